@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Growable byte buffer, always NUL-terminated, with an optional hard limit.
+ *
+ * A failed append sets `failed` and keeps what was there; later appends are
+ * ignored, so a writer can check once at the end.
+ */
+#ifndef MX_BASE_BUF_H
+#define MX_BASE_BUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+struct mx_buf {
+	char *data; /* NULL while empty */
+	size_t len, cap;
+	size_t limit; /* most bytes it may hold, 0 = no limit */
+	bool failed;  /* out of memory or over the limit */
+};
+
+void mx_buf_append(struct mx_buf *b, const void *data, size_t n);
+void mx_buf_puts(struct mx_buf *b, const char *s);
+void mx_buf_putc(struct mx_buf *b, char c);
+void mx_buf_printf(struct mx_buf *b, const char *fmt, ...) MX_PRINTF(2, 3);
+/* Makes room for n more bytes; false (and failed) if that is not possible. */
+bool mx_buf_reserve(struct mx_buf *b, size_t n);
+/* Text so far; "" while empty. Owned by the buffer. */
+const char *mx_buf_str(const struct mx_buf *b);
+/* Forgets the content and keeps the memory. */
+void mx_buf_clear(struct mx_buf *b);
+/* Drops the first n bytes. */
+void mx_buf_consume(struct mx_buf *b, size_t n);
+void mx_buf_free(struct mx_buf *b);
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Log lines on stderr, as text or as one JSON object a line.
+ *
+ * Called from any thread; a line is written with one write(). Only code from
+ * device/ upward logs; parsers return struct mx_err instead.
+ */
+#ifndef MX_BASE_LOG_H
+#define MX_BASE_LOG_H
+
+#include <stdbool.h>
+
+#include "base/status.h"
+
+enum mx_log_level { MX_LOG_ERROR, MX_LOG_WARNING, MX_LOG_INFO, MX_LOG_DEBUG };
+enum mx_log_format { MX_LOG_TEXT, MX_LOG_JSON };
+
+void mx_log_set_level(enum mx_log_level level);
+void mx_log_set_format(enum mx_log_format format);
+/* With true, text lines begin with the journal's priority prefix ("<6>") instead of time and level.
+ */
+void mx_log_set_journal(bool on);
+bool mx_log_enabled(enum mx_log_level level);
+/* Lines written so far at `level`: tests fail on an unexpected error line. */
+unsigned long mx_log_count(enum mx_log_level level);
+
+/* `module` is a short lower-case noun ("sched", "http"). The message is one line. */
+void mx_log(enum mx_log_level level, const char *module, const char *fmt, ...) MX_PRINTF(3, 4);
+
+#define mx_error(module, ...)   mx_log(MX_LOG_ERROR, module, __VA_ARGS__)
+#define mx_warning(module, ...) mx_log(MX_LOG_WARNING, module, __VA_ARGS__)
+#define mx_info(module, ...)    mx_log(MX_LOG_INFO, module, __VA_ARGS__)
+#define mx_debug(module, ...)                                                                      \
+	do {                                                                                           \
+		if (mx_log_enabled(MX_LOG_DEBUG))                                                          \
+			mx_log(MX_LOG_DEBUG, module, __VA_ARGS__);                                             \
+	} while (0)
+
+#endif

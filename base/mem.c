@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+void *mx_calloc(size_t n, size_t size)
+{
+	return calloc(n ? n : 1, size ? size : 1);
+}
+
+void *mx_realloc(void *p, size_t n, size_t size)
+{
+	if (size && n > SIZE_MAX / size)
+		return NULL;
+	size_t bytes = n * size;
+	return realloc(p, bytes ? bytes : 1);
+}
+
+void *mx_map(size_t bytes)
+{
+	void *p =
+		mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	if (bytes >= HUGE_PAGE)
+		(void)madvise(p, bytes, MADV_HUGEPAGE); /* a hint: failing costs only speed */
+	return p;
+}
+
+void mx_unmap(void *p, size_t bytes)
+{
+	if (p)
+		munmap(p, bytes ? bytes : 1);
+}
+
+void mx_heap_setup(void)
+{
+#ifdef __GLIBC__
+	/* By default every thread may get an arena, and both thresholds grow with what is freed. */
+	(void)mallopt(M_ARENA_MAX, 2);
+	(void)mallopt(M_MMAP_THRESHOLD, 256 << 10);
+	(void)mallopt(M_TRIM_THRESHOLD, 512 << 10);
+#endif
+}
+
+void mx_heap_trim(void)
+{
+#ifdef __GLIBC__
+	(void)malloc_trim(0);
+#endif
+}
+
+struct mx_arena_chunk {
+	struct mx_arena_chunk *next;
+	size_t size, used;
+	_Alignas(16) unsigned char data[];
+};
+
+#define ARENA_CHUNK ((size_t)16 << 10)
+
+void *mx_arena_alloc(struct mx_arena *a, size_t bytes)
+{
+	if (bytes > SIZE_MAX / 2)
+		return NULL;
+	bytes = mx_round_up(bytes ? bytes : 1, 16);
+	if (a->limit && (bytes > a->limit || a->used > a->limit - bytes))
+		return NULL;
+	struct mx_arena_chunk *c = a->head;
+	if (!c || c->size - c->used < bytes) {
+		size_t size = bytes > ARENA_CHUNK ? bytes : ARENA_CHUNK;
+		c = calloc(1, sizeof *c + size);
+		if (!c)
+			return NULL;
+		c->size = size;
+		c->next = a->head;
+		a->head = c;
+	}
+	void *p = c->data + c->used;
+	c->used += bytes;
+	a->used += bytes;
+	return p;
+}
+
+char *mx_arena_strndup(struct mx_arena *a, const char *s, size_t n)
+{
+	char *p = n < SIZE_MAX ? mx_arena_alloc(a, n + 1) : NULL;
+	if (p && n)
+		memcpy(p, s, n);
+	return p;
+}
+
+void mx_arena_free(struct mx_arena *a)
+{
+	if (!a)
+		return;
+	for (struct mx_arena_chunk *c = a->head; c;) {
+		struct mx_arena_chunk *next = c->next;
+		free(c);
+		c = next;
+	}
+	a->head = NULL;
+	a->used = 0;
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The REST front end on an engine that computes nothing: what it can carry, and
+ * a server for end-to-end tests that need no weights.
+ *
+ *   frontend_server --tokenizer DIR [--listen ADDRESS] [--name NAME] [options]
+ *
+ * Prints "listening on ADDRESS" and serves until SIGTERM or SIGINT.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/http/server.h"
+#include "engine/fake_engine.h"
+
+struct options {
+	const char *tokenizer, *listen, *name, *alias;
+	struct mx_fake_config engine;
+	struct mx_sched_config sched;
+	struct mx_http_config http;
+	double load_s, drain_s;
+	int n_models;
+};
+
+static void usage(void)
+{
+	fprintf(stderr, "usage: frontend_server --tokenizer DIR [options]\n"
+	                "  --listen ADDRESS       127.0.0.1:0\n"
+	                "  --name NAME            of the model (fake)\n"
+	                "  --alias NAME           another name of it\n"
+	                "  --models N             1; further ones are NAME2, NAME3, ...\n"
+	                "  --context N            tokens (2048)\n"
+	                "  --sequences N          at a time (64)\n"
+	                "  --step-tokens N        per step (512)\n"
+	                "  --pages N              of 16 tokens (enough for all sequences)\n"
+	                "  --queue N              waiting requests (1024)\n"
+	                "  --step-ns N            time of a step (0)\n"
+	                "  --token-ns N           time of each token in it (0)\n"
+	                "  --eos-one-in N         about one token in N ends a text (never)\n"
+	                "  --threads N            HTTP threads (2)\n"
+	                "  --max-body N           bytes\n"
+	                "  --max-connections N    (1024)\n"
+	                "  --idle-timeout N       seconds (75)\n"
+	                "  --keep-alive S         seconds of silence before a comment (5)\n"
+	                "  --load S               seconds to pretend to load (0)\n"
+	                "  --drain S              seconds to drain after SIGTERM (0)\n");
+	exit(2);
+}
+
+static void set_option(struct options *o, int c, const char *v)
+{
+	unsigned long n = strtoul(v, NULL, 10);
+	switch (c) {
+	case 't': o->tokenizer = v; break;
+	case 'l': o->listen = v; break;
+	case 'n': o->name = v; break;
+	case 'a': o->alias = v; break;
+	case 'M': o->n_models = (int)n; break;
+	case 'c': o->engine.max_context = (uint32_t)n; break;
+	case 's': o->engine.max_sequences = (uint32_t)n; break;
+	case 'S': o->engine.step_tokens = (uint32_t)n; break;
+	case 'p': o->engine.n_pages = (uint32_t)n; break;
+	case 'q': o->sched.queue = (uint32_t)n; break;
+	case 'x': o->engine.ns_per_step = n; break;
+	case 'y': o->engine.ns_per_token = n; break;
+	case 'e': o->engine.eos_one_in = (uint32_t)n; break;
+	case 'h': o->http.threads = (unsigned)n; break;
+	case 'b': o->http.max_body_bytes = n; break;
+	case 'm': o->http.max_connections = (unsigned)n; break;
+	case 'i': o->http.idle_timeout_s = (unsigned)n; break;
+	case 'k': o->http.keep_alive_s = strtod(v, NULL); break;
+	case 'L': o->load_s = strtod(v, NULL); break;
+	case 'D': o->drain_s = strtod(v, NULL); break;
+	default: usage();
+	}
+}
+
+static struct options parse(int argc, char **argv)
+{
+	static const struct option longs[] = {{"tokenizer", 1, NULL, 't'},
+	                                      {"listen", 1, NULL, 'l'},
+	                                      {"name", 1, NULL, 'n'},
+	                                      {"alias", 1, NULL, 'a'},
+	                                      {"models", 1, NULL, 'M'},
+	                                      {"context", 1, NULL, 'c'},
+	                                      {"sequences", 1, NULL, 's'},
+	                                      {"step-tokens", 1, NULL, 'S'},
+	                                      {"pages", 1, NULL, 'p'},
+	                                      {"queue", 1, NULL, 'q'},
+	                                      {"step-ns", 1, NULL, 'x'},
+	                                      {"token-ns", 1, NULL, 'y'},
+	                                      {"eos-one-in", 1, NULL, 'e'},
+	                                      {"threads", 1, NULL, 'h'},
+	                                      {"max-body", 1, NULL, 'b'},
+	                                      {"max-connections", 1, NULL, 'm'},
+	                                      {"idle-timeout", 1, NULL, 'i'},
+	                                      {"keep-alive", 1, NULL, 'k'},
+	                                      {"load", 1, NULL, 'L'},
+	                                      {"drain", 1, NULL, 'D'},
+	                                      {NULL, 0, NULL, 0}};
+	struct options o = {.listen = "127.0.0.1:0",
+	                    .name = "fake",
+	                    .n_models = 1,
+	                    .engine = {.max_context = 2048,
+	                               .max_sequences = 64,
+	                               .step_tokens = 512,
+	                               .page_tokens = 16,
+	                               .prefix_cache = true,
+	                               .eos = -1},
+	                    .sched = {.queue = 1024},
+	                    .http = {.idle_timeout_s = 75}};
+	int c;
+	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1)
+		set_option(&o, c, optarg);
+	if (!o.tokenizer || optind != argc)
+		usage();
+	if (!o.engine.n_pages)
+		o.engine.n_pages = o.engine.max_sequences * (o.engine.max_context / 16 + 1);
+	o.sched.max_sequences = o.engine.max_sequences;
+	o.sched.step_tokens = o.engine.step_tokens;
+	return o;
+}
+
+static void check(mx_status st, const struct mx_err *err, const char *what)
+{
+	if (st == MX_OK)
+		return;
+	fprintf(stderr, "%s: %s: %s %s\n", what, mx_status_str(st), err->where, err->text);
+	exit(1);
+}
+
+/* One model: real tokenizer and template, fake engine. */
+struct loaded {
+	struct mx_tokenizer *tokenizer;
+	struct mx_chat_template *chat_template;
+	struct mx_engine *engine;
+	struct mx_sched *sched;
+	int32_t eos;
+};
+
+static void load(const struct options *o, struct mx_model *m, struct loaded *l)
+{
+	struct mx_err err = {0};
+	check(mx_tokenizer_load(o->tokenizer, &l->tokenizer, &err), &err, "tokenizer");
+	if (mx_chat_template_load(o->tokenizer, &l->chat_template, &err) != MX_OK)
+		snprintf(m->chat_template_error, sizeof(m->chat_template_error), "%s", err.text);
+	struct mx_fake_config config = o->engine;
+	const char *eos = mx_tokenizer_special(l->tokenizer, "eos_token");
+	l->eos = eos ? mx_tokenizer_id(l->tokenizer, eos) : -1;
+	config.name = m->name;
+	config.vocab = (uint32_t)mx_tokenizer_size(l->tokenizer);
+	config.eos = config.eos_one_in ? l->eos : -1;
+	check(mx_fake_engine_create(&config, &l->engine), &err, "engine");
+	check(mx_sched_create(l->engine, &o->sched, &l->sched), &err, "scheduler");
+	m->tokenizer = l->tokenizer;
+	m->chat_template = l->chat_template;
+	m->eos = &l->eos;
+	m->n_eos = config.eos >= 0; /* "never" means not by chance either */
+	m->sched = l->sched;
+	l->engine->ops->info(l->engine, &m->info);
+	mx_model_set_state(m, MX_MODEL_READY);
+}
+
+static void nap(double seconds)
+{
+	struct timespec t = {.tv_sec = (time_t)seconds,
+	                     .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+	nanosleep(&t, NULL);
+}
+
+/* Enough of a metrics text to see that the hook is called. */
+static const char *metrics(void *arg, const char *accept, struct mx_buf *out)
+{
+	struct mx_service *s = arg;
+	(void)accept;
+	struct mx_sched_stats stats;
+	if (mx_model_state(&s->models[0]) == MX_MODEL_READY) {
+		mx_sched_stats(s->models[0].sched, &stats);
+		mx_buf_printf(out, "# TYPE running gauge\nrunning %u\n# TYPE waiting gauge\nwaiting %u\n",
+		              stats.running, stats.waiting);
+		mx_buf_printf(out, "# TYPE cancelled counter\ncancelled_total %llu\n",
+		              (unsigned long long)(stats.cancelled[0][0] + stats.cancelled[0][1]));
+	}
+	return "text/plain; version=0.0.4; charset=utf-8";
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = parse(argc, argv);
+	struct mx_err err = {0};
+	sigset_t signals;
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	pthread_sigmask(SIG_BLOCK, &signals, NULL);
+
+	struct mx_service service;
+	check(mx_service_init(&service, "0", (size_t)o.n_models), &err, "service");
+	for (int i = 0; i < o.n_models; i++)
+		snprintf(service.models[i].name, sizeof(service.models[i].name), i ? "%s%d" : "%s", o.name,
+		         i + 1);
+	if (o.alias)
+		check(mx_service_set_aliases(&service, &service.models[0], &o.alias, 1), &err, "alias");
+	struct mx_http *http = NULL;
+	o.http.listen = &o.listen;
+	o.http.n_listen = 1;
+	o.http.metrics = metrics;
+	o.http.metrics_arg = &service;
+	check(mx_http_create(&o.http, &service, &http, &err), &err, "http");
+	printf("listening on %s\n", mx_http_address(http, 0));
+	fflush(stdout);
+
+	nap(o.load_s);
+	struct loaded *loaded = calloc((size_t)o.n_models, sizeof(*loaded));
+	if (!loaded)
+		return 1;
+	for (int i = 0; i < o.n_models; i++)
+		load(&o, &service.models[i], &loaded[i]);
+	int sig = 0;
+	sigwait(&signals, &sig);
+
+	mx_http_stop_accepting(http);
+	mx_service_drain(&service);
+	for (double t = 0; t < o.drain_s && (mx_http_active(http) || !mx_service_idle(&service));
+	     t += 0.01)
+		nap(0.01);
+	mx_http_destroy(http);
+	for (int i = 0; i < o.n_models; i++) {
+		mx_sched_destroy(loaded[i].sched);
+		loaded[i].engine->ops->destroy(loaded[i].engine);
+		mx_chat_template_destroy(loaded[i].chat_template);
+		mx_tokenizer_destroy(loaded[i].tokenizer);
+	}
+	free(loaded);
+	mx_service_destroy(&service);
+	return 0;
+}

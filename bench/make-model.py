@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a Llama checkpoint with random bf16 weights, and the same weights as GGUF for the peer.
+
+    bench/make-model.py 110m DIR [--gguf FILE]
+    bench/make-model.py 1.1b DIR [--gguf FILE]
+
+Shapes: 110m = 12 layers of 768, 12 heads of 64, feed-forward 2048, 32,000 tokens, tied (109.5 M
+parameters); 1.1b = 22 layers of 2048, 32 query and 4 KV heads of 64, feed-forward 5632, 32,000
+tokens, untied (TinyLlama's). Every weight has a magnitude between 2^-7 and 2^-5 and a random sign, so
+that no activation is subnormal: subnormal or zero data would run at another speed than real data.
+Standard library only.
+"""
+import argparse
+import json
+import os
+import random
+import struct
+
+SHAPES = {
+    "110m": dict(width=768, layers=12, heads=12, kv_heads=12, head_dim=64, ffn=2048, vocab=32000, tied=True),
+    "1.1b": dict(width=2048, layers=22, heads=32, kv_heads=4, head_dim=64, ffn=5632, vocab=32000, tied=False),
+}
+CONTEXT = 32768
+EPS = 1e-5
+THETA = 10000.0
+# little-endian bf16: the odd bytes hold sign and the upper exponent bits
+HIGH = bytes(0x3C | (b & 0x80) for b in range(256))
+
+
+def weights(rng, n):
+    """n random bf16 values as bytes."""
+    data = bytearray(rng.randbytes(2 * n))
+    data[1::2] = data[1::2].translate(HIGH)
+    return bytes(data)
+
+
+def tensors(s):
+    """(Hugging Face name, GGUF name, shape) in the order of the file; 1-D ones are norms."""
+    d, q, kv = s["width"], s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"]
+    yield "model.embed_tokens.weight", "token_embd.weight", (s["vocab"], d)
+    for i in range(s["layers"]):
+        hf, gg = f"model.layers.{i}.", f"blk.{i}."
+        yield hf + "input_layernorm.weight", gg + "attn_norm.weight", (d,)
+        yield hf + "self_attn.q_proj.weight", gg + "attn_q.weight", (q, d)
+        yield hf + "self_attn.k_proj.weight", gg + "attn_k.weight", (kv, d)
+        yield hf + "self_attn.v_proj.weight", gg + "attn_v.weight", (kv, d)
+        yield hf + "self_attn.o_proj.weight", gg + "attn_output.weight", (d, q)
+        yield hf + "post_attention_layernorm.weight", gg + "ffn_norm.weight", (d,)
+        yield hf + "mlp.gate_proj.weight", gg + "ffn_gate.weight", (s["ffn"], d)
+        yield hf + "mlp.up_proj.weight", gg + "ffn_up.weight", (s["ffn"], d)
+        yield hf + "mlp.down_proj.weight", gg + "ffn_down.weight", (d, s["ffn"])
+    yield "model.norm.weight", "output_norm.weight", (d,)
+    if not s["tied"]:
+        yield "lm_head.weight", "output.weight", (s["vocab"], d)
+
+
+def count(shape):
+    n = 1
+    for k in shape:
+        n *= k
+    return n
+
+
+def byte_pieces():
+    """GPT-2's printable stand-ins for the 256 bytes."""
+    keep = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+    table, extra = {}, 0
+    for b in range(256):
+        if b in keep:
+            table[b] = chr(b)
+        else:
+            table[b] = chr(256 + extra)
+            extra += 1
+    return [table[b] for b in range(256)]
+
+
+def vocabulary(n):
+    pieces = ["<|endoftext|>"] + byte_pieces()
+    return pieces + [f"t{i}" for i in range(len(pieces), n)]
+
+
+def write_hf(s, seed, out):
+    os.makedirs(out, exist_ok=True)
+    header, at = {}, 0
+    for name, _, shape in tensors(s):
+        size = 2 * count(shape)
+        header[name] = dict(dtype="BF16", shape=list(shape), data_offsets=[at, at + size])
+        at += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % 64)
+    rng = random.Random(seed)
+    with open(os.path.join(out, "model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for _, _, shape in tensors(s):
+            f.write(weights(rng, count(shape)) if len(shape) > 1 else b"\x80\x3f" * shape[0])
+    config = dict(
+        architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=s["width"],
+        intermediate_size=s["ffn"], num_hidden_layers=s["layers"], num_attention_heads=s["heads"],
+        num_key_value_heads=s["kv_heads"], head_dim=s["head_dim"], hidden_act="silu",
+        max_position_embeddings=CONTEXT, rms_norm_eps=EPS, rope_theta=THETA,
+        tie_word_embeddings=s["tied"], vocab_size=s["vocab"], bos_token_id=0, eos_token_id=0,
+        torch_dtype="bfloat16")
+    vocab = vocabulary(s["vocab"])
+    tokenizer = dict(
+        version="1.0", truncation=None, padding=None,
+        added_tokens=[dict(id=0, content=vocab[0], single_word=False, lstrip=False, rstrip=False,
+                           normalized=False, special=True)],
+        normalizer=None,
+        pre_tokenizer=dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True, use_regex=True),
+        post_processor=None,
+        decoder=dict(type="ByteLevel", add_prefix_space=True, trim_offsets=True, use_regex=True),
+        model=dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix=None,
+                   end_of_word_suffix=None, fuse_unk=False, byte_fallback=False, ignore_merges=False,
+                   vocab={p: i for i, p in enumerate(vocab)}, merges=[]))
+    for name, value in (("config.json", config), ("tokenizer.json", tokenizer)):
+        with open(os.path.join(out, name), "w", encoding="utf-8") as f:
+            json.dump(value, f, ensure_ascii=False)
+
+
+# GGUF: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+U32, I32, F32, STRING, ARRAY = 4, 5, 6, 8, 9
+TYPE_F32, TYPE_BF16 = 0, 30
+ALIGN = 32
+
+
+def gstr(s):
+    b = s.encode()
+    return struct.pack("<Q", len(b)) + b
+
+
+def kv(key, kind, value):
+    head = gstr(key) + struct.pack("<I", kind)
+    if kind == STRING:
+        return head + gstr(value)
+    if kind == ARRAY:
+        item, values = value
+        body = b"".join(gstr(v) for v in values) if item == STRING else struct.pack(f"<{len(values)}i", *values)
+        return head + struct.pack("<IQ", item, len(values)) + body
+    return head + struct.pack({U32: "<I", I32: "<i", F32: "<f"}[kind], value)
+
+
+def write_gguf(s, seed, path):
+    vocab = vocabulary(s["vocab"])
+    meta = [
+        kv("general.architecture", STRING, "llama"), kv("general.name", STRING, "random"),
+        kv("general.file_type", U32, 32), kv("general.alignment", U32, ALIGN),
+        kv("llama.context_length", U32, CONTEXT), kv("llama.embedding_length", U32, s["width"]),
+        kv("llama.block_count", U32, s["layers"]), kv("llama.feed_forward_length", U32, s["ffn"]),
+        kv("llama.attention.head_count", U32, s["heads"]),
+        kv("llama.attention.head_count_kv", U32, s["kv_heads"]),
+        kv("llama.attention.layer_norm_rms_epsilon", F32, EPS),
+        kv("llama.rope.dimension_count", U32, s["head_dim"]), kv("llama.rope.freq_base", F32, THETA),
+        kv("llama.vocab_size", U32, s["vocab"]),
+        kv("tokenizer.ggml.model", STRING, "gpt2"), kv("tokenizer.ggml.pre", STRING, "gpt-2"),
+        kv("tokenizer.ggml.tokens", ARRAY, (STRING, vocab)),
+        kv("tokenizer.ggml.token_type", ARRAY, (I32, [3] + [1] * (len(vocab) - 1))),
+        kv("tokenizer.ggml.merges", ARRAY, (STRING, ["t h"])),
+        kv("tokenizer.ggml.bos_token_id", U32, 0), kv("tokenizer.ggml.eos_token_id", U32, 0),
+    ]
+    infos, at = [], 0
+    for _, name, shape in tensors(s):
+        kind = TYPE_BF16 if len(shape) > 1 else TYPE_F32
+        dims = shape[::-1]
+        infos.append(gstr(name) + struct.pack(f"<I{len(dims)}Q", len(dims), *dims) + struct.pack("<IQ", kind, at))
+        at += count(shape) * (2 if kind == TYPE_BF16 else 4)
+        at += -at % ALIGN
+    rng = random.Random(seed)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<IIQQ", 0x46554747, 3, len(infos), len(meta)) + b"".join(meta) + b"".join(infos))
+        f.write(b"\0" * (-f.tell() % ALIGN))
+        for _, _, shape in tensors(s):
+            f.write(weights(rng, count(shape)) if len(shape) > 1 else struct.pack("<f", 1.0) * shape[0])
+            f.write(b"\0" * (-f.tell() % ALIGN))
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    ap.add_argument("shape", choices=SHAPES)
+    ap.add_argument("dir")
+    ap.add_argument("--gguf")
+    ap.add_argument("--seed", type=int, default=1)
+    args = ap.parse_args()
+    write_hf(SHAPES[args.shape], args.seed, args.dir)
+    if args.gguf:
+        write_gguf(SHAPES[args.shape], args.seed, args.gguf)
+
+
+if __name__ == "__main__":
+    main()

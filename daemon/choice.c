@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/choice.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "proto/json_out.h"
+
+/* Tokens of the prompt that prime the decoder: enough for a character made of byte tokens. */
+#define PRIME_TOKENS 5
+
+bool mx_pending_any(const struct mx_pending *p)
+{
+	return p->text.len || p->n_tokens || p->n_ids;
+}
+
+void mx_pending_link(struct mx_pending *p, int32_t logprobs)
+{
+	if (logprobs <= 0)
+		return;
+	for (size_t i = 0; i < p->n_tokens; i++)
+		p->tokens[i].top = p->top + i * (size_t)logprobs;
+}
+
+void mx_pending_clear(struct mx_pending *p)
+{
+	mx_buf_clear(&p->text);
+	p->n_tokens = p->n_ids = 0;
+}
+
+void mx_pending_free(struct mx_pending *p)
+{
+	mx_buf_free(&p->text);
+	free(p->tokens);
+	free(p->top);
+	free(p->ids);
+	*p = (struct mx_pending){0};
+}
+
+/* Room for one more log-probability. */
+static bool grow_tokens(struct mx_pending *p, int32_t logprobs)
+{
+	if (p->n_tokens < p->cap_tokens)
+		return true;
+	size_t cap = p->cap_tokens ? p->cap_tokens * 2 : 16;
+	struct mx_api_token *tokens = mx_realloc(p->tokens, cap, sizeof(*tokens));
+	if (!tokens)
+		return false;
+	p->tokens = tokens;
+	if (logprobs > 0) {
+		struct mx_top_token *top = mx_realloc(p->top, cap * (size_t)logprobs, sizeof(*top));
+		if (!top)
+			return false;
+		p->top = top;
+	}
+	p->cap_tokens = cap;
+	return true;
+}
+
+static bool add_logprob(struct mx_choice *c, int32_t id, uint32_t offset,
+                        const struct mx_logprob *lp)
+{
+	struct mx_pending *p = &c->ready;
+	int32_t n = c->rules->logprobs;
+	if (!grow_tokens(p, n))
+		return false;
+	struct mx_api_token *t = &p->tokens[p->n_tokens];
+	*t = (struct mx_api_token){.id = id, .first = !lp, .text_offset = offset};
+	if (lp) {
+		t->logprob = lp->logprob;
+		t->n_top = lp->n_top < (uint32_t)n ? lp->n_top : (uint32_t)n;
+		if (t->n_top)
+			memcpy(p->top + p->n_tokens * (size_t)n, lp->top, t->n_top * sizeof(*lp->top));
+	}
+	p->n_tokens++;
+	return true;
+}
+
+static bool add_id(struct mx_pending *p, int32_t id)
+{
+	if (p->n_ids == p->cap_ids) {
+		size_t cap = p->cap_ids ? p->cap_ids * 2 : 16;
+		int32_t *ids = mx_realloc(p->ids, cap, sizeof(*ids));
+		if (!ids)
+			return false;
+		p->ids = ids;
+		p->cap_ids = cap;
+	}
+	p->ids[p->n_ids++] = id;
+	return true;
+}
+
+uint32_t mx_choice_offset(const struct mx_tokenizer *t, int32_t id, const struct mx_buf *piece,
+                          uint32_t before)
+{
+	struct mx_buf own = {0};
+	uint32_t offset = before;
+	if (mx_tokenizer_token_bytes(t, id, &own) == MX_OK && own.len && own.len <= piece->len) {
+		size_t at = piece->len - own.len;
+		bool continues = ((unsigned char)own.data[0] & 0xc0) == 0x80; /* the end of a character */
+		if (!continues && !memcmp(piece->data + at, own.data, own.len))
+			offset += (uint32_t)mx_utf8_count(piece->data, at);
+	}
+	mx_buf_free(&own);
+	return offset;
+}
+
+void mx_choice_init(struct mx_choice *c, const struct mx_choice_rules *rules, const int32_t *prompt,
+                    size_t n_prompt)
+{
+	*c = (struct mx_choice){.rules = rules, .stop = -1};
+	mx_decoder_init(&c->decoder, rules->tokenizer, rules->skip_special);
+	for (size_t i = n_prompt > PRIME_TOKENS ? n_prompt - PRIME_TOKENS : 0; i < n_prompt; i++)
+		if (mx_decoder_push(&c->decoder, prompt[i], &c->piece) != MX_OK)
+			c->failed = true;
+	mx_buf_clear(&c->piece);
+}
+
+void mx_choice_free(struct mx_choice *c)
+{
+	mx_decoder_free(&c->decoder);
+	mx_buf_free(&c->held);
+	mx_buf_free(&c->piece);
+	mx_pending_free(&c->ready);
+}
+
+void mx_choice_echo(struct mx_choice *c, const char *text, size_t len)
+{
+	mx_buf_append(&c->ready.text, text, len);
+	c->text_chars += (uint32_t)mx_utf8_count(text, len);
+	c->failed = c->failed || c->ready.text.failed;
+}
+
+void mx_choice_prompt_token(struct mx_choice *c, int32_t id, uint32_t text_offset,
+                            const struct mx_logprob *lp)
+{
+	if (!add_logprob(c, id, text_offset, lp))
+		c->failed = true;
+}
+
+/* The first place in held, at or after `from`, where a stop string stands whole; the longest if
+ * several begin there. */
+static bool find_stop(const struct mx_choice *c, size_t from, size_t *out_at, int32_t *out_stop)
+{
+	const struct mx_choice_rules *r = c->rules;
+	size_t best = SIZE_MAX;
+	for (uint32_t i = 0; i < r->n_stops; i++) {
+		const char *hit =
+			memmem(c->held.data + from, c->held.len - from, r->stops[i].s, r->stops[i].len);
+		if (!hit)
+			continue;
+		size_t at = (size_t)(hit - c->held.data);
+		if (at < best || (at == best && r->stops[i].len > r->stops[*out_stop].len)) {
+			best = at;
+			*out_stop = (int32_t)i;
+		}
+	}
+	*out_at = best;
+	return best != SIZE_MAX;
+}
+
+/* Bytes at the end of held that could begin a stop string. */
+static size_t possible_stop(const struct mx_choice *c)
+{
+	const struct mx_choice_rules *r = c->rules;
+	size_t longest = 0;
+	for (uint32_t i = 0; i < r->n_stops; i++) {
+		size_t k = r->stops[i].len - 1;
+		if (k > c->held.len)
+			k = c->held.len;
+		for (; k > longest; k--)
+			if (!memcmp(c->held.data + c->held.len - k, r->stops[i].s, k))
+				longest = k;
+	}
+	return longest;
+}
+
+static void release(struct mx_choice *c, size_t n)
+{
+	mx_buf_append(&c->ready.text, mx_buf_str(&c->held), n);
+	mx_buf_consume(&c->held, n);
+}
+
+/* Takes c->piece into the text. False if a stop string ends it. */
+static bool add_text(struct mx_choice *c)
+{
+	const struct mx_choice_rules *r = c->rules;
+	c->text_chars += (uint32_t)mx_utf8_count(mx_buf_str(&c->piece), c->piece.len);
+	if (r->n_stops == 0 || c->n_output < r->min_tokens) {
+		release(c, c->held.len);
+		mx_buf_append(&c->ready.text, mx_buf_str(&c->piece), c->piece.len);
+		return true;
+	}
+	if (!c->piece.len)
+		return true;
+	size_t before = c->held.len;
+	mx_buf_append(&c->held, c->piece.data, c->piece.len);
+	if (c->held.failed)
+		return false;
+	size_t from = before >= r->longest_stop ? before - r->longest_stop + 1 : 0;
+	size_t at;
+	int32_t stop = 0;
+	if (find_stop(c, from, &at, &stop)) {
+		c->stop = stop;
+		release(c, at + (r->include_stop ? r->stops[stop].len : 0));
+		mx_buf_clear(&c->held);
+		return false;
+	}
+	release(c, c->held.len - possible_stop(c));
+	return true;
+}
+
+static bool out_of_memory(struct mx_choice *c)
+{
+	c->failed = c->failed || c->ready.text.failed || c->held.failed || c->piece.failed;
+	return c->failed;
+}
+
+bool mx_choice_token(struct mx_choice *c, int32_t id, bool is_stop, const struct mx_logprob *lp)
+{
+	const struct mx_choice_rules *r = c->rules;
+	c->n_output++;
+	mx_buf_clear(&c->piece);
+	if (r->want_ids && !add_id(&c->ready, id))
+		c->failed = true;
+	if (!is_stop && mx_decoder_push(&c->decoder, id, &c->piece) != MX_OK)
+		c->failed = true;
+	if (r->logprobs >= 0 && lp) {
+		uint32_t offset = mx_choice_offset(r->tokenizer, id, &c->piece, c->text_chars);
+		if (!add_logprob(c, id, offset, lp))
+			c->failed = true;
+	}
+	bool more = is_stop || add_text(c);
+	return !out_of_memory(c) && more;
+}
+
+void mx_choice_finish(struct mx_choice *c)
+{
+	mx_buf_clear(&c->piece);
+	if (c->stop < 0) {
+		if (mx_decoder_finish(&c->decoder, &c->piece) != MX_OK)
+			c->failed = true;
+		if (add_text(c))
+			release(c, c->held.len);
+	}
+	out_of_memory(c);
+}

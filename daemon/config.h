@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The configuration file: strict YAML into one struct.
+ *
+ * Every key stands in one of the tables of config.c with its type, limits and
+ * default; an unknown key, a wrong type, a value out of range or a duplicate is
+ * an error with file, line, column, the key's path and the closest valid key.
+ */
+#ifndef MX_DAEMON_CONFIG_H
+#define MX_DAEMON_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+
+/* A list of strings, in order. */
+struct mx_strings {
+	const char **items;
+	size_t n;
+};
+
+struct mx_config_http {
+	struct mx_strings listen;
+	uint64_t max_body_bytes;
+	uint64_t max_connections, idle_timeout_s, threads, workers;
+	double keep_alive_s, stall_s;
+};
+
+struct mx_config_log {
+	int level;  /* enum mx_log_level */
+	int format; /* enum mx_log_format */
+};
+
+struct mx_config_scheduler {
+	uint64_t max_sequences, step_tokens, queue;
+	double max_step_stretch;
+};
+
+struct mx_config_shutdown {
+	double drain_s;
+};
+
+struct mx_config_metrics {
+	bool vllm_names;
+};
+
+struct mx_config_model {
+	const char *name;
+	const char *path; /* made absolute against the folder of the file */
+	struct mx_strings aliases;
+	const char *device;
+	uint64_t threads;
+	uint64_t max_context; /* 0 = the model's own */
+	uint64_t memory;      /* bytes; 0 = automatic */
+	uint64_t page_tokens; /* 0 = automatic */
+	int dtype;            /* enum mx_dtype; -1 = auto */
+	int kv_dtype;         /* enum mx_dtype; -1 = auto */
+	bool prefix_cache;
+	unsigned line; /* where it stands, for later messages */
+};
+
+struct mx_config {
+	const char *file; /* as given, for messages */
+	struct mx_config_http http;
+	struct mx_config_log log;
+	struct mx_config_scheduler scheduler;
+	struct mx_config_shutdown shutdown;
+	struct mx_config_metrics metrics;
+	struct mx_strings modules; /* folders of mixer modules beside the built-in one */
+	struct mx_config_model *models;
+	size_t n_models;
+	struct mx_arena arena; /* holds everything above */
+};
+
+/* Reads a file. On failure *err says in one line what is wrong: err->where is
+ * "FILE:LINE:COLUMN: KEY.PATH". *out is to be freed with mx_config_free. */
+mx_status mx_config_load(const char *file, struct mx_config **out, struct mx_err *err);
+
+/* The same from text in memory; `file` is used in messages and as base of relative paths. */
+mx_status mx_config_parse(const char *file, const char *text, size_t len, struct mx_config **out,
+                          struct mx_err *err);
+
+void mx_config_free(struct mx_config *c); /* takes NULL */
+
+#endif

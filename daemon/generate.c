@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Starting a generation, the callbacks that feed it, and its end. */
+#include "daemon/generate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "daemon/generate_impl.h"
+#include "daemon/prompt.h"
+#include "proto/json_out.h"
+
+/* ---- life ---- */
+
+void mx_gen_free(struct mx_generation *g)
+{
+	if (!g)
+		return;
+	for (uint32_t i = 0; i < g->n_slots; i++) {
+		mx_choice_free(&g->slots[i].choice);
+		mx_pending_free(&g->slots[i].writing);
+	}
+	for (uint32_t i = 0; i < g->n_prompts; i++) {
+		mx_tokens_free(&g->prompts[i].tokens);
+		free(g->prompts[i].offsets);
+	}
+	free(g->slots);
+	free(g->prompts);
+	mx_api_head_free(&g->head);
+	mx_arena_free(&g->arena);
+	pthread_mutex_destroy(&g->lock);
+	free(g);
+}
+
+void mx_gen_unref(struct mx_generation *g)
+{
+	if (atomic_fetch_sub(&g->refs, 1) == 1)
+		mx_gen_free(g);
+}
+
+static void cancel_all(struct mx_generation *g, enum mx_cancel why)
+{
+	for (uint32_t i = 0; i < g->n_slots; i++) {
+		pthread_mutex_lock(&g->lock);
+		uint64_t id = g->slots[i].done ? 0 : g->slots[i].id;
+		pthread_mutex_unlock(&g->lock);
+		if (id)
+			mx_sched_cancel(g->model->sched, id, why);
+	}
+}
+
+void mx_generation_abort(struct mx_generation *g)
+{
+	pthread_mutex_lock(&g->lock);
+	g->aborted = true;
+	pthread_mutex_unlock(&g->lock);
+	cancel_all(g, MX_CANCEL_SHUTDOWN);
+}
+
+void mx_generation_detach(struct mx_generation *g)
+{
+	if (!g)
+		return;
+	pthread_mutex_lock(&g->lock);
+	g->wake.fn = NULL;
+	bool running = g->n_done < g->n_slots && !g->aborted;
+	pthread_mutex_unlock(&g->lock);
+	if (running)
+		cancel_all(g, MX_CANCEL_CLIENT);
+	mx_gen_unref(g);
+}
+
+bool mx_generation_finished(struct mx_generation *g)
+{
+	pthread_mutex_lock(&g->lock);
+	bool finished = g->n_done == g->n_slots || g->aborted;
+	g->signalled = false;
+	pthread_mutex_unlock(&g->lock);
+	return finished;
+}
+
+/* ---- callbacks, on the engine thread ---- */
+
+static void signal_reader(struct mx_generation *g)
+{
+	if (g->signalled || !g->wake.fn)
+		return;
+	g->signalled = true;
+	g->wake.fn(g->wake.arg);
+}
+
+static bool on_token(void *arg, int32_t token, bool is_stop, const struct mx_logprob *logprob)
+{
+	struct mx_gen_slot *slot = arg;
+	struct mx_generation *g = slot->g;
+	pthread_mutex_lock(&g->lock);
+	bool more = mx_choice_token(&slot->choice, token, is_stop, logprob);
+	if (g->stream)
+		signal_reader(g);
+	pthread_mutex_unlock(&g->lock);
+	return more;
+}
+
+static void on_prompt(void *arg, uint32_t first, uint32_t n, const struct mx_logprob *logprobs)
+{
+	struct mx_gen_slot *slot = arg;
+	struct mx_generation *g = slot->g;
+	const struct mx_gen_prompt *p = slot->prompt;
+	pthread_mutex_lock(&g->lock);
+	for (uint32_t i = 0; i < n && first + i < p->tokens.n; i++)
+		mx_choice_prompt_token(&slot->choice, p->tokens.ids[first + i], p->offsets[first + i],
+		                       &logprobs[i]);
+	if (g->stream)
+		signal_reader(g);
+	pthread_mutex_unlock(&g->lock);
+}
+
+static void on_done(void *arg, const struct mx_done *done)
+{
+	struct mx_gen_slot *slot = arg;
+	struct mx_generation *g = slot->g;
+	pthread_mutex_lock(&g->lock);
+	mx_choice_finish(&slot->choice);
+	slot->end = *done;
+	slot->done = true;
+	g->n_done++;
+	if (g->stream || g->n_done == g->n_slots)
+		signal_reader(g);
+	pthread_mutex_unlock(&g->lock);
+	mx_gen_unref(g);
+}
+
+/* ---- start ---- */
+
+static mx_status no_memory(struct mx_api_error *err)
+{
+	return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+}
+
+/* Token ids of prompt i, and with echo the place of each in the text. */
+static mx_status make_prompt(struct mx_generation *g, const struct mx_api_request *r, uint32_t i,
+                             struct mx_api_error *err)
+{
+	struct mx_tokens *t = &g->prompts[i].tokens;
+	const struct mx_model *m = g->model;
+	mx_status st;
+	if (r->kind == MX_API_CHAT) {
+		const struct mx_prompt_chat chat = {
+			r->messages,   r->tools, r->documents, r->template_vars, r->add_generation_prompt,
+			r->add_special};
+		st = mx_prompt_chat(m, &chat, t, err);
+	} else if (r->prompts[i].ids) {
+		t->ids = mx_calloc(r->prompts[i].n_ids, sizeof(*t->ids));
+		if (!t->ids)
+			return no_memory(err);
+		memcpy(t->ids, r->prompts[i].ids, r->prompts[i].n_ids * sizeof(*t->ids));
+		t->n = t->cap = r->prompts[i].n_ids;
+		st = mx_prompt_check_ids(m, t->ids, t->n, "prompt", err);
+	} else {
+		st = mx_prompt_text(m, &r->prompts[i].text, r->add_special, true, t, err);
+	}
+	if (st != MX_OK)
+		return st;
+	const char *param = r->kind == MX_API_CHAT ? "messages" : "prompt";
+	if (t->n == 0)
+		return mx_api_fail(err, 400, "invalid_value", param,
+		                   "the prompt is empty: it has no tokens");
+	return mx_prompt_check_text(m, t->ids, t->n, param, err);
+}
+
+/* Checks the prompt against the context; *out_max = tokens to generate. */
+static mx_status fit_context(const struct mx_generation *g, const struct mx_api_request *r,
+                             uint32_t i, uint32_t *out_max, struct mx_api_error *err)
+{
+	uint64_t n = g->prompts[i].tokens.n, n_ctx = g->model->info.max_context;
+	bool scoring = r->max_tokens == 0;
+	if (n + (scoring ? 0 : 1) > n_ctx)
+		return mx_prompt_too_long(g->model, n, true, -1, err);
+	uint64_t rest = n_ctx - n;
+	if (r->max_tokens < 0 || (r->max_tokens_default && (uint64_t)r->max_tokens > rest))
+		*out_max = (uint32_t)rest;
+	else if ((uint64_t)r->max_tokens > rest)
+		return mx_prompt_too_long(g->model, n, true, r->max_tokens, err);
+	else
+		*out_max = (uint32_t)r->max_tokens;
+	return MX_OK;
+}
+
+/* Where each token of an echoed prompt begins in the text, in code points. */
+static mx_status measure_prompt(struct mx_generation *g, struct mx_gen_prompt *p,
+                                struct mx_api_error *err)
+{
+	p->offsets = mx_calloc(p->tokens.n, sizeof(*p->offsets));
+	if (!p->offsets)
+		return no_memory(err);
+	struct mx_decoder d;
+	struct mx_buf text = {0};
+	mx_decoder_init(&d, g->model->tokenizer, g->rules.skip_special);
+	uint32_t chars = 0;
+	mx_status st = MX_OK;
+	for (size_t i = 0; i < p->tokens.n && st == MX_OK; i++) {
+		mx_buf_clear(&text);
+		st = mx_decoder_push(&d, p->tokens.ids[i], &text);
+		p->offsets[i] = mx_choice_offset(g->model->tokenizer, p->tokens.ids[i], &text, chars);
+		chars += (uint32_t)mx_utf8_count(mx_buf_str(&text), text.len);
+	}
+	mx_decoder_free(&d);
+	mx_buf_free(&text);
+	return st == MX_OK ? MX_OK : no_memory(err);
+}
+
+/* Echo: the prompt's text, as it was given or decoded, and its first token's entry. */
+static mx_status echo(struct mx_generation *g, const struct mx_api_request *r, uint32_t i,
+                      struct mx_gen_slot *slot, struct mx_api_error *err)
+{
+	const struct mx_gen_prompt *p = slot->prompt;
+	const struct mx_api_text *text = &r->prompts[i].text;
+	struct mx_buf decoded = {0};
+	mx_status st = MX_OK;
+	if (text->s) {
+		mx_choice_echo(&slot->choice, text->s, text->len);
+	} else {
+		st = mx_tokenizer_decode(g->model->tokenizer, p->tokens.ids, p->tokens.n,
+		                         g->rules.skip_special, &decoded);
+		mx_choice_echo(&slot->choice, mx_buf_str(&decoded), decoded.len);
+	}
+	mx_buf_free(&decoded);
+	if (g->rules.logprobs >= 0)
+		mx_choice_prompt_token(&slot->choice, p->tokens.ids[0], 0, NULL);
+	return st == MX_OK && !slot->choice.failed ? MX_OK : no_memory(err);
+}
+
+/* How to draw tokens: the request's word, else the model's default. */
+static struct mx_sampling make_sampling(const struct mx_generation *g,
+                                        const struct mx_api_request *r, uint64_t seed)
+{
+	const struct mx_sampling_defaults *d = &g->model->sampling;
+	return (struct mx_sampling){
+		.temperature = isnan(r->temperature) ? d->temperature : r->temperature,
+		.top_p = isnan(r->top_p) ? d->top_p : r->top_p,
+		.min_p = isnan(r->min_p) ? d->min_p : r->min_p,
+		.top_k = r->top_k == MX_API_UNSET ? d->top_k : r->top_k,
+		.repetition_penalty =
+			isnan(r->repetition_penalty) ? d->repetition_penalty : r->repetition_penalty,
+		.presence_penalty = r->presence_penalty,
+		.frequency_penalty = r->frequency_penalty,
+		.seed = seed,
+		.bias = r->bias,
+		.n_bias = r->n_bias,
+	};
+}
+
+/* Token ids that end a text: EOS unless ignored, then the request's own. */
+static mx_status make_stop_ids(struct mx_generation *g, const struct mx_api_request *r,
+                               const int32_t **out_all, size_t *out_n, struct mx_api_error *err)
+{
+	size_t n_eos = g->model->n_eos;
+	int32_t *ids = mx_arena_alloc(&g->arena, (n_eos + r->n_stop_ids + 1) * sizeof(*ids));
+	if (!ids)
+		return no_memory(err);
+	if (n_eos)
+		memcpy(ids, g->model->eos, n_eos * sizeof(*ids));
+	if (r->n_stop_ids)
+		memcpy(ids + n_eos, r->stop_ids, r->n_stop_ids * sizeof(*ids));
+	g->stop_ids = ids + n_eos;
+	g->n_stop_ids = r->n_stop_ids;
+	*out_all = ids;
+	*out_n = n_eos + r->n_stop_ids;
+	return MX_OK;
+}
+
+static void submit_failed(mx_status st, const struct mx_err *e, struct mx_api_error *err)
+{
+	switch (st) {
+	case MX_E_BUSY:
+		mx_api_fail(err, 503, "server_overloaded", NULL,
+		            "the queue is full: try again in a moment");
+		return;
+	case MX_E_SHUTDOWN:
+		mx_api_fail(err, 503, "shutting_down", NULL, "the server is shutting down");
+		return;
+	case MX_E_NOMEM: no_memory(err); return;
+	case MX_E_RANGE: mx_api_fail(err, 400, "context_length_exceeded", NULL, "%s", e->text); return;
+	default: mx_api_fail(err, 500, "internal_error", NULL, "%s", e->text);
+	}
+}
+
+/* One scheduler request for one choice. */
+static struct mx_request make_request(const struct mx_generation *g, const struct mx_api_request *r,
+                                      struct mx_gen_slot *slot, uint64_t seed, uint32_t max_tokens,
+                                      const int32_t *stops, size_t n_stops)
+{
+	size_t n_eos = g->model->n_eos;
+	bool prompt_logprobs = r->echo && r->logprobs >= 0;
+	return (struct mx_request){
+		.prompt = slot->prompt->tokens.ids,
+		.n_prompt = (uint32_t)slot->prompt->tokens.n,
+		.max_tokens = max_tokens,
+		.params = {.sampling = make_sampling(g, r, seed),
+	               .min_tokens = (uint32_t)r->min_tokens,
+	               .stop = stops,
+	               .n_stop = n_stops,
+	               .logprobs = r->logprobs,
+	               .prompt_logprobs = prompt_logprobs ? r->logprobs : -1,
+	               .cache_salt = r->cache_salt.s},
+		.stop_tokens = r->ignore_eos ? stops + n_eos : stops,
+		.n_stop_tokens = r->ignore_eos ? n_stops - n_eos : n_stops,
+		.priority = r->priority,
+		.sink = {slot, on_token, prompt_logprobs ? on_prompt : NULL, on_done},
+	};
+}
+
+static mx_status copy_rules(struct mx_generation *g, const struct mx_api_request *r,
+                            struct mx_api_error *err)
+{
+	struct mx_choice_rules *rules = &g->rules;
+	*rules = (struct mx_choice_rules){
+		.tokenizer = g->model->tokenizer,
+		.min_tokens = (uint32_t)r->min_tokens,
+		.include_stop = r->include_stop,
+		.want_ids = r->return_token_ids,
+		.logprobs = r->logprobs,
+		.skip_special = r->skip_special,
+	};
+	rules->stops = mx_arena_alloc(&g->arena, (r->n_stops + 1) * sizeof(*rules->stops));
+	if (!rules->stops)
+		return no_memory(err);
+	for (uint32_t i = 0; i < r->n_stops; i++) {
+		char *s = mx_arena_strndup(&g->arena, r->stops[i].s, r->stops[i].len);
+		if (!s)
+			return no_memory(err);
+		rules->stops[i] = (struct mx_api_text){s, r->stops[i].len};
+		if (r->stops[i].len > rules->longest_stop)
+			rules->longest_stop = r->stops[i].len;
+	}
+	rules->n_stops = r->n_stops;
+	return MX_OK;
+}
+
+static void token_bytes(void *arg, int32_t id, struct mx_buf *out)
+{
+	if (mx_tokenizer_token_bytes(arg, id, out) != MX_OK)
+		out->failed = true;
+}
+
+/* Everything but submitting. */
+static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r, const char *id,
+                         uint32_t *max_tokens, struct mx_api_error *err)
+{
+	/* the codec hands this back as const; the tokenizer is never written */
+	g->vocab = (struct mx_api_vocab){token_bytes, (void *)(uintptr_t)g->model->tokenizer};
+	mx_status st = copy_rules(g, r, err);
+	for (uint32_t i = 0; i < g->n_prompts && st == MX_OK; i++) {
+		st = make_prompt(g, r, i, err);
+		if (st == MX_OK)
+			st = fit_context(g, r, i, &max_tokens[i], err);
+		if (st == MX_OK && r->echo && r->logprobs >= 0)
+			st = measure_prompt(g, &g->prompts[i], err);
+	}
+	for (uint32_t i = 0; i < r->n_bias && st == MX_OK; i++)
+		st = mx_prompt_check_ids(g->model, &r->bias[i].token, 1, "logit_bias", err);
+	if (st == MX_OK)
+		st = mx_prompt_check_ids(g->model, r->stop_ids, r->n_stop_ids, "stop_token_ids", err);
+	for (uint32_t i = 0; i < g->n_slots && st == MX_OK; i++) {
+		struct mx_gen_slot *slot = &g->slots[i];
+		uint32_t p = i / (uint32_t)r->n;
+		slot->g = g;
+		slot->prompt = &g->prompts[p];
+		mx_choice_init(&slot->choice, &g->rules, slot->prompt->tokens.ids, slot->prompt->tokens.n);
+		if (r->echo)
+			st = echo(g, r, p, slot, err);
+	}
+	mx_api_head_init(&g->head, g->chat, g->stream, id, (int64_t)(mx_wall_ns() / MX_NS_PER_S),
+	                 g->model->name);
+	if (st == MX_OK && g->head.prefix.failed)
+		st = no_memory(err);
+	return st;
+}
+
+/* Submits every choice, or none. */
+static mx_status submit_all(struct mx_generation *g, const struct mx_api_request *r,
+                            const uint32_t *max_tokens, struct mx_api_error *err)
+{
+	const int32_t *stops = NULL;
+	size_t n_stops = 0;
+	mx_status st = make_stop_ids(g, r, &stops, &n_stops, err);
+	if (st != MX_OK)
+		return st;
+	struct mx_request *requests = mx_calloc(g->n_slots, sizeof(*requests));
+	uint64_t *ids = mx_calloc(g->n_slots, sizeof(*ids));
+	if (!requests || !ids) {
+		free(requests);
+		free(ids);
+		return no_memory(err);
+	}
+	uint64_t seed = r->seed;
+	if (!r->has_seed && getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+		seed = mx_now_ns();
+	for (uint32_t i = 0; i < g->n_slots; i++)
+		requests[i] = make_request(g, r, &g->slots[i], seed + i % (uint32_t)r->n,
+		                           max_tokens[i / (uint32_t)r->n], stops, n_stops);
+	struct mx_err e = {0};
+	atomic_fetch_add(&g->refs, g->n_slots);
+	st = mx_sched_submit_all(g->model->sched, requests, g->n_slots, ids, &e);
+	if (st == MX_OK) {
+		pthread_mutex_lock(&g->lock);
+		for (uint32_t i = 0; i < g->n_slots; i++)
+			g->slots[i].id = ids[i];
+		pthread_mutex_unlock(&g->lock);
+	} else {
+		atomic_fetch_sub(&g->refs, g->n_slots);
+		submit_failed(st, &e, err);
+	}
+	free(requests);
+	free(ids);
+	return st;
+}
+
+/* More choices than could ever be taken together will not be taken later either. */
+static mx_status check_choices(const struct mx_api_request *r, const struct mx_model *m,
+                               struct mx_api_error *err)
+{
+	uint32_t n_prompts = r->kind == MX_API_CHAT ? 1 : r->n_prompts;
+	uint32_t most = mx_sched_max_requests(m->sched);
+	bool queue = most < MX_API_MAX_PROMPTS;
+	if (!queue)
+		most = MX_API_MAX_PROMPTS;
+	if (n_prompts * (uint64_t)r->n <= most)
+		return MX_OK;
+	return mx_api_fail(
+		err, 400, "invalid_value", n_prompts > most ? "prompt" : "n",
+		"%u prompts with %d choices each are more than the %u %s", n_prompts, r->n, most,
+		queue ? "that fit this server's queue (scheduler.queue + max_sequences)" : "allowed");
+}
+
+static struct mx_generation *new_generation(const struct mx_api_request *r, struct mx_model *m,
+                                            struct mx_wake wake)
+{
+	struct mx_generation *g = mx_calloc(1, sizeof(*g));
+	if (!g)
+		return NULL;
+	g->wake = wake;
+	g->model = m;
+	g->chat = r->kind == MX_API_CHAT;
+	g->stream = r->stream;
+	g->include_usage = r->include_usage;
+	g->continuous_usage = r->continuous_usage;
+	g->return_ids = r->return_token_ids;
+	atomic_init(&g->refs, 1);
+	pthread_mutex_init(&g->lock, NULL);
+	uint32_t n_prompts = g->chat ? 1 : r->n_prompts;
+	g->prompts = mx_calloc(n_prompts, sizeof(*g->prompts));
+	g->slots = mx_calloc((size_t)n_prompts * (size_t)r->n, sizeof(*g->slots));
+	if (!g->prompts || !g->slots) {
+		mx_gen_free(g);
+		return NULL;
+	}
+	g->n_prompts = n_prompts;
+	g->n_slots = n_prompts * (uint32_t)r->n;
+	return g;
+}
+
+mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, const char *id,
+                      struct mx_wake wake, struct mx_generation **out, struct mx_api_error *err)
+{
+	struct mx_model *m = NULL;
+	mx_status st = mx_prompt_model(s, &r->model, true, &m, err);
+	if (st != MX_OK)
+		return st;
+	st = check_choices(r, m, err);
+	if (st != MX_OK)
+		return st;
+	struct mx_generation *g = new_generation(r, m, wake);
+	if (!g)
+		return no_memory(err);
+	uint32_t *max_tokens = mx_calloc(g->n_prompts, sizeof(*max_tokens));
+	st = max_tokens ? prepare(g, r, id, max_tokens, err) : no_memory(err);
+	if (st != MX_OK && err->n_ctx)
+		mx_sched_count_too_long(m->sched);
+	if (st == MX_OK)
+		st = submit_all(g, r, max_tokens, err);
+	free(max_tokens);
+	if (st != MX_OK) {
+		mx_gen_unref(g);
+		return st;
+	}
+	*out = g;
+	return MX_OK;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inside of a generation, shared by the files that start it and that write its answer. */
+#ifndef MX_DAEMON_GENERATE_IMPL_H
+#define MX_DAEMON_GENERATE_IMPL_H
+
+#include <pthread.h>
+
+#include "daemon/choice.h"
+#include "daemon/generate.h"
+
+/* A prompt, kept for the answer. */
+struct mx_gen_prompt {
+	struct mx_tokens tokens;
+	uint32_t *offsets; /* [tokens.n] code points before each token; only for echo with logprobs */
+};
+
+/* A choice and its request in the scheduler. */
+struct mx_gen_slot {
+	struct mx_generation *g;
+	const struct mx_gen_prompt *prompt;
+	struct mx_choice choice; /* under the lock */
+	uint64_t id;             /* in the scheduler; 0 = not submitted; under the lock */
+	bool done;               /* under the lock */
+	struct mx_done end;
+	/* Of the reader alone. */
+	struct mx_pending writing;
+	uint32_t n_output;
+	bool began, ended;
+};
+
+struct mx_generation {
+	pthread_mutex_t lock;
+	_Atomic unsigned refs; /* the reader, and every submitted slot */
+	struct mx_wake wake;   /* under the lock; fn NULL once detached */
+	bool signalled;        /* wake was called since the last read; under the lock */
+	bool aborted;          /* under the lock */
+
+	const struct mx_model *model;
+	bool chat, stream, include_usage, continuous_usage, return_ids;
+	struct mx_choice_rules rules;
+	const int32_t *stop_ids; /* [n_stop_ids] the request's own */
+	uint32_t n_stop_ids;
+	struct mx_gen_prompt *prompts; /* [n_prompts] */
+	uint32_t n_prompts;
+	struct mx_gen_slot *slots; /* [n_slots], n choices of the first prompt first */
+	uint32_t n_slots, n_done;  /* n_done under the lock */
+	struct mx_api_head head;
+	struct mx_api_vocab vocab;
+	struct mx_arena arena;
+};
+
+/* Frees everything; nothing may be submitted any more. */
+void mx_gen_free(struct mx_generation *g);
+void mx_gen_unref(struct mx_generation *g);
+
+#endif

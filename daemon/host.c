@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/host.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/load.h"
+#include "model/plan.h"
+#include "model/safetensors.h"
+
+/* What the process holds beside its models once warm: program and libraries, stacks, connections,
+ * heap. Measured: nearly all of it are pages of files. */
+#define PROCESS_BYTES ((size_t)13 << 19)
+
+/* Everything that belongs to one model, in the order in which it is built. */
+struct hosted {
+	const struct mx_config *config;
+	const struct mx_config_model *model_config;
+	const struct mx_registry *mixers;
+	struct mx_model *model;
+
+	struct mx_plan *plan;
+	struct mx_checkpoint *checkpoint;
+	struct mx_tokenizer *tokenizer;
+	struct mx_chat_template *chat_template;
+	struct mx_engine *engine;
+	struct mx_sched *sched;
+	int32_t fallback_eos;
+
+	pthread_t thread;
+	bool thread_started;
+};
+
+struct mx_host {
+	struct hosted *models;
+	size_t n_models;
+};
+
+mx_status mx_host_modules(const struct mx_config *config, struct mx_registry **out,
+                          struct mx_err *err)
+{
+	struct mx_registry *r = NULL;
+	mx_status st = mx_registry_create(&r);
+	if (st)
+		return mx_fail(err, st, "out of memory");
+	const char *dirs = getenv("MIXD_MODULE_PATH");
+	if (!dirs || !*dirs)
+		dirs = MIXD_MODULE_DIR;
+	while (st == MX_OK && *dirs) {
+		size_t n = strcspn(dirs, ":");
+		char dir[4096];
+		snprintf(dir, sizeof dir, "%.*s", (int)n, dirs);
+		if (n)
+			st = mx_registry_load_dir(r, dir, err);
+		dirs += n + (dirs[n] == ':');
+	}
+	for (size_t i = 0; st == MX_OK && i < config->modules.n; i++)
+		st = mx_registry_load_dir(r, config->modules.items[i], err);
+	if (st) {
+		mx_registry_destroy(r);
+		return st;
+	}
+	*out = r;
+	return MX_OK;
+}
+
+/* The process's own memory counts with the first model. */
+static struct mx_engine_config engine_config(const struct hosted *h)
+{
+	const struct mx_config *c = h->config;
+	const struct mx_config_model *m = h->model_config;
+	return (struct mx_engine_config){
+		.name = m->name,
+		.threads = (unsigned)m->threads,
+		.max_context = (uint32_t)m->max_context,
+		.memory = m->memory,
+		.outside = (m == c->models ? PROCESS_BYTES : 0) + mx_tokenizer_bytes(h->tokenizer),
+		.max_sequences = (uint32_t)c->scheduler.max_sequences,
+		.step_tokens = (uint32_t)c->scheduler.step_tokens,
+		.page_tokens = (uint32_t)m->page_tokens,
+		.kv_dtype = m->kv_dtype,
+		.prefix_cache = m->prefix_cache,
+	};
+}
+
+/* A prompt must not be able to name a row that the embedding lacks. More rows than tokens are fine:
+ * vocabularies are padded. */
+static mx_status check_vocabulary(const struct hosted *h, struct mx_err *err)
+{
+	size_t n = mx_tokenizer_size(h->tokenizer);
+	if (n <= h->plan->vocab)
+		return MX_OK;
+	const char *piece = mx_tokenizer_piece(h->tokenizer, (int32_t)(n - 1));
+	return mx_fail_at(err, MX_E_FORMAT, "tokenizer.json",
+	                  "token \"%.80s\" has id %zu, but config.json's vocab_size is %u",
+	                  piece ? piece : "", n - 1, h->plan->vocab);
+}
+
+/* The parts that --check needs too. */
+static mx_status open_checkpoint(struct hosted *h, struct mx_err *err)
+{
+	const char *path = h->model_config->path;
+	mx_status st = mx_plan_load(path, &h->plan, err);
+	if (st == MX_OK)
+		st = mx_checkpoint_open(path, &h->checkpoint, err);
+	if (st == MX_OK && h->model_config->dtype >= 0) {
+		const struct mx_tensor *t = NULL;
+		st = mx_checkpoint_find(h->checkpoint, h->plan->embed, &t, err);
+		if (st == MX_OK && (int)t->dtype != h->model_config->dtype)
+			st = mx_fail_at(err, MX_E_UNSUPPORTED, "dtype",
+			                "%s is asked for, but the checkpoint holds %s: use dtype: auto",
+			                mx_dtype_name((enum mx_dtype)h->model_config->dtype),
+			                mx_dtype_name(t->dtype));
+	}
+	if (st == MX_OK)
+		st = mx_tokenizer_load(path, &h->tokenizer, err);
+	if (st == MX_OK)
+		st = check_vocabulary(h, err);
+	return st;
+}
+
+static mx_status open_template(struct hosted *h, char *why, size_t cap)
+{
+	struct mx_err err = {0};
+	mx_status st = mx_chat_template_load(h->model_config->path, &h->chat_template, &err);
+	if (st == MX_E_NOTFOUND)
+		snprintf(why, cap, "this model has no chat template");
+	else if (st && err.line)
+		snprintf(why, cap, "this model's chat template cannot be used: line %u, column %u: %s",
+		         err.line, err.column, err.text);
+	else if (st)
+		snprintf(why, cap, "this model's chat template cannot be used: %s", err.text);
+	return st;
+}
+
+static void close_hosted(struct hosted *h)
+{
+	mx_sched_destroy(h->sched);
+	if (h->engine)
+		h->engine->ops->destroy(h->engine);
+	mx_chat_template_destroy(h->chat_template);
+	mx_tokenizer_destroy(h->tokenizer);
+	mx_checkpoint_close(h->checkpoint);
+	mx_plan_destroy(h->plan);
+}
+
+static double mib(size_t bytes)
+{
+	return (double)bytes / 0x1p20;
+}
+
+static void print_plan(FILE *out, const struct mx_config_model *m, const struct mx_plan *plan,
+                       const struct mx_memory_plan *mp, const char *process)
+{
+	fprintf(out, "model %s (%s, %u layers, width %u, vocabulary %u) from %s\n", m->name,
+	        plan->family, plan->n_layers, plan->width, plan->vocab, m->path);
+	fprintf(out, "  weights, mapped     %10.1f MiB\n", mib(mp->weights_mapped));
+	fprintf(out, "  weights, converted  %10.1f MiB\n", mib(mp->weights_private));
+	fprintf(out, "  pages               %10.1f MiB  %u of %u tokens, %zu bytes each\n",
+	        mib(mp->pages), mp->n_pages, mp->page_tokens, mp->page_bytes);
+	if (mp->slots)
+		fprintf(out, "  slots               %10.1f MiB  %zu bytes a sequence\n", mib(mp->slots),
+		        mp->slot_bytes);
+	fprintf(out, "  scratch             %10.1f MiB\n", mib(mp->scratch));
+	fprintf(out, "  other               %10.1f MiB  tables, tokenizer%s\n", mib(mp->other),
+	        process);
+	fprintf(out, "  total               %10.1f MiB  room for %u sequences of full context\n",
+	        mib(mp->total), mp->full_sequences);
+}
+
+mx_status mx_host_check(const struct mx_config *config, const struct mx_registry *mixers, FILE *out,
+                        struct mx_err *err)
+{
+	for (size_t i = 0; i < config->n_models; i++) {
+		const struct mx_config_model *m = &config->models[i];
+		struct hosted h = {.config = config, .model_config = m};
+		struct mx_memory_plan mp;
+		char why[640] = "";
+		mx_status st = open_checkpoint(&h, err);
+		if (st == MX_OK) {
+			struct mx_engine_config ec = engine_config(&h);
+			st = mx_engine_plan(h.plan, h.checkpoint, mixers, &ec, &mp, err);
+		}
+		if (st == MX_OK) {
+			print_plan(out, m, h.plan, &mp, i ? "" : ", the process itself");
+			if (open_template(&h, why, sizeof why))
+				fprintf(out, "  no chat: %s\n", why);
+		} else {
+			char where[sizeof err->where];
+			snprintf(where, sizeof where, "%s%s%.100s", m->name, err->where[0] ? ": " : "",
+			         err->where);
+			memcpy(err->where, where, sizeof where);
+		}
+		close_hosted(&h);
+		if (st)
+			return st;
+	}
+	return MX_OK;
+}
+
+static void on_progress(void *arg, double fraction)
+{
+	mx_model_set_progress(arg, fraction);
+}
+
+/* Values that generation_config.json gives replace OpenAI's defaults. */
+static void take_sampling(struct mx_sampling_defaults *s, const struct mx_plan *p)
+{
+	if (!isnan(p->temperature))
+		s->temperature = p->temperature;
+	if (!isnan(p->top_p))
+		s->top_p = p->top_p;
+	if (!isnan(p->min_p))
+		s->min_p = p->min_p;
+	if (!isnan(p->repetition_penalty))
+		s->repetition_penalty = p->repetition_penalty;
+	if (p->top_k >= 0)
+		s->top_k = p->top_k;
+}
+
+static void take_tokens(struct hosted *h)
+{
+	struct mx_model *m = h->model;
+	m->bos = h->plan->bos;
+	m->eos = h->plan->eos;
+	m->n_eos = h->plan->n_eos;
+	if (m->n_eos)
+		return;
+	const char *eos = mx_tokenizer_special(h->tokenizer, "eos_token");
+	h->fallback_eos = eos ? mx_tokenizer_id(h->tokenizer, eos) : -1;
+	if (h->fallback_eos >= 0) {
+		m->eos = &h->fallback_eos;
+		m->n_eos = 1;
+	}
+}
+
+static mx_status load(struct hosted *h, struct mx_err *err)
+{
+	struct mx_model *m = h->model;
+	mx_status st = open_checkpoint(h, err);
+	if (st == MX_OK) {
+		struct mx_engine_config ec = engine_config(h);
+		st =
+			mx_engine_load(h->plan, h->checkpoint, h->mixers, &ec, on_progress, m, &h->engine, err);
+	}
+	if (st)
+		return st;
+	if (open_template(h, m->chat_template_error, sizeof m->chat_template_error))
+		mx_warning("model", "%s: %s", m->name, m->chat_template_error);
+
+	h->engine->ops->info(h->engine, &m->info);
+	struct mx_sched_config sc = {
+		.max_sequences = (uint32_t)h->config->scheduler.max_sequences,
+		.step_tokens = (uint32_t)h->config->scheduler.step_tokens,
+		.queue = (uint32_t)h->config->scheduler.queue,
+		.max_step_stretch = h->config->scheduler.max_step_stretch,
+	};
+	if (sc.max_sequences > m->info.max_sequences)
+		sc.max_sequences = m->info.max_sequences;
+	st = mx_sched_create(h->engine, &sc, &h->sched);
+	if (st)
+		return mx_fail(err, st, "the scheduler cannot start: %s", mx_status_str(st));
+	m->tokenizer = h->tokenizer;
+	m->chat_template = h->chat_template;
+	m->sched = h->sched;
+	m->engine = h->engine;
+	take_tokens(h);
+	take_sampling(&m->sampling, h->plan);
+	mx_heap_trim(); /* the tokenizer's JSON was many times what is left of it */
+	return MX_OK;
+}
+
+static void *loader_main(void *arg)
+{
+	struct hosted *h = arg;
+	struct mx_err err = {0};
+	uint64_t begin = mx_now_ns();
+	mx_status st = load(h, &err);
+	if (st) {
+		char why[800];
+		snprintf(why, sizeof why, "%s%s%s", err.where, err.where[0] ? ": " : "", err.text);
+		mx_error("model", "%s: %s", h->model->name, why);
+		mx_model_set_failed(h->model, why);
+		return NULL;
+	}
+	const struct mx_engine_info *i = &h->model->info;
+	mx_info(
+		"model",
+		"%s: ready in %.0f ms: %.1f MiB of weights, %u pages of %u tokens (%.1f MiB), context %u",
+		h->model->name, (double)(mx_now_ns() - begin) / 1e6, mib(i->weight_bytes), i->n_pages,
+		i->page_tokens, mib((size_t)i->n_pages * i->page_bytes), i->max_context);
+	mx_model_set_state(h->model, MX_MODEL_READY);
+	return NULL;
+}
+
+mx_status mx_host_name(const struct mx_config *config, struct mx_service *service)
+{
+	for (size_t i = 0; i < config->n_models; i++) {
+		const struct mx_config_model *mc = &config->models[i];
+		struct mx_model *m = &service->models[i];
+		snprintf(m->name, sizeof m->name, "%s", mc->name);
+		mx_status st = mx_service_set_aliases(service, m, mc->aliases.items, mc->aliases.n);
+		if (st)
+			return st;
+	}
+	return MX_OK;
+}
+
+mx_status mx_host_start(const struct mx_config *config, const struct mx_registry *mixers,
+                        struct mx_service *service, struct mx_host **out, struct mx_err *err)
+{
+	struct mx_host *host = mx_calloc(1, sizeof *host);
+	if (host)
+		host->models = mx_calloc(config->n_models, sizeof *host->models);
+	if (!host || !host->models) {
+		mx_host_destroy(host);
+		return mx_fail(err, MX_E_NOMEM, "out of memory");
+	}
+	host->n_models = config->n_models;
+	for (size_t i = 0; i < config->n_models; i++) {
+		struct hosted *h = &host->models[i];
+		const struct mx_config_model *mc = &config->models[i];
+		*h = (struct hosted){
+			.config = config, .model_config = mc, .mixers = mixers, .model = &service->models[i]};
+		int rc = pthread_create(&h->thread, NULL, loader_main, h);
+		if (rc) {
+			mx_host_destroy(host);
+			return mx_fail_at(err, MX_E_NOMEM, mc->name, "cannot start loading: %s", strerror(rc));
+		}
+		h->thread_started = true;
+	}
+	*out = host;
+	return MX_OK;
+}
+
+void mx_host_destroy(struct mx_host *h)
+{
+	if (!h)
+		return;
+	for (size_t i = 0; i < h->n_models; i++)
+		if (h->models[i].thread_started)
+			pthread_join(h->models[i].thread, NULL);
+	for (size_t i = 0; i < h->n_models; i++)
+		close_hosted(&h->models[i]);
+	free(h->models);
+	free(h);
+}

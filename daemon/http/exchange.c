@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One request on its connection's thread: receive the body, have it answered, send the answer. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "daemon/http/impl.h"
+#include "proto/response.h"
+
+/* Bodies up to this size are parsed and tokenised on the connection's own thread: a few hundred
+ * microseconds, less than two changes of thread are worth under load. */
+#define INLINE_BYTES 4096
+/* Of a body that is too large, this much is read and thrown away, so that a client that sends first
+ * and reads later still gets its answer; beyond, the connection is closed. */
+#define DISCARD_BYTES (64u << 20)
+/* Buffer of a stream between libmicrohttpd and us. */
+#define STREAM_BLOCK 16384
+
+/* ---- answers ---- */
+
+void mx_exchange_drop_body(struct mx_exchange *x)
+{
+	atomic_fetch_sub(&x->http->body_bytes, x->accounted);
+	x->accounted = 0;
+	mx_buf_free(&x->body);
+}
+
+void mx_exchange_answer(struct mx_exchange *x, unsigned status, const char *content_type)
+{
+	x->status = status;
+	x->content_type = content_type;
+	if (x->answer.failed) {
+		mx_buf_free(&x->answer);
+		x->status = 503;
+		x->retry = true;
+	}
+	x->state = MX_X_ANSWER;
+}
+
+void mx_exchange_fail(struct mx_exchange *x, const struct mx_api_error *err)
+{
+	mx_buf_clear(&x->answer);
+	mx_api_error_write(&x->answer, err);
+	x->retry = err->retry;
+	mx_exchange_answer(x, (unsigned)err->status, "application/json");
+}
+
+static void fail(struct mx_exchange *x, int status, const char *code, const char *text)
+{
+	struct mx_api_error err;
+	mx_api_fail(&err, status, code, NULL, "%s", text);
+	mx_exchange_fail(x, &err);
+}
+
+/* ---- sending ---- */
+
+static void add_headers(struct mx_exchange *x, struct MHD_Response *r)
+{
+	MHD_add_response_header(r, "X-Request-Id", x->id);
+	if (atomic_load(&x->http->closing))
+		MHD_add_response_header(r, "Connection", "close");
+}
+
+static enum MHD_Result send_answer(struct mx_exchange *x)
+{
+	struct mx_buf *b = &x->answer;
+	size_t len = b->len;
+	struct MHD_Response *r = MHD_create_response_from_buffer(
+		len, b->data, b->data ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+	if (!r)
+		return MHD_NO;
+	*b = (struct mx_buf){0};
+	add_headers(x, r);
+	if (x->content_type)
+		MHD_add_response_header(r, "Content-Type", x->content_type);
+	if (x->allow)
+		MHD_add_response_header(r, "Allow", x->allow);
+	if (x->retry) {
+		char seconds[16];
+		snprintf(seconds, sizeof(seconds), "%u", x->http->config.retry_after);
+		MHD_add_response_header(r, "Retry-After", seconds);
+	}
+	enum MHD_Result ok = MHD_queue_response(x->conn, x->status, r);
+	MHD_destroy_response(r);
+	if (ok == MHD_YES) {
+		x->sent_status = x->status;
+		atomic_fetch_add(&x->http->counters.bytes_out, len);
+	}
+	return ok;
+}
+
+/* Fills x->stream with what is new. False if the connection has been suspended instead. */
+static bool next_events(struct mx_exchange *x)
+{
+	for (;;) {
+		if (mx_pump_begin(x) == MX_LOOK_GONE) {
+			x->stream.failed = true; /* nobody reads any more */
+			return true;
+		}
+		if (x->aborted)
+			mx_generation_abort(x->gen);
+		x->stream_ended = mx_generation_stream(x->gen, &x->stream);
+		if (!x->stream.len && x->ping)
+			mx_buf_puts(&x->stream, MX_SSE_KEEP_ALIVE);
+		if (x->stream.len || x->stream.failed) {
+			x->ping = false;
+			x->last_ns = mx_now_ns();
+			return true;
+		}
+		if (mx_pump_suspend(x))
+			return false;
+	}
+}
+
+static ssize_t read_stream(void *arg, uint64_t pos, char *out, size_t max)
+{
+	struct mx_exchange *x = arg;
+	(void)pos;
+	if (x->stream_at == x->stream.len) {
+		if (x->stream_ended)
+			return MHD_CONTENT_READER_END_OF_STREAM;
+		mx_buf_clear(&x->stream);
+		x->stream_at = 0;
+		if (!next_events(x))
+			return 0;
+		if (x->stream.failed)
+			return MHD_CONTENT_READER_END_WITH_ERROR;
+	}
+	size_t n = x->stream.len - x->stream_at;
+	if (n > max)
+		n = max;
+	memcpy(out, x->stream.data + x->stream_at, n);
+	x->stream_at += n;
+	atomic_fetch_add(&x->http->counters.bytes_out, n);
+	return (ssize_t)n;
+}
+
+static enum MHD_Result send_stream(struct mx_exchange *x)
+{
+	struct MHD_Response *r =
+		MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, x, NULL);
+	if (!r)
+		return MHD_NO;
+	add_headers(x, r);
+	MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
+	MHD_add_response_header(r, "Cache-Control", "no-cache");
+	MHD_add_response_header(r, "X-Accel-Buffering", "no");
+	mx_pump_stream(x);
+	enum MHD_Result ok = MHD_queue_response(x->conn, 200, r);
+	MHD_destroy_response(r);
+	if (ok == MHD_YES)
+		x->sent_status = 200;
+	return ok;
+}
+
+/* ---- receiving ---- */
+
+/* An id from the client's header if it is printable and short, else one of our own. */
+static void choose_id(struct mx_exchange *x)
+{
+	static _Atomic uint64_t counter;
+	static _Atomic uint64_t key;
+	const char *given = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Request-Id");
+	size_t n = given ? strlen(given) : 0;
+	bool good = n > 0 && n <= MX_HTTP_ID_LEN;
+	for (size_t i = 0; i < n && good; i++)
+		good = given[i] > ' ' && given[i] < 0x7f;
+	if (good) {
+		memcpy(x->id, given, n + 1);
+		return;
+	}
+	uint64_t k = atomic_load(&key);
+	while (k == 0) {
+		uint64_t fresh;
+		if (getrandom(&fresh, sizeof(fresh), 0) != sizeof(fresh))
+			fresh = mx_wall_ns();
+		fresh |= 1;
+		if (atomic_compare_exchange_strong(&key, &k, fresh))
+			k = fresh;
+	}
+	/* splitmix64 of a random start: unique in this process, unlikely elsewhere */
+	uint64_t z = k + atomic_fetch_add(&counter, 1) * 0x9e3779b97f4a7c15u;
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	z ^= z >> 31;
+	snprintf(x->id, sizeof(x->id), "%016" PRIx64 "%08x", z, (unsigned)(k >> 32));
+}
+
+static enum mx_http_method parse_method(const char *method)
+{
+	if (!strcmp(method, "GET"))
+		return MX_METHOD_GET;
+	if (!strcmp(method, "HEAD"))
+		return MX_METHOD_HEAD;
+	return strcmp(method, "POST") ? MX_METHOD_OTHER : MX_METHOD_POST;
+}
+
+static struct mx_exchange *begin(struct mx_http *h, struct MHD_Connection *c, const char *url,
+                                 const char *method)
+{
+	struct mx_exchange *x = mx_calloc(1, sizeof(*x));
+	if (!x)
+		return NULL;
+	x->http = h;
+	x->conn = c;
+	x->start_ns = mx_now_ns();
+	x->route = mx_route_find(url, &x->tail);
+	x->method = parse_method(method);
+	x->post = x->method == MX_METHOD_POST && x->route->post;
+	choose_id(x);
+	mx_pump_add(x, c);
+	atomic_fetch_add(&h->counters.active, 1);
+	return x;
+}
+
+static uint64_t announced_length(struct mx_exchange *x)
+{
+	const char *v = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "Content-Length");
+	return v ? strtoull(v, NULL, 10) : 0;
+}
+
+static void answer_too_large(struct mx_exchange *x)
+{
+	struct mx_api_error err;
+	mx_api_fail(&err, 413, "request_too_large", NULL, "the body is larger than %zu bytes",
+	            x->http->config.max_body_bytes);
+	mx_exchange_fail(x, &err);
+}
+
+/* The header is there, the body is not: what is hopeless is refused before it is sent. */
+static enum MHD_Result begin_body(struct mx_exchange *x)
+{
+	uint64_t length = announced_length(x);
+	uint64_t max = x->http->config.max_body_bytes;
+	if (length <= max)
+		return MHD_YES;
+	x->too_large = true;
+	bool asks = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "Expect") != NULL;
+	if (!asks && length <= max + DISCARD_BYTES)
+		return MHD_YES; /* it is on its way already: let it pass by */
+	answer_too_large(x);
+	return send_answer(x);
+}
+
+static enum MHD_Result take_body(struct mx_exchange *x, const char *data, size_t n)
+{
+	struct mx_http *h = x->http;
+	x->received += n;
+	atomic_fetch_add(&h->counters.bytes_in, n);
+	uint64_t max = h->config.max_body_bytes;
+	if (x->received > max) {
+		x->too_large = true;
+		if (x->received > max + DISCARD_BYTES)
+			return MHD_NO;
+	}
+	if (x->too_large || x->no_room || !x->post) {
+		mx_exchange_drop_body(x);
+		return MHD_YES;
+	}
+	if (atomic_fetch_add(&h->body_bytes, n) + n > h->body_budget) {
+		atomic_fetch_sub(&h->body_bytes, n);
+		x->no_room = true;
+		return MHD_YES;
+	}
+	x->accounted += n;
+	mx_buf_append(&x->body, data, n);
+	if (x->body.failed)
+		x->no_room = true;
+	return MHD_YES;
+}
+
+/* application/json, or nothing said. */
+static bool is_json(struct mx_exchange *x)
+{
+	const char *type = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "Content-Type");
+	static const char json[] = "application/json";
+	size_t n = sizeof(json) - 1;
+	return !type || (!strncasecmp(type, json, n) && (!type[n] || strchr("; \t", type[n])));
+}
+
+/* The request is complete: has it answered, or says why not. */
+static void dispatch(struct mx_exchange *x)
+{
+	struct mx_http *h = x->http;
+	const struct mx_route *r = x->route;
+	bool get = x->method == MX_METHOD_GET || x->method == MX_METHOD_HEAD;
+	if (!r->path) {
+		fail(x, 404, "not_found", "there is no such route");
+	} else if (!(get && r->get) && !x->post) {
+		x->allow = r->allow;
+		fail(x, 405, "method_not_allowed", "this route does not take this method");
+	} else if (get) {
+		r->get(x);
+	} else if (x->too_large) {
+		answer_too_large(x);
+	} else if (!is_json(x)) {
+		fail(x, 415, "unsupported_media_type", "the body must be application/json");
+	} else if (x->no_room) {
+		fail(x, 503, "server_overloaded", "too much is being received: try again in a moment");
+	} else if (atomic_load(&h->stopping)) {
+		fail(x, 503, "shutting_down", "the server is shutting down");
+	} else if (x->body.len <= INLINE_BYTES) {
+		r->post(x);
+	} else {
+		mx_pump_set_busy(x, true);
+		if (mx_workers_push(h, x))
+			return;
+		mx_pump_set_busy(x, false);
+		fail(x, 503, "server_overloaded", "too many large requests: try again in a moment");
+	}
+}
+
+/* A finished generation's answer. */
+static void take_response(struct mx_exchange *x)
+{
+	struct mx_api_error err;
+	if (mx_generation_response(x->gen, &x->answer, &err) == MX_OK)
+		mx_exchange_answer(x, 200, "application/json");
+	else
+		mx_exchange_fail(x, &err);
+}
+
+/* Looks at the exchange until it has an answer or has to wait. */
+static enum MHD_Result advance(struct mx_exchange *x)
+{
+	for (;;) {
+		enum mx_look look = mx_pump_begin(x);
+		/* a client that has only closed its sending side still gets what needs no waiting */
+		if (look == MX_LOOK_GONE && x->state != MX_X_BODY && x->state != MX_X_ANSWER)
+			return MHD_NO;
+		if (look != MX_LOOK_BUSY) {
+			if (x->state == MX_X_BODY) {
+				dispatch(x);
+				continue;
+			}
+			if (x->state == MX_X_ANSWER)
+				return send_answer(x);
+			if (x->state == MX_X_STREAM)
+				return send_stream(x);
+			if (x->aborted)
+				mx_generation_abort(x->gen);
+			if (mx_generation_finished(x->gen)) {
+				take_response(x);
+				continue;
+			}
+		}
+		if (mx_pump_suspend(x))
+			return MHD_YES;
+	}
+}
+
+enum MHD_Result mx_exchange_handle(void *arg, struct MHD_Connection *c, const char *url,
+                                   const char *method, const char *version, const char *data,
+                                   size_t *data_size, void **context)
+{
+	(void)version;
+	struct mx_exchange *x = *context;
+	if (!x) {
+		x = begin(arg, c, url, method);
+		if (!x)
+			return MHD_NO;
+		*context = x;
+		return begin_body(x);
+	}
+	if (*data_size) {
+		size_t n = *data_size;
+		*data_size = 0;
+		return take_body(x, data, n);
+	}
+	return advance(x);
+}
+
+void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
+                           enum MHD_RequestTerminationCode code)
+{
+	(void)c;
+	struct mx_http *h = arg;
+	struct mx_exchange *x = *context;
+	if (!x)
+		return;
+	*context = NULL;
+	/* first the engine's way to us, then ours to the connection */
+	mx_generation_detach(x->gen);
+	mx_pump_forget(x);
+	uint64_t ns = mx_now_ns() - x->start_ns;
+	bool whole = code == MHD_REQUEST_TERMINATED_COMPLETED_OK;
+	mx_http_count(h, x->route->id, x->method, whole ? x->sent_status : 0, ns);
+	mx_debug("http", "%s %s %u %.1f ms%s", mx_http_method_name(x->method),
+	         mx_http_route_name(x->route->id), x->sent_status, (double)ns * 1e-6,
+	         whole ? "" : " (cut off)");
+	mx_exchange_drop_body(x);
+	mx_buf_free(&x->answer);
+	mx_buf_free(&x->stream);
+	free(x);
+	atomic_fetch_sub(&h->counters.active, 1);
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The routes, and those that answer at once: nothing here waits for a model step. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "daemon/http/impl.h"
+#include "proto/json_out.h"
+#include "proto/response.h"
+
+#define JSON "application/json"
+
+/* 200 with nothing in it means healthy; anything else says why not. */
+static void answer_health(struct mx_exchange *x, bool healthy, const char *why)
+{
+	mx_buf_puts(&x->answer, healthy ? "{\"status\":\"ok\"}" : "{\"status\":");
+	if (!healthy) {
+		mx_json_cstring(&x->answer, why);
+		mx_buf_putc(&x->answer, '}');
+	}
+	x->retry = !healthy;
+	mx_exchange_answer(x, healthy ? 200 : 503, JSON);
+}
+
+static void get_livez(struct mx_exchange *x)
+{
+	answer_health(x, mx_service_alive(x->http->service, x->http->config.stall_s),
+	              "an engine is lost or stands still");
+}
+
+static void get_readyz(struct mx_exchange *x)
+{
+	struct mx_buf why = {0};
+	bool ready = mx_service_ready(x->http->service, &why);
+	answer_health(x, ready, mx_buf_str(&why));
+	mx_buf_free(&why);
+}
+
+/* Both at once, as most probes expect of one address. */
+static void get_health(struct mx_exchange *x)
+{
+	if (mx_service_alive(x->http->service, x->http->config.stall_s))
+		get_readyz(x);
+	else
+		get_livez(x);
+}
+
+static void get_version(struct mx_exchange *x)
+{
+	mx_buf_puts(&x->answer, "{\"version\":");
+	mx_json_cstring(&x->answer, x->http->service->version);
+	mx_buf_putc(&x->answer, '}');
+	mx_exchange_answer(x, 200, JSON);
+}
+
+static void get_metrics(struct mx_exchange *x)
+{
+	const struct mx_http_config *c = &x->http->config;
+	if (!c->metrics) {
+		struct mx_api_error err;
+		mx_api_fail(&err, 404, "not_found", NULL, "this server keeps no metrics");
+		mx_exchange_fail(x, &err);
+		return;
+	}
+	const char *accept = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "Accept");
+	const char *type = c->metrics(c->metrics_arg, accept, &x->answer);
+	mx_exchange_answer(x, 200, type);
+}
+
+static struct mx_api_model describe(const struct mx_model *m, const char *id)
+{
+	enum mx_model_state state = mx_model_state(m);
+	bool known = state == MX_MODEL_READY || state == MX_MODEL_DRAINING;
+	return (struct mx_api_model){
+		.id = id,
+		.root = m->name,
+		.created = m->created,
+		.max_model_len = known ? m->info.max_context : 0,
+	};
+}
+
+static void get_models(struct mx_exchange *x)
+{
+	struct mx_service *s = x->http->service;
+	pthread_rwlock_rdlock(&s->lock); /* aliases stay while they are written out */
+	size_t n = s->n_models;
+	for (size_t i = 0; i < s->n_models; i++)
+		n += s->models[i].n_aliases;
+	struct mx_api_model *list = mx_calloc(n ? n : 1, sizeof(*list));
+	size_t k = 0;
+	for (size_t i = 0; list && i < s->n_models; i++)
+		list[k++] = describe(&s->models[i], s->models[i].name);
+	for (size_t i = 0; list && i < s->n_models; i++)
+		for (size_t j = 0; j < s->models[i].n_aliases; j++)
+			list[k++] = describe(&s->models[i], s->models[i].aliases[j]);
+	if (list)
+		mx_api_write_models(&x->answer, list, k);
+	else
+		x->answer.failed = true;
+	pthread_rwlock_unlock(&s->lock);
+	free(list);
+	mx_exchange_answer(x, 200, JSON);
+}
+
+static void get_model(struct mx_exchange *x)
+{
+	const struct mx_model *m = mx_service_find(x->http->service, x->tail, strlen(x->tail));
+	if (!m) {
+		struct mx_api_error err;
+		mx_api_fail(&err, 404, "model_not_found", "model", "the model '%.200s' does not exist",
+		            x->tail);
+		mx_exchange_fail(x, &err);
+		return;
+	}
+	struct mx_api_model entry = describe(m, x->tail);
+	mx_api_write_model(&x->answer, &entry);
+	mx_exchange_answer(x, 200, JSON);
+}
+
+#define GET  "GET, HEAD"
+#define POST "POST"
+
+static const struct mx_route routes[] = {
+	{MX_ROUTE_COMPLETIONS, "/v1/completions", false, NULL, mx_api_post_completions, POST},
+	{MX_ROUTE_CHAT, "/v1/chat/completions", false, NULL, mx_api_post_chat, POST},
+	{MX_ROUTE_MODELS, "/v1/models", false, get_models, NULL, GET},
+	{MX_ROUTE_MODEL, "/v1/models/", true, get_model, NULL, GET},
+	{MX_ROUTE_TOKENIZE, "/tokenize", false, NULL, mx_api_post_tokenize, POST},
+	{MX_ROUTE_TOKENIZE, "/v1/tokenize", false, NULL, mx_api_post_tokenize, POST},
+	{MX_ROUTE_DETOKENIZE, "/detokenize", false, NULL, mx_api_post_detokenize, POST},
+	{MX_ROUTE_DETOKENIZE, "/v1/detokenize", false, NULL, mx_api_post_detokenize, POST},
+	{MX_ROUTE_HEALTH, "/health", false, get_health, NULL, GET},
+	{MX_ROUTE_LIVEZ, "/livez", false, get_livez, NULL, GET},
+	{MX_ROUTE_READYZ, "/readyz", false, get_readyz, NULL, GET},
+	{MX_ROUTE_VERSION, "/version", false, get_version, NULL, GET},
+	{MX_ROUTE_METRICS, "/metrics", false, get_metrics, NULL, GET},
+};
+
+static const struct mx_route unknown = {.id = MX_ROUTE_OTHER};
+
+const struct mx_route *mx_route_find(const char *path, const char **out_tail)
+{
+	for (size_t i = 0; i < sizeof(routes) / sizeof(*routes); i++) {
+		const struct mx_route *r = &routes[i];
+		size_t n = strlen(r->path);
+		if (strncmp(path, r->path, n))
+			continue;
+		if (r->prefix ? !path[n] : path[n] != 0)
+			continue;
+		*out_tail = path + n;
+		return r;
+	}
+	*out_tail = "";
+	return &unknown;
+}

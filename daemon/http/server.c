@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Starting and ending the REST front end. */
+#include "daemon/http/server.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "daemon/http/impl.h"
+
+/* Header memory of a connection; request lines and headers beyond it get 431. */
+#define CONNECTION_MEMORY 32768
+/* Bodies held at a time by all connections together: this, or eight of the largest. */
+#define BODY_BUDGET (64u << 20)
+/* How long the last answers may take to go out at destroy. */
+#define LAST_ANSWERS_MS 2000
+
+static void log_mhd(void *arg, const char *fmt, va_list ap) MX_PRINTF(2, 0);
+static void log_mhd(void *arg, const char *fmt, va_list ap)
+{
+	(void)arg;
+	if (!mx_log_enabled(MX_LOG_DEBUG))
+		return;
+	char line[256];
+	vsnprintf(line, sizeof(line), fmt, ap);
+	line[strcspn(line, "\n")] = 0;
+	mx_log(MX_LOG_DEBUG, "http", "%s", line);
+}
+
+static void set_defaults(struct mx_http_config *c)
+{
+	c->threads = c->threads ? c->threads : 2;
+	c->workers = c->workers ? c->workers : 2;
+	c->keep_alive_s = c->keep_alive_s > 0 ? c->keep_alive_s : 5;
+	c->stall_s = c->stall_s > 0 ? c->stall_s : 60;
+	c->retry_after = c->retry_after ? c->retry_after : 1;
+	c->max_connections = c->max_connections ? c->max_connections : 1024;
+	c->max_body_bytes = c->max_body_bytes ? c->max_body_bytes : 8u << 20;
+}
+
+static mx_status open_sockets(struct mx_http *h, const struct mx_http_config *c, struct mx_err *err)
+{
+	size_t n = c->n_fds ? c->n_fds : c->n_listen;
+	h->fds = mx_calloc(n ? n : 1, sizeof(*h->fds));
+	h->addresses = mx_calloc(n ? n : 1, sizeof(*h->addresses));
+	if (!h->fds || !h->addresses)
+		return mx_fail(err, MX_E_NOMEM, "out of memory");
+	h->inherited = c->n_fds > 0;
+	for (size_t i = 0; i < n; i++) {
+		if (c->n_fds) {
+			h->fds[i] = c->fds[i];
+			/* a service manager may hand them over blocking; accept must never wait */
+			int flags = fcntl(h->fds[i], F_GETFL);
+			if (flags < 0 || fcntl(h->fds[i], F_SETFL, flags | O_NONBLOCK) ||
+			    fcntl(h->fds[i], F_SETFD, FD_CLOEXEC))
+				return mx_fail(err, MX_E_IO, "descriptor %d: %s", h->fds[i], strerror(errno));
+		} else {
+			mx_status st = mx_listen_open(c->listen[i], &h->fds[i], err);
+			if (st != MX_OK)
+				return st;
+		}
+		h->n_fds = i + 1;
+		h->addresses[i] = mx_listen_name(h->fds[i]);
+		if (!h->addresses[i])
+			return mx_fail(err, MX_E_IO, "a listening socket has no address");
+	}
+	return MX_OK;
+}
+
+static mx_status start_mhd(struct mx_http *h, struct mx_err *err)
+{
+	const struct mx_http_config *c = &h->config;
+	unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ITC |
+	                 MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+	/* The limit that counts is the pump's; a closing connection leaves libmicrohttpd's count a bit
+	 * later than ours. */
+	unsigned limit = c->max_connections + 64 * c->threads;
+	struct MHD_OptionItem pool[] = {
+		{c->threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, (intptr_t)c->threads, NULL},
+		{MHD_OPTION_END, 0, NULL}};
+	h->mhd = MHD_start_daemon(
+		flags, 0, NULL, NULL, mx_exchange_handle, h, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL,
+		MHD_OPTION_NOTIFY_COMPLETED, mx_exchange_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+		mx_pump_notify, h, MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_TIMEOUT,
+		c->idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
+		MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
+	if (!h->mhd)
+		return mx_fail(err, MX_E_IO, "libmicrohttpd does not start");
+	return MX_OK;
+}
+
+mx_status mx_http_create(const struct mx_http_config *config, struct mx_service *service,
+                         struct mx_http **out, struct mx_err *err)
+{
+	struct mx_http *h = mx_calloc(1, sizeof(*h));
+	if (!h)
+		return mx_fail(err, MX_E_NOMEM, "out of memory");
+	h->config = *config;
+	h->service = service;
+	h->pump.epoll = h->pump.event = -1;
+	pthread_mutex_init(&h->pump.lock, NULL);
+	pthread_mutex_init(&h->workers.lock, NULL);
+	pthread_cond_init(&h->workers.more, NULL);
+	set_defaults(&h->config);
+	h->body_budget = (uint64_t)h->config.max_body_bytes * 8;
+	if (h->body_budget < BODY_BUDGET)
+		h->body_budget = BODY_BUDGET;
+	mx_status st = open_sockets(h, config, err);
+	if (st == MX_OK)
+		st = mx_workers_start(h, h->config.workers, err);
+	if (st == MX_OK)
+		st = start_mhd(h, err);
+	if (st == MX_OK)
+		st = mx_pump_start(h, err); /* last: with it come clients */
+	if (st != MX_OK) {
+		if (h->inherited)
+			h->n_fds = 0; /* the caller's still */
+		mx_http_destroy(h);
+		return st;
+	}
+	*out = h;
+	return MX_OK;
+}
+
+const char *mx_http_address(const struct mx_http *h, size_t i)
+{
+	return i < h->n_fds ? h->addresses[i] : NULL;
+}
+
+void mx_http_stop_accepting(struct mx_http *h)
+{
+	atomic_store(&h->closing, true);
+	mx_pump_stop_accepting(h);
+}
+
+unsigned mx_http_active(const struct mx_http *h)
+{
+	return atomic_load(&h->counters.active);
+}
+
+static unsigned waiting(struct mx_http *h)
+{
+	pthread_mutex_lock(&h->pump.lock);
+	unsigned n = h->pump.n_waiting;
+	pthread_mutex_unlock(&h->pump.lock);
+	return n;
+}
+
+/* Everything that waits gets its last answer. A suspended connection must not outlive this: that is
+ * libmicrohttpd's condition for stopping, so those are waited for without limit (the longest is a
+ * prompt being tokenised), while slow readers get a moment. */
+static void end_exchanges(struct mx_http *h)
+{
+	const struct timespec ms = {.tv_nsec = 1000000};
+	mx_http_stop_accepting(h);
+	atomic_store(&h->stopping, true);
+	for (int i = 0; waiting(h) > 0 || (mx_http_active(h) > 0 && i < LAST_ANSWERS_MS); i++) {
+		mx_pump_abort_all(h);
+		nanosleep(&ms, NULL);
+	}
+}
+
+void mx_http_destroy(struct mx_http *h)
+{
+	if (!h)
+		return;
+	if (h->pump.started)
+		end_exchanges(h);
+	if (h->mhd)
+		MHD_stop_daemon(h->mhd);
+	mx_workers_stop(h);
+	mx_pump_stop(h);
+	for (size_t i = 0; i < h->n_fds; i++)
+		close(h->fds[i]);
+	for (size_t i = 0; i < h->n_fds && h->addresses; i++)
+		free(h->addresses[i]);
+	free(h->fds);
+	free(h->addresses);
+	pthread_mutex_destroy(&h->pump.lock);
+	pthread_mutex_destroy(&h->workers.lock);
+	pthread_cond_destroy(&h->workers.more);
+	free(h);
+}

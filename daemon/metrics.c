@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gathers the figures of all models once a scrape, then writes family by family
+ * from the tables below: one line a metric. Nothing here waits on compute: the
+ * figures come from counters that the engine threads keep.
+ */
+#include "daemon/metrics.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "daemon/metrics_text.h"
+
+/* One model's figures at the time of the scrape. */
+struct figures {
+	char labels[300]; /* model_name="...",engine="0" */
+	const struct mx_model *model;
+	bool loaded;
+	struct mx_engine_info info;
+	struct mx_engine_usage usage;
+	struct mx_sched_stats s;
+};
+
+struct mx_metrics {
+	struct mx_service *service;
+	bool vllm_names;
+	_Atomic(struct mx_http *) http;
+	double start_s; /* when the process started, seconds since the epoch */
+	pthread_mutex_t lock;
+	struct figures *figures; /* [service->n_models], used under the lock */
+};
+
+struct mx_metrics *mx_metrics_create(struct mx_service *service, bool vllm_names)
+{
+	struct mx_metrics *m = mx_calloc(1, sizeof *m);
+	struct figures *f = mx_calloc(service->n_models, sizeof *f);
+	if (!m || !f) {
+		free(m);
+		free(f);
+		return NULL;
+	}
+	m->service = service;
+	m->vllm_names = vllm_names;
+	m->figures = f;
+	m->start_s = (double)mx_wall_ns() / 1e9;
+	pthread_mutex_init(&m->lock, NULL);
+	return m;
+}
+
+void mx_metrics_destroy(struct mx_metrics *m)
+{
+	if (!m)
+		return;
+	pthread_mutex_destroy(&m->lock);
+	free(m->figures);
+	free(m);
+}
+
+void mx_metrics_set_http(struct mx_metrics *m, struct mx_http *http)
+{
+	atomic_store(&m->http, http);
+}
+
+/* ---- tables: one value a model ---- */
+
+#define VALUE(name, expression)                                                                    \
+	static double name(const struct figures *f)                                                    \
+	{                                                                                              \
+		return (double)(expression);                                                               \
+	}
+
+VALUE(running, f->s.running)
+VALUE(waiting, f->s.waiting)
+VALUE(kv_usage, f->info.n_pages ? (double)f->usage.pages_used / f->info.n_pages : 0)
+VALUE(prompt_tokens, f->s.prompt_tokens)
+VALUE(cached_tokens, f->s.cached_prompt_tokens)
+VALUE(output_tokens, f->s.output_tokens)
+VALUE(preemptions, f->s.preemptions)
+VALUE(prefix_queries, f->usage.prefix_queries)
+VALUE(prefix_hits, f->usage.prefix_hits)
+VALUE(prefix_evictions, f->usage.prefix_evictions)
+VALUE(pages, f->info.n_pages)
+VALUE(pages_used, f->usage.pages_used)
+VALUE(pages_cached, f->usage.pages_cached)
+VALUE(pages_free, f->usage.pages_free)
+VALUE(page_tokens, f->info.page_tokens)
+VALUE(page_bytes, f->info.page_bytes)
+VALUE(weight_bytes, f->info.weight_bytes)
+VALUE(slot_bytes, f->info.slot_bytes)
+VALUE(scratch_bytes, f->info.scratch_bytes)
+VALUE(steps, f->s.steps)
+VALUE(oldest_wait, f->s.oldest_wait_s)
+VALUE(longest_gap, f->s.longest_gap_s)
+
+struct metric {
+	const char *name;
+	enum mx_metric_type type;
+	double (*value)(const struct figures *f);
+	const char *help;
+};
+
+static const struct metric vllm_metrics[] = {
+	{"vllm:num_requests_running", MX_METRIC_GAUGE, running, "Requests in the running batch."},
+	{"vllm:num_requests_waiting", MX_METRIC_GAUGE, waiting, "Requests waiting to be scheduled."},
+	{"vllm:kv_cache_usage_perc", MX_METRIC_GAUGE, kv_usage,
+     "Share of the pages held by running requests, 0 to 1."},
+	{"vllm:prompt_tokens", MX_METRIC_COUNTER, prompt_tokens, "Prompt tokens processed."},
+	{"vllm:prompt_tokens_cached", MX_METRIC_COUNTER, cached_tokens,
+     "Prompt tokens taken from the prefix cache."},
+	{"vllm:generation_tokens", MX_METRIC_COUNTER, output_tokens, "Tokens generated."},
+	{"vllm:num_preemptions", MX_METRIC_COUNTER, preemptions, "Preemptions."},
+	{"vllm:prefix_cache_queries", MX_METRIC_COUNTER, prefix_queries,
+     "Tokens looked up in the prefix cache."},
+	{"vllm:prefix_cache_hits", MX_METRIC_COUNTER, prefix_hits, "Tokens found in the prefix cache."},
+};
+
+static const struct metric own_metrics[] = {
+	{"mixd_steps", MX_METRIC_COUNTER, steps, "Engine steps."},
+	{"mixd_pages", MX_METRIC_GAUGE, pages, "Pages of the pool."},
+	{"mixd_pages_used", MX_METRIC_GAUGE, pages_used, "Pages held by running requests."},
+	{"mixd_pages_cached", MX_METRIC_GAUGE, pages_cached,
+     "Pages held by the prefix cache alone, free on demand."},
+	{"mixd_pages_free", MX_METRIC_GAUGE, pages_free, "Pages that hold nothing."},
+	{"mixd_page_tokens", MX_METRIC_GAUGE, page_tokens, "Tokens a page."},
+	{"mixd_page_bytes", MX_METRIC_GAUGE, page_bytes, "Bytes a page."},
+	{"mixd_prefix_cache_evictions", MX_METRIC_COUNTER, prefix_evictions,
+     "Cached pages dropped to make room."},
+	{"mixd_weight_bytes", MX_METRIC_GAUGE, weight_bytes, "Memory of the weights."},
+	{"mixd_slot_bytes", MX_METRIC_GAUGE, slot_bytes, "Memory of per-sequence states."},
+	{"mixd_scratch_bytes", MX_METRIC_GAUGE, scratch_bytes, "Memory of activations and work space."},
+	{"mixd_queue_oldest_seconds", MX_METRIC_GAUGE, oldest_wait,
+     "How long the oldest waiting request has waited."},
+	{"mixd_longest_token_gap_seconds", MX_METRIC_GAUGE, longest_gap,
+     "Longest time between two tokens of one request since the start."},
+};
+
+struct histogram {
+	const char *name;
+	size_t offset; /* in struct mx_sched_stats */
+	const char *help;
+};
+
+#define HIST(f) offsetof(struct mx_sched_stats, f)
+
+static const struct histogram vllm_histograms[] = {
+	{"vllm:time_to_first_token_seconds", HIST(ttft), "Arrival to first token."},
+	{"vllm:inter_token_latency_seconds", HIST(itl), "Time between two tokens of a request."},
+	{"vllm:request_time_per_output_token_seconds", HIST(tpot),
+     "Mean time per output token after the first, by request."},
+	{"vllm:e2e_request_latency_seconds", HIST(e2e), "Arrival to end."},
+	{"vllm:request_queue_time_seconds", HIST(queue_time), "Arrival to first scheduled."},
+	{"vllm:request_inference_time_seconds", HIST(inference_time), "First scheduled to end."},
+	{"vllm:request_prefill_time_seconds", HIST(prefill_time), "First scheduled to first token."},
+	{"vllm:request_decode_time_seconds", HIST(decode_time), "First token to end."},
+	{"vllm:iteration_tokens_total", HIST(step_tokens), "Tokens computed by a step."},
+	{"vllm:request_prompt_tokens", HIST(request_prompt), "Prompt tokens of a request."},
+	{"vllm:request_generation_tokens", HIST(request_output), "Generated tokens of a request."},
+	{"vllm:request_max_num_generation_tokens", HIST(request_max_tokens),
+     "Most tokens a request may generate."},
+	{"vllm:request_params_max_tokens", HIST(request_max_tokens), "The max_tokens of a request."},
+};
+
+/* ---- writing ---- */
+
+static void write_metrics(struct mx_metrics *m, struct mx_metrics_writer *w,
+                          const struct metric *table, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		mx_metrics_family(w, table[i].name, table[i].type, table[i].help);
+		for (size_t k = 0; k < m->service->n_models; k++)
+			if (m->figures[k].loaded)
+				mx_metrics_sample(w, m->figures[k].labels, table[i].value(&m->figures[k]));
+	}
+}
+
+static const struct mx_hist *hist_of(const struct figures *f, size_t offset)
+{
+	return (const struct mx_hist *)((const char *)&f->s + offset);
+}
+
+static void write_histograms(struct mx_metrics *m, struct mx_metrics_writer *w,
+                             const struct histogram *table, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		mx_metrics_family(w, table[i].name, MX_METRIC_HISTOGRAM, table[i].help);
+		for (size_t k = 0; k < m->service->n_models; k++) {
+			if (!m->figures[k].loaded)
+				continue;
+			const struct mx_hist *h = hist_of(&m->figures[k], table[i].offset);
+			mx_metrics_histogram(w, m->figures[k].labels, h->bounds, h->n_bounds, h->count, h->sum);
+		}
+	}
+}
+
+/* A sample with one more label behind the model's. */
+static void sample_with(struct mx_metrics_writer *w, const struct figures *f, const char *label,
+                        const char *value, double v)
+{
+	char labels[400];
+	snprintf(labels, sizeof labels, "%s,%s=\"%s\"", f->labels, label, value);
+	mx_metrics_sample(w, labels, v);
+}
+
+static void write_vllm_by_reason(struct mx_metrics *m, struct mx_metrics_writer *w)
+{
+	static const char *const finishes[] = {"stop", "length", "abort", "error"};
+	mx_metrics_family(w, "vllm:request_success", MX_METRIC_COUNTER, "Requests ended, by reason.");
+	for (size_t k = 0; k < m->service->n_models; k++)
+		for (size_t r = 0; m->figures[k].loaded && r < 4; r++)
+			sample_with(w, &m->figures[k], "finished_reason", finishes[r],
+			            (double)m->figures[k].s.finished[r]);
+	mx_metrics_family(w, "vllm:cache_config_info", MX_METRIC_GAUGE, "Of the page pool; always 1.");
+	for (size_t k = 0; k < m->service->n_models; k++) {
+		const struct figures *f = &m->figures[k];
+		char labels[500];
+		snprintf(labels, sizeof labels,
+		         "%s,block_size=\"%u\",num_gpu_blocks=\"%u\",enable_prefix_caching=\"%s\"",
+		         f->labels, f->info.page_tokens, f->info.n_pages,
+		         f->info.prefix_cache ? "True" : "False");
+		if (f->loaded)
+			mx_metrics_sample(w, labels, 1);
+	}
+}
+
+static void write_own_by_reason(struct mx_metrics *m, struct mx_metrics_writer *w)
+{
+	static const char *const why[] = {"client", "api", "shutdown"};
+	static const char *const phase[] = {"waiting", "running"};
+	size_t n = m->service->n_models;
+	mx_metrics_family(w, "mixd_requests_rejected", MX_METRIC_COUNTER,
+	                  "Requests refused for want of room, by reason.");
+	for (size_t k = 0; k < n; k++) {
+		const struct figures *f = &m->figures[k];
+		if (!f->loaded)
+			continue;
+		sample_with(w, f, "reason", "queue_full", (double)f->s.rejected_queue);
+		sample_with(w, f, "reason", "too_long", (double)f->s.rejected_length);
+		sample_with(w, f, "reason", "draining", (double)f->s.rejected_draining);
+	}
+	mx_metrics_family(w, "mixd_requests_cancelled", MX_METRIC_COUNTER,
+	                  "Requests cancelled, by reason and phase.");
+	for (size_t k = 0; k < n; k++)
+		for (size_t r = 0; m->figures[k].loaded && r < 6; r++) {
+			char labels[400];
+			snprintf(labels, sizeof labels, "%s,reason=\"%s\",phase=\"%s\"", m->figures[k].labels,
+			         why[r / 2], phase[r % 2]);
+			mx_metrics_sample(w, labels, (double)m->figures[k].s.cancelled[r / 2][r % 2]);
+		}
+	mx_metrics_family(w, "mixd_step_phase_seconds", MX_METRIC_HISTOGRAM,
+	                  "Time of a step by phase; host is planning and delivery.");
+	static const struct {
+		const char *name;
+		size_t offset;
+	} phases[] = {
+		{"forward", HIST(step_forward)}, {"sample", HIST(step_sample)}, {"host", HIST(step_host)}};
+	for (size_t k = 0; k < n; k++)
+		for (size_t p = 0; m->figures[k].loaded && p < 3; p++) {
+			const struct mx_hist *h = hist_of(&m->figures[k], phases[p].offset);
+			char labels[400];
+			snprintf(labels, sizeof labels, "%s,phase=\"%s\"", m->figures[k].labels,
+			         phases[p].name);
+			mx_metrics_histogram(w, labels, h->bounds, h->n_bounds, h->count, h->sum);
+		}
+}
+
+static void write_models(struct mx_metrics *m, struct mx_metrics_writer *w)
+{
+	mx_metrics_family(w, "mixd_build_info", MX_METRIC_GAUGE, "The version; always 1.");
+	char labels[200];
+	snprintf(labels, sizeof labels, "version=\"%s\"", m->service->version);
+	mx_metrics_sample(w, labels, 1);
+	mx_metrics_family(w, "mixd_model_ready", MX_METRIC_GAUGE, "1 if the model serves requests.");
+	for (size_t k = 0; k < m->service->n_models; k++)
+		mx_metrics_sample(w, m->figures[k].labels, m->figures[k].loaded);
+	mx_metrics_family(w, "mixd_log_lines", MX_METRIC_COUNTER, "Log lines written, by level.");
+	mx_metrics_sample(w, "level=\"error\"", (double)mx_log_count(MX_LOG_ERROR));
+	mx_metrics_sample(w, "level=\"warning\"", (double)mx_log_count(MX_LOG_WARNING));
+}
+
+static void write_http(struct mx_metrics *m, struct mx_metrics_writer *w)
+{
+	struct mx_http *http = atomic_load(&m->http);
+	if (!http)
+		return;
+	static const char *const classes[] = {"gone", "1xx", "2xx", "3xx", "4xx", "5xx"};
+	struct mx_http_stats s;
+	char labels[200];
+	mx_http_stats(http, &s);
+	mx_metrics_family(w, "http_requests", MX_METRIC_COUNTER,
+	                  "HTTP requests by route, method and class of status.");
+	for (unsigned r = 0; r < MX_ROUTE_COUNT; r++)
+		for (unsigned k = 0; k < MX_METHOD_N; k++)
+			for (unsigned c = 0; c < 6; c++) {
+				if (!s.requests[r][k][c])
+					continue;
+				snprintf(labels, sizeof labels, "handler=\"%s\",method=\"%s\",status=\"%s\"",
+				         mx_http_route_name((enum mx_http_route)r),
+				         mx_http_method_name((enum mx_http_method)k), classes[c]);
+				mx_metrics_sample(w, labels, (double)s.requests[r][k][c]);
+			}
+	mx_metrics_family(w, "http_request_duration_seconds", MX_METRIC_HISTOGRAM,
+	                  "First byte of a request to the end of its answer.");
+	for (unsigned r = 0; r < MX_ROUTE_COUNT; r++) {
+		snprintf(labels, sizeof labels, "handler=\"%s\"",
+		         mx_http_route_name((enum mx_http_route)r));
+		mx_metrics_histogram(w, labels, s.bounds, MX_HTTP_DURATION_BOUNDS, s.duration[r],
+		                     s.duration_sum[r]);
+	}
+	mx_metrics_family(w, "mixd_http_disconnects", MX_METRIC_COUNTER,
+	                  "Clients that left before their answer was complete.");
+	mx_metrics_sample(w, "", (double)s.disconnects);
+	mx_metrics_family(w, "mixd_http_received_bytes", MX_METRIC_COUNTER, "Bodies of requests.");
+	mx_metrics_sample(w, "", (double)s.bytes_in);
+	mx_metrics_family(w, "mixd_http_sent_bytes", MX_METRIC_COUNTER, "Bodies of answers.");
+	mx_metrics_sample(w, "", (double)s.bytes_out);
+	mx_metrics_family(w, "mixd_http_active_requests", MX_METRIC_GAUGE, "Requests being served.");
+	mx_metrics_sample(w, "", s.active);
+	mx_metrics_family(w, "mixd_http_connections", MX_METRIC_GAUGE, "Open connections.");
+	mx_metrics_sample(w, "", s.connections);
+}
+
+static double open_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	if (!d)
+		return NAN;
+	double n = -3; /* ".", ".." and the directory itself */
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static void write_process(struct mx_metrics *m, struct mx_metrics_writer *w)
+{
+	FILE *f = fopen("/proc/self/statm", "r");
+	unsigned long long size = 0, resident = 0;
+	if (f) {
+		if (fscanf(f, "%llu %llu", &size, &resident) != 2)
+			size = resident = 0;
+		fclose(f);
+	}
+	struct timespec cpu;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
+	double page = (double)sysconf(_SC_PAGESIZE);
+	const struct {
+		const char *name, *help;
+		enum mx_metric_type type;
+		double value;
+	} table[] = {
+		{"process_cpu_seconds", "CPU time, user and system.", MX_METRIC_COUNTER,
+	     (double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9},
+		{"process_resident_memory_bytes", "Resident memory.", MX_METRIC_GAUGE,
+	     (double)resident * page},
+		{"process_virtual_memory_bytes", "Virtual memory.", MX_METRIC_GAUGE, (double)size * page},
+		{"process_open_fds", "Open file descriptors.", MX_METRIC_GAUGE, open_fds()},
+		{"process_start_time_seconds", "Start, seconds since the epoch.", MX_METRIC_GAUGE,
+	     m->start_s},
+	};
+	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+		mx_metrics_family(w, table[i].name, table[i].type, table[i].help);
+		mx_metrics_sample(w, "", table[i].value);
+	}
+}
+
+static void gather(struct mx_metrics *m)
+{
+	for (size_t k = 0; k < m->service->n_models; k++) {
+		struct figures *f = &m->figures[k];
+		const struct mx_model *model = &m->service->models[k];
+		char name[260];
+		mx_metrics_escape(name, sizeof name, model->name);
+		snprintf(f->labels, sizeof f->labels, "model_name=\"%s\",engine=\"0\"", name);
+		f->model = model;
+		enum mx_model_state state = mx_model_state(model);
+		f->loaded = state == MX_MODEL_READY || state == MX_MODEL_DRAINING;
+		if (!f->loaded)
+			continue;
+		f->info = model->info;
+		mx_sched_stats(model->sched, &f->s);
+		model->engine->ops->usage(model->engine, &f->usage);
+	}
+}
+
+const char *mx_metrics_text(void *arg, const char *accept, struct mx_buf *out)
+{
+	struct mx_metrics *m = arg;
+	struct mx_metrics_writer w = {
+		.out = out, .openmetrics = accept && strstr(accept, "application/openmetrics-text")};
+	pthread_mutex_lock(&m->lock);
+	gather(m);
+	write_models(m, &w);
+	write_metrics(m, &w, own_metrics, sizeof own_metrics / sizeof *own_metrics);
+	write_own_by_reason(m, &w);
+	if (m->vllm_names) {
+		write_metrics(m, &w, vllm_metrics, sizeof vllm_metrics / sizeof *vllm_metrics);
+		write_histograms(m, &w, vllm_histograms, sizeof vllm_histograms / sizeof *vllm_histograms);
+		write_vllm_by_reason(m, &w);
+	}
+	write_http(m, &w);
+	write_process(m, &w);
+	mx_metrics_end(&w);
+	pthread_mutex_unlock(&m->lock);
+	return w.openmetrics ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+	                     : "text/plain; version=0.0.4; charset=utf-8";
+}

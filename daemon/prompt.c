@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/prompt.h"
+
+#include <inttypes.h>
+
+#include "base/clock.h"
+
+/* Prompts are counted exactly up to this many times the context, so that a client learns by how
+ * much it must cut; beyond, "more than" has to do. */
+#define COUNT_CONTEXTS 4
+
+/* Why a model cannot take requests now. */
+static mx_status check_state(const struct mx_service *s, const struct mx_model *m,
+                             struct mx_api_error *err)
+{
+	enum mx_model_state state = mx_model_state(m);
+	if (atomic_load(&s->draining) || state == MX_MODEL_DRAINING)
+		return mx_api_fail(err, 503, "shutting_down", NULL, "the server is shutting down");
+	if (state == MX_MODEL_LOADING)
+		return mx_api_fail(err, 503, "model_loading", NULL, "the model '%s' is loading (%.0f%%)",
+		                   m->name, 100 * mx_model_progress(m));
+	if (state == MX_MODEL_FAILED || mx_sched_failed(m->sched)) {
+		mx_status st =
+			mx_api_fail(err, 503, "model_failed", NULL, "the model '%s' has failed", m->name);
+		err->retry = false;
+		return st;
+	}
+	return MX_OK;
+}
+
+mx_status mx_prompt_model(struct mx_service *s, const struct mx_api_text *name, bool ready,
+                          struct mx_model **out, struct mx_api_error *err)
+{
+	struct mx_model *m = NULL;
+	if (name->s) {
+		m = mx_service_find(s, name->s, name->len);
+		if (!m)
+			return mx_api_fail(err, 404, "model_not_found", "model",
+			                   "the model '%.200s' does not exist", name->s);
+	} else if (s->n_models == 1) {
+		m = &s->models[0];
+	} else {
+		return mx_api_fail(err, 400, "missing_required_parameter", "model",
+		                   "'model' is required: this server has %zu models", s->n_models);
+	}
+	enum mx_model_state state = mx_model_state(m);
+	bool loaded = state == MX_MODEL_READY || state == MX_MODEL_DRAINING;
+	if (ready || !loaded) {
+		mx_status st = check_state(s, m, err);
+		if (st != MX_OK)
+			return st;
+	}
+	*out = m;
+	return MX_OK;
+}
+
+mx_status mx_prompt_too_long(const struct mx_model *m, uint64_t n_prompt, bool exact,
+                             int64_t max_tokens, struct mx_api_error *err)
+{
+	uint32_t n_ctx = m->info.max_context;
+	mx_status st;
+	if (max_tokens < 0)
+		st = mx_api_fail(err, 400, "context_length_exceeded", NULL,
+		                 "this model's context is %" PRIu32 " tokens, but the prompt has %s%" PRIu64
+		                 "; shorten it",
+		                 n_ctx, exact ? "" : "more than ", n_prompt);
+	else
+		st = mx_api_fail(err, 400, "context_length_exceeded", NULL,
+		                 "this model's context is %" PRIu32 " tokens, but %" PRIu64
+		                 " were asked for (%" PRIu64 " in the prompt, %" PRId64
+		                 " in the completion); shorten the prompt or 'max_tokens'",
+		                 n_ctx, n_prompt + (uint64_t)max_tokens, n_prompt, max_tokens);
+	err->n_prompt_tokens = n_prompt;
+	err->n_ctx = n_ctx;
+	return st;
+}
+
+/* Tokenises, after the check that costs nothing: a token has at most max_token_bytes, and
+ * normalisation shrinks a text less than fourfold. */
+static mx_status tokenise(const struct mx_model *m, const char *text, size_t len, bool add_special,
+                          bool bounded, struct mx_tokens *out, struct mx_api_error *err)
+{
+	uint64_t limit = bounded ? (uint64_t)m->info.max_context * COUNT_CONTEXTS : 0;
+	uint64_t at_least = len / m->max_token_bytes / 4;
+	if (bounded && at_least > limit)
+		return mx_prompt_too_long(m, at_least, false, -1, err);
+	struct mx_err e = {0};
+	mx_status st = mx_tokenizer_encode(m->tokenizer, text, len, add_special, limit, out, &e);
+	if (st == MX_E_LIMIT)
+		return mx_prompt_too_long(m, limit, false, -1, err);
+	if (st == MX_E_NOMEM)
+		return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+	if (st != MX_OK)
+		return mx_api_fail(err, 500, "internal_error", NULL, "tokenizer: %s", e.text);
+	return MX_OK;
+}
+
+mx_status mx_prompt_text(const struct mx_model *m, const struct mx_api_text *text, bool add_special,
+                         bool bounded, struct mx_tokens *out, struct mx_api_error *err)
+{
+	return tokenise(m, text->s, text->len, add_special, bounded, out, err);
+}
+
+/* The variables a template sees. The request's own never replace the others. */
+static json_t *template_vars(const struct mx_model *m, const struct mx_prompt_chat *chat)
+{
+	static const char *const specials[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
+	json_t *vars = json_object();
+	if (!vars)
+		return NULL;
+	int failed = chat->template_vars ? json_object_update(vars, chat->template_vars) : 0;
+	failed |= json_object_set(vars, "messages", chat->messages);
+	failed |= json_object_set_new(vars, "add_generation_prompt",
+	                              json_boolean(chat->add_generation_prompt));
+	failed |=
+		json_object_set_new(vars, "tools", chat->tools ? json_incref(chat->tools) : json_null());
+	failed |= json_object_set_new(vars, "documents",
+	                              chat->documents ? json_incref(chat->documents) : json_null());
+	for (size_t i = 0; i < sizeof(specials) / sizeof(*specials); i++) {
+		const char *token = mx_tokenizer_special(m->tokenizer, specials[i]);
+		if (token)
+			failed |= json_object_set_new(vars, specials[i], json_string(token));
+	}
+	if (failed) {
+		json_decref(vars);
+		return NULL;
+	}
+	return vars;
+}
+
+mx_status mx_prompt_chat(const struct mx_model *m, const struct mx_prompt_chat *chat,
+                         struct mx_tokens *out, struct mx_api_error *err)
+{
+	if (!m->chat_template)
+		return mx_api_fail(err, 400, "chat_template_unavailable", "messages",
+		                   "the model '%s' has no usable chat template: %s", m->name,
+		                   m->chat_template_error);
+	json_t *vars = template_vars(m, chat);
+	if (!vars)
+		return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+	struct mx_buf text = {0};
+	struct mx_err e = {0};
+	struct mx_chat_limits limits = {0};
+	mx_status st = mx_chat_template_render(
+		m->chat_template, vars, (int64_t)(mx_wall_ns() / MX_NS_PER_S), &limits, &text, &e);
+	json_decref(vars);
+	if (st == MX_E_NOMEM)
+		st = mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+	else if (st != MX_OK)
+		st = mx_api_fail(err, 400, "chat_template_error", "messages", "chat template: %s", e.text);
+	else
+		st = tokenise(m, mx_buf_str(&text), text.len, chat->add_special, true, out, err);
+	mx_buf_free(&text);
+	return st;
+}
+
+mx_status mx_prompt_check_ids(const struct mx_model *m, const int32_t *ids, size_t n,
+                              const char *param, struct mx_api_error *err)
+{
+	for (size_t i = 0; i < n; i++)
+		if ((uint32_t)ids[i] >= m->info.vocab)
+			return mx_api_fail(err, 400, "invalid_value", param,
+			                   "'%s' holds the token id %" PRId32
+			                   ", but the model's vocabulary ends at %" PRIu32,
+			                   param, ids[i], m->info.vocab - 1);
+	return MX_OK;
+}
+
+mx_status mx_prompt_check_text(const struct mx_model *m, const int32_t *ids, size_t n,
+                               const char *param, struct mx_api_error *err)
+{
+	for (size_t i = 0; i < n; i++) {
+		if ((uint32_t)ids[i] < m->info.vocab)
+			continue;
+		const char *piece = mx_tokenizer_piece(m->tokenizer, ids[i]);
+		return mx_api_fail(err, 400, "invalid_value", param,
+		                   "the text holds the token '%.200s' (id %" PRId32
+		                   "), but the model's vocabulary ends at %" PRIu32,
+		                   piece ? piece : "", ids[i], m->info.vocab - 1);
+	}
+	return MX_OK;
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/service.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+static void free_names(char **names, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		free(names[i]);
+	free(names);
+}
+
+mx_status mx_service_init(struct mx_service *s, const char *version, size_t n_models)
+{
+	*s = (struct mx_service){.version = version};
+	s->models = mx_calloc(n_models ? n_models : 1, sizeof(*s->models));
+	if (!s->models)
+		return MX_E_NOMEM;
+	if (pthread_rwlock_init(&s->lock, NULL)) {
+		free(s->models);
+		s->models = NULL;
+		return MX_E_NOMEM;
+	}
+	s->n_models = n_models;
+	for (size_t i = 0; i < n_models; i++) {
+		s->models[i].created = (int64_t)(mx_wall_ns() / MX_NS_PER_S);
+		s->models[i].bos = -1;
+		s->models[i].sampling = MX_SAMPLING_DEFAULTS;
+	}
+	return MX_OK;
+}
+
+void mx_service_destroy(struct mx_service *s)
+{
+	if (!s || !s->models)
+		return;
+	for (size_t i = 0; i < s->n_models; i++)
+		free_names(s->models[i].aliases, s->models[i].n_aliases);
+	free(s->models);
+	pthread_rwlock_destroy(&s->lock);
+	s->models = NULL;
+	s->n_models = 0;
+}
+
+mx_status mx_service_set_aliases(struct mx_service *s, struct mx_model *m,
+                                 const char *const *aliases, size_t n)
+{
+	char **copy = mx_calloc(n ? n : 1, sizeof(*copy));
+	if (!copy)
+		return MX_E_NOMEM;
+	for (size_t i = 0; i < n; i++) {
+		copy[i] = strdup(aliases[i]);
+		if (!copy[i]) {
+			free_names(copy, i);
+			return MX_E_NOMEM;
+		}
+	}
+	pthread_rwlock_wrlock(&s->lock);
+	char **old = m->aliases;
+	size_t n_old = m->n_aliases;
+	m->aliases = copy;
+	m->n_aliases = n;
+	pthread_rwlock_unlock(&s->lock);
+	free_names(old, n_old);
+	return MX_OK;
+}
+
+static bool equals(const char *a, const char *name, size_t len)
+{
+	return strlen(a) == len && !memcmp(a, name, len);
+}
+
+struct mx_model *mx_service_find(struct mx_service *s, const char *name, size_t len)
+{
+	struct mx_model *found = NULL;
+	pthread_rwlock_rdlock(&s->lock);
+	/* a name goes before any alias */
+	for (size_t i = 0; i < s->n_models && !found; i++)
+		if (equals(s->models[i].name, name, len))
+			found = &s->models[i];
+	for (size_t i = 0; i < s->n_models && !found; i++)
+		for (size_t j = 0; j < s->models[i].n_aliases && !found; j++)
+			if (equals(s->models[i].aliases[j], name, len))
+				found = &s->models[i];
+	pthread_rwlock_unlock(&s->lock);
+	return found;
+}
+
+enum mx_model_state mx_model_state(const struct mx_model *m)
+{
+	return (enum mx_model_state)atomic_load_explicit(&m->state, memory_order_acquire);
+}
+
+/* Bytes of the longest token: bounds from below how many tokens a text has. */
+static size_t longest_token(const struct mx_tokenizer *t)
+{
+	size_t longest = 1;
+	struct mx_buf b = {0};
+	for (size_t i = 0, n = mx_tokenizer_size(t); i < n; i++) {
+		mx_buf_clear(&b);
+		if (mx_tokenizer_token_bytes(t, (int32_t)i, &b) == MX_OK && b.len > longest)
+			longest = b.len;
+	}
+	mx_buf_free(&b);
+	return longest;
+}
+
+void mx_model_set_state(struct mx_model *m, enum mx_model_state state)
+{
+	if (state == MX_MODEL_READY) {
+		if (m->tokenizer && !m->max_token_bytes)
+			m->max_token_bytes = longest_token(m->tokenizer);
+		mx_model_set_progress(m, 1);
+	}
+	atomic_store_explicit(&m->state, (int)state, memory_order_release);
+}
+
+void mx_model_set_progress(struct mx_model *m, double fraction)
+{
+	double f = fraction < 0 ? 0 : fraction > 1 ? 1 : fraction;
+	atomic_store(&m->progress, (uint32_t)(f * 1000));
+}
+
+double mx_model_progress(const struct mx_model *m)
+{
+	return atomic_load(&m->progress) / 1000.0;
+}
+
+void mx_model_set_failed(struct mx_model *m, const char *why)
+{
+	size_t n = strlen(why);
+	if (n >= sizeof(m->failure))
+		n = sizeof(m->failure) - 1;
+	memcpy(m->failure, why, n);
+	m->failure[n] = 0;
+	mx_model_set_state(m, MX_MODEL_FAILED);
+}
+
+/* The model has a scheduler that may be asked. */
+static bool has_sched(const struct mx_model *m)
+{
+	enum mx_model_state s = mx_model_state(m);
+	return s == MX_MODEL_READY || s == MX_MODEL_DRAINING;
+}
+
+void mx_service_drain(struct mx_service *s)
+{
+	atomic_store(&s->draining, true);
+	for (size_t i = 0; i < s->n_models; i++) {
+		struct mx_model *m = &s->models[i];
+		if (mx_model_state(m) != MX_MODEL_READY)
+			continue;
+		mx_model_set_state(m, MX_MODEL_DRAINING);
+		mx_sched_drain(m->sched);
+	}
+}
+
+bool mx_service_idle(const struct mx_service *s)
+{
+	for (size_t i = 0; i < s->n_models; i++)
+		if (has_sched(&s->models[i]) && !mx_sched_idle(s->models[i].sched))
+			return false;
+	return true;
+}
+
+bool mx_service_ready(const struct mx_service *s, struct mx_buf *why)
+{
+	struct mx_buf dropped = {0};
+	if (!why)
+		why = &dropped;
+	bool ready = false;
+	if (atomic_load(&s->draining)) {
+		mx_buf_puts(why, "draining");
+		goto out;
+	}
+	for (size_t i = 0; i < s->n_models; i++) {
+		const struct mx_model *m = &s->models[i];
+		enum mx_model_state state = mx_model_state(m);
+		if (state == MX_MODEL_LOADING)
+			mx_buf_printf(why, "model %s is loading (%.0f%%)", m->name, 100 * mx_model_progress(m));
+		else if (state == MX_MODEL_FAILED)
+			mx_buf_printf(why, "model %s failed: %s", m->name, m->failure);
+		else if (mx_sched_failed(m->sched))
+			mx_buf_printf(why, "model %s lost its engine", m->name);
+		else
+			continue;
+		goto out;
+	}
+	ready = true;
+out:
+	mx_buf_free(&dropped);
+	return ready;
+}
+
+bool mx_service_alive(const struct mx_service *s, double stall_s)
+{
+	uint64_t now = mx_now_ns();
+	for (size_t i = 0; i < s->n_models; i++) {
+		const struct mx_model *m = &s->models[i];
+		if (!has_sched(m))
+			continue;
+		if (mx_sched_failed(m->sched))
+			return false;
+		uint64_t last = mx_sched_progress_ns(m->sched);
+		if (now > last && (double)(now - last) > stall_s * 1e9)
+			return false;
+	}
+	return true;
+}

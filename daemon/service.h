@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The served models as the front ends see them.
+ *
+ * main fills one mx_service before any front end starts. A model's loader
+ * thread fills the fields marked "loaded" and then publishes them with
+ * mx_model_set_state(READY); a front end looks at them only after
+ * mx_model_state has said READY or DRAINING. They stay until the process ends.
+ *
+ * Names and aliases are read at every request and aliases may be replaced at
+ * run time; both go through mx_service_find and friends, which lock.
+ */
+#ifndef MX_DAEMON_SERVICE_H
+#define MX_DAEMON_SERVICE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/buf.h"
+#include "base/status.h"
+#include "engine/engine.h"
+#include "model/chat_template.h"
+#include "model/tokenizer.h"
+#include "scheduler/scheduler.h"
+
+enum mx_model_state { MX_MODEL_LOADING, MX_MODEL_READY, MX_MODEL_FAILED, MX_MODEL_DRAINING };
+
+/* Sampling where a request is silent. */
+struct mx_sampling_defaults {
+	float temperature, top_p, min_p, repetition_penalty;
+	int32_t top_k;
+};
+/* OpenAI's own defaults: 1, 1, 0, 1, 0. */
+#define MX_SAMPLING_DEFAULTS                                                                       \
+	(struct mx_sampling_defaults)                                                                  \
+	{                                                                                              \
+		.temperature = 1, .top_p = 1, .repetition_penalty = 1                                      \
+	}
+
+struct mx_model {
+	char name[128];  /* the id that /v1/models reports and `model` names */
+	int64_t created; /* seconds since the epoch, for /v1/models */
+
+	/* Guarded by the service's lock. */
+	char **aliases;
+	size_t n_aliases;
+
+	/* Loaded. Owned by whoever loaded the model; must outlive every front end. */
+	const struct mx_tokenizer *tokenizer;
+	const struct mx_chat_template *chat_template; /* NULL: see chat_template_error */
+	char chat_template_error[640];                /* why there is none, for the 400 of a chat */
+	int32_t bos;                                  /* -1 = none */
+	const int32_t *eos;                           /* [n_eos] ids that end a text */
+	size_t n_eos;
+	struct mx_sampling_defaults sampling;
+	struct mx_engine_info info;
+	size_t max_token_bytes; /* of the longest token; set by mx_model_set_state */
+	struct mx_sched *sched;
+	struct mx_engine *engine; /* for `usage` only: the scheduler drives it */
+
+	/* Through the accessors below. */
+	_Atomic int state;
+	_Atomic uint32_t progress; /* thousandths */
+	char failure[512];         /* written once, before FAILED is published */
+};
+
+struct mx_service {
+	const char *version; /* "0.1.0" */
+	struct mx_model *models;
+	size_t n_models;
+	_Atomic bool draining; /* no new requests, on any model */
+	pthread_rwlock_t lock; /* names */
+};
+
+/* Zeroed models [n] with state LOADING and default sampling. `version` must stay. */
+mx_status mx_service_init(struct mx_service *s, const char *version, size_t n_models);
+/* Frees names and the array, not what was loaded. Takes a zeroed service. */
+void mx_service_destroy(struct mx_service *s);
+
+/* Replaces the aliases of a model; any time. The strings are copied. */
+mx_status mx_service_set_aliases(struct mx_service *s, struct mx_model *m,
+                                 const char *const *aliases, size_t n);
+/* The model of that name or alias, or NULL. */
+struct mx_model *mx_service_find(struct mx_service *s, const char *name, size_t len);
+
+enum mx_model_state mx_model_state(const struct mx_model *m);
+/* READY publishes what was loaded. */
+void mx_model_set_state(struct mx_model *m, enum mx_model_state state);
+void mx_model_set_progress(struct mx_model *m, double fraction);
+double mx_model_progress(const struct mx_model *m);
+void mx_model_set_failed(struct mx_model *m, const char *why);
+
+/* Refuses new requests and lets the schedulers finish what they have. */
+void mx_service_drain(struct mx_service *s);
+/* True when no scheduler has anything left. */
+bool mx_service_idle(const struct mx_service *s);
+/* Every model is ready, none lost its engine, and the service does not drain. With false, one line
+ * that says why is appended to *why (which may be NULL). */
+bool mx_service_ready(const struct mx_service *s, struct mx_buf *why);
+/* Some model can still make progress: false only if an engine is lost or stands still with work to
+ * do for longer than `stall_s` seconds. */
+bool mx_service_alive(const struct mx_service *s, double stall_s);
+
+#endif

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CPU device: splits each operator into tasks for the pool and hands them to
+ * the kernels. All memory is taken in mx_cpu_create. One engine thread calls it.
+ *
+ * How an operator is split never shows in its results: kernels compute a row of
+ * output from that row's inputs alone, in an order of their own.
+ */
+#include "config.h"
+
+#include "device/cpu/cpu.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "device/cpu/impl.h"
+
+/* Below this many elements an operator is done sooner than another thread is told of it. */
+#define INLINE_ELEMENTS 16384
+
+void mx_cpu_run(struct mx_cpu *c, size_t n_tasks, mx_task_f *fn, void *arg)
+{
+	mx_pool_run(c->pool, n_tasks, fn, arg);
+}
+
+static void *worker_scratch(struct mx_cpu *c, unsigned worker)
+{
+	return c->scratch + worker * c->scratch_stride;
+}
+
+/* ---- linear ---- */
+
+/* Threads that walk through weights of their own; more share theirs. */
+#define MAX_LANES 64
+
+struct linear_call {
+	struct mx_cpu *c;
+	const struct mx_gemm *g;
+	const float *x;
+	size_t ldx, n, cols;
+	const struct mx_linear_out *out;
+	size_t n_out;
+	enum mx_dtype dtype;
+	size_t chunk; /* weight rows of a task, a multiple of MX_TASK_ROWS */
+	size_t tasks, lanes;
+	/* The next task of each lane: a lane is a run of tasks whose weights lie one after the other.
+	 */
+	struct {
+		_Alignas(64) atomic_size_t next;
+	} lane[MAX_LANES];
+};
+
+static void pack_task(void *arg, size_t task, unsigned worker)
+{
+	struct linear_call *l = arg;
+	(void)worker;
+	size_t first = task * MX_PACK_ROWS;
+	size_t count = l->n - first < MX_PACK_ROWS ? l->n - first : MX_PACK_ROWS;
+	l->g->pack(l->x, l->ldx, l->n, l->cols, first, count, l->c->packed);
+}
+
+static size_t chunks_of(const struct linear_call *l, const struct mx_linear_out *o)
+{
+	return o->w->dtype == l->dtype ? (o->w->rows + l->chunk - 1) / l->chunk : 0;
+}
+
+static void linear_task(struct linear_call *l, size_t task, unsigned worker)
+{
+	const struct mx_linear_out *o = l->out;
+	for (size_t t; task >= (t = chunks_of(l, o)); o++)
+		task -= t;
+	size_t r0 = task * l->chunk, r1 = r0 + l->chunk < o->w->rows ? r0 + l->chunk : o->w->rows;
+	struct mx_product p = {
+		.w = o->w,
+		.bias = o->bias,
+		.y = o->y,
+		.ldy = o->ldy,
+		.accumulate = o->accumulate,
+		.x = l->x,
+		.ldx = l->ldx,
+		.packed = l->c->packed,
+		.n = l->n,
+	};
+	l->g->run(&p, r0, r1, worker_scratch(l->c, worker));
+}
+
+static size_t lane_begin(const struct linear_call *l, size_t lane)
+{
+	return l->tasks * lane / l->lanes;
+}
+
+/* Works through a lane, in the order of addresses, so that the processor's prefetcher goes on from
+ * task to task; then helps with the others. */
+static void lane_task(void *arg, size_t first, unsigned worker)
+{
+	struct linear_call *l = arg;
+	for (size_t i = 0; i < l->lanes; i++) {
+		size_t lane = (first + i) % l->lanes, end = lane_begin(l, lane + 1), task;
+		while ((task = atomic_fetch_add_explicit(&l->lane[lane].next, 1, memory_order_relaxed)) <
+		       end)
+			linear_task(l, task, worker);
+	}
+}
+
+/* All outputs whose weights are of one dtype: they share the packed input. */
+static void linear_dtype(struct linear_call *l)
+{
+	size_t rows = 0, threads = mx_pool_size(l->c->pool);
+	for (size_t i = 0; i < l->n_out; i++)
+		rows += l->out[i].w->dtype == l->dtype ? l->out[i].w->rows : 0;
+	if (!rows)
+		return;
+	l->g = &l->c->k.gemm[l->dtype];
+	if (l->g->pack) {
+		size_t groups = (l->n + MX_PACK_ROWS - 1) / MX_PACK_ROWS;
+		if (l->n * l->cols <= INLINE_ELEMENTS)
+			for (size_t t = 0; t < groups; t++)
+				pack_task(l, t, 0);
+		else
+			mx_cpu_run(l->c, groups, pack_task, l);
+	}
+	/* Some eight tasks a thread: little is left to wait for when one thread is slower. */
+	size_t chunk = rows / (8 * threads);
+	l->chunk = mx_round_up(chunk < MX_TASK_ROWS ? MX_TASK_ROWS : chunk, MX_TASK_ROWS);
+	l->tasks = 0;
+	for (size_t i = 0; i < l->n_out; i++)
+		l->tasks += chunks_of(l, &l->out[i]);
+	size_t runs = l->tasks < threads ? l->tasks : threads;
+	l->lanes = runs < MAX_LANES ? runs : MAX_LANES;
+	for (size_t i = 0; i < l->lanes; i++)
+		atomic_init(&l->lane[i].next, lane_begin(l, i));
+	mx_cpu_run(l->c, runs, lane_task, l);
+}
+
+static mx_status linear(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                        const struct mx_linear_out *out, size_t n_out)
+{
+	struct mx_cpu *c = mx_cpu_of(d);
+	if (!n || !n_out)
+		return MX_OK;
+	struct linear_call l;
+	l.c = c, l.x = x, l.ldx = ldx, l.n = n, l.cols = out[0].w->cols, l.out = out, l.n_out = n_out;
+	if (n > c->max_rows || l.cols > c->max_width || ldx < l.cols)
+		return MX_E_RANGE;
+	for (size_t i = 0; i < n_out; i++)
+		if (out[i].w->cols != l.cols || out[i].ldy < out[i].w->rows || out[i].w->dtype > MX_BF16)
+			return MX_E_INVALID;
+	for (int t = MX_F32; t <= MX_BF16; t++) {
+		l.dtype = (enum mx_dtype)t;
+		linear_dtype(&l);
+	}
+	return MX_OK;
+}
+
+/* ---- operators on rows ---- */
+
+/* Runs tasks of about INLINE_ELEMENTS / 4 elements each. */
+struct rows_call {
+	struct mx_cpu *c;
+	void (*row)(const struct rows_call *r, size_t i);
+	size_t n, per_task;
+	float *x, *y;
+	const float *a, *b;
+	size_t ld_a, ld_b, ld_y, width;
+	float eps;
+	const struct mx_rope *rope;
+	const uint32_t *pos;
+	uint32_t n_heads, head_dim;
+	const struct mx_weight *table;
+	const int32_t *ids;
+};
+
+static void rows_task(void *arg, size_t task, unsigned worker)
+{
+	const struct rows_call *r = arg;
+	(void)worker;
+	size_t end = (task + 1) * r->per_task < r->n ? (task + 1) * r->per_task : r->n;
+	for (size_t i = task * r->per_task; i < end; i++)
+		r->row(r, i);
+}
+
+static void run_rows(struct rows_call *r, size_t width)
+{
+	size_t per = INLINE_ELEMENTS / 4 / (width ? width : 1);
+	r->per_task = r->n * width <= INLINE_ELEMENTS ? r->n : per ? per : 1;
+	if (r->n)
+		mx_cpu_run(r->c, (r->n + r->per_task - 1) / r->per_task, rows_task, r);
+}
+
+static void rmsnorm_row(const struct rows_call *r, size_t i)
+{
+	size_t at = i * r->width;
+	r->c->k.rmsnorm(r->x + at, r->a ? r->a + at : NULL, r->b, r->eps, r->width, r->y + at);
+}
+
+static mx_status add_rmsnorm(struct mx_device *d, void *x, const void *res, const float *weight,
+                             float eps, size_t n, size_t width, void *y)
+{
+	struct rows_call r = {.c = mx_cpu_of(d),
+	                      .row = rmsnorm_row,
+	                      .n = n,
+	                      .x = x,
+	                      .a = res,
+	                      .b = weight,
+	                      .eps = eps,
+	                      .width = width,
+	                      .y = y};
+	run_rows(&r, width);
+	return MX_OK;
+}
+
+static mx_status rmsnorm(struct mx_device *d, const void *x, const float *weight, float eps,
+                         size_t n, size_t width, void *y)
+{
+	/* without a residual x is only read */
+	return add_rmsnorm(d, (void *)(uintptr_t)x, NULL, weight, eps, n, width, y);
+}
+
+static void silu_mul_row(const struct rows_call *r, size_t i)
+{
+	r->c->k.silu_mul(r->a + i * r->ld_a, r->b + i * r->ld_b, r->width, r->y + i * r->ld_y);
+}
+
+static mx_status silu_mul(struct mx_device *d, const void *gate, size_t ld_gate, const void *up,
+                          size_t ld_up, size_t n, size_t width, void *y, size_t ld_y)
+{
+	struct rows_call r = {.c = mx_cpu_of(d),
+	                      .row = silu_mul_row,
+	                      .n = n,
+	                      .a = gate,
+	                      .ld_a = ld_gate,
+	                      .b = up,
+	                      .ld_b = ld_up,
+	                      .width = width,
+	                      .y = y,
+	                      .ld_y = ld_y};
+	run_rows(&r, 2 * width);
+	return MX_OK;
+}
+
+static void rope_table_row(const struct rows_call *r, size_t i)
+{
+	size_t half = r->rope->dim / 2;
+	r->c->k.rope_table(r->pos[i], r->rope->inv_freq, half, r->rope->scale,
+	                   r->c->rope.table + i * 2 * half);
+}
+
+static void rope_row(const struct rows_call *r, size_t i)
+{
+	size_t half = r->rope->dim / 2;
+	for (uint32_t h = 0; h < r->n_heads; h++) {
+		float *x = r->x + i * r->ld_a + (size_t)h * r->head_dim;
+		if (r->b)
+			r->c->k.rmsnorm(x, NULL, r->b, r->eps, r->head_dim, x);
+		r->c->k.rope_head(x, r->c->rope.table + i * 2 * half, half);
+	}
+}
+
+/* Fills the table for these positions unless the last call left just that. */
+static void rope_prepare(struct rows_call *r)
+{
+	struct mx_rope_cache *t = &r->c->rope;
+	const struct mx_rope *rope = r->rope;
+	size_t half = rope->dim / 2;
+	if (t->half == half && !memcmp(&t->scale, &rope->scale, sizeof t->scale) && t->n >= r->n &&
+	    !memcmp(t->inv_freq, rope->inv_freq, half * sizeof *t->inv_freq) &&
+	    !memcmp(t->pos, r->pos, r->n * sizeof *t->pos))
+		return;
+	t->half = half;
+	t->scale = rope->scale;
+	t->n = r->n;
+	memcpy(t->inv_freq, rope->inv_freq, half * sizeof *t->inv_freq);
+	memcpy(t->pos, r->pos, r->n * sizeof *t->pos);
+	r->row = rope_table_row;
+	run_rows(r, 16 * half);
+}
+
+static mx_status rope(struct mx_device *d, void *x, size_t ld, size_t n, uint32_t n_heads,
+                      uint32_t head_dim, const struct mx_rope *rp, const uint32_t *pos,
+                      const float *norm, float eps)
+{
+	struct mx_cpu *c = mx_cpu_of(d);
+	if (n > c->max_rows)
+		return MX_E_RANGE;
+	if (rp->dim > MX_ROPE_MAX_DIM || rp->dim % 2 || rp->dim > head_dim)
+		return MX_E_UNSUPPORTED;
+	struct rows_call r = {.c = c,
+	                      .n = n,
+	                      .x = x,
+	                      .ld_a = ld,
+	                      .b = norm,
+	                      .eps = eps,
+	                      .rope = rp,
+	                      .pos = pos,
+	                      .n_heads = n_heads,
+	                      .head_dim = head_dim};
+	rope_prepare(&r);
+	r.row = rope_row;
+	run_rows(&r, (size_t)n_heads * head_dim);
+	return MX_OK;
+}
+
+static void embed_row(const struct rows_call *r, size_t i)
+{
+	size_t cols = r->table->cols;
+	const unsigned char *src = (const unsigned char *)r->table->data +
+	                           (size_t)r->ids[i] * cols * mx_dtype_size(r->table->dtype);
+	r->c->k.convert(src, r->table->dtype, cols, r->y + i * cols);
+}
+
+static mx_status embed(struct mx_device *d, const struct mx_weight *table, const int32_t *ids,
+                       size_t n, void *y)
+{
+	for (size_t i = 0; i < n; i++)
+		if (ids[i] < 0 || (uint32_t)ids[i] >= table->rows)
+			return MX_E_RANGE;
+	struct rows_call r = {
+		.c = mx_cpu_of(d), .row = embed_row, .n = n, .table = table, .ids = ids, .y = y};
+	run_rows(&r, table->cols);
+	return MX_OK;
+}
+
+static void parallel(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, void *arg)
+{
+	mx_cpu_run(mx_cpu_of(d), n_tasks, fn, arg);
+}
+
+static const struct mx_ops cpu_ops = {
+	.struct_size = sizeof(struct mx_ops),
+	.linear = linear,
+	.rmsnorm = rmsnorm,
+	.add_rmsnorm = add_rmsnorm,
+	.silu_mul = silu_mul,
+	.rope = rope,
+	.embed = embed,
+	.sample = mx_cpu_sample,
+	.logprobs = mx_cpu_logprobs,
+	.parallel = parallel,
+};
+
+/* ---- life ---- */
+
+void mx_kernels_of(struct mx_kernels *k, enum mx_isa isa)
+{
+	mx_kernels_ref(k);
+	mx_kernels_portable(k);
+#ifdef MX_X86_64
+	if (isa >= MX_ISA_AVX2)
+		mx_kernels_avx2(k);
+	if (isa >= MX_ISA_AVX512)
+		mx_kernels_avx512(k);
+	if (isa >= MX_ISA_AMX_BF16)
+		mx_kernels_amx_bf16(k);
+#else
+	(void)isa;
+#endif
+}
+
+/* Sizes of the parts of the device's memory, each a multiple of 64. */
+struct layout {
+	size_t packed, scratch, rope_table, rope_pos, rope_freq;
+};
+
+static void lay_out(const struct mx_kernels *k, size_t max_rows, size_t max_width, struct layout *l)
+{
+	*l = (struct layout){.scratch = mx_cpu_sample_scratch()};
+	for (int t = 0; t < 3; t++) {
+		const struct mx_gemm *g = &k->gemm[t];
+		size_t packed = g->packed_bytes ? g->packed_bytes(max_rows, max_width) : 0;
+		size_t scratch = g->scratch_bytes ? g->scratch_bytes(max_rows, max_width) : 0;
+		l->packed = packed > l->packed ? packed : l->packed;
+		l->scratch = scratch > l->scratch ? scratch : l->scratch;
+	}
+	l->packed = mx_round_up(l->packed, 64);
+	l->scratch = mx_round_up(l->scratch, 64);
+	l->rope_table = mx_round_up(max_rows * MX_ROPE_MAX_DIM * sizeof(float), 64);
+	l->rope_pos = mx_round_up(max_rows * sizeof(uint32_t), 64);
+	l->rope_freq = MX_ROPE_MAX_DIM / 2 * sizeof(float);
+}
+
+static size_t layout_bytes(const struct layout *l, unsigned n_threads)
+{
+	return l->packed + l->scratch * n_threads + l->rope_table + l->rope_pos + l->rope_freq;
+}
+
+size_t mx_cpu_scratch_bytes(unsigned n_threads, enum mx_isa isa, size_t max_rows, size_t max_width)
+{
+	struct mx_kernels k;
+	struct layout l;
+	mx_kernels_of(&k, isa);
+	lay_out(&k, max_rows, max_width, &l);
+	return layout_bytes(&l, n_threads ? n_threads : mx_pool_default_size());
+}
+
+mx_status mx_cpu_create_kernels(unsigned n_threads, const struct mx_kernels *k, enum mx_isa isa,
+                                size_t max_rows, size_t max_width, struct mx_device **out,
+                                struct mx_err *err)
+{
+	mx_status st;
+	struct layout l;
+	struct mx_cpu *c = aligned_alloc(64, mx_round_up(sizeof *c, 64));
+	if (!c)
+		return mx_fail(err, MX_E_NOMEM, "no memory for the CPU device");
+	*c = (struct mx_cpu){.k = *k, .max_rows = max_rows, .max_width = max_width};
+	st = mx_pool_create(n_threads, &c->pool);
+	if (st != MX_OK) {
+		mx_fail(err, st, "cannot start the threads of the CPU device");
+		goto fail;
+	}
+	c->base.ops = &cpu_ops;
+	c->base.info = (struct mx_device_info){.kind = MX_DEVICE_CPU,
+	                                       .name = "cpu",
+	                                       .act_dtype = MX_F32,
+	                                       .threads = mx_pool_size(c->pool),
+	                                       .align = 64};
+	snprintf(c->base.info.isa, sizeof c->base.info.isa, "%s", mx_isa_name(isa));
+	lay_out(k, max_rows, max_width, &l);
+	c->map_bytes = layout_bytes(&l, c->base.info.threads);
+	c->map = mx_map(c->map_bytes);
+	if (!c->map) {
+		st = mx_fail(err, MX_E_NOMEM, "no memory for %zu bytes of CPU workspace", c->map_bytes);
+		goto fail;
+	}
+	unsigned char *p = c->map;
+	c->packed = p;
+	c->packed_bytes = l.packed;
+	c->scratch = p += l.packed;
+	c->scratch_stride = l.scratch;
+	c->rope.table = (float *)(p += l.scratch * c->base.info.threads);
+	c->rope.pos = (uint32_t *)(p += l.rope_table);
+	c->rope.inv_freq = (float *)(p += l.rope_pos);
+	*out = &c->base;
+	return MX_OK;
+fail:
+	mx_cpu_destroy(&c->base);
+	return st;
+}
+
+mx_status mx_cpu_create(unsigned n_threads, enum mx_isa isa, size_t max_rows, size_t max_width,
+                        struct mx_device **out, struct mx_err *err)
+{
+	struct mx_kernels k;
+	if (isa > mx_cpu_isa_max())
+		return mx_fail(err, MX_E_UNSUPPORTED, "this processor has no %s", mx_isa_name(isa));
+	mx_kernels_of(&k, isa);
+	return mx_cpu_create_kernels(n_threads, &k, isa, max_rows, max_width, out, err);
+}
+
+void mx_cpu_destroy(struct mx_device *d)
+{
+	struct mx_cpu *c = mx_cpu_of(d);
+	if (!c)
+		return;
+	mx_pool_destroy(c->pool);
+	if (c->map)
+		mx_unmap(c->map, c->map_bytes);
+	free(c);
+}

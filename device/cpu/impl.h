@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU device's own struct and the operators that live in files of their own. Private. */
+#ifndef MX_DEVICE_CPU_IMPL_H
+#define MX_DEVICE_CPU_IMPL_H
+
+#include "base/pool.h"
+#include "device/cpu/kernels.h"
+
+/* Cosines and sines of the last positions that were rotated: the layers of a step share them. */
+struct mx_rope_cache {
+	float *table; /* [max_rows][2 * half] */
+	uint32_t *pos;
+	float *inv_freq; /* [half] */
+	float scale;
+	size_t n, half; /* n = 0: empty */
+};
+
+#define MX_ROPE_MAX_DIM 512
+
+/* Largest vocabulary that is sampled from. */
+#define MX_MAX_VOCAB (1u << 20)
+
+struct mx_cpu {
+	struct mx_device base;
+	struct mx_pool *pool;
+	struct mx_kernels k;
+	size_t max_rows, max_width;
+	struct mx_rope_cache rope;
+	unsigned char *packed;  /* x of the current product */
+	unsigned char *scratch; /* [threads][scratch_stride] */
+	size_t packed_bytes, scratch_stride;
+	void *map; /* all of the above */
+	size_t map_bytes;
+};
+
+static inline struct mx_cpu *mx_cpu_of(struct mx_device *d)
+{
+	return (struct mx_cpu *)d;
+}
+
+/* Runs the tasks on the pool, or at once if there is one. */
+void mx_cpu_run(struct mx_cpu *c, size_t n_tasks, mx_task_f *fn, void *arg);
+
+/* device/cpu/sample.c */
+mx_status mx_cpu_sample(struct mx_device *d, float *logits, size_t ld, size_t n, uint32_t vocab,
+                        const struct mx_sample_row *rows, int32_t *out_tokens);
+/* device/cpu/logprobs.c */
+mx_status mx_cpu_logprobs(struct mx_device *d, const float *logits, size_t ld, size_t n,
+                          uint32_t vocab, const int32_t *tokens, const uint32_t *n_top,
+                          struct mx_logprob *out);
+/* Bytes of a worker's scratch that sampling and log-probabilities need. */
+size_t mx_cpu_sample_scratch(void);
+
+#endif

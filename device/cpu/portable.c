@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels of level portable: the templates at this instruction set. */
+#include "device/cpu/rows.h"
+
+#include "device/cpu/dot.h"
+
+void mx_kernels_portable(struct mx_kernels *k)
+{
+	rows_fill(k);
+	dot_fill(k);
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Template of the kernels that work on one row, for the instruction set of the
+ * including file. The last, incomplete vector of a row goes through the same
+ * arithmetic as the others, padded.
+ */
+#include <math.h>
+
+#include "device/cpu/kernels.h"
+#include "device/cpu/vec.h"
+
+/* Sum of squares: four running vectors, element i in lane i % (4 * MX_W). */
+static float rows_square_sum(const float *x, size_t n)
+{
+	vf s[4] = {{0}, {0}, {0}, {0}};
+	size_t i = 0;
+	for (; i + 4 * MX_W <= n; i += 4 * MX_W) {
+		for (size_t j = 0; j < 4; j++) {
+			vf v = vf_load(x + i + j * MX_W);
+			s[j] = vf_fma(v, v, s[j]);
+		}
+	}
+	for (size_t j = 0; i < n; i += MX_W, j++) {
+		vf v = i + MX_W <= n ? vf_load(x + i) : vf_load_part(x + i, n - i, 0);
+		s[j] = vf_fma(v, v, s[j]);
+	}
+	return vf_sum((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+static void rows_rmsnorm(float *x, const float *r, const float *weight, float eps, size_t width,
+                         float *y)
+{
+	if (r) {
+		size_t i = 0;
+		for (; i + MX_W <= width; i += MX_W)
+			vf_store(x + i, vf_load(x + i) + vf_load(r + i));
+		for (; i < width; i++)
+			x[i] += r[i];
+	}
+	float scale = 1.0f / sqrtf(rows_square_sum(x, width) / (float)width + eps);
+	size_t i = 0;
+	for (; i + MX_W <= width; i += MX_W)
+		vf_store(y + i, vf_load(x + i) * scale * vf_load(weight + i));
+	for (; i < width; i++)
+		y[i] = x[i] * scale * weight[i];
+}
+
+MX_INLINE vf rows_silu(vf g, vf u)
+{
+	return g / (1.0f + vf_exp(-g)) * u;
+}
+
+static void rows_silu_mul(const float *gate, const float *up, size_t width, float *y)
+{
+	size_t i = 0;
+	for (; i + MX_W <= width; i += MX_W)
+		vf_store(y + i, rows_silu(vf_load(gate + i), vf_load(up + i)));
+	if (i < width) {
+		vf g = vf_load_part(gate + i, width - i, 0), u = vf_load_part(up + i, width - i, 0);
+		vf_store_part(y + i, rows_silu(g, u), width - i);
+	}
+}
+
+static void rows_rope_head(float *x, const float *cs, size_t half)
+{
+	const float *c = cs, *s = cs + half;
+	float *lo = x, *hi = x + half;
+	size_t i = 0;
+	for (; i + MX_W <= half; i += MX_W) {
+		vf a = vf_load(lo + i), b = vf_load(hi + i), vc = vf_load(c + i), vs = vf_load(s + i);
+		vf_store(lo + i, a * vc - b * vs);
+		vf_store(hi + i, b * vc + a * vs);
+	}
+	for (; i < half; i++) {
+		float a = lo[i], b = hi[i];
+		lo[i] = a * c[i] - b * s[i];
+		hi[i] = b * c[i] + a * s[i];
+	}
+}
+
+static void rows_convert(const void *src, enum mx_dtype dtype, size_t n, float *y)
+{
+	size_t i = 0;
+	for (; i + MX_W <= n; i += MX_W)
+		vf_store(y + i, vf_load_as(src, dtype, i));
+	if (i < n)
+		vf_store_part(y + i, vf_load_as_part(src, dtype, i, n - i), n - i);
+}
+
+static float rows_max(const float *x, size_t n)
+{
+	vf m = vf_set(x[0]);
+	vi nan = {0};
+	for (size_t i = 0; i < n; i += MX_W) {
+		vf v = i + MX_W <= n ? vf_load(x + i) : vf_load_part(x + i, n - i, x[0]);
+		m = vf_select(v > m, v, m);
+		nan |= v != v;
+	}
+	float max = m[0];
+	for (int j = 0; j < MX_W; j++) {
+		max = m[j] > max ? m[j] : max;
+		if (nan[j])
+			return NAN;
+	}
+	return max;
+}
+
+static void rows_exp_sums(const float *x, size_t n, float max, float scale, float *y, double *sums)
+{
+	for (size_t b = 0; b < n; b += MX_SUM_BLOCK) {
+		size_t end = b + MX_SUM_BLOCK < n ? b + MX_SUM_BLOCK : n, i = b;
+		vf s = {0};
+		for (; i + MX_W <= end; i += MX_W) {
+			vf e = vf_exp((vf_load(x + i) - max) * scale);
+			if (y)
+				vf_store(y + i, e);
+			s += e;
+		}
+		if (i < end) {
+			/* what fills the vector weighs nothing */
+			vf e = vf_exp((vf_load_part(x + i, end - i, -INFINITY) - max) * scale);
+			if (y)
+				vf_store_part(y + i, e, end - i);
+			s += e;
+		}
+		sums[b / MX_SUM_BLOCK] = (double)vf_sum(s);
+	}
+}
+
+static void rows_fill(struct mx_kernels *k)
+{
+	k->rmsnorm = rows_rmsnorm;
+	k->silu_mul = rows_silu_mul;
+	k->rope_head = rows_rope_head;
+	k->convert = rows_convert;
+	k->max = rows_max;
+	k->exp_sums = rows_exp_sums;
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A device: where a model's weights and states live and its operators run.
+ *
+ * Installed for mixers, which reach every operator through the table below and
+ * link against nothing. A table is complete: an operator that a device lacks
+ * returns MX_E_UNSUPPORTED.
+ *
+ * Determinism: an operator computes each row of its output with a fixed order
+ * of operations that depends on nothing but that row's inputs: not on the
+ * number of rows in the call, nor on their company, nor on the thread count.
+ * This is what makes log-probabilities bit-equal alone, batched, chunked,
+ * cached and recomputed.
+ *
+ * Threads: a device is driven by one engine thread at a time.
+ */
+#ifndef MX_DEVICE_DEVICE_H
+#define MX_DEVICE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "device/dtype.h"
+
+struct mx_device;
+
+enum mx_device_kind { MX_DEVICE_CPU = 0, MX_DEVICE_CUDA = 1 };
+
+/* A weight matrix [rows, cols], row-major: y[rows] = W x[cols]. */
+struct mx_weight {
+	enum mx_dtype dtype;
+	uint32_t rows, cols;
+	const void
+		*data; /* device memory, lives as long as the model; rows * cols elements, no padding */
+};
+
+/* One output of mx_ops.linear. */
+struct mx_linear_out {
+	const struct mx_weight *w; /* [rows, cols] */
+	const float *bias;         /* [rows] f32, or NULL */
+	void *y;                   /* [n, ldy], activation dtype; columns 0..rows-1 are written */
+	size_t ldy;                /* elements between rows of y, >= w->rows */
+	bool accumulate;           /* y += W x + b instead of y = */
+};
+
+/* Temperatures below this are taken as 0, as vLLM does. */
+#define MX_MIN_TEMPERATURE 1e-5f
+
+/* What to do with one row of logits. All pointers are read only during the call. */
+struct mx_token_count {
+	int32_t token;
+	uint32_t prompt, output; /* occurrences in the prompt and in the generated text */
+};
+
+struct mx_logit_bias {
+	int32_t token;
+	float bias;
+};
+
+struct mx_sampling {
+	float temperature;        /* 0 = greedy */
+	float top_p;              /* (0, 1]; 1 = off */
+	float min_p;              /* [0, 1]; 0 = off */
+	int32_t top_k;            /* 0 = off */
+	float repetition_penalty; /* > 0; 1 = off; applies to prompt and output tokens */
+	float presence_penalty, frequency_penalty; /* apply to output tokens */
+	uint64_t seed;                             /* with `position`, the only source of randomness */
+	const struct mx_logit_bias *bias;
+	size_t n_bias;
+};
+
+struct mx_sample_row {
+	const struct mx_sampling *sampling;
+	uint64_t position; /* index of the token being drawn in its sequence */
+	const struct mx_token_count
+		*counts; /* tokens seen so far, each once, any order; only if a penalty is on */
+	size_t n_counts;
+	const int32_t *banned; /* tokens that must not be drawn (EOS before min_tokens) */
+	size_t n_banned;
+};
+
+struct mx_top_token {
+	int32_t token;
+	float logprob;
+};
+
+#define MX_MAX_TOP_LOGPROBS 20
+
+/* A token and its log-probability under the model itself: log-softmax of the raw logits, before
+ * penalties, bias and temperature. */
+struct mx_logprob {
+	int32_t token;
+	float logprob;
+	int32_t rank; /* 1 = the likeliest token; ties count the lower id first */
+	uint32_t n_top;
+	struct mx_top_token top[MX_MAX_TOP_LOGPROBS]; /* likeliest first, ties by lower id */
+};
+
+typedef void mx_parallel_f(void *arg, size_t task, unsigned worker);
+
+/* Rotary embedding, prepared once per layer: inverse frequencies with the scaling applied. */
+struct mx_rope {
+	const float *inv_freq; /* [dim / 2] */
+	uint32_t dim;          /* rotated dimensions of each head, half-split pairing */
+	float scale;           /* multiplies cos and sin (yarn's attention factor) */
+};
+
+struct mx_ops {
+	uint32_t struct_size;
+
+	/* Several products that share one input: x [n, ldx] with the columns of every out[i].w. */
+	mx_status (*linear)(struct mx_device *d, const void *x, size_t ldx, size_t n,
+	                    const struct mx_linear_out *out, size_t n_out);
+
+	/* y[n, width] = rmsnorm(x) * weight. x and y may be the same. weight f32 [width]. */
+	mx_status (*rmsnorm)(struct mx_device *d, const void *x, const float *weight, float eps,
+	                     size_t n, size_t width, void *y);
+
+	/* x += r, then y = rmsnorm(x) * weight, all [n, width]. */
+	mx_status (*add_rmsnorm)(struct mx_device *d, void *x, const void *r, const float *weight,
+	                         float eps, size_t n, size_t width, void *y);
+
+	/* y[n, width] = silu(gate) * up; strides in elements; y may be gate. */
+	mx_status (*silu_mul)(struct mx_device *d, const void *gate, size_t ld_gate, const void *up,
+	                      size_t ld_up, size_t n, size_t width, void *y, size_t ld_y);
+
+	/* Rotates the first rope->dim elements of each of n_heads heads of x [n, ld], heads head_dim
+	 * apart, by positions pos[n]. With norm (f32 [head_dim]), each head goes through
+	 * rmsnorm(eps) * norm first (Qwen3's qk-norm). In place. */
+	mx_status (*rope)(struct mx_device *d, void *x, size_t ld, size_t n, uint32_t n_heads,
+	                  uint32_t head_dim, const struct mx_rope *rope, const uint32_t *pos,
+	                  const float *norm, float eps);
+
+	/* y[n, cols] = rows ids[n] of the table, converted to the activation dtype. */
+	mx_status (*embed)(struct mx_device *d, const struct mx_weight *table, const int32_t *ids,
+	                   size_t n, void *y);
+
+	/* Draws one token per row from logits f32 [n, ld] (vocab used columns); the logits are
+	 * overwritten. out_tokens[n]. Same logits, sampling and position give the same token.
+	 * MX_E_INTERNAL if a row had no finite largest logit (NaN, or all tokens banned): its token is
+	 * -1, those of the other rows are valid. */
+	mx_status (*sample)(struct mx_device *d, float *logits, size_t ld, size_t n, uint32_t vocab,
+	                    const struct mx_sample_row *rows, int32_t *out_tokens);
+
+	/* Log-probabilities of tokens[i] under row i of raw logits, with the n_top[i] likeliest
+	 * (at most MX_MAX_TOP_LOGPROBS). Does not change the logits. MX_E_INTERNAL if a row's are not
+	 * numbers. */
+	mx_status (*logprobs)(struct mx_device *d, const float *logits, size_t ld, size_t n,
+	                      uint32_t vocab, const int32_t *tokens, const uint32_t *n_top,
+	                      struct mx_logprob *out);
+
+	/* CPU devices: runs fn over tasks on the device's threads and waits. Which worker runs a task
+	 * is not fixed. worker < info.threads. */
+	void (*parallel)(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, void *arg);
+};
+
+struct mx_device_info {
+	enum mx_device_kind kind;
+	char name[64];           /* "cpu", "cuda:0" */
+	char isa[32];            /* CPU: the kernels in use, e.g. "avx512-bf16" */
+	enum mx_dtype act_dtype; /* activations; MX_F32 on CPUs */
+	unsigned threads;        /* CPU: workers of `parallel` */
+	size_t align;            /* every pointer the engine hands out is aligned to this, >= 64 */
+};
+
+/* First member of every device. */
+struct mx_device {
+	const struct mx_ops *ops;
+	struct mx_device_info info;
+};
+
+/* CPU: instruction-set levels, in ascending order. Each includes those before it. */
+enum mx_isa { MX_ISA_PORTABLE, MX_ISA_AVX2, MX_ISA_AVX512, MX_ISA_AVX512_BF16, MX_ISA_AMX_BF16 };
+
+#define MX_ISA_NAMES                                                                               \
+	{                                                                                              \
+		"portable", "avx2", "avx512", "avx512-bf16", "amx-bf16"                                    \
+	}
+
+/* Name of a level, as in mx_device_info.isa. */
+static inline const char *mx_isa_name(enum mx_isa isa)
+{
+	static const char *const names[] = MX_ISA_NAMES;
+	return names[isa];
+}
+
+/* Level of a name; MX_ISA_PORTABLE for an unknown one. Mixers choose their kernels by the device's,
+ * so that one setting governs all. */
+static inline enum mx_isa mx_isa_parse(const char *name)
+{
+	static const char *const names[] = MX_ISA_NAMES;
+	for (int i = MX_ISA_AMX_BF16; i > 0; i--)
+		if (!strcmp(name, names[i]))
+			return (enum mx_isa)i;
+	return MX_ISA_PORTABLE;
+}
+
+#endif

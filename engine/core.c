@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+mx_status mx_core_init(struct mx_core *c, const struct mx_engine_ops *ops,
+                       const struct mx_engine_info *info)
+{
+	*c = (struct mx_core){.engine.ops = ops, .info = *info};
+	mx_status st = mx_pages_create(info->n_pages, info->page_tokens, info->prefix_cache, &c->pages);
+	if (st != MX_OK)
+		return st;
+	c->free_slots = mx_calloc(info->max_sequences, sizeof *c->free_slots);
+	if (!c->free_slots) {
+		mx_core_fini(c);
+		return MX_E_NOMEM;
+	}
+	while (c->n_free_slots < info->max_sequences) {
+		c->free_slots[c->n_free_slots] = info->max_sequences - 1 - c->n_free_slots;
+		c->n_free_slots++;
+	}
+	return MX_OK;
+}
+
+void mx_core_fini(struct mx_core *c)
+{
+	mx_pages_destroy(c->pages);
+	free(c->free_slots);
+	c->pages = NULL;
+	c->free_slots = NULL;
+}
+
+static struct mx_core *core_of(struct mx_engine *e)
+{
+	return (struct mx_core *)e;
+}
+
+void mx_core_info(const struct mx_engine *e, struct mx_engine_info *out)
+{
+	*out = ((const struct mx_core *)e)->info;
+}
+
+void mx_core_usage(const struct mx_engine *e, struct mx_engine_usage *out)
+{
+	mx_pages_usage(((const struct mx_core *)e)->pages, out);
+}
+
+/* ---- open and close ---- */
+
+/* Ids outside the vocabulary would index past the logits. */
+static bool ids_valid(const struct mx_core *c, const int32_t *prompt, uint32_t n,
+                      const struct mx_seq_params *params)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (prompt[i] < 0 || (uint32_t)prompt[i] >= c->info.vocab)
+			return false;
+	for (size_t i = 0; i < params->sampling.n_bias; i++) {
+		int32_t t = params->sampling.bias[i].token;
+		if (t < 0 || (uint32_t)t >= c->info.vocab)
+			return false;
+	}
+	return true;
+}
+
+static mx_status copy_params(struct mx_core *c, struct mx_seq *s,
+                             const struct mx_seq_params *params)
+{
+	s->params = *params;
+	s->params.cache_salt = NULL;
+	s->params.stop = NULL;
+	s->params.n_stop = 0;
+	s->params.sampling.bias = NULL;
+	if (params->sampling.n_bias) {
+		struct mx_logit_bias *bias = mx_calloc(params->sampling.n_bias, sizeof *bias);
+		if (!bias)
+			return MX_E_NOMEM;
+		memcpy(bias, params->sampling.bias, params->sampling.n_bias * sizeof *bias);
+		s->params.sampling.bias = bias;
+	}
+	if (params->n_stop) {
+		int32_t *stop = mx_calloc(params->n_stop, sizeof *stop);
+		if (!stop)
+			return MX_E_NOMEM;
+		for (size_t i = 0; i < params->n_stop; i++) /* an id outside is never drawn anyway */
+			if (params->stop[i] >= 0 && (uint32_t)params->stop[i] < c->info.vocab)
+				stop[s->params.n_stop++] = params->stop[i];
+		s->params.stop = stop;
+	}
+	s->pages.private = params->no_prefix_cache;
+	mx_pages_salt(c->pages, params->cache_salt, s->pages.salt);
+	const struct mx_sampling *g = &params->sampling;
+	s->counting =
+		g->repetition_penalty != 1 || g->presence_penalty != 0 || g->frequency_penalty != 0;
+	return MX_OK;
+}
+
+static void free_seq(struct mx_seq *s)
+{
+	free((void *)s->params.sampling.bias);
+	free((void *)s->params.stop);
+	mx_counts_destroy(&s->counts);
+	free(s->pages.ids);
+	free(s->tokens);
+	free(s);
+}
+
+mx_status mx_core_open(struct mx_engine *e, const int32_t *prompt, uint32_t n,
+                       const struct mx_seq_params *params, struct mx_seq **out)
+{
+	struct mx_core *c = core_of(e);
+	if (!n || n > params->max_len || params->max_len > c->info.max_context ||
+	    !ids_valid(c, prompt, n, params))
+		return MX_E_INVALID;
+	struct mx_seq *s = mx_calloc(1, sizeof *s);
+	if (!s)
+		return MX_E_NOMEM;
+	s->slot = MX_NO_SLOT;
+	s->pages.cap = (params->max_len - 1) / c->info.page_tokens + 1;
+	s->pages.ids = mx_calloc(s->pages.cap, sizeof *s->pages.ids);
+	s->tokens = mx_calloc(params->max_len, sizeof *s->tokens);
+	if (!s->pages.ids || !s->tokens || copy_params(c, s, params) != MX_OK)
+		goto fail;
+	if (s->counting) {
+		uint32_t distinct = params->max_len < c->info.vocab ? params->max_len : c->info.vocab;
+		if (mx_counts_create(distinct, &s->counts) != MX_OK)
+			goto fail;
+		for (uint32_t i = 0; i < n; i++)
+			mx_counts_add(&s->counts, prompt[i], true);
+	}
+	memcpy(s->tokens, prompt, n * sizeof *prompt);
+	s->n = s->n_prompt = n;
+	*out = s;
+	return MX_OK;
+fail:
+	free_seq(s);
+	return MX_E_NOMEM;
+}
+
+void mx_core_close(struct mx_engine *e, struct mx_seq *s)
+{
+	if (!s)
+		return;
+	mx_core_release(e, s);
+	free_seq(s);
+}
+
+/* ---- memory ---- */
+
+/* Rows that must be computed for their logits cannot come from the cache. */
+static uint32_t cache_limit(const struct mx_seq *s)
+{
+	uint32_t limit = s->n - 1;
+	if (s->params.prompt_logprobs >= 0 && s->prompt_reported + 1 < s->n_prompt &&
+	    s->prompt_reported < limit)
+		limit = s->prompt_reported;
+	return limit;
+}
+
+mx_status mx_core_attach(struct mx_engine *e, struct mx_seq *s, uint32_t *out_computed)
+{
+	struct mx_core *c = core_of(e);
+	if (s->slot != MX_NO_SLOT)
+		return MX_E_INVALID;
+	if (!c->n_free_slots)
+		return MX_E_NOMEM;
+	s->slot = c->free_slots[--c->n_free_slots];
+	s->computed = mx_pages_attach(c->pages, &s->pages, s->tokens, s->n, cache_limit(s));
+	*out_computed = s->computed;
+	return MX_OK;
+}
+
+mx_status mx_core_reserve(struct mx_engine *e, struct mx_seq *s, uint32_t n_tokens)
+{
+	if (s->slot == MX_NO_SLOT)
+		return MX_E_INVALID;
+	return mx_pages_reserve(core_of(e)->pages, &s->pages, n_tokens);
+}
+
+void mx_core_release(struct mx_engine *e, struct mx_seq *s)
+{
+	struct mx_core *c = core_of(e);
+	if (s->slot == MX_NO_SLOT)
+		return;
+	mx_pages_release(c->pages, &s->pages, s->tokens, s->computed);
+	s->computed = 0;
+	c->free_slots[c->n_free_slots++] = s->slot;
+	s->slot = MX_NO_SLOT;
+}
+
+void mx_core_drop_cache(struct mx_engine *e)
+{
+	mx_pages_drop(core_of(e)->pages);
+}
+
+const int32_t *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n, uint32_t *out_computed)
+{
+	*out_n = s->n;
+	*out_computed = s->computed;
+	return s->tokens;
+}
+
+/* ---- steps ---- */
+
+mx_status mx_core_check_step(const struct mx_core *c, const struct mx_step_item *items, uint32_t n)
+{
+	uint64_t rows = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct mx_seq *s = items[i].seq;
+		uint64_t end = (uint64_t)s->computed + items[i].n;
+		if (!items[i].n || s->slot == MX_NO_SLOT || end > s->n ||
+		    end > (uint64_t)s->pages.n * c->info.page_tokens)
+			return MX_E_INVALID;
+		if (items[i].sample && (end != s->n || s->n >= s->params.max_len))
+			return MX_E_INVALID;
+		rows += items[i].n;
+	}
+	return n <= c->info.max_sequences && rows <= c->info.step_tokens ? MX_OK : MX_E_INVALID;
+}
+
+void mx_core_commit(struct mx_core *c, struct mx_seq *s, uint32_t n)
+{
+	s->computed += n;
+	mx_pages_publish(c->pages, &s->pages, s->tokens, s->computed);
+}
+
+void mx_core_append(struct mx_seq *s, int32_t token)
+{
+	s->tokens[s->n++] = token;
+	if (s->counting)
+		mx_counts_add(&s->counts, token, false);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What every engine has in common: sequences with their tokens, pages and
+ * slots. An engine embeds struct mx_core as its first member, names these
+ * functions in its table and adds step (and whatever else differs).
+ *
+ * Threads: as engine/engine.h.
+ */
+#ifndef MX_ENGINE_CORE_H
+#define MX_ENGINE_CORE_H
+
+#include "engine/counts.h"
+#include "engine/engine.h"
+#include "engine/pages.h"
+
+#define MX_NO_SLOT UINT32_MAX
+
+struct mx_seq {
+	int32_t *tokens; /* [params.max_len]: prompt, then output */
+	uint32_t n_prompt, n;
+	uint32_t computed; /* tokens whose state is in the pages and the slot */
+	uint32_t slot;     /* MX_NO_SLOT = not attached */
+	struct mx_page_list pages;
+	struct mx_seq_params params; /* its pointers are the sequence's own copies */
+	struct mx_counts counts;     /* empty unless a penalty is on */
+	bool counting;               /* a penalty is on */
+	uint32_t prompt_reported;    /* prompt log-probabilities of positions 1 .. that are out */
+};
+
+struct mx_core {
+	struct mx_engine engine;
+	struct mx_engine_info info;
+	struct mx_pages *pages;
+	uint32_t *free_slots; /* [n_free_slots], a stack */
+	uint32_t n_free_slots;
+};
+
+/* Makes pool and slots of the sizes in `info` and copies it. On failure nothing is left to free. */
+mx_status mx_core_init(struct mx_core *c, const struct mx_engine_ops *ops,
+                       const struct mx_engine_info *info);
+void mx_core_fini(struct mx_core *c); /* takes a zeroed core */
+
+/* Slots of struct mx_engine_ops. */
+void mx_core_info(const struct mx_engine *e, struct mx_engine_info *out);
+void mx_core_usage(const struct mx_engine *e, struct mx_engine_usage *out);
+mx_status mx_core_open(struct mx_engine *e, const int32_t *prompt, uint32_t n,
+                       const struct mx_seq_params *params, struct mx_seq **out);
+mx_status mx_core_attach(struct mx_engine *e, struct mx_seq *s, uint32_t *out_computed);
+mx_status mx_core_reserve(struct mx_engine *e, struct mx_seq *s, uint32_t n_tokens);
+void mx_core_release(struct mx_engine *e, struct mx_seq *s);
+void mx_core_close(struct mx_engine *e, struct mx_seq *s);
+const int32_t *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n, uint32_t *out_computed);
+void mx_core_drop_cache(struct mx_engine *e);
+
+/* MX_E_INVALID if a step breaks the rules of engine.h (except that a sequence comes once). */
+mx_status mx_core_check_step(const struct mx_core *c, const struct mx_step_item *items, uint32_t n);
+/* n more tokens have their state: full pages become shareable. */
+void mx_core_commit(struct mx_core *c, struct mx_seq *s, uint32_t n);
+/* Appends a token that was drawn. */
+void mx_core_append(struct mx_seq *s, int32_t token);
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How often each token occurs in one sequence, for the sampling penalties:
+ * a dense list of what occurs, and an open-addressing index into it.
+ * Sized when the sequence opens, O(1) a token, no allocation afterwards.
+ */
+#ifndef MX_ENGINE_COUNTS_H
+#define MX_ENGINE_COUNTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/device.h"
+
+struct mx_counts {
+	struct mx_token_count *items; /* [n], in order of first occurrence */
+	uint32_t n;
+	uint32_t *index; /* [mask + 1] position in items + 1; 0 = empty */
+	uint32_t mask;
+};
+
+/* Room for max_distinct different tokens. */
+mx_status mx_counts_create(uint32_t max_distinct, struct mx_counts *out);
+void mx_counts_destroy(struct mx_counts *c); /* takes NULL and zeroes */
+
+/* One more occurrence of a token in the prompt or in the output. */
+void mx_counts_add(struct mx_counts *c, int32_t token, bool in_prompt);
+
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine as the scheduler sees it: sequences, pages and steps. Behind the
+ * table stands a model instance (engine/model_engine.c) or, in tests and
+ * front-end benchmarks, a fake that computes nothing (engine/fake_engine.c).
+ * Both keep their pages with engine/pages.h.
+ *
+ * All calls come from one thread, the model's engine thread, except `info` and
+ * `usage`, which any thread may call.
+ *
+ * A sequence is a list of tokens (prompt, then what was sampled) and the pages
+ * that hold the state of its first `computed` tokens. The engine keeps the
+ * tokens; the scheduler decides what is computed when:
+ *
+ *     open -> [match] -> (reserve -> step)* -> close
+ *                 ^----------- release (preemption)
+ *
+ * Bit-equality: what a step returns for a sequence depends on nothing but that
+ * sequence's tokens and sampling parameters.
+ */
+#ifndef MX_ENGINE_ENGINE_H
+#define MX_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/device.h" /* struct mx_sampling, struct mx_logprob */
+
+struct mx_engine;
+struct mx_seq;
+
+struct mx_engine_info {
+	char model[128]; /* name in the configuration */
+	uint32_t vocab;
+	uint32_t max_context;   /* tokens of prompt and output together */
+	uint32_t max_sequences; /* open with pages at a time */
+	uint32_t step_tokens;   /* most rows of a step */
+	uint32_t page_tokens;
+	uint32_t n_pages;
+	bool prefix_cache; /* the model's mixers can share prefixes */
+	size_t weight_bytes, page_bytes, slot_bytes, scratch_bytes; /* memory by use */
+};
+
+struct mx_engine_usage {
+	uint32_t pages_used;   /* held by open sequences */
+	uint32_t pages_cached; /* held by the prefix cache alone: free on demand */
+	uint32_t pages_free;
+	uint64_t prefix_queries, prefix_hits; /* tokens looked up and found */
+	uint64_t prefix_evictions;            /* cached pages dropped to make room */
+};
+
+/* How to draw tokens and what to report; copied by open. */
+struct mx_seq_params {
+	struct mx_sampling sampling;
+	uint32_t max_len;    /* prompt + output tokens, <= max_context */
+	uint32_t min_tokens; /* the ids in `stop` are not drawn before that many output tokens */
+	const int32_t *stop; /* [n_stop] ids banned until min_tokens (EOS and stop token ids) */
+	size_t n_stop;
+	int32_t logprobs;        /* -1 = none; else the number of alternatives for output tokens */
+	int32_t prompt_logprobs; /* -1 = none; else for every prompt token but the first */
+	bool no_prefix_cache;    /* neither look up nor leave anything */
+	const char *cache_salt;  /* sequences with different salts share nothing; may be NULL */
+};
+
+/* Tokens of one sequence in one step: positions [computed, computed + n). */
+struct mx_step_item {
+	struct mx_seq *seq;
+	uint32_t n;
+	bool sample; /* the last of them is the newest token known: draw the next one */
+};
+
+/* What came of an item. Pointers are valid until the next step. */
+struct mx_step_result {
+	mx_status status; /* not MX_OK: this sequence is broken and must be closed */
+	bool sampled;
+	int32_t token;             /* appended to the sequence */
+	struct mx_logprob logprob; /* if asked for */
+	/* Log-probabilities of the prompt tokens at positions first .. first + n - 1, if asked for. */
+	const struct mx_logprob *prompt;
+	uint32_t prompt_first, prompt_n;
+};
+
+/* Nanoseconds of the last step by phase. */
+struct mx_step_times {
+	uint64_t forward, sample, commit;
+};
+
+struct mx_engine_ops {
+	void (*info)(const struct mx_engine *e, struct mx_engine_info *out);
+	void (*usage)(const struct mx_engine *e, struct mx_engine_usage *out);
+
+	/* A new sequence with a copy of the prompt; holds no pages. n >= 1, n < max_len. A prompt with
+	 * nothing to generate (scoring) has max_len == n. */
+	mx_status (*open)(struct mx_engine *e, const int32_t *prompt, uint32_t n,
+	                  const struct mx_seq_params *params, struct mx_seq **out);
+
+	/* Takes a slot and, from the prefix cache, the longest run of pages that match the sequence's
+	 * tokens, at most all but the last token. Only for a sequence that holds nothing.
+	 * *out_computed = tokens covered. MX_E_NOMEM if no slot is free. */
+	mx_status (*attach)(struct mx_engine *e, struct mx_seq *s, uint32_t *out_computed);
+
+	/* Makes sure of pages for the first n_tokens positions, evicting cached pages if needed. All or
+	 * nothing: MX_E_NOMEM leaves the sequence as it was. */
+	mx_status (*reserve)(struct mx_engine *e, struct mx_seq *s, uint32_t n_tokens);
+
+	/* Gives slot and pages back (preemption); tokens stay. The full pages computed so far go to the
+	 * prefix cache, so that recomputing is cheap if nobody needed the room. */
+	void (*release)(struct mx_engine *e, struct mx_seq *s);
+
+	/* Releases and frees the sequence. Takes NULL. */
+	void (*close)(struct mx_engine *e, struct mx_seq *s);
+
+	/* Computes the items, at most step_tokens tokens in all; each sequence at most once, attached
+	 * and reserved. results[n]. A status other than MX_OK fails every item (device lost). */
+	mx_status (*step)(struct mx_engine *e, const struct mx_step_item *items, uint32_t n,
+	                  struct mx_step_result *results, struct mx_step_times *out_times);
+
+	/* Tokens of the sequence (prompt and output), and how many have their state computed. */
+	const int32_t *(*tokens)(const struct mx_seq *s, uint32_t *out_n, uint32_t *out_computed);
+
+	/* Drops what the prefix cache holds alone. */
+	void (*drop_cache)(struct mx_engine *e);
+
+	/* Frees everything; no sequence may be open. Takes NULL. */
+	void (*destroy)(struct mx_engine *e);
+};
+
+/* First member of every engine. */
+struct mx_engine {
+	const struct mx_engine_ops *ops;
+};
+
+#endif

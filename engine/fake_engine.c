@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The fake keeps a state where a real model would: for every token a 64-bit
+ * digest of all tokens up to it, in the pages that the pool handed out. Tokens
+ * are drawn from the digest of the last position, which was computed from the
+ * one before it as found in the pages. So a page that was shared, evicted or
+ * reused wrongly changes the output.
+ */
+#include "engine/fake_engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/core.h"
+
+struct fake {
+	struct mx_core core;
+	struct mx_fake_config config;
+	uint64_t *state;           /* [n_pages, page_tokens] */
+	struct mx_logprob *prompt; /* [step_tokens] results of the last step */
+};
+
+/* The finalizer of MurmurHash3: every input bit moves every output bit. */
+static uint64_t mix(uint64_t x)
+{
+	x ^= x >> 33;
+	x *= 0xff51afd7ed558ccdu;
+	x ^= x >> 33;
+	x *= 0xc4ceb9fe1a85ec53u;
+	return x ^ x >> 33;
+}
+
+static uint64_t *state_at(struct fake *f, const struct mx_seq *s, uint32_t pos)
+{
+	uint32_t pt = f->config.page_tokens;
+	return &f->state[(size_t)s->pages.ids[pos / pt] * pt + pos % pt];
+}
+
+static bool is_banned(const struct mx_seq *s, int32_t token)
+{
+	if (s->n - s->n_prompt >= s->params.min_tokens)
+		return false;
+	for (size_t i = 0; i < s->params.n_stop; i++)
+		if (s->params.stop[i] == token)
+			return true;
+	return false;
+}
+
+/* The next token from the digest of all before it. Draws again while the draw is banned, and gives
+ * up on banning after some tries: with every id banned there is nothing right to draw. */
+static int32_t draw(const struct fake *f, const struct mx_seq *s, uint64_t digest)
+{
+	uint64_t h = digest;
+	if (s->params.sampling.temperature > 0)
+		h = mix(h ^ s->params.sampling.seed * 0x9e3779b97f4a7c15u);
+	int32_t token = 0;
+	for (int tries = 0; tries < 64; tries++) {
+		h = mix(h + 1);
+		bool eos = f->config.eos >= 0 && f->config.eos_one_in && h % f->config.eos_one_in == 0;
+		token = eos ? f->config.eos : (int32_t)((h >> 32) % f->config.vocab);
+		if (!is_banned(s, token))
+			break;
+	}
+	return token;
+}
+
+/* Made up, but in order, and the same each time. */
+static void fill_logprob(const struct fake *f, uint64_t digest, int32_t token, int32_t n_top,
+                         struct mx_logprob *out)
+{
+	uint64_t h = mix(digest ^ 0x5bd1e995u);
+	*out = (struct mx_logprob){.token = token, .rank = 1, .n_top = (uint32_t)n_top};
+	out->logprob = -(float)(h % 1024) / 1024.0f;
+	for (int32_t i = 0; i < n_top; i++) {
+		out->top[i].token = (int32_t)(((uint32_t)token + (uint32_t)i) % f->config.vocab);
+		out->top[i].logprob = out->logprob - (float)i;
+	}
+}
+
+static uint32_t clamp_top(int32_t n, uint32_t vocab)
+{
+	uint32_t most = vocab < MX_MAX_TOP_LOGPROBS ? vocab : MX_MAX_TOP_LOGPROBS;
+	return (uint32_t)n < most ? (uint32_t)n : most;
+}
+
+static void report_prompt(struct fake *f, struct mx_seq *s, uint32_t first, uint32_t n,
+                          struct mx_logprob *out, struct mx_step_result *r)
+{
+	int32_t n_top = (int32_t)clamp_top(s->params.prompt_logprobs, f->config.vocab);
+	r->prompt = out;
+	for (uint32_t row = first; row < first + n && row + 1 < s->n_prompt; row++) {
+		if (row < s->prompt_reported)
+			continue;
+		if (!r->prompt_n)
+			r->prompt_first = row + 1;
+		fill_logprob(f, *state_at(f, s, row), s->tokens[row + 1], n_top, &out[r->prompt_n++]);
+		s->prompt_reported = row + 1;
+	}
+}
+
+static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_logprob *prompt,
+                     struct mx_step_result *r)
+{
+	struct mx_seq *s = item->seq;
+	uint32_t first = s->computed;
+	uint64_t digest = first ? *state_at(f, s, first - 1) : 0;
+	for (uint32_t i = first; i < first + item->n; i++) {
+		digest = mix(digest ^ mix((uint64_t)(uint32_t)s->tokens[i] + 1));
+		*state_at(f, s, i) = digest;
+	}
+	if (s->params.prompt_logprobs >= 0)
+		report_prompt(f, s, first, item->n, prompt, r);
+	if (item->sample) {
+		r->sampled = true;
+		r->token = draw(f, s, digest);
+		if (s->params.logprobs >= 0)
+			fill_logprob(f, digest, r->token,
+			             (int32_t)clamp_top(s->params.logprobs, f->config.vocab), &r->logprob);
+	}
+	mx_core_commit(&f->core, s, item->n);
+	if (item->sample)
+		mx_core_append(s, r->token);
+}
+
+static void pretend(const struct fake *f, uint32_t rows)
+{
+	uint64_t ns = f->config.ns_per_step + f->config.ns_per_token * rows;
+	if (!ns)
+		return;
+	struct timespec t = {(time_t)(ns / MX_NS_PER_S), (long)(ns % MX_NS_PER_S)};
+	(void)clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
+static mx_status fake_step(struct mx_engine *e, const struct mx_step_item *items, uint32_t n,
+                           struct mx_step_result *results, struct mx_step_times *out_times)
+{
+	struct fake *f = (struct fake *)e;
+	mx_status st = mx_core_check_step(&f->core, items, n);
+	if (st != MX_OK)
+		return st;
+	uint64_t begin = mx_now_ns();
+	uint32_t rows = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		results[i].status = MX_OK;
+		results[i].sampled = false;
+		results[i].prompt = NULL;
+		results[i].prompt_first = results[i].prompt_n = 0;
+		run_item(f, &items[i], f->prompt + rows, &results[i]);
+		rows += items[i].n;
+	}
+	pretend(f, rows);
+	*out_times = (struct mx_step_times){.forward = mx_now_ns() - begin};
+	return MX_OK;
+}
+
+static void fake_destroy(struct mx_engine *e)
+{
+	struct fake *f = (struct fake *)e;
+	if (!f)
+		return;
+	mx_core_fini(&f->core);
+	free(f->state);
+	free(f->prompt);
+	free(f);
+}
+
+static const struct mx_engine_ops fake_ops = {
+	.info = mx_core_info,
+	.usage = mx_core_usage,
+	.open = mx_core_open,
+	.attach = mx_core_attach,
+	.reserve = mx_core_reserve,
+	.release = mx_core_release,
+	.close = mx_core_close,
+	.step = fake_step,
+	.tokens = mx_core_tokens,
+	.drop_cache = mx_core_drop_cache,
+	.destroy = fake_destroy,
+};
+
+mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_engine **out)
+{
+	if (!config->vocab || config->vocab > INT32_MAX || !config->max_context ||
+	    !config->max_sequences || !config->step_tokens || !config->page_tokens)
+		return MX_E_INVALID;
+	struct fake *f = mx_calloc(1, sizeof *f);
+	if (!f)
+		return MX_E_NOMEM;
+	f->config = *config;
+	struct mx_engine_info info = {
+		.vocab = config->vocab,
+		.max_context = config->max_context,
+		.max_sequences = config->max_sequences,
+		.step_tokens = config->step_tokens,
+		.page_tokens = config->page_tokens,
+		.n_pages = config->n_pages,
+		.prefix_cache = config->prefix_cache,
+		.page_bytes = config->page_tokens * sizeof *f->state,
+	};
+	strncpy(info.model, config->name, sizeof info.model - 1);
+	mx_status st = mx_core_init(&f->core, &fake_ops, &info);
+	if (st != MX_OK) {
+		free(f);
+		return st;
+	}
+	f->state = mx_calloc(config->n_pages, config->page_tokens * sizeof *f->state);
+	f->prompt = mx_calloc(config->step_tokens, sizeof *f->prompt);
+	if (!f->state || !f->prompt) {
+		fake_destroy(&f->core.engine);
+		return MX_E_NOMEM;
+	}
+	*out = &f->core.engine;
+	return MX_OK;
+}

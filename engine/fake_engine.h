@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An engine that computes nothing: for scheduler tests and for measuring the
+ * front end alone. Pages and prefix cache are the real ones; tokens are drawn
+ * from a hash of the sequence's tokens, so that a preempted or cached run can
+ * be compared with an undisturbed one.
+ */
+#ifndef MX_ENGINE_FAKE_ENGINE_H
+#define MX_ENGINE_FAKE_ENGINE_H
+
+#include "engine/engine.h"
+
+struct mx_fake_config {
+	const char *name;
+	uint32_t vocab, max_context, max_sequences, step_tokens, page_tokens, n_pages;
+	bool prefix_cache;
+	uint64_t ns_per_step, ns_per_token; /* time a step pretends to take; 0 = none */
+	int32_t eos;                        /* drawn now and then; -1 = never */
+	uint32_t eos_one_in;                /* about one token in that many is eos */
+};
+
+mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_engine **out);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Builds the engine of a model: plan the memory, then load. */
+#ifndef MX_ENGINE_LOAD_H
+#define MX_ENGINE_LOAD_H
+
+#include "engine/engine.h"
+#include "mixers/registry.h"
+#include "model/plan.h"
+#include "model/safetensors.h"
+
+/* What the operator asked for. */
+struct mx_engine_config {
+	const char *name;     /* for messages */
+	unsigned threads;     /* 0 = one per usable CPU */
+	uint32_t max_context; /* 0 = the model's own */
+	size_t memory;        /* bytes for everything but the mapped weights; 0 = just enough for
+	                       * max_sequences of max_context, at most half of what the mapped
+	                       * weights leave of the host's (or the cgroup's) memory */
+	size_t outside;       /* bytes that the process holds beside the engine, part of memory */
+	uint32_t max_sequences;
+	uint32_t step_tokens;
+	uint32_t page_tokens; /* 0 = the default */
+	int kv_dtype;         /* enum mx_dtype, or -1 = f32 for an f32 checkpoint, else bf16 */
+	bool prefix_cache;
+};
+
+/* Where the memory will go, in bytes; computed from config.json and tensor shapes alone. */
+struct mx_memory_plan {
+	size_t weights_mapped;  /* of the checkpoint file, shared with the page cache */
+	size_t weights_private; /* converted copies (norms, biases) */
+	size_t pages;           /* n_pages * page_bytes */
+	size_t slots;
+	size_t scratch; /* activations, logits, operators' workspace */
+	size_t other;   /* tables of pages and sequences, threads' stacks, what is outside */
+	size_t total;   /* what the process will hold resident once warm */
+	uint32_t n_pages, page_tokens;
+	size_t page_bytes, slot_bytes;
+	uint32_t full_sequences; /* sequences of max_context tokens that fit at once */
+};
+
+/* Checks every tensor and parameter and fills the plan; loads nothing. */
+mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
+                         const struct mx_registry *mixers, const struct mx_engine_config *config,
+                         struct mx_memory_plan *out, struct mx_err *err);
+
+/* Called during loading with a fraction in 0..1. */
+typedef void mx_progress_f(void *arg, double fraction);
+
+/* Loads a model on the CPU. Plan, checkpoint and registry must outlive the engine. */
+mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
+                         const struct mx_registry *mixers, const struct mx_engine_config *config,
+                         mx_progress_f *progress, void *progress_arg, struct mx_engine **out,
+                         struct mx_err *err);
+
+#endif

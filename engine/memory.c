@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine/pages.h"
+
+#define ALIGN 64
+
+/* Logits of a chunk of rows fit in this: a few hundred thousand times the price of starting a
+ * product, and small beside the weights of any model with a vocabulary that large. */
+#define LOGITS_BYTES ((size_t)32 << 20)
+#define LOGITS_ROWS  16 /* and are at least that many, or every decode step reads lm_head twice */
+
+/* What a thread's stack and the allocator's arena for it come to; measured, rounded up. */
+#define THREAD_BYTES ((size_t)64 << 10)
+
+void mx_step_limits_of(const struct mx_model *m, const struct mx_engine_config *config,
+                       struct mx_step_limits *out)
+{
+	out->rows = config->step_tokens;
+	out->sequences =
+		config->max_sequences < config->step_tokens ? config->max_sequences : config->step_tokens;
+	out->ld_logits = mx_round_up(m->plan->vocab, ALIGN / sizeof(float));
+	size_t fit = LOGITS_BYTES / (out->ld_logits * sizeof(float));
+	size_t rows = fit > LOGITS_ROWS ? fit : LOGITS_ROWS;
+	/* Twice: a row that is sampled and reported takes two. */
+	if (rows > 2 * (size_t)out->rows)
+		rows = 2 * (size_t)out->rows;
+	out->logits = (uint32_t)rows;
+}
+
+struct layout {
+	unsigned char *base;
+	size_t at;
+};
+
+static void *take(struct layout *l, size_t n, size_t size)
+{
+	void *p = l->base ? l->base + l->at : NULL;
+	l->at += mx_round_up(n * size, ALIGN);
+	return p;
+}
+
+size_t mx_scratch_layout(const struct mx_model *m, const struct mx_step_limits *l,
+                         unsigned char *base, struct mx_scratch *out)
+{
+	struct layout a = {.base = base};
+	size_t rows = l->rows, hidden = rows * m->plan->width, mlp = rows * m->max_mlp;
+	struct mx_scratch s = {0};
+	s.h = take(&a, hidden, sizeof *s.h);
+	s.x = take(&a, hidden, sizeof *s.x);
+	s.y = take(&a, hidden, sizeof *s.y);
+	if (m->parallel_mixers)
+		s.y2 = take(&a, hidden, sizeof *s.y2);
+	if (m->input_scales)
+		s.scaled = take(&a, hidden, sizeof *s.scaled);
+	s.gate = take(&a, mlp, sizeof *s.gate);
+	s.up = take(&a, mlp, sizeof *s.up);
+	s.logits = take(&a, l->logits * l->ld_logits, sizeof *s.logits);
+	s.mixer = take(&a, m->mixer_scratch, 1);
+	s.ids = take(&a, rows, sizeof *s.ids);
+	s.pos = take(&a, rows, sizeof *s.pos);
+	s.wants = take(&a, 2 * rows, sizeof *s.wants);
+	s.spans = take(&a, l->sequences, sizeof *s.spans);
+	s.kept = take(&a, l->sequences, sizeof *s.kept);
+	s.samples = take(&a, l->logits, sizeof *s.samples);
+	s.tokens = take(&a, l->logits, sizeof *s.tokens);
+	s.n_top = take(&a, l->logits, sizeof *s.n_top);
+	s.probs = take(&a, l->logits, sizeof *s.probs);
+	s.prompt = take(&a, rows, sizeof *s.prompt);
+	*out = s;
+	return a.at;
+}
+
+/* ---- the host ---- */
+
+/* The first number of a file, or SIZE_MAX ("max", no such file). */
+static size_t read_limit(const char *path)
+{
+	FILE *f = fopen(path, "re");
+	if (!f)
+		return SIZE_MAX;
+	unsigned long long v;
+	size_t out = fscanf(f, "%llu", &v) == 1 && v < SIZE_MAX ? (size_t)v : SIZE_MAX;
+	fclose(f);
+	return out;
+}
+
+size_t mx_host_memory(void)
+{
+	long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+	size_t bytes = pages > 0 && size > 0 ? (size_t)pages * (size_t)size : SIZE_MAX;
+	/* Inside a container the cgroup file system's root is the container's own group; a unit's
+	 * MemoryMax= is in the group that /proc/self/cgroup names ("0::/path", version 2). */
+	char line[4096], path[4200];
+	size_t limit = read_limit("/sys/fs/cgroup/memory.max");
+	bytes = limit < bytes ? limit : bytes;
+	FILE *f = fopen("/proc/self/cgroup", "re");
+	while (f && fgets(line, sizeof line, f)) {
+		char group[4096];
+		if (sscanf(line, "0::%4095[^\n]", group) != 1)
+			continue;
+		snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", group);
+		limit = read_limit(path);
+		bytes = limit < bytes ? limit : bytes;
+	}
+	if (f)
+		fclose(f);
+	return bytes;
+}
+
+/* ---- the plan ---- */
+
+static mx_status too_little(const struct mx_engine_config *config, uint32_t max_context, size_t has,
+                            size_t needs, struct mx_err *err)
+{
+	return mx_fail_at(err, MX_E_RANGE, "memory",
+	                  "one sequence of %u tokens needs %.1f MiB beside the weights, and memory is "
+	                  "%.1f MiB%s: lower max_context or raise memory",
+	                  max_context, (double)needs / (1 << 20), (double)has / (1 << 20),
+	                  config->memory ? "" : " (half of what the weights leave of the host's)");
+}
+
+/* All sizes but the pages'. */
+static void fixed_parts(const struct mx_model *m, const struct mx_engine_config *config,
+                        const struct mx_device *device, size_t device_scratch,
+                        struct mx_memory_plan *p)
+{
+	struct mx_step_limits limits;
+	struct mx_scratch scratch;
+	mx_step_limits_of(m, config, &limits);
+	p->weights_mapped = m->mapped_bytes;
+	p->weights_private = mx_round_up(m->private_bytes, device->info.align);
+	p->slot_bytes = m->slot_bytes;
+	p->slots = m->slot_bytes * config->max_sequences;
+	p->scratch = mx_scratch_layout(m, &limits, NULL, &scratch) + device_scratch;
+	p->other = m->arena.used + device->info.threads * THREAD_BYTES + config->outside;
+	p->page_tokens = m->page_tokens;
+	p->page_bytes = m->page_bytes;
+}
+
+/* Of n pages and their tables. */
+static size_t pages_bytes(const struct mx_model *m, size_t n, bool cache)
+{
+	return n * m->page_bytes + mx_pages_bytes((uint32_t)n, m->page_tokens, cache);
+}
+
+static size_t pages_that_fit(const struct mx_model *m, bool cache, size_t bytes)
+{
+	size_t low = 0, high = bytes / m->page_bytes; /* low fits, high + 1 does not */
+	if (high > UINT32_MAX / 2)
+		high = UINT32_MAX / 2;
+	while (low < high) {
+		size_t mid = high - (high - low) / 2;
+		if (pages_bytes(m, mid, cache) <= bytes)
+			low = mid;
+		else
+			high = mid - 1;
+	}
+	return low;
+}
+
+mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config *config,
+                         uint32_t max_context, const struct mx_device *device,
+                         size_t device_scratch, struct mx_memory_plan *out, struct mx_err *err)
+{
+	struct mx_memory_plan p = {0};
+	fixed_parts(m, config, device, device_scratch, &p);
+	bool cache = config->prefix_cache && m->can_share;
+	size_t fixed = p.weights_private + p.slots + p.scratch + p.other;
+	size_t per_sequence = (max_context - 1) / m->page_tokens + 1;
+	size_t want = per_sequence * config->max_sequences, n = want;
+	size_t least = fixed + pages_bytes(m, per_sequence, cache), budget = config->memory;
+	if (!budget) {
+		size_t host = mx_host_memory();
+		budget = host > p.weights_mapped ? (host - p.weights_mapped) / 2 : 0;
+	}
+	if (budget < least)
+		return too_little(config, max_context, budget, least, err);
+	/* Pages beyond what the sequences can hold serve the prefix cache, if memory was given. */
+	if (m->page_bytes && ((cache && config->memory) || pages_bytes(m, n, cache) > budget - fixed))
+		n = pages_that_fit(m, cache, budget - fixed);
+	p.n_pages = (uint32_t)n;
+	p.pages = n * m->page_bytes;
+	p.other += mx_pages_bytes(p.n_pages, m->page_tokens, cache);
+	p.total = p.weights_mapped + p.weights_private + p.pages + p.slots + p.scratch + p.other;
+	size_t own = p.total - p.weights_mapped, host = mx_host_memory();
+	if (own > host) /* mapped weights need not be resident */
+		return mx_fail_at(
+			err, MX_E_RANGE, "memory",
+			"the plan needs %.1f MiB beside the mapped weights, and this host (or its "
+			"cgroup) has %.1f MiB: lower memory or max_sequences",
+			(double)own / (1 << 20), (double)host / (1 << 20));
+	size_t full = n / per_sequence;
+	p.full_sequences = full < config->max_sequences ? (uint32_t)full : config->max_sequences;
+	*out = p;
+	return MX_OK;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model_engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "device/cpu/cpu.h"
+
+static struct mx_model_engine *engine_of(struct mx_engine *e)
+{
+	return (struct mx_model_engine *)e;
+}
+
+static mx_status attach(struct mx_engine *engine, struct mx_seq *s, uint32_t *out_computed)
+{
+	struct mx_model_engine *e = engine_of(engine);
+	mx_status st = mx_core_attach(engine, s, out_computed);
+	if (st == MX_OK && e->model.slot_bytes)
+		memset(e->slots + s->slot * e->model.slot_bytes, 0, e->model.slot_bytes);
+	return st;
+}
+
+/* Spans, ids and positions of the step, in the order of the items. */
+static uint32_t lay_out_rows(struct mx_model_engine *e, const struct mx_step_item *items,
+                             uint32_t n)
+{
+	const struct mx_scratch *s = &e->scratch;
+	uint32_t row = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct mx_seq *q = items[i].seq;
+		s->spans[i] = (struct mx_span){
+			.row = row,
+			.n = items[i].n,
+			.pos = q->computed,
+			.max_len = q->params.max_len,
+			.kind = items[i].n == 1 ? MX_SPAN_DECODE : MX_SPAN_PREFILL,
+			.slot = q->slot,
+			.pages = q->pages.ids,
+			.n_pages = q->pages.n,
+		};
+		memcpy(s->ids + row, q->tokens + q->computed, items[i].n * sizeof *s->ids);
+		for (uint32_t k = 0; k < items[i].n; k++)
+			s->pos[row + k] = q->computed + k;
+		row += items[i].n;
+	}
+	return row;
+}
+
+static mx_status step(struct mx_engine *engine, const struct mx_step_item *items, uint32_t n,
+                      struct mx_step_result *results, struct mx_step_times *out_times)
+{
+	struct mx_model_engine *e = engine_of(engine);
+	mx_status st = mx_core_check_step(&e->core, items, n);
+	if (st != MX_OK)
+		return st;
+	struct mx_step_times times = {0};
+	*out_times = times;
+	if (!n)
+		return MX_OK;
+	uint64_t begin = mx_now_ns();
+	struct mx_step s = {.spans = e->scratch.spans,
+	                    .n_spans = n,
+	                    .n_rows = lay_out_rows(e, items, n),
+	                    .pos = e->scratch.pos,
+	                    .scratch = e->scratch.mixer};
+	for (uint32_t i = 0; i < n; i++) {
+		results[i].status = MX_OK;
+		results[i].sampled = false;
+		results[i].prompt = NULL;
+		results[i].prompt_first = results[i].prompt_n = 0;
+	}
+	st = mx_forward(e, &s);
+	times.forward = mx_now_ns() - begin;
+	if (st == MX_OK)
+		st = mx_logits_run(e, items, s.spans, n, results, &times);
+	uint64_t committing = mx_now_ns();
+	if (st == MX_OK)
+		st = mx_forward_commit(e, &s);
+	if (st != MX_OK)
+		return st;
+	for (uint32_t i = 0; i < n; i++) {
+		if (results[i].status != MX_OK)
+			continue; /* its pages must not reach the cache */
+		mx_core_commit(&e->core, items[i].seq, items[i].n);
+		results[i].sampled = items[i].sample;
+		if (items[i].sample)
+			mx_core_append(items[i].seq, results[i].token);
+	}
+	times.commit = mx_now_ns() - committing;
+	*out_times = times;
+	return MX_OK;
+}
+
+void mx_model_engine_destroy(struct mx_engine *engine)
+{
+	struct mx_model_engine *e = engine_of(engine);
+	if (!e)
+		return;
+	for (uint32_t b = 0; b < e->model.n_blocks; b++)
+		for (uint32_t i = 0; e->model.blocks && i < e->model.blocks[b].n_mixers; i++) {
+			struct mx_model_mixer *m = &e->model.blocks[b].mixers[i];
+			if (m->instance)
+				m->ops->destroy(m->instance);
+		}
+	mx_core_fini(&e->core);
+	mx_model_free(&e->model);
+	mx_cpu_destroy(e->device);
+	mx_toucher_stop(&e->toucher);
+	mx_unmap(e->map, e->map_bytes);
+	free(e);
+}
+
+const struct mx_engine_ops mx_model_engine_ops = {
+	.info = mx_core_info,
+	.usage = mx_core_usage,
+	.open = mx_core_open,
+	.attach = attach,
+	.reserve = mx_core_reserve,
+	.release = mx_core_release,
+	.close = mx_core_close,
+	.step = step,
+	.tokens = mx_core_tokens,
+	.drop_cache = mx_core_drop_cache,
+	.destroy = mx_model_engine_destroy,
+};

@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/resolve.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define VECTOR_ALIGN 64
+
+struct resolver {
+	struct mx_model *model;
+	const struct mx_registry *registry;
+	const struct mx_device *device;
+	const struct mx_model_limits *limits;
+	struct mx_err *err;
+};
+
+/* ---- tensors ---- */
+
+static void print_shape(char *text, size_t cap, const uint64_t *shape, uint32_t ndim)
+{
+	size_t at = 0;
+	for (uint32_t i = 0; i < ndim && at < cap; i++)
+		at += (size_t)snprintf(text + at, cap - at, "%s%llu", i ? ", " : "",
+		                       (unsigned long long)shape[i]);
+	if (!ndim)
+		text[0] = 0;
+}
+
+static mx_status check_tensor(const struct mx_tensor *t, const uint64_t *shape, uint32_t ndim,
+                              struct mx_err *err)
+{
+	if (t->ndim != ndim || memcmp(t->shape, shape, ndim * sizeof *shape)) {
+		char has[128], wants[128];
+		print_shape(has, sizeof has, t->shape, t->ndim);
+		print_shape(wants, sizeof wants, shape, ndim);
+		return mx_fail_at(err, MX_E_FORMAT, t->file,
+		                  "tensor '%.160s' has shape [%s] where config.json asks for [%s]", t->name,
+		                  has, wants);
+	}
+	if ((uintptr_t)t->data % mx_dtype_size(t->dtype))
+		return mx_fail_at(err, MX_E_FORMAT, t->file,
+		                  "tensor '%.160s' is not aligned to its %zu-byte elements", t->name,
+		                  mx_dtype_size(t->dtype));
+	return MX_OK;
+}
+
+/* Grows *list by one entry of `size` bytes; the old array stays in the arena until the end. */
+static void *push(struct mx_arena *arena, void **list, size_t *n, size_t *cap, size_t size)
+{
+	if (*n == *cap) {
+		size_t more = *cap ? *cap * 2 : 64;
+		void *p = mx_arena_alloc(arena, more * size);
+		if (!p)
+			return NULL;
+		if (*n)
+			memcpy(p, *list, *n * size);
+		*list = p;
+		*cap = more;
+	}
+	return (unsigned char *)*list + (*n)++ * size;
+}
+
+static mx_status need_matrix(struct resolver *r, const char *name, const uint64_t *shape,
+                             uint32_t ndim, struct mx_weight *out)
+{
+	struct mx_model *m = r->model;
+	const struct mx_tensor *t;
+	mx_status st = mx_checkpoint_find(m->checkpoint, name, &t, r->err);
+	if (st == MX_OK)
+		st = check_tensor(t, shape, ndim, r->err);
+	if (st != MX_OK)
+		return st;
+	uint64_t cols = 1;
+	for (uint32_t i = 1; i < ndim; i++)
+		cols *= shape[i];
+	if (!ndim || !shape[0] || !cols || shape[0] > UINT32_MAX || cols > UINT32_MAX)
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, name, "tensor %s has an unusable shape", name);
+	*out = (struct mx_weight){t->dtype, (uint32_t)shape[0], (uint32_t)cols, t->data};
+	if (out->cols > m->max_cols)
+		m->max_cols = out->cols;
+	for (size_t i = 0; i < m->n_matrices; i++)
+		if (m->matrices[i] == t) /* tied */
+			return MX_OK;
+	const struct mx_tensor **entry =
+		push(&m->arena, (void **)&m->matrices, &m->n_matrices, &m->cap_matrices, sizeof *entry);
+	if (!entry)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	*entry = t;
+	m->mapped_bytes += t->bytes;
+	return MX_OK;
+}
+
+static mx_status need_vector(struct resolver *r, const char *name, const uint64_t *shape,
+                             uint32_t ndim, float **dest)
+{
+	struct mx_model *m = r->model;
+	const struct mx_tensor *t;
+	mx_status st = mx_checkpoint_find(m->checkpoint, name, &t, r->err);
+	if (st == MX_OK)
+		st = check_tensor(t, shape, ndim, r->err);
+	if (st != MX_OK)
+		return st;
+	struct mx_model_vector *v =
+		push(&m->arena, (void **)&m->vectors, &m->n_vectors, &m->cap_vectors, sizeof *v);
+	if (!v)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	*v = (struct mx_model_vector){t, dest, t->bytes / mx_dtype_size(t->dtype)};
+	m->private_bytes += mx_round_up(v->n * sizeof(float), VECTOR_ALIGN);
+	m->mapped_bytes += t->bytes;
+	return MX_OK;
+}
+
+static mx_status matrix_2d(struct resolver *r, const char *name, uint32_t rows, uint32_t cols,
+                           struct mx_weight *out)
+{
+	const uint64_t shape[2] = {rows, cols};
+	return need_matrix(r, name, shape, 2, out);
+}
+
+static mx_status vector_1d(struct resolver *r, const char *name, uint32_t n, float **dest)
+{
+	const uint64_t shape[1] = {n};
+	return need_vector(r, name, shape, 1, dest);
+}
+
+/* ---- blocks ---- */
+
+/* A bias stands beside its weight: "x.weight" -> "x.bias". */
+static mx_status bias_beside(struct resolver *r, const char *weight, uint32_t n, float **dest)
+{
+	char name[256];
+	size_t stem = strlen(weight);
+	if (stem > 7 && !strcmp(weight + stem - 7, ".weight"))
+		stem -= 7;
+	if (snprintf(name, sizeof name, "%.*s.bias", (int)stem, weight) >= (int)sizeof name)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", weight);
+	return vector_1d(r, name, n, dest);
+}
+
+static mx_status resolve_mlp(struct resolver *r, const struct mx_plan_mlp *p,
+                             struct mx_model_mlp *out)
+{
+	uint32_t width = r->model->plan->width;
+	out->width = p->width;
+	if (p->width > r->model->max_mlp)
+		r->model->max_mlp = p->width;
+	mx_status st = matrix_2d(r, p->gate, p->width, width, &out->gate);
+	if (st == MX_OK)
+		st = matrix_2d(r, p->up, p->width, width, &out->up);
+	if (st == MX_OK)
+		st = matrix_2d(r, p->down, width, p->width, &out->down);
+	if (st != MX_OK || !p->bias)
+		return st;
+	st = bias_beside(r, p->gate, p->width, &out->gate_bias);
+	if (st == MX_OK)
+		st = bias_beside(r, p->up, p->width, &out->up_bias);
+	if (st == MX_OK)
+		st = bias_beside(r, p->down, width, &out->down_bias);
+	return st;
+}
+
+static mx_status mixer_weights(struct resolver *r, const struct mx_plan_mixer *p,
+                               struct mx_model_mixer *out)
+{
+	struct mx_model *m = r->model;
+	struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS];
+	size_t n = 0;
+	mx_status st = out->ops->weights(&out->desc, specs, &n);
+	if (st != MX_OK || n > MX_MIXER_MAX_WEIGHTS)
+		return mx_fail(r->err, st != MX_OK ? st : MX_E_INTERNAL,
+		               "mixer %s cannot list the weights of layer %u", p->mixer, out->desc.index);
+	out->n_weights = n;
+	out->matrices = mx_arena_alloc(&m->arena, n * sizeof *out->matrices);
+	out->vectors = mx_arena_alloc(&m->arena, n * sizeof *out->vectors);
+	if (!out->matrices || !out->vectors)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		char name[256];
+		if (snprintf(name, sizeof name, "%s%s", p->prefix, specs[i].name) >= (int)sizeof name)
+			return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", name);
+		const struct mx_tensor *t;
+		if (specs[i].optional && mx_checkpoint_find(m->checkpoint, name, &t, NULL) == MX_E_NOTFOUND)
+			continue;
+		if (specs[i].form == MX_WEIGHT_MATRIX)
+			st = need_matrix(r, name, specs[i].shape, specs[i].ndim, &out->matrices[i]);
+		else
+			st = need_vector(r, name, specs[i].shape, specs[i].ndim, &out->vectors[i]);
+		if (st != MX_OK)
+			return st;
+	}
+	return MX_OK;
+}
+
+static mx_status resolve_mixer(struct resolver *r, const struct mx_plan_mixer *p, uint32_t layer,
+                               struct mx_model_mixer *out)
+{
+	struct mx_model *m = r->model;
+	const struct mx_model_limits *l = r->limits;
+	out->ops = mx_registry_find(r->registry, p->mixer, r->err);
+	if (!out->ops)
+		return MX_E_NOTFOUND;
+	if (!(out->ops->caps & MX_MIXER_CPU))
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "mixer %s does not run on a CPU", p->mixer);
+	out->in_scale = p->in_scale;
+	out->out_scale = p->out_scale;
+	out->desc = (struct mx_layer_desc){
+		.index = layer,
+		.n_layers = m->plan->n_layers,
+		.width = m->plan->width,
+		.max_context = l->max_context,
+		.max_rows = l->max_rows,
+		.max_spans = l->max_spans,
+		.weight_dtype = m->embed.dtype,
+		.params = p->params,
+	};
+	if (l->kv_dtype >= 0)
+		out->desc.state_dtype = (enum mx_dtype)l->kv_dtype;
+	else
+		out->desc.state_dtype = m->embed.dtype == MX_F32 ? MX_F32 : MX_BF16;
+	mx_status st = out->ops->probe(&out->desc, r->device, r->err);
+	if (st != MX_OK)
+		return st;
+	if ((st = out->ops->state(&out->desc, r->device, &out->state)) != MX_OK)
+		return mx_fail(r->err, st, "mixer %s cannot say the memory of layer %u", p->mixer, layer);
+	return mixer_weights(r, p, out);
+}
+
+static mx_status resolve_block(struct resolver *r, const struct mx_plan_block *p, uint32_t layer,
+                               struct mx_model_block *out)
+{
+	struct mx_model *m = r->model;
+	out->kind = p->kind;
+	out->residual_scale = p->residual_scale;
+	mx_status st = vector_1d(r, p->norm, m->plan->width, &out->norm);
+	if (st != MX_OK)
+		return st;
+	if (p->kind == MX_BLOCK_MLP)
+		return resolve_mlp(r, &p->mlp, &out->mlp);
+	if (!p->n_mixers)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "layer %u has a block without a mixer", layer);
+	out->n_mixers = p->n_mixers;
+	out->mixers = mx_arena_alloc(&m->arena, p->n_mixers * sizeof *out->mixers);
+	if (!out->mixers)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	for (uint32_t i = 0; i < p->n_mixers && st == MX_OK; i++)
+		st = resolve_mixer(r, &p->mixers[i], layer, &out->mixers[i]);
+	return st;
+}
+
+/* ---- what the mixers need together ---- */
+
+static uint64_t gcd(uint64_t a, uint64_t b)
+{
+	while (b) {
+		uint64_t t = a % b;
+		a = b;
+		b = t;
+	}
+	return a;
+}
+
+/* The least multiple of every mixer's page_multiple that is at least what was wanted. */
+static mx_status choose_page_tokens(struct resolver *r)
+{
+	struct mx_model *m = r->model;
+	uint64_t lcm = 1;
+	for (uint32_t b = 0; b < m->n_blocks; b++)
+		for (uint32_t i = 0; i < m->blocks[b].n_mixers; i++) {
+			uint32_t multiple = m->blocks[b].mixers[i].state.page_multiple;
+			if (multiple)
+				lcm = lcm / gcd(lcm, multiple) * multiple;
+			if (lcm > 1 << 20)
+				return mx_fail(r->err, MX_E_UNSUPPORTED, "the mixers agree on no page size");
+		}
+	m->page_tokens = (uint32_t)((r->limits->page_tokens + lcm - 1) / lcm * lcm);
+	return MX_OK;
+}
+
+static mx_status add_to_group(struct resolver *r, const struct mx_mixer_ops *ops)
+{
+	struct mx_model *m = r->model;
+	for (uint32_t g = 0; g < m->n_groups; g++)
+		if (m->groups[g].ops == ops) {
+			m->groups[g].n++;
+			return MX_OK;
+		}
+	struct mx_model_group *groups = mx_arena_alloc(&m->arena, (m->n_groups + 1) * sizeof *groups);
+	if (!groups)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	if (m->n_groups)
+		memcpy(groups, m->groups, m->n_groups * sizeof *groups);
+	groups[m->n_groups++] = (struct mx_model_group){.ops = ops, .n = 1};
+	m->groups = groups;
+	return MX_OK;
+}
+
+static mx_status sum_up(struct resolver *r)
+{
+	struct mx_model *m = r->model;
+	size_t align = r->device->info.align;
+	mx_status st = choose_page_tokens(r);
+	m->can_share = true;
+	for (uint32_t b = 0; b < m->n_blocks && st == MX_OK; b++) {
+		m->parallel_mixers |= m->blocks[b].n_mixers > 1;
+		for (uint32_t i = 0; i < m->blocks[b].n_mixers && st == MX_OK; i++) {
+			struct mx_model_mixer *x = &m->blocks[b].mixers[i];
+			m->input_scales |= x->in_scale != 1;
+			if (!(x->ops->caps & MX_MIXER_SHARE_PAGES) || x->state.fixed_bytes)
+				m->can_share = false;
+			if (x->state.bytes_per_token > SIZE_MAX / 2 / m->page_tokens - m->page_bytes)
+				return mx_fail(r->err, MX_E_UNSUPPORTED, "a page of this model is too large");
+			x->page_offset = m->page_bytes;
+			m->page_bytes += mx_round_up(x->state.bytes_per_token * m->page_tokens, align);
+			x->slot_offset = m->slot_bytes;
+			m->slot_bytes += mx_round_up(x->state.fixed_bytes, align);
+			if (x->state.scratch_bytes > m->mixer_scratch)
+				m->mixer_scratch = x->state.scratch_bytes;
+			st = add_to_group(r, x->ops);
+		}
+	}
+	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
+		m->groups[g].instances =
+			mx_arena_alloc(&m->arena, m->groups[g].n * sizeof *m->groups[g].instances);
+		if (!m->groups[g].instances)
+			st = mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	}
+	return st;
+}
+
+/* A checkpoint with more layers than config.json says is another model. Other tensors that no block
+ * names (buffers such as rotary_emb.inv_freq) are left alone. */
+static mx_status refuse_more_layers(struct resolver *r)
+{
+	static const char prefix[] = "model.layers.";
+	const struct mx_model *m = r->model;
+	for (size_t i = 0; i < mx_checkpoint_count(m->checkpoint); i++) {
+		const struct mx_tensor *t = mx_checkpoint_at(m->checkpoint, i);
+		const char *digits = t->name + sizeof prefix - 1;
+		if (strncmp(t->name, prefix, sizeof prefix - 1))
+			continue;
+		size_t n = strspn(digits, "0123456789");
+		/* saturates at ULONG_MAX */
+		unsigned long layer = n && digits[n] == '.' ? strtoul(digits, NULL, 10) : 0;
+		if (layer >= m->plan->n_layers)
+			return mx_fail_at(r->err, MX_E_FORMAT, t->file,
+			                  "tensor '%.160s' is of layer %lu, but config.json's "
+			                  "num_hidden_layers is %u",
+			                  t->name, layer, m->plan->n_layers);
+	}
+	return MX_OK;
+}
+
+static mx_status resolve_all(struct resolver *r)
+{
+	struct mx_model *m = r->model;
+	const struct mx_plan *p = m->plan;
+	mx_status st = matrix_2d(r, p->embed, p->vocab, p->width, &m->embed);
+	if (st == MX_OK)
+		st = matrix_2d(r, p->lm_head, p->vocab, p->width, &m->lm_head);
+	if (st == MX_OK)
+		st = vector_1d(r, p->final_norm, p->width, &m->final_norm);
+	if (st != MX_OK)
+		return st;
+	for (uint32_t i = 0; i < p->n_layers; i++)
+		m->n_blocks += p->layers[i].n_blocks;
+	m->blocks = mx_arena_alloc(&m->arena, m->n_blocks * sizeof *m->blocks);
+	if (!m->blocks)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	struct mx_model_block *out = m->blocks;
+	for (uint32_t i = 0; i < p->n_layers; i++)
+		for (uint32_t b = 0; b < p->layers[i].n_blocks; b++)
+			if ((st = resolve_block(r, &p->layers[i].blocks[b], i, out++)) != MX_OK)
+				return st;
+	st = refuse_more_layers(r);
+	return st == MX_OK ? sum_up(r) : st;
+}
+
+mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
+                           const struct mx_registry *registry, const struct mx_device *device,
+                           const struct mx_model_limits *limits, struct mx_model *out,
+                           struct mx_err *err)
+{
+	/* In place: the vectors' destinations are addresses in *out. */
+	*out = (struct mx_model){.plan = plan, .checkpoint = checkpoint};
+	struct resolver r = {out, registry, device, limits, err};
+	mx_status st = resolve_all(&r);
+	if (st != MX_OK)
+		mx_model_free(out);
+	return st;
+}
+
+void mx_model_free(struct mx_model *m)
+{
+	mx_arena_free(&m->arena);
+	*m = (struct mx_model){0};
+}
+
+/* ---- vectors ---- */
+
+static float element(const struct mx_tensor *t, size_t i)
+{
+	switch (t->dtype) {
+	case MX_F16: return mx_f16_to_f32(((const uint16_t *)t->data)[i]);
+	case MX_BF16: return mx_bf16_to_f32(((const uint16_t *)t->data)[i]);
+	case MX_F32: break;
+	}
+	return ((const float *)t->data)[i];
+}
+
+void mx_model_convert(struct mx_model *m, unsigned char *base)
+{
+	for (size_t i = 0; i < m->n_vectors; i++) {
+		const struct mx_model_vector *v = &m->vectors[i];
+		float *to = (float *)(void *)base;
+		for (size_t k = 0; k < v->n; k++)
+			to[k] = element(v->tensor, k);
+		*v->dest = to;
+		base += mx_round_up(v->n * sizeof(float), VECTOR_ALIGN);
+	}
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A layer plan with its tensors and mixers found and checked: what is left to
+ * do before the model can run is to give it memory.
+ *
+ * Matrices stay in the checkpoint's mapping. Vectors (norms, biases) are read
+ * once into private f32 memory; until mx_model_convert they are NULL.
+ */
+#ifndef MX_ENGINE_RESOLVE_H
+#define MX_ENGINE_RESOLVE_H
+
+#include "base/mem.h"
+#include "engine/load.h"
+
+/* One mixer instance of one layer. */
+struct mx_model_mixer {
+	const struct mx_mixer_ops *ops;
+	struct mx_layer_desc desc;
+	struct mx_state_spec state;
+	float in_scale, out_scale;
+	size_t n_weights;
+	struct mx_weight *matrices; /* [n_weights], where the spec is a matrix that is there */
+	float **vectors;            /* [n_weights], where the spec is a vector that is there */
+	size_t page_offset;         /* of this layer's part in a page and in a slot */
+	size_t slot_offset;
+	struct mx_mixer *instance; /* NULL until the engine creates it */
+};
+
+struct mx_model_mlp {
+	struct mx_weight gate, up, down;
+	float *gate_bias, *up_bias, *down_bias; /* NULL = none */
+	uint32_t width;
+};
+
+struct mx_model_block {
+	enum mx_block_kind kind;
+	float *norm;
+	float residual_scale;
+	struct mx_model_mixer *mixers;
+	uint32_t n_mixers;
+	struct mx_model_mlp mlp;
+};
+
+/* Instances of one module, in layer order: commit and settle take them together. */
+struct mx_model_group {
+	const struct mx_mixer_ops *ops;
+	struct mx_mixer **instances; /* [n], filled when they are created */
+	uint32_t n;
+};
+
+struct mx_model_vector {
+	const struct mx_tensor *tensor;
+	float **dest;
+	size_t n;
+};
+
+struct mx_model {
+	const struct mx_plan *plan;
+	const struct mx_checkpoint *checkpoint;
+	struct mx_arena arena; /* of everything below */
+
+	struct mx_weight embed, lm_head;
+	float *final_norm;
+	struct mx_model_block *blocks; /* of all layers, in order */
+	uint32_t n_blocks;
+	struct mx_model_group *groups;
+	uint32_t n_groups;
+
+	struct mx_model_vector *vectors;
+	size_t n_vectors, cap_vectors;
+	const struct mx_tensor **matrices; /* for prefaulting */
+	size_t n_matrices, cap_matrices;
+
+	size_t mapped_bytes;  /* of all tensors in use */
+	size_t private_bytes; /* f32 copies of the vectors, with padding */
+	size_t page_bytes;    /* of one page, all layers, page_tokens tokens */
+	size_t slot_bytes;    /* of one slot */
+	size_t mixer_scratch; /* the largest of any mixer */
+	uint32_t page_tokens; /* as wanted, rounded up to what the mixers can do */
+	uint32_t max_cols;    /* widest input of any matrix */
+	uint32_t max_mlp;     /* widest feed-forward */
+	bool parallel_mixers; /* some block has more than one mixer */
+	bool input_scales;    /* some mixer's in_scale is not 1 */
+	bool can_share;       /* every mixer can share pages and none has a slot */
+};
+
+/* What of the configuration shapes the model. */
+struct mx_model_limits {
+	uint32_t max_context, max_rows, max_spans, page_tokens;
+	int kv_dtype; /* as in struct mx_engine_config */
+};
+
+/* Finds and checks everything. `device` says which kernels mixers may count on. *out must not be
+ * moved afterwards; it is zeroed on failure. */
+mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
+                           const struct mx_registry *registry, const struct mx_device *device,
+                           const struct mx_model_limits *limits, struct mx_model *out,
+                           struct mx_err *err);
+/* Frees the tables; instances must be gone. Takes a zeroed model. */
+void mx_model_free(struct mx_model *m);
+
+/* Reads the vectors into `base` [private_bytes], aligned to 64. */
+void mx_model_convert(struct mx_model *m, unsigned char *base);
+
+#endif

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/touch.h"
+
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Pieces of memory touched by one task: some milliseconds of work. */
+#define TASK_BYTES ((size_t)16 << 20)
+
+/* Of one call in the background: while it lasts, nobody can map or unmap memory. */
+#define BACKGROUND_BYTES ((size_t)2 << 20)
+
+#define BACKGROUND_NICE 10
+
+static size_t page_size(void)
+{
+	return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* One system call for a range instead of a fault a page. */
+static bool populate(void *base, size_t bytes, bool write)
+{
+#ifdef MADV_POPULATE_WRITE
+	return !madvise(base, bytes, write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+#else
+	(void)base, (void)bytes, (void)write;
+	return false;
+#endif
+}
+
+struct touch {
+	unsigned char *base;
+	size_t bytes;
+	bool write;
+};
+
+static void touch_task(void *arg, size_t task, unsigned worker)
+{
+	const struct touch *t = arg;
+	(void)worker;
+	size_t page = page_size(), from = task * TASK_BYTES;
+	size_t n = t->bytes - from < TASK_BYTES ? t->bytes - from : TASK_BYTES;
+	volatile unsigned char *p = t->base + from;
+	if (populate(t->base + from, n, t->write))
+		return;
+	for (size_t i = 0; i < n; i += page) {
+		if (t->write)
+			p[i] = 0; /* what it holds: the memory is fresh */
+		else
+			(void)p[i];
+	}
+}
+
+void mx_touch(struct mx_device *d, const void *base, size_t bytes, bool write,
+              struct mx_touch_progress *progress)
+{
+	size_t round = TASK_BYTES * d->info.threads * 4;
+	uintptr_t from = (uintptr_t)base & ~(page_size() - 1), to = (uintptr_t)base + bytes;
+	while (from < to) {
+		size_t n = to - from < round ? to - from : round;
+		if (!write) /* a hint to the disk: read ahead of us */
+			(void)madvise((void *)from, n, MADV_WILLNEED);
+		struct touch t = {(unsigned char *)from, n, write};
+		d->ops->parallel(d, (n + TASK_BYTES - 1) / TASK_BYTES, touch_task, &t);
+		from += n;
+		progress->done += n;
+		double fraction =
+			progress->done < progress->all ? (double)progress->done / (double)progress->all : 1.0;
+		if (progress->f)
+			progress->f(progress->arg, fraction);
+	}
+}
+
+static void *toucher_main(void *arg)
+{
+	struct mx_toucher *t = arg;
+	/* of this thread alone: Linux gives each its own */
+	(void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BACKGROUND_NICE);
+	for (size_t at = 0; at < t->bytes && !atomic_load(&t->stop); at += BACKGROUND_BYTES) {
+		size_t n = t->bytes - at < BACKGROUND_BYTES ? t->bytes - at : BACKGROUND_BYTES;
+		if (!populate(t->base + at, n, true))
+			break;
+	}
+	return NULL;
+}
+
+void mx_toucher_start(struct mx_toucher *t, unsigned char *base, size_t bytes)
+{
+	size_t page = page_size();
+	uintptr_t from = ((uintptr_t)base + page - 1) & ~(page - 1);
+	uintptr_t to = ((uintptr_t)base + bytes) & ~(page - 1);
+	atomic_init(&t->stop, false);
+	t->base = (unsigned char *)from;
+	t->bytes = to > from ? to - from : 0;
+	t->running = t->bytes && !pthread_create(&t->thread, NULL, toucher_main, t);
+}
+
+void mx_toucher_stop(struct mx_toucher *t)
+{
+	if (!t->running)
+		return;
+	atomic_store(&t->stop, true);
+	pthread_join(t->thread, NULL);
+	t->running = false;
+}

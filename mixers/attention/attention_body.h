@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention over vectors of 16 floats. Each level's file defines v16 and its
+ * operations, then includes this text; so the levels share one order of
+ * operations and differ in instructions only.
+ *
+ * The includer defines: v16, v_zero, v_set1, v_load, v_store, v_add, v_mul,
+ * v_max, v_fma(a, b, c) = a * b + c, v_bf16_pairs(p, &even, &odd) (32 bf16 to
+ * their even and odd elements), v_exp2 (of x <= 0 or so; 1 at 0; 0 below -126
+ * and at -inf), v_keep(v, a, b) (lanes a <= i < b, -inf elsewhere), v_hmax,
+ * v_hsum (a fixed tree), and ROWS, the query rows that a pass keeps in
+ * registers.
+ */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* ---- scores: s[row][token] = q . k of one chunk for `rows` rows ---- */
+
+ALWAYS_INLINE void scores_rows_f32(const float *q, const unsigned char *keys, uint32_t dim,
+                                   const unsigned rows, float *s)
+{
+	const float *k = (const float *)keys;
+	v16 acc0[ROWS], acc1[ROWS];
+	for (unsigned r = 0; r < rows; r++)
+		acc0[r] = acc1[r] = v_zero();
+	for (uint32_t i = 0; i < dim; i++) {
+		v16 k0 = v_load(k + (size_t)i * 16), k1 = v_load(k + (size_t)(dim + i) * 16);
+		for (unsigned r = 0; r < rows; r++) {
+			v16 qi = v_set1(q[r * dim + i]);
+			acc0[r] = v_fma(qi, k0, acc0[r]);
+			acc1[r] = v_fma(qi, k1, acc1[r]);
+		}
+	}
+	for (unsigned r = 0; r < rows; r++) {
+		v_store(s + r * ATTN_BLOCK, acc0[r]);
+		v_store(s + r * ATTN_BLOCK + 16, acc1[r]);
+	}
+}
+
+ALWAYS_INLINE void scores_rows_bf16(const float *q, const unsigned char *keys, uint32_t dim,
+                                    const unsigned rows, float *s)
+{
+	const uint16_t *k = (const uint16_t *)keys;
+	v16 acc0[ROWS], acc1[ROWS];
+	for (unsigned r = 0; r < rows; r++)
+		acc0[r] = acc1[r] = v_zero();
+	for (uint32_t i = 0; i < dim; i += 2) {
+		v16 even0, odd0, even1, odd1;
+		v_bf16_pairs(k + (size_t)i * 16, &even0, &odd0);
+		v_bf16_pairs(k + (size_t)(dim + i) * 16, &even1, &odd1);
+		for (unsigned r = 0; r < rows; r++) {
+			v16 qe = v_set1(q[r * dim + i]), qo = v_set1(q[r * dim + i + 1]);
+			acc0[r] = v_fma(qe, even0, acc0[r]);
+			acc1[r] = v_fma(qe, even1, acc1[r]);
+			acc0[r] = v_fma(qo, odd0, acc0[r]);
+			acc1[r] = v_fma(qo, odd1, acc1[r]);
+		}
+	}
+	for (unsigned r = 0; r < rows; r++) {
+		v_store(s + r * ATTN_BLOCK, acc0[r]);
+		v_store(s + r * ATTN_BLOCK + 16, acc1[r]);
+	}
+}
+
+/* ---- softmax of one row of scores, in place; masked probabilities are exactly 0 ---- */
+
+/* Chunks c0 .. c1 - 1 of the block for some rows. */
+struct range {
+	uint32_t c0, c1;
+};
+
+static void softmax_row(const struct attn_task *t, struct range g, uint32_t row, float *s, float *m,
+                        float *l)
+{
+	uint32_t end = g.c1 * ATTN_CHUNK;
+	uint32_t a = t->lo[row] > t->t0 ? t->lo[row] - t->t0 : 0;
+	uint32_t b = t->hi[row] > t->t0 ? t->hi[row] - t->t0 : 0;
+	v16 scale = v_set1(t->scale), top = v_set1(-INFINITY), sum = v_zero();
+
+	b = b < end ? b : end;
+	for (uint32_t i = g.c0 * ATTN_CHUNK; i < end; i += 16) {
+		v16 x = v_load(s + i);
+		if (i < a || i + 16 > b) {
+			uint32_t from = a > i ? a - i : 0, to = b > i ? b - i : 0;
+			x = v_keep(x, from, to < 16 ? to : 16);
+			v_store(s + i, x);
+		}
+		top = v_max(top, x);
+	}
+	float best = v_hmax(top) * t->scale;
+	v16 minus = v_set1(best == -INFINITY ? 0 : -best);
+	for (uint32_t i = g.c0 * ATTN_CHUNK; i < end; i += 16) {
+		v16 p = v_exp2(v_fma(v_load(s + i), scale, minus));
+		sum = v_add(sum, p);
+		v_store(s + i, p);
+	}
+	*m = best;
+	*l = v_hsum(sum);
+}
+
+/* ---- o[row][dim] = p . v, 32 dimensions at a time ---- */
+
+ALWAYS_INLINE void values_rows(const struct attn_task *t, struct range g, const float *p,
+                               const unsigned rows, uint32_t i, const int is_bf16, float *o)
+{
+	size_t size = is_bf16 ? 2 : 4;
+	size_t at = (size_t)i * ATTN_CHUNK * size, next = (size_t)16 * ATTN_CHUNK * size;
+	v16 acc0[ROWS], acc1[ROWS];
+	for (unsigned r = 0; r < rows; r++)
+		acc0[r] = acc1[r] = v_zero();
+	for (uint32_t c = g.c0; c < g.c1; c++) {
+		const unsigned char *v0 = t->values[c] + at, *v1 = v0 + next;
+		const float *pc = p + c * ATTN_CHUNK;
+		for (uint32_t j = 0; j < ATTN_CHUNK; j += 2) {
+			v16 even0, odd0, even1, odd1;
+			if (is_bf16) {
+				v_bf16_pairs((const uint16_t *)v0 + j * 16, &even0, &odd0);
+				v_bf16_pairs((const uint16_t *)v1 + j * 16, &even1, &odd1);
+			} else {
+				even0 = v_load((const float *)v0 + j * 16);
+				odd0 = v_load((const float *)v0 + j * 16 + 16);
+				even1 = v_load((const float *)v1 + j * 16);
+				odd1 = v_load((const float *)v1 + j * 16 + 16);
+			}
+			for (unsigned r = 0; r < rows; r++) {
+				v16 pe = v_set1(pc[r * ATTN_BLOCK + j]), po = v_set1(pc[r * ATTN_BLOCK + j + 1]);
+				acc0[r] = v_fma(pe, even0, acc0[r]);
+				acc1[r] = v_fma(pe, even1, acc1[r]);
+				acc0[r] = v_fma(po, odd0, acc0[r]);
+				acc1[r] = v_fma(po, odd1, acc1[r]);
+			}
+		}
+	}
+	for (unsigned r = 0; r < rows; r++) {
+		v_store(o + (size_t)r * t->dim + i, acc0[r]);
+		v_store(o + (size_t)r * t->dim + i + 16, acc1[r]);
+	}
+}
+
+/* ---- the running state ---- */
+
+static void fold(uint32_t rows, uint32_t dim, float *m, float *l, float *o, const float *mb,
+                 const float *lb, const float *ob)
+{
+	float keep[ATTN_TILE] = {0}, add[ATTN_TILE] = {0};
+	for (uint32_t r = 0; r < rows; r++) {
+		float top = mb[r] > m[r] ? mb[r] : m[r], base = top == -INFINITY ? 0 : top;
+		keep[r] = m[r] - base;
+		add[r] = mb[r] - base;
+		m[r] = top;
+	}
+	v_store(keep, v_exp2(v_load(keep)));
+	v_store(add, v_exp2(v_load(add)));
+	for (uint32_t r = 0; r < rows; r++) {
+		v16 a = v_set1(keep[r]), b = v_set1(add[r]);
+		l[r] = l[r] * keep[r] + lb[r] * add[r];
+		float *to = o + (size_t)r * dim;
+		const float *from = ob + (size_t)r * dim;
+		for (uint32_t i = 0; i < dim; i += 16)
+			v_store(to + i, v_fma(v_load(from + i), b, v_mul(v_load(to + i), a)));
+	}
+}
+
+static void finish(uint32_t head_dim, float l, const float *o, float *y)
+{
+	float inverse = 1 / l;
+	for (uint32_t i = 0; i < head_dim; i++)
+		y[i] = o[i] * inverse;
+}
+
+/* ---- a block ---- */
+
+/* Rows r0 .. r0 + rows - 1, all in one range of chunks: scores, softmax, outputs, fold. */
+ALWAYS_INLINE void block_rows(const struct attn_task *t, struct range g, uint32_t r0,
+                              const unsigned rows, const int is_bf16, float *m, float *l, float *o)
+{
+	const float *q = (const float *)t->q + (size_t)r0 * t->dim;
+	float *s = (float *)t->work, *ob = s + ATTN_TILE * ATTN_BLOCK, mb[ROWS], lb[ROWS];
+
+	for (uint32_t c = g.c0; c < g.c1; c++) {
+		if (is_bf16)
+			scores_rows_bf16(q, t->keys[c], t->dim, rows, s + c * ATTN_CHUNK);
+		else
+			scores_rows_f32(q, t->keys[c], t->dim, rows, s + c * ATTN_CHUNK);
+	}
+	for (uint32_t r = 0; r < rows; r++)
+		softmax_row(t, g, r0 + r, s + (size_t)r * ATTN_BLOCK, &mb[r], &lb[r]);
+	for (uint32_t i = 0; i < t->dim; i += 32)
+		values_rows(t, g, s, rows, i, is_bf16, ob);
+	fold(rows, t->dim, m + r0, l + r0, o + (size_t)r0 * t->dim, mb, lb, ob);
+}
+
+ALWAYS_INLINE void block_any(const struct attn_task *t, const int is_bf16, float *m, float *l,
+                             float *o)
+{
+	struct range g;
+	uint32_t r = 0;
+	for (; r + ROWS <= t->rows; r += ROWS)
+		if (attn_visible(t, r, ROWS, &g.c0, &g.c1))
+			block_rows(t, g, r, ROWS, is_bf16, m, l, o);
+	for (; r < t->rows; r++)
+		if (attn_visible(t, r, 1, &g.c0, &g.c1))
+			block_rows(t, g, r, 1, is_bf16, m, l, o);
+}
+
+static void block_f32(const struct attn_task *t, float *m, float *l, float *o)
+{
+	block_any(t, 0, m, l, o);
+}
+
+static void block_bf16(const struct attn_task *t, float *m, float *l, float *o)
+{
+	block_any(t, 1, m, l, o);
+}
+
+/* ---- packing ---- */
+
+static void nothing(void)
+{
+}
+
+static void pack_q_f32(void *tiles, uint32_t row, uint32_t head_dim, uint32_t dim, const float *q)
+{
+	float *to = (float *)tiles + (size_t)row * dim;
+	memcpy(to, q, head_dim * sizeof(*to));
+	memset(to + head_dim, 0, (dim - head_dim) * sizeof(*to));
+}
+
+static void append_f32(unsigned char *keys, unsigned char *values, uint32_t first, uint32_t n,
+                       uint32_t head_dim, uint32_t dim, const float *k, const float *v, size_t ld)
+{
+	for (uint32_t t = first; t < first + n; t++, k += ld, v += ld) {
+		float *to = (float *)keys + (size_t)(t / 16) * dim * 16 + t % 16;
+		for (uint32_t i = 0; i < dim; i++)
+			to[(size_t)i * 16] = i < head_dim ? k[i] : 0;
+		for (uint32_t i = 0; i < dim; i++)
+			((float *)values)[((size_t)(i / 16) * ATTN_CHUNK + t) * 16 + i % 16] =
+				i < head_dim ? v[i] : 0;
+	}
+}
+
+/* mx_f32_to_bf16 without branches, so that loops over it become vectors. */
+ALWAYS_INLINE uint32_t bf16_bits(float f)
+{
+	uint32_t u;
+	memcpy(&u, &f, 4);
+	uint32_t nan = u >> 16 | 0x40, round = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+	return (u & 0x7fffffffu) > 0x7f800000u ? nan : round;
+}
+
+/* The values [dim] of tokens t (even, lo) and t + 1 (hi) to their places; NULL = leave alone. */
+static void append_values(uint16_t *values, uint32_t t, uint32_t dim, const float *lo,
+                          const float *hi)
+{
+	for (uint32_t i = 0; i < dim; i += 16) {
+		uint16_t *to = values + ((size_t)i * ATTN_CHUNK) + (size_t)(t / 2) * 32;
+		if (lo && hi) {
+			uint32_t pairs[16];
+			for (uint32_t j = 0; j < 16; j++)
+				pairs[j] = bf16_bits(lo[i + j]) | bf16_bits(hi[i + j]) << 16;
+			memcpy(to, pairs, sizeof(pairs));
+		} else {
+			for (uint32_t j = 0; j < 16; j++)
+				to[2 * j + (lo ? 0 : 1)] = (uint16_t)bf16_bits(lo ? lo[i + j] : hi[i + j]);
+		}
+	}
+}
+
+static void append_bf16(unsigned char *keys, unsigned char *values, uint32_t first, uint32_t n,
+                        uint32_t head_dim, uint32_t dim, const float *k, const float *v, size_t ld)
+{
+	float pad[2][ATTN_MAX_DIM];
+	for (uint32_t t = first; t < first + n; t++, k += ld) {
+		unsigned char *to = keys + (size_t)(t / 16) * dim * 32 + t % 16 * 4;
+		uint32_t pairs[ATTN_MAX_DIM / 2];
+		memcpy(pad[0], k, head_dim * sizeof(float));
+		memset(pad[0] + head_dim, 0, (dim - head_dim) * sizeof(float));
+		for (uint32_t i = 0; i < dim / 2; i++)
+			pairs[i] = bf16_bits(pad[0][2 * i]) | bf16_bits(pad[0][2 * i + 1]) << 16;
+		for (uint32_t i = 0; i < dim / 2; i++)
+			memcpy(to + (size_t)i * 64, &pairs[i], 4);
+	}
+	memset(pad, 0, sizeof(pad));
+	for (uint32_t t = first, step; t < first + n; t += step, v += step * ld) {
+		bool two = t % 2 == 0 && t + 1 < first + n;
+		step = two ? 2 : 1;
+		memcpy(pad[0], v, head_dim * sizeof(float));
+		if (two)
+			memcpy(pad[1], v + ld, head_dim * sizeof(float));
+		append_values((uint16_t *)values, t, dim, t % 2 ? NULL : pad[0],
+		              t % 2 ? pad[0]
+		              : two ? pad[1]
+		                    : NULL);
+	}
+}
+
+/* clang-format off */
+#define ATTN_TABLES(level)                                                                         \
+	const struct attn_kernels attn_##level##_f32 = {                                               \
+		.name = #level,                                                                            \
+		.q_size = 4,                                                                               \
+		.begin = nothing,                                                                          \
+		.end = nothing,                                                                            \
+		.append = append_f32,                                                                      \
+		.pack_q = pack_q_f32,                                                                      \
+		.block = block_f32,                                                                        \
+		.fold = fold,                                                                              \
+		.finish = finish,                                                                          \
+	};                                                                                             \
+	const struct attn_kernels attn_##level##_bf16 = {                                              \
+		.name = #level,                                                                            \
+		.q_size = 4,                                                                               \
+		.begin = nothing,                                                                          \
+		.end = nothing,                                                                            \
+		.append = append_bf16,                                                                     \
+		.pack_q = pack_q_f32,                                                                      \
+		.block = block_bf16,                                                                       \
+		.fold = fold,                                                                              \
+		.finish = finish,                                                                          \
+	};
+/* clang-format on */

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which kernel table serves a level and a state type. */
+#include "config.h"
+
+#include "mixers/attention/attention_kernels.h"
+
+const struct attn_kernels *attn_kernels_find(enum mx_isa isa, enum mx_dtype dtype)
+{
+#ifdef MX_X86_64
+	switch (isa) {
+	case MX_ISA_AMX_BF16: return dtype == MX_F32 ? &attn_avx512_f32 : &attn_amx_bf16;
+	/* VDPBF16PS does half the work of FMA in the same time: the same kernels serve this level. */
+	case MX_ISA_AVX512_BF16:
+	case MX_ISA_AVX512: return dtype == MX_F32 ? &attn_avx512_f32 : &attn_avx512_bf16;
+	case MX_ISA_AVX2: return dtype == MX_F32 ? &attn_avx2_f32 : &attn_avx2_bf16;
+	case MX_ISA_PORTABLE: break;
+	}
+#else
+	(void)isa;
+#endif
+	return dtype == MX_F32 ? &attn_portable_f32 : &attn_portable_bf16;
+}

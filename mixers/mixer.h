@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The mixer contract, version 1. Installed; a mixer out of tree needs this
+ * header, those of device/ and base/ that it includes, and `pkg-config mixd`.
+ *
+ * A mixer instance belongs to one layer of one model. It takes the layer's
+ * normalised hidden states [rows, width] and returns the same shape; the
+ * residual, the norm before it and the feed-forward after it are the engine's.
+ *
+ * A step has three phases, called by the engine thread of the model only:
+ *   forward  outputs of this step's rows, layer by layer. What a draft span
+ *            writes to the state is tentative.
+ *   commit   of each span the first n tokens stay; the sequence must from then
+ *            on behave as one that only ever saw those.
+ *   settle   work whose inputs are now final, for all layers of the module at
+ *            once, while the host samples and streams.
+ *
+ * Equalities every mixer must keep, bit for bit (tests/test_mixer.c):
+ *   one-shot = chunked at any cut = token by token; alone = in any company;
+ *   after commit(n) = never saw the rest; released and recomputed = kept.
+ * So: reduce in a fixed order per row, with block borders at absolute
+ * positions, never relative to the span, the batch or the thread count.
+ *
+ * A mixer allocates in create() only. The engine owns all state memory:
+ *   pages   bytes_per_token * page_tokens each, listed per sequence in order
+ *           of position; a full page may be shared, read-only, by sequences
+ *           with the same prefix (MX_MIXER_SHARE_PAGES).
+ *   slot    fixed_bytes per sequence, zeroed when a sequence begins.
+ * Memory is handed out dirty except where said; a mixer must not read what it
+ * has not written.
+ *
+ * Versions: MX_MIXER_ABI counts incompatible changes; struct_size lets tables
+ * grow at the end. A module exports
+ *     const struct mx_mixer_ops *mx_mixer_module_v1(void);
+ * Changes: 1 (2026-11) first version.
+ */
+#ifndef MX_MIXERS_MIXER_H
+#define MX_MIXERS_MIXER_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "device/device.h"
+
+#define MX_MIXER_ABI           1
+#define MX_MIXER_MODULE_SYMBOL "mx_mixer_module_v1"
+
+/* mx_fail for modules, which link against nothing: fills *err (may be NULL), returns `status`. */
+static inline mx_status mx_mixer_fail(struct mx_err *err, mx_status status, const char *fmt, ...)
+	MX_PRINTF(3, 4);
+static inline mx_status mx_mixer_fail(struct mx_err *err, mx_status status, const char *fmt, ...)
+{
+	if (err) {
+		va_list args;
+		va_start(args, fmt);
+		err->status = status;
+		vsnprintf(err->text, sizeof(err->text), fmt, args);
+		va_end(args);
+	}
+	return status;
+}
+
+/* ---- parameters: what the checkpoint's config says of one layer ---- */
+
+enum mx_param_type {
+	MX_PARAM_BOOL,
+	MX_PARAM_INT,
+	MX_PARAM_FLOAT,
+	MX_PARAM_STRING,
+	MX_PARAM_FLOATS
+};
+
+struct mx_param {
+	const char *name;
+	enum mx_param_type type;
+	int64_t i;       /* BOOL, INT */
+	double f;        /* FLOAT; INT has it too */
+	const char *s;   /* STRING */
+	const double *v; /* FLOATS */
+	size_t n;
+};
+
+struct mx_params {
+	const struct mx_param *items;
+	size_t n;
+};
+
+/* The parameter of that name, or NULL. */
+static inline const struct mx_param *mx_param_find(const struct mx_params *p, const char *name)
+{
+	for (size_t i = 0; i < p->n; i++)
+		if (!strcmp(p->items[i].name, name))
+			return &p->items[i];
+	return NULL;
+}
+
+/* Value, or `def` if absent or of another type. */
+static inline int64_t mx_param_int(const struct mx_params *p, const char *name, int64_t def)
+{
+	const struct mx_param *q = mx_param_find(p, name);
+	return q && (q->type == MX_PARAM_INT || q->type == MX_PARAM_BOOL) ? q->i : def;
+}
+
+static inline double mx_param_float(const struct mx_params *p, const char *name, double def)
+{
+	const struct mx_param *q = mx_param_find(p, name);
+	return q && (q->type == MX_PARAM_FLOAT || q->type == MX_PARAM_INT) ? q->f : def;
+}
+
+static inline const char *mx_param_string(const struct mx_params *p, const char *name,
+                                          const char *def)
+{
+	const struct mx_param *q = mx_param_find(p, name);
+	return q && q->type == MX_PARAM_STRING ? q->s : def;
+}
+
+/* One layer as its mixer sees it before anything is allocated. */
+struct mx_layer_desc {
+	uint32_t index, n_layers;   /* layer of the model */
+	uint32_t width;             /* hidden size */
+	uint32_t max_context;       /* longest sequence, tokens */
+	uint32_t max_rows;          /* most rows of a step */
+	uint32_t max_spans;         /* most spans of a step */
+	enum mx_dtype weight_dtype; /* the checkpoint's */
+	enum mx_dtype state_dtype;  /* wanted for token states such as KV */
+	struct mx_params params;    /* names are the mixer's own, see its README */
+};
+
+/* ---- what a mixer declares, as pure functions of the layer ---- */
+
+enum mx_weight_form {
+	MX_WEIGHT_MATRIX, /* as stored in the checkpoint, for mx_ops.linear */
+	MX_WEIGHT_VECTOR, /* converted to f32 */
+};
+
+struct mx_weight_spec {
+	const char *name; /* under the layer's prefix, e.g. "q_proj.weight"; static or in params */
+	enum mx_weight_form form;
+	uint32_t ndim;
+	uint64_t shape[4];
+	bool optional; /* absent tensors give a NULL pointer */
+};
+
+#define MX_MIXER_MAX_WEIGHTS 32
+
+struct mx_state_spec {
+	size_t bytes_per_token; /* in pages; 0 = none */
+	size_t fixed_bytes;     /* in the slot; 0 = none */
+	uint32_t page_multiple; /* page_tokens must be a multiple of this, 0 = any */
+	size_t scratch_bytes;   /* workspace during a call, shared by all layers */
+};
+
+enum {
+	MX_MIXER_CPU = 1u << 0,         /* runs on CPU devices */
+	MX_MIXER_CUDA = 1u << 1,        /* runs on CUDA devices */
+	MX_MIXER_DRAFT = 1u << 2,       /* takes draft spans and commit of fewer tokens */
+	MX_MIXER_SHARE_PAGES = 1u << 3, /* pages of a common prefix can be shared; needs no slot */
+	MX_MIXER_FORK = 1u << 4,        /* slot state can be copied to another sequence */
+	MX_MIXER_SETTLE = 1u << 5,      /* has work in settle */
+};
+
+/* ---- a step ---- */
+
+enum mx_span_kind {
+	MX_SPAN_PREFILL, /* a chunk of known tokens */
+	MX_SPAN_DECODE,  /* one token */
+	MX_SPAN_DRAFT,   /* tokens that commit may take back */
+};
+
+/* Consecutive tokens of one sequence, rows row .. row+n-1 of the step. */
+struct mx_span {
+	uint32_t row, n;
+	uint32_t pos;     /* absolute position of the first token */
+	uint32_t max_len; /* the sequence will never be longer than this */
+	enum mx_span_kind kind;
+	uint32_t slot;         /* index of the sequence's slot */
+	const uint32_t *pages; /* [n_pages] in order of position; covers pos + n tokens */
+	uint32_t n_pages;
+};
+
+struct mx_step {
+	const struct mx_span *spans;
+	uint32_t n_spans;
+	uint32_t n_rows;
+	const uint32_t *pos; /* [n_rows] absolute position of each row */
+	void *scratch;       /* state spec's scratch_bytes, dirty, aligned as the device says */
+};
+
+/* ---- an instance ---- */
+
+struct mx_mixer; /* the module's own; its first member must be struct mx_mixer_base */
+
+struct mx_mixer_base {
+	const struct mx_mixer_ops *ops;
+	uint32_t layer;
+};
+
+/* Everything create() gets. Weights and state memory outlive the instance. */
+struct mx_mixer_init {
+	const struct mx_layer_desc *layer; /* valid during create() only */
+	struct mx_device *device;
+	const void *const *weights; /* in the order of the specs: struct mx_weight * or float * */
+	/* Page p of this layer begins at page_base + p * page_stride and holds page_tokens *
+	 * bytes_per_token bytes; likewise slots. Aligned as the device says. */
+	unsigned char *page_base;
+	size_t page_stride;
+	uint32_t page_tokens;
+	unsigned char *slot_base;
+	size_t slot_stride;
+};
+
+struct mx_mixer_ops {
+	uint32_t abi;         /* MX_MIXER_ABI */
+	uint32_t struct_size; /* sizeof of the table the module was built with */
+	const char *name;     /* as in configs: "attention" */
+	const char *summary;  /* one line for people */
+	uint32_t caps;        /* MX_MIXER_* */
+
+	/* Checks the parameters; says in *err which one is wrong. Pure. Any thread. */
+	mx_status (*probe)(const struct mx_layer_desc *layer, const struct mx_device *device,
+	                   struct mx_err *err);
+
+	/* Fills up to MX_MIXER_MAX_WEIGHTS specs and their number. Pure; after probe said yes. */
+	mx_status (*weights)(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
+	                     size_t *out_n);
+
+	/* Memory the layer needs on that device. Pure; after probe said yes. */
+	mx_status (*state)(const struct mx_layer_desc *layer, const struct mx_device *device,
+	                   struct mx_state_spec *out);
+
+	/* May allocate and take its time. *out only on MX_OK. */
+	mx_status (*create)(const struct mx_mixer_init *init, struct mx_mixer **out,
+	                    struct mx_err *err);
+
+	/* Takes NULL and half-built instances. */
+	void (*destroy)(struct mx_mixer *m);
+
+	/* y[n_rows, width] from x[n_rows, width], activation dtype of the device; never the same
+	 * memory. Engine thread; must not allocate, sleep or log. An error fails the step's requests.
+	 */
+	mx_status (*forward)(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y);
+
+	/* Of step->spans[i] the first kept[i] tokens stay, for all layers of the module. Spans that
+	 * keep everything are listed too. */
+	mx_status (*commit)(struct mx_mixer *const *layers, uint32_t n_layers,
+	                    const struct mx_step *step, const uint32_t *kept);
+
+	/* Called once per step after commit if MX_MIXER_SETTLE. */
+	mx_status (*settle)(struct mx_mixer *const *layers, uint32_t n_layers,
+	                    const struct mx_step *step, const uint32_t *kept);
+
+	/* Copies the slot state of one sequence to another, at the position reached (MX_MIXER_FORK). */
+	mx_status (*fork)(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
+	                  uint32_t to_slot);
+
+	/* Adds a line about the kernels chosen to `text` (for logs), at most cap bytes with the NUL. */
+	void (*describe)(const struct mx_mixer *m, char *text, size_t cap);
+};
+
+typedef const struct mx_mixer_ops *mx_mixer_module_f(void);
+
+/* Defaults for slots a mixer has no use for. */
+static inline mx_status mx_mixer_commit_nothing(struct mx_mixer *const *layers, uint32_t n_layers,
+                                                const struct mx_step *step, const uint32_t *kept)
+{
+	(void)layers, (void)n_layers, (void)step, (void)kept;
+	return MX_OK;
+}
+
+static inline mx_status mx_mixer_settle_nothing(struct mx_mixer *const *layers, uint32_t n_layers,
+                                                const struct mx_step *step, const uint32_t *kept)
+{
+	(void)layers, (void)n_layers, (void)step, (void)kept;
+	return MX_OK;
+}
+
+static inline mx_status mx_mixer_fork_unsupported(struct mx_mixer *const *layers, uint32_t n_layers,
+                                                  uint32_t from_slot, uint32_t to_slot)
+{
+	(void)layers, (void)n_layers, (void)from_slot, (void)to_slot;
+	return MX_E_UNSUPPORTED;
+}
+
+#endif

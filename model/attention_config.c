@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The attention mixer's parameters from a config; the list of names is in plan.h. */
+#include <math.h>
+#include <string.h>
+
+#include "model/plan_build.h"
+
+#define MAX_PARAMS 18
+
+static struct mx_param *next(struct mx_params *p)
+{
+	return (struct mx_param *)&p->items[p->n++];
+}
+
+static void add_int(struct mx_params *p, const char *name, enum mx_param_type type, int64_t v)
+{
+	*next(p) = (struct mx_param){.name = name, .type = type, .i = v, .f = (double)v};
+}
+
+static void add_float(struct mx_params *p, const char *name, double v)
+{
+	*next(p) = (struct mx_param){.name = name, .type = MX_PARAM_FLOAT, .f = v};
+}
+
+struct heads {
+	int64_t heads, kv_heads, dim;
+};
+
+static mx_status read_heads(const struct mx_plan_build *b, const struct mx_scope *scope,
+                            struct heads *out)
+{
+	const struct mx_family *f = b->family;
+	struct heads h = {0};
+	int64_t def;
+	mx_status s =
+		mx_scope_need_int(scope, "num_attention_heads", 1, MX_PLAN_MAX_HEADS, &h.heads, b->err);
+	if (s)
+		return s;
+
+	/* null says "as many as heads" even where absence says something else. */
+	bool null_kv = mx_scope_has(scope, "num_key_value_heads");
+	def = f->default_kv_heads && !null_kv ? f->default_kv_heads : h.heads;
+	s = mx_scope_int(scope, "num_key_value_heads", 1, MX_PLAN_MAX_HEADS, def, &h.kv_heads, b->err);
+	if (s)
+		return s;
+	if (h.heads % h.kv_heads)
+		return mx_fail(b->err, MX_E_RANGE,
+		               "%snum_key_value_heads: %lld does not divide num_attention_heads %lld",
+		               scope->where, (long long)h.kv_heads, (long long)h.heads);
+
+	def = f->default_head_dim;
+	if (!def && !mx_scope_get(scope, "head_dim")) {
+		if (b->plan->width % h.heads)
+			return mx_fail(b->err, MX_E_RANGE,
+			               "%snum_attention_heads: %lld does not divide hidden_size %u",
+			               scope->where, (long long)h.heads, b->plan->width);
+		def = b->plan->width / h.heads;
+		if (def > MX_PLAN_MAX_HEAD_DIM)
+			return mx_fail(b->err, MX_E_RANGE, "%shead_dim: comes to %lld, more than %d",
+			               scope->where, (long long)def, MX_PLAN_MAX_HEAD_DIM);
+	}
+	s = mx_scope_int(scope, "head_dim", 1, MX_PLAN_MAX_HEAD_DIM, def, &h.dim, b->err);
+	if (s)
+		return s;
+	*out = h;
+	return MX_OK;
+}
+
+static mx_status read_biases(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             bool *out_qkv, bool *out_o)
+{
+	const struct mx_family *f = b->family;
+	bool key = false;
+	mx_status s = mx_scope_bool(scope, "attention_bias", false, &key, b->err);
+	if (s)
+		return s;
+	if (key && !f->has_attention_bias && !f->qkv_bias)
+		return mx_fail(b->err, MX_E_UNSUPPORTED,
+		               "attention_bias: true is not supported for model_type '%s'", f->model_type);
+	*out_qkv = f->qkv_bias || key;
+	*out_o = f->has_attention_bias && key;
+	return MX_OK;
+}
+
+static void add_rope(struct mx_params *p, const struct mx_plan_build *b,
+                     const struct mx_rope_config *r)
+{
+	*next(p) = (struct mx_param){.name = "rope", .type = MX_PARAM_STRING, .s = r->type};
+	if (!r->inv_freq)
+		return;
+	add_float(p, "rope_theta", r->theta);
+	add_int(p, "rope_dim", MX_PARAM_INT, r->dim);
+	add_float(p, "rope_factor", r->factor);
+	add_float(p, "rope_attention_factor", r->attention_factor);
+	*next(p) = (struct mx_param){
+		.name = "rope_inv_freq", .type = MX_PARAM_FLOATS, .v = r->inv_freq, .n = r->dim / 2};
+	add_int(p, "rope_max_position", MX_PARAM_INT, b->max_position);
+}
+
+mx_status mx_attention_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                   struct mx_params *out, struct mx_rope_config *out_rope)
+{
+	struct heads h = {0};
+	bool qkv_bias = false, o_bias = false, qk_norm = b->family->qk_norm;
+	double scale = 0;
+	mx_status s = read_heads(b, scope, &h);
+	if (!s)
+		s = read_biases(b, scope, &qkv_bias, &o_bias);
+	if (!s)
+		s = mx_rope_config_read(b, scope, (uint32_t)h.dim, out_rope);
+	if (s)
+		return s;
+	scale = 1 / sqrt((double)h.dim);
+	if (b->family->own) {
+		s = mx_scope_bool(scope, "qk_norm", false, &qk_norm, b->err);
+		if (!s)
+			s = mx_scope_float(scope, "attention_multiplier", 1e-9, 1e9, scale, &scale, b->err);
+		if (s)
+			return s;
+	}
+
+	struct mx_params p = {.items = mx_arena_alloc(b->arena, MAX_PARAMS * sizeof(struct mx_param))};
+	if (!p.items)
+		return mx_plan_no_memory(b);
+	add_int(&p, "window", MX_PARAM_INT, 0);
+	add_int(&p, "heads", MX_PARAM_INT, h.heads);
+	add_int(&p, "kv_heads", MX_PARAM_INT, h.kv_heads);
+	add_int(&p, "head_dim", MX_PARAM_INT, h.dim);
+	add_float(&p, "scale", scale);
+	add_int(&p, "bias", MX_PARAM_BOOL, qkv_bias);
+	add_int(&p, "o_bias", MX_PARAM_BOOL, o_bias);
+	add_int(&p, "qk_norm", MX_PARAM_BOOL, qk_norm);
+	add_float(&p, "norm_eps", b->plan->norm_eps);
+	add_rope(&p, b, out_rope);
+	*out = p;
+	return MX_OK;
+}
+
+mx_status mx_attention_config_window(const struct mx_plan_build *b, const struct mx_params *params,
+                                     int64_t window, struct mx_params *out)
+{
+	struct mx_param *items = mx_arena_alloc(b->arena, params->n * sizeof *items);
+	if (!items)
+		return mx_plan_no_memory(b);
+	memcpy(items, params->items, params->n * sizeof *items);
+	items[0].i = window;
+	items[0].f = (double)window;
+	*out = (struct mx_params){.items = items, .n = params->n};
+	return MX_OK;
+}
+
+mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t *out)
+{
+	int64_t def = mx_scope_has(scope, "sliding_window") ? 0 : b->family->default_window;
+	return mx_scope_int(scope, "sliding_window", 1, INT32_MAX, def, out, b->err);
+}

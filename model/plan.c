@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.json to the layer plan: what all families have in common. */
+#include "model/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/plan_build.h"
+
+#define CONFIG     "config.json"
+#define GENERATION "generation_config.json"
+#define MAX_CONFIG (16u << 20) /* bytes; real ones are a few KiB */
+#define MAX_ARENA  (64u << 20)
+
+static const struct mx_family *const families[] = {
+	&mx_family_llama, &mx_family_mistral, &mx_family_qwen2, &mx_family_qwen3, &mx_family_mixd,
+};
+#define N_FAMILIES (sizeof families / sizeof *families)
+
+struct plan_memory {
+	struct mx_plan plan; /* first: mx_plan_destroy gets its address */
+	struct mx_arena arena;
+};
+
+mx_status mx_plan_no_memory(const struct mx_plan_build *b)
+{
+	return mx_fail(b->err, MX_E_NOMEM, "no memory for the layer plan (at most %u MiB)",
+	               MAX_ARENA >> 20);
+}
+
+mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
+                               struct mx_plan_layer **out)
+{
+	struct mx_plan_layer *layers = mx_arena_alloc(b->arena, n * sizeof *layers);
+	if (!layers)
+		return mx_plan_no_memory(b);
+	b->plan->layers = layers;
+	b->plan->n_layers = n;
+	*out = layers;
+	return MX_OK;
+}
+
+/* "model.layers.INDEX.REST" in the arena, or NULL. */
+static const char *layer_name(const struct mx_plan_build *b, uint32_t index, const char *rest)
+{
+	char name[128];
+	int n = snprintf(name, sizeof name, "model.layers.%u.%s", index, rest);
+	return mx_arena_strndup(b->arena, name, (size_t)n);
+}
+
+mx_status mx_plan_layer_fill(const struct mx_plan_build *b, uint32_t index, const char *mixer,
+                             const char *mixer_dir, const struct mx_params *params,
+                             struct mx_plan_layer *out)
+{
+	const struct mx_scope scope = {.where = "", .outer = b->config};
+	struct mx_plan_block *blocks = mx_arena_alloc(b->arena, 2 * sizeof *blocks);
+	struct mx_plan_mixer *m = mx_arena_alloc(b->arena, sizeof *m);
+	char prefix[32];
+	int64_t width = 0;
+	bool bias = false;
+
+	mx_status s =
+		mx_scope_need_int(&scope, "intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4, &width, b->err);
+	if (!s)
+		s = mx_scope_bool(&scope, "mlp_bias", false, &bias, b->err);
+	if (s)
+		return s;
+	if (bias && !b->family->has_mlp_bias)
+		return mx_fail(b->err, MX_E_UNSUPPORTED,
+		               "mlp_bias: true is not supported for model_type '%s'",
+		               b->family->model_type);
+	if (!blocks || !m)
+		return mx_plan_no_memory(b);
+
+	snprintf(prefix, sizeof prefix, "%s.", mixer_dir);
+	*m = (struct mx_plan_mixer){
+		.mixer = mixer,
+		.prefix = layer_name(b, index, prefix),
+		.params = *params,
+		.in_scale = 1,
+		.out_scale = 1,
+	};
+	blocks[0] = (struct mx_plan_block){
+		.kind = MX_BLOCK_MIXER,
+		.norm = layer_name(b, index, "input_layernorm.weight"),
+		.residual_scale = 1,
+		.mixers = m,
+		.n_mixers = 1,
+	};
+	blocks[1] = (struct mx_plan_block){
+		.kind = MX_BLOCK_MLP,
+		.norm = layer_name(b, index, "post_attention_layernorm.weight"),
+		.residual_scale = 1,
+		.mlp =
+			{
+				.gate = layer_name(b, index, "mlp.gate_proj.weight"),
+				.up = layer_name(b, index, "mlp.up_proj.weight"),
+				.down = layer_name(b, index, "mlp.down_proj.weight"),
+				.bias = bias,
+				.width = (uint32_t)width,
+			},
+	};
+	if (!m->prefix || !blocks[0].norm || !blocks[1].norm || !blocks[1].mlp.gate ||
+	    !blocks[1].mlp.up || !blocks[1].mlp.down)
+		return mx_plan_no_memory(b);
+	*out = (struct mx_plan_layer){.blocks = blocks, .n_blocks = 2};
+	return MX_OK;
+}
+
+static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *scope)
+{
+	const char *type = NULL;
+	mx_status s = mx_scope_string(scope, "model_type", NULL, &type, b->err);
+	if (s)
+		return s;
+	if (!type)
+		return mx_fail(b->err, MX_E_INVALID, "model_type: is missing");
+	for (size_t i = 0; i < N_FAMILIES; i++)
+		if (!strcmp(families[i]->model_type, type)) {
+			b->family = families[i];
+			b->plan->family = families[i]->model_type;
+			return MX_OK;
+		}
+	return mx_fail(b->err, MX_E_UNSUPPORTED,
+	               "model_type: '%.60s' is none of llama, mistral, qwen2, qwen3, mixd", type);
+}
+
+/* What would make the weights or the feed-forward mean something else than we take them for. */
+static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct mx_scope *scope)
+{
+	const char *act = "";
+	if (mx_scope_get(scope, "quantization_config"))
+		return mx_fail(b->err, MX_E_UNSUPPORTED,
+		               "quantization_config: quantized checkpoints are not supported");
+	mx_status s = mx_scope_string(scope, "hidden_act", "silu", &act, b->err);
+	if (s)
+		return s;
+	if (strcmp(act, "silu") && strcmp(act, "swish"))
+		return mx_fail(b->err, MX_E_UNSUPPORTED, "hidden_act: '%.60s' is not silu", act);
+	return MX_OK;
+}
+
+static mx_status read_model(struct mx_plan_build *b)
+{
+	const struct mx_scope scope = {.where = "", .outer = b->config};
+	struct mx_plan *p = b->plan;
+	int64_t width = 0, vocab = 0;
+	double eps = 0;
+	bool tied = false;
+
+	mx_status s = find_family(b, &scope);
+	if (!s)
+		s = refuse_unsupported(b, &scope);
+	if (!s)
+		s = mx_scope_need_int(&scope, "hidden_size", 1, MX_PLAN_MAX_WIDTH, &width, b->err);
+	if (!s)
+		s = mx_scope_need_int(&scope, "vocab_size", 1, MX_PLAN_MAX_VOCAB, &vocab, b->err);
+	if (!s)
+		s = mx_scope_int(&scope, "max_position_embeddings", 1, MX_PLAN_MAX_POSITION,
+		                 b->family->default_max_position, &b->max_position, b->err);
+	if (!s)
+		s = mx_scope_float(&scope, "rms_norm_eps", 0, 1, 1e-6, &eps, b->err);
+	if (!s)
+		s = mx_scope_bool(&scope, "tie_word_embeddings", false, &tied, b->err);
+	if (s)
+		return s;
+	p->width = (uint32_t)width;
+	p->vocab = (uint32_t)vocab;
+	p->norm_eps = (float)eps;
+	p->embed = "model.embed_tokens.weight";
+	p->final_norm = "model.norm.weight";
+	p->lm_head = tied ? p->embed : "lm_head.weight";
+	p->embed_scale = p->logit_scale = 1;
+	return b->family->layers(b);
+}
+
+/* Token ids of config.json stand where generation_config.json is silent, and must be sound even
+ * where it is not. */
+static mx_status read_generation(struct mx_plan_build *b, const json_t *generation)
+{
+	static const char *const keys[] = {"eos_token_id", "bos_token_id"};
+	json_t *ids = json_object();
+	mx_status s = MX_OK;
+	if (!ids)
+		return mx_plan_no_memory(b);
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+		json_t *v = json_object_get(b->config, keys[i]);
+		if (v && json_object_set(ids, keys[i], v))
+			s = mx_plan_no_memory(b);
+	}
+	if (!s)
+		s = mx_generation_config_read(b, ids);
+	json_decref(ids);
+	if (!s && generation) {
+		if (b->err)
+			snprintf(b->err->where, sizeof b->err->where, "%s", GENERATION);
+		s = mx_generation_config_read(b, generation);
+	}
+	return s;
+}
+
+static mx_status build(const json_t *config, const json_t *generation, struct mx_plan **out,
+                       struct mx_err *err)
+{
+	struct plan_memory *m = mx_calloc(1, sizeof *m);
+	if (!m)
+		return mx_fail_at(err, MX_E_NOMEM, CONFIG, "no memory for the layer plan");
+	m->arena.limit = MAX_ARENA;
+	m->plan.bos = m->plan.top_k = -1;
+	struct mx_plan_build b = {.config = config, .plan = &m->plan, .arena = &m->arena, .err = err};
+	if (err)
+		snprintf(err->where, sizeof err->where, "%s", CONFIG);
+	mx_status s = read_model(&b);
+	if (!s)
+		s = read_generation(&b, generation);
+	if (s) {
+		mx_plan_destroy(&m->plan);
+		return s;
+	}
+	if (err)
+		err->where[0] = 0;
+	*out = &m->plan;
+	return MX_OK;
+}
+
+mx_status mx_plan_parse(const char *config, size_t config_len, const char *generation,
+                        size_t generation_len, struct mx_plan **out, struct mx_err *err)
+{
+	json_t *c = NULL, *g = NULL;
+	mx_status s = mx_json_parse(config, config_len, CONFIG, &c, err);
+	if (!s && generation)
+		s = mx_json_parse(generation, generation_len, GENERATION, &g, err);
+	if (!s)
+		s = build(c, g, out, err);
+	json_decref(c);
+	json_decref(g);
+	return s;
+}
+
+/* Reads DIR/NAME. */
+static mx_status slurp(const char *dir, const char *name, char **out, size_t *out_len,
+                       struct mx_err *err)
+{
+	size_t n = strlen(dir) + strlen(name) + 2;
+	char *path = mx_calloc(n, 1);
+	if (!path)
+		return mx_fail_at(err, MX_E_NOMEM, name, "no memory for its path");
+	snprintf(path, n, "%s/%s", dir, name);
+	mx_status s = mx_json_slurp(path, MAX_CONFIG, out, out_len, err);
+	free(path);
+	return s;
+}
+
+mx_status mx_plan_load(const char *dir, struct mx_plan **out, struct mx_err *err)
+{
+	char *config = NULL, *generation = NULL;
+	size_t config_len = 0, generation_len = 0;
+	mx_status s = slurp(dir, CONFIG, &config, &config_len, err);
+	if (!s) {
+		s = slurp(dir, GENERATION, &generation, &generation_len, err);
+		if (s == MX_E_NOTFOUND) { /* the file is optional: what was said of it is not an error */
+			s = MX_OK;
+			if (err)
+				*err = (struct mx_err){0};
+		}
+	}
+	if (!s)
+		s = mx_plan_parse(config, config_len, generation, generation_len, out, err);
+	free(config);
+	free(generation);
+	return s;
+}
+
+void mx_plan_destroy(struct mx_plan *p)
+{
+	if (!p)
+		return;
+	struct plan_memory *m = (struct plan_memory *)p;
+	mx_arena_free(&m->arena);
+	free(m);
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The layer plan: what config.json says of a model, in terms the engine acts on.
+ *
+ * A family (llama, mistral, qwen2, qwen3, mixd) is one translation from
+ * config.json to this. A layer is a list of blocks run in order; a block is a
+ * norm, one or more mixers side by side on the normed input or a feed-forward,
+ * and a scaled residual add. So hybrids, layers with two mixers in parallel and
+ * per-layer multipliers need no new shape.
+ *
+ * The plan is plain data in one arena: no device, no tensors' contents.
+ */
+#ifndef MX_MODEL_PLAN_H
+#define MX_MODEL_PLAN_H
+
+#include "base/status.h"
+#include "mixers/mixer.h"
+
+enum mx_block_kind { MX_BLOCK_MIXER, MX_BLOCK_MLP };
+
+/* One mixer of a block. */
+struct mx_plan_mixer {
+	const char *mixer;  /* registry name: "attention" */
+	const char *prefix; /* tensor name prefix: "model.layers.0.self_attn." */
+	struct mx_params params;
+	float in_scale, out_scale; /* multipliers on its input and output, 1 = none */
+};
+
+/* Gated feed-forward: down(act(gate x) * up x). */
+struct mx_plan_mlp {
+	const char *gate, *up,
+		*down; /* full names of weights; biases are optional tensors beside them */
+	bool bias;
+	uint32_t width; /* intermediate size */
+};
+
+struct mx_plan_block {
+	enum mx_block_kind kind;
+	const char *norm;                   /* full tensor name of the RMSNorm before it */
+	float residual_scale;               /* h += residual_scale * block(norm(h)) */
+	const struct mx_plan_mixer *mixers; /* MX_BLOCK_MIXER: outputs are summed */
+	uint32_t n_mixers;
+	struct mx_plan_mlp mlp; /* MX_BLOCK_MLP */
+};
+
+struct mx_plan_layer {
+	const struct mx_plan_block *blocks;
+	uint32_t n_blocks;
+};
+
+struct mx_plan {
+	const char *family; /* model_type */
+	uint32_t width, vocab, n_layers;
+	uint32_t
+		max_context; /* max_position_embeddings, stretched by rope scaling as the family does */
+	float norm_eps;
+	const char *embed; /* tensor names */
+	const char *final_norm;
+	const char *lm_head;            /* equals embed when tied */
+	float embed_scale, logit_scale; /* multipliers, 1 = none */
+	const struct mx_plan_layer *layers;
+
+	/* From generation_config.json, else config.json. */
+	const int32_t *eos; /* [n_eos] */
+	size_t n_eos;
+	int32_t bos; /* -1 = none */
+	/* Sampling defaults of generation_config.json; NaN / -1 where it is silent. */
+	float temperature, top_p, min_p, repetition_penalty;
+	int32_t top_k;
+};
+
+/* Reads DIR/config.json and generation_config.json (optional). Destroy with mx_plan_destroy. */
+mx_status mx_plan_load(const char *dir, struct mx_plan **out, struct mx_err *err);
+/* The same from texts already in memory; generation may be NULL. */
+mx_status mx_plan_parse(const char *config, size_t config_len, const char *generation,
+                        size_t generation_len, struct mx_plan **out, struct mx_err *err);
+void mx_plan_destroy(struct mx_plan *p); /* takes NULL */
+
+/* Parameters of the "attention" mixer as the families above write them:
+ *   heads, kv_heads, head_dim (INT), window (INT, 0 = none; a token sees itself and window - 1
+ *   before it), scale (FLOAT, of q.k), bias (BOOL: q, k, v), o_bias (BOOL), qk_norm (BOOL),
+ *   norm_eps (FLOAT),
+ *   rope (STRING: none|default|linear|dynamic|llama3|yarn), and unless none: rope_theta (FLOAT),
+ *   rope_dim (INT), rope_factor, rope_attention_factor (FLOAT, 1 = none), rope_inv_freq (FLOATS
+ *   [rope_dim/2], with the scaling applied; for dynamic: the unscaled ones), rope_max_position
+ * (INT, max_position_embeddings: dynamic's Lmax).
+ *
+ * Frequencies are float32 values, computed as transformers 5 does.
+ *
+ * "dynamic" is a function of the absolute position here: a token at position p < Lmax has the
+ * unscaled frequencies; a later one those of the base
+ *     theta * (factor * (p + 1) / Lmax - (factor - 1)) ^ (rope_dim / (rope_dim - 2)).
+ * transformers takes the length fed so far for p + 1, for all tokens of one forward call. So the
+ * two agree for every prompt up to Lmax and whatever is generated after it, token by token; in a
+ * prompt longer than Lmax, transformers' result depends on how the prompt was cut into calls, and
+ * ours is the one of feeding it token by token. (vLLM uses one base for all positions, that of p +
+ * 1 = factor * Lmax, and so differs from transformers for short prompts too.) Only a function of
+ * the position keeps results equal bit for bit however a prompt is chunked.
+ */
+
+#endif

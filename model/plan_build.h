@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of the config reader share. Internal to model/. */
+#ifndef MX_MODEL_PLAN_BUILD_H
+#define MX_MODEL_PLAN_BUILD_H
+
+#include <jansson.h>
+
+#include "base/mem.h"
+#include "model/config_json.h"
+#include "model/plan.h"
+
+/* Bounds of what a config may ask for: far above any model, far below overflow. */
+#define MX_PLAN_MAX_LAYERS   1024
+#define MX_PLAN_MAX_WIDTH    (1 << 20)
+#define MX_PLAN_MAX_VOCAB    (1 << 24)
+#define MX_PLAN_MAX_HEADS    (1 << 16)
+#define MX_PLAN_MAX_HEAD_DIM 1024
+#define MX_PLAN_MAX_POSITION (1 << 30)
+
+/* Which layers look back only sliding_window tokens. */
+enum mx_window_rule {
+	MX_WINDOW_NONE,   /* the family has no window, whatever the config says */
+	MX_WINDOW_ALL,    /* every layer, unless sliding_window is null (Mistral) */
+	MX_WINDOW_LAYERS, /* by use_sliding_window, then layer_types or max_window_layers (Qwen) */
+	MX_WINDOW_OWN,    /* each layer that has the key (mixd) */
+};
+
+struct mx_plan_build;
+
+/* One model_type. The defaults are those of transformers' configuration classes: a config written
+ * by them may leave such keys out. */
+struct mx_family {
+	const char *model_type;
+	int64_t default_kv_heads;     /* 0 = as many as heads */
+	int64_t default_head_dim;     /* 0 = hidden_size / heads */
+	int64_t default_max_position; /* max_position_embeddings */
+	int64_t default_window;       /* sliding_window when the key is absent */
+	enum mx_window_rule window;
+	bool qkv_bias;           /* q, k and v always have a bias, o never */
+	bool has_attention_bias; /* the key attention_bias is obeyed */
+	bool has_mlp_bias;
+	bool qk_norm;
+	bool own; /* our format: qk_norm, partial rotary, rope "none", attention_multiplier */
+	/* Fills plan->layers and n_layers. */
+	mx_status (*layers)(struct mx_plan_build *b);
+};
+
+extern const struct mx_family mx_family_llama, mx_family_mistral, mx_family_qwen2, mx_family_qwen3,
+	mx_family_mixd;
+
+struct mx_plan_build {
+	const struct mx_family *family;
+	const json_t *config;
+	struct mx_plan *plan; /* width and vocab are set before layers() */
+	struct mx_arena *arena;
+	int64_t max_position; /* max_position_embeddings */
+	struct mx_err *err;
+};
+
+/* Rotary embedding as a config says it, ready for params. */
+struct mx_rope_config {
+	const char *type; /* static: none, default, linear, dynamic, llama3, yarn */
+	double theta, factor, attention_factor;
+	uint32_t dim;
+	const double *inv_freq; /* [dim/2] in the arena */
+	double max_context;     /* tokens the scaling is made for */
+};
+
+/* Reads rope_scaling or rope_parameters, and rope_theta, for heads of `head_dim`. */
+mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                              uint32_t head_dim, struct mx_rope_config *out);
+
+/* The attention mixer's parameters for one layer, without `window` (that is items[0] and 0 here;
+ * the caller sets it). *out_rope is for the caller's interest. */
+mx_status mx_attention_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                   struct mx_params *out, struct mx_rope_config *out_rope);
+
+/* Copies `params` with another window; shares everything else. */
+mx_status mx_attention_config_window(const struct mx_plan_build *b, const struct mx_params *params,
+                                     int64_t window, struct mx_params *out);
+
+/* sliding_window of that scope: 0 = none. The key's absence gives the family's default. */
+mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t *out);
+
+/* Fills one layer as every family here has it: a mixer block and a feed-forward block.
+ * `mixer_dir` is "self_attn" or "mixer". */
+mx_status mx_plan_layer_fill(const struct mx_plan_build *b, uint32_t index, const char *mixer,
+                             const char *mixer_dir, const struct mx_params *params,
+                             struct mx_plan_layer *out);
+
+/* Array of n zeroed layers in the arena, set as the plan's. */
+mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
+                               struct mx_plan_layer **out);
+
+mx_status mx_plan_no_memory(const struct mx_plan_build *b);
+
+/* EOS, BOS and sampling defaults; generation may be NULL. vocab must be set. */
+mx_status mx_generation_config_read(const struct mx_plan_build *b, const json_t *generation);
+
+#endif

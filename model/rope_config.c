@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rotary embedding parameters from either spelling of a config: rope_theta with
+ * rope_scaling, or transformers 5's rope_parameters.
+ *
+ * The formulas and their order of rounding are those of transformers 5
+ * (modeling_rope_utils.py): frequencies in float32, YaRN's borders in double.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "model/plan_build.h"
+
+#define TWO_PI 6.283185307179586476925
+
+/* The config's dictionary, with the names to put before its keys in messages. */
+struct rope_source {
+	struct mx_scope dict;         /* rope_scaling or rope_parameters; empty if there is none */
+	const struct mx_scope *model; /* the keys around it */
+	const struct mx_plan_build *b;
+};
+
+/* What find_dict returns for one object: rope_scaling if it says anything, else rope_parameters. */
+static const json_t *dict_of(const json_t *object, const char **out_where)
+{
+	const json_t *d = json_object_get(object, "rope_scaling");
+	*out_where = "rope_scaling.";
+	if (d && !json_is_null(d) && !(json_is_object(d) && json_object_size(d) == 0))
+		return d;
+	*out_where = "rope_parameters.";
+	d = json_object_get(object, "rope_parameters");
+	return json_is_null(d) ? NULL : d;
+}
+
+static mx_status find_dict(struct rope_source *src)
+{
+	const char *where = "", *key;
+	const json_t *d = dict_of(src->model->inner, &where);
+	json_t *v;
+	double number;
+	if (!d)
+		d = dict_of(src->model->outer, &where);
+	if (d && !json_is_object(d))
+		return mx_fail(src->b->err, MX_E_INVALID, "%.*s: must be an object", (int)strlen(where) - 1,
+		               where);
+	json_object_foreach(
+		(json_t *)d, key,
+		v) if (json_is_object(v) &&
+	           !mx_json_number(v, &number)) return mx_fail(src->b->err, MX_E_UNSUPPORTED,
+	                                                       "%s%.60s: rope parameters by type of "
+	                                                       "layer are not supported",
+	                                                       where, key);
+	src->dict = (struct mx_scope){.where = where, .inner = d};
+	return MX_OK;
+}
+
+static mx_status read_type(const struct rope_source *src, const char **out)
+{
+	static const char *const known[] = {"default", "linear", "dynamic", "llama3", "yarn", "none"};
+	const char *type = "";
+	const char *key = mx_scope_get(&src->dict, "rope_type") ? "rope_type" : "type";
+	mx_status s = mx_scope_string(&src->dict, key, "default", &type, src->b->err);
+	if (s)
+		return s;
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+		if (!strcmp(type, known[i]) && (src->b->family->own || strcmp(type, "none"))) {
+			*out = known[i];
+			return MX_OK;
+		}
+	return mx_fail(src->b->err, MX_E_UNSUPPORTED,
+	               "%s%s: '%.60s' is none of default, linear, dynamic, llama3, yarn",
+	               src->dict.where, key, type);
+}
+
+/* The number of rotated dimensions of a head. */
+static mx_status read_dim(const struct rope_source *src, uint32_t head_dim, uint32_t *out)
+{
+	struct mx_err *err = src->b->err;
+	const struct mx_scope *from =
+		mx_scope_get(&src->dict, "partial_rotary_factor") ? &src->dict : src->model;
+	double part = 1;
+	mx_status s = mx_scope_float(from, "partial_rotary_factor", 0, 1, 1, &part, err);
+	if (s)
+		return s;
+	if (part != 1 && !src->b->family->own)
+		return mx_fail(err, MX_E_UNSUPPORTED,
+		               "%spartial_rotary_factor: %g is not supported for model_type '%s'",
+		               from->where, part, src->b->family->model_type);
+	uint32_t dim = (uint32_t)(head_dim * part);
+	if (dim < 2 || dim % 2)
+		return mx_fail(err, MX_E_RANGE,
+		               "head_dim: rope over %u dimensions, which must be even and 2 or more", dim);
+	*out = dim;
+	return MX_OK;
+}
+
+static mx_status read_original(const struct rope_source *src, int64_t *out)
+{
+	static const char key[] = "original_max_position_embeddings";
+	/* Beside the dictionary it wins over the one inside, as in transformers. */
+	const struct mx_scope *from = mx_scope_get(src->model, key) ? src->model : &src->dict;
+	return mx_scope_int(from, key, 1, MX_PLAN_MAX_POSITION, src->b->max_position, out, src->b->err);
+}
+
+static mx_status read_factor(const struct rope_source *src, double *out)
+{
+	if (!mx_scope_get(&src->dict, "factor"))
+		return mx_fail(src->b->err, MX_E_INVALID, "%sfactor: is missing", src->dict.where);
+	return mx_scope_float(&src->dict, "factor", 1, 1e6, 1, out, src->b->err);
+}
+
+/* Llama 3's: long wavelengths are stretched, short ones kept, those between blended. */
+static mx_status scale_llama3(const struct rope_source *src, const struct mx_rope_config *r,
+                              double *inv)
+{
+	double lo = 0, hi = 0;
+	int64_t original = 0;
+	struct mx_err *err = src->b->err;
+	for (int i = 0; i < 2; i++) {
+		const char *key = i ? "high_freq_factor" : "low_freq_factor";
+		if (!mx_scope_get(&src->dict, key))
+			return mx_fail(err, MX_E_INVALID, "%s%s: is missing", src->dict.where, key);
+	}
+	mx_status s = mx_scope_float(&src->dict, "low_freq_factor", 1e-6, 1e6, 1, &lo, err);
+	if (!s)
+		s = mx_scope_float(&src->dict, "high_freq_factor", 1e-6, 1e6, 4, &hi, err);
+	if (!s)
+		s = read_original(src, &original);
+	if (s)
+		return s;
+	if (!(hi > lo))
+		return mx_fail(err, MX_E_RANGE, "%shigh_freq_factor: %g is not above low_freq_factor %g",
+		               src->dict.where, hi, lo);
+
+	const float f = (float)r->factor, l0 = (float)original;
+	for (uint32_t i = 0; i < r->dim / 2; i++) {
+		float freq = (float)inv[i], wavelen = (float)TWO_PI / freq;
+		float smooth = (l0 / wavelen - (float)lo) / (float)(hi - lo);
+		if (wavelen > (float)((double)original / lo))
+			inv[i] = freq / f;
+		else if (!(wavelen < (float)((double)original / hi)))
+			inv[i] = (1 - smooth) * freq / f + smooth * freq;
+	}
+	return MX_OK;
+}
+
+/* YaRN's magnitude of a stretch: 0.1 m ln(s) + 1. */
+static double yarn_magnitude(double scale, double m)
+{
+	return scale <= 1 ? 1 : 0.1 * m * log(scale) + 1;
+}
+
+static mx_status yarn_attention_factor(const struct rope_source *src, double factor, double *out)
+{
+	double m = 0, m_all = 0;
+	struct mx_err *err = src->b->err;
+	mx_status s = mx_scope_float(&src->dict, "mscale", 0, 1e3, 0, &m, err);
+	if (!s)
+		s = mx_scope_float(&src->dict, "mscale_all_dim", 0, 1e3, 0, &m_all, err);
+	if (s)
+		return s;
+	double def = m > 0 && m_all > 0 ? yarn_magnitude(factor, m) / yarn_magnitude(factor, m_all)
+	                                : yarn_magnitude(factor, 1);
+	return mx_scope_float(&src->dict, "attention_factor", 1e-6, 1e6, def, out, err);
+}
+
+/* YaRN (arXiv 2309.00071): dimensions that turn often are kept, those that turn less than
+ * beta_slow times in the original length are stretched, with a ramp between. */
+static mx_status scale_yarn(const struct rope_source *src, struct mx_rope_config *r, double *inv)
+{
+	struct mx_err *err = src->b->err;
+	int64_t original = 0;
+	double fast = 0, slow = 0;
+	bool truncate = true;
+	mx_status s = read_original(src, &original);
+	if (!s && !mx_scope_get(&src->dict, "factor"))
+		r->factor = (double)src->b->max_position / (double)original;
+	else if (!s)
+		s = read_factor(src, &r->factor);
+	if (!s)
+		s = yarn_attention_factor(src, r->factor, &r->attention_factor);
+	if (!s)
+		s = mx_scope_float(&src->dict, "beta_fast", 0, 1e6, 0, &fast, err);
+	if (!s)
+		s = mx_scope_float(&src->dict, "beta_slow", 0, 1e6, 0, &slow, err);
+	if (!s)
+		s = mx_scope_bool(&src->dict, "truncate", true, &truncate, err);
+	if (s)
+		return s;
+	r->max_context = (double)original * r->factor;
+
+	const double dim = r->dim, turn = 2 * log(r->theta);
+	double low = dim * log((double)original / ((fast > 0 ? fast : 32) * TWO_PI)) / turn;
+	double high = dim * log((double)original / ((slow > 0 ? slow : 1) * TWO_PI)) / turn;
+	if (truncate) {
+		low = floor(low);
+		high = ceil(high);
+	}
+	low = fmax(low, 0);
+	high = fmin(high, dim - 1);
+	if (low == high)
+		high += 0.001;
+	for (uint32_t i = 0; i < r->dim / 2; i++) {
+		float ramp = ((float)i - (float)low) / (float)(high - low);
+		float keep = 1 - fminf(fmaxf(ramp, 0), 1);
+		float freq = (float)inv[i], stretched = 1 / ((float)r->factor * (1 / freq));
+		inv[i] = stretched * (1 - keep) + freq * keep;
+	}
+	return MX_OK;
+}
+
+static mx_status scale(const struct rope_source *src, struct mx_rope_config *r, double *inv)
+{
+	mx_status s;
+	if (!strcmp(r->type, "default"))
+		return MX_OK;
+	if (!strcmp(r->type, "yarn"))
+		return scale_yarn(src, r, inv);
+	if ((s = read_factor(src, &r->factor)))
+		return s;
+	if (!strcmp(r->type, "llama3"))
+		return scale_llama3(src, r, inv);
+
+	r->max_context *= r->factor;
+	if (!strcmp(r->type, "linear"))
+		for (uint32_t i = 0; i < r->dim / 2; i++)
+			inv[i] = (float)inv[i] / (float)r->factor;
+	else if (r->dim < 4) /* dynamic: its exponent is dim / (dim - 2) */
+		return mx_fail(src->b->err, MX_E_RANGE, "head_dim: dynamic rope needs 4 dimensions, not %u",
+		               r->dim);
+	return MX_OK;
+}
+
+mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                              uint32_t head_dim, struct mx_rope_config *out)
+{
+	struct rope_source src = {.model = scope, .b = b};
+	struct mx_rope_config r = {
+		.factor = 1,
+		.attention_factor = 1,
+		.max_context = (double)b->max_position,
+	};
+	mx_status s = find_dict(&src);
+	if (!s)
+		s = read_type(&src, &r.type);
+	if (s)
+		return s;
+	if (!strcmp(r.type, "none")) {
+		*out = r;
+		return MX_OK;
+	}
+
+	s = read_dim(&src, head_dim, &r.dim);
+	if (s)
+		return s;
+	const struct mx_scope *from = mx_scope_get(&src.dict, "rope_theta") ? &src.dict : scope;
+	s = mx_scope_float(from, "rope_theta", 1.0001, 1e18, 10000, &r.theta, b->err);
+	if (s)
+		return s;
+	double *inv = mx_arena_alloc(b->arena, r.dim / 2 * sizeof *inv);
+	if (!inv)
+		return mx_plan_no_memory(b);
+	for (uint32_t i = 0; i < r.dim / 2; i++)
+		inv[i] = 1 / (float)pow((float)r.theta, (float)(2 * i) / (float)r.dim);
+	s = scale(&src, &r, inv);
+	if (s)
+		return s;
+	for (uint32_t i = 0; i < r.dim / 2; i++)
+		if (!(inv[i] > 0) || !isfinite(inv[i]))
+			return mx_fail(b->err, MX_E_RANGE, "%srope_theta: frequency %u comes to %g",
+			               from->where, i, inv[i]);
+	r.inv_freq = inv;
+	*out = r;
+	return MX_OK;
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading typed members of a JSON object. */
+#include "proto/parse.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+static const char *type_name(const json_t *v)
+{
+	switch (json_typeof(v)) {
+	case JSON_OBJECT: return "an object";
+	case JSON_ARRAY: return "an array";
+	case JSON_STRING: return "a string";
+	case JSON_INTEGER: return "an integer";
+	case JSON_REAL: return "a number";
+	case JSON_TRUE:
+	case JSON_FALSE: return "a boolean";
+	default: return "null";
+	}
+}
+
+/* Whether the digits of an integer are beyond an int64. */
+static bool too_big(const char *digits, size_t n, bool negative)
+{
+	const char *limit = negative ? "9223372036854775808" : "9223372036854775807";
+	while (n && *digits == '0') {
+		digits++;
+		n--;
+	}
+	return n > 19 || (n == 19 && memcmp(digits, limit, 19) > 0);
+}
+
+/* A copy of the body whose integers beyond an int64 are written as reals (".0" behind them). The
+ * rest is as it was, so every other number keeps its exact value. */
+static void widen_integers(const char *body, size_t len, struct mx_buf *out)
+{
+	bool string = false;
+	for (size_t i = 0; i < len;) {
+		size_t from = i;
+		char c = body[i++];
+		if (string && c == '\\' && i < len)
+			i++;
+		else if (c == '"')
+			string = !string;
+		bool number = !string && c >= '0' && c <= '9';
+		while (number && i < len && body[i] >= '0' && body[i] <= '9')
+			i++;
+		mx_buf_append(out, body + from, i - from);
+		if (!number || (i < len && strchr(".eE", body[i])))
+			continue;
+		char before = from > 0 ? body[from - 1] : 0;
+		bool part = before && strchr(".eE+", before); /* of a real; or an exponent's sign, below */
+		bool negative = before == '-';
+		if (negative && from > 1 && (body[from - 2] == 'e' || body[from - 2] == 'E'))
+			part = true;
+		if (!part && too_big(body + from, i - from, negative))
+			mx_buf_puts(out, ".0");
+	}
+}
+
+/* json_loadb that takes integers of any size: jansson refuses a body for one that nobody reads. */
+static json_t *load(const char *body, size_t len, json_error_t *e)
+{
+	json_t *root = json_loadb(body, len, JSON_ALLOW_NUL, e);
+	if (root || json_error_code(e) != json_error_numeric_overflow)
+		return root;
+	struct mx_buf wide = {0};
+	widen_integers(body, len, &wide);
+	if (wide.failed)
+		e->text[0] = 0; /* out of memory */
+	else
+		root = json_loadb(mx_buf_str(&wide), wide.len, JSON_ALLOW_NUL, e);
+	mx_buf_free(&wide);
+	return root;
+}
+
+mx_status mx_parse_object(const char *body, size_t len, json_t **out, struct mx_api_error *err)
+{
+	json_error_t e;
+	if (len == 0)
+		return mx_api_fail(err, 400, "invalid_json", NULL, "malformed JSON: the body is empty");
+	json_t *root = load(body, len, &e);
+	if (!root) {
+		/* jansson says nothing at all when memory runs out */
+		if (json_error_code(&e) == json_error_out_of_memory || !e.text[0])
+			return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+		return mx_api_fail(err, 400, "invalid_json", NULL,
+		                   "malformed JSON at line %d, column %d (byte %d): %s", e.line, e.column,
+		                   e.position, e.text);
+	}
+	if (!json_is_object(root)) {
+		mx_status s = mx_api_fail(err, 400, "invalid_type", NULL,
+		                          "the body must be a JSON object, but it is %s", type_name(root));
+		json_decref(root);
+		return s;
+	}
+	*out = root;
+	return MX_OK;
+}
+
+json_t *mx_parse_get(const json_t *o, const char *name)
+{
+	json_t *v = json_object_get(o, name);
+	return json_is_null(v) ? NULL : v;
+}
+
+mx_status mx_parse_wrong_type(struct mx_api_error *err, const char *name, const char *expected,
+                              const json_t *found)
+{
+	return mx_api_fail(err, 400, "invalid_type", name, "'%s' must be %s, but it is %s", name,
+	                   expected, type_name(found));
+}
+
+mx_status mx_parse_unsupported(struct mx_api_error *err, const char *name, const char *why)
+{
+	return mx_api_fail(err, 400, "unsupported_parameter", name, "'%s' is not supported: %s", name,
+	                   why);
+}
+
+mx_status mx_parse_bool(const json_t *o, const char *name, bool *out, struct mx_api_error *err)
+{
+	const json_t *v = mx_parse_get(o, name);
+	if (!v)
+		return MX_OK;
+	if (!json_is_boolean(v))
+		return mx_parse_wrong_type(err, name, "a boolean", v);
+	*out = json_is_true(v);
+	return MX_OK;
+}
+
+mx_status mx_parse_int(const json_t *o, const char *name, int64_t min, int64_t max, int64_t *out,
+                       struct mx_api_error *err)
+{
+	const json_t *v = mx_parse_get(o, name);
+	if (!v)
+		return MX_OK;
+	int64_t i;
+	double real = json_real_value(v);
+	if (json_is_integer(v)) {
+		i = json_integer_value(v);
+	} else if (json_is_real(v) && real == floor(real) && fabs(real) < 0x1p63) {
+		i = (int64_t)real; /* 16.0 is an integer in some clients' hands */
+	} else if (json_is_real(v) && fabs(real) >= 0x1p63) {
+		return mx_api_fail(err, 400, "invalid_value", name,
+		                   "'%s' must be between %" PRId64 " and %" PRId64 ", but it is %g", name,
+		                   min, max, real);
+	} else {
+		return mx_parse_wrong_type(err, name, "an integer", v);
+	}
+	if (i < min || i > max)
+		return mx_api_fail(err, 400, "invalid_value", name,
+		                   "'%s' must be between %" PRId64 " and %" PRId64 ", but it is %" PRId64,
+		                   name, min, max, i);
+	*out = i;
+	return MX_OK;
+}
+
+mx_status mx_parse_text(const json_t *o, const char *name, struct mx_api_text *out,
+                        struct mx_api_error *err)
+{
+	const json_t *v = mx_parse_get(o, name);
+	if (!v)
+		return MX_OK;
+	if (!json_is_string(v))
+		return mx_parse_wrong_type(err, name, "a string", v);
+	*out = (struct mx_api_text){json_string_value(v), json_string_length(v)};
+	return MX_OK;
+}
+
+mx_status mx_parse_container(const json_t *o, const char *name, json_type type, json_t **out,
+                             struct mx_api_error *err)
+{
+	json_t *v = mx_parse_get(o, name);
+	if (!v)
+		return MX_OK;
+	if (json_typeof(v) != type)
+		return mx_parse_wrong_type(err, name, type == JSON_ARRAY ? "an array" : "an object", v);
+	*out = v;
+	return MX_OK;
+}
+
+mx_status mx_parse_ids(const json_t *array, const char *name, struct mx_arena *arena,
+                       const int32_t **out, uint32_t *out_n, struct mx_api_error *err)
+{
+	size_t n = json_array_size(array);
+	int32_t *ids = mx_arena_alloc(arena, (n ? n : 1) * sizeof(*ids));
+	if (!ids)
+		return mx_api_fail(err, 503, "out_of_memory", name, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		const json_t *v = json_array_get(array, i);
+		if (json_is_real(v) && fabs(json_real_value(v)) >= 0x1p63)
+			return mx_api_fail(err, 400, "invalid_value", name,
+			                   "'%s' holds %g at element %zu, which is no token id", name,
+			                   json_real_value(v), i);
+		if (!json_is_integer(v))
+			return mx_api_fail(err, 400, "invalid_type", name,
+			                   "'%s' must hold token ids, but its element %zu is %s", name, i,
+			                   type_name(v));
+		json_int_t id = json_integer_value(v);
+		if (id < 0 || id > INT32_MAX)
+			return mx_api_fail(err, 400, "invalid_value", name,
+			                   "'%s' holds %" JSON_INTEGER_FORMAT
+			                   " at element %zu, which is no token id",
+			                   name, id, i);
+		ids[i] = (int32_t)id;
+	}
+	*out = ids;
+	*out_n = (uint32_t)n;
+	return MX_OK;
+}

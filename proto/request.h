@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests of the OpenAI API as plain structs.
+ *
+ * Parsing checks everything that can be checked without the model: types,
+ * ranges, combinations. Unknown fields are ignored; fields that would change
+ * the answer in a way we cannot do are refused. A request owns its memory and
+ * is freed with mx_api_request_free; strings and arrays point into it.
+ */
+#ifndef MX_PROTO_REQUEST_H
+#define MX_PROTO_REQUEST_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/mem.h"
+#include "device/device.h" /* struct mx_logit_bias */
+#include "proto/error.h"
+
+#define MX_API_MAX_CHOICES  128  /* n */
+#define MX_API_MAX_PROMPTS  2048 /* prompts of one request */
+#define MX_API_MAX_STOPS    64   /* stop strings, and stop token ids */
+#define MX_API_MAX_STOP_LEN 1024 /* bytes of a stop string */
+#define MX_API_MAX_BIAS     1024 /* entries of logit_bias */
+#define MX_API_UNSET        INT32_MIN
+
+enum mx_api_kind { MX_API_COMPLETION = 1, MX_API_CHAT = 2 };
+
+struct mx_api_text {
+	const char *s; /* NULL = absent; may hold NULs */
+	size_t len;
+};
+
+/* One prompt: token ids if ids is not NULL, else text. */
+struct mx_api_prompt {
+	struct mx_api_text text;
+	const int32_t *ids; /* [n_ids], each >= 0 */
+	uint32_t n_ids;
+};
+
+struct mx_api_request {
+	enum mx_api_kind kind;
+	struct mx_api_text model;
+
+	/* Completions. */
+	const struct mx_api_prompt *prompts; /* [n_prompts], at least 1 */
+	uint32_t n_prompts;
+	bool echo;
+
+	/* Chat; borrowed from root. */
+	json_t *messages;      /* contents made of text parts are joined to one string */
+	json_t *tools;         /* NULL = none */
+	json_t *documents;     /* NULL = none */
+	json_t *template_vars; /* chat_template_kwargs, NULL = none */
+	bool add_generation_prompt;
+
+	/* Floats: NaN where the request is silent; top_k: MX_API_UNSET. */
+	float temperature, top_p, min_p, repetition_penalty;
+	float presence_penalty, frequency_penalty; /* 0 where silent */
+	int32_t top_k;                             /* 0 = off */
+	const struct mx_logit_bias *bias;          /* [n_bias] */
+	uint32_t n_bias;
+	bool has_seed;
+	uint64_t seed;
+
+	int32_t n;               /* choices per prompt */
+	int32_t max_tokens;      /* -1 = as many as fit */
+	bool max_tokens_default; /* not the client's word: may be cut to what fits */
+	int32_t min_tokens;
+	bool ignore_eos;
+	const struct mx_api_text *stops; /* [n_stops], none empty */
+	uint32_t n_stops;
+	const int32_t *stop_ids; /* [n_stop_ids] */
+	uint32_t n_stop_ids;
+	bool include_stop; /* the stop string stays in the text */
+
+	int32_t logprobs; /* -1 = none, else the number of alternatives */
+	bool return_token_ids;
+	bool add_special, skip_special;
+	bool stream, include_usage, continuous_usage;
+	int32_t priority; /* lower is served first */
+	struct mx_api_text cache_salt;
+
+	/* The memory of all this. */
+	struct mx_arena arena;
+	json_t *root;
+};
+
+/* Parses the body of /v1/completions or /v1/chat/completions. On failure *err is filled and *out is
+ * not touched. */
+mx_status mx_api_parse(enum mx_api_kind kind, const char *body, size_t len,
+                       struct mx_api_request *out, struct mx_api_error *err);
+void mx_api_request_free(struct mx_api_request *r); /* takes NULL and zeroed requests */
+
+/* /tokenize: a text ({"prompt"} or {"content"}) or a chat ({"messages"}). */
+struct mx_api_tokenize {
+	struct mx_api_text model;
+	struct mx_api_text text; /* s is NULL for a chat */
+	json_t *messages, *tools, *template_vars;
+	bool add_generation_prompt;
+	bool add_special;
+	bool pieces; /* token_strs wanted */
+	json_t *root;
+};
+mx_status mx_api_parse_tokenize(const char *body, size_t len, struct mx_api_tokenize *out,
+                                struct mx_api_error *err);
+void mx_api_tokenize_free(struct mx_api_tokenize *r);
+
+/* /detokenize */
+struct mx_api_detokenize {
+	struct mx_api_text model;
+	const int32_t *ids; /* each >= 0 */
+	uint32_t n_ids;
+	bool skip_special;
+	struct mx_arena arena;
+	json_t *root;
+};
+mx_status mx_api_parse_detokenize(const char *body, size_t len, struct mx_api_detokenize *out,
+                                  struct mx_api_error *err);
+void mx_api_detokenize_free(struct mx_api_detokenize *r);
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages, tools and template switches of a chat. */
+#include <string.h>
+
+#include "base/buf.h"
+#include "proto/parse.h"
+
+/* Content given as a list of text parts becomes one string, parts on lines of their own, since
+ * the templates of text models expect strings. */
+static mx_status join_parts(json_t *message, const json_t *parts, struct mx_api_error *err)
+{
+	struct mx_buf text = {0};
+	mx_status s = MX_OK;
+	for (size_t i = 0; i < json_array_size(parts) && s == MX_OK; i++) {
+		const json_t *part = json_array_get(parts, i);
+		const char *type = json_string_value(json_object_get(part, "type"));
+		const json_t *t = json_object_get(part, "text");
+		if (!json_is_object(part) || !type)
+			s = mx_api_fail(err, 400, "invalid_type", "messages",
+			                "a part of a message's content must be an object with a type");
+		else if (strcmp(type, "text"))
+			s = mx_api_fail(err, 400, "unsupported_parameter", "messages",
+			                "content of type '%.40s' is not supported: only text is", type);
+		else if (!json_is_string(t))
+			s = mx_api_fail(err, 400, "invalid_type", "messages",
+			                "a part of type 'text' must have a string 'text'");
+		if (s != MX_OK)
+			break;
+		if (i)
+			mx_buf_putc(&text, '\n');
+		mx_buf_append(&text, json_string_value(t), json_string_length(t));
+	}
+	if (s == MX_OK &&
+	    (text.failed ||
+	     json_object_set_new(message, "content", json_stringn(mx_buf_str(&text), text.len))))
+		s = mx_api_fail(err, 503, "out_of_memory", "messages", "out of memory");
+	mx_buf_free(&text);
+	return s;
+}
+
+/* Templates take the arguments of past tool calls as objects; clients send them as JSON texts. */
+static void open_arguments(json_t *message)
+{
+	size_t i;
+	json_t *call;
+	json_array_foreach(json_object_get(message, "tool_calls"), i, call)
+	{
+		json_t *function = json_object_get(call, "function");
+		const json_t *text = json_object_get(function, "arguments");
+		if (!json_is_string(text))
+			continue;
+		json_t *parsed =
+			json_loadb(json_string_value(text), json_string_length(text), JSON_ALLOW_NUL, NULL);
+		if (json_is_object(parsed))
+			json_object_set(function, "arguments", parsed);
+		json_decref(parsed);
+	}
+}
+
+mx_status mx_parse_messages(json_t *root, json_t **out, struct mx_api_error *err)
+{
+	json_t *messages = NULL;
+	mx_status s = mx_parse_container(root, "messages", JSON_ARRAY, &messages, err);
+	if (s != MX_OK)
+		return s;
+	if (!messages)
+		return mx_api_fail(err, 400, "missing_required_parameter", "messages",
+		                   "'messages' is required");
+	if (json_array_size(messages) == 0)
+		return mx_api_fail(err, 400, "invalid_value", "messages", "'messages' is empty");
+	size_t i;
+	json_t *message;
+	json_array_foreach(messages, i, message)
+	{
+		if (!json_is_object(message))
+			return mx_parse_wrong_type(err, "messages", "a list of objects", message);
+		if (!json_is_string(json_object_get(message, "role")))
+			return mx_api_fail(err, 400, "invalid_type", "messages",
+			                   "message %zu must have a string 'role'", i);
+		const json_t *content = mx_parse_get(message, "content");
+		if (json_is_array(content)) {
+			s = join_parts(message, content, err);
+			if (s != MX_OK)
+				return s;
+		} else if (content && !json_is_string(content)) {
+			return mx_api_fail(err, 400, "invalid_type", "messages",
+			                   "the content of message %zu must be a string or a list of parts", i);
+		}
+		open_arguments(message);
+	}
+	*out = messages;
+	return MX_OK;
+}
+
+/* "none" hides the tools; a choice that would force a call needs constrained output. */
+static mx_status parse_tool_choice(struct mx_api_request *r, struct mx_api_error *err)
+{
+	const json_t *v = mx_parse_get(r->root, "tool_choice");
+	if (!v)
+		return MX_OK;
+	const char *word = json_string_value(v);
+	if (word && !strcmp(word, "auto"))
+		return MX_OK;
+	if (word && !strcmp(word, "none")) {
+		r->tools = NULL;
+		return MX_OK;
+	}
+	if (!word && !json_is_object(v))
+		return mx_parse_wrong_type(err, "tool_choice", "a string or an object", v);
+	return mx_parse_unsupported(err, "tool_choice", "only 'auto' and 'none' are");
+}
+
+mx_status mx_parse_chat(struct mx_api_request *r, struct mx_api_error *err)
+{
+	mx_status s = mx_parse_messages(r->root, &r->messages, err);
+	if (s == MX_OK)
+		s = mx_parse_container(r->root, "tools", JSON_ARRAY, &r->tools, err);
+	if (s == MX_OK)
+		s = parse_tool_choice(r, err);
+	if (s == MX_OK)
+		s = mx_parse_container(r->root, "documents", JSON_ARRAY, &r->documents, err);
+	if (s == MX_OK)
+		s = mx_parse_container(r->root, "chat_template_kwargs", JSON_OBJECT, &r->template_vars,
+		                       err);
+	if (s == MX_OK)
+		s = mx_parse_bool(r->root, "add_generation_prompt", &r->add_generation_prompt, err);
+	bool on = false;
+	if (s == MX_OK)
+		s = mx_parse_bool(r->root, "continue_final_message", &on, err);
+	if (s == MX_OK && on)
+		return mx_parse_unsupported(err, "continue_final_message",
+		                            "send the text so far to /v1/completions instead");
+	if (s == MX_OK)
+		s = mx_parse_bool(r->root, "echo", &on, err);
+	if (s == MX_OK && on)
+		return mx_parse_unsupported(err, "echo", "it is for /v1/completions only");
+	if (s == MX_OK && mx_parse_get(r->root, "chat_template"))
+		return mx_parse_unsupported(err, "chat_template", "the checkpoint's own is used");
+	return s;
+}

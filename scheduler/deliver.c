@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What came of a step: figures, callbacks, and the end of requests. Engine thread only. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "scheduler/internal.h"
+
+/* ---- the end of a request ---- */
+
+static void running_remove(struct mx_sched *s, const struct mx_req *r)
+{
+	for (uint32_t i = 0; i < s->n_running; i++)
+		if (s->running[i] == r) {
+			s->n_running--;
+			memmove(&s->running[i], &s->running[i + 1], (s->n_running - i) * sizeof *s->running);
+			return;
+		}
+}
+
+static void count_end(struct mx_sched *s, const struct mx_req *r, const struct mx_done *d,
+                      bool was_waiting)
+{
+	struct mx_sched_stats *v = &s->stats.v;
+	uint64_t now = mx_now_ns();
+	pthread_mutex_lock(&s->stats.lock);
+	v->finished[d->finish]++;
+	if (d->finish == MX_FINISH_ABORT)
+		v->cancelled[r->why][was_waiting ? 0 : 1]++;
+	if (d->finish == MX_FINISH_STOP || d->finish == MX_FINISH_LENGTH)
+		mx_stats_request(&s->stats, d, r->max_tokens, now);
+	pthread_mutex_unlock(&s->stats.lock);
+}
+
+void mx_sched_finish(struct mx_sched *s, struct mx_req *r, enum mx_finish finish, mx_status status,
+                     int32_t stop_token)
+{
+	pthread_mutex_lock(&s->lock);
+	bool waiting = r->heap_index != MX_REQ_NOT_QUEUED;
+	if (waiting) {
+		mx_queue_remove(&s->queue, r);
+		atomic_store_explicit(&s->n_waiting, s->queue.n, memory_order_relaxed);
+	}
+	if (r->cancelled)
+		TAILQ_REMOVE(&s->cancelled, r, cancel_link);
+	s->slots[r->slot] = NULL; /* from here on no cancel can find it */
+	s->free_slots[s->n_free++] = r->slot;
+	pthread_mutex_unlock(&s->lock);
+
+	if (!waiting)
+		running_remove(s, r);
+	if (s->blocked.request == r)
+		s->blocked.request = NULL;
+	s->ops->close(s->engine, r->seq); /* before done(): who hears of it finds the memory free */
+	struct mx_done d = {
+		.finish = finish,
+		.status = status,
+		.stop_token = stop_token,
+		.prompt_tokens = r->n_prompt,
+		.cached_tokens = r->cached,
+		.output_tokens = r->output,
+		.preemptions = r->preemptions,
+		.arrival_ns = r->arrival_ns,
+		.first_scheduled_ns = r->first_scheduled_ns,
+		.first_token_ns = r->first_token_ns,
+		.last_token_ns = r->last_token_ns,
+	};
+	count_end(s, r, &d, waiting);
+	r->sink.done(r->sink.arg, &d);
+	free(r);
+	atomic_fetch_sub(&s->n_live, 1);
+}
+
+void mx_sched_finish_all(struct mx_sched *s, mx_status status)
+{
+	while (s->n_running)
+		mx_sched_finish(s, s->running[s->n_running - 1], MX_FINISH_ERROR, status, -1);
+	for (;;) {
+		pthread_mutex_lock(&s->lock);
+		struct mx_req *r = mx_queue_top(&s->queue);
+		pthread_mutex_unlock(&s->lock);
+		if (!r)
+			return;
+		mx_sched_finish(s, r, MX_FINISH_ERROR, status, -1);
+	}
+}
+
+/* ---- the results of a step ---- */
+
+static double seconds(uint64_t ns)
+{
+	return (double)ns / (double)MX_NS_PER_S;
+}
+
+/* A token of r came at `now`. Under the stats lock. */
+static void count_token(struct mx_sched_stats *v, struct mx_req *r, uint64_t now)
+{
+	v->output_tokens++;
+	if (!r->first_token_ns) {
+		r->first_token_ns = now;
+		mx_hist_add(&v->ttft, seconds(now - r->arrival_ns));
+	} else {
+		double gap = seconds(now - r->last_token_ns);
+		mx_hist_add(&v->itl, gap);
+		if (gap > v->longest_gap_s)
+			v->longest_gap_s = gap;
+	}
+	r->last_token_ns = now;
+}
+
+/* Moves every request of the step forward, with one lock for all. */
+static void account(struct mx_sched *s, uint64_t now)
+{
+	struct mx_sched_stats *v = &s->stats.v;
+	pthread_mutex_lock(&s->stats.lock);
+	for (uint32_t i = 0; i < s->plan.n; i++) {
+		struct mx_req *r = s->plan.requests[i];
+		const struct mx_step_result *res = &s->plan.results[i];
+		if (res->status != MX_OK)
+			continue;
+		r->computed += s->plan.items[i].n;
+		if (r->computed >= r->n_prompt && !r->prompt_counted) {
+			r->prompt_counted = true;
+			v->prompt_tokens += r->n_prompt;
+			v->cached_prompt_tokens += r->cached;
+		}
+		if (res->sampled) {
+			r->n_tokens++;
+			r->output++;
+			count_token(v, r, now);
+		}
+	}
+	pthread_mutex_unlock(&s->stats.lock);
+}
+
+static bool is_stop_token(const struct mx_req *r, int32_t token)
+{
+	for (size_t i = 0; i < r->n_stop_tokens; i++)
+		if (r->stop_tokens[i] == token)
+			return true;
+	return false;
+}
+
+/* Hands a result to the sink and ends the request if this was its last. */
+static void deliver(struct mx_sched *s, struct mx_req *r, const struct mx_step_result *res)
+{
+	if (res->status != MX_OK) {
+		mx_sched_finish(s, r, MX_FINISH_ERROR, res->status, -1);
+		return;
+	}
+	if (res->prompt_n && r->sink.prompt)
+		r->sink.prompt(r->sink.arg, res->prompt_first, res->prompt_n, res->prompt);
+	if (res->sampled) {
+		bool stop = is_stop_token(r, res->token);
+		bool more = r->sink.token(r->sink.arg, res->token, stop,
+		                          r->params.logprobs >= 0 ? &res->logprob : NULL);
+		if (stop || !more)
+			mx_sched_finish(s, r, MX_FINISH_STOP, MX_OK, stop ? res->token : -1);
+		else if (r->output >= r->max_tokens)
+			mx_sched_finish(s, r, MX_FINISH_LENGTH, MX_OK, -1);
+	} else if (r->max_tokens == 0 && r->computed == r->n_tokens) {
+		mx_sched_finish(s, r, MX_FINISH_LENGTH, MX_OK, -1);
+	}
+}
+
+void mx_sched_deliver(struct mx_sched *s, uint64_t now)
+{
+	account(s, now);
+	for (uint32_t i = 0; i < s->plan.n; i++)
+		deliver(s, s->plan.requests[i], &s->plan.results[i]);
+}
+
+void mx_sched_count_step(struct mx_sched *s, const struct mx_step_times *times, uint64_t host_ns)
+{
+	struct mx_sched_stats *v = &s->stats.v;
+	pthread_mutex_lock(&s->stats.lock);
+	v->steps++;
+	mx_hist_add(&v->step_forward, seconds(times->forward));
+	mx_hist_add(&v->step_sample, seconds(times->sample));
+	mx_hist_add(&v->step_host, seconds(host_ns));
+	mx_hist_add(&v->step_tokens, s->plan.n_decode + s->plan.n_prompt);
+	pthread_mutex_unlock(&s->stats.lock);
+}

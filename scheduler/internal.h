@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The scheduler's own view of itself, shared by its files and nobody else.
+ *
+ *   scheduler.c  the engine thread and the functions that any thread may call
+ *   plan.c       what the next step computes: admission, preemption, chunks
+ *   deliver.c    what came of it: callbacks, the end of requests, figures
+ *
+ * Locking and lifetime rules are in scheduler/README.md.
+ */
+#ifndef MX_SCHEDULER_INTERNAL_H
+#define MX_SCHEDULER_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "scheduler/chunk_policy.h"
+#include "scheduler/queue.h"
+#include "scheduler/request.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/stats.h"
+
+/* The requests of a step in the order of its items, and the sums that the policy wants. */
+struct mx_sched_plan {
+	struct mx_step_item *items;     /* [max_sequences] */
+	struct mx_req **requests;       /* [max_sequences] */
+	struct mx_step_result *results; /* [max_sequences] */
+	uint32_t n;
+	uint32_t n_decode, n_prompt; /* tokens of either kind */
+};
+
+/* Why the request at the head of the queue was not admitted: try again only if one of these got
+ * better. */
+struct mx_sched_blocked {
+	const struct mx_req *request; /* NULL = nothing blocked */
+	uint32_t available, running;
+};
+
+struct mx_sched {
+	struct mx_engine *engine;
+	const struct mx_engine_ops *ops; /* the engine's */
+	struct mx_engine_info info;
+	struct mx_sched_config config;
+	uint32_t max_len; /* most tokens of one request */
+	pthread_t thread;
+
+	pthread_mutex_t lock; /* held briefly, never across a step or a callback */
+	pthread_cond_t wake;  /* the engine thread sleeps here */
+	bool sleeping;        /* under the lock */
+	bool stop;            /* under the lock: destroy was called */
+	struct mx_queue queue;
+	struct mx_req_list cancelled;
+	struct mx_req **slots; /* [n_slots] unfinished requests; an id leads to its slot */
+	uint32_t *free_slots;  /* [n_free] a stack */
+	uint32_t n_slots, n_free;
+	uint64_t n_submitted;
+
+	_Atomic uint32_t n_live;    /* accepted and not done; falls after done() */
+	_Atomic uint32_t n_waiting; /* copy of queue.n for readers without the lock */
+	_Atomic uint32_t n_running_shown;
+	atomic_bool draining, failed, idle;
+	_Atomic uint64_t progress_ns;
+
+	struct mx_stats stats;
+
+	/* Engine thread only. */
+	struct mx_req **running; /* [max_sequences] admitted requests in the order of service */
+	uint32_t n_running;
+	struct mx_sched_blocked blocked;
+	struct mx_chunk_policy policy;
+	struct mx_sched_plan plan;
+};
+
+/* plan.c: fills s->plan. May end requests whose memory cannot be had. */
+void mx_sched_plan_step(struct mx_sched *s);
+
+/* deliver.c */
+
+/* Hands out the results of s->plan and ends what is finished. `now`: when the step ended. */
+void mx_sched_deliver(struct mx_sched *s, uint64_t now);
+/* Counts the step's times and tokens; host_ns: planning and delivery together. */
+void mx_sched_count_step(struct mx_sched *s, const struct mx_step_times *times, uint64_t host_ns);
+/* Gives back everything r holds, calls done() and frees r. Wherever r stands. */
+void mx_sched_finish(struct mx_sched *s, struct mx_req *r, enum mx_finish finish, mx_status status,
+                     int32_t stop_token);
+/* Ends every unfinished request with MX_FINISH_ERROR. */
+void mx_sched_finish_all(struct mx_sched *s, mx_status status);
+
+#endif

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the next step computes. Engine thread only.
+ *
+ * In this order, until the step's tokens are used up:
+ *  1. the next token of every decoding stream, preempting from the end of the
+ *     order of service when pages run out;
+ *  2. chunks of admitted prompts, in the order of service;
+ *  3. chunks of requests admitted now, likewise.
+ * 2 and 3 share the tokens that the chunk policy allows beside decoding streams.
+ *
+ * Why nothing livelocks is argued in scheduler/README.md; the comments marked
+ * [progress] are where the code keeps the promises made there.
+ */
+#include <string.h>
+
+#include "base/log.h"
+#include "scheduler/internal.h"
+
+/* ---- the running set ---- */
+
+static void running_insert(struct mx_sched *s, struct mx_req *r)
+{
+	uint32_t i = s->n_running++;
+	for (; i > 0 && mx_req_before(r, s->running[i - 1]); i--)
+		s->running[i] = s->running[i - 1];
+	s->running[i] = r;
+}
+
+/* Takes pages and slot from the last request in the order of service and puts it back into the
+ * queue, where its place is in front of all that arrived later with its priority. */
+static void preempt_last(struct mx_sched *s)
+{
+	struct mx_req *r = s->running[--s->n_running];
+	mx_debug("sched", "request %llu preempted at %u tokens", (unsigned long long)r->id,
+	         r->n_tokens);
+	s->ops->release(s->engine, r->seq);
+	r->computed = 0;
+	r->preemptions++;
+	pthread_mutex_lock(&s->stats.lock);
+	s->stats.v.preemptions++;
+	pthread_mutex_unlock(&s->stats.lock);
+	pthread_mutex_lock(&s->lock);
+	mx_queue_push(&s->queue, r);
+	atomic_store_explicit(&s->n_waiting, s->queue.n, memory_order_relaxed);
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* Pages for all tokens of the running request r. Preempts requests behind r until they are there.
+ * False if r itself had to go, then it has left the running set. */
+static bool make_room(struct mx_sched *s, struct mx_req *r)
+{
+	for (;;) {
+		mx_status st = s->ops->reserve(s->engine, r->seq, r->n_tokens);
+		if (st == MX_OK)
+			return true;
+		if (st == MX_E_NOMEM && s->n_running > 1) {
+			/* [progress] Never anyone in front of r: the first one running only gains. */
+			bool self = s->running[s->n_running - 1] == r;
+			preempt_last(s);
+			if (!self)
+				continue;
+			return false;
+		}
+		/* Alone it must fit: submit refused everything longer than the pool. */
+		mx_error("sched", "no pages for %u tokens of the only running request: %s", r->n_tokens,
+		         mx_status_str(st));
+		mx_sched_finish(s, r, MX_FINISH_ERROR, st == MX_E_NOMEM ? MX_E_INTERNAL : st, -1);
+		return false;
+	}
+}
+
+/* ---- items ---- */
+
+static void add_item(struct mx_sched *s, struct mx_req *r, uint32_t n)
+{
+	struct mx_sched_plan *p = &s->plan;
+	p->items[p->n] = (struct mx_step_item){
+		.seq = r->seq,
+		.n = n,
+		.sample = r->computed + n == r->n_tokens && r->max_tokens > 0,
+	};
+	p->requests[p->n++] = r;
+}
+
+static void add_decodes(struct mx_sched *s)
+{
+	/* make_room shortens the running set from its end, so whoever has an item keeps it. */
+	for (uint32_t i = 0; i < s->n_running;) {
+		struct mx_req *r = s->running[i];
+		if (!mx_req_decoding(r)) {
+			i++;
+		} else if (make_room(s, r)) {
+			add_item(s, r, 1);
+			s->plan.n_decode++;
+			i++;
+		}
+	}
+}
+
+/* Adds up to *share tokens of a prompt, or of a sequence to be computed again. */
+static void add_chunk(struct mx_sched *s, struct mx_req *r, uint32_t *share)
+{
+	uint32_t n = r->n_tokens - r->computed;
+	if (n > *share)
+		n = *share;
+	add_item(s, r, n);
+	s->plan.n_prompt += n;
+	*share -= n;
+}
+
+/* ---- admission ---- */
+
+static uint32_t available_pages(const struct mx_sched *s)
+{
+	struct mx_engine_usage u;
+	s->ops->usage(s->engine, &u);
+	return u.pages_free + u.pages_cached;
+}
+
+/* Gives r a slot, what the prefix cache has of it, and pages for every token it has: a prompt is
+ * begun only if it can be finished. Leaves a page for each running stream to grow into, or the
+ * newcomer would soon be preempted again. MX_E_NOMEM: not now, nothing is held. */
+static mx_status enter(struct mx_sched *s, struct mx_req *r)
+{
+	mx_status st;
+	if (!r->seq) {
+		st = s->ops->open(s->engine, r->prompt, r->n_prompt, &r->params, &r->seq);
+		if (st != MX_OK)
+			return st == MX_E_NOMEM ? MX_E_LIMIT : st; /* heap, not pages: waiting will not help */
+	}
+	st = s->ops->attach(s->engine, r->seq, &r->computed);
+	if (st != MX_OK)
+		return st;
+	st = s->ops->reserve(s->engine, r->seq, r->n_tokens);
+	if (st == MX_OK && s->n_running && available_pages(s) < s->n_running)
+		st = MX_E_NOMEM;
+	if (st != MX_OK) {
+		s->ops->release(s->engine, r->seq);
+		r->computed = 0;
+	} else if (!r->entered) {
+		r->entered = true;
+		r->cached = r->computed;
+	}
+	return st;
+}
+
+/* True if r was refused before and nothing has got better since. */
+static bool still_blocked(const struct mx_sched *s, const struct mx_req *r)
+{
+	const struct mx_sched_blocked *b = &s->blocked;
+	return b->request == r && available_pages(s) <= b->available && s->n_running >= b->running;
+}
+
+/* Admits in the order of service while there are tokens in this step (so that no memory is held by
+ * a prompt which is not computed, and a prompt just computed by another request is found in the
+ * cache), slots and pages. Never out of order: a small request must not overtake a large one for
+ * ever. */
+static void admit(struct mx_sched *s, uint32_t *share)
+{
+	while (*share && s->n_running < s->config.max_sequences) {
+		pthread_mutex_lock(&s->lock);
+		struct mx_req *r = mx_queue_top(&s->queue);
+		pthread_mutex_unlock(&s->lock);
+		if (!r || still_blocked(s, r))
+			return;
+		mx_status st = enter(s, r);
+		if (st == MX_E_NOMEM && s->n_running) {
+			s->blocked = (struct mx_sched_blocked){r, available_pages(s), s->n_running};
+			return;
+		}
+		s->blocked.request = NULL;
+		if (st != MX_OK) {
+			/* [progress] With nothing running everything fits; so this is an error, not a wait. */
+			mx_error("sched", "request %llu cannot start: %s", (unsigned long long)r->id,
+			         mx_status_str(st));
+			mx_sched_finish(s, r, MX_FINISH_ERROR, st == MX_E_NOMEM ? MX_E_INTERNAL : st, -1);
+			continue;
+		}
+		pthread_mutex_lock(&s->lock);
+		mx_queue_remove(&s->queue, r);
+		atomic_store_explicit(&s->n_waiting, s->queue.n, memory_order_relaxed);
+		pthread_mutex_unlock(&s->lock);
+		running_insert(s, r);
+		add_chunk(s, r, share);
+	}
+}
+
+static bool has_prompt_work(const struct mx_sched *s)
+{
+	return s->plan.n_decode < s->n_running ||
+	       (s->n_running < s->config.max_sequences &&
+	        atomic_load_explicit(&s->n_waiting, memory_order_relaxed) > 0);
+}
+
+void mx_sched_plan_step(struct mx_sched *s)
+{
+	s->plan.n = s->plan.n_decode = s->plan.n_prompt = 0;
+	add_decodes(s);
+	if (!has_prompt_work(s))
+		return;
+	/* [progress] max_sequences <= step_tokens, so at least one token is left for each running
+	 * request that does not decode; and the policy gives 0 at most every other step. */
+	uint32_t share = s->config.step_tokens - s->plan.n_decode;
+	if (s->plan.n_decode) {
+		uint32_t most = mx_chunk_policy_share(&s->policy, s->plan.n_decode);
+		share = share < most ? share : most;
+	}
+	for (uint32_t i = 0; i < s->n_running && share; i++)
+		if (!mx_req_decoding(s->running[i]))
+			add_chunk(s, s->running[i], &share);
+	admit(s, &share);
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A request inside the scheduler: one heap block with copies of everything the
+ * caller gave, made by submit and freed by the engine thread after done().
+ *
+ * Who may touch what: see each group. The lock is mx_sched.lock.
+ */
+#ifndef MX_SCHEDULER_REQUEST_H
+#define MX_SCHEDULER_REQUEST_H
+
+#include <sys/queue.h>
+
+#include "scheduler/scheduler.h"
+
+#define MX_REQ_NOT_QUEUED UINT32_MAX
+
+struct mx_req {
+	/* Set by submit before the engine thread can see the request, constant from then on. */
+	uint64_t id;  /* grows with arrival */
+	int64_t rank; /* the order of service */
+	uint32_t n_prompt, max_tokens;
+	struct mx_seq_params params; /* its pointers lead into this block */
+	const int32_t *prompt;       /* [n_prompt] */
+	const int32_t *stop_tokens;  /* [n_stop_tokens] */
+	size_t n_stop_tokens;
+	struct mx_sink sink;
+	uint64_t arrival_ns;
+
+	/* Under the lock. */
+	uint32_t slot;                    /* in mx_sched.slots */
+	uint32_t heap_index;              /* in the queue, or MX_REQ_NOT_QUEUED */
+	bool fresh;                       /* never admitted: stands in the list of arrivals */
+	bool cancelled;                   /* stands in the list of cancelled requests */
+	enum mx_cancel why;               /* valid if cancelled */
+	TAILQ_ENTRY(mx_req) arrival_link; /* valid if fresh */
+	TAILQ_ENTRY(mx_req) cancel_link;  /* valid if cancelled */
+
+	/* Engine thread only. */
+	struct mx_seq *seq;           /* NULL until the first admission is tried */
+	uint32_t n_tokens;            /* prompt and output so far */
+	uint32_t computed;            /* of them, those whose state is in pages; 0 unless running */
+	uint32_t output;              /* tokens delivered */
+	uint32_t cached, preemptions; /* for mx_done */
+	bool entered;                 /* was admitted before */
+	bool prompt_counted;          /* in mx_sched_stats.prompt_tokens */
+	uint64_t first_scheduled_ns, first_token_ns, last_token_ns;
+};
+
+TAILQ_HEAD(mx_req_list, mx_req);
+
+/* The order of service: by rank, which is the number of arrival plus MX_PRIORITY_STEP for each
+ * level of priority. So within a priority it is the order of arrival, a better priority goes first
+ * among requests that arrive within MX_PRIORITY_STEP of each other, and nobody is overtaken by more
+ * than that many later requests a level: no load can starve a low priority for ever.
+ *
+ * It is a total order that never changes during a request's life; a preempted request therefore
+ * returns to the front of its priority. */
+static inline bool mx_req_before(const struct mx_req *a, const struct mx_req *b)
+{
+	return a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
+}
+
+/* A stream that only needs its next token. */
+static inline bool mx_req_decoding(const struct mx_req *r)
+{
+	return r->output > 0 && r->n_tokens - r->computed == 1;
+}
+
+#endif

@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine thread, and the functions that any thread may call. */
+#include "scheduler/scheduler.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "scheduler/internal.h"
+
+/* Most entries of a list in a request: more is a mistake, and memory must have a bound. */
+#define MAX_LIST 1024
+#define MAX_SALT 1024
+
+/* ---- the engine thread ---- */
+
+/* One step. False if the engine failed as a whole. */
+static bool run_step(struct mx_sched *s)
+{
+	uint64_t begin = mx_now_ns();
+	mx_sched_plan_step(s);
+	atomic_store_explicit(&s->n_running_shown, s->n_running, memory_order_relaxed);
+	struct mx_sched_plan *p = &s->plan;
+	if (!p->n) /* then something ended while planning: there is always work otherwise */
+		return true;
+	uint64_t start = mx_now_ns();
+	for (uint32_t i = 0; i < p->n; i++)
+		if (!p->requests[i]->first_scheduled_ns)
+			p->requests[i]->first_scheduled_ns = start;
+	struct mx_step_times times = {0};
+	mx_status st = s->ops->step(s->engine, p->items, p->n, p->results, &times);
+	if (st != MX_OK) {
+		mx_error("sched", "step of %u sequences failed: %s; nothing more will be served", p->n,
+		         mx_status_str(st));
+		return false;
+	}
+	uint64_t end = mx_now_ns();
+	atomic_store_explicit(&s->progress_ns, end, memory_order_relaxed);
+	mx_chunk_policy_observe(&s->policy, p->n_decode, p->n_prompt, end - start);
+	mx_sched_deliver(s, end);
+	atomic_store_explicit(&s->n_running_shown, s->n_running, memory_order_relaxed);
+	mx_sched_count_step(s, &times, start - begin + (mx_now_ns() - end));
+	return true;
+}
+
+static void end_cancelled(struct mx_sched *s)
+{
+	for (;;) {
+		pthread_mutex_lock(&s->lock);
+		struct mx_req *r = TAILQ_FIRST(&s->cancelled);
+		pthread_mutex_unlock(&s->lock);
+		if (!r)
+			return;
+		mx_sched_finish(s, r, MX_FINISH_ABORT, MX_E_CANCELLED, -1);
+	}
+}
+
+/* Sleeps until there is something to do. False when it is time to end. */
+static bool wait_for_work(struct mx_sched *s)
+{
+	pthread_mutex_lock(&s->lock);
+	while (!s->stop && !s->n_running && !s->queue.n) {
+		s->sleeping = true;
+		atomic_store(&s->idle, true);
+		pthread_cond_wait(&s->wake, &s->lock);
+		s->sleeping = false;
+	}
+	if (atomic_load(&s->idle)) {
+		atomic_store(&s->progress_ns, mx_now_ns());
+		atomic_store(&s->idle, false);
+	}
+	bool stop = s->stop;
+	pthread_mutex_unlock(&s->lock);
+	return !stop;
+}
+
+static void *engine_main(void *arg)
+{
+	struct mx_sched *s = arg;
+	pthread_setname_np(pthread_self(), "mx-engine");
+	while (wait_for_work(s)) {
+		end_cancelled(s);
+		if (!run_step(s)) {
+			pthread_mutex_lock(&s->lock);
+			atomic_store(&s->failed, true); /* under the lock: no submit slips in behind */
+			pthread_mutex_unlock(&s->lock);
+			mx_sched_finish_all(s, MX_E_DEVICE);
+			atomic_store(&s->n_running_shown, 0);
+		}
+	}
+	mx_sched_finish_all(s, MX_E_SHUTDOWN);
+	return NULL;
+}
+
+/* ---- create and destroy ---- */
+
+static bool config_valid(const struct mx_sched_config *c, const struct mx_engine_info *info)
+{
+	return c->max_sequences && c->max_sequences <= info->max_sequences && c->step_tokens &&
+	       c->step_tokens <= info->step_tokens && c->max_sequences <= c->step_tokens && c->queue &&
+	       c->queue <= INT32_MAX && !(c->max_step_stretch < 0) && !isnan(c->max_step_stretch);
+}
+
+static void free_sched(struct mx_sched *s)
+{
+	mx_stats_free(&s->stats);
+	pthread_cond_destroy(&s->wake);
+	pthread_mutex_destroy(&s->lock);
+	mx_queue_free(&s->queue);
+	free(s->slots);
+	free(s->free_slots);
+	free(s->running);
+	free(s->plan.items);
+	free(s->plan.requests);
+	free(s->plan.results);
+	free(s);
+}
+
+static mx_status allocate(struct mx_sched *s)
+{
+	/* A request holds a slot from submit to its end and submit refuses when none is free: as many
+	 * may wait as the queue has places and the engine has sequences idle, and the queue can take
+	 * back everything that runs. */
+	s->n_slots = s->n_free = s->config.queue + s->config.max_sequences;
+	s->slots = mx_calloc(s->n_slots, sizeof *s->slots);
+	s->free_slots = mx_calloc(s->n_slots, sizeof *s->free_slots);
+	uint32_t n = s->config.max_sequences;
+	s->running = mx_calloc(n, sizeof *s->running);
+	s->plan.items = mx_calloc(n, sizeof *s->plan.items);
+	s->plan.requests = mx_calloc(n, sizeof *s->plan.requests);
+	s->plan.results = mx_calloc(n, sizeof *s->plan.results);
+	if (mx_queue_init(&s->queue, s->n_slots) != MX_OK || !s->slots || !s->free_slots ||
+	    !s->running || !s->plan.items || !s->plan.requests || !s->plan.results)
+		return MX_E_NOMEM;
+	for (uint32_t i = 0; i < s->n_slots; i++)
+		s->free_slots[i] = s->n_slots - 1 - i;
+	return MX_OK;
+}
+
+mx_status mx_sched_create(struct mx_engine *engine, const struct mx_sched_config *config,
+                          struct mx_sched **out)
+{
+	struct mx_engine_info info;
+	engine->ops->info(engine, &info);
+	if (!config_valid(config, &info))
+		return MX_E_INVALID;
+	struct mx_sched *s = mx_calloc(1, sizeof *s);
+	if (!s)
+		return MX_E_NOMEM;
+	s->engine = engine;
+	s->ops = engine->ops;
+	s->info = info;
+	s->config = *config;
+	uint64_t pool = (uint64_t)info.n_pages * info.page_tokens;
+	s->max_len = pool < info.max_context ? (uint32_t)pool : info.max_context;
+	TAILQ_INIT(&s->cancelled);
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->wake, NULL);
+	mx_stats_init(&s->stats, info.max_context);
+	mx_chunk_policy_init(&s->policy, config->max_step_stretch, config->min_chunk);
+	atomic_store(&s->idle, true);
+	mx_status st = allocate(s);
+	if (st == MX_OK && pthread_create(&s->thread, NULL, engine_main, s))
+		st = MX_E_NOMEM;
+	if (st != MX_OK) {
+		free_sched(s);
+		return st;
+	}
+	*out = s;
+	return MX_OK;
+}
+
+void mx_sched_destroy(struct mx_sched *s)
+{
+	if (!s)
+		return;
+	pthread_mutex_lock(&s->lock);
+	s->stop = true;
+	atomic_store(&s->draining, true);
+	pthread_cond_signal(&s->wake);
+	pthread_mutex_unlock(&s->lock);
+	pthread_join(s->thread, NULL);
+	free_sched(s);
+}
+
+/* ---- submit ---- */
+
+static mx_status check_request(const struct mx_sched *s, const struct mx_request *r,
+                               struct mx_err *err)
+{
+	if (!r->n_prompt)
+		return mx_fail(err, MX_E_INVALID, "the prompt is empty");
+	if (r->n_stop_tokens > MAX_LIST || r->params.n_stop > MAX_LIST ||
+	    r->params.sampling.n_bias > MAX_LIST ||
+	    (r->params.cache_salt && strnlen(r->params.cache_salt, MAX_SALT + 1) > MAX_SALT))
+		return mx_fail(err, MX_E_INVALID, "a list of the request is too long");
+	if ((uint64_t)r->n_prompt + r->max_tokens > s->max_len) {
+		bool context = s->max_len == s->info.max_context;
+		return mx_fail(err, MX_E_RANGE,
+		               "the prompt of %u tokens and %u output tokens asked for exceed %s of %u "
+		               "tokens",
+		               r->n_prompt, r->max_tokens,
+		               context ? "the model's context" : "the memory for one sequence", s->max_len);
+	}
+	for (uint32_t i = 0; i < r->n_prompt; i++)
+		if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= s->info.vocab)
+			return mx_fail(err, MX_E_INVALID,
+			               "token %d at position %u of the prompt is outside the vocabulary of %u",
+			               r->prompt[i], i, s->info.vocab);
+	return MX_OK;
+}
+
+/* Copies n elements to *at and moves *at behind them. */
+static void *put(unsigned char **at, const void *from, size_t n, size_t size)
+{
+	void *p = *at;
+	if (n)
+		memcpy(p, from, n * size);
+	*at += n * size;
+	return n ? p : NULL;
+}
+
+/* A copy of everything in one block; NULL if out of memory. Sizes were checked. */
+static struct mx_req *copy_request(const struct mx_request *r)
+{
+	const struct mx_seq_params *q = &r->params;
+	size_t salt = q->cache_salt ? strlen(q->cache_salt) + 1 : 0;
+	struct mx_req *c = calloc(
+		1, sizeof *c + q->sampling.n_bias * sizeof *q->sampling.bias +
+			   ((size_t)r->n_prompt + r->n_stop_tokens + q->n_stop) * sizeof(int32_t) + salt);
+	if (!c)
+		return NULL;
+	c->n_prompt = c->n_tokens = r->n_prompt;
+	c->max_tokens = r->max_tokens;
+	c->sink = r->sink;
+	c->params = *q;
+	c->params.max_len = r->n_prompt + r->max_tokens;
+	unsigned char *at = (unsigned char *)(c + 1); /* everything needs an alignment of 4, or none */
+	c->params.sampling.bias =
+		put(&at, q->sampling.bias, q->sampling.n_bias, sizeof *q->sampling.bias);
+	c->prompt = put(&at, r->prompt, r->n_prompt, sizeof *r->prompt);
+	c->stop_tokens = put(&at, r->stop_tokens, r->n_stop_tokens, sizeof *r->stop_tokens);
+	c->n_stop_tokens = r->n_stop_tokens;
+	c->params.stop = put(&at, q->stop, q->n_stop, sizeof *q->stop);
+	c->params.cache_salt = put(&at, q->cache_salt, salt, 1);
+	c->heap_index = MX_REQ_NOT_QUEUED;
+	c->fresh = true;
+	c->arrival_ns = mx_now_ns();
+	return c;
+}
+
+static mx_status reject(struct mx_sched *s, mx_status status, struct mx_err *err)
+{
+	struct mx_sched_stats *v = &s->stats.v;
+	pthread_mutex_lock(&s->stats.lock);
+	v->rejected_length += status == MX_E_RANGE;
+	v->rejected_queue += status == MX_E_BUSY;
+	v->rejected_draining += status == MX_E_SHUTDOWN;
+	pthread_mutex_unlock(&s->stats.lock);
+	switch (status) {
+	case MX_E_BUSY:
+		return mx_fail(err, status, "the queue of %u requests is full", s->config.queue);
+	case MX_E_SHUTDOWN: return mx_fail(err, status, "the server is shutting down");
+	case MX_E_DEVICE: return mx_fail(err, status, "the device is lost");
+	case MX_E_NOMEM: return mx_fail(err, status, "out of memory");
+	default: return status; /* the message is there */
+	}
+}
+
+/* Whether n requests may come in now. Under the lock. */
+static mx_status door(const struct mx_sched *s, size_t n)
+{
+	if (atomic_load(&s->failed))
+		return MX_E_DEVICE;
+	if (atomic_load(&s->draining))
+		return MX_E_SHUTDOWN;
+	return n > s->n_free ? MX_E_BUSY : MX_OK;
+}
+
+static void free_copies(struct mx_req_list *copies)
+{
+	struct mx_req *c;
+	while ((c = TAILQ_FIRST(copies)) != NULL) {
+		TAILQ_REMOVE(copies, c, arrival_link);
+		free(c);
+	}
+}
+
+/* Copies of all the requests, or none. They are linked as arrivals will be. */
+static mx_status copy_all(const struct mx_request *r, size_t n, struct mx_req_list *out)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct mx_req *c = copy_request(&r[i]);
+		if (!c) {
+			free_copies(out);
+			return MX_E_NOMEM;
+		}
+		TAILQ_INSERT_TAIL(out, c, arrival_link);
+	}
+	return MX_OK;
+}
+
+/* Gives c a slot, an id and a place in the queue. Under the lock; there is room. */
+static uint64_t enqueue(struct mx_sched *s, struct mx_req *c, int32_t priority)
+{
+	c->slot = s->free_slots[--s->n_free];
+	s->slots[c->slot] = c;
+	c->id = ++s->n_submitted * s->n_slots + c->slot;
+	c->rank = (int64_t)s->n_submitted + (int64_t)priority * MX_PRIORITY_STEP;
+	mx_queue_push(&s->queue, c);
+	atomic_fetch_add(&s->n_live, 1);
+	return c->id;
+}
+
+static mx_status check_all(const struct mx_sched *s, const struct mx_request *r, size_t n,
+                           struct mx_err *err)
+{
+	if (n > s->n_slots)
+		return mx_fail(err, MX_E_LIMIT, "%zu requests together are more than the %u allowed", n,
+		               s->n_slots);
+	mx_status st = MX_OK;
+	for (size_t i = 0; i < n && st == MX_OK; i++)
+		st = check_request(s, &r[i], err);
+	return st;
+}
+
+mx_status mx_sched_submit_all(struct mx_sched *s, const struct mx_request *r, size_t n,
+                              uint64_t *out_ids, struct mx_err *err)
+{
+	mx_status st = check_all(s, r, n, err);
+	if (st == MX_OK) { /* a look before the copies; what counts is the second one */
+		pthread_mutex_lock(&s->lock);
+		st = door(s, n);
+		pthread_mutex_unlock(&s->lock);
+	}
+	struct mx_req_list copies = TAILQ_HEAD_INITIALIZER(copies);
+	if (st == MX_OK)
+		st = copy_all(r, n, &copies);
+	if (st != MX_OK)
+		return reject(s, st, err);
+
+	pthread_mutex_lock(&s->lock);
+	st = door(s, n);
+	if (st != MX_OK) {
+		pthread_mutex_unlock(&s->lock);
+		free_copies(&copies);
+		return reject(s, st, err);
+	}
+	for (size_t i = 0; i < n; i++) {
+		struct mx_req *c = TAILQ_FIRST(&copies);
+		TAILQ_REMOVE(&copies, c, arrival_link);
+		out_ids[i] = enqueue(s, c, r[i].priority);
+	}
+	atomic_store_explicit(&s->n_waiting, s->queue.n, memory_order_relaxed);
+	if (s->sleeping)
+		pthread_cond_signal(&s->wake);
+	pthread_mutex_unlock(&s->lock);
+	return MX_OK;
+}
+
+mx_status mx_sched_submit(struct mx_sched *s, const struct mx_request *r, uint64_t *out_id,
+                          struct mx_err *err)
+{
+	return mx_sched_submit_all(s, r, 1, out_id, err);
+}
+
+void mx_sched_count_too_long(struct mx_sched *s)
+{
+	reject(s, MX_E_RANGE, NULL);
+}
+
+uint32_t mx_sched_max_requests(const struct mx_sched *s)
+{
+	return s->n_slots;
+}
+
+/* ---- the rest of what any thread may call ---- */
+
+void mx_sched_cancel(struct mx_sched *s, uint64_t id, enum mx_cancel why)
+{
+	pthread_mutex_lock(&s->lock);
+	struct mx_req *r = s->slots[id % s->n_slots];
+	if (r && r->id == id && !r->cancelled) {
+		r->cancelled = true;
+		r->why = why;
+		TAILQ_INSERT_TAIL(&s->cancelled, r, cancel_link);
+		/* The engine thread is awake: it sleeps only when no request is left. */
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+uint32_t mx_sched_max_len(const struct mx_sched *s)
+{
+	return s->max_len;
+}
+
+void mx_sched_drain(struct mx_sched *s)
+{
+	/* Under the lock, so that who sees mx_sched_idle afterwards sees it for good. */
+	pthread_mutex_lock(&s->lock);
+	atomic_store(&s->draining, true);
+	pthread_mutex_unlock(&s->lock);
+}
+
+bool mx_sched_idle(const struct mx_sched *s)
+{
+	return atomic_load(&s->n_live) == 0;
+}
+
+uint64_t mx_sched_progress_ns(const struct mx_sched *s)
+{
+	return atomic_load(&s->idle) ? mx_now_ns()
+	                             : atomic_load_explicit(&s->progress_ns, memory_order_relaxed);
+}
+
+bool mx_sched_failed(const struct mx_sched *s)
+{
+	return atomic_load(&s->failed);
+}
+
+void mx_sched_stats(const struct mx_sched *cs, struct mx_sched_stats *out)
+{
+	struct mx_sched *s = (struct mx_sched *)cs; /* for its locks; nothing else is written */
+	pthread_mutex_lock(&s->stats.lock);
+	*out = s->stats.v;
+	pthread_mutex_unlock(&s->stats.lock);
+	pthread_mutex_lock(&s->lock);
+	out->waiting = s->queue.n;
+	const struct mx_req *oldest = mx_queue_oldest(&s->queue);
+	uint64_t arrival = oldest ? oldest->arrival_ns : 0;
+	pthread_mutex_unlock(&s->lock);
+	out->running = atomic_load(&s->n_running_shown);
+	uint64_t now = mx_now_ns();
+	out->oldest_wait_s = arrival && now > arrival ? (double)(now - arrival) / MX_NS_PER_S : 0;
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One scheduler per model: takes requests from any thread, plans ragged steps
+ * of decode tokens and prompt chunks under a token budget, and runs them on its
+ * own thread (the engine thread).
+ *
+ * Promises:
+ *  - a request that submit accepted ends exactly once, with one done();
+ *  - a request that could never fit is refused at submit, and an admitted one
+ *    never fails for memory: under pressure the youngest is preempted and
+ *    recomputed, with identical output;
+ *  - decode tokens come first in every step, so the gap between two tokens of a
+ *    stream is bounded by one step;
+ *  - within a priority, requests are admitted in order of arrival; a better priority goes first,
+ *    but nobody is overtaken by more than MX_PRIORITY_STEP later requests for each level of
+ *    difference, so nobody starves;
+ *  - a cancelled request holds no memory after the step in flight.
+ *
+ * It sees engine/engine.h and nothing below it.
+ */
+#ifndef MX_SCHEDULER_SCHEDULER_H
+#define MX_SCHEDULER_SCHEDULER_H
+
+#include "base/hist.h"
+#include "engine/engine.h"
+
+struct mx_sched;
+
+/* In a burst priorities are strict; over hours even the last comes to its turn. */
+#define MX_PRIORITY_STEP 4096
+
+enum mx_finish {
+	MX_FINISH_STOP,   /* EOS, stop token, or the sink said so (stop string) */
+	MX_FINISH_LENGTH, /* max_tokens or the context is used up */
+	MX_FINISH_ABORT,  /* cancelled */
+	MX_FINISH_ERROR,  /* engine failure or shutdown: see mx_done.status */
+};
+
+/* Why a request was cancelled, for metrics. */
+enum mx_cancel { MX_CANCEL_CLIENT, MX_CANCEL_API, MX_CANCEL_SHUTDOWN };
+
+struct mx_done {
+	enum mx_finish finish;
+	mx_status status;   /* MX_OK unless MX_FINISH_ERROR / ABORT */
+	int32_t stop_token; /* the EOS or stop token that ended it, -1 = none */
+	uint32_t prompt_tokens, cached_tokens, output_tokens;
+	uint32_t preemptions;
+	uint64_t arrival_ns, first_scheduled_ns, first_token_ns,
+		last_token_ns; /* mx_now_ns; 0 = never */
+};
+
+/* Callbacks on the engine thread: must be quick, must not block and must not call back into the
+ * scheduler except mx_sched_cancel. */
+struct mx_sink {
+	void *arg;
+	/* One output token (EOS and stop tokens included, with is_stop true). Returns false to finish
+	 * with MX_FINISH_STOP after this token. */
+	bool (*token)(void *arg, int32_t token, bool is_stop, const struct mx_logprob *logprob);
+	/* Log-probabilities of prompt tokens first .. first + n - 1, in order. May be NULL. */
+	void (*prompt)(void *arg, uint32_t first, uint32_t n, const struct mx_logprob *logprobs);
+	/* The last call. */
+	void (*done)(void *arg, const struct mx_done *done);
+};
+
+struct mx_request {
+	const int32_t *prompt;       /* copied */
+	uint32_t n_prompt;           /* >= 1 */
+	uint32_t max_tokens;         /* 0 = score the prompt only */
+	struct mx_seq_params params; /* copied; max_len is set by submit */
+	const int32_t *stop_tokens;  /* ids that end the request (EOS among them unless ignore_eos) */
+	size_t n_stop_tokens;
+	int32_t priority; /* lower is served first; 0 usual; any value */
+	struct mx_sink sink;
+};
+
+struct mx_sched_config {
+	uint32_t max_sequences; /* 1 .. the engine's, and <= step_tokens: decode tokens always fit */
+	uint32_t step_tokens;   /* 1 .. the engine's */
+	uint32_t queue;         /* most requests waiting while max_sequences run, >= 1 */
+	/* While streams decode, prompt work may make a step this many times as long as is usual (see
+	 * scheduler/chunk_policy.h). 0 = the default of 1.6; 1e6 = no limit. */
+	double max_step_stretch;
+	uint32_t min_chunk; /* prompt tokens a step may always carry; 0 = the default of 4 */
+};
+
+/* Starts the engine thread. The engine must outlive the scheduler. MX_E_INVALID: a limit in the
+ * configuration is out of range. */
+mx_status mx_sched_create(struct mx_engine *engine, const struct mx_sched_config *config,
+                          struct mx_sched **out);
+/* Stops at once: everything unfinished ends with MX_FINISH_ERROR / MX_E_SHUTDOWN. Takes NULL. */
+void mx_sched_destroy(struct mx_sched *s);
+
+/* The most tokens of prompt and output together that a request may ask for: the context, or what
+ * the page pool can hold if that is less. */
+uint32_t mx_sched_max_len(const struct mx_sched *s);
+
+/* Any thread. MX_E_BUSY: queue full. MX_E_RANGE: prompt + max_tokens can never fit (message with
+ * both lengths). MX_E_INVALID: a token outside the vocabulary, or an oversized list. MX_E_SHUTDOWN:
+ * draining. MX_E_DEVICE: the engine is lost. No callback happens unless MX_OK, but callbacks may
+ * happen before it returns; *out_id is written before the first of them and never 0. */
+mx_status mx_sched_submit(struct mx_sched *s, const struct mx_request *r, uint64_t *out_id,
+                          struct mx_err *err);
+/* The same for n requests that belong together: all are accepted, in this order, or none and
+ * nothing has happened. MX_E_LIMIT: more than mx_sched_max_requests. */
+mx_status mx_sched_submit_all(struct mx_sched *s, const struct mx_request *r, size_t n,
+                              uint64_t *out_ids, struct mx_err *err);
+
+/* The most requests that can be unfinished at a time: those that run and those in the queue. */
+uint32_t mx_sched_max_requests(const struct mx_sched *s);
+
+/* Counts a request as refused for its length that a front end did not even submit. */
+void mx_sched_count_too_long(struct mx_sched *s);
+
+/* Any thread; unknown or finished ids are ignored. done() follows soon with MX_FINISH_ABORT. */
+void mx_sched_cancel(struct mx_sched *s, uint64_t id, enum mx_cancel why);
+
+/* No new requests from now on; returns at once. mx_sched_idle turns true when all are done. */
+void mx_sched_drain(struct mx_sched *s);
+bool mx_sched_idle(const struct mx_sched *s);
+
+/* Time of the last sign of life of the engine thread: it finished a step, or had nothing to do
+ * (mx_now_ns when idle). For watchdogs. */
+uint64_t mx_sched_progress_ns(const struct mx_sched *s);
+/* True once a step failed as a whole: the engine is lost and nothing more will be served. */
+bool mx_sched_failed(const struct mx_sched *s);
+
+/* ---- figures; any thread, never waits on compute ---- */
+
+struct mx_sched_stats {
+	uint32_t running, waiting;
+	double oldest_wait_s;
+	uint64_t prompt_tokens, cached_prompt_tokens, output_tokens, preemptions, steps;
+	uint64_t finished[4];     /* by enum mx_finish */
+	uint64_t cancelled[3][2]; /* by enum mx_cancel, and phase: 0 waiting, 1 running */
+	uint64_t rejected_queue, rejected_length, rejected_draining;
+	double longest_gap_s; /* between two tokens of one request, since the start */
+	/* Seconds */
+	struct mx_hist ttft, itl, e2e, queue_time, prefill_time, decode_time, inference_time, tpot;
+	struct mx_hist step_forward, step_sample, step_host; /* host: planning and delivery */
+	/* Tokens */
+	struct mx_hist step_tokens, request_prompt, request_output, request_max_tokens;
+};
+
+void mx_sched_stats(const struct mx_sched *s, struct mx_sched_stats *out);
+
+#endif

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the end-to-end tests share: a server on a free port, requests, and a runner.
+
+By default the server is bench/frontend_server: the real REST front end, tokenizer and scheduler on
+an engine that computes nothing, so that a test is quick and can choose how long a step takes. A
+test that means the whole daemon asks for Mixd.
+
+A test file defines functions named test_*; main() runs them, each with a fresh server from the
+keyword arguments of its @server(...) decorator. Exit status 77 means skipped.
+"""
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+SRC = os.path.abspath(os.environ.get("srcdir", os.path.join(os.path.dirname(__file__), "../..")))
+BUILD = os.path.abspath(os.environ.get("builddir", os.path.join(SRC, "build")))
+DEMO = os.path.join(SRC, "models/demo")
+# Seconds; how long anything may take before it counts as hanging.
+PATIENCE = 100 if os.environ.get("MIXD_TEST_SLOW") else 20
+
+
+class Skip(Exception):
+    """The test cannot run here."""
+
+
+def check_sanitizers(log):
+    """Fails if a sanitizer wrote into a server's log."""
+    assert not re.search(r"(Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: ", log), log
+
+
+class Process:
+    """A server process that has said where it listens."""
+
+    def __init__(self, command, env=None):
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log,
+                                        env=dict(os.environ, **(env or {})))
+        self.host, self.port = "127.0.0.1", None
+
+    def wait_line(self, prefix, timeout=PATIENCE):
+        """The rest of the first line on stdout that begins with prefix."""
+        end = time.monotonic() + timeout
+        data = b""
+        fd = self.process.stdout.fileno()
+        while time.monotonic() < end:
+            if select.select([fd], [], [], 0.1)[0]:
+                more = os.read(fd, 4096)
+                if not more:
+                    break
+                data += more
+                for line in data.decode().splitlines():
+                    if line.startswith(prefix):
+                        return line[len(prefix):]
+        raise AssertionError(f"no line {prefix!r} from the server: {data!r} {self.errors()}")
+
+    def errors(self):
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")
+
+    def stop(self, sig=signal.SIGTERM):
+        """Ends the server and checks that it ended well."""
+        if self.process.poll() is None:
+            self.process.send_signal(sig)
+        try:
+            rc = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"the server does not end: {self.errors()}")
+        self.process.stdout.close()
+        errors = self.errors()
+        self.log.close()
+        check_sanitizers(errors)
+        assert rc == 0, f"the server ended with {rc}: {errors}"
+        for line in errors.splitlines():
+            assert "<3>" not in line and " error " not in line.lower(), line
+
+    def wait_ready(self):
+        end = time.monotonic() + PATIENCE
+        while True:
+            assert self.process.poll() is None, f"the server has ended: {self.errors()}"
+            try:
+                if self.get("/readyz")[0] == 200:
+                    return
+            except OSError:
+                pass
+            assert time.monotonic() < end, "not ready"
+            time.sleep(0.01)
+
+    # ---- requests ----
+
+    def connect(self, timeout=PATIENCE):
+        return http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+
+    def request(self, method, path, body=None, headers=None, connection=None):
+        """(status, headers, body); body is parsed if it is JSON. Objects are sent as JSON."""
+        c = connection or self.connect()
+        headers = dict(headers or {})
+        if body is not None and not isinstance(body, (bytes, str)):
+            body = json.dumps(body)
+            headers.setdefault("Content-Type", "application/json")
+        c.request(method, path, body, headers)
+        r = c.getresponse()
+        data = r.read()
+        if not connection:
+            c.close()
+        if r.headers.get("Content-Type", "").startswith("application/json") and data:
+            data = json.loads(data)
+        return r.status, r.headers, data
+
+    def get(self, path, **kw):
+        return self.request("GET", path, **kw)
+
+    def post(self, path, body, **kw):
+        return self.request("POST", path, body, **kw)
+
+    def complete(self, path="/v1/completions", **fields):
+        """The answer to a request that must succeed."""
+        status, _, body = self.post(path, fields)
+        assert status == 200, (status, body)
+        return body
+
+    def text(self, **fields):
+        return self.complete(**fields)["choices"][0]["text"]
+
+    def stream(self, path="/v1/completions", **fields):
+        return Stream(self, path, fields)
+
+    def metric(self, name):
+        """The value of a sample without labels, or the sum over its labels."""
+        _, _, text = self.get("/metrics")
+        total = None
+        for line in text.decode().splitlines():
+            if line.startswith("#") or not line.split("{")[0].split(" ")[0] == name:
+                continue
+            total = (total or 0) + float(line.rsplit(" ", 1)[1])
+        return total
+
+    def wait_metric(self, name, value, timeout=PATIENCE):
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            if self.metric(name) == value:
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"{name} is {self.metric(name)}, not {value}")
+
+
+class Frontend(Process):
+    """bench/frontend_server; options as keyword arguments: step_ns=1000 is --step-ns 1000."""
+
+    def __init__(self, wait=True, **options):
+        options.setdefault("tokenizer", DEMO)
+        command = [os.path.join(BUILD, "bench/frontend_server")]
+        for name, value in options.items():
+            command += ["--" + name.replace("_", "-"), str(value)]
+        super().__init__(command)
+        self.host, port = self.wait_line("listening on ").rsplit(":", 1)
+        self.port = int(port)
+        self.model = options.get("name", "fake")
+        if wait:
+            self.wait_ready()
+
+
+class Mixd(Process):
+    """The daemon itself on the bundled model, or on `models` (name -> folder); other keyword
+    arguments are keys of its configuration's scheduler section; keys is more of every model's."""
+
+    def __init__(self, models=None, keys="", **scheduler):
+        models = models or {"demo": DEMO}
+        self.folder = tempfile.TemporaryDirectory()
+        config = os.path.join(self.folder.name, "mixd.yaml")
+        section = ", ".join(f"{k}: {v}" for k, v in scheduler.items())
+        with open(config, "w") as f:
+            f.write("http: { listen: 127.0.0.1:0 }\n"
+                    f"scheduler: {{ {section} }}\n"
+                    "models:\n" +
+                    "".join(f"  - {{ name: {name}, path: {path}, aliases: [gpt-{name}]{keys} }}\n"
+                            for name, path in models.items()))
+        modules = os.path.join(BUILD, "mixers/.libs")
+        self.config = config
+        super().__init__([os.path.join(BUILD, "mixd"), "--config", config],
+                         {"MIXD_MODULE_PATH": modules})
+        self.model = next(iter(models))
+        end = time.monotonic() + PATIENCE
+        while not self.port:
+            found = re.search(r"listening on \S*:(\d+)", self.errors())
+            assert found or self.process.poll() is None, self.errors()
+            assert time.monotonic() < end, "mixd does not listen"
+            self.port = int(found[1]) if found else None
+            time.sleep(0.01)
+        self.wait_ready()
+
+
+class Stream:
+    """A streamed answer: iterate over its events as they come; comments are counted."""
+
+    def __init__(self, server, path, fields):
+        self.connection = server.connect()
+        body = json.dumps(dict(fields, stream=True))
+        self.connection.request("POST", path, body, {"Content-Type": "application/json"})
+        self.response = self.connection.getresponse()
+        self.status, self.headers = self.response.status, self.response.headers
+        self.comments = 0
+        self.done = False
+
+    def __iter__(self):
+        assert self.status == 200, (self.status, self.response.read())
+        for line in self.response:
+            line = line.decode().rstrip("\n")
+            if line.startswith(":"):
+                self.comments += 1
+            elif line == "data: [DONE]":
+                self.done = True
+            elif line:
+                assert line.startswith("data: "), line
+                assert not self.done, "an event after [DONE]"
+                yield json.loads(line[6:])
+
+    def close(self):
+        self.connection.close()
+
+    def abort(self):
+        """Leaves as a client does that dies."""
+        self.connection.sock.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+
+def server(kind=Frontend, **options):
+    """The server that a test wants."""
+    def mark(f):
+        f.server_class, f.server_options = kind, options
+        return f
+    return mark
+
+
+def check_error(answer, status, code=None, param=None, contains=""):
+    """An error of OpenAI's shape."""
+    got, headers, body = answer
+    assert got == status, (got, body)
+    assert set(body) == {"error"}, body
+    e = body["error"]
+    assert isinstance(e["message"], str) and isinstance(e["type"], str), e
+    assert e["code"] is None or isinstance(e["code"], str), e
+    assert code is None or e["code"] == code, e
+    assert param is None or e["param"] == param, e
+    assert contains in e["message"], e
+    if status == 503:
+        assert int(headers["Retry-After"]) >= 1, dict(headers)
+    return e
+
+
+def main(module):
+    """Runs the tests of a module."""
+    tests = [(n, f) for n, f in vars(module).items() if n.startswith("test_")]
+    chosen = sys.argv[1:]
+    failed = skipped = 0
+    for name, f in tests:
+        if chosen and name not in chosen:
+            continue
+        s = None
+        start = time.monotonic()
+        try:
+            if hasattr(f, "server_options"):
+                s = f.server_class(**f.server_options)
+                f(s)
+                s.stop()
+            else:
+                f()
+            print(f"ok    {name} ({time.monotonic() - start:.2f} s)")
+        except Skip as e:
+            skipped += 1
+            print(f"skip  {name}: {e}")
+        except BaseException:
+            failed += 1
+            print(f"FAIL  {name}")
+            traceback.print_exc(file=sys.stdout)
+            if s:
+                print(s.errors() if not s.log.closed else "")
+        finally:
+            if s and s.process.poll() is None:
+                s.process.kill()
+                s.process.wait()
+        sys.stdout.flush()
+    if not tests:
+        sys.exit("no tests")
+    sys.exit(1 if failed else 77 if skipped == len(tests) else 0)

@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""/v1/chat/completions: roles, templates, log-probabilities, streams."""
+import json
+import os
+import shutil
+import sys
+import tempfile
+
+from harness import DEMO, Frontend, check_error, main, server
+
+HI = [{"role": "user", "content": "Hi there"}]
+CHAT = "/v1/chat/completions"
+
+
+def model_with_template(folder, template):
+    """The bundled model's tokenizer with another chat template; None for none."""
+    for name in ("tokenizer.json", "config.json"):
+        shutil.copy(os.path.join(DEMO, name), folder)
+    with open(os.path.join(DEMO, "tokenizer_config.json")) as f:
+        config = json.load(f)
+    config.pop("chat_template", None)
+    if template is not None:
+        config["chat_template"] = template
+    with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:
+        json.dump(config, f)
+    return folder
+
+
+@server()
+def test_shape(s):
+    body = s.complete(CHAT, messages=HI, max_tokens=8, seed=1)
+    assert body["object"] == "chat.completion" and body["id"].startswith("chatcmpl-")
+    choice = body["choices"][0]
+    assert choice["message"]["role"] == "assistant" and choice["message"]["content"]
+    assert choice["finish_reason"] == "length" and choice["logprobs"] is None
+    assert body["usage"]["completion_tokens"] == 8
+    # without a limit the rest of the context is used
+    body = s.complete(CHAT, messages=HI)
+    assert body["usage"]["total_tokens"] == 2048
+    assert s.complete(CHAT, messages=HI, max_completion_tokens=3)["usage"]["completion_tokens"] == 3
+
+
+@server()
+def test_prompt_is_the_rendered_template(s):
+    rendered = "<|endoftext|>Be kind\n\nHi there\n\n"
+    messages = [{"role": "system", "content": "Be kind"},
+                {"role": "user", "content": [{"type": "text", "text": "Hi there"}]}]
+    tokens = s.post("/tokenize", {"messages": messages})[2]["tokens"]
+    assert tokens == s.post("/tokenize", {"content": rendered})[2]["tokens"], tokens
+    chat = s.complete(CHAT, messages=messages, max_tokens=8, seed=1)
+    plain = s.complete(prompt=rendered, add_special_tokens=False, max_tokens=8, seed=1)
+    assert chat["choices"][0]["message"]["content"] == plain["choices"][0]["text"]
+    assert chat["usage"]["prompt_tokens"] == len(tokens)
+    bare = s.post("/tokenize", {"messages": messages, "add_generation_prompt": False})[2]["tokens"]
+    assert len(bare) < len(tokens)
+
+
+@server()
+def test_logprobs(s):
+    ask = dict(messages=HI, max_tokens=6, seed=1, logprobs=True, top_logprobs=3)
+    choice = s.complete(CHAT, **ask)["choices"][0]
+    content = choice["logprobs"]["content"]
+    assert len(content) == 6
+    for entry in content:
+        assert set(entry) == {"token", "logprob", "bytes", "top_logprobs"}
+        assert len(entry["top_logprobs"]) == 3
+        assert bytes(entry["bytes"]).decode(errors="replace") == entry["token"] or "\ufffd" in \
+            entry["token"]
+    whole = b"".join(bytes(e["bytes"]) for e in content).decode(errors="replace")
+    assert whole == choice["message"]["content"]
+    streamed = []
+    for e in s.stream(CHAT, **ask):
+        if e["choices"][0]["logprobs"]:
+            streamed += e["choices"][0]["logprobs"]["content"]
+    assert streamed == content
+    assert s.complete(CHAT, messages=HI, max_tokens=1, logprobs=True)["choices"][0]["logprobs"][
+        "content"][0]["top_logprobs"] == []
+
+
+@server(step_ns=1000000)
+def test_stream(s):
+    ask = dict(messages=HI, max_tokens=20, seed=1, n=2)
+    whole = s.complete(CHAT, **ask)
+    events = list(s.stream(CHAT, stream_options={"include_usage": True}, **ask))
+    assert all(e["object"] == "chat.completion.chunk" for e in events)
+    for i in range(2):
+        deltas = [e["choices"][0] for e in events if e["choices"] and e["choices"][0]["index"] == i]
+        assert deltas[0]["delta"] == {"role": "assistant", "content": ""}
+        assert all(list(d["delta"]) == ["content"] and d["finish_reason"] is None
+                   for d in deltas[1:-1])
+        assert deltas[-1]["delta"] == {} and deltas[-1]["finish_reason"] == "length"
+        text = "".join(d["delta"].get("content", "") for d in deltas)
+        assert text == whole["choices"][i]["message"]["content"]
+    assert events[-1]["choices"] == [] and events[-1]["usage"]["completion_tokens"] == 40
+
+
+@server()
+def test_bad_messages(s):
+    post = lambda **f: s.post(CHAT, f)
+    check_error(post(), 400, "missing_required_parameter", "messages")
+    check_error(post(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), 400,
+                "unsupported_parameter", "messages")
+    check_error(post(messages=HI, tool_choice="required"), 400, "unsupported_parameter")
+    check_error(post(messages=HI, response_format={"type": "json_object"}), 400,
+                "unsupported_parameter", "response_format")
+    check_error(post(messages=[{"role": "user", "content": "word " * 3000}]), 400,
+                "context_length_exceeded")
+
+
+def test_template_sees_tools_and_arguments():
+    template = ("{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+                "{% for t in tools or [] %}{{ t.function.name }},{% endfor %}"
+                "{{ extra }}{{ add_generation_prompt }}")
+    with tempfile.TemporaryDirectory() as folder:
+        s = Frontend(tokenizer=model_with_template(folder, template))
+        tools = [{"type": "function", "function": {"name": "weather"}}]
+        ask = dict(messages=HI, tools=tools, chat_template_kwargs={"extra": "plus", "messages": 1})
+        tokens = s.post("/tokenize", ask)[2]["tokens"]
+        text = s.post("/detokenize", {"tokens": tokens})[2]["text"]
+        assert text == "user:Hi there;weather,plusTrue", text
+        s.stop()
+
+
+def test_template_errors_leave_completions_alone():
+    cases = ((None, "chat_template_unavailable", ""),
+             ("{% import 'x' as y %}", "chat_template_unavailable", ""),
+             ("{{ raise_exception('roles must alternate') }}", "chat_template_error",
+              "roles must alternate"),
+             ("{% for i in range(100000000) %}x{% endfor %}", "chat_template_error", ""))
+    for template, code, message in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            s = Frontend(tokenizer=model_with_template(folder, template))
+            check_error(s.post(CHAT, {"messages": HI}), 400, code, "messages", message)
+            assert s.complete(prompt="a", max_tokens=2)["usage"]["completion_tokens"] == 2
+            s.stop()
+
+
+main(sys.modules[__name__])

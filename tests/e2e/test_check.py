@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""mixd --check: checkpoints that do not fit together are refused with both numbers, at start too."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from harness import BUILD, DEMO, PATIENCE, main
+
+
+def run(path=DEMO, check=True, keys=""):
+    """(exit status, output) of mixd on one model."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = os.path.join(folder, "mixd.yaml")
+        with open(config, "w") as f:
+            f.write(f"http: {{ listen: '127.0.0.1:0' }}\nmodels: [{{ name: demo, path: {path}{keys} }}]\n")
+        r = subprocess.run([os.path.join(BUILD, "mixd"), "--config", config] + ["--check"] * check,
+                           env=dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers/.libs")),
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           timeout=PATIENCE)
+        return r.returncode, r.stdout
+
+
+def expect_refused(change, *words):
+    """change(folder) damages a copy of the bundled model."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "demo")
+        os.mkdir(path)
+        for name in os.listdir(DEMO):
+            if name.endswith(".safetensors"):
+                os.symlink(os.path.join(DEMO, name), os.path.join(path, name))
+            elif os.path.isfile(os.path.join(DEMO, name)):
+                shutil.copy(os.path.join(DEMO, name), path)
+        change(path)
+        for check in (True, False):
+            rc, text = run(path, check)
+            assert rc == 1, (rc, text)
+            for word in words:
+                assert word in text, (word, text)
+
+
+def edit(path, name, f):
+    path = os.path.join(path, name)
+    with open(path, encoding="utf-8") as file:
+        o = json.load(file)
+    f(o)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(o, file)
+
+
+def test_the_bundled_model_passes():
+    rc, text = run()
+    assert rc == 0 and "total" in text, text
+
+
+def test_more_layers_than_the_configuration_says():
+    expect_refused(lambda p: edit(p, "config.json", lambda c: c.update(num_hidden_layers=2)),
+                   "model.layers.2.", "num_hidden_layers is 2")
+
+
+def test_a_token_beyond_the_vocabulary():
+    token = dict(id=4096, content="<far>", single_word=False, lstrip=False, rstrip=False,
+                 normalized=False, special=True)
+    expect_refused(lambda p: edit(p, "tokenizer.json", lambda t: t["added_tokens"].append(token)),
+                   "tokenizer.json", '"<far>" has id 4096', "vocab_size is 4096")
+
+
+def test_a_damaged_tokenizer_is_named():
+    expect_refused(lambda p: edit(p, "tokenizer.json", lambda t: t["model"].update(type="Nothing")),
+                   "tokenizer.json: model", '"Nothing" is not supported')
+
+
+def test_more_memory_than_the_host_has():
+    for check in (True, False):
+        rc, text = run(check=check, keys=", memory: 900TiB")
+        assert rc == 1 and "beside the mapped weights, and this host" in text, text
+
+
+main(sys.modules[__name__])

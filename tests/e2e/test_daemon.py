@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon on the bundled model: the same answer alone, in company, cached, and after a neighbour
+has left."""
+import json
+import random
+import socket
+import sys
+import threading
+import time
+
+from harness import PATIENCE, Mixd, main, server
+
+TEXTS = ["It was a dark and stormy night; the rain fell in torrents, except at occasional intervals",
+         "The sea, the sea!", "Call me", "In the beginning of years, when the world was so new " * 4]
+
+
+def ask(s, text, **kw):
+    fields = dict(dict(prompt=text, max_tokens=12, seed=3, logprobs=3, echo=True), **kw)
+    choice = s.complete(**fields)["choices"][0]
+    return choice["text"], choice["logprobs"]
+
+
+@server(Mixd, max_sequences=16, step_tokens=64)
+def test_bit_for_bit_in_any_company(s):
+    alone = [ask(s, t, cache_salt=f"alone{i}") for i, t in enumerate(TEXTS)]
+    assert all(lp["token_logprobs"][1] < 0 for _, lp in alone)
+    # a second time the prefix comes from the cache
+    assert [ask(s, t, cache_salt=f"alone{i}") for i, t in enumerate(TEXTS)] == alone
+    wrong = []
+
+    def one(i):
+        rng = random.Random(i)
+        for k in range(3):
+            n = rng.randrange(len(TEXTS))
+            if ask(s, TEXTS[n], cache_salt=f"{i}{k}") != alone[n]:
+                wrong.append((i, k, n))
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(12)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong, wrong
+
+
+@server(Mixd)
+def test_streams_and_stops(s):
+    base = s.complete(prompt=TEXTS[1], max_tokens=40, temperature=0)["choices"][0]["text"]
+    got = "".join(c["text"] for e in s.stream(prompt=TEXTS[1], max_tokens=40, temperature=0)
+                  for c in e["choices"])
+    assert got == base
+    stop = base[9:14]
+    c = s.complete(prompt=TEXTS[1], max_tokens=40, temperature=0, stop=stop)["choices"][0]
+    assert c["text"] == base[:base.find(stop)] and c["stop_reason"] == stop
+
+
+@server(Mixd)
+def test_clients_that_leave_free_their_memory(s):
+    for stream in (False, True):
+        body = json.dumps(dict(prompt=TEXTS[3], max_tokens=1900, ignore_eos=True, n=4,
+                               stream=stream)).encode()
+        c = socket.create_connection((s.host, s.port))
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+                  % len(body) + body)
+        s.wait_metric("vllm:num_requests_running", 4)
+        assert s.metric("vllm:kv_cache_usage_perc") > 0
+        start = time.monotonic()
+        c.close()
+        s.wait_metric("vllm:num_requests_running", 0)
+        assert time.monotonic() - start < PATIENCE / 4
+        s.wait_metric("vllm:kv_cache_usage_perc", 0)
+
+
+@server(Mixd)
+def test_health_beside_long_prompts(s):
+    threads = [threading.Thread(target=s.complete, kwargs=dict(
+        prompt=[random.randrange(300, 4000) for _ in range(1200)], max_tokens=2))
+        for _ in range(4)]
+    for t in threads:
+        t.start()
+    slowest = 0
+    while any(t.is_alive() for t in threads):
+        for path in ("/health", "/metrics"):
+            start = time.monotonic()
+            assert s.get(path)[0] == 200
+            slowest = max(slowest, time.monotonic() - start)
+    assert slowest < PATIENCE / 10, slowest
+
+
+main(sys.modules[__name__])

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The golden checkpoints, all in one process, through the API: prompts scored with echo and logprobs,
+and greedy continuations, against what transformers says (tests/golden/models/README.md)."""
+import json
+import os
+import sys
+import tempfile
+
+from harness import SRC, Mixd, main
+
+GOLDEN = os.path.join(SRC, "tests/golden/models")
+# Log-probabilities; with 16-bit weights keys and values are kept in bf16, and a product with bf16
+# weights may round its input to bf16 (ARCHITECTURE.md). These tiny models amplify it.
+BAR, BAR_16 = 1e-3, 6e-2
+
+
+def byte_pieces():
+    """GPT-2's printable stand-ins for the bytes: a vocabulary for checkpoints that have none."""
+    keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    other = (chr(256 + i) for i in range(256))
+    return [chr(b) if b in keep else next(other) for b in range(256)]
+
+
+def with_tokenizer(name, folder):
+    """A folder with the checkpoint's files and a byte-level tokenizer."""
+    source, target = os.path.join(GOLDEN, name), os.path.join(folder, name)
+    os.mkdir(target)
+    for f in os.listdir(source):
+        os.symlink(os.path.join(source, f), os.path.join(target, f))
+    with open(os.path.join(source, "config.json")) as f:
+        vocab = json.load(f)["vocab_size"]
+    model = dict(type="BPE", vocab={p: i for i, p in enumerate(byte_pieces()[:vocab])}, merges=[])
+    level = dict(type="ByteLevel", add_prefix_space=False, use_regex=True, trim_offsets=True)
+    with open(os.path.join(target, "tokenizer.json"), "w") as f:
+        json.dump(dict(version="1.0", added_tokens=[], normalizer=None, pre_tokenizer=level,
+                       post_processor=None, decoder=level, model=model), f)
+    return target
+
+
+def check_case(s, name, case, bar):
+    prompt = case["prompt"]
+    scored = s.complete(model=name, prompt=prompt, max_tokens=0, echo=True, logprobs=1)
+    got = scored["choices"][0]["logprobs"]["token_logprobs"]
+    assert len(got) == len(prompt) and got[0] is None, (name, len(prompt), got[:3])
+    worst = max((abs(a - b) for a, b in zip(got[1:], case["logprobs"])), default=0)
+    # room for the 32 tokens must be left by the model's context
+    more = s.complete(model=name, prompt=prompt, max_tokens=32, temperature=0, logprobs=1,
+                      return_token_ids=True)["choices"][0]
+    if bar == BAR:
+        assert more["token_ids"] == case["greedy"], (name, len(prompt), more["token_ids"])
+        worst = max(worst, max(abs(a - b) for a, b in
+                               zip(more["logprobs"]["token_logprobs"], case["greedy_logprobs"])))
+    assert worst < bar, (name, len(prompt), worst)
+    return worst
+
+
+def test_every_family():
+    names = sorted(n for n in os.listdir(GOLDEN) if os.path.isdir(os.path.join(GOLDEN, n)))
+    assert len(names) >= 10
+    with tempfile.TemporaryDirectory() as folder:
+        s = Mixd({n: with_tokenizer(n, folder) for n in names}, max_sequences=4)
+        try:
+            for name in names:
+                with open(os.path.join(GOLDEN, name, "expected.json")) as f:
+                    expected = json.load(f)
+                bar = BAR_16 if name.endswith("f16") else BAR
+                worst = max(check_case(s, name, c, bar) for c in expected["cases"])
+                print(f"{name:16} worst error {worst:.1e}")
+            s.stop()
+        finally:
+            if s.process.poll() is None:
+                s.process.kill()
+
+
+if __name__ == "__main__":
+    main(sys.modules[__name__])

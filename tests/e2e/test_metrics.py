@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""/metrics: accepted by promtool, holds the names of vLLM's Grafana board, and counts what happened."""
+import http.client
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from harness import check_sanitizers
+
+TOP = os.path.abspath(os.environ.get("srcdir", "."))
+BUILD = os.path.abspath(os.environ.get("builddir", "."))
+MIXD = os.path.join(BUILD, "mixd")
+SLOW = 5 if os.environ.get("MIXD_TEST_SLOW") else 1
+
+# What the stock board of vLLM queries.
+BOARD = """e2e_request_latency_seconds_bucket time_to_first_token_seconds_bucket
+ inter_token_latency_seconds_bucket prompt_tokens_total generation_tokens_total num_requests_running
+ num_requests_waiting kv_cache_usage_perc request_prompt_tokens_bucket request_generation_tokens_bucket
+ request_success_total request_queue_time_seconds_sum request_prefill_time_seconds_sum
+ request_decode_time_seconds_sum request_max_num_generation_tokens_sum""".split()
+
+
+class Metrics(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.tmp = tempfile.mkdtemp(prefix="mixd-")
+        config = os.path.join(cls.tmp, "mixd.yaml")
+        with open(config, "w") as f:
+            f.write("http: { listen: '127.0.0.1:0' }\n"
+                    f"models: [{{ name: 'de\"mo', path: {TOP}/models/demo }}]\n")
+        cls.log = os.path.join(cls.tmp, "log")
+        with open(cls.log, "w") as log:
+            cls.mixd = subprocess.Popen(
+                [MIXD, "--config", config], stderr=log,
+                env=dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers", ".libs")))
+        for _ in range(600 * SLOW):
+            with open(cls.log) as f:
+                text = f.read()
+            if "mixd: ready" in text:
+                break
+            time.sleep(0.05)
+        cls.port = int(re.search(r"listening on 127\.0\.0\.1:(\d+)", text).group(1))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.mixd.terminate()
+        code = cls.mixd.wait(30 * SLOW)
+        with open(cls.log) as f:
+            log = f.read()
+        shutil.rmtree(cls.tmp)
+        check_sanitizers(log)
+        assert code == 0, f"mixd ended with {code}\n{log}"
+
+    def request(self, method, path, body=None, headers={}):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60 * SLOW)
+        c.request(method, path, json.dumps(body) if body else None,
+                  {"Content-Type": "application/json", **headers})
+        r = c.getresponse()
+        answer = r.status, r.headers.get("Content-Type"), r.read().decode()
+        c.close()
+        return answer
+
+    def values(self):
+        status, kind, text = self.request("GET", "/metrics")
+        self.assertEqual((status, kind), (200, "text/plain; version=0.0.4; charset=utf-8"))
+        return text, {k: float(v) for k, v in re.findall(r"^([^#\s]+(?:\{.*\})?) (\S+)$", text, re.M)}
+
+    def test_names_and_counts(self):
+        _, before = self.values()
+        label = '{model_name="de\\"mo",engine="0"}'
+        status, _, body = self.request("POST", "/v1/completions",
+                                       dict(prompt=[5] * 100, max_tokens=9, ignore_eos=True))
+        self.assertEqual(status, 200, body)
+        self.assertEqual(self.request("POST", "/v1/completions", dict(prompt=[5] * 3000))[0], 400)
+        text, after = self.values()
+
+        def gain(name):
+            return after[name] - before.get(name, 0)
+
+        self.assertEqual(gain("vllm:generation_tokens_total" + label), 9)
+        self.assertEqual(gain("vllm:prompt_tokens_total" + label), 100)
+        self.assertEqual(gain("vllm:time_to_first_token_seconds_count" + label), 1)
+        self.assertEqual(gain("vllm:inter_token_latency_seconds_count" + label), 8)
+        self.assertEqual(gain("vllm:request_generation_tokens_sum" + label), 9)
+        self.assertEqual(gain('vllm:request_success_total{model_name="de\\"mo",engine="0",'
+                              'finished_reason="length"}'), 1)
+        self.assertEqual(gain('http_requests_total{handler="/v1/completions",method="POST",status="2xx"}'), 1)
+        self.assertEqual(gain('http_requests_total{handler="/v1/completions",method="POST",status="4xx"}'), 1)
+        self.assertEqual(gain('mixd_requests_rejected_total{model_name="de\\"mo",engine="0",'
+                              'reason="too_long"}'), 1)
+        # the last step is counted when it is over, which is after its token was delivered
+        deadline = time.monotonic() + 10
+        while gain("mixd_steps_total" + label) < 9 and time.monotonic() < deadline:
+            _, after = self.values()
+        self.assertGreaterEqual(gain("mixd_steps_total" + label), 9)
+        self.assertEqual(after["mixd_pages_used" + label], 0)
+        self.assertEqual(after["mixd_pages" + label],
+                         after["mixd_pages_free" + label] + after["mixd_pages_cached" + label])
+        # the 100 tokens again come from the cache, all but the last page of them
+        self.request("POST", "/v1/completions", dict(prompt=[5] * 100, max_tokens=1))
+        _, last = self.values()
+        self.assertEqual(last["vllm:prefix_cache_hits_total" + label] -
+                         after["vllm:prefix_cache_hits_total" + label],
+                         100 // last["mixd_page_tokens" + label] * last["mixd_page_tokens" + label])
+        for name in BOARD:
+            self.assertIn("vllm:" + name + "{", text)
+
+    def test_openmetrics_is_negotiated(self):
+        status, kind, text = self.request("GET", "/metrics",
+                                          headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+        self.assertEqual(status, 200)
+        self.assertTrue(kind.startswith("application/openmetrics-text; version=1.0.0"))
+        self.assertTrue(text.endswith("# EOF\n"))
+        self.assertIn("# TYPE mixd_steps counter\n", text)
+
+    @unittest.skipUnless(shutil.which("promtool"), "promtool is not here")
+    def test_promtool(self):
+        _, _, text = self.request("GET", "/metrics")
+        r = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True)
+        self.assertNotIn("error", (r.stdout + r.stderr).lower())
+        # What is left is vLLM's naming: its colon, and one histogram called "..._total".
+        own = [line for line in (r.stdout + r.stderr).splitlines() if not line.startswith("vllm:")]
+        self.assertEqual(own, [])
+        bad = subprocess.run(["promtool", "check", "metrics"], input=text + "mixd_steps_total 1 2 3\n",
+                             capture_output=True, text=True)
+        self.assertNotEqual(bad.returncode, 0)
+
+
+if __name__ == "__main__":
+    if not os.path.exists(MIXD):
+        sys.exit(77)
+    unittest.main()

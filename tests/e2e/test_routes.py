@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Routes that answer at once, methods, headers, and the states of a server."""
+import sys
+
+from harness import check_error, main, server
+
+
+@server(alias="other", models=2)
+def test_quick_routes(s):
+    for path in ("/health", "/livez", "/readyz"):
+        status, headers, body = s.get(path)
+        assert (status, body) == (200, {"status": "ok"}), (path, body)
+        assert headers["Content-Type"] == "application/json"
+    assert s.get("/version")[2] == {"version": "0"}
+    assert b"running 0" in s.get("/metrics")[2]
+
+
+@server(alias="other", models=2)
+def test_models(s):
+    status, _, body = s.get("/v1/models")
+    assert status == 200 and body["object"] == "list"
+    assert [m["id"] for m in body["data"]] == ["fake", "fake2", "other"]
+    for m in body["data"]:
+        assert m["object"] == "model" and m["max_model_len"] == 2048, m
+        assert isinstance(m["created"], int) and isinstance(m["owned_by"], str)
+    status, _, body = s.get("/v1/models/other")
+    assert status == 200 and body["id"] == "other" and body["root"] == "fake", body
+    check_error(s.get("/v1/models/nobody"), 404, "model_not_found", "model", "nobody")
+    # aliases name the same model
+    a = s.complete(model="fake", prompt="x", seed=1, max_tokens=4)
+    b = s.complete(model="other", prompt="x", seed=1, max_tokens=4)
+    assert a["choices"] == b["choices"] and b["model"] == "fake"
+
+
+@server()
+def test_head_is_get_without_body(s):
+    for path in ("/health", "/version", "/v1/models"):
+        status, headers, body = s.request("HEAD", path)
+        assert status == 200 and body == b"", (status, body)
+        assert int(headers["Content-Length"]) == int(s.get(path)[1]["Content-Length"])
+
+
+@server()
+def test_unknown_routes_and_methods(s):
+    for path in ("/", "/v1", "/v1/completion", "/v1/completions/", "/v1/models/", "/healthz"):
+        check_error(s.get(path), 404, "not_found")
+    for method, path, allow in (("GET", "/v1/completions", "POST"),
+                                ("PUT", "/v1/chat/completions", "POST"),
+                                ("DELETE", "/tokenize", "POST"),
+                                ("POST", "/health", "GET, HEAD"),
+                                ("POST", "/v1/models", "GET, HEAD")):
+        answer = s.request(method, path, "{}", {"Content-Type": "application/json"})
+        check_error(answer, 405, "method_not_allowed")
+        assert answer[1]["Allow"] == allow, answer[1]
+
+
+@server()
+def test_request_ids(s):
+    assert s.get("/health", headers={"X-Request-Id": "abc-1"})[1]["X-Request-Id"] == "abc-1"
+    ids = {s.get("/health")[1]["X-Request-Id"] for _ in range(20)}
+    assert len(ids) == 20
+    for bad in ("a b", "x" * 200):
+        assert s.get("/health", headers={"X-Request-Id": bad})[1]["X-Request-Id"] != bad
+    _, headers, body = s.post("/v1/completions", {"prompt": "a", "max_tokens": 1})
+    assert body["id"] == "cmpl-" + headers["X-Request-Id"]
+
+
+@server()
+def test_connections_are_kept(s):
+    c = s.connect()
+    for _ in range(3):
+        assert s.get("/health", connection=c)[0] == 200
+        sock = c.sock
+        assert s.post("/v1/completions", {"prompt": "a", "max_tokens": 2}, connection=c)[0] == 200
+        assert c.sock is sock
+        check_error(s.post("/v1/completions", {}, connection=c), 400)
+        assert c.sock is sock
+
+
+@server()
+def test_tokenize_and_detokenize(s):
+    text = "Hello there, naïve 😀 world\n\n  twice"
+    _, _, body = s.post("/tokenize", {"prompt": text, "return_token_strs": True})
+    assert body["count"] == len(body["tokens"]) == len(body["token_strs"])
+    assert body["max_model_len"] == 2048
+    _, _, plain = s.post("/tokenize", {"content": text})
+    assert "token_strs" not in plain and plain["tokens"] == body["tokens"][1:]
+    _, _, back = s.post("/detokenize", {"tokens": plain["tokens"]})
+    assert back["prompt"] == back["text"] == back["content"] == text
+    check_error(s.post("/detokenize", {"tokens": [99999999]}), 400, "invalid_value", "tokens")
+    check_error(s.post("/tokenize", {"model": "nobody", "prompt": "a"}), 404, "model_not_found")
+
+
+@server(load=1.5, wait=False)
+def test_loading(s):
+    check_error(s.post("/v1/completions", {"prompt": "a"}), 503, "model_loading")
+    check_error(s.post("/tokenize", {"prompt": "a"}), 503, "model_loading")
+    status, headers, body = s.get("/readyz")
+    assert status == 503 and "loading" in body["status"] and headers["Retry-After"]
+    assert s.get("/health")[0] == 503
+    assert s.get("/livez")[0] == 200
+    assert s.get("/v1/models")[2]["data"][0]["max_model_len"] is None
+    s.wait_ready()
+    assert s.get("/health")[0] == 200
+    s.complete(prompt="a", max_tokens=1)
+
+
+main(sys.modules[__name__])

@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What systemd sees of mixd: readiness, status, watchdog, reload, drain, passed sockets, sandbox.
+
+The service manager's side is played here: a datagram socket for NOTIFY_SOCKET, LISTEN_FDS.
+"""
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from harness import check_sanitizers
+
+TOP = os.path.abspath(os.environ.get("srcdir", "."))
+BUILD = os.path.abspath(os.environ.get("builddir", "."))
+MIXD = os.path.join(BUILD, "mixd")
+SLOW = 5 if os.environ.get("MIXD_TEST_SLOW") else 1
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Manager:
+    """Starts mixd as a service manager would and collects what it is told."""
+
+    def __init__(self, tmp, watchdog_us=0, listen=None, drain_s=20):
+        self.tmp = tmp
+        self.messages = []
+        self.streams = []
+        self.cond = threading.Condition()
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.sock.bind(os.path.join(tmp, "notify"))
+        threading.Thread(target=self.listen, daemon=True).start()
+        self.port = listen.getsockname()[1] if listen else free_port()
+        self.drain_s = drain_s
+        self.config = os.path.join(tmp, "mixd.yaml")
+        self.write_config(aliases=["first"], level="info")
+        env = dict(os.environ, NOTIFY_SOCKET=os.path.join(tmp, "notify"))
+        env["MIXD_MODULE_PATH"] = os.path.join(BUILD, "mixers", ".libs")
+        command = '"$0" "$@"'
+        if watchdog_us:
+            env["WATCHDOG_USEC"] = str(watchdog_us)
+            command = "WATCHDOG_PID=$$ exec " + command
+        if listen:
+            env["LISTEN_FDS"] = "1"
+            command = "LISTEN_PID=$$ exec " + command
+        if not command.startswith(("LISTEN", "WATCHDOG")):
+            command = "exec " + command
+        self.log = open(os.path.join(tmp, "log"), "w+")
+
+        def pass_socket():
+            if listen:
+                os.dup2(listen.fileno(), 3)
+                os.set_inheritable(3, True)
+
+        self.process = subprocess.Popen(
+            ["sh", "-c", command, MIXD, "--config", self.config],
+            env=env, stderr=self.log, close_fds=False, preexec_fn=pass_socket)
+
+    def write_config(self, aliases, level, faulty=False):
+        with open(self.config, "w") as f:
+            f.write(f"http: {{ listen: '127.0.0.1:{self.port}' }}\n"
+                    f"log: {{ level: {level} }}\n"
+                    f"shutdown: {{ drain_s: {self.drain_s} }}\n"
+                    f"models: [{{ name: demo, path: {TOP}/models/demo, aliases: {json.dumps(aliases)} }}]\n"
+                    + ("nonsense: 1\n" if faulty else ""))
+
+    def listen(self):
+        while True:
+            try:
+                data = self.sock.recv(65536).decode()
+            except OSError:
+                return
+            with self.cond:
+                self.messages += [(time.monotonic(), line) for line in data.split("\n")]
+                self.cond.notify_all()
+
+    def lines(self):
+        with self.cond:
+            return [line for _, line in self.messages]
+
+    def wait_for(self, line, times=1, seconds=20):
+        deadline = time.monotonic() + seconds * SLOW
+        with self.cond:
+            while True:
+                seen = [text for _, text in self.messages]
+                if seen.count(line) >= times or self.process.poll() is not None \
+                        or time.monotonic() > deadline:
+                    break
+                self.cond.wait(0.1)
+        if seen.count(line) < times:
+            raise AssertionError(f"no {line!r} (x{times}) in {seen}\n{self.logged()}")
+
+    def logged(self):
+        self.log.flush()
+        with open(self.log.name) as f:
+            return f.read()
+
+    def request(self, method, path, body=None):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30 * SLOW)
+        c.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+        r = c.getresponse()
+        answer = r.status, r.read()
+        c.close()
+        return answer
+
+    def stream(self, max_tokens):
+        """An open stream that has sent its first event."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60 * SLOW)
+        c.request("POST", "/v1/completions",
+                  json.dumps(dict(model="demo", prompt="Once upon a time", max_tokens=max_tokens,
+                                  stream=True, ignore_eos=True)), {"Content-Type": "application/json"})
+        r = c.getresponse()
+        assert r.status == 200, r.read()
+        first = r.readline()
+        assert first.startswith(b"data: {"), first
+        self.streams.append(c)
+        return r
+
+    def end(self):
+        if self.log.closed:
+            return
+        for c in self.streams:
+            c.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            code = self.process.wait(20 * SLOW)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        log = self.logged()
+        self.sock.close()
+        self.log.close()
+        check_sanitizers(log)
+        assert code in (0, -signal.SIGKILL), f"mixd ended with {code}\n{log}"
+
+
+class ServiceManager(unittest.TestCase):
+    def setUp(self):
+        self.tmp = tempfile.mkdtemp(prefix="mixd-")
+        self.addCleanup(shutil.rmtree, self.tmp)
+
+    def start(self, **kw):
+        m = Manager(self.tmp, **kw)
+        self.addCleanup(m.end)
+        return m
+
+    def test_ready_after_load_then_watchdog(self):
+        m = self.start(watchdog_us=800_000)
+        m.wait_for("READY=1")
+        self.assertEqual(m.request("GET", "/readyz")[0], 200)
+        self.assertTrue(any(line.startswith("STATUS=") for line in m.lines()))
+        m.wait_for("WATCHDOG=1", times=4)
+        with m.cond:
+            fed = [t for t, line in m.messages if line == "WATCHDOG=1"]
+        self.assertLess(max(b - a for a, b in zip(fed, fed[1:])), 0.8 * SLOW)
+
+    def test_reload_takes_aliases_and_log_level(self):
+        m = self.start()
+        m.wait_for("READY=1")
+        ask = dict(model="second", prompt="x", max_tokens=1)
+        self.assertEqual(m.request("POST", "/v1/completions", ask)[0], 404)
+        m.write_config(aliases=["second"], level="warning")
+        m.process.send_signal(signal.SIGHUP)
+        m.wait_for("READY=1", times=2)
+        lines = m.lines()
+        at = lines.index("RELOADING=1")
+        self.assertTrue(any(line.startswith("MONOTONIC_USEC=") for line in lines[at:at + 2]))
+        self.assertEqual(m.request("POST", "/v1/completions", ask)[0], 200)
+        self.assertEqual(m.request("POST", "/v1/completions", dict(ask, model="first"))[0], 404)
+        # a faulty file changes nothing, is reported, and readiness stays
+        m.write_config(aliases=["third"], level="info", faulty=True)
+        m.process.send_signal(signal.SIGHUP)
+        m.wait_for("READY=1", times=3)
+        self.assertIn("nonsense", m.logged())
+        self.assertEqual(m.request("POST", "/v1/completions", ask)[0], 200)
+
+    def test_drain_ends_streams_properly(self):
+        m = self.start()
+        m.wait_for("READY=1")
+        r = m.stream(max_tokens=400)
+        m.process.send_signal(signal.SIGTERM)
+        m.wait_for("STOPPING=1")
+        rest = r.read().decode()
+        self.assertIn('"finish_reason":"length"', rest.replace(" ", ""))
+        self.assertTrue(rest.endswith("data: [DONE]\n\n"), rest[-200:])
+        self.assertEqual(m.process.wait(20 * SLOW), 0)
+        with self.assertRaises(OSError):
+            m.request("GET", "/health")
+
+    def test_second_signal_ends_at_once_with_an_error_event(self):
+        m = self.start(drain_s=60)
+        m.wait_for("READY=1")
+        streams = [m.stream(max_tokens=2000) for _ in range(8)]
+        m.process.send_signal(signal.SIGTERM)
+        m.wait_for("STOPPING=1")
+        began = time.monotonic()
+        m.process.send_signal(signal.SIGTERM)
+        ends = [r.read().decode() for r in streams]
+        m.process.wait(20 * SLOW)
+        self.assertLess(time.monotonic() - began, 3 * SLOW)
+        for text in ends:
+            self.assertTrue(text.endswith("data: [DONE]\n\n"), text[-300:])
+            self.assertIn('"error"', text)
+
+    def test_deadline_ends_what_is_left(self):
+        m = self.start(drain_s=0.3)
+        m.wait_for("READY=1")
+        streams = [m.stream(max_tokens=2000) for _ in range(8)]
+        m.process.send_signal(signal.SIGTERM)
+        for r in streams:
+            text = r.read().decode()
+            self.assertTrue(text.endswith("data: [DONE]\n\n"), text[-300:])
+        self.assertEqual(m.process.wait(20 * SLOW), 0)
+
+    def test_passed_socket(self):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            s.listen(16)
+            m = self.start(listen=s)
+            # the socket is the manager's: a request sent before mixd is up waits, and is answered
+            status, body = m.request("GET", "/version")
+            self.assertEqual(status, 200)
+            self.assertIn(b"version", body)
+            m.wait_for("READY=1")
+            self.assertEqual(m.request("GET", "/readyz")[0], 200)
+
+    def test_refused_model_ends_with_one_line(self):
+        m = self.start()
+        m.process.kill()
+        m.end()
+        os.unlink(os.path.join(self.tmp, "notify"))
+        broken = os.path.join(self.tmp, "broken")
+        shutil.copytree(os.path.join(TOP, "models/demo"), broken, copy_function=shutil.copyfile)
+        with open(os.path.join(broken, "config.json")) as f:
+            config = json.load(f)
+        config["hidden_act"] = "relu6"
+        with open(os.path.join(broken, "config.json"), "w") as f:
+            json.dump(config, f)
+        path = os.path.join(self.tmp, "broken.yaml")
+        with open(path, "w") as f:
+            f.write(f"http: {{ listen: '127.0.0.1:0' }}\nmodels: [{{ name: b, path: {broken} }}]\n")
+        env = dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers", ".libs"))
+        for args in ([], ["--check"]):
+            r = subprocess.run([MIXD, "--config", path, *args], env=env, capture_output=True,
+                               text=True, timeout=30 * SLOW)
+            self.assertEqual(r.returncode, 1)
+            errors = [line for line in r.stderr.splitlines() if " error " in line]
+            self.assertEqual(len(errors), 1, r.stderr)
+            self.assertIn("hidden_act", errors[0])
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not here")
+    def test_sandbox_rates_ok(self):
+        with open(os.path.join(TOP, "systemd/mixd.service.in")) as f:
+            unit = f.read().replace("@sbindir@/mixd", "/bin/true").replace("@sysconfdir@", "/etc")
+        path = os.path.join(self.tmp, "mixd.service")
+        with open(path, "w") as f:
+            f.write(unit)
+        # "OK" is an exposure below 5.0
+        r = subprocess.run(["systemd-analyze", "security", "--offline=yes", "--threshold=49", path],
+                           capture_output=True, text=True)
+        if "nrecognized option" in r.stderr:
+            self.skipTest("systemd-analyze is too old")
+        self.assertEqual(r.returncode, 0, r.stdout[-300:] + r.stderr)
+        self.assertIn("Overall exposure level", r.stdout)
+
+
+def built_with_systemd():
+    with open(os.path.join(BUILD, "config.h")) as f:
+        return "#define HAVE_SYSTEMD 1" in f.read()
+
+
+if __name__ == "__main__":
+    if not os.path.exists(MIXD) or not built_with_systemd():
+        sys.exit(77)
+    unittest.main()

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Any bytes as config.json and, after the first NUL, generation_config.json:
+ * they are refused with a message, or give a plan that is whole.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/plan.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(int yes)
+{
+	if (!yes)
+		abort();
+}
+
+static void check_mixer(const struct mx_plan_mixer *m)
+{
+	require(m->mixer && m->prefix);
+	for (size_t i = 0; i < m->params.n; i++)
+		require(m->params.items[i].name != NULL);
+	if (strcmp(m->mixer, "attention"))
+		return;
+	int64_t heads = mx_param_int(&m->params, "heads", 0);
+	int64_t kv_heads = mx_param_int(&m->params, "kv_heads", 0);
+	int64_t dim = mx_param_int(&m->params, "head_dim", 0);
+	require(heads > 0 && kv_heads > 0 && heads % kv_heads == 0 && dim > 0);
+	const struct mx_param *freq = mx_param_find(&m->params, "rope_inv_freq");
+	for (size_t i = 0; freq && i < freq->n; i++)
+		require(isfinite(freq->v[i]) && freq->v[i] > 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	const char *text = (const char *)data, *nul = size ? memchr(text, 0, size) : NULL;
+	size_t len = nul ? (size_t)(nul - text) : size;
+	struct mx_plan *p = NULL;
+	struct mx_err err = {0};
+	if (mx_plan_parse(text, len, nul ? nul + 1 : NULL, nul ? size - len - 1 : 0, &p, &err)) {
+		require(err.text[0] && !p);
+		return 0;
+	}
+	require(p->n_layers > 0 && p->width > 0 && p->vocab > 0 && p->max_context > 0);
+	for (size_t i = 0; i < p->n_eos; i++)
+		require(p->eos[i] >= 0 && (uint32_t)p->eos[i] < p->vocab);
+	for (uint32_t i = 0; i < p->n_layers; i++)
+		for (uint32_t k = 0; k < p->layers[i].n_blocks; k++) {
+			const struct mx_plan_block *b = &p->layers[i].blocks[k];
+			require(b->norm != NULL);
+			if (b->kind == MX_BLOCK_MIXER)
+				check_mixer(&b->mixers[0]);
+			else
+				require(b->mlp.gate && b->mlp.up && b->mlp.down && b->mlp.width > 0);
+		}
+	mx_plan_destroy(p);
+	return 0;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* JSON bodies of all routes. The first byte chooses the route. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "proto/json_out.h"
+#include "proto/request.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* What was accepted obeys the limits that later code relies on. */
+static void check(const struct mx_api_request *r)
+{
+	if (r->n < 1 || r->n > MX_API_MAX_CHOICES || r->n_stops > MX_API_MAX_STOPS ||
+	    r->logprobs > MX_MAX_TOP_LOGPROBS || r->max_tokens < -1 || r->temperature < 0 ||
+	    r->top_p <= 0 || r->repetition_penalty <= 0)
+		abort();
+	if (r->kind == MX_API_COMPLETION && (r->n_prompts < 1 || r->n_prompts > MX_API_MAX_PROMPTS))
+		abort();
+	for (uint32_t i = 0; i < r->n_prompts; i++)
+		for (uint32_t j = 0; j < r->prompts[i].n_ids; j++)
+			if (r->prompts[i].ids[j] < 0)
+				abort();
+	for (uint32_t i = 0; i < r->n_stops; i++)
+		if (r->stops[i].len == 0)
+			abort();
+}
+
+/* A refusal has a status and can be written down as JSON. */
+static void check_error(const struct mx_api_error *err)
+{
+	struct mx_buf b = {0};
+	mx_api_error_write(&b, err);
+	json_t *v = json_loadb(mx_buf_str(&b), b.len, 0, NULL);
+	if (err->status < 400 || !v)
+		abort();
+	json_decref(v);
+	mx_buf_free(&b);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	if (size < 1)
+		return 0;
+	const char *body = (const char *)data + 1;
+	struct mx_api_error err = {0};
+	mx_status s;
+	if (data[0] % 4 == 2) {
+		struct mx_api_tokenize t;
+		s = mx_api_parse_tokenize(body, size - 1, &t, &err);
+		if (s == MX_OK)
+			mx_api_tokenize_free(&t);
+	} else if (data[0] % 4 == 3) {
+		struct mx_api_detokenize d;
+		s = mx_api_parse_detokenize(body, size - 1, &d, &err);
+		if (s == MX_OK)
+			mx_api_detokenize_free(&d);
+	} else {
+		struct mx_api_request r;
+		s = mx_api_parse(data[0] % 4 ? MX_API_CHAT : MX_API_COMPLETION, body, size - 1, &r, &err);
+		if (s == MX_OK) {
+			check(&r);
+			mx_api_request_free(&r);
+		}
+	}
+	if (s != MX_OK)
+		check_error(&err);
+	return 0;
+}

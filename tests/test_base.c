@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/buf.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "base/status.h"
+
+static void error_text_is_one_line(void **state)
+{
+	(void)state;
+	struct mx_err e = {0};
+	assert_int_equal(mx_fail(&e, MX_E_FORMAT, "bad\n%d", 7), MX_E_FORMAT);
+	assert_string_equal(e.text, "bad 7");
+	assert_int_equal(mx_fail(NULL, MX_E_IO, "nobody listens"), MX_E_IO);
+}
+
+static void buffer_keeps_content_at_its_limit(void **state)
+{
+	(void)state;
+	struct mx_buf b = {.limit = 8};
+	mx_buf_puts(&b, "12345");
+	mx_buf_puts(&b, "6789");
+	assert_true(b.failed);
+	assert_string_equal(mx_buf_str(&b), "12345");
+	mx_buf_clear(&b);
+	mx_buf_printf(&b, "%d-%s", 42, "x");
+	assert_false(b.failed);
+	mx_buf_consume(&b, 1);
+	assert_string_equal(mx_buf_str(&b), "2-x");
+	mx_buf_free(&b);
+}
+
+static void arena_stops_at_its_limit(void **state)
+{
+	(void)state;
+	struct mx_arena a = {.limit = 100};
+	char *s = mx_arena_strndup(&a, "abcdef", 3);
+	assert_string_equal(s, "abc");
+	assert_non_null(mx_arena_alloc(&a, 60));
+	assert_null(mx_arena_alloc(&a, 60));
+	mx_arena_free(&a);
+	assert_int_equal(a.used, 0);
+}
+
+struct tally {
+	_Atomic unsigned char seen[1000];
+	_Atomic unsigned wrong_worker;
+	unsigned size;
+};
+
+static void mark(void *arg, size_t task, unsigned worker)
+{
+	struct tally *t = arg;
+	atomic_fetch_add(&t->seen[task], 1);
+	if (worker >= t->size)
+		atomic_fetch_add(&t->wrong_worker, 1);
+}
+
+static void pool_runs_every_task_once(void **state)
+{
+	(void)state;
+	for (unsigned n = 1; n <= 5; n++) {
+		struct mx_pool *p = NULL;
+		assert_int_equal(mx_pool_create(n, &p), MX_OK);
+		assert_int_equal(mx_pool_size(p), n);
+		for (int round = 0; round < 200; round++) {
+			struct tally t = {.size = n};
+			size_t tasks = (size_t)(round * 5 % 1000);
+			mx_pool_run(p, tasks, mark, &t);
+			for (size_t i = 0; i < 1000; i++)
+				assert_int_equal(t.seen[i], i < tasks);
+			assert_int_equal(t.wrong_worker, 0);
+		}
+		mx_pool_destroy(p);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(error_text_is_one_line),
+		cmocka_unit_test(buffer_keeps_content_at_its_limit),
+		cmocka_unit_test(arena_stops_at_its_limit),
+		cmocka_unit_test(pool_runs_every_task_once),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "daemon/closest.h"
+#include "daemon/config.h"
+#include "daemon/metrics_text.h"
+#include "device/dtype.h"
+
+#define MODEL "models: [{name: demo, path: m}]\n"
+
+static struct mx_config *parse(const char *text)
+{
+	struct mx_config *c = NULL;
+	struct mx_err err = {0};
+	if (mx_config_parse("dir/f.yaml", text, strlen(text), &c, &err))
+		fail_msg("%s: %s", err.where, err.text);
+	return c;
+}
+
+/* The text must be refused at that place with a message that holds `message`. */
+static void refuse(const char *text, const char *where, const char *message)
+{
+	struct mx_config *c = NULL;
+	struct mx_err err = {0};
+	assert_int_not_equal(mx_config_parse("f.yaml", text, strlen(text), &c, &err), MX_OK);
+	assert_null(c);
+	if (strcmp(err.where, where) || !strstr(err.text, message))
+		fail_msg("expected \"%s: ...%s...\", got \"%s: %s\"", where, message, err.where, err.text);
+}
+
+static void every_key_is_taken(void **state)
+{
+	(void)state;
+	struct mx_config *c = parse(
+		"http: {listen: ['127.0.0.1:1', '[::1]:2'], max_body_bytes: 1MiB, max_connections: 7,\n"
+		"  idle_timeout_s: 9, threads: 3, workers: 4, keep_alive_s: 2.5, stall_s: 11}\n"
+		"log: {level: debug, format: json}\n"
+		"scheduler: {max_sequences: 5, step_tokens: 77, queue: 6, max_step_stretch: 2.5}\n"
+		"shutdown: {drain_s: 1.5}\n"
+		"metrics: {vllm_names: false}\n"
+		"modules: [a, /b]\n"
+		"models:\n"
+		"  - {name: demo, path: m/demo, aliases: [x, y], device: cpu, threads: 2, max_context: "
+		"99,\n"
+		"     memory: 1.5GiB, page_tokens: 32, dtype: bf16, kv_dtype: f32, prefix_cache: false}\n"
+		"  - {name: other, path: /abs}\n");
+	assert_int_equal(c->http.listen.n, 2);
+	assert_string_equal(c->http.listen.items[1], "[::1]:2");
+	assert_int_equal(c->http.max_body_bytes, 1 << 20);
+	assert_int_equal(c->http.max_connections, 7);
+	assert_int_equal(c->http.idle_timeout_s, 9);
+	assert_int_equal(c->http.threads, 3);
+	assert_int_equal(c->http.workers, 4);
+	assert_true(c->http.keep_alive_s == 2.5 && c->http.stall_s == 11);
+	assert_int_equal(c->log.level, MX_LOG_DEBUG);
+	assert_int_equal(c->log.format, MX_LOG_JSON);
+	assert_int_equal(c->scheduler.max_sequences, 5);
+	assert_int_equal(c->scheduler.step_tokens, 77);
+	assert_int_equal(c->scheduler.queue, 6);
+	assert_true(c->scheduler.max_step_stretch == 2.5);
+	assert_true(c->shutdown.drain_s == 1.5);
+	assert_false(c->metrics.vllm_names);
+	assert_string_equal(c->modules.items[0], "dir/a");
+	assert_string_equal(c->modules.items[1], "/b");
+	assert_int_equal(c->n_models, 2);
+	const struct mx_config_model *m = c->models;
+	assert_string_equal(m->path, "dir/m/demo");
+	assert_string_equal(m->aliases.items[1], "y");
+	assert_int_equal(m->threads, 2);
+	assert_int_equal(m->max_context, 99);
+	assert_int_equal(m->memory, 3ull << 29);
+	assert_int_equal(m->page_tokens, 32);
+	assert_int_equal(m->dtype, MX_BF16);
+	assert_int_equal(m->kv_dtype, MX_F32);
+	assert_false(m->prefix_cache);
+	assert_string_equal(m[1].path, "/abs");
+	assert_int_equal(m[1].dtype, -1);
+	assert_true(m[1].prefix_cache);
+	mx_config_free(c);
+}
+
+static void defaults_are_those_of_the_manual(void **state)
+{
+	(void)state;
+	struct mx_config *c = parse(MODEL);
+	assert_string_equal(c->http.listen.items[0], "127.0.0.1:8080");
+	assert_int_equal(c->http.max_body_bytes, 8388608);
+	assert_int_equal(c->http.max_connections, 1024);
+	assert_int_equal(c->http.idle_timeout_s, 75);
+	assert_int_equal(c->scheduler.max_sequences, 64);
+	assert_int_equal(c->scheduler.step_tokens, 512);
+	assert_int_equal(c->scheduler.queue, 1024);
+	assert_true(c->shutdown.drain_s == 30);
+	assert_true(c->metrics.vllm_names);
+	assert_int_equal(c->models[0].memory, 0);
+	mx_config_free(c);
+}
+
+static void faults_name_their_place(void **state)
+{
+	(void)state;
+	refuse("htpp: {}\n" MODEL, "f.yaml:1:1: htpp", "did you mean \"http\"");
+	refuse("http: {lisen: x}\n" MODEL, "f.yaml:1:8: http.lisen", "did you mean \"listen\"");
+	refuse("log: {colour: red}\n" MODEL, "f.yaml:1:7: log.colour",
+	       "valid keys here: level, format");
+	refuse("log:\n  level: loud\n" MODEL, "f.yaml:2:10: log.level",
+	       "must be one of error, warning, info, debug");
+	refuse("scheduler: {queue: many}\n" MODEL, "f.yaml:1:20: scheduler.queue",
+	       "must be a whole number, not \"many\"");
+	refuse("scheduler: {queue: '7'}\n" MODEL, "f.yaml:1:20: scheduler.queue",
+	       "must be a whole number, not a string");
+	refuse("scheduler: {queue: -1}\n" MODEL, "f.yaml:1:20: scheduler.queue", "whole number");
+	refuse("scheduler: {queue: 0}\n" MODEL, "f.yaml:1:20: scheduler.queue", "out of range");
+	refuse("scheduler: {queue: 99999999999}\n" MODEL, "f.yaml:1:20: scheduler.queue",
+	       "must be 1 to 1048576");
+	refuse("scheduler: [1]\n" MODEL, "f.yaml:1:12: scheduler", "must be a mapping, not a list");
+	refuse("http: {listen: {}}\n" MODEL, "f.yaml:1:16: http.listen", "must be a string");
+	refuse("http: {listen: []}\n" MODEL, "f.yaml:1:16: http.listen", "must have 1 to 16 entries");
+	refuse("http: {max_body_bytes: 2Gb}\n" MODEL, "f.yaml:1:24: http.max_body_bytes",
+	       "unknown unit \"Gb\"");
+	refuse("http: {keep_alive_s: .nan}\n" MODEL, "f.yaml:1:22: http.keep_alive_s",
+	       "must be a number");
+	refuse("metrics: {vllm_names: yes}\n" MODEL, "f.yaml:1:23: metrics.vllm_names",
+	       "must be true or false");
+	refuse("log: {}\nlog: {}\n" MODEL, "f.yaml:2:1: log", "duplicate key; it stands at line 1");
+	refuse("models: [{name: a, name: b, path: p}]\n", "f.yaml:1:20: models[0].name",
+	       "duplicate key");
+	refuse("models: [{name: a}]\n", "f.yaml:1:10: models[0]", "the key \"path\" is missing");
+	refuse("models: []\n", "f.yaml:1:9: models", "must have 1 to 64 entries, not 0");
+	refuse("models: [{name: a, path: p, device: tpu}]\n", "f.yaml:1:37: models[0].device",
+	       "device \"tpu\" is not available");
+	refuse("models: [{name: a, path: p}, {name: b, path: p, aliases: [a]}]\n",
+	       "f.yaml:1:59: models[1].aliases[0]", "the name \"a\" is used twice");
+	refuse("models: [{name: a, path: p},\n {name: a, path: p}]\n", "f.yaml:2:9: models[1].name",
+	       "the name \"a\" is used twice");
+	refuse(MODEL "--- \n" MODEL, "f.yaml:3:1: (top level)", "a second YAML document");
+	refuse(MODEL "...\n--- 3\n", "f.yaml:3:5: (top level)", "a second YAML document");
+	refuse(MODEL "---\n a: [\n", "f.yaml:4:1", "not valid YAML");
+	refuse("log: {}\n", "f.yaml:1:1: (top level)", "the key \"models\" is missing");
+	refuse("", "f.yaml", "empty");
+	refuse("a: [\n", "f.yaml:2:1", "not valid YAML");
+	refuse("scheduler: {max_sequences: 100, step_tokens: 50}\n" MODEL, "f.yaml:1:1: (top level)",
+	       "scheduler.max_sequences (100) is above scheduler.step_tokens (50)");
+}
+
+static void listen_addresses_are_checked(void **state)
+{
+	(void)state;
+	const char *good[] = {"127.0.0.1:0", "[::1]:65535",   "[fe80::1%eth0]:80",
+	                      "*:8080",      "localhost:080", "my-host.example:1"};
+	for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+		char text[200];
+		snprintf(text, sizeof text, "http: {listen: \"%s\"}\n" MODEL, good[i]);
+		struct mx_config *c = parse(text);
+		assert_string_equal(c->http.listen.items[0], good[i]);
+		mx_config_free(c);
+	}
+	static const struct {
+		const char *address, *why;
+	} bad[] = {
+		{"127.0.0.1:99999", "the port must be a number of 0 to 65535"},
+		{"127.0.0.1:65536", "the port must be"},
+		{"127.0.0.1:000080", "the port must be"},
+		{"127.0.0.1:", "the port must be"},
+		{"127.0.0.1:http", "the port must be"},
+		{"127.0.0.1:-1", "the port must be"},
+		{"127.0.0.1:+1", "the port must be"},
+		{"unix:/x", "the port must be"},
+		{"foo", "form host:port"},
+		{"[::1]", "form host:port"},
+		{"[:1", "form host:port"},
+		{"[:", "form host:port"},
+		{"[]:80", "not an IPv6 address"},
+		{"[127.0.0.1]:80", "not an IPv6 address"},
+		{"[::1%]:80", "not an IPv6 address"},
+		{"::1:80", "in brackets"},
+		{":80", "no host before the port"},
+		{"1.2.3:80", "not an IPv4 address"},
+		{"300.0.0.1:80", "not an IPv4 address"},
+		{"a b:80", "not a host name"},
+		{"http://x:80", "in brackets"},
+	};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		char text[200];
+		snprintf(text, sizeof text, "http:\n  listen: '%s'\n" MODEL, bad[i].address);
+		refuse(text, "f.yaml:2:11: http.listen", bad[i].why);
+	}
+	refuse("http: {listen: ['*:1', foo]}\n" MODEL, "f.yaml:1:24: http.listen[1]",
+	       "\"foo\": not an address");
+}
+
+static void closest_key_is_not_a_wild_guess(void **state)
+{
+	(void)state;
+	const char *names[] = {"max_sequences", "step_tokens", "queue"};
+	assert_string_equal(mx_closest("max_sequence", names, 3), "max_sequences");
+	assert_string_equal(mx_closest("Queue", names, 3), "queue");
+	assert_null(mx_closest("elephant", names, 3));
+}
+
+static void exposition_formats(void **state)
+{
+	(void)state;
+	struct mx_buf b = {0};
+	const double bounds[] = {0.5, 1};
+	const uint64_t count[] = {2, 0, 3};
+	for (int open = 0; open < 2; open++) {
+		mx_buf_clear(&b);
+		struct mx_metrics_writer w = {.out = &b, .openmetrics = open};
+		mx_metrics_family(&w, "a", MX_METRIC_COUNTER, "A.");
+		mx_metrics_sample(&w, "l=\"x\"", 3);
+		mx_metrics_family(&w, "h", MX_METRIC_HISTOGRAM, "H.");
+		mx_metrics_histogram(&w, "", bounds, 2, count, 4.5);
+		mx_metrics_end(&w);
+		assert_string_equal(mx_buf_str(&b),
+		                    open ? "# HELP a A.\n# TYPE a counter\na_total{l=\"x\"} 3\n"
+		                           "# HELP h H.\n# TYPE h histogram\nh_bucket{le=\"0.5\"} 2\n"
+		                           "h_bucket{le=\"1\"} 2\nh_bucket{le=\"+Inf\"} 5\nh_sum 4.5\n"
+		                           "h_count 5\n# EOF\n"
+		                         : "# HELP a_total A.\n# TYPE a_total counter\na_total{l=\"x\"} 3\n"
+		                           "# HELP h H.\n# TYPE h histogram\nh_bucket{le=\"0.5\"} 2\n"
+		                           "h_bucket{le=\"1\"} 2\nh_bucket{le=\"+Inf\"} 5\nh_sum 4.5\n"
+		                           "h_count 5\n");
+	}
+	mx_buf_free(&b);
+	char label[12];
+	mx_metrics_escape(label, sizeof label, "a\"\\\nbcdefghijk");
+	assert_string_equal(label, "a\\\"\\\\\\nbc");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_key_is_taken),
+		cmocka_unit_test(defaults_are_those_of_the_manual),
+		cmocka_unit_test(faults_name_their_place),
+		cmocka_unit_test(listen_addresses_are_checked),
+		cmocka_unit_test(closest_key_is_not_a_wild_guess),
+		cmocka_unit_test(exposition_formats),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The model engine on small random checkpoints: log-probabilities are the same
+ * bits alone and in company, whatever the chunks, the threads, the prefix cache
+ * and preemption do; damaged checkpoints are refused by name; memory is what
+ * was planned.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "bench/random_model.h"
+#include "device/cpu/cpu.h"
+#include "tests/engine_util.h"
+
+enum { N_PROMPT = 150, N_TOTAL = 166, VOCAB = 320, CONTEXT = 512 };
+
+/* Checkpoints: f32, bf16, and one with layers of slot state between attention. */
+enum { F32, BF16, HYBRID, N_DIRS };
+static char dirs[N_DIRS][64];
+
+static const struct mx_random_model small_model = {
+	.width = 64,
+	.layers = 2,
+	.heads = 4,
+	.kv_heads = 2,
+	.intermediate = 160,
+	.vocab = VOCAB,
+	.max_context = CONTEXT,
+	.seed = 3,
+};
+
+static void make_dir(char *dir)
+{
+	const char *tmp = getenv("TMPDIR");
+	snprintf(dir, 64, "%s/mixd-test-XXXXXX", tmp && strlen(tmp) < 40 ? tmp : "/tmp");
+	assert_non_null(mkdtemp(dir));
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	struct mx_err err = {0};
+	mx_log_set_level(MX_LOG_WARNING);
+	for (int i = 0; i < N_DIRS; i++) {
+		struct mx_random_model m = small_model;
+		m.dtype = i == BF16 ? MX_BF16 : MX_F32;
+		m.tied = i == BF16;
+		m.hybrid = i == HYBRID;
+		make_dir(dirs[i]);
+		if (mx_random_model_write(dirs[i], &m, &err) != MX_OK)
+			return -1;
+	}
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	for (int i = 0; i < N_DIRS; i++)
+		mx_random_model_remove(dirs[i]);
+	return 0;
+}
+
+static void make_prompt(int32_t *out, uint32_t n, uint32_t seed)
+{
+	uint32_t x = seed * 2654435761u + 1;
+	for (uint32_t i = 0; i < n; i++) {
+		x = x * 1664525u + 1013904223u;
+		out[i] = (int32_t)((x >> 8) % VOCAB);
+	}
+}
+
+static struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total)
+{
+	return (struct job){
+		.prompt = prompt,
+		.n_prompt = n,
+		.total = total,
+		.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 11},
+		.logprobs = 5,
+		.prompt_logprobs = -1,
+	};
+}
+
+/* ---- equality ---- */
+
+/* Output tokens and their log-probabilities; those of the prompt where both have them. */
+static void assert_same(const struct outcome *a, const struct outcome *b)
+{
+	assert_int_equal(a->n, b->n);
+	assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
+	for (uint32_t i = 1; i < a->n; i++) {
+		if (i < a->n_prompt && (!a->prompt_seen || !b->prompt_seen))
+			continue;
+		if (memcmp(&a->logprobs[i], &b->logprobs[i], sizeof a->logprobs[i]))
+			fail_msg("position %u: %.9g and %.9g", i, (double)a->logprobs[i].logprob,
+			         (double)b->logprobs[i].logprob);
+	}
+}
+
+/* One job alone against an expected outcome. */
+static void check_alone(struct mx_engine *e, const struct job *job, uint32_t chunk,
+                        const struct outcome *expect)
+{
+	struct outcome got;
+	run_jobs(e, job, 1, chunk, &got);
+	assert_same(&got, expect);
+	outcome_free(&got);
+}
+
+/* In a batch of 16 that join and leave, each with prompts and settings of its own. */
+static void check_in_company(struct mx_engine *e, const struct job *job, uint32_t chunk,
+                             const struct outcome *expect)
+{
+	enum { N = 16 };
+	static int32_t prompts[N][CONTEXT];
+	struct job jobs[N];
+	struct outcome out[N];
+	for (uint32_t i = 0; i < N; i++) {
+		uint32_t n = 1 + i * 7;
+		make_prompt(prompts[i], n, 100 + i);
+		jobs[i] = make_job(prompts[i], n, n + 1 + i * 3);
+		jobs[i].start = i % 5;
+		jobs[i].sampling.seed = i;
+		jobs[i].sampling.temperature = i % 3 ? 0.7f : 0;
+		jobs[i].sampling.frequency_penalty = i % 4 ? 0 : 0.5f;
+		jobs[i].logprobs = i % 2 ? -1 : 2;
+		jobs[i].prompt_logprobs = i % 7 ? -1 : 1;
+	}
+	jobs[7] = *job;
+	jobs[7].start = 3;
+	run_jobs(e, jobs, N, chunk, out);
+	assert_same(&out[7], expect);
+	for (uint32_t i = 0; i < N; i++)
+		outcome_free(&out[i]);
+}
+
+static void check_chunks(struct mx_engine *e, const struct job *job, const struct outcome *expect)
+{
+	struct job scored = *job, preempted = *job, uncached = *job;
+	scored.prompt_logprobs = 3;
+	uncached.no_prefix_cache = true;
+	struct mx_engine_usage before, after;
+	struct mx_engine_info info;
+	e->ops->info(e, &info);
+	for (uint32_t chunk = 1; chunk <= 512; chunk = chunk == 1 ? 16 : chunk * 32) {
+		e->ops->drop_cache(e);
+		check_alone(e, &scored, chunk, expect);
+		e->ops->usage(e, &before);
+		check_alone(e, job, chunk, expect); /* finds what the last one left */
+		e->ops->usage(e, &after);
+		assert_int_equal(after.prefix_hits > before.prefix_hits, info.prefix_cache);
+		e->ops->drop_cache(e);
+		/* Rarely enough to get on: a page survives each time, or else the prompt is done again. */
+		preempted.preempt = chunk > 1 ? 14 : info.prefix_cache ? 45 : 190;
+		check_alone(e, &preempted, chunk, expect);
+		check_alone(e, &uncached, chunk, expect);
+	}
+	uncached.preempt = 11; /* recomputes everything */
+	check_alone(e, &uncached, 100, expect);
+	scored.preempt = info.prefix_cache ? 2 : 8;
+	check_alone(e, &scored, 40, expect);
+}
+
+static void check_engine(struct mx_engine *e, const struct job *job, const struct outcome *expect)
+{
+	struct job scored = *job, uncached = *job;
+	scored.prompt_logprobs = 3;
+	uncached.no_prefix_cache = true;
+	e->ops->drop_cache(e);
+	check_in_company(e, &scored, 64, expect);
+	check_in_company(e, job, 1, expect);
+	check_in_company(e, &uncached, 512, expect);
+}
+
+static void check_model(const char *dir)
+{
+	static int32_t prompt[N_PROMPT];
+	make_prompt(prompt, N_PROMPT, 1);
+	struct outcome expect = {0};
+	for (unsigned threads = 1; threads <= 3; threads += 2) {
+		struct mx_engine_config c = loaded_config();
+		struct loaded l;
+		c.threads = threads;
+		loaded_start(dir, &c, &l);
+		if (threads == 1) {
+			struct job first = make_job(prompt, N_PROMPT, N_TOTAL);
+			first.prompt_logprobs = 3;
+			run_jobs(l.engine, &first, 1, 512, &expect);
+			assert_int_equal(expect.prompt_seen, N_PROMPT - 1);
+			for (uint32_t i = 1; i < N_TOTAL; i++)
+				assert_true(expect.logprobs[i].logprob < 0);
+		}
+		struct job job = make_job(prompt, N_PROMPT, N_TOTAL);
+		if (threads == 1)
+			check_chunks(l.engine, &job, &expect);
+		check_engine(l.engine, &job, &expect);
+		loaded_close(&l);
+	}
+	outcome_free(&expect);
+}
+
+/* Every level of instructions that this machine has gives its own bits, and keeps to them. */
+static void test_bits_depend_on_the_sequence_alone(void **state)
+{
+	(void)state;
+	unsetenv("MIXD_ISA");
+	enum mx_isa best = mx_cpu_isa();
+	int first = MX_ISA_PORTABLE;
+#if defined(__SANITIZE_THREAD__)
+	first = (int)best; /* an order slower, and threads are the same at every level */
+#endif
+	for (int isa = first; isa <= (int)best; isa++) {
+		print_message("%s\n", mx_isa_name((enum mx_isa)isa));
+		setenv("MIXD_ISA", mx_isa_name((enum mx_isa)isa), 1);
+		for (int i = 0; i < N_DIRS; i++)
+			check_model(dirs[i]);
+	}
+	unsetenv("MIXD_ISA");
+}
+
+/* ---- sampling parameters ---- */
+
+static void test_min_tokens_bans_stop_ids(void **state)
+{
+	(void)state;
+	struct loaded l;
+	int32_t prompt[4] = {1, 2, 3, 4};
+	struct job greedy = make_job(prompt, 4, 12);
+	greedy.sampling.temperature = 0;
+	struct outcome free_run, banned;
+	loaded_start(dirs[F32], NULL, &l);
+	run_jobs(l.engine, &greedy, 1, 512, &free_run);
+	greedy.stop = &free_run.tokens[6];
+	greedy.n_stop = 1;
+	greedy.min_tokens = 8;
+	run_jobs(l.engine, &greedy, 1, 512, &banned);
+	assert_int_equal(banned.tokens[4], free_run.tokens[4]);
+	for (int i = 4; i < 12; i++)
+		assert_int_not_equal(banned.tokens[i], free_run.tokens[6]);
+	outcome_free(&free_run);
+	outcome_free(&banned);
+	loaded_close(&l);
+}
+
+static void test_penalties_count_the_sequence(void **state)
+{
+	(void)state;
+	struct loaded l;
+	int32_t prompt[4] = {1, 2, 3, 4};
+	struct job job = make_job(prompt, 4, 104);
+	job.sampling.temperature = 0;
+	job.sampling.frequency_penalty = 1000; /* no token twice */
+	struct outcome out;
+	loaded_start(dirs[BF16], NULL, &l);
+	run_jobs(l.engine, &job, 1, 512, &out);
+	for (int i = 4; i < 104; i++)
+		for (int k = 4; k < i; k++)
+			assert_int_not_equal(out.tokens[i], out.tokens[k]);
+	outcome_free(&out);
+	loaded_close(&l);
+}
+
+static void test_salts_share_nothing(void **state)
+{
+	(void)state;
+	static int32_t prompt[200];
+	make_prompt(prompt, 200, 5);
+	struct loaded l;
+	struct outcome a, b, c;
+	struct job job = make_job(prompt, 200, 205);
+	loaded_start(dirs[BF16], NULL, &l);
+	run_jobs(l.engine, &job, 1, 512, &a);
+	job.salt = "someone else";
+	run_jobs(l.engine, &job, 1, 512, &b);
+	run_jobs(l.engine, &job, 1, 512, &c);
+	assert_int_equal(a.cached, 0);
+	assert_int_equal(b.cached, 0);
+	assert_true(c.cached >= 192);
+	assert_same(&a, &b);
+	assert_same(&a, &c);
+	outcome_free(&a);
+	outcome_free(&b);
+	outcome_free(&c);
+	loaded_close(&l);
+}
+
+static void test_bad_requests_are_refused(void **state)
+{
+	(void)state;
+	struct loaded l;
+	loaded_start(dirs[F32], NULL, &l);
+	struct mx_engine *e = l.engine;
+	struct mx_seq *s = NULL;
+	struct mx_seq_params p = {.sampling = {.repetition_penalty = 1, .top_p = 1},
+	                          .max_len = 10,
+	                          .logprobs = -1,
+	                          .prompt_logprobs = -1};
+	int32_t good[3] = {1, 2, 3}, high[2] = {1, VOCAB}, negative[2] = {-1, 1};
+	assert_int_equal(e->ops->open(e, good, 0, &p, &s), MX_E_INVALID);
+	assert_int_equal(e->ops->open(e, high, 2, &p, &s), MX_E_INVALID);
+	assert_int_equal(e->ops->open(e, negative, 2, &p, &s), MX_E_INVALID);
+	p.max_len = CONTEXT + 1;
+	assert_int_equal(e->ops->open(e, good, 3, &p, &s), MX_E_INVALID);
+	assert_null(s);
+	p.max_len = 10;
+	assert_int_equal(e->ops->open(e, good, 3, &p, &s), MX_OK);
+	struct mx_step_item item = {s, 3, true};
+	struct mx_step_result r;
+	struct mx_step_times t;
+	uint32_t computed;
+	assert_int_equal(e->ops->step(e, &item, 1, &r, &t), MX_E_INVALID); /* not attached */
+	assert_int_equal(e->ops->attach(e, s, &computed), MX_OK);
+	assert_int_equal(e->ops->step(e, &item, 1, &r, &t), MX_E_INVALID); /* no pages */
+	assert_int_equal(e->ops->reserve(e, s, 3), MX_OK);
+	item.n = 4;
+	assert_int_equal(e->ops->step(e, &item, 1, &r, &t), MX_E_INVALID); /* more than known */
+	item.n = 2;
+	assert_int_equal(e->ops->step(e, &item, 1, &r, &t), MX_E_INVALID); /* not the last */
+	item.n = 3;
+	assert_int_equal(e->ops->step(e, &item, 1, &r, &t), MX_OK);
+	e->ops->close(e, s);
+	loaded_close(&l);
+}
+
+/* ---- damage ---- */
+
+/* Loads a copy of the f32 checkpoint with `from` replaced by `to` (of equal length) in `file`. */
+static void expect_refused(const char *file, const char *from, const char *to, const char *names,
+                           mx_status status)
+{
+	char dir[64], path[128], command[400];
+	struct mx_err err = {0};
+	struct loaded l;
+	struct mx_memory_plan memory;
+	struct mx_engine_config c = loaded_config();
+	make_dir(dir);
+	snprintf(command, sizeof command, "cp %s/* %s/", dirs[F32], dir);
+	assert_int_equal(system(command), 0);
+	snprintf(path, sizeof path, "%s/%s", dir, file);
+	FILE *f = fopen(path, "r+e");
+	assert_non_null(f);
+	static char head[8192];
+	size_t n = fread(head, 1, sizeof head - 1, f);
+	char *at = memmem(head, n, from, strlen(from));
+	assert_non_null(at);
+	assert_int_equal(strlen(from), strlen(to));
+	assert_int_equal(fseek(f, at - head, SEEK_SET), 0);
+	assert_int_equal(fwrite(to, strlen(to), 1, f), 1);
+	fclose(f);
+	loaded_open(dir, &l);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &memory, &err), status);
+	if (!strstr(err.text, names))
+		fail_msg("\"%s\" does not name %s", err.text, names);
+	assert_int_equal(
+		mx_engine_load(l.plan, l.checkpoint, l.mixers, &c, NULL, NULL, &l.engine, &err), status);
+	assert_null(l.engine);
+	loaded_close(&l);
+	mx_random_model_remove(dir);
+}
+
+static void test_damaged_checkpoints_are_named(void **state)
+{
+	(void)state;
+	expect_refused("model.safetensors", "layers.1.mlp.up_proj.weight",
+	               "layers.1.mlp.pu_proj.weight", "model.layers.1.mlp.up_proj.weight",
+	               MX_E_NOTFOUND);
+	expect_refused("model.safetensors", "layers.1.self_attn.k_proj.weight",
+	               "layers.1.self_attn.k_prox.weight", "model.layers.1.self_attn.k_proj.weight",
+	               MX_E_NOTFOUND);
+	expect_refused("model.safetensors", "model.norm.weight", "model.morn.weight",
+	               "model.norm.weight", MX_E_NOTFOUND);
+	/* 320 rows of 64: told as 64 of 320, the same bytes */
+	expect_refused("model.safetensors", "\"shape\":[320,64]", "\"shape\":[64,320]", "[64, 320]",
+	               MX_E_FORMAT);
+	expect_refused("config.json", "\"intermediate_size\": 160", "\"intermediate_size\": 161",
+	               "[161, 64]", MX_E_FORMAT);
+	expect_refused("config.json", "\"num_key_value_heads\": 2", "\"num_key_value_heads\": 4",
+	               "k_proj.weight", MX_E_FORMAT);
+	expect_refused("config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3",
+	               "model.layers.2.", MX_E_NOTFOUND);
+	expect_refused("config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1",
+	               "of layer 1, but config.json's num_hidden_layers is 1", MX_E_FORMAT);
+}
+
+/* ---- memory ---- */
+
+static size_t resident(void)
+{
+	FILE *f = fopen("/proc/self/statm", "re");
+	unsigned long size, rss;
+	assert_non_null(f);
+	assert_int_equal(fscanf(f, "%lu %lu", &size, &rss), 2);
+	fclose(f);
+	return rss * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Growth since `before`, once it has come to rest: pages are touched in the background. */
+static size_t wait_for_memory(size_t before)
+{
+	size_t last = 0, now;
+	for (int still = 0, i = 0; still < 5 && i < 300; i++, last = now) {
+		usleep(100000);
+		now = resident();
+		still = now == last ? still + 1 : 0;
+	}
+	return last - before;
+}
+
+static void test_memory_is_as_planned(void **state)
+{
+	(void)state;
+	struct loaded l;
+	struct mx_err err = {0};
+	struct mx_memory_plan p;
+	struct mx_engine_info info;
+	struct mx_engine_config c = loaded_config();
+	c.memory = (size_t)300 << 20;
+	loaded_open(dirs[BF16], &l);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	assert_int_equal(p.total, p.weights_mapped + p.weights_private + p.pages + p.slots + p.scratch +
+	                              p.other);
+	assert_true(p.total - p.weights_mapped <= c.memory);
+	assert_true(p.total - p.weights_mapped > c.memory - p.page_bytes - 4096);
+	assert_int_equal(p.pages, p.n_pages * p.page_bytes);
+	assert_int_equal(p.full_sequences, 16);
+	size_t before = resident();
+	assert_int_equal(
+		mx_engine_load(l.plan, l.checkpoint, l.mixers, &c, NULL, NULL, &l.engine, &err), MX_OK);
+	size_t grown = wait_for_memory(before);
+	l.engine->ops->info(l.engine, &info);
+	assert_int_equal(info.n_pages, p.n_pages);
+	assert_int_equal(info.page_bytes, p.page_bytes);
+	assert_int_equal(info.page_tokens, p.page_tokens);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+	print_message("planned %zu, grown %zu\n", p.total, grown);
+	assert_true(fabs((double)grown - (double)p.total) < 0.05 * (double)p.total);
+	/* and a request adds next to nothing */
+	static int32_t prompt[400];
+	make_prompt(prompt, 400, 9);
+	struct job job = make_job(prompt, 400, 500);
+	struct outcome out;
+	run_jobs(l.engine, &job, 1, 512, &out);
+	outcome_free(&out);
+	assert_true(resident() - before < grown + (1 << 20));
+#else
+	(void)grown;
+#endif
+	loaded_close(&l);
+}
+
+static void test_too_little_memory_is_refused(void **state)
+{
+	(void)state;
+	struct loaded l;
+	struct mx_err err = {0};
+	struct mx_memory_plan p;
+	struct mx_engine_config c = loaded_config();
+	loaded_open(dirs[F32], &l);
+	c.memory = 1 << 20;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_E_RANGE);
+	assert_non_null(strstr(err.text, "512 tokens"));
+	c = loaded_config();
+	c.max_context = CONTEXT + 1;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_E_RANGE);
+	assert_non_null(strstr(err.text, "513"));
+	c = loaded_config();
+	c.memory = 0; /* just enough for 16 sequences of 512 */
+	c.page_tokens = 100;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	assert_true(p.page_tokens >= 100);
+	assert_int_equal(p.n_pages, 16 * ((CONTEXT + p.page_tokens - 1) / p.page_tokens));
+	loaded_close(&l);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_memory_is_as_planned),
+		cmocka_unit_test(test_too_little_memory_is_refused),
+		cmocka_unit_test(test_bad_requests_are_refused),
+		cmocka_unit_test(test_min_tokens_bans_stop_ids),
+		cmocka_unit_test(test_penalties_count_the_sequence),
+		cmocka_unit_test(test_salts_share_nothing),
+		cmocka_unit_test(test_damaged_checkpoints_are_named),
+		cmocka_unit_test(test_bits_depend_on_the_sequence_alone),
+	};
+	return cmocka_run_group_tests(tests, setup, teardown);
+}

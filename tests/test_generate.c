@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Generations without HTTP: every allocation of the front end's side failing in
+ * turn, readers that leave at any moment, and many at once.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "daemon/generate.h"
+#include "engine/fake_engine.h"
+
+/* ---- allocations of this thread that fail (jansson's own are its own affair) ---- */
+
+static _Thread_local long fail_at; /* counts down; 0 = never */
+
+static bool fails(void)
+{
+	return fail_at > 0 && --fail_at == 0;
+}
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+
+void *__wrap_malloc(size_t n)
+{
+	return fails() ? NULL : __real_malloc(n);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+	return fails() ? NULL : __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *p, size_t n)
+{
+	return fails() ? NULL : __real_realloc(p, n);
+}
+
+/* ---- a service on the fake engine ---- */
+
+static struct mx_service service;
+static struct mx_tokenizer *tokenizer;
+static struct mx_chat_template *chat_template;
+static struct mx_engine *engine;
+static struct mx_api_error last; /* what run() was refused with */
+
+static int start(void **state)
+{
+	(void)state;
+	char dir[512];
+	const char *src = getenv("srcdir");
+	struct mx_err err = {0};
+	snprintf(dir, sizeof(dir), "%s/models/demo", src ? src : ".");
+	if (mx_tokenizer_load(dir, &tokenizer, &err) != MX_OK ||
+	    mx_chat_template_load(dir, &chat_template, &err) != MX_OK ||
+	    mx_service_init(&service, "0", 1) != MX_OK)
+		return -1;
+	struct mx_model *m = &service.models[0];
+	snprintf(m->name, sizeof(m->name), "fake");
+	const struct mx_fake_config fake = {.name = "fake",
+	                                    .vocab = (uint32_t)mx_tokenizer_size(tokenizer),
+	                                    .max_context = 512,
+	                                    .max_sequences = 16,
+	                                    .step_tokens = 256,
+	                                    .page_tokens = 16,
+	                                    .n_pages = 256,
+	                                    .prefix_cache = true,
+	                                    .ns_per_step = 50000, /* so that generations meet */
+	                                    .eos = -1};
+	const struct mx_sched_config sched = {.max_sequences = 16, .step_tokens = 256, .queue = 64};
+	if (mx_fake_engine_create(&fake, &engine) != MX_OK ||
+	    mx_sched_create(engine, &sched, &m->sched) != MX_OK)
+		return -1;
+	engine->ops->info(engine, &m->info);
+	m->tokenizer = tokenizer;
+	m->chat_template = chat_template;
+	mx_model_set_state(m, MX_MODEL_READY);
+	return 0;
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	mx_sched_destroy(service.models[0].sched);
+	engine->ops->destroy(engine);
+	mx_service_destroy(&service);
+	mx_chat_template_destroy(chat_template);
+	mx_tokenizer_destroy(tokenizer);
+	return 0;
+}
+
+static void nap(void)
+{
+	const struct timespec t = {.tv_nsec = 50000};
+	nanosleep(&t, NULL);
+}
+
+static void wait_idle(void)
+{
+	for (int i = 0; i < 200000 && !mx_sched_idle(service.models[0].sched); i++)
+		nap();
+	assert_true(mx_sched_idle(service.models[0].sched));
+	struct mx_engine_usage usage;
+	engine->ops->usage(engine, &usage);
+	assert_int_equal(usage.pages_used, 0);
+}
+
+static void on_wake(void *arg)
+{
+	atomic_fetch_add((_Atomic unsigned *)arg, 1);
+}
+
+/* Parses, generates and reads the answer to its end; the HTTP status. */
+static int run(enum mx_api_kind kind, const char *body, struct mx_buf *out)
+{
+	struct mx_api_request r = {0};
+	last = (struct mx_api_error){0};
+	struct mx_generation *g = NULL;
+	_Atomic unsigned wakes = 0;
+	if (mx_api_parse(kind, body, strlen(body), &r, &last) != MX_OK)
+		return last.status;
+	mx_status st = mx_generate(&service, &r, "id", (struct mx_wake){on_wake, &wakes}, &g, &last);
+	bool stream = r.stream;
+	mx_api_request_free(&r);
+	if (st != MX_OK)
+		return last.status;
+	if (stream) {
+		while (!mx_generation_stream(g, out))
+			nap();
+	} else {
+		while (!mx_generation_finished(g))
+			nap();
+		if (mx_generation_response(g, out, &last) != MX_OK) {
+			mx_generation_detach(g);
+			return last.status;
+		}
+	}
+	mx_generation_detach(g);
+	return out->failed ? 503 : 200;
+}
+
+static const struct {
+	enum mx_api_kind kind;
+	const char *body;
+} bodies[] = {
+	{MX_API_COMPLETION, "{\"prompt\":[\"one two\",[300,301,302]],\"n\":2,\"max_tokens\":20,"
+                        "\"seed\":1,\"echo\":true,\"logprobs\":3,\"stop\":[\"zzzz\",\"q\"],"
+                        "\"logit_bias\":{\"5\":1},\"return_token_ids\":true}"},
+	{MX_API_COMPLETION, "{\"prompt\":\"one two\",\"max_tokens\":30,\"stream\":true,\"seed\":2,"
+                        "\"stream_options\":{\"include_usage\":true},\"logprobs\":1}"},
+	{MX_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":"
+                  "\"hi\"}]}],\"max_tokens\":10,\"logprobs\":true,\"top_logprobs\":2,\"seed\":3}"},
+};
+
+/* An answer from its choices to its usage: the rest tells of time and of the cache. */
+static void check_same(const struct mx_buf *want, const struct mx_buf *got)
+{
+	const char *a = strstr(mx_buf_str(want), "\"choices\""),
+			   *b = strstr(mx_buf_str(got), "\"choices\"");
+	const char *end = strstr(a, "\"usage\"");
+	assert_non_null(b);
+	if (strncmp(a, b, (size_t)(end - a)))
+		fail_msg("%s\n%s", a, b);
+}
+
+static void every_allocation_may_fail(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(bodies) / sizeof(*bodies); i++) {
+		struct mx_buf want = {0}, got = {0};
+		assert_int_equal(run(bodies[i].kind, bodies[i].body, &want), 200);
+		int status = 0;
+		long n = 0;
+		long left = 0;
+		do {
+			mx_buf_free(&got);
+			fail_at = ++n;
+			status = run(bodies[i].kind, bodies[i].body, &got);
+			left = fail_at;
+			fail_at = 0;
+			if (status == 200 && !strstr(bodies[i].body, "stream"))
+				check_same(&want, &got);
+			/* Refused for the moment, or not in need of what failed. A tokenizer's buffer does not
+			 * say whether memory or its limit ran out. */
+			if (status != 503 && status != 200 && status != 500 &&
+			    strcmp(last.code, "context_length_exceeded"))
+				fail_msg("allocation %ld of request %zu: %d %s", n, i, status, last.message);
+		} while (left == 0 && n < 100000);
+		assert_int_equal(status, 200);
+		assert_true(n > 10);
+		print_message("request %zu: %ld allocations\n", i, n - 1);
+		mx_buf_free(&want);
+		mx_buf_free(&got);
+		wait_idle();
+	}
+}
+
+static void a_reader_may_leave_at_any_moment(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 300; round++) {
+		struct mx_api_request r = {0};
+		struct mx_api_error err = {0};
+		struct mx_generation *g = NULL;
+		_Atomic unsigned wakes = 0;
+		static const char body[] =
+			"{\"prompt\":\"x\",\"n\":3,\"max_tokens\":400,\"stream\":true,\"ignore_eos\":true}";
+		assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, &r, &err), MX_OK);
+		assert_int_equal(
+			mx_generate(&service, &r, "id", (struct mx_wake){on_wake, &wakes}, &g, &err), MX_OK);
+		mx_api_request_free(&r);
+		struct mx_buf out = {0};
+		for (int i = 0; i < round % 7; i++) {
+			mx_generation_stream(g, &out);
+			nap();
+		}
+		if (round % 3 == 0)
+			mx_generation_abort(g);
+		if (round % 6 == 0) {
+			mx_buf_clear(&out);
+			assert_true(mx_generation_stream(g, &out));
+			assert_non_null(strstr(mx_buf_str(&out), "shutting_down"));
+		}
+		mx_generation_detach(g);
+		/* no call comes any more: the counter is about to go */
+		unsigned seen = atomic_load(&wakes);
+		nap();
+		assert_int_equal(atomic_load(&wakes), seen);
+		mx_buf_free(&out);
+	}
+	wait_idle();
+}
+
+static struct mx_sched_stats stats(void)
+{
+	struct mx_sched_stats v;
+	mx_sched_stats(service.models[0].sched, &v);
+	return v;
+}
+
+/* n short prompts with that many tokens each; the HTTP status. */
+static int run_prompts(int n, int max_tokens)
+{
+	struct mx_buf body = {0}, out = {0};
+	mx_buf_printf(&body, "{\"max_tokens\":%d,\"ignore_eos\":true,\"prompt\":[\"a\"", max_tokens);
+	for (int i = 1; i < n; i++)
+		mx_buf_puts(&body, ",\"a\"");
+	mx_buf_puts(&body, "]}");
+	int status = run(MX_API_COMPLETION, mx_buf_str(&body), &out);
+	mx_buf_free(&body);
+	mx_buf_free(&out);
+	return status;
+}
+
+static void the_queue_takes_all_prompts_or_none(void **state)
+{
+	(void)state;
+	struct mx_sched_stats before = stats();
+	/* 64 wait while 16 run: more can never be taken, so trying again would be in vain */
+	assert_int_equal(run_prompts(81, 4), 400);
+	assert_string_equal(last.param, "prompt");
+	assert_non_null(strstr(last.message, "80"));
+	assert_false(last.retry);
+	struct mx_buf out = {0};
+	assert_int_equal(
+		run(MX_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":81}", &out),
+		400);
+	assert_string_equal(last.param, "n");
+	assert_int_equal(run_prompts(80, 4), 200);
+	/* one place taken: not now, and nothing of it is seen but the refusal */
+	static const char body[] = "{\"prompt\":\"x\",\"max_tokens\":480,\"ignore_eos\":true}";
+	struct mx_api_request r = {0};
+	struct mx_generation *g = NULL;
+	_Atomic unsigned wakes = 0;
+	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, &r, &last), MX_OK);
+	struct mx_sched *sched = service.models[0].sched;
+	int status = 0;
+	for (int i = 0; i < 100 && status != 503; i++) { /* until it meets the other one running */
+		wait_idle();
+		before = stats();
+		assert_int_equal(
+			mx_generate(&service, &r, "id", (struct mx_wake){on_wake, &wakes}, &g, &last), MX_OK);
+		status = run_prompts(80, 1);
+		while (!mx_generation_finished(g))
+			nap();
+		mx_generation_detach(g);
+	}
+	mx_api_request_free(&r);
+	assert_int_equal(status, 503);
+	wait_idle();
+	struct mx_sched_stats after = stats();
+	assert_true(mx_sched_idle(sched));
+	assert_int_equal(after.rejected_queue, before.rejected_queue + 1);
+	assert_int_equal(after.finished[MX_FINISH_LENGTH], before.finished[MX_FINISH_LENGTH] + 1);
+	assert_int_equal(after.finished[MX_FINISH_ABORT], before.finished[MX_FINISH_ABORT]);
+	mx_buf_free(&out);
+}
+
+static void a_prompt_that_is_too_long_is_counted(void **state)
+{
+	(void)state;
+	uint64_t before = stats().rejected_length;
+	struct mx_buf body = {0}, out = {0};
+	mx_buf_puts(&body, "{\"prompt\":\"");
+	for (int i = 0; i < 5000; i++)
+		mx_buf_puts(&body, "word ");
+	mx_buf_puts(&body, "\"}");
+	const char *const refused[] = {"{\"prompt\":[300,301],\"max_tokens\":511}",
+	                               "{\"prompt\":[\"a\",[300,301]],\"max_tokens\":511}",
+	                               mx_buf_str(&body)};
+	for (uint64_t i = 0; i < 3; i++) {
+		assert_int_equal(run(MX_API_COMPLETION, refused[i], &out), 400);
+		assert_string_equal(last.code, "context_length_exceeded");
+		assert_int_equal(stats().rejected_length, before + i + 1);
+	}
+	assert_int_equal(run(MX_API_COMPLETION, "{\"prompt\":[300,301],\"max_tokens\":0}", &out), 400);
+	assert_int_equal(stats().rejected_length, before + 3);
+	mx_buf_free(&body);
+	mx_buf_free(&out);
+}
+
+static void tokens_the_model_lacks_are_refused(void **state)
+{
+	(void)state;
+	struct mx_buf out = {0};
+	assert_int_equal(
+		run(MX_API_COMPLETION, "{\"prompt\":\"a\",\"stop_token_ids\":[5,99999999]}", &out), 400);
+	assert_string_equal(last.param, "stop_token_ids");
+	assert_non_null(strstr(last.message, "99999999"));
+	/* a tokenizer that knows more than the model, as those with tokens added later do */
+	struct mx_engine_info *info = &service.models[0].info;
+	uint32_t vocab = info->vocab;
+	struct mx_tokens t = {0};
+	assert_int_equal(mx_tokenizer_encode(tokenizer, "zq", 2, false, 0, &t, NULL), MX_OK);
+	int32_t top = t.ids[0];
+	for (size_t i = 1; i < t.n; i++)
+		top = t.ids[i] > top ? t.ids[i] : top;
+	info->vocab = (uint32_t)top;
+	int status = run(MX_API_COMPLETION, "{\"prompt\":\"zq\",\"add_special_tokens\":false}", &out);
+	info->vocab = vocab;
+	assert_int_equal(status, 400);
+	assert_string_equal(last.param, "prompt");
+	assert_non_null(strstr(last.message, mx_tokenizer_piece(tokenizer, top)));
+	assert_non_null(strstr(last.message, "vocabulary"));
+	mx_tokens_free(&t);
+	mx_buf_free(&out);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_allocation_may_fail),
+		cmocka_unit_test(a_reader_may_leave_at_any_moment),
+		cmocka_unit_test(the_queue_takes_all_prompts_or_none),
+		cmocka_unit_test(a_prompt_that_is_too_long_is_counted),
+		cmocka_unit_test(tokens_the_model_lacks_are_refused),
+	};
+	return cmocka_run_group_tests(tests, start, stop);
+}

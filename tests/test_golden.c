@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine against transformers: log-probabilities of prompts and greedy
+ * continuations of the checkpoints in tests/golden/models (see README.md
+ * there), at every instruction set of this machine.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "device/cpu/cpu.h"
+#include "tests/engine_util.h"
+
+/* The product's promise for fp32 checkpoints. */
+#define TOLERANCE 1e-3
+/* Tile kernels round activations to bf16 before a product with bf16 weights: 2^-9 of each term,
+ * over the products of two layers. */
+#define TOLERANCE_TILES 5e-2
+
+enum { MAX_TOTAL = 600 };
+
+static const char *root(void)
+{
+	static char path[4096];
+	const char *src = getenv("srcdir");
+	snprintf(path, sizeof path, "%s/tests/golden/models", src ? src : ".");
+	return path;
+}
+
+static json_t *array_of(json_t *o, const char *key)
+{
+	json_t *a = json_object_get(o, key);
+	assert_true(json_is_array(a));
+	return a;
+}
+
+static void compare(const char *what, uint32_t position, const struct mx_logprob *got,
+                    json_t *expected, double tolerance, double *worst)
+{
+	assert_true(json_is_number(expected));
+	double error = fabs((double)got->logprob - json_number_value(expected));
+	if (!(error < tolerance))
+		fail_msg("%s: position %u: %.6f, transformers says %.6f", what, position,
+		         (double)got->logprob, json_number_value(expected));
+	if (error > *worst)
+		*worst = error;
+}
+
+/* Runs one case in chunks, and compares everything that expected.json has about it. */
+static void check_case(struct mx_engine *e, const char *what, json_t *c, uint32_t chunk,
+                       double tolerance, double *worst)
+{
+	json_t *prompt = array_of(c, "prompt"), *logprobs = array_of(c, "logprobs");
+	json_t *greedy = array_of(c, "greedy"), *probs = array_of(c, "greedy_logprobs");
+	uint32_t n = (uint32_t)json_array_size(prompt), more = (uint32_t)json_array_size(greedy);
+	int32_t tokens[MAX_TOTAL];
+	assert_true(n >= 1 && n + more <= MAX_TOTAL);
+	for (uint32_t i = 0; i < n; i++)
+		tokens[i] = (int32_t)json_integer_value(json_array_get(prompt, i));
+	struct job job = {
+		.prompt = tokens,
+		.n_prompt = n,
+		.total = n + more,
+		.sampling = {.top_p = 1, .repetition_penalty = 1},
+		.logprobs = 0,
+		.prompt_logprobs = 0,
+	};
+	struct outcome out;
+	run_jobs(e, &job, 1, chunk, &out);
+	assert_int_equal(out.prompt_seen, n - 1);
+	for (uint32_t i = 1; i < n; i++)
+		compare(what, i, &out.logprobs[i], json_array_get(logprobs, i - 1), tolerance, worst);
+	for (uint32_t i = 0; i < more; i++) {
+		assert_int_equal(out.tokens[n + i], json_integer_value(json_array_get(greedy, i)));
+		assert_int_equal(out.logprobs[n + i].rank, 1);
+		compare(what, n + i, &out.logprobs[n + i], json_array_get(probs, i), tolerance, worst);
+	}
+	outcome_free(&out);
+}
+
+static void check_model(const char *name)
+{
+	char dir[4400], path[4500];
+	snprintf(dir, sizeof dir, "%s/%s", root(), name);
+	snprintf(path, sizeof path, "%s/expected.json", dir);
+	json_error_t error;
+	json_t *expected = json_load_file(path, 0, &error);
+	if (!expected)
+		fail_msg("%s: %s", path, error.text);
+	struct mx_engine_config config = loaded_config();
+	struct loaded l;
+	config.kv_dtype = MX_F32;
+	loaded_start(dir, &config, &l);
+	bool tiles = strstr(name, "bf16") && mx_cpu_isa() >= MX_ISA_AMX_BF16;
+	double tolerance = tiles ? TOLERANCE_TILES : TOLERANCE, worst = 0;
+	json_t *cases = array_of(expected, "cases");
+	assert_true(json_array_size(cases) >= 6);
+	for (size_t i = 0; i < json_array_size(cases); i++) {
+		check_case(l.engine, name, json_array_get(cases, i), 512, tolerance, &worst);
+		check_case(l.engine, name, json_array_get(cases, i), 61, tolerance, &worst);
+	}
+	print_message("  %-16s worst error %.2e\n", name, worst);
+	loaded_close(&l);
+	json_decref(expected);
+}
+
+static void test_models(void **state)
+{
+	(void)state;
+	unsetenv("MIXD_ISA");
+	enum mx_isa best = mx_cpu_isa();
+	for (int isa = MX_ISA_PORTABLE; isa <= (int)best; isa++) {
+		DIR *d = opendir(root());
+		struct dirent *entry;
+		int n = 0;
+		assert_non_null(d);
+		print_message("%s\n", mx_isa_name((enum mx_isa)isa));
+		setenv("MIXD_ISA", mx_isa_name((enum mx_isa)isa), 1);
+		while ((entry = readdir(d))) {
+			char path[4500];
+			snprintf(path, sizeof path, "%s/%s/expected.json", root(), entry->d_name);
+			FILE *f = fopen(path, "re");
+			if (!f)
+				continue;
+			fclose(f);
+			check_model(entry->d_name);
+			n++;
+		}
+		closedir(d);
+		assert_true(n >= 15);
+	}
+	unsetenv("MIXD_ISA");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_models),
+	};
+	mx_log_set_level(MX_LOG_WARNING);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The OpenAI codec: what is accepted, how the rest is refused, and what is written. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "proto/json_out.h"
+#include "proto/request.h"
+#include "proto/response.h"
+
+/* Parses with single quotes standing for double ones. */
+static mx_status parse(enum mx_api_kind kind, const char *text, struct mx_api_request *r,
+                       struct mx_api_error *err)
+{
+	char body[4096];
+	size_t n = strlen(text);
+	assert_true(n < sizeof(body));
+	for (size_t i = 0; i <= n; i++)
+		body[i] = text[i] == '\'' ? '"' : text[i];
+	*err = (struct mx_api_error){0};
+	return mx_api_parse(kind, body, n, r, err);
+}
+
+static void silent_request_has_documented_defaults(void **state)
+{
+	(void)state;
+	struct mx_api_request r;
+	struct mx_api_error e;
+	assert_int_equal(parse(MX_API_COMPLETION, "{'prompt':'a\\u0000b'}", &r, &e), MX_OK);
+	assert_null(r.model.s);
+	assert_int_equal(r.n_prompts, 1);
+	assert_int_equal(r.prompts[0].text.len, 3);
+	assert_memory_equal(r.prompts[0].text.s, "a\0b", 3);
+	assert_null(r.prompts[0].ids);
+	assert_int_equal(r.max_tokens, 16);
+	assert_int_equal(r.n, 1);
+	assert_int_equal(r.logprobs, -1);
+	assert_true(isnan(r.temperature) && isnan(r.top_p) && isnan(r.min_p));
+	assert_int_equal(r.top_k, MX_API_UNSET);
+	assert_false(r.has_seed || r.stream || r.echo || r.ignore_eos);
+	assert_true(r.add_special && r.skip_special);
+	mx_api_request_free(&r);
+
+	assert_int_equal(parse(MX_API_CHAT, "{'messages':[{'role':'user','content':'hi'}]}", &r, &e),
+	                 MX_OK);
+	assert_int_equal(r.max_tokens, -1);
+	assert_false(r.add_special);
+	assert_true(r.add_generation_prompt);
+	mx_api_request_free(&r);
+}
+
+static void every_field_arrives(void **state)
+{
+	(void)state;
+	struct mx_api_request r;
+	struct mx_api_error e;
+	assert_int_equal(
+		parse(MX_API_COMPLETION,
+	          "{'model':'m','prompt':[[1,2],[3]],'echo':true,'n':2,'best_of':2,'max_tokens':0,"
+	          "'temperature':0.5,'top_p':0.9,'top_k':-1,'min_p':0.1,'repeat_penalty':1.1,"
+	          "'presence_penalty':-2,'frequency_penalty':2,'logit_bias':{'5':-100,'7':1.5},"
+	          "'seed':-7,'stop':['a','bc'],'stop_token_ids':[9],'ignore_eos':true,"
+	          "'include_stop_str_in_output':true,'logprobs':20,'stream':true,"
+	          "'stream_options':{'include_usage':true,'continuous_usage_stats':true},"
+	          "'return_token_ids':true,'priority':-3,'cache_salt':'s','user':'u',"
+	          "'add_special_tokens':false,'skip_special_tokens':false,'suffix':null}",
+	          &r, &e),
+		MX_OK);
+	assert_int_equal(r.n_prompts, 2);
+	assert_int_equal(r.prompts[0].n_ids, 2);
+	assert_int_equal(r.prompts[1].ids[0], 3);
+	assert_true(r.echo && r.ignore_eos && r.include_stop && r.return_token_ids && r.stream);
+	assert_true(r.include_usage && r.continuous_usage);
+	assert_false(r.add_special || r.skip_special);
+	assert_int_equal(r.max_tokens, 0);
+	assert_float_equal(r.temperature, 0.5, 0);
+	assert_float_equal(r.repetition_penalty, 1.1f, 0);
+	assert_float_equal(r.presence_penalty, -2, 0);
+	assert_int_equal(r.top_k, 0);
+	assert_int_equal(r.n_bias, 2);
+	for (int i = 0; i < 2; i++)
+		assert_float_equal(r.bias[i].bias, r.bias[i].token == 5 ? -100.0f : 1.5f, 0);
+	assert_true(r.has_seed && r.seed == (uint64_t)-7);
+	assert_int_equal(r.n_stops, 2);
+	assert_string_equal(r.stops[1].s, "bc");
+	assert_int_equal(r.stop_ids[0], 9);
+	assert_int_equal(r.logprobs, 20);
+	assert_int_equal(r.priority, -3);
+	assert_string_equal(r.cache_salt.s, "s");
+	mx_api_request_free(&r);
+}
+
+static void synonyms_mean_the_same(void **state)
+{
+	(void)state;
+	struct mx_api_request r;
+	struct mx_api_error e;
+	assert_int_equal(parse(MX_API_COMPLETION, "{'prompt':'a','n_predict':7}", &r, &e), MX_OK);
+	assert_int_equal(r.max_tokens, 7);
+	mx_api_request_free(&r);
+	assert_int_equal(parse(MX_API_COMPLETION, "{'prompt':'a','n_predict':-1,'seed':-1}", &r, &e),
+	                 MX_OK);
+	assert_int_equal(r.max_tokens, -1);
+	assert_false(r.has_seed);
+	mx_api_request_free(&r);
+	assert_int_equal(parse(MX_API_CHAT,
+	                       "{'messages':[{'role':'user'}],'max_tokens':5,"
+	                       "'max_completion_tokens':6,'logprobs':true,'top_logprobs':3}",
+	                       &r, &e),
+	                 MX_OK);
+	assert_int_equal(r.max_tokens, 6);
+	assert_int_equal(r.logprobs, 3);
+	mx_api_request_free(&r);
+}
+
+static void text_parts_and_arguments_are_opened(void **state)
+{
+	(void)state;
+	struct mx_api_request r;
+	struct mx_api_error e;
+	assert_int_equal(
+		parse(MX_API_CHAT,
+	          "{'messages':[{'role':'user','content':[{'type':'text','text':'a'},"
+	          "{'type':'text','text':'b'}]},{'role':'assistant','tool_calls':[{'function':"
+	          "{'name':'f','arguments':'{\\'x\\':1}'}}]}],'tools':[{}],'tool_choice':'none'}",
+	          &r, &e),
+		MX_OK);
+	json_t *first = json_array_get(r.messages, 0);
+	assert_string_equal(json_string_value(json_object_get(first, "content")), "a\nb");
+	json_t *call = json_array_get(json_object_get(json_array_get(r.messages, 1), "tool_calls"), 0);
+	json_t *arguments = json_object_get(json_object_get(call, "function"), "arguments");
+	assert_int_equal(json_integer_value(json_object_get(arguments, "x")), 1);
+	assert_null(r.tools);
+	mx_api_request_free(&r);
+}
+
+struct refusal {
+	enum mx_api_kind kind;
+	const char *body, *param, *code, *message; /* message: a part of it */
+};
+
+static void check_refusal(const struct refusal *c)
+{
+	struct mx_api_request r = {0};
+	struct mx_api_error e;
+	if (parse(c->kind, c->body, &r, &e) == MX_OK)
+		fail_msg("accepted: %s", c->body);
+	assert_int_equal(e.status, 400);
+	if (strcmp(e.param, c->param) || strcmp(e.code, c->code) || !strstr(e.message, c->message))
+		fail_msg("%s: %s, %s, %s", c->body, e.param, e.code, e.message);
+}
+
+static void bad_requests_name_their_field(void **state)
+{
+	(void)state;
+	static const struct refusal cases[] = {
+		{MX_API_COMPLETION, "", "", "invalid_json", "the body is empty"},
+		{MX_API_COMPLETION, "{\n 'prompt': }", "", "invalid_json", "line 2, column 12"},
+		{MX_API_COMPLETION, "[1]", "", "invalid_type", "an array"},
+		{MX_API_COMPLETION, "{'prompt':'a'} x", "", "invalid_json", "line 1"},
+		{MX_API_COMPLETION, "{}", "prompt", "missing_required_parameter", "required"},
+		{MX_API_COMPLETION, "{'prompt':7}", "prompt", "invalid_type", "an integer"},
+		{MX_API_COMPLETION, "{'prompt':[]}", "prompt", "invalid_value", "empty"},
+		{MX_API_COMPLETION, "{'prompt':[[]]}", "prompt", "invalid_value", "no tokens"},
+		{MX_API_COMPLETION, "{'prompt':[1,'a']}", "prompt", "invalid_type", "element 1"},
+		{MX_API_COMPLETION, "{'prompt':['a',1]}", "prompt", "invalid_type", "an integer"},
+		{MX_API_COMPLETION, "{'prompt':[-1]}", "prompt", "invalid_value", "no token id"},
+		{MX_API_COMPLETION, "{'prompt':[4294967296]}", "prompt", "invalid_value", "no token id"},
+		{MX_API_COMPLETION, "{'prompt':'a','model':1}", "model", "invalid_type", "a string"},
+		{MX_API_COMPLETION, "{'prompt':'a','temperature':'1'}", "temperature", "invalid_type",
+	     "a number"},
+		{MX_API_COMPLETION, "{'prompt':'a','temperature':2.5}", "temperature", "invalid_value",
+	     "at most 2"},
+		{MX_API_COMPLETION, "{'prompt':'a','temperature':-1}", "temperature", "invalid_value", "0"},
+		{MX_API_COMPLETION, "{'prompt':'a','top_p':0}", "top_p", "invalid_value", "above 0"},
+		{MX_API_COMPLETION, "{'prompt':'a','top_k':-2}", "top_k", "invalid_value", "-1"},
+		{MX_API_COMPLETION, "{'prompt':'a','min_p':1.5}", "min_p", "invalid_value", "1"},
+		{MX_API_COMPLETION, "{'prompt':'a','presence_penalty':3}", "presence_penalty",
+	     "invalid_value", "2"},
+		{MX_API_COMPLETION, "{'prompt':'a','repetition_penalty':0}", "repetition_penalty",
+	     "invalid_value", "above 0"},
+		{MX_API_COMPLETION, "{'prompt':'a','n':0}", "n", "invalid_value", "between 1"},
+		{MX_API_COMPLETION, "{'prompt':'a','n':129}", "n", "invalid_value", "128"},
+		{MX_API_COMPLETION, "{'prompt':'a','n':1.5}", "n", "invalid_type", "an integer"},
+		{MX_API_COMPLETION, "{'prompt':'a','best_of':2}", "best_of", "unsupported_parameter", "n"},
+		{MX_API_COMPLETION, "{'prompt':'a','max_tokens':0}", "max_tokens", "invalid_value", "echo"},
+		{MX_API_COMPLETION, "{'prompt':'a','max_tokens':-1}", "max_tokens", "invalid_value", "0"},
+		{MX_API_COMPLETION, "{'prompt':'a','max_tokens':3000000000}", "max_tokens", "invalid_value",
+	     "3000000000"},
+		{MX_API_COMPLETION, "{'prompt':'a','max_tokens':4,'min_tokens':5}", "min_tokens",
+	     "invalid_value", "above"},
+		{MX_API_COMPLETION, "{'prompt':'a','logprobs':21}", "logprobs", "invalid_value", "20"},
+		{MX_API_COMPLETION, "{'prompt':'a','logprobs':true}", "logprobs", "invalid_type",
+	     "a boolean"},
+		{MX_API_COMPLETION, "{'prompt':'a','stream':1}", "stream", "invalid_type", "a boolean"},
+		{MX_API_COMPLETION, "{'prompt':'a','stream_options':{}}", "stream_options", "invalid_value",
+	     "'stream'"},
+		{MX_API_COMPLETION, "{'prompt':'a','stream':true,'stream_options':{'include_usage':'x'}}",
+	     "stream_options.include_usage", "invalid_type", "'stream_options.include_usage'"},
+		{MX_API_COMPLETION,
+	     "{'prompt':'a','stream':true,'stream_options':{'continuous_usage_stats':1}}",
+	     "stream_options.continuous_usage_stats", "invalid_type", "an integer"},
+		{MX_API_COMPLETION, "{'prompt':'a','response_format':{'type':1}}", "response_format.type",
+	     "invalid_type", "a string"},
+		{MX_API_COMPLETION, "{'prompt':'a','n_predict':0}", "n_predict", "invalid_value",
+	     "'n_predict'"},
+		{MX_API_CHAT, "{'messages':[{'role':'user'}],'max_tokens':5,'max_completion_tokens':0}",
+	     "max_completion_tokens", "invalid_value", "'max_completion_tokens'"},
+		{MX_API_CHAT, "{'messages':[{'role':'user'}],'max_completion_tokens':2,'min_tokens':3}",
+	     "min_tokens", "invalid_value", "'max_completion_tokens'"},
+		{MX_API_CHAT, "{'messages':[{'role':'user'}],'max_tokens':0}", "max_tokens",
+	     "invalid_value", "'max_tokens'"},
+		{MX_API_COMPLETION, "{'prompt':'a','stop':['']}", "stop", "invalid_value", "1 and"},
+		{MX_API_COMPLETION, "{'prompt':'a','stop':[1]}", "stop", "invalid_type", "an integer"},
+		{MX_API_COMPLETION, "{'prompt':'a','stop':{}}", "stop", "invalid_type", "an object"},
+		{MX_API_COMPLETION, "{'prompt':'a','stop_token_ids':['x']}", "stop_token_ids",
+	     "invalid_type", "a string"},
+		{MX_API_COMPLETION, "{'prompt':'a','logit_bias':{'x':1}}", "logit_bias", "invalid_value",
+	     "'x'"},
+		{MX_API_COMPLETION, "{'prompt':'a','logit_bias':{'99999999999':1}}", "logit_bias",
+	     "invalid_value", "no token id"},
+		{MX_API_COMPLETION, "{'prompt':'a','logit_bias':{'1':101}}", "logit_bias", "invalid_value",
+	     "100"},
+		{MX_API_COMPLETION, "{'prompt':'a','logit_bias':[1]}", "logit_bias", "invalid_type",
+	     "an object"},
+		{MX_API_COMPLETION, "{'prompt':'a','suffix':'b'}", "suffix", "unsupported_parameter", ""},
+		{MX_API_COMPLETION, "{'prompt':'a','response_format':{'type':'json_object'}}",
+	     "response_format", "unsupported_parameter", "text"},
+		{MX_API_COMPLETION, "{'prompt':'a','grammar':'x'}", "grammar", "unsupported_parameter", ""},
+		{MX_API_CHAT, "{}", "messages", "missing_required_parameter", "required"},
+		{MX_API_CHAT, "{'messages':[]}", "messages", "invalid_value", "empty"},
+		{MX_API_CHAT, "{'messages':['a']}", "messages", "invalid_type", "a string"},
+		{MX_API_CHAT, "{'messages':[{'content':'a'}]}", "messages", "invalid_type", "role"},
+		{MX_API_CHAT, "{'messages':[{'role':'user','content':1}]}", "messages", "invalid_type",
+	     "message 0"},
+		{MX_API_CHAT, "{'messages':[{'role':'user','content':[{'type':'image_url'}]}]}", "messages",
+	     "unsupported_parameter", "image_url"},
+		{MX_API_CHAT, "{'messages':[{'role':'user'}],'top_logprobs':2}", "top_logprobs",
+	     "invalid_value", "logprobs"},
+		{MX_API_CHAT, "{'messages':[{'role':'user'}],'logprobs':3}", "logprobs", "invalid_type",
+	     "an integer"},
+		{MX_API_CHAT, "{'messages':[{'role':'user'}],'tool_choice':'required'}", "tool_choice",
+	     "unsupported_parameter", "auto"},
+		{MX_API_CHAT, "{'messages':[{'role':'user'}],'chat_template':'x'}", "chat_template",
+	     "unsupported_parameter", ""},
+	};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+		check_refusal(&cases[i]);
+}
+
+/* Integers beyond an int64 hurt only where they are read, and change nothing beside them. */
+static void huge_integers_are_no_syntax_error(void **state)
+{
+	(void)state;
+	struct mx_api_request r = {0};
+	struct mx_api_error e = {0};
+	static const char fine[] =
+		"{'prompt':'a \\\\\\' 99999999999999999999','metadata':{'id':12345678901234567890123,"
+		"'b':[-9223372036854775809,9223372036854775808,0.99999999999999999999,"
+		"1e-0000000000000000000001,-99999999999999999999e2]},'seed':9223372036854775807,"
+		"'user':'\\u00e4 18446744073709551616'}";
+	if (parse(MX_API_COMPLETION, fine, &r, &e) != MX_OK)
+		fail_msg("%s", e.message);
+	assert_true(r.seed == INT64_MAX); /* exact */
+	assert_string_equal(r.prompts[0].text.s, "a \\\" 99999999999999999999");
+	assert_string_equal(json_string_value(json_object_get(r.root, "user")),
+	                    "\xc3\xa4 18446744073709551616");
+	const json_t *m = json_object_get(r.root, "metadata");
+	assert_true(json_real_value(json_object_get(m, "id")) == 12345678901234567890123.0);
+	const json_t *b = json_object_get(m, "b");
+	assert_true(json_real_value(json_array_get(b, 0)) == -0x1p63);
+	assert_true(json_real_value(json_array_get(b, 1)) == 0x1p63);
+	assert_true(json_real_value(json_array_get(b, 3)) == 0.1);
+	mx_api_request_free(&r);
+	static const struct refusal cases[] = {
+		{MX_API_COMPLETION, "{'prompt':'a','seed':9223372036854775808}", "seed", "invalid_value",
+	     "between"},
+		{MX_API_COMPLETION, "{'prompt':'a','seed':-9223372036854775809}", "seed", "invalid_value",
+	     "between"},
+		{MX_API_COMPLETION, "{'prompt':'a','max_tokens':99999999999999999999}", "max_tokens",
+	     "invalid_value", "2147483647"},
+		{MX_API_COMPLETION, "{'prompt':'a','temperature':99999999999999999999}", "temperature",
+	     "invalid_value", "at most 2"},
+		{MX_API_COMPLETION, "{'prompt':[5,99999999999999999999]}", "prompt", "invalid_value",
+	     "element 1"},
+		{MX_API_COMPLETION, "{'prompt':'a','x':99999999999999999999,}", "", "invalid_json",
+	     "line 1"},
+	};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+		check_refusal(&cases[i]);
+}
+
+static void invalid_utf8_is_refused_with_its_position(void **state)
+{
+	(void)state;
+	static const char body[] = "{\"prompt\":\"a\xff\"}";
+	struct mx_api_request r;
+	struct mx_api_error e = {0};
+	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, &r, &e), MX_E_INVALID);
+	assert_string_equal(e.code, "invalid_json");
+	assert_non_null(strstr(e.message, "byte 12"));
+}
+
+static void tokenize_bodies(void **state)
+{
+	(void)state;
+	struct mx_api_tokenize t;
+	struct mx_api_detokenize d;
+	struct mx_api_error e = {0};
+#define BODY(s) s, strlen(s)
+	assert_int_equal(mx_api_parse_tokenize(BODY("{\"prompt\":\"a\"}"), &t, &e), MX_OK);
+	assert_true(t.add_special && !t.pieces);
+	mx_api_tokenize_free(&t);
+	assert_int_equal(
+		mx_api_parse_tokenize(BODY("{\"content\":\"a\",\"with_pieces\":true}"), &t, &e), MX_OK);
+	assert_true(!t.add_special && t.pieces);
+	mx_api_tokenize_free(&t);
+	assert_int_equal(mx_api_parse_tokenize(BODY("{\"messages\":[{\"role\":\"user\"}]}"), &t, &e),
+	                 MX_OK);
+	assert_non_null(t.messages);
+	mx_api_tokenize_free(&t);
+	assert_int_equal(mx_api_parse_tokenize(BODY("{}"), &t, &e), MX_E_INVALID);
+	assert_int_equal(mx_api_parse_detokenize(BODY("{\"tokens\":[1,2]}"), &d, &e), MX_OK);
+	assert_int_equal(d.n_ids, 2);
+	mx_api_detokenize_free(&d);
+	assert_int_equal(mx_api_parse_detokenize(BODY("{\"tokens\":\"x\"}"), &d, &e), MX_E_INVALID);
+	assert_string_equal(e.param, "tokens");
+	assert_int_equal(mx_api_parse_detokenize(BODY("{}"), &d, &e), MX_E_INVALID);
+#undef BODY
+}
+
+static void strings_are_always_valid_json(void **state)
+{
+	(void)state;
+	struct mx_buf b = {0};
+	mx_json_string(&b, "a\"\\\n\t\x01\x7f\xc3\xa9\xff\xf0\x9f\x98\x80\xe2\x82z\0", 18);
+	assert_string_equal(mx_buf_str(&b),
+	                    "\"a\\\"\\\\\\n\\t\\u0001\\u007f\xc3\xa9\xef\xbf\xbd\xf0\x9f\x98\x80"
+	                    "\xef\xbf\xbd\xef\xbf\xbdz\\u0000\"");
+	mx_buf_clear(&b);
+	/* surrogates, overlong forms and beyond U+10FFFF are malformed byte by byte */
+	mx_json_escape(&b, "\xed\xa0\x80\xc0\x80\xf4\x90\x80\x80", 9);
+	assert_int_equal(b.len, 9 * 3);
+	assert_int_equal(mx_utf8_count(b.data, b.len), 9);
+	mx_buf_clear(&b);
+	mx_json_int(&b, INT64_MIN);
+	mx_buf_putc(&b, ' ');
+	mx_json_float(&b, -INFINITY);
+	mx_buf_putc(&b, ' ');
+	mx_json_float(&b, NAN);
+	mx_buf_putc(&b, ' ');
+	mx_json_float(&b, -0.1f);
+	assert_string_equal(mx_buf_str(&b), "-9223372036854775808 -9999 null -0.100000001");
+	mx_buf_free(&b);
+}
+
+static void error_has_openai_shape(void **state)
+{
+	(void)state;
+	struct mx_api_error e;
+	struct mx_buf b = {0};
+	assert_int_equal(mx_api_fail(&e, 404, "model_not_found", "model", "no \"%s\"", "x"),
+	                 MX_E_NOTFOUND);
+	mx_api_error_write(&b, &e);
+	assert_string_equal(
+		mx_buf_str(&b),
+		"{\"error\":{\"message\":\"no \\\"x\\\"\",\"type\":\"invalid_request_error\","
+		"\"param\":\"model\",\"code\":\"model_not_found\"}}");
+	mx_buf_clear(&b);
+	mx_api_fail(&e, 400, "context_length_exceeded", NULL, "long");
+	e.n_prompt_tokens = 5000;
+	e.n_ctx = 2048;
+	mx_api_error_write(&b, &e);
+	assert_non_null(strstr(mx_buf_str(&b), "\"param\":null"));
+	assert_non_null(strstr(mx_buf_str(&b), "\"n_prompt_tokens\":5000,\"n_ctx\":2048"));
+	mx_buf_free(&b);
+}
+
+/* A vocabulary for the tests: id 0 is half a character, 1 and 2 are both "a", the rest letters. */
+static void token_bytes(void *arg, int32_t id, struct mx_buf *out)
+{
+	(void)arg;
+	if (id == 0)
+		mx_buf_append(out, "\xe2\x80", 2);
+	else
+		mx_buf_putc(out, id <= 2 ? 'a' : (char)('a' + id));
+}
+
+static json_t *load(const struct mx_buf *b)
+{
+	assert_false(b->failed);
+	json_error_t e;
+	json_t *v = json_loadb(mx_buf_str(b), b->len, JSON_REJECT_DUPLICATES, &e);
+	if (!v)
+		fail_msg("%s: %s", e.text, mx_buf_str(b));
+	return v;
+}
+
+static void legacy_logprobs_serve_lm_eval(void **state)
+{
+	(void)state;
+	const struct mx_api_vocab vocab = {token_bytes, NULL};
+	const struct mx_top_token top[] = {{1, -0.25f}, {2, -1}, {0, -2}};
+	const struct mx_api_token tokens[] = {
+		{.id = 5, .first = true},
+		{.id = 1, .logprob = -0.25f, .text_offset = 1, .n_top = 3, .top = top},
+		{.id = 7, .logprob = -INFINITY, .text_offset = 2, .n_top = 1, .top = top},
+		{.id = 0, .logprob = -3, .text_offset = 3},
+	};
+	struct mx_buf b = {0};
+	mx_api_write_legacy_logprobs(&b, &vocab, tokens, 4);
+	json_t *v = load(&b);
+	json_t *expected =
+		json_loads("{\"tokens\":[\"f\",\"a\",\"h\",\"bytes:\\\\xe2\\\\x80\"],"
+	               "\"token_logprobs\":[null,-0.25,-9999,-3],"
+	               "\"top_logprobs\":[null,{\"a\":-0.25,\"bytes:\\\\xe2\\\\x80\":-2},"
+	               "{\"a\":-0.25,\"h\":-9999},{\"bytes:\\\\xe2\\\\x80\":-3}],"
+	               "\"text_offset\":[0,1,2,3]}",
+	               0, NULL);
+	assert_non_null(expected);
+	if (!json_equal(v, expected))
+		fail_msg("%s", mx_buf_str(&b));
+	json_decref(v);
+	json_decref(expected);
+	mx_buf_free(&b);
+}
+
+static void chat_logprobs_carry_bytes(void **state)
+{
+	(void)state;
+	const struct mx_api_vocab vocab = {token_bytes, NULL};
+	const struct mx_top_token top[] = {{0, -0.5f}};
+	const struct mx_api_token tokens[] = {{.id = 0, .logprob = -0.5f, .n_top = 1, .top = top}};
+	struct mx_buf b = {0};
+	mx_api_write_chat_logprobs(&b, &vocab, tokens, 1);
+	assert_string_equal(mx_buf_str(&b),
+	                    "{\"content\":[{\"token\":\"\xef\xbf\xbd\xef\xbf\xbd\",\"logprob\":-0.5,"
+	                    "\"bytes\":[226,128],\"top_logprobs\":[{\"token\":\"\xef\xbf\xbd\xef\xbf"
+	                    "\xbd\",\"logprob\":-0.5,\"bytes\":[226,128]}]}]}");
+	mx_buf_free(&b);
+}
+
+static void responses_and_chunks(void **state)
+{
+	(void)state;
+	struct mx_api_head h;
+	struct mx_buf b = {0};
+	const struct mx_api_usage usage = {7, 4, 3};
+	struct mx_api_choice c = {.text = "x", .len = 1, .finish_reason = "stop", .stop_token = 2};
+
+	mx_api_head_init(&h, false, false, "cmpl-1", 5, "m");
+	mx_api_write_begin(&b, &h);
+	mx_api_write_choice(&b, &h, &c, true);
+	c.index = 1;
+	c.stop_text = "END";
+	c.stop_len = 3;
+	mx_api_write_choice(&b, &h, &c, false);
+	mx_api_write_end(&b, &usage);
+	json_t *v = load(&b);
+	const char *id, *object, *t1, *reason;
+	int created, stop0, total, cached;
+	assert_int_equal(json_unpack(v, "{s:s,s:s,s:i,s:[{s:i},{s:s,s:s}],s:{s:i,s:{s:i}}}", "id", &id,
+	                             "object", &object, "created", &created, "choices", "stop_reason",
+	                             &stop0, "text", &t1, "stop_reason", &reason, "usage",
+	                             "total_tokens", &total, "prompt_tokens_details", "cached_tokens",
+	                             &cached),
+	                 0);
+	assert_string_equal(object, "text_completion");
+	assert_string_equal(reason, "END");
+	assert_int_equal(stop0, 2);
+	assert_int_equal(total, 10);
+	assert_int_equal(cached, 4);
+	json_decref(v);
+	mx_api_head_free(&h);
+
+	mx_buf_clear(&b);
+	mx_api_head_init(&h, true, true, "chatcmpl-1", 5, "m");
+	c = (struct mx_api_choice){.stop_token = -1, .text = "\"", .len = 1};
+	mx_api_write_role(&b, &h, &c, MX_USAGE_NULL, NULL);
+	mx_api_write_chunk(&b, &h, &c, MX_USAGE_ABSENT, NULL);
+	c.finish_reason = "length";
+	mx_api_write_chunk(&b, &h, &c, MX_USAGE_NULL, NULL);
+	mx_api_write_usage_chunk(&b, &h, &usage);
+	assert_string_equal(
+		mx_buf_str(&b),
+		"data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":"
+		"\"m\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
+		"\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"
+		"data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":"
+		"\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\\\"\"},\"logprobs\":null,"
+		"\"finish_reason\":null}]}\n\n"
+		"data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":"
+		"\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":"
+		"\"length\",\"stop_reason\":null}],\"usage\":null}\n\n"
+		"data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":"
+		"\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3,"
+		"\"total_tokens\":10,\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\n");
+	mx_api_head_free(&h);
+	mx_buf_free(&b);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(silent_request_has_documented_defaults),
+		cmocka_unit_test(every_field_arrives),
+		cmocka_unit_test(synonyms_mean_the_same),
+		cmocka_unit_test(text_parts_and_arguments_are_opened),
+		cmocka_unit_test(bad_requests_name_their_field),
+		cmocka_unit_test(huge_integers_are_no_syntax_error),
+		cmocka_unit_test(invalid_utf8_is_refused_with_its_position),
+		cmocka_unit_test(tokenize_bodies),
+		cmocka_unit_test(strings_are_always_valid_json),
+		cmocka_unit_test(error_has_openai_shape),
+		cmocka_unit_test(legacy_logprobs_serve_lm_eval),
+		cmocka_unit_test(chat_logprobs_carry_bytes),
+		cmocka_unit_test(responses_and_chunks),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

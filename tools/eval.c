@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mixd-eval: how well a model predicts a text. What exactly is computed, so
+ * that another program can do the same:
+ *
+ *   The text (cut to --limit bytes, without a character cut in two) is
+ *   tokenised as a whole, without the tokens a post-processor would add. Where
+ *   the tokenizer or the config names a BOS, windows hold context - 1 ids and
+ *   each is preceded by it; else they hold context ids, and the first of the
+ *   text is not predicted. Window k begins at id k * stride (stride: the length
+ *   of a window unless given) and ends with the text at the latest; the last
+ *   window is the first that reaches the end. Every id that a window has
+ *   something before is predicted there from all that precedes it in the
+ *   window; an id that an earlier window predicted is not counted again.
+ *   nats = minus the sum of the log-probabilities; perplexity = exp(nats /
+ *   predicted ids); bits per byte = nats / ln 2 / bytes of the text.
+ */
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "model/tokenizer.h"
+#include "tools/open_model.h"
+
+struct options {
+	const char *model, *text;
+	unsigned long context, stride, limit, threads;
+};
+
+struct tally {
+	double nats;
+	uint64_t predicted;
+};
+
+static void usage(FILE *to)
+{
+	fputs("usage: mixd-eval --model DIR --text FILE [--context N] [--stride N] [--limit BYTES]\n"
+	      "                 [--threads N]\n"
+	      "Perplexity and bits per byte of a text (\"-\": standard input) under a model.\n"
+	      "  --context N    tokens of a window, the model's own by default\n"
+	      "  --stride N     ids from one window to the next, a whole window by default\n"
+	      "  --limit BYTES  of the text\n"
+	      "  --threads N    one per CPU by default\n",
+	      to);
+}
+
+static bool read_number(const char *text, unsigned long *out)
+{
+	char *end;
+	*out = strtoul(text, &end, 10);
+	return *text >= '0' && *text <= '9' && !*end;
+}
+
+/* Exit status, or -1 to go on. */
+static int read_options(int argc, char **argv, struct options *o)
+{
+	static const struct option options[] = {
+		{"model", required_argument, NULL, 'm'},   {"text", required_argument, NULL, 't'},
+		{"context", required_argument, NULL, 'c'}, {"stride", required_argument, NULL, 's'},
+		{"limit", required_argument, NULL, 'l'},   {"threads", required_argument, NULL, 'j'},
+		{"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+	for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+		bool ok = true;
+		switch (c) {
+		case 'm': o->model = optarg; break;
+		case 't': o->text = optarg; break;
+		case 'c': ok = read_number(optarg, &o->context); break;
+		case 's': ok = read_number(optarg, &o->stride); break;
+		case 'l': ok = read_number(optarg, &o->limit); break;
+		case 'j': ok = read_number(optarg, &o->threads); break;
+		case 'h': usage(stdout); return 0;
+		default: usage(stderr); return 2;
+		}
+		if (!ok) {
+			fprintf(stderr, "mixd-eval: \"%s\" is not a number\n", optarg);
+			return 2;
+		}
+	}
+	if (!o->model || !o->text || optind != argc) {
+		usage(stderr);
+		return 2;
+	}
+	return -1;
+}
+
+/* Drops the beginning of a character whose end was cut off. */
+static size_t whole_characters(const char *s, size_t n)
+{
+	size_t tail = 0;
+	while (tail < n && tail < 3 && ((unsigned char)s[n - 1 - tail] & 0xc0) == 0x80)
+		tail++;
+	if (tail == n)
+		return n;
+	unsigned char lead = (unsigned char)s[n - 1 - tail];
+	size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+	return length > tail + 1 ? n - 1 - tail : n;
+}
+
+static mx_status read_text(const char *path, size_t limit, struct mx_buf *out, struct mx_err *err)
+{
+	FILE *f = strcmp(path, "-") ? fopen(path, "re") : stdin;
+	if (!f)
+		return mx_fail_at(err, MX_E_IO, path, "cannot be opened");
+	char block[65536];
+	size_t n;
+	while ((!limit || out->len < limit) && (n = fread(block, 1, sizeof block, f)) > 0)
+		mx_buf_append(out, block, limit && n > limit - out->len ? limit - out->len : n);
+	bool bad = ferror(f);
+	if (f != stdin)
+		fclose(f);
+	if (bad || out->failed)
+		return mx_fail_at(err, MX_E_IO, path, "cannot be read");
+	if (limit && out->len == limit)
+		out->len = whole_characters(out->data, out->len);
+	return MX_OK;
+}
+
+/* The id that stands before each window, or -1. */
+static int32_t find_bos(const struct mx_tokenizer *t, const struct mx_plan *plan)
+{
+	const char *piece = mx_tokenizer_special(t, "bos_token");
+	int32_t id = piece ? mx_tokenizer_id(t, piece) : -1;
+	return id >= 0 ? id : plan->bos;
+}
+
+/* Adds what one window says of its positions from `first` on. */
+static mx_status score(struct mx_engine *e, const int32_t *ids, uint32_t n, uint32_t first,
+                       uint32_t step_tokens, struct tally *out)
+{
+	const struct mx_seq_params params = {
+		.sampling = {.top_p = 1, .repetition_penalty = 1},
+		.max_len = n,
+		.logprobs = -1,
+		.prompt_logprobs = 0,
+		.no_prefix_cache = true,
+	};
+	struct mx_seq *s;
+	uint32_t done;
+	mx_status st = e->ops->open(e, ids, n, &params, &s);
+	if (st != MX_OK)
+		return st;
+	st = e->ops->attach(e, s, &done);
+	if (st == MX_OK)
+		st = e->ops->reserve(e, s, n);
+	while (st == MX_OK && done < n) {
+		struct mx_step_item item = {s, n - done < step_tokens ? n - done : step_tokens, false};
+		struct mx_step_result r;
+		struct mx_step_times times;
+		st = e->ops->step(e, &item, 1, &r, &times);
+		if (st == MX_OK)
+			st = r.status;
+		for (uint32_t i = 0; st == MX_OK && i < r.prompt_n; i++) {
+			if (r.prompt_first + i < first)
+				continue;
+			out->nats -= (double)r.prompt[i].logprob;
+			out->predicted++;
+		}
+		done += item.n;
+	}
+	e->ops->close(e, s);
+	return st;
+}
+
+static mx_status run(const struct options *o, struct mx_engine *e, const struct mx_tokens *ids,
+                     int32_t bos, struct tally *out)
+{
+	struct mx_engine_info info;
+	e->ops->info(e, &info);
+	uint32_t extra = bos >= 0, window = info.max_context - extra;
+	size_t stride = o->stride && o->stride < window ? o->stride : window, predicted = 0;
+	int32_t *buffer = calloc(info.max_context, sizeof *buffer);
+	mx_status st = buffer ? MX_OK : MX_E_NOMEM;
+	for (size_t at = 0; st == MX_OK && predicted < ids->n; at += stride) {
+		size_t n = ids->n - at < window ? ids->n - at : window;
+		buffer[0] = bos;
+		memcpy(buffer + extra, ids->ids + at, n * sizeof *buffer);
+		size_t first = predicted > at ? predicted - at : 0;
+		st = score(e, buffer, (uint32_t)(n + extra), (uint32_t)(first + extra), info.step_tokens,
+		           out);
+		predicted = at + n;
+	}
+	free(buffer);
+	return st;
+}
+
+static mx_status evaluate(const struct options *o, struct opened_model *m,
+                          struct mx_tokenizer **tokenizer, struct mx_tokens *ids,
+                          struct mx_buf *text, struct mx_err *err)
+{
+	mx_status st = read_text(o->text, o->limit, text, err);
+	if (st == MX_OK)
+		st = opened_model_open(o->model, m, err);
+	if (st == MX_OK)
+		st = mx_tokenizer_load(o->model, tokenizer, err);
+	if (st == MX_OK)
+		st = mx_tokenizer_encode(*tokenizer, mx_buf_str(text), text->len, false, 0, ids, err);
+	const struct mx_engine_config config = {
+		.name = o->model,
+		.threads = (unsigned)o->threads,
+		.max_context = (uint32_t)o->context,
+		.max_sequences = 1,
+		.step_tokens = 512,
+		.kv_dtype = -1,
+	};
+	if (st == MX_OK)
+		st = opened_model_load(m, &config, err);
+	if (st != MX_OK)
+		return st;
+	struct tally tally = {0};
+	uint64_t begin = mx_now_ns();
+	st = run(o, m->engine, ids, find_bos(*tokenizer, m->plan), &tally);
+	if (st != MX_OK)
+		return mx_fail(err, st, "the model cannot be run: %s", mx_status_str(st));
+	if (!tally.predicted || !text->len)
+		return mx_fail(err, MX_E_INVALID, "the text is too short");
+	double per_token = tally.nats / (double)tally.predicted;
+	printf("tokens %llu\nbytes %zu\nnats_per_token %.6f\nperplexity %.5f\nbits_per_byte %.6f\n"
+	       "tokens_per_second %.0f\n",
+	       (unsigned long long)tally.predicted, text->len, per_token, exp(per_token),
+	       tally.nats / log(2) / (double)text->len,
+	       (double)tally.predicted * 1e9 / (double)(mx_now_ns() - begin));
+	return MX_OK;
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = {0};
+	int status = read_options(argc, argv, &o);
+	if (status >= 0)
+		return status;
+	mx_log_set_level(MX_LOG_WARNING);
+	struct mx_err err = {0};
+	struct opened_model m = {0};
+	struct mx_tokenizer *tokenizer = NULL;
+	struct mx_tokens ids = {0};
+	struct mx_buf text = {0};
+	mx_status st = evaluate(&o, &m, &tokenizer, &ids, &text, &err);
+	if (st != MX_OK)
+		fprintf(stderr, "mixd-eval: %s%s%s\n", err.where, *err.where ? ": " : "",
+		        *err.text ? err.text : mx_status_str(st));
+	opened_model_close(&m);
+	mx_tokenizer_destroy(tokenizer);
+	mx_tokens_free(&ids);
+	mx_buf_free(&text);
+	return st == MX_OK ? 0 : 1;
+}

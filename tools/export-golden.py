@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tests/golden/models: tiny random checkpoints of every supported family and variant, and
+what transformers says of them (tests/golden/models/README.md has the layout).
+
+    pip install torch transformers safetensors
+    tools/export-golden.py tests/golden/models [NAME...]
+
+Weights and prompts come from seeds that are written beside the results. A seed is taken only if
+every step of every greedy continuation is won by a margin, so that rounding cannot turn one over.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+
+import safetensors
+import safetensors.torch
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+LENGTHS = (1, 7, 64, 65, 200, 513)
+GREEDY = 32
+MIN_MARGIN = 0.02  # nats between the best and the second token: 20 times the tests' tolerance
+NONE = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+
+
+def small(**kw):
+    return dict(NONE, hidden_size=32, intermediate_size=64, num_hidden_layers=2, vocab_size=256,
+                num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=1024,
+                rms_norm_eps=1e-5, tie_word_embeddings=False) | kw
+
+
+def medium(**kw):
+    return small(hidden_size=48, num_attention_heads=3, num_key_value_heads=3) | kw
+
+
+def rope(kind, theta=10000.0, **kw):
+    return dict(rope_parameters=dict(rope_type=kind, rope_theta=theta, **kw))
+
+
+def old_spelling(config):
+    """rope_theta and rope_scaling, torch_dtype: what transformers 4 wrote."""
+    parameters = config.pop("rope_parameters")
+    config["rope_theta"] = parameters.pop("rope_theta")
+    config["rope_scaling"] = None if parameters["rope_type"] == "default" else parameters
+    config["torch_dtype"] = config.pop("dtype")
+
+
+def without_layer_types(config):
+    """As Qwen2 wrote its configs: the window's layers by max_window_layers alone."""
+    config.pop("layer_types")
+
+
+def as_mixd(config):
+    """Our own format, with one attention mixer a layer."""
+    types = config.pop("layer_types")
+    config["model_type"] = "mixd"
+    config["mixd_layers"] = [
+        dict(mixer="attention", qk_norm=True)
+        | (dict(sliding_window=config["sliding_window"]) if t == "sliding_attention" else {})
+        for t in types]
+    for key in ("architectures", "sliding_window", "use_sliding_window", "max_window_layers"):
+        config.pop(key)
+
+
+class Variant:
+    def __init__(self, config, dtype=torch.float32, edit=None, shard=None, rename=None,
+                 by_token=False):
+        self.config = config      # of transformers
+        self.dtype = dtype        # of the file
+        self.edit = edit          # change to config.json after transformers wrote it
+        self.shard = shard        # max_shard_size
+        self.rename = rename      # (from, to) in tensor names
+        self.by_token = by_token  # feed one token a call
+
+
+VARIANTS = {
+    "llama": Variant(LlamaConfig(**medium(), **rope("default")), edit=old_spelling),
+    "llama-llama3": Variant(LlamaConfig(**small(), **rope(
+        "llama3", theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=128))),
+    "llama-linear": Variant(LlamaConfig(**small(max_position_embeddings=256),
+                                        **rope("linear", factor=4.0)), edit=old_spelling),
+    "llama-dynamic": Variant(LlamaConfig(**small(max_position_embeddings=80),
+                                         **rope("dynamic", factor=8.0)), by_token=True),
+    "llama-yarn": Variant(LlamaConfig(**small(), **rope(
+        "yarn", factor=8.0, original_max_position_embeddings=128)), edit=old_spelling),
+    "llama-tied": Variant(LlamaConfig(**medium(num_key_value_heads=1, tie_word_embeddings=True),
+                                      **rope("default"))),
+    "llama-bias": Variant(LlamaConfig(**small(attention_bias=True, mlp_bias=True),
+                                      **rope("default"))),
+    "llama-bf16": Variant(LlamaConfig(**medium(num_key_value_heads=1), **rope("default")),
+                          dtype=torch.bfloat16),
+    "llama-f16": Variant(LlamaConfig(**medium(num_key_value_heads=1), **rope("default")),
+                         dtype=torch.float16),
+    "llama-sharded": Variant(LlamaConfig(**small(), **rope("default")), shard="60KB"),
+    "mistral": Variant(MistralConfig(**medium(num_attention_heads=4, num_key_value_heads=2,
+                                              vocab_size=253, sliding_window=48),
+                                     **rope("default"))),
+    "qwen2": Variant(Qwen2Config(**small(hidden_size=64, num_attention_heads=4,
+                                         num_key_value_heads=2, tie_word_embeddings=True),
+                                 **rope("default", theta=1000000.0)), edit=old_spelling),
+    "qwen2-window": Variant(Qwen2Config(**small(num_hidden_layers=3, use_sliding_window=True,
+                                                sliding_window=40, max_window_layers=1),
+                                        **rope("default", theta=1000000.0)),
+                            edit=without_layer_types),
+    "qwen3": Variant(Qwen3Config(**medium(num_attention_heads=4, num_key_value_heads=2,
+                                          head_dim=16), **rope("default", theta=1000000.0))),
+    "mixd-attention": Variant(Qwen3Config(**small(
+        head_dim=16, use_sliding_window=True, sliding_window=40, max_window_layers=1),
+        **rope("default")), edit=as_mixd, rename=(".self_attn.", ".mixer.")),
+}
+
+
+@torch.no_grad()
+def randomize(model, seed):
+    """Every unit's input has a standard deviation near 1, logits one near 2.5."""
+    g = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        r = torch.randn(p.shape, generator=g)
+        if name.endswith(".bias"):
+            p.copy_(0.2 * r)
+        elif p.dim() == 1:
+            p.copy_(1 + 0.1 * r)
+        elif "embed_tokens" in name and not model.config.tie_word_embeddings:
+            p.copy_(r)
+        elif "embed_tokens" in name or "lm_head" in name:
+            p.copy_(2.5 * r / p.shape[1] ** 0.5)
+        else:
+            gain = 1.5 if "q_proj" in name or "k_proj" in name else 1.0
+            p.copy_(gain * r / p.shape[1] ** 0.5)
+    model.tie_weights()
+
+
+def refuse_subnormals(model):
+    """No value that flows between modules may be subnormal: that would be slow and inexact."""
+    tiny = torch.finfo(torch.float32).tiny
+
+    def hook(module, args, output):
+        for x in output if isinstance(output, tuple) else (output,):
+            if isinstance(x, torch.Tensor) and x.is_floating_point():
+                assert not ((x != 0) & (x.abs() < tiny)).any(), type(module).__name__
+
+    for module in model.modules():
+        module.register_forward_hook(hook)
+
+
+@torch.no_grad()
+def run(model, ids, cache, by_token):
+    """Logits of every position, in one call or in one per token."""
+    parts = [[i] for i in ids] if by_token else [ids]
+    out = [model(torch.tensor([p]), past_key_values=cache, use_cache=True).logits[0] for p in parts]
+    return torch.cat(out).double().log_softmax(-1)
+
+
+def case(path, prompt, by_token):
+    # A fresh model for each prompt: dynamic rope keeps state in the module.
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32,
+                                                 attn_implementation="eager")
+    model.eval()
+    refuse_subnormals(model)
+    cache = transformers.DynamicCache(config=model.config)
+    rows = run(model, prompt, cache, by_token)
+    greedy, logprobs, margin = [], [], float("inf")
+    last = rows[-1]
+    for step in range(GREEDY):
+        top = last.topk(2).values
+        margin = min(margin, float(top[0] - top[1]))
+        greedy.append(int(last.argmax()))
+        logprobs.append(float(last.max()))
+        if step < GREEDY - 1:
+            last = run(model, greedy[-1:], cache, by_token)[-1]
+    if not by_token:  # the cache must not have mattered
+        whole = run(model, prompt + greedy, None, False)
+        again = [float(whole[len(prompt) - 1 + i, t]) for i, t in enumerate(greedy)]
+        assert max(abs(a - b) for a, b in zip(again, logprobs)) < 1e-4
+    return dict(prompt=prompt,
+                logprobs=[round(float(rows[i, prompt[i + 1]]), 6) for i in range(len(prompt) - 1)],
+                greedy=greedy, greedy_logprobs=[round(x, 6) for x in logprobs]), margin
+
+
+def save(model, v, path):
+    model.to(v.dtype).save_pretrained(path, **({"max_shard_size": v.shard} if v.shard else {}))
+    (path / "generation_config.json").unlink(missing_ok=True)
+
+
+def finish(v, path):
+    """The parts of the checkpoint that transformers would not write, or not read."""
+    config = json.loads((path / "config.json").read_text())
+    if v.edit:
+        v.edit(config)
+        (path / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    if v.rename:
+        tensors = safetensors.torch.load_file(path / "model.safetensors")
+        safetensors.torch.save_file({k.replace(*v.rename): t for k, t in tensors.items()},
+                                    path / "model.safetensors", metadata={"format": "pt"})
+
+
+def write_expected(path, head, cases):
+    """One line a list: small, and readable in a diff."""
+    line = lambda x: json.dumps(x, separators=(",", ":"))
+    body = ",\n".join("{" + ",\n".join(f'"{k}":{line(x)}' for k, x in c.items()) + "}"
+                      for c in cases)
+    (path / "expected.json").write_text(line(head)[:-1] + ',\n"cases":[\n' + body + "]}\n")
+
+
+def make(name, v, root):
+    path = root / name
+    # Renamed or foreign checkpoints are computed before they are finished.
+    readable = not v.rename
+    for seed in range(1, 1000):
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(parents=True)
+        model = AutoModelForCausalLM.from_config(v.config, attn_implementation="eager")
+        randomize(model, seed)
+        save(model, v, path)
+        if readable:
+            finish(v, path)
+        g = torch.Generator().manual_seed(1000 + seed)
+        cases, margin = [], float("inf")
+        for n in LENGTHS:
+            prompt = torch.randint(0, v.config.vocab_size, (n,), generator=g).tolist()
+            c, m = case(path, prompt, v.by_token)
+            cases.append(c)
+            margin = min(margin, m)
+            if margin < MIN_MARGIN:
+                break
+        if margin >= MIN_MARGIN:
+            break
+    else:
+        raise SystemExit(f"{name}: no seed gives a margin of {MIN_MARGIN}")
+    if not readable:
+        finish(v, path)
+    head = dict(model=name, weight_seed=seed, prompt_seed=1000 + seed,
+                fed="token by token" if v.by_token else "whole prompt",
+                margin=round(margin, 4))
+    write_expected(path, head, cases)
+    for f in path.iterdir():
+        f.chmod(0o644)
+    spread = [x for c in cases for x in c["logprobs"]]
+    size = sum(f.stat().st_size for f in path.iterdir())
+    print(f"{name}: weight seed {seed}, prompt seed {1000 + seed}, margin {margin:.3f}, "
+          f"logprobs {min(spread):.2f} to {max(spread):.2f}, {size} bytes")
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ap.add_argument("folder", type=pathlib.Path)
+    ap.add_argument("names", nargs="*", metavar="NAME", help="only these models")
+    args = ap.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    torch.set_num_threads(1)
+    for name, v in VARIANTS.items():
+        if not args.names or name in args.names:
+            make(name, v, args.folder)
+    (args.folder / "PROVENANCE").write_text(
+        "Made by tools/export-golden.py tests/golden/models\n"
+        f"torch {torch.__version__}, transformers {transformers.__version__}, "
+        f"safetensors {safetensors.__version__}; on a CPU, float32, eager attention\n"
+        "Seeds are in each expected.json.\n")
+
+
+if __name__ == "__main__":
+    main()
