@@ -17,7 +17,8 @@
  *
  * Equalities every mixer must keep, bit for bit (tests/test_mixer.c):
  *   one-shot = chunked at any cut = token by token; alone = in any company;
- *   after commit(n) = never saw the rest; released and recomputed = kept.
+ *   after commit(n) = never saw the rest; released and recomputed = kept;
+ *   saved and loaded, or forked, = never interrupted.
  * So: reduce in a fixed order per row, with block borders at absolute
  * positions, never relative to the span, the batch or the thread count.
  *
@@ -28,6 +29,13 @@
  *   slot    fixed_bytes per sequence, zeroed when a sequence begins.
  * Memory is handed out dirty except where said; a mixer must not read what it
  * has not written.
+ *
+ * A mixer with a slot can be part of a prefix cache if its state can be saved:
+ *   save    writes what the committed tokens 0 .. pos-1 have made of a slot,
+ *           in snapshot_bytes, for the engine to keep.
+ *   load    makes any slot that state, at pos or at pos - 1: the last token of
+ *           a prompt that is known to its end must be computed again, for its
+ *           logits. Keep one token more than the state needs, uncommitted to it.
  *
  * Versions: MX_MIXER_ABI counts incompatible changes; struct_size lets tables
  * grow at the end. A module exports
@@ -126,6 +134,7 @@ struct mx_layer_desc {
 	uint32_t max_context;       /* longest sequence, tokens */
 	uint32_t max_rows;          /* most rows of a step */
 	uint32_t max_spans;         /* most spans of a step */
+	uint32_t max_draft;         /* most tokens of a draft span; 0 = none will come */
 	enum mx_dtype weight_dtype; /* the checkpoint's */
 	enum mx_dtype state_dtype;  /* wanted for token states such as KV */
 	struct mx_params params;    /* names are the mixer's own, see its README */
@@ -139,7 +148,9 @@ enum mx_weight_form {
 };
 
 struct mx_weight_spec {
-	const char *name; /* under the layer's prefix, e.g. "q_proj.weight"; static or in params */
+	/* Under the layer's prefix, e.g. "q_proj.weight"; with a '/' in front, the tensor of that name
+	 * in the model, e.g. "/model.lower_bounds". Static or in params. */
+	const char *name;
 	enum mx_weight_form form;
 	uint32_t ndim;
 	uint64_t shape[4];
@@ -153,15 +164,17 @@ struct mx_state_spec {
 	size_t fixed_bytes;     /* in the slot; 0 = none */
 	uint32_t page_multiple; /* page_tokens must be a multiple of this, 0 = any */
 	size_t scratch_bytes;   /* workspace during a call, shared by all layers */
+	size_t snapshot_bytes;  /* of a saved slot; 0 = cannot be saved, or there is no slot */
 };
 
 enum {
 	MX_MIXER_CPU = 1u << 0,         /* runs on CPU devices */
 	MX_MIXER_CUDA = 1u << 1,        /* runs on CUDA devices */
 	MX_MIXER_DRAFT = 1u << 2,       /* takes draft spans and commit of fewer tokens */
-	MX_MIXER_SHARE_PAGES = 1u << 3, /* pages of a common prefix can be shared; needs no slot */
+	MX_MIXER_SHARE_PAGES = 1u << 3, /* full pages of a common prefix can be shared */
 	MX_MIXER_FORK = 1u << 4,        /* slot state can be copied to another sequence */
 	MX_MIXER_SETTLE = 1u << 5,      /* has work in settle */
+	MX_MIXER_SNAPSHOT = 1u << 6,    /* slot state can be saved and loaded */
 };
 
 /* ---- a step ---- */
@@ -169,7 +182,7 @@ enum {
 enum mx_span_kind {
 	MX_SPAN_PREFILL, /* a chunk of known tokens */
 	MX_SPAN_DECODE,  /* one token */
-	MX_SPAN_DRAFT,   /* tokens that commit may take back */
+	MX_SPAN_DRAFT,   /* 1 .. max_draft tokens, of which commit keeps the first 0 .. n */
 };
 
 /* Consecutive tokens of one sequence, rows row .. row+n-1 of the step. */
@@ -258,6 +271,16 @@ struct mx_mixer_ops {
 	mx_status (*fork)(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
 	                  uint32_t to_slot);
 
+	/* MX_MIXER_SNAPSHOT, between steps: out[i] takes layer i's snapshot_bytes, all of them written.
+	 * pos >= 1 tokens are committed. */
+	mx_status (*save)(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+	                  uint32_t pos, void *const *out);
+
+	/* The reverse, into a slot in any condition. The sequence goes on at `pos`, which is that of
+	 * save or one less. */
+	mx_status (*load)(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+	                  uint32_t pos, const void *const *in);
+
 	/* Adds a line about the kernels chosen to `text` (for logs), at most cap bytes with the NUL. */
 	void (*describe)(const struct mx_mixer *m, char *text, size_t cap);
 };
@@ -277,6 +300,21 @@ static inline mx_status mx_mixer_settle_nothing(struct mx_mixer *const *layers, 
 {
 	(void)layers, (void)n_layers, (void)step, (void)kept;
 	return MX_OK;
+}
+
+static inline mx_status mx_mixer_save_unsupported(struct mx_mixer *const *layers, uint32_t n_layers,
+                                                  uint32_t slot, uint32_t pos, void *const *out)
+{
+	(void)layers, (void)n_layers, (void)slot, (void)pos, (void)out;
+	return MX_E_UNSUPPORTED;
+}
+
+static inline mx_status mx_mixer_load_unsupported(struct mx_mixer *const *layers, uint32_t n_layers,
+                                                  uint32_t slot, uint32_t pos,
+                                                  const void *const *in)
+{
+	(void)layers, (void)n_layers, (void)slot, (void)pos, (void)in;
+	return MX_E_UNSUPPORTED;
 }
 
 static inline mx_status mx_mixer_fork_unsupported(struct mx_mixer *const *layers, uint32_t n_layers,

@@ -79,7 +79,8 @@ static mx_status check_table(const struct mx_registry *r, const char *path,
 	if (!ops->name || !*ops->name || !ops->summary)
 		return mx_fail_at(err, MX_E_FORMAT, path, "the module has no name or no summary");
 	if (!ops->probe || !ops->weights || !ops->state || !ops->create || !ops->destroy ||
-	    !ops->forward || !ops->commit || !ops->settle || !ops->fork || !ops->describe)
+	    !ops->forward || !ops->commit || !ops->settle || !ops->fork || !ops->save || !ops->load ||
+	    !ops->describe)
 		return mx_fail_at(err, MX_E_FORMAT, path, "mixer \"%s\" leaves a slot of its table empty",
 		                  ops->name);
 	const struct module *known = find(r, ops->name);

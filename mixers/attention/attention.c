@@ -265,6 +265,8 @@ static const struct mx_mixer_ops attn_ops = {
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
 	.fork = mx_mixer_fork_unsupported,
+	.save = mx_mixer_save_unsupported,
+	.load = mx_mixer_load_unsupported,
 	.describe = attn_describe,
 };
 

@@ -129,6 +129,8 @@ static const struct mx_mixer_ops ema_ops = {
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
 	.fork = mx_mixer_fork_unsupported,
+	.save = mx_mixer_save_unsupported,
+	.load = mx_mixer_load_unsupported,
 	.describe = ema_describe,
 };
 
