@@ -224,8 +224,9 @@ int main(int argc, char **argv)
 	int sig = 0;
 	sigwait(&signals, &sig);
 
-	mx_http_stop_accepting(http);
+	/* as mixd does it: first not ready, then no new clients */
 	mx_service_drain(&service);
+	mx_http_stop_accepting(http);
 	for (double t = 0; t < o.drain_s && (mx_http_active(http) || !mx_service_idle(&service));
 	     t += 0.01)
 		nap(0.01);

@@ -63,7 +63,7 @@ static void fail(struct mx_exchange *x, int status, const char *code, const char
 static void add_headers(struct mx_exchange *x, struct MHD_Response *r)
 {
 	MHD_add_response_header(r, "X-Request-Id", x->id);
-	if (atomic_load(&x->http->closing))
+	if (x->closing || (x->gen && atomic_load(&x->http->closing)))
 		MHD_add_response_header(r, "Connection", "close");
 }
 
@@ -290,6 +290,7 @@ static void dispatch(struct mx_exchange *x)
 	struct mx_http *h = x->http;
 	const struct mx_route *r = x->route;
 	bool get = x->method == MX_METHOD_GET || x->method == MX_METHOD_HEAD;
+	x->closing = atomic_load(&h->closing);
 	if (!r->path) {
 		fail(x, 404, "not_found", "there is no such route");
 	} else if (!(get && r->get) && !x->post) {

@@ -180,6 +180,7 @@ struct mx_exchange {
 	const char *content_type;
 	const char *allow; /* for 405 */
 	bool retry;
+	bool closing; /* http->closing as it was before the answer: a 200 of /readyz never says close */
 	struct mx_buf stream; /* events being sent, from stream_at */
 	size_t stream_at;
 	bool stream_ended;

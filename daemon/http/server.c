@@ -135,8 +135,9 @@ const char *mx_http_address(const struct mx_http *h, size_t i)
 
 void mx_http_stop_accepting(struct mx_http *h)
 {
-	atomic_store(&h->closing, true);
 	mx_pump_stop_accepting(h);
+	/* last: who is told to close and comes again is refused already */
+	atomic_store(&h->closing, true);
 }
 
 unsigned mx_http_active(const struct mx_http *h)

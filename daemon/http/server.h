@@ -53,8 +53,9 @@ mx_status mx_http_create(const struct mx_http_config *config, struct mx_service 
 /* Address i (0 .. listening sockets - 1) as "host:port" with the port really bound; NULL beyond. */
 const char *mx_http_address(const struct mx_http *h, size_t i);
 
-/* Stops accepting connections; those there are keep being served (new requests on them: 503 when
- * the service drains). Idempotent. */
+/* Stops accepting connections, and then tells those there are to close with their next answer; they
+ * keep being served (new requests on them: 503). Drain the service first: readiness must turn
+ * before clients are sent away. Idempotent. */
 void mx_http_stop_accepting(struct mx_http *h);
 /* Requests being served now. 0 after draining means that every answer has been handed to the
  * kernel. */

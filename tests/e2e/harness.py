@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -35,6 +36,28 @@ class Skip(Exception):
 def check_sanitizers(log):
     """Fails if a sanitizer wrote into a server's log."""
     assert not re.search(r"(Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: ", log), log
+
+
+class Thread(threading.Thread):
+    """Started at once; join() returns what the function returned, or raises what it raised."""
+
+    def __init__(self, function, *args, **kw):
+        super().__init__(daemon=True)
+        self.call, self.result, self.error = (function, args, kw), None, None
+        self.start()
+
+    def run(self):
+        function, args, kw = self.call
+        try:
+            self.result = function(*args, **kw)
+        except BaseException as e:
+            self.error = e
+
+    def join(self):
+        super().join()
+        if self.error:
+            raise self.error
+        return self.result
 
 
 class Process:
