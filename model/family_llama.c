@@ -76,6 +76,7 @@ static mx_status llama_layers(struct mx_plan_build *b)
 	struct mx_plan_layer *layers = NULL;
 	struct mx_rope_config rope = {0};
 	struct mx_params full = {0}, windowed = {0};
+	struct mx_mlp_spec mlp = {0};
 	int64_t n = 0, window = 0;
 
 	mx_status s = mx_scope_need_int(&scope, "num_hidden_layers", 1, MX_PLAN_MAX_LAYERS, &n, b->err);
@@ -89,13 +90,21 @@ static mx_status llama_layers(struct mx_plan_build *b)
 		s = check_layer_types(b, &scope, (uint32_t)n);
 	if (!s)
 		s = mx_attention_config_window(b, &full, window, &windowed);
+	if (!s)
+		s = mx_mlp_config_read(b, &scope, &mlp);
 	for (uint32_t i = 0; !s && i < n; i++) {
 		int64_t w = window;
 		if (b->family->window == MX_WINDOW_LAYERS)
 			s = window_of_layer(b, &scope, window, i, &w);
+		const struct mx_plan_mixer mixer = {.mixer = "attention",
+		                                    .prefix = "self_attn.",
+		                                    .params = w ? windowed : full,
+		                                    .in_scale = 1,
+		                                    .out_scale = 1};
+		const struct mx_layer_spec spec = {
+			.index = i, .mixers = &mixer, .n_mixers = 1, .mlp = &mlp, .residual_scale = 1};
 		if (!s)
-			s = mx_plan_layer_fill(b, i, "attention", "self_attn", w ? &windowed : &full,
-			                       &layers[i]);
+			s = mx_plan_layer_fill(b, &spec, &layers[i]);
 	}
 	if (s)
 		return s;
@@ -111,6 +120,7 @@ static mx_status llama_layers(struct mx_plan_build *b)
 /* Defaults: configuration_{llama,mistral,qwen2,qwen3}.py of transformers 5. */
 const struct mx_family mx_family_llama = {
 	.model_type = "llama",
+	.names = &mx_llama_names,
 	.default_max_position = 2048,
 	.window = MX_WINDOW_NONE,
 	.has_attention_bias = true,
@@ -120,6 +130,7 @@ const struct mx_family mx_family_llama = {
 
 const struct mx_family mx_family_mistral = {
 	.model_type = "mistral",
+	.names = &mx_llama_names,
 	.default_kv_heads = 8,
 	.default_max_position = 4096 * 32,
 	.default_window = 4096,
@@ -129,6 +140,7 @@ const struct mx_family mx_family_mistral = {
 
 const struct mx_family mx_family_qwen2 = {
 	.model_type = "qwen2",
+	.names = &mx_llama_names,
 	.default_kv_heads = 32,
 	.default_max_position = 32768,
 	.default_window = 4096,
@@ -139,6 +151,7 @@ const struct mx_family mx_family_qwen2 = {
 
 const struct mx_family mx_family_qwen3 = {
 	.model_type = "qwen3",
+	.names = &mx_llama_names,
 	.default_kv_heads = 32,
 	.default_head_dim = 128,
 	.default_max_position = 32768,

@@ -110,22 +110,24 @@ static mx_status attention(const struct mx_plan_build *b, const json_t *entry, c
 }
 
 static mx_status layer(const struct mx_plan_build *b, const json_t *entry, uint32_t i,
-                       struct mx_plan_layer *out)
+                       const struct mx_mlp_spec *mlp, struct mx_plan_layer *out)
 {
 	char path[40];
-	struct mx_params params = {0};
+	struct mx_plan_mixer m = {.prefix = "mixer.", .in_scale = 1, .out_scale = 1};
+	const struct mx_layer_spec spec = {
+		.index = i, .mixers = &m, .n_mixers = 1, .mlp = mlp, .residual_scale = 1};
 	snprintf(path, sizeof path, "mixd_layers[%u].", i);
 	if (!json_is_object(entry))
 		return mx_fail(b->err, MX_E_INVALID, "mixd_layers[%u]: must be an object", i);
 	const char *mixer = json_string_value(json_object_get(entry, "mixer"));
 	if (!mixer || !*mixer)
 		return mx_fail(b->err, MX_E_INVALID, "%smixer: must be the name of a mixer", path);
-	mx_status s = !strcmp(mixer, "attention") ? attention(b, entry, path, &params)
-	                                          : verbatim(b, entry, path, &params);
+	mx_status s = !strcmp(mixer, "attention") ? attention(b, entry, path, &m.params)
+	                                          : verbatim(b, entry, path, &m.params);
 	if (s)
 		return s;
-	mixer = mx_arena_strndup(b->arena, mixer, strlen(mixer));
-	return mixer ? mx_plan_layer_fill(b, i, mixer, "mixer", &params, out) : mx_plan_no_memory(b);
+	m.mixer = mx_arena_strndup(b->arena, mixer, strlen(mixer));
+	return m.mixer ? mx_plan_layer_fill(b, &spec, out) : mx_plan_no_memory(b);
 }
 
 static mx_status mixd_layers(struct mx_plan_build *b)
@@ -133,6 +135,7 @@ static mx_status mixd_layers(struct mx_plan_build *b)
 	const struct mx_scope scope = {.where = "", .outer = b->config};
 	const json_t *list = mx_scope_get(&scope, "mixd_layers");
 	struct mx_plan_layer *layers = NULL;
+	struct mx_mlp_spec mlp = {0};
 	int64_t n = 0;
 
 	if (!json_is_array(list) || json_array_size(list) == 0 ||
@@ -148,9 +151,11 @@ static mx_status mixd_layers(struct mx_plan_build *b)
 		return mx_fail(b->err, MX_E_INVALID,
 		               "mixd_layers: has %u entries for num_hidden_layers %lld", count,
 		               (long long)n);
-	s = mx_plan_layers_alloc(b, count, &layers);
+	s = mx_mlp_config_read(b, &scope, &mlp);
+	if (!s)
+		s = mx_plan_layers_alloc(b, count, &layers);
 	for (uint32_t i = 0; !s && i < count; i++)
-		s = layer(b, json_array_get(list, i), i, &layers[i]);
+		s = layer(b, json_array_get(list, i), i, &mlp, &layers[i]);
 	if (!s)
 		b->plan->max_context = (uint32_t)b->max_position;
 	return s;
@@ -158,6 +163,7 @@ static mx_status mixd_layers(struct mx_plan_build *b)
 
 const struct mx_family mx_family_mixd = {
 	.model_type = "mixd",
+	.names = &mx_llama_names,
 	.default_max_position = 2048,
 	.window = MX_WINDOW_OWN,
 	.has_attention_bias = true,

@@ -42,70 +42,98 @@ mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
 	return MX_OK;
 }
 
-/* "model.layers.INDEX.REST" in the arena, or NULL. */
-static const char *layer_name(const struct mx_plan_build *b, uint32_t index, const char *rest)
+const struct mx_tensor_names mx_llama_names = {
+	.embed = "model.embed_tokens.weight",
+	.final_norm = "model.norm.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "model.layers.",
+	.mixer_norm = "input_layernorm.weight",
+	.mlp_norm = "post_attention_layernorm.weight",
+	.mlp = "mlp.",
+};
+
+/* The name of a layer's tensor: "model.layers.INDEX." PART REST. NULL if out of memory. */
+static const char *layer_name(const struct mx_plan_build *b, uint32_t index, const char *part,
+                              const char *rest)
 {
-	char name[128];
-	int n = snprintf(name, sizeof name, "model.layers.%u.%s", index, rest);
+	char name[256];
+	int n = snprintf(name, sizeof name, "%s%u.%s%s", b->family->names->layers, index, part, rest);
 	return mx_arena_strndup(b->arena, name, (size_t)n);
 }
 
-mx_status mx_plan_layer_fill(const struct mx_plan_build *b, uint32_t index, const char *mixer,
-                             const char *mixer_dir, const struct mx_params *params,
+static mx_status fill_mixers(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
+                             struct mx_plan_block *out)
+{
+	struct mx_plan_mixer *m = mx_arena_alloc(b->arena, spec->n_mixers * sizeof *m);
+	*out = (struct mx_plan_block){
+		.kind = MX_BLOCK_MIXER,
+		.norm = layer_name(b, spec->index, b->family->names->mixer_norm, ""),
+		.residual_scale = spec->residual_scale,
+		.mixers = m,
+		.n_mixers = spec->n_mixers,
+	};
+	if (!m || !out->norm)
+		return mx_plan_no_memory(b);
+	for (uint32_t i = 0; i < spec->n_mixers; i++) {
+		m[i] = spec->mixers[i];
+		m[i].prefix = layer_name(b, spec->index, spec->mixers[i].prefix, "");
+		if (!m[i].prefix)
+			return mx_plan_no_memory(b);
+	}
+	return MX_OK;
+}
+
+static mx_status fill_mlp(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
+                          struct mx_plan_block *out)
+{
+	const struct mx_tensor_names *names = b->family->names;
+	*out = (struct mx_plan_block){
+		.kind = MX_BLOCK_MLP,
+		.norm = layer_name(b, spec->index, names->mlp_norm, ""),
+		.residual_scale = spec->residual_scale,
+		.mlp =
+			{
+				.gate = layer_name(b, spec->index, names->mlp, "gate_proj.weight"),
+				.up = layer_name(b, spec->index, names->mlp, "up_proj.weight"),
+				.down = layer_name(b, spec->index, names->mlp, "down_proj.weight"),
+				.bias = spec->mlp->bias,
+				.width = spec->mlp->width,
+			},
+	};
+	return out->norm && out->mlp.gate && out->mlp.up && out->mlp.down ? MX_OK
+	                                                                  : mx_plan_no_memory(b);
+}
+
+mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                              struct mx_plan_layer *out)
 {
-	const struct mx_scope scope = {.where = "", .outer = b->config};
 	struct mx_plan_block *blocks = mx_arena_alloc(b->arena, 2 * sizeof *blocks);
-	struct mx_plan_mixer *m = mx_arena_alloc(b->arena, sizeof *m);
-	char prefix[32];
+	if (!blocks)
+		return mx_plan_no_memory(b);
+	mx_status s = fill_mixers(b, spec, &blocks[0]);
+	if (!s && spec->mlp)
+		s = fill_mlp(b, spec, &blocks[1]);
+	if (!s)
+		*out = (struct mx_plan_layer){.blocks = blocks, .n_blocks = spec->mlp ? 2 : 1};
+	return s;
+}
+
+mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             struct mx_mlp_spec *out)
+{
 	int64_t width = 0;
 	bool bias = false;
-
 	mx_status s =
-		mx_scope_need_int(&scope, "intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4, &width, b->err);
+		mx_scope_need_int(scope, "intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4, &width, b->err);
 	if (!s)
-		s = mx_scope_bool(&scope, "mlp_bias", false, &bias, b->err);
+		s = mx_scope_bool(scope, "mlp_bias", false, &bias, b->err);
 	if (s)
 		return s;
 	if (bias && !b->family->has_mlp_bias)
 		return mx_fail(b->err, MX_E_UNSUPPORTED,
 		               "mlp_bias: true is not supported for model_type '%s'",
 		               b->family->model_type);
-	if (!blocks || !m)
-		return mx_plan_no_memory(b);
-
-	snprintf(prefix, sizeof prefix, "%s.", mixer_dir);
-	*m = (struct mx_plan_mixer){
-		.mixer = mixer,
-		.prefix = layer_name(b, index, prefix),
-		.params = *params,
-		.in_scale = 1,
-		.out_scale = 1,
-	};
-	blocks[0] = (struct mx_plan_block){
-		.kind = MX_BLOCK_MIXER,
-		.norm = layer_name(b, index, "input_layernorm.weight"),
-		.residual_scale = 1,
-		.mixers = m,
-		.n_mixers = 1,
-	};
-	blocks[1] = (struct mx_plan_block){
-		.kind = MX_BLOCK_MLP,
-		.norm = layer_name(b, index, "post_attention_layernorm.weight"),
-		.residual_scale = 1,
-		.mlp =
-			{
-				.gate = layer_name(b, index, "mlp.gate_proj.weight"),
-				.up = layer_name(b, index, "mlp.up_proj.weight"),
-				.down = layer_name(b, index, "mlp.down_proj.weight"),
-				.bias = bias,
-				.width = (uint32_t)width,
-			},
-	};
-	if (!m->prefix || !blocks[0].norm || !blocks[1].norm || !blocks[1].mlp.gate ||
-	    !blocks[1].mlp.up || !blocks[1].mlp.down)
-		return mx_plan_no_memory(b);
-	*out = (struct mx_plan_layer){.blocks = blocks, .n_blocks = 2};
+	*out = (struct mx_mlp_spec){.width = (uint32_t)width, .bias = bias};
 	return MX_OK;
 }
 
@@ -123,8 +151,12 @@ static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *sco
 			b->plan->family = families[i]->model_type;
 			return MX_OK;
 		}
-	return mx_fail(b->err, MX_E_UNSUPPORTED,
-	               "model_type: '%.60s' is none of llama, mistral, qwen2, qwen3, mixd", type);
+	char known[256];
+	size_t n = 0;
+	for (size_t i = 0; i < N_FAMILIES && n < sizeof known; i++)
+		n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "",
+		                      families[i]->model_type);
+	return mx_fail(b->err, MX_E_UNSUPPORTED, "model_type: '%.60s' is none of %s", type, known);
 }
 
 /* What would make the weights or the feed-forward mean something else than we take them for. */
@@ -151,17 +183,20 @@ static mx_status read_model(struct mx_plan_build *b)
 	bool tied = false;
 
 	mx_status s = find_family(b, &scope);
-	if (!s)
-		s = refuse_unsupported(b, &scope);
+	if (s)
+		return s;
+	const struct mx_family *f = b->family;
+	s = refuse_unsupported(b, &scope);
 	if (!s)
 		s = mx_scope_need_int(&scope, "hidden_size", 1, MX_PLAN_MAX_WIDTH, &width, b->err);
 	if (!s)
 		s = mx_scope_need_int(&scope, "vocab_size", 1, MX_PLAN_MAX_VOCAB, &vocab, b->err);
 	if (!s)
 		s = mx_scope_int(&scope, "max_position_embeddings", 1, MX_PLAN_MAX_POSITION,
-		                 b->family->default_max_position, &b->max_position, b->err);
+		                 f->default_max_position, &b->max_position, b->err);
 	if (!s)
-		s = mx_scope_float(&scope, "rms_norm_eps", 0, 1, 1e-6, &eps, b->err);
+		s = mx_scope_float(&scope, f->norm_eps_key ? f->norm_eps_key : "rms_norm_eps", 0, 1,
+		                   f->default_norm_eps > 0 ? f->default_norm_eps : 1e-6, &eps, b->err);
 	if (!s)
 		s = mx_scope_bool(&scope, "tie_word_embeddings", false, &tied, b->err);
 	if (s)
@@ -169,11 +204,12 @@ static mx_status read_model(struct mx_plan_build *b)
 	p->width = (uint32_t)width;
 	p->vocab = (uint32_t)vocab;
 	p->norm_eps = (float)eps;
-	p->embed = "model.embed_tokens.weight";
-	p->final_norm = "model.norm.weight";
-	p->lm_head = tied ? p->embed : "lm_head.weight";
+	p->embed = f->names->embed;
+	p->final_norm = f->names->final_norm;
+	p->lm_head = tied ? p->embed : f->names->lm_head;
+	p->layer_prefix = f->names->layers;
 	p->embed_scale = p->logit_scale = 1;
-	return b->family->layers(b);
+	return f->layers(b);
 }
 
 /* Token ids of config.json stand where generation_config.json is silent, and must be sound even

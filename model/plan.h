@@ -2,7 +2,7 @@
 /*
  * The layer plan: what config.json says of a model, in terms the engine acts on.
  *
- * A family (llama, mistral, qwen2, qwen3, mixd) is one translation from
+ * A family (llama, mistral, qwen2, ..., mixd) is one translation from
  * config.json to this. A layer is a list of blocks run in order; a block is a
  * norm, one or more mixers side by side on the normed input or a feed-forward,
  * and a scaled residual add. So hybrids, layers with two mixers in parallel and
@@ -57,6 +57,7 @@ struct mx_plan {
 	const char *embed; /* tensor names */
 	const char *final_norm;
 	const char *lm_head;            /* equals embed when tied */
+	const char *layer_prefix;       /* of all layers' tensors, before the number: "model.layers." */
 	float embed_scale, logit_scale; /* multipliers, 1 = none */
 	const struct mx_plan_layer *layers;
 

@@ -27,10 +27,22 @@ enum mx_window_rule {
 
 struct mx_plan_build;
 
+/* How a family calls its tensors. Those of a layer stand under `layers` and the layer's number. */
+struct mx_tensor_names {
+	const char *embed, *final_norm, *lm_head;
+	const char *layers;     /* "model.layers." */
+	const char *mixer_norm; /* "input_layernorm.weight" */
+	const char *mlp_norm;   /* "post_attention_layernorm.weight" */
+	const char *mlp;        /* "mlp.", before gate_proj, up_proj and down_proj */
+};
+
 /* One model_type. The defaults are those of transformers' configuration classes: a config written
  * by them may leave such keys out. */
 struct mx_family {
 	const char *model_type;
+	const struct mx_tensor_names *names;
+	const char *norm_eps_key;     /* NULL = rms_norm_eps */
+	double default_norm_eps;      /* 0 = 1e-6 */
 	int64_t default_kv_heads;     /* 0 = as many as heads */
 	int64_t default_head_dim;     /* 0 = hidden_size / heads */
 	int64_t default_max_position; /* max_position_embeddings */
@@ -41,9 +53,12 @@ struct mx_family {
 	bool has_mlp_bias;
 	bool qk_norm;
 	bool own; /* our format: qk_norm, partial rotary, rope "none", attention_multiplier */
-	/* Fills plan->layers and n_layers. */
+	/* Fills plan->layers and n_layers. May change what mx_plan_parse set before. */
 	mx_status (*layers)(struct mx_plan_build *b);
 };
+
+/* Llama's names, which most families have. */
+extern const struct mx_tensor_names mx_llama_names;
 
 extern const struct mx_family mx_family_llama, mx_family_mistral, mx_family_qwen2, mx_family_qwen3,
 	mx_family_mixd;
@@ -82,11 +97,28 @@ mx_status mx_attention_config_window(const struct mx_plan_build *b, const struct
 /* sliding_window of that scope: 0 = none. The key's absence gives the family's default. */
 mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t *out);
 
-/* Fills one layer as every family here has it: a mixer block and a feed-forward block.
- * `mixer_dir` is "self_attn" or "mixer". */
-mx_status mx_plan_layer_fill(const struct mx_plan_build *b, uint32_t index, const char *mixer,
-                             const char *mixer_dir, const struct mx_params *params,
+/* A gated feed-forward. */
+struct mx_mlp_spec {
+	uint32_t width; /* intermediate size */
+	bool bias;
+};
+
+/* A layer as a family describes it: mixers side by side, then a feed-forward. */
+struct mx_layer_spec {
+	uint32_t index;
+	const struct mx_plan_mixer *mixers; /* [n_mixers]; prefixes are under the layer: "self_attn." */
+	uint32_t n_mixers;
+	const struct mx_mlp_spec *mlp; /* NULL = none */
+	float residual_scale;          /* 1 = none */
+};
+
+/* Fills one layer of the plan: names from the family's, copies of the mixers. */
+mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                              struct mx_plan_layer *out);
+
+/* intermediate_size and mlp_bias. */
+mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             struct mx_mlp_spec *out);
 
 /* Array of n zeroed layers in the arena, set as the plan's. */
 mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
