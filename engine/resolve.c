@@ -101,11 +101,18 @@ static mx_status need_vector(struct resolver *r, const char *name, const uint64_
 		st = check_tensor(t, shape, ndim, r->err);
 	if (st != MX_OK)
 		return st;
+	const struct mx_model_vector *first = NULL; /* of a tensor that several layers name */
+	for (size_t i = 0; i < m->n_vectors && !first; i++)
+		if (m->vectors[i].tensor == t)
+			first = &m->vectors[i];
+	float **from = first ? first->dest : NULL;
 	struct mx_model_vector *v =
 		push(&m->arena, (void **)&m->vectors, &m->n_vectors, &m->cap_vectors, sizeof *v);
 	if (!v)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
-	*v = (struct mx_model_vector){t, dest, t->bytes / mx_dtype_size(t->dtype)};
+	*v = (struct mx_model_vector){t, dest, from, t->bytes / mx_dtype_size(t->dtype)};
+	if (from)
+		return MX_OK;
 	m->private_bytes += mx_round_up(v->n * sizeof(float), VECTOR_ALIGN);
 	m->mapped_bytes += t->bytes;
 	return MX_OK;
@@ -176,8 +183,11 @@ static mx_status mixer_weights(struct resolver *r, const struct mx_plan_mixer *p
 	if (!out->matrices || !out->vectors)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
 	for (size_t i = 0; i < n; i++) {
+		/* A name with a '/' in front is a tensor of the model's, which layers may share. */
+		bool whole = specs[i].name[0] == '/';
 		char name[256];
-		if (snprintf(name, sizeof name, "%s%s", p->prefix, specs[i].name) >= (int)sizeof name)
+		if (snprintf(name, sizeof name, "%s%s", whole ? "" : p->prefix, specs[i].name + whole) >=
+		    (int)sizeof name)
 			return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", name);
 		const struct mx_tensor *t;
 		if (specs[i].optional && mx_checkpoint_find(m->checkpoint, name, &t, NULL) == MX_E_NOTFOUND)
@@ -211,6 +221,7 @@ static mx_status resolve_mixer(struct resolver *r, const struct mx_plan_mixer *p
 		.max_context = l->max_context,
 		.max_rows = l->max_rows,
 		.max_spans = l->max_spans,
+		.max_draft = l->max_draft,
 		.weight_dtype = m->embed.dtype,
 		.params = p->params,
 	};
@@ -300,6 +311,7 @@ static mx_status sum_up(struct resolver *r)
 	struct mx_model *m = r->model;
 	size_t align = r->device->info.align;
 	mx_status st = choose_page_tokens(r);
+	bool can_save = true;
 	m->can_share = true;
 	for (uint32_t b = 0; b < m->n_blocks && st == MX_OK; b++) {
 		m->parallel_mixers |= m->blocks[b].n_mixers > 1;
@@ -314,11 +326,18 @@ static mx_status sum_up(struct resolver *r)
 			m->page_bytes += mx_round_up(x->state.bytes_per_token * m->page_tokens, align);
 			x->slot_offset = m->slot_bytes;
 			m->slot_bytes += mx_round_up(x->state.fixed_bytes, align);
+			x->snapshot_offset = m->snapshot_bytes;
+			m->snapshot_bytes += mx_round_up(x->state.snapshot_bytes, align);
+			if (x->state.fixed_bytes &&
+			    (!(x->ops->caps & MX_MIXER_SNAPSHOT) || !x->state.snapshot_bytes))
+				can_save = false;
 			if (x->state.scratch_bytes > m->mixer_scratch)
 				m->mixer_scratch = x->state.scratch_bytes;
 			st = add_to_group(r, x->ops);
 		}
 	}
+	if (!can_save)
+		m->snapshot_bytes = 0;
 	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
 		m->groups[g].instances =
 			mx_arena_alloc(&m->arena, m->groups[g].n * sizeof *m->groups[g].instances);
@@ -332,12 +351,13 @@ static mx_status sum_up(struct resolver *r)
  * names (buffers such as rotary_emb.inv_freq) are left alone. */
 static mx_status refuse_more_layers(struct resolver *r)
 {
-	static const char prefix[] = "model.layers.";
 	const struct mx_model *m = r->model;
+	const char *prefix = m->plan->layer_prefix;
+	size_t prefix_len = strlen(prefix);
 	for (size_t i = 0; i < mx_checkpoint_count(m->checkpoint); i++) {
 		const struct mx_tensor *t = mx_checkpoint_at(m->checkpoint, i);
-		const char *digits = t->name + sizeof prefix - 1;
-		if (strncmp(t->name, prefix, sizeof prefix - 1))
+		const char *digits = t->name + prefix_len;
+		if (strncmp(t->name, prefix, prefix_len))
 			continue;
 		size_t n = strspn(digits, "0123456789");
 		/* saturates at ULONG_MAX */
@@ -412,6 +432,10 @@ void mx_model_convert(struct mx_model *m, unsigned char *base)
 {
 	for (size_t i = 0; i < m->n_vectors; i++) {
 		const struct mx_model_vector *v = &m->vectors[i];
+		if (v->from) {
+			*v->dest = *v->from;
+			continue;
+		}
 		float *to = (float *)(void *)base;
 		for (size_t k = 0; k < v->n; k++)
 			to[k] = element(v->tensor, k);

@@ -23,6 +23,7 @@ struct mx_model_mixer {
 	float **vectors;            /* [n_weights], where the spec is a vector that is there */
 	size_t page_offset;         /* of this layer's part in a page and in a slot */
 	size_t slot_offset;
+	size_t snapshot_offset;    /* in a snapshot of the whole model */
 	struct mx_mixer *instance; /* NULL until the engine creates it */
 };
 
@@ -51,6 +52,7 @@ struct mx_model_group {
 struct mx_model_vector {
 	const struct mx_tensor *tensor;
 	float **dest;
+	float **from; /* NULL, or where the copy's address stands that an earlier layer has made */
 	size_t n;
 };
 
@@ -75,6 +77,8 @@ struct mx_model {
 	size_t private_bytes; /* f32 copies of the vectors, with padding */
 	size_t page_bytes;    /* of one page, all layers, page_tokens tokens */
 	size_t slot_bytes;    /* of one slot */
+	size_t
+		snapshot_bytes; /* of a saved slot, all layers; 0 = there is none, or it cannot be saved */
 	size_t mixer_scratch; /* the largest of any mixer */
 	uint32_t page_tokens; /* as wanted, rounded up to what the mixers can do */
 	uint32_t max_cols;    /* widest input of any matrix */
@@ -86,7 +90,7 @@ struct mx_model {
 
 /* What of the configuration shapes the model. */
 struct mx_model_limits {
-	uint32_t max_context, max_rows, max_spans, page_tokens;
+	uint32_t max_context, max_rows, max_spans, max_draft, page_tokens;
 	int kv_dtype; /* as in struct mx_engine_config */
 };
 
