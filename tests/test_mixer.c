@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What every mixer promises (mixers/mixer.h), for every module of a directory,
- * every configuration of mixer_cases.c and every instruction set of this host:
+ * every configuration of mixer_cases.h and every instruction set of this host:
  * the result is near the reference where there is one, and is the same to the
  * bit however the tokens are cut into steps, in whatever company, with how many
  * threads, on whichever pages, after drafts were taken back, and on dirty
@@ -134,6 +134,15 @@ struct seq {
 	bool shares; /* its first pages belong to another */
 };
 
+/* Rows of matrices keep the size of their input and vectors are about 1, unless the case says. */
+static float weight_element(const struct mixer_case *c, const char *name, uint32_t cols)
+{
+	for (const struct mixer_weight *w = c->weights; w && w->name; w++)
+		if (!strcmp(w->name, name))
+			return w->mean + w->spread * rng_normal();
+	return cols ? rng_normal() * 1.5f / sqrtf((float)cols) : 1 + 0.3f * rng_normal();
+}
+
 static void make_weight(struct rig *r, const struct mx_weight_spec *spec, struct weight *w)
 {
 	uint64_t rows = spec->shape[0], cols = spec->ndim > 1 ? spec->shape[1] : 1, n = rows * cols;
@@ -142,8 +151,7 @@ static void make_weight(struct rig *r, const struct mx_weight_spec *spec, struct
 	w->f32 = malloc(n * 4);
 	assert_int_equal(posix_memalign(&w->data, 64, (n * mx_dtype_size(type) + 63) & ~63ull), 0);
 	for (uint64_t i = 0; i < n; i++) {
-		/* Rows of matrices keep the size of their input; vectors are about 1. */
-		float f = matrix ? rng_normal() * 1.5f / sqrtf((float)cols) : 1 + 0.3f * rng_normal();
+		float f = weight_element(r->c, spec->name, matrix ? (uint32_t)cols : 0);
 		if (type == MX_BF16) {
 			((uint16_t *)w->data)[i] = mx_f32_to_bf16(f);
 			f = mx_bf16_to_f32(((uint16_t *)w->data)[i]);
@@ -181,14 +189,15 @@ static void rig_memory(struct rig *r, struct mx_mixer_init *init)
 	init->slot_stride = r->slot_stride;
 }
 
-static void rig_open(struct rig *r, const struct mixer_case *c, enum mx_isa isa, unsigned threads)
+static void rig_open(struct rig *r, const char *mixer, const struct mixer_case *c, enum mx_isa isa,
+                     unsigned threads)
 {
 	struct mx_err err = {0};
 	struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS];
 
 	memset(r, 0, sizeof(*r));
 	r->c = c;
-	r->ops = mx_registry_find(registry, c->mixer, &err);
+	r->ops = mx_registry_find(registry, mixer, &err);
 	if (!r->ops)
 		fail_msg("%s", err.text);
 	r->layer = (struct mx_layer_desc){
@@ -512,12 +521,12 @@ static void check_sharing(struct rig *r, const struct text *t)
 	seq_close(r, &owner);
 }
 
-static void check_case(const struct mixer_case *c, enum mx_isa isa)
+static void check_case(const char *mixer, const struct mixer_case *c, enum mx_isa isa)
 {
 	struct rig one, many;
 	struct text t;
 
-	rig_open(&one, c, isa, 1);
+	rig_open(&one, mixer, c, isa, 1);
 	text_make(&one, &t);
 	check_reference(&one, &t);
 	rng_state = seed;
@@ -527,7 +536,7 @@ static void check_case(const struct mixer_case *c, enum mx_isa isa)
 	play(&one, &t, 0, COMPANY, "in company");
 	rig_close(&one);
 
-	rig_open(&many, c, isa, 3);
+	rig_open(&many, mixer, c, isa, 3);
 	rng_state = seed + 1;
 	play(&many, &t, 100000, 0, "with three threads");
 	play(&many, &t, 0, COMPANY, "in company, with three threads");
@@ -547,9 +556,10 @@ static void run_isa(enum mx_isa isa)
 	if (isa < mx_cpu_isa())
 		skip(); /* an order slower, and threads are the same at every level */
 #endif
-	for (size_t i = 0; i < n_mixer_cases; i++)
-		if (mx_registry_find(registry, mixer_cases[i].mixer, NULL))
-			check_case(&mixer_cases[i], isa);
+	for (const struct mixer_set *const *set = mixer_sets; *set; set++)
+		for (size_t i = 0; i < (*set)->n_cases; i++)
+			if (mx_registry_find(registry, (*set)->mixer, NULL))
+				check_case((*set)->mixer, &(*set)->cases[i], isa);
 }
 
 #define TEST_ISA(name, isa)                                                                        \
@@ -607,60 +617,45 @@ static void test_registry_refuses(void **state)
 	assert_non_null(strstr(err.text, "already loaded"));
 }
 
-/* Attention names the parameter that is wrong. */
-static void test_attention_probe(void **state)
+/* Probe names the parameter that is wrong. */
+static void test_probe(void **state)
 {
-	static const struct {
-		const char *name;
-		double value;
-		const char *says;
-	} wrong[] = {{"heads", 0, "heads"},           {"heads", -1, "heads"},
-	             {"heads", 1e9, "heads"},         {"kv_heads", 3, "kv_heads"},
-	             {"kv_heads", 16, "kv_heads"},    {"kv_heads", 0, "kv_heads"},
-	             {"head_dim", 0, "head_dim"},     {"head_dim", 100000, "head_dim"},
-	             {"window", -5, "window"},        {"rope_dim", 15, "rope_dim"},
-	             {"rope_dim", 18, "rope_dim"},    {"rope_dim", 0, "rope_dim"},
-	             {"rope_dim", 4, "rope_inv_freq"}};
-	const struct mixer_case *c = &mixer_cases[0];
-	const struct mx_mixer_ops *ops = mx_registry_find(registry, "attention", NULL);
 	struct mx_device device = {
 		.info = {.kind = MX_DEVICE_CPU, .act_dtype = MX_F32, .threads = 1, .align = 64}};
 	(void)state;
-	if (!ops)
-		skip();
-	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
-		struct mx_param params[24];
-		struct mx_err err = {0};
-		struct mx_layer_desc layer = {.width = c->width,
-		                              .max_context = 64,
-		                              .max_rows = 8,
-		                              .max_spans = 2,
-		                              .params = {params, c->n_params}};
-		memcpy(params, c->params, sizeof(params));
-		for (size_t j = 0; j < c->n_params; j++)
-			if (!strcmp(params[j].name, wrong[i].name))
-				params[j].i = (int64_t)wrong[i].value;
-		struct mx_param extra = {
-			.name = wrong[i].name, .type = MX_PARAM_INT, .i = (int64_t)wrong[i].value};
-		if (!mx_param_find(&layer.params, wrong[i].name))
-			params[layer.params.n++] = extra;
-		assert_int_not_equal(ops->probe(&layer, &device, &err), MX_OK);
-		if (!strstr(err.text, wrong[i].says))
-			fail_msg("%s = %g: \"%s\"", wrong[i].name, wrong[i].value, err.text);
+	for (const struct mixer_set *const *set = mixer_sets; *set; set++) {
+		const struct mx_mixer_ops *ops = mx_registry_find(registry, (*set)->mixer, NULL);
+		for (size_t i = 0; ops && i < (*set)->n_wrongs; i++) {
+			const struct mixer_case *c = &(*set)->cases[0];
+			const struct mixer_wrong *wrong = &(*set)->wrongs[i];
+			struct mx_param params[25];
+			struct mx_err err = {0};
+			struct mx_layer_desc layer = {.width = c->width,
+			                              .max_context = 64,
+			                              .max_rows = 8,
+			                              .max_spans = 2,
+			                              .params = {params, c->n_params}};
+			size_t at = 0;
+			memcpy(params, c->params, sizeof(c->params));
+			while (at < c->n_params && strcmp(params[at].name, wrong->param.name))
+				at++;
+			layer.params.n += at == c->n_params;
+			params[at] = wrong->param;
+			assert_int_not_equal(ops->probe(&layer, &device, &err), MX_OK);
+			if (!strstr(err.text, wrong->says))
+				fail_msg("%s, %s = %g: \"%s\"", ops->name, wrong->param.name, wrong->param.f,
+				         err.text);
+		}
 	}
 }
 
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_tables),
-		cmocka_unit_test(test_registry_refuses),
-		cmocka_unit_test(test_attention_probe),
-		cmocka_unit_test(test_portable),
-		cmocka_unit_test(test_avx2),
-		cmocka_unit_test(test_avx512),
-		cmocka_unit_test(test_avx512_bf16),
-		cmocka_unit_test(test_amx_bf16),
+		cmocka_unit_test(test_tables),      cmocka_unit_test(test_registry_refuses),
+		cmocka_unit_test(test_probe),       cmocka_unit_test(test_portable),
+		cmocka_unit_test(test_avx2),        cmocka_unit_test(test_avx512),
+		cmocka_unit_test(test_avx512_bf16), cmocka_unit_test(test_amx_bf16),
 	};
 	const char *dirs = argc > 1 ? argv[1] : "mixers/.libs", *s = getenv("MX_SEED");
 	struct mx_err err = {0};

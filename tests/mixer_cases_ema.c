@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cases of the mixer of tests/out-of-tree. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "mixer_cases.h"
+
+static void ema_reference(const struct mixer_case *c, uint32_t n, const float *x,
+                          const float *const *w, float *y)
+{
+	uint32_t width = c->width;
+	float *u = calloc((size_t)n * width, 4);
+	double *h = calloc(width, sizeof(*h));
+	if (!u || !h)
+		abort();
+	mixer_product(n, width, width, w[0], NULL, x, u);
+	for (uint32_t t = 0; t < n; t++)
+		for (uint32_t i = 0; i < width; i++) {
+			double a = 1 / (1 + exp(-(double)w[2][i])), *state = &h[i];
+			*state = a * *state + (1 - a) * u[(size_t)t * width + i];
+			u[(size_t)t * width + i] = (float)*state;
+		}
+	mixer_product(n, width, width, w[1], NULL, u, y);
+	free(u);
+	free(h);
+}
+
+#define EMA(label, width, weights, tolerance)                                                      \
+	{                                                                                              \
+		label, width, 300, weights, MX_F32, {{0}}, 0, NULL, tolerance, ema_reference               \
+	}
+
+static const struct mixer_case cases[] = {
+	EMA("moving average, f32", 48, MX_F32, EXACT),
+	EMA("moving average, bf16 weights", 64, MX_BF16, ROUNDED),
+};
+
+const struct mixer_set mixer_set_ema = {"ema", SET(cases), NULL, 0};
