@@ -23,7 +23,8 @@ struct options {
 	struct mx_fake_config engine;
 	struct mx_sched_config sched;
 	struct mx_http_config http;
-	double load_s, drain_s;
+	double drain_s;
+	bool hold;
 	int n_models;
 };
 
@@ -47,7 +48,7 @@ static void usage(void)
 	                "  --max-connections N    (1024)\n"
 	                "  --idle-timeout N       seconds (75)\n"
 	                "  --keep-alive S         seconds of silence before a comment (5)\n"
-	                "  --load S               seconds to pretend to load (0)\n"
+	                "  --hold 1               load only when SIGHUP comes\n"
 	                "  --drain S              seconds to drain after SIGTERM (0)\n");
 	exit(2);
 }
@@ -74,7 +75,7 @@ static void set_option(struct options *o, int c, const char *v)
 	case 'm': o->http.max_connections = (unsigned)n; break;
 	case 'i': o->http.idle_timeout_s = (unsigned)n; break;
 	case 'k': o->http.keep_alive_s = strtod(v, NULL); break;
-	case 'L': o->load_s = strtod(v, NULL); break;
+	case 'H': o->hold = n; break;
 	case 'D': o->drain_s = strtod(v, NULL); break;
 	default: usage();
 	}
@@ -100,7 +101,7 @@ static struct options parse(int argc, char **argv)
 	                                      {"max-connections", 1, NULL, 'm'},
 	                                      {"idle-timeout", 1, NULL, 'i'},
 	                                      {"keep-alive", 1, NULL, 'k'},
-	                                      {"load", 1, NULL, 'L'},
+	                                      {"hold", 1, NULL, 'H'},
 	                                      {"drain", 1, NULL, 'D'},
 	                                      {NULL, 0, NULL, 0}};
 	struct options o = {.listen = "127.0.0.1:0",
@@ -185,6 +186,9 @@ static const char *metrics(void *arg, const char *accept, struct mx_buf *out)
 		              stats.running, stats.waiting);
 		mx_buf_printf(out, "# TYPE cancelled counter\ncancelled_total %llu\n",
 		              (unsigned long long)(stats.cancelled[0][0] + stats.cancelled[0][1]));
+		mx_buf_printf(out, "# TYPE finished counter\nfinished_total %llu\n",
+		              (unsigned long long)(stats.finished[MX_FINISH_STOP] +
+		                                   stats.finished[MX_FINISH_LENGTH]));
 	}
 	return "text/plain; version=0.0.4; charset=utf-8";
 }
@@ -197,6 +201,7 @@ int main(int argc, char **argv)
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGHUP);
 	pthread_sigmask(SIG_BLOCK, &signals, NULL);
 
 	struct mx_service service;
@@ -215,14 +220,17 @@ int main(int argc, char **argv)
 	printf("listening on %s\n", mx_http_address(http, 0));
 	fflush(stdout);
 
-	nap(o.load_s);
+	int sig = 0;
+	while (o.hold && sig != SIGHUP)
+		sigwait(&signals, &sig);
 	struct loaded *loaded = calloc((size_t)o.n_models, sizeof(*loaded));
 	if (!loaded)
 		return 1;
 	for (int i = 0; i < o.n_models; i++)
 		load(&o, &service.models[i], &loaded[i]);
-	int sig = 0;
-	sigwait(&signals, &sig);
+	do
+		sigwait(&signals, &sig);
+	while (sig == SIGHUP);
 
 	/* as mixd does it: first not ready, then no new clients */
 	mx_service_drain(&service);

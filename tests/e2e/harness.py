@@ -168,13 +168,17 @@ class Process:
             total = (total or 0) + float(line.rsplit(" ", 1)[1])
         return total
 
-    def wait_metric(self, name, value, timeout=PATIENCE):
-        end = time.monotonic() + timeout
-        while time.monotonic() < end:
-            if self.metric(name) == value:
-                return
+    def wait_for(self, condition, what):
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, f"no {what}: {self.errors()}"
             time.sleep(0.01)
-        raise AssertionError(f"{name} is {self.metric(name)}, not {value}")
+
+    def wait_metric(self, name, value):
+        end = time.monotonic() + PATIENCE
+        while (now := self.metric(name)) != value:
+            assert time.monotonic() < end, f"{name} is {now}, not {value}"
+            time.sleep(0.01)
 
 
 class Frontend(Process):

@@ -4,18 +4,19 @@
 import json
 import random
 import socket
+import statistics
 import sys
-import threading
 import time
 
-from harness import PATIENCE, main, server
+from harness import PATIENCE, Thread, main, server
 
 STEP = 0.02
+# Forty seconds unless it is cancelled.
 LONG = {"prompt": "a", "max_tokens": 2000, "ignore_eos": True}
 
 
 def send(s, fields, path="/v1/completions"):
-    c = socket.create_connection((s.host, s.port))
+    c = socket.create_connection((s.host, s.port), timeout=PATIENCE)
     body = json.dumps(fields).encode()
     c.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
               b"Content-Length: %d\r\n\r\n" % (path.encode(), len(body)) + body)
@@ -28,11 +29,12 @@ def leave(c, how):
     c.close()
 
 
-def wait_idle(s, start):
-    """Free within some steps; generous, since machines under test are busy."""
+def wait_idle(s):
+    """Nothing runs and nothing waits; nor was it served to its end."""
+    finished = s.metric("finished_total")
     s.wait_metric("running", 0)
     s.wait_metric("waiting", 0)
-    assert time.monotonic() - start < PATIENCE / 4, "a client that left was served on"
+    assert s.metric("finished_total") == finished, "a client that left was served on"
 
 
 @server(step_ns=int(STEP * 1e9))
@@ -40,9 +42,8 @@ def test_leaving_while_waiting_for_a_whole_answer(s):
     for how in ("close", "reset"):
         c = send(s, LONG)
         s.wait_metric("running", 1)
-        start = time.monotonic()
         leave(c, how)
-        wait_idle(s, start)
+        wait_idle(s)
     assert s.metric("cancelled_total") == 2
 
 
@@ -54,9 +55,9 @@ def test_leaving_a_stream(s):
             s.wait_metric("running", 3)
             if read:
                 c.recv(read)
-            start = time.monotonic()
             leave(c, how)
-            wait_idle(s, start)
+            wait_idle(s)
+    assert s.metric("cancelled_total") == 12
 
 
 @server(step_ns=int(STEP * 1e9), sequences=1)
@@ -65,14 +66,13 @@ def test_leaving_the_queue(s):
     s.wait_metric("running", 1)
     others = [send(s, dict(LONG, stream=bool(i % 2))) for i in range(6)]
     s.wait_metric("waiting", 6)
-    start = time.monotonic()
     for c in others:
         leave(c, "close")
     s.wait_metric("waiting", 0)
-    assert time.monotonic() - start < PATIENCE / 4
+    s.wait_metric("cancelled_total", 6)
     assert s.metric("running") == 1
     leave(first, "close")
-    wait_idle(s, start)
+    wait_idle(s)
 
 
 @server(step_ns=1000000)
@@ -81,14 +81,11 @@ def test_leaving_at_random_moments(s):
     print("seed", seed)
     rng = random.Random(seed)
     expected = s.text(prompt="steady", seed=1, max_tokens=50)
-    wrong = []
 
     def steady():
         for _ in range(15):
-            if s.text(prompt="steady", seed=1, max_tokens=50) != expected:
-                wrong.append(1)
-    t = threading.Thread(target=steady)
-    t.start()
+            assert s.text(prompt="steady", seed=1, max_tokens=50) == expected
+    t = Thread(steady)
     for _ in range(150):
         size = rng.choice([10, 10, 10000, 40000])
         c = send(s, {"prompt": "x " * rng.randrange(1, size // 2), "max_tokens": 60,
@@ -108,39 +105,49 @@ def test_leaving_at_random_moments(s):
         c.sendall(cut)
         leave(c, "close")
     t.join()
-    assert not wrong
-    wait_idle(s, time.monotonic())
+    s.wait_metric("running", 0)
+    s.wait_metric("waiting", 0)
     assert s.get("/health")[0] == 200
 
 
-@server(step_ns=int(PATIENCE * 1e8))
+LONG_STEP = PATIENCE / 10
+
+
+@server(step_ns=int(LONG_STEP * 1e9))
 def test_health_never_waits(s):
     """Neither for steps nor for prompts being tokenised."""
-    body = json.dumps({"prompt": "word, and a word; " * 55000, "max_tokens": 1})
+    def tokenize():
+        body = json.dumps({"prompt": "word, and a word; " * (8000000 // PATIENCE)})
+        start = time.monotonic()
+        assert s.request("POST", "/tokenize", body)[0] == 200
+        return time.monotonic() - start
+
+    alone = tokenize()
     held = [send(s, dict(LONG, stream=True)) for _ in range(3)]
-    threads = [threading.Thread(target=s.request, args=("POST", "/tokenize", body))
-               for _ in range(4)]
-    for t in threads:
-        t.start()
-    slowest = 0
+    s.wait_metric("running", 3)
+    threads = [Thread(tokenize) for _ in range(4)]
+    times = []
     while any(t.is_alive() for t in threads):
         for path in ("/health", "/metrics", "/v1/models", "/livez"):
             start = time.monotonic()
             assert s.get(path)[0] == 200
-            slowest = max(slowest, time.monotonic() - start)
+            times.append(time.monotonic() - start)
     for t in threads:
         t.join()
-    assert slowest < PATIENCE / 20, slowest
+    # The machine may be late once or twice with anything, so the worst of many is held against a
+    # step, of which there was always one, and the usual time against that of a prompt.
+    assert max(times) < 0.75 * LONG_STEP, max(times)
+    assert statistics.median(times) < alone / 4, (statistics.median(times), alone)
     for c in held:
         c.close()
 
 
 @server(max_connections=8, idle_timeout=1)
 def test_idle_connections_make_room(s):
-    idle = [socket.create_connection((s.host, s.port)) for _ in range(12)]
     start = time.monotonic()
+    idle = [socket.create_connection((s.host, s.port)) for _ in range(12)]
     assert s.get("/health")[0] == 200
-    assert 0.3 < time.monotonic() - start < 10
+    assert 0.9 < time.monotonic() - start < PATIENCE / 2
     for c in idle:
         c.close()
 
@@ -151,10 +158,10 @@ def test_dripping_requests_are_cut(s):
     for begin, drip in ((b"GET /health HTTP/1.1\r\n", b"X: y\r\n"),
                         (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
                          b"Content-Length: 1000\r\n\r\n", b" ")):
+        start = time.monotonic()
         c = socket.create_connection((s.host, s.port))
         c.sendall(begin)
         c.setblocking(False)
-        start = time.monotonic()
         while time.monotonic() - start < PATIENCE:
             try:
                 c.sendall(drip)
@@ -169,20 +176,23 @@ def test_dripping_requests_are_cut(s):
         c.close()
 
 
-@server(idle_timeout=1, step_ns=50000000)
+@server(idle_timeout=3, step_ns=50000000)
 def test_long_answers_are_not_cut(s):
     """The time is that of the request alone, and begins anew with the next one."""
-    c = s.connect()
-    for stream in (False, True):
+    def two(stream):
+        c = s.connect()
         for _ in range(2):
-            body = json.dumps({"prompt": "a", "max_tokens": 40, "ignore_eos": True,
+            body = json.dumps({"prompt": "a", "max_tokens": 80, "ignore_eos": True,
                                "stream": stream})
             start = time.monotonic()
             c.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
             sock = c.sock
             assert (b"[DONE]" if stream else b"usage") in c.getresponse().read()
-            assert time.monotonic() - start > 1.5
+            assert time.monotonic() - start > 3.5
             assert c.sock is sock
+
+    for t in [Thread(two, False), Thread(two, True)]:
+        t.join()
 
 
 @server(max_connections=4, idle_timeout=60)
@@ -190,13 +200,12 @@ def test_idle_keep_alive_makes_room(s):
     kept = [s.connect() for _ in range(4)]
     for c in kept:
         assert s.get("/health", connection=c)[0] == 200
-        time.sleep(0.05)
-    start = time.monotonic()
+        if c is kept[0]:
+            time.sleep(1.5)  # the others are younger by that, whenever the server noticed it
     assert s.get("/health")[0] == 200
-    assert time.monotonic() - start < 10
     # the one that was idle for longest went, the others did not
     assert kept[0].sock.recv(1) == b""
-    for c in kept[2:]:
+    for c in kept[1:]:
         sock = c.sock
         assert s.get("/health", connection=c)[0] == 200 and c.sock is sock
         c.close()

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Routes that answer at once, methods, headers, and the states of a server."""
+import signal
 import sys
 
 from harness import check_error, main, server
@@ -92,7 +93,7 @@ def test_tokenize_and_detokenize(s):
     check_error(s.post("/tokenize", {"model": "nobody", "prompt": "a"}), 404, "model_not_found")
 
 
-@server(load=1.5, wait=False)
+@server(hold=1, wait=False)
 def test_loading(s):
     check_error(s.post("/v1/completions", {"prompt": "a"}), 503, "model_loading")
     check_error(s.post("/tokenize", {"prompt": "a"}), 503, "model_loading")
@@ -101,6 +102,7 @@ def test_loading(s):
     assert s.get("/health")[0] == 503
     assert s.get("/livez")[0] == 200
     assert s.get("/v1/models")[2]["data"][0]["max_model_len"] is None
+    s.process.send_signal(signal.SIGHUP)
     s.wait_ready()
     assert s.get("/health")[0] == 200
     s.complete(prompt="a", max_tokens=1)

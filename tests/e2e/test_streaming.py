@@ -4,9 +4,8 @@
 import json
 import socket
 import sys
-import time
 
-from harness import check_error, main, server
+from harness import PATIENCE, check_error, main, server
 
 
 def join(events, index=0):
@@ -47,12 +46,14 @@ def test_stream_equals_whole_answer(s):
                 assert parts[0]["prompt_token_ids"] == c["prompt_token_ids"]
 
 
-@server(step_ns=3000000)
+@server(step_ns=50000000)
 def test_tokens_come_one_by_one(s):
-    start = time.monotonic()
-    times = [time.monotonic() - start for _ in s.stream(prompt="a", seed=1, max_tokens=50)]
-    assert len(times) > 35, len(times)
-    assert times[0] < times[-1] / 4
+    """Within three seconds: a client that sleeps through one of them finds its tokens in one event."""
+    events = iter(s.stream(prompt="a", seed=1, max_tokens=60))
+    next(events)
+    assert s.metric("running") == 1, "the first token came with the last"
+    n = 1 + sum(1 for _ in events)
+    assert n > 35, n
 
 
 @server()
@@ -69,15 +70,16 @@ def test_usage_chunk(s):
     assert counts == sorted(counts) and counts[-1] == 7, counts
 
 
-@server(step_ns=2000000)
+@server(step_ns=20000000)
 def test_choices_are_interleaved(s):
-    order = [e["choices"][0]["index"] for e in s.stream(prompt="a", n=4, max_tokens=20, seed=2)]
+    order = [e["choices"][0]["index"] for e in s.stream(prompt="a", n=4, max_tokens=100, seed=2)]
     assert set(order) == {0, 1, 2, 3}
     assert order != sorted(order)
 
 
-@server(step_ns=100000000, step_tokens=16, sequences=4, keep_alive=0.15)
+@server(step_ns=300000000, step_tokens=16, sequences=4, keep_alive=0.15)
 def test_keep_alive_while_the_prompt_is_computed(s):
+    """The prompt takes ten steps."""
     stream = s.stream(prompt=list(range(300, 460)), max_tokens=2)
     events = list(stream)
     assert stream.done and len(events) >= 1
@@ -88,14 +90,16 @@ def test_keep_alive_while_the_prompt_is_computed(s):
 def test_refusals_have_a_real_status(s):
     check_error(s.post("/v1/completions", {"prompt": "a", "stream": True, "top_k": -5}), 400,
                 "invalid_value", "top_k")
-    streams = [s.stream(prompt="a", max_tokens=30) for _ in range(4)]
-    full = [t for t in streams if t.status == 503]
-    assert full
-    assert json.loads(full[0].response.read())["error"]["code"] == "server_overloaded"
-    assert full[0].headers["Content-Type"] == "application/json"
-    for t in streams:
-        if t.status == 200:
-            assert join(list(t))[1] == "length"
+    running = s.stream(prompt="a", max_tokens=2000)
+    waiting = s.stream(prompt="a", max_tokens=30)
+    for _ in range(2):
+        refused = s.stream(prompt="a", max_tokens=30)
+        assert refused.status == 503
+        assert json.loads(refused.response.read())["error"]["code"] == "server_overloaded"
+        assert refused.headers["Content-Type"] == "application/json"
+    assert running.status == waiting.status == 200
+    running.abort()
+    assert join(list(waiting))[1] == "length"
 
 
 @server(step_ns=100000)
@@ -108,13 +112,11 @@ def test_slow_reader_gets_all(s):
                        "logprobs": 5, "ignore_eos": True}).encode()
     slow.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
                  b"Content-Length: %d\r\n\r\n" % len(body) + body)
-    time.sleep(0.5)
-    start = time.monotonic()
     s.complete(prompt="b", max_tokens=20)
-    assert time.monotonic() - start < 2
-    s.wait_metric("running", 0)
+    s.wait_metric("finished_total", 2)
+    s.complete(prompt="b", max_tokens=20)
     data = b""
-    slow.settimeout(10)
+    slow.settimeout(PATIENCE)
     while True:
         more = slow.recv(65536)
         if not more:
@@ -131,7 +133,7 @@ def test_http_1_0(s):
     body = b'{"prompt":"a","max_tokens":5,"stream":true}'
     raw.sendall(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     data = b""
-    raw.settimeout(10)
+    raw.settimeout(PATIENCE)
     while True:
         more = raw.recv(65536)
         if not more:
