@@ -145,7 +145,10 @@ static float weight_element(const struct mixer_case *c, const char *name, uint32
 
 static void make_weight(struct rig *r, const struct mx_weight_spec *spec, struct weight *w)
 {
-	uint64_t rows = spec->shape[0], cols = spec->ndim > 1 ? spec->shape[1] : 1, n = rows * cols;
+	uint64_t rows = spec->shape[0], cols = 1, n;
+	for (uint32_t i = 1; i < spec->ndim; i++)
+		cols *= spec->shape[i];
+	n = rows * cols;
 	bool matrix = spec->form == MX_WEIGHT_MATRIX;
 	enum mx_dtype type = matrix ? r->c->weight_dtype : MX_F32;
 	w->f32 = malloc(n * 4);
