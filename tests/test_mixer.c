@@ -30,6 +30,7 @@
 #define GUARD_SIZE 4096
 #define N_SEQS     3
 #define MAX_SPANS  8
+#define MAX_DRAFT  8
 
 static struct mx_registry *registry;
 static uint64_t seed;
@@ -210,6 +211,7 @@ static void rig_open(struct rig *r, const char *mixer, const struct mixer_case *
 		.max_context = c->tokens,
 		.max_rows = 2 * c->tokens + 50,
 		.max_spans = MAX_SPANS,
+		.max_draft = MAX_DRAFT,
 		.weight_dtype = c->weight_dtype,
 		.state_dtype = c->state_dtype,
 		.params = {c->params, c->n_params},
@@ -443,6 +445,7 @@ static struct item make_item(const struct rig *r, struct seq *s, uint32_t chunk,
 		it.kind = MX_SPAN_DECODE;
 	if (flags & DRAFTS && r->ops->caps & MX_MIXER_DRAFT && rng_below(2)) {
 		it.kind = MX_SPAN_DRAFT;
+		it.n = it.n < MAX_DRAFT ? it.n : MAX_DRAFT;
 		it.keep = rng_below(it.n + 1);
 	}
 	return it;

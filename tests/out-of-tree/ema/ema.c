@@ -4,8 +4,11 @@
  * channel, with a learned share of the past.
  *     u_t = W_in x_t,  h_t = a h_{t-1} + (1 - a) u_t,  y_t = W_out h_t,
  *     a = sigmoid(gate), channel by channel
- * The state is h, in the sequence's slot. It shows the least that a mixer with
- * a recurrent state has to do; see mixers/README.md.
+ * The state is in the sequence's slot: h as of before the last token, and u from
+ * the last token on. So a position is all it takes to go back: a draft that was
+ * not kept, and the last token of a prompt when it is computed again, are inputs
+ * that the next forward does not take up. It shows what a mixer with a recurrent
+ * state has to do; see mixers/README.md.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,10 +20,22 @@ struct mx_mixer {
 	struct mx_device *device;
 	const struct mx_weight *in, *out; /* [width, width] */
 	float *keep;                      /* [width] a, owned */
-	uint32_t width, max_rows;
+	uint32_t width, max_rows, max_draft;
 	unsigned char *slot_base;
-	size_t slot_stride;
+	size_t slot_stride, state_bytes;
 };
+
+/* A slot. All zero it is a sequence without tokens. */
+struct ema_state {
+	uint32_t base; /* h is after tokens 0 .. base-1 */
+	float h[];     /* [width], then u [max_draft + 1, width] of the tokens from base on */
+};
+
+static size_t state_bytes(const struct mx_layer_desc *layer)
+{
+	size_t vectors = 2 + (size_t)layer->max_draft;
+	return sizeof(struct ema_state) + vectors * layer->width * sizeof(float);
+}
 
 static mx_status ema_probe(const struct mx_layer_desc *layer, const struct mx_device *device,
                            struct mx_err *err)
@@ -47,8 +62,9 @@ static mx_status ema_state(const struct mx_layer_desc *layer, const struct mx_de
 {
 	(void)device;
 	*out = (struct mx_state_spec){
-		.fixed_bytes = layer->width * sizeof(float),
-		.scratch_bytes = (size_t)layer->max_rows * layer->width * sizeof(float),
+		.fixed_bytes = state_bytes(layer),
+		.snapshot_bytes = state_bytes(layer),
+		.scratch_bytes = ((size_t)layer->max_rows + 1) * layer->width * sizeof(float),
 	};
 	return MX_OK;
 }
@@ -78,6 +94,8 @@ static mx_status ema_create(const struct mx_mixer_init *init, struct mx_mixer **
 	m->out = init->weights[1];
 	m->width = init->layer->width;
 	m->max_rows = init->layer->max_rows;
+	m->max_draft = init->layer->max_draft;
+	m->state_bytes = state_bytes(init->layer);
 	m->slot_base = init->slot_base;
 	m->slot_stride = init->slot_stride;
 	for (uint32_t i = 0; i < m->width; i++)
@@ -86,9 +104,51 @@ static mx_status ema_create(const struct mx_mixer_init *init, struct mx_mixer **
 	return MX_OK;
 }
 
+static struct ema_state *state_of(const struct mx_mixer *m, uint32_t slot)
+{
+	return (struct ema_state *)(m->slot_base + slot * m->slot_stride);
+}
+
+/* h[width] after one more token, with the input u. */
+static void update(const struct mx_mixer *m, float *h, const float *u)
+{
+	for (uint32_t i = 0; i < m->width; i++)
+		h[i] = m->keep[i] * h[i] + (1 - m->keep[i]) * u[i];
+}
+
+/* rows [n, width]: u of the span's tokens, which becomes h after each. now [width] is workspace. */
+static void run_span(const struct mx_mixer *m, const struct mx_span *span, float *rows, float *now)
+{
+	struct ema_state *s = state_of(m, span->slot);
+	size_t w = m->width, row = w * sizeof(float);
+	float *u = s->h + w;
+	uint32_t inputs = span->pos - s->base; /* in u, and committed, as the position tells */
+
+	/* The last one stays an input. */
+	for (; inputs > 1; inputs--, s->base++) {
+		update(m, s->h, u);
+		memmove(u, u + w, m->max_draft * row);
+	}
+	memcpy(now, s->h, row);
+	if (inputs)
+		update(m, now, u);
+	for (uint32_t t = 0; t < span->n; t++) {
+		float *x = rows + t * w;
+		if (span->kind != MX_SPAN_DRAFT) { /* all before this token is final */
+			memcpy(s->h, now, row);
+			s->base = span->pos + t;
+			inputs = 0;
+		}
+		memcpy(u + w * inputs++, x, row);
+		update(m, now, x);
+		memcpy(x, now, row);
+	}
+}
+
 static mx_status ema_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)
 {
 	float *u = step->scratch; /* [n_rows, width] */
+	float *now = u + (size_t)m->max_rows * m->width;
 	const struct mx_linear_out in = {m->in, NULL, u, m->width, false};
 	const struct mx_linear_out out = {m->out, NULL, y, m->width, false};
 
@@ -97,16 +157,36 @@ static mx_status ema_forward(struct mx_mixer *m, const struct mx_step *step, con
 	mx_status status = m->device->ops->linear(m->device, x, m->width, step->n_rows, &in, 1);
 	if (status != MX_OK)
 		return status;
-	for (uint32_t s = 0; s < step->n_spans; s++) {
-		const struct mx_span *span = &step->spans[s];
-		float *h = (float *)(m->slot_base + span->slot * m->slot_stride);
-		for (uint32_t t = 0; t < span->n; t++) {
-			float *row = u + (size_t)(span->row + t) * m->width;
-			for (uint32_t i = 0; i < m->width; i++)
-				row[i] = h[i] = m->keep[i] * h[i] + (1 - m->keep[i]) * row[i];
-		}
-	}
+	for (uint32_t s = 0; s < step->n_spans; s++)
+		run_span(m, &step->spans[s], u + (size_t)step->spans[s].row * m->width, now);
 	return m->device->ops->linear(m->device, u, m->width, step->n_rows, &out, 1);
+}
+
+static mx_status ema_fork(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
+                          uint32_t to_slot)
+{
+	for (uint32_t i = 0; i < n_layers; i++)
+		memcpy(state_of(layers[i], to_slot), state_of(layers[i], from_slot),
+		       layers[i]->state_bytes);
+	return MX_OK;
+}
+
+static mx_status ema_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                          uint32_t pos, void *const *out)
+{
+	(void)pos; /* forward will be told where it goes on */
+	for (uint32_t i = 0; i < n_layers; i++)
+		memcpy(out[i], state_of(layers[i], slot), layers[i]->state_bytes);
+	return MX_OK;
+}
+
+static mx_status ema_load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                          uint32_t pos, const void *const *in)
+{
+	(void)pos;
+	for (uint32_t i = 0; i < n_layers; i++)
+		memcpy(state_of(layers[i], slot), in[i], layers[i]->state_bytes);
+	return MX_OK;
 }
 
 static void ema_describe(const struct mx_mixer *m, char *text, size_t cap)
@@ -119,7 +199,7 @@ static const struct mx_mixer_ops ema_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "ema",
 	.summary = "exponential moving average with a learned share of the past",
-	.caps = MX_MIXER_CPU,
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
 	.probe = ema_probe,
 	.weights = ema_weights,
 	.state = ema_state,
@@ -128,9 +208,9 @@ static const struct mx_mixer_ops ema_ops = {
 	.forward = ema_forward,
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
-	.fork = mx_mixer_fork_unsupported,
-	.save = mx_mixer_save_unsupported,
-	.load = mx_mixer_load_unsupported,
+	.fork = ema_fork,
+	.save = ema_save,
+	.load = ema_load,
 	.describe = ema_describe,
 };
 
