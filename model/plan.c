@@ -15,7 +15,8 @@
 #define MAX_ARENA  (64u << 20)
 
 static const struct mx_family *const families[] = {
-	&mx_family_llama, &mx_family_mistral, &mx_family_qwen2, &mx_family_qwen3, &mx_family_mixd,
+	&mx_family_llama, &mx_family_mistral, &mx_family_qwen2,
+	&mx_family_qwen3, &mx_family_mamba2,  &mx_family_mixd,
 };
 #define N_FAMILIES (sizeof families / sizeof *families)
 
@@ -143,6 +144,11 @@ static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *sco
 	mx_status s = mx_scope_string(scope, "model_type", NULL, &type, b->err);
 	if (s)
 		return s;
+	if (mx_mamba2_is_raw(b->config)) {
+		b->family = &mx_family_mamba2_raw;
+		b->plan->family = b->family->model_type;
+		return MX_OK;
+	}
 	if (!type)
 		return mx_fail(b->err, MX_E_INVALID, "model_type: is missing");
 	for (size_t i = 0; i < N_FAMILIES; i++)
@@ -188,7 +194,8 @@ static mx_status read_model(struct mx_plan_build *b)
 	const struct mx_family *f = b->family;
 	s = refuse_unsupported(b, &scope);
 	if (!s)
-		s = mx_scope_need_int(&scope, "hidden_size", 1, MX_PLAN_MAX_WIDTH, &width, b->err);
+		s = mx_scope_need_int(&scope, f->width_key ? f->width_key : "hidden_size", 1,
+		                      MX_PLAN_MAX_WIDTH, &width, b->err);
 	if (!s)
 		s = mx_scope_need_int(&scope, "vocab_size", 1, MX_PLAN_MAX_VOCAB, &vocab, b->err);
 	if (!s)

@@ -41,6 +41,7 @@ struct mx_tensor_names {
 struct mx_family {
 	const char *model_type;
 	const struct mx_tensor_names *names;
+	const char *width_key;        /* NULL = hidden_size */
 	const char *norm_eps_key;     /* NULL = rms_norm_eps */
 	double default_norm_eps;      /* 0 = 1e-6 */
 	int64_t default_kv_heads;     /* 0 = as many as heads */
@@ -61,7 +62,11 @@ struct mx_family {
 extern const struct mx_tensor_names mx_llama_names;
 
 extern const struct mx_family mx_family_llama, mx_family_mistral, mx_family_qwen2, mx_family_qwen3,
-	mx_family_mixd;
+	mx_family_mamba2, mx_family_mixd;
+
+/* Configs of mamba_ssm's own models, which have no model_type. */
+extern const struct mx_family mx_family_mamba2_raw;
+bool mx_mamba2_is_raw(const json_t *config);
 
 struct mx_plan_build {
 	const struct mx_family *family;

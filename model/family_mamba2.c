@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mamba-2 models: every layer is a norm and the mixer "mamba", no feed-forward.
+ * Three dialects of config.json say the same thing:
+ *
+ *   transformers  model_type "mamba2"
+ *   fla           the same model_type with norm_eps instead of layer_norm_epsilon
+ *                 (flash-linear-attention)
+ *   state-spaces  no model_type; the arguments of mamba_ssm's MambaLMHeadModel,
+ *                 and of its Mamba2 module under ssm_cfg
+ *
+ * transformers wrote norm_before_gate into configs for a while and never obeyed
+ * it (Mamba-Codestral's is true, and wrong), so it is obeyed in the other
+ * dialects only.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "model/plan_build.h"
+
+/* There is no longest sequence; this bounds what an operator may ask for. */
+#define MAX_CONTEXT (1 << 20)
+
+/* How a dialect calls the mixer's parameters. NULL = it has no such key. */
+struct dialect {
+	const char *heads, *head_dim, *state, *groups, *kernel, *bias, *conv_bias, *limit;
+	const char *norm, *before_gate;
+	int64_t default_groups;
+};
+
+static const struct dialect transformers = {
+	.heads = "num_heads",
+	.head_dim = "head_dim",
+	.state = "state_size",
+	.groups = "n_groups",
+	.kernel = "conv_kernel",
+	.bias = "use_bias",
+	.conv_bias = "use_conv_bias",
+	.limit = "time_step_limit",
+	.default_groups = 8,
+};
+
+static const struct dialect fla = {
+	.heads = "num_heads",
+	.head_dim = "head_dim",
+	.state = "state_size",
+	.groups = "n_groups",
+	.kernel = "conv_kernel",
+	.bias = "use_bias",
+	.conv_bias = "use_conv_bias",
+	.limit = "dt_limit",
+	.norm = "rmsnorm",
+	.before_gate = "norm_before_gate",
+	.default_groups = 1,
+};
+
+static const struct dialect state_spaces = {
+	.head_dim = "headdim",
+	.state = "d_state",
+	.groups = "ngroups",
+	.kernel = "d_conv",
+	.bias = "bias",
+	.conv_bias = "conv_bias",
+	.limit = "dt_limit",
+	.norm = "rmsnorm",
+	.before_gate = "norm_before_gate",
+	.default_groups = 1,
+};
+
+/* What the config says of the mixer. */
+struct mixer_config {
+	int64_t heads, head_dim, state, groups, kernel;
+	bool bias, conv_bias, norm, before_gate;
+	double limit[2];
+};
+
+static mx_status read_limit(const struct mx_plan_build *b, const struct mx_scope *scope,
+                            const char *key, double out[2])
+{
+	const json_t *v = mx_scope_get(scope, key);
+	out[0] = 0;
+	out[1] = INFINITY;
+	if (!v)
+		return MX_OK;
+	if (json_array_size(v) != 2 || !mx_json_number(json_array_get(v, 0), &out[0]) ||
+	    !mx_json_number(json_array_get(v, 1), &out[1]) || !(out[0] >= 0) || !(out[0] <= out[1]))
+		return mx_fail(b->err, MX_E_RANGE, "%s%s: must be two numbers, 0 <= low <= high",
+		               scope->where, key);
+	return MX_OK;
+}
+
+static mx_status read_heads(const struct mx_plan_build *b, const struct mx_scope *scope,
+                            const struct dialect *d, struct mixer_config *c)
+{
+	int64_t expand = 2;
+	mx_status s =
+		mx_scope_int(scope, d->head_dim, 1, MX_PLAN_MAX_HEAD_DIM, 64, &c->head_dim, b->err);
+	if (!s)
+		s = mx_scope_int(scope, "expand", 1, 64, 2, &expand, b->err);
+	if (s)
+		return s;
+	int64_t inner = expand * b->plan->width;
+	c->heads = inner / c->head_dim;
+	if (d->heads)
+		s = mx_scope_int(scope, d->heads, 1, MX_PLAN_MAX_HEADS, c->heads, &c->heads, b->err);
+	if (!s && c->heads * c->head_dim != inner)
+		s = mx_fail(b->err, MX_E_RANGE,
+		            "%s%s: %lld heads of %lld are not expand %lld times a width of %u",
+		            scope->where, d->head_dim, (long long)c->heads, (long long)c->head_dim,
+		            (long long)expand, b->plan->width);
+	return s;
+}
+
+static mx_status read_mixer(const struct mx_plan_build *b, const struct mx_scope *scope,
+                            const struct dialect *d, struct mixer_config *out)
+{
+	struct mixer_config c = {.norm = true};
+	mx_status s = read_heads(b, scope, d, &c);
+	if (!s)
+		s = mx_scope_int(scope, d->state, 1, MX_PLAN_MAX_HEAD_DIM, 128, &c.state, b->err);
+	if (!s)
+		s = mx_scope_int(scope, d->groups, 1, MX_PLAN_MAX_HEADS, d->default_groups, &c.groups,
+		                 b->err);
+	if (!s)
+		s = mx_scope_int(scope, d->kernel, 1, 64, 4, &c.kernel, b->err);
+	if (!s)
+		s = mx_scope_bool(scope, d->bias, false, &c.bias, b->err);
+	if (!s)
+		s = mx_scope_bool(scope, d->conv_bias, true, &c.conv_bias, b->err);
+	if (!s && d->norm)
+		s = mx_scope_bool(scope, d->norm, true, &c.norm, b->err);
+	if (!s && d->before_gate)
+		s = mx_scope_bool(scope, d->before_gate, false, &c.before_gate, b->err);
+	if (!s)
+		s = read_limit(b, scope, d->limit, c.limit);
+	if (!s && c.heads % c.groups)
+		s = mx_fail(b->err, MX_E_RANGE, "%s%s: %lld does not divide the %lld heads", scope->where,
+		            d->groups, (long long)c.groups, (long long)c.heads);
+	if (!s)
+		*out = c;
+	return s;
+}
+
+/* The mixer's parameters, as mixers/mamba/README.md has them. */
+static mx_status mixer_params(const struct mx_plan_build *b, const struct mixer_config *c,
+                              double norm_eps, struct mx_params *out)
+{
+	const struct {
+		const char *name;
+		enum mx_param_type type;
+		int64_t value;
+	} whole[] = {
+		{"num_heads", MX_PARAM_INT, c->heads},
+		{"head_dim", MX_PARAM_INT, c->head_dim},
+		{"state_size", MX_PARAM_INT, c->state},
+		{"n_groups", MX_PARAM_INT, c->groups},
+		{"conv_kernel", MX_PARAM_INT, c->kernel},
+		{"use_bias", MX_PARAM_BOOL, c->bias},
+		{"use_conv_bias", MX_PARAM_BOOL, c->conv_bias},
+		{"rms_norm", MX_PARAM_BOOL, c->norm},
+		{"norm_before_gate", MX_PARAM_BOOL, c->before_gate},
+	};
+	const size_t n = sizeof whole / sizeof *whole;
+	struct mx_param *items = mx_arena_alloc(b->arena, (n + 2) * sizeof *items);
+	double *limit = mx_arena_alloc(b->arena, sizeof c->limit);
+	if (!items || !limit)
+		return mx_plan_no_memory(b);
+	memcpy(limit, c->limit, sizeof c->limit);
+	for (size_t i = 0; i < n; i++)
+		items[i] = (struct mx_param){.name = whole[i].name,
+		                             .type = whole[i].type,
+		                             .i = whole[i].value,
+		                             .f = (double)whole[i].value};
+	items[n] =
+		(struct mx_param){.name = "layer_norm_epsilon", .type = MX_PARAM_FLOAT, .f = norm_eps};
+	items[n + 1] =
+		(struct mx_param){.name = "time_step_limit", .type = MX_PARAM_FLOATS, .v = limit, .n = 2};
+	*out = (struct mx_params){.items = items, .n = n + 2};
+	return MX_OK;
+}
+
+/* All layers of the plan: the same mixer `count` times. */
+static mx_status fill_layers(const struct mx_plan_build *b, uint32_t count,
+                             const struct mixer_config *c, double norm_eps)
+{
+	struct mx_plan_layer *layers = NULL;
+	struct mx_plan_mixer mixer = {
+		.mixer = "mamba", .prefix = "mixer.", .in_scale = 1, .out_scale = 1};
+	mx_status s = mixer_params(b, c, norm_eps, &mixer.params);
+	if (!s)
+		s = mx_plan_layers_alloc(b, count, &layers);
+	for (uint32_t i = 0; !s && i < count; i++) {
+		const struct mx_layer_spec spec = {
+			.index = i, .mixers = &mixer, .n_mixers = 1, .residual_scale = 1};
+		s = mx_plan_layer_fill(b, &spec, &layers[i]);
+	}
+	if (!s)
+		b->plan->max_context = (uint32_t)b->max_position;
+	return s;
+}
+
+/* Both dialects that have a model_type. */
+static mx_status mamba2_layers(struct mx_plan_build *b)
+{
+	const struct mx_scope scope = {.where = "", .outer = b->config};
+	bool is_fla = !mx_scope_get(&scope, "layer_norm_epsilon") && mx_scope_get(&scope, "norm_eps");
+	struct mixer_config c = {0};
+	bool norm = true, hdim = false;
+	double eps = b->plan->norm_eps;
+	int64_t n = 0;
+	mx_status s = mx_scope_need_int(&scope, "num_hidden_layers", 1, MX_PLAN_MAX_LAYERS, &n, b->err);
+	if (!s)
+		s = read_mixer(b, &scope, is_fla ? &fla : &transformers, &c);
+	if (!s && is_fla)
+		s = mx_scope_float(&scope, "norm_eps", 0, 1, eps, &eps, b->err);
+	if (!s)
+		s = mx_scope_bool(&scope, "rms_norm", true, &norm, b->err);
+	if (!s)
+		s = mx_scope_bool(&scope, "D_has_hdim", false, &hdim, b->err);
+	if (s)
+		return s;
+	if (!norm) /* transformers ignores it, others take it for the gated norm */
+		return mx_fail(b->err, MX_E_UNSUPPORTED, "rms_norm: false is not supported");
+	if (hdim)
+		return mx_fail(b->err, MX_E_UNSUPPORTED, "D_has_hdim: true is not supported");
+	b->plan->norm_eps = (float)eps;
+	return fill_layers(b, (uint32_t)n, &c, eps);
+}
+
+/* ---- state-spaces ---- */
+
+/* What of mamba_ssm's models we do not have. */
+static mx_status refuse_raw(const struct mx_plan_build *b, const struct mx_scope *model,
+                            const struct mx_scope *ssm)
+{
+	const char *layer = NULL;
+	int64_t feed_forward = 0, d_ssm = 0;
+	bool norm = true, hdim = false;
+	mx_status s = mx_scope_string(ssm, "layer", "Mamba1", &layer, b->err);
+	if (!s && strcmp(layer, "Mamba2"))
+		s = mx_fail(b->err, MX_E_UNSUPPORTED, "ssm_cfg.layer: '%.60s' is not Mamba2", layer);
+	if (!s && json_array_size(mx_scope_get(model, "attn_layer_idx")))
+		s = mx_fail(b->err, MX_E_UNSUPPORTED,
+		            "attn_layer_idx: attention layers of mamba_ssm are not supported");
+	if (!s)
+		s = mx_scope_int(model, "d_intermediate", 0, INT32_MAX, 0, &feed_forward, b->err);
+	if (!s && feed_forward)
+		s = mx_fail(b->err, MX_E_UNSUPPORTED, "d_intermediate: must be 0, not %lld",
+		            (long long)feed_forward);
+	if (!s)
+		s = mx_scope_bool(model, "rms_norm", true, &norm, b->err);
+	if (!s && !norm)
+		s = mx_fail(b->err, MX_E_UNSUPPORTED, "rms_norm: false (LayerNorm) is not supported");
+	if (!s)
+		s = mx_scope_int(ssm, "d_ssm", 0, INT32_MAX, 0, &d_ssm, b->err);
+	if (!s && d_ssm)
+		s = mx_fail(b->err, MX_E_UNSUPPORTED, "ssm_cfg.d_ssm: %lld is not supported",
+		            (long long)d_ssm);
+	if (!s)
+		s = mx_scope_bool(ssm, "D_has_hdim", false, &hdim, b->err);
+	if (!s && hdim)
+		s = mx_fail(b->err, MX_E_UNSUPPORTED, "ssm_cfg.D_has_hdim: true is not supported");
+	return s;
+}
+
+/* The embedding has rows up to a multiple, and is the head unless the config says otherwise. Text
+ * ends with token 0, GPT-NeoX's <|endoftext|>, unless there is a generation_config.json. */
+static mx_status raw_vocabulary(const struct mx_plan_build *b, const struct mx_scope *model)
+{
+	static const int32_t end[] = {0};
+	struct mx_plan *p = b->plan;
+	int64_t multiple = 8;
+	bool tied = true;
+	mx_status s = mx_scope_int(model, "pad_vocab_size_multiple", 1, 1 << 16, 8, &multiple, b->err);
+	if (!s)
+		s = mx_scope_bool(model, "tie_embeddings", true, &tied, b->err);
+	if (s)
+		return s;
+	uint32_t m = (uint32_t)multiple;
+	p->vocab = (p->vocab + m - 1) / m * m;
+	p->lm_head = tied ? p->embed : b->family->names->lm_head;
+	p->eos = end;
+	p->n_eos = 1;
+	p->bos = 0;
+	return MX_OK;
+}
+
+static mx_status raw_layers(struct mx_plan_build *b)
+{
+	const struct mx_scope model = {.where = "", .outer = b->config};
+	const struct mx_scope ssm = {.where = "ssm_cfg.",
+	                             .outer = json_object_get(b->config, "ssm_cfg")};
+	struct mixer_config c = {0};
+	int64_t n = 0;
+	mx_status s = refuse_raw(b, &model, &ssm);
+	if (!s)
+		s = raw_vocabulary(b, &model);
+	if (!s)
+		s = mx_scope_need_int(&model, "n_layer", 1, MX_PLAN_MAX_LAYERS, &n, b->err);
+	if (!s)
+		s = read_mixer(b, &ssm, &state_spaces, &c);
+	return s ? s : fill_layers(b, (uint32_t)n, &c, b->plan->norm_eps);
+}
+
+bool mx_mamba2_is_raw(const json_t *config)
+{
+	return !json_object_get(config, "model_type") && json_object_get(config, "d_model") &&
+	       json_is_object(json_object_get(config, "ssm_cfg"));
+}
+
+static const struct mx_tensor_names names = {
+	.embed = "backbone.embeddings.weight",
+	.final_norm = "backbone.norm_f.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "backbone.layers.",
+	.mixer_norm = "norm.weight",
+};
+
+static const struct mx_tensor_names raw_names = {
+	.embed = "backbone.embedding.weight",
+	.final_norm = "backbone.norm_f.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "backbone.layers.",
+	.mixer_norm = "norm.weight",
+};
+
+/* Defaults: configuration_mamba2.py of transformers 5. */
+const struct mx_family mx_family_mamba2 = {
+	.model_type = "mamba2",
+	.names = &names,
+	.norm_eps_key = "layer_norm_epsilon",
+	.default_norm_eps = 1e-5,
+	.default_max_position = MAX_CONTEXT,
+	.layers = mamba2_layers,
+};
+
+/* Defaults: config_mamba.py and mamba2.py of mamba_ssm 2. */
+const struct mx_family mx_family_mamba2_raw = {
+	.model_type = "mamba2",
+	.names = &raw_names,
+	.width_key = "d_model",
+	.default_norm_eps = 1e-5,
+	.default_max_position = MAX_CONTEXT,
+	.layers = raw_layers,
+};

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config.json of recurrent models to the layer plan: what each dialect makes of
+ * its keys, and the message for what is not supported.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "model/plan.h"
+
+static void merge(json_t *into, const json_t *changes)
+{
+	const char *key;
+	json_t *v;
+	json_object_foreach((json_t *)changes, key, v)
+	{
+		json_t *old = json_object_get(into, key);
+		const char *s = json_string_value(v);
+		if (s && !strcmp(s, "-"))
+			json_object_del(into, key);
+		else if (json_is_object(old) && json_is_object(v))
+			merge(old, v);
+		else
+			json_object_set(into, key, v);
+	}
+}
+
+/* `base` with some keys set (or, with the value "-", taken out), in objects within it too. */
+static mx_status parse(const char *base, const char *changes, struct mx_plan **out,
+                       struct mx_err *err)
+{
+	json_error_t je;
+	json_t *config = json_loads(base, 0, &je), *c = json_loads(changes, 0, &je);
+	if (!config || !c)
+		fail_msg("%s: %s", changes, je.text);
+	merge(config, c);
+	char *text = json_dumps(config, 0);
+	assert_non_null(text);
+	mx_status s = mx_plan_parse(text, strlen(text), NULL, 0, out, err);
+	free(text);
+	json_decref(config);
+	json_decref(c);
+	return s;
+}
+
+static struct mx_plan *plan_of(const char *base, const char *changes)
+{
+	struct mx_plan *p = NULL;
+	struct mx_err err = {0};
+	if (parse(base, changes, &p, &err))
+		fail_msg("%s: %s", changes, err.text);
+	assert_string_equal(err.where, "");
+	return p;
+}
+
+static const struct mx_params *params_of(const struct mx_plan *p, uint32_t layer)
+{
+	assert_true(layer < p->n_layers);
+	return &p->layers[layer].blocks[0].mixers[0].params;
+}
+
+static int64_t get_int(const struct mx_plan *p, const char *name)
+{
+	const struct mx_param *q = mx_param_find(params_of(p, 0), name);
+	if (!q)
+		fail_msg("no parameter %s", name);
+	assert_true(q->type == MX_PARAM_INT || q->type == MX_PARAM_BOOL);
+	return q->i;
+}
+
+/* A config that is refused, with a status and a part of the message. */
+struct refused {
+	const char *changes;
+	mx_status status;
+	const char *message;
+};
+
+static void check_refused(const char *base, const struct refused *cases, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct mx_plan *p = NULL;
+		struct mx_err err = {0};
+		mx_status s = parse(base, cases[i].changes, &p, &err);
+		if (s != cases[i].status || !strstr(err.text, cases[i].message) || p)
+			fail_msg("%s gave %d '%s', not %d '%s'", cases[i].changes, s, err.text, cases[i].status,
+			         cases[i].message);
+		assert_string_equal(err.where, "config.json");
+	}
+}
+
+/* ---- Mamba-2 ---- */
+
+/* As transformers 5 writes it. */
+static const char mamba2[] =
+	"{\"architectures\":[\"Mamba2ForCausalLM\"],\"model_type\":\"mamba2\",\"hidden_size\":64,"
+	"\"num_hidden_layers\":2,\"num_heads\":8,\"head_dim\":16,\"state_size\":32,\"n_groups\":2,"
+	"\"conv_kernel\":4,\"expand\":2,\"layer_norm_epsilon\":1e-5,\"vocab_size\":100,"
+	"\"use_bias\":false,\"use_conv_bias\":true,\"hidden_act\":\"silu\",\"chunk_size\":256,"
+	"\"time_step_limit\":[0.0,{\"__float__\":\"Infinity\"}],\"time_step_rank\":4,"
+	"\"residual_in_fp32\":true,\"tie_word_embeddings\":false,\"eos_token_id\":2}";
+
+/* As state-spaces/mamba2-130m has it, smaller. */
+static const char raw[] =
+	"{\"d_model\":64,\"d_intermediate\":0,\"n_layer\":2,\"vocab_size\":101,"
+	"\"ssm_cfg\":{\"layer\":\"Mamba2\"},\"attn_layer_idx\":[],\"attn_cfg\":{},\"rms_norm\":true,"
+	"\"residual_in_fp32\":true,\"fused_add_norm\":true,\"pad_vocab_size_multiple\":16,"
+	"\"tie_embeddings\":true}";
+
+/* As flash-linear-attention writes it. */
+static const char fla[] =
+	"{\"model_type\":\"mamba2\",\"hidden_size\":64,\"num_hidden_layers\":2,\"head_dim\":32,"
+	"\"state_size\":16,\"norm_eps\":1e-6,\"vocab_size\":100,\"expand\":2,\"conv_kernel\":4,"
+	"\"dt_limit\":[0.25,{\"__float__\":\"Infinity\"}],\"rmsnorm\":true,"
+	"\"norm_before_gate\":true,\"D_has_hdim\":false}";
+
+static void mamba2_has_one_block_a_layer(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(mamba2, "{}");
+	assert_string_equal(p->family, "mamba2");
+	assert_int_equal(p->width, 64);
+	assert_int_equal(p->vocab, 100);
+	assert_int_equal(p->n_layers, 2);
+	assert_int_equal(p->max_context, 1 << 20);
+	assert_true(p->norm_eps == 1e-5f);
+	assert_true(p->embed_scale == 1 && p->logit_scale == 1);
+	assert_string_equal(p->embed, "backbone.embeddings.weight");
+	assert_string_equal(p->lm_head, "lm_head.weight");
+	assert_string_equal(p->final_norm, "backbone.norm_f.weight");
+	assert_string_equal(p->layer_prefix, "backbone.layers.");
+	assert_int_equal(p->n_eos, 1);
+	assert_int_equal(p->eos[0], 2);
+	assert_int_equal(p->bos, -1);
+
+	const struct mx_plan_layer *l = &p->layers[1];
+	assert_int_equal(l->n_blocks, 1);
+	assert_int_equal(l->blocks[0].kind, MX_BLOCK_MIXER);
+	assert_int_equal(l->blocks[0].n_mixers, 1);
+	assert_true(l->blocks[0].residual_scale == 1);
+	assert_string_equal(l->blocks[0].norm, "backbone.layers.1.norm.weight");
+	assert_string_equal(l->blocks[0].mixers[0].mixer, "mamba");
+	assert_string_equal(l->blocks[0].mixers[0].prefix, "backbone.layers.1.mixer.");
+
+	assert_int_equal(get_int(p, "num_heads"), 8);
+	assert_int_equal(get_int(p, "head_dim"), 16);
+	assert_int_equal(get_int(p, "state_size"), 32);
+	assert_int_equal(get_int(p, "n_groups"), 2);
+	assert_int_equal(get_int(p, "conv_kernel"), 4);
+	assert_int_equal(get_int(p, "use_bias"), 0);
+	assert_int_equal(get_int(p, "use_conv_bias"), 1);
+	assert_int_equal(get_int(p, "rms_norm"), 1);
+	assert_int_equal(get_int(p, "norm_before_gate"), 0);
+	assert_true(mx_param_float(params_of(p, 1), "layer_norm_epsilon", 0) == 1e-5f);
+	const struct mx_param *limit = mx_param_find(params_of(p, 1), "time_step_limit");
+	assert_int_equal(limit->n, 2);
+	assert_true(limit->v[0] == 0 && limit->v[1] == INFINITY);
+	mx_plan_destroy(p);
+}
+
+static void mamba2_keys_are_obeyed(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(
+		mamba2, "{\"time_step_limit\":[0.5,2],\"use_bias\":true,\"use_conv_bias\":false,"
+				"\"tie_word_embeddings\":true,\"layer_norm_epsilon\":1e-3,\"conv_kernel\":2}");
+	const struct mx_param *limit = mx_param_find(params_of(p, 0), "time_step_limit");
+	assert_true(limit->v[0] == 0.5 && limit->v[1] == 2);
+	assert_int_equal(get_int(p, "use_bias"), 1);
+	assert_int_equal(get_int(p, "use_conv_bias"), 0);
+	assert_int_equal(get_int(p, "conv_kernel"), 2);
+	assert_string_equal(p->lm_head, "backbone.embeddings.weight");
+	assert_true(p->norm_eps == 1e-3f);
+	assert_true(mx_param_float(params_of(p, 0), "layer_norm_epsilon", 0) == 1e-3f);
+	mx_plan_destroy(p);
+
+	/* transformers' defaults; a longest sequence if the config has one */
+	p = plan_of(mamba2, "{\"num_heads\":\"-\",\"n_groups\":\"-\",\"state_size\":\"-\","
+	                    "\"conv_kernel\":\"-\",\"expand\":\"-\",\"time_step_limit\":\"-\","
+	                    "\"layer_norm_epsilon\":\"-\",\"max_position_embeddings\":4096}");
+	assert_int_equal(get_int(p, "num_heads"), 8);
+	assert_int_equal(get_int(p, "n_groups"), 8);
+	assert_int_equal(get_int(p, "state_size"), 128);
+	assert_int_equal(get_int(p, "conv_kernel"), 4);
+	assert_true(p->norm_eps == 1e-5f);
+	assert_int_equal(p->max_context, 4096);
+	mx_plan_destroy(p);
+
+	/* Mamba-Codestral has this key, and nothing obeys it. */
+	p = plan_of(mamba2, "{\"norm_before_gate\":true,\"rms_norm\":true}");
+	assert_int_equal(get_int(p, "norm_before_gate"), 0);
+	mx_plan_destroy(p);
+}
+
+static void mamba2_broken_configs_are_refused(void **state)
+{
+	(void)state;
+	static const struct refused cases[] = {
+		{"{\"num_hidden_layers\":\"-\"}", MX_E_INVALID, "num_hidden_layers: is missing"},
+		{"{\"num_heads\":0}", MX_E_RANGE, "num_heads: 0 is outside"},
+		{"{\"num_heads\":4}", MX_E_RANGE,
+	     "head_dim: 4 heads of 16 are not expand 2 times a width of 64"},
+		{"{\"head_dim\":24,\"num_heads\":\"-\"}", MX_E_RANGE, "head_dim: 5 heads of 24 are not"},
+		{"{\"expand\":3}", MX_E_RANGE, "head_dim: 8 heads of 16 are not expand 3"},
+		{"{\"expand\":0}", MX_E_RANGE, "expand: 0 is outside"},
+		{"{\"n_groups\":3}", MX_E_RANGE, "n_groups: 3 does not divide the 8 heads"},
+		{"{\"state_size\":0}", MX_E_RANGE, "state_size: 0 is outside"},
+		{"{\"conv_kernel\":0}", MX_E_RANGE, "conv_kernel: 0 is outside"},
+		{"{\"use_bias\":1}", MX_E_INVALID, "use_bias: must be true or false"},
+		{"{\"time_step_limit\":[1]}", MX_E_RANGE, "time_step_limit: must be two numbers"},
+		{"{\"time_step_limit\":0.1}", MX_E_RANGE, "time_step_limit: must be two numbers"},
+		{"{\"time_step_limit\":[-1,1]}", MX_E_RANGE, "time_step_limit: must be two numbers"},
+		{"{\"time_step_limit\":[1,0.5]}", MX_E_RANGE, "time_step_limit: must be two numbers"},
+		{"{\"time_step_limit\":[0,{\"__float__\":\"NaN\"}]}", MX_E_RANGE,
+	     "time_step_limit: must be two numbers"},
+		{"{\"time_step_limit\":[0,\"1\"]}", MX_E_RANGE, "time_step_limit: must be two numbers"},
+		{"{\"rms_norm\":false}", MX_E_UNSUPPORTED, "rms_norm: false is not supported"},
+		{"{\"hidden_act\":\"gelu\"}", MX_E_UNSUPPORTED, "hidden_act: 'gelu' is not silu"},
+	};
+	check_refused(mamba2, cases, sizeof cases / sizeof *cases);
+}
+
+static void mamba_ssm_configs_are_recognised(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(raw, "{}");
+	assert_string_equal(p->family, "mamba2");
+	assert_int_equal(p->width, 64);
+	assert_int_equal(p->vocab, 112); /* 101 up to a multiple of 16 */
+	assert_int_equal(p->n_layers, 2);
+	assert_int_equal(p->max_context, 1 << 20);
+	assert_true(p->norm_eps == 1e-5f);
+	assert_string_equal(p->embed, "backbone.embedding.weight");
+	assert_string_equal(p->lm_head, "backbone.embedding.weight");
+	assert_string_equal(p->final_norm, "backbone.norm_f.weight");
+	assert_string_equal(p->layers[1].blocks[0].norm, "backbone.layers.1.norm.weight");
+	assert_string_equal(p->layers[1].blocks[0].mixers[0].prefix, "backbone.layers.1.mixer.");
+	assert_int_equal(p->n_eos, 1);
+	assert_int_equal(p->eos[0], 0);
+	assert_int_equal(p->bos, 0);
+	assert_int_equal(get_int(p, "num_heads"), 2);
+	assert_int_equal(get_int(p, "head_dim"), 64);
+	assert_int_equal(get_int(p, "state_size"), 128);
+	assert_int_equal(get_int(p, "n_groups"), 1);
+	assert_int_equal(get_int(p, "rms_norm"), 1);
+	assert_int_equal(get_int(p, "norm_before_gate"), 0);
+	assert_true(mx_param_float(params_of(p, 0), "layer_norm_epsilon", 0) == 1e-5f);
+	mx_plan_destroy(p);
+
+	p = plan_of(raw, "{\"tie_embeddings\":false,\"vocab_size\":96,\"eos_token_id\":7,"
+	                 "\"ssm_cfg\":{\"d_state\":16,\"d_conv\":3,\"expand\":1,\"headdim\":8,"
+	                 "\"ngroups\":4,\"rmsnorm\":false,\"norm_before_gate\":true,\"bias\":true,"
+	                 "\"conv_bias\":false,\"dt_limit\":[0.125,0.5],\"d_ssm\":null}}");
+	assert_int_equal(p->vocab, 96);
+	assert_string_equal(p->lm_head, "lm_head.weight");
+	assert_int_equal(p->eos[0], 7);
+	assert_int_equal(get_int(p, "num_heads"), 8);
+	assert_int_equal(get_int(p, "state_size"), 16);
+	assert_int_equal(get_int(p, "conv_kernel"), 3);
+	assert_int_equal(get_int(p, "n_groups"), 4);
+	assert_int_equal(get_int(p, "rms_norm"), 0);
+	assert_int_equal(get_int(p, "norm_before_gate"), 1);
+	assert_int_equal(get_int(p, "use_bias"), 1);
+	assert_int_equal(get_int(p, "use_conv_bias"), 0);
+	assert_true(mx_param_find(params_of(p, 0), "time_step_limit")->v[0] == 0.125);
+	mx_plan_destroy(p);
+}
+
+static void mamba_ssm_models_of_other_layers_are_refused(void **state)
+{
+	(void)state;
+	static const struct refused cases[] = {
+		{"{\"ssm_cfg\":{\"layer\":\"-\"}}", MX_E_UNSUPPORTED,
+	     "ssm_cfg.layer: 'Mamba1' is not Mamba2"},
+		{"{\"ssm_cfg\":{\"layer\":\"Mamba3\"}}", MX_E_UNSUPPORTED, "'Mamba3' is not Mamba2"},
+		{"{\"ssm_cfg\":\"-\"}", MX_E_INVALID, "model_type: is missing"},
+		{"{\"attn_layer_idx\":[9,18]}", MX_E_UNSUPPORTED, "attn_layer_idx: attention layers"},
+		{"{\"d_intermediate\":512}", MX_E_UNSUPPORTED, "d_intermediate: must be 0, not 512"},
+		{"{\"rms_norm\":false}", MX_E_UNSUPPORTED, "rms_norm: false (LayerNorm)"},
+		{"{\"n_layer\":\"-\"}", MX_E_INVALID, "n_layer: is missing"},
+		{"{\"d_model\":0}", MX_E_RANGE, "d_model: 0 is outside"},
+		{"{\"d_model\":65}", MX_E_RANGE, "ssm_cfg.headdim: 2 heads of 64 are not expand 2 times"},
+		{"{\"pad_vocab_size_multiple\":0}", MX_E_RANGE, "pad_vocab_size_multiple: 0 is outside"},
+		{"{\"ssm_cfg\":{\"d_ssm\":64}}", MX_E_UNSUPPORTED, "ssm_cfg.d_ssm: 64 is not supported"},
+		{"{\"ssm_cfg\":{\"D_has_hdim\":true}}", MX_E_UNSUPPORTED, "ssm_cfg.D_has_hdim: true"},
+		{"{\"ssm_cfg\":{\"ngroups\":3}}", MX_E_RANGE, "ssm_cfg.ngroups: 3 does not divide"},
+		{"{\"ssm_cfg\":{\"dt_limit\":[2,1]}}", MX_E_RANGE, "ssm_cfg.dt_limit: must be two"},
+	};
+	check_refused(raw, cases, sizeof cases / sizeof *cases);
+}
+
+static void flash_linear_attention_has_its_own_keys(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(fla, "{}");
+	assert_true(p->norm_eps == 1e-6f);
+	assert_int_equal(get_int(p, "num_heads"), 4);
+	assert_int_equal(get_int(p, "n_groups"), 1);
+	assert_int_equal(get_int(p, "norm_before_gate"), 1);
+	assert_true(mx_param_float(params_of(p, 0), "layer_norm_epsilon", 0) == 1e-6);
+	assert_true(mx_param_find(params_of(p, 0), "time_step_limit")->v[0] == 0.25);
+	assert_string_equal(p->embed, "backbone.embeddings.weight");
+	mx_plan_destroy(p);
+	static const struct refused cases[] = {
+		{"{\"D_has_hdim\":true}", MX_E_UNSUPPORTED, "D_has_hdim: true is not supported"},
+		{"{\"dt_limit\":[]}", MX_E_RANGE, "dt_limit: must be two numbers"},
+	};
+	check_refused(fla, cases, sizeof cases / sizeof *cases);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(mamba2_has_one_block_a_layer),
+		cmocka_unit_test(mamba2_keys_are_obeyed),
+		cmocka_unit_test(mamba2_broken_configs_are_refused),
+		cmocka_unit_test(mamba_ssm_configs_are_recognised),
+		cmocka_unit_test(mamba_ssm_models_of_other_layers_are_refused),
+		cmocka_unit_test(flash_linear_attention_has_its_own_keys),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
