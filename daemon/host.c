@@ -154,23 +154,43 @@ static double mib(size_t bytes)
 	return (double)bytes / 0x1p20;
 }
 
+/* "room for 4 sequences of 8192 tokens, 16 of 2048, 64 of 512" */
+static void print_concurrency(FILE *out, const struct mx_memory_plan *mp, uint32_t max_context)
+{
+	fprintf(out, "  room for %u sequences of %u tokens", mx_memory_sequences(mp, max_context),
+	        max_context);
+	for (uint32_t n = max_context / 4; n >= 256; n /= 4)
+		fprintf(out, ", %u of %u", mx_memory_sequences(mp, n), n);
+	fprintf(out, "\n");
+}
+
 static void print_plan(FILE *out, const struct mx_config_model *m, const struct mx_plan *plan,
                        const struct mx_memory_plan *mp, const char *process)
 {
+	uint32_t max_context = m->max_context ? (uint32_t)m->max_context : plan->max_context;
+	char layers[1024];
 	fprintf(out, "model %s (%s, %u layers, width %u, vocabulary %u) from %s\n", m->name,
 	        plan->family, plan->n_layers, plan->width, plan->vocab, m->path);
+	mx_plan_describe_layers(plan, layers, sizeof layers);
+	fprintf(out, "  layers %s\n", layers);
 	fprintf(out, "  weights, mapped     %10.1f MiB\n", mib(mp->weights_mapped));
 	fprintf(out, "  weights, converted  %10.1f MiB\n", mib(mp->weights_private));
-	fprintf(out, "  pages               %10.1f MiB  %u of %u tokens, %zu bytes each\n",
-	        mib(mp->pages), mp->n_pages, mp->page_tokens, mp->page_bytes);
-	if (mp->slots)
-		fprintf(out, "  slots               %10.1f MiB  %zu bytes a sequence\n", mib(mp->slots),
-		        mp->slot_bytes);
+	if (mp->page_bytes)
+		fprintf(out, "  pages               %10.1f MiB  %u of %u tokens, %zu bytes each\n",
+		        mib(mp->pages), mp->n_pages, mp->page_tokens, mp->page_bytes);
+	if (mp->slot_bytes)
+		fprintf(out, "  slots               %10.1f MiB  %u, %zu bytes each\n", mib(mp->slots),
+		        mp->n_slots, mp->slot_bytes);
 	fprintf(out, "  scratch             %10.1f MiB\n", mib(mp->scratch));
 	fprintf(out, "  other               %10.1f MiB  tables, tokenizer%s\n", mib(mp->other),
 	        process);
-	fprintf(out, "  total               %10.1f MiB  room for %u sequences of full context\n",
-	        mib(mp->total), mp->full_sequences);
+	fprintf(out, "  total               %10.1f MiB\n", mib(mp->total));
+	for (uint32_t i = 0; i < mp->n_mixers; i++) {
+		const struct mx_engine_mixer *x = &mp->mixers[i];
+		fprintf(out, "  mixer %-16s %3u layers, %zu bytes a token, %zu bytes a sequence\n", x->name,
+		        x->layers, x->page_bytes / mp->page_tokens, x->slot_bytes);
+	}
+	print_concurrency(out, mp, max_context);
 }
 
 mx_status mx_host_check(const struct mx_config *config, const struct mx_registry *mixers, FILE *out,
@@ -291,9 +311,11 @@ static void *loader_main(void *arg)
 	const struct mx_engine_info *i = &h->model->info;
 	mx_info(
 		"model",
-		"%s: ready in %.0f ms: %.1f MiB of weights, %u pages of %u tokens (%.1f MiB), context %u",
-		h->model->name, (double)(mx_now_ns() - begin) / 1e6, mib(i->weight_bytes), i->n_pages,
-		i->page_tokens, mib((size_t)i->n_pages * i->page_bytes), i->max_context);
+		"%s: ready in %.0f ms: %.1f MiB of weights, %.1f MiB of pages, %.1f MiB of slots, at most "
+		"%u sequences, context %u",
+		h->model->name, (double)(mx_now_ns() - begin) / 1e6, mib(i->weight_bytes),
+		mib((size_t)i->n_pages * i->page_bytes), mib((size_t)i->max_sequences * i->slot_bytes),
+		i->max_sequences, i->max_context);
 	mx_model_set_state(h->model, MX_MODEL_READY);
 	return NULL;
 }

@@ -18,10 +18,9 @@ mx_status mx_core_init(struct mx_core *c, const struct mx_engine_ops *ops,
 		mx_core_fini(c);
 		return MX_E_NOMEM;
 	}
-	while (c->n_free_slots < info->max_sequences) {
-		c->free_slots[c->n_free_slots] = info->max_sequences - 1 - c->n_free_slots;
-		c->n_free_slots++;
-	}
+	for (uint32_t i = 0; i < info->max_sequences; i++)
+		c->free_slots[i] = info->max_sequences - 1 - i;
+	atomic_store(&c->n_free_slots, info->max_sequences);
 	return MX_OK;
 }
 
@@ -43,9 +42,16 @@ void mx_core_info(const struct mx_engine *e, struct mx_engine_info *out)
 	*out = ((const struct mx_core *)e)->info;
 }
 
+static uint32_t free_slots(const struct mx_core *c)
+{
+	return atomic_load_explicit(&c->n_free_slots, memory_order_relaxed);
+}
+
 void mx_core_usage(const struct mx_engine *e, struct mx_engine_usage *out)
 {
-	mx_pages_usage(((const struct mx_core *)e)->pages, out);
+	const struct mx_core *c = (const struct mx_core *)e;
+	mx_pages_usage(c->pages, out);
+	out->slots_used = c->info.max_sequences - free_slots(c);
 }
 
 /* ---- open and close ---- */
@@ -164,9 +170,11 @@ mx_status mx_core_attach(struct mx_engine *e, struct mx_seq *s, uint32_t *out_co
 	struct mx_core *c = core_of(e);
 	if (s->slot != MX_NO_SLOT)
 		return MX_E_INVALID;
-	if (!c->n_free_slots)
+	uint32_t n = free_slots(c);
+	if (!n)
 		return MX_E_NOMEM;
-	s->slot = c->free_slots[--c->n_free_slots];
+	s->slot = c->free_slots[n - 1];
+	atomic_store_explicit(&c->n_free_slots, n - 1, memory_order_relaxed);
 	s->computed = mx_pages_attach(c->pages, &s->pages, s->tokens, s->n, cache_limit(s));
 	*out_computed = s->computed;
 	return MX_OK;
@@ -186,7 +194,9 @@ void mx_core_release(struct mx_engine *e, struct mx_seq *s)
 		return;
 	mx_pages_release(c->pages, &s->pages, s->tokens, s->computed);
 	s->computed = 0;
-	c->free_slots[c->n_free_slots++] = s->slot;
+	uint32_t n = free_slots(c);
+	c->free_slots[n] = s->slot;
+	atomic_store_explicit(&c->n_free_slots, n + 1, memory_order_relaxed);
 	s->slot = MX_NO_SLOT;
 }
 

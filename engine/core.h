@@ -9,6 +9,8 @@
 #ifndef MX_ENGINE_CORE_H
 #define MX_ENGINE_CORE_H
 
+#include <stdatomic.h>
+
 #include "engine/counts.h"
 #include "engine/engine.h"
 #include "engine/pages.h"
@@ -31,8 +33,8 @@ struct mx_core {
 	struct mx_engine engine;
 	struct mx_engine_info info;
 	struct mx_pages *pages;
-	uint32_t *free_slots; /* [n_free_slots], a stack */
-	uint32_t n_free_slots;
+	uint32_t *free_slots;     /* [n_free_slots], a stack */
+	atomic_uint n_free_slots; /* written by the engine thread only */
 };
 
 /* Makes pool and slots of the sizes in `info` and copies it. On failure nothing is left to free. */

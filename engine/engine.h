@@ -31,22 +31,38 @@
 struct mx_engine;
 struct mx_seq;
 
+/* The kinds of mixers that one model may have. */
+#define MX_ENGINE_MAX_MIXERS 8
+
+/* One of them, all its layers together. */
+struct mx_engine_mixer {
+	char name[32];
+	uint32_t layers;
+	size_t page_bytes;     /* its part of a page */
+	size_t slot_bytes;     /* its part of a slot */
+	size_t snapshot_bytes; /* its part of a saved slot */
+};
+
 struct mx_engine_info {
 	char model[128]; /* name in the configuration */
 	uint32_t vocab;
 	uint32_t max_context;   /* tokens of prompt and output together */
-	uint32_t max_sequences; /* open with pages at a time */
+	uint32_t max_sequences; /* attached at a time: the number of slots */
 	uint32_t step_tokens;   /* most rows of a step */
 	uint32_t page_tokens;
 	uint32_t n_pages;
-	bool prefix_cache; /* the model's mixers can share prefixes */
-	size_t weight_bytes, page_bytes, slot_bytes, scratch_bytes; /* memory by use */
+	bool prefix_cache;                  /* the model's mixers can share prefixes */
+	size_t weight_bytes, scratch_bytes; /* in all */
+	size_t page_bytes, slot_bytes;      /* of one */
+	struct mx_engine_mixer mixers[MX_ENGINE_MAX_MIXERS];
+	uint32_t n_mixers;
 };
 
 struct mx_engine_usage {
 	uint32_t pages_used;   /* held by open sequences */
 	uint32_t pages_cached; /* held by the prefix cache alone: free on demand */
 	uint32_t pages_free;
+	uint32_t slots_used;                  /* attached sequences */
 	uint64_t prefix_queries, prefix_hits; /* tokens looked up and found */
 	uint64_t prefix_evictions;            /* cached pages dropped to make room */
 };

@@ -14,8 +14,8 @@
 
 #define DEFAULT_PAGE_TOKENS 32
 
-/* Of the pages, touched before the engine is ready: room for the first requests. */
-#define TOUCH_PAGES ((size_t)64 << 20)
+/* Of slots and pages, touched before the engine is ready: room for the first requests. */
+#define TOUCH_STATES ((size_t)64 << 20)
 
 static mx_status check_config(const struct mx_plan *plan, const struct mx_engine_config *c,
                               struct mx_err *err)
@@ -136,13 +136,13 @@ static mx_status give_memory(struct mx_model_engine *e, const struct mx_memory_p
 	mx_step_limits_of(m, config, &e->limits);
 	size_t scratch = mx_scratch_layout(m, &e->limits, NULL, &e->scratch);
 	scratch = mx_round_up(scratch, align);
-	size_t slots = mx_round_up(p->slots, align), first = p->weights_private + scratch + slots;
-	e->map_bytes = first + p->pages;
+	size_t first = p->weights_private + scratch, states = p->slots + p->pages;
+	e->map_bytes = first + states;
 	e->map = mx_map(e->map_bytes);
 	if (!e->map)
 		return mx_fail(err, MX_E_NOMEM, "cannot map %.1f MiB of memory",
 		               (double)e->map_bytes / (1 << 20));
-	first += p->pages < TOUCH_PAGES ? p->pages : TOUCH_PAGES;
+	first += states < TOUCH_STATES ? states : TOUCH_STATES;
 	bool fits = m->mapped_bytes + e->map_bytes < mx_host_memory();
 	progress->all = first + (fits ? m->mapped_bytes : 0);
 	if (fits)
@@ -152,7 +152,7 @@ static mx_status give_memory(struct mx_model_engine *e, const struct mx_memory_p
 	mx_model_convert(m, e->map);
 	mx_scratch_layout(m, &e->limits, e->map + p->weights_private, &e->scratch);
 	e->slots = e->map + p->weights_private + scratch;
-	return create_mixers(e, e->slots + slots, err);
+	return create_mixers(e, e->slots + p->slots, err);
 }
 
 static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_plan *p,
@@ -162,7 +162,7 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 	struct mx_engine_info info = {
 		.vocab = plan->vocab,
 		.max_context = config->max_context ? config->max_context : plan->max_context,
-		.max_sequences = config->max_sequences,
+		.max_sequences = p->n_slots,
 		.step_tokens = config->step_tokens,
 		.page_tokens = p->page_tokens,
 		.n_pages = p->n_pages,
@@ -172,26 +172,32 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 		.slot_bytes = p->slot_bytes,
 		.scratch_bytes = p->scratch,
 	};
+	info.n_mixers = p->n_mixers;
+	memcpy(info.mixers, p->mixers, sizeof info.mixers);
 	strncpy(info.model, config->name ? config->name : "", sizeof info.model - 1);
 	return mx_core_init(&e->core, &mx_model_engine_ops, &info);
 }
 
 static void say_loaded(const struct mx_model_engine *e, const struct mx_memory_plan *p)
 {
-	char mixer[128] = "";
-	const struct mx_model_mixer *first = NULL;
-	for (uint32_t b = 0; b < e->model.n_blocks && !first; b++)
-		if (e->model.blocks[b].n_mixers)
-			first = &e->model.blocks[b].mixers[0];
-	if (first)
-		first->ops->describe(first->instance, mixer, sizeof mixer);
-	mx_info("engine",
-	        "%s: %s kernels, %u threads; %.1f MiB of weights, %u pages of %u tokens in %.1f MiB, "
-	        "scratch %.1f MiB, prefix cache %s; %s",
-	        e->core.info.model, e->device->info.isa, e->device->info.threads,
-	        (double)(p->weights_mapped + p->weights_private) / (1 << 20), p->n_pages,
-	        p->page_tokens, (double)p->pages / (1 << 20), (double)p->scratch / (1 << 20),
-	        e->core.info.prefix_cache ? "on" : "off", mixer);
+	const struct mx_engine_info *info = &e->core.info;
+	char layers[1024];
+	mx_plan_describe_layers(e->model.plan, layers, sizeof layers);
+	mx_info("engine", "%s: layers %s", info->model, layers);
+	for (uint32_t g = 0; g < e->model.n_groups; g++) {
+		const struct mx_model_group *group = &e->model.groups[g];
+		char kernels[128] = "";
+		group->ops->describe(group->instances[0], kernels, sizeof kernels);
+		mx_info("engine", "%s: %s", info->model, kernels);
+	}
+	mx_info(
+		"engine",
+		"%s: %s kernels, %u threads; %.1f MiB of weights, %u pages of %u tokens in %.1f MiB, %u "
+		"slots in %.1f MiB, scratch %.1f MiB, prefix cache %s",
+		info->model, e->device->info.isa, e->device->info.threads,
+		(double)(p->weights_mapped + p->weights_private) / (1 << 20), p->n_pages, p->page_tokens,
+		(double)p->pages / (1 << 20), p->n_slots, (double)p->slots / (1 << 20),
+		(double)p->scratch / (1 << 20), info->prefix_cache ? "on" : "off");
 }
 
 mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,

@@ -29,14 +29,19 @@ struct mx_memory_plan {
 	size_t weights_mapped;  /* of the checkpoint file, shared with the page cache */
 	size_t weights_private; /* converted copies (norms, biases) */
 	size_t pages;           /* n_pages * page_bytes */
-	size_t slots;
-	size_t scratch; /* activations, logits, operators' workspace */
-	size_t other;   /* tables of pages and sequences, threads' stacks, what is outside */
-	size_t total;   /* what the process will hold resident once warm */
+	size_t slots;           /* n_slots * slot_bytes */
+	size_t scratch;         /* activations, logits, operators' workspace */
+	size_t other;           /* tables of pages and sequences, threads' stacks, what is outside */
+	size_t total;           /* what the process will hold resident once warm */
 	uint32_t n_pages, page_tokens;
+	uint32_t n_slots; /* at most max_sequences: what the memory allows */
 	size_t page_bytes, slot_bytes;
-	uint32_t full_sequences; /* sequences of max_context tokens that fit at once */
+	struct mx_engine_mixer mixers[MX_ENGINE_MAX_MIXERS];
+	uint32_t n_mixers;
 };
+
+/* Sequences of `tokens` tokens that fit at once. */
+uint32_t mx_memory_sequences(const struct mx_memory_plan *p, uint32_t tokens);
 
 /* Checks every tensor and parameter and fills the plan; loads nothing. */
 mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,

@@ -14,6 +14,8 @@
 #define LOGITS_BYTES ((size_t)32 << 20)
 #define LOGITS_ROWS  16 /* and are at least that many, or every decode step reads lm_head twice */
 
+#define MAX_PAGES ((size_t)UINT32_MAX / 2)
+
 /* What a thread's stack and the allocator's arena for it come to; measured, rounded up. */
 #define THREAD_BYTES ((size_t)64 << 10)
 
@@ -124,7 +126,7 @@ static mx_status too_little(const struct mx_engine_config *config, uint32_t max_
 	                  config->memory ? "" : " (half of what the weights leave of the host's)");
 }
 
-/* All sizes but the pages'. */
+/* All sizes but the slots' and the pages'. */
 static void fixed_parts(const struct mx_model *m, const struct mx_engine_config *config,
                         const struct mx_device *device, size_t device_scratch,
                         struct mx_memory_plan *p)
@@ -135,24 +137,28 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 	p->weights_mapped = m->mapped_bytes;
 	p->weights_private = mx_round_up(m->private_bytes, device->info.align);
 	p->slot_bytes = m->slot_bytes;
-	p->slots = m->slot_bytes * config->max_sequences;
 	p->scratch = mx_scratch_layout(m, &limits, NULL, &scratch) + device_scratch;
 	p->other = m->arena.used + device->info.threads * THREAD_BYTES + config->outside;
 	p->page_tokens = m->page_tokens;
 	p->page_bytes = m->page_bytes;
+	p->n_mixers = m->n_groups;
+	for (uint32_t g = 0; g < m->n_groups; g++)
+		p->mixers[g] = m->groups[g].use;
 }
 
-/* Of n pages and their tables. */
+/* Of n pages and their tables; SIZE_MAX for more than the pool can number. */
 static size_t pages_bytes(const struct mx_model *m, size_t n, bool cache)
 {
+	if (n > MAX_PAGES || (m->page_bytes && n > SIZE_MAX / 2 / m->page_bytes))
+		return SIZE_MAX;
 	return n * m->page_bytes + mx_pages_bytes((uint32_t)n, m->page_tokens, cache);
 }
 
 static size_t pages_that_fit(const struct mx_model *m, bool cache, size_t bytes)
 {
 	size_t low = 0, high = bytes / m->page_bytes; /* low fits, high + 1 does not */
-	if (high > UINT32_MAX / 2)
-		high = UINT32_MAX / 2;
+	if (high > MAX_PAGES)
+		high = MAX_PAGES;
 	while (low < high) {
 		size_t mid = high - (high - low) / 2;
 		if (pages_bytes(m, mid, cache) <= bytes)
@@ -163,6 +169,19 @@ static size_t pages_that_fit(const struct mx_model *m, bool cache, size_t bytes)
 	return low;
 }
 
+/* How many slots: as many as sequences of max_context fit, or as half of the room holds if that is
+ * more, since most sequences are shorter; but a whole sequence must fit beside them. */
+static uint32_t choose_slots(const struct mx_model *m, uint32_t max_sequences, size_t sequence,
+                             size_t room)
+{
+	if (!m->slot_bytes)
+		return max_sequences;
+	size_t full = room / (m->slot_bytes + sequence), half = room / 2 / m->slot_bytes;
+	size_t most = (room - sequence) / m->slot_bytes;
+	size_t n = full > half ? full : half < most ? half : most;
+	return n < max_sequences ? (uint32_t)n : max_sequences;
+}
+
 mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config *config,
                          uint32_t max_context, const struct mx_device *device,
                          size_t device_scratch, struct mx_memory_plan *out, struct mx_err *err)
@@ -170,19 +189,23 @@ mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config
 	struct mx_memory_plan p = {0};
 	fixed_parts(m, config, device, device_scratch, &p);
 	bool cache = config->prefix_cache && m->can_share;
-	size_t fixed = p.weights_private + p.slots + p.scratch + p.other;
-	size_t per_sequence = (max_context - 1) / m->page_tokens + 1;
-	size_t want = per_sequence * config->max_sequences, n = want;
-	size_t least = fixed + pages_bytes(m, per_sequence, cache), budget = config->memory;
+	size_t fixed = p.weights_private + p.scratch + p.other, budget = config->memory;
+	size_t pages = (max_context - 1) / m->page_tokens + 1; /* of one sequence */
+	size_t sequence = pages_bytes(m, pages, cache);
 	if (!budget) {
 		size_t host = mx_host_memory();
 		budget = host > p.weights_mapped ? (host - p.weights_mapped) / 2 : 0;
 	}
-	if (budget < least)
-		return too_little(config, max_context, budget, least, err);
+	size_t least = fixed + m->slot_bytes + sequence;
+	if (sequence == SIZE_MAX || budget < least)
+		return too_little(config, max_context, budget, sequence == SIZE_MAX ? sequence : least,
+		                  err);
+	p.n_slots = choose_slots(m, config->max_sequences, sequence, budget - fixed);
+	p.slots = p.n_slots * m->slot_bytes;
+	size_t room = budget - fixed - p.slots, n = pages * p.n_slots;
 	/* Pages beyond what the sequences can hold serve the prefix cache, if memory was given. */
-	if (m->page_bytes && ((cache && config->memory) || pages_bytes(m, n, cache) > budget - fixed))
-		n = pages_that_fit(m, cache, budget - fixed);
+	if (m->page_bytes && ((cache && config->memory) || pages_bytes(m, n, cache) > room))
+		n = pages_that_fit(m, cache, room);
 	p.n_pages = (uint32_t)n;
 	p.pages = n * m->page_bytes;
 	p.other += mx_pages_bytes(p.n_pages, m->page_tokens, cache);
@@ -194,8 +217,12 @@ mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config
 			"the plan needs %.1f MiB beside the mapped weights, and this host (or its "
 			"cgroup) has %.1f MiB: lower memory or max_sequences",
 			(double)own / (1 << 20), (double)host / (1 << 20));
-	size_t full = n / per_sequence;
-	p.full_sequences = full < config->max_sequences ? (uint32_t)full : config->max_sequences;
 	*out = p;
 	return MX_OK;
+}
+
+uint32_t mx_memory_sequences(const struct mx_memory_plan *p, uint32_t tokens)
+{
+	uint32_t fit = p->n_pages / ((tokens - 1) / p->page_tokens + 1);
+	return fit < p->n_slots ? fit : p->n_slots;
 }

@@ -275,69 +275,84 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 static mx_status choose_page_tokens(struct resolver *r)
 {
 	struct mx_model *m = r->model;
-	uint64_t lcm = 1;
+	uint64_t lcm = 1, wanted = r->limits->max_context;
 	for (uint32_t b = 0; b < m->n_blocks; b++)
 		for (uint32_t i = 0; i < m->blocks[b].n_mixers; i++) {
-			uint32_t multiple = m->blocks[b].mixers[i].state.page_multiple;
-			if (multiple)
-				lcm = lcm / gcd(lcm, multiple) * multiple;
+			const struct mx_state_spec *state = &m->blocks[b].mixers[i].state;
+			if (state->bytes_per_token)
+				wanted = r->limits->page_tokens;
+			if (state->page_multiple)
+				lcm = lcm / gcd(lcm, state->page_multiple) * state->page_multiple;
 			if (lcm > 1 << 20)
 				return mx_fail(r->err, MX_E_UNSUPPORTED, "the mixers agree on no page size");
 		}
-	m->page_tokens = (uint32_t)((r->limits->page_tokens + lcm - 1) / lcm * lcm);
+	m->page_tokens = (uint32_t)((wanted + lcm - 1) / lcm * lcm);
 	return MX_OK;
 }
 
-static mx_status add_to_group(struct resolver *r, const struct mx_mixer_ops *ops)
+/* The group of that module, made if need be; NULL with *r->err filled. */
+static struct mx_model_group *group_of(struct resolver *r, const struct mx_mixer_ops *ops)
 {
 	struct mx_model *m = r->model;
 	for (uint32_t g = 0; g < m->n_groups; g++)
-		if (m->groups[g].ops == ops) {
-			m->groups[g].n++;
-			return MX_OK;
-		}
-	struct mx_model_group *groups = mx_arena_alloc(&m->arena, (m->n_groups + 1) * sizeof *groups);
-	if (!groups)
-		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
-	if (m->n_groups)
-		memcpy(groups, m->groups, m->n_groups * sizeof *groups);
-	groups[m->n_groups++] = (struct mx_model_group){.ops = ops, .n = 1};
-	m->groups = groups;
+		if (m->groups[g].ops == ops)
+			return &m->groups[g];
+	if (m->n_groups == MX_ENGINE_MAX_MIXERS) {
+		mx_fail(r->err, MX_E_UNSUPPORTED, "the model has more than %d kinds of mixers",
+		        MX_ENGINE_MAX_MIXERS);
+		return NULL;
+	}
+	struct mx_model_group *group = &m->groups[m->n_groups++];
+	group->ops = ops;
+	snprintf(group->use.name, sizeof group->use.name, "%s", ops->name);
+	return group;
+}
+
+/* Finds the mixer's place in pages, slots and snapshots. */
+static mx_status add_up(struct resolver *r, struct mx_model_mixer *x)
+{
+	struct mx_model *m = r->model;
+	size_t align = r->device->info.align;
+	if (x->state.bytes_per_token > SIZE_MAX / 2 / m->page_tokens - m->page_bytes)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "a page of this model is too large");
+	size_t page = mx_round_up(x->state.bytes_per_token * m->page_tokens, align);
+	size_t slot = mx_round_up(x->state.fixed_bytes, align);
+	size_t snapshot = mx_round_up(x->state.snapshot_bytes, align);
+	x->page_offset = m->page_bytes;
+	x->slot_offset = m->slot_bytes;
+	x->snapshot_offset = m->snapshot_bytes;
+	m->page_bytes += page;
+	m->slot_bytes += slot;
+	m->snapshot_bytes += snapshot;
+	m->input_scales |= x->in_scale != 1;
+	if (!(x->ops->caps & MX_MIXER_SHARE_PAGES) || x->state.fixed_bytes)
+		m->can_share = false;
+	if (x->state.fixed_bytes && !(x->ops->caps & MX_MIXER_SNAPSHOT && snapshot))
+		m->can_save = false;
+	if (x->state.scratch_bytes > m->mixer_scratch)
+		m->mixer_scratch = x->state.scratch_bytes;
+	struct mx_model_group *group = group_of(r, x->ops);
+	if (!group)
+		return MX_E_UNSUPPORTED;
+	group->n++;
+	group->use.layers++;
+	group->use.page_bytes += page;
+	group->use.slot_bytes += slot;
+	group->use.snapshot_bytes += snapshot;
 	return MX_OK;
 }
 
 static mx_status sum_up(struct resolver *r)
 {
 	struct mx_model *m = r->model;
-	size_t align = r->device->info.align;
 	mx_status st = choose_page_tokens(r);
-	bool can_save = true;
-	m->can_share = true;
+	m->can_share = m->can_save = true;
 	for (uint32_t b = 0; b < m->n_blocks && st == MX_OK; b++) {
 		m->parallel_mixers |= m->blocks[b].n_mixers > 1;
-		for (uint32_t i = 0; i < m->blocks[b].n_mixers && st == MX_OK; i++) {
-			struct mx_model_mixer *x = &m->blocks[b].mixers[i];
-			m->input_scales |= x->in_scale != 1;
-			if (!(x->ops->caps & MX_MIXER_SHARE_PAGES) || x->state.fixed_bytes)
-				m->can_share = false;
-			if (x->state.bytes_per_token > SIZE_MAX / 2 / m->page_tokens - m->page_bytes)
-				return mx_fail(r->err, MX_E_UNSUPPORTED, "a page of this model is too large");
-			x->page_offset = m->page_bytes;
-			m->page_bytes += mx_round_up(x->state.bytes_per_token * m->page_tokens, align);
-			x->slot_offset = m->slot_bytes;
-			m->slot_bytes += mx_round_up(x->state.fixed_bytes, align);
-			x->snapshot_offset = m->snapshot_bytes;
-			m->snapshot_bytes += mx_round_up(x->state.snapshot_bytes, align);
-			if (x->state.fixed_bytes &&
-			    (!(x->ops->caps & MX_MIXER_SNAPSHOT) || !x->state.snapshot_bytes))
-				can_save = false;
-			if (x->state.scratch_bytes > m->mixer_scratch)
-				m->mixer_scratch = x->state.scratch_bytes;
-			st = add_to_group(r, x->ops);
-		}
+		for (uint32_t i = 0; i < m->blocks[b].n_mixers && st == MX_OK; i++)
+			st = add_up(r, &m->blocks[b].mixers[i]);
 	}
-	if (!can_save)
-		m->snapshot_bytes = 0;
+	m->can_save &= m->slot_bytes > 0;
 	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
 		m->groups[g].instances =
 			mx_arena_alloc(&m->arena, m->groups[g].n * sizeof *m->groups[g].instances);

@@ -45,6 +45,7 @@ struct mx_model_block {
 /* Instances of one module, in layer order: commit and settle take them together. */
 struct mx_model_group {
 	const struct mx_mixer_ops *ops;
+	struct mx_engine_mixer use;  /* what they take together */
 	struct mx_mixer **instances; /* [n], filled when they are created */
 	uint32_t n;
 };
@@ -65,7 +66,7 @@ struct mx_model {
 	float *final_norm;
 	struct mx_model_block *blocks; /* of all layers, in order */
 	uint32_t n_blocks;
-	struct mx_model_group *groups;
+	struct mx_model_group groups[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_groups;
 
 	struct mx_model_vector *vectors;
@@ -73,19 +74,20 @@ struct mx_model {
 	const struct mx_tensor **matrices; /* for prefaulting */
 	size_t n_matrices, cap_matrices;
 
-	size_t mapped_bytes;  /* of all tensors in use */
-	size_t private_bytes; /* f32 copies of the vectors, with padding */
-	size_t page_bytes;    /* of one page, all layers, page_tokens tokens */
-	size_t slot_bytes;    /* of one slot */
-	size_t
-		snapshot_bytes; /* of a saved slot, all layers; 0 = there is none, or it cannot be saved */
-	size_t mixer_scratch; /* the largest of any mixer */
-	uint32_t page_tokens; /* as wanted, rounded up to what the mixers can do */
-	uint32_t max_cols;    /* widest input of any matrix */
-	uint32_t max_mlp;     /* widest feed-forward */
-	bool parallel_mixers; /* some block has more than one mixer */
-	bool input_scales;    /* some mixer's in_scale is not 1 */
-	bool can_share;       /* every mixer can share pages and none has a slot */
+	size_t mapped_bytes;   /* of all tensors in use */
+	size_t private_bytes;  /* f32 copies of the vectors, with padding */
+	size_t page_bytes;     /* of one page, all layers, page_tokens tokens */
+	size_t slot_bytes;     /* of one slot */
+	size_t snapshot_bytes; /* of a saved slot */
+	size_t mixer_scratch;  /* the largest of any mixer */
+	uint32_t page_tokens;  /* as wanted, rounded up to what the mixers can do; max_context if no
+	                        * mixer keeps anything in pages: then a sequence has one, of no bytes */
+	uint32_t max_cols;     /* widest input of any matrix */
+	uint32_t max_mlp;      /* widest feed-forward */
+	bool parallel_mixers;  /* some block has more than one mixer */
+	bool input_scales;     /* some mixer's in_scale is not 1 */
+	bool can_share;        /* every mixer can share pages and none has a slot */
+	bool can_save;         /* there is a slot, and every mixer that has part of it can save it */
 };
 
 /* What of the configuration shapes the model. */

@@ -77,6 +77,10 @@ mx_status mx_plan_parse(const char *config, size_t config_len, const char *gener
                         size_t generation_len, struct mx_plan **out, struct mx_err *err);
 void mx_plan_destroy(struct mx_plan *p); /* takes NULL */
 
+/* Which mixers run which layers, for people: "0-2 gla, 3 attention, 4-6 gla". Ends in "..." where
+ * that does not fit into cap (>= 8) bytes with the NUL. */
+void mx_plan_describe_layers(const struct mx_plan *p, char *text, size_t cap);
+
 /* Parameters of the "attention" mixer as the families above write them:
  *   heads, kv_heads, head_dim (INT), window (INT, 0 = none; a token sees itself and window - 1
  *   before it), scale (FLOAT, of q.k), bias (BOOL: q, k, v), o_bias (BOOL), qk_norm (BOOL),

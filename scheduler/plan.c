@@ -118,9 +118,22 @@ static uint32_t available_pages(const struct mx_sched *s)
 	return u.pages_free + u.pages_cached;
 }
 
+/* Running streams whose pages do not last to their end. (One page may hold a whole sequence: that
+ * of a model which keeps nothing in pages.) */
+static uint32_t growing_streams(const struct mx_sched *s)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < s->n_running; i++) {
+		const struct mx_req *r = s->running[i];
+		uint64_t pages = (r->n_tokens - 1) / s->info.page_tokens + 1;
+		n += pages * s->info.page_tokens < r->params.max_len;
+	}
+	return n;
+}
+
 /* Gives r a slot, what the prefix cache has of it, and pages for every token it has: a prompt is
- * begun only if it can be finished. Leaves a page for each running stream to grow into, or the
- * newcomer would soon be preempted again. MX_E_NOMEM: not now, nothing is held. */
+ * begun only if it can be finished. Leaves a page for each running stream that will need one, or
+ * the newcomer would soon be preempted again. MX_E_NOMEM: not now, nothing is held. */
 static mx_status enter(struct mx_sched *s, struct mx_req *r)
 {
 	mx_status st;
@@ -133,7 +146,7 @@ static mx_status enter(struct mx_sched *s, struct mx_req *r)
 	if (st != MX_OK)
 		return st;
 	st = s->ops->reserve(s->engine, r->seq, r->n_tokens);
-	if (st == MX_OK && s->n_running && available_pages(s) < s->n_running)
+	if (st == MX_OK && s->n_running && available_pages(s) < growing_streams(s))
 		st = MX_E_NOMEM;
 	if (st != MX_OK) {
 		s->ops->release(s->engine, r->seq);

@@ -47,7 +47,14 @@ static mx_status t_open(struct mx_engine *e, const int32_t *prompt, uint32_t n,
 
 static mx_status t_attach(struct mx_engine *e, struct mx_seq *s, uint32_t *out_computed)
 {
-	return CALL(e, attach)(INNER(e), s, out_computed);
+	struct test_engine *t = of(e);
+	if (t->slots && t->n_attached == t->slots)
+		return MX_E_NOMEM;
+	mx_status st = CALL(e, attach)(INNER(e), s, out_computed);
+	t->n_attached += st == MX_OK;
+	if (t->n_attached > t->max_attached)
+		t->max_attached = t->n_attached;
+	return st;
 }
 
 static mx_status t_reserve(struct mx_engine *e, struct mx_seq *s, uint32_t n_tokens)
@@ -57,6 +64,7 @@ static mx_status t_reserve(struct mx_engine *e, struct mx_seq *s, uint32_t n_tok
 
 static void t_release(struct mx_engine *e, struct mx_seq *s)
 {
+	of(e)->n_attached -= s->slot != MX_NO_SLOT;
 	CALL(e, release)(INNER(e), s);
 }
 
@@ -68,6 +76,7 @@ static void t_close(struct mx_engine *e, struct mx_seq *s)
 			t->open[i] = t->open[--t->n_open];
 			break;
 		}
+	t->n_attached -= s && s->slot != MX_NO_SLOT;
 	CALL(e, close)(INNER(e), s);
 }
 

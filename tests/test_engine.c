@@ -433,7 +433,7 @@ static void test_memory_is_as_planned(void **state)
 	assert_true(p.total - p.weights_mapped <= c.memory);
 	assert_true(p.total - p.weights_mapped > c.memory - p.page_bytes - 4096);
 	assert_int_equal(p.pages, p.n_pages * p.page_bytes);
-	assert_int_equal(p.full_sequences, 16);
+	assert_int_equal(mx_memory_sequences(&p, CONTEXT), 16);
 	size_t before = resident();
 	assert_int_equal(
 		mx_engine_load(l.plan, l.checkpoint, l.mixers, &c, NULL, NULL, &l.engine, &err), MX_OK);
@@ -483,11 +483,68 @@ static void test_too_little_memory_is_refused(void **state)
 	loaded_close(&l);
 }
 
+/* With more sequences than the memory has slots for, slots are as many as half of the room holds,
+ * and the engine lets in no more sequences than that. */
+static void test_slots_share_the_memory(void **state)
+{
+	(void)state;
+	struct loaded l;
+	struct mx_err err = {0};
+	struct mx_memory_plan p;
+	struct mx_engine_config c = loaded_config();
+	c.max_sequences = 1 << 18;
+	loaded_open(dirs[HYBRID], &l);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	assert_true(p.n_slots > 16 && p.n_slots < c.max_sequences);
+	assert_int_equal(p.slots, p.n_slots * p.slot_bytes);
+	size_t room = p.slots + p.pages;
+	assert_true(p.slots > room * 0.45 && p.slots < room * 0.55);
+	assert_true(p.total - p.weights_mapped <= c.memory);
+	assert_int_equal(p.n_mixers, 2);
+	assert_string_equal(p.mixers[0].name, "attention");
+	assert_string_equal(p.mixers[1].name, "ema");
+	assert_int_equal(p.mixers[0].page_bytes, p.page_bytes);
+	assert_int_equal(p.mixers[1].slot_bytes, p.slot_bytes);
+	uint32_t pages = (CONTEXT - 1) / p.page_tokens + 1;
+	assert_int_equal(mx_memory_sequences(&p, CONTEXT), p.n_pages / pages);
+	assert_true(mx_memory_sequences(&p, 1) <= p.n_slots);
+	loaded_close(&l);
+
+	struct mx_engine_info info;
+	struct mx_engine_usage u;
+	c.max_sequences = 3;
+	loaded_start(dirs[HYBRID], &c, &l);
+	struct mx_engine *e = l.engine;
+	e->ops->info(e, &info);
+	assert_int_equal(info.max_sequences, 3);
+	const struct mx_seq_params q = {.sampling = {.repetition_penalty = 1, .top_p = 1},
+	                                .max_len = 10,
+	                                .logprobs = -1,
+	                                .prompt_logprobs = -1};
+	struct mx_seq *s[4];
+	int32_t prompt[1] = {1};
+	uint32_t computed;
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(e->ops->open(e, prompt, 1, &q, &s[i]), MX_OK);
+		assert_int_equal(e->ops->attach(e, s[i], &computed), i < 3 ? MX_OK : MX_E_NOMEM);
+		e->ops->usage(e, &u);
+		assert_int_equal(u.slots_used, i < 3 ? i + 1 : 3);
+	}
+	e->ops->release(e, s[1]);
+	assert_int_equal(e->ops->attach(e, s[3], &computed), MX_OK);
+	for (uint32_t i = 0; i < 4; i++)
+		e->ops->close(e, s[i]);
+	e->ops->usage(e, &u);
+	assert_int_equal(u.slots_used, 0);
+	loaded_close(&l);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_memory_is_as_planned),
 		cmocka_unit_test(test_too_little_memory_is_refused),
+		cmocka_unit_test(test_slots_share_the_memory),
 		cmocka_unit_test(test_bad_requests_are_refused),
 		cmocka_unit_test(test_min_tokens_bans_stop_ids),
 		cmocka_unit_test(test_penalties_count_the_sequence),

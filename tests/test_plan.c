@@ -120,6 +120,26 @@ static void llama_has_the_expected_shape(void **state)
 	mx_plan_destroy(NULL);
 }
 
+static void layers_are_described_in_runs(void **state)
+{
+	(void)state;
+	char text[128];
+	struct mx_plan *p = plan_of("{}");
+	mx_plan_describe_layers(p, text, sizeof text);
+	assert_string_equal(text, "0-1 attention");
+	mx_plan_destroy(p);
+	p = plan_of("{\"model_type\":\"mixd\",\"num_hidden_layers\":\"-\",\"mixd_layers\":["
+	            "{\"mixer\":\"ema\"},{\"mixer\":\"ema\"},{\"mixer\":\"attention\"},"
+	            "{\"mixer\":\"ema\"}]}");
+	mx_plan_describe_layers(p, text, sizeof text);
+	assert_string_equal(text, "0-1 ema, 2 attention, 3 ema");
+	mx_plan_describe_layers(p, text, 24);
+	assert_string_equal(text, "0-1 ema, ...");
+	mx_plan_describe_layers(p, text, 8);
+	assert_string_equal(text, "...");
+	mx_plan_destroy(p);
+}
+
 static void families_differ_as_in_transformers(void **state)
 {
 	(void)state;
@@ -662,6 +682,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(llama_has_the_expected_shape),
+		cmocka_unit_test(layers_are_described_in_runs),
 		cmocka_unit_test(families_differ_as_in_transformers),
 		cmocka_unit_test(embeddings_may_be_tied_and_mlp_biased),
 		cmocka_unit_test(context_is_stretched_by_scaling),

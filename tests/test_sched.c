@@ -538,6 +538,52 @@ static void preemption_gives_identical_output(void **state)
 	finish(&f);
 }
 
+/* A model without state in pages: one page holds a sequence, and there are as many as slots. */
+static void a_page_a_sequence_admits_all(void **state)
+{
+	(void)state;
+	struct fixture f;
+	struct mx_fake_config recurrent = roomy;
+	recurrent.page_tokens = recurrent.max_context;
+	recurrent.n_pages = recurrent.max_sequences;
+	recurrent.prefix_cache = false;
+	start(&f, &recurrent);
+	test_engine_gate(f.engine);
+	for (int i = 0; i < 12; i++)
+		submit(&f, i, 3, 40);
+	test_engine_open(f.engine);
+	for (int i = 0; i < 12; i++) {
+		client_wait_done(&f.c[i]);
+		assert_reference(&f, i, 3, 40);
+		assert_int_equal(f.c[i].done.preemptions, 0);
+	}
+	assert_int_equal(f.engine->max_attached, recurrent.max_sequences);
+	finish(&f);
+}
+
+/* Fewer slots than sequences: requests wait for one, in order, and none is lost. */
+static void without_a_slot_a_request_waits(void **state)
+{
+	(void)state;
+	struct fixture f;
+	start(&f, &roomy);
+	f.engine->slots = 3;
+	test_engine_gate(f.engine);
+	for (int i = 0; i < 12; i++)
+		submit(&f, i, 20 + (uint32_t)i, 30 + 5 * (uint32_t)i);
+	test_engine_open(f.engine);
+	for (int i = 0; i < 12; i++) {
+		client_wait_done(&f.c[i]);
+		assert_reference(&f, i, 20 + (uint32_t)i, 30 + 5 * (uint32_t)i);
+		assert_int_equal(f.c[i].done.finish, MX_FINISH_LENGTH);
+		if (i)
+			assert_true(f.c[i].token_order > f.c[i - 1].token_order);
+	}
+	assert_int_equal(f.engine->max_attached, 3);
+	assert_int_equal(stats(&f).preemptions, 0);
+	finish(&f);
+}
+
 /* Every request may need the whole pool. If preempted requests could push each other out, this
  * would not end; the bound is what one after another would take, twice. */
 static void the_oldest_advances_in_every_step(void **state)
@@ -801,6 +847,8 @@ int main(void)
 		cmocka_unit_test(shared_prefixes_are_counted_as_cached),
 		cmocka_unit_test(a_prefix_is_shared_with_the_request_just_ahead),
 		cmocka_unit_test(preemption_gives_identical_output),
+		cmocka_unit_test(a_page_a_sequence_admits_all),
+		cmocka_unit_test(without_a_slot_a_request_waits),
 		cmocka_unit_test(the_oldest_advances_in_every_step),
 		cmocka_unit_test(cancelling_frees_memory_in_every_phase),
 		cmocka_unit_test(a_sink_may_cancel),

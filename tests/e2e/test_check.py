@@ -53,7 +53,7 @@ def edit(path, name, f):
 
 def test_the_bundled_model_passes():
     rc, text = run()
-    assert rc == 0 and "total" in text, text
+    assert rc == 0 and "total" in text and "room for 64 sequences of 2048 tokens" in text, text
 
 
 def test_more_layers_than_the_configuration_says():
