@@ -6,11 +6,11 @@ import shutil
 import subprocess
 import sys
 
-from harness import Mixd, Skip, main, server
+from harness import PATIENCE, Mixd, Skip, main, server
 
 
 def curl(s, path, *args):
-    r = subprocess.run(["curl", "-sS", "--max-time", "30", f"http://{s.host}:{s.port}{path}", *args],
+    r = subprocess.run(["curl", "-sS", "--max-time", str(PATIENCE), f"http://{s.host}:{s.port}{path}", *args],
                        capture_output=True, text=True)
     assert r.returncode == 0, r.stderr
     return r.stdout
@@ -31,7 +31,7 @@ def test_curl(s):
     assert "".join(json.loads(l)["choices"][0]["text"] for l in lines[:-1]) == whole
     # a large body makes curl ask before it sends
     big = json.dumps({"model": "demo", "prompt": "word " * 400000})
-    r = subprocess.run(["curl", "-sS", "--max-time", "30", "-H", "Expect: 100-continue",
+    r = subprocess.run(["curl", "-sS", "--max-time", str(PATIENCE), "-H", "Expect: 100-continue",
                         f"http://{s.host}:{s.port}/v1/completions", "--json", "@-"],
                        input=big, capture_output=True, text=True)
     assert json.loads(r.stdout)["error"]["code"] == "context_length_exceeded", r

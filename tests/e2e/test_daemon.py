@@ -6,10 +6,9 @@ import json
 import random
 import socket
 import sys
-import threading
 import time
 
-from harness import PATIENCE, Mixd, main, server
+from harness import PATIENCE, Mixd, Thread, main, server
 
 TEXTS = ["It was a dark and stormy night; the rain fell in torrents, except at occasional intervals",
          "The sea, the sea!", "Call me", "In the beginning of years, when the world was so new " * 4]
@@ -27,20 +26,14 @@ def test_bit_for_bit_in_any_company(s):
     assert all(lp["token_logprobs"][1] < 0 for _, lp in alone)
     # a second time the prefix comes from the cache
     assert [ask(s, t, cache_salt=f"alone{i}") for i, t in enumerate(TEXTS)] == alone
-    wrong = []
 
     def one(i):
         rng = random.Random(i)
         for k in range(3):
             n = rng.randrange(len(TEXTS))
-            if ask(s, TEXTS[n], cache_salt=f"{i}{k}") != alone[n]:
-                wrong.append((i, k, n))
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(12)]
-    for t in threads:
-        t.start()
-    for t in threads:
+            assert ask(s, TEXTS[n], cache_salt=f"{i}{k}") == alone[n], (i, k, n)
+    for t in [Thread(one, i) for i in range(12)]:
         t.join()
-    assert not wrong, wrong
 
 
 @server(Mixd)
@@ -64,26 +57,24 @@ def test_clients_that_leave_free_their_memory(s):
                   % len(body) + body)
         s.wait_metric("vllm:num_requests_running", 4)
         assert s.metric("vllm:kv_cache_usage_perc") > 0
-        start = time.monotonic()
         c.close()
         s.wait_metric("vllm:num_requests_running", 0)
-        assert time.monotonic() - start < PATIENCE / 4
         s.wait_metric("vllm:kv_cache_usage_perc", 0)
+    assert s.metric("mixd_requests_cancelled_total") == 8
 
 
 @server(Mixd)
 def test_health_beside_long_prompts(s):
-    threads = [threading.Thread(target=s.complete, kwargs=dict(
-        prompt=[random.randrange(300, 4000) for _ in range(1200)], max_tokens=2))
-        for _ in range(4)]
-    for t in threads:
-        t.start()
+    threads = [Thread(s.complete, prompt=[random.randrange(300, 4000) for _ in range(1200)],
+                      max_tokens=2) for _ in range(4)]
     slowest = 0
     while any(t.is_alive() for t in threads):
         for path in ("/health", "/metrics"):
             start = time.monotonic()
             assert s.get(path)[0] == 200
             slowest = max(slowest, time.monotonic() - start)
+    for t in threads:
+        t.join()
     assert slowest < PATIENCE / 10, slowest
 
 

@@ -7,6 +7,7 @@ The service manager's side is played here: a datagram socket for NOTIFY_SOCKET, 
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,16 +26,10 @@ MIXD = os.path.join(BUILD, "mixd")
 SLOW = 5 if os.environ.get("MIXD_TEST_SLOW") else 1
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Manager:
     """Starts mixd as a service manager would and collects what it is told."""
 
-    def __init__(self, tmp, watchdog_us=0, listen=None, drain_s=20):
+    def __init__(self, tmp, watchdog_us=0, listen=None, drain_s=60 * SLOW):
         self.tmp = tmp
         self.messages = []
         self.streams = []
@@ -42,7 +37,7 @@ class Manager:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.sock.bind(os.path.join(tmp, "notify"))
         threading.Thread(target=self.listen, daemon=True).start()
-        self.port = listen.getsockname()[1] if listen else free_port()
+        self.known_port = listen.getsockname()[1] if listen else None
         self.drain_s = drain_s
         self.config = os.path.join(tmp, "mixd.yaml")
         self.write_config(aliases=["first"], level="info")
@@ -70,7 +65,7 @@ class Manager:
 
     def write_config(self, aliases, level, faulty=False):
         with open(self.config, "w") as f:
-            f.write(f"http: {{ listen: '127.0.0.1:{self.port}' }}\n"
+            f.write(f"http: {{ listen: '127.0.0.1:0' }}\n"
                     f"log: {{ level: {level} }}\n"
                     f"shutdown: {{ drain_s: {self.drain_s} }}\n"
                     f"models: [{{ name: demo, path: {TOP}/models/demo, aliases: {json.dumps(aliases)} }}]\n"
@@ -90,7 +85,7 @@ class Manager:
         with self.cond:
             return [line for _, line in self.messages]
 
-    def wait_for(self, line, times=1, seconds=20):
+    def wait_for(self, line, times=1, seconds=60):
         deadline = time.monotonic() + seconds * SLOW
         with self.cond:
             while True:
@@ -107,8 +102,17 @@ class Manager:
         with open(self.log.name) as f:
             return f.read()
 
+    @property
+    def port(self):
+        """Where it listens: the passed socket, or what the log says once it is ready."""
+        if not self.known_port:
+            found = re.search(r"listening on 127\.0\.0\.1:(\d+)", self.logged())
+            assert found, self.logged()
+            self.known_port = int(found[1])
+        return self.known_port
+
     def request(self, method, path, body=None):
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30 * SLOW)
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60 * SLOW)
         c.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
         r = c.getresponse()
         answer = r.status, r.read()
@@ -136,7 +140,7 @@ class Manager:
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            code = self.process.wait(20 * SLOW)
+            code = self.process.wait(60 * SLOW)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
@@ -158,14 +162,14 @@ class ServiceManager(unittest.TestCase):
         return m
 
     def test_ready_after_load_then_watchdog(self):
-        m = self.start(watchdog_us=800_000)
+        m = self.start(watchdog_us=3_000_000)  # fed four times as often
         m.wait_for("READY=1")
         self.assertEqual(m.request("GET", "/readyz")[0], 200)
         self.assertTrue(any(line.startswith("STATUS=") for line in m.lines()))
         m.wait_for("WATCHDOG=1", times=4)
         with m.cond:
             fed = [t for t, line in m.messages if line == "WATCHDOG=1"]
-        self.assertLess(max(b - a for a, b in zip(fed, fed[1:])), 0.8 * SLOW)
+        self.assertLess(max(b - a for a, b in zip(fed, fed[1:])), 3)
 
     def test_reload_takes_aliases_and_log_level(self):
         m = self.start()
@@ -190,18 +194,18 @@ class ServiceManager(unittest.TestCase):
     def test_drain_ends_streams_properly(self):
         m = self.start()
         m.wait_for("READY=1")
-        r = m.stream(max_tokens=400)
+        r = m.stream(max_tokens=400 // SLOW)
         m.process.send_signal(signal.SIGTERM)
         m.wait_for("STOPPING=1")
         rest = r.read().decode()
         self.assertIn('"finish_reason":"length"', rest.replace(" ", ""))
         self.assertTrue(rest.endswith("data: [DONE]\n\n"), rest[-200:])
-        self.assertEqual(m.process.wait(20 * SLOW), 0)
+        self.assertEqual(m.process.wait(60 * SLOW), 0)
         with self.assertRaises(OSError):
             m.request("GET", "/health")
 
     def test_second_signal_ends_at_once_with_an_error_event(self):
-        m = self.start(drain_s=60)
+        m = self.start()
         m.wait_for("READY=1")
         streams = [m.stream(max_tokens=2000) for _ in range(8)]
         m.process.send_signal(signal.SIGTERM)
@@ -209,8 +213,8 @@ class ServiceManager(unittest.TestCase):
         began = time.monotonic()
         m.process.send_signal(signal.SIGTERM)
         ends = [r.read().decode() for r in streams]
-        m.process.wait(20 * SLOW)
-        self.assertLess(time.monotonic() - began, 3 * SLOW)
+        m.process.wait(60 * SLOW)
+        self.assertLess(time.monotonic() - began, 20 * SLOW)  # not when the drain would end
         for text in ends:
             self.assertTrue(text.endswith("data: [DONE]\n\n"), text[-300:])
             self.assertIn('"error"', text)
@@ -223,7 +227,7 @@ class ServiceManager(unittest.TestCase):
         for r in streams:
             text = r.read().decode()
             self.assertTrue(text.endswith("data: [DONE]\n\n"), text[-300:])
-        self.assertEqual(m.process.wait(20 * SLOW), 0)
+        self.assertEqual(m.process.wait(60 * SLOW), 0)
 
     def test_passed_socket(self):
         with socket.socket() as s:
@@ -255,7 +259,7 @@ class ServiceManager(unittest.TestCase):
         env = dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers", ".libs"))
         for args in ([], ["--check"]):
             r = subprocess.run([MIXD, "--config", path, *args], env=env, capture_output=True,
-                               text=True, timeout=30 * SLOW)
+                               text=True, timeout=60 * SLOW)
             self.assertEqual(r.returncode, 1)
             errors = [line for line in r.stderr.splitlines() if " error " in line]
             self.assertEqual(len(errors), 1, r.stderr)
