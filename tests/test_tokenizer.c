@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "model/tokenizer.h"
 
 static const char *const families[] = {
@@ -547,6 +547,14 @@ static void test_nesting(void **state)
 
 /* --- texts and patterns made to hurt ----------------------------------------------------- */
 
+/* Computing time: a busy machine makes nothing longer. */
+static double seconds(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 /* Time for a long text of one repeated string: a loose bound that quadratic work would break by
  * far. */
 static void check_fast(const char *family, const char *unit)
@@ -555,11 +563,11 @@ static void check_fast(const char *family, const char *unit)
 	struct mx_buf text = {0};
 	while (text.len < (size_t)256 << 10)
 		mx_buf_puts(&text, unit);
-	uint64_t start = mx_now_ns();
+	double start = seconds();
 	struct mx_tokens ids = encode(t, mx_buf_str(&text), text.len, true);
 	struct mx_buf back = {0};
 	assert_int_equal(mx_tokenizer_decode(t, ids.ids, ids.n, true, &back), MX_OK);
-	double s = (double)(mx_now_ns() - start) / MX_NS_PER_S;
+	double s = seconds() - start;
 	if (s > 30)
 		fail_msg("%s: a long text of \"%s\" took %.1f s", family, unit, s);
 	mx_buf_free(&back);
@@ -603,13 +611,13 @@ static void test_hostile_regex(void **state)
 		struct mx_tokenizer *t = parse(json, NULL);
 		struct mx_tokens ids = {0};
 		struct mx_err err = {0};
-		uint64_t start = mx_now_ns();
+		double start = seconds();
 		mx_status st = mx_tokenizer_encode(t, mx_buf_str(&text), text.len, true, 0, &ids, &err);
 		if (st != MX_OK && st != MX_E_LIMIT)
 			fail_msg("%s: %s", regexes[i], err.text);
 		if (st == MX_E_LIMIT)
 			assert_non_null(strstr(err.text, "regex"));
-		assert_true(mx_now_ns() - start < 60 * MX_NS_PER_S);
+		assert_true(seconds() - start < 60);
 		mx_tokens_free(&ids);
 		mx_tokenizer_destroy(t);
 	}
