@@ -22,15 +22,13 @@ static void add_float(struct mx_params *p, const char *name, double v)
 	*next(p) = (struct mx_param){.name = name, .type = MX_PARAM_FLOAT, .f = v};
 }
 
-struct heads {
-	int64_t heads, kv_heads, dim;
-};
-
 static mx_status read_heads(const struct mx_plan_build *b, const struct mx_scope *scope,
-                            struct heads *out)
+                            struct mx_attention_shape *out)
 {
 	const struct mx_family *f = b->family;
-	struct heads h = {0};
+	struct {
+		int64_t heads, kv_heads, dim;
+	} h = {0};
 	int64_t def;
 	mx_status s =
 		mx_scope_need_int(scope, "num_attention_heads", 1, MX_PLAN_MAX_HEADS, &h.heads, b->err);
@@ -62,7 +60,9 @@ static mx_status read_heads(const struct mx_plan_build *b, const struct mx_scope
 	s = mx_scope_int(scope, "head_dim", 1, MX_PLAN_MAX_HEAD_DIM, def, &h.dim, b->err);
 	if (s)
 		return s;
-	*out = h;
+	out->heads = (uint32_t)h.heads;
+	out->kv_heads = (uint32_t)h.kv_heads;
+	out->dim = (uint32_t)h.dim;
 	return MX_OK;
 }
 
@@ -97,43 +97,47 @@ static void add_rope(struct mx_params *p, const struct mx_plan_build *b,
 	add_int(p, "rope_max_position", MX_PARAM_INT, b->max_position);
 }
 
-mx_status mx_attention_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
-                                   struct mx_params *out, struct mx_rope_config *out_rope)
+mx_status mx_attention_params(const struct mx_plan_build *b, const struct mx_attention_shape *shape,
+                              const struct mx_rope_config *rope, struct mx_params *out)
 {
-	struct heads h = {0};
-	bool qkv_bias = false, o_bias = false, qk_norm = b->family->qk_norm;
-	double scale = 0;
-	mx_status s = read_heads(b, scope, &h);
-	if (!s)
-		s = read_biases(b, scope, &qkv_bias, &o_bias);
-	if (!s)
-		s = mx_rope_config_read(b, scope, (uint32_t)h.dim, out_rope);
-	if (s)
-		return s;
-	scale = 1 / sqrt((double)h.dim);
-	if (b->family->own) {
-		s = mx_scope_bool(scope, "qk_norm", false, &qk_norm, b->err);
-		if (!s)
-			s = mx_scope_float(scope, "attention_multiplier", 1e-9, 1e9, scale, &scale, b->err);
-		if (s)
-			return s;
-	}
-
 	struct mx_params p = {.items = mx_arena_alloc(b->arena, MAX_PARAMS * sizeof(struct mx_param))};
 	if (!p.items)
 		return mx_plan_no_memory(b);
 	add_int(&p, "window", MX_PARAM_INT, 0);
-	add_int(&p, "heads", MX_PARAM_INT, h.heads);
-	add_int(&p, "kv_heads", MX_PARAM_INT, h.kv_heads);
-	add_int(&p, "head_dim", MX_PARAM_INT, h.dim);
-	add_float(&p, "scale", scale);
-	add_int(&p, "bias", MX_PARAM_BOOL, qkv_bias);
-	add_int(&p, "o_bias", MX_PARAM_BOOL, o_bias);
-	add_int(&p, "qk_norm", MX_PARAM_BOOL, qk_norm);
+	add_int(&p, "heads", MX_PARAM_INT, shape->heads);
+	add_int(&p, "kv_heads", MX_PARAM_INT, shape->kv_heads);
+	add_int(&p, "head_dim", MX_PARAM_INT, shape->dim);
+	add_float(&p, "scale", shape->scale);
+	add_int(&p, "bias", MX_PARAM_BOOL, shape->bias);
+	add_int(&p, "o_bias", MX_PARAM_BOOL, shape->o_bias);
+	add_int(&p, "qk_norm", MX_PARAM_BOOL, shape->qk_norm);
 	add_float(&p, "norm_eps", b->plan->norm_eps);
-	add_rope(&p, b, out_rope);
+	add_rope(&p, b, rope);
 	*out = p;
 	return MX_OK;
+}
+
+mx_status mx_attention_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                   struct mx_params *out, struct mx_rope_config *out_rope)
+{
+	struct mx_attention_shape shape = {.qk_norm = b->family->qk_norm};
+	mx_status s = read_heads(b, scope, &shape);
+	if (!s)
+		s = read_biases(b, scope, &shape.bias, &shape.o_bias);
+	if (!s)
+		s = mx_rope_config_read(b, scope, shape.dim, out_rope);
+	if (s)
+		return s;
+	shape.scale = 1 / sqrt((double)shape.dim);
+	if (b->family->own) {
+		s = mx_scope_bool(scope, "qk_norm", false, &shape.qk_norm, b->err);
+		if (!s)
+			s = mx_scope_float(scope, "attention_multiplier", 1e-9, 1e9, shape.scale, &shape.scale,
+			                   b->err);
+		if (s)
+			return s;
+	}
+	return mx_attention_params(b, &shape, out_rope, out);
 }
 
 mx_status mx_attention_config_window(const struct mx_plan_build *b, const struct mx_params *params,

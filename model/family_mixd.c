@@ -37,8 +37,8 @@ static mx_status numbers(const struct mx_plan_build *b, const json_t *list, stru
 	return MX_OK;
 }
 
-static mx_status param(const struct mx_plan_build *b, const char *key, const json_t *v,
-                       const char *path, struct mx_param *out)
+mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, const json_t *v,
+                               const char *path, struct mx_param *out)
 {
 	struct mx_param p = {.name = mx_arena_strndup(b->arena, key, strlen(key))};
 	if (!p.name)
@@ -86,7 +86,7 @@ static mx_status verbatim(const struct mx_plan_build *b, const json_t *entry, co
 	{
 		if (!strcmp(key, "mixer") || json_is_null(v))
 			continue;
-		mx_status s = param(b, key, v, path, &items[n++]);
+		mx_status s = mx_param_config_read(b, key, v, path, &items[n++]);
 		if (s)
 			return s;
 	}

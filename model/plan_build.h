@@ -95,12 +95,29 @@ mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_sco
 mx_status mx_attention_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                    struct mx_params *out, struct mx_rope_config *out_rope);
 
+/* What a family knows of one attention layer. */
+struct mx_attention_shape {
+	uint32_t heads, kv_heads, dim;
+	double scale; /* of q.k */
+	bool bias;    /* of q, k and v */
+	bool o_bias, qk_norm;
+};
+
+/* The same parameters from a shape; norm_eps is the plan's. */
+mx_status mx_attention_params(const struct mx_plan_build *b, const struct mx_attention_shape *shape,
+                              const struct mx_rope_config *rope, struct mx_params *out);
+
 /* Copies `params` with another window; shares everything else. */
 mx_status mx_attention_config_window(const struct mx_plan_build *b, const struct mx_params *params,
                                      int64_t window, struct mx_params *out);
 
 /* sliding_window of that scope: 0 = none. The key's absence gives the family's default. */
 mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t *out);
+
+/* One key of a mixer as it stands: boolean, number, string or list of numbers. `where` goes before
+ * the key in messages. */
+mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, const json_t *v,
+                               const char *where, struct mx_param *out);
 
 /* A gated feed-forward. */
 struct mx_mlp_spec {
