@@ -65,6 +65,8 @@ struct mx_engine_usage {
 	uint32_t slots_used;                  /* attached sequences */
 	uint64_t prefix_queries, prefix_hits; /* tokens looked up and found */
 	uint64_t prefix_evictions;            /* cached pages dropped to make room */
+	uint32_t snapshots_used;              /* blocks that hold a saved state */
+	uint64_t snapshot_saves, snapshot_evictions;
 };
 
 /* How to draw tokens and what to report; copied by open. */
