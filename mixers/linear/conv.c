@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The short depthwise causal convolution. The slot is a ring of raw inputs, the
+ * one of position p at p % cap: the `width` last tokens, one more than the next
+ * output needs (mixers/mixer.h, load), and a draft. A task is LIN_COLS channels
+ * of all spans.
+ */
+#include <string.h>
+
+#include "mixers/linear/linear_kernels.h"
+
+#define ROWS 16 /* rows of a pass: they stay in the first cache for all vectors of the block */
+
+struct conv_run {
+	const struct mx_lin_kernels *kernels;
+	const struct mx_conv_spec *s;
+	const struct mx_step *step;
+	unsigned char *slot_base;
+	size_t slot_stride;
+	const float *weight, *bias, *x;
+	size_t ldx;
+	float *y;
+	size_t ldy;
+};
+
+struct conv_snapshot {
+	uint32_t pos; /* tokens saved; after 64 bytes come the inputs of the last `width` in order */
+};
+
+static uint32_t cap_of(const struct mx_conv_spec *s)
+{
+	return s->width + s->max_draft;
+}
+
+static size_t row_bytes(const struct mx_conv_spec *s)
+{
+	return lin_align((size_t)s->channels * sizeof(float));
+}
+
+size_t mx_conv_slot_bytes(const struct mx_conv_spec *s)
+{
+	return cap_of(s) * row_bytes(s);
+}
+
+size_t mx_conv_snapshot_bytes(const struct mx_conv_spec *s)
+{
+	return lin_align(sizeof(struct conv_snapshot)) + s->width * row_bytes(s);
+}
+
+static float *ring(const struct mx_conv_spec *s, const unsigned char *slot, uint32_t pos)
+{
+	return (float *)(slot + pos % cap_of(s) * row_bytes(s));
+}
+
+/* Channels c .. c + width - 1 of a span; w [taps][LIN_COLS]. */
+static void conv_span(const struct conv_run *run, const struct mx_span *span, uint32_t c,
+                      uint32_t width, const float *w)
+{
+	const struct mx_conv_spec *s = run->s;
+	unsigned char *slot = run->slot_base + span->slot * run->slot_stride;
+	uint32_t keep = span->kind == MX_SPAN_DRAFT || span->n < s->width ? span->n : s->width;
+	float past[8 * LIN_COLS] = {0};
+
+	for (uint32_t i = 1; i < s->width; i++)
+		if (span->pos >= i)
+			memcpy(past + (s->width - 1 - i) * LIN_COLS, ring(s, slot, span->pos - i) + c,
+			       width * sizeof(float));
+	for (uint32_t t = 0; t < span->n; t += ROWS) {
+		uint32_t n = span->n - t < ROWS ? span->n - t : ROWS;
+		const float *x = run->x + (span->row + t) * run->ldx + c;
+		for (uint32_t i = 0; i < n; i++) /* before y takes the place of x */
+			if (t + i >= span->n - keep)
+				memcpy(ring(s, slot, span->pos + t + i) + c, x + i * run->ldx,
+				       width * sizeof(float));
+		run->kernels->conv(n, width, s->width, w, run->bias ? run->bias + c : NULL, s->silu, past,
+		                   x, run->ldx, run->y + (span->row + t) * run->ldy + c, run->ldy);
+	}
+}
+
+static void conv_task(void *arg, size_t task, unsigned worker)
+{
+	const struct conv_run *run = arg;
+	uint32_t taps = run->s->width, c = (uint32_t)task * LIN_COLS, left = run->s->channels - c;
+	uint32_t width = left < LIN_COLS ? left : LIN_COLS;
+	float w[8 * LIN_COLS] = {0};
+
+	(void)worker;
+	for (uint32_t i = 0; i < taps; i++)
+		for (uint32_t j = 0; j < width; j++)
+			w[i * LIN_COLS + j] = run->weight[(size_t)(c + j) * taps + i];
+	for (uint32_t i = 0; i < run->step->n_spans; i++)
+		conv_span(run, &run->step->spans[i], c, width, w);
+}
+
+void mx_conv_forward(const struct mx_lin_kernels *k, struct mx_device *d,
+                     const struct mx_conv_spec *s, const struct mx_step *step,
+                     unsigned char *slot_base, size_t slot_stride, const float *weight,
+                     const float *bias, const float *x, size_t ldx, float *y, size_t ldy)
+{
+	struct conv_run run = {k, s, step, slot_base, slot_stride, weight, bias, x, ldx, y, ldy};
+	d->ops->parallel(d, (s->channels + LIN_COLS - 1) / LIN_COLS, conv_task, &run);
+}
+
+void mx_conv_save(const struct mx_conv_spec *s, const void *slot, uint32_t pos, void *out)
+{
+	size_t row = row_bytes(s), head = lin_align(sizeof(struct conv_snapshot));
+	memset(out, 0, mx_conv_snapshot_bytes(s));
+	((struct conv_snapshot *)out)->pos = pos;
+	for (uint32_t i = 0; i < s->width && i < pos; i++)
+		memcpy((unsigned char *)out + head + (s->width - 1 - i) * row, ring(s, slot, pos - 1 - i),
+		       s->channels * sizeof(float));
+}
+
+void mx_conv_load(const struct mx_conv_spec *s, void *slot, uint32_t pos, const void *in)
+{
+	size_t row = row_bytes(s), head = lin_align(sizeof(struct conv_snapshot));
+	uint32_t saved = ((const struct conv_snapshot *)in)->pos;
+	(void)pos;
+	for (uint32_t i = 0; i < s->width && i < saved; i++)
+		memcpy(ring(s, slot, saved - 1 - i),
+		       (const unsigned char *)in + head + (s->width - 1 - i) * row, row);
+}

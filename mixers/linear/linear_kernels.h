@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernel table of the recurrent mixers' core: one per instruction set,
+ * complete at every level. README.md has the formulas.
+ *
+ * What a kernel computes for a row, a column or an element depends on that one
+ * alone: not on how many there are in the call, nor on which.
+ */
+#ifndef MX_MIXERS_LINEAR_KERNELS_H
+#define MX_MIXERS_LINEAR_KERNELS_H
+
+#include "mixers/linear/linear.h"
+
+#define LIN_COLS 64 /* columns of a block of S: with k_dim = 128 it is 32 KiB, the first cache */
+#define LIN_PAD  16 /* rows of k_dim and v_dim elements are padded to this with zeros */
+
+/* A chunk of one head: where its tokens 0 .. MX_LIN_CHUNK - 1 are. Rows of tokens that are not
+ * known yet may be read but never matter. */
+struct lin_chunk {
+	uint32_t k_dim, ldk;          /* ldk: padded */
+	bool vector;                  /* a has k_dim factors, not one */
+	const float *k[MX_LIN_CHUNK]; /* [ldk] */
+	const float *a[MX_LIN_CHUNK]; /* [ldk] or [1] */
+	float *u[MX_LIN_CHUNK];       /* [ldv] */
+};
+
+struct mx_lin_kernels {
+	const char *name;
+
+	/* Around the other calls: numbers too small for a normal float become 0 meanwhile, since
+	 * products of factors pass through them and they are slow. */
+	unsigned (*begin)(void);
+	void (*end)(unsigned state);
+
+	/* For rows r0 .. r1 - 1 of the chunk with x[r], [ldk]: s[r][j] = x_r, decayed from token r down
+	 * to j, times k_j, and w[r] = x_r decayed by all tokens up to r. `past`: only for j < r (x is
+	 * k_r, for the delta rule), else j <= r (x is q_r). s [MX_LIN_CHUNK][MX_LIN_CHUNK],
+	 * w [MX_LIN_CHUNK][ldk]. */
+	void (*scores)(const struct lin_chunk *c, const float *x, uint32_t r0, uint32_t r1, bool past,
+	               float *s, float *w);
+
+	/* k[j] = k_j decayed by the tokens after it in the chunk, [MX_LIN_CHUNK][ldk]; d[k] = product
+	 * of all factors, [ldk]. */
+	void (*keys)(const struct lin_chunk *c, float *k, float *d);
+
+	/* t[i] = S^T w[i] for i < n. S [k_dim][width], w [n][ldw], t [n][LIN_COLS]. */
+	void (*read)(uint32_t k_dim, uint32_t n, const float *w, size_t ldw, const float *S,
+	             uint32_t width, float *t);
+
+	/* u_r = beta_r (v_r - t_r - sum of s[r][j] u_j, j < r) in order of r: columns col .. col +
+	 * width
+	 * - 1 of u and of v [MX_LIN_CHUNK][ldv]. t is that of row r0 first. */
+	void (*delta)(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t col, uint32_t width,
+	              const float *s, const float *t, const float *v, size_t ldv, const float *beta);
+
+	/* t_r += sum of s[r][j] u_j, j <= r. */
+	void (*merge)(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t col, uint32_t width,
+	              const float *s, float *t);
+
+	/* to = d S + sum of k[j] u_j^T over the whole chunk; to may be S. */
+	void (*fold)(const struct lin_chunk *c, const float *k, const float *d, uint32_t col,
+	             uint32_t width, const float *S, float *to);
+
+	/* MX_LIN_CHANNEL: n times h = a h + v, each written to y unless that is NULL. */
+	void (*scan)(uint32_t n, uint32_t width, const float *a, size_t lda, const float *v, size_t ldv,
+	             float *h, float *y, size_t ldy);
+
+	/* y[t] = act(bias + sum of w[i] x[t - taps + 1 + i]) for t < n; before x[0] comes `past`, its
+	 * taps - 1 rows, oldest first, of LIN_COLS; width <= LIN_COLS; w [taps][LIN_COLS]. On return
+	 * `past` has the last rows. y may be x. */
+	void (*conv)(uint32_t n, uint32_t width, uint32_t taps, const float *w, const float *bias,
+	             bool silu, float *past, const float *x, size_t ldx, float *y, size_t ldy);
+
+	/* One row each; see linear.h. */
+	void (*norm)(const struct mx_lin_norm *n, const float *gate, float *y);
+	void (*l2norm)(uint32_t heads, uint32_t dim, float eps, float scale, float *x);
+	void (*map)(enum mx_lin_map f, size_t n, float *x);
+};
+
+extern const struct mx_lin_kernels lin_portable, lin_avx2, lin_avx512;
+
+static inline uint32_t lin_pad(uint32_t n)
+{
+	return (n + LIN_PAD - 1) / LIN_PAD * LIN_PAD;
+}
+
+static inline size_t lin_align(size_t bytes)
+{
+	return (bytes + 63) & ~(size_t)63;
+}
+
+#endif

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The short convolution, norms and functions of elements over vectors of MX_W
+ * floats, at the instruction set of the including file. The last, incomplete
+ * vector goes through the same arithmetic as the others, padded.
+ */
+#include <math.h>
+
+#include "device/cpu/vec.h"
+#include "mixers/linear/linear_kernels.h"
+
+MX_INLINE vf load_some(const float *p, size_t n, float fill)
+{
+	return n >= MX_W ? vf_load(p) : vf_load_part(p, n, fill);
+}
+
+MX_INLINE void store_some(float *p, vf v, size_t n)
+{
+	if (n >= MX_W)
+		vf_store(p, v);
+	else
+		vf_store_part(p, v, n);
+}
+
+MX_INLINE vf absolute(vf x)
+{
+	return (vf)((vi)x & 0x7fffffff);
+}
+
+/*
+ * log(1 + t) for 0 <= t <= 1, to about 2 units in the last place: 1 + t or its
+ * half is 1 + f with -0.3 < f < 0.42, exactly, and the polynomial for log(1 + f)
+ * is that of logf in the Cephes library (Moshier).
+ */
+MX_INLINE vf log1p_unit(vf t)
+{
+	vi half = t > 0.41421356f;
+	vf f = vf_select(half, (t - 1.0f) * 0.5f, t), z = f * f, p = vf_set(7.0376836292e-2f);
+	p = vf_fma(p, f, vf_set(-1.1514610310e-1f));
+	p = vf_fma(p, f, vf_set(1.1676998740e-1f));
+	p = vf_fma(p, f, vf_set(-1.2420140846e-1f));
+	p = vf_fma(p, f, vf_set(1.4249322787e-1f));
+	p = vf_fma(p, f, vf_set(-1.6668057665e-1f));
+	p = vf_fma(p, f, vf_set(2.0000714765e-1f));
+	p = vf_fma(p, f, vf_set(-2.4999993993e-1f));
+	p = vf_fma(p, f, vf_set(3.3333331174e-1f));
+	p = p * f * z;
+	/* ln 2 in two parts, the small one first */
+	p = vf_select(half, p - 2.12194440e-4f, p);
+	p = f + vf_fma(z, vf_set(-0.5f), p);
+	return vf_select(half, p + 0.693359375f, p);
+}
+
+MX_INLINE vf sigmoid(vf x)
+{
+	return 1.0f / (1.0f + vf_exp(-x));
+}
+
+MX_INLINE vf silu(vf x)
+{
+	return x / (1.0f + vf_exp(-x));
+}
+
+/* log(1 + exp(x)) */
+MX_INLINE vf softplus(vf x)
+{
+	return vf_select(x > 0.0f, x, vf_set(0)) + log1p_unit(vf_exp(-absolute(x)));
+}
+
+MX_INLINE vf apply(const enum mx_lin_map f, vf x)
+{
+	switch (f) {
+	case MX_LIN_SIGMOID: return sigmoid(x);
+	case MX_LIN_SILU: return silu(x);
+	case MX_LIN_SOFTPLUS: return softplus(x);
+	case MX_LIN_EXP: return vf_exp(x);
+	default: return -softplus(-x);
+	}
+}
+
+MX_INLINE void map_as(const enum mx_lin_map f, size_t n, float *x)
+{
+	for (size_t i = 0; i < n; i += MX_W)
+		store_some(x + i, apply(f, load_some(x + i, n - i, 0)), n - i);
+}
+
+static void map(enum mx_lin_map f, size_t n, float *x)
+{
+	switch (f) {
+	case MX_LIN_SIGMOID: map_as(MX_LIN_SIGMOID, n, x); break;
+	case MX_LIN_SILU: map_as(MX_LIN_SILU, n, x); break;
+	case MX_LIN_SOFTPLUS: map_as(MX_LIN_SOFTPLUS, n, x); break;
+	case MX_LIN_EXP: map_as(MX_LIN_EXP, n, x); break;
+	case MX_LIN_LOGSIGMOID: map_as(MX_LIN_LOGSIGMOID, n, x); break;
+	}
+}
+
+/* Element i in lane i % (2 * MX_W). */
+MX_INLINE float square_sum(const float *x, size_t n)
+{
+	vf a = {0}, b = {0};
+	for (size_t i = 0; i < n; i += 2 * MX_W) {
+		vf v = load_some(x + i, n - i, 0);
+		a = vf_fma(v, v, a);
+		if (i + MX_W < n) {
+			v = load_some(x + i + MX_W, n - i - MX_W, 0);
+			b = vf_fma(v, v, b);
+		}
+	}
+	return vf_sum(a + b);
+}
+
+static void l2norm(uint32_t heads, uint32_t dim, float eps, float scale, float *x)
+{
+	for (uint32_t h = 0; h < heads; h++, x += dim) {
+		vf factor = vf_set(scale / sqrtf(square_sum(x, dim) + eps));
+		for (uint32_t i = 0; i < dim; i += MX_W)
+			store_some(x + i, load_some(x + i, dim - i, 0) * factor, dim - i);
+	}
+}
+
+MX_INLINE vf gated(vf y, enum mx_lin_gate g, const float *gate, size_t n)
+{
+	if (g == MX_LIN_GATE_NONE)
+		return y;
+	vf x = load_some(gate, n, 0);
+	return y * (g == MX_LIN_GATE_SILU ? silu(x) : sigmoid(x));
+}
+
+static void norm(const struct mx_lin_norm *n, const float *gate, float *y)
+{
+	const float *weight = n->weight;
+	enum mx_lin_gate before = n->gate_first ? n->gate : MX_LIN_GATE_NONE;
+	enum mx_lin_gate after = n->gate_first ? MX_LIN_GATE_NONE : n->gate;
+	size_t dim = n->dim;
+
+	for (uint32_t g = 0; g < n->groups; g++, y += dim) {
+		for (size_t i = 0; before && i < dim; i += MX_W)
+			store_some(y + i, gated(load_some(y + i, dim - i, 0), before, gate + i, dim - i),
+			           dim - i);
+		vf factor = vf_set(1.0f / sqrtf(square_sum(y, dim) / (float)dim + n->eps));
+		for (size_t i = 0; i < dim; i += MX_W) {
+			vf v = load_some(y + i, dim - i, 0) * factor;
+			if (weight)
+				v *= load_some(weight + i, dim - i, 0);
+			store_some(y + i, after ? gated(v, after, gate + i, dim - i) : v, dim - i);
+		}
+		if (gate)
+			gate += dim;
+		if (weight && n->weight_per_group)
+			weight += dim;
+	}
+}
+
+/* A vector of channels: the taps and the inputs that they see stay in registers. */
+MX_INLINE void conv_vec(uint32_t n, size_t lanes, const uint32_t taps, const float *w, vf bias,
+                        bool act, float *past, const float *x, size_t ldx, float *y, size_t ldy)
+{
+	vf tap[8], seen[8];
+	for (uint32_t i = 0; i < taps; i++)
+		tap[i] = vf_load(w + i * LIN_COLS);
+	for (uint32_t i = 0; i + 1 < taps; i++)
+		seen[i] = vf_load(past + i * LIN_COLS);
+	for (uint32_t t = 0; t < n; t++) {
+		seen[taps - 1] = load_some(x + t * ldx, lanes, 0);
+		vf sum = bias;
+		for (uint32_t i = 0; i < taps; i++)
+			sum = vf_fma(tap[i], seen[i], sum);
+		store_some(y + t * ldy, act ? silu(sum) : sum, lanes);
+		for (uint32_t i = 0; i + 1 < taps; i++)
+			seen[i] = seen[i + 1];
+	}
+	for (uint32_t i = 0; i + 1 < taps; i++)
+		vf_store(past + i * LIN_COLS, seen[i]);
+}
+
+static void conv(uint32_t n, uint32_t width, uint32_t taps, const float *w, const float *bias,
+                 bool act, float *past, const float *x, size_t ldx, float *y, size_t ldy)
+{
+	for (uint32_t i = 0; i < width; i += MX_W) {
+		size_t lanes = width - i;
+		vf b = bias ? load_some(bias + i, lanes, 0) : (vf){0};
+		if (taps == 4) /* nearly all models */
+			conv_vec(n, lanes, 4, w + i, b, act, past + i, x + i, ldx, y + i, ldy);
+		else
+			conv_vec(n, lanes, taps, w + i, b, act, past + i, x + i, ldx, y + i, ldy);
+	}
+}
+
+/* The table of this level, from both bodies. */
+#define LIN_TABLE(level)                                                                           \
+	const struct mx_lin_kernels lin_##level = {                                                    \
+		.name = #level,                                                                            \
+		.begin = lin_begin,                                                                        \
+		.end = lin_end,                                                                            \
+		.scores = scores,                                                                          \
+		.keys = keys,                                                                              \
+		.read = read_state,                                                                        \
+		.delta = delta,                                                                            \
+		.merge = merge,                                                                            \
+		.fold = fold,                                                                              \
+		.scan = scan,                                                                              \
+		.conv = conv,                                                                              \
+		.norm = norm,                                                                              \
+		.l2norm = l2norm,                                                                          \
+		.map = map,                                                                                \
+	};
