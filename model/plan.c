@@ -15,8 +15,21 @@
 #define MAX_ARENA  (64u << 20)
 
 static const struct mx_family *const families[] = {
-	&mx_family_llama, &mx_family_mistral, &mx_family_qwen2,
-	&mx_family_qwen3, &mx_family_mamba2,  &mx_family_mixd,
+	&mx_family_llama,
+	&mx_family_mistral,
+	&mx_family_qwen2,
+	&mx_family_qwen3,
+	&mx_family_mamba2,
+	&mx_family_mixd,
+	/* flash-linear-attention */
+	&mx_family_delta_net,
+	&mx_family_gated_deltanet,
+	&mx_family_gla,
+	&mx_family_hgrn,
+	&mx_family_hgrn2,
+	&mx_family_kda,
+	&mx_family_linear_attn,
+	&mx_family_retnet,
 };
 #define N_FAMILIES (sizeof families / sizeof *families)
 

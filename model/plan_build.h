@@ -63,6 +63,9 @@ extern const struct mx_tensor_names mx_llama_names;
 
 extern const struct mx_family mx_family_llama, mx_family_mistral, mx_family_qwen2, mx_family_qwen3,
 	mx_family_mamba2, mx_family_mixd;
+/* flash-linear-attention */
+extern const struct mx_family mx_family_delta_net, mx_family_gated_deltanet, mx_family_gla,
+	mx_family_hgrn, mx_family_hgrn2, mx_family_kda, mx_family_linear_attn, mx_family_retnet;
 
 /* Configs of mamba_ssm's own models, which have no model_type. */
 extern const struct mx_family mx_family_mamba2_raw;

@@ -316,6 +316,188 @@ static void flash_linear_attention_has_its_own_keys(void **state)
 	check_refused(fla, cases, sizeof cases / sizeof *cases);
 }
 
+/* ---- flash-linear-attention's own models ---- */
+
+/* As fla-hub/gla-1.3B-100B has it, smaller. */
+static const char gla[] =
+	"{\"architectures\":[\"GLAForCausalLM\"],\"model_type\":\"gla\",\"attn_mode\":\"chunk\","
+	"\"bos_token_id\":1,\"clamp_min\":null,\"conv_size\":4,\"elementwise_affine\":true,"
+	"\"eos_token_id\":2,\"expand_k\":0.5,\"expand_v\":1,\"fuse_cross_entropy\":true,"
+	"\"fuse_norm\":true,\"hidden_act\":\"swish\",\"hidden_ratio\":4,\"hidden_size\":64,"
+	"\"intermediate_size\":null,\"max_position_embeddings\":2048,\"norm_eps\":1e-5,"
+	"\"num_heads\":4,\"num_hidden_layers\":3,\"share_conv_kernel\":false,"
+	"\"tie_word_embeddings\":false,\"use_gk\":true,\"use_gv\":false,\"use_output_gate\":true,"
+	"\"use_short_conv\":false,\"vocab_size\":100}";
+
+static void fla_layers_are_a_mixer_and_a_feed_forward(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(gla, "{}");
+	assert_string_equal(p->family, "gla");
+	assert_int_equal(p->n_layers, 3);
+	assert_int_equal(p->max_context, 2048);
+	assert_true(p->norm_eps == 1e-5f);
+	assert_string_equal(p->embed, "model.embeddings.weight");
+	assert_string_equal(p->lm_head, "lm_head.weight");
+	assert_string_equal(p->final_norm, "model.norm.weight");
+
+	const struct mx_plan_layer *l = &p->layers[2];
+	assert_int_equal(l->n_blocks, 2);
+	assert_string_equal(l->blocks[0].norm, "model.layers.2.attn_norm.weight");
+	assert_int_equal(l->blocks[0].n_mixers, 1);
+	assert_string_equal(l->blocks[0].mixers[0].mixer, "gla");
+	assert_string_equal(l->blocks[0].mixers[0].prefix, "model.layers.2.attn.");
+	assert_string_equal(l->blocks[1].norm, "model.layers.2.mlp_norm.weight");
+	assert_string_equal(l->blocks[1].mlp.gate, "model.layers.2.mlp.gate_proj.weight");
+	assert_int_equal(l->blocks[1].mlp.width, 256); /* 64 * 4 * 2/3 = 170, up to 256 */
+	assert_false(l->blocks[1].mlp.bias);
+
+	const struct mx_params *q = params_of(p, 0);
+	assert_string_equal(mx_param_string(q, "variant", ""), "gla");
+	assert_int_equal(get_int(p, "num_heads"), 4);
+	assert_int_equal(get_int(p, "use_output_gate"), 1);
+	assert_true(mx_param_float(q, "expand_k", 0) == 0.5);
+	assert_true(mx_param_float(q, "norm_eps", 0) == 1e-5);
+	assert_null(mx_param_find(q, "clamp_min"));
+	assert_null(mx_param_find(q, "attn_mode"));
+	assert_null(mx_param_find(q, "vocab_size"));
+	mx_plan_destroy(p);
+
+	p = plan_of(gla, "{\"tie_word_embeddings\":true,\"intermediate_size\":96}");
+	assert_string_equal(p->lm_head, "model.embeddings.weight");
+	assert_int_equal(p->layers[0].blocks[1].mlp.width, 96);
+	mx_plan_destroy(p);
+}
+
+static void fla_feed_forwards_have_a_rule(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *changes;
+		uint32_t width;
+	} cases[] = {
+		{"{\"hidden_size\":2048}", 5632}, /* gla-1.3B */
+		{"{\"hidden_size\":2048,\"hidden_ratio\":\"-\"}", 5632},
+		{"{\"hidden_size\":2048,\"hidden_ratio\":3}", 4096}, /* exactly */
+		{"{\"model_type\":\"retnet\",\"hidden_size\":2048,\"hidden_ratio\":\"-\"}", 2816},
+		{"{\"model_type\":\"retnet\",\"hidden_size\":2048,\"hidden_ratio\":null}", 5632},
+		{"{\"model_type\":\"retnet\",\"hidden_size\":2048,\"hidden_ratio\":2}", 2816},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct mx_plan *p = plan_of(gla, cases[i].changes);
+		if (p->layers[0].blocks[1].mlp.width != cases[i].width)
+			fail_msg("%s: %u, not %u", cases[i].changes, p->layers[0].blocks[1].mlp.width,
+			         cases[i].width);
+		mx_plan_destroy(p);
+	}
+}
+
+static void fla_model_types_are_variants(void **state)
+{
+	(void)state;
+	static const char *const types[] = {"delta_net", "gated_deltanet", "gla",   "hgrn", "hgrn2",
+	                                    "kda",       "linear_attn",    "retnet"};
+	for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+		char changes[256];
+		snprintf(changes, sizeof changes,
+		         "{\"model_type\":\"%s\",\"lower_bound\":-5,\"qk_norm\":\"sum\","
+		         "\"norm_feature_map\":true}",
+		         types[i]);
+		struct mx_plan *p = plan_of(gla, changes);
+		const struct mx_params *q = params_of(p, 1);
+		assert_string_equal(p->family, types[i]);
+		assert_string_equal(mx_param_string(q, "variant", ""), types[i]);
+		assert_string_equal(mx_param_string(q, "qk_norm", ""), "sum");
+		assert_int_equal(mx_param_int(q, "lower_bound", 0), -5);
+		assert_int_equal(mx_param_int(q, "norm_feature_map", 0), 1);
+		/* HGRN2's output norm does not get it. */
+		assert_int_equal(!mx_param_find(q, "norm_eps"), !strcmp(types[i], "hgrn2"));
+		mx_plan_destroy(p);
+	}
+}
+
+static void fla_layers_may_be_attention(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(
+		gla, "{\"attn\":{\"layers\":[1],\"num_heads\":4,\"num_kv_heads\":2,\"qkv_bias\":true,"
+			 "\"window_size\":48,\"rope_theta\":5000.0}}");
+	assert_string_equal(p->layers[0].blocks[0].mixers[0].mixer, "gla");
+	assert_string_equal(p->layers[2].blocks[0].mixers[0].mixer, "gla");
+	assert_string_equal(p->layers[1].blocks[0].mixers[0].mixer, "attention");
+	assert_string_equal(p->layers[1].blocks[0].mixers[0].prefix, "model.layers.1.attn.");
+	const struct mx_params *q = params_of(p, 1);
+	assert_int_equal(mx_param_int(q, "heads", 0), 4);
+	assert_int_equal(mx_param_int(q, "kv_heads", 0), 2);
+	assert_int_equal(mx_param_int(q, "head_dim", 0), 16);
+	assert_int_equal(mx_param_int(q, "window", 0), 48);
+	assert_int_equal(mx_param_int(q, "bias", 0), 1);
+	assert_int_equal(mx_param_int(q, "o_bias", 1), 0);
+	assert_int_equal(mx_param_int(q, "qk_norm", 1), 0);
+	assert_true(mx_param_float(q, "scale", 0) == 0.25);
+	assert_string_equal(mx_param_string(q, "rope", ""), "default");
+	assert_true(mx_param_float(q, "rope_theta", 0) == 5000);
+	assert_int_equal(mx_param_int(q, "rope_dim", 0), 16);
+	assert_int_equal(mx_param_find(q, "rope_inv_freq")->n, 8);
+	mx_plan_destroy(p);
+
+	/* Several kinds; what a window_size of the top level would mean, nobody says. */
+	p = plan_of(gla, "{\"window_size\":3,\"attn\":[{\"layers\":[0],\"num_heads\":8},"
+	                 "{\"layers\":[2],\"num_heads\":2,\"num_kv_heads\":null,"
+	                 "\"window_size\":null}]}");
+	assert_int_equal(mx_param_int(params_of(p, 0), "heads", 0), 8);
+	assert_int_equal(mx_param_int(params_of(p, 0), "kv_heads", 0), 8);
+	assert_int_equal(mx_param_int(params_of(p, 0), "bias", 1), 0);
+	assert_string_equal(p->layers[1].blocks[0].mixers[0].mixer, "gla");
+	assert_int_equal(mx_param_int(params_of(p, 2), "heads", 0), 2);
+	assert_int_equal(mx_param_int(params_of(p, 2), "window", 1), 0);
+	assert_true(mx_param_float(params_of(p, 2), "rope_theta", 0) == 10000);
+	mx_plan_destroy(p);
+
+	p = plan_of(gla, "{\"attn\":null}");
+	assert_string_equal(p->layers[1].blocks[0].mixers[0].mixer, "gla");
+	mx_plan_destroy(p);
+}
+
+static void fla_broken_configs_are_refused(void **state)
+{
+	(void)state;
+	static const struct refused cases[] = {
+		{"{\"num_hidden_layers\":\"-\"}", MX_E_INVALID, "num_hidden_layers: is missing"},
+		{"{\"hidden_act\":\"powlu\"}", MX_E_UNSUPPORTED, "hidden_act: 'powlu' is not silu"},
+		{"{\"attnres_block_size\":2}", MX_E_UNSUPPORTED, "attnres_block_size: attention over"},
+		{"{\"norm_first\":true}", MX_E_UNSUPPORTED, "norm_first: true is not supported"},
+		{"{\"share_conv_kernel\":true}", MX_E_UNSUPPORTED, "share_conv_kernel: true is not"},
+		{"{\"norm_eps\":2}", MX_E_RANGE, "norm_eps: 2 is outside"},
+		{"{\"hidden_ratio\":0}", MX_E_RANGE, "hidden_ratio: 0 is outside"},
+		{"{\"hidden_size\":1048576,\"hidden_ratio\":1000}", MX_E_RANGE,
+	     "hidden_ratio: 1000 makes a feed-forward"},
+		{"{\"num_heads\":{}}", MX_E_INVALID, "num_heads: must be a boolean, a number"},
+		{"{\"attn\":7}", MX_E_INVALID, "attn: must be an object"},
+		{"{\"attn\":[7]}", MX_E_INVALID, "attn[0]: must be an object"},
+		{"{\"attn\":{}}", MX_E_INVALID, "attn.num_heads: is missing"},
+		{"{\"attn\":{\"num_heads\":4}}", MX_E_INVALID, "attn.layers: must be a list"},
+		{"{\"attn\":{\"num_heads\":4,\"layers\":[3]}}", MX_E_RANGE,
+	     "attn.layers[0]: must be a layer, 0 to 2"},
+		{"{\"attn\":{\"num_heads\":4,\"layers\":[0,-1]}}", MX_E_RANGE, "attn.layers[1]: must be"},
+		{"{\"attn\":{\"num_heads\":4,\"layers\":[1.5]}}", MX_E_RANGE, "attn.layers[0]: must be"},
+		{"{\"attn\":[{\"num_heads\":4,\"layers\":[0]},{\"num_heads\":2,\"layers\":[0]}]}",
+	     MX_E_INVALID, "attn[1].layers[0]: layer 0 is listed twice"},
+		{"{\"attn\":{\"num_heads\":5,\"layers\":[]}}", MX_E_RANGE,
+	     "attn.num_heads: hidden_size 64 in 5 heads"},
+		{"{\"attn\":{\"num_heads\":4,\"num_kv_heads\":3,\"layers\":[]}}", MX_E_RANGE,
+	     "attn.num_kv_heads: 3 does not divide"},
+		{"{\"attn\":{\"num_heads\":4,\"window_size\":0,\"layers\":[]}}", MX_E_RANGE,
+	     "attn.window_size: 0 is outside"},
+		{"{\"attn\":{\"num_heads\":4,\"qkv_bias\":1,\"layers\":[]}}", MX_E_INVALID,
+	     "attn.qkv_bias: must be true or false"},
+		{"{\"attn\":{\"num_heads\":4,\"rope_theta\":0,\"layers\":[]}}", MX_E_RANGE,
+	     "attn.rope_theta: 0 is outside"},
+		{"{\"attn\":{\"num_heads\":64,\"layers\":[]}}", MX_E_RANGE, "head_dim: rope over 1"},
+	};
+	check_refused(gla, cases, sizeof cases / sizeof *cases);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -325,6 +507,11 @@ int main(void)
 		cmocka_unit_test(mamba_ssm_configs_are_recognised),
 		cmocka_unit_test(mamba_ssm_models_of_other_layers_are_refused),
 		cmocka_unit_test(flash_linear_attention_has_its_own_keys),
+		cmocka_unit_test(fla_layers_are_a_mixer_and_a_feed_forward),
+		cmocka_unit_test(fla_feed_forwards_have_a_rule),
+		cmocka_unit_test(fla_model_types_are_variants),
+		cmocka_unit_test(fla_layers_may_be_attention),
+		cmocka_unit_test(fla_broken_configs_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
