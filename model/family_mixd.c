@@ -1,19 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * model_type "mixd": our own format for models of any mixers. Embeddings, norms
- * and feed-forward are Llama's; `mixd_layers` says of each layer which mixer it
- * runs and with what parameters:
- *
- *     "mixd_layers": [{"mixer": "attention", "num_attention_heads": 4},
- *                     {"mixer": "ema", "decay": 0.9}]
- *
- * An attention entry may hold any of the keys that Llama's config has for
- * attention, and sliding_window, qk_norm, partial_rotary_factor and
- * attention_multiplier; what it leaves out comes from the top level. The keys
- * of any other entry go to the mixer as they stand: booleans, integers,
- * numbers, strings, and lists of numbers. Tensors of a layer's mixer are under
- * model.layers.N.mixer. The context is max_position_embeddings as it stands:
- * what a layer's rope is stretched to does not change it.
+ * model_type "mixd": our own format for models of any mixers. `mixd_layers` says
+ * of each layer which mixers it runs, with what parameters, and which
+ * feed-forward. docs/model-format.md describes it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -71,7 +60,18 @@ mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, c
 	return MX_OK;
 }
 
-/* The entry's keys as they stand; null ones are left out. */
+/* Keys of an entry that are not its mixer's. */
+static bool is_reserved(const char *key)
+{
+	static const char *const reserved[] = {"mixer",          "mixers",   "mlp",
+	                                       "residual_scale", "in_scale", "out_scale"};
+	for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
+		if (!strcmp(key, reserved[i]))
+			return true;
+	return false;
+}
+
+/* The mixer's keys as they stand; null ones are left out. */
 static mx_status verbatim(const struct mx_plan_build *b, const json_t *entry, const char *path,
                           struct mx_params *out)
 {
@@ -84,7 +84,7 @@ static mx_status verbatim(const struct mx_plan_build *b, const json_t *entry, co
 		return mx_plan_no_memory(b);
 	json_object_foreach((json_t *)entry, key, v)
 	{
-		if (!strcmp(key, "mixer") || json_is_null(v))
+		if (is_reserved(key) || json_is_null(v))
 			continue;
 		mx_status s = mx_param_config_read(b, key, v, path, &items[n++]);
 		if (s)
@@ -109,25 +109,137 @@ static mx_status attention(const struct mx_plan_build *b, const json_t *entry, c
 	return s;
 }
 
-static mx_status layer(const struct mx_plan_build *b, const json_t *entry, uint32_t i,
-                       const struct mx_mlp_spec *mlp, struct mx_plan_layer *out)
+/* A multiplier, 1 if it is not there. */
+static mx_status scale(const struct mx_plan_build *b, const struct mx_scope *scope, const char *key,
+                       float *out)
 {
-	char path[40];
-	struct mx_plan_mixer m = {.prefix = "mixer.", .in_scale = 1, .out_scale = 1};
-	const struct mx_layer_spec spec = {
-		.index = i, .mixers = &m, .n_mixers = 1, .mlp = mlp, .residual_scale = 1};
-	snprintf(path, sizeof path, "mixd_layers[%u].", i);
-	if (!json_is_object(entry))
-		return mx_fail(b->err, MX_E_INVALID, "mixd_layers[%u]: must be an object", i);
-	const char *mixer = json_string_value(json_object_get(entry, "mixer"));
-	if (!mixer || !*mixer)
+	double v = 1;
+	mx_status s = mx_scope_float(scope, key, -1e6, 1e6, 1, &v, b->err);
+	if (!s)
+		*out = (float)v;
+	return s;
+}
+
+/* One mixer. `prefix` is that of its tensors, under the layer. */
+static mx_status mixer(const struct mx_plan_build *b, const json_t *entry, const char *path,
+                       const char *prefix, struct mx_plan_mixer *out)
+{
+	const struct mx_scope own = {.where = path, .inner = entry};
+	const char *name = json_string_value(json_object_get(entry, "mixer"));
+	if (!name || !*name)
 		return mx_fail(b->err, MX_E_INVALID, "%smixer: must be the name of a mixer", path);
-	mx_status s = !strcmp(mixer, "attention") ? attention(b, entry, path, &m.params)
-	                                          : verbatim(b, entry, path, &m.params);
+	mx_status s = !strcmp(name, "attention") ? attention(b, entry, path, &out->params)
+	                                         : verbatim(b, entry, path, &out->params);
+	if (!s)
+		s = scale(b, &own, "in_scale", &out->in_scale);
+	if (!s)
+		s = scale(b, &own, "out_scale", &out->out_scale);
 	if (s)
 		return s;
-	m.mixer = mx_arena_strndup(b->arena, mixer, strlen(mixer));
-	return m.mixer ? mx_plan_layer_fill(b, &spec, out) : mx_plan_no_memory(b);
+	out->mixer = mx_arena_strndup(b->arena, name, strlen(name));
+	out->prefix = mx_arena_strndup(b->arena, prefix, strlen(prefix));
+	return out->mixer && out->prefix ? MX_OK : mx_plan_no_memory(b);
+}
+
+/* The mixers of a layer: "mixers", or the entry itself is one. */
+static mx_status mixers(const struct mx_plan_build *b, const json_t *entry, uint32_t index,
+                        struct mx_plan_mixer *out, uint32_t *out_n)
+{
+	const json_t *list = json_object_get(entry, "mixers");
+	size_t n = json_array_size(list);
+	char path[64], prefix[32];
+	*out_n = 1;
+	snprintf(path, sizeof path, "mixd_layers[%u].", index);
+	if (!list || json_is_null(list))
+		return mixer(b, entry, path, "mixer.", out);
+	if (json_object_get(entry, "mixer"))
+		return mx_fail(b->err, MX_E_INVALID, "%smixers: stands beside \"mixer\"", path);
+	if (!n || n > MX_PLAN_MAX_MIXERS)
+		return mx_fail(b->err, MX_E_INVALID, "%smixers: must be a list of 1 to %d objects", path,
+		               MX_PLAN_MAX_MIXERS);
+	*out_n = (uint32_t)n;
+	mx_status s = MX_OK;
+	for (size_t i = 0; !s && i < n; i++) {
+		snprintf(path, sizeof path, "mixd_layers[%u].mixers[%zu].", index, i);
+		snprintf(prefix, sizeof prefix, "mixers.%zu.", i);
+		s = mixer(b, json_array_get(list, i), path, prefix, &out[i]);
+	}
+	return s;
+}
+
+static mx_status experts(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t n,
+                         struct mx_mlp_spec *out)
+{
+	int64_t chosen = 0, width = 0, shared = 0;
+	bool normalize = false, bias = false;
+	mx_status s = mx_scope_need_int(scope, "num_experts_per_tok", 1, n, &chosen, b->err);
+	if (!s)
+		s = mx_scope_need_int(scope, "moe_intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4, &width,
+		                      b->err);
+	if (!s)
+		s = mx_scope_int(scope, "shared_expert_intermediate_size", 0, MX_PLAN_MAX_WIDTH * 4, 0,
+		                 &shared, b->err);
+	if (!s)
+		s = mx_scope_bool(scope, "norm_topk_prob", false, &normalize, b->err);
+	if (!s)
+		s = mx_scope_bool(scope, "mlp_bias", false, &bias, b->err);
+	if (!s && bias)
+		s = mx_fail(b->err, MX_E_UNSUPPORTED, "%smlp_bias: experts have none", scope->where);
+	if (!s)
+		*out = (struct mx_mlp_spec){.width = (uint32_t)shared,
+		                            .experts = (uint32_t)n,
+		                            .chosen = (uint32_t)chosen,
+		                            .expert_width = (uint32_t)width,
+		                            .normalize = normalize};
+	return s;
+}
+
+/* The entry's "mlp": false, or an object of keys that override the top level's. */
+static mx_status feed_forward(const struct mx_plan_build *b, const json_t *entry, uint32_t index,
+                              struct mx_mlp_spec *out, bool *out_has)
+{
+	const json_t *v = json_object_get(entry, "mlp");
+	char path[40];
+	struct mx_scope scope = {.where = "", .outer = b->config};
+	int64_t n = 0;
+	*out_has = !json_is_false(v);
+	if (!*out_has)
+		return MX_OK;
+	snprintf(path, sizeof path, "mixd_layers[%u].mlp", index);
+	if (json_is_object(v)) {
+		strcat(path, ".");
+		scope.where = path;
+		scope.inner = v;
+	} else if (v && !json_is_true(v) && !json_is_null(v)) {
+		return mx_fail(b->err, MX_E_INVALID, "%s: must be false, true or an object", path);
+	}
+	mx_status s = mx_scope_int(&scope, "num_experts", 0, MX_PLAN_MAX_EXPERTS, 0, &n, b->err);
+	if (s)
+		return s;
+	return n ? experts(b, &scope, n, out) : mx_mlp_config_read(b, &scope, out);
+}
+
+static mx_status layer(const struct mx_plan_build *b, const json_t *entry, uint32_t i,
+                       struct mx_plan_layer *out)
+{
+	char path[40];
+	struct mx_plan_mixer m[MX_PLAN_MAX_MIXERS];
+	struct mx_mlp_spec mlp = {0};
+	struct mx_layer_spec spec = {.index = i, .mixers = m};
+	bool has_mlp = false;
+	snprintf(path, sizeof path, "mixd_layers[%u].", i);
+	const struct mx_scope scope = {.where = path, .inner = entry, .outer = b->config};
+	if (!json_is_object(entry))
+		return mx_fail(b->err, MX_E_INVALID, "mixd_layers[%u]: must be an object", i);
+	mx_status s = mixers(b, entry, i, m, &spec.n_mixers);
+	if (!s)
+		s = scale(b, &scope, "residual_scale", &spec.residual_scale);
+	if (!s)
+		s = feed_forward(b, entry, i, &mlp, &has_mlp);
+	if (s)
+		return s;
+	spec.mlp = has_mlp ? &mlp : NULL;
+	return mx_plan_layer_fill(b, &spec, out);
 }
 
 static mx_status mixd_layers(struct mx_plan_build *b)
@@ -135,7 +247,6 @@ static mx_status mixd_layers(struct mx_plan_build *b)
 	const struct mx_scope scope = {.where = "", .outer = b->config};
 	const json_t *list = mx_scope_get(&scope, "mixd_layers");
 	struct mx_plan_layer *layers = NULL;
-	struct mx_mlp_spec mlp = {0};
 	int64_t n = 0;
 
 	if (!json_is_array(list) || json_array_size(list) == 0 ||
@@ -151,11 +262,13 @@ static mx_status mixd_layers(struct mx_plan_build *b)
 		return mx_fail(b->err, MX_E_INVALID,
 		               "mixd_layers: has %u entries for num_hidden_layers %lld", count,
 		               (long long)n);
-	s = mx_mlp_config_read(b, &scope, &mlp);
+	s = mx_plan_layers_alloc(b, count, &layers);
 	if (!s)
-		s = mx_plan_layers_alloc(b, count, &layers);
+		s = scale(b, &scope, "embedding_scale", &b->plan->embed_scale);
+	if (!s)
+		s = scale(b, &scope, "logit_scale", &b->plan->logit_scale);
 	for (uint32_t i = 0; !s && i < count; i++)
-		s = layer(b, json_array_get(list, i), i, &mlp, &layers[i]);
+		s = layer(b, json_array_get(list, i), i, &layers[i]);
 	if (!s)
 		b->plan->max_context = (uint32_t)b->max_position;
 	return s;

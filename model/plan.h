@@ -4,9 +4,9 @@
  *
  * A family (llama, mistral, qwen2, ..., mixd) is one translation from
  * config.json to this. A layer is a list of blocks run in order; a block is a
- * norm, one or more mixers side by side on the normed input or a feed-forward,
- * and a scaled residual add. So hybrids, layers with two mixers in parallel and
- * per-layer multipliers need no new shape.
+ * norm, one or more mixers side by side on the normed input or a feed-forward
+ * (dense or of experts), and a scaled residual add. So hybrids, layers with two
+ * mixers in parallel and per-layer multipliers need no new shape.
  *
  * The plan is plain data in one arena: no device, no tensors' contents.
  */
@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "mixers/mixer.h"
 
-enum mx_block_kind { MX_BLOCK_MIXER, MX_BLOCK_MLP };
+enum mx_block_kind { MX_BLOCK_MIXER, MX_BLOCK_MLP, MX_BLOCK_EXPERTS };
 
 /* One mixer of a block. */
 struct mx_plan_mixer {
@@ -34,13 +34,28 @@ struct mx_plan_mlp {
 	uint32_t width; /* intermediate size */
 };
 
+/* Mixture of experts. A router gives each token a softmax over the experts; the token's output is
+ * the sum of the `chosen` likeliest experts', times their probabilities. */
+struct mx_plan_experts {
+	const char *router; /* full name; [n, width of the model] */
+	const char
+		*prefix; /* of the experts' weights, before the number: "model.layers.0.mlp.experts." */
+	uint32_t n, chosen, width; /* width: intermediate size of an expert */
+	bool normalize;            /* the probabilities of the chosen are scaled to sum 1 */
+	/* Full name; optional tensor [1, width of the model]: the shared expert's output is multiplied
+	 * by the sigmoid of this. */
+	const char *shared_gate;
+};
+
 struct mx_plan_block {
 	enum mx_block_kind kind;
 	const char *norm;                   /* full tensor name of the RMSNorm before it */
 	float residual_scale;               /* h += residual_scale * block(norm(h)) */
 	const struct mx_plan_mixer *mixers; /* MX_BLOCK_MIXER: outputs are summed */
 	uint32_t n_mixers;
-	struct mx_plan_mlp mlp; /* MX_BLOCK_MLP */
+	struct mx_plan_mlp
+		mlp; /* MX_BLOCK_MLP; of MX_BLOCK_EXPERTS the shared expert, width 0 = none */
+	struct mx_plan_experts experts; /* MX_BLOCK_EXPERTS */
 };
 
 struct mx_plan_layer {

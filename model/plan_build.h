@@ -15,6 +15,8 @@
 #define MX_PLAN_MAX_VOCAB    (1 << 24)
 #define MX_PLAN_MAX_HEADS    (1 << 16)
 #define MX_PLAN_MAX_HEAD_DIM 1024
+#define MX_PLAN_MAX_MIXERS   8 /* of a layer */
+#define MX_PLAN_MAX_EXPERTS  4096
 #define MX_PLAN_MAX_POSITION (1 << 30)
 
 /* Which layers look back only sliding_window tokens. */
@@ -122,10 +124,12 @@ mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *s
 mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, const json_t *v,
                                const char *where, struct mx_param *out);
 
-/* A gated feed-forward. */
+/* A gated feed-forward, or experts with names as Qwen's have them. */
 struct mx_mlp_spec {
-	uint32_t width; /* intermediate size */
+	uint32_t width; /* intermediate size; with experts the shared one's, 0 = none */
 	bool bias;
+	uint32_t experts, chosen, expert_width; /* experts 0 = dense */
+	bool normalize;
 };
 
 /* A layer as a family describes it: mixers side by side, then a feed-forward. */

@@ -299,6 +299,62 @@ static void dynamic_keeps_what_its_formula_needs(void **state)
 
 /* ---- our own format ---- */
 
+static void mixd_layers_have_multipliers_and_feed_forwards_of_their_own(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(
+		"{\"model_type\":\"mixd\",\"num_hidden_layers\":\"-\",\"embedding_scale\":12,"
+		"\"logit_scale\":0.25,\"residual_scale\":0.5,\"mlp_bias\":true,"
+		"\"moe_intermediate_size\":7,\"mixd_layers\":["
+		"{\"mixers\":[{\"mixer\":\"ema\",\"in_scale\":2,\"x\":1},"
+		"{\"mixer\":\"attention\",\"out_scale\":3}],\"mlp\":false},"
+		"{\"mixer\":\"ema\",\"out_scale\":4,\"residual_scale\":1,\"mlp\":{\"mlp_bias\":false,"
+		"\"num_experts\":6,\"num_experts_per_tok\":2,\"norm_topk_prob\":true,"
+		"\"shared_expert_intermediate_size\":5}},"
+		"{\"mixer\":\"ema\",\"mlp\":{\"intermediate_size\":11}},"
+		"{\"mixer\":\"ema\",\"mlp\":true}]}");
+	assert_int_equal(p->n_layers, 4);
+	assert_true(p->embed_scale == 12 && p->logit_scale == 0.25f);
+	const struct mx_plan_layer *l = p->layers;
+	assert_int_equal(l[0].n_blocks, 1);
+	assert_int_equal(l[0].blocks[0].n_mixers, 2);
+	assert_true(l[0].blocks[0].residual_scale == 0.5f);
+	const struct mx_plan_mixer *m = l[0].blocks[0].mixers;
+	assert_string_equal(m[0].mixer, "ema");
+	assert_string_equal(m[0].prefix, "model.layers.0.mixers.0.");
+	assert_true(m[0].in_scale == 2 && m[0].out_scale == 1);
+	assert_int_equal(m[0].params.n, 1); /* the scales are not the mixer's */
+	assert_string_equal(m[1].mixer, "attention");
+	assert_string_equal(m[1].prefix, "model.layers.0.mixers.1.");
+	assert_true(m[1].in_scale == 1 && m[1].out_scale == 3);
+
+	assert_int_equal(l[1].n_blocks, 2);
+	assert_true(l[1].blocks[0].mixers[0].out_scale == 4);
+	assert_true(l[1].blocks[0].residual_scale == 1 && l[1].blocks[1].residual_scale == 1);
+	assert_int_equal(l[1].blocks[1].kind, MX_BLOCK_EXPERTS);
+	const struct mx_plan_experts *x = &l[1].blocks[1].experts;
+	assert_int_equal(x->n, 6);
+	assert_int_equal(x->chosen, 2);
+	assert_int_equal(x->width, 7);
+	assert_true(x->normalize);
+	assert_string_equal(x->router, "model.layers.1.mlp.gate.weight");
+	assert_string_equal(x->prefix, "model.layers.1.mlp.experts.");
+	assert_string_equal(x->shared_gate, "model.layers.1.mlp.shared_expert_gate.weight");
+	assert_int_equal(l[1].blocks[1].mlp.width, 5);
+	assert_string_equal(l[1].blocks[1].mlp.down,
+	                    "model.layers.1.mlp.shared_expert.down_proj.weight");
+
+	assert_int_equal(l[2].blocks[1].kind, MX_BLOCK_MLP);
+	assert_int_equal(l[2].blocks[1].mlp.width, 11);
+	assert_int_equal(l[3].blocks[1].mlp.width, 96);
+	assert_true(l[3].blocks[1].mlp.bias);
+	assert_true(l[3].blocks[1].residual_scale == 0.5f);
+	char text[64];
+	mx_plan_describe_layers(p, text, sizeof text);
+	assert_string_equal(text, "0 ema + attention, 1-3 ema");
+	mx_plan_destroy(p);
+}
+
 static void mixd_layers_name_their_mixers(void **state)
 {
 	(void)state;
@@ -540,6 +596,35 @@ static void broken_configs_are_refused(void **state)
 	     "mixd_layers[1]: must be an object"},
 		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{}]}", MX_E_INVALID,
 	     "mixd_layers[1].mixer: must be the name of a mixer"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixers\":[]}]}",
+	     MX_E_INVALID, "mixd_layers[1].mixers: must be a list of 1 to 8 objects"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixers\":{}}]}",
+	     MX_E_INVALID, "mixd_layers[1].mixers: must be a list of 1 to 8 objects"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixers\":[{\"mixer\":"
+	     "\"ema\"},{}]}]}",
+	     MX_E_INVALID, "mixd_layers[1].mixers[1].mixer: must be the name of a mixer"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixers\":[{\"mixer\":"
+	     "\"ema\"}],\"mixer\":\"ema\"}]}",
+	     MX_E_INVALID, "mixd_layers[1].mixers: stands beside"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixers\":[{\"mixer\":"
+	     "\"ema\",\"in_scale\":\"x\"}]}]}",
+	     MX_E_INVALID, "mixd_layers[1].mixers[0].in_scale: must be a number"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\",\"mlp\":"
+	     "7}]}",
+	     MX_E_INVALID, "mixd_layers[1].mlp: must be false, true or an object"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\",\"mlp\":"
+	     "{\"num_experts\":3}}]}",
+	     MX_E_INVALID, "mixd_layers[1].mlp.num_experts_per_tok: is missing"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\",\"mlp\":"
+	     "{\"num_experts\":3,\"num_experts_per_tok\":4}}]}",
+	     MX_E_RANGE, "mixd_layers[1].mlp.num_experts_per_tok: 4 is outside 1 to 3"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\",\"mlp\":"
+	     "{\"num_experts\":3,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"mlp_bias\":"
+	     "true}}]}",
+	     MX_E_UNSUPPORTED, "mixd_layers[1].mlp.mlp_bias: experts have none"},
+		{"{\"embedding_scale\":true,\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{"
+	     "\"mixer\":\"ema\"}]}",
+	     MX_E_INVALID, "embedding_scale: must be a number"},
 		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},"
 	     "{\"mixer\":\"attention\",\"head_dim\":0}]}",
 	     MX_E_RANGE, "mixd_layers[1].head_dim: 0 is outside"},
@@ -689,6 +774,7 @@ int main(void)
 		cmocka_unit_test(frequencies_are_those_of_transformers),
 		cmocka_unit_test(dynamic_keeps_what_its_formula_needs),
 		cmocka_unit_test(mixd_layers_name_their_mixers),
+		cmocka_unit_test(mixd_layers_have_multipliers_and_feed_forwards_of_their_own),
 		cmocka_unit_test(generation_config_wins_over_config),
 		cmocka_unit_test(broken_generation_configs_are_refused),
 		cmocka_unit_test(token_ids_of_config_are_checked_too),

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layers of the plan from a family's description of them. */
+#include <stdio.h>
+
+#include "model/plan_build.h"
+
+const struct mx_tensor_names mx_llama_names = {
+	.embed = "model.embed_tokens.weight",
+	.final_norm = "model.norm.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "model.layers.",
+	.mixer_norm = "input_layernorm.weight",
+	.mlp_norm = "post_attention_layernorm.weight",
+	.mlp = "mlp.",
+};
+
+mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
+                               struct mx_plan_layer **out)
+{
+	struct mx_plan_layer *layers = mx_arena_alloc(b->arena, n * sizeof *layers);
+	if (!layers)
+		return mx_plan_no_memory(b);
+	b->plan->layers = layers;
+	b->plan->n_layers = n;
+	*out = layers;
+	return MX_OK;
+}
+
+/* The name of a layer's tensor: "model.layers.INDEX." PART REST. NULL if out of memory. */
+static const char *layer_name(const struct mx_plan_build *b, uint32_t index, const char *part,
+                              const char *rest)
+{
+	char name[256];
+	int n = snprintf(name, sizeof name, "%s%u.%s%s", b->family->names->layers, index, part, rest);
+	return mx_arena_strndup(b->arena, name, (size_t)n);
+}
+
+static mx_status fill_mixers(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
+                             struct mx_plan_block *out)
+{
+	struct mx_plan_mixer *m = mx_arena_alloc(b->arena, spec->n_mixers * sizeof *m);
+	*out = (struct mx_plan_block){
+		.kind = MX_BLOCK_MIXER,
+		.norm = layer_name(b, spec->index, b->family->names->mixer_norm, ""),
+		.residual_scale = spec->residual_scale,
+		.mixers = m,
+		.n_mixers = spec->n_mixers,
+	};
+	if (!m || !out->norm)
+		return mx_plan_no_memory(b);
+	for (uint32_t i = 0; i < spec->n_mixers; i++) {
+		m[i] = spec->mixers[i];
+		m[i].prefix = layer_name(b, spec->index, spec->mixers[i].prefix, "");
+		if (!m[i].prefix)
+			return mx_plan_no_memory(b);
+	}
+	return MX_OK;
+}
+
+/* One feed-forward under the family's mlp and PART ("" or "shared_expert."). */
+static mx_status fill_dense(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
+                            const char *part, struct mx_plan_mlp *out)
+{
+	char under[64];
+	snprintf(under, sizeof under, "%s%s", b->family->names->mlp, part);
+	*out = (struct mx_plan_mlp){
+		.gate = layer_name(b, spec->index, under, "gate_proj.weight"),
+		.up = layer_name(b, spec->index, under, "up_proj.weight"),
+		.down = layer_name(b, spec->index, under, "down_proj.weight"),
+		.bias = spec->mlp->bias,
+		.width = spec->mlp->width,
+	};
+	return out->gate && out->up && out->down ? MX_OK : mx_plan_no_memory(b);
+}
+
+static mx_status fill_experts(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
+                              struct mx_plan_block *out)
+{
+	const struct mx_mlp_spec *m = spec->mlp;
+	const char *mlp = b->family->names->mlp;
+	out->kind = MX_BLOCK_EXPERTS;
+	out->experts = (struct mx_plan_experts){
+		.router = layer_name(b, spec->index, mlp, "gate.weight"),
+		.prefix = layer_name(b, spec->index, mlp, "experts."),
+		.n = m->experts,
+		.chosen = m->chosen,
+		.width = m->expert_width,
+		.normalize = m->normalize,
+		.shared_gate = layer_name(b, spec->index, mlp, "shared_expert_gate.weight"),
+	};
+	if (!out->experts.router || !out->experts.prefix || !out->experts.shared_gate)
+		return mx_plan_no_memory(b);
+	return m->width ? fill_dense(b, spec, "shared_expert.", &out->mlp) : MX_OK;
+}
+
+static mx_status fill_mlp(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
+                          struct mx_plan_block *out)
+{
+	*out = (struct mx_plan_block){
+		.kind = MX_BLOCK_MLP,
+		.norm = layer_name(b, spec->index, b->family->names->mlp_norm, ""),
+		.residual_scale = spec->residual_scale,
+	};
+	if (!out->norm)
+		return mx_plan_no_memory(b);
+	return spec->mlp->experts ? fill_experts(b, spec, out) : fill_dense(b, spec, "", &out->mlp);
+}
+
+mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
+                             struct mx_plan_layer *out)
+{
+	struct mx_plan_block *blocks = mx_arena_alloc(b->arena, 2 * sizeof *blocks);
+	if (!blocks)
+		return mx_plan_no_memory(b);
+	mx_status s = fill_mixers(b, spec, &blocks[0]);
+	if (!s && spec->mlp)
+		s = fill_mlp(b, spec, &blocks[1]);
+	if (!s)
+		*out = (struct mx_plan_layer){.blocks = blocks, .n_blocks = spec->mlp ? 2 : 1};
+	return s;
+}
+
+mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             struct mx_mlp_spec *out)
+{
+	int64_t width = 0;
+	bool bias = false;
+	mx_status s =
+		mx_scope_need_int(scope, "intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4, &width, b->err);
+	if (!s)
+		s = mx_scope_bool(scope, "mlp_bias", false, &bias, b->err);
+	if (s)
+		return s;
+	if (bias && !b->family->has_mlp_bias)
+		return mx_fail(b->err, MX_E_UNSUPPORTED,
+		               "mlp_bias: true is not supported for model_type '%s'",
+		               b->family->model_type);
+	*out = (struct mx_mlp_spec){.width = (uint32_t)width, .bias = bias};
+	return MX_OK;
+}
