@@ -19,7 +19,6 @@
 struct mx_random_model {
 	uint32_t width, layers, heads, kv_heads, intermediate, vocab, max_context;
 	bool tied;
-	bool hybrid; /* of our own model_type: odd layers have the mixer "ema" of tests/out-of-tree */
 	enum mx_dtype dtype;
 	uint64_t seed;
 };
@@ -31,5 +30,21 @@ mx_status mx_random_model_write(const char *dir, const struct mx_random_model *m
 void mx_random_model_remove(const char *dir);
 /* Number of parameters. */
 uint64_t mx_random_model_parameters(const struct mx_random_model *m);
+
+/* ---- the parts, for checkpoints of another shape ---- */
+
+/* A tensor to be: uniform in offset +- scale. */
+struct mx_random_tensor {
+	char name[128];
+	uint32_t ndim;
+	uint64_t shape[4];
+	float scale, offset;
+};
+
+/* Uniform in +- this has the variance 1 / cols. */
+float mx_random_scale(uint64_t cols);
+mx_status mx_random_config_write(const char *dir, const char *text, struct mx_err *err);
+mx_status mx_random_tensors_write(const char *dir, const struct mx_random_tensor *tensors, size_t n,
+                                  enum mx_dtype dtype, uint64_t seed, struct mx_err *err);
 
 #endif

@@ -45,28 +45,38 @@ static mx_status run_mixers(struct mx_model_engine *e, const struct mx_model_blo
 	return MX_OK;
 }
 
-/* The feed-forward on s->x: added to s->h at once (*out_added), or left in s->y to be scaled. */
-static mx_status run_mlp(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows,
-                         bool *out_added)
+mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, const float *x,
+                     size_t rows, float *y, bool add)
 {
 	const struct mx_scratch *s = &e->scratch;
-	const struct mx_model_mlp *m = &b->mlp;
 	struct mx_device *d = e->device;
-	bool add = b->residual_scale == 1;
 	size_t width = e->model.plan->width;
 	const struct mx_linear_out in[2] = {
 		{&m->gate, m->gate_bias, s->gate, m->width, false},
 		{&m->up, m->up_bias, s->up, m->width, false},
 	};
-	const struct mx_linear_out out = {&m->down, m->down_bias, add ? s->h : s->y, width, add};
-	mx_status st = d->ops->linear(d, s->x, width, rows, in, 2);
+	const struct mx_linear_out out = {&m->down, m->down_bias, y, width, add};
+	mx_status st = d->ops->linear(d, x, width, rows, in, 2);
 	if (st == MX_OK)
 		st = d->ops->silu_mul(d, s->gate, m->width, s->up, m->width, rows, m->width, s->gate,
 		                      m->width);
 	if (st == MX_OK)
 		st = d->ops->linear(d, s->gate, m->width, rows, &out, 1);
-	*out_added = add;
 	return st;
+}
+
+/* A block on s->x: what it yields is left in s->y, or added to s->h at once (*out_added). */
+static mx_status run_block(struct mx_model_engine *e, const struct mx_model_block *b,
+                           const struct mx_step *step, bool *out_added)
+{
+	const struct mx_scratch *s = &e->scratch;
+	*out_added = b->kind == MX_BLOCK_MLP && b->residual_scale == 1;
+	switch (b->kind) {
+	case MX_BLOCK_MIXER: return run_mixers(e, b, step);
+	case MX_BLOCK_EXPERTS: return mx_experts_run(e, b, step->n_rows);
+	case MX_BLOCK_MLP: break;
+	}
+	return mx_mlp_run(e, &b->mlp, s->x, step->n_rows, *out_added ? s->h : s->y, *out_added);
 }
 
 mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step)
@@ -87,7 +97,7 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step)
 			st = d->ops->rmsnorm(d, s->h, b->norm, p->norm_eps, rows, p->width, s->x);
 		bool added = false;
 		if (st == MX_OK)
-			st = b->kind == MX_BLOCK_MLP ? run_mlp(e, b, rows, &added) : run_mixers(e, b, step);
+			st = run_block(e, b, step, &added);
 		if (st == MX_OK && !added && b->residual_scale != 1)
 			scale_in_place(s->y, n, b->residual_scale);
 		pending = !added;

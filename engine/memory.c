@@ -59,6 +59,15 @@ size_t mx_scratch_layout(const struct mx_model *m, const struct mx_step_limits *
 		s.y2 = take(&a, hidden, sizeof *s.y2);
 	if (m->input_scales)
 		s.scaled = take(&a, hidden, sizeof *s.scaled);
+	if (m->max_experts) {
+		struct mx_experts_scratch *x = &s.experts;
+		x->probs = take(&a, rows * m->max_experts, sizeof *x->probs);
+		x->choices = take(&a, rows * m->max_chosen, sizeof *x->choices);
+		x->rows = take(&a, rows * m->max_chosen, sizeof *x->rows);
+		x->begin = take(&a, (size_t)m->max_experts + 1, sizeof *x->begin);
+		x->x = take(&a, hidden, sizeof *x->x);
+		x->y = take(&a, hidden, sizeof *x->y);
+	}
 	s.gate = take(&a, mlp, sizeof *s.gate);
 	s.up = take(&a, mlp, sizeof *s.up);
 	s.logits = take(&a, l->logits * l->ld_logits, sizeof *s.logits);

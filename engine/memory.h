@@ -6,6 +6,7 @@
 #ifndef MX_ENGINE_MEMORY_H
 #define MX_ENGINE_MEMORY_H
 
+#include "engine/experts.h"
 #include "engine/resolve.h"
 
 /* Numbers of a step that the buffers are sized by. */
@@ -18,20 +19,21 @@ struct mx_step_limits {
 
 /* Buffers of the step path. R = rows, S = sequences, L = logits, all of act_dtype f32. */
 struct mx_scratch {
-	float *h;              /* [R, width] residual stream */
-	float *x;              /* [R, width] input of a block; hidden states of rows that need logits */
-	float *y;              /* [R, width] output of a mixer */
-	float *y2;             /* [R, width] of a second mixer beside it, or NULL */
-	float *scaled;         /* [R, width] an input times its in_scale, or NULL */
-	float *gate;           /* [R, widest mlp] */
-	float *up;             /* [R, widest mlp] */
-	float *logits;         /* [L, ld_logits] */
-	void *mixer;           /* the mixers' own */
-	int32_t *ids;          /* [R] */
-	uint32_t *pos;         /* [R] */
-	uint32_t *wants;       /* [2 R] (row, item) of rows whose logits are wanted */
-	struct mx_span *spans; /* [S] */
-	uint32_t *kept;        /* [S] */
+	float *h;      /* [R, width] residual stream */
+	float *x;      /* [R, width] input of a block; hidden states of rows that need logits */
+	float *y;      /* [R, width] output of a mixer */
+	float *y2;     /* [R, width] of a second mixer beside it, or NULL */
+	float *scaled; /* [R, width] an input times its in_scale, or NULL */
+	struct mx_experts_scratch experts;
+	float *gate;                   /* [R, widest mlp] */
+	float *up;                     /* [R, widest mlp] */
+	float *logits;                 /* [L, ld_logits] */
+	void *mixer;                   /* the mixers' own */
+	int32_t *ids;                  /* [R] */
+	uint32_t *pos;                 /* [R] */
+	uint32_t *wants;               /* [2 R] (row, item) of rows whose logits are wanted */
+	struct mx_span *spans;         /* [S] */
+	uint32_t *kept;                /* [S] */
 	struct mx_sample_row *samples; /* [L] */
 	int32_t *tokens;               /* [L] drawn, or whose probability is asked */
 	uint32_t *n_top;               /* [L] */

@@ -3,8 +3,9 @@
  * The model engine's parts: an engine (core.h) with a device, a resolved model
  * and one mapping for private weights, slots, pages and scratch.
  *
- * load.c builds it, forward.c runs the layers, logits.c turns hidden states
- * into tokens and log-probabilities, model_engine.c is the step around them.
+ * load.c builds it, forward.c runs the layers (experts.c those feed-forwards
+ * that are a mixture), logits.c turns hidden states into tokens and
+ * log-probabilities, model_engine.c is the step around them.
  */
 #ifndef MX_ENGINE_MODEL_ENGINE_H
 #define MX_ENGINE_MODEL_ENGINE_H
@@ -32,6 +33,13 @@ void mx_model_engine_destroy(struct mx_engine *e);
 
 /* Runs the layers over the rows of the step; leaves the residual stream in scratch.h. */
 mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step);
+
+/* y[rows, width] = the feed-forward of x[rows, width], or += with `add`. x is not y. */
+mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, const float *x,
+                     size_t rows, float *y, bool add);
+
+/* scratch.y = the mixture of experts of scratch.x, for rows of them. */
+mx_status mx_experts_run(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows);
 
 /* Tells the mixers what stays: all of it. */
 mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step);

@@ -79,15 +79,11 @@ static mx_status need_matrix(struct resolver *r, const char *name, const uint64_
 	*out = (struct mx_weight){t->dtype, (uint32_t)shape[0], (uint32_t)cols, t->data};
 	if (out->cols > m->max_cols)
 		m->max_cols = out->cols;
-	for (size_t i = 0; i < m->n_matrices; i++)
-		if (m->matrices[i] == t) /* tied */
-			return MX_OK;
 	const struct mx_tensor **entry =
 		push(&m->arena, (void **)&m->matrices, &m->n_matrices, &m->cap_matrices, sizeof *entry);
 	if (!entry)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
 	*entry = t;
-	m->mapped_bytes += t->bytes;
 	return MX_OK;
 }
 
@@ -164,6 +160,50 @@ static mx_status resolve_mlp(struct resolver *r, const struct mx_plan_mlp *p,
 		st = bias_beside(r, p->up, p->width, &out->up_bias);
 	if (st == MX_OK)
 		st = bias_beside(r, p->down, width, &out->down_bias);
+	return st;
+}
+
+/* The weights of expert i, all without bias. */
+static mx_status resolve_expert(struct resolver *r, const struct mx_plan_experts *p, uint32_t i,
+                                struct mx_model_mlp *out)
+{
+	char gate[256], up[256], down[256];
+	int n = snprintf(gate, sizeof gate, "%s%u.gate_proj.weight", p->prefix, i);
+	snprintf(up, sizeof up, "%s%u.up_proj.weight", p->prefix, i);
+	snprintf(down, sizeof down, "%s%u.down_proj.weight", p->prefix, i);
+	if (n >= (int)sizeof gate)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", gate);
+	const struct mx_plan_mlp mlp = {.gate = gate, .up = up, .down = down, .width = p->width};
+	return resolve_mlp(r, &mlp, out);
+}
+
+static mx_status resolve_experts(struct resolver *r, const struct mx_plan_block *b,
+                                 struct mx_model_block *out)
+{
+	struct mx_model *m = r->model;
+	const struct mx_plan_experts *p = &b->experts;
+	struct mx_model_experts *x = &out->experts;
+	const struct mx_tensor *t;
+	mx_status st = matrix_2d(r, p->router, p->n, m->plan->width, &x->router);
+	if (st != MX_OK)
+		return st;
+	x->n = p->n;
+	x->chosen = p->chosen;
+	x->normalize = p->normalize;
+	if (p->n > m->max_experts)
+		m->max_experts = p->n;
+	if (p->chosen > m->max_chosen)
+		m->max_chosen = p->chosen;
+	x->experts = mx_arena_alloc(&m->arena, p->n * sizeof *x->experts);
+	if (!x->experts)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	for (uint32_t i = 0; i < p->n && st == MX_OK; i++)
+		st = resolve_expert(r, p, i, &x->experts[i]);
+	if (st != MX_OK || !b->mlp.width)
+		return st;
+	st = resolve_mlp(r, &b->mlp, &out->mlp);
+	if (st == MX_OK && mx_checkpoint_find(m->checkpoint, p->shared_gate, &t, NULL) == MX_OK)
+		st = matrix_2d(r, p->shared_gate, 1, m->plan->width, &x->shared_gate);
 	return st;
 }
 
@@ -248,6 +288,8 @@ static mx_status resolve_block(struct resolver *r, const struct mx_plan_block *p
 		return st;
 	if (p->kind == MX_BLOCK_MLP)
 		return resolve_mlp(r, &p->mlp, &out->mlp);
+	if (p->kind == MX_BLOCK_EXPERTS)
+		return resolve_experts(r, p, out);
 	if (!p->n_mixers)
 		return mx_fail(r->err, MX_E_UNSUPPORTED, "layer %u has a block without a mixer", layer);
 	out->n_mixers = p->n_mixers;
@@ -342,10 +384,30 @@ static mx_status add_up(struct resolver *r, struct mx_model_mixer *x)
 	return MX_OK;
 }
 
+static int by_address(const void *a, const void *b)
+{
+	const struct mx_tensor *const *x = a, *const *y = b;
+	return (*x > *y) - (*x < *y);
+}
+
+/* Each matrix once, tied ones too, and what is mapped of the checkpoint. */
+static void count_matrices(struct mx_model *m)
+{
+	size_t n = 0;
+	qsort(m->matrices, m->n_matrices, sizeof *m->matrices, by_address);
+	for (size_t i = 0; i < m->n_matrices; i++)
+		if (!n || m->matrices[n - 1] != m->matrices[i]) {
+			m->matrices[n++] = m->matrices[i];
+			m->mapped_bytes += m->matrices[i]->bytes;
+		}
+	m->n_matrices = n;
+}
+
 static mx_status sum_up(struct resolver *r)
 {
 	struct mx_model *m = r->model;
 	mx_status st = choose_page_tokens(r);
+	count_matrices(m);
 	m->can_share = m->can_save = true;
 	for (uint32_t b = 0; b < m->n_blocks && st == MX_OK; b++) {
 		m->parallel_mixers |= m->blocks[b].n_mixers > 1;

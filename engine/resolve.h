@@ -33,13 +33,22 @@ struct mx_model_mlp {
 	uint32_t width;
 };
 
+struct mx_model_experts {
+	struct mx_weight router;      /* [n, width of the model] */
+	struct mx_weight shared_gate; /* [1, width of the model]; data NULL = none */
+	struct mx_model_mlp *experts; /* [n] */
+	uint32_t n, chosen;
+	bool normalize;
+};
+
 struct mx_model_block {
 	enum mx_block_kind kind;
 	float *norm;
 	float residual_scale;
 	struct mx_model_mixer *mixers;
 	uint32_t n_mixers;
-	struct mx_model_mlp mlp;
+	struct mx_model_mlp mlp; /* or the shared expert, width 0 = none */
+	struct mx_model_experts experts;
 };
 
 /* Instances of one module, in layer order: commit and settle take them together. */
@@ -84,6 +93,8 @@ struct mx_model {
 	                        * mixer keeps anything in pages: then a sequence has one, of no bytes */
 	uint32_t max_cols;     /* widest input of any matrix */
 	uint32_t max_mlp;      /* widest feed-forward */
+	uint32_t max_experts;  /* most experts of a block; 0 = none has any */
+	uint32_t max_chosen;   /* most that one token may choose */
 	bool parallel_mixers;  /* some block has more than one mixer */
 	bool input_scales;     /* some mixer's in_scale is not 1 */
 	bool can_share;        /* every mixer can share pages and none has a slot */

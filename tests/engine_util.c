@@ -17,7 +17,7 @@ static void must(mx_status st, const struct mx_err *err)
 		fail_msg("%s: %s: %s", mx_status_str(st), err->where, err->text);
 }
 
-void loaded_open(const char *dir, struct loaded *out)
+void loaded_modules(struct loaded *out)
 {
 	const char *build = getenv("builddir");
 	char modules[4096];
@@ -28,6 +28,12 @@ void loaded_open(const char *dir, struct loaded *out)
 	must(mx_registry_load_dir(out->mixers, modules, &err), &err);
 	snprintf(modules, sizeof modules, "%s/tests/modules/.libs", build ? build : ".");
 	must(mx_registry_load_dir(out->mixers, modules, &err), &err);
+}
+
+void loaded_open(const char *dir, struct loaded *out)
+{
+	struct mx_err err = {0};
+	loaded_modules(out);
 	must(mx_plan_load(dir, &out->plan, &err), &err);
 	must(mx_checkpoint_open(dir, &out->checkpoint, &err), &err);
 }

@@ -12,6 +12,8 @@ struct loaded {
 	struct mx_engine *engine;
 };
 
+/* Only the modules, of the build tree and of tests/modules. */
+void loaded_modules(struct loaded *out);
 /* Fails the running test if something cannot be opened. */
 void loaded_open(const char *dir, struct loaded *out);
 /* Loads the engine too. `config` NULL: loaded_config(). */

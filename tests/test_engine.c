@@ -21,12 +21,30 @@
 #include "bench/random_model.h"
 #include "device/cpu/cpu.h"
 #include "tests/engine_util.h"
+#include "tests/random_checkpoint.h"
 
 enum { N_PROMPT = 150, N_TOTAL = 166, VOCAB = 320, CONTEXT = 512 };
 
-/* Checkpoints: f32, bf16, and one with layers of slot state between attention. */
-enum { F32, BF16, HYBRID, N_DIRS };
+/* Checkpoints: Llama's shape in f32 and bf16; layers of slot state between attention; nothing but
+ * slots; two mixers in a layer, multipliers and experts. */
+enum { F32, BF16, HYBRID, RECURRENT, MIXTURE, N_DIRS };
 static char dirs[N_DIRS][64];
+
+#define OWN                                                                                        \
+	"{\"model_type\":\"mixd\",\"hidden_size\":64,\"num_attention_heads\":4,"                       \
+	"\"num_key_value_heads\":2,\"intermediate_size\":160,\"vocab_size\":320,"                      \
+	"\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5,"
+
+static const char *const configs[N_DIRS] = {
+	[HYBRID] = OWN "\"mixd_layers\":[{\"mixer\":\"attention\"},{\"mixer\":\"ema\"}]}",
+	[RECURRENT] = OWN "\"mixd_layers\":[{\"mixer\":\"ema\",\"mlp\":false},{\"mixer\":\"ema\"}]}",
+	[MIXTURE] = OWN "\"embedding_scale\":2,\"residual_scale\":0.6,\"logit_scale\":0.8,"
+					"\"num_experts_per_tok\":2,\"moe_intermediate_size\":48,\"mixd_layers\":["
+					"{\"mixers\":[{\"mixer\":\"attention\",\"out_scale\":0.5},"
+					"{\"mixer\":\"ema\",\"in_scale\":1.5}],\"mlp\":{\"num_experts\":6,"
+					"\"norm_topk_prob\":true,\"shared_expert_intermediate_size\":32}},"
+					"{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":3}}]}",
+};
 
 static const struct mx_random_model small_model = {
 	.width = 64,
@@ -50,16 +68,26 @@ static int setup(void **state)
 {
 	(void)state;
 	struct mx_err err = {0};
+	struct loaded modules;
 	mx_log_set_level(MX_LOG_WARNING);
+	loaded_modules(&modules);
 	for (int i = 0; i < N_DIRS; i++) {
 		struct mx_random_model m = small_model;
-		m.dtype = i == BF16 ? MX_BF16 : MX_F32;
-		m.tied = i == BF16;
-		m.hybrid = i == HYBRID;
+		mx_status st;
 		make_dir(dirs[i]);
-		if (mx_random_model_write(dirs[i], &m, &err) != MX_OK)
+		m.dtype = i == BF16 || i == MIXTURE ? MX_BF16 : MX_F32;
+		m.tied = i == BF16;
+		if (configs[i])
+			st =
+				random_checkpoint_write(dirs[i], configs[i], modules.mixers, m.dtype, m.seed, &err);
+		else
+			st = mx_random_model_write(dirs[i], &m, &err);
+		if (st != MX_OK) {
+			print_error("%s\n", err.text);
 			return -1;
+		}
 	}
+	loaded_close(&modules);
 	return 0;
 }
 
@@ -515,6 +543,18 @@ static void test_slots_share_the_memory(void **state)
 	uint32_t pages = (CONTEXT - 1) / p.page_tokens + 1;
 	assert_int_equal(mx_memory_sequences(&p, CONTEXT), p.n_pages / pages);
 	assert_true(mx_memory_sequences(&p, 1) <= p.n_slots);
+	loaded_close(&l);
+
+	/* Without pages there is one of no bytes a sequence, and all that fits is slots. */
+	loaded_open(dirs[RECURRENT], &l);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	assert_int_equal(p.page_bytes, 0);
+	assert_int_equal(p.pages, 0);
+	assert_int_equal(p.n_pages, p.n_slots);
+	assert_int_equal(mx_memory_sequences(&p, CONTEXT), p.n_slots);
+	assert_int_equal(mx_memory_sequences(&p, 1), p.n_slots);
+	size_t left = c.memory - (p.total - p.weights_mapped);
+	assert_true(left < p.slot_bytes + p.n_slots * (size_t)256); /* tables */
 	loaded_close(&l);
 
 	struct mx_engine_info info;

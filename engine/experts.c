@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Mixture of experts. Each row chooses its experts; then expert by expert the
+ * rows that chose it are gathered, computed as one feed-forward and added to
+ * their outputs. A row's sum runs over the shared expert and then its own in
+ * the order of their numbers, and a product's rows do not depend on each other,
+ * so nothing depends on which rows are in the step.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "engine/model_engine.h"
+
+/* In place; the order of the sum is that of the experts. */
+static void softmax(float *v, uint32_t n)
+{
+	float most = v[0], sum = 0;
+	for (uint32_t i = 1; i < n; i++)
+		most = v[i] > most ? v[i] : most;
+	for (uint32_t i = 0; i < n; i++)
+		sum += v[i] = expf(v[i] - most);
+	for (uint32_t i = 0; i < n; i++)
+		v[i] /= sum;
+}
+
+/* The k likeliest experts, the lower number first among equals: k different ones even if the
+ * probabilities are NaN. Overwrites probs. */
+static void choose(float *probs, uint32_t n, uint32_t k, bool normalize, struct mx_expert_link *out)
+{
+	const float taken = -1;
+	float sum = 0;
+	for (uint32_t i = 0; i < k; i++) {
+		uint32_t best = n;
+		for (uint32_t e = 0; e < n; e++)
+			if (probs[e] != taken && (best == n || probs[e] > probs[best]))
+				best = e;
+		out[i] = (struct mx_expert_link){best, probs[best]};
+		sum += probs[best];
+		probs[best] = taken;
+	}
+	for (uint32_t i = 0; normalize && i < k; i++)
+		out[i].weight /= sum;
+}
+
+struct routing {
+	const struct mx_model_experts *m;
+	const struct mx_experts_scratch *s;
+};
+
+static void route_row(void *arg, size_t row, unsigned worker)
+{
+	const struct routing *r = arg;
+	float *probs = r->s->probs + row * r->m->n;
+	(void)worker;
+	softmax(probs, r->m->n);
+	choose(probs, r->m->n, r->m->chosen, r->m->normalize, r->s->choices + row * r->m->chosen);
+}
+
+/* Fills `rows` and `begin` from the choices: a counting sort by expert. */
+static void group_rows(const struct mx_model_experts *m, const struct mx_experts_scratch *s,
+                       size_t rows)
+{
+	memset(s->begin, 0, ((size_t)m->n + 1) * sizeof *s->begin);
+	for (size_t i = 0; i < rows * m->chosen; i++)
+		s->begin[s->choices[i].index + 1]++;
+	for (uint32_t e = 0; e < m->n; e++)
+		s->begin[e + 1] += s->begin[e];
+	for (size_t i = 0; i < rows * m->chosen; i++) {
+		uint32_t at = s->begin[s->choices[i].index]++;
+		s->rows[at] = (struct mx_expert_link){(uint32_t)(i / m->chosen), s->choices[i].weight};
+	}
+	/* each begin has moved to the next one's */
+	memmove(s->begin + 1, s->begin, m->n * sizeof *s->begin);
+	s->begin[0] = 0;
+}
+
+/* scratch.y += weight * expert(scratch.x) for the rows that chose it. */
+static mx_status run_expert(struct mx_model_engine *e, const struct mx_model_mlp *expert,
+                            const struct mx_expert_link *rows, size_t n)
+{
+	const struct mx_experts_scratch *s = &e->scratch.experts;
+	size_t width = e->model.plan->width;
+	for (size_t i = 0; i < n; i++)
+		memcpy(s->x + i * width, e->scratch.x + rows[i].index * width, width * sizeof *s->x);
+	mx_status st = mx_mlp_run(e, expert, s->x, n, s->y, false);
+	for (size_t i = 0; i < n && st == MX_OK; i++) {
+		const float *from = s->y + i * width;
+		float *to = e->scratch.y + rows[i].index * width;
+		for (size_t k = 0; k < width; k++)
+			to[k] += rows[i].weight * from[k];
+	}
+	return st;
+}
+
+/* scratch.y = the shared expert's output, or 0 without one. */
+static mx_status run_shared(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows)
+{
+	const struct mx_scratch *s = &e->scratch;
+	size_t width = e->model.plan->width;
+	struct mx_device *d = e->device;
+	if (!b->mlp.width) {
+		memset(s->y, 0, rows * width * sizeof *s->y);
+		return MX_OK;
+	}
+	mx_status st = mx_mlp_run(e, &b->mlp, s->x, rows, s->y, false);
+	if (st != MX_OK || !b->experts.shared_gate.data)
+		return st;
+	const struct mx_linear_out gate = {&b->experts.shared_gate, NULL, s->experts.probs, 1, false};
+	st = d->ops->linear(d, s->x, width, rows, &gate, 1);
+	for (size_t i = 0; i < rows && st == MX_OK; i++) {
+		float share = 1 / (1 + expf(-s->experts.probs[i]));
+		for (size_t k = 0; k < width; k++)
+			s->y[i * width + k] *= share;
+	}
+	return st;
+}
+
+mx_status mx_experts_run(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows)
+{
+	const struct mx_model_experts *m = &b->experts;
+	const struct mx_experts_scratch *s = &e->scratch.experts;
+	struct mx_device *d = e->device;
+	struct routing routing = {m, s};
+	mx_status st = run_shared(e, b, rows);
+	const struct mx_linear_out router = {&m->router, NULL, s->probs, m->n, false};
+	if (st == MX_OK)
+		st = d->ops->linear(d, e->scratch.x, e->model.plan->width, rows, &router, 1);
+	if (st != MX_OK)
+		return st;
+	d->ops->parallel(d, rows, route_row, &routing);
+	group_rows(m, s, rows);
+	for (uint32_t i = 0; i < m->n && st == MX_OK; i++)
+		if (s->begin[i] < s->begin[i + 1])
+			st =
+				run_expert(e, &m->experts[i], s->rows + s->begin[i], s->begin[i + 1] - s->begin[i]);
+	return st;
+}
