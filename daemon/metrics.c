@@ -95,6 +95,8 @@ VALUE(pages_free, f->usage.pages_free)
 VALUE(page_tokens, f->info.page_tokens)
 VALUE(page_bytes, f->info.page_bytes)
 VALUE(weight_bytes, f->info.weight_bytes)
+VALUE(slots, f->info.max_sequences)
+VALUE(slots_used, f->usage.slots_used)
 VALUE(slot_bytes, f->info.slot_bytes)
 VALUE(scratch_bytes, f->info.scratch_bytes)
 VALUE(steps, f->s.steps)
@@ -135,7 +137,9 @@ static const struct metric own_metrics[] = {
 	{"mixd_prefix_cache_evictions", MX_METRIC_COUNTER, prefix_evictions,
      "Cached pages dropped to make room."},
 	{"mixd_weight_bytes", MX_METRIC_GAUGE, weight_bytes, "Memory of the weights."},
-	{"mixd_slot_bytes", MX_METRIC_GAUGE, slot_bytes, "Memory of per-sequence states."},
+	{"mixd_slots", MX_METRIC_GAUGE, slots, "Slots: the most sequences that can run at a time."},
+	{"mixd_slots_used", MX_METRIC_GAUGE, slots_used, "Slots held by running requests."},
+	{"mixd_slot_bytes", MX_METRIC_GAUGE, slot_bytes, "Bytes a slot."},
 	{"mixd_scratch_bytes", MX_METRIC_GAUGE, scratch_bytes, "Memory of activations and work space."},
 	{"mixd_queue_oldest_seconds", MX_METRIC_GAUGE, oldest_wait,
      "How long the oldest waiting request has waited."},
@@ -228,6 +232,50 @@ static void write_vllm_by_reason(struct mx_metrics *m, struct mx_metrics_writer 
 		         f->info.prefix_cache ? "True" : "False");
 		if (f->loaded)
 			mx_metrics_sample(w, labels, 1);
+	}
+}
+
+static double mixer_layers(const struct mx_engine_mixer *x)
+{
+	return x->layers;
+}
+
+static double mixer_pages(const struct mx_engine_mixer *x)
+{
+	return (double)x->page_bytes;
+}
+
+static double mixer_slots(const struct mx_engine_mixer *x)
+{
+	return (double)x->slot_bytes;
+}
+
+static double mixer_snapshots(const struct mx_engine_mixer *x)
+{
+	return (double)x->snapshot_bytes;
+}
+
+/* What each kind of mixer takes of the memory. */
+static void write_own_by_mixer(struct mx_metrics *m, struct mx_metrics_writer *w)
+{
+	static const struct {
+		const char *name, *help;
+		double (*value)(const struct mx_engine_mixer *x);
+	} table[] = {
+		{"mixd_mixer_layers", "Layers that have this mixer.", mixer_layers},
+		{"mixd_mixer_page_bytes", "This mixer's part of mixd_page_bytes.", mixer_pages},
+		{"mixd_mixer_slot_bytes", "This mixer's part of mixd_slot_bytes.", mixer_slots},
+		{"mixd_mixer_snapshot_bytes", "This mixer's part of the bytes of a saved slot.",
+	     mixer_snapshots},
+	};
+	for (size_t t = 0; t < sizeof table / sizeof *table; t++) {
+		mx_metrics_family(w, table[t].name, MX_METRIC_GAUGE, table[t].help);
+		for (size_t k = 0; k < m->service->n_models; k++) {
+			const struct figures *f = &m->figures[k];
+			for (uint32_t i = 0; f->loaded && i < f->info.n_mixers; i++)
+				sample_with(w, f, "mixer", f->info.mixers[i].name,
+				            table[t].value(&f->info.mixers[i]));
+		}
 	}
 }
 
@@ -400,6 +448,7 @@ const char *mx_metrics_text(void *arg, const char *accept, struct mx_buf *out)
 	gather(m);
 	write_models(m, &w);
 	write_metrics(m, &w, own_metrics, sizeof own_metrics / sizeof *own_metrics);
+	write_own_by_mixer(m, &w);
 	write_own_by_reason(m, &w);
 	if (m->vllm_names) {
 		write_metrics(m, &w, vllm_metrics, sizeof vllm_metrics / sizeof *vllm_metrics);

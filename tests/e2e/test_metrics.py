@@ -107,6 +107,11 @@ class Metrics(unittest.TestCase):
                               'reason="too_long"}'), 1)
         self.assertGreaterEqual(gain("mixd_steps_total" + label), 9)
         self.assertEqual(after["mixd_pages_used" + label], 0)
+        self.assertEqual((after["mixd_slots" + label], after["mixd_slots_used" + label]), (64, 0))
+        by_mixer = label[:-1] + ',mixer="attention"}'
+        self.assertEqual(after["mixd_mixer_layers" + by_mixer], 9)
+        self.assertEqual(after["mixd_mixer_page_bytes" + by_mixer], after["mixd_page_bytes" + label])
+        self.assertEqual(after["mixd_mixer_slot_bytes" + by_mixer], 0)
         self.assertEqual(after["mixd_pages" + label],
                          after["mixd_pages_free" + label] + after["mixd_pages_cached" + label])
         # the 100 tokens again come from the cache, all but the last page of them
