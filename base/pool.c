@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -13,6 +14,9 @@
 /* About 20 us on a 3 GHz core: longer than the gap between two operators of a
  * step, shorter than anything a person or a scheduler would notice. */
 #define SPIN_ROUNDS 4000
+
+/* So high that those who ask in vain do not count down into the upper half. */
+#define NONE_LEFT 0x80000000u
 
 struct worker {
 	struct mx_pool *pool;
@@ -25,13 +29,14 @@ struct mx_pool {
 	struct worker *workers; /* [n_threads], entry 0 unused */
 	unsigned n_started;
 
+	/* The run. Who has taken a task of it may read these: it does not end before that task. */
 	mx_task_f *fn;
 	void *arg;
-	size_t n_tasks;
+	uint32_t n_tasks;
 
-	_Alignas(64) atomic_size_t next;     /* next task to hand out */
-	_Alignas(64) atomic_uint generation; /* one per run */
-	_Alignas(64) atomic_uint active;     /* workers still inside the run */
+	/* Upper half: the number of the run; lower half: NONE_LEFT and the tasks not taken yet. */
+	_Alignas(64) _Atomic uint64_t tickets;
+	_Alignas(64) atomic_uint done; /* tasks that are over */
 	_Alignas(64) atomic_uint sleepers;
 	atomic_bool stop;
 
@@ -48,52 +53,63 @@ static inline void cpu_relax(void)
 #endif
 }
 
-static void work(struct mx_pool *p, unsigned index)
+static uint32_t run_of(uint64_t tickets)
 {
-	for (;;) {
-		size_t t = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-		if (t >= p->n_tasks)
-			return;
-		p->fn(p->arg, t, index);
-	}
+	return (uint32_t)(tickets >> 32);
 }
 
-/* Waits until the generation differs from `seen`: spins first, then sleeps. */
-static unsigned wait_generation(struct mx_pool *p, unsigned seen)
+/* Runs tasks until all are taken. A worker that comes too late takes none, and nobody waits for it:
+ * on a busy machine it may not get a CPU for a long time. */
+static void work(struct mx_pool *p, unsigned index)
+{
+	unsigned done = 0;
+	for (;; done++) {
+		uint32_t left = (uint32_t)atomic_fetch_sub_explicit(&p->tickets, 1, memory_order_acq_rel);
+		if (left <= NONE_LEFT)
+			break;
+		p->fn(p->arg, p->n_tasks - (left - NONE_LEFT), index);
+	}
+	if (done)
+		atomic_fetch_add_explicit(&p->done, done, memory_order_release);
+}
+
+/* Waits until the run is not the one `seen`: spins first, then sleeps. */
+static uint32_t wait_run(struct mx_pool *p, uint32_t seen)
 {
 	for (unsigned i = 0; i < SPIN_ROUNDS; i++) {
-		unsigned g = atomic_load_explicit(&p->generation, memory_order_acquire);
-		if (g != seen)
-			return g;
+		uint32_t run = run_of(atomic_load_explicit(&p->tickets, memory_order_acquire));
+		if (run != seen)
+			return run;
 		cpu_relax();
 	}
 	pthread_mutex_lock(&p->lock);
 	atomic_fetch_add(&p->sleepers, 1);
-	unsigned g;
-	while ((g = atomic_load(&p->generation)) == seen)
+	uint32_t run;
+	while ((run = run_of(atomic_load(&p->tickets))) == seen)
 		pthread_cond_wait(&p->wake, &p->lock);
 	atomic_fetch_sub(&p->sleepers, 1);
 	pthread_mutex_unlock(&p->lock);
-	return g;
+	return run;
 }
 
 static void *worker_main(void *arg)
 {
 	struct worker *w = arg;
 	struct mx_pool *p = w->pool;
-	unsigned seen = 0;
+	uint32_t seen = 0;
 	for (;;) {
-		seen = wait_generation(p, seen);
+		seen = wait_run(p, seen);
 		if (atomic_load_explicit(&p->stop, memory_order_acquire))
 			return NULL;
 		work(p, w->index);
-		atomic_fetch_sub_explicit(&p->active, 1, memory_order_release);
 	}
 }
 
-static void start_generation(struct mx_pool *p)
+/* Begins the next run, of that many tasks. */
+static void start_run(struct mx_pool *p, uint32_t n_tasks)
 {
-	atomic_fetch_add(&p->generation, 1);
+	uint64_t run = run_of(atomic_load_explicit(&p->tickets, memory_order_relaxed)) + 1u;
+	atomic_store(&p->tickets, run << 32 | (NONE_LEFT + n_tasks));
 	if (atomic_load(&p->sleepers)) {
 		pthread_mutex_lock(&p->lock);
 		pthread_cond_broadcast(&p->wake);
@@ -145,7 +161,7 @@ void mx_pool_destroy(struct mx_pool *p)
 	if (!p)
 		return;
 	atomic_store(&p->stop, true);
-	start_generation(p);
+	start_run(p, 0);
 	for (unsigned i = 1; i < p->n_started; i++)
 		pthread_join(p->workers[i].thread, NULL);
 	pthread_cond_destroy(&p->wake);
@@ -168,13 +184,12 @@ void mx_pool_run(struct mx_pool *p, size_t n_tasks, mx_task_f *fn, void *arg)
 	}
 	p->fn = fn;
 	p->arg = arg;
-	p->n_tasks = n_tasks;
-	atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-	atomic_store_explicit(&p->active, p->n_threads - 1, memory_order_relaxed);
-	start_generation(p);
+	p->n_tasks = (uint32_t)n_tasks;
+	atomic_store_explicit(&p->done, 0, memory_order_relaxed);
+	start_run(p, (uint32_t)n_tasks);
 	work(p, 0);
-	for (unsigned i = 0; atomic_load_explicit(&p->active, memory_order_acquire); i++) {
-		/* With more threads than CPUs the worker we wait for may need this one. */
+	for (unsigned i = 0; atomic_load_explicit(&p->done, memory_order_acquire) != n_tasks; i++) {
+		/* The worker that we wait for may need this CPU. */
 		if (i % 1024 == 1023)
 			sched_yield();
 		else

@@ -5,7 +5,8 @@
  * The thread that calls mx_pool_run is worker 0 and works too. Tasks are handed
  * out dynamically, so which worker runs a task is not fixed: results must not
  * depend on it. Workers spin briefly between runs (a model step is a chain of
- * short runs) and then sleep.
+ * short runs) and then sleep. A run waits for tasks, not for workers: one that
+ * gets no CPU before all tasks are taken is not missed.
  */
 #ifndef MX_BASE_POOL_H
 #define MX_BASE_POOL_H
@@ -27,7 +28,7 @@ mx_status mx_pool_create(unsigned n_threads, struct mx_pool **out);
 void mx_pool_destroy(struct mx_pool *p);
 unsigned mx_pool_size(const struct mx_pool *p);
 
-/* Runs fn for every task and returns when all are done. One caller at a time. */
+/* Runs fn for every task (fewer than 2^31) and returns when all are done. One caller at a time. */
 void mx_pool_run(struct mx_pool *p, size_t n_tasks, mx_task_f *fn, void *arg);
 
 #endif
