@@ -4,6 +4,7 @@
 const struct mixer_set *const mixer_sets[] = {
 	&mixer_set_attention,
 	&mixer_set_ema,
+	&mixer_set_gla,
 	NULL,
 };
 

@@ -9,6 +9,10 @@
 
 #include "mixers/mixer.h"
 
+/* References are of this layer, of so many. */
+#define MIXER_LAYER  1
+#define MIXER_LAYERS 4
+
 /* How the elements of a tensor are drawn: normal, around `mean`. */
 struct mixer_weight {
 	const char *name; /* as in the specs */
@@ -48,7 +52,7 @@ struct mixer_set {
 	size_t n_wrongs;
 };
 
-extern const struct mixer_set mixer_set_attention, mixer_set_ema;
+extern const struct mixer_set mixer_set_attention, mixer_set_ema, mixer_set_gla;
 extern const struct mixer_set *const mixer_sets[]; /* ends with NULL */
 
 /* For references: y[n, rows] = W x + b, summed in double; b may be NULL. */

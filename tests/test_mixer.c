@@ -205,8 +205,8 @@ static void rig_open(struct rig *r, const char *mixer, const struct mixer_case *
 	if (!r->ops)
 		fail_msg("%s", err.text);
 	r->layer = (struct mx_layer_desc){
-		.index = 3,
-		.n_layers = 4,
+		.index = MIXER_LAYER,
+		.n_layers = MIXER_LAYERS,
 		.width = c->width,
 		.max_context = c->tokens,
 		.max_rows = 2 * c->tokens + 50,
@@ -425,7 +425,7 @@ static void check_reference(struct rig *r, const struct text *t)
 		top = fmax(top, fabs(y[i]));
 		worst = fmax(worst, fabs((double)y[i] - t->y[0][i]));
 	}
-	if (worst > r->c->tolerance * top)
+	if (!(worst <= r->c->tolerance * top))
 		fail_msg("%s, %s: error %g of %g, allowed %g", r->c->label, r->device->info.isa, worst, top,
 		         r->c->tolerance * top);
 	free(y);

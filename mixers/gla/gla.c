@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gla mixer's table: linear attention and its descendants (RetNet, GLA,
+ * HGRN, DeltaNet, Gated DeltaNet, KDA ...) over the core in mixers/linear.
+ * Parameters are read in gla_params.c, a step is in gla_forward.c; see README.md.
+ *
+ * A slot is the recurrence's part and then one of each convolution. commit has
+ * nothing to do: a span's position tells the core what was kept.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "mixers/gla/gla.h"
+
+static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device *device,
+                       struct mx_err *err)
+{
+	struct gla_params p;
+	if (device->info.kind != MX_DEVICE_CPU || device->info.act_dtype != MX_F32)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "gla: this module runs on CPUs in f32");
+	return gla_params_read(layer, &p, err);
+}
+
+static mx_status weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
+                         size_t *out_n)
+{
+	struct gla_params p;
+	struct gla_tensor tensors[MX_MIXER_MAX_WEIGHTS];
+	mx_status status = gla_params_read(layer, &p, NULL);
+	if (status != MX_OK)
+		return status;
+	*out_n = gla_tensors(layer, &p, tensors);
+	for (size_t i = 0; i < *out_n; i++)
+		specs[i] = tensors[i].spec;
+	return MX_OK;
+}
+
+static void slot_size(const struct gla_params *p, size_t *out_slot, size_t *out_snapshot)
+{
+	*out_slot = mx_lin_slot_bytes(&p->lin);
+	*out_snapshot = mx_lin_snapshot_bytes(&p->lin);
+	for (int s = 0; s < GLA_STREAMS; s++)
+		if (p->streams[s].conv) {
+			const struct mx_conv_spec spec = gla_conv_spec(p, s);
+			*out_slot += mx_conv_slot_bytes(&spec);
+			*out_snapshot += mx_conv_snapshot_bytes(&spec);
+		}
+}
+
+static mx_status state(const struct mx_layer_desc *layer, const struct mx_device *device,
+                       struct mx_state_spec *out)
+{
+	struct gla_params p;
+	mx_status status = gla_params_read(layer, &p, NULL);
+	if (status != MX_OK)
+		return status;
+	*out = (struct mx_state_spec){
+		.scratch_bytes = gla_layout(&p, layer->max_rows, device->info.threads, NULL, NULL)};
+	slot_size(&p, &out->fixed_bytes, &out->snapshot_bytes);
+	return MX_OK;
+}
+
+static void destroy(struct mx_mixer *m)
+{
+	if (!m)
+		return;
+	free(m->inv_freq);
+	free(m->fixed_a);
+	free(m->beta_scale);
+	free(m->pre);
+	free(m->mul);
+	free(m->add);
+	free(m);
+}
+
+/* Pointers to their places. Of tied feature maps, the one that the file has serves both. */
+static mx_status take_weights(struct mx_mixer *m, const struct mx_mixer_init *init,
+                              struct mx_err *err)
+{
+	struct gla_tensor tensors[MX_MIXER_MAX_WEIGHTS];
+	size_t n = gla_tensors(init->layer, &m->params, tensors);
+	struct gla_weights *w = &m->w;
+
+	for (size_t i = 0; i < n; i++)
+		memcpy((unsigned char *)w + tensors[i].offset, &init->weights[i], sizeof(void *));
+	for (int i = 0; m->params.feature_tied && i < gla_feature_layers(m->params.feature); i++) {
+		int has = w->feature[0][i] ? 0 : 1;
+		w->feature[!has][i] = w->feature[has][i];
+		w->feature_bias[!has][i] = w->feature_bias[has][i];
+		if (!w->feature[has][i] || (m->params.feature != GLA_T2R && !w->feature_bias[has][i]))
+			return mx_mixer_fail(err, MX_E_FORMAT, "gla: the tied feature map has no tensors");
+	}
+	return MX_OK;
+}
+
+/* Factors and vectors that depend on the weights alone. */
+
+static bool alloc(float **out, size_t n)
+{
+	*out = calloc(n, sizeof(float));
+	return *out != NULL;
+}
+
+static bool fill_fixed(struct mx_mixer *m, const struct mx_layer_desc *layer)
+{
+	const struct gla_params *p = &m->params;
+	uint32_t heads = p->lin.heads, half = p->variant->rope ? p->k_dim / 2 : 0;
+
+	if (!alloc(&m->inv_freq, half + 1) || !alloc(&m->fixed_a, heads) ||
+	    !alloc(&m->beta_scale, heads))
+		return false;
+	for (uint32_t i = 0; i < half; i++)
+		m->inv_freq[i] = 1 / (float)pow(10000, (float)(2 * i) / (float)p->k_dim);
+	for (uint32_t h = 0; h < heads; h++) {
+		double slope = 8.0 / heads * (1 - (double)layer->index / layer->n_layers);
+		m->fixed_a[h] =
+			(float)(p->variant->decay == GLA_RETENTION ? 1 - exp2(-5.0 - h) : exp(-slope * h));
+		m->beta_scale[h] = p->neg_eigval ? 2 : 1;
+	}
+	return true;
+}
+
+/* lb_l = sum of the softmax over the layers, from the second to this one (Qin et al. 2023). */
+static void lower_bounds(const struct mx_layer_desc *layer, const float *all, float *mul,
+                         float *add)
+{
+	uint32_t n = layer->width;
+	for (uint32_t i = 0; i < n; i++) {
+		float max = -INFINITY;
+		double sum = 0, upto = 0;
+		for (uint32_t l = 0; l < layer->n_layers; l++)
+			max = fmaxf(max, all[(size_t)l * n + i]);
+		for (uint32_t l = 0; l < layer->n_layers; l++) {
+			double e = exp((double)all[(size_t)l * n + i] - max);
+			sum += e;
+			upto += l && l <= layer->index ? e : 0;
+		}
+		add[i] = (float)(upto / sum);
+		mul[i] = (float)(1 - upto / sum);
+	}
+}
+
+static bool fill_decay(struct mx_mixer *m, const struct mx_layer_desc *layer)
+{
+	const struct gla_params *p = &m->params;
+	uint32_t n = p->streams[GLA_A].n, group = n / p->lin.a_heads;
+
+	switch (p->variant->decay) {
+	case GLA_NO_DECAY:
+	case GLA_RETENTION:
+	case GLA_LIGHTNING: break;
+	case GLA_LOGSIGMOID:
+		if (!alloc(&m->mul, n))
+			return false;
+		for (uint32_t i = 0; i < n; i++)
+			m->mul[i] = 1 / p->normalizer;
+		break;
+	case GLA_SOFTPLUS:
+		if (!alloc(&m->mul, n) || (p->has_bound && !alloc(&m->pre, n)))
+			return false;
+		for (uint32_t i = 0; i < n; i++) {
+			float a = expf(m->w.a_log[i / group]);
+			m->mul[i] = p->has_bound ? p->bound : -a;
+			if (p->has_bound)
+				m->pre[i] = a;
+		}
+		break;
+	case GLA_LOWER_BOUND:
+		if (!p->has_lower_bounds)
+			break;
+		if (!alloc(&m->mul, n) || !alloc(&m->add, n))
+			return false;
+		lower_bounds(layer, m->w.lower_bounds, m->mul, m->add);
+		break;
+	}
+	return true;
+}
+
+static const struct mx_mixer_ops gla_ops;
+
+static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out, struct mx_err *err)
+{
+	const struct mx_layer_desc *layer = init->layer;
+	struct mx_mixer *m = calloc(1, sizeof(*m));
+	mx_status status = MX_E_NOMEM;
+
+	if (!m)
+		goto fail;
+	m->base.ops = &gla_ops;
+	m->base.layer = layer->index;
+	m->device = init->device;
+	m->width = layer->width;
+	m->max_rows = layer->max_rows;
+	m->slot_base = init->slot_base;
+	m->slot_stride = init->slot_stride;
+	m->kernels = mx_lin_kernels_find(mx_isa_parse(m->device->info.isa));
+	status = gla_params_read(layer, &m->params, err);
+	if (status == MX_OK)
+		status = take_weights(m, init, err);
+	if (status != MX_OK)
+		goto fail;
+	if (!fill_fixed(m, layer) || !fill_decay(m, layer)) {
+		status = MX_E_NOMEM;
+		goto fail;
+	}
+	slot_size(&m->params, &m->slot_bytes, &m->snapshot_bytes);
+	*out = m;
+	return MX_OK;
+fail:
+	if (status == MX_E_NOMEM)
+		mx_mixer_fail(err, status, "gla: out of memory");
+	destroy(m);
+	return status;
+}
+
+/* ---- slots ---- */
+
+static mx_status fork_slots(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
+                            uint32_t to_slot)
+{
+	for (uint32_t i = 0; i < n_layers; i++) {
+		struct mx_mixer *m = layers[i];
+		memcpy(m->slot_base + to_slot * m->slot_stride, m->slot_base + from_slot * m->slot_stride,
+		       m->slot_bytes);
+	}
+	return MX_OK;
+}
+
+static mx_status save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                      uint32_t pos, void *const *out)
+{
+	for (uint32_t i = 0; i < n_layers; i++) {
+		const struct gla_params *p = &layers[i]->params;
+		const unsigned char *from = layers[i]->slot_base + slot * layers[i]->slot_stride;
+		unsigned char *to = out[i];
+		mx_lin_save(&p->lin, from, pos, to);
+		from += mx_lin_slot_bytes(&p->lin);
+		to += mx_lin_snapshot_bytes(&p->lin);
+		for (int s = 0; s < GLA_STREAMS; s++)
+			if (p->streams[s].conv) {
+				const struct mx_conv_spec spec = gla_conv_spec(p, s);
+				mx_conv_save(&spec, from, pos, to);
+				from += mx_conv_slot_bytes(&spec);
+				to += mx_conv_snapshot_bytes(&spec);
+			}
+	}
+	return MX_OK;
+}
+
+static mx_status load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                      uint32_t pos, const void *const *in)
+{
+	for (uint32_t i = 0; i < n_layers; i++) {
+		const struct gla_params *p = &layers[i]->params;
+		unsigned char *to = layers[i]->slot_base + slot * layers[i]->slot_stride;
+		const unsigned char *from = in[i];
+		mx_lin_load(&p->lin, to, pos, from);
+		to += mx_lin_slot_bytes(&p->lin);
+		from += mx_lin_snapshot_bytes(&p->lin);
+		for (int s = 0; s < GLA_STREAMS; s++)
+			if (p->streams[s].conv) {
+				const struct mx_conv_spec spec = gla_conv_spec(p, s);
+				mx_conv_load(&spec, to, pos, from);
+				to += mx_conv_slot_bytes(&spec);
+				from += mx_conv_snapshot_bytes(&spec);
+			}
+	}
+	return MX_OK;
+}
+
+static void describe(const struct mx_mixer *m, char *text, size_t cap)
+{
+	const struct gla_params *p = &m->params;
+	if (p->variant->shape == GLA_CHANNELS)
+		snprintf(text, cap, "gla: %s, %u channels, kernels %s", p->variant->name,
+		         p->lin.heads * p->v_dim, mx_lin_kernels_name(m->kernels));
+	else
+		snprintf(text, cap, "gla: %s, %u heads of %u x %u, kernels %s", p->variant->name,
+		         p->lin.heads, p->lin.k_dim, p->lin.v_dim, mx_lin_kernels_name(m->kernels));
+}
+
+static const struct mx_mixer_ops gla_ops = {
+	.abi = MX_MIXER_ABI,
+	.struct_size = sizeof(struct mx_mixer_ops),
+	.name = "gla",
+	.summary = "linear attention: RetNet, GLA, HGRN, DeltaNet, Gated DeltaNet, KDA",
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.probe = probe,
+	.weights = weights,
+	.state = state,
+	.create = create,
+	.destroy = destroy,
+	.forward = gla_forward,
+	.commit = mx_mixer_commit_nothing,
+	.settle = mx_mixer_settle_nothing,
+	.fork = fork_slots,
+	.save = save,
+	.load = load,
+	.describe = describe,
+};
+
+mx_mixer_module_f mx_mixer_module_v1;
+
+const struct mx_mixer_ops *mx_mixer_module_v1(void)
+{
+	return &gla_ops;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gla mixer, inside: linear attention and its descendants as rows of one
+ * table over the linear core. The maths of each is in README.md.
+ *
+ * A layer makes *streams* of its input: q, k, v, the decay a, beta and the
+ * output gate; each is a projection (or two, through a low rank), a short
+ * convolution if there is one, and an activation. The core runs the recurrence
+ * over them; a norm with the gate and the output projection follow.
+ */
+#ifndef MX_MIXERS_GLA_GLA_H
+#define MX_MIXERS_GLA_GLA_H
+
+#include "mixers/linear/linear.h"
+
+enum gla_stream { GLA_Q, GLA_K, GLA_V, GLA_A, GLA_BETA, GLA_GATE, GLA_STREAMS };
+
+/* How the factors a come from the stream A, which holds z. */
+enum gla_decay {
+	GLA_NO_DECAY,
+	GLA_RETENTION,   /* 1 - 2^(-5-h), no stream */
+	GLA_LIGHTNING,   /* exp(-8/H (1 - layer/layers) h), no stream */
+	GLA_LOGSIGMOID,  /* exp(max(log sigmoid(z) / normalizer, clamp_min)) */
+	GLA_SOFTPLUS,    /* exp(-e^A_log softplus(z)); exp(bound sigmoid(e^A_log z)) with a bound */
+	GLA_LOWER_BOUND, /* b + (1 - b) sigmoid(z), b from model.lower_bounds */
+};
+
+/* What q and k go through before the recurrence. */
+enum gla_feature {
+	GLA_IDENTITY,
+	GLA_RELU,
+	GLA_SIGMOID,
+	GLA_SILU,
+	GLA_ELU,      /* elu(x) + 1 */
+	GLA_PRODUCT,  /* L1 x * L2 x */
+	GLA_T2R,      /* relu(L x) */
+	GLA_HEDGEHOG, /* softmax(2 L x, -2 L x) */
+	GLA_DPFP,     /* products of (relu x, -relu x) with its rotations by 1 .. 4 */
+};
+
+enum gla_qk_norm { GLA_QK_NONE, GLA_QK_L2, GLA_QK_SUM };
+
+/* Names of a stream's tensors; NULL = has none. */
+struct gla_names {
+	const char *weight;    /* [n, width], or [rank, width] if there is `up` */
+	const char *up;        /* [n, rank] */
+	const char *bias;      /* [n] */
+	const char *conv;      /* [n, 1, taps] */
+	const char *conv_bias; /* [n], optional */
+};
+
+struct gla_feature_name {
+	const char *name; /* NULL ends a list */
+	enum gla_feature feature;
+};
+
+/* How the sizes are said. */
+enum gla_shape {
+	GLA_EXPANSION, /* num_heads, expand_k and expand_v of the width */
+	GLA_HEAD_DIM,  /* num_heads, num_v_heads, head_dim, expand_v of it */
+	GLA_RATIO,     /* expand_ratio is the head's size; k = 1 - a, no k stream (HGRN2) */
+	GLA_CHANNELS,  /* expand_ratio of the width, a state per channel (HGRN) */
+};
+
+/* Whether there is a part, or a key that asks for it with that default. */
+enum gla_option { GLA_NEVER, GLA_OFF, GLA_ON, GLA_ALWAYS };
+
+struct gla_variant {
+	const char *name; /* the parameter `variant`; fla's model_type */
+	enum gla_shape shape;
+	uint32_t heads, head_dim; /* defaults, as all below those of fla's configuration classes */
+	double expand_k, expand_v;
+	bool kv_heads; /* has num_kv_heads */
+	enum gla_decay decay;
+	bool vector; /* a for each k */
+	bool delta;
+	enum gla_option conv; /* use_short_conv */
+	enum gla_option gate; /* gate_key */
+	const char *gate_key;
+	enum mx_lin_gate gate_function;
+	const char *feature_key, *feature; /* the key and its default, NULL = identity */
+	const struct gla_feature_name *features;
+	bool feature_norms; /* norm_q, norm_k, norm_feature_map, tie_feature_map_qk */
+	bool silu_conv;     /* q, k and v go through SiLU if they have a convolution */
+	bool silu_q, silu_k, silu_v;
+	bool l2; /* q and k are made unit vectors */
+	bool rope;
+	bool norm_whole;        /* one output norm over all heads */
+	const char *norm;       /* its weight */
+	const char *norm_fused; /* its name where it is fused with the gate, NULL = the same */
+	double norm_eps;
+	struct gla_names streams[GLA_STREAMS];
+};
+
+extern const struct gla_variant gla_variants[];
+extern const size_t gla_n_variants;
+
+struct gla_stream_shape {
+	uint32_t n;    /* elements a row; 0 = the layer has no such stream */
+	uint32_t ld;   /* elements between rows */
+	uint32_t rank; /* 0 = one projection */
+	bool conv;
+	bool silu;
+};
+
+struct gla_params {
+	const struct gla_variant *variant;
+	struct mx_lin_spec lin;
+	uint32_t k_dim,
+		v_dim; /* of a head as projected; those of `lin` are larger with some features */
+	struct gla_stream_shape streams[GLA_STREAMS];
+	uint32_t conv_size;
+	enum gla_feature feature;
+	bool feature_tied; /* one map for q and k */
+	enum gla_qk_norm norm_q, norm_k;
+	float sum_eps;   /* of GLA_QK_SUM */
+	bool normalize;  /* outputs are divided by q . sum of k: v has a column of ones */
+	bool neg_eigval; /* beta is doubled */
+	enum mx_lin_gate gate;
+	bool norm_affine;
+	const char *norm_name;
+	float norm_eps;
+	float normalizer, clamp_min; /* GLA_LOGSIGMOID */
+	bool has_bound;              /* GLA_SOFTPLUS */
+	float bound;
+	bool has_lower_bounds; /* GLA_LOWER_BOUND */
+};
+
+/* Everything probe checks; the other slots call it again instead of keeping state. */
+mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *out,
+                          struct mx_err *err);
+
+/* ---- weights ---- */
+
+struct gla_stream_weights {
+	const struct mx_weight *w, *up;
+	const float *bias, *conv, *conv_bias;
+};
+
+struct gla_weights {
+	struct gla_stream_weights streams[GLA_STREAMS];
+	const struct mx_weight *feature[2][2]; /* [q, k][layer] */
+	const float *feature_bias[2][2];
+	const float *a_log, *lower_bounds, *norm;
+	const struct mx_weight *o;
+};
+
+struct gla_tensor {
+	struct mx_weight_spec spec;
+	size_t offset; /* of the pointer in struct gla_weights */
+};
+
+/* All tensors of a layer, at most MX_MIXER_MAX_WEIGHTS; returns their number. */
+size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p,
+                   struct gla_tensor *out);
+
+/* ---- an instance ---- */
+
+struct mx_mixer {
+	struct mx_mixer_base base;
+	struct mx_device *device;
+	const struct mx_lin_kernels *kernels;
+	struct gla_params params;
+	struct gla_weights w;
+	uint32_t width, max_rows;
+	unsigned char *slot_base;
+	size_t slot_stride, slot_bytes, snapshot_bytes;
+	float *inv_freq;   /* [k_dim / 2] with rope */
+	float *fixed_a;    /* [heads] a of GLA_RETENTION and GLA_LIGHTNING */
+	float *beta_scale; /* [heads] times sigmoid, or all of beta without a stream */
+	/* The stream A is z * pre, mapped, * mul + add, each [n]; NULL = left out. */
+	float *pre, *mul, *add;
+};
+
+/* A slot and a snapshot are the recurrence's part, then that of each stream with a convolution. */
+struct mx_conv_spec gla_conv_spec(const struct gla_params *p, int stream);
+
+/* The step's memory. */
+struct gla_buffers {
+	float *streams[GLA_STREAMS], *low[GLA_STREAMS]; /* low: through the low rank */
+	float *features[2];                             /* of q and k, where they are larger */
+	float *layers[2];                               /* what a feature map's products give */
+	float *y;                                       /* [rows, heads * lin.v_dim] */
+	void *core;
+};
+
+/* Places them in `base` (NULL: only the size counts) and returns their bytes. */
+size_t gla_layout(const struct gla_params *p, size_t max_rows, unsigned threads,
+                  unsigned char *base, struct gla_buffers *out);
+
+mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y);
+
+/* ---- functions of rows that the core lacks; in gla_rows.c ---- */
+
+/* x <- max(x * mul + add, min), columns n of each row; add NULL = 0. */
+void gla_affine(struct mx_device *d, size_t n_rows, size_t n, const float *mul, const float *add,
+                float min, float *x);
+
+/* y <- scale * f(x), each of `heads` groups of `dim` to one of gla_feature_dim, then divided by its
+ * sum + sum_eps if sum. x2 is the second factor of GLA_PRODUCT. In place if the sizes agree. */
+struct gla_features {
+	enum gla_feature feature;
+	uint32_t heads, dim;
+	bool sum;
+	float sum_eps, scale;
+};
+uint32_t gla_feature_dim(enum gla_feature f, uint32_t dim);
+int gla_feature_layers(enum gla_feature f); /* its trained products, 0 to 2 */
+void gla_apply_features(struct mx_device *d, const struct gla_features *f, size_t n_rows,
+                        const float *x, const float *x2, float *y);
+
+/* k <- 1 - a */
+void gla_complement(struct mx_device *d, size_t n_rows, size_t n, const float *a, float *k);
+/* v <- v * (1 - a) */
+void gla_input_gate(struct mx_device *d, size_t n_rows, size_t n, const float *a, float *v);
+/* Rows of `heads` groups of dim elements, ld apart, become groups of dim + 1 with a 1 at the end.
+ */
+void gla_append_ones(struct mx_device *d, size_t n_rows, uint32_t heads, uint32_t dim, float *v);
+/* The reverse: each group divided by its last element + 1e-10; rows stay where they are. */
+void gla_divide(struct mx_device *d, size_t n_rows, uint32_t heads, uint32_t dim, float *y);
+
+#endif

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One step of a layer: streams, decay, recurrence, norm, output projection. */
+#include <math.h>
+
+#include "mixers/gla/gla.h"
+
+/* n floats at base + *at, which moves behind them; NULL if there is nothing to place. */
+static float *place(unsigned char *base, size_t *at, size_t n)
+{
+	float *p = base && n ? (float *)(void *)(base + *at) : NULL;
+	*at += (n * sizeof(float) + 63) / 64 * 64;
+	return p;
+}
+
+size_t gla_layout(const struct gla_params *p, size_t max_rows, unsigned threads,
+                  unsigned char *base, struct gla_buffers *out)
+{
+	const struct mx_lin_spec *l = &p->lin;
+	const uint32_t heads[2] = {l->q_heads, l->k_heads};
+	struct gla_buffers b = {0};
+	size_t at = 0;
+
+	for (int s = 0; s < GLA_STREAMS; s++) {
+		b.streams[s] = place(base, &at, max_rows * p->streams[s].ld);
+		b.low[s] = place(base, &at, max_rows * p->streams[s].rank);
+	}
+	for (int i = 0; i < 2; i++) {
+		if (l->k_dim > p->k_dim)
+			b.features[i] = place(base, &at, max_rows * heads[i] * l->k_dim);
+		if (i < gla_feature_layers(p->feature))
+			b.layers[i] = place(base, &at, max_rows * l->q_heads * p->k_dim);
+	}
+	b.y = place(base, &at, max_rows * l->heads * l->v_dim);
+	b.core = base ? base + at : NULL;
+	if (out)
+		*out = b;
+	return at + mx_lin_scratch_bytes(l, threads);
+}
+
+/* All products of the layer's input, then those that go through a low rank. */
+static mx_status project(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows,
+                         const float *x)
+{
+	const struct gla_params *p = &m->params;
+	struct mx_linear_out outs[GLA_STREAMS];
+	size_t n = 0;
+
+	for (int s = 0; s < GLA_STREAMS; s++) {
+		const struct gla_stream_shape *shape = &p->streams[s];
+		const struct gla_stream_weights *w = &m->w.streams[s];
+		if (shape->n)
+			outs[n++] =
+				shape->rank
+					? (struct mx_linear_out){w->w, NULL, b->low[s], shape->rank, false}
+					: (struct mx_linear_out){w->w, w->bias, b->streams[s], shape->ld, false};
+	}
+	mx_status status = m->device->ops->linear(m->device, x, m->width, n_rows, outs, n);
+	for (int s = 0; s < GLA_STREAMS && status == MX_OK; s++) {
+		const struct gla_stream_shape *shape = &p->streams[s];
+		const struct gla_stream_weights *w = &m->w.streams[s];
+		const struct mx_linear_out up = {w->up, w->bias, b->streams[s], shape->ld, false};
+		if (shape->n && shape->rank)
+			status = m->device->ops->linear(m->device, b->low[s], shape->rank, n_rows, &up, 1);
+	}
+	return status;
+}
+
+struct mx_conv_spec gla_conv_spec(const struct gla_params *p, int stream)
+{
+	return (struct mx_conv_spec){.channels = p->streams[stream].n,
+	                             .width = p->conv_size,
+	                             .silu = p->streams[stream].silu,
+	                             .max_draft = p->lin.max_draft};
+}
+
+static void convolve(struct mx_mixer *m, const struct gla_buffers *b, const struct mx_step *step)
+{
+	unsigned char *slot = m->slot_base + mx_lin_slot_bytes(&m->params.lin);
+
+	for (int s = 0; s < GLA_STREAMS; s++) {
+		const struct gla_stream_shape *shape = &m->params.streams[s];
+		const struct gla_stream_weights *w = &m->w.streams[s];
+		float *x = b->streams[s];
+		if (shape->conv) {
+			const struct mx_conv_spec spec = gla_conv_spec(&m->params, s);
+			mx_conv_forward(m->kernels, m->device, &spec, step, slot, m->slot_stride, w->conv,
+			                w->conv_bias, x, shape->ld, x, shape->ld);
+			slot += mx_conv_slot_bytes(&spec);
+		} else if (shape->silu) {
+			mx_lin_map(m->kernels, m->device, MX_LIN_SILU, step->n_rows, shape->n, x, shape->ld);
+		}
+	}
+}
+
+/* The trained products of a feature map: one small product per head. */
+static mx_status feature_layers(struct mx_mixer *m, const struct gla_buffers *b, int qk,
+                                size_t n_rows, uint32_t heads)
+{
+	uint32_t dim = m->params.k_dim;
+	int layers = gla_feature_layers(m->params.feature);
+	mx_status status = MX_OK;
+
+	for (uint32_t h = 0; h < heads && status == MX_OK; h++) {
+		struct mx_linear_out outs[2];
+		for (int i = 0; i < layers; i++)
+			outs[i] =
+				(struct mx_linear_out){m->w.feature[qk][i], m->w.feature_bias[qk][i],
+			                           b->layers[i] + (size_t)h * dim, (size_t)heads * dim, false};
+		status = m->device->ops->linear(m->device, b->streams[qk] + (size_t)h * dim,
+		                                (size_t)heads * dim, n_rows, outs, (size_t)layers);
+	}
+	return status;
+}
+
+/* Feature map, rotation, norm and, for q, scale. *out is where the result is. */
+static mx_status prepare(struct mx_mixer *m, const struct gla_buffers *b, int qk,
+                         const struct mx_step *step, const float **out)
+{
+	const struct gla_params *p = &m->params;
+	uint32_t heads = qk == GLA_Q ? p->lin.q_heads : p->lin.k_heads, n = step->n_rows;
+	enum gla_qk_norm norm = qk == GLA_Q ? p->norm_q : p->norm_k;
+	float scale = qk == GLA_Q ? 1 / sqrtf((float)p->lin.k_dim) : 1;
+	bool rope = p->variant->rope, l2 = norm == GLA_QK_L2;
+	const struct gla_features f = {p->feature,         heads,      p->k_dim,
+	                               norm == GLA_QK_SUM, p->sum_eps, rope || l2 ? 1 : scale};
+	float *x = b->streams[qk], *y = b->features[qk] ? b->features[qk] : x;
+	mx_status status = MX_OK;
+
+	if (gla_feature_layers(p->feature)) {
+		status = feature_layers(m, b, qk, n, heads);
+		x = b->layers[0];
+	}
+	if (status == MX_OK && (f.feature != GLA_IDENTITY || f.sum || f.scale != 1))
+		gla_apply_features(m->device, &f, n, x, b->layers[1], y);
+	if (status == MX_OK && rope) {
+		const struct mx_rope r = {m->inv_freq, p->k_dim, scale};
+		status = m->device->ops->rope(m->device, y, (size_t)heads * p->k_dim, n, heads, p->k_dim,
+		                              &r, step->pos, NULL, 0);
+	}
+	if (l2)
+		mx_lin_l2norm(m->kernels, m->device, n, heads, p->lin.k_dim, 1e-6f, scale, y,
+		              (size_t)heads * p->lin.k_dim);
+	*out = y;
+	return status;
+}
+
+/* Stream A from z to a. */
+static void decay(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
+{
+	const struct gla_params *p = &m->params;
+	size_t n = p->streams[GLA_A].n;
+	float *a = b->streams[GLA_A];
+	bool bound = p->variant->decay == GLA_SOFTPLUS && p->has_bound;
+	enum mx_lin_map map = p->variant->decay == GLA_LOGSIGMOID           ? MX_LIN_LOGSIGMOID
+	                      : p->variant->decay == GLA_SOFTPLUS && !bound ? MX_LIN_SOFTPLUS
+	                                                                    : MX_LIN_SIGMOID;
+	if (m->pre)
+		gla_affine(m->device, n_rows, n, m->pre, NULL, -INFINITY, a);
+	mx_lin_map(m->kernels, m->device, map, n_rows, n, a, n);
+	if (m->mul)
+		gla_affine(m->device, n_rows, n, m->mul, m->add,
+		           p->variant->decay == GLA_LOGSIGMOID ? p->clamp_min : -INFINITY, a);
+	if (p->variant->decay != GLA_LOWER_BOUND)
+		mx_lin_map(m->kernels, m->device, MX_LIN_EXP, n_rows, n, a, n);
+}
+
+static void beta(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
+{
+	const struct gla_params *p = &m->params;
+	size_t n = p->lin.heads;
+	float *x = b->streams[GLA_BETA];
+	mx_lin_map(m->kernels, m->device, MX_LIN_SIGMOID, n_rows, n, x, n);
+	if (p->neg_eigval)
+		gla_affine(m->device, n_rows, n, m->beta_scale, NULL, -INFINITY, x);
+}
+
+static void recur(struct mx_mixer *m, const struct gla_buffers *b, const struct mx_step *step,
+                  const float *q, const float *k)
+{
+	const struct gla_params *p = &m->params;
+	const struct mx_lin_spec *l = &p->lin;
+	const struct gla_stream_shape *s = p->streams;
+	struct mx_lin_in in = {
+		.q = q,
+		.k = k,
+		.v = b->streams[GLA_V],
+		.a = s[GLA_A].n ? b->streams[GLA_A] : m->fixed_a,
+		.beta = s[GLA_BETA].n ? b->streams[GLA_BETA] : m->beta_scale,
+		.ldq = (size_t)l->q_heads * l->k_dim,
+		.ldk = (size_t)l->k_heads * l->k_dim,
+		.ldv = s[GLA_V].ld,
+		.lda = s[GLA_A].n, /* 0: one row for all */
+		.ldbeta = s[GLA_BETA].n,
+	};
+	mx_lin_forward(m->kernels, m->device, l, step, m->slot_base, m->slot_stride, &in, b->core, b->y,
+	               (size_t)l->heads * l->v_dim);
+}
+
+static void normalise(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
+{
+	const struct gla_params *p = &m->params;
+	bool whole = p->variant->norm_whole;
+	const struct mx_lin_norm norm = {
+		.groups = whole ? 1 : p->lin.heads,
+		.dim = whole ? p->lin.heads * p->v_dim : p->v_dim,
+		.weight = m->w.norm,
+		.eps = p->norm_eps,
+		.gate = p->gate,
+	};
+	if (p->normalize)
+		gla_divide(m->device, n_rows, p->lin.heads, p->v_dim, b->y);
+	mx_lin_norm(m->kernels, m->device, &norm, n_rows, b->streams[GLA_GATE], p->streams[GLA_GATE].ld,
+	            b->y, (size_t)p->lin.heads * p->lin.v_dim);
+}
+
+mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)
+{
+	const struct gla_params *p = &m->params;
+	size_t n = step->n_rows;
+	struct gla_buffers b;
+	const float *q = NULL, *k = NULL;
+
+	gla_layout(p, m->max_rows, m->device->info.threads, step->scratch, &b);
+	mx_status status = project(m, &b, n, x);
+	if (status != MX_OK)
+		return status;
+	convolve(m, &b, step);
+	if (p->streams[GLA_A].n)
+		decay(m, &b, n);
+	if (p->streams[GLA_BETA].n)
+		beta(m, &b, n);
+	if (p->variant->shape == GLA_RATIO)
+		gla_complement(m->device, n, p->streams[GLA_A].n, b.streams[GLA_A], b.streams[GLA_K]);
+	if (p->variant->shape == GLA_CHANNELS)
+		gla_input_gate(m->device, n, p->streams[GLA_A].n, b.streams[GLA_A], b.streams[GLA_V]);
+	else
+		status = prepare(m, &b, GLA_Q, step, &q);
+	if (p->streams[GLA_K].ld && status == MX_OK)
+		status = prepare(m, &b, GLA_K, step, &k);
+	if (status != MX_OK)
+		return status;
+	if (p->normalize)
+		gla_append_ones(m->device, n, p->lin.v_heads, p->v_dim, b.streams[GLA_V]);
+	recur(m, &b, step, q, k);
+	normalise(m, &b, n);
+	const struct mx_linear_out out = {m->w.o, NULL, y, m->width, false};
+	return m->device->ops->linear(m->device, b.y, (size_t)p->lin.heads * p->lin.v_dim, n, &out, 1);
+}

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters of a layer, named as flash-linear-attention names them. */
+#include <math.h>
+
+#include "mixers/gla/gla.h"
+
+#define MAX_HEADS 4096
+#define MAX_DIM   8192
+/* Elements of a stream: keeps every product of sizes far from overflow. */
+#define MAX_ROW (1 << 20)
+
+/* ---- reading; the first error wins, and what is read after it does not matter ---- */
+
+struct reader {
+	const struct mx_params *in;
+	struct mx_err *err;
+	mx_status status;
+};
+
+#define REFUSE(r, code, ...)                                                                       \
+	do {                                                                                           \
+		if ((r)->status == MX_OK)                                                                  \
+			(r)->status = mx_mixer_fail((r)->err, code, "gla: " __VA_ARGS__);                      \
+	} while (0)
+
+static double get_number(struct reader *r, const char *name, double lo, double hi, double def)
+{
+	const struct mx_param *p = mx_param_find(r->in, name);
+	if (!p)
+		return def;
+	if (p->type != MX_PARAM_INT && p->type != MX_PARAM_FLOAT)
+		REFUSE(r, MX_E_INVALID, "%s must be a number", name);
+	else if (!(p->f >= lo && p->f <= hi))
+		REFUSE(r, MX_E_RANGE, "%s must be %g to %g, not %g", name, lo, hi, p->f);
+	else
+		return p->f;
+	return def;
+}
+
+static uint32_t get_count(struct reader *r, const char *name, uint32_t lo, uint32_t hi,
+                          uint32_t def)
+{
+	double v = get_number(r, name, lo, hi, def);
+	if (v != floor(v)) {
+		REFUSE(r, MX_E_INVALID, "%s must be a whole number, not %g", name, v);
+		return def;
+	}
+	return (uint32_t)v;
+}
+
+static bool get_bool(struct reader *r, const char *name, bool def)
+{
+	const struct mx_param *p = mx_param_find(r->in, name);
+	if (!p)
+		return def;
+	if (p->type != MX_PARAM_BOOL)
+		REFUSE(r, MX_E_INVALID, "%s must be true or false", name);
+	return p->i != 0;
+}
+
+static const char *get_string(struct reader *r, const char *name, const char *def)
+{
+	const struct mx_param *p = mx_param_find(r->in, name);
+	if (!p)
+		return def;
+	if (p->type == MX_PARAM_STRING)
+		return p->s;
+	REFUSE(r, MX_E_INVALID, "%s must be a string", name);
+	return def;
+}
+
+static bool get_option(struct reader *r, enum gla_option option, const char *key)
+{
+	if (option == GLA_NEVER || option == GLA_ALWAYS)
+		return option == GLA_ALWAYS;
+	return get_bool(r, key, option == GLA_ON);
+}
+
+/* `all` in `parts` equal ones; `what` names it in the message. */
+static uint32_t divide(struct reader *r, uint32_t all, uint32_t parts, const char *what)
+{
+	if (all && all % parts == 0)
+		return all / parts;
+	REFUSE(r, MX_E_RANGE, "%s come to %u, which is no multiple of %u heads", what, all, parts);
+	return 1;
+}
+
+/* int(size * ratio), as Python has it. */
+static uint32_t expand(struct reader *r, uint32_t size, const char *name, double def)
+{
+	double n = floor(size * get_number(r, name, 1e-3, 256, def));
+	if (n >= 1 && n <= MAX_ROW)
+		return (uint32_t)n;
+	REFUSE(r, MX_E_RANGE, "%s of %u comes to %g", name, size, n);
+	return 1;
+}
+
+/* ---- sizes ---- */
+
+static void shape_expansion(struct reader *r, uint32_t width, struct gla_params *p)
+{
+	const struct gla_variant *v = p->variant;
+	uint32_t heads = get_count(r, "num_heads", 1, MAX_HEADS, v->heads);
+	uint32_t kv = v->kv_heads ? get_count(r, "num_kv_heads", 1, heads, heads) : heads;
+	if (heads % kv)
+		REFUSE(r, MX_E_RANGE, "num_kv_heads %u does not divide num_heads %u", kv, heads);
+	p->k_dim = divide(r, expand(r, width, "expand_k", v->expand_k), heads, "expand_k: keys");
+	p->v_dim = divide(r, expand(r, width, "expand_v", v->expand_v), heads, "expand_v: values");
+	p->lin.heads = p->lin.q_heads = heads;
+	p->lin.k_heads = p->lin.v_heads = kv;
+	p->lin.a_heads = v->vector ? kv : heads;
+}
+
+static void shape_head_dim(struct reader *r, struct gla_params *p)
+{
+	const struct gla_variant *v = p->variant;
+	uint32_t k_heads = get_count(r, "num_heads", 1, MAX_HEADS, v->heads);
+	uint32_t heads = get_count(r, "num_v_heads", 1, MAX_HEADS, k_heads);
+	if (heads % k_heads)
+		REFUSE(r, MX_E_RANGE, "num_v_heads %u is no multiple of num_heads %u", heads, k_heads);
+	p->k_dim = get_count(r, "head_dim", 1, MAX_DIM, v->head_dim);
+	p->v_dim = expand(r, p->k_dim, "expand_v", v->expand_v);
+	if (fabs(p->k_dim * get_number(r, "expand_v", 0, 1e9, v->expand_v) - p->v_dim) > 1e-3)
+		REFUSE(r, MX_E_RANGE, "expand_v of head_dim %u is no whole number", p->k_dim);
+	if (p->v_dim > MAX_DIM)
+		REFUSE(r, MX_E_LIMIT, "expand_v: heads of %u values", p->v_dim);
+	p->lin.heads = p->lin.v_heads = p->lin.a_heads = heads;
+	p->lin.q_heads = p->lin.k_heads = k_heads;
+}
+
+static void shape_ratio(struct reader *r, uint32_t width, struct gla_params *p)
+{
+	uint32_t dim = 128;
+	if (!mx_param_find(r->in, "expand_ratio") && mx_param_find(r->in, "num_heads"))
+		dim = divide(r, width, get_count(r, "num_heads", 1, MAX_HEADS, 1), "channels");
+	dim = get_count(r, "expand_ratio", 1, MAX_DIM, dim);
+	if (width % dim)
+		REFUSE(r, MX_E_RANGE, "expand_ratio %u does not divide hidden_size %u", dim, width);
+	uint32_t heads = width / dim ? width / dim : 1;
+	p->k_dim = p->v_dim = dim;
+	p->lin.heads = p->lin.q_heads = p->lin.k_heads = p->lin.v_heads = p->lin.a_heads = heads;
+}
+
+/* Channels go in heads of 64 so that the threads can share them. */
+static void shape_channels(struct reader *r, uint32_t width, struct gla_params *p)
+{
+	uint32_t n = expand(r, width, "expand_ratio", 1);
+	uint32_t heads = n % 64 ? 1 : n / 64;
+	p->v_dim = n / heads;
+	p->lin.heads = p->lin.v_heads = p->lin.a_heads = heads;
+}
+
+/* ---- q and k ---- */
+
+static void read_feature(struct reader *r, struct gla_params *p)
+{
+	const struct gla_variant *v = p->variant;
+	const char *name = v->feature_key ? get_string(r, v->feature_key, v->feature) : NULL;
+	char known[128] = "";
+	if (!name)
+		return;
+	for (const struct gla_feature_name *f = v->features; f->name; f++) {
+		if (!strcmp(f->name, name)) {
+			p->feature = f->feature;
+			return;
+		}
+		size_t n = strlen(known);
+		snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", f->name);
+	}
+	REFUSE(r, MX_E_UNSUPPORTED, "%s '%.60s' is none of %s", v->feature_key, name, known);
+}
+
+static void read_qk(struct reader *r, struct gla_params *p)
+{
+	const struct gla_variant *v = p->variant;
+	read_feature(r, p);
+	if (v->l2)
+		p->norm_q = p->norm_k = GLA_QK_L2;
+	if (v->delta && v->shape == GLA_EXPANSION) {
+		const char *norm = get_string(r, "qk_norm", "l2");
+		if (!strcmp(norm, "sum"))
+			p->norm_q = p->norm_k = GLA_QK_SUM;
+		else if (strcmp(norm, "l2"))
+			REFUSE(r, MX_E_UNSUPPORTED, "qk_norm '%.60s' is none of l2, sum", norm);
+	}
+	if (v->feature_norms) {
+		p->norm_q = get_bool(r, "norm_q", false) ? GLA_QK_SUM : GLA_QK_NONE;
+		p->norm_k = get_bool(r, "norm_k", false) ? GLA_QK_SUM : GLA_QK_NONE;
+		p->sum_eps = 1e-4f;
+		p->normalize = get_bool(r, "norm_feature_map", false);
+		p->feature_tied = get_bool(r, "tie_feature_map_qk", false);
+	}
+	if (v->rope && p->k_dim % 2)
+		REFUSE(r, MX_E_RANGE, "heads of %u keys cannot be rotated in pairs", p->k_dim);
+	p->lin.k_dim = gla_feature_dim(p->feature, p->k_dim);
+	p->lin.v_dim = p->v_dim + p->normalize;
+}
+
+/* ---- gates and norm ---- */
+
+static void read_decay(struct reader *r, struct gla_params *p)
+{
+	switch (p->variant->decay) {
+	case GLA_LOGSIGMOID:
+		p->normalizer = (float)get_number(r, "gate_logit_normalizer", 1e-3, 1e6, 16);
+		p->clamp_min = (float)get_number(r, "clamp_min", -1e6, 0, -INFINITY);
+		break;
+	case GLA_SOFTPLUS:
+		if (!p->variant->vector)
+			break;
+		p->has_bound = mx_param_find(r->in, "lower_bound");
+		p->bound = (float)get_number(r, "lower_bound", -1e6, 0, 0);
+		if (get_bool(r, "safe_gate", false) && !p->has_bound)
+			REFUSE(r, MX_E_INVALID, "safe_gate needs lower_bound");
+		break;
+	case GLA_LOWER_BOUND: p->has_lower_bounds = get_bool(r, "use_lower_bound", true); break;
+	case GLA_NO_DECAY:
+	case GLA_RETENTION:
+	case GLA_LIGHTNING: break;
+	}
+	if (p->variant->decay != GLA_NO_DECAY)
+		p->lin.decay = p->variant->shape == GLA_CHANNELS ? MX_LIN_CHANNEL
+		               : p->variant->vector              ? MX_LIN_VECTOR
+		                                                 : MX_LIN_SCALAR;
+}
+
+static void read_norm(struct reader *r, struct gla_params *p)
+{
+	const struct gla_variant *v = p->variant;
+	bool gated = get_option(r, v->gate, v->gate_key);
+	bool fused = get_bool(r, "fuse_norm", true);
+	p->gate = gated ? v->gate_function : MX_LIN_GATE_NONE;
+	p->norm_name = gated && fused && v->norm_fused ? v->norm_fused : v->norm;
+	/* The delta family's norms always have weights. */
+	p->norm_affine = v->delta || get_bool(r, "elementwise_affine", true);
+	p->norm_eps = (float)get_number(r, "norm_eps", 0, 1, v->norm_eps);
+}
+
+static uint32_t stream_size(const struct gla_params *p, int s)
+{
+	const struct mx_lin_spec *l = &p->lin;
+	switch ((enum gla_stream)s) {
+	case GLA_Q: return l->q_heads * p->k_dim;
+	case GLA_K: return l->k_heads * p->k_dim;
+	case GLA_V: return l->v_heads * p->v_dim;
+	case GLA_A:
+		return l->a_heads * (l->decay == MX_LIN_CHANNEL  ? p->v_dim
+		                     : l->decay == MX_LIN_VECTOR ? p->k_dim
+		                                                 : 1);
+	case GLA_BETA: return l->heads;
+	case GLA_GATE: return l->heads * p->v_dim;
+	case GLA_STREAMS: break;
+	}
+	return 0;
+}
+
+static void read_streams(struct reader *r, struct gla_params *p)
+{
+	const struct gla_variant *v = p->variant;
+	bool conv = get_option(r, v->conv, "use_short_conv");
+	bool beta = get_bool(r, "use_beta", true), silu = p->feature == GLA_SILU && v->delta;
+	p->conv_size = conv ? get_count(r, "conv_size", 1, 8, 4) : 0;
+	p->neg_eigval = v->delta && get_bool(r, "allow_neg_eigval", false);
+
+	for (int s = 0; s < GLA_STREAMS; s++) {
+		const struct gla_names *names = &v->streams[s];
+		struct gla_stream_shape *out = &p->streams[s];
+		if (!names->weight || (s == GLA_BETA && !beta) || (s == GLA_GATE && !p->gate))
+			continue;
+		out->n = out->ld = stream_size(p, s);
+		out->conv = conv && names->conv && s != GLA_GATE && s != GLA_BETA;
+		out->silu = (out->conv && v->silu_conv) || (s == GLA_V && v->silu_v) ||
+		            (s == GLA_Q && (v->silu_q || silu)) || (s == GLA_K && (v->silu_k || silu));
+		if (names->up)
+			out->rank = v->shape == GLA_HEAD_DIM
+			                ? p->v_dim
+			                : get_count(r, "gate_low_rank_dim", 1, MAX_DIM, 16);
+		if (out->n > MAX_ROW)
+			REFUSE(r, MX_E_LIMIT, "%s has %u rows", names->weight, out->n);
+	}
+	if (silu)
+		p->feature = GLA_IDENTITY;
+	p->streams[GLA_V].ld = p->lin.v_heads * p->lin.v_dim;
+	/* HGRN2's k has no tensor but a place. */
+	if (v->shape == GLA_RATIO)
+		p->streams[GLA_K].ld = stream_size(p, GLA_K);
+}
+
+static const struct gla_variant *find_variant(struct reader *r)
+{
+	const char *name = get_string(r, "variant", "");
+	char known[256] = "";
+	for (size_t i = 0; i < gla_n_variants; i++) {
+		if (!strcmp(gla_variants[i].name, name))
+			return &gla_variants[i];
+		size_t n = strlen(known);
+		snprintf(known + n, sizeof(known) - n, "%s%s", n ? ", " : "", gla_variants[i].name);
+	}
+	REFUSE(r, MX_E_UNSUPPORTED, "variant '%.60s' is none of %s", name, known);
+	return NULL;
+}
+
+mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *out,
+                          struct mx_err *err)
+{
+	struct reader r = {&layer->params, err, MX_OK};
+	struct gla_params p = {.variant = find_variant(&r)};
+	if (!p.variant)
+		return r.status;
+	p.lin.delta = p.variant->delta;
+	p.lin.max_draft = layer->max_draft;
+	switch (p.variant->shape) {
+	case GLA_EXPANSION: shape_expansion(&r, layer->width, &p); break;
+	case GLA_HEAD_DIM: shape_head_dim(&r, &p); break;
+	case GLA_RATIO: shape_ratio(&r, layer->width, &p); break;
+	case GLA_CHANNELS: shape_channels(&r, layer->width, &p); break;
+	}
+	read_decay(&r, &p);
+	read_qk(&r, &p);
+	read_norm(&r, &p);
+	if (r.status == MX_OK)
+		read_streams(&r, &p);
+	if (p.has_lower_bounds && p.streams[GLA_A].n != layer->width)
+		REFUSE(&r, MX_E_UNSUPPORTED, "expand_ratio: %u gates cannot take use_lower_bound's %u",
+		       p.streams[GLA_A].n, layer->width);
+	if (r.status == MX_OK)
+		*out = p;
+	return r.status;
+}

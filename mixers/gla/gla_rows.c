@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Functions of rows that only this family has. Each row is computed alone, in
+ * one order, so any split over the threads gives the same bits.
+ */
+#include <math.h>
+
+#include "mixers/gla/gla.h"
+
+#define TASK_ELEMENTS 8192 /* fewer are not worth waking a thread for */
+
+typedef void row_f(const void *arg, size_t row);
+
+struct rows {
+	row_f *f;
+	const void *arg;
+	size_t n_rows, rows_per_task;
+};
+
+static void rows_task(void *arg, size_t task, unsigned worker)
+{
+	const struct rows *r = arg;
+	size_t from = task * r->rows_per_task, to = from + r->rows_per_task;
+	(void)worker;
+	for (size_t i = from; i < to && i < r->n_rows; i++)
+		r->f(r->arg, i);
+}
+
+/* f for each row of `elements`. */
+static void for_rows(struct mx_device *d, size_t n_rows, size_t elements, row_f *f, const void *arg)
+{
+	struct rows r = {f, arg, n_rows, elements < TASK_ELEMENTS ? TASK_ELEMENTS / elements : 1};
+	size_t tasks = (n_rows + r.rows_per_task - 1) / r.rows_per_task;
+	if (tasks == 1)
+		rows_task(&r, 0, 0);
+	else
+		d->ops->parallel(d, tasks, rows_task, &r);
+}
+
+/* ---- affine ---- */
+
+struct affine {
+	size_t n;
+	const float *mul, *add;
+	float min;
+	float *x;
+};
+
+static void affine_row(const void *arg, size_t row)
+{
+	const struct affine *a = arg;
+	const float *mul = a->mul, *add = a->add;
+	float *x = a->x + row * a->n, min = a->min;
+	if (add)
+		for (size_t i = 0; i < a->n; i++)
+			x[i] = x[i] * mul[i] + add[i];
+	else
+		for (size_t i = 0; i < a->n; i++)
+			x[i] = x[i] * mul[i];
+	if (min > -INFINITY)
+		for (size_t i = 0; i < a->n; i++)
+			x[i] = x[i] > min ? x[i] : min;
+}
+
+void gla_affine(struct mx_device *d, size_t n_rows, size_t n, const float *mul, const float *add,
+                float min, float *x)
+{
+	const struct affine a = {n, mul, add, min, x};
+	for_rows(d, n_rows, n, affine_row, &a);
+}
+
+/* ---- complements ---- */
+
+struct pair {
+	size_t n;
+	const float *a;
+	float *y;
+};
+
+static void complement_row(const void *arg, size_t row)
+{
+	const struct pair *p = arg;
+	const float *a = p->a + row * p->n;
+	float *y = p->y + row * p->n;
+	for (size_t i = 0; i < p->n; i++)
+		y[i] = 1 - a[i];
+}
+
+void gla_complement(struct mx_device *d, size_t n_rows, size_t n, const float *a, float *k)
+{
+	const struct pair p = {n, a, k};
+	for_rows(d, n_rows, n, complement_row, &p);
+}
+
+static void input_gate_row(const void *arg, size_t row)
+{
+	const struct pair *p = arg;
+	const float *a = p->a + row * p->n;
+	float *y = p->y + row * p->n;
+	for (size_t i = 0; i < p->n; i++)
+		y[i] *= 1 - a[i];
+}
+
+void gla_input_gate(struct mx_device *d, size_t n_rows, size_t n, const float *a, float *v)
+{
+	const struct pair p = {n, a, v};
+	for_rows(d, n_rows, n, input_gate_row, &p);
+}
+
+/* ---- features ---- */
+
+uint32_t gla_feature_dim(enum gla_feature f, uint32_t dim)
+{
+	return f == GLA_HEDGEHOG ? 2 * dim : f == GLA_DPFP ? 8 * dim : dim;
+}
+
+int gla_feature_layers(enum gla_feature f)
+{
+	return f == GLA_PRODUCT ? 2 : f == GLA_T2R || f == GLA_HEDGEHOG ? 1 : 0;
+}
+
+/* softmax(2x, -2x) (Zhang et al. 2024, "The Hedgehog & the Porcupine"). */
+static void hedgehog(size_t n, const float *x, float *y)
+{
+	float max = 0, sum = 0;
+	for (size_t i = 0; i < n; i++)
+		max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
+	for (size_t i = 0; i < n; i++) {
+		y[i] = expf(2 * x[i] - 2 * max);
+		y[n + i] = expf(-2 * x[i] - 2 * max);
+	}
+	for (size_t i = 0; i < 2 * n; i++)
+		sum += y[i];
+	for (size_t i = 0; i < 2 * n; i++)
+		y[i] /= sum;
+}
+
+/* z = (relu x, -relu x); y = z_i z_(i-j) for j = 1 .. 4 (Schlag et al. 2021), with the sign where
+ * flash-linear-attention has it. */
+static void dpfp(size_t n, const float *x, float *y)
+{
+	for (size_t j = 1; j <= 4; j++)
+		for (size_t i = 0; i < 2 * n; i++) {
+			size_t k = (i + 2 * n - j % (2 * n)) % (2 * n);
+			float a = x[i % n] > 0 ? x[i % n] : 0, b = x[k % n] > 0 ? x[k % n] : 0;
+			*y++ = (i < n) == (k < n) ? a * b : -(a * b);
+		}
+}
+
+static void feature_head(enum gla_feature f, size_t n, const float *x, const float *x2, float *y)
+{
+	switch (f) {
+	case GLA_IDENTITY:
+		for (size_t i = 0; i < n; i++)
+			y[i] = x[i];
+		break;
+	case GLA_RELU:
+	case GLA_T2R:
+		for (size_t i = 0; i < n; i++)
+			y[i] = x[i] > 0 ? x[i] : 0;
+		break;
+	case GLA_SIGMOID:
+		for (size_t i = 0; i < n; i++)
+			y[i] = 1 / (1 + expf(-x[i]));
+		break;
+	case GLA_SILU:
+		for (size_t i = 0; i < n; i++)
+			y[i] = x[i] / (1 + expf(-x[i]));
+		break;
+	case GLA_ELU:
+		for (size_t i = 0; i < n; i++)
+			y[i] = x[i] > 0 ? x[i] + 1 : expf(x[i]);
+		break;
+	case GLA_PRODUCT:
+		for (size_t i = 0; i < n; i++)
+			y[i] = x[i] * x2[i];
+		break;
+	case GLA_HEDGEHOG: hedgehog(n, x, y); break;
+	case GLA_DPFP: dpfp(n, x, y); break;
+	}
+}
+
+struct feature_rows {
+	const struct gla_features *f;
+	const float *x, *x2;
+	float *y;
+};
+
+static void feature_row(const void *arg, size_t row)
+{
+	const struct feature_rows *r = arg;
+	const struct gla_features *f = r->f;
+	size_t out = gla_feature_dim(f->feature, f->dim);
+	for (size_t h = row * f->heads; h < (row + 1) * f->heads; h++) {
+		float *y = r->y + h * out, scale = f->scale, sum = 0;
+		feature_head(f->feature, f->dim, r->x + h * f->dim, r->x2 ? r->x2 + h * f->dim : NULL, y);
+		if (f->sum) {
+			for (size_t i = 0; i < out; i++)
+				sum += y[i];
+			scale /= sum + f->sum_eps;
+		}
+		if (scale != 1)
+			for (size_t i = 0; i < out; i++)
+				y[i] *= scale;
+	}
+}
+
+void gla_apply_features(struct mx_device *d, const struct gla_features *f, size_t n_rows,
+                        const float *x, const float *x2, float *y)
+{
+	const struct feature_rows r = {f, x, x2, y};
+	for_rows(d, n_rows, (size_t)f->heads * gla_feature_dim(f->feature, f->dim), feature_row, &r);
+}
+
+/* ---- the denominator of normalised linear attention ---- */
+
+struct groups {
+	size_t heads, dim;
+	float *x;
+};
+
+/* From the last to the first: a group moves up. */
+static void ones_row(const void *arg, size_t row)
+{
+	const struct groups *g = arg;
+	float *x = g->x + row * g->heads * (g->dim + 1);
+	for (size_t h = g->heads; h-- > 0;) {
+		memmove(x + h * (g->dim + 1), x + h * g->dim, g->dim * sizeof(*x));
+		x[h * (g->dim + 1) + g->dim] = 1;
+	}
+}
+
+void gla_append_ones(struct mx_device *d, size_t n_rows, uint32_t heads, uint32_t dim, float *v)
+{
+	const struct groups g = {heads, dim, v};
+	for_rows(d, n_rows, (size_t)heads * dim, ones_row, &g);
+}
+
+static void divide_row(const void *arg, size_t row)
+{
+	const struct groups *g = arg;
+	float *x = g->x + row * g->heads * (g->dim + 1);
+	for (size_t h = 0; h < g->heads; h++) {
+		float sum = x[h * (g->dim + 1) + g->dim] + 1e-10f;
+		for (size_t i = 0; i < g->dim; i++)
+			x[h * g->dim + i] = x[h * (g->dim + 1) + i] / sum;
+	}
+}
+
+void gla_divide(struct mx_device *d, size_t n_rows, uint32_t heads, uint32_t dim, float *y)
+{
+	const struct groups g = {heads, dim, y};
+	for_rows(d, n_rows, (size_t)heads * dim, divide_row, &g);
+}
