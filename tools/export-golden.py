@@ -13,8 +13,8 @@ import argparse
 import json
 import os
 import pathlib
-import shutil
 
+import golden_models
 import safetensors
 import safetensors.torch
 import torch
@@ -23,14 +23,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2
 
 LENGTHS = (1, 7, 64, 65, 200, 513)
 GREEDY = 32
-MIN_MARGIN = 0.02  # nats between the best and the second token: 20 times the tests' tolerance
-NONE = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 
 
 def small(**kw):
-    return dict(NONE, hidden_size=32, intermediate_size=64, num_hidden_layers=2, vocab_size=256,
-                num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=1024,
-                rms_norm_eps=1e-5, tie_word_embeddings=False) | kw
+    return dict(golden_models.NO_SPECIAL_TOKENS, hidden_size=32, intermediate_size=64,
+                num_hidden_layers=2, vocab_size=256, num_attention_heads=2, num_key_value_heads=1,
+                max_position_embeddings=1024, rms_norm_eps=1e-5, tie_word_embeddings=False) | kw
 
 
 def medium(**kw):
@@ -135,51 +133,14 @@ def randomize(model, seed):
     model.tie_weights()
 
 
-def refuse_subnormals(model):
-    """No value that flows between modules may be subnormal: that would be slow and inexact."""
-    tiny = torch.finfo(torch.float32).tiny
-
-    def hook(module, args, output):
-        for x in output if isinstance(output, tuple) else (output,):
-            if isinstance(x, torch.Tensor) and x.is_floating_point():
-                assert not ((x != 0) & (x.abs() < tiny)).any(), type(module).__name__
-
-    for module in model.modules():
-        module.register_forward_hook(hook)
-
-
-@torch.no_grad()
-def run(model, ids, cache, by_token):
-    """Logits of every position, in one call or in one per token."""
-    parts = [[i] for i in ids] if by_token else [ids]
-    out = [model(torch.tensor([p]), past_key_values=cache, use_cache=True).logits[0] for p in parts]
-    return torch.cat(out).double().log_softmax(-1)
-
-
-def case(path, prompt, by_token):
+def case(v, path, prompt):
     # A fresh model for each prompt: dynamic rope keeps state in the module.
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32,
                                                  attn_implementation="eager")
     model.eval()
-    refuse_subnormals(model)
+    golden_models.refuse_subnormals(model)
     cache = transformers.DynamicCache(config=model.config)
-    rows = run(model, prompt, cache, by_token)
-    greedy, logprobs, margin = [], [], float("inf")
-    last = rows[-1]
-    for step in range(GREEDY):
-        top = last.topk(2).values
-        margin = min(margin, float(top[0] - top[1]))
-        greedy.append(int(last.argmax()))
-        logprobs.append(float(last.max()))
-        if step < GREEDY - 1:
-            last = run(model, greedy[-1:], cache, by_token)[-1]
-    if not by_token:  # the cache must not have mattered
-        whole = run(model, prompt + greedy, None, False)
-        again = [float(whole[len(prompt) - 1 + i, t]) for i, t in enumerate(greedy)]
-        assert max(abs(a - b) for a, b in zip(again, logprobs)) < 1e-4
-    return dict(prompt=prompt,
-                logprobs=[round(float(rows[i, prompt[i + 1]]), 6) for i in range(len(prompt) - 1)],
-                greedy=greedy, greedy_logprobs=[round(x, 6) for x in logprobs]), margin
+    return golden_models.case(model, cache, prompt, GREEDY, v.by_token)
 
 
 def save(model, v, path):
@@ -199,51 +160,21 @@ def finish(v, path):
                                     path / "model.safetensors", metadata={"format": "pt"})
 
 
-def write_expected(path, head, cases):
-    """One line a list: small, and readable in a diff."""
-    line = lambda x: json.dumps(x, separators=(",", ":"))
-    body = ",\n".join("{" + ",\n".join(f'"{k}":{line(x)}' for k, x in c.items()) + "}"
-                      for c in cases)
-    (path / "expected.json").write_text(line(head)[:-1] + ',\n"cases":[\n' + body + "]}\n")
-
-
 def make(name, v, root):
-    path = root / name
     # Renamed or foreign checkpoints are computed before they are finished.
     readable = not v.rename
-    for seed in range(1, 1000):
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir(parents=True)
+
+    def write(path, seed):
         model = AutoModelForCausalLM.from_config(v.config, attn_implementation="eager")
         randomize(model, seed)
         save(model, v, path)
         if readable:
             finish(v, path)
-        g = torch.Generator().manual_seed(1000 + seed)
-        cases, margin = [], float("inf")
-        for n in LENGTHS:
-            prompt = torch.randint(0, v.config.vocab_size, (n,), generator=g).tolist()
-            c, m = case(path, prompt, v.by_token)
-            cases.append(c)
-            margin = min(margin, m)
-            if margin < MIN_MARGIN:
-                break
-        if margin >= MIN_MARGIN:
-            break
-    else:
-        raise SystemExit(f"{name}: no seed gives a margin of {MIN_MARGIN}")
-    if not readable:
-        finish(v, path)
-    head = dict(model=name, weight_seed=seed, prompt_seed=1000 + seed,
-                fed="token by token" if v.by_token else "whole prompt",
-                margin=round(margin, 4))
-    write_expected(path, head, cases)
-    for f in path.iterdir():
-        f.chmod(0o644)
-    spread = [x for c in cases for x in c["logprobs"]]
-    size = sum(f.stat().st_size for f in path.iterdir())
-    print(f"{name}: weight seed {seed}, prompt seed {1000 + seed}, margin {margin:.3f}, "
-          f"logprobs {min(spread):.2f} to {max(spread):.2f}, {size} bytes")
+
+    golden_models.make(root / name, LENGTHS, v.config.vocab_size,
+                       "token by token" if v.by_token else "whole prompt", write,
+                       lambda path, prompt: case(v, path, prompt),
+                       lambda path: None if readable else finish(v, path))
 
 
 def main():
