@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the checkpoints of recurrent mixers in tests/golden/models, and what transformers (Mamba-2)
+and flash-linear-attention (the others) say of them (README-recurrent.md there).
+
+    pip install torch transformers safetensors einops
+    pip install --no-deps flash-linear-attention fla-core triton
+    tools/export-golden-recurrent.py tests/golden/models [NAME...]
+
+flash-linear-attention's models run with torch in place of their Triton kernels (fla_torch.py); at
+the end each is compared with the kernels themselves, interpreted, on a few tokens.
+"""
+import argparse
+import json
+import math
+import pathlib
+import warnings
+
+import fla_torch  # before everything that imports triton
+import einops
+import fla
+import golden_models
+import safetensors
+import safetensors.torch
+import torch
+import transformers
+import triton
+from fla.models import (DeltaNetConfig, GatedDeltaNetConfig, GLAConfig, HGRN2Config, HGRNConfig,
+                        KDAConfig, LinearAttentionConfig, RetNetConfig)
+from fla.models.utils import Cache
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, Mamba2Config, Mamba2ForCausalLM
+
+LENGTHS = (1, 7, 15, 16, 17, 64, 65, 200, 500, 1000)
+FEWER = (1, 7, 16, 17, 65, 300)
+GREEDY = 16
+MAX_SENSITIVITY = 1e-4  # a tenth of the tests' tolerance
+VOCAB = 128
+RAW_VOCAB = 122  # of a checkpoint that pads its vocabulary to a multiple of 16
+
+
+def mamba2(**kw):
+    return Mamba2Config(**dict(golden_models.NO_SPECIAL_TOKENS, vocab_size=VOCAB, hidden_size=32,
+                               num_hidden_layers=2, num_heads=4, head_dim=16, state_size=24,
+                               n_groups=1, chunk_size=32, tie_word_embeddings=True) | kw)
+
+
+def small(cls, **kw):
+    return cls(**dict(golden_models.NO_SPECIAL_TOKENS, vocab_size=VOCAB, hidden_size=32,
+                      intermediate_size=40, num_hidden_layers=2,
+                      tie_word_embeddings=True) | kw)
+
+
+def state_spaces(ssm_cfg):
+    """As the state-spaces organisation publishes Mamba-2: its own config.json and two other names.
+    `ssm_cfg` says what differs from mamba_ssm's defaults."""
+    def edit(path):
+        config = json.loads((path / "config.json").read_text())
+        raw = dict(d_model=config["hidden_size"], d_intermediate=0,
+                   n_layer=config["num_hidden_layers"], vocab_size=RAW_VOCAB,
+                   ssm_cfg=dict(layer="Mamba2") | ssm_cfg, attn_layer_idx=[], attn_cfg={},
+                   rms_norm=True, residual_in_fp32=True, fused_add_norm=True,
+                   pad_vocab_size_multiple=16, tie_embeddings=True)
+        (path / "config.json").write_text(json.dumps(raw, indent=4) + "\n")
+        tensors = safetensors.torch.load_file(path / "model.safetensors")
+        tensors = {k.replace("embeddings.", "embedding."): t for k, t in tensors.items()}
+        safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+
+    return edit
+
+
+class Variant:
+    def __init__(self, config, lengths=FEWER, vocab=VOCAB, finish=lambda path: None):
+        self.config = config
+        self.lengths = lengths
+        self.vocab = vocab    # prompts are drawn from its first so many tokens
+        self.finish = finish  # what the reference would not read
+
+
+VARIANTS = {
+    "mamba2": Variant(mamba2(), LENGTHS, RAW_VOCAB),
+    "mamba2-raw": Variant(mamba2(), LENGTHS, RAW_VOCAB,
+                          state_spaces(dict(d_state=24, headdim=16, chunk_size=32))),
+    "mamba2-raw-default": Variant(mamba2(hidden_size=64, num_hidden_layers=1, num_heads=2,
+                                         head_dim=64, state_size=128), FEWER, RAW_VOCAB,
+                                  state_spaces({})),
+    "mamba2-groups": Variant(mamba2(hidden_size=48, num_heads=6, n_groups=3, state_size=16,
+                                    use_conv_bias=False, tie_word_embeddings=False)),
+    "mamba2-limit": Variant(mamba2(head_dim=8, num_heads=8, n_groups=2, state_size=40,
+                                   conv_kernel=3, use_bias=True, time_step_limit=(0.01, 0.1))),
+    "gla": Variant(small(GLAConfig, num_heads=2, tie_word_embeddings=False), LENGTHS),
+    "gla-conv": Variant(small(GLAConfig, num_heads=2, expand_k=1.5, expand_v=2.5,
+                              feature_map="relu", use_short_conv=True, clamp_min=-0.05,
+                              use_output_gate=False)),
+    "gla-mqa": Variant(small(GLAConfig, num_heads=4, num_kv_heads=2, expand_k=1.0, expand_v=2.0,
+                             fuse_norm=False)),
+    "gla-attn": Variant(small(GLAConfig, num_hidden_layers=3, num_heads=2, attn=dict(
+        layers=[1], num_heads=4, num_kv_heads=2, qkv_bias=True, window_size=48,
+        rope_theta=10000.0))),
+}
+
+
+def spread(n, low, high, r):
+    """n values in geometric steps, from weak to strong, shaken a little by r [n]."""
+    return torch.logspace(math.log10(low), math.log10(high), n) * torch.exp(0.1 * r)
+
+
+def inverse_softplus(x):
+    return x + torch.log(-torch.expm1(-x))
+
+
+def randomized(name, shape, r, config):
+    """Every unit's input has a standard deviation near 1, logits one near 2.5; the decays of the
+    heads or channels of a layer run from one that forgets in a few tokens to one that does not in
+    hundreds."""
+    last = name.split(".")[-1]
+    if last == "A_log":
+        if getattr(config, "lower_bound", None) is not None:
+            return 0.3 * r
+        return spread(len(r), 1, 16, r).log()
+    if last == "dt_bias":
+        if getattr(config, "lower_bound", None) is not None:
+            return torch.linspace(-7, 1, len(r)) + 0.3 * r
+        return inverse_softplus(spread(len(r), 0.001, 0.2, r).flip(0))
+    if "gk_proj.1.bias" in name:
+        return 4 * r
+    if name.endswith("lower_bounds"):
+        return r
+    if name.endswith(".bias"):
+        return 0.2 * r
+    if len(shape) == 1:
+        return 1 + 0.1 * r
+    if "conv1d" in name:
+        return r / shape[-1] ** 0.5
+    if "embeddings" in name and not config.tie_word_embeddings:
+        return r
+    if "embeddings" in name or "lm_head" in name:
+        return 2.5 * r / shape[1] ** 0.5
+    return r / shape[1] ** 0.5
+
+
+def model_class(config):
+    """Not AutoModel: fla has put its Mamba-2 in the place of transformers'."""
+    if config.model_type == "mamba2":
+        return Mamba2ForCausalLM
+    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+
+
+@torch.no_grad()
+def write(v, path, seed):
+    model = model_class(v.config)._from_config(v.config)
+    g = torch.Generator().manual_seed(seed)
+    for name, p in model.named_parameters():
+        p.copy_(randomized(name, p.shape, torch.randn(p.shape, generator=g), v.config))
+    model.tie_weights()
+    model.save_pretrained(path)
+    (path / "generation_config.json").unlink(missing_ok=True)
+
+
+def load(v, path):
+    return model_class(v.config).from_pretrained(path, dtype=torch.float32).eval()
+
+
+@torch.no_grad()
+def sensitivity(model, prompt):
+    """How far the prompt's log-probabilities move when each weight is rounded differently."""
+    before = golden_models.run(model, prompt, None)
+    g = torch.Generator().manual_seed(1)
+    for p in model.parameters():
+        p.mul_(1 + 2 ** -23 * torch.randn(p.shape, generator=g))
+    return float((golden_models.run(model, prompt, None) - before).abs().max())
+
+
+def expect(v, path, prompt):
+    model = load(v, path)
+    golden_models.refuse_subnormals(model)
+    # transformers' Mamba-2 forgets time_step_limit where it takes single tokens: no cache.
+    cache = None if v.config.model_type == "mamba2" else Cache()
+    with fla_torch.torch_ops():
+        c, margin = golden_models.case(model, cache, prompt, GREEDY)
+        if margin > golden_models.MIN_MARGIN and sensitivity(model, prompt) > MAX_SENSITIVITY:
+            margin = 0.0  # a head's output near zero, say, that its norm makes large
+    return c, margin
+
+
+@torch.no_grad()
+def kernels_agree(v, path):
+    """Largest difference of a log-probability between kernels and torch, over a prompt and single
+    tokens after it."""
+    def rows():
+        cache = Cache()
+        return torch.cat([golden_models.run(model, part, cache) for part in parts])
+
+    model = load(v, path)
+    g = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, VOCAB, (24,), generator=g).tolist()
+    parts = [ids[:21], ids[21:22], ids[22:23], ids[23:]]
+    with fla_torch.torch_ops():
+        expected = rows()
+    return float((rows() - expected).abs().max())
+
+
+def make(name, v, root):
+    path = root / name
+    recurrent = v.config.model_type != "mamba2"
+    golden_models.make(path, v.lengths, v.vocab, "whole prompt",
+                       lambda path, seed: write(v, path, seed),
+                       lambda path, prompt: expect(v, path, prompt), v.finish)
+    if recurrent:
+        error = kernels_agree(v, path)
+        print(f"    the kernels differ by {error:.1e}", flush=True)
+        assert error < 1e-4
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ap.add_argument("folder", type=pathlib.Path)
+    ap.add_argument("names", nargs="*", metavar="NAME", help="only these models")
+    args = ap.parse_args()
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    for name, v in VARIANTS.items():
+        if not args.names or name in args.names:
+            make(name, v, args.folder)
+    (args.folder / "PROVENANCE-recurrent").write_text(
+        "Made by tools/export-golden-recurrent.py tests/golden/models\n"
+        f"torch {torch.__version__}, transformers {transformers.__version__}, flash-linear-attention "
+        f"{fla.__version__},\ntriton {triton.__version__}, einops {einops.__version__}, safetensors "
+        f"{safetensors.__version__}; on a CPU, float32\nSeeds are in each expected.json.\n")
+
+
+if __name__ == "__main__":
+    main()
