@@ -54,6 +54,7 @@ def edit(path, name, f):
 def test_the_bundled_model_passes():
     rc, text = run()
     assert rc == 0 and "total" in text and "room for 64 sequences of 2048 tokens" in text, text
+    assert "layers 0-8 attention" in text and "9 layers, 2304 bytes a token" in text, text
 
 
 def test_more_layers_than_the_configuration_says():

@@ -34,6 +34,31 @@ static void check_mixer(const struct mx_plan_mixer *m)
 		require(isfinite(freq->v[i]) && freq->v[i] > 0);
 }
 
+static void check_mlp(const struct mx_plan_mlp *m)
+{
+	require(m->gate && m->up && m->down && m->width > 0);
+}
+
+static void check_block(const struct mx_plan_block *b)
+{
+	const struct mx_plan_experts *x = &b->experts;
+	require(b->norm && isfinite(b->residual_scale));
+	switch (b->kind) {
+	case MX_BLOCK_MIXER:
+		require(b->n_mixers > 0);
+		for (uint32_t i = 0; i < b->n_mixers; i++)
+			check_mixer(&b->mixers[i]);
+		break;
+	case MX_BLOCK_MLP: check_mlp(&b->mlp); break;
+	case MX_BLOCK_EXPERTS:
+		require(x->router && x->prefix && x->shared_gate && x->width > 0);
+		require(x->chosen > 0 && x->chosen <= x->n);
+		if (b->mlp.width)
+			check_mlp(&b->mlp);
+		break;
+	}
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	const char *text = (const char *)data, *nul = size ? memchr(text, 0, size) : NULL;
@@ -48,14 +73,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (size_t i = 0; i < p->n_eos; i++)
 		require(p->eos[i] >= 0 && (uint32_t)p->eos[i] < p->vocab);
 	for (uint32_t i = 0; i < p->n_layers; i++)
-		for (uint32_t k = 0; k < p->layers[i].n_blocks; k++) {
-			const struct mx_plan_block *b = &p->layers[i].blocks[k];
-			require(b->norm != NULL);
-			if (b->kind == MX_BLOCK_MIXER)
-				check_mixer(&b->mixers[0]);
-			else
-				require(b->mlp.gate && b->mlp.up && b->mlp.down && b->mlp.width > 0);
-		}
+		for (uint32_t k = 0; k < p->layers[i].n_blocks; k++)
+			check_block(&p->layers[i].blocks[k]);
 	mx_plan_destroy(p);
 	return 0;
 }
