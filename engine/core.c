@@ -5,18 +5,28 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/prefix.h"
 
 mx_status mx_core_init(struct mx_core *c, const struct mx_engine_ops *ops,
-                       const struct mx_engine_info *info)
+                       const struct mx_state_ops *state, const struct mx_engine_info *info)
 {
-	*c = (struct mx_core){.engine.ops = ops, .info = *info};
-	mx_status st = mx_pages_create(info->n_pages, info->page_tokens, info->prefix_cache, &c->pages);
-	if (st != MX_OK)
-		return st;
+	*c = (struct mx_core){.engine.ops = ops, .info = *info, .state = *state};
+	if (info->slot_bytes && !info->n_snapshots)
+		c->info.prefix_cache = false;
+	if (!info->slot_bytes || !c->info.prefix_cache)
+		c->info.n_snapshots = c->info.snapshot_every = 0;
+	/* Pages of no bytes are all alike: there is nothing to share. */
+	bool share = c->info.prefix_cache && info->page_bytes;
+	mx_status st = mx_pages_create(info->n_pages, info->page_tokens, share, &c->pages);
+	if (st == MX_OK && c->info.n_snapshots)
+		st = mx_snapshots_create(c->info.n_snapshots, &c->snapshots);
 	c->free_slots = mx_calloc(info->max_sequences, sizeof *c->free_slots);
-	if (!c->free_slots) {
+	c->due = mx_calloc(info->max_sequences, sizeof *c->due);
+	if (st == MX_OK && (!c->free_slots || !c->due))
+		st = MX_E_NOMEM;
+	if (st != MX_OK) {
 		mx_core_fini(c);
-		return MX_E_NOMEM;
+		return st;
 	}
 	for (uint32_t i = 0; i < info->max_sequences; i++)
 		c->free_slots[i] = info->max_sequences - 1 - i;
@@ -27,9 +37,13 @@ mx_status mx_core_init(struct mx_core *c, const struct mx_engine_ops *ops,
 void mx_core_fini(struct mx_core *c)
 {
 	mx_pages_destroy(c->pages);
+	mx_snapshots_destroy(c->snapshots);
 	free(c->free_slots);
+	free(c->due);
 	c->pages = NULL;
+	c->snapshots = NULL;
 	c->free_slots = NULL;
+	c->due = NULL;
 }
 
 static struct mx_core *core_of(struct mx_engine *e)
@@ -50,7 +64,9 @@ static uint32_t free_slots(const struct mx_core *c)
 void mx_core_usage(const struct mx_engine *e, struct mx_engine_usage *out)
 {
 	const struct mx_core *c = (const struct mx_core *)e;
+	*out = (struct mx_engine_usage){0};
 	mx_pages_usage(c->pages, out);
+	mx_prefix_usage(c, out);
 	out->slots_used = c->info.max_sequences - free_slots(c);
 }
 
@@ -97,6 +113,8 @@ static mx_status copy_params(struct mx_core *c, struct mx_seq *s,
 	}
 	s->pages.private = params->no_prefix_cache;
 	mx_pages_salt(c->pages, params->cache_salt, s->pages.salt);
+	if (c->snapshots)
+		mx_snapshots_hash(c->snapshots, s->pages.salt, &s->hash);
 	const struct mx_sampling *g = &params->sampling;
 	s->counting =
 		g->repetition_penalty != 1 || g->presence_penalty != 0 || g->frequency_penalty != 0;
@@ -155,16 +173,6 @@ void mx_core_close(struct mx_engine *e, struct mx_seq *s)
 
 /* ---- memory ---- */
 
-/* Rows that must be computed for their logits cannot come from the cache. */
-static uint32_t cache_limit(const struct mx_seq *s)
-{
-	uint32_t limit = s->n - 1;
-	if (s->params.prompt_logprobs >= 0 && s->prompt_reported + 1 < s->n_prompt &&
-	    s->prompt_reported < limit)
-		limit = s->prompt_reported;
-	return limit;
-}
-
 mx_status mx_core_attach(struct mx_engine *e, struct mx_seq *s, uint32_t *out_computed)
 {
 	struct mx_core *c = core_of(e);
@@ -174,8 +182,12 @@ mx_status mx_core_attach(struct mx_engine *e, struct mx_seq *s, uint32_t *out_co
 	if (!n)
 		return MX_E_NOMEM;
 	s->slot = c->free_slots[n - 1];
+	mx_status st = mx_prefix_attach(c, s);
+	if (st != MX_OK) {
+		s->slot = MX_NO_SLOT;
+		return st;
+	}
 	atomic_store_explicit(&c->n_free_slots, n - 1, memory_order_relaxed);
-	s->computed = mx_pages_attach(c->pages, &s->pages, s->tokens, s->n, cache_limit(s));
 	*out_computed = s->computed;
 	return MX_OK;
 }
@@ -192,7 +204,7 @@ void mx_core_release(struct mx_engine *e, struct mx_seq *s)
 	struct mx_core *c = core_of(e);
 	if (s->slot == MX_NO_SLOT)
 		return;
-	mx_pages_release(c->pages, &s->pages, s->tokens, s->computed);
+	mx_prefix_release(c, s);
 	s->computed = 0;
 	uint32_t n = free_slots(c);
 	c->free_slots[n] = s->slot;
@@ -200,9 +212,14 @@ void mx_core_release(struct mx_engine *e, struct mx_seq *s)
 	s->slot = MX_NO_SLOT;
 }
 
+void mx_core_settle(struct mx_engine *e)
+{
+	mx_prefix_settle(core_of(e));
+}
+
 void mx_core_drop_cache(struct mx_engine *e)
 {
-	mx_pages_drop(core_of(e)->pages);
+	mx_prefix_drop(core_of(e));
 }
 
 const int32_t *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n, uint32_t *out_computed)
@@ -214,7 +231,7 @@ const int32_t *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n, uint32_t 
 
 /* ---- steps ---- */
 
-mx_status mx_core_check_step(const struct mx_core *c, const struct mx_step_item *items, uint32_t n)
+mx_status mx_core_begin_step(struct mx_core *c, const struct mx_step_item *items, uint32_t n)
 {
 	uint64_t rows = 0;
 	for (uint32_t i = 0; i < n; i++) {
@@ -227,13 +244,18 @@ mx_status mx_core_check_step(const struct mx_core *c, const struct mx_step_item 
 			return MX_E_INVALID;
 		rows += items[i].n;
 	}
-	return n <= c->info.max_sequences && rows <= c->info.step_tokens ? MX_OK : MX_E_INVALID;
+	if (n > c->info.max_sequences || rows > c->info.step_tokens)
+		return MX_E_INVALID;
+	for (uint32_t i = 0; i < n; i++)
+		items[i].seq->in_step = true;
+	return MX_OK;
 }
 
 void mx_core_commit(struct mx_core *c, struct mx_seq *s, uint32_t n)
 {
 	s->computed += n;
-	mx_pages_publish(c->pages, &s->pages, s->tokens, s->computed);
+	s->in_step = false;
+	mx_prefix_commit(c, s);
 }
 
 void mx_core_append(struct mx_seq *s, int32_t token)

@@ -14,8 +14,13 @@
 #include "engine/counts.h"
 #include "engine/engine.h"
 #include "engine/pages.h"
+#include "engine/snapshots.h"
 
 #define MX_NO_SLOT UINT32_MAX
+
+/* Shorter prefixes are not saved: computing that many tokens takes a step of about the time of a
+ * decode step or two, and a snapshot takes the same memory for a dozen tokens as for thousands. */
+#define MX_SNAPSHOT_MIN 32
 
 struct mx_seq {
 	int32_t *tokens; /* [params.max_len]: prompt, then output */
@@ -27,6 +32,27 @@ struct mx_seq {
 	struct mx_counts counts;     /* empty unless a penalty is on */
 	bool counting;               /* a penalty is on */
 	uint32_t prompt_reported;    /* prompt log-probabilities of positions 1 .. that are out */
+
+	/* See prefix.h. */
+	struct mx_prefix_hash hash; /* of its tokens, as far as it was needed */
+	uint32_t kept;              /* as many computed tokens came from or went to a snapshot */
+	bool due;                   /* its state is to be saved */
+	bool in_step;               /* a step has begun that was not committed for it */
+};
+
+struct mx_core;
+
+/* What an engine does with the bytes of a sequence's state that are not in full pages: the slot,
+ * and the page that holds the last computed token. Blocks are those of snapshots.h; they hold
+ * both. For engines without slots all NULL. */
+struct mx_state_ops {
+	/* Makes the slot that of a sequence without tokens. */
+	void (*clear)(struct mx_core *c, const struct mx_seq *s);
+	/* Copies the state after s->computed tokens to the block. */
+	mx_status (*save)(struct mx_core *c, const struct mx_seq *s, uint32_t block);
+	/* The reverse: into the slot and the last page that s holds. The block was saved at as many
+	 * tokens as s->computed or one more. */
+	mx_status (*load)(struct mx_core *c, const struct mx_seq *s, uint32_t block);
 };
 
 struct mx_core {
@@ -35,11 +61,19 @@ struct mx_core {
 	struct mx_pages *pages;
 	uint32_t *free_slots;     /* [n_free_slots], a stack */
 	atomic_uint n_free_slots; /* written by the engine thread only */
+
+	/* See prefix.h. */
+	struct mx_snapshots *snapshots; /* NULL if there is no room for any */
+	struct mx_state_ops state;
+	struct mx_seq **due; /* [n_due] sequences whose state is to be saved */
+	uint32_t n_due;
+	atomic_ullong queries, hits, lookups[MX_LOOKUP_N]; /* written by the engine thread only */
 };
 
-/* Makes pool and slots of the sizes in `info` and copies it. On failure nothing is left to free. */
+/* Makes pool, slots and snapshots of the sizes in `info` and copies it. On failure nothing is left
+ * to free. */
 mx_status mx_core_init(struct mx_core *c, const struct mx_engine_ops *ops,
-                       const struct mx_engine_info *info);
+                       const struct mx_state_ops *state, const struct mx_engine_info *info);
 void mx_core_fini(struct mx_core *c); /* takes a zeroed core */
 
 /* Slots of struct mx_engine_ops. */
@@ -52,11 +86,13 @@ mx_status mx_core_reserve(struct mx_engine *e, struct mx_seq *s, uint32_t n_toke
 void mx_core_release(struct mx_engine *e, struct mx_seq *s);
 void mx_core_close(struct mx_engine *e, struct mx_seq *s);
 const int32_t *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n, uint32_t *out_computed);
+void mx_core_settle(struct mx_engine *e);
 void mx_core_drop_cache(struct mx_engine *e);
 
-/* MX_E_INVALID if a step breaks the rules of engine.h (except that a sequence comes once). */
-mx_status mx_core_check_step(const struct mx_core *c, const struct mx_step_item *items, uint32_t n);
-/* n more tokens have their state: full pages become shareable. */
+/* To be called first in a step. MX_E_INVALID if it breaks the rules of engine.h (except that a
+ * sequence comes once). From now on until its commit a sequence's state may be anything. */
+mx_status mx_core_begin_step(struct mx_core *c, const struct mx_step_item *items, uint32_t n);
+/* n more tokens have their state: it becomes shareable. */
 void mx_core_commit(struct mx_core *c, struct mx_seq *s, uint32_t n);
 /* Appends a token that was drawn. */
 void mx_core_append(struct mx_seq *s, int32_t token);

@@ -12,8 +12,8 @@
  * that hold the state of its first `computed` tokens. The engine keeps the
  * tokens; the scheduler decides what is computed when:
  *
- *     open -> [match] -> (reserve -> step)* -> close
- *                 ^----------- release (preemption)
+ *     open -> attach -> (reserve -> step -> settle)* -> close
+ *                ^----------- release (preemption)
  *
  * Bit-equality: what a step returns for a sequence depends on nothing but that
  * sequence's tokens and sampling parameters.
@@ -43,6 +43,16 @@ struct mx_engine_mixer {
 	size_t snapshot_bytes; /* its part of a saved slot */
 };
 
+/* What came of a look-up in the prefix cache. */
+enum mx_lookup {
+	MX_LOOKUP_HIT,         /* at least a token need not be computed */
+	MX_LOOKUP_MISS,        /* nothing is known */
+	MX_LOOKUP_NO_SNAPSHOT, /* pages are known, but the state of the slot was saved at none */
+	MX_LOOKUP_EVICTED,     /* a state that would do was saved, and has made room for others */
+	MX_LOOKUP_UNSUPPORTED, /* a mixer of the model cannot share or save its state */
+	MX_LOOKUP_N
+};
+
 struct mx_engine_info {
 	char model[128]; /* name in the configuration */
 	uint32_t vocab;
@@ -51,9 +61,13 @@ struct mx_engine_info {
 	uint32_t step_tokens;   /* most rows of a step */
 	uint32_t page_tokens;
 	uint32_t n_pages;
-	bool prefix_cache;                  /* the model's mixers can share prefixes */
+	bool prefix_cache;                  /* prefixes are shared */
+	bool prefix_unsupported;            /* they were to be, but a mixer cannot */
+	uint32_t n_snapshots;               /* saved slots that there is room for */
+	uint32_t snapshot_every;            /* steps should end at its multiples; 0 = no matter */
 	size_t weight_bytes, scratch_bytes; /* in all */
 	size_t page_bytes, slot_bytes;      /* of one */
+	size_t snapshot_bytes;              /* of one: a slot and a page */
 	struct mx_engine_mixer mixers[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_mixers;
 };
@@ -64,6 +78,7 @@ struct mx_engine_usage {
 	uint32_t pages_free;
 	uint32_t slots_used;                  /* attached sequences */
 	uint64_t prefix_queries, prefix_hits; /* tokens looked up and found */
+	uint64_t prefix_lookups[MX_LOOKUP_N]; /* look-ups by what came of them */
 	uint64_t prefix_evictions;            /* cached pages dropped to make room */
 	uint32_t snapshots_used;              /* blocks that hold a saved state */
 	uint64_t snapshot_saves, snapshot_evictions;
@@ -114,17 +129,18 @@ struct mx_engine_ops {
 	mx_status (*open)(struct mx_engine *e, const int32_t *prompt, uint32_t n,
 	                  const struct mx_seq_params *params, struct mx_seq **out);
 
-	/* Takes a slot and, from the prefix cache, the longest run of pages that match the sequence's
-	 * tokens, at most all but the last token. Only for a sequence that holds nothing.
-	 * *out_computed = tokens covered. MX_E_NOMEM if no slot is free. */
+	/* Takes a slot and, from the prefix cache, the state of the longest prefix of the sequence's
+	 * tokens that is there, at most all but the last token. Only for a sequence that holds nothing.
+	 * *out_computed = tokens covered. MX_E_NOMEM if no slot is free, or no page for a prefix that
+	 * ends within one; nothing is held then. */
 	mx_status (*attach)(struct mx_engine *e, struct mx_seq *s, uint32_t *out_computed);
 
 	/* Makes sure of pages for the first n_tokens positions, evicting cached pages if needed. All or
 	 * nothing: MX_E_NOMEM leaves the sequence as it was. */
 	mx_status (*reserve)(struct mx_engine *e, struct mx_seq *s, uint32_t n_tokens);
 
-	/* Gives slot and pages back (preemption); tokens stay. The full pages computed so far go to the
-	 * prefix cache, so that recomputing is cheap if nobody needed the room. */
+	/* Gives slot and pages back (preemption); tokens stay. What was computed goes to the prefix
+	 * cache, so that recomputing is cheap if nobody needed the room. */
 	void (*release)(struct mx_engine *e, struct mx_seq *s);
 
 	/* Releases and frees the sequence. Takes NULL. */
@@ -134,6 +150,11 @@ struct mx_engine_ops {
 	 * and reserved. results[n]. A status other than MX_OK fails every item (device lost). */
 	mx_status (*step)(struct mx_engine *e, const struct mx_step_item *items, uint32_t n,
 	                  struct mx_step_result *results, struct mx_step_times *out_times);
+
+	/* What can wait until the results of a step are delivered: the prefix cache gets the states of
+	 * sequences that have come to the end of their prompt or to a multiple of snapshot_every. To be
+	 * called before anything else but close; a state that was passed cannot be saved any more. */
+	void (*settle)(struct mx_engine *e);
 
 	/* Tokens of the sequence (prompt and output), and how many have their state computed. */
 	const int32_t *(*tokens)(const struct mx_seq *s, uint32_t *out_n, uint32_t *out_computed);

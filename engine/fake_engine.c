@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fake keeps a state where a real model would: for every token a 64-bit
- * digest of all tokens up to it, in the pages that the pool handed out. Tokens
- * are drawn from the digest of the last position, which was computed from the
- * one before it as found in the pages. So a page that was shared, evicted or
+ * digest of all tokens up to it, in the pages that the pool handed out, and that
+ * of the last token in the slot. Tokens are drawn from the digest of the last
+ * position, which was computed from the one before it as found in the pages, in
+ * the slot, or in both. So a page or a slot that was shared, evicted, saved or
  * reused wrongly changes the output.
  */
 #include "engine/fake_engine.h"
@@ -16,10 +17,19 @@
 #include "base/mem.h"
 #include "engine/core.h"
 
+/* Digests of n tokens, and of one less. */
+struct slot {
+	uint64_t digest, before;
+	uint32_t n;
+};
+
 struct fake {
 	struct mx_core core;
 	struct mx_fake_config config;
 	uint64_t *state;           /* [n_pages, page_tokens] */
+	struct slot *slots;        /* [max_sequences] */
+	struct slot *saved;        /* [n_snapshots] */
+	uint64_t *saved_pages;     /* [n_snapshots, page_tokens] */
 	struct mx_logprob *prompt; /* [step_tokens] results of the last step */
 };
 
@@ -38,6 +48,52 @@ static uint64_t *state_at(struct fake *f, const struct mx_seq *s, uint32_t pos)
 	uint32_t pt = f->config.page_tokens;
 	return &f->state[(size_t)s->pages.ids[pos / pt] * pt + pos % pt];
 }
+
+/* ---- the state in slots ---- */
+
+static void clear_slot(struct mx_core *c, const struct mx_seq *s)
+{
+	((struct fake *)c)->slots[s->slot] = (struct slot){0};
+}
+
+static mx_status save_slot(struct mx_core *c, const struct mx_seq *s, uint32_t block)
+{
+	struct fake *f = (struct fake *)c;
+	uint32_t pt = f->config.page_tokens;
+	f->saved[block] = f->slots[s->slot];
+	memcpy(f->saved_pages + (size_t)block * pt, state_at(f, s, (s->computed - 1) / pt * pt),
+	       pt * sizeof *f->state);
+	return MX_OK;
+}
+
+static mx_status load_slot(struct mx_core *c, const struct mx_seq *s, uint32_t block)
+{
+	struct fake *f = (struct fake *)c;
+	uint32_t pt = f->config.page_tokens;
+	struct slot *to = &f->slots[s->slot], from = f->saved[block];
+	*to = from;
+	if (s->computed + 1 == from.n)
+		*to = (struct slot){from.before, ~from.before, from.n - 1};
+	memcpy(state_at(f, s, (s->pages.n - 1) * pt), f->saved_pages + (size_t)block * pt,
+	       pt * sizeof *f->state);
+	return MX_OK;
+}
+
+static const struct mx_state_ops state_ops = {clear_slot, save_slot, load_slot};
+
+/* The digest of the first n tokens. Wherever it is kept, it must be the same. */
+static uint64_t digest_of(struct fake *f, const struct mx_seq *s, uint32_t n)
+{
+	const struct slot *slot = &f->slots[s->slot];
+	uint64_t paged = n ? *state_at(f, s, n - 1) : 0;
+	if (f->config.state == MX_FAKE_PAGES)
+		return paged;
+	if (slot->n != n || (f->config.state == MX_FAKE_HYBRID && paged != slot->digest))
+		return mix(slot->digest ^ ~paged);
+	return slot->digest;
+}
+
+/* ---- drawing ---- */
 
 static bool is_banned(const struct mx_seq *s, int32_t token)
 {
@@ -106,10 +162,12 @@ static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_
 {
 	struct mx_seq *s = item->seq;
 	uint32_t first = s->computed;
-	uint64_t digest = first ? *state_at(f, s, first - 1) : 0;
+	uint64_t digest = digest_of(f, s, first);
 	for (uint32_t i = first; i < first + item->n; i++) {
+		uint64_t before = digest;
 		digest = mix(digest ^ mix((uint64_t)(uint32_t)s->tokens[i] + 1));
 		*state_at(f, s, i) = digest;
+		f->slots[s->slot] = (struct slot){digest, before, i + 1};
 	}
 	if (s->params.prompt_logprobs >= 0)
 		report_prompt(f, s, first, item->n, prompt, r);
@@ -138,7 +196,7 @@ static mx_status fake_step(struct mx_engine *e, const struct mx_step_item *items
                            struct mx_step_result *results, struct mx_step_times *out_times)
 {
 	struct fake *f = (struct fake *)e;
-	mx_status st = mx_core_check_step(&f->core, items, n);
+	mx_status st = mx_core_begin_step(&f->core, items, n);
 	if (st != MX_OK)
 		return st;
 	uint64_t begin = mx_now_ns();
@@ -163,6 +221,9 @@ static void fake_destroy(struct mx_engine *e)
 		return;
 	mx_core_fini(&f->core);
 	free(f->state);
+	free(f->slots);
+	free(f->saved);
+	free(f->saved_pages);
 	free(f->prompt);
 	free(f);
 }
@@ -176,6 +237,7 @@ static const struct mx_engine_ops fake_ops = {
 	.release = mx_core_release,
 	.close = mx_core_close,
 	.step = fake_step,
+	.settle = mx_core_settle,
 	.tokens = mx_core_tokens,
 	.drop_cache = mx_core_drop_cache,
 	.destroy = fake_destroy,
@@ -197,18 +259,30 @@ mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_e
 		.step_tokens = config->step_tokens,
 		.page_tokens = config->page_tokens,
 		.n_pages = config->n_pages,
-		.prefix_cache = config->prefix_cache,
-		.page_bytes = config->page_tokens * sizeof *f->state,
+		.prefix_cache = config->prefix_cache && !config->prefix_unsupported,
+		.prefix_unsupported = config->prefix_unsupported,
+		.n_snapshots = config->n_snapshots,
+		.snapshot_every = config->snapshot_every,
 	};
+	if (config->state != MX_FAKE_SLOT)
+		info.page_bytes = config->page_tokens * sizeof *f->state;
+	if (config->state != MX_FAKE_PAGES) {
+		info.slot_bytes = sizeof *f->slots;
+		info.snapshot_bytes = info.slot_bytes + info.page_bytes;
+	}
 	strncpy(info.model, config->name, sizeof info.model - 1);
-	mx_status st = mx_core_init(&f->core, &fake_ops, &info);
+	mx_status st = mx_core_init(&f->core, &fake_ops, &state_ops, &info);
 	if (st != MX_OK) {
 		free(f);
 		return st;
 	}
 	f->state = mx_calloc(config->n_pages, config->page_tokens * sizeof *f->state);
+	f->slots = mx_calloc(config->max_sequences, sizeof *f->slots);
+	f->saved = mx_calloc(config->n_snapshots + 1, sizeof *f->saved);
+	f->saved_pages =
+		mx_calloc(config->n_snapshots + 1, config->page_tokens * sizeof *f->saved_pages);
 	f->prompt = mx_calloc(config->step_tokens, sizeof *f->prompt);
-	if (!f->state || !f->prompt) {
+	if (!f->state || !f->slots || !f->saved || !f->saved_pages || !f->prompt) {
 		fake_destroy(&f->core.engine);
 		return MX_E_NOMEM;
 	}

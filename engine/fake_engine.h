@@ -1,19 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An engine that computes nothing: for scheduler tests and for measuring the
- * front end alone. Pages and prefix cache are the real ones; tokens are drawn
- * from a hash of the sequence's tokens, so that a preempted or cached run can
- * be compared with an undisturbed one.
+ * front end alone. Pages, snapshots and prefix cache are the real ones; tokens
+ * are drawn from a hash of the sequence's tokens, so that a preempted or cached
+ * run can be compared with an undisturbed one. Like a model it can keep its
+ * state in pages, in a slot, or in both.
  */
 #ifndef MX_ENGINE_FAKE_ENGINE_H
 #define MX_ENGINE_FAKE_ENGINE_H
 
 #include "engine/engine.h"
 
+enum mx_fake_state { MX_FAKE_PAGES, MX_FAKE_SLOT, MX_FAKE_HYBRID };
+
 struct mx_fake_config {
 	const char *name;
 	uint32_t vocab, max_context, max_sequences, step_tokens, page_tokens, n_pages;
 	bool prefix_cache;
+	enum mx_fake_state state; /* with a slot alone, page_tokens should be max_context */
+	uint32_t n_snapshots, snapshot_every;
+	bool prefix_unsupported;
 	uint64_t ns_per_step, ns_per_token; /* time a step pretends to take; 0 = none */
 	int32_t eos;                        /* drawn now and then; -1 = never */
 	uint32_t eos_one_in;                /* about one token in that many is eos */

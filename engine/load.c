@@ -93,7 +93,7 @@ static void touch_weights(struct mx_model_engine *e, struct mx_touch_progress *p
 
 /* ---- building ---- */
 
-static mx_status create_mixers(struct mx_model_engine *e, unsigned char *pages, struct mx_err *err)
+static mx_status create_mixers(struct mx_model_engine *e, struct mx_err *err)
 {
 	struct mx_model *m = &e->model;
 	uint32_t *at = mx_calloc(m->n_groups, sizeof *at);
@@ -110,7 +110,7 @@ static mx_status create_mixers(struct mx_model_engine *e, unsigned char *pages, 
 				.layer = &x->desc,
 				.device = e->device,
 				.weights = weights,
-				.page_base = pages + x->page_offset,
+				.page_base = e->pages + x->page_offset,
 				.page_stride = m->page_bytes,
 				.page_tokens = m->page_tokens,
 				.slot_base = e->slots + x->slot_offset,
@@ -118,15 +118,17 @@ static mx_status create_mixers(struct mx_model_engine *e, unsigned char *pages, 
 			};
 			st = x->ops->create(&init, &x->instance, err);
 			for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++)
-				if (m->groups[g].ops == x->ops)
-					m->groups[g].instances[at[g]++] = x->instance;
+				if (m->groups[g].ops == x->ops) {
+					m->groups[g].instances[at[g]] = x->instance;
+					m->groups[g].snapshot_offsets[at[g]++] = x->snapshot_offset;
+				}
 		}
 	free(at);
 	return st;
 }
 
-/* One region: private weights, scratch, slots, pages, each aligned as the device wants. What stands
- * first is touched now, the rest in the background. */
+/* One region: private weights, scratch, slots, pages, snapshots, each aligned as the device wants.
+ * What stands first is touched now, the rest in the background. */
 static mx_status give_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
                              const struct mx_engine_config *config,
                              struct mx_touch_progress *progress, struct mx_err *err)
@@ -136,7 +138,7 @@ static mx_status give_memory(struct mx_model_engine *e, const struct mx_memory_p
 	mx_step_limits_of(m, config, &e->limits);
 	size_t scratch = mx_scratch_layout(m, &e->limits, NULL, &e->scratch);
 	scratch = mx_round_up(scratch, align);
-	size_t first = p->weights_private + scratch, states = p->slots + p->pages;
+	size_t first = p->weights_private + scratch, states = p->slots + p->pages + p->snapshots;
 	e->map_bytes = first + states;
 	e->map = mx_map(e->map_bytes);
 	if (!e->map)
@@ -152,7 +154,9 @@ static mx_status give_memory(struct mx_model_engine *e, const struct mx_memory_p
 	mx_model_convert(m, e->map);
 	mx_scratch_layout(m, &e->limits, e->map + p->weights_private, &e->scratch);
 	e->slots = e->map + p->weights_private + scratch;
-	return create_mixers(e, e->slots + p->slots, err);
+	e->pages = e->slots + p->slots;
+	e->snapshots = e->pages + p->pages;
+	return create_mixers(e, err);
 }
 
 static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_plan *p,
@@ -167,6 +171,10 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 		.page_tokens = p->page_tokens,
 		.n_pages = p->n_pages,
 		.prefix_cache = config->prefix_cache && e->model.can_share,
+		.prefix_unsupported = config->prefix_cache && !e->model.can_share,
+		.n_snapshots = p->n_snapshots,
+		.snapshot_every = p->snapshot_every,
+		.snapshot_bytes = p->snapshot_bytes,
 		.weight_bytes = p->weights_mapped + p->weights_private,
 		.page_bytes = p->page_bytes,
 		.slot_bytes = p->slot_bytes,
@@ -175,7 +183,7 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 	info.n_mixers = p->n_mixers;
 	memcpy(info.mixers, p->mixers, sizeof info.mixers);
 	strncpy(info.model, config->name ? config->name : "", sizeof info.model - 1);
-	return mx_core_init(&e->core, &mx_model_engine_ops, &info);
+	return mx_core_init(&e->core, &mx_model_engine_ops, &mx_model_state_ops, &info);
 }
 
 static void say_loaded(const struct mx_model_engine *e, const struct mx_memory_plan *p)
@@ -193,11 +201,14 @@ static void say_loaded(const struct mx_model_engine *e, const struct mx_memory_p
 	mx_info(
 		"engine",
 		"%s: %s kernels, %u threads; %.1f MiB of weights, %u pages of %u tokens in %.1f MiB, %u "
-		"slots in %.1f MiB, scratch %.1f MiB, prefix cache %s",
+		"slots in %.1f MiB, %u snapshots in %.1f MiB, scratch %.1f MiB, prefix cache %s",
 		info->model, e->device->info.isa, e->device->info.threads,
 		(double)(p->weights_mapped + p->weights_private) / (1 << 20), p->n_pages, p->page_tokens,
-		(double)p->pages / (1 << 20), p->n_slots, (double)p->slots / (1 << 20),
-		(double)p->scratch / (1 << 20), info->prefix_cache ? "on" : "off");
+		(double)p->pages / (1 << 20), p->n_slots, (double)p->slots / (1 << 20), p->n_snapshots,
+		(double)p->snapshots / (1 << 20), (double)p->scratch / (1 << 20),
+		info->prefix_cache         ? "on"
+		: info->prefix_unsupported ? "not possible with these mixers"
+								   : "off");
 }
 
 mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,

@@ -8,6 +8,10 @@
 #include "model/plan.h"
 #include "model/safetensors.h"
 
+/* Left to the engine. */
+#define MX_SNAPSHOT_MEMORY_AUTO SIZE_MAX
+#define MX_SNAPSHOT_EVERY_AUTO  UINT32_MAX
+
 /* What the operator asked for. */
 struct mx_engine_config {
 	const char *name;     /* for messages */
@@ -22,6 +26,10 @@ struct mx_engine_config {
 	uint32_t page_tokens; /* 0 = the default */
 	int kv_dtype;         /* enum mx_dtype, or -1 = f32 for an f32 checkpoint, else bf16 */
 	bool prefix_cache;
+	/* For models with slots: bytes for saved states (part of memory), without which they have no
+	 * prefix cache; and a state is saved at each multiple of so many tokens, 0 = only at ends. */
+	size_t snapshot_memory;
+	uint32_t snapshot_every;
 };
 
 /* Where the memory will go, in bytes; computed from config.json and tensor shapes alone. */
@@ -30,12 +38,15 @@ struct mx_memory_plan {
 	size_t weights_private; /* converted copies (norms, biases) */
 	size_t pages;           /* n_pages * page_bytes */
 	size_t slots;           /* n_slots * slot_bytes */
+	size_t snapshots;       /* n_snapshots * snapshot_bytes */
 	size_t scratch;         /* activations, logits, operators' workspace */
 	size_t other;           /* tables of pages and sequences, threads' stacks, what is outside */
 	size_t total;           /* what the process will hold resident once warm */
 	uint32_t n_pages, page_tokens;
 	uint32_t n_slots; /* at most max_sequences: what the memory allows */
 	size_t page_bytes, slot_bytes;
+	uint32_t n_snapshots, snapshot_every;
+	size_t snapshot_bytes; /* of a slot and of the page that is begun */
 	struct mx_engine_mixer mixers[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_mixers;
 };

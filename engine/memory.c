@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "engine/pages.h"
+#include "engine/snapshots.h"
 
 #define ALIGN 64
 
@@ -146,6 +147,7 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 	p->weights_mapped = m->mapped_bytes;
 	p->weights_private = mx_round_up(m->private_bytes, device->info.align);
 	p->slot_bytes = m->slot_bytes;
+	p->snapshot_bytes = m->slot_bytes ? m->snapshot_bytes + m->page_bytes : 0;
 	p->scratch = mx_scratch_layout(m, &limits, NULL, &scratch) + device_scratch;
 	p->other = m->arena.used + device->info.threads * THREAD_BYTES + config->outside;
 	p->page_tokens = m->page_tokens;
@@ -191,16 +193,61 @@ static uint32_t choose_slots(const struct mx_model *m, uint32_t max_sequences, s
 	return n < max_sequences ? (uint32_t)n : max_sequences;
 }
 
+static size_t snapshots_bytes(const struct mx_model *m, size_t n)
+{
+	return n ? n * (m->snapshot_bytes + m->page_bytes) + mx_snapshots_bytes((uint32_t)n) : 0;
+}
+
+/* How many snapshots: as many as were asked for, or else two a slot, since a turn leaves one at the
+ * end of its prompt and one at its own, in at most a quarter of the room. */
+static mx_status choose_snapshots(const struct mx_model *m, const struct mx_engine_config *config,
+                                  size_t sequence, size_t room, uint32_t *out, struct mx_err *err)
+{
+	size_t one = snapshots_bytes(m, 1), n = config->snapshot_memory / one, least;
+	if (config->snapshot_memory == MX_SNAPSHOT_MEMORY_AUTO) {
+		least = m->slot_bytes + sequence;
+		n = (room / 4 < room - least ? room / 4 : room - least) / one;
+		size_t slots = choose_slots(m, config->max_sequences, sequence, room - n * one);
+		n = n < 2 * slots ? n : 2 * slots;
+	} else if (!n) {
+		return mx_fail_at(err, MX_E_RANGE, "snapshot_memory",
+		                  "a saved state of this model takes %.1f MiB, and snapshot_memory is %.1f "
+		                  "MiB: raise it, or set it to 0 to do without",
+		                  (double)one / (1 << 20), (double)config->snapshot_memory / (1 << 20));
+	}
+	*out = n < MX_SNAPSHOTS_MAX ? (uint32_t)n : MX_SNAPSHOTS_MAX;
+	return MX_OK;
+}
+
+/* Where a state is saved on the way: by default no more often than a prompt is cut anyway, and so
+ * seldom that one sequence cannot have more than a quarter of the snapshots. */
+static uint32_t choose_interval(const struct mx_engine_config *config, uint32_t n_snapshots,
+                                uint32_t max_context)
+{
+	uint32_t every = config->step_tokens > 256 ? config->step_tokens : 256;
+	if (config->snapshot_every != MX_SNAPSHOT_EVERY_AUTO)
+		return config->snapshot_every;
+	while (every < max_context && max_context / every > n_snapshots / 4)
+		every *= 2;
+	return every;
+}
+
+/* Whether the model will have a prefix cache. */
+static bool has_cache(const struct mx_model *m, const struct mx_engine_config *config)
+{
+	return config->prefix_cache && m->can_share && (!m->slot_bytes || config->snapshot_memory);
+}
+
 mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config *config,
                          uint32_t max_context, const struct mx_device *device,
                          size_t device_scratch, struct mx_memory_plan *out, struct mx_err *err)
 {
 	struct mx_memory_plan p = {0};
 	fixed_parts(m, config, device, device_scratch, &p);
-	bool cache = config->prefix_cache && m->can_share;
+	bool cache = has_cache(m, config), share = cache && m->page_bytes;
 	size_t fixed = p.weights_private + p.scratch + p.other, budget = config->memory;
 	size_t pages = (max_context - 1) / m->page_tokens + 1; /* of one sequence */
-	size_t sequence = pages_bytes(m, pages, cache);
+	size_t sequence = pages_bytes(m, pages, share);
 	if (!budget) {
 		size_t host = mx_host_memory();
 		budget = host > p.weights_mapped ? (host - p.weights_mapped) / 2 : 0;
@@ -209,16 +256,29 @@ mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config
 	if (sequence == SIZE_MAX || budget < least)
 		return too_little(config, max_context, budget, sequence == SIZE_MAX ? sequence : least,
 		                  err);
+	if (cache && m->slot_bytes) {
+		mx_status st = choose_snapshots(m, config, sequence, budget - fixed, &p.n_snapshots, err);
+		if (st != MX_OK)
+			return st;
+		size_t bytes = snapshots_bytes(m, p.n_snapshots);
+		if (budget < least + bytes)
+			return too_little(config, max_context, budget, least + bytes, err);
+		p.snapshot_every = choose_interval(config, p.n_snapshots, max_context);
+		p.snapshots = p.n_snapshots * p.snapshot_bytes;
+		p.other += bytes - p.snapshots;
+		fixed += bytes;
+	}
 	p.n_slots = choose_slots(m, config->max_sequences, sequence, budget - fixed);
 	p.slots = p.n_slots * m->slot_bytes;
 	size_t room = budget - fixed - p.slots, n = pages * p.n_slots;
 	/* Pages beyond what the sequences can hold serve the prefix cache, if memory was given. */
-	if (m->page_bytes && ((cache && config->memory) || pages_bytes(m, n, cache) > room))
-		n = pages_that_fit(m, cache, room);
+	if (m->page_bytes && ((cache && config->memory) || pages_bytes(m, n, share) > room))
+		n = pages_that_fit(m, share, room);
 	p.n_pages = (uint32_t)n;
 	p.pages = n * m->page_bytes;
-	p.other += mx_pages_bytes(p.n_pages, m->page_tokens, cache);
-	p.total = p.weights_mapped + p.weights_private + p.pages + p.slots + p.scratch + p.other;
+	p.other += mx_pages_bytes(p.n_pages, m->page_tokens, share);
+	p.total = p.weights_mapped + p.weights_private + p.pages + p.slots + p.snapshots + p.scratch +
+	          p.other;
 	size_t own = p.total - p.weights_mapped, host = mx_host_memory();
 	if (own > host) /* mapped weights need not be resident */
 		return mx_fail_at(

@@ -12,14 +12,58 @@ static struct mx_model_engine *engine_of(struct mx_engine *e)
 	return (struct mx_model_engine *)e;
 }
 
-static mx_status attach(struct mx_engine *engine, struct mx_seq *s, uint32_t *out_computed)
+/* ---- the state of a sequence ---- */
+
+static void clear_state(struct mx_core *core, const struct mx_seq *s)
 {
-	struct mx_model_engine *e = engine_of(engine);
-	mx_status st = mx_core_attach(engine, s, out_computed);
-	if (st == MX_OK && e->model.slot_bytes)
-		memset(e->slots + s->slot * e->model.slot_bytes, 0, e->model.slot_bytes);
+	struct mx_model_engine *e = engine_of(&core->engine);
+	memset(e->slots + s->slot * e->model.slot_bytes, 0, e->model.slot_bytes);
+}
+
+/* Points the group's parts at its layers' places in a snapshot. */
+static bool find_parts(struct mx_model_group *group, unsigned char *snapshot)
+{
+	for (uint32_t i = 0; i < group->n; i++)
+		group->parts[i] = snapshot + group->snapshot_offsets[i];
+	return group->use.slot_bytes > 0;
+}
+
+static mx_status save_state(struct mx_core *core, const struct mx_seq *s, uint32_t block)
+{
+	struct mx_model_engine *e = engine_of(&core->engine);
+	struct mx_model *m = &e->model;
+	unsigned char *to = e->snapshots + block * core->info.snapshot_bytes;
+	uint32_t page = s->pages.ids[(s->computed - 1) / m->page_tokens];
+	mx_status st = MX_OK;
+	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
+		struct mx_model_group *x = &m->groups[g];
+		if (find_parts(x, to))
+			st = x->ops->save(x->instances, x->n, s->slot, s->computed, x->parts);
+	}
+	memcpy(to + m->snapshot_bytes, e->pages + page * m->page_bytes, m->page_bytes);
 	return st;
 }
+
+static mx_status load_state(struct mx_core *core, const struct mx_seq *s, uint32_t block)
+{
+	struct mx_model_engine *e = engine_of(&core->engine);
+	struct mx_model *m = &e->model;
+	unsigned char *from = e->snapshots + block * core->info.snapshot_bytes;
+	uint32_t page = s->pages.ids[s->pages.n - 1];
+	mx_status st = MX_OK;
+	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
+		struct mx_model_group *x = &m->groups[g];
+		if (find_parts(x, from))
+			st = x->ops->load(x->instances, x->n, s->slot, s->computed,
+			                  (const void *const *)x->parts);
+	}
+	memcpy(e->pages + page * m->page_bytes, from + m->snapshot_bytes, m->page_bytes);
+	return st;
+}
+
+const struct mx_state_ops mx_model_state_ops = {clear_state, save_state, load_state};
+
+/* ---- a step ---- */
 
 /* Spans, ids and positions of the step, in the order of the items. */
 static uint32_t lay_out_rows(struct mx_model_engine *e, const struct mx_step_item *items,
@@ -51,7 +95,7 @@ static mx_status step(struct mx_engine *engine, const struct mx_step_item *items
                       struct mx_step_result *results, struct mx_step_times *out_times)
 {
 	struct mx_model_engine *e = engine_of(engine);
-	mx_status st = mx_core_check_step(&e->core, items, n);
+	mx_status st = mx_core_begin_step(&e->core, items, n);
 	if (st != MX_OK)
 		return st;
 	struct mx_step_times times = {0};
@@ -81,7 +125,7 @@ static mx_status step(struct mx_engine *engine, const struct mx_step_item *items
 		return st;
 	for (uint32_t i = 0; i < n; i++) {
 		if (results[i].status != MX_OK)
-			continue; /* its pages must not reach the cache */
+			continue; /* its state must not reach the cache */
 		mx_core_commit(&e->core, items[i].seq, items[i].n);
 		results[i].sampled = items[i].sample;
 		if (items[i].sample)
@@ -115,11 +159,12 @@ const struct mx_engine_ops mx_model_engine_ops = {
 	.info = mx_core_info,
 	.usage = mx_core_usage,
 	.open = mx_core_open,
-	.attach = attach,
+	.attach = mx_core_attach,
 	.reserve = mx_core_reserve,
 	.release = mx_core_release,
 	.close = mx_core_close,
 	.step = step,
+	.settle = mx_core_settle,
 	.tokens = mx_core_tokens,
 	.drop_cache = mx_core_drop_cache,
 	.destroy = mx_model_engine_destroy,

@@ -23,10 +23,13 @@ struct mx_model_engine {
 	unsigned char *map; /* mx_map */
 	size_t map_bytes;
 	struct mx_toucher toucher;
-	unsigned char *slots; /* [max_sequences, slot_bytes] in the map */
+	unsigned char *slots;     /* [max_sequences, slot_bytes] in the map, as what follows */
+	unsigned char *pages;     /* [n_pages, page_bytes] */
+	unsigned char *snapshots; /* [n_snapshots], each of a saved slot and a page */
 };
 
 extern const struct mx_engine_ops mx_model_engine_ops;
+extern const struct mx_state_ops mx_model_state_ops;
 
 /* Destroys instances, device, map and tables; takes a half-built engine. */
 void mx_model_engine_destroy(struct mx_engine *e);

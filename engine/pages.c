@@ -32,7 +32,7 @@ struct mx_pages {
 
 	/* Written by the engine thread only; read by any. */
 	atomic_uint n_free, n_cached;
-	atomic_ullong queries, hits, evictions;
+	atomic_ullong evictions;
 };
 
 /* One writer: no read-modify-write instruction needed. */
@@ -260,8 +260,6 @@ uint32_t mx_pages_attach(struct mx_pages *p, struct mx_page_list *list, const in
 		parent = id;
 	}
 	list->n_known = list->n;
-	BUMP(p->queries, n);
-	BUMP(p->hits, (uint64_t)list->n * p->page_tokens);
 	return list->n * p->page_tokens;
 }
 
@@ -307,13 +305,19 @@ void mx_pages_publish(struct mx_pages *p, struct mx_page_list *list, const int32
 	}
 }
 
+void mx_pages_trim(struct mx_pages *p, struct mx_page_list *list, uint32_t n)
+{
+	while (list->n > n) /* last page first: see the invariant in pages.h */
+		drop_ref(p, list->ids[--list->n]);
+	if (list->n_known > list->n)
+		list->n_known = list->n;
+}
+
 void mx_pages_release(struct mx_pages *p, struct mx_page_list *list, const int32_t *tokens,
                       uint32_t computed)
 {
 	mx_pages_publish(p, list, tokens, computed);
-	while (list->n) /* last page first: see the invariant in pages.h */
-		drop_ref(p, list->ids[--list->n]);
-	list->n_known = 0;
+	mx_pages_trim(p, list, 0);
 }
 
 void mx_pages_drop(struct mx_pages *p)
@@ -331,14 +335,10 @@ void mx_pages_usage(const struct mx_pages *p, struct mx_engine_usage *out)
 	uint32_t n_free = GET(p->n_free), cached = GET(p->n_cached);
 	if (cached > p->n_pages - n_free) /* read between two updates */
 		cached = p->n_pages - n_free;
-	*out = (struct mx_engine_usage){
-		.pages_used = p->n_pages - n_free - cached,
-		.pages_cached = cached,
-		.pages_free = n_free,
-		.prefix_queries = GET(p->queries),
-		.prefix_hits = GET(p->hits),
-		.prefix_evictions = GET(p->evictions),
-	};
+	out->pages_used = p->n_pages - n_free - cached;
+	out->pages_cached = cached;
+	out->pages_free = n_free;
+	out->prefix_evictions = GET(p->evictions);
 }
 
 /* ---- self-check ---- */

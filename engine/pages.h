@@ -66,6 +66,9 @@ mx_status mx_pages_reserve(struct mx_pages *p, struct mx_page_list *list, uint32
 void mx_pages_publish(struct mx_pages *p, struct mx_page_list *list, const int32_t *tokens,
                       uint32_t computed);
 
+/* Gives back all but the first n pages. */
+void mx_pages_trim(struct mx_pages *p, struct mx_page_list *list, uint32_t n);
+
 /* Gives all pages back, after publishing. */
 void mx_pages_release(struct mx_pages *p, struct mx_page_list *list, const int32_t *tokens,
                       uint32_t computed);
@@ -73,7 +76,7 @@ void mx_pages_release(struct mx_pages *p, struct mx_page_list *list, const int32
 /* Frees all cached pages. */
 void mx_pages_drop(struct mx_pages *p);
 
-/* Fills everything. Any thread. */
+/* Fills the pages' part. Any thread. */
 void mx_pages_usage(const struct mx_pages *p, struct mx_engine_usage *out);
 
 /* For tests: NULL if every page is in exactly one state and the references of `lists` [n], which

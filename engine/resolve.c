@@ -367,10 +367,10 @@ static mx_status add_up(struct resolver *r, struct mx_model_mixer *x)
 	m->slot_bytes += slot;
 	m->snapshot_bytes += snapshot;
 	m->input_scales |= x->in_scale != 1;
-	if (!(x->ops->caps & MX_MIXER_SHARE_PAGES) || x->state.fixed_bytes)
+	if (page && !(x->ops->caps & MX_MIXER_SHARE_PAGES))
 		m->can_share = false;
-	if (x->state.fixed_bytes && !(x->ops->caps & MX_MIXER_SNAPSHOT && snapshot))
-		m->can_save = false;
+	if (slot && !(x->ops->caps & MX_MIXER_SNAPSHOT && snapshot))
+		m->can_share = false;
 	if (x->state.scratch_bytes > m->mixer_scratch)
 		m->mixer_scratch = x->state.scratch_bytes;
 	struct mx_model_group *group = group_of(r, x->ops);
@@ -408,17 +408,19 @@ static mx_status sum_up(struct resolver *r)
 	struct mx_model *m = r->model;
 	mx_status st = choose_page_tokens(r);
 	count_matrices(m);
-	m->can_share = m->can_save = true;
+	m->can_share = true;
 	for (uint32_t b = 0; b < m->n_blocks && st == MX_OK; b++) {
 		m->parallel_mixers |= m->blocks[b].n_mixers > 1;
 		for (uint32_t i = 0; i < m->blocks[b].n_mixers && st == MX_OK; i++)
 			st = add_up(r, &m->blocks[b].mixers[i]);
 	}
-	m->can_save &= m->slot_bytes > 0;
 	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
-		m->groups[g].instances =
-			mx_arena_alloc(&m->arena, m->groups[g].n * sizeof *m->groups[g].instances);
-		if (!m->groups[g].instances)
+		struct mx_model_group *group = &m->groups[g];
+		group->instances = mx_arena_alloc(&m->arena, group->n * sizeof *group->instances);
+		group->snapshot_offsets =
+			mx_arena_alloc(&m->arena, group->n * sizeof *group->snapshot_offsets);
+		group->parts = mx_arena_alloc(&m->arena, group->n * sizeof *group->parts);
+		if (!group->instances || !group->snapshot_offsets || !group->parts)
 			st = mx_fail(r->err, MX_E_NOMEM, "out of memory");
 	}
 	return st;

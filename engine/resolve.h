@@ -56,6 +56,8 @@ struct mx_model_group {
 	const struct mx_mixer_ops *ops;
 	struct mx_engine_mixer use;  /* what they take together */
 	struct mx_mixer **instances; /* [n], filled when they are created */
+	size_t *snapshot_offsets;    /* [n], likewise */
+	void **parts;                /* [n], workspace: where in memory they are */
 	uint32_t n;
 };
 
@@ -97,8 +99,7 @@ struct mx_model {
 	uint32_t max_chosen;   /* most that one token may choose */
 	bool parallel_mixers;  /* some block has more than one mixer */
 	bool input_scales;     /* some mixer's in_scale is not 1 */
-	bool can_share;        /* every mixer can share pages and none has a slot */
-	bool can_save;         /* there is a slot, and every mixer that has part of it can save it */
+	bool can_share; /* every mixer with pages can share them, every one with a slot save it */
 };
 
 /* What of the configuration shapes the model. */

@@ -142,33 +142,36 @@ static bool is_stop_token(const struct mx_req *r, int32_t token)
 	return false;
 }
 
-/* Hands a result to the sink and ends the request if this was its last. */
-static void deliver(struct mx_sched *s, struct mx_req *r, const struct mx_step_result *res)
+/* Hands a result to the sink. */
+static struct mx_sched_ending deliver(struct mx_req *r, const struct mx_step_result *res)
 {
-	if (res->status != MX_OK) {
-		mx_sched_finish(s, r, MX_FINISH_ERROR, res->status, -1);
-		return;
-	}
+	if (res->status != MX_OK)
+		return (struct mx_sched_ending){true, MX_FINISH_ERROR, -1};
 	if (res->prompt_n && r->sink.prompt)
 		r->sink.prompt(r->sink.arg, res->prompt_first, res->prompt_n, res->prompt);
-	if (res->sampled) {
-		bool stop = is_stop_token(r, res->token);
-		bool more = r->sink.token(r->sink.arg, res->token, stop,
-		                          r->params.logprobs >= 0 ? &res->logprob : NULL);
-		if (stop || !more)
-			mx_sched_finish(s, r, MX_FINISH_STOP, MX_OK, stop ? res->token : -1);
-		else if (r->output >= r->max_tokens)
-			mx_sched_finish(s, r, MX_FINISH_LENGTH, MX_OK, -1);
-	} else if (r->max_tokens == 0 && r->computed == r->n_tokens) {
-		mx_sched_finish(s, r, MX_FINISH_LENGTH, MX_OK, -1);
-	}
+	if (!res->sampled)
+		return (struct mx_sched_ending){!r->max_tokens && r->computed == r->n_tokens,
+		                                MX_FINISH_LENGTH, -1};
+	bool stop = is_stop_token(r, res->token);
+	bool more = r->sink.token(r->sink.arg, res->token, stop,
+	                          r->params.logprobs >= 0 ? &res->logprob : NULL);
+	if (stop || !more)
+		return (struct mx_sched_ending){true, MX_FINISH_STOP, stop ? res->token : -1};
+	return (struct mx_sched_ending){r->output >= r->max_tokens, MX_FINISH_LENGTH, -1};
 }
 
 void mx_sched_deliver(struct mx_sched *s, uint64_t now)
 {
+	struct mx_sched_plan *p = &s->plan;
 	account(s, now);
-	for (uint32_t i = 0; i < s->plan.n; i++)
-		deliver(s, s->plan.requests[i], &s->plan.results[i]);
+	for (uint32_t i = 0; i < p->n; i++)
+		p->endings[i] = deliver(p->requests[i], &p->results[i]);
+	/* All tokens are out now: the end of a request takes time if its state is saved. */
+	for (uint32_t i = 0; i < p->n; i++) {
+		const struct mx_sched_ending *e = &p->endings[i];
+		if (e->now)
+			mx_sched_finish(s, p->requests[i], e->finish, p->results[i].status, e->stop_token);
+	}
 }
 
 void mx_sched_count_step(struct mx_sched *s, const struct mx_step_times *times, uint64_t host_ns)

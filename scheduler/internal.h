@@ -20,11 +20,19 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/stats.h"
 
+/* Whether a request ends with a step, and how. */
+struct mx_sched_ending {
+	bool now;
+	enum mx_finish finish;
+	int32_t stop_token; /* -1 = none */
+};
+
 /* The requests of a step in the order of its items, and the sums that the policy wants. */
 struct mx_sched_plan {
-	struct mx_step_item *items;     /* [max_sequences] */
-	struct mx_req **requests;       /* [max_sequences] */
-	struct mx_step_result *results; /* [max_sequences] */
+	struct mx_step_item *items;      /* [max_sequences] */
+	struct mx_req **requests;        /* [max_sequences] */
+	struct mx_step_result *results;  /* [max_sequences] */
+	struct mx_sched_ending *endings; /* [max_sequences] */
 	uint32_t n;
 	uint32_t n_decode, n_prompt; /* tokens of either kind */
 };

@@ -41,6 +41,7 @@ static bool run_step(struct mx_sched *s)
 	atomic_store_explicit(&s->progress_ns, end, memory_order_relaxed);
 	mx_chunk_policy_observe(&s->policy, p->n_decode, p->n_prompt, end - start);
 	mx_sched_deliver(s, end);
+	s->ops->settle(s->engine);
 	atomic_store_explicit(&s->n_running_shown, s->n_running, memory_order_relaxed);
 	mx_sched_count_step(s, &times, start - begin + (mx_now_ns() - end));
 	return true;
@@ -116,6 +117,7 @@ static void free_sched(struct mx_sched *s)
 	free(s->plan.items);
 	free(s->plan.requests);
 	free(s->plan.results);
+	free(s->plan.endings);
 	free(s);
 }
 
@@ -132,8 +134,9 @@ static mx_status allocate(struct mx_sched *s)
 	s->plan.items = mx_calloc(n, sizeof *s->plan.items);
 	s->plan.requests = mx_calloc(n, sizeof *s->plan.requests);
 	s->plan.results = mx_calloc(n, sizeof *s->plan.results);
+	s->plan.endings = mx_calloc(n, sizeof *s->plan.endings);
 	if (mx_queue_init(&s->queue, s->n_slots) != MX_OK || !s->slots || !s->free_slots ||
-	    !s->running || !s->plan.items || !s->plan.requests || !s->plan.results)
+	    !s->running || !s->plan.items || !s->plan.requests || !s->plan.results || !s->plan.endings)
 		return MX_E_NOMEM;
 	for (uint32_t i = 0; i < s->n_slots; i++)
 		s->free_slots[i] = s->n_slots - 1 - i;

@@ -136,7 +136,7 @@ struct mx_sched_stats {
 	double longest_gap_s; /* between two tokens of one request, since the start */
 	/* Seconds */
 	struct mx_hist ttft, itl, e2e, queue_time, prefill_time, decode_time, inference_time, tpot;
-	struct mx_hist step_forward, step_sample, step_host; /* host: planning and delivery */
+	struct mx_hist step_forward, step_sample, step_host; /* host: planning, delivery, settling */
 	/* Tokens */
 	struct mx_hist step_tokens, request_prompt, request_output, request_max_tokens;
 };

@@ -48,6 +48,8 @@ struct mx_engine_config loaded_config(void)
 		.kv_dtype = -1,
 		.prefix_cache = true,
 		.memory = (size_t)64 << 20,
+		.snapshot_memory = MX_SNAPSHOT_MEMORY_AUTO,
+		.snapshot_every = 48,
 	};
 }
 
@@ -160,6 +162,9 @@ void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t 
 				k = info.step_tokens - rows;
 			if (!k)
 				continue;
+			uint32_t every = info.snapshot_every;
+			if (every && !jobs[i].no_prefix_cache && k > every - computed % every)
+				k = every - computed % every;
 			assert_int_equal(e->ops->reserve(e, runs[i].seq, computed + k), MX_OK);
 			which[count] = i;
 			items[count++] = (struct mx_step_item){
@@ -174,6 +179,7 @@ void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t 
 			take_result(e, &jobs[which[c]], &runs[which[c]], &results[c], &out[which[c]]);
 			left -= runs[which[c]].done;
 		}
+		e->ops->settle(e);
 	}
 	free(runs);
 	free(items);

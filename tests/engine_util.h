@@ -19,7 +19,8 @@ void loaded_open(const char *dir, struct loaded *out);
 /* Loads the engine too. `config` NULL: loaded_config(). */
 void loaded_start(const char *dir, const struct mx_engine_config *config, struct loaded *out);
 void loaded_close(struct loaded *l);
-/* One thread, 16 sequences, 512 rows, prefix cache on, KV as the checkpoint. */
+/* One thread, 16 sequences, 512 rows, prefix cache on, states saved every 48 tokens, KV as the
+ * checkpoint. */
 struct mx_engine_config loaded_config(void);
 
 /* What came of one sequence, compared byte for byte. */
@@ -47,8 +48,8 @@ struct job {
 	size_t n_stop;
 };
 
-/* Runs the jobs to their end, prompts in chunks of at most `chunk` tokens, a step at most
- * step_tokens rows. out[n]. */
+/* Runs the jobs to their end, prompts in chunks of at most `chunk` tokens and cut where the engine
+ * saves states, a step at most step_tokens rows. out[n]. */
 void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t chunk,
               struct outcome *out);
 

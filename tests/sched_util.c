@@ -85,7 +85,10 @@ void test_engine_check(struct test_engine *t)
 	const struct mx_page_list *lists[MAX_OPEN];
 	for (uint32_t i = 0; i < t->n_open; i++)
 		lists[i] = &t->open[i]->pages;
-	const char *wrong = mx_pages_check(((struct mx_core *)t->inner)->pages, lists, t->n_open);
+	const struct mx_core *core = (const struct mx_core *)t->inner;
+	const char *wrong = mx_pages_check(core->pages, lists, t->n_open);
+	if (!wrong && core->snapshots)
+		wrong = mx_snapshots_check(core->snapshots);
 	if (wrong)
 		fail_msg("%s", wrong);
 }
@@ -145,6 +148,11 @@ static mx_status t_step(struct mx_engine *e, const struct mx_step_item *items, u
 	return st;
 }
 
+static void t_settle(struct mx_engine *e)
+{
+	CALL(e, settle)(INNER(e));
+}
+
 static void t_drop_cache(struct mx_engine *e)
 {
 	CALL(e, drop_cache)(INNER(e));
@@ -165,6 +173,7 @@ struct test_engine *test_engine_create(const struct mx_fake_config *config)
 		.release = t_release,
 		.close = t_close,
 		.step = t_step,
+		.settle = t_settle,
 		.tokens = t->inner->ops->tokens,
 		.drop_cache = t_drop_cache,
 	};

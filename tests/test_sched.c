@@ -550,6 +550,89 @@ static void a_prefix_is_shared_with_the_request_just_ahead(void **state)
 
 /* ---- preemption ---- */
 
+static struct mx_fake_config with_slots(void)
+{
+	struct mx_fake_config c = roomy;
+	c.state = MX_FAKE_HYBRID;
+	c.n_snapshots = 16;
+	c.snapshot_every = 100;
+	return c;
+}
+
+static void a_prompt_is_cut_where_its_state_is_saved(void **state)
+{
+	(void)state;
+	struct fixture f;
+	struct mx_fake_config config = with_slots();
+	static const struct {
+		bool private;
+		uint32_t differs_at, cached, n, items[4]; /* prompt tokens of each step */
+	} expect[] = {
+		{false, 350, 0, 4, {100, 100, 100, 50}},
+		{false, 230, 200, 2, {100, 50}}, /* begins at 200 */
+		{true, 350, 0, 3, {128, 128, 94}},
+	};
+	start(&f, &config);
+	for (int i = 0; i < 3; i++) {
+		int32_t prompt[350];
+		uint32_t begin = f.engine->n_log;
+		fill_prompt(prompt, 350, 3);
+		for (uint32_t k = expect[i].differs_at; k < 350; k++)
+			prompt[k] ^= 1;
+		struct mx_request r = test_request(prompt, 350, 2, &f.c[i]);
+		r.params.no_prefix_cache = expect[i].private;
+		assert_int_equal(mx_sched_submit(f.sched, &r, &f.c[i].id, NULL), MX_OK);
+		client_wait_done(&f.c[i]);
+		assert_int_equal(f.c[i].done.cached_tokens, expect[i].cached);
+		for (uint32_t k = 0; k < expect[i].n; k++)
+			assert_int_equal(f.engine->log[begin + k].item_n[0], expect[i].items[k]);
+		assert_int_equal(f.engine->log[begin + expect[i].n].item_n[0], 1);
+	}
+	finish(&f);
+}
+
+static void the_next_turn_computes_what_is_new(void **state)
+{
+	(void)state;
+	struct fixture f;
+	struct mx_fake_config config = with_slots();
+	int32_t chat[400];
+	start(&f, &config);
+	fill_prompt(chat, 40, 3);
+	for (uint32_t turn = 0, n = 40; turn < 5; turn++) {
+		struct client *c = &f.c[turn];
+		struct mx_request r = test_request(chat, n, 25, c);
+		assert_int_equal(mx_sched_submit(f.sched, &r, &c->id, NULL), MX_OK);
+		client_wait_done(c);
+		/* Of the last answer only the last token was not computed. */
+		assert_int_equal(c->done.cached_tokens, turn ? n - 10 - 1 : 0);
+		memcpy(chat + n, c->tokens, 25 * sizeof *chat);
+		fill_prompt(chat + n + 25, 10, (int32_t)turn);
+		n += 25 + 10;
+	}
+	finish(&f);
+}
+
+/* Ending a request can take time; the others' tokens do not wait for it. */
+static void tokens_come_before_ends(void **state)
+{
+	(void)state;
+	struct fixture f;
+	int32_t prompt[10];
+	uint64_t ids[2];
+	start(&f, &roomy);
+	fill_prompt(prompt, 10, 3);
+	/* The first ends in the step that gives the second its first token. */
+	struct mx_request r[2] = {test_request(prompt, 10, 1, &f.c[0]),
+	                          test_request(prompt, 10, 5, &f.c[1])};
+	assert_int_equal(mx_sched_submit_all(f.sched, r, 2, ids, NULL), MX_OK);
+	for (int i = 0; i < 2; i++)
+		client_wait_done(&f.c[i]);
+	assert_int_equal(f.engine->log[0].n, 2);
+	assert_true(f.c[1].token_order < f.c[0].done_order);
+	finish(&f);
+}
+
 static void preemption_gives_identical_output(void **state)
 {
 	(void)state;
@@ -883,6 +966,9 @@ int main(void)
 		cmocka_unit_test(chunks_adapt_to_step_time),
 		cmocka_unit_test(shared_prefixes_are_counted_as_cached),
 		cmocka_unit_test(a_prefix_is_shared_with_the_request_just_ahead),
+		cmocka_unit_test(a_prompt_is_cut_where_its_state_is_saved),
+		cmocka_unit_test(the_next_turn_computes_what_is_new),
+		cmocka_unit_test(tokens_come_before_ends),
 		cmocka_unit_test(preemption_gives_identical_output),
 		cmocka_unit_test(a_page_a_sequence_admits_all),
 		cmocka_unit_test(without_a_slot_a_request_waits),

@@ -2,11 +2,13 @@
 /*
  * A day's traffic in seconds: 100,000 requests from several threads, with
  * shared prefixes, priorities, stop tokens, scoring and cancellations, on a pool
- * so small that requests are preempted all the time. What is checked:
+ * so small that requests are preempted all the time; for a model with its state
+ * in pages, in a slot (where pages are never short), and in both. What is
+ * checked:
  *
  *  - every accepted request ends exactly once, and in the way it should;
  *  - its tokens are those of its undisturbed run;
- *  - pages never leak, and the pool's books agree with the open sequences;
+ *  - pages and snapshots never leak, and the books agree with the open sequences;
  *  - within a priority the first admission is in order of arrival, and how long
  *    anyone waits and runs, in steps, has a bound.
  */
@@ -35,7 +37,10 @@
 #define QUEUE        256
 #define EOS          7
 
-static const struct mx_fake_config config = {
+/* The states of a turn or two of each sequence; a prompt takes up to five. */
+#define N_SNAPSHOTS 64
+
+static const struct mx_fake_config in_pages = {
 	.name = "fake",
 	.vocab = 512,
 	.max_context = 320,
@@ -46,7 +51,10 @@ static const struct mx_fake_config config = {
 	.prefix_cache = true,
 	.eos = EOS,
 	.eos_one_in = 60,
+	.n_snapshots = N_SNAPSHOTS,
+	.snapshot_every = 16,
 };
+static struct mx_fake_config config;
 
 /* A prompt and what follows it when nothing disturbs. */
 struct template
@@ -320,6 +328,7 @@ static void check_waits(const struct record *records)
 static void start_trace(void)
 {
 	static struct mx_engine_ops counting;
+	memset(&trace, 0, sizeof trace);
 	trace.seed = test_seed();
 	uint64_t rng = trace.seed;
 	trace.templates = calloc(N_TEMPLATES, sizeof *trace.templates);
@@ -338,9 +347,8 @@ static void start_trace(void)
 	assert_int_equal(mx_sched_create(&trace.engine->base, &sc, &trace.sched), MX_OK);
 }
 
-static void a_trace_of_100000_requests(void **state)
+static void run_trace(void)
 {
-	(void)state;
 	start_trace();
 	uint64_t begin = mx_now_ns();
 	pthread_t threads[N_SUBMITTERS + 1];
@@ -362,6 +370,7 @@ static void a_trace_of_100000_requests(void **state)
 	trace.engine->inner->ops->usage(trace.engine->inner, &u);
 	assert_int_equal(u.pages_used, 0);
 	assert_int_equal(u.pages_free + u.pages_cached, config.n_pages);
+	assert_int_equal(u.slots_used, 0);
 	mx_sched_destroy(trace.sched);
 	assert_int_equal(trace.engine->n_open, 0);
 	test_engine_check(trace.engine);
@@ -389,15 +398,51 @@ static void a_trace_of_100000_requests(void **state)
 	              (unsigned long long)aborted, (unsigned long long)v.cached_prompt_tokens,
 	              (unsigned long long)v.prompt_tokens, (unsigned)trace.n_busy);
 	/* Or the trace did not try what it is for. */
-	assert_true(preempted > 1000 && aborted > 1000 && v.cached_prompt_tokens > 0);
+	assert_true(aborted > 1000 && v.cached_prompt_tokens > 0);
+	assert_true(preempted > 1000 || config.state == MX_FAKE_SLOT);
+	assert_true(u.snapshot_evictions > 1000 || config.state == MX_FAKE_PAGES);
+	for (int i = 0; i < MX_LOOKUP_UNSUPPORTED; i++) {
+		bool possible = i < MX_LOOKUP_NO_SNAPSHOT || config.state == MX_FAKE_HYBRID ||
+		                (i == MX_LOOKUP_EVICTED && config.state == MX_FAKE_SLOT);
+		assert_true((u.prefix_lookups[i] > 0) == possible);
+	}
 	assert_true(v.cancelled[MX_CANCEL_CLIENT][0] + v.cancelled[MX_CANCEL_API][0] > 0);
 	assert_true(v.cancelled[MX_CANCEL_CLIENT][1] + v.cancelled[MX_CANCEL_API][1] > 0);
 	free(trace.records);
 	free(trace.templates);
 }
 
+static void state_in_pages(void **state)
+{
+	(void)state;
+	config = in_pages;
+	run_trace();
+}
+
+static void state_in_a_slot(void **state)
+{
+	(void)state;
+	config = in_pages;
+	config.state = MX_FAKE_SLOT;
+	config.page_tokens = config.max_context;
+	config.n_pages = config.max_sequences;
+	run_trace();
+}
+
+static void state_in_both(void **state)
+{
+	(void)state;
+	config = in_pages;
+	config.state = MX_FAKE_HYBRID;
+	run_trace();
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(a_trace_of_100000_requests)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(state_in_pages),
+		cmocka_unit_test(state_in_a_slot),
+		cmocka_unit_test(state_in_both),
+	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

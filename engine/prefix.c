@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/prefix.h"
+
+#include "base/log.h"
+
+#define GET(counter) atomic_load_explicit(&(counter), memory_order_relaxed)
+/* One writer: no read-modify-write instruction needed. */
+#define COUNT(counter, by)                                                                         \
+	atomic_store_explicit(&(counter), GET(counter) + (by), memory_order_relaxed)
+
+/* ---- taking ---- */
+
+/* Rows that must be computed for their logits cannot come from the cache. */
+static uint32_t limit_of(const struct mx_seq *s)
+{
+	uint32_t limit = s->n - 1;
+	if (s->params.prompt_logprobs >= 0 && s->prompt_reported + 1 < s->n_prompt &&
+	    s->prompt_reported < limit)
+		limit = s->prompt_reported;
+	return limit;
+}
+
+/* Resumes at a snapshot that the pages reach: it needs the full pages before the one of its last
+ * token. The sequence holds the known pages of its first `known` tokens. */
+static mx_status resume(struct mx_core *c, struct mx_seq *s, uint32_t limit, uint32_t known,
+                        enum mx_lookup *out)
+{
+	struct mx_snapshot found;
+	uint32_t page = c->info.page_tokens, reach = c->info.page_bytes ? known + page : s->n;
+	mx_snapshots_find(c->snapshots, s->pages.salt, s->tokens, limit + 1, reach, &found);
+	if (found.block != MX_NO_SNAPSHOT) {
+		mx_pages_trim(c->pages, &s->pages, (found.n - 1) / page);
+		mx_status st = mx_pages_reserve(c->pages, &s->pages, found.n);
+		s->computed = found.n <= limit ? found.n : limit;
+		if (st == MX_OK && (st = c->state.load(c, s, found.block)) == MX_OK) {
+			*out = MX_LOOKUP_HIT;
+			return MX_OK;
+		}
+		s->computed = 0;
+		if (st == MX_E_NOMEM) {
+			mx_pages_trim(c->pages, &s->pages, 0);
+			return st;
+		}
+		mx_error("engine", "%s: a saved state of %u tokens cannot be loaded: %s", c->info.model,
+		         found.n, mx_status_str(st));
+		mx_snapshots_forget(c->snapshots, found.block);
+	}
+	mx_pages_trim(c->pages, &s->pages, 0);
+	*out = found.lost ? MX_LOOKUP_EVICTED : known ? MX_LOOKUP_NO_SNAPSHOT : MX_LOOKUP_MISS;
+	return MX_OK;
+}
+
+static mx_status look_up(struct mx_core *c, struct mx_seq *s, uint32_t limit, enum mx_lookup *out)
+{
+	if (c->info.prefix_unsupported) {
+		*out = MX_LOOKUP_UNSUPPORTED;
+		return MX_OK;
+	}
+	uint32_t known = mx_pages_attach(c->pages, &s->pages, s->tokens, s->n, limit);
+	if (c->info.slot_bytes)
+		return resume(c, s, limit, known, out);
+	s->computed = known;
+	*out = known ? MX_LOOKUP_HIT : MX_LOOKUP_MISS;
+	return MX_OK;
+}
+
+mx_status mx_prefix_attach(struct mx_core *c, struct mx_seq *s)
+{
+	uint32_t limit = limit_of(s);
+	s->computed = 0;
+	if ((c->info.prefix_cache || c->info.prefix_unsupported) && !s->pages.private && limit) {
+		enum mx_lookup outcome;
+		mx_status st = look_up(c, s, limit, &outcome);
+		if (st != MX_OK)
+			return st;
+		COUNT(c->queries, outcome == MX_LOOKUP_UNSUPPORTED ? 0 : s->n);
+		COUNT(c->hits, s->computed);
+		COUNT(c->lookups[outcome], 1);
+	}
+	if (c->info.slot_bytes && !s->computed)
+		c->state.clear(c, s);
+	s->kept = s->computed;
+	s->in_step = false;
+	return MX_OK;
+}
+
+/* ---- leaving ---- */
+
+static void save(struct mx_core *c, struct mx_seq *s)
+{
+	bool saved;
+	if (!c->snapshots || s->pages.private || s->in_step || s->computed < MX_SNAPSHOT_MIN ||
+	    s->computed == s->kept)
+		return;
+	uint32_t block =
+		mx_snapshots_save(c->snapshots, s->pages.salt, &s->hash, s->tokens, s->computed, &saved);
+	mx_status st = saved ? MX_OK : c->state.save(c, s, block);
+	if (st != MX_OK) {
+		mx_error("engine", "%s: the state after %u tokens cannot be saved: %s", c->info.model,
+		         s->computed, mx_status_str(st));
+		mx_snapshots_forget(c->snapshots, block);
+	}
+	s->kept = s->computed;
+}
+
+void mx_prefix_commit(struct mx_core *c, struct mx_seq *s)
+{
+	uint32_t every = c->info.snapshot_every;
+	mx_pages_publish(c->pages, &s->pages, s->tokens, s->computed);
+	if (!c->snapshots || (s->computed != s->n_prompt && (!every || s->computed % every)))
+		return;
+	if (!s->due)
+		c->due[c->n_due++] = s;
+	s->due = true;
+}
+
+void mx_prefix_settle(struct mx_core *c)
+{
+	for (uint32_t i = 0; i < c->n_due; i++) {
+		save(c, c->due[i]);
+		c->due[i]->due = false;
+	}
+	c->n_due = 0;
+}
+
+void mx_prefix_release(struct mx_core *c, struct mx_seq *s)
+{
+	save(c, s);
+	for (uint32_t i = 0; s->due && i < c->n_due; i++)
+		if (c->due[i] == s) {
+			c->due[i] = c->due[--c->n_due];
+			s->due = false;
+		}
+	mx_pages_release(c->pages, &s->pages, s->tokens, s->computed);
+}
+
+void mx_prefix_drop(struct mx_core *c)
+{
+	mx_pages_drop(c->pages);
+	if (c->snapshots)
+		mx_snapshots_drop(c->snapshots);
+}
+
+void mx_prefix_usage(const struct mx_core *c, struct mx_engine_usage *out)
+{
+	out->prefix_queries = GET(c->queries);
+	out->prefix_hits = GET(c->hits);
+	for (int i = 0; i < MX_LOOKUP_N; i++)
+		out->prefix_lookups[i] = GET(c->lookups[i]);
+	if (c->snapshots)
+		mx_snapshots_usage(c->snapshots, out);
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Models with state in slots, on the model engine: sequences go on from saved
+ * states, and what they yield is the same bits as if they had not, whatever is
+ * saved, kept and evicted; a second turn computes what is new and nothing else.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "bench/random_model.h"
+#include "engine/snapshots.h"
+#include "tests/engine_util.h"
+#include "tests/random_checkpoint.h"
+
+enum { VOCAB = 320, CONTEXT = 512, TURNS = 4, ANSWER = 13, QUESTION = 9 };
+
+#define MODEL(layers)                                                                              \
+	"{\"model_type\":\"mixd\",\"hidden_size\":64,\"num_attention_heads\":4,"                       \
+	"\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":320,"                       \
+	"\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5,\"mixd_layers\":[" layers "]}"
+#define ATTENTION "{\"mixer\":\"attention\"}"
+#define EMA       "{\"mixer\":\"ema\"}"
+#define GLA       "{\"mixer\":\"gla\",\"variant\":\"gla\",\"num_heads\":2}"
+#define DELTA     "{\"mixer\":\"gla\",\"variant\":\"gated_deltanet\",\"num_heads\":2,\"head_dim\":16}"
+#define RETNET    "{\"mixer\":\"gla\",\"variant\":\"retnet\",\"num_heads\":2}"
+#define HGRN      "{\"mixer\":\"gla\",\"variant\":\"hgrn\",\"use_lower_bound\":false}"
+
+static const struct {
+	const char *name, *config;
+	enum mx_dtype dtype;
+} models[] = {
+	{"ema", MODEL(EMA "," EMA), MX_F32},
+	{"ema and attention", MODEL(ATTENTION "," EMA "," ATTENTION "," EMA), MX_F32},
+	{"gla", MODEL(GLA "," DELTA "," RETNET "," HGRN), MX_F32},
+	{"gla and attention", MODEL(DELTA "," ATTENTION "," GLA), MX_BF16},
+};
+enum { N_MODELS = sizeof models / sizeof *models };
+
+static char dirs[N_MODELS][64];
+
+static int setup(void **state)
+{
+	(void)state;
+	const char *tmp = getenv("TMPDIR");
+	struct mx_err err = {0};
+	struct loaded modules;
+	mx_log_set_level(MX_LOG_WARNING);
+	loaded_modules(&modules);
+	for (int i = 0; i < N_MODELS; i++) {
+		snprintf(dirs[i], sizeof dirs[i], "%s/mixd-test-XXXXXX",
+		         tmp && strlen(tmp) < 40 ? tmp : "/tmp");
+		if (!mkdtemp(dirs[i]) || random_checkpoint_write(dirs[i], models[i].config, modules.mixers,
+		                                                 models[i].dtype, 5, &err) != MX_OK) {
+			print_error("%s: %s\n", models[i].name, err.text);
+			return -1;
+		}
+	}
+	loaded_close(&modules);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	for (int i = 0; i < N_MODELS; i++)
+		mx_random_model_remove(dirs[i]);
+	return 0;
+}
+
+static void make_tokens(int32_t *out, uint32_t n, uint32_t seed)
+{
+	uint32_t x = seed * 2654435761u + 1;
+	for (uint32_t i = 0; i < n; i++) {
+		x = x * 1664525u + 1013904223u;
+		out[i] = (int32_t)((x >> 8) % VOCAB);
+	}
+}
+
+static struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total)
+{
+	return (struct job){
+		.prompt = prompt,
+		.n_prompt = n,
+		.total = total,
+		.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 11},
+		.logprobs = 5,
+		.prompt_logprobs = -1,
+	};
+}
+
+static struct mx_engine_usage usage(const struct mx_engine *e)
+{
+	struct mx_engine_usage u;
+	e->ops->usage(e, &u);
+	return u;
+}
+
+static void assert_same(const struct outcome *a, const struct outcome *b)
+{
+	assert_int_equal(a->n, b->n);
+	assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
+	for (uint32_t i = a->n_prompt; i < a->n; i++)
+		assert_memory_equal(&a->logprobs[i], &b->logprobs[i], sizeof a->logprobs[i]);
+}
+
+/* The jobs together on e, each compared with itself alone without the cache. cached[n]: of how many
+ * tokens each should have found the state. */
+static void check_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t chunk,
+                       const uint32_t *cached, struct outcome *out)
+{
+	run_jobs(e, jobs, n, chunk, out);
+	for (uint32_t i = 0; i < n; i++) {
+		struct job alone = jobs[i];
+		struct outcome expect;
+		alone.no_prefix_cache = true;
+		alone.preempt = 0;
+		run_jobs(e, &alone, 1, CONTEXT, &expect);
+		assert_same(&out[i], &expect);
+		if (cached)
+			assert_int_equal(out[i].cached, cached[i]);
+		outcome_free(&expect);
+	}
+}
+
+/* ---- chats ---- */
+
+/* Chats side by side, whose first prompts have `first`, `first` + 1 .. tokens. With room for their
+ * states a turn finds all of the last one but the token that was drawn last. */
+static void chat(struct mx_engine *e, uint32_t n_chats, uint32_t first, uint32_t chunk, bool room)
+{
+	static int32_t text[4][CONTEXT];
+	struct job jobs[4];
+	struct outcome out[4];
+	uint32_t cached[4] = {0}, len[4];
+	for (uint32_t i = 0; i < n_chats; i++)
+		make_tokens(text[i], len[i] = first + i, first * 10 + i);
+	for (uint32_t turn = 0; turn < TURNS; turn++) {
+		for (uint32_t i = 0; i < n_chats; i++)
+			jobs[i] = make_job(text[i], len[i], len[i] + ANSWER);
+		check_jobs(e, jobs, n_chats, chunk, room ? cached : NULL, out);
+		for (uint32_t i = 0; i < n_chats; i++) {
+			memcpy(text[i] + len[i], out[i].tokens + len[i], ANSWER * sizeof(int32_t));
+			len[i] += ANSWER;
+			cached[i] = len[i] - 1;
+			make_tokens(text[i] + len[i], QUESTION, turn * 4 + i);
+			len[i] += QUESTION;
+			outcome_free(&out[i]);
+		}
+	}
+}
+
+static void turns_of(const char *dir)
+{
+	struct loaded l;
+	loaded_start(dir, NULL, &l);
+	struct mx_engine_info info;
+	l.engine->ops->info(l.engine, &info);
+	assert_true(info.prefix_cache);
+	/* Turns end at all places of a page, and of a block of any mixer. */
+	for (uint32_t first = 40; first < 40 + 32; first++) {
+		l.engine->ops->drop_cache(l.engine);
+		chat(l.engine, 1, first, first % 2 ? CONTEXT : 5, true);
+	}
+	l.engine->ops->drop_cache(l.engine);
+	chat(l.engine, 4, 70, 100, true);
+	struct mx_engine_usage u = usage(l.engine);
+	assert_int_equal(u.prefix_lookups[MX_LOOKUP_HIT], (32 + 4) * (TURNS - 1));
+	assert_int_equal(u.prefix_lookups[MX_LOOKUP_MISS], 32 + 4);
+	loaded_close(&l);
+}
+
+static void a_turn_computes_what_is_new(void **state)
+{
+	(void)state;
+	for (int i = 0; i < N_MODELS; i++) {
+		print_message("%s\n", models[i].name);
+		turns_of(dirs[i]);
+	}
+}
+
+static void same_prompt_of(const char *dir)
+{
+	static int32_t prompt[120];
+	struct loaded l;
+	struct outcome out;
+	loaded_start(dir, NULL, &l);
+	make_tokens(prompt, 120, 7);
+	for (uint32_t n = 60; n < 100; n++) {
+		l.engine->ops->drop_cache(l.engine);
+		for (uint32_t i = 0; i < 3; i++) {
+			struct job job = make_job(prompt, n, n + 5);
+			uint32_t cached = i ? n - 1 : 0;
+			check_jobs(l.engine, &job, 1, 64, &cached, &out);
+			outcome_free(&out);
+		}
+	}
+	loaded_close(&l);
+}
+
+static void the_same_prompt_computes_its_last_token(void **state)
+{
+	(void)state;
+	for (int i = 0; i < N_MODELS; i++)
+		same_prompt_of(dirs[i]);
+}
+
+/* ---- the store under pressure ---- */
+
+/* An engine with exactly that many blocks. */
+static void load_with(const char *dir, uint32_t blocks, uint32_t every, struct loaded *l)
+{
+	struct mx_engine_config c = loaded_config();
+	struct mx_memory_plan p;
+	struct mx_engine_info info;
+	struct mx_err err = {0};
+	loaded_open(dir, l);
+	assert_int_equal(mx_engine_plan(l->plan, l->checkpoint, l->mixers, &c, &p, &err), MX_OK);
+	loaded_close(l);
+	c.snapshot_every = every;
+	c.snapshot_memory = blocks * (p.snapshot_bytes + mx_snapshots_bytes(1));
+	loaded_start(dir, &c, l);
+	l->engine->ops->info(l->engine, &info);
+	assert_int_equal(info.n_snapshots, blocks);
+	assert_int_equal(info.prefix_cache, blocks > 0);
+	assert_int_equal(info.snapshot_every, blocks ? every : 0);
+}
+
+static void eviction_changes_no_bit(void **state)
+{
+	(void)state;
+	for (int i = 0; i < N_MODELS; i++)
+		for (uint32_t blocks = 0; blocks <= 5; blocks++) {
+			struct loaded l;
+			load_with(dirs[i], blocks, blocks % 2 ? 16 : 0, &l);
+			chat(l.engine, 4, 50, 30, false);
+			struct mx_engine_usage u = usage(l.engine);
+			assert_true(u.snapshots_used <= blocks);
+			assert_int_equal(u.snapshot_evictions > 0, blocks > 0);
+			assert_int_equal(u.prefix_queries > 0, blocks > 0);
+			loaded_close(&l);
+		}
+}
+
+static void preempt(const char *dir)
+{
+	static int32_t prompt[150];
+	make_tokens(prompt, 150, 9);
+	for (uint32_t blocks = 1; blocks <= 16; blocks *= 4)
+		for (uint32_t chunk = 1; chunk <= 64; chunk *= 8) {
+			struct loaded l;
+			struct outcome out[3];
+			struct job jobs[3];
+			load_with(dir, blocks, 16, &l);
+			for (uint32_t i = 0; i < 3; i++) {
+				jobs[i] = make_job(prompt, 150 - i, 170);
+				jobs[i].preempt = 5 + i + 200 / chunk; /* rarely enough to get on */
+				jobs[i].start = 3 * i;
+			}
+			check_jobs(l.engine, jobs, 3, chunk, NULL, out);
+			for (uint32_t i = 0; i < 3; i++)
+				outcome_free(&out[i]);
+			loaded_close(&l);
+		}
+}
+
+static void preemption_changes_no_bit(void **state)
+{
+	(void)state;
+	for (int i = 0; i < N_MODELS; i++)
+		preempt(dirs[i]);
+}
+
+/* ---- memory ---- */
+
+static void the_plan_says_what_snapshots_take(void **state)
+{
+	(void)state;
+	struct loaded l;
+	struct mx_err err = {0};
+	struct mx_memory_plan p;
+	struct mx_engine_config c = loaded_config();
+	loaded_open(dirs[1], &l);
+	c.snapshot_every = MX_SNAPSHOT_EVERY_AUTO;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	assert_int_equal(p.n_snapshots, 2 * c.max_sequences);
+	assert_int_equal(p.snapshots, p.n_snapshots * p.snapshot_bytes);
+	assert_int_equal(p.snapshot_every, c.step_tokens);
+	assert_int_equal(p.total, p.weights_mapped + p.weights_private + p.pages + p.slots +
+	                              p.snapshots + p.scratch + p.other);
+	/* Where memory is short, a quarter of what it can hold; and a sequence still fits. */
+	c.memory = p.total - p.weights_mapped - p.pages - p.slots - p.snapshots + 24 * p.page_bytes;
+	c.max_sequences = 1 << 10;
+	c.step_tokens = 64;
+	c.memory += (size_t)4 << 20;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	assert_true(p.total - p.weights_mapped <= c.memory);
+	assert_true(p.snapshots * 4 <= p.snapshots + p.slots + p.pages + (1 << 16));
+	assert_true(mx_memory_sequences(&p, CONTEXT) >= 1);
+	assert_true(p.snapshot_every >= 256 && CONTEXT / p.snapshot_every <= p.n_snapshots / 4);
+	/* A budget that holds none, and one that leaves no room for a sequence. */
+	c.snapshot_memory = 1000;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_E_RANGE);
+	assert_string_equal(err.where, "snapshot_memory");
+	c.snapshot_memory = c.memory;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_E_RANGE);
+	assert_string_equal(err.where, "memory");
+	/* Without a prefix cache there is nothing to keep. */
+	c.prefix_cache = false;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	assert_int_equal(p.n_snapshots, 0);
+	assert_int_equal(p.snapshots, 0);
+	loaded_close(&l);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_plan_says_what_snapshots_take),
+		cmocka_unit_test(a_turn_computes_what_is_new),
+		cmocka_unit_test(the_same_prompt_computes_its_last_token),
+		cmocka_unit_test(eviction_changes_no_bit),
+		cmocka_unit_test(preemption_changes_no_bit),
+	};
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
