@@ -26,8 +26,9 @@
 enum { N_PROMPT = 150, N_TOTAL = 166, VOCAB = 320, CONTEXT = 512 };
 
 /* Checkpoints: Llama's shape in f32 and bf16; layers of slot state between attention; nothing but
- * slots; two mixers in a layer, multipliers and experts. */
-enum { F32, BF16, HYBRID, RECURRENT, MIXTURE, N_DIRS };
+ * slots; two mixers in a layer, multipliers and experts; then the recurrent families: one with
+ * attention between, one with a tensor that all layers share. */
+enum { F32, BF16, HYBRID, RECURRENT, MIXTURE, DELTA, HGRN2, N_DIRS };
 static char dirs[N_DIRS][64];
 
 #define OWN                                                                                        \
@@ -44,6 +45,13 @@ static const char *const configs[N_DIRS] = {
 					"{\"mixer\":\"ema\",\"in_scale\":1.5}],\"mlp\":{\"num_experts\":6,"
 					"\"norm_topk_prob\":true,\"shared_expert_intermediate_size\":32}},"
 					"{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":3}}]}",
+	[DELTA] = "{\"model_type\":\"gated_deltanet\",\"hidden_size\":64,\"num_hidden_layers\":3,"
+			  "\"num_heads\":2,\"head_dim\":32,\"expand_v\":2,\"intermediate_size\":160,"
+			  "\"vocab_size\":320,\"max_position_embeddings\":512,"
+			  "\"attn\":{\"layers\":[1],\"num_heads\":4,\"num_kv_heads\":2}}",
+	[HGRN2] = "{\"model_type\":\"hgrn2\",\"hidden_size\":64,\"num_hidden_layers\":3,"
+			  "\"expand_ratio\":16,\"intermediate_size\":160,\"vocab_size\":320,"
+			  "\"max_position_embeddings\":512}",
 };
 
 static const struct mx_random_model small_model = {
@@ -494,6 +502,20 @@ static void test_memory_is_as_planned(void **state)
 	loaded_close(&l);
 }
 
+static void test_shared_tensors_are_kept_once(void **state)
+{
+	(void)state;
+	struct loaded l;
+	struct mx_err err = {0};
+	struct mx_memory_plan p;
+	struct mx_engine_config c = loaded_config();
+	loaded_open(dirs[HGRN2], &l);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	/* three norms a layer, the last one, and the lower bounds of all layers */
+	assert_int_equal(p.weights_private, (3 * 3 * 64 + 64 + 3 * 64) * sizeof(float));
+	loaded_close(&l);
+}
+
 static void test_too_little_memory_is_refused(void **state)
 {
 	(void)state;
@@ -590,6 +612,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_memory_is_as_planned),
+		cmocka_unit_test(test_shared_tensors_are_kept_once),
 		cmocka_unit_test(test_too_little_memory_is_refused),
 		cmocka_unit_test(test_slots_share_the_memory),
 		cmocka_unit_test(test_bad_requests_are_refused),
