@@ -2,10 +2,7 @@
 #include "mixer_cases.h"
 
 const struct mixer_set *const mixer_sets[] = {
-	&mixer_set_attention,
-	&mixer_set_ema,
-	&mixer_set_gla,
-	NULL,
+	&mixer_set_attention, &mixer_set_ema, &mixer_set_gla, &mixer_set_mamba, NULL,
 };
 
 void mixer_product(uint32_t n, uint32_t rows, uint32_t cols, const float *w, const float *b,

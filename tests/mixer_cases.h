@@ -52,7 +52,7 @@ struct mixer_set {
 	size_t n_wrongs;
 };
 
-extern const struct mixer_set mixer_set_attention, mixer_set_ema, mixer_set_gla;
+extern const struct mixer_set mixer_set_attention, mixer_set_ema, mixer_set_gla, mixer_set_mamba;
 extern const struct mixer_set *const mixer_sets[]; /* ends with NULL */
 
 /* For references: y[n, rows] = W x + b, summed in double; b may be NULL. */

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The mamba mixer's table: parameters, weights, memory, life cycle, state.
+ *
+ * Mamba-2 (Dao and Gu 2024, arXiv:2405.21060). See README.md; arithmetic is in
+ * mamba_forward.c and in mixers/linear.
+ */
+#include "mixers/mamba/mamba.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Far above any model; they keep every product of sizes far from overflow. */
+#define MAX_HEADS  4096
+#define MAX_DIM    1024
+#define MAX_KERNEL 8
+
+static mx_status read_dims(const struct mx_params *in, struct mamba_params *p, struct mx_err *err)
+{
+	const struct {
+		const char *name;
+		int64_t def, max;
+		uint32_t *to;
+	} dims[] = {
+		{"num_heads", 0, MAX_HEADS, &p->heads},          {"head_dim", 0, MAX_DIM, &p->head_dim},
+		{"state_size", 0, MAX_DIM, &p->state_size},      {"n_groups", 1, MAX_HEADS, &p->groups},
+		{"conv_kernel", 4, MAX_KERNEL, &p->conv_kernel},
+	};
+	for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+		int64_t v = mx_param_int(in, dims[i].name, dims[i].def);
+		if (v < 1 || v > dims[i].max)
+			return mx_mixer_fail(err, MX_E_RANGE, "mamba: %s must be 1..%lld, not %lld",
+			                     dims[i].name, (long long)dims[i].max, (long long)v);
+		*dims[i].to = (uint32_t)v;
+	}
+	if (p->heads % p->groups)
+		return mx_mixer_fail(err, MX_E_RANGE, "mamba: n_groups %u does not divide num_heads %u",
+		                     p->groups, p->heads);
+	p->inner = p->heads * p->head_dim;
+	p->channels = p->inner + 2 * p->groups * p->state_size;
+	return MX_OK;
+}
+
+static mx_status read_limits(const struct mx_params *in, struct mamba_params *p, struct mx_err *err)
+{
+	const struct mx_param *q = mx_param_find(in, "time_step_limit");
+	p->dt_min = 0;
+	p->dt_max = INFINITY;
+	if (!q)
+		return MX_OK;
+	if (q->type != MX_PARAM_FLOATS || q->n != 2 || !(q->v[0] >= 0) || !(q->v[0] <= q->v[1]))
+		return mx_mixer_fail(err, MX_E_RANGE,
+		                     "mamba: time_step_limit must be two numbers, 0 <= low <= high");
+	p->dt_min = (float)q->v[0];
+	p->dt_max = (float)q->v[1];
+	return MX_OK;
+}
+
+/* Everything probe checks; the other slots call it again instead of keeping state. */
+static mx_status read_params(const struct mx_layer_desc *layer, struct mamba_params *out,
+                             struct mx_err *err)
+{
+	const struct mx_params *in = &layer->params;
+	struct mamba_params p = {0};
+	mx_status status = read_dims(in, &p, err);
+	if (status == MX_OK)
+		status = read_limits(in, &p, err);
+	if (status != MX_OK)
+		return status;
+	double eps = mx_param_float(in, "layer_norm_epsilon", 1e-5);
+	if (!(eps >= 0 && eps <= 1))
+		return mx_mixer_fail(err, MX_E_RANGE, "mamba: layer_norm_epsilon must be 0..1");
+	p.norm_eps = (float)eps;
+	p.bias = mx_param_int(in, "use_bias", 0) != 0;
+	p.conv_bias = mx_param_int(in, "use_conv_bias", 1) != 0;
+	p.norm = mx_param_int(in, "rms_norm", 1) != 0;
+	p.norm_before_gate = mx_param_int(in, "norm_before_gate", 0) != 0;
+	*out = p;
+	return MX_OK;
+}
+
+static mx_status mamba_probe(const struct mx_layer_desc *layer, const struct mx_device *device,
+                             struct mx_err *err)
+{
+	struct mamba_params p;
+	if (device->info.kind != MX_DEVICE_CPU || device->info.act_dtype != MX_F32)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "mamba: this module runs on CPUs in f32");
+	return read_params(layer, &p, err);
+}
+
+static mx_status mamba_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
+                               size_t *out_n)
+{
+	struct mamba_params p;
+	mx_status status = read_params(layer, &p, NULL);
+	if (status != MX_OK)
+		return status;
+	const uint64_t width = layer->width, inner = p.inner, channels = p.channels, h = p.heads;
+	const uint64_t in = inner + channels + h, taps = p.conv_kernel;
+	size_t n = 0;
+
+#define VECTOR(name, ...) (struct mx_weight_spec){name, MX_WEIGHT_VECTOR, __VA_ARGS__, false}
+#define MATRIX(name, ...)                                                                          \
+	(struct mx_weight_spec)                                                                        \
+	{                                                                                              \
+		name, MX_WEIGHT_MATRIX, __VA_ARGS__, false                                                 \
+	}
+	specs[n++] = MATRIX("in_proj.weight", 2, {in, width});
+	specs[n++] = MATRIX("out_proj.weight", 2, {width, inner});
+	specs[n++] = VECTOR("conv1d.weight", 3, {channels, 1, taps});
+	specs[n++] = VECTOR("dt_bias", 1, {h});
+	specs[n++] = VECTOR("A_log", 1, {h});
+	specs[n++] = VECTOR("D", 1, {h});
+	if (p.conv_bias)
+		specs[n++] = VECTOR("conv1d.bias", 1, {channels});
+	if (p.norm)
+		specs[n++] = VECTOR("norm.weight", 1, {inner});
+	if (p.bias) {
+		specs[n++] = VECTOR("in_proj.bias", 1, {in});
+		specs[n++] = VECTOR("out_proj.bias", 1, {width});
+	}
+#undef VECTOR
+#undef MATRIX
+	*out_n = n;
+	return MX_OK;
+}
+
+static struct mx_lin_spec lin_spec(const struct mx_layer_desc *layer, const struct mamba_params *p)
+{
+	return (struct mx_lin_spec){
+		.heads = p->heads,
+		.q_heads = p->groups,
+		.k_heads = p->groups,
+		.v_heads = p->heads,
+		.a_heads = p->heads,
+		.k_dim = p->state_size,
+		.v_dim = p->head_dim,
+		.decay = MX_LIN_SCALAR,
+		.max_draft = layer->max_draft,
+	};
+}
+
+static struct mx_conv_spec conv_spec(const struct mx_layer_desc *layer,
+                                     const struct mamba_params *p)
+{
+	return (struct mx_conv_spec){
+		.channels = p->channels,
+		.width = p->conv_kernel,
+		.silu = true,
+		.max_draft = layer->max_draft,
+	};
+}
+
+static mx_status mamba_state(const struct mx_layer_desc *layer, const struct mx_device *device,
+                             struct mx_state_spec *out)
+{
+	struct mamba_params p;
+	struct mamba_scratch scratch;
+	mx_status status = read_params(layer, &p, NULL);
+	if (status != MX_OK)
+		return status;
+	const struct mx_lin_spec lin = lin_spec(layer, &p);
+	const struct mx_conv_spec conv = conv_spec(layer, &p);
+	mamba_scratch_layout(layer, &p, &lin, device->info.threads, &scratch);
+	*out = (struct mx_state_spec){
+		.fixed_bytes = mx_lin_slot_bytes(&lin) + mx_conv_slot_bytes(&conv),
+		.scratch_bytes = scratch.bytes,
+		.snapshot_bytes = mx_lin_snapshot_bytes(&lin) + mx_conv_snapshot_bytes(&conv),
+	};
+	return MX_OK;
+}
+
+static void mamba_destroy(struct mx_mixer *m)
+{
+	if (!m)
+		return;
+	free(m->a);
+	free(m->b_dt);
+	free(m);
+}
+
+/* Rows first .. first + n - 1 of a matrix. */
+static struct mx_weight rows_of(const struct mx_weight *w, uint32_t first, uint32_t n)
+{
+	size_t row = w->cols * mx_dtype_size(w->dtype);
+	return (struct mx_weight){w->dtype, n, w->cols, (const unsigned char *)w->data + first * row};
+}
+
+/* Pointers in the order of mamba_weights. */
+static void take_weights(struct mx_mixer *m, const void *const *w)
+{
+	const struct mamba_params *p = &m->params;
+	const struct mx_weight *in = w[0];
+	const float *dt_bias = w[3], *a_log = w[4];
+	const uint32_t dt = p->inner + p->channels; /* in_proj's first row for dt */
+	size_t n = 6;
+
+	m->w_out = w[1];
+	m->conv_weight = w[2];
+	m->d = w[5];
+	m->w_z = rows_of(in, 0, p->inner);
+	m->w_xbc = rows_of(in, p->inner, p->channels);
+	m->w_dt = rows_of(in, dt, p->heads);
+	if (p->conv_bias)
+		m->conv_bias = w[n++];
+	if (p->norm)
+		m->norm_weight = w[n++];
+	if (p->bias) {
+		m->b_z = w[n++];
+		m->b_xbc = m->b_z + p->inner;
+		m->b_out = w[n++];
+	}
+	for (uint32_t h = 0; h < p->heads; h++) {
+		m->a[h] = (float)-exp((double)a_log[h]);
+		m->b_dt[h] = dt_bias[h] + (p->bias ? m->b_z[dt + h] : 0);
+	}
+}
+
+static const struct mx_mixer_ops mamba_ops;
+
+static mx_status mamba_create(const struct mx_mixer_init *init, struct mx_mixer **out,
+                              struct mx_err *err)
+{
+	const struct mx_layer_desc *layer = init->layer;
+	struct mx_mixer *m = calloc(1, sizeof(*m));
+	mx_status status = MX_E_NOMEM;
+
+	if (!m)
+		goto fail;
+	status = read_params(layer, &m->params, err);
+	if (status != MX_OK)
+		goto fail;
+	m->a = calloc(m->params.heads, sizeof(float));
+	m->b_dt = calloc(m->params.heads, sizeof(float));
+	if (!m->a || !m->b_dt) {
+		status = MX_E_NOMEM;
+		goto fail;
+	}
+	m->base = (struct mx_mixer_base){&mamba_ops, layer->index};
+	m->device = init->device;
+	m->kernels = mx_lin_kernels_find(mx_isa_parse(m->device->info.isa));
+	m->lin = lin_spec(layer, &m->params);
+	m->conv = conv_spec(layer, &m->params);
+	m->width = layer->width;
+	m->max_rows = layer->max_rows;
+	mamba_scratch_layout(layer, &m->params, &m->lin, m->device->info.threads, &m->scratch);
+	take_weights(m, init->weights);
+	m->slot_base = init->slot_base;
+	m->slot_stride = init->slot_stride;
+	m->lin_bytes = mx_lin_slot_bytes(&m->lin);
+	m->slot_bytes = m->lin_bytes + mx_conv_slot_bytes(&m->conv);
+	m->lin_snapshot = mx_lin_snapshot_bytes(&m->lin);
+	*out = m;
+	return MX_OK;
+fail:
+	if (status == MX_E_NOMEM)
+		mx_mixer_fail(err, status, "mamba: out of memory");
+	mamba_destroy(m);
+	return status;
+}
+
+/* ---- a sequence's state ---- */
+
+static unsigned char *slot_of(const struct mx_mixer *m, uint32_t slot)
+{
+	return m->slot_base + slot * m->slot_stride;
+}
+
+static mx_status mamba_fork(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
+                            uint32_t to_slot)
+{
+	for (uint32_t i = 0; i < n_layers; i++)
+		memcpy(slot_of(layers[i], to_slot), slot_of(layers[i], from_slot), layers[i]->slot_bytes);
+	return MX_OK;
+}
+
+static mx_status mamba_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                            uint32_t pos, void *const *out)
+{
+	for (uint32_t i = 0; i < n_layers; i++) {
+		const struct mx_mixer *m = layers[i];
+		const unsigned char *from = slot_of(m, slot);
+		unsigned char *to = out[i];
+		mx_lin_save(&m->lin, from, pos, to);
+		mx_conv_save(&m->conv, from + m->lin_bytes, pos, to + m->lin_snapshot);
+	}
+	return MX_OK;
+}
+
+static mx_status mamba_load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                            uint32_t pos, const void *const *in)
+{
+	for (uint32_t i = 0; i < n_layers; i++) {
+		const struct mx_mixer *m = layers[i];
+		const unsigned char *from = in[i];
+		unsigned char *to = slot_of(m, slot);
+		mx_lin_load(&m->lin, to, pos, from);
+		mx_conv_load(&m->conv, to + m->lin_bytes, pos, from + m->lin_snapshot);
+	}
+	return MX_OK;
+}
+
+static void mamba_describe(const struct mx_mixer *m, char *text, size_t cap)
+{
+	const struct mamba_params *p = &m->params;
+	snprintf(text, cap, "mamba: %u heads of %u, state %u, %u %s, kernels %s", p->heads, p->head_dim,
+	         p->state_size, p->groups, p->groups == 1 ? "group" : "groups",
+	         mx_lin_kernels_name(m->kernels));
+}
+
+/* commit keeps nothing: a span's position says what of the last one stayed (linear.h). */
+static const struct mx_mixer_ops mamba_ops = {
+	.abi = MX_MIXER_ABI,
+	.struct_size = sizeof(struct mx_mixer_ops),
+	.name = "mamba",
+	.summary = "Mamba-2: selective state space with one decay a head",
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.probe = mamba_probe,
+	.weights = mamba_weights,
+	.state = mamba_state,
+	.create = mamba_create,
+	.destroy = mamba_destroy,
+	.forward = mamba_forward,
+	.commit = mx_mixer_commit_nothing,
+	.settle = mx_mixer_settle_nothing,
+	.fork = mamba_fork,
+	.save = mamba_save,
+	.load = mamba_load,
+	.describe = mamba_describe,
+};
+
+mx_mixer_module_f mx_mixer_module_v1;
+
+const struct mx_mixer_ops *mx_mixer_module_v1(void)
+{
+	return &mamba_ops;
+}
