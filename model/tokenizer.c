@@ -180,6 +180,8 @@ mx_status mx_tokenizer_load(const char *dir, struct mx_tokenizer **out, struct m
 	st = read_file(dir, "tokenizer_config.json", &config, err);
 	if (st != MX_OK && st != MX_E_NOTFOUND)
 		goto end;
+	if (st && err) /* the file is optional: what was said of it is not an error */
+		*err = (struct mx_err){0};
 	st = mx_tokenizer_parse(mx_buf_str(&json), json.len, st == MX_OK ? mx_buf_str(&config) : NULL,
 	                        config.len, out, err);
 end:

@@ -317,6 +317,7 @@ static void test_load(void **state)
 	assert_int_equal(json_dump_file(j, path, 0), 0);
 	json_decref(j);
 	assert_int_equal(mx_tokenizer_load(dir, &t, &err), MX_OK);
+	assert_string_equal(err.where, "");
 	assert_null(mx_tokenizer_special(t, "eos_token"));
 	mx_tokenizer_destroy(t);
 	t = NULL;
