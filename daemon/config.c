@@ -31,6 +31,7 @@ struct key {
 	enum kind kind;
 	size_t offset;
 	double min, max;              /* numbers */
+	bool automatic;               /* K_UINT, K_BYTES: may be "auto", MX_CONFIG_AUTO */
 	const struct choice *choices; /* K_CHOICE, ended by a NULL name */
 	const struct key *keys;       /* K_MAP, ended by a NULL name */
 	bool required;
@@ -111,6 +112,8 @@ static const struct key model_keys[] = {
 	{"dtype", K_CHOICE, M(dtype), .choices = dtypes},
 	{"kv_dtype", K_CHOICE, M(kv_dtype), .choices = kv_dtypes},
 	{"prefix_cache", K_BOOL, M(prefix_cache), .min = 0},
+	{"snapshot_memory", K_BYTES, M(snapshot_memory), .max = 0x1p50, .automatic = true},
+	{"snapshot_every", K_UINT, M(snapshot_every), .max = 1 << 30, .automatic = true},
 	{0}};
 
 struct parser {
@@ -171,6 +174,20 @@ static mx_status in_range(struct parser *p, const yaml_node_t *n, const struct k
 	return fail(p, n, "%.15g is out of range: must be %.15g to %.15g", v, k->min, k->max);
 }
 
+/* Whether a number is left to the engine. */
+static bool is_automatic(const struct key *k, const char *s, uint64_t *out)
+{
+	if (!k->automatic || strcmp(s, "auto"))
+		return false;
+	*out = MX_CONFIG_AUTO;
+	return true;
+}
+
+static const char *or_auto(const struct key *k)
+{
+	return k->automatic ? " or auto" : "";
+}
+
 static mx_status read_uint(struct parser *p, const yaml_node_t *n, const struct key *k,
                            uint64_t *out)
 {
@@ -178,8 +195,10 @@ static mx_status read_uint(struct parser *p, const yaml_node_t *n, const struct 
 	mx_status st = scalar(p, n, true, "a whole number", &s);
 	if (st)
 		return st;
+	if (is_automatic(k, s, out))
+		return MX_OK;
 	if (!*s || strspn(s, "0123456789") != strlen(s) || strlen(s) > 15)
-		return fail(p, n, "must be a whole number, not \"%.40s\"", s);
+		return fail(p, n, "must be a whole number%s, not \"%.40s\"", or_auto(k), s);
 	uint64_t v = strtoull(s, NULL, 10);
 	st = in_range(p, n, k, (double)v);
 	if (st == MX_OK)
@@ -201,11 +220,13 @@ static mx_status read_bytes(struct parser *p, const yaml_node_t *n, const struct
 	mx_status st = scalar(p, n, false, "a size such as 2GiB", &s);
 	if (st)
 		return st;
+	if (is_automatic(k, s, out))
+		return MX_OK;
 	size_t digits = strspn(s, "0123456789.");
 	char *end = NULL;
 	double v = digits && digits < 20 ? strtod(s, &end) : NAN;
 	if (!digits || end != s + digits)
-		return fail(p, n, "must be a size such as 2GiB, not \"%.40s\"", s);
+		return fail(p, n, "must be a size such as 2GiB%s, not \"%.40s\"", or_auto(k), s);
 	while (*end == ' ')
 		end++;
 	for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
@@ -476,6 +497,8 @@ static mx_status read_models(struct parser *p, const yaml_node_t *n)
 		                              .dtype = -1,
 		                              .kv_dtype = -1,
 		                              .prefix_cache = true,
+		                              .snapshot_memory = MX_CONFIG_AUTO,
+		                              .snapshot_every = MX_CONFIG_AUTO,
 		                              .line = (unsigned)item->start_mark.line + 1};
 		snprintf(p->path + parent, sizeof p->path - parent, "[%zu]", i);
 		mx_status st = read_map(p, item, model_keys, (char *)m);

@@ -17,6 +17,9 @@
 #include "base/mem.h"
 #include "base/status.h"
 
+/* Of a number that the engine is to choose. */
+#define MX_CONFIG_AUTO UINT64_MAX
+
 /* A list of strings, in order. */
 struct mx_strings {
 	const char **items;
@@ -60,7 +63,9 @@ struct mx_config_model {
 	int dtype;            /* enum mx_dtype; -1 = auto */
 	int kv_dtype;         /* enum mx_dtype; -1 = auto */
 	bool prefix_cache;
-	unsigned line; /* where it stands, for later messages */
+	uint64_t snapshot_memory; /* bytes, or MX_CONFIG_AUTO */
+	uint64_t snapshot_every;  /* tokens, or MX_CONFIG_AUTO */
+	unsigned line;            /* where it stands, for later messages */
 };
 
 struct mx_config {

@@ -85,6 +85,10 @@ static struct mx_engine_config engine_config(const struct hosted *h)
 		.page_tokens = (uint32_t)m->page_tokens,
 		.kv_dtype = m->kv_dtype,
 		.prefix_cache = m->prefix_cache,
+		.snapshot_memory = m->snapshot_memory == MX_CONFIG_AUTO ? MX_SNAPSHOT_MEMORY_AUTO
+	                                                            : (size_t)m->snapshot_memory,
+		.snapshot_every = m->snapshot_every == MX_CONFIG_AUTO ? MX_SNAPSHOT_EVERY_AUTO
+	                                                          : (uint32_t)m->snapshot_every,
 	};
 }
 
@@ -181,6 +185,11 @@ static void print_plan(FILE *out, const struct mx_config_model *m, const struct 
 	if (mp->slot_bytes)
 		fprintf(out, "  slots               %10.1f MiB  %u, %zu bytes each\n", mib(mp->slots),
 		        mp->n_slots, mp->slot_bytes);
+	if (mp->n_snapshots)
+		fprintf(out, "  snapshots           %10.1f MiB  %u, %zu bytes each%s", mib(mp->snapshots),
+		        mp->n_snapshots, mp->snapshot_bytes, mp->snapshot_every ? "" : "\n");
+	if (mp->snapshot_every)
+		fprintf(out, ", also every %u tokens\n", mp->snapshot_every);
 	fprintf(out, "  scratch             %10.1f MiB\n", mib(mp->scratch));
 	fprintf(out, "  other               %10.1f MiB  tables, tokenizer%s\n", mib(mp->other),
 	        process);

@@ -98,6 +98,11 @@ VALUE(weight_bytes, f->info.weight_bytes)
 VALUE(slots, f->info.max_sequences)
 VALUE(slots_used, f->usage.slots_used)
 VALUE(slot_bytes, f->info.slot_bytes)
+VALUE(snapshots, f->info.n_snapshots)
+VALUE(snapshots_used, f->usage.snapshots_used)
+VALUE(snapshot_bytes, f->info.snapshot_bytes)
+VALUE(snapshot_saves, f->usage.snapshot_saves)
+VALUE(snapshot_evictions, f->usage.snapshot_evictions)
 VALUE(scratch_bytes, f->info.scratch_bytes)
 VALUE(steps, f->s.steps)
 VALUE(oldest_wait, f->s.oldest_wait_s)
@@ -140,6 +145,13 @@ static const struct metric own_metrics[] = {
 	{"mixd_slots", MX_METRIC_GAUGE, slots, "Slots: the most sequences that can run at a time."},
 	{"mixd_slots_used", MX_METRIC_GAUGE, slots_used, "Slots held by running requests."},
 	{"mixd_slot_bytes", MX_METRIC_GAUGE, slot_bytes, "Bytes a slot."},
+	{"mixd_snapshots", MX_METRIC_GAUGE, snapshots, "Saved slots that there is room for."},
+	{"mixd_snapshots_used", MX_METRIC_GAUGE, snapshots_used, "Saved slots."},
+	{"mixd_snapshot_bytes", MX_METRIC_GAUGE, snapshot_bytes,
+     "Bytes a saved slot, with the page that was begun."},
+	{"mixd_snapshot_saves", MX_METRIC_COUNTER, snapshot_saves, "Slots saved for the prefix cache."},
+	{"mixd_snapshot_evictions", MX_METRIC_COUNTER, snapshot_evictions,
+     "Saved slots dropped to make room."},
 	{"mixd_scratch_bytes", MX_METRIC_GAUGE, scratch_bytes, "Memory of activations and work space."},
 	{"mixd_queue_oldest_seconds", MX_METRIC_GAUGE, oldest_wait,
      "How long the oldest waiting request has waited."},
@@ -294,6 +306,22 @@ static void write_own_by_reason(struct mx_metrics *m, struct mx_metrics_writer *
 		sample_with(w, f, "reason", "too_long", (double)f->s.rejected_length);
 		sample_with(w, f, "reason", "draining", (double)f->s.rejected_draining);
 	}
+	static const char *const outcomes[MX_LOOKUP_N] = {
+		[MX_LOOKUP_HIT] = "hit",
+		[MX_LOOKUP_MISS] = "miss",
+		[MX_LOOKUP_NO_SNAPSHOT] = "no_snapshot",
+		[MX_LOOKUP_EVICTED] = "evicted",
+		[MX_LOOKUP_UNSUPPORTED] = "unsupported",
+	};
+	mx_metrics_family(
+		w, "mixd_prefix_cache_lookups", MX_METRIC_COUNTER,
+		"Look-ups in the prefix cache by outcome: hit, something need not be computed; "
+		"miss, nothing is known; no_snapshot, pages are known but no saved slot; "
+		"evicted, one was saved and has made room; unsupported, a mixer cannot.");
+	for (size_t k = 0; k < n; k++)
+		for (int o = 0; m->figures[k].loaded && o < MX_LOOKUP_N; o++)
+			sample_with(w, &m->figures[k], "outcome", outcomes[o],
+			            (double)m->figures[k].usage.prefix_lookups[o]);
 	mx_metrics_family(w, "mixd_requests_cancelled", MX_METRIC_COUNTER,
 	                  "Requests cancelled, by reason and phase.");
 	for (size_t k = 0; k < n; k++)

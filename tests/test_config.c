@@ -49,7 +49,8 @@ static void every_key_is_taken(void **state)
 		"models:\n"
 		"  - {name: demo, path: m/demo, aliases: [x, y], device: cpu, threads: 2, max_context: "
 		"99,\n"
-		"     memory: 1.5GiB, page_tokens: 32, dtype: bf16, kv_dtype: f32, prefix_cache: false}\n"
+		"     memory: 1.5GiB, page_tokens: 32, dtype: bf16, kv_dtype: f32, prefix_cache: false,\n"
+		"     snapshot_memory: 64MiB, snapshot_every: 100}\n"
 		"  - {name: other, path: /abs}\n");
 	assert_int_equal(c->http.listen.n, 2);
 	assert_string_equal(c->http.listen.items[1], "[::1]:2");
@@ -80,6 +81,8 @@ static void every_key_is_taken(void **state)
 	assert_int_equal(m->dtype, MX_BF16);
 	assert_int_equal(m->kv_dtype, MX_F32);
 	assert_false(m->prefix_cache);
+	assert_int_equal(m->snapshot_memory, 64 << 20);
+	assert_int_equal(m->snapshot_every, 100);
 	assert_string_equal(m[1].path, "/abs");
 	assert_int_equal(m[1].dtype, -1);
 	assert_true(m[1].prefix_cache);
@@ -100,6 +103,15 @@ static void defaults_are_those_of_the_manual(void **state)
 	assert_true(c->shutdown.drain_s == 30);
 	assert_true(c->metrics.vllm_names);
 	assert_int_equal(c->models[0].memory, 0);
+	assert_true(c->models[0].snapshot_memory == MX_CONFIG_AUTO);
+	assert_true(c->models[0].snapshot_every == MX_CONFIG_AUTO);
+	mx_config_free(c);
+	c = parse("models: [{name: demo, path: m, snapshot_memory: auto, snapshot_every: auto},\n"
+	          "         {name: other, path: m, snapshot_memory: 0, snapshot_every: 0}]\n");
+	assert_true(c->models[0].snapshot_memory == MX_CONFIG_AUTO);
+	assert_true(c->models[0].snapshot_every == MX_CONFIG_AUTO);
+	assert_int_equal(c->models[1].snapshot_memory, 0);
+	assert_int_equal(c->models[1].snapshot_every, 0);
 	mx_config_free(c);
 }
 
@@ -125,6 +137,12 @@ static void faults_name_their_place(void **state)
 	refuse("http: {listen: []}\n" MODEL, "f.yaml:1:16: http.listen", "must have 1 to 16 entries");
 	refuse("http: {max_body_bytes: 2Gb}\n" MODEL, "f.yaml:1:24: http.max_body_bytes",
 	       "unknown unit \"Gb\"");
+	refuse("http: {max_body_bytes: auto}\n" MODEL, "f.yaml:1:24: http.max_body_bytes",
+	       "must be a size such as 2GiB, not \"auto\"");
+	refuse("models: [{name: a, path: b, snapshot_memory: all}]\n",
+	       "f.yaml:1:46: models[0].snapshot_memory", "such as 2GiB or auto, not \"all\"");
+	refuse("models: [{name: a, path: b, snapshot_every: often}]\n",
+	       "f.yaml:1:45: models[0].snapshot_every", "whole number or auto, not \"often\"");
 	refuse("http: {keep_alive_s: .nan}\n" MODEL, "f.yaml:1:22: http.keep_alive_s",
 	       "must be a number");
 	refuse("metrics: {vllm_names: yes}\n" MODEL, "f.yaml:1:23: metrics.vllm_names",

@@ -80,4 +80,5 @@ def test_more_memory_than_the_host_has():
         assert rc == 1 and "beside the mapped weights, and this host" in text, text
 
 
-main(sys.modules[__name__])
+if __name__ == "__main__":
+    main(sys.modules[__name__])

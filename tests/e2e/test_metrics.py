@@ -120,6 +120,12 @@ class Metrics(unittest.TestCase):
         self.assertEqual(last["vllm:prefix_cache_hits_total" + label] -
                          after["vllm:prefix_cache_hits_total" + label],
                          100 // last["mixd_page_tokens" + label] * last["mixd_page_tokens" + label])
+        def looked_up(outcome):
+            key = 'mixd_prefix_cache_lookups_total{model_name="de\\"mo",engine="0",outcome="%s"}' % outcome
+            return last[key] - before.get(key, 0)
+
+        self.assertEqual([looked_up(o) for o in ("hit", "miss", "no_snapshot", "evicted",
+                                                 "unsupported")], [1, 1, 0, 0, 0])
         for name in BOARD:
             self.assertIn("vllm:" + name + "{", text)
 

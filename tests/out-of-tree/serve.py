@@ -136,13 +136,15 @@ class Server:
         return "http://127.0.0.1:%d%s" % (self.port, path)
 
     def complete(self, prompt):
-        body = {"model": "mix", "prompt": prompt, "max_tokens": 24, "temperature": 0,
-                "logprobs": 2, "echo": True}
+        return self.answer(prompt, logprobs=2, echo=True)["choices"][0]
+
+    def answer(self, prompt, **more):
+        body = {"model": "mix", "prompt": prompt, "max_tokens": 24, "temperature": 0, **more}
         request = urllib.request.Request(self.url("/v1/completions"), json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=60 * SLOW) as answer:
-                return json.load(answer)["choices"][0]
+                return json.load(answer)
         except urllib.error.HTTPError as e:
             sys.exit("status %d: %s\n%s" % (e.code, e.read(), "".join(self.lines)))
 
@@ -150,6 +152,14 @@ class Server:
         self.process.terminate()
         if self.process.wait(30 * SLOW):
             sys.exit("mixd ended with %d:\n%s" % (self.process.returncode, "".join(self.lines)))
+
+
+def check_second_turn(server, prompt):
+    """What was computed of a sequence is not computed again when it goes on."""
+    first = server.answer(prompt, return_token_ids=True, ignore_eos=True)
+    again = server.answer(prompt + first["choices"][0]["token_ids"] + [1, 2, 3])
+    cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached == len(prompt) + 24 - 1, again["usage"]
 
 
 def main():
@@ -176,6 +186,7 @@ def main():
         server = Server(mixd, folder, step_tokens)
         alone = [server.complete(p) for p in prompts]
         results += [alone, together(server)]
+        check_second_turn(server, prompts[2])
         server.stop()
     for i, prompt in enumerate(prompts):
         first = results[0][i]
