@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What mixd holds resident is what --check said, within 5 %: at start, after requests, and after
-requests much larger than any that is served."""
+requests much larger than any that is served; with states in pages and with states in slots."""
+import array
+import json
 import os
 import platform
+import random
 import re
 import subprocess
 import sys
+import tempfile
 import time
 
-from harness import BUILD, PATIENCE, Mixd, Skip, Thread, main, server
+from harness import BUILD, DEMO, PATIENCE, Mixd, Skip, Thread, main, server
 
 
 def skip_where_memory_differs():
@@ -19,12 +23,17 @@ def skip_where_memory_differs():
         raise Skip("no MADV_POPULATE_WRITE: pages become resident as they are used")
 
 
-def planned(s):
-    """MiB of --check's total."""
+def check(s):
+    """What --check says."""
     r = subprocess.run([os.path.join(BUILD, "mixd"), "--check", "--config", s.config], text=True,
                        env=dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers/.libs")),
                        stdout=subprocess.PIPE, timeout=PATIENCE, check=True)
-    return float(re.search(r"total +([0-9.]+) MiB", r.stdout)[1])
+    return r.stdout
+
+
+def planned(s):
+    """MiB of --check's total."""
+    return float(re.search(r"total +([0-9.]+) MiB", check(s))[1])
 
 
 def expect(s, total, when):
@@ -69,6 +78,63 @@ def test_a_small_plan_is_kept_too(s):
     expect(s, total, "at start")
     ask(s)
     expect(s, total, "after 50 requests")
+
+
+def write_retnet(folder):
+    """Small weights, large states: a RetNet of random weights, more than a MiB of state a layer."""
+    width, state, layers, vocab = 64, 512, 4, 4096
+    tensors = {"model.embeddings.weight": (vocab, width), "model.norm.weight": (width,)}
+    for i in range(layers):
+        p = f"model.layers.{i}."
+        tensors.update({p + f"attn.{w}_proj.weight": (state, width) for w in "qkvg"})
+        tensors.update({p + f"mlp.{w}_proj.weight": (width, width) for w in ("gate", "up", "down")})
+        tensors.update({p + n: (width,) for n in ("attn_norm.weight", "mlp_norm.weight")})
+        tensors[p + "attn.o_proj.weight"] = (width, state)
+        tensors[p + "attn.g_norm_swish_gate.weight"] = (state,)
+    rnd, header, data = random.Random(1), {}, b""
+    for name, shape in tensors.items():
+        n = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        scale = (3 / shape[-1]) ** 0.5
+        raw = array.array("f", (scale * (2 * rnd.random() - 1) if len(shape) > 1 else 1
+                                for _ in range(n))).tobytes()
+        header[name] = dict(dtype="F32", shape=shape, data_offsets=[len(data), len(data) + len(raw)])
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + data)
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(dict(model_type="retnet", hidden_size=width, intermediate_size=width,
+                       num_hidden_layers=layers, num_heads=1, expand_k=state // width,
+                       expand_v=state // width, vocab_size=vocab, max_position_embeddings=1 << 20,
+                       tie_word_embeddings=True), f)
+    os.symlink(os.path.join(DEMO, "tokenizer.json"), os.path.join(folder, "tokenizer.json"))
+
+
+def test_slots_are_as_many_as_fit():
+    skip_where_memory_differs()
+    with tempfile.TemporaryDirectory() as folder:
+        write_retnet(folder)
+        s = Mixd({"retnet": folder}, keys=", memory: 120MiB")
+        try:
+            text, total = check(s), planned(s)
+            slots = int(re.search(r"room for (\d+) sequences of 1048576 tokens", text)[1])
+            assert 8 < slots < 30, text
+            assert "layers 0-3 gla" in text and f"{slots} of 256" in text, text
+            expect(s, total, "at start")
+            ask(s)
+            # more at a time than there are slots, long enough to meet
+            threads = [Thread(s.complete, prompt=[7] * (50 + i), max_tokens=30, temperature=0,
+                              ignore_eos=True) for i in range(60)]
+            answers = [t.join() for t in threads]
+            assert all(a["usage"]["completion_tokens"] == 30 for a in answers)
+            metrics = s.get("/metrics")[2].decode()
+            assert re.search(rf"^mixd_slots{{.*}} {slots}$", metrics, re.M), metrics
+            expect(s, total, "after 110 requests")
+            s.stop()
+        finally:
+            if s.process.poll() is None:
+                s.process.kill()
 
 
 main(sys.modules[__name__])
