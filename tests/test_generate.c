@@ -71,7 +71,7 @@ static int start(void **state)
 	struct mx_model *m = &service.models[0];
 	snprintf(m->name, sizeof(m->name), "fake");
 	const struct mx_fake_config fake = {.name = "fake",
-	                                    .vocab = (uint32_t)mx_tokenizer_size(tokenizer),
+	                                    .vocab = (uint32_t)mx_tokenizer_size(tokenizer) + 8,
 	                                    .max_context = 512,
 	                                    .max_sequences = 16,
 	                                    .step_tokens = 256,
@@ -359,6 +359,20 @@ static void tokens_the_model_lacks_are_refused(void **state)
 	mx_buf_free(&out);
 }
 
+/* A model's vocabulary is often rounded up to more than its tokenizer has. */
+static void tokens_without_text_are_reported(void **state)
+{
+	(void)state;
+	char body[256];
+	struct mx_buf out = {0};
+	snprintf(body, sizeof body,
+	         "{\"prompt\":[300,%zu,301],\"max_tokens\":1,\"echo\":true,\"logprobs\":0}",
+	         mx_tokenizer_size(tokenizer) + 2);
+	assert_int_equal(run(MX_API_COMPLETION, body, &out), 200);
+	assert_non_null(strstr(mx_buf_str(&out), ",\"\",")); /* its name, between two others */
+	mx_buf_free(&out);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -367,6 +381,7 @@ int main(void)
 		cmocka_unit_test(the_queue_takes_all_prompts_or_none),
 		cmocka_unit_test(a_prompt_that_is_too_long_is_counted),
 		cmocka_unit_test(tokens_the_model_lacks_are_refused),
+		cmocka_unit_test(tokens_without_text_are_reported),
 	};
 	return cmocka_run_group_tests(tests, start, stop);
 }
