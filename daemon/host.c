@@ -158,13 +158,15 @@ static double mib(size_t bytes)
 	return (double)bytes / 0x1p20;
 }
 
-/* "room for 4 sequences of 8192 tokens, 16 of 2048, 64 of 512" */
+/* "room for 4 sequences of 8192 tokens, 16 of 2048, 64 of 512": up to as many as there may be. */
 static void print_concurrency(FILE *out, const struct mx_memory_plan *mp, uint32_t max_context)
 {
-	fprintf(out, "  room for %u sequences of %u tokens", mx_memory_sequences(mp, max_context),
-	        max_context);
-	for (uint32_t n = max_context / 4; n >= 256; n /= 4)
-		fprintf(out, ", %u of %u", mx_memory_sequences(mp, n), n);
+	uint32_t fit = mx_memory_sequences(mp, max_context);
+	fprintf(out, "  room for %u sequences of %u tokens", fit, max_context);
+	for (uint32_t n = max_context / 4; n >= 256 && fit < mp->n_slots; n /= 4) {
+		fit = mx_memory_sequences(mp, n);
+		fprintf(out, ", %u of %u", fit, n);
+	}
 	fprintf(out, "\n");
 }
 

@@ -14,10 +14,28 @@ static struct mx_model_engine *engine_of(struct mx_engine *e)
 
 /* ---- the state of a sequence ---- */
 
+/* A slot may be more than a hundred MiB. */
+#define CLEAR_BYTES ((size_t)1 << 20)
+
+struct clearing {
+	unsigned char *slot;
+	size_t bytes;
+};
+
+static void clear_part(void *arg, size_t task, unsigned worker)
+{
+	const struct clearing *c = arg;
+	size_t from = task * CLEAR_BYTES, left = c->bytes - from;
+	(void)worker;
+	memset(c->slot + from, 0, left < CLEAR_BYTES ? left : CLEAR_BYTES);
+}
+
 static void clear_state(struct mx_core *core, const struct mx_seq *s)
 {
 	struct mx_model_engine *e = engine_of(&core->engine);
-	memset(e->slots + s->slot * e->model.slot_bytes, 0, e->model.slot_bytes);
+	size_t bytes = e->model.slot_bytes;
+	struct clearing c = {e->slots + s->slot * bytes, bytes};
+	e->device->ops->parallel(e->device, (bytes + CLEAR_BYTES - 1) / CLEAR_BYTES, clear_part, &c);
 }
 
 /* Points the group's parts at its layers' places in a snapshot. */

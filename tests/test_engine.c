@@ -27,8 +27,8 @@ enum { N_PROMPT = 150, N_TOTAL = 166, VOCAB = 320, CONTEXT = 512 };
 
 /* Checkpoints: Llama's shape in f32 and bf16; layers of slot state between attention; nothing but
  * slots; two mixers in a layer, multipliers and experts; then the recurrent families: one with
- * attention between, one with a tensor that all layers share. */
-enum { F32, BF16, HYBRID, RECURRENT, MIXTURE, DELTA, HGRN2, N_DIRS };
+ * attention between, one with a tensor that all layers share, one without feed-forward. */
+enum { F32, BF16, HYBRID, RECURRENT, MIXTURE, DELTA, HGRN2, MAMBA2, N_DIRS };
 static char dirs[N_DIRS][64];
 
 #define OWN                                                                                        \
@@ -49,6 +49,9 @@ static const char *const configs[N_DIRS] = {
 			  "\"num_heads\":2,\"head_dim\":32,\"expand_v\":2,\"intermediate_size\":160,"
 			  "\"vocab_size\":320,\"max_position_embeddings\":512,"
 			  "\"attn\":{\"layers\":[1],\"num_heads\":4,\"num_kv_heads\":2}}",
+	[MAMBA2] = "{\"model_type\":\"mamba2\",\"hidden_size\":64,\"num_hidden_layers\":2,"
+			   "\"num_heads\":8,\"head_dim\":16,\"state_size\":32,\"n_groups\":2,"
+			   "\"vocab_size\":320}",
 	[HGRN2] = "{\"model_type\":\"hgrn2\",\"hidden_size\":64,\"num_hidden_layers\":3,"
 			  "\"expand_ratio\":16,\"intermediate_size\":160,\"vocab_size\":320,"
 			  "\"max_position_embeddings\":512}",

@@ -120,7 +120,7 @@ def test_slots_are_as_many_as_fit():
             text, total = check(s), planned(s)
             slots = int(re.search(r"room for (\d+) sequences of 1048576 tokens", text)[1])
             assert 8 < slots < 30, text
-            assert "layers 0-3 gla" in text and f"{slots} of 256" in text, text
+            assert "layers 0-3 gla" in text, text
             expect(s, total, "at start")
             ask(s)
             # more at a time than there are slots, long enough to meet
