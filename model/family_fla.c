@@ -17,12 +17,13 @@
 
 /* Of the mixer, see mixers/gla/README.md. */
 static const char *const mixer_keys[] = {
-	"num_heads",        "num_kv_heads",       "num_v_heads", "head_dim",        "expand_k",
-	"expand_v",         "expand_ratio",       "feature_map", "norm_q",          "norm_k",
-	"norm_feature_map", "tie_feature_map_qk", "use_beta",    "use_gate",        "use_output_gate",
-	"use_short_conv",   "conv_size",          "qk_norm",     "qk_activation",   "allow_neg_eigval",
-	"clamp_min",        "safe_gate",          "lower_bound", "use_lower_bound", "fuse_norm",
-	"norm_eps",         "elementwise_affine",
+	"num_heads",        "num_kv_heads", "num_v_heads",      "head_dim",
+	"expand_k",         "expand_v",     "expand_ratio",     "feature_map",
+	"norm_q",           "norm_k",       "norm_feature_map", "tie_feature_map_qk",
+	"use_beta",         "use_gate",     "use_output_gate",  "output_gate_activation",
+	"use_short_conv",   "conv_size",    "qk_norm",          "qk_activation",
+	"allow_neg_eigval", "clamp_min",    "safe_gate",        "lower_bound",
+	"use_lower_bound",  "fuse_norm",    "norm_eps",         "elementwise_affine",
 };
 #define N_MIXER_KEYS (sizeof mixer_keys / sizeof *mixer_keys)
 

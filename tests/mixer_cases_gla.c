@@ -209,7 +209,7 @@ static double *dpfp(size_t heads, uint32_t dim, const double *x)
 	for (size_t h = 0; h < heads; h++) {
 		for (uint32_t i = 0; i < dim; i++) {
 			z[i] = relu(x[h * dim + i]);
-			z[dim + i] = -z[i];
+			z[dim + i] = relu(-x[h * dim + i]);
 		}
 		for (uint32_t j = 1; j <= 4; j++)
 			for (uint32_t i = 0; i < both; i++)
@@ -283,15 +283,16 @@ static double *prepare(struct layer *l, double *x, uint32_t heads, uint32_t *dim
 		x = map_features(l, map, heads, dim, x);
 	const char *kind = mx_param_string(&l->p, "qk_norm", "l2");
 	for (size_t h = 0; h < (size_t)l->n * heads; h++) {
-		double sum = 0, squares = 0, by = 1, *y = x + h * *dim;
+		double sum = 0, size = 0, squares = 0, by = 1, *y = x + h * *dim;
 		if (is(l, "retnet"))
 			rotate(*dim, (uint32_t)(h / heads), y);
 		for (uint32_t i = 0; i < *dim; i++) {
 			sum += y[i];
+			size += fabs(y[i]);
 			squares += y[i] * y[i];
 		}
 		if (is_delta(l))
-			by = !strcmp(kind, "sum") ? sum : sqrt(squares + 1e-6);
+			by = !strcmp(kind, "sum") ? fmax(size, 1e-6) : sqrt(squares + 1e-6);
 		else if (is(l, "linear_attn") && says(l, norm, false))
 			by = sum + 1e-4;
 		for (uint32_t i = 0; i < *dim; i++)
@@ -416,6 +417,7 @@ static void normalise(struct layer *l, double *o)
 	bool whole = is(l, "hgrn") || is(l, "hgrn2"), affine = says(l, "elementwise_affine", true);
 	uint32_t size = whole ? l->heads * l->v : l->v;
 	const float *w = affine ? *l->w++ : NULL;
+	const char *activation = mx_param_string(&l->p, "output_gate_activation", "swish");
 	double eps = mx_param_float(&l->p, "norm_eps", is(l, "hgrn2") ? 1e-5 : 1e-6);
 	for (size_t g = 0; g < (size_t)l->n * l->heads * l->v / size; g++) {
 		double sum = 0;
@@ -425,7 +427,7 @@ static void normalise(struct layer *l, double *o)
 			double *y = &o[g * size + i], gate = l->gate ? l->gate[g * size + i] : 0;
 			*y *= (w ? w[i] : 1) / sqrt(sum / size + eps);
 			if (l->gate)
-				*y *= is(l, "kda") ? sigmoid(gate) : silu(gate);
+				*y *= is(l, "kda") || !strcmp(activation, "sigmoid") ? sigmoid(gate) : silu(gate);
 		}
 	}
 }
@@ -540,10 +542,9 @@ static const struct mixer_case cases[] = {
 	GLA("delta_net, gate, negative eigenvalues, bf16", 64, 150, MX_BF16, ROUNDED, trained,
         "delta_net", INT("num_heads", 4), BOOL("use_gate"), BOOL("allow_neg_eigval")),
 	GLA("delta_net, sums, no beta, f32", 32, 150, MX_F32, EXACT, trained, "delta_net",
-        INT("num_heads", 2), STRING("qk_activation", "elu"), STRING("qk_norm", "sum"),
-        OFF("use_beta"), FLOAT("expand_v", 1.5)),
-	GLA("delta_net, relu, no convolution, f32", 32, 150, MX_F32, EXACT, trained, "delta_net",
-        INT("num_heads", 1), STRING("qk_activation", "relu"), OFF("use_short_conv")),
+        INT("num_heads", 2), STRING("qk_norm", "sum"), OFF("use_beta"), FLOAT("expand_v", 1.5)),
+	GLA("delta_net, elu, no convolution, f32", 32, 150, MX_F32, EXACT, trained, "delta_net",
+        INT("num_heads", 1), STRING("qk_activation", "elu"), OFF("use_short_conv")),
 	GLA("gated_deltanet, f32", 64, 300, MX_F32, EXACT, trained, "gated_deltanet",
         INT("num_heads", 2), INT("head_dim", 32)),
 	GLA("gated_deltanet, heads of 128 x 128, bf16", 64, 150, MX_BF16, ROUNDED, trained,
@@ -553,7 +554,8 @@ static const struct mixer_case cases[] = {
         "gated_deltanet", INT("num_heads", 2), INT("num_v_heads", 6), INT("head_dim", 12),
         OFF("use_gate"), BOOL("allow_neg_eigval")),
 	GLA("gated_deltanet, decay to nothing, f32", 48, 150, MX_F32, EXACT, fast, "gated_deltanet",
-        INT("num_heads", 8), INT("head_dim", 16), OFF("use_short_conv")),
+        INT("num_heads", 8), INT("head_dim", 16), OFF("use_short_conv"),
+        STRING("output_gate_activation", "sigmoid")),
 	GLA("kda, f32", 64, 300, MX_F32, EXACT, trained, "kda", INT("num_heads", 2),
         INT("head_dim", 32)),
 	GLA("kda, bounded decay, value heads, f32", 48, 150, MX_F32, EXACT, bounded, "kda",

@@ -35,10 +35,16 @@ enum gla_feature {
 	GLA_PRODUCT,  /* L1 x * L2 x */
 	GLA_T2R,      /* relu(L x) */
 	GLA_HEDGEHOG, /* softmax(2 L x, -2 L x) */
-	GLA_DPFP,     /* products of (relu x, -relu x) with its rotations by 1 .. 4 */
+	GLA_DPFP,     /* products of (relu x, relu -x) with its rotations by 1 .. 4 */
 };
 
-enum gla_qk_norm { GLA_QK_NONE, GLA_QK_L2, GLA_QK_SUM };
+/* What each head of q and k is divided by. */
+enum gla_qk_norm {
+	GLA_QK_NONE,
+	GLA_QK_L2,  /* sqrt(sum x^2 + 1e-6) */
+	GLA_QK_L1,  /* max(sum |x|, 1e-6) */
+	GLA_QK_SUM, /* sum x + 1e-4 */
+};
 
 /* Names of a stream's tensors; NULL = has none. */
 struct gla_names {
@@ -78,6 +84,7 @@ struct gla_variant {
 	enum gla_option gate; /* gate_key */
 	const char *gate_key;
 	enum mx_lin_gate gate_function;
+	bool gate_activation;              /* has output_gate_activation, which may say sigmoid */
 	const char *feature_key, *feature; /* the key and its default, NULL = identity */
 	const struct gla_feature_name *features;
 	bool feature_norms; /* norm_q, norm_k, norm_feature_map, tie_feature_map_qk */
@@ -113,7 +120,6 @@ struct gla_params {
 	enum gla_feature feature;
 	bool feature_tied; /* one map for q and k */
 	enum gla_qk_norm norm_q, norm_k;
-	float sum_eps;   /* of GLA_QK_SUM */
 	bool normalize;  /* outputs are divided by q . sum of k: v has a column of ones */
 	bool neg_eigval; /* beta is doubled */
 	enum mx_lin_gate gate;
@@ -196,13 +202,13 @@ mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 void gla_affine(struct mx_device *d, size_t n_rows, size_t n, const float *mul, const float *add,
                 float min, float *x);
 
-/* y <- scale * f(x), each of `heads` groups of `dim` to one of gla_feature_dim, then divided by its
- * sum + sum_eps if sum. x2 is the second factor of GLA_PRODUCT. In place if the sizes agree. */
+/* y <- scale * f(x), each of `heads` groups of `dim` to one of gla_feature_dim, divided as `norm`
+ * says (not GLA_QK_L2). x2 is the second factor of GLA_PRODUCT. In place if the sizes agree. */
 struct gla_features {
 	enum gla_feature feature;
 	uint32_t heads, dim;
-	bool sum;
-	float sum_eps, scale;
+	enum gla_qk_norm norm;
+	float scale;
 };
 uint32_t gla_feature_dim(enum gla_feature f, uint32_t dim);
 int gla_feature_layers(enum gla_feature f); /* its trained products, 0 to 2 */

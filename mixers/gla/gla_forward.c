@@ -121,8 +121,11 @@ static mx_status prepare(struct mx_mixer *m, const struct gla_buffers *b, int qk
 	enum gla_qk_norm norm = qk == GLA_Q ? p->norm_q : p->norm_k;
 	float scale = qk == GLA_Q ? 1 / sqrtf((float)p->lin.k_dim) : 1;
 	bool rope = p->variant->rope, l2 = norm == GLA_QK_L2;
-	const struct gla_features f = {p->feature,         heads,      p->k_dim,
-	                               norm == GLA_QK_SUM, p->sum_eps, rope || l2 ? 1 : scale};
+	const struct gla_features f = {.feature = p->feature,
+	                               .heads = heads,
+	                               .dim = p->k_dim,
+	                               .norm = l2 ? GLA_QK_NONE : norm,
+	                               .scale = rope || l2 ? 1 : scale};
 	float *x = b->streams[qk], *y = b->features[qk] ? b->features[qk] : x;
 	mx_status status = MX_OK;
 
@@ -130,7 +133,7 @@ static mx_status prepare(struct mx_mixer *m, const struct gla_buffers *b, int qk
 		status = feature_layers(m, b, qk, n, heads);
 		x = b->layers[0];
 	}
-	if (status == MX_OK && (f.feature != GLA_IDENTITY || f.sum || f.scale != 1))
+	if (status == MX_OK && (f.feature != GLA_IDENTITY || f.norm != GLA_QK_NONE || f.scale != 1))
 		gla_apply_features(m->device, &f, n, x, b->layers[1], y);
 	if (status == MX_OK && rope) {
 		const struct mx_rope r = {m->inv_freq, p->k_dim, scale};

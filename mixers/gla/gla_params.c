@@ -85,10 +85,11 @@ static uint32_t divide(struct reader *r, uint32_t all, uint32_t parts, const cha
 	return 1;
 }
 
-/* int(size * ratio), as Python has it. */
+/* size * ratio; what misses a whole number by more than rounding is cut off. */
 static uint32_t expand(struct reader *r, uint32_t size, const char *name, double def)
 {
-	double n = floor(size * get_number(r, name, 1e-3, 256, def));
+	double n = size * get_number(r, name, 1e-3, 256, def);
+	n = fabs(n - round(n)) <= 1e-9 * n ? round(n) : floor(n);
 	if (n >= 1 && n <= MAX_ROW)
 		return (uint32_t)n;
 	REFUSE(r, MX_E_RANGE, "%s of %u comes to %g", name, size, n);
@@ -179,14 +180,13 @@ static void read_qk(struct reader *r, struct gla_params *p)
 	if (v->delta && v->shape == GLA_EXPANSION) {
 		const char *norm = get_string(r, "qk_norm", "l2");
 		if (!strcmp(norm, "sum"))
-			p->norm_q = p->norm_k = GLA_QK_SUM;
+			p->norm_q = p->norm_k = GLA_QK_L1;
 		else if (strcmp(norm, "l2"))
 			REFUSE(r, MX_E_UNSUPPORTED, "qk_norm '%.60s' is none of l2, sum", norm);
 	}
 	if (v->feature_norms) {
 		p->norm_q = get_bool(r, "norm_q", false) ? GLA_QK_SUM : GLA_QK_NONE;
 		p->norm_k = get_bool(r, "norm_k", false) ? GLA_QK_SUM : GLA_QK_NONE;
-		p->sum_eps = 1e-4f;
 		p->normalize = get_bool(r, "norm_feature_map", false);
 		p->feature_tied = get_bool(r, "tie_feature_map_qk", false);
 	}
@@ -230,6 +230,14 @@ static void read_norm(struct reader *r, struct gla_params *p)
 	bool gated = get_option(r, v->gate, v->gate_key);
 	bool fused = get_bool(r, "fuse_norm", true);
 	p->gate = gated ? v->gate_function : MX_LIN_GATE_NONE;
+	if (gated && v->gate_activation) {
+		const char *f = get_string(r, "output_gate_activation", "swish");
+		if (!strcmp(f, "sigmoid"))
+			p->gate = MX_LIN_GATE_SIGMOID;
+		else if (strcmp(f, "swish") && strcmp(f, "silu"))
+			REFUSE(r, MX_E_UNSUPPORTED,
+			       "output_gate_activation '%.60s' is none of swish, silu, sigmoid", f);
+	}
 	p->norm_name = gated && fused && v->norm_fused ? v->norm_fused : v->norm;
 	/* The delta family's norms always have weights. */
 	p->norm_affine = v->delta || get_bool(r, "elementwise_affine", true);

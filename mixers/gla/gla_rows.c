@@ -135,16 +135,18 @@ static void hedgehog(size_t n, const float *x, float *y)
 		y[i] /= sum;
 }
 
-/* z = (relu x, -relu x); y = z_i z_(i-j) for j = 1 .. 4 (Schlag et al. 2021), with the sign where
- * flash-linear-attention has it. */
+static float dpfp_part(size_t n, const float *x, size_t i)
+{
+	float z = i < n ? x[i] : -x[i - n];
+	return z > 0 ? z : 0;
+}
+
+/* z = (relu x, relu -x); y = z_i z_(i-j) for j = 1 .. 4 (Schlag et al. 2021). */
 static void dpfp(size_t n, const float *x, float *y)
 {
 	for (size_t j = 1; j <= 4; j++)
-		for (size_t i = 0; i < 2 * n; i++) {
-			size_t k = (i + 2 * n - j % (2 * n)) % (2 * n);
-			float a = x[i % n] > 0 ? x[i % n] : 0, b = x[k % n] > 0 ? x[k % n] : 0;
-			*y++ = (i < n) == (k < n) ? a * b : -(a * b);
-		}
+		for (size_t i = 0; i < 2 * n; i++)
+			*y++ = dpfp_part(n, x, i) * dpfp_part(n, x, (i + 4 * n - j % (2 * n)) % (2 * n));
 }
 
 static void feature_head(enum gla_feature f, size_t n, const float *x, const float *x2, float *y)
@@ -193,11 +195,12 @@ static void feature_row(const void *arg, size_t row)
 	size_t out = gla_feature_dim(f->feature, f->dim);
 	for (size_t h = row * f->heads; h < (row + 1) * f->heads; h++) {
 		float *y = r->y + h * out, scale = f->scale, sum = 0;
+		bool l1 = f->norm == GLA_QK_L1;
 		feature_head(f->feature, f->dim, r->x + h * f->dim, r->x2 ? r->x2 + h * f->dim : NULL, y);
-		if (f->sum) {
+		if (f->norm != GLA_QK_NONE) {
 			for (size_t i = 0; i < out; i++)
-				sum += y[i];
-			scale /= sum + f->sum_eps;
+				sum += l1 ? fabsf(y[i]) : y[i];
+			scale /= l1 ? fmaxf(sum, 1e-6f) : sum + 1e-4f;
 		}
 		if (scale != 1)
 			for (size_t i = 0; i < out; i++)

@@ -186,6 +186,7 @@ const struct gla_variant gla_variants[] = {
 		.gate = GLA_ON,
 		.gate_key = "use_gate",
 		.gate_function = MX_LIN_GATE_SILU,
+		.gate_activation = true,
 		.norm = "o_norm.weight",
 		.norm_eps = 1e-6,
 		.streams = {QKV, [GLA_A] = {.weight = "a_proj.weight", .bias = "dt_bias"},
