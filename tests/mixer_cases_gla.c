@@ -472,7 +472,7 @@ static void gla_reference(const struct mixer_case *c, uint32_t n, const float *x
 		{"i_conv1d.weight", 0, 0.5f}, {"f_conv1d.weight", 0, 0.5f}, {"q_conv1d.bias", 0, 0.2f},    \
 		{"k_conv1d.bias", 0, 0.2f}, {"v_conv1d.bias", 0, 0.2f}, {"i_conv1d.bias", 0, 0.2f},        \
 	{                                                                                              \
-		"f_conv1d.bias", 0, 0.2f                                                                   \
+		"f_conv1d.bias", 3, 2                                                                      \
 	}
 static const struct mixer_weight trained[] = {CONVS,
                                               {"gk_proj.1.bias", 2, 3},
@@ -492,10 +492,9 @@ static const struct mixer_weight fast[] = {CONVS, {"dt_bias", 0, 4}, {"A_log", 2
 		label, width, tokens, type, MX_F32, PARAMS(STRING("variant", variant), __VA_ARGS__),       \
 			weights, tolerance, gla_reference                                                      \
 	}
-#define OFF(key) INT_BOOL(key, 0)
-#define INT_BOOL(key, value)                                                                       \
+#define OFF(key)                                                                                   \
 	{                                                                                              \
-		.name = key, .type = MX_PARAM_BOOL, .i = value                                             \
+		.name = key, .type = MX_PARAM_BOOL                                                         \
 	}
 
 static const struct mixer_case cases[] = {
@@ -537,7 +536,7 @@ static const struct mixer_case cases[] = {
 	GLA("hgrn, convolution, odd size, f32", 50, 150, MX_F32, EXACT, trained, "hgrn",
         BOOL("use_short_conv")),
 	GLA("hgrn, expanded, no lower bound, bf16", 64, 150, MX_BF16, ROUNDED, trained, "hgrn",
-        INT("expand_ratio", 2), OFF("use_lower_bound")),
+        INT("expand_ratio", 2), BOOL("use_short_conv"), OFF("use_lower_bound")),
 	GLA("delta_net, f32", 64, 300, MX_F32, EXACT, trained, "delta_net", INT("num_heads", 2)),
 	GLA("delta_net, gate, negative eigenvalues, bf16", 64, 150, MX_BF16, ROUNDED, trained,
         "delta_net", INT("num_heads", 4), BOOL("use_gate"), BOOL("allow_neg_eigval")),
