@@ -31,7 +31,9 @@ enum { VOCAB = 320, CONTEXT = 512, TURNS = 4, ANSWER = 13, QUESTION = 9 };
 #define GLA       "{\"mixer\":\"gla\",\"variant\":\"gla\",\"num_heads\":2}"
 #define DELTA     "{\"mixer\":\"gla\",\"variant\":\"gated_deltanet\",\"num_heads\":2,\"head_dim\":16}"
 #define RETNET    "{\"mixer\":\"gla\",\"variant\":\"retnet\",\"num_heads\":2}"
-#define HGRN      "{\"mixer\":\"gla\",\"variant\":\"hgrn\",\"use_lower_bound\":false}"
+#define MAMBA                                                                                      \
+	"{\"mixer\":\"mamba\",\"num_heads\":4,\"head_dim\":16,\"state_size\":32,\"n_groups\":2}"
+#define HGRN "{\"mixer\":\"gla\",\"variant\":\"hgrn\",\"use_lower_bound\":false}"
 
 static const struct {
 	const char *name, *config;
@@ -41,6 +43,8 @@ static const struct {
 	{"ema and attention", MODEL(ATTENTION "," EMA "," ATTENTION "," EMA), MX_F32},
 	{"gla", MODEL(GLA "," DELTA "," RETNET "," HGRN), MX_F32},
 	{"gla and attention", MODEL(DELTA "," ATTENTION "," GLA), MX_BF16},
+	{"mamba", MODEL(MAMBA "," MAMBA), MX_F32},
+	{"mamba, gla and attention", MODEL(MAMBA "," ATTENTION "," DELTA), MX_F32},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 
