@@ -18,16 +18,28 @@
 #define DOT_R     4
 #define DOT_BLOCK 1024
 /* 32 accumulators of 512 bits, 16 registers elsewhere */
-#define DOT_C (MX_W == 16 ? 6 : 2)
+#define DOT_C (MX_W == 16 ? 6 : MX_W == 8 ? 3 : 2)
 /* Weight rows of a panel: 32 * 1024 floats stay in the second-level cache. */
 #define DOT_PANEL 32
 /* Elements from one row of a panel to the next: not a multiple of the page, whose lines at the same
  * offset compete for the same places in the cache. */
 #define DOT_STRIDE (DOT_BLOCK + 16)
 
-/* sums[c][r] = w[r] . x[c] over n columns (at most DOT_BLOCK) of DOT_R rows of w, C rows of x */
+/* Asks for the rows of the next tile where this one stands, so that they arrive in the order of
+ * memory: rows shorter than a page leave the hardware's prefetcher behind. Called once for MX_W
+ * columns, each line of the DOT_R rows is asked for once. */
+MX_INLINE void dot_prefetch(enum mx_dtype dtype, const void *const w[DOT_R], size_t ahead, size_t k)
+{
+	const size_t size = mx_dtype_size(dtype), lines = DOT_R * MX_W * size / 64;
+#pragma GCC unroll 4
+	for (size_t j = 0; j < lines; j++)
+		__builtin_prefetch((const char *)w[(k / MX_W * lines + j) % DOT_R] + ahead + k * size);
+}
+
+/* sums[c][r] = w[r] . x[c] over n columns (at most DOT_BLOCK) of DOT_R rows of w, C rows of x. The
+ * next tile's weights are `ahead` bytes from these. */
 MX_INLINE void dot_tile(const int C, enum mx_dtype dtype, const void *const w[DOT_R],
-                        const float *x, size_t ldx, size_t n, v4f *sums)
+                        const float *x, size_t ldx, size_t n, size_t ahead, v4f *sums)
 {
 	vf acc[DOT_R][8];
 #pragma GCC unroll 8
@@ -37,16 +49,18 @@ MX_INLINE void dot_tile(const int C, enum mx_dtype dtype, const void *const w[DO
 			acc[r][c] = (vf){0};
 	size_t k = 0;
 	for (; k + MX_W <= n; k += MX_W) {
-		vf a[DOT_R];
+		vf b[8];
+		if (C == 1 || dtype != MX_F32) /* not where weights are passed over again */
+			dot_prefetch(dtype, w, ahead, k);
 #pragma GCC unroll 8
-		for (int r = 0; r < DOT_R; r++)
-			a[r] = vf_load_as(w[r], dtype, k);
+		for (int c = 0; c < C; c++)
+			b[c] = vf_load(x + (size_t)c * ldx + k);
 #pragma GCC unroll 8
-		for (int c = 0; c < C; c++) {
-			vf b = vf_load(x + (size_t)c * ldx + k);
+		for (int r = 0; r < DOT_R; r++) {
+			vf a = vf_load_as(w[r], dtype, k);
 #pragma GCC unroll 8
-			for (int r = 0; r < DOT_R; r++)
-				acc[r][c] = vf_fma(a[r], b, acc[r][c]);
+			for (int c = 0; c < C; c++)
+				acc[r][c] = vf_fma(a, b[c], acc[r][c]);
 		}
 	}
 	if (k < n) {
@@ -68,19 +82,22 @@ MX_INLINE void dot_tile(const int C, enum mx_dtype dtype, const void *const w[DO
 /* One function for each number of rows of x, so that the accumulators stay in registers. */
 #define DOT_TILE(C, dtype)                                                                         \
 	static void dot_##C##_##dtype(const void *const w[DOT_R], const float *x, size_t ldx,          \
-	                              size_t n, v4f *sums)                                             \
+	                              size_t n, size_t ahead, v4f *sums)                               \
 	{                                                                                              \
-		dot_tile(C, dtype, w, x, ldx, n, sums);                                                    \
+		dot_tile(C, dtype, w, x, ldx, n, ahead, sums);                                             \
 	}
 #define DOT_TILES(C) DOT_TILE(C, MX_F32) DOT_TILE(C, MX_F16) DOT_TILE(C, MX_BF16)
 DOT_TILES(1)
 DOT_TILES(2)
-#if MX_W == 16
+#if MX_W == 8
+DOT_TILES(3)
+#elif MX_W == 16
 DOT_TILES(4)
 DOT_TILES(6)
 #endif
 
-typedef void dot_f(const void *const w[DOT_R], const float *x, size_t ldx, size_t n, v4f *sums);
+typedef void dot_f(const void *const w[DOT_R], const float *x, size_t ldx, size_t n, size_t ahead,
+                   v4f *sums);
 
 /* Tile for as many of `left` rows of x as it takes. */
 static dot_f *dot_pick(size_t left, enum mx_dtype dtype, size_t *c)
@@ -88,12 +105,14 @@ static dot_f *dot_pick(size_t left, enum mx_dtype dtype, size_t *c)
 	static dot_f *const f[][3] = {
 		{dot_1_MX_F32, dot_1_MX_F16, dot_1_MX_BF16},
 		{dot_2_MX_F32, dot_2_MX_F16, dot_2_MX_BF16},
-#if MX_W == 16
+#if MX_W == 8
+		{dot_3_MX_F32, dot_3_MX_F16, dot_3_MX_BF16},
+#elif MX_W == 16
 		{dot_4_MX_F32, dot_4_MX_F16, dot_4_MX_BF16},
 		{dot_6_MX_F32, dot_6_MX_F16, dot_6_MX_BF16},
 #endif
 	};
-	static const size_t counts[] = {1, 2, 4, 6};
+	static const size_t counts[] = {1, 2, MX_W == 16 ? 4 : 3, 6};
 	size_t i = sizeof f / sizeof *f - 1;
 	while (counts[i] > left)
 		i--;
@@ -148,7 +167,7 @@ static void dot_panel(const struct mx_product *p, size_t r0, size_t r1, size_t k
 			/* past the end the last row stands in; its sums are not used */
 			for (size_t j = 0; j < DOT_R; j++)
 				rows[j] = base + ((r + j < r1 ? r + j : r1 - 1) - r0) * stride;
-			f(rows, p->x + i * p->ldx + k, p->ldx, n, sums);
+			f(rows, p->x + i * p->ldx + k, p->ldx, n, DOT_R * stride, sums);
 			if (r + DOT_R <= r1)
 				dot_add(p, i, c, r, DOT_R, sums);
 			else
