@@ -8,7 +8,7 @@ import statistics
 import sys
 import time
 
-from harness import PATIENCE, Thread, main, server
+from harness import PATIENCE, SLOW, Thread, main, server
 
 STEP = 0.02
 # Forty seconds unless it is cancelled.
@@ -110,14 +110,14 @@ def test_leaving_at_random_moments(s):
     assert s.get("/health")[0] == 200
 
 
-LONG_STEP = PATIENCE / 10
+LONG_STEP = 2 * SLOW
 
 
 @server(step_ns=int(LONG_STEP * 1e9))
 def test_health_never_waits(s):
     """Neither for steps nor for prompts being tokenised."""
     def tokenize():
-        body = json.dumps({"prompt": "word, and a word; " * (8000000 // PATIENCE)})
+        body = json.dumps({"prompt": "word, and a word; " * (400000 // SLOW)})
         start = time.monotonic()
         assert s.request("POST", "/tokenize", body)[0] == 200
         return time.monotonic() - start
@@ -147,7 +147,7 @@ def test_idle_connections_make_room(s):
     start = time.monotonic()
     idle = [socket.create_connection((s.host, s.port)) for _ in range(12)]
     assert s.get("/health")[0] == 200
-    assert 0.9 < time.monotonic() - start < PATIENCE / 2
+    assert 0.9 < time.monotonic() - start < 10 * SLOW
     for c in idle:
         c.close()
 
@@ -172,7 +172,7 @@ def test_dripping_requests_are_cut(s):
             except OSError:
                 break
             time.sleep(0.1)
-        assert 0.9 < time.monotonic() - start < PATIENCE / 2
+        assert 0.9 < time.monotonic() - start < 10 * SLOW
         c.close()
 
 

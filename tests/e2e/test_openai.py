@@ -87,7 +87,7 @@ def test_openai_package(s):
         raise Skip(f"{PYTHON} has no openai package")
     url = f"http://{s.host}:{s.port}/v1"
     r = subprocess.run([PYTHON, "-c", OPENAI, url], capture_output=True, text=True,
-                       timeout=6 * PATIENCE)
+                       timeout=2 * PATIENCE)
     assert r.returncode == 0, r.stdout + r.stderr
 
 
