@@ -113,8 +113,8 @@ struct gla_stream_shape {
 struct gla_params {
 	const struct gla_variant *variant;
 	struct mx_lin_spec lin;
-	uint32_t k_dim,
-		v_dim; /* of a head as projected; those of `lin` are larger with some features */
+	/* Of a head, as projected: those of `lin` are larger with some features. */
+	uint32_t k_dim, v_dim;
 	struct gla_stream_shape streams[GLA_STREAMS];
 	uint32_t conv_size;
 	enum gla_feature feature;

@@ -266,7 +266,8 @@ static void read_streams(struct reader *r, struct gla_params *p)
 {
 	const struct gla_variant *v = p->variant;
 	bool conv = get_option(r, v->conv, "use_short_conv");
-	bool beta = get_bool(r, "use_beta", true), silu = p->feature == GLA_SILU && v->delta;
+	bool beta = v->shape != GLA_EXPANSION || get_bool(r, "use_beta", true);
+	bool silu = p->feature == GLA_SILU && v->delta;
 	p->conv_size = conv ? get_count(r, "conv_size", 1, 8, 4) : 0;
 	p->neg_eigval = v->delta && get_bool(r, "allow_neg_eigval", false);
 
@@ -276,7 +277,7 @@ static void read_streams(struct reader *r, struct gla_params *p)
 		if (!names->weight || (s == GLA_BETA && !beta) || (s == GLA_GATE && !p->gate))
 			continue;
 		out->n = out->ld = stream_size(p, s);
-		out->conv = conv && names->conv && s != GLA_GATE && s != GLA_BETA;
+		out->conv = conv && names->conv;
 		out->silu = (out->conv && v->silu_conv) || (s == GLA_V && v->silu_v) ||
 		            (s == GLA_Q && (v->silu_q || silu)) || (s == GLA_K && (v->silu_k || silu));
 		if (names->up)

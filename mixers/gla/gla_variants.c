@@ -2,12 +2,17 @@
 /* The table of variants. Defaults are those of flash-linear-attention's configuration classes. */
 #include "mixers/gla/gla.h"
 
-/* A stream of one projection, with a convolution where the layer has them. */
+/* A stream of one projection. */
 #define PROJ(x)                                                                                    \
+	{                                                                                              \
+		.weight = x "_proj.weight"                                                                 \
+	}
+/* With a convolution, in layers that have them. */
+#define CONV(x)                                                                                    \
 	{                                                                                              \
 		.weight = x "_proj.weight", .conv = x "_conv1d.weight", .conv_bias = x "_conv1d.bias"      \
 	}
-#define QKV [GLA_Q] = PROJ("q"), [GLA_K] = PROJ("k"), [GLA_V] = PROJ("v")
+#define QKV [GLA_Q] = CONV("q"), [GLA_K] = CONV("k"), [GLA_V] = CONV("v")
 
 /* Functions of q and k in layers that name them as activations. */
 static const struct gla_feature_name activations[] = {
@@ -135,7 +140,7 @@ const struct gla_variant gla_variants[] = {
 		.norm_whole = true,
 		.norm = "g_norm.weight",
 		.norm_eps = 1e-5,
-		.streams = {[GLA_Q] = PROJ("q"), [GLA_A] = PROJ("f"), [GLA_V] = PROJ("i")},
+		.streams = {[GLA_Q] = CONV("q"), [GLA_A] = CONV("f"), [GLA_V] = CONV("i")},
 	},
 	{
 		.name = "hgrn",
@@ -149,7 +154,7 @@ const struct gla_variant gla_variants[] = {
 		.norm_whole = true,
 		.norm = "g_norm.weight",
 		.norm_eps = 1e-6,
-		.streams = {[GLA_A] = PROJ("f"), [GLA_V] = PROJ("i"), [GLA_GATE] = PROJ("g")},
+		.streams = {[GLA_A] = CONV("f"), [GLA_V] = CONV("i"), [GLA_GATE] = PROJ("g")},
 	},
 	{
 		.name = "delta_net",
