@@ -11,6 +11,8 @@
  *         109.5 million parameters
  *   1.1b  TinyLlama: 2048 wide, 22 layers, 32 heads over 4 kv heads, 5632
  *         feed-forward, 32,000 tokens untied: 1.10 billion parameters
+ *   mamba2-130m  state-spaces/mamba2-130m: 768 wide, 24 layers of 24 heads of 64 with states of
+ *         128, 50,288 tokens tied: 129 million parameters
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -23,6 +25,7 @@
 #include "base/pool.h"
 #include "bench/random_model.h"
 #include "bench/roof.h"
+#include "tests/random_checkpoint.h"
 #include "tools/open_model.h"
 
 enum { STEP_TOKENS = 512, MAX_BATCH = 16, DECODE = 128, BATCH_DECODE = 64, BATCH_PROMPT = 32 };
@@ -31,31 +34,42 @@ static const struct shape {
 	const char *name;
 	struct mx_random_model model;
 	uint32_t deepest;
+	const char *config; /* NULL: Llama's, from `model`; else only what the bench needs is there */
+	/* Recurrent layers, all together: f32 operations of a token, and bytes of state that a decoded
+	 * token cannot do without. */
+	double mixer_ops, state_bytes;
 } shapes[] = {
-	{"110m",
-     {.width = 768,
-      .layers = 12,
-      .heads = 12,
-      .kv_heads = 12,
-      .intermediate = 2048,
-      .vocab = 32000,
-      .max_context = 16384 + 256,
-      .tied = true,
-      .dtype = MX_BF16,
-      .seed = 1},
-     16384},
-	{"1.1b",
-     {.width = 2048,
-      .layers = 22,
-      .heads = 32,
-      .kv_heads = 4,
-      .intermediate = 5632,
-      .vocab = 32000,
-      .max_context = 4096 + 256,
-      .tied = false,
-      .dtype = MX_BF16,
-      .seed = 1},
-     4096},
+	{.name = "110m",
+     .model = {.width = 768,
+               .layers = 12,
+               .heads = 12,
+               .kv_heads = 12,
+               .intermediate = 2048,
+               .vocab = 32000,
+               .max_context = 16384 + 256,
+               .tied = true,
+               .seed = 1},
+     .deepest = 16384},
+	{.name = "1.1b",
+     .model = {.width = 2048,
+               .layers = 22,
+               .heads = 32,
+               .kv_heads = 4,
+               .intermediate = 5632,
+               .vocab = 32000,
+               .max_context = 4096 + 256,
+               .seed = 1},
+     .deepest = 4096},
+	{.name = "mamba2-130m",
+     .model = {.width = 768, .layers = 24, .vocab = 50288, .max_context = 4096 + 256, .seed = 1},
+     .deepest = 4096,
+     .config = "{\"model_type\": \"mamba2\", \"hidden_size\": 768, \"num_hidden_layers\": 24,\n"
+               " \"num_heads\": 24, \"head_dim\": 64, \"state_size\": 128, \"n_groups\": 1,\n"
+               " \"conv_kernel\": 4, \"layer_norm_epsilon\": 1e-05, \"vocab_size\": 50288,\n"
+               " \"max_position_embeddings\": 4352, \"tie_word_embeddings\": true}\n",
+     /* S read and moved; in a chunk of 16, 8.5 tokens seen on average, with C B shared by heads */
+     .mixer_ops = 24 * (24 * 2.0 * (2 * 64 * 128 + 8.5 * 64) + 2 * 8.5 * 128),
+     .state_bytes = 24 * 24 * 64 * 128 * 4.0},
 };
 
 struct bench {
@@ -67,8 +81,9 @@ struct bench {
 	struct mx_pool *pool; /* for roofs */
 	double arithmetic;    /* best Gop/s of any instruction */
 	const char *arithmetic_name;
-	double layer_params, head_params, kv_bytes; /* kv: of one token */
-	int32_t *tokens;                            /* [max_context] */
+	double params, layer_params, head_params;
+	double kv_bytes; /* of one token */
+	int32_t *tokens; /* [max_context] */
 };
 
 static bool wanted(const struct bench *b, const char *name)
@@ -174,11 +189,11 @@ static void bench_prompt(struct bench *b, uint32_t n)
 	}
 	double s = median(seconds, reps), attended = (double)n * (n + 1) / 2;
 	double linear = 2 * b->layer_params * n;
-	double attention = 4.0 * b->m.width * attended * b->m.layers;
-	printf("%-18s %9.1f t/s  %7.1f GFLOP/s of %.1f (%s) %3.0f %%; attention is %2.0f %% of it\n",
-	       name, n / s, (linear + attention) / s * 1e-9, b->arithmetic, b->arithmetic_name,
-	       100 * (linear + attention) / s * 1e-9 / b->arithmetic,
-	       100 * attention / (linear + attention));
+	double mixers =
+		b->shape->config ? b->shape->mixer_ops * n : 4.0 * b->m.width * attended * b->m.layers;
+	printf("%-18s %9.1f t/s  %7.1f GFLOP/s of %.1f (%s) %3.0f %%; mixers are %2.0f %% of it\n",
+	       name, n / s, (linear + mixers) / s * 1e-9, b->arithmetic, b->arithmetic_name,
+	       100 * (linear + mixers) / s * 1e-9 / b->arithmetic, 100 * mixers / (linear + mixers));
 	fflush(stdout);
 }
 
@@ -192,7 +207,7 @@ static void report_decode(struct bench *b, const char *name, uint32_t batch, dou
 		all += ns[i];
 	double middle = median(ns, steps), per = all / steps;
 	double weights = (b->layer_params + b->head_params) * (double)mx_dtype_size(b->m.dtype);
-	double bytes = weights + batch * b->kv_bytes * depth;
+	double bytes = weights + batch * (b->kv_bytes * depth + b->shape->state_bytes);
 	size_t size = mx_round_up((size_t)bytes, (size_t)1 << 20);
 	void *data = roof_data(b->pool, size);
 	double roof = data ? roof_read(b->pool, data, size) : 0;
@@ -263,14 +278,20 @@ static void measure_arithmetic(struct bench *b)
 	}
 }
 
-static void count_parameters(struct bench *b, const struct mx_engine_info *info)
+/* Matrices of the layers; the vectors beside them are few. */
+static void count_parameters(struct bench *b, const struct opened_model *m,
+                             const struct mx_engine_info *info)
 {
-	struct mx_random_model one = b->m;
-	one.layers = 0;
-	double outside = (double)mx_random_model_parameters(&one);
-	b->layer_params = (double)mx_random_model_parameters(&b->m) - outside;
+	const char *prefix = m->plan->layer_prefix;
+	for (size_t i = 0; i < mx_checkpoint_count(m->checkpoint); i++) {
+		const struct mx_tensor *t = mx_checkpoint_at(m->checkpoint, i);
+		double n = (double)(t->bytes / mx_dtype_size(t->dtype));
+		b->params += n;
+		if (t->ndim == 2 && !strncmp(t->name, prefix, strlen(prefix)))
+			b->layer_params += n;
+	}
 	b->head_params = (double)b->m.vocab * b->m.width;
-	b->kv_bytes = (double)info->page_bytes / info->page_tokens;
+	b->kv_bytes = b->shape->config ? 0 : (double)info->page_bytes / info->page_tokens;
 }
 
 static void run_all(struct bench *b)
@@ -315,11 +336,12 @@ static int bench_model(struct bench *b, const char *dir, unsigned threads, int k
 		opened_model_close(&m);
 		return 1;
 	}
-	printf("%s: %.1f million parameters, loaded in %.2f s\n", b->shape->name,
-	       (double)mx_random_model_parameters(&b->m) * 1e-6, (double)(mx_now_ns() - begin) * 1e-9);
+	begin = mx_now_ns() - begin;
 	b->engine = m.engine;
 	b->engine->ops->info(b->engine, &info);
-	count_parameters(b, &info);
+	count_parameters(b, &m, &info);
+	printf("%s: %.1f million parameters, loaded in %.2f s\n", b->shape->name, b->params * 1e-6,
+	       (double)begin * 1e-9);
 	b->tokens = calloc(b->m.max_context, sizeof *b->tokens);
 	must(b->tokens ? MX_OK : MX_E_NOMEM, "tokens");
 	random_tokens(b, b->tokens, b->m.max_context, 1);
@@ -330,6 +352,21 @@ static int bench_model(struct bench *b, const char *dir, unsigned threads, int k
 	free(b->tokens);
 	opened_model_close(&m);
 	return 0;
+}
+
+static mx_status write_model(const struct bench *b, const char *dir, struct mx_err *err)
+{
+	struct mx_registry *mixers = NULL;
+	const char *modules = getenv("MIXD_MODULE_PATH");
+	if (!b->shape->config)
+		return mx_random_model_write(dir, &b->m, err);
+	mx_status st = mx_registry_create(&mixers);
+	if (st == MX_OK)
+		st = mx_registry_load_dir(mixers, modules ? modules : MIXD_MODULE_DIR, err);
+	if (st == MX_OK)
+		st = random_checkpoint_write(dir, b->shape->config, mixers, b->m.dtype, b->m.seed, err);
+	mx_registry_destroy(mixers);
+	return st;
 }
 
 static int make_and_bench(struct bench *b, unsigned threads, int kv_dtype)
@@ -343,7 +380,7 @@ static int make_and_bench(struct bench *b, unsigned threads, int kv_dtype)
 		return 1;
 	}
 	int rc = 1;
-	if (mx_random_model_write(dir, &b->m, &err) == MX_OK)
+	if (write_model(b, dir, &err) == MX_OK)
 		rc = bench_model(b, dir, threads, kv_dtype);
 	else
 		fprintf(stderr, "bench/engine: %s %s\n", err.where, err.text);
@@ -353,12 +390,21 @@ static int make_and_bench(struct bench *b, unsigned threads, int kv_dtype)
 
 static int usage(FILE *to, int rc)
 {
-	fputs("usage: engine [--shape 110m|1.1b] [--dtype bf16|f32] [--kv bf16|f32] [--threads N]\n"
+	fputs("usage: engine [--shape 110m|1.1b|mamba2-130m] [--dtype bf16|f32] [--kv bf16|f32] "
+	      "[--threads N]\n"
 	      "              [--only TEXT] [--reps N]\n"
 	      "Tests are called pp512, pp4096, ..., tg128@0, ..., batch1, ...; --only takes those\n"
 	      "whose name contains TEXT. MIXD_ISA and MIXD_MODULE_PATH as for mixd.\n",
 	      to);
 	return rc;
+}
+
+static const struct shape *find_shape(const char *name)
+{
+	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+		if (!strcmp(name, shapes[i].name))
+			return &shapes[i];
+	return NULL;
 }
 
 int main(int argc, char **argv)
@@ -373,7 +419,7 @@ int main(int argc, char **argv)
 	unsigned threads = 0;
 	for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
 		switch (c) {
-		case 's': b.shape = strcmp(optarg, "1.1b") ? &shapes[0] : &shapes[1]; break;
+		case 's': b.shape = find_shape(optarg); break;
 		case 'd': dtype = optarg; break;
 		case 'k': kv = optarg; break;
 		case 'j': threads = (unsigned)strtoul(optarg, NULL, 10); break;
@@ -383,7 +429,7 @@ int main(int argc, char **argv)
 		default: return usage(stderr, 2);
 		}
 	}
-	if (optind != argc || b.reps < 1 || b.reps > 16)
+	if (optind != argc || b.reps < 1 || b.reps > 16 || !b.shape)
 		return usage(stderr, 2);
 	mx_log_set_level(MX_LOG_INFO);
 	b.m = b.shape->model;

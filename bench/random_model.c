@@ -63,18 +63,6 @@ static size_t elements(const struct mx_random_tensor *t)
 	return n;
 }
 
-uint64_t mx_random_model_parameters(const struct mx_random_model *m)
-{
-	struct list l;
-	uint64_t n = 0;
-	if (list_tensors(m, &l) != MX_OK)
-		return 0;
-	for (size_t i = 0; i < l.n; i++)
-		n += elements(&l.items[i]);
-	free(l.items);
-	return n;
-}
-
 /* ---- config.json ---- */
 
 static FILE *create(const char *dir, const char *name, struct mx_err *err)

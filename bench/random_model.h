@@ -28,8 +28,6 @@ mx_status mx_random_model_write(const char *dir, const struct mx_random_model *m
                                 struct mx_err *err);
 /* Removes what the above wrote, and the folder. */
 void mx_random_model_remove(const char *dir);
-/* Number of parameters. */
-uint64_t mx_random_model_parameters(const struct mx_random_model *m);
 
 /* ---- the parts, for checkpoints of another shape ---- */
 
