@@ -31,16 +31,17 @@ static mx_status resume(struct mx_core *c, struct mx_seq *s, uint32_t limit, uin
 	if (found.block != MX_NO_SNAPSHOT) {
 		mx_pages_trim(c->pages, &s->pages, (found.n - 1) / page);
 		mx_status st = mx_pages_reserve(c->pages, &s->pages, found.n);
+		if (st != MX_OK) {
+			mx_pages_trim(c->pages, &s->pages, 0);
+			return st;
+		}
 		s->computed = found.n <= limit ? found.n : limit;
-		if (st == MX_OK && (st = c->state.load(c, s, found.block)) == MX_OK) {
+		st = c->state.load(c, s, found.block);
+		if (st == MX_OK) {
 			*out = MX_LOOKUP_HIT;
 			return MX_OK;
 		}
 		s->computed = 0;
-		if (st == MX_E_NOMEM) {
-			mx_pages_trim(c->pages, &s->pages, 0);
-			return st;
-		}
 		mx_error("engine", "%s: a saved state of %u tokens cannot be loaded: %s", c->info.model,
 		         found.n, mx_status_str(st));
 		mx_snapshots_forget(c->snapshots, found.block);

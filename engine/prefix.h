@@ -22,7 +22,8 @@
 
 #include "engine/core.h"
 
-/* Looks the sequence up, takes what there is and sets s->computed. It has its slot and no pages.
+/* Looks the sequence up, takes what there is and sets s->computed. It has its slot and no pages. A
+ * sequence that must compute all its tokens is not looked up, nor one that wants no prefix cache.
  * MX_E_NOMEM: no page for the end of what was found; no pages are held. */
 mx_status mx_prefix_attach(struct mx_core *c, struct mx_seq *s);
 
