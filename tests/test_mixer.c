@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What every mixer promises (mixers/mixer.h), for every module of a directory,
- * every configuration of mixer_cases.h and every instruction set of this host:
- * the result is near the reference where there is one, and is the same to the
- * bit however the tokens are cut into steps, in whatever company, with how many
- * threads, on whichever pages, after drafts were taken back, and on dirty
- * memory; nothing outside the given memory is written.
+ * every case of mixer_cases.h and every instruction set of this host. The texts
+ * of a case go through in one piece first, near to the reference if there is
+ * one; after that every row of every other run must be the same to the bit:
+ * whatever the cuts, company, order, threads, pages and limits; after drafts
+ * were taken back, after preemption; saved and loaded, or forked, and then
+ * going another way. mixer_run.h is the engine's part.
  *
  *   test_mixer [DIR[:DIR...] [TEST]]   modules, default mixers/.libs; name of one test
- * MX_SEED=n repeats a run.
+ * MIXD_TEST_SEED=n repeats a run.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,536 +23,426 @@
 #include <time.h>
 
 #include "device/cpu/cpu.h"
-#include "mixer_cases.h"
-#include "mixers/registry.h"
-
-#define GUARD      0xa5 /* what must not change */
-#define POISON     0xff /* NaN in every float format: what must not be read */
-#define GUARD_SIZE 4096
-#define N_SEQS     3
-#define MAX_SPANS  8
-#define MAX_DRAFT  8
+#include "mixer_run.h"
 
 static struct mx_registry *registry;
 static uint64_t seed;
+/* At the highest level of this host, without sanitizers: the others have other kernels, but the
+ * same code around them, and get a part of the trials. */
+static bool thorough;
 
-static uint64_t rng_state;
+/* ---- the texts of a case ---- */
 
-static uint32_t rng(void) /* xorshift64* */
-{
-	rng_state ^= rng_state >> 12;
-	rng_state ^= rng_state << 25;
-	rng_state ^= rng_state >> 27;
-	return (uint32_t)(rng_state * 0x2545f4914f6cdd1dull >> 32);
-}
+#define N_TEXTS 3
+#define LAST    10 /* tokens of a text that come one by one even after large chunks */
+#define REACH   40 /* a state that forgets within so many tokens tests nothing */
 
-static uint32_t rng_below(uint32_t n)
-{
-	return (uint32_t)((uint64_t)rng() * n >> 32);
-}
-
-/* Near enough to a normal distribution with variance 1. */
-static float rng_normal(void)
-{
-	double sum = 0;
-	for (int i = 0; i < 12; i++)
-		sum += rng() * 0x1p-32;
-	return (float)(sum - 6);
-}
-
-static uint16_t f32_to_f16(float f) /* for numbers of ordinary size */
-{
-	uint32_t u;
-	memcpy(&u, &f, 4);
-	int exp = (int)(u >> 23 & 255) - 112;
-	if (exp <= 0)
-		return (uint16_t)(u >> 16 & 0x8000);
-	return (uint16_t)((u >> 16 & 0x8000) | (uint32_t)exp << 10 | (u >> 13 & 0x3ff));
-}
-
-/* ---- memory with guards ---- */
-
-struct block {
-	unsigned char *all, *p;
-	size_t size;
+/* 0 is the long one, 1 begins with the same `common` tokens, 2 is short. */
+struct texts {
+	struct text t[N_TEXTS];
+	uint32_t common;
 };
 
-static void block_alloc(struct block *b, size_t size)
+static struct text text_make(const struct rig *r, uint32_t len, struct rng *g)
 {
-	b->size = size;
-	assert_int_equal(posix_memalign((void **)&b->all, 4096, size + 2 * GUARD_SIZE), 0);
-	memset(b->all, GUARD, size + 2 * GUARD_SIZE);
-	b->p = b->all + GUARD_SIZE;
-}
-
-static void assert_all(const unsigned char *p, size_t n, unsigned char value, const char *what)
-{
-	if (n && (p[0] != value || memcmp(p, p + 1, n - 1)))
-		fail_msg("wrote to %s", what);
-}
-
-static void block_check(const struct block *b, const char *what)
-{
-	assert_all(b->all, GUARD_SIZE, GUARD, what);
-	assert_all(b->p + b->size, GUARD_SIZE, GUARD, what);
-}
-
-static void block_free(struct block *b)
-{
-	free(b->all);
-}
-
-/* ---- one layer on one device ---- */
-
-struct weight {
-	struct mx_weight matrix;
-	void *data;
-	float *f32;
-};
-
-struct rig {
-	const struct mixer_case *c;
-	const struct mx_mixer_ops *ops;
-	struct mx_device *device;
-	struct mx_layer_desc layer;
-	struct mx_state_spec state;
-	struct mx_mixer *mixer;
-	struct weight weights[MX_MIXER_MAX_WEIGHTS];
-	const void *weight_ptrs[MX_MIXER_MAX_WEIGHTS];
-	const float *f32_ptrs[MX_MIXER_MAX_WEIGHTS];
-	size_t n_weights;
-	uint32_t page_tokens, n_pages, max_pages; /* max_pages: of one sequence */
-	size_t page_bytes, page_stride, slot_stride;
-	struct block pages, slots, scratch, x, y;
-	uint32_t *free_pages;
-	uint32_t n_free;
-};
-
-struct seq {
-	uint32_t len, computed, slot;
-	const float *x; /* [len, width] */
-	float *y;       /* [len, width] what came out */
-	uint32_t *pages, n_pages;
-	bool shares; /* its first pages belong to another */
-};
-
-/* Rows of matrices keep the size of their input and vectors are about 1, unless the case says. */
-static float weight_element(const struct mixer_case *c, const char *name, uint32_t cols)
-{
-	for (const struct mixer_weight *w = c->weights; w && w->name; w++)
-		if (!strcmp(w->name, name))
-			return w->mean + w->spread * rng_normal();
-	return cols ? rng_normal() * 1.5f / sqrtf((float)cols) : 1 + 0.3f * rng_normal();
-}
-
-static void make_weight(struct rig *r, const struct mx_weight_spec *spec, struct weight *w)
-{
-	uint64_t rows = spec->shape[0], cols = 1, n;
-	for (uint32_t i = 1; i < spec->ndim; i++)
-		cols *= spec->shape[i];
-	n = rows * cols;
-	bool matrix = spec->form == MX_WEIGHT_MATRIX;
-	enum mx_dtype type = matrix ? r->c->weight_dtype : MX_F32;
-	w->f32 = malloc(n * 4);
-	assert_int_equal(posix_memalign(&w->data, 64, (n * mx_dtype_size(type) + 63) & ~63ull), 0);
-	for (uint64_t i = 0; i < n; i++) {
-		float f = weight_element(r->c, spec->name, matrix ? (uint32_t)cols : 0);
-		if (type == MX_BF16) {
-			((uint16_t *)w->data)[i] = mx_f32_to_bf16(f);
-			f = mx_bf16_to_f32(((uint16_t *)w->data)[i]);
-		} else if (type == MX_F16) {
-			((uint16_t *)w->data)[i] = f32_to_f16(f);
-			f = mx_f16_to_f32(((uint16_t *)w->data)[i]);
-		} else {
-			((float *)w->data)[i] = f;
-		}
-		w->f32[i] = f;
-	}
-	w->matrix = (struct mx_weight){type, (uint32_t)rows, (uint32_t)cols, w->data};
-}
-
-static void rig_memory(struct rig *r, struct mx_mixer_init *init)
-{
-	uint32_t multiple = r->state.page_multiple ? r->state.page_multiple : 16;
-	r->page_tokens = 2 * multiple;
-	r->max_pages = (r->c->tokens + r->page_tokens - 1) / r->page_tokens;
-	r->n_pages = (N_SEQS + 1) * r->max_pages + 5;
-	r->page_bytes = r->page_tokens * r->state.bytes_per_token;
-	r->page_stride = (r->page_bytes + 127) & ~(size_t)63; /* at least 64 bytes of guard */
-	r->slot_stride = (r->state.fixed_bytes + 127) & ~(size_t)63;
-	block_alloc(&r->pages, r->page_stride * r->n_pages);
-	block_alloc(&r->slots, r->slot_stride * (N_SEQS + 1));
-	block_alloc(&r->scratch, r->state.scratch_bytes);
-	block_alloc(&r->x, (size_t)r->layer.max_rows * r->layer.width * 4);
-	block_alloc(&r->y, (size_t)r->layer.max_rows * r->layer.width * 4);
-	for (uint32_t p = 0; p < r->n_pages; p++)
-		memset(r->pages.p + p * r->page_stride, POISON, r->page_bytes);
-	init->page_base = r->pages.p;
-	init->page_stride = r->page_stride;
-	init->page_tokens = r->page_tokens;
-	init->slot_base = r->slots.p;
-	init->slot_stride = r->slot_stride;
-}
-
-static void rig_open(struct rig *r, const char *mixer, const struct mixer_case *c, enum mx_isa isa,
-                     unsigned threads)
-{
-	struct mx_err err = {0};
-	struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS];
-
-	memset(r, 0, sizeof(*r));
-	r->c = c;
-	r->ops = mx_registry_find(registry, mixer, &err);
-	if (!r->ops)
-		fail_msg("%s", err.text);
-	r->layer = (struct mx_layer_desc){
-		.index = MIXER_LAYER,
-		.n_layers = MIXER_LAYERS,
-		.width = c->width,
-		.max_context = c->tokens,
-		.max_rows = 2 * c->tokens + 50,
-		.max_spans = MAX_SPANS,
-		.max_draft = MAX_DRAFT,
-		.weight_dtype = c->weight_dtype,
-		.state_dtype = c->state_dtype,
-		.params = {c->params, c->n_params},
-	};
-	/* The widest input of a product is a mixer's own affair; this is enough for these cases. */
-	if (mx_cpu_create(threads, isa, r->layer.max_rows, 4096, &r->device, &err) != MX_OK)
-		fail_msg("%s: %s", mx_isa_name(isa), err.text);
-	if (r->ops->probe(&r->layer, r->device, &err) != MX_OK)
-		fail_msg("%s: %s", c->label, err.text);
-	assert_int_equal(r->ops->weights(&r->layer, specs, &r->n_weights), MX_OK);
-	assert_in_range(r->n_weights, 0, MX_MIXER_MAX_WEIGHTS);
-	assert_int_equal(r->ops->state(&r->layer, r->device, &r->state), MX_OK);
-	rng_state = 0x9e3779b97f4a7c15ull; /* the same weights for every rig of a case */
-	for (size_t i = 0; i < r->n_weights; i++) {
-		make_weight(r, &specs[i], &r->weights[i]);
-		r->f32_ptrs[i] = r->weights[i].f32;
-		r->weight_ptrs[i] = specs[i].form == MX_WEIGHT_MATRIX ? (void *)&r->weights[i].matrix
-		                                                      : (void *)r->weights[i].f32;
-	}
-	struct mx_mixer_init init = {
-		.layer = &r->layer, .device = r->device, .weights = r->weight_ptrs};
-	rig_memory(r, &init);
-	if (r->ops->create(&init, &r->mixer, &err) != MX_OK)
-		fail_msg("%s: %s", c->label, err.text);
-	r->free_pages = calloc(r->n_pages, sizeof(uint32_t));
-	for (uint32_t p = 0; p < r->n_pages; p++)
-		r->free_pages[r->n_free++] = p;
-}
-
-static void rig_close(struct rig *r)
-{
-	assert_int_equal(r->n_free, r->n_pages);
-	r->ops->destroy(r->mixer);
-	mx_cpu_destroy(r->device);
-	for (size_t i = 0; i < r->n_weights; i++) {
-		free(r->weights[i].data);
-		free(r->weights[i].f32);
-	}
-	block_free(&r->pages);
-	block_free(&r->slots);
-	block_free(&r->scratch);
-	block_free(&r->x);
-	block_free(&r->y);
-	free(r->free_pages);
-}
-
-static void seq_open(struct rig *r, struct seq *s, uint32_t len, uint32_t slot, const float *x)
-{
-	*s = (struct seq){.len = len, .slot = slot, .x = x};
-	s->pages = calloc(r->max_pages, sizeof(uint32_t));
-	s->y = calloc((size_t)len * r->layer.width, sizeof(float));
-	memset(r->slots.p + slot * r->slot_stride, 0, r->state.fixed_bytes);
-}
-
-/* Pages go back as they are, dirty. */
-static void seq_close(struct rig *r, struct seq *s)
-{
-	if (!s->shares)
-		for (uint32_t i = 0; i < s->n_pages; i++)
-			r->free_pages[r->n_free++] = s->pages[i];
-	free(s->pages);
-	free(s->y);
-}
-
-static void seq_reserve(struct rig *r, struct seq *s, uint32_t n_tokens)
-{
-	while (s->n_pages * r->page_tokens < n_tokens) {
-		uint32_t i = rng_below(r->n_free);
-		s->pages[s->n_pages++] = r->free_pages[i];
-		r->free_pages[i] = r->free_pages[--r->n_free];
-	}
-}
-
-/* ---- a step ---- */
-
-/* Tokens [computed, computed + n) of a sequence, of which the first `keep` are its own and stay;
- * the others (drafts only) are different from what the sequence will see there. */
-struct item {
-	struct seq *seq;
-	uint32_t n, keep;
-	enum mx_span_kind kind;
-};
-
-static void check_guards(const struct rig *r, uint32_t rows)
-{
-	size_t row = (size_t)r->layer.width * 4;
-	block_check(&r->pages, "memory around the pages");
-	block_check(&r->slots, "memory around the slots");
-	block_check(&r->scratch, "memory around the scratch memory");
-	block_check(&r->y, "memory around y");
-	assert_all(r->y.p + rows * row, r->y.size - rows * row, GUARD, "rows of y beyond the last");
-	for (uint32_t p = 0; p < r->n_pages; p++)
-		assert_all(r->pages.p + p * r->page_stride + r->page_bytes, r->page_stride - r->page_bytes,
-		           GUARD, "memory between pages");
-	for (uint32_t s = 0; s <= N_SEQS; s++)
-		assert_all(r->slots.p + s * r->slot_stride + r->state.fixed_bytes,
-		           r->slot_stride - r->state.fixed_bytes, GUARD, "memory between slots");
-}
-
-static void rig_step(struct rig *r, const struct item *items, uint32_t n_items)
-{
-	struct mx_span spans[MAX_SPANS];
-	uint32_t kept[MAX_SPANS], n_rows = 0, width = r->layer.width;
-	uint32_t *pos = calloc(r->layer.max_rows, sizeof(*pos));
-	float *x = (float *)r->x.p, *x_copy;
-
-	memset(r->y.p, GUARD, r->y.size);
-	if (rng_below(16) ==
-	    0) /* else it holds what the last step left, which must not matter either */
-		memset(r->scratch.p, POISON, r->scratch.size);
-	for (uint32_t i = 0; i < n_items; i++) {
-		struct seq *s = items[i].seq;
-		assert_true(s->computed + items[i].n <= s->len);
-		seq_reserve(r, s, s->computed + items[i].n);
-		spans[i] = (struct mx_span){n_rows,        items[i].n, s->computed, s->len,
-		                            items[i].kind, s->slot,    s->pages,    s->n_pages};
-		kept[i] = items[i].keep;
-		for (uint32_t t = 0; t < items[i].n; t++, n_rows++) {
-			pos[n_rows] = s->computed + t;
-			float *to = x + (size_t)n_rows * width;
-			memcpy(to, s->x + (size_t)pos[n_rows] * width, width * 4);
-			for (uint32_t j = 0; t >= items[i].keep && j < width; j++)
-				to[j] = 3 * rng_normal();
-		}
-	}
-	x_copy = malloc((size_t)n_rows * width * 4);
-	memcpy(x_copy, x, (size_t)n_rows * width * 4);
-	struct mx_step step = {spans, n_items, n_rows, pos, r->scratch.p};
-	assert_int_equal(r->ops->forward(r->mixer, &step, x, r->y.p), MX_OK);
-	check_guards(r, n_rows);
-	assert_memory_equal(x, x_copy, (size_t)n_rows * width * 4);
-	for (uint32_t i = 0; i < n_items; i++) {
-		struct seq *s = items[i].seq;
-		memcpy(s->y + (size_t)s->computed * width, (float *)r->y.p + (size_t)spans[i].row * width,
-		       (size_t)items[i].keep * width * 4);
-		s->computed += items[i].keep;
-	}
-	struct mx_mixer *const layers[] = {r->mixer};
-	assert_int_equal(r->ops->commit(layers, 1, &step, kept), MX_OK);
-	assert_int_equal(r->ops->settle(layers, 1, &step, kept), MX_OK);
-	check_guards(r, n_rows);
-	free(x_copy);
-	free(pos);
-}
-
-/* ---- the sequences of a case, and what one-shot runs make of them ---- */
-
-struct text {
-	uint32_t len[N_SEQS];
-	float *x[N_SEQS], *y[N_SEQS];
-};
-
-static void one_shot(struct rig *r, struct seq *s, uint32_t len, uint32_t slot, const float *x)
-{
-	seq_open(r, s, len, slot, x);
-	rig_step(r, &(struct item){s, len, len, MX_SPAN_PREFILL}, 1);
-}
-
-static void text_make(struct rig *r, struct text *t)
-{
-	const uint32_t n = r->c->tokens, width = r->layer.width;
-	const uint32_t len[N_SEQS] = {n, n * 2 / 3, 37};
-	rng_state = 12345;
-	for (int i = 0; i < N_SEQS; i++) {
-		struct seq s;
-		t->len[i] = len[i];
-		t->x[i] = calloc((size_t)len[i] * width, 4);
-		t->y[i] = calloc((size_t)len[i] * width, 4);
-		for (size_t j = 0; j < (size_t)len[i] * width; j++)
-			t->x[i][j] = rng_normal();
-		one_shot(r, &s, len[i], 0, t->x[i]);
-		memcpy(t->y[i], s.y, (size_t)len[i] * width * 4);
-		seq_close(r, &s);
-	}
+	size_t n = (size_t)len * r->layer.width;
+	struct text t = {len, calloc(n, 4), {0}};
+	for (size_t i = 0; i < n; i++)
+		t.x[i] = rng_normal(g);
+	for (int l = 0; l < RUN_LAYERS; l++)
+		t.y[l] = calloc(n, 4);
+	return t;
 }
 
 static void text_free(struct text *t)
 {
-	for (int i = 0; i < N_SEQS; i++) {
-		free(t->x[i]);
-		free(t->y[i]);
-	}
+	for (int l = 0; l < RUN_LAYERS; l++)
+		free(t->y[l]);
+	free(t->x);
 }
 
-static void compare(const struct rig *r, const struct seq *s, const float *expected, uint32_t from,
-                    const char *what)
+static void one_shot(struct rig *r, struct text *t)
 {
-	size_t width = r->layer.width;
-	for (uint32_t t = from; t < s->len; t++)
-		for (uint32_t j = 0; j < width; j++) {
-			size_t i = t * width + j;
-			if (memcmp(&s->y[i], &expected[i], 4))
-				fail_msg("%s, %s: %s: token %u, column %u: %.9g is not %.9g (MX_SEED=%llu)",
-				         r->c->label, r->device->info.isa, what, t, j, (double)s->y[i],
-				         (double)expected[i], (unsigned long long)seed);
-		}
+	struct seq s;
+	seq_open(r, &s, t);
+	s.record = true;
+	struct item it = item_prefill(&s, t->len);
+	rig_step(r, &it, 1);
+	seq_close(r, &s);
 }
 
-/* ---- the promises ---- */
-
-static void check_reference(struct rig *r, const struct text *t)
+static void texts_make(struct rig *r, struct texts *x)
 {
-	size_t n = (size_t)t->len[0] * r->layer.width;
+	struct rng g = {12345}; /* the same in every run, as the tolerances are */
+	uint32_t n = r->c->tokens, width = r->layer.width;
+	r->what = "in one piece";
+	x->common = n / 2;
+	x->t[0] = text_make(r, n, &g);
+	x->t[1] = text_make(r, n * 2 / 3, &g);
+	x->t[2] = text_make(r, 50, &g);
+	memcpy(x->t[1].x, x->t[0].x, (size_t)x->common * width * 4);
+	for (int i = 0; i < N_TEXTS; i++)
+		one_shot(r, &x->t[i]);
+	for (int l = 0; l < RUN_LAYERS; l++)
+		if (memcmp(x->t[0].y[l], x->t[1].y[l], (size_t)x->common * width * 4))
+			rig_fail(r, "outputs depend on later tokens");
+}
+
+static void texts_free(struct texts *x)
+{
+	for (int i = 0; i < N_TEXTS; i++)
+		text_free(&x->t[i]);
+}
+
+/* A text that begins with the first n tokens of `t`. */
+static struct text *text_after(struct rig *r, struct texts *x, struct text *t, uint32_t n)
+{
+	return t == &x->t[2] || n > x->common ? t : &x->t[rng_below(&r->rng, 2)];
+}
+
+/* ---- distance to the reference, and whether the case means anything ---- */
+
+static void check_reference(struct rig *r, const struct texts *x)
+{
+	const struct text *t = &x->t[0];
+	size_t n = (size_t)t->len * r->layer.width;
 	double top = 0, worst = 0;
-	if (!r->c->reference)
-		return;
 	float *y = calloc(n, 4);
-	r->c->reference(r->c, t->len[0], t->x[0], r->f32_ptrs, y);
-	for (size_t i = 0; i < n; i++) {
-		assert_true(isfinite(t->y[0][i]));
+	for (size_t i = 0; i < n; i++)
+		if (!isfinite(t->y[0][i]))
+			rig_fail(r, "token %zu is not finite", i / r->layer.width);
+	if (r->c->reference)
+		r->c->reference(r->c, t->len, t->x, r->f32_ptrs, y);
+	for (size_t i = 0; r->c->reference && i < n; i++) {
 		top = fmax(top, fabs(y[i]));
 		worst = fmax(worst, fabs((double)y[i] - t->y[0][i]));
 	}
 	if (!(worst <= r->c->tolerance * top))
-		fail_msg("%s, %s: error %g of %g, allowed %g", r->c->label, r->device->info.isa, worst, top,
-		         r->c->tolerance * top);
+		rig_fail(r, "error %g of %g, allowed %g", worst, top, r->c->tolerance * top);
 	free(y);
 }
 
-enum { COMPANY = 1, DRAFTS = 2 };
-
-/* A span for a sequence: `chunk` tokens, or with 0 a random number of them. */
-static struct item make_item(const struct rig *r, struct seq *s, uint32_t chunk, int flags)
+/* Another first token must show REACH tokens later: else a lost state would not. */
+static void check_reach(struct rig *r, const struct texts *x)
 {
-	static const uint32_t limits[] = {1, 1, 5, 33, 300};
-	uint32_t left = s->len - s->computed;
-	uint32_t n = chunk ? chunk : 1 + rng_below(limits[rng_below(5)]);
-	struct item it = {s, n < left ? n : left, 0, MX_SPAN_PREFILL};
-	it.keep = it.n;
-	if (it.n == 1)
-		it.kind = MX_SPAN_DECODE;
-	if (flags & DRAFTS && r->ops->caps & MX_MIXER_DRAFT && rng_below(2)) {
-		it.kind = MX_SPAN_DRAFT;
-		it.n = it.n < MAX_DRAFT ? it.n : MAX_DRAFT;
-		it.keep = rng_below(it.n + 1);
-	}
-	return it;
+	struct rng g = {54321};
+	uint32_t width = r->layer.width;
+	if (!r->state.fixed_bytes)
+		return;
+	struct text t = text_make(r, REACH + 1, &g);
+	memcpy(t.x + width, x->t[0].x + width, (size_t)REACH * width * 4);
+	one_shot(r, &t);
+	if (!memcmp(t.y[0] + (size_t)REACH * width, x->t[0].y[0] + (size_t)REACH * width, width * 4))
+		rig_fail(r, "forgets within %d tokens; the case should say how its weights are drawn",
+		         REACH);
+	text_free(&t);
 }
 
-/* Plays the texts through steps of random shape and compares with the one-shot results. */
-static void play(struct rig *r, const struct text *t, uint32_t chunk, int flags, const char *what)
+/* ---- cuts ---- */
+
+/* All cuts of a short text in two. */
+static void check_cuts(struct rig *r, struct texts *x)
 {
-	struct seq seqs[N_SEQS];
-	int n = flags & COMPANY ? N_SEQS : 1;
-	for (int i = 0; i < n; i++)
-		seq_open(r, &seqs[i], t->len[i], (uint32_t)(N_SEQS - i), t->x[i]);
-	for (;;) {
-		struct item items[MAX_SPANS];
-		uint32_t n_items = 0, first = rng_below(N_SEQS), open = 0;
-		for (int i = 0; i < n; i++) {
-			struct seq *s = &seqs[(first + i) % n];
-			if (s->computed == s->len)
-				continue;
-			open++;
-			if (rng_below(4))
-				items[n_items++] = make_item(r, s, chunk, flags);
+	struct text *t = &x->t[2];
+	uint32_t group =
+		r->layer.max_rows / t->len < RUN_SPANS ? r->layer.max_rows / t->len : RUN_SPANS;
+	r->what = "cut in two";
+	for (uint32_t cut = 1; cut < t->len; cut += group) {
+		struct seq seqs[RUN_SPANS];
+		struct item items[RUN_SPANS];
+		uint32_t n = t->len - cut < group ? t->len - cut : group;
+		for (uint32_t i = 0; i < n; i++) {
+			seq_open(r, &seqs[i], t);
+			items[i] = item_prefill(&seqs[i], cut + i);
 		}
-		if (!open)
-			break;
-		if (n_items)
-			rig_step(r, items, n_items);
+		rig_step(r, items, n);
+		for (uint32_t i = 0; i < n; i++)
+			items[i] = item_prefill(&seqs[i], t->len);
+		rig_step(r, items, n);
+		for (uint32_t i = 0; i < n; i++)
+			seq_close(r, &seqs[i]);
 	}
-	for (int i = 0; i < n; i++)
-		compare(r, &seqs[i], t->y[i], 0, what);
-	for (int i = 0; i < n; i++)
+}
+
+/* All texts together, `chunk` tokens a step, the last ones alone. */
+static void check_chunks(struct rig *r, struct texts *x, uint32_t chunk, const char *what)
+{
+	struct seq seqs[N_TEXTS];
+	r->what = what;
+	for (int i = 0; i < N_TEXTS; i++)
+		seq_open(r, &seqs[i], &x->t[i]);
+	for (;;) {
+		struct item items[N_TEXTS];
+		uint32_t n = 0;
+		for (int i = 0; i < N_TEXTS; i++) {
+			uint32_t left = x->t[i].len - seqs[i].computed;
+			if (left > LAST)
+				items[n++] = item_prefill(&seqs[i], chunk < left - LAST ? chunk : left - LAST);
+			else if (left)
+				items[n++] = item_decode(&seqs[i]);
+		}
+		if (!n)
+			break;
+		rig_step(r, items, n);
+	}
+	for (int i = 0; i < N_TEXTS; i++)
 		seq_close(r, &seqs[i]);
 }
 
-/* Every outcome of a draft of four tokens, at borders of pages and blocks. */
-static void check_drafts(struct rig *r, const struct text *t)
+/* ---- drafts ---- */
+
+/* What comes after a draft: another one at once, a decode, or a chunk. */
+static bool after_draft(struct rig *r, struct seq *s, uint32_t round, struct item *out)
 {
-	static const uint32_t starts[] = {1, 29, 31, 62, 63, 127, 254, 255};
-	if (!(r->ops->caps & MX_MIXER_DRAFT))
-		return;
-	for (size_t i = 0; i < sizeof(starts) / sizeof(*starts); i++)
-		for (uint32_t keep = 0; keep <= 4; keep++) {
-			struct seq s;
-			if (starts[i] + 12 > t->len[0])
-				continue;
-			seq_open(r, &s, starts[i] + 12, 1, t->x[0]);
-			rig_step(r, &(struct item){&s, starts[i], starts[i], MX_SPAN_PREFILL}, 1);
-			rig_step(r, &(struct item){&s, 4, keep, MX_SPAN_DRAFT}, 1);
-			while (s.computed < s.len)
-				rig_step(r, &(struct item){&s, 1, 1, MX_SPAN_DECODE}, 1);
-			compare(r, &s, t->y[0], 0, "after a draft");
-			seq_close(r, &s);
-		}
+	if (round % 4 == 0 || s->computed == s->text->len)
+		return false;
+	*out = round % 4 == 2 ? item_prefill(s, 1 + rng_below(&r->rng, 17)) : item_decode(s);
+	return true;
 }
 
-/* A sequence that begins with the full pages of another. */
-static void check_sharing(struct rig *r, const struct text *t)
+/* One sequence for each number 0 .. m of tokens that drafts of m keep, over some borders of blocks
+ * and pages. Sequences begin at 1 .. 16, or go on from there on a saved state. */
+static void draft_walk(struct rig *r, struct text *t, uint32_t m, const struct saved *from)
 {
-	struct seq owner, s;
-	if (!(r->ops->caps & MX_MIXER_SHARE_PAGES))
+	struct seq seqs[RUN_SPANS];
+	struct item items[RUN_SPANS];
+	uint32_t open = m + 1, end = (from ? from->pos : 0) + 40;
+	for (uint32_t i = 0; i <= m; i++) {
+		if (from)
+			seq_resume(r, &seqs[i], from, t, from->pos - rng_below(&r->rng, 2));
+		else
+			seq_open(r, &seqs[i], t);
+		items[i] = item_prefill(&seqs[i], 1 + rng_below(&r->rng, 16));
+	}
+	rig_step(r, items, m + 1);
+	for (uint32_t round = 0; open; round++) {
+		uint32_t n = open = 0;
+		for (uint32_t i = 0; i <= m; i++)
+			if (seqs[i].computed < end && seqs[i].computed < t->len)
+				items[open++] = item_draft(r, &seqs[i], m, i);
+		if (open)
+			rig_step(r, items, open);
+		for (uint32_t i = 0; i <= m; i++)
+			if (after_draft(r, &seqs[i], round + i, &items[n]))
+				n++;
+		if (n)
+			rig_step(r, items, n);
+	}
+	for (uint32_t i = 0; i <= m; i++)
+		seq_close(r, &seqs[i]);
+}
+
+static void check_drafts(struct rig *r, struct texts *x)
+{
+	uint32_t far = 230, last = r->layer.max_draft < RUN_SPANS ? r->layer.max_draft : RUN_SPANS - 1;
+	struct text *t = &x->t[0];
+	r->what = "drafts";
+	for (uint32_t m = 1; m <= last; m += thorough ? 1 : 2)
+		draft_walk(r, t, m, NULL);
+	if (!r->can_resume || t->len < far + 40)
 		return;
-	one_shot(r, &owner, t->len[0], 0, t->x[0]);
-	for (uint32_t pages = 1; pages * r->page_tokens < t->len[0]; pages += 1 + rng_below(3)) {
-		seq_open(r, &s, t->len[0], 1, t->x[0]);
-		memcpy(s.pages, owner.pages, pages * sizeof(uint32_t));
-		s.n_pages = pages;
-		s.computed = pages * r->page_tokens;
-		while (s.computed < s.len) {
-			struct item it = make_item(r, &s, 0, 0);
+	struct seq s;
+	struct saved v;
+	r->what = "drafts, far into a text";
+	seq_open(r, &s, t);
+	struct item it = item_prefill(&s, far);
+	rig_step(r, &it, 1);
+	seq_save(r, &s, &v);
+	seq_close(r, &s);
+	draft_walk(r, t, last, &v);
+	saved_drop(r, &v);
+}
+
+/* ---- saved states and forks ---- */
+
+/* Takes steps of any kind to exactly position `to`. */
+static void go_to(struct rig *r, struct seq *s, uint32_t to)
+{
+	while (s->computed < to) {
+		struct item it = item_random(r, s, to - s->computed);
+		rig_step(r, &it, 1);
+	}
+}
+
+/* The sequences in company, each for `n` tokens more if its text has them. */
+static void go_on(struct rig *r, struct seq *seqs, uint32_t n_seqs, uint32_t n)
+{
+	uint32_t ends[RUN_SPANS];
+	for (uint32_t i = 0; i < n_seqs; i++) {
+		uint32_t end = seqs[i].computed + n;
+		ends[i] = end < seqs[i].text->len ? end : seqs[i].text->len;
+	}
+	for (;;) {
+		struct item items[RUN_SPANS];
+		uint32_t open = 0;
+		for (uint32_t i = 0; i < n_seqs; i++)
+			if (seqs[i].computed < ends[i])
+				items[open++] = item_random(r, &seqs[i], ends[i] - seqs[i].computed);
+		if (!open)
+			break;
+		rig_step(r, items, open);
+	}
+}
+
+/* At every position of interest, now and then just after a draft of which nothing stayed: save, go
+ * on from there and from one before, save what was loaded, and fork; each goes its own way, and so
+ * does the one that was saved. */
+static void check_saves(struct rig *r, struct texts *x)
+{
+	static const uint32_t at[] = {1,  2,  15, 16, 17, 18, 31,  32,  33,  48,
+	                              49, 64, 65, 95, 96, 97, 128, 129, 256, 257};
+	struct seq s;
+	if (!r->can_resume && !r->can_fork)
+		return;
+	r->what = "saved, loaded and forked";
+	seq_open(r, &s, &x->t[0]);
+	for (size_t i = 0; i < sizeof(at) / sizeof(*at) && at[i] < x->t[0].len; i++) {
+		struct seq seqs[4];
+		struct saved v, again;
+		uint32_t n = 0;
+		if (!thorough && rng_below(&r->rng, 2))
+			continue;
+		go_to(r, &s, at[i]);
+		if (r->layer.max_draft && rng_below(&r->rng, 2)) {
+			struct item it = item_draft(r, &s, 1 + rng_below(&r->rng, r->layer.max_draft), 0);
 			rig_step(r, &it, 1);
 		}
-		compare(r, &s, t->y[0], pages * r->page_tokens, "on shared pages");
-		memmove(s.pages, s.pages + pages, (s.n_pages - pages) * sizeof(uint32_t));
-		s.n_pages -= pages;
-		seq_close(r, &s);
+		if (r->can_fork)
+			seq_fork(r, &s, &seqs[n++], text_after(r, x, s.text, at[i]));
+		if (r->can_resume) {
+			seq_save(r, &s, &v);
+			seq_resume(r, &seqs[n++], &v, text_after(r, x, s.text, at[i]), at[i]);
+			seq_resume(r, &seqs[n++], &v, text_after(r, x, s.text, at[i] - 1), at[i] - 1);
+			seq_save(r, &seqs[n - 2], &again);
+			saved_drop(r, &v);
+			seq_resume(r, &seqs[n], &again, text_after(r, x, s.text, at[i] - 1),
+			           at[i] - rng_below(&r->rng, 2));
+			n++;
+			saved_drop(r, &again);
+		}
+		go_on(r, seqs, n, 17);
+		while (n)
+			seq_close(r, &seqs[--n]);
 	}
-	/* The owner still has what it had. */
-	compare(r, &owner, t->y[0], 0, "owner of shared pages");
-	seq_close(r, &owner);
+	seq_close(r, &s);
+}
+
+/* ---- everything at once ---- */
+
+#define N_LIVE  5
+#define N_SAVED 3
+
+struct life {
+	struct seq seqs[N_LIVE];
+	bool live[N_LIVE];
+	struct saved saved[N_SAVED];
+};
+
+/* Begins a sequence: from nothing, from a saved state, or from another sequence. */
+static void begin(struct rig *r, struct texts *x, struct life *life, int i)
+{
+	struct seq *s = &life->seqs[i];
+	const struct saved *v = &life->saved[rng_below(&r->rng, N_SAVED)];
+	uint32_t j = rng_below(&r->rng, N_LIVE), how = rng_below(&r->rng, 3);
+	if (how == 0 && v->text) {
+		uint32_t at = v->pos - rng_below(&r->rng, 2);
+		seq_resume(r, s, v, text_after(r, x, v->text, at), at);
+	} else if (how == 1 && r->can_fork && life->live[j]) {
+		const struct seq *from = &life->seqs[j];
+		seq_fork(r, from, s, text_after(r, x, from->text, from->computed));
+	} else {
+		seq_open(r, s, &x->t[rng_below(&r->rng, N_TEXTS)]);
+	}
+	life->live[i] = true;
+}
+
+/* One step of some of the sequences. */
+static void live(struct rig *r, struct life *life)
+{
+	struct item items[N_LIVE];
+	uint32_t n = 0, room = r->layer.max_rows;
+	for (int i = 0; i < N_LIVE; i++) {
+		struct seq *s = &life->seqs[i];
+		if (life->live[i] && s->computed < s->text->len && room && rng_below(&r->rng, 4)) {
+			items[n] = item_random(r, s, room);
+			room -= items[n++].n;
+		}
+	}
+	if (n)
+		rig_step(r, items, n);
+}
+
+static void check_random(struct rig *r, struct texts *x, int steps)
+{
+	struct life life = {0};
+	r->what = "at random";
+	while (steps--) {
+		for (int i = 0; i < N_LIVE; i++)
+			if (!life.live[i] && rng_below(&r->rng, 2))
+				begin(r, x, &life, i);
+		live(r, &life);
+		for (int i = 0; i < N_LIVE; i++) {
+			struct seq *s = &life.seqs[i];
+			struct saved *v = &life.saved[rng_below(&r->rng, N_SAVED)];
+			if (life.live[i] && r->can_resume && s->computed >= s->save_from &&
+			    !rng_below(&r->rng, 6)) {
+				saved_drop(r, v);
+				seq_save(r, s, v);
+			}
+			/* finished, or preempted */
+			if (life.live[i] && (s->computed == s->text->len || !rng_below(&r->rng, 25))) {
+				seq_close(r, s);
+				life.live[i] = false;
+			}
+		}
+	}
+	for (int i = 0; i < N_LIVE; i++)
+		if (life.live[i])
+			seq_close(r, &life.seqs[i]);
+	for (int i = 0; i < N_SAVED; i++)
+		saved_drop(r, &life.saved[i]);
+}
+
+/* ---- all of it ---- */
+
+static void check_describe(const struct rig *r)
+{
+	struct block text;
+	block_alloc(&text, 16, 64);
+	r->ops->describe(r->mixers[0], (char *)text.p, text.size);
+	block_check(&text, "the text of describe");
+	assert_non_null(memchr(text.p, 0, text.size));
+	block_free(&text);
 }
 
 static void check_case(const char *mixer, const struct mixer_case *c, enum mx_isa isa)
 {
-	struct rig one, many;
-	struct text t;
+	struct rig r;
+	struct texts x;
 
-	rig_open(&one, mixer, c, isa, 1);
-	text_make(&one, &t);
-	check_reference(&one, &t);
-	rng_state = seed;
-	play(&one, &t, 0, 0, "in random chunks");
-	play(&one, &t, 16, 0, "in chunks of 16");
-	play(&one, &t, 1, 0, "token by token");
-	play(&one, &t, 0, COMPANY, "in company");
-	rig_close(&one);
+	rig_open(&r, registry, c, &(struct rig_options){mixer, isa, 1, 0, seed});
+	texts_make(&r, &x);
+	check_reference(&r, &x);
+	check_reach(&r, &x);
+	check_describe(&r);
+	check_cuts(&r, &x);
+	check_chunks(&r, &x, 1, "token by token");
+	check_chunks(&r, &x, 16, "in chunks of 16");
+	rig_close(&r);
 
-	rig_open(&many, mixer, c, isa, 3);
-	rng_state = seed + 1;
-	play(&many, &t, 100000, 0, "with three threads");
-	play(&many, &t, 0, COMPANY, "in company, with three threads");
-	play(&many, &t, 1, COMPANY, "token by token in company, with three threads");
-	play(&many, &t, 0, COMPANY | DRAFTS, "with drafts");
-	check_drafts(&many, &t);
-	check_sharing(&many, &t);
-	rig_close(&many);
-	text_free(&t);
+	rig_open(&r, registry, c, &(struct rig_options){mixer, isa, 1, 5, seed});
+	check_drafts(&r, &x);
+	check_saves(&r, &x);
+	rig_close(&r);
+
+	/* drafts longer than a block of anything that has blocks of 16 */
+	for (unsigned threads = 2; threads <= 3; threads++) {
+		rig_open(&r, registry, c, &(struct rig_options){mixer, isa, threads, 20, seed});
+		check_random(&r, &x, thorough ? 40 : 20);
+		check_chunks(&r, &x, 61, "in chunks of 61");
+		rig_close(&r);
+	}
+	texts_free(&x);
 }
 
 static void run_isa(enum mx_isa isa)
@@ -562,6 +453,7 @@ static void run_isa(enum mx_isa isa)
 	if (isa < mx_cpu_isa())
 		skip(); /* an order slower, and threads are the same at every level */
 #endif
+	thorough = isa == mx_cpu_isa() && !RUN_SLOWLY;
 	for (const struct mixer_set *const *set = mixer_sets; *set; set++)
 		for (size_t i = 0; i < (*set)->n_cases; i++)
 			if (mx_registry_find(registry, (*set)->mixer, NULL))
@@ -663,12 +555,12 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_avx2),        cmocka_unit_test(test_avx512),
 		cmocka_unit_test(test_avx512_bf16), cmocka_unit_test(test_amx_bf16),
 	};
-	const char *dirs = argc > 1 ? argv[1] : "mixers/.libs", *s = getenv("MX_SEED");
+	const char *dirs = argc > 1 ? argv[1] : "mixers/.libs", *s = getenv("MIXD_TEST_SEED");
 	struct mx_err err = {0};
 
 	seed = s ? strtoull(s, NULL, 10) : (uint64_t)time(NULL);
 	seed = seed ? seed : 1; /* xorshift never leaves 0 */
-	printf("MX_SEED=%llu\n", (unsigned long long)seed);
+	printf("seed %llu (MIXD_TEST_SEED repeats it)\n", (unsigned long long)seed);
 	if (mx_registry_create(&registry) != MX_OK)
 		return 1;
 	for (const char *dir = dirs; *dir; dir += strcspn(dir, ":"), dir += *dir == ':') {
