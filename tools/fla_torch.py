@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: E402
 from fla.layers import (delta_net, gated_deltanet, gla, hgrn, hgrn2, kda, linear_attn,  # noqa: E402
                         multiscale_retention)
 from fla.modules import FusedRMSNormGated, RMSNorm, RotaryEmbedding, ShortConvolution  # noqa: E402
+from fla.modules.layernorm_gated import RMSNormGated  # noqa: E402
 from fla.modules.mlp import SwiGLULinear  # noqa: E402
 from fla.ops.delta_rule.naive import delta_rule_recurrence  # noqa: E402
 from fla.ops.gated_delta_rule.gate import naive_gdn_gate  # noqa: E402
@@ -73,6 +74,15 @@ def rms_norm(self, x, residual=None, prenorm=False):
 def rms_norm_gated(self, x, g):
     gate = torch.sigmoid(g) if self.activation == "sigmoid" else F.silu(g)
     return rms(x, self.weight, self.eps) * gate
+
+
+def mamba_norm(self, x, z):
+    """Mamba-2's, with its gate before the norm or after it."""
+    if not self.norm_before_gate:
+        x, z = x * F.silu(z), None
+    groups = x.unflatten(-1, (-1, self.group_size or x.shape[-1]))
+    y = rms(groups, None, self.eps).flatten(-2) * self.weight
+    return y if z is None else y * F.silu(z)
 
 
 def rms_norm_linear(x, norm_weight, norm_bias, weight, bias, eps=1e-5):
@@ -183,6 +193,7 @@ FUNCTIONS = {
 }
 METHODS = {
     RMSNorm: rms_norm,
+    RMSNormGated: mamba_norm,
     FusedRMSNormGated: rms_norm_gated,
     ShortConvolution: short_convolution,
     RotaryEmbedding: rotary,
