@@ -16,73 +16,19 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "model/plan.h"
 #include "model/safetensors.h"
+#include "tests/plan_util.h"
 
-static const char base_config[] =
+static const char llama[] =
 	"{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":2,"
 	"\"num_attention_heads\":4,\"vocab_size\":100,\"max_position_embeddings\":512}";
-
-/* The base config with some keys set (or, with the value "-", taken out), and generation_config. */
-static mx_status parse(const char *changes, const char *generation, struct mx_plan **out,
-                       struct mx_err *err)
-{
-	json_error_t je;
-	json_t *config = json_loads(base_config, 0, &je);
-	json_t *c = json_loads(changes, 0, &je);
-	const char *key;
-	json_t *v;
-	if (!config || !c)
-		fail_msg("%s: %s", changes, je.text);
-	json_object_foreach(c, key, v)
-	{
-		const char *s = json_string_value(v);
-		if (s && !strcmp(s, "-"))
-			json_object_del(config, key);
-		else
-			json_object_set(config, key, v);
-	}
-	char *text = json_dumps(config, 0);
-	assert_non_null(text);
-	mx_status s = mx_plan_parse(text, strlen(text), generation, generation ? strlen(generation) : 0,
-	                            out, err);
-	free(text);
-	json_decref(config);
-	json_decref(c);
-	return s;
-}
-
-static struct mx_plan *plan_of(const char *changes)
-{
-	struct mx_plan *p = NULL;
-	struct mx_err err = {0};
-	if (parse(changes, NULL, &p, &err))
-		fail_msg("%s: %s", changes, err.text);
-	assert_string_equal(err.where, "");
-	return p;
-}
-
-static const struct mx_params *params_of(const struct mx_plan *p, uint32_t layer)
-{
-	assert_true(layer < p->n_layers);
-	return &p->layers[layer].blocks[0].mixers[0].params;
-}
-
-static int64_t get_int(const struct mx_plan *p, uint32_t layer, const char *name)
-{
-	const struct mx_param *q = mx_param_find(params_of(p, layer), name);
-	if (!q)
-		fail_msg("no parameter %s", name);
-	assert_true(q->type == MX_PARAM_INT || q->type == MX_PARAM_BOOL);
-	return q->i;
-}
 
 /* ---- families ---- */
 
 static void llama_has_the_expected_shape(void **state)
 {
 	(void)state;
-	struct mx_plan *p = plan_of("{\"rms_norm_eps\":1e-5,\"num_key_value_heads\":2}");
+	struct mx_plan *p = plan_of(llama, "{\"rms_norm_eps\":1e-5,\"num_key_value_heads\":2}");
 	assert_string_equal(p->family, "llama");
 	assert_int_equal(p->width, 64);
 	assert_int_equal(p->vocab, 100);
@@ -124,13 +70,13 @@ static void layers_are_described_in_runs(void **state)
 {
 	(void)state;
 	char text[128];
-	struct mx_plan *p = plan_of("{}");
+	struct mx_plan *p = plan_of(llama, "{}");
 	mx_plan_describe_layers(p, text, sizeof text);
 	assert_string_equal(text, "0-1 attention");
 	mx_plan_destroy(p);
-	p = plan_of("{\"model_type\":\"mixd\",\"num_hidden_layers\":\"-\",\"mixd_layers\":["
-	            "{\"mixer\":\"ema\"},{\"mixer\":\"ema\"},{\"mixer\":\"attention\"},"
-	            "{\"mixer\":\"ema\"}]}");
+	p = plan_of(llama, "{\"model_type\":\"mixd\",\"num_hidden_layers\":\"-\",\"mixd_layers\":["
+	                   "{\"mixer\":\"ema\"},{\"mixer\":\"ema\"},{\"mixer\":\"attention\"},"
+	                   "{\"mixer\":\"ema\"}]}");
 	mx_plan_describe_layers(p, text, sizeof text);
 	assert_string_equal(text, "0-1 ema, 2 attention, 3 ema");
 	mx_plan_describe_layers(p, text, 24);
@@ -176,7 +122,7 @@ static void families_differ_as_in_transformers(void **state)
 	     2, 32, 1, 1, 1, 9, 0},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		struct mx_plan *p = plan_of(cases[i].changes);
+		struct mx_plan *p = plan_of(llama, cases[i].changes);
 		print_message("%s\n", cases[i].changes);
 		assert_int_equal(get_int(p, 0, "kv_heads"), cases[i].kv_heads);
 		assert_int_equal(get_int(p, 0, "head_dim"), cases[i].head_dim);
@@ -192,7 +138,7 @@ static void families_differ_as_in_transformers(void **state)
 static void embeddings_may_be_tied_and_mlp_biased(void **state)
 {
 	(void)state;
-	struct mx_plan *p = plan_of("{\"tie_word_embeddings\":true,\"mlp_bias\":true}");
+	struct mx_plan *p = plan_of(llama, "{\"tie_word_embeddings\":true,\"mlp_bias\":true}");
 	assert_string_equal(p->lm_head, p->embed);
 	assert_true(p->layers[0].blocks[1].mlp.bias);
 	mx_plan_destroy(p);
@@ -223,7 +169,7 @@ static void context_is_stretched_by_scaling(void **state)
 	     1},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		struct mx_plan *p = plan_of(cases[i].changes);
+		struct mx_plan *p = plan_of(llama, cases[i].changes);
 		if (p->max_context != cases[i].max_context)
 			fail_msg("%s: %u, not %u", cases[i].changes, p->max_context, cases[i].max_context);
 		mx_plan_destroy(p);
@@ -286,8 +232,9 @@ static void frequencies_are_those_of_transformers(void **state)
 static void dynamic_keeps_what_its_formula_needs(void **state)
 {
 	(void)state;
-	struct mx_plan *p = plan_of("{\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":2.0,"
-	                            "\"rope_theta\":50000}}");
+	struct mx_plan *p =
+		plan_of(llama, "{\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":2.0,"
+	                   "\"rope_theta\":50000}}");
 	const struct mx_params *q = params_of(p, 0);
 	assert_string_equal(mx_param_string(q, "rope", ""), "dynamic");
 	assert_true(mx_param_float(q, "rope_theta", 0) == 50000);
@@ -303,6 +250,7 @@ static void mixd_layers_have_multipliers_and_feed_forwards_of_their_own(void **s
 {
 	(void)state;
 	struct mx_plan *p = plan_of(
+		llama,
 		"{\"model_type\":\"mixd\",\"num_hidden_layers\":\"-\",\"embedding_scale\":12,"
 		"\"logit_scale\":0.25,\"residual_scale\":0.5,\"mlp_bias\":true,"
 		"\"moe_intermediate_size\":7,\"mixd_layers\":["
@@ -359,6 +307,7 @@ static void mixd_layers_name_their_mixers(void **state)
 {
 	(void)state;
 	struct mx_plan *p = plan_of(
+		llama,
 		"{\"model_type\":\"mixd\",\"attention_bias\":true,\"mixd_layers\":["
 		"{\"mixer\":\"attention\",\"num_attention_heads\":8,\"num_key_value_heads\":2,"
 		"\"qk_norm\":true,\"sliding_window\":5,\"partial_rotary_factor\":0.5,"
@@ -410,7 +359,8 @@ static void generation_config_wins_over_config(void **state)
 	(void)state;
 	struct mx_plan *p = NULL;
 	struct mx_err err = {0};
-	assert_int_equal(parse("{\"eos_token_id\":2,\"bos_token_id\":1}", NULL, &p, &err), MX_OK);
+	assert_int_equal(plan_parse(llama, "{\"eos_token_id\":2,\"bos_token_id\":1}", NULL, &p, &err),
+	                 MX_OK);
 	assert_int_equal(p->n_eos, 1);
 	assert_int_equal(p->eos[0], 2);
 	assert_int_equal(p->bos, 1);
@@ -420,12 +370,13 @@ static void generation_config_wins_over_config(void **state)
 	mx_plan_destroy(p);
 
 	p = NULL;
-	assert_int_equal(parse("{\"eos_token_id\":2,\"bos_token_id\":1}",
-	                       "{\"eos_token_id\":[5,6,7],\"bos_token_id\":null,\"temperature\":0.6,"
-	                       "\"top_p\":0.95,\"top_k\":20,\"min_p\":0.05,\"repetition_penalty\":1.1,"
-	                       "\"do_sample\":false}",
-	                       &p, &err),
-	                 MX_OK);
+	assert_int_equal(
+		plan_parse(llama, "{\"eos_token_id\":2,\"bos_token_id\":1}",
+	               "{\"eos_token_id\":[5,6,7],\"bos_token_id\":null,\"temperature\":0.6,"
+	               "\"top_p\":0.95,\"top_k\":20,\"min_p\":0.05,\"repetition_penalty\":1.1,"
+	               "\"do_sample\":false}",
+	               &p, &err),
+		MX_OK);
 	assert_int_equal(p->n_eos, 3);
 	assert_int_equal(p->eos[2], 7);
 	assert_int_equal(p->bos, 1);
@@ -434,7 +385,7 @@ static void generation_config_wins_over_config(void **state)
 	assert_int_equal(p->top_k, 20);
 	mx_plan_destroy(p);
 
-	p = plan_of("{\"eos_token_id\":null}");
+	p = plan_of(llama, "{\"eos_token_id\":null}");
 	assert_int_equal(p->n_eos, 0);
 	assert_int_equal(p->bos, -1);
 	mx_plan_destroy(p);
@@ -467,7 +418,7 @@ static void broken_generation_configs_are_refused(void **state)
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct mx_plan *p = NULL;
 		struct mx_err err = {0};
-		mx_status s = parse("{}", cases[i].text, &p, &err);
+		mx_status s = plan_parse(llama, "{}", cases[i].text, &p, &err);
 		if (s != cases[i].status || !strstr(err.text, cases[i].message) || p)
 			fail_msg("%s gave %d '%s'", cases[i].text, s, err.text);
 		assert_string_equal(err.where, "generation_config.json");
@@ -491,7 +442,8 @@ static void token_ids_of_config_are_checked_too(void **state)
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct mx_plan *p = NULL;
 		struct mx_err err = {0};
-		mx_status s = parse(cases[i].config, "{\"eos_token_id\":2,\"bos_token_id\":1}", &p, &err);
+		mx_status s =
+			plan_parse(llama, cases[i].config, "{\"eos_token_id\":2,\"bos_token_id\":1}", &p, &err);
 		if (s != cases[i].status || !strstr(err.text, cases[i].message) || p)
 			fail_msg("%s gave %d '%s'", cases[i].config, s, err.text);
 		assert_string_equal(err.where, "config.json");
@@ -503,11 +455,7 @@ static void token_ids_of_config_are_checked_too(void **state)
 static void broken_configs_are_refused(void **state)
 {
 	(void)state;
-	static const struct {
-		const char *changes;
-		mx_status status;
-		const char *message;
-	} cases[] = {
+	static const struct refused cases[] = {
 		{"{\"model_type\":\"-\"}", MX_E_INVALID, "model_type: is missing"},
 		{"{\"model_type\":7}", MX_E_INVALID, "model_type: must be a string, not a number"},
 		{"{\"model_type\":\"gpt2\"}", MX_E_UNSUPPORTED,
@@ -635,15 +583,7 @@ static void broken_configs_are_refused(void **state)
 	     "{\"mixer\":\"ema\"}]}",
 	     MX_E_INVALID, "mixd_layers[0].x: must be a boolean, a number, a string or a list"},
 	};
-	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		struct mx_plan *p = NULL;
-		struct mx_err err = {0};
-		mx_status s = parse(cases[i].changes, NULL, &p, &err);
-		if (s != cases[i].status || !strstr(err.text, cases[i].message) || p)
-			fail_msg("%s gave %d '%s', not %d '%s'", cases[i].changes, s, err.text, cases[i].status,
-			         cases[i].message);
-		assert_string_equal(err.where, "config.json");
-	}
+	check_refused(llama, cases, sizeof cases / sizeof *cases);
 }
 
 static void python_number_words_are_taken(void **state)

@@ -9,93 +9,11 @@
 #include <stdint.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
-#include <jansson.h>
 
-#include "model/plan.h"
-
-static void merge(json_t *into, const json_t *changes)
-{
-	const char *key;
-	json_t *v;
-	json_object_foreach((json_t *)changes, key, v)
-	{
-		json_t *old = json_object_get(into, key);
-		const char *s = json_string_value(v);
-		if (s && !strcmp(s, "-"))
-			json_object_del(into, key);
-		else if (json_is_object(old) && json_is_object(v))
-			merge(old, v);
-		else
-			json_object_set(into, key, v);
-	}
-}
-
-/* `base` with some keys set (or, with the value "-", taken out), in objects within it too. */
-static mx_status parse(const char *base, const char *changes, struct mx_plan **out,
-                       struct mx_err *err)
-{
-	json_error_t je;
-	json_t *config = json_loads(base, 0, &je), *c = json_loads(changes, 0, &je);
-	if (!config || !c)
-		fail_msg("%s: %s", changes, je.text);
-	merge(config, c);
-	char *text = json_dumps(config, 0);
-	assert_non_null(text);
-	mx_status s = mx_plan_parse(text, strlen(text), NULL, 0, out, err);
-	free(text);
-	json_decref(config);
-	json_decref(c);
-	return s;
-}
-
-static struct mx_plan *plan_of(const char *base, const char *changes)
-{
-	struct mx_plan *p = NULL;
-	struct mx_err err = {0};
-	if (parse(base, changes, &p, &err))
-		fail_msg("%s: %s", changes, err.text);
-	assert_string_equal(err.where, "");
-	return p;
-}
-
-static const struct mx_params *params_of(const struct mx_plan *p, uint32_t layer)
-{
-	assert_true(layer < p->n_layers);
-	return &p->layers[layer].blocks[0].mixers[0].params;
-}
-
-static int64_t get_int(const struct mx_plan *p, const char *name)
-{
-	const struct mx_param *q = mx_param_find(params_of(p, 0), name);
-	if (!q)
-		fail_msg("no parameter %s", name);
-	assert_true(q->type == MX_PARAM_INT || q->type == MX_PARAM_BOOL);
-	return q->i;
-}
-
-/* A config that is refused, with a status and a part of the message. */
-struct refused {
-	const char *changes;
-	mx_status status;
-	const char *message;
-};
-
-static void check_refused(const char *base, const struct refused *cases, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		struct mx_plan *p = NULL;
-		struct mx_err err = {0};
-		mx_status s = parse(base, cases[i].changes, &p, &err);
-		if (s != cases[i].status || !strstr(err.text, cases[i].message) || p)
-			fail_msg("%s gave %d '%s', not %d '%s'", cases[i].changes, s, err.text, cases[i].status,
-			         cases[i].message);
-		assert_string_equal(err.where, "config.json");
-	}
-}
+#include "tests/plan_util.h"
 
 /* ---- Mamba-2 ---- */
 
@@ -150,15 +68,15 @@ static void mamba2_has_one_block_a_layer(void **state)
 	assert_string_equal(l->blocks[0].mixers[0].mixer, "mamba");
 	assert_string_equal(l->blocks[0].mixers[0].prefix, "backbone.layers.1.mixer.");
 
-	assert_int_equal(get_int(p, "num_heads"), 8);
-	assert_int_equal(get_int(p, "head_dim"), 16);
-	assert_int_equal(get_int(p, "state_size"), 32);
-	assert_int_equal(get_int(p, "n_groups"), 2);
-	assert_int_equal(get_int(p, "conv_kernel"), 4);
-	assert_int_equal(get_int(p, "use_bias"), 0);
-	assert_int_equal(get_int(p, "use_conv_bias"), 1);
-	assert_int_equal(get_int(p, "rms_norm"), 1);
-	assert_int_equal(get_int(p, "norm_before_gate"), 0);
+	assert_int_equal(get_int(p, 0, "num_heads"), 8);
+	assert_int_equal(get_int(p, 0, "head_dim"), 16);
+	assert_int_equal(get_int(p, 0, "state_size"), 32);
+	assert_int_equal(get_int(p, 0, "n_groups"), 2);
+	assert_int_equal(get_int(p, 0, "conv_kernel"), 4);
+	assert_int_equal(get_int(p, 0, "use_bias"), 0);
+	assert_int_equal(get_int(p, 0, "use_conv_bias"), 1);
+	assert_int_equal(get_int(p, 0, "rms_norm"), 1);
+	assert_int_equal(get_int(p, 0, "norm_before_gate"), 0);
 	assert_true(mx_param_float(params_of(p, 1), "layer_norm_epsilon", 0) == 1e-5f);
 	const struct mx_param *limit = mx_param_find(params_of(p, 1), "time_step_limit");
 	assert_int_equal(limit->n, 2);
@@ -174,9 +92,9 @@ static void mamba2_keys_are_obeyed(void **state)
 				"\"tie_word_embeddings\":true,\"layer_norm_epsilon\":1e-3,\"conv_kernel\":2}");
 	const struct mx_param *limit = mx_param_find(params_of(p, 0), "time_step_limit");
 	assert_true(limit->v[0] == 0.5 && limit->v[1] == 2);
-	assert_int_equal(get_int(p, "use_bias"), 1);
-	assert_int_equal(get_int(p, "use_conv_bias"), 0);
-	assert_int_equal(get_int(p, "conv_kernel"), 2);
+	assert_int_equal(get_int(p, 0, "use_bias"), 1);
+	assert_int_equal(get_int(p, 0, "use_conv_bias"), 0);
+	assert_int_equal(get_int(p, 0, "conv_kernel"), 2);
 	assert_string_equal(p->lm_head, "backbone.embeddings.weight");
 	assert_true(p->norm_eps == 1e-3f);
 	assert_true(mx_param_float(params_of(p, 0), "layer_norm_epsilon", 0) == 1e-3f);
@@ -186,17 +104,17 @@ static void mamba2_keys_are_obeyed(void **state)
 	p = plan_of(mamba2, "{\"num_heads\":\"-\",\"n_groups\":\"-\",\"state_size\":\"-\","
 	                    "\"conv_kernel\":\"-\",\"expand\":\"-\",\"time_step_limit\":\"-\","
 	                    "\"layer_norm_epsilon\":\"-\",\"max_position_embeddings\":4096}");
-	assert_int_equal(get_int(p, "num_heads"), 8);
-	assert_int_equal(get_int(p, "n_groups"), 8);
-	assert_int_equal(get_int(p, "state_size"), 128);
-	assert_int_equal(get_int(p, "conv_kernel"), 4);
+	assert_int_equal(get_int(p, 0, "num_heads"), 8);
+	assert_int_equal(get_int(p, 0, "n_groups"), 8);
+	assert_int_equal(get_int(p, 0, "state_size"), 128);
+	assert_int_equal(get_int(p, 0, "conv_kernel"), 4);
 	assert_true(p->norm_eps == 1e-5f);
 	assert_int_equal(p->max_context, 4096);
 	mx_plan_destroy(p);
 
 	/* Mamba-Codestral has this key, and nothing obeys it. */
 	p = plan_of(mamba2, "{\"norm_before_gate\":true,\"rms_norm\":true}");
-	assert_int_equal(get_int(p, "norm_before_gate"), 0);
+	assert_int_equal(get_int(p, 0, "norm_before_gate"), 0);
 	mx_plan_destroy(p);
 }
 
@@ -246,12 +164,12 @@ static void mamba_ssm_configs_are_recognised(void **state)
 	assert_int_equal(p->n_eos, 1);
 	assert_int_equal(p->eos[0], 0);
 	assert_int_equal(p->bos, 0);
-	assert_int_equal(get_int(p, "num_heads"), 2);
-	assert_int_equal(get_int(p, "head_dim"), 64);
-	assert_int_equal(get_int(p, "state_size"), 128);
-	assert_int_equal(get_int(p, "n_groups"), 1);
-	assert_int_equal(get_int(p, "rms_norm"), 1);
-	assert_int_equal(get_int(p, "norm_before_gate"), 0);
+	assert_int_equal(get_int(p, 0, "num_heads"), 2);
+	assert_int_equal(get_int(p, 0, "head_dim"), 64);
+	assert_int_equal(get_int(p, 0, "state_size"), 128);
+	assert_int_equal(get_int(p, 0, "n_groups"), 1);
+	assert_int_equal(get_int(p, 0, "rms_norm"), 1);
+	assert_int_equal(get_int(p, 0, "norm_before_gate"), 0);
 	assert_true(mx_param_float(params_of(p, 0), "layer_norm_epsilon", 0) == 1e-5f);
 	mx_plan_destroy(p);
 
@@ -262,14 +180,14 @@ static void mamba_ssm_configs_are_recognised(void **state)
 	assert_int_equal(p->vocab, 96);
 	assert_string_equal(p->lm_head, "lm_head.weight");
 	assert_int_equal(p->eos[0], 7);
-	assert_int_equal(get_int(p, "num_heads"), 8);
-	assert_int_equal(get_int(p, "state_size"), 16);
-	assert_int_equal(get_int(p, "conv_kernel"), 3);
-	assert_int_equal(get_int(p, "n_groups"), 4);
-	assert_int_equal(get_int(p, "rms_norm"), 0);
-	assert_int_equal(get_int(p, "norm_before_gate"), 1);
-	assert_int_equal(get_int(p, "use_bias"), 1);
-	assert_int_equal(get_int(p, "use_conv_bias"), 0);
+	assert_int_equal(get_int(p, 0, "num_heads"), 8);
+	assert_int_equal(get_int(p, 0, "state_size"), 16);
+	assert_int_equal(get_int(p, 0, "conv_kernel"), 3);
+	assert_int_equal(get_int(p, 0, "n_groups"), 4);
+	assert_int_equal(get_int(p, 0, "rms_norm"), 0);
+	assert_int_equal(get_int(p, 0, "norm_before_gate"), 1);
+	assert_int_equal(get_int(p, 0, "use_bias"), 1);
+	assert_int_equal(get_int(p, 0, "use_conv_bias"), 0);
 	assert_true(mx_param_find(params_of(p, 0), "time_step_limit")->v[0] == 0.125);
 	mx_plan_destroy(p);
 }
@@ -302,9 +220,9 @@ static void flash_linear_attention_has_its_own_keys(void **state)
 	(void)state;
 	struct mx_plan *p = plan_of(fla, "{}");
 	assert_true(p->norm_eps == 1e-6f);
-	assert_int_equal(get_int(p, "num_heads"), 4);
-	assert_int_equal(get_int(p, "n_groups"), 1);
-	assert_int_equal(get_int(p, "norm_before_gate"), 1);
+	assert_int_equal(get_int(p, 0, "num_heads"), 4);
+	assert_int_equal(get_int(p, 0, "n_groups"), 1);
+	assert_int_equal(get_int(p, 0, "norm_before_gate"), 1);
 	assert_true(mx_param_float(params_of(p, 0), "layer_norm_epsilon", 0) == 1e-6);
 	assert_true(mx_param_find(params_of(p, 0), "time_step_limit")->v[0] == 0.25);
 	assert_string_equal(p->embed, "backbone.embeddings.weight");
@@ -354,8 +272,8 @@ static void fla_layers_are_a_mixer_and_a_feed_forward(void **state)
 
 	const struct mx_params *q = params_of(p, 0);
 	assert_string_equal(mx_param_string(q, "variant", ""), "gla");
-	assert_int_equal(get_int(p, "num_heads"), 4);
-	assert_int_equal(get_int(p, "use_output_gate"), 1);
+	assert_int_equal(get_int(p, 0, "num_heads"), 4);
+	assert_int_equal(get_int(p, 0, "use_output_gate"), 1);
 	assert_true(mx_param_float(q, "expand_k", 0) == 0.5);
 	assert_true(mx_param_float(q, "norm_eps", 0) == 1e-5);
 	assert_null(mx_param_find(q, "clamp_min"));
