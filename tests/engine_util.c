@@ -17,6 +17,13 @@ static void must(mx_status st, const struct mx_err *err)
 		fail_msg("%s: %s: %s", mx_status_str(st), err->where, err->text);
 }
 
+void make_dir(char dir[64])
+{
+	const char *tmp = getenv("TMPDIR");
+	snprintf(dir, 64, "%s/mixd-test-XXXXXX", tmp && strlen(tmp) < 40 ? tmp : "/tmp");
+	assert_non_null(mkdtemp(dir));
+}
+
 void loaded_modules(struct loaded *out)
 {
 	const char *build = getenv("builddir");
@@ -78,6 +85,40 @@ void outcome_free(struct outcome *o)
 	free(o->tokens);
 	free(o->logprobs);
 	*o = (struct outcome){0};
+}
+
+void assert_same(const struct outcome *a, const struct outcome *b)
+{
+	assert_int_equal(a->n, b->n);
+	assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
+	for (uint32_t i = 1; i < a->n; i++) {
+		if (i < a->n_prompt && (!a->prompt_seen || !b->prompt_seen))
+			continue;
+		if (memcmp(&a->logprobs[i], &b->logprobs[i], sizeof a->logprobs[i]))
+			fail_msg("position %u: %.9g and %.9g", i, (double)a->logprobs[i].logprob,
+			         (double)b->logprobs[i].logprob);
+	}
+}
+
+void make_tokens(int32_t *out, uint32_t n, uint32_t vocab, uint32_t seed)
+{
+	uint32_t x = seed * 2654435761u + 1;
+	for (uint32_t i = 0; i < n; i++) {
+		x = x * 1664525u + 1013904223u;
+		out[i] = (int32_t)((x >> 8) % vocab);
+	}
+}
+
+struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total)
+{
+	return (struct job){
+		.prompt = prompt,
+		.n_prompt = n,
+		.total = total,
+		.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 11},
+		.logprobs = 5,
+		.prompt_logprobs = -1,
+	};
 }
 
 struct run {

@@ -12,6 +12,9 @@ struct loaded {
 	struct mx_engine *engine;
 };
 
+/* Makes an empty folder below TMPDIR or /tmp. */
+void make_dir(char dir[64]);
+
 /* Only the modules, of the build tree and of tests/modules. */
 void loaded_modules(struct loaded *out);
 /* Fails the running test if something cannot be opened. */
@@ -32,6 +35,9 @@ struct outcome {
 	uint32_t prompt_seen;        /* prompt log-probabilities received */
 };
 void outcome_free(struct outcome *o);
+/* Fails the running test unless tokens and log-probabilities of the output are the same bits; those
+ * of the prompt where both have them. */
+void assert_same(const struct outcome *a, const struct outcome *b);
 
 /* One sequence to be run; several are run together. */
 struct job {
@@ -47,6 +53,11 @@ struct job {
 	const int32_t *stop;
 	size_t n_stop;
 };
+
+/* Pseudo-random tokens below vocab. */
+void make_tokens(int32_t *out, uint32_t n, uint32_t vocab, uint32_t seed);
+/* Sampled at temperature 1 with five alternatives a token. The prompt is not copied. */
+struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total);
 
 /* Runs the jobs to their end, prompts in chunks of at most `chunk` tokens and cut where the engine
  * saves states, a step at most step_tokens rows. out[n]. */

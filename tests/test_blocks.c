@@ -55,13 +55,6 @@ static const struct {
 
 static char dir[64];
 
-static void make_dir(void)
-{
-	const char *tmp = getenv("TMPDIR");
-	snprintf(dir, sizeof dir, "%s/mixd-test-XXXXXX", tmp && strlen(tmp) < 40 ? tmp : "/tmp");
-	assert_non_null(mkdtemp(dir));
-}
-
 /* ---- the reference ---- */
 
 static const struct mx_checkpoint *checkpoint;
@@ -212,7 +205,7 @@ static void write_checkpoint(const char *text, uint64_t seed)
 {
 	struct mx_registry *mixers = registry();
 	struct mx_err err = {0};
-	make_dir();
+	make_dir(dir);
 	if (random_checkpoint_write(dir, text, mixers, MX_F32, seed, &err) != MX_OK)
 		fail_msg("%s", err.text);
 	mx_registry_destroy(mixers);

@@ -68,13 +68,6 @@ static const struct mx_random_model small_model = {
 	.seed = 3,
 };
 
-static void make_dir(char *dir)
-{
-	const char *tmp = getenv("TMPDIR");
-	snprintf(dir, 64, "%s/mixd-test-XXXXXX", tmp && strlen(tmp) < 40 ? tmp : "/tmp");
-	assert_non_null(mkdtemp(dir));
-}
-
 static int setup(void **state)
 {
 	(void)state;
@@ -110,42 +103,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void make_prompt(int32_t *out, uint32_t n, uint32_t seed)
-{
-	uint32_t x = seed * 2654435761u + 1;
-	for (uint32_t i = 0; i < n; i++) {
-		x = x * 1664525u + 1013904223u;
-		out[i] = (int32_t)((x >> 8) % VOCAB);
-	}
-}
-
-static struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total)
-{
-	return (struct job){
-		.prompt = prompt,
-		.n_prompt = n,
-		.total = total,
-		.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 11},
-		.logprobs = 5,
-		.prompt_logprobs = -1,
-	};
-}
-
 /* ---- equality ---- */
-
-/* Output tokens and their log-probabilities; those of the prompt where both have them. */
-static void assert_same(const struct outcome *a, const struct outcome *b)
-{
-	assert_int_equal(a->n, b->n);
-	assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
-	for (uint32_t i = 1; i < a->n; i++) {
-		if (i < a->n_prompt && (!a->prompt_seen || !b->prompt_seen))
-			continue;
-		if (memcmp(&a->logprobs[i], &b->logprobs[i], sizeof a->logprobs[i]))
-			fail_msg("position %u: %.9g and %.9g", i, (double)a->logprobs[i].logprob,
-			         (double)b->logprobs[i].logprob);
-	}
-}
 
 /* One job alone against an expected outcome. */
 static void check_alone(struct mx_engine *e, const struct job *job, uint32_t chunk,
@@ -167,7 +125,7 @@ static void check_in_company(struct mx_engine *e, const struct job *job, uint32_
 	struct outcome out[N];
 	for (uint32_t i = 0; i < N; i++) {
 		uint32_t n = 1 + i * 7;
-		make_prompt(prompts[i], n, 100 + i);
+		make_tokens(prompts[i], n, VOCAB, 100 + i);
 		jobs[i] = make_job(prompts[i], n, n + 1 + i * 3);
 		jobs[i].start = i % 5;
 		jobs[i].sampling.seed = i;
@@ -225,7 +183,7 @@ static void check_engine(struct mx_engine *e, const struct job *job, const struc
 static void check_model(const char *dir)
 {
 	static int32_t prompt[N_PROMPT];
-	make_prompt(prompt, N_PROMPT, 1);
+	make_tokens(prompt, N_PROMPT, VOCAB, 1);
 	struct outcome expect = {0};
 	for (unsigned threads = 1; threads <= 3; threads += 2) {
 		struct mx_engine_config c = loaded_config();
@@ -314,7 +272,7 @@ static void test_salts_share_nothing(void **state)
 {
 	(void)state;
 	static int32_t prompt[200];
-	make_prompt(prompt, 200, 5);
+	make_tokens(prompt, 200, VOCAB, 5);
 	struct loaded l;
 	struct outcome a, b, c;
 	struct job job = make_job(prompt, 200, 205);
@@ -495,7 +453,7 @@ static void test_memory_is_as_planned(void **state)
 		assert_true(fabs((double)grown - (double)p.total) < 0.05 * (double)p.total);
 		/* and a request adds next to nothing */
 		static int32_t prompt[400];
-		make_prompt(prompt, 400, 9);
+		make_tokens(prompt, 400, VOCAB, 9);
 		struct job job = make_job(prompt, 400, 500);
 		struct outcome out;
 		run_jobs(l.engine, &job, 1, 512, &out);

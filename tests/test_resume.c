@@ -53,16 +53,14 @@ static char dirs[N_MODELS][64];
 static int setup(void **state)
 {
 	(void)state;
-	const char *tmp = getenv("TMPDIR");
 	struct mx_err err = {0};
 	struct loaded modules;
 	mx_log_set_level(MX_LOG_WARNING);
 	loaded_modules(&modules);
 	for (int i = 0; i < N_MODELS; i++) {
-		snprintf(dirs[i], sizeof dirs[i], "%s/mixd-test-XXXXXX",
-		         tmp && strlen(tmp) < 40 ? tmp : "/tmp");
-		if (!mkdtemp(dirs[i]) || random_checkpoint_write(dirs[i], models[i].config, modules.mixers,
-		                                                 models[i].dtype, 5, &err) != MX_OK) {
+		make_dir(dirs[i]);
+		if (random_checkpoint_write(dirs[i], models[i].config, modules.mixers, models[i].dtype, 5,
+		                            &err) != MX_OK) {
 			print_error("%s: %s\n", models[i].name, err.text);
 			return -1;
 		}
@@ -79,40 +77,11 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void make_tokens(int32_t *out, uint32_t n, uint32_t seed)
-{
-	uint32_t x = seed * 2654435761u + 1;
-	for (uint32_t i = 0; i < n; i++) {
-		x = x * 1664525u + 1013904223u;
-		out[i] = (int32_t)((x >> 8) % VOCAB);
-	}
-}
-
-static struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total)
-{
-	return (struct job){
-		.prompt = prompt,
-		.n_prompt = n,
-		.total = total,
-		.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 11},
-		.logprobs = 5,
-		.prompt_logprobs = -1,
-	};
-}
-
 static struct mx_engine_usage usage(const struct mx_engine *e)
 {
 	struct mx_engine_usage u;
 	e->ops->usage(e, &u);
 	return u;
-}
-
-static void assert_same(const struct outcome *a, const struct outcome *b)
-{
-	assert_int_equal(a->n, b->n);
-	assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
-	for (uint32_t i = a->n_prompt; i < a->n; i++)
-		assert_memory_equal(&a->logprobs[i], &b->logprobs[i], sizeof a->logprobs[i]);
 }
 
 /* The jobs together on e, each compared with itself alone without the cache. cached[n]: of how many
@@ -145,7 +114,7 @@ static void chat(struct mx_engine *e, uint32_t n_chats, uint32_t first, uint32_t
 	struct outcome out[4];
 	uint32_t cached[4] = {0}, len[4];
 	for (uint32_t i = 0; i < n_chats; i++)
-		make_tokens(text[i], len[i] = first + i, first * 10 + i);
+		make_tokens(text[i], len[i] = first + i, VOCAB, first * 10 + i);
 	for (uint32_t turn = 0; turn < TURNS; turn++) {
 		for (uint32_t i = 0; i < n_chats; i++)
 			jobs[i] = make_job(text[i], len[i], len[i] + ANSWER);
@@ -154,7 +123,7 @@ static void chat(struct mx_engine *e, uint32_t n_chats, uint32_t first, uint32_t
 			memcpy(text[i] + len[i], out[i].tokens + len[i], ANSWER * sizeof(int32_t));
 			len[i] += ANSWER;
 			cached[i] = len[i] - 1;
-			make_tokens(text[i] + len[i], QUESTION, turn * 4 + i);
+			make_tokens(text[i] + len[i], QUESTION, VOCAB, turn * 4 + i);
 			len[i] += QUESTION;
 			outcome_free(&out[i]);
 		}
@@ -196,7 +165,7 @@ static void same_prompt_of(const char *dir)
 	struct loaded l;
 	struct outcome out;
 	loaded_start(dir, NULL, &l);
-	make_tokens(prompt, 120, 7);
+	make_tokens(prompt, 120, VOCAB, 7);
 	for (uint32_t n = 60; n < 100; n++) {
 		l.engine->ops->drop_cache(l.engine);
 		for (uint32_t i = 0; i < 3; i++) {
@@ -256,7 +225,7 @@ static void eviction_changes_no_bit(void **state)
 static void preempt(const char *dir)
 {
 	static int32_t prompt[150];
-	make_tokens(prompt, 150, 9);
+	make_tokens(prompt, 150, VOCAB, 9);
 	for (uint32_t blocks = 1; blocks <= 16; blocks *= 4)
 		for (uint32_t chunk = 1; chunk <= 64; chunk *= 8) {
 			struct loaded l;
