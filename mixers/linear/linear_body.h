@@ -15,16 +15,10 @@
 #endif
 
 /* Tiles that leave room in the registers for their operands. */
-#if MX_W == 16
-#define TILE_ROWS 4
-#define TILE_VECS 4
-#define DOT_ROWS  4
-#else
-#define TILE_ROWS 4
-#define TILE_VECS 2
-#define DOT_ROWS  2
-#endif
-#define ROW_VECS (LIN_COLS / MX_W < 8 ? LIN_COLS / MX_W : 8) /* of a tile of one row */
+#define TILE_ROWS 6
+#define TILE_VECS (MX_W == 16 ? 4 : 2)
+#define DOT_ROWS  (MX_W == 16 ? 4 : 2)
+#define ROW_VECS  (LIN_COLS / MX_W < 8 ? LIN_COLS / MX_W : 8) /* of a tile of one row */
 
 #define Q MX_LIN_CHUNK
 
@@ -48,6 +42,30 @@ static void lin_end(unsigned state)
 #endif
 }
 
+/* Vectors of which only the first n lanes may be in memory. */
+MX_INLINE vf load_some(const float *p, size_t n, float fill)
+{
+	return n >= MX_W ? vf_load(p) : vf_load_part(p, n, fill);
+}
+
+MX_INLINE void store_some(float *p, vf v, size_t n)
+{
+	if (n >= MX_W)
+		vf_store(p, v);
+	else
+		vf_store_part(p, v, n);
+}
+
+static void pack(uint32_t n, uint32_t len, const float *from, size_t ld_from, float *to,
+                 size_t ld_to)
+{
+	for (; n > 0; n--, from += ld_from, to += ld_to)
+		for (uint32_t i = 0; i < ld_to; i += MX_W) {
+			__builtin_prefetch(from + Q * ld_from + i);
+			vf_store(to + i, i < len ? load_some(from + i, len - i, 0) : (vf){0});
+		}
+}
+
 /* ---- scores: rows of the chunk against its keys ---- */
 
 /* out[r][0..3] = x_r . k_0..3 */
@@ -55,19 +73,25 @@ MX_INLINE void dot_tile(const unsigned rows, const float *x, size_t ldx, const f
                         uint32_t n, float *out)
 {
 	vf acc[DOT_ROWS][4];
+#pragma GCC unroll 16
 	for (unsigned r = 0; r < rows; r++)
+#pragma GCC unroll 16
 		for (unsigned j = 0; j < 4; j++)
 			acc[r][j] = (vf){0};
 	for (uint32_t i = 0; i < n; i += MX_W) {
 		vf key[4];
+#pragma GCC unroll 16
 		for (unsigned j = 0; j < 4; j++)
 			key[j] = vf_load(k[j] + i);
+#pragma GCC unroll 16
 		for (unsigned r = 0; r < rows; r++) {
 			vf v = vf_load(x + r * ldx + i);
+#pragma GCC unroll 16
 			for (unsigned j = 0; j < 4; j++)
 				acc[r][j] = vf_fma(v, key[j], acc[r][j]);
 		}
 	}
+#pragma GCC unroll 16
 	for (unsigned r = 0; r < rows; r++) {
 		v4f sums = vf_sum4(acc[r][0], acc[r][1], acc[r][2], acc[r][3]);
 		memcpy(out + r * Q, &sums, sizeof(sums));
@@ -80,21 +104,27 @@ MX_INLINE uint32_t visible(uint32_t r, bool past)
 	return past ? r : r + 1;
 }
 
-/* One factor a token: the products are shared by all of k. */
-static void scores_scalar(const struct lin_chunk *c, const float *x, uint32_t r0, uint32_t r1,
-                          bool past, float *s, float *w)
+static void dots(const struct lin_chunk *c, const float *x, uint32_t r0, uint32_t r1, bool past,
+                 float *raw)
 {
 	uint32_t r = r0, ld = c->ldk;
 	for (; r + DOT_ROWS <= r1; r += DOT_ROWS)
 		for (uint32_t j = 0; j < visible(r + DOT_ROWS - 1, past); j += 4)
-			dot_tile(DOT_ROWS, x + (size_t)r * ld, ld, c->k + j, ld, s + r * Q + j);
+			dot_tile(DOT_ROWS, x + (size_t)r * ld, ld, c->k + j, ld, raw + r * Q + j);
 	for (; r < r1; r++)
 		for (uint32_t j = 0; j < visible(r, past); j += 4)
-			dot_tile(1, x + (size_t)r * ld, ld, c->k + j, ld, s + r * Q + j);
-	for (r = r0; r < r1; r++, w += ld) {
+			dot_tile(1, x + (size_t)r * ld, ld, c->k + j, ld, raw + r * Q + j);
+}
+
+/* One factor a token: products with keys are the same for all factors. */
+static void scores_scalar(const struct lin_chunk *c, const float *x, const float *raw, uint32_t r0,
+                          uint32_t r1, bool past, float *s, float *w)
+{
+	uint32_t ld = c->ldk;
+	for (uint32_t r = r0; r < r1; r++, w += ld) {
 		float p = past ? *c->a[r] : 1;
 		for (uint32_t j = visible(r, past); j-- > 0; p *= *c->a[j])
-			s[r * Q + j] *= p;
+			s[r * Q + j] = raw[r * Q + j] * p;
 		for (uint32_t i = 0; i < ld; i += MX_W)
 			vf_store(w + i, vf_load(x + (size_t)r * ld + i) * vf_set(p));
 	}
@@ -107,6 +137,7 @@ MX_INLINE void decayed_dots(const unsigned n, const float *const *k, const float
 	vf acc[4] = {{0}, {0}, {0}, {0}};
 	for (uint32_t i = 0; i < len; i += MX_W) {
 		vf v = vf_load(w + i);
+#pragma GCC unroll 16
 		for (unsigned j = n; j-- > 0;) {
 			acc[j] = vf_fma(v, vf_load(k[j] + i), acc[j]);
 			v *= vf_load(a[j] + i);
@@ -134,13 +165,13 @@ static void scores_vector(const struct lin_chunk *c, const float *x, uint32_t r0
 	}
 }
 
-static void scores(const struct lin_chunk *c, const float *x, uint32_t r0, uint32_t r1, bool past,
-                   float *s, float *w)
+static void scores(const struct lin_chunk *c, const float *x, const float *raw, uint32_t r0,
+                   uint32_t r1, bool past, float *s, float *w)
 {
 	if (c->vector)
 		scores_vector(c, x, r0, r1, past, s, w);
 	else
-		scores_scalar(c, x, r0, r1, past, s, w);
+		scores_scalar(c, x, raw, r0, r1, past, s, w);
 }
 
 /* ---- keys of a whole chunk, for fold ---- */
@@ -161,110 +192,144 @@ static void keys(const struct lin_chunk *c, float *k, float *d)
 	}
 }
 
-/* ---- S read: t[i] = S^T w[i] ---- */
+/* ---- tiles: some rows times some vectors of columns, in registers ---- */
 
-MX_INLINE void read_tile(const unsigned rows, const unsigned vecs, uint32_t k_dim, const float *w,
-                         size_t ldw, const float *S, uint32_t width, float *t)
+/* acc[r][v] += x[r * ldx] * row[v] */
+MX_INLINE void tile_add(const unsigned rows, const unsigned vecs, vf (*acc)[ROW_VECS],
+                        const float *x, size_t ldx, const float *row)
 {
-	vf acc[TILE_ROWS][ROW_VECS];
+	vf b[ROW_VECS];
+#pragma GCC unroll 16
+	for (unsigned v = 0; v < vecs; v++)
+		b[v] = vf_load(row + v * MX_W);
+#pragma GCC unroll 16
+	for (unsigned r = 0; r < rows; r++) {
+		vf a = vf_set(x[r * ldx]);
+#pragma GCC unroll 16
+		for (unsigned v = 0; v < vecs; v++)
+			acc[r][v] = vf_fma(a, b[v], acc[r][v]);
+	}
+}
+
+/* acc = S^T w */
+MX_INLINE void tile_read(const unsigned rows, const unsigned vecs, vf (*acc)[ROW_VECS],
+                         uint32_t k_dim, const float *w, size_t ldw, const float *S, uint32_t width)
+{
+#pragma GCC unroll 16
 	for (unsigned r = 0; r < rows; r++)
+#pragma GCC unroll 16
 		for (unsigned v = 0; v < vecs; v++)
 			acc[r][v] = (vf){0};
-	for (uint32_t k = 0; k < k_dim; k++, S += width) {
-		vf state[ROW_VECS];
-		for (unsigned v = 0; v < vecs; v++)
-			state[v] = vf_load(S + v * MX_W);
-		for (unsigned r = 0; r < rows; r++) {
-			vf x = vf_set(w[r * ldw + k]);
-			for (unsigned v = 0; v < vecs; v++)
-				acc[r][v] = vf_fma(x, state[v], acc[r][v]);
+	for (uint32_t k = 0; k < k_dim; k++)
+		tile_add(rows, vecs, acc, w + k, ldw, S + (size_t)k * width);
+}
+
+/* ---- rows of a chunk: u of the delta rule, outputs ---- */
+
+/* Rows r .. r + rows - 1; S, u, v and y at the tile's columns. */
+MX_INLINE void delta_tile(const unsigned rows, const unsigned vecs, const struct lin_chunk *c,
+                          uint32_t r, uint32_t col, uint32_t width, const float *w, const float *S,
+                          const float *s, const float *v, size_t ldv, const float *beta)
+{
+	vf acc[TILE_ROWS][ROW_VECS];
+	tile_read(rows, vecs, acc, c->k_dim, w, c->ldk, S, width);
+	for (uint32_t j = 0; j < r; j++)
+		tile_add(rows, vecs, acc, s + r * Q + j, Q, c->u[j] + col);
+#pragma GCC unroll 16
+	for (unsigned i = 0; i < rows; i++) { /* row i is what those after it in the tile wait for */
+		float *u = c->u[r + i] + col;
+		const float *value = v + (r + i) * ldv + col;
+#pragma GCC unroll 16
+		for (unsigned n = 0; n < vecs; n++)
+			vf_store(u + n * MX_W, vf_set(beta[r + i]) * (vf_load(value + n * MX_W) - acc[i][n]));
+		tile_add(rows - i - 1, vecs, acc + i + 1, s + (r + i + 1) * Q + r + i, Q, u);
+	}
+}
+
+MX_INLINE void merge_tile(const unsigned rows, const unsigned vecs, const struct lin_chunk *c,
+                          uint32_t r, uint32_t col, uint32_t width, const float *w, const float *S,
+                          const float *s, float *y, size_t ldy, uint32_t used)
+{
+	vf acc[TILE_ROWS][ROW_VECS];
+	tile_read(rows, vecs, acc, c->k_dim, w, c->ldk, S, width);
+	for (uint32_t j = 0; j < r; j++)
+		tile_add(rows, vecs, acc, s + r * Q + j, Q, c->u[j] + col);
+#pragma GCC unroll 16
+	for (unsigned i = 0; i < rows; i++) /* token r + i is seen by rows r + i and after */
+		tile_add(rows - i, vecs, acc + i, s + (r + i) * Q + r + i, Q, c->u[r + i] + col);
+	if (used >= vecs * MX_W) {
+#pragma GCC unroll 16
+		for (unsigned i = 0; i < rows; i++)
+#pragma GCC unroll 16
+			for (unsigned n = 0; n < vecs; n++)
+				vf_store(y + i * ldy + n * MX_W, acc[i][n]);
+	} else { /* the last columns of a head */
+		float row[ROW_VECS * MX_W];
+		for (unsigned i = 0; i < rows; i++) {
+			for (unsigned n = 0; n < vecs; n++)
+				vf_store(row + n * MX_W, acc[i][n]);
+			memcpy(y + i * ldy, row, used * sizeof(*row));
 		}
 	}
-	for (unsigned r = 0; r < rows; r++)
-		for (unsigned v = 0; v < vecs; v++)
-			vf_store(t + r * LIN_COLS + v * MX_W, acc[r][v]);
 }
 
-MX_INLINE void read_rows(const unsigned rows, const unsigned vecs, uint32_t k_dim, const float *w,
-                         size_t ldw, const float *S, uint32_t width, float *t)
+MX_INLINE void delta_rows(const unsigned rows, const unsigned vecs, const struct lin_chunk *c,
+                          uint32_t r, uint32_t col, uint32_t width, const float *w, const float *S,
+                          const float *s, const float *v, size_t ldv, const float *beta)
 {
-	uint32_t v = 0;
-	for (; v + vecs * MX_W <= width; v += vecs * MX_W)
-		read_tile(rows, vecs, k_dim, w, ldw, S + v, width, t + v);
-	for (; v < width; v += MX_W)
-		read_tile(rows, 1, k_dim, w, ldw, S + v, width, t + v);
+	uint32_t i = 0;
+	for (; i + vecs * MX_W <= width; i += vecs * MX_W)
+		delta_tile(rows, vecs, c, r, col + i, width, w, S + i, s, v, ldv, beta);
+	for (; i < width; i += MX_W)
+		delta_tile(rows, 1, c, r, col + i, width, w, S + i, s, v, ldv, beta);
 }
 
-static void read_state(uint32_t k_dim, uint32_t n, const float *w, size_t ldw, const float *S,
-                       uint32_t width, float *t)
+MX_INLINE void merge_rows(const unsigned rows, const unsigned vecs, const struct lin_chunk *c,
+                          uint32_t r, uint32_t col, uint32_t width, const float *w, const float *S,
+                          const float *s, float *y, size_t ldy, uint32_t used)
 {
-	for (; n >= TILE_ROWS; n -= TILE_ROWS, w += TILE_ROWS * ldw, t += TILE_ROWS * LIN_COLS)
-		read_rows(TILE_ROWS, TILE_VECS, k_dim, w, ldw, S, width, t);
-	switch (n) {
-	case 3: read_rows(3, TILE_VECS, k_dim, w, ldw, S, width, t); break;
-	case 2: read_rows(2, TILE_VECS, k_dim, w, ldw, S, width, t); break;
-	case 1: read_rows(1, ROW_VECS, k_dim, w, ldw, S, width, t); break;
-	default: break;
+	uint32_t i = 0;
+	for (; i < used && i + vecs * MX_W <= width; i += vecs * MX_W)
+		merge_tile(rows, vecs, c, r, col + i, width, w, S + i, s, y + i, ldy, used - i);
+	for (; i < used; i += MX_W)
+		merge_tile(rows, 1, c, r, col + i, width, w, S + i, s, y + i, ldy, used - i);
+}
+
+/* A function with constants for each number of rows in a tile, so that sums stay in registers. */
+#define BY_ROWS(n, call)                                                                           \
+	switch (n) {                                                                                   \
+	case 6: call(6, TILE_VECS); break;                                                             \
+	case 5: call(5, TILE_VECS); break;                                                             \
+	case 4: call(4, TILE_VECS); break;                                                             \
+	case 3: call(3, TILE_VECS); break;                                                             \
+	case 2: call(2, TILE_VECS); break;                                                             \
+	default: call(1, ROW_VECS); break;                                                             \
 	}
-}
 
-/* ---- the chunk's tokens: u of the delta rule, outputs ---- */
-
-/* acc += sum of s[j] u_j, j < n, in columns col .. */
-MX_INLINE void add_tokens(const unsigned vecs, const struct lin_chunk *c, uint32_t n, uint32_t col,
-                          const float *s, vf *acc)
+static uint32_t tile_rows(uint32_t left)
 {
-	for (uint32_t j = 0; j < n; j++) {
-		vf x = vf_set(s[j]);
-		for (unsigned v = 0; v < vecs; v++)
-			acc[v] = vf_fma(x, vf_load(c->u[j] + col + v * MX_W), acc[v]);
-	}
-}
-
-MX_INLINE void merge_row(const unsigned vecs, const struct lin_chunk *c, uint32_t n, uint32_t col,
-                         const float *s, float *t)
-{
-	vf acc[ROW_VECS];
-	for (unsigned v = 0; v < vecs; v++)
-		acc[v] = vf_load(t + v * MX_W);
-	add_tokens(vecs, c, n, col, s, acc);
-	for (unsigned v = 0; v < vecs; v++)
-		vf_store(t + v * MX_W, acc[v]);
-}
-
-static void merge(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t col, uint32_t width,
-                  const float *s, float *t)
-{
-	for (uint32_t r = r0; r < r1; r++, t += LIN_COLS) {
-		uint32_t v = 0;
-		for (; v + ROW_VECS * MX_W <= width; v += ROW_VECS * MX_W)
-			merge_row(ROW_VECS, c, r + 1, col + v, s + r * Q, t + v);
-		for (; v < width; v += MX_W)
-			merge_row(1, c, r + 1, col + v, s + r * Q, t + v);
-	}
-}
-
-MX_INLINE void delta_row(const unsigned vecs, const struct lin_chunk *c, uint32_t r, uint32_t col,
-                         const float *s, const float *t, const float *v, float beta)
-{
-	vf acc[ROW_VECS];
-	for (unsigned i = 0; i < vecs; i++)
-		acc[i] = vf_load(t + i * MX_W);
-	add_tokens(vecs, c, r, col, s, acc);
-	for (unsigned i = 0; i < vecs; i++)
-		vf_store(c->u[r] + col + i * MX_W, vf_set(beta) * (vf_load(v + col + i * MX_W) - acc[i]));
+	return left < TILE_ROWS ? left : TILE_ROWS;
 }
 
 static void delta(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t col, uint32_t width,
-                  const float *s, const float *t, const float *v, size_t ldv, const float *beta)
+                  const float *w, const float *S, const float *s, const float *v, size_t ldv,
+                  const float *beta)
 {
-	for (uint32_t r = r0; r < r1; r++, t += LIN_COLS) {
-		const float *vr = v + r * ldv;
-		uint32_t i = 0;
-		for (; i + ROW_VECS * MX_W <= width; i += ROW_VECS * MX_W)
-			delta_row(ROW_VECS, c, r, col + i, s + r * Q, t + i, vr, beta[r]);
-		for (; i < width; i += MX_W)
-			delta_row(1, c, r, col + i, s + r * Q, t + i, vr, beta[r]);
+	for (uint32_t r = r0, n; r < r1; r += n, w += (size_t)n * c->ldk) {
+		n = tile_rows(r1 - r);
+#define DELTA(rows, vecs) delta_rows(rows, vecs, c, r, col, width, w, S, s, v, ldv, beta)
+		BY_ROWS(n, DELTA)
+	}
+}
+
+static void merge(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t col, uint32_t width,
+                  const float *w, const float *S, const float *s, float *y, size_t ldy,
+                  uint32_t used)
+{
+	for (uint32_t r = r0, n; r < r1; r += n, w += (size_t)n * c->ldk, y += n * ldy) {
+		n = tile_rows(r1 - r);
+#define MERGE(rows, vecs) merge_rows(rows, vecs, c, r, col, width, w, S, s, y, ldy, used)
+		BY_ROWS(n, MERGE)
 	}
 }
 
@@ -274,66 +339,91 @@ MX_INLINE void fold_tile(const unsigned rows, const unsigned vecs, const struct 
                          const float *k, const float *d, uint32_t col, uint32_t width,
                          const float *S, float *to)
 {
-	vf acc[TILE_ROWS][TILE_VECS];
+	vf acc[TILE_ROWS][ROW_VECS];
+#pragma GCC unroll 16
 	for (unsigned r = 0; r < rows; r++)
+#pragma GCC unroll 16
 		for (unsigned v = 0; v < vecs; v++)
 			acc[r][v] = vf_set(d[r]) * vf_load(S + r * width + v * MX_W);
-	for (unsigned j = 0; j < Q; j++, k += c->ldk) {
-		vf u[TILE_VECS];
-		for (unsigned v = 0; v < vecs; v++)
-			u[v] = vf_load(c->u[j] + col + v * MX_W);
-		for (unsigned r = 0; r < rows; r++) {
-			vf x = vf_set(k[r]);
-			for (unsigned v = 0; v < vecs; v++)
-				acc[r][v] = vf_fma(x, u[v], acc[r][v]);
-		}
-	}
+	for (unsigned j = 0; j < Q; j++)
+		tile_add(rows, vecs, acc, k + (size_t)j * c->ldk, 1, c->u[j] + col);
+#pragma GCC unroll 16
 	for (unsigned r = 0; r < rows; r++)
+#pragma GCC unroll 16
 		for (unsigned v = 0; v < vecs; v++)
 			vf_store(to + r * width + v * MX_W, acc[r][v]);
 }
 
-MX_INLINE void fold_rows(const unsigned rows, const struct lin_chunk *c, const float *k,
-                         const float *d, uint32_t col, uint32_t width, const float *S, float *to)
+MX_INLINE void fold_rows(const unsigned rows, const unsigned vecs, const struct lin_chunk *c,
+                         const float *k, const float *d, uint32_t col, uint32_t width,
+                         const float *S, float *to)
 {
-	uint32_t v = 0;
-	for (; v + TILE_VECS * MX_W <= width; v += TILE_VECS * MX_W)
-		fold_tile(rows, TILE_VECS, c, k, d, col + v, width, S + v, to + v);
-	for (; v < width; v += MX_W)
-		fold_tile(rows, 1, c, k, d, col + v, width, S + v, to + v);
+	uint32_t i = 0;
+	for (; i + vecs * MX_W <= width; i += vecs * MX_W)
+		fold_tile(rows, vecs, c, k, d, col + i, width, S + i, to + i);
+	for (; i < width; i += MX_W)
+		fold_tile(rows, 1, c, k, d, col + i, width, S + i, to + i);
 }
 
 static void fold(const struct lin_chunk *c, const float *k, const float *d, uint32_t col,
                  uint32_t width, const float *S, float *to)
 {
-	uint32_t i = 0;
-	for (; i + TILE_ROWS <= c->k_dim; i += TILE_ROWS)
-		fold_rows(TILE_ROWS, c, k + i, d + i, col, width, S + (size_t)i * width,
-		          to + (size_t)i * width);
-	for (; i < c->k_dim; i++)
-		fold_rows(1, c, k + i, d + i, col, width, S + (size_t)i * width, to + (size_t)i * width);
+	for (uint32_t i = 0, n; i < c->k_dim; i += n) {
+		size_t at = (size_t)i * width;
+		n = tile_rows(c->k_dim - i);
+#define FOLD(rows, vecs) fold_rows(rows, vecs, c, k + i, d + i, col, width, S + at, to + at)
+		BY_ROWS(n, FOLD)
+	}
 }
 
 /* ---- without keys: each channel on its own ---- */
 
+/* Whole vectors, as many as registers take: a row's lines are read from end to end. */
+MX_INLINE void scan_tile(const unsigned vecs, uint32_t n, const float *a, size_t lda,
+                         const float *v, size_t ldv, float *h, float *y, size_t ldy)
+{
+	vf state[ROW_VECS];
+#pragma GCC unroll 16
+	for (unsigned i = 0; i < vecs; i++)
+		state[i] = vf_load(h + i * MX_W);
+	for (uint32_t t = 0; t < n; t++, a += lda, v += ldv) {
+#pragma GCC unroll 16
+		for (unsigned i = 0; i < vecs; i++)
+			state[i] = vf_fma(vf_load(a + i * MX_W), state[i], vf_load(v + i * MX_W));
+		if (!y)
+			continue;
+#pragma GCC unroll 16
+		for (unsigned i = 0; i < vecs; i++)
+			vf_store(y + t * ldy + i * MX_W, state[i]);
+	}
+#pragma GCC unroll 16
+	for (unsigned i = 0; i < vecs; i++)
+		vf_store(h + i * MX_W, state[i]);
+}
+
+static void scan_last(uint32_t n, size_t lanes, const float *a, size_t lda, const float *v,
+                      size_t ldv, float *h, float *y, size_t ldy)
+{
+	vf state = vf_load(h); /* padded */
+	for (uint32_t t = 0; t < n; t++) {
+		state =
+			vf_fma(vf_load_part(a + t * lda, lanes, 0), state, vf_load_part(v + t * ldv, lanes, 0));
+		if (y)
+			vf_store_part(y + t * ldy, state, lanes);
+	}
+	vf_store(h, state);
+}
+
 static void scan(uint32_t n, uint32_t width, const float *a, size_t lda, const float *v, size_t ldv,
                  float *h, float *y, size_t ldy)
 {
-	for (uint32_t i = 0; i < width; i += MX_W) {
-		size_t lanes = width - i < MX_W ? width - i : MX_W;
-		bool all = lanes == MX_W;
-		vf state = vf_load(h + i); /* padded */
-		for (uint32_t t = 0; t < n; t++) {
-			const float *at = a + t * lda + i, *vt = v + t * ldv + i;
-			state = vf_fma(all ? vf_load(at) : vf_load_part(at, lanes, 0), state,
-			               all ? vf_load(vt) : vf_load_part(vt, lanes, 0));
-			if (y && all)
-				vf_store(y + t * ldy + i, state);
-			else if (y)
-				vf_store_part(y + t * ldy + i, state, lanes);
-		}
-		vf_store(h + i, state);
-	}
+	uint32_t i = 0;
+	for (; i + ROW_VECS * MX_W <= width; i += ROW_VECS * MX_W)
+		scan_tile(ROW_VECS, n, a + i, lda, v + i, ldv, h + i, y ? y + i : y, ldy);
+	for (; i + MX_W <= width; i += MX_W)
+		scan_tile(1, n, a + i, lda, v + i, ldv, h + i, y ? y + i : y, ldy);
+	if (i < width)
+		scan_last(n, width - i, a + i, lda, v + i, ldv, h + i, y ? y + i : y, ldy);
 }
 
 #undef Q

@@ -3,15 +3,17 @@
  * The recurrence over a step: which tokens of which chunk each head needs, what
  * is folded where, and who does it.
  *
- * A task is a head of a span, or some of its columns: columns of S and v never
- * meet. Tasks read k, v and a of earlier tokens from rings that heads share, so
- * the step's own tokens go there after all tasks are done.
+ * A task is a head of a span, some heads that share q and k, or some columns of
+ * a head: columns of S and v never meet. Tasks read k, v and a of earlier tokens
+ * from rings that heads share, so the step's own tokens go there after all tasks
+ * are done.
  */
 #include <string.h>
 
 #include "mixers/linear/linear_layout.h"
 
-#define Q MX_LIN_CHUNK
+#define Q          MX_LIN_CHUNK
+#define MAX_BUNDLE 8 /* heads of a task: their S should stay in the second cache */
 
 struct lin_run {
 	const struct mx_lin_kernels *kernels;
@@ -23,27 +25,30 @@ struct lin_run {
 	float *y;
 	size_t ldy;
 	struct lin_layout l;
-	uint32_t parts;      /* tasks of a head: its columns in so many parts */
+	uint32_t blocks;     /* of columns */
+	uint32_t parts;      /* tasks of some heads: their columns in so many parts */
+	uint32_t bundle;     /* heads of a task */
 	uint32_t keep_parts; /* tasks of a span when tokens go to the rings */
 };
 
 /* A worker's memory. */
 struct lin_work {
 	float *q, *k, *a, *v; /* [Q][ld..]: this step's tokens of the chunk, padded */
-	float *w;             /* [2 Q][ldk]: what is multiplied with S: k if delta, then q */
-	float *sq, *sk;       /* [Q][Q] */
+	float *wq, *wk;       /* [Q][ldk]: q and k decayed, to be multiplied with S */
+	float *rawq, *rawk;   /* [Q][Q]: their products with the chunk's keys */
+	float *sq, *sk;       /* the same, decayed */
 	float *kd, *d;        /* [Q][ldk], [ldk]: for fold */
-	float *t;             /* [2 Q][LIN_COLS] */
 	float *copy;          /* of a block of S, or of a row of channels; drafts only */
 };
 
 static size_t take(float **p, unsigned char *base, size_t at, size_t n)
 {
-	*p = (float *)(base + at);
+	if (base)
+		*p = (float *)(base + at);
 	return at + lin_align(n * sizeof(float));
 }
 
-/* Lays out a worker's memory at `base`, says how much it is. */
+/* Lays out a worker's memory at `base`, unless that is NULL, and says how much it is. */
 static size_t work_layout(const struct lin_layout *l, unsigned char *base, struct lin_work *w)
 {
 	size_t n = 0;
@@ -51,12 +56,14 @@ static size_t work_layout(const struct lin_layout *l, unsigned char *base, struc
 	n = take(&w->k, base, n, (size_t)Q * l->ldk);
 	n = take(&w->a, base, n, (size_t)Q * l->lda);
 	n = take(&w->v, base, n, (size_t)Q * l->ldv);
-	n = take(&w->w, base, n, (size_t)2 * Q * l->ldk);
+	n = take(&w->wq, base, n, (size_t)Q * l->ldk);
+	n = take(&w->wk, base, n, (size_t)Q * l->ldk);
+	n = take(&w->rawq, base, n, Q * Q);
+	n = take(&w->rawk, base, n, Q * Q);
 	n = take(&w->sq, base, n, Q * Q);
 	n = take(&w->sk, base, n, Q * Q);
 	n = take(&w->kd, base, n, (size_t)Q * l->ldk);
 	n = take(&w->d, base, n, l->ldk);
-	n = take(&w->t, base, n, 2 * Q * LIN_COLS);
 	return take(&w->copy, base, n, l->chunk == 1 ? l->ldv : (size_t)l->k_dim * LIN_COLS);
 }
 
@@ -68,16 +75,23 @@ size_t mx_lin_scratch_bytes(const struct mx_lin_spec *s, unsigned threads)
 	return work_layout(&l, NULL, &w) * threads;
 }
 
-/* ---- one head of one span ---- */
+/* ---- some heads of one span ---- */
 
 struct lin_task {
 	const struct lin_run *run;
 	const struct mx_span *span;
 	unsigned char *slot;
-	uint32_t head;
 	uint32_t border; /* of S in the slot now */
 	uint32_t stays;  /* and after the step */
 	struct lin_work w;
+};
+
+/* A chunk of the span. */
+struct lin_part {
+	uint32_t from;   /* position of its first token */
+	uint32_t r0, r1; /* tokens r0 .. r1 - 1 of it are the step's, */
+	size_t row;      /* from this row on */
+	bool whole;      /* and more come after it: S takes it up */
 };
 
 /* The border of the slot after a step: S takes up all whole chunks before the last token, but
@@ -90,148 +104,147 @@ static uint32_t border_after(const struct lin_layout *l, const struct mx_span *s
 	return b > border ? b : border;
 }
 
-static float *state_of(const struct lin_task *t, uint32_t col)
+static float *state_of(const struct lin_task *t, uint32_t head, uint32_t col)
 {
 	const struct lin_layout *l = &t->run->l;
-	return (float *)(t->slot + l->S) + ((size_t)t->head * l->ldv + col) * l->k_dim;
+	return (float *)(t->slot + l->S) + ((size_t)head * l->ldv + col) * l->k_dim;
 }
 
-static void copy_padded(float *to, const float *from, uint32_t n, uint32_t ld)
+static struct lin_part part_at(const struct lin_task *t, uint32_t from)
 {
-	memcpy(to, from, n * sizeof(*to));
-	memset(to + n, 0, (ld - n) * sizeof(*to));
+	const struct mx_span *span = t->span;
+	uint32_t end = span->pos + span->n, r0 = span->pos > from ? span->pos - from : 0;
+	struct lin_part p = {.from = from, .r0 = r0 < Q ? r0 : Q, .whole = from + Q < end};
+	p.r1 = p.whole ? Q : end - from;
+	p.row = span->row + (from > span->pos ? from - span->pos : 0);
+	return p;
 }
 
-/* Token j of the chunk is row `row` of the step: its rows, padded, to the worker's memory. */
-static void load_token(const struct lin_task *t, uint32_t j, uint32_t row, struct lin_chunk *c)
+/* q and k of a chunk, for all heads that share them. Earlier tokens stay in their rings, the step's
+ * are padded in the worker's memory. */
+static void load_keys(const struct lin_task *t, uint32_t head, const struct lin_part *p,
+                      struct lin_chunk *c)
 {
 	const struct lin_run *run = t->run;
 	const struct mx_lin_spec *s = run->s;
 	const struct mx_lin_in *in = run->in;
 	const struct lin_layout *l = &run->l;
-	uint32_t kd = s->k_dim, vd = s->v_dim;
-	uint32_t hq = lin_shared(t->head, s->heads, s->q_heads);
-	uint32_t hk = lin_shared(t->head, s->heads, s->k_heads);
-	uint32_t hv = lin_shared(t->head, s->heads, s->v_heads);
-
-	copy_padded(t->w.q + j * l->ldk, in->q + row * in->ldq + (size_t)hq * kd, kd, l->ldk);
-	copy_padded(t->w.k + j * l->ldk, in->k + row * in->ldk + (size_t)hk * kd, kd, l->ldk);
-	copy_padded(t->w.v + j * l->ldv, in->v + row * in->ldv + (size_t)hv * vd, vd, l->ldv);
-	c->k[j] = t->w.k + j * l->ldk;
-	if (!s->delta)
-		c->u[j] = t->w.v + j * l->ldv;
-	if (s->decay != MX_LIN_NO_DECAY) {
-		uint32_t ha = lin_shared(t->head, s->heads, s->a_heads), n = c->vector ? kd : 1;
-		copy_padded(t->w.a + j * l->lda, in->a + row * in->lda + (size_t)ha * n, n, l->lda);
-		c->a[j] = t->w.a + j * l->lda;
-	}
-}
-
-/* The chunk that begins at position `from`: its tokens come from the rings, then from the step. */
-static void load_chunk(const struct lin_task *t, uint32_t from, struct lin_chunk *c)
-{
-	static const float one = 1;
-	const struct mx_lin_spec *s = t->run->s;
-	const struct lin_layout *l = &t->run->l;
-	const struct mx_span *span = t->span;
-	uint32_t hk = lin_shared(t->head, s->heads, s->k_heads);
-	uint32_t hu = lin_shared(t->head, s->heads, l->u_heads);
-	bool decays = s->decay != MX_LIN_NO_DECAY;
-	uint32_t ha = decays ? lin_shared(t->head, s->heads, s->a_heads) : 0;
+	const struct lin_work *w = &t->w;
+	uint32_t hq = lin_shared(head, s->heads, s->q_heads);
+	uint32_t hk = lin_shared(head, s->heads, s->k_heads), n = p->r1 - p->r0;
 
 	*c = (struct lin_chunk){.k_dim = s->k_dim, .ldk = l->ldk, .vector = s->decay == MX_LIN_VECTOR};
-	for (uint32_t j = 0; j < Q; j++) {
-		uint32_t pos = from + j;
-		c->u[j] = lin_ring(t->slot, l->u, l->cap, l->ldv, hu, pos);
-		c->k[j] = lin_ring(t->slot, l->k, l->cap, l->ldk, hk, pos);
-		c->a[j] = decays ? lin_ring(t->slot, l->a, l->cap, l->lda, ha, pos) : &one;
-		if (pos >= span->pos && pos < span->pos + span->n)
-			load_token(t, j, span->row + (pos - span->pos), c);
-	}
+	for (uint32_t j = 0; j < Q; j++)
+		c->k[j] = j >= p->r0 && j < p->r1
+		              ? w->k + j * l->ldk
+		              : lin_ring(t->slot, l->k, l->cap, l->ldk, hk, p->from + j);
+	if (!n)
+		return;
+	run->kernels->pack(n, s->k_dim, in->q + p->row * in->ldq + (size_t)hq * s->k_dim, in->ldq,
+	                   w->q + p->r0 * l->ldk, l->ldk);
+	run->kernels->pack(n, s->k_dim, in->k + p->row * in->ldk + (size_t)hk * s->k_dim, in->ldk,
+	                   w->k + p->r0 * l->ldk, l->ldk);
+	if (c->vector)
+		return;
+	run->kernels->dots(c, w->q, p->r0, p->r1, false, w->rawq);
+	if (s->delta)
+		run->kernels->dots(c, w->k, p->r0, p->r1, true, w->rawk);
 }
 
-/* Scores of rows r0 .. r1 - 1, and what is multiplied with S. */
-static void score_rows(const struct lin_task *t, const struct lin_chunk *c, uint32_t r0,
-                       uint32_t r1)
+/* v and a of one head. */
+static void load_values(const struct lin_task *t, uint32_t head, const struct lin_part *p,
+                        struct lin_chunk *c)
 {
+	static const float one = 1;
+	const struct lin_run *run = t->run;
+	const struct mx_lin_spec *s = run->s;
+	const struct mx_lin_in *in = run->in;
+	const struct lin_layout *l = &run->l;
 	const struct lin_work *w = &t->w;
-	float *queries = w->w;
-	if (t->run->s->delta) {
-		t->run->kernels->scores(c, w->k, r0, r1, true, w->sk, queries);
-		queries += (size_t)(r1 - r0) * c->ldk;
+	bool decays = s->decay != MX_LIN_NO_DECAY;
+	uint32_t hv = lin_shared(head, s->heads, s->v_heads), hu = s->delta ? head : hv;
+	uint32_t ha = decays ? lin_shared(head, s->heads, s->a_heads) : 0, n = p->r1 - p->r0;
+	const float *a =
+		decays ? in->a + p->row * in->lda + (size_t)ha * (c->vector ? s->k_dim : 1) : NULL;
+
+	for (uint32_t j = 0; j < Q; j++) {
+		bool old = j < p->r0 || j >= p->r1;
+		c->u[j] = old || s->delta ? lin_ring(t->slot, l->u, l->cap, l->ldv, hu, p->from + j)
+		                          : w->v + j * l->ldv;
+		if (!decays)
+			c->a[j] = &one;
+		else if (old)
+			c->a[j] = lin_ring(t->slot, l->a, l->cap, l->lda, ha, p->from + j);
+		else
+			c->a[j] = c->vector ? w->a + j * l->ldk : a + (j - p->r0) * in->lda;
 	}
-	t->run->kernels->scores(c, w->q, r0, r1, false, w->sq, queries);
+	if (!n)
+		return;
+	run->kernels->pack(n, s->v_dim, in->v + p->row * in->ldv + (size_t)hv * s->v_dim, in->ldv,
+	                   w->v + p->r0 * l->ldv, l->ldv);
+	if (c->vector)
+		run->kernels->pack(n, s->k_dim, a, in->lda, w->a + p->r0 * l->ldk, l->ldk);
 }
 
-/* Outputs of rows r0 .. r1 - 1 in a block of columns, S as of the chunk's border. `row` is that of
- * r0 in the step. */
-static void output_rows(const struct lin_task *t, const struct lin_chunk *c, uint32_t r0,
-                        uint32_t r1, uint32_t row, uint32_t col, uint32_t width, const float *S)
+/* Columns c0 .. c1 - 1 of one head: outputs, and S if it takes up the chunk. Drafts beyond
+ * t->stays have their S in the worker's memory. */
+static void run_chunk(const struct lin_task *t, uint32_t head, const struct lin_part *p,
+                      const struct lin_chunk *c, uint32_t c0, uint32_t c1)
 {
 	const struct lin_run *run = t->run;
 	const struct mx_lin_kernels *kernels = run->kernels;
 	const struct mx_lin_spec *s = run->s;
 	const struct lin_work *w = &t->w;
-	uint32_t n = r1 - r0;
-	float *out = w->t;
+	const float *S = p->from <= t->stays ? state_of(t, head, c0) : w->copy;
+	float *to = p->from + Q <= t->stays ? state_of(t, head, c0) : w->copy;
+	float *y = run->y + p->row * run->ldy + (size_t)head * s->v_dim, beta[Q];
 
-	kernels->read(s->k_dim, s->delta ? 2 * n : n, w->w, c->ldk, S, width, w->t);
-	if (s->delta) {
-		float beta[Q];
-		for (uint32_t r = r0; r < r1; r++)
-			beta[r] = run->in->beta[(row + r - r0) * run->in->ldbeta + t->head];
-		kernels->delta(c, r0, r1, col, width, w->sk, w->t, w->v, run->l.ldv, beta);
-		out += n * LIN_COLS;
+	for (uint32_t r = p->r0; s->delta && r < p->r1; r++)
+		beta[r] = run->in->beta[(p->row + r - p->r0) * run->in->ldbeta + head];
+	kernels->scores(c, w->q, w->rawq, p->r0, p->r1, false, w->sq, w->wq);
+	if (s->delta)
+		kernels->scores(c, w->k, w->rawk, p->r0, p->r1, true, w->sk, w->wk);
+	if (p->whole)
+		kernels->keys(c, w->kd, w->d);
+	for (uint32_t col = c0; col < c1; col += LIN_COLS) {
+		uint32_t width = c1 - col < LIN_COLS ? c1 - col : LIN_COLS;
+		uint32_t used = s->v_dim - col < width ? s->v_dim - col : width;
+		size_t block = (size_t)(col - c0) * s->k_dim;
+		if (s->delta)
+			kernels->delta(c, p->r0, p->r1, col, width, w->wk, S + block, w->sk, w->v, run->l.ldv,
+			               beta);
+		kernels->merge(c, p->r0, p->r1, col, width, w->wq, S + block, w->sq, y + col, run->ldy,
+		               used);
+		if (p->whole)
+			kernels->fold(c, w->kd, w->d, col, width, S + block, to + block);
 	}
-	kernels->merge(c, r0, r1, col, width, w->sq, out);
-	uint32_t used = s->v_dim - col < width ? s->v_dim - col : width;
-	for (uint32_t i = 0; i < n; i++)
-		memcpy(run->y + (row + i) * run->ldy + (size_t)t->head * s->v_dim + col, out + i * LIN_COLS,
-		       used * sizeof(float));
 }
 
-/* Columns c0 .. c1 - 1 through all chunks of the span. */
-static void run_columns(const struct lin_task *t, uint32_t c0, uint32_t c1)
+/* Heads that share q and k, through all chunks of the span. */
+static void run_heads(const struct lin_task *t, uint32_t head, uint32_t n_heads, uint32_t c0,
+                      uint32_t c1)
 {
-	const struct mx_lin_kernels *kernels = t->run->kernels;
-	const struct mx_span *span = t->span;
-	uint32_t end = span->pos + span->n, k_dim = t->run->l.k_dim;
-	const float *S = state_of(t, c0);
 	struct lin_chunk c;
-
-	for (uint32_t at = t->border; at < end; at += Q) {
-		uint32_t r0 = span->pos > at ? span->pos - at : 0, r1 = end - at < Q ? end - at : Q;
-		bool more = at + Q < end;
-		float *to = at + Q <= t->stays ? state_of(t, c0) : t->w.copy;
-
-		load_chunk(t, at, &c);
-		if (r0 < r1)
-			score_rows(t, &c, r0, r1);
-		if (more)
-			kernels->keys(&c, t->w.kd, t->w.d);
-		for (uint32_t col = c0; col < c1; col += LIN_COLS) {
-			uint32_t width = c1 - col < LIN_COLS ? c1 - col : LIN_COLS;
-			size_t block = (size_t)(col - c0) * k_dim;
-			if (r0 < r1)
-				output_rows(t, &c, r0, r1, span->row + (at + r0 - span->pos), col, width,
-				            S + block);
-			if (more)
-				kernels->fold(&c, t->w.kd, t->w.d, col, width, S + block, to + block);
+	for (uint32_t at = t->border; at < t->span->pos + t->span->n; at += Q) {
+		struct lin_part p = part_at(t, at);
+		load_keys(t, head, &p, &c);
+		for (uint32_t h = head; h < head + n_heads; h++) {
+			load_values(t, h, &p, &c);
+			run_chunk(t, h, &p, &c, c0, c1);
 		}
-		S = to;
 	}
 }
 
 /* MX_LIN_CHANNEL: tokens `from` .. `to` - 1 into h. */
-static void scan_tokens(const struct lin_task *t, uint32_t from, uint32_t to, uint32_t c0,
-                        uint32_t c1, float *h)
+static void scan_tokens(const struct lin_task *t, uint32_t head, uint32_t from, uint32_t to,
+                        uint32_t c0, uint32_t c1, float *h)
 {
 	const struct lin_run *run = t->run;
 	const struct mx_lin_spec *s = run->s;
 	const struct mx_lin_in *in = run->in;
 	const struct lin_layout *l = &run->l;
-	uint32_t hv = lin_shared(t->head, s->heads, s->v_heads);
-	uint32_t ha = lin_shared(t->head, s->heads, s->a_heads);
+	uint32_t hv = lin_shared(head, s->heads, s->v_heads);
+	uint32_t ha = lin_shared(head, s->heads, s->a_heads);
 
 	for (; from < to && from < t->span->pos; from++)
 		run->kernels->scan(1, c1 - c0, lin_ring(t->slot, l->a, l->cap, l->lda, ha, from) + c0, 0,
@@ -242,29 +255,29 @@ static void scan_tokens(const struct lin_task *t, uint32_t from, uint32_t to, ui
 	uint32_t used = s->v_dim < c1 ? s->v_dim - c0 : c1 - c0;
 	run->kernels->scan(to - from, used, in->a + row * in->lda + (size_t)ha * s->v_dim + c0, in->lda,
 	                   in->v + row * in->ldv + (size_t)hv * s->v_dim + c0, in->ldv, h,
-	                   run->y + row * run->ldy + (size_t)t->head * s->v_dim + c0, run->ldy);
+	                   run->y + row * run->ldy + (size_t)head * s->v_dim + c0, run->ldy);
 }
 
-static void run_channels(const struct lin_task *t, uint32_t c0, uint32_t c1)
+static void run_channels(const struct lin_task *t, uint32_t head, uint32_t c0, uint32_t c1)
 {
-	float *h = state_of(t, c0);
-	scan_tokens(t, t->border, t->stays, c0, c1, h);
+	float *h = state_of(t, head, c0);
+	scan_tokens(t, head, t->border, t->stays, c0, c1, h);
 	memcpy(t->w.copy, h, (c1 - c0) * sizeof(*h));
-	scan_tokens(t, t->stays, t->span->pos + t->span->n, c0, c1, t->w.copy);
+	scan_tokens(t, head, t->stays, t->span->pos + t->span->n, c0, c1, t->w.copy);
 }
 
-static void head_task(void *arg, size_t task, unsigned worker)
+static void run_task(void *arg, size_t task, unsigned worker)
 {
 	const struct lin_run *run = arg;
 	const struct lin_layout *l = &run->l;
-	uint32_t n_spans = run->step->n_spans, blocks = (l->ldv + LIN_COLS - 1) / LIN_COLS;
+	uint32_t n_spans = run->step->n_spans, n = run->bundle;
 	struct lin_task t = {.run = run, .span = &run->step->spans[task % n_spans]};
 	uint32_t part = (uint32_t)(task / n_spans % run->parts);
-	uint32_t c0 = part * blocks / run->parts * LIN_COLS;
-	uint32_t c1 = (part + 1) * blocks / run->parts * LIN_COLS;
+	uint32_t head = (uint32_t)(task / n_spans / run->parts) * n;
+	uint32_t c0 = part * run->blocks / run->parts * LIN_COLS;
+	uint32_t c1 = (part + 1) * run->blocks / run->parts * LIN_COLS;
 
 	c1 = c1 < l->ldv ? c1 : l->ldv;
-	t.head = (uint32_t)(task / n_spans / run->parts);
 	t.slot = run->slot_base + t.span->slot * run->slot_stride;
 	t.border = ((const struct lin_head *)t.slot)->border;
 	t.stays = border_after(l, t.span, t.border);
@@ -272,13 +285,34 @@ static void head_task(void *arg, size_t task, unsigned worker)
 
 	unsigned state = run->kernels->begin();
 	if (l->chunk == 1)
-		run_channels(&t, c0, c1);
+		run_channels(&t, head, c0, c1);
 	else if (t.span->pos + t.span->n <= t.stays + Q)
-		run_columns(&t, c0, c1);
-	else /* a draft beyond the chunk: the copy of S is of one block */
-		for (; c0 < c1; c0 += LIN_COLS)
-			run_columns(&t, c0, c1 - c0 < LIN_COLS ? c1 : c0 + LIN_COLS);
+		run_heads(&t, head, n, c0, c1);
+	else /* a draft beyond the chunk: there is room for one block of S */
+		for (uint32_t h = head; h < head + n; h++)
+			for (uint32_t c = c0; c < c1; c += LIN_COLS)
+				run_heads(&t, h, 1, c, c1 - c < LIN_COLS ? c1 : c + LIN_COLS);
 	run->kernels->end(state);
+}
+
+/* Heads of a task, and parts of their columns: some tasks a thread, so that threads end together,
+ * but not more than that: heads that share q and k share what they have in common, and so do
+ * columns. */
+static void cut(struct lin_run *run, unsigned threads)
+{
+	const struct mx_lin_spec *s = run->s;
+	size_t wanted = threads == 1 ? 1 : 4 * threads, heads = (size_t)run->step->n_spans * s->heads;
+	uint32_t bundle = 1;
+
+	run->blocks = (run->l.ldv + LIN_COLS - 1) / LIN_COLS;
+	if (s->decay == MX_LIN_NO_DECAY || s->decay == MX_LIN_SCALAR)
+		while (bundle < MAX_BUNDLE && s->heads / s->q_heads % (2 * bundle) == 0 &&
+		       s->heads / s->k_heads % (2 * bundle) == 0 && heads / (2 * bundle) >= wanted)
+			bundle *= 2;
+	run->bundle = bundle;
+	run->parts = 1;
+	while (run->parts < run->blocks && heads / bundle * run->parts < wanted)
+		run->parts++;
 }
 
 /* ---- the step's tokens to the rings ---- */
@@ -288,9 +322,14 @@ static void keep_rows(const struct lin_run *run, const struct mx_span *span, uin
                       uint32_t n)
 {
 	const unsigned char *slot = run->slot_base + span->slot * run->slot_stride;
-	for (uint32_t pos = from; pos < span->pos + span->n; pos++)
-		copy_padded(lin_ring(slot, offset, run->l.cap, ld, head, pos),
-		            rows + (span->row + (pos - span->pos)) * ld_rows + (size_t)head * n, n, ld);
+	for (uint32_t pos = from; pos < span->pos + span->n; pos++) {
+		const float *row = rows + (span->row + (pos - span->pos)) * ld_rows + (size_t)head * n;
+		float *to = lin_ring(slot, offset, run->l.cap, ld, head, pos);
+		if (ld == 1)
+			*to = *row;
+		else
+			run->kernels->pack(1, n, row, 0, to, ld);
+	}
 }
 
 static void keep_task(void *arg, size_t task, unsigned worker)
@@ -333,15 +372,14 @@ void mx_lin_forward(const struct mx_lin_kernels *k, struct mx_device *d,
 		.ldy = ldy,
 	};
 	unsigned threads = d->info.threads;
-	size_t heads = (size_t)step->n_spans * s->heads;
 
+	if (!step->n_spans)
+		return;
 	lin_layout(s, &run.l);
-	uint32_t blocks = (run.l.ldv + LIN_COLS - 1) / LIN_COLS;
-	/* Some tasks a thread, so that the threads end together. */
-	size_t parts = threads == 1 || heads == 0 ? 1 : (4 * threads + heads - 1) / heads;
-	run.parts = parts < blocks ? (uint32_t)parts : blocks;
+	cut(&run, threads);
 	run.keep_parts = step->n_spans >= threads ? 1 : threads;
-	d->ops->parallel(d, heads * run.parts, head_task, &run);
+	d->ops->parallel(d, (size_t)step->n_spans * (s->heads / run.bundle) * run.parts, run_task,
+	                 &run);
 	d->ops->parallel(d, (size_t)step->n_spans * run.keep_parts, keep_task, &run);
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		const struct mx_span *span = &step->spans[i];

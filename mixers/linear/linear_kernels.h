@@ -14,6 +14,8 @@
 #define LIN_COLS 64 /* columns of a block of S: with k_dim = 128 it is 32 KiB, the first cache */
 #define LIN_PAD  16 /* rows of k_dim and v_dim elements are padded to this with zeros */
 
+/* s, raw: [MX_LIN_CHUNK][MX_LIN_CHUNK]. */
+
 /* A chunk of one head: where its tokens 0 .. MX_LIN_CHUNK - 1 are. Rows of tokens that are not
  * known yet may be read but never matter. */
 struct lin_chunk {
@@ -32,30 +34,36 @@ struct mx_lin_kernels {
 	unsigned (*begin)(void);
 	void (*end)(unsigned state);
 
-	/* For rows r0 .. r1 - 1 of the chunk with x[r], [ldk]: s[r][j] = x_r, decayed from token r down
-	 * to j, times k_j, and w[r] = x_r decayed by all tokens up to r. `past`: only for j < r (x is
-	 * k_r, for the delta rule), else j <= r (x is q_r). s [MX_LIN_CHUNK][MX_LIN_CHUNK],
-	 * w [MX_LIN_CHUNK][ldk]. */
-	void (*scores)(const struct lin_chunk *c, const float *x, uint32_t r0, uint32_t r1, bool past,
-	               float *s, float *w);
+	/* n rows of `len` elements, padded with zeros to ld_to, a multiple of LIN_PAD. */
+	void (*pack)(uint32_t n, uint32_t len, const float *from, size_t ld_from, float *to,
+	             size_t ld_to);
+
+	/* Of rows r0 .. r1 - 1 with x[r], [ldk], and the keys they see: raw[r][j] = x_r . k_j. `past`:
+	 * j < r (x_r is k_r, for the delta rule), else j <= r (x_r is q_r). */
+	void (*dots)(const struct lin_chunk *c, const float *x, uint32_t r0, uint32_t r1, bool past,
+	             float *raw);
+
+	/* The same with x_r decayed from token r down to j, to s[r][j]; and w[r - r0] = x_r decayed by
+	 * all tokens up to r, [ldk]. Takes raw from dots unless c->vector. */
+	void (*scores)(const struct lin_chunk *c, const float *x, const float *raw, uint32_t r0,
+	               uint32_t r1, bool past, float *s, float *w);
 
 	/* k[j] = k_j decayed by the tokens after it in the chunk, [MX_LIN_CHUNK][ldk]; d[k] = product
 	 * of all factors, [ldk]. */
 	void (*keys)(const struct lin_chunk *c, float *k, float *d);
 
-	/* t[i] = S^T w[i] for i < n. S [k_dim][width], w [n][ldw], t [n][LIN_COLS]. */
-	void (*read)(uint32_t k_dim, uint32_t n, const float *w, size_t ldw, const float *S,
-	             uint32_t width, float *t);
-
-	/* u_r = beta_r (v_r - t_r - sum of s[r][j] u_j, j < r) in order of r: columns col .. col +
-	 * width
-	 * - 1 of u and of v [MX_LIN_CHUNK][ldv]. t is that of row r0 first. */
+	/* u_r = beta_r (v_r - S^T w[r - r0] - sum of s[r][j] u_j, j < r) for rows r0 .. r1 - 1: columns
+	 * col .. col + width - 1 of u and v, which S [k_dim][width] is of. w [..][ldk],
+	 * v [MX_LIN_CHUNK][ldv]. */
 	void (*delta)(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t col, uint32_t width,
-	              const float *s, const float *t, const float *v, size_t ldv, const float *beta);
+	              const float *w, const float *S, const float *s, const float *v, size_t ldv,
+	              const float *beta);
 
-	/* t_r += sum of s[r][j] u_j, j <= r. */
+	/* y[r - r0] = S^T w[r - r0] + sum of s[r][j] u_j, j <= r; likewise. Of y only the first `used`
+	 * columns, from col on, are memory. */
 	void (*merge)(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t col, uint32_t width,
-	              const float *s, float *t);
+	              const float *w, const float *S, const float *s, float *y, size_t ldy,
+	              uint32_t used);
 
 	/* to = d S + sum of k[j] u_j^T over the whole chunk; to may be S. */
 	void (*fold)(const struct lin_chunk *c, const float *k, const float *d, uint32_t col,

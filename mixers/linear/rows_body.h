@@ -9,19 +9,6 @@
 #include "device/cpu/vec.h"
 #include "mixers/linear/linear_kernels.h"
 
-MX_INLINE vf load_some(const float *p, size_t n, float fill)
-{
-	return n >= MX_W ? vf_load(p) : vf_load_part(p, n, fill);
-}
-
-MX_INLINE void store_some(float *p, vf v, size_t n)
-{
-	if (n >= MX_W)
-		vf_store(p, v);
-	else
-		vf_store_part(p, v, n);
-}
-
 MX_INLINE vf absolute(vf x)
 {
 	return (vf)((vi)x & 0x7fffffff);
@@ -193,9 +180,10 @@ static void conv(uint32_t n, uint32_t width, uint32_t taps, const float *w, cons
 		.name = #level,                                                                            \
 		.begin = lin_begin,                                                                        \
 		.end = lin_end,                                                                            \
+		.pack = pack,                                                                              \
+		.dots = dots,                                                                              \
 		.scores = scores,                                                                          \
 		.keys = keys,                                                                              \
-		.read = read_state,                                                                        \
 		.delta = delta,                                                                            \
 		.merge = merge,                                                                            \
 		.fold = fold,                                                                              \
