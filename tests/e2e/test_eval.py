@@ -18,7 +18,6 @@ EVAL = os.path.join(BUILD, "mixd-eval")
 GOLDEN = os.path.join(TOP, "tests/golden/demo")
 
 
-
 def evaluate(text):
     """What mixd-eval prints of the bundled model and a file, by name."""
     env = dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers", ".libs"))
