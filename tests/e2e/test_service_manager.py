@@ -127,15 +127,18 @@ class Manager:
                                   stream=True, ignore_eos=True)), {"Content-Type": "application/json"})
         r = c.getresponse()
         assert r.status == 200, r.read()
-        first = r.readline()
+        first = b"\n"
+        while first == b"\n" or first.startswith(b":"):  # a slow server says that it is alive
+            first = r.readline()
         assert first.startswith(b"data: {"), first
-        self.streams.append(c)
+        self.streams.append((c, r))
         return r
 
     def end(self):
         if self.log.closed:
             return
-        for c in self.streams:
+        for c, r in self.streams:
+            r.close()
             c.close()
         if self.process.poll() is None:
             self.process.terminate()
