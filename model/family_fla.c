@@ -209,8 +209,6 @@ static mx_status fla_layers(struct mx_plan_build *b)
 			.index = i, .mixers = &mixer, .n_mixers = 1, .mlp = &mlp, .residual_scale = 1};
 		s = mx_plan_layer_fill(b, &spec, &layers[i]);
 	}
-	if (!s)
-		b->plan->max_context = (uint32_t)b->max_position;
 	return s;
 }
 

@@ -194,8 +194,6 @@ static mx_status fill_layers(const struct mx_plan_build *b, uint32_t count,
 			.index = i, .mixers = &mixer, .n_mixers = 1, .residual_scale = 1};
 		s = mx_plan_layer_fill(b, &spec, &layers[i]);
 	}
-	if (!s)
-		b->plan->max_context = (uint32_t)b->max_position;
 	return s;
 }
 

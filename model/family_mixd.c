@@ -269,8 +269,6 @@ static mx_status mixd_layers(struct mx_plan_build *b)
 		s = scale(b, &scope, "logit_scale", &b->plan->logit_scale);
 	for (uint32_t i = 0; !s && i < count; i++)
 		s = layer(b, json_array_get(list, i), i, &layers[i]);
-	if (!s)
-		b->plan->max_context = (uint32_t)b->max_position;
 	return s;
 }
 

@@ -52,7 +52,6 @@ static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *sco
 		return s;
 	if (mx_mamba2_is_raw(b->config)) {
 		b->family = &mx_family_mamba2_raw;
-		b->plan->family = b->family->model_type;
 		return MX_OK;
 	}
 	if (!type)
@@ -60,7 +59,6 @@ static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *sco
 	for (size_t i = 0; i < N_FAMILIES; i++)
 		if (!strcmp(families[i]->model_type, type)) {
 			b->family = families[i];
-			b->plan->family = families[i]->model_type;
 			return MX_OK;
 		}
 	char known[256];
@@ -114,8 +112,10 @@ static mx_status read_model(struct mx_plan_build *b)
 		s = mx_scope_bool(&scope, "tie_word_embeddings", false, &tied, b->err);
 	if (s)
 		return s;
+	p->family = f->model_type;
 	p->width = (uint32_t)width;
 	p->vocab = (uint32_t)vocab;
+	p->max_context = (uint32_t)b->max_position;
 	p->norm_eps = (float)eps;
 	p->embed = f->names->embed;
 	p->final_norm = f->names->final_norm;
