@@ -5,7 +5,7 @@
  * however the tokens are cut into steps, in whatever company, with how many
  * threads, after drafts were taken back, saved and loaded, and on dirty memory.
  *
- * MX_SEED=n repeats a run.
+ * MIXD_TEST_SEED=n repeats a run.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -393,7 +393,7 @@ static void compare(const struct rig *r, struct seq *s, const char *what)
 		for (uint32_t j = 0; j < r->out_width; j++) {
 			size_t i = (size_t)t * r->out_width + j;
 			if (memcmp(&s->y[i], &s->text->y[i], 4))
-				fail_msg("%s, %s: %s: token %u, column %u: %.9g is not %.9g (MX_SEED=%llu)",
+				fail_msg("%s, %s: %s: token %u, column %u: %.9g is not %.9g (MIXD_TEST_SEED=%llu)",
 				         r->c->label, mx_lin_kernels_name(r->k), what, t, j, (double)s->y[i],
 				         (double)s->text->y[i], (unsigned long long)seed);
 		}
@@ -873,9 +873,9 @@ int main(void)
 		cmocka_unit_test(test_portable), cmocka_unit_test(test_avx2),
 		cmocka_unit_test(test_avx512),
 	};
-	const char *s = getenv("MX_SEED");
+	const char *s = getenv("MIXD_TEST_SEED");
 	seed = s ? strtoull(s, NULL, 10) : (uint64_t)time(NULL);
 	seed = seed ? seed : 1; /* xorshift never leaves 0 */
-	printf("MX_SEED=%llu\n", (unsigned long long)seed);
+	printf("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
