@@ -9,8 +9,8 @@
  * `usage`, which any thread may call.
  *
  * A sequence is a list of tokens (prompt, then what was sampled) and the pages
- * that hold the state of its first `computed` tokens. The engine keeps the
- * tokens; the scheduler decides what is computed when:
+ * and the slot that hold the state of its first `computed` tokens. The engine
+ * keeps the tokens; the scheduler decides what is computed when:
  *
  *     open -> attach -> (reserve -> step -> settle)* -> close
  *                ^----------- release (preemption)
