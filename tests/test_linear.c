@@ -105,6 +105,7 @@ struct test_case {
 	bool is_conv;
 	struct mx_conv_spec conv;
 	bool bias, in_place;
+	bool skip;
 };
 
 struct rig {
@@ -114,7 +115,7 @@ struct rig {
 	uint32_t width[MAX_INPUTS], out_width; /* elements of a row */
 	size_t slot_bytes, slot_stride, snapshot_bytes, max_rows;
 	struct block slots, scratch, snapshot, y, x[MAX_INPUTS];
-	float *weight, *bias;
+	float *weight, *bias, *skip;
 };
 
 static uint32_t factor_width(const struct mx_lin_spec *s)
@@ -159,8 +160,11 @@ static void rig_open(struct rig *r, const struct test_case *c, enum mx_isa isa, 
 		r->width[1] = keys ? s->k_heads * s->k_dim : 0;
 		r->width[2] = s->v_heads * s->v_dim;
 		r->width[3] = factor_width(s);
-		r->width[4] = s->delta ? s->heads : 0;
+		r->width[4] = s->delta || s->gain ? s->heads : 0;
 		r->out_width = s->heads * s->v_dim;
+		r->skip = calloc(s->heads, sizeof(float));
+		for (uint32_t i = 0; i < s->heads; i++)
+			r->skip[i] = 1.5f - (float)i;
 		r->slot_bytes = mx_lin_slot_bytes(s);
 		r->snapshot_bytes = mx_lin_snapshot_bytes(s);
 		block_alloc(&r->scratch, mx_lin_scratch_bytes(s, threads), POISON);
@@ -186,6 +190,7 @@ static void rig_close(struct rig *r)
 		free(r->x[i].all);
 	free(r->weight);
 	free(r->bias);
+	free(r->skip);
 }
 
 static unsigned char *slot_at(const struct rig *r, uint32_t slot)
@@ -233,6 +238,7 @@ static void forward(const struct rig *r, const struct mx_step *step)
 		.v = (const float *)r->x[2].p,
 		.a = (const float *)r->x[3].p,
 		.beta = (const float *)r->x[4].p,
+		.skip = c->skip ? r->skip : NULL,
 		.ldq = stride_of(r->width[0]),
 		.ldk = stride_of(r->width[1]),
 		.ldv = stride_of(r->width[2]),
@@ -413,6 +419,7 @@ static void check_reference(const struct rig *r, const struct text *t)
 		.v = t->x[2],
 		.a = t->x[3],
 		.beta = t->x[4],
+		.skip = c->skip ? r->skip : NULL,
 		.ldq = r->width[0],
 		.ldk = r->width[1],
 		.ldv = r->width[2],
@@ -618,7 +625,9 @@ static const struct test_case cases[] = {
      .s = {HEADS(2), .k_dim = 64, .v_dim = 128, .decay = MX_LIN_SCALAR, .max_draft = 5}},
 	{"scalar, odd", .tokens = 200, .tolerance = NEAR, .factors = MIXED,
      .s = {HEADS(3), .k_dim = 24, .v_dim = 40, .decay = MX_LIN_SCALAR, .max_draft = 3}},
-	{"scalar, few keys, as in Mamba-2", .tokens = 300, .tolerance = NEAR,
+	{"none, gain", .tokens = 200, .tolerance = NEAR,
+     .s = {HEADS(2), .k_dim = 16, .v_dim = 32, .gain = true, .max_draft = 4}},
+	{"scalar, gain, skip, few keys, as in Mamba-2", .tokens = 300, .tolerance = NEAR, .skip = true,
      .s = {.heads = 6,
            .q_heads = 2,
            .k_heads = 2,
@@ -627,7 +636,13 @@ static const struct test_case cases[] = {
            .k_dim = 32,
            .v_dim = 16,
            .decay = MX_LIN_SCALAR,
+           .gain = true,
            .max_draft = 17}},
+	{"scalar, gain, odd", .tokens = 200, .tolerance = NEAR, .factors = MIXED,
+     .s = {HEADS(3), .k_dim = 24, .v_dim = 40, .decay = MX_LIN_SCALAR, .gain = true,
+           .max_draft = 3}},
+	{"vector, skip", .tokens = 100, .tolerance = NEAR, .skip = true,
+     .s = {HEADS(2), .k_dim = 24, .v_dim = 40, .decay = MX_LIN_VECTOR, .max_draft = 3}},
 	{"scalar, strong", .tokens = 200, .tolerance = NEAR, .factors = STRONG,
      .s = {HEADS(2), .k_dim = 16, .v_dim = 20, .decay = MX_LIN_SCALAR, .max_draft = 4}},
 	{"vector", .tokens = 300, .tolerance = NEAR,

@@ -7,9 +7,9 @@
  * The recurrence, per head with a state S [k_dim, v_dim], one token:
  *
  *     S <- diag(a) S         decay: none, one factor a head, or one for each k
- *     u  = v                 or, with the delta rule, u = beta (v - S^T k)
+ *     u  = v                 or, with a gain, u = beta v; with the delta rule, beta (v - S^T k)
  *     S <- S + k u^T
- *     o  = S^T q
+ *     o  = S^T q             and, if there is a skip, + d v
  *
  * In chunks: borders lie at multiples of MX_LIN_CHUNK of the absolute position.
  * The slot holds S as of a border and, in a ring indexed by position, k, u and
@@ -58,6 +58,7 @@ struct mx_lin_spec {
 	uint32_t k_dim, v_dim;
 	enum mx_lin_decay decay;
 	bool delta;
+	bool gain; /* only without delta, and with MX_LIN_NO_DECAY or MX_LIN_SCALAR */
 	uint32_t max_draft;
 };
 
@@ -65,7 +66,8 @@ struct mx_lin_spec {
 struct mx_lin_in {
 	const float *q, *k, *v; /* [n_rows, heads * dim] */
 	const float *a;         /* factors in [0, 1] */
-	const float *beta;      /* [n_rows, heads]; delta only */
+	const float *beta;      /* [n_rows, heads]; delta and gain */
+	const float *skip;      /* [heads] d; NULL = none; not with delta or MX_LIN_CHANNEL */
 	size_t ldq, ldk, ldv, lda, ldbeta;
 };
 

@@ -124,7 +124,7 @@ static void scores_scalar(const struct lin_chunk *c, const float *x, const float
 	for (uint32_t r = r0; r < r1; r++, w += ld) {
 		float p = past ? *c->a[r] : 1;
 		for (uint32_t j = visible(r, past); j-- > 0; p *= *c->a[j])
-			s[r * Q + j] = raw[r * Q + j] * p;
+			s[r * Q + j] = raw[r * Q + j] * p * c->gain[j];
 		for (uint32_t i = 0; i < ld; i += MX_W)
 			vf_store(w + i, vf_load(x + (size_t)r * ld + i) * vf_set(p));
 	}
@@ -178,17 +178,18 @@ static void scores(const struct lin_chunk *c, const float *x, const float *raw, 
 
 static void keys(const struct lin_chunk *c, float *k, float *d)
 {
-	float p[Q + 1];
-	p[Q] = 1;
-	for (unsigned j = Q; !c->vector && j-- > 0;)
-		p[j] = p[j + 1] * *c->a[j];
+	float p = 1, factor[Q];
+	for (unsigned j = Q; !c->vector && j-- > 0; p *= *c->a[j])
+		factor[j] = p * c->gain[j];
 	for (uint32_t i = 0; i < c->ldk; i += MX_W) {
 		vf v = vf_set(1);
 		for (unsigned j = Q; j-- > 0;) {
-			vf_store(k + (size_t)j * c->ldk + i, vf_load(c->k[j] + i) * v);
-			v = c->vector ? v * vf_load(c->a[j] + i) : vf_set(p[j]);
+			vf_store(k + (size_t)j * c->ldk + i,
+			         vf_load(c->k[j] + i) * (c->vector ? v : vf_set(factor[j])));
+			if (c->vector)
+				v *= vf_load(c->a[j] + i);
 		}
-		vf_store(d + i, v);
+		vf_store(d + i, c->vector ? v : vf_set(p));
 	}
 }
 

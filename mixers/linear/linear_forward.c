@@ -169,6 +169,9 @@ static void load_values(const struct lin_task *t, uint32_t head, const struct li
 
 	for (uint32_t j = 0; j < Q; j++) {
 		bool old = j < p->r0 || j >= p->r1;
+		c->gain[j] = !s->gain ? 1
+		             : old    ? *lin_ring(t->slot, l->beta, l->cap, 1, head, p->from + j)
+		                      : in->beta[(p->row + j - p->r0) * in->ldbeta + head];
 		c->u[j] = old || s->delta ? lin_ring(t->slot, l->u, l->cap, l->ldv, hu, p->from + j)
 		                          : w->v + j * l->ldv;
 		if (!decays)
@@ -204,6 +207,8 @@ static void run_chunk(const struct lin_task *t, uint32_t head, const struct lin_
 	kernels->scores(c, w->q, w->rawq, p->r0, p->r1, false, w->sq, w->wq);
 	if (s->delta)
 		kernels->scores(c, w->k, w->rawk, p->r0, p->r1, true, w->sk, w->wk);
+	for (uint32_t r = p->r0; run->in->skip && r < p->r1; r++)
+		w->sq[r * Q + r] += run->in->skip[head];
 	if (p->whole)
 		kernels->keys(c, w->kd, w->d);
 	for (uint32_t col = c0; col < c1; col += LIN_COLS) {
@@ -352,6 +357,8 @@ static void keep_task(void *arg, size_t task, unsigned worker)
 	uint32_t n = l->lda == 1 ? 1 : l->chunk == 1 ? s->v_dim : s->k_dim;
 	for (uint32_t h = part; l->lda && h < s->a_heads; h += parts)
 		keep_rows(run, span, from, l->a, l->lda, h, in->a, in->lda, n);
+	for (uint32_t h = part; s->gain && h < s->heads; h += parts)
+		keep_rows(run, span, from, l->beta, 1, h, in->beta, in->ldbeta, 1);
 }
 
 void mx_lin_forward(const struct mx_lin_kernels *k, struct mx_device *d,

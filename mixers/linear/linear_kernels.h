@@ -23,6 +23,7 @@ struct lin_chunk {
 	bool vector;                  /* a has k_dim factors, not one */
 	const float *k[MX_LIN_CHUNK]; /* [ldk] */
 	const float *a[MX_LIN_CHUNK]; /* [ldk] or [1] */
+	float gain[MX_LIN_CHUNK];     /* of what the token adds to S; 1 if vector or past */
 	float *u[MX_LIN_CHUNK];       /* [ldv] */
 };
 

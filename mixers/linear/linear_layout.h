@@ -8,6 +8,7 @@
  *   k     [k_heads] [cap] [ldk]         the tokens since the border, position p at p % cap
  *   u     [heads or v_heads] [cap] [ldv]
  *   a     [a_heads] [cap] [lda]
+ *   beta  [heads] [cap] [1]             with gain only
  *
  * All f32, padding zero. MX_LIN_CHANNEL: k_dim is 1, there is no k, u is v.
  */
@@ -25,7 +26,7 @@ struct lin_layout {
 	uint32_t cap;
 	uint32_t k_dim, ldk, ldv, lda;
 	uint32_t u_heads;
-	size_t S, k, u, a, bytes; /* offsets in bytes, and all of it */
+	size_t S, k, u, a, beta, bytes; /* offsets in bytes, and all of it */
 };
 
 void lin_layout(const struct mx_lin_spec *s, struct lin_layout *out);

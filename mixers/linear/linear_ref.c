@@ -4,23 +4,23 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* S <- diag(a) S; u = v or beta (v - S^T k); S <- S + k u^T; o = S^T q. One head, one token.
- * S [k_dim][v_dim]; a: one factor or k_dim, NULL = 1; beta: NULL = no delta rule. */
+/* S <- diag(a) S; u = beta v or beta (v - S^T k); S <- S + k u^T; o = S^T q + d v. One head, one
+ * token. S [k_dim][v_dim]; a: one factor or k_dim, NULL = 1. */
 static void step(double *S, uint32_t k_dim, uint32_t v_dim, const float *q, const float *k,
-                 const float *v, const float *a, bool vector, const float *beta, double *o)
+                 const float *v, const float *a, bool vector, bool delta, double beta, double d,
+                 double *o)
 {
 	for (uint32_t i = 0; a && i < k_dim; i++)
 		for (uint32_t j = 0; j < v_dim; j++)
 			S[i * v_dim + j] *= (double)a[vector ? i : 0];
 	for (uint32_t j = 0; j < v_dim; j++) {
 		double u = (double)v[j];
-		for (uint32_t i = 0; beta && i < k_dim; i++)
+		for (uint32_t i = 0; delta && i < k_dim; i++)
 			u -= S[i * v_dim + j] * (double)k[i];
-		if (beta)
-			u *= (double)*beta;
+		u *= beta;
 		for (uint32_t i = 0; i < k_dim; i++)
 			S[i * v_dim + j] += (double)k[i] * u;
-		o[j] = 0;
+		o[j] = d * (double)v[j];
 		for (uint32_t i = 0; i < k_dim; i++)
 			o[j] += S[i * v_dim + j] * (double)q[i];
 	}
@@ -56,7 +56,9 @@ bool lin_ref(const struct mx_lin_spec *s, size_t n, const struct mx_lin_in *in, 
 			}
 			const float *q = in->q + t * in->ldq + (size_t)(h / (s->heads / s->q_heads)) * kd;
 			const float *k = in->k + t * in->ldk + (size_t)(h / (s->heads / s->k_heads)) * kd;
-			step(S, kd, vd, q, k, v, a, vector, s->delta ? in->beta + t * in->ldbeta + h : NULL, o);
+			double beta = s->delta || s->gain ? (double)in->beta[t * in->ldbeta + h] : 1;
+			step(S, kd, vd, q, k, v, a, vector, s->delta, beta, in->skip ? (double)in->skip[h] : 0,
+			     o);
 		}
 	}
 	free(S);

@@ -24,7 +24,8 @@ void lin_layout(const struct mx_lin_spec *s, struct lin_layout *out)
 	l.k = l.S + lin_align((size_t)s->heads * l.k_dim * l.ldv * sizeof(float));
 	l.u = l.k + lin_align((size_t)s->k_heads * l.cap * l.ldk * sizeof(float));
 	l.a = l.u + lin_align((size_t)l.u_heads * l.cap * l.ldv * sizeof(float));
-	l.bytes = l.a + lin_align((size_t)s->a_heads * l.cap * l.lda * sizeof(float));
+	l.beta = l.a + lin_align((size_t)s->a_heads * l.cap * l.lda * sizeof(float));
+	l.bytes = l.beta + lin_align(s->gain ? (size_t)s->heads * l.cap * sizeof(float) : 0);
 	*out = l;
 }
 
@@ -60,6 +61,8 @@ void mx_lin_save(const struct mx_lin_spec *s, const void *slot, uint32_t pos, vo
 	save_ring(&l, slot, out, l.k, s->k_heads, l.ldk, head->border, pos);
 	save_ring(&l, slot, out, l.u, l.u_heads, l.ldv, head->border, pos);
 	save_ring(&l, slot, out, l.a, s->a_heads, l.lda, head->border, pos);
+	if (s->gain)
+		save_ring(&l, slot, out, l.beta, s->heads, 1, head->border, pos);
 }
 
 /* The border is before pos - 1 or at it, so both positions find what they need. */

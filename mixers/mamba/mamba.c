@@ -136,6 +136,7 @@ static struct mx_lin_spec lin_spec(const struct mx_layer_desc *layer, const stru
 		.k_dim = p->state_size,
 		.v_dim = p->head_dim,
 		.decay = MX_LIN_SCALAR,
+		.gain = true,
 		.max_draft = layer->max_draft,
 	};
 }

@@ -25,7 +25,6 @@ struct mamba_scratch {
 	size_t xbc;  /* [max_rows, channels]: x, B and C */
 	size_t dt;   /* [max_rows, heads] step sizes */
 	size_t a;    /* [max_rows, heads] decay factors */
-	size_t v;    /* [max_rows, inner] dt * x */
 	size_t y;    /* [max_rows, inner] */
 	size_t core; /* mx_lin_forward's */
 	size_t bytes;

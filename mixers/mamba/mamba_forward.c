@@ -5,16 +5,10 @@
  *     z, xBC, dt = in_proj(u)
  *     x, B, C    = silu(conv(xBC))
  *     dt         = clamp(softplus(dt + dt_bias)),  a = exp(-dt exp(A_log))
- *     S          = a S + B (dt x)^T,               y = S^T C + D x        for each head
+ *     S          = a S + dt B x^T,                 y = S^T C + D x        for each head
  *     out        = out_proj(gated_norm(y, z))
- *
- * Everything between the projections is a few passes over the rows; what takes
- * time in them is reading and writing, so tasks are blocks of rows.
  */
 #include "mixers/mamba/mamba.h"
-
-/* A task of the elementwise passes has about so many elements. */
-#define TASK_ELEMENTS 16384
 
 static size_t round_up(size_t n, size_t to)
 {
@@ -31,42 +25,18 @@ void mamba_scratch_layout(const struct mx_layer_desc *layer, const struct mamba_
 	s.xbc = at, at = round_up(at + rows * p->channels * sizeof(float), 64);
 	s.dt = at, at = round_up(at + rows * p->heads * sizeof(float), 64);
 	s.a = at, at = round_up(at + rows * p->heads * sizeof(float), 64);
-	s.v = at, at = round_up(at + rows * p->inner * sizeof(float), 64);
 	s.y = at, at = round_up(at + rows * p->inner * sizeof(float), 64);
 	s.core = at, at += mx_lin_scratch_bytes(lin, threads);
 	s.bytes = at;
 	*out = s;
 }
 
-/* What the tasks of one forward share. */
+/* What the parts of one forward share. */
 struct mamba_run {
 	const struct mx_mixer *m;
-	size_t n_rows, rows_a_task;
-	float *z, *xbc, *dt, *a, *v, *y;
+	size_t n_rows;
+	float *z, *xbc, *dt, *a, *y;
 };
-
-/* What a pass does to rows first .. end - 1. */
-typedef void rows_f(const struct mamba_run *r, size_t first, size_t end);
-
-struct rows_call {
-	const struct mamba_run *run;
-	rows_f *fn;
-};
-
-static void rows_task(void *arg, size_t task, unsigned worker)
-{
-	const struct rows_call *c = arg;
-	size_t first = task * c->run->rows_a_task, end = first + c->run->rows_a_task;
-	(void)worker;
-	c->fn(c->run, first, end < c->run->n_rows ? end : c->run->n_rows);
-}
-
-static void run_rows(const struct mamba_run *r, rows_f *fn)
-{
-	struct rows_call c = {r, fn};
-	struct mx_device *d = r->m->device;
-	d->ops->parallel(d, (r->n_rows + r->rows_a_task - 1) / r->rows_a_task, rows_task, &c);
-}
 
 /* dt within its limits; a <- dt A. */
 static void limit_steps(const struct mamba_run *r)
@@ -77,34 +47,6 @@ static void limit_steps(const struct mamba_run *r)
 			float *dt = &r->dt[i * p->heads + h];
 			*dt = *dt < p->dt_min ? p->dt_min : *dt > p->dt_max ? p->dt_max : *dt;
 			r->a[i * p->heads + h] = *dt * r->m->a[h];
-		}
-}
-
-/* v <- dt x */
-static void scale_inputs(const struct mamba_run *r, size_t first, size_t end)
-{
-	const struct mamba_params *p = &r->m->params;
-	for (size_t i = first; i < end; i++)
-		for (size_t h = 0; h < p->heads; h++) {
-			const float *x = r->xbc + i * p->channels + h * p->head_dim;
-			float *v = r->v + i * p->inner + h * p->head_dim;
-			const float dt = r->dt[i * p->heads + h];
-			for (size_t j = 0; j < p->head_dim; j++)
-				v[j] = dt * x[j];
-		}
-}
-
-/* y <- y + D x */
-static void add_skip(const struct mamba_run *r, size_t first, size_t end)
-{
-	const struct mamba_params *p = &r->m->params;
-	for (size_t i = first; i < end; i++)
-		for (size_t h = 0; h < p->heads; h++) {
-			const float *x = r->xbc + i * p->channels + h * p->head_dim;
-			float *y = r->y + i * p->inner + h * p->head_dim;
-			const float d = r->m->d[h];
-			for (size_t j = 0; j < p->head_dim; j++)
-				y[j] += d * x[j];
 		}
 }
 
@@ -128,12 +70,15 @@ static void scan(const struct mamba_run *r, const struct mx_step *step, void *co
 	const struct mx_lin_in in = {
 		.q = r->xbc + p->inner + p->groups * p->state_size,
 		.k = r->xbc + p->inner,
-		.v = r->v,
+		.v = r->xbc,
 		.a = r->a,
+		.beta = r->dt,
+		.skip = m->d,
 		.ldq = p->channels,
 		.ldk = p->channels,
-		.ldv = p->inner,
+		.ldv = p->channels,
 		.lda = p->heads,
+		.ldbeta = p->heads,
 	};
 	mx_conv_forward(m->kernels, m->device, &m->conv, step, m->slot_base + m->lin_bytes,
 	                m->slot_stride, m->conv_weight, m->conv_bias, r->xbc, p->channels, r->xbc,
@@ -141,10 +86,8 @@ static void scan(const struct mamba_run *r, const struct mx_step *step, void *co
 	mx_lin_map(m->kernels, m->device, MX_LIN_SOFTPLUS, r->n_rows, p->heads, r->dt, p->heads);
 	limit_steps(r);
 	mx_lin_map(m->kernels, m->device, MX_LIN_EXP, r->n_rows, p->heads, r->a, p->heads);
-	run_rows(r, scale_inputs);
 	mx_lin_forward(m->kernels, m->device, &m->lin, step, m->slot_base, m->slot_stride, &in, core,
 	               r->y, p->inner);
-	run_rows(r, add_skip);
 }
 
 /* Gate and norm; *out is where the result is. */
@@ -179,12 +122,10 @@ mx_status mamba_forward(struct mx_mixer *m, const struct mx_step *step, const vo
 	const struct mamba_run run = {
 		.m = m,
 		.n_rows = step->n_rows,
-		.rows_a_task = TASK_ELEMENTS / m->params.inner + 1,
 		.z = (float *)(scratch + s->z),
 		.xbc = (float *)(scratch + s->xbc),
 		.dt = (float *)(scratch + s->dt),
 		.a = (float *)(scratch + s->a),
-		.v = (float *)(scratch + s->v),
 		.y = (float *)(scratch + s->y),
 	};
 	const float *gated = NULL;
