@@ -9,8 +9,6 @@
 
 #include "mixers/linear/linear_kernels.h"
 
-#define ROWS 16 /* rows of a pass: they stay in the first cache for all vectors of the block */
-
 struct conv_run {
 	const struct mx_lin_kernels *kernels;
 	const struct mx_conv_spec *s;
@@ -52,6 +50,15 @@ static float *ring(const struct mx_conv_spec *s, const unsigned char *slot, uint
 	return (float *)(slot + pos % cap_of(s) * row_bytes(s));
 }
 
+/* A whole block has a constant size: moves instead of a loop. */
+static void copy_row(float *to, const float *from, uint32_t width)
+{
+	if (width == LIN_COLS)
+		memcpy(to, from, LIN_COLS * sizeof(*to));
+	else
+		memcpy(to, from, width * sizeof(*to));
+}
+
 /* Channels c .. c + width - 1 of a span; w [taps][LIN_COLS]. */
 static void conv_span(const struct conv_run *run, const struct mx_span *span, uint32_t c,
                       uint32_t width, const float *w)
@@ -59,19 +66,21 @@ static void conv_span(const struct conv_run *run, const struct mx_span *span, ui
 	const struct mx_conv_spec *s = run->s;
 	unsigned char *slot = run->slot_base + span->slot * run->slot_stride;
 	uint32_t keep = span->kind == MX_SPAN_DRAFT || span->n < s->width ? span->n : s->width;
-	float past[8 * LIN_COLS] = {0};
+	float past[8 * LIN_COLS];
 
-	for (uint32_t i = 1; i < s->width; i++)
+	for (uint32_t i = 1; i < s->width; i++) {
+		float *row = past + (s->width - 1 - i) * LIN_COLS;
+		if (span->pos < i || width < LIN_COLS)
+			memset(row, 0, LIN_COLS * sizeof(*row));
 		if (span->pos >= i)
-			memcpy(past + (s->width - 1 - i) * LIN_COLS, ring(s, slot, span->pos - i) + c,
-			       width * sizeof(float));
-	for (uint32_t t = 0; t < span->n; t += ROWS) {
-		uint32_t n = span->n - t < ROWS ? span->n - t : ROWS;
+			copy_row(row, ring(s, slot, span->pos - i) + c, width);
+	}
+	for (uint32_t t = 0; t < span->n; t += CONV_ROWS) {
+		uint32_t n = span->n - t < CONV_ROWS ? span->n - t : CONV_ROWS;
 		const float *x = run->x + (span->row + t) * run->ldx + c;
 		for (uint32_t i = 0; i < n; i++) /* before y takes the place of x */
 			if (t + i >= span->n - keep)
-				memcpy(ring(s, slot, span->pos + t + i) + c, x + i * run->ldx,
-				       width * sizeof(float));
+				copy_row(ring(s, slot, span->pos + t + i) + c, x + i * run->ldx, width);
 		run->kernels->conv(n, width, s->width, w, run->bias ? run->bias + c : NULL, s->silu, past,
 		                   x, run->ldx, run->y + (span->row + t) * run->ldy + c, run->ldy);
 	}

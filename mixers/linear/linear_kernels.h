@@ -11,8 +11,9 @@
 
 #include "mixers/linear/linear.h"
 
-#define LIN_COLS 64 /* columns of a block of S: with k_dim = 128 it is 32 KiB, the first cache */
-#define LIN_PAD  16 /* rows of k_dim and v_dim elements are padded to this with zeros */
+#define LIN_COLS  64 /* columns of a block of S: with k_dim = 128 it is 32 KiB, the first cache */
+#define CONV_ROWS 16 /* rows of a call of conv: they stay in the first cache for all vectors */
+#define LIN_PAD   16 /* rows of k_dim and v_dim elements are padded to this with zeros */
 
 /* s, raw: [MX_LIN_CHUNK][MX_LIN_CHUNK]. */
 

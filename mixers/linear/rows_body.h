@@ -139,24 +139,32 @@ static void norm(const struct mx_lin_norm *n, const float *gate, float *y)
 	}
 }
 
-/* A vector of channels: the taps and the inputs that they see stay in registers. */
-MX_INLINE void conv_vec(uint32_t n, size_t lanes, const uint32_t taps, const float *w, vf bias,
-                        bool act, float *past, const float *x, size_t ldx, float *y, size_t ldy)
+/* A vector of channels: the taps and the inputs that they see stay in registers. The rows after
+ * these are asked for: they are a page apart, where no prefetcher follows. */
+MX_INLINE void conv_vec(uint32_t n, const size_t lanes, const uint32_t taps, const float *w,
+                        vf bias, bool act, float *past, const float *x, size_t ldx, float *y,
+                        size_t ldy)
 {
-	vf tap[8], seen[8];
+	vf tap[8] = {{0}}, seen[8] = {{0}};
+#pragma GCC unroll 8
 	for (uint32_t i = 0; i < taps; i++)
 		tap[i] = vf_load(w + i * LIN_COLS);
+#pragma GCC unroll 8
 	for (uint32_t i = 0; i + 1 < taps; i++)
 		seen[i] = vf_load(past + i * LIN_COLS);
 	for (uint32_t t = 0; t < n; t++) {
+		__builtin_prefetch(x + (t + CONV_ROWS) * ldx);
 		seen[taps - 1] = load_some(x + t * ldx, lanes, 0);
 		vf sum = bias;
+#pragma GCC unroll 8
 		for (uint32_t i = 0; i < taps; i++)
 			sum = vf_fma(tap[i], seen[i], sum);
 		store_some(y + t * ldy, act ? silu(sum) : sum, lanes);
+#pragma GCC unroll 8
 		for (uint32_t i = 0; i + 1 < taps; i++)
 			seen[i] = seen[i + 1];
 	}
+#pragma GCC unroll 8
 	for (uint32_t i = 0; i + 1 < taps; i++)
 		vf_store(past + i * LIN_COLS, seen[i]);
 }
@@ -167,8 +175,8 @@ static void conv(uint32_t n, uint32_t width, uint32_t taps, const float *w, cons
 	for (uint32_t i = 0; i < width; i += MX_W) {
 		size_t lanes = width - i;
 		vf b = bias ? load_some(bias + i, lanes, 0) : (vf){0};
-		if (taps == 4) /* nearly all models */
-			conv_vec(n, lanes, 4, w + i, b, act, past + i, x + i, ldx, y + i, ldy);
+		if (taps == 4 && lanes >= MX_W) /* nearly all models */
+			conv_vec(n, MX_W, 4, w + i, b, act, past + i, x + i, ldx, y + i, ldy);
 		else
 			conv_vec(n, lanes, taps, w + i, b, act, past + i, x + i, ldx, y + i, ldy);
 	}
