@@ -13,6 +13,8 @@
  *         feed-forward, 32,000 tokens untied: 1.10 billion parameters
  *   mamba2-130m  state-spaces/mamba2-130m: 768 wide, 24 layers of 24 heads of 64 with states of
  *         128, 50,288 tokens tied: 129 million parameters
+ *   gdn-350m  Gated DeltaNet: 1024 wide, 21 layers of 3 heads of 256 x 512, 2816 feed-forward,
+ *         32,000 tokens tied: 350 million parameters
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -70,6 +72,16 @@ static const struct shape {
      /* S read and moved; in a chunk of 16, 8.5 tokens seen on average, with C B shared by heads */
      .mixer_ops = 24 * (24 * 2.0 * (2 * 64 * 128 + 8.5 * 64) + 2 * 8.5 * 128),
      .state_bytes = 24 * 24 * 64 * 128 * 4.0},
+	{.name = "gdn-350m",
+     .model = {.width = 1024, .layers = 21, .vocab = 32000, .max_context = 4096 + 256, .seed = 1},
+     .deepest = 4096,
+     .config = "{\"model_type\": \"gated_deltanet\", \"hidden_size\": 1024,\n"
+               " \"num_hidden_layers\": 21, \"num_heads\": 3, \"head_dim\": 256, \"expand_v\": 2,\n"
+               " \"vocab_size\": 32000, \"max_position_embeddings\": 4352,\n"
+               " \"tie_word_embeddings\": true}\n",
+     /* S read for k and for q, and moved; 8.5 tokens of a chunk seen on average by both */
+     .mixer_ops = 21 * 3 * (6.0 * 256 * 512 + 8.5 * 4 * (256 + 512)),
+     .state_bytes = 21 * 3 * 256 * 512 * 4.0},
 };
 
 struct bench {
@@ -390,12 +402,13 @@ static int make_and_bench(struct bench *b, unsigned threads, int kv_dtype)
 
 static int usage(FILE *to, int rc)
 {
-	fputs("usage: engine [--shape 110m|1.1b|mamba2-130m] [--dtype bf16|f32] [--kv bf16|f32] "
-	      "[--threads N]\n"
-	      "              [--only TEXT] [--reps N]\n"
-	      "Tests are called pp512, pp4096, ..., tg128@0, ..., batch1, ...; --only takes those\n"
-	      "whose name contains TEXT. MIXD_ISA and MIXD_MODULE_PATH as for mixd.\n",
-	      to);
+	fputs(
+		"usage: engine [--shape 110m|1.1b|mamba2-130m|gdn-350m] [--dtype bf16|f32] [--kv bf16|f32] "
+		"[--threads N]\n"
+		"              [--only TEXT] [--reps N]\n"
+		"Tests are called pp512, pp4096, ..., tg128@0, ..., batch1, ...; --only takes those\n"
+		"whose name contains TEXT. MIXD_ISA and MIXD_MODULE_PATH as for mixd.\n",
+		to);
 	return rc;
 }
 
