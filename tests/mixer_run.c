@@ -39,27 +39,6 @@ static void *allocate(size_t n, size_t size)
 	return p;
 }
 
-static uint32_t rng_next(struct rng *g)
-{
-	g->state ^= g->state >> 12;
-	g->state ^= g->state << 25;
-	g->state ^= g->state >> 27;
-	return (uint32_t)(g->state * 0x2545f4914f6cdd1dull >> 32);
-}
-
-uint32_t rng_below(struct rng *g, uint32_t n)
-{
-	return (uint32_t)((uint64_t)rng_next(g) * n >> 32);
-}
-
-float rng_normal(struct rng *g)
-{
-	double sum = 0;
-	for (int i = 0; i < 12; i++)
-		sum += rng_next(g) * 0x1p-32;
-	return (float)(sum - 6);
-}
-
 void rig_fail(const struct rig *r, const char *fmt, ...)
 {
 	char text[256];

@@ -11,6 +11,7 @@
 
 #include "mixer_cases.h"
 #include "mixers/registry.h"
+#include "tests/rng.h"
 
 #define RUN_LAYERS 2
 #define RUN_SPANS  9   /* most spans of a step */
@@ -22,15 +23,6 @@
 #else
 #define RUN_SLOWLY 0
 #endif
-
-/* ---- random numbers: xorshift64* ---- */
-
-struct rng {
-	uint64_t state; /* not 0 */
-};
-
-uint32_t rng_below(struct rng *g, uint32_t n);
-float rng_normal(struct rng *g); /* near enough to a normal distribution with variance 1 */
 
 /* ---- memory ---- */
 

@@ -16,16 +16,9 @@
 #include "engine/fake_engine.h"
 #include "engine/pages.h"
 #include "engine/siphash.h"
+#include "tests/rng.h"
 
-/* xorshift64*: small, seeded, good enough to drive a test */
-static uint64_t rng_state;
-static uint32_t rnd(uint32_t n)
-{
-	rng_state ^= rng_state >> 12;
-	rng_state ^= rng_state << 25;
-	rng_state ^= rng_state >> 27;
-	return (uint32_t)((rng_state * 0x2545f4914f6cdd1du) >> 33) % n;
-}
+static struct rng rng;
 
 static void test_siphash_vectors(void **state)
 {
@@ -198,11 +191,11 @@ static void check_world(struct world *w)
 static void op_attach(struct world *w, struct seq *s)
 {
 	s->attached = true;
-	s->salt = (int)rnd(3);
-	s->private = rnd(8) == 0;
-	s->n = 1 + rnd(MAX_LEN);
+	s->salt = (int)rng_below(&rng, 3);
+	s->private = rng_below(&rng, 8) == 0;
+	s->n = 1 + rng_below(&rng, MAX_LEN);
 	for (uint32_t i = 0; i < s->n; i++)
-		s->tokens[i] = (int32_t)(rnd(6) == 0); /* few different prompts */
+		s->tokens[i] = (int32_t)(rng_below(&rng, 6) == 0); /* few different prompts */
 	s->list = (struct mx_page_list){.ids = s->ids, .cap = MAX_PAGES, .private = s->private};
 	static const char *const salts[] = {NULL, "", "tenant"};
 	mx_pages_salt(w->pool, salts[s->salt], s->list.salt);
@@ -218,7 +211,7 @@ static void op_attach(struct world *w, struct seq *s)
 
 static void op_compute(struct world *w, struct seq *s)
 {
-	uint32_t n = 1 + rnd(s->n - s->computed < 9 ? s->n - s->computed : 9);
+	uint32_t n = 1 + rng_below(&rng, s->n - s->computed < 9 ? s->n - s->computed : 9);
 	uint32_t want = (s->computed + n + PT - 1) / PT;
 	uint32_t need = want > s->pages ? want - s->pages : 0;
 	bool fits = need <= model_free(w) + model_count(w, false);
@@ -262,20 +255,20 @@ static void op_drop(struct world *w)
 
 static void run_trace(uint64_t seed, bool cache)
 {
-	rng_state = seed;
+	rng.state = seed;
 	struct world *w = calloc(1, sizeof *w);
 	assert_non_null(w);
 	w->cache = cache;
 	assert_int_equal(mx_pages_create(N_PAGES, PT, cache, &w->pool), MX_OK);
 	for (int i = 0; i < 3000; i++) {
-		struct seq *s = &w->seqs[rnd(N_SEQ)];
+		struct seq *s = &w->seqs[rng_below(&rng, N_SEQ)];
 		if (!s->attached)
 			op_attach(w, s);
-		else if (s->computed < s->n && rnd(10))
+		else if (s->computed < s->n && rng_below(&rng, 10))
 			op_compute(w, s);
 		else
 			op_release(w, s);
-		if (rnd(300) == 0)
+		if (rng_below(&rng, 300) == 0)
 			op_drop(w);
 		check_world(w);
 	}
@@ -390,7 +383,7 @@ static void generate(struct mx_engine *e, const int32_t *prompt, uint32_t n, uin
 		assert_int_equal(e->ops->reserve(e, s, computed + k), MX_OK);
 		assert_int_equal(e->ops->step(e, &item, 1, &r, &times), MX_OK);
 		assert_int_equal(r.status, MX_OK);
-		if (preempt && rnd(5) == 0) {
+		if (preempt && rng_below(&rng, 5) == 0) {
 			e->ops->release(e, s);
 			assert_int_equal(e->ops->attach(e, s, &computed), MX_OK);
 		}
@@ -413,13 +406,13 @@ static void test_fake_output_depends_on_tokens_alone(void **state)
 	struct mx_engine *e;
 	assert_int_equal(mx_fake_engine_create(&c, &e), MX_OK);
 	int32_t prompt[40], expect[100], got[100];
-	rng_state = 5;
+	rng.state = 5;
 	for (int i = 0; i < 40; i++)
-		prompt[i] = (int32_t)rnd(50);
+		prompt[i] = (int32_t)rng_below(&rng, 50);
 	generate(e, prompt, 40, 100, 64, false, expect);
 	for (int round = 0; round < 20; round++) {
-		prompt[39] = (int32_t)rnd(50); /* others with the same beginning */
-		generate(e, prompt, 40, 60, 1 + rnd(30), true, got);
+		prompt[39] = (int32_t)rng_below(&rng, 50); /* others with the same beginning */
+		generate(e, prompt, 40, 60, 1 + rng_below(&rng, 30), true, got);
 	}
 	prompt[39] = expect[39];
 	for (uint32_t chunk = 1; chunk < 60; chunk += 7) {

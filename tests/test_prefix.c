@@ -15,18 +15,11 @@
 
 #include "engine/core.h"
 #include "engine/fake_engine.h"
+#include "tests/rng.h"
 
 enum { VOCAB = 50, CONTEXT = 400, PAGE = 8, MAX_OPEN = 8 };
 
-/* xorshift64*: small, seeded, good enough to drive a test */
-static uint64_t rng_state;
-static uint32_t rnd(uint32_t n)
-{
-	rng_state ^= rng_state >> 12;
-	rng_state ^= rng_state << 25;
-	rng_state ^= rng_state >> 27;
-	return (uint32_t)((rng_state * 0x2545f4914f6cdd1du) >> 33) % n;
-}
+static struct rng rng;
 
 static struct mx_fake_config fake_config(enum mx_fake_state state)
 {
@@ -141,9 +134,9 @@ static uint32_t run(struct mx_engine *e, const int32_t *prompt, uint32_t n, uint
 
 static void fill(int32_t *prompt, uint32_t n, uint64_t seed)
 {
-	rng_state = seed * 0x9e3779b97f4a7c15u;
+	rng.state = seed * 0x9e3779b97f4a7c15u;
 	for (uint32_t i = 0; i < n; i++)
-		prompt[i] = (int32_t)rnd(VOCAB);
+		prompt[i] = (int32_t)rng_below(&rng, VOCAB);
 }
 
 /* The look-up that the call makes has this outcome. */
@@ -505,14 +498,14 @@ static void make_prompts(const struct mx_fake_config *c, int32_t prompt[][TOTAL]
 	struct mx_engine *e = create(&alone);
 	for (uint32_t i = 0; i < N_PROMPTS; i++) {
 		uint32_t shared = 0;
-		if (i && rnd(4)) {
-			const int32_t *of = prompt[rnd(i)]; /* a turn of a chat, or a part of one */
-			shared = 1 + rnd(TOTAL - 20);
+		if (i && rng_below(&rng, 4)) {
+			const int32_t *of = prompt[rng_below(&rng, i)]; /* a turn of a chat, or a part of one */
+			shared = 1 + rng_below(&rng, TOTAL - 20);
 			memcpy(prompt[i], of, shared * sizeof *of);
 		}
-		n[i] = shared + 1 + rnd(TOTAL - 5 - shared < 30 ? TOTAL - 5 - shared : 30);
+		n[i] = shared + 1 + rng_below(&rng, TOTAL - 5 - shared < 30 ? TOTAL - 5 - shared : 30);
 		for (uint32_t k = shared; k < n[i]; k++)
-			prompt[i][k] = (int32_t)rnd(VOCAB);
+			prompt[i][k] = (int32_t)rng_below(&rng, VOCAB);
 		run(e, prompt[i], n[i], TOTAL, prompt[i]);
 	}
 	e->ops->destroy(e);
@@ -520,10 +513,10 @@ static void make_prompts(const struct mx_fake_config *c, int32_t prompt[][TOTAL]
 
 static void advance(struct mx_engine *e, struct job *j, uint32_t every)
 {
-	uint32_t len, computed, n = rnd(4) ? 1 + rnd(20) : TOTAL;
+	uint32_t len, computed, n = rng_below(&rng, 4) ? 1 + rng_below(&rng, 20) : TOTAL;
 	e->ops->tokens(j->seq, &len, &computed);
 	n = n < len - computed ? n : len - computed;
-	if (rnd(4) && n > every - computed % every) /* as the scheduler does, mostly */
+	if (rng_below(&rng, 4) && n > every - computed % every) /* as the scheduler does, mostly */
 		n = every - computed % every;
 	if (e->ops->reserve(e, j->seq, computed + n) != MX_OK) {
 		e->ops->release(e, j->seq);
@@ -534,14 +527,14 @@ static void advance(struct mx_engine *e, struct job *j, uint32_t every)
 	struct mx_step_result r;
 	struct mx_step_times times;
 	assert_int_equal(e->ops->step(e, &item, 1, &r, &times), MX_OK);
-	if (rnd(5)) /* it is allowed to forget it */
+	if (rng_below(&rng, 5)) /* it is allowed to forget it */
 		e->ops->settle(e);
 	const int32_t *tokens = e->ops->tokens(j->seq, &len, &computed);
 	assert_memory_equal(tokens, j->expect, len * sizeof *tokens);
-	if (len == TOTAL || rnd(60) == 0) {
+	if (len == TOTAL || rng_below(&rng, 60) == 0) {
 		e->ops->close(e, j->seq);
 		*j = (struct job){0};
-	} else if (rnd(20) == 0) {
+	} else if (rng_below(&rng, 20) == 0) {
 		e->ops->release(e, j->seq);
 		j->attached = false;
 	}
@@ -553,19 +546,19 @@ static void random_traffic(enum mx_fake_state kind, uint64_t seed)
 	static int32_t prompt[N_PROMPTS][TOTAL];
 	uint32_t n[N_PROMPTS];
 	struct job jobs[6] = {{0}};
-	rng_state = seed * 0x9e3779b97f4a7c15u;
+	rng.state = seed * 0x9e3779b97f4a7c15u;
 	c.snapshot_every = 16;
 	make_prompts(&c, prompt, n);
 	c.n_pages = kind == MX_FAKE_SLOT ? 5 : 4 * TOTAL / PAGE;
-	c.n_snapshots = 1 + rnd(12);
+	c.n_snapshots = 1 + rng_below(&rng, 12);
 	struct mx_engine *e = create(&c);
 	for (int i = 0; i < 4000; i++) {
-		struct job *j = &jobs[rnd(6)];
+		struct job *j = &jobs[rng_below(&rng, 6)];
 		uint32_t computed;
 		if (!j->seq) {
-			uint32_t which = rnd(N_PROMPTS);
+			uint32_t which = rng_below(&rng, N_PROMPTS);
 			struct mx_seq_params params = params_of(TOTAL);
-			params.no_prefix_cache = rnd(12) == 0;
+			params.no_prefix_cache = rng_below(&rng, 12) == 0;
 			assert_int_equal(e->ops->open(e, prompt[which], n[which], &params, &j->seq), MX_OK);
 			j->expect = prompt[which];
 		} else if (!j->attached) {
@@ -573,7 +566,7 @@ static void random_traffic(enum mx_fake_state kind, uint64_t seed)
 		} else {
 			advance(e, j, c.snapshot_every);
 		}
-		if (rnd(500) == 0)
+		if (rng_below(&rng, 500) == 0)
 			e->ops->drop_cache(e);
 		struct mx_seq *open[6];
 		uint32_t n_open = 0;

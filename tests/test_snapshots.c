@@ -14,16 +14,9 @@
 #include <string.h>
 
 #include "engine/snapshots.h"
+#include "tests/rng.h"
 
-/* xorshift64*: small, seeded, good enough to drive a test */
-static uint64_t rng_state;
-static uint32_t rnd(uint32_t n)
-{
-	rng_state ^= rng_state >> 12;
-	rng_state ^= rng_state << 25;
-	rng_state ^= rng_state >> 27;
-	return (uint32_t)((rng_state * 0x2545f4914f6cdd1du) >> 33) % n;
-}
+static struct rng rng;
 
 /* ---- the naive model ---- */
 
@@ -107,10 +100,10 @@ static void check_world(struct world *w)
 
 static void op_begin(struct world *w, struct seq *s)
 {
-	s->salt = rnd(2);
-	s->n = 1 + rnd(MAX_LEN / 2);
+	s->salt = rng_below(&rng, 2);
+	s->n = 1 + rng_below(&rng, MAX_LEN / 2);
 	for (uint32_t i = 0; i < MAX_LEN; i++)
-		s->tokens[i] = (int32_t)(rnd(5) == 0); /* few different ones */
+		s->tokens[i] = (int32_t)(rng_below(&rng, 5) == 0); /* few different ones */
 	mx_snapshots_hash(w->store, salts[s->salt], &s->hash);
 }
 
@@ -149,7 +142,8 @@ static void op_save(struct world *w, struct seq *s, uint32_t n)
 
 static void op_find(struct world *w, struct seq *s)
 {
-	uint32_t longest = rnd(s->n + 1), usable = rnd(2) ? longest : rnd(MAX_LEN + 1);
+	uint32_t longest = rng_below(&rng, s->n + 1),
+			 usable = rng_below(&rng, 2) ? longest : rng_below(&rng, MAX_LEN + 1);
 	struct entry *best = NULL;
 	bool lost = false;
 	for (uint32_t i = 0; i < w->n_entries; i++) {
@@ -175,7 +169,7 @@ static void op_find(struct world *w, struct seq *s)
 
 static void op_forget(struct world *w)
 {
-	uint32_t n = count(w, LIVE), which = n ? rnd(n) : 0;
+	uint32_t n = count(w, LIVE), which = n ? rng_below(&rng, n) : 0;
 	for (uint32_t i = 0; n && i < w->n_entries; i++)
 		if (w->entries[i].is == LIVE && !which--) {
 			mx_snapshots_forget(w->store, w->entries[i].block);
@@ -196,26 +190,26 @@ static void random_traces(void **state)
 	(void)state;
 	for (uint64_t seed = 1; seed <= 20; seed++) {
 		print_message("seed %llu\n", (unsigned long long)seed);
-		rng_state = seed * 0x9e3779b97f4a7c15u;
+		rng.state = seed * 0x9e3779b97f4a7c15u;
 		struct world *w = calloc(1, sizeof *w);
 		assert_non_null(w);
 		assert_int_equal(mx_snapshots_create(N_BLOCKS, &w->store), MX_OK);
 		for (int i = 0; i < N_SEQ; i++)
 			op_begin(w, &w->seqs[i]);
 		for (int i = 0; i < 3000; i++) {
-			struct seq *s = &w->seqs[rnd(N_SEQ)];
-			switch (rnd(8)) {
+			struct seq *s = &w->seqs[rng_below(&rng, N_SEQ)];
+			switch (rng_below(&rng, 8)) {
 			case 0: op_begin(w, s); break;
 			case 1:
 			case 2: s->n += s->n < MAX_LEN; break;
 			case 3: op_save(w, s, s->n); break;
-			case 4: op_save(w, s, 1 + rnd(s->n)); break; /* back from a later point */
+			case 4: op_save(w, s, 1 + rng_below(&rng, s->n)); break; /* back from a later point */
 			case 5:
 			case 6: op_find(w, s); break;
 			default:
-				if (rnd(10) == 0)
+				if (rng_below(&rng, 10) == 0)
 					op_forget(w);
-				if (rnd(300) == 0)
+				if (rng_below(&rng, 300) == 0)
 					op_drop(w);
 			}
 			check_world(w);
