@@ -20,6 +20,7 @@
 
 #include "device/cpu/cpu.h"
 #include "mixers/linear/linear_ref.h"
+#include "tests/rng.h"
 
 #define GUARD      0xa5 /* what must not change */
 #define POISON     0xff /* NaN: what must not be read */
@@ -27,33 +28,8 @@
 #define N_SEQS     3
 #define MAX_SPANS  4
 
-static uint64_t seed, rng_state;
-
-static uint32_t rng(void) /* xorshift64* */
-{
-	rng_state ^= rng_state >> 12;
-	rng_state ^= rng_state << 25;
-	rng_state ^= rng_state >> 27;
-	return (uint32_t)(rng_state * 0x2545f4914f6cdd1dull >> 32);
-}
-
-static uint32_t rng_below(uint32_t n)
-{
-	return (uint32_t)((uint64_t)rng() * n >> 32);
-}
-
-static float rng_unit(void)
-{
-	return (float)(rng() >> 8) * 0x1p-24f;
-}
-
-static float rng_normal(void)
-{
-	float sum = 0;
-	for (int i = 0; i < 12; i++)
-		sum += rng_unit();
-	return sum - 6;
-}
+static uint64_t seed;
+static struct rng rng;
 
 /* ---- memory with guards ---- */
 
@@ -147,13 +123,13 @@ static void rig_open(struct rig *r, const struct test_case *c, enum mx_isa isa, 
 		r->width[0] = r->out_width = c->conv.channels;
 		r->slot_bytes = mx_conv_slot_bytes(&c->conv);
 		r->snapshot_bytes = mx_conv_snapshot_bytes(&c->conv);
-		rng_state = 77;
+		rng.state = 77;
 		r->weight = calloc((size_t)c->conv.channels * c->conv.width, sizeof(float));
 		r->bias = calloc(c->conv.channels, sizeof(float));
 		for (uint32_t i = 0; i < c->conv.channels * c->conv.width; i++)
-			r->weight[i] = rng_normal();
+			r->weight[i] = rng_normal(&rng);
 		for (uint32_t i = 0; i < c->conv.channels; i++)
-			r->bias[i] = rng_normal();
+			r->bias[i] = rng_normal(&rng);
 	} else {
 		bool keys = s->decay != MX_LIN_CHANNEL;
 		r->width[0] = keys ? s->q_heads * s->k_dim : 0;
@@ -281,7 +257,7 @@ static void fill_row(const struct rig *r, const struct item *it, uint32_t t, uin
 			continue;
 		memcpy(to, s->text->x[i] + (size_t)(s->computed + t) * w, w * 4);
 		for (uint32_t j = 0; t >= it->keep && j < w; j++)
-			to[j] = i >= 3 ? rng_unit() : 3 * rng_normal();
+			to[j] = i >= 3 ? rng_unit(&rng) : 3 * rng_normal(&rng);
 	}
 }
 
@@ -298,7 +274,8 @@ static void rig_step(struct rig *r, const struct item *items, uint32_t n_items)
 		if (r->width[i])
 			memset(r->x[i].p, POISON, (n_rows + 8) * stride_of(r->width[i]) * 4);
 	n_rows = 0;
-	if (r->scratch.all && rng_below(4) == 0) /* else what the last step left, also of no account */
+	if (r->scratch.all &&
+	    rng_below(&rng, 4) == 0) /* else what the last step left, also of no account */
 		memset(r->scratch.p, POISON, r->scratch.size);
 	for (uint32_t i = 0; i < n_items; i++) {
 		const struct item *it = &items[i];
@@ -343,11 +320,11 @@ static void run_to(struct rig *r, struct seq *s, uint32_t n)
 static float make_factor(enum factors kind)
 {
 	static const float strong[] = {1e-30f, 1e-30f, 0, 1e-12f, 0.5f};
-	float x = rng_unit();
+	float x = rng_unit(&rng);
 	if (kind == STRONG)
-		return strong[rng_below(5)];
-	if (kind == MIXED && rng_below(4) == 0)
-		return rng_below(8) ? 1 : 0;
+		return strong[rng_below(&rng, 5)];
+	if (kind == MIXED && rng_below(&rng, 4) == 0)
+		return rng_below(&rng, 8) ? 1 : 0;
 	return 1 - x * x * x * 0.5f; /* from 0.5, mostly near 1 */
 }
 
@@ -355,13 +332,13 @@ static float make_element(const struct rig *r, int input)
 {
 	const struct mx_lin_spec *s = &r->c->s;
 	if (r->c->is_conv)
-		return rng_normal();
+		return rng_normal(&rng);
 	if (input == 3)
 		return make_factor(r->c->factors);
 	if (input == 4)
-		return rng_unit();
+		return rng_unit(&rng);
 	/* with the delta rule k must not be longer than 1, or S grows without bound */
-	return input == 1 ? rng_normal() / sqrtf((float)s->k_dim) : rng_normal();
+	return input == 1 ? rng_normal(&rng) / sqrtf((float)s->k_dim) : rng_normal(&rng);
 }
 
 static void text_make(struct rig *r, struct text *t, uint32_t len)
@@ -476,16 +453,16 @@ static struct item make_item(const struct rig *r, struct seq *s, uint32_t chunk,
 {
 	static const uint32_t limits[] = {1, 1, 5, 33, 300};
 	uint32_t left = s->text->len - s->computed;
-	uint32_t n = chunk ? chunk : 1 + rng_below(limits[rng_below(5)]);
+	uint32_t n = chunk ? chunk : 1 + rng_below(&rng, limits[rng_below(&rng, 5)]);
 	struct item it = {s, n < left ? n : left, 0, MX_SPAN_PREFILL};
 	if (it.n == 1)
 		it.kind = MX_SPAN_DECODE;
 	it.keep = it.n;
-	if (flags & DRAFTS && max_draft(r) && rng_below(3)) {
-		uint32_t draft = 1 + rng_below(max_draft(r));
+	if (flags & DRAFTS && max_draft(r) && rng_below(&rng, 3)) {
+		uint32_t draft = 1 + rng_below(&rng, max_draft(r));
 		it.kind = MX_SPAN_DRAFT;
 		it.n = draft < left ? draft : left;
-		it.keep = rng_below(it.n + 1);
+		it.keep = rng_below(&rng, it.n + 1);
 	}
 	return it;
 }
@@ -500,13 +477,13 @@ static void play(struct rig *r, const struct text *texts, uint32_t chunk, int fl
 		seq_open(r, &seqs[i], &texts[i], (uint32_t)(N_SEQS - i));
 	for (;;) {
 		struct item items[MAX_SPANS];
-		uint32_t n_items = 0, first = rng_below(N_SEQS), open = 0;
+		uint32_t n_items = 0, first = rng_below(&rng, N_SEQS), open = 0;
 		for (int i = 0; i < n; i++) {
 			struct seq *s = &seqs[(first + (uint32_t)i) % (uint32_t)n];
 			if (s->computed == s->text->len)
 				continue;
 			open++;
-			if (n == 1 || rng_below(4))
+			if (n == 1 || rng_below(&rng, 4))
 				items[n_items++] = make_item(r, s, chunk, flags);
 		}
 		if (!open)
@@ -514,11 +491,11 @@ static void play(struct rig *r, const struct text *texts, uint32_t chunk, int fl
 		if (n_items)
 			rig_step(r, items, n_items);
 		/* Only a token computed since the last load can be dropped again. */
-		struct seq *s = n_items ? items[rng_below(n_items)].seq : NULL;
-		if (flags & SNAPSHOTS && s && s->computed && rng_below(2)) {
+		struct seq *s = n_items ? items[rng_below(&rng, n_items)].seq : NULL;
+		if (flags & SNAPSHOTS && s && s->computed && rng_below(&rng, 2)) {
 			save(r, s);
 			load(r, s, s->computed);
-			if (rng_below(2)) {
+			if (rng_below(&rng, 2)) {
 				load(r, s, s->computed - 1);
 				run_to(r, s, s->computed + 1);
 			}
@@ -535,7 +512,7 @@ static void check_drafts(struct rig *r, const struct text *t)
 	uint32_t m = max_draft(r);
 	for (size_t i = 0; m && i < sizeof(starts) / sizeof(*starts); i++)
 		for (uint32_t keep = 0; keep <= m; keep++)
-			for (uint32_t keep2 = 0; keep2 <= m; keep2 += 1 + rng_below(1 + m / 2)) {
+			for (uint32_t keep2 = 0; keep2 <= m; keep2 += 1 + rng_below(&rng, 1 + m / 2)) {
 				struct seq s;
 				uint32_t end = starts[i] + 2 * m + 20;
 				if (end > t->len)
@@ -543,13 +520,13 @@ static void check_drafts(struct rig *r, const struct text *t)
 				seq_open(r, &s, t, 1);
 				run_to(r, &s, starts[i]);
 				rig_step(r, &(struct item){&s, m, keep, MX_SPAN_DRAFT}, 1);
-				if (rng_below(2))
+				if (rng_below(&rng, 2))
 					rig_step(r, &(struct item){&s, m, keep2, MX_SPAN_DRAFT}, 1);
-				if (s.computed && rng_below(2)) {
+				if (s.computed && rng_below(&rng, 2)) {
 					save(r, &s);
-					load(r, &s, s.computed - rng_below(2));
+					load(r, &s, s.computed - rng_below(&rng, 2));
 				}
-				for (uint32_t n = rng_below(20); n && s.computed < end; n--)
+				for (uint32_t n = rng_below(&rng, 20); n && s.computed < end; n--)
 					run_to(r, &s, s.computed + 1);
 				run_to(r, &s, end);
 				compare(r, &s, "after drafts");
@@ -567,10 +544,11 @@ static void check_snapshots(struct rig *r, const struct text *t)
 			save(r, &s);
 			s.slot = 2;
 			load(r, &s, pos - less);
-			if (max_draft(r) && rng_below(2))
-				rig_step(
-					r, &(struct item){&s, max_draft(r), rng_below(max_draft(r) + 1), MX_SPAN_DRAFT},
-					1);
+			if (max_draft(r) && rng_below(&rng, 2))
+				rig_step(r,
+				         &(struct item){&s, max_draft(r), rng_below(&rng, max_draft(r) + 1),
+				                        MX_SPAN_DRAFT},
+				         1);
 			run_to(r, &s, s.computed + 1);
 			run_to(r, &s, pos + 20);
 			compare(r, &s, "after a snapshot");
@@ -583,7 +561,7 @@ static void check_case(const struct test_case *c, enum mx_isa isa)
 	struct text texts[N_SEQS];
 
 	rig_open(&one, c, isa, 1);
-	rng_state = seed;
+	rng.state = seed;
 	text_make(&one, &texts[0], c->tokens);
 	text_make(&one, &texts[1], c->tokens * 2 / 3);
 	text_make(&one, &texts[2], 37);
@@ -614,7 +592,7 @@ static void check_case(const struct test_case *c, enum mx_isa isa)
 
 /* Sums of some hundred products in f32 beside f64; over long sequences errors of S add up. */
 #define NEAR 2e-5
-/* Tolerances of one convolution or norm, of the largest output. */
+/* Of one convolution. */
 #define NEARER 1e-6
 
 static const struct test_case cases[] = {
@@ -724,153 +702,6 @@ static void run_isa(enum mx_isa isa)
 		check_case(&cases[i], isa);
 }
 
-/* ---- functions of rows ---- */
-
-static const enum mx_isa levels[] = {MX_ISA_PORTABLE, MX_ISA_AVX2, MX_ISA_AVX512};
-
-/* y, f32 [n], beside the reference: the same within `tolerance` of the largest. */
-static void assert_near(const float *y, const double *expected, size_t n, double tolerance,
-                        const char *what, enum mx_isa isa)
-{
-	double top = 0, worst = 0;
-	for (size_t i = 0; i < n; i++) {
-		assert_true(isfinite(y[i]));
-		top = fmax(top, fabs(expected[i]));
-		worst = fmax(worst, fabs(expected[i] - (double)y[i]));
-	}
-	if (!(worst <= tolerance * top))
-		fail_msg("%s, %s: error %g of %g", what, mx_isa_name(isa), worst, top);
-}
-
-#define NORM_ROWS 70
-
-static void check_norm(const struct mx_lin_norm *n, struct mx_device *d, enum mx_isa isa)
-{
-	const struct mx_lin_kernels *k = mx_lin_kernels_find(isa);
-	size_t width = (size_t)n->groups * n->dim, ld = width + 5;
-	float *x = calloc(NORM_ROWS * ld, 4), *y = calloc(NORM_ROWS * ld, 4);
-	float *gate = calloc(NORM_ROWS * ld, 4);
-	double *expected = calloc(width, sizeof(*expected));
-	for (size_t i = 0; i < NORM_ROWS * ld; i++) {
-		x[i] = y[i] = rng_normal();
-		gate[i] = 2 * rng_normal();
-	}
-	mx_lin_norm(k, d, n, NORM_ROWS, n->gate ? gate : NULL, ld, y, ld);
-	for (size_t i = 0; i < NORM_ROWS; i++) {
-		lin_ref_norm(n, gate + i * ld, x + i * ld, expected);
-		assert_near(y + i * ld, expected, width, NEARER, "norm", isa);
-		assert_memory_equal(y + i * ld + width, x + i * ld + width, 5 * 4);
-		/* alone, on other memory: the same */
-		float *row = x + i * ld;
-		mx_lin_norm(k, d, n, 1, n->gate ? gate + i * ld : NULL, 0, row, 0);
-		assert_memory_equal(row, y + i * ld, width * 4);
-	}
-	free(x);
-	free(y);
-	free(gate);
-	free(expected);
-}
-
-static void check_l2norm(uint32_t heads, uint32_t dim, struct mx_device *d, enum mx_isa isa)
-{
-	size_t width = (size_t)heads * dim, ld = width + 5;
-	float *x = calloc(NORM_ROWS * ld, 4), *y = calloc(NORM_ROWS * ld, 4);
-	double *expected = calloc(width, sizeof(*expected));
-	for (size_t i = 0; i < NORM_ROWS * ld; i++)
-		x[i] = y[i] = rng_normal();
-	mx_lin_l2norm(mx_lin_kernels_find(isa), d, NORM_ROWS, heads, dim, 1e-6f, 0.25f, y, ld);
-	for (size_t i = 0; i < NORM_ROWS; i++) {
-		lin_ref_l2norm(heads, dim, 1e-6f, 0.25f, x + i * ld, expected);
-		assert_near(y + i * ld, expected, width, NEARER, "l2norm", isa);
-		assert_memory_equal(y + i * ld + width, x + i * ld + width, 5 * 4);
-		mx_lin_l2norm(mx_lin_kernels_find(isa), d, 1, heads, dim, 1e-6f, 0.25f, x + i * ld, 0);
-		assert_memory_equal(x + i * ld, y + i * ld, width * 4);
-	}
-	free(x);
-	free(y);
-	free(expected);
-}
-
-static void test_norms(void **state)
-{
-	static const uint32_t shapes[][2] = {{1, 64}, {3, 40}, {2, 1}, {5, 7}, {1, 3000}};
-	(void)state;
-	float *weight = calloc(3000, 4);
-	rng_state = seed;
-	for (size_t i = 0; i < 3000; i++)
-		weight[i] = 1 + rng_normal();
-	for (size_t l = 0; l < 3 && levels[l] <= mx_cpu_isa(); l++) {
-		struct mx_device *d;
-		struct mx_err err = {0};
-		assert_int_equal(mx_cpu_create(2, levels[l], 64, 64, &d, &err), MX_OK);
-		for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
-			uint32_t groups = shapes[i][0], dim = shapes[i][1];
-			for (int j = 0; j < 3 * 2 * 3; j++) {
-				const struct mx_lin_norm n = {.groups = groups,
-				                              .dim = dim,
-				                              .weight = j % 3 ? weight : NULL,
-				                              .weight_per_group = j % 3 == 2,
-				                              .eps = 1e-5f,
-				                              .gate = (enum mx_lin_gate)(j / 6),
-				                              .gate_first = j / 3 % 2};
-				check_norm(&n, d, levels[l]);
-			}
-			check_l2norm(groups, dim, d, levels[l]);
-		}
-		mx_cpu_destroy(d);
-	}
-	free(weight);
-}
-
-/* Relative errors, wherever results are normal numbers. */
-static void check_map(const struct mx_lin_kernels *k, struct mx_device *d, enum mx_lin_map f,
-                      const char *name)
-{
-	enum { N = 20011 };
-	float *x = calloc(N, 4), *y = calloc(N, 4);
-	for (int i = 0; i < N; i++)
-		x[i] = i < 10000 ? (float)(i - 5000) * 0.016f : rng_normal() * powf(10, rng_normal());
-	memcpy(y, x, N * 4);
-	mx_lin_map(k, d, f, 1, N, y, N);
-	for (int i = 0; i < N; i++) {
-		double expected = lin_ref_map(f, (double)x[i]);
-		if (fabs(x[i]) > 85)
-			continue; /* exp leaves the range of normal numbers */
-		if (!(fabs((double)y[i] - expected) <= 6 * 0x1p-24 * fabs(expected)))
-			fail_msg("%s, %s(%.9g): %.9g is not %.9g", mx_lin_kernels_name(k), name, (double)x[i],
-			         (double)y[i], expected);
-	}
-	/* rows of 13 of 17, from elsewhere: the same bits, and what lies between rows stays */
-	float *z = calloc(N, 4);
-	memcpy(z, x, N * 4);
-	mx_lin_map(k, d, f, (N - 3) / 17, 13, z + 3, 17);
-	for (int i = 0; i < N; i++) {
-		bool in = i >= 3 && (i - 3) % 17 < 13 && i < 3 + (N - 3) / 17 * 17;
-		assert_memory_equal(z + i, in ? y + i : x + i, 4);
-	}
-	float edge[] = {NAN, INFINITY, -INFINITY};
-	mx_lin_map(k, d, f, 1, 3, edge, 3);
-	assert_true(isnan(edge[0]));
-	free(x);
-	free(y);
-	free(z);
-}
-
-static void test_maps(void **state)
-{
-	static const char *const names[] = {"sigmoid", "silu", "softplus", "exp", "logsigmoid"};
-	(void)state;
-	rng_state = seed;
-	for (size_t l = 0; l < 3 && levels[l] <= mx_cpu_isa(); l++) {
-		struct mx_device *d;
-		struct mx_err err = {0};
-		assert_int_equal(mx_cpu_create(2, levels[l], 64, 64, &d, &err), MX_OK);
-		for (int f = MX_LIN_SIGMOID; f <= MX_LIN_LOGSIGMOID; f++)
-			check_map(mx_lin_kernels_find(levels[l]), d, (enum mx_lin_map)f, names[f]);
-		mx_cpu_destroy(d);
-	}
-}
-
 #define TEST_ISA(name, isa)                                                                        \
 	static void test_##name(void **state)                                                          \
 	{                                                                                              \
@@ -884,8 +715,8 @@ TEST_ISA(avx512, MX_ISA_AVX512)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_norms),    cmocka_unit_test(test_maps),
-		cmocka_unit_test(test_portable), cmocka_unit_test(test_avx2),
+		cmocka_unit_test(test_portable),
+		cmocka_unit_test(test_avx2),
 		cmocka_unit_test(test_avx512),
 	};
 	const char *s = getenv("MIXD_TEST_SEED");
