@@ -6,17 +6,17 @@
  *
  *   bench/mamba [-t threads] [-m modules] [-l layers] [-r rounds]
  *
- * Every figure is the sum of the best times of each of the 16 places that a
- * step can have between borders (mixers/linear/linear.h), so that other work on
- * the machine shows little.
+ * A figure is the mean of the best times at each of the 16 places that a step
+ * can have between borders (mixers/linear/linear.h), with one thread in CPU
+ * time, so that other work on the machine shows little.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "bench/roof.h"
 #include "device/cpu/cpu.h"
@@ -155,6 +155,13 @@ static void open_all(struct bench *b, unsigned threads)
 
 /* ---- steps ---- */
 
+static double seconds(const struct bench *b)
+{
+	struct timespec t;
+	clock_gettime(mx_pool_size(b->pool) == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 /* Seconds of one step in all layers: `batch` spans of n tokens at `pos`. */
 static double step(struct bench *b, bool products, enum mx_span_kind kind, uint32_t batch,
                    uint32_t n, uint32_t pos)
@@ -169,11 +176,11 @@ static double step(struct bench *b, bool products, enum mx_span_kind kind, uint3
 	}
 	const struct mx_step s = {spans, batch, batch * n, at, b->scratch};
 	b->device->ops = products ? &b->with : &b->without;
-	uint64_t begin = mx_now_ns();
+	double begin = seconds(b);
 	for (uint32_t i = 0; i < b->n_layers; i++)
 		if (b->ops->forward(b->layers[i].mixer, &s, b->x, b->y) != MX_OK)
 			die("forward");
-	return (double)(mx_now_ns() - begin) * 1e-9;
+	return seconds(b) - begin;
 }
 
 /* All sequences begin again. */
