@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a Llama checkpoint with random bf16 weights, and the same weights as GGUF for the peer.
+"""Writes a checkpoint with random bf16 weights, and the same weights as GGUF for the peer.
 
-    bench/make-model.py 110m DIR [--gguf FILE]
-    bench/make-model.py 1.1b DIR [--gguf FILE]
+    bench/make-model.py 110m|1.1b|mamba2-130m DIR [--gguf FILE]
 
 Shapes: 110m = 12 layers of 768, 12 heads of 64, feed-forward 2048, 32,000 tokens, tied (109.5 M
 parameters); 1.1b = 22 layers of 2048, 32 query and 4 KV heads of 64, feed-forward 5632, 32,000
-tokens, untied (TinyLlama's). Every weight has a magnitude between 2^-7 and 2^-5 and a random sign, so
+tokens, untied (TinyLlama's); mamba2-130m = Mamba-2's smallest, 24 layers of 768, 24 heads of 64, state of
+128, 50,288 tokens, tied. Every weight has a magnitude between 2^-7 and 2^-5 and a random sign, so
 that no activation is subnormal: subnormal or zero data would run at another speed than real data.
 Standard library only.
 """
 import argparse
 import json
+import math
 import os
 import random
 import struct
@@ -20,6 +21,8 @@ import struct
 SHAPES = {
     "110m": dict(width=768, layers=12, heads=12, kv_heads=12, head_dim=64, ffn=2048, vocab=32000, tied=True),
     "1.1b": dict(width=2048, layers=22, heads=32, kv_heads=4, head_dim=64, ffn=5632, vocab=32000, tied=False),
+    "mamba2-130m": dict(width=768, layers=24, heads=24, head_dim=64, state=128, groups=1, conv=4, vocab=50288,
+                        tied=True),
 }
 CONTEXT = 32768
 EPS = 1e-5
@@ -35,24 +38,64 @@ def weights(rng, n):
     return bytes(data)
 
 
+def bf16(x):
+    """A number that bf16 holds exactly, as bytes."""
+    return struct.pack("<f", x)[2:]
+
+
 def tensors(s):
-    """(Hugging Face name, GGUF name, shape) in the order of the file; 1-D ones are norms."""
+    """(Hugging Face name, GGUF name, shape, value of all elements or None = random) in the order of the
+    file; with random values a matrix, which GGUF has as bf16, else f32."""
+    return mamba2_tensors(s) if "state" in s else llama_tensors(s)
+
+
+def llama_tensors(s):
     d, q, kv = s["width"], s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"]
-    yield "model.embed_tokens.weight", "token_embd.weight", (s["vocab"], d)
+    yield "model.embed_tokens.weight", "token_embd.weight", (s["vocab"], d), None
     for i in range(s["layers"]):
         hf, gg = f"model.layers.{i}.", f"blk.{i}."
-        yield hf + "input_layernorm.weight", gg + "attn_norm.weight", (d,)
-        yield hf + "self_attn.q_proj.weight", gg + "attn_q.weight", (q, d)
-        yield hf + "self_attn.k_proj.weight", gg + "attn_k.weight", (kv, d)
-        yield hf + "self_attn.v_proj.weight", gg + "attn_v.weight", (kv, d)
-        yield hf + "self_attn.o_proj.weight", gg + "attn_output.weight", (d, q)
-        yield hf + "post_attention_layernorm.weight", gg + "ffn_norm.weight", (d,)
-        yield hf + "mlp.gate_proj.weight", gg + "ffn_gate.weight", (s["ffn"], d)
-        yield hf + "mlp.up_proj.weight", gg + "ffn_up.weight", (s["ffn"], d)
-        yield hf + "mlp.down_proj.weight", gg + "ffn_down.weight", (d, s["ffn"])
-    yield "model.norm.weight", "output_norm.weight", (d,)
+        yield hf + "input_layernorm.weight", gg + "attn_norm.weight", (d,), 1
+        yield hf + "self_attn.q_proj.weight", gg + "attn_q.weight", (q, d), None
+        yield hf + "self_attn.k_proj.weight", gg + "attn_k.weight", (kv, d), None
+        yield hf + "self_attn.v_proj.weight", gg + "attn_v.weight", (kv, d), None
+        yield hf + "self_attn.o_proj.weight", gg + "attn_output.weight", (d, q), None
+        yield hf + "post_attention_layernorm.weight", gg + "ffn_norm.weight", (d,), 1
+        yield hf + "mlp.gate_proj.weight", gg + "ffn_gate.weight", (s["ffn"], d), None
+        yield hf + "mlp.up_proj.weight", gg + "ffn_up.weight", (s["ffn"], d), None
+        yield hf + "mlp.down_proj.weight", gg + "ffn_down.weight", (d, s["ffn"]), None
+    yield "model.norm.weight", "output_norm.weight", (d,), 1
     if not s["tied"]:
-        yield "lm_head.weight", "output.weight", (s["vocab"], d)
+        yield "lm_head.weight", "output.weight", (s["vocab"], d), None
+
+
+def mamba2_tensors(s):
+    d, h, g = s["width"], s["heads"], s["groups"]
+    inner = h * s["head_dim"]
+    conv = inner + 2 * g * s["state"]
+    yield "backbone.embeddings.weight", "token_embd.weight", (s["vocab"], d), None
+    for i in range(s["layers"]):
+        hf, gg = f"backbone.layers.{i}.", f"blk.{i}."
+        yield hf + "norm.weight", gg + "attn_norm.weight", (d,), 1
+        yield hf + "mixer.in_proj.weight", gg + "ssm_in.weight", (inner + conv + h, d), None
+        yield hf + "mixer.conv1d.weight", gg + "ssm_conv1d.weight", (conv, 1, s["conv"]), 0.25
+        yield hf + "mixer.conv1d.bias", gg + "ssm_conv1d.bias", (conv,), 0.125
+        yield hf + "mixer.dt_bias", gg + "ssm_dt.bias", (h,), -4
+        yield hf + "mixer.A_log", gg + "ssm_a", (h,), 0  # GGUF has A = -exp(A_log)
+        yield hf + "mixer.D", gg + "ssm_d", (h,), 1
+        yield hf + "mixer.norm.weight", gg + "ssm_norm.weight", (inner,), 1
+        yield hf + "mixer.out_proj.weight", gg + "ssm_out.weight", (d, inner), None
+    yield "backbone.norm_f.weight", "output_norm.weight", (d,), 1
+
+
+def gguf_shape(s, name, shape):
+    """As the peer wants it, slowest dimension first."""
+    if name.endswith("ssm_conv1d.weight"):
+        return shape[0], shape[2]
+    if name.endswith(("ssm_a", "ssm_d")):
+        return shape[0], 1
+    if name.endswith("ssm_norm.weight"):
+        return s["groups"], shape[0] // s["groups"]
+    return shape
 
 
 def count(shape):
@@ -83,7 +126,7 @@ def vocabulary(n):
 def write_hf(s, seed, out):
     os.makedirs(out, exist_ok=True)
     header, at = {}, 0
-    for name, _, shape in tensors(s):
+    for name, _, shape, _ in tensors(s):
         size = 2 * count(shape)
         header[name] = dict(dtype="BF16", shape=list(shape), data_offsets=[at, at + size])
         at += size
@@ -92,15 +135,19 @@ def write_hf(s, seed, out):
     rng = random.Random(seed)
     with open(os.path.join(out, "model.safetensors"), "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
-        for _, _, shape in tensors(s):
-            f.write(weights(rng, count(shape)) if len(shape) > 1 else b"\x80\x3f" * shape[0])
-    config = dict(
-        architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=s["width"],
-        intermediate_size=s["ffn"], num_hidden_layers=s["layers"], num_attention_heads=s["heads"],
-        num_key_value_heads=s["kv_heads"], head_dim=s["head_dim"], hidden_act="silu",
-        max_position_embeddings=CONTEXT, rms_norm_eps=EPS, rope_theta=THETA,
-        tie_word_embeddings=s["tied"], vocab_size=s["vocab"], bos_token_id=0, eos_token_id=0,
-        torch_dtype="bfloat16")
+        for _, _, shape, value in tensors(s):
+            f.write(weights(rng, count(shape)) if value is None else bf16(value) * count(shape))
+    common = dict(hidden_size=s["width"], num_hidden_layers=s["layers"], hidden_act="silu",
+                  tie_word_embeddings=s["tied"], vocab_size=s["vocab"], bos_token_id=0, eos_token_id=0,
+                  torch_dtype="bfloat16")
+    if "state" in s:
+        config = dict(architectures=["Mamba2ForCausalLM"], model_type="mamba2", num_heads=s["heads"],
+                      head_dim=s["head_dim"], state_size=s["state"], n_groups=s["groups"], conv_kernel=s["conv"],
+                      expand=s["heads"] * s["head_dim"] // s["width"], layer_norm_epsilon=EPS, **common)
+    else:
+        config = dict(architectures=["LlamaForCausalLM"], model_type="llama", intermediate_size=s["ffn"],
+                      num_attention_heads=s["heads"], num_key_value_heads=s["kv_heads"], head_dim=s["head_dim"],
+                      max_position_embeddings=CONTEXT, rms_norm_eps=EPS, rope_theta=THETA, **common)
     vocab = vocabulary(s["vocab"])
     tokenizer = dict(
         version="1.0", truncation=None, padding=None,
@@ -140,11 +187,20 @@ def kv(key, kind, value):
     return head + struct.pack({U32: "<I", I32: "<i", F32: "<f"}[kind], value)
 
 
-def write_gguf(s, seed, path):
-    vocab = vocabulary(s["vocab"])
-    meta = [
-        kv("general.architecture", STRING, "llama"), kv("general.name", STRING, "random"),
-        kv("general.file_type", U32, 32), kv("general.alignment", U32, ALIGN),
+def gguf_shape_keys(s):
+    if "state" in s:
+        return [
+            kv("general.architecture", STRING, "mamba2"),
+            kv("mamba2.context_length", U32, 1 << 20), kv("mamba2.embedding_length", U32, s["width"]),
+            kv("mamba2.block_count", U32, s["layers"]), kv("mamba2.feed_forward_length", U32, 0),
+            kv("mamba2.attention.head_count", U32, 0), kv("mamba2.vocab_size", U32, s["vocab"]),
+            kv("mamba2.attention.layer_norm_rms_epsilon", F32, EPS),
+            kv("mamba2.ssm.conv_kernel", U32, s["conv"]), kv("mamba2.ssm.state_size", U32, s["state"]),
+            kv("mamba2.ssm.inner_size", U32, s["heads"] * s["head_dim"]),
+            kv("mamba2.ssm.time_step_rank", U32, s["heads"]), kv("mamba2.ssm.group_count", U32, s["groups"]),
+        ]
+    return [
+        kv("general.architecture", STRING, "llama"),
         kv("llama.context_length", U32, CONTEXT), kv("llama.embedding_length", U32, s["width"]),
         kv("llama.block_count", U32, s["layers"]), kv("llama.feed_forward_length", U32, s["ffn"]),
         kv("llama.attention.head_count", U32, s["heads"]),
@@ -152,6 +208,14 @@ def write_gguf(s, seed, path):
         kv("llama.attention.layer_norm_rms_epsilon", F32, EPS),
         kv("llama.rope.dimension_count", U32, s["head_dim"]), kv("llama.rope.freq_base", F32, THETA),
         kv("llama.vocab_size", U32, s["vocab"]),
+    ]
+
+
+def write_gguf(s, seed, path):
+    vocab = vocabulary(s["vocab"])
+    meta = gguf_shape_keys(s) + [
+        kv("general.name", STRING, "random"),
+        kv("general.file_type", U32, 32), kv("general.alignment", U32, ALIGN),
         kv("tokenizer.ggml.model", STRING, "gpt2"), kv("tokenizer.ggml.pre", STRING, "gpt-2"),
         kv("tokenizer.ggml.tokens", ARRAY, (STRING, vocab)),
         kv("tokenizer.ggml.token_type", ARRAY, (I32, [3] + [1] * (len(vocab) - 1))),
@@ -159,9 +223,9 @@ def write_gguf(s, seed, path):
         kv("tokenizer.ggml.bos_token_id", U32, 0), kv("tokenizer.ggml.eos_token_id", U32, 0),
     ]
     infos, at = [], 0
-    for _, name, shape in tensors(s):
-        kind = TYPE_BF16 if len(shape) > 1 else TYPE_F32
-        dims = shape[::-1]
+    for _, name, shape, value in tensors(s):
+        kind = TYPE_BF16 if value is None else TYPE_F32
+        dims = gguf_shape(s, name, shape)[::-1]
         infos.append(gstr(name) + struct.pack(f"<I{len(dims)}Q", len(dims), *dims) + struct.pack("<IQ", kind, at))
         at += count(shape) * (2 if kind == TYPE_BF16 else 4)
         at += -at % ALIGN
@@ -169,8 +233,10 @@ def write_gguf(s, seed, path):
     with open(path, "wb") as f:
         f.write(struct.pack("<IIQQ", 0x46554747, 3, len(infos), len(meta)) + b"".join(meta) + b"".join(infos))
         f.write(b"\0" * (-f.tell() % ALIGN))
-        for _, _, shape in tensors(s):
-            f.write(weights(rng, count(shape)) if len(shape) > 1 else struct.pack("<f", 1.0) * shape[0])
+        for _, name, shape, value in tensors(s):
+            if name.endswith("ssm_a"):
+                value = -math.exp(value)
+            f.write(weights(rng, count(shape)) if value is None else struct.pack("<f", value) * count(shape))
             f.write(b"\0" * (-f.tell() % ALIGN))
 
 
