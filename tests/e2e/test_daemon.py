@@ -29,7 +29,7 @@ def test_bit_for_bit_in_any_company(s):
 
     def one(i):
         rng = random.Random(i)
-        for k in range(3):
+        for k in range(1 if SLOW > 1 else 3):
             n = rng.randrange(len(TEXTS))
             assert ask(s, TEXTS[n], cache_salt=f"{i}{k}") == alone[n], (i, k, n)
     for t in [Thread(one, i) for i in range(12)]:
