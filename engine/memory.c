@@ -219,15 +219,20 @@ static mx_status choose_snapshots(const struct mx_model *m, const struct mx_engi
 	return MX_OK;
 }
 
+/* Tokens that are computed again at most where two prompts part, unless the operator says
+ * otherwise: however long the context may be, shared beginnings are rarely longer than a few
+ * thousand tokens. */
+#define LONGEST_INTERVAL 2048
+
 /* Where a state is saved on the way: by default no more often than a prompt is cut anyway, and so
- * seldom that one sequence cannot have more than a quarter of the snapshots. */
+ * seldom that one sequence cannot have more than a quarter of the snapshots, within reason. */
 static uint32_t choose_interval(const struct mx_engine_config *config, uint32_t n_snapshots,
                                 uint32_t max_context)
 {
 	uint32_t every = config->step_tokens > 256 ? config->step_tokens : 256;
 	if (config->snapshot_every != MX_SNAPSHOT_EVERY_AUTO)
 		return config->snapshot_every;
-	while (every < max_context && max_context / every > n_snapshots / 4)
+	while (every < LONGEST_INTERVAL && every < max_context && max_context / every > n_snapshots / 4)
 		every *= 2;
 	return every;
 }

@@ -127,6 +127,22 @@ static inline const char *mx_param_string(const struct mx_params *p, const char 
 	return q && q->type == MX_PARAM_STRING ? q->s : def;
 }
 
+/* For probe: MX_OK if every parameter is one of `names` [n], else an error that says which is not.
+ * A misspelt key must not leave a layer with a default. */
+static inline mx_status mx_params_known(const struct mx_params *p, const char *const *names,
+                                        size_t n, const char *mixer, struct mx_err *err)
+{
+	for (size_t i = 0; i < p->n; i++) {
+		size_t k = 0;
+		while (k < n && strcmp(p->items[i].name, names[k]))
+			k++;
+		if (k == n)
+			return mx_mixer_fail(err, MX_E_INVALID, "%s: unknown parameter '%.60s'", mixer,
+			                     p->items[i].name);
+	}
+	return MX_OK;
+}
+
 /* One layer as its mixer sees it before anything is allocated. */
 struct mx_layer_desc {
 	uint32_t index, n_layers;   /* layer of the model */

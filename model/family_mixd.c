@@ -71,6 +71,24 @@ static bool is_reserved(const char *key)
 	return false;
 }
 
+/* Refuses keys of an object that are neither in `known` [n] nor reserved. Of the top level this is
+ * not asked: tools write keys of their own there. */
+static mx_status check_keys(const struct mx_plan_build *b, const json_t *object, const char *path,
+                            const char *const *known, size_t n)
+{
+	const char *key;
+	json_t *v;
+	json_object_foreach((json_t *)object, key, v)
+	{
+		size_t i = 0;
+		while (i < n && strcmp(key, known[i]))
+			i++;
+		if (i == n && !is_reserved(key))
+			return mx_fail(b->err, MX_E_INVALID, "%s%.60s: unknown key", path, key);
+	}
+	return MX_OK;
+}
+
 /* The mixer's keys as they stand; null ones are left out. */
 static mx_status verbatim(const struct mx_plan_build *b, const json_t *entry, const char *path,
                           struct mx_params *out)
@@ -97,11 +115,17 @@ static mx_status verbatim(const struct mx_plan_build *b, const json_t *entry, co
 static mx_status attention(const struct mx_plan_build *b, const json_t *entry, const char *path,
                            struct mx_params *out)
 {
+	static const char *const known[] = {
+		"num_attention_heads",  "num_key_value_heads",   "head_dim",       "attention_bias",
+		"attention_multiplier", "partial_rotary_factor", "qk_norm",        "sliding_window",
+		"rope_theta",           "rope_scaling",          "rope_parameters"};
 	const struct mx_scope scope = {.where = path, .inner = entry, .outer = b->config};
 	struct mx_rope_config rope = {0};
 	struct mx_params full = {0};
 	int64_t window = 0;
-	mx_status s = mx_attention_config_read(b, &scope, &full, &rope);
+	mx_status s = check_keys(b, entry, path, known, sizeof known / sizeof *known);
+	if (!s)
+		s = mx_attention_config_read(b, &scope, &full, &rope);
 	if (!s)
 		s = mx_window_read(b, &scope, &window);
 	if (!s)
@@ -154,11 +178,13 @@ static mx_status mixers(const struct mx_plan_build *b, const json_t *entry, uint
 		return mixer(b, entry, path, "mixer.", out);
 	if (json_object_get(entry, "mixer"))
 		return mx_fail(b->err, MX_E_INVALID, "%smixers: stands beside \"mixer\"", path);
+	mx_status s = check_keys(b, entry, path, NULL, 0);
+	if (s)
+		return s;
 	if (!n || n > MX_PLAN_MAX_MIXERS)
 		return mx_fail(b->err, MX_E_INVALID, "%smixers: must be a list of 1 to %d objects", path,
 		               MX_PLAN_MAX_MIXERS);
 	*out_n = (uint32_t)n;
-	mx_status s = MX_OK;
 	for (size_t i = 0; !s && i < n; i++) {
 		snprintf(path, sizeof path, "mixd_layers[%u].mixers[%zu].", index, i);
 		snprintf(prefix, sizeof prefix, "mixers.%zu.", i);
@@ -198,6 +224,10 @@ static mx_status experts(const struct mx_plan_build *b, const struct mx_scope *s
 static mx_status feed_forward(const struct mx_plan_build *b, const json_t *entry, uint32_t index,
                               struct mx_mlp_spec *out, bool *out_has)
 {
+	static const char *const known[] = {"intermediate_size",     "mlp_bias",
+	                                    "num_experts",           "num_experts_per_tok",
+	                                    "norm_topk_prob",        "shared_expert_intermediate_size",
+	                                    "moe_intermediate_size", "hidden_act"};
 	const json_t *v = json_object_get(entry, "mlp");
 	char path[40];
 	struct mx_scope scope = {.where = "", .outer = b->config};
@@ -210,6 +240,9 @@ static mx_status feed_forward(const struct mx_plan_build *b, const json_t *entry
 		strcat(path, ".");
 		scope.where = path;
 		scope.inner = v;
+		mx_status s = check_keys(b, v, path, known, sizeof known / sizeof *known);
+		if (s)
+			return s;
 	} else if (v && !json_is_true(v) && !json_is_null(v)) {
 		return mx_fail(b->err, MX_E_INVALID, "%s: must be false, true or an object", path);
 	}

@@ -565,6 +565,7 @@ static const struct mixer_case cases[] = {
 };
 
 static const struct mixer_wrong wrongs[] = {
+	{INT("num_head", 2), "unknown parameter 'num_head'"},
 	{STRING("variant", "mamba"), "variant 'mamba' is none of"},
 	{INT("variant", 1), "variant must be a string"},
 	{INT("num_heads", 0), "num_heads"},

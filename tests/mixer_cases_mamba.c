@@ -171,6 +171,7 @@ static const struct mixer_case cases[] = {
 static const double one[] = {1}, reversed[] = {0.2, 0.1}, negative[] = {-1, 1};
 
 static const struct mixer_wrong wrongs[] = {
+	{INT("n_group", 2), "unknown parameter 'n_group'"},
 	{INT("num_heads", 0), "num_heads"},
 	{INT("num_heads", 1000000000), "num_heads"},
 	{INT("head_dim", 0), "head_dim"},

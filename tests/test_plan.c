@@ -576,6 +576,15 @@ static void broken_configs_are_refused(void **state)
 		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},"
 	     "{\"mixer\":\"attention\",\"head_dim\":0}]}",
 	     MX_E_RANGE, "mixd_layers[1].head_dim: 0 is outside"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},"
+	     "{\"mixer\":\"attention\",\"sliding_windw\":40}]}",
+	     MX_E_INVALID, "mixd_layers[1].sliding_windw: unknown key"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},"
+	     "{\"mixers\":[{\"mixer\":\"ema\"}],\"decay\":1}]}",
+	     MX_E_INVALID, "mixd_layers[1].decay: unknown key"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},"
+	     "{\"mixer\":\"ema\",\"mlp\":{\"num_expert\":4}}]}",
+	     MX_E_INVALID, "mixd_layers[1].mlp.num_expert: unknown key"},
 		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\",\"x\":[1,\"2\"]},"
 	     "{\"mixer\":\"ema\"}]}",
 	     MX_E_INVALID, "mixd_layers[0].x[1]: must be a number"},

@@ -312,7 +312,43 @@ static const struct gla_variant *find_variant(struct reader *r)
 mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *out,
                           struct mx_err *err)
 {
+	/* Of all variants: a checkpoint's config has keys that its own has no use for. */
+	static const char *const known[] = {"variant",
+	                                    "num_heads",
+	                                    "num_kv_heads",
+	                                    "num_v_heads",
+	                                    "head_dim",
+	                                    "expand_k",
+	                                    "expand_v",
+	                                    "expand_ratio",
+	                                    "feature_map",
+	                                    "norm_q",
+	                                    "norm_k",
+	                                    "norm_feature_map",
+	                                    "use_beta",
+	                                    "use_gate",
+	                                    "use_output_gate",
+	                                    "tie_feature_map_qk",
+	                                    "use_short_conv",
+	                                    "conv_size",
+	                                    "output_gate_activation",
+	                                    "qk_norm",
+	                                    "qk_activation",
+	                                    "allow_neg_eigval",
+	                                    "clamp_min",
+	                                    "safe_gate",
+	                                    "lower_bound",
+	                                    "use_lower_bound",
+	                                    "fuse_norm",
+	                                    "norm_eps",
+	                                    "elementwise_affine",
+	                                    "gate_logit_normalizer",
+	                                    "gate_low_rank_dim"};
 	struct reader r = {&layer->params, err, MX_OK};
+	mx_status status =
+		mx_params_known(&layer->params, known, sizeof known / sizeof *known, "gla", err);
+	if (status != MX_OK)
+		return status;
 	struct gla_params p = {.variant = find_variant(&r)};
 	if (!p.variant)
 		return r.status;

@@ -60,9 +60,15 @@ static mx_status read_limits(const struct mx_params *in, struct mamba_params *p,
 static mx_status read_params(const struct mx_layer_desc *layer, struct mamba_params *out,
                              struct mx_err *err)
 {
+	static const char *const known[] = {"num_heads",        "head_dim",          "state_size",
+	                                    "n_groups",         "conv_kernel",       "time_step_limit",
+	                                    "use_bias",         "use_conv_bias",     "rms_norm",
+	                                    "norm_before_gate", "layer_norm_epsilon"};
 	const struct mx_params *in = &layer->params;
 	struct mamba_params p = {0};
-	mx_status status = read_dims(in, &p, err);
+	mx_status status = mx_params_known(in, known, sizeof known / sizeof *known, "mamba", err);
+	if (status == MX_OK)
+		status = read_dims(in, &p, err);
 	if (status == MX_OK)
 		status = read_limits(in, &p, err);
 	if (status != MX_OK)
