@@ -2,7 +2,7 @@
 /*
  * The short depthwise causal convolution. The slot is a ring of raw inputs, the
  * one of position p at p % cap: the `width` last tokens, one more than the next
- * output needs (mixers/mixer.h, load), and a draft. A task is LIN_COLS channels
+ * output needs (mixers/mixer.h, load), and a draft. A task is LIN_CHANNELS channels
  * of all spans.
  */
 #include <string.h>
@@ -53,25 +53,25 @@ static float *ring(const struct mx_conv_spec *s, const unsigned char *slot, uint
 /* A whole block has a constant size: moves instead of a loop. */
 static void copy_row(float *to, const float *from, uint32_t width)
 {
-	if (width == LIN_COLS)
-		memcpy(to, from, LIN_COLS * sizeof(*to));
+	if (width == LIN_CHANNELS)
+		memcpy(to, from, LIN_CHANNELS * sizeof(*to));
 	else
 		memcpy(to, from, width * sizeof(*to));
 }
 
-/* Channels c .. c + width - 1 of a span; w [taps][LIN_COLS]. */
+/* Channels c .. c + width - 1 of a span; w [taps][LIN_CHANNELS]. */
 static void conv_span(const struct conv_run *run, const struct mx_span *span, uint32_t c,
                       uint32_t width, const float *w)
 {
 	const struct mx_conv_spec *s = run->s;
 	unsigned char *slot = run->slot_base + span->slot * run->slot_stride;
 	uint32_t keep = span->kind == MX_SPAN_DRAFT || span->n < s->width ? span->n : s->width;
-	float past[8 * LIN_COLS];
+	float past[8 * LIN_CHANNELS];
 
 	for (uint32_t i = 1; i < s->width; i++) {
-		float *row = past + (s->width - 1 - i) * LIN_COLS;
-		if (span->pos < i || width < LIN_COLS)
-			memset(row, 0, LIN_COLS * sizeof(*row));
+		float *row = past + (s->width - 1 - i) * LIN_CHANNELS;
+		if (span->pos < i || width < LIN_CHANNELS)
+			memset(row, 0, LIN_CHANNELS * sizeof(*row));
 		if (span->pos >= i)
 			copy_row(row, ring(s, slot, span->pos - i) + c, width);
 	}
@@ -89,14 +89,14 @@ static void conv_span(const struct conv_run *run, const struct mx_span *span, ui
 static void conv_task(void *arg, size_t task, unsigned worker)
 {
 	const struct conv_run *run = arg;
-	uint32_t taps = run->s->width, c = (uint32_t)task * LIN_COLS, left = run->s->channels - c;
-	uint32_t width = left < LIN_COLS ? left : LIN_COLS;
-	float w[8 * LIN_COLS] = {0};
+	uint32_t taps = run->s->width, c = (uint32_t)task * LIN_CHANNELS, left = run->s->channels - c;
+	uint32_t width = left < LIN_CHANNELS ? left : LIN_CHANNELS;
+	float w[8 * LIN_CHANNELS] = {0};
 
 	(void)worker;
 	for (uint32_t i = 0; i < taps; i++)
 		for (uint32_t j = 0; j < width; j++)
-			w[i * LIN_COLS + j] = run->weight[(size_t)(c + j) * taps + i];
+			w[i * LIN_CHANNELS + j] = run->weight[(size_t)(c + j) * taps + i];
 	for (uint32_t i = 0; i < run->step->n_spans; i++)
 		conv_span(run, &run->step->spans[i], c, width, w);
 }
@@ -107,7 +107,7 @@ void mx_conv_forward(const struct mx_lin_kernels *k, struct mx_device *d,
                      const float *bias, const float *x, size_t ldx, float *y, size_t ldy)
 {
 	struct conv_run run = {k, s, step, slot_base, slot_stride, weight, bias, x, ldx, y, ldy};
-	d->ops->parallel(d, (s->channels + LIN_COLS - 1) / LIN_COLS, conv_task, &run);
+	d->ops->parallel(d, (s->channels + LIN_CHANNELS - 1) / LIN_CHANNELS, conv_task, &run);
 }
 
 void mx_conv_save(const struct mx_conv_spec *s, const void *slot, uint32_t pos, void *out)

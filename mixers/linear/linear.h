@@ -88,7 +88,8 @@ void mx_lin_forward(const struct mx_lin_kernels *k, struct mx_device *d,
                     unsigned char *slot_base, size_t slot_stride, const struct mx_lin_in *in,
                     void *scratch, float *y, size_t ldy);
 
-/* mx_mixer_ops.save and load for this part of a slot; `pos` as there. */
+/* mx_mixer_ops.save and load for this part of a slot; `pos` as there. What was loaded one token
+ * before the end can be saved again once a token has been computed. */
 void mx_lin_save(const struct mx_lin_spec *s, const void *slot, uint32_t pos, void *out);
 void mx_lin_load(const struct mx_lin_spec *s, void *slot, uint32_t pos, const void *in);
 

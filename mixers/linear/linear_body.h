@@ -14,11 +14,14 @@
 #include <xmmintrin.h>
 #endif
 
-/* Tiles that leave room in the registers for their operands. */
-#define TILE_ROWS 6
-#define TILE_VECS (MX_W == 16 ? 4 : 2)
+/* Tiles that leave room in the registers for their operands: 6 rows of 2 vectors in 16 registers, 8
+ * in 32. Few rows take more vectors: whole lines of S, and sums enough to hide the latency of FMA.
+ */
+#define TILE_ROWS (MX_W == 16 ? 8 : 6)
+#define TILE_VECS 2
+#define PAIR_VECS (ROW_VECS < 4 ? ROW_VECS : 4) /* of two rows */
+#define ROW_VECS  (LIN_COLS / MX_W)             /* of one */
 #define DOT_ROWS  (MX_W == 16 ? 4 : 2)
-#define ROW_VECS  (LIN_COLS / MX_W < 8 ? LIN_COLS / MX_W : 8) /* of a tile of one row */
 
 #define Q MX_LIN_CHUNK
 
@@ -117,17 +120,14 @@ static void dots(const struct lin_chunk *c, const float *x, uint32_t r0, uint32_
 }
 
 /* One factor a token: products with keys are the same for all factors. */
-static void scores_scalar(const struct lin_chunk *c, const float *x, const float *raw, uint32_t r0,
-                          uint32_t r1, bool past, float *s, float *w)
+MX_INLINE void scale_row(const struct lin_chunk *c, const float *x, const float *raw, uint32_t r,
+                         bool past, float *s, float *w)
 {
-	uint32_t ld = c->ldk;
-	for (uint32_t r = r0; r < r1; r++, w += ld) {
-		float p = past ? *c->a[r] : 1;
-		for (uint32_t j = visible(r, past); j-- > 0; p *= *c->a[j])
-			s[r * Q + j] = raw[r * Q + j] * p * c->gain[j];
-		for (uint32_t i = 0; i < ld; i += MX_W)
-			vf_store(w + i, vf_load(x + (size_t)r * ld + i) * vf_set(p));
-	}
+	float p = past ? *c->a[r] : 1;
+	for (uint32_t j = visible(r, past); j-- > 0; p *= *c->a[j])
+		s[j] = raw[j] * p * c->gain[j];
+	for (uint32_t i = 0; i < c->ldk; i += MX_W)
+		vf_store(w + i, vf_load(x + i) * vf_set(p));
 }
 
 /* s[j] = w . k_j, then w *= a_j, for n tokens downwards: j = n - 1 .. 0. */
@@ -148,30 +148,31 @@ MX_INLINE void decayed_dots(const unsigned n, const float *const *k, const float
 	memcpy(s, &sums, n * sizeof(*s));
 }
 
-static void scores_vector(const struct lin_chunk *c, const float *x, uint32_t r0, uint32_t r1,
-                          bool past, float *s, float *w)
+/* A factor for each element: products are made while x decays. */
+MX_INLINE void decay_row(const struct lin_chunk *c, const float *x, uint32_t r, bool past, float *s,
+                         float *w)
 {
-	uint32_t ld = c->ldk;
-	for (uint32_t r = r0; r < r1; r++, w += ld) {
-		uint32_t j = visible(r, past);
-		for (uint32_t i = 0; i < ld; i += MX_W) {
-			vf v = vf_load(x + (size_t)r * ld + i);
-			vf_store(w + i, past ? v * vf_load(c->a[r] + i) : v);
-		}
-		for (; j >= 4; j -= 4)
-			decayed_dots(4, c->k + j - 4, c->a + j - 4, ld, w, s + r * Q + j - 4);
-		for (; j > 0; j--)
-			decayed_dots(1, c->k + j - 1, c->a + j - 1, ld, w, s + r * Q + j - 1);
+	uint32_t j = visible(r, past);
+	for (uint32_t i = 0; i < c->ldk; i += MX_W) {
+		vf v = vf_load(x + i);
+		vf_store(w + i, past ? v * vf_load(c->a[r] + i) : v);
 	}
+	for (; j >= 4; j -= 4)
+		decayed_dots(4, c->k + j - 4, c->a + j - 4, c->ldk, w, s + j - 4);
+	for (; j > 0; j--)
+		decayed_dots(1, c->k + j - 1, c->a + j - 1, c->ldk, w, s + j - 1);
 }
 
 static void scores(const struct lin_chunk *c, const float *x, const float *raw, uint32_t r0,
-                   uint32_t r1, bool past, float *s, float *w)
+                   uint32_t r1, bool past, float *s, float *w, size_t step)
 {
-	if (c->vector)
-		scores_vector(c, x, r0, r1, past, s, w);
-	else
-		scores_scalar(c, x, raw, r0, r1, past, s, w);
+	for (uint32_t r = r0; r < r1; r++, s += step * Q, w += step * c->ldk) {
+		const float *row = x + (size_t)r * c->ldk;
+		if (c->vector)
+			decay_row(c, row, r, past, s, w);
+		else
+			scale_row(c, row, raw + r * Q, r, past, s, w);
+	}
 }
 
 /* ---- keys of a whole chunk, for fold ---- */
@@ -225,112 +226,105 @@ MX_INLINE void tile_read(const unsigned rows, const unsigned vecs, vf (*acc)[ROW
 		tile_add(rows, vecs, acc, w + k, ldw, S + (size_t)k * width);
 }
 
-/* ---- rows of a chunk: u of the delta rule, outputs ---- */
+/* ---- rows of a chunk: outputs, and u of the delta rule ---- */
 
-/* Rows r .. r + rows - 1; S, u, v and y at the tile's columns. */
-MX_INLINE void delta_tile(const unsigned rows, const unsigned vecs, const struct lin_chunk *c,
-                          uint32_t r, uint32_t col, uint32_t width, const float *w, const float *S,
-                          const float *s, const float *v, size_t ldv, const float *beta)
+/* The operands of merge at some columns. */
+struct merge_at {
+	const struct lin_chunk *c;
+	uint32_t col, width;
+	const float *S, *v;
+	size_t ldv;
+	const float *beta;
+	size_t ldy;
+	uint32_t used;
+};
+
+/* u_r = beta_r (v_r - acc) */
+MX_INLINE void delta_row(const unsigned vecs, const struct merge_at *m, uint32_t r, const vf *acc)
 {
-	vf acc[TILE_ROWS][ROW_VECS];
-	tile_read(rows, vecs, acc, c->k_dim, w, c->ldk, S, width);
-	for (uint32_t j = 0; j < r; j++)
-		tile_add(rows, vecs, acc, s + r * Q + j, Q, c->u[j] + col);
+	float *u = m->c->u[r] + m->col;
+	const float *v = m->v + r * m->ldv + m->col;
 #pragma GCC unroll 16
-	for (unsigned i = 0; i < rows; i++) { /* row i is what those after it in the tile wait for */
-		float *u = c->u[r + i] + col;
-		const float *value = v + (r + i) * ldv + col;
-#pragma GCC unroll 16
-		for (unsigned n = 0; n < vecs; n++)
-			vf_store(u + n * MX_W, vf_set(beta[r + i]) * (vf_load(value + n * MX_W) - acc[i][n]));
-		tile_add(rows - i - 1, vecs, acc + i + 1, s + (r + i + 1) * Q + r + i, Q, u);
-	}
+	for (unsigned i = 0; i < vecs; i++)
+		vf_store(u + i * MX_W, vf_set(m->beta[r]) * (vf_load(v + i * MX_W) - acc[i]));
 }
 
-MX_INLINE void merge_tile(const unsigned rows, const unsigned vecs, const struct lin_chunk *c,
-                          uint32_t r, uint32_t col, uint32_t width, const float *w, const float *S,
-                          const float *s, float *y, size_t ldy, uint32_t used)
+/* Rows r .. r + rows - 1, with each = 2 sums for each of them if there is the delta rule. */
+MX_INLINE void merge_tile(const unsigned rows, const unsigned each, const unsigned vecs,
+                          const struct merge_at *m, uint32_t r, const float *w, const float *s,
+                          float *y)
 {
+	const struct lin_chunk *c = m->c;
 	vf acc[TILE_ROWS][ROW_VECS];
-	tile_read(rows, vecs, acc, c->k_dim, w, c->ldk, S, width);
+	tile_read(rows * each, vecs, acc, c->k_dim, w, c->ldk, m->S, m->width);
 	for (uint32_t j = 0; j < r; j++)
-		tile_add(rows, vecs, acc, s + r * Q + j, Q, c->u[j] + col);
+		tile_add(rows * each, vecs, acc, s + j, Q, c->u[j] + m->col);
 #pragma GCC unroll 16
-	for (unsigned i = 0; i < rows; i++) /* token r + i is seen by rows r + i and after */
-		tile_add(rows - i, vecs, acc + i, s + (r + i) * Q + r + i, Q, c->u[r + i] + col);
-	if (used >= vecs * MX_W) {
+	for (unsigned i = 0; i < rows; i++) { /* token r + i is seen by its own row and those after */
+		const unsigned seen = each * i + each - 1;
+		if (each == 2)
+			delta_row(vecs, m, r + i, acc[each * i]);
+		tile_add(rows * each - seen, vecs, acc + seen, s + seen * Q + r + i, Q,
+		         c->u[r + i] + m->col);
+	}
+	if (m->used >= vecs * MX_W) {
 #pragma GCC unroll 16
 		for (unsigned i = 0; i < rows; i++)
 #pragma GCC unroll 16
 			for (unsigned n = 0; n < vecs; n++)
-				vf_store(y + i * ldy + n * MX_W, acc[i][n]);
+				vf_store(y + i * m->ldy + n * MX_W, acc[each * i + each - 1][n]);
 	} else { /* the last columns of a head */
 		float row[ROW_VECS * MX_W];
 		for (unsigned i = 0; i < rows; i++) {
 			for (unsigned n = 0; n < vecs; n++)
-				vf_store(row + n * MX_W, acc[i][n]);
-			memcpy(y + i * ldy, row, used * sizeof(*row));
+				vf_store(row + n * MX_W, acc[each * i + each - 1][n]);
+			memcpy(y + i * m->ldy, row, m->used * sizeof(*row));
 		}
 	}
 }
 
-MX_INLINE void delta_rows(const unsigned rows, const unsigned vecs, const struct lin_chunk *c,
-                          uint32_t r, uint32_t col, uint32_t width, const float *w, const float *S,
-                          const float *s, const float *v, size_t ldv, const float *beta)
+MX_INLINE void merge_rows(const unsigned rows, const unsigned each, const unsigned vecs,
+                          struct merge_at m, uint32_t r, const float *w, const float *s, float *y)
 {
-	uint32_t i = 0;
-	for (; i + vecs * MX_W <= width; i += vecs * MX_W)
-		delta_tile(rows, vecs, c, r, col + i, width, w, S + i, s, v, ldv, beta);
-	for (; i < width; i += MX_W)
-		delta_tile(rows, 1, c, r, col + i, width, w, S + i, s, v, ldv, beta);
-}
-
-MX_INLINE void merge_rows(const unsigned rows, const unsigned vecs, const struct lin_chunk *c,
-                          uint32_t r, uint32_t col, uint32_t width, const float *w, const float *S,
-                          const float *s, float *y, size_t ldy, uint32_t used)
-{
-	uint32_t i = 0;
-	for (; i < used && i + vecs * MX_W <= width; i += vecs * MX_W)
-		merge_tile(rows, vecs, c, r, col + i, width, w, S + i, s, y + i, ldy, used - i);
-	for (; i < used; i += MX_W)
-		merge_tile(rows, 1, c, r, col + i, width, w, S + i, s, y + i, ldy, used - i);
-}
-
-/* A function with constants for each number of rows in a tile, so that sums stay in registers. */
-#define BY_ROWS(n, call)                                                                           \
-	switch (n) {                                                                                   \
-	case 6: call(6, TILE_VECS); break;                                                             \
-	case 5: call(5, TILE_VECS); break;                                                             \
-	case 4: call(4, TILE_VECS); break;                                                             \
-	case 3: call(3, TILE_VECS); break;                                                             \
-	case 2: call(2, TILE_VECS); break;                                                             \
-	default: call(1, ROW_VECS); break;                                                             \
+	uint32_t end = m.col + m.width, used = m.used;
+	for (uint32_t i = 0, n; i < m.width; i += n, m.col += n, m.S += n) {
+		m.used = used > i ? used - i : 0;
+		n = m.col + vecs * MX_W <= end ? vecs * MX_W : MX_W;
+		if (n == vecs * MX_W)
+			merge_tile(rows, each, vecs, &m, r, w, s, y + i);
+		else
+			merge_tile(rows, each, 1, &m, r, w, s, y + i);
 	}
-
-static uint32_t tile_rows(uint32_t left)
-{
-	return left < TILE_ROWS ? left : TILE_ROWS;
 }
 
-static void delta(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t col, uint32_t width,
-                  const float *w, const float *S, const float *s, const float *v, size_t ldv,
-                  const float *beta)
+/* Tiles of constant size, so that sums stay in registers: how many rows the next one takes. */
+static uint32_t tile_rows(uint32_t left, uint32_t most)
 {
-	for (uint32_t r = r0, n; r < r1; r += n, w += (size_t)n * c->ldk) {
-		n = tile_rows(r1 - r);
-#define DELTA(rows, vecs) delta_rows(rows, vecs, c, r, col, width, w, S, s, v, ldv, beta)
-		BY_ROWS(n, DELTA)
-	}
+	return left >= most ? most : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
 static void merge(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t col, uint32_t width,
-                  const float *w, const float *S, const float *s, float *y, size_t ldy,
-                  uint32_t used)
+                  const float *w, const float *S, const float *s, const float *v, size_t ldv,
+                  const float *beta, float *y, size_t ldy, uint32_t used)
 {
-	for (uint32_t r = r0, n; r < r1; r += n, w += (size_t)n * c->ldk, y += n * ldy) {
-		n = tile_rows(r1 - r);
-#define MERGE(rows, vecs) merge_rows(rows, vecs, c, r, col, width, w, S, s, y, ldy, used)
-		BY_ROWS(n, MERGE)
+	const struct merge_at m = {c, col, width, S, v, ldv, beta, ldy, used};
+	uint32_t each = beta ? 2 : 1;
+	for (uint32_t r = r0, n; r < r1;
+	     r += n, w += each * n * c->ldk, s += each * n * Q, y += n * ldy) {
+		n = tile_rows(r1 - r, TILE_ROWS / each);
+		if (!beta)
+			switch (n) {
+			case TILE_ROWS: merge_rows(TILE_ROWS, 1, TILE_VECS, m, r, w, s, y); break;
+			case 4: merge_rows(4, 1, TILE_VECS, m, r, w, s, y); break;
+			case 2: merge_rows(2, 1, PAIR_VECS, m, r, w, s, y); break;
+			default: merge_rows(1, 1, ROW_VECS, m, r, w, s, y); break;
+			}
+		else
+			switch (n) {
+			case TILE_ROWS / 2: merge_rows(TILE_ROWS / 2, 2, TILE_VECS, m, r, w, s, y); break;
+			case 2: merge_rows(2, 2, TILE_VECS, m, r, w, s, y); break;
+			default: merge_rows(1, 2, PAIR_VECS, m, r, w, s, y); break;
+			}
 	}
 }
 
@@ -371,19 +365,27 @@ static void fold(const struct lin_chunk *c, const float *k, const float *d, uint
 {
 	for (uint32_t i = 0, n; i < c->k_dim; i += n) {
 		size_t at = (size_t)i * width;
-		n = tile_rows(c->k_dim - i);
-#define FOLD(rows, vecs) fold_rows(rows, vecs, c, k + i, d + i, col, width, S + at, to + at)
-		BY_ROWS(n, FOLD)
+		n = tile_rows(c->k_dim - i, TILE_ROWS);
+		switch (n) {
+		case TILE_ROWS:
+			fold_rows(TILE_ROWS, TILE_VECS, c, k + i, d + i, col, width, S + at, to + at);
+			break;
+		case 4: fold_rows(4, TILE_VECS, c, k + i, d + i, col, width, S + at, to + at); break;
+		case 2: fold_rows(2, PAIR_VECS, c, k + i, d + i, col, width, S + at, to + at); break;
+		default: fold_rows(1, ROW_VECS, c, k + i, d + i, col, width, S + at, to + at); break;
+		}
 	}
 }
 
 /* ---- without keys: each channel on its own ---- */
 
-/* Whole vectors, as many as registers take: a row's lines are read from end to end. */
+#define SCAN_VECS (64 / MX_W < 8 ? 64 / MX_W : 8)
+
+/* Whole vectors, some lines of a row at once. */
 MX_INLINE void scan_tile(const unsigned vecs, uint32_t n, const float *a, size_t lda,
                          const float *v, size_t ldv, float *h, float *y, size_t ldy)
 {
-	vf state[ROW_VECS];
+	vf state[SCAN_VECS];
 #pragma GCC unroll 16
 	for (unsigned i = 0; i < vecs; i++)
 		state[i] = vf_load(h + i * MX_W);
@@ -419,8 +421,8 @@ static void scan(uint32_t n, uint32_t width, const float *a, size_t lda, const f
                  float *h, float *y, size_t ldy)
 {
 	uint32_t i = 0;
-	for (; i + ROW_VECS * MX_W <= width; i += ROW_VECS * MX_W)
-		scan_tile(ROW_VECS, n, a + i, lda, v + i, ldv, h + i, y ? y + i : y, ldy);
+	for (; i + SCAN_VECS * MX_W <= width; i += SCAN_VECS * MX_W)
+		scan_tile(SCAN_VECS, n, a + i, lda, v + i, ldv, h + i, y ? y + i : y, ldy);
 	for (; i + MX_W <= width; i += MX_W)
 		scan_tile(1, n, a + i, lda, v + i, ldv, h + i, y ? y + i : y, ldy);
 	if (i < width)

@@ -34,9 +34,9 @@ struct lin_run {
 /* A worker's memory. */
 struct lin_work {
 	float *q, *k, *a, *v; /* [Q][ld..]: this step's tokens of the chunk, padded */
-	float *wq, *wk;       /* [Q][ldk]: q and k decayed, to be multiplied with S */
-	float *rawq, *rawk;   /* [Q][Q]: their products with the chunk's keys */
-	float *sq, *sk;       /* the same, decayed */
+	float *rawq, *rawk;   /* [Q][Q]: products of q and k with the chunk's keys */
+	float *s, *w;         /* [2 Q][Q], [2 Q][ldk]: the same decayed, and q and k to be multiplied
+	                         with S; if delta, k and q of a token one after the other */
 	float *kd, *d;        /* [Q][ldk], [ldk]: for fold */
 	float *copy;          /* of a block of S, or of a row of channels; drafts only */
 };
@@ -56,12 +56,10 @@ static size_t work_layout(const struct lin_layout *l, unsigned char *base, struc
 	n = take(&w->k, base, n, (size_t)Q * l->ldk);
 	n = take(&w->a, base, n, (size_t)Q * l->lda);
 	n = take(&w->v, base, n, (size_t)Q * l->ldv);
-	n = take(&w->wq, base, n, (size_t)Q * l->ldk);
-	n = take(&w->wk, base, n, (size_t)Q * l->ldk);
 	n = take(&w->rawq, base, n, Q * Q);
 	n = take(&w->rawk, base, n, Q * Q);
-	n = take(&w->sq, base, n, Q * Q);
-	n = take(&w->sk, base, n, Q * Q);
+	n = take(&w->s, base, n, 2 * Q * Q);
+	n = take(&w->w, base, n, (size_t)2 * Q * l->ldk);
 	n = take(&w->kd, base, n, (size_t)Q * l->ldk);
 	n = take(&w->d, base, n, l->ldk);
 	return take(&w->copy, base, n, l->chunk == 1 ? l->ldv : (size_t)l->k_dim * LIN_COLS);
@@ -204,22 +202,22 @@ static void run_chunk(const struct lin_task *t, uint32_t head, const struct lin_
 
 	for (uint32_t r = p->r0; s->delta && r < p->r1; r++)
 		beta[r] = run->in->beta[(p->row + r - p->r0) * run->in->ldbeta + head];
-	kernels->scores(c, w->q, w->rawq, p->r0, p->r1, false, w->sq, w->wq);
-	if (s->delta)
-		kernels->scores(c, w->k, w->rawk, p->r0, p->r1, true, w->sk, w->wk);
-	for (uint32_t r = p->r0; run->in->skip && r < p->r1; r++)
-		w->sq[r * Q + r] += run->in->skip[head];
+	if (s->delta) {
+		kernels->scores(c, w->k, w->rawk, p->r0, p->r1, true, w->s, w->w, 2);
+		kernels->scores(c, w->q, w->rawq, p->r0, p->r1, false, w->s + Q, w->w + c->ldk, 2);
+	} else {
+		kernels->scores(c, w->q, w->rawq, p->r0, p->r1, false, w->s, w->w, 1);
+		for (uint32_t r = p->r0; run->in->skip && r < p->r1; r++)
+			w->s[(r - p->r0) * Q + r] += run->in->skip[head];
+	}
 	if (p->whole)
 		kernels->keys(c, w->kd, w->d);
 	for (uint32_t col = c0; col < c1; col += LIN_COLS) {
 		uint32_t width = c1 - col < LIN_COLS ? c1 - col : LIN_COLS;
 		uint32_t used = s->v_dim - col < width ? s->v_dim - col : width;
 		size_t block = (size_t)(col - c0) * s->k_dim;
-		if (s->delta)
-			kernels->delta(c, p->r0, p->r1, col, width, w->wk, S + block, w->sk, w->v, run->l.ldv,
-			               beta);
-		kernels->merge(c, p->r0, p->r1, col, width, w->wq, S + block, w->sq, y + col, run->ldy,
-		               used);
+		kernels->merge(c, p->r0, p->r1, col, width, w->w, S + block, w->s, w->v, run->l.ldv,
+		               s->delta ? beta : NULL, y + col, run->ldy, used);
 		if (p->whole)
 			kernels->fold(c, w->kd, w->d, col, width, S + block, to + block);
 	}

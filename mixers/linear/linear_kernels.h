@@ -11,11 +11,12 @@
 
 #include "mixers/linear/linear.h"
 
-#define LIN_COLS  64 /* columns of a block of S: with k_dim = 128 it is 32 KiB, the first cache */
-#define CONV_ROWS 16 /* rows of a call of conv: they stay in the first cache for all vectors */
-#define LIN_PAD   16 /* rows of k_dim and v_dim elements are padded to this with zeros */
-
-/* s, raw: [MX_LIN_CHUNK][MX_LIN_CHUNK]. */
+/* Columns of a block of S: with one token they are a run of lines, which prefetchers follow, with
+ * 16 tokens and k_dim = 128 they stay in the first cache. */
+#define LIN_COLS     32
+#define LIN_PAD      16 /* rows of k_dim and v_dim elements are padded to this with zeros */
+#define CONV_ROWS    16 /* rows of a call of conv: they stay in the first cache for all vectors */
+#define LIN_CHANNELS 64 /* of a task of the convolution */
 
 /* A chunk of one head: where its tokens 0 .. MX_LIN_CHUNK - 1 are. Rows of tokens that are not
  * known yet may be read but never matter. */
@@ -40,32 +41,31 @@ struct mx_lin_kernels {
 	void (*pack)(uint32_t n, uint32_t len, const float *from, size_t ld_from, float *to,
 	             size_t ld_to);
 
-	/* Of rows r0 .. r1 - 1 with x[r], [ldk], and the keys they see: raw[r][j] = x_r . k_j. `past`:
-	 * j < r (x_r is k_r, for the delta rule), else j <= r (x_r is q_r). */
+	/* Of rows r0 .. r1 - 1 with x[r], [ldk], and the keys they see: raw[r][j] = x_r . k_j,
+	 * [MX_LIN_CHUNK][MX_LIN_CHUNK]. `past`: j < r (x_r is k_r, for the delta rule), else j <= r
+	 * (x_r is q_r). */
 	void (*dots)(const struct lin_chunk *c, const float *x, uint32_t r0, uint32_t r1, bool past,
 	             float *raw);
 
-	/* The same with x_r decayed from token r down to j, to s[r][j]; and w[r - r0] = x_r decayed by
-	 * all tokens up to r, [ldk]. Takes raw from dots unless c->vector. */
+	/* The same with x_r decayed from token r down to j, to s[j]; and w = x_r decayed by all tokens
+	 * up to r, [ldk]. s and w are those of row r0, `step` rows of MX_LIN_CHUNK and of ldk further
+	 * on those of the next. Takes raw from dots unless c->vector. */
 	void (*scores)(const struct lin_chunk *c, const float *x, const float *raw, uint32_t r0,
-	               uint32_t r1, bool past, float *s, float *w);
+	               uint32_t r1, bool past, float *s, float *w, size_t step);
 
 	/* k[j] = k_j decayed by the tokens after it in the chunk, [MX_LIN_CHUNK][ldk]; d[k] = product
 	 * of all factors, [ldk]. */
 	void (*keys)(const struct lin_chunk *c, float *k, float *d);
 
-	/* u_r = beta_r (v_r - S^T w[r - r0] - sum of s[r][j] u_j, j < r) for rows r0 .. r1 - 1: columns
-	 * col .. col + width - 1 of u and v, which S [k_dim][width] is of. w [..][ldk],
-	 * v [MX_LIN_CHUNK][ldv]. */
-	void (*delta)(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t col, uint32_t width,
-	              const float *w, const float *S, const float *s, const float *v, size_t ldv,
-	              const float *beta);
-
-	/* y[r - r0] = S^T w[r - r0] + sum of s[r][j] u_j, j <= r; likewise. Of y only the first `used`
-	 * columns, from col on, are memory. */
+	/* Outputs of rows r0 .. r1 - 1: y[r - r0] = S^T w_r + sum of s_rj u_j, j <= r, in columns
+	 * col .. col + width - 1 of u and v, which S [k_dim][width] is of. s [..][MX_LIN_CHUNK] and
+	 * w [..][ldk] begin with row r0. Of y only the first `used` columns, from col on, are memory.
+	 *
+	 * With `beta`, the delta rule: s and w have two rows for each r, k's first, and before all
+	 * that u_r = beta_r (v_r - S^T w'_r - sum of s'_rj u_j, j < r). v [MX_LIN_CHUNK][ldv]. */
 	void (*merge)(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t col, uint32_t width,
-	              const float *w, const float *S, const float *s, float *y, size_t ldy,
-	              uint32_t used);
+	              const float *w, const float *S, const float *s, const float *v, size_t ldv,
+	              const float *beta, float *y, size_t ldy, uint32_t used);
 
 	/* to = d S + sum of k[j] u_j^T over the whole chunk; to may be S. */
 	void (*fold)(const struct lin_chunk *c, const float *k, const float *d, uint32_t col,
@@ -76,8 +76,8 @@ struct mx_lin_kernels {
 	             float *h, float *y, size_t ldy);
 
 	/* y[t] = act(bias + sum of w[i] x[t - taps + 1 + i]) for t < n; before x[0] comes `past`, its
-	 * taps - 1 rows, oldest first, of LIN_COLS; width <= LIN_COLS; w [taps][LIN_COLS]. On return
-	 * `past` has the last rows. y may be x. */
+	 * taps - 1 rows, oldest first, of LIN_CHANNELS; width <= LIN_CHANNELS; w [taps][LIN_CHANNELS].
+	 * On return `past` has the last rows. y may be x. */
 	void (*conv)(uint32_t n, uint32_t width, uint32_t taps, const float *w, const float *bias,
 	             bool silu, float *past, const float *x, size_t ldx, float *y, size_t ldy);
 

@@ -148,10 +148,10 @@ MX_INLINE void conv_vec(uint32_t n, const size_t lanes, const uint32_t taps, con
 	vf tap[8] = {{0}}, seen[8] = {{0}};
 #pragma GCC unroll 8
 	for (uint32_t i = 0; i < taps; i++)
-		tap[i] = vf_load(w + i * LIN_COLS);
+		tap[i] = vf_load(w + i * LIN_CHANNELS);
 #pragma GCC unroll 8
 	for (uint32_t i = 0; i + 1 < taps; i++)
-		seen[i] = vf_load(past + i * LIN_COLS);
+		seen[i] = vf_load(past + i * LIN_CHANNELS);
 	for (uint32_t t = 0; t < n; t++) {
 		__builtin_prefetch(x + (t + CONV_ROWS) * ldx);
 		seen[taps - 1] = load_some(x + t * ldx, lanes, 0);
@@ -166,7 +166,7 @@ MX_INLINE void conv_vec(uint32_t n, const size_t lanes, const uint32_t taps, con
 	}
 #pragma GCC unroll 8
 	for (uint32_t i = 0; i + 1 < taps; i++)
-		vf_store(past + i * LIN_COLS, seen[i]);
+		vf_store(past + i * LIN_CHANNELS, seen[i]);
 }
 
 static void conv(uint32_t n, uint32_t width, uint32_t taps, const float *w, const float *bias,
@@ -192,7 +192,6 @@ static void conv(uint32_t n, uint32_t width, uint32_t taps, const float *w, cons
 		.dots = dots,                                                                              \
 		.scores = scores,                                                                          \
 		.keys = keys,                                                                              \
-		.delta = delta,                                                                            \
 		.merge = merge,                                                                            \
 		.fold = fold,                                                                              \
 		.scan = scan,                                                                              \
