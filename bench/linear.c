@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The core of the recurrent mixers beside the roofs: prompts in GFLOP/s over
- * what this machine does from registers, decoding in GB/s of S over what it
- * reads. Only mx_lin_forward: projections, convolution and norms are left out.
+ * what this machine does from registers, in steps and token by token, decoding
+ * in GB/s of S over what it reads. Only mx_lin_forward: projections, convolution and norms are left
+ * out.
  *
  *   bench/linear [-t threads] [-d | -p] [-x] [-v variant] [-n tokens]
  *     -d  decode only      -p  prompts only
@@ -96,7 +97,7 @@ static float unit(void)
 	return (float)(state >> 40) * 0x1p-24f;
 }
 
-static float *rows(struct bench *b, int i, size_t width, float low, float high)
+static float *input(struct bench *b, int i, size_t width, float low, float high)
 {
 	b->size[i] = (STEP_ROWS * width + 1) * sizeof(float);
 	b->data[i] = mx_map(b->size[i]);
@@ -124,11 +125,11 @@ static void bench_open(struct bench *b, size_t slots)
 	};
 	/* keys not longer than 1, as the delta rule wants them */
 	float k = s->k_dim ? 1.7f / sqrtf((float)s->k_dim) : 0;
-	in->q = rows(b, 0, in->ldq, -1, 1);
-	in->k = rows(b, 1, in->ldk, -k, k);
-	in->v = rows(b, 2, in->ldv, -1, 1);
-	in->a = rows(b, 3, in->lda, b->o->strong ? 1e-6f : 0.9f, b->o->strong ? 1e-5f : 1);
-	in->beta = rows(b, 4, in->ldbeta, 0, 1);
+	in->q = input(b, 0, in->ldq, -1, 1);
+	in->k = input(b, 1, in->ldk, -k, k);
+	in->v = input(b, 2, in->ldv, -1, 1);
+	in->a = input(b, 3, in->lda, b->o->strong ? 1e-6f : 0.9f, b->o->strong ? 1e-5f : 1);
+	in->beta = input(b, 4, in->ldbeta, 0, 1);
 	b->y_size = STEP_ROWS * (size_t)s->heads * s->v_dim * sizeof(float);
 	b->y = mx_map(b->y_size);
 	b->slot_bytes = mx_lin_slot_bytes(s);
@@ -167,16 +168,16 @@ static double token_flop(const struct mx_lin_spec *s)
 	return s->heads * (2 * k * v * (rules + 1) + rules * half * 2 * (k + v));
 }
 
-/* One sequence of n tokens in steps of STEP_ROWS. */
-static void prompt(struct bench *b, uint32_t n, double roof)
+/* One sequence of n tokens in steps of `rows`. */
+static void prompt(struct bench *b, uint32_t n, uint32_t rows, double roof)
 {
 	double best = INFINITY;
 	bench_open(b, 1);
 	for (int round = 0; round < 3; round++) {
 		memset(b->slots, 0, b->slots_size);
 		uint64_t start = mx_now_ns();
-		for (uint32_t at = 0; at < n; at += STEP_ROWS) {
-			uint32_t len = n - at < STEP_ROWS ? n - at : STEP_ROWS;
+		for (uint32_t at = 0; at < n; at += rows) {
+			uint32_t len = n - at < rows ? n - at : rows;
 			const struct mx_span span = {.n = len, .pos = at, .kind = MX_SPAN_PREFILL};
 			forward(b, 0, &span, 1, len);
 		}
@@ -184,8 +185,9 @@ static void prompt(struct bench *b, uint32_t n, double roof)
 		best = t < best ? t : best;
 	}
 	double rate = token_flop(&b->v->s) * n / best * 1e-9;
-	printf("%-12s prompt  %6u  %9.2f ms  %8.2f us/token  %7.1f GFLOP/s of %6.1f  %5.1f %%\n",
-	       b->v->name, n, best * 1e3, best / n * 1e6, rate, roof, rate / roof * 100);
+	printf("%-12s %-7s %6u  %9.2f ms  %8.2f us/token  %7.1f GFLOP/s of %6.1f  %5.1f %%\n",
+	       b->v->name, rows == 1 ? "by one" : "prompt", n, best * 1e3, best / n * 1e6, rate, roof,
+	       rate / roof * 100);
 	fflush(stdout);
 	bench_close(b);
 }
@@ -234,7 +236,8 @@ static void run(struct bench *b)
 		double roof = roof_arithmetic(b->pool, ROOF_F32_FMA);
 		for (size_t i = 0; i < 4; i++)
 			if (!b->o->tokens || b->o->tokens == lengths[i])
-				prompt(b, lengths[i], roof);
+				prompt(b, lengths[i], STEP_ROWS, roof);
+		prompt(b, 1024, 1, roof);
 	}
 	if (b->o->decode)
 		for (uint32_t batch = 1; batch <= MAX_BATCH; batch *= 4)
