@@ -13,7 +13,8 @@
 #define MIXER_LAYER  1
 #define MIXER_LAYERS 4
 
-/* How the elements of a tensor are drawn: normal, around `mean`. */
+/* How the elements of a tensor are drawn: normal, around `mean`. With a spread below 0 the tensor
+ * is not there, if it is optional. */
 struct mixer_weight {
 	const char *name; /* as in the specs */
 	float mean, spread;
@@ -32,7 +33,7 @@ struct mixer_case {
 	/* Largest |y - reference| / (largest |reference|) allowed, and why, beside the case. */
 	double tolerance;
 	/* y[n, width] of one sequence from x[n, width] and the weights in f32, in the order of the
-	 * specs; NULL = none. */
+	 * specs, NULL if not there. No reference: NULL. */
 	void (*reference)(const struct mixer_case *c, uint32_t n, const float *x,
 	                  const float *const *weights, float *y);
 };
@@ -79,6 +80,10 @@ void mixer_product(uint32_t n, uint32_t rows, uint32_t cols, const float *w, con
 #define FLOATS(key, array)                                                                         \
 	{                                                                                              \
 		.name = key, .type = MX_PARAM_FLOATS, .v = array, .n = sizeof(array) / sizeof(*array)      \
+	}
+#define ABSENT(name)                                                                               \
+	{                                                                                              \
+		name, 0, -1                                                                                \
 	}
 #define PARAMS(...)                                                                                \
 	{__VA_ARGS__}, sizeof((struct mx_param[]){__VA_ARGS__}) / sizeof(struct mx_param)

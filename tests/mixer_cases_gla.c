@@ -94,7 +94,7 @@ static double *stream(struct layer *l, uint32_t rows, uint32_t rank, bool bias, 
 	y = zeros((size_t)l->n * rows);
 	for (uint32_t t = 0; t < l->n; t++)
 		for (uint32_t r = 0; r < rows; r++) {
-			double sum = b[r];
+			double sum = b ? b[r] : 0;
 			for (uint32_t i = 0; i < taps && i <= t; i++)
 				sum += w[r * taps + taps - 1 - i] * x[(size_t)(t - i) * rows + r];
 			y[(size_t)t * rows + r] = sum;
@@ -335,7 +335,8 @@ static void apply_decay(struct layer *l)
 		else if (a_log)
 			l->a[i] = exp(-exp(a_log[head]) * log1p(exp(z)));
 		else
-			l->a[i] = exp(fmax(log(sigmoid(z)) / 16, mx_param_float(&l->p, "clamp_min", -1e9)));
+			l->a[i] = exp(fmax(log(sigmoid(z)) / mx_param_float(&l->p, "gate_logit_normalizer", 16),
+			                   mx_param_float(&l->p, "clamp_min", -1e9)));
 	}
 }
 
@@ -442,8 +443,13 @@ static void gla_reference(const struct mixer_case *c, uint32_t n, const float *x
 	double *o, *out;
 	uint32_t q_dim = l.k, k_dim = l.k;
 	if (l.q && !is(&l, "hgrn2")) {
+		const float *const *map = l.w, *const * map_k;
 		l.q = prepare(&l, l.q, l.q_heads, &q_dim, "norm_q");
+		map_k = l.w;
+		if (says(&l, "tie_feature_map_qk", false)) /* which is not there for k */
+			l.w = map;
 		l.key = prepare(&l, l.key, l.k_heads, &k_dim, "norm_k");
+		l.w = map_k + (map_k - map);
 	}
 	apply_decay(&l);
 	if (is(&l, "hgrn2")) {
@@ -481,6 +487,22 @@ static const struct mixer_weight trained[] = {CONVS,
                                               {"A_log", 1, 1},
                                               {"/model.lower_bounds", 0, 2},
                                               {NULL, 0, 0}};
+/* As published: no biases in convolutions. */
+static const struct mixer_weight published[] = {{"q_conv1d.weight", 0, 0.5f},
+                                                {"k_conv1d.weight", 0, 0.5f},
+                                                {"v_conv1d.weight", 0, 0.5f},
+                                                ABSENT("q_conv1d.bias"),
+                                                ABSENT("k_conv1d.bias"),
+                                                ABSENT("v_conv1d.bias"),
+                                                {"dt_bias", -4, 1.5f},
+                                                {"gk_proj.bias", 2, 3},
+                                                {"A_log", 1, 1},
+                                                {NULL, 0, 0}};
+static const struct mixer_weight tied[] = {ABSENT("feature_map_k.layer1.weight"),
+                                           ABSENT("feature_map_k.layer1.bias"),
+                                           ABSENT("feature_map_k.layer2.weight"),
+                                           ABSENT("feature_map_k.layer2.bias"),
+                                           {NULL, 0, 0}};
 /* With a bound on the decay, which the gate reaches in some channels. */
 static const struct mixer_weight bounded[] = {
 	CONVS, {"dt_bias", -3, 3}, {"A_log", 0, 0.3f}, {NULL, 0, 0}};
@@ -503,11 +525,12 @@ static const struct mixer_case cases[] = {
 	GLA("gla, all options, f32", 48, 150, MX_F32, EXACT, trained, "gla", INT("num_heads", 4),
         INT("num_kv_heads", 2), FLOAT("expand_k", 1.5), FLOAT("expand_v", 2.5),
         STRING("feature_map", "relu"), BOOL("use_short_conv"), INT("conv_size", 3),
-        FLOAT("clamp_min", -0.05), OFF("use_output_gate"), INT("gate_low_rank_dim", 5)),
+        FLOAT("clamp_min", -0.05), FLOAT("gate_logit_normalizer", 8), OFF("use_output_gate"),
+        INT("gate_low_rank_dim", 5)),
 	GLA("gla, sigmoid features, no weights in the norm, f32", 32, 150, MX_F32, EXACT, trained,
         "gla", INT("num_heads", 2), STRING("feature_map", "sigmoid"), OFF("elementwise_affine"),
         OFF("fuse_norm")),
-	GLA("simple_gla, f32", 48, 150, MX_F32, EXACT, trained, "simple_gla", INT("num_heads", 4),
+	GLA("simple_gla, f32", 48, 150, MX_F32, EXACT, published, "simple_gla", INT("num_heads", 4),
         INT("num_kv_heads", 2)),
 	GLA("simple_gla, no convolution, odd sizes, f32", 42, 150, MX_F32, EXACT, trained, "simple_gla",
         INT("num_heads", 3), OFF("use_short_conv"), FLOAT("expand_v", 1.5)),
@@ -529,6 +552,12 @@ static const struct mixer_case cases[] = {
         FLOAT("norm_eps", 1e-5)),
 	GLA("linear_attn, dpfp, f32", 32, 150, MX_F32, EXACT, trained, "linear_attn",
         INT("num_heads", 4), STRING("feature_map", "dpfp")),
+	GLA("linear_attn, one map for q and k, f32", 32, 150, MX_F32, EXACT, tied, "linear_attn",
+        INT("num_heads", 2), BOOL("tie_feature_map_qk"), BOOL("norm_k")),
+	GLA("linear_attn, relu, f32", 32, 150, MX_F32, EXACT, trained, "linear_attn",
+        INT("num_heads", 2), STRING("feature_map", "relu"), BOOL("norm_feature_map")),
+	GLA("linear_attn, no map, f32", 32, 150, MX_F32, EXACT, trained, "linear_attn",
+        INT("num_heads", 2), STRING("feature_map", "identity")),
 	GLA("hgrn2, f32", 64, 300, MX_F32, EXACT, trained, "hgrn2", INT("expand_ratio", 16)),
 	GLA("hgrn2, convolution, no lower bound, bf16", 48, 150, MX_BF16, ROUNDED, trained, "hgrn2",
         INT("expand_ratio", 24), BOOL("use_short_conv"), OFF("use_lower_bound")),
@@ -537,14 +566,16 @@ static const struct mixer_case cases[] = {
         BOOL("use_short_conv")),
 	GLA("hgrn, expanded, no lower bound, bf16", 64, 150, MX_BF16, ROUNDED, trained, "hgrn",
         INT("expand_ratio", 2), BOOL("use_short_conv"), OFF("use_lower_bound")),
-	GLA("delta_net, f32", 64, 300, MX_F32, EXACT, trained, "delta_net", INT("num_heads", 2)),
+	GLA("delta_net, f32", 64, 300, MX_F32, EXACT, published, "delta_net", INT("num_heads", 2)),
 	GLA("delta_net, gate, negative eigenvalues, bf16", 64, 150, MX_BF16, ROUNDED, trained,
         "delta_net", INT("num_heads", 4), BOOL("use_gate"), BOOL("allow_neg_eigval")),
 	GLA("delta_net, sums, no beta, f32", 32, 150, MX_F32, EXACT, trained, "delta_net",
         INT("num_heads", 2), STRING("qk_norm", "sum"), OFF("use_beta"), FLOAT("expand_v", 1.5)),
 	GLA("delta_net, elu, no convolution, f32", 32, 150, MX_F32, EXACT, trained, "delta_net",
         INT("num_heads", 1), STRING("qk_activation", "elu"), OFF("use_short_conv")),
-	GLA("gated_deltanet, f32", 64, 300, MX_F32, EXACT, trained, "gated_deltanet",
+	GLA("delta_net, no activation, f32", 32, 150, MX_F32, EXACT, trained, "delta_net",
+        INT("num_heads", 2), STRING("qk_activation", "identity")),
+	GLA("gated_deltanet, f32", 64, 300, MX_F32, EXACT, published, "gated_deltanet",
         INT("num_heads", 2), INT("head_dim", 32)),
 	GLA("gated_deltanet, heads of 128 x 128, bf16", 64, 150, MX_BF16, ROUNDED, trained,
         "gated_deltanet", INT("num_heads", 1), INT("num_v_heads", 2), INT("head_dim", 128),
@@ -555,7 +586,7 @@ static const struct mixer_case cases[] = {
 	GLA("gated_deltanet, decay to nothing, f32", 48, 150, MX_F32, EXACT, fast, "gated_deltanet",
         INT("num_heads", 8), INT("head_dim", 16), OFF("use_short_conv"),
         STRING("output_gate_activation", "sigmoid")),
-	GLA("kda, f32", 64, 300, MX_F32, EXACT, trained, "kda", INT("num_heads", 2),
+	GLA("kda, f32", 64, 300, MX_F32, EXACT, published, "kda", INT("num_heads", 2),
         INT("head_dim", 32)),
 	GLA("kda, bounded decay, value heads, f32", 48, 150, MX_F32, EXACT, bounded, "kda",
         INT("num_heads", 2), INT("num_v_heads", 4), INT("head_dim", 16), FLOAT("expand_v", 1.5),

@@ -178,13 +178,19 @@ static uint16_t f32_to_f16(float f) /* for numbers of ordinary size */
 	return (uint16_t)((u >> 16 & 0x8000) | (uint32_t)exp << 10 | (u >> 13 & 0x3ff));
 }
 
-/* Matrices (cols > 0) keep the size of a row and vectors are about 1, unless the case says. */
-static float weight_element(const struct mixer_case *c, const char *name, uint64_t cols,
-                            struct rng *g)
+static const struct mixer_weight *drawn_as(const struct mixer_case *c, const char *name)
 {
 	for (const struct mixer_weight *w = c->weights; w && w->name; w++)
 		if (!strcmp(w->name, name))
-			return w->mean + w->spread * rng_normal(g);
+			return w;
+	return NULL;
+}
+
+/* Matrices (cols > 0) keep the size of a row and vectors are about 1, unless the case says. */
+static float weight_element(const struct mixer_weight *w, uint64_t cols, struct rng *g)
+{
+	if (w)
+		return w->mean + w->spread * rng_normal(g);
 	return cols ? rng_normal(g) * 1.5f / sqrtf((float)cols) : 1 + 0.3f * rng_normal(g);
 }
 
@@ -193,6 +199,7 @@ static void make_weight(const struct mixer_case *c, const struct mx_weight_spec 
 {
 	bool matrix = spec->form == MX_WEIGHT_MATRIX;
 	enum mx_dtype type = matrix ? c->weight_dtype : MX_F32;
+	const struct mixer_weight *as = drawn_as(c, spec->name);
 	uint64_t rows = spec->shape[0], n = 1;
 	for (uint32_t i = 0; i < spec->ndim; i++)
 		n *= spec->shape[i];
@@ -200,7 +207,7 @@ static void make_weight(const struct mixer_case *c, const struct mx_weight_spec 
 	w->f32 = allocate(n, 4);
 	assert_int_equal(posix_memalign(&w->data, 64, round_up(n * mx_dtype_size(type), 64)), 0);
 	for (uint64_t i = 0; i < n; i++) {
-		float f = weight_element(c, spec->name, matrix ? cols : 0, g);
+		float f = weight_element(as, matrix ? cols : 0, g);
 		if (type == MX_BF16) {
 			((uint16_t *)w->data)[i] = mx_f32_to_bf16(f);
 			f = mx_bf16_to_f32(((uint16_t *)w->data)[i]);
@@ -222,6 +229,9 @@ static void open_weights(struct rig *r)
 	assert_int_equal(r->ops->weights(&r->layer, specs, &r->n_weights), MX_OK);
 	assert_in_range(r->n_weights, 0, MX_MIXER_MAX_WEIGHTS);
 	for (size_t i = 0; i < r->n_weights; i++) {
+		const struct mixer_weight *as = drawn_as(r->c, specs[i].name);
+		if (specs[i].optional && as && as->spread < 0)
+			continue;
 		make_weight(r->c, &specs[i], &g, &r->weights[i]);
 		r->f32_ptrs[i] = r->weights[i].f32;
 		r->weight_ptrs[i] = specs[i].form == MX_WEIGHT_MATRIX ? (void *)&r->weights[i].matrix
