@@ -26,6 +26,7 @@
 #include "device/dtype.h"
 
 struct mx_device;
+struct mx_recording;
 
 enum mx_device_kind { MX_DEVICE_CPU = 0, MX_DEVICE_CUDA = 1 };
 
@@ -44,6 +45,7 @@ struct mx_linear_out {
 	void *y;                   /* [n, ldy], activation dtype; columns 0..rows-1 are written */
 	size_t ldy;                /* elements between rows of y, >= w->rows */
 	bool accumulate;           /* y += W x + b instead of y = */
+	bool f32; /* y is f32 whatever the activation dtype (logits); not accumulated */
 };
 
 /* Temperatures below this are taken as 0, as vLLM does. */
@@ -155,6 +157,65 @@ struct mx_ops {
 	/* CPU devices: runs fn over tasks on the device's threads and waits. Which worker runs a task
 	 * is not fixed. worker < info.threads. */
 	void (*parallel)(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, void *arg);
+
+	/* ---- since CUDA. A device may run behind the caller: operators are done in the order of the
+	 * calls, and only those that say so wait for it. CPUs have done everything on return. ---- */
+
+	/* Frees the device. Takes NULL. */
+	void (*destroy)(struct mx_device *d);
+
+	/* Memory of the device, aligned to info.align, dirty; at load only. */
+	mx_status (*alloc)(struct mx_device *d, size_t bytes, void **out);
+	void (*release)(struct mx_device *d, void *p); /* takes NULL */
+
+	/* Host memory that the device copies from and to without waiting (pinned); at load only. */
+	mx_status (*host_alloc)(struct mx_device *d, size_t bytes, void **out);
+	void (*host_release)(struct mx_device *d, void *p); /* takes NULL */
+
+	/* Copies. `from` of upload and `to` of download are memory of host_alloc, and are in use until
+	 * wait; copy and zero are within the device. */
+	mx_status (*upload)(struct mx_device *d, void *to, const void *from, size_t bytes);
+	mx_status (*download)(struct mx_device *d, void *to, const void *from, size_t bytes);
+	mx_status (*copy)(struct mx_device *d, void *to, const void *from, size_t bytes);
+	mx_status (*zero)(struct mx_device *d, void *to, size_t bytes);
+
+	/* Waits until everything asked for is done. MX_E_DEVICE if the device is lost, whenever that
+	 * happened; every later call fails with it too. */
+	mx_status (*wait)(struct mx_device *d);
+
+	/* Copies `bytes` of pageable host memory (a mapped file) at load, through staging buffers of
+	 * the device's own, many in flight: returns before the last is done, see wait. `to_dtype`
+	 * converts elements of `dtype` on the way (f16 -> bf16, any -> f32; otherwise they are equal).
+	 */
+	mx_status (*load)(struct mx_device *d, void *to, enum mx_dtype to_dtype, const void *from,
+	                  enum mx_dtype dtype, size_t n_elements);
+
+	/* y[i] *= scale; y[i] += scale * a[i]; n elements of the activation dtype. */
+	mx_status (*scale)(struct mx_device *d, void *y, size_t n, float scale);
+	mx_status (*add_scaled)(struct mx_device *d, void *y, const void *a, size_t n, float scale);
+
+	/* The same for f32 logits: [n, ld], vocab used columns. */
+	mx_status (*scale_logits)(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
+	                          float scale);
+
+	/* y[n, width] = rows[i] of x; `rows` in device memory; y is not x. */
+	mx_status (*gather)(struct mx_device *d, const void *x, const uint32_t *rows, size_t n,
+	                    size_t width, void *y);
+
+	/* `sample` in three parts, so that the middle one can be recorded. prepare: takes the rows, may
+	 * be called while an earlier step runs. draw: as `sample`, but the tokens stay on the device.
+	 * drawn: waits and gives the n tokens; MX_E_INTERNAL as `sample`. */
+	mx_status (*sample_prepare)(struct mx_device *d, const struct mx_sample_row *rows, size_t n);
+	mx_status (*sample_draw)(struct mx_device *d, float *logits, size_t ld, size_t n,
+	                         uint32_t vocab);
+	mx_status (*sample_drawn)(struct mx_device *d, size_t n, int32_t *out_tokens);
+
+	/* Recording of what is called between record and recorded, to be replayed as a whole at the
+	 * same addresses: only if info.records. Nothing runs while it is recorded. */
+	mx_status (*record)(struct mx_device *d);
+	mx_status (*recorded)(struct mx_device *d, struct mx_recording **out);
+	mx_status (*replay)(struct mx_device *d, struct mx_recording *r);
+	void (*forget)(struct mx_device *d, struct mx_recording *r); /* takes NULL */
 };
 
 struct mx_device_info {
@@ -164,6 +225,9 @@ struct mx_device_info {
 	enum mx_dtype act_dtype; /* activations; MX_F32 on CPUs */
 	unsigned threads;        /* CPU: workers of `parallel` */
 	size_t align;            /* every pointer the engine hands out is aligned to this, >= 64 */
+	size_t memory;           /* bytes the device has free; 0 = its memory is the host's */
+	bool records;            /* steps can be recorded and replayed */
+	bool deterministic;      /* a row's bits depend on that row alone (always, on CPUs) */
 };
 
 /* First member of every device. */

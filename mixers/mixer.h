@@ -212,12 +212,33 @@ struct mx_span {
 	uint32_t n_pages;
 };
 
+/* A span as the device sees it. */
+struct mx_device_span {
+	uint32_t row, n; /* n = 0: a row that fills a recorded step up; nothing may be written for it */
+	uint32_t pos, slot;
+	uint32_t page_begin, n_pages; /* into mx_device_tables.pages */
+	uint32_t max_len, kind;
+};
+
+/* What the arrays of a step say once more, in the memory of a device that has its own, at addresses
+ * that stay the same for every step. A step that is recorded is launched with n_rows = n_spans =
+ * the number recorded and later replayed with other contents: kernels read everything that differs
+ * between steps from here, and take only n_rows and n_spans from the call. */
+struct mx_device_tables {
+	const uint32_t *pos;                /* [rows] */
+	const uint32_t *row_span;           /* [rows] index of the row's span */
+	const struct mx_device_span *spans; /* [n_spans] */
+	const uint32_t *pages;              /* the spans' pages, one list behind the other */
+};
+
 struct mx_step {
 	const struct mx_span *spans;
 	uint32_t n_spans;
 	uint32_t n_rows;
 	const uint32_t *pos; /* [n_rows] absolute position of each row */
 	void *scratch;       /* state spec's scratch_bytes, dirty, aligned as the device says */
+	const struct mx_device_tables *tables; /* NULL on CPUs */
+	bool recording; /* spans say only how many there are; their contents come with each replay */
 };
 
 /* ---- an instance ---- */

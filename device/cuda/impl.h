@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside the CUDA device: its struct, its operators by file, and the launchers of its kernels.
+ * Activations are bf16, or f32 for f32 checkpoints; products and sums are f32.
+ */
+#ifndef MX_DEVICE_CUDA_IMPL_H
+#define MX_DEVICE_CUDA_IMPL_H
+
+#include <cuda_runtime_api.h>
+
+#include "device/cuda/cuda.h"
+#include "device/cuda/device_cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct mx_cuda_linear;  /* linear.c: plans of cuBLASLt, workspace */
+struct mx_cuda_sampler; /* sampler.c */
+struct mx_cuda_staging; /* memory.c */
+
+struct mx_cuda {
+	struct mx_cuda_base base;
+	struct mx_cuda_limits limits;
+	bool lost;
+	struct mx_cuda_linear *linear;
+	struct mx_cuda_sampler *sampler;
+	struct mx_cuda_staging *staging;
+};
+
+static inline struct mx_cuda *mx_cuda(struct mx_device *d)
+{
+	return (struct mx_cuda *)d;
+}
+
+static inline cudaStream_t mx_cuda_stream(struct mx_device *d)
+{
+	return (cudaStream_t)mx_cuda(d)->base.stream;
+}
+
+static inline bool mx_cuda_bf16(const struct mx_device *d)
+{
+	return d->info.act_dtype == MX_BF16;
+}
+
+/* device.c: the status of a CUDA error, which is logged once with `what` and marks the device lost
+ * if nothing can be done on it any more. */
+mx_status mx_cuda_check(struct mx_device *d, cudaError_t e, const char *what);
+
+/* memory.c */
+mx_status mx_cuda_staging_create(struct mx_device *d, struct mx_err *err);
+void mx_cuda_staging_destroy(struct mx_device *d);
+mx_status mx_cuda_alloc(struct mx_device *d, size_t bytes, void **out);
+void mx_cuda_release(struct mx_device *d, void *p);
+mx_status mx_cuda_host_alloc(struct mx_device *d, size_t bytes, void **out);
+void mx_cuda_host_release(struct mx_device *d, void *p);
+mx_status mx_cuda_upload(struct mx_device *d, void *to, const void *from, size_t bytes);
+mx_status mx_cuda_download(struct mx_device *d, void *to, const void *from, size_t bytes);
+mx_status mx_cuda_copy(struct mx_device *d, void *to, const void *from, size_t bytes);
+mx_status mx_cuda_zero(struct mx_device *d, void *to, size_t bytes);
+mx_status mx_cuda_wait(struct mx_device *d);
+mx_status mx_cuda_load(struct mx_device *d, void *to, enum mx_dtype to_dtype, const void *from,
+                       enum mx_dtype dtype, size_t n);
+
+/* graph.c */
+mx_status mx_cuda_record(struct mx_device *d);
+mx_status mx_cuda_recorded(struct mx_device *d, struct mx_recording **out);
+mx_status mx_cuda_replay(struct mx_device *d, struct mx_recording *r);
+void mx_cuda_forget(struct mx_device *d, struct mx_recording *r);
+
+/* linear.c, linear_few.cu, linear_exact.cu. create allocates all that linear ever needs. */
+mx_status mx_cuda_linear_create(struct mx_device *d, struct mx_err *err);
+void mx_cuda_linear_destroy(struct mx_device *d);
+size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l); /* device memory that create takes */
+mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                             const struct mx_linear_out *out, size_t n_out);
+
+/* rows.cu: operators row by row, as in device.h */
+mx_status mx_cuda_rmsnorm(struct mx_device *d, const void *x, const float *weight, float eps,
+                          size_t n, size_t width, void *y);
+mx_status mx_cuda_add_rmsnorm(struct mx_device *d, void *x, const void *r, const float *weight,
+                              float eps, size_t n, size_t width, void *y);
+mx_status mx_cuda_silu_mul(struct mx_device *d, const void *gate, size_t ld_gate, const void *up,
+                           size_t ld_up, size_t n, size_t width, void *y, size_t ld_y);
+mx_status mx_cuda_rope(struct mx_device *d, void *x, size_t ld, size_t n, uint32_t n_heads,
+                       uint32_t head_dim, const struct mx_rope *rope, const uint32_t *pos,
+                       const float *norm, float eps);
+mx_status mx_cuda_embed(struct mx_device *d, const struct mx_weight *table, const int32_t *ids,
+                        size_t n, void *y);
+mx_status mx_cuda_scale(struct mx_device *d, void *y, size_t n, float scale);
+mx_status mx_cuda_add_scaled(struct mx_device *d, void *y, const void *a, size_t n, float scale);
+mx_status mx_cuda_scale_logits(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
+                               float scale);
+mx_status mx_cuda_gather(struct mx_device *d, const void *x, const uint32_t *rows, size_t n,
+                         size_t width, void *y);
+
+/* sampler.c, sample.cu, logprobs.cu */
+mx_status mx_cuda_sampler_create(struct mx_device *d, struct mx_err *err);
+void mx_cuda_sampler_destroy(struct mx_device *d);
+size_t mx_cuda_sampler_bytes(const struct mx_cuda_limits *l); /* device memory that create takes */
+mx_status mx_cuda_sample(struct mx_device *d, float *logits, size_t ld, size_t n, uint32_t vocab,
+                         const struct mx_sample_row *rows, int32_t *out_tokens);
+mx_status mx_cuda_sample_prepare(struct mx_device *d, const struct mx_sample_row *rows, size_t n);
+mx_status mx_cuda_sample_draw(struct mx_device *d, float *logits, size_t ld, size_t n,
+                              uint32_t vocab);
+mx_status mx_cuda_sample_drawn(struct mx_device *d, size_t n, int32_t *out_tokens);
+mx_status mx_cuda_logprobs(struct mx_device *d, const float *logits, size_t ld, size_t n,
+                           uint32_t vocab, const int32_t *tokens, const uint32_t *n_top,
+                           struct mx_logprob *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
