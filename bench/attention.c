@@ -172,7 +172,7 @@ static void decode(struct bench *b, uint32_t batch, uint32_t context)
 		spans[i] = (struct mx_span){
 			i, 1, context, per_seq * PAGE_TOKENS, MX_SPAN_DECODE, 0, pages + i * per_seq, per_seq};
 	}
-	const struct mx_step step = {spans, batch, batch, pos, b->scratch};
+	const struct mx_step step = {spans, batch, batch, pos, b->scratch, NULL, false};
 	double best = INFINITY, total = 0;
 	for (int i = 0; i < 3 || (total < 0.5 && i < 100); i++) {
 		double t = step_seconds(b, &step);
@@ -208,7 +208,7 @@ static void prefill(struct bench *b, uint32_t n, double roof)
 			struct mx_span span = {0, rows, at, n, MX_SPAN_PREFILL, 0, pages, b->n_pages};
 			for (uint32_t i = 0; i < rows; i++)
 				pos[i] = at + i;
-			const struct mx_step step = {&span, 1, rows, pos, b->scratch};
+			const struct mx_step step = {&span, 1, rows, pos, b->scratch, NULL, false};
 			double t = step_seconds(b, &step);
 			all += t;
 			best[at / STEP_ROWS] = t < best[at / STEP_ROWS] ? t : best[at / STEP_ROWS];

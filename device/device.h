@@ -45,7 +45,6 @@ struct mx_linear_out {
 	void *y;                   /* [n, ldy], activation dtype; columns 0..rows-1 are written */
 	size_t ldy;                /* elements between rows of y, >= w->rows */
 	bool accumulate;           /* y += W x + b instead of y = */
-	bool f32; /* y is f32 whatever the activation dtype (logits); not accumulated */
 };
 
 /* Temperatures below this are taken as 0, as vLLM does. */
@@ -194,7 +193,11 @@ struct mx_ops {
 	mx_status (*scale)(struct mx_device *d, void *y, size_t n, float scale);
 	mx_status (*add_scaled)(struct mx_device *d, void *y, const void *a, size_t n, float scale);
 
-	/* The same for f32 logits: [n, ld], vocab used columns. */
+	/* f32 y[n, ldy] = W x, whatever the activation dtype of x [n, ldx]: one product, for logits. */
+	mx_status (*logits)(struct mx_device *d, const void *x, size_t ldx, size_t n,
+	                    const struct mx_weight *w, float *y, size_t ldy);
+
+	/* `scale` for f32 logits: [n, ld], vocab used columns. */
 	mx_status (*scale_logits)(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
 	                          float scale);
 

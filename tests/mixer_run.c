@@ -599,7 +599,7 @@ void rig_step(struct rig *r, struct item *items, uint32_t n_items)
 		n_rows = add_span(r, &items[i], n_rows, &spans[i]);
 		kept[i] = items[i].keep;
 	}
-	const struct mx_step step = {spans, n_items, n_rows, r->pos, r->scratch.p};
+	const struct mx_step step = {spans, n_items, n_rows, r->pos, r->scratch.p, NULL, false};
 	uint64_t shared = pool_sum_shared(&r->pages);
 	for (int l = 0; l < RUN_LAYERS; l++) {
 		float *x = (float *)r->x.p, *y = (float *)r->y.p;
