@@ -22,7 +22,8 @@ mx_status mx_core_init(struct mx_core *c, const struct mx_engine_ops *ops,
 		st = mx_snapshots_create(c->info.n_snapshots, &c->snapshots);
 	c->free_slots = mx_calloc(info->max_sequences, sizeof *c->free_slots);
 	c->due = mx_calloc(info->max_sequences, sizeof *c->due);
-	if (st == MX_OK && (!c->free_slots || !c->due))
+	c->items = mx_calloc(info->max_sequences, sizeof *c->items);
+	if (st == MX_OK && (!c->free_slots || !c->due || !c->items))
 		st = MX_E_NOMEM;
 	if (st != MX_OK) {
 		mx_core_fini(c);
@@ -40,10 +41,12 @@ void mx_core_fini(struct mx_core *c)
 	mx_snapshots_destroy(c->snapshots);
 	free(c->free_slots);
 	free(c->due);
+	free(c->items);
 	c->pages = NULL;
 	c->snapshots = NULL;
 	c->free_slots = NULL;
 	c->due = NULL;
+	c->items = NULL;
 }
 
 static struct mx_core *core_of(struct mx_engine *e)
@@ -231,8 +234,17 @@ const int32_t *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n, uint32_t 
 
 /* ---- steps ---- */
 
+mx_status mx_core_step(struct mx_engine *e, const struct mx_step_item *items, uint32_t n,
+                       struct mx_step_result *results, struct mx_step_times *out_times)
+{
+	mx_status st = e->ops->begin(e, items, n);
+	return st == MX_OK ? e->ops->finish(e, results, out_times) : st;
+}
+
 mx_status mx_core_begin_step(struct mx_core *c, const struct mx_step_item *items, uint32_t n)
 {
+	if (c->stepping)
+		return MX_E_INVALID;
 	uint64_t rows = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct mx_seq *s = items[i].seq;
@@ -246,8 +258,26 @@ mx_status mx_core_begin_step(struct mx_core *c, const struct mx_step_item *items
 	}
 	if (n > c->info.max_sequences || rows > c->info.step_tokens)
 		return MX_E_INVALID;
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n; i++) {
 		items[i].seq->in_step = true;
+		c->items[i] = items[i];
+	}
+	c->n_items = n;
+	c->stepping = true;
+	return MX_OK;
+}
+
+mx_status mx_core_finish_step(struct mx_core *c, struct mx_step_result *results)
+{
+	if (!c->stepping)
+		return MX_E_INVALID;
+	c->stepping = false;
+	for (uint32_t i = 0; i < c->n_items; i++) {
+		results[i].status = MX_OK;
+		results[i].sampled = false;
+		results[i].prompt = NULL;
+		results[i].prompt_first = results[i].prompt_n = 0;
+	}
 	return MX_OK;
 }
 

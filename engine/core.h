@@ -62,6 +62,10 @@ struct mx_core {
 	uint32_t *free_slots;     /* [n_free_slots], a stack */
 	atomic_uint n_free_slots; /* written by the engine thread only */
 
+	struct mx_step_item *items; /* [n_items] of the step that has begun */
+	uint32_t n_items;
+	bool stepping;
+
 	/* See prefix.h. */
 	struct mx_snapshots *snapshots; /* NULL if there is no room for any */
 	struct mx_state_ops state;
@@ -89,9 +93,16 @@ const int32_t *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n, uint32_t 
 void mx_core_settle(struct mx_engine *e);
 void mx_core_drop_cache(struct mx_engine *e);
 
-/* To be called first in a step. MX_E_INVALID if it breaks the rules of engine.h (except that a
- * sequence comes once). From now on until its commit a sequence's state may be anything. */
+/* The slot `step` by the engine's own begin and finish. */
+mx_status mx_core_step(struct mx_engine *e, const struct mx_step_item *items, uint32_t n,
+                       struct mx_step_result *results, struct mx_step_times *out_times);
+
+/* To be called first in begin: copies the items to c->items. MX_E_INVALID if it breaks the rules of
+ * engine.h (except that a sequence comes once). From now on until its commit a sequence's state may
+ * be anything. */
 mx_status mx_core_begin_step(struct mx_core *c, const struct mx_step_item *items, uint32_t n);
+/* To be called first in finish: clears results[c->n_items]. MX_E_INVALID if nothing has begun. */
+mx_status mx_core_finish_step(struct mx_core *c, struct mx_step_result *results);
 /* n more tokens have their state: it becomes shareable. */
 void mx_core_commit(struct mx_core *c, struct mx_seq *s, uint32_t n);
 /* Appends a token that was drawn. */

@@ -15,6 +15,13 @@
  *     open -> attach -> (reserve -> step -> settle)* -> close
  *                ^----------- release (preemption)
  *
+ * A step is begun and finished; `step` does both. On a device that runs behind
+ * the host (info.overlaps) begin returns while the step runs. Between the two
+ * everything may be called but another begin or step, settle, drop_cache and
+ * destroy, and release, close and attach of a sequence that is in the step:
+ * other sequences come and go, and pages may be reserved ahead for those of the
+ * step too.
+ *
  * Bit-equality: what a step returns for a sequence depends on nothing but that
  * sequence's tokens and sampling parameters.
  */
@@ -61,6 +68,7 @@ struct mx_engine_info {
 	uint32_t step_tokens;   /* most rows of a step */
 	uint32_t page_tokens;
 	uint32_t n_pages;
+	bool overlaps;                      /* a step runs between begin and finish */
 	bool prefix_cache;                  /* prefixes are shared */
 	bool prefix_unsupported;            /* they were to be, but a mixer cannot */
 	uint32_t n_snapshots;               /* saved slots that there is room for */
@@ -115,9 +123,11 @@ struct mx_step_result {
 	uint32_t prompt_first, prompt_n;
 };
 
-/* Nanoseconds of the last step by phase. */
+/* Nanoseconds of a step by phase. A device that runs behind the host is waited for in `forward`,
+ * sampling included. `host` is the part of begin and finish that a device spends idle: laying out,
+ * uploading and launching, and what comes after the tokens are there; 0 on CPUs. */
 struct mx_step_times {
-	uint64_t forward, sample, commit;
+	uint64_t forward, sample, commit, host;
 };
 
 struct mx_engine_ops {
@@ -151,9 +161,17 @@ struct mx_engine_ops {
 	mx_status (*step)(struct mx_engine *e, const struct mx_step_item *items, uint32_t n,
 	                  struct mx_step_result *results, struct mx_step_times *out_times);
 
+	/* `step` in two. begin copies the items; what it refuses has not begun, and a device that is
+	 * lost is lost for every item, whichever of the two says so. finish waits, and yields what step
+	 * would have, results in the order of the items; it must follow a begin that was MX_OK. */
+	mx_status (*begin)(struct mx_engine *e, const struct mx_step_item *items, uint32_t n);
+	mx_status (*finish)(struct mx_engine *e, struct mx_step_result *results,
+	                    struct mx_step_times *out_times);
+
 	/* What can wait until the results of a step are delivered: the prefix cache gets the states of
 	 * sequences that have come to the end of their prompt or to a multiple of snapshot_every. To be
-	 * called before anything else but close; a state that was passed cannot be saved any more. */
+	 * called before anything else but close, so before the next begin; a state that was passed
+	 * cannot be saved any more. */
 	void (*settle)(struct mx_engine *e);
 
 	/* Tokens of the sequence (prompt and output), and how many have their state computed. */

@@ -31,6 +31,7 @@ struct fake {
 	struct slot *saved;        /* [n_snapshots] */
 	uint64_t *saved_pages;     /* [n_snapshots, page_tokens] */
 	struct mx_logprob *prompt; /* [step_tokens] results of the last step */
+	uint64_t begun_ns;
 };
 
 /* The finalizer of MurmurHash3: every input bit moves every output bit. */
@@ -183,34 +184,42 @@ static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_
 		mx_core_append(s, r->token);
 }
 
-static void pretend(const struct fake *f, uint32_t rows)
+/* Sleeps until a step of so many rows that began then would be done. */
+static void pretend(const struct fake *f, uint64_t begun, uint32_t rows)
 {
 	uint64_t ns = f->config.ns_per_step + f->config.ns_per_token * rows;
-	if (!ns)
+	uint64_t gone = mx_now_ns() - begun;
+	if (gone >= ns)
 		return;
-	struct timespec t = {(time_t)(ns / MX_NS_PER_S), (long)(ns % MX_NS_PER_S)};
+	struct timespec t = {(time_t)((ns - gone) / MX_NS_PER_S), (long)((ns - gone) % MX_NS_PER_S)};
 	(void)clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
 }
 
-static mx_status fake_step(struct mx_engine *e, const struct mx_step_item *items, uint32_t n,
-                           struct mx_step_result *results, struct mx_step_times *out_times)
+static mx_status fake_begin(struct mx_engine *e, const struct mx_step_item *items, uint32_t n)
 {
 	struct fake *f = (struct fake *)e;
 	mx_status st = mx_core_begin_step(&f->core, items, n);
+	if (st == MX_OK)
+		f->begun_ns = mx_now_ns();
+	return st;
+}
+
+static mx_status fake_finish(struct mx_engine *e, struct mx_step_result *results,
+                             struct mx_step_times *out_times)
+{
+	struct fake *f = (struct fake *)e;
+	mx_status st = mx_core_finish_step(&f->core, results);
 	if (st != MX_OK)
 		return st;
-	uint64_t begin = mx_now_ns();
+	uint64_t now = mx_now_ns();
 	uint32_t rows = 0;
-	for (uint32_t i = 0; i < n; i++) {
-		results[i].status = MX_OK;
-		results[i].sampled = false;
-		results[i].prompt = NULL;
-		results[i].prompt_first = results[i].prompt_n = 0;
-		run_item(f, &items[i], f->prompt + rows, &results[i]);
-		rows += items[i].n;
+	for (uint32_t i = 0; i < f->core.n_items; i++) {
+		const struct mx_step_item *item = &f->core.items[i];
+		run_item(f, item, f->prompt + rows, &results[i]);
+		rows += item->n;
 	}
-	pretend(f, rows);
-	*out_times = (struct mx_step_times){.forward = mx_now_ns() - begin};
+	pretend(f, f->config.overlaps ? f->begun_ns : now, rows);
+	*out_times = (struct mx_step_times){.forward = mx_now_ns() - now};
 	return MX_OK;
 }
 
@@ -236,7 +245,9 @@ static const struct mx_engine_ops fake_ops = {
 	.reserve = mx_core_reserve,
 	.release = mx_core_release,
 	.close = mx_core_close,
-	.step = fake_step,
+	.step = mx_core_step,
+	.begin = fake_begin,
+	.finish = fake_finish,
 	.settle = mx_core_settle,
 	.tokens = mx_core_tokens,
 	.drop_cache = mx_core_drop_cache,
@@ -259,6 +270,7 @@ mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_e
 		.step_tokens = config->step_tokens,
 		.page_tokens = config->page_tokens,
 		.n_pages = config->n_pages,
+		.overlaps = config->overlaps,
 		.prefix_cache = config->prefix_cache && !config->prefix_unsupported,
 		.prefix_unsupported = config->prefix_unsupported,
 		.n_snapshots = config->n_snapshots,

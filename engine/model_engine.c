@@ -109,31 +109,33 @@ static uint32_t lay_out_rows(struct mx_model_engine *e, const struct mx_step_ite
 	return row;
 }
 
-static mx_status step(struct mx_engine *engine, const struct mx_step_item *items, uint32_t n,
-                      struct mx_step_result *results, struct mx_step_times *out_times)
+/* A CPU computes in finish. */
+static mx_status begin(struct mx_engine *engine, const struct mx_step_item *items, uint32_t n)
+{
+	return mx_core_begin_step(&engine_of(engine)->core, items, n);
+}
+
+static mx_status finish(struct mx_engine *engine, struct mx_step_result *results,
+                        struct mx_step_times *out_times)
 {
 	struct mx_model_engine *e = engine_of(engine);
-	mx_status st = mx_core_begin_step(&e->core, items, n);
+	const struct mx_step_item *items = e->core.items;
+	uint32_t n = e->core.n_items;
+	mx_status st = mx_core_finish_step(&e->core, results);
 	if (st != MX_OK)
 		return st;
 	struct mx_step_times times = {0};
 	*out_times = times;
 	if (!n)
 		return MX_OK;
-	uint64_t begin = mx_now_ns();
+	uint64_t start = mx_now_ns();
 	struct mx_step s = {.spans = e->scratch.spans,
 	                    .n_spans = n,
 	                    .n_rows = lay_out_rows(e, items, n),
 	                    .pos = e->scratch.pos,
 	                    .scratch = e->scratch.mixer};
-	for (uint32_t i = 0; i < n; i++) {
-		results[i].status = MX_OK;
-		results[i].sampled = false;
-		results[i].prompt = NULL;
-		results[i].prompt_first = results[i].prompt_n = 0;
-	}
 	st = mx_forward(e, &s);
-	times.forward = mx_now_ns() - begin;
+	times.forward = mx_now_ns() - start;
 	if (st == MX_OK)
 		st = mx_logits_run(e, items, s.spans, n, results, &times);
 	uint64_t committing = mx_now_ns();
@@ -181,7 +183,9 @@ const struct mx_engine_ops mx_model_engine_ops = {
 	.reserve = mx_core_reserve,
 	.release = mx_core_release,
 	.close = mx_core_close,
-	.step = step,
+	.step = mx_core_step,
+	.begin = begin,
+	.finish = finish,
 	.settle = mx_core_settle,
 	.tokens = mx_core_tokens,
 	.drop_cache = mx_core_drop_cache,

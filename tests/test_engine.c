@@ -325,8 +325,56 @@ static void test_bad_requests_are_refused(void **state)
 	item.n = 2;
 	assert_int_equal(e->ops->step(e, &item, 1, &r, &t), MX_E_INVALID); /* not the last */
 	item.n = 3;
+	assert_int_equal(e->ops->finish(e, &r, &t), MX_E_INVALID); /* not begun */
 	assert_int_equal(e->ops->step(e, &item, 1, &r, &t), MX_OK);
 	e->ops->close(e, s);
+	loaded_close(&l);
+}
+
+/* Between begin and finish other sequences come and go, and pages are reserved ahead. */
+static void test_a_step_in_two(void **state)
+{
+	(void)state;
+	struct loaded l;
+	loaded_start(dirs[F32], NULL, &l);
+	struct mx_engine *e = l.engine;
+	const struct mx_seq_params p = {.sampling = {.top_p = 1, .repetition_penalty = 1},
+	                                .max_len = 100,
+	                                .logprobs = 0,
+	                                .prompt_logprobs = -1,
+	                                .no_prefix_cache = true};
+	const int32_t prompt[3] = {1, 2, 3};
+	struct mx_step_result whole, parts;
+	struct mx_step_times t;
+	struct mx_seq *s, *other;
+	uint32_t computed;
+	for (int i = 0; i < 2; i++) {
+		struct mx_step_result *r = i ? &parts : &whole;
+		assert_int_equal(e->ops->open(e, prompt, 3, &p, &s), MX_OK);
+		assert_int_equal(e->ops->attach(e, s, &computed), MX_OK);
+		assert_int_equal(e->ops->reserve(e, s, 3), MX_OK);
+		struct mx_step_item item = {s, 3, true};
+		if (!i) {
+			assert_int_equal(e->ops->step(e, &item, 1, r, &t), MX_OK);
+		} else {
+			assert_int_equal(e->ops->begin(e, &item, 1), MX_OK);
+			item = (struct mx_step_item){0}; /* it was copied */
+			assert_int_equal(e->ops->begin(e, &item, 1), MX_E_INVALID);
+			assert_int_equal(e->ops->open(e, prompt, 2, &p, &other), MX_OK);
+			assert_int_equal(e->ops->attach(e, other, &computed), MX_OK);
+			assert_int_equal(e->ops->reserve(e, other, 80), MX_OK);
+			assert_int_equal(e->ops->reserve(e, s, 70), MX_OK);
+			e->ops->close(e, other);
+			assert_int_equal(e->ops->finish(e, r, &t), MX_OK);
+			assert_int_equal(e->ops->finish(e, r, &t), MX_E_INVALID);
+		}
+		e->ops->tokens(s, &computed, &computed);
+		assert_int_equal(computed, 3);
+		e->ops->close(e, s);
+	}
+	assert_true(whole.sampled && parts.sampled);
+	assert_int_equal(parts.token, whole.token);
+	assert_memory_equal(&parts.logprob.logprob, &whole.logprob.logprob, sizeof(float));
 	loaded_close(&l);
 }
 
@@ -577,6 +625,7 @@ int main(void)
 		cmocka_unit_test(test_too_little_memory_is_refused),
 		cmocka_unit_test(test_slots_share_the_memory),
 		cmocka_unit_test(test_bad_requests_are_refused),
+		cmocka_unit_test(test_a_step_in_two),
 		cmocka_unit_test(test_min_tokens_bans_stop_ids),
 		cmocka_unit_test(test_penalties_count_the_sequence),
 		cmocka_unit_test(test_salts_share_nothing),
