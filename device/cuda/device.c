@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA device: its table, its life, and what becomes of errors. */
+#include "device/cuda/impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+
+#define MIN_SM 80
+
+/* Does the device go on after this error? Those of one call leave it as it was; all others, of a
+ * kernel or the hardware, come back with every later call of the process. */
+static bool survives(cudaError_t e)
+{
+	switch (e) {
+	case cudaErrorInvalidValue:
+	case cudaErrorMemoryAllocation:
+	case cudaErrorInvalidConfiguration:
+	case cudaErrorInvalidMemcpyDirection:
+	case cudaErrorInvalidDeviceFunction:
+	case cudaErrorLaunchOutOfResources:
+	case cudaErrorNotSupported:
+	case cudaErrorNotPermitted:
+	case cudaErrorStreamCaptureUnsupported:
+	case cudaErrorStreamCaptureInvalidated:
+	case cudaErrorStreamCaptureMerge:
+	case cudaErrorStreamCaptureUnmatched:
+	case cudaErrorStreamCaptureUnjoined:
+	case cudaErrorStreamCaptureIsolation:
+	case cudaErrorStreamCaptureImplicit:
+	case cudaErrorStreamCaptureWrongThread: return true;
+	default: return false;
+	}
+}
+
+mx_status mx_cuda_check(struct mx_device *d, cudaError_t e, const char *what)
+{
+	struct mx_cuda *c = mx_cuda(d);
+	if (c->lost)
+		return MX_E_DEVICE;
+	if (e == cudaSuccess)
+		return MX_OK;
+	cudaGetLastError(); /* or the next launch would report it again */
+	c->lost = !survives(e);
+	mx_error("cuda", "%s: %s: %s (%s)%s", d->info.name, what, cudaGetErrorString(e),
+	         cudaGetErrorName(e), c->lost ? "; the device is lost" : "");
+	if (c->lost)
+		return MX_E_DEVICE;
+	return e == cudaErrorMemoryAllocation ? MX_E_NOMEM : MX_E_INTERNAL;
+}
+
+/* A device without workers: the tasks run here. */
+static void parallel(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, void *arg)
+{
+	(void)d;
+	for (size_t i = 0; i < n_tasks; i++)
+		fn(arg, i, 0);
+}
+
+static void destroy(struct mx_device *d)
+{
+	if (!d)
+		return;
+	struct mx_cuda *c = mx_cuda(d);
+	if (c->base.stream && !c->lost)
+		cudaStreamSynchronize(mx_cuda_stream(d));
+	mx_cuda_sampler_destroy(d);
+	mx_cuda_linear_destroy(d);
+	mx_cuda_staging_destroy(d);
+	if (c->base.stream)
+		cudaStreamDestroy(mx_cuda_stream(d));
+	free(c);
+}
+
+static const struct mx_ops cuda_ops = {
+	.struct_size = sizeof(struct mx_ops),
+	.linear = mx_cuda_linear_run,
+	.rmsnorm = mx_cuda_rmsnorm,
+	.add_rmsnorm = mx_cuda_add_rmsnorm,
+	.silu_mul = mx_cuda_silu_mul,
+	.rope = mx_cuda_rope,
+	.embed = mx_cuda_embed,
+	.sample = mx_cuda_sample,
+	.logprobs = mx_cuda_logprobs,
+	.parallel = parallel,
+	.destroy = destroy,
+	.alloc = mx_cuda_alloc,
+	.release = mx_cuda_release,
+	.host_alloc = mx_cuda_host_alloc,
+	.host_release = mx_cuda_host_release,
+	.upload = mx_cuda_upload,
+	.download = mx_cuda_download,
+	.copy = mx_cuda_copy,
+	.zero = mx_cuda_zero,
+	.wait = mx_cuda_wait,
+	.load = mx_cuda_load,
+	.scale = mx_cuda_scale,
+	.add_scaled = mx_cuda_add_scaled,
+	.logits = mx_cuda_logits,
+	.scale_logits = mx_cuda_scale_logits,
+	.gather = mx_cuda_gather,
+	.sample_prepare = mx_cuda_sample_prepare,
+	.sample_draw = mx_cuda_sample_draw,
+	.sample_drawn = mx_cuda_sample_drawn,
+	.record = mx_cuda_record,
+	.recorded = mx_cuda_recorded,
+	.replay = mx_cuda_replay,
+	.forget = mx_cuda_forget,
+};
+
+/* Is there such a device, and can it run this code? */
+static mx_status find(int ordinal, struct mx_err *err)
+{
+	int driver = 0, n = 0, major = 0, minor = 0;
+	if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver)
+		return mx_fail(err, MX_E_DEVICE, "cuda:%d: this host has no NVIDIA driver", ordinal);
+	cudaError_t e = cudaGetDeviceCount(&n);
+	if (e == cudaErrorInsufficientDriver)
+		return mx_fail(err, MX_E_DEVICE,
+		               "cuda:%d: the NVIDIA driver is for CUDA %d.%d; %d.%d is needed", ordinal,
+		               driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+		               CUDART_VERSION % 1000 / 10);
+	if (e == cudaErrorNoDevice || (e == cudaSuccess && n == 0))
+		return mx_fail(err, MX_E_DEVICE, "cuda:%d: this host has no CUDA GPU", ordinal);
+	if (e != cudaSuccess)
+		return mx_fail(err, MX_E_DEVICE, "cuda:%d: %s", ordinal, cudaGetErrorString(e));
+	if (ordinal < 0 || ordinal >= n)
+		return mx_fail(err, MX_E_NOTFOUND, "cuda:%d: this host has %d CUDA GPU%s, from cuda:0",
+		               ordinal, n, n == 1 ? "" : "s");
+	e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
+	if (e == cudaSuccess)
+		e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
+	if (e != cudaSuccess)
+		return mx_fail(err, MX_E_DEVICE, "cuda:%d: %s", ordinal, cudaGetErrorString(e));
+	if (major * 10 + minor < MIN_SM)
+		return mx_fail(err, MX_E_UNSUPPORTED,
+		               "cuda:%d: compute capability %d.%d is too old; %d.%d is needed", ordinal,
+		               major, minor, MIN_SM / 10, MIN_SM % 10);
+	return MX_OK;
+}
+
+/* The context, the stream, and what the chip has. */
+static cudaError_t start(struct mx_cuda *c, int ordinal)
+{
+	struct mx_cuda_base *b = &c->base;
+	int major = 0, minor = 0, smem = 0;
+	cudaStream_t stream = NULL;
+	cudaError_t e = cudaSetDevice(ordinal);
+	if (e == cudaSuccess)
+		e = cudaDeviceGetAttribute(&b->sms, cudaDevAttrMultiProcessorCount, ordinal);
+	if (e == cudaSuccess)
+		e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal);
+	if (e == cudaSuccess)
+		e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal);
+	if (e == cudaSuccess)
+		e = cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal);
+	if (e == cudaSuccess)
+		e = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+	b->ordinal = ordinal;
+	b->sm = major * 10 + minor;
+	b->smem = (size_t)smem;
+	b->stream = stream;
+	return e;
+}
+
+static mx_status create(int ordinal, const struct mx_cuda_limits *limits, struct mx_device **out,
+                        struct mx_err *err)
+{
+	mx_status st = find(ordinal, err);
+	if (st != MX_OK)
+		return st;
+	if (limits->act_dtype != MX_BF16 && limits->act_dtype != MX_F32)
+		return mx_fail(err, MX_E_INVALID, "cuda:%d: activations are bf16 or f32", ordinal);
+	struct mx_cuda *c = calloc(1, sizeof *c);
+	if (!c)
+		return mx_fail(err, MX_E_NOMEM, "no memory for the CUDA device");
+	struct mx_device *d = &c->base.device;
+	c->limits = *limits;
+	d->ops = &cuda_ops;
+	d->info = (struct mx_device_info){.kind = MX_DEVICE_CUDA,
+	                                  .act_dtype = limits->act_dtype,
+	                                  .threads = 1,
+	                                  .align = 256,
+	                                  .records = true,
+	                                  .deterministic = limits->deterministic};
+	snprintf(d->info.name, sizeof d->info.name, "cuda:%d", ordinal);
+	cudaError_t e = start(c, ordinal);
+	snprintf(d->info.isa, sizeof d->info.isa, "sm_%d", c->base.sm);
+	st = e == cudaSuccess
+	         ? MX_OK
+	         : mx_fail(err, MX_E_DEVICE, "%s: %s", d->info.name, cudaGetErrorString(e));
+	if (st == MX_OK)
+		st = mx_cuda_staging_create(d, err);
+	if (st == MX_OK)
+		st = mx_cuda_linear_create(d, err);
+	if (st == MX_OK)
+		st = mx_cuda_sampler_create(d, err);
+	size_t total;
+	if (st == MX_OK && (e = cudaMemGetInfo(&d->info.memory, &total)) != cudaSuccess)
+		st = mx_fail(err, MX_E_DEVICE, "%s: %s", d->info.name, cudaGetErrorString(e));
+	if (st != MX_OK) {
+		destroy(d);
+		return st;
+	}
+	*out = d;
+	return MX_OK;
+}
+
+static size_t own_bytes(const struct mx_cuda_limits *limits)
+{
+	return mx_cuda_linear_bytes(limits) + mx_cuda_sampler_bytes(limits);
+}
+
+mx_cuda_device_f mx_cuda_device_v1;
+
+const struct mx_cuda_device_ops *mx_cuda_device_v1(void)
+{
+	static const struct mx_cuda_device_ops ops = {
+		.struct_size = sizeof ops, .create = create, .own_bytes = own_bytes};
+	return &ops;
+}
