@@ -316,8 +316,8 @@ static void write_own_by_reason(struct mx_metrics *m, struct mx_metrics_writer *
 	mx_metrics_family(
 		w, "mixd_prefix_cache_lookups", MX_METRIC_COUNTER,
 		"Look-ups in the prefix cache by outcome: hit, something need not be computed; "
-		"miss, nothing is known; no_snapshot, pages are known but no saved slot; "
-		"evicted, one was saved and has made room; unsupported, a mixer cannot.");
+		"miss, nothing is known; no_snapshot, its beginning was computed before but no slot saved "
+		"there; evicted, one was saved and has made room; unsupported, a mixer cannot.");
 	for (size_t k = 0; k < n; k++)
 		for (int o = 0; m->figures[k].loaded && o < MX_LOOKUP_N; o++)
 			sample_with(w, &m->figures[k], "outcome", outcomes[o],

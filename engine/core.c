@@ -202,6 +202,11 @@ mx_status mx_core_reserve(struct mx_engine *e, struct mx_seq *s, uint32_t n_toke
 	return mx_pages_reserve(core_of(e)->pages, &s->pages, n_tokens);
 }
 
+uint32_t mx_core_chunk(const struct mx_engine *e, const struct mx_seq *s, uint32_t n)
+{
+	return mx_prefix_chunk((const struct mx_core *)e, s, n);
+}
+
 void mx_core_release(struct mx_engine *e, struct mx_seq *s)
 {
 	struct mx_core *c = core_of(e);

@@ -36,6 +36,7 @@ struct mx_seq {
 	/* See prefix.h. */
 	struct mx_prefix_hash hash; /* of its tokens, as far as it was needed */
 	uint32_t kept;              /* as many computed tokens came from or went to a snapshot */
+	uint32_t branch;            /* where it parts from those before it; 0 = nowhere */
 	bool due;                   /* its state is to be saved */
 	bool in_step;               /* a step has begun that was not committed for it */
 };
@@ -87,6 +88,7 @@ mx_status mx_core_open(struct mx_engine *e, const int32_t *prompt, uint32_t n,
                        const struct mx_seq_params *params, struct mx_seq **out);
 mx_status mx_core_attach(struct mx_engine *e, struct mx_seq *s, uint32_t *out_computed);
 mx_status mx_core_reserve(struct mx_engine *e, struct mx_seq *s, uint32_t n_tokens);
+uint32_t mx_core_chunk(const struct mx_engine *e, const struct mx_seq *s, uint32_t n);
 void mx_core_release(struct mx_engine *e, struct mx_seq *s);
 void mx_core_close(struct mx_engine *e, struct mx_seq *s);
 const int32_t *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n, uint32_t *out_computed);

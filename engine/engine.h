@@ -54,7 +54,7 @@ struct mx_engine_mixer {
 enum mx_lookup {
 	MX_LOOKUP_HIT,         /* at least a token need not be computed */
 	MX_LOOKUP_MISS,        /* nothing is known */
-	MX_LOOKUP_NO_SNAPSHOT, /* pages are known, but the state of the slot was saved at none */
+	MX_LOOKUP_NO_SNAPSHOT, /* its beginning was computed before, but no state was saved there */
 	MX_LOOKUP_EVICTED,     /* a state that would do was saved, and has made room for others */
 	MX_LOOKUP_UNSUPPORTED, /* a mixer of the model cannot share or save its state */
 	MX_LOOKUP_N
@@ -72,7 +72,7 @@ struct mx_engine_info {
 	bool prefix_cache;                  /* prefixes are shared */
 	bool prefix_unsupported;            /* they were to be, but a mixer cannot */
 	uint32_t n_snapshots;               /* saved slots that there is room for */
-	uint32_t snapshot_every;            /* steps should end at its multiples; 0 = no matter */
+	uint32_t snapshot_every;            /* tokens between two saved states; 0 = only at ends */
 	size_t weight_bytes, scratch_bytes; /* in all */
 	size_t page_bytes, slot_bytes;      /* of one */
 	size_t snapshot_bytes;              /* of one: a slot and a page */
@@ -149,6 +149,11 @@ struct mx_engine_ops {
 	 * nothing: MX_E_NOMEM leaves the sequence as it was. */
 	mx_status (*reserve)(struct mx_engine *e, struct mx_seq *s, uint32_t n_tokens);
 
+	/* How many of the next n tokens a step should take: it ends where the prefix cache wants to
+	 * save the state. 1 .. n, n where it does not matter; taking more costs others that state. n
+	 * >= 1. */
+	uint32_t (*chunk)(const struct mx_engine *e, const struct mx_seq *s, uint32_t n);
+
 	/* Gives slot and pages back (preemption); tokens stay. What was computed goes to the prefix
 	 * cache, so that recomputing is cheap if nobody needed the room. */
 	void (*release)(struct mx_engine *e, struct mx_seq *s);
@@ -169,7 +174,7 @@ struct mx_engine_ops {
 	                    struct mx_step_times *out_times);
 
 	/* What can wait until the results of a step are delivered: the prefix cache gets the states of
-	 * sequences that have come to the end of their prompt or to a multiple of snapshot_every. To be
+	 * sequences that have come to the end of their prompt or to a place that chunk said. To be
 	 * called before anything else but close, so before the next begin; a state that was passed
 	 * cannot be saved any more. */
 	void (*settle)(struct mx_engine *e);

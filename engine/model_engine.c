@@ -181,6 +181,7 @@ const struct mx_engine_ops mx_model_engine_ops = {
 	.open = mx_core_open,
 	.attach = mx_core_attach,
 	.reserve = mx_core_reserve,
+	.chunk = mx_core_chunk,
 	.release = mx_core_release,
 	.close = mx_core_close,
 	.step = mx_core_step,

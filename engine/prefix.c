@@ -21,9 +21,10 @@ static uint32_t limit_of(const struct mx_seq *s)
 }
 
 /* Resumes at a snapshot that the pages reach: it needs the full pages before the one of its last
- * token. The sequence holds the known pages of its first `known` tokens. */
+ * token. The sequence holds the known pages of its first `known` tokens, and the first `marked`
+ * were computed before. */
 static mx_status resume(struct mx_core *c, struct mx_seq *s, uint32_t limit, uint32_t known,
-                        enum mx_lookup *out)
+                        uint32_t marked, enum mx_lookup *out)
 {
 	struct mx_snapshot found;
 	uint32_t page = c->info.page_tokens, reach = c->info.page_bytes ? known + page : s->n;
@@ -47,7 +48,9 @@ static mx_status resume(struct mx_core *c, struct mx_seq *s, uint32_t limit, uin
 		mx_snapshots_forget(c->snapshots, found.block);
 	}
 	mx_pages_trim(c->pages, &s->pages, 0);
-	*out = found.lost ? MX_LOOKUP_EVICTED : known ? MX_LOOKUP_NO_SNAPSHOT : MX_LOOKUP_MISS;
+	*out = found.lost        ? MX_LOOKUP_EVICTED
+	       : known || marked ? MX_LOOKUP_NO_SNAPSHOT
+	                         : MX_LOOKUP_MISS;
 	return MX_OK;
 }
 
@@ -58,8 +61,13 @@ static mx_status look_up(struct mx_core *c, struct mx_seq *s, uint32_t limit, en
 		return MX_OK;
 	}
 	uint32_t known = mx_pages_attach(c->pages, &s->pages, s->tokens, s->n, limit);
-	if (c->info.slot_bytes)
-		return resume(c, s, limit, known, out);
+	if (c->info.slot_bytes) {
+		uint32_t marked = mx_snapshots_marked(c->snapshots, s->pages.salt, s->tokens, s->n);
+		mx_status st = resume(c, s, limit, known, marked, out);
+		if (!s->hash.n) /* it has no marks of its own */
+			s->branch = marked;
+		return st;
+	}
 	s->computed = known;
 	*out = known ? MX_LOOKUP_HIT : MX_LOOKUP_MISS;
 	return MX_OK;
@@ -104,11 +112,30 @@ static void save(struct mx_core *c, struct mx_seq *s)
 	s->kept = s->computed;
 }
 
+/* The next place after `computed` tokens where the state is to be saved, its prompt's end apart. */
+static uint32_t next_point(const struct mx_core *c, const struct mx_seq *s, uint32_t computed)
+{
+	uint32_t every = c->info.snapshot_every, next = UINT32_MAX;
+	if (!c->snapshots || s->pages.private)
+		return next;
+	if (every)
+		next = computed - computed % every + every;
+	return s->branch > computed && s->branch < next ? s->branch : next;
+}
+
+uint32_t mx_prefix_chunk(const struct mx_core *c, const struct mx_seq *s, uint32_t n)
+{
+	uint32_t left = next_point(c, s, s->computed) - s->computed;
+	return n < left ? n : left;
+}
+
 void mx_prefix_commit(struct mx_core *c, struct mx_seq *s)
 {
-	uint32_t every = c->info.snapshot_every;
 	mx_pages_publish(c->pages, &s->pages, s->tokens, s->computed);
-	if (!c->snapshots || (s->computed != s->n_prompt && (!every || s->computed % every)))
+	if (!c->snapshots || s->pages.private)
+		return;
+	mx_snapshots_mark(c->snapshots, &s->hash, s->tokens, s->computed);
+	if (s->computed != s->n_prompt && s->computed != next_point(c, s, s->computed - 1))
 		return;
 	if (!s->due)
 		c->due[c->n_due++] = s;

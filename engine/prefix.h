@@ -14,6 +14,8 @@
  *   at the end of the prompt      the same prompt again, or another answer to it
  *   at the end of the sequence    the next turn of a chat; and after a preemption
  *   at multiples of snapshot_every   a document with another question behind it
+ *   where a prompt parts from those before it   the system message that chats begin with: the
+ *       second of them saves its state, the third resumes there
  *
  * Engine thread only.
  */
@@ -26,6 +28,9 @@
  * sequence that must compute all its tokens is not looked up, nor one that wants no prefix cache.
  * MX_E_NOMEM: no page for the end of what was found; no pages are held. */
 mx_status mx_prefix_attach(struct mx_core *c, struct mx_seq *s);
+
+/* As mx_engine_ops.chunk. */
+uint32_t mx_prefix_chunk(const struct mx_core *c, const struct mx_seq *s, uint32_t n);
 
 /* s->computed tokens have their state: full pages become known, and at a point the sequence is due
  * for saving. */

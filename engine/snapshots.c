@@ -10,6 +10,9 @@
 
 #define NONE UINT32_MAX
 
+/* As many marks a block: those of 2048 tokens. */
+#define MARKS 64
+
 struct entry {
 	uint64_t digest[2];
 	uint32_t n;            /* tokens */
@@ -29,6 +32,7 @@ struct mx_snapshots {
 	uint32_t *order;       /* [n_order] entries in use, by length */
 	uint32_t n_order;
 	uint32_t *owner; /* [n_blocks] the block's entry; of a free block the next free one */
+	uint64_t *marks; /* [n_blocks * MARKS] digests, each at the place that it says; 0 = none */
 	uint32_t first_unused, first_free;
 	struct list live, ghosts;
 
@@ -44,7 +48,7 @@ struct mx_snapshots {
 size_t mx_snapshots_bytes(uint32_t n_blocks)
 {
 	return sizeof(struct mx_snapshots) +
-	       n_blocks * (2 * sizeof(struct entry) + 3 * sizeof(uint32_t));
+	       n_blocks * (2 * sizeof(struct entry) + 3 * sizeof(uint32_t) + MARKS * sizeof(uint64_t));
 }
 
 static void clear(struct mx_snapshots *s)
@@ -56,6 +60,7 @@ static void clear(struct mx_snapshots *s)
 		s->entries[i].newer = i + 1 < 2 * n ? i + 1 : NONE;
 	for (uint32_t b = 0; b < n; b++)
 		s->owner[b] = b + 1 < n ? b + 1 : NONE;
+	memset(s->marks, 0, (size_t)n * MARKS * sizeof *s->marks);
 	s->first_unused = s->first_free = 0;
 	SET(s->n_used, 0);
 }
@@ -71,7 +76,8 @@ mx_status mx_snapshots_create(uint32_t n_blocks, struct mx_snapshots **out)
 	s->entries = mx_calloc(2 * n_blocks, sizeof *s->entries);
 	s->order = mx_calloc(2 * n_blocks, sizeof *s->order);
 	s->owner = mx_calloc(n_blocks, sizeof *s->owner);
-	mx_status st = s->entries && s->order && s->owner ? MX_OK : MX_E_NOMEM;
+	s->marks = mx_calloc(n_blocks, MARKS * sizeof *s->marks);
+	mx_status st = s->entries && s->order && s->owner && s->marks ? MX_OK : MX_E_NOMEM;
 	if (st == MX_OK && getrandom(s->key, sizeof s->key, 0) != sizeof s->key)
 		st = MX_E_IO;
 	if (st != MX_OK) {
@@ -90,6 +96,7 @@ void mx_snapshots_destroy(struct mx_snapshots *s)
 	free(s->entries);
 	free(s->order);
 	free(s->owner);
+	free(s->marks);
 	free(s);
 }
 
@@ -289,6 +296,42 @@ uint32_t mx_snapshots_save(struct mx_snapshots *s, const uint64_t salt[2],
 	SET(s->n_used, s->live.n);
 	COUNT(s->saves, 1);
 	return block;
+}
+
+/* ---- marks ---- */
+
+/* Where the mark of the prefix of n tokens stands if there is one; *out is its digest. */
+static uint64_t *mark_at(const struct mx_snapshots *s, struct mx_prefix_hash *h,
+                         const int32_t *tokens, uint32_t n, uint64_t *out)
+{
+	uint64_t digest[2];
+	digest_at(h, tokens, n, digest);
+	*out = digest[0];
+	return &s->marks[digest[1] % (s->n_blocks * MARKS)];
+}
+
+void mx_snapshots_mark(struct mx_snapshots *s, struct mx_prefix_hash *hash, const int32_t *tokens,
+                       uint32_t n)
+{
+	uint64_t digest;
+	while (n / MX_MARK_TOKENS > hash->n / MX_MARK_TOKENS) {
+		uint32_t next = (hash->n / MX_MARK_TOKENS + 1) * MX_MARK_TOKENS;
+		uint64_t *mark = mark_at(s, hash, tokens, next, &digest);
+		*mark = digest;
+	}
+}
+
+uint32_t mx_snapshots_marked(const struct mx_snapshots *s, const uint64_t salt[2],
+                             const int32_t *tokens, uint32_t n)
+{
+	struct mx_prefix_hash h;
+	uint64_t digest;
+	uint32_t longest = 0;
+	mx_snapshots_hash(s, salt, &h);
+	for (uint32_t at = MX_MARK_TOKENS; at <= n; at += MX_MARK_TOKENS)
+		if (*mark_at(s, &h, tokens, at, &digest) == digest)
+			longest = at;
+	return longest;
 }
 
 void mx_snapshots_forget(struct mx_snapshots *s, uint32_t block)

@@ -11,6 +11,11 @@
  * remembered without it for a while, as a ghost: a look-up can then tell that
  * it found nothing for want of room.
  *
+ * Marks remember the prefixes that were computed, saved or not, at multiples of
+ * MX_MARK_TOKENS: where a prompt parts from those before it, a state is worth
+ * saving. They are hints in a table of fixed size, where a new one takes the
+ * place of an old one.
+ *
  * A look-up hashes the tokens once and compares at the lengths of entries:
  * O(tokens + entries). Saving is O(new tokens + entries). Nothing is allocated
  * after create.
@@ -29,6 +34,9 @@ struct mx_snapshots;
 
 /* More blocks are of no use: a look-up would take longer than what it saves. */
 #define MX_SNAPSHOTS_MAX 4096
+
+/* Tokens between two marks. */
+#define MX_MARK_TOKENS 32
 
 /* The hash of a salt and the first n tokens of a sequence, to be continued. */
 struct mx_prefix_hash {
@@ -65,9 +73,16 @@ uint32_t mx_snapshots_save(struct mx_snapshots *s, const uint64_t salt[2],
                            struct mx_prefix_hash *hash, const int32_t *tokens, uint32_t n,
                            bool *out_saved);
 
+/* Marks the prefixes of tokens[0..n) that `hash` has not passed, and continues it. */
+void mx_snapshots_mark(struct mx_snapshots *s, struct mx_prefix_hash *hash, const int32_t *tokens,
+                       uint32_t n);
+/* The longest prefix of tokens[0..n) that is marked: a multiple of MX_MARK_TOKENS, 0 = none. */
+uint32_t mx_snapshots_marked(const struct mx_snapshots *s, const uint64_t salt[2],
+                             const int32_t *tokens, uint32_t n);
+
 /* Drops what is in a block. */
 void mx_snapshots_forget(struct mx_snapshots *s, uint32_t block);
-/* Drops everything, ghosts too. */
+/* Drops everything, ghosts and marks too. */
 void mx_snapshots_drop(struct mx_snapshots *s);
 
 /* Fills the snapshots' part. Any thread. */

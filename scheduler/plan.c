@@ -102,11 +102,8 @@ static void add_decodes(struct mx_sched *s)
  * the engine can save the state for others. */
 static void add_chunk(struct mx_sched *s, struct mx_req *r, uint32_t *share)
 {
-	uint32_t n = r->n_tokens - r->computed, every = s->info.snapshot_every;
-	if (n > *share)
-		n = *share;
-	if (every && !r->params.no_prefix_cache && n > every - r->computed % every)
-		n = every - r->computed % every;
+	uint32_t n = r->n_tokens - r->computed;
+	n = s->ops->chunk(s->engine, r->seq, n < *share ? n : *share);
 	add_item(s, r, n);
 	s->plan.n_prompt += n;
 	*share -= n;

@@ -203,9 +203,7 @@ void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t 
 				k = info.step_tokens - rows;
 			if (!k)
 				continue;
-			uint32_t every = info.snapshot_every;
-			if (every && !jobs[i].no_prefix_cache && k > every - computed % every)
-				k = every - computed % every;
+			k = e->ops->chunk(e, runs[i].seq, k);
 			assert_int_equal(e->ops->reserve(e, runs[i].seq, computed + k), MX_OK);
 			which[count] = i;
 			items[count++] = (struct mx_step_item){

@@ -62,6 +62,12 @@ static mx_status t_reserve(struct mx_engine *e, struct mx_seq *s, uint32_t n_tok
 	return CALL(e, reserve)(INNER(e), s, n_tokens);
 }
 
+static uint32_t t_chunk(const struct mx_engine *e, const struct mx_seq *s, uint32_t n)
+{
+	const struct mx_engine *inner = ((const struct test_engine *)e)->inner;
+	return inner->ops->chunk(inner, s, n);
+}
+
 static void t_release(struct mx_engine *e, struct mx_seq *s)
 {
 	of(e)->n_attached -= s->slot != MX_NO_SLOT;
@@ -170,6 +176,7 @@ struct test_engine *test_engine_create(const struct mx_fake_config *config)
 		.open = t_open,
 		.attach = t_attach,
 		.reserve = t_reserve,
+		.chunk = t_chunk,
 		.release = t_release,
 		.close = t_close,
 		.step = t_step,

@@ -223,6 +223,76 @@ static void states_are_saved_at_intervals(void **state)
 	}
 }
 
+/* As the scheduler does: whole prompts, but cut where a state is wanted. */
+static uint32_t run_cut(struct mx_engine *e, const int32_t *prompt, uint32_t n, int32_t *out)
+{
+	struct mx_seq_params params = params_of(n + 1);
+	uint32_t cached, len, computed;
+	struct mx_seq *s = open_with(e, prompt, n, &params, &cached);
+	for (computed = cached; computed < n; e->ops->tokens(s, &len, &computed))
+		step(e, s, e->ops->chunk(e, s, n - computed));
+	memcpy(out, e->ops->tokens(s, &len, &computed), (n + 1) * sizeof *out);
+	e->ops->close(e, s);
+	check(e, NULL, 0);
+	return cached;
+}
+
+/* Chats with one system message: the first cannot know how much of it others share, the second
+ * saves there, all further ones resume there, to the mark before the first token that differs. */
+static void a_shared_beginning_is_saved_by_the_second_prompt(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		for (uint32_t shared = 90; shared < 90 + MX_MARK_TOKENS; shared++) {
+			struct mx_fake_config c = fake_config(with_slots[i]);
+			struct mx_fake_config none = c;
+			none.prefix_cache = false;
+			struct mx_engine *e = create(&c), *alone = create(&none);
+			uint32_t at = shared / MX_MARK_TOKENS * MX_MARK_TOKENS;
+			int32_t prompt[CONTEXT], out[CONTEXT], expect[CONTEXT];
+			fill(prompt, 140, shared);
+			for (int32_t chat = 0; chat < 5; chat++) {
+				uint32_t n = 130 + (uint32_t)chat;
+				prompt[shared] = chat;
+				assert_int_equal(run_cut(e, prompt, n, out), chat < 2 ? 0 : at);
+				run_cut(alone, prompt, n, expect);
+				assert_memory_equal(out, expect, (n + 1) * sizeof *out);
+				/* Each leaves its end; the second one more. */
+				assert_int_equal(usage(e).snapshot_saves, chat + 1 + (chat > 0));
+			}
+			/* Others do not profit. */
+			struct mx_seq_params salted = params_of(131);
+			salted.cache_salt = "someone else";
+			assert_int_equal(run_with(e, prompt, 130, &salted, CONTEXT, out), 0);
+			e->ops->destroy(e);
+			alone->ops->destroy(alone);
+		}
+}
+
+/* What a preempted sequence has computed itself is no reason to save more. */
+static void a_sequence_does_not_part_from_itself(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct mx_fake_config c = fake_config(with_slots[i]);
+		struct mx_engine *e = create(&c);
+		int32_t prompt[CONTEXT];
+		uint32_t computed;
+		struct mx_seq_params params = params_of(CONTEXT);
+		fill(prompt, 200, 4);
+		struct mx_seq *s = open_with(e, prompt, 200, &params, &computed);
+		assert_int_equal(e->ops->chunk(e, s, 200), 200);
+		step(e, s, 100);
+		e->ops->release(e, s);
+		mx_snapshots_forget(core_of(e)->snapshots, 0);
+		assert_int_equal(e->ops->attach(e, s, &computed), MX_OK);
+		assert_int_equal(computed, 0);
+		assert_int_equal(e->ops->chunk(e, s, 200), 200);
+		e->ops->close(e, s);
+		e->ops->destroy(e);
+	}
+}
+
 static void a_preempted_sequence_goes_on_where_it_was(void **state)
 {
 	(void)state;
@@ -274,10 +344,19 @@ static void outcomes_are_told_apart(void **state)
 	e->ops->destroy(e);
 
 	c = fake_config(MX_FAKE_SLOT); /* no pages that could be known */
+	c.n_snapshots = 2;
 	e = create(&c);
+	assert_outcome(e, a, 100, MX_LOOKUP_MISS, 0);
 	run(e, a, 100, 110, out);
-	assert_outcome(e, a, 90, MX_LOOKUP_MISS, 0);
+	assert_outcome(e, a, 90, MX_LOOKUP_NO_SNAPSHOT, 0);
+	assert_outcome(e, a, MX_MARK_TOKENS - 1, MX_LOOKUP_MISS, 0);
 	assert_outcome(e, a, 100, MX_LOOKUP_HIT, 99);
+	assert_outcome(e, b, 100, MX_LOOKUP_MISS, 0);
+	run(e, b, 100, 110, out); /* takes both blocks */
+	assert_outcome(e, a, 100, MX_LOOKUP_EVICTED, 0);
+	assert_outcome(e, a, 90, MX_LOOKUP_NO_SNAPSHOT, 0);
+	e->ops->drop_cache(e);
+	assert_outcome(e, a, 90, MX_LOOKUP_MISS, 0);
 	e->ops->destroy(e);
 
 	c = fake_config(MX_FAKE_PAGES);
@@ -511,13 +590,13 @@ static void make_prompts(const struct mx_fake_config *c, int32_t prompt[][TOTAL]
 	e->ops->destroy(e);
 }
 
-static void advance(struct mx_engine *e, struct job *j, uint32_t every)
+static void advance(struct mx_engine *e, struct job *j)
 {
 	uint32_t len, computed, n = rng_below(&rng, 4) ? 1 + rng_below(&rng, 20) : TOTAL;
 	e->ops->tokens(j->seq, &len, &computed);
 	n = n < len - computed ? n : len - computed;
-	if (rng_below(&rng, 4) && n > every - computed % every) /* as the scheduler does, mostly */
-		n = every - computed % every;
+	if (rng_below(&rng, 4)) /* as the scheduler does, mostly */
+		n = e->ops->chunk(e, j->seq, n);
 	if (e->ops->reserve(e, j->seq, computed + n) != MX_OK) {
 		e->ops->release(e, j->seq);
 		j->attached = false;
@@ -564,7 +643,7 @@ static void random_traffic(enum mx_fake_state kind, uint64_t seed)
 		} else if (!j->attached) {
 			j->attached = e->ops->attach(e, j->seq, &computed) == MX_OK;
 		} else {
-			advance(e, j, c.snapshot_every);
+			advance(e, j);
 		}
 		if (rng_below(&rng, 500) == 0)
 			e->ops->drop_cache(e);
@@ -602,6 +681,8 @@ int main(void)
 		cmocka_unit_test(a_second_turn_computes_what_is_new),
 		cmocka_unit_test(the_same_prompt_computes_its_last_token),
 		cmocka_unit_test(states_are_saved_at_intervals),
+		cmocka_unit_test(a_shared_beginning_is_saved_by_the_second_prompt),
+		cmocka_unit_test(a_sequence_does_not_part_from_itself),
 		cmocka_unit_test(a_preempted_sequence_goes_on_where_it_was),
 		cmocka_unit_test(outcomes_are_told_apart),
 		cmocka_unit_test(evicted_pages_make_a_snapshot_useless),

@@ -185,6 +185,32 @@ static void the_same_prompt_computes_its_last_token(void **state)
 		same_prompt_of(dirs[i]);
 }
 
+/* Chats with one system message: the third and all others begin at its end. */
+static void a_shared_beginning_is_computed_twice(void **state)
+{
+	(void)state;
+	enum { SHARED = 75, AT = SHARED / MX_MARK_TOKENS * MX_MARK_TOKENS };
+	static int32_t prompt[120];
+	for (int i = 0; i < N_MODELS; i++)
+		for (uint32_t chunk = 7; chunk < CONTEXT; chunk += 200) {
+			struct mx_engine_config c = loaded_config();
+			struct loaded l;
+			struct outcome out;
+			c.snapshot_every = 0;
+			loaded_start(dirs[i], &c, &l);
+			make_tokens(prompt, 120, VOCAB, 3);
+			for (int32_t k = 0; k < 4; k++) {
+				uint32_t cached = k < 2 ? 0 : AT;
+				prompt[SHARED] = k;
+				struct job job = make_job(prompt, 120 - (uint32_t)k, 130);
+				check_jobs(l.engine, &job, 1, chunk, &cached, &out);
+				outcome_free(&out);
+			}
+			assert_int_equal(usage(l.engine).prefix_lookups[MX_LOOKUP_NO_SNAPSHOT], 1);
+			loaded_close(&l);
+		}
+}
+
 /* ---- the store under pressure ---- */
 
 /* An engine with exactly that many blocks. */
@@ -299,6 +325,7 @@ int main(void)
 		cmocka_unit_test(the_plan_says_what_snapshots_take),
 		cmocka_unit_test(a_turn_computes_what_is_new),
 		cmocka_unit_test(the_same_prompt_computes_its_last_token),
+		cmocka_unit_test(a_shared_beginning_is_computed_twice),
 		cmocka_unit_test(eviction_changes_no_bit),
 		cmocka_unit_test(preemption_changes_no_bit),
 	};

@@ -195,18 +195,20 @@ static void a_prompt_is_cut_where_its_state_is_saved(void **state)
 	static const struct {
 		bool private;
 		uint32_t differs_at, cached, n, items[4]; /* prompt tokens of each step */
+		int32_t by;
 	} expect[] = {
-		{false, 350, 0, 4, {100, 100, 100, 50}},
-		{false, 230, 200, 2, {100, 50}}, /* begins at 200 */
-		{true, 350, 0, 3, {128, 128, 94}},
+		{false, 350, 0, 4, {100, 100, 100, 50}, 0},
+		{false, 230, 200, 3, {24, 76, 50}, 1}, /* begins at 200, parts from the first at 224 */
+		{false, 230, 224, 2, {76, 50}, 2},
+		{true, 350, 0, 3, {128, 128, 94}, 0},
 	};
 	start(&f, &config);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 4; i++) {
 		int32_t prompt[350];
 		uint32_t begin = f.engine->n_log;
 		fill_prompt(prompt, 350, 3);
 		for (uint32_t k = expect[i].differs_at; k < 350; k++)
-			prompt[k] ^= 1;
+			prompt[k] ^= expect[i].by;
 		struct mx_request r = test_request(prompt, 350, 2, &f.c[i]);
 		r.params.no_prefix_cache = expect[i].private;
 		assert_int_equal(mx_sched_submit(f.sched, &r, &f.c[i].id, NULL), MX_OK);

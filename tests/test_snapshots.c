@@ -254,6 +254,45 @@ static void what_is_used_stays(void **state)
 	mx_snapshots_destroy(s);
 }
 
+/* Marks of each length up to `n` of the tokens; they are found while there is room for them. */
+static void marks_are_of_prefixes(void **state)
+{
+	(void)state;
+	struct mx_snapshots *s;
+	struct mx_prefix_hash h;
+	enum { M = MX_MARK_TOKENS, N = 8 * M };
+	int32_t tokens[N];
+	for (int32_t i = 0; i < N; i++)
+		tokens[i] = i;
+	assert_int_equal(mx_snapshots_create(2, &s), MX_OK);
+	mx_snapshots_hash(s, salts[0], &h);
+	mx_snapshots_mark(s, &h, tokens, M - 1);
+	assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, N), 0);
+	for (uint32_t n = M; n < 5 * M; n++) {
+		mx_snapshots_mark(s, &h, tokens, n);
+		assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, N), n / M * M);
+	}
+	assert_int_equal(mx_snapshots_marked(s, salts[1], tokens, N), 0);
+	assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, 3 * M + 1), 3 * M);
+	tokens[2 * M] ^= 1;
+	assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, N), 2 * M);
+	tokens[0] ^= 1;
+	assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, N), 0);
+	tokens[0] ^= 1;
+	/* Many others take the place of these, and the newest is there. */
+	for (int32_t i = 0; i < 4000; i++) {
+		int32_t other[M] = {i, -1};
+		mx_snapshots_hash(s, salts[0], &h);
+		mx_snapshots_mark(s, &h, other, M);
+		assert_int_equal(mx_snapshots_marked(s, salts[0], other, M), M);
+	}
+	assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, N), 0);
+	mx_snapshots_mark(s, &h, (int32_t[M]){5}, M);
+	mx_snapshots_drop(s);
+	assert_int_equal(mx_snapshots_marked(s, salts[0], (int32_t[M]){5}, M), 0);
+	mx_snapshots_destroy(s);
+}
+
 static void limits_are_refused(void **state)
 {
 	(void)state;
@@ -262,7 +301,7 @@ static void limits_are_refused(void **state)
 	assert_int_equal(mx_snapshots_create(MX_SNAPSHOTS_MAX + 1, &s), MX_E_INVALID);
 	assert_null(s);
 	assert_int_equal(mx_snapshots_create(MX_SNAPSHOTS_MAX, &s), MX_OK);
-	assert_true(mx_snapshots_bytes(MX_SNAPSHOTS_MAX) < 1 << 20);
+	assert_true(mx_snapshots_bytes(MX_SNAPSHOTS_MAX) < 3 << 20);
 	mx_snapshots_destroy(s);
 	mx_snapshots_destroy(NULL);
 }
@@ -272,6 +311,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_traces),
 		cmocka_unit_test(what_is_used_stays),
+		cmocka_unit_test(marks_are_of_prefixes),
 		cmocka_unit_test(limits_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
