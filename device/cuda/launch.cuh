@@ -9,6 +9,10 @@
  *   - every kernel calls mx_pdl_launch() once it no longer minds company, usually first thing.
  * So a chain of kernels is ordered (each waits for the whole of the one before, which waited for
  * the one before it), while weights can be fetched ahead of the wait.
+ *
+ * Loads through the read-only path (__ldg, ld.global.nc, const __restrict__ pointers) are not held
+ * by the wait: the assembler may move them across it. Never use them for what a kernel has written;
+ * and a weight that is to be in a register before the wait takes an ordinary volatile load.
  */
 #ifndef MX_DEVICE_CUDA_LAUNCH_CUH
 #define MX_DEVICE_CUDA_LAUNCH_CUH
