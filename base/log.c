@@ -13,6 +13,7 @@
 static _Atomic int log_level = MX_LOG_INFO;
 static _Atomic int log_format = MX_LOG_TEXT;
 static atomic_bool log_journal;
+static _Atomic(mx_log_to_f *) log_to;
 static atomic_ulong log_counts[MX_LOG_DEBUG + 1];
 
 static const char *const level_names[] = {"error", "warning", "info", "debug"};
@@ -33,8 +34,15 @@ void mx_log_set_journal(bool on)
 	atomic_store(&log_journal, on);
 }
 
+void mx_log_forward(mx_log_to_f *to)
+{
+	atomic_store(&log_to, to);
+}
+
 bool mx_log_enabled(enum mx_log_level level)
 {
+	if (atomic_load_explicit(&log_to, memory_order_relaxed))
+		return true;
 	return (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
 }
 
@@ -74,6 +82,11 @@ void mx_log(enum mx_log_level level, const char *module, const char *fmt, ...)
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
 
+	mx_log_to_f *to = atomic_load(&log_to);
+	if (to) {
+		to(level, module, text);
+		return;
+	}
 	char stamp[40];
 	uint64_t ns = mx_wall_ns();
 	time_t s = (time_t)(ns / MX_NS_PER_S);

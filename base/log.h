@@ -21,6 +21,10 @@ void mx_log_set_format(enum mx_log_format format);
  */
 void mx_log_set_journal(bool on);
 bool mx_log_enabled(enum mx_log_level level);
+/* Hands every line to `to` instead, whatever its level: for a module that carries a log of its own
+ * and should write to its program's. */
+typedef void mx_log_to_f(enum mx_log_level level, const char *module, const char *text);
+void mx_log_forward(mx_log_to_f *to);
 /* Lines written so far at `level`: tests fail on an unexpected error line. */
 unsigned long mx_log_count(enum mx_log_level level);
 

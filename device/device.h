@@ -184,7 +184,7 @@ struct mx_ops {
 
 	/* Copies `bytes` of pageable host memory (a mapped file) at load, through staging buffers of
 	 * the device's own, many in flight: returns before the last is done, see wait. `to_dtype`
-	 * converts elements of `dtype` on the way (f16 -> bf16, any -> f32; otherwise they are equal).
+	 * converts elements of `dtype` on the way: to bf16 or f32 from any, otherwise they are equal.
 	 */
 	mx_status (*load)(struct mx_device *d, void *to, enum mx_dtype to_dtype, const void *from,
 	                  enum mx_dtype dtype, size_t n_elements);
@@ -205,9 +205,10 @@ struct mx_ops {
 	mx_status (*gather)(struct mx_device *d, const void *x, const uint32_t *rows, size_t n,
 	                    size_t width, void *y);
 
-	/* `sample` in three parts, so that the middle one can be recorded. prepare: takes the rows, may
-	 * be called while an earlier step runs. draw: as `sample`, but the tokens stay on the device.
-	 * drawn: waits and gives the n tokens; MX_E_INTERNAL as `sample`. */
+	/* `sample` in three parts, so that the middle one can be recorded. prepare: takes the rows,
+	 * which stay as they are until drawn; may be called while an earlier step runs. draw: as
+	 * `sample`, but the tokens stay on the device. drawn: waits and gives the n tokens;
+	 * MX_E_INTERNAL as `sample`. */
 	mx_status (*sample_prepare)(struct mx_device *d, const struct mx_sample_row *rows, size_t n);
 	mx_status (*sample_draw)(struct mx_device *d, float *logits, size_t ld, size_t n,
 	                         uint32_t vocab);

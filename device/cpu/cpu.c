@@ -323,6 +323,66 @@ static mx_status embed(struct mx_device *d, const struct mx_weight *table, const
 	return MX_OK;
 }
 
+/* y *= scale; with a, y += scale * a. Rows are pieces of no meaning. */
+static void scale_row(const struct rows_call *r, size_t i)
+{
+	float *y = r->y + i * r->ld_y;
+	size_t n = i + 1 < r->n ? r->ld_y : r->width;
+	for (size_t k = 0; k < n && !r->a; k++)
+		y[k] *= r->eps;
+	for (size_t k = 0; k < n && r->a; k++)
+		y[k] += r->eps * r->a[i * r->ld_y + k];
+}
+
+static mx_status add_scaled(struct mx_device *d, void *y, const void *a, size_t n, float factor)
+{
+	const size_t piece = INLINE_ELEMENTS / 4;
+	struct rows_call r = {.c = mx_cpu_of(d),
+	                      .row = scale_row,
+	                      .n = (n + piece - 1) / piece,
+	                      .y = y,
+	                      .a = a,
+	                      .ld_y = piece,
+	                      .width = n % piece ? n % piece : piece, /* of the last */
+	                      .eps = factor};
+	run_rows(&r, piece);
+	return MX_OK;
+}
+
+static mx_status scale(struct mx_device *d, void *y, size_t n, float factor)
+{
+	return add_scaled(d, y, NULL, n, factor);
+}
+
+static mx_status scale_logits(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
+                              float factor)
+{
+	for (size_t i = 0; i < n; i++)
+		scale(d, y + i * ld, vocab, factor);
+	return MX_OK;
+}
+
+static mx_status logits(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                        const struct mx_weight *w, float *y, size_t ldy)
+{
+	const struct mx_linear_out out = {.w = w, .y = y, .ldy = ldy};
+	return linear(d, x, ldx, n, &out, 1);
+}
+
+static void gather_row(const struct rows_call *r, size_t i)
+{
+	memcpy(r->y + i * r->width, r->a + r->pos[i] * r->width, r->width * sizeof *r->y);
+}
+
+static mx_status gather(struct mx_device *d, const void *x, const uint32_t *rows, size_t n,
+                        size_t width, void *y)
+{
+	struct rows_call r = {
+		.c = mx_cpu_of(d), .row = gather_row, .n = n, .a = x, .pos = rows, .width = width, .y = y};
+	run_rows(&r, width);
+	return MX_OK;
+}
+
 static void parallel(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, void *arg)
 {
 	mx_cpu_run(mx_cpu_of(d), n_tasks, fn, arg);
@@ -339,6 +399,29 @@ static const struct mx_ops cpu_ops = {
 	.sample = mx_cpu_sample,
 	.logprobs = mx_cpu_logprobs,
 	.parallel = parallel,
+	.destroy = mx_cpu_destroy,
+	.alloc = mx_cpu_alloc,
+	.release = mx_cpu_release,
+	.host_alloc = mx_cpu_alloc,
+	.host_release = mx_cpu_release,
+	.upload = mx_cpu_copy,
+	.download = mx_cpu_copy,
+	.copy = mx_cpu_copy,
+	.zero = mx_cpu_zero,
+	.wait = mx_cpu_wait,
+	.load = mx_cpu_load,
+	.scale = scale,
+	.add_scaled = add_scaled,
+	.logits = logits,
+	.scale_logits = scale_logits,
+	.gather = gather,
+	.sample_prepare = mx_cpu_sample_prepare,
+	.sample_draw = mx_cpu_sample_draw,
+	.sample_drawn = mx_cpu_sample_drawn,
+	.record = mx_cpu_record,
+	.recorded = mx_cpu_recorded,
+	.replay = mx_cpu_replay,
+	.forget = mx_cpu_forget,
 };
 
 /* ---- life ---- */
@@ -361,7 +444,7 @@ void mx_kernels_of(struct mx_kernels *k, enum mx_isa isa)
 
 /* Sizes of the parts of the device's memory, each a multiple of 64. */
 struct layout {
-	size_t packed, scratch, rope_table, rope_pos, rope_freq;
+	size_t packed, scratch, rope_table, rope_pos, rope_freq, tokens;
 };
 
 static void lay_out(const struct mx_kernels *k, size_t max_rows, size_t max_width, struct layout *l)
@@ -379,11 +462,13 @@ static void lay_out(const struct mx_kernels *k, size_t max_rows, size_t max_widt
 	l->rope_table = mx_round_up(max_rows * MX_ROPE_MAX_DIM * sizeof(float), 64);
 	l->rope_pos = mx_round_up(max_rows * sizeof(uint32_t), 64);
 	l->rope_freq = MX_ROPE_MAX_DIM / 2 * sizeof(float);
+	l->tokens = mx_round_up(max_rows * sizeof(int32_t), 64);
 }
 
 static size_t layout_bytes(const struct layout *l, unsigned n_threads)
 {
-	return l->packed + l->scratch * n_threads + l->rope_table + l->rope_pos + l->rope_freq;
+	return l->packed + l->scratch * n_threads + l->rope_table + l->rope_pos + l->rope_freq +
+	       l->tokens;
 }
 
 size_t mx_cpu_scratch_bytes(unsigned n_threads, enum mx_isa isa, size_t max_rows, size_t max_width)
@@ -415,7 +500,8 @@ mx_status mx_cpu_create_kernels(unsigned n_threads, const struct mx_kernels *k, 
 	                                       .name = "cpu",
 	                                       .act_dtype = MX_F32,
 	                                       .threads = mx_pool_size(c->pool),
-	                                       .align = 64};
+	                                       .align = 64,
+	                                       .deterministic = true};
 	snprintf(c->base.info.isa, sizeof c->base.info.isa, "%s", mx_isa_name(isa));
 	lay_out(k, max_rows, max_width, &l);
 	c->map_bytes = layout_bytes(&l, c->base.info.threads);
@@ -432,6 +518,7 @@ mx_status mx_cpu_create_kernels(unsigned n_threads, const struct mx_kernels *k, 
 	c->rope.table = (float *)(p += l.scratch * c->base.info.threads);
 	c->rope.pos = (uint32_t *)(p += l.rope_table);
 	c->rope.inv_freq = (float *)(p += l.rope_pos);
+	c->tokens = (int32_t *)(p += l.rope_freq);
 	*out = &c->base;
 	return MX_OK;
 fail:

@@ -29,7 +29,11 @@ struct mx_cpu {
 	unsigned char *packed;  /* x of the current product */
 	unsigned char *scratch; /* [threads][scratch_stride] */
 	size_t packed_bytes, scratch_stride;
-	void *map; /* all of the above */
+	int32_t *tokens; /* [max_rows] of the last draw */
+	mx_status drawn; /* what came of it */
+	const struct mx_sample_row *rows;
+	size_t n_rows;
+	void *map; /* the workspace */
 	size_t map_bytes;
 };
 
@@ -44,10 +48,26 @@ void mx_cpu_run(struct mx_cpu *c, size_t n_tasks, mx_task_f *fn, void *arg);
 /* device/cpu/sample.c */
 mx_status mx_cpu_sample(struct mx_device *d, float *logits, size_t ld, size_t n, uint32_t vocab,
                         const struct mx_sample_row *rows, int32_t *out_tokens);
+mx_status mx_cpu_sample_prepare(struct mx_device *d, const struct mx_sample_row *rows, size_t n);
+mx_status mx_cpu_sample_draw(struct mx_device *d, float *logits, size_t ld, size_t n,
+                             uint32_t vocab);
+mx_status mx_cpu_sample_drawn(struct mx_device *d, size_t n, int32_t *out_tokens);
 /* device/cpu/logprobs.c */
 mx_status mx_cpu_logprobs(struct mx_device *d, const float *logits, size_t ld, size_t n,
                           uint32_t vocab, const int32_t *tokens, const uint32_t *n_top,
                           struct mx_logprob *out);
+/* device/cpu/memory.c */
+mx_status mx_cpu_alloc(struct mx_device *d, size_t bytes, void **out);
+void mx_cpu_release(struct mx_device *d, void *p);
+mx_status mx_cpu_copy(struct mx_device *d, void *to, const void *from, size_t bytes);
+mx_status mx_cpu_zero(struct mx_device *d, void *to, size_t bytes);
+mx_status mx_cpu_wait(struct mx_device *d);
+mx_status mx_cpu_load(struct mx_device *d, void *to, enum mx_dtype to_dtype, const void *from,
+                      enum mx_dtype dtype, size_t n);
+mx_status mx_cpu_record(struct mx_device *d);
+mx_status mx_cpu_recorded(struct mx_device *d, struct mx_recording **out);
+mx_status mx_cpu_replay(struct mx_device *d, struct mx_recording *r);
+void mx_cpu_forget(struct mx_device *d, struct mx_recording *r);
 /* Bytes of a worker's scratch that sampling and log-probabilities need. */
 size_t mx_cpu_sample_scratch(void);
 

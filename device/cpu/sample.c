@@ -274,3 +274,33 @@ mx_status mx_cpu_sample(struct mx_device *d, float *logits, size_t ld, size_t n,
 			return MX_E_INTERNAL;
 	return MX_OK;
 }
+
+mx_status mx_cpu_sample_prepare(struct mx_device *d, const struct mx_sample_row *rows, size_t n)
+{
+	struct mx_cpu *c = mx_cpu_of(d);
+	if (n > c->max_rows)
+		return MX_E_RANGE;
+	c->rows = rows;
+	c->n_rows = n;
+	return MX_OK;
+}
+
+mx_status mx_cpu_sample_draw(struct mx_device *d, float *logits, size_t ld, size_t n,
+                             uint32_t vocab)
+{
+	struct mx_cpu *c = mx_cpu_of(d);
+	if (n > c->n_rows)
+		return MX_E_INVALID;
+	c->drawn = mx_cpu_sample(d, logits, ld, n, vocab, c->rows, c->tokens);
+	return c->drawn == MX_E_INTERNAL ? MX_OK : c->drawn;
+}
+
+mx_status mx_cpu_sample_drawn(struct mx_device *d, size_t n, int32_t *out_tokens)
+{
+	struct mx_cpu *c = mx_cpu_of(d);
+	if (n > c->n_rows)
+		return MX_E_INVALID;
+	if (n)
+		memcpy(out_tokens, c->tokens, n * sizeof *out_tokens);
+	return c->drawn;
+}

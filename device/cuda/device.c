@@ -216,7 +216,9 @@ mx_cuda_device_f mx_cuda_device_v1;
 
 const struct mx_cuda_device_ops *mx_cuda_device_v1(void)
 {
-	static const struct mx_cuda_device_ops ops = {
-		.struct_size = sizeof ops, .create = create, .own_bytes = own_bytes};
+	static const struct mx_cuda_device_ops ops = {.struct_size = sizeof ops,
+	                                              .create = create,
+	                                              .own_bytes = own_bytes,
+	                                              .log_to = mx_log_forward};
 	return &ops;
 }

@@ -6,6 +6,7 @@
 #ifndef MX_DEVICE_CUDA_DEVICE_CUDA_H
 #define MX_DEVICE_CUDA_DEVICE_CUDA_H
 
+#include "base/log.h"
 #include "device/device.h"
 
 /* What a device will be asked for at most: it allocates when it is created, never later. */
@@ -28,6 +29,8 @@ struct mx_cuda_device_ops {
 	                    struct mx_err *err);
 	/* Device memory that create takes with those limits, an upper bound. */
 	size_t (*own_bytes)(const struct mx_cuda_limits *limits);
+	/* Where the module's log lines go. Before create. */
+	void (*log_to)(mx_log_to_f *to);
 };
 
 typedef const struct mx_cuda_device_ops *mx_cuda_device_f(void);

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the CPU device has since devices may have memory of their own: memory, loading, operators
+ * without kernels, sampling in parts. Random inputs come from one seed, printed; MX_TEST_SEED
+ * replays it.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "device/cpu/cpu.h"
+#include "tests/rng.h"
+
+#define MAX_ROWS 512
+
+static struct mx_device *one, *two; /* with so many threads */
+static struct rng rng;
+
+static int setup(void **state)
+{
+	(void)state;
+	const char *seed = getenv("MX_TEST_SEED");
+	rng.state = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL) * 2 + 1;
+	print_message("MX_TEST_SEED=%llu\n", (unsigned long long)rng.state);
+	assert_int_equal(mx_cpu_create(1, mx_cpu_isa(), MAX_ROWS, 128, &one, NULL), MX_OK);
+	assert_int_equal(mx_cpu_create(2, mx_cpu_isa(), MAX_ROWS, 128, &two, NULL), MX_OK);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	one->ops->destroy(one);
+	two->ops->destroy(two);
+	return 0;
+}
+
+/* Memory of exactly that size, filled with 0xff (NaN in every dtype). Free with free(). */
+static void *dirty(size_t bytes)
+{
+	void *p = malloc(bytes);
+	assert_non_null(p);
+	memset(p, 0xff, bytes);
+	return p;
+}
+
+static void fill_floats(float *p, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = rng_normal(&rng);
+}
+
+static void test_memory(void **state)
+{
+	(void)state;
+	struct mx_device *d = two;
+	const struct mx_ops *o = d->ops;
+	enum { N = 100003 };
+	float *a = NULL, *b = NULL;
+	assert_int_equal(o->alloc(d, N * sizeof *a, (void **)&a), MX_OK);
+	assert_int_equal(o->host_alloc(d, N * sizeof *b, (void **)&b), MX_OK);
+	assert_int_equal((uintptr_t)a % d->info.align, 0);
+	fill_floats(b, N);
+	memset(a, 0xff, N * sizeof *a);
+	assert_int_equal(o->upload(d, a, b, N * sizeof *a), MX_OK);
+	assert_int_equal(o->wait(d), MX_OK);
+	assert_memory_equal(a, b, N * sizeof *a);
+	assert_int_equal(o->zero(d, b, N * sizeof *b), MX_OK);
+	for (size_t i = 0; i < N; i++)
+		assert_true(b[i] == 0);
+	assert_int_equal(o->download(d, b, a, N * sizeof *a), MX_OK);
+	assert_memory_equal(a, b, N * sizeof *a);
+	assert_int_equal(o->copy(d, a, b + N / 2, 400), MX_OK);
+	assert_memory_equal(a, b + N / 2, 400);
+	void *huge;
+	assert_int_equal(o->alloc(d, SIZE_MAX - 32, &huge), MX_E_NOMEM);
+	assert_false(d->info.records);
+	assert_int_equal(o->record(d), MX_E_UNSUPPORTED);
+	o->forget(d, NULL);
+	o->release(d, a);
+	o->host_release(d, b);
+	o->release(d, NULL);
+}
+
+/* Every pair of types, from addresses that are not aligned: a file's tensors. */
+static void test_load(void **state)
+{
+	(void)state;
+	struct mx_device *d = two;
+	enum { N = 4099 };
+	for (int from = MX_F32; from <= MX_BF16; from++)
+		for (int to = MX_F32; to <= MX_BF16; to++) {
+			/* random bits: every kind of number */
+			unsigned char *file = dirty(N * 4 + 1), *x = file + 1, *y = dirty(N * 4);
+			for (size_t i = 0; i < N * 4; i++)
+				x[i] = (unsigned char)rng_next(&rng);
+			bool can = to == from || to != MX_F16;
+			assert_int_equal(d->ops->load(d, y, (enum mx_dtype)to, x, (enum mx_dtype)from, N),
+			                 can ? MX_OK : MX_E_UNSUPPORTED);
+			for (size_t i = 0; can && i < N; i++) {
+				uint16_t h;
+				float f, got;
+				memcpy(&h, x + 2 * i, 2);
+				memcpy(&f, x + 4 * i, 4);
+				f = from == MX_F32 ? f : from == MX_BF16 ? mx_bf16_to_f32(h) : mx_f16_to_f32(h);
+				memcpy(&got, y + 4 * i, 4);
+				if (to == MX_F32)
+					assert_true(got == f || (isnan(got) && isnan(f)));
+				h = to == from ? h : mx_f32_to_bf16(f);
+				if (to != MX_F32)
+					assert_memory_equal(y + 2 * i, &h, 2);
+			}
+			free(file);
+			free(y);
+		}
+}
+
+static void test_scale(void **state)
+{
+	(void)state;
+	static const size_t sizes[] = {1, 5, 4096, 4097, 16384, 50001};
+	for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+		for (unsigned t = 1; t <= 2; t++) {
+			struct mx_device *d = t == 1 ? one : two;
+			size_t n = sizes[s];
+			float *py = dirty(n * 4), *pa = dirty(n * 4), *pw = dirty(n * 4);
+			fill_floats(py, n);
+			fill_floats(pa, n);
+			memcpy(pw, py, n * 4);
+			assert_int_equal(d->ops->scale(d, py, n, 0.3f), MX_OK);
+			for (size_t i = 0; i < n; i++)
+				assert_true(py[i] == pw[i] * 0.3f);
+			memcpy(pw, py, n * 4);
+			assert_int_equal(d->ops->add_scaled(d, py, pa, n, -1.7f), MX_OK);
+			for (size_t i = 0; i < n; i++) {
+				float p = -1.7f * pa[i];
+				assert_true(py[i] == pw[i] + p);
+			}
+			free(py), free(pa), free(pw);
+		}
+}
+
+static void test_gather(void **state)
+{
+	(void)state;
+	enum { WIDTH = 77, N = 300 };
+	struct mx_device *d = two;
+	float *x = dirty(64 * WIDTH * 4), *y = dirty(N * WIDTH * 4);
+	uint32_t rows[N];
+	fill_floats(x, 64 * WIDTH);
+	for (size_t i = 0; i < N; i++)
+		rows[i] = rng_below(&rng, 64);
+	assert_int_equal(d->ops->gather(d, x, rows, N, WIDTH, y), MX_OK);
+	for (size_t i = 0; i < N; i++)
+		assert_memory_equal(y + i * WIDTH, x + rows[i] * WIDTH, WIDTH * 4);
+	free(x);
+	free(y);
+}
+
+/* logits is linear; scale_logits leaves what is beyond the vocabulary alone; sampling in parts is
+ * sampling. */
+static void test_logits(void **state)
+{
+	(void)state;
+	enum { VOCAB = 301, LD = 320, WIDTH = 96, N = 5 };
+	struct mx_device *d = two;
+	const struct mx_ops *o = d->ops;
+	float *values = dirty(VOCAB * WIDTH * 4), *x = dirty(N * WIDTH * 4);
+	const struct mx_weight w = {MX_F32, VOCAB, WIDTH, values};
+	static float y[N * LD], z[N * LD];
+	int32_t whole[N], parts[N];
+	fill_floats(values, VOCAB * WIDTH);
+	fill_floats(x, N * WIDTH);
+	memset(y, 0xff, sizeof y);
+	memset(z, 0xff, sizeof z);
+	const struct mx_linear_out out = {.w = &w, .y = z, .ldy = LD};
+	assert_int_equal(o->logits(d, x, WIDTH, N, &w, y, LD), MX_OK);
+	assert_int_equal(o->linear(d, x, WIDTH, N, &out, 1), MX_OK);
+	assert_memory_equal(y, z, sizeof y);
+	assert_int_equal(o->scale_logits(d, y, LD, N, VOCAB, 0.5f), MX_OK);
+	for (size_t i = 0; i < N; i++)
+		for (size_t k = 0; k < LD; k++)
+			assert_true(k < VOCAB ? y[i * LD + k] == z[i * LD + k] * 0.5f : isnan(y[i * LD + k]));
+
+	struct mx_sampling sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+	struct mx_sample_row rows[N];
+	for (size_t i = 0; i < N; i++)
+		rows[i] = (struct mx_sample_row){.sampling = &sampling, .position = i};
+	memcpy(z, y, sizeof y);
+	assert_int_equal(o->sample(d, z, LD, N, VOCAB, rows, whole), MX_OK);
+	memcpy(z, y, sizeof y);
+	assert_int_equal(o->sample_prepare(d, rows, N), MX_OK);
+	assert_int_equal(o->sample_draw(d, z, LD, N, VOCAB), MX_OK);
+	assert_int_equal(o->sample_drawn(d, N, parts), MX_OK);
+	assert_memory_equal(whole, parts, sizeof whole);
+	y[2 * LD + 7] = NAN;
+	assert_int_equal(o->sample_draw(d, y, LD, N, VOCAB), MX_OK);
+	assert_int_equal(o->sample_drawn(d, N, parts), MX_E_INTERNAL);
+	assert_int_equal(parts[2], -1);
+	assert_int_equal(parts[3], whole[3]);
+	assert_int_equal(o->sample_draw(d, y, LD, N + 1, VOCAB), MX_E_INVALID);
+	assert_int_equal(o->sample_prepare(d, rows, MAX_ROWS + 1), MX_E_RANGE);
+	free(values);
+	free(x);
+}
+
+/* A table has no empty slot. */
+static void test_table(void **state)
+{
+	(void)state;
+	const struct mx_ops *o = two->ops;
+	assert_int_equal(o->struct_size, sizeof *o);
+	const char *slots = (const char *)&o->linear, *end = (const char *)(o + 1);
+	for (void (*slot)(void); slots < end; slots += sizeof slot) {
+		memcpy(&slot, slots, sizeof slot);
+		assert_true(slot != NULL);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_memory), cmocka_unit_test(test_load),   cmocka_unit_test(test_scale),
+		cmocka_unit_test(test_gather), cmocka_unit_test(test_logits), cmocka_unit_test(test_table),
+	};
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
