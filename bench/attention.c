@@ -268,7 +268,7 @@ int main(int argc, char **argv)
 	if (mx_pool_create(o.threads, &b.pool) != MX_OK || mx_registry_create(&registry) != MX_OK)
 		die("out of memory");
 	if (mx_registry_load_dir(registry, o.modules, &err) != MX_OK ||
-	    !(b.ops = mx_registry_find(registry, "attention", &err)))
+	    !(b.ops = mx_registry_find(registry, "attention", MX_DEVICE_CPU, &err)))
 		die(err.text);
 	printf("%u threads, %s, keys and values in %s\n", mx_pool_size(b.pool),
 	       mx_isa_name(mx_cpu_isa()), mx_dtype_name(o.dtype));

@@ -271,7 +271,7 @@ int main(int argc, char **argv)
 	if (mx_pool_create(threads, &b.pool) != MX_OK || mx_registry_create(&registry) != MX_OK)
 		die("out of memory");
 	if (mx_registry_load_dir(registry, modules, &err) != MX_OK ||
-	    !(b.ops = mx_registry_find(registry, "mamba", &err)))
+	    !(b.ops = mx_registry_find(registry, "mamba", MX_DEVICE_CPU, &err)))
 		die(err.text);
 	open_all(&b, threads);
 	printf("%u threads, %s, %u layers\n", mx_pool_size(b.pool), b.device->info.isa, b.n_layers);

@@ -247,7 +247,7 @@ static mx_status resolve_mixer(struct resolver *r, const struct mx_plan_mixer *p
 {
 	struct mx_model *m = r->model;
 	const struct mx_model_limits *l = r->limits;
-	out->ops = mx_registry_find(r->registry, p->mixer, r->err);
+	out->ops = mx_registry_find(r->registry, p->mixer, r->device->info.kind, r->err);
 	if (!out->ops)
 		return MX_E_NOTFOUND;
 	if (!(out->ops->caps & MX_MIXER_CPU))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads mixer modules: every "*.so" of a directory, in order of name.
+ * Loads mixer modules: every "*.so" of a directory, in order of name; those for CUDA only when
+ * asked.
  *
  * The registry owns the dlopen handles; a table is valid until the registry is
  * destroyed. Built once at start by one thread, then only read.
@@ -26,6 +27,8 @@ struct module {
 struct mx_registry {
 	struct module *modules;
 	size_t n;
+	char **cuda; /* files of modules for CUDA that are not loaded */
+	size_t n_cuda;
 };
 
 mx_status mx_registry_create(struct mx_registry **out)
@@ -50,14 +53,18 @@ void mx_registry_destroy(struct mx_registry *r)
 		return;
 	for (size_t i = r->n; i > 0; i--)
 		module_close(&r->modules[i - 1]);
+	for (size_t i = 0; i < r->n_cuda; i++)
+		free(r->cuda[i]);
 	free(r->modules);
+	free(r->cuda);
 	free(r);
 }
 
-static const struct module *find(const struct mx_registry *r, const char *name)
+/* The module of that name that runs on any of the kinds of device in `caps`. */
+static const struct module *find(const struct mx_registry *r, const char *name, uint32_t caps)
 {
 	for (size_t i = 0; i < r->n; i++)
-		if (!strcmp(r->modules[i].ops->name, name))
+		if (!strcmp(r->modules[i].ops->name, name) && r->modules[i].ops->caps & caps)
 			return &r->modules[i];
 	return NULL;
 }
@@ -83,24 +90,23 @@ static mx_status check_table(const struct mx_registry *r, const char *path,
 	    !ops->describe)
 		return mx_fail_at(err, MX_E_FORMAT, path, "mixer \"%s\" leaves a slot of its table empty",
 		                  ops->name);
-	const struct module *known = find(r, ops->name);
+	const uint32_t kinds = ops->caps & (MX_MIXER_CPU | MX_MIXER_CUDA);
+	if (!kinds)
+		return mx_fail_at(err, MX_E_FORMAT, path, "mixer \"%s\" runs on no kind of device",
+		                  ops->name);
+	const struct module *known = find(r, ops->name, kinds);
 	if (known)
 		return mx_fail_at(err, MX_E_INVALID, path, "mixer \"%s\" is already loaded from %s",
 		                  ops->name, known->path);
 	return MX_OK;
 }
 
-static mx_status load_file(struct mx_registry *r, const char *dir, const char *file,
-                           struct mx_err *err)
+/* Takes `path`, on failure too. */
+static mx_status load_file(struct mx_registry *r, char *path, struct mx_err *err)
 {
-	struct module m = {0};
-	mx_status status = MX_E_NOMEM;
-	size_t len = strlen(dir) + strlen(file) + 2;
+	struct module m = {.path = path};
+	mx_status status;
 
-	m.path = malloc(len);
-	if (!m.path)
-		goto fail;
-	snprintf(m.path, len, "%s/%s", dir, file);
 	m.handle = dlopen(m.path, RTLD_NOW | RTLD_LOCAL);
 	if (!m.handle) {
 		const char *why = dlerror();
@@ -122,23 +128,50 @@ static mx_status load_file(struct mx_registry *r, const char *dir, const char *f
 		goto fail;
 	struct module *grown = mx_realloc(r->modules, r->n + 1, sizeof(*grown));
 	if (!grown) {
-		status = MX_E_NOMEM;
+		status = mx_fail_at(err, MX_E_NOMEM, m.path, "out of memory");
 		goto fail;
 	}
 	r->modules = grown;
 	r->modules[r->n++] = m;
 	return MX_OK;
 fail:
-	if (status == MX_E_NOMEM)
-		mx_fail_at(err, status, dir, "out of memory");
 	module_close(&m);
 	return status;
 }
 
+/* Takes `path`, on failure too. */
+static mx_status remember(struct mx_registry *r, char *path, struct mx_err *err)
+{
+	char **grown = mx_realloc(r->cuda, r->n_cuda + 1, sizeof(*grown));
+	if (!grown) {
+		free(path);
+		return mx_fail(err, MX_E_NOMEM, "out of memory");
+	}
+	r->cuda = grown;
+	r->cuda[r->n_cuda++] = path;
+	return MX_OK;
+}
+
+static bool ends_in(const char *s, const char *end)
+{
+	size_t n = strlen(s), k = strlen(end);
+	return n > k && !strcmp(s + n - k, end);
+}
+
+static mx_status see_file(struct mx_registry *r, const char *dir, const char *file,
+                          struct mx_err *err)
+{
+	size_t len = strlen(dir) + strlen(file) + 2;
+	char *path = malloc(len);
+	if (!path)
+		return mx_fail_at(err, MX_E_NOMEM, dir, "out of memory");
+	snprintf(path, len, "%s/%s", dir, file);
+	return ends_in(file, "-cuda.so") ? remember(r, path, err) : load_file(r, path, err);
+}
+
 static int is_module(const struct dirent *e)
 {
-	size_t n = strlen(e->d_name);
-	return n > 3 && e->d_name[0] != '.' && !strcmp(e->d_name + n - 3, ".so");
+	return e->d_name[0] != '.' && ends_in(e->d_name, ".so");
 }
 
 mx_status mx_registry_load_dir(struct mx_registry *r, const char *dir, struct mx_err *err)
@@ -152,24 +185,41 @@ mx_status mx_registry_load_dir(struct mx_registry *r, const char *dir, struct mx
 		                  "cannot read the module directory: %s", strerror(errno));
 	for (int i = 0; i < n; i++) {
 		if (status == MX_OK)
-			status = load_file(r, dir, files[i]->d_name, err);
+			status = see_file(r, dir, files[i]->d_name, err);
 		free(files[i]);
 	}
 	free(files);
 	return status;
 }
 
-const struct mx_mixer_ops *mx_registry_find(const struct mx_registry *r, const char *name,
-                                            struct mx_err *err)
+mx_status mx_registry_load_cuda(struct mx_registry *r, struct mx_err *err)
 {
-	const struct module *m = find(r, name);
+	mx_status status = MX_OK;
+
+	for (size_t i = 0; i < r->n_cuda; i++) {
+		if (status == MX_OK)
+			status = load_file(r, r->cuda[i], err);
+		else
+			free(r->cuda[i]);
+	}
+	r->n_cuda = 0;
+	return status;
+}
+
+const struct mx_mixer_ops *mx_registry_find(const struct mx_registry *r, const char *name,
+                                            enum mx_device_kind kind, struct mx_err *err)
+{
+	const uint32_t cap = kind == MX_DEVICE_CUDA ? MX_MIXER_CUDA : MX_MIXER_CPU;
+	const struct module *m = find(r, name, cap);
 	if (m)
 		return m->ops;
 	struct mx_buf known = {.limit = 400};
 	for (size_t i = 0; i < r->n; i++)
-		mx_buf_printf(&known, "%s%s", i ? ", " : "", r->modules[i].ops->name);
-	mx_fail(err, MX_E_NOTFOUND, "no mixer \"%s\"; known: %s", name,
-	        r->n ? mx_buf_str(&known) : "none");
+		if (r->modules[i].ops->caps & cap)
+			mx_buf_printf(&known, "%s%s", known.len ? ", " : "", r->modules[i].ops->name);
+	mx_fail(err, MX_E_NOTFOUND, "no mixer \"%s\" for %s; known: %s", name,
+	        kind == MX_DEVICE_CUDA ? "CUDA devices" : "CPUs",
+	        known.len ? mx_buf_str(&known) : "none");
 	mx_buf_free(&known);
 	return NULL;
 }

@@ -264,7 +264,7 @@ void rig_open(struct rig *r, const struct mx_registry *registry, const struct mi
 {
 	struct mx_err err = {0};
 	*r = (struct rig){.c = c, .what = "opening", .seed = o->seed, .rng = {o->seed}};
-	r->ops = mx_registry_find(registry, o->mixer, &err);
+	r->ops = mx_registry_find(registry, o->mixer, MX_DEVICE_CPU, &err);
 	if (!r->ops)
 		fail_msg("%s", err.text);
 	r->layer = (struct mx_layer_desc){

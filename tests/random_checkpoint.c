@@ -89,7 +89,7 @@ static mx_status add_mixer(struct list *l, const struct mx_plan *p, uint32_t lay
                            const struct mx_plan_mixer *m, const struct mx_registry *mixers,
                            const struct mx_device *device, struct mx_err *err)
 {
-	const struct mx_mixer_ops *ops = mx_registry_find(mixers, m->mixer, err);
+	const struct mx_mixer_ops *ops = mx_registry_find(mixers, m->mixer, device->info.kind, err);
 	struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS];
 	size_t n = 0;
 	const struct mx_layer_desc desc = {

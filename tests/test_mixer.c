@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "device/cpu/cpu.h"
 #include "mixer_run.h"
@@ -457,7 +458,7 @@ static void run_isa(enum mx_isa isa)
 	thorough = isa == mx_cpu_isa() && !RUN_SLOWLY;
 	for (const struct mixer_set *const *set = mixer_sets; *set; set++)
 		for (size_t i = 0; i < (*set)->n_cases; i++)
-			if (mx_registry_find(registry, (*set)->mixer, NULL))
+			if (mx_registry_find(registry, (*set)->mixer, MX_DEVICE_CPU, NULL))
 				check_case((*set)->mixer, &(*set)->cases[i], isa);
 }
 
@@ -484,7 +485,7 @@ static void test_tables(void **state)
 	for (size_t i = 0; (ops = mx_registry_at(registry, i, &path)); i++) {
 		struct mx_err err = {0};
 		assert_int_equal(ops->abi, MX_MIXER_ABI);
-		assert_ptr_equal(mx_registry_find(registry, ops->name, NULL), ops);
+		assert_ptr_equal(mx_registry_find(registry, ops->name, MX_DEVICE_CPU, NULL), ops);
 		ops->destroy(NULL);
 		/* A layer without parameters or with wrong ones is refused with words, not with a crash. */
 		struct mx_device device = {.info = {.kind = MX_DEVICE_CPU, .threads = 1, .align = 64}};
@@ -502,7 +503,7 @@ static void test_registry_refuses(void **state)
 {
 	struct mx_err err = {0};
 	(void)state;
-	assert_null(mx_registry_find(registry, "no such mixer", &err));
+	assert_null(mx_registry_find(registry, "no such mixer", MX_DEVICE_CPU, &err));
 	assert_int_equal(err.status, MX_E_NOTFOUND);
 	assert_non_null(strstr(err.text, mx_registry_at(registry, 0, NULL)->name));
 	assert_int_equal(mx_registry_load_dir(registry, "no/such/folder", &err), MX_E_IO);
@@ -516,6 +517,38 @@ static void test_registry_refuses(void **state)
 	assert_non_null(strstr(err.text, "already loaded"));
 }
 
+/* A module for CUDA is seen, but opened only when asked. */
+static void test_registry_cuda(void **state)
+{
+	(void)state;
+	struct mx_err err = {0};
+	struct mx_registry *r = NULL;
+	const char *path;
+	char dir[] = "test_mixer.XXXXXX", link[64], *target;
+	assert_non_null(mx_registry_at(registry, 0, &path));
+	assert_non_null(target = realpath(path, NULL));
+	assert_non_null(mkdtemp(dir));
+	snprintf(link, sizeof link, "%s/some-cuda.so", dir);
+	assert_int_equal(symlink(target, link), 0);
+	assert_int_equal(mx_registry_create(&r), MX_OK);
+	assert_int_equal(mx_registry_load_dir(r, dir, &err), MX_OK);
+	assert_null(mx_registry_at(r, 0, NULL));
+	assert_int_equal(mx_registry_load_cuda(r, &err), MX_OK);
+	const struct mx_mixer_ops *ops = mx_registry_at(r, 0, NULL);
+	assert_non_null(ops);
+	/* what it can do is what its table says, whatever the file is called */
+	assert_true(ops->caps & MX_MIXER_CPU);
+	assert_ptr_equal(mx_registry_find(r, ops->name, MX_DEVICE_CPU, &err), ops);
+	assert_null(mx_registry_find(r, ops->name, MX_DEVICE_CUDA, &err));
+	assert_non_null(strstr(err.text, "CUDA"));
+	assert_int_equal(mx_registry_load_cuda(r, &err), MX_OK);
+	assert_null(mx_registry_at(r, 1, NULL));
+	mx_registry_destroy(r);
+	free(target);
+	unlink(link);
+	rmdir(dir);
+}
+
 /* Probe names the parameter that is wrong. */
 static void test_probe(void **state)
 {
@@ -523,7 +556,8 @@ static void test_probe(void **state)
 		.info = {.kind = MX_DEVICE_CPU, .act_dtype = MX_F32, .threads = 1, .align = 64}};
 	(void)state;
 	for (const struct mixer_set *const *set = mixer_sets; *set; set++) {
-		const struct mx_mixer_ops *ops = mx_registry_find(registry, (*set)->mixer, NULL);
+		const struct mx_mixer_ops *ops =
+			mx_registry_find(registry, (*set)->mixer, MX_DEVICE_CPU, NULL);
 		for (size_t i = 0; ops && i < (*set)->n_wrongs; i++) {
 			const struct mixer_case *c = &(*set)->cases[0];
 			const struct mixer_wrong *wrong = &(*set)->wrongs[i];
@@ -551,10 +585,11 @@ static void test_probe(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_tables),      cmocka_unit_test(test_registry_refuses),
-		cmocka_unit_test(test_probe),       cmocka_unit_test(test_portable),
-		cmocka_unit_test(test_avx2),        cmocka_unit_test(test_avx512),
-		cmocka_unit_test(test_avx512_bf16), cmocka_unit_test(test_amx_bf16),
+		cmocka_unit_test(test_tables),        cmocka_unit_test(test_registry_refuses),
+		cmocka_unit_test(test_registry_cuda), cmocka_unit_test(test_probe),
+		cmocka_unit_test(test_portable),      cmocka_unit_test(test_avx2),
+		cmocka_unit_test(test_avx512),        cmocka_unit_test(test_avx512_bf16),
+		cmocka_unit_test(test_amx_bf16),
 	};
 	const char *dirs = argc > 1 ? argv[1] : "mixers/.libs", *s = getenv("MIXD_TEST_SEED");
 	struct mx_err err = {0};
