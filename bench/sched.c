@@ -5,8 +5,9 @@
  *   sched [SECONDS]     per line, default 1
  *
  * A thread keeps the queue filled while the engine thread works it off. Prints
- * the host time of a step (planning and delivery into a sink that does nothing)
- * beside what the fake engine itself took, and tokens and requests a second.
+ * the host time of a step (planning and delivery into a sink that does nothing),
+ * what of it the device waits for, what the fake engine itself took, and tokens
+ * and requests a second. "ahead": on a device that runs behind the host.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -79,7 +80,7 @@ static void *feed(void *arg)
 	return NULL;
 }
 
-static void measure(const struct load *l, double seconds)
+static void measure(const struct load *l, bool ahead, double seconds)
 {
 	uint32_t context = l->prompt + l->output;
 	struct mx_fake_config fc = {
@@ -91,6 +92,7 @@ static void measure(const struct load *l, double seconds)
 		.page_tokens = 16,
 		.n_pages = l->sequences * (context / 16 + 2),
 		.prefix_cache = true,
+		.overlaps = ahead,
 		.eos = -1,
 	};
 	struct mx_sched_config sc = {
@@ -113,9 +115,11 @@ static void measure(const struct load *l, double seconds)
 	pthread_join(thread, NULL);
 	double steps = (double)(b.steps - a.steps);
 	double host = (b.step_host.sum - a.step_host.sum) / steps;
+	double idle = (b.step_idle.sum - a.step_idle.sum) / steps;
 	double engine = (b.step_forward.sum - a.step_forward.sum) / steps;
-	printf("%-16s %9u %12.2f %12.2f %14.0f %12.0f\n", l->name, l->sequences, host * 1e6,
-	       engine * 1e6, (double)(b.output_tokens - a.output_tokens) / took,
+	printf("%-16s %9u %6s %12.2f %12.2f %12.2f %12.0f %12.0f\n", l->name, l->sequences,
+	       ahead ? "yes" : "no", host * 1e6, idle * 1e6, engine * 1e6,
+	       (double)(b.output_tokens - a.output_tokens) / took,
 	       (double)(b.finished[MX_FINISH_LENGTH] - a.finished[MX_FINISH_LENGTH]) / took);
 	mx_sched_destroy(f.sched);
 	e->ops->destroy(e);
@@ -130,9 +134,10 @@ int main(int argc, char **argv)
 	double seconds = argc > 1 ? atof(argv[1]) : 1;
 	if (!(seconds > 0 && seconds <= 600))
 		die("usage: sched [SECONDS]");
-	printf("%-16s %9s %12s %12s %14s %12s\n", "load", "sequences", "host us/step", "fake us/step",
-	       "tokens/s", "requests/s");
+	printf("%-16s %9s %6s %12s %12s %12s %12s %12s\n", "load", "sequences", "ahead", "host us/step",
+	       "idle us/step", "fake us/step", "tokens/s", "requests/s");
 	for (size_t i = 0; i < sizeof loads / sizeof *loads; i++)
-		measure(&loads[i], seconds);
+		for (int ahead = 0; ahead < 2; ahead++)
+			measure(&loads[i], ahead, seconds);
 	return 0;
 }

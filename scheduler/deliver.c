@@ -88,6 +88,65 @@ void mx_sched_finish_all(struct mx_sched *s, mx_status status)
 
 /* ---- the results of a step ---- */
 
+static bool is_stop_token(const struct mx_req *r, int32_t token)
+{
+	for (size_t i = 0; i < r->n_stop_tokens; i++)
+		if (r->stop_tokens[i] == token)
+			return true;
+	return false;
+}
+
+static void decide(struct mx_req *r, enum mx_finish finish, mx_status status, int32_t stop_token)
+{
+	r->end = (struct mx_req_end){true, finish, status, stop_token};
+}
+
+static void note_cancelled(struct mx_sched *s)
+{
+	struct mx_req *r;
+	pthread_mutex_lock(&s->lock);
+	TAILQ_FOREACH(r, &s->cancelled, cancel_link)
+	if (!r->end.decided)
+		decide(r, MX_FINISH_ABORT, MX_E_CANCELLED, -1);
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* Moves r forward by n tokens. */
+static void advance(struct mx_req *r, uint32_t n, const struct mx_step_result *res)
+{
+	if (res->status != MX_OK) {
+		decide(r, MX_FINISH_ERROR, res->status, -1);
+		return;
+	}
+	r->computed += n;
+	if (res->prompt_n && r->sink.prompt)
+		r->sink.prompt(r->sink.arg, res->prompt_first, res->prompt_n, res->prompt);
+	if (res->sampled) {
+		r->n_tokens++;
+		r->output++;
+		if (is_stop_token(r, res->token))
+			decide(r, MX_FINISH_STOP, MX_OK, res->token);
+		else if (r->output >= r->max_tokens)
+			decide(r, MX_FINISH_LENGTH, MX_OK, -1);
+	} else if (!r->max_tokens && r->computed == r->n_tokens) {
+		decide(r, MX_FINISH_LENGTH, MX_OK, -1);
+	}
+}
+
+void mx_sched_collect(struct mx_sched *s, struct mx_sched_plan *p)
+{
+	note_cancelled(s);
+	for (uint32_t i = 0; i < p->n; i++) {
+		struct mx_req *r = p->requests[i];
+		r->in_flight = 0;
+		r->drawing = false;
+		if (r->end.decided) /* what came of it is of no use to anybody */
+			p->results[i].sampled = false;
+		else
+			advance(r, p->items[i].n, &p->results[i]);
+	}
+}
+
 static double seconds(uint64_t ns)
 {
 	return (double)ns / (double)MX_NS_PER_S;
@@ -109,72 +168,50 @@ static void count_token(struct mx_sched_stats *v, struct mx_req *r, uint64_t now
 	r->last_token_ns = now;
 }
 
-/* Moves every request of the step forward, with one lock for all. */
-static void account(struct mx_sched *s, uint64_t now)
+/* With one lock for all. */
+static void count_tokens(struct mx_sched *s, const struct mx_sched_plan *p, uint64_t now)
 {
 	struct mx_sched_stats *v = &s->stats.v;
 	pthread_mutex_lock(&s->stats.lock);
-	for (uint32_t i = 0; i < s->plan.n; i++) {
-		struct mx_req *r = s->plan.requests[i];
-		const struct mx_step_result *res = &s->plan.results[i];
-		if (res->status != MX_OK)
-			continue;
-		r->computed += s->plan.items[i].n;
+	for (uint32_t i = 0; i < p->n; i++) {
+		struct mx_req *r = p->requests[i];
 		if (r->computed >= r->n_prompt && !r->prompt_counted) {
 			r->prompt_counted = true;
 			v->prompt_tokens += r->n_prompt;
 			v->cached_prompt_tokens += r->cached;
 		}
-		if (res->sampled) {
-			r->n_tokens++;
-			r->output++;
+		if (p->results[i].sampled)
 			count_token(v, r, now);
-		}
 	}
 	pthread_mutex_unlock(&s->stats.lock);
 }
 
-static bool is_stop_token(const struct mx_req *r, int32_t token)
+/* Hands a token to the sink, which may say that it was the last. */
+static void deliver(struct mx_req *r, const struct mx_step_result *res)
 {
-	for (size_t i = 0; i < r->n_stop_tokens; i++)
-		if (r->stop_tokens[i] == token)
-			return true;
-	return false;
-}
-
-/* Hands a result to the sink. */
-static struct mx_sched_ending deliver(struct mx_req *r, const struct mx_step_result *res)
-{
-	if (res->status != MX_OK)
-		return (struct mx_sched_ending){true, MX_FINISH_ERROR, -1};
-	if (res->prompt_n && r->sink.prompt)
-		r->sink.prompt(r->sink.arg, res->prompt_first, res->prompt_n, res->prompt);
-	if (!res->sampled)
-		return (struct mx_sched_ending){!r->max_tokens && r->computed == r->n_tokens,
-		                                MX_FINISH_LENGTH, -1};
-	bool stop = is_stop_token(r, res->token);
+	bool stop = r->end.decided && r->end.stop_token >= 0;
 	bool more = r->sink.token(r->sink.arg, res->token, stop,
 	                          r->params.logprobs >= 0 ? &res->logprob : NULL);
-	if (stop || !more)
-		return (struct mx_sched_ending){true, MX_FINISH_STOP, stop ? res->token : -1};
-	return (struct mx_sched_ending){r->output >= r->max_tokens, MX_FINISH_LENGTH, -1};
+	if (!more && !stop)
+		decide(r, MX_FINISH_STOP, MX_OK, -1);
 }
 
-void mx_sched_deliver(struct mx_sched *s, uint64_t now)
+void mx_sched_deliver(struct mx_sched *s, struct mx_sched_plan *p, uint64_t now)
 {
-	struct mx_sched_plan *p = &s->plan;
-	account(s, now);
+	count_tokens(s, p, now);
 	for (uint32_t i = 0; i < p->n; i++)
-		p->endings[i] = deliver(p->requests[i], &p->results[i]);
+		if (p->results[i].sampled)
+			deliver(p->requests[i], &p->results[i]);
 	/* All tokens are out now: the end of a request takes time if its state is saved. */
 	for (uint32_t i = 0; i < p->n; i++) {
-		const struct mx_sched_ending *e = &p->endings[i];
-		if (e->now)
-			mx_sched_finish(s, p->requests[i], e->finish, p->results[i].status, e->stop_token);
+		struct mx_req *r = p->requests[i];
+		if (r->end.decided && !r->in_flight)
+			mx_sched_finish(s, r, r->end.finish, r->end.status, r->end.stop_token);
 	}
 }
 
-void mx_sched_count_step(struct mx_sched *s, const struct mx_step_times *times, uint64_t host_ns)
+void mx_sched_count_step(struct mx_sched *s, const struct mx_sched_plan *p,
+                         const struct mx_step_times *times, uint64_t host_ns)
 {
 	struct mx_sched_stats *v = &s->stats.v;
 	pthread_mutex_lock(&s->stats.lock);
@@ -182,6 +219,7 @@ void mx_sched_count_step(struct mx_sched *s, const struct mx_step_times *times, 
 	mx_hist_add(&v->step_forward, seconds(times->forward));
 	mx_hist_add(&v->step_sample, seconds(times->sample));
 	mx_hist_add(&v->step_host, seconds(host_ns));
-	mx_hist_add(&v->step_tokens, s->plan.n_decode + s->plan.n_prompt);
+	mx_hist_add(&v->step_idle, seconds(p->idle_ns + times->host));
+	mx_hist_add(&v->step_tokens, p->n_decode + p->n_prompt);
 	pthread_mutex_unlock(&s->stats.lock);
 }

@@ -2,7 +2,8 @@
 /*
  * The scheduler's own view of itself, shared by its files and nobody else.
  *
- *   scheduler.c  the engine thread and the functions that any thread may call
+ *   scheduler.c  the functions that any thread may call
+ *   loop.c       the engine thread
  *   plan.c       what the next step computes: admission, preemption, chunks
  *   deliver.c    what came of it: callbacks, the end of requests, figures
  *
@@ -20,21 +21,18 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/stats.h"
 
-/* Whether a request ends with a step, and how. */
-struct mx_sched_ending {
-	bool now;
-	enum mx_finish finish;
-	int32_t stop_token; /* -1 = none */
-};
-
-/* The requests of a step in the order of its items, and the sums that the policy wants. */
+/* A step: the requests in the order of its items, and the sums that the policy wants. */
 struct mx_sched_plan {
-	struct mx_step_item *items;      /* [max_sequences] */
-	struct mx_req **requests;        /* [max_sequences] */
-	struct mx_step_result *results;  /* [max_sequences] */
-	struct mx_sched_ending *endings; /* [max_sequences] */
+	struct mx_step_item *items;     /* [max_sequences] */
+	struct mx_req **requests;       /* [max_sequences] */
+	struct mx_step_result *results; /* [max_sequences] */
 	uint32_t n;
-	uint32_t n_decode, n_prompt; /* tokens of either kind */
+	uint32_t n_decode, n_prompt; /* tokens of either kind; decode items come first */
+	uint32_t share;              /* prompt tokens that it can still take */
+	bool share_known;            /* the chunk policy was asked */
+	uint64_t begun_ns;           /* when it began */
+	uint64_t planning_ns;        /* time that planning took */
+	uint64_t idle_ns;            /* time that the device had nothing to do before it began */
 };
 
 /* Why the request at the head of the queue was not admitted: try again only if one of these got
@@ -76,18 +74,35 @@ struct mx_sched {
 	uint32_t n_running;
 	struct mx_sched_blocked blocked;
 	struct mx_chunk_policy policy;
-	struct mx_sched_plan plan;
+	struct mx_sched_plan plans[2];
+	struct mx_sched_plan *flight; /* the plan whose step runs; NULL = none */
+	uint64_t ready_ns;            /* since then the device could have had work */
 };
 
-/* plan.c: fills s->plan. May end requests whose memory cannot be had. */
-void mx_sched_plan_step(struct mx_sched *s);
+/* loop.c: the thread; arg is the scheduler. Returns when s->stop is set. */
+void *mx_sched_loop(void *arg);
+
+/* plan.c */
+
+/* Fills p for the time after the step that runs. If none does, it may preempt, and end requests
+ * whose memory cannot be had. If one does, nothing is taken from anybody: where memory is short, p
+ * stays empty, to be planned again when the step is over. */
+void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p);
+/* Makes p what it should be now that the step before it is over: without the requests that have
+ * ended, with those that have come meanwhile as far as there is room. O(items). */
+void mx_sched_plan_revise(struct mx_sched *s, struct mx_sched_plan *p);
 
 /* deliver.c */
 
-/* Hands out the results of s->plan and ends what is finished. `now`: when the step ended. */
-void mx_sched_deliver(struct mx_sched *s, uint64_t now);
+/* Moves the requests of p forward by its results, decides which end (those cancelled by now too),
+ * and hands out log-probabilities of prompts, which the next step overwrites. O(items). */
+void mx_sched_collect(struct mx_sched *s, struct mx_sched_plan *p);
+/* Hands out the tokens of p, and closes what has ended and is in no step that runs. `now`: when the
+ * step ended. */
+void mx_sched_deliver(struct mx_sched *s, struct mx_sched_plan *p, uint64_t now);
 /* Counts the step's times and tokens; host_ns: planning and delivery together. */
-void mx_sched_count_step(struct mx_sched *s, const struct mx_step_times *times, uint64_t host_ns);
+void mx_sched_count_step(struct mx_sched *s, const struct mx_sched_plan *p,
+                         const struct mx_step_times *times, uint64_t host_ns);
 /* Gives back everything r holds, calls done() and frees r. Wherever r stands. */
 void mx_sched_finish(struct mx_sched *s, struct mx_req *r, enum mx_finish finish, mx_status status,
                      int32_t stop_token);

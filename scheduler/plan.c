@@ -9,11 +9,16 @@
  *  3. chunks of requests admitted now, likewise.
  * 2 and 3 share the tokens that the chunk policy allows beside decoding streams.
  *
+ * On a device that runs behind the host this happens while the step before is
+ * computed, for what its requests will be when it is over (mx_req_tokens and its
+ * like in request.h).
+ *
  * Why nothing livelocks is argued in scheduler/README.md; the comments marked
  * [progress] are where the code keeps the promises made there.
  */
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "scheduler/internal.h"
 
@@ -46,14 +51,17 @@ static void preempt_last(struct mx_sched *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* Pages for all tokens of the running request r. Preempts requests behind r until they are there.
- * False if r itself had to go, then it has left the running set. */
+/* Pages for all tokens of the running request r. Preempts requests behind r until they are there,
+ * unless a step runs. False if it does, or if r itself had to go; then it has left the running
+ * set. */
 static bool make_room(struct mx_sched *s, struct mx_req *r)
 {
 	for (;;) {
-		mx_status st = s->ops->reserve(s->engine, r->seq, r->n_tokens);
+		mx_status st = s->ops->reserve(s->engine, r->seq, mx_req_tokens(r));
 		if (st == MX_OK)
 			return true;
+		if (s->flight) /* what it computes cannot be taken away now */
+			return false;
 		if (st == MX_E_NOMEM && s->n_running > 1) {
 			/* [progress] Never anyone in front of r: the first one running only gains. */
 			bool self = s->running[s->n_running - 1] == r;
@@ -72,41 +80,58 @@ static bool make_room(struct mx_sched *s, struct mx_req *r)
 
 /* ---- items ---- */
 
-static void add_item(struct mx_sched *s, struct mx_req *r, uint32_t n)
+static void add_item(struct mx_sched_plan *p, struct mx_req *r, uint32_t n)
 {
-	struct mx_sched_plan *p = &s->plan;
 	p->items[p->n] = (struct mx_step_item){
 		.seq = r->seq,
 		.n = n,
-		.sample = r->computed + n == r->n_tokens && r->max_tokens > 0,
+		.sample = mx_req_computed(r) + n == mx_req_tokens(r) && r->max_tokens > 0,
 	};
 	p->requests[p->n++] = r;
 }
 
-static void add_decodes(struct mx_sched *s)
+/* False if there are no pages and none can be taken now. */
+static bool add_decodes(struct mx_sched *s, struct mx_sched_plan *p)
 {
 	/* make_room shortens the running set from its end, so whoever has an item keeps it. */
 	for (uint32_t i = 0; i < s->n_running;) {
 		struct mx_req *r = s->running[i];
-		if (!mx_req_decoding(r)) {
+		if (mx_req_complete(r) || !mx_req_decoding(r)) {
 			i++;
 		} else if (make_room(s, r)) {
-			add_item(s, r, 1);
-			s->plan.n_decode++;
+			add_item(p, r, 1);
+			p->n_decode++;
 			i++;
+		} else if (s->flight) {
+			return false;
 		}
 	}
+	return true;
 }
 
-/* Adds up to *share tokens of a prompt, or of a sequence to be computed again. The step ends where
- * the engine can save the state for others. */
-static void add_chunk(struct mx_sched *s, struct mx_req *r, uint32_t *share)
+/* Adds as many tokens of a prompt, or of a sequence to be computed again, as there is room for. The
+ * step ends where the engine can save the state for others. */
+static void add_chunk(struct mx_sched *s, struct mx_sched_plan *p, struct mx_req *r)
 {
-	uint32_t n = r->n_tokens - r->computed;
-	n = s->ops->chunk(s->engine, r->seq, n < *share ? n : *share);
-	add_item(s, r, n);
-	s->plan.n_prompt += n;
-	*share -= n;
+	uint32_t n = mx_req_tokens(r) - mx_req_computed(r);
+	n = s->ops->chunk(s->engine, r->seq, n < p->share ? n : p->share);
+	add_item(p, r, n);
+	p->n_prompt += n;
+	p->share -= n;
+}
+
+/* [progress] max_sequences <= step_tokens, so at least one token is left for each running request
+ * that does not decode; and the policy gives 0 at most every other step. */
+static void find_share(struct mx_sched *s, struct mx_sched_plan *p)
+{
+	if (p->share_known)
+		return;
+	p->share_known = true;
+	p->share = s->config.step_tokens - p->n_decode;
+	if (p->n_decode) {
+		uint32_t most = mx_chunk_policy_share(&s->policy, p->n_decode);
+		p->share = p->share < most ? p->share : most;
+	}
 }
 
 /* ---- admission ---- */
@@ -125,7 +150,7 @@ static uint32_t growing_streams(const struct mx_sched *s)
 	uint32_t n = 0;
 	for (uint32_t i = 0; i < s->n_running; i++) {
 		const struct mx_req *r = s->running[i];
-		uint64_t pages = (r->n_tokens - 1) / s->info.page_tokens + 1;
+		uint64_t pages = (mx_req_tokens(r) - 1) / s->info.page_tokens + 1;
 		n += pages * s->info.page_tokens < r->params.max_len;
 	}
 	return n;
@@ -167,15 +192,15 @@ static bool still_blocked(const struct mx_sched *s, const struct mx_req *r)
 
 /* Admits in the order of service while there are tokens in this step (so that no memory is held by
  * a prompt which is not computed, and a prompt just computed by another request is found in the
- * cache), slots and pages. Never out of order: a small request must not overtake a large one for
- * ever. */
-static void admit(struct mx_sched *s, uint32_t *share)
+ * cache), slots and pages, up to a request of more than `longest` tokens. Never out of order: a
+ * small request must not overtake a large one for ever. */
+static void admit(struct mx_sched *s, struct mx_sched_plan *p, uint32_t longest)
 {
-	while (*share && s->n_running < s->config.max_sequences) {
+	while (p->share && s->n_running < s->config.max_sequences) {
 		pthread_mutex_lock(&s->lock);
 		struct mx_req *r = mx_queue_top(&s->queue);
 		pthread_mutex_unlock(&s->lock);
-		if (!r || still_blocked(s, r))
+		if (!r || r->n_tokens > longest || still_blocked(s, r))
 			return;
 		mx_status st = enter(s, r);
 		if (st == MX_E_NOMEM && s->n_running) {
@@ -195,32 +220,73 @@ static void admit(struct mx_sched *s, uint32_t *share)
 		atomic_store_explicit(&s->n_waiting, s->queue.n, memory_order_relaxed);
 		pthread_mutex_unlock(&s->lock);
 		running_insert(s, r);
-		add_chunk(s, r, share);
+		add_chunk(s, p, r);
 	}
 }
 
-static bool has_prompt_work(const struct mx_sched *s)
+static bool may_admit(const struct mx_sched *s)
 {
-	return s->plan.n_decode < s->n_running ||
-	       (s->n_running < s->config.max_sequences &&
-	        atomic_load_explicit(&s->n_waiting, memory_order_relaxed) > 0);
+	return s->n_running < s->config.max_sequences &&
+	       atomic_load_explicit(&s->n_waiting, memory_order_relaxed) > 0;
 }
 
-void mx_sched_plan_step(struct mx_sched *s)
+static bool wants_chunk(const struct mx_req *r)
 {
-	s->plan.n = s->plan.n_decode = s->plan.n_prompt = 0;
-	add_decodes(s);
-	if (!has_prompt_work(s))
+	return !mx_req_complete(r) && !mx_req_decoding(r);
+}
+
+void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p)
+{
+	uint64_t begin = mx_now_ns();
+	p->n = p->n_decode = p->n_prompt = p->share = 0;
+	p->share_known = false;
+	if (!add_decodes(s, p)) {
+		p->n = p->n_decode = 0;
 		return;
-	/* [progress] max_sequences <= step_tokens, so at least one token is left for each running
-	 * request that does not decode; and the policy gives 0 at most every other step. */
-	uint32_t share = s->config.step_tokens - s->plan.n_decode;
-	if (s->plan.n_decode) {
-		uint32_t most = mx_chunk_policy_share(&s->policy, s->plan.n_decode);
-		share = share < most ? share : most;
 	}
-	for (uint32_t i = 0; i < s->n_running && share; i++)
-		if (!mx_req_decoding(s->running[i]))
-			add_chunk(s, s->running[i], &share);
-	admit(s, &share);
+	for (uint32_t i = 0; i < s->n_running; i++) {
+		if (!wants_chunk(s->running[i]))
+			continue;
+		find_share(s, p);
+		if (!p->share)
+			break;
+		add_chunk(s, p, s->running[i]);
+	}
+	if (may_admit(s)) {
+		find_share(s, p);
+		admit(s, p, UINT32_MAX);
+	}
+	p->planning_ns = mx_now_ns() - begin;
+}
+
+/* ---- after the step before ---- */
+
+/* The device waits meanwhile, so what comes in late is what is quickly admitted: opening a sequence
+ * takes a few microseconds and about a nanosecond a token. */
+#define LATE_TOKENS 4096
+
+static void drop_ended(struct mx_sched_plan *p)
+{
+	uint32_t n = 0, n_decode = 0;
+	for (uint32_t i = 0; i < p->n; i++) {
+		if (p->requests[i]->end.decided) {
+			if (i >= p->n_decode)
+				p->n_prompt -= p->items[i].n;
+			continue;
+		}
+		n_decode += i < p->n_decode;
+		p->items[n] = p->items[i];
+		p->requests[n++] = p->requests[i];
+	}
+	p->n = n;
+	p->n_decode = n_decode;
+}
+
+void mx_sched_plan_revise(struct mx_sched *s, struct mx_sched_plan *p)
+{
+	drop_ended(p);
+	if (!p->n || !may_admit(s))
+		return;
+	find_share(s, p);
+	admit(s, p, LATE_TOKENS);
 }

@@ -14,6 +14,14 @@
 
 #define MX_REQ_NOT_QUEUED UINT32_MAX
 
+/* How a request ends. It is closed when no step that runs has it. */
+struct mx_req_end {
+	bool decided;
+	enum mx_finish finish;
+	mx_status status;
+	int32_t stop_token; /* -1 = none */
+};
+
 struct mx_req {
 	/* Set by submit before the engine thread can see the request, constant from then on. */
 	uint64_t id;  /* grows with arrival */
@@ -36,10 +44,13 @@ struct mx_req {
 	TAILQ_ENTRY(mx_req) cancel_link;  /* valid if cancelled */
 
 	/* Engine thread only. */
-	struct mx_seq *seq;           /* NULL until the first admission is tried */
-	uint32_t n_tokens;            /* prompt and output so far */
-	uint32_t computed;            /* of them, those whose state is in pages; 0 unless running */
-	uint32_t output;              /* tokens delivered */
+	struct mx_seq *seq; /* NULL until the first admission is tried */
+	uint32_t n_tokens;  /* prompt and output so far */
+	uint32_t computed;  /* of them, those whose state is in pages; 0 unless running */
+	uint32_t output;    /* tokens drawn */
+	uint32_t in_flight; /* tokens in the step that runs; 0 = not in it */
+	bool drawing;       /* that step draws its next token */
+	struct mx_req_end end;
 	uint32_t cached, preemptions; /* for mx_done */
 	bool entered;                 /* was admitted before */
 	bool prompt_counted;          /* in mx_sched_stats.prompt_tokens */
@@ -60,10 +71,32 @@ static inline bool mx_req_before(const struct mx_req *a, const struct mx_req *b)
 	return a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
 }
 
+/* A plan is made for the time after the step that runs, if one does, and takes for granted that the
+ * step succeeds and ends nothing. These tell what a request will be then. */
+
+/* Prompt and output. */
+static inline uint32_t mx_req_tokens(const struct mx_req *r)
+{
+	return r->n_tokens + r->drawing;
+}
+
+/* Of them, those whose state is there. */
+static inline uint32_t mx_req_computed(const struct mx_req *r)
+{
+	return r->computed + r->in_flight;
+}
+
+/* Nothing is left to compute. */
+static inline bool mx_req_complete(const struct mx_req *r)
+{
+	return r->end.decided || (r->max_tokens ? r->output + r->drawing >= r->max_tokens
+	                                        : mx_req_computed(r) == r->n_tokens);
+}
+
 /* A stream that only needs its next token. */
 static inline bool mx_req_decoding(const struct mx_req *r)
 {
-	return r->output > 0 && r->n_tokens - r->computed == 1;
+	return r->output + r->drawing > 0 && mx_req_tokens(r) - mx_req_computed(r) == 1;
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine thread, and the functions that any thread may call. */
+/* The functions that any thread may call. */
 #include "scheduler/scheduler.h"
 
 #include <math.h>
@@ -7,94 +7,12 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "scheduler/internal.h"
 
 /* Most entries of a list in a request: more is a mistake, and memory must have a bound. */
 #define MAX_LIST 1024
 #define MAX_SALT 1024
-
-/* ---- the engine thread ---- */
-
-/* One step. False if the engine failed as a whole. */
-static bool run_step(struct mx_sched *s)
-{
-	uint64_t begin = mx_now_ns();
-	mx_sched_plan_step(s);
-	atomic_store_explicit(&s->n_running_shown, s->n_running, memory_order_relaxed);
-	struct mx_sched_plan *p = &s->plan;
-	if (!p->n) /* then something ended while planning: there is always work otherwise */
-		return true;
-	uint64_t start = mx_now_ns();
-	for (uint32_t i = 0; i < p->n; i++)
-		if (!p->requests[i]->first_scheduled_ns)
-			p->requests[i]->first_scheduled_ns = start;
-	struct mx_step_times times = {0};
-	mx_status st = s->ops->step(s->engine, p->items, p->n, p->results, &times);
-	if (st != MX_OK) {
-		mx_error("sched", "step of %u sequences failed: %s; nothing more will be served", p->n,
-		         mx_status_str(st));
-		return false;
-	}
-	uint64_t end = mx_now_ns();
-	atomic_store_explicit(&s->progress_ns, end, memory_order_relaxed);
-	mx_chunk_policy_observe(&s->policy, p->n_decode, p->n_prompt, end - start);
-	mx_sched_deliver(s, end);
-	s->ops->settle(s->engine);
-	atomic_store_explicit(&s->n_running_shown, s->n_running, memory_order_relaxed);
-	mx_sched_count_step(s, &times, start - begin + (mx_now_ns() - end));
-	return true;
-}
-
-static void end_cancelled(struct mx_sched *s)
-{
-	for (;;) {
-		pthread_mutex_lock(&s->lock);
-		struct mx_req *r = TAILQ_FIRST(&s->cancelled);
-		pthread_mutex_unlock(&s->lock);
-		if (!r)
-			return;
-		mx_sched_finish(s, r, MX_FINISH_ABORT, MX_E_CANCELLED, -1);
-	}
-}
-
-/* Sleeps until there is something to do. False when it is time to end. */
-static bool wait_for_work(struct mx_sched *s)
-{
-	pthread_mutex_lock(&s->lock);
-	while (!s->stop && !s->n_running && !s->queue.n) {
-		s->sleeping = true;
-		atomic_store(&s->idle, true);
-		pthread_cond_wait(&s->wake, &s->lock);
-		s->sleeping = false;
-	}
-	if (atomic_load(&s->idle)) {
-		atomic_store(&s->progress_ns, mx_now_ns());
-		atomic_store(&s->idle, false);
-	}
-	bool stop = s->stop;
-	pthread_mutex_unlock(&s->lock);
-	return !stop;
-}
-
-static void *engine_main(void *arg)
-{
-	struct mx_sched *s = arg;
-	pthread_setname_np(pthread_self(), "mx-engine");
-	while (wait_for_work(s)) {
-		end_cancelled(s);
-		if (!run_step(s)) {
-			pthread_mutex_lock(&s->lock);
-			atomic_store(&s->failed, true); /* under the lock: no submit slips in behind */
-			pthread_mutex_unlock(&s->lock);
-			mx_sched_finish_all(s, MX_E_DEVICE);
-			atomic_store(&s->n_running_shown, 0);
-		}
-	}
-	mx_sched_finish_all(s, MX_E_SHUTDOWN);
-	return NULL;
-}
 
 /* ---- create and destroy ---- */
 
@@ -114,10 +32,11 @@ static void free_sched(struct mx_sched *s)
 	free(s->slots);
 	free(s->free_slots);
 	free(s->running);
-	free(s->plan.items);
-	free(s->plan.requests);
-	free(s->plan.results);
-	free(s->plan.endings);
+	for (int i = 0; i < 2; i++) {
+		free(s->plans[i].items);
+		free(s->plans[i].requests);
+		free(s->plans[i].results);
+	}
 	free(s);
 }
 
@@ -131,13 +50,16 @@ static mx_status allocate(struct mx_sched *s)
 	s->free_slots = mx_calloc(s->n_slots, sizeof *s->free_slots);
 	uint32_t n = s->config.max_sequences;
 	s->running = mx_calloc(n, sizeof *s->running);
-	s->plan.items = mx_calloc(n, sizeof *s->plan.items);
-	s->plan.requests = mx_calloc(n, sizeof *s->plan.requests);
-	s->plan.results = mx_calloc(n, sizeof *s->plan.results);
-	s->plan.endings = mx_calloc(n, sizeof *s->plan.endings);
-	if (mx_queue_init(&s->queue, s->n_slots) != MX_OK || !s->slots || !s->free_slots ||
-	    !s->running || !s->plan.items || !s->plan.requests || !s->plan.results || !s->plan.endings)
+	if (mx_queue_init(&s->queue, s->n_slots) != MX_OK || !s->slots || !s->free_slots || !s->running)
 		return MX_E_NOMEM;
+	for (int i = 0; i < 2; i++) {
+		struct mx_sched_plan *p = &s->plans[i];
+		p->items = mx_calloc(n, sizeof *p->items);
+		p->requests = mx_calloc(n, sizeof *p->requests);
+		p->results = mx_calloc(n, sizeof *p->results);
+		if (!p->items || !p->requests || !p->results)
+			return MX_E_NOMEM;
+	}
 	for (uint32_t i = 0; i < s->n_slots; i++)
 		s->free_slots[i] = s->n_slots - 1 - i;
 	return MX_OK;
@@ -166,7 +88,7 @@ mx_status mx_sched_create(struct mx_engine *engine, const struct mx_sched_config
 	mx_chunk_policy_init(&s->policy, config->max_step_stretch, config->min_chunk);
 	atomic_store(&s->idle, true);
 	mx_status st = allocate(s);
-	if (st == MX_OK && pthread_create(&s->thread, NULL, engine_main, s))
+	if (st == MX_OK && pthread_create(&s->thread, NULL, mx_sched_loop, s))
 		st = MX_E_NOMEM;
 	if (st != MX_OK) {
 		free_sched(s);

@@ -14,7 +14,8 @@
  *  - within a priority, requests are admitted in order of arrival; a better priority goes first,
  *    but nobody is overtaken by more than MX_PRIORITY_STEP later requests for each level of
  *    difference, so nobody starves;
- *  - a cancelled request holds no memory after the step in flight.
+ *  - a cancelled request holds no memory after the step in flight, or the one that
+ *    begins at that moment.
  *
  * It sees engine/engine.h and nothing below it.
  */
@@ -136,7 +137,9 @@ struct mx_sched_stats {
 	double longest_gap_s; /* between two tokens of one request, since the start */
 	/* Seconds */
 	struct mx_hist ttft, itl, e2e, queue_time, prefill_time, decode_time, inference_time, tpot;
-	struct mx_hist step_forward, step_sample, step_host; /* host: planning, delivery, settling */
+	/* Of a step. host: planning, delivery, settling; idle: what of the host's work the device waits
+	 * for, from the end of the step before, or the arrival of work, to the start of this one. */
+	struct mx_hist step_forward, step_sample, step_host, step_idle;
 	/* Tokens */
 	struct mx_hist step_tokens, request_prompt, request_output, request_max_tokens;
 };

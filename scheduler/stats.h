@@ -24,6 +24,7 @@
 	X(step_forward, step)                                                                          \
 	X(step_sample, step)                                                                           \
 	X(step_host, step)                                                                             \
+	X(step_idle, step)                                                                             \
 	X(step_tokens, step_tokens)                                                                    \
 	X(request_prompt, tokens)                                                                      \
 	X(request_output, tokens)                                                                      \

@@ -19,11 +19,14 @@ const struct mx_fake_config roomy = {
 	.eos = -1,
 };
 
+bool steps_overlap;
+
 void start_with(struct fixture *f, const struct mx_fake_config *config, uint32_t queue,
                 double stretch)
 {
 	f->config = *config;
-	f->engine = test_engine_create(config);
+	f->config.overlaps |= steps_overlap;
+	f->engine = test_engine_create(&f->config);
 	struct mx_sched_config sc = {.max_sequences = config->max_sequences,
 	                             .step_tokens = config->step_tokens,
 	                             .queue = queue,

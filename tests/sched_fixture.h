@@ -10,6 +10,9 @@ enum { VOCAB = 1000 };
 /* 8 sequences, 128 tokens a step, 1024 pages of 16 tokens, and a prefix cache. */
 extern const struct mx_fake_config roomy;
 
+/* Schedulers that are started run on an engine whose steps overlap with the host's work. */
+extern bool steps_overlap;
+
 struct fixture {
 	struct mx_fake_config config;
 	struct test_engine *engine;

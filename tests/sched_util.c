@@ -68,8 +68,17 @@ static uint32_t t_chunk(const struct mx_engine *e, const struct mx_seq *s, uint3
 	return inner->ops->chunk(inner, s, n);
 }
 
+/* A step that runs has the sequence: it must stay as it is. */
+static void check_not_in_flight(const struct test_engine *t, const struct mx_seq *s)
+{
+	for (uint32_t i = 0; s && i < t->n_flight; i++)
+		if (t->flight[i] == s)
+			fail_msg("a sequence is taken from the step that runs");
+}
+
 static void t_release(struct mx_engine *e, struct mx_seq *s)
 {
+	check_not_in_flight(of(e), s);
 	of(e)->n_attached -= s->slot != MX_NO_SLOT;
 	CALL(e, release)(INNER(e), s);
 }
@@ -77,6 +86,7 @@ static void t_release(struct mx_engine *e, struct mx_seq *s)
 static void t_close(struct mx_engine *e, struct mx_seq *s)
 {
 	struct test_engine *t = of(e);
+	check_not_in_flight(t, s);
 	for (uint32_t i = 0; s && i < t->n_open; i++)
 		if (t->open[i] == s) {
 			t->open[i] = t->open[--t->n_open];
@@ -127,16 +137,29 @@ static void log_step(struct test_engine *t, const struct mx_step_item *items, ui
 	}
 }
 
-static mx_status t_step(struct mx_engine *e, const struct mx_step_item *items, uint32_t n,
-                        struct mx_step_result *results, struct mx_step_times *out_times)
+static mx_status t_begin(struct mx_engine *e, const struct mx_step_item *items, uint32_t n)
 {
 	struct test_engine *t = of(e);
 	check_items(items, n);
+	assert_int_equal(t->n_flight, 0);
 	pthread_mutex_lock(&t->lock);
-	uint64_t number = ++t->entered;
+	uint64_t number = ++t->begun;
 	if (t->check_every && number % t->check_every == 0)
 		test_engine_check(t);
 	log_step(t, items, n);
+	pthread_mutex_unlock(&t->lock);
+	mx_status st = number == t->fail_begin_at ? MX_E_DEVICE : CALL(e, begin)(INNER(e), items, n);
+	for (uint32_t i = 0; i < n && st == MX_OK; i++)
+		t->flight[t->n_flight++] = items[i].seq;
+	return st;
+}
+
+static mx_status t_finish(struct mx_engine *e, struct mx_step_result *results,
+                          struct mx_step_times *out_times)
+{
+	struct test_engine *t = of(e);
+	pthread_mutex_lock(&t->lock);
+	uint64_t number = ++t->entered;
 	pthread_cond_broadcast(&t->changed);
 	while (t->gated && !t->permits)
 		pthread_cond_wait(&t->changed, &t->lock);
@@ -144,7 +167,8 @@ static mx_status t_step(struct mx_engine *e, const struct mx_step_item *items, u
 		t->permits--;
 	bool fail = number == t->fail_at, fail_item = number == t->fail_item_at;
 	pthread_mutex_unlock(&t->lock);
-	mx_status st = fail ? MX_E_DEVICE : CALL(e, step)(INNER(e), items, n, results, out_times);
+	t->n_flight = 0;
+	mx_status st = fail ? MX_E_DEVICE : CALL(e, finish)(INNER(e), results, out_times);
 	if (fail_item)
 		results[0].status = MX_E_INTERNAL;
 	pthread_mutex_lock(&t->lock);
@@ -156,6 +180,7 @@ static mx_status t_step(struct mx_engine *e, const struct mx_step_item *items, u
 
 static void t_settle(struct mx_engine *e)
 {
+	assert_int_equal(of(e)->n_flight, 0);
 	CALL(e, settle)(INNER(e));
 }
 
@@ -179,7 +204,8 @@ struct test_engine *test_engine_create(const struct mx_fake_config *config)
 		.chunk = t_chunk,
 		.release = t_release,
 		.close = t_close,
-		.step = t_step,
+		.begin = t_begin,
+		.finish = t_finish,
 		.settle = t_settle,
 		.tokens = t->inner->ops->tokens,
 		.drop_cache = t_drop_cache,

@@ -30,12 +30,15 @@ struct test_engine {
 	pthread_cond_t changed;
 	bool gated;
 	uint32_t permits; /* steps that may pass the gate */
-	uint64_t entered, left;
-	uint64_t fail_at;      /* the step with this number (from 1) fails as a whole; 0 = none */
-	uint64_t fail_item_at; /* in this step the first item fails; 0 = none */
+	uint64_t begun, entered, left;
+	uint64_t fail_at;       /* the step with this number (from 1) fails as a whole; 0 = none */
+	uint64_t fail_begin_at; /* the same, and begin says so */
+	uint64_t fail_item_at;  /* in this step the first item fails; 0 = none */
 	uint32_t slots; /* sequences that attach lets in at a time; 0 = as many as the engine's */
 	uint32_t n_attached, max_attached;
 	uint64_t check_every; /* the pool's invariant is checked before every such step; 0 = never */
+	const struct mx_seq *flight[MAX_OPEN]; /* [n_flight] the sequences of the step that runs */
+	uint32_t n_flight;
 	const struct mx_seq *open[MAX_OPEN];
 	uint32_t n_open;
 	struct logged_step log[LOG_STEPS];

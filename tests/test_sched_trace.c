@@ -3,8 +3,8 @@
  * A day's traffic in seconds: 100,000 requests from several threads, with
  * shared prefixes, priorities, stop tokens, scoring and cancellations, on a pool
  * so small that requests are preempted all the time; for a model with its state
- * in pages, in a slot (where pages are never short), and in both. What is
- * checked:
+ * in pages, in a slot (where pages are never short), and in both, and for devices
+ * that run behind the host. What is checked:
  *
  *  - every accepted request ends exactly once, and in the way it should;
  *  - its tokens are those of its undisturbed run;
@@ -130,14 +130,12 @@ static void on_done(void *arg, const struct mx_done *done)
 	r->steps_at_done = atomic_load_explicit(&trace.steps, memory_order_relaxed);
 }
 
-static mx_status (*inner_step)(struct mx_engine *e, const struct mx_step_item *items, uint32_t n,
-                               struct mx_step_result *results, struct mx_step_times *out_times);
+static mx_status (*inner_begin)(struct mx_engine *e, const struct mx_step_item *items, uint32_t n);
 
-static mx_status counting_step(struct mx_engine *e, const struct mx_step_item *items, uint32_t n,
-                               struct mx_step_result *results, struct mx_step_times *out_times)
+static mx_status counting_begin(struct mx_engine *e, const struct mx_step_item *items, uint32_t n)
 {
 	atomic_fetch_add_explicit(&trace.steps, 1, memory_order_relaxed);
-	return inner_step(e, items, n, results, out_times);
+	return inner_begin(e, items, n);
 }
 
 /* ---- the traffic ---- */
@@ -339,8 +337,8 @@ static void start_trace(void)
 	trace.engine = test_engine_create(&config);
 	trace.engine->check_every = 997;
 	counting = *trace.engine->base.ops;
-	inner_step = counting.step;
-	counting.step = counting_step;
+	inner_begin = counting.begin;
+	counting.begin = counting_begin;
 	trace.engine->base.ops = &counting;
 	struct mx_sched_config sc = {
 		.max_sequences = config.max_sequences, .step_tokens = config.step_tokens, .queue = QUEUE};
@@ -437,12 +435,30 @@ static void state_in_both(void **state)
 	run_trace();
 }
 
+/* The same two while the host runs ahead of the device. */
+static void state_in_pages_ahead(void **state)
+{
+	(void)state;
+	config = in_pages;
+	config.overlaps = true;
+	run_trace();
+}
+
+static void state_in_both_ahead(void **state)
+{
+	(void)state;
+	config = in_pages;
+	config.state = MX_FAKE_HYBRID;
+	config.overlaps = true;
+	run_trace();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(state_in_pages),
-		cmocka_unit_test(state_in_a_slot),
-		cmocka_unit_test(state_in_both),
+		cmocka_unit_test(state_in_pages),      cmocka_unit_test(state_in_a_slot),
+		cmocka_unit_test(state_in_both),       cmocka_unit_test(state_in_pages_ahead),
+		cmocka_unit_test(state_in_both_ahead),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

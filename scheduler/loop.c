@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine thread.
+ *
+ * On a device that runs behind the host (info.overlaps), the step after the one
+ * that runs is planned meanwhile, and begun before the results are delivered;
+ * what the device waits for is mx_sched_collect and mx_sched_plan_revise. An
+ * engine that computes in finish would gain nothing from that, and requests that
+ * arrive meanwhile would miss a step: there each step is planned when the one
+ * before has been delivered.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "scheduler/internal.h"
+
+/* ---- steps ---- */
+
+static bool lost(const struct mx_sched_plan *p, mx_status st)
+{
+	mx_error("sched", "step of %u sequences failed: %s; nothing more will be served", p->n,
+	         mx_status_str(st));
+	return false;
+}
+
+/* False if the engine failed as a whole. */
+static bool begin_step(struct mx_sched *s, struct mx_sched_plan *p)
+{
+	p->begun_ns = mx_now_ns();
+	p->idle_ns = p->begun_ns - s->ready_ns;
+	for (uint32_t i = 0; i < p->n; i++) {
+		struct mx_req *r = p->requests[i];
+		r->in_flight = p->items[i].n;
+		r->drawing = p->items[i].sample;
+		if (!r->first_scheduled_ns)
+			r->first_scheduled_ns = p->begun_ns;
+	}
+	mx_status st = s->ops->begin(s->engine, p->items, p->n);
+	if (st != MX_OK)
+		return lost(p, st);
+	s->flight = p;
+	return true;
+}
+
+/* Waits for the step that runs, and begins the one planned meanwhile. */
+static bool turn_over(struct mx_sched *s, struct mx_sched_plan *next)
+{
+	struct mx_sched_plan *p = s->flight;
+	struct mx_step_times times = {0};
+	mx_status st = s->ops->finish(s->engine, p->results, &times);
+	s->flight = NULL;
+	if (st != MX_OK)
+		return lost(p, st);
+	uint64_t end = s->ready_ns = mx_now_ns();
+	atomic_store_explicit(&s->progress_ns, end, memory_order_relaxed);
+	mx_sched_collect(s, p);
+	if (next->n) {
+		s->ops->settle(s->engine);
+		mx_sched_plan_revise(s, next);
+	}
+	uint64_t beginning = mx_now_ns();
+	bool well = !next->n || begin_step(s, next);
+	uint64_t begun = mx_now_ns();
+	mx_chunk_policy_observe(&s->policy, p->n_decode, p->n_prompt, end - p->begun_ns);
+	mx_sched_deliver(s, p, end);
+	if (!s->flight)
+		s->ops->settle(s->engine);
+	atomic_store_explicit(&s->n_running_shown, s->n_running, memory_order_relaxed);
+	mx_sched_count_step(s, p, &times, p->planning_ns + mx_now_ns() - end - (begun - beginning));
+	return well;
+}
+
+/* One step. False if the engine failed as a whole. */
+static bool run_step(struct mx_sched *s)
+{
+	if (!s->flight) {
+		struct mx_sched_plan *p = &s->plans[0];
+		mx_sched_plan_step(s, p);
+		if (!p->n) /* then something ended while planning: there is always work otherwise */
+			return true;
+		if (!begin_step(s, p))
+			return false;
+	}
+	struct mx_sched_plan *next = &s->plans[s->flight == &s->plans[0]];
+	next->n = 0;
+	if (s->info.overlaps)
+		mx_sched_plan_step(s, next);
+	atomic_store_explicit(&s->n_running_shown, s->n_running, memory_order_relaxed);
+	return turn_over(s, next);
+}
+
+/* ---- the thread ---- */
+
+/* The next cancelled request that no running step has; NULL if there is none. */
+static struct mx_req *take_cancelled(struct mx_sched *s)
+{
+	struct mx_req *r;
+	pthread_mutex_lock(&s->lock);
+	TAILQ_FOREACH(r, &s->cancelled, cancel_link)
+	if (!r->in_flight)
+		break;
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
+static void end_cancelled(struct mx_sched *s)
+{
+	struct mx_req *r;
+	while ((r = take_cancelled(s)) != NULL)
+		mx_sched_finish(s, r, MX_FINISH_ABORT, MX_E_CANCELLED, -1);
+}
+
+/* Sleeps until there is something to do. False when it is time to end. */
+static bool wait_for_work(struct mx_sched *s)
+{
+	pthread_mutex_lock(&s->lock);
+	while (!s->stop && !s->n_running && !s->queue.n) {
+		s->sleeping = true;
+		atomic_store(&s->idle, true);
+		pthread_cond_wait(&s->wake, &s->lock);
+		s->sleeping = false;
+	}
+	if (atomic_load(&s->idle)) {
+		s->ready_ns = mx_now_ns();
+		atomic_store(&s->progress_ns, s->ready_ns);
+		atomic_store(&s->idle, false);
+	}
+	bool stop = s->stop;
+	pthread_mutex_unlock(&s->lock);
+	return !stop;
+}
+
+/* Sequences of a running step cannot be closed. */
+static void abandon_flight(struct mx_sched *s)
+{
+	struct mx_step_times times;
+	if (s->flight && s->ops->finish(s->engine, s->flight->results, &times) != MX_OK)
+		mx_warning("sched", "the last step failed");
+	s->flight = NULL;
+}
+
+void *mx_sched_loop(void *arg)
+{
+	struct mx_sched *s = arg;
+	pthread_setname_np(pthread_self(), "mx-engine");
+	while (wait_for_work(s)) {
+		end_cancelled(s);
+		if (!run_step(s)) {
+			pthread_mutex_lock(&s->lock);
+			atomic_store(&s->failed, true); /* under the lock: no submit slips in behind */
+			pthread_mutex_unlock(&s->lock);
+			mx_sched_finish_all(s, MX_E_DEVICE);
+			atomic_store(&s->n_running_shown, 0);
+		}
+	}
+	abandon_flight(s);
+	mx_sched_finish_all(s, MX_E_SHUTDOWN);
+	return NULL;
+}
