@@ -185,6 +185,12 @@ static const struct histogram vllm_histograms[] = {
 	{"vllm:request_params_max_tokens", HIST(request_max_tokens), "The max_tokens of a request."},
 };
 
+static const struct histogram own_histograms[] = {
+	{"mixd_step_idle_seconds", HIST(step_idle),
+     "Host time of a step that the device waits for: from the end of the step before, or the "
+     "arrival of work, to the start of this one."},
+};
+
 /* ---- writing ---- */
 
 static void write_metrics(struct mx_metrics *m, struct mx_metrics_writer *w,
@@ -476,6 +482,7 @@ const char *mx_metrics_text(void *arg, const char *accept, struct mx_buf *out)
 	gather(m);
 	write_models(m, &w);
 	write_metrics(m, &w, own_metrics, sizeof own_metrics / sizeof *own_metrics);
+	write_histograms(m, &w, own_histograms, sizeof own_histograms / sizeof *own_histograms);
 	write_own_by_mixer(m, &w);
 	write_own_by_reason(m, &w);
 	if (m->vllm_names) {

@@ -106,6 +106,12 @@ class Metrics(unittest.TestCase):
         self.assertEqual(gain('mixd_requests_rejected_total{model_name="de\\"mo",engine="0",'
                               'reason="too_long"}'), 1)
         self.assertGreaterEqual(gain("mixd_steps_total" + label), 9)
+        # a CPU waits while the host plans and delivers; it does not wait for requests
+        self.assertEqual(gain("mixd_step_idle_seconds_count" + label), gain("mixd_steps_total" + label))
+        idle = gain("mixd_step_idle_seconds_sum" + label)
+        host = gain("mixd_step_phase_seconds_sum" + label[:-1] + ',phase="host"}')
+        self.assertGreater(idle, 0)
+        self.assertLess(idle, host + 1 * SLOW)
         self.assertEqual(after["mixd_pages_used" + label], 0)
         self.assertEqual((after["mixd_slots" + label], after["mixd_slots_used" + label]), (64, 0))
         by_mixer = label[:-1] + ',mixer="attention"}'
