@@ -264,7 +264,7 @@ mx_status mx_core_begin_step(struct mx_core *c, const struct mx_step_item *items
 	if (n > c->info.max_sequences || rows > c->info.step_tokens)
 		return MX_E_INVALID;
 	for (uint32_t i = 0; i < n; i++) {
-		items[i].seq->in_step = true;
+		items[i].seq->in_step = items[i].n;
 		c->items[i] = items[i];
 	}
 	c->n_items = n;
@@ -289,7 +289,7 @@ mx_status mx_core_finish_step(struct mx_core *c, struct mx_step_result *results)
 void mx_core_commit(struct mx_core *c, struct mx_seq *s, uint32_t n)
 {
 	s->computed += n;
-	s->in_step = false;
+	s->in_step = 0;
 	mx_prefix_commit(c, s);
 }
 

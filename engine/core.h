@@ -38,7 +38,7 @@ struct mx_seq {
 	uint32_t kept;              /* as many computed tokens came from or went to a snapshot */
 	uint32_t branch;            /* where it parts from those before it; 0 = nowhere */
 	bool due;                   /* its state is to be saved */
-	bool in_step;               /* a step has begun that was not committed for it */
+	uint32_t in_step;           /* tokens in a step that has begun and was not committed for it */
 };
 
 struct mx_core;

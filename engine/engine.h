@@ -149,9 +149,9 @@ struct mx_engine_ops {
 	 * nothing: MX_E_NOMEM leaves the sequence as it was. */
 	mx_status (*reserve)(struct mx_engine *e, struct mx_seq *s, uint32_t n_tokens);
 
-	/* How many of the next n tokens a step should take: it ends where the prefix cache wants to
-	 * save the state. 1 .. n, n where it does not matter; taking more costs others that state. n
-	 * >= 1. */
+	/* How many of the next n tokens, after those of a step that runs, a step should take: it ends
+	 * where the prefix cache wants to save the state. 1 .. n, n where it does not matter; taking
+	 * more costs others that state. n >= 1. */
 	uint32_t (*chunk)(const struct mx_engine *e, const struct mx_seq *s, uint32_t n);
 
 	/* Gives slot and pages back (preemption); tokens stay. What was computed goes to the prefix

@@ -89,7 +89,7 @@ mx_status mx_prefix_attach(struct mx_core *c, struct mx_seq *s)
 	if (c->info.slot_bytes && !s->computed)
 		c->state.clear(c, s);
 	s->kept = s->computed;
-	s->in_step = false;
+	s->in_step = 0;
 	return MX_OK;
 }
 
@@ -125,7 +125,7 @@ static uint32_t next_point(const struct mx_core *c, const struct mx_seq *s, uint
 
 uint32_t mx_prefix_chunk(const struct mx_core *c, const struct mx_seq *s, uint32_t n)
 {
-	uint32_t left = next_point(c, s, s->computed) - s->computed;
+	uint32_t from = s->computed + s->in_step, left = next_point(c, s, from) - from;
 	return n < left ? n : left;
 }
 
