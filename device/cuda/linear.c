@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * linear and logits: which kernel does a product, and cuBLASLt for those of many rows.
+ *
+ * cuBLASLt's choice of algorithm costs some 100 us of host time, so it is made once for a shape and
+ * kept in a table of fixed size; numbers of rows are rounded up to few classes. Its matrices are
+ * column-major: what is y [n, rows] = x [n, cols] W^T to us is [rows, n] = W^T x to it.
+ */
+#include <cublasLt.h>
+#include <stdlib.h>
+
+#include "device/cuda/impl.h"
+#include "device/cuda/linear.h"
+
+#define WORKSPACE ((size_t)64 << 20) /* what cuBLAS asks for on 9.0 is 32 MiB */
+#define PLANS     1024               /* a power of two; 20 classes of n for each shape of a model */
+#define PROBES    8
+#define ALIGN     16 /* bytes, of every address and stride that the kernels and plans take */
+
+struct key {
+	uint32_t rows, cols, n;
+	uint32_t bf16, bf16_out, accumulate;
+	uint64_t ldx, ldy;
+};
+
+struct plan {
+	struct key key; /* n = 0: empty */
+	cublasLtMatmulAlgo_t algo;
+};
+
+struct mx_cuda_linear {
+	cublasLtHandle_t lt;
+	cublasLtMatmulPreference_t preference;
+	void *workspace;
+	struct plan plans[PLANS];
+	unsigned evict; /* which of a full run of entries goes next */
+};
+
+static cudaError_t error_of(cublasStatus_t s)
+{
+	switch (s) {
+	case CUBLAS_STATUS_SUCCESS: return cudaSuccess;
+	case CUBLAS_STATUS_ALLOC_FAILED: return cudaErrorMemoryAllocation;
+	case CUBLAS_STATUS_INVALID_VALUE: return cudaErrorInvalidValue;
+	case CUBLAS_STATUS_NOT_SUPPORTED: return cudaErrorNotSupported;
+	case CUBLAS_STATUS_EXECUTION_FAILED: return cudaErrorLaunchFailure;
+	default: return cudaErrorUnknown;
+	}
+}
+
+size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l)
+{
+	(void)l;
+	return WORKSPACE;
+}
+
+static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
+{
+	const size_t workspace = WORKSPACE;
+	const uint32_t align = ALIGN;
+	cublasLtMatmulPreference_t p;
+	cublasStatus_t s = cublasLtCreate(&l->lt);
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulPreferenceCreate(&l->preference);
+	p = l->preference;
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+		                                         &workspace, sizeof(workspace));
+	static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+	for (int i = 0; i < 4 && s == CUBLAS_STATUS_SUCCESS; i++)
+		s = cublasLtMatmulPreferenceSetAttribute(p, aligned[i], &align, sizeof(align));
+	mx_status rc = mx_cuda_check(d, error_of(s), "cublasLtCreate");
+	if (rc == MX_OK)
+		rc = mx_cuda_alloc(d, WORKSPACE, &l->workspace);
+	if (rc == MX_OK)
+		rc = mx_cuda_check(d, mx_cuda_linear_few_setup(), "shared memory of linear");
+	if (rc == MX_OK)
+		rc = mx_cuda_check(d, mx_cuda_linear_exact_setup(), "shared memory of linear");
+	return rc;
+}
+
+mx_status mx_cuda_linear_create(struct mx_device *d, struct mx_err *err)
+{
+	struct mx_cuda_linear *l = calloc(1, sizeof(*l));
+	mx_cuda(d)->linear = l;
+	mx_status rc = l ? create(d, l) : MX_E_NOMEM;
+	if (rc == MX_OK)
+		return MX_OK;
+	mx_cuda_linear_destroy(d);
+	if (err) {
+		*err = (struct mx_err){.status = rc, .text = "cuBLAS or its workspace is not to be had"};
+	}
+	return rc;
+}
+
+void mx_cuda_linear_destroy(struct mx_device *d)
+{
+	struct mx_cuda_linear *l = mx_cuda(d)->linear;
+	if (!l)
+		return;
+	mx_cuda_release(d, l->workspace);
+	if (l->preference)
+		(void)cublasLtMatmulPreferenceDestroy(l->preference);
+	if (l->lt)
+		(void)cublasLtDestroy(l->lt);
+	free(l);
+	mx_cuda(d)->linear = NULL;
+}
+
+/* ---- many rows ---- */
+
+/* What cuBLASLt wants to know of a product, none of it in the heap. */
+struct operation {
+	cublasLtMatmulDescOpaque_t desc;
+	cublasLtMatrixLayoutOpaque_t w, x, y;
+};
+
+static cublasStatus_t describe(struct operation *o, const struct mx_cuda_product *p, uint32_t n)
+{
+	const cublasOperation_t transposed = CUBLAS_OP_T;
+	const cudaDataType_t in = p->bf16 ? CUDA_R_16BF : CUDA_R_32F;
+	const cudaDataType_t out = p->bf16_out ? CUDA_R_16BF : CUDA_R_32F;
+	cublasStatus_t s = cublasLtMatmulDescInit(&o->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulDescSetAttribute(&o->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+		                                   sizeof(transposed));
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatrixLayoutInit(&o->w, in, p->cols, p->rows, (int64_t)p->cols);
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatrixLayoutInit(&o->x, in, p->cols, n, (int64_t)p->ldx);
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatrixLayoutInit(&o->y, out, p->rows, n, (int64_t)p->ldy);
+	return s;
+}
+
+/* The number of rows for which the algorithm is chosen. */
+static uint32_t class_of(uint32_t n)
+{
+	uint32_t step = n <= 128 ? 16 : n <= 512 ? 64 : n <= 2048 ? 256 : 1024;
+	return (n + step - 1) / step * step;
+}
+
+static bool same(const struct key *a, const struct key *b)
+{
+	return a->rows == b->rows && a->cols == b->cols && a->n == b->n && a->bf16 == b->bf16 &&
+	       a->bf16_out == b->bf16_out && a->accumulate == b->accumulate && a->ldx == b->ldx &&
+	       a->ldy == b->ldy;
+}
+
+/* The entry of a key: its own, or an empty one, or one that has to go; empty then. */
+static struct plan *find_plan(struct mx_cuda_linear *l, const struct key *k)
+{
+	uint64_t h = k->rows * 0x9e3779b97f4a7c15ull ^ k->cols * 0xc2b2ae3d27d4eb4full ^
+	             k->n * 0x165667b19e3779f9ull ^ k->ldx * 0x27d4eb2f165667c5ull ^
+	             k->ldy * 0x85ebca77c2b2ae63ull ^
+	             (k->bf16 | k->bf16_out << 1 | k->accumulate << 2) * 0xff51afd7ed558ccdull;
+	h ^= h >> 32;
+	for (unsigned i = 0; i < PROBES; i++) {
+		struct plan *p = &l->plans[(h + i) % PLANS];
+		if (p->key.n == 0 || same(&p->key, k))
+			return p;
+	}
+	struct plan *p = &l->plans[(h + l->evict++ % PROBES) % PLANS];
+	p->key.n = 0;
+	return p;
+}
+
+static cublasStatus_t choose(struct mx_cuda_linear *l, const struct mx_cuda_product *p, uint32_t n,
+                             cublasLtMatmulAlgo_t *out)
+{
+	struct operation o;
+	cublasLtMatmulHeuristicResult_t found;
+	int count = 0;
+	cublasStatus_t s = describe(&o, p, n);
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulAlgoGetHeuristic(l->lt, &o.desc, &o.w, &o.x, &o.y, &o.y, l->preference, 1,
+		                                   &found, &count);
+	if (s == CUBLAS_STATUS_SUCCESS && count == 0)
+		s = CUBLAS_STATUS_NOT_SUPPORTED;
+	if (s == CUBLAS_STATUS_SUCCESS)
+		*out = found.algo;
+	return s;
+}
+
+static cublasStatus_t multiply(struct mx_cuda_linear *l, const struct mx_cuda_product *p, bool add,
+                               const cublasLtMatmulAlgo_t *algo, cudaStream_t stream)
+{
+	const float alpha = 1.0f, beta = add ? 1.0f : 0.0f;
+	struct operation o;
+	cublasStatus_t s = describe(&o, p, p->n);
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmul(l->lt, &o.desc, &alpha, p->w, &o.w, p->x, &o.x, &beta, p->y, &o.y, p->y,
+		                   &o.y, algo, l->workspace, WORKSPACE, stream);
+	return s;
+}
+
+static mx_status many(struct mx_device *d, const struct mx_cuda_product *p)
+{
+	struct mx_cuda_linear *l = mx_cuda(d)->linear;
+	cudaStream_t stream = mx_cuda_stream(d);
+	const bool add = p->accumulate || p->bias;
+	if (p->bias) {
+		mx_status rc = mx_cuda_check(d, mx_cuda_linear_bias(p, stream), "bias of linear");
+		if (rc != MX_OK)
+			return rc;
+	}
+	const struct key key = {p->rows,     p->cols, class_of(p->n), p->bf16,
+	                        p->bf16_out, add,     p->ldx,         p->ldy};
+	struct plan *plan = find_plan(l, &key);
+	cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
+	if (plan->key.n == 0) {
+		s = choose(l, p, key.n, &plan->algo);
+		if (s == CUBLAS_STATUS_SUCCESS)
+			plan->key = key;
+	}
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = multiply(l, p, add, &plan->algo, stream);
+	if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE) {
+		/* the class's algorithm does not do this very n: nothing was launched */
+		cublasLtMatmulAlgo_t algo;
+		s = choose(l, p, p->n, &algo);
+		if (s == CUBLAS_STATUS_SUCCESS)
+			s = multiply(l, p, add, &algo, stream);
+	}
+	return mx_cuda_check(d, error_of(s), "cublasLtMatmul");
+}
+
+/* ---- dispatch ---- */
+
+static bool aligned(const void *p)
+{
+	return (uintptr_t)p % ALIGN == 0;
+}
+
+static mx_status product(struct mx_device *d, const struct mx_cuda_product *p)
+{
+	cudaStream_t stream = mx_cuda_stream(d);
+	const size_t in = p->bf16 ? 2 : 4, out = p->bf16_out ? 2 : 4;
+	const bool fixed = d->info.deterministic;
+	const uint32_t most = fixed && p->bf16 ? MX_CUDA_FEW_MAX : MX_CUDA_FEW;
+	if (p->n == 0 || p->rows == 0)
+		return MX_OK;
+	/* on a deterministic device the choice below must not depend on y, nor on n but between two
+	 * kernels of the same order */
+	if (!aligned(p->x) || !aligned(p->w) || p->cols * in % ALIGN || p->ldx * in % ALIGN ||
+	    (fixed && !p->bf16))
+		return mx_cuda_check(d, mx_cuda_linear_any(p, stream), "linear, any shape");
+	if (p->n <= most)
+		return mx_cuda_check(d, mx_cuda_linear_few(p, mx_cuda(d)->base.sms, stream),
+		                     "linear, few rows");
+	if (fixed)
+		return mx_cuda_check(d, mx_cuda_linear_exact(p, stream), "linear, exact");
+	if (!aligned(p->y) || p->ldy * out % ALIGN)
+		return mx_cuda_check(d, mx_cuda_linear_any(p, stream), "linear, any shape");
+	return many(d, p);
+}
+
+/* Whether `b` goes on where `a`, with `rows` rows of y and W so far, ends. */
+static bool continues(const struct mx_linear_out *a, size_t rows, const struct mx_linear_out *b,
+                      size_t size)
+{
+	return b->w->dtype == a->w->dtype && b->w->cols == a->w->cols && b->ldy == a->ldy &&
+	       b->accumulate == a->accumulate &&
+	       (const char *)b->w->data == (const char *)a->w->data + rows * a->w->cols * size &&
+	       (char *)b->y == (char *)a->y + rows * size &&
+	       (a->bias ? b->bias == a->bias + rows : !b->bias);
+}
+
+mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                             const struct mx_linear_out *out, size_t n_out)
+{
+	const enum mx_dtype dtype = d->info.act_dtype;
+	const size_t size = mx_dtype_size(dtype);
+	for (size_t i = 0; i < n_out;) {
+		const struct mx_linear_out *o = &out[i];
+		size_t rows = 0;
+		if (o->w->dtype != dtype)
+			return MX_E_INVALID;
+		do
+			rows += out[i++].w->rows;
+		while (i < n_out && rows + out[i].w->rows <= o->ldy && continues(o, rows, &out[i], size));
+		const struct mx_cuda_product p = {.w = o->w->data,
+		                                  .x = x,
+		                                  .bias = o->bias,
+		                                  .y = o->y,
+		                                  .ldx = ldx,
+		                                  .ldy = o->ldy,
+		                                  .rows = (uint32_t)rows,
+		                                  .cols = o->w->cols,
+		                                  .n = (uint32_t)n,
+		                                  .accumulate = o->accumulate,
+		                                  .bf16 = dtype == MX_BF16,
+		                                  .bf16_out = dtype == MX_BF16};
+		mx_status rc = product(d, &p);
+		if (rc != MX_OK)
+			return rc;
+	}
+	return MX_OK;
+}
+
+mx_status mx_cuda_logits(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                         const struct mx_weight *w, float *y, size_t ldy)
+{
+	if (w->dtype != d->info.act_dtype)
+		return MX_E_INVALID;
+	const struct mx_cuda_product p = {.w = w->data,
+	                                  .x = x,
+	                                  .y = y,
+	                                  .ldx = ldx,
+	                                  .ldy = ldy,
+	                                  .rows = w->rows,
+	                                  .cols = w->cols,
+	                                  .n = (uint32_t)n,
+	                                  .bf16 = w->dtype == MX_BF16};
+	return product(d, &p);
+}

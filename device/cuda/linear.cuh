@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernels of `linear` share: blocks of W in shared memory, one block's products, and the
+ * way a sum is written. */
+#ifndef MX_DEVICE_CUDA_LINEAR_CUH
+#define MX_DEVICE_CUDA_LINEAR_CUH
+
+#include "device/cuda/launch.cuh"
+#include "device/cuda/linear.h"
+
+/* A row of a block is 128 bytes, eight units of 16. */
+#define MX_LINEAR_UNITS (MX_LINEAR_BLOCK / 8)
+
+/* Byte at which unit `unit` of row `row` lies. Odd rows have their halves swapped, so that the
+ * eight threads that read together (four units of two rows) meet in no bank. */
+static __device__ __forceinline__ uint32_t mx_linear_at(uint32_t row, uint32_t unit)
+{
+	return row * 128 + ((unit ^ (row & 1) << 2) << 4);
+}
+
+/* Copies 16 bytes to shared memory without waiting; zeros if not `valid`. */
+static __device__ __forceinline__ void mx_copy16(uint32_t to, const void *from, bool valid)
+{
+	const int bytes = valid ? 16 : 0;
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+	             : "memory");
+}
+
+static __device__ __forceinline__ void mx_copy_commit(void)
+{
+	asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until at most `left` of the groups that this thread committed are under way. */
+template <int left> static __device__ __forceinline__ void mx_copy_wait(void)
+{
+	asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+
+static __device__ __forceinline__ uint4 mx_shared16(uint32_t at)
+{
+	uint4 v;
+	asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+	             : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+	             : "r"(at)
+	             : "memory");
+	return v;
+}
+
+static __device__ __forceinline__ void mx_mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                              uint32_t a3, uint32_t b0, uint32_t b1)
+{
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+	    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* 16 rows of W times 8 rows of x over 32 columns. With g = lane / 4 and t = lane % 4, this thread
+ * brings columns 8t .. 8t+7 of rows g (lo) and g + 8 (hi) of W and of row g of x: both sides take
+ * the columns in the same, unusual order, so that each thread reads 16 bytes at a time. */
+static __device__ __forceinline__ void mx_mma32(float c[4], const uint4 &lo, const uint4 &hi,
+                                                const uint4 &x)
+{
+	mx_mma(c, lo.x, hi.x, lo.y, hi.y, x.x, x.y);
+	mx_mma(c, lo.z, hi.z, lo.w, hi.w, x.z, x.w);
+}
+
+/* y[token][row] from its product. */
+template <typename O>
+static __device__ __forceinline__ void mx_linear_store(const mx_cuda_product &p, uint32_t token,
+                                                       uint32_t row, float v)
+{
+	O *y = (O *)p.y + (size_t)token * p.ldy + row;
+	if (p.bias)
+		v += p.bias[row];
+	if (p.accumulate)
+		v += mx_to_float<O>(*y);
+	*y = mx_from_float<O>(v);
+}
+
+#endif

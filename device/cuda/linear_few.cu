@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Products of few rows. What they cost is the reading of W, so all is about
+ * keeping reads under way on every multiprocessor, from before the kernel in
+ * front has ended to the end of the last tile.
+ *
+ * bf16: W is cut into tiles of 16 rows, and each of as many CTAs as there are
+ * multiprocessors takes an equal run of them. Each warp has its own blocks of
+ * columns and its own ring of blocks in shared memory, filled by cp.async (S -
+ * 1 blocks of 2 KiB under way in each of 8 warps), so warps wait for one
+ * another only to add up a tile. The ring is filled before the wait for the
+ * kernel in front, and goes on across tiles. Tensor cores multiply, with W as
+ * the A operand and x, straight from memory, as B: 8, 16 or 32 rows of x cost
+ * the same instructions as one. x is read once for every R tiles.
+ */
+#include "device/cuda/linear.cuh"
+
+#define WARPS     MX_LINEAR_LANES
+#define TILE      16
+#define BLOCK_MEM (TILE * MX_LINEAR_BLOCK * 2)
+#define AHEAD                                                                                      \
+	4                /* blocks that each warp fetches into L2 before the wait, beyond its ring     \
+	                  */
+#define SUM_PITCH 20 /* floats from token to token: no two threads in one bank */
+#define SUM_TILE  (8 * SUM_PITCH) /* floats of a tile for 8 tokens */
+
+/* Where a warp is in the sequence of its blocks: for each group of R tiles, for
+ * each block of columns, for each tile. */
+template <uint32_t R> struct cursor {
+	uint32_t tile, tiles; /* of the group: first and number */
+	uint32_t block, r;
+
+	__device__ cursor(uint32_t first, uint32_t last, uint32_t warp)
+		: tile(first), tiles(min(R, last - first)), block(warp), r(0)
+	{
+	}
+
+	__device__ void next(uint32_t last, uint32_t warp, uint32_t blocks)
+	{
+		if (++r < tiles)
+			return;
+		r = 0;
+		block += WARPS;
+		if (block < blocks)
+			return;
+		block = warp;
+		tile += tiles;
+		tiles = min(R, last - tile);
+	}
+};
+
+template <int NT, int R, int S> static constexpr size_t few_smem()
+{
+	return (size_t)WARPS * (S * BLOCK_MEM + R * NT * SUM_TILE * sizeof(float));
+}
+
+static __device__ __forceinline__ void prefetch_l2(const void *p)
+{
+	asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+/* Row g of each 8 tokens of x, at one block: NT times two runs of 32 columns.
+ */
+template <int NT>
+static __device__ __forceinline__ void few_x(uint4 (&f)[NT][2], const mx_cuda_product &p,
+                                             uint32_t block)
+{
+	const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+	for (int i = 0; i < NT; i++) {
+		const uint32_t token = i * 8 + g;
+#pragma unroll
+		for (int j = 0; j < 2; j++) {
+			const uint32_t col = block * MX_LINEAR_BLOCK + j * 32 + t * 8;
+			f[i][j] = make_uint4(0, 0, 0, 0);
+			if (token < p.n && col < p.cols)
+				f[i][j] =
+					*(const uint4 *)((const __nv_bfloat16 *)p.x + (size_t)token * p.ldx + col);
+		}
+	}
+}
+
+template <int NT, int R, int S, typename O>
+static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
+	few_bf16(const mx_cuda_product p)
+{
+	extern __shared__ __align__(128) unsigned char smem[];
+	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+	const uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + warp * (S * BLOCK_MEM);
+	float *sums = (float *)(smem + WARPS * S * BLOCK_MEM); /* [lanes][R][NT][8 tokens][pitch] */
+	const uint32_t tiles = (p.rows + TILE - 1) / TILE;
+	const uint32_t blocks = (p.cols + MX_LINEAR_BLOCK - 1) / MX_LINEAR_BLOCK;
+	const uint32_t first = (uint32_t)((uint64_t)blockIdx.x * tiles / gridDim.x);
+	const uint32_t last = (uint32_t)((uint64_t)(blockIdx.x + 1) * tiles / gridDim.x);
+
+	cursor<R> at(first, last, warp);
+	if (warp >= blocks)
+		at.tile = last; /* nothing to do but to add up */
+	auto fill = [&](uint32_t stage) {
+		if (at.tile < last) {
+			const uint32_t unit = lane % MX_LINEAR_UNITS;
+			const uint32_t col = at.block * MX_LINEAR_BLOCK + unit * 8;
+			const bool valid = col < p.cols;
+			const __nv_bfloat16 *from = (const __nv_bfloat16 *)p.w + (valid ? col : 0);
+#pragma unroll
+			for (uint32_t i = 0; i < 4; i++) {
+				const uint32_t r = i * 4 + lane / MX_LINEAR_UNITS;
+				const uint32_t row = min((at.tile + at.r) * TILE + r, p.rows - 1);
+				mx_copy16(ring + stage * BLOCK_MEM + mx_linear_at(r, unit),
+				          from + (size_t)row * p.cols, valid);
+			}
+			at.next(last, warp, blocks);
+		} else {
+			/* The next kernel begins when the last reads have been asked for: its own
+			 * first reads then keep the memory busy to the end of this one, and over
+			 * what lies between. */
+			mx_pdl_launch();
+		}
+		mx_copy_commit();
+	};
+#pragma unroll 1
+	for (uint32_t s = 0; s < S - 1; s++)
+		fill(s);
+
+	cursor<R> ahead = at;
+	for (int i = 0; i < AHEAD && ahead.tile < last; i++) {
+		const uint32_t row = min((ahead.tile + ahead.r) * TILE + lane, p.rows - 1);
+		if (lane < TILE)
+			prefetch_l2((const __nv_bfloat16 *)p.w + (size_t)row * p.cols +
+			            ahead.block * MX_LINEAR_BLOCK);
+		ahead.next(last, warp, blocks);
+	}
+
+	mx_pdl_wait();
+
+	uint4 next[NT][2];
+	few_x<NT>(next, p, warp);
+	uint32_t stage = 0, before = S - 1; /* of the block at hand, and of the one before it */
+	for (uint32_t tile = first; tile < last; tile += R) {
+		const uint32_t here = min((uint32_t)R, last - tile);
+		float acc[R][NT][4] = {};
+		for (uint32_t block = warp; block < blocks; block += WARPS) {
+			uint4 x[NT][2];
+#pragma unroll
+			for (int i = 0; i < NT; i++)
+				x[i][0] = next[i][0], x[i][1] = next[i][1];
+			few_x<NT>(next, p, block + WARPS < blocks ? block + WARPS : warp);
+#pragma unroll
+			for (int r = 0; r < R; r++) {
+				if (r >= here)
+					break;
+				mx_copy_wait<S - 2>();
+				__syncwarp();
+				fill(before);
+#pragma unroll
+				for (uint32_t j = 0; j < 2; j++) {
+					const uint32_t from = ring + stage * BLOCK_MEM;
+					const uint4 lo = mx_shared16(from + mx_linear_at(g, j * 4 + t));
+					const uint4 hi = mx_shared16(from + mx_linear_at(g + 8, j * 4 + t));
+#pragma unroll
+					for (int i = 0; i < NT; i++)
+						mx_mma32(acc[r][i], lo, hi, x[i][j]);
+				}
+				before = stage;
+				stage = stage + 1 == S ? 0 : stage + 1;
+			}
+		}
+
+		if (tile != first)
+			__syncthreads(); /* the sums of the group before have been read */
+#pragma unroll
+		for (int r = 0; r < R; r++) {
+#pragma unroll
+			for (int i = 0; i < NT; i++) {
+				float *to = sums + ((warp * R + r) * NT + i) * SUM_TILE + 2 * t * SUM_PITCH + g;
+				to[0] = acc[r][i][0];
+				to[SUM_PITCH] = acc[r][i][1];
+				to[8] = acc[r][i][2];
+				to[SUM_PITCH + 8] = acc[r][i][3];
+			}
+		}
+		__syncthreads();
+		for (uint32_t o = threadIdx.x; o < here * NT * 8 * TILE; o += WARPS * 32) {
+			const uint32_t row = o % TILE, token = o / TILE % (NT * 8), r = o / (TILE * NT * 8);
+			if (token >= p.n || (tile + r) * TILE + row >= p.rows)
+				continue;
+			const float *from =
+				sums + (r * NT + token / 8) * SUM_TILE + token % 8 * SUM_PITCH + row;
+			float v = from[0];
+#pragma unroll
+			for (int l = 1; l < WARPS; l++)
+				v += from[l * R * NT * SUM_TILE];
+			mx_linear_store<O>(p, token, (tile + r) * TILE + row, v);
+		}
+	}
+}
+
+/* f32: a warp for each row of W, which takes 512 bytes of it at a time. */
+template <int N> static __global__ void __launch_bounds__(256) few_f32(const mx_cuda_product p)
+{
+	const uint32_t lane = threadIdx.x % 32, row = blockIdx.x * 8 + threadIdx.x / 32;
+	mx_pdl_launch();
+	mx_pdl_wait();
+	if (row >= p.rows)
+		return;
+	const float *w = (const float *)p.w + (size_t)row * p.cols;
+	float acc[N] = {};
+#pragma unroll 4
+	for (uint32_t col = lane * 4; col < p.cols; col += 128) {
+		const float4 a = __ldcs((const float4 *)(w + col));
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			if (i >= p.n)
+				break;
+			const float4 b = *(const float4 *)((const float *)p.x + i * p.ldx + col);
+			acc[i] = fmaf(a.x, b.x, acc[i]);
+			acc[i] = fmaf(a.y, b.y, acc[i]);
+			acc[i] = fmaf(a.z, b.z, acc[i]);
+			acc[i] = fmaf(a.w, b.w, acc[i]);
+		}
+	}
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+#pragma unroll
+		for (int m = 16; m; m /= 2)
+			acc[i] += __shfl_xor_sync(~0u, acc[i], m);
+		if (lane == 0 && i < p.n)
+			mx_linear_store<float>(p, i, row, acc[i]);
+	}
+}
+
+template <int NT, int R, int S, typename O>
+static cudaError_t launch_bf16(const mx_cuda_product &p, int sms, cudaStream_t stream)
+{
+	const uint32_t tiles = (p.rows + TILE - 1) / TILE;
+	return mx_launch(few_bf16<NT, R, S, O>, dim3(min(tiles, (uint32_t)sms)), dim3(WARPS * 32),
+	                 few_smem<NT, R, S>(), stream, p);
+}
+
+/* Tiles at a time and depth of the ring, so that two CTAs, of this kernel and
+ * the next, share a multiprocessor. */
+template <typename O>
+static cudaError_t choose_bf16(const mx_cuda_product &p, int sms, cudaStream_t stream)
+{
+	if (p.n <= 8)
+		return launch_bf16<1, 2, 6, O>(p, sms, stream);
+	if (p.n <= 16 && p.rows < 8 * TILE * (uint32_t)sms)
+		return launch_bf16<2, 2, 5, O>(p, sms, stream);
+	if (p.n <= 16)
+		return launch_bf16<2, 4, 4, O>(p, sms, stream);
+	return launch_bf16<4, 2, 4, O>(p, sms, stream);
+}
+
+template <int NT, int R, int S, typename O> static cudaError_t allow_smem(cudaError_t e)
+{
+	if (e == cudaSuccess)
+		e = cudaFuncSetAttribute(few_bf16<NT, R, S, O>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+		                         (int)few_smem<NT, R, S>());
+	if (e == cudaSuccess)
+		e = cudaFuncSetAttribute(few_bf16<NT, R, S, O>,
+		                         cudaFuncAttributePreferredSharedMemoryCarveout,
+		                         cudaSharedmemCarveoutMaxShared);
+	return e;
+}
+
+template <typename O> static cudaError_t setup_bf16(cudaError_t e)
+{
+	e = allow_smem<2, 2, 5, O>(allow_smem<1, 2, 6, O>(e));
+	return allow_smem<4, 2, 4, O>(allow_smem<2, 4, 4, O>(e));
+}
+
+extern "C" cudaError_t mx_cuda_linear_few_setup(void)
+{
+	return setup_bf16<float>(setup_bf16<__nv_bfloat16>(cudaSuccess));
+}
+
+extern "C" cudaError_t mx_cuda_linear_few(const struct mx_cuda_product *p, int sms,
+                                          cudaStream_t stream)
+{
+	if (p->bf16)
+		return p->bf16_out ? choose_bf16<__nv_bfloat16>(*p, sms, stream)
+		                   : choose_bf16<float>(*p, sms, stream);
+	const dim3 grid((p->rows + 7) / 8);
+	if (p->n == 1)
+		return mx_launch(few_f32<1>, grid, dim3(256), 0, stream, *p);
+	if (p->n <= 4)
+		return mx_launch(few_f32<4>, grid, dim3(256), 0, stream, *p);
+	return mx_launch(few_f32<16>, grid, dim3(256), 0, stream, *p);
+}
