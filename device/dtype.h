@@ -7,17 +7,18 @@
 #include <stdint.h>
 #include <string.h>
 
-enum mx_dtype { MX_F32 = 0, MX_F16 = 1, MX_BF16 = 2 };
+/* MX_F8E4M3 (4 bits of exponent, 3 of mantissa, no infinity) is for states only. */
+enum mx_dtype { MX_F32 = 0, MX_F16 = 1, MX_BF16 = 2, MX_F8E4M3 = 3 };
 
 /* Bytes of one element. */
 static inline size_t mx_dtype_size(enum mx_dtype t)
 {
-	return t == MX_F32 ? 4 : 2;
+	return t == MX_F32 ? 4 : t == MX_F8E4M3 ? 1 : 2;
 }
 
 static inline const char *mx_dtype_name(enum mx_dtype t)
 {
-	return t == MX_F32 ? "f32" : t == MX_F16 ? "f16" : "bf16";
+	return t == MX_F32 ? "f32" : t == MX_F16 ? "f16" : t == MX_BF16 ? "bf16" : "fp8";
 }
 
 static inline float mx_bf16_to_f32(uint16_t v)

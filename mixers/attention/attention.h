@@ -4,27 +4,8 @@
 #define MX_MIXERS_ATTENTION_ATTENTION_H
 
 #include "mixers/attention/attention_kernels.h"
+#include "mixers/attention/attention_params.h"
 #include "mixers/mixer.h"
-
-enum attn_rope { ATTN_ROPE_NONE, ATTN_ROPE_STATIC, ATTN_ROPE_DYNAMIC };
-
-/* The layer's parameters, checked. */
-struct attn_params {
-	uint32_t heads, kv_heads, head_dim;
-	uint32_t group;  /* query heads that share a key head */
-	uint32_t dpad;   /* head_dim rounded up to ATTN_DIM_MULTIPLE: what pages hold */
-	uint32_t window; /* keys a query sees, itself included; 0 = all */
-	float scale;     /* of q.k, times log2(e): softmax runs in powers of two */
-	bool bias, o_bias, qk_norm;
-	float norm_eps;
-	enum attn_rope rope;
-	uint32_t rope_dim;
-	float rope_attention_factor;
-	const double *inv_freq; /* [rope_dim / 2], the description's */
-	double theta, factor;   /* dynamic */
-	uint32_t max_position;  /* dynamic */
-	enum mx_dtype dtype;    /* of keys and values */
-};
 
 /* Where things are in the step's scratch memory, in bytes from its start. */
 struct attn_scratch {
@@ -44,11 +25,9 @@ struct mx_mixer {
 	struct attn_params params;
 	struct mx_device *device;
 	const struct attn_kernels *kernels;
-	const struct mx_weight *wq, *wk, *wv, *wo;
-	const float *bq, *bk, *bv, *bo; /* NULL = none */
-	const float *q_norm, *k_norm;   /* NULL = none */
-	float *inv_freq;                /* [rope_dim / 2], owned */
-	float *dynamic_freq;            /* [rope_dim / 2], owned: of one position */
+	struct attn_weights weights;
+	float *inv_freq;     /* [rope_dim / 2], owned */
+	float *dynamic_freq; /* [rope_dim / 2], owned: of one position */
 	uint32_t width, max_rows;
 	struct attn_scratch scratch;
 	unsigned char *page_base;

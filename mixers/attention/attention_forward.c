@@ -125,10 +125,10 @@ static mx_status rotate_rows(const struct mx_mixer *m, float *q, float *k, uint3
 	struct mx_rope rope = {inv_freq, p->rope_dim, p->rope_attention_factor};
 
 	mx_status status = ops->rope(m->device, q + first * ldq, ldq, n, p->heads, p->head_dim, &rope,
-	                             pos + first, m->q_norm, p->norm_eps);
+	                             pos + first, m->weights.q_norm, p->norm_eps);
 	if (status == MX_OK)
 		status = ops->rope(m->device, k + first * ldk, ldk, n, p->kv_heads, p->head_dim, &rope,
-		                   pos + first, m->k_norm, p->norm_eps);
+		                   pos + first, m->weights.k_norm, p->norm_eps);
 	return status;
 }
 
@@ -462,11 +462,11 @@ mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const voi
 		.workers = scratch + m->scratch.workers,
 	};
 	const struct mx_linear_out in[] = {
-		{m->wq, m->bq, run.q, ldq, false},
-		{m->wk, m->bk, run.k, ldk, false},
-		{m->wv, m->bv, run.v, ldk, false},
+		{m->weights.q, m->weights.q_bias, run.q, ldq, false},
+		{m->weights.k, m->weights.k_bias, run.k, ldk, false},
+		{m->weights.v, m->weights.v_bias, run.v, ldk, false},
 	};
-	const struct mx_linear_out out = {m->wo, m->bo, y, m->width, false};
+	const struct mx_linear_out out = {m->weights.o, m->weights.o_bias, y, m->width, false};
 
 	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, 3);
 	if (status == MX_OK)

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What happens to queries, keys and values between the products and attention,
+ * in one kernel: norm of each head (Qwen3's qk-norm), rotation (half-split
+ * pairs), and the write of keys and values to their pages. A warp for each row
+ * and head.
+ */
+#include "device/cuda/launch.cuh"
+#include "mixers/attention/cuda/attention_cuda.h"
+#include "mixers/attention/cuda/mma.cuh"
+
+#define WARPS 4
+
+namespace
+{
+
+template <typename KV> __device__ __forceinline__ KV to_state(float v)
+{
+	return mx_from_float<KV>(v);
+}
+template <> __device__ __forceinline__ __nv_fp8_e4m3 to_state<__nv_fp8_e4m3>(float v)
+{
+	__nv_fp8_e4m3 r;
+	r.__x = __nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
+	return r;
+}
+
+/* Angle of a pair at a position. Beyond the trained length of dynamic rope the base depends on the
+ * position (NTK, as in transformers' _compute_dynamic_ntk_parameters for pos + 1 tokens). */
+__device__ __forceinline__ float angle(const attn_args &a, uint32_t pos, uint32_t pair)
+{
+	float freq = a.inv_freq[pair];
+	if (a.rope_dynamic && pos >= a.max_position) {
+		double dim = a.rope_dim;
+		double stretch = a.factor * ((double)pos + 1) / a.max_position - (a.factor - 1);
+		double base = a.theta * pow(stretch, dim / (dim - 2));
+		freq = (float)pow(base, -2.0 * pair / dim);
+	}
+	return (float)pos * freq;
+}
+
+/* x[head_dim] in shared memory, by a warp. */
+__device__ __forceinline__ void norm(const attn_args &a, float *x, const float *weight)
+{
+	uint32_t lane = threadIdx.x & 31;
+	float sum = 0;
+	for (uint32_t e = lane; e < a.head_dim; e += 32)
+		sum = __fmaf_rn(x[e], x[e], sum);
+	for (int d = 16; d; d /= 2)
+		sum += __shfl_xor_sync(~0u, sum, d);
+	float r = rsqrtf(sum / (float)a.head_dim + a.norm_eps);
+	for (uint32_t e = lane; e < a.head_dim; e += 32)
+		x[e] = x[e] * r * weight[e];
+	__syncwarp();
+}
+
+__device__ __forceinline__ void rotate(const attn_args &a, float *x, uint32_t pos)
+{
+	uint32_t half = a.rope_dim / 2;
+	for (uint32_t i = threadIdx.x & 31; i < half; i += 32) {
+		float s, c, u = x[i], v = x[i + half];
+		sincosf(angle(a, pos, i), &s, &c);
+		c *= a.rope_scale;
+		s *= a.rope_scale;
+		x[i] = u * c - v * s;
+		x[i + half] = v * c + u * s;
+	}
+	__syncwarp();
+}
+
+template <typename A, typename KV>
+__global__ void __launch_bounds__(WARPS * 32) append(const attn_args a)
+{
+	__shared__ float heads[WARPS][ATTN_MAX_DIM];
+	uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+	uint32_t of_row = a.heads + 2 * a.kv_heads;
+	uint64_t at = (uint64_t)blockIdx.x * WARPS + warp;
+	uint32_t row = (uint32_t)(at / of_row), head = (uint32_t)(at % of_row);
+	float *x = heads[warp];
+	mx_pdl_launch();
+	mx_pdl_wait();
+	if (row >= a.n_rows)
+		return;
+	const mx_device_span &span = a.spans[a.row_span[row]];
+	if (row < span.row || row - span.row >= span.n)
+		return; /* fills a recorded step up */
+	A *in = (A *)a.qkv + (size_t)row * a.ld + (size_t)head * a.head_dim;
+	uint32_t pos = span.pos + (row - span.row);
+	bool query = head < a.heads, key = !query && head < a.heads + a.kv_heads;
+	const float *weight = query ? a.q_norm : key ? a.k_norm : nullptr;
+	if (query && !weight && !a.inv_freq)
+		return;
+	for (uint32_t e = lane; e < a.head_dim; e += 32)
+		x[e] = mx_to_float(in[e]);
+	__syncwarp();
+	if (weight)
+		norm(a, x, weight);
+	if ((query || key) && a.inv_freq)
+		rotate(a, x, pos);
+	if (query) {
+		for (uint32_t e = lane; e < a.head_dim; e += 32)
+			in[e] = mx_from_float<A>(x[e]);
+		return;
+	}
+	uint32_t line = a.dim * (uint32_t)sizeof(KV), t = pos % a.page_tokens;
+	uint32_t part = key ? 2 * (head - a.heads) : 2 * (head - a.heads - a.kv_heads) + 1;
+	unsigned char *to = a.page_base +
+	                    a.pages[span.page_begin + pos / a.page_tokens] * a.page_stride +
+	                    (size_t)part * a.page_tokens * line;
+	for (uint32_t e = lane; e < a.dim; e += 32)
+		*(KV *)(to + attn_place(line, t, e * (uint32_t)sizeof(KV))) =
+			to_state<KV>(e < a.head_dim ? x[e] : 0);
+}
+
+} // namespace
+
+cudaError_t attn_append(const struct attn_launch *l, const struct attn_args *a)
+{
+	uint64_t warps = (uint64_t)a->n_rows * (a->heads + 2 * a->kv_heads);
+	dim3 grid((unsigned)((warps + WARPS - 1) / WARPS)), block(WARPS * 32);
+	bool narrow = l->act == MX_BF16;
+#define CALL(KV)                                                                                   \
+	(narrow ? mx_launch(append<__nv_bfloat16, KV>, grid, block, 0, l->stream, *a)                  \
+	        : mx_launch(append<float, KV>, grid, block, 0, l->stream, *a))
+	switch (l->kv) {
+	case MX_F32: return CALL(float);
+	case MX_BF16: return CALL(__nv_bfloat16);
+	case MX_F8E4M3: return CALL(__nv_fp8_e4m3);
+	default: return cudaErrorInvalidValue;
+	}
+#undef CALL
+}

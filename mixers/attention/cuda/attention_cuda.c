@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The attention mixer's table on CUDA devices: memory, life cycle, and which
+ * kernel takes which spans of a step.
+ */
+#include "mixers/attention/cuda/attention_cuda.h"
+
+#include <stdlib.h>
+
+#include "mixers/attention/attention_params.h"
+
+/* Where things are in the step's scratch memory, in bytes from its start. */
+struct scratch {
+	size_t qkv, out, sums, values, bytes;
+};
+
+struct mx_mixer {
+	struct mx_mixer_base base;
+	struct attn_params params;
+	struct attn_weights weights;
+	struct mx_device *device;
+	struct attn_launch launch;
+	struct attn_args args; /* but for what a step brings */
+	struct scratch scratch;
+	float *inv_freq; /* device memory, owned; NULL without rope */
+	uint32_t width, max_rows, max_spans;
+	bool plain; /* no tensor cores */
+};
+
+/* Everything probe checks; the other slots call it again instead of keeping state. */
+static mx_status read_params(const struct mx_layer_desc *layer, struct attn_params *out,
+                             struct mx_err *err)
+{
+	static const uint32_t dims[] = {32, 64, 96, 128, 256}; /* those of the kernels */
+	mx_status status = attn_params_read(layer, out, err);
+	if (status != MX_OK)
+		return status;
+	if (out->head_dim > ATTN_MAX_DIM)
+		return mx_mixer_fail(err, MX_E_RANGE, "attention: head_dim must be 1..%d on GPUs, not %u",
+		                     ATTN_MAX_DIM, out->head_dim);
+	if (out->dtype != MX_F32 && out->dtype != MX_BF16 && out->dtype != MX_F8E4M3)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: keys and values in %s",
+		                     mx_dtype_name(out->dtype));
+	for (size_t i = 0; out->dpad < out->head_dim; i++)
+		out->dpad = dims[i];
+	return MX_OK;
+}
+
+static mx_status attn_probe(const struct mx_layer_desc *layer, const struct mx_device *device,
+                            struct mx_err *err)
+{
+	struct attn_params p;
+	enum mx_dtype act = device->info.act_dtype;
+	if (device->info.kind != MX_DEVICE_CUDA || (act != MX_BF16 && act != MX_F32))
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "attention: this module runs on CUDA devices in bf16 or f32");
+	return read_params(layer, &p, err);
+}
+
+/* How keys of a row are cut: see attn_chunk_shift. */
+static void plan_parts(const struct mx_layer_desc *layer, const struct attn_params *p,
+                       bool deterministic, struct attn_args *a)
+{
+	a->max_rows = 1;
+	a->fixed_shift = 0;
+	if (deterministic) {
+		uint64_t last = layer->max_context ? layer->max_context - 1 : 0;
+		a->fixed_shift = ATTN_EXACT_SHIFT;
+		while ((last >> a->fixed_shift) * p->kv_heads >= ATTN_EXACT_PARTS)
+			a->fixed_shift++;
+		a->max_parts = (uint32_t)(last >> a->fixed_shift) + 1;
+		return;
+	}
+	a->max_parts = (ATTN_PARTS + p->kv_heads - 1) / p->kv_heads;
+	if (layer->max_draft > 1)
+		a->max_rows = layer->max_draft < ATTN_SHORT ? layer->max_draft : ATTN_SHORT;
+}
+
+static size_t round_up(size_t n)
+{
+	return (n + 255) / 256 * 256;
+}
+
+static void lay_out(const struct mx_layer_desc *layer, const struct attn_params *p,
+                    const struct mx_device *device, struct scratch *out)
+{
+	struct attn_args a = {0};
+	size_t act = mx_dtype_size(device->info.act_dtype), rows = layer->max_rows;
+	size_t q = (size_t)p->heads * p->head_dim, kv = (size_t)p->kv_heads * p->head_dim;
+	plan_parts(layer, p, device->info.deterministic, &a);
+	size_t partials = (size_t)layer->max_spans * a.max_parts * a.max_rows * p->heads;
+	out->qkv = 0;
+	out->out = round_up(rows * (q + 2 * kv) * act);
+	out->sums = out->out + round_up(rows * q * act);
+	out->values = out->sums + round_up(partials * 2 * sizeof(float));
+	out->bytes = out->values + round_up(partials * p->dpad * sizeof(float));
+}
+
+static mx_status attn_state(const struct mx_layer_desc *layer, const struct mx_device *device,
+                            struct mx_state_spec *out)
+{
+	struct attn_params p;
+	struct scratch scratch;
+	mx_status status = read_params(layer, &p, NULL);
+	if (status != MX_OK)
+		return status;
+	lay_out(layer, &p, device, &scratch);
+	*out = (struct mx_state_spec){
+		.bytes_per_token = (size_t)2 * p.kv_heads * p.dpad * mx_dtype_size(p.dtype),
+		.page_multiple = ATTN_BLOCK,
+		.scratch_bytes = scratch.bytes,
+	};
+	return MX_OK;
+}
+
+static void attn_destroy(struct mx_mixer *m)
+{
+	if (!m)
+		return;
+	if (m->device)
+		m->device->ops->release(m->device, m->inv_freq);
+	free(m);
+}
+
+/* The table of inverse frequencies in device memory. */
+static mx_status load_frequencies(struct mx_mixer *m)
+{
+	const struct mx_ops *ops = m->device->ops;
+	size_t n = m->params.rope_dim / 2;
+	void *host = NULL, *to = NULL;
+	if (m->params.rope == ATTN_ROPE_NONE)
+		return MX_OK;
+	mx_status status = ops->alloc(m->device, n * sizeof(float), &to);
+	if (status != MX_OK)
+		return status;
+	m->inv_freq = to;
+	status = ops->host_alloc(m->device, n * sizeof(float), &host);
+	if (status != MX_OK)
+		return status;
+	for (size_t i = 0; i < n; i++)
+		((float *)host)[i] = (float)m->params.inv_freq[i];
+	status = ops->upload(m->device, to, host, n * sizeof(float));
+	if (status == MX_OK)
+		status = ops->wait(m->device);
+	ops->host_release(m->device, host);
+	return status;
+}
+
+/* What the kernels are told in every step. */
+static void set_args(struct mx_mixer *m, const struct mx_mixer_init *init)
+{
+	const struct attn_params *p = &m->params;
+	struct attn_args a = {
+		.ld = (p->heads + 2 * p->kv_heads) * p->head_dim,
+		.ldo = p->heads * p->head_dim,
+		.heads = p->heads,
+		.kv_heads = p->kv_heads,
+		.group = p->group,
+		.head_dim = p->head_dim,
+		.dim = p->dpad,
+		.window = p->window,
+		.scale = p->scale,
+		.page_base = init->page_base,
+		.page_stride = init->page_stride,
+		.page_tokens = init->page_tokens,
+		.q_norm = m->weights.q_norm,
+		.k_norm = m->weights.k_norm,
+		.inv_freq = m->inv_freq,
+		.norm_eps = p->norm_eps,
+		.rope_scale = p->rope_attention_factor,
+		.rope_dim = p->rope_dim,
+		.rope_dynamic = p->rope == ATTN_ROPE_DYNAMIC,
+		.theta = p->theta,
+		.factor = p->factor,
+		.max_position = p->max_position,
+	};
+	plan_parts(init->layer, p, m->device->info.deterministic, &a);
+	m->args = a;
+}
+
+static const struct mx_mixer_ops attn_ops;
+
+static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer **out,
+                             struct mx_err *err)
+{
+	const struct mx_layer_desc *layer = init->layer;
+	const struct mx_cuda_base *cuda = mx_cuda_base(init->device);
+	struct mx_mixer *m = calloc(1, sizeof(*m));
+	cudaError_t e;
+
+	if (!m)
+		return mx_mixer_fail(err, MX_E_NOMEM, "attention: out of memory");
+	m->base.ops = &attn_ops;
+	m->base.layer = layer->index;
+	m->device = init->device;
+	m->width = layer->width;
+	m->max_rows = layer->max_rows;
+	m->max_spans = layer->max_spans;
+	mx_status status = read_params(layer, &m->params, err);
+	if (status != MX_OK)
+		goto fail;
+	if (init->page_tokens == 0 || init->page_tokens % ATTN_BLOCK) {
+		status =
+			mx_mixer_fail(err, MX_E_INVALID, "attention: pages of %u tokens", init->page_tokens);
+		goto fail;
+	}
+	attn_params_take(&m->params, init->weights, &m->weights);
+	status = load_frequencies(m);
+	if (status != MX_OK) {
+		mx_mixer_fail(err, status, "attention: no memory on the device");
+		goto fail;
+	}
+	m->params.inv_freq = NULL; /* the description ends with this call */
+	set_args(m, init);
+	lay_out(layer, &m->params, m->device, &m->scratch);
+	m->launch = (struct attn_launch){
+		.stream = (cudaStream_t)cuda->stream,
+		.sms = cuda->sms,
+		.sm = cuda->sm,
+		.smem = cuda->smem,
+		.act = m->device->info.act_dtype,
+		.kv = m->params.dtype,
+	};
+	m->plain = m->launch.act != MX_BF16 || m->launch.kv == MX_F32;
+	e = cudaSetDevice(cuda->ordinal);
+	if (e == cudaSuccess && !m->plain)
+		e = attn_decode_prepare(&m->launch, m->params.dpad, m->max_spans);
+	if (e != cudaSuccess) {
+		status = mx_mixer_fail(err, MX_E_DEVICE, "attention: kernels for heads of %u: %s",
+		                       m->params.head_dim, cudaGetErrorString(e));
+		goto fail;
+	}
+	*out = m;
+	return MX_OK;
+fail:
+	attn_destroy(m);
+	return status;
+}
+
+/* ---- a step ---- */
+
+/* Spans of a step by length; of a step that is recorded only decode steps are. */
+struct mixture {
+	uint32_t longest_short; /* tokens; 0 = none */
+	bool any_long;
+};
+
+static struct mixture sort_spans(const struct mx_step *step, uint32_t most)
+{
+	struct mixture mix = {0};
+	if (step->recording)
+		return (struct mixture){.longest_short = 1};
+	for (uint32_t i = 0; i < step->n_spans; i++) {
+		uint32_t n = step->spans[i].n;
+		if (n > most)
+			mix.any_long = true;
+		else if (n > mix.longest_short)
+			mix.longest_short = n;
+	}
+	return mix;
+}
+
+static cudaError_t attend(const struct mx_mixer *m, const struct mx_step *step, struct attn_args *a)
+{
+	if (m->plain)
+		return attn_plain(&m->launch, a);
+	/* Where bits matter, drafts go with the prompts: partials have room for one row a span. */
+	uint32_t most = a->fixed_shift ? 1 : ATTN_SHORT;
+	struct mixture mix = sort_spans(step, most);
+	cudaError_t e = cudaSuccess;
+	if (mix.longest_short) {
+		a->min_n = 1;
+		a->max_n = most;
+		e = attn_decode(&m->launch, a);
+		if (e == cudaSuccess)
+			e = attn_merge(&m->launch, a, mix.longest_short);
+	}
+	if (e == cudaSuccess && mix.any_long) {
+		a->min_n = most + 1;
+		a->max_n = UINT32_MAX;
+		e = attn_whole(&m->launch, a);
+	}
+	return e;
+}
+
+static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const void *x,
+                              void *y)
+{
+	const struct mx_ops *ops = m->device->ops;
+	const struct attn_weights *w = &m->weights;
+	struct attn_args a = m->args;
+	unsigned char *scratch = step->scratch;
+	size_t act = mx_dtype_size(m->launch.act);
+
+	if (step->n_rows > m->max_rows || step->n_spans > m->max_spans)
+		return MX_E_RANGE;
+	if (step->n_rows == 0)
+		return MX_OK;
+	a.qkv = scratch + m->scratch.qkv;
+	a.out = scratch + m->scratch.out;
+	a.sums = (float *)(scratch + m->scratch.sums);
+	a.values = (float *)(scratch + m->scratch.values);
+	a.spans = step->tables->spans;
+	a.row_span = step->tables->row_span;
+	a.pages = step->tables->pages;
+	a.n_spans = step->n_spans;
+	a.n_rows = step->n_rows;
+	unsigned char *k = (unsigned char *)a.qkv + (size_t)a.heads * a.head_dim * act;
+	unsigned char *v = k + (size_t)a.kv_heads * a.head_dim * act;
+	/* side by side, so that a device can make one product of them */
+	const struct mx_linear_out in[] = {
+		{w->q, w->q_bias, a.qkv, a.ld, false},
+		{w->k, w->k_bias, k, a.ld, false},
+		{w->v, w->v_bias, v, a.ld, false},
+	};
+	const struct mx_linear_out out = {w->o, w->o_bias, y, m->width, false};
+
+	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, 3);
+	if (status != MX_OK)
+		return status;
+	cudaError_t e = cudaSetDevice(mx_cuda_base(m->device)->ordinal);
+	if (e == cudaSuccess)
+		e = attn_append(&m->launch, &a);
+	if (e == cudaSuccess)
+		e = attend(m, step, &a);
+	if (e != cudaSuccess)
+		return MX_E_DEVICE;
+	return ops->linear(m->device, a.out, a.ldo, step->n_rows, &out, 1);
+}
+
+static void attn_describe(const struct mx_mixer *m, char *text, size_t cap)
+{
+	snprintf(text, cap, "attention: %u heads, %u key heads of %u, keys and values in %s, %s%s",
+	         m->params.heads, m->params.kv_heads, m->params.head_dim,
+	         mx_dtype_name(m->params.dtype), m->plain ? "no tensor cores" : "tensor cores",
+	         m->args.fixed_shift ? ", fixed chunks" : "");
+}
+
+/* commit keeps nothing: the caller tracks lengths, a row reads no position after its own, and
+ * positions taken back are written again before they are read. */
+static const struct mx_mixer_ops attn_ops = {
+	.abi = MX_MIXER_ABI,
+	.struct_size = sizeof(struct mx_mixer_ops),
+	.name = "attention",
+	.summary = "softmax attention over paged keys and values, for NVIDIA GPUs",
+	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES,
+	.probe = attn_probe,
+	.weights = attn_params_weights,
+	.state = attn_state,
+	.create = attn_create,
+	.destroy = attn_destroy,
+	.forward = attn_forward,
+	.commit = mx_mixer_commit_nothing,
+	.settle = mx_mixer_settle_nothing,
+	.fork = mx_mixer_fork_unsupported,
+	.save = mx_mixer_save_unsupported,
+	.load = mx_mixer_load_unsupported,
+	.describe = attn_describe,
+};
+
+mx_mixer_module_f mx_mixer_module_v1;
+
+const struct mx_mixer_ops *mx_mixer_module_v1(void)
+{
+	return &attn_ops;
+}

@@ -1,0 +1,716 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention of few rows over many keys, in two kernels (Flash-Decoding: Dao et
+ * al. 2023): `attend` makes partials, `merge` folds them.
+ *
+ * A unit is a span, a key head, up to 8 NT rows (tokens times the query heads
+ * of the group) and a chunk of keys. Blocks persist and take every gridDim-th
+ * unit. In a block, warp w takes the 16-key blocks whose absolute number is w
+ * modulo the number of warps; each warp has a ring of copies of its own that
+ * runs ahead across units. Products are those of keys with queries, so that 8
+ * rows are enough for tensor cores: S^T = K Q^T and O^T = V^T P^T.
+ *
+ * WHOLE: a unit is all chunks of its rows, folded here as `merge` would do, to
+ * the bit.
+ */
+#include "device/cuda/launch.cuh"
+#include "mixers/attention/cuda/attention_cuda.h"
+#include "mixers/attention/cuda/mma.cuh"
+#include "mixers/attention/cuda/partial.cuh"
+
+#define WARPS        4
+#define THREADS      (WARPS * 32)
+#define MAX_STAGES   8
+#define STATIC_BYTES 512   /* at most, of shared memory */
+#define RING_BYTES   20480 /* of a warp, about: two blocks of 64 to 80 KiB share a multiprocessor */
+
+namespace
+{
+
+/* How keys of dimension D lie in shared memory. */
+template <typename KV, int D> struct tile {
+	static constexpr bool fp8 = sizeof(KV) == 1;
+	static constexpr int row = D * (int)sizeof(KV);
+	static constexpr int panel = row % 128 == 0 ? 128 : row % 64 == 0 ? 64 : 32;
+	static constexpr int slots = panel / 16;
+	static constexpr int shift = slots == 8 ? 0 : slots == 4 ? 1 : 2;
+	static constexpr int block = ATTN_BLOCK * row;
+	static constexpr int pitch = D + 4; /* of rows to be merged: no bank conflicts */
+};
+
+/* What goes where in dynamic shared memory. */
+template <typename KV, int D, int NT, bool WHOLE> struct plan {
+	static constexpr int rows = 8 * NT;
+	static constexpr int values = WARPS * rows * tile<KV, D>::pitch; /* floats */
+	static constexpr int sums = WARPS * rows * 2;
+	static constexpr int state = WHOLE ? rows * D + 2 * rows * 2 : 0;
+	static size_t bytes(int stages, uint32_t n_spans)
+	{
+		return (size_t)WARPS * stages * 2 * tile<KV, D>::block +
+		       (values + sums + state) * sizeof(float) + (n_spans + 1) * sizeof(uint32_t);
+	}
+	static int stages(int sm)
+	{
+		int n = RING_BYTES / (2 * tile<KV, D>::block);
+		return sm < 90 || n < 2 ? 2 : n > MAX_STAGES ? MAX_STAGES : n;
+	}
+};
+
+struct unit {
+	uint32_t span, row, n, pos, page_begin; /* of the span */
+	uint32_t head;                          /* key head */
+	uint32_t v0, rows;                      /* first row and number: token * group + head */
+	uint32_t lo, hi;                        /* keys that any of them sees */
+	uint32_t shift, chunks, first_chunk;
+	uint32_t chunk, chunk_end; /* to do */
+};
+
+/* ---- the list of units ---- */
+
+template <int ROWS, bool WHOLE>
+__device__ uint32_t count_units(const attn_args &a, const mx_device_span &s)
+{
+	if (s.n < a.min_n || s.n > a.max_n)
+		return 0;
+	uint32_t tiles = (s.n * a.group + ROWS - 1) / ROWS;
+	uint32_t chunks = WHOLE ? 1 : attn_chunks(&a, s.pos, s.n, attn_chunk_shift(&a, s.pos, s.n));
+	return tiles * a.kv_heads * chunks;
+}
+
+/* first[s]: units of the spans before s; first[n_spans]: all. By the whole block. */
+template <int ROWS, bool WHOLE> __device__ void list_units(const attn_args &a, uint32_t *first)
+{
+	__shared__ uint32_t of_warp[WARPS];
+	uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, before = 0;
+	if (threadIdx.x == 0)
+		first[0] = 0;
+	for (uint32_t s0 = 0; s0 < a.n_spans; s0 += THREADS) {
+		uint32_t s = s0 + threadIdx.x;
+		uint32_t n = s < a.n_spans ? count_units<ROWS, WHOLE>(a, a.spans[s]) : 0;
+		for (int d = 1; d < 32; d *= 2) {
+			uint32_t m = __shfl_up_sync(~0u, n, d);
+			n += lane >= (uint32_t)d ? m : 0;
+		}
+		if (lane == 31)
+			of_warp[warp] = n;
+		__syncthreads();
+		uint32_t all = 0;
+		for (uint32_t w = 0; w < WARPS; w++) {
+			n += w < warp ? of_warp[w] : 0;
+			all += of_warp[w];
+		}
+		if (s < a.n_spans)
+			first[s + 1] = before + n;
+		before += all;
+		__syncthreads();
+	}
+}
+
+template <int ROWS, bool WHOLE>
+__device__ void load_unit(const attn_args &a, const uint32_t *first, uint32_t u, unit &w)
+{
+	uint32_t s = 0, end = a.n_spans; /* first[s] <= u < first[end] */
+	while (end - s > 1) {
+		uint32_t mid = (s + end) / 2;
+		if (first[mid] <= u)
+			s = mid;
+		else
+			end = mid;
+	}
+	const mx_device_span &span = a.spans[s];
+	w.span = s;
+	w.row = span.row;
+	w.n = span.n;
+	w.pos = span.pos;
+	w.page_begin = span.page_begin;
+	uint32_t all = w.n * a.group, tiles = (all + ROWS - 1) / ROWS;
+	uint32_t i = u - first[s], t = i % tiles, rest = i / tiles;
+	w.head = rest % a.kv_heads;
+	w.v0 = (WHOLE ? tiles - 1 - t : t) * ROWS; /* long ones first */
+	w.rows = all - w.v0 < ROWS ? all - w.v0 : ROWS;
+	w.lo = attn_first_key(&a, w.pos + w.v0 / a.group);
+	w.hi = w.pos + (w.v0 + w.rows - 1) / a.group + 1;
+	w.shift = attn_chunk_shift(&a, w.pos, w.n);
+	w.chunks = attn_chunks(&a, w.pos, w.n, w.shift);
+	w.first_chunk = attn_first_key(&a, w.pos) >> w.shift;
+	w.chunk = WHOLE ? w.lo >> w.shift : w.first_chunk + rest / a.kv_heads;
+	w.chunk_end = WHOLE ? ((w.hi - 1) >> w.shift) + 1 : w.chunk + 1;
+	if (WHOLE)
+		w.first_chunk = w.chunk;
+}
+
+/* Blocks b, b + WARPS .. < end of the unit's chunk are this warp's. */
+__device__ __forceinline__ void warp_blocks(const unit &w, uint32_t warp, uint32_t &b,
+                                            uint32_t &end)
+{
+	uint32_t k0 = w.chunk << w.shift, k1 = (w.chunk + 1) << w.shift;
+	k0 = k0 < w.lo ? w.lo : k0;
+	k1 = k1 > w.hi ? w.hi : k1;
+	b = k0 / ATTN_BLOCK;
+	b += (warp - b) & (WARPS - 1);
+	end = k1 > k0 ? (k1 + ATTN_BLOCK - 1) / ATTN_BLOCK : 0;
+}
+
+/* ---- the ring of a warp ---- */
+
+/* Asks for the blocks of this warp in the order in which they will be taken. */
+template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
+	using T = tile<KV, D>;
+	unit w;
+	uint32_t u, total, b, end;
+	bool done;
+	int next; /* lane that knows where block b is */
+	const unsigned char *keys;
+
+	/* Each lane finds one of the next 32 blocks. */
+	__device__ void find(const attn_args &a)
+	{
+		uint32_t mine = b + (threadIdx.x & 31) * WARPS, key = mine * ATTN_BLOCK;
+		next = 0;
+		if (mine < end) {
+			uint32_t page = a.pages[w.page_begin + key / a.page_tokens];
+			keys = a.page_base + page * a.page_stride +
+			       ((size_t)2 * w.head * a.page_tokens + key % a.page_tokens) * T::row;
+		}
+	}
+
+	__device__ void open(const attn_args &a, const uint32_t *first)
+	{
+		u = blockIdx.x;
+		keys = nullptr;
+		total = first[a.n_spans];
+		done = u >= total;
+		if (done)
+			return;
+		load_unit<ROWS, WHOLE>(a, first, u, w);
+		warp_blocks(w, threadIdx.x >> 5, b, end);
+		if (b < end)
+			find(a);
+	}
+
+	__device__ void push(const attn_args &a, const uint32_t *first, uint32_t to, uint32_t bar)
+	{
+		while (!done && b >= end) {
+			if (++w.chunk >= w.chunk_end) {
+				u += gridDim.x;
+				done = u >= total;
+				if (done)
+					break;
+				load_unit<ROWS, WHOLE>(a, first, u, w);
+			}
+			warp_blocks(w, threadIdx.x >> 5, b, end);
+			if (b < end)
+				find(a);
+		}
+		if (!done) {
+			const unsigned char *k =
+				(const unsigned char *)__shfl_sync(~0u, (unsigned long long)keys, next);
+			const unsigned char *v = k + (size_t)a.page_tokens * T::row;
+#if __CUDA_ARCH__ >= 900
+			if ((threadIdx.x & 31) == 0) {
+				barrier_expect(bar, 2 * T::block);
+				copy_bulk(to, k, T::block, bar);
+				copy_bulk(to + T::block, v, T::block, bar);
+			}
+#else
+			(void)bar;
+			for (int i = threadIdx.x & 31; i < T::block / 16; i += 32) {
+				copy_16(to + i * 16, k + i * 16);
+				copy_16(to + T::block + i * 16, v + i * 16);
+			}
+#endif
+			b += WARPS;
+			if (++next == 32 && b < end)
+				find(a);
+		}
+#if __CUDA_ARCH__ < 900
+		copies_commit();
+#endif
+	}
+};
+
+/* ---- rows of a unit in registers ---- */
+
+/* Elements e, e + 1 of a query (e even), as an operand. */
+template <bool HALF>
+__device__ __forceinline__ uint32_t load_pair(const __nv_bfloat16 *q, uint32_t e, uint32_t dim)
+{
+	__nv_bfloat162 v = __floats2bfloat162_rn(0, 0);
+	if (dim % 2 == 0) {
+		if (e < dim)
+			v = *(const __nv_bfloat162 *)(q + e);
+	} else {
+		if (e < dim)
+			v.x = q[e];
+		if (e + 1 < dim)
+			v.y = q[e + 1];
+	}
+	if constexpr (HALF)
+		return pack<true>(__bfloat162float(v.x), __bfloat162float(v.y));
+	else
+		return *(uint32_t *)&v;
+}
+
+template <typename KV, int D, int NT> struct rows {
+	using T = tile<KV, D>;
+	uint32_t q[NT][D / 16][2];
+	uint32_t pos[NT][2]; /* of rows 2t and 2t + 1 of each 8 */
+	float m[NT][2], l[NT][2], o[NT][D / 16][4];
+
+	__device__ void load(const attn_args &a, const unit &w)
+	{
+		uint32_t lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
+#pragma unroll
+		for (int j = 0; j < NT; j++) {
+			uint32_t v = w.v0 + 8 * j + g, last = w.v0 + w.rows - 1;
+			bool there = v <= last;
+			uint32_t row = w.row + v / a.group, head = w.head * a.group + v % a.group;
+			const __nv_bfloat16 *x =
+				(const __nv_bfloat16 *)a.qkv + (there ? (size_t)row * a.ld + head * a.head_dim : 0);
+			uint32_t dim = there ? a.head_dim : 0;
+#pragma unroll
+			for (int s = 0; s < D / 16; s++) {
+				/* fp8: lane t holds dimensions 4t .. 4t + 3 of 16, as the keys' bytes lie */
+				uint32_t e = 16 * s + (T::fp8 ? 4 * t : 2 * t);
+				q[j][s][0] = load_pair<T::fp8>(x, e, dim);
+				q[j][s][1] = load_pair<T::fp8>(x, e + (T::fp8 ? 2 : 8), dim);
+			}
+			for (int i = 0; i < 2; i++) {
+				v = w.v0 + 8 * j + 2 * t + i;
+				pos[j][i] = w.pos + (v < last ? v : last) / a.group;
+			}
+		}
+	}
+
+	__device__ void clear(void)
+	{
+#pragma unroll
+		for (int j = 0; j < NT; j++) {
+			m[j][0] = m[j][1] = -INFINITY;
+			l[j][0] = l[j][1] = 0;
+#pragma unroll
+			for (int s = 0; s < D / 16; s++)
+				o[j][s][0] = o[j][s][1] = o[j][s][2] = o[j][s][3] = 0;
+		}
+	}
+
+	/* s[key g, g + 8][row 2t, 2t + 1] of 16 keys. */
+	__device__ void scores(float (&s)[NT][4], uint32_t keys) const
+	{
+		uint32_t lane = threadIdx.x & 31, row = lane & 15;
+		uint32_t turn = (row & 7) >> T::shift & (T::slots - 1), high = lane >> 4 ^ turn;
+		float s1[NT][4] = {};
+		keys += row / 8 * 8 * T::row + row % 8 * T::panel;
+#pragma unroll
+		for (int c = 0; c < T::row / 32; c++) {
+			uint32_t r[4];
+			load_matrices(r, keys + 2 * c / T::slots * 8 * T::panel +
+			                     ((2 * c % T::slots) ^ high) * 16);
+			if constexpr (T::fp8) {
+				uint32_t a0[4] = {widen_fp8(r[0]), widen_fp8(r[1]), widen_fp8(r[0] >> 16),
+				                  widen_fp8(r[1] >> 16)};
+				uint32_t a1[4] = {widen_fp8(r[2]), widen_fp8(r[3]), widen_fp8(r[2] >> 16),
+				                  widen_fp8(r[3] >> 16)};
+#pragma unroll
+				for (int j = 0; j < NT; j++) {
+					multiply<true>(s[j], a0, q[j][2 * c][0], q[j][2 * c][1]);
+					multiply<true>(s1[j], a1, q[j][2 * c + 1][0], q[j][2 * c + 1][1]);
+				}
+			} else {
+#pragma unroll
+				for (int j = 0; j < NT; j++)
+					multiply<false>(c % 2 ? s1[j] : s[j], r, q[j][c][0], q[j][c][1]);
+			}
+		}
+#pragma unroll
+		for (int j = 0; j < NT; j++)
+			for (int i = 0; i < 4; i++)
+				s[j][i] = __fadd_rn(s[j][i], s1[j][i]);
+	}
+
+	/* Scores become probabilities, as operands; the running state is brought to the new maximum. */
+	__device__ void softmax(float (&s)[NT][4], uint32_t (&p)[NT][2], float scale)
+	{
+#pragma unroll
+		for (int j = 0; j < NT; j++) {
+			float use[2], alpha[2];
+			bool moved = false;
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				float top = fmaxf(s[j][i], s[j][i + 2]);
+				for (int d = 4; d < 32; d *= 2)
+					top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+				top = fmaxf(m[j][i], __fmul_rn(top, scale));
+				use[i] = top == -INFINITY ? 0 : top;
+				alpha[i] = exp2_fast(__fsub_rn(m[j][i], use[i]));
+				moved |= top != m[j][i];
+				m[j][i] = top;
+			}
+			float e[4];
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				e[i] = exp2_fast(__fsub_rn(__fmul_rn(s[j][i], scale), use[i & 1]));
+			for (int i = 0; i < 2; i++)
+				l[j][i] = __fmaf_rn(l[j][i], alpha[i], __fadd_rn(e[i], e[i + 2]));
+			p[j][0] = transpose(pack<T::fp8>(e[0], e[1]));
+			p[j][1] = transpose(pack<T::fp8>(e[2], e[3]));
+			if (!__any_sync(~0u, moved))
+				continue;
+#pragma unroll
+			for (int c = 0; c < D / 16; c++)
+				for (int i = 0; i < 4; i++)
+					o[j][c][i] = __fmul_rn(o[j][c][i], alpha[i & 1]);
+		}
+	}
+
+	/* o += values of 16 keys; of those from `n` on (0 .. 16) nothing is used: what was never
+	 * written may be NaN. */
+	__device__ void add_values(const uint32_t (&p)[NT][2], uint32_t values, uint32_t n)
+	{
+		uint32_t lane = threadIdx.x & 31, t = lane % 4;
+		uint32_t row = T::fp8 ? lane & 15 : (lane & 7) + lane / 16 * 8;
+		uint32_t high = T::fp8 ? lane >> 4 : lane >> 3 & 1;
+		uint32_t turn = (row & 7) >> T::shift & (T::slots - 1);
+		uint32_t keep[2];
+		for (uint32_t i = 0; i < 2; i++)
+			keep[i] = (2 * t + 8 * i < n ? 0xffffu : 0) | (2 * t + 8 * i + 1 < n ? 0xffff0000u : 0);
+		high ^= turn;
+		values += row / 8 * 8 * T::row + row % 8 * T::panel;
+#pragma unroll
+		for (int c = 0; c < T::row / 32; c++) {
+			uint32_t r[4];
+			load_transposed(r, values + 2 * c / T::slots * 8 * T::panel +
+			                       ((2 * c % T::slots) ^ high) * 16);
+			if constexpr (T::fp8) {
+#pragma unroll
+				for (int k = 0; k < 2; k++) {
+					/* even bytes are dimension 2g of two keys, odd ones 2g + 1 */
+					uint32_t x = __byte_perm(r[2 * k], 0, 0x3120);
+					uint32_t y = __byte_perm(r[2 * k + 1], 0, 0x3120);
+					uint32_t a[4] = {widen_fp8(x) & keep[0], widen_fp8(x >> 16) & keep[0],
+					                 widen_fp8(y) & keep[1], widen_fp8(y >> 16) & keep[1]};
+#pragma unroll
+					for (int j = 0; j < NT; j++)
+						multiply<true>(o[j][2 * c + k], a, p[j][0], p[j][1]);
+				}
+			} else {
+				uint32_t a[4] = {r[0] & keep[0], r[1] & keep[0], r[2] & keep[1], r[3] & keep[1]};
+#pragma unroll
+				for (int j = 0; j < NT; j++)
+					multiply<false>(o[j][c], a, p[j][0], p[j][1]);
+			}
+		}
+	}
+
+	/* Keys 16 b .. of which those from w.hi on were perhaps never written. */
+	__device__ void block(const attn_args &a, const unit &w, uint32_t b, uint32_t at)
+	{
+		uint32_t g = (threadIdx.x & 31) / 4, k0 = b * ATTN_BLOCK;
+		uint32_t reach = a.window && a.window < 0x80000000u ? a.window : 0x80000000u;
+		float s[NT][4] = {};
+		uint32_t p[NT][2];
+		scores(s, at);
+		if (k0 + ATTN_BLOCK > w.pos + w.v0 / a.group + 1 || w.hi - 1 - k0 >= reach) {
+#pragma unroll
+			for (int j = 0; j < NT; j++)
+				for (int i = 0; i < 4; i++) {
+					/* wraps to a large number for keys to come */
+					uint32_t back = pos[j][i & 1] - (k0 + g + (i & 2) * 4);
+					s[j][i] = back < reach ? s[j][i] : -INFINITY;
+				}
+		}
+		softmax(s, p, a.scale);
+		add_values(p, at + T::block, w.hi - k0 < ATTN_BLOCK ? w.hi - k0 : ATTN_BLOCK);
+	}
+
+	/* For the other warps: sums [rows][2], values [rows][pitch]. */
+	__device__ void store(float *sums, float *values)
+	{
+		uint32_t lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
+#pragma unroll
+		for (int j = 0; j < NT; j++) {
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				uint32_t r = 8 * j + 2 * t + i;
+				float sum = l[j][i];
+				for (int d = 4; d < 32; d *= 2)
+					sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, d));
+				if (g == 0) {
+					sums[2 * r] = m[j][i];
+					sums[2 * r + 1] = sum;
+				}
+#pragma unroll
+				for (int c = 0; c < D / 16; c++) {
+					uint32_t d = 16 * c + (T::fp8 ? 2 * g : g);
+					values[r * T::pitch + d] = o[j][c][i];
+					values[r * T::pitch + d + (T::fp8 ? 1 : 8)] = o[j][c][i + 2];
+				}
+			}
+		}
+	}
+};
+
+/* ---- the end of a chunk ---- */
+
+/* The warps' partials of one element become the chunk's. */
+template <typename KV, int D, int NT>
+__device__ __forceinline__ partial join_warps(const float *sums, const float *values, uint32_t r,
+                                              uint32_t d)
+{
+	constexpr int rows = 8 * NT, pitch = tile<KV, D>::pitch;
+	float m[WARPS];
+	partial x = {-INFINITY, 0, 0};
+#pragma unroll
+	for (int w = 0; w < WARPS; w++) {
+		m[w] = sums[(w * rows + r) * 2];
+		x.m = fmaxf(x.m, m[w]);
+	}
+	float use = x.m == -INFINITY ? 0 : x.m;
+#pragma unroll
+	for (int w = 0; w < WARPS; w++) {
+		float f = exp2_fast(__fsub_rn(m[w], use));
+		x.l = __fmaf_rn(sums[(w * rows + r) * 2 + 1], f, x.l);
+		x.o = __fmaf_rn(values[(w * rows + r) * pitch + d], f, x.o);
+	}
+	return x;
+}
+
+template <typename KV, int D, int NT, bool WHOLE>
+__device__ void end_chunk(const attn_args &a, const unit &w, const float *sums, const float *values,
+                          float *state, uint32_t parity)
+{
+	constexpr int rows = 8 * NT;
+	float *old = state + rows * D + parity * 2 * rows;
+	float *now = state + rows * D + (parity ^ 1) * 2 * rows;
+	for (uint32_t e = threadIdx.x; e < w.rows * D; e += THREADS) {
+		uint32_t r = e / D, d = e % D, v = w.v0 + r, i = v / a.group;
+		uint32_t head = w.head * a.group + v % a.group;
+		partial x = join_warps<KV, D, NT>(sums, values, r, d), all = {-INFINITY, 0, 0};
+		if (!WHOLE && w.chunks > 1) {
+			size_t at = attn_partials(&a, w.span, w.n, i, head, w.chunks) + w.chunk - w.first_chunk;
+			a.values[at * D + d] = x.o;
+			if (d == 0) {
+				a.sums[2 * at] = x.m;
+				a.sums[2 * at + 1] = x.l;
+			}
+			continue;
+		}
+		if (WHOLE && w.chunk > w.first_chunk)
+			all = {old[2 * r], old[2 * r + 1], state[e]};
+		all = fold(all, x);
+		if (w.chunk + 1 == w.chunk_end) {
+			if (d < a.head_dim)
+				((__nv_bfloat16 *)a.out)[(size_t)(w.row + i) * a.ldo + head * a.head_dim + d] =
+					__float2bfloat16_rn(finish(all));
+		} else if (WHOLE) {
+			state[e] = all.o;
+			if (d == 0) {
+				now[2 * r] = all.m;
+				now[2 * r + 1] = all.l;
+			}
+		}
+	}
+}
+
+template <typename KV, int D, int NT, bool WHOLE>
+__global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int stages)
+{
+	using T = tile<KV, D>;
+	using P = plan<KV, D, NT, WHOLE>;
+	extern __shared__ __align__(1024) unsigned char ring[];
+	__shared__ uint64_t bars[WARPS * MAX_STAGES];
+	float *values = (float *)(ring + WARPS * stages * 2 * T::block);
+	float *sums = values + P::values, *state = sums + P::sums;
+	uint32_t *first = (uint32_t *)(state + P::state);
+	uint32_t warp = threadIdx.x >> 5, parity = 0;
+	uint32_t slot = shared_address(ring) + warp * stages * 2 * T::block;
+	uint32_t bar = shared_address(bars) + warp * MAX_STAGES * 8;
+	int stage = 0;
+	uint32_t phase = 0;
+
+	mx_pdl_launch();
+#if __CUDA_ARCH__ >= 900
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < WARPS * MAX_STAGES; i++)
+			barrier_init(shared_address(bars) + i * 8, 1);
+		barriers_ready();
+	}
+#endif
+	mx_pdl_wait();
+	list_units<8 * NT, WHOLE>(a, first); /* a barrier for all */
+	__syncthreads();
+
+	feed<KV, D, 8 * NT, WHOLE> f;
+	rows<KV, D, NT> x;
+	unit w;
+	f.open(a, first);
+	for (int i = 0; i < stages; i++)
+		f.push(a, first, slot + i * 2 * T::block, bar + i * 8);
+	for (uint32_t u = blockIdx.x; u < first[a.n_spans]; u += gridDim.x) {
+		load_unit<8 * NT, WHOLE>(a, first, u, w);
+		x.load(a, w);
+		for (; w.chunk < w.chunk_end; w.chunk++) {
+			uint32_t b, end;
+			x.clear();
+			for (warp_blocks(w, warp, b, end); b < end; b += WARPS) {
+				uint32_t at = slot + stage * 2 * T::block;
+#if __CUDA_ARCH__ >= 900
+				barrier_wait(bar + stage * 8, phase);
+#else
+				copies_wait<1>(); /* two stages */
+				__syncwarp();
+#endif
+				x.block(a, w, b, at);
+				__syncwarp();
+				f.push(a, first, at, bar + stage * 8);
+				if (++stage == stages) {
+					stage = 0;
+					phase ^= 1;
+				}
+			}
+			x.store(sums + warp * 8 * NT * 2, values + warp * 8 * NT * T::pitch);
+			__syncthreads();
+			end_chunk<KV, D, NT, WHOLE>(a, w, sums, values, state, parity);
+			parity ^= 1;
+			__syncthreads();
+		}
+	}
+}
+
+/* ---- merge ---- */
+
+/* A warp folds the partials of one row and head. */
+template <typename A, int D>
+__global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32_t rows_a_span)
+{
+	uint32_t lane = threadIdx.x & 31, at = blockIdx.x * WARPS + threadIdx.x / 32;
+	uint32_t head = at % a.heads, i = at / a.heads % rows_a_span, s = at / a.heads / rows_a_span;
+	mx_pdl_launch();
+	mx_pdl_wait();
+	if (s >= a.n_spans)
+		return;
+	const mx_device_span &span = a.spans[s];
+	if (span.n < a.min_n || span.n > a.max_n || i >= span.n)
+		return;
+	uint32_t shift = attn_chunk_shift(&a, span.pos, span.n);
+	uint32_t chunks = attn_chunks(&a, span.pos, span.n, shift);
+	if (chunks == 1)
+		return;
+	size_t p = attn_partials(&a, s, span.n, i, head, chunks);
+	const float *values = a.values + p * D + lane;
+	float top = -INFINITY, l = 0, o[D / 32] = {};
+	for (uint32_t c0 = 0; c0 < chunks; c0 += 32) {
+		uint32_t c = c0 + lane, n = chunks - c0 < 32 ? chunks - c0 : 32;
+		float m = c < chunks ? a.sums[2 * (p + c)] : -INFINITY;
+		float sum = c < chunks ? a.sums[2 * (p + c) + 1] : 0;
+		/* what fold would multiply by, for 32 steps at once: maxima have no order */
+		float upto = m;
+		for (int d = 1; d < 32; d *= 2) {
+			float y = __shfl_up_sync(~0u, upto, d);
+			upto = lane >= (uint32_t)d ? fmaxf(upto, y) : upto;
+		}
+		upto = fmaxf(upto, top);
+		float before = __shfl_up_sync(~0u, upto, 1);
+		fold_factors f = factors(lane ? before : top, m);
+		top = __shfl_sync(~0u, upto, 31);
+#pragma unroll 8
+		for (uint32_t k = 0; k < n; k++) {
+			float fa = __shfl_sync(~0u, f.old, k), fb = __shfl_sync(~0u, f.add, k);
+			l = fold_number(l, fa, __shfl_sync(~0u, sum, k), fb);
+#pragma unroll
+			for (int d = 0; d < D / 32; d++)
+				o[d] = fold_number(o[d], fa, values[(size_t)(c0 + k) * D + 32 * d], fb);
+		}
+	}
+	A *out = (A *)a.out + (size_t)(span.row + i) * a.ldo + head * a.head_dim;
+#pragma unroll
+	for (int d = 0; d < D / 32; d++)
+		if (lane + 32 * d < a.head_dim)
+			out[lane + 32 * d] = mx_from_float<A>(finish({top, l, o[d]}));
+}
+
+/* ---- launchers ---- */
+
+template <typename KV, int D, int NT, bool WHOLE>
+cudaError_t launch(const attn_launch *l, const attn_args *a)
+{
+	using P = plan<KV, D, NT, WHOLE>;
+	int stages = P::stages(l->sm);
+	size_t bytes = P::bytes(stages, a->n_spans);
+	/* a multiprocessor has 1 KiB more than a block can use, and takes 1 KiB for each */
+	uint32_t a_sm = (uint32_t)((l->smem + 1024) / (bytes + 1024 + STATIC_BYTES));
+	uint32_t blocks = l->sms * (a_sm > 2 ? 2 : a_sm < 1 ? 1 : a_sm);
+	if (!WHOLE) {
+		uint64_t units = (uint64_t)a->n_spans * a->kv_heads * a->max_parts * a->max_rows *
+		                 ((ATTN_SHORT * a->group + 8 * NT - 1) / (8 * NT));
+		blocks = units < blocks ? (uint32_t)units : blocks;
+	}
+	return mx_launch(attend<KV, D, NT, WHOLE>, dim3(blocks), dim3(THREADS), bytes, l->stream, *a,
+	                 stages);
+}
+
+template <typename KV, int D, int NT, bool WHOLE>
+cudaError_t prepare(const attn_launch *l, uint32_t max_spans)
+{
+	using P = plan<KV, D, NT, WHOLE>;
+	size_t bytes = P::bytes(P::stages(l->sm), max_spans);
+	if (bytes + STATIC_BYTES > l->smem)
+		return cudaErrorInvalidValue;
+	return cudaFuncSetAttribute(attend<KV, D, NT, WHOLE>,
+	                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+/* Rows of a unit, by 8: what the registers hold. */
+template <int D> constexpr int whole_tiles(void)
+{
+	return D > 128 ? 1 : 2;
+}
+
+template <typename KV, int D> cudaError_t prepare_both(const attn_launch *l, uint32_t max_spans)
+{
+	cudaError_t e = prepare<KV, D, 1, false>(l, max_spans);
+	return e == cudaSuccess ? prepare<KV, D, whole_tiles<D>(), true>(l, max_spans) : e;
+}
+
+} // namespace
+
+/* The instance for the layer's dimension and type of keys. */
+#define BY_DIM(dim, call)                                                                          \
+	switch (dim) {                                                                                 \
+	case 32: call(32);                                                                             \
+	case 64: call(64);                                                                             \
+	case 96: call(96);                                                                             \
+	case 128: call(128);                                                                           \
+	case 256: call(256);                                                                           \
+	default: return cudaErrorInvalidValue;                                                         \
+	}
+#define BY_TYPE(kv, f, ...)                                                                        \
+	(kv) == MX_BF16 ? f<__nv_bfloat16, __VA_ARGS__> : f<__nv_fp8_e4m3, __VA_ARGS__>
+
+cudaError_t attn_decode_prepare(const attn_launch *l, uint32_t dim, uint32_t max_spans){
+#define CALL(D) return (BY_TYPE(l->kv, prepare_both, D))(l, max_spans)
+	BY_DIM(dim, CALL)
+#undef CALL
+}
+
+cudaError_t attn_decode(const attn_launch *l, const attn_args *a){
+#define CALL(D) return (BY_TYPE(l->kv, launch, D, 1, false))(l, a)
+	BY_DIM(a->dim, CALL)
+#undef CALL
+}
+
+cudaError_t attn_whole(const attn_launch *l, const attn_args *a){
+#define CALL(D) return (BY_TYPE(l->kv, launch, D, whole_tiles<D>(), true))(l, a)
+	BY_DIM(a->dim, CALL)
+#undef CALL
+}
+
+cudaError_t attn_merge(const attn_launch *l, const attn_args *a, uint32_t rows_a_span)
+{
+	uint64_t warps = (uint64_t)a->n_spans * rows_a_span * a->heads;
+	dim3 grid((unsigned)((warps + WARPS - 1) / WARPS));
+#define CALL(D)                                                                                    \
+	return mx_launch(merge<__nv_bfloat16, D>, grid, dim3(THREADS), 0, l->stream, *a, rows_a_span)
+	BY_DIM(a->dim, CALL)
+#undef CALL
+}
