@@ -5,12 +5,14 @@
  *
  * Order of operations of every y[i][r], whatever else is computed beside it:
  *   start from b[r] (or 0), plus the old y[i][r] if accumulating;
- *   for each block of DOT_BLOCK columns, in ascending order:
+ *   for each block of columns (dot_block), in ascending order:
  *     lane j of one vector gathers the columns k with k % MX_W == j, ascending;
  *     the lanes are summed as vf_sum4 does; the sum is added to y[i][r].
  *
- * DOT_R rows of the weight meet up to DOT_C rows of x at a time in registers.
- * With more than DOT_C rows of x the weights are widened once, into scratch.
+ * A tile is DOT_R rows of the weight, and meets up to DOT_C rows of x at a time
+ * in registers. The first of several such passes leaves 16-bit weights in scratch
+ * as f32. They stay in the first-level cache while the other rows of x come from
+ * the second, and the next tile's weights from memory.
  */
 #include "device/cpu/kernels.h"
 #include "device/cpu/vec.h"
@@ -19,45 +21,67 @@
 #define DOT_BLOCK 1024
 /* 32 accumulators of 512 bits, 16 registers elsewhere */
 #define DOT_C (MX_W == 16 ? 6 : MX_W == 8 ? 3 : 2)
-/* Weight rows of a panel: 32 * 1024 floats stay in the second-level cache. */
+/* Up to DOT_X rows of x, of DOT_BLOCK columns, stay in the second-level cache. With more, DOT_PANEL
+ * rows of the weight are left there as f32 and meet DOT_X rows of x at a time. */
+#define DOT_X     48
 #define DOT_PANEL 32
-/* Elements from one row of a panel to the next: not a multiple of the page, whose lines at the same
- * offset compete for the same places in the cache. */
-#define DOT_STRIDE (DOT_BLOCK + 16)
+
+/* A tile's weights. */
+struct dot_weights {
+	const void *row[DOT_R];
+	float *wide;  /* 16-bit rows as f32: MX_W columns of each in turn, zeros after the last */
+	size_t ahead; /* bytes to the next tile's rows; 0: not to ask for them on the way */
+};
+
+enum dot_pass {
+	DOT_ONLY,  /* the only pass over a tile */
+	DOT_FIRST, /* the first of several, fills `wide` */
+	DOT_AGAIN, /* the others, read `wide` */
+};
 
 /* Asks for the rows of the next tile where this one stands, so that they arrive in the order of
  * memory: rows shorter than a page leave the hardware's prefetcher behind. Called once for MX_W
  * columns, each line of the DOT_R rows is asked for once. */
-MX_INLINE void dot_prefetch(enum mx_dtype dtype, const void *const w[DOT_R], size_t ahead, size_t k)
+MX_INLINE void dot_prefetch(enum mx_dtype dtype, const void *const row[DOT_R], size_t ahead,
+                            size_t k)
 {
 	const size_t size = mx_dtype_size(dtype), lines = DOT_R * MX_W * size / 64;
 #pragma GCC unroll 4
 	for (size_t j = 0; j < lines; j++)
-		__builtin_prefetch((const char *)w[(k / MX_W * lines + j) % DOT_R] + ahead + k * size);
+		__builtin_prefetch((const char *)row[(k / MX_W * lines + j) % DOT_R] + ahead + k * size);
 }
 
-/* sums[c][r] = w[r] . x[c] over n columns (at most DOT_BLOCK) of DOT_R rows of w, C rows of x. The
- * next tile's weights are `ahead` bytes from these. */
-MX_INLINE void dot_tile(const int C, enum mx_dtype dtype, const void *const w[DOT_R],
-                        const float *x, size_t ldx, size_t n, size_t ahead, v4f *sums)
+/* sums[c][r] = w[r] . x[c] over n columns (at most DOT_BLOCK) of DOT_R rows of w, C rows of x. */
+MX_INLINE void dot_tile(const int C, enum mx_dtype dtype, const enum dot_pass pass,
+                        const struct dot_weights *w, const float *x, size_t ldx, size_t n,
+                        v4f *sums)
 {
+	const bool widens = pass == DOT_FIRST && dtype != MX_F32;
+	const bool widened = pass == DOT_AGAIN && dtype != MX_F32;
 	vf acc[DOT_R][8];
+	const void *row[DOT_R];
+	float *wide = w->wide;
+	const size_t ahead = w->ahead;
 #pragma GCC unroll 8
-	for (int r = 0; r < DOT_R; r++)
+	for (int r = 0; r < DOT_R; r++) {
+		row[r] = w->row[r];
 #pragma GCC unroll 8
 		for (int c = 0; c < C; c++)
 			acc[r][c] = (vf){0};
+	}
 	size_t k = 0;
-	for (; k + MX_W <= n; k += MX_W) {
+	for (; k + MX_W <= n; k += MX_W, wide += DOT_R * MX_W) {
 		vf b[8];
-		if (C == 1 || dtype != MX_F32) /* not where weights are passed over again */
-			dot_prefetch(dtype, w, ahead, k);
+		if (pass == DOT_ONLY || (pass == DOT_FIRST && ahead))
+			dot_prefetch(dtype, row, ahead, k);
 #pragma GCC unroll 8
 		for (int c = 0; c < C; c++)
 			b[c] = vf_load(x + (size_t)c * ldx + k);
 #pragma GCC unroll 8
 		for (int r = 0; r < DOT_R; r++) {
-			vf a = vf_load_as(w[r], dtype, k);
+			vf a = widened ? vf_load(wide + r * MX_W) : vf_load_as(row[r], dtype, k);
+			if (widens)
+				vf_store(wide + r * MX_W, a);
 #pragma GCC unroll 8
 			for (int c = 0; c < C; c++)
 				acc[r][c] = vf_fma(a, b[c], acc[r][c]);
@@ -66,7 +90,9 @@ MX_INLINE void dot_tile(const int C, enum mx_dtype dtype, const void *const w[DO
 	if (k < n) {
 #pragma GCC unroll 8
 		for (int r = 0; r < DOT_R; r++) {
-			vf a = vf_load_as_part(w[r], dtype, k, n - k);
+			vf a = widened ? vf_load(wide + r * MX_W) : vf_load_as_part(row[r], dtype, k, n - k);
+			if (widens)
+				vf_store(wide + r * MX_W, a);
 #pragma GCC unroll 8
 			for (int c = 0; c < C; c++) {
 				vf b = vf_load_part(x + (size_t)c * ldx + k, n - k, 0);
@@ -79,46 +105,50 @@ MX_INLINE void dot_tile(const int C, enum mx_dtype dtype, const void *const w[DO
 		sums[c] = vf_sum4(acc[0][c], acc[1][c], acc[2][c], acc[3][c]);
 }
 
+typedef void dot_f(const struct dot_weights *w, const float *x, size_t ldx, size_t n, v4f *sums);
+
 /* One function for each number of rows of x, so that the accumulators stay in registers. */
-#define DOT_TILE(C, dtype)                                                                         \
-	static void dot_##C##_##dtype(const void *const w[DOT_R], const float *x, size_t ldx,          \
-	                              size_t n, size_t ahead, v4f *sums)                               \
+#define DOT_TILE(C, name, dtype, pass)                                                             \
+	static void dot_##C##_##name(const struct dot_weights *w, const float *x, size_t ldx,          \
+	                             size_t n, v4f *sums)                                              \
 	{                                                                                              \
-		dot_tile(C, dtype, w, x, ldx, n, ahead, sums);                                             \
+		dot_tile(C, dtype, pass, w, x, ldx, n, sums);                                              \
 	}
-#define DOT_TILES(C) DOT_TILE(C, MX_F32) DOT_TILE(C, MX_F16) DOT_TILE(C, MX_BF16)
+#define DOT_TILES(C)                                                                               \
+	DOT_TILE(C, only_f32, MX_F32, DOT_ONLY)                                                        \
+	DOT_TILE(C, only_f16, MX_F16, DOT_ONLY)                                                        \
+	DOT_TILE(C, only_bf16, MX_BF16, DOT_ONLY)                                                      \
+	DOT_TILE(C, first_f32, MX_F32, DOT_FIRST)                                                      \
+	DOT_TILE(C, first_f16, MX_F16, DOT_FIRST)                                                      \
+	DOT_TILE(C, first_bf16, MX_BF16, DOT_FIRST)                                                    \
+	DOT_TILE(C, again_16, MX_BF16, DOT_AGAIN)
+#define DOT_NAMES(C)                                                                               \
+	{                                                                                              \
+		{dot_##C##_only_f32, dot_##C##_only_f16, dot_##C##_only_bf16},                             \
+			{dot_##C##_first_f32, dot_##C##_first_f16, dot_##C##_first_bf16},                      \
+			{dot_##C##_first_f32, dot_##C##_again_16, dot_##C##_again_16},                         \
+	}
 DOT_TILES(1)
 DOT_TILES(2)
-#if MX_W == 8
+#if MX_W >= 8
 DOT_TILES(3)
-#elif MX_W == 16
+#endif
+#if MX_W == 16
 DOT_TILES(4)
+DOT_TILES(5)
 DOT_TILES(6)
 #endif
 
-typedef void dot_f(const void *const w[DOT_R], const float *x, size_t ldx, size_t n, size_t ahead,
-                   v4f *sums);
-
-/* Tile for as many of `left` rows of x as it takes. */
-static dot_f *dot_pick(size_t left, enum mx_dtype dtype, size_t *c)
-{
-	static dot_f *const f[][3] = {
-		{dot_1_MX_F32, dot_1_MX_F16, dot_1_MX_BF16},
-		{dot_2_MX_F32, dot_2_MX_F16, dot_2_MX_BF16},
-#if MX_W == 8
-		{dot_3_MX_F32, dot_3_MX_F16, dot_3_MX_BF16},
-#elif MX_W == 16
-		{dot_4_MX_F32, dot_4_MX_F16, dot_4_MX_BF16},
-		{dot_6_MX_F32, dot_6_MX_F16, dot_6_MX_BF16},
+/* By rows of x, less 1; pass; dtype. */
+static dot_f *const dot_tiles[DOT_C][3][3] = {
+	DOT_NAMES(1), DOT_NAMES(2),
+#if MX_W >= 8
+	DOT_NAMES(3),
 #endif
-	};
-	static const size_t counts[] = {1, 2, MX_W == 16 ? 4 : 3, 6};
-	size_t i = sizeof f / sizeof *f - 1;
-	while (counts[i] > left)
-		i--;
-	*c = counts[i];
-	return f[i][dtype];
-}
+#if MX_W == 16
+	DOT_NAMES(4), DOT_NAMES(5), DOT_NAMES(6),
+#endif
+};
 
 /* Adds the sums of rows r .. r + n_r - 1 to y. */
 MX_INLINE void dot_add(const struct mx_product *p, size_t row, size_t c, size_t r, size_t n_r,
@@ -144,46 +174,82 @@ static void dot_start(const struct mx_product *p, size_t r0, size_t r1)
 	}
 }
 
-/* Rows r0 .. r1 - 1 (at most DOT_PANEL) and columns k .. k + n - 1. */
-static void dot_panel(const struct mx_product *p, size_t r0, size_t r1, size_t k, size_t n,
-                      float *scratch)
+/* Part of a weight: rows r .. r1 - 1, columns k .. k + n - 1 (at most DOT_BLOCK). */
+struct dot_part {
+	size_t r, r1, k, n;
+};
+
+/* Asks for share i of n of the lines of DOT_R rows of `bytes`. */
+static void dot_ask(const char *rows, size_t stride, size_t bytes, size_t i, size_t n)
 {
-	const struct mx_weight *w = p->w;
-	size_t size = mx_dtype_size(w->dtype), stride = w->cols * size;
-	const unsigned char *base = (const unsigned char *)w->data + r0 * stride + k * size;
-	enum mx_dtype dtype = w->dtype;
-	if (p->n > DOT_C && dtype != MX_F32) {
-		for (size_t r = r0; r < r1; r++)
-			rows_convert(base + (r - r0) * stride, dtype, n, scratch + (r - r0) * DOT_STRIDE);
-		base = (const unsigned char *)scratch;
-		stride = DOT_STRIDE * sizeof(float);
-		dtype = MX_F32;
+	size_t lines = DOT_R * ((bytes + 63) / 64), end = lines * (i + 1) / n;
+	for (size_t l = lines * i / n; l < end; l++)
+		__builtin_prefetch(rows + l % DOT_R * stride + l / DOT_R * 64);
+}
+
+/* The first tile of part t times rows i .. i1 - 1 of x, the first of which leaves it in `wide` for
+ * calls with others. That one asks for the tile at `next`: up to two passes as they go, more in
+ * equal shares, so that memory is busy all the time. */
+static void dot_rows(const struct mx_product *p, const struct dot_part *t, size_t i, size_t i1,
+                     const char *next, float *wide)
+{
+	const enum mx_dtype dtype = p->w->dtype;
+	size_t size = mx_dtype_size(dtype), stride = p->w->cols * size;
+	size_t n_r = t->r1 - t->r < DOT_R ? t->r1 - t->r : DOT_R;
+	const char *base = (const char *)p->w->data + t->r * stride + t->k * size;
+	enum dot_pass pass = i ? DOT_AGAIN : p->n > DOT_C ? DOT_FIRST : DOT_ONLY;
+	size_t passes = (i1 - i + DOT_C - 1) / DOT_C, shares = i || passes <= 2 ? 0 : passes;
+	struct dot_weights w = {.wide = wide, .ahead = i || shares ? 0 : (size_t)(next - base)};
+	for (size_t j = 0; j < DOT_R; j++) /* past the end the last row stands in, unused */
+		w.row[j] = base + (j < n_r ? j : n_r - 1) * stride;
+	for (size_t c, share = 0; i < i1; i += c, share++) {
+		v4f sums[8];
+		size_t left = i1 - i;
+		c = left <= DOT_C ? left : left < 2 * DOT_C ? (left + 1) / 2 : DOT_C;
+		if (shares)
+			dot_ask(next, stride, t->n * size, share, shares);
+		dot_tiles[c - 1][pass][dtype](&w, p->x + i * p->ldx + t->k, p->ldx, t->n, sums);
+		if (n_r == DOT_R)
+			dot_add(p, i, c, t->r, DOT_R, sums);
+		else
+			dot_add(p, i, c, t->r, n_r, sums);
+		pass = DOT_AGAIN;
+		w.ahead = 0;
 	}
-	for (size_t i = 0, c; i < p->n; i += c) {
-		dot_f *f = dot_pick(p->n - i, dtype, &c);
-		for (size_t r = r0; r < r1; r += DOT_R) {
-			const void *rows[DOT_R];
-			v4f sums[8];
-			/* past the end the last row stands in; its sums are not used */
-			for (size_t j = 0; j < DOT_R; j++)
-				rows[j] = base + ((r + j < r1 ? r + j : r1 - 1) - r0) * stride;
-			f(rows, p->x + i * p->ldx + k, p->ldx, n, DOT_R * stride, sums);
-			if (r + DOT_R <= r1)
-				dot_add(p, i, c, r, DOT_R, sums);
-			else
-				dot_add(p, i, c, r, r1 - r, sums);
-		}
-	}
+}
+
+/* Columns of a block: about equal, since a tile asks for as much of the next as it has itself. */
+static size_t dot_block(size_t cols)
+{
+	size_t blocks = (cols + DOT_BLOCK - 1) / DOT_BLOCK;
+	return ((cols + blocks - 1) / blocks + 31) / 32 * 32;
 }
 
 static void dot_run(const struct mx_product *p, size_t r0, size_t r1, void *scratch)
 {
+	const struct mx_weight *w = p->w;
+	const char *data = w->data;
+	size_t size = mx_dtype_size(w->dtype), cols = w->cols;
+	bool many = p->n * cols > DOT_X * DOT_BLOCK;
+	size_t panel = many ? DOT_PANEL : DOT_R, rows = many ? DOT_X : p->n;
+	const size_t block = dot_block(cols);
+	struct dot_part t;
 	dot_start(p, r0, r1);
-	for (size_t r = r0; r < r1; r += DOT_PANEL) {
-		size_t end = r + DOT_PANEL < r1 ? r + DOT_PANEL : r1;
-		for (size_t k = 0; k < p->w->cols; k += DOT_BLOCK) {
-			size_t n = p->w->cols - k < DOT_BLOCK ? p->w->cols - k : DOT_BLOCK;
-			dot_panel(p, r, end, k, n, scratch);
+	for (size_t r = r0; r < r1; r = t.r1) {
+		t.r1 = r + panel < r1 ? r + panel : r1;
+		for (t.k = 0; t.k < cols; t.k += t.n) {
+			t.n = cols - t.k < block ? cols - t.k : block;
+			for (size_t i = 0; i < p->n; i += rows) {
+				float *wide = scratch;
+				for (t.r = r; t.r < t.r1; t.r += DOT_R, wide += DOT_R * DOT_BLOCK) {
+					size_t i1 = i + rows < p->n ? i + rows : p->n, next = t.r + DOT_R, k = t.k;
+					if (next >= t.r1) { /* then the next block, and then the next panel */
+						k = t.k + t.n < cols ? t.k + t.n : 0;
+						next = k ? r : t.r1;
+					}
+					dot_rows(p, &t, i, i1, data + (next * cols + k) * size, wide);
+				}
+			}
 		}
 	}
 }
@@ -192,7 +258,7 @@ static size_t dot_scratch_bytes(size_t n, size_t cols)
 {
 	(void)n;
 	(void)cols;
-	return DOT_PANEL * DOT_STRIDE * sizeof(float);
+	return DOT_PANEL * DOT_BLOCK * sizeof(float);
 }
 
 static void dot_fill(struct mx_kernels *k)
