@@ -62,6 +62,7 @@ enum mx_lookup {
 
 struct mx_engine_info {
 	char model[128]; /* name in the configuration */
+	char device[64]; /* "cpu", "cuda:0" */
 	uint32_t vocab;
 	uint32_t max_context;   /* tokens of prompt and output together */
 	uint32_t max_sequences; /* attached at a time: the number of slots */

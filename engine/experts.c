@@ -4,7 +4,8 @@
  * rows that chose it are gathered, computed as one feed-forward and added to
  * their outputs. A row's sum runs over the shared expert and then its own in
  * the order of their numbers, and a product's rows do not depend on each other,
- * so nothing depends on which rows are in the step.
+ * so nothing depends on which rows are in the step. On CPUs only: the host reads
+ * and adds activations here.
  */
 #include <math.h>
 #include <string.h>
@@ -79,13 +80,15 @@ static mx_status run_expert(struct mx_model_engine *e, const struct mx_model_mlp
                             const struct mx_expert_link *rows, size_t n)
 {
 	const struct mx_experts_scratch *s = &e->scratch.experts;
+	const float *x = e->scratch.x;
+	float *y = e->scratch.y;
 	size_t width = e->model.plan->width;
 	for (size_t i = 0; i < n; i++)
-		memcpy(s->x + i * width, e->scratch.x + rows[i].index * width, width * sizeof *s->x);
+		memcpy(s->x + i * width, x + rows[i].index * width, width * sizeof *s->x);
 	mx_status st = mx_mlp_run(e, expert, s->x, n, s->y, false);
 	for (size_t i = 0; i < n && st == MX_OK; i++) {
 		const float *from = s->y + i * width;
-		float *to = e->scratch.y + rows[i].index * width;
+		float *to = y + rows[i].index * width;
 		for (size_t k = 0; k < width; k++)
 			to[k] += rows[i].weight * from[k];
 	}
@@ -98,8 +101,9 @@ static mx_status run_shared(struct mx_model_engine *e, const struct mx_model_blo
 	const struct mx_scratch *s = &e->scratch;
 	size_t width = e->model.plan->width;
 	struct mx_device *d = e->device;
+	float *y = s->y;
 	if (!b->mlp.width) {
-		memset(s->y, 0, rows * width * sizeof *s->y);
+		memset(y, 0, rows * width * sizeof *y);
 		return MX_OK;
 	}
 	mx_status st = mx_mlp_run(e, &b->mlp, s->x, rows, s->y, false);
@@ -110,7 +114,7 @@ static mx_status run_shared(struct mx_model_engine *e, const struct mx_model_blo
 	for (size_t i = 0; i < rows && st == MX_OK; i++) {
 		float share = 1 / (1 + expf(-s->experts.probs[i]));
 		for (size_t k = 0; k < width; k++)
-			s->y[i * width + k] *= share;
+			y[i * width + k] *= share;
 	}
 	return st;
 }

@@ -1,22 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The forward pass: embed, then blocks of norm, mixers or feed-forward, and
- * residual add, all rows of the step together. The add of a mixer's output is
- * left to the next norm, which reads the stream anyway.
+ * residual add, then the final norm, all rows of the step together. The add of a
+ * mixer's output is left to the next norm, which reads the stream anyway.
  */
 #include "engine/model_engine.h"
 
-/* y[n] *= scale or y += scale * a: only models with multipliers come here. */
-static void scale_in_place(float *y, size_t n, float scale)
+/* y[n] *= scale. */
+static mx_status scale_in_place(struct mx_device *d, void *y, size_t n, float scale)
 {
-	for (size_t i = 0; i < n; i++)
-		y[i] *= scale;
+	return scale == 1 ? MX_OK : d->ops->scale(d, y, n, scale);
 }
 
-static void add_scaled(float *y, const float *a, size_t n, float scale)
+/* What the mixer is to see: s->x, or that times its in_scale. */
+static mx_status scale_input(struct mx_model_engine *e, const struct mx_model_mixer *m, size_t n,
+                             const void **out)
 {
-	for (size_t i = 0; i < n; i++)
-		y[i] += scale * a[i];
+	const struct mx_scratch *s = &e->scratch;
+	struct mx_device *d = e->device;
+	*out = s->x;
+	if (m->in_scale == 1)
+		return MX_OK;
+	*out = s->scaled;
+	mx_status st = d->ops->copy(d, s->scaled, s->x, n * mx_dtype_size(d->info.act_dtype));
+	return st == MX_OK ? d->ops->scale(d, s->scaled, n, m->in_scale) : st;
 }
 
 /* The sum of the block's mixers on s->x, in s->y. */
@@ -24,44 +31,42 @@ static mx_status run_mixers(struct mx_model_engine *e, const struct mx_model_blo
                             const struct mx_step *step)
 {
 	const struct mx_scratch *s = &e->scratch;
+	struct mx_device *d = e->device;
 	size_t n = (size_t)step->n_rows * e->model.plan->width;
-	for (uint32_t i = 0; i < b->n_mixers; i++) {
+	mx_status st = MX_OK;
+	for (uint32_t i = 0; i < b->n_mixers && st == MX_OK; i++) {
 		const struct mx_model_mixer *m = &b->mixers[i];
-		const float *x = s->x;
-		float *y = i ? s->y2 : s->y;
-		if (m->in_scale != 1) {
-			for (size_t k = 0; k < n; k++)
-				s->scaled[k] = m->in_scale * s->x[k];
-			x = s->scaled;
-		}
-		mx_status st = m->ops->forward(m->instance, step, x, y);
-		if (st != MX_OK)
-			return st;
-		if (i)
-			add_scaled(s->y, y, n, m->out_scale);
-		else if (m->out_scale != 1)
-			scale_in_place(y, n, m->out_scale);
+		const void *x;
+		void *y = i ? s->y2 : s->y;
+		st = scale_input(e, m, n, &x);
+		if (st == MX_OK)
+			st = m->ops->forward(m->instance, step, x, y);
+		if (st == MX_OK)
+			st = i ? d->ops->add_scaled(d, s->y, y, n, m->out_scale)
+			       : scale_in_place(d, y, n, m->out_scale);
 	}
-	return MX_OK;
+	return st;
 }
 
-mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, const float *x,
-                     size_t rows, float *y, bool add)
+mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
+                     size_t rows, void *y, bool add)
 {
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
-	size_t width = e->model.plan->width;
+	size_t width = e->model.plan->width, ld = s->up ? m->width : 2 * (size_t)m->width;
+	void *up = s->up;
+	if (!up)
+		up = (unsigned char *)s->gate + m->width * mx_dtype_size(d->info.act_dtype);
 	const struct mx_linear_out in[2] = {
-		{&m->gate, m->gate_bias, s->gate, m->width, false},
-		{&m->up, m->up_bias, s->up, m->width, false},
+		{&m->gate, m->gate_bias, s->gate, ld, false},
+		{&m->up, m->up_bias, up, ld, false},
 	};
 	const struct mx_linear_out out = {&m->down, m->down_bias, y, width, add};
 	mx_status st = d->ops->linear(d, x, width, rows, in, 2);
 	if (st == MX_OK)
-		st = d->ops->silu_mul(d, s->gate, m->width, s->up, m->width, rows, m->width, s->gate,
-		                      m->width);
+		st = d->ops->silu_mul(d, s->gate, ld, up, ld, rows, m->width, s->gate, ld);
 	if (st == MX_OK)
-		st = d->ops->linear(d, s->gate, m->width, rows, &out, 1);
+		st = d->ops->linear(d, s->gate, ld, rows, &out, 1);
 	return st;
 }
 
@@ -79,32 +84,39 @@ static mx_status run_block(struct mx_model_engine *e, const struct mx_model_bloc
 	return mx_mlp_run(e, &b->mlp, s->x, step->n_rows, *out_added ? s->h : s->y, *out_added);
 }
 
-mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step)
+/* s->x = norm of s->h, to which s->y is added before if that is pending. */
+static mx_status add_and_norm(struct mx_model_engine *e, bool pending, const float *norm,
+                              size_t rows)
+{
+	const struct mx_scratch *s = &e->scratch;
+	const struct mx_plan *p = e->model.plan;
+	struct mx_device *d = e->device;
+	if (pending)
+		return d->ops->add_rmsnorm(d, s->h, s->y, norm, p->norm_eps, rows, p->width, s->x);
+	return d->ops->rmsnorm(d, s->h, norm, p->norm_eps, rows, p->width, s->x);
+}
+
+mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids)
 {
 	const struct mx_scratch *s = &e->scratch;
 	const struct mx_plan *p = e->model.plan;
 	struct mx_device *d = e->device;
 	size_t rows = step->n_rows, n = rows * p->width;
-	mx_status st = d->ops->embed(d, &e->model.embed, s->ids, rows, s->h);
-	if (st == MX_OK && p->embed_scale != 1)
-		scale_in_place(s->h, n, p->embed_scale);
+	mx_status st = d->ops->embed(d, &e->model.embed, ids, rows, s->h);
+	if (st == MX_OK)
+		st = scale_in_place(d, s->h, n, p->embed_scale);
 	bool pending = false; /* s->y is still to be added to s->h */
 	for (uint32_t i = 0; i < e->model.n_blocks && st == MX_OK; i++) {
 		const struct mx_model_block *b = &e->model.blocks[i];
-		if (pending)
-			st = d->ops->add_rmsnorm(d, s->h, s->y, b->norm, p->norm_eps, rows, p->width, s->x);
-		else
-			st = d->ops->rmsnorm(d, s->h, b->norm, p->norm_eps, rows, p->width, s->x);
 		bool added = false;
+		st = add_and_norm(e, pending, b->norm, rows);
 		if (st == MX_OK)
 			st = run_block(e, b, step, &added);
-		if (st == MX_OK && !added && b->residual_scale != 1)
-			scale_in_place(s->y, n, b->residual_scale);
+		if (st == MX_OK && !added)
+			st = scale_in_place(d, s->y, n, b->residual_scale);
 		pending = !added;
 	}
-	if (st == MX_OK && pending)
-		add_scaled(s->h, s->y, n, 1);
-	return st;
+	return st == MX_OK ? add_and_norm(e, pending, e->model.final_norm, rows) : st;
 }
 
 mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step)

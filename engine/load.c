@@ -5,11 +5,12 @@
  */
 #include "engine/load.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "device/cpu/cpu.h"
+#include "device/open.h"
 #include "engine/model_engine.h"
 
 #define DEFAULT_PAGE_TOKENS 32
@@ -44,21 +45,76 @@ static mx_status resolve(const struct mx_plan *plan, const struct mx_checkpoint 
 	return mx_model_resolve(plan, checkpoint, mixers, device, &limits, out, err);
 }
 
+/* ---- the device ---- */
+
+static const char *device_name(const struct mx_engine_config *config)
+{
+	return config->device ? config->device : "cpu";
+}
+
+static void fill_options(const struct mx_plan *plan, const struct mx_engine_config *config,
+                         enum mx_dtype act, uint32_t width, struct mx_device_options *out)
+{
+	const struct mx_device_info cuda = {.kind = MX_DEVICE_CUDA, .records = true};
+	struct mx_step_limits l;
+	mx_step_limits_of(plan, config, &cuda, &l);
+	*out = (struct mx_device_options){
+		.threads = config->threads,
+		.max_rows = config->step_tokens,
+		.max_width = width,
+		.cuda = {act, l.rows, width, l.logits, plan->vocab, config->deterministic},
+	};
+}
+
 static mx_status plan_memory(const struct mx_model *m, const struct mx_engine_config *config,
                              const struct mx_device *device, struct mx_memory_plan *out,
                              struct mx_err *err)
 {
-	size_t own = mx_cpu_scratch_bytes(device->info.threads, mx_isa_parse(device->info.isa),
-	                                  config->step_tokens, m->max_cols);
+	struct mx_device_options options;
+	size_t own;
+	fill_options(m->plan, config, device->info.act_dtype, m->max_cols, &options);
+	options.threads = device->info.threads;
+	mx_status st = mx_device_own_bytes(device_name(config), &options, &own, err);
 	uint32_t context = config->max_context ? config->max_context : m->plan->max_context;
-	return mx_memory_plan(m, config, context, device, own, out, err);
+	return st == MX_OK ? mx_memory_plan(m, config, context, device, own, out, err) : st;
 }
 
-/* A device that answers the mixers' questions about threads and kernels, and is not used. */
-static mx_status probe_device(const struct mx_engine_config *config, struct mx_device **out,
-                              struct mx_err *err)
+/* The widest matrix of the checkpoint, whether it is of use or not. */
+static uint32_t widest(const struct mx_checkpoint *checkpoint)
 {
-	return mx_cpu_create(config->threads, mx_cpu_isa(), 1, 64, out, err);
+	uint64_t most = 1;
+	for (size_t i = 0; i < mx_checkpoint_count(checkpoint); i++) {
+		const struct mx_tensor *t = mx_checkpoint_at(checkpoint, i);
+		if (t->ndim == 2 && t->shape[1] > most)
+			most = t->shape[1];
+	}
+	return most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
+}
+
+/* Opens the device as it will be used, or, of CPUs, one that answers the mixers' questions about
+ * threads and kernels. */
+static mx_status open_first(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
+                            const struct mx_engine_config *config, struct mx_device **out,
+                            struct mx_err *err)
+{
+	const struct mx_tensor *embed;
+	struct mx_device_options options;
+	enum mx_device_kind kind;
+	mx_status st = mx_checkpoint_find(checkpoint, plan->embed, &embed, err);
+	if (st != MX_OK)
+		return st;
+	if (!mx_device_parse(device_name(config), &kind, NULL))
+		return mx_fail_at(err, MX_E_INVALID, "device", "no device \"%.60s\"", config->device);
+	fill_options(plan, config, embed->dtype == MX_F32 ? MX_F32 : MX_BF16, widest(checkpoint),
+	             &options);
+	if (kind == MX_DEVICE_CPU) {
+		options.max_rows = 1;
+		options.max_width = 64;
+	}
+	st = mx_device_open(device_name(config), &options, out, err);
+	if (st != MX_OK && err && !err->where[0])
+		snprintf(err->where, sizeof err->where, "device");
+	return st;
 }
 
 mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
@@ -69,7 +125,7 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
 	struct mx_model m;
 	mx_status st = check_config(plan, config, err);
 	if (st == MX_OK)
-		st = probe_device(config, &device, err);
+		st = open_first(plan, checkpoint, config, &device, err);
 	if (st != MX_OK)
 		return st;
 	st = resolve(plan, checkpoint, mixers, config, device, &m, err);
@@ -77,18 +133,8 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
 		st = plan_memory(&m, config, device, out, err);
 		mx_model_free(&m);
 	}
-	mx_cpu_destroy(device);
+	device->ops->destroy(device);
 	return st;
-}
-
-/* ---- touching memory ---- */
-
-/* Weights that do not fit in memory are left to be read as they are used. */
-static void touch_weights(struct mx_model_engine *e, struct mx_touch_progress *progress)
-{
-	const struct mx_model *m = &e->model;
-	for (size_t i = 0; i < m->n_matrices; i++)
-		mx_touch(e->device, m->matrices[i]->data, m->matrices[i]->bytes, false, progress);
 }
 
 /* ---- building ---- */
@@ -127,23 +173,41 @@ static mx_status create_mixers(struct mx_model_engine *e, struct mx_err *err)
 	return st;
 }
 
-/* One region: private weights, scratch, slots, pages, snapshots, each aligned as the device wants.
- * What stands first is touched now, the rest in the background. */
-static mx_status give_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
-                             const struct mx_engine_config *config,
-                             struct mx_touch_progress *progress, struct mx_err *err)
+/* Where things are in the engine's memory, which begins at `base`. */
+static void share_out(struct mx_model_engine *e, const struct mx_memory_plan *p, size_t states,
+                      unsigned char *base)
+{
+	e->slots = base + states;
+	e->pages = e->slots + p->slots;
+	e->snapshots = e->pages + p->pages;
+}
+
+/* Weights that do not fit in memory are left to be read as they are used. */
+static void touch_weights(struct mx_model_engine *e, struct mx_touch_progress *progress)
+{
+	const struct mx_model *m = &e->model;
+	for (size_t i = 0; i < m->n_matrices; i++)
+		mx_touch(e->device, m->matrices[i].tensor->data, m->matrices[i].tensor->bytes, false,
+		         progress);
+}
+
+/* On CPUs one region: private weights, scratch, slots, pages, snapshots, each aligned as the device
+ * wants. What stands first is touched now, the rest in the background. */
+static mx_status give_host_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
+                                  struct mx_touch_progress *progress, struct mx_err *err)
 {
 	struct mx_model *m = &e->model;
-	size_t align = e->device->info.align;
-	mx_step_limits_of(m, config, &e->limits);
-	size_t scratch = mx_scratch_layout(m, &e->limits, NULL, &e->scratch);
-	scratch = mx_round_up(scratch, align);
+	const struct mx_device_info *info = &e->device->info;
+	struct mx_scratch_bytes bytes;
+	mx_scratch_layout(m, &e->limits, info, NULL, NULL, &e->scratch, &bytes);
+	size_t scratch = mx_round_up(bytes.device + bytes.host, info->align);
 	size_t first = p->weights_private + scratch, states = p->slots + p->pages + p->snapshots;
 	e->map_bytes = first + states;
 	e->map = mx_map(e->map_bytes);
 	if (!e->map)
 		return mx_fail(err, MX_E_NOMEM, "cannot map %.1f MiB of memory",
 		               (double)e->map_bytes / (1 << 20));
+	share_out(e, p, first, e->map);
 	first += states < TOUCH_STATES ? states : TOUCH_STATES;
 	bool fits = m->mapped_bytes + e->map_bytes < mx_host_memory();
 	progress->all = first + (fits ? m->mapped_bytes : 0);
@@ -151,12 +215,105 @@ static mx_status give_memory(struct mx_model_engine *e, const struct mx_memory_p
 		touch_weights(e, progress);
 	mx_touch(e->device, e->map, first, true, progress);
 	mx_toucher_start(&e->toucher, e->map + first, e->map_bytes - first);
-	mx_model_convert(m, e->map);
-	mx_scratch_layout(m, &e->limits, e->map + p->weights_private, &e->scratch);
-	e->slots = e->map + p->weights_private + scratch;
-	e->pages = e->slots + p->slots;
-	e->snapshots = e->pages + p->pages;
-	return create_mixers(e, err);
+	mx_model_convert(m, e->map, e->map);
+	unsigned char *at = e->map + p->weights_private;
+	mx_scratch_layout(m, &e->limits, info, at, at + bytes.device, &e->scratch, &bytes);
+	return MX_OK;
+}
+
+/* Copies the weights to where they have their places from `base` on, in the order of their use. */
+static mx_status load_weights(struct mx_model_engine *e, unsigned char *base,
+                              struct mx_touch_progress *progress)
+{
+	struct mx_model *m = &e->model;
+	struct mx_device *d = e->device;
+	enum mx_dtype to = d->info.act_dtype;
+	mx_model_place(m, base, to);
+	progress->all = m->mapped_bytes;
+	const unsigned char *end = base; /* of what has been copied */
+	mx_status st = MX_OK;
+	for (size_t i = 0; i < m->n_uses && st == MX_OK; i++) {
+		const struct mx_tensor *t = m->uses[i].tensor;
+		unsigned char *at = (unsigned char *)m->uses[i].weight->data;
+		if (at < end) /* tied */
+			continue;
+		size_t n = t->bytes / mx_dtype_size(t->dtype);
+		st = d->ops->load(d, at, to, t->data, t->dtype, n);
+		end = at + n * mx_dtype_size(to);
+		mx_touch_count(progress, t->bytes);
+	}
+	return st;
+}
+
+/* Norms and biases, converted on the host. */
+static mx_status load_vectors(struct mx_model_engine *e, unsigned char *base)
+{
+	struct mx_model *m = &e->model;
+	size_t n = m->private_bytes / sizeof(float);
+	float *host = mx_calloc(n, sizeof *host);
+	if (!host)
+		return MX_E_NOMEM;
+	mx_model_convert(m, (unsigned char *)host, base);
+	mx_status st = e->device->ops->load(e->device, base, MX_F32, host, MX_F32, n);
+	if (st == MX_OK)
+		st = e->device->ops->wait(e->device);
+	free(host);
+	return st;
+}
+
+/* On a device with memory of its own one block of it: weights, vectors, scratch, slots, pages,
+ * snapshots; and on the host what the host computes with. */
+static mx_status give_device_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
+                                    struct mx_touch_progress *progress, struct mx_err *err)
+{
+	struct mx_model *m = &e->model;
+	struct mx_device *d = e->device;
+	struct mx_scratch_bytes bytes;
+	void *arena, *tables;
+	mx_scratch_layout(m, &e->limits, &d->info, NULL, NULL, &e->scratch, &bytes);
+	size_t vectors = mx_round_up(m->weight_bytes, d->info.align);
+	size_t scratch = vectors + p->weights_private;
+	size_t states = scratch + mx_round_up(bytes.device, d->info.align);
+	size_t all = states + p->slots + p->pages + p->snapshots;
+	e->map_bytes = bytes.host;
+	e->map = mx_map(e->map_bytes);
+	if (!e->map)
+		return mx_fail(err, MX_E_NOMEM, "cannot map %.1f MiB of memory",
+		               (double)e->map_bytes / (1 << 20));
+	mx_status st = d->ops->alloc(d, all, &arena);
+	if (st != MX_OK)
+		return mx_fail(err, st, "%s does not give %.1f MiB of memory", d->info.name,
+		               (double)all / (1 << 20));
+	e->arena = arena;
+	st = d->ops->host_alloc(d, mx_step_tables_bytes(m, &e->limits), &tables);
+	if (st != MX_OK)
+		return mx_fail(err, st, "no memory that %s can copy from", d->info.name);
+	e->tables = tables;
+	share_out(e, p, states, e->arena);
+	mx_scratch_layout(m, &e->limits, &d->info, e->arena + scratch, e->map, &e->scratch, &bytes);
+	st = d->ops->zero(d, e->arena + scratch, bytes.device);
+	if (st == MX_OK)
+		st = load_weights(e, e->arena, progress);
+	if (st == MX_OK)
+		st = load_vectors(e, e->arena + vectors);
+	return st == MX_OK ? MX_OK
+	                   : mx_fail(err, st, "the weights cannot be copied to %s: %s", d->info.name,
+	                             mx_status_str(st));
+}
+
+static mx_status give_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
+                             const struct mx_engine_config *config,
+                             struct mx_touch_progress *progress, struct mx_err *err)
+{
+	mx_step_limits_of(e->model.plan, config, &e->device->info, &e->limits);
+	e->apart = p->apart;
+	mx_status st =
+		p->apart ? give_device_memory(e, p, progress, err) : give_host_memory(e, p, progress, err);
+	if (st == MX_OK)
+		st = create_mixers(e, err);
+	if (st == MX_OK)
+		st = mx_launch_prepare(e, err);
+	return st;
 }
 
 static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_plan *p,
@@ -170,12 +327,13 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 		.step_tokens = config->step_tokens,
 		.page_tokens = p->page_tokens,
 		.n_pages = p->n_pages,
+		.overlaps = e->apart,
 		.prefix_cache = config->prefix_cache && e->model.can_share,
 		.prefix_unsupported = config->prefix_cache && !e->model.can_share,
 		.n_snapshots = p->n_snapshots,
 		.snapshot_every = p->snapshot_every,
 		.snapshot_bytes = p->snapshot_bytes,
-		.weight_bytes = p->weights_mapped + p->weights_private,
+		.weight_bytes = p->weights_mapped + p->weights_device + p->weights_private,
 		.page_bytes = p->page_bytes,
 		.slot_bytes = p->slot_bytes,
 		.scratch_bytes = p->scratch,
@@ -183,7 +341,29 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 	info.n_mixers = p->n_mixers;
 	memcpy(info.mixers, p->mixers, sizeof info.mixers);
 	strncpy(info.model, config->name ? config->name : "", sizeof info.model - 1);
+	memcpy(info.device, e->device->info.name, sizeof info.device);
 	return mx_core_init(&e->core, &mx_model_engine_ops, &mx_model_state_ops, &info);
+}
+
+static double mib(size_t bytes)
+{
+	return (double)bytes / (1 << 20);
+}
+
+static void say_device(const struct mx_model_engine *e, const struct mx_memory_plan *p)
+{
+	const struct mx_device_info *d = &e->device->info;
+	const char *model = e->core.info.model;
+	if (!e->apart) {
+		mx_info("engine", "%s: %s kernels, %u threads", model, d->isa, d->threads);
+		return;
+	}
+	mx_info("engine",
+	        "%s: %s (%s), %s%s; %.1f of its %.1f MiB are in use, %.1f MiB of the host's; steps of "
+	        "%u sizes are recorded, in %.0f ms",
+	        model, d->name, d->isa, mx_dtype_name(d->act_dtype),
+	        d->deterministic ? ", deterministic" : "", mib(p->device_total), mib(p->device_free),
+	        mib(p->total), e->n_recorded, (double)e->recording_ns * 1e-6);
 }
 
 static void say_loaded(const struct mx_model_engine *e, const struct mx_memory_plan *p)
@@ -198,17 +378,27 @@ static void say_loaded(const struct mx_model_engine *e, const struct mx_memory_p
 		group->ops->describe(group->instances[0], kernels, sizeof kernels);
 		mx_info("engine", "%s: %s", info->model, kernels);
 	}
-	mx_info(
-		"engine",
-		"%s: %s kernels, %u threads; %.1f MiB of weights, %u pages of %u tokens in %.1f MiB, %u "
-		"slots in %.1f MiB, %u snapshots in %.1f MiB, scratch %.1f MiB, prefix cache %s",
-		info->model, e->device->info.isa, e->device->info.threads,
-		(double)(p->weights_mapped + p->weights_private) / (1 << 20), p->n_pages, p->page_tokens,
-		(double)p->pages / (1 << 20), p->n_slots, (double)p->slots / (1 << 20), p->n_snapshots,
-		(double)p->snapshots / (1 << 20), (double)p->scratch / (1 << 20),
-		info->prefix_cache         ? "on"
-		: info->prefix_unsupported ? "not possible with these mixers"
-								   : "off");
+	say_device(e, p);
+	mx_info("engine",
+	        "%s: %.1f MiB of weights, %u pages of %u tokens in %.1f MiB, %u slots in %.1f MiB, %u "
+	        "snapshots in %.1f MiB, scratch %.1f MiB, prefix cache %s",
+	        info->model, mib(info->weight_bytes), p->n_pages, p->page_tokens, mib(p->pages),
+	        p->n_slots, mib(p->slots), p->n_snapshots, mib(p->snapshots), mib(p->scratch),
+	        info->prefix_cache         ? "on"
+	        : info->prefix_unsupported ? "not possible with these mixers"
+	                                   : "off");
+}
+
+/* A CPU device, now that the widest matrix in use is known. */
+static mx_status open_again(struct mx_model_engine *e, const struct mx_engine_config *config,
+                            struct mx_err *err)
+{
+	struct mx_device_options options;
+	fill_options(e->model.plan, config, MX_F32, e->model.max_cols, &options);
+	options.threads = e->device->info.threads;
+	e->device->ops->destroy(e->device);
+	e->device = NULL;
+	return mx_device_open(device_name(config), &options, &e->device, err);
 }
 
 mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
@@ -223,18 +413,15 @@ mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint 
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
 	mx_status st = check_config(plan, config, err);
 	if (st == MX_OK)
-		st = probe_device(config, &e->device, err);
+		st = open_first(plan, checkpoint, config, &e->device, err);
 	if (st == MX_OK)
 		st = resolve(plan, checkpoint, mixers, config, e->device, &e->model, err);
 	if (st == MX_OK)
 		st = plan_memory(&e->model, config, e->device, &memory, err);
 	if (st != MX_OK)
 		goto fail;
-	unsigned threads = e->device->info.threads;
-	mx_cpu_destroy(e->device);
-	e->device = NULL;
-	st = mx_cpu_create(threads, mx_cpu_isa(), config->step_tokens, e->model.max_cols, &e->device,
-	                   err);
+	if (!memory.apart)
+		st = open_again(e, config, err);
 	if (st == MX_OK)
 		st = give_memory(e, &memory, config, &tell, err);
 	if (st != MX_OK)

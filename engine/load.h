@@ -15,11 +15,16 @@
 /* What the operator asked for. */
 struct mx_engine_config {
 	const char *name;     /* for messages */
-	unsigned threads;     /* 0 = one per usable CPU */
+	const char *device;   /* "cpu", "cuda" or "cuda:N"; NULL = "cpu" */
+	bool deterministic;   /* on devices that are not anyway: a row's bits depend on it alone */
+	bool unrecorded;      /* steps are not recorded: for tests and benchmarks */
+	unsigned threads;     /* of a CPU; 0 = one per usable CPU */
 	uint32_t max_context; /* 0 = the model's own */
 	size_t memory;        /* bytes for everything but the mapped weights; 0 = just enough for
 	                       * max_sequences of max_context, at most half of what the mapped
-	                       * weights leave of the host's (or the cgroup's) memory */
+	                       * weights leave of the host's (or the cgroup's) memory. Of a device
+	                       * with memory of its own: bytes there, weights included; 0 = at most
+	                       * nine tenths of what is free */
 	size_t outside;       /* bytes that the process holds beside the engine, part of memory */
 	uint32_t max_sequences;
 	uint32_t step_tokens;
@@ -34,6 +39,11 @@ struct mx_engine_config {
 
 /* Where the memory will go, in bytes; computed from config.json and tensor shapes alone. */
 struct mx_memory_plan {
+	bool apart;             /* the device has memory of its own: all but `other` is there */
+	char device[64];        /* its name then */
+	size_t device_free;     /* what it has */
+	size_t device_total;    /* what is taken of it */
+	size_t weights_device;  /* copies of the checkpoint's matrices */
 	size_t weights_mapped;  /* of the checkpoint file, shared with the page cache */
 	size_t weights_private; /* converted copies (norms, biases) */
 	size_t pages;           /* n_pages * page_bytes */
@@ -62,7 +72,7 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
 /* Called during loading with a fraction in 0..1. */
 typedef void mx_progress_f(void *arg, double fraction);
 
-/* Loads a model on the CPU. Plan, checkpoint and registry must outlive the engine. */
+/* Loads a model. Plan, checkpoint and registry must outlive the engine. */
 mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
                          const struct mx_registry *mixers, const struct mx_engine_config *config,
                          mx_progress_f *progress, void *progress_arg, struct mx_engine **out,

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From hidden states to tokens: final norm of the rows that are wanted, lm_head,
- * sampling and log-probabilities, in chunks of rows that fit the logits buffer.
+ * From hidden states to tokens: lm_head on the rows that are wanted, sampling
+ * and log-probabilities, in chunks of rows that fit the logits buffer.
  *
  * Rows to sample come first, then rows of prompts whose log-probabilities are
  * asked for. Sampling overwrites logits, so a row that is both sampled and
  * reported is copied to the end of its chunk before.
+ *
+ * A device that runs behind the host draws while the host goes on, where one
+ * chunk has all and nothing is reported: mx_logits_launch and mx_logits_take.
+ * Else the host is in the way, chunk by chunk: mx_logits_run.
  */
 #include <math.h>
 #include <string.h>
@@ -19,9 +23,15 @@ struct want {
 
 struct chunk {
 	const struct want *wants;
+	uint32_t first;       /* of all wanted rows */
 	uint32_t n, n_sample; /* the first n_sample of the n rows are sampled */
 	uint32_t n_report;    /* of these, reported too */
 };
+
+static struct want *wants_of(const struct mx_model_engine *e)
+{
+	return (struct want *)(void *)e->scratch.wants;
+}
 
 static bool reports(const struct mx_step_item *item)
 {
@@ -48,6 +58,31 @@ static uint32_t collect(const struct mx_step_item *items, const struct mx_span *
 	return count;
 }
 
+void mx_logits_collect(struct mx_model_engine *e)
+{
+	struct want *wants = wants_of(e);
+	e->n_wants = collect(e->core.items, e->scratch.spans, e->core.n_items, wants, &e->n_sample);
+	e->in_order = true;
+	for (uint32_t i = 0; i < e->n_wants; i++)
+		e->in_order &= wants[i].row == i;
+}
+
+void mx_logits_list(const struct mx_model_engine *e, uint32_t *rows)
+{
+	for (uint32_t i = 0; i < e->n_wants; i++)
+		rows[i] = wants_of(e)[i].row;
+}
+
+mx_status mx_logits_gather(struct mx_model_engine *e, const uint32_t *rows)
+{
+	const struct mx_scratch *s = &e->scratch;
+	struct mx_device *d = e->device;
+	e->hidden = e->in_order ? s->x : s->y;
+	return e->in_order || !e->n_wants
+	           ? MX_OK
+	           : d->ops->gather(d, s->x, rows, e->n_wants, e->model.plan->width, s->y);
+}
+
 /* Takes as many of the wanted rows as the logits buffer holds. */
 static void next_chunk(const struct mx_model_engine *e, const struct mx_step_item *items,
                        const struct want *wants, uint32_t n, uint32_t n_sample, struct chunk *c)
@@ -63,36 +98,62 @@ static void next_chunk(const struct mx_model_engine *e, const struct mx_step_ite
 	}
 }
 
-/* Logits of the chunk's rows. A row with a number that is not finite breaks its sequence and is
- * left out of no operator: its neighbours do not see it. */
-static mx_status make_logits(struct mx_model_engine *e, const struct chunk *c,
-                             struct mx_step_result *results)
+mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n)
 {
-	const struct mx_scratch *s = &e->scratch;
 	const struct mx_plan *p = e->model.plan;
 	struct mx_device *d = e->device;
-	for (uint32_t i = 0; i < c->n; i++)
-		memcpy(s->x + (size_t)i * p->width, s->h + (size_t)c->wants[i].row * p->width,
-		       p->width * sizeof *s->x);
-	mx_status st = d->ops->rmsnorm(d, s->x, e->model.final_norm, p->norm_eps, c->n, p->width, s->x);
-	const struct mx_linear_out out = {&e->model.lm_head, NULL, s->logits, e->limits.ld_logits,
-	                                  false};
-	if (st == MX_OK)
-		st = d->ops->linear(d, s->x, p->width, c->n, &out, 1);
-	if (st != MX_OK)
-		return st;
-	for (uint32_t i = 0; i < c->n; i++) {
-		const float *x = s->x + (size_t)i * p->width;
+	float *y = e->scratch.logits;
+	size_t ld = e->limits.ld_logits;
+	mx_status st = d->ops->logits(d, x, p->width, n, &e->model.lm_head, y, ld);
+	if (st == MX_OK && p->logit_scale != 1)
+		st = d->ops->scale_logits(d, y, ld, n, p->vocab, p->logit_scale);
+	return st;
+}
+
+/* A row with a number that is not finite breaks its sequence and is left out of no operator: its
+ * neighbours do not see it. On a device of its own memory drawing and reporting tell. */
+static void check_rows(const struct mx_model_engine *e, const struct chunk *c,
+                       struct mx_step_result *results)
+{
+	size_t width = e->model.plan->width;
+	const float *x = (const float *)e->hidden + c->first * width;
+	for (uint32_t i = 0; i < c->n; i++, x += width) {
 		float sum = 0; /* finite if every element is; norms keep it far from overflow */
-		for (uint32_t k = 0; k < p->width; k++)
+		for (size_t k = 0; k < width; k++)
 			sum += fabsf(x[k]);
 		if (!isfinite(sum))
 			results[c->wants[i].item].status = MX_E_INTERNAL;
-		float *row = s->logits + i * e->limits.ld_logits;
-		for (uint32_t k = 0; p->logit_scale != 1 && k < p->vocab; k++)
-			row[k] *= p->logit_scale;
 	}
-	return MX_OK;
+}
+
+static mx_status make_logits(struct mx_model_engine *e, const struct chunk *c,
+                             struct mx_step_result *results)
+{
+	size_t row = e->model.plan->width * mx_dtype_size(e->device->info.act_dtype);
+	mx_status st = mx_logits_make(e, (const unsigned char *)e->hidden + c->first * row, c->n);
+	if (st == MX_OK && !e->apart)
+		check_rows(e, c, results);
+	return st;
+}
+
+static void describe_row(const struct mx_seq *q, struct mx_sample_row *out)
+{
+	bool early = q->n - q->n_prompt < q->params.min_tokens;
+	*out = (struct mx_sample_row){
+		.sampling = &q->params.sampling,
+		.position = q->n,
+		.counts = q->counts.items,
+		.n_counts = q->counts.n,
+		.banned = q->params.stop,
+		.n_banned = early ? q->params.n_stop : 0,
+	};
+}
+
+static void take_token(const struct mx_model_engine *e, int32_t token, struct mx_step_result *r)
+{
+	r->token = token;
+	if (token < 0 || (uint32_t)token >= e->model.plan->vocab)
+		r->status = MX_E_INTERNAL;
 }
 
 /* Draws the chunk's tokens, and copies rows that are reported behind the others. */
@@ -100,33 +161,23 @@ static mx_status draw(struct mx_model_engine *e, const struct chunk *c,
                       const struct mx_step_item *items, struct mx_step_result *results)
 {
 	const struct mx_scratch *s = &e->scratch;
-	size_t ld = e->limits.ld_logits;
+	struct mx_device *d = e->device;
+	size_t ld = e->limits.ld_logits, bytes = e->model.plan->vocab * sizeof *s->logits;
 	uint32_t copies = c->n;
-	for (uint32_t i = 0; i < c->n_sample; i++) {
-		const struct mx_seq *q = items[c->wants[i].item].seq;
-		bool early = q->n - q->n_prompt < q->params.min_tokens;
-		s->samples[i] = (struct mx_sample_row){
-			.sampling = &q->params.sampling,
-			.position = q->n,
-			.counts = q->counts.items,
-			.n_counts = q->counts.n,
-			.banned = q->params.stop,
-			.n_banned = early ? q->params.n_stop : 0,
-		};
-		if (reports(&items[c->wants[i].item]))
-			memcpy(s->logits + ld * copies++, s->logits + ld * i,
-			       e->model.plan->vocab * sizeof *s->logits);
+	mx_status st = MX_OK;
+	for (uint32_t i = 0; i < c->n_sample && st == MX_OK; i++) {
+		const struct mx_step_item *item = &items[c->wants[i].item];
+		describe_row(item->seq, &s->samples[i]);
+		if (reports(item))
+			st = d->ops->copy(d, s->logits + ld * copies++, s->logits + ld * i, bytes);
 	}
-	mx_status st = e->device->ops->sample(e->device, s->logits, ld, c->n_sample,
-	                                      e->model.plan->vocab, s->samples, s->tokens);
+	if (st == MX_OK)
+		st = d->ops->sample(d, s->logits, ld, c->n_sample, e->model.plan->vocab, s->samples,
+		                    s->tokens);
 	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: some row has token -1 */
 		return st;
-	for (uint32_t i = 0; i < c->n_sample; i++) {
-		struct mx_step_result *r = &results[c->wants[i].item];
-		r->token = s->tokens[i];
-		if (r->token < 0 || (uint32_t)r->token >= e->model.plan->vocab)
-			r->status = MX_E_INTERNAL;
-	}
+	for (uint32_t i = 0; i < c->n_sample; i++)
+		take_token(e, s->tokens[i], &results[c->wants[i].item]);
 	return MX_OK;
 }
 
@@ -134,6 +185,13 @@ static uint32_t clamp_top(int32_t n, uint32_t vocab)
 {
 	uint32_t most = vocab < MX_MAX_TOP_LOGPROBS ? vocab : MX_MAX_TOP_LOGPROBS;
 	return (uint32_t)n < most ? (uint32_t)n : most;
+}
+
+/* A row of numbers that are not finite breaks its sequence. */
+static void take_logprob(const struct mx_logprob *p, struct mx_step_result *r)
+{
+	if (isnan(p->logprob))
+		r->status = MX_E_INTERNAL;
 }
 
 /* Log-probabilities of the prompt rows and of the copies, which stand together from row n_sample:
@@ -163,13 +221,20 @@ static mx_status report(struct mx_model_engine *e, const struct chunk *c,
 	mx_status st =
 		e->device->ops->logprobs(e->device, s->logits + c->n_sample * e->limits.ld_logits,
 	                             e->limits.ld_logits, n, vocab, s->tokens, s->n_top, s->probs);
-	if (st != MX_OK)
+	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: some are not numbers */
 		return st;
-	for (uint32_t i = 0; i < n_prompt; i++)
-		s->prompt[c->wants[c->n_sample + i].row] = s->probs[i];
-	for (uint32_t i = 0, k = n_prompt; i < c->n_sample; i++)
-		if (reports(&items[c->wants[i].item]))
-			results[c->wants[i].item].logprob = s->probs[k++];
+	for (uint32_t i = 0; i < n_prompt; i++) {
+		const struct want *w = &c->wants[c->n_sample + i];
+		s->prompt[w->row] = s->probs[i];
+		take_logprob(&s->probs[i], &results[w->item]);
+	}
+	for (uint32_t i = 0, k = n_prompt; i < c->n_sample; i++) {
+		struct mx_step_result *r = &results[c->wants[i].item];
+		if (!reports(&items[c->wants[i].item]))
+			continue;
+		r->logprob = s->probs[k++];
+		take_logprob(&r->logprob, r);
+	}
 	return MX_OK;
 }
 
@@ -190,16 +255,18 @@ static void hand_out_prompts(struct mx_model_engine *e, const struct want *wants
 	}
 }
 
-mx_status mx_logits_run(struct mx_model_engine *e, const struct mx_step_item *items,
-                        const struct mx_span *spans, uint32_t n, struct mx_step_result *results,
+mx_status mx_logits_run(struct mx_model_engine *e, struct mx_step_result *results,
                         struct mx_step_times *times)
 {
-	struct want *wants = (struct want *)(void *)e->scratch.wants;
-	uint32_t n_sample, total = collect(items, spans, n, wants, &n_sample);
+	const struct mx_step_item *items = e->core.items;
+	const struct mx_span *spans = e->scratch.spans;
+	const struct want *wants = wants_of(e);
+	uint32_t n_sample = e->n_sample, total = e->n_wants;
 	for (uint32_t at = 0; at < total;) {
 		struct chunk c;
 		uint64_t begin = mx_now_ns();
 		next_chunk(e, items, wants + at, total - at, at < n_sample ? n_sample - at : 0, &c);
+		c.first = at;
 		mx_status st = make_logits(e, &c, results);
 		uint64_t made = mx_now_ns();
 		times->forward += made - begin;
@@ -213,5 +280,54 @@ mx_status mx_logits_run(struct mx_model_engine *e, const struct mx_step_item *it
 		at += c.n;
 	}
 	hand_out_prompts(e, wants + n_sample, total - n_sample, items, spans, results);
+	return MX_OK;
+}
+
+/* ---- drawing while the host goes on ---- */
+
+bool mx_logits_simple(const struct mx_model_engine *e)
+{
+	if (!e->n_wants || e->n_wants != e->n_sample || e->n_wants > e->limits.logits)
+		return false;
+	for (uint32_t i = 0; i < e->core.n_items; i++)
+		if (e->core.items[i].sample && reports(&e->core.items[i]))
+			return false;
+	return true;
+}
+
+mx_status mx_logits_describe(struct mx_model_engine *e, uint32_t n)
+{
+	static const struct mx_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+	const struct want *wants = wants_of(e);
+	struct mx_device *d = e->device;
+	struct mx_sample_row *rows = e->scratch.samples;
+	for (uint32_t i = 0; i < e->n_wants; i++)
+		describe_row(e->core.items[wants[i].item].seq, &rows[i]);
+	for (uint32_t i = e->n_wants; i < n; i++)
+		rows[i] = (struct mx_sample_row){.sampling = &greedy};
+	return d->ops->sample_prepare(d, rows, n);
+}
+
+mx_status mx_logits_launch(struct mx_model_engine *e)
+{
+	struct mx_device *d = e->device;
+	mx_status st = mx_logits_describe(e, e->n_wants);
+	if (st == MX_OK)
+		st = mx_logits_make(e, e->hidden, e->n_wants);
+	if (st == MX_OK)
+		st = d->ops->sample_draw(d, e->scratch.logits, e->limits.ld_logits, e->n_wants,
+		                         e->model.plan->vocab);
+	return st;
+}
+
+mx_status mx_logits_take(struct mx_model_engine *e, struct mx_step_result *results)
+{
+	const struct want *wants = wants_of(e);
+	struct mx_device *d = e->device;
+	mx_status st = d->ops->sample_drawn(d, e->n_wants, e->scratch.tokens);
+	if (st != MX_OK && st != MX_E_INTERNAL) /* as draw */
+		return st;
+	for (uint32_t i = 0; i < e->n_wants; i++)
+		take_token(e, e->scratch.tokens[i], &results[wants[i].item]);
 	return MX_OK;
 }

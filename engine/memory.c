@@ -20,71 +20,112 @@
 /* What a thread's stack and the allocator's arena for it come to; measured, rounded up. */
 #define THREAD_BYTES ((size_t)64 << 10)
 
-void mx_step_limits_of(const struct mx_model *m, const struct mx_engine_config *config,
-                       struct mx_step_limits *out)
+/* Steps of more sequences are rare, and each size that is recorded takes memory and time. */
+#define RECORDED_ROWS 512
+
+void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config *config,
+                       const struct mx_device_info *device, struct mx_step_limits *out)
 {
-	out->rows = config->step_tokens;
+	*out = (struct mx_step_limits){.rows = config->step_tokens,
+	                               .context = config->max_context ? config->max_context
+	                                                              : plan->max_context};
 	out->sequences =
 		config->max_sequences < config->step_tokens ? config->max_sequences : config->step_tokens;
-	out->ld_logits = mx_round_up(m->plan->vocab, ALIGN / sizeof(float));
+	out->ld_logits = mx_round_up(plan->vocab, ALIGN / sizeof(float));
 	size_t fit = LOGITS_BYTES / (out->ld_logits * sizeof(float));
 	size_t rows = fit > LOGITS_ROWS ? fit : LOGITS_ROWS;
+	if (device->records && !config->unrecorded)
+		out->recorded = out->sequences < RECORDED_ROWS ? out->sequences : RECORDED_ROWS;
+	if (rows < out->recorded)
+		rows = out->recorded;
 	/* Twice: a row that is sampled and reported takes two. */
 	if (rows > 2 * (size_t)out->rows)
 		rows = 2 * (size_t)out->rows;
 	out->logits = (uint32_t)rows;
 }
 
+size_t mx_step_tables_bytes(const struct mx_model *m, const struct mx_step_limits *l)
+{
+	struct mx_tables t;
+	size_t pages = l->sequences * ((size_t)(l->context - 1) / m->page_tokens + 1);
+	return mx_tables_layout(l->rows, l->sequences, l->rows, pages, NULL, &t);
+}
+
 struct layout {
 	unsigned char *base;
-	size_t at;
+	size_t at, align;
 };
 
 static void *take(struct layout *l, size_t n, size_t size)
 {
 	void *p = l->base ? l->base + l->at : NULL;
-	l->at += mx_round_up(n * size, ALIGN);
+	l->at += mx_round_up(n * size, l->align);
 	return p;
 }
 
-size_t mx_scratch_layout(const struct mx_model *m, const struct mx_step_limits *l,
-                         unsigned char *base, struct mx_scratch *out)
+static void lay_out_experts(const struct mx_model *m, size_t rows, struct layout *a,
+                            struct mx_experts_scratch *x)
 {
-	struct layout a = {.base = base};
+	x->probs = take(a, rows * m->max_experts, sizeof *x->probs);
+	x->choices = take(a, rows * m->max_chosen, sizeof *x->choices);
+	x->rows = take(a, rows * m->max_chosen, sizeof *x->rows);
+	x->begin = take(a, (size_t)m->max_experts + 1, sizeof *x->begin);
+	x->x = take(a, rows * m->plan->width, sizeof *x->x);
+	x->y = take(a, rows * m->plan->width, sizeof *x->y);
+}
+
+/* What the device computes with. */
+static void lay_out_device(const struct mx_model *m, const struct mx_step_limits *l,
+                           const struct mx_device_info *info, struct layout *a,
+                           struct mx_scratch *s)
+{
 	size_t rows = l->rows, hidden = rows * m->plan->width, mlp = rows * m->max_mlp;
-	struct mx_scratch s = {0};
-	s.h = take(&a, hidden, sizeof *s.h);
-	s.x = take(&a, hidden, sizeof *s.x);
-	s.y = take(&a, hidden, sizeof *s.y);
+	size_t size = mx_dtype_size(info->act_dtype);
+	bool host = info->kind == MX_DEVICE_CPU;
+	s->h = take(a, hidden, size);
+	s->x = take(a, hidden, size);
+	s->y = take(a, hidden, size);
 	if (m->parallel_mixers)
-		s.y2 = take(&a, hidden, sizeof *s.y2);
+		s->y2 = take(a, hidden, size);
 	if (m->input_scales)
-		s.scaled = take(&a, hidden, sizeof *s.scaled);
-	if (m->max_experts) {
-		struct mx_experts_scratch *x = &s.experts;
-		x->probs = take(&a, rows * m->max_experts, sizeof *x->probs);
-		x->choices = take(&a, rows * m->max_chosen, sizeof *x->choices);
-		x->rows = take(&a, rows * m->max_chosen, sizeof *x->rows);
-		x->begin = take(&a, (size_t)m->max_experts + 1, sizeof *x->begin);
-		x->x = take(&a, hidden, sizeof *x->x);
-		x->y = take(&a, hidden, sizeof *x->y);
-	}
-	s.gate = take(&a, mlp, sizeof *s.gate);
-	s.up = take(&a, mlp, sizeof *s.up);
-	s.logits = take(&a, l->logits * l->ld_logits, sizeof *s.logits);
-	s.mixer = take(&a, m->mixer_scratch, 1);
-	s.ids = take(&a, rows, sizeof *s.ids);
-	s.pos = take(&a, rows, sizeof *s.pos);
-	s.wants = take(&a, 2 * rows, sizeof *s.wants);
-	s.spans = take(&a, l->sequences, sizeof *s.spans);
-	s.kept = take(&a, l->sequences, sizeof *s.kept);
-	s.samples = take(&a, l->logits, sizeof *s.samples);
-	s.tokens = take(&a, l->logits, sizeof *s.tokens);
-	s.n_top = take(&a, l->logits, sizeof *s.n_top);
-	s.probs = take(&a, l->logits, sizeof *s.probs);
-	s.prompt = take(&a, rows, sizeof *s.prompt);
+		s->scaled = take(a, hidden, size);
+	if (m->max_experts)
+		lay_out_experts(m, rows, a, &s->experts);
+	s->gate = take(a, host ? mlp : 2 * mlp, size);
+	if (host)
+		s->up = take(a, mlp, size);
+	s->logits = take(a, l->logits * l->ld_logits, sizeof *s->logits);
+	s->mixer = take(a, m->mixer_scratch, 1);
+	s->block = take(
+		a, host ? mx_tables_layout(rows, 0, rows, 0, NULL, &s->tables) : mx_step_tables_bytes(m, l),
+		1);
+	mx_tables_layout(rows, 0, rows, 0, host ? s->block : NULL, &s->tables);
+}
+
+static void lay_out_host(const struct mx_step_limits *l, struct layout *a, struct mx_scratch *s)
+{
+	size_t rows = l->rows;
+	s->wants = take(a, 2 * rows, sizeof *s->wants);
+	s->spans = take(a, l->sequences, sizeof *s->spans);
+	s->kept = take(a, l->sequences, sizeof *s->kept);
+	s->samples = take(a, l->logits, sizeof *s->samples);
+	s->tokens = take(a, l->logits, sizeof *s->tokens);
+	s->n_top = take(a, l->logits, sizeof *s->n_top);
+	s->probs = take(a, l->logits, sizeof *s->probs);
+	s->prompt = take(a, rows, sizeof *s->prompt);
+}
+
+void mx_scratch_layout(const struct mx_model *m, const struct mx_step_limits *l,
+                       const struct mx_device_info *info, unsigned char *device,
+                       unsigned char *host, struct mx_scratch *out,
+                       struct mx_scratch_bytes *out_bytes)
+{
+	struct layout d = {.base = device, .align = info->align}, h = {.base = host, .align = ALIGN};
+	struct mx_scratch s = {0};
+	lay_out_device(m, l, info, &d, &s);
+	lay_out_host(l, &h, &s);
 	*out = s;
-	return a.at;
+	*out_bytes = (struct mx_scratch_bytes){d.at, h.at};
 }
 
 /* ---- the host ---- */
@@ -126,14 +167,16 @@ size_t mx_host_memory(void)
 
 /* ---- the plan ---- */
 
-static mx_status too_little(const struct mx_engine_config *config, uint32_t max_context, size_t has,
-                            size_t needs, struct mx_err *err)
+static mx_status too_little(const struct mx_engine_config *config, const struct mx_memory_plan *p,
+                            uint32_t max_context, size_t has, size_t needs, struct mx_err *err)
 {
+	const char *of = p->apart ? " (nine tenths of what the device has free)"
+	                          : " (half of what the weights leave of the host's)";
 	return mx_fail_at(err, MX_E_RANGE, "memory",
-	                  "one sequence of %u tokens needs %.1f MiB beside the weights, and memory is "
+	                  "one sequence of %u tokens needs %.1f MiB %s the weights, and memory is "
 	                  "%.1f MiB%s: lower max_context or raise memory",
-	                  max_context, (double)needs / (1 << 20), (double)has / (1 << 20),
-	                  config->memory ? "" : " (half of what the weights leave of the host's)");
+	                  max_context, (double)needs / (1 << 20), p->apart ? "with" : "beside",
+	                  (double)has / (1 << 20), config->memory ? "" : of);
 }
 
 /* All sizes but the slots' and the pages'. */
@@ -141,15 +184,27 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
                         const struct mx_device *device, size_t device_scratch,
                         struct mx_memory_plan *p)
 {
+	const struct mx_device_info *info = &device->info;
 	struct mx_step_limits limits;
 	struct mx_scratch scratch;
-	mx_step_limits_of(m, config, &limits);
-	p->weights_mapped = m->mapped_bytes;
-	p->weights_private = mx_round_up(m->private_bytes, device->info.align);
+	struct mx_scratch_bytes bytes;
+	mx_step_limits_of(m->plan, config, info, &limits);
+	mx_scratch_layout(m, &limits, info, NULL, NULL, &scratch, &bytes);
+	p->weights_private = mx_round_up(m->private_bytes, info->align);
 	p->slot_bytes = m->slot_bytes;
 	p->snapshot_bytes = m->slot_bytes ? m->snapshot_bytes + m->page_bytes : 0;
-	p->scratch = mx_scratch_layout(m, &limits, NULL, &scratch) + device_scratch;
-	p->other = m->arena.used + device->info.threads * THREAD_BYTES + config->outside;
+	p->other = m->arena.used + info->threads * THREAD_BYTES + config->outside;
+	p->apart = info->kind != MX_DEVICE_CPU;
+	if (p->apart) {
+		snprintf(p->device, sizeof p->device, "%s", info->name);
+		p->device_free = info->memory + device_scratch;
+		p->weights_device = m->weight_bytes;
+		p->scratch = bytes.device + device_scratch;
+		p->other += bytes.host + mx_step_tables_bytes(m, &limits);
+	} else {
+		p->weights_mapped = m->mapped_bytes;
+		p->scratch = bytes.device + bytes.host + device_scratch;
+	}
 	p->page_tokens = m->page_tokens;
 	p->page_bytes = m->page_bytes;
 	p->n_mixers = m->n_groups;
@@ -157,22 +212,32 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 		p->mixers[g] = m->groups[g].use;
 }
 
+/* What the memory that is to be shared out looks like. */
+struct room {
+	const struct mx_model *m;
+	bool cache; /* pages are shared */
+	bool apart; /* it is a device's own: tables are not in it */
+};
+
 /* Of n pages and their tables; SIZE_MAX for more than the pool can number. */
-static size_t pages_bytes(const struct mx_model *m, size_t n, bool cache)
+static size_t pages_bytes(const struct room *r, size_t n)
 {
+	const struct mx_model *m = r->m;
 	if (n > MAX_PAGES || (m->page_bytes && n > SIZE_MAX / 2 / m->page_bytes))
 		return SIZE_MAX;
-	return n * m->page_bytes + mx_pages_bytes((uint32_t)n, m->page_tokens, cache);
+	size_t tables = r->apart ? 0 : mx_pages_bytes((uint32_t)n, m->page_tokens, r->cache);
+	return n * m->page_bytes + tables;
 }
 
-static size_t pages_that_fit(const struct mx_model *m, bool cache, size_t bytes)
+static size_t pages_that_fit(const struct room *r, size_t bytes)
 {
+	const struct mx_model *m = r->m;
 	size_t low = 0, high = bytes / m->page_bytes; /* low fits, high + 1 does not */
 	if (high > MAX_PAGES)
 		high = MAX_PAGES;
 	while (low < high) {
 		size_t mid = high - (high - low) / 2;
-		if (pages_bytes(m, mid, cache) <= bytes)
+		if (pages_bytes(r, mid) <= bytes)
 			low = mid;
 		else
 			high = mid - 1;
@@ -193,17 +258,19 @@ static uint32_t choose_slots(const struct mx_model *m, uint32_t max_sequences, s
 	return n < max_sequences ? (uint32_t)n : max_sequences;
 }
 
-static size_t snapshots_bytes(const struct mx_model *m, size_t n)
+static size_t snapshots_bytes(const struct room *r, size_t n)
 {
-	return n ? n * (m->snapshot_bytes + m->page_bytes) + mx_snapshots_bytes((uint32_t)n) : 0;
+	size_t tables = r->apart || !n ? 0 : mx_snapshots_bytes((uint32_t)n);
+	return n * (r->m->snapshot_bytes + r->m->page_bytes) + tables;
 }
 
 /* How many snapshots: as many as were asked for, or else two a slot, since a turn leaves one at the
  * end of its prompt and one at its own, in at most a quarter of the room. */
-static mx_status choose_snapshots(const struct mx_model *m, const struct mx_engine_config *config,
+static mx_status choose_snapshots(const struct room *r, const struct mx_engine_config *config,
                                   size_t sequence, size_t room, uint32_t *out, struct mx_err *err)
 {
-	size_t one = snapshots_bytes(m, 1), n = config->snapshot_memory / one, least;
+	const struct mx_model *m = r->m;
+	size_t one = snapshots_bytes(r, 1), n = config->snapshot_memory / one, least;
 	if (config->snapshot_memory == MX_SNAPSHOT_MEMORY_AUTO) {
 		least = m->slot_bytes + sequence;
 		n = (room / 4 < room - least ? room / 4 : room - least) / one;
@@ -243,56 +310,92 @@ static bool has_cache(const struct mx_model *m, const struct mx_engine_config *c
 	return config->prefix_cache && m->can_share && (!m->slot_bytes || config->snapshot_memory);
 }
 
+/* What there is for everything that `memory` is about. A device's own memory is all ours, but for
+ * what others that come later need (libraries, recordings). */
+static size_t choose_budget(const struct mx_engine_config *config, const struct mx_memory_plan *p)
+{
+	if (config->memory)
+		return config->memory;
+	if (p->apart)
+		return p->device_free / 10 * 9;
+	size_t host = mx_host_memory();
+	return host > p->weights_mapped ? (host - p->weights_mapped) / 2 : 0;
+}
+
+/* How many pages for n_slots sequences of `each` pages. What is beyond serves the prefix cache, if
+ * memory was given; a device's own is nobody else's, and has it for as much again. */
+static size_t choose_pages(const struct room *r, const struct mx_engine_config *config, bool cache,
+                           size_t each, uint32_t n_slots, size_t room)
+{
+	size_t n = each * n_slots;
+	if (!r->m->page_bytes)
+		return n;
+	if (cache && config->memory)
+		return pages_that_fit(r, room);
+	if (cache && r->apart)
+		n *= 2;
+	return pages_bytes(r, n) > room ? pages_that_fit(r, room) : n;
+}
+
+/* Adds up, and looks whether it is there. */
+static mx_status add_up(struct mx_memory_plan *p, struct mx_err *err)
+{
+	size_t states = p->pages + p->slots + p->snapshots, host = mx_host_memory();
+	size_t computing = p->weights_device + p->weights_private + states + p->scratch;
+	p->device_total = p->apart ? computing : 0;
+	p->total = p->weights_mapped + (p->apart ? 0 : computing) + p->other;
+	if (p->device_total > p->device_free)
+		return mx_fail_at(err, MX_E_RANGE, "memory",
+		                  "the plan needs %.1f MiB of %s, which has %.1f MiB free: lower memory",
+		                  (double)p->device_total / (1 << 20), p->device,
+		                  (double)p->device_free / (1 << 20));
+	size_t own = p->total - p->weights_mapped; /* mapped weights need not be resident */
+	if (own > host)
+		return mx_fail_at(
+			err, MX_E_RANGE, "memory",
+			"the plan needs %.1f MiB beside the mapped weights, and this host (or its "
+			"cgroup) has %.1f MiB: lower memory or max_sequences",
+			(double)own / (1 << 20), (double)host / (1 << 20));
+	return MX_OK;
+}
+
 mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config *config,
                          uint32_t max_context, const struct mx_device *device,
                          size_t device_scratch, struct mx_memory_plan *out, struct mx_err *err)
 {
 	struct mx_memory_plan p = {0};
 	fixed_parts(m, config, device, device_scratch, &p);
-	bool cache = has_cache(m, config), share = cache && m->page_bytes;
-	size_t fixed = p.weights_private + p.scratch + p.other, budget = config->memory;
+	bool cache = has_cache(m, config);
+	const struct room r = {m, cache && m->page_bytes, p.apart};
+	size_t fixed = p.weights_device + p.weights_private + p.scratch + (p.apart ? 0 : p.other);
+	size_t budget = choose_budget(config, &p);
 	size_t pages = (max_context - 1) / m->page_tokens + 1; /* of one sequence */
-	size_t sequence = pages_bytes(m, pages, share);
-	if (!budget) {
-		size_t host = mx_host_memory();
-		budget = host > p.weights_mapped ? (host - p.weights_mapped) / 2 : 0;
-	}
-	size_t least = fixed + m->slot_bytes + sequence;
+	size_t sequence = pages_bytes(&r, pages), least = fixed + m->slot_bytes + sequence;
 	if (sequence == SIZE_MAX || budget < least)
-		return too_little(config, max_context, budget, sequence == SIZE_MAX ? sequence : least,
+		return too_little(config, &p, max_context, budget, sequence == SIZE_MAX ? sequence : least,
 		                  err);
 	if (cache && m->slot_bytes) {
-		mx_status st = choose_snapshots(m, config, sequence, budget - fixed, &p.n_snapshots, err);
+		mx_status st = choose_snapshots(&r, config, sequence, budget - fixed, &p.n_snapshots, err);
 		if (st != MX_OK)
 			return st;
-		size_t bytes = snapshots_bytes(m, p.n_snapshots);
+		size_t bytes = snapshots_bytes(&r, p.n_snapshots);
 		if (budget < least + bytes)
-			return too_little(config, max_context, budget, least + bytes, err);
+			return too_little(config, &p, max_context, budget, least + bytes, err);
 		p.snapshot_every = choose_interval(config, p.n_snapshots, max_context);
 		p.snapshots = p.n_snapshots * p.snapshot_bytes;
-		p.other += bytes - p.snapshots;
+		p.other += mx_snapshots_bytes(p.n_snapshots);
 		fixed += bytes;
 	}
 	p.n_slots = choose_slots(m, config->max_sequences, sequence, budget - fixed);
 	p.slots = p.n_slots * m->slot_bytes;
-	size_t room = budget - fixed - p.slots, n = pages * p.n_slots;
-	/* Pages beyond what the sequences can hold serve the prefix cache, if memory was given. */
-	if (m->page_bytes && ((cache && config->memory) || pages_bytes(m, n, share) > room))
-		n = pages_that_fit(m, share, room);
-	p.n_pages = (uint32_t)n;
-	p.pages = n * m->page_bytes;
-	p.other += mx_pages_bytes(p.n_pages, m->page_tokens, share);
-	p.total = p.weights_mapped + p.weights_private + p.pages + p.slots + p.snapshots + p.scratch +
-	          p.other;
-	size_t own = p.total - p.weights_mapped, host = mx_host_memory();
-	if (own > host) /* mapped weights need not be resident */
-		return mx_fail_at(
-			err, MX_E_RANGE, "memory",
-			"the plan needs %.1f MiB beside the mapped weights, and this host (or its "
-			"cgroup) has %.1f MiB: lower memory or max_sequences",
-			(double)own / (1 << 20), (double)host / (1 << 20));
-	*out = p;
-	return MX_OK;
+	size_t room = budget - fixed - p.slots;
+	p.n_pages = (uint32_t)choose_pages(&r, config, cache, pages, p.n_slots, room);
+	p.pages = p.n_pages * m->page_bytes;
+	p.other += mx_pages_bytes(p.n_pages, m->page_tokens, r.cache);
+	mx_status st = add_up(&p, err);
+	if (st == MX_OK)
+		*out = p;
+	return st;
 }
 
 uint32_t mx_memory_sequences(const struct mx_memory_plan *p, uint32_t tokens)

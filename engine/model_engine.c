@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "device/cpu/cpu.h"
 
 static struct mx_model_engine *engine_of(struct mx_engine *e)
 {
@@ -35,6 +34,10 @@ static void clear_state(struct mx_core *core, const struct mx_seq *s)
 	struct mx_model_engine *e = engine_of(&core->engine);
 	size_t bytes = e->model.slot_bytes;
 	struct clearing c = {e->slots + s->slot * bytes, bytes};
+	if (e->apart) { /* a device that is lost says so in the next step */
+		(void)e->device->ops->zero(e->device, c.slot, bytes);
+		return;
+	}
 	e->device->ops->parallel(e->device, (bytes + CLEAR_BYTES - 1) / CLEAR_BYTES, clear_part, &c);
 }
 
@@ -44,6 +47,11 @@ static bool find_parts(struct mx_model_group *group, unsigned char *snapshot)
 	for (uint32_t i = 0; i < group->n; i++)
 		group->parts[i] = snapshot + group->snapshot_offsets[i];
 	return group->use.slot_bytes > 0;
+}
+
+static mx_status copy_page(struct mx_model_engine *e, void *to, const void *from)
+{
+	return e->device->ops->copy(e->device, to, from, e->model.page_bytes);
 }
 
 static mx_status save_state(struct mx_core *core, const struct mx_seq *s, uint32_t block)
@@ -58,8 +66,7 @@ static mx_status save_state(struct mx_core *core, const struct mx_seq *s, uint32
 		if (find_parts(x, to))
 			st = x->ops->save(x->instances, x->n, s->slot, s->computed, x->parts);
 	}
-	memcpy(to + m->snapshot_bytes, e->pages + page * m->page_bytes, m->page_bytes);
-	return st;
+	return st == MX_OK ? copy_page(e, to + m->snapshot_bytes, e->pages + page * m->page_bytes) : st;
 }
 
 static mx_status load_state(struct mx_core *core, const struct mx_seq *s, uint32_t block)
@@ -75,44 +82,85 @@ static mx_status load_state(struct mx_core *core, const struct mx_seq *s, uint32
 			st = x->ops->load(x->instances, x->n, s->slot, s->computed,
 			                  (const void *const *)x->parts);
 	}
-	memcpy(e->pages + page * m->page_bytes, from + m->snapshot_bytes, m->page_bytes);
-	return st;
+	return st == MX_OK ? copy_page(e, e->pages + page * m->page_bytes, from + m->snapshot_bytes)
+	                   : st;
 }
 
 const struct mx_state_ops mx_model_state_ops = {clear_state, save_state, load_state};
 
 /* ---- a step ---- */
 
-/* Spans, ids and positions of the step, in the order of the items. */
-static uint32_t lay_out_rows(struct mx_model_engine *e, const struct mx_step_item *items,
-                             uint32_t n)
+uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to)
 {
-	const struct mx_scratch *s = &e->scratch;
+	struct mx_span *spans = e->scratch.spans;
 	uint32_t row = 0;
-	for (uint32_t i = 0; i < n; i++) {
-		const struct mx_seq *q = items[i].seq;
-		s->spans[i] = (struct mx_span){
+	for (uint32_t i = 0; i < e->core.n_items; i++) {
+		const struct mx_seq *q = e->core.items[i].seq;
+		uint32_t n = e->core.items[i].n;
+		spans[i] = (struct mx_span){
 			.row = row,
-			.n = items[i].n,
+			.n = n,
 			.pos = q->computed,
 			.max_len = q->params.max_len,
-			.kind = items[i].n == 1 ? MX_SPAN_DECODE : MX_SPAN_PREFILL,
+			.kind = n == 1 ? MX_SPAN_DECODE : MX_SPAN_PREFILL,
 			.slot = q->slot,
 			.pages = q->pages.ids,
 			.n_pages = q->pages.n,
 		};
-		memcpy(s->ids + row, q->tokens + q->computed, items[i].n * sizeof *s->ids);
-		for (uint32_t k = 0; k < items[i].n; k++)
-			s->pos[row + k] = q->computed + k;
-		row += items[i].n;
+		memcpy(to->ids + row, q->tokens + q->computed, n * sizeof *to->ids);
+		for (uint32_t k = 0; k < n; k++)
+			to->pos[row + k] = q->computed + k;
+		row += n;
 	}
 	return row;
 }
 
-/* A CPU computes in finish. */
+/* The whole step up to the hidden states, by a device that is done on return. */
+static mx_status compute(struct mx_model_engine *e)
+{
+	const struct mx_tables *t = &e->scratch.tables;
+	e->step = (struct mx_step){.spans = e->scratch.spans,
+	                           .n_spans = e->core.n_items,
+	                           .n_rows = mx_lay_out_rows(e, t),
+	                           .pos = t->pos,
+	                           .scratch = e->scratch.mixer};
+	mx_logits_collect(e);
+	mx_logits_list(e, t->gather);
+	mx_status st = mx_forward(e, &e->step, t->ids);
+	return st == MX_OK ? mx_logits_gather(e, t->gather) : st;
+}
+
 static mx_status begin(struct mx_engine *engine, const struct mx_step_item *items, uint32_t n)
 {
-	return mx_core_begin_step(&engine_of(engine)->core, items, n);
+	struct mx_model_engine *e = engine_of(engine);
+	uint64_t start = mx_now_ns();
+	mx_status st = mx_core_begin_step(&e->core, items, n);
+	if (st != MX_OK || !e->apart || !n)
+		return st;
+	st = mx_launch_step(e);
+	e->core.stepping = st == MX_OK;
+	e->begin_ns = mx_now_ns() - start;
+	return st;
+}
+
+/* The step's results, whatever is still to be done for them. */
+static mx_status complete(struct mx_model_engine *e, struct mx_step_result *results,
+                          struct mx_step_times *times)
+{
+	uint64_t start = mx_now_ns();
+	mx_status st = MX_OK;
+	if (!e->apart)
+		st = compute(e);
+	else if (e->drawing)
+		st = mx_logits_take(e, results);
+	else if (!e->n_wants)
+		st = e->device->ops->wait(e->device);
+	times->forward = mx_now_ns() - start;
+	if (st == MX_OK && !e->drawing)
+		st = mx_logits_run(e, results, times);
+	if (st == MX_OK && !e->apart)
+		st = mx_forward_commit(e, &e->step);
+	return st;
 }
 
 static mx_status finish(struct mx_engine *engine, struct mx_step_result *results,
@@ -128,21 +176,10 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 	*out_times = times;
 	if (!n)
 		return MX_OK;
-	uint64_t start = mx_now_ns();
-	struct mx_step s = {.spans = e->scratch.spans,
-	                    .n_spans = n,
-	                    .n_rows = lay_out_rows(e, items, n),
-	                    .pos = e->scratch.pos,
-	                    .scratch = e->scratch.mixer};
-	st = mx_forward(e, &s);
-	times.forward = mx_now_ns() - start;
-	if (st == MX_OK)
-		st = mx_logits_run(e, items, s.spans, n, results, &times);
-	uint64_t committing = mx_now_ns();
-	if (st == MX_OK)
-		st = mx_forward_commit(e, &s);
+	st = complete(e, results, &times);
 	if (st != MX_OK)
 		return st;
+	uint64_t committing = mx_now_ns();
 	for (uint32_t i = 0; i < n; i++) {
 		if (results[i].status != MX_OK)
 			continue; /* its state must not reach the cache */
@@ -152,6 +189,8 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 			mx_core_append(items[i].seq, results[i].token);
 	}
 	times.commit = mx_now_ns() - committing;
+	if (e->apart)
+		times.host = e->begin_ns + times.commit;
 	*out_times = times;
 	return MX_OK;
 }
@@ -167,9 +206,14 @@ void mx_model_engine_destroy(struct mx_engine *engine)
 			if (m->instance)
 				m->ops->destroy(m->instance);
 		}
+	mx_launch_forget(e);
 	mx_core_fini(&e->core);
 	mx_model_free(&e->model);
-	mx_cpu_destroy(e->device);
+	if (e->device) {
+		e->device->ops->host_release(e->device, e->tables);
+		e->device->ops->release(e->device, e->arena);
+		e->device->ops->destroy(e->device);
+	}
 	mx_toucher_stop(&e->toucher);
 	mx_unmap(e->map, e->map_bytes);
 	free(e);

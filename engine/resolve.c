@@ -7,6 +7,10 @@
 
 #define VECTOR_ALIGN 64
 
+/* Of matrices in a device's own memory: rows of real models are multiples of it, so that nothing
+ * stands between two of them. */
+#define MATRIX_ALIGN 256
+
 struct resolver {
 	struct mx_model *model;
 	const struct mx_registry *registry;
@@ -14,6 +18,11 @@ struct resolver {
 	const struct mx_model_limits *limits;
 	struct mx_err *err;
 };
+
+static bool has_own_memory(const struct mx_device *d)
+{
+	return d->info.kind != MX_DEVICE_CPU;
+}
 
 /* ---- tensors ---- */
 
@@ -79,11 +88,11 @@ static mx_status need_matrix(struct resolver *r, const char *name, const uint64_
 	*out = (struct mx_weight){t->dtype, (uint32_t)shape[0], (uint32_t)cols, t->data};
 	if (out->cols > m->max_cols)
 		m->max_cols = out->cols;
-	const struct mx_tensor **entry =
-		push(&m->arena, (void **)&m->matrices, &m->n_matrices, &m->cap_matrices, sizeof *entry);
-	if (!entry)
+	struct mx_model_use *use =
+		push(&m->arena, (void **)&m->uses, &m->n_uses, &m->cap_uses, sizeof *use);
+	if (!use)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
-	*entry = t;
+	*use = (struct mx_model_use){t, out};
 	return MX_OK;
 }
 
@@ -248,10 +257,11 @@ static mx_status resolve_mixer(struct resolver *r, const struct mx_plan_mixer *p
 	struct mx_model *m = r->model;
 	const struct mx_model_limits *l = r->limits;
 	out->ops = mx_registry_find(r->registry, p->mixer, r->device->info.kind, r->err);
+	if (!out->ops && has_own_memory(r->device))
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "layer %u: mixer %s does not run on %s", layer,
+		               p->mixer, r->device->info.name);
 	if (!out->ops)
 		return MX_E_NOTFOUND;
-	if (!(out->ops->caps & MX_MIXER_CPU))
-		return mx_fail(r->err, MX_E_UNSUPPORTED, "mixer %s does not run on a CPU", p->mixer);
 	out->in_scale = p->in_scale;
 	out->out_scale = p->out_scale;
 	out->desc = (struct mx_layer_desc){
@@ -288,6 +298,9 @@ static mx_status resolve_block(struct resolver *r, const struct mx_plan_block *p
 		return st;
 	if (p->kind == MX_BLOCK_MLP)
 		return resolve_mlp(r, &p->mlp, &out->mlp);
+	if (p->kind == MX_BLOCK_EXPERTS && has_own_memory(r->device))
+		return mx_fail(r->err, MX_E_UNSUPPORTED,
+		               "layer %u is a mixture of experts, which runs on CPUs only", layer);
 	if (p->kind == MX_BLOCK_EXPERTS)
 		return resolve_experts(r, p, out);
 	if (!p->n_mixers)
@@ -384,30 +397,60 @@ static mx_status add_up(struct resolver *r, struct mx_model_mixer *x)
 	return MX_OK;
 }
 
-static int by_address(const void *a, const void *b)
+static int by_tensor(const void *a, const void *b)
 {
-	const struct mx_tensor *const *x = a, *const *y = b;
-	return (*x > *y) - (*x < *y);
+	const struct mx_model_matrix *x = a, *y = b;
+	return (x->tensor > y->tensor) - (x->tensor < y->tensor);
 }
 
 /* Each matrix once, tied ones too, and what is mapped of the checkpoint. */
-static void count_matrices(struct mx_model *m)
+static mx_status count_matrices(struct resolver *r)
 {
+	struct mx_model *m = r->model;
 	size_t n = 0;
-	qsort(m->matrices, m->n_matrices, sizeof *m->matrices, by_address);
-	for (size_t i = 0; i < m->n_matrices; i++)
-		if (!n || m->matrices[n - 1] != m->matrices[i]) {
+	m->matrices = mx_arena_alloc(&m->arena, m->n_uses * sizeof *m->matrices);
+	if (!m->matrices)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	for (size_t i = 0; i < m->n_uses; i++)
+		m->matrices[i] = (struct mx_model_matrix){m->uses[i].tensor, SIZE_MAX};
+	qsort(m->matrices, m->n_uses, sizeof *m->matrices, by_tensor);
+	for (size_t i = 0; i < m->n_uses; i++)
+		if (!n || m->matrices[n - 1].tensor != m->matrices[i].tensor) {
 			m->matrices[n++] = m->matrices[i];
-			m->mapped_bytes += m->matrices[i]->bytes;
+			m->mapped_bytes += m->matrices[i].tensor->bytes;
 		}
 	m->n_matrices = n;
+	return MX_OK;
+}
+
+static struct mx_model_matrix *matrix_of(const struct mx_model *m, const struct mx_model_use *use)
+{
+	const struct mx_model_matrix key = {.tensor = use->tensor};
+	return bsearch(&key, m->matrices, m->n_matrices, sizeof key, by_tensor);
+}
+
+/* Gives every matrix its place in the device's memory, where it is used first. */
+static void find_places(struct mx_model *m, const struct mx_device *device)
+{
+	for (size_t i = 0; has_own_memory(device) && i < m->n_uses; i++) {
+		struct mx_model_matrix *x = matrix_of(m, &m->uses[i]);
+		if (x->offset != SIZE_MAX)
+			continue;
+		x->offset = m->weight_bytes;
+		size_t n = x->tensor->bytes / mx_dtype_size(x->tensor->dtype);
+		m->weight_bytes += mx_round_up(n * mx_dtype_size(device->info.act_dtype), MATRIX_ALIGN);
+	}
 }
 
 static mx_status sum_up(struct resolver *r)
 {
 	struct mx_model *m = r->model;
 	mx_status st = choose_page_tokens(r);
-	count_matrices(m);
+	if (st == MX_OK)
+		st = count_matrices(r);
+	if (st != MX_OK)
+		return st;
+	find_places(m, r->device);
 	m->can_share = true;
 	for (uint32_t b = 0; b < m->n_blocks && st == MX_OK; b++) {
 		m->parallel_mixers |= m->blocks[b].n_mixers > 1;
@@ -507,7 +550,7 @@ static float element(const struct mx_tensor *t, size_t i)
 	return ((const float *)t->data)[i];
 }
 
-void mx_model_convert(struct mx_model *m, unsigned char *base)
+void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base)
 {
 	for (size_t i = 0; i < m->n_vectors; i++) {
 		const struct mx_model_vector *v = &m->vectors[i];
@@ -515,10 +558,19 @@ void mx_model_convert(struct mx_model *m, unsigned char *base)
 			*v->dest = *v->from;
 			continue;
 		}
-		float *to = (float *)(void *)base;
+		float *to = (float *)(void *)at;
 		for (size_t k = 0; k < v->n; k++)
 			to[k] = element(v->tensor, k);
-		*v->dest = to;
+		*v->dest = (float *)(void *)base;
+		at += mx_round_up(v->n * sizeof(float), VECTOR_ALIGN);
 		base += mx_round_up(v->n * sizeof(float), VECTOR_ALIGN);
+	}
+}
+
+void mx_model_place(struct mx_model *m, unsigned char *base, enum mx_dtype dtype)
+{
+	for (size_t i = 0; i < m->n_uses; i++) {
+		m->uses[i].weight->data = base + matrix_of(m, &m->uses[i])->offset;
+		m->uses[i].weight->dtype = dtype;
 	}
 }

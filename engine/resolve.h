@@ -3,8 +3,11 @@
  * A layer plan with its tensors and mixers found and checked: what is left to
  * do before the model can run is to give it memory.
  *
- * Matrices stay in the checkpoint's mapping. Vectors (norms, biases) are read
- * once into private f32 memory; until mx_model_convert they are NULL.
+ * Matrices stay in the checkpoint's mapping, unless the device has memory of its
+ * own: then they have a place there, in the order of their use, and those that
+ * are used together lie one behind the other (device/device.h, linear). Vectors
+ * (norms, biases) are read once into private f32 memory; until mx_model_convert
+ * they are NULL.
  */
 #ifndef MX_ENGINE_RESOLVE_H
 #define MX_ENGINE_RESOLVE_H
@@ -68,6 +71,18 @@ struct mx_model_vector {
 	size_t n;
 };
 
+/* A matrix that is wanted, in the order of use. */
+struct mx_model_use {
+	const struct mx_tensor *tensor;
+	struct mx_weight *weight;
+};
+
+/* A tensor of matrices, each once. */
+struct mx_model_matrix {
+	const struct mx_tensor *tensor;
+	size_t offset; /* among the weights in the device's memory, if it has its own */
+};
+
 struct mx_model {
 	const struct mx_plan *plan;
 	const struct mx_checkpoint *checkpoint;
@@ -82,10 +97,13 @@ struct mx_model {
 
 	struct mx_model_vector *vectors;
 	size_t n_vectors, cap_vectors;
-	const struct mx_tensor **matrices; /* for prefaulting */
-	size_t n_matrices, cap_matrices;
+	struct mx_model_use *uses;
+	size_t n_uses, cap_uses;
+	struct mx_model_matrix *matrices; /* in the order of the checkpoint's table */
+	size_t n_matrices;
 
 	size_t mapped_bytes;   /* of all tensors in use */
+	size_t weight_bytes;   /* of the matrices in the device's own memory, 0 = they stay mapped */
 	size_t private_bytes;  /* f32 copies of the vectors, with padding */
 	size_t page_bytes;     /* of one page, all layers, page_tokens tokens */
 	size_t slot_bytes;     /* of one slot */
@@ -117,7 +135,12 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
 /* Frees the tables; instances must be gone. Takes a zeroed model. */
 void mx_model_free(struct mx_model *m);
 
-/* Reads the vectors into `base` [private_bytes], aligned to 64. */
-void mx_model_convert(struct mx_model *m, unsigned char *base);
+/* Reads the vectors into memory at `at` [private_bytes], aligned to 64, which will be used at
+ * `base`: the same, or memory of the device that it is copied to. */
+void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base);
+
+/* The matrices are in the device's memory from now on, at `base` [weight_bytes], as elements of
+ * `dtype`; the caller has copied them. */
+void mx_model_place(struct mx_model *m, unsigned char *base, enum mx_dtype dtype);
 
 #endif

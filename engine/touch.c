@@ -54,6 +54,15 @@ static void touch_task(void *arg, size_t task, unsigned worker)
 	}
 }
 
+void mx_touch_count(struct mx_touch_progress *progress, size_t bytes)
+{
+	progress->done += bytes;
+	double fraction =
+		progress->done < progress->all ? (double)progress->done / (double)progress->all : 1.0;
+	if (progress->f)
+		progress->f(progress->arg, fraction);
+}
+
 void mx_touch(struct mx_device *d, const void *base, size_t bytes, bool write,
               struct mx_touch_progress *progress)
 {
@@ -66,11 +75,7 @@ void mx_touch(struct mx_device *d, const void *base, size_t bytes, bool write,
 		struct touch t = {(unsigned char *)from, n, write};
 		d->ops->parallel(d, (n + TASK_BYTES - 1) / TASK_BYTES, touch_task, &t);
 		from += n;
-		progress->done += n;
-		double fraction =
-			progress->done < progress->all ? (double)progress->done / (double)progress->all : 1.0;
-		if (progress->f)
-			progress->f(progress->arg, fraction);
+		mx_touch_count(progress, n);
 	}
 }
 

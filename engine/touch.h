@@ -26,6 +26,9 @@ struct mx_touch_progress {
 	size_t done, all; /* bytes */
 };
 
+/* So many bytes more are there. */
+void mx_touch_count(struct mx_touch_progress *progress, size_t bytes);
+
 /* Touches [base, base + bytes) with the device's threads. write: fresh private memory, of which
  * nothing has been written yet; else a file's mapping. */
 void mx_touch(struct mx_device *d, const void *base, size_t bytes, bool write,

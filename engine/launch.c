@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A step on a device that has memory of its own and runs behind the host: the
+ * host writes the step's tables, uploads them with one copy and asks for
+ * everything from the embedding to the drawing of tokens, without waiting.
+ *
+ * Steps in which every sequence decodes one token are the same calls each time
+ * but for their number of rows, so they are recorded when the model is loaded,
+ * for some numbers, and replayed. A step takes the next larger recording; rows
+ * that fill it up belong to spans of no tokens.
+ */
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/model_engine.h"
+
+/* ---- tables ---- */
+
+/* What the mixers get of tables in the device's memory. */
+static struct mx_device_tables for_mixers(const struct mx_tables *t)
+{
+	return (struct mx_device_tables){
+		.pos = t->pos, .row_span = t->row_span, .spans = t->spans, .pages = t->pages};
+}
+
+/* The spans once more, as the device sees them, with their pages; the number of these. */
+static uint32_t lay_out_spans(const struct mx_model_engine *e, const struct mx_tables *to)
+{
+	const struct mx_span *spans = e->scratch.spans;
+	uint32_t page_tokens = e->model.page_tokens, at = 0;
+	for (uint32_t i = 0; i < e->core.n_items; i++) {
+		const struct mx_span *s = &spans[i];
+		uint32_t n_pages = (s->pos + s->n - 1) / page_tokens + 1; /* more may be reserved */
+		to->spans[i] = (struct mx_device_span){
+			.row = s->row,
+			.n = s->n,
+			.pos = s->pos,
+			.slot = s->slot,
+			.page_begin = at,
+			.n_pages = n_pages,
+			.max_len = s->max_len,
+			.kind = s->kind,
+		};
+		memcpy(to->pages + at, s->pages, n_pages * sizeof *to->pages);
+		at += n_pages;
+		for (uint32_t k = 0; k < s->n; k++)
+			to->row_span[s->row + k] = i;
+	}
+	return at;
+}
+
+/* Rows and spans from `from` on that fill a recording up. */
+static void lay_out_padding(const struct mx_tables *to, uint32_t from, uint32_t rows)
+{
+	for (uint32_t i = from; i < rows; i++) {
+		to->ids[i] = 0;
+		to->pos[i] = 0;
+		to->row_span[i] = i;
+		to->spans[i] = (struct mx_device_span){.row = i, .max_len = 1, .kind = MX_SPAN_DECODE};
+	}
+}
+
+static mx_status upload(struct mx_model_engine *e, size_t bytes)
+{
+	return e->device->ops->upload(e->device, e->scratch.block, e->tables, bytes);
+}
+
+/* ---- recordings ---- */
+
+static uint32_t next_rows(uint32_t rows)
+{
+	uint32_t by = rows < 8     ? rows
+	              : rows < 16  ? 4
+	              : rows < 64  ? 8
+	              : rows < 128 ? 16
+	              : rows < 256 ? 32
+	                           : 64;
+	return rows + by;
+}
+
+/* The calls of a decode step of the bucket's size. */
+static mx_status run_bucket(struct mx_model_engine *e, const struct mx_bucket *b)
+{
+	struct mx_device *d = e->device;
+	const struct mx_step step = {.spans = e->scratch.spans,
+	                             .n_spans = b->rows,
+	                             .n_rows = b->rows,
+	                             .pos = b->host.pos,
+	                             .scratch = e->scratch.mixer,
+	                             .tables = &b->tables,
+	                             .recording = true};
+	mx_status st = mx_forward(e, &step, b->device.ids);
+	if (st == MX_OK)
+		st = mx_logits_make(e, e->scratch.x, b->rows);
+	if (st == MX_OK)
+		st = d->ops->sample_draw(d, e->scratch.logits, e->limits.ld_logits, b->rows,
+		                         e->model.plan->vocab);
+	return st;
+}
+
+/* Runs the calls once on padding, so that whatever a first call does is done, then records. */
+static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
+{
+	struct mx_device *d = e->device;
+	lay_out_padding(&b->host, 0, b->rows);
+	memset(e->scratch.spans, 0, b->rows * sizeof *e->scratch.spans);
+	mx_status st = upload(e, b->bytes);
+	if (st == MX_OK)
+		st = mx_logits_describe(e, b->rows);
+	if (st == MX_OK)
+		st = run_bucket(e, b);
+	if (st == MX_OK)
+		st = d->ops->sample_drawn(d, b->rows, e->scratch.tokens);
+	if (st != MX_OK && st != MX_E_INTERNAL) /* what is drawn from nothing is of no interest */
+		return st;
+	st = d->ops->record(d);
+	if (st != MX_OK)
+		return st;
+	st = run_bucket(e, b);
+	mx_status ended = d->ops->recorded(d, &b->recording);
+	return st == MX_OK ? ended : st;
+}
+
+mx_status mx_launch_prepare(struct mx_model_engine *e, struct mx_err *err)
+{
+	uint64_t begin = mx_now_ns();
+	uint32_t most = e->limits.recorded;
+	for (uint32_t rows = 1; most && e->n_recorded < MX_MAX_BUCKETS; rows = next_rows(rows)) {
+		struct mx_bucket *b = &e->buckets[e->n_recorded++];
+		b->rows = rows < most ? rows : most;
+		mx_tables_layout(b->rows, b->rows, 0, 0, e->tables, &b->host);
+		b->bytes = mx_tables_layout(b->rows, b->rows, 0, 0, e->scratch.block, &b->device);
+		b->tables = for_mixers(&b->device);
+		mx_status st = record(e, b);
+		if (st != MX_OK)
+			return mx_fail(err, st, "a step of %u sequences cannot be recorded on %s: %s", b->rows,
+			               e->device->info.name, mx_status_str(st));
+		if (rows >= most)
+			break;
+	}
+	e->recording_ns = mx_now_ns() - begin;
+	return MX_OK;
+}
+
+void mx_launch_forget(struct mx_model_engine *e)
+{
+	for (uint32_t i = 0; i < e->n_recorded; i++)
+		e->device->ops->forget(e->device, e->buckets[i].recording);
+	e->n_recorded = 0;
+}
+
+/* ---- a step ---- */
+
+/* The recording for core.items, or NULL: each one token, drawn and not reported. */
+static const struct mx_bucket *find_bucket(const struct mx_model_engine *e)
+{
+	const struct mx_core *c = &e->core;
+	uint32_t i = 0;
+	while (i < e->n_recorded && e->buckets[i].rows < c->n_items)
+		i++;
+	if (i == e->n_recorded)
+		return NULL;
+	for (uint32_t k = 0; k < c->n_items; k++)
+		if (c->items[k].n != 1 || !c->items[k].sample || c->items[k].seq->params.logprobs >= 0)
+			return NULL;
+	return &e->buckets[i];
+}
+
+static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
+{
+	struct mx_device *d = e->device;
+	uint32_t n = mx_lay_out_rows(e, &b->host);
+	uint32_t n_pages = lay_out_spans(e, &b->host);
+	lay_out_padding(&b->host, n, b->rows);
+	mx_status st = upload(e, b->bytes + n_pages * sizeof *b->host.pages);
+	mx_logits_collect(e);
+	if (st == MX_OK)
+		st = mx_logits_describe(e, b->rows);
+	if (st == MX_OK)
+		st = d->ops->replay(d, b->recording);
+	e->drawing = true;
+	e->step = (struct mx_step){.n_spans = n, .n_rows = n, .pos = b->host.pos, .tables = &b->tables};
+	return st;
+}
+
+static mx_status launch(struct mx_model_engine *e)
+{
+	struct mx_tables host, device;
+	uint32_t n_rows = 0, n = e->core.n_items;
+	for (uint32_t i = 0; i < n; i++)
+		n_rows += e->core.items[i].n;
+	mx_tables_layout(n_rows, n, n_rows, 0, e->tables, &host);
+	size_t bytes = mx_tables_layout(n_rows, n, n_rows, 0, e->scratch.block, &device);
+	mx_lay_out_rows(e, &host);
+	uint32_t n_pages = lay_out_spans(e, &host);
+	mx_logits_collect(e);
+	mx_logits_list(e, host.gather);
+	e->step_tables = for_mixers(&device);
+	e->step = (struct mx_step){
+		.n_spans = n, .n_rows = n_rows, .pos = host.pos, .tables = &e->step_tables};
+	e->step.spans = e->scratch.spans;
+	e->step.scratch = e->scratch.mixer;
+	mx_status st = upload(e, bytes + n_pages * sizeof *host.pages);
+	if (st == MX_OK)
+		st = mx_forward(e, &e->step, device.ids);
+	if (st == MX_OK)
+		st = mx_logits_gather(e, device.gather);
+	e->drawing = mx_logits_simple(e);
+	return st == MX_OK && e->drawing ? mx_logits_launch(e) : st;
+}
+
+mx_status mx_launch_step(struct mx_model_engine *e)
+{
+	const struct mx_bucket *b = find_bucket(e);
+	mx_status st = b ? replay(e, b) : launch(e);
+	e->step.spans = e->scratch.spans;
+	e->step.scratch = e->scratch.mixer;
+	return st == MX_OK ? mx_forward_commit(e, &e->step) : st;
+}
