@@ -13,7 +13,7 @@
 #include "base/buf.h"
 #include "base/address.h"
 #include "daemon/closest.h"
-#include "device/dtype.h"
+#include "device/open.h"
 
 #define MAX_FILE   ((size_t)1 << 20)
 #define MAX_MODELS 64
@@ -105,6 +105,7 @@ static const struct key model_keys[] = {
 	{"path", K_STRING, M(path), .required = true},
 	{"aliases", K_STRINGS, M(aliases), .min = 0, .max = MAX_LIST},
 	{"device", K_STRING, M(device), .min = 0},
+	{"deterministic", K_BOOL, M(deterministic), .min = 0},
 	{"threads", K_UINT, M(threads), .min = 0, .max = 1024},
 	{"max_context", K_UINT, M(max_context), .min = 0, .max = 1 << 30},
 	{"memory", K_BYTES, M(memory), .min = 0, .max = 0x1p50},
@@ -478,6 +479,16 @@ static mx_status check_names(struct parser *p, const yaml_node_t *n, size_t n_mo
 	return MX_OK;
 }
 
+/* Whether there is such a device is the engine's to say. */
+static mx_status check_device(struct parser *p, const yaml_node_t *n,
+                              const struct mx_config_model *m)
+{
+	if (!mx_device_parse(m->device, NULL, NULL))
+		return fail(p, go_to(p, n, "device", 0), "no device \"%.40s\": must be cpu, cuda or cuda:N",
+		            m->device);
+	return MX_OK;
+}
+
 static mx_status read_models(struct parser *p, const yaml_node_t *n)
 {
 	struct mx_config *c = p->config;
@@ -502,9 +513,8 @@ static mx_status read_models(struct parser *p, const yaml_node_t *n)
 		                              .line = (unsigned)item->start_mark.line + 1};
 		snprintf(p->path + parent, sizeof p->path - parent, "[%zu]", i);
 		mx_status st = read_map(p, item, model_keys, (char *)m);
-		if (st == MX_OK && strcmp(m->device, "cpu"))
-			st = fail(p, go_to(p, item, "device", 0),
-			          "device \"%.40s\" is not available in this build: must be cpu", m->device);
+		if (st == MX_OK)
+			st = check_device(p, item, m);
 		if (st == MX_OK)
 			st = make_absolute(p, &m->path);
 		if (st == MX_OK)

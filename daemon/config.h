@@ -55,7 +55,8 @@ struct mx_config_model {
 	const char *name;
 	const char *path; /* made absolute against the folder of the file */
 	struct mx_strings aliases;
-	const char *device;
+	const char *device; /* a name that mx_device_parse knows */
+	bool deterministic;
 	uint64_t threads;
 	uint64_t max_context; /* 0 = the model's own */
 	uint64_t memory;      /* bytes; 0 = automatic */

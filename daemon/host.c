@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "device/open.h"
 #include "engine/load.h"
 #include "model/plan.h"
 #include "model/safetensors.h"
@@ -41,6 +42,15 @@ struct mx_host {
 	size_t n_models;
 };
 
+static bool wants_cuda(const struct mx_config *config)
+{
+	enum mx_device_kind kind;
+	for (size_t i = 0; i < config->n_models; i++)
+		if (mx_device_parse(config->models[i].device, &kind, NULL) && kind == MX_DEVICE_CUDA)
+			return true;
+	return false;
+}
+
 mx_status mx_host_modules(const struct mx_config *config, struct mx_registry **out,
                           struct mx_err *err)
 {
@@ -61,6 +71,8 @@ mx_status mx_host_modules(const struct mx_config *config, struct mx_registry **o
 	}
 	for (size_t i = 0; st == MX_OK && i < config->modules.n; i++)
 		st = mx_registry_load_dir(r, config->modules.items[i], err);
+	if (st == MX_OK && wants_cuda(config))
+		st = mx_registry_load_cuda(r, err);
 	if (st) {
 		mx_registry_destroy(r);
 		return st;
@@ -76,6 +88,8 @@ static struct mx_engine_config engine_config(const struct hosted *h)
 	const struct mx_config_model *m = h->model_config;
 	return (struct mx_engine_config){
 		.name = m->name,
+		.device = m->device,
+		.deterministic = m->deterministic,
 		.threads = (unsigned)m->threads,
 		.max_context = (uint32_t)m->max_context,
 		.memory = m->memory,
@@ -170,17 +184,9 @@ static void print_concurrency(FILE *out, const struct mx_memory_plan *mp, uint32
 	fprintf(out, "\n");
 }
 
-static void print_plan(FILE *out, const struct mx_config_model *m, const struct mx_plan *plan,
-                       const struct mx_memory_plan *mp, const char *process)
+/* What holds the states of sequences, and the buffers of a step. */
+static void print_states(FILE *out, const struct mx_memory_plan *mp)
 {
-	uint32_t max_context = m->max_context ? (uint32_t)m->max_context : plan->max_context;
-	char layers[1024];
-	fprintf(out, "model %s (%s, %u layers, width %u, vocabulary %u) from %s\n", m->name,
-	        plan->family, plan->n_layers, plan->width, plan->vocab, m->path);
-	mx_plan_describe_layers(plan, layers, sizeof layers);
-	fprintf(out, "  layers %s\n", layers);
-	fprintf(out, "  weights, mapped     %10.1f MiB\n", mib(mp->weights_mapped));
-	fprintf(out, "  weights, converted  %10.1f MiB\n", mib(mp->weights_private));
 	if (mp->page_bytes)
 		fprintf(out, "  pages               %10.1f MiB  %u of %u tokens, %zu bytes each\n",
 		        mib(mp->pages), mp->n_pages, mp->page_tokens, mp->page_bytes);
@@ -193,9 +199,35 @@ static void print_plan(FILE *out, const struct mx_config_model *m, const struct 
 	if (mp->snapshot_every)
 		fprintf(out, ", also every %u tokens\n", mp->snapshot_every);
 	fprintf(out, "  scratch             %10.1f MiB\n", mib(mp->scratch));
+}
+
+static void print_memory(FILE *out, const struct mx_memory_plan *mp, const char *process)
+{
+	if (mp->apart)
+		fprintf(out, "  weights             %10.1f MiB\n", mib(mp->weights_device));
+	else
+		fprintf(out, "  weights, mapped     %10.1f MiB\n", mib(mp->weights_mapped));
+	fprintf(out, "  weights, converted  %10.1f MiB\n", mib(mp->weights_private));
+	print_states(out, mp);
+	if (mp->apart)
+		fprintf(out, "  total on %-10s %10.1f MiB  of %.1f MiB\n", mp->device,
+		        mib(mp->device_total), mib(mp->device_free));
 	fprintf(out, "  other               %10.1f MiB  tables, tokenizer%s\n", mib(mp->other),
 	        process);
-	fprintf(out, "  total               %10.1f MiB\n", mib(mp->total));
+	fprintf(out, "  total%s %10.1f MiB\n", mp->apart ? " on the host  " : "              ",
+	        mib(mp->total));
+}
+
+static void print_plan(FILE *out, const struct mx_config_model *m, const struct mx_plan *plan,
+                       const struct mx_memory_plan *mp, const char *process)
+{
+	uint32_t max_context = m->max_context ? (uint32_t)m->max_context : plan->max_context;
+	char layers[1024];
+	fprintf(out, "model %s (%s, %u layers, width %u, vocabulary %u) from %s\n", m->name,
+	        plan->family, plan->n_layers, plan->width, plan->vocab, m->path);
+	mx_plan_describe_layers(plan, layers, sizeof layers);
+	fprintf(out, "  layers %s\n", layers);
+	print_memory(out, mp, process);
 	for (uint32_t i = 0; i < mp->n_mixers; i++) {
 		const struct mx_engine_mixer *x = &mp->mixers[i];
 		fprintf(out, "  mixer %-16s %3u layers, %zu bytes a token, %zu bytes a sequence\n", x->name,
