@@ -28,8 +28,9 @@
 #include "tools/open_model.h"
 
 struct options {
-	const char *model, *text;
+	const char *model, *text, *device;
 	unsigned long context, stride, limit, threads;
+	bool deterministic;
 };
 
 struct tally {
@@ -40,12 +41,14 @@ struct tally {
 static void usage(FILE *to)
 {
 	fputs("usage: mixd-eval --model DIR --text FILE [--context N] [--stride N] [--limit BYTES]\n"
-	      "                 [--threads N]\n"
+	      "                 [--threads N] [--device cpu|cuda|cuda:N] [--deterministic]\n"
 	      "Perplexity and bits per byte of a text (\"-\": standard input) under a model.\n"
 	      "  --context N    tokens of a window, the model's own by default\n"
 	      "  --stride N     ids from one window to the next, a whole window by default\n"
 	      "  --limit BYTES  of the text\n"
-	      "  --threads N    one per CPU by default\n",
+	      "  --threads N    one per CPU by default\n"
+	      "  --device NAME  cpu by default\n"
+	      "  --deterministic  as in mixd.yaml\n",
 	      to);
 }
 
@@ -63,6 +66,7 @@ static int read_options(int argc, char **argv, struct options *o)
 		{"model", required_argument, NULL, 'm'},   {"text", required_argument, NULL, 't'},
 		{"context", required_argument, NULL, 'c'}, {"stride", required_argument, NULL, 's'},
 		{"limit", required_argument, NULL, 'l'},   {"threads", required_argument, NULL, 'j'},
+		{"device", required_argument, NULL, 'd'},  {"deterministic", no_argument, NULL, 'e'},
 		{"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
 	for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
 		bool ok = true;
@@ -73,6 +77,8 @@ static int read_options(int argc, char **argv, struct options *o)
 		case 's': ok = read_number(optarg, &o->stride); break;
 		case 'l': ok = read_number(optarg, &o->limit); break;
 		case 'j': ok = read_number(optarg, &o->threads); break;
+		case 'd': o->device = optarg; break;
+		case 'e': o->deterministic = true; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}
@@ -201,6 +207,8 @@ static mx_status evaluate(const struct options *o, struct opened_model *m,
 		st = mx_tokenizer_encode(*tokenizer, mx_buf_str(text), text->len, false, 0, ids, err);
 	const struct mx_engine_config config = {
 		.name = o->model,
+		.device = o->device,
+		.deterministic = o->deterministic,
 		.threads = (unsigned)o->threads,
 		.max_context = (uint32_t)o->context,
 		.max_sequences = 1,

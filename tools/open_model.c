@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/open.h"
+
 static mx_status load_modules(struct mx_registry *r, struct mx_err *err)
 {
 	const char *dirs = getenv("MIXD_MODULE_PATH");
@@ -43,6 +45,12 @@ mx_status opened_model_open(const char *dir, struct opened_model *out, struct mx
 mx_status opened_model_load(struct opened_model *m, const struct mx_engine_config *config,
                             struct mx_err *err)
 {
+	enum mx_device_kind kind;
+	mx_status st = MX_OK;
+	if (config->device && mx_device_parse(config->device, &kind, NULL) && kind == MX_DEVICE_CUDA)
+		st = mx_registry_load_cuda(m->mixers, err);
+	if (st != MX_OK)
+		return st;
 	return mx_engine_load(m->plan, m->checkpoint, m->mixers, config, NULL, NULL, &m->engine, err);
 }
 
