@@ -17,27 +17,35 @@ static double dot(const float *a, const float *b, uint32_t dim)
 	return sum;
 }
 
+void mx_attention_ref_row(uint32_t i, uint32_t heads, uint32_t kv_heads, uint32_t dim,
+                          uint32_t window, double scale, const float *q, const float *k,
+                          const float *v, double *score, float *y)
+{
+	uint32_t first = window && i + 1 > window ? i + 1 - window : 0;
+	for (uint32_t h = 0; h < heads; h++) {
+		size_t row = (size_t)h * dim, g = h / (heads / kv_heads);
+		double top = -INFINITY, total = 0;
+		for (uint32_t j = first; j <= i; j++) {
+			score[j] = scale * dot(q + row, k + (j * kv_heads + g) * dim, dim);
+			top = fmax(top, score[j]);
+		}
+		for (uint32_t j = first; j <= i; j++)
+			total += score[j] = exp(score[j] - top);
+		for (uint32_t d = 0; d < dim; d++) {
+			double sum = 0;
+			for (uint32_t j = first; j <= i; j++)
+				sum += score[j] * v[(j * kv_heads + g) * dim + d];
+			y[row + d] = (float)(sum / total);
+		}
+	}
+}
+
 void mx_attention_ref(uint32_t n, uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t window,
                       double scale, const float *q, const float *k, const float *v, double *score,
                       float *y)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		for (uint32_t h = 0; h < heads; h++) {
-			size_t row = ((size_t)i * heads + h) * dim, g = h / (heads / kv_heads);
-			uint32_t first = window && i + 1 > window ? i + 1 - window : 0;
-			double top = -INFINITY, total = 0;
-			for (uint32_t j = first; j <= i; j++) {
-				score[j] = scale * dot(q + row, k + (j * kv_heads + g) * dim, dim);
-				top = fmax(top, score[j]);
-			}
-			for (uint32_t j = first; j <= i; j++)
-				total += score[j] = exp(score[j] - top);
-			for (uint32_t d = 0; d < dim; d++) {
-				double sum = 0;
-				for (uint32_t j = first; j <= i; j++)
-					sum += score[j] * v[(j * kv_heads + g) * dim + d];
-				y[row + d] = (float)(sum / total);
-			}
-		}
-	}
+	size_t row = (size_t)heads * dim;
+	for (uint32_t i = 0; i < n; i++)
+		mx_attention_ref_row(i, heads, kv_heads, dim, window, scale, q + i * row, k, v, score,
+		                     y + i * row);
 }

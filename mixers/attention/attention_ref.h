@@ -11,4 +11,10 @@ void mx_attention_ref(uint32_t n, uint32_t heads, uint32_t kv_heads, uint32_t di
                       double scale, const float *q, const float *k, const float *v, double *score,
                       float *y);
 
+/* Row i of it: q[heads, dim] and y[heads, dim] are that row's, k and v the sequence's. score[i +
+ * 1]. */
+void mx_attention_ref_row(uint32_t i, uint32_t heads, uint32_t kv_heads, uint32_t dim,
+                          uint32_t window, double scale, const float *q, const float *k,
+                          const float *v, double *score, float *y);
+
 #endif
