@@ -277,6 +277,41 @@ static void preemption_changes_no_bit(void **state)
 		preempt(dirs[i]);
 }
 
+/* A layer whose state cannot be saved leaves the model without a prefix cache, and says so. */
+static void what_cannot_be_saved_is_unsupported(void **state)
+{
+	(void)state;
+	static int32_t prompt[100];
+	struct mx_err err = {0};
+	struct loaded l;
+	char dir[64];
+	loaded_modules(&l);
+	make_dir(dir);
+	assert_int_equal(random_checkpoint_write(dir, MODEL(EMA ",{\"mixer\":\"unsaved\"}," ATTENTION),
+	                                         l.mixers, MX_F32, 5, &err),
+	                 MX_OK);
+	loaded_close(&l);
+	loaded_start(dir, NULL, &l);
+	struct mx_engine_info info;
+	l.engine->ops->info(l.engine, &info);
+	assert_false(info.prefix_cache);
+	assert_true(info.prefix_unsupported);
+	assert_int_equal(info.n_snapshots, 0);
+	make_tokens(prompt, 100, VOCAB, 7);
+	for (uint32_t i = 0; i < 2; i++) {
+		struct job job = make_job(prompt, 100, 105);
+		const uint32_t cached = 0;
+		struct outcome out;
+		check_jobs(l.engine, &job, 1, 30, &cached, &out);
+		outcome_free(&out);
+		struct mx_engine_usage u = usage(l.engine);
+		assert_int_equal(u.prefix_lookups[MX_LOOKUP_UNSUPPORTED], i + 1);
+		assert_int_equal(u.prefix_queries, 0);
+	}
+	loaded_close(&l);
+	mx_random_model_remove(dir);
+}
+
 /* ---- memory ---- */
 
 static void the_plan_says_what_snapshots_take(void **state)
@@ -326,6 +361,7 @@ int main(void)
 		cmocka_unit_test(a_turn_computes_what_is_new),
 		cmocka_unit_test(the_same_prompt_computes_its_last_token),
 		cmocka_unit_test(a_shared_beginning_is_computed_twice),
+		cmocka_unit_test(what_cannot_be_saved_is_unsupported),
 		cmocka_unit_test(eviction_changes_no_bit),
 		cmocka_unit_test(preemption_changes_no_bit),
 	};
