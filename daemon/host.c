@@ -190,6 +190,9 @@ static void print_states(FILE *out, const struct mx_memory_plan *mp)
 	if (mp->page_bytes)
 		fprintf(out, "  pages               %10.1f MiB  %u of %u tokens, %zu bytes each\n",
 		        mib(mp->pages), mp->n_pages, mp->page_tokens, mp->page_bytes);
+	if (mp->page_bytes && m->page_tokens && m->page_tokens != mp->page_tokens)
+		fprintf(out, "    page_tokens %u is rounded up to what the mixers can do: %u\n",
+		        (uint32_t)m->page_tokens, mp->page_tokens);
 	if (mp->slot_bytes)
 		fprintf(out, "  slots               %10.1f MiB  %u, %zu bytes each\n", mib(mp->slots),
 		        mp->n_slots, mp->slot_bytes);
@@ -198,6 +201,12 @@ static void print_states(FILE *out, const struct mx_memory_plan *mp)
 		        mp->n_snapshots, mp->snapshot_bytes, mp->snapshot_every ? "" : "\n");
 	if (mp->snapshot_every)
 		fprintf(out, ", also every %u tokens\n", mp->snapshot_every);
+	if (mp->snapshots_short)
+		fprintf(
+			out,
+			"    warning: snapshot_every is so short that one sequence of %u tokens would evict "
+			"states of its own\n",
+			max_context);
 	fprintf(out, "  scratch             %10.1f MiB\n", mib(mp->scratch));
 }
 

@@ -379,14 +379,23 @@ static void say_loaded(const struct mx_model_engine *e, const struct mx_memory_p
 		mx_info("engine", "%s: %s", info->model, kernels);
 	}
 	say_device(e, p);
+	char pages[64] = "no pages";
+	if (p->page_bytes)
+		snprintf(pages, sizeof pages, "%u pages of %u tokens in %.1f MiB", p->n_pages,
+		         p->page_tokens, mib(p->pages));
 	mx_info("engine",
-	        "%s: %.1f MiB of weights, %u pages of %u tokens in %.1f MiB, %u slots in %.1f MiB, %u "
-	        "snapshots in %.1f MiB, scratch %.1f MiB, prefix cache %s",
-	        info->model, mib(info->weight_bytes), p->n_pages, p->page_tokens, mib(p->pages),
-	        p->n_slots, mib(p->slots), p->n_snapshots, mib(p->snapshots), mib(p->scratch),
+	        "%s: %.1f MiB of weights, %s, %u slots in %.1f MiB, %u snapshots in %.1f MiB, scratch "
+	        "%.1f MiB, prefix cache %s",
+	        info->model, mib(info->weight_bytes), pages, p->n_slots, mib(p->slots), p->n_snapshots,
+	        mib(p->snapshots), mib(p->scratch),
 	        info->prefix_cache         ? "on"
 	        : info->prefix_unsupported ? "not possible with these mixers"
 	                                   : "off");
+	if (p->snapshots_short)
+		mx_warning("engine",
+		           "%s: snapshot_every %u is so short that one sequence of %u tokens would evict "
+		           "states of its own: there is room for %u",
+		           info->model, p->snapshot_every, info->max_context, p->n_snapshots);
 }
 
 /* A CPU device, now that the widest matrix in use is known. */

@@ -56,6 +56,7 @@ struct mx_memory_plan {
 	uint32_t n_slots; /* at most max_sequences: what the memory allows */
 	size_t page_bytes, slot_bytes;
 	uint32_t n_snapshots, snapshot_every;
+	bool snapshots_short;  /* the operator's snapshot_every lets a longest sequence leave more */
 	size_t snapshot_bytes; /* of a slot and of the page that is begun */
 	struct mx_engine_mixer mixers[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_mixers;

@@ -167,16 +167,23 @@ size_t mx_host_memory(void)
 
 /* ---- the plan ---- */
 
+/* `snapshots` bytes of `needs` are saved states that were asked for. */
 static mx_status too_little(const struct mx_engine_config *config, const struct mx_memory_plan *p,
-                            uint32_t max_context, size_t has, size_t needs, struct mx_err *err)
+                            uint32_t max_context, size_t has, size_t needs, size_t snapshots,
+                            struct mx_err *err)
 {
 	const char *of = p->apart ? " (nine tenths of what the device has free)"
 	                          : " (half of what the weights leave of the host's)";
+	char saved[80] = "";
+	if (snapshots)
+		snprintf(saved, sizeof saved, ", %.1f MiB of it for saved states",
+		         (double)snapshots / (1 << 20));
 	return mx_fail_at(err, MX_E_RANGE, "memory",
-	                  "one sequence of %u tokens needs %.1f MiB %s the weights, and memory is "
-	                  "%.1f MiB%s: lower max_context or raise memory",
-	                  max_context, (double)needs / (1 << 20), p->apart ? "with" : "beside",
-	                  (double)has / (1 << 20), config->memory ? "" : of);
+	                  "one sequence of %u tokens needs %.1f MiB %s the weights%s, and memory is "
+	                  "%.1f MiB%s: lower max_context%s or raise memory",
+	                  max_context, (double)needs / (1 << 20), p->apart ? "with" : "beside", saved,
+	                  (double)has / (1 << 20), config->memory ? "" : of,
+	                  snapshots ? " or snapshot_memory" : "");
 }
 
 /* All sizes but the slots' and the pages'. */
@@ -286,6 +293,9 @@ static mx_status choose_snapshots(const struct room *r, const struct mx_engine_c
 	return MX_OK;
 }
 
+/* States that a sequence leaves wherever else it does: at the end of its prompt, and its own. */
+#define ENDS 2
+
 /* Tokens that are computed again at most where two prompts part, unless the operator says
  * otherwise: however long the context may be, shared beginnings are rarely longer than a few
  * thousand tokens. */
@@ -373,15 +383,17 @@ mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config
 	size_t sequence = pages_bytes(&r, pages), least = fixed + m->slot_bytes + sequence;
 	if (sequence == SIZE_MAX || budget < least)
 		return too_little(config, &p, max_context, budget, sequence == SIZE_MAX ? sequence : least,
-		                  err);
+		                  0, err);
 	if (cache && m->slot_bytes) {
 		mx_status st = choose_snapshots(&r, config, sequence, budget - fixed, &p.n_snapshots, err);
 		if (st != MX_OK)
 			return st;
 		size_t bytes = snapshots_bytes(&r, p.n_snapshots);
 		if (budget < least + bytes)
-			return too_little(config, &p, max_context, budget, least + bytes, err);
+			return too_little(config, &p, max_context, budget, least + bytes, bytes, err);
 		p.snapshot_every = choose_interval(config, p.n_snapshots, max_context);
+		p.snapshots_short = config->snapshot_every != MX_SNAPSHOT_EVERY_AUTO && p.snapshot_every &&
+		                    max_context / p.snapshot_every + ENDS > p.n_snapshots;
 		p.snapshots = p.n_snapshots * p.snapshot_bytes;
 		p.other += mx_snapshots_bytes(p.n_snapshots);
 		fixed += bytes;

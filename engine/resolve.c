@@ -251,6 +251,15 @@ static mx_status mixer_weights(struct resolver *r, const struct mx_plan_mixer *p
 	return MX_OK;
 }
 
+/* Says in *r->err which layer a mixer complains of, as the config names it. */
+static mx_status in_layer(struct resolver *r, uint32_t layer, mx_status st)
+{
+	bool ours = !strcmp(r->model->plan->family, "mixd");
+	if (r->err && !r->err->where[0])
+		snprintf(r->err->where, sizeof r->err->where, ours ? "mixd_layers[%u]" : "layer %u", layer);
+	return st;
+}
+
 static mx_status resolve_mixer(struct resolver *r, const struct mx_plan_mixer *p, uint32_t layer,
                                struct mx_model_mixer *out)
 {
@@ -261,7 +270,7 @@ static mx_status resolve_mixer(struct resolver *r, const struct mx_plan_mixer *p
 		return mx_fail(r->err, MX_E_UNSUPPORTED, "layer %u: mixer %s does not run on %s", layer,
 		               p->mixer, r->device->info.name);
 	if (!out->ops)
-		return MX_E_NOTFOUND;
+		return in_layer(r, layer, MX_E_NOTFOUND);
 	out->in_scale = p->in_scale;
 	out->out_scale = p->out_scale;
 	out->desc = (struct mx_layer_desc){
@@ -281,7 +290,7 @@ static mx_status resolve_mixer(struct resolver *r, const struct mx_plan_mixer *p
 		out->desc.state_dtype = m->embed.dtype == MX_F32 ? MX_F32 : MX_BF16;
 	mx_status st = out->ops->probe(&out->desc, r->device, r->err);
 	if (st != MX_OK)
-		return st;
+		return in_layer(r, layer, st);
 	if ((st = out->ops->state(&out->desc, r->device, &out->state)) != MX_OK)
 		return mx_fail(r->err, st, "mixer %s cannot say the memory of layer %u", p->mixer, layer);
 	return mixer_weights(r, p, out);

@@ -55,7 +55,7 @@ static int setup(void **state)
 	(void)state;
 	struct mx_err err = {0};
 	struct loaded modules;
-	mx_log_set_level(MX_LOG_WARNING);
+	mx_log_set_level(MX_LOG_ERROR); /* intervals too short for the store are wanted here */
 	loaded_modules(&modules);
 	for (int i = 0; i < N_MODELS; i++) {
 		make_dir(dirs[i]);
@@ -346,6 +346,13 @@ static void the_plan_says_what_snapshots_take(void **state)
 	c.snapshot_memory = c.memory;
 	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_E_RANGE);
 	assert_string_equal(err.where, "memory");
+	assert_non_null(strstr(err.text, " of it for saved states"));
+	assert_non_null(strstr(err.text, "or snapshot_memory"));
+	struct mx_engine_config little = c;
+	little.snapshot_memory = MX_SNAPSHOT_MEMORY_AUTO; /* takes what is left: not its fault */
+	little.memory = 1 << 16;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &little, &p, &err), MX_E_RANGE);
+	assert_null(strstr(err.text, "saved states"));
 	/* Without a prefix cache there is nothing to keep. */
 	c.prefix_cache = false;
 	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
@@ -354,10 +361,121 @@ static void the_plan_says_what_snapshots_take(void **state)
 	loaded_close(&l);
 }
 
+/* An interval of the operator's that lets a longest sequence leave more states than there are. */
+static void a_short_interval_is_noticed(void **state)
+{
+	(void)state;
+	struct loaded l;
+	struct mx_err err = {0};
+	struct mx_memory_plan p;
+	struct mx_engine_config c = loaded_config();
+	loaded_open(dirs[1], &l);
+	c.max_sequences = 4; /* 8 snapshots */
+	static const struct {
+		uint32_t every;
+		bool is_short;
+	} cases[] = {
+		{0, false},
+		{1, true},
+		{CONTEXT / 7, true},
+		{CONTEXT / 6 + 1, false},
+		{CONTEXT, false},
+		{4 * CONTEXT, false},
+		{MX_SNAPSHOT_EVERY_AUTO, false},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		c.snapshot_every = cases[i].every;
+		assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+		assert_int_equal(p.n_snapshots, 8);
+		assert_int_equal(p.snapshots_short, cases[i].is_short);
+	}
+	loaded_close(&l);
+}
+
+/* What a prompt of 12 tokens takes of a hybrid's memory while it runs, and what it leaves. */
+static void a_short_prompt_pins_little(void **state)
+{
+	(void)state;
+	struct loaded l;
+	struct mx_engine_info info;
+	struct mx_seq *s;
+	struct mx_step_result r;
+	struct mx_step_times times;
+	int32_t prompt[12];
+	uint32_t computed;
+	const struct mx_seq_params q = {.sampling = {.repetition_penalty = 1, .top_p = 1},
+	                                .max_len = 20,
+	                                .logprobs = -1,
+	                                .prompt_logprobs = -1};
+	loaded_start(dirs[N_MODELS - 1], NULL, &l);
+	struct mx_engine *e = l.engine;
+	e->ops->info(e, &info);
+	make_tokens(prompt, 12, VOCAB, 1);
+	assert_int_equal(e->ops->open(e, prompt, 12, &q, &s), MX_OK);
+	assert_int_equal(e->ops->attach(e, s, &computed), MX_OK);
+	assert_int_equal(e->ops->reserve(e, s, 20), MX_OK);
+	for (uint32_t n = 12, k = 0; k < 8; n = 1, k++) {
+		const struct mx_step_item item = {s, n, true};
+		assert_int_equal(e->ops->step(e, &item, 1, &r, &times), MX_OK);
+		e->ops->settle(e);
+	}
+	struct mx_engine_usage u = usage(e);
+	size_t pinned = u.pages_used * info.page_bytes + u.slots_used * info.slot_bytes +
+	                u.snapshots_used * info.snapshot_bytes;
+	size_t all = info.n_pages * info.page_bytes + info.max_sequences * info.slot_bytes +
+	             info.n_snapshots * info.snapshot_bytes;
+	assert_true(u.pages_used == 1 && u.slots_used == 1);
+	assert_true(pinned < all / 16);
+	assert_true(info.page_bytes < info.slot_bytes); /* no page is as large as a state */
+	e->ops->close(e, s);
+	u = usage(e);
+	assert_int_equal(u.pages_used + u.pages_cached + u.slots_used + u.snapshots_used, 0);
+	loaded_close(&l);
+}
+
+/* ---- errors ---- */
+
+static void refuse(const char *config, const char *broken, const char *where, const char *text)
+{
+	struct mx_err err = {0};
+	struct mx_memory_plan p;
+	struct mx_engine_config c = loaded_config();
+	struct loaded l;
+	char dir[64];
+	loaded_modules(&l);
+	make_dir(dir);
+	assert_int_equal(random_checkpoint_write(dir, config, l.mixers, MX_F32, 5, &err), MX_OK);
+	assert_int_equal(mx_random_config_write(dir, broken, &err), MX_OK);
+	loaded_close(&l);
+	loaded_open(dir, &l);
+	assert_int_not_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	if (strcmp(err.where, where) || strncmp(err.text, text, strlen(text)))
+		fail_msg("%s: %s", err.where, err.text);
+	loaded_close(&l);
+	mx_random_model_remove(dir);
+}
+
+#define OF_FLA(heads)                                                                              \
+	"{\"model_type\":\"gla\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_heads\":" heads      \
+	",\"intermediate_size\":96,\"vocab_size\":320,\"max_position_embeddings\":512}"
+
+static void a_mixer_s_complaint_names_the_layer(void **state)
+{
+	(void)state;
+	refuse(MODEL(EMA "," GLA),
+	       MODEL(EMA ",{\"mixer\":\"gla\",\"variant\":\"gla\",\"num_heads\":7}"), "mixd_layers[1]",
+	       "gla: expand_k: keys come to 32");
+	refuse(MODEL(EMA "," GLA), MODEL(EMA ",{\"mixer\":\"nosuch\"}"), "mixd_layers[1]", "");
+	refuse(OF_FLA("2"), OF_FLA("7"), "layer 0", "gla: expand_k: keys come to 32");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_plan_says_what_snapshots_take),
+		cmocka_unit_test(a_short_interval_is_noticed),
+		cmocka_unit_test(a_short_prompt_pins_little),
+		cmocka_unit_test(a_mixer_s_complaint_names_the_layer),
 		cmocka_unit_test(a_turn_computes_what_is_new),
 		cmocka_unit_test(the_same_prompt_computes_its_last_token),
 		cmocka_unit_test(a_shared_beginning_is_computed_twice),
