@@ -80,7 +80,14 @@ void mx_metrics_set_http(struct mx_metrics *m, struct mx_http *http)
 
 VALUE(running, f->s.running)
 VALUE(waiting, f->s.waiting)
-VALUE(kv_usage, f->info.n_pages ? (double)f->usage.pages_used / f->info.n_pages : 0)
+/* A sequence of a model without pages takes its slot and nothing else. */
+static double kv_usage(const struct figures *f)
+{
+	if (!f->info.n_pages)
+		return (double)f->usage.slots_used / f->info.max_sequences;
+	return (double)f->usage.pages_used / f->info.n_pages;
+}
+
 VALUE(prompt_tokens, f->s.prompt_tokens)
 VALUE(cached_tokens, f->s.cached_prompt_tokens)
 VALUE(output_tokens, f->s.output_tokens)
@@ -119,7 +126,7 @@ static const struct metric vllm_metrics[] = {
 	{"vllm:num_requests_running", MX_METRIC_GAUGE, running, "Requests in the running batch."},
 	{"vllm:num_requests_waiting", MX_METRIC_GAUGE, waiting, "Requests waiting to be scheduled."},
 	{"vllm:kv_cache_usage_perc", MX_METRIC_GAUGE, kv_usage,
-     "Share of the pages held by running requests, 0 to 1."},
+     "Share of the pages held by running requests, of the slots without pages; 0 to 1."},
 	{"vllm:prompt_tokens", MX_METRIC_COUNTER, prompt_tokens, "Prompt tokens processed."},
 	{"vllm:prompt_tokens_cached", MX_METRIC_COUNTER, cached_tokens,
      "Prompt tokens taken from the prefix cache."},
@@ -470,6 +477,10 @@ static void gather(struct mx_metrics *m)
 		f->info = model->info;
 		mx_sched_stats(model->sched, &f->s);
 		model->engine->ops->usage(model->engine, &f->usage);
+		if (!f->info.page_bytes) { /* those that the engine counts with have nothing in them */
+			f->info.n_pages = f->info.page_tokens = 0;
+			f->usage.pages_used = f->usage.pages_cached = f->usage.pages_free = 0;
+		}
 	}
 }
 

@@ -98,6 +98,20 @@ def test_the_plan_counts_snapshots():
         assert rc == 0 and "snapshots" not in text, text
         rc, text = run(path, keys=", snapshot_memory: 1kB")
         assert rc == 1 and "snapshot_memory: a saved state of this model takes" in text, text
+        rc, text = run(path, keys=", snapshot_every: 1, page_tokens: 33")
+        assert rc == 0 and "warning: snapshot_every is so short" in text, text
+        assert "page_tokens 33 is rounded up to what the mixers can do: 64" in text, text
+
+
+def test_a_model_without_pages_has_none():
+    with tempfile.TemporaryDirectory() as folder:
+        with served({"gla-conv": with_template("gla-conv", folder)}, max_sequences=4) as s:
+            chat(s, "gla-conv")
+            for name in ("pages", "pages_used", "pages_cached", "pages_free", "page_tokens"):
+                assert s.metric(f"mixd_{name}") == 0, name
+            assert s.metric("mixd_slots") == 4
+            assert s.metric("vllm:kv_cache_usage_perc") == 0
+            assert "MiB of weights, no pages, 4 slots in" in s.errors()
 
 
 if __name__ == "__main__":
