@@ -227,6 +227,50 @@ static mx_status mamba2_layers(struct mx_plan_build *b)
 
 /* ---- state-spaces ---- */
 
+/* A misspelt key must not leave the model with a default. The rest of the list says how weights are
+ * initialised for training, which kernel computes, and what device and parallel layout had them. */
+static mx_status known_ssm_keys(const struct mx_plan_build *b, const json_t *ssm)
+{
+	static const char *const known[] = {
+		"layer",
+		"d_state",
+		"d_conv",
+		"conv_init",
+		"expand",
+		"headdim",
+		"d_ssm",
+		"ngroups",
+		"A_init_range",
+		"D_has_hdim",
+		"rmsnorm",
+		"norm_before_gate",
+		"dt_min",
+		"dt_max",
+		"dt_init_floor",
+		"dt_limit",
+		"bias",
+		"conv_bias",
+		"chunk_size",
+		"use_mem_eff_path",
+		"layer_idx",
+		"process_group",
+		"sequence_parallel",
+		"device",
+		"dtype",
+	};
+	const char *key;
+	json_t *v;
+	json_object_foreach((json_t *)ssm, key, v)
+	{
+		size_t i = 0;
+		while (i < sizeof known / sizeof *known && strcmp(key, known[i]))
+			i++;
+		if (i == sizeof known / sizeof *known)
+			return mx_fail(b->err, MX_E_INVALID, "ssm_cfg.%.60s: unknown key", key);
+	}
+	return MX_OK;
+}
+
 /* What of mamba_ssm's models we do not have. */
 static mx_status refuse_raw(const struct mx_plan_build *b, const struct mx_scope *model,
                             const struct mx_scope *ssm)
@@ -235,6 +279,8 @@ static mx_status refuse_raw(const struct mx_plan_build *b, const struct mx_scope
 	int64_t feed_forward = 0, d_ssm = 0;
 	bool norm = true, hdim = false;
 	mx_status s = mx_scope_string(ssm, "layer", "Mamba1", &layer, b->err);
+	if (!s && !strcmp(layer, "Mamba2"))
+		s = known_ssm_keys(b, ssm->outer);
 	if (!s && strcmp(layer, "Mamba2"))
 		s = mx_fail(b->err, MX_E_UNSUPPORTED, "ssm_cfg.layer: '%.60s' is not Mamba2", layer);
 	if (!s && json_array_size(mx_scope_get(model, "attn_layer_idx")))

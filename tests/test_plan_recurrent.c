@@ -173,10 +173,11 @@ static void mamba_ssm_configs_are_recognised(void **state)
 	assert_true(mx_param_float(params_of(p, 0), "layer_norm_epsilon", 0) == 1e-5f);
 	mx_plan_destroy(p);
 
-	p = plan_of(raw, "{\"tie_embeddings\":false,\"vocab_size\":96,\"eos_token_id\":7,"
-	                 "\"ssm_cfg\":{\"d_state\":16,\"d_conv\":3,\"expand\":1,\"headdim\":8,"
-	                 "\"ngroups\":4,\"rmsnorm\":false,\"norm_before_gate\":true,\"bias\":true,"
-	                 "\"conv_bias\":false,\"dt_limit\":[0.125,0.5],\"d_ssm\":null}}");
+	p = plan_of(raw,
+	            "{\"tie_embeddings\":false,\"vocab_size\":96,\"eos_token_id\":7,"
+	            "\"ssm_cfg\":{\"d_state\":16,\"d_conv\":3,\"expand\":1,\"headdim\":8,"
+	            "\"ngroups\":4,\"rmsnorm\":false,\"norm_before_gate\":true,\"bias\":true,"
+	            "\"conv_bias\":false,\"dt_limit\":[0.125,0.5],\"d_ssm\":null,\"chunk_size\":256}}");
 	assert_int_equal(p->vocab, 96);
 	assert_string_equal(p->lm_head, "lm_head.weight");
 	assert_int_equal(p->eos[0], 7);
@@ -209,6 +210,7 @@ static void mamba_ssm_models_of_other_layers_are_refused(void **state)
 		{"{\"pad_vocab_size_multiple\":0}", MX_E_RANGE, "pad_vocab_size_multiple: 0 is outside"},
 		{"{\"ssm_cfg\":{\"d_ssm\":64}}", MX_E_UNSUPPORTED, "ssm_cfg.d_ssm: 64 is not supported"},
 		{"{\"ssm_cfg\":{\"D_has_hdim\":true}}", MX_E_UNSUPPORTED, "ssm_cfg.D_has_hdim: true"},
+		{"{\"ssm_cfg\":{\"d_sate\":64}}", MX_E_INVALID, "ssm_cfg.d_sate: unknown key"},
 		{"{\"ssm_cfg\":{\"ngroups\":3}}", MX_E_RANGE, "ssm_cfg.ngroups: 3 does not divide"},
 		{"{\"ssm_cfg\":{\"dt_limit\":[2,1]}}", MX_E_RANGE, "ssm_cfg.dt_limit: must be two"},
 	};
