@@ -36,6 +36,7 @@
  *   load    makes any slot that state, at pos or at pos - 1: the last token of
  *           a prompt that is known to its end must be computed again, for its
  *           logits. Keep one token more than the state needs, uncommitted to it.
+ *           What was loaded at pos - 1 is saved again only after pos is reached.
  *
  * Versions: MX_MIXER_ABI counts incompatible changes; struct_size lets tables
  * grow at the end. A module exports
@@ -309,7 +310,7 @@ struct mx_mixer_ops {
 	                  uint32_t to_slot);
 
 	/* MX_MIXER_SNAPSHOT, between steps: out[i] takes layer i's snapshot_bytes, all of them written.
-	 * pos >= 1 tokens are committed. */
+	 * pos >= 1 tokens are committed, at least one of them since a load one token before the end. */
 	mx_status (*save)(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
 	                  uint32_t pos, void *const *out);
 
