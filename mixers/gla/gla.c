@@ -226,45 +226,69 @@ static mx_status fork_slots(struct mx_mixer *const *layers, uint32_t n_layers, u
 	return MX_OK;
 }
 
+/* A saved state may be more than a hundred MiB: a task copies that of a layer. */
+struct copying {
+	struct mx_mixer *const *layers;
+	uint32_t slot, pos;
+	void *const *out;      /* save */
+	const void *const *in; /* load */
+};
+
+static void save_layer(void *arg, size_t task, unsigned worker)
+{
+	const struct copying *c = arg;
+	const struct mx_mixer *m = c->layers[task];
+	const struct gla_params *p = &m->params;
+	const unsigned char *from = m->slot_base + c->slot * m->slot_stride;
+	unsigned char *to = c->out[task];
+	(void)worker;
+	mx_lin_save(&p->lin, from, c->pos, to);
+	from += mx_lin_slot_bytes(&p->lin);
+	to += mx_lin_snapshot_bytes(&p->lin);
+	for (int s = 0; s < GLA_STREAMS; s++)
+		if (p->streams[s].conv) {
+			const struct mx_conv_spec spec = gla_conv_spec(p, s);
+			mx_conv_save(&spec, from, c->pos, to);
+			from += mx_conv_slot_bytes(&spec);
+			to += mx_conv_snapshot_bytes(&spec);
+		}
+}
+
+static void load_layer(void *arg, size_t task, unsigned worker)
+{
+	const struct copying *c = arg;
+	const struct mx_mixer *m = c->layers[task];
+	const struct gla_params *p = &m->params;
+	unsigned char *to = m->slot_base + c->slot * m->slot_stride;
+	const unsigned char *from = c->in[task];
+	(void)worker;
+	mx_lin_load(&p->lin, to, c->pos, from);
+	to += mx_lin_slot_bytes(&p->lin);
+	from += mx_lin_snapshot_bytes(&p->lin);
+	for (int s = 0; s < GLA_STREAMS; s++)
+		if (p->streams[s].conv) {
+			const struct mx_conv_spec spec = gla_conv_spec(p, s);
+			mx_conv_load(&spec, to, c->pos, from);
+			to += mx_conv_slot_bytes(&spec);
+			from += mx_conv_snapshot_bytes(&spec);
+		}
+}
+
 static mx_status save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
                       uint32_t pos, void *const *out)
 {
-	for (uint32_t i = 0; i < n_layers; i++) {
-		const struct gla_params *p = &layers[i]->params;
-		const unsigned char *from = layers[i]->slot_base + slot * layers[i]->slot_stride;
-		unsigned char *to = out[i];
-		mx_lin_save(&p->lin, from, pos, to);
-		from += mx_lin_slot_bytes(&p->lin);
-		to += mx_lin_snapshot_bytes(&p->lin);
-		for (int s = 0; s < GLA_STREAMS; s++)
-			if (p->streams[s].conv) {
-				const struct mx_conv_spec spec = gla_conv_spec(p, s);
-				mx_conv_save(&spec, from, pos, to);
-				from += mx_conv_slot_bytes(&spec);
-				to += mx_conv_snapshot_bytes(&spec);
-			}
-	}
+	struct copying c = {.layers = layers, .slot = slot, .pos = pos, .out = out};
+	struct mx_device *d = layers[0]->device;
+	d->ops->parallel(d, n_layers, save_layer, &c);
 	return MX_OK;
 }
 
 static mx_status load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
                       uint32_t pos, const void *const *in)
 {
-	for (uint32_t i = 0; i < n_layers; i++) {
-		const struct gla_params *p = &layers[i]->params;
-		unsigned char *to = layers[i]->slot_base + slot * layers[i]->slot_stride;
-		const unsigned char *from = in[i];
-		mx_lin_load(&p->lin, to, pos, from);
-		to += mx_lin_slot_bytes(&p->lin);
-		from += mx_lin_snapshot_bytes(&p->lin);
-		for (int s = 0; s < GLA_STREAMS; s++)
-			if (p->streams[s].conv) {
-				const struct mx_conv_spec spec = gla_conv_spec(p, s);
-				mx_conv_load(&spec, to, pos, from);
-				to += mx_conv_slot_bytes(&spec);
-				from += mx_conv_snapshot_bytes(&spec);
-			}
-	}
+	struct copying c = {.layers = layers, .slot = slot, .pos = pos, .in = in};
+	struct mx_device *d = layers[0]->device;
+	d->ops->parallel(d, n_layers, load_layer, &c);
 	return MX_OK;
 }
 

@@ -281,29 +281,51 @@ static mx_status mamba_fork(struct mx_mixer *const *layers, uint32_t n_layers, u
 	return MX_OK;
 }
 
+/* A task of save or load copies the state of a layer. */
+struct copying {
+	struct mx_mixer *const *layers;
+	uint32_t slot, pos;
+	void *const *out;      /* save */
+	const void *const *in; /* load */
+};
+
+static void save_layer(void *arg, size_t task, unsigned worker)
+{
+	const struct copying *c = arg;
+	const struct mx_mixer *m = c->layers[task];
+	const unsigned char *from = slot_of(m, c->slot);
+	unsigned char *to = c->out[task];
+	(void)worker;
+	mx_lin_save(&m->lin, from, c->pos, to);
+	mx_conv_save(&m->conv, from + m->lin_bytes, c->pos, to + m->lin_snapshot);
+}
+
+static void load_layer(void *arg, size_t task, unsigned worker)
+{
+	const struct copying *c = arg;
+	const struct mx_mixer *m = c->layers[task];
+	const unsigned char *from = c->in[task];
+	unsigned char *to = slot_of(m, c->slot);
+	(void)worker;
+	mx_lin_load(&m->lin, to, c->pos, from);
+	mx_conv_load(&m->conv, to + m->lin_bytes, c->pos, from + m->lin_snapshot);
+}
+
 static mx_status mamba_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
                             uint32_t pos, void *const *out)
 {
-	for (uint32_t i = 0; i < n_layers; i++) {
-		const struct mx_mixer *m = layers[i];
-		const unsigned char *from = slot_of(m, slot);
-		unsigned char *to = out[i];
-		mx_lin_save(&m->lin, from, pos, to);
-		mx_conv_save(&m->conv, from + m->lin_bytes, pos, to + m->lin_snapshot);
-	}
+	struct copying c = {.layers = layers, .slot = slot, .pos = pos, .out = out};
+	struct mx_device *d = layers[0]->device;
+	d->ops->parallel(d, n_layers, save_layer, &c);
 	return MX_OK;
 }
 
 static mx_status mamba_load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
                             uint32_t pos, const void *const *in)
 {
-	for (uint32_t i = 0; i < n_layers; i++) {
-		const struct mx_mixer *m = layers[i];
-		const unsigned char *from = in[i];
-		unsigned char *to = slot_of(m, slot);
-		mx_lin_load(&m->lin, to, pos, from);
-		mx_conv_load(&m->conv, to + m->lin_bytes, pos, from + m->lin_snapshot);
-	}
+	struct copying c = {.layers = layers, .slot = slot, .pos = pos, .in = in};
+	struct mx_device *d = layers[0]->device;
+	d->ops->parallel(d, n_layers, load_layer, &c);
 	return MX_OK;
 }
 
