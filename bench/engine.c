@@ -15,6 +15,9 @@
  *         128, 50,288 tokens tied: 129 million parameters
  *   gdn-350m  Gated DeltaNet: 1024 wide, 21 layers of 3 heads of 256 x 512, 2816 feed-forward,
  *         32,000 tokens tied: 350 million parameters
+ *   moe   8 experts of 1024, of which a token uses 2: 768 wide, 4 layers, 12 heads, 8,192 tokens
+ *         tied: 91 million parameters
+ *   moe-dense  the same with one feed-forward of 2048, as many parameters as a token uses there
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -32,6 +35,13 @@
 
 enum { STEP_TOKENS = 512, MAX_BATCH = 16, DECODE = 128, BATCH_DECODE = 64, BATCH_PROMPT = 32 };
 
+#define MOE(feed_forward)                                                                          \
+	"{\"model_type\": \"mixd\", \"hidden_size\": 768, \"num_attention_heads\": 12,\n"              \
+	" \"vocab_size\": 8192, \"max_position_embeddings\": 1280, \"tie_word_embeddings\": true,\n"   \
+	" " feed_forward "\n"                                                                          \
+	" \"mixd_layers\": [{\"mixer\": \"attention\"}, {\"mixer\": \"attention\"},\n"                 \
+	"  {\"mixer\": \"attention\"}, {\"mixer\": \"attention\"}]}\n"
+
 static const struct shape {
 	const char *name;
 	struct mx_random_model model;
@@ -40,6 +50,7 @@ static const struct shape {
 	/* Recurrent layers, all together: f32 operations of a token, and bytes of state that a decoded
 	 * token cannot do without. */
 	double mixer_ops, state_bytes;
+	double idle_params; /* of experts that a token does not choose; several tokens choose more */
 } shapes[] = {
 	{.name = "110m",
      .model = {.width = 768,
@@ -82,6 +93,17 @@ static const struct shape {
      /* S read for k and for q, and moved; 8.5 tokens of a chunk seen on average by both */
      .mixer_ops = 21 * 3 * (6.0 * 256 * 512 + 8.5 * 4 * (256 + 512)),
      .state_bytes = 21 * 3 * 256 * 512 * 4.0},
+	/* Attention over so short prompts is 3 % of the operations, and not counted. */
+	{.name = "moe",
+     .model = {.width = 768, .layers = 4, .vocab = 8192, .max_context = 1024 + 256, .seed = 1},
+     .deepest = 512,
+     .config = MOE("\"num_experts\": 8, \"num_experts_per_tok\": 2,\n"
+                   " \"moe_intermediate_size\": 1024, \"norm_topk_prob\": true,"),
+     .idle_params = 4 * 6 * 3.0 * 768 * 1024},
+	{.name = "moe-dense",
+     .model = {.width = 768, .layers = 4, .vocab = 8192, .max_context = 1024 + 256, .seed = 1},
+     .deepest = 512,
+     .config = MOE("\"intermediate_size\": 2048,")},
 };
 
 struct bench {
@@ -302,6 +324,7 @@ static void count_parameters(struct bench *b, const struct opened_model *m,
 		if (t->ndim == 2 && !strncmp(t->name, prefix, strlen(prefix)))
 			b->layer_params += n;
 	}
+	b->layer_params -= b->shape->idle_params;
 	b->head_params = (double)b->m.vocab * b->m.width;
 	b->kv_bytes = b->shape->config ? 0 : (double)info->page_bytes / info->page_tokens;
 }
@@ -403,9 +426,8 @@ static int make_and_bench(struct bench *b, unsigned threads, int kv_dtype)
 static int usage(FILE *to, int rc)
 {
 	fputs(
-		"usage: engine [--shape 110m|1.1b|mamba2-130m|gdn-350m] [--dtype bf16|f32] [--kv bf16|f32] "
-		"[--threads N]\n"
-		"              [--only TEXT] [--reps N]\n"
+		"usage: engine [--shape 110m|1.1b|mamba2-130m|gdn-350m|moe|moe-dense] [--dtype bf16|f32]\n"
+		"              [--kv bf16|f32] [--threads N] [--only TEXT] [--reps N]\n"
 		"Tests are called pp512, pp4096, ..., tg128@0, ..., batch1, ...; --only takes those\n"
 		"whose name contains TEXT. MIXD_ISA and MIXD_MODULE_PATH as for mixd.\n",
 		to);
