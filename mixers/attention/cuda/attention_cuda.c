@@ -24,7 +24,8 @@ struct mx_mixer {
 	struct scratch scratch;
 	float *inv_freq; /* device memory, owned; NULL without rope */
 	uint32_t width, max_rows, max_spans;
-	bool plain; /* no tensor cores */
+	bool plain;   /* no tensor cores */
+	bool prefill; /* prompts have a kernel of their own */
 };
 
 /* Everything probe checks; the other slots call it again instead of keeping state. */
@@ -223,8 +224,12 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	};
 	m->plain = m->launch.act != MX_BF16 || m->launch.kv == MX_F32;
 	e = cudaSetDevice(cuda->ordinal);
+	m->prefill =
+		!m->args.fixed_shift && attn_prefill_can(&m->launch, m->params.dpad, m->params.head_dim);
 	if (e == cudaSuccess && !m->plain)
 		e = attn_decode_prepare(&m->launch, m->params.dpad, m->max_spans);
+	if (e == cudaSuccess && m->prefill)
+		e = attn_prefill_prepare(m->params.dpad);
 	if (e != cudaSuccess) {
 		status = mx_mixer_fail(err, MX_E_DEVICE, "attention: kernels for heads of %u: %s",
 		                       m->params.head_dim, cudaGetErrorString(e));
@@ -242,7 +247,7 @@ fail:
 /* Spans of a step by length; of a step that is recorded only decode steps are. */
 struct mixture {
 	uint32_t longest_short; /* tokens; 0 = none */
-	bool any_long;
+	uint32_t long_rows;     /* of all long ones */
 };
 
 static struct mixture sort_spans(const struct mx_step *step, uint32_t most)
@@ -253,7 +258,7 @@ static struct mixture sort_spans(const struct mx_step *step, uint32_t most)
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		uint32_t n = step->spans[i].n;
 		if (n > most)
-			mix.any_long = true;
+			mix.long_rows += n;
 		else if (n > mix.longest_short)
 			mix.longest_short = n;
 	}
@@ -275,10 +280,10 @@ static cudaError_t attend(const struct mx_mixer *m, const struct mx_step *step, 
 		if (e == cudaSuccess)
 			e = attn_merge(&m->launch, a, mix.longest_short);
 	}
-	if (e == cudaSuccess && mix.any_long) {
+	if (e == cudaSuccess && mix.long_rows) {
 		a->min_n = most + 1;
 		a->max_n = UINT32_MAX;
-		e = attn_whole(&m->launch, a);
+		e = m->prefill ? attn_prefill(&m->launch, a, mix.long_rows) : attn_whole(&m->launch, a);
 	}
 	return e;
 }
@@ -330,9 +335,10 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 
 static void attn_describe(const struct mx_mixer *m, char *text, size_t cap)
 {
-	snprintf(text, cap, "attention: %u heads, %u key heads of %u, keys and values in %s, %s%s",
+	snprintf(text, cap, "attention: %u heads, %u key heads of %u, keys and values in %s, %s%s%s",
 	         m->params.heads, m->params.kv_heads, m->params.head_dim,
 	         mx_dtype_name(m->params.dtype), m->plain ? "no tensor cores" : "tensor cores",
+	         m->prefill ? ", prompts by warpgroups" : "",
 	         m->args.fixed_shift ? ", fixed chunks" : "");
 }
 

@@ -145,6 +145,12 @@ cudaError_t attn_merge(const struct attn_launch *l, const struct attn_args *a,
  * is the same. */
 cudaError_t attn_whole(const struct attn_launch *l, const struct attn_args *a);
 
+/* Prompts on tensor cores of compute capability 9.0a; `rows` bounds those of the spans in question.
+ * Not bit-equal to anything. */
+bool attn_prefill_can(const struct attn_launch *l, uint32_t dim, uint32_t head_dim);
+cudaError_t attn_prefill_prepare(uint32_t dim);
+cudaError_t attn_prefill(const struct attn_launch *l, const struct attn_args *a, uint32_t rows);
+
 /* Any types, any row, simple: one warp for each query and head. */
 cudaError_t attn_plain(const struct attn_launch *l, const struct attn_args *a);
 
