@@ -12,13 +12,17 @@
  * bench/gpu/torch-linear.py takes to print the ratios.
  */
 #include <cuda_runtime.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <vector>
 
+extern "C" {
 #include "device/cuda/cuda.h"
-#include "tests/gpu/cuda_device.h"
+#include "device/open.h"
+}
 
 enum { TEST = 1, BENCH = 2, LOGITS = 4 };
 
@@ -234,16 +238,20 @@ int main(int argc, char **argv)
 	}
 	const double roof = measure_roof();
 	for (int exact = 0; exact < devices; exact++) {
-		mx_cuda_limits limits = {};
-		limits.act_dtype = MX_BF16;
-		limits.max_rows = 8192;
-		limits.max_width = 16384;
-		limits.max_samples = 256;
-		limits.vocab = 128256;
-		limits.deterministic = exact;
-		mx_device *d = cuda_device(&limits);
-		if (!d)
-			return 77;
+		mx_device_options options = {};
+		options.threads = 1, options.max_rows = 1, options.max_width = 1;
+		options.cuda.act_dtype = MX_BF16;
+		options.cuda.max_rows = 8192;
+		options.cuda.max_width = 16384;
+		options.cuda.max_samples = 256;
+		options.cuda.vocab = 128256;
+		options.cuda.deterministic = exact;
+		mx_device *d;
+		mx_err err = {};
+		if (mx_device_open("cuda:0", &options, &d, &err) != MX_OK) {
+			fprintf(stderr, "%s\n", err.text);
+			return 1;
+		}
 		for (const shape &s : shapes)
 			if (s.uses & BENCH && (!only_rows || s.rows == only_rows))
 				measure_shape(d, &s, most, only_n, roof);

@@ -89,10 +89,7 @@ mx_status mx_cuda_linear_create(struct mx_device *d, struct mx_err *err)
 	if (rc == MX_OK)
 		return MX_OK;
 	mx_cuda_linear_destroy(d);
-	if (err) {
-		*err = (struct mx_err){.status = rc, .text = "cuBLAS or its workspace is not to be had"};
-	}
-	return rc;
+	return mx_fail(err, rc, "%s: cuBLAS or its workspace is not to be had", d->info.name);
 }
 
 void mx_cuda_linear_destroy(struct mx_device *d)

@@ -123,49 +123,6 @@ WEAK void mx_cuda_forget(struct mx_device *d, struct mx_recording *r)
 	(void)r;
 }
 
-WEAK mx_status mx_cuda_linear_create(struct mx_device *d, struct mx_err *err)
-{
-	(void)d;
-	(void)err;
-	return MX_OK;
-}
-
-WEAK void mx_cuda_linear_destroy(struct mx_device *d)
-{
-	(void)d;
-}
-
-WEAK size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l)
-{
-	(void)l;
-	return 0;
-}
-
-WEAK mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
-                                  const struct mx_linear_out *out, size_t n_out)
-{
-	(void)d;
-	(void)x;
-	(void)ldx;
-	(void)n;
-	(void)out;
-	(void)n_out;
-	return MX_E_UNSUPPORTED;
-}
-
-WEAK mx_status mx_cuda_logits(struct mx_device *d, const void *x, size_t ldx, size_t n,
-                              const struct mx_weight *w, float *y, size_t ldy)
-{
-	(void)d;
-	(void)x;
-	(void)ldx;
-	(void)n;
-	(void)w;
-	(void)y;
-	(void)ldy;
-	return MX_E_UNSUPPORTED;
-}
-
 WEAK mx_status mx_cuda_rmsnorm(struct mx_device *d, const void *x, const float *weight, float eps,
                                size_t n, size_t width, void *y)
 {

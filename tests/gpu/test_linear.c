@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/gpu/cuda_device.h"
+#include "device/open.h"
 #include "tests/rng.h"
 
 enum { TEST = 1, BENCH = 2, LOGITS = 4 };
@@ -331,15 +331,21 @@ static void *host_memory(size_t bytes)
 /* All shapes on one device; false if there is none. */
 static bool try_device(bool bf16, bool deterministic, uint64_t seed, int *faults)
 {
-	const struct mx_cuda_limits limits = {.act_dtype = bf16 ? MX_BF16 : MX_F32,
-	                                      .max_rows = MAX_N,
-	                                      .max_width = 16384,
-	                                      .max_samples = 64,
-	                                      .vocab = 32000,
-	                                      .deterministic = deterministic};
-	struct bench b = {.d = cuda_device(&limits), .bf16 = bf16, .rng = {seed}};
-	if (!b.d)
+	const struct mx_device_options options = {.threads = 1,
+	                                          .max_rows = 1,
+	                                          .max_width = 1,
+	                                          .cuda = {.act_dtype = bf16 ? MX_BF16 : MX_F32,
+	                                                   .max_rows = MAX_N,
+	                                                   .max_width = 16384,
+	                                                   .max_samples = 64,
+	                                                   .vocab = 32000,
+	                                                   .deterministic = deterministic}};
+	struct bench b = {.bf16 = bf16, .rng = {seed}};
+	struct mx_err err = {0};
+	if (mx_device_open("cuda:0", &options, &b.d, &err) != MX_OK) {
+		printf("%s\n", err.text);
 		return false;
+	}
 	must(b.d->ops->host_alloc(b.d, MAX_HOST, &b.host), "host_alloc");
 	b.w = device_memory(b.d, MAX_W * 2);
 	b.x[0] = device_memory(b.d, MAX_X * 4);
