@@ -7,8 +7,12 @@
  *
  * One thread and one epoll set; a stream is a keep-alive connection that sends
  * its next request when the last one has ended (closed loop), or when a Poisson
- * clock says so (--rate). --stagger-ms spreads the beginnings; --disturb-tokens
- * sends long prompts of its own beside them, which are not measured.
+ * clock says so (--rate). --stagger-ms spreads the beginnings; --vary draws the
+ * lengths, and --abandon lets clients leave before their answer is complete.
+ *
+ * --disturb-tokens sends long prompts of its own beside the streams. They are
+ * not among the requests, but their times ("long") are told, and the streams'
+ * gaps that end while one of them is computed ("slowed").
  *
  * TTFT is from the request's first byte to the first event with text, the gap
  * (inter-token latency) between events with text; tokens are counted by the
@@ -37,8 +41,8 @@
 struct options {
 	const char *url, *path, *model, *prompt;
 	unsigned streams, requests, prompt_tokens, vocab, max_tokens, disturb_tokens;
-	double rate, stagger_ms, disturb_s, duration_s;
-	bool stream, ignore_eos, same_prompt, json;
+	double rate, stagger_ms, disturb_s, duration_s, abandon, abandon_s;
+	bool stream, ignore_eos, same_prompt, json, vary, disturb_once;
 	uint64_t seed;
 };
 
@@ -56,6 +60,7 @@ struct conn {
 	bool disturber;    /* sends the long prompts */
 	bool reused;       /* the request went out on a connection that had served another */
 	double next_s;     /* when the next request is due; INFINITY = at the end of this one */
+	double abandon_s;  /* when the client leaves; INFINITY = when it has its answer */
 	struct mx_buf out; /* to send, from `sent` */
 	size_t sent;
 	struct mx_buf in; /* received and not parsed yet */
@@ -74,9 +79,10 @@ struct run {
 	uint64_t rng;
 	struct conn *conns;
 	unsigned n_conns;
-	unsigned started, ended, errors;
+	unsigned started, ended, errors, abandoned;
+	unsigned n_long; /* long prompts being computed */
 	unsigned long long tokens, events;
-	struct samples ttft, gap, e2e, tpot;
+	struct samples ttft, gap, e2e, tpot, slowed, longs;
 	double begin;
 };
 
@@ -110,7 +116,19 @@ static uint64_t next_random(struct run *r)
 	return z ^ z >> 31;
 }
 
+/* Uniform in [0, 1). */
+static double random_part(struct run *r)
+{
+	return (double)(next_random(r) >> 11) * 0x1p-53;
+}
+
 /* ---- requests ---- */
+
+/* A length, or up to it. */
+static unsigned draw_length(struct run *r, unsigned n)
+{
+	return r->o.vary && n > 1 ? 1 + (unsigned)(next_random(r) % n) : n;
+}
 
 static void write_prompt(struct run *r, struct mx_buf *b, unsigned n)
 {
@@ -137,11 +155,12 @@ static void write_request(struct run *r, struct conn *c)
 	struct mx_buf body = {0};
 	bool stream = o->stream && !c->disturber;
 	mx_buf_printf(&body, "{\"model\":\"%s\",\"max_tokens\":%u,\"temperature\":0,\"stream\":%s%s%s,",
-	              o->model, c->disturber ? 1 : o->max_tokens, stream ? "true" : "false",
+	              o->model, c->disturber ? 1 : draw_length(r, o->max_tokens),
+	              stream ? "true" : "false",
 	              stream ? ",\"stream_options\":{\"include_usage\":true}" : "",
 	              o->ignore_eos ? ",\"ignore_eos\":true" : "");
 	mx_buf_puts(&body, "\"prompt\":");
-	write_prompt(r, &body, c->disturber ? o->disturb_tokens : o->prompt_tokens);
+	write_prompt(r, &body, c->disturber ? o->disturb_tokens : draw_length(r, o->prompt_tokens));
 	mx_buf_putc(&body, '}');
 	mx_buf_clear(&c->out);
 	mx_buf_printf(&c->out,
@@ -213,9 +232,14 @@ static void start_request(struct run *r, struct conn *c)
 	c->tokens = 0;
 	c->start = now_s();
 	/* when the next one is due: a Poisson clock, or the end of this one */
-	c->next_s = INFINITY;
-	if (c->disturber)
-		c->next_s = c->start + r->o.disturb_s;
+	c->next_s = c->abandon_s = INFINITY;
+	if (c->disturber) {
+		r->n_long++;
+		if (!r->o.disturb_once)
+			c->next_s = c->start + r->o.disturb_s;
+	} else if (random_part(r) < r->o.abandon) {
+		c->abandon_s = c->start + random_part(r) * r->o.abandon_s;
+	}
 	c->reused = c->fd >= 0;
 	if (!c->reused) {
 		c->phase = CONNECTING;
@@ -232,10 +256,17 @@ static void end_request(struct run *r, struct conn *c)
 {
 	double t = now_s();
 	c->phase = IDLE;
-	if (c->disturber)
+	if (c->disturber) {
+		r->n_long--;
+		r->errors += c->failed;
+		if (!c->failed)
+			add(&r->longs, t - c->start);
 		return;
+	}
 	r->ended++;
-	if (c->failed) {
+	if (t >= c->abandon_s) {
+		r->abandoned++;
+	} else if (c->failed) {
 		r->errors++;
 	} else {
 		r->tokens += c->tokens;
@@ -247,8 +278,15 @@ static void end_request(struct run *r, struct conn *c)
 	if (r->o.rate <= 0)
 		c->next_s = t;
 	else
-		c->next_s = t - log(1 - (double)(next_random(r) >> 11) * 0x1p-53) * (double)r->o.streams /
-		                    r->o.rate;
+		c->next_s = t - log(1 - random_part(r)) * (double)r->o.streams / r->o.rate;
+}
+
+/* The client goes away. */
+static void abandon(struct run *r, struct conn *c)
+{
+	close(c->fd);
+	c->fd = -1;
+	end_request(r, c);
 }
 
 /* A line of the body: an event, or all of a plain answer. */
@@ -267,10 +305,13 @@ static void take_line(struct run *r, struct conn *c, const char *s)
 		return;
 	double t = now_s();
 	r->events++;
-	if (c->got_text)
+	if (c->got_text) {
 		add(&r->gap, t - c->last_text);
-	else
+		if (r->n_long)
+			add(&r->slowed, t - c->last_text);
+	} else {
 		add(&r->ttft, t - c->start);
+	}
 	c->got_text = true;
 	c->last_text = t;
 }
@@ -418,6 +459,10 @@ static double start_due(struct run *r)
 			start_request(r, c);
 		if (c->phase == IDLE && c->next_s < soonest)
 			soonest = c->next_s;
+		if (c->phase != IDLE && c->abandon_s <= t)
+			abandon(r, c);
+		else if (c->phase != IDLE && c->abandon_s < soonest)
+			soonest = c->abandon_s;
 	}
 	return soonest - t;
 }
@@ -433,12 +478,11 @@ static void run_all(struct run *r)
 		c->disturber = i >= r->o.streams;
 		c->next_s = r->begin + (c->disturber ? r->o.disturb_s : i * r->o.stagger_ms * 1e-3);
 		if (!c->disturber && r->o.rate > 0)
-			c->next_s -= log(1 - (double)(next_random(r) >> 11) * 0x1p-53) * (double)r->o.streams /
-			             r->o.rate;
+			c->next_s -= log(1 - random_part(r)) * (double)r->o.streams / r->o.rate;
 	}
 	for (;;) {
 		double wait = start_due(r);
-		if (r->ended == r->started && !wants_more(r))
+		if ((r->ended == r->started && !wants_more(r)) || (r->o.disturb_once && r->longs.n))
 			return;
 		int ms = wait <= 0 ? 0 : (int)ceil(wait * 1000);
 		int n = epoll_wait(r->epoll, events, 256, ms);
@@ -482,20 +526,23 @@ static void report(struct run *r, double seconds)
 	getrusage(RUSAGE_SELF, &u);
 	double cpu = (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
 	             (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
-	unsigned good = r->ended - r->errors;
+	unsigned good = (unsigned)r->e2e.n;
 	if (r->o.json)
-		printf("{\"seconds\":%.4f,\"requests\":%u,\"errors\":%u,\"requests_per_s\":%.2f,"
+		printf("{\"seconds\":%.4f,\"requests\":%u,\"errors\":%u,\"abandoned\":%u,\"requests_per_"
+		       "s\":%.2f,"
 		       "\"tokens\":%llu,\"tokens_per_s\":%.2f,\"events\":%llu,\"client_cpu_s\":%.3f,",
-		       seconds, good, r->errors, good / seconds, r->tokens, (double)r->tokens / seconds,
-		       r->events, cpu);
+		       seconds, good, r->errors, r->abandoned, good / seconds, r->tokens,
+		       (double)r->tokens / seconds, r->events, cpu);
 	else
-		printf("%u requests in %.2f s, %u errors: %.1f requests/s, %.1f tokens/s "
+		printf("%u requests in %.2f s, %u errors, %u abandoned: %.1f requests/s, %.1f tokens/s "
 		       "(%llu tokens in %llu events; client %.2f s of CPU)\n",
-		       good, seconds, r->errors, good / seconds, (double)r->tokens / seconds, r->tokens,
-		       r->events, cpu);
+		       good, seconds, r->errors, r->abandoned, good / seconds, (double)r->tokens / seconds,
+		       r->tokens, r->events, cpu);
 	report_one(&r->o, "ttft", &r->ttft, false);
 	report_one(&r->o, "gap", &r->gap, false);
 	report_one(&r->o, "tpot", &r->tpot, false);
+	report_one(&r->o, "slowed", &r->slowed, false);
+	report_one(&r->o, "long", &r->longs, false);
 	report_one(&r->o, "e2e", &r->e2e, true);
 	if (r->o.json)
 		printf("}\n");
@@ -521,8 +568,12 @@ static void usage(void)
 	        "  --honour-eos         ignore_eos is not sent\n"
 	        "  --rate R             requests per second, Poisson, in place of closed loops\n"
 	        "  --stagger-ms MS      between the beginnings of the streams\n"
+	        "  --vary               lengths are drawn, from 1 to those given\n"
+	        "  --abandon P          that share of the clients leaves early\n"
+	        "  --abandon-s S        within S seconds, at a random time (2)\n"
 	        "  --disturb-tokens N   prompts of N tokens beside them\n"
 	        "  --disturb-s S        one of those every S seconds (1)\n"
+	        "  --disturb-once       a single one; the run ends when it is answered\n"
 	        "  --seed N             of prompts and arrivals (1)\n"
 	        "  --json               one line of JSON\n");
 	exit(2);
@@ -548,6 +599,10 @@ static void set_option(struct options *o, int c, const char *v)
 	case 'g': o->stagger_ms = strtod(v, NULL); break;
 	case 'd': o->disturb_tokens = (unsigned)strtoul(v, NULL, 10); break;
 	case 'y': o->disturb_s = strtod(v, NULL); break;
+	case 'o': o->disturb_once = true; break;
+	case 'v': o->vary = true; break;
+	case 'a': o->abandon = strtod(v, NULL); break;
+	case 'A': o->abandon_s = strtod(v, NULL); break;
 	case 'x': o->seed = strtoull(v, NULL, 10); break;
 	case 'j': o->json = true; break;
 	default: usage();
@@ -566,6 +621,8 @@ static struct options parse(int argc, char **argv)
 		{"honour-eos", 0, NULL, 'e'},    {"rate", 1, NULL, 'r'},
 		{"stagger-ms", 1, NULL, 'g'},    {"disturb-tokens", 1, NULL, 'd'},
 		{"disturb-s", 1, NULL, 'y'},     {"seed", 1, NULL, 'x'},
+		{"vary", 0, NULL, 'v'},          {"abandon", 1, NULL, 'a'},
+		{"abandon-s", 1, NULL, 'A'},     {"disturb-once", 0, NULL, 'o'},
 		{"json", 0, NULL, 'j'},          {NULL, 0, NULL, 0}};
 	struct options o = {.path = "/v1/completions",
 	                    .model = "demo",
@@ -577,6 +634,7 @@ static struct options parse(int argc, char **argv)
 	                    .stream = true,
 	                    .ignore_eos = true,
 	                    .disturb_s = 1,
+	                    .abandon_s = 2,
 	                    .seed = 1};
 	int c;
 	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1)
