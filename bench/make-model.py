@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a checkpoint with random bf16 weights, and the same weights as GGUF for the peer.
 
-    bench/make-model.py 110m|1.1b|mamba2-130m DIR [--gguf FILE]
+    bench/make-model.py 110m|1.1b|8b|mamba2-130m DIR [--gguf FILE]
 
 Shapes: 110m = 12 layers of 768, 12 heads of 64, feed-forward 2048, 32,000 tokens, tied (109.5 M
 parameters); 1.1b = 22 layers of 2048, 32 query and 4 KV heads of 64, feed-forward 5632, 32,000
-tokens, untied (TinyLlama's); mamba2-130m = Mamba-2's smallest, 24 layers of 768, 24 heads of 64, state of
+tokens, untied (TinyLlama's); 8b = 32 layers of 4096, 32 query and 8 KV heads of 128, feed-forward 14336, 128,256
+tokens, untied (Llama 3's), context 131,072; mamba2-130m = Mamba-2's smallest, 24 layers of 768, 24 heads of 64, state of
 128, 50,288 tokens, tied. Every weight has a magnitude between 2^-7 and 2^-5 and a random sign, so
 that no activation is subnormal: subnormal or zero data would run at another speed than real data.
 Standard library only.
@@ -21,6 +22,8 @@ import struct
 SHAPES = {
     "110m": dict(width=768, layers=12, heads=12, kv_heads=12, head_dim=64, ffn=2048, vocab=32000, tied=True),
     "1.1b": dict(width=2048, layers=22, heads=32, kv_heads=4, head_dim=64, ffn=5632, vocab=32000, tied=False),
+    "8b": dict(width=4096, layers=32, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocab=128256, tied=False,
+               context=131072, theta=500000.0),
     "mamba2-130m": dict(width=768, layers=24, heads=24, head_dim=64, state=128, groups=1, conv=4, vocab=50288,
                         tied=True),
 }
@@ -31,11 +34,24 @@ THETA = 10000.0
 HIGH = bytes(0x3C | (b & 0x80) for b in range(256))
 
 
-def weights(rng, n):
-    """n random bf16 values as bytes."""
-    data = bytearray(rng.randbytes(2 * n))
-    data[1::2] = data[1::2].translate(HIGH)
-    return bytes(data)
+class Weights:
+    """Random bf16 values. One block of them is drawn, and every tensor begins somewhere in it: drawing
+    16 GB would take minutes. Its length is odd, so that no two rows of a matrix are equal."""
+
+    N = (1 << 24) + 1
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        data = bytearray(self.rng.randbytes(2 * self.N))
+        data[1::2] = data[1::2].translate(HIGH)
+        self.data = memoryview(data)
+
+    def write(self, f, n):
+        at = self.rng.randrange(self.N)
+        while n:
+            part = min(n, self.N - at)
+            f.write(self.data[2 * at:2 * (at + part)])
+            at, n = 0, n - part
 
 
 def bf16(x):
@@ -132,11 +148,14 @@ def write_hf(s, seed, out):
         at += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % 64)
-    rng = random.Random(seed)
+    weights = Weights(seed)
     with open(os.path.join(out, "model.safetensors"), "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
         for _, _, shape, value in tensors(s):
-            f.write(weights(rng, count(shape)) if value is None else bf16(value) * count(shape))
+            if value is None:
+                weights.write(f, count(shape))
+            else:
+                f.write(bf16(value) * count(shape))
     common = dict(hidden_size=s["width"], num_hidden_layers=s["layers"], hidden_act="silu",
                   tie_word_embeddings=s["tied"], vocab_size=s["vocab"], bos_token_id=0, eos_token_id=0,
                   torch_dtype="bfloat16")
@@ -147,7 +166,8 @@ def write_hf(s, seed, out):
     else:
         config = dict(architectures=["LlamaForCausalLM"], model_type="llama", intermediate_size=s["ffn"],
                       num_attention_heads=s["heads"], num_key_value_heads=s["kv_heads"], head_dim=s["head_dim"],
-                      max_position_embeddings=CONTEXT, rms_norm_eps=EPS, rope_theta=THETA, **common)
+                      max_position_embeddings=s.get("context", CONTEXT), rms_norm_eps=EPS,
+                      rope_theta=s.get("theta", THETA), **common)
     vocab = vocabulary(s["vocab"])
     tokenizer = dict(
         version="1.0", truncation=None, padding=None,
@@ -201,12 +221,12 @@ def gguf_shape_keys(s):
         ]
     return [
         kv("general.architecture", STRING, "llama"),
-        kv("llama.context_length", U32, CONTEXT), kv("llama.embedding_length", U32, s["width"]),
+        kv("llama.context_length", U32, s.get("context", CONTEXT)), kv("llama.embedding_length", U32, s["width"]),
         kv("llama.block_count", U32, s["layers"]), kv("llama.feed_forward_length", U32, s["ffn"]),
         kv("llama.attention.head_count", U32, s["heads"]),
         kv("llama.attention.head_count_kv", U32, s["kv_heads"]),
         kv("llama.attention.layer_norm_rms_epsilon", F32, EPS),
-        kv("llama.rope.dimension_count", U32, s["head_dim"]), kv("llama.rope.freq_base", F32, THETA),
+        kv("llama.rope.dimension_count", U32, s["head_dim"]), kv("llama.rope.freq_base", F32, s.get("theta", THETA)),
         kv("llama.vocab_size", U32, s["vocab"]),
     ]
 
@@ -229,14 +249,17 @@ def write_gguf(s, seed, path):
         infos.append(gstr(name) + struct.pack(f"<I{len(dims)}Q", len(dims), *dims) + struct.pack("<IQ", kind, at))
         at += count(shape) * (2 if kind == TYPE_BF16 else 4)
         at += -at % ALIGN
-    rng = random.Random(seed)
+    weights = Weights(seed)
     with open(path, "wb") as f:
         f.write(struct.pack("<IIQQ", 0x46554747, 3, len(infos), len(meta)) + b"".join(meta) + b"".join(infos))
         f.write(b"\0" * (-f.tell() % ALIGN))
         for _, name, shape, value in tensors(s):
             if name.endswith("ssm_a"):
                 value = -math.exp(value)
-            f.write(weights(rng, count(shape)) if value is None else struct.pack("<f", value) * count(shape))
+            if value is None:
+                weights.write(f, count(shape))
+            else:
+                f.write(struct.pack("<f", value) * count(shape))
             f.write(b"\0" * (-f.tell() % ALIGN))
 
 
