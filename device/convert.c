@@ -3,7 +3,7 @@
 
 bool mx_converts(enum mx_dtype to, enum mx_dtype from)
 {
-	return to == from || to == MX_F32 || to == MX_BF16;
+	return to == from || ((to == MX_F32 || to == MX_BF16) && from != MX_F8E4M3);
 }
 
 static uint16_t half_at(const void *p, size_t i)

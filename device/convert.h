@@ -7,7 +7,7 @@
 
 #include "device/dtype.h"
 
-/* Can elements of `from` be loaded as `to`? To the same type, to f32 and to bf16. */
+/* Can elements of `from` be loaded as `to`? To the same type; f32, f16 and bf16 to f32 and bf16. */
 bool mx_converts(enum mx_dtype to, enum mx_dtype from);
 
 /* n elements, rounded to nearest even; `to` and `from` do not overlap. Neither need be aligned. */

@@ -215,7 +215,10 @@ struct mx_ops {
 	mx_status (*sample_drawn)(struct mx_device *d, size_t n, int32_t *out_tokens);
 
 	/* Recording of what is called between record and recorded, to be replayed as a whole at the
-	 * same addresses: only if info.records. Nothing runs while it is recorded. */
+	 * same addresses: only if info.records. Nothing runs while it is recorded; the same calls must
+	 * have been made once before (kernels are loaded when they are first called), and no others may
+	 * be made than operators and copies within the device. A failed call spoils the recording:
+	 * recorded must be called all the same, and fails. */
 	mx_status (*record)(struct mx_device *d);
 	mx_status (*recorded)(struct mx_device *d, struct mx_recording **out);
 	mx_status (*replay)(struct mx_device *d, struct mx_recording *r);
