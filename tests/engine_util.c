@@ -26,11 +26,13 @@ void make_dir(char dir[64])
 
 void loaded_modules(struct loaded *out)
 {
-	const char *build = getenv("builddir");
+	const char *build = getenv("builddir"), *instead = getenv("MIXD_TEST_MODULES");
 	char modules[4096];
 	struct mx_err err = {0};
 	*out = (struct loaded){0};
 	snprintf(modules, sizeof modules, "%s/mixers/.libs", build ? build : ".");
+	if (instead)
+		snprintf(modules, sizeof modules, "%s", instead);
 	assert_int_equal(mx_registry_create(&out->mixers), MX_OK);
 	must(mx_registry_load_dir(out->mixers, modules, &err), &err);
 	snprintf(modules, sizeof modules, "%s/tests/modules/.libs", build ? build : ".");
@@ -49,6 +51,8 @@ struct mx_engine_config loaded_config(void)
 {
 	return (struct mx_engine_config){
 		.name = "test",
+		.device = getenv("MIXD_TEST_DEVICE"),
+		.deterministic = true,
 		.threads = 1,
 		.max_sequences = 16,
 		.step_tokens = 512,
@@ -65,6 +69,8 @@ void loaded_start(const char *dir, const struct mx_engine_config *config, struct
 	struct mx_engine_config c = config ? *config : loaded_config();
 	struct mx_err err = {0};
 	loaded_open(dir, out);
+	if (c.device)
+		must(mx_registry_load_cuda(out->mixers, &err), &err);
 	must(
 		mx_engine_load(out->plan, out->checkpoint, out->mixers, &c, NULL, NULL, &out->engine, &err),
 		&err);

@@ -15,7 +15,8 @@ struct loaded {
 /* Makes an empty folder below TMPDIR or /tmp. */
 void make_dir(char dir[64]);
 
-/* Only the modules, of the build tree and of tests/modules. */
+/* Only the modules, of the build tree (or else of the folder MIXD_TEST_MODULES) and of
+ * tests/modules. */
 void loaded_modules(struct loaded *out);
 /* Fails the running test if something cannot be opened. */
 void loaded_open(const char *dir, struct loaded *out);
@@ -23,7 +24,7 @@ void loaded_open(const char *dir, struct loaded *out);
 void loaded_start(const char *dir, const struct mx_engine_config *config, struct loaded *out);
 void loaded_close(struct loaded *l);
 /* One thread, 16 sequences, 512 rows, prefix cache on, states saved every 48 tokens, KV as the
- * checkpoint. */
+ * checkpoint; on the device that MIXD_TEST_DEVICE names, if it is set, and deterministic there. */
 struct mx_engine_config loaded_config(void);
 
 /* What came of one sequence, compared byte for byte. */

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention for the device of fake.h: the CPU's module, told of a step by the
+ * tables in device memory alone, as a module for a GPU is.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "mixers/mixer.h"
+#include "tests/fake/fake.h"
+
+/* Forward calls of a step or a recording, all kept until the end. */
+struct call {
+	struct mx_mixer *m;
+	struct mx_step step;
+	struct mx_device_tables tables;
+	const void *x;
+	void *y;
+	struct call *next;
+};
+
+struct mx_mixer {
+	struct mx_mixer_base base;
+	struct mx_mixer *cpu;
+	struct mx_device *device;
+	uint32_t max_spans;
+	struct call *calls;
+};
+
+static const struct mx_mixer_ops ops;
+
+static const struct mx_mixer_ops *cpu_ops(void)
+{
+	static const struct mx_mixer_ops *found;
+	const char *build = getenv("builddir");
+	char path[4096];
+	if (found)
+		return found;
+	snprintf(path, sizeof path, "%s/mixers/.libs/attention-cpu.so", build ? build : ".");
+	void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol;
+	if (!handle || !(symbol = dlsym(handle, MX_MIXER_MODULE_SYMBOL)))
+		abort();
+	mx_mixer_module_f *module;
+	memcpy(&module, &symbol, sizeof module);
+	return found = module();
+}
+
+static struct mx_device *cpu_of(const struct mx_device *d)
+{
+	return ((const struct fake_base *)d)->cpu;
+}
+
+static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device *d,
+                       struct mx_err *err)
+{
+	return cpu_ops()->probe(layer, cpu_of(d), err);
+}
+
+static mx_status weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
+                         size_t *out_n)
+{
+	return cpu_ops()->weights(layer, specs, out_n);
+}
+
+static mx_status state(const struct mx_layer_desc *layer, const struct mx_device *d,
+                       struct mx_state_spec *out)
+{
+	return cpu_ops()->state(layer, cpu_of(d), out);
+}
+
+static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out, struct mx_err *err)
+{
+	struct mx_mixer *m = calloc(1, sizeof *m);
+	struct mx_mixer_init with = *init;
+	if (!m)
+		return MX_E_NOMEM;
+	*m = (struct mx_mixer){.base = {&ops, init->layer->index},
+	                       .device = init->device,
+	                       .max_spans = init->layer->max_spans};
+	with.device = cpu_of(init->device);
+	mx_status st = cpu_ops()->create(&with, &m->cpu, err);
+	if (st != MX_OK) {
+		free(m);
+		return st;
+	}
+	*out = m;
+	return MX_OK;
+}
+
+static void destroy(struct mx_mixer *m)
+{
+	if (!m)
+		return;
+	for (struct call *c = m->calls, *next; c; c = next) {
+		next = c->next;
+		free(c);
+	}
+	cpu_ops()->destroy(m->cpu);
+	free(m);
+}
+
+/* When the tables are there. Spans of no tokens are last, if there are any. */
+static void run(void *arg, size_t task, unsigned worker)
+{
+	struct call *c = arg;
+	(void)task, (void)worker;
+	struct mx_span *spans = calloc(c->m->max_spans, sizeof *spans);
+	struct mx_step step = c->step;
+	if (!spans)
+		abort();
+	step.n_spans = step.n_rows = 0;
+	for (uint32_t i = 0; i < c->step.n_spans; i++) {
+		const struct mx_device_span *s = &c->tables.spans[i];
+		for (uint32_t k = 0; k < s->n; k++)
+			if (c->tables.row_span[s->row + k] != i || c->tables.pos[s->row + k] != s->pos + k)
+				abort();
+		if (!s->n)
+			continue;
+		spans[step.n_spans++] = (struct mx_span){.row = s->row,
+		                                         .n = s->n,
+		                                         .pos = s->pos,
+		                                         .max_len = s->max_len,
+		                                         .kind = (enum mx_span_kind)s->kind,
+		                                         .slot = s->slot,
+		                                         .pages = c->tables.pages + s->page_begin,
+		                                         .n_pages = s->n_pages};
+		step.n_rows += s->n;
+	}
+	step.spans = spans;
+	step.pos = c->tables.pos;
+	step.tables = NULL;
+	if (step.n_rows && cpu_ops()->forward(c->m->cpu, &step, c->x, c->y) != MX_OK)
+		abort();
+	free(spans);
+}
+
+static mx_status forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)
+{
+	struct call *c = malloc(sizeof *c);
+	if (!c)
+		return MX_E_NOMEM;
+	*c = (struct call){m, *step, *step->tables, x, y, m->calls};
+	m->calls = c;
+	m->device->ops->parallel(m->device, 1, run, c);
+	return MX_OK;
+}
+
+static void describe(const struct mx_mixer *m, char *text, size_t cap)
+{
+	cpu_ops()->describe(m->cpu, text, cap);
+}
+
+static const struct mx_mixer_ops ops = {
+	.abi = MX_MIXER_ABI,
+	.struct_size = sizeof(struct mx_mixer_ops),
+	.name = "attention",
+	.summary = "attention on a device that is none",
+	.caps = MX_MIXER_CUDA | MX_MIXER_SHARE_PAGES,
+	.probe = probe,
+	.weights = weights,
+	.state = state,
+	.create = create,
+	.destroy = destroy,
+	.forward = forward,
+	.commit = mx_mixer_commit_nothing,
+	.settle = mx_mixer_settle_nothing,
+	.fork = mx_mixer_fork_unsupported,
+	.save = mx_mixer_save_unsupported,
+	.load = mx_mixer_load_unsupported,
+	.describe = describe,
+};
+
+mx_mixer_module_f mx_mixer_module_v1;
+
+const struct mx_mixer_ops *mx_mixer_module_v1(void)
+{
+	return &ops;
+}

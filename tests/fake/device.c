@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See fake.h. Exports what device-cuda.so does. Nothing is freed before the device is. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/cpu/cpu.h"
+#include "device/cuda/device_cuda.h"
+#include "tests/fake/fake.h"
+
+enum { MEMORY = 1 << 28, MAX_OUT = 3 };
+
+/* A call that is still to be made: `run` knows what its operands are. */
+struct call {
+	void (*run)(struct mx_device *cpu, const struct call *c);
+	const void *a, *b;
+	void *y;
+	size_t n, m, k, l;
+	float f;
+	struct mx_linear_out out[MAX_OUT];
+	struct mx_weight w[MAX_OUT];
+	mx_parallel_f *fn;
+	struct call *next;
+};
+
+struct mx_recording {
+	struct call *first, *last;
+	struct mx_recording *next;
+};
+
+struct fake {
+	struct fake_base base;
+	struct mx_recording queue;     /* to be done */
+	struct mx_recording *recorded; /* all */
+	struct mx_recording *recording;
+	struct mx_sample_row *samples;
+	int32_t *drawn;
+	mx_status sampled;
+};
+
+static struct fake *fake(struct mx_device *d)
+{
+	return (struct fake *)d;
+}
+
+static void append(struct mx_recording *r, struct call *c)
+{
+	c->next = NULL;
+	*(r->first ? &r->last->next : &r->first) = c;
+	r->last = c;
+}
+
+static mx_status later(struct mx_device *d, const struct call *c)
+{
+	struct fake *f = fake(d);
+	struct call *copy = malloc(sizeof *copy);
+	if (!copy)
+		return MX_E_NOMEM;
+	*copy = *c;
+	for (int i = 0; i < MAX_OUT; i++)
+		if (copy->out[i].w)
+			copy->w[i] = *c->out[i].w;
+	append(f->recording ? f->recording : &f->queue, copy);
+	return MX_OK;
+}
+
+static void free_calls(struct mx_recording *r)
+{
+	for (struct call *c = r->first, *next; c; c = next) {
+		next = c->next;
+		free(c);
+	}
+	r->first = r->last = NULL;
+}
+
+static mx_status wait_all(struct mx_device *d)
+{
+	struct fake *f = fake(d);
+	for (struct call *c = f->queue.first; c; c = c->next)
+		c->run(f->base.cpu, c);
+	free_calls(&f->queue);
+	return f->recording ? MX_E_INVALID : MX_OK; /* waiting while recording is a mistake */
+}
+
+static void must(mx_status st)
+{
+	if (st != MX_OK)
+		abort();
+}
+
+/* ---- operators ---- */
+
+static void run_linear(struct mx_device *cpu, const struct call *c)
+{
+	struct mx_linear_out out[MAX_OUT];
+	for (size_t i = 0; i < c->k; i++) {
+		out[i] = c->out[i];
+		out[i].w = &c->w[i];
+	}
+	must(cpu->ops->linear(cpu, c->a, c->m, c->n, out, c->k));
+}
+
+static mx_status linear(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                        const struct mx_linear_out *out, size_t n_out)
+{
+	struct call c = {run_linear, .a = x, .m = ldx, .n = n, .k = n_out};
+	if (n_out > MAX_OUT)
+		return MX_E_UNSUPPORTED;
+	memcpy(c.out, out, n_out * sizeof *out);
+	return later(d, &c);
+}
+
+static mx_status logits(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                        const struct mx_weight *w, float *y, size_t ldy)
+{
+	const struct mx_linear_out out = {.w = w, .y = y, .ldy = ldy};
+	return linear(d, x, ldx, n, &out, 1);
+}
+
+static void run_rmsnorm(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->rmsnorm(cpu, c->a, c->b, c->f, c->n, c->m, c->y));
+}
+
+static mx_status rmsnorm(struct mx_device *d, const void *x, const float *weight, float eps,
+                         size_t n, size_t width, void *y)
+{
+	return later(
+		d, &(struct call){run_rmsnorm, .a = x, .b = weight, .y = y, .n = n, .m = width, .f = eps});
+}
+
+static void run_add_rmsnorm(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->add_rmsnorm(cpu, c->out[0].y, c->a, c->b, c->f, c->n, c->m, c->y));
+}
+
+static mx_status add_rmsnorm(struct mx_device *d, void *x, const void *r, const float *weight,
+                             float eps, size_t n, size_t width, void *y)
+{
+	return later(d, &(struct call){run_add_rmsnorm, .a = r, .b = weight, .y = y, .n = n, .m = width,
+	                               .f = eps, .out = {{.y = x}}});
+}
+
+static void run_silu_mul(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->silu_mul(cpu, c->a, c->k, c->b, c->l, c->n, c->m, c->y, c->out[0].ldy));
+}
+
+static mx_status silu_mul(struct mx_device *d, const void *gate, size_t ld_gate, const void *up,
+                          size_t ld_up, size_t n, size_t width, void *y, size_t ld_y)
+{
+	return later(d, &(struct call){run_silu_mul, .a = gate, .b = up, .y = y, .n = n, .m = width,
+	                               .k = ld_gate, .l = ld_up, .out = {{.ldy = ld_y}}});
+}
+
+static mx_status rope(struct mx_device *d, void *x, size_t ld, size_t n, uint32_t n_heads,
+                      uint32_t head_dim, const struct mx_rope *r, const uint32_t *pos,
+                      const float *norm, float eps)
+{
+	(void)d, (void)x, (void)ld, (void)n, (void)n_heads, (void)head_dim, (void)r, (void)pos;
+	(void)norm, (void)eps;
+	return MX_E_UNSUPPORTED; /* the mixer's own */
+}
+
+static void run_embed(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->embed(cpu, &c->w[0], c->a, c->n, c->y));
+}
+
+static mx_status embed(struct mx_device *d, const struct mx_weight *table, const int32_t *ids,
+                       size_t n, void *y)
+{
+	return later(d, &(struct call){run_embed, .a = ids, .n = n, .y = y, .out = {{.w = table}}});
+}
+
+static void run_scale(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->scale(cpu, c->y, c->n, c->f));
+}
+
+static mx_status scale(struct mx_device *d, void *y, size_t n, float by)
+{
+	return later(d, &(struct call){run_scale, .y = y, .n = n, .f = by});
+}
+
+static void run_add_scaled(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->add_scaled(cpu, c->y, c->a, c->n, c->f));
+}
+
+static mx_status add_scaled(struct mx_device *d, void *y, const void *a, size_t n, float by)
+{
+	return later(d, &(struct call){run_add_scaled, .y = y, .a = a, .n = n, .f = by});
+}
+
+static void run_scale_logits(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->scale_logits(cpu, c->y, c->m, c->n, (uint32_t)c->k, c->f));
+}
+
+static mx_status scale_logits(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
+                              float by)
+{
+	return later(d, &(struct call){run_scale_logits, .y = y, .m = ld, .n = n, .k = vocab, .f = by});
+}
+
+static void run_gather(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->gather(cpu, c->a, c->b, c->n, c->m, c->y));
+}
+
+static mx_status gather(struct mx_device *d, const void *x, const uint32_t *rows, size_t n,
+                        size_t width, void *y)
+{
+	return later(d, &(struct call){run_gather, .a = x, .b = rows, .y = y, .n = n, .m = width});
+}
+
+static void run_copy(struct mx_device *cpu, const struct call *c)
+{
+	(void)cpu;
+	memcpy(c->y, c->a, c->n);
+}
+
+static mx_status copy(struct mx_device *d, void *to, const void *from, size_t bytes)
+{
+	return later(d, &(struct call){run_copy, .y = to, .a = from, .n = bytes});
+}
+
+static void run_zero(struct mx_device *cpu, const struct call *c)
+{
+	(void)cpu;
+	memset(c->y, 0, c->n);
+}
+
+static mx_status zero(struct mx_device *d, void *to, size_t bytes)
+{
+	return later(d, &(struct call){run_zero, .y = to, .n = bytes});
+}
+
+static void run_function(struct mx_device *cpu, const struct call *c)
+{
+	(void)cpu;
+	c->fn((void *)c->a, 0, 0);
+}
+
+static void parallel(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, void *arg)
+{
+	if (n_tasks != 1)
+		abort();
+	must(later(d, &(struct call){run_function, .a = arg, .fn = fn}));
+}
+
+/* ---- memory ---- */
+
+static mx_status alloc(struct mx_device *d, size_t bytes, void **out)
+{
+	(void)d;
+	void *p = aligned_alloc(256, (bytes + 256) & ~(size_t)255);
+	if (!p)
+		return MX_E_NOMEM;
+	memset(p, 0xff, bytes); /* NaN */
+	*out = p;
+	return MX_OK;
+}
+
+static void release(struct mx_device *d, void *p)
+{
+	(void)d;
+	free(p);
+}
+
+static mx_status load(struct mx_device *d, void *to, enum mx_dtype to_dtype, const void *from,
+                      enum mx_dtype dtype, size_t n)
+{
+	struct mx_device *cpu = fake(d)->base.cpu;
+	return cpu->ops->load(cpu, to, to_dtype, from, dtype, n);
+}
+
+/* ---- sampling ---- */
+
+static mx_status sample_prepare(struct mx_device *d, const struct mx_sample_row *rows, size_t n)
+{
+	memcpy(fake(d)->samples, rows, n * sizeof *rows);
+	return MX_OK;
+}
+
+static void run_draw(struct mx_device *cpu, const struct call *c)
+{
+	struct fake *f = (struct fake *)c->b;
+	f->sampled = cpu->ops->sample(cpu, c->y, c->m, c->n, (uint32_t)c->k, f->samples, f->drawn);
+}
+
+static mx_status sample_draw(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab)
+{
+	return later(d, &(struct call){run_draw, .b = d, .y = y, .m = ld, .n = n, .k = vocab});
+}
+
+static mx_status sample_drawn(struct mx_device *d, size_t n, int32_t *out)
+{
+	mx_status st = wait_all(d);
+	memcpy(out, fake(d)->drawn, n * sizeof *out);
+	return st != MX_OK ? st : fake(d)->sampled;
+}
+
+static mx_status sample(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
+                        const struct mx_sample_row *rows, int32_t *out)
+{
+	mx_status st = sample_prepare(d, rows, n);
+	if (st == MX_OK)
+		st = sample_draw(d, y, ld, n, vocab);
+	return st == MX_OK ? sample_drawn(d, n, out) : st;
+}
+
+static mx_status logprobs(struct mx_device *d, const float *y, size_t ld, size_t n, uint32_t vocab,
+                          const int32_t *tokens, const uint32_t *n_top, struct mx_logprob *out)
+{
+	struct mx_device *cpu = fake(d)->base.cpu;
+	mx_status st = wait_all(d);
+	return st == MX_OK ? cpu->ops->logprobs(cpu, y, ld, n, vocab, tokens, n_top, out) : st;
+}
+
+/* ---- recordings ---- */
+
+static mx_status record(struct mx_device *d)
+{
+	struct fake *f = fake(d);
+	struct mx_recording *r = calloc(1, sizeof *r);
+	if (!r || f->recording)
+		return MX_E_INVALID;
+	r->next = f->recorded;
+	f->recorded = f->recording = r;
+	return MX_OK;
+}
+
+static mx_status recorded(struct mx_device *d, struct mx_recording **out)
+{
+	*out = fake(d)->recording;
+	fake(d)->recording = NULL;
+	return MX_OK;
+}
+
+static mx_status replay(struct mx_device *d, struct mx_recording *r)
+{
+	mx_status st = MX_OK;
+	for (const struct call *c = r->first; c && st == MX_OK; c = c->next) {
+		struct call again = *c;
+		for (int i = 0; i < MAX_OUT; i++) /* `later` copies the weights from here */
+			if (again.out[i].w)
+				again.out[i].w = &c->w[i];
+		st = later(d, &again);
+	}
+	return st;
+}
+
+static void forget(struct mx_device *d, struct mx_recording *r)
+{
+	(void)d, (void)r;
+}
+
+/* ---- life ---- */
+
+static void destroy(struct mx_device *d)
+{
+	if (!d)
+		return;
+	struct fake *f = fake(d);
+	free_calls(&f->queue);
+	for (struct mx_recording *r = f->recorded, *next; r; r = next) {
+		next = r->next;
+		free_calls(r);
+		free(r);
+	}
+	mx_cpu_destroy(f->base.cpu);
+	free(f->samples);
+	free(f->drawn);
+	free(f);
+}
+
+static const struct mx_ops ops = {
+	.struct_size = sizeof(struct mx_ops),
+	.linear = linear,
+	.rmsnorm = rmsnorm,
+	.add_rmsnorm = add_rmsnorm,
+	.silu_mul = silu_mul,
+	.rope = rope,
+	.embed = embed,
+	.sample = sample,
+	.logprobs = logprobs,
+	.parallel = parallel,
+	.destroy = destroy,
+	.alloc = alloc,
+	.release = release,
+	.host_alloc = alloc,
+	.host_release = release,
+	.upload = copy,
+	.download = copy,
+	.copy = copy,
+	.zero = zero,
+	.wait = wait_all,
+	.load = load,
+	.scale = scale,
+	.add_scaled = add_scaled,
+	.logits = logits,
+	.scale_logits = scale_logits,
+	.gather = gather,
+	.sample_prepare = sample_prepare,
+	.sample_draw = sample_draw,
+	.sample_drawn = sample_drawn,
+	.record = record,
+	.recorded = recorded,
+	.replay = replay,
+	.forget = forget,
+};
+
+static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_device **out,
+                        struct mx_err *err)
+{
+	(void)ordinal;
+	if (l->act_dtype != MX_F32)
+		return mx_fail(err, MX_E_UNSUPPORTED, "the fake device is f32");
+	struct fake *f = calloc(1, sizeof *f);
+	if (!f)
+		return MX_E_NOMEM;
+	f->samples = calloc(l->max_samples, sizeof *f->samples);
+	f->drawn = calloc(l->max_samples, sizeof *f->drawn);
+	mx_status st = mx_cpu_create(1, mx_cpu_isa(), l->max_rows, l->max_width, &f->base.cpu, err);
+	if (st != MX_OK || !f->samples || !f->drawn) {
+		destroy(&f->base.device);
+		return MX_E_NOMEM;
+	}
+	f->base.device.ops = &ops;
+	f->base.device.info = (struct mx_device_info){.kind = MX_DEVICE_CUDA,
+	                                              .name = "cuda:0",
+	                                              .isa = "fake",
+	                                              .act_dtype = MX_F32,
+	                                              .threads = 1,
+	                                              .align = 256,
+	                                              .memory = MEMORY,
+	                                              .records = true,
+	                                              .deterministic = true};
+	*out = &f->base.device;
+	return MX_OK;
+}
+
+static size_t own_bytes(const struct mx_cuda_limits *l)
+{
+	(void)l;
+	return 1000;
+}
+
+static void log_to(mx_log_to_f *to)
+{
+	(void)to;
+}
+
+mx_cuda_device_f mx_cuda_device_v1;
+
+const struct mx_cuda_device_ops *mx_cuda_device_v1(void)
+{
+	static const struct mx_cuda_device_ops device = {sizeof device, create, own_bytes, log_to};
+	return &device;
+}
