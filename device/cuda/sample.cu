@@ -337,7 +337,7 @@ static __global__ void __launch_bounds__(MX_SAMPLE_THREADS, 2)
 	logits += row * ld;
 	if (r.mode == MX_DRAW_NOTHING) {
 		if (rank == 0 && threadIdx.x == 0)
-			hand_back(tokens, max_rows, row, r.serial, 0);
+			hand_back(tokens, max_rows, row, rows[0].serial, 0);
 		return;
 	}
 	cluster_arrive<BLOCKS>();

@@ -15,6 +15,7 @@ extern "C" {
 /* Largest vocabulary: an id and a count share a word. */
 #define MX_CUDA_MAX_VOCAB (1u << 20)
 
+/* NOTHING: the row is none of this step's, its token is 0. */
 enum { MX_DRAW_NOTHING, MX_DRAW_LARGEST, MX_DRAW_RANDOM };
 
 /* One row. Its lists lie one behind the other in the array of words, from `first`:
@@ -29,7 +30,7 @@ struct mx_draw_row {
 	uint32_t top_k; /* 0 = off */
 	float repetition, presence, frequency;
 	double uniform;  /* the random number, in [0, 1) */
-	uint32_t serial; /* of the call to prepare; the token is handed back with it */
+	uint32_t serial; /* of the step, handed back with its tokens; always there in row 0 */
 	uint32_t first, n_bias, n_banned, n_counts, n_many;
 };
 

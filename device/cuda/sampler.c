@@ -268,7 +268,8 @@ mx_status mx_cuda_sample_prepare(struct mx_device *d, const struct mx_sample_row
 	if (n > s->max_rows)
 		return MX_E_RANGE;
 	const uint32_t serial = ++s->prepared;
-	const size_t copied = n > s->n_rows ? n : s->n_rows; /* rows of the last step are put out */
+	/* rows of the last step are put out; the first always says which step this is */
+	const size_t before = s->n_rows ? s->n_rows : 1, copied = n > before ? n : before;
 	struct mx_draw_row *out = s->host_rows[serial % 2];
 	struct lists l = {.d = d, .s = s, .vocab = mx_cuda(d)->limits.vocab};
 	l.status = mx_cuda_check(d, cudaEventSynchronize(s->rows_copied[serial % 2]), "parameters");
@@ -280,7 +281,7 @@ mx_status mx_cuda_sample_prepare(struct mx_device *d, const struct mx_sample_row
 	if (l.status == MX_E_RANGE)
 		mx_error("cuda", "%s: the lists of %zu rows to sample have more than %zu words",
 		         d->info.name, n, s->max_words);
-	if (l.status == MX_OK && copied)
+	if (l.status == MX_OK)
 		l.status = mx_cuda_upload(d, s->rows, out, copied * sizeof *out);
 	if (l.status == MX_OK)
 		l.status = mx_cuda_check(d, cudaEventRecord(s->rows_copied[serial % 2], mx_cuda_stream(d)),
