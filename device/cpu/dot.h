@@ -42,13 +42,13 @@ enum dot_pass {
 /* Asks for the rows of the next tile where this one stands, so that they arrive in the order of
  * memory: rows shorter than a page leave the hardware's prefetcher behind. Called once for MX_W
  * columns, each line of the DOT_R rows is asked for once. */
-MX_INLINE void dot_prefetch(enum mx_dtype dtype, const void *const row[DOT_R], size_t ahead,
-                            size_t k)
+MX_INLINE void dot_prefetch(enum mx_dtype dtype, const struct dot_weights *w, size_t k)
 {
 	const size_t size = mx_dtype_size(dtype), lines = DOT_R * MX_W * size / 64;
 #pragma GCC unroll 4
 	for (size_t j = 0; j < lines; j++)
-		__builtin_prefetch((const char *)row[(k / MX_W * lines + j) % DOT_R] + ahead + k * size);
+		__builtin_prefetch((const char *)w->row[(k / MX_W * lines + j) % DOT_R] + w->ahead +
+		                   k * size);
 }
 
 /* sums[c][r] = w[r] . x[c] over n columns (at most DOT_BLOCK) of DOT_R rows of w, C rows of x. */
@@ -73,7 +73,7 @@ MX_INLINE void dot_tile(const int C, enum mx_dtype dtype, const enum dot_pass pa
 	for (; k + MX_W <= n; k += MX_W, wide += DOT_R * MX_W) {
 		vf b[8];
 		if (pass == DOT_ONLY || (pass == DOT_FIRST && ahead))
-			dot_prefetch(dtype, row, ahead, k);
+			dot_prefetch(dtype, w, k);
 #pragma GCC unroll 8
 		for (int c = 0; c < C; c++)
 			b[c] = vf_load(x + (size_t)c * ldx + k);
@@ -189,7 +189,7 @@ MX_INLINE void dot_ask(const char *rows, size_t stride, size_t bytes, size_t i, 
 }
 
 /* The first tile of part t times rows i .. i1 - 1 of x, the first of which leaves it in `wide` for
- * calls with others. That one asks for the tile at `next`: up to two passes as they go, more in
+ * calls with others. That one asks for the tile at `next`: two passes in the first, more in
  * equal shares, so that memory is busy all the time. */
 static void dot_rows(const struct mx_product *p, const struct dot_part *t, size_t i, size_t i1,
                      const char *next, float *wide)
@@ -198,7 +198,7 @@ static void dot_rows(const struct mx_product *p, const struct dot_part *t, size_
 	size_t size = mx_dtype_size(dtype), stride = p->w->cols * size;
 	size_t n_r = t->r1 - t->r < DOT_R ? t->r1 - t->r : DOT_R;
 	const char *base = (const char *)p->w->data + t->r * stride + t->k * size;
-	enum dot_pass pass = i ? DOT_AGAIN : p->n > DOT_C ? DOT_FIRST : DOT_ONLY;
+	enum dot_pass pass = i ? DOT_AGAIN : DOT_FIRST;
 	size_t passes = (i1 - i + DOT_C - 1) / DOT_C, shares = i || passes <= 2 ? 0 : passes;
 	struct dot_weights w = {.wide = wide, .ahead = i || shares ? 0 : (size_t)(next - base)};
 	for (size_t j = 0; j < DOT_R; j++) /* past the end the last row stands in, unused */
@@ -219,6 +219,27 @@ static void dot_rows(const struct mx_product *p, const struct dot_part *t, size_
 	}
 }
 
+/* A part times so few rows of x that one pass is enough. */
+static void dot_once(const struct mx_product *p, const struct dot_part *t)
+{
+	size_t size = mx_dtype_size(p->w->dtype), stride = p->w->cols * size;
+	const char *base = (const char *)p->w->data + t->r * stride + t->k * size;
+	const float *x = p->x + t->k;
+	dot_f *f = dot_tiles[p->n - 1][DOT_ONLY][p->w->dtype];
+	struct dot_weights w = {.ahead = DOT_R * stride};
+	for (size_t r = t->r; r < t->r1; r += DOT_R, base += DOT_R * stride) {
+		v4f sums[8];
+		size_t n_r = t->r1 - r < DOT_R ? t->r1 - r : DOT_R;
+		for (size_t j = 0; j < DOT_R; j++) /* past the end the last row stands in, unused */
+			w.row[j] = base + (j < n_r ? j : n_r - 1) * stride;
+		f(&w, x, p->ldx, t->n, sums);
+		if (n_r == DOT_R)
+			dot_add(p, 0, p->n, r, DOT_R, sums);
+		else
+			dot_add(p, 0, p->n, r, n_r, sums);
+	}
+}
+
 /* Columns of a block: about equal, since a tile asks for as much of the next as it has itself. */
 static size_t dot_block(size_t cols)
 {
@@ -232,7 +253,7 @@ static void dot_run(const struct mx_product *p, size_t r0, size_t r1, void *scra
 	const char *data = w->data;
 	size_t size = mx_dtype_size(w->dtype), cols = w->cols;
 	bool many = p->n * cols > DOT_X * DOT_BLOCK;
-	size_t panel = many ? DOT_PANEL : DOT_R, rows = many ? DOT_X : p->n;
+	size_t panel = many || p->n <= DOT_C ? DOT_PANEL : DOT_R, rows = many ? DOT_X : p->n;
 	const size_t block = dot_block(cols);
 	struct dot_part t;
 	dot_start(p, r0, r1);
@@ -240,6 +261,11 @@ static void dot_run(const struct mx_product *p, size_t r0, size_t r1, void *scra
 		t.r1 = r + panel < r1 ? r + panel : r1;
 		for (t.k = 0; t.k < cols; t.k += t.n) {
 			t.n = cols - t.k < block ? cols - t.k : block;
+			if (p->n <= DOT_C) {
+				t.r = r;
+				dot_once(p, &t);
+				continue;
+			}
 			for (size_t i = 0; i < p->n; i += rows) {
 				float *wide = scratch;
 				for (t.r = r; t.r < t.r1; t.r += DOT_R, wide += DOT_R * DOT_BLOCK) {
