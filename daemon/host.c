@@ -185,7 +185,8 @@ static void print_concurrency(FILE *out, const struct mx_memory_plan *mp, uint32
 }
 
 /* What holds the states of sequences, and the buffers of a step. */
-static void print_states(FILE *out, const struct mx_memory_plan *mp)
+static void print_states(FILE *out, const struct mx_config_model *m, uint32_t max_context,
+                         const struct mx_memory_plan *mp)
 {
 	if (mp->page_bytes)
 		fprintf(out, "  pages               %10.1f MiB  %u of %u tokens, %zu bytes each\n",
@@ -210,14 +211,15 @@ static void print_states(FILE *out, const struct mx_memory_plan *mp)
 	fprintf(out, "  scratch             %10.1f MiB\n", mib(mp->scratch));
 }
 
-static void print_memory(FILE *out, const struct mx_memory_plan *mp, const char *process)
+static void print_memory(FILE *out, const struct mx_config_model *m, uint32_t max_context,
+                         const struct mx_memory_plan *mp, const char *process)
 {
 	if (mp->apart)
 		fprintf(out, "  weights             %10.1f MiB\n", mib(mp->weights_device));
 	else
 		fprintf(out, "  weights, mapped     %10.1f MiB\n", mib(mp->weights_mapped));
 	fprintf(out, "  weights, converted  %10.1f MiB\n", mib(mp->weights_private));
-	print_states(out, mp);
+	print_states(out, m, max_context, mp);
 	if (mp->apart)
 		fprintf(out, "  total on %-10s %10.1f MiB  of %.1f MiB\n", mp->device,
 		        mib(mp->device_total), mib(mp->device_free));
@@ -236,7 +238,7 @@ static void print_plan(FILE *out, const struct mx_config_model *m, const struct 
 	        plan->family, plan->n_layers, plan->width, plan->vocab, m->path);
 	mx_plan_describe_layers(plan, layers, sizeof layers);
 	fprintf(out, "  layers %s\n", layers);
-	print_memory(out, mp, process);
+	print_memory(out, m, max_context, mp, process);
 	for (uint32_t i = 0; i < mp->n_mixers; i++) {
 		const struct mx_engine_mixer *x = &mp->mixers[i];
 		fprintf(out, "  mixer %-16s %3u layers, %zu bytes a token, %zu bytes a sequence\n", x->name,
