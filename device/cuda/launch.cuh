@@ -4,11 +4,19 @@
  * dependent launch, compute capability 9.0 and up; before, an ordinary launch).
  *
  * The rule that makes it safe, without exception:
- *   - every kernel calls mx_pdl_wait() before it reads anything but weights and before it writes
- *     anything to global memory; all threads that do either call it;
+ *   - every kernel calls mx_pdl_wait() before it reads anything but weights and what was there
+ *     before the step (see below) and before it writes anything to global memory; all threads that
+ *     do either call it, and some thread of every block, even of one that has nothing to do: a
+ *     kernel that ends without it lets the next one begin before the one in front has ended;
  *   - every kernel calls mx_pdl_launch() once it no longer minds company, usually first thing.
  * So a chain of kernels is ordered (each waits for the whole of the one before, which waited for
  * the one before it), while weights can be fetched ahead of the wait.
+ *
+ * What was there before the step: its tables (struct mx_device_tables) and states as earlier steps
+ * left them. Tables come with one copy in the stream; a copy waits for all kernels before it to
+ * end, and the first kernel after a copy, or of a recording, waits for the copy, whatever its
+ * attributes; the others of the step begin after that one began. So both are as they will be before
+ * any kernel of the step begins, and no kernel of a step may write tables.
  *
  * Loads through the read-only path (__ldg, ld.global.nc, const __restrict__ pointers) are not held
  * by the wait: the assembler may move them across it. Never use them for what a kernel has written;
