@@ -54,16 +54,24 @@ __device__ __forceinline__ void norm(const attn_args &a, float *x, const float *
 	__syncwarp();
 }
 
-__device__ __forceinline__ void rotate(const attn_args &a, float *x, uint32_t pos)
+/* Cosine and sine of each pair at a position, scaled. */
+__device__ __forceinline__ void rotation(const attn_args &a, uint32_t pos, float2 *turn)
+{
+	for (uint32_t i = threadIdx.x & 31; i < a.rope_dim / 2; i += 32) {
+		float s, c;
+		sincosf(angle(a, pos, i), &s, &c);
+		turn[i] = make_float2(c * a.rope_scale, s * a.rope_scale);
+	}
+}
+
+/* Each lane takes the pairs that it has computed the turn of. */
+__device__ __forceinline__ void rotate(const attn_args &a, float *x, const float2 *turn)
 {
 	uint32_t half = a.rope_dim / 2;
 	for (uint32_t i = threadIdx.x & 31; i < half; i += 32) {
-		float s, c, u = x[i], v = x[i + half];
-		sincosf(angle(a, pos, i), &s, &c);
-		c *= a.rope_scale;
-		s *= a.rope_scale;
-		x[i] = u * c - v * s;
-		x[i + half] = v * c + u * s;
+		float u = x[i], v = x[i + half];
+		x[i] = u * turn[i].x - v * turn[i].y;
+		x[i + half] = v * turn[i].x + u * turn[i].y;
 	}
 	__syncwarp();
 }
@@ -72,31 +80,35 @@ template <typename A, typename KV>
 __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a)
 {
 	__shared__ float heads[WARPS][ATTN_MAX_DIM];
+	__shared__ float2 turns[WARPS][ATTN_MAX_DIM / 2];
 	uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 	uint32_t of_row = a.heads + 2 * a.kv_heads;
 	uint64_t at = (uint64_t)blockIdx.x * WARPS + warp;
 	uint32_t row = (uint32_t)(at / of_row), head = (uint32_t)(at % of_row);
 	float *x = heads[warp];
 	mx_pdl_launch();
-	mx_pdl_wait();
-	if (row >= a.n_rows)
-		return;
-	const mx_device_span &span = a.spans[a.row_span[row]];
-	if (row < span.row || row - span.row >= span.n)
-		return; /* fills a recorded step up */
-	A *in = (A *)a.qkv + (size_t)row * a.ld + (size_t)head * a.head_dim;
-	uint32_t pos = span.pos + (row - span.row);
+	const mx_device_span span = a.spans[row < a.n_rows ? a.row_span[row] : 0];
 	bool query = head < a.heads, key = !query && head < a.heads + a.kv_heads;
 	const float *weight = query ? a.q_norm : key ? a.k_norm : nullptr;
-	if (query && !weight && !a.inv_freq)
+	/* not a row that fills a recorded step up, nor a query that stays as it is */
+	bool there = row < a.n_rows && row >= span.row && row - span.row < span.n &&
+	             (!query || weight || a.inv_freq);
+	uint32_t pos = span.pos + (row - span.row), page = 0;
+	if (there && !query)
+		page = a.pages[span.page_begin + pos / a.page_tokens];
+	if (there && (query || key) && a.inv_freq)
+		rotation(a, pos, turns[warp]);
+	mx_pdl_wait(); /* who leaves waits too: the next kernel waits for this one only */
+	if (!there)
 		return;
+	A *in = (A *)a.qkv + (size_t)row * a.ld + (size_t)head * a.head_dim;
 	for (uint32_t e = lane; e < a.head_dim; e += 32)
 		x[e] = mx_to_float(in[e]);
 	__syncwarp();
 	if (weight)
 		norm(a, x, weight);
 	if ((query || key) && a.inv_freq)
-		rotate(a, x, pos);
+		rotate(a, x, turns[warp]);
 	if (query) {
 		for (uint32_t e = lane; e < a.head_dim; e += 32)
 			in[e] = mx_from_float<A>(x[e]);
@@ -104,9 +116,7 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a)
 	}
 	uint32_t line = a.dim * (uint32_t)sizeof(KV), t = pos % a.page_tokens;
 	uint32_t part = key ? 2 * (head - a.heads) : 2 * (head - a.heads - a.kv_heads) + 1;
-	unsigned char *to = a.page_base +
-	                    a.pages[span.page_begin + pos / a.page_tokens] * a.page_stride +
-	                    (size_t)part * a.page_tokens * line;
+	unsigned char *to = a.page_base + page * a.page_stride + (size_t)part * a.page_tokens * line;
 	for (uint32_t e = lane; e < a.dim; e += 32)
 		*(KV *)(to + attn_place(line, t, e * (uint32_t)sizeof(KV))) =
 			to_state<KV>(e < a.head_dim ? x[e] : 0);

@@ -114,10 +114,9 @@ ATTN_INLINE uint32_t attn_chunks(const struct attn_args *a, uint32_t pos, uint32
 
 /* Partials of a span's row i and a head: so many lie side by side, by chunk. A span never has more
  * than max_parts * max_rows * heads of them. */
-ATTN_INLINE size_t attn_partials(const struct attn_args *a, uint32_t span, uint32_t n, uint32_t i,
+ATTN_INLINE size_t attn_partials(const struct attn_args *a, uint32_t span, uint32_t i,
                                  uint32_t head, uint32_t chunks)
 {
-	(void)n;
 	return (size_t)span * a->max_parts * a->max_rows * a->heads +
 	       ((size_t)i * a->heads + head) * chunks;
 }

@@ -186,9 +186,11 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 		warp_blocks(w, threadIdx.x >> 5, b, end);
 		if (b < end)
 			find(a);
+		settle(a, first);
 	}
 
-	__device__ void push(const attn_args &a, const uint32_t *first, uint32_t to, uint32_t bar)
+	/* On to the next block, which may be of another chunk or unit. */
+	__device__ void settle(const attn_args &a, const uint32_t *first)
 	{
 		while (!done && b >= end) {
 			if (++w.chunk >= w.chunk_end) {
@@ -202,6 +204,16 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 			if (b < end)
 				find(a);
 		}
+	}
+
+	/* Is the next block one that earlier steps have written? */
+	__device__ bool old(void) const
+	{
+		return !done && b * ATTN_BLOCK + ATTN_BLOCK <= w.pos;
+	}
+
+	__device__ void push(const attn_args &a, const uint32_t *first, uint32_t to, uint32_t bar)
+	{
 		if (!done) {
 			const unsigned char *k =
 				(const unsigned char *)__shfl_sync(~0u, (unsigned long long)keys, next);
@@ -222,6 +234,7 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 			b += WARPS;
 			if (++next == 32 && b < end)
 				find(a);
+			settle(a, first);
 		}
 #if __CUDA_ARCH__ < 900
 		copies_commit();
@@ -487,7 +500,7 @@ __device__ void end_chunk(const attn_args &a, const unit &w, const float *sums, 
 		uint32_t head = w.head * a.group + v % a.group;
 		partial x = join_warps<KV, D, NT>(sums, values, r, d), all = {-INFINITY, 0, 0};
 		if (!WHOLE && w.chunks > 1) {
-			size_t at = attn_partials(&a, w.span, w.n, i, head, w.chunks) + w.chunk - w.first_chunk;
+			size_t at = attn_partials(&a, w.span, i, head, w.chunks) + w.chunk - w.first_chunk;
 			a.values[at * D + d] = x.o;
 			if (d == 0) {
 				a.sums[2 * at] = x.m;
@@ -536,16 +549,19 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 		barriers_ready();
 	}
 #endif
-	mx_pdl_wait();
+	/* Before the wait: tables and keys that were there before the step (launch.cuh). */
 	list_units<8 * NT, WHOLE>(a, first); /* a barrier for all */
 	__syncthreads();
-
 	feed<KV, D, 8 * NT, WHOLE> f;
 	rows<KV, D, NT> x;
 	unit w;
+	int ahead = 0;
 	f.open(a, first);
-	for (int i = 0; i < stages; i++)
-		f.push(a, first, slot + i * 2 * T::block, bar + i * 8);
+	for (; ahead < stages && f.old(); ahead++)
+		f.push(a, first, slot + ahead * 2 * T::block, bar + ahead * 8);
+	mx_pdl_wait();
+	for (; ahead < stages; ahead++)
+		f.push(a, first, slot + ahead * 2 * T::block, bar + ahead * 8);
 	for (uint32_t u = blockIdx.x; u < first[a.n_spans]; u += gridDim.x) {
 		load_unit<8 * NT, WHOLE>(a, first, u, w);
 		x.load(a, w);
@@ -586,17 +602,14 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 	uint32_t lane = threadIdx.x & 31, at = blockIdx.x * WARPS + threadIdx.x / 32;
 	uint32_t head = at % a.heads, i = at / a.heads % rows_a_span, s = at / a.heads / rows_a_span;
 	mx_pdl_launch();
-	mx_pdl_wait();
-	if (s >= a.n_spans)
-		return;
-	const mx_device_span &span = a.spans[s];
-	if (span.n < a.min_n || span.n > a.max_n || i >= span.n)
-		return;
-	uint32_t shift = attn_chunk_shift(&a, span.pos, span.n);
-	uint32_t chunks = attn_chunks(&a, span.pos, span.n, shift);
+	const mx_device_span span = a.spans[s < a.n_spans ? s : 0];
+	bool there = s < a.n_spans && span.n >= a.min_n && span.n <= a.max_n && i < span.n;
+	uint32_t shift = there ? attn_chunk_shift(&a, span.pos, span.n) : 0;
+	uint32_t chunks = there ? attn_chunks(&a, span.pos, span.n, shift) : 1;
+	mx_pdl_wait(); /* who leaves waits too: the next kernel waits for this one only */
 	if (chunks == 1)
 		return;
-	size_t p = attn_partials(&a, s, span.n, i, head, chunks);
+	size_t p = attn_partials(&a, s, i, head, chunks);
 	const float *values = a.values + p * D + lane;
 	float top = -INFINITY, l = 0, o[D / 32] = {};
 	for (uint32_t c0 = 0; c0 < chunks; c0 += 32) {

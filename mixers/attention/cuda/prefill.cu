@@ -303,8 +303,9 @@ template <int D> __global__ void __launch_bounds__(THREADS, 1) prefill(const att
 		barriers_ready();
 	}
 	__syncthreads();
-	mx_pdl_wait();
-	if (!find_piece(a, w))
+	bool there = find_piece(a, w);
+	mx_pdl_wait(); /* who leaves waits too: the next kernel waits for this one only */
+	if (!there)
 		return;
 	if (threadIdx.x < 128 * GROUPS) {
 		asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
