@@ -3,12 +3,14 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/pool.h"
 
 struct list {
 	struct mx_random_tensor *items;
@@ -169,6 +171,55 @@ static bool write_tensor(FILE *f, const struct mx_random_tensor *t, enum mx_dtyp
 	return ok;
 }
 
+/* ---- large models: by all threads ---- */
+
+/* From so many elements on. */
+#define LARGE ((size_t)1 << 28)
+
+enum { PART = 1 << 20 };
+
+struct parts {
+	const struct mx_random_tensor *t;
+	enum mx_dtype dtype;
+	int fd;
+	off_t at;
+	uint64_t seed;
+	atomic_bool failed;
+};
+
+static void write_part(void *arg, size_t task, unsigned worker)
+{
+	struct parts *p = arg;
+	size_t first = task * PART, left = elements(p->t) - first, n = left < PART ? left : PART;
+	size_t size = mx_dtype_size(p->dtype);
+	uint64_t state = (p->seed + task) * 0x9e3779b97f4a7c15u | 1;
+	void *block = malloc(n * size);
+	(void)worker;
+	if (block)
+		fill(block, n, p->dtype, p->t->scale, p->t->offset, &state);
+	if (!block ||
+	    pwrite(p->fd, block, n * size, p->at + (off_t)(first * size)) != (ssize_t)(n * size))
+		atomic_store(&p->failed, true);
+	free(block);
+}
+
+static bool write_large(FILE *f, const struct mx_random_tensor *tensors, size_t n,
+                        enum mx_dtype dtype, uint64_t seed)
+{
+	struct mx_pool *pool;
+	struct parts p = {.dtype = dtype, .fd = fileno(f)};
+	if (fflush(f) || (p.at = ftello(f)) < 0 || mx_pool_create(0, &pool) != MX_OK)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		p.t = &tensors[i];
+		p.seed = seed + (i << 32);
+		mx_pool_run(pool, (elements(p.t) + PART - 1) / PART, write_part, &p);
+		p.at += (off_t)(elements(p.t) * mx_dtype_size(dtype));
+	}
+	mx_pool_destroy(pool);
+	return !atomic_load(&p.failed);
+}
+
 mx_status mx_random_tensors_write(const char *dir, const struct mx_random_tensor *tensors, size_t n,
                                   enum mx_dtype dtype, uint64_t seed, struct mx_err *err)
 {
@@ -179,7 +230,12 @@ mx_status mx_random_tensors_write(const char *dir, const struct mx_random_tensor
 		return MX_E_IO;
 	uint64_t state = seed * 0x9e3779b97f4a7c15u | 1;
 	bool ok = write_header(f, tensors, n, dtype, err) == MX_OK;
-	for (size_t i = 0; ok && i < n; i++)
+	size_t all = 0;
+	for (size_t i = 0; i < n; i++)
+		all += elements(&tensors[i]);
+	if (ok && all >= LARGE)
+		ok = write_large(f, tensors, n, dtype, seed);
+	for (size_t i = 0; ok && all < LARGE && i < n; i++)
 		ok = write_tensor(f, &tensors[i], dtype, &state);
 	return finish(f, ok, err);
 }
