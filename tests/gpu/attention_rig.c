@@ -152,8 +152,8 @@ static void open_module(struct att_rig *r, const char *modules)
 {
 	char path[4096];
 	snprintf(path, sizeof(path), "%s/attention-cuda.so", modules);
-	r->lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	void *symbol = r->lib ? dlsym(r->lib, MX_MIXER_MODULE_SYMBOL) : NULL;
+	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* stays: the driver has its kernels */
+	void *symbol = lib ? dlsym(lib, MX_MIXER_MODULE_SYMBOL) : NULL;
 	if (!symbol)
 		die(dlerror());
 	mx_mixer_module_f *module;
@@ -271,7 +271,6 @@ void att_close(struct att_rig *r)
 	free(r->host_spans);
 	free(r->page_list);
 	ATT_CUDA(cudaStreamDestroy((cudaStream_t)r->base.stream));
-	dlclose(r->lib);
 }
 
 /* ---- a step ---- */

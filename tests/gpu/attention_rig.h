@@ -74,7 +74,6 @@ struct att_rig {
 	struct mx_span *host_spans;
 	uint32_t max_page_list;
 	struct mx_weight w[4];
-	void *lib;
 	void *owned[16]; /* device memory */
 	int n_owned;
 };

@@ -308,10 +308,10 @@ template <int D> __global__ void __launch_bounds__(THREADS, 1) prefill(const att
 	if (!there)
 		return;
 	if (threadIdx.x < 128 * GROUPS) {
-		asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+		asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
 		consume<D>(a, w, bars, shared);
 	} else {
-		asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+		asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 		if (threadIdx.x < 128 * GROUPS + 32)
 			produce<D>(a, w, bars, shared_address(shared) + P::queries);
 	}
