@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "device/cpu/cpu.h"
+#include "device/open.h"
 
 #define GUARD      0xa5 /* what must not change */
 #define POISON     0xff /* NaN in every float format: what must not be read */
@@ -54,11 +55,15 @@ void rig_fail(const struct rig *r, const char *fmt, ...)
 
 /* ---- memory ---- */
 
-void block_alloc(struct block *b, size_t size, size_t align)
+void block_alloc(struct block *b, struct mx_device *of, size_t size, size_t align)
 {
 	size_t before = GUARD_SIZE + align, all = before + size + GUARD_SIZE;
 	b->size = size;
-	assert_int_equal(posix_memalign((void **)&b->all, GUARD_SIZE, all), 0);
+	b->of = of;
+	if (of)
+		assert_int_equal(of->ops->host_alloc(of, all, (void **)&b->all), MX_OK);
+	else
+		assert_int_equal(posix_memalign((void **)&b->all, GUARD_SIZE, all), 0);
 	memset(b->all, GUARD, all);
 	b->p = b->all + before;
 	FORBID(b->all, before);
@@ -91,7 +96,10 @@ void block_free(struct block *b)
 {
 	if (b->all)
 		ALLOW(b->all, (size_t)(b->p - b->all) + b->size + GUARD_SIZE);
-	free(b->all);
+	if (b->of)
+		b->of->ops->host_release(b->of, b->all);
+	else
+		free(b->all);
 	*b = (struct block){0};
 }
 
@@ -100,13 +108,13 @@ static unsigned char *pool_at(const struct pool *p, uint32_t i, int layer)
 	return p->mem.p + ((size_t)i * RUN_LAYERS + (size_t)layer) * p->part;
 }
 
-static void pool_open(struct pool *p, size_t bytes, uint32_t n, size_t align)
+static void pool_open(struct pool *p, struct mx_device *of, size_t bytes, uint32_t n, size_t align)
 {
 	p->bytes = bytes;
 	p->part = round_up(bytes + 64, align);
 	p->n = n;
 	p->refs = allocate(n, sizeof(*p->refs));
-	block_alloc(&p->mem, p->part * n * RUN_LAYERS, align);
+	block_alloc(&p->mem, of, p->part * n * RUN_LAYERS, align);
 	for (uint32_t i = 0; i < n; i++)
 		for (int l = 0; l < RUN_LAYERS; l++)
 			memset(pool_at(p, i, l), POISON, bytes);
@@ -168,6 +176,25 @@ static uint64_t pool_sum_shared(const struct pool *p)
 
 /* ---- one mixer on one device ---- */
 
+/* Memory of this device is ours too; all others are given memory that both can reach. */
+static struct mx_device *memory_of(const struct rig *r)
+{
+	return r->device->info.kind == MX_DEVICE_CPU ? NULL : r->device;
+}
+
+static float get(const struct rig *r, const struct block *b, size_t i)
+{
+	return r->element == 4 ? ((const float *)b->p)[i] : mx_bf16_to_f32(((const uint16_t *)b->p)[i]);
+}
+
+static void put(const struct rig *r, struct block *b, size_t i, float v)
+{
+	if (r->element == 4)
+		((float *)b->p)[i] = v;
+	else
+		((uint16_t *)b->p)[i] = mx_f32_to_bf16(v);
+}
+
 static uint16_t f32_to_f16(float f) /* for numbers of ordinary size */
 {
 	uint32_t u;
@@ -194,32 +221,35 @@ static float weight_element(const struct mixer_weight *w, uint64_t cols, struct 
 	return cols ? rng_normal(g) * 1.5f / sqrtf((float)cols) : 1 + 0.3f * rng_normal(g);
 }
 
-static void make_weight(const struct mixer_case *c, const struct mx_weight_spec *spec,
-                        struct rng *g, struct run_weight *w)
+static void make_weight(struct rig *r, const struct mx_weight_spec *spec, struct rng *g,
+                        struct run_weight *w)
 {
+	const struct mixer_case *c = r->c;
 	bool matrix = spec->form == MX_WEIGHT_MATRIX;
-	enum mx_dtype type = matrix ? c->weight_dtype : MX_F32;
+	enum mx_dtype type = !matrix        ? MX_F32
+	                     : memory_of(r) ? r->device->info.act_dtype
+	                                    : c->weight_dtype;
 	const struct mixer_weight *as = drawn_as(c, spec->name);
 	uint64_t rows = spec->shape[0], n = 1;
 	for (uint32_t i = 0; i < spec->ndim; i++)
 		n *= spec->shape[i];
 	uint64_t cols = n / rows;
 	w->f32 = allocate(n, 4);
-	assert_int_equal(posix_memalign(&w->data, 64, round_up(n * mx_dtype_size(type), 64)), 0);
+	block_alloc(&w->data, memory_of(r), n * mx_dtype_size(type), 64);
 	for (uint64_t i = 0; i < n; i++) {
 		float f = weight_element(as, matrix ? cols : 0, g);
 		if (type == MX_BF16) {
-			((uint16_t *)w->data)[i] = mx_f32_to_bf16(f);
-			f = mx_bf16_to_f32(((uint16_t *)w->data)[i]);
+			((uint16_t *)w->data.p)[i] = mx_f32_to_bf16(f);
+			f = mx_bf16_to_f32(((uint16_t *)w->data.p)[i]);
 		} else if (type == MX_F16) {
-			((uint16_t *)w->data)[i] = f32_to_f16(f);
-			f = mx_f16_to_f32(((uint16_t *)w->data)[i]);
+			((uint16_t *)w->data.p)[i] = f32_to_f16(f);
+			f = mx_f16_to_f32(((uint16_t *)w->data.p)[i]);
 		} else {
-			((float *)w->data)[i] = f;
+			((float *)w->data.p)[i] = f;
 		}
 		w->f32[i] = f;
 	}
-	w->matrix = (struct mx_weight){type, (uint32_t)rows, (uint32_t)cols, w->data};
+	w->matrix = (struct mx_weight){type, (uint32_t)rows, (uint32_t)cols, w->data.p};
 }
 
 static void open_weights(struct rig *r)
@@ -232,31 +262,58 @@ static void open_weights(struct rig *r)
 		const struct mixer_weight *as = drawn_as(r->c, specs[i].name);
 		if (specs[i].optional && as && as->spread < 0)
 			continue;
-		make_weight(r->c, &specs[i], &g, &r->weights[i]);
+		make_weight(r, &specs[i], &g, &r->weights[i]);
 		r->f32_ptrs[i] = r->weights[i].f32;
 		r->weight_ptrs[i] = specs[i].form == MX_WEIGHT_MATRIX ? (void *)&r->weights[i].matrix
-		                                                      : (void *)r->weights[i].f32;
+		                                                      : (void *)r->weights[i].data.p;
 	}
+}
+
+static size_t tables_bytes(const struct rig *r)
+{
+	return 2 * r->layer.max_rows * sizeof(uint32_t) + RUN_SPANS * sizeof(struct mx_device_span) +
+	       (size_t)RUN_SPANS * r->max_pages * sizeof(uint32_t);
 }
 
 static void open_memory(struct rig *r)
 {
 	size_t align = r->device->info.align, rows = r->layer.max_rows;
+	struct mx_device *of = memory_of(r);
 	uint32_t multiple = r->state.page_multiple ? r->state.page_multiple : 16;
 
-	r->page_tokens = multiple * r->device->info.threads; /* any size gives the same */
+	r->page_tokens = of ? multiple : multiple * r->device->info.threads; /* any size is the same */
 	r->max_pages = (r->c->tokens + r->page_tokens - 1) / r->page_tokens + 1;
 	if (!r->state.bytes_per_token)
 		r->page_tokens = r->max_pages = 0;
-	pool_open(&r->pages, r->page_tokens * r->state.bytes_per_token, RUN_SLOTS * r->max_pages,
+	pool_open(&r->pages, of, r->page_tokens * r->state.bytes_per_token, RUN_SLOTS * r->max_pages,
 	          align);
-	pool_open(&r->slots, r->state.fixed_bytes, RUN_SLOTS, align);
-	block_alloc(&r->scratch, r->state.scratch_bytes, align);
+	pool_open(&r->slots, of, r->state.fixed_bytes, RUN_SLOTS, align);
+	block_alloc(&r->scratch, of, r->state.scratch_bytes, align);
 	memset(r->scratch.p, POISON, r->scratch.size);
-	block_alloc(&r->x, rows * r->layer.width * 4, align);
-	block_alloc(&r->y, rows * r->layer.width * 4, align);
-	r->x_copy = allocate(rows * r->layer.width, 4);
+	block_alloc(&r->x, of, rows * r->layer.width * r->element, align);
+	block_alloc(&r->y, of, rows * r->layer.width * r->element, align);
+	block_alloc(&r->tables, of, tables_bytes(r), align);
+	r->x_copy = allocate(rows * r->layer.width, r->element);
 	r->pos = allocate(rows, sizeof(*r->pos));
+}
+
+/* The widest input of a product is a mixer's own affair; this is enough for these cases. */
+static void open_device(struct rig *r, const struct rig_options *o)
+{
+	const struct mx_device_options options = {
+		.cuda = {.act_dtype = r->c->weight_dtype == MX_F32 ? MX_F32 : MX_BF16,
+	             .max_rows = r->layer.max_rows,
+	             .max_width = 4096,
+	             .max_samples = 1,
+	             .vocab = 64,
+	             .deterministic = true}};
+	struct mx_err err = {0};
+	mx_status st =
+		o->device ? mx_device_open(o->device, &options, &r->device, &err)
+				  : mx_cpu_create(o->threads, o->isa, r->layer.max_rows, 4096, &r->device, &err);
+	if (st != MX_OK)
+		fail_msg("%s: %s", o->device ? o->device : mx_isa_name(o->isa), err.text);
+	r->element = mx_dtype_size(r->device->info.act_dtype);
 }
 
 void rig_open(struct rig *r, const struct mx_registry *registry, const struct mixer_case *c,
@@ -264,7 +321,7 @@ void rig_open(struct rig *r, const struct mx_registry *registry, const struct mi
 {
 	struct mx_err err = {0};
 	*r = (struct rig){.c = c, .what = "opening", .seed = o->seed, .rng = {o->seed}};
-	r->ops = mx_registry_find(registry, o->mixer, MX_DEVICE_CPU, &err);
+	r->ops = mx_registry_find(registry, o->mixer, o->device ? MX_DEVICE_CUDA : MX_DEVICE_CPU, &err);
 	if (!r->ops)
 		fail_msg("%s", err.text);
 	r->layer = (struct mx_layer_desc){
@@ -279,9 +336,7 @@ void rig_open(struct rig *r, const struct mx_registry *registry, const struct mi
 		.state_dtype = c->state_dtype,
 		.params = {c->params, c->n_params},
 	};
-	/* The widest input of a product is a mixer's own affair; this is enough for these cases. */
-	if (mx_cpu_create(o->threads, o->isa, r->layer.max_rows, 4096, &r->device, &err) != MX_OK)
-		fail_msg("%s: %s", mx_isa_name(o->isa), err.text);
+	open_device(r, o);
 	if (r->ops->probe(&r->layer, r->device, &err) != MX_OK)
 		rig_fail(r, "%s", err.text);
 	assert_int_equal(r->ops->state(&r->layer, r->device, &r->state), MX_OK);
@@ -315,9 +370,8 @@ void rig_close(struct rig *r)
 {
 	for (int l = 0; l < RUN_LAYERS; l++)
 		r->ops->destroy(r->mixers[l]);
-	mx_cpu_destroy(r->device);
 	for (size_t i = 0; i < r->n_weights; i++) {
-		free(r->weights[i].data);
+		block_free(&r->weights[i].data);
 		free(r->weights[i].f32);
 	}
 	pool_close(&r->pages);
@@ -325,8 +379,10 @@ void rig_close(struct rig *r)
 	block_free(&r->scratch);
 	block_free(&r->x);
 	block_free(&r->y);
+	block_free(&r->tables);
 	free(r->x_copy);
 	free(r->pos);
+	r->device->ops->destroy(r->device);
 }
 
 /* ---- sequences ---- */
@@ -411,8 +467,8 @@ void seq_save(struct rig *r, const struct seq *s, struct saved *out)
 	struct block second[RUN_LAYERS];
 	void *to[2][RUN_LAYERS];
 	for (int l = 0; l < RUN_LAYERS; l++) {
-		block_alloc(&out->bytes[l], r->state.snapshot_bytes, r->device->info.align);
-		block_alloc(&second[l], r->state.snapshot_bytes, r->device->info.align);
+		block_alloc(&out->bytes[l], memory_of(r), r->state.snapshot_bytes, r->device->info.align);
+		block_alloc(&second[l], memory_of(r), r->state.snapshot_bytes, r->device->info.align);
 		memset(out->bytes[l].p, 0, out->bytes[l].size);
 		memset(second[l].p, POISON, second[l].size);
 		to[0][l] = out->bytes[l].p;
@@ -455,7 +511,7 @@ void seq_resume(struct rig *r, struct seq *s, const struct saved *v, struct text
 	struct block copy[RUN_LAYERS];
 	const void *in[RUN_LAYERS];
 	for (int l = 0; l < RUN_LAYERS; l++) {
-		block_alloc(&copy[l], v->bytes[l].size, r->device->info.align);
+		block_alloc(&copy[l], memory_of(r), v->bytes[l].size, r->device->info.align);
 		memcpy(copy[l].p, v->bytes[l].p, copy[l].size);
 		in[l] = copy[l].p;
 	}
@@ -533,11 +589,11 @@ static uint32_t add_span(struct rig *r, const struct item *it, uint32_t row, str
 	*out = (struct mx_span){row,      it->n,   s->computed, s->max_len,
 	                        it->kind, s->slot, s->pages,    s->n_pages};
 	for (uint32_t t = 0; t < it->n; t++) {
-		float *x = (float *)r->x.p + (size_t)(row + t) * width;
+		const float *x = s->text->x + (size_t)(s->computed + t) * width;
 		r->pos[row + t] = s->computed + t;
-		memcpy(x, s->text->x + (size_t)(s->computed + t) * width, width * 4);
-		for (uint32_t j = 0; t >= it->truth && j < width; j++)
-			x[j] = 3 * rng_normal(&r->rng);
+		for (uint32_t j = 0; j < width; j++)
+			put(r, &r->x, (size_t)(row + t) * width + j,
+			    t < it->truth ? x[j] : 3 * rng_normal(&r->rng));
 	}
 	return row + it->n;
 }
@@ -548,16 +604,18 @@ static void check_rows(const struct rig *r, const struct item *it, uint32_t row,
 	static const char *const kinds[] = {"prefill", "decode", "draft"};
 	const struct seq *s = it->seq;
 	size_t width = r->layer.width, at = s->computed * width, n = it->truth * width;
-	const float *y = (const float *)r->y.p + row * width, *expected = s->text->y[layer] + at;
-	if (s->record)
-		memcpy(s->text->y[layer] + at, y, n * 4);
-	for (size_t i = 0; i < n; i++)
-		if (memcmp(&y[i], &expected[i], 4))
+	float *expected = s->text->y[layer] + at;
+	for (size_t i = 0; i < n; i++) {
+		float y = get(r, &r->y, row * width + i);
+		if (s->record)
+			expected[i] = y;
+		if (memcmp(&y, &expected[i], 4))
 			rig_fail(r,
 			         "%s of %u tokens at %u, %u kept: token %zu, column %zu of layer %d: "
 			         "%.9g is not %.9g",
 			         kinds[it->kind], it->n, s->computed, it->keep, s->computed + i / width,
-			         i % width, layer, (double)y[i], (double)expected[i]);
+			         i % width, layer, (double)y, (double)expected[i]);
+	}
 }
 
 /* Scratch memory as a call finds it: NaN, or what another layer or step left. */
@@ -569,18 +627,43 @@ static void soil_scratch(struct rig *r)
 
 static void forward(struct rig *r, const struct mx_step *step, int layer)
 {
-	size_t used = (size_t)step->n_rows * r->layer.width * 4;
+	size_t used = (size_t)step->n_rows * r->layer.width * r->element;
 	memcpy(r->x_copy, r->x.p, used);
 	memset(r->x.p + used, POISON, r->x.size - used);
 	memset(r->y.p, GUARD, r->y.size);
 	soil_scratch(r);
 	if (r->ops->forward(r->mixers[layer], step, r->x.p, r->y.p) != MX_OK)
 		rig_fail(r, "forward failed");
+	if (r->device->ops->wait(r->device) != MX_OK)
+		rig_fail(r, "the device is lost");
 	check_guards(r);
 	if (memcmp(r->x.p, r->x_copy, used))
 		rig_fail(r, "forward wrote to x");
 	if (!is_guard(r->y.p + used, r->y.size - used))
 		rig_fail(r, "forward wrote rows of y beyond the last");
+}
+
+/* The step's arrays once more, where the device reads them. */
+static struct mx_device_tables lay_out_tables(struct rig *r, const struct mx_span *spans,
+                                              uint32_t n_spans)
+{
+	uint32_t rows = r->layer.max_rows, *pos = (uint32_t *)r->tables.p, *row_span = pos + rows;
+	struct mx_device_span *to = (struct mx_device_span *)(row_span + rows);
+	uint32_t *pages = (uint32_t *)(to + RUN_SPANS), n_pages = 0;
+	memset(r->tables.p, POISON, r->tables.size);
+	for (uint32_t i = 0; i < n_spans; i++) {
+		const struct mx_span *s = &spans[i];
+		to[i] = (struct mx_device_span){s->row,  s->n,       s->pos,     s->slot,
+		                                n_pages, s->n_pages, s->max_len, s->kind};
+		if (s->n_pages)
+			memcpy(pages + n_pages, s->pages, s->n_pages * sizeof *pages);
+		n_pages += s->n_pages;
+		for (uint32_t t = 0; t < s->n; t++) {
+			pos[s->row + t] = s->pos + t;
+			row_span[s->row + t] = i;
+		}
+	}
+	return (struct mx_device_tables){pos, row_span, to, pages};
 }
 
 void rig_step(struct rig *r, struct item *items, uint32_t n_items)
@@ -599,15 +682,16 @@ void rig_step(struct rig *r, struct item *items, uint32_t n_items)
 		n_rows = add_span(r, &items[i], n_rows, &spans[i]);
 		kept[i] = items[i].keep;
 	}
-	const struct mx_step step = {spans, n_items, n_rows, r->pos, r->scratch.p, NULL, false};
+	const struct mx_device_tables tables = lay_out_tables(r, spans, n_items);
+	const struct mx_step step = {
+		spans, n_items, n_rows, r->pos, r->scratch.p, memory_of(r) ? &tables : NULL, false};
 	uint64_t shared = pool_sum_shared(&r->pages);
 	for (int l = 0; l < RUN_LAYERS; l++) {
-		float *x = (float *)r->x.p, *y = (float *)r->y.p;
 		forward(r, &step, l);
 		for (uint32_t i = 0; i < n_items; i++)
 			check_rows(r, &items[i], spans[i].row, l);
 		for (size_t i = 0; i < (size_t)n_rows * r->layer.width; i++)
-			x[i] += y[i]; /* the residual: what the next layer sees */
+			put(r, &r->x, i, get(r, &r->x, i) + get(r, &r->y, i)); /* what the next layer sees */
 	}
 	soil_scratch(r);
 	assert_int_equal(r->ops->commit(r->mixers, RUN_LAYERS, &step, kept), MX_OK);

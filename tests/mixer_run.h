@@ -29,9 +29,10 @@
 struct block {
 	unsigned char *all, *p; /* p is aligned as the device says and no better */
 	size_t size;
+	struct mx_device *of; /* memory that it reads as well as we do; NULL: only we */
 };
 
-void block_alloc(struct block *b, size_t size, size_t align);
+void block_alloc(struct block *b, struct mx_device *of, size_t size, size_t align);
 void block_check(const struct block *b, const char *what); /* that its guards are whole */
 void block_free(struct block *b);
 
@@ -48,7 +49,7 @@ struct pool {
 
 struct run_weight {
 	struct mx_weight matrix;
-	void *data;
+	struct block data;
 	float *f32;
 };
 
@@ -68,14 +69,17 @@ struct rig {
 	size_t n_weights;
 	uint32_t page_tokens, max_pages; /* max_pages: of one sequence */
 	struct pool pages, slots;
-	struct block scratch, x, y;
-	float *x_copy;
+	struct block scratch, x, y; /* x, y: [max_rows, width] activations */
+	size_t element;             /* bytes of an activation */
+	unsigned char *x_copy;
 	uint32_t *pos;
+	struct block tables;       /* a step's once more, for devices that are not the CPU */
 	bool can_fork, can_resume; /* state, or pages, or both, as the mixer has them */
 };
 
 struct rig_options {
 	const char *mixer;
+	const char *device; /* "cuda:0"; NULL: the CPU */
 	enum mx_isa isa;
 	unsigned threads;
 	uint32_t max_draft; /* none if the mixer takes no drafts */
