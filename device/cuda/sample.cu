@@ -332,8 +332,8 @@ static __global__ void __launch_bounds__(MX_SAMPLE_THREADS, 2)
 	const size_t row = blockIdx.x / BLOCKS;
 	const unsigned rank = blockIdx.x % BLOCKS;
 	mx_pdl_launch();
+	const mx_draw_row r = rows[row]; /* like a step's tables: there before the step */
 	mx_pdl_wait();
-	const mx_draw_row r = rows[row];
 	logits += row * ld;
 	if (r.mode == MX_DRAW_NOTHING) {
 		if (rank == 0 && threadIdx.x == 0)
