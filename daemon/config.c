@@ -48,7 +48,7 @@ static const struct choice log_formats[] = {
 static const struct choice dtypes[] = {
 	{"auto", -1}, {"f32", MX_F32}, {"f16", MX_F16}, {"bf16", MX_BF16}, {NULL, 0}};
 static const struct choice kv_dtypes[] = {
-	{"auto", -1}, {"f32", MX_F32}, {"bf16", MX_BF16}, {NULL, 0}};
+	{"auto", -1}, {"f32", MX_F32}, {"bf16", MX_BF16}, {"fp8", MX_F8E4M3}, {NULL, 0}};
 
 static const char *check_listen(const char *address)
 {
@@ -483,9 +483,12 @@ static mx_status check_names(struct parser *p, const yaml_node_t *n, size_t n_mo
 static mx_status check_device(struct parser *p, const yaml_node_t *n,
                               const struct mx_config_model *m)
 {
-	if (!mx_device_parse(m->device, NULL, NULL))
+	enum mx_device_kind kind;
+	if (!mx_device_parse(m->device, &kind, NULL))
 		return fail(p, go_to(p, n, "device", 0), "no device \"%.40s\": must be cpu, cuda or cuda:N",
 		            m->device);
+	if (kind == MX_DEVICE_CPU && m->kv_dtype == MX_F8E4M3)
+		return fail(p, go_to(p, n, "kv_dtype", 0), "fp8 needs device: cuda");
 	return MX_OK;
 }
 

@@ -51,7 +51,7 @@ static void every_key_is_taken(void **state)
 		"99,\n"
 		"     memory: 1.5GiB, page_tokens: 32, dtype: bf16, kv_dtype: f32, prefix_cache: false,\n"
 		"     snapshot_memory: 64MiB, snapshot_every: 100}\n"
-		"  - {name: other, path: /abs, device: 'cuda:3', deterministic: true}\n");
+		"  - {name: other, path: /abs, device: 'cuda:3', deterministic: true, kv_dtype: fp8}\n");
 	assert_int_equal(c->http.listen.n, 2);
 	assert_string_equal(c->http.listen.items[1], "[::1]:2");
 	assert_int_equal(c->http.max_body_bytes, 1 << 20);
@@ -87,6 +87,7 @@ static void every_key_is_taken(void **state)
 	assert_false(m[0].deterministic);
 	assert_string_equal(m[1].device, "cuda:3");
 	assert_true(m[1].deterministic);
+	assert_int_equal(m[1].kv_dtype, MX_F8E4M3);
 	assert_string_equal(m[1].path, "/abs");
 	assert_int_equal(m[1].dtype, -1);
 	assert_true(m[1].prefix_cache);
@@ -158,6 +159,8 @@ static void faults_name_their_place(void **state)
 	refuse("models: []\n", "f.yaml:1:9: models", "must have 1 to 64 entries, not 0");
 	refuse("models: [{name: a, path: p, device: 'cuda:'}]\n", "f.yaml:1:37: models[0].device",
 	       "no device \"cuda:\"");
+	refuse("models: [{name: a, path: p, kv_dtype: fp8}]\n", "f.yaml:1:39: models[0].kv_dtype",
+	       "fp8 needs device: cuda");
 	refuse("models: [{name: a, path: p, device: tpu}]\n", "f.yaml:1:37: models[0].device",
 	       "no device \"tpu\": must be cpu, cuda or cuda:N");
 	refuse("models: [{name: a, path: p}, {name: b, path: p, aliases: [a]}]\n",
