@@ -113,7 +113,7 @@ struct mx_step_item {
 	bool sample; /* the last of them is the newest token known: draw the next one */
 };
 
-/* What came of an item. Pointers are valid until the next step. */
+/* What came of an item. Pointers are valid until the next step is finished. */
 struct mx_step_result {
 	mx_status status; /* not MX_OK: this sequence is broken and must be closed */
 	bool sampled;

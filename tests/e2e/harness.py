@@ -201,9 +201,10 @@ class Frontend(Process):
 
 class Mixd(Process):
     """The daemon itself on the bundled model, or on `models` (name -> folder); other keyword
-    arguments are keys of its configuration's scheduler section; keys is more of every model's."""
+    arguments are keys of its configuration's scheduler section; keys is more of every model's, env
+    of the environment."""
 
-    def __init__(self, models=None, keys="", **scheduler):
+    def __init__(self, models=None, keys="", env=None, **scheduler):
         models = models or {"demo": DEMO}
         self.folder = tempfile.TemporaryDirectory()
         config = os.path.join(self.folder.name, "mixd.yaml")
@@ -217,7 +218,7 @@ class Mixd(Process):
         modules = os.path.join(BUILD, "mixers/.libs")
         self.config = config
         super().__init__([os.path.join(BUILD, "mixd"), "--config", config],
-                         {"MIXD_MODULE_PATH": modules})
+                         dict({"MIXD_MODULE_PATH": modules}, **(env or {})))
         self.model = next(iter(models))
         end = time.monotonic() + PATIENCE
         while not self.port:

@@ -35,6 +35,8 @@ struct fake {
 	struct mx_sample_row *samples;
 	int32_t *drawn;
 	mx_status sampled;
+	unsigned long steps_left; /* until it is lost; 0 = never */
+	bool lost;
 };
 
 static struct fake *fake(struct mx_device *d)
@@ -52,7 +54,9 @@ static void append(struct mx_recording *r, struct call *c)
 static mx_status later(struct mx_device *d, const struct call *c)
 {
 	struct fake *f = fake(d);
-	struct call *copy = malloc(sizeof *copy);
+	struct call *copy = f->lost ? NULL : malloc(sizeof *copy);
+	if (f->lost)
+		return MX_E_DEVICE;
 	if (!copy)
 		return MX_E_NOMEM;
 	*copy = *c;
@@ -296,9 +300,14 @@ static mx_status sample_draw(struct mx_device *d, float *y, size_t ld, size_t n,
 
 static mx_status sample_drawn(struct mx_device *d, size_t n, int32_t *out)
 {
+	struct fake *f = fake(d);
 	mx_status st = wait_all(d);
-	memcpy(out, fake(d)->drawn, n * sizeof *out);
-	return st != MX_OK ? st : fake(d)->sampled;
+	if (f->steps_left && !--f->steps_left)
+		f->lost = true;
+	if (f->lost)
+		return MX_E_DEVICE;
+	memcpy(out, f->drawn, n * sizeof *out);
+	return st != MX_OK ? st : f->sampled;
 }
 
 static mx_status sample(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
@@ -414,9 +423,9 @@ static const struct mx_ops ops = {
 static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_device **out,
                         struct mx_err *err)
 {
-	(void)ordinal;
-	if (l->act_dtype != MX_F32)
-		return mx_fail(err, MX_E_UNSUPPORTED, "the fake device is f32");
+	const char *steps = getenv("MIXD_FAKE_STEPS");
+	if (ordinal)
+		return mx_fail(err, MX_E_NOTFOUND, "cuda:%d: the fake is cuda:0", ordinal);
 	struct fake *f = calloc(1, sizeof *f);
 	if (!f)
 		return MX_E_NOMEM;
@@ -427,6 +436,7 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_d
 		destroy(&f->base.device);
 		return MX_E_NOMEM;
 	}
+	f->steps_left = steps ? strtoul(steps, NULL, 10) : 0;
 	f->base.device.ops = &ops;
 	f->base.device.info = (struct mx_device_info){.kind = MX_DEVICE_CUDA,
 	                                              .name = "cuda:0",

@@ -4,7 +4,8 @@
  * everything asked for is done late, when the host waits. It records. So the
  * engine's side of such devices is tested where there is no GPU: who reads before
  * it was computed, or writes where a copy has not been made, gets it wrong.
- * Activations are f32.
+ * Activations are f32, whatever was asked for. With MIXD_FAKE_STEPS in the
+ * environment the device is lost when tokens have been drawn so many times.
  */
 #ifndef MX_TESTS_FAKE_FAKE_H
 #define MX_TESTS_FAKE_FAKE_H

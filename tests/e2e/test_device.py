@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon on a device of its own memory (tests/fake: a GPU that computes on the CPU): serving, what
+--check says, and a device that is lost or is not there."""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+from harness import BUILD, DEMO, PATIENCE, Mixd, Thread, main
+
+FAKE = os.path.join(BUILD, "tests/fake/.libs")
+KEYS = ", device: cuda, memory: 128MiB, max_context: 512"
+
+
+class Modules:
+    """Environment of a daemon that takes the fake for its GPU."""
+
+    def __init__(self, **more):
+        self.folder = tempfile.TemporaryDirectory()
+        for path in os.path.join(BUILD, "mixers/.libs/attention-cpu.so"), os.path.join(FAKE, "attention-cuda.so"):
+            os.symlink(path, os.path.join(self.folder.name, os.path.basename(path)))
+        self.env = dict(builddir=BUILD, MIXD_DEVICE_PATH=FAKE, MIXD_MODULE_PATH=self.folder.name, **more)
+
+
+def check(keys, env):
+    """What --check says: exit status, output, errors."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
+        f.write(f"models: [{{ name: demo, path: {DEMO}{keys} }}]\n")
+        f.flush()
+        p = subprocess.run([os.path.join(BUILD, "mixd"), "--config", f.name, "--check"], text=True,
+                           capture_output=True, timeout=PATIENCE, env=dict(os.environ, **env))
+        return p.returncode, p.stdout, p.stderr
+
+
+def test_serves():
+    modules = Modules()
+    s = Mixd(keys=KEYS, env=modules.env, max_sequences=8)
+    ask = dict(model="demo", prompt="Once upon a time", max_tokens=40, temperature=0)
+    first = s.text(**ask)
+    answers = [Thread(s.text, **dict(ask, prompt=ask["prompt"] + " there" * (i % 3))) for i in range(8)]
+    texts = [t.join() for t in answers]
+    assert all(t == first for t in texts[::3]), texts
+    told = s.complete(**dict(ask, logprobs=2))["choices"][0]
+    assert told["text"] == first and len(told["logprobs"]["tokens"]) == 40
+    log = s.errors()
+    assert re.search(r"cuda:0 \(fake\), f32, deterministic; [\d.]+ of its [\d.]+ MiB are in use", log), log
+    assert "steps of 4 sizes are recorded" in log, log
+    s.stop()
+
+
+def test_check_tells_the_device_from_the_host():
+    modules = Modules()
+    rc, out, err = check(KEYS, modules.env)
+    assert rc == 0, err
+    total = float(re.search(r"^  total on cuda:0 +([\d.]+) MiB  of ", out, re.M)[1])
+    parts = re.findall(r"^  (?:weights(?:, converted)?|pages|scratch) +([\d.]+) MiB", out, re.M)
+    assert len(parts) == 4 and abs(sum(map(float, parts)) - total) < 0.3, out
+    assert total <= 128 and float(re.search(r"^  total on the host +([\d.]+) MiB", out, re.M)[1]) < total, out
+
+
+def test_a_lost_device_ends_the_process():
+    modules = Modules(MIXD_FAKE_STEPS="20")
+    s = Mixd(keys=KEYS, env=modules.env)
+    ask = dict(model="demo", prompt="Once upon a time", max_tokens=200, temperature=0)
+    status, _, body = s.post("/v1/completions", ask)
+    assert status == 500 and "device" in body["error"]["message"], (status, body)
+    assert s.process.wait(PATIENCE) == 1
+    log = s.errors()
+    assert "failed: device lost" in log and "an engine is lost: exiting to be restarted" in log, log
+
+
+def test_a_device_that_is_not_there_is_named():
+    modules = Modules()
+    rc, _, err = check(KEYS.replace("cuda", "cuda:7"), modules.env)
+    assert rc == 1 and "demo: device: cuda:7: the fake is cuda:0" in err, err
+    rc, _, err = check(KEYS, dict(modules.env, MIXD_DEVICE_PATH="/nowhere"))
+    assert rc == 1 and "demo: device: CUDA devices need device-cuda.so" in err, err
+
+
+if __name__ == "__main__":
+    main(sys.modules[__name__])
