@@ -76,62 +76,71 @@ __device__ __forceinline__ void rotate(const attn_args &a, float *x, const float
 	__syncwarp();
 }
 
+/* A warp takes `each` heads of a row, one after the other. */
 template <typename A, typename KV>
-__global__ void __launch_bounds__(WARPS * 32) append(const attn_args a)
+__global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const uint32_t each)
 {
 	__shared__ float heads[WARPS][ATTN_MAX_DIM];
 	__shared__ float2 turns[WARPS][ATTN_MAX_DIM / 2];
 	uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-	uint32_t of_row = a.heads + 2 * a.kv_heads;
-	uint64_t at = (uint64_t)blockIdx.x * WARPS + warp;
-	uint32_t row = (uint32_t)(at / of_row), head = (uint32_t)(at % of_row);
+	uint32_t all = a.heads + 2 * a.kv_heads, of_row = (all + each - 1) / each;
+	uint32_t at = blockIdx.x * WARPS + warp, row = at / of_row, head = at % of_row * each;
+	uint32_t end = head + each < all ? head + each : all, keys = a.heads + a.kv_heads;
 	float *x = heads[warp];
 	mx_pdl_launch();
 	const mx_device_span span = a.spans[row < a.n_rows ? a.row_span[row] : 0];
-	bool query = head < a.heads, key = !query && head < a.heads + a.kv_heads;
-	const float *weight = query ? a.q_norm : key ? a.k_norm : nullptr;
-	/* not a row that fills a recorded step up, nor a query that stays as it is */
-	bool there = row < a.n_rows && row >= span.row && row - span.row < span.n &&
-	             (!query || weight || a.inv_freq);
+	/* not a row that fills a recorded step up */
+	bool there = row < a.n_rows && row >= span.row && row - span.row < span.n;
 	uint32_t pos = span.pos + (row - span.row), page = 0;
-	if (there && !query)
+	if (there && end > a.heads)
 		page = a.pages[span.page_begin + pos / a.page_tokens];
-	if (there && (query || key) && a.inv_freq)
+	if (there && head < keys && a.inv_freq)
 		rotation(a, pos, turns[warp]);
 	mx_pdl_wait(); /* who leaves waits too: the next kernel waits for this one only */
 	if (!there)
 		return;
-	A *in = (A *)a.qkv + (size_t)row * a.ld + (size_t)head * a.head_dim;
-	for (uint32_t e = lane; e < a.head_dim; e += 32)
-		x[e] = mx_to_float(in[e]);
-	__syncwarp();
-	if (weight)
-		norm(a, x, weight);
-	if ((query || key) && a.inv_freq)
-		rotate(a, x, turns[warp]);
-	if (query) {
-		for (uint32_t e = lane; e < a.head_dim; e += 32)
-			in[e] = mx_from_float<A>(x[e]);
-		return;
-	}
+	A *in = (A *)a.qkv + (size_t)row * a.ld;
+	unsigned char *to = a.page_base + page * a.page_stride;
 	uint32_t line = a.dim * (uint32_t)sizeof(KV), t = pos % a.page_tokens;
-	uint32_t part = key ? 2 * (head - a.heads) : 2 * (head - a.heads - a.kv_heads) + 1;
-	unsigned char *to = a.page_base + page * a.page_stride + (size_t)part * a.page_tokens * line;
-	for (uint32_t e = lane; e < a.dim; e += 32)
-		*(KV *)(to + attn_place(line, t, e * (uint32_t)sizeof(KV))) =
-			to_state<KV>(e < a.head_dim ? x[e] : 0);
+	for (; head < end; head++) {
+		bool query = head < a.heads, key = !query && head < keys;
+		const float *weight = query ? a.q_norm : key ? a.k_norm : nullptr;
+		A *of_head = in + (size_t)head * a.head_dim;
+		if (query && !weight && !a.inv_freq)
+			continue; /* stays as it is */
+		for (uint32_t e = lane; e < a.head_dim; e += 32)
+			x[e] = mx_to_float(of_head[e]);
+		__syncwarp();
+		if (weight)
+			norm(a, x, weight);
+		if ((query || key) && a.inv_freq)
+			rotate(a, x, turns[warp]);
+		if (query) {
+			for (uint32_t e = lane; e < a.head_dim; e += 32)
+				of_head[e] = mx_from_float<A>(x[e]);
+		} else {
+			uint32_t part = key ? 2 * (head - a.heads) : 2 * (head - keys) + 1;
+			unsigned char *own = to + (size_t)part * a.page_tokens * line;
+			for (uint32_t e = lane; e < a.dim; e += 32)
+				*(KV *)(own + attn_place(line, t, e * (uint32_t)sizeof(KV))) =
+					to_state<KV>(e < a.head_dim ? x[e] : 0);
+		}
+		__syncwarp();
+	}
 }
 
 } // namespace
 
 cudaError_t attn_append(const struct attn_launch *l, const struct attn_args *a)
 {
-	uint64_t warps = (uint64_t)a->n_rows * (a->heads + 2 * a->kv_heads);
+	/* Few rows: many warps; many rows: sines and cosines for several heads. */
+	uint32_t all = a->heads + 2 * a->kv_heads, each = a->n_rows < 128 ? 1 : 12;
+	uint64_t warps = (uint64_t)a->n_rows * ((all + each - 1) / each);
 	dim3 grid((unsigned)((warps + WARPS - 1) / WARPS)), block(WARPS * 32);
 	bool narrow = l->act == MX_BF16;
 #define CALL(KV)                                                                                   \
-	(narrow ? mx_launch(append<__nv_bfloat16, KV>, grid, block, 0, l->stream, *a)                  \
-	        : mx_launch(append<float, KV>, grid, block, 0, l->stream, *a))
+	(narrow ? mx_launch(append<__nv_bfloat16, KV>, grid, block, 0, l->stream, *a, each)            \
+	        : mx_launch(append<float, KV>, grid, block, 0, l->stream, *a, each))
 	switch (l->kv) {
 	case MX_F32: return CALL(float);
 	case MX_BF16: return CALL(__nv_bfloat16);

@@ -112,13 +112,13 @@ ATTN_INLINE uint32_t attn_chunks(const struct attn_args *a, uint32_t pos, uint32
 	return ((pos + n - 1) >> shift) - (attn_first_key(a, pos) >> shift) + 1;
 }
 
-/* Partials of a span's row i and a head: so many lie side by side, by chunk. A span never has more
- * than max_parts * max_rows * heads of them. */
-ATTN_INLINE size_t attn_partials(const struct attn_args *a, uint32_t span, uint32_t i,
-                                 uint32_t head, uint32_t chunks)
+/* The first partial of row v (token * group + head of the group) of a span of n tokens and a key
+ * head: those of its chunks lie side by side, then those of row v + 1. A span never has more than
+ * max_parts * max_rows * heads of them. */
+ATTN_INLINE uint32_t attn_partials(const struct attn_args *a, uint32_t span, uint32_t n,
+                                   uint32_t kv_head, uint32_t v, uint32_t chunks)
 {
-	return (size_t)span * a->max_parts * a->max_rows * a->heads +
-	       ((size_t)i * a->heads + head) * chunks;
+	return span * a->max_parts * a->max_rows * a->heads + (kv_head * n * a->group + v) * chunks;
 }
 
 /* ---- launchers ---- */

@@ -21,6 +21,8 @@
 #define WARPS        4
 #define THREADS      (WARPS * 32)
 #define MAX_STAGES   8
+#define UNITS        128 /* of a block are worked out at its start, by its threads side by side */
+#define UNIT_WORDS   8
 #define STATIC_BYTES 512   /* at most, of shared memory */
 #define RING_BYTES   20480 /* of a warp, about: two blocks of 64 to 80 KiB share a multiprocessor */
 
@@ -38,31 +40,37 @@ template <typename KV, int D> struct tile {
 	static constexpr int pitch = D + 4; /* of rows to be merged: no bank conflicts */
 };
 
+struct unit {
+	uint32_t row, n, pos, page_begin; /* of the span */
+	uint32_t head;                    /* key head */
+	uint32_t v0, rows;                /* first row and number: token * group + head */
+	uint32_t first_pos;               /* of row v0 */
+	uint32_t lo, hi;                  /* keys that any of the rows sees */
+	uint32_t shift, chunks;           /* of the span */
+	uint32_t at;                      /* first partial of row v0, of this chunk */
+	uint32_t chunk, chunk_end;        /* to do */
+	bool fresh;                       /* no chunk is done yet */
+};
+
 /* What goes where in dynamic shared memory. */
 template <typename KV, int D, int NT, bool WHOLE> struct plan {
 	static constexpr int rows = 8 * NT;
-	static constexpr int values = WARPS * rows * tile<KV, D>::pitch; /* floats */
+	static constexpr int buffers = WHOLE ? 1 : 2;
+	static constexpr int values = WARPS * rows * tile<KV, D>::pitch; /* floats of a buffer */
 	static constexpr int sums = WARPS * rows * 2;
 	static constexpr int state = WHOLE ? rows * D + 2 * rows * 2 : 0;
+	static constexpr int units = WHOLE ? 0 : UNITS * UNIT_WORDS;
 	static size_t bytes(int stages, uint32_t n_spans)
 	{
 		return (size_t)WARPS * stages * 2 * tile<KV, D>::block +
-		       (values + sums + state) * sizeof(float) + (n_spans + 1) * sizeof(uint32_t);
+		       (buffers * (values + sums) + state + units) * sizeof(float) +
+		       (n_spans + 1) * sizeof(uint32_t);
 	}
 	static int stages(int sm)
 	{
 		int n = RING_BYTES / (2 * tile<KV, D>::block);
 		return sm < 90 || n < 2 ? 2 : n > MAX_STAGES ? MAX_STAGES : n;
 	}
-};
-
-struct unit {
-	uint32_t span, row, n, pos, page_begin; /* of the span */
-	uint32_t head;                          /* key head */
-	uint32_t v0, rows;                      /* first row and number: token * group + head */
-	uint32_t lo, hi;                        /* keys that any of them sees */
-	uint32_t shift, chunks, first_chunk;
-	uint32_t chunk, chunk_end; /* to do */
 };
 
 /* ---- the list of units ---- */
@@ -106,8 +114,16 @@ template <int ROWS, bool WHOLE> __device__ void list_units(const attn_args &a, u
 	}
 }
 
+__device__ __forceinline__ void set_reach(const attn_args &a, unit &w)
+{
+	w.first_pos = w.pos + (w.n == 1 ? 0 : w.v0 / a.group);
+	w.hi = w.pos + (w.n == 1 ? 0 : (w.v0 + w.rows - 1) / a.group) + 1;
+	w.lo = attn_first_key(&a, w.first_pos);
+}
+
+/* Unit u, from the tables. */
 template <int ROWS, bool WHOLE>
-__device__ void load_unit(const attn_args &a, const uint32_t *first, uint32_t u, unit &w)
+__device__ void make_unit(const attn_args &a, const uint32_t *first, uint32_t u, unit &w)
 {
 	uint32_t s = 0, end = a.n_spans; /* first[s] <= u < first[end] */
 	while (end - s > 1) {
@@ -118,7 +134,6 @@ __device__ void load_unit(const attn_args &a, const uint32_t *first, uint32_t u,
 			end = mid;
 	}
 	const mx_device_span &span = a.spans[s];
-	w.span = s;
 	w.row = span.row;
 	w.n = span.n;
 	w.pos = span.pos;
@@ -128,15 +143,59 @@ __device__ void load_unit(const attn_args &a, const uint32_t *first, uint32_t u,
 	w.head = rest % a.kv_heads;
 	w.v0 = (WHOLE ? tiles - 1 - t : t) * ROWS; /* long ones first */
 	w.rows = all - w.v0 < ROWS ? all - w.v0 : ROWS;
-	w.lo = attn_first_key(&a, w.pos + w.v0 / a.group);
-	w.hi = w.pos + (w.v0 + w.rows - 1) / a.group + 1;
+	set_reach(a, w);
 	w.shift = attn_chunk_shift(&a, w.pos, w.n);
 	w.chunks = attn_chunks(&a, w.pos, w.n, w.shift);
-	w.first_chunk = attn_first_key(&a, w.pos) >> w.shift;
-	w.chunk = WHOLE ? w.lo >> w.shift : w.first_chunk + rest / a.kv_heads;
-	w.chunk_end = WHOLE ? ((w.hi - 1) >> w.shift) + 1 : w.chunk + 1;
-	if (WHOLE)
-		w.first_chunk = w.chunk;
+	w.fresh = true;
+	if (WHOLE) {
+		w.chunk = w.lo >> w.shift;
+		w.chunk_end = ((w.hi - 1) >> w.shift) + 1;
+		return;
+	}
+	uint32_t c = rest / a.kv_heads;
+	w.chunk = (attn_first_key(&a, w.pos) >> w.shift) + c;
+	w.chunk_end = w.chunk + 1;
+	w.at = attn_partials(&a, s, w.n, w.head, w.v0, w.chunks) + c;
+}
+
+/* The list of a block's first units: integer arithmetic is slow when a warp does it alone. */
+template <int ROWS>
+__device__ void keep_units(const attn_args &a, const uint32_t *first, uint4 *units)
+{
+	uint32_t u = blockIdx.x + threadIdx.x * gridDim.x;
+	unit w;
+	if (u >= first[a.n_spans])
+		return;
+	make_unit<ROWS, false>(a, first, u, w);
+	units[2 * threadIdx.x] = make_uint4(w.row, w.page_begin, w.pos, w.head | w.n << 16);
+	units[2 * threadIdx.x + 1] =
+		make_uint4(w.v0 | w.rows << 24, w.chunk, w.at, w.chunks | w.shift << 24);
+}
+
+/* Unit i of the block. */
+template <int ROWS, bool WHOLE>
+__device__ __forceinline__ void load_unit(const attn_args &a, const uint32_t *first,
+                                          const uint4 *units, uint32_t i, unit &w)
+{
+	if (WHOLE || i >= UNITS) {
+		make_unit<ROWS, WHOLE>(a, first, blockIdx.x + i * gridDim.x, w);
+		return;
+	}
+	uint4 x = units[2 * i], y = units[2 * i + 1];
+	w.row = x.x;
+	w.page_begin = x.y;
+	w.pos = x.z;
+	w.head = x.w & 0xffff;
+	w.n = x.w >> 16;
+	w.v0 = y.x & 0xffffff;
+	w.rows = y.x >> 24;
+	w.chunk = y.y;
+	w.chunk_end = w.chunk + 1;
+	w.at = y.z;
+	w.chunks = y.w & 0xffffff;
+	w.shift = y.w >> 24;
+	w.fresh = true;
+	set_reach(a, w);
 }
 
 /* Blocks b, b + WARPS .. < end of the unit's chunk are this warp's. */
@@ -157,7 +216,9 @@ __device__ __forceinline__ void warp_blocks(const unit &w, uint32_t warp, uint32
 template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 	using T = tile<KV, D>;
 	unit w;
-	uint32_t u, total, b, end;
+	const uint32_t *first;
+	const uint4 *units;
+	uint32_t i, n, b, end; /* unit, of so many; blocks */
 	bool done;
 	int next; /* lane that knows where block b is */
 	const unsigned char *keys;
@@ -174,31 +235,32 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 		}
 	}
 
-	__device__ void open(const attn_args &a, const uint32_t *first)
+	__device__ void open(const attn_args &a, const uint32_t *list, const uint4 *kept, uint32_t all)
 	{
-		u = blockIdx.x;
+		first = list;
+		units = kept;
+		i = 0;
+		n = all;
 		keys = nullptr;
-		total = first[a.n_spans];
-		done = u >= total;
+		done = n == 0;
 		if (done)
 			return;
-		load_unit<ROWS, WHOLE>(a, first, u, w);
+		load_unit<ROWS, WHOLE>(a, first, units, i, w);
 		warp_blocks(w, threadIdx.x >> 5, b, end);
 		if (b < end)
 			find(a);
-		settle(a, first);
+		settle(a);
 	}
 
 	/* On to the next block, which may be of another chunk or unit. */
-	__device__ void settle(const attn_args &a, const uint32_t *first)
+	__device__ void settle(const attn_args &a)
 	{
 		while (!done && b >= end) {
 			if (++w.chunk >= w.chunk_end) {
-				u += gridDim.x;
-				done = u >= total;
+				done = ++i >= n;
 				if (done)
 					break;
-				load_unit<ROWS, WHOLE>(a, first, u, w);
+				load_unit<ROWS, WHOLE>(a, first, units, i, w);
 			}
 			warp_blocks(w, threadIdx.x >> 5, b, end);
 			if (b < end)
@@ -212,7 +274,7 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 		return !done && b * ATTN_BLOCK + ATTN_BLOCK <= w.pos;
 	}
 
-	__device__ void push(const attn_args &a, const uint32_t *first, uint32_t to, uint32_t bar)
+	__device__ void push(const attn_args &a, uint32_t to, uint32_t bar)
 	{
 		if (!done) {
 			const unsigned char *k =
@@ -234,7 +296,7 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 			b += WARPS;
 			if (++next == 32 && b < end)
 				find(a);
-			settle(a, first);
+			settle(a);
 		}
 #if __CUDA_ARCH__ < 900
 		copies_commit();
@@ -244,24 +306,15 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 
 /* ---- rows of a unit in registers ---- */
 
-/* Elements e, e + 1 of a query (e even), as an operand. */
-template <bool HALF>
+/* Elements e, e + 1 of a query (e even); zero from `dim` on. */
 __device__ __forceinline__ uint32_t load_pair(const __nv_bfloat16 *q, uint32_t e, uint32_t dim)
 {
 	__nv_bfloat162 v = __floats2bfloat162_rn(0, 0);
-	if (dim % 2 == 0) {
-		if (e < dim)
-			v = *(const __nv_bfloat162 *)(q + e);
-	} else {
-		if (e < dim)
-			v.x = q[e];
-		if (e + 1 < dim)
-			v.y = q[e + 1];
-	}
-	if constexpr (HALF)
-		return pack<true>(__bfloat162float(v.x), __bfloat162float(v.y));
-	else
-		return *(uint32_t *)&v;
+	if (e < dim)
+		v.x = q[e];
+	if (e + 1 < dim)
+		v.y = q[e + 1];
+	return *(uint32_t *)&v;
 }
 
 template <typename KV, int D, int NT> struct rows {
@@ -275,24 +328,50 @@ template <typename KV, int D, int NT> struct rows {
 		uint32_t lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
 #pragma unroll
 		for (int j = 0; j < NT; j++) {
-			uint32_t v = w.v0 + 8 * j + g, last = w.v0 + w.rows - 1;
-			bool there = v <= last;
-			uint32_t row = w.row + v / a.group, head = w.head * a.group + v % a.group;
-			const __nv_bfloat16 *x =
-				(const __nv_bfloat16 *)a.qkv + (there ? (size_t)row * a.ld + head * a.head_dim : 0);
-			uint32_t dim = there ? a.head_dim : 0;
+			uint32_t v = w.v0 + 8 * j + g;
+			bool there = 8 * j + g < w.rows;
+			uint32_t token = w.n == 1 ? 0 : v / a.group;
+			uint32_t head = w.head * a.group + v - token * a.group;
+			const __nv_bfloat16 *x = (const __nv_bfloat16 *)a.qkv;
+			if (there)
+				x += (size_t)(w.row + token) * a.ld + head * a.head_dim;
+			/* fp8: lane t holds dimensions 4t .. 4t + 3 of 16, as the keys' bytes lie */
+			uint32_t e = T::fp8 ? 4 * t : 2 * t, next = T::fp8 ? 2 : 8;
+			if (a.head_dim == D) { /* row 0 stands for those that are not there */
 #pragma unroll
-			for (int s = 0; s < D / 16; s++) {
-				/* fp8: lane t holds dimensions 4t .. 4t + 3 of 16, as the keys' bytes lie */
-				uint32_t e = 16 * s + (T::fp8 ? 4 * t : 2 * t);
-				q[j][s][0] = load_pair<T::fp8>(x, e, dim);
-				q[j][s][1] = load_pair<T::fp8>(x, e + (T::fp8 ? 2 : 8), dim);
+				for (int s = 0; s < D / 16; s++) {
+					q[j][s][0] = *(const uint32_t *)(x + 16 * s + e);
+					q[j][s][1] = *(const uint32_t *)(x + 16 * s + e + next);
+				}
+			} else {
+				uint32_t dim = there ? a.head_dim : 0;
+				for (int s = 0; s < D / 16; s++) {
+					q[j][s][0] = load_pair(x, 16 * s + e, dim);
+					q[j][s][1] = load_pair(x, 16 * s + e + next, dim);
+				}
 			}
+#pragma unroll
 			for (int i = 0; i < 2; i++) {
-				v = w.v0 + 8 * j + 2 * t + i;
-				pos[j][i] = w.pos + (v < last ? v : last) / a.group;
+				uint32_t r = 8 * j + 2 * t + i;
+				r = r < w.rows ? r : w.rows - 1;
+				pos[j][i] = w.pos + (w.n == 1 ? 0 : (w.v0 + r) / a.group);
 			}
 		}
+	}
+
+	/* To f16, where that is what is multiplied: not at once, when they are still to come. */
+	__device__ void convert(void)
+	{
+		if constexpr (T::fp8)
+#pragma unroll
+			for (int j = 0; j < NT; j++)
+#pragma unroll
+				for (int s = 0; s < D / 16; s++)
+#pragma unroll
+					for (int i = 0; i < 2; i++) {
+						__nv_bfloat162 v = *(__nv_bfloat162 *)&q[j][s][i];
+						q[j][s][i] = pack<true>(__low2float(v), __high2float(v));
+					}
 	}
 
 	__device__ void clear(void)
@@ -423,7 +502,7 @@ template <typename KV, int D, int NT> struct rows {
 		float s[NT][4] = {};
 		uint32_t p[NT][2];
 		scores(s, at);
-		if (k0 + ATTN_BLOCK > w.pos + w.v0 / a.group + 1 || w.hi - 1 - k0 >= reach) {
+		if (k0 + ATTN_BLOCK > w.first_pos + 1 || w.hi - 1 - k0 >= reach) {
 #pragma unroll
 			for (int j = 0; j < NT; j++)
 				for (int i = 0; i < 4; i++) {
@@ -465,58 +544,82 @@ template <typename KV, int D, int NT> struct rows {
 
 /* ---- the end of a chunk ---- */
 
-/* The warps' partials of one element become the chunk's. */
+/* Four dimensions of a row. */
+struct quad {
+	float m, l, o[4];
+};
+
+/* The warps' partials of dimensions d .. d + 3 of row r become the chunk's. */
 template <typename KV, int D, int NT>
-__device__ __forceinline__ partial join_warps(const float *sums, const float *values, uint32_t r,
-                                              uint32_t d)
+__device__ __forceinline__ quad join_warps(const float *sums, const float *values, uint32_t r,
+                                           uint32_t d)
 {
 	constexpr int rows = 8 * NT, pitch = tile<KV, D>::pitch;
-	float m[WARPS];
-	partial x = {-INFINITY, 0, 0};
+	float2 sum[WARPS];
+	quad x = {-INFINITY, 0, {}};
 #pragma unroll
 	for (int w = 0; w < WARPS; w++) {
-		m[w] = sums[(w * rows + r) * 2];
-		x.m = fmaxf(x.m, m[w]);
+		sum[w] = *(const float2 *)(sums + (w * rows + r) * 2);
+		x.m = fmaxf(x.m, sum[w].x);
 	}
 	float use = x.m == -INFINITY ? 0 : x.m;
 #pragma unroll
 	for (int w = 0; w < WARPS; w++) {
-		float f = exp2_fast(__fsub_rn(m[w], use));
-		x.l = __fmaf_rn(sums[(w * rows + r) * 2 + 1], f, x.l);
-		x.o = __fmaf_rn(values[(w * rows + r) * pitch + d], f, x.o);
+		float f = exp2_fast(__fsub_rn(sum[w].x, use));
+		float4 v = *(const float4 *)(values + (w * rows + r) * pitch + d);
+		x.l = __fmaf_rn(sum[w].y, f, x.l);
+		x.o[0] = __fmaf_rn(v.x, f, x.o[0]);
+		x.o[1] = __fmaf_rn(v.y, f, x.o[1]);
+		x.o[2] = __fmaf_rn(v.z, f, x.o[2]);
+		x.o[3] = __fmaf_rn(v.w, f, x.o[3]);
 	}
 	return x;
+}
+
+/* What the rows of a unit have after their last chunk goes out. */
+__device__ __forceinline__ void put_out(const attn_args &a, const unit &w, uint32_t r, uint32_t d,
+                                        const quad &x)
+{
+	uint32_t v = w.v0 + r, token = w.n == 1 ? 0 : v / a.group;
+	uint32_t head = w.head * a.group + v - token * a.group;
+	__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)(w.row + token) * a.ldo;
+	for (uint32_t i = 0; i < 4; i++)
+		if (d + i < a.head_dim)
+			out[head * a.head_dim + d + i] = __float2bfloat16_rn(finish({x.m, x.l, x.o[i]}));
 }
 
 template <typename KV, int D, int NT, bool WHOLE>
 __device__ void end_chunk(const attn_args &a, const unit &w, const float *sums, const float *values,
                           float *state, uint32_t parity)
 {
-	constexpr int rows = 8 * NT;
+	constexpr int rows = 8 * NT, quads = D / 4;
 	float *old = state + rows * D + parity * 2 * rows;
 	float *now = state + rows * D + (parity ^ 1) * 2 * rows;
-	for (uint32_t e = threadIdx.x; e < w.rows * D; e += THREADS) {
-		uint32_t r = e / D, d = e % D, v = w.v0 + r, i = v / a.group;
-		uint32_t head = w.head * a.group + v % a.group;
-		partial x = join_warps<KV, D, NT>(sums, values, r, d), all = {-INFINITY, 0, 0};
+	for (uint32_t e = threadIdx.x; e < w.rows * quads; e += THREADS) {
+		uint32_t r = e / quads, d = e % quads * 4;
+		quad x = join_warps<KV, D, NT>(sums, values, r, d);
 		if (!WHOLE && w.chunks > 1) {
-			size_t at = attn_partials(&a, w.span, i, head, w.chunks) + w.chunk - w.first_chunk;
-			a.values[at * D + d] = x.o;
-			if (d == 0) {
-				a.sums[2 * at] = x.m;
-				a.sums[2 * at + 1] = x.l;
-			}
+			size_t at = w.at + r * w.chunks;
+			*(float4 *)(a.values + at * D + d) = make_float4(x.o[0], x.o[1], x.o[2], x.o[3]);
+			if (d == 0)
+				*(float2 *)(a.sums + 2 * at) = make_float2(x.m, x.l);
 			continue;
 		}
-		if (WHOLE && w.chunk > w.first_chunk)
-			all = {old[2 * r], old[2 * r + 1], state[e]};
-		all = fold(all, x);
+		quad all = {-INFINITY, 0, {}};
+		if (WHOLE && !w.fresh) {
+			float4 v = *(const float4 *)(state + 4 * e);
+			all = {old[2 * r], old[2 * r + 1], {v.x, v.y, v.z, v.w}};
+		}
+		fold_factors f = factors(all.m, x.m);
+		all.m = fmaxf(all.m, x.m);
+		all.l = fold_number(all.l, f.old, x.l, f.add);
+#pragma unroll
+		for (int i = 0; i < 4; i++)
+			all.o[i] = fold_number(all.o[i], f.old, x.o[i], f.add);
 		if (w.chunk + 1 == w.chunk_end) {
-			if (d < a.head_dim)
-				((__nv_bfloat16 *)a.out)[(size_t)(w.row + i) * a.ldo + head * a.head_dim + d] =
-					__float2bfloat16_rn(finish(all));
+			put_out(a, w, r, d, all);
 		} else if (WHOLE) {
-			state[e] = all.o;
+			*(float4 *)(state + 4 * e) = make_float4(all.o[0], all.o[1], all.o[2], all.o[3]);
 			if (d == 0) {
 				now[2 * r] = all.m;
 				now[2 * r + 1] = all.l;
@@ -533,8 +636,9 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 	extern __shared__ __align__(1024) unsigned char ring[];
 	__shared__ uint64_t bars[WARPS * MAX_STAGES];
 	float *values = (float *)(ring + WARPS * stages * 2 * T::block);
-	float *sums = values + P::values, *state = sums + P::sums;
-	uint32_t *first = (uint32_t *)(state + P::state);
+	float *sums = values + P::buffers * P::values, *state = sums + P::buffers * P::sums;
+	uint4 *units = (uint4 *)(state + P::state);
+	uint32_t *first = (uint32_t *)units + P::units;
 	uint32_t warp = threadIdx.x >> 5, parity = 0;
 	uint32_t slot = shared_address(ring) + warp * stages * 2 * T::block;
 	uint32_t bar = shared_address(bars) + warp * MAX_STAGES * 8;
@@ -543,53 +647,70 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 
 	mx_pdl_launch();
 #if __CUDA_ARCH__ >= 900
-	if (threadIdx.x == 0) {
-		for (int i = 0; i < WARPS * MAX_STAGES; i++)
-			barrier_init(shared_address(bars) + i * 8, 1);
+	if (threadIdx.x < WARPS * MAX_STAGES) {
+		barrier_init(shared_address(bars) + threadIdx.x * 8, 1);
 		barriers_ready();
 	}
 #endif
 	/* Before the wait: tables and keys that were there before the step (launch.cuh). */
 	list_units<8 * NT, WHOLE>(a, first); /* a barrier for all */
 	__syncthreads();
+	if (!WHOLE) {
+		keep_units<8 * NT>(a, first, units);
+		__syncthreads();
+	}
+	uint32_t all = first[a.n_spans];
+	uint32_t n = all > blockIdx.x ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
 	feed<KV, D, 8 * NT, WHOLE> f;
 	rows<KV, D, NT> x;
 	unit w;
 	int ahead = 0;
-	f.open(a, first);
+	f.open(a, first, units, n);
 	for (; ahead < stages && f.old(); ahead++)
-		f.push(a, first, slot + ahead * 2 * T::block, bar + ahead * 8);
+		f.push(a, slot + ahead * 2 * T::block, bar + ahead * 8);
+	if (n)
+		load_unit<8 * NT, WHOLE>(a, first, units, 0, w);
 	mx_pdl_wait();
-	for (; ahead < stages; ahead++)
-		f.push(a, first, slot + ahead * 2 * T::block, bar + ahead * 8);
-	for (uint32_t u = blockIdx.x; u < first[a.n_spans]; u += gridDim.x) {
-		load_unit<8 * NT, WHOLE>(a, first, u, w);
+	if (n)
 		x.load(a, w);
-		for (; w.chunk < w.chunk_end; w.chunk++) {
-			uint32_t b, end;
-			x.clear();
-			for (warp_blocks(w, warp, b, end); b < end; b += WARPS) {
-				uint32_t at = slot + stage * 2 * T::block;
+	for (; ahead < stages; ahead++)
+		f.push(a, slot + ahead * 2 * T::block, bar + ahead * 8);
+	for (uint32_t i = 0; i < n;) {
+		uint32_t b, end;
+		if (w.fresh)
+			x.convert();
+		x.clear();
+		for (warp_blocks(w, warp, b, end); b < end; b += WARPS) {
+			uint32_t at = slot + stage * 2 * T::block;
 #if __CUDA_ARCH__ >= 900
-				barrier_wait(bar + stage * 8, phase);
+			barrier_wait(bar + stage * 8, phase);
 #else
-				copies_wait<1>(); /* two stages */
-				__syncwarp();
+			copies_wait<1>(); /* two stages */
+			__syncwarp();
 #endif
-				x.block(a, w, b, at);
-				__syncwarp();
-				f.push(a, first, at, bar + stage * 8);
-				if (++stage == stages) {
-					stage = 0;
-					phase ^= 1;
-				}
+			x.block(a, w, b, at);
+			__syncwarp();
+			f.push(a, at, bar + stage * 8);
+			if (++stage == stages) {
+				stage = 0;
+				phase ^= 1;
 			}
-			x.store(sums + warp * 8 * NT * 2, values + warp * 8 * NT * T::pitch);
-			__syncthreads();
-			end_chunk<KV, D, NT, WHOLE>(a, w, sums, values, state, parity);
-			parity ^= 1;
-			__syncthreads();
 		}
+		unit done = w;
+		if (++w.chunk < w.chunk_end) {
+			w.fresh = false;
+		} else if (++i < n) { /* queries come while this unit ends */
+			load_unit<8 * NT, WHOLE>(a, first, units, i, w);
+			x.load(a, w);
+		}
+		uint32_t buffer = WHOLE ? 0 : parity;
+		float *v = values + buffer * P::values, *s = sums + buffer * P::sums;
+		x.store(s + warp * 8 * NT * 2, v + warp * 8 * NT * T::pitch);
+		__syncthreads();
+		end_chunk<KV, D, NT, WHOLE>(a, done, s, v, state, parity);
+		parity ^= 1;
+		if (WHOLE) /* else there is another buffer, and a barrier before this one is used again */
+			__syncthreads();
 	}
 }
 
@@ -609,7 +730,7 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 	mx_pdl_wait(); /* who leaves waits too: the next kernel waits for this one only */
 	if (chunks == 1)
 		return;
-	size_t p = attn_partials(&a, s, i, head, chunks);
+	size_t p = attn_partials(&a, s, span.n, head / a.group, i * a.group + head % a.group, chunks);
 	const float *values = a.values + p * D + lane;
 	float top = -INFINITY, l = 0, o[D / 32] = {};
 	for (uint32_t c0 = 0; c0 < chunks; c0 += 32) {
