@@ -58,7 +58,8 @@ struct mx_engine_config loaded_config(void)
 		.step_tokens = 512,
 		.kv_dtype = -1,
 		.prefix_cache = true,
-		.memory = (size_t)64 << 20,
+		/* with a GPU, also for its library's workspace */
+		.memory = (size_t)(getenv("MIXD_TEST_DEVICE") ? 256 : 64) << 20,
 		.snapshot_memory = MX_SNAPSHOT_MEMORY_AUTO,
 		.snapshot_every = 48,
 	};

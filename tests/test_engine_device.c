@@ -309,7 +309,7 @@ static void test_memory_is_the_device_s(void **state)
 	struct mx_memory_plan p;
 	struct mx_engine_config c = loaded_config();
 	c.device = "cuda:0";
-	c.memory = (size_t)48 << 20;
+	c.memory = (size_t)(fake ? 48 : 256) << 20;
 	loaded_open(dirs[F32], &l);
 	assert_int_equal(mx_registry_load_cuda(l.mixers, &err), MX_OK);
 	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);

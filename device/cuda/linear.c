@@ -66,6 +66,11 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 	if (s == CUBLAS_STATUS_SUCCESS)
 		s = cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
 		                                         &workspace, sizeof(workspace));
+	/* partial sums are not to be rounded to bf16 */
+	const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+		                                         &reduction, sizeof(reduction));
 	static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
 		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
 		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};

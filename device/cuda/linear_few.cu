@@ -18,10 +18,7 @@
 #define WARPS     MX_LINEAR_LANES
 #define TILE      16
 #define BLOCK_MEM (TILE * MX_LINEAR_BLOCK * 2)
-#define AHEAD                                                                                      \
-	4                /* blocks that each warp fetches into L2 before the wait, beyond its ring     \
-	                  */
-#define SUM_PITCH 20 /* floats from token to token: no two threads in one bank */
+#define SUM_PITCH 20              /* floats from token to token: no two threads in one bank */
 #define SUM_TILE  (8 * SUM_PITCH) /* floats of a tile for 8 tokens */
 
 /* Where a warp is in the sequence of its blocks: for each group of R tiles, for
@@ -52,11 +49,6 @@ template <uint32_t R> struct cursor {
 template <int NT, int R, int S> static constexpr size_t few_smem()
 {
 	return (size_t)WARPS * (S * BLOCK_MEM + R * NT * SUM_TILE * sizeof(float));
-}
-
-static __device__ __forceinline__ void prefetch_l2(const void *p)
-{
-	asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 /* Row g of each 8 tokens of x, at one block: NT times two runs of 32 columns.
@@ -93,6 +85,9 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 	const uint32_t first = (uint32_t)((uint64_t)blockIdx.x * tiles / gridDim.x);
 	const uint32_t last = (uint32_t)((uint64_t)(blockIdx.x + 1) * tiles / gridDim.x);
 
+	/* At once: the next kernel's rings are then full when this one ends, and what lies between,
+	 * the last sums and the start of the next products, costs no more than the rings hold. */
+	mx_pdl_launch();
 	cursor<R> at(first, last, warp);
 	if (warp >= blocks)
 		at.tile = last; /* nothing to do but to add up */
@@ -110,26 +105,12 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 				          from + (size_t)row * p.cols, valid);
 			}
 			at.next(last, warp, blocks);
-		} else {
-			/* The next kernel begins when the last reads have been asked for: its own
-			 * first reads then keep the memory busy to the end of this one, and over
-			 * what lies between. */
-			mx_pdl_launch();
 		}
 		mx_copy_commit();
 	};
 #pragma unroll 1
 	for (uint32_t s = 0; s < S - 1; s++)
 		fill(s);
-
-	cursor<R> ahead = at;
-	for (int i = 0; i < AHEAD && ahead.tile < last; i++) {
-		const uint32_t row = min((ahead.tile + ahead.r) * TILE + lane, p.rows - 1);
-		if (lane < TILE)
-			prefetch_l2((const __nv_bfloat16 *)p.w + (size_t)row * p.cols +
-			            ahead.block * MX_LINEAR_BLOCK);
-		ahead.next(last, warp, blocks);
-	}
 
 	mx_pdl_wait();
 

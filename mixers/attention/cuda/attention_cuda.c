@@ -309,6 +309,7 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	a.row_span = step->tables->row_span;
 	a.pages = step->tables->pages;
 	a.n_spans = step->n_spans;
+	a.min_shift = attn_min_shift(step->n_spans, a.kv_heads);
 	a.n_rows = step->n_rows;
 	unsigned char *k = (unsigned char *)a.qkv + (size_t)a.heads * a.head_dim * act;
 	unsigned char *v = k + (size_t)a.kv_heads * a.head_dim * act;

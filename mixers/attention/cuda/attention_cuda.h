@@ -26,6 +26,7 @@ extern "C" {
 #define ATTN_BLOCK       16  /* keys that a warp takes at a time; pages hold whole blocks */
 #define ATTN_SHORT       16  /* tokens: longer spans are prompts */
 #define ATTN_MIN_SHIFT   7   /* chunks have at least 128 keys: two blocks a warp */
+#define ATTN_MOST_SHIFT  10  /* and at least 1024 in large batches: beginning one takes time */
 #define ATTN_EXACT_SHIFT 8   /* and at least 256 where the size is fixed */
 #define ATTN_PARTS       256 /* parts that one row's keys are cut into, over all key heads */
 #define ATTN_EXACT_PARTS 1024
@@ -76,7 +77,7 @@ struct attn_args {
 	/* partials, see attn_partials */
 	float *sums;   /* [.., 2] m, l */
 	float *values; /* [.., dim] */
-	uint32_t max_parts, max_rows, fixed_shift;
+	uint32_t max_parts, max_rows, min_shift, fixed_shift;
 	/* append */
 	const float *q_norm, *k_norm, *inv_freq; /* NULL = none */
 	float norm_eps, rope_scale;
@@ -92,15 +93,25 @@ ATTN_INLINE uint32_t attn_first_key(const struct attn_args *a, uint32_t pos)
 	return a->window && pos + 1 > a->window ? pos + 1 - a->window : 0;
 }
 
-/* Keys of a span are cut at multiples of 1 << shift: a function of the span alone, so that company
- * changes nothing. */
+/* The least shift of a batch: of 128 keys where a sequence is alone, of more where there are
+ * spans enough to keep all multiprocessors busy. */
+ATTN_INLINE uint32_t attn_min_shift(uint32_t n_spans, uint32_t kv_heads)
+{
+	uint32_t shift = ATTN_MIN_SHIFT;
+	while (shift < ATTN_MOST_SHIFT && n_spans * kv_heads >= 64u << (shift - ATTN_MIN_SHIFT))
+		shift++;
+	return shift;
+}
+
+/* Keys of a span are cut at multiples of 1 << shift: a function of the span and of the number of
+ * spans; with fixed_shift of nothing, so that company changes nothing. */
 ATTN_INLINE uint32_t attn_chunk_shift(const struct attn_args *a, uint32_t pos, uint32_t n)
 {
 	if (a->fixed_shift)
 		return a->fixed_shift;
 	uint32_t most = a->max_parts * a->max_rows / n;
 	most = most > a->max_parts ? a->max_parts : most ? most : 1;
-	uint32_t lo = attn_first_key(a, pos), hi = pos + n - 1, shift = ATTN_MIN_SHIFT;
+	uint32_t lo = attn_first_key(a, pos), hi = pos + n - 1, shift = a->min_shift;
 	while ((hi >> shift) - (lo >> shift) >= most)
 		shift++;
 	return shift;
