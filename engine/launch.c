@@ -14,6 +14,8 @@
 #include "base/clock.h"
 #include "engine/model_engine.h"
 
+#define WARM_ROWS 512
+
 /* ---- tables ---- */
 
 /* What the mixers get of tables in the device's memory. */
@@ -121,10 +123,50 @@ static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 	return st == MX_OK ? ended : st;
 }
 
+/* A prompt of nothing in particular, on pages that nobody has yet: what a device does when a kernel
+ * is used for the first time need not wait for the first request. */
+static mx_status warm_up(struct mx_model_engine *e)
+{
+	const struct mx_step_limits *l = &e->limits;
+	uint32_t page_tokens = e->model.page_tokens, n = l->rows < WARM_ROWS ? l->rows : WARM_ROWS;
+	if (n > l->context)
+		n = l->context;
+	uint32_t n_pages = (n - 1) / page_tokens + 1;
+	struct mx_tables host, device;
+	mx_tables_layout(n, 1, 0, 0, e->tables, &host);
+	size_t bytes = mx_tables_layout(n, 1, 0, 0, e->scratch.block, &device);
+	for (uint32_t i = 0; i < n; i++) {
+		host.ids[i] = 0;
+		host.pos[i] = i;
+		host.row_span[i] = 0;
+	}
+	for (uint32_t i = 0; i < n_pages; i++)
+		host.pages[i] = i;
+	host.spans[0] =
+		(struct mx_device_span){.n = n, .n_pages = n_pages, .max_len = n, .kind = MX_SPAN_PREFILL};
+	e->scratch.spans[0] = (struct mx_span){
+		.n = n, .max_len = n, .kind = MX_SPAN_PREFILL, .pages = host.pages, .n_pages = n_pages};
+	const struct mx_device_tables tables = for_mixers(&device);
+	const struct mx_step step = {.spans = e->scratch.spans,
+	                             .n_spans = 1,
+	                             .n_rows = n,
+	                             .pos = host.pos,
+	                             .scratch = e->scratch.mixer,
+	                             .tables = &tables};
+	mx_status st = upload(e, bytes + n_pages * sizeof *host.pages);
+	if (st == MX_OK)
+		st = mx_forward(e, &step, device.ids);
+	return st == MX_OK ? e->device->ops->wait(e->device) : st;
+}
+
 mx_status mx_launch_prepare(struct mx_model_engine *e, struct mx_err *err)
 {
 	uint64_t begin = mx_now_ns();
 	uint32_t most = e->limits.recorded;
+	mx_status warm = e->apart ? warm_up(e) : MX_OK;
+	if (warm != MX_OK)
+		return mx_fail(err, warm, "a step cannot be run on %s: %s", e->device->info.name,
+		               mx_status_str(warm));
 	for (uint32_t rows = 1; most && e->n_recorded < MX_MAX_BUCKETS; rows = next_rows(rows)) {
 		struct mx_bucket *b = &e->buckets[e->n_recorded++];
 		b->rows = rows < most ? rows : most;

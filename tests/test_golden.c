@@ -184,7 +184,7 @@ static void test_models(void **state)
 	(void)state;
 	if (getenv("MIXD_TEST_DEVICE")) {
 		print_message("%s\n", getenv("MIXD_TEST_DEVICE"));
-		assert_true(check_models() >= (only[0] ? 1 : 14));
+		assert_true(check_models() >= (only[0] ? 1 : 15));
 		return;
 	}
 	unsetenv("MIXD_ISA");
