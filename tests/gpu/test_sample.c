@@ -267,9 +267,10 @@ static void compare(struct test *t, const char *what, size_t n, uint32_t vocab)
 			t->borders++;
 			continue;
 		}
-		fprintf(stderr, "vocab %u t %g k %d p %g min %g lists %zu %zu %zu: ", vocab,
-		        (double)s->temperature, s->top_k, (double)s->top_p, (double)s->min_p, s->n_bias,
-		        t->rows[i].n_banned, t->rows[i].n_counts);
+		if (t->faults < 20)
+			fprintf(stderr, "vocab %u t %g k %d p %g min %g lists %zu %zu %zu: ", vocab,
+			        (double)s->temperature, s->top_k, (double)s->top_p, (double)s->min_p, s->n_bias,
+			        t->rows[i].n_banned, t->rows[i].n_counts);
 		fault(t, what, i, t->got[i], t->want[i]);
 	}
 }
