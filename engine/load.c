@@ -296,9 +296,12 @@ static mx_status give_device_memory(struct mx_model_engine *e, const struct mx_m
 		st = load_weights(e, e->arena, progress);
 	if (st == MX_OK)
 		st = load_vectors(e, e->arena + vectors);
-	return st == MX_OK ? MX_OK
-	                   : mx_fail(err, st, "the weights cannot be copied to %s: %s", d->info.name,
-	                             mx_status_str(st));
+	if (st != MX_OK)
+		return mx_fail(err, st, "the weights cannot be copied to %s: %s", d->info.name,
+		               mx_status_str(st));
+	for (size_t i = 0; i < m->n_matrices; i++)
+		mx_touch_forget(m->matrices[i].tensor->data, m->matrices[i].tensor->bytes);
+	return MX_OK;
 }
 
 static mx_status give_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,

@@ -79,6 +79,15 @@ void mx_touch(struct mx_device *d, const void *base, size_t bytes, bool write,
 	}
 }
 
+void mx_touch_forget(const void *base, size_t bytes)
+{
+	size_t page = page_size();
+	uintptr_t from = ((uintptr_t)base + page - 1) & ~(page - 1);
+	uintptr_t to = ((uintptr_t)base + bytes) & ~(page - 1);
+	if (to > from)
+		(void)madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 static void *toucher_main(void *arg)
 {
 	struct mx_toucher *t = arg;

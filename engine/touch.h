@@ -34,6 +34,9 @@ void mx_touch_count(struct mx_touch_progress *progress, size_t bytes);
 void mx_touch(struct mx_device *d, const void *base, size_t bytes, bool write,
               struct mx_touch_progress *progress);
 
+/* Of a file's mapping that will not be read again: it counts as memory of the process no longer. */
+void mx_touch_forget(const void *base, size_t bytes);
+
 struct mx_toucher {
 	pthread_t thread;
 	bool running;
