@@ -49,15 +49,18 @@ static inline cudaError_t mx_launch(void (*kernel)(P...), dim3 grid, dim3 block,
                                     cudaStream_t stream, A... args)
 {
 	cudaLaunchConfig_t c = {};
-	cudaLaunchAttribute pdl = {};
-	pdl.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	pdl.val.programmaticStreamSerializationAllowed = 1;
+	cudaLaunchAttribute attrs[2] = {};
+	attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+	attrs[0].val.programmaticStreamSerializationAllowed = 1;
+	/* the same for all kernels: a multiprocessor must be empty before it can change the split */
+	attrs[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+	attrs[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
 	c.gridDim = grid;
 	c.blockDim = block;
 	c.dynamicSmemBytes = smem;
 	c.stream = stream;
-	c.attrs = &pdl;
-	c.numAttrs = 1;
+	c.attrs = attrs;
+	c.numAttrs = 2;
 	return cudaLaunchKernelEx(&c, kernel, static_cast<P>(args)...);
 }
 
