@@ -67,6 +67,7 @@ struct mx_engine_info {
 	uint32_t max_context;   /* tokens of prompt and output together */
 	uint32_t max_sequences; /* attached at a time: the number of slots */
 	uint32_t step_tokens;   /* most rows of a step */
+	uint32_t free_rows; /* prompt tokens that make a step hardly longer than one does; 0 = none */
 	uint32_t page_tokens;
 	uint32_t n_pages;
 	bool overlaps;                      /* a step runs between begin and finish */

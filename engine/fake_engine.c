@@ -269,6 +269,7 @@ mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_e
 		.max_context = config->max_context,
 		.max_sequences = config->max_sequences,
 		.step_tokens = config->step_tokens,
+		.free_rows = config->free_rows,
 		.page_tokens = config->page_tokens,
 		.n_pages = config->n_pages,
 		.overlaps = config->overlaps,

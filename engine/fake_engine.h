@@ -21,6 +21,7 @@ struct mx_fake_config {
 	uint32_t n_snapshots, snapshot_every;
 	bool prefix_unsupported;
 	uint64_t ns_per_step, ns_per_token; /* time a step pretends to take; 0 = none */
+	uint32_t free_rows;                 /* as in struct mx_engine_info */
 	bool overlaps;                      /* from its begin on, else from its finish */
 	int32_t eos;                        /* drawn now and then; -1 = never */
 	uint32_t eos_one_in;                /* about one token in that many is eos */

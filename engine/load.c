@@ -13,6 +13,10 @@
 #include "device/open.h"
 #include "engine/model_engine.h"
 
+/* Of a GPU: fewer rows of a prompt leave multiprocessors idle, and far into a context, where one of
+ * them takes some milliseconds a layer, a step of 30 rows took as long as one of 500 would. */
+#define FREE_ROWS 512
+
 #define DEFAULT_PAGE_TOKENS 32
 
 /* Of slots and pages, touched before the engine is ready: room for the first requests. */
@@ -328,6 +332,7 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 		.max_context = config->max_context ? config->max_context : plan->max_context,
 		.max_sequences = p->n_slots,
 		.step_tokens = config->step_tokens,
+		.free_rows = e->apart ? FREE_ROWS : 0,
 		.page_tokens = p->page_tokens,
 		.n_pages = p->n_pages,
 		.overlaps = e->apart,

@@ -85,7 +85,8 @@ mx_status mx_sched_create(struct mx_engine *engine, const struct mx_sched_config
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->wake, NULL);
 	mx_stats_init(&s->stats, info.max_context);
-	mx_chunk_policy_init(&s->policy, config->max_step_stretch, config->min_chunk);
+	mx_chunk_policy_init(&s->policy, config->max_step_stretch,
+	                     config->min_chunk ? config->min_chunk : info.free_rows);
 	atomic_store(&s->idle, true);
 	mx_status st = allocate(s);
 	if (st == MX_OK && pthread_create(&s->thread, NULL, mx_sched_loop, s))

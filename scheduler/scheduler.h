@@ -81,7 +81,8 @@ struct mx_sched_config {
 	/* While streams decode, prompt work may make a step this many times as long as is usual (see
 	 * scheduler/chunk_policy.h). 0 = the default of 1.6; 1e6 = no limit. */
 	double max_step_stretch;
-	uint32_t min_chunk; /* prompt tokens a step may always carry; 0 = the default of 4 */
+	uint32_t
+		min_chunk; /* prompt tokens a step may always carry; 0 = the engine's free_rows, or 4 */
 };
 
 /* Starts the engine thread. The engine must outlive the scheduler. MX_E_INVALID: a limit in the

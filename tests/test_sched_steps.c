@@ -112,6 +112,39 @@ static void chunks_adapt_to_step_time(void **state)
 }
 
 /* Ending a request can take time; the others' tokens do not wait for it. */
+/* A step may be no longer than without a prompt: but what the engine says is free is taken. */
+static void free_rows_are_used(void **state)
+{
+	(void)state;
+	struct fixture f;
+	struct mx_fake_config c = roomy;
+	c.ns_per_step = 1000000;
+	c.ns_per_token = 1000000;
+	c.free_rows = 40;
+	virtual_ns = mx_now_ns();
+	virtual_time = true;
+	start_with(&f, &c, 64, 1.0001);
+	submit(&f, 0, 10, 200);
+	client_wait_tokens(&f.c[0], 5);
+	submit(&f, 1, 1000, 5);
+	client_wait_done(&f.c[1]);
+	uint32_t pieces = 0, computed = 0;
+	for (uint32_t i = 0; i < f.engine->n_log; i++) {
+		const struct logged_step *l = &f.engine->log[i];
+		if (l->n != 2 || l->first_token[1] != 1 || computed >= 1000)
+			continue;
+		assert_true(l->item_n[1] >= 40 || computed + l->item_n[1] == 1000);
+		computed += l->item_n[1];
+		pieces++;
+	}
+	assert_true(pieces > 5 && pieces <= 25);
+	client_wait_done(&f.c[0]);
+	assert_reference(&f, 0, 10, 200);
+	assert_reference(&f, 1, 1000, 5);
+	finish(&f);
+	virtual_time = false;
+}
+
 static void tokens_come_before_ends(void **state)
 {
 	(void)state;
@@ -395,6 +428,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(decode_never_waits_for_a_prompt),
 		cmocka_unit_test(chunks_adapt_to_step_time),
+		cmocka_unit_test(free_rows_are_used),
 		cmocka_unit_test(tokens_come_before_ends),
 		cmocka_unit_test(the_device_does_not_wait_for_delivery),
 		cmocka_unit_test(shared_prefixes_are_counted_as_cached),
