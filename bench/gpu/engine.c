@@ -319,7 +319,7 @@ static void bench_prompt(struct bench *b, uint32_t n)
 
 static void run_all(struct bench *b)
 {
-	static const uint32_t batches[] = {1, 8, 32, 128, 256};
+	static const uint32_t batches[] = {1, 8, 32, 64, 128, 256};
 	fill_pages(b);
 	measure_reading(b);
 	measure_products(b);
