@@ -15,13 +15,13 @@
 namespace
 {
 
-template <typename KV> __device__ __forceinline__ float from_state(const unsigned char *p)
+template <typename KV> __device__ __forceinline__ float from_state(KV v)
 {
-	return mx_to_float(*(const KV *)p);
+	return mx_to_float(v);
 }
-template <> __device__ __forceinline__ float from_state<__nv_fp8_e4m3>(const unsigned char *p)
+template <> __device__ __forceinline__ float from_state<__nv_fp8_e4m3>(__nv_fp8_e4m3 v)
 {
-	return __half2float(__ushort_as_half((unsigned short)widen_fp8(*p)));
+	return __half2float(__ushort_as_half((unsigned short)widen_fp8(v.__x)));
 }
 
 /* The sum of q[d] k[d] in order of d. */
@@ -32,11 +32,12 @@ __device__ __forceinline__ float dot(const float *q, const unsigned char *keys, 
 	constexpr uint32_t each = 16 / sizeof(KV);
 	float sum = 0;
 	for (uint32_t e = 0; e < dim; e += each) {
+		KV k[each];
 		const uint4 v = *(const uint4 *)(keys + attn_place(line, t, e * (uint32_t)sizeof(KV)));
+		memcpy(k, &v, sizeof(v));
 #pragma unroll
 		for (uint32_t i = 0; i < each; i++)
-			sum = __fmaf_rn(q[e + i], from_state<KV>((const unsigned char *)&v + i * sizeof(KV)),
-			                sum);
+			sum = __fmaf_rn(q[e + i], from_state(k[i]), sum);
 	}
 	return sum;
 }
@@ -96,8 +97,9 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 				if (lane + 32 * i < a.dim)
 					o[i] = __fmaf_rn(
 						pk,
-						from_state<KV>(v + attn_place(line, (k0 + k) % a.page_tokens,
-					                                  (lane + 32 * i) * (uint32_t)sizeof(KV))),
+						from_state(
+							*(const KV *)(v + attn_place(line, (k0 + k) % a.page_tokens,
+					                                     (lane + 32 * i) * (uint32_t)sizeof(KV)))),
 						o[i]);
 		}
 	}
