@@ -716,12 +716,14 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 
 /* ---- merge ---- */
 
-/* A warp folds the partials of one row and head. */
+/* A warp folds 32 dimensions of the partials of one row and head; 32 partials are under way. */
 template <typename A, int D>
 __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32_t rows_a_span)
 {
 	uint32_t lane = threadIdx.x & 31, at = blockIdx.x * WARPS + threadIdx.x / 32;
-	uint32_t head = at % a.heads, i = at / a.heads % rows_a_span, s = at / a.heads / rows_a_span;
+	uint32_t d = at % (D / 32) * 32 + lane, which = at / (D / 32);
+	uint32_t head = which % a.heads, i = which / a.heads % rows_a_span;
+	uint32_t s = which / a.heads / rows_a_span;
 	mx_pdl_launch();
 	const mx_device_span span = a.spans[s < a.n_spans ? s : 0];
 	bool there = s < a.n_spans && span.n >= a.min_n && span.n <= a.max_n && i < span.n;
@@ -731,36 +733,39 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 	if (chunks == 1)
 		return;
 	size_t p = attn_partials(&a, s, span.n, head / a.group, i * a.group + head % a.group, chunks);
-	const float *values = a.values + p * D + lane;
-	float top = -INFINITY, l = 0, o[D / 32] = {};
+	partial all = {-INFINITY, 0, 0};
 	for (uint32_t c0 = 0; c0 < chunks; c0 += 32) {
-		uint32_t c = c0 + lane, n = chunks - c0 < 32 ? chunks - c0 : 32;
-		float m = c < chunks ? a.sums[2 * (p + c)] : -INFINITY;
-		float sum = c < chunks ? a.sums[2 * (p + c) + 1] : 0;
-		/* what fold would multiply by, for 32 steps at once: maxima have no order */
-		float upto = m;
-		for (int d = 1; d < 32; d *= 2) {
-			float y = __shfl_up_sync(~0u, upto, d);
-			upto = lane >= (uint32_t)d ? fmaxf(upto, y) : upto;
-		}
-		upto = fmaxf(upto, top);
-		float before = __shfl_up_sync(~0u, upto, 1);
-		fold_factors f = factors(lane ? before : top, m);
-		top = __shfl_sync(~0u, upto, 31);
-#pragma unroll 8
-		for (uint32_t k = 0; k < n; k++) {
-			float fa = __shfl_sync(~0u, f.old, k), fb = __shfl_sync(~0u, f.add, k);
-			l = fold_number(l, fa, __shfl_sync(~0u, sum, k), fb);
+		uint32_t n = chunks - c0 < 32 ? chunks - c0 : 32;
+		float2 sum = {-INFINITY, 0};
+		float v[32];
+		if (lane < n)
+			sum = *(const float2 *)(a.sums + 2 * (p + c0 + lane));
 #pragma unroll
-			for (int d = 0; d < D / 32; d++)
-				o[d] = fold_number(o[d], fa, values[(size_t)(c0 + k) * D + 32 * d], fb);
+		for (uint32_t k = 0; k < 32; k++)
+			v[k] = k < n ? a.values[(p + c0 + k) * D + d] : 0;
+		/* what fold would multiply by, for 32 steps at once: maxima have no order */
+		float upto = sum.x;
+		for (int k = 1; k < 32; k *= 2) {
+			float y = __shfl_up_sync(~0u, upto, k);
+			upto = lane >= (uint32_t)k ? fmaxf(upto, y) : upto;
+		}
+		upto = fmaxf(upto, all.m);
+		float before = __shfl_up_sync(~0u, upto, 1);
+		fold_factors f = factors(lane ? before : all.m, sum.x);
+		all.m = __shfl_sync(~0u, upto, 31);
+#pragma unroll
+		for (uint32_t k = 0; k < 32; k++) {
+			float fa = __shfl_sync(~0u, f.old, k), fb = __shfl_sync(~0u, f.add, k);
+			float l = __shfl_sync(~0u, sum.y, k);
+			if (k < n) {
+				all.l = fold_number(all.l, fa, l, fb);
+				all.o = fold_number(all.o, fa, v[k], fb);
+			}
 		}
 	}
-	A *out = (A *)a.out + (size_t)(span.row + i) * a.ldo + head * a.head_dim;
-#pragma unroll
-	for (int d = 0; d < D / 32; d++)
-		if (lane + 32 * d < a.head_dim)
-			out[lane + 32 * d] = mx_from_float<A>(finish({top, l, o[d]}));
+	if (d < a.head_dim)
+		((A *)a.out)[(size_t)(span.row + i) * a.ldo + head * a.head_dim + d] =
+			mx_from_float<A>(finish(all));
 }
 
 /* ---- launchers ---- */
@@ -841,7 +846,7 @@ cudaError_t attn_whole(const attn_launch *l, const attn_args *a){
 
 cudaError_t attn_merge(const attn_launch *l, const attn_args *a, uint32_t rows_a_span)
 {
-	uint64_t warps = (uint64_t)a->n_spans * rows_a_span * a->heads;
+	uint64_t warps = (uint64_t)a->n_spans * rows_a_span * a->heads * (a->dim / 32);
 	dim3 grid((unsigned)((warps + WARPS - 1) / WARPS));
 #define CALL(D)                                                                                    \
 	return mx_launch(merge<__nv_bfloat16, D>, grid, dim3(THREADS), 0, l->stream, *a, rows_a_span)
