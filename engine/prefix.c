@@ -78,7 +78,7 @@ mx_status mx_prefix_attach(struct mx_core *c, struct mx_seq *s)
 	uint32_t limit = limit_of(s);
 	s->computed = 0;
 	if ((c->info.prefix_cache || c->info.prefix_unsupported) && !s->pages.private && limit) {
-		enum mx_lookup outcome;
+		enum mx_lookup outcome = MX_LOOKUP_MISS;
 		mx_status st = look_up(c, s, limit, &outcome);
 		if (st != MX_OK)
 			return st;
