@@ -39,93 +39,116 @@ __device__ __forceinline__ float angle(const attn_args &a, uint32_t pos, uint32_
 	return (float)pos * freq;
 }
 
-/* x[head_dim] in shared memory, by a warp. */
-__device__ __forceinline__ void norm(const attn_args &a, float *x, const float *weight)
+/* Norm of a head, by a warp. */
+template <int EACH>
+__device__ __forceinline__ void norm(const attn_args &a, float (&x)[EACH], const float *weight)
 {
 	uint32_t lane = threadIdx.x & 31;
 	float sum = 0;
-	for (uint32_t e = lane; e < a.head_dim; e += 32)
-		sum = __fmaf_rn(x[e], x[e], sum);
+#pragma unroll
+	for (uint32_t i = 0; i < EACH; i++)
+		sum = __fmaf_rn(x[i], x[i], sum);
 	for (int d = 16; d; d /= 2)
 		sum += __shfl_xor_sync(~0u, sum, d);
 	float r = rsqrtf(sum / (float)a.head_dim + a.norm_eps);
-	for (uint32_t e = lane; e < a.head_dim; e += 32)
-		x[e] = x[e] * r * weight[e];
-	__syncwarp();
+#pragma unroll
+	for (uint32_t i = 0; i < EACH; i++)
+		if (lane + 32 * i < a.head_dim)
+			x[i] = x[i] * r * weight[lane + 32 * i];
 }
 
-/* Cosine and sine of each pair at a position, scaled. */
+/* What the two elements of each pair (i, i + rope_dim / 2) are multiplied by at a position: their
+ * own and the other. */
 __device__ __forceinline__ void rotation(const attn_args &a, uint32_t pos, float2 *turn)
-{
-	for (uint32_t i = threadIdx.x & 31; i < a.rope_dim / 2; i += 32) {
-		float s, c;
-		sincosf(angle(a, pos, i), &s, &c);
-		turn[i] = make_float2(c * a.rope_scale, s * a.rope_scale);
-	}
-}
-
-/* Each lane takes the pairs that it has computed the turn of. */
-__device__ __forceinline__ void rotate(const attn_args &a, float *x, const float2 *turn)
 {
 	uint32_t half = a.rope_dim / 2;
 	for (uint32_t i = threadIdx.x & 31; i < half; i += 32) {
-		float u = x[i], v = x[i + half];
-		x[i] = u * turn[i].x - v * turn[i].y;
-		x[i + half] = v * turn[i].x + u * turn[i].y;
+		float s, c;
+		sincosf(angle(a, pos, i), &s, &c);
+		turn[i] = make_float2(c * a.rope_scale, -(s * a.rope_scale));
+		turn[i + half] = make_float2(c * a.rope_scale, s * a.rope_scale);
 	}
 	__syncwarp();
 }
 
-/* A warp takes `each` heads of a row, one after the other. */
-template <typename A, typename KV>
+/* Turns the pairs of a head; `all` [32 * EACH]: for the lanes to see. */
+template <int EACH>
+__device__ __forceinline__ void rotate(const attn_args &a, float (&x)[EACH],
+                                       const float2 (&turn)[EACH], float *all)
+{
+	uint32_t lane = threadIdx.x & 31, half = a.rope_dim / 2;
+	float other[EACH];
+#pragma unroll
+	for (uint32_t i = 0; i < EACH; i++)
+		all[lane + 32 * i] = x[i];
+	__syncwarp();
+#pragma unroll
+	for (uint32_t i = 0; i < EACH; i++) {
+		uint32_t e = lane + 32 * i;
+		other[i] = all[e < half ? e + half : e < a.rope_dim ? e - half : e];
+	}
+#pragma unroll
+	for (uint32_t i = 0; i < EACH; i++)
+		if (lane + 32 * i < a.rope_dim)
+			x[i] = __fmaf_rn(x[i], turn[i].x, __fmul_rn(other[i], turn[i].y));
+	__syncwarp();
+}
+
+/* A warp takes `each` heads of a row, one after the other. A lane has elements lane, lane + 32, ..
+ * of a head: EACH of them. */
+template <typename A, typename KV, int EACH>
 __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const uint32_t each)
 {
-	__shared__ float heads[WARPS][ATTN_MAX_DIM];
-	__shared__ float2 turns[WARPS][ATTN_MAX_DIM / 2];
+	__shared__ float heads[WARPS][32 * EACH];
+	__shared__ float2 turns[WARPS][32 * EACH];
 	uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 	uint32_t all = a.heads + 2 * a.kv_heads, of_row = (all + each - 1) / each;
 	uint32_t at = blockIdx.x * WARPS + warp, row = at / of_row, head = at % of_row * each;
 	uint32_t end = head + each < all ? head + each : all, keys = a.heads + a.kv_heads;
-	float *x = heads[warp];
 	mx_pdl_launch();
 	const mx_device_span span = a.spans[row < a.n_rows ? a.row_span[row] : 0];
 	/* not a row that fills a recorded step up */
 	bool there = row < a.n_rows && row >= span.row && row - span.row < span.n;
 	uint32_t pos = span.pos + (row - span.row), page = 0;
+	uint32_t line = a.dim * (uint32_t)sizeof(KV), t = pos % a.page_tokens;
 	if (there && end > a.heads)
 		page = a.pages[span.page_begin + pos / a.page_tokens];
 	if (there && head < keys && a.inv_freq)
 		rotation(a, pos, turns[warp]);
+	float2 turn[EACH]; /* beyond rope_dim nobody looks */
+#pragma unroll
+	for (uint32_t i = 0; i < EACH; i++)
+		turn[i] = turns[warp][lane + 32 * i];
 	mx_pdl_wait(); /* who leaves waits too: the next kernel waits for this one only */
 	if (!there)
 		return;
-	A *in = (A *)a.qkv + (size_t)row * a.ld;
+	A *in = (A *)a.qkv + (size_t)row * a.ld + lane;
 	unsigned char *to = a.page_base + page * a.page_stride;
-	uint32_t line = a.dim * (uint32_t)sizeof(KV), t = pos % a.page_tokens;
+#pragma unroll 1
 	for (; head < end; head++) {
 		bool query = head < a.heads, key = !query && head < keys;
 		const float *weight = query ? a.q_norm : key ? a.k_norm : nullptr;
 		A *of_head = in + (size_t)head * a.head_dim;
+		float x[EACH];
 		if (query && !weight && !a.inv_freq)
 			continue; /* stays as it is */
-		for (uint32_t e = lane; e < a.head_dim; e += 32)
-			x[e] = mx_to_float(of_head[e]);
-		__syncwarp();
+#pragma unroll
+		for (uint32_t i = 0; i < EACH; i++)
+			x[i] = lane + 32 * i < a.head_dim ? mx_to_float(of_head[32 * i]) : 0;
 		if (weight)
 			norm(a, x, weight);
 		if ((query || key) && a.inv_freq)
-			rotate(a, x, turns[warp]);
-		if (query) {
-			for (uint32_t e = lane; e < a.head_dim; e += 32)
-				of_head[e] = mx_from_float<A>(x[e]);
-		} else {
-			uint32_t part = key ? 2 * (head - a.heads) : 2 * (head - keys) + 1;
-			unsigned char *own = to + (size_t)part * a.page_tokens * line;
-			for (uint32_t e = lane; e < a.dim; e += 32)
-				*(KV *)(own + attn_place(line, t, e * (uint32_t)sizeof(KV))) =
-					to_state<KV>(e < a.head_dim ? x[e] : 0);
+			rotate(a, x, turn, heads[warp]);
+		uint32_t part = key ? 2 * (head - a.heads) : 2 * (head - keys) + 1;
+		unsigned char *own = to + (size_t)part * a.page_tokens * line;
+#pragma unroll
+		for (uint32_t i = 0; i < EACH; i++) {
+			uint32_t e = lane + 32 * i;
+			if (query && e < a.head_dim)
+				of_head[32 * i] = mx_from_float<A>(x[i]);
+			else if (!query && e < a.dim)
+				*(KV *)(own + attn_place(line, t, e * (uint32_t)sizeof(KV))) = to_state<KV>(x[i]);
 		}
-		__syncwarp();
 	}
 }
 
@@ -138,9 +161,10 @@ cudaError_t attn_append(const struct attn_launch *l, const struct attn_args *a)
 	uint64_t warps = (uint64_t)a->n_rows * ((all + each - 1) / each);
 	dim3 grid((unsigned)((warps + WARPS - 1) / WARPS)), block(WARPS * 32);
 	bool narrow = l->act == MX_BF16;
-#define CALL(KV)                                                                                   \
-	(narrow ? mx_launch(append<__nv_bfloat16, KV>, grid, block, 0, l->stream, *a, each)            \
-	        : mx_launch(append<float, KV>, grid, block, 0, l->stream, *a, each))
+#define FORM(A, KV)                                                                                \
+	(a->dim <= 128 ? mx_launch(append<A, KV, 4>, grid, block, 0, l->stream, *a, each)              \
+	               : mx_launch(append<A, KV, 8>, grid, block, 0, l->stream, *a, each))
+#define CALL(KV) (narrow ? FORM(__nv_bfloat16, KV) : FORM(float, KV))
 	switch (l->kv) {
 	case MX_F32: return CALL(float);
 	case MX_BF16: return CALL(__nv_bfloat16);
@@ -148,4 +172,5 @@ cudaError_t attn_append(const struct attn_launch *l, const struct attn_args *a)
 	default: return cudaErrorInvalidValue;
 	}
 #undef CALL
+#undef FORM
 }

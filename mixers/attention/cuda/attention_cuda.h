@@ -38,20 +38,15 @@ extern "C" {
  * 128, 64 or 32-byte swizzles of shared memory have it. So a block of keys comes to shared memory
  * with one bulk copy, ready for ldmatrix and wgmma without conflicts. */
 
-/* Bytes of a panel where a token's keys of one head take `row` bytes (a multiple of 32). */
-ATTN_INLINE uint32_t attn_panel(uint32_t row)
-{
-	return row % 128 == 0 ? 128 : row % 64 == 0 ? 64 : 32;
-}
-
-/* Where byte `at` of token t's row is, from the first token's. */
+/* Where byte `at` of token t's row is, from the first token's, where a token's keys of one head
+ * take `row` bytes (a multiple of 32). */
 ATTN_INLINE uint32_t attn_place(uint32_t row, uint32_t t, uint32_t at)
 {
-	uint32_t panel = attn_panel(row), slots = panel / 16;
-	uint32_t shift = slots == 8 ? 0 : slots == 4 ? 1 : 2;
-	uint32_t turn = t >> shift & (slots - 1);
-	return t / 8 * 8 * row + at / panel * 8 * panel + t % 8 * panel +
-	       ((at % panel / 16) ^ turn) * 16 + at % 16;
+	/* bytes of a panel are a power of two, and said so: nothing is divided */
+	uint32_t bits = row % 128 == 0 ? 7 : row % 64 == 0 ? 6 : 5, rest = at & ((1u << bits) - 1);
+	uint32_t turn = t >> (7 - bits) & ((1u << (bits - 4)) - 1);
+	return t / 8 * 8 * row + ((at >> bits << 3 | t % 8) << bits) + ((rest / 16) ^ turn) * 16 +
+	       at % 16;
 }
 
 /* ---- work ---- */
