@@ -716,52 +716,65 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 
 /* ---- merge ---- */
 
-/* A warp folds 32 dimensions of the partials of one row and head; 32 partials are under way. */
+/* A warp folds 32 dimensions of one row and head; block (token of a span, key head, WARPS such
+ * parts of the group). Sums and values of 32 chunks are under way at once. */
 template <typename A, int D>
 __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32_t rows_a_span)
 {
-	uint32_t lane = threadIdx.x & 31, at = blockIdx.x * WARPS + threadIdx.x / 32;
-	uint32_t d = at % (D / 32) * 32 + lane, which = at / (D / 32);
-	uint32_t head = which % a.heads, i = which / a.heads % rows_a_span;
-	uint32_t s = which / a.heads / rows_a_span;
+	constexpr uint32_t parts = D / 32, ahead = 32, run = 8;
+	__shared__ float4 steps[WARPS][ahead]; /* factors of old and new, l of the new */
+	uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, part = blockIdx.z * WARPS + warp;
+	uint32_t g = part / parts, d = part % parts * 32 + lane, head = blockIdx.y * a.group + g;
+	uint32_t s = blockIdx.x / rows_a_span, i = blockIdx.x - s * rows_a_span;
 	mx_pdl_launch();
-	const mx_device_span span = a.spans[s < a.n_spans ? s : 0];
-	bool there = s < a.n_spans && span.n >= a.min_n && span.n <= a.max_n && i < span.n;
+	const mx_device_span span = a.spans[s];
+	bool there = g < a.group && span.n >= a.min_n && span.n <= a.max_n && i < span.n;
 	uint32_t shift = there ? attn_chunk_shift(&a, span.pos, span.n) : 0;
 	uint32_t chunks = there ? attn_chunks(&a, span.pos, span.n, shift) : 1;
+	uint32_t p = attn_partials(&a, s, span.n, blockIdx.y, i * a.group + g, chunks);
 	mx_pdl_wait(); /* who leaves waits too: the next kernel waits for this one only */
 	if (chunks == 1)
 		return;
-	size_t p = attn_partials(&a, s, span.n, head / a.group, i * a.group + head % a.group, chunks);
+	const float2 *sums = (const float2 *)a.sums + p + lane;
+	const float *values = a.values + (size_t)p * D + d;
 	partial all = {-INFINITY, 0, 0};
-	for (uint32_t c0 = 0; c0 < chunks; c0 += 32) {
-		uint32_t n = chunks - c0 < 32 ? chunks - c0 : 32;
-		float2 sum = {-INFINITY, 0};
-		float v[32];
+	for (uint32_t c = 0; c < chunks; c += ahead, sums += ahead, values += ahead * D) {
+		uint32_t n = chunks - c < ahead ? chunks - c : ahead;
+		float2 own = {-INFINITY, 0};
+		float v[ahead];
 		if (lane < n)
-			sum = *(const float2 *)(a.sums + 2 * (p + c0 + lane));
+			own = *sums;
 #pragma unroll
-		for (uint32_t k = 0; k < 32; k++)
-			v[k] = k < n ? a.values[(p + c0 + k) * D + d] : 0;
+		for (uint32_t k0 = 0; k0 < ahead; k0 += run)
+			if (k0 < n) {
+#pragma unroll
+				for (uint32_t k = k0; k < k0 + run; k++)
+					v[k] = values[(k < n ? k : n - 1) * D];
+			}
 		/* what fold would multiply by, for 32 steps at once: maxima have no order */
-		float upto = sum.x;
-		for (int k = 1; k < 32; k *= 2) {
-			float y = __shfl_up_sync(~0u, upto, k);
-			upto = lane >= (uint32_t)k ? fmaxf(upto, y) : upto;
+		float upto = own.x;
+		for (int j = 1; j < 32; j *= 2) {
+			float y = __shfl_up_sync(~0u, upto, j);
+			upto = lane >= (uint32_t)j ? fmaxf(upto, y) : upto;
 		}
 		upto = fmaxf(upto, all.m);
 		float before = __shfl_up_sync(~0u, upto, 1);
-		fold_factors f = factors(lane ? before : all.m, sum.x);
+		fold_factors f = factors(lane ? before : all.m, own.x);
 		all.m = __shfl_sync(~0u, upto, 31);
+		__syncwarp();
+		steps[warp][lane] = make_float4(f.old, f.add, own.y, 0);
+		__syncwarp();
 #pragma unroll
-		for (uint32_t k = 0; k < 32; k++) {
-			float fa = __shfl_sync(~0u, f.old, k), fb = __shfl_sync(~0u, f.add, k);
-			float l = __shfl_sync(~0u, sum.y, k);
-			if (k < n) {
-				all.l = fold_number(all.l, fa, l, fb);
-				all.o = fold_number(all.o, fa, v[k], fb);
+		for (uint32_t k0 = 0; k0 < ahead; k0 += run)
+			if (k0 < n) {
+#pragma unroll
+				for (uint32_t k = k0; k < k0 + run; k++)
+					if (k < n) {
+						float4 step = steps[warp][k];
+						all.l = fold_number(all.l, step.x, step.z, step.y);
+						all.o = fold_number(all.o, step.x, v[k], step.y);
+					}
 			}
-		}
 	}
 	if (d < a.head_dim)
 		((A *)a.out)[(size_t)(span.row + i) * a.ldo + head * a.head_dim + d] =
@@ -846,8 +859,8 @@ cudaError_t attn_whole(const attn_launch *l, const attn_args *a){
 
 cudaError_t attn_merge(const attn_launch *l, const attn_args *a, uint32_t rows_a_span)
 {
-	uint64_t warps = (uint64_t)a->n_spans * rows_a_span * a->heads * (a->dim / 32);
-	dim3 grid((unsigned)((warps + WARPS - 1) / WARPS));
+	uint32_t parts = a->group * (a->dim / 32);
+	dim3 grid(a->n_spans * rows_a_span, a->kv_heads, (parts + WARPS - 1) / WARPS);
 #define CALL(D)                                                                                    \
 	return mx_launch(merge<__nv_bfloat16, D>, grid, dim3(THREADS), 0, l->stream, *a, rows_a_span)
 	BY_DIM(a->dim, CALL)
