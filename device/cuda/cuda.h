@@ -21,6 +21,10 @@ struct mx_cuda_base {
 	int sm;       /* compute capability, 90 = 9.0 */
 	size_t smem;  /* most shared memory of a block, after opting in */
 	void *stream; /* cudaStream_t */
+	/* The status of what a CUDA call or launch returned (`error`, a cudaError_t): if that is not
+	 * cudaSuccess it is logged with `what`, and the device is lost if nothing can be done on it any
+	 * more. */
+	mx_status (*check)(struct mx_device *d, int error, const char *what);
 };
 
 static inline struct mx_cuda_base *mx_cuda_base(struct mx_device *d)

@@ -140,6 +140,12 @@ static mx_status find(int ordinal, struct mx_err *err)
 	return MX_OK;
 }
 
+/* For modules, which know no cudaError_t from cuda.h. */
+static mx_status check(struct mx_device *d, int error, const char *what)
+{
+	return mx_cuda_check(d, (cudaError_t)error, what);
+}
+
 /* The context, the stream, and what the chip has. */
 static cudaError_t start(struct mx_cuda *c, int ordinal)
 {
@@ -177,6 +183,7 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *limits, struct
 		return mx_fail(err, MX_E_NOMEM, "no memory for the CUDA device");
 	struct mx_device *d = &c->base.device;
 	c->limits = *limits;
+	c->base.check = check;
 	d->ops = &cuda_ops;
 	d->info = (struct mx_device_info){.kind = MX_DEVICE_CUDA,
 	                                  .act_dtype = limits->act_dtype,

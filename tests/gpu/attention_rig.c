@@ -100,6 +100,15 @@ static mx_status wait_all(struct mx_device *d)
 	return cudaStreamSynchronize(stream) == cudaSuccess ? MX_OK : MX_E_DEVICE;
 }
 
+static mx_status check(struct mx_device *d, int error, const char *what)
+{
+	(void)d;
+	if (error == cudaSuccess)
+		return MX_OK;
+	fprintf(stderr, "%s: %s\n", what, cudaGetErrorString((cudaError_t)error));
+	return MX_E_DEVICE;
+}
+
 static void open_device(struct att_rig *r)
 {
 	struct cudaDeviceProp prop;
@@ -127,6 +136,7 @@ static void open_device(struct att_rig *r)
 		.sm = prop.major * 10 + prop.minor,
 		.smem = prop.sharedMemPerBlockOptin,
 		.stream = stream,
+		.check = check,
 	};
 }
 

@@ -324,13 +324,15 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, 3);
 	if (status != MX_OK)
 		return status;
-	cudaError_t e = cudaSetDevice(mx_cuda_base(m->device)->ordinal);
+	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
+	cudaError_t e = cudaSetDevice(cuda->ordinal);
 	if (e == cudaSuccess)
 		e = attn_append(&m->launch, &a);
 	if (e == cudaSuccess)
 		e = attend(m, step, &a);
-	if (e != cudaSuccess)
-		return MX_E_DEVICE;
+	status = cuda->check(m->device, e, "attention");
+	if (status != MX_OK)
+		return status;
 	return ops->linear(m->device, a.out, a.ldo, step->n_rows, &out, 1);
 }
 

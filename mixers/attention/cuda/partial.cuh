@@ -3,7 +3,7 @@
  * The partial result of attention over some keys, and how two of them become
  * one. In powers of two, with s the scaled scores:
  *     m = max s    l = sum 2^(s - m)    o = sum 2^(s - m) v
- * fold is associative but for rounding (Milakov and Gimelshein 2018,
+ * Folding is associative but for rounding (Milakov and Gimelshein 2018,
  * arXiv:1805.02867), so keys may be spread over blocks, kernels or GPUs; who
  * wants the same bits folds in the same order. In memory: sums f32 [.., 2],
  * values f32 [.., dim].
@@ -31,13 +31,6 @@ static __device__ __forceinline__ fold_factors factors(float old_m, float add_m)
 static __device__ __forceinline__ float fold_number(float old, float f_old, float add, float f_add)
 {
 	return __fmaf_rn(add, f_add, __fmul_rn(old, f_old));
-}
-
-static __device__ __forceinline__ partial fold(partial old, partial add)
-{
-	fold_factors f = factors(old.m, add.m);
-	return {fmaxf(old.m, add.m), fold_number(old.l, f.old, add.l, f.add),
-	        fold_number(old.o, f.old, add.o, f.add)};
 }
 
 static __device__ __forceinline__ float finish(partial p)
