@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA device: its table, its life, and what becomes of errors. */
+#include "config.h"
+
 #include "device/cuda/impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 
@@ -109,6 +112,24 @@ static const struct mx_ops cuda_ops = {
 	.forget = mx_cuda_forget,
 };
 
+/* Are the kernels compiled for compute capability `sm` (90 = 9.0)? Code for 8.x would run on newer
+ * devices, but what it is launched with (clusters, programmatic dependent launch) there means more
+ * than it was compiled to do. */
+static bool has_code(int sm)
+{
+	const int least = sm < 90 ? MIN_SM : 90;
+	int at, n, ptx = 0; /* the last without a letter is there as PTX too */
+	bool found = false;
+	for (const char *p = CUDA_ARCHS; sscanf(p, "%d%n", &n, &at) == 1;
+	     p += at + strcspn(p + at, " ")) {
+		bool letter = p[at] && p[at] != ' ';
+		if (!letter)
+			ptx = n;
+		found |= letter ? n == sm : n >= least && n <= sm && n / 10 == sm / 10;
+	}
+	return found || (ptx >= least && ptx <= sm);
+}
+
 /* Is there such a device, and can it run this code? */
 static mx_status find(int ordinal, struct mx_err *err)
 {
@@ -137,6 +158,11 @@ static mx_status find(int ordinal, struct mx_err *err)
 		return mx_fail(err, MX_E_UNSUPPORTED,
 		               "cuda:%d: compute capability %d.%d is too old; %d.%d is needed", ordinal,
 		               major, minor, MIN_SM / 10, MIN_SM % 10);
+	if (!has_code(major * 10 + minor))
+		return mx_fail(err, MX_E_UNSUPPORTED,
+		               "cuda:%d: this build has kernels for %s, not for compute capability %d.%d: "
+		               "configure --with-cuda-arch",
+		               ordinal, CUDA_ARCHS, major, minor);
 	return MX_OK;
 }
 

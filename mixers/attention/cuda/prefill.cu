@@ -317,6 +317,7 @@ template <int D> __global__ void __launch_bounds__(THREADS, 1) prefill(const att
 	}
 #else
 	(void)a;
+	__trap(); /* attn_prefill_can says no */
 #endif
 }
 
@@ -330,8 +331,13 @@ template <int D> cudaError_t prepare(void)
 
 bool attn_prefill_can(const attn_launch *l, uint32_t dim, uint32_t head_dim)
 {
+#if defined(MX_CUDA_90A)
 	return l->sm == 90 && l->act == MX_BF16 && l->kv == MX_BF16 && (dim == 64 || dim == 128) &&
 	       head_dim % 8 == 0;
+#else
+	(void)l, (void)dim, (void)head_dim;
+	return false;
+#endif
 }
 
 cudaError_t attn_prefill_prepare(uint32_t dim)
