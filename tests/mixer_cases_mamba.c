@@ -142,6 +142,10 @@ static const double limit_both[] = {0.01, 0.1}, limit_high[] = {0, 0.05};
 
 #define DIMS(h, p, n, g)                                                                           \
 	INT("num_heads", h), INT("head_dim", p), INT("state_size", n), INT("n_groups", g)
+#define OFF(key)                                                                                   \
+	{                                                                                              \
+		.name = key, .type = MX_PARAM_BOOL                                                         \
+	}
 #define MAMBA(label, width, tokens, type, tolerance, weights, ...)                                 \
 	{                                                                                              \
 		label, width, tokens, type, MX_F32, PARAMS(__VA_ARGS__), weights, tolerance,               \
@@ -152,7 +156,7 @@ static const struct mixer_case cases[] = {
 	MAMBA("heads of 64, state 128, f32", 64, 300, MX_F32, EXACT, trained, DIMS(4, 64, 128, 1)),
 	MAMBA("heads of 64, state 128, bf16", 64, 300, MX_BF16, ROUNDED, trained, DIMS(4, 64, 128, 1)),
 	MAMBA("two groups, biases, f32", 48, 300, MX_F32, EXACT, trained, DIMS(6, 16, 32, 2),
-          BOOL("use_bias"), INT("use_conv_bias", 0)),
+          BOOL("use_bias"), OFF("use_conv_bias")),
 	MAMBA("a group for each head, slow decay, f32", 48, 600, MX_F32, EXACT, slow,
           DIMS(4, 32, 16, 4)),
 	MAMBA("odd sizes, f32", 40, 300, MX_F32, EXACT, trained, DIMS(3, 13, 19, 3),
@@ -165,7 +169,7 @@ static const struct mixer_case cases[] = {
 	MAMBA("norm before gate, eight taps, f32", 32, 300, MX_F32, EXACT, trained, DIMS(4, 16, 32, 2),
           BOOL("norm_before_gate"), INT("conv_kernel", 8)),
 	MAMBA("no norm, one tap, f32", 32, 300, MX_F32, EXACT, trained, DIMS(2, 24, 8, 1),
-          INT("rms_norm", 0), INT("conv_kernel", 1)),
+          OFF("rms_norm"), INT("conv_kernel", 1)),
 };
 
 static const double one[] = {1}, reversed[] = {0.2, 0.1}, negative[] = {-1, 1};
@@ -187,6 +191,11 @@ static const struct mixer_wrong wrongs[] = {
 	{FLOATS("time_step_limit", negative), "time_step_limit"},
 	{INT("time_step_limit", 1), "time_step_limit"},
 	{FLOAT("layer_norm_epsilon", -1), "layer_norm_epsilon"},
+	{STRING("layer_norm_epsilon", "1e-5"), "layer_norm_epsilon"},
+	{FLOAT("num_heads", 4.5), "num_heads must be a whole number"},
+	{STRING("conv_kernel", "4"), "conv_kernel must be a whole number"},
+	{INT("use_bias", 1), "use_bias must be true or false"},
+	{STRING("rms_norm", "no"), "rms_norm must be true or false"},
 };
 
 const struct mixer_set mixer_set_mamba = {"mamba", SET(cases), SET(wrongs)};

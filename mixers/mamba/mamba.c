@@ -27,7 +27,11 @@ static mx_status read_dims(const struct mx_params *in, struct mamba_params *p, s
 		{"conv_kernel", 4, MAX_KERNEL, &p->conv_kernel},
 	};
 	for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
-		int64_t v = mx_param_int(in, dims[i].name, dims[i].def);
+		const struct mx_param *q = mx_param_find(in, dims[i].name);
+		if (q && q->type != MX_PARAM_INT)
+			return mx_mixer_fail(err, MX_E_INVALID, "mamba: %s must be a whole number",
+			                     dims[i].name);
+		int64_t v = q ? q->i : dims[i].def;
 		if (v < 1 || v > dims[i].max)
 			return mx_mixer_fail(err, MX_E_RANGE, "mamba: %s must be 1..%lld, not %lld",
 			                     dims[i].name, (long long)dims[i].max, (long long)v);
@@ -56,6 +60,39 @@ static mx_status read_limits(const struct mx_params *in, struct mamba_params *p,
 	return MX_OK;
 }
 
+static mx_status read_flags(const struct mx_params *in, struct mamba_params *p, struct mx_err *err)
+{
+	const struct {
+		const char *name;
+		bool def, *to;
+	} flags[] = {
+		{"use_bias", false, &p->bias},
+		{"use_conv_bias", true, &p->conv_bias},
+		{"rms_norm", true, &p->norm},
+		{"norm_before_gate", false, &p->norm_before_gate},
+	};
+	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+		const struct mx_param *q = mx_param_find(in, flags[i].name);
+		if (q && q->type != MX_PARAM_BOOL)
+			return mx_mixer_fail(err, MX_E_INVALID, "mamba: %s must be true or false",
+			                     flags[i].name);
+		*flags[i].to = q ? q->i != 0 : flags[i].def;
+	}
+	return MX_OK;
+}
+
+static mx_status read_epsilon(const struct mx_params *in, struct mamba_params *p,
+                              struct mx_err *err)
+{
+	const struct mx_param *q = mx_param_find(in, "layer_norm_epsilon");
+	bool number = !q || q->type == MX_PARAM_INT || q->type == MX_PARAM_FLOAT;
+	double eps = q ? q->f : 1e-5;
+	if (!number || !(eps >= 0 && eps <= 1))
+		return mx_mixer_fail(err, MX_E_RANGE, "mamba: layer_norm_epsilon must be a number, 0..1");
+	p->norm_eps = (float)eps;
+	return MX_OK;
+}
+
 /* Everything probe checks; the other slots call it again instead of keeping state. */
 static mx_status read_params(const struct mx_layer_desc *layer, struct mamba_params *out,
                              struct mx_err *err)
@@ -71,18 +108,13 @@ static mx_status read_params(const struct mx_layer_desc *layer, struct mamba_par
 		status = read_dims(in, &p, err);
 	if (status == MX_OK)
 		status = read_limits(in, &p, err);
-	if (status != MX_OK)
-		return status;
-	double eps = mx_param_float(in, "layer_norm_epsilon", 1e-5);
-	if (!(eps >= 0 && eps <= 1))
-		return mx_mixer_fail(err, MX_E_RANGE, "mamba: layer_norm_epsilon must be 0..1");
-	p.norm_eps = (float)eps;
-	p.bias = mx_param_int(in, "use_bias", 0) != 0;
-	p.conv_bias = mx_param_int(in, "use_conv_bias", 1) != 0;
-	p.norm = mx_param_int(in, "rms_norm", 1) != 0;
-	p.norm_before_gate = mx_param_int(in, "norm_before_gate", 0) != 0;
-	*out = p;
-	return MX_OK;
+	if (status == MX_OK)
+		status = read_flags(in, &p, err);
+	if (status == MX_OK)
+		status = read_epsilon(in, &p, err);
+	if (status == MX_OK)
+		*out = p;
+	return status;
 }
 
 static mx_status mamba_probe(const struct mx_layer_desc *layer, const struct mx_device *device,
