@@ -50,7 +50,7 @@ mx_status mx_cuda_check(struct mx_device *d, cudaError_t e, const char *what)
 	         cudaGetErrorName(e), c->lost ? "; the device is lost" : "");
 	if (c->lost)
 		return MX_E_DEVICE;
-	return e == cudaErrorMemoryAllocation ? MX_E_NOMEM : MX_E_INTERNAL;
+	return e == cudaErrorMemoryAllocation ? MX_E_NOMEM : MX_E_INVALID;
 }
 
 /* A device without workers: the tasks run here. */

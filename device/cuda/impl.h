@@ -44,7 +44,8 @@ static inline bool mx_cuda_bf16(const struct mx_device *d)
 }
 
 /* device.c: the status of a CUDA error, which is logged once with `what` and marks the device lost
- * if nothing can be done on it any more. */
+ * if nothing can be done on it any more: MX_E_DEVICE, else MX_E_NOMEM or MX_E_INVALID. Never
+ * MX_E_INTERNAL, which says of a row that it is not numbers. */
 mx_status mx_cuda_check(struct mx_device *d, cudaError_t e, const char *what);
 
 /* memory.c */

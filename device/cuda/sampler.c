@@ -335,7 +335,7 @@ static mx_status await(struct mx_device *d, size_t n, uint32_t *out_serial)
 		/* this one was never drawn */
 		if (serial == s->prepared) {
 			mx_error("cuda", "%s: no tokens were drawn", d->info.name);
-			return MX_E_INTERNAL;
+			return MX_E_INVALID;
 		}
 		serial++;
 		at = 0;

@@ -166,8 +166,8 @@ static void test_spoiled(void)
 	struct mx_recording *r = NULL;
 	void *p = NULL;
 	CHECK(o->record(d) == MX_OK);
-	CHECK(o->alloc(d, 1 << 20, &p) == MX_E_INTERNAL);
-	CHECK(o->recorded(d, &r) == MX_E_INTERNAL);
+	CHECK(o->alloc(d, 1 << 20, &p) == MX_E_INVALID);
+	CHECK(o->recorded(d, &r) == MX_E_INVALID);
 	CHECK(!r);
 	CHECK(o->wait(d) == MX_OK);
 	test_record();
