@@ -5,7 +5,7 @@
  * front has ended to the end of the last tile.
  *
  * bf16: W is cut into tiles of 16 rows, and each of as many CTAs as there are
- * multiprocessors takes an equal run of them. Each warp has its own blocks of
+ * multiprocessors takes every so many-th of them. Each warp has its own blocks of
  * columns and its own ring of blocks in shared memory, filled by cp.async (S -
  * 1 blocks of 2 KiB under way in each of 8 warps), so warps wait for one
  * another only to add up a tile. The ring is filled before the wait for the
@@ -82,8 +82,10 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 	float *sums = (float *)(smem + WARPS * S * BLOCK_MEM); /* [lanes][R][NT][8 tokens][pitch] */
 	const uint32_t tiles = (p.rows + TILE - 1) / TILE;
 	const uint32_t blocks = (p.cols + MX_LINEAR_BLOCK - 1) / MX_LINEAR_BLOCK;
-	const uint32_t first = (uint32_t)((uint64_t)blockIdx.x * tiles / gridDim.x);
-	const uint32_t last = (uint32_t)((uint64_t)(blockIdx.x + 1) * tiles / gridDim.x);
+	/* Tiles of this CTA, counted from 0: every gridDim-th, so that all read in one neighbourhood.
+	 */
+	const uint32_t first = 0, last = (tiles - blockIdx.x - 1) / gridDim.x + 1;
+	auto row_of = [](uint32_t i) { return (i * gridDim.x + blockIdx.x) * TILE; };
 
 	/* At once: the next kernel's rings are then full when this one ends, and what lies between,
 	 * the last sums and the start of the next products, costs no more than the rings hold. */
@@ -100,7 +102,7 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 #pragma unroll
 			for (uint32_t i = 0; i < 4; i++) {
 				const uint32_t r = i * 4 + lane / MX_LINEAR_UNITS;
-				const uint32_t row = min((at.tile + at.r) * TILE + r, p.rows - 1);
+				const uint32_t row = min(row_of(at.tile + at.r) + r, p.rows - 1);
 				mx_copy16(ring + stage * BLOCK_MEM + mx_linear_at(r, unit),
 				          from + (size_t)row * p.cols, valid);
 			}
@@ -163,7 +165,7 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 		__syncthreads();
 		for (uint32_t o = threadIdx.x; o < here * NT * 8 * TILE; o += WARPS * 32) {
 			const uint32_t row = o % TILE, token = o / TILE % (NT * 8), r = o / (TILE * NT * 8);
-			if (token >= p.n || (tile + r) * TILE + row >= p.rows)
+			if (token >= p.n || row_of(tile + r) + row >= p.rows)
 				continue;
 			const float *from =
 				sums + (r * NT + token / 8) * SUM_TILE + token % 8 * SUM_PITCH + row;
@@ -171,7 +173,7 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 #pragma unroll
 			for (int l = 1; l < WARPS; l++)
 				v += from[l * R * NT * SUM_TILE];
-			mx_linear_store<O>(p, token, (tile + r) * TILE + row, v);
+			mx_linear_store<O>(p, token, row_of(tile + r) + row, v);
 		}
 	}
 }

@@ -5,7 +5,7 @@
  * anything (all elements), recorded against not, and on a deterministic device bit for bit: a row
  * alone, in company, at another place, in one product with its neighbours or apart.
  *
- * MX_TEST_SEED repeats a run.
+ *   tests/gpu/test_linear [part of a shape's name]     MX_TEST_SEED repeats a run
  */
 #include <math.h>
 #include <stdbool.h>
@@ -330,6 +330,8 @@ static void *host_memory(size_t bytes)
 }
 
 /* All shapes on one device; false if there is none. */
+static const char *only; /* part of the names of the shapes to try; NULL = all */
+
 static bool try_device(bool bf16, bool deterministic, uint64_t seed, int *faults)
 {
 	const struct mx_device_options options = {.threads = 1,
@@ -362,7 +364,8 @@ static bool try_device(bool bf16, bool deterministic, uint64_t seed, int *faults
 	b.kept = host_memory(MAX_Y * 4);
 	for (size_t i = 0; i < COUNT(shapes); i++) {
 		const struct shape *s = &shapes[i];
-		if (!(s->uses & TEST) || (!bf16 && (size_t)s->rows * s->cols > 8 << 20))
+		if (!(s->uses & TEST) || (only && !strstr(s->name, only)) ||
+		    (!bf16 && (size_t)s->rows * s->cols > 8 << 20))
 			continue;
 		b.s = s;
 		try_shape(&b);
@@ -381,11 +384,12 @@ static bool try_device(bool bf16, bool deterministic, uint64_t seed, int *faults
 	return true;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	const char *given = getenv("MX_TEST_SEED");
 	const uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) | 1;
 	int faults = 0;
+	only = argc > 1 ? argv[1] : NULL;
 	printf("MX_TEST_SEED=%llu\n", (unsigned long long)seed);
 	for (int i = 0; i < 4; i++)
 		if (!try_device(i % 2 == 0, i / 2, seed + (uint64_t)i, &faults))
