@@ -124,10 +124,13 @@ static void free_rows_are_used(void **state)
 	virtual_ns = mx_now_ns();
 	virtual_time = true;
 	start_with(&f, &c, 64, 1.0001);
-	submit(&f, 0, 10, 200);
-	client_wait_tokens(&f.c[0], 5);
+	test_engine_gate(f.engine);
+	submit(&f, 0, 10, 1000);
+	test_engine_pass(f.engine, 10);
 	submit(&f, 1, 1000, 5);
-	client_wait_done(&f.c[1]);
+	test_engine_open(f.engine);
+	for (int i = 0; i < 2; i++)
+		client_wait_done(&f.c[i]);
 	uint32_t pieces = 0, computed = 0;
 	for (uint32_t i = 0; i < f.engine->n_log; i++) {
 		const struct logged_step *l = &f.engine->log[i];
@@ -138,8 +141,7 @@ static void free_rows_are_used(void **state)
 		pieces++;
 	}
 	assert_true(pieces > 5 && pieces <= 25);
-	client_wait_done(&f.c[0]);
-	assert_reference(&f, 0, 10, 200);
+	assert_reference(&f, 0, 10, 1000);
 	assert_reference(&f, 1, 1000, 5);
 	finish(&f);
 	virtual_time = false;
