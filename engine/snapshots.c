@@ -10,8 +10,9 @@
 
 #define NONE UINT32_MAX
 
-/* As many marks a block: those of 2048 tokens. */
+/* As many marks a block: those of 2048 tokens; in sets of which a new one drives out the oldest. */
 #define MARKS 64
+#define WAYS  8
 
 struct entry {
 	uint64_t digest[2];
@@ -32,7 +33,8 @@ struct mx_snapshots {
 	uint32_t *order;       /* [n_order] entries in use, by length */
 	uint32_t n_order;
 	uint32_t *owner; /* [n_blocks] the block's entry; of a free block the next free one */
-	uint64_t *marks; /* [n_blocks * MARKS] digests, each at the place that it says; 0 = none */
+	uint64_t
+		*marks; /* [n_blocks * MARKS / WAYS][WAYS] digests, each in its set, new first; 0 = none */
 	uint32_t first_unused, first_free;
 	struct list live, ghosts;
 
@@ -300,14 +302,23 @@ uint32_t mx_snapshots_save(struct mx_snapshots *s, const uint64_t salt[2],
 
 /* ---- marks ---- */
 
-/* Where the mark of the prefix of n tokens stands if there is one; *out is its digest. */
-static uint64_t *mark_at(const struct mx_snapshots *s, struct mx_prefix_hash *h,
-                         const int32_t *tokens, uint32_t n, uint64_t *out)
+/* The set of the mark of the prefix of n tokens; *out is its digest. */
+static uint64_t *set_of(const struct mx_snapshots *s, struct mx_prefix_hash *h,
+                        const int32_t *tokens, uint32_t n, uint64_t *out)
 {
 	uint64_t digest[2];
 	digest_at(h, tokens, n, digest);
 	*out = digest[0];
-	return &s->marks[digest[1] % (s->n_blocks * MARKS)];
+	return &s->marks[digest[1] % (s->n_blocks * MARKS / WAYS) * WAYS];
+}
+
+/* The digest's place in its set; WAYS if it is not there. */
+static unsigned find_mark(const uint64_t *set, uint64_t digest)
+{
+	unsigned way = 0;
+	while (way < WAYS && set[way] != digest)
+		way++;
+	return way;
 }
 
 void mx_snapshots_mark(struct mx_snapshots *s, struct mx_prefix_hash *hash, const int32_t *tokens,
@@ -316,8 +327,10 @@ void mx_snapshots_mark(struct mx_snapshots *s, struct mx_prefix_hash *hash, cons
 	uint64_t digest;
 	while (n / MX_MARK_TOKENS > hash->n / MX_MARK_TOKENS) {
 		uint32_t next = (hash->n / MX_MARK_TOKENS + 1) * MX_MARK_TOKENS;
-		uint64_t *mark = mark_at(s, hash, tokens, next, &digest);
-		*mark = digest;
+		uint64_t *set = set_of(s, hash, tokens, next, &digest);
+		unsigned way = find_mark(set, digest);
+		memmove(set + 1, set, (way < WAYS ? way : WAYS - 1) * sizeof *set);
+		set[0] = digest;
 	}
 }
 
@@ -328,9 +341,11 @@ uint32_t mx_snapshots_marked(const struct mx_snapshots *s, const uint64_t salt[2
 	uint64_t digest;
 	uint32_t longest = 0;
 	mx_snapshots_hash(s, salt, &h);
-	for (uint32_t at = MX_MARK_TOKENS; at <= n; at += MX_MARK_TOKENS)
-		if (*mark_at(s, &h, tokens, at, &digest) == digest)
+	for (uint32_t at = MX_MARK_TOKENS; at <= n; at += MX_MARK_TOKENS) {
+		const uint64_t *set = set_of(s, &h, tokens, at, &digest);
+		if (find_mark(set, digest) < WAYS)
 			longest = at;
+	}
 	return longest;
 }
 
