@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/convert.h"
+
 #define VECTOR_ALIGN 64
 
 /* Of matrices in a device's own memory: rows of real models are multiples of it, so that nothing
@@ -549,17 +551,6 @@ void mx_model_free(struct mx_model *m)
 
 /* ---- vectors ---- */
 
-static float element(const struct mx_tensor *t, size_t i)
-{
-	switch (t->dtype) {
-	case MX_F16: return mx_f16_to_f32(((const uint16_t *)t->data)[i]);
-	case MX_BF16: return mx_bf16_to_f32(((const uint16_t *)t->data)[i]);
-	case MX_F32:
-	case MX_F8E4M3: break; /* no checkpoint's */
-	}
-	return ((const float *)t->data)[i];
-}
-
 void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base)
 {
 	for (size_t i = 0; i < m->n_vectors; i++) {
@@ -569,8 +560,7 @@ void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base
 			continue;
 		}
 		float *to = (float *)(void *)at;
-		for (size_t k = 0; k < v->n; k++)
-			to[k] = element(v->tensor, k);
+		mx_convert(to, MX_F32, v->tensor->data, v->tensor->dtype, v->n);
 		*v->dest = (float *)(void *)base;
 		at += mx_round_up(v->n * sizeof(float), VECTOR_ALIGN);
 		base += mx_round_up(v->n * sizeof(float), VECTOR_ALIGN);
