@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernel table of long convolutions: one per instruction set, complete at
+ * every level.
+ *
+ * Channels go in lanes: LC_LANES channels are a group, and everything below is
+ * for one group. A row is [LC_LANES] floats, the group's values at one position;
+ * a complex row is [2][LC_LANES], real parts first. So a transform needs no
+ * shuffles, and each channel's result depends on that channel alone.
+ *
+ * A tile of side n at distance d adds what n inputs make of the n outputs that
+ * begin d * n positions after them:
+ *
+ *     y[t] += sum over s of h[d n + t - s] z[s],     0 <= s, t < n
+ *
+ * a Toeplitz product with the 2 n - 1 lags around d n. Small ones are done as
+ * they stand (tile). Large ones by a transform of length n, not 2 n: with the
+ * inputs weighted by w[k] = exp(-i pi k / 2n), a cyclic product of length n is
+ * one modulo x^n = i, and the lags that wrap around come out in the imaginary
+ * part's stead: the right-angle convolution (Krot and Minervina 1992; Crandall
+ * and Fagin 1994, "Discrete weighted transforms"). The 2 n cyclic transform of
+ * Flash Inference (Oncescu et al. 2024, arXiv 2410.12982) gives the same
+ * numbers; this one has half the rows and no padding.
+ */
+#ifndef MX_MIXERS_HYENA_KERNELS_H
+#define MX_MIXERS_HYENA_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/device.h"
+
+#define LC_LANES 16
+#define LC_BLOCK                                                                                   \
+	32 /* outputs see their own block of so many inputs, and the one before, as they stand */
+
+/* Tables for transforms of n rows, n a power of two, LC_BLOCK .. 2^24. */
+struct lc_plan {
+	uint32_t n;
+	float *twist;    /* [n][2] w[k]: cos, sin */
+	float *twiddles; /* in the order in which the transform reads them; alignment 64 */
+};
+
+mx_status lc_plan_create(uint32_t n, struct lc_plan **out); /* MX_E_NOMEM */
+void lc_plan_destroy(struct lc_plan *p);                    /* takes NULL */
+
+struct lc_kernels {
+	const char *name;
+
+	/* The transform of x[n] complex rows, in place; its output is in an order of its own. And back
+	 * from there, without the factor 1 / n. */
+	void (*fft)(const struct lc_plan *p, float *x);
+	void (*ifft)(const struct lc_plan *p, float *x);
+
+	/* Complex rows k .. k + rows - 1 from inputs z[rows]: x[k + i] = w[k + i] z[i]. x is the whole
+	 * transform's, z that of the run. */
+	void (*twist)(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *z, float *x);
+
+	/* And back to outputs, with the factor: y[i] = or += Re(conj(w[k + i]) x[k + i]) / n. */
+	void (*untwist)(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *x, bool add,
+	                float *y);
+
+	/* acc[n] = x * h, or += , complex rows in the transform's order. acc may be x if not `add`. */
+	void (*multiply)(uint32_t n, const float *x, const float *h, bool add, float *acc);
+
+	/* A tile as it stands: y[t] = or += sum over s = 0 .. n - 1, in that order, of lags[n - 1 + t -
+	 * s] z[s]. lags [2 n - 1] rows: those of d n - (n - 1) .. d n + (n - 1). n a multiple of 8. */
+	void (*tile)(uint32_t n, const float *lags, const float *z, bool add, float *y);
+
+	/* Outputs t = first .. first + rows - 1 of a block: y[t] = far[t] + sum over s = -past .. t, in
+	 * that order, of h[t - s] z[s]. h [2 LC_BLOCK] rows by lag; z points to the block's first
+	 * input, the `past` (0 or LC_BLOCK) inputs before it lie in front of it; far [LC_BLOCK] rows,
+	 * NULL = 0; y [rows] begins with row `first`. What a row gets does not depend on `first` or
+	 * `rows`. */
+	void (*window)(const float *h, const float *z, uint32_t past, uint32_t first, uint32_t rows,
+	               const float *far, float *y);
+};
+
+const struct lc_kernels *lc_kernels_find(enum mx_isa isa);
+
+/* The transform of a tile's lags, for multiply: spectrum[n] complex rows, from lags[2 n - 1] rows
+ * as `tile` takes them. */
+void lc_spectrum(const struct lc_kernels *k, const struct lc_plan *p, const float *lags,
+                 float *spectrum);
+
+extern const struct lc_kernels lc_portable, lc_avx2, lc_avx512;
+
+#endif
