@@ -3,8 +3,9 @@
  * Products of the CUDA device beside what the chip reads: each shape of linear_cases.def with few
  * and many rows, on copies of W that no cache holds, random data.
  *
- *   bench/gpu/linear [-f] [-n rows of x] [-s rows of W]
+ *   bench/gpu/linear [-f] [-n rows of x] [-s rows of W] [-g GiB of copies]
  *     -f  at most 32 rows, and not the deterministic device
+ *     -g  at least so much memory is gone through, default 1: a model's weights are more
  *
  * A line is "linear", the device, rows and columns of W, rows of x, then of a chain of products
  * (one recording, as decoding runs them): us, TB/s of W, x and y, its share of the read roof,
@@ -39,11 +40,12 @@ static const shape shapes[] = {
 
 static const uint32_t numbers[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 2048, 8192};
 
-#define ROOF_BYTES   ((size_t)4 << 30)
-#define COPIES_BYTES ((size_t)1 << 30) /* of W, at least: many times L2 */
-#define CHAIN_S      5e-3              /* a chain's length, about */
-#define ALONE        21
-#define REPLAYS      5
+#define ROOF_BYTES ((size_t)4 << 30) /* at least */
+#define CHAIN_S    5e-3              /* a chain's length, about */
+#define ALONE      21
+#define REPLAYS    5
+
+static size_t copies_bytes = (size_t)1 << 30; /* of W, at least: many times L2 */
 
 static void must(bool ok, const char *what)
 {
@@ -122,17 +124,18 @@ static double measure_roof(void)
 {
 	void *p, *out;
 	double best = 0;
+	const size_t bytes = std::max(ROOF_BYTES, copies_bytes);
 	cudaDeviceProp prop;
 	cuda(cudaGetDeviceProperties(&prop, 0), "properties");
-	cuda(cudaMalloc(&p, ROOF_BYTES), "memory");
+	cuda(cudaMalloc(&p, bytes), "memory");
 	cuda(cudaMalloc(&out, 4), "memory");
-	fill_random<<<2048, 256>>>((uint16_t *)p, ROOF_BYTES / 2, 1);
+	fill_random<<<2048, 256>>>((uint16_t *)p, bytes / 2, 1);
 	for (int per_sm = 1; per_sm <= 4; per_sm *= 2) {
 		const double s = seconds(0, 5, [&] {
-			read_all<<<prop.multiProcessorCount * per_sm, 512>>>((const uint4 *)p, ROOF_BYTES / 16,
+			read_all<<<prop.multiProcessorCount * per_sm, 512>>>((const uint4 *)p, bytes / 16,
 			                                                     (uint32_t *)out);
 		});
-		best = std::max(best, ROOF_BYTES / s);
+		best = std::max(best, bytes / s);
 	}
 	cuda(cudaGetLastError(), "roof");
 	cuda(cudaFree(p), "free");
@@ -173,7 +176,8 @@ static void measure(run &r, double roof)
 	const double bytes = rows * cols * 2 + n * cols * 2 + n * rows * (r.s->uses & LOGITS ? 4 : 2);
 	const double flop = 2 * rows * cols * n;
 	const double about = std::max(bytes / roof, flop / 7e14);
-	const int chain = (int)std::max(4.0, std::min(500.0, CHAIN_S / about));
+	const int once = copies_bytes > (size_t)1 << 30 ? (int)r.w.size() : 4; /* all of them */
+	const int chain = (int)std::max((double)once, std::min(500.0, CHAIN_S / about));
 	mx_recording *recording = NULL;
 
 	r.product(); /* its plan is made */
@@ -199,7 +203,7 @@ static void measure_shape(mx_device *d, const shape *s, uint32_t most, uint32_t 
 {
 	const size_t size = (size_t)s->rows * s->cols * 2;
 	const uint32_t max_n = std::min(most, s->uses & LOGITS ? 256u : 8192u);
-	const size_t out = s->uses & LOGITS ? 4 : 2, copies = std::max((size_t)2, COPIES_BYTES / size);
+	const size_t out = s->uses & LOGITS ? 4 : 2, copies = std::max((size_t)2, copies_bytes / size);
 	run r = {d, s, 0, {}, NULL, NULL, 0};
 	char *weights = NULL;
 	cuda(cudaMalloc((void **)&weights, copies * size), "memory");
@@ -224,12 +228,16 @@ int main(int argc, char **argv)
 {
 	uint32_t most = 8192, only_n = 0, only_rows = 0;
 	int devices = 2, n = 0;
-	for (int c; (c = getopt(argc, argv, "fn:s:")) != -1;) {
+	for (int c; (c = getopt(argc, argv, "fn:s:g:")) != -1;) {
 		switch (c) {
 		case 'f': most = 32, devices = 1; break;
 		case 'n': only_n = (uint32_t)atoi(optarg); break;
 		case 's': only_rows = (uint32_t)atoi(optarg); break;
-		default: fprintf(stderr, "usage: linear [-f] [-n rows of x] [-s rows of W]\n"); return 2;
+		case 'g': copies_bytes = (size_t)std::max(1, atoi(optarg)) << 30; break;
+		default:
+			fprintf(stderr,
+			        "usage: linear [-f] [-n rows of x] [-s rows of W] [-g GiB of copies]\n");
+			return 2;
 		}
 	}
 	if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
