@@ -22,10 +22,13 @@
  * So: reduce in a fixed order per row, with block borders at absolute
  * positions, never relative to the span, the batch or the thread count.
  *
- * A mixer allocates in create() only. The engine owns all state memory:
+ * A mixer allocates in create() only, as much as instance_bytes says. The engine
+ * owns all state memory:
  *   pages   bytes_per_token * page_tokens each, listed per sequence in order
  *           of position; a full page may be shared, read-only, by sequences
- *           with the same prefix (MX_MIXER_SHARE_PAGES).
+ *           with the same prefix (MX_MIXER_SHARE_PAGES). A page is full when
+ *           all of its tokens are committed; those ahead of the position, which
+ *           a mixer may ask for (extent), are the sequence's own.
  *   slot    fixed_bytes per sequence, zeroed when a sequence begins.
  * Memory is handed out dirty except where said; a mixer must not read what it
  * has not written.
@@ -41,7 +44,8 @@
  * Versions: MX_MIXER_ABI counts incompatible changes; struct_size lets tables
  * grow at the end. A module exports
  *     const struct mx_mixer_ops *mx_mixer_module_v1(void);
- * Changes: 1 (2026-11) first version.
+ * Slots of the table that came later may be left empty, and have a default then.
+ * Changes: 1 (2026-11) first version; with extent and instance_bytes at the ends.
  */
 #ifndef MX_MIXERS_MIXER_H
 #define MX_MIXERS_MIXER_H
@@ -182,6 +186,8 @@ struct mx_state_spec {
 	uint32_t page_multiple; /* page_tokens must be a multiple of this, 0 = any */
 	size_t scratch_bytes;   /* workspace during a call, shared by all layers */
 	size_t snapshot_bytes;  /* of a saved slot; 0 = cannot be saved, or there is no slot */
+	size_t instance_bytes;  /* about what create() allocates, of the device's memory if it has its
+	                         * own; what is small beside the weights need not be counted */
 };
 
 enum {
@@ -208,8 +214,10 @@ struct mx_span {
 	uint32_t pos;     /* absolute position of the first token */
 	uint32_t max_len; /* the sequence will never be longer than this */
 	enum mx_span_kind kind;
-	uint32_t slot;         /* index of the sequence's slot */
-	const uint32_t *pages; /* [n_pages] in order of position; covers pos + n tokens */
+	uint32_t slot; /* index of the sequence's slot */
+	/* [n_pages] in order of position, up to what extent says of pos + n tokens at least. Pages that
+	 * it has no need for at pos may be gone: UINT32_MAX. */
+	const uint32_t *pages;
 	uint32_t n_pages;
 };
 
@@ -280,7 +288,7 @@ struct mx_mixer_ops {
 	mx_status (*weights)(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
 	                     size_t *out_n);
 
-	/* Memory the layer needs on that device. Pure; after probe said yes. */
+	/* Memory the layer needs on that device; *out is zeroed. Pure; after probe said yes. */
 	mx_status (*state)(const struct mx_layer_desc *layer, const struct mx_device *device,
 	                   struct mx_state_spec *out);
 
@@ -321,7 +329,21 @@ struct mx_mixer_ops {
 
 	/* Adds a line about the kernels chosen to `text` (for logs), at most cap bytes with the NUL. */
 	void (*describe)(const struct mx_mixer *m, char *text, size_t cap);
+
+	/* ---- from here on a slot may be empty ---- */
+
+	/* Which pages a sequence needs that will never be longer than max_len: those of positions
+	 * < *out_end before a step that ends at n tokens, those of positions < *out_first no more once
+	 * n tokens are committed. 1 <= n <= max_len, *out_first <= n <= *out_end <= max_len, and both
+	 * never fall as n grows. Pages are given back while a sequence lives only of one that was
+	 * computed from its beginning and is neither saved nor forked. Pure. Empty:
+	 * mx_mixer_extent_all. */
+	void (*extent)(const struct mx_layer_desc *layer, uint32_t n, uint32_t max_len,
+	               uint32_t *out_first, uint32_t *out_end);
 };
+
+/* The least table there may be. */
+#define MX_MIXER_OPS_MIN offsetof(struct mx_mixer_ops, extent)
 
 typedef const struct mx_mixer_ops *mx_mixer_module_f(void);
 
@@ -360,6 +382,15 @@ static inline mx_status mx_mixer_fork_unsupported(struct mx_mixer *const *layers
 {
 	(void)layers, (void)n_layers, (void)from_slot, (void)to_slot;
 	return MX_E_UNSUPPORTED;
+}
+
+/* A page for every token there is, as long as the sequence lives. */
+static inline void mx_mixer_extent_all(const struct mx_layer_desc *layer, uint32_t n,
+                                       uint32_t max_len, uint32_t *out_first, uint32_t *out_end)
+{
+	(void)layer, (void)max_len;
+	*out_first = 0;
+	*out_end = n;
 }
 
 #endif

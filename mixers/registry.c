@@ -19,7 +19,7 @@
 #include "base/mem.h"
 
 struct module {
-	const struct mx_mixer_ops *ops;
+	struct mx_mixer_ops *ops; /* a copy of the module's table, complete */
 	void *handle;
 	char *path;
 };
@@ -43,6 +43,7 @@ mx_status mx_registry_create(struct mx_registry **out)
 static void module_close(struct module *m)
 {
 	free(m->path);
+	free(m->ops);
 	if (m->handle)
 		dlclose(m->handle);
 }
@@ -79,10 +80,10 @@ static mx_status check_table(const struct mx_registry *r, const char *path,
 		return mx_fail_at(err, MX_E_UNSUPPORTED, path,
 		                  "the module has mixer ABI %u, this program has %u", (unsigned)ops->abi,
 		                  (unsigned)MX_MIXER_ABI);
-	if (ops->struct_size < sizeof(struct mx_mixer_ops))
+	if (ops->struct_size < MX_MIXER_OPS_MIN)
 		return mx_fail_at(err, MX_E_UNSUPPORTED, path,
 		                  "the module's table has %u bytes, this program needs %zu",
-		                  (unsigned)ops->struct_size, sizeof(struct mx_mixer_ops));
+		                  (unsigned)ops->struct_size, MX_MIXER_OPS_MIN);
 	if (!ops->name || !*ops->name || !ops->summary)
 		return mx_fail_at(err, MX_E_FORMAT, path, "the module has no name or no summary");
 	if (!ops->probe || !ops->weights || !ops->state || !ops->create || !ops->destroy ||
@@ -99,6 +100,20 @@ static mx_status check_table(const struct mx_registry *r, const char *path,
 		return mx_fail_at(err, MX_E_INVALID, path, "mixer \"%s\" is already loaded from %s",
 		                  ops->name, known->path);
 	return MX_OK;
+}
+
+/* A copy of a table that may be older or newer than this program, with defaults where it has
+ * nothing; NULL if out of memory. */
+static struct mx_mixer_ops *complete_table(const struct mx_mixer_ops *ops)
+{
+	struct mx_mixer_ops *all = calloc(1, sizeof(*all));
+	if (!all)
+		return NULL;
+	memcpy(all, ops, ops->struct_size < sizeof(*all) ? ops->struct_size : sizeof(*all));
+	all->struct_size = sizeof(*all);
+	if (!all->extent)
+		all->extent = mx_mixer_extent_all;
+	return all;
 }
 
 /* Takes `path`, on failure too. */
@@ -122,16 +137,18 @@ static mx_status load_file(struct mx_registry *r, char *path, struct mx_err *err
 	}
 	mx_mixer_module_f *module;
 	memcpy(&module, &symbol, sizeof(module)); /* POSIX: a dlsym result may be a function */
-	m.ops = module();
-	status = check_table(r, m.path, m.ops, err);
+	const struct mx_mixer_ops *ops = module();
+	status = check_table(r, m.path, ops, err);
 	if (status != MX_OK)
 		goto fail;
+	m.ops = complete_table(ops);
 	struct module *grown = mx_realloc(r->modules, r->n + 1, sizeof(*grown));
-	if (!grown) {
+	if (grown)
+		r->modules = grown;
+	if (!m.ops || !grown) {
 		status = mx_fail_at(err, MX_E_NOMEM, m.path, "out of memory");
 		goto fail;
 	}
-	r->modules = grown;
 	r->modules[r->n++] = m;
 	return MX_OK;
 fail:

@@ -138,6 +138,7 @@ static const struct mx_mixer_ops attn_ops = {
 	.save = mx_mixer_save_unsupported,
 	.load = mx_mixer_load_unsupported,
 	.describe = attn_describe,
+	.extent = mx_mixer_extent_all,
 };
 
 mx_mixer_module_f mx_mixer_module_v1;

@@ -321,6 +321,7 @@ static const struct mx_mixer_ops gla_ops = {
 	.save = save,
 	.load = load,
 	.describe = describe,
+	.extent = mx_mixer_extent_all,
 };
 
 mx_mixer_module_f mx_mixer_module_v1;

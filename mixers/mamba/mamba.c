@@ -388,6 +388,7 @@ static const struct mx_mixer_ops mamba_ops = {
 	.save = mamba_save,
 	.load = mamba_load,
 	.describe = mamba_describe,
+	.extent = mx_mixer_extent_all,
 };
 
 mx_mixer_module_f mx_mixer_module_v1;

@@ -169,6 +169,7 @@ static const struct mx_mixer_ops ops = {
 	.save = mx_mixer_save_unsupported,
 	.load = mx_mixer_load_unsupported,
 	.describe = describe,
+	.extent = mx_mixer_extent_all,
 };
 
 mx_mixer_module_f mx_mixer_module_v1;
