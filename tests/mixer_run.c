@@ -316,6 +316,39 @@ static void open_device(struct rig *r, const struct rig_options *o)
 	r->element = mx_dtype_size(r->device->info.act_dtype);
 }
 
+/* ---- pages ---- */
+
+static uint32_t pages_for(const struct rig *r, uint32_t n_tokens)
+{
+	return r->max_pages ? (n_tokens + r->page_tokens - 1) / r->page_tokens : 0;
+}
+
+/* Pages of a sequence of n tokens: how many, and the first that is still needed. */
+static uint32_t extent_of(const struct rig *r, uint32_t n, uint32_t max_len, uint32_t *out_first)
+{
+	uint32_t first = 0, end = 0;
+	if (n)
+		r->ops->extent(&r->layer, n, max_len, &first, &end);
+	*out_first = r->max_pages ? first / r->page_tokens : 0;
+	return pages_for(r, end);
+}
+
+static void check_extent(const struct rig *r, uint32_t max_len)
+{
+	uint32_t last[2] = {0};
+	for (uint32_t n = 1; n <= max_len; n++) {
+		uint32_t first = UINT32_MAX, end = UINT32_MAX;
+		r->ops->extent(&r->layer, n, max_len, &first, &end);
+		if (first > n || end < n || end > max_len || first < last[0] || end < last[1])
+			rig_fail(r, "at %u tokens of %u the extent is %u .. %u, after %u .. %u", n, max_len,
+			         first, end, last[0], last[1]);
+		last[0] = first;
+		last[1] = end;
+	}
+}
+
+/* ---- opening and closing ---- */
+
 void rig_open(struct rig *r, const struct mx_registry *registry, const struct mixer_case *c,
               const struct rig_options *o)
 {
@@ -358,6 +391,8 @@ void rig_open(struct rig *r, const struct mx_registry *registry, const struct mi
 			rig_fail(r, "%s", err.text);
 		assert_int_equal(((struct mx_mixer_base *)r->mixers[l])->layer, r->layer.index);
 	}
+	check_extent(r, c->tokens);
+	check_extent(r, 1 + rng_below(&r->rng, c->tokens));
 	uint32_t caps = r->ops->caps;
 	bool share = !r->state.bytes_per_token || caps & MX_MIXER_SHARE_PAGES;
 	r->can_fork = share && (!r->state.fixed_bytes || caps & MX_MIXER_FORK);
@@ -396,12 +431,14 @@ static void seq_init(struct rig *r, struct seq *s, struct text *text)
 	if (r->max_pages) {
 		s->pages = allocate(r->max_pages, sizeof(*s->pages));
 		memset(s->pages, 0xff, r->max_pages * sizeof(*s->pages));
+		s->shown = allocate(r->max_pages, sizeof(*s->shown));
 	}
 }
 
 void seq_open(struct rig *r, struct seq *s, struct text *text)
 {
 	seq_init(r, s, text);
+	s->drops = rng_below(&r->rng, 2);
 	for (int l = 0; l < RUN_LAYERS; l++)
 		memset(pool_at(&r->slots, s->slot, l), 0, r->slots.bytes);
 }
@@ -419,12 +456,8 @@ void seq_close(struct rig *r, struct seq *s)
 	seq_trim(r, s, 0);
 	pool_drop(&r->slots, s->slot);
 	free(s->pages);
+	free(s->shown);
 	*s = (struct seq){0};
-}
-
-static uint32_t pages_for(const struct rig *r, uint32_t n_tokens)
-{
-	return r->max_pages ? (n_tokens + r->page_tokens - 1) / r->page_tokens : 0;
 }
 
 /* Pages of the first n_tokens: full ones are shared, the one that is not is copied. */
@@ -582,12 +615,16 @@ static void check_guards(const struct rig *r)
 static uint32_t add_span(struct rig *r, const struct item *it, uint32_t row, struct mx_span *out)
 {
 	struct seq *s = it->seq;
-	uint32_t width = r->layer.width, end = s->computed + it->n;
+	uint32_t width = r->layer.width, end = s->computed + it->n, first;
 	assert_true(it->n > 0 && end <= s->text->len && row + it->n <= r->layer.max_rows);
-	while (s->n_pages < pages_for(r, end))
+	uint32_t n_pages = extent_of(r, end, s->max_len, &first);
+	while (s->n_pages < n_pages)
 		s->pages[s->n_pages++] = pool_take(r, &r->pages);
+	extent_of(r, s->computed, s->max_len, &first);
+	for (uint32_t i = 0; i < s->n_pages; i++)
+		s->shown[i] = s->drops && i < first ? UINT32_MAX : s->pages[i];
 	*out = (struct mx_span){row,      it->n,   s->computed, s->max_len,
-	                        it->kind, s->slot, s->pages,    s->n_pages};
+	                        it->kind, s->slot, s->shown,    s->n_pages};
 	for (uint32_t t = 0; t < it->n; t++) {
 		const float *x = s->text->x + (size_t)(s->computed + t) * width;
 		r->pos[row + t] = s->computed + t;
@@ -702,8 +739,9 @@ void rig_step(struct rig *r, struct item *items, uint32_t n_items)
 		rig_fail(r, "wrote to a page that sequences share");
 	for (uint32_t i = 0; i < n_items; i++) {
 		struct seq *s = items[i].seq;
+		uint32_t first;
 		s->computed += items[i].keep;
 		if (rng_below(&r->rng, 2)) /* pages that hold nothing may go */
-			seq_trim(r, s, pages_for(r, s->computed));
+			seq_trim(r, s, extent_of(r, s->computed, s->max_len, &first));
 	}
 }

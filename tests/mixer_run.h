@@ -5,6 +5,10 @@
  * places. What is handed out holds NaN or what another sequence left there; what
  * lies between has guards. Every row that comes out is compared at once, to the
  * bit, with what the sequence's text says. Any fault ends the test.
+ *
+ * Pages reach as far ahead as the mixer asks (extent), those ahead as dirty as
+ * all others. Of some sequences that are computed from their beginning it does
+ * not see again what it says that it needs no more; saves and forks of them do.
  */
 #ifndef MX_TESTS_MIXER_RUN_H
 #define MX_TESTS_MIXER_RUN_H
@@ -107,6 +111,8 @@ struct seq {
 	uint32_t max_len;   /* any number will do */
 	uint32_t slot;
 	uint32_t *pages, n_pages; /* NULL, 0 if the mixer has none */
+	uint32_t *shown;          /* [n_pages] what it is told of them */
+	bool drops;               /* those that it needs no more are not shown to it */
 };
 
 void seq_open(struct rig *r, struct seq *s, struct text *text);
