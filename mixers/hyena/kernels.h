@@ -16,7 +16,7 @@
  * a Toeplitz product with the 2 n - 1 lags around d n. Small ones are done as
  * they stand (tile). Large ones by a transform of length n, not 2 n: with the
  * inputs weighted by w[k] = exp(-i pi k / 2n), a cyclic product of length n is
- * one modulo x^n = i, and the lags that wrap around come out in the imaginary
+ * one modulo x^n = -i, and the lags that wrap around come out in the imaginary
  * part's stead: the right-angle convolution (Krot and Minervina 1992; Crandall
  * and Fagin 1994, "Discrete weighted transforms"). The 2 n cyclic transform of
  * Flash Inference (Oncescu et al. 2024, arXiv 2410.12982) gives the same
@@ -39,7 +39,7 @@
 /* Tables for transforms of n rows, n a power of two, LC_BLOCK .. 2^24. */
 struct lc_plan {
 	uint32_t n;
-	float *twist;    /* [n][2] w[k]: cos, sin */
+	float *twist;    /* [n][2] w[k]: its real and imaginary part */
 	float *twiddles; /* in the order in which the transform reads them; alignment 64 */
 };
 
@@ -48,6 +48,11 @@ void lc_plan_destroy(struct lc_plan *p);                    /* takes NULL */
 
 struct lc_kernels {
 	const char *name;
+
+	/* Around the other calls of a task: numbers too small for a normal float become 0 meanwhile.
+	 * Filters fade, and such numbers are slow. */
+	unsigned (*begin)(void);
+	void (*end)(unsigned state);
 
 	/* The transform of x[n] complex rows, in place; its output is in an order of its own. And back
 	 * from there, without the factor 1 / n. */
