@@ -198,6 +198,7 @@ enum {
 	MX_MIXER_FORK = 1u << 4,        /* slot state can be copied to another sequence */
 	MX_MIXER_SETTLE = 1u << 5,      /* has work in settle */
 	MX_MIXER_SNAPSHOT = 1u << 6,    /* slot state can be saved and loaded */
+	MX_MIXER_EXTENT = 1u << 7,      /* wants other pages than those of its tokens */
 };
 
 /* ---- a step ---- */
@@ -332,11 +333,11 @@ struct mx_mixer_ops {
 
 	/* ---- from here on a slot may be empty ---- */
 
-	/* Which pages a sequence needs that will never be longer than max_len: those of positions
-	 * < *out_end before a step that ends at n tokens, those of positions < *out_first no more once
-	 * n tokens are committed. 1 <= n <= max_len, *out_first <= n <= *out_end <= max_len, and both
-	 * never fall as n grows. Pages are given back while a sequence lives only of one that was
-	 * computed from its beginning and is neither saved nor forked. Pure. Empty:
+	/* MX_MIXER_EXTENT: which pages a sequence needs that will never be longer than max_len: those
+	 * of positions < *out_end before a step that ends at n tokens, those of positions < *out_first
+	 * no more once n tokens are committed. 1 <= n <= max_len, *out_first <= n <= *out_end <=
+	 * max_len, and both never fall as n grows. Pages are given back while a sequence lives only of
+	 * one that was computed from its beginning and is neither saved nor forked. Pure. Empty:
 	 * mx_mixer_extent_all. */
 	void (*extent)(const struct mx_layer_desc *layer, uint32_t n, uint32_t max_len,
 	               uint32_t *out_first, uint32_t *out_end);

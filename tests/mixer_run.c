@@ -342,6 +342,9 @@ static void check_extent(const struct rig *r, uint32_t max_len)
 		if (first > n || end < n || end > max_len || first < last[0] || end < last[1])
 			rig_fail(r, "at %u tokens of %u the extent is %u .. %u, after %u .. %u", n, max_len,
 			         first, end, last[0], last[1]);
+		if ((first || end > n) && !(r->ops->caps & MX_MIXER_EXTENT))
+			rig_fail(r, "at %u tokens the extent is %u .. %u, against its capabilities", n, first,
+			         end);
 		last[0] = first;
 		last[1] = end;
 	}
