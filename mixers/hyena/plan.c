@@ -23,7 +23,7 @@ static void root(uint64_t num, uint64_t den, float *out)
 
 mx_status lc_plan_create(uint32_t n, struct lc_plan **out)
 {
-	struct lc_plan *p = mx_calloc(1, sizeof(*p));
+	struct lc_plan *p = calloc(1, sizeof(*p));
 	if (!p)
 		return MX_E_NOMEM;
 	*p = (struct lc_plan){n, table(2 * (size_t)n), table(2 * (size_t)n)};

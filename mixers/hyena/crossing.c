@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Up to which side a tile as it stands is faster than by transforms: measured
+ * once in a process, and kept in a file, so that the next process gives the same
+ * bits. The file is
+ *
+ *     DIR/hyena-crossing-KERNELS-CPU
+ *
+ * with DIR = $CACHE_DIRECTORY (systemd's CacheDirectory=), else
+ * $XDG_CACHE_HOME/mixd, else $HOME/.cache/mixd, else nowhere; in it a line with
+ * mixd's version and the side. A file that says anything else is replaced.
+ */
+#include "config.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "mixers/hyena/longconv.h"
+
+#ifdef MX_X86_64
+#include <cpuid.h>
+#endif
+
+#define MIN_SIDE 32
+#define MAX_SIDE 1024
+#define ROUNDS   9 /* the best of so many counts */
+
+/* ---- the file ---- */
+
+/* The processor's name of itself, of letters, digits and '-'. */
+static void cpu_model(char out[64])
+{
+#ifdef MX_X86_64
+	uint32_t brand[12] = {0};
+	for (unsigned i = 0; i < 3; i++) {
+		uint32_t *r = brand + 4 * i;
+		__get_cpuid(0x80000002 + i, &r[0], &r[1], &r[2], &r[3]);
+	}
+	snprintf(out, 64, "%.*s", (int)sizeof(brand), (const char *)brand);
+#else
+	struct utsname u;
+	snprintf(out, 64, "%s", uname(&u) == 0 ? u.machine : "unknown");
+#endif
+	for (char *c = out; *c; c++)
+		if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", *c))
+			*c = '-';
+}
+
+static bool absolute(const char *dir)
+{
+	return dir && *dir == '/';
+}
+
+/* False if there is no place, or its name is too long. Makes the folders of a user's cache. */
+static bool cache_file(const struct lc_kernels *k, char *out, size_t size)
+{
+	const char *service = getenv("CACHE_DIRECTORY"), *user = getenv("XDG_CACHE_HOME");
+	const char *home = getenv("HOME");
+	char cpu[64];
+	int n;
+	if (absolute(service)) { /* a list */
+		n = snprintf(out, size, "%.*s", (int)strcspn(service, ":"), service);
+	} else if (absolute(user)) {
+		n = snprintf(out, size, "%s/mixd", user);
+	} else if (absolute(home)) {
+		n = snprintf(out, size, "%s/.cache", home);
+		if (n > 0 && (size_t)n < size)
+			mkdir(out, 0700);
+		n = snprintf(out, size, "%s/.cache/mixd", home);
+	} else {
+		return false;
+	}
+	if (n < 0 || (size_t)n >= size)
+		return false;
+	mkdir(out, 0700);
+	cpu_model(cpu);
+	int more = snprintf(out + n, size - (size_t)n, "/hyena-crossing-%s-%s", k->name, cpu);
+	return more > 0 && (size_t)more < size - (size_t)n;
+}
+
+static void write_line(uint32_t side, char out[64])
+{
+	snprintf(out, 64, "%s %u\n", PACKAGE_VERSION, side);
+}
+
+/* 0 if there is no such file or it says something else. */
+static uint32_t read_side(const char *path)
+{
+	char text[64] = "", line[64];
+	FILE *f = fopen(path, "re");
+	if (!f)
+		return 0;
+	size_t n = fread(text, 1, sizeof(text) - 1, f);
+	fclose(f);
+	text[n] = 0;
+	for (uint32_t side = MIN_SIDE; side <= MAX_SIDE; side *= 2) {
+		write_line(side, line);
+		if (!strcmp(text, line))
+			return side;
+	}
+	return 0;
+}
+
+/* As a whole or not at all: others may read and write it meanwhile. */
+static void write_side(const char *path, uint32_t side)
+{
+	char line[64], temporary[1024 + 8];
+	snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path);
+	int fd = mkostemp(temporary, O_CLOEXEC);
+	if (fd < 0)
+		return;
+	write_line(side, line);
+	bool written = write(fd, line, strlen(line)) == (ssize_t)strlen(line);
+	if (close(fd) != 0 || !written || rename(temporary, path) != 0)
+		unlink(temporary);
+}
+
+/* ---- the measurement ---- */
+
+struct trial {
+	const struct lc_kernels *k;
+	const struct lc_plan *plan;
+	uint32_t n;
+	const float *lags, *z, *spectrum;
+	float *x, *y;
+};
+
+static void direct(const struct trial *t)
+{
+	t->k->tile(t->n, t->lags, t->z, false, t->y);
+}
+
+static void transform(const struct trial *t)
+{
+	t->k->twist(t->plan, 0, t->n, t->z, t->x);
+	t->k->fft(t->plan, t->x);
+	t->k->multiply(t->n, t->x, t->spectrum, false, t->x);
+	t->k->ifft(t->plan, t->x);
+	t->k->untwist(t->plan, 0, t->n, t->x, false, t->y);
+}
+
+/* So many tiles that their outputs are as many for each side. */
+static uint64_t time_of(void (*tile)(const struct trial *t), const struct trial *t)
+{
+	uint64_t start = mx_now_ns();
+	for (uint32_t i = 0; i < MAX_SIDE / t->n; i++)
+		tile(t);
+	return mx_now_ns() - start;
+}
+
+static bool direct_wins(const struct trial *t)
+{
+	uint64_t best[2] = {UINT64_MAX, UINT64_MAX};
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		uint64_t d = time_of(direct, t), f = time_of(transform, t);
+		best[0] = d < best[0] ? d : best[0];
+		best[1] = f < best[1] ? f : best[1];
+	}
+	return best[0] <= best[1];
+}
+
+static uint32_t measure(const struct lc_kernels *k)
+{
+	const size_t row = LC_LANES * sizeof(float), floats = (size_t)8 * MAX_SIDE * LC_LANES;
+	float *memory = aligned_alloc(64, 8 * MAX_SIDE * row);
+	uint32_t side = MIN_SIDE;
+	if (!memory)
+		return side;
+	for (size_t i = 0; i < floats; i++)
+		memory[i] = 1 / (float)(1 + i % 61);
+	unsigned state = k->begin();
+	for (uint32_t n = 2 * MIN_SIDE; n <= MAX_SIDE; n *= 2) {
+		struct trial t = {.k = k, .n = n, .lags = memory};
+		struct lc_plan *plan;
+		if (lc_plan_create(n, &plan) != MX_OK)
+			break;
+		t.plan = plan;
+		t.z = t.lags + (size_t)2 * n * LC_LANES;
+		t.spectrum = t.z + (size_t)n * LC_LANES;
+		t.x = memory + (size_t)5 * n * LC_LANES;
+		t.y = memory + (size_t)7 * n * LC_LANES;
+		bool wins = direct_wins(&t);
+		lc_plan_destroy(plan);
+		if (!wins)
+			break;
+		side = n;
+	}
+	k->end(state);
+	free(memory);
+	return side;
+}
+
+/* ---- once in a process ---- */
+
+uint32_t lc_crossing(const struct lc_kernels *k)
+{
+	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	static struct {
+		const struct lc_kernels *k;
+		uint32_t side;
+	} known[3]; /* as many as there are tables */
+	unsigned i = 0;
+	pthread_mutex_lock(&mutex);
+	while (known[i].k && known[i].k != k)
+		i++;
+	if (!known[i].k) {
+		char path[1024];
+		bool kept = cache_file(k, path, sizeof(path));
+		uint32_t side = kept ? read_side(path) : 0;
+		if (side == 0) {
+			side = measure(k);
+			if (kept)
+				write_side(path, side);
+		}
+		known[i].k = k;
+		known[i].side = side;
+	}
+	uint32_t side = known[i].side;
+	pthread_mutex_unlock(&mutex);
+	return side;
+}
