@@ -223,6 +223,18 @@ struct mx_ops {
 	mx_status (*recorded)(struct mx_device *d, struct mx_recording **out);
 	mx_status (*replay)(struct mx_device *d, struct mx_recording *r);
 	void (*forget)(struct mx_device *d, struct mx_recording *r); /* takes NULL */
+
+	/* ---- on CPUs only, so far ---- */
+
+	/* x += r unless r is NULL, then y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, var the
+	 * mean of the squared distances from the mean; all [n, width]. Without r, x is only read and
+	 * may be y. weight and bias f32 [width]. */
+	mx_status (*layernorm)(struct mx_device *d, void *x, const void *r, const float *weight,
+	                       const float *bias, float eps, size_t n, size_t width, void *y);
+
+	/* GELU in its tanh form: y[i] = y[i] / 2 * (1 + tanh(sqrt(2 / pi) * (y[i] + 0.044715 y[i]^3)));
+	 * n elements of the activation dtype. */
+	mx_status (*gelu_tanh)(struct mx_device *d, void *y, size_t n);
 };
 
 struct mx_device_info {

@@ -446,6 +446,105 @@ static void test_rmsnorm(void **state)
 	}
 }
 
+/* From the sums in double: the reference and every level. */
+static void test_layernorm(void **state)
+{
+	(void)state;
+	enum { N = 9 };
+	for (size_t j = 0; j < N_WIDTHS; j++) {
+		size_t w = widths[j], n = N * w;
+		struct guarded gx = guard_floats(n), gr = guard_floats(n), gw = guard(w * sizeof(float)),
+					   gb = guard(w * sizeof(float)), gy = guard_floats(n), sum = guard_floats(n);
+		float *x = gx.data, *r = gr.data, *weight = gw.data, *bias = gb.data, *y = gy.data;
+		float *added = calloc(n, sizeof *added);
+		fill_floats(x, n);
+		fill_floats(r, n);
+		fill_floats(weight, w);
+		fill_floats(bias, w);
+		for (size_t i = 0; i < n; i++) {
+			x[i] += i / w % 2 ? 3 : 0; /* half of the rows are off centre */
+			added[i] = x[i] + r[i];
+		}
+		for (int l = 0; l <= (int)mx_cpu_isa_max() + 1; l++) {
+			struct mx_device *d = devices[l];
+			memcpy(sum.data, x, n * sizeof(float));
+			d->ops->layernorm(d, sum.data, r, weight, bias, 1e-5f, N, w, y);
+			assert_memory_equal(sum.data, added, n * sizeof(float));
+			for (size_t i = 0; i < N; i++) {
+				const float *row = added + i * w;
+				double mean = 0, var = 0;
+				for (size_t k = 0; k < w; k++)
+					mean += (double)row[k] / (double)w;
+				for (size_t k = 0; k < w; k++)
+					var += ((double)row[k] - mean) * ((double)row[k] - mean) / (double)w;
+				double scale = 1 / sqrt(var + 1e-5);
+				for (size_t k = 0; k < w; k++) {
+					double v = scale * (double)weight[k];
+					double want = ((double)row[k] - mean) * v + (double)bias[k];
+					/* |x| < 5: a few roundings of 2^-24 of that in the mean, and of the result */
+					double tolerance = 1e-6 * (fabs(want) + fabs((double)bias[k]) + 5 * fabs(v));
+					if (!(fabs((double)y[i * w + k] - want) <= tolerance))
+						fail_msg("layernorm at level %d, width %zu: [%zu][%zu] = %.9g, not %.9g", l,
+						         w, i, k, (double)y[i * w + k], want);
+				}
+			}
+			/* in place, without a residual, row by row: the same bits */
+			for (size_t i = 0; i < N; i++) {
+				float *row = (float *)sum.data + i * w;
+				d->ops->layernorm(d, row, NULL, weight, bias, 1e-5f, 1, w, row);
+			}
+			assert_memory_equal(sum.data, y, n * sizeof(float));
+		}
+		free(added);
+		unguard(&gx);
+		unguard(&gr);
+		unguard(&gw);
+		unguard(&gb);
+		unguard(&gy);
+		unguard(&sum);
+	}
+}
+
+static void test_gelu_tanh(void **state)
+{
+	(void)state;
+	enum { N = 10001 }; /* more than one task's */
+	struct guarded gx = guard(N * sizeof(float)), gy = guard(N * sizeof(float));
+	float *x = gx.data, *y = gy.data;
+	for (size_t i = 0; i < N; i++)
+		x[i] = uniform() * (i % 4 ? 6 : 40);
+	x[0] = 0, x[1] = 1e10f, x[2] = -1e10f;
+	for (int l = 0; l <= (int)mx_cpu_isa_max() + 1; l++) {
+		struct mx_device *d = devices[l];
+		memcpy(y, x, N * sizeof(float));
+		d->ops->gelu_tanh(d, y, N);
+		for (size_t i = 0; i < N; i++) {
+			double v = (double)x[i], u = sqrt(2 / acos(-1)) * (v + 0.044715 * v * v * v);
+			double want = v / (1 + exp(-2 * u));
+			/* four roundings of 2^-24 in 2 u, which exp makes relative ones where it is large, and
+			 * a few more; exp stops at 88, leaving under 1e-28 of x */
+			double tolerance = 2.4e-7 * (2 + fmin(fabs(2 * u), 88)) * fabs(want) + 1e-28 * fabs(v);
+			if (!(fabs((double)y[i] - want) <= tolerance))
+				fail_msg("gelu_tanh at level %d of %.9g: %.9g, not %.9g", l, v, (double)y[i], want);
+		}
+		for (size_t n = 1, first = 0; first + n < N; first += n, n += 7) { /* in any company */
+			float part[512];
+			memcpy(part, x + first, n * sizeof(float));
+			d->ops->gelu_tanh(d, part, n);
+			assert_memory_equal(part, y + first, n * sizeof(float));
+		}
+	}
+	for (unsigned t = 1; t <= 3; t++) { /* y is what the best level made of it */
+		struct guarded g = guard(N * sizeof(float));
+		memcpy(g.data, x, N * sizeof(float));
+		with_threads[t]->ops->gelu_tanh(with_threads[t], g.data, N);
+		assert_memory_equal(g.data, y, N * sizeof(float));
+		unguard(&g);
+	}
+	unguard(&gx);
+	unguard(&gy);
+}
+
 static void test_silu_mul(void **state)
 {
 	(void)state;
@@ -672,7 +771,9 @@ int main(void)
 		cmocka_unit_test(test_linear_bits),
 		cmocka_unit_test(test_linear_several),
 		cmocka_unit_test(test_rmsnorm),
+		cmocka_unit_test(test_layernorm),
 		cmocka_unit_test(test_silu_mul),
+		cmocka_unit_test(test_gelu_tanh),
 		cmocka_unit_test(test_rope),
 		cmocka_unit_test(test_rope_accuracy),
 		cmocka_unit_test(test_embed),

@@ -163,7 +163,7 @@ struct rows_call {
 	void (*row)(const struct rows_call *r, size_t i);
 	size_t n, per_task;
 	float *x, *y;
-	const float *a, *b;
+	const float *a, *b, *bias;
 	size_t ld_a, ld_b, ld_y, width;
 	float eps;
 	const struct mx_rope *rope;
@@ -217,6 +217,30 @@ static mx_status rmsnorm(struct mx_device *d, const void *x, const float *weight
 {
 	/* without a residual x is only read */
 	return add_rmsnorm(d, (void *)(uintptr_t)x, NULL, weight, eps, n, width, y);
+}
+
+static void layernorm_row(const struct rows_call *r, size_t i)
+{
+	size_t at = i * r->width;
+	r->c->k.layernorm(r->x + at, r->a ? r->a + at : NULL, r->b, r->bias, r->eps, r->width,
+	                  r->y + at);
+}
+
+static mx_status layernorm(struct mx_device *d, void *x, const void *res, const float *weight,
+                           const float *bias, float eps, size_t n, size_t width, void *y)
+{
+	struct rows_call r = {.c = mx_cpu_of(d),
+	                      .row = layernorm_row,
+	                      .n = n,
+	                      .x = x,
+	                      .a = res,
+	                      .b = weight,
+	                      .bias = bias,
+	                      .eps = eps,
+	                      .width = width,
+	                      .y = y};
+	run_rows(&r, width);
+	return MX_OK;
 }
 
 static void silu_mul_row(const struct rows_call *r, size_t i)
@@ -323,29 +347,48 @@ static mx_status embed(struct mx_device *d, const struct mx_weight *table, const
 	return MX_OK;
 }
 
-/* y *= scale; with a, y += scale * a. Rows are pieces of no meaning. */
-static void scale_row(const struct rows_call *r, size_t i)
+/* Elements of which no operator knows the rows are cut into pieces. */
+#define PIECE ((size_t)INLINE_ELEMENTS / 4)
+
+static void run_pieces(struct rows_call *r, size_t n)
 {
-	float *y = r->y + i * r->ld_y;
-	size_t n = i + 1 < r->n ? r->ld_y : r->width;
+	r->n = (n + PIECE - 1) / PIECE;
+	r->width = n % PIECE ? n % PIECE : PIECE; /* of the last */
+	run_rows(r, PIECE);
+}
+
+static size_t piece_size(const struct rows_call *r, size_t i)
+{
+	return i + 1 < r->n ? PIECE : r->width;
+}
+
+static void gelu_tanh_piece(const struct rows_call *r, size_t i)
+{
+	r->c->k.gelu_tanh(r->y + i * PIECE, piece_size(r, i));
+}
+
+static mx_status gelu_tanh(struct mx_device *d, void *y, size_t n)
+{
+	struct rows_call r = {.c = mx_cpu_of(d), .row = gelu_tanh_piece, .y = y};
+	run_pieces(&r, n);
+	return MX_OK;
+}
+
+/* y *= scale; with a, y += scale * a. */
+static void scale_piece(const struct rows_call *r, size_t i)
+{
+	float *y = r->y + i * PIECE;
+	size_t n = piece_size(r, i);
 	for (size_t k = 0; k < n && !r->a; k++)
 		y[k] *= r->eps;
 	for (size_t k = 0; k < n && r->a; k++)
-		y[k] += r->eps * r->a[i * r->ld_y + k];
+		y[k] += r->eps * r->a[i * PIECE + k];
 }
 
 static mx_status add_scaled(struct mx_device *d, void *y, const void *a, size_t n, float factor)
 {
-	const size_t piece = INLINE_ELEMENTS / 4;
-	struct rows_call r = {.c = mx_cpu_of(d),
-	                      .row = scale_row,
-	                      .n = (n + piece - 1) / piece,
-	                      .y = y,
-	                      .a = a,
-	                      .ld_y = piece,
-	                      .width = n % piece ? n % piece : piece, /* of the last */
-	                      .eps = factor};
-	run_rows(&r, piece);
+	struct rows_call r = {.c = mx_cpu_of(d), .row = scale_piece, .y = y, .a = a, .eps = factor};
+	run_pieces(&r, n);
 	return MX_OK;
 }
 
@@ -422,6 +465,8 @@ static const struct mx_ops cpu_ops = {
 	.recorded = mx_cpu_recorded,
 	.replay = mx_cpu_replay,
 	.forget = mx_cpu_forget,
+	.layernorm = layernorm,
+	.gelu_tanh = gelu_tanh,
 };
 
 /* ---- life ---- */

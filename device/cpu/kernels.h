@@ -50,8 +50,14 @@ struct mx_kernels {
 	/* x += r unless r is NULL, then y = rmsnorm(x) * weight; one row. y may be x. */
 	void (*rmsnorm)(float *x, const float *r, const float *weight, float eps, size_t width,
 	                float *y);
+	/* x += r unless r is NULL, then y = (x - mean) / sqrt(var + eps) * weight + bias; one row. y
+	 * may be x. */
+	void (*layernorm)(float *x, const float *r, const float *weight, const float *bias, float eps,
+	                  size_t width, float *y);
 	/* y = silu(gate) * up; one row. y may be gate. */
 	void (*silu_mul)(const float *gate, const float *up, size_t width, float *y);
+	/* Each element through GELU in its tanh form. */
+	void (*gelu_tanh)(float *y, size_t n);
 	/* cos[half] then sin[half] of pos * inv_freq, times scale. */
 	void (*rope_table)(uint32_t pos, const float *inv_freq, size_t half, float scale, float *cs);
 	/* Rotates the first 2 * half elements of one head: x[i], x[i + half] by table cs. */

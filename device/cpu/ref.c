@@ -51,11 +51,39 @@ static void rmsnorm(float *x, const float *r, const float *weight, float eps, si
 		y[i] = x[i] * scale * weight[i];
 }
 
+/* y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias (Ba, Kiros and Hinton, 2016) */
+static void layernorm(float *x, const float *r, const float *weight, const float *bias, float eps,
+                      size_t width, float *y)
+{
+	double mean = 0, var = 0;
+	for (size_t i = 0; i < width; i++) {
+		if (r)
+			x[i] += r[i];
+		mean += (double)x[i] / (double)width;
+	}
+	for (size_t i = 0; i < width; i++)
+		var += ((double)x[i] - mean) * ((double)x[i] - mean) / (double)width;
+	double scale = 1.0 / sqrt(var + (double)eps);
+	for (size_t i = 0; i < width; i++)
+		y[i] = (float)(((double)x[i] - mean) * scale * (double)weight[i] + (double)bias[i]);
+}
+
 /* silu(g) = g / (1 + exp(-g)) */
 static void silu_mul(const float *gate, const float *up, size_t width, float *y)
 {
 	for (size_t i = 0; i < width; i++)
 		y[i] = (float)((double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i]);
+}
+
+/* gelu(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel, 2016); with
+ * 1 + tanh(u) = 2 / (1 + exp(-2 u)), which loses nothing where tanh is near -1. */
+static void gelu_tanh(float *y, size_t n)
+{
+	const double pi = 3.14159265358979323846;
+	for (size_t i = 0; i < n; i++) {
+		double x = (double)y[i], u = sqrt(2 / pi) * (x + 0.044715 * x * x * x);
+		y[i] = (float)(x / (1 + exp(-2 * u)));
+	}
 }
 
 /* The angle is rounded to f32 before the functions are taken, as the Hugging Face models do. */
@@ -110,7 +138,9 @@ void mx_kernels_ref(struct mx_kernels *k)
 	*k = (struct mx_kernels){
 		.gemm = {gemm, gemm, gemm},
 		.rmsnorm = rmsnorm,
+		.layernorm = layernorm,
 		.silu_mul = silu_mul,
+		.gelu_tanh = gelu_tanh,
 		.rope_table = rope_table,
 		.rope_head = rope_head,
 		.convert = convert,

@@ -9,40 +9,77 @@
 #include "device/cpu/kernels.h"
 #include "device/cpu/vec.h"
 
-/* Sum of squares: four running vectors, element i in lane i % (4 * MX_W). */
-static float rows_square_sum(const float *x, size_t n)
+/* Sums of n elements. Four running vectors: element i in lane i % (4 * MX_W). */
+static float rows_sum(const float *x, size_t n)
+{
+	vf s[4] = {{0}, {0}, {0}, {0}};
+	size_t i = 0;
+	for (; i + 4 * MX_W <= n; i += 4 * MX_W)
+		for (size_t j = 0; j < 4; j++)
+			s[j] += vf_load(x + i + j * MX_W);
+	for (size_t j = 0; i < n; i += MX_W, j++)
+		s[j] += i + MX_W <= n ? vf_load(x + i) : vf_load_part(x + i, n - i, 0);
+	return vf_sum((s[0] + s[1]) + (s[2] + s[3]));
+}
+
+/* The same of their squared distances from `mean`. */
+MX_INLINE float rows_square_sum(const float *x, float mean, size_t n)
 {
 	vf s[4] = {{0}, {0}, {0}, {0}};
 	size_t i = 0;
 	for (; i + 4 * MX_W <= n; i += 4 * MX_W) {
 		for (size_t j = 0; j < 4; j++) {
-			vf v = vf_load(x + i + j * MX_W);
+			vf v = vf_load(x + i + j * MX_W) - mean;
 			s[j] = vf_fma(v, v, s[j]);
 		}
 	}
 	for (size_t j = 0; i < n; i += MX_W, j++) {
-		vf v = i + MX_W <= n ? vf_load(x + i) : vf_load_part(x + i, n - i, 0);
+		vf v = (i + MX_W <= n ? vf_load(x + i) : vf_load_part(x + i, n - i, mean)) - mean;
 		s[j] = vf_fma(v, v, s[j]);
 	}
 	return vf_sum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
+/* x += r */
+static void rows_add(float *x, const float *r, size_t n)
+{
+	size_t i = 0;
+	for (; i + MX_W <= n; i += MX_W)
+		vf_store(x + i, vf_load(x + i) + vf_load(r + i));
+	for (; i < n; i++)
+		x[i] += r[i];
+}
+
 static void rows_rmsnorm(float *x, const float *r, const float *weight, float eps, size_t width,
                          float *y)
 {
-	if (r) {
-		size_t i = 0;
-		for (; i + MX_W <= width; i += MX_W)
-			vf_store(x + i, vf_load(x + i) + vf_load(r + i));
-		for (; i < width; i++)
-			x[i] += r[i];
-	}
-	float scale = 1.0f / sqrtf(rows_square_sum(x, width) / (float)width + eps);
+	if (r)
+		rows_add(x, r, width);
+	float scale = 1.0f / sqrtf(rows_square_sum(x, 0, width) / (float)width + eps);
 	size_t i = 0;
 	for (; i + MX_W <= width; i += MX_W)
 		vf_store(y + i, vf_load(x + i) * scale * vf_load(weight + i));
 	for (; i < width; i++)
 		y[i] = x[i] * scale * weight[i];
+}
+
+static void rows_layernorm(float *x, const float *r, const float *weight, const float *bias,
+                           float eps, size_t width, float *y)
+{
+	if (r)
+		rows_add(x, r, width);
+	float mean = rows_sum(x, width) / (float)width;
+	float scale = 1.0f / sqrtf(rows_square_sum(x, mean, width) / (float)width + eps);
+	size_t i = 0;
+	for (; i + MX_W <= width; i += MX_W)
+		vf_store(y + i,
+		         vf_fma((vf_load(x + i) - mean) * scale, vf_load(weight + i), vf_load(bias + i)));
+	if (i < width) {
+		size_t n = width - i;
+		vf v = (vf_load_part(x + i, n, 0) - mean) * scale;
+		vf_store_part(y + i,
+		              vf_fma(v, vf_load_part(weight + i, n, 0), vf_load_part(bias + i, n, 0)), n);
+	}
 }
 
 MX_INLINE vf rows_silu(vf g, vf u)
@@ -59,6 +96,23 @@ static void rows_silu_mul(const float *gate, const float *up, size_t width, floa
 		vf g = vf_load_part(gate + i, width - i, 0), u = vf_load_part(up + i, width - i, 0);
 		vf_store_part(y + i, rows_silu(g, u), width - i);
 	}
+}
+
+/* x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): that is x / 2 (1 + tanh(u)) */
+MX_INLINE vf rows_gelu(vf x)
+{
+	const float linear = -1.5957691216057308f, cubic = -0.07135481282247193f;
+	vf t = vf_fma(x * x, vf_set(cubic), vf_set(linear));
+	return x / (1.0f + vf_exp(x * t));
+}
+
+static void rows_gelu_tanh(float *y, size_t n)
+{
+	size_t i = 0;
+	for (; i + MX_W <= n; i += MX_W)
+		vf_store(y + i, rows_gelu(vf_load(y + i)));
+	if (i < n)
+		vf_store_part(y + i, rows_gelu(vf_load_part(y + i, n - i, 0)), n - i);
 }
 
 static void rows_rope_head(float *x, const float *cs, size_t half)
@@ -130,7 +184,9 @@ static void rows_exp_sums(const float *x, size_t n, float max, float scale, floa
 static void rows_fill(struct mx_kernels *k)
 {
 	k->rmsnorm = rows_rmsnorm;
+	k->layernorm = rows_layernorm;
 	k->silu_mul = rows_silu_mul;
+	k->gelu_tanh = rows_gelu_tanh;
 	k->rope_head = rows_rope_head;
 	k->convert = rows_convert;
 	k->max = rows_max;

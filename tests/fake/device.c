@@ -384,6 +384,20 @@ static void destroy(struct mx_device *d)
 	free(f);
 }
 
+/* As CUDA. */
+static mx_status layernorm(struct mx_device *d, void *x, const void *r, const float *weight,
+                           const float *bias, float eps, size_t n, size_t width, void *y)
+{
+	(void)d, (void)x, (void)r, (void)weight, (void)bias, (void)eps, (void)n, (void)width, (void)y;
+	return MX_E_UNSUPPORTED;
+}
+
+static mx_status gelu_tanh(struct mx_device *d, void *y, size_t n)
+{
+	(void)d, (void)y, (void)n;
+	return MX_E_UNSUPPORTED;
+}
+
 static const struct mx_ops ops = {
 	.struct_size = sizeof(struct mx_ops),
 	.linear = linear,
@@ -418,6 +432,8 @@ static const struct mx_ops ops = {
 	.recorded = recorded,
 	.replay = replay,
 	.forget = forget,
+	.layernorm = layernorm,
+	.gelu_tanh = gelu_tanh,
 };
 
 static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_device **out,
