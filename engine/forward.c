@@ -48,12 +48,12 @@ static mx_status run_mixers(struct mx_model_engine *e, const struct mx_model_blo
 	return st;
 }
 
-mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
-                     size_t rows, void *y, bool add)
+/* s->gate [rows, ld] = silu(gate x) * up x */
+static mx_status run_swiglu(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
+                            size_t rows, size_t ld)
 {
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
-	size_t width = e->model.plan->width, ld = s->up ? m->width : 2 * (size_t)m->width;
 	void *up = s->up;
 	if (!up)
 		up = (unsigned char *)s->gate + m->width * mx_dtype_size(d->info.act_dtype);
@@ -61,13 +61,32 @@ mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, co
 		{&m->gate, m->gate_bias, s->gate, ld, false},
 		{&m->up, m->up_bias, up, ld, false},
 	};
-	const struct mx_linear_out out = {&m->down, m->down_bias, y, width, add};
-	mx_status st = d->ops->linear(d, x, width, rows, in, 2);
-	if (st == MX_OK)
-		st = d->ops->silu_mul(d, s->gate, ld, up, ld, rows, m->width, s->gate, ld);
-	if (st == MX_OK)
-		st = d->ops->linear(d, s->gate, ld, rows, &out, 1);
-	return st;
+	mx_status st = d->ops->linear(d, x, e->model.plan->width, rows, in, 2);
+	return st == MX_OK ? d->ops->silu_mul(d, s->gate, ld, up, ld, rows, m->width, s->gate, ld) : st;
+}
+
+/* s->gate [rows, m->width] = gelu(up x) */
+static mx_status run_gelu(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
+                          size_t rows)
+{
+	void *gate = e->scratch.gate;
+	struct mx_device *d = e->device;
+	const struct mx_linear_out in = {&m->up, m->up_bias, gate, m->width, false};
+	mx_status st = d->ops->linear(d, x, e->model.plan->width, rows, &in, 1);
+	return st == MX_OK ? d->ops->gelu_tanh(d, gate, rows * m->width) : st;
+}
+
+mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
+                     size_t rows, void *y, bool add)
+{
+	const struct mx_scratch *s = &e->scratch;
+	struct mx_device *d = e->device;
+	bool gated = m->kind == MX_MLP_SWIGLU;
+	/* without an `up` of its own, a row's stands behind its gate */
+	size_t ld = gated && !s->up ? 2 * (size_t)m->width : m->width;
+	const struct mx_linear_out out = {&m->down, m->down_bias, y, e->model.plan->width, add};
+	mx_status st = gated ? run_swiglu(e, m, x, rows, ld) : run_gelu(e, m, x, rows);
+	return st == MX_OK ? d->ops->linear(d, s->gate, ld, rows, &out, 1) : st;
 }
 
 /* A block on s->x: what it yields is left in s->y, or added to s->h at once (*out_added). */
@@ -85,15 +104,19 @@ static mx_status run_block(struct mx_model_engine *e, const struct mx_model_bloc
 }
 
 /* s->x = norm of s->h, to which s->y is added before if that is pending. */
-static mx_status add_and_norm(struct mx_model_engine *e, bool pending, const float *norm,
-                              size_t rows)
+static mx_status add_and_norm(struct mx_model_engine *e, bool pending,
+                              const struct mx_model_norm *norm, size_t rows)
 {
 	const struct mx_scratch *s = &e->scratch;
 	const struct mx_plan *p = e->model.plan;
 	struct mx_device *d = e->device;
+	const void *y = pending ? s->y : NULL;
+	if (p->norm == MX_NORM_LAYER)
+		return d->ops->layernorm(d, s->h, y, norm->weight, norm->bias, p->norm_eps, rows, p->width,
+		                         s->x);
 	if (pending)
-		return d->ops->add_rmsnorm(d, s->h, s->y, norm, p->norm_eps, rows, p->width, s->x);
-	return d->ops->rmsnorm(d, s->h, norm, p->norm_eps, rows, p->width, s->x);
+		return d->ops->add_rmsnorm(d, s->h, y, norm->weight, p->norm_eps, rows, p->width, s->x);
+	return d->ops->rmsnorm(d, s->h, norm->weight, p->norm_eps, rows, p->width, s->x);
 }
 
 mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids)
@@ -109,14 +132,14 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 	for (uint32_t i = 0; i < e->model.n_blocks && st == MX_OK; i++) {
 		const struct mx_model_block *b = &e->model.blocks[i];
 		bool added = false;
-		st = add_and_norm(e, pending, b->norm, rows);
+		st = add_and_norm(e, pending, &b->norm, rows);
 		if (st == MX_OK)
 			st = run_block(e, b, step, &added);
 		if (st == MX_OK && !added)
 			st = scale_in_place(d, s->y, n, b->residual_scale);
 		pending = !added;
 	}
-	return st == MX_OK ? add_and_norm(e, pending, e->model.final_norm, rows) : st;
+	return st == MX_OK ? add_and_norm(e, pending, &e->model.final_norm, rows) : st;
 }
 
 mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step)

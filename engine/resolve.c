@@ -152,21 +152,40 @@ static mx_status bias_beside(struct resolver *r, const char *weight, uint32_t n,
 	return vector_1d(r, name, n, dest);
 }
 
+/* Tensors of the plan's kind of norm. */
+static mx_status resolve_norm(struct resolver *r, const char *weight, struct mx_model_norm *out)
+{
+	const struct mx_plan *p = r->model->plan;
+	mx_status st = vector_1d(r, weight, p->width, &out->weight);
+	if (st != MX_OK || p->norm == MX_NORM_RMS)
+		return st;
+	if (has_own_memory(r->device))
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "norm %s is a LayerNorm, which runs on CPUs only",
+		               weight);
+	return bias_beside(r, weight, p->width, &out->bias);
+}
+
 static mx_status resolve_mlp(struct resolver *r, const struct mx_plan_mlp *p,
                              struct mx_model_mlp *out)
 {
 	uint32_t width = r->model->plan->width;
+	bool gated = p->kind == MX_MLP_SWIGLU;
+	out->kind = p->kind;
 	out->width = p->width;
 	if (p->width > r->model->max_mlp)
 		r->model->max_mlp = p->width;
-	mx_status st = matrix_2d(r, p->gate, p->width, width, &out->gate);
+	if (!gated && has_own_memory(r->device))
+		return mx_fail(r->err, MX_E_UNSUPPORTED,
+		               "the feed-forward %s has GELU, which runs on CPUs only", p->up);
+	mx_status st = gated ? matrix_2d(r, p->gate, p->width, width, &out->gate) : MX_OK;
 	if (st == MX_OK)
 		st = matrix_2d(r, p->up, p->width, width, &out->up);
 	if (st == MX_OK)
 		st = matrix_2d(r, p->down, width, p->width, &out->down);
 	if (st != MX_OK || !p->bias)
 		return st;
-	st = bias_beside(r, p->gate, p->width, &out->gate_bias);
+	if (gated)
+		st = bias_beside(r, p->gate, p->width, &out->gate_bias);
 	if (st == MX_OK)
 		st = bias_beside(r, p->up, p->width, &out->up_bias);
 	if (st == MX_OK)
@@ -304,7 +323,7 @@ static mx_status resolve_block(struct resolver *r, const struct mx_plan_block *p
 	struct mx_model *m = r->model;
 	out->kind = p->kind;
 	out->residual_scale = p->residual_scale;
-	mx_status st = vector_1d(r, p->norm, m->plan->width, &out->norm);
+	mx_status st = resolve_norm(r, p->norm, &out->norm);
 	if (st != MX_OK)
 		return st;
 	if (p->kind == MX_BLOCK_MLP)
@@ -512,7 +531,7 @@ static mx_status resolve_all(struct resolver *r)
 	if (st == MX_OK)
 		st = matrix_2d(r, p->lm_head, p->vocab, p->width, &m->lm_head);
 	if (st == MX_OK)
-		st = vector_1d(r, p->final_norm, p->width, &m->final_norm);
+		st = resolve_norm(r, p->final_norm, &m->final_norm);
 	if (st != MX_OK)
 		return st;
 	for (uint32_t i = 0; i < p->n_layers; i++)

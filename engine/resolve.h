@@ -30,8 +30,14 @@ struct mx_model_mixer {
 	struct mx_mixer *instance; /* NULL until the engine creates it */
 };
 
+struct mx_model_norm {
+	float *weight;
+	float *bias; /* MX_NORM_LAYER only */
+};
+
 struct mx_model_mlp {
-	struct mx_weight gate, up, down;
+	enum mx_mlp_kind kind;
+	struct mx_weight gate, up, down;        /* gate with MX_MLP_SWIGLU only */
 	float *gate_bias, *up_bias, *down_bias; /* NULL = none */
 	uint32_t width;
 };
@@ -46,7 +52,7 @@ struct mx_model_experts {
 
 struct mx_model_block {
 	enum mx_block_kind kind;
-	float *norm;
+	struct mx_model_norm norm;
 	float residual_scale;
 	struct mx_model_mixer *mixers;
 	uint32_t n_mixers;
@@ -89,7 +95,7 @@ struct mx_model {
 	struct mx_arena arena; /* of everything below */
 
 	struct mx_weight embed, lm_head;
-	float *final_norm;
+	struct mx_model_norm final_norm;
 	struct mx_model_block *blocks; /* of all layers, in order */
 	uint32_t n_blocks;
 	struct mx_model_group groups[MX_ENGINE_MAX_MIXERS];

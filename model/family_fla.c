@@ -220,6 +220,9 @@ static const struct mx_tensor_names names = {
 	.mixer_norm = "attn_norm.weight",
 	.mlp_norm = "mlp_norm.weight",
 	.mlp = "mlp.",
+	.gate = "gate_proj.weight",
+	.up = "up_proj.weight",
+	.down = "down_proj.weight",
 };
 
 #define FAMILY(type)                                                                               \

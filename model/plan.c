@@ -72,16 +72,10 @@ static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *sco
 /* What would make the weights or the feed-forward mean something else than we take them for. */
 static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct mx_scope *scope)
 {
-	const char *act = "";
 	if (mx_scope_get(scope, "quantization_config"))
 		return mx_fail(b->err, MX_E_UNSUPPORTED,
 		               "quantization_config: quantized checkpoints are not supported");
-	mx_status s = mx_scope_string(scope, "hidden_act", "silu", &act, b->err);
-	if (s)
-		return s;
-	if (strcmp(act, "silu") && strcmp(act, "swish"))
-		return mx_fail(b->err, MX_E_UNSUPPORTED, "hidden_act: '%.60s' is not silu", act);
-	return MX_OK;
+	return mx_hidden_act_check(b, scope);
 }
 
 static mx_status read_model(struct mx_plan_build *b)
@@ -116,6 +110,7 @@ static mx_status read_model(struct mx_plan_build *b)
 	p->width = (uint32_t)width;
 	p->vocab = (uint32_t)vocab;
 	p->max_context = (uint32_t)b->max_position;
+	p->norm = f->norm;
 	p->norm_eps = (float)eps;
 	p->embed = f->names->embed;
 	p->final_norm = f->names->final_norm;

@@ -26,12 +26,23 @@ struct mx_plan_mixer {
 	float in_scale, out_scale; /* multipliers on its input and output, 1 = none */
 };
 
-/* Gated feed-forward: down(act(gate x) * up x). */
+/* Of all norms of a model. */
+enum mx_norm_kind {
+	MX_NORM_RMS,   /* w x / sqrt(mean(x^2) + eps) */
+	MX_NORM_LAYER, /* w (x - mean(x)) / sqrt(var(x) + eps) + b, b being w's name with ".bias" */
+};
+
+enum mx_mlp_kind {
+	MX_MLP_SWIGLU,    /* down(silu(gate x) * up x) */
+	MX_MLP_GELU_TANH, /* down(gelu(up x)), GELU in its tanh form */
+};
+
+/* Dense feed-forward. */
 struct mx_plan_mlp {
-	const char *gate, *up,
-		*down; /* full names of weights; biases are optional tensors beside them */
-	bool bias;
-	uint32_t width; /* intermediate size */
+	enum mx_mlp_kind kind;
+	const char *gate, *up, *down; /* full names of weights; gate NULL if the kind has none */
+	bool bias;                    /* of each: its weight's name with ".bias" for ".weight" */
+	uint32_t width;               /* intermediate size */
 };
 
 /* Mixture of experts. A router gives each token a softmax over the experts; the token's output is
@@ -49,7 +60,7 @@ struct mx_plan_experts {
 
 struct mx_plan_block {
 	enum mx_block_kind kind;
-	const char *norm;                   /* full tensor name of the RMSNorm before it */
+	const char *norm;                   /* full name of the weight of the norm before it */
 	float residual_scale;               /* h += residual_scale * block(norm(h)) */
 	const struct mx_plan_mixer *mixers; /* MX_BLOCK_MIXER: outputs are summed */
 	uint32_t n_mixers;
@@ -68,6 +79,7 @@ struct mx_plan {
 	uint32_t width, vocab, n_layers;
 	uint32_t
 		max_context; /* max_position_embeddings, stretched by rope scaling as the family does */
+	enum mx_norm_kind norm;
 	float norm_eps;
 	const char *embed; /* tensor names */
 	const char *final_norm;

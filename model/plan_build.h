@@ -35,7 +35,10 @@ struct mx_tensor_names {
 	const char *layers;     /* "model.layers." */
 	const char *mixer_norm; /* "input_layernorm.weight" */
 	const char *mlp_norm;   /* "post_attention_layernorm.weight" */
-	const char *mlp;        /* "mlp.", before gate_proj, up_proj and down_proj */
+	const char *mlp;        /* "mlp.", before what follows */
+	const char *gate;       /* "gate_proj.weight" */
+	const char *up;         /* "up_proj.weight" */
+	const char *down;       /* "down_proj.weight" */
 };
 
 /* One model_type. The defaults are those of transformers' configuration classes: a config written
@@ -43,9 +46,10 @@ struct mx_tensor_names {
 struct mx_family {
 	const char *model_type;
 	const struct mx_tensor_names *names;
-	const char *width_key;        /* NULL = hidden_size */
-	const char *norm_eps_key;     /* NULL = rms_norm_eps */
-	double default_norm_eps;      /* 0 = 1e-6 */
+	const char *width_key;    /* NULL = hidden_size */
+	const char *norm_eps_key; /* NULL = rms_norm_eps */
+	double default_norm_eps;  /* 0 = 1e-6 */
+	enum mx_norm_kind norm;
 	int64_t default_kv_heads;     /* 0 = as many as heads */
 	int64_t default_head_dim;     /* 0 = hidden_size / heads */
 	int64_t default_max_position; /* max_position_embeddings */
@@ -124,9 +128,10 @@ mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *s
 mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, const json_t *v,
                                const char *where, struct mx_param *out);
 
-/* A gated feed-forward, or experts with names as Qwen's have them. */
+/* A dense feed-forward, or experts with names as Qwen's have them. */
 struct mx_mlp_spec {
-	uint32_t width; /* intermediate size; with experts the shared one's, 0 = none */
+	enum mx_mlp_kind kind; /* of the dense one */
+	uint32_t width;        /* intermediate size; with experts the shared one's, 0 = none */
 	bool bias;
 	uint32_t experts, chosen, expert_width; /* experts 0 = dense */
 	bool normalize;
@@ -145,7 +150,10 @@ struct mx_layer_spec {
 mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                              struct mx_plan_layer *out);
 
-/* intermediate_size and mlp_bias. */
+/* Refuses a hidden_act that is not SwiGLU's. */
+mx_status mx_hidden_act_check(const struct mx_plan_build *b, const struct mx_scope *scope);
+
+/* intermediate_size and mlp_bias, of kind SWIGLU. */
 mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                              struct mx_mlp_spec *out);
 

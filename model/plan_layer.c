@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layers of the plan from a family's description of them. */
 #include <stdio.h>
+#include <string.h>
 
 #include "model/plan_build.h"
 
@@ -12,6 +13,9 @@ const struct mx_tensor_names mx_llama_names = {
 	.mixer_norm = "input_layernorm.weight",
 	.mlp_norm = "post_attention_layernorm.weight",
 	.mlp = "mlp.",
+	.gate = "gate_proj.weight",
+	.up = "up_proj.weight",
+	.down = "down_proj.weight",
 };
 
 mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
@@ -61,16 +65,20 @@ static mx_status fill_mixers(const struct mx_plan_build *b, const struct mx_laye
 static mx_status fill_dense(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                             const char *part, struct mx_plan_mlp *out)
 {
+	const struct mx_tensor_names *names = b->family->names;
 	char under[64];
-	snprintf(under, sizeof under, "%s%s", b->family->names->mlp, part);
+	snprintf(under, sizeof under, "%s%s", names->mlp, part);
 	*out = (struct mx_plan_mlp){
-		.gate = layer_name(b, spec->index, under, "gate_proj.weight"),
-		.up = layer_name(b, spec->index, under, "up_proj.weight"),
-		.down = layer_name(b, spec->index, under, "down_proj.weight"),
+		.kind = spec->mlp->kind,
+		.up = layer_name(b, spec->index, under, names->up),
+		.down = layer_name(b, spec->index, under, names->down),
 		.bias = spec->mlp->bias,
 		.width = spec->mlp->width,
 	};
-	return out->gate && out->up && out->down ? MX_OK : mx_plan_no_memory(b);
+	bool whole = out->up && out->down;
+	if (out->kind == MX_MLP_SWIGLU)
+		whole &= (out->gate = layer_name(b, spec->index, under, names->gate)) != NULL;
+	return whole ? MX_OK : mx_plan_no_memory(b);
 }
 
 static mx_status fill_experts(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
@@ -118,6 +126,18 @@ mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_laye
 	if (!s)
 		*out = (struct mx_plan_layer){.blocks = blocks, .n_blocks = spec->mlp ? 2 : 1};
 	return s;
+}
+
+mx_status mx_hidden_act_check(const struct mx_plan_build *b, const struct mx_scope *scope)
+{
+	const char *act = "";
+	mx_status s = mx_scope_string(scope, "hidden_act", "silu", &act, b->err);
+	if (s)
+		return s;
+	if (strcmp(act, "silu") && strcmp(act, "swish"))
+		return mx_fail(b->err, MX_E_UNSUPPORTED, "%shidden_act: '%.60s' is not silu", scope->where,
+		               act);
+	return MX_OK;
 }
 
 mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,

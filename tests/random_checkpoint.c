@@ -34,8 +34,10 @@ static void add(struct list *l, const char *name, uint32_t ndim, const uint64_t 
 	for (uint32_t i = 1; i < ndim; i++)
 		cols *= shape[i];
 	t->scale = ndim > 1 ? mx_random_scale(cols) : 0.5f;
-	if (strstr(name, "norm")) {
-		t->scale = 0;
+	size_t len = strlen(name);
+	bool bias = len > 5 && !strcmp(name + len - 5, ".bias");
+	if (strstr(name, "norm") && !bias) {
+		t->scale = 0.25f;
 		t->offset = 1;
 	} else if (strstr(name, "dt_bias")) {
 		t->offset = -3;
@@ -53,17 +55,29 @@ static void add_vector(struct list *l, const char *name, uint64_t n)
 	add(l, name, 1, &n);
 }
 
+/* "x.weight" -> "x.bias" */
+static void add_bias(struct list *l, const char *weight, uint64_t n)
+{
+	char name[256];
+	snprintf(name, sizeof name, "%.*sbias", (int)(strlen(weight) - strlen("weight")), weight);
+	add_vector(l, name, n);
+}
+
+static void add_norm(struct list *l, const struct mx_plan *p, const char *weight)
+{
+	add_vector(l, weight, p->width);
+	if (p->norm == MX_NORM_LAYER)
+		add_bias(l, weight, p->width);
+}
+
 static void add_mlp(struct list *l, const struct mx_plan_mlp *m, uint64_t width)
 {
 	const char *const weights[3] = {m->gate, m->up, m->down};
-	for (int i = 0; i < 3; i++) {
+	for (int i = m->gate ? 0 : 1; i < 3; i++) {
 		uint64_t rows = i < 2 ? m->width : width, cols = i < 2 ? width : m->width;
-		char bias[256];
-		snprintf(bias, sizeof bias, "%.*sbias", (int)(strlen(weights[i]) - strlen("weight")),
-		         weights[i]);
 		add_matrix(l, weights[i], rows, cols);
 		if (m->bias)
-			add_vector(l, bias, rows);
+			add_bias(l, weights[i], rows);
 	}
 }
 
@@ -124,7 +138,7 @@ static mx_status add_layer(struct list *l, const struct mx_plan *p, uint32_t lay
 	mx_status st = MX_OK;
 	for (uint32_t i = 0; i < p->layers[layer].n_blocks; i++) {
 		const struct mx_plan_block *b = &p->layers[layer].blocks[i];
-		add_vector(l, b->norm, p->width);
+		add_norm(l, p, b->norm);
 		if (b->kind == MX_BLOCK_MLP)
 			add_mlp(l, &b->mlp, p->width);
 		if (b->kind == MX_BLOCK_EXPERTS)
@@ -144,7 +158,7 @@ static mx_status list_tensors(struct list *l, const struct mx_plan *p,
 		return st;
 	add_matrix(l, p->embed, p->vocab, p->width);
 	add_matrix(l, p->lm_head, p->vocab, p->width);
-	add_vector(l, p->final_norm, p->width);
+	add_norm(l, p, p->final_norm);
 	for (uint32_t i = 0; i < p->n_layers && st == MX_OK; i++)
 		st = add_layer(l, p, i, mixers, device, err);
 	mx_cpu_destroy(device);
