@@ -193,6 +193,21 @@ static mx_status mixers(const struct mx_plan_build *b, const json_t *entry, uint
 	return s;
 }
 
+/* Which of two a string key names, the first if it is not there. */
+static mx_status choice(const struct mx_plan_build *b, const struct mx_scope *scope,
+                        const char *key, const char *first, const char *second, bool *out_second)
+{
+	const char *v = first;
+	mx_status s = mx_scope_string(scope, key, first, &v, b->err);
+	if (s)
+		return s;
+	*out_second = !strcmp(v, second);
+	if (*out_second || !strcmp(v, first))
+		return MX_OK;
+	return mx_fail(b->err, MX_E_UNSUPPORTED, "%s%s: '%.60s' is neither %s nor %s", scope->where,
+	               key, v, first, second);
+}
+
 static mx_status experts(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t n,
                          struct mx_mlp_spec *out)
 {
@@ -224,10 +239,10 @@ static mx_status experts(const struct mx_plan_build *b, const struct mx_scope *s
 static mx_status feed_forward(const struct mx_plan_build *b, const json_t *entry, uint32_t index,
                               struct mx_mlp_spec *out, bool *out_has)
 {
-	static const char *const known[] = {"intermediate_size",     "mlp_bias",
-	                                    "num_experts",           "num_experts_per_tok",
-	                                    "norm_topk_prob",        "shared_expert_intermediate_size",
-	                                    "moe_intermediate_size", "hidden_act"};
+	static const char *const known[] = {
+		"intermediate_size",     "mlp_bias",       "num_experts",
+		"num_experts_per_tok",   "norm_topk_prob", "shared_expert_intermediate_size",
+		"moe_intermediate_size", "hidden_act",     "mlp_type"};
 	const json_t *v = json_object_get(entry, "mlp");
 	char path[40];
 	struct mx_scope scope = {.where = "", .outer = b->config};
@@ -246,10 +261,19 @@ static mx_status feed_forward(const struct mx_plan_build *b, const json_t *entry
 	} else if (v && !json_is_true(v) && !json_is_null(v)) {
 		return mx_fail(b->err, MX_E_INVALID, "%s: must be false, true or an object", path);
 	}
-	mx_status s = mx_scope_int(&scope, "num_experts", 0, MX_PLAN_MAX_EXPERTS, 0, &n, b->err);
-	if (s)
-		return s;
-	return n ? experts(b, &scope, n, out) : mx_mlp_config_read(b, &scope, out);
+	bool gelu = false;
+	mx_status s = mx_hidden_act_check(b, &scope);
+	if (!s)
+		s = choice(b, &scope, "mlp_type", "swiglu", "gelu_tanh", &gelu);
+	if (!s)
+		s = mx_scope_int(&scope, "num_experts", 0, MX_PLAN_MAX_EXPERTS, 0, &n, b->err);
+	if (!s && n && gelu)
+		s = mx_fail(b->err, MX_E_UNSUPPORTED, "%smlp_type: experts are swiglu", scope.where);
+	if (!s)
+		s = n ? experts(b, &scope, n, out) : mx_mlp_config_read(b, &scope, out);
+	if (!s)
+		out->kind = gelu ? MX_MLP_GELU_TANH : MX_MLP_SWIGLU;
+	return s;
 }
 
 static mx_status layer(const struct mx_plan_build *b, const json_t *entry, uint32_t i,
@@ -275,6 +299,20 @@ static mx_status layer(const struct mx_plan_build *b, const json_t *entry, uint3
 	return mx_plan_layer_fill(b, &spec, out);
 }
 
+/* LayerNorm has an epsilon of its own. */
+static mx_status norm(const struct mx_plan_build *b, const struct mx_scope *scope)
+{
+	double eps = 0;
+	bool layer = false;
+	mx_status s = choice(b, scope, "norm_type", "rmsnorm", "layernorm", &layer);
+	if (s || !layer)
+		return s;
+	s = mx_scope_float(scope, "layer_norm_eps", 0, 1, 1e-5, &eps, b->err);
+	b->plan->norm = MX_NORM_LAYER;
+	b->plan->norm_eps = (float)eps;
+	return s;
+}
+
 static mx_status mixd_layers(struct mx_plan_build *b)
 {
 	const struct mx_scope scope = {.where = "", .outer = b->config};
@@ -296,6 +334,8 @@ static mx_status mixd_layers(struct mx_plan_build *b)
 		               "mixd_layers: has %u entries for num_hidden_layers %lld", count,
 		               (long long)n);
 	s = mx_plan_layers_alloc(b, count, &layers);
+	if (!s)
+		s = norm(b, &scope);
 	if (!s)
 		s = scale(b, &scope, "embedding_scale", &b->plan->embed_scale);
 	if (!s)

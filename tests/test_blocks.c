@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the engine does around mixers, against a plain computation in double
- * precision: mixers side by side, multipliers, layers without feed-forward,
- * mixtures of experts. The mixer is the moving average of tests/out-of-tree,
- * whose equation is one line.
+ * precision: mixers side by side, multipliers, layers without feed-forward, those
+ * with GELU, mixtures of experts, both kinds of norm. The mixer is the moving average of
+ * tests/out-of-tree, whose equation is one line.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,21 +22,29 @@
 #include "tests/engine_util.h"
 #include "tests/random_checkpoint.h"
 
-enum { D = 32, VOCAB = 64, MLP = 48, EXPERT = 24, SHARED = 40, N = 40, LAYERS = 4 };
+enum { D = 32, VOCAB = 64, MLP = 48, EXPERT = 24, SHARED = 40, N = 40, LAYERS = 6 };
+enum { NO_MLP, SWIGLU, GELU, GELU_BIAS };
 
 #define HEAD                                                                                       \
 	"{\"model_type\":\"mixd\",\"hidden_size\":32,\"vocab_size\":64,\"intermediate_size\":48,"      \
 	"\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,"
 
-static const char config[] =
-	HEAD "\"embedding_scale\":3,\"logit_scale\":0.5,\"residual_scale\":0.7,"
-		 "\"num_experts_per_tok\":2,\"moe_intermediate_size\":24,\"mixd_layers\":["
-		 "{\"mixers\":[{\"mixer\":\"ema\",\"in_scale\":0.5,\"out_scale\":1.5},"
-		 "{\"mixer\":\"ema\",\"out_scale\":-0.5}],\"mlp\":{\"num_experts\":5,"
-		 "\"norm_topk_prob\":true,\"shared_expert_intermediate_size\":40}},"
-		 "{\"mixer\":\"ema\",\"residual_scale\":1,\"mlp\":false},"
-		 "{\"mixer\":\"ema\",\"out_scale\":2,\"mlp\":{\"num_experts\":3}},"
-		 "{\"mixer\":\"ema\"}]}";
+#define MODEL(norm)                                                                                \
+	HEAD norm "\"embedding_scale\":3,\"logit_scale\":0.5,\"residual_scale\":0.7,"                  \
+			  "\"num_experts_per_tok\":2,\"moe_intermediate_size\":24,\"mixd_layers\":["           \
+			  "{\"mixers\":[{\"mixer\":\"ema\",\"in_scale\":0.5,\"out_scale\":1.5},"               \
+			  "{\"mixer\":\"ema\",\"out_scale\":-0.5}],\"mlp\":{\"num_experts\":5,"                \
+			  "\"norm_topk_prob\":true,\"shared_expert_intermediate_size\":40}},"                  \
+			  "{\"mixer\":\"ema\",\"residual_scale\":1,\"mlp\":false},"                            \
+			  "{\"mixer\":\"ema\",\"out_scale\":2,\"mlp\":{\"num_experts\":3}},"                   \
+			  "{\"mixer\":\"ema\"},"                                                               \
+			  "{\"mixer\":\"ema\",\"mlp\":{\"mlp_type\":\"gelu_tanh\",\"mlp_bias\":true}},"        \
+			  "{\"mixer\":\"ema\",\"residual_scale\":1,\"mlp\":{\"mlp_type\":\"gelu_tanh\","       \
+			  "\"intermediate_size\":37}}]}"
+
+static const char config[] = MODEL("");
+static const char config_layernorm[] =
+	MODEL("\"norm_type\":\"layernorm\",\"layer_norm_eps\":0.01,");
 
 /* The same, as the reference has it. */
 static const struct {
@@ -44,13 +52,16 @@ static const struct {
 	int n_mixers;
 	double in[2], out[2];
 	const char *prefix[2];
-	int mlp, experts, shared; /* mlp: there is a feed-forward */
+	int mlp;
+	int width, experts, shared;
 	int normalize;
 } layers[LAYERS] = {
-	{0.7, 2, {0.5, 1}, {1.5, -0.5}, {"mixers.0.", "mixers.1."}, 1, 5, 1, 1},
-	{1, 1, {1}, {1}, {"mixer."}, 0, 0, 0, 0},
-	{0.7, 1, {1}, {2}, {"mixer."}, 1, 3, 0, 0},
-	{0.7, 1, {1}, {1}, {"mixer."}, 1, 0, 0, 0},
+	{0.7, 2, {0.5, 1}, {1.5, -0.5}, {"mixers.0.", "mixers.1."}, SWIGLU, 0, 5, 1, 1},
+	{1, 1, {1}, {1}, {"mixer."}, NO_MLP, 0, 0, 0, 0},
+	{0.7, 1, {1}, {2}, {"mixer."}, SWIGLU, 0, 3, 0, 0},
+	{0.7, 1, {1}, {1}, {"mixer."}, SWIGLU, MLP, 0, 0, 0},
+	{0.7, 1, {1}, {1}, {"mixer."}, GELU_BIAS, MLP, 0, 0, 0},
+	{1, 1, {1}, {1}, {"mixer."}, GELU, 37, 0, 0, 0},
 };
 
 static char dir[64];
@@ -82,13 +93,22 @@ static void product(const float *w, const double *x, int rows, int cols, double 
 	}
 }
 
-static void rmsnorm(const float *w, const double *x, double *y)
+/* `name` without ".weight" */
+static void norm(bool layernorm, int layer, const char *name, const double *x, double *y)
 {
-	double sum = 0;
+	char full[64];
+	double sum = 0, mean = 0;
+	snprintf(full, sizeof full, "%s.weight", name);
+	const float *w = tensor(layer, "", full), *b = NULL;
+	snprintf(full, sizeof full, "%s.bias", name);
+	if (layernorm)
+		b = tensor(layer, "", full);
 	for (int i = 0; i < D; i++)
-		sum += x[i] * x[i];
+		mean += layernorm ? x[i] / D : 0;
 	for (int i = 0; i < D; i++)
-		y[i] = w[i] * x[i] / sqrt(sum / D + 1e-5);
+		sum += (x[i] - mean) * (x[i] - mean);
+	for (int i = 0; i < D; i++)
+		y[i] = w[i] * (x[i] - mean) / sqrt(sum / D + (layernorm ? 0.01 : 1e-5)) + (b ? b[i] : 0);
 }
 
 static double sigmoid(double x)
@@ -127,6 +147,20 @@ static void mlp(int layer, const char *prefix, int width, double scale, const do
 		y[i] += scale * v[i];
 }
 
+/* y += down(gelu(up x)), with biases or without */
+static void gelu_mlp(int layer, int width, bool bias, const double *x, double *y)
+{
+	double up[MLP], v[D];
+	product(tensor(layer, "mlp.", "up_proj.weight"), x, width, D, up);
+	for (int i = 0; i < width; i++) {
+		double u = up[i] + (bias ? tensor(layer, "mlp.", "up_proj.bias")[i] : 0);
+		up[i] = 0.5 * u * (1 + tanh(sqrt(2 / acos(-1)) * (u + 0.044715 * u * u * u)));
+	}
+	product(tensor(layer, "mlp.", "down_proj.weight"), up, D, width, v);
+	for (int i = 0; i < D; i++)
+		y[i] += v[i] + (bias ? tensor(layer, "mlp.", "down_proj.bias")[i] : 0);
+}
+
 /* Two of n experts, and the shared one. */
 static void experts(int layer, int n, int normalize, int shared, const double *x, double *y)
 {
@@ -157,8 +191,18 @@ static void experts(int layer, int n, int normalize, int shared, const double *x
 	}
 }
 
+static void feed_forward(int l, const double *x, double *y)
+{
+	if (layers[l].experts)
+		experts(l, layers[l].experts, layers[l].normalize, layers[l].shared, x, y);
+	else if (layers[l].mlp == SWIGLU)
+		mlp(l, "mlp.", layers[l].width, 1, x, y);
+	else
+		gelu_mlp(l, layers[l].width, layers[l].mlp == GELU_BIAS, x, y);
+}
+
 /* Log-probabilities of tokens 1 .. N-1. */
-static void reference(const int32_t *tokens, double *out)
+static void reference(bool layernorm, const int32_t *tokens, double *out)
 {
 	static double state[LAYERS][2][D];
 	memset(state, 0, sizeof state);
@@ -168,7 +212,7 @@ static void reference(const int32_t *tokens, double *out)
 			h[i] = 3.0 * tensor(-1, "", "model.embed_tokens.weight")[tokens[t] * D + i];
 		for (int l = 0; l < LAYERS; l++) {
 			memset(y, 0, sizeof y);
-			rmsnorm(tensor(l, "", "input_layernorm.weight"), h, x);
+			norm(layernorm, l, "input_layernorm", h, x);
 			for (int m = 0; m < layers[l].n_mixers; m++)
 				ema(l, layers[l].prefix[m], layers[l].in[m], layers[l].out[m], x, state[l][m], y);
 			for (int i = 0; i < D; i++)
@@ -176,15 +220,12 @@ static void reference(const int32_t *tokens, double *out)
 			if (!layers[l].mlp)
 				continue;
 			memset(y, 0, sizeof y);
-			rmsnorm(tensor(l, "", "post_attention_layernorm.weight"), h, x);
-			if (layers[l].experts)
-				experts(l, layers[l].experts, layers[l].normalize, layers[l].shared, x, y);
-			else
-				mlp(l, "mlp.", MLP, 1, x, y);
+			norm(layernorm, l, "post_attention_layernorm", h, x);
+			feed_forward(l, x, y);
 			for (int i = 0; i < D; i++)
 				h[i] += layers[l].residual * y[i];
 		}
-		rmsnorm(tensor(-1, "", "model.norm.weight"), h, x);
+		norm(layernorm, -1, "model.norm", h, x);
 		product(tensor(-1, "", "lm_head.weight"), x, VOCAB, D, logits);
 		for (int i = 0; i < VOCAB; i++)
 			sum += exp(0.5 * logits[i]);
@@ -214,16 +255,17 @@ static void write_checkpoint(const char *text, uint64_t seed)
 static void blocks_agree_with_the_reference(void **state)
 {
 	(void)state;
-	for (uint64_t seed = 1; seed <= 4; seed++) {
+	for (uint64_t seed = 1; seed <= 8; seed++) {
+		bool layernorm = seed % 2;
 		struct loaded l;
 		int32_t tokens[N];
 		double want[N], worst = 0;
-		write_checkpoint(config, seed);
+		write_checkpoint(layernorm ? config_layernorm : config, seed);
 		loaded_start(dir, NULL, &l);
 		checkpoint = l.checkpoint;
 		for (int i = 0; i < N; i++)
 			tokens[i] = (int32_t)((i * 37u + seed * 11) % VOCAB);
-		reference(tokens, want);
+		reference(layernorm, tokens, want);
 		for (uint32_t chunk = 1; chunk <= N; chunk += 13) {
 			struct job job = {.prompt = tokens,
 			                  .n_prompt = N,
@@ -245,7 +287,7 @@ static void blocks_agree_with_the_reference(void **state)
 }
 
 /* What config.json asks for and the checkpoint lacks or has in another shape is named. */
-static void tensors_of_experts_are_checked(void **state)
+static void tensors_of_blocks_are_checked(void **state)
 {
 	(void)state;
 	static const struct {
@@ -259,6 +301,10 @@ static void tensors_of_experts_are_checked(void **state)
 	     MX_E_NOTFOUND},
 		{"\"mixer\":\"ema\",\"out_scale\":2,", "\"mixers\":[{\"mixer\":\"ema\"}],",
 	     "model.layers.2.mixers.0.in_proj.weight", MX_E_NOTFOUND},
+		{"\"rms_norm_eps\":1e-5", "\"norm_type\":\"layernorm\"", "model.norm.bias", MX_E_NOTFOUND},
+		{"gelu_tanh", "swiglu", "model.layers.4.mlp.gate_proj.weight", MX_E_NOTFOUND},
+		{"\"intermediate_size\":37", "\"mlp_bias\":true", "model.layers.5.mlp.up_proj.weight",
+	     MX_E_FORMAT},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		char text[sizeof config + 64];
@@ -286,7 +332,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(blocks_agree_with_the_reference),
-		cmocka_unit_test(tensors_of_experts_are_checked),
+		cmocka_unit_test(tensors_of_blocks_are_checked),
 	};
 	mx_log_set_level(MX_LOG_WARNING);
 	return cmocka_run_group_tests(tests, NULL, NULL);

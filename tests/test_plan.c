@@ -34,7 +34,7 @@ static void llama_has_the_expected_shape(void **state)
 	assert_int_equal(p->vocab, 100);
 	assert_int_equal(p->n_layers, 2);
 	assert_int_equal(p->max_context, 512);
-	assert_true(p->norm_eps == 1e-5f);
+	assert_true(p->norm == MX_NORM_RMS && p->norm_eps == 1e-5f);
 	assert_string_equal(p->embed, "model.embed_tokens.weight");
 	assert_string_equal(p->lm_head, "lm_head.weight");
 	assert_string_equal(p->final_norm, "model.norm.weight");
@@ -48,6 +48,7 @@ static void llama_has_the_expected_shape(void **state)
 	assert_string_equal(l->blocks[0].mixers[0].mixer, "attention");
 	assert_string_equal(l->blocks[0].mixers[0].prefix, "model.layers.1.self_attn.");
 	assert_int_equal(l->blocks[1].kind, MX_BLOCK_MLP);
+	assert_int_equal(l->blocks[1].mlp.kind, MX_MLP_SWIGLU);
 	assert_string_equal(l->blocks[1].norm, "model.layers.1.post_attention_layernorm.weight");
 	assert_string_equal(l->blocks[1].mlp.gate, "model.layers.1.mlp.gate_proj.weight");
 	assert_string_equal(l->blocks[1].mlp.up, "model.layers.1.mlp.up_proj.weight");
@@ -300,6 +301,33 @@ static void mixd_layers_have_multipliers_and_feed_forwards_of_their_own(void **s
 	char text[64];
 	mx_plan_describe_layers(p, text, sizeof text);
 	assert_string_equal(text, "0 ema + attention, 1-3 ema");
+	mx_plan_destroy(p);
+}
+
+static void mixd_has_two_kinds_of_norm_and_of_feed_forward(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(
+		llama, "{\"model_type\":\"mixd\",\"norm_type\":\"layernorm\",\"rms_norm_eps\":0.5,"
+			   "\"mlp_type\":\"gelu_tanh\",\"mlp_bias\":true,\"mixd_layers\":[{\"mixer\":\"ema\"},"
+			   "{\"mixer\":\"ema\",\"mlp\":{\"mlp_type\":\"swiglu\",\"mlp_bias\":false}}]}");
+	assert_true(p->norm == MX_NORM_LAYER && p->norm_eps == 1e-5f);
+	const struct mx_plan_mlp *gelu = &p->layers[0].blocks[1].mlp;
+	assert_int_equal(gelu->kind, MX_MLP_GELU_TANH);
+	assert_null(gelu->gate);
+	assert_string_equal(gelu->up, "model.layers.0.mlp.up_proj.weight");
+	assert_string_equal(gelu->down, "model.layers.0.mlp.down_proj.weight");
+	assert_int_equal(gelu->width, 96);
+	assert_true(gelu->bias);
+	const struct mx_plan_mlp *swiglu = &p->layers[1].blocks[1].mlp;
+	assert_int_equal(swiglu->kind, MX_MLP_SWIGLU);
+	assert_string_equal(swiglu->gate, "model.layers.1.mlp.gate_proj.weight");
+	assert_false(swiglu->bias);
+	mx_plan_destroy(p);
+	p = plan_of(llama,
+	            "{\"model_type\":\"mixd\",\"num_hidden_layers\":1,\"norm_type\":\"layernorm\","
+	            "\"layer_norm_eps\":0.25,\"mixd_layers\":[{\"mixer\":\"ema\"}]}");
+	assert_true(p->norm == MX_NORM_LAYER && p->norm_eps == 0.25f);
 	mx_plan_destroy(p);
 }
 
@@ -570,6 +598,23 @@ static void broken_configs_are_refused(void **state)
 	     "{\"num_experts\":3,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"mlp_bias\":"
 	     "true}}]}",
 	     MX_E_UNSUPPORTED, "mixd_layers[1].mlp.mlp_bias: experts have none"},
+		{"{\"model_type\":\"mixd\",\"norm_type\":\"batchnorm\",\"mixd_layers\":[{\"mixer\":\"ema\"}"
+	     ","
+	     "{\"mixer\":\"ema\"}]}",
+	     MX_E_UNSUPPORTED, "norm_type: 'batchnorm' is neither rmsnorm nor layernorm"},
+		{"{\"model_type\":\"mixd\",\"norm_type\":\"layernorm\",\"layer_norm_eps\":-1,"
+	     "\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\"}]}",
+	     MX_E_RANGE, "layer_norm_eps: -1 is outside"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\",\"mlp\":"
+	     "{\"mlp_type\":\"relu\"}}]}",
+	     MX_E_UNSUPPORTED, "mixd_layers[1].mlp.mlp_type: 'relu' is neither swiglu nor gelu_tanh"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\",\"mlp\":"
+	     "{\"hidden_act\":\"gelu\"}}]}",
+	     MX_E_UNSUPPORTED, "mixd_layers[1].mlp.hidden_act: 'gelu' is not silu"},
+		{"{\"model_type\":\"mixd\",\"mlp_type\":\"gelu_tanh\",\"num_experts_per_tok\":1,"
+	     "\"moe_intermediate_size\":8,\"mixd_layers\":[{\"mixer\":\"ema\"},"
+	     "{\"mixer\":\"ema\",\"mlp\":{\"num_experts\":3}}]}",
+	     MX_E_UNSUPPORTED, "mixd_layers[1].mlp.mlp_type: experts are swiglu"},
 		{"{\"embedding_scale\":true,\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{"
 	     "\"mixer\":\"ema\"}]}",
 	     MX_E_INVALID, "embedding_scale: must be a number"},
@@ -723,6 +768,7 @@ int main(void)
 		cmocka_unit_test(frequencies_are_those_of_transformers),
 		cmocka_unit_test(dynamic_keeps_what_its_formula_needs),
 		cmocka_unit_test(mixd_layers_name_their_mixers),
+		cmocka_unit_test(mixd_has_two_kinds_of_norm_and_of_feed_forward),
 		cmocka_unit_test(mixd_layers_have_multipliers_and_feed_forwards_of_their_own),
 		cmocka_unit_test(generation_config_wins_over_config),
 		cmocka_unit_test(broken_generation_configs_are_refused),
