@@ -219,6 +219,8 @@ static void print_memory(FILE *out, const struct mx_config_model *m, uint32_t ma
 	else
 		fprintf(out, "  weights, mapped     %10.1f MiB\n", mib(mp->weights_mapped));
 	fprintf(out, "  weights, converted  %10.1f MiB\n", mib(mp->weights_private));
+	if (mp->instances)
+		fprintf(out, "  mixers' own         %10.1f MiB\n", mib(mp->instances));
 	print_states(out, m, max_context, mp);
 	if (mp->apart)
 		fprintf(out, "  total on %-10s %10.1f MiB  of %.1f MiB\n", mp->device,

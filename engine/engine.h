@@ -48,6 +48,7 @@ struct mx_engine_mixer {
 	size_t page_bytes;     /* its part of a page */
 	size_t slot_bytes;     /* its part of a slot */
 	size_t snapshot_bytes; /* its part of a saved slot */
+	size_t instance_bytes; /* what it allocates for itself */
 };
 
 /* What came of a look-up in the prefix cache. */
@@ -147,8 +148,9 @@ struct mx_engine_ops {
 	 * ends within one; nothing is held then. */
 	mx_status (*attach)(struct mx_engine *e, struct mx_seq *s, uint32_t *out_computed);
 
-	/* Makes sure of pages for the first n_tokens positions, evicting cached pages if needed. All or
-	 * nothing: MX_E_NOMEM leaves the sequence as it was. */
+	/* Makes sure of the pages that it takes to compute the first n_tokens <= max_len positions,
+	 * evicting cached pages if needed. (They may be many more than for one token less: some mixers
+	 * want pages ahead.) All or nothing: MX_E_NOMEM leaves the sequence as it was. */
 	mx_status (*reserve)(struct mx_engine *e, struct mx_seq *s, uint32_t n_tokens);
 
 	/* How many of the next n tokens, after those of a step that runs, a step should take: it ends

@@ -213,7 +213,7 @@ static mx_status give_host_memory(struct mx_model_engine *e, const struct mx_mem
 		               (double)e->map_bytes / (1 << 20));
 	share_out(e, p, first, e->map);
 	first += states < TOUCH_STATES ? states : TOUCH_STATES;
-	bool fits = m->mapped_bytes + e->map_bytes < mx_host_memory();
+	bool fits = m->mapped_bytes + e->map_bytes + p->instances < mx_host_memory();
 	progress->all = first + (fits ? m->mapped_bytes : 0);
 	if (fits)
 		touch_weights(e, progress);

@@ -198,6 +198,7 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 	mx_step_limits_of(m->plan, config, info, &limits);
 	mx_scratch_layout(m, &limits, info, NULL, NULL, &scratch, &bytes);
 	p->weights_private = mx_round_up(m->private_bytes, info->align);
+	p->instances = m->instance_bytes;
 	p->slot_bytes = m->slot_bytes;
 	p->snapshot_bytes = m->slot_bytes ? m->snapshot_bytes + m->page_bytes : 0;
 	p->other = m->arena.used + info->threads * THREAD_BYTES + config->outside;
@@ -351,7 +352,7 @@ static size_t choose_pages(const struct room *r, const struct mx_engine_config *
 static mx_status add_up(struct mx_memory_plan *p, struct mx_err *err)
 {
 	size_t states = p->pages + p->slots + p->snapshots, host = mx_host_memory();
-	size_t computing = p->weights_device + p->weights_private + states + p->scratch;
+	size_t computing = p->weights_device + p->weights_private + p->instances + states + p->scratch;
 	p->device_total = p->apart ? computing : 0;
 	p->total = p->weights_mapped + (p->apart ? 0 : computing) + p->other;
 	if (p->device_total > p->device_free)
@@ -377,7 +378,8 @@ mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config
 	fixed_parts(m, config, device, device_scratch, &p);
 	bool cache = has_cache(m, config);
 	const struct room r = {m, cache && m->page_bytes, p.apart};
-	size_t fixed = p.weights_device + p.weights_private + p.scratch + (p.apart ? 0 : p.other);
+	size_t fixed = p.weights_device + p.weights_private + p.instances + p.scratch;
+	fixed += p.apart ? 0 : p.other;
 	size_t budget = choose_budget(config, &p);
 	size_t pages = (max_context - 1) / m->page_tokens + 1; /* of one sequence */
 	size_t sequence = pages_bytes(&r, pages), least = fixed + m->slot_bytes + sequence;

@@ -409,6 +409,7 @@ static mx_status add_up(struct resolver *r, struct mx_model_mixer *x)
 	m->page_bytes += page;
 	m->slot_bytes += slot;
 	m->snapshot_bytes += snapshot;
+	m->instance_bytes += x->state.instance_bytes;
 	m->input_scales |= x->in_scale != 1;
 	if (page && !(x->ops->caps & MX_MIXER_SHARE_PAGES))
 		m->can_share = false;
@@ -419,11 +420,21 @@ static mx_status add_up(struct resolver *r, struct mx_model_mixer *x)
 	struct mx_model_group *group = group_of(r, x->ops);
 	if (!group)
 		return MX_E_UNSUPPORTED;
+	if (page && x->ops->caps & MX_MIXER_EXTENT) {
+		const struct mx_model_mixer **to =
+			push(&m->arena, (void **)&m->reaching, &m->n_reaching, &m->cap_reaching, sizeof *to);
+		if (!to)
+			return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+		*to = x;
+	} else {
+		m->keeps_pages |= page > 0;
+	}
 	group->n++;
 	group->use.layers++;
 	group->use.page_bytes += page;
 	group->use.slot_bytes += slot;
 	group->use.snapshot_bytes += snapshot;
+	group->use.instance_bytes += x->state.instance_bytes;
 	return MX_OK;
 }
 

@@ -100,6 +100,9 @@ struct mx_model {
 	uint32_t n_blocks;
 	struct mx_model_group groups[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_groups;
+	const struct mx_model_mixer **reaching; /* those whose pages are as their extent says */
+	size_t n_reaching, cap_reaching;
+	bool keeps_pages; /* some mixer needs all pages of its tokens */
 
 	struct mx_model_vector *vectors;
 	size_t n_vectors, cap_vectors;
@@ -115,6 +118,7 @@ struct mx_model {
 	size_t slot_bytes;     /* of one slot */
 	size_t snapshot_bytes; /* of a saved slot */
 	size_t mixer_scratch;  /* the largest of any mixer */
+	size_t instance_bytes; /* that mixers allocate for themselves */
 	uint32_t page_tokens;  /* as wanted, rounded up to what the mixers can do; max_context if no
 	                        * mixer keeps anything in pages: then a sequence has one, of no bytes */
 	uint32_t max_cols;     /* widest input of any matrix */
