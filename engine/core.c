@@ -192,14 +192,28 @@ mx_status mx_core_attach(struct mx_engine *e, struct mx_seq *s, uint32_t *out_co
 	}
 	atomic_store_explicit(&c->n_free_slots, n - 1, memory_order_relaxed);
 	*out_computed = s->computed;
+	s->reserved = 0;
 	return MX_OK;
 }
 
+/* For whole pages of tokens, so that nobody has to be asked how far each token reaches. */
 mx_status mx_core_reserve(struct mx_engine *e, struct mx_seq *s, uint32_t n_tokens)
 {
+	struct mx_core *c = core_of(e);
+	uint32_t page = c->info.page_tokens, max_len = s->params.max_len, first, end;
 	if (s->slot == MX_NO_SLOT)
 		return MX_E_INVALID;
-	return mx_pages_reserve(core_of(e)->pages, &s->pages, n_tokens);
+	if (n_tokens > max_len)
+		return MX_E_RANGE;
+	if (n_tokens <= s->reserved)
+		return MX_OK;
+	uint64_t full = ((uint64_t)n_tokens + page - 1) / page * page;
+	uint32_t n = full < max_len ? (uint32_t)full : max_len;
+	c->state.extent(c, n, max_len, &first, &end);
+	mx_status st = mx_pages_reserve(c->pages, &s->pages, end);
+	if (st == MX_OK)
+		s->reserved = n;
+	return st;
 }
 
 uint32_t mx_core_chunk(const struct mx_engine *e, const struct mx_seq *s, uint32_t n)
@@ -213,7 +227,7 @@ void mx_core_release(struct mx_engine *e, struct mx_seq *s)
 	if (s->slot == MX_NO_SLOT)
 		return;
 	mx_prefix_release(c, s);
-	s->computed = 0;
+	s->computed = s->reserved = 0;
 	uint32_t n = free_slots(c);
 	c->free_slots[n] = s->slot;
 	atomic_store_explicit(&c->n_free_slots, n + 1, memory_order_relaxed);
@@ -254,8 +268,7 @@ mx_status mx_core_begin_step(struct mx_core *c, const struct mx_step_item *items
 	for (uint32_t i = 0; i < n; i++) {
 		const struct mx_seq *s = items[i].seq;
 		uint64_t end = (uint64_t)s->computed + items[i].n;
-		if (!items[i].n || s->slot == MX_NO_SLOT || end > s->n ||
-		    end > (uint64_t)s->pages.n * c->info.page_tokens)
+		if (!items[i].n || s->slot == MX_NO_SLOT || end > s->n || end > s->reserved)
 			return MX_E_INVALID;
 		if (items[i].sample && (end != s->n || s->n >= s->params.max_len))
 			return MX_E_INVALID;
@@ -288,9 +301,14 @@ mx_status mx_core_finish_step(struct mx_core *c, struct mx_step_result *results)
 
 void mx_core_commit(struct mx_core *c, struct mx_seq *s, uint32_t n)
 {
+	uint32_t page = c->info.page_tokens, before = s->computed / page, first, end;
 	s->computed += n;
 	s->in_step = 0;
 	mx_prefix_commit(c, s);
+	if (s->computed / page == before)
+		return;
+	c->state.extent(c, s->computed, s->params.max_len, &first, &end);
+	mx_pages_let_go(c->pages, &s->pages, first / page);
 }
 
 void mx_core_append(struct mx_seq *s, int32_t token)

@@ -27,6 +27,7 @@ struct mx_seq {
 	uint32_t n_prompt, n;
 	uint32_t computed; /* tokens whose state is in the pages and the slot */
 	uint32_t slot;     /* MX_NO_SLOT = not attached */
+	uint32_t reserved; /* tokens that steps may compute on the pages that it holds */
 	struct mx_page_list pages;
 	struct mx_seq_params params; /* its pointers are the sequence's own copies */
 	struct mx_counts counts;     /* empty unless a penalty is on */
@@ -43,10 +44,15 @@ struct mx_seq {
 
 struct mx_core;
 
-/* What an engine does with the bytes of a sequence's state that are not in full pages: the slot,
- * and the page that holds the last computed token. Blocks are those of snapshots.h; they hold
- * both. For engines without slots all NULL. */
+/* What an engine does with the state of its sequences. */
 struct mx_state_ops {
+	/* Which pages a sequence needs: struct mx_mixer_ops's extent, for all layers together. */
+	void (*extent)(const struct mx_core *c, uint32_t n, uint32_t max_len, uint32_t *out_first,
+	               uint32_t *out_end);
+
+	/* The rest is about what is not in full pages: the slot, and the page that holds the last
+	 * computed token. Blocks are those of snapshots.h; they hold both. NULL without slots. */
+
 	/* Makes the slot that of a sequence without tokens. */
 	void (*clear)(struct mx_core *c, const struct mx_seq *s);
 	/* Copies the state after s->computed tokens to the block. */
@@ -105,7 +111,8 @@ mx_status mx_core_step(struct mx_engine *e, const struct mx_step_item *items, ui
 mx_status mx_core_begin_step(struct mx_core *c, const struct mx_step_item *items, uint32_t n);
 /* To be called first in finish: clears results[c->n_items]. MX_E_INVALID if nothing has begun. */
 mx_status mx_core_finish_step(struct mx_core *c, struct mx_step_result *results);
-/* n more tokens have their state: it becomes shareable. */
+/* n more tokens have their state: it becomes shareable, or what it does not need any more is given
+ * back. */
 void mx_core_commit(struct mx_core *c, struct mx_seq *s, uint32_t n);
 /* Appends a token that was drawn. */
 void mx_core_append(struct mx_seq *s, int32_t token);

@@ -6,6 +6,10 @@
  * position, which was computed from the one before it as found in the pages, in
  * the slot, or in both. So a page or a slot that was shared, evicted, saved or
  * reused wrongly changes the output.
+ *
+ * With `reaches` it is like a long convolution too: token 2^k leaves something for
+ * each of the tokens from 3/2 2^k up to 3 * 2^k, where their digests will stand,
+ * and that is part of them. Behind it needs nothing but its last digest.
  */
 #include "engine/fake_engine.h"
 
@@ -50,6 +54,52 @@ static uint64_t *state_at(struct fake *f, const struct mx_seq *s, uint32_t pos)
 	return &f->state[(size_t)s->pages.ids[pos / pt] * pt + pos % pt];
 }
 
+/* ---- what is ahead ---- */
+
+/* The largest power of two that is at most n >= 1. */
+static uint32_t power(uint32_t n)
+{
+	uint32_t p = 1;
+	while (n / 2 >= p)
+		p *= 2;
+	return p;
+}
+
+static void find_extent(const struct mx_core *c, uint32_t n, uint32_t max_len, uint32_t *out_first,
+                        uint32_t *out_end)
+{
+	bool reaches = ((const struct fake *)c)->config.reaches;
+	uint64_t end = reaches && n > 1 ? 3 * (uint64_t)power(n - 1) : n;
+	*out_first = reaches ? n - 1 : 0;
+	*out_end = end < max_len ? (uint32_t)end : max_len;
+}
+
+/* What the token at 2^k has for the one at pos. */
+static uint64_t gift(uint64_t digest, uint32_t pos)
+{
+	return mix(digest + pos);
+}
+
+/* Whatever token i leaves for those ahead. */
+static void leave(struct fake *f, const struct mx_seq *s, uint32_t i, uint64_t digest)
+{
+	uint64_t end = 3 * (uint64_t)i;
+	if (!i || i != power(i))
+		return;
+	for (uint64_t pos = (end + 1) / 2; pos < end && pos < s->params.max_len; pos++)
+		*state_at(f, s, (uint32_t)pos) = gift(digest, (uint32_t)pos);
+}
+
+/* What would be ahead of n tokens, had this sequence computed them: others leave only full pages.
+ */
+static void leave_again(struct fake *f, const struct mx_seq *s, uint32_t n)
+{
+	uint32_t first, end;
+	find_extent(&f->core, n, s->params.max_len, &first, &end);
+	for (uint32_t pos = n > 2 ? n : 2; pos < end; pos++)
+		*state_at(f, s, pos) = gift(*state_at(f, s, power(2 * pos / 3)), pos);
+}
+
 /* ---- the state in slots ---- */
 
 static void clear_slot(struct mx_core *c, const struct mx_seq *s)
@@ -80,7 +130,7 @@ static mx_status load_slot(struct mx_core *c, const struct mx_seq *s, uint32_t b
 	return MX_OK;
 }
 
-static const struct mx_state_ops state_ops = {clear_slot, save_slot, load_slot};
+static const struct mx_state_ops state_ops = {find_extent, clear_slot, save_slot, load_slot};
 
 /* The digest of the first n tokens. Wherever it is kept, it must be the same. */
 static uint64_t digest_of(struct fake *f, const struct mx_seq *s, uint32_t n)
@@ -164,10 +214,17 @@ static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_
 	struct mx_seq *s = item->seq;
 	uint32_t first = s->computed;
 	uint64_t digest = digest_of(f, s, first);
+	if (f->config.reaches && first &&
+	    s->kept == first) /* it was attached there, or may have been */
+		leave_again(f, s, first);
 	for (uint32_t i = first; i < first + item->n; i++) {
 		uint64_t before = digest;
+		if (f->config.reaches && i >= 2)
+			digest ^= *state_at(f, s, i);
 		digest = mix(digest ^ mix((uint64_t)(uint32_t)s->tokens[i] + 1));
 		*state_at(f, s, i) = digest;
+		if (f->config.reaches)
+			leave(f, s, i, digest);
 		f->slots[s->slot] = (struct slot){digest, before, i + 1};
 	}
 	if (s->params.prompt_logprobs >= 0)
@@ -258,7 +315,8 @@ static const struct mx_engine_ops fake_ops = {
 mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_engine **out)
 {
 	if (!config->vocab || config->vocab > INT32_MAX || !config->max_context ||
-	    !config->max_sequences || !config->step_tokens || !config->page_tokens)
+	    !config->max_sequences || !config->step_tokens || !config->page_tokens ||
+	    (config->reaches && config->state == MX_FAKE_SLOT))
 		return MX_E_INVALID;
 	struct fake *f = mx_calloc(1, sizeof *f);
 	if (!f)

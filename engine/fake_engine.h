@@ -4,7 +4,8 @@
  * front end alone. Pages, snapshots and prefix cache are the real ones; tokens
  * are drawn from a hash of the sequence's tokens, so that a preempted or cached
  * run can be compared with an undisturbed one. Like a model it can keep its
- * state in pages, in a slot, or in both.
+ * state in pages, in a slot, or in both, and what it knows of tokens to come in
+ * pages ahead.
  */
 #ifndef MX_ENGINE_FAKE_ENGINE_H
 #define MX_ENGINE_FAKE_ENGINE_H
@@ -18,6 +19,7 @@ struct mx_fake_config {
 	uint32_t vocab, max_context, max_sequences, step_tokens, page_tokens, n_pages;
 	bool prefix_cache;
 	enum mx_fake_state state; /* with a slot alone, page_tokens should be max_context */
+	bool reaches; /* pages reach to 3 * 2^k tokens for more than 2^k; not with a slot alone */
 	uint32_t n_snapshots, snapshot_every;
 	bool prefix_unsupported;
 	uint64_t ns_per_step, ns_per_token; /* time a step pretends to take; 0 = none */

@@ -29,22 +29,21 @@ static struct mx_device_tables for_mixers(const struct mx_tables *t)
 static uint32_t lay_out_spans(const struct mx_model_engine *e, const struct mx_tables *to)
 {
 	const struct mx_span *spans = e->scratch.spans;
-	uint32_t page_tokens = e->model.page_tokens, at = 0;
+	uint32_t at = 0;
 	for (uint32_t i = 0; i < e->core.n_items; i++) {
 		const struct mx_span *s = &spans[i];
-		uint32_t n_pages = (s->pos + s->n - 1) / page_tokens + 1; /* more may be reserved */
 		to->spans[i] = (struct mx_device_span){
 			.row = s->row,
 			.n = s->n,
 			.pos = s->pos,
 			.slot = s->slot,
 			.page_begin = at,
-			.n_pages = n_pages,
+			.n_pages = s->n_pages,
 			.max_len = s->max_len,
 			.kind = s->kind,
 		};
-		memcpy(to->pages + at, s->pages, n_pages * sizeof *to->pages);
-		at += n_pages;
+		memcpy(to->pages + at, s->pages, s->n_pages * sizeof *to->pages);
+		at += s->n_pages;
 		for (uint32_t k = 0; k < s->n; k++)
 			to->row_span[s->row + k] = i;
 	}

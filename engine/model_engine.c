@@ -13,6 +13,21 @@ static struct mx_model_engine *engine_of(struct mx_engine *e)
 
 /* ---- the state of a sequence ---- */
 
+static void find_extent(const struct mx_core *core, uint32_t n, uint32_t max_len,
+                        uint32_t *out_first, uint32_t *out_end)
+{
+	const struct mx_model *m = &((const struct mx_model_engine *)core)->model;
+	*out_first = m->keeps_pages || !m->n_reaching ? 0 : n;
+	*out_end = n;
+	for (size_t i = 0; i < m->n_reaching; i++) {
+		const struct mx_model_mixer *x = m->reaching[i];
+		uint32_t first, end;
+		x->ops->extent(&x->desc, n, max_len, &first, &end);
+		*out_first = first < *out_first ? first : *out_first;
+		*out_end = end > *out_end ? end : *out_end;
+	}
+}
+
 /* A slot may be more than a hundred MiB. */
 #define CLEAR_BYTES ((size_t)1 << 20)
 
@@ -86,7 +101,7 @@ static mx_status load_state(struct mx_core *core, const struct mx_seq *s, uint32
 	                   : st;
 }
 
-const struct mx_state_ops mx_model_state_ops = {clear_state, save_state, load_state};
+const struct mx_state_ops mx_model_state_ops = {find_extent, clear_state, save_state, load_state};
 
 /* ---- a step ---- */
 

@@ -307,10 +307,22 @@ void mx_pages_publish(struct mx_pages *p, struct mx_page_list *list, const int32
 
 void mx_pages_trim(struct mx_pages *p, struct mx_page_list *list, uint32_t n)
 {
-	while (list->n > n) /* last page first: see the invariant in pages.h */
+	while (list->n > n && list->n > list->n_gone) /* last page first: see pages.h's invariant */
 		drop_ref(p, list->ids[--list->n]);
+	if (list->n > n)
+		list->n = list->n_gone = n;
 	if (list->n_known > list->n)
 		list->n_known = list->n;
+}
+
+void mx_pages_let_go(struct mx_pages *p, struct mx_page_list *list, uint32_t n)
+{
+	if (p->cache && !list->private)
+		return;
+	for (; list->n_gone < n && list->n_gone < list->n; list->n_gone++) {
+		drop_ref(p, list->ids[list->n_gone]);
+		list->ids[list->n_gone] = MX_NO_PAGE;
+	}
 }
 
 void mx_pages_release(struct mx_pages *p, struct mx_page_list *list, const int32_t *tokens,
@@ -348,11 +360,15 @@ static const char *check_lists(const struct mx_pages *p, const struct mx_page_li
 {
 	for (size_t i = 0; i < n; i++) {
 		const struct mx_page_list *l = lists[i];
-		if (l->n > l->cap || l->n_known > l->n)
+		if (l->n > l->cap || l->n_known > l->n || l->n_gone > l->n)
 			return "a list's counts are out of order";
+		if (l->n_gone && l->n_known)
+			return "a list that is shared has given pages back";
 		for (uint32_t k = 0; k < l->n; k++) {
 			uint32_t id = l->ids[k];
-			if (id >= p->n_pages)
+			if (k < l->n_gone && id == MX_NO_PAGE)
+				continue;
+			if (k < l->n_gone || id >= p->n_pages)
 				return "a list holds a page that does not exist";
 			refs[id]++;
 			if (p->pages[id].known != (k < l->n_known))

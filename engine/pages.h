@@ -39,6 +39,7 @@ struct mx_page_list {
 	uint32_t *ids; /* in order of position */
 	uint32_t n, cap;
 	uint32_t n_known; /* the first n_known are in the cache's forest */
+	uint32_t n_gone;  /* private lists: the first n_gone were given back and are MX_NO_PAGE */
 	bool private;     /* neither looks up nor leaves anything */
 	uint64_t salt[2]; /* mx_pages_salt */
 };
@@ -68,6 +69,10 @@ void mx_pages_publish(struct mx_pages *p, struct mx_page_list *list, const int32
 
 /* Gives back all but the first n pages. */
 void mx_pages_trim(struct mx_pages *p, struct mx_page_list *list, uint32_t n);
+
+/* Gives back the first n pages of a list that is private, none of others: there they are the cache.
+ * The other pages keep their places. */
+void mx_pages_let_go(struct mx_pages *p, struct mx_page_list *list, uint32_t n);
 
 /* Gives all pages back, after publishing. */
 void mx_pages_release(struct mx_pages *p, struct mx_page_list *list, const int32_t *tokens,
