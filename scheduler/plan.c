@@ -51,9 +51,9 @@ static void preempt_last(struct mx_sched *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* Pages for all tokens of the running request r. Preempts requests behind r until they are there,
- * unless a step runs. False if it does, or if r itself had to go; then it has left the running
- * set. */
+/* Pages for all tokens of the running request r: one more, or many where it reaches further ahead.
+ * Preempts requests behind r until they are there, unless a step runs. False if it does, or if r
+ * itself had to go; then it has left the running set. */
 static bool make_room(struct mx_sched *s, struct mx_req *r)
 {
 	for (;;) {

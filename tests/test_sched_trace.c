@@ -3,8 +3,9 @@
  * A day's traffic in seconds: 100,000 requests from several threads, with
  * shared prefixes, priorities, stop tokens, scoring and cancellations, on a pool
  * so small that requests are preempted all the time; for a model with its state
- * in pages, in a slot (where pages are never short), and in both, and for devices
- * that run behind the host. What is checked:
+ * in pages, in a slot (where pages are never short), and in both, for devices
+ * that run behind the host, and where pages are wanted by the dozen, ahead of
+ * their tokens. What is checked:
  *
  *  - every accepted request ends exactly once, and in the way it should;
  *  - its tokens are those of its undisturbed run;
@@ -70,7 +71,7 @@ struct record {
 	const struct template *t;
 	uint32_t max_tokens;
 	uint32_t stop_after; /* the sink ends it at this many tokens; 0 = never */
-	bool ignore_eos;
+	bool ignore_eos, private;
 	int32_t priority;
 	uint64_t steps_at_submit;
 	/* by submit */
@@ -169,6 +170,7 @@ static void make_records(struct record *r, const struct template *t, uint64_t *r
 		r[i].max_tokens = kind == 0 ? 0 : (uint32_t)(x >> 24) % most + 1;
 		r[i].stop_after = (x >> 32) % 20 == 0 ? 1 + (uint32_t)(x >> 40) % 8 : 0;
 		r[i].ignore_eos = (x >> 48) % 4 == 0;
+		r[i].private = (x >> 56) % 8 == 0;
 		r[i].priority = (x >> 52) % 10 == 0 ? -1 : (x >> 52) % 10 == 1 ? 1 : 0;
 	}
 }
@@ -178,6 +180,7 @@ static mx_status submit(struct record *r)
 	static const int32_t eos = EOS;
 	struct mx_request q = test_request(r->t->prompt, r->t->n_prompt, r->max_tokens, NULL);
 	q.priority = r->priority;
+	q.params.no_prefix_cache = r->private;
 	q.sink = (struct mx_sink){.arg = r, .token = on_token, .prompt = on_prompt, .done = on_done};
 	if (!r->max_tokens)
 		q.params.prompt_logprobs = 0;
@@ -252,6 +255,7 @@ static void check_record(const struct record *r)
 	assert_int_equal(r->done.output_tokens, r->n);
 	assert_int_equal(r->done.prompt_tokens, r->t->n_prompt);
 	assert_true(r->done.cached_tokens < r->t->n_prompt);
+	assert_true(!r->private || !r->done.cached_tokens);
 	if (r->done.finish == MX_FINISH_ABORT) {
 		assert_true(r->n_cancels > 0);
 		assert_int_equal(r->done.status, MX_E_CANCELLED);
@@ -452,12 +456,41 @@ static void state_in_both_ahead(void **state)
 	run_trace();
 }
 
+/* Pages that reach ahead. */
+static void reaching_in_pages(void **state)
+{
+	(void)state;
+	config = in_pages;
+	config.reaches = true;
+	run_trace();
+}
+
+static void reaching_in_both(void **state)
+{
+	(void)state;
+	config = in_pages;
+	config.reaches = true;
+	config.state = MX_FAKE_HYBRID;
+	run_trace();
+}
+
+static void reaching_in_both_ahead(void **state)
+{
+	(void)state;
+	config = in_pages;
+	config.reaches = true;
+	config.state = MX_FAKE_HYBRID;
+	config.overlaps = true;
+	run_trace();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(state_in_pages),      cmocka_unit_test(state_in_a_slot),
 		cmocka_unit_test(state_in_both),       cmocka_unit_test(state_in_pages_ahead),
-		cmocka_unit_test(state_in_both_ahead),
+		cmocka_unit_test(state_in_both_ahead), cmocka_unit_test(reaching_in_pages),
+		cmocka_unit_test(reaching_in_both),    cmocka_unit_test(reaching_in_both_ahead),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
