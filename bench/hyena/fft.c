@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tiles of long convolutions on one thread: the transforms beside FFTW's (where
+ * configure found it) and beside what this machine multiplies and adds from
+ * registers, whole tiles beside FFTW's real transforms of twice the length, and
+ * tiles as they stand.
+ *
+ *   bench/hyena/fft [-n rows] [-r rounds]
+ *
+ * All are of one group of channels, in memory that stays where it is, as a task
+ * of mixd's does them one after the other. An operation count of 5 n log2 n a
+ * complex transform is the usual one, not the true one. FFTW gets the channels
+ * as its fastest dimension, too; of its tile only the two transforms are counted.
+ */
+#include "config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "bench/roof.h"
+#include "device/cpu/cpu.h"
+#include "mixers/hyena/kernels.h"
+
+#ifdef HAVE_FFTW
+#include <fftw3.h>
+#endif
+
+#define MIN_N      32
+#define MAX_N      32768
+#define MAX_DIRECT 2048
+#define ROUND_NS   2e5 /* about; of each thing that is measured */
+
+struct bench {
+	uint32_t n;
+	const struct lc_kernels *k;
+	struct lc_plan *plan;
+	float *lags, *z, *spectrum, *x, *y;
+#ifdef HAVE_FFTW
+	fftwf_plan forward, backward, real_forward, real_backward;
+	float *real;
+	fftwf_complex *complex;
+#endif
+};
+
+_Noreturn static void die(const char *what)
+{
+	fprintf(stderr, "bench/hyena/fft: %s\n", what);
+	exit(1);
+}
+
+/* `rows` of LC_LANES zeros. */
+static float *table(size_t rows)
+{
+	float *p = mx_map(rows * LC_LANES * sizeof(float));
+	if (!p)
+		die("out of memory");
+	memset(p, 0, rows * LC_LANES * sizeof(float));
+	return p;
+}
+
+static void table_free(float *p, size_t rows)
+{
+	mx_unmap(p, rows * LC_LANES * sizeof(float));
+}
+
+/* ---- what is measured ---- */
+
+/* x is zeros: other numbers would soon overflow, and take as long. */
+static void transforms(const struct bench *b)
+{
+	b->k->fft(b->plan, b->x);
+	b->k->ifft(b->plan, b->x);
+}
+
+static void tile(const struct bench *b)
+{
+	b->k->twist(b->plan, 0, b->n, b->z, b->x);
+	b->k->fft(b->plan, b->x);
+	b->k->multiply(b->n, b->x, b->spectrum, false, b->x);
+	b->k->ifft(b->plan, b->x);
+	b->k->untwist(b->plan, 0, b->n, b->x, false, b->y);
+}
+
+static void direct(const struct bench *b)
+{
+	b->k->tile(b->n, b->lags, b->z, false, b->y);
+}
+
+#ifdef HAVE_FFTW
+static void fftw_transforms(const struct bench *b)
+{
+	fftwf_execute(b->forward);
+	fftwf_execute(b->backward);
+}
+
+static void fftw_tile(const struct bench *b)
+{
+	fftwf_execute(b->real_forward);
+	fftwf_execute(b->real_backward);
+}
+
+static void fftw_open(struct bench *b)
+{
+	const int n = (int)b->n, twice = 2 * n, c = LC_LANES;
+	b->real = table(4 * (size_t)n);
+	b->complex = (fftwf_complex *)(void *)table(2 * (size_t)(n + 1));
+	b->forward = fftwf_plan_many_dft(1, &n, c, b->complex, NULL, c, 1, b->complex, NULL, c, 1,
+	                                 FFTW_FORWARD, FFTW_MEASURE);
+	b->backward = fftwf_plan_many_dft(1, &n, c, b->complex, NULL, c, 1, b->complex, NULL, c, 1,
+	                                  FFTW_BACKWARD, FFTW_MEASURE);
+	b->real_forward = fftwf_plan_many_dft_r2c(1, &twice, c, b->real, NULL, c, 1, b->complex, NULL,
+	                                          c, 1, FFTW_MEASURE);
+	b->real_backward = fftwf_plan_many_dft_c2r(1, &twice, c, b->complex, NULL, c, 1, b->real, NULL,
+	                                           c, 1, FFTW_MEASURE);
+	if (!b->forward || !b->backward || !b->real_forward || !b->real_backward)
+		die("no plan");
+	/* planning leaves anything in them */
+	memset(b->real, 0, (size_t)twice * c * sizeof(float));
+	memset(b->complex, 0, (size_t)(n + 1) * c * sizeof(*b->complex));
+}
+
+static void fftw_close(struct bench *b)
+{
+	fftwf_destroy_plan(b->forward);
+	fftwf_destroy_plan(b->backward);
+	fftwf_destroy_plan(b->real_forward);
+	fftwf_destroy_plan(b->real_backward);
+	table_free(b->real, 4 * (size_t)b->n);
+	table_free((float *)(void *)b->complex, 2 * (size_t)(b->n + 1));
+}
+#endif
+
+/* ---- measuring ---- */
+
+struct thing {
+	void (*run)(const struct bench *b);
+	unsigned times; /* a round */
+	double ns;      /* the best round's, once */
+};
+
+static double ns_of(const struct thing *t, const struct bench *b)
+{
+	uint64_t start = mx_now_ns();
+	for (unsigned i = 0; i < t->times; i++)
+		t->run(b);
+	return (double)(mx_now_ns() - start) / t->times;
+}
+
+/* In turns, since the machine is not always equally fast. */
+static void measure(struct thing *things, size_t n, const struct bench *b, int rounds)
+{
+	for (size_t i = 0; i < n; i++) {
+		things[i].times = 1;
+		double ns = fmin(ns_of(&things[i], b), ns_of(&things[i], b));
+		things[i].times = 1 + (unsigned)(ROUND_NS / ns);
+		things[i].ns = INFINITY;
+	}
+	for (int r = 0; r < rounds; r++)
+		for (size_t i = 0; i < n; i++)
+			things[i].ns = fmin(things[i].ns, ns_of(&things[i], b));
+}
+
+static void open_bench(struct bench *b)
+{
+	const size_t n = b->n;
+	b->lags = table(2 * n);
+	b->z = table(n);
+	b->spectrum = table(2 * n);
+	b->x = table(2 * n);
+	b->y = table(n);
+	for (size_t i = 0; i < 2 * n * LC_LANES; i++)
+		b->lags[i] = 1 / (float)(1 + i % 61);
+	for (size_t i = 0; i < n * LC_LANES; i++)
+		b->z[i] = 1 / (float)(1 + i % 53);
+	if (lc_plan_create(b->n, &b->plan) != MX_OK)
+		die("out of memory");
+	lc_spectrum(b->k, b->plan, b->lags, b->spectrum);
+#ifdef HAVE_FFTW
+	fftw_open(b);
+#endif
+}
+
+static void close_bench(struct bench *b)
+{
+	const size_t n = b->n;
+#ifdef HAVE_FFTW
+	fftw_close(b);
+#endif
+	lc_plan_destroy(b->plan);
+	table_free(b->lags, 2 * n);
+	table_free(b->z, n);
+	table_free(b->spectrum, 2 * n);
+	table_free(b->x, 2 * n);
+	table_free(b->y, n);
+}
+
+static void run(struct bench *b, int rounds, double roof)
+{
+	enum { TRANSFORMS, TILE, DIRECT, FFTW_TRANSFORMS, FFTW_TILE, THINGS };
+	struct thing t[THINGS] = {{.run = transforms},
+	                          {.run = tile},
+	                          {.run = direct},
+#ifdef HAVE_FFTW
+	                          {.run = fftw_transforms},
+	                          {.run = fftw_tile}
+#endif
+	};
+	size_t n_things = t[FFTW_TILE].run ? THINGS : FFTW_TRANSFORMS;
+	const double n = b->n, flop = LC_LANES * 2 * 5 * n * log2(n);
+	if (b->n > MAX_DIRECT) /* too slow to wait for, and never used */
+		t[DIRECT].run = tile;
+	open_bench(b);
+	measure(t, n_things, b, rounds);
+	close_bench(b);
+	double rate = flop / t[TRANSFORMS].ns;
+	printf("%6u %8.1f %4.0f %%", b->n, rate, rate / roof * 100);
+	if (n_things == THINGS)
+		printf(" %8.1f %6.2f", flop / t[FFTW_TRANSFORMS].ns,
+		       t[FFTW_TRANSFORMS].ns / t[TRANSFORMS].ns);
+	printf("  %10.2f", t[TILE].ns * 1e-3);
+	if (n_things == THINGS)
+		printf(" %10.2f %6.2f", t[FFTW_TILE].ns * 1e-3, t[FFTW_TILE].ns / t[TILE].ns);
+	if (b->n <= MAX_DIRECT) {
+		rate = LC_LANES * 2 * n * n / t[DIRECT].ns;
+		printf("  %10.2f %8.1f %4.0f %%", t[DIRECT].ns * 1e-3, rate, rate / roof * 100);
+	}
+	printf("\n");
+	fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+	uint32_t only = 0;
+	int rounds = 100, c;
+	struct mx_pool *pool;
+	struct bench b = {.k = lc_kernels_find(mx_cpu_isa())};
+	while ((c = getopt(argc, argv, "n:r:")) != -1) {
+		switch (c) {
+		case 'n': only = (uint32_t)atoi(optarg); break;
+		case 'r': rounds = atoi(optarg); break;
+		default: return 2;
+		}
+	}
+	if (mx_pool_create(1, &pool) != MX_OK)
+		die("no thread");
+	double roof = roof_arithmetic(pool, ROOF_F32_FMA);
+	mx_pool_destroy(pool);
+	printf("%s, %u channels, one thread; f32 FMA from registers: %.1f GFLOP/s\n", b.k->name,
+	       LC_LANES, roof);
+#ifdef HAVE_FFTW
+	printf("%s, FFTW_MEASURE; its column, then how many times as long it takes\n", fftwf_version);
+	printf("%6s %8s %6s %8s %6s  %10s %10s %6s  %10s %8s\n", "rows", "GFLOP/s", "roof", "FFTW", "",
+	       "tile us", "FFTW us", "", "direct us", "GFLOP/s");
+#else
+	printf("%6s %8s %6s  %10s  %10s %8s\n", "rows", "GFLOP/s", "roof", "tile us", "direct us",
+	       "GFLOP/s");
+#endif
+	unsigned state = b.k->begin();
+	for (b.n = MIN_N; b.n <= MAX_N; b.n *= 2)
+		if (!only || only == b.n)
+			run(&b, rounds, roof);
+	b.k->end(state);
+	return 0;
+}
