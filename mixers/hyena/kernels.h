@@ -70,15 +70,16 @@ struct lc_kernels {
 	/* acc[n] = x * h, or += , complex rows in the transform's order. acc may be x if not `add`. */
 	void (*multiply)(uint32_t n, const float *x, const float *h, bool add, float *acc);
 
-	/* A tile as it stands: y[t] = or += sum over s = 0 .. n - 1, in that order, of lags[n - 1 + t -
-	 * s] z[s]. lags [2 n - 1] rows: those of d n - (n - 1) .. d n + (n - 1). n a multiple of 8. */
+	/* A tile as it stands: y[t] = or += sum over s = 0 .. n - 1 of lags[n - 1 + t - s] z[s], even s
+	 * and odd ones apart. lags [2 n - 1] rows: those of d n - (n - 1) .. d n + (n - 1). n a
+	 * multiple of 8. */
 	void (*tile)(uint32_t n, const float *lags, const float *z, bool add, float *y);
 
-	/* Outputs t = first .. first + rows - 1 of a block: y[t] = far[t] + sum over s = -past .. t, in
-	 * that order, of h[t - s] z[s]. h [2 LC_BLOCK] rows by lag; z points to the block's first
-	 * input, the `past` (0 or LC_BLOCK) inputs before it lie in front of it; far [LC_BLOCK] rows,
-	 * NULL = 0; y [rows] begins with row `first`. What a row gets does not depend on `first` or
-	 * `rows`. */
+	/* Outputs t = first .. first + rows - 1 of a block: y[t] = far[t] + sum over s = -past .. t of
+	 * h[t - s] z[s], even s and odd ones apart. h [2 LC_BLOCK] rows by lag; z points to the block's
+	 * first input, the `past` (0 or LC_BLOCK) inputs before it lie in front of it; far [LC_BLOCK]
+	 * rows, NULL = 0; y [rows] begins with row `first`. What a row gets does not depend on `first`
+	 * or `rows`. */
 	void (*window)(const float *h, const float *z, uint32_t past, uint32_t first, uint32_t rows,
 	               const float *far, float *y);
 };

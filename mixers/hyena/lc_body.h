@@ -305,58 +305,105 @@ static void multiply(uint32_t n, const float *x, const float *h, bool add, float
 		products(n, x, h, false, acc);
 }
 
-/* ---- sums as they stand ---- */
+/*
+ * ---- sums as they stand ----
+ *
+ * Each row has two, of even inputs and of odd ones: that hides the latency of
+ * FMA, for a row alone, too. Both ways of doing rows give the same bits.
+ */
 
-#define TILE_ROWS 8 /* outputs at once: sums enough to hide the latency of FMA */
-#define TILE_STEP 4 /* inputs at once: a lag that is loaded serves so many of them */
+#define SUM_ROWS 4 /* at once: a lag that is loaded serves so many inputs */
 
-/* sums[t] += sum over s = 0 .. TILE_STEP - 1 of h[t - s] z[s], t < TILE_ROWS */
-MX_INLINE void tile_step(const float *h, const float *z, vf *sums)
+/* sums[r] += h[r - s] z[s], s < SUM_ROWS; of a block's last inputs a row sees those up to its own.
+ */
+MX_INLINE void sum_step(const bool last, const float *h, const float *z, vf (*sums)[2])
 {
-	vf in[TILE_STEP];
+	vf in[SUM_ROWS];
 #pragma GCC unroll 8
-	for (int s = 0; s < TILE_STEP; s++)
+	for (int s = 0; s < SUM_ROWS; s++)
 		in[s] = vf_load(z + s * LC_LANES);
 #pragma GCC unroll 16
-	for (int lag = TILE_ROWS - 1; lag > -TILE_STEP; lag--) {
+	for (int lag = SUM_ROWS - 1; lag > -SUM_ROWS; lag--) {
+		if (last && lag < 0)
+			continue;
 		vf a = vf_load(h + lag * LC_LANES);
 #pragma GCC unroll 8
-		for (int s = 0; s < TILE_STEP; s++)
-			if (lag + s >= 0 && lag + s < TILE_ROWS)
-				sums[lag + s] = vf_fma(a, in[s], sums[lag + s]);
+		for (int s = 0; s < SUM_ROWS; s++)
+			if (lag + s >= 0 && lag + s < SUM_ROWS)
+				sums[lag + s][s % 2] = vf_fma(a, in[s], sums[lag + s][s % 2]);
+	}
+}
+
+/* y[r] = start[r] (NULL = 0) + the sum over s < n of h[r - s] z[s], and with `last` over those up
+ * to n + r. n a multiple of SUM_ROWS. */
+MX_INLINE void sum_rows(uint32_t n, const bool last, const float *h, const float *z,
+                        const float *start, float *y)
+{
+#pragma GCC unroll 4
+	for (unsigned v = 0; v < LC_LANES; v += MX_W) {
+		vf sums[SUM_ROWS][2];
+#pragma GCC unroll 8
+		for (unsigned r = 0; r < SUM_ROWS; r++) {
+			sums[r][0] = start ? vf_load(start + r * LC_LANES + v) : (vf){0};
+			sums[r][1] = (vf){0};
+		}
+		for (size_t s = 0; s < n; s += SUM_ROWS)
+			sum_step(false, h - s * LC_LANES + v, z + s * LC_LANES + v, sums);
+		if (last)
+			sum_step(true, h - n * LC_LANES + v, z + n * LC_LANES + v, sums);
+#pragma GCC unroll 8
+		for (unsigned r = 0; r < SUM_ROWS; r++)
+			vf_store(y + r * LC_LANES + v, sums[r][0] + sums[r][1]);
+	}
+}
+
+/* One row, s <= n. */
+MX_INLINE void sum_row(uint32_t n, const float *h, const float *z, const float *start, float *y)
+{
+	vf sums[VECS][2];
+#pragma GCC unroll 4
+	for (unsigned v = 0; v < VECS; v++) {
+		sums[v][0] = start ? vf_load(start + v * MX_W) : (vf){0};
+		sums[v][1] = (vf){0};
+	}
+	uint32_t s = 0;
+	for (; s < n; s += 2, h -= 2 * LC_LANES, z += 2 * LC_LANES)
+#pragma GCC unroll 4
+		for (unsigned v = 0; v < LC_LANES; v += MX_W) {
+			vf *sum = sums[v / MX_W];
+			sum[0] = vf_fma(vf_load(h + v), vf_load(z + v), sum[0]);
+			sum[1] = vf_fma(vf_load(h - LC_LANES + v), vf_load(z + LC_LANES + v), sum[1]);
+		}
+#pragma GCC unroll 4
+	for (unsigned v = 0; v < LC_LANES; v += MX_W) {
+		vf *sum = sums[v / MX_W];
+		if (s == n)
+			sum[0] = vf_fma(vf_load(h + v), vf_load(z + v), sum[0]);
+		vf_store(y + v, sum[0] + sum[1]);
 	}
 }
 
 static void tile(uint32_t n, const float *lags, const float *z, bool add, float *y)
 {
-	for (unsigned v = 0; v < LC_LANES; v += MX_W)
-		for (uint32_t t = 0; t < n; t += TILE_ROWS) {
-			const float *h = lags + ((size_t)n - 1 + t) * LC_LANES + v;
-			float *out = y + (size_t)t * LC_LANES + v;
-			vf sums[TILE_ROWS];
-#pragma GCC unroll 8
-			for (unsigned r = 0; r < TILE_ROWS; r++)
-				sums[r] = add ? vf_load(out + r * LC_LANES) : (vf){0};
-			for (size_t s = 0; s < n; s += TILE_STEP)
-				tile_step(h - s * LC_LANES, z + s * LC_LANES + v, sums);
-#pragma GCC unroll 8
-			for (unsigned r = 0; r < TILE_ROWS; r++)
-				vf_store(out + r * LC_LANES, sums[r]);
-		}
+	lags += ((size_t)n - 1) * LC_LANES;
+	for (size_t t = 0; t < n; t += SUM_ROWS, y += SUM_ROWS * LC_LANES)
+		sum_rows(n, false, lags + t * LC_LANES, z, add ? y : NULL, y);
 }
 
 static void window(const float *h, const float *z, uint32_t past, uint32_t first, uint32_t rows,
                    const float *far, float *y)
 {
-	for (uint32_t t = first; t < first + rows; t++, y += LC_LANES)
-		for (unsigned v = 0; v < LC_LANES; v += MX_W) {
-			vf sum = far ? vf_load(far + t * LC_LANES + v) : (vf){0};
-			const float *in = z - (size_t)past * LC_LANES + v;
-			const float *lag = h + (size_t)(past + t) * LC_LANES + v;
-			for (uint32_t s = 0; s <= past + t; s++, in += LC_LANES, lag -= LC_LANES)
-				sum = vf_fma(vf_load(lag), vf_load(in), sum);
-			vf_store(y + v, sum);
-		}
+	const uint32_t end = first + rows;
+	h += (size_t)past * LC_LANES;
+	z -= (size_t)past * LC_LANES;
+	for (uint32_t t = first, n; t < end; t += n, y += n * LC_LANES) {
+		const float *lag = h + (size_t)t * LC_LANES, *sum = far ? far + t * LC_LANES : NULL;
+		n = t % SUM_ROWS == 0 && t + SUM_ROWS <= end ? SUM_ROWS : 1;
+		if (n == SUM_ROWS)
+			sum_rows(past + t, true, lag, z, sum, y);
+		else
+			sum_row(past + t, lag, z, sum, y);
+	}
 }
 
 #define LC_TABLE(level)                                                                            \
