@@ -28,3 +28,12 @@ void lc_ref_window(const float *h, const float *z, uint32_t past, uint32_t t, do
 	size_t lag = (size_t)past + t;
 	sum(lag + 1, h + lag * LC_LANES, z - (size_t)past * LC_LANES, y, size);
 }
+
+void lc_ref_conv(size_t n, const float *h, size_t ldh, const float *z, size_t ldz, double *y)
+{
+	for (size_t t = 0; t < n; t++) {
+		y[t] = 0;
+		for (size_t s = 0; s <= t; s++)
+			y[t] += (double)h[(t - s) * ldh] * (double)z[s * ldz];
+	}
+}

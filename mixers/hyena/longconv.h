@@ -14,9 +14,10 @@
  * output's own block of LC_BLOCK inputs and the one before, as they stand. (Every
  * pair is in exactly one of them: test_longconv counts.) So between the last
  * input of a tile and its first output lie n positions, and its work can be cut
- * up: a unit is one group of channels of one tile, and the units of block o are
- * due one after the other while positions (o - 1) n .. (o - 1) n + n / 2 become
- * final. The largest levels come first for every output, so sums have one order.
+ * up: a unit is one group of channels of one block's tiles, and the units of block
+ * o are due one after the other while positions (o - 1) n .. o n - LC_MAX_DRAFT
+ * become final. The largest levels come first for every output, so sums have one
+ * order.
  *
  * State. A sequence's pages have a cell for each position and channel. A cell
  * whose block of LC_BLOCK positions is finished holds z: full pages can be shared

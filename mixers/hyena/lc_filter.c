@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a layer keeps of its filter: the first lags as they stand, and for each
+ * larger side of tiles the transforms of the lags at distances 2 and 3. Together
+ * about twice the filter's size.
+ */
+#include <stdlib.h>
+
+#include "mixers/hyena/lc.h"
+
+struct filter_run {
+	struct lc *c;
+	const float *h;
+	float *rows; /* [threads][n_rows]: all lags of a group that any tile needs */
+	uint32_t n_rows;
+};
+
+static void filter_task(void *arg, size_t g, unsigned worker)
+{
+	const struct filter_run *run = arg;
+	const struct lc *c = run->c;
+	float *rows = run->rows + (size_t)worker * run->n_rows * LC_LANES;
+	size_t first = g * LC_LANES;
+	unsigned state = c->kernels->begin();
+
+	for (size_t lag = 0; lag < run->n_rows; lag++)
+		for (size_t i = 0; i < LC_LANES; i++)
+			rows[lag * LC_LANES + i] = lag < c->s.max_len && first + i < c->s.channels
+			                               ? run->h[lag * c->s.channels + first + i]
+			                               : 0;
+	memcpy(c->lags + g * c->n_lags * LC_LANES, rows, lc_row_bytes(c->n_lags));
+	for (uint32_t i = 0; i < c->n_levels; i++) {
+		const struct lc_level *l = &c->levels[i];
+		for (uint32_t d = 0; l->plan && d < l->distances; d++)
+			lc_spectrum(c->kernels, l->plan, rows + ((size_t)(d + 1) * l->n + 1) * LC_LANES,
+			            l->spectra + (g * l->distances + d) * l->n * 2 * LC_LANES);
+	}
+	c->kernels->end(state);
+}
+
+static mx_status allocate(struct mx_device *d, size_t bytes, float **out)
+{
+	void *p = NULL;
+	mx_status st = d->ops->alloc(d, bytes, &p);
+	if (st == MX_OK)
+		*out = p;
+	return st;
+}
+
+static mx_status level_create(struct lc *c, struct lc_level *l, uint32_t side, uint32_t direct)
+{
+	l->n = side;
+	l->distances = (uint64_t)3 * side < c->s.max_len ? 2 : 1;
+	l->due = calloc(c->groups, sizeof(*l->due));
+	if (!l->due)
+		return MX_E_NOMEM;
+	for (uint32_t g = 0; g < c->groups; g++)
+		l->due[g] = lc_due(side, g, c->groups, c->phase);
+	if (side <= direct) {
+		c->n_lags = 4 * side;
+		return MX_OK;
+	}
+	mx_status st = lc_plan_create(side, &l->plan);
+	if (st != MX_OK)
+		return st;
+	return allocate(c->device, lc_row_bytes((size_t)c->groups * l->distances * side * 2),
+	                &l->spectra);
+}
+
+mx_status lc_filter_create(struct lc *c, const float *h, uint32_t direct)
+{
+	struct filter_run run = {.c = c, .h = h};
+	mx_status st = MX_OK;
+
+	c->n_lags = 2 * LC_BLOCK;
+	for (uint32_t i = 0; i < lc_levels(c->s.max_len) && st == MX_OK; i++)
+		st = level_create(c, &c->levels[c->n_levels++], LC_BLOCK << i, direct);
+	if (st == MX_OK)
+		st = allocate(c->device, lc_row_bytes((size_t)c->groups * c->n_lags), &c->lags);
+	run.n_rows = c->n_levels ? 4 * c->levels[c->n_levels - 1].n : c->n_lags;
+	if (st == MX_OK)
+		st = allocate(c->device, lc_row_bytes((size_t)c->device->info.threads * run.n_rows),
+		              &run.rows);
+	if (st == MX_OK)
+		c->device->ops->parallel(c->device, c->groups, filter_task, &run);
+	c->device->ops->release(c->device, run.rows);
+	return st;
+}
+
+void lc_filter_destroy(struct lc *c)
+{
+	for (uint32_t i = 0; i < c->n_levels; i++) {
+		lc_plan_destroy(c->levels[i].plan);
+		c->device->ops->release(c->device, c->levels[i].spectra);
+		free(c->levels[i].due);
+	}
+	c->device->ops->release(c->device, c->lags);
+}
+
+/* As if all tiles were done by transforms, and the temporary rows of create. */
+size_t lc_instance_bytes(const struct lc_spec *s)
+{
+	size_t groups = lc_groups(s), levels = lc_levels(s->max_len), side = LC_BLOCK, rows = 0;
+	for (size_t i = 0; i < levels; i++, side *= 2)
+		rows += groups * (3 * side < s->max_len ? 2 : 1) * side * 2;
+	return lc_row_bytes(rows + groups * 2 * LC_BLOCK);
+}

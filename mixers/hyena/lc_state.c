@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A sequence's slot: 64 bytes of head, then for each group the rows of the block
+ * before, of the begun block and of a draft beyond it, and LC_BLOCK rows of sums.
+ * A snapshot is its position and the begun block's inputs: everything else can be
+ * made of what pages hold.
+ */
+#include "mixers/hyena/lc.h"
+
+struct head {
+	uint32_t stale;    /* the block before, and all sums from the begun block on, are missing */
+	uint32_t finished; /* cells before this position hold inputs, however little was loaded */
+};
+
+struct snapshot {
+	uint32_t pos;
+};
+
+#define HEAD_BYTES    64
+#define SNAPSHOT_ROWS (LC_BLOCK - 1)
+
+size_t lc_bytes_per_token(const struct lc_spec *s)
+{
+	return lc_row_bytes(lc_groups(s));
+}
+
+static size_t group_rows(const struct lc_spec *s)
+{
+	return 3 * LC_BLOCK + s->max_draft;
+}
+
+size_t lc_slot_bytes(const struct lc_spec *s)
+{
+	return HEAD_BYTES + lc_row_bytes(lc_groups(s) * group_rows(s));
+}
+
+size_t lc_snapshot_bytes(const struct lc_spec *s)
+{
+	return HEAD_BYTES + lc_row_bytes((size_t)lc_groups(s) * SNAPSHOT_ROWS);
+}
+
+static unsigned char *slot_at(const struct lc *c, uint32_t slot)
+{
+	return c->memory.slot_base + slot * c->memory.slot_stride;
+}
+
+static struct head *head_of(const struct lc *c, uint32_t slot)
+{
+	return (struct head *)slot_at(c, slot);
+}
+
+float *lc_slot_rows(const struct lc *c, uint32_t slot, uint32_t g)
+{
+	return (float *)(slot_at(c, slot) + HEAD_BYTES + lc_row_bytes(g * group_rows(&c->s)));
+}
+
+float *lc_slot_far(const struct lc *c, uint32_t slot, uint32_t g)
+{
+	return lc_slot_rows(c, slot, g) + (2 * LC_BLOCK + c->s.max_draft) * LC_LANES;
+}
+
+/* ---- on to the next block ---- */
+
+void lc_advance(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
+                uint32_t from, uint32_t to)
+{
+	uint32_t block = from / LC_BLOCK, beyond = to % LC_BLOCK;
+	float *past = lc_slot_rows(c, slot, g), *begun = past + LC_BLOCK * LC_LANES;
+
+	if (to / LC_BLOCK == block)
+		return;
+	if (block * LC_BLOCK >= head_of(c, slot)->finished)
+		memcpy(lc_cell(c, cells, g, block * LC_BLOCK), begun, lc_row_bytes(LC_BLOCK));
+	memcpy(past, begun, lc_row_bytes(LC_BLOCK));
+	memcpy(begun, begun + LC_BLOCK * LC_LANES, lc_row_bytes(beyond));
+}
+
+void lc_enter(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
+              uint32_t from, uint32_t to)
+{
+	uint32_t block = to / LC_BLOCK;
+	if (block > from / LC_BLOCK && block >= 2 && block * LC_BLOCK < cells->end)
+		memcpy(lc_slot_far(c, slot, g), lc_cell(c, cells, g, block * LC_BLOCK),
+		       lc_row_bytes(LC_BLOCK));
+}
+
+/* ---- load, fork, and what they leave to the next forward ---- */
+
+void lc_save(const struct lc *c, uint32_t slot, uint32_t pos, void *out)
+{
+	uint32_t n = pos % LC_BLOCK;
+	unsigned char *to = (unsigned char *)out + HEAD_BYTES;
+
+	memset(out, 0, lc_snapshot_bytes(&c->s));
+	((struct snapshot *)out)->pos = pos;
+	for (uint32_t g = 0; g < c->groups; g++, to += lc_row_bytes(SNAPSHOT_ROWS))
+		memcpy(to, lc_slot_rows(c, slot, g) + LC_BLOCK * LC_LANES, lc_row_bytes(n));
+}
+
+void lc_load(struct lc *c, uint32_t slot, uint32_t pos, const void *in)
+{
+	uint32_t saved = ((const struct snapshot *)in)->pos;
+	const unsigned char *from = (const unsigned char *)in + HEAD_BYTES;
+
+	(void)pos;
+	*head_of(c, slot) = (struct head){.stale = 1, .finished = saved / LC_BLOCK * LC_BLOCK};
+	for (uint32_t g = 0; g < c->groups; g++, from += lc_row_bytes(SNAPSHOT_ROWS))
+		memcpy(lc_slot_rows(c, slot, g) + LC_BLOCK * LC_LANES, from, lc_row_bytes(SNAPSHOT_ROWS));
+}
+
+void lc_fork(struct lc *c, uint32_t from_slot, uint32_t to_slot)
+{
+	memcpy(slot_at(c, to_slot), slot_at(c, from_slot), lc_slot_bytes(&c->s));
+	head_of(c, to_slot)->stale = 1;
+}
+
+bool lc_is_stale(const struct lc *c, uint32_t slot)
+{
+	return head_of(c, slot)->stale;
+}
+
+void lc_rebuilt(const struct lc *c, uint32_t slot)
+{
+	head_of(c, slot)->stale = 0;
+}
+
+/* The page of the begun block may be shared: it is read, and no sum is written there. */
+void lc_rebuild(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
+                uint32_t pos, float *scratch)
+{
+	uint32_t block = pos / LC_BLOCK, begun = block * LC_BLOCK;
+	float *past = lc_slot_rows(c, slot, g), *far = lc_slot_far(c, slot, g);
+
+	if (block)
+		memcpy(past, lc_cell(c, cells, g, begun - LC_BLOCK), lc_row_bytes(LC_BLOCK));
+	if (begun < head_of(c, slot)->finished)
+		memcpy(past + LC_BLOCK * LC_LANES, lc_cell(c, cells, g, begun),
+		       lc_row_bytes(pos % LC_BLOCK));
+	for (uint32_t i = c->n_levels; i-- > 0;) {
+		const struct lc_level *l = &c->levels[i];
+		uint32_t n = l->n, last = lc_last_due(pos, n, l->due[g]);
+		for (uint32_t o = pos / n; o <= last; o++) {
+			bool here = o == pos / n;
+			if (o >= 2 && o * n < cells->end)
+				lc_tile(c, l, cells, g, o, here ? begun + LC_BLOCK : o * n, here ? far : NULL,
+				        scratch);
+		}
+	}
+}

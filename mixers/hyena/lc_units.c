@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which units are due when. The work of a level is spread evenly over the n
+ * positions between a block's last input and its first output, but for the last
+ * LC_FREE: a draft that crosses the border finds all sums complete.
+ */
+#include "mixers/hyena/lc.h"
+
+_Static_assert(LC_MAX_DRAFT <= LC_FREE && LC_FREE < LC_BLOCK, "drafts may cross a border");
+
+uint32_t lc_levels(uint32_t max_len)
+{
+	uint32_t levels = 0;
+	while (levels < LC_MAX_LEVELS && max_len > (uint64_t)2 * LC_BLOCK << levels)
+		levels++;
+	return levels;
+}
+
+/* Layers are moved against each other by multiples of the golden ratio, of a group's share. */
+uint32_t lc_due(uint32_t n, uint32_t group, uint32_t n_groups, uint32_t phase)
+{
+	uint64_t share = (uint64_t)group << 16 | (phase * 40503 & 0xffff);
+	return 1 + (uint32_t)(share * (n - LC_FREE) / ((uint64_t)n_groups << 16));
+}
+
+void lc_extent(uint32_t n, uint32_t max_len, uint32_t *out_first, uint32_t *out_end)
+{
+	uint32_t first = n / LC_BLOCK * LC_BLOCK, end = n, levels = lc_levels(max_len);
+	for (uint32_t i = 0; i < levels; i++) {
+		uint32_t side = LC_BLOCK << i;
+		uint32_t begun = (n - 1) / side + 1;      /* the last block with a unit done or due */
+		uint32_t open = (n + LC_FREE) / side + 1; /* the first with one that may not be */
+		uint32_t input = open < 2 ? 0 : open / 2 * 2 - 2; /* its first block of inputs */
+		if (begun >= 2 && (begun + 1) * side > end)
+			end = (begun + 1) * side;
+		if ((uint64_t)open * side < max_len && input * side < first)
+			first = input * side;
+	}
+	*out_first = first;
+	*out_end = end < max_len ? end : max_len;
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The two phases. forward: outputs of a step's rows from the window and the sums
+ * that are there; a piece of a prompt does all its tiles on the way, in order of
+ * position. settle: the units that have become due for everyone else.
+ */
+#include <stdlib.h>
+
+#include "mixers/hyena/lc.h"
+
+mx_status lc_create(const struct lc_spec *s, struct mx_device *d, const struct lc_memory *memory,
+                    const float *h, uint32_t direct, uint32_t phase, struct lc **out)
+{
+	struct lc *c = calloc(1, sizeof(*c));
+	if (!c)
+		return MX_E_NOMEM;
+	c->s = *s;
+	c->device = d;
+	c->memory = *memory;
+	c->kernels = lc_kernels_find(mx_isa_parse(d->info.isa));
+	c->groups = lc_groups(s);
+	c->phase = phase;
+	mx_status st = lc_filter_create(c, h, direct ? direct : lc_crossing(c->kernels));
+	if (st != MX_OK) {
+		lc_destroy(c);
+		return st;
+	}
+	*out = c;
+	return MX_OK;
+}
+
+void lc_destroy(struct lc *c)
+{
+	if (!c)
+		return;
+	lc_filter_destroy(c);
+	free(c);
+}
+
+void lc_at_once(struct lc *c)
+{
+	for (uint32_t i = 0; i < c->n_levels; i++)
+		for (uint32_t g = 0; g < c->groups; g++)
+			c->levels[i].due[g] = 1;
+}
+
+/* Units of a level that become due while `from` final positions become `to`. */
+static void run_units(const struct lc *c, const struct lc_level *l, const struct lc_cells *cells,
+                      uint32_t g, uint32_t from, uint32_t to, float *scratch)
+{
+	uint32_t last = lc_last_due(to, l->n, l->due[g]);
+	for (uint32_t o = lc_last_due(from, l->n, l->due[g]) + 1; o <= last; o++)
+		if (o >= 2 && o * l->n < cells->end)
+			lc_tile(c, l, cells, g, o, o * l->n, NULL, scratch);
+}
+
+/* ---- forward ---- */
+
+struct forward_run {
+	const struct lc *c;
+	const struct mx_step *step;
+	const float *z;
+	size_t ldz;
+	float *y;
+	size_t ldy;
+};
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+/* A whole group has a constant size: moves instead of a loop. */
+static void copy_lanes(float *to, const float *from, uint32_t lanes)
+{
+	if (lanes == LC_LANES)
+		memcpy(to, from, LC_LANES * sizeof(*to));
+	else
+		memcpy(to, from, lanes * sizeof(*to));
+}
+
+/* Rows `first` .. of the block at `begun` in the slot: takes their inputs and gives their outputs.
+ */
+static void forward_rows(const struct forward_run *run, uint32_t g, size_t row, float *begun,
+                         uint32_t past, uint32_t first, uint32_t n, const float *far)
+{
+	const struct lc *c = run->c;
+	uint32_t lanes = min_u32(c->s.channels - g * LC_LANES, LC_LANES);
+	const float *z = run->z + row * run->ldz + (size_t)g * LC_LANES;
+	float *y = run->y + row * run->ldy + (size_t)g * LC_LANES, out[LC_BLOCK * LC_LANES];
+
+	for (uint32_t i = 0; i < n; i++) {
+		float *to = begun + (size_t)(first + i) * LC_LANES;
+		if (lanes < LC_LANES)
+			memset(to, 0, lc_row_bytes(1));
+		copy_lanes(to, z + i * run->ldz, lanes);
+	}
+	c->kernels->window(c->lags + (size_t)g * c->n_lags * LC_LANES, begun, past, first, n, far, out);
+	for (uint32_t i = 0; i < n; i++)
+		copy_lanes(y + i * run->ldy, out + (size_t)i * LC_LANES, lanes);
+}
+
+/* One group of one span. */
+static void forward_task(void *arg, size_t task, unsigned worker)
+{
+	const struct forward_run *run = arg;
+	const struct lc *c = run->c;
+	const struct mx_span *span = &run->step->spans[task / c->groups];
+	uint32_t g = (uint32_t)(task % c->groups), slot = span->slot, end = span->pos + span->n;
+	struct lc_cells cells = lc_cells_of(c, span);
+	float *scratch =
+		(float *)((unsigned char *)run->step->scratch + worker * lc_worker_bytes(&c->s));
+	float *begun = lc_slot_rows(c, slot, g) + LC_BLOCK * LC_LANES;
+	const float *far = lc_slot_far(c, slot, g);
+
+	unsigned state = c->kernels->begin();
+	if (lc_is_stale(c, slot))
+		lc_rebuild(c, &cells, slot, g, span->pos, scratch);
+	for (uint32_t pos = span->pos, n; pos < end; pos += n) {
+		uint32_t block = pos / LC_BLOCK, first = pos % LC_BLOCK;
+		n = min_u32(LC_BLOCK - first, end - pos);
+		forward_rows(run, g, span->row + pos - span->pos, begun, block ? LC_BLOCK : 0, first, n,
+		             block >= 2 ? far : NULL);
+		if (span->kind == MX_SPAN_PREFILL) {
+			lc_advance(c, &cells, slot, g, pos, pos + n);
+			for (uint32_t i = c->n_levels; i-- > 0;)
+				run_units(c, &c->levels[i], &cells, g, pos, pos + n, scratch);
+			lc_enter(c, &cells, slot, g, pos, pos + n);
+		} else if (pos + n < end) { /* a draft crosses the border: nothing is final yet */
+			begun += LC_BLOCK * LC_LANES;
+			far = lc_cell(c, &cells, g, (block + 1) * LC_BLOCK);
+		}
+	}
+	c->kernels->end(state);
+}
+
+mx_status lc_forward(struct lc *c, const struct mx_step *step, const float *z, size_t ldz, float *y,
+                     size_t ldy)
+{
+	struct forward_run run = {c, step, z, ldz, y, ldy};
+	c->device->ops->parallel(c->device, (size_t)step->n_spans * c->groups, forward_task, &run);
+	for (uint32_t i = 0; i < step->n_spans; i++)
+		lc_rebuilt(c, step->spans[i].slot);
+	return MX_OK;
+}
+
+/* ---- settle ---- */
+
+struct settle_run {
+	struct lc *const *layers;
+	uint32_t groups; /* the most of any layer */
+	size_t worker_bytes;
+	const struct mx_step *step;
+	const uint32_t *kept;
+};
+
+/* One group of one layer, for all sequences: those of a level together, so that its spectrum is
+ * read once. */
+static void settle_task(void *arg, size_t task, unsigned worker)
+{
+	const struct settle_run *run = arg;
+	const struct lc *c = run->layers[task / run->groups];
+	const struct mx_step *step = run->step;
+	uint32_t g = (uint32_t)(task % run->groups);
+	float *scratch = (float *)((unsigned char *)step->scratch + worker * run->worker_bytes);
+
+	if (g >= c->groups)
+		return;
+	unsigned state = c->kernels->begin();
+	for (uint32_t s = 0; s < step->n_spans; s++) {
+		const struct mx_span *span = &step->spans[s];
+		struct lc_cells cells = lc_cells_of(c, span);
+		if (span->kind != MX_SPAN_PREFILL)
+			lc_advance(c, &cells, span->slot, g, span->pos, span->pos + run->kept[s]);
+	}
+	for (uint32_t i = c->n_levels; i-- > 0;)
+		for (uint32_t s = 0; s < step->n_spans; s++) {
+			const struct mx_span *span = &step->spans[s];
+			struct lc_cells cells = lc_cells_of(c, span);
+			if (span->kind != MX_SPAN_PREFILL)
+				run_units(c, &c->levels[i], &cells, g, span->pos, span->pos + run->kept[s],
+				          scratch);
+		}
+	for (uint32_t s = 0; s < step->n_spans; s++) {
+		const struct mx_span *span = &step->spans[s];
+		struct lc_cells cells = lc_cells_of(c, span);
+		if (span->kind != MX_SPAN_PREFILL)
+			lc_enter(c, &cells, span->slot, g, span->pos, span->pos + run->kept[s]);
+	}
+	c->kernels->end(state);
+}
+
+mx_status lc_settle(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step,
+                    const uint32_t *kept)
+{
+	struct settle_run run = {.layers = layers, .step = step, .kept = kept};
+	for (uint32_t i = 0; i < n_layers; i++) {
+		size_t bytes = lc_worker_bytes(&layers[i]->s);
+		run.groups = layers[i]->groups > run.groups ? layers[i]->groups : run.groups;
+		run.worker_bytes = bytes > run.worker_bytes ? bytes : run.worker_bytes;
+	}
+	if (n_layers)
+		layers[0]->device->ops->parallel(layers[0]->device, (size_t)n_layers * run.groups,
+		                                 settle_task, &run);
+	return MX_OK;
+}
