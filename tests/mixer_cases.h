@@ -51,9 +51,11 @@ struct mixer_set {
 	size_t n_cases;
 	const struct mixer_wrong *wrongs;
 	size_t n_wrongs;
+	uint32_t max_draft; /* the longest drafts it takes, 0 = any */
 };
 
-extern const struct mixer_set mixer_set_attention, mixer_set_ema, mixer_set_gla, mixer_set_mamba;
+extern const struct mixer_set mixer_set_attention, mixer_set_ema, mixer_set_gla, mixer_set_hyena,
+	mixer_set_hyena_modal, mixer_set_mamba;
 extern const struct mixer_set *const mixer_sets[]; /* ends with NULL */
 
 /* For references: y[n, rows] = W x + b, summed in double; b may be NULL. */

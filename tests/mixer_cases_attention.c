@@ -139,4 +139,4 @@ static const struct mixer_wrong wrongs[] = {
 	{INT("rope_dim", 4), "rope_inv_freq"},
 };
 
-const struct mixer_set mixer_set_attention = {"attention", SET(cases), SET(wrongs)};
+const struct mixer_set mixer_set_attention = {"attention", SET(cases), SET(wrongs), 0};

@@ -35,4 +35,4 @@ static const struct mixer_case cases[] = {
 	EMA("moving average, bf16 weights", 64, MX_BF16, ROUNDED),
 };
 
-const struct mixer_set mixer_set_ema = {"ema", SET(cases), NULL, 0};
+const struct mixer_set mixer_set_ema = {"ema", SET(cases), NULL, 0, 0};

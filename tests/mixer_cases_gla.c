@@ -618,4 +618,4 @@ static const struct mixer_wrong wrongs[] = {
 	{FLOAT("norm_eps", -1), "norm_eps"},
 };
 
-const struct mixer_set mixer_set_gla = {"gla", SET(cases), SET(wrongs)};
+const struct mixer_set mixer_set_gla = {"gla", SET(cases), SET(wrongs), 0};

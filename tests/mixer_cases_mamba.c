@@ -198,4 +198,4 @@ static const struct mixer_wrong wrongs[] = {
 	{STRING("rms_norm", "no"), "rms_norm must be true or false"},
 };
 
-const struct mixer_set mixer_set_mamba = {"mamba", SET(cases), SET(wrongs)};
+const struct mixer_set mixer_set_mamba = {"mamba", SET(cases), SET(wrongs), 0};

@@ -421,8 +421,12 @@ static void check_describe(const struct rig *r)
 	block_free(&text);
 }
 
-static void check_case(const char *mixer, const struct mixer_case *c, enum mx_isa isa)
+#define LONG_DRAFT 20 /* longer than a block of anything that has blocks of 16 */
+
+static void check_case(const struct mixer_set *set, const struct mixer_case *c, enum mx_isa isa)
 {
+	const char *mixer = set->mixer;
+	uint32_t draft = set->max_draft && set->max_draft < LONG_DRAFT ? set->max_draft : LONG_DRAFT;
 	struct rig r;
 	struct texts x;
 
@@ -442,9 +446,8 @@ static void check_case(const char *mixer, const struct mixer_case *c, enum mx_is
 	check_saves(&r, &x);
 	rig_close(&r);
 
-	/* drafts longer than a block of anything that has blocks of 16 */
 	for (unsigned threads = thorough ? 2 : 3; threads <= 3; threads++) {
-		rig_open(&r, registry, c, &(struct rig_options){mixer, gpu, isa, threads, 20, seed});
+		rig_open(&r, registry, c, &(struct rig_options){mixer, gpu, isa, threads, draft, seed});
 		check_random(&r, &x, thorough ? 40 : 20);
 		check_chunks(&r, &x, 0, 61, "in chunks of 61");
 		rig_close(&r);
@@ -464,7 +467,7 @@ static void run_isa(enum mx_isa isa)
 	for (const struct mixer_set *const *set = mixer_sets; *set; set++)
 		for (size_t i = 0; i < (*set)->n_cases; i++)
 			if (mx_registry_find(registry, (*set)->mixer, MX_DEVICE_CPU, NULL))
-				check_case((*set)->mixer, &(*set)->cases[i], isa);
+				check_case(*set, &(*set)->cases[i], isa);
 }
 
 #define TEST_ISA(name, isa)                                                                        \
@@ -490,7 +493,7 @@ static void test_device(void **state)
 		for (size_t i = 0; i < (*set)->n_cases; i++)
 			if (mx_registry_find(registry, (*set)->mixer, MX_DEVICE_CUDA, NULL)) {
 				print_message("%s, %s\n", (*set)->mixer, (*set)->cases[i].label);
-				check_case((*set)->mixer, &(*set)->cases[i], MX_ISA_PORTABLE);
+				check_case(*set, &(*set)->cases[i], MX_ISA_PORTABLE);
 			}
 }
 

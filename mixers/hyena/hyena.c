@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The hyena mixer's table: memory, life cycle, state.
+ *
+ * Hyena (Poli et al. 2023, arXiv 2302.10866) with the implicit filter of that
+ * paper or the modal one of StripedHyena. See README.md.
+ */
+#include "mixers/hyena/hyena.h"
+
+#include <stdlib.h>
+
+static mx_status hyena_probe(const struct mx_layer_desc *layer, const struct mx_device *device,
+                             struct mx_err *err)
+{
+	struct hyena_params p;
+	if (device->info.kind != MX_DEVICE_CPU || device->info.act_dtype != MX_F32)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "hyena: this module runs on CPUs in f32");
+	return hyena_read_params(layer, &p, err);
+}
+
+static struct lc_spec lc_spec(const struct mx_layer_desc *layer, const struct mx_device *device)
+{
+	return (struct lc_spec){
+		.channels = layer->width,
+		.max_len = layer->max_context,
+		.max_draft = layer->max_draft,
+		.threads = device->info.threads,
+	};
+}
+
+static struct modal_spec modal_spec(const struct mx_layer_desc *layer, const struct hyena_params *p)
+{
+	return (struct modal_spec){
+		.channels = layer->width,
+		.state_size = p->state_size,
+		.max_draft = layer->max_draft,
+	};
+}
+
+static struct mx_conv_spec conv_spec(const struct mx_layer_desc *layer,
+                                     const struct hyena_params *p)
+{
+	return (struct mx_conv_spec){
+		.channels = 3 * layer->width,
+		.width = p->taps,
+		.max_draft = layer->max_draft,
+	};
+}
+
+/* What the filter alone needs. */
+static struct mx_state_spec filter_state(const struct mx_layer_desc *layer,
+                                         const struct mx_device *device,
+                                         const struct hyena_params *p)
+{
+	const struct lc_spec lc = lc_spec(layer, device);
+	const struct modal_spec modal = modal_spec(layer, p);
+	if (p->filter == HYENA_MODAL)
+		return (struct mx_state_spec){
+			.fixed_bytes = modal_slot_bytes(&modal),
+			.snapshot_bytes = modal_snapshot_bytes(&modal),
+			.instance_bytes = modal_instance_bytes(&modal),
+		};
+	return (struct mx_state_spec){
+		.bytes_per_token = lc_bytes_per_token(&lc),
+		.fixed_bytes = lc_slot_bytes(&lc),
+		.page_multiple = LC_BLOCK,
+		.scratch_bytes = lc_scratch_bytes(&lc),
+		.snapshot_bytes = lc_snapshot_bytes(&lc),
+		.instance_bytes = lc_instance_bytes(&lc),
+	};
+}
+
+static mx_status hyena_state(const struct mx_layer_desc *layer, const struct mx_device *device,
+                             struct mx_state_spec *out)
+{
+	struct hyena_params p;
+	struct hyena_scratch scratch;
+	mx_status status = hyena_read_params(layer, &p, NULL);
+	if (status != MX_OK)
+		return status;
+	const struct mx_conv_spec conv = conv_spec(layer, &p);
+	*out = filter_state(layer, device, &p);
+	hyena_scratch_layout(layer, out->scratch_bytes, &scratch);
+	out->fixed_bytes += mx_conv_slot_bytes(&conv);
+	out->snapshot_bytes += mx_conv_snapshot_bytes(&conv);
+	out->scratch_bytes = scratch.bytes;
+	return MX_OK;
+}
+
+static void hyena_extent(const struct mx_layer_desc *layer, uint32_t n, uint32_t max_len,
+                         uint32_t *out_first, uint32_t *out_end)
+{
+	struct hyena_params p;
+	if (hyena_read_params(layer, &p, NULL) == MX_OK && p.filter == HYENA_IMPLICIT)
+		lc_extent(n, max_len, out_first, out_end);
+	else
+		mx_mixer_extent_all(layer, n, max_len, out_first, out_end);
+}
+
+/* ---- life cycle ---- */
+
+static void hyena_destroy(struct mx_mixer *m)
+{
+	if (!m)
+		return;
+	lc_destroy(m->lc);
+	modal_destroy(m->modal);
+	free(m);
+}
+
+/* The filter's lags, with the skip in the first; then the convolution with them. w: the filter's
+ * weights in the order of hyena_weights. */
+static mx_status create_implicit(struct mx_mixer *m, const struct mx_mixer_init *init,
+                                 const void *const *w)
+{
+	const struct hyena_params *p = &m->params;
+	const struct lc_spec spec = lc_spec(init->layer, init->device);
+	const struct lc_memory memory = {init->page_base, init->slot_base, init->page_stride,
+	                                 init->slot_stride, init->page_tokens};
+	const float *skip = *w++;
+	struct implicit_filter f = {
+		.len = p->filter_len,
+		.emb_dim = p->emb_dim,
+		.order = p->filter_order,
+		.inner = p->inner_mlps,
+		.width = m->width,
+		.shift = p->shift,
+	};
+	f.z = *w++;
+	f.t = *w++;
+	f.freq = *w++;
+	if (p->modulate)
+		f.deltas = *w++;
+	for (uint32_t l = 0; l <= p->inner_mlps; l++) {
+		f.weight[l] = *w++;
+		f.bias[l] = *w++;
+	}
+	f.weight[p->inner_mlps + 1] = *w++;
+
+	float *h = calloc((size_t)spec.max_len * m->width, sizeof(*h));
+	mx_status status = h ? implicit_filter(&f, m->device, spec.max_len, h) : MX_E_NOMEM;
+	for (uint32_t c = 0; status == MX_OK && c < m->width; c++)
+		h[c] += skip[c];
+	if (status == MX_OK)
+		status = lc_create(&spec, m->device, &memory, h, 0, init->layer->index, &m->lc);
+	free(h);
+	return status;
+}
+
+static mx_status create_modal(struct mx_mixer *m, const struct mx_mixer_init *init,
+                              const void *const *w)
+{
+	const struct modal_spec spec = modal_spec(init->layer, &m->params);
+	return modal_create(&spec, w[1], w[2], w[0], &m->modal);
+}
+
+/* Those that both kinds have; returns the filter's. */
+static const void *const *take_weights(struct mx_mixer *m, const void *const *w)
+{
+	m->w_in = *w++;
+	m->w_out = *w++;
+	m->conv_weight = *w++;
+	m->conv_bias = *w++;
+	if (m->params.bias) {
+		m->b_in = *w++;
+		m->b_out = *w++;
+	}
+	return w;
+}
+
+static const struct mx_mixer_ops hyena_ops;
+
+static mx_status hyena_create(const struct mx_mixer_init *init, struct mx_mixer **out,
+                              struct mx_err *err)
+{
+	const struct mx_layer_desc *layer = init->layer;
+	struct mx_mixer *m = calloc(1, sizeof(*m));
+	mx_status status = MX_E_NOMEM;
+
+	if (!m)
+		goto fail;
+	status = hyena_read_params(layer, &m->params, err);
+	if (status != MX_OK)
+		goto fail;
+	const struct mx_state_spec filter = filter_state(layer, init->device, &m->params);
+	m->base = (struct mx_mixer_base){&hyena_ops, layer->index};
+	m->device = init->device;
+	m->kernels = mx_lin_kernels_find(mx_isa_parse(m->device->info.isa));
+	m->conv = conv_spec(layer, &m->params);
+	m->width = layer->width;
+	m->max_rows = layer->max_rows;
+	hyena_scratch_layout(layer, filter.scratch_bytes, &m->scratch);
+	m->slot_base = init->slot_base;
+	m->slot_stride = init->slot_stride;
+	m->filter_bytes = filter.fixed_bytes;
+	m->filter_snapshot = filter.snapshot_bytes;
+	const void *const *w = take_weights(m, init->weights);
+	status =
+		m->params.filter == HYENA_MODAL ? create_modal(m, init, w) : create_implicit(m, init, w);
+	if (status != MX_OK) {
+		mx_mixer_fail(err, status, "hyena: cannot prepare the filter");
+		goto fail;
+	}
+	*out = m;
+	return MX_OK;
+fail:
+	if (status == MX_E_NOMEM)
+		mx_mixer_fail(err, status, "hyena: out of memory");
+	hyena_destroy(m);
+	return status;
+}
+
+/* ---- a sequence's state ---- */
+
+#define SETTLE_LAYERS 256 /* at a time */
+
+/* commit keeps nothing: what of a span stays, settle and the next span's position say. */
+static mx_status hyena_settle(struct mx_mixer *const *layers, uint32_t n_layers,
+                              const struct mx_step *step, const uint32_t *kept)
+{
+	struct lc *lc[SETTLE_LAYERS];
+	mx_status status = MX_OK;
+	for (uint32_t i = 0; status == MX_OK && i < n_layers;) {
+		uint32_t n = 0;
+		for (; i < n_layers && n < SETTLE_LAYERS; i++)
+			if (layers[i]->lc)
+				lc[n++] = layers[i]->lc;
+		if (n)
+			status = lc_settle(lc, n, step, kept);
+	}
+	return status;
+}
+
+static unsigned char *slot_of(const struct mx_mixer *m, uint32_t slot)
+{
+	return m->slot_base + slot * m->slot_stride;
+}
+
+static mx_status hyena_fork(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
+                            uint32_t to_slot)
+{
+	for (uint32_t i = 0; i < n_layers; i++) {
+		const struct mx_mixer *m = layers[i];
+		const unsigned char *from = slot_of(m, from_slot);
+		unsigned char *to = slot_of(m, to_slot);
+		if (m->lc)
+			lc_fork(m->lc, from_slot, to_slot);
+		else
+			memcpy(to, from, m->filter_bytes);
+		memcpy(to + m->filter_bytes, from + m->filter_bytes, mx_conv_slot_bytes(&m->conv));
+	}
+	return MX_OK;
+}
+
+/* A task of save or load copies the state of a layer. */
+struct copying {
+	struct mx_mixer *const *layers;
+	uint32_t slot, pos;
+	void *const *out;      /* save */
+	const void *const *in; /* load */
+};
+
+static void save_layer(void *arg, size_t task, unsigned worker)
+{
+	const struct copying *c = arg;
+	const struct mx_mixer *m = c->layers[task];
+	const unsigned char *from = slot_of(m, c->slot);
+	unsigned char *to = c->out[task];
+	(void)worker;
+	if (m->lc)
+		lc_save(m->lc, c->slot, c->pos, to);
+	else
+		modal_save(m->modal, from, c->pos, to);
+	mx_conv_save(&m->conv, from + m->filter_bytes, c->pos, to + m->filter_snapshot);
+}
+
+static void load_layer(void *arg, size_t task, unsigned worker)
+{
+	const struct copying *c = arg;
+	const struct mx_mixer *m = c->layers[task];
+	const unsigned char *from = c->in[task];
+	unsigned char *to = slot_of(m, c->slot);
+	(void)worker;
+	if (m->lc)
+		lc_load(m->lc, c->slot, c->pos, from);
+	else
+		modal_load(m->modal, to, from);
+	mx_conv_load(&m->conv, to + m->filter_bytes, c->pos, from + m->filter_snapshot);
+}
+
+static mx_status hyena_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                            uint32_t pos, void *const *out)
+{
+	struct copying c = {.layers = layers, .slot = slot, .pos = pos, .out = out};
+	struct mx_device *d = layers[0]->device;
+	d->ops->parallel(d, n_layers, save_layer, &c);
+	return MX_OK;
+}
+
+static mx_status hyena_load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                            uint32_t pos, const void *const *in)
+{
+	struct copying c = {.layers = layers, .slot = slot, .pos = pos, .in = in};
+	struct mx_device *d = layers[0]->device;
+	d->ops->parallel(d, n_layers, load_layer, &c);
+	return MX_OK;
+}
+
+static void hyena_describe(const struct mx_mixer *m, char *text, size_t cap)
+{
+	const struct hyena_params *p = &m->params;
+	const struct lc_kernels *k = lc_kernels_find(mx_isa_parse(m->device->info.isa));
+	if (p->filter == HYENA_MODAL)
+		snprintf(text, cap, "hyena: modal filter of %u states a channel, kernels %s", p->state_size,
+		         mx_lin_kernels_name(m->kernels));
+	else
+		snprintf(text, cap,
+		         "hyena: implicit filter of %u, tiles to %u without transforms, kernels %s",
+		         p->filter_len, lc_crossing(k), k->name);
+}
+
+static const struct mx_mixer_ops hyena_ops = {
+	.abi = MX_MIXER_ABI,
+	.struct_size = sizeof(struct mx_mixer_ops),
+	.name = "hyena",
+	.summary = "Hyena: gated convolution as long as the context, exact in quasilinear time",
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_FORK | MX_MIXER_SETTLE |
+            MX_MIXER_SNAPSHOT | MX_MIXER_EXTENT,
+	.probe = hyena_probe,
+	.weights = hyena_weights,
+	.state = hyena_state,
+	.create = hyena_create,
+	.destroy = hyena_destroy,
+	.forward = hyena_forward,
+	.commit = mx_mixer_commit_nothing,
+	.settle = hyena_settle,
+	.fork = hyena_fork,
+	.save = hyena_save,
+	.load = hyena_load,
+	.describe = hyena_describe,
+	.extent = hyena_extent,
+};
+
+mx_mixer_module_f mx_mixer_module_v1;
+
+const struct mx_mixer_ops *mx_mixer_module_v1(void)
+{
+	return &hyena_ops;
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The hyena mixer's instance and what its files share. */
+#ifndef MX_MIXERS_HYENA_HYENA_H
+#define MX_MIXERS_HYENA_HYENA_H
+
+#include "mixers/hyena/implicit.h"
+#include "mixers/hyena/longconv.h"
+#include "mixers/hyena/modal.h"
+#include "mixers/linear/linear.h"
+#include "mixers/mixer.h"
+
+enum hyena_filter { HYENA_IMPLICIT, HYENA_MODAL };
+
+/* The layer's parameters, checked. */
+struct hyena_params {
+	enum hyena_filter filter;
+	uint32_t taps;  /* of the short convolution */
+	uint32_t heads; /* the rows of the projection are so many times x0, x1, v */
+	bool bias;      /* of both projections */
+	/* implicit */
+	uint32_t filter_len, emb_dim, filter_order, inner_mlps;
+	float shift;
+	bool modulate;
+	/* modal */
+	uint32_t state_size;
+};
+
+/* Where things are in the step's scratch memory, in bytes from its start; the long convolution's
+ * own is there. All f32, rows of the step one after the other. */
+struct hyena_scratch {
+	size_t u; /* [max_rows, 3 width]: x0, x1, v of each head */
+	size_t z; /* [max_rows, width] x1 v */
+	size_t y; /* [max_rows, width] */
+	size_t bytes;
+};
+
+struct mx_mixer {
+	struct mx_mixer_base base;
+	struct hyena_params params;
+	struct mx_device *device;
+	const struct mx_lin_kernels *kernels; /* of the short convolution */
+	struct mx_conv_spec conv;
+	const struct mx_weight *w_in, *w_out;
+	const float *b_in, *b_out;            /* NULL = none */
+	const float *conv_weight, *conv_bias; /* [3 width, taps], [3 width] */
+	struct lc *lc;                        /* implicit */
+	struct modal *modal;                  /* modal */
+	uint32_t width, max_rows;
+	struct hyena_scratch scratch;
+	unsigned char *slot_base; /* a slot: the filter's part, then the short convolution's */
+	size_t slot_stride;
+	size_t filter_bytes;    /* of the slot: of the filter */
+	size_t filter_snapshot; /* of a snapshot: of the filter */
+};
+
+/* ---- hyena_params.c: pure functions of the layer ---- */
+
+/* Everything probe checks; says in *err (may be NULL) what is wrong. */
+mx_status hyena_read_params(const struct mx_layer_desc *layer, struct hyena_params *out,
+                            struct mx_err *err);
+mx_status hyena_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
+                        size_t *out_n);
+
+/* ---- hyena_forward.c ---- */
+
+/* `filter`: bytes that the filter needs. */
+void hyena_scratch_layout(const struct mx_layer_desc *layer, size_t filter,
+                          struct hyena_scratch *out);
+mx_status hyena_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y);
+
+#endif

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The hyena mixer's parameters and tensors: what a layer's description says. */
+#include "mixers/hyena/hyena.h"
+
+#include <math.h>
+
+/* Far above any model; they keep every product of sizes far from overflow. */
+#define MAX_LEN    (1 << 24)
+#define MAX_KERNEL 8
+
+static mx_status read_filter(const struct mx_params *in, struct hyena_params *p, struct mx_err *err)
+{
+	static const char *const implicit[] = {"filter",     "short_filter", "bias",
+	                                       "filter_len", "emb_dim",      "filter_order",
+	                                       "inner_mlps", "shift",        "modulate"};
+	static const char *const modal[] = {"filter", "short_filter", "bias", "state_size", "heads"};
+	const struct mx_param *q = mx_param_find(in, "filter");
+	const char *filter = mx_param_string(in, "filter", q ? "" : "implicit");
+	if (!strcmp(filter, "implicit")) {
+		p->filter = HYENA_IMPLICIT;
+		return mx_params_known(in, implicit, sizeof implicit / sizeof *implicit,
+		                       "hyena with an implicit filter", err);
+	}
+	if (!strcmp(filter, "modal")) {
+		p->filter = HYENA_MODAL;
+		return mx_params_known(in, modal, sizeof modal / sizeof *modal, "hyena with a modal filter",
+		                       err);
+	}
+	return mx_mixer_fail(err, MX_E_INVALID, "hyena: filter must be \"implicit\" or \"modal\"");
+}
+
+/* A whole number, `def` if absent; without a default below 0, it must be given. */
+static mx_status read_int(const struct mx_params *in, const char *name, int64_t def, int64_t min,
+                          int64_t max, uint32_t *to, struct mx_err *err)
+{
+	const struct mx_param *q = mx_param_find(in, name);
+	if (q && q->type != MX_PARAM_INT)
+		return mx_mixer_fail(err, MX_E_INVALID, "hyena: %s must be a whole number", name);
+	if (!q && def < 0)
+		return mx_mixer_fail(err, MX_E_INVALID, "hyena: %s must be given", name);
+	int64_t v = q ? q->i : def;
+	if (v < min || v > max)
+		return mx_mixer_fail(err, MX_E_RANGE, "hyena: %s must be %lld..%lld, not %lld", name,
+		                     (long long)min, (long long)max, (long long)v);
+	*to = (uint32_t)v;
+	return MX_OK;
+}
+
+static mx_status read_bool(const struct mx_params *in, const char *name, bool def, bool *to,
+                           struct mx_err *err)
+{
+	const struct mx_param *q = mx_param_find(in, name);
+	if (q && q->type != MX_PARAM_BOOL)
+		return mx_mixer_fail(err, MX_E_INVALID, "hyena: %s must be true or false", name);
+	*to = q ? q->i != 0 : def;
+	return MX_OK;
+}
+
+static mx_status read_shift(const struct mx_params *in, struct hyena_params *p, struct mx_err *err)
+{
+	const struct mx_param *q = mx_param_find(in, "shift");
+	bool number = !q || q->type == MX_PARAM_INT || q->type == MX_PARAM_FLOAT;
+	double shift = q ? q->f : 0.05;
+	if (!number || !isfinite(shift))
+		return mx_mixer_fail(err, MX_E_INVALID, "hyena: shift must be a number");
+	p->shift = (float)shift;
+	return MX_OK;
+}
+
+static mx_status read_implicit(const struct mx_layer_desc *layer, struct hyena_params *p,
+                               struct mx_err *err)
+{
+	const struct mx_params *in = &layer->params;
+	const struct {
+		const char *name;
+		int64_t def, min, max;
+		uint32_t *to;
+	} dims[] = {
+		{"filter_len", -1, 1, MAX_LEN, &p->filter_len},
+		{"emb_dim", -1, 1, IMPLICIT_MAX_ORDER, &p->emb_dim},
+		{"filter_order", -1, 1, IMPLICIT_MAX_ORDER, &p->filter_order},
+		{"inner_mlps", 2, 0, IMPLICIT_MAX_INNER, &p->inner_mlps},
+	};
+	mx_status status = MX_OK;
+	p->heads = 1;
+	for (size_t i = 0; status == MX_OK && i < sizeof dims / sizeof *dims; i++)
+		status = read_int(in, dims[i].name, dims[i].def, dims[i].min, dims[i].max, dims[i].to, err);
+	if (status == MX_OK)
+		status = read_shift(in, p, err);
+	if (status == MX_OK)
+		status = read_bool(in, "modulate", true, &p->modulate, err);
+	if (status != MX_OK)
+		return status;
+	if (layer->max_context > p->filter_len)
+		return mx_mixer_fail(err, MX_E_RANGE, "hyena: a context of %u tokens, but a filter of %u",
+		                     layer->max_context, p->filter_len);
+	if (layer->max_draft > LC_MAX_DRAFT)
+		return mx_mixer_fail(err, MX_E_RANGE, "hyena: drafts of %u tokens, but it takes at most %u",
+		                     layer->max_draft, (unsigned)LC_MAX_DRAFT);
+	return MX_OK;
+}
+
+static mx_status read_modal(const struct mx_layer_desc *layer, struct hyena_params *p,
+                            struct mx_err *err)
+{
+	const struct mx_params *in = &layer->params;
+	mx_status status = read_int(in, "state_size", -1, 1, MODAL_MAX_STATE, &p->state_size, err);
+	if (status == MX_OK)
+		status = read_int(in, "heads", 1, 1, layer->width, &p->heads, err);
+	if (status == MX_OK && layer->width % p->heads)
+		return mx_mixer_fail(err, MX_E_RANGE, "hyena: heads %u does not divide the width %u",
+		                     p->heads, layer->width);
+	return status;
+}
+
+mx_status hyena_read_params(const struct mx_layer_desc *layer, struct hyena_params *out,
+                            struct mx_err *err)
+{
+	const struct mx_params *in = &layer->params;
+	struct hyena_params p = {0};
+	mx_status status = read_filter(in, &p, err);
+	if (status == MX_OK)
+		status = read_int(in, "short_filter", 3, 1, MAX_KERNEL, &p.taps, err);
+	if (status == MX_OK)
+		status = read_bool(in, "bias", true, &p.bias, err);
+	if (status == MX_OK)
+		status =
+			p.filter == HYENA_MODAL ? read_modal(layer, &p, err) : read_implicit(layer, &p, err);
+	if (status == MX_OK)
+		*out = p;
+	return status;
+}
+
+/* ---- tensors ---- */
+
+#define VECTOR(name, ...)                                                                          \
+	(struct mx_weight_spec)                                                                        \
+	{                                                                                              \
+		name, MX_WEIGHT_VECTOR, __VA_ARGS__, false                                                 \
+	}
+#define OPTIONAL(name, ...)                                                                        \
+	(struct mx_weight_spec)                                                                        \
+	{                                                                                              \
+		name, MX_WEIGHT_VECTOR, __VA_ARGS__, true                                                  \
+	}
+#define MATRIX(name, ...)                                                                          \
+	(struct mx_weight_spec)                                                                        \
+	{                                                                                              \
+		name, MX_WEIGHT_MATRIX, __VA_ARGS__, false                                                 \
+	}
+
+/* Those that both kinds have, under the names of safari and HyenaDNA or of StripedHyena. */
+static size_t common_weights(const struct hyena_params *p, uint64_t width,
+                             struct mx_weight_spec *specs)
+{
+	static const char *const names[][6] = {
+		[HYENA_IMPLICIT] = {"in_proj.weight", "out_proj.weight", "short_filter.weight",
+	                        "short_filter.bias", "in_proj.bias", "out_proj.bias"},
+		[HYENA_MODAL] = {"projections.weight", "out_filter_dense.weight",
+	                     "filter.short_filter_weight", "filter.short_filter_bias",
+	                     "projections.bias", "out_filter_dense.bias"}};
+	const char *const *name = names[p->filter];
+	size_t n = 0;
+	specs[n++] = MATRIX(name[0], 2, {3 * width, width});
+	specs[n++] = MATRIX(name[1], 2, {width, width});
+	specs[n++] = VECTOR(name[2], 3, {3 * width, 1, p->taps});
+	specs[n++] = VECTOR(name[3], 1, {3 * width});
+	if (p->bias) {
+		specs[n++] = VECTOR(name[4], 1, {3 * width});
+		specs[n++] = VECTOR(name[5], 1, {width});
+	}
+	return n;
+}
+
+static size_t implicit_weights(const struct hyena_params *p, uint64_t width,
+                               struct mx_weight_spec *specs)
+{
+#define LINEAR(i) "filter_fn.implicit_filter." #i
+	static const char *const linears[IMPLICIT_LINEARS][2] = {
+		{LINEAR(0.weight), LINEAR(0.bias)},   {LINEAR(2.weight), LINEAR(2.bias)},
+		{LINEAR(4.weight), LINEAR(4.bias)},   {LINEAR(6.weight), LINEAR(6.bias)},
+		{LINEAR(8.weight), LINEAR(8.bias)},   {LINEAR(10.weight), LINEAR(10.bias)},
+		{LINEAR(12.weight), LINEAR(12.bias)}, {LINEAR(14.weight), LINEAR(14.bias)},
+		{LINEAR(16.weight), LINEAR(16.bias)}, {LINEAR(18.weight), NULL}};
+#undef LINEAR
+	const uint64_t order = p->filter_order;
+	size_t n = 0;
+	specs[n++] = VECTOR("filter_fn.bias", 1, {width});
+	specs[n++] = VECTOR("filter_fn.pos_emb.z", 3, {1, p->filter_len, p->emb_dim});
+	specs[n++] = OPTIONAL("filter_fn.pos_emb.t", 3, {1, p->filter_len, 1});
+	specs[n++] = VECTOR("filter_fn.implicit_filter.1.freq", 2, {1, order});
+	if (p->modulate)
+		specs[n++] = VECTOR("filter_fn.modulation.deltas", 3, {1, 1, width});
+	for (uint32_t l = 0; l <= p->inner_mlps; l++) {
+		specs[n++] = VECTOR(linears[l][0], 2, {order, l ? order : p->emb_dim});
+		specs[n++] = VECTOR(linears[l][1], 1, {order});
+	}
+	specs[n++] = VECTOR(linears[p->inner_mlps + 1][0], 2, {width, order});
+	return n;
+}
+
+static size_t modal_weights(const struct hyena_params *p, uint64_t width,
+                            struct mx_weight_spec *specs)
+{
+	size_t n = 0;
+	specs[n++] = VECTOR("filter.D", 1, {width});
+	specs[n++] = VECTOR("filter.poles", 4, {width, p->state_size, 1, 2});
+	specs[n++] = VECTOR("filter.residues", 4, {width, p->state_size, 1, 2});
+	return n;
+}
+
+/* take_weights in hyena.c goes through them in this order. */
+mx_status hyena_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
+                        size_t *out_n)
+{
+	struct hyena_params p;
+	mx_status status = hyena_read_params(layer, &p, NULL);
+	if (status != MX_OK)
+		return status;
+	size_t n = common_weights(&p, layer->width, specs);
+	n += p.filter == HYENA_MODAL ? modal_weights(&p, layer->width, specs + n)
+	                             : implicit_weights(&p, layer->width, specs + n);
+	*out_n = n;
+	return MX_OK;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The implicit filter against its formula in double, lag by lag, at lengths that
+ * the cases of test_mixer do not reach: with z as HyenaDNA makes it, weights as
+ * large as trained ones, and sines whose arguments reach hundreds.
+ *
+ *   test_hyena_filter [LEN WIDTH LAYERS]   says how long filters of that size take
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/cpu/cpu.h"
+#include "mixers/hyena/implicit.h"
+#include "tests/rng.h"
+
+#define PI 3.14159265358979323846
+
+struct made {
+	struct implicit_filter f;
+	float *data;
+};
+
+static float *draw(float **at, struct rng *g, size_t n, float mean, float spread)
+{
+	float *p = *at;
+	for (size_t i = 0; i < n; i++)
+		p[i] = mean + spread * rng_normal(g);
+	*at += n;
+	return p;
+}
+
+/* t / (len - 1), then cos and -sin of (emb_dim - 1) / 2 frequencies. */
+static void positions(const struct implicit_filter *f, float *z)
+{
+	uint32_t bands = (f->emb_dim - 1) / 2;
+	for (uint32_t t = 0; t < f->len; t++, z += f->emb_dim) {
+		z[0] = (float)t / (float)(f->len - 1);
+		for (uint32_t b = 0; b < bands; b++) {
+			double band = bands > 1 ? 1e-4 + b * (bands - 1 - 1e-4) / (bands - 1) : 1e-4;
+			z[1 + b] = (float)cos(band * 2 * PI * t / f->len);
+			z[1 + bands + b] = (float)-sin(band * 2 * PI * t / f->len);
+		}
+	}
+}
+
+static struct made make(uint32_t len, uint32_t emb, uint32_t order, uint32_t inner, uint32_t width)
+{
+	struct rng g = {len + emb + order + inner + width};
+	const size_t n = (size_t)len * (emb + 1) + order + (size_t)order * (emb + 1) +
+	                 (size_t)inner * order * (order + 1) + (size_t)width * (order + 1);
+	struct made m = {.f = {.len = len,
+	                       .emb_dim = emb,
+	                       .order = order,
+	                       .inner = inner,
+	                       .width = width,
+	                       .shift = 0.05f}};
+	assert_non_null(m.data = calloc(n, sizeof(float)));
+	float *at = m.data;
+	m.f.z = at;
+	positions(&m.f, at);
+	at += (size_t)len * emb;
+	m.f.t = draw(&at, &g, len, 0.5f, 0.1f);
+	m.f.freq = draw(&at, &g, order, 14, 2);
+	for (uint32_t l = 0; l <= inner; l++) {
+		uint32_t in = l ? order : emb;
+		m.f.weight[l] = draw(&at, &g, (size_t)order * in, 0, 2 / sqrtf((float)in));
+		m.f.bias[l] = draw(&at, &g, order, 0, 1);
+	}
+	m.f.weight[inner + 1] = draw(&at, &g, (size_t)width * order, 0, 1 / sqrtf((float)order));
+	m.f.deltas = draw(&at, &g, width, 0, 8);
+	return m;
+}
+
+/* y[rows] = W x + b */
+static void affine(uint32_t rows, uint32_t cols, const float *w, const float *b, const double *x,
+                   double *y)
+{
+	for (uint32_t r = 0; r < rows; r++) {
+		y[r] = b ? b[r] : 0;
+		for (uint32_t c = 0; c < cols; c++)
+			y[r] += (double)w[(size_t)r * cols + c] * x[c];
+	}
+}
+
+/* One row; the largest argument of a sine goes to *top. */
+static void reference(const struct implicit_filter *f, uint32_t row, double *h, double *top)
+{
+	double a[64], b[64], t = f->t ? (double)f->t[row] : (double)row / (f->len - 1);
+	for (uint32_t i = 0; i < f->emb_dim; i++)
+		a[i] = f->z[(size_t)row * f->emb_dim + i];
+	for (uint32_t l = 0; l <= f->inner; l++) {
+		affine(f->order, l ? f->order : f->emb_dim, f->weight[l], f->bias[l], a, b);
+		for (uint32_t i = 0; i < f->order; i++) {
+			*top = fmax(*top, fabs(f->freq[i] * b[i]));
+			a[i] = sin(f->freq[i] * b[i]);
+		}
+	}
+	affine(f->width, f->order, f->weight[f->inner + 1], NULL, a, h);
+	for (uint32_t c = 0; f->deltas && c < f->width; c++)
+		h[c] *= exp(-t * fabs((double)f->deltas[c])) + f->shift;
+}
+
+static struct mx_device *device_open(unsigned threads)
+{
+	struct mx_device *d = NULL;
+	struct mx_err err = {0};
+	if (mx_cpu_create(threads, MX_ISA_PORTABLE, 1, 1, &d, &err) != MX_OK)
+		fail_msg("%s", err.text);
+	return d;
+}
+
+/* The first n rows near to the reference, relative to the largest lag. */
+static void check(struct implicit_filter *f, uint32_t n)
+{
+	struct mx_device *d = device_open(2);
+	float *h = calloc((size_t)n * f->width, sizeof(*h));
+	double *want = calloc(f->width, sizeof(*want)), top = 0, worst = 0, argument = 0;
+	assert_true(h && want);
+	assert_int_equal(implicit_filter(f, d, n, h), MX_OK);
+	for (uint32_t row = 0; row < n; row++) {
+		reference(f, row, want, &argument);
+		for (uint32_t c = 0; c < f->width; c++) {
+			top = fmax(top, fabs(want[c]));
+			worst = fmax(worst, fabs(want[c] - h[(size_t)row * f->width + c]));
+		}
+	}
+	print_message("%u lags of %u channels: error %.1e of %.1f, arguments to %.0f\n", n, f->width,
+	              worst, top, argument);
+	assert_true(argument > 50);
+	assert_true(worst <= 1e-6 * top); /* a sum of 64 products in f32 */
+	d->ops->destroy(d);
+	free(h);
+	free(want);
+}
+
+static void test_formula(void **state)
+{
+	(void)state;
+	struct made m = make(2048, 33, 64, 2, 48);
+	check(&m.f, 2048);
+	check(&m.f, 100); /* a part of the filter, and not whole tasks */
+	m.f.t = NULL;
+	check(&m.f, 2048);
+	free(m.data);
+	m = make(1000, 5, 64, 0, 7);
+	m.f.deltas = NULL;
+	check(&m.f, 1000);
+	free(m.data);
+	m = make(4096, 3, 17, 8, 20);
+	check(&m.f, 4096);
+	free(m.data);
+}
+
+/* A row depends on its position alone: not on threads, nor on how many rows there are. */
+static void test_rows(void **state)
+{
+	(void)state;
+	struct made m = make(500, 5, 64, 2, 30);
+	struct mx_device *one = device_open(1), *three = device_open(3);
+	float *a = calloc(500 * 30, sizeof(*a)), *b = calloc(500 * 30, sizeof(*b));
+	assert_true(a && b);
+	assert_int_equal(implicit_filter(&m.f, one, 500, a), MX_OK);
+	assert_int_equal(implicit_filter(&m.f, three, 333, b), MX_OK);
+	assert_memory_equal(a, b, 333 * 30 * sizeof(*a));
+	one->ops->destroy(one);
+	three->ops->destroy(three);
+	free(a);
+	free(b);
+	free(m.data);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_formula),
+		cmocka_unit_test(test_rows),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
