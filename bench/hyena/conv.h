@@ -35,13 +35,14 @@ struct conv {
 enum conv_cost {
 	CONV_GROWS,   /* with t */
 	CONV_SHRINKS, /* with the positions left */
-	CONV_TILES,   /* on the largest power of two that divides t + 1 */
+	CONV_TILES,   /* on the largest power of two that divides t + 1, or t if `late` */
 	CONV_SPREAD,  /* on nothing much: tiles are spread over steps */
 };
 
 struct conv_ops {
 	const char *name;
 	enum conv_cost cost;
+	uint32_t late; /* CONV_TILES: 1 = a tile is done one step after its last input */
 
 	/* Bytes that open takes. */
 	size_t (*bytes)(const struct conv_ops *ops, const struct conv_shape *s);
@@ -77,6 +78,10 @@ extern const struct conv_ops conv_lazy_serial, conv_lazy, conv_eager_serial, con
 /* Flash Inference's tiles (fractal.c), as they stand, by transforms, and each where it is faster.
  */
 extern const struct conv_ops conv_fractal_direct, conv_fractal_transform, conv_fractal;
+
+/* What mixd does (mixers/hyena/longconv.h), in pages and slots: tiles with slack, spread over
+ * steps, or all of a block at once (paged.c). */
+extern const struct conv_ops conv_spread, conv_at_once;
 
 /* Filter rows first .. first + n - 1 of a group: out[n][LC_LANES]. They die away, so that outputs
  * are about as large as inputs. */

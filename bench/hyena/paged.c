@@ -9,8 +9,8 @@
 
 #include "base/mem.h"
 #include "bench/hyena/paged.h"
-#include "bench/hyena/tiling.h"
-#include "mixers/hyena/longconv.h"
+#include "bench/hyena/tiles.h"
+#include "mixers/hyena/lc.h"
 
 #define PAGE_TOKENS LC_BLOCK /* the engine's default too */
 #define PROMPT_ROWS 512      /* of a step */
@@ -23,7 +23,8 @@ struct paged {
 	size_t page_bytes, slot_bytes; /* of a layer */
 	uint32_t *tables;              /* [batch][pages of a sequence] */
 	uint32_t direct;
-	/* the steps to come */
+	uint32_t max_len; /* of the sequences */
+	/* the steps to come: sequences, and their positions at step 0 */
 	uint32_t n, *which, *from;
 	struct mx_span *spans; /* [batch] */
 	uint32_t *pos, *kept;
@@ -62,12 +63,12 @@ static size_t paged_bytes(const struct conv_ops *ops, const struct conv_shape *s
 
 /* ---- steps ---- */
 
-void paged_choose(struct conv *base, uint32_t n, const uint32_t *which, const uint32_t *pos)
+void paged_choose(struct conv *base, uint32_t n, const uint32_t *which, const uint32_t *from)
 {
 	struct paged *c = (struct paged *)base;
 	c->n = n;
 	memcpy(c->which, which, n * sizeof *which);
-	memcpy(c->from, pos, n * sizeof *pos);
+	memcpy(c->from, from, n * sizeof *from);
 }
 
 static void set_span(struct paged *c, uint32_t i, uint32_t sequence, uint32_t pos, uint32_t n,
@@ -78,7 +79,7 @@ static void set_span(struct paged *c, uint32_t i, uint32_t sequence, uint32_t po
 		.row = i,
 		.n = n,
 		.pos = pos,
-		.max_len = s->len,
+		.max_len = c->max_len,
 		.kind = kind,
 		.slot = sequence,
 		.pages = c->tables + (size_t)sequence * pages_of(s),
@@ -114,21 +115,64 @@ static void paged_end(struct conv *base, uint32_t t)
 		conv_die("lc_settle");
 }
 
-void paged_prompt(struct conv *base, uint32_t sequence, uint32_t pos)
+void paged_prompt(struct conv *base, uint32_t sequence, uint32_t n)
 {
 	struct paged *c = (struct paged *)base;
 	size_t floats = (size_t)PROMPT_ROWS * base->shape.channels;
 	float *z = conv_floats(2 * floats), *y = z + floats;
 	conv_noise(base->shape.seed + sequence, floats, z);
-	for (uint32_t at = 0; at < pos; at += PROMPT_ROWS) {
-		uint32_t n = pos - at < PROMPT_ROWS ? pos - at : PROMPT_ROWS;
-		set_span(c, 0, sequence, at, n, MX_SPAN_PREFILL);
-		c->step = (struct mx_step){c->spans, 1, n, c->pos, c->scratch, NULL, false};
+	for (uint32_t pos = 0; pos < n; pos += PROMPT_ROWS) {
+		uint32_t rows = n - pos < PROMPT_ROWS ? n - pos : PROMPT_ROWS;
+		set_span(c, 0, sequence, pos, rows, MX_SPAN_PREFILL);
+		c->step = (struct mx_step){c->spans, 1, rows, c->pos, c->scratch, NULL, false};
 		for (uint32_t l = 0; l < base->shape.layers; l++)
 			paged_layer(base, l, 0, z, y);
 		paged_end(base, 0);
 	}
 	conv_free(z, 2 * floats);
+}
+
+size_t paged_snapshot_bytes(const struct conv *base)
+{
+	return base->shape.layers * lc_snapshot_bytes(&((const struct paged *)base)->spec);
+}
+
+void paged_save(struct conv *base, uint32_t sequence, uint32_t pos, void *out)
+{
+	struct paged *c = (struct paged *)base;
+	for (uint32_t l = 0; l < base->shape.layers; l++)
+		lc_save(c->layers[l], sequence, pos,
+		        (unsigned char *)out + l * lc_snapshot_bytes(&c->spec));
+}
+
+void paged_load(struct conv *base, uint32_t sequence, uint32_t pos, const void *in)
+{
+	struct paged *c = (struct paged *)base;
+	for (uint32_t l = 0; l < base->shape.layers; l++)
+		lc_load(c->layers[l], sequence, pos,
+		        (const unsigned char *)in + l * lc_snapshot_bytes(&c->spec));
+}
+
+static uint32_t paged_limit(struct conv *base, uint32_t len, uint32_t share)
+{
+	(void)share;
+	((struct paged *)base)->max_len = len;
+	return 1;
+}
+
+void paged_work(const struct conv *base, double *out)
+{
+	const struct paged *c = (const struct paged *)base;
+	const uint32_t len = base->shape.len;
+	memset(out, 0, len * sizeof *out);
+	for (uint32_t i = 0; i < base->shape.layers; i++)
+		for (uint32_t k = 0; k < c->layers[i]->n_levels; k++) {
+			const struct lc_level *l = &c->layers[i]->levels[k];
+			for (uint32_t g = 0; g < base->groups; g++)
+				for (uint32_t o = 2; o * l->n < len; o++)
+					out[(o - 1) * l->n + l->due[g] - 1] +=
+						LC_LANES * tiles_operations(l->n, c->direct, o % 2 ? 2 : 1, o % 2 ? 3 : 2);
+		}
 }
 
 /* ---- memory ---- */
@@ -137,6 +181,7 @@ static void paged_rewind(struct conv *base)
 {
 	struct paged *c = (struct paged *)base;
 	memset(c->slots, 0, all_slots(c));
+	c->max_len = base->shape.len;
 	c->n = base->shape.batch;
 	for (uint32_t b = 0; b < base->shape.batch; b++) {
 		c->which[b] = b;
@@ -184,6 +229,8 @@ static void open_layers(struct paged *c)
 		d->ops->parallel(d, s->len / LC_BLOCK, filter_task, &f);
 		if (lc_create(&c->spec, d, &memory, h, 0, l, &c->layers[l]) != MX_OK)
 			conv_die("lc_create");
+		if (c->base.ops == &conv_at_once)
+			lc_at_once(c->layers[l]);
 	}
 	conv_free(h, floats);
 }
@@ -243,21 +290,18 @@ static double no_traffic(const struct conv *c, uint32_t len)
 
 static double operations(const struct conv *base, uint32_t len)
 {
-	const struct paged *c = (const struct paged *)base;
-	return tiling_operations(len, c->direct, true) * base->shape.layers * base->shape.channels *
-	       base->shape.batch;
+	const struct conv_shape *s = &base->shape;
+	return tiles_slack(len, ((const struct paged *)base)->direct) * s->layers * s->channels *
+	       s->batch;
 }
 
-const struct conv_ops conv_spread = {
-	.name = "slack, spread",
-	.cost = CONV_ANY,
-	.bytes = paged_bytes,
-	.open = paged_open,
-	.close = paged_close,
-	.begin = paged_begin,
-	.layer = paged_layer,
-	.end = paged_end,
-	.rewind = paged_rewind,
-	.traffic = no_traffic,
-	.operations = operations,
-};
+#define PAGED(title, how, late_f)                                                                  \
+	{                                                                                              \
+		.name = title, .cost = how, .late = late_f, .bytes = paged_bytes, .open = paged_open,      \
+		.close = paged_close, .begin = paged_begin, .layer = paged_layer, .end = paged_end,        \
+		.limit = paged_limit, .rewind = paged_rewind, .traffic = no_traffic,                       \
+		.operations = operations,                                                                  \
+	}
+
+const struct conv_ops conv_spread = PAGED("slack, spread", CONV_SPREAD, 0);
+const struct conv_ops conv_at_once = PAGED("slack, at once", CONV_TILES, 1);

@@ -75,12 +75,12 @@ static double tile_step(struct conv *c, struct model *m, uint32_t done, uint32_t
 	while (2 * share <= most && groups % (2 * share) == 0 && expected > LONG * share)
 		share *= 2;
 	share = c->ops->limit(c, limit, share);
-	double t = step(c, m, done - 1, s);
+	double t = step(c, m, done - 1 + c->ops->late, s);
 	c->ops->limit(c, c->shape.len, 1);
 	return base + (t - base) * share;
 }
 
-/* Medians of steps by the largest power of two that divides t + 1, from a run that includes small
+/* Medians of steps by the side of the largest tile, from a run that includes small
  * ones many times; of large ones one or two. In a run of 2^k positions, the last step of each side
  * has less to do where there is slack. */
 static void classes(struct conv *c, struct model *m, struct sample *out)
@@ -91,7 +91,7 @@ static void classes(struct conv *c, struct model *m, struct sample *out)
 	double whole[SAMPLE_MAX_LOG + 1], last[SAMPLE_MAX_LOG + 1];
 	for (uint32_t done = 1; done < RUN; done++) {
 		int j = __builtin_ctz(done);
-		seen[j][n[j]++] = step(c, m, done - 1, out);
+		seen[j][n[j]++] = step(c, m, done - 1 + c->ops->late, out);
 	}
 	for (uint32_t j = 0; 2u << j <= len; j++) {
 		uint32_t side = 1u << j;

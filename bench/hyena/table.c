@@ -32,8 +32,9 @@
 #define MAX_BATCH 8
 
 static const struct conv_ops *const all_ways[] = {
-	&conv_lazy,           &conv_lazy_serial,       &conv_eager,   &conv_eager_serial,
-	&conv_fractal_direct, &conv_fractal_transform, &conv_fractal,
+	&conv_lazy,         &conv_lazy_serial,    &conv_eager,
+	&conv_eager_serial, &conv_fractal_direct, &conv_fractal_transform,
+	&conv_fractal,      &conv_at_once,        &conv_spread,
 };
 
 enum { WAYS = sizeof all_ways / sizeof *all_ways };
