@@ -46,9 +46,19 @@ struct cf {
 	vf re, im;
 };
 
+/* v, in a register: GCC would rather load it again for its next use, and these kernels wait for
+ * loads. */
+MX_INLINE vf vf_keep(vf v)
+{
+#if defined(__SSE__)
+	__asm__("" : "+v"(v));
+#endif
+	return v;
+}
+
 MX_INLINE struct cf cf_load(const float *row)
 {
-	return (struct cf){vf_load(row), vf_load(row + LC_LANES)};
+	return (struct cf){vf_keep(vf_load(row)), vf_keep(vf_load(row + LC_LANES))};
 }
 
 MX_INLINE void cf_store(float *row, struct cf a)
@@ -78,17 +88,21 @@ MX_INLINE struct cf cf_add_i(struct cf a, struct cf b)
 	return (struct cf){a.re - b.im, a.im + b.re};
 }
 
-/* a w, a conj(w) */
-MX_INLINE struct cf cf_mul(struct cf a, const float *w)
+/* Real and imaginary part of w in all lanes. */
+MX_INLINE struct cf cf_set(const float *w)
 {
-	vf cos = vf_set(w[0]), sin = vf_set(w[1]);
-	return (struct cf){vf_fma(a.re, cos, -(a.im * sin)), vf_fma(a.re, sin, a.im * cos)};
+	return (struct cf){vf_keep(vf_set(w[0])), vf_keep(vf_set(w[1]))};
 }
 
-MX_INLINE struct cf cf_mul_conj(struct cf a, const float *w)
+/* a w, a conj(w) */
+MX_INLINE struct cf cf_mul(struct cf a, struct cf w)
 {
-	vf cos = vf_set(w[0]), sin = vf_set(w[1]);
-	return (struct cf){vf_fma(a.re, cos, a.im * sin), vf_fma(a.im, cos, -(a.re * sin))};
+	return (struct cf){vf_fma(a.re, w.re, -(a.im * w.im)), vf_fma(a.re, w.im, a.im * w.re)};
+}
+
+MX_INLINE struct cf cf_mul_conj(struct cf a, struct cf w)
+{
+	return (struct cf){vf_fma(a.re, w.re, a.im * w.im), vf_fma(a.im, w.re, -(a.re * w.im))};
 }
 
 /* ---- butterflies ---- */
@@ -114,52 +128,56 @@ MX_INLINE void four_back(struct cf *a)
 	a[3] = cf_sub_i(d02, d13);
 }
 
-/* a e^(-+ i pi / 4): times (1 -+ i) / sqrt 2 */
-MX_INLINE struct cf cf_eighth(struct cf a)
+/* a + h b, a - h b */
+MX_INLINE struct cf cf_fma(struct cf a, vf h, struct cf b)
 {
-	const float h = 0.70710678118654752f;
-	return (struct cf){(a.re + a.im) * h, (a.im - a.re) * h};
+	return (struct cf){vf_fma(h, b.re, a.re), vf_fma(h, b.im, a.im)};
 }
 
-MX_INLINE struct cf cf_eighth_back(struct cf a)
-{
-	const float h = 0.70710678118654752f;
-	return (struct cf){(a.re - a.im) * h, (a.im + a.re) * h};
-}
-
-/* Of eight: sums of rows four apart, and their differences turned, give two transforms of four. */
+/*
+ * The transform of eight: sums of rows four apart give the even outputs, and
+ * their differences, turned by eighths of a circle, the odd ones. A turn by an
+ * eighth is one of (1 - i), without multiplications, and a factor that waits for
+ * the last sums.
+ */
 MX_INLINE void eight(struct cf *a)
 {
-	const struct cf zero = {{0}, {0}};
+	const vf h = vf_set(0.70710678118654752f);
 	struct cf d[4];
 #pragma GCC unroll 4
 	for (unsigned i = 0; i < 4; i++) {
 		d[i] = cf_sub(a[i], a[i + 4]);
 		a[i] = cf_add(a[i], a[i + 4]);
 	}
-	a[4] = d[0];
-	a[5] = cf_eighth(d[1]);
-	a[6] = cf_sub_i(zero, d[2]);
-	a[7] = cf_sub_i(zero, cf_eighth(d[3]));
 	four(a);
-	four(a + 4);
+	struct cf s02 = cf_sub_i(d[0], d[2]), d02 = cf_add_i(d[0], d[2]);
+	struct cf t1 = cf_sub_i(d[1], d[1]), t3 = cf_sub_i(d[3], d[3]);
+	struct cf s13 = cf_sub_i(t1, t3), d13 = cf_add_i(t1, t3);
+	a[4] = cf_fma(s02, h, s13);
+	a[6] = cf_fma(s02, -h, s13);
+	d13 = (struct cf){d13.im, -d13.re};
+	a[5] = cf_fma(d02, h, d13);
+	a[7] = cf_fma(d02, -h, d13);
 }
 
 MX_INLINE void eight_back(struct cf *a)
 {
-	const struct cf zero = {{0}, {0}};
-	struct cf d[4];
+	const vf h = vf_set(0.70710678118654752f);
+	struct cf s46 = cf_add(a[4], a[6]), d46 = cf_sub(a[4], a[6]);
+	struct cf s57 = cf_add(a[5], a[7]), d57 = cf_sub(a[5], a[7]);
+	struct cf d[4] = {cf_add(s46, s57), cf_add_i(d46, d57), cf_sub(s46, s57), cf_sub_i(d46, d57)};
+	d[1] = cf_add_i(d[1], d[1]); /* turned, without the factor */
+	d[3] = cf_add_i(d[3], d[3]);
 	four_back(a);
-	four_back(a + 4);
-	d[0] = a[4];
-	d[1] = cf_eighth_back(a[5]);
-	d[2] = cf_add_i(zero, a[6]);
-	d[3] = cf_add_i(zero, cf_eighth_back(a[7]));
-#pragma GCC unroll 4
-	for (unsigned i = 0; i < 4; i++) {
-		a[i + 4] = cf_sub(a[i], d[i]);
-		a[i] = cf_add(a[i], d[i]);
-	}
+	a[4] = cf_sub(a[0], d[0]);
+	a[0] = cf_add(a[0], d[0]);
+	a[5] = cf_fma(a[1], -h, d[1]);
+	a[1] = cf_fma(a[1], h, d[1]);
+	a[6] = cf_sub_i(a[2], d[2]);
+	a[2] = cf_add_i(a[2], d[2]);
+	d[3] = (struct cf){-d[3].im, d[3].re};
+	a[7] = cf_fma(a[3], -h, d[3]);
+	a[3] = cf_fma(a[3], h, d[3]);
 }
 
 /* ---- transforms ---- */
@@ -191,7 +209,9 @@ MX_INLINE void leaf(const unsigned rows, const bool back, float *x)
 static void divide(uint32_t n, const float *w, float *x)
 {
 	const size_t part = n / 4 * ROW;
-	for (uint32_t k = 0; k < n / 4; k++, x += ROW, w += 6)
+	for (uint32_t k = 0; k < n / 4; k++, x += ROW, w += 6) {
+		/* 16 registers have no room for a third */
+		const struct cf w1 = cf_set(w), w2 = cf_set(w + 2);
 #pragma GCC unroll 4
 		for (unsigned v = 0; v < LC_LANES; v += MX_W) {
 			struct cf a[4];
@@ -200,28 +220,31 @@ static void divide(uint32_t n, const float *w, float *x)
 				a[i] = cf_load(x + i * part + v);
 			four(a);
 			cf_store(x + v, a[0]);
-#pragma GCC unroll 4
-			for (unsigned i = 1; i < 4; i++)
-				cf_store(x + i * part + v, cf_mul(a[i], w + 2 * (i - 1)));
+			cf_store(x + part + v, cf_mul(a[1], w1));
+			cf_store(x + 2 * part + v, cf_mul(a[2], w2));
+			cf_store(x + 3 * part + v, cf_mul(a[3], cf_set(w + 4)));
 		}
+	}
 }
 
 static void unite(uint32_t n, const float *w, float *x)
 {
 	const size_t part = n / 4 * ROW;
-	for (uint32_t k = 0; k < n / 4; k++, x += ROW, w += 6)
+	for (uint32_t k = 0; k < n / 4; k++, x += ROW, w += 6) {
+		const struct cf w1 = cf_set(w), w2 = cf_set(w + 2), w3 = cf_set(w + 4);
 #pragma GCC unroll 4
 		for (unsigned v = 0; v < LC_LANES; v += MX_W) {
 			struct cf a[4];
+			a[1] = cf_mul_conj(cf_load(x + part + v), w1);
+			a[3] = cf_mul_conj(cf_load(x + 3 * part + v), w3);
+			a[2] = cf_mul_conj(cf_load(x + 2 * part + v), w2);
 			a[0] = cf_load(x + v);
-#pragma GCC unroll 4
-			for (unsigned i = 1; i < 4; i++)
-				a[i] = cf_mul_conj(cf_load(x + i * part + v), w + 2 * (i - 1));
 			four_back(a);
 #pragma GCC unroll 4
 			for (unsigned i = 0; i < 4; i++)
 				cf_store(x + i * part + v, a[i]);
 		}
+	}
 }
 
 /* w: twiddles of n rows, followed by those of n / 4, ... */
@@ -266,22 +289,28 @@ static void ifft(const struct lc_plan *p, float *x)
 static void twist(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *z, float *x)
 {
 	const float *w = p->twist + 2 * (size_t)k;
-	for (x += k * ROW; rows > 0; rows--, w += 2, z += LC_LANES, x += ROW)
+	for (x += k * ROW; rows > 0; rows--, w += 2, z += LC_LANES, x += ROW) {
+		const struct cf turn = cf_set(w);
 		for (unsigned v = 0; v < LC_LANES; v += MX_W) {
 			vf a = vf_load(z + v);
-			cf_store(x + v, (struct cf){a * w[0], a * w[1]});
+			cf_store(x + v, (struct cf){a * turn.re, a * turn.im});
 		}
+	}
 }
 
 static void untwist(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *x, bool add,
                     float *y)
 {
-	const float *w = p->twist + 2 * (size_t)k, scale = 1 / (float)p->n;
-	for (x += k * ROW; rows > 0; rows--, w += 2, y += LC_LANES, x += ROW)
+	const float *w = p->twist + 2 * (size_t)k, scale = 1 / (float)p->n; /* a power of two */
+	for (x += k * ROW; rows > 0; rows--, w += 2, y += LC_LANES, x += ROW) {
+		const vf re = vf_set(w[0] * scale), im = vf_set(w[1] * scale);
 		for (unsigned v = 0; v < LC_LANES; v += MX_W) {
-			vf a = cf_mul_conj(cf_load(x + v), w).re;
-			vf_store(y + v, add ? vf_fma(a, vf_set(scale), vf_load(y + v)) : a * scale);
+			vf sum = vf_load(x + LC_LANES + v) * im;
+			if (add)
+				sum += vf_load(y + v);
+			vf_store(y + v, vf_fma(vf_load(x + v), re, sum));
 		}
+	}
 }
 
 MX_INLINE void products(uint32_t n, const float *x, const float *h, const bool add, float *acc)
