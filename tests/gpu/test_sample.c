@@ -5,7 +5,7 @@
  * exception. Distribution, repeatability, rows that are not numbers, lists longer than the staging
  * memory, recorded draws, two steps at a time.
  *
- * MX_TEST_SEED repeats a run.
+ *   tests/gpu/test_sample [brief | part of a test's name]     MX_TEST_SEED repeats a run
  */
 #include <math.h>
 #include <stdbool.h>
@@ -681,41 +681,62 @@ static void test_huge(struct test *t)
 	compare_logprob(t, 0, &got, &want);
 }
 
-/* With an argument, without the two tests that take long (for sanitizers). */
+static const struct {
+	const char *name;
+	void (*run)(struct test *t);
+	uint32_t vocab;
+	bool slow; /* with a sanitizer it takes far too long */
+} tests[] = {
+	{"ties", test_ties, MAX_VOCAB, false},
+	{"not numbers", test_not_numbers, MAX_VOCAB, false},
+	{"against the CPU", test_against_cpu, MAX_VOCAB, true},
+	{"distribution", test_distribution, MAX_VOCAB, true},
+	{"long lists", test_long_lists, MAX_VOCAB, false},
+	{"repeats", test_repeats, MAX_VOCAB, false},
+	{"recorded", test_recorded, MAX_VOCAB, false},
+	{"overlap", test_overlap, MAX_VOCAB, false},
+	{"logprobs", test_logprobs, MAX_VOCAB, false},
+	{"huge", test_huge, HUGE_VOCAB, false},
+};
+
+/* All tests; with "brief" those that a sanitizer can run; with another argument those whose name
+ * contains it. */
+static bool wanted(size_t i, const char *only)
+{
+	if (!only)
+		return true;
+	return !strcmp(only, "brief") ? !tests[i].slow : strstr(tests[i].name, only) != NULL;
+}
+
 int main(int argc, char **argv)
 {
 	static struct test t;
-	(void)argv;
-	const char *text = getenv("MX_TEST_SEED");
+	const char *text = getenv("MX_TEST_SEED"), *only = argc > 1 ? argv[1] : NULL;
 	uint64_t seed = text ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
+	uint32_t vocab = 0, ran = 0;
 	printf("MX_TEST_SEED=%llu\n", (unsigned long long)seed);
 	t.rng.state = seed * 2 + 1;
-	if (!open_device(&t, MAX_VOCAB))
-		return 77;
 	must(mx_cpu_create(0, mx_cpu_isa(), MAX_ROWS, 64, &t.cpu, NULL), "the CPU device");
 	t.logits = malloc(MAX_LOGITS * sizeof *t.logits);
 	t.copy = malloc(MAX_LOGITS * sizeof *t.copy);
 	if (!t.logits || !t.copy)
 		return 1;
-	test_ties(&t);
-	test_not_numbers(&t);
-	if (argc == 1) {
-		test_against_cpu(&t);
-		test_distribution(&t);
+	for (size_t i = 0; i < COUNT(tests); i++) {
+		if (!wanted(i, only))
+			continue;
+		if (tests[i].vocab != vocab && vocab)
+			close_device(&t);
+		if (tests[i].vocab != vocab && !open_device(&t, tests[i].vocab))
+			return ran ? 1 : 77;
+		vocab = tests[i].vocab;
+		tests[i].run(&t);
+		ran++;
 	}
-	test_long_lists(&t);
-	test_repeats(&t);
-	test_recorded(&t);
-	test_overlap(&t);
-	test_logprobs(&t);
-	close_device(&t);
-	if (!open_device(&t, HUGE_VOCAB))
-		return 1;
-	test_huge(&t);
-	close_device(&t);
+	if (ran)
+		close_device(&t);
 	mx_cpu_destroy(t.cpu);
 	free(t.logits);
 	free(t.copy);
-	printf("sampling: %d faults\n", t.faults);
-	return t.faults != 0;
+	printf("sampling: %u tests, %d faults\n", ran, t.faults);
+	return !ran || t.faults != 0;
 }
