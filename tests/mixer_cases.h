@@ -55,7 +55,7 @@ struct mixer_set {
 };
 
 extern const struct mixer_set mixer_set_attention, mixer_set_ema, mixer_set_gla, mixer_set_hyena,
-	mixer_set_hyena_modal, mixer_set_mamba;
+	mixer_set_hyena_modal, mixer_set_mamba, mixer_set_reaching;
 extern const struct mixer_set *const mixer_sets[]; /* ends with NULL */
 
 /* For references: y[n, rows] = W x + b, summed in double; b may be NULL. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cases of the mixer of tests/out-of-tree. */
+/* Cases of the mixers that are there for tests: of tests/out-of-tree, and modules_reaching.c. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "mixer_cases.h"
 
@@ -36,3 +37,24 @@ static const struct mixer_case cases[] = {
 };
 
 const struct mixer_set mixer_set_ema = {"ema", SET(cases), NULL, 0, 0};
+
+static void reaching_reference(const struct mixer_case *c, uint32_t n, const float *x,
+                               const float *const *w, float *y)
+{
+	size_t width = c->width;
+	(void)w;
+	memcpy(y, x, width * sizeof(*y));
+	for (uint32_t t = 1; t < n; t++) {
+		uint32_t from = t > 1;
+		while (from && 6 * from <= 2 * t)
+			from *= 2;
+		for (size_t i = 0; i < width; i++)
+			y[t * width + i] = x[t * width + i] + 0.75f * y[from * width + i];
+	}
+}
+
+static const struct mixer_case reaching[] = {
+	{"reaching", 16, 300, MX_F32, MX_F32, {{0}}, 0, NULL, EXACT, reaching_reference},
+};
+
+const struct mixer_set mixer_set_reaching = {"reaching", SET(reaching), NULL, 0, 0};

@@ -26,9 +26,10 @@
 enum { N_PROMPT = 150, N_TOTAL = 166, VOCAB = 320, CONTEXT = 512 };
 
 /* Checkpoints: Llama's shape in f32 and bf16; layers of slot state between attention; nothing but
- * slots; two mixers in a layer, multipliers and experts; then the recurrent families: one with
- * attention between, one with a tensor that all layers share, one without feed-forward. */
-enum { F32, BF16, HYBRID, RECURRENT, MIXTURE, DELTA, HGRN2, MAMBA2, N_DIRS };
+ * slots; two mixers in a layer, multipliers and experts; one whose pages reach ahead, and layers of
+ * slot state; then the recurrent families: one with attention between, one with a tensor that all
+ * layers share, one without feed-forward. */
+enum { F32, BF16, HYBRID, RECURRENT, MIXTURE, REACHING, DELTA, HGRN2, MAMBA2, N_DIRS };
 static char dirs[N_DIRS][64];
 
 #define OWN                                                                                        \
@@ -45,6 +46,7 @@ static const char *const configs[N_DIRS] = {
 					"{\"mixer\":\"ema\",\"in_scale\":1.5}],\"mlp\":{\"num_experts\":6,"
 					"\"norm_topk_prob\":true,\"shared_expert_intermediate_size\":32}},"
 					"{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":3}}]}",
+	[REACHING] = OWN "\"mixd_layers\":[{\"mixer\":\"reaching\"},{\"mixer\":\"ema\"}]}",
 	[DELTA] = "{\"model_type\":\"gated_deltanet\",\"hidden_size\":64,\"num_hidden_layers\":3,"
 			  "\"num_heads\":2,\"head_dim\":32,\"expand_v\":2,\"intermediate_size\":160,"
 			  "\"vocab_size\":320,\"max_position_embeddings\":512,"
@@ -511,6 +513,89 @@ static void test_memory_is_as_planned(void **state)
 	loaded_close(&l);
 }
 
+/* Pages held by a sequence after n tokens of a prompt; the sequence is closed. */
+static uint32_t pages_after(struct mx_engine *e, uint32_t n, uint32_t max_len, bool private)
+{
+	static int32_t prompt[CONTEXT];
+	const struct mx_seq_params p = {.sampling = {.repetition_penalty = 1, .top_p = 1},
+	                                .max_len = max_len,
+	                                .logprobs = -1,
+	                                .prompt_logprobs = -1,
+	                                .no_prefix_cache = private};
+	struct mx_seq *s;
+	struct mx_step_result r;
+	struct mx_step_times t;
+	struct mx_engine_usage u;
+	uint32_t computed;
+	make_tokens(prompt, n, VOCAB, n);
+	assert_int_equal(e->ops->open(e, prompt, n, &p, &s), MX_OK);
+	assert_int_equal(e->ops->attach(e, s, &computed), MX_OK);
+	assert_int_equal(computed, 0);
+	struct mx_step_item item = {s, n, false};
+	assert_int_equal(e->ops->reserve(e, s, n), MX_OK);
+	assert_int_equal(e->ops->step(e, &item, 1, &r, &t), MX_OK);
+	e->ops->usage(e, &u);
+	e->ops->close(e, s);
+	return u.pages_used;
+}
+
+/* The mixer of modules_reaching.c needs pages up to 3 * 2^k tokens, and none behind. */
+static void test_pages_as_mixers_want_them(void **state)
+{
+	(void)state;
+	struct loaded l;
+	struct mx_engine_info info;
+	struct mx_engine_usage u;
+	loaded_start(dirs[REACHING], NULL, &l);
+	struct mx_engine *e = l.engine;
+	e->ops->info(e, &info);
+	assert_int_equal(info.page_tokens, 32);
+	assert_true(info.prefix_cache);
+	assert_int_equal(pages_after(e, 100, CONTEXT, false), 6); /* up to 192 */
+	e->ops->usage(e, &u);
+	assert_int_equal(u.pages_used, 0);
+	assert_int_equal(u.pages_cached, 3); /* nothing of what was ahead */
+	assert_int_equal(pages_after(e, 129, CONTEXT, false), 12);
+	assert_int_equal(pages_after(e, 130, 180, false), 6); /* it will not be longer */
+	assert_int_equal(pages_after(e, 131, CONTEXT, true), 12 - 4);
+	assert_int_equal(pages_after(e, 400, CONTEXT, true), 16 - 12);
+	e->ops->drop_cache(e);
+	e->ops->usage(e, &u);
+	assert_int_equal(u.pages_free, info.n_pages);
+	loaded_close(&l);
+
+	struct mx_engine_config c = loaded_config();
+	c.prefix_cache = false;
+	loaded_start(dirs[REACHING], &c, &l);
+	assert_int_equal(pages_after(l.engine, 400, CONTEXT, false), 16 - 12);
+	loaded_close(&l);
+
+	/* Attention needs them all, and none ahead. */
+	loaded_start(dirs[F32], &c, &l);
+	assert_int_equal(pages_after(l.engine, 400, CONTEXT, false), 13);
+	loaded_close(&l);
+}
+
+/* What create allocates is planned for, as all else is. */
+static void test_instances_are_planned_for(void **state)
+{
+	(void)state;
+	struct loaded l;
+	struct mx_err err = {0};
+	struct mx_memory_plan p;
+	struct mx_engine_config c = loaded_config();
+	loaded_open(dirs[REACHING], &l);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	assert_true(p.instances > 64 * sizeof(float) && p.instances < 1024);
+	assert_string_equal(p.mixers[0].name, "reaching");
+	assert_int_equal(p.mixers[0].instance_bytes, p.instances);
+	assert_int_equal(p.mixers[1].instance_bytes, 0);
+	assert_int_equal(p.total, p.weights_mapped + p.weights_private + p.instances + p.pages +
+	                              p.slots + p.snapshots + p.scratch + p.other);
+	assert_true(p.total - p.weights_mapped <= c.memory);
+	loaded_close(&l);
+}
+
 static void test_shared_tensors_are_kept_once(void **state)
 {
 	(void)state;
@@ -622,6 +707,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_memory_is_as_planned),
 		cmocka_unit_test(test_shared_tensors_are_kept_once),
+		cmocka_unit_test(test_pages_as_mixers_want_them),
+		cmocka_unit_test(test_instances_are_planned_for),
 		cmocka_unit_test(test_too_little_memory_is_refused),
 		cmocka_unit_test(test_slots_share_the_memory),
 		cmocka_unit_test(test_bad_requests_are_refused),

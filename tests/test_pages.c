@@ -73,7 +73,8 @@ struct seq {
 	bool attached, private;
 	int salt;
 	int32_t tokens[MAX_LEN];
-	uint32_t n, computed, pages, known;
+	uint64_t digest; /* of the last token computed */
+	uint32_t n, computed, pages, known, gone;
 	struct mx_page_list list;
 	uint32_t ids[MAX_PAGES];
 };
@@ -102,7 +103,7 @@ static uint32_t model_unknown(const struct world *w) /* pages held and not known
 {
 	uint32_t n = 0;
 	for (int i = 0; i < N_SEQ; i++)
-		n += w->seqs[i].pages - w->seqs[i].known;
+		n += w->seqs[i].pages - w->seqs[i].known - w->seqs[i].gone;
 	return n;
 }
 
@@ -180,10 +181,14 @@ static void check_world(struct world *w)
 		const struct seq *s = &w->seqs[i];
 		assert_int_equal(s->list.n, s->pages);
 		assert_int_equal(s->list.n_known, s->known);
+		assert_int_equal(s->list.n_gone, s->gone);
 		uint64_t h = (uint64_t)s->salt;
 		for (uint32_t p = 0; p < s->computed; p++) {
 			h = digest(h, s->tokens[p]);
-			assert_true(w->content[s->ids[p / PT]][p % PT] == h);
+			if (p / PT < s->gone)
+				assert_true(s->ids[p / PT] == MX_NO_PAGE);
+			else
+				assert_true(w->content[s->ids[p / PT]][p % PT] == h);
 		}
 	}
 }
@@ -192,7 +197,7 @@ static void op_attach(struct world *w, struct seq *s)
 {
 	s->attached = true;
 	s->salt = (int)rng_below(&rng, 3);
-	s->private = rng_below(&rng, 8) == 0;
+	s->private = rng_below(&rng, 4) == 0;
 	s->n = 1 + rng_below(&rng, MAX_LEN);
 	for (uint32_t i = 0; i < s->n; i++)
 		s->tokens[i] = (int32_t)(rng_below(&rng, 6) == 0); /* few different prompts */
@@ -207,15 +212,29 @@ static void op_attach(struct world *w, struct seq *s)
 	}
 	assert_int_equal(s->computed, expect);
 	s->pages = s->known = expect / PT;
+	if (expect)
+		s->digest = w->content[s->ids[s->pages - 1]][PT - 1];
+}
+
+/* Some pages of the beginning; of a list that is shared, none. */
+static void op_let_go(struct world *w, struct seq *s)
+{
+	uint32_t n = rng_below(&rng, s->computed / PT + 1);
+	mx_pages_let_go(w->pool, &s->list, n);
+	if ((!w->cache || s->private) && n > s->gone)
+		s->gone = n;
 }
 
 static void op_compute(struct world *w, struct seq *s)
 {
 	uint32_t n = 1 + rng_below(&rng, s->n - s->computed < 9 ? s->n - s->computed : 9);
-	uint32_t want = (s->computed + n + PT - 1) / PT;
+	uint32_t reach = s->computed + n; /* now and then further ahead */
+	if (rng_below(&rng, 4) == 0)
+		reach += rng_below(&rng, MAX_LEN - reach + 1);
+	uint32_t want = (reach + PT - 1) / PT;
 	uint32_t need = want > s->pages ? want - s->pages : 0;
 	bool fits = need <= model_free(w) + model_count(w, false);
-	mx_status st = mx_pages_reserve(w->pool, &s->list, s->computed + n);
+	mx_status st = mx_pages_reserve(w->pool, &s->list, reach);
 	assert_int_equal(st, fits ? MX_OK : MX_E_NOMEM);
 	if (!fits)
 		return;
@@ -224,8 +243,8 @@ static void op_compute(struct world *w, struct seq *s)
 	s->pages += need;
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t p = s->computed + i;
-		uint64_t before = p ? w->content[s->ids[(p - 1) / PT]][(p - 1) % PT] : (uint64_t)s->salt;
-		w->content[s->ids[p / PT]][p % PT] = digest(before, s->tokens[p]);
+		s->digest = digest(p ? s->digest : (uint64_t)s->salt, s->tokens[p]);
+		w->content[s->ids[p / PT]][p % PT] = s->digest;
 	}
 	s->computed += n;
 	mx_pages_publish(w->pool, &s->list, s->tokens, s->computed);
@@ -242,7 +261,7 @@ static void op_release(struct world *w, struct seq *s)
 			e->stamp = ++w->now;
 	}
 	s->attached = false;
-	s->n = s->computed = s->pages = s->known = 0;
+	s->n = s->computed = s->pages = s->known = s->gone = 0;
 }
 
 static void op_drop(struct world *w)
@@ -264,6 +283,8 @@ static void run_trace(uint64_t seed, bool cache)
 		struct seq *s = &w->seqs[rng_below(&rng, N_SEQ)];
 		if (!s->attached)
 			op_attach(w, s);
+		else if (rng_below(&rng, 10) == 0)
+			op_let_go(w, s);
 		else if (s->computed < s->n && rng_below(&rng, 10))
 			op_compute(w, s);
 		else

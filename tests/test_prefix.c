@@ -619,9 +619,10 @@ static void advance(struct mx_engine *e, struct job *j)
 	}
 }
 
-static void random_traffic(enum mx_fake_state kind, uint64_t seed)
+static void random_traffic(enum mx_fake_state kind, bool reaches, uint64_t seed)
 {
 	struct mx_fake_config c = fake_config(kind);
+	c.reaches = reaches;
 	static int32_t prompt[N_PROMPTS][TOTAL];
 	uint32_t n[N_PROMPTS];
 	struct job jobs[6] = {{0}};
@@ -669,9 +670,11 @@ static void output_depends_on_tokens_alone(void **state)
 	(void)state;
 	for (uint64_t seed = 1; seed <= 6; seed++) {
 		print_message("seed %llu\n", (unsigned long long)seed);
-		random_traffic(MX_FAKE_PAGES, seed);
-		random_traffic(MX_FAKE_SLOT, seed);
-		random_traffic(MX_FAKE_HYBRID, seed);
+		random_traffic(MX_FAKE_PAGES, false, seed);
+		random_traffic(MX_FAKE_PAGES, true, seed);
+		random_traffic(MX_FAKE_SLOT, false, seed);
+		random_traffic(MX_FAKE_HYBRID, false, seed);
+		random_traffic(MX_FAKE_HYBRID, true, seed);
 	}
 }
 
