@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """mixd --check: checkpoints that do not fit together are refused with both numbers, at start too."""
+import contextlib
 import json
 import os
 import shutil
@@ -11,12 +12,12 @@ import tempfile
 from harness import BUILD, DEMO, PATIENCE, main
 
 
-def run(path=DEMO, check=True, keys=""):
-    """(exit status, output) of mixd on one model."""
+def run(path=DEMO, check=True, keys="", top=""):
+    """(exit status, output) of mixd on one model, with more keys of it and of the configuration."""
     with tempfile.TemporaryDirectory() as folder:
         config = os.path.join(folder, "mixd.yaml")
         with open(config, "w") as f:
-            f.write(f"http: {{ listen: '127.0.0.1:0' }}\nmodels: [{{ name: demo, path: {path}{keys} }}]\n")
+            f.write(f"http: {{ listen: '127.0.0.1:0' }}\n{top}models: [{{ name: demo, path: {path}{keys} }}]\n")
         r = subprocess.run([os.path.join(BUILD, "mixd"), "--config", config] + ["--check"] * check,
                            env=dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers/.libs")),
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -24,8 +25,9 @@ def run(path=DEMO, check=True, keys=""):
         return r.returncode, r.stdout
 
 
-def expect_refused(change, *words):
-    """change(folder) damages a copy of the bundled model."""
+@contextlib.contextmanager
+def changed(change):
+    """A copy of the bundled model that change(folder) was applied to."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "demo")
         os.mkdir(path)
@@ -35,6 +37,12 @@ def expect_refused(change, *words):
             elif os.path.isfile(os.path.join(DEMO, name)):
                 shutil.copy(os.path.join(DEMO, name), path)
         change(path)
+        yield path
+
+
+def expect_refused(change, *words):
+    """change(folder) damages a copy of the bundled model."""
+    with changed(change) as path:
         for check in (True, False):
             rc, text = run(path, check)
             assert rc == 1, (rc, text)
@@ -55,6 +63,19 @@ def test_the_bundled_model_passes():
     rc, text = run()
     assert rc == 0 and "total" in text and "room for 64 sequences of 2048 tokens" in text, text
     assert "layers 0-8 attention" in text and "9 layers, 2304 bytes a token" in text, text
+
+
+def test_memory_of_mixers_is_part_of_the_plan():
+    """The mixer of modules_reaching.c, 9 layers of it, says how much it allocates for itself."""
+    def change(path):
+        edit(path, "config.json", lambda c: c.update(
+            model_type="mixd", mixd_layers=[{"mixer": "reaching"}] * c["num_hidden_layers"]))
+
+    modules = os.path.join(BUILD, "tests/modules/.libs")
+    with changed(change) as path:
+        rc, text = run(path, top=f"modules: ['{modules}']\n")
+    assert rc == 0 and "layers 0-8 reaching" in text and "mixers' own" in text, text
+    assert "mixers' own" not in run()[1]
 
 
 def test_more_layers_than_the_configuration_says():
