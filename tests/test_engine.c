@@ -28,8 +28,8 @@ enum { N_PROMPT = 150, N_TOTAL = 166, VOCAB = 320, CONTEXT = 512 };
 /* Checkpoints: Llama's shape in f32 and bf16; layers of slot state between attention; nothing but
  * slots; two mixers in a layer, multipliers and experts; one whose pages reach ahead, and layers of
  * slot state; then the recurrent families: one with attention between, one with a tensor that all
- * layers share, one without feed-forward. */
-enum { F32, BF16, HYBRID, RECURRENT, MIXTURE, REACHING, DELTA, HGRN2, MAMBA2, N_DIRS };
+ * layers share, one without feed-forward; long convolutions. */
+enum { F32, BF16, HYBRID, RECURRENT, MIXTURE, REACHING, DELTA, HGRN2, MAMBA2, HYENA, N_DIRS };
 static char dirs[N_DIRS][64];
 
 #define OWN                                                                                        \
@@ -47,6 +47,9 @@ static const char *const configs[N_DIRS] = {
 					"\"norm_topk_prob\":true,\"shared_expert_intermediate_size\":32}},"
 					"{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":3}}]}",
 	[REACHING] = OWN "\"mixd_layers\":[{\"mixer\":\"reaching\"},{\"mixer\":\"ema\"}]}",
+	[HYENA] = OWN "\"mixd_layers\":[{\"mixer\":\"hyena\",\"filter_len\":600,\"emb_dim\":5,"
+				  "\"filter_order\":16},{\"mixer\":\"attention\"},"
+				  "{\"mixer\":\"hyena\",\"filter\":\"modal\",\"state_size\":4}]}",
 	[DELTA] = "{\"model_type\":\"gated_deltanet\",\"hidden_size\":64,\"num_hidden_layers\":3,"
 			  "\"num_heads\":2,\"head_dim\":32,\"expand_v\":2,\"intermediate_size\":160,"
 			  "\"vocab_size\":320,\"max_position_embeddings\":512,"

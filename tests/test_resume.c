@@ -33,7 +33,9 @@ enum { VOCAB = 320, CONTEXT = 512, TURNS = 4, ANSWER = 13, QUESTION = 9 };
 #define RETNET    "{\"mixer\":\"gla\",\"variant\":\"retnet\",\"num_heads\":2}"
 #define MAMBA                                                                                      \
 	"{\"mixer\":\"mamba\",\"num_heads\":4,\"head_dim\":16,\"state_size\":32,\"n_groups\":2}"
-#define HGRN "{\"mixer\":\"gla\",\"variant\":\"hgrn\",\"use_lower_bound\":false}"
+#define HYENA "{\"mixer\":\"hyena\",\"filter_len\":600,\"emb_dim\":5,\"filter_order\":16}"
+#define MODAL "{\"mixer\":\"hyena\",\"filter\":\"modal\",\"state_size\":4,\"heads\":4}"
+#define HGRN  "{\"mixer\":\"gla\",\"variant\":\"hgrn\",\"use_lower_bound\":false}"
 
 static const struct {
 	const char *name, *config;
@@ -44,6 +46,8 @@ static const struct {
 	{"gla", MODEL(GLA "," DELTA "," RETNET "," HGRN), MX_F32},
 	{"gla and attention", MODEL(DELTA "," ATTENTION "," GLA), MX_BF16},
 	{"mamba", MODEL(MAMBA "," MAMBA), MX_F32},
+	{"hyena", MODEL(HYENA "," HYENA), MX_F32},
+	{"hyena, modal and attention", MODEL(HYENA "," ATTENTION "," MODAL), MX_BF16},
 	{"mamba, gla and attention", MODEL(MAMBA "," ATTENTION "," DELTA), MX_F32},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
