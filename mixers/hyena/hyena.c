@@ -87,14 +87,12 @@ static mx_status hyena_state(const struct mx_layer_desc *layer, const struct mx_
 	return MX_OK;
 }
 
+/* Of layers with pages: those of implicit filters. */
 static void hyena_extent(const struct mx_layer_desc *layer, uint32_t n, uint32_t max_len,
                          uint32_t *out_first, uint32_t *out_end)
 {
-	struct hyena_params p;
-	if (hyena_read_params(layer, &p, NULL) == MX_OK && p.filter == HYENA_IMPLICIT)
-		lc_extent(n, max_len, out_first, out_end);
-	else
-		mx_mixer_extent_all(layer, n, max_len, out_first, out_end);
+	(void)layer;
+	lc_extent(n, max_len, out_first, out_end);
 }
 
 /* ---- life cycle ---- */
