@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The implicit filter against its formula in double, lag by lag, at lengths that
- * the cases of test_mixer do not reach: with z as HyenaDNA makes it, weights as
- * large as trained ones, and sines whose arguments reach hundreds.
- *
- *   test_hyena_filter [LEN WIDTH LAYERS]   says how long filters of that size take
+ * What test_mixer does not see of the hyena mixer. The implicit filter against its
+ * formula in double, lag by lag, at lengths that the cases there do not reach:
+ * with z as HyenaDNA makes it, weights as large as trained ones, and sines with
+ * large arguments. The tensors of networks of any depth; limits that are not
+ * parameters.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "device/cpu/cpu.h"
-#include "mixers/hyena/implicit.h"
+#include "mixers/hyena/hyena.h"
 #include "tests/rng.h"
 
 #define PI 3.14159265358979323846
@@ -177,11 +177,88 @@ static void test_rows(void **state)
 	free(m.data);
 }
 
+/* ---- parameters ---- */
+
+static struct mx_param whole(const char *name, int64_t i)
+{
+	return (struct mx_param){.name = name, .type = MX_PARAM_INT, .i = i, .f = (double)i};
+}
+
+/* A layer of a filter of 100 lags with so many inner products. */
+static struct mx_layer_desc layer_of(struct mx_param params[4], int64_t inner)
+{
+	params[0] = whole("filter_len", 100);
+	params[1] = whole("emb_dim", 5);
+	params[2] = whole("filter_order", 16);
+	params[3] = whole("inner_mlps", inner);
+	return (struct mx_layer_desc){.width = 48, .max_context = 100, .params = {params, 4}};
+}
+
+static const struct mx_weight_spec *named(const struct mx_weight_spec *specs, size_t n,
+                                          const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!strcmp(specs[i].name, name))
+			return &specs[i];
+	fail_msg("no tensor %s", name);
+	return NULL;
+}
+
+static void test_tensors(void **state)
+{
+	(void)state;
+	for (uint32_t inner = 0; inner <= IMPLICIT_MAX_INNER; inner++) {
+		struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS];
+		struct mx_param params[4];
+		struct mx_layer_desc layer = layer_of(params, inner);
+		size_t n;
+		assert_int_equal(hyena_weights(&layer, specs, &n), MX_OK);
+		assert_int_equal(n, 11 + 2 * (inner + 1) + 1);
+		for (uint32_t l = 0; l < inner + 2; l++) {
+			char name[64];
+			snprintf(name, sizeof(name), "filter_fn.implicit_filter.%u.weight", 2 * l);
+			const struct mx_weight_spec *s = named(specs, n, name);
+			assert_int_equal(s->ndim, 2);
+			assert_int_equal(s->shape[0], l == inner + 1 ? 48 : 16);
+			assert_int_equal(s->shape[1], l ? 16 : 5);
+			assert_false(s->optional);
+			if (l == inner + 1)
+				break;
+			snprintf(name, sizeof(name), "filter_fn.implicit_filter.%u.bias", 2 * l);
+			assert_int_equal(named(specs, n, name)->shape[0], 16);
+		}
+	}
+}
+
+static void test_limits(void **state)
+{
+	(void)state;
+	struct mx_param params[4];
+	struct mx_layer_desc layer = layer_of(params, 2);
+	struct hyena_params p;
+	struct mx_err err = {0};
+	layer.max_draft = LC_MAX_DRAFT;
+	assert_int_equal(hyena_read_params(&layer, &p, &err), MX_OK);
+	layer.max_draft++;
+	assert_int_equal(hyena_read_params(&layer, &p, &err), MX_E_RANGE);
+	assert_string_equal(err.text, "hyena: drafts of 17 tokens, but it takes at most 16");
+	layer.max_draft = 0;
+	layer.max_context++;
+	assert_int_equal(hyena_read_params(&layer, &p, &err), MX_E_RANGE);
+	assert_string_equal(err.text, "hyena: a context of 101 tokens, but a filter of 100");
+	layer = layer_of(params, 2);
+	layer.params.n = 2;
+	assert_int_equal(hyena_read_params(&layer, &p, &err), MX_E_INVALID);
+	assert_string_equal(err.text, "hyena: filter_order must be given");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_formula),
 		cmocka_unit_test(test_rows),
+		cmocka_unit_test(test_tensors),
+		cmocka_unit_test(test_limits),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
