@@ -57,10 +57,10 @@ struct conv_ops {
 	void (*layer)(struct conv *c, uint32_t layer, uint32_t t, const float *z, float *y);
 	void (*end)(struct conv *c, uint32_t t); /* z, y [batch, channels] */
 
-	/* From now on no tile reaches beyond `len` positions (as it would in a run of so many), and, if
-	 * the way can, one in `share` of a tile's groups is computed: a tile is as many equal tasks as
-	 * there are groups. Returns the share. Ways with tiles only. */
-	uint32_t (*limit)(struct conv *c, uint32_t len, uint32_t share);
+	/* From now on no tile reaches beyond `len` positions (as it would in a run of so many), and if
+	 * the way can, it is computed for `groups` of all layers' groups only: they are equal tasks.
+	 * Returns for how many it is. Ways with tiles only. */
+	uint32_t (*limit)(struct conv *c, uint32_t len, uint32_t groups);
 
 	/* The next run begins at position 0. */
 	void (*rewind)(struct conv *c);

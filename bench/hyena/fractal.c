@@ -26,9 +26,8 @@ struct fractal {
 	const struct lc_kernels *kernels;
 	const struct rows_kernels *rows;
 	uint32_t direct;                   /* largest side done as it stands */
-	uint32_t share;                    /* one in so many groups is computed */
 	uint32_t lags;                     /* rows kept of h */
-	size_t n_groups;                   /* of all layers */
+	size_t n_groups, computed;         /* of all layers; of them, evenly apart */
 	float *h;                          /* [n_groups][lags][LC_LANES] */
 	float *cells;                      /* [n_groups][batch][len][LC_LANES] */
 	struct lc_plan *plans[MAX_LEVELS]; /* by log2 of the side */
@@ -115,7 +114,7 @@ static void transform_tile(const struct fractal *c, size_t group, uint32_t n, co
 static void tile_task(void *arg, size_t task, unsigned worker)
 {
 	const struct fractal *c = arg;
-	size_t group = task * c->share;
+	size_t group = task * (c->n_groups / c->computed);
 	uint32_t n = c->done & -c->done;
 	unsigned state = c->kernels->begin();
 	for (uint32_t b = 0; b < c->base.shape.batch; b++) {
@@ -156,14 +155,15 @@ static void fractal_end(struct conv *base, uint32_t t)
 	struct fractal *c = (struct fractal *)base;
 	c->done = t + 1;
 	if (c->done < base->shape.len)
-		base->device->ops->parallel(base->device, c->n_groups / c->share, tile_task, c);
+		base->device->ops->parallel(base->device, c->computed, tile_task, c);
 }
 
-static uint32_t fractal_limit(struct conv *base, uint32_t len, uint32_t share)
+static uint32_t fractal_limit(struct conv *base, uint32_t len, uint32_t groups)
 {
 	struct fractal *c = (struct fractal *)base;
 	(void)len; /* no tile reaches beyond a power of two */
-	return c->share = share;
+	c->computed = groups;
+	return groups;
 }
 
 /* ---- memory ---- */
@@ -197,9 +197,8 @@ static struct conv *fractal_open(const struct conv_ops *ops, const struct conv_s
 	c->kernels = lc_kernels_find(isa);
 	c->rows = rows_kernels_find(isa);
 	c->direct = direct_side(ops, isa);
-	c->share = 1;
 	c->lags = lags_kept(s->len, c->direct);
-	c->n_groups = (size_t)s->layers * c->base.groups;
+	c->n_groups = c->computed = (size_t)s->layers * c->base.groups;
 	c->h = conv_floats(c->n_groups * c->lags * LC_LANES);
 	c->cells = conv_floats(c->n_groups * s->batch * s->len * LC_LANES);
 	c->scratch = conv_floats(d->info.threads * scratch_floats(s));

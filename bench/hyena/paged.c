@@ -153,11 +153,11 @@ void paged_load(struct conv *base, uint32_t sequence, uint32_t pos, const void *
 		        (const unsigned char *)in + l * lc_snapshot_bytes(&c->spec));
 }
 
-static uint32_t paged_limit(struct conv *base, uint32_t len, uint32_t share)
+static uint32_t paged_limit(struct conv *base, uint32_t len, uint32_t groups)
 {
-	(void)share;
+	(void)groups;
 	((struct paged *)base)->max_len = len;
-	return 1;
+	return base->shape.layers * base->groups;
 }
 
 void paged_work(const struct conv *base, double *out)

@@ -8,7 +8,7 @@
 #define FIRST_LOG  10
 #define MAX_REPEAT 32
 #define ENOUGH     0.01 /* seconds at a position */
-#define LONG       0.3  /* seconds of a step that are worth a share of its groups only */
+#define LONG       0.3  /* seconds after which a step is worth some of its groups only */
 #define WINDOWS    16
 #define REST_STEPS 24
 #define REST_AT    512 /* inputs before, or outputs after: not all in a cache */
@@ -65,24 +65,25 @@ static void integrate(struct conv *c, struct model *m, struct sample *out)
 
 /* ---- by sides of tiles ---- */
 
-/* A step after which `done` positions are known, of a run of `limit`; one that would take long on a
- * share of its groups, what it takes beyond `base` then times that. */
+/* A step after which `done` positions are known, of a run of `limit`. One that would take long is
+ * done for some groups only, and what it takes beyond `base` then times as much. */
 static double tile_step(struct conv *c, struct model *m, uint32_t done, uint32_t limit, double base,
                         double expected, struct sample *s)
 {
-	uint32_t groups = c->groups * c->shape.layers, most = groups / (2 * c->device->info.threads);
-	uint32_t share = 1;
-	while (2 * share <= most && groups % (2 * share) == 0 && expected > LONG * share)
-		share *= 2;
-	share = c->ops->limit(c, limit, share);
+	uint32_t all = c->groups * c->shape.layers, least = 2 * c->device->info.threads, some = all;
+	if (expected > LONG && all > least) {
+		some = (uint32_t)(all * LONG / expected) / least * least;
+		some = some < least ? least : some;
+	}
+	some = c->ops->limit(c, limit, some);
 	double t = step(c, m, done - 1 + c->ops->late, s);
-	c->ops->limit(c, c->shape.len, 1);
-	return base + (t - base) * share;
+	c->ops->limit(c, c->shape.len, all);
+	return base + (t - base) * all / some;
 }
 
-/* Medians of steps by the side of the largest tile, from a run that includes small
- * ones many times; of large ones one or two. In a run of 2^k positions, the last step of each side
- * has less to do where there is slack. */
+/* Medians of steps by the side of the largest tile, from a run that includes small ones many times;
+ * of large ones the mean of two, or one that takes long. In a run of 2^k positions, the last step
+ * of each side has less to do where there is slack. */
 static void classes(struct conv *c, struct model *m, struct sample *out)
 {
 	enum { RUN = 1 << FIRST_LOG };
@@ -96,14 +97,13 @@ static void classes(struct conv *c, struct model *m, struct sample *out)
 	for (uint32_t j = 0; 2u << j <= len; j++) {
 		uint32_t side = 1u << j;
 		double guess = j ? 4 * whole[j - 1] : 0;
-		if (j + 3 < FIRST_LOG) {
+		if (j + 3 < FIRST_LOG)
 			whole[j] = sample_median(seen[j], n[j]);
-		} else {
+		else
 			whole[j] = tile_step(c, m, side, len, whole[0], guess, out);
-			if (4 * side <= len)
-				whole[j] = (whole[j] + tile_step(c, m, 3 * side, len, whole[0], guess, out)) / 2;
-		}
-		last[j] = tile_step(c, m, side, 2 * side, whole[0], guess, out);
+		if (j + 3 >= FIRST_LOG && 4 * side <= len && whole[j] < LONG)
+			whole[j] = (whole[j] + tile_step(c, m, 3 * side, len, whole[0], guess, out)) / 2;
+		last[j] = c->ops->late ? tile_step(c, m, side, 2 * side, whole[0], guess, out) : whole[j];
 	}
 	for (uint32_t k = FIRST_LOG; 1u << k <= len; k++) {
 		out->conv[k] = whole[0]; /* the step after which nothing follows */
@@ -140,13 +140,13 @@ static void spread(struct conv *c, struct model *m, struct sample *out)
 	for (uint32_t t = 0; t < first; t++)
 		before += step(c, m, t, out);
 	c->ops->rewind(c);
-	c->ops->limit(c, first, 1);
+	c->ops->limit(c, first, 0);
 	for (uint32_t t = 0; t < first; t++)
 		out->conv[FIRST_LOG] += step(c, m, t, out);
 	for (uint32_t k = FIRST_LOG + 1; 1u << k <= len; k++) {
-		c->ops->limit(c, 1u << k, 1);
+		c->ops->limit(c, 1u << k, 0);
 		out->conv[k] = before + windows(c, m, 1u << (k - 1), 1u << k, &g, out);
-		c->ops->limit(c, len, 1);
+		c->ops->limit(c, len, 0);
 		if (1u << k < len)
 			before += windows(c, m, 1u << (k - 1), 1u << k, &g, out);
 	}

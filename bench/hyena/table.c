@@ -21,6 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "bench/hyena/check.h"
 #include "bench/hyena/machine.h"
 #include "bench/hyena/sample.h"
@@ -173,8 +174,10 @@ static void table(const struct table *t, uint32_t channels, uint32_t batch)
 	printf("## D = %u, B = %u, M = %u, weights %s\n\n", channels, batch, LAYERS,
 	       t->weights == MX_F32 ? "f32" : "bf16");
 	for (uint32_t i = 0; i < t->n_ways; i++) {
-		fprintf(stderr, "D = %u, B = %u: %s\n", channels, batch, t->ways[i]->name);
+		uint64_t begin = mx_now_ns();
 		measure(t, t->ways[i], shape, m, &c[i]);
+		fprintf(stderr, "D = %u, B = %u, %s: measured in %.1f s\n", channels, batch,
+		        t->ways[i]->name, (double)(mx_now_ns() - begin) * 1e-9);
 	}
 	print_seconds(t, c);
 	print_ratios(t, c);
