@@ -9,7 +9,7 @@
 #define MAX_REPEAT 32
 #define ENOUGH     0.01 /* seconds at a position */
 #define LONG       0.3  /* seconds after which a step is worth some of its groups only */
-#define WINDOWS    16
+#define WINDOWS    8
 #define REST_STEPS 24
 #define REST_AT    512 /* inputs before, or outputs after: not all in a cache */
 
@@ -114,19 +114,31 @@ static void classes(struct conv *c, struct model *m, struct sample *out)
 
 /* ---- spread ---- */
 
-/* Seconds of steps from .. to - 1, from windows of two blocks, one in each of WINDOWS equal parts,
- * at a place that is drawn. */
-static double windows(struct conv *c, struct model *m, uint32_t from, uint32_t to, struct rng *g,
+/* Seconds of n steps from t on, of each the lesser of two: work comes again at the same position, a
+ * disturbance by others does not. */
+static double window(struct conv *c, struct model *m, uint32_t t, uint32_t n, struct sample *s)
+{
+	static double first[1 << FIRST_LOG];
+	double sum = 0;
+	step(c, m, t ? t - 1 : 0, s); /* after a jump, caches hold something else */
+	for (uint32_t k = 0; k < n; k++)
+		first[k] = step(c, m, t + k, s);
+	for (uint32_t k = 0; k < n; k++) {
+		double again = step(c, m, t + k, s);
+		sum += again < first[k] ? again : first[k];
+	}
+	return sum;
+}
+
+/* Seconds of steps from .. 2 from - 1, from windows of two blocks, one in each of WINDOWS equal
+ * parts, at a place that is drawn. */
+static double windows(struct conv *c, struct model *m, uint32_t from, struct rng *g,
                       struct sample *s)
 {
-	const uint32_t part = (to - from) / WINDOWS, n = 2 * LC_BLOCK;
+	const uint32_t part = from / WINDOWS, n = 2 * LC_BLOCK;
 	double sum = 0;
-	for (uint32_t i = 0; i < WINDOWS; i++) {
-		uint32_t t = from + i * part + rng_below(g, part / n) * n;
-		step(c, m, t - 1, s); /* after a jump, caches hold something else */
-		for (uint32_t k = 0; k < n; k++)
-			sum += step(c, m, t + k, s);
-	}
+	for (uint32_t i = 0; i < WINDOWS; i++)
+		sum += window(c, m, from + i * part + rng_below(g, part / n) * n, n, s);
 	return sum * part / n;
 }
 
@@ -136,19 +148,15 @@ static void spread(struct conv *c, struct model *m, struct sample *out)
 {
 	struct rng g = {c->shape.seed + 1};
 	const uint32_t len = c->shape.len, first = 1u << FIRST_LOG;
-	double before = 0;
-	for (uint32_t t = 0; t < first; t++)
-		before += step(c, m, t, out);
-	c->ops->rewind(c);
+	double before = window(c, m, 0, first, out);
 	c->ops->limit(c, first, 0);
-	for (uint32_t t = 0; t < first; t++)
-		out->conv[FIRST_LOG] += step(c, m, t, out);
+	out->conv[FIRST_LOG] = window(c, m, 0, first, out);
 	for (uint32_t k = FIRST_LOG + 1; 1u << k <= len; k++) {
 		c->ops->limit(c, 1u << k, 0);
-		out->conv[k] = before + windows(c, m, 1u << (k - 1), 1u << k, &g, out);
+		out->conv[k] = before + windows(c, m, 1u << (k - 1), &g, out);
 		c->ops->limit(c, len, 0);
 		if (1u << k < len)
-			before += windows(c, m, 1u << (k - 1), 1u << k, &g, out);
+			before += windows(c, m, 1u << (k - 1), &g, out);
 	}
 }
 

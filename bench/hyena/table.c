@@ -50,7 +50,6 @@ struct table {
 
 /* Of one way at one shape. */
 struct column {
-	uint32_t log; /* longest run, 0 = none fits */
 	struct sample sample;
 	double share, rate; /* of the roof, and GB/s or GFLOP/s, in the longest run */
 	bool reads;
@@ -58,30 +57,39 @@ struct column {
 
 /* ---- measuring ---- */
 
-static void measure(const struct table *t, const struct conv_ops *way, struct conv_shape shape,
-                    struct model *m, struct column *out)
+/* The logarithm of the longest run for which every way has memory, 0 = none; says what is in the
+ * way of longer ones. */
+static uint32_t longest(const struct table *t, const struct conv_shape *shape)
 {
-	size_t model = model_bytes(&shape, t->weights);
-	*out = (struct column){.log = machine_fits(&t->machine, way, shape, t->max_log, model)};
-	if (out->log < MIN_LOG) {
-		out->log = 0;
-		return;
+	uint32_t log = t->max_log;
+	for (uint32_t i = 0; i < t->n_ways; i++) {
+		uint32_t fits =
+			machine_fits(&t->machine, t->ways[i], *shape, log, model_bytes(shape, t->weights));
+		if (fits < log)
+			printf("L = %u does not fit into memory for %s.\n\n", 2u << fits, t->ways[i]->name);
+		log = fits;
 	}
-	shape.len = 1u << out->log;
-	struct conv *c = way->open(way, &shape, t->machine.device);
+	return log < MIN_LOG ? 0 : log;
+}
+
+static void measure(const struct table *t, const struct conv_ops *way,
+                    const struct conv_shape *shape, struct model *m, struct column *out)
+{
+	struct conv *c = way->open(way, shape, t->machine.device);
 	sample_run(c, m, &out->sample);
-	double bytes = way->traffic(c, shape.len), operations = way->operations(c, shape.len);
+	double bytes = way->traffic(c, shape->len), operations = way->operations(c, shape->len);
 	out->reads = bytes > 0;
-	out->rate = (out->reads ? bytes : operations) / out->sample.conv[out->log] * 1e-9;
+	out->rate =
+		(out->reads ? bytes : operations) / out->sample.conv[__builtin_ctz(shape->len)] * 1e-9;
 	out->share = out->rate / (out->reads ? t->machine.read : t->machine.fma);
 	way->close(c);
 }
 
 /* The slope of log time over log length, by least squares. */
-static double exponent(const struct column *c)
+static double exponent(const struct column *c, uint32_t log)
 {
 	double n = 0, x = 0, y = 0, xx = 0, xy = 0;
-	for (uint32_t k = FIT_LOG; k <= c->log; k++) {
+	for (uint32_t k = FIT_LOG; k <= log; k++) {
 		double at = log2(c->sample.conv[k]);
 		n += 1;
 		x += k;
@@ -110,31 +118,24 @@ static void heading(const struct table *t, const char *title)
 	printf("\n");
 }
 
-static void print_seconds(const struct table *t, const struct column *c)
+static void print_seconds(const struct table *t, const struct column *c, uint32_t log)
 {
 	heading(t, "Seconds in the convolutions:");
-	for (uint32_t k = MIN_LOG; k <= t->max_log; k++) {
+	for (uint32_t k = MIN_LOG; k <= log; k++) {
 		printf("| %u |", 1u << k);
 		for (uint32_t i = 0; i < t->n_ways; i++)
-			if (k <= c[i].log)
-				printf(" %.3g |", c[i].sample.conv[k]);
-			else
-				printf(" no memory |");
+			printf(" %.3g |", c[i].sample.conv[k]);
 		printf("\n");
 	}
-	printf("| exponent from L = %u |", 1u << FIT_LOG);
+	if (log > FIT_LOG) {
+		printf("| exponent from L = %u |", 1u << FIT_LOG);
+		for (uint32_t i = 0; i < t->n_ways; i++)
+			printf(" %.2f |", exponent(&c[i], log));
+		printf("\n");
+	}
+	printf("| roof, at the longest L |");
 	for (uint32_t i = 0; i < t->n_ways; i++)
-		if (c[i].log > FIT_LOG)
-			printf(" %.2f |", exponent(&c[i]));
-		else
-			printf(" |");
-	printf("\n| at the longest L |");
-	for (uint32_t i = 0; i < t->n_ways; i++)
-		if (c[i].log)
-			printf(" %.1f %s, %.0f %% |", c[i].rate, c[i].reads ? "GB/s" : "GFLOP/s",
-			       c[i].share * 100);
-		else
-			printf(" |");
+		printf(" %.1f %s, %.0f %% |", c[i].rate, c[i].reads ? "GB/s" : "GFLOP/s", c[i].share * 100);
 	printf("\n| rest of a step, ms |");
 	for (uint32_t i = 0; i < t->n_ways; i++)
 		printf(" %.2f |", c[i].sample.rest * 1e3);
@@ -145,7 +146,7 @@ static void print_seconds(const struct table *t, const struct column *c)
 }
 
 /* How many times as fast as lazy; mixer time, then end to end. */
-static void print_ratios(const struct table *t, const struct column *c)
+static void print_ratios(const struct table *t, const struct column *c, uint32_t log)
 {
 	uint32_t lazy = 0;
 	while (lazy < t->n_ways && t->ways[lazy] != &conv_lazy)
@@ -153,14 +154,11 @@ static void print_ratios(const struct table *t, const struct column *c)
 	if (lazy == t->n_ways)
 		return;
 	heading(t, "Times as fast as lazy, in the convolutions / end to end:");
-	for (uint32_t k = MIN_LOG; k <= c[lazy].log; k++) {
+	for (uint32_t k = MIN_LOG; k <= log; k++) {
 		printf("| %u |", 1u << k);
 		for (uint32_t i = 0; i < t->n_ways; i++)
-			if (k <= c[i].log)
-				printf(" %.3g / %.3g |", seconds(&c[lazy], k, false) / seconds(&c[i], k, false),
-				       seconds(&c[lazy], k, true) / seconds(&c[i], k, true));
-			else
-				printf(" |");
+			printf(" %.3g / %.3g |", seconds(&c[lazy], k, false) / seconds(&c[i], k, false),
+			       seconds(&c[lazy], k, true) / seconds(&c[i], k, true));
 		printf("\n");
 	}
 	printf("\n");
@@ -168,19 +166,23 @@ static void print_ratios(const struct table *t, const struct column *c)
 
 static void table(const struct table *t, uint32_t channels, uint32_t batch)
 {
-	const struct conv_shape shape = {LAYERS, channels, batch, 0, t->seed};
-	struct model *m = model_open(&shape, t->weights, t->machine.device);
+	struct conv_shape shape = {LAYERS, channels, batch, 0, t->seed};
 	struct column c[WAYS];
 	printf("## D = %u, B = %u, M = %u, weights %s\n\n", channels, batch, LAYERS,
 	       t->weights == MX_F32 ? "f32" : "bf16");
+	uint32_t log = longest(t, &shape);
+	if (!log)
+		return;
+	shape.len = 1u << log;
+	struct model *m = model_open(&shape, t->weights, t->machine.device);
 	for (uint32_t i = 0; i < t->n_ways; i++) {
 		uint64_t begin = mx_now_ns();
-		measure(t, t->ways[i], shape, m, &c[i]);
+		measure(t, t->ways[i], &shape, m, &c[i]);
 		fprintf(stderr, "D = %u, B = %u, %s: measured in %.1f s\n", channels, batch,
 		        t->ways[i]->name, (double)(mx_now_ns() - begin) * 1e-9);
 	}
-	print_seconds(t, c);
-	print_ratios(t, c);
+	print_seconds(t, c, log);
+	print_ratios(t, c, log);
 	fflush(stdout);
 	model_close(m);
 }
@@ -232,10 +234,11 @@ int main(int argc, char **argv)
 		return 2;
 	machine_open(threads, memory, channels > 864 ? channels : 864, MAX_BATCH, t.seed, &t.machine);
 	checks(&t, channels);
-	for (size_t i = 0; i < sizeof widths / sizeof *widths && !only_checks; i++)
-		for (size_t k = 0; k < sizeof batches / sizeof *batches; k++)
-			if ((!channels || channels == widths[i]) && (!batch || batch == batches[k]))
-				table(&t, widths[i], batches[k]);
+	const size_t n_widths = channels ? 1 : sizeof widths / sizeof *widths;
+	const size_t n_batches = batch ? 1 : sizeof batches / sizeof *batches;
+	for (size_t i = 0; i < n_widths && !only_checks; i++)
+		for (size_t k = 0; k < n_batches; k++)
+			table(&t, channels ? channels : widths[i], batch ? batch : batches[k]);
 	machine_close(&t.machine);
 	return 0;
 }
