@@ -33,7 +33,7 @@
 #define LAYERS    2
 #define TEXTS     3
 #define SEQS      3
-#define MAX_PAGES 160 /* of a sequence */
+#define MAX_PAGES 540 /* of a sequence */
 #define SLOTS     8
 
 static uint64_t seed;
@@ -97,7 +97,7 @@ static void test_units(void **state)
 			to = f + 1 + (i ? rng_below(&rng, LC_MAX_DRAFT) : 0);
 			to = to < PAIRS ? to : PAIRS;
 			for (uint32_t l = lc_levels(PAIRS); l-- > 0;) {
-				uint32_t n = LC_BLOCK << l, due = lc_due(n, g, groups, phase);
+				uint32_t n = LC_BLOCK << l, due = lc_due(n, 0, g, groups, phase);
 				assert_true(due >= 1 && due <= n - LC_FREE);
 				for (uint32_t o = lc_last_due(f, n, due) + 1; o <= lc_last_due(to, n, due); o++)
 					if (o >= 2 && o * n < PAIRS)
@@ -112,20 +112,41 @@ static void test_units(void **state)
 	}
 }
 
+/* Parts go in their order, and the last one at side 2 n is done before the first at side n that
+ * reaches the same cells; all parts of both are done when they should. */
+static void test_parts(void **state)
+{
+	(void)state;
+	for (uint32_t n = LC_BLOCK; n <= 1 << 20; n *= 2)
+		for (int i = 0; i < 200; i++) {
+			uint32_t groups = 1 + rng_below(&rng, 100), phase = rng_below(&rng, 100);
+			uint32_t g = i % 2 ? rng_below(&rng, groups) : groups - 1, last = 1;
+			for (uint32_t part = 0; part < lc_parts(n); part++) {
+				uint32_t due = lc_due(n, part, g, groups, phase);
+				assert_true(last <= due && due <= n - LC_FREE);
+				last = due;
+			}
+			assert_true(lc_due(2 * n, lc_parts(2 * n) - 1, g, groups, phase) <=
+			            n + lc_due(n, 0, g, groups, phase));
+		}
+}
+
 /* No position has much more than its share of a level's units. */
 static void test_spread(void **state)
 {
 	(void)state;
-	for (uint32_t n = LC_BLOCK; n <= 4096; n *= 2)
+	for (uint32_t n = LC_BLOCK; n <= 16384; n *= 2)
 		for (uint32_t groups = 1; groups < 100; groups += 9) {
 			uint32_t layers = 18, most = 0, *count = calloc(n, sizeof(*count));
 			assert_non_null(count);
 			for (uint32_t l = 0; l < layers; l++)
 				for (uint32_t g = 0; g < groups; g++)
-					count[lc_due(n, g, groups, l)]++;
+					for (uint32_t part = 0; part < lc_parts(n); part++)
+						count[lc_due(n, part, g, groups, l)]++;
 			for (uint32_t i = 0; i < n; i++)
 				most = count[i] > most ? count[i] : most;
-			assert_true(most <= layers * groups / (n - LC_FREE) + layers / 4 + 2);
+			uint32_t units = layers * groups * lc_parts(n);
+			assert_true(most <= 2 * units / (n - LC_FREE) + layers / 4 + 2);
 			free(count);
 		}
 }
@@ -412,7 +433,7 @@ static void add_span(struct rig *r, const struct item *it, uint32_t row, struct 
 
 static void soil_scratch(struct rig *r)
 {
-	if (rng_below(&rng, 2))
+	if (rng_below(&rng, 8) == 0)
 		memset(r->scratch, POISON, lc_scratch_bytes(&r->s));
 }
 
@@ -562,11 +583,14 @@ static void trial(struct rig *r, struct text *texts, int steps)
 	check_guards(r);
 }
 
-/* Token by token, mostly: the way a text is written. */
+/* The way a text is written: a prompt at once, then token by token. */
 static void decode_text(struct rig *r, struct text *text)
 {
+	uint32_t prompt = text->len > 2000 ? text->len - 2000 : 1;
 	struct seq s;
 	seq_open(r, &s, text);
+	const struct item first = {&s, MX_SPAN_PREFILL, prompt, prompt, prompt};
+	rig_step(r, &first, 1, NULL);
 	while (s.computed < text->len) {
 		const struct item one = {&s, MX_SPAN_DECODE, 1, 1, 1};
 		rig_step(r, &one, 1, NULL);
@@ -662,6 +686,7 @@ static const struct test_case cases[] = {
 	{1, 5000, 64, 0},
 	{40, 4099, 256, 200},
 	{33, 3000, UINT32_MAX, 5},
+	{1, 17000, 256, 2},
 };
 
 static void make_filters(const struct test_case *c)
@@ -733,6 +758,7 @@ int main(void)
 	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_units),
+		cmocka_unit_test(test_parts),
 		cmocka_unit_test(test_spread),
 		cmocka_unit_test(test_cases),
 	};

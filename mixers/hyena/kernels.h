@@ -67,6 +67,11 @@ struct lc_kernels {
 	void (*untwist)(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *x, bool add,
 	                float *y);
 
+	/* The same with any weights w[rows][2], rows and their weights one behind the other: x[i] = or
+	 * += w[i] z[i]; y[i] = or += scale Re(conj(w[i]) x[i]), scale a power of two. */
+	void (*fold)(const float *w, uint32_t rows, const float *z, bool add, float *x);
+	void (*unfold)(const float *w, float scale, uint32_t rows, const float *x, bool add, float *y);
+
 	/* acc[n] = x * h, or += , complex rows in the transform's order. acc may be x if not `add`. */
 	void (*multiply)(uint32_t n, const float *x, const float *h, bool add, float *acc);
 
@@ -90,6 +95,17 @@ const struct lc_kernels *lc_kernels_find(enum mx_isa isa);
  * as `tile` takes them. */
 void lc_spectrum(const struct lc_kernels *k, const struct lc_plan *p, const float *lags,
                  float *spectrum);
+
+/*
+ * A transform in four: its rows in four runs, each the frequencies 4 q + part, are
+ * those of transforms of n / 4 rows. Input k goes with weight exp(-i pi k (1 + 4
+ * part) / 2n) to row k % (n / 4), outputs come from there likewise. weights
+ * [4][n][2], for fold and unfold.
+ */
+#define LC_PARTS 4
+void lc_part_weights(uint32_t n, float *weights);
+/* The plan of the n / 4 rows, for fft and ifft only; lives as long as p. */
+struct lc_plan lc_part_plan(const struct lc_plan *p);
 
 extern const struct lc_kernels lc_portable, lc_avx2, lc_avx512;
 

@@ -5,16 +5,20 @@
 
 #include "mixers/hyena/longconv.h"
 
-#define LC_MAX_LEVELS 20 /* LC_BLOCK .. 2^24, the longest plan */
-#define LC_FREE       16 /* the last positions before a block at which no unit of it is due */
+#define LC_MAX_LEVELS 20   /* LC_BLOCK .. 2^24, the longest plan */
+#define LC_WHOLE      4096 /* the longest transform done at once */
+#define LC_FREE       16   /* the last positions before a block at which no unit of it is due */
 
 /* All tiles of one side. */
 struct lc_level {
 	uint32_t n;
-	struct lc_plan *plan; /* NULL: tiles as they stand */
+	uint32_t parts;       /* units of a group: 1 or LC_PARTS */
+	struct lc_plan *plan; /* of n rows; NULL: tiles as they stand */
+	struct lc_plan part;  /* of n / parts rows */
+	float *weights;       /* [LC_PARTS][n][2], NULL if there is one part */
 	float *spectra;       /* [groups][distances][n] complex rows, distances 2 and, if there, 3 */
 	uint32_t distances;   /* 1 or 2: 2, 3 */
-	uint32_t *due;        /* [groups] lc_due */
+	uint32_t *due;        /* [groups][parts] lc_due */
 };
 
 struct lc {
@@ -58,10 +62,15 @@ static inline bool lc_first(uint32_t o)
 	return o < 4;
 }
 
-/* 1 .. n - LC_FREE: group g's unit of block o is due when (o - 1) n + that many positions are
- * final. It grows in proportion to n, so no unit is due before those of the same cells on larger
- * sides. */
-uint32_t lc_due(uint32_t n, uint32_t group, uint32_t n_groups, uint32_t phase);
+/* The largest transforms are done in parts: a step must not wait for the whole of one. */
+static inline uint32_t lc_parts(uint32_t n)
+{
+	return n > LC_WHOLE ? LC_PARTS : 1;
+}
+
+/* 1 .. n - LC_FREE: a group's unit of block o is due when (o - 1) n + that many positions are
+ * final. No unit is due before those of the same cells on larger sides. */
+uint32_t lc_due(uint32_t n, uint32_t part, uint32_t group, uint32_t n_groups, uint32_t phase);
 
 /* Units of blocks o <= lc_last_due are done or due when f positions are final; 0 = none. */
 static inline uint32_t lc_last_due(uint32_t f, uint32_t n, uint32_t due)
@@ -95,10 +104,11 @@ static inline float *lc_cell(const struct lc *c, const struct lc_cells *cells, u
 	return (float *)(page + lc_row_bytes((size_t)g * tokens + pos % tokens));
 }
 
-/* The tiles of block o, one unit, into the cells from position `from` on and, unless it is NULL,
- * into far, the sums of the LC_BLOCK positions before `from`. scratch: lc_worker_bytes. */
+/* A unit: a part of the tiles of block o, into the cells from position `from` on and, unless it is
+ * NULL, into far, the sums of the LC_BLOCK positions before `from`. Parts go in ascending order.
+ * scratch: lc_worker_bytes. */
 void lc_tile(const struct lc *c, const struct lc_level *l, const struct lc_cells *cells, uint32_t g,
-             uint32_t o, uint32_t from, float *far, float *scratch);
+             uint32_t o, uint32_t part, uint32_t from, float *far, float *scratch);
 
 size_t lc_worker_bytes(const struct lc_spec *s);
 

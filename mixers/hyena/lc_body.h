@@ -286,24 +286,35 @@ static void ifft(const struct lc_plan *p, float *x)
 
 /* ---- to and from transforms ---- */
 
-static void twist(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *z, float *x)
+MX_INLINE void folds(const float *w, uint32_t rows, const float *z, const bool add, float *x)
 {
-	const float *w = p->twist + 2 * (size_t)k;
-	for (x += k * ROW; rows > 0; rows--, w += 2, z += LC_LANES, x += ROW) {
+	for (; rows > 0; rows--, w += 2, z += LC_LANES, x += ROW) {
 		const struct cf turn = cf_set(w);
 		for (unsigned v = 0; v < LC_LANES; v += MX_W) {
 			vf a = vf_load(z + v);
-			cf_store(x + v, (struct cf){a * turn.re, a * turn.im});
+			if (add) {
+				struct cf sum = cf_load(x + v);
+				cf_store(x + v,
+				         (struct cf){vf_fma(a, turn.re, sum.re), vf_fma(a, turn.im, sum.im)});
+			} else {
+				cf_store(x + v, (struct cf){a * turn.re, a * turn.im});
+			}
 		}
 	}
 }
 
-static void untwist(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *x, bool add,
-                    float *y)
+static void fold(const float *w, uint32_t rows, const float *z, bool add, float *x)
 {
-	const float *w = p->twist + 2 * (size_t)k, scale = 1 / (float)p->n; /* a power of two */
-	for (x += k * ROW; rows > 0; rows--, w += 2, y += LC_LANES, x += ROW) {
-		const vf re = vf_set(w[0] * scale), im = vf_set(w[1] * scale);
+	if (add)
+		folds(w, rows, z, true, x);
+	else
+		folds(w, rows, z, false, x);
+}
+
+static void unfold(const float *w, float scale, uint32_t rows, const float *x, bool add, float *y)
+{
+	for (; rows > 0; rows--, w += 2, y += LC_LANES, x += ROW) {
+		const vf re = vf_set(w[0] * scale), im = vf_set(w[1] * scale); /* a power of two */
 		for (unsigned v = 0; v < LC_LANES; v += MX_W) {
 			vf sum = vf_load(x + LC_LANES + v) * im;
 			if (add)
@@ -311,6 +322,17 @@ static void untwist(const struct lc_plan *p, uint32_t k, uint32_t rows, const fl
 			vf_store(y + v, vf_fma(vf_load(x + v), re, sum));
 		}
 	}
+}
+
+static void twist(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *z, float *x)
+{
+	fold(p->twist + 2 * (size_t)k, rows, z, false, x + k * ROW);
+}
+
+static void untwist(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *x, bool add,
+                    float *y)
+{
+	unfold(p->twist + 2 * (size_t)k, 1 / (float)p->n, rows, x + k * ROW, add, y);
 }
 
 MX_INLINE void products(uint32_t n, const float *x, const float *h, const bool add, float *acc)
@@ -444,6 +466,8 @@ static void window(const float *h, const float *z, uint32_t past, uint32_t first
 		.ifft = ifft,                                                                              \
 		.twist = twist,                                                                            \
 		.untwist = untwist,                                                                        \
+		.fold = fold,                                                                              \
+		.unfold = unfold,                                                                          \
 		.multiply = multiply,                                                                      \
 		.tile = tile,                                                                              \
 		.window = window,                                                                          \

@@ -51,11 +51,13 @@ static mx_status level_create(struct lc *c, struct lc_level *l, uint32_t side, u
 {
 	l->n = side;
 	l->distances = (uint64_t)3 * side < c->s.max_len ? 2 : 1;
-	l->due = calloc(c->groups, sizeof(*l->due));
+	l->parts = side <= direct ? 1 : lc_parts(side);
+	l->due = calloc((size_t)c->groups * l->parts, sizeof(*l->due));
 	if (!l->due)
 		return MX_E_NOMEM;
 	for (uint32_t g = 0; g < c->groups; g++)
-		l->due[g] = lc_due(side, g, c->groups, c->phase);
+		for (uint32_t part = 0; part < l->parts; part++)
+			l->due[g * l->parts + part] = lc_due(side, part, g, c->groups, c->phase);
 	if (side <= direct) {
 		c->n_lags = 4 * side;
 		return MX_OK;
@@ -63,6 +65,14 @@ static mx_status level_create(struct lc *c, struct lc_level *l, uint32_t side, u
 	mx_status st = lc_plan_create(side, &l->plan);
 	if (st != MX_OK)
 		return st;
+	l->part = *l->plan;
+	if (l->parts > 1) {
+		l->part = lc_part_plan(l->plan);
+		l->weights = calloc((size_t)LC_PARTS * side, 2 * sizeof(*l->weights));
+		if (!l->weights)
+			return MX_E_NOMEM;
+		lc_part_weights(side, l->weights);
+	}
 	return allocate(c->device, lc_row_bytes((size_t)c->groups * l->distances * side * 2),
 	                &l->spectra);
 }
@@ -91,6 +101,7 @@ void lc_filter_destroy(struct lc *c)
 {
 	for (uint32_t i = 0; i < c->n_levels; i++) {
 		lc_plan_destroy(c->levels[i].plan);
+		free(c->levels[i].weights);
 		c->device->ops->release(c->device, c->levels[i].spectra);
 		free(c->levels[i].due);
 	}

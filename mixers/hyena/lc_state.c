@@ -138,12 +138,14 @@ void lc_rebuild(const struct lc *c, const struct lc_cells *cells, uint32_t slot,
 		       lc_row_bytes(pos % LC_BLOCK));
 	for (uint32_t i = c->n_levels; i-- > 0;) {
 		const struct lc_level *l = &c->levels[i];
-		uint32_t n = l->n, last = lc_last_due(pos, n, l->due[g]);
-		for (uint32_t o = pos / n; o <= last; o++) {
-			bool here = o == pos / n;
-			if (o >= 2 && o * n < cells->end)
-				lc_tile(c, l, cells, g, o, here ? begun + LC_BLOCK : o * n, here ? far : NULL,
-				        scratch);
+		for (uint32_t part = 0; part < l->parts; part++) {
+			uint32_t last = lc_last_due(pos, l->n, l->due[g * l->parts + part]);
+			for (uint32_t o = pos / l->n; o <= last; o++) {
+				bool here = o == pos / l->n;
+				if (o >= 2 && o * l->n < cells->end)
+					lc_tile(c, l, cells, g, o, part, here ? begun + LC_BLOCK : o * l->n,
+					        here ? far : NULL, scratch);
+			}
 		}
 	}
 }

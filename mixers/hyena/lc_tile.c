@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One unit: the tiles of one block of outputs, for one group. Cells lie page by
- * page; transforms take and give them run by run, tiles as they stand want them
- * in a row and are given copies where they are not.
+ * One unit: the tiles of one block of outputs, or a part of their transforms, for
+ * one group. Cells lie page by page: transforms take and give LC_BLOCK rows at a
+ * time; tiles as they stand want all in a row, and are given copies if a block
+ * goes over the end of a page.
  */
 #include "mixers/hyena/lc.h"
 
 size_t lc_worker_bytes(const struct lc_spec *s)
 {
 	uint32_t levels = lc_levels(s->max_len);
-	return levels ? lc_row_bytes((size_t)2 * 2 * LC_BLOCK << (levels - 1)) : 0;
+	size_t side = levels ? (size_t)LC_BLOCK << (levels - 1) : 0;
+	return lc_row_bytes(2 *
+	                    (side > 2 * LC_WHOLE ? side : 2 * side)); /* two transforms, or a tile */
 }
 
 size_t lc_scratch_bytes(const struct lc_spec *s)
@@ -25,106 +28,121 @@ struct lc_cells lc_cells_of(const struct lc *c, const struct mx_span *span)
 	return (struct lc_cells){span->pages, len < paged ? len : (uint32_t)paged};
 }
 
-/* Cells of a group from `pos` to `end`; `before`, unless NULL, is a block that comes in front. */
-struct walk {
+struct tile {
 	const struct lc *c;
+	const struct lc_level *l;
 	const struct lc_cells *cells;
-	uint32_t g, pos, end;
-	float *before;
+	uint32_t g, o, from;
+	float *far;
 };
 
-/* The next run of rows that lie one behind the other: how many, the first one's position. 0 = no
- * more. */
-static uint32_t walk_next(struct walk *w, uint32_t *out_pos, float **out_rows)
+/* Where LC_BLOCK outputs from `pos` on go; NULL: nowhere. */
+static float *out_rows(const struct tile *t, uint32_t pos)
 {
-	if (w->before) {
-		*out_pos = w->pos - LC_BLOCK;
-		*out_rows = w->before;
-		w->before = NULL;
-		return LC_BLOCK;
-	}
-	if (w->pos >= w->end)
-		return 0;
-	uint32_t tokens = w->c->memory.page_tokens, rows = tokens - w->pos % tokens;
-	rows = rows < w->end - w->pos ? rows : w->end - w->pos;
-	*out_pos = w->pos;
-	*out_rows = lc_cell(w->c, w->cells, w->g, w->pos);
-	w->pos += rows;
-	return rows;
+	if (pos >= t->from)
+		return pos < t->cells->end ? lc_cell(t->c, t->cells, t->g, pos) : NULL;
+	return pos + LC_BLOCK == t->from ? t->far : NULL;
 }
 
-static const float *spectrum(const struct lc_level *l, uint32_t g, uint32_t d)
+/* ---- by transforms ---- */
+
+static const float *weights(const struct lc_level *l, uint32_t part)
 {
-	return l->spectra + ((size_t)g * l->distances + d - 2) * l->n * 2 * LC_LANES;
+	return l->parts > 1 ? l->weights + (size_t)part * l->n * 2 : l->plan->twist;
 }
 
-static void transform_tile(const struct lc_level *l, struct walk in[2], uint32_t o, struct walk out,
-                           float *scratch)
+static const float *spectrum(const struct tile *t, uint32_t d, uint32_t part)
 {
-	const struct lc_kernels *k = out.c->kernels;
-	float *x = scratch, *acc = scratch + (size_t)2 * l->n * LC_LANES, *rows;
-	float *sum = lc_distance(o) == 3 ? acc : x;
-	uint32_t n, pos;
-
-	for (uint32_t d = 2; d <= lc_distance(o); d++) {
-		struct walk w = in[d - 2];
-		uint32_t first = w.pos;
-		while ((n = walk_next(&w, &pos, &rows)))
-			k->twist(l->plan, pos - first, n, rows, x);
-		k->fft(l->plan, x);
-		k->multiply(l->n, x, spectrum(l, out.g, d), d == 3, sum);
-	}
-	k->ifft(l->plan, sum);
-	while ((n = walk_next(&out, &pos, &rows)))
-		k->untwist(l->plan, pos - o * l->n, n, sum, !lc_first(o), rows);
+	const struct lc_level *l = t->l;
+	size_t row = ((size_t)t->g * l->distances + d - 2) * l->n + part * l->part.n;
+	return l->spectra + row * 2 * LC_LANES;
 }
 
-/* The rows of a walk of n: as they lie, if they are all of a run, else copied to `room`. */
-static const float *gathered(struct walk w, uint32_t n, float *room)
+/* Inputs that come to the same rows one after the other, so that these stay at hand. */
+static void fold_inputs(const struct tile *t, uint32_t block, uint32_t part, float *x)
 {
-	uint32_t first = w.pos, pos, rows;
-	float *from;
-	while ((rows = walk_next(&w, &pos, &from))) {
-		if (rows == n)
-			return from;
-		memcpy(room + (size_t)(pos - first) * LC_LANES, from, lc_row_bytes(rows));
+	const struct lc_level *l = t->l;
+	const float *w = weights(l, part);
+	for (uint32_t row = 0; row < l->part.n; row += LC_BLOCK, x += 2 * LC_BLOCK * LC_LANES)
+		for (uint32_t k = row; k < l->n; k += l->part.n)
+			t->c->kernels->fold(w + (size_t)k * 2, LC_BLOCK,
+			                    lc_cell(t->c, t->cells, t->g, block * l->n + k), k > row, x);
+}
+
+static void unfold_outputs(const struct tile *t, uint32_t part, const float *x)
+{
+	const struct lc_level *l = t->l;
+	const float *w = weights(l, part), scale = 1 / (float)l->n;
+	bool add = part > 0 || !lc_first(t->o);
+	for (uint32_t row = 0; row < l->part.n; row += LC_BLOCK, x += 2 * LC_BLOCK * LC_LANES)
+		for (uint32_t k = row; k < l->n; k += l->part.n) {
+			float *y = out_rows(t, t->o * l->n + k);
+			if (y)
+				t->c->kernels->unfold(w + (size_t)k * 2, scale, LC_BLOCK, x, add, y);
+		}
+}
+
+static void transform_tile(const struct tile *t, uint32_t part, float *scratch)
+{
+	const struct lc_kernels *k = t->c->kernels;
+	const struct lc_plan *p = &t->l->part;
+	float *x = scratch, *acc = scratch + (size_t)2 * p->n * LC_LANES;
+	float *sum = lc_distance(t->o) == 3 ? acc : x;
+
+	for (uint32_t d = 2; d <= lc_distance(t->o); d++) {
+		fold_inputs(t, t->o - d, part, x);
+		k->fft(p, x);
+		k->multiply(p->n, x, spectrum(t, d, part), d == 3, sum);
 	}
+	k->ifft(p, sum);
+	unfold_outputs(t, part, sum);
+}
+
+/* ---- as they stand ---- */
+
+/* Whether a block of the level lies in one page. */
+static bool in_page(const struct tile *t, uint32_t block)
+{
+	uint32_t tokens = t->c->memory.page_tokens;
+	return block * t->l->n % tokens + t->l->n <= tokens;
+}
+
+static const float *inputs(const struct tile *t, uint32_t block, float *room)
+{
+	uint32_t n = t->l->n, first = block * n;
+	if (in_page(t, block))
+		return lc_cell(t->c, t->cells, t->g, first);
+	for (uint32_t k = 0; k < n; k += LC_BLOCK)
+		memcpy(room + (size_t)k * LC_LANES, lc_cell(t->c, t->cells, t->g, first + k),
+		       lc_row_bytes(LC_BLOCK));
 	return room;
 }
 
-static void direct_tile(const struct lc_level *l, struct walk in[2], uint32_t o, struct walk out,
-                        float *scratch)
+static void direct_tile(const struct tile *t, float *scratch)
 {
-	const struct lc *c = out.c;
-	const float *lags = c->lags + (size_t)out.g * c->n_lags * LC_LANES;
-	float *y = scratch, *room = scratch + (size_t)l->n * LC_LANES, *rows;
-	struct walk w = out;
-	uint32_t n = walk_next(&w, &(uint32_t){0}, &rows), pos;
-	bool whole = n == l->n;
+	uint32_t n = t->l->n, first = t->o * n;
+	const float *lags = t->c->lags + (size_t)t->g * t->c->n_lags * LC_LANES;
+	bool whole =
+		n == LC_BLOCK || (t->from == first && first + n <= t->cells->end && in_page(t, t->o));
+	float *y = whole ? out_rows(t, first) : scratch, *room = scratch + (size_t)n * LC_LANES, *rows;
 
-	if (whole)
-		y = rows;
-	else if (!lc_first(o))
-		for (w = out; (n = walk_next(&w, &pos, &rows));)
-			memcpy(y + (size_t)(pos - o * l->n) * LC_LANES, rows, lc_row_bytes(n));
-	for (uint32_t d = 2; d <= lc_distance(o); d++)
-		c->kernels->tile(l->n, lags + ((size_t)(d - 1) * l->n + 1) * LC_LANES,
-		                 gathered(in[d - 2], l->n, room), d == 3 || !lc_first(o), y);
-	if (!whole)
-		while ((n = walk_next(&out, &pos, &rows)))
-			memcpy(rows, y + (size_t)(pos - o * l->n) * LC_LANES, lc_row_bytes(n));
+	for (uint32_t k = 0; k < n && !whole && !lc_first(t->o); k += LC_BLOCK)
+		if ((rows = out_rows(t, first + k)))
+			memcpy(y + (size_t)k * LC_LANES, rows, lc_row_bytes(LC_BLOCK));
+	for (uint32_t d = 2; d <= lc_distance(t->o); d++)
+		t->c->kernels->tile(n, lags + ((size_t)(d - 1) * n + 1) * LC_LANES,
+		                    inputs(t, t->o - d, room), d == 3 || !lc_first(t->o), y);
+	for (uint32_t k = 0; k < n && !whole; k += LC_BLOCK)
+		if ((rows = out_rows(t, first + k)))
+			memcpy(rows, y + (size_t)k * LC_LANES, lc_row_bytes(LC_BLOCK));
 }
 
 void lc_tile(const struct lc *c, const struct lc_level *l, const struct lc_cells *cells, uint32_t g,
-             uint32_t o, uint32_t from, float *far, float *scratch)
+             uint32_t o, uint32_t part, uint32_t from, float *far, float *scratch)
 {
-	uint32_t n = l->n, end = (o + 1) * n < cells->end ? (o + 1) * n : cells->end;
-	struct walk out = {c, cells, g, from, end, far}, in[2] = {0};
-
-	for (uint32_t d = 2; d <= lc_distance(o); d++)
-		in[d - 2] = (struct walk){c, cells, g, (o - d) * n, (o - d + 1) * n, NULL};
+	const struct tile t = {c, l, cells, g, o, from, far};
 	if (l->plan)
-		transform_tile(l, in, o, out, scratch);
+		transform_tile(&t, part, scratch);
 	else
-		direct_tile(l, in, o, out, scratch);
+		direct_tile(&t, scratch);
 }

@@ -16,11 +16,16 @@ uint32_t lc_levels(uint32_t max_len)
 	return levels;
 }
 
-/* Layers are moved against each other by multiples of the golden ratio, of a group's share. */
-uint32_t lc_due(uint32_t n, uint32_t group, uint32_t n_groups, uint32_t phase)
+/* Groups have equal shares of n, so what a group's unit is late on side 2 n it is half as late on
+ * side n; a share is left over, for a block's last part on side 2 n to come before the first of
+ * blocks on side n that begin with it. Layers are moved against each other within a part's share,
+ * by multiples of the golden ratio. */
+uint32_t lc_due(uint32_t n, uint32_t part, uint32_t group, uint32_t n_groups, uint32_t phase)
 {
-	uint64_t share = (uint64_t)group << 16 | (phase * 40503 & 0xffff);
-	return 1 + (uint32_t)(share * (n - LC_FREE) / ((uint64_t)n_groups << 16));
+	uint64_t unit = (uint64_t)group * lc_parts(n) + part,
+			 units = ((uint64_t)n_groups + 1) * lc_parts(n);
+	uint64_t at = unit << 16 | (phase * 40503 & 0xffff);
+	return 1 + (uint32_t)(at * (n - LC_FREE) / (units << 16));
 }
 
 void lc_extent(uint32_t n, uint32_t max_len, uint32_t *out_first, uint32_t *out_end)

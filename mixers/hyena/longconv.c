@@ -40,18 +40,20 @@ void lc_destroy(struct lc *c)
 void lc_at_once(struct lc *c)
 {
 	for (uint32_t i = 0; i < c->n_levels; i++)
-		for (uint32_t g = 0; g < c->groups; g++)
-			c->levels[i].due[g] = 1;
+		for (uint32_t k = 0; k < c->groups * c->levels[i].parts; k++)
+			c->levels[i].due[k] = 1;
 }
 
 /* Units of a level that become due while `from` final positions become `to`. */
 static void run_units(const struct lc *c, const struct lc_level *l, const struct lc_cells *cells,
                       uint32_t g, uint32_t from, uint32_t to, float *scratch)
 {
-	uint32_t last = lc_last_due(to, l->n, l->due[g]);
-	for (uint32_t o = lc_last_due(from, l->n, l->due[g]) + 1; o <= last; o++)
-		if (o >= 2 && o * l->n < cells->end)
-			lc_tile(c, l, cells, g, o, o * l->n, NULL, scratch);
+	for (uint32_t part = 0; part < l->parts; part++) {
+		uint32_t due = l->due[g * l->parts + part], last = lc_last_due(to, l->n, due);
+		for (uint32_t o = lc_last_due(from, l->n, due) + 1; o <= last; o++)
+			if (o >= 2 && o * l->n < cells->end)
+				lc_tile(c, l, cells, g, o, part, o * l->n, NULL, scratch);
+	}
 }
 
 /* ---- forward ---- */

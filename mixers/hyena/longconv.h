@@ -14,15 +14,15 @@
  * output's own block of LC_BLOCK inputs and the one before, as they stand. (Every
  * pair is in exactly one of them: test_longconv counts.) So between the last
  * input of a tile and its first output lie n positions, and its work can be cut
- * up: a unit is one group of channels of one block's tiles, and the units of block
- * o are due one after the other while positions (o - 1) n .. o n - LC_MAX_DRAFT
- * become final. The largest levels come first for every output, so sums have one
- * order.
+ * up: a unit is one group of channels of one block's tiles, or of the largest a
+ * quarter of their transforms, and the units of block o are due one after the
+ * other while positions (o - 1) n .. o n - LC_MAX_DRAFT become final. The largest
+ * levels come first for every output, so sums have one order.
  *
  * State. A sequence's pages have a cell for each position and channel. A cell
  * whose block of LC_BLOCK positions is finished holds z: full pages can be shared
  * by sequences with the same beginning. A cell ahead holds the sum of the tiles
- * done so far: pages must reach ahead of the position (mx_lc_extent). The slot
+ * done so far: pages must reach ahead of the position (lc_extent). The slot
  * holds the inputs of the block that was begun and of the one before, room for a
  * draft, and the sums for the block that was begun. What a draft brings stays in
  * the slot until it is final; no tile sees it.

@@ -69,6 +69,19 @@ void lc_spectrum(const struct lc_kernels *k, const struct lc_plan *p, const floa
 	k->fft(p, spectrum);
 }
 
+void lc_part_weights(uint32_t n, float *weights)
+{
+	for (uint64_t part = 0; part < LC_PARTS; part++)
+		for (uint64_t k = 0; k < n; k++, weights += 2)
+			root(k * (1 + LC_PARTS * part) % (4 * (uint64_t)n), 2 * (uint64_t)n, weights);
+}
+
+struct lc_plan lc_part_plan(const struct lc_plan *p)
+{
+	uint32_t rows = p->n / LC_PARTS;
+	return (struct lc_plan){rows, NULL, p->twiddles + 6 * (size_t)rows};
+}
+
 const struct lc_kernels *lc_kernels_find(enum mx_isa isa)
 {
 #ifdef MX_X86_64
