@@ -9,6 +9,8 @@
  *   tok_bpe.c         pre-token to ids
  *   tok_decode.c      ids to text
  *
+ * (tok_chars.c makes the tokenizer.json of a tokenizer that has none)
+ *
  * on top of tok_text.c (UTF-8), tok_unicode.c (character classes), tok_pattern.c
  * (regular expressions), tok_vocab.c (string to id) and tok_json.c (checked
  * reading).
@@ -362,6 +364,14 @@ mx_status mx_tok_post_parse(struct mx_tokenizer *t, const json_t *json, const ch
 /* --- tok_config.c ------------------------------------------------------------------------ */
 
 mx_status mx_tok_config_parse(struct mx_tokenizer *t, const json_t *config, struct mx_err *err);
+
+/* --- tok_chars.c ------------------------------------------------------------------------- */
+
+/* Whether tokenizer_config.json describes a character tokenizer. */
+bool mx_tok_is_chars(const json_t *config);
+/* The tokenizer.json that does the same (the caller's, json_decref). Named tokens that `config`
+ * does not mention are added to it. */
+mx_status mx_tok_chars(json_t *config, json_t **out, struct mx_err *err);
 
 /* --- tok_decode.c ------------------------------------------------------------------------ */
 

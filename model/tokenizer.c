@@ -118,10 +118,14 @@ mx_status mx_tokenizer_parse(const char *json, size_t len, const char *config, s
 	json_t *j = NULL, *c = NULL;
 	struct mx_tokenizer *t = mx_calloc(1, sizeof *t);
 	mx_status st = t ? MX_OK : mx_fail(err, MX_E_NOMEM, "out of memory");
-	if (st == MX_OK)
+	if (st == MX_OK && json)
 		st = parse_json(json, len, "tokenizer.json", &j, err);
 	if (st == MX_OK && config)
 		st = parse_json(config, config_len, "tokenizer_config.json", &c, err);
+	if (st == MX_OK && !json && mx_tok_is_chars(c))
+		st = in_file(mx_tok_chars(c, &j, err), "tokenizer_config.json", err);
+	else if (st == MX_OK && !json)
+		st = mx_fail_at(err, MX_E_NOTFOUND, "tokenizer.json", "is missing");
 	if (st == MX_OK)
 		st = in_file(parse_tokenizer(t, j, err), "tokenizer.json", err);
 	if (st == MX_OK && c)
@@ -171,20 +175,30 @@ static mx_status read_file(const char *dir, const char *name, struct mx_buf *out
 	return st;
 }
 
+/* The same of a file that may be absent; whether it is there. What was said of it is no error then.
+ */
+static mx_status read_optional(const char *dir, const char *name, struct mx_buf *out, bool *there,
+                               struct mx_err *err)
+{
+	mx_status st = read_file(dir, name, out, err);
+	*there = st == MX_OK;
+	if (st != MX_E_NOTFOUND)
+		return st;
+	if (err)
+		*err = (struct mx_err){0};
+	return MX_OK;
+}
+
 mx_status mx_tokenizer_load(const char *dir, struct mx_tokenizer **out, struct mx_err *err)
 {
 	struct mx_buf json = {0}, config = {0};
-	mx_status st = read_file(dir, "tokenizer.json", &json, err);
-	if (st != MX_OK)
-		goto end;
-	st = read_file(dir, "tokenizer_config.json", &config, err);
-	if (st != MX_OK && st != MX_E_NOTFOUND)
-		goto end;
-	if (st && err) /* the file is optional: what was said of it is not an error */
-		*err = (struct mx_err){0};
-	st = mx_tokenizer_parse(mx_buf_str(&json), json.len, st == MX_OK ? mx_buf_str(&config) : NULL,
-	                        config.len, out, err);
-end:
+	bool has_json = false, has_config = false;
+	mx_status st = read_optional(dir, "tokenizer.json", &json, &has_json, err);
+	if (st == MX_OK)
+		st = read_optional(dir, "tokenizer_config.json", &config, &has_config, err);
+	if (st == MX_OK)
+		st = mx_tokenizer_parse(has_json ? mx_buf_str(&json) : NULL, json.len,
+		                        has_config ? mx_buf_str(&config) : NULL, config.len, out, err);
 	mx_buf_free(&json);
 	mx_buf_free(&config);
 	return st;

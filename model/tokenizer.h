@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tokenizer.json: text to token ids and back, exactly as Hugging Face
- * `tokenizers` does it, for byte-level and SentencePiece-style BPE.
+ * `tokenizers` does it, for byte-level and SentencePiece-style BPE; and the one
+ * character tokenizer that comes without such a file, HyenaDNA's.
  *
  * A tokenizer is immutable after load and safe from any thread; encoding keeps
  * its work memory in the call.
@@ -23,9 +24,10 @@ struct mx_tokens {
 void mx_tokens_free(struct mx_tokens *t); /* frees ids, zeroes; takes NULL */
 
 /* Reads DIR/tokenizer.json and, if there, tokenizer_config.json (bos/eos/... token strings,
- * add_bos_token). */
+ * add_bos_token). The first may be absent if the second describes a character tokenizer; otherwise
+ * that is MX_E_NOTFOUND. */
 mx_status mx_tokenizer_load(const char *dir, struct mx_tokenizer **out, struct mx_err *err);
-/* The same from texts in memory; config may be NULL. */
+/* The same from texts in memory; either may be NULL. */
 mx_status mx_tokenizer_parse(const char *json, size_t len, const char *config, size_t config_len,
                              struct mx_tokenizer **out, struct mx_err *err);
 void mx_tokenizer_destroy(struct mx_tokenizer *t); /* takes NULL */

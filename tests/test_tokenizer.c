@@ -343,6 +343,107 @@ static void test_load(void **state)
 	rmdir(dir);
 }
 
+/* --- a character tokenizer --------------------------------------------------------------- */
+
+static struct mx_tokenizer *parse_chars(const char *config)
+{
+	struct mx_tokenizer *t = NULL;
+	struct mx_err err = {0};
+	if (mx_tokenizer_parse(NULL, 0, config, strlen(config), &t, &err) != MX_OK)
+		fail_msg("%s: %s", err.where, err.text);
+	return t;
+}
+
+static void check_chars(const struct mx_tokenizer *t, const json_t *cases)
+{
+	size_t i;
+	json_t *v;
+	const char *name;
+	json_object_foreach(json_object_get(cases, "special"), name, v)
+		assert_string_equal(mx_tokenizer_special(t, name), json_string_value(v));
+	assert_int_equal(mx_tokenizer_size(t), json_array_size(json_object_get(cases, "pieces")));
+	json_array_foreach(json_object_get(cases, "pieces"), i, v)
+		assert_string_equal(mx_tokenizer_piece(t, (int32_t)i), json_string_value(v));
+	assert_true(json_array_size(json_object_get(cases, "cases")) > 10);
+	json_array_foreach(json_object_get(cases, "cases"), i, v)
+	{
+		const char *text = json_string_value(json_object_get(v, "text"));
+		for (int special = 0; special < 2; special++) { /* no [SEP] either way */
+			struct mx_tokens ids = encode(t, text, strlen(text), special);
+			check_ids("hyenadna", text, &ids, NULL, json_object_get(v, "ids"), NULL);
+			const char *kept = json_string_value(json_object_get(v, "kept"));
+			const char *skipped = json_string_value(json_object_get(v, "skipped"));
+			check_decode(t, "hyenadna", ids.ids, ids.n, false, kept, strlen(kept));
+			check_decode(t, "hyenadna", ids.ids, ids.n, true, skipped, strlen(skipped));
+			mx_tokens_free(&ids);
+		}
+	}
+}
+
+/* Without tokenizer.json: HyenaDNA's class, its config as written, as short as it may be, and in
+ * the older spelling. */
+static void test_chars(void **state)
+{
+	(void)state;
+	json_t *cases = golden_json("hyenadna.cases.json"),
+		   *config = golden_json("hyenadna.config.json");
+	char *text = json_dumps(config, 0);
+	const char *const spellings[] = {
+		text,
+		"{\"tokenizer_class\":\"HyenaDNATokenizer\"}",
+		"{\"char_ords\":[65,67,71,84,78],\"model_max_length\":1024}",
+	};
+	for (size_t i = 0; i < 3; i++) {
+		struct mx_tokenizer *t = parse_chars(spellings[i]);
+		check_chars(t, cases);
+		mx_tokenizer_destroy(t);
+	}
+	free(text);
+	json_decref(config);
+	json_decref(cases);
+
+	struct mx_tokenizer *t =
+		parse_chars("{\"char_ords\":[233,128013],\"eos_token\":\"[BOS]\",\"pad_token\":null}");
+	assert_int_equal(mx_tokenizer_id(t, "\u00e9"), 7);
+	assert_int_equal(mx_tokenizer_id(t, "\U0001f40d"), 8);
+	assert_int_equal(mx_tokenizer_size(t), 9);
+	assert_string_equal(mx_tokenizer_special(t, "eos_token"), "[BOS]");
+	assert_null(mx_tokenizer_special(t, "pad_token"));
+	mx_tokenizer_destroy(t);
+}
+
+static void test_chars_refused(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *config;
+		mx_status status;
+		const char *where, *text;
+	} cases[] = {
+		{NULL, MX_E_NOTFOUND, "tokenizer.json", "is missing"},
+		{"{}", MX_E_NOTFOUND, "tokenizer.json", "is missing"},
+		{"[]", MX_E_NOTFOUND, "tokenizer.json", "is missing"},
+		{"{\"tokenizer_class\":\"LlamaTokenizer\"}", MX_E_NOTFOUND, "tokenizer.json", "is missing"},
+		{"{\"char_ords\":\"ACGT\"}", MX_E_FORMAT, "tokenizer_config.json: char_ords", "a list"},
+		{"{\"char_ords\":[65,-1]}", MX_E_FORMAT, "tokenizer_config.json: char_ords[1]",
+	     "code point"},
+		{"{\"char_ords\":[1114112]}", MX_E_FORMAT, "char_ords[0]", "code point"},
+		{"{\"char_ords\":[55296]}", MX_E_FORMAT, "char_ords[0]", "code point"},
+		{"{\"char_ords\":[\"A\"]}", MX_E_FORMAT, "char_ords[0]", "code point"},
+		{"{\"char_ords\":[65,67,65]}", MX_E_FORMAT, "char_ords[2]", "twice"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct mx_tokenizer *t = NULL;
+		struct mx_err err = {0};
+		const char *c = cases[i].config;
+		mx_status st = mx_tokenizer_parse(NULL, 0, c, c ? strlen(c) : 0, &t, &err);
+		if (st != cases[i].status || !strstr(err.where, cases[i].where) ||
+		    !strstr(err.text, cases[i].text))
+			fail_msg("%s: %s: %s: %s", c, mx_status_str(st), err.where, err.text);
+		assert_null(t);
+	}
+}
+
 /* --- the rest of the interface ----------------------------------------------------------- */
 
 static void test_limit(void **state)
@@ -653,6 +754,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_golden),        cmocka_unit_test(test_config),
 		cmocka_unit_test(test_load),          cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_chars),         cmocka_unit_test(test_chars_refused),
 		cmocka_unit_test(test_token_bytes),   cmocka_unit_test(test_decoder_dropped),
 		cmocka_unit_test(test_refused),       cmocka_unit_test(test_nesting),
 		cmocka_unit_test(test_hostile_texts), cmocka_unit_test(test_hostile_regex),
