@@ -5,7 +5,7 @@
 
 #include "model/plan_build.h"
 
-#define MAX_PARAMS 18
+#define MAX_PARAMS 19
 
 static struct mx_param *next(struct mx_params *p)
 {
@@ -111,6 +111,7 @@ mx_status mx_attention_params(const struct mx_plan_build *b, const struct mx_att
 	add_int(&p, "bias", MX_PARAM_BOOL, shape->bias);
 	add_int(&p, "o_bias", MX_PARAM_BOOL, shape->o_bias);
 	add_int(&p, "qk_norm", MX_PARAM_BOOL, shape->qk_norm);
+	add_int(&p, "fused", MX_PARAM_BOOL, shape->fused);
 	add_float(&p, "norm_eps", b->plan->norm_eps);
 	add_rope(&p, b, rope);
 	*out = p;

@@ -111,7 +111,7 @@ void mx_plan_describe_layers(const struct mx_plan *p, char *text, size_t cap);
 /* Parameters of the "attention" mixer as the families above write them:
  *   heads, kv_heads, head_dim (INT), window (INT, 0 = none; a token sees itself and window - 1
  *   before it), scale (FLOAT, of q.k), bias (BOOL: q, k, v), o_bias (BOOL), qk_norm (BOOL),
- *   norm_eps (FLOAT),
+ *   fused (BOOL: q, k and v are one tensor), norm_eps (FLOAT),
  *   rope (STRING: none|default|linear|dynamic|llama3|yarn), and unless none: rope_theta (FLOAT),
  *   rope_dim (INT), rope_factor, rope_attention_factor (FLOAT, 1 = none), rope_inv_freq (FLOATS
  *   [rope_dim/2], with the scaling applied; for dynamic: the unscaled ones), rope_max_position

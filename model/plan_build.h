@@ -110,6 +110,7 @@ struct mx_attention_shape {
 	double scale; /* of q.k */
 	bool bias;    /* of q, k and v */
 	bool o_bias, qk_norm;
+	bool fused; /* q, k and v are one tensor */
 };
 
 /* The same parameters from a shape; norm_eps is the plan's. */

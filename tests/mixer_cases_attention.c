@@ -51,6 +51,35 @@ static void prepare_heads(const struct mx_params *p, uint32_t n, uint32_t heads,
 	}
 }
 
+/* The tensors of a layer, NULL where it has none. */
+struct tensors {
+	const float *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm;
+};
+
+static struct tensors tensors_of(const struct mixer_case *c, const struct mx_params *p,
+                                 const float *const *w)
+{
+	size_t q = (size_t)(mx_param_int(p, "heads", 0) * mx_param_int(p, "head_dim", 0));
+	size_t kv = (size_t)(mx_param_int(p, "kv_heads", 0) * mx_param_int(p, "head_dim", 0));
+	bool fused = mx_param_int(p, "fused", 0);
+	struct tensors t = {.q = *w++};
+	t.k = fused ? t.q + q * c->width : *w++;
+	t.v = fused ? t.k + kv * c->width : *w++;
+	t.o = *w++;
+	if (mx_param_int(p, "bias", 0)) {
+		t.q_bias = *w++;
+		t.k_bias = fused ? t.q_bias + q : *w++;
+		t.v_bias = fused ? t.k_bias + kv : *w++;
+	}
+	if (mx_param_int(p, "o_bias", 0))
+		t.o_bias = *w++;
+	if (mx_param_int(p, "qk_norm", 0)) {
+		t.q_norm = *w++;
+		t.k_norm = *w++;
+	}
+	return t;
+}
+
 static void attention_reference(const struct mixer_case *c, uint32_t n, const float *x,
                                 const float *const *w, float *y)
 {
@@ -58,24 +87,21 @@ static void attention_reference(const struct mixer_case *c, uint32_t n, const fl
 	uint32_t heads = (uint32_t)mx_param_int(&p, "heads", 0);
 	uint32_t kv_heads = (uint32_t)mx_param_int(&p, "kv_heads", 0);
 	uint32_t dim = (uint32_t)mx_param_int(&p, "head_dim", 0);
-	bool bias = mx_param_int(&p, "bias", 0), o_bias = mx_param_int(&p, "o_bias", 0);
-	bool norm = mx_param_int(&p, "qk_norm", 0);
-	const float *const *b = w + 4, *const *ob = b + (bias ? 3 : 0);
-	const float *const *norms = ob + (o_bias ? 1 : 0);
+	const struct tensors t = tensors_of(c, &p, w);
 	float *q = calloc((size_t)n * heads * dim, 4), *out = calloc((size_t)n * heads * dim, 4);
 	float *k = calloc((size_t)n * kv_heads * dim, 4), *v = calloc((size_t)n * kv_heads * dim, 4);
 	double *score = calloc(n, sizeof(*score));
 
 	if (!q || !out || !k || !v || !score)
 		abort();
-	mixer_product(n, heads * dim, c->width, w[0], bias ? b[0] : NULL, x, q);
-	mixer_product(n, kv_heads * dim, c->width, w[1], bias ? b[1] : NULL, x, k);
-	mixer_product(n, kv_heads * dim, c->width, w[2], bias ? b[2] : NULL, x, v);
-	prepare_heads(&p, n, heads, dim, norm ? norms[0] : NULL, q);
-	prepare_heads(&p, n, kv_heads, dim, norm ? norms[1] : NULL, k);
+	mixer_product(n, heads * dim, c->width, t.q, t.q_bias, x, q);
+	mixer_product(n, kv_heads * dim, c->width, t.k, t.k_bias, x, k);
+	mixer_product(n, kv_heads * dim, c->width, t.v, t.v_bias, x, v);
+	prepare_heads(&p, n, heads, dim, t.q_norm, q);
+	prepare_heads(&p, n, kv_heads, dim, t.k_norm, k);
 	mx_attention_ref(n, heads, kv_heads, dim, (uint32_t)mx_param_int(&p, "window", 0),
 	                 mx_param_float(&p, "scale", 1 / sqrt(dim)), q, k, v, score, out);
-	mixer_product(n, c->width, heads * dim, w[3], o_bias ? ob[0] : NULL, out, y);
+	mixer_product(n, c->width, heads * dim, t.o, t.o_bias, out, y);
 	free(q);
 	free(out);
 	free(k);
@@ -119,6 +145,11 @@ static const struct mixer_case cases[] = {
               STRING("rope", "none"), FLOAT("scale", 0.2)),
 	ATTENTION("one key head for many, bf16", 32, 270, MX_BF16, MX_BF16, ROUNDED, HEADS(20, 1, 32),
               ROPE("default", 16, freq8)),
+	ATTENTION("one matrix for q, k and v, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(6, 2, 16),
+              BOOL("fused"), BOOL("bias"), BOOL("o_bias"), BOOL("qk_norm"),
+              ROPE("default", 16, freq8)),
+	ATTENTION("one matrix for q, k and v, bf16", 32, 300, MX_BF16, MX_BF16, ROUNDED,
+              HEADS(4, 4, 32), BOOL("fused"), ROPE("default", 16, freq8)),
 	ATTENTION("head of 256, f32", 32, 300, MX_F32, MX_F32, EXACT, HEADS(1, 1, 256),
               ROPE("default", 16, freq8)),
 };

@@ -86,6 +86,7 @@ mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params
 	p.bias = mx_param_int(in, "bias", 0) != 0;
 	p.o_bias = mx_param_int(in, "o_bias", 0) != 0;
 	p.qk_norm = mx_param_int(in, "qk_norm", 0) != 0;
+	p.fused = mx_param_int(in, "fused", 0) != 0;
 	p.norm_eps = (float)mx_param_float(in, "norm_eps", 1e-6);
 	p.dtype = layer->state_dtype;
 	mx_status status = read_rope(layer, &p, err);
@@ -95,6 +96,51 @@ mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params
 	return MX_OK;
 }
 
+/* Rows of the projections. */
+static uint64_t q_rows(const struct attn_params *p)
+{
+	return (uint64_t)p->heads * p->head_dim;
+}
+
+static uint64_t kv_rows(const struct attn_params *p)
+{
+	return (uint64_t)p->kv_heads * p->head_dim;
+}
+
+static size_t separate_weights(const struct attn_params *p, uint64_t width,
+                               struct mx_weight_spec *specs)
+{
+	uint64_t q = q_rows(p), kv = kv_rows(p);
+	size_t n = 0;
+	specs[n++] = (struct mx_weight_spec){"q_proj.weight", MX_WEIGHT_MATRIX, 2, {q, width}, false};
+	specs[n++] = (struct mx_weight_spec){"k_proj.weight", MX_WEIGHT_MATRIX, 2, {kv, width}, false};
+	specs[n++] = (struct mx_weight_spec){"v_proj.weight", MX_WEIGHT_MATRIX, 2, {kv, width}, false};
+	specs[n++] = (struct mx_weight_spec){"o_proj.weight", MX_WEIGHT_MATRIX, 2, {width, q}, false};
+	if (p->bias) {
+		specs[n++] = (struct mx_weight_spec){"q_proj.bias", MX_WEIGHT_VECTOR, 1, {q}, false};
+		specs[n++] = (struct mx_weight_spec){"k_proj.bias", MX_WEIGHT_VECTOR, 1, {kv}, false};
+		specs[n++] = (struct mx_weight_spec){"v_proj.bias", MX_WEIGHT_VECTOR, 1, {kv}, false};
+	}
+	if (p->o_bias)
+		specs[n++] = (struct mx_weight_spec){"o_proj.bias", MX_WEIGHT_VECTOR, 1, {width}, false};
+	return n;
+}
+
+/* Named as in flash-attention's MHA. */
+static size_t fused_weights(const struct attn_params *p, uint64_t width,
+                            struct mx_weight_spec *specs)
+{
+	uint64_t q = q_rows(p), all = q + 2 * kv_rows(p);
+	size_t n = 0;
+	specs[n++] = (struct mx_weight_spec){"Wqkv.weight", MX_WEIGHT_MATRIX, 2, {all, width}, false};
+	specs[n++] = (struct mx_weight_spec){"out_proj.weight", MX_WEIGHT_MATRIX, 2, {width, q}, false};
+	if (p->bias)
+		specs[n++] = (struct mx_weight_spec){"Wqkv.bias", MX_WEIGHT_VECTOR, 1, {all}, false};
+	if (p->o_bias)
+		specs[n++] = (struct mx_weight_spec){"out_proj.bias", MX_WEIGHT_VECTOR, 1, {width}, false};
+	return n;
+}
+
 mx_status attn_params_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
                               size_t *out_n)
 {
@@ -102,21 +148,8 @@ mx_status attn_params_weights(const struct mx_layer_desc *layer, struct mx_weigh
 	mx_status status = attn_params_read(layer, &p, NULL);
 	if (status != MX_OK)
 		return status;
-	uint64_t q = (uint64_t)p.heads * p.head_dim, kv = (uint64_t)p.kv_heads * p.head_dim;
 	uint64_t width = layer->width, d = p.head_dim;
-	size_t n = 0;
-
-	specs[n++] = (struct mx_weight_spec){"q_proj.weight", MX_WEIGHT_MATRIX, 2, {q, width}, false};
-	specs[n++] = (struct mx_weight_spec){"k_proj.weight", MX_WEIGHT_MATRIX, 2, {kv, width}, false};
-	specs[n++] = (struct mx_weight_spec){"v_proj.weight", MX_WEIGHT_MATRIX, 2, {kv, width}, false};
-	specs[n++] = (struct mx_weight_spec){"o_proj.weight", MX_WEIGHT_MATRIX, 2, {width, q}, false};
-	if (p.bias) {
-		specs[n++] = (struct mx_weight_spec){"q_proj.bias", MX_WEIGHT_VECTOR, 1, {q}, false};
-		specs[n++] = (struct mx_weight_spec){"k_proj.bias", MX_WEIGHT_VECTOR, 1, {kv}, false};
-		specs[n++] = (struct mx_weight_spec){"v_proj.bias", MX_WEIGHT_VECTOR, 1, {kv}, false};
-	}
-	if (p.o_bias)
-		specs[n++] = (struct mx_weight_spec){"o_proj.bias", MX_WEIGHT_VECTOR, 1, {width}, false};
+	size_t n = p.fused ? fused_weights(&p, width, specs) : separate_weights(&p, width, specs);
 	if (p.qk_norm) {
 		specs[n++] = (struct mx_weight_spec){"q_norm.weight", MX_WEIGHT_VECTOR, 1, {d}, false};
 		specs[n++] = (struct mx_weight_spec){"k_norm.weight", MX_WEIGHT_VECTOR, 1, {d}, false};
@@ -125,24 +158,62 @@ mx_status attn_params_weights(const struct mx_layer_desc *layer, struct mx_weigh
 	return MX_OK;
 }
 
-void attn_params_take(const struct attn_params *p, const void *const *w, struct attn_weights *out)
+/* `rows` rows of a matrix from row `first` on. */
+static struct mx_weight rows_of(const struct mx_weight *w, uint64_t first, uint64_t rows)
 {
-	struct attn_weights t = {0};
+	size_t bytes = (size_t)first * w->cols * mx_dtype_size(w->dtype);
+	return (struct mx_weight){w->dtype, (uint32_t)rows, w->cols,
+	                          (const unsigned char *)w->data + bytes};
+}
+
+/* How many pointers were taken. */
+static size_t take_fused(const struct attn_params *p, const void *const *w,
+                         struct attn_weights *out)
+{
+	uint64_t q = q_rows(p), kv = kv_rows(p);
 	size_t n = 0;
-	t.q = w[n++];
-	t.k = w[n++];
-	t.v = w[n++];
-	t.o = w[n++];
+	const struct mx_weight *all = w[n++];
+	out->part[0] = rows_of(all, 0, q);
+	out->part[1] = rows_of(all, q, kv);
+	out->part[2] = rows_of(all, q + kv, kv);
+	out->q = &out->part[0];
+	out->k = &out->part[1];
+	out->v = &out->part[2];
+	out->o = w[n++];
 	if (p->bias) {
-		t.q_bias = w[n++];
-		t.k_bias = w[n++];
-		t.v_bias = w[n++];
+		out->q_bias = w[n++];
+		out->k_bias = out->q_bias + q;
+		out->v_bias = out->k_bias + kv;
 	}
 	if (p->o_bias)
-		t.o_bias = w[n++];
-	if (p->qk_norm) {
-		t.q_norm = w[n++];
-		t.k_norm = w[n++];
+		out->o_bias = w[n++];
+	return n;
+}
+
+static size_t take_separate(const struct attn_params *p, const void *const *w,
+                            struct attn_weights *out)
+{
+	size_t n = 0;
+	out->q = w[n++];
+	out->k = w[n++];
+	out->v = w[n++];
+	out->o = w[n++];
+	if (p->bias) {
+		out->q_bias = w[n++];
+		out->k_bias = w[n++];
+		out->v_bias = w[n++];
 	}
-	*out = t;
+	if (p->o_bias)
+		out->o_bias = w[n++];
+	return n;
+}
+
+void attn_params_take(const struct attn_params *p, const void *const *w, struct attn_weights *out)
+{
+	*out = (struct attn_weights){0};
+	size_t n = p->fused ? take_fused(p, w, out) : take_separate(p, w, out);
+	if (p->qk_norm) {
+		out->q_norm = w[n++];
+		out->k_norm = w[n++];
+	}
 }

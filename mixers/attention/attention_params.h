@@ -15,6 +15,7 @@ struct attn_params {
 	uint32_t window; /* keys a query sees, itself included; 0 = all */
 	float scale;     /* of q.k, times log2(e): softmax runs in powers of two */
 	bool bias, o_bias, qk_norm;
+	bool fused; /* q, k and v are the rows of one matrix, and one bias */
 	float norm_eps;
 	enum attn_rope rope;
 	uint32_t rope_dim;
@@ -30,6 +31,7 @@ struct attn_weights {
 	const struct mx_weight *q, *k, *v, *o;
 	const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL = none */
 	const float *q_norm, *k_norm;                   /* NULL = none */
+	struct mx_weight part[3]; /* of a fused matrix: what q, k and v point to */
 };
 
 /* Checks a layer's parameters; says in *err which one is wrong. out->inv_freq lives as long as the
@@ -41,7 +43,7 @@ mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params
 mx_status attn_params_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
                               size_t *out_n);
 
-/* Pointers in the order of attn_params_weights. */
+/* Pointers in the order of attn_params_weights. *out may point into itself: do not copy it. */
 void attn_params_take(const struct attn_params *p, const void *const *w, struct attn_weights *out);
 
 #endif
