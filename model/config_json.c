@@ -273,3 +273,36 @@ mx_status mx_scope_string(const struct mx_scope *s, const char *key, const char 
 	*out = v ? json_string_value(v) : def;
 	return MX_OK;
 }
+
+mx_status mx_scope_only_int(const struct mx_scope *s, const char *key, int64_t only,
+                            struct mx_err *err)
+{
+	int64_t v = only;
+	mx_status st = mx_scope_int(s, key, INT64_MIN, INT64_MAX, only, &v, err);
+	if (!st && v != only)
+		st = mx_fail(err, MX_E_UNSUPPORTED, "%s%s: %" PRId64 " is not supported, only %" PRId64,
+		             s->where, key, v, only);
+	return st;
+}
+
+mx_status mx_scope_only_bool(const struct mx_scope *s, const char *key, bool only,
+                             struct mx_err *err)
+{
+	bool v = only;
+	mx_status st = mx_scope_bool(s, key, only, &v, err);
+	if (!st && v != only)
+		st = mx_fail(err, MX_E_UNSUPPORTED, "%s%s: %s is not supported", s->where, key,
+		             v ? "true" : "false");
+	return st;
+}
+
+mx_status mx_scope_only_string(const struct mx_scope *s, const char *key, const char *only,
+                               struct mx_err *err)
+{
+	const char *v = only;
+	mx_status st = mx_scope_string(s, key, only, &v, err);
+	if (!st && strcmp(v, only))
+		st = mx_fail(err, MX_E_UNSUPPORTED, "%s%s: '%.60s' is not supported, only %s", s->where,
+		             key, v, only);
+	return st;
+}

@@ -62,4 +62,12 @@ mx_status mx_scope_string(const struct mx_scope *s, const char *key, const char 
 mx_status mx_scope_need_int(const struct mx_scope *s, const char *key, int64_t lo, int64_t hi,
                             int64_t *out, struct mx_err *err);
 
+/* The key is absent or has exactly this value; MX_E_UNSUPPORTED for another of the type. */
+mx_status mx_scope_only_int(const struct mx_scope *s, const char *key, int64_t only,
+                            struct mx_err *err);
+mx_status mx_scope_only_bool(const struct mx_scope *s, const char *key, bool only,
+                             struct mx_err *err);
+mx_status mx_scope_only_string(const struct mx_scope *s, const char *key, const char *only,
+                               struct mx_err *err);
+
 #endif

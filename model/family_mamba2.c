@@ -313,15 +313,12 @@ static mx_status raw_vocabulary(const struct mx_plan_build *b, const struct mx_s
 {
 	static const int32_t end[] = {0};
 	struct mx_plan *p = b->plan;
-	int64_t multiple = 8;
 	bool tied = true;
-	mx_status s = mx_scope_int(model, "pad_vocab_size_multiple", 1, 1 << 16, 8, &multiple, b->err);
+	mx_status s = mx_vocab_pad(b, model, 8);
 	if (!s)
 		s = mx_scope_bool(model, "tie_embeddings", true, &tied, b->err);
 	if (s)
 		return s;
-	uint32_t m = (uint32_t)multiple;
-	p->vocab = (p->vocab + m - 1) / m * m;
 	p->lm_head = tied ? p->embed : b->family->names->lm_head;
 	p->eos = end;
 	p->n_eos = 1;

@@ -20,6 +20,9 @@ static const struct mx_family *const families[] = {
 	&mx_family_qwen2,
 	&mx_family_qwen3,
 	&mx_family_mamba2,
+	&mx_family_hyenadna,
+	&mx_family_safari,
+	&mx_family_stripedhyena,
 	&mx_family_mixd,
 	/* flash-linear-attention */
 	&mx_family_delta_net,
@@ -97,8 +100,9 @@ static mx_status read_model(struct mx_plan_build *b)
 	if (!s)
 		s = mx_scope_need_int(&scope, "vocab_size", 1, MX_PLAN_MAX_VOCAB, &vocab, b->err);
 	if (!s)
-		s = mx_scope_int(&scope, "max_position_embeddings", 1, MX_PLAN_MAX_POSITION,
-		                 f->default_max_position, &b->max_position, b->err);
+		s = mx_scope_int(&scope,
+		                 f->max_position_key ? f->max_position_key : "max_position_embeddings", 1,
+		                 MX_PLAN_MAX_POSITION, f->default_max_position, &b->max_position, b->err);
 	if (!s)
 		s = mx_scope_float(&scope, f->norm_eps_key ? f->norm_eps_key : "rms_norm_eps", 0, 1,
 		                   f->default_norm_eps > 0 ? f->default_norm_eps : 1e-6, &eps, b->err);

@@ -52,8 +52,9 @@ struct mx_family {
 	enum mx_norm_kind norm;
 	int64_t default_kv_heads;     /* 0 = as many as heads */
 	int64_t default_head_dim;     /* 0 = hidden_size / heads */
-	int64_t default_max_position; /* max_position_embeddings */
-	int64_t default_window;       /* sliding_window when the key is absent */
+	const char *max_position_key; /* NULL = max_position_embeddings */
+	int64_t default_max_position;
+	int64_t default_window; /* sliding_window when the key is absent */
 	enum mx_window_rule window;
 	bool qkv_bias;           /* q, k and v always have a bias, o never */
 	bool has_attention_bias; /* the key attention_bias is obeyed */
@@ -69,6 +70,7 @@ extern const struct mx_tensor_names mx_llama_names;
 
 extern const struct mx_family mx_family_llama, mx_family_mistral, mx_family_qwen2, mx_family_qwen3,
 	mx_family_mamba2, mx_family_mixd;
+extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
 /* flash-linear-attention */
 extern const struct mx_family mx_family_delta_net, mx_family_gated_deltanet, mx_family_gla,
 	mx_family_hgrn, mx_family_hgrn2, mx_family_kda, mx_family_linear_attn, mx_family_retnet;
@@ -82,7 +84,7 @@ struct mx_plan_build {
 	const json_t *config;
 	struct mx_plan *plan; /* width and vocab are set before layers() */
 	struct mx_arena *arena;
-	int64_t max_position; /* max_position_embeddings */
+	int64_t max_position; /* max_position_embeddings, or what the family calls it */
 	struct mx_err *err;
 };
 
@@ -129,6 +131,17 @@ mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *s
 mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, const json_t *v,
                                const char *where, struct mx_param *out);
 
+/* Parameters of a mixer. */
+static inline struct mx_param mx_param_of_int(const char *name, int64_t v)
+{
+	return (struct mx_param){.name = name, .type = MX_PARAM_INT, .i = v, .f = (double)v};
+}
+
+static inline struct mx_param mx_param_of_bool(const char *name, bool v)
+{
+	return (struct mx_param){.name = name, .type = MX_PARAM_BOOL, .i = v, .f = v};
+}
+
 /* A dense feed-forward, or experts with names as Qwen's have them. */
 struct mx_mlp_spec {
 	enum mx_mlp_kind kind; /* of the dense one */
@@ -161,6 +174,10 @@ mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scop
 /* Array of n zeroed layers in the arena, set as the plan's. */
 mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
                                struct mx_plan_layer **out);
+
+/* Rounds the plan's vocabulary up to a multiple of pad_vocab_size_multiple. */
+mx_status mx_vocab_pad(const struct mx_plan_build *b, const struct mx_scope *scope,
+                       int64_t default_multiple);
 
 mx_status mx_plan_no_memory(const struct mx_plan_build *b);
 

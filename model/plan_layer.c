@@ -158,3 +158,16 @@ mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scop
 	*out = (struct mx_mlp_spec){.width = (uint32_t)width, .bias = bias};
 	return MX_OK;
 }
+
+mx_status mx_vocab_pad(const struct mx_plan_build *b, const struct mx_scope *scope,
+                       int64_t default_multiple)
+{
+	int64_t multiple = 0;
+	mx_status s = mx_scope_int(scope, "pad_vocab_size_multiple", 1, 1 << 16, default_multiple,
+	                           &multiple, b->err);
+	if (s)
+		return s;
+	uint32_t m = (uint32_t)multiple;
+	b->plan->vocab = (b->plan->vocab + m - 1) / m * m;
+	return MX_OK;
+}
