@@ -15,6 +15,8 @@
  *         128, 50,288 tokens tied: 129 million parameters
  *   gdn-350m  Gated DeltaNet: 1024 wide, 21 layers of 3 heads of 256 x 512, 2816 feed-forward,
  *         32,000 tokens tied: 350 million parameters
+ *   hyena-153m  Hyena as trained on the Pile: 864 wide, 18 layers with filters of 2048, 1728
+ *         feed-forward, 50,288 tokens tied: 150 million parameters and what filters are made of
  *   moe   8 experts of 1024, of which a token uses 2: 768 wide, 4 layers, 12 heads, 8,192 tokens
  *         tied: 91 million parameters
  *   moe-dense  the same with one feed-forward of 2048, as many parameters as a token uses there
@@ -41,6 +43,11 @@ enum { STEP_TOKENS = 512, MAX_BATCH = 16, DECODE = 128, BATCH_DECODE = 64, BATCH
 	" " feed_forward "\n"                                                                          \
 	" \"mixd_layers\": [{\"mixer\": \"attention\"}, {\"mixer\": \"attention\"},\n"                 \
 	"  {\"mixer\": \"attention\"}, {\"mixer\": \"attention\"}]}\n"
+
+#define HYENA                                                                                      \
+	"{\"mixer\": \"hyena\", \"filter_len\": 2048, \"emb_dim\": 33, \"filter_order\": 64, "         \
+	"\"shift\": 0.0}"
+#define HYENA6 HYENA "," HYENA "," HYENA "," HYENA "," HYENA "," HYENA
 
 static const struct shape {
 	const char *name;
@@ -93,6 +100,18 @@ static const struct shape {
      /* S read for k and for q, and moved; 8.5 tokens of a chunk seen on average by both */
      .mixer_ops = 21 * 3 * (6.0 * 256 * 512 + 8.5 * 4 * (256 + 512)),
      .state_bytes = 21 * 3 * 256 * 512 * 4.0},
+	{.name = "hyena-153m",
+     .model = {.width = 864, .layers = 18, .vocab = 50288, .max_context = 2048, .seed = 1},
+     .deepest = 1024,
+     .config =
+         "{\"model_type\": \"mixd\", \"hidden_size\": 864, \"intermediate_size\": 1728,\n"
+         " \"vocab_size\": 50288, \"max_position_embeddings\": 2048, \"mlp_bias\": true,\n"
+         " \"norm_type\": \"layernorm\", \"mlp_type\": \"gelu_tanh\",\n"
+         " \"tie_word_embeddings\": true, \"mixd_layers\": [" HYENA6 "," HYENA6 "," HYENA6 "]}\n",
+     /* tiles, see mixers/hyena/README.md, short filters and gates */
+     .mixer_ops = 18 * 864 * (600 + 3 * 6 + 2.0),
+     /* lags and inputs of the window; spectra and cells, spread over the tile */
+     .state_bytes = 18 * 864 * 4.0 * (128 + 30)},
 	/* Attention over so short prompts is 3 % of the operations, and not counted. */
 	{.name = "moe",
      .model = {.width = 768, .layers = 4, .vocab = 8192, .max_context = 1024 + 256, .seed = 1},
@@ -425,12 +444,12 @@ static int make_and_bench(struct bench *b, unsigned threads, int kv_dtype)
 
 static int usage(FILE *to, int rc)
 {
-	fputs(
-		"usage: engine [--shape 110m|1.1b|mamba2-130m|gdn-350m|moe|moe-dense] [--dtype bf16|f32]\n"
-		"              [--kv bf16|f32] [--threads N] [--only TEXT] [--reps N]\n"
-		"Tests are called pp512, pp4096, ..., tg128@0, ..., batch1, ...; --only takes those\n"
-		"whose name contains TEXT. MIXD_ISA and MIXD_MODULE_PATH as for mixd.\n",
-		to);
+	fputs("usage: engine [--shape 110m|1.1b|mamba2-130m|gdn-350m|hyena-153m|moe|moe-dense] "
+	      "[--dtype bf16|f32]\n"
+	      "              [--kv bf16|f32] [--threads N] [--only TEXT] [--reps N]\n"
+	      "Tests are called pp512, pp4096, ..., tg128@0, ..., batch1, ...; --only takes those\n"
+	      "whose name contains TEXT. MIXD_ISA and MIXD_MODULE_PATH as for mixd.\n",
+	      to);
 	return rc;
 }
 
