@@ -109,7 +109,7 @@ static const struct shape {
          " \"norm_type\": \"layernorm\", \"mlp_type\": \"gelu_tanh\",\n"
          " \"tie_word_embeddings\": true, \"mixd_layers\": [" HYENA6 "," HYENA6 "," HYENA6 "]}\n",
      /* tiles, see mixers/hyena/README.md, short filters and gates */
-     .mixer_ops = 18 * 864 * (600 + 3 * 6 + 2.0),
+     .mixer_ops = 18 * 864 * (500 + 3 * 6 + 2.0),
      /* lags and inputs of the window; spectra and cells, spread over the tile */
      .state_bytes = 18 * 864 * 4.0 * (128 + 30)},
 	/* Attention over so short prompts is 3 % of the operations, and not counted. */
