@@ -7,7 +7,7 @@
  * of the convolutions must be the same bits both ways.
  *
  *   bench/hyena/company [-t threads] [-m gigabytes] [-s seed] [-d channels] [-k log2 of the length]
- *                       [-n steps] [-b bf16]
+ *                       [-n steps] [-f bf16]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -175,7 +175,7 @@ int main(int argc, char **argv)
 	unsigned threads = 0, log = 14;
 	double memory = 0;
 	enum mx_dtype weights = MX_F32;
-	for (int o; (o = getopt(argc, argv, "t:m:s:d:k:n:b:")) != -1;) {
+	for (int o; (o = getopt(argc, argv, "t:m:s:d:k:n:f:")) != -1;) {
 		switch (o) {
 		case 't': threads = (unsigned)atoi(optarg); break;
 		case 'm': memory = atof(optarg); break;
@@ -183,7 +183,7 @@ int main(int argc, char **argv)
 		case 'd': c.shape.channels = (uint32_t)atoi(optarg); break;
 		case 'k': log = (unsigned)atoi(optarg); break;
 		case 'n': c.steps = (uint32_t)atoi(optarg); break;
-		case 'b': weights = strcmp(optarg, "bf16") ? MX_F32 : MX_BF16; break;
+		case 'f': weights = strcmp(optarg, "bf16") ? MX_F32 : MX_BF16; break;
 		default: return 2;
 		}
 	}

@@ -6,7 +6,7 @@
  * tiling, which has no slack.
  *
  *   bench/hyena/latency [-t threads] [-m gigabytes] [-s seed] [-d channels] [-k log2 of the length]
- *                       [-w steps of a window] [-p passes] [-b bf16] [-a]
+ *                       [-w steps of a window] [-p passes] [-f bf16] [-a]
  *     -a  every position, of the spread way; otherwise windows that have the worst ones in them:
  *         at each multiple of 4096, and where the most operations are due in a step
  *
@@ -28,7 +28,7 @@
 
 #define LAYERS 18
 #define EVERY  4096 /* windows */
-#define AHEAD  8    /* steps of a window before the place it is for */
+#define AHEAD  8    /* steps before a window */
 #define AROUND 4    /* steps around a place where much is due */
 
 static const double buckets[] = {1.05, 1.1, 1.25, 1.5, 2, 3, 5, 10, 30, 100, INFINITY};
@@ -79,7 +79,7 @@ static void choose_positions(const struct latency *l, const struct conv *c, bool
 		return;
 	}
 	for (uint32_t t = EVERY; t < len; t += EVERY)
-		choose(chosen, len, t - AHEAD, l->window);
+		choose(chosen, len, t - AHEAD, AHEAD + l->window);
 	if (c->ops == &conv_fractal)
 		return;
 	double *work = mx_calloc(len, sizeof *work);
@@ -228,7 +228,7 @@ int main(int argc, char **argv)
 	};
 	unsigned threads = 0, log = 16;
 	double memory = 0;
-	for (int o; (o = getopt(argc, argv, "t:m:s:d:k:w:p:b:a")) != -1;) {
+	for (int o; (o = getopt(argc, argv, "t:m:s:d:k:w:p:f:a")) != -1;) {
 		switch (o) {
 		case 't': threads = (unsigned)atoi(optarg); break;
 		case 'm': memory = atof(optarg); break;
@@ -237,7 +237,7 @@ int main(int argc, char **argv)
 		case 'k': log = (unsigned)atoi(optarg); break;
 		case 'w': l.window = (uint32_t)atoi(optarg); break;
 		case 'p': l.passes = (uint32_t)atoi(optarg); break;
-		case 'b': l.weights = strcmp(optarg, "bf16") ? MX_F32 : MX_BF16; break;
+		case 'f': l.weights = strcmp(optarg, "bf16") ? MX_F32 : MX_BF16; break;
 		case 'a': l.all = true; break;
 		default: return 2;
 		}

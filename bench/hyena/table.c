@@ -7,7 +7,7 @@
  * layers at once.
  *
  *   bench/hyena/table [-t threads] [-m gigabytes] [-s seed] [-k log2 of the longest L]
- *                     [-d channels] [-b sequences] [-w bf16] [-x name]... [-c]
+ *                     [-d channels] [-b sequences] [-f bf16] [-x name]... [-c]
  *     -d, -b  this one alone; without: 256 and 864, and 1, 4 and 8
  *     -x  leaves out the ways whose name begins so
  *     -c  checks alone: equal outputs, and samples against full runs
@@ -215,7 +215,7 @@ int main(int argc, char **argv)
 	double memory = 0;
 	bool only_checks = false;
 	memcpy(t.ways, all_ways, sizeof all_ways);
-	for (int o; (o = getopt(argc, argv, "t:m:s:k:d:b:w:x:c")) != -1;) {
+	for (int o; (o = getopt(argc, argv, "t:m:s:k:d:b:f:x:c")) != -1;) {
 		switch (o) {
 		case 't': threads = (unsigned)atoi(optarg); break;
 		case 'm': memory = atof(optarg); break;
@@ -223,7 +223,7 @@ int main(int argc, char **argv)
 		case 'k': t.max_log = (uint32_t)atoi(optarg); break;
 		case 'd': channels = (uint32_t)atoi(optarg); break;
 		case 'b': batch = (uint32_t)atoi(optarg); break;
-		case 'w': t.weights = strcmp(optarg, "bf16") ? MX_F32 : MX_BF16; break;
+		case 'f': t.weights = strcmp(optarg, "bf16") ? MX_F32 : MX_BF16; break;
 		case 'x': leave_out(&t, optarg); break;
 		case 'c': only_checks = true; break;
 		default: return 2;
