@@ -97,9 +97,11 @@ static void test_units(void **state)
 			to = f + 1 + (i ? rng_below(&rng, LC_MAX_DRAFT) : 0);
 			to = to < PAIRS ? to : PAIRS;
 			for (uint32_t l = lc_levels(PAIRS); l-- > 0;) {
-				uint32_t n = LC_BLOCK << l, due = lc_due(n, 0, g, groups, phase);
+				uint32_t log2_n = LC_LOG2_BLOCK + l, n = 1u << log2_n,
+						 due = lc_due(log2_n, 0, g, groups, phase);
 				assert_true(due >= 1 && due <= n - LC_FREE);
-				for (uint32_t o = lc_last_due(f, n, due) + 1; o <= lc_last_due(to, n, due); o++)
+				for (uint32_t o = lc_last_due(f, log2_n, due) + 1;
+				     o <= lc_last_due(to, log2_n, due); o++)
 					if (o >= 2 && o * n < PAIRS)
 						cover_unit(&cover, n, o, (o - 1) * n + due);
 			}
@@ -117,17 +119,18 @@ static void test_units(void **state)
 static void test_parts(void **state)
 {
 	(void)state;
-	for (uint32_t n = LC_BLOCK; n <= 1 << 20; n *= 2)
+	for (uint32_t log2_n = LC_LOG2_BLOCK; log2_n <= 20; log2_n++)
 		for (int i = 0; i < 200; i++) {
+			uint32_t n = 1u << log2_n;
 			uint32_t groups = 1 + rng_below(&rng, 100), phase = rng_below(&rng, 100);
 			uint32_t g = i % 2 ? rng_below(&rng, groups) : groups - 1, last = 1;
 			for (uint32_t part = 0; part < lc_parts(n); part++) {
-				uint32_t due = lc_due(n, part, g, groups, phase);
+				uint32_t due = lc_due(log2_n, part, g, groups, phase);
 				assert_true(last <= due && due <= n - LC_FREE);
 				last = due;
 			}
-			assert_true(lc_due(2 * n, lc_parts(2 * n) - 1, g, groups, phase) <=
-			            n + lc_due(n, 0, g, groups, phase));
+			assert_true(lc_due(log2_n + 1, lc_parts(2 * n) - 1, g, groups, phase) <=
+			            n + lc_due(log2_n, 0, g, groups, phase));
 		}
 }
 
@@ -135,14 +138,15 @@ static void test_parts(void **state)
 static void test_spread(void **state)
 {
 	(void)state;
-	for (uint32_t n = LC_BLOCK; n <= 16384; n *= 2)
+	for (uint32_t log2_n = LC_LOG2_BLOCK; log2_n <= 14; log2_n++)
 		for (uint32_t groups = 1; groups < 100; groups += 9) {
+			uint32_t n = 1u << log2_n;
 			uint32_t layers = 18, most = 0, *count = calloc(n, sizeof(*count));
 			assert_non_null(count);
 			for (uint32_t l = 0; l < layers; l++)
 				for (uint32_t g = 0; g < groups; g++)
 					for (uint32_t part = 0; part < lc_parts(n); part++)
-						count[lc_due(n, part, g, groups, l)]++;
+						count[lc_due(log2_n, part, g, groups, l)]++;
 			for (uint32_t i = 0; i < n; i++)
 				most = count[i] > most ? count[i] : most;
 			uint32_t units = layers * groups * lc_parts(n);

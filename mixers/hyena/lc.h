@@ -5,13 +5,14 @@
 
 #include "mixers/hyena/longconv.h"
 
+#define LC_LOG2_BLOCK 5
 #define LC_MAX_LEVELS 20   /* LC_BLOCK .. 2^24, the longest plan */
 #define LC_WHOLE      4096 /* the longest transform done at once */
 #define LC_FREE       16   /* the last positions before a block at which no unit of it is due */
 
 /* All tiles of one side. */
 struct lc_level {
-	uint32_t n;
+	uint32_t n, log2_n;
 	uint32_t parts;       /* units of a group: 1 or LC_PARTS */
 	struct lc_plan *plan; /* of n rows; NULL: tiles as they stand */
 	struct lc_plan part;  /* of n / parts rows */
@@ -70,12 +71,12 @@ static inline uint32_t lc_parts(uint32_t n)
 
 /* 1 .. n - LC_FREE: a group's unit of block o is due when (o - 1) n + that many positions are
  * final. No unit is due before those of the same cells on larger sides. */
-uint32_t lc_due(uint32_t n, uint32_t part, uint32_t group, uint32_t n_groups, uint32_t phase);
+uint32_t lc_due(uint32_t log2_n, uint32_t part, uint32_t group, uint32_t n_groups, uint32_t phase);
 
 /* Units of blocks o <= lc_last_due are done or due when f positions are final; 0 = none. */
-static inline uint32_t lc_last_due(uint32_t f, uint32_t n, uint32_t due)
+static inline uint32_t lc_last_due(uint32_t f, uint32_t log2_n, uint32_t due)
 {
-	return f < due ? 0 : (f - due) / n + 1;
+	return f < due ? 0 : ((f - due) >> log2_n) + 1;
 }
 
 /* ---- lc_filter.c: lags and spectra ---- */

@@ -20,14 +20,13 @@ static void filter_task(void *arg, size_t g, unsigned worker)
 	const struct filter_run *run = arg;
 	const struct lc *c = run->c;
 	float *rows = run->rows + (size_t)worker * run->n_rows * LC_LANES;
-	size_t first = g * LC_LANES;
+	size_t first = g * LC_LANES, left = c->s.channels - first, n = run->n_rows;
+	size_t lanes = left < LC_LANES ? left : LC_LANES, lags = n < c->s.max_len ? n : c->s.max_len;
 	unsigned state = c->kernels->begin();
 
-	for (size_t lag = 0; lag < run->n_rows; lag++)
-		for (size_t i = 0; i < LC_LANES; i++)
-			rows[lag * LC_LANES + i] = lag < c->s.max_len && first + i < c->s.channels
-			                               ? run->h[lag * c->s.channels + first + i]
-			                               : 0;
+	memset(rows, 0, lc_row_bytes(n));
+	for (size_t lag = 0; lag < lags; lag++)
+		memcpy(rows + lag * LC_LANES, run->h + lag * c->s.channels + first, lanes * sizeof(*rows));
 	memcpy(c->lags + g * c->n_lags * LC_LANES, rows, lc_row_bytes(c->n_lags));
 	for (uint32_t i = 0; i < c->n_levels; i++) {
 		const struct lc_level *l = &c->levels[i];
@@ -47,9 +46,13 @@ static mx_status allocate(struct mx_device *d, size_t bytes, float **out)
 	return st;
 }
 
-static mx_status level_create(struct lc *c, struct lc_level *l, uint32_t side, uint32_t direct)
+/* The next larger level. */
+static mx_status level_create(struct lc *c, uint32_t direct)
 {
+	uint32_t side = LC_BLOCK << c->n_levels;
+	struct lc_level *l = &c->levels[c->n_levels];
 	l->n = side;
+	l->log2_n = LC_LOG2_BLOCK + c->n_levels++;
 	l->distances = (uint64_t)3 * side < c->s.max_len ? 2 : 1;
 	l->parts = side <= direct ? 1 : lc_parts(side);
 	l->due = calloc((size_t)c->groups * l->parts, sizeof(*l->due));
@@ -57,7 +60,7 @@ static mx_status level_create(struct lc *c, struct lc_level *l, uint32_t side, u
 		return MX_E_NOMEM;
 	for (uint32_t g = 0; g < c->groups; g++)
 		for (uint32_t part = 0; part < l->parts; part++)
-			l->due[g * l->parts + part] = lc_due(side, part, g, c->groups, c->phase);
+			l->due[g * l->parts + part] = lc_due(l->log2_n, part, g, c->groups, c->phase);
 	if (side <= direct) {
 		c->n_lags = 4 * side;
 		return MX_OK;
@@ -84,7 +87,7 @@ mx_status lc_filter_create(struct lc *c, const float *h, uint32_t direct)
 
 	c->n_lags = 2 * LC_BLOCK;
 	for (uint32_t i = 0; i < lc_levels(c->s.max_len) && st == MX_OK; i++)
-		st = level_create(c, &c->levels[c->n_levels++], LC_BLOCK << i, direct);
+		st = level_create(c, direct);
 	if (st == MX_OK)
 		st = allocate(c->device, lc_row_bytes((size_t)c->groups * c->n_lags), &c->lags);
 	run.n_rows = c->n_levels ? 4 * c->levels[c->n_levels - 1].n : c->n_lags;

@@ -139,9 +139,9 @@ void lc_rebuild(const struct lc *c, const struct lc_cells *cells, uint32_t slot,
 	for (uint32_t i = c->n_levels; i-- > 0;) {
 		const struct lc_level *l = &c->levels[i];
 		for (uint32_t part = 0; part < l->parts; part++) {
-			uint32_t last = lc_last_due(pos, l->n, l->due[g * l->parts + part]);
-			for (uint32_t o = pos / l->n; o <= last; o++) {
-				bool here = o == pos / l->n;
+			uint32_t last = lc_last_due(pos, l->log2_n, l->due[g * l->parts + part]);
+			for (uint32_t o = pos >> l->log2_n; o <= last; o++) {
+				bool here = o == pos >> l->log2_n;
 				if (o >= 2 && o * l->n < cells->end)
 					lc_tile(c, l, cells, g, o, part, here ? begun + LC_BLOCK : o * l->n,
 					        here ? far : NULL, scratch);

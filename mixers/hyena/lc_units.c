@@ -6,6 +6,7 @@
  */
 #include "mixers/hyena/lc.h"
 
+_Static_assert(1 << LC_LOG2_BLOCK == LC_BLOCK, "what it says");
 _Static_assert(LC_MAX_DRAFT <= LC_FREE && LC_FREE < LC_BLOCK, "drafts may cross a border");
 
 uint32_t lc_levels(uint32_t max_len)
@@ -18,13 +19,13 @@ uint32_t lc_levels(uint32_t max_len)
 
 /* Groups have equal shares of n, so what a group's unit is late on side 2 n it is half as late on
  * side n; a share is left over, for a block's last part on side 2 n to come before the first of
- * blocks on side n that begin with it. Layers are moved against each other within a part's share,
- * by multiples of the golden ratio. */
-uint32_t lc_due(uint32_t n, uint32_t part, uint32_t group, uint32_t n_groups, uint32_t phase)
+ * blocks on side n that begin with it. Levels of layers are moved against each other within a
+ * part's share, by multiples of the golden ratio. */
+uint32_t lc_due(uint32_t log2_n, uint32_t part, uint32_t group, uint32_t n_groups, uint32_t phase)
 {
-	uint64_t unit = (uint64_t)group * lc_parts(n) + part,
-			 units = ((uint64_t)n_groups + 1) * lc_parts(n);
-	uint64_t at = unit << 16 | (phase * 40503 & 0xffff);
+	uint32_t n = 1u << log2_n, parts = lc_parts(n);
+	uint64_t unit = (uint64_t)group * parts + part, units = ((uint64_t)n_groups + 1) * parts;
+	uint64_t at = unit << 16 | ((phase * LC_MAX_LEVELS + log2_n) * 40503 & 0xffff);
 	return 1 + (uint32_t)(at * (n - LC_FREE) / (units << 16));
 }
 

@@ -44,16 +44,26 @@ void lc_at_once(struct lc *c)
 			c->levels[i].due[k] = 1;
 }
 
-/* Units of a level that become due while `from` final positions become `to`. */
+/* The units of a level that become due when `to` positions are final instead of `from`. */
 static void run_units(const struct lc *c, const struct lc_level *l, const struct lc_cells *cells,
                       uint32_t g, uint32_t from, uint32_t to, float *scratch)
 {
 	for (uint32_t part = 0; part < l->parts; part++) {
-		uint32_t due = l->due[g * l->parts + part], last = lc_last_due(to, l->n, due);
-		for (uint32_t o = lc_last_due(from, l->n, due) + 1; o <= last; o++)
+		uint32_t due = l->due[g * l->parts + part], last = lc_last_due(to, l->log2_n, due);
+		for (uint32_t o = lc_last_due(from, l->log2_n, due) + 1; o <= last; o++)
 			if (o >= 2 && o * l->n < cells->end)
 				lc_tile(c, l, cells, g, o, part, o * l->n, NULL, scratch);
 	}
+}
+
+/* Inputs `from` .. `to` - 1, which are in the slot, have become final. */
+static void finish(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
+                   uint32_t from, uint32_t to, float *scratch)
+{
+	lc_advance(c, cells, slot, g, from, to);
+	for (uint32_t i = c->n_levels; i-- > 0;)
+		run_units(c, &c->levels[i], cells, g, from, to, scratch);
+	lc_enter(c, cells, slot, g, from, to);
 }
 
 /* ---- forward ---- */
@@ -124,10 +134,7 @@ static void forward_task(void *arg, size_t task, unsigned worker)
 		forward_rows(run, g, span->row + pos - span->pos, begun, block ? LC_BLOCK : 0, first, n,
 		             block >= 2 ? far : NULL);
 		if (span->kind == MX_SPAN_PREFILL) {
-			lc_advance(c, &cells, slot, g, pos, pos + n);
-			for (uint32_t i = c->n_levels; i-- > 0;)
-				run_units(c, &c->levels[i], &cells, g, pos, pos + n, scratch);
-			lc_enter(c, &cells, slot, g, pos, pos + n);
+			finish(c, &cells, slot, g, pos, pos + n, scratch);
 		} else if (pos + n < end) { /* a draft crosses the border: nothing is final yet */
 			begun += LC_BLOCK * LC_LANES;
 			far = lc_cell(c, &cells, g, (block + 1) * LC_BLOCK);
@@ -156,8 +163,7 @@ struct settle_run {
 	const uint32_t *kept;
 };
 
-/* One group of one layer, for all sequences: those of a level together, so that its spectrum is
- * read once. */
+/* One group of one layer, for all sequences. */
 static void settle_task(void *arg, size_t task, unsigned worker)
 {
 	const struct settle_run *run = arg;
@@ -169,25 +175,11 @@ static void settle_task(void *arg, size_t task, unsigned worker)
 	if (g >= c->groups)
 		return;
 	unsigned state = c->kernels->begin();
-	for (uint32_t s = 0; s < step->n_spans; s++) {
-		const struct mx_span *span = &step->spans[s];
+	for (uint32_t i = 0; i < step->n_spans; i++) {
+		const struct mx_span *span = &step->spans[i];
 		struct lc_cells cells = lc_cells_of(c, span);
-		if (span->kind != MX_SPAN_PREFILL)
-			lc_advance(c, &cells, span->slot, g, span->pos, span->pos + run->kept[s]);
-	}
-	for (uint32_t i = c->n_levels; i-- > 0;)
-		for (uint32_t s = 0; s < step->n_spans; s++) {
-			const struct mx_span *span = &step->spans[s];
-			struct lc_cells cells = lc_cells_of(c, span);
-			if (span->kind != MX_SPAN_PREFILL)
-				run_units(c, &c->levels[i], &cells, g, span->pos, span->pos + run->kept[s],
-				          scratch);
-		}
-	for (uint32_t s = 0; s < step->n_spans; s++) {
-		const struct mx_span *span = &step->spans[s];
-		struct lc_cells cells = lc_cells_of(c, span);
-		if (span->kind != MX_SPAN_PREFILL)
-			lc_enter(c, &cells, span->slot, g, span->pos, span->pos + run->kept[s]);
+		if (span->kind != MX_SPAN_PREFILL) /* a prompt's are done on the way */
+			finish(c, &cells, span->slot, g, span->pos, span->pos + run->kept[i], scratch);
 	}
 	c->kernels->end(state);
 }
