@@ -90,7 +90,7 @@ void check_samples(const struct conv_ops *const *ways, size_t n, struct conv_sha
 		"|\n",
 		shape.len, shape.layers, shape.channels, shape.batch);
 	for (size_t i = 0; i < n; i++) {
-		struct sample all = {.steps = 0}, some;
+		struct sample all = {0}, some;
 		struct conv *c = ways[i]->open(ways[i], &shape, d);
 		sample_all(c, m, &all);
 		c->ops->rewind(c);

@@ -22,7 +22,8 @@ struct sample {
  * filled in. What sequences hold afterwards is of no use. */
 void sample_run(struct conv *c, struct model *m, struct sample *out);
 
-/* All steps, whatever the kind: what a sampled estimate should come to. rest is left alone. */
+/* All steps, whatever the kind: what an estimate should come to. Each is run twice and the lesser
+ * time taken. rest is left alone. */
 void sample_all(struct conv *c, struct model *m, struct sample *out);
 
 double sample_median(double *values, uint32_t n); /* sorts them */

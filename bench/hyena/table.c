@@ -29,7 +29,7 @@
 #define LAYERS    18
 #define MIN_LOG   10
 #define FIT_LOG   12 /* below, what a step costs whatever its position shows */
-#define CHECK_LOG 11
+#define CHECK_LOG 10
 #define MAX_BATCH 8
 
 static const struct conv_ops *const all_ways[] = {
