@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine against transformers and flash-linear-attention: log-probabilities
- * of prompts and greedy continuations of the checkpoints in tests/golden/models
- * (see README.md there), at every instruction set of this machine, or on the
+ * The engine against transformers, flash-linear-attention and Hyena's authors:
+ * log-probabilities of prompts and greedy continuations of the checkpoints in
+ * tests/golden/models (see README.md there), at every instruction set of this machine, or on the
  * device that MIXD_TEST_DEVICE names ("cuda:0"), those of attention alone. With
  * arguments only the checkpoints they name.
  */
@@ -32,7 +32,7 @@
  * stream too; what it would choose may differ where two tokens are as likely. */
 #define TOLERANCE_BF16 2e-1
 
-enum { MAX_TOTAL = 1100 };
+enum { MAX_TOTAL = 1250, MAX_CASES = 16 };
 
 static char **only; /* the arguments, ended by NULL */
 
@@ -72,37 +72,82 @@ static void compare(const char *what, uint32_t position, const struct mx_logprob
 		*worst = error;
 }
 
-/* Runs one case in chunks, and compares everything that expected.json has about it; without
- * with_greedy only what it says of the prompt. */
-static void check_case(struct mx_engine *e, const char *what, json_t *c, uint32_t chunk,
-                       bool with_greedy, double tolerance, double *worst)
+struct golden_case {
+	json_t *json;
+	int32_t prompt[MAX_TOTAL];
+	struct job job;
+};
+
+static void read_case(json_t *json, struct golden_case *out)
 {
-	json_t *prompt = array_of(c, "prompt"), *logprobs = array_of(c, "logprobs");
-	json_t *greedy = array_of(c, "greedy"), *probs = array_of(c, "greedy_logprobs");
-	uint32_t n = (uint32_t)json_array_size(prompt), more = (uint32_t)json_array_size(greedy);
-	int32_t tokens[MAX_TOTAL];
+	json_t *prompt = array_of(json, "prompt");
+	uint32_t n = (uint32_t)json_array_size(prompt);
+	uint32_t more = (uint32_t)json_array_size(array_of(json, "greedy"));
 	assert_true(n >= 1 && n + more <= MAX_TOTAL);
 	for (uint32_t i = 0; i < n; i++)
-		tokens[i] = (int32_t)json_integer_value(json_array_get(prompt, i));
-	struct job job = {
-		.prompt = tokens,
+		out->prompt[i] = (int32_t)json_integer_value(json_array_get(prompt, i));
+	out->json = json;
+	out->job = (struct job){
+		.prompt = out->prompt,
 		.n_prompt = n,
 		.total = n + more,
 		.sampling = {.top_p = 1, .repetition_penalty = 1},
 		.logprobs = 0,
 		.prompt_logprobs = 0,
 	};
-	struct outcome out;
-	run_jobs(e, &job, 1, chunk, &out);
-	assert_int_equal(out.prompt_seen, n - 1);
+}
+
+/* What is wanted of a checkpoint's outcomes. */
+struct bar {
+	const char *model;
+	double tolerance;
+	bool greedy; /* not only what is said of prompts */
+	double worst;
+};
+
+/* Everything that expected.json has about a case. */
+static void compare_case(const struct golden_case *c, const struct outcome *out, struct bar *bar)
+{
+	json_t *logprobs = array_of(c->json, "logprobs"), *greedy = array_of(c->json, "greedy");
+	json_t *probs = array_of(c->json, "greedy_logprobs");
+	uint32_t n = c->job.n_prompt, more = c->job.total - n;
+	assert_int_equal(out->prompt_seen, n - 1);
 	for (uint32_t i = 1; i < n; i++)
-		compare(what, i, &out.logprobs[i], json_array_get(logprobs, i - 1), tolerance, worst);
-	for (uint32_t i = 0; with_greedy && i < more; i++) {
-		assert_int_equal(out.tokens[n + i], json_integer_value(json_array_get(greedy, i)));
-		assert_int_equal(out.logprobs[n + i].rank, 1);
-		compare(what, n + i, &out.logprobs[n + i], json_array_get(probs, i), tolerance, worst);
+		compare(bar->model, i, &out->logprobs[i], json_array_get(logprobs, i - 1), bar->tolerance,
+		        &bar->worst);
+	for (uint32_t i = 0; bar->greedy && i < more; i++) {
+		assert_int_equal(out->tokens[n + i], json_integer_value(json_array_get(greedy, i)));
+		assert_int_equal(out->logprobs[n + i].rank, 1);
+		compare(bar->model, n + i, &out->logprobs[n + i], json_array_get(probs, i), bar->tolerance,
+		        &bar->worst);
 	}
-	outcome_free(&out);
+}
+
+/* All cases alone, in large chunks and in small ones, and then together, one joining the others
+ * every few steps, so that they stand at different positions. */
+static void check_cases(struct mx_engine *e, json_t *list, struct bar *bar)
+{
+	uint32_t n = (uint32_t)json_array_size(list);
+	struct golden_case *cases = calloc(n, sizeof *cases);
+	struct job jobs[MAX_CASES];
+	struct outcome out[MAX_CASES];
+	assert_true(cases && n >= 6 && n <= MAX_CASES);
+	for (uint32_t i = 0; i < n; i++) {
+		read_case(json_array_get(list, i), &cases[i]);
+		for (uint32_t chunk = 512; chunk; chunk = chunk > 61 ? 61 : 0) {
+			run_jobs(e, &cases[i].job, 1, chunk, out);
+			compare_case(&cases[i], out, bar);
+			outcome_free(out);
+		}
+		jobs[i] = cases[i].job;
+		jobs[i].start = 3 * i;
+	}
+	run_jobs(e, jobs, n, 61, out);
+	for (uint32_t i = 0; i < n; i++) {
+		compare_case(&cases[i], &out[i], bar);
+		outcome_free(&out[i]);
+	}
+	free(cases);
 }
 
 /* Whether a device other than a CPU can have it. */
@@ -145,14 +190,15 @@ static bool check_model(const char *name)
 	loaded_start(dir, &config, &l);
 	bool rounds = config.device && half;
 	bool tiles = !config.device && strstr(name, "bf16") && mx_cpu_isa() >= MX_ISA_AMX_BF16;
-	double tolerance = rounds ? TOLERANCE_BF16 : tiles ? TOLERANCE_TILES : TOLERANCE, worst = 0;
-	json_t *cases = array_of(expected, "cases");
-	assert_true(json_array_size(cases) >= 6);
-	for (size_t i = 0; i < json_array_size(cases); i++) {
-		check_case(l.engine, name, json_array_get(cases, i), 512, !rounds, tolerance, &worst);
-		check_case(l.engine, name, json_array_get(cases, i), 61, !rounds, tolerance, &worst);
-	}
-	print_message("  %-16s worst error %.2e\n", name, worst);
+	struct bar bar = {
+		.model = name,
+		.tolerance = rounds  ? TOLERANCE_BF16
+	                 : tiles ? TOLERANCE_TILES
+	                         : TOLERANCE,
+		.greedy = !rounds,
+	};
+	check_cases(l.engine, array_of(expected, "cases"), &bar);
+	print_message("  %-16s worst error %.2e\n", name, bar.worst);
 	loaded_close(&l);
 	json_decref(expected);
 	return true;

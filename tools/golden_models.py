@@ -32,15 +32,18 @@ def run(model, ids, cache, by_token=False):
     return torch.cat(out).double().log_softmax(-1)
 
 
-def case(model, cache, prompt, steps, by_token=False):
-    """What expected.json has of a prompt, and its margin. Without a cache the continuation computes
-    the whole text again at each step; with one the two ways must agree."""
+def case(model, cache, prompt, steps, by_token=False, min_margin=0.0):
+    """What expected.json has of a prompt, and its margin; cut short where that falls below
+    min_margin. Without a cache the continuation computes the whole text again at each step; with one
+    the two ways must agree."""
     rows = run(model, prompt, cache, by_token)
     greedy, logprobs, margin = [], [], float("inf")
     last = rows[-1]
     for step in range(steps):
         top = last.topk(2).values
         margin = min(margin, float(top[0] - top[1]))
+        if margin < min_margin:
+            break
         greedy.append(int(last.argmax()))
         logprobs.append(float(last.max()))
         if step < steps - 1:
@@ -63,7 +66,7 @@ def write_expected(path, head, cases):
     (path / "expected.json").write_text(line(head)[:-1] + ',\n"cases":[\n' + body + "]}\n")
 
 
-def make(path, lengths, vocab, fed, write, expect, finish):
+def make(path, lengths, vocab, fed, write, expect, finish, min_margin=MIN_MARGIN):
     """Fills the folder `path`. write(path, seed) makes a checkpoint that the reference can read,
     expect(path, prompt) returns a case and its margin, finish(path) makes what the reference cannot
     read. The first seed is taken whose every greedy step has a margin."""
@@ -77,12 +80,12 @@ def make(path, lengths, vocab, fed, write, expect, finish):
             c, m = expect(path, torch.randint(0, vocab, (n,), generator=g).tolist())
             cases.append(c)
             margin = min(margin, m)
-            if margin < MIN_MARGIN:
+            if margin < min_margin:
                 break
-        if margin >= MIN_MARGIN:
+        if margin >= min_margin:
             break
     else:
-        raise SystemExit(f"{path.name}: no seed gives a margin of {MIN_MARGIN}")
+        raise SystemExit(f"{path.name}: no seed gives a margin of {min_margin}")
     finish(path)
     write_expected(path, dict(model=path.name, weight_seed=seed, prompt_seed=1000 + seed, fed=fed,
                               margin=round(margin, 4)), cases)
