@@ -189,9 +189,9 @@ static void table(const struct table *t, uint32_t channels, uint32_t batch)
 
 /* ---- */
 
-static void checks(const struct table *t, uint32_t channels)
+static void checks(const struct table *t)
 {
-	const struct conv_shape shape = {LAYERS, channels ? channels : 256, 1, 0, t->seed};
+	const struct conv_shape shape = {LAYERS, 256, 1, 0, t->seed};
 	check_outputs(t->ways, t->n_ways, t->seed, t->machine.device);
 	check_samples(t->ways, t->n_ways, shape, CHECK_LOG, t->machine.device);
 	fflush(stdout);
@@ -233,7 +233,7 @@ int main(int argc, char **argv)
 	    batch > MAX_BATCH)
 		return 2;
 	machine_open(threads, memory, channels > 864 ? channels : 864, MAX_BATCH, t.seed, &t.machine);
-	checks(&t, channels);
+	checks(&t);
 	const size_t n_widths = channels ? 1 : sizeof widths / sizeof *widths;
 	const size_t n_batches = batch ? 1 : sizeof batches / sizeof *batches;
 	for (size_t i = 0; i < n_widths && !only_checks; i++)
