@@ -42,7 +42,7 @@
 
 struct lc_spec {
 	uint32_t channels;
-	uint32_t max_len;   /* lags of the filter, and the longest sequence */
+	uint32_t max_len;   /* lags of the filter, and the longest sequence; to 2^26 */
 	uint32_t max_draft; /* <= LC_MAX_DRAFT */
 	unsigned threads;   /* the device's */
 };
