@@ -77,8 +77,9 @@ static mx_status open_all(const char *dir, struct mx_err *err)
 
 static void every_failing_allocation_is_survived(void **state)
 {
-	static const char *const models[] = {"llama-yarn", "llama-sharded", "mixd-attention",
-	                                     "mamba2-raw", "gla-attn"};
+	static const char *const models[] = {"llama-yarn",      "llama-sharded", "mixd-attention",
+	                                     "mamba2-raw",      "gla-attn",      "hyenadna",
+	                                     "stripedhyena-evo"};
 	const char *srcdir = getenv("srcdir");
 	(void)state;
 	json_set_alloc_funcs(json_alloc, free);

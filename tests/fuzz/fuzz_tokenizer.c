@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes up to the first NUL as tokenizer.json, up to the second as
- * tokenizer_config.json, and the rest as a text. If the first byte is 1 or 2,
+ * Bytes up to the first NUL as tokenizer.json (none: there is no such file), up
+ * to the second as tokenizer_config.json, and the rest as a text. If the first byte is 1 or 2,
  * the rest is a text for a built-in tokenizer, byte-level or SentencePiece-style,
  * and must survive encoding and decoding.
  */
@@ -151,7 +151,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	struct mx_tokenizer *t = NULL;
 	struct mx_err err = {0};
-	if (mx_tokenizer_parse(json, n, config, n_config, &t, &err) != MX_OK) {
+	if (mx_tokenizer_parse(n || !config ? json : NULL, n, config, n_config, &t, &err) != MX_OK) {
 		require(err.text[0] && !t);
 		return 0;
 	}
