@@ -46,7 +46,7 @@ static void cpu_model(char out[64])
 	snprintf(out, 64, "%.*s", (int)sizeof(brand), (const char *)brand);
 #else
 	struct utsname u;
-	snprintf(out, 64, "%s", uname(&u) == 0 ? u.machine : "unknown");
+	snprintf(out, 64, "%.63s", uname(&u) == 0 ? u.machine : "unknown");
 #endif
 	for (char *c = out; *c; c++)
 		if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", *c))
