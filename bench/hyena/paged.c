@@ -168,10 +168,11 @@ void paged_work(const struct conv *base, double *out)
 	for (uint32_t i = 0; i < base->shape.layers; i++)
 		for (uint32_t k = 0; k < c->layers[i]->n_levels; k++) {
 			const struct lc_level *l = &c->layers[i]->levels[k];
-			for (uint32_t g = 0; g < base->groups; g++)
+			for (uint32_t unit = 0; unit < base->groups * l->parts; unit++)
 				for (uint32_t o = 2; o * l->n < len; o++)
-					out[(o - 1) * l->n + l->due[g] - 1] +=
-						LC_LANES * tiles_operations(l->n, c->direct, o % 2 ? 2 : 1, o % 2 ? 3 : 2);
+					out[(o - 1) * l->n + l->due[unit] - 1] +=
+						LC_LANES * tiles_operations(l->n, c->direct, o % 2 ? 2 : 1, o % 2 ? 3 : 2) /
+						l->parts;
 		}
 }
 
