@@ -6,9 +6,14 @@
  * tiling, which has no slack.
  *
  *   bench/hyena/latency [-t threads] [-m gigabytes] [-s seed] [-d channels] [-k log2 of the length]
- *                       [-w steps of a window] [-p passes] [-f bf16] [-a]
- *     -a  every position, of the spread way; otherwise windows that have the worst ones in them:
- *         at each multiple of 4096, and where the most operations are due in a step
+ *                       [-n windows drawn] [-w steps of a window] [-p passes] [-f bf16] [-a]
+ *     -n  windows of 16 steps, one at a drawn place in each of as many equal parts of the length
+ *     -w  of the places chosen because the worst steps should be there: at each multiple of 4096,
+ *         and as many places where the most operations are due in a step
+ *     -a  every position, of the spread way
+ *
+ * Medians, percentiles and the histogram are of the positions drawn; the chosen
+ * ones count for the maximum only.
  *
  * What else happens on the machine delays steps too. Steps are therefore run in
  * several passes, and the least time of each position is shown beside all times:
@@ -25,8 +30,10 @@
 #include "bench/hyena/model.h"
 #include "bench/hyena/paged.h"
 #include "bench/hyena/sample.h"
+#include "tests/rng.h"
 
 #define LAYERS 18
+#define DRAWN  16   /* steps of a drawn window */
 #define EVERY  4096 /* windows */
 #define AHEAD  8    /* steps before a window */
 #define AROUND 4    /* steps around a place where much is due */
@@ -39,10 +46,13 @@ struct latency {
 	struct machine machine;
 	struct conv_shape shape;
 	enum mx_dtype weights;
-	uint32_t window, passes;
+	uint32_t draws, window, passes;
 	bool all;
 	struct model *model;
 };
+
+/* Why a position is run. */
+enum reason { NOT_RUN, CHOSEN, EVENLY };
 
 /* Steps of one way, or the least times of each position. */
 struct times {
@@ -64,22 +74,30 @@ static int by_work(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-static void choose(bool *chosen, uint32_t len, uint32_t from, uint32_t n)
+static void take(enum reason *run, uint32_t len, uint32_t from, uint32_t n, enum reason why)
 {
 	for (uint32_t t = from; t < from + n && t < len; t++)
-		chosen[t] = true;
+		run[t] = why;
 }
 
-/* The positions that are run. Work is due by the schedule of mixers/hyena, of which c knows. */
-static void choose_positions(const struct latency *l, const struct conv *c, bool *chosen)
+/* Every position is as likely as any other. */
+static void draw_positions(const struct latency *l, enum reason *run)
+{
+	struct rng g = {l->shape.seed + 1};
+	const uint64_t windows = l->shape.len / DRAWN;
+	for (uint32_t i = 0; i < l->draws; i++) {
+		uint32_t first = (uint32_t)(i * windows / l->draws);
+		uint32_t end = (uint32_t)((i + 1) * windows / l->draws);
+		take(run, l->shape.len, (first + rng_below(&g, end - first)) * DRAWN, DRAWN, EVENLY);
+	}
+}
+
+/* Work is due by the schedule of mixers/hyena, of which c knows. */
+static void choose_positions(const struct latency *l, const struct conv *c, enum reason *run)
 {
 	const uint32_t len = l->shape.len;
-	if (l->all && c->ops == &conv_spread) {
-		choose(chosen, len, 0, len);
-		return;
-	}
 	for (uint32_t t = EVERY; t < len; t += EVERY)
-		choose(chosen, len, t - AHEAD, AHEAD + l->window);
+		take(run, len, t - AHEAD, AHEAD + l->window, CHOSEN);
 	if (c->ops == &conv_fractal)
 		return;
 	double *work = mx_calloc(len, sizeof *work);
@@ -91,22 +109,33 @@ static void choose_positions(const struct latency *l, const struct conv *c, bool
 		places[t] = (struct place){t, work[t]};
 	qsort(places, len, sizeof *places, by_work);
 	for (uint32_t i = 0; i < l->window && i < len; i++)
-		choose(chosen, len, places[i].t < AROUND ? 0 : places[i].t - AROUND, 2 * AROUND);
+		take(run, len, places[i].t < AROUND ? 0 : places[i].t - AROUND, 2 * AROUND, CHOSEN);
 	free(work);
 	free(places);
+}
+
+/* The positions that are run. One that is both drawn and chosen counts as drawn. */
+static void find_positions(const struct latency *l, const struct conv *c, enum reason *run)
+{
+	if (l->all && c->ops == &conv_spread) {
+		take(run, l->shape.len, 0, l->shape.len, EVENLY);
+		return;
+	}
+	choose_positions(l, c, run);
+	draw_positions(l, run);
 }
 
 /* ---- running ---- */
 
 /* A window's first step is not counted: after a jump, caches hold something else. */
-static void run_pass(const struct latency *l, struct conv *c, const bool *chosen, struct times *all,
-                     double *least)
+static void run_pass(const struct latency *l, struct conv *c, const enum reason *run,
+                     struct times *all, double *least)
 {
 	c->ops->rewind(c);
 	for (uint32_t t = 0; t < l->shape.len; t++) {
-		if (!chosen[t])
+		if (!run[t])
 			continue;
-		if (t && !chosen[t - 1])
+		if (t && !run[t - 1])
 			model_step(l->model, c, 1, t - 1, true, NULL);
 		double ms = (double)model_step(l->model, c, 1, t, true, NULL).all * 1e-6;
 		all->ms[all->n] = ms;
@@ -131,36 +160,42 @@ static void free_times(struct times *t)
 
 /* ---- printing ---- */
 
-/* Returns the median. */
-static double print_row(const char *name, const struct times *t)
+/* The times of the positions drawn, to be freed, and how many. */
+static double *drawn(const struct times *t, const enum reason *run, uint32_t *out_n)
 {
-	uint32_t worst = 0;
-	double *sorted = mx_calloc(t->n, sizeof *sorted);
-	if (!sorted)
+	uint32_t n = 0;
+	double *ms = mx_calloc(t->n, sizeof *ms);
+	if (!ms)
 		conv_die("out of memory");
+	for (uint32_t i = 0; i < t->n; i++)
+		if (run[t->at[i]] == EVENLY)
+			ms[n++] = t->ms[i];
+	*out_n = n;
+	return ms;
+}
+
+/* Returns the median. */
+static double print_row(const char *name, const struct times *t, const enum reason *run)
+{
+	uint32_t n, worst = 0;
+	double *sorted = drawn(t, run, &n), median = sample_median(sorted, n);
 	for (uint32_t i = 0; i < t->n; i++)
 		if (t->ms[i] > t->ms[worst])
 			worst = i;
-	memcpy(sorted, t->ms, t->n * sizeof *sorted);
-	double median = sample_median(sorted, t->n), max = sorted[t->n - 1];
-	printf("| %s | %u | %.3f | %.3f | %.3f | %.3f | %u | %.2f |\n", name, t->n, median,
-	       sorted[(uint32_t)(0.99 * (t->n - 1))], sorted[(uint32_t)(0.999 * (t->n - 1))], max,
-	       t->at[worst], max / median);
+	printf("| %s | %u | %.3f | %.3f | %.3f | %.3f | %u | %.3f | %u | %.2f |\n", name, n, median,
+	       sorted[(uint32_t)(0.99 * (n - 1))], sorted[(uint32_t)(0.999 * (n - 1))], sorted[n - 1],
+	       t->n - n, t->ms[worst], t->at[worst], t->ms[worst] / median);
 	free(sorted);
 	return median;
 }
 
-static void print_histogram(const struct times *t)
+static void print_histogram(const struct times *t, const enum reason *run)
 {
-	uint32_t n[BUCKETS] = {0};
-	double *sorted = mx_calloc(t->n, sizeof *sorted);
-	if (!sorted)
-		conv_die("out of memory");
-	memcpy(sorted, t->ms, t->n * sizeof *sorted);
-	double median = sample_median(sorted, t->n);
-	for (uint32_t i = 0; i < t->n; i++) {
+	uint32_t n[BUCKETS] = {0}, n_drawn;
+	double *sorted = drawn(t, run, &n_drawn), median = sample_median(sorted, n_drawn);
+	for (uint32_t i = 0; i < n_drawn; i++) {
 		uint32_t k = 0;
-		while (t->ms[i] > buckets[k] * median)
+		while (sorted[i] > buckets[k] * median)
 			k++;
 		n[k]++;
 	}
@@ -184,34 +219,35 @@ static void way(const struct latency *l, const struct conv_ops *ops)
 		return;
 	}
 	struct conv *c = ops->open(ops, &l->shape, l->machine.device);
-	bool *chosen = mx_calloc(len, sizeof *chosen);
+	enum reason *run = mx_calloc(len, sizeof *run);
 	double *least = mx_calloc(len, sizeof *least);
-	if (!chosen || !least)
+	if (!run || !least)
 		conv_die("out of memory");
-	choose_positions(l, c, chosen);
+	find_positions(l, c, run);
 	for (uint32_t t = 0; t < len; t++)
 		least[t] = INFINITY;
 	struct times all = new_times((size_t)len * l->passes), best = new_times(len);
 	for (uint32_t i = 0; i < l->passes; i++)
-		run_pass(l, c, chosen, &all, least);
+		run_pass(l, c, run, &all, least);
 	for (uint32_t t = 0; t < len; t++)
-		if (chosen[t]) {
+		if (run[t]) {
 			best.ms[best.n] = least[t];
 			best.at[best.n++] = t;
 		}
-	printf("| %s | steps | median, ms | p99 | p99.9 | max | at position | max / median |\n"
-	       "| --- | --- | --- | --- | --- | --- | --- | --- |\n",
+	printf("| %s | steps drawn evenly | their median, ms | their p99 | their p99.9 | their max "
+	       "| steps chosen besides | max of all | at position | max of all / median |\n"
+	       "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
 	       ops->name);
-	print_row("all steps", &all);
+	print_row("all passes", &all, run);
 	double rate = (double)model_bytes(&l->shape, l->weights) * 1e-6 /
-	              print_row("least of each position", &best);
+	              print_row("least of each position", &best, run);
 	printf("\nWeights of the median step at %.1f GB/s, %.0f %% of the roof.\n", rate,
 	       rate / l->machine.read * 100);
-	printf("\nLeast of each position (a bar grows by 3 with each doubling):\n\n");
-	print_histogram(&best);
+	printf("\nLeast of each position drawn (a bar grows by 3 with each doubling):\n\n");
+	print_histogram(&best, run);
 	printf("\n");
 	fflush(stdout);
-	free(chosen);
+	free(run);
 	free(least);
 	free_times(&all);
 	free_times(&best);
@@ -223,18 +259,20 @@ int main(int argc, char **argv)
 	struct latency l = {
 		.shape = {.layers = LAYERS, .channels = 256, .batch = 1, .len = 1 << 16, .seed = 1},
 		.weights = MX_F32,
+		.draws = 256,
 		.window = 256,
 		.passes = 2,
 	};
 	unsigned threads = 0, log = 16;
 	double memory = 0;
-	for (int o; (o = getopt(argc, argv, "t:m:s:d:k:w:p:f:a")) != -1;) {
+	for (int o; (o = getopt(argc, argv, "t:m:s:d:k:n:w:p:f:a")) != -1;) {
 		switch (o) {
 		case 't': threads = (unsigned)atoi(optarg); break;
 		case 'm': memory = atof(optarg); break;
 		case 's': l.shape.seed = strtoull(optarg, NULL, 0); break;
 		case 'd': l.shape.channels = (uint32_t)atoi(optarg); break;
 		case 'k': log = (unsigned)atoi(optarg); break;
+		case 'n': l.draws = (uint32_t)atoi(optarg); break;
 		case 'w': l.window = (uint32_t)atoi(optarg); break;
 		case 'p': l.passes = (uint32_t)atoi(optarg); break;
 		case 'f': l.weights = strcmp(optarg, "bf16") ? MX_F32 : MX_BF16; break;
@@ -243,7 +281,7 @@ int main(int argc, char **argv)
 		}
 	}
 	if (log < 13 || log > SAMPLE_MAX_LOG || !l.shape.channels || l.shape.channels % LC_LANES ||
-	    l.window < 1 || l.passes < 1)
+	    l.draws < 1 || l.draws > (1u << log) / DRAWN || l.window < 1 || l.passes < 1)
 		return 2;
 	l.shape.len = 1u << log;
 	machine_open(threads, memory, l.shape.channels, 1, l.shape.seed, &l.machine);
