@@ -44,8 +44,9 @@ struct conv_ops {
 	enum conv_cost cost;
 	uint32_t late; /* CONV_TILES: 1 = a tile is done one step after its last input */
 
-	/* Bytes that open takes. */
-	size_t (*bytes)(const struct conv_ops *ops, const struct conv_shape *s);
+	/* Bytes that open takes, those that it gives back when it is done too. */
+	size_t (*bytes)(const struct conv_ops *ops, const struct conv_shape *s,
+	                const struct mx_device *d);
 
 	/* With memory touched and filters transformed; ends the program if there is none. */
 	struct conv *(*open)(const struct conv_ops *ops, const struct conv_shape *s,

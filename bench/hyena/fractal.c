@@ -59,13 +59,15 @@ static size_t scratch_floats(const struct conv_shape *s)
 	return s->len * ROW; /* of lags while spectra are made */
 }
 
-static size_t fractal_bytes(const struct conv_ops *ops, const struct conv_shape *s)
+static size_t fractal_bytes(const struct conv_ops *ops, const struct conv_shape *s,
+                            const struct mx_device *d)
 {
-	uint32_t direct = direct_side(ops, MX_ISA_PORTABLE);
+	uint32_t direct = direct_side(ops, mx_isa_parse(d->info.isa));
 	size_t per_channel = (size_t)s->batch * s->len + lags_kept(s->len, direct);
 	for (uint32_t n = LC_BLOCK; n <= s->len / 2; n *= 2)
 		per_channel += n > direct ? 2 * n : 0;
-	return per_channel * s->layers * s->channels * sizeof(float);
+	return (per_channel * s->layers * s->channels + d->info.threads * scratch_floats(s)) *
+	       sizeof(float);
 }
 
 static float *cells_of(const struct fractal *c, size_t group, uint32_t b)

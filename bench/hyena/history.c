@@ -31,9 +31,10 @@ static size_t ends_floats(const struct conv_shape *s)
 	return (size_t)s->layers * s->channels * s->batch;
 }
 
-static size_t history_bytes(const struct conv_ops *ops, const struct conv_shape *s)
+static size_t history_bytes(const struct conv_ops *ops, const struct conv_shape *s,
+                            const struct mx_device *d)
 {
-	(void)ops;
+	(void)ops, (void)d;
 	return ((size_t)s->layers * s->channels * s->len * (1 + s->batch) + ends_floats(s)) * 4;
 }
 

@@ -78,7 +78,7 @@ uint32_t machine_fits(const struct machine *m, const struct conv_ops *ops, struc
 {
 	for (uint32_t k = max_log; k > 0; k--) {
 		shape.len = 1u << k;
-		if (ops->bytes(ops, &shape) + other <= m->memory)
+		if (ops->bytes(ops, &shape, m->device) + other <= m->memory)
 			return k;
 	}
 	return 0;

@@ -52,13 +52,16 @@ static size_t all_slots(const struct paged *c)
 	return (size_t)c->base.shape.batch * c->base.shape.layers * c->slot_bytes;
 }
 
-static size_t paged_bytes(const struct conv_ops *ops, const struct conv_shape *s)
+/* The last ones while layers are made: a layer's filter, and all lags of a group for each thread.
+ */
+static size_t paged_bytes(const struct conv_ops *ops, const struct conv_shape *s,
+                          const struct mx_device *d)
 {
-	struct lc_spec spec = spec_of(s, 1);
+	struct lc_spec spec = spec_of(s, d->info.threads);
+	size_t sequence = (size_t)s->len * lc_bytes_per_token(&spec) + lc_slot_bytes(&spec);
 	(void)ops;
-	return s->layers * (lc_instance_bytes(&spec) +
-	                    s->batch * ((size_t)s->len * lc_bytes_per_token(&spec))) +
-	       (size_t)s->len * s->channels * sizeof(float);
+	return s->layers * (lc_instance_bytes(&spec) + s->batch * sequence) + lc_scratch_bytes(&spec) +
+	       (size_t)s->len * s->channels * sizeof(float) + spec.threads * lc_row_bytes(s->len);
 }
 
 /* ---- steps ---- */
