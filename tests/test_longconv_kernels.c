@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The kernels of long convolutions (mixers/hyena/kernels.h) at every level of
- * this host: tiles as they stand and by transforms, and windows, are near to the
- * sums in double precision; and what a row or a channel gets is the same to the
- * bit whatever its company.
+ * this host: tiles as they stand, by transforms and by transforms in parts, and
+ * windows, are near to the sums in double precision; and what a row or a channel
+ * gets is the same to the bit whatever its company.
  *
  * MIXD_TEST_SEED=n repeats a run.
  */
@@ -251,6 +251,75 @@ static void check_transform(const struct lc_kernels *k, uint32_t n)
 	tile_destroy(&t);
 }
 
+struct parts {
+	struct lc_plan *whole, part;
+	float *weights, *spectrum, *x; /* [LC_PARTS][n][2]; [n] and [n / LC_PARTS] complex rows */
+};
+
+/* y += tile or, unless `add`, = tile: part by part, inputs and outputs a block at a time. */
+static void tile_in_parts(const struct lc_kernels *k, struct parts *p, const struct tile *t,
+                          bool add, float *y)
+{
+	uint32_t part_rows = p->part.n;
+	lc_spectrum(k, p->whole, t->lags, p->spectrum);
+	for (uint32_t part = 0; part < LC_PARTS; part++) {
+		const float *w = p->weights + (size_t)part * t->n * 2;
+		for (uint32_t i = 0; i < t->n; i += LC_BLOCK)
+			k->fold(w + (size_t)i * 2, LC_BLOCK, t->z + (size_t)i * L, i >= part_rows,
+			        p->x + (size_t)(i % part_rows) * 2 * L);
+		k->fft(&p->part, p->x);
+		k->multiply(part_rows, p->x, p->spectrum + (size_t)part * part_rows * 2 * L, false, p->x);
+		k->ifft(&p->part, p->x);
+		for (uint32_t i = 0; i < t->n; i += LC_BLOCK)
+			k->unfold(w + (size_t)i * 2, 1 / (float)t->n, LC_BLOCK,
+			          p->x + (size_t)(i % part_rows) * 2 * L, add || part > 0, y + (size_t)i * L);
+	}
+}
+
+static void check_parts(const struct lc_kernels *k, uint32_t n)
+{
+	struct tile t = tile_create(n);
+	uint32_t part_rows = n / LC_PARTS;
+	struct parts p = {.weights = calloc((size_t)LC_PARTS * n * 2, sizeof(float)),
+	                  .spectrum = rows(2 * (size_t)n),
+	                  .x = rows(2 * (size_t)part_rows + 1)};
+	float *y = rows(n + 1), *base = rows(n), *again = rows(n);
+	assert_non_null(p.weights);
+	assert_int_equal(lc_plan_create(n, &p.whole), MX_OK);
+	p.part = lc_part_plan(p.whole);
+	assert_int_equal(p.part.n, part_rows);
+	lc_part_weights(n, p.weights);
+
+	poison(p.x, 2 * (size_t)part_rows + 1);
+	poison(y, n + 1);
+	tile_in_parts(k, &p, &t, false, y);
+	assert_tile(&t, y, NULL, false, k->name);
+	fill(base, n);
+	memcpy(y, base, (size_t)n * L * sizeof(*y));
+	tile_in_parts(k, &p, &t, true, y);
+	assert_tile(&t, y, base, false, k->name);
+	assert_poisoned(y + (size_t)n * L, 1);
+	assert_poisoned(p.x + 2 * (size_t)part_rows * L, 1);
+
+	/* another channel's NaN stays there */
+	size_t lane = rng_below(&rng, L);
+	for (size_t c = 0; c < L; c++)
+		if (c != lane)
+			t.z[c] = t.lags[c] = c % 2 ? NAN : INFINITY;
+	memcpy(again, base, (size_t)n * L * sizeof(*y));
+	tile_in_parts(k, &p, &t, true, again);
+	assert_same_lane(again, y, n, lane);
+
+	lc_plan_destroy(p.whole);
+	free(p.weights);
+	free(p.spectrum);
+	free(p.x);
+	free(y);
+	free(base);
+	free(again);
+	tile_destroy(&t);
+}
+
 #define B LC_BLOCK
 
 static void check_window(const struct lc_kernels *k, uint32_t past, bool with_far)
@@ -324,6 +393,12 @@ static void transforms(const struct lc_kernels *k)
 		check_transform(k, n);
 }
 
+static void parts(const struct lc_kernels *k)
+{
+	for (uint32_t n = LC_PARTS * LC_BLOCK; n <= 16384; n *= 2)
+		check_parts(k, n);
+}
+
 static void windows(const struct lc_kernels *k)
 {
 	for (unsigned i = 0; i < 4; i++)
@@ -357,6 +432,12 @@ static void test_transforms(void **state)
 	for_each_level(transforms);
 }
 
+static void test_parts(void **state)
+{
+	(void)state;
+	for_each_level(parts);
+}
+
 static void test_windows(void **state)
 {
 	(void)state;
@@ -366,9 +447,8 @@ static void test_windows(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_direct_tiles),
-		cmocka_unit_test(test_transforms),
-		cmocka_unit_test(test_windows),
+		cmocka_unit_test(test_direct_tiles), cmocka_unit_test(test_transforms),
+		cmocka_unit_test(test_parts),        cmocka_unit_test(test_windows),
 		cmocka_unit_test(test_begin_end),
 	};
 	const char *s = getenv("MIXD_TEST_SEED");
