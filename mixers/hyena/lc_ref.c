@@ -37,3 +37,12 @@ void lc_ref_conv(size_t n, const float *h, size_t ldh, const float *z, size_t ld
 			y[t] += (double)h[(t - s) * ldh] * (double)z[s * ldz];
 	}
 }
+
+void lc_ref_conv_eager(size_t n, const float *h, size_t ldh, const float *z, size_t ldz, double *y)
+{
+	for (size_t t = 0; t < n; t++)
+		y[t] = 0;
+	for (size_t s = 0; s < n; s++)
+		for (size_t t = s; t < n; t++)
+			y[t] += (double)h[(t - s) * ldh] * (double)z[s * ldz];
+}
