@@ -24,6 +24,21 @@ struct filter_config {
 	double shift;
 };
 
+/* The filter's network, by the names that both dialects have for it. */
+static mx_status read_network(const struct mx_plan_build *b, const struct mx_scope *scope,
+                              struct filter_config *out)
+{
+	mx_status s = mx_scope_int(scope, "emb_dim", 1, MAX_NETWORK, 3, &out->emb_dim, b->err);
+	if (!s && (out->emb_dim < 3 || out->emb_dim % 2 == 0))
+		s = mx_fail(b->err, MX_E_RANGE, "%semb_dim: %lld is not an odd number above 2",
+		            scope->where, (long long)out->emb_dim);
+	if (!s)
+		s = mx_scope_int(scope, "filter_order", 1, MAX_NETWORK, 64, &out->order, b->err);
+	if (!s)
+		s = mx_scope_int(scope, "num_inner_mlps", 0, 8, 2, &out->inner_mlps, b->err);
+	return s;
+}
+
 /* The mixer's parameters, as mixers/hyena/README.md has them. */
 static mx_status mixer_params(const struct mx_plan_build *b, const struct filter_config *f,
                               struct mx_params *out)
@@ -56,9 +71,6 @@ static mx_status fill_layers(const struct mx_plan_build *b, const struct mx_scop
 	mx_status s = mx_scope_need_int(scope, "n_layer", 1, MX_PLAN_MAX_LAYERS, &n, b->err);
 	if (!s)
 		s = mx_scope_int(scope, "d_inner", 1, MX_PLAN_MAX_WIDTH * 4, inner, &inner, b->err);
-	if (!s && (f->emb_dim < 3 || f->emb_dim % 2 == 0))
-		s = mx_fail(b->err, MX_E_RANGE, "emb_dim: %lld is not an odd number above 2",
-		            (long long)f->emb_dim);
 	if (!s)
 		s = mixer_params(b, f, &mixer.params);
 	if (!s)
@@ -101,19 +113,17 @@ static mx_status hyenadna_vocabulary(const struct mx_plan_build *b, const struct
 static mx_status hyenadna_layers(struct mx_plan_build *b)
 {
 	const struct mx_scope scope = {.where = "", .outer = b->config};
-	struct filter_config f = {
-		.len = b->max_position, .short_taps = 3, .modulate = true, .shift = 0.05};
-	mx_status s = mx_scope_only_int(&scope, "hyena_order", 2, b->err);
+	struct filter_config f = {.short_taps = 3, .modulate = true, .shift = 0.05};
+	mx_status s =
+		mx_scope_int(&scope, "max_seq_len", 1, MAX_FILTER_LEN, b->max_position, &f.len, b->err);
+	if (!s)
+		s = mx_scope_only_int(&scope, "hyena_order", 2, b->err);
 	if (!s) /* the model pads for 3, whatever this is */
 		s = mx_scope_only_int(&scope, "short_filter_order", 3, b->err);
 	if (!s) /* the frequencies would not be in the checkpoint */
 		s = mx_scope_only_bool(&scope, "train_freq", true, b->err);
 	if (!s)
-		s = mx_scope_int(&scope, "emb_dim", 1, MAX_NETWORK, 3, &f.emb_dim, b->err);
-	if (!s)
-		s = mx_scope_int(&scope, "filter_order", 1, MAX_NETWORK, 64, &f.order, b->err);
-	if (!s)
-		s = mx_scope_int(&scope, "num_inner_mlps", 0, 8, 2, &f.inner_mlps, b->err);
+		s = read_network(b, &scope, &f);
 	if (!s && b->plan->norm_eps != 1e-5f) /* the layers' norms have 1e-5, whatever this is */
 		s = mx_fail(b->err, MX_E_UNSUPPORTED, "layer_norm_epsilon: %g is not supported, only 1e-5",
 		            (double)b->plan->norm_eps);
@@ -219,11 +229,7 @@ static mx_status safari_layers(struct mx_plan_build *b)
 	if (!s)
 		s = mx_scope_need_int(&layer, "l_max", 1, MAX_FILTER_LEN, &f.len, b->err);
 	if (!s)
-		s = mx_scope_int(&layer, "emb_dim", 1, MAX_NETWORK, 3, &f.emb_dim, b->err);
-	if (!s)
-		s = mx_scope_int(&layer, "filter_order", 1, MAX_NETWORK, 64, &f.order, b->err);
-	if (!s)
-		s = mx_scope_int(&layer, "num_inner_mlps", 0, 8, 2, &f.inner_mlps, b->err);
+		s = read_network(b, &layer, &f);
 	if (!s)
 		s = mx_scope_int(&layer, "short_filter_order", 1, 8, 3, &f.short_taps, b->err);
 	if (!s)
