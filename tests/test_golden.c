@@ -2,9 +2,9 @@
 /*
  * The engine against transformers, flash-linear-attention and Hyena's authors:
  * log-probabilities of prompts and greedy continuations of the checkpoints in
- * tests/golden/models (see README.md there), at every instruction set of this machine, or on the
- * device that MIXD_TEST_DEVICE names ("cuda:0"), those of attention alone. With
- * arguments only the checkpoints they name.
+ * tests/golden/models (see README.md there), at every instruction set of this
+ * machine, or on the device that MIXD_TEST_DEVICE names ("cuda:0"), those of
+ * attention alone. With arguments only the checkpoints they name.
  */
 #include <setjmp.h>
 #include <stdarg.h>
