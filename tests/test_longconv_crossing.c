@@ -45,29 +45,45 @@ static int teardown(void **state)
 	return system(command);
 }
 
-/* What a process gets in which only this variable says where files are kept; 0 if it dies. */
-static uint32_t look(const char *variable, const char *value)
+struct child {
+	pid_t pid;
+	int out;
+};
+
+/* A process that asks, in which only this variable says where files are kept. */
+static struct child start(const char *variable, const char *value)
 {
 	int out[2];
-	uint32_t side = 0;
 	assert_int_equal(pipe(out), 0);
-	pid_t child = fork();
-	assert_true(child >= 0);
-	if (child == 0) {
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
 		unsetenv("CACHE_DIRECTORY");
 		unsetenv("XDG_CACHE_HOME");
 		unsetenv("HOME");
 		if (variable)
 			setenv(variable, value, 1);
-		side = lc_crossing(lc_kernels_find(mx_cpu_isa()));
+		uint32_t side = lc_crossing(lc_kernels_find(mx_cpu_isa()));
 		_exit(write(out[1], &side, sizeof(side)) != sizeof(side));
 	}
 	close(out[1]);
-	ssize_t n = read(out[0], &side, sizeof(side));
-	close(out[0]);
+	return (struct child){pid, out[0]};
+}
+
+/* Its answer; 0 if it dies. */
+static uint32_t answer(struct child c)
+{
+	uint32_t side = 0;
 	int status;
-	assert_int_equal(waitpid(child, &status, 0), child);
+	ssize_t n = read(c.out, &side, sizeof(side));
+	close(c.out);
+	assert_int_equal(waitpid(c.pid, &status, 0), c.pid);
 	return n == sizeof(side) && status == 0 ? side : 0;
+}
+
+static uint32_t look(const char *variable, const char *value)
+{
+	return answer(start(variable, value));
 }
 
 static void assert_side(uint32_t side)
@@ -148,11 +164,38 @@ static void assert_survived(struct fixture *f, const char *path, const char *tex
 	assert_string_equal(find(f, f->top), path);
 }
 
+/* Another process's file appears while this one measures: both go on with the same side. */
+static void test_two_processes(void **state)
+{
+	struct fixture *f = *state;
+	char line[64], other[64], kept[64], said[64], path[512], theirs[520];
+	uint32_t side = look("CACHE_DIRECTORY", f->top);
+	assert_side(side);
+	strcpy(path, find(f, f->top));
+	get(path, line);
+	line_of(line, side == 1024 ? 32 : 1024, other);
+	snprintf(theirs, sizeof(theirs), "%s/.theirs", f->top);
+	put(theirs, other, strlen(other));
+	for (unsigned i = 0; i < 24; i++) {
+		assert_int_equal(unlink(path), 0);
+		struct child c = start("CACHE_DIRECTORY", f->top);
+		usleep(i * 100);
+		bool first = link(theirs, path) == 0;
+		side = answer(c);
+		get(path, kept);
+		line_of(line, side, said);
+		assert_string_equal(kept, said);
+		assert_true(!first || !strcmp(kept, other));
+		find(f, f->top);
+	}
+}
+
 static void test_garbage(void **state)
 {
 	static const uint32_t wrong[] = {0, 1, 16, 33, 100, 2048, UINT32_MAX};
 	struct fixture *f = *state;
 	char line[64], text[64], path[512];
+	struct stat st;
 	assert_side(look("CACHE_DIRECTORY", f->top));
 	strcpy(path, find(f, f->top));
 	get(path, line);
@@ -170,6 +213,15 @@ static void test_garbage(void **state)
 	memset(much, '6', n);
 	assert_survived(f, path, much, n);
 	free(much);
+
+	/* a FIFO: nobody waits for its other end */
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	uint32_t side = look("CACHE_DIRECTORY", f->top);
+	assert_side(side);
+	assert_int_equal(lstat(path, &st), 0);
+	assert_true(S_ISREG(st.st_mode));
+	assert_int_equal(look("CACHE_DIRECTORY", f->top), side);
 
 	/* a folder in its place: it can be neither read nor replaced, and nothing is left behind */
 	assert_int_equal(unlink(path), 0);
@@ -236,6 +288,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_kept, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_two_processes, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_garbage, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_places, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_threads, setup, teardown),

@@ -8,7 +8,8 @@
  *
  * with DIR = $CACHE_DIRECTORY (systemd's CacheDirectory=), else
  * $XDG_CACHE_HOME/mixd, else $HOME/.cache/mixd, else nowhere; in it a line with
- * mixd's version and the side. A file that says anything else is replaced.
+ * mixd's version and the side. A file that says anything else is replaced; of
+ * processes that measure at the same time the first to finish is believed by all.
  */
 #include "config.h"
 
@@ -90,15 +91,18 @@ static void write_line(uint32_t side, char out[64])
 	snprintf(out, 64, "%s %u\n", PACKAGE_VERSION, side);
 }
 
-/* 0 if there is no such file or it says something else. */
+/* 0 if there is no such file, if it is none, or if it says something else. */
 static uint32_t read_side(const char *path)
 {
 	char text[64] = "", line[64];
-	FILE *f = fopen(path, "re");
-	if (!f)
+	struct stat st;
+	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO would have us wait */
+	if (fd < 0)
 		return 0;
-	size_t n = fread(text, 1, sizeof(text) - 1, f);
-	fclose(f);
+	ssize_t n = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? read(fd, text, sizeof(text) - 1) : -1;
+	close(fd);
+	if (n < 0)
+		return 0;
 	text[n] = 0;
 	for (uint32_t side = MIN_SIDE; side <= MAX_SIDE; side *= 2) {
 		write_line(side, line);
@@ -108,18 +112,26 @@ static uint32_t read_side(const char *path)
 	return 0;
 }
 
-/* As a whole or not at all: others may read and write it meanwhile. */
-static void write_side(const char *path, uint32_t side)
+/* Keeps the side unless another process was first: returns that one's then. As a whole or not at
+ * all; only a file that says nothing, or a place without links, is written over. */
+static uint32_t keep_side(const char *path, uint32_t side)
 {
 	char line[64], temporary[1024 + 8];
+	uint32_t theirs = 0;
 	snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path);
 	int fd = mkostemp(temporary, O_CLOEXEC);
 	if (fd < 0)
-		return;
+		return side;
 	write_line(side, line);
 	bool written = write(fd, line, strlen(line)) == (ssize_t)strlen(line);
-	if (close(fd) != 0 || !written || rename(temporary, path) != 0)
-		unlink(temporary);
+	written &= close(fd) == 0;
+	if (written && link(temporary, path) != 0) {
+		theirs = read_side(path);
+		if (!theirs && rename(temporary, path) == 0)
+			return side;
+	}
+	unlink(temporary);
+	return theirs ? theirs : side;
 }
 
 /* ---- the measurement ---- */
@@ -217,7 +229,7 @@ uint32_t lc_crossing(const struct lc_kernels *k)
 		if (side == 0) {
 			side = measure(k);
 			if (kept)
-				write_side(path, side);
+				side = keep_side(path, side);
 		}
 		known[i].k = k;
 		known[i].side = side;
