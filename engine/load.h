@@ -49,10 +49,10 @@ struct mx_memory_plan {
 	size_t pages;           /* n_pages * page_bytes */
 	size_t slots;           /* n_slots * slot_bytes */
 	size_t snapshots;       /* n_snapshots * snapshot_bytes */
-	size_t instances;       /* what mixers allocate for themselves when they are created */
-	size_t scratch;         /* activations, logits, operators' workspace */
-	size_t other;           /* tables of pages and sequences, threads' stacks, what is outside */
-	size_t total;           /* what the process will hold resident once warm */
+	size_t instances; /* what mixers allocate for themselves, and the most while one is created */
+	size_t scratch;   /* activations, logits, operators' workspace */
+	size_t other;     /* tables of pages and sequences, threads' stacks, what is outside */
+	size_t total;     /* what the process will hold resident once warm */
 	uint32_t n_pages, page_tokens;
 	uint32_t n_slots; /* at most max_sequences: what the memory allows */
 	size_t page_bytes, slot_bytes;

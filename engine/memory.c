@@ -198,7 +198,7 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 	mx_step_limits_of(m->plan, config, info, &limits);
 	mx_scratch_layout(m, &limits, info, NULL, NULL, &scratch, &bytes);
 	p->weights_private = mx_round_up(m->private_bytes, info->align);
-	p->instances = m->instance_bytes;
+	p->instances = m->instance_bytes + m->create_bytes;
 	p->slot_bytes = m->slot_bytes;
 	p->snapshot_bytes = m->slot_bytes ? m->snapshot_bytes + m->page_bytes : 0;
 	p->other = m->arena.used + info->threads * THREAD_BYTES + config->outside;

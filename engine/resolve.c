@@ -417,6 +417,8 @@ static mx_status add_up(struct resolver *r, struct mx_model_mixer *x)
 		m->can_share = false;
 	if (x->state.scratch_bytes > m->mixer_scratch)
 		m->mixer_scratch = x->state.scratch_bytes;
+	if (x->state.create_bytes > m->create_bytes)
+		m->create_bytes = x->state.create_bytes;
 	struct mx_model_group *group = group_of(r, x->ops);
 	if (!group)
 		return MX_E_UNSUPPORTED;

@@ -119,6 +119,7 @@ struct mx_model {
 	size_t snapshot_bytes; /* of a saved slot */
 	size_t mixer_scratch;  /* the largest of any mixer */
 	size_t instance_bytes; /* that mixers allocate for themselves */
+	size_t create_bytes;   /* the most that one needs while it is created */
 	uint32_t page_tokens;  /* as wanted, rounded up to what the mixers can do; max_context if no
 	                        * mixer keeps anything in pages: then a sequence has one, of no bytes */
 	uint32_t max_cols;     /* widest input of any matrix */

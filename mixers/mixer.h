@@ -22,8 +22,8 @@
  * So: reduce in a fixed order per row, with block borders at absolute
  * positions, never relative to the span, the batch or the thread count.
  *
- * A mixer allocates in create() only, as much as instance_bytes says. The engine
- * owns all state memory:
+ * A mixer allocates in create() only, what instance_bytes and create_bytes say.
+ * The engine owns all state memory:
  *   pages   bytes_per_token * page_tokens each, listed per sequence in order
  *           of position; a full page may be shared, read-only, by sequences
  *           with the same prefix (MX_MIXER_SHARE_PAGES). A page is full when
@@ -45,7 +45,8 @@
  * grow at the end. A module exports
  *     const struct mx_mixer_ops *mx_mixer_module_v1(void);
  * Slots of the table that came later may be left empty, and have a default then.
- * Changes: 1 (2026-11) first version; with extent and instance_bytes at the ends.
+ * Changes: 1 (2026-11) first version; with extent, instance_bytes
+ * and create_bytes at the ends.
  */
 #ifndef MX_MIXERS_MIXER_H
 #define MX_MIXERS_MIXER_H
@@ -188,6 +189,7 @@ struct mx_state_spec {
 	size_t snapshot_bytes;  /* of a saved slot; 0 = cannot be saved, or there is no slot */
 	size_t instance_bytes;  /* about what create() allocates, of the device's memory if it has its
 	                         * own; what is small beside the weights need not be counted */
+	size_t create_bytes;    /* what create() needs besides and gives back: of one layer at a time */
 };
 
 enum {
@@ -333,12 +335,12 @@ struct mx_mixer_ops {
 
 	/* ---- from here on a slot may be empty ---- */
 
-	/* MX_MIXER_EXTENT: which pages a sequence needs that will never be longer than max_len: those
-	 * of positions < *out_end before a step that ends at n tokens, those of positions < *out_first
-	 * no more once n tokens are committed. 1 <= n <= max_len, *out_first <= n <= *out_end <=
-	 * max_len, and both never fall as n grows. Pages are given back while a sequence lives only of
-	 * one that was computed from its beginning and is neither saved nor forked. Pure. Empty:
-	 * mx_mixer_extent_all. */
+	/* MX_MIXER_EXTENT, of layers with bytes_per_token: which pages a sequence needs that will never
+	 * be longer than max_len: those of positions < *out_end before a step that ends at n tokens,
+	 * those of positions < *out_first no more once n tokens are committed. 1 <= n <= max_len,
+	 * *out_first <= n <= *out_end <= max_len, and both never fall as n grows. Pages are given back
+	 * while a sequence lives only of one that was computed from its beginning and is neither saved
+	 * nor forked. Pure. Empty: mx_mixer_extent_all. */
 	void (*extent)(const struct mx_layer_desc *layer, uint32_t n, uint32_t max_len,
 	               uint32_t *out_first, uint32_t *out_end);
 };

@@ -44,6 +44,8 @@ static mx_status weights(const struct mx_layer_desc *layer, struct mx_weight_spe
 	return MX_OK;
 }
 
+#define CREATE_BYTES 4096 /* for test_engine.c */
+
 static mx_status state(const struct mx_layer_desc *layer, const struct mx_device *device,
                        struct mx_state_spec *out)
 {
@@ -53,6 +55,7 @@ static mx_status state(const struct mx_layer_desc *layer, const struct mx_device
 		.fixed_bytes = sizeof(struct state) + layer->max_draft * layer->width * sizeof(float),
 		.snapshot_bytes = 1,
 		.instance_bytes = sizeof(struct mx_mixer) + layer->width * sizeof(float),
+		.create_bytes = CREATE_BYTES,
 	};
 	return MX_OK;
 }

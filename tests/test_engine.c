@@ -589,9 +589,10 @@ static void test_instances_are_planned_for(void **state)
 	struct mx_engine_config c = loaded_config();
 	loaded_open(dirs[REACHING], &l);
 	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
-	assert_true(p.instances > 64 * sizeof(float) && p.instances < 1024);
+	size_t kept = p.instances - 4096; /* what `reaching` needs while a layer is created, once */
+	assert_true(kept > 64 * sizeof(float) && kept < 1024);
 	assert_string_equal(p.mixers[0].name, "reaching");
-	assert_int_equal(p.mixers[0].instance_bytes, p.instances);
+	assert_int_equal(p.mixers[0].instance_bytes, kept);
 	assert_int_equal(p.mixers[1].instance_bytes, 0);
 	assert_int_equal(p.total, p.weights_mapped + p.weights_private + p.instances + p.pages +
 	                              p.slots + p.snapshots + p.scratch + p.other);

@@ -61,7 +61,7 @@ static size_t paged_bytes(const struct conv_ops *ops, const struct conv_shape *s
 	size_t sequence = (size_t)s->len * lc_bytes_per_token(&spec) + lc_slot_bytes(&spec);
 	(void)ops;
 	return s->layers * (lc_instance_bytes(&spec) + s->batch * sequence) + lc_scratch_bytes(&spec) +
-	       (size_t)s->len * s->channels * sizeof(float) + spec.threads * lc_row_bytes(s->len);
+	       (size_t)s->len * s->channels * sizeof(float) + lc_create_bytes(&spec);
 }
 
 /* ---- steps ---- */

@@ -67,6 +67,7 @@ static struct mx_state_spec filter_state(const struct mx_layer_desc *layer,
 		.scratch_bytes = lc_scratch_bytes(&lc),
 		.snapshot_bytes = lc_snapshot_bytes(&lc),
 		.instance_bytes = lc_instance_bytes(&lc),
+		.create_bytes = lc_create_bytes(&lc) + (size_t)lc.max_len * lc.channels * sizeof(float),
 	};
 }
 
@@ -87,7 +88,7 @@ static mx_status hyena_state(const struct mx_layer_desc *layer, const struct mx_
 	return MX_OK;
 }
 
-/* Of layers with pages: those of implicit filters. */
+/* Is asked of layers with pages only: those of implicit filters. */
 static void hyena_extent(const struct mx_layer_desc *layer, uint32_t n, uint32_t max_len,
                          uint32_t *out_first, uint32_t *out_end)
 {
@@ -173,19 +174,21 @@ static mx_status hyena_create(const struct mx_mixer_init *init, struct mx_mixer 
 {
 	const struct mx_layer_desc *layer = init->layer;
 	struct mx_mixer *m = calloc(1, sizeof(*m));
-	mx_status status = MX_E_NOMEM;
 
 	if (!m)
-		goto fail;
-	status = hyena_read_params(layer, &m->params, err);
-	if (status != MX_OK)
-		goto fail;
+		return mx_mixer_fail(err, MX_E_NOMEM, "hyena: out of memory");
+	mx_status status = hyena_read_params(layer, &m->params, err);
+	if (status != MX_OK) {
+		free(m);
+		return status;
+	}
 	const struct mx_state_spec filter = filter_state(layer, init->device, &m->params);
 	m->base = (struct mx_mixer_base){&hyena_ops, layer->index};
 	m->device = init->device;
 	m->kernels = mx_lin_kernels_find(mx_isa_parse(m->device->info.isa));
 	m->conv = conv_spec(layer, &m->params);
 	m->width = layer->width;
+	m->max_context = layer->max_context;
 	m->max_rows = layer->max_rows;
 	hyena_scratch_layout(layer, filter.scratch_bytes, &m->scratch);
 	m->slot_base = init->slot_base;
@@ -196,16 +199,14 @@ static mx_status hyena_create(const struct mx_mixer_init *init, struct mx_mixer 
 	status =
 		m->params.filter == HYENA_MODAL ? create_modal(m, init, w) : create_implicit(m, init, w);
 	if (status != MX_OK) {
-		mx_mixer_fail(err, status, "hyena: cannot prepare the filter");
-		goto fail;
+		mx_mixer_fail(err, status, "hyena: the filter of layer %u (%u lags, %u channels) %s",
+		              layer->index, layer->max_context, layer->width,
+		              status == MX_E_NOMEM ? "does not fit in memory" : "cannot be prepared");
+		hyena_destroy(m);
+		return status;
 	}
 	*out = m;
 	return MX_OK;
-fail:
-	if (status == MX_E_NOMEM)
-		mx_mixer_fail(err, status, "hyena: out of memory");
-	hyena_destroy(m);
-	return status;
 }
 
 /* ---- a sequence's state ---- */
@@ -309,12 +310,13 @@ static void hyena_describe(const struct mx_mixer *m, char *text, size_t cap)
 	const struct hyena_params *p = &m->params;
 	const struct lc_kernels *k = lc_kernels_find(mx_isa_parse(m->device->info.isa));
 	if (p->filter == HYENA_MODAL)
-		snprintf(text, cap, "hyena: modal filter of %u states a channel, kernels %s", p->state_size,
-		         mx_lin_kernels_name(m->kernels));
+		snprintf(text, cap, "hyena: modal filter of %u states a channel, short filter: kernels %s",
+		         p->state_size, mx_lin_kernels_name(m->kernels));
 	else
-		snprintf(text, cap,
-		         "hyena: implicit filter of %u, tiles to %u without transforms, kernels %s",
-		         p->filter_len, lc_crossing(k), k->name);
+		snprintf(
+			text, cap,
+			"hyena: implicit filter, %u of %u lags, tiles to %u without transforms, kernels %s",
+			m->max_context, p->filter_len, lc_crossing(k), k->name);
 }
 
 static const struct mx_mixer_ops hyena_ops = {

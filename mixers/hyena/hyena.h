@@ -46,6 +46,7 @@ struct mx_mixer {
 	struct lc *lc;                        /* implicit */
 	struct modal *modal;                  /* modal */
 	uint32_t width, max_rows;
+	uint32_t max_context; /* lags kept of an implicit filter */
 	struct hyena_scratch scratch;
 	unsigned char *slot_base; /* a slot: the filter's part, then the short convolution's */
 	size_t slot_stride;

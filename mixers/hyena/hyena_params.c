@@ -29,7 +29,7 @@ static mx_status read_filter(const struct mx_params *in, struct hyena_params *p,
 	return mx_mixer_fail(err, MX_E_INVALID, "hyena: filter must be \"implicit\" or \"modal\"");
 }
 
-/* A whole number, `def` if absent; without a default below 0, it must be given. */
+/* A whole number, `def` if absent; with a `def` below 0 it must be given. */
 static mx_status read_int(const struct mx_params *in, const char *name, int64_t def, int64_t min,
                           int64_t max, uint32_t *to, struct mx_err *err)
 {

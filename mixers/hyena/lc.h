@@ -6,9 +6,10 @@
 #include "mixers/hyena/longconv.h"
 
 #define LC_LOG2_BLOCK 5
-#define LC_MAX_LEVELS 20   /* LC_BLOCK .. 2^24, the longest plan */
-#define LC_WHOLE      4096 /* the longest transform done at once */
-#define LC_FREE       16   /* the last positions before a block at which no unit of it is due */
+#define LC_MAX_LEVELS 20             /* LC_BLOCK .. 2^24, the longest plan */
+#define LC_WHOLE      4096           /* the longest transform done at once */
+#define LC_MAX_DIRECT (2 * LC_WHOLE) /* the largest side of tiles as they stand */
+#define LC_FREE       16 /* the last positions before a block at which no unit of it is due */
 
 /* All tiles of one side. */
 struct lc_level {

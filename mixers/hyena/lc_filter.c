@@ -2,7 +2,8 @@
 /*
  * What a layer keeps of its filter: the first lags as they stand, and for each
  * larger side of tiles the transforms of the lags at distances 2 and 3. Together
- * about twice the filter's size.
+ * 2 to 3 times the filter's size: 3 just above a power of two, where the largest
+ * tiles have next to no outputs, 2 at the next one.
  */
 #include <stdlib.h>
 
@@ -11,15 +12,26 @@
 struct filter_run {
 	struct lc *c;
 	const float *h;
-	float *rows; /* [threads][n_rows]: all lags of a group that any tile needs */
-	uint32_t n_rows;
+	float *rows; /* [gatherers][n_rows] */
+	size_t n_rows;
 };
 
-static void filter_task(void *arg, size_t g, unsigned worker)
+/* Groups whose lags are gathered at a time. */
+static size_t gatherers(const struct lc_spec *s)
 {
-	const struct filter_run *run = arg;
+	return s->threads < lc_groups(s) ? s->threads : lc_groups(s);
+}
+
+/* All lags of a group that any tile needs. */
+static size_t gathered_rows(const struct lc_spec *s)
+{
+	uint32_t levels = lc_levels(s->max_len);
+	return levels ? (size_t)4 * LC_BLOCK << (levels - 1) : 2 * LC_BLOCK;
+}
+
+static void filter_group(const struct filter_run *run, size_t g, float *rows)
+{
 	const struct lc *c = run->c;
-	float *rows = run->rows + (size_t)worker * run->n_rows * LC_LANES;
 	size_t first = g * LC_LANES, left = c->s.channels - first, n = run->n_rows;
 	size_t lanes = left < LC_LANES ? left : LC_LANES, lags = n < c->s.max_len ? n : c->s.max_len;
 	unsigned state = c->kernels->begin();
@@ -35,6 +47,15 @@ static void filter_task(void *arg, size_t g, unsigned worker)
 			            l->spectra + (g * l->distances + d) * l->n * 2 * LC_LANES);
 	}
 	c->kernels->end(state);
+}
+
+/* Every so many groups with the same rows. */
+static void filter_task(void *arg, size_t task, unsigned worker)
+{
+	const struct filter_run *run = arg;
+	(void)worker;
+	for (size_t g = task; g < run->c->groups; g += gatherers(&run->c->s))
+		filter_group(run, g, run->rows + task * run->n_rows * LC_LANES);
 }
 
 static mx_status allocate(struct mx_device *d, size_t bytes, float **out)
@@ -82,20 +103,19 @@ static mx_status level_create(struct lc *c, uint32_t direct)
 
 mx_status lc_filter_create(struct lc *c, const float *h, uint32_t direct)
 {
-	struct filter_run run = {.c = c, .h = h};
+	struct filter_run run = {.c = c, .h = h, .n_rows = gathered_rows(&c->s)};
 	mx_status st = MX_OK;
 
 	c->n_lags = 2 * LC_BLOCK;
+	direct = direct < LC_MAX_DIRECT ? direct : LC_MAX_DIRECT;
 	for (uint32_t i = 0; i < lc_levels(c->s.max_len) && st == MX_OK; i++)
 		st = level_create(c, direct);
 	if (st == MX_OK)
 		st = allocate(c->device, lc_row_bytes((size_t)c->groups * c->n_lags), &c->lags);
-	run.n_rows = c->n_levels ? 4 * c->levels[c->n_levels - 1].n : c->n_lags;
 	if (st == MX_OK)
-		st = allocate(c->device, lc_row_bytes((size_t)c->device->info.threads * run.n_rows),
-		              &run.rows);
+		st = allocate(c->device, lc_create_bytes(&c->s), &run.rows);
 	if (st == MX_OK)
-		c->device->ops->parallel(c->device, c->groups, filter_task, &run);
+		c->device->ops->parallel(c->device, gatherers(&c->s), filter_task, &run);
 	c->device->ops->release(c->device, run.rows);
 	return st;
 }
@@ -111,11 +131,16 @@ void lc_filter_destroy(struct lc *c)
 	c->device->ops->release(c->device, c->lags);
 }
 
-/* As if all tiles were done by transforms, and the temporary rows of create. */
+/* As if all tiles were done by transforms: what is kept for those as they stand is less. */
 size_t lc_instance_bytes(const struct lc_spec *s)
 {
 	size_t groups = lc_groups(s), levels = lc_levels(s->max_len), side = LC_BLOCK, rows = 0;
 	for (size_t i = 0; i < levels; i++, side *= 2)
 		rows += groups * (3 * side < s->max_len ? 2 : 1) * side * 2;
 	return lc_row_bytes(rows + groups * 2 * LC_BLOCK);
+}
+
+size_t lc_create_bytes(const struct lc_spec *s)
+{
+	return lc_row_bytes(gatherers(s) * gathered_rows(s));
 }

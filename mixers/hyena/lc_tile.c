@@ -7,12 +7,13 @@
  */
 #include "mixers/hyena/lc.h"
 
+/* Of two transforms; tiles as they stand take less, as large as they may be (LC_MAX_DIRECT). */
 size_t lc_worker_bytes(const struct lc_spec *s)
 {
 	uint32_t levels = lc_levels(s->max_len);
 	size_t side = levels ? (size_t)LC_BLOCK << (levels - 1) : 0;
-	return lc_row_bytes(2 *
-	                    (side > 2 * LC_WHOLE ? side : 2 * side)); /* two transforms, or a tile */
+	size_t whole = side < LC_WHOLE ? side : LC_WHOLE, parts = side / LC_PARTS;
+	return lc_row_bytes(4 * (whole > parts ? whole : parts)); /* inputs and sums: complex rows */
 }
 
 size_t lc_scratch_bytes(const struct lc_spec *s)

@@ -28,7 +28,7 @@
  * the slot until it is final; no tile sees it.
  *
  * After load or fork the sums ahead are made anew from the inputs in the pages,
- * with at most two tiles a level.
+ * with at most two blocks a level, three tiles.
  *
  * Threads: as mixers/mixer.h.
  */
@@ -58,7 +58,8 @@ size_t lc_bytes_per_token(const struct lc_spec *s);
 size_t lc_slot_bytes(const struct lc_spec *s); /* multiples of 64, as those below */
 size_t lc_snapshot_bytes(const struct lc_spec *s);
 size_t lc_scratch_bytes(const struct lc_spec *s);  /* of forward and settle */
-size_t lc_instance_bytes(const struct lc_spec *s); /* what create allocates, about */
+size_t lc_instance_bytes(const struct lc_spec *s); /* what create keeps, at most, about */
+size_t lc_create_bytes(const struct lc_spec *s);   /* what it needs besides and gives back */
 
 /* A sequence whose first n positions are final, or are about to be computed, needs pages for
  * positions < *out_end, and none any more for those < *out_first. n <= max_len, which is the
@@ -82,7 +83,8 @@ uint32_t lc_crossing(const struct lc_kernels *k);
 mx_status lc_forward(struct lc *c, const struct mx_step *step, const float *z, size_t ldz, float *y,
                      size_t ldy);
 
-/* mx_mixer_ops.settle for some layers: the units that are due. */
+/* mx_mixer_ops.settle for some layers: the units that are due, of one sequence after the other;
+ * level by level for all of them is no faster (bench/NOTES.md). */
 mx_status lc_settle(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step,
                     const uint32_t *kept);
 
