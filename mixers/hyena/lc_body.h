@@ -10,35 +10,12 @@
  */
 #include <string.h>
 
+#include "device/cpu/denormals.h"
 #include "device/cpu/vec.h"
 #include "mixers/hyena/kernels.h"
 
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
-
 #define VECS (LC_LANES / MX_W)
 #define ROW  ((size_t)2 * LC_LANES) /* floats of a complex row */
-
-static unsigned lc_begin(void)
-{
-#if defined(__SSE__)
-	unsigned state = _mm_getcsr();
-	_mm_setcsr(state | 0x8040); /* flush to zero, denormals are zero */
-	return state;
-#else
-	return 0;
-#endif
-}
-
-static void lc_end(unsigned state)
-{
-#if defined(__SSE__)
-	_mm_setcsr(state);
-#else
-	(void)state;
-#endif
-}
 
 /* ---- complex vectors: one of the VECS of a row ---- */
 
@@ -460,8 +437,8 @@ static void window(const float *h, const float *z, uint32_t past, uint32_t first
 #define LC_TABLE(level)                                                                            \
 	const struct lc_kernels lc_##level = {                                                         \
 		.name = #level,                                                                            \
-		.begin = lc_begin,                                                                         \
-		.end = lc_end,                                                                             \
+		.begin = denormals_off,                                                                    \
+		.end = denormals_restore,                                                                  \
 		.fft = fft,                                                                                \
 		.ifft = ifft,                                                                              \
 		.twist = twist,                                                                            \

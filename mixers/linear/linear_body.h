@@ -7,12 +7,9 @@
  */
 #include <string.h>
 
+#include "device/cpu/denormals.h"
 #include "device/cpu/vec.h"
 #include "mixers/linear/linear_kernels.h"
-
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
 
 /* Tiles that leave room in the registers for their operands: 6 rows of 2 vectors in 16 registers, 8
  * in 32. Few rows take more vectors: whole lines of S, and sums enough to hide the latency of FMA.
@@ -24,26 +21,6 @@
 #define DOT_ROWS  (MX_W == 16 ? 4 : 2)
 
 #define Q MX_LIN_CHUNK
-
-static unsigned lin_begin(void)
-{
-#if defined(__SSE__)
-	unsigned state = _mm_getcsr();
-	_mm_setcsr(state | 0x8040); /* flush to zero, denormals are zero */
-	return state;
-#else
-	return 0;
-#endif
-}
-
-static void lin_end(unsigned state)
-{
-#if defined(__SSE__)
-	_mm_setcsr(state);
-#else
-	(void)state;
-#endif
-}
 
 /* Vectors of which only the first n lanes may be in memory. */
 MX_INLINE vf load_some(const float *p, size_t n, float fill)

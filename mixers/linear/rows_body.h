@@ -186,8 +186,8 @@ static void conv(uint32_t n, uint32_t width, uint32_t taps, const float *w, cons
 #define LIN_TABLE(level)                                                                           \
 	const struct mx_lin_kernels lin_##level = {                                                    \
 		.name = #level,                                                                            \
-		.begin = lin_begin,                                                                        \
-		.end = lin_end,                                                                            \
+		.begin = denormals_off,                                                                    \
+		.end = denormals_restore,                                                                  \
 		.pack = pack,                                                                              \
 		.dots = dots,                                                                              \
 		.scores = scores,                                                                          \
