@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from harness import BUILD, DEMO, PATIENCE, main
+from harness import ATTENTION, BUILD, DEMO, PATIENCE, main
 
 
 def run(path=DEMO, check=True, keys="", top=""):
@@ -26,23 +26,23 @@ def run(path=DEMO, check=True, keys="", top=""):
 
 
 @contextlib.contextmanager
-def changed(change):
-    """A copy of the bundled model that change(folder) was applied to."""
+def changed(change, model=DEMO):
+    """A copy of a bundled model that change(folder) was applied to."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "demo")
         os.mkdir(path)
-        for name in os.listdir(DEMO):
+        for name in os.listdir(model):
             if name.endswith(".safetensors"):
-                os.symlink(os.path.join(DEMO, name), os.path.join(path, name))
-            elif os.path.isfile(os.path.join(DEMO, name)):
-                shutil.copy(os.path.join(DEMO, name), path)
+                os.symlink(os.path.join(model, name), os.path.join(path, name))
+            elif os.path.isfile(os.path.join(model, name)):
+                shutil.copy(os.path.join(model, name), path)
         change(path)
         yield path
 
 
-def expect_refused(change, *words):
-    """change(folder) damages a copy of the bundled model."""
-    with changed(change) as path:
+def expect_refused(change, *words, model=DEMO):
+    """change(folder) damages a copy of a bundled model."""
+    with changed(change, model) as path:
         for check in (True, False):
             rc, text = run(path, check)
             assert rc == 1, (rc, text)
@@ -62,25 +62,33 @@ def edit(path, name, f):
 def test_the_bundled_model_passes():
     rc, text = run()
     assert rc == 0 and "total" in text and "room for 64 sequences of 2048 tokens" in text, text
-    assert "layers 0-8 attention" in text and "9 layers, 2304 bytes a token" in text, text
+    assert "layers 0 hyena, 1 gla, 2 mamba, 3 attention, 4 hyena" in text, text
+    for line in ("hyena              2 layers, 3072 bytes a token", "gla                2 layers, 0 bytes a token",
+                 "mamba              2 layers, 0 bytes a token", "attention          2 layers, 1024 bytes a token"):
+        assert f"  mixer {line}" in text, text
+    rc, text = run(ATTENTION)
+    assert rc == 0 and "layers 0-8 attention" in text and "9 layers, 2304 bytes a token" in text, text
 
 
 def test_memory_of_mixers_is_part_of_the_plan():
-    """The mixer of modules_reaching.c, 9 layers of it, says how much it allocates for itself."""
+    """The mixer of modules_reaching.c, 9 layers of it, says how much it allocates for itself;
+    attention allocates nothing."""
     def change(path):
         edit(path, "config.json", lambda c: c.update(
             model_type="mixd", mixd_layers=[{"mixer": "reaching"}] * c["num_hidden_layers"]))
 
     modules = os.path.join(BUILD, "tests/modules/.libs")
-    with changed(change) as path:
+    with changed(change, ATTENTION) as path:
         rc, text = run(path, top=f"modules: ['{modules}']\n")
     assert rc == 0 and "layers 0-8 reaching" in text and "mixers' own" in text, text
-    assert "mixers' own" not in run()[1]
+    assert "mixers' own" not in run(ATTENTION)[1]
 
 
 def test_more_layers_than_the_configuration_says():
     expect_refused(lambda p: edit(p, "config.json", lambda c: c.update(num_hidden_layers=2)),
-                   "model.layers.2.", "num_hidden_layers is 2")
+                   "model.layers.2.", "num_hidden_layers is 2", model=ATTENTION)
+    expect_refused(lambda p: edit(p, "config.json", lambda c: c.update(num_hidden_layers=2)),
+                   "mixd_layers", "has 8 entries for num_hidden_layers 2")
 
 
 def test_a_token_beyond_the_vocabulary():

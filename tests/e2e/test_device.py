@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tempfile
 
-from harness import BUILD, DEMO, PATIENCE, Mixd, Thread, main
+from harness import ATTENTION, BUILD, PATIENCE, Mixd, Thread, main
 
 FAKE = os.path.join(BUILD, "tests/fake/.libs")
+MODELS = {"demo": ATTENTION}
 KEYS = ", device: cuda, memory: 128MiB, max_context: 512"
 
 
@@ -27,7 +28,7 @@ class Modules:
 def check(keys, env):
     """What --check says: exit status, output, errors."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
-        f.write(f"models: [{{ name: demo, path: {DEMO}{keys} }}]\n")
+        f.write(f"models: [{{ name: demo, path: {ATTENTION}{keys} }}]\n")
         f.flush()
         p = subprocess.run([os.path.join(BUILD, "mixd"), "--config", f.name, "--check"], text=True,
                            capture_output=True, timeout=PATIENCE, env=dict(os.environ, **env))
@@ -36,7 +37,7 @@ def check(keys, env):
 
 def test_serves():
     modules = Modules()
-    s = Mixd(keys=KEYS, env=modules.env, max_sequences=8)
+    s = Mixd(MODELS, keys=KEYS, env=modules.env, max_sequences=8)
     ask = dict(model="demo", prompt="Once upon a time", max_tokens=40, temperature=0)
     first = s.text(**ask)
     answers = [Thread(s.text, **dict(ask, prompt=ask["prompt"] + " there" * (i % 3))) for i in range(8)]
@@ -62,7 +63,7 @@ def test_check_tells_the_device_from_the_host():
 
 def test_a_lost_device_ends_the_process():
     modules = Modules(MIXD_FAKE_STEPS="20")
-    s = Mixd(keys=KEYS, env=modules.env)
+    s = Mixd(MODELS, keys=KEYS, env=modules.env)
     ask = dict(model="demo", prompt="Once upon a time", max_tokens=200, temperature=0)
     status, _, body = s.post("/v1/completions", ask)
     assert status == 500 and "device" in body["error"]["message"], (status, body)

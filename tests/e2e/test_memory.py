@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from harness import BUILD, DEMO, PATIENCE, Mixd, Skip, Thread, main, server
+from harness import ATTENTION, BUILD, DEMO, PATIENCE, Mixd, Skip, Thread, main, server
 
 
 def skip_where_memory_differs():
@@ -71,7 +71,7 @@ def test_resident_memory_is_as_planned(s):
     expect(s, total, "after large bodies")
 
 
-@server(Mixd, keys=", memory: 40MiB")
+@server(Mixd, models={"demo": ATTENTION}, keys=", memory: 40MiB")
 def test_a_small_plan_is_kept_too(s):
     skip_where_memory_differs()
     total = planned(s)
