@@ -14,13 +14,13 @@
 /* All tiles of one side. */
 struct lc_level {
 	uint32_t n, log2_n;
-	uint32_t parts;       /* units of a group: 1 or LC_PARTS */
-	struct lc_plan *plan; /* of n rows; NULL: tiles as they stand */
-	struct lc_plan part;  /* of n / parts rows */
-	float *weights;       /* [LC_PARTS][n][2], NULL if there is one part */
-	float *spectra;       /* [groups][distances][n] complex rows, distances 2 and, if there, 3 */
-	uint32_t distances;   /* 1 or 2: 2, 3 */
-	uint32_t *due;        /* [groups][parts] lc_due */
+	uint32_t parts;             /* units of a group: 1 or LC_PARTS */
+	const struct lc_plan *plan; /* of n rows, lc_tables; NULL: tiles as they stand */
+	const float *weights;       /* [LC_PARTS][n][2], lc_tables; NULL if there is one part */
+	struct lc_plan part;        /* of n / parts rows */
+	float *spectra;     /* [groups][distances][n] complex rows, distances 2 and, if there, 3 */
+	uint32_t distances; /* 1 or 2: 2, 3 */
+	uint32_t *due;      /* [groups][parts] lc_due */
 };
 
 struct lc {
@@ -79,6 +79,13 @@ static inline uint32_t lc_last_due(uint32_t f, uint32_t log2_n, uint32_t due)
 {
 	return f < due ? 0 : ((f - due) >> log2_n) + 1;
 }
+
+/* ---- lc_tables.c: one copy for all layers ---- */
+
+/* Tables for tiles of side 2^log2_n, until lc_tables_leave; of any thread. MX_E_NOMEM. */
+mx_status lc_tables_take(uint32_t log2_n, const struct lc_plan **out_plan,
+                         const float **out_weights);
+void lc_tables_leave(uint32_t log2_n);
 
 /* ---- lc_filter.c: lags and spectra ---- */
 

@@ -17,6 +17,8 @@
 #define VECS (LC_LANES / MX_W)
 #define ROW  ((size_t)2 * LC_LANES) /* floats of a complex row */
 
+#define AHEAD_ROWS 16 /* of a spectrum, asked for before they are needed */
+
 /* ---- complex vectors: one of the VECS of a row ---- */
 
 struct cf {
@@ -312,9 +314,12 @@ static void untwist(const struct lc_plan *p, uint32_t k, uint32_t rows, const fl
 	unfold(p->twist + 2 * (size_t)k, 1 / (float)p->n, rows, x + k * ROW, add, y);
 }
 
+/* h comes from memory, x and acc from a cache. */
 MX_INLINE void products(uint32_t n, const float *x, const float *h, const bool add, float *acc)
 {
-	for (; n > 0; n--, x += ROW, h += ROW, acc += ROW)
+	for (; n > 0; n--, x += ROW, h += ROW, acc += ROW) {
+		for (unsigned line = 0; line < ROW; line += LC_LANES)
+			__builtin_prefetch(h + AHEAD_ROWS * ROW + line);
 		for (unsigned v = 0; v < LC_LANES; v += MX_W) {
 			struct cf a = cf_load(x + v), b = cf_load(h + v), sum = {{0}, {0}};
 			if (add)
@@ -323,6 +328,7 @@ MX_INLINE void products(uint32_t n, const float *x, const float *h, const bool a
 			sum.im = vf_fma(a.re, b.im, vf_fma(a.im, b.re, sum.im));
 			cf_store(acc + v, sum);
 		}
+	}
 }
 
 static void multiply(uint32_t n, const float *x, const float *h, bool add, float *acc)

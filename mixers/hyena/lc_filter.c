@@ -86,17 +86,10 @@ static mx_status level_create(struct lc *c, uint32_t direct)
 		c->n_lags = 4 * side;
 		return MX_OK;
 	}
-	mx_status st = lc_plan_create(side, &l->plan);
+	mx_status st = lc_tables_take(l->log2_n, &l->plan, &l->weights);
 	if (st != MX_OK)
 		return st;
-	l->part = *l->plan;
-	if (l->parts > 1) {
-		l->part = lc_part_plan(l->plan);
-		l->weights = calloc((size_t)LC_PARTS * side, 2 * sizeof(*l->weights));
-		if (!l->weights)
-			return MX_E_NOMEM;
-		lc_part_weights(side, l->weights);
-	}
+	l->part = l->parts > 1 ? lc_part_plan(l->plan) : *l->plan;
 	return allocate(c->device, lc_row_bytes((size_t)c->groups * l->distances * side * 2),
 	                &l->spectra);
 }
@@ -123,8 +116,8 @@ mx_status lc_filter_create(struct lc *c, const float *h, uint32_t direct)
 void lc_filter_destroy(struct lc *c)
 {
 	for (uint32_t i = 0; i < c->n_levels; i++) {
-		lc_plan_destroy(c->levels[i].plan);
-		free(c->levels[i].weights);
+		if (c->levels[i].plan)
+			lc_tables_leave(c->levels[i].log2_n);
 		c->device->ops->release(c->device, c->levels[i].spectra);
 		free(c->levels[i].due);
 	}

@@ -7,6 +7,9 @@
  */
 #include "mixers/hyena/lc.h"
 
+#define AHEAD      2u                                /* runs asked for before they are needed */
+#define RUN_FLOATS ((size_t)2 * LC_BLOCK * LC_LANES) /* of complex rows */
+
 /* Of two transforms; tiles as they stand take less, as large as they may be (LC_MAX_DIRECT). */
 size_t lc_worker_bytes(const struct lc_spec *s)
 {
@@ -59,28 +62,53 @@ static const float *spectrum(const struct tile *t, uint32_t d, uint32_t part)
 	return l->spectra + row * 2 * LC_LANES;
 }
 
-/* Inputs that come to the same rows one after the other, so that these stay at hand. */
+/* Cells of a block go through a transform in runs of LC_BLOCK: the first cell of the j-th. Runs
+ * that come to the same rows follow each other, so that these stay at hand. */
+static uint32_t run_at(const struct lc_level *l, uint32_t j)
+{
+	return j / l->parts * LC_BLOCK + j % l->parts * l->part.n;
+}
+
+/* A page has but few cells of a group: no prefetcher guesses where the next run is. */
+static void ask_for(const float *rows)
+{
+	for (uint32_t i = 0; i < LC_BLOCK && rows; i++)
+		__builtin_prefetch(rows + (size_t)i * LC_LANES);
+}
+
 static void fold_inputs(const struct tile *t, uint32_t block, uint32_t part, float *x)
 {
 	const struct lc_level *l = t->l;
 	const float *w = weights(l, part);
-	for (uint32_t row = 0; row < l->part.n; row += LC_BLOCK, x += 2 * LC_BLOCK * LC_LANES)
-		for (uint32_t k = row; k < l->n; k += l->part.n)
-			t->c->kernels->fold(w + (size_t)k * 2, LC_BLOCK,
-			                    lc_cell(t->c, t->cells, t->g, block * l->n + k), k > row, x);
+	const uint32_t runs = l->n / LC_BLOCK, first = block * l->n;
+	for (uint32_t j = 0; j < runs + AHEAD; j++) {
+		if (j < runs)
+			ask_for(lc_cell(t->c, t->cells, t->g, first + run_at(l, j)));
+		if (j < AHEAD)
+			continue;
+		uint32_t i = j - AHEAD, k = run_at(l, i);
+		t->c->kernels->fold(w + (size_t)k * 2, LC_BLOCK, lc_cell(t->c, t->cells, t->g, first + k),
+		                    i % l->parts > 0, x + i / l->parts * RUN_FLOATS);
+	}
 }
 
 static void unfold_outputs(const struct tile *t, uint32_t part, const float *x)
 {
 	const struct lc_level *l = t->l;
 	const float *w = weights(l, part), scale = 1 / (float)l->n;
-	bool add = part > 0 || !lc_first(t->o);
-	for (uint32_t row = 0; row < l->part.n; row += LC_BLOCK, x += 2 * LC_BLOCK * LC_LANES)
-		for (uint32_t k = row; k < l->n; k += l->part.n) {
-			float *y = out_rows(t, t->o * l->n + k);
-			if (y)
-				t->c->kernels->unfold(w + (size_t)k * 2, scale, LC_BLOCK, x, add, y);
-		}
+	const bool add = part > 0 || !lc_first(t->o);
+	const uint32_t runs = l->n / LC_BLOCK, first = t->o * l->n;
+	for (uint32_t j = 0; j < runs + AHEAD; j++) {
+		if (j < runs)
+			ask_for(out_rows(t, first + run_at(l, j)));
+		if (j < AHEAD)
+			continue;
+		uint32_t i = j - AHEAD, k = run_at(l, i);
+		float *y = out_rows(t, first + k);
+		if (y)
+			t->c->kernels->unfold(w + (size_t)k * 2, scale, LC_BLOCK, x + i / l->parts * RUN_FLOATS,
+			                      add, y);
+	}
 }
 
 static void transform_tile(const struct tile *t, uint32_t part, float *scratch)
