@@ -206,7 +206,7 @@ VARIANTS = {
     "safari-modulate": Variant("safari", safari(
         dict(l_max=300, emb_dim=3, num_inner_mlps=1, short_filter_order=4, shift=0.02, w=1),
         d_model=40, n_layer=1, pad_vocab_size_multiple=1), 61),
-    "stripedhyena": Variant("stripedhyena", stripedhyena(vocab_size=16), 16, 0.03, LENGTHS, 100),
+    "stripedhyena": Variant("stripedhyena", stripedhyena(vocab_size=16), 16, 0.03, LENGTHS, GREEDY),
     "stripedhyena-evo": Variant("stripedhyena", stripedhyena(
         num_layers=2, hyena_layer_idxs=[0], hidden_size=48, num_filters=48, inner_mlp_size=None,
         inner_size_multiple_of=16, proj_groups=1, state_size=8, eps=1e-6, rotary_emb_base=10000,
