@@ -167,7 +167,7 @@ static void twist_in_runs(const struct lc_kernels *k, const struct lc_plan *p, c
 {
 	for (uint32_t at = 0, n; at < p->n; at += n) {
 		n = 1 + rng_below(&rng, p->n - at);
-		k->twist(p, at, n, z + (size_t)at * L, x);
+		k->fold(p->twist + 2 * (size_t)at, n, z + (size_t)at * L, false, x + (size_t)at * 2 * L);
 	}
 }
 
@@ -176,7 +176,8 @@ static void untwist_in_runs(const struct lc_kernels *k, const struct lc_plan *p,
 {
 	for (uint32_t at = 0, n; at < p->n; at += n) {
 		n = 1 + rng_below(&rng, p->n - at);
-		k->untwist(p, at, n, x, add, y + (size_t)at * L);
+		k->unfold(p->twist + 2 * (size_t)at, 1 / (float)p->n, n, x + (size_t)at * 2 * L, add,
+		          y + (size_t)at * L);
 	}
 }
 
@@ -211,7 +212,7 @@ static void check_transform(const struct lc_kernels *k, uint32_t n)
 	memcpy(y, base, bytes);
 	memcpy(sum, base, bytes);
 	untwist_in_runs(k, p, x, true, y);
-	k->untwist(p, 0, n, x, true, sum);
+	lc_untwist(k, p, x, true, sum);
 	assert_memory_equal(sum, y, bytes);
 	assert_tile(&t, y, base, false, k->name);
 
@@ -232,12 +233,12 @@ static void check_transform(const struct lc_kernels *k, uint32_t n)
 		if (c != lane)
 			t.z[c] = t.lags[c] = c % 2 ? NAN : INFINITY;
 	lc_spectrum(k, p, t.lags, spectrum);
-	k->twist(p, 0, n, t.z, x);
+	lc_twist(k, p, t.z, x);
 	k->fft(p, x);
 	k->multiply(n, x, spectrum, false, x);
 	k->ifft(p, x);
 	memcpy(sum, base, bytes);
-	k->untwist(p, 0, n, x, true, sum);
+	lc_untwist(k, p, x, true, sum);
 	assert_same_lane(sum, y, n, lane);
 
 	lc_plan_destroy(p);

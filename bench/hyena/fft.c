@@ -80,11 +80,11 @@ static void transforms(const struct bench *b)
 
 static void tile(const struct bench *b)
 {
-	b->k->twist(b->plan, 0, b->n, b->z, b->x);
+	lc_twist(b->k, b->plan, b->z, b->x);
 	b->k->fft(b->plan, b->x);
 	b->k->multiply(b->n, b->x, b->spectrum, false, b->x);
 	b->k->ifft(b->plan, b->x);
-	b->k->untwist(b->plan, 0, b->n, b->x, false, b->y);
+	lc_untwist(b->k, b->plan, b->x, false, b->y);
 }
 
 static void direct(const struct bench *b)

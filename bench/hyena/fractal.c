@@ -106,11 +106,11 @@ static void transform_tile(const struct fractal *c, size_t group, uint32_t n, co
                            float *y, float *x)
 {
 	const struct lc_plan *p = c->plans[log2_of(n)];
-	c->kernels->twist(p, 0, n, z, x);
+	lc_twist(c->kernels, p, z, x);
 	c->kernels->fft(p, x);
 	c->kernels->multiply(n, x, spectrum_of(c, group, n), false, x);
 	c->kernels->ifft(p, x);
-	c->kernels->untwist(p, 0, n, x, true, y);
+	lc_untwist(c->kernels, p, x, true, y);
 }
 
 static void tile_task(void *arg, size_t task, unsigned worker)

@@ -151,11 +151,11 @@ static void direct(const struct trial *t)
 
 static void transform(const struct trial *t)
 {
-	t->k->twist(t->plan, 0, t->n, t->z, t->x);
+	lc_twist(t->k, t->plan, t->z, t->x);
 	t->k->fft(t->plan, t->x);
 	t->k->multiply(t->n, t->x, t->spectrum, false, t->x);
 	t->k->ifft(t->plan, t->x);
-	t->k->untwist(t->plan, 0, t->n, t->x, false, t->y);
+	lc_untwist(t->k, t->plan, t->x, false, t->y);
 }
 
 /* So many tiles that their outputs are as many for each side. */

@@ -59,16 +59,8 @@ struct lc_kernels {
 	void (*fft)(const struct lc_plan *p, float *x);
 	void (*ifft)(const struct lc_plan *p, float *x);
 
-	/* Complex rows k .. k + rows - 1 from inputs z[rows]: x[k + i] = w[k + i] z[i]. x is the whole
-	 * transform's, z that of the run. */
-	void (*twist)(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *z, float *x);
-
-	/* And back to outputs, with the factor: y[i] = or += Re(conj(w[k + i]) x[k + i]) / n. */
-	void (*untwist)(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *x, bool add,
-	                float *y);
-
-	/* The same with any weights w[rows][2], rows and their weights one behind the other: x[i] = or
-	 * += w[i] z[i]; y[i] = or += scale Re(conj(w[i]) x[i]), scale a power of two. */
+	/* Complex rows from inputs and weights w[rows][2], x[i] = or += w[i] z[i], and back to outputs,
+	 * y[i] = or += scale Re(conj(w[i]) x[i]), scale a power of two. */
 	void (*fold)(const float *w, uint32_t rows, const float *z, bool add, float *x);
 	void (*unfold)(const float *w, float scale, uint32_t rows, const float *x, bool add, float *y);
 
@@ -90,6 +82,19 @@ struct lc_kernels {
 };
 
 const struct lc_kernels *lc_kernels_find(enum mx_isa isa);
+
+/* All rows of a transform from inputs z[n], and back to outputs, with the factor 1 / n. */
+static inline void lc_twist(const struct lc_kernels *k, const struct lc_plan *p, const float *z,
+                            float *x)
+{
+	k->fold(p->twist, p->n, z, false, x);
+}
+
+static inline void lc_untwist(const struct lc_kernels *k, const struct lc_plan *p, const float *x,
+                              bool add, float *y)
+{
+	k->unfold(p->twist, 1 / (float)p->n, p->n, x, add, y);
+}
 
 /* The transform of a tile's lags, for multiply: spectrum[n] complex rows, from lags[2 n - 1] rows
  * as `tile` takes them. */

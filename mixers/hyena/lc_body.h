@@ -303,17 +303,6 @@ static void unfold(const float *w, float scale, uint32_t rows, const float *x, b
 	}
 }
 
-static void twist(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *z, float *x)
-{
-	fold(p->twist + 2 * (size_t)k, rows, z, false, x + k * ROW);
-}
-
-static void untwist(const struct lc_plan *p, uint32_t k, uint32_t rows, const float *x, bool add,
-                    float *y)
-{
-	unfold(p->twist + 2 * (size_t)k, 1 / (float)p->n, rows, x + k * ROW, add, y);
-}
-
 /* h comes from memory, x and acc from a cache. */
 MX_INLINE void products(uint32_t n, const float *x, const float *h, const bool add, float *acc)
 {
@@ -447,8 +436,6 @@ static void window(const float *h, const float *z, uint32_t past, uint32_t first
 		.end = denormals_restore,                                                                  \
 		.fft = fft,                                                                                \
 		.ifft = ifft,                                                                              \
-		.twist = twist,                                                                            \
-		.untwist = untwist,                                                                        \
 		.fold = fold,                                                                              \
 		.unfold = unfold,                                                                          \
 		.multiply = multiply,                                                                      \
