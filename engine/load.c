@@ -374,18 +374,33 @@ static void say_device(const struct mx_model_engine *e, const struct mx_memory_p
 	        mib(p->total), e->n_recorded, (double)e->recording_ns * 1e-6);
 }
 
+static void describe(const struct mx_model_group *g, uint32_t i, char text[128])
+{
+	text[0] = 0;
+	g->ops->describe(g->instances[i], text, 128);
+}
+
+/* A module's layers, those that are alike once. */
+static void say_mixers(const char *model, const struct mx_model_group *g)
+{
+	for (uint32_t i = 0; i < g->n; i++) {
+		char text[128], earlier[128] = "";
+		describe(g, i, text);
+		for (uint32_t j = 0; j < i && strcmp(earlier, text) != 0; j++)
+			describe(g, j, earlier);
+		if (i == 0 || strcmp(earlier, text) != 0)
+			mx_info("engine", "%s: %s", model, text);
+	}
+}
+
 static void say_loaded(const struct mx_model_engine *e, const struct mx_memory_plan *p)
 {
 	const struct mx_engine_info *info = &e->core.info;
 	char layers[1024];
 	mx_plan_describe_layers(e->model.plan, layers, sizeof layers);
 	mx_info("engine", "%s: layers %s", info->model, layers);
-	for (uint32_t g = 0; g < e->model.n_groups; g++) {
-		const struct mx_model_group *group = &e->model.groups[g];
-		char kernels[128] = "";
-		group->ops->describe(group->instances[0], kernels, sizeof kernels);
-		mx_info("engine", "%s: %s", info->model, kernels);
-	}
+	for (uint32_t g = 0; g < e->model.n_groups; g++)
+		say_mixers(info->model, &e->model.groups[g]);
 	say_device(e, p);
 	char pages[64] = "no pages";
 	if (p->page_bytes)
