@@ -345,7 +345,8 @@ static void write_own_by_reason(struct mx_metrics *m, struct mx_metrics_writer *
 			mx_metrics_sample(w, labels, (double)m->figures[k].s.cancelled[r / 2][r % 2]);
 		}
 	mx_metrics_family(w, "mixd_step_phase_seconds", MX_METRIC_HISTOGRAM,
-	                  "Time of a step by phase; host is planning and delivery.");
+	                  "Time of a step by phase; forward has what mixers do after the draw, "
+	                  "host is planning and delivery.");
 	static const struct {
 		const char *name;
 		size_t offset;

@@ -374,17 +374,19 @@ static void say_device(const struct mx_model_engine *e, const struct mx_memory_p
 	        mib(p->total), e->n_recorded, (double)e->recording_ns * 1e-6);
 }
 
-static void describe(const struct mx_model_group *g, uint32_t i, char text[128])
+#define DESCRIPTION 192 /* characters of an instance's */
+
+static void describe(const struct mx_model_group *g, uint32_t i, char text[DESCRIPTION])
 {
 	text[0] = 0;
-	g->ops->describe(g->instances[i], text, 128);
+	g->ops->describe(g->instances[i], text, DESCRIPTION);
 }
 
 /* A module's layers, those that are alike once. */
 static void say_mixers(const char *model, const struct mx_model_group *g)
 {
 	for (uint32_t i = 0; i < g->n; i++) {
-		char text[128], earlier[128] = "";
+		char text[DESCRIPTION], earlier[DESCRIPTION] = "";
 		describe(g, i, text);
 		for (uint32_t j = 0; j < i && strcmp(earlier, text) != 0; j++)
 			describe(g, j, earlier);

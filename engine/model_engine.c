@@ -173,8 +173,10 @@ static mx_status complete(struct mx_model_engine *e, struct mx_step_result *resu
 	times->forward = mx_now_ns() - start;
 	if (st == MX_OK && !e->drawing)
 		st = mx_logits_run(e, results, times);
+	uint64_t settling = mx_now_ns();
 	if (st == MX_OK && !e->apart)
 		st = mx_forward_commit(e, &e->step);
+	times->forward += mx_now_ns() - settling;
 	return st;
 }
 

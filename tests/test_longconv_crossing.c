@@ -63,22 +63,27 @@ static struct child start(const char *variable, const char *value)
 		unsetenv("HOME");
 		if (variable)
 			setenv(variable, value, 1);
-		uint32_t side = lc_crossing(lc_kernels_find(mx_cpu_isa()));
-		_exit(write(out[1], &side, sizeof(side)) != sizeof(side));
+		bool kept;
+		uint32_t side = lc_crossing(lc_kernels_find(mx_cpu_isa()), &kept), said[2] = {side, kept};
+		_exit(write(out[1], said, sizeof(said)) != sizeof(said));
 	}
 	close(out[1]);
 	return (struct child){pid, out[0]};
 }
 
+/* Whether the last answer was in a file. */
+static bool kept_it;
+
 /* Its answer; 0 if it dies. */
 static uint32_t answer(struct child c)
 {
-	uint32_t side = 0;
+	uint32_t said[2] = {0};
 	int status;
-	ssize_t n = read(c.out, &side, sizeof(side));
+	ssize_t n = read(c.out, said, sizeof(said));
 	close(c.out);
 	assert_int_equal(waitpid(c.pid, &status, 0), c.pid);
-	return n == sizeof(side) && status == 0 ? side : 0;
+	kept_it = said[1];
+	return n == sizeof(said) && status == 0 ? said[0] : 0;
 }
 
 static uint32_t look(const char *variable, const char *value)
@@ -139,6 +144,7 @@ static void test_kept(void **state)
 	char line[64], other[64];
 	uint32_t side = look("CACHE_DIRECTORY", f->top);
 	assert_side(side);
+	assert_true(kept_it);
 	const char *path = find(f, f->top);
 	get(path, line);
 	line_of(line, side, other);
@@ -179,7 +185,7 @@ static void test_two_processes(void **state)
 	for (unsigned i = 0; i < 24; i++) {
 		assert_int_equal(unlink(path), 0);
 		struct child c = start("CACHE_DIRECTORY", f->top);
-		usleep(i * 100);
+		usleep(i * 400);
 		bool first = link(theirs, path) == 0;
 		side = answer(c);
 		get(path, kept);
@@ -227,6 +233,7 @@ static void test_garbage(void **state)
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(mkdir(path, 0700), 0);
 	assert_side(look("CACHE_DIRECTORY", f->top));
+	assert_false(kept_it);
 	assert_string_equal(find(f, f->top), path);
 }
 
@@ -248,11 +255,14 @@ static void test_places(void **state)
 	find(f, dir);
 
 	/* nowhere */
+	assert_true(kept_it);
 	assert_side(look(NULL, NULL));
+	assert_false(kept_it);
 	assert_side(look("HOME", ""));
 	assert_side(look("CACHE_DIRECTORY", "relative"));
 	assert_int_not_equal(access("relative", F_OK), 0);
 	assert_side(look("XDG_CACHE_HOME", "/dev/null"));
+	assert_false(kept_it);
 	char *deep = malloc(8192);
 	assert_non_null(deep);
 	memset(deep, '/', 8191);
@@ -263,7 +273,7 @@ static void test_places(void **state)
 
 static void *ask(void *arg)
 {
-	*(uint32_t *)arg = lc_crossing(lc_kernels_find(MX_ISA_PORTABLE));
+	*(uint32_t *)arg = lc_crossing(lc_kernels_find(MX_ISA_PORTABLE), NULL);
 	return NULL;
 }
 
@@ -280,7 +290,7 @@ static void test_threads(void **state)
 		pthread_join(threads[i], NULL);
 	put(find(f, f->top), "", 0);
 	for (int i = 0; i < 8; i++)
-		assert_int_equal(sides[i], lc_crossing(lc_kernels_find(MX_ISA_PORTABLE)));
+		assert_int_equal(sides[i], lc_crossing(lc_kernels_find(MX_ISA_PORTABLE), NULL));
 	assert_side(sides[0]);
 }
 

@@ -45,7 +45,7 @@ static uint32_t direct_side(const struct conv_ops *ops, enum mx_isa isa)
 {
 	if (ops == &conv_fractal_direct)
 		return UINT32_MAX;
-	return ops == &conv_fractal_transform ? LC_BLOCK / 2 : lc_crossing(lc_kernels_find(isa));
+	return ops == &conv_fractal_transform ? LC_BLOCK / 2 : lc_crossing(lc_kernels_find(isa), NULL);
 }
 
 /* Lags 0 .. 2 n - 1 of the largest tile done as it stands. */

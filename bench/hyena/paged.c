@@ -245,7 +245,7 @@ static struct conv *paged_open(const struct conv_ops *ops, const struct conv_sha
 	struct paged *c = (struct paged *)conv_new(sizeof *c, ops, s, d);
 	uint32_t rows = s->batch > PROMPT_ROWS ? s->batch : PROMPT_ROWS;
 	c->spec = spec_of(s, d->info.threads);
-	c->direct = lc_crossing(lc_kernels_find(mx_isa_parse(d->info.isa)));
+	c->direct = lc_crossing(lc_kernels_find(mx_isa_parse(d->info.isa)), NULL);
 	c->page_bytes = PAGE_TOKENS * lc_bytes_per_token(&c->spec);
 	c->slot_bytes = lc_slot_bytes(&c->spec);
 	c->pages = (unsigned char *)conv_floats(all_pages(c) / sizeof(float));

@@ -29,9 +29,11 @@
 #include <cpuid.h>
 #endif
 
-#define MIN_SIDE 32
-#define MAX_SIDE 1024
-#define ROUNDS   9 /* the best of so many counts */
+#define MIN_SIDE  32
+#define MAX_SIDE  1024
+#define ROUNDS    9 /* the best of so many counts, or of as many as fit into ... */
+#define ROUNDS_NS 4000000u
+#define MARGIN    0.95 /* a tile as it stands wins if it takes so much of the other's time */
 
 /* ---- the file ---- */
 
@@ -169,13 +171,13 @@ static uint64_t time_of(void (*tile)(const struct trial *t), const struct trial 
 
 static bool direct_wins(const struct trial *t)
 {
-	uint64_t best[2] = {UINT64_MAX, UINT64_MAX};
-	for (unsigned i = 0; i < ROUNDS; i++) {
+	uint64_t best[2] = {UINT64_MAX, UINT64_MAX}, end = mx_now_ns() + ROUNDS_NS;
+	for (unsigned i = 0; i < ROUNDS || mx_now_ns() < end; i++) {
 		uint64_t d = time_of(direct, t), f = time_of(transform, t);
 		best[0] = d < best[0] ? d : best[0];
 		best[1] = f < best[1] ? f : best[1];
 	}
-	return best[0] <= best[1];
+	return (double)best[0] <= MARGIN * (double)best[1];
 }
 
 static uint32_t measure(const struct lc_kernels *k)
@@ -211,12 +213,13 @@ static uint32_t measure(const struct lc_kernels *k)
 
 /* ---- once in a process ---- */
 
-uint32_t lc_crossing(const struct lc_kernels *k)
+uint32_t lc_crossing(const struct lc_kernels *k, bool *out_kept)
 {
 	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 	static struct {
 		const struct lc_kernels *k;
 		uint32_t side;
+		bool kept;
 	} known[3]; /* as many as there are tables */
 	unsigned i = 0;
 	pthread_mutex_lock(&mutex);
@@ -224,17 +227,20 @@ uint32_t lc_crossing(const struct lc_kernels *k)
 		i++;
 	if (!known[i].k) {
 		char path[1024];
-		bool kept = cache_file(k, path, sizeof(path));
-		uint32_t side = kept ? read_side(path) : 0;
+		bool place = cache_file(k, path, sizeof(path));
+		uint32_t side = place ? read_side(path) : 0;
 		if (side == 0) {
 			side = measure(k);
-			if (kept)
+			if (place)
 				side = keep_side(path, side);
 		}
 		known[i].k = k;
 		known[i].side = side;
+		known[i].kept = place && read_side(path) == side;
 	}
 	uint32_t side = known[i].side;
+	if (out_kept)
+		*out_kept = known[i].kept;
 	pthread_mutex_unlock(&mutex);
 	return side;
 }

@@ -309,14 +309,17 @@ static void hyena_describe(const struct mx_mixer *m, char *text, size_t cap)
 {
 	const struct hyena_params *p = &m->params;
 	const struct lc_kernels *k = lc_kernels_find(mx_isa_parse(m->device->info.isa));
-	if (p->filter == HYENA_MODAL)
+	if (p->filter == HYENA_MODAL) {
 		snprintf(text, cap, "hyena: modal filter of %u states a channel, short filter: kernels %s",
 		         p->state_size, mx_lin_kernels_name(m->kernels));
-	else
-		snprintf(
-			text, cap,
-			"hyena: implicit filter, %u of %u lags, tiles to %u without transforms, kernels %s",
-			m->max_context, p->filter_len, lc_crossing(k), k->name);
+		return;
+	}
+	bool kept;
+	uint32_t side = lc_crossing(k, &kept);
+	snprintf(text, cap,
+	         "hyena: implicit filter, %u of %u lags, tiles to %u without transforms%s, kernels %s",
+	         m->max_context, p->filter_len, side, kept ? "" : " (measured, no cache to keep it)",
+	         k->name);
 }
 
 static const struct mx_mixer_ops hyena_ops = {

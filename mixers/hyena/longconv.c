@@ -20,7 +20,7 @@ mx_status lc_create(const struct lc_spec *s, struct mx_device *d, const struct l
 	c->kernels = lc_kernels_find(mx_isa_parse(d->info.isa));
 	c->groups = lc_groups(s);
 	c->phase = phase;
-	mx_status st = lc_filter_create(c, h, direct ? direct : lc_crossing(c->kernels));
+	mx_status st = lc_filter_create(c, h, direct ? direct : lc_crossing(c->kernels, NULL));
 	if (st != MX_OK) {
 		lc_destroy(c);
 		return st;

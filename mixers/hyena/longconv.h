@@ -76,8 +76,9 @@ mx_status lc_create(const struct lc_spec *s, struct mx_device *d, const struct l
 void lc_destroy(struct lc *c); /* takes NULL */
 
 /* The largest side at which a tile as it stands is faster than by transforms, measured on this
- * machine at the first call in the process and kept in a file (crossing.c says where). */
-uint32_t lc_crossing(const struct lc_kernels *k);
+ * machine at the first call in the process and kept in a file (crossing.c says where); *out_kept,
+ * unless it is NULL: whether it is in the file, for the next process to give the same bits. */
+uint32_t lc_crossing(const struct lc_kernels *k, bool *out_kept);
 
 /* y[n_rows, channels] from z[n_rows, channels] for all rows of the step. */
 mx_status lc_forward(struct lc *c, const struct mx_step *step, const float *z, size_t ldz, float *y,
