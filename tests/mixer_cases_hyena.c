@@ -96,7 +96,7 @@ static void implicit_reference(const struct mixer_case *c, uint32_t n, const flo
 				   inner = (uint32_t)mx_param_int(&p, "inner_mlps", 2);
 	const double last = (double)mx_param_int(&p, "filter_len", 0) - 1,
 				 shift = mx_param_float(&p, "shift", 0.05);
-	const float *const *of_filter = w + (mx_param_int(&p, "bias", 1) ? 6 : 4);
+	const float *const *of_filter = w + 6;
 	const float *skip = of_filter[0], *z = of_filter[1], *t = of_filter[2], *freq = of_filter[3];
 	const float *deltas = mx_param_int(&p, "modulate", 1) ? of_filter[4] : NULL;
 	const float *const *linears = of_filter + (deltas ? 5 : 4);
@@ -127,7 +127,7 @@ static void modal_reference(const struct mixer_case *c, uint32_t n, const float 
 {
 	const struct mx_params p = params_of(c);
 	const uint32_t width = c->width, size = (uint32_t)mx_param_int(&p, "state_size", 0);
-	const float *const *of_filter = w + (mx_param_int(&p, "bias", 1) ? 6 : 4);
+	const float *const *of_filter = w + 6;
 	const float *poles = of_filter[1], *residues = of_filter[2];
 	double *h = calloc((size_t)n * width, sizeof *h);
 
@@ -155,6 +155,16 @@ static const struct mixer_weight smooth[] = {{"short_filter.weight", 0, 0.4f},
                                              {"filter_fn.implicit_filter.4.weight", 0, 0.2f},
                                              {"filter_fn.implicit_filter.6.weight", 0, 0.2f},
                                              {NULL, 0, 0}};
+/* One sine, and no biases. */
+static const struct mixer_weight plain[] = {{"short_filter.weight", 0, 0.4f},
+                                            {"filter_fn.pos_emb.z", 0, 1},
+                                            {"filter_fn.pos_emb.t", 0.5f, 0.25f},
+                                            {"filter_fn.modulation.deltas", 0, 4},
+                                            {"filter_fn.implicit_filter.0.weight", 0, 0.5f},
+                                            {"filter_fn.implicit_filter.2.weight", 0, 0.2f},
+                                            ABSENT("in_proj.bias"),
+                                            ABSENT("out_proj.bias"),
+                                            {NULL, 0, 0}};
 /* Arguments of sines in the hundreds; equal steps of t. */
 static const struct mixer_weight wild[] = {{"short_filter.weight", 0, 0.4f},
                                            {"filter_fn.pos_emb.z", 0, 1},
@@ -173,6 +183,11 @@ static const struct mixer_weight quick[] = {
 	{"filter.short_filter_weight", 0, 0.4f}, {"filter.poles", 0.62f, 0.03f}, {NULL, 0, 0}};
 static const struct mixer_weight slow[] = {
 	{"filter.short_filter_weight", 0, 0.4f}, {"filter.poles", 0.69f, 0.004f}, {NULL, 0, 0}};
+static const struct mixer_weight slow_plain[] = {{"filter.short_filter_weight", 0, 0.4f},
+                                                 {"filter.poles", 0.69f, 0.004f},
+                                                 ABSENT("projections.bias"),
+                                                 ABSENT("out_filter_dense.bias"),
+                                                 {NULL, 0, 0}};
 
 #define OFF(key)                                                                                   \
 	{                                                                                              \
@@ -195,7 +210,7 @@ static const struct mixer_case implicit_cases[] = {
 	IMPLICIT("width 64, f32", 64, 600, MX_F32, EXACT, smooth, 600, 5, 16, INT("inner_mlps", 2)),
 	IMPLICIT("width 48, bf16", 48, 300, MX_BF16, ROUNDED, smooth, 1024, 5, 16, FLOAT("shift", 0)),
 	IMPLICIT("width 40, wild, f32", 40, 700, MX_F32, EXACT, wild, 700, 33, 64, FLOAT("shift", 0.1)),
-	IMPLICIT("width 7, one sine, eight taps, f32", 7, 300, MX_F32, EXACT, smooth, 301, 1, 3,
+	IMPLICIT("width 7, one sine, eight taps, f32", 7, 300, MX_F32, EXACT, plain, 301, 1, 3,
              INT("inner_mlps", 0), INT("short_filter", 8), OFF("bias")),
 	IMPLICIT("width 33, no decay, one tap, f32", 33, 300, MX_F32, EXACT, wild, 65536, 3, 8,
              INT("inner_mlps", 4), INT("short_filter", 1), OFF("modulate")),
@@ -205,7 +220,7 @@ static const struct mixer_case modal_cases[] = {
 	MODAL("modal, width 64, f32", 64, 300, MX_F32, EXACT, quick, INT("state_size", 2)),
 	MODAL("modal, 4 heads, bf16", 64, 300, MX_BF16, ROUNDED, slow, INT("state_size", 8),
           INT("heads", 4)),
-	MODAL("modal, odd sizes, f32", 45, 600, MX_F32, EXACT, slow, INT("state_size", 3),
+	MODAL("modal, odd sizes, f32", 45, 600, MX_F32, EXACT, slow_plain, INT("state_size", 3),
           INT("heads", 5), OFF("bias"), INT("short_filter", 4)),
 };
 

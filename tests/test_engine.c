@@ -419,6 +419,31 @@ static void expect_refused(const char *file, const char *from, const char *to, c
 	mx_random_model_remove(dir);
 }
 
+/* The checkpoint has every tensor that the layer asks for, and optional ones too. */
+static void test_tensors_that_the_config_denies(void **state)
+{
+	(void)state;
+	static const char config[] =
+		OWN "\"mixd_layers\":[{\"mixer\":\"attention\"},{\"mixer\":\"hyena\",\"filter_len\":600,"
+			"\"emb_dim\":5,\"filter_order\":16,\"bias\":false}]}";
+	char dir[64];
+	struct mx_err err = {0};
+	struct loaded l;
+	struct mx_engine_config c = loaded_config();
+	make_dir(dir);
+	loaded_modules(&l);
+	assert_int_equal(random_checkpoint_write(dir, config, l.mixers, MX_F32, 1, &err), MX_OK);
+	loaded_close(&l);
+	loaded_open(dir, &l);
+	assert_int_equal(
+		mx_engine_load(l.plan, l.checkpoint, l.mixers, &c, NULL, NULL, &l.engine, &err),
+		MX_E_INVALID);
+	assert_string_equal(err.text, "hyena: layer 1: in_proj.bias is there, but bias is false");
+	assert_null(l.engine);
+	loaded_close(&l);
+	mx_random_model_remove(dir);
+}
+
 static void test_damaged_checkpoints_are_named(void **state)
 {
 	(void)state;
@@ -721,6 +746,7 @@ int main(void)
 		cmocka_unit_test(test_penalties_count_the_sequence),
 		cmocka_unit_test(test_salts_share_nothing),
 		cmocka_unit_test(test_damaged_checkpoints_are_named),
+		cmocka_unit_test(test_tensors_that_the_config_denies),
 		cmocka_unit_test(test_bits_depend_on_the_sequence_alone),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);

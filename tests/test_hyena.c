@@ -252,13 +252,57 @@ static void test_limits(void **state)
 	assert_string_equal(err.text, "hyena: filter_order must be given");
 }
 
+/* A bias in the file that the config denies would be left out of the layer silently. */
+static void test_denied_bias(void **state)
+{
+	(void)state;
+	static const char *const filters[] = {"implicit", "modal"};
+	static const char *const said[][2] = {
+		{"hyena: layer 3: in_proj.bias is there, but bias is false",
+	     "hyena: layer 3: out_proj.bias is there, but bias is false"},
+		{"hyena: layer 3: projections.bias is there, but bias is false",
+	     "hyena: layer 3: out_filter_dense.bias is there, but bias is false"}};
+	for (size_t f = 0; f < 2; f++) {
+		struct mx_param params[6];
+		struct mx_layer_desc layer = layer_of(params, 2);
+		if (f)
+			params[0] = whole("state_size", 2);
+		layer.params.n = f ? 1 : 4;
+		params[layer.params.n++] =
+			(struct mx_param){.name = "filter", .type = MX_PARAM_STRING, .s = filters[f]};
+		params[layer.params.n++] = (struct mx_param){.name = "bias", .type = MX_PARAM_BOOL};
+		struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS];
+		struct hyena_params p;
+		struct mx_err err = {0};
+		size_t n, biases = 0;
+		assert_int_equal(hyena_read_params(&layer, &p, &err), MX_OK);
+		assert_int_equal(hyena_weights(&layer, specs, &n), MX_OK);
+		const void *weights[MX_MIXER_MAX_WEIGHTS] = {0};
+		for (size_t i = 0; i < n; i++)
+			weights[i] = specs[i].optional ? NULL : "there";
+		assert_int_equal(hyena_check_weights(&p, 3, weights, &err), MX_OK);
+		for (size_t i = 0; i < n; i++) {
+			if (!specs[i].optional || !strcmp(specs[i].name, "filter_fn.pos_emb.t"))
+				continue;
+			weights[i] = "there";
+			assert_int_equal(hyena_check_weights(&p, 3, weights, &err), MX_E_INVALID);
+			assert_string_equal(err.text, said[f][biases++]);
+			weights[i] = NULL;
+		}
+		assert_int_equal(biases, 2);
+		p.bias = true;
+		for (size_t i = 0; i < n; i++)
+			weights[i] = "there";
+		assert_int_equal(hyena_check_weights(&p, 3, weights, &err), MX_OK);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_formula),
-		cmocka_unit_test(test_rows),
-		cmocka_unit_test(test_tensors),
-		cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_formula),     cmocka_unit_test(test_rows),
+		cmocka_unit_test(test_tensors),     cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_denied_bias),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -160,10 +160,8 @@ static const void *const *take_weights(struct mx_mixer *m, const void *const *w)
 	m->w_out = *w++;
 	m->conv_weight = *w++;
 	m->conv_bias = *w++;
-	if (m->params.bias) {
-		m->b_in = *w++;
-		m->b_out = *w++;
-	}
+	m->b_in = *w++;
+	m->b_out = *w++;
 	return w;
 }
 
@@ -178,6 +176,8 @@ static mx_status hyena_create(const struct mx_mixer_init *init, struct mx_mixer 
 	if (!m)
 		return mx_mixer_fail(err, MX_E_NOMEM, "hyena: out of memory");
 	mx_status status = hyena_read_params(layer, &m->params, err);
+	if (status == MX_OK)
+		status = hyena_check_weights(&m->params, layer->index, init->weights, err);
 	if (status != MX_OK) {
 		free(m);
 		return status;

@@ -62,6 +62,11 @@ mx_status hyena_read_params(const struct mx_layer_desc *layer, struct hyena_para
 mx_status hyena_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
                         size_t *out_n);
 
+/* Refuses tensors that the checkpoint has and the parameters say it has not: without them the layer
+ * would be another than was trained. weights: in the order of hyena_weights. */
+mx_status hyena_check_weights(const struct hyena_params *p, uint32_t layer,
+                              const void *const *weights, struct mx_err *err);
+
 /* ---- hyena_forward.c ---- */
 
 /* `filter`: bytes that the filter needs. */

@@ -149,26 +149,29 @@ mx_status hyena_read_params(const struct mx_layer_desc *layer, struct hyena_para
 		name, MX_WEIGHT_MATRIX, __VA_ARGS__, false                                                 \
 	}
 
+enum { IN_PROJ_BIAS = 4, OUT_PROJ_BIAS }; /* of common_names */
+
 /* Those that both kinds have, under the names of safari and HyenaDNA or of StripedHyena. */
+static const char *const common_names[][6] = {
+	[HYENA_IMPLICIT] = {"in_proj.weight", "out_proj.weight", "short_filter.weight",
+                        "short_filter.bias", "in_proj.bias", "out_proj.bias"},
+	[HYENA_MODAL] = {"projections.weight", "out_filter_dense.weight", "filter.short_filter_weight",
+                     "filter.short_filter_bias", "projections.bias", "out_filter_dense.bias"}};
+
+/* Biases that must not be there are listed too, for hyena_check_weights to see. */
 static size_t common_weights(const struct hyena_params *p, uint64_t width,
                              struct mx_weight_spec *specs)
 {
-	static const char *const names[][6] = {
-		[HYENA_IMPLICIT] = {"in_proj.weight", "out_proj.weight", "short_filter.weight",
-	                        "short_filter.bias", "in_proj.bias", "out_proj.bias"},
-		[HYENA_MODAL] = {"projections.weight", "out_filter_dense.weight",
-	                     "filter.short_filter_weight", "filter.short_filter_bias",
-	                     "projections.bias", "out_filter_dense.bias"}};
-	const char *const *name = names[p->filter];
+	const char *const *name = common_names[p->filter];
 	size_t n = 0;
 	specs[n++] = MATRIX(name[0], 2, {3 * width, width});
 	specs[n++] = MATRIX(name[1], 2, {width, width});
 	specs[n++] = VECTOR(name[2], 3, {3 * width, 1, p->taps});
 	specs[n++] = VECTOR(name[3], 1, {3 * width});
-	if (p->bias) {
-		specs[n++] = VECTOR(name[4], 1, {3 * width});
-		specs[n++] = VECTOR(name[5], 1, {width});
-	}
+	specs[n++] = OPTIONAL(name[IN_PROJ_BIAS], 1, {3 * width});
+	specs[n++] = OPTIONAL(name[OUT_PROJ_BIAS], 1, {width});
+	for (size_t i = IN_PROJ_BIAS; i < n; i++)
+		specs[i].optional = !p->bias;
 	return n;
 }
 
@@ -221,5 +224,16 @@ mx_status hyena_weights(const struct mx_layer_desc *layer, struct mx_weight_spec
 	n += p.filter == HYENA_MODAL ? modal_weights(&p, layer->width, specs + n)
 	                             : implicit_weights(&p, layer->width, specs + n);
 	*out_n = n;
+	return MX_OK;
+}
+
+mx_status hyena_check_weights(const struct hyena_params *p, uint32_t layer,
+                              const void *const *weights, struct mx_err *err)
+{
+	for (size_t i = IN_PROJ_BIAS; !p->bias && i <= OUT_PROJ_BIAS; i++)
+		if (weights[i])
+			return mx_mixer_fail(err, MX_E_INVALID,
+			                     "hyena: layer %u: %s is there, but bias is false", layer,
+			                     common_names[p->filter][i]);
 	return MX_OK;
 }
