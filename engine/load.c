@@ -26,9 +26,8 @@ static mx_status check_config(const struct mx_plan *plan, const struct mx_engine
                               struct mx_err *err)
 {
 	if (c->max_context > plan->max_context)
-		return mx_fail_at(err, MX_E_RANGE, "max_context",
-		                  "max_context %u is more than the model's %u", c->max_context,
-		                  plan->max_context);
+		return mx_fail_at(err, MX_E_RANGE, "max_context", "%u is more than the model's %u",
+		                  c->max_context, plan->max_context);
 	if (!c->max_sequences || !c->step_tokens || c->step_tokens > 1 << 20 ||
 	    c->max_sequences > 1 << 20)
 		return mx_fail(err, MX_E_RANGE, "max_sequences and step_tokens must be 1 .. 1048576");

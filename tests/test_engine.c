@@ -653,7 +653,8 @@ static void test_too_little_memory_is_refused(void **state)
 	c = loaded_config();
 	c.max_context = CONTEXT + 1;
 	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_E_RANGE);
-	assert_non_null(strstr(err.text, "513"));
+	assert_string_equal(err.where, "max_context");
+	assert_string_equal(err.text, "513 is more than the model's 512");
 	c = loaded_config();
 	c.memory = 0; /* just enough for 16 sequences of 512 */
 	c.page_tokens = 100;
