@@ -13,7 +13,7 @@
  *   commit   of each span the first n tokens stay; the sequence must from then
  *            on behave as one that only ever saw those.
  *   settle   work whose inputs are now final, for all layers of the module at
- *            once: after the tokens are drawn, before the next step.
+ *            once: after commit, before the step's tokens are delivered.
  *
  * Equalities every mixer must keep, bit for bit (tests/test_mixer.c):
  *   one-shot = chunked at any cut = token by token; alone = in any company;
