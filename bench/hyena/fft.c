@@ -11,7 +11,8 @@
  * of mixd's does them one after the other. An operation count of 5 n log2 n a
  * complex transform is the usual one, not the true one. FFTW's complex transforms
  * have the channels as the fastest dimension, too; its real ones may have them so
- * or one behind the other, and the faster counts, without any products.
+ * or one behind the other, and the faster counts, without any products. Shares are of
+ * the larger roof of the start and before each length.
  */
 #include "config.h"
 
@@ -23,6 +24,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "bench/hyena/options.h"
 #include "bench/roof.h"
 #include "device/cpu/cpu.h"
 #include "mixers/hyena/kernels.h"
@@ -34,6 +36,7 @@
 #define MIN_N      32
 #define MAX_N      32768
 #define MAX_DIRECT 1024
+#define MAX_ROUNDS 1000000
 #define ROUND_NS   2e5 /* about; of each thing that is measured */
 
 struct bench {
@@ -248,23 +251,34 @@ static void run(struct bench *b, int rounds, double roof)
 	fflush(stdout);
 }
 
+/* -n */
+static uint32_t rows(int o)
+{
+	uint32_t n = options_number(o, MIN_N, MAX_N);
+	if (n & (n - 1))
+		options_bad(o, "a power of two");
+	return n;
+}
+
 int main(int argc, char **argv)
 {
+	static const char usage[] = "bench/hyena/fft [-n rows] [-r rounds]";
 	uint32_t only = 0;
-	int rounds = 100, c;
+	int rounds = 100;
 	struct mx_pool *pool;
 	struct bench b = {.k = lc_kernels_find(mx_cpu_isa())};
-	while ((c = getopt(argc, argv, "n:r:")) != -1) {
-		switch (c) {
-		case 'n': only = (uint32_t)atoi(optarg); break;
-		case 'r': rounds = atoi(optarg); break;
-		default: return 2;
+	for (int o; (o = getopt(argc, argv, "n:r:")) != -1;) {
+		switch (o) {
+		case 'n': only = rows(o); break;
+		case 'r': rounds = (int)options_number(o, 1, MAX_ROUNDS); break;
+		default: options_usage(usage);
 		}
 	}
+	if (optind < argc)
+		options_usage(usage);
 	if (mx_pool_create(1, &pool) != MX_OK)
 		die("no thread");
 	double roof = roof_arithmetic(pool, ROOF_F32_FMA);
-	mx_pool_destroy(pool);
 	printf("%s, %u channels, one thread; f32 FMA from registers: %.1f GFLOP/s\n", b.k->name,
 	       LC_LANES, roof);
 #ifdef HAVE_FFTW
@@ -278,7 +292,8 @@ int main(int argc, char **argv)
 	unsigned state = b.k->begin();
 	for (b.n = MIN_N; b.n <= MAX_N; b.n *= 2)
 		if (!only || only == b.n)
-			run(&b, rounds, roof);
+			run(&b, rounds, fmax(roof, roof_arithmetic(pool, ROOF_F32_FMA)));
 	b.k->end(state);
+	mx_pool_destroy(pool);
 	return 0;
 }

@@ -18,6 +18,9 @@
  * What else happens on the machine delays steps too. Steps are therefore run in
  * several passes, and the least time of each position is shown beside all times:
  * work comes again at the same position, a disturbance does not.
+ *
+ * The roof is the larger one of the start and before a way. Where weights fit in
+ * the caches, their share of it can exceed 100 %.
  */
 #include <math.h>
 #include <stdio.h>
@@ -32,11 +35,13 @@
 #include "bench/hyena/sample.h"
 #include "tests/rng.h"
 
-#define LAYERS 18
-#define DRAWN  16   /* steps of a drawn window */
-#define EVERY  4096 /* windows */
-#define AHEAD  8    /* steps before a window */
-#define AROUND 4    /* steps around a place where much is due */
+#define LAYERS     18
+#define MIN_LOG    13 /* two windows at least */
+#define MAX_PASSES 1000
+#define DRAWN      16   /* steps of a drawn window */
+#define EVERY      4096 /* windows */
+#define AHEAD      8    /* steps before a window */
+#define AROUND     4    /* steps around a place where much is due */
 
 static const double buckets[] = {1.05, 1.1, 1.25, 1.5, 2, 3, 5, 10, 30, 100, INFINITY};
 
@@ -218,6 +223,8 @@ static void way(const struct latency *l, const struct conv_ops *ops)
 		printf("%s: no memory\n\n", ops->name);
 		return;
 	}
+	struct roofs roofs = l->machine.roofs;
+	machine_roofs(&l->machine, &roofs);
 	struct conv *c = ops->open(ops, &l->shape, l->machine.device);
 	enum reason *run = mx_calloc(len, sizeof *run);
 	double *least = mx_calloc(len, sizeof *least);
@@ -241,8 +248,8 @@ static void way(const struct latency *l, const struct conv_ops *ops)
 	print_row("all passes", &all, run);
 	double rate = (double)model_bytes(&l->shape, l->weights) * 1e-6 /
 	              print_row("least of each position", &best, run);
-	printf("\nWeights of the median step at %.1f GB/s, %.0f %% of the roof.\n", rate,
-	       rate / l->machine.read * 100);
+	printf("\nWeights of the median step at %.1f GB/s, %.0f %% of reading at %.1f GB/s.\n", rate,
+	       rate / roofs.read * 100, roofs.read);
 	printf("\nLeast of each position drawn (a bar grows by 3 with each doubling):\n\n");
 	print_histogram(&best, run);
 	printf("\n");
@@ -254,37 +261,34 @@ static void way(const struct latency *l, const struct conv_ops *ops)
 	ops->close(c);
 }
 
+static const char usage[] =
+	"bench/hyena/latency [-t threads] [-m gigabytes] [-s seed] [-d channels]\n"
+	"       [-k log2 of the length] [-n windows drawn] [-w steps of a window] [-p passes]\n"
+	"       [-f f32|bf16] [-a]";
+
 int main(int argc, char **argv)
 {
+	struct options given = {.log = 16, .min_log = MIN_LOG, .channels = 256, .seed = 1};
 	struct latency l = {
-		.shape = {.layers = LAYERS, .channels = 256, .batch = 1, .len = 1 << 16, .seed = 1},
-		.weights = MX_F32,
 		.draws = 256,
 		.window = 256,
 		.passes = 2,
 	};
-	unsigned threads = 0, log = 16;
-	double memory = 0;
-	for (int o; (o = getopt(argc, argv, "t:m:s:d:k:n:w:p:f:a")) != -1;) {
+	for (int o; (o = getopt(argc, argv, OPTIONS_COMMON "n:w:p:a")) != -1;) {
 		switch (o) {
-		case 't': threads = (unsigned)atoi(optarg); break;
-		case 'm': memory = atof(optarg); break;
-		case 's': l.shape.seed = strtoull(optarg, NULL, 0); break;
-		case 'd': l.shape.channels = (uint32_t)atoi(optarg); break;
-		case 'k': log = (unsigned)atoi(optarg); break;
-		case 'n': l.draws = (uint32_t)atoi(optarg); break;
-		case 'w': l.window = (uint32_t)atoi(optarg); break;
-		case 'p': l.passes = (uint32_t)atoi(optarg); break;
-		case 'f': l.weights = strcmp(optarg, "bf16") ? MX_F32 : MX_BF16; break;
+		case 'n': l.draws = options_number(o, 1, (1u << OPTIONS_MAX_LOG) / DRAWN); break;
+		case 'w': l.window = options_number(o, 1, EVERY); break;
+		case 'p': l.passes = options_number(o, 1, MAX_PASSES); break;
 		case 'a': l.all = true; break;
-		default: return 2;
+		default: options_take(&given, o, usage);
 		}
 	}
-	if (log < 13 || log > SAMPLE_MAX_LOG || !l.shape.channels || l.shape.channels % LC_LANES ||
-	    l.draws < 1 || l.draws > (1u << log) / DRAWN || l.window < 1 || l.passes < 1)
-		return 2;
-	l.shape.len = 1u << log;
-	machine_open(threads, memory, l.shape.channels, 1, l.shape.seed, &l.machine);
+	if (optind < argc)
+		options_usage(usage);
+	options_check('n', l.draws, 1, (1u << given.log) / DRAWN);
+	l.shape = (struct conv_shape){LAYERS, given.channels, 1, 1u << given.log, given.seed};
+	l.weights = given.weights;
+	machine_open(&given, given.channels, 1, &l.machine);
 	printf("## Steps of one sequence of %u positions, D = %u, M = %u, weights %s, %u passes\n\n",
 	       l.shape.len, l.shape.channels, LAYERS, l.weights == MX_F32 ? "f32" : "bf16", l.passes);
 	l.model = model_open(&l.shape, l.weights, l.machine.device);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/hyena/machine.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,35 +37,36 @@ static size_t available(void)
 	return (size_t)kib * 1024 / 10 * 9;
 }
 
-static void roofs(struct machine *m, unsigned threads)
+void machine_roofs(const struct machine *m, struct roofs *r)
 {
 	struct mx_pool *p;
-	if (mx_pool_create(threads, &p) != MX_OK)
+	if (mx_pool_create(m->device->info.threads, &p) != MX_OK)
 		conv_die("cannot start threads");
 	void *data = roof_data(p, ROOF_BYTES);
 	if (!data)
 		conv_die("out of memory");
-	m->read = roof_read(p, data, ROOF_BYTES);
-	m->fma = roof_arithmetic(p, ROOF_F32_FMA);
+	r->read = fmax(r->read, roof_read(p, data, ROOF_BYTES));
+	r->fma = fmax(r->fma, roof_arithmetic(p, ROOF_F32_FMA));
 	mx_unmap(data, ROOF_BYTES);
 	mx_pool_destroy(p);
 }
 
-void machine_open(unsigned threads, double gigabytes, uint32_t max_channels, uint32_t max_rows,
-                  uint64_t seed, struct machine *out)
+void machine_open(const struct options *o, uint32_t max_channels, uint32_t max_rows,
+                  struct machine *out)
 {
 	struct mx_err err = {0};
 	char cpu[96];
-	if (mx_cpu_create(threads, mx_cpu_isa(), max_rows, 2 * (size_t)max_channels, &out->device,
+	if (mx_cpu_create(o->threads, mx_cpu_isa(), max_rows, 2 * (size_t)max_channels, &out->device,
 	                  &err) != MX_OK)
 		conv_die(err.text);
-	out->memory = gigabytes > 0 ? (size_t)(gigabytes * 1e9) : available();
-	roofs(out, out->device->info.threads);
+	out->memory = o->gigabytes > 0 ? (size_t)(o->gigabytes * 1e9) : available();
+	out->roofs = (struct roofs){0};
+	machine_roofs(out, &out->roofs);
 	proc_line("/proc/cpuinfo", "model name", cpu, sizeof cpu);
 	printf("%s, %u threads, kernels %s, memory up to %.1f GB, seed %llu\n", cpu,
 	       out->device->info.threads, out->device->info.isa, (double)out->memory * 1e-9,
-	       (unsigned long long)seed);
-	printf("roofs: read %.1f GB/s, f32 FMA %.0f GFLOP/s\n\n", out->read, out->fma);
+	       (unsigned long long)o->seed);
+	printf("roofs: read %.1f GB/s, f32 FMA %.0f GFLOP/s\n\n", out->roofs.read, out->roofs.fma);
 	fflush(stdout);
 }
 

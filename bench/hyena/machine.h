@@ -7,18 +7,28 @@
 #include <stdint.h>
 
 #include "bench/hyena/conv.h"
+#include "bench/hyena/options.h"
+
+/* As measured with as many threads as the device has. */
+struct roofs {
+	double read; /* GB/s */
+	double fma;  /* f32 GFLOP/s */
+};
 
 struct machine {
 	struct mx_device *device;
-	size_t memory; /* bytes that may be taken */
-	double read;   /* GB/s, as measured by the device's threads */
-	double fma;    /* f32 GFLOP/s */
+	size_t memory;      /* bytes that may be taken */
+	struct roofs roofs; /* at the start */
 };
 
-/* Opens a device for steps of up to max_rows rows and width max_channels, measures the roofs and
- * prints all of it. gigabytes 0: nine tenths of what is available. */
-void machine_open(unsigned threads, double gigabytes, uint32_t max_channels, uint32_t max_rows,
-                  uint64_t seed, struct machine *out);
+/* Measures the roofs (some tenths of a second, 512 MiB for as long) and raises those of r that are
+ * lower: the machine is not always equally fast. */
+void machine_roofs(const struct machine *m, struct roofs *r);
+
+/* Opens a device for steps of up to max_rows rows and width max_channels, with the threads and
+ * memory of the options, measures the roofs and prints all of it. */
+void machine_open(const struct options *o, uint32_t max_channels, uint32_t max_rows,
+                  struct machine *out);
 void machine_close(struct machine *m);
 
 /* The largest power of two of positions for which open stays within bytes, at most 2^max_log; the

@@ -9,8 +9,9 @@
 #define MX_BENCH_HYENA_SAMPLE_H
 
 #include "bench/hyena/model.h"
+#include "bench/hyena/options.h"
 
-#define SAMPLE_MAX_LOG 24
+#define SAMPLE_MAX_LOG OPTIONS_MAX_LOG
 
 struct sample {
 	double conv[SAMPLE_MAX_LOG + 1]; /* [k] seconds in the convolutions over 2^k positions */

@@ -13,11 +13,16 @@
  *     -c  checks alone: equal outputs, and samples against full runs
  *
  * Mixer time is that of steps with nothing between the convolutions; end to end
- * adds what a whole step takes more, as measured in whole steps.
+ * adds what a whole step takes more, which is the same work in all ways: the median
+ * of what was measured in whole steps of each.
+ *
+ * Shares are of the largest roofs measured at the start and before each way of a
+ * shape. Where data fit in the caches, a share can exceed 100 %.
+ *
+ * The status is 1 if samples are too far from full runs to be trusted.
  */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -43,15 +48,18 @@ enum { WAYS = sizeof all_ways / sizeof *all_ways };
 struct table {
 	struct machine machine;
 	const struct conv_ops *ways[WAYS];
-	uint32_t n_ways, max_log;
-	enum mx_dtype weights;
-	uint64_t seed;
+	uint32_t n_ways;
+	struct options options;
 };
+
+static const char usage[] =
+	"bench/hyena/table [-t threads] [-m gigabytes] [-s seed] [-k log2 of the longest L]\n"
+	"       [-d channels] [-b sequences] [-f f32|bf16] [-x name]... [-c]";
 
 /* Of one way at one shape. */
 struct column {
 	struct sample sample;
-	double share, rate; /* of the roof, and GB/s or GFLOP/s, in the longest run */
+	double rate; /* GB/s or GFLOP/s, in the longest run */
 	bool reads;
 };
 
@@ -61,10 +69,10 @@ struct column {
  * way of longer ones. */
 static uint32_t longest(const struct table *t, const struct conv_shape *shape)
 {
-	uint32_t log = t->max_log;
+	uint32_t log = t->options.log;
 	for (uint32_t i = 0; i < t->n_ways; i++) {
-		uint32_t fits =
-			machine_fits(&t->machine, t->ways[i], *shape, log, model_bytes(shape, t->weights));
+		uint32_t fits = machine_fits(&t->machine, t->ways[i], *shape, log,
+		                             model_bytes(shape, t->options.weights));
 		if (fits < log)
 			printf("L = %u does not fit into memory for %s.\n\n", 2u << fits, t->ways[i]->name);
 		log = fits;
@@ -81,7 +89,6 @@ static void measure(const struct table *t, const struct conv_ops *way,
 	out->reads = bytes > 0;
 	out->rate =
 		(out->reads ? bytes : operations) / out->sample.conv[__builtin_ctz(shape->len)] * 1e-9;
-	out->share = out->rate / (out->reads ? t->machine.read : t->machine.fma);
 	way->close(c);
 }
 
@@ -102,9 +109,21 @@ static double exponent(const struct column *c, uint32_t log)
 
 /* ---- printing ---- */
 
-static double seconds(const struct column *c, uint32_t log, bool end_to_end)
+/* The rest of a step is the same work in all ways: the median of them, printed. */
+static double common_rest(const struct table *t, const struct column *c)
 {
-	return c->sample.conv[log] + (end_to_end ? c->sample.rest * (double)(1u << log) : 0);
+	double rests[WAYS];
+	for (uint32_t i = 0; i < t->n_ways; i++)
+		rests[i] = c[i].sample.rest;
+	double median = sample_median(rests, t->n_ways); /* sorts them */
+	printf("rest of a step, ms: %.2f (from %.2f to %.2f)\n\n", median * 1e3, rests[0] * 1e3,
+	       rests[t->n_ways - 1] * 1e3);
+	return median;
+}
+
+static double end_to_end(const struct column *c, uint32_t log, double rest)
+{
+	return c->sample.conv[log] + rest * (double)(1u << log);
 }
 
 static void heading(const struct table *t, const char *title)
@@ -118,7 +137,8 @@ static void heading(const struct table *t, const char *title)
 	printf("\n");
 }
 
-static void print_seconds(const struct table *t, const struct column *c, uint32_t log)
+static void print_seconds(const struct table *t, const struct column *c, uint32_t log,
+                          const struct roofs *roofs)
 {
 	heading(t, "Seconds in the convolutions:");
 	for (uint32_t k = MIN_LOG; k <= log; k++) {
@@ -135,10 +155,8 @@ static void print_seconds(const struct table *t, const struct column *c, uint32_
 	}
 	printf("| roof, at the longest L |");
 	for (uint32_t i = 0; i < t->n_ways; i++)
-		printf(" %.1f %s, %.0f %% |", c[i].rate, c[i].reads ? "GB/s" : "GFLOP/s", c[i].share * 100);
-	printf("\n| rest of a step, ms |");
-	for (uint32_t i = 0; i < t->n_ways; i++)
-		printf(" %.2f |", c[i].sample.rest * 1e3);
+		printf(" %.1f %s, %.0f %% |", c[i].rate, c[i].reads ? "GB/s" : "GFLOP/s",
+		       c[i].rate / (c[i].reads ? roofs->read : roofs->fma) * 100);
 	printf("\n| steps run |");
 	for (uint32_t i = 0; i < t->n_ways; i++)
 		printf(" %u |", c[i].sample.steps);
@@ -146,7 +164,7 @@ static void print_seconds(const struct table *t, const struct column *c, uint32_
 }
 
 /* How many times as fast as lazy; mixer time, then end to end. */
-static void print_ratios(const struct table *t, const struct column *c, uint32_t log)
+static void print_ratios(const struct table *t, const struct column *c, uint32_t log, double rest)
 {
 	uint32_t lazy = 0;
 	while (lazy < t->n_ways && t->ways[lazy] != &conv_lazy)
@@ -157,8 +175,8 @@ static void print_ratios(const struct table *t, const struct column *c, uint32_t
 	for (uint32_t k = MIN_LOG; k <= log; k++) {
 		printf("| %u |", 1u << k);
 		for (uint32_t i = 0; i < t->n_ways; i++)
-			printf(" %.3g / %.3g |", seconds(&c[lazy], k, false) / seconds(&c[i], k, false),
-			       seconds(&c[lazy], k, true) / seconds(&c[i], k, true));
+			printf(" %.3g / %.3g |", c[lazy].sample.conv[k] / c[i].sample.conv[k],
+			       end_to_end(&c[lazy], k, rest) / end_to_end(&c[i], k, rest));
 		printf("\n");
 	}
 	printf("\n");
@@ -166,79 +184,78 @@ static void print_ratios(const struct table *t, const struct column *c, uint32_t
 
 static void table(const struct table *t, uint32_t channels, uint32_t batch)
 {
-	struct conv_shape shape = {LAYERS, channels, batch, 0, t->seed};
+	struct conv_shape shape = {LAYERS, channels, batch, 0, t->options.seed};
 	struct column c[WAYS];
+	struct roofs roofs = t->machine.roofs;
 	printf("## D = %u, B = %u, M = %u, weights %s\n\n", channels, batch, LAYERS,
-	       t->weights == MX_F32 ? "f32" : "bf16");
+	       t->options.weights == MX_F32 ? "f32" : "bf16");
 	uint32_t log = longest(t, &shape);
 	if (!log)
 		return;
 	shape.len = 1u << log;
-	struct model *m = model_open(&shape, t->weights, t->machine.device);
+	struct model *m = model_open(&shape, t->options.weights, t->machine.device);
 	for (uint32_t i = 0; i < t->n_ways; i++) {
 		uint64_t begin = mx_now_ns();
+		machine_roofs(&t->machine, &roofs);
 		measure(t, t->ways[i], &shape, m, &c[i]);
 		fprintf(stderr, "D = %u, B = %u, %s: measured in %.1f s\n", channels, batch,
 		        t->ways[i]->name, (double)(mx_now_ns() - begin) * 1e-9);
 	}
-	print_seconds(t, c, log);
-	print_ratios(t, c, log);
+	print_seconds(t, c, log, &roofs);
+	printf("roofs here: read %.1f GB/s, f32 FMA %.0f GFLOP/s\n\n", roofs.read, roofs.fma);
+	print_ratios(t, c, log, common_rest(t, c));
 	fflush(stdout);
 	model_close(m);
 }
 
 /* ---- */
 
-static void checks(const struct table *t)
+static bool checks(const struct table *t)
 {
-	const struct conv_shape shape = {LAYERS, 256, 1, 0, t->seed};
-	check_outputs(t->ways, t->n_ways, t->seed, t->machine.device);
-	check_samples(t->ways, t->n_ways, shape, CHECK_LOG, t->machine.device);
+	const struct conv_shape shape = {LAYERS, 256, 1, 0, t->options.seed};
+	check_outputs(t->ways, t->n_ways, t->options.seed, t->machine.device);
+	bool trusted = check_samples(t->ways, t->n_ways, shape, CHECK_LOG, t->machine.device);
 	fflush(stdout);
+	return trusted;
 }
 
+/* -x */
 static void leave_out(struct table *t, const char *name)
 {
 	uint32_t n = 0;
 	for (uint32_t i = 0; i < t->n_ways; i++)
 		if (strncmp(t->ways[i]->name, name, strlen(name)))
 			t->ways[n++] = t->ways[i];
+	if (n == 0 || n == t->n_ways)
+		options_bad('x', "what some of the ways' names begin with");
 	t->n_ways = n;
 }
 
 int main(int argc, char **argv)
 {
 	static const uint32_t widths[] = {256, 864}, batches[] = {1, 4, 8};
-	struct table t = {.n_ways = WAYS, .max_log = 16, .weights = MX_F32, .seed = 1};
-	uint32_t channels = 0, batch = 0;
-	unsigned threads = 0;
-	double memory = 0;
+	struct table t = {.n_ways = WAYS, .options = {.log = 16, .min_log = MIN_LOG, .seed = 1}};
+	struct options *const given = &t.options;
+	uint32_t batch = 0;
 	bool only_checks = false;
 	memcpy(t.ways, all_ways, sizeof all_ways);
-	for (int o; (o = getopt(argc, argv, "t:m:s:k:d:b:f:x:c")) != -1;) {
+	for (int o; (o = getopt(argc, argv, OPTIONS_COMMON "b:x:c")) != -1;) {
 		switch (o) {
-		case 't': threads = (unsigned)atoi(optarg); break;
-		case 'm': memory = atof(optarg); break;
-		case 's': t.seed = strtoull(optarg, NULL, 0); break;
-		case 'k': t.max_log = (uint32_t)atoi(optarg); break;
-		case 'd': channels = (uint32_t)atoi(optarg); break;
-		case 'b': batch = (uint32_t)atoi(optarg); break;
-		case 'f': t.weights = strcmp(optarg, "bf16") ? MX_F32 : MX_BF16; break;
+		case 'b': batch = options_number(o, 1, MAX_BATCH); break;
 		case 'x': leave_out(&t, optarg); break;
 		case 'c': only_checks = true; break;
-		default: return 2;
+		default: options_take(given, o, usage);
 		}
 	}
-	if (t.max_log < MIN_LOG || t.max_log > SAMPLE_MAX_LOG || channels % LC_LANES ||
-	    batch > MAX_BATCH)
-		return 2;
-	machine_open(threads, memory, channels > 864 ? channels : 864, MAX_BATCH, t.seed, &t.machine);
-	checks(&t);
-	const size_t n_widths = channels ? 1 : sizeof widths / sizeof *widths;
+	if (optind < argc)
+		options_usage(usage);
+	machine_open(given, given->channels > 864 ? given->channels : 864, MAX_BATCH, &t.machine);
+	bool trusted = checks(&t);
+	const size_t n_widths = given->channels ? 1 : sizeof widths / sizeof *widths;
 	const size_t n_batches = batch ? 1 : sizeof batches / sizeof *batches;
 	for (size_t i = 0; i < n_widths && !only_checks; i++)
 		for (size_t k = 0; k < n_batches; k++)
-			table(&t, channels ? channels : widths[i], batch ? batch : batches[k]);
+			table(&t, given->channels ? given->channels : widths[i], batch ? batch : batches[k]);
 	machine_close(&t.machine);
-	return 0;
+	return trusted ? 0 : 1;
 }

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Command lines of the benchmarks of this folder. What is not allowed ends the program with status
+ * 2 and a line on stderr that says what is. */
+#ifndef MX_BENCH_HYENA_OPTIONS_H
+#define MX_BENCH_HYENA_OPTIONS_H
+
+#include <stdint.h>
+
+#include "device/dtype.h"
+
+/* What several programs take. Where an option is not given, the value stays. */
+struct options {
+	unsigned threads; /* -t; 0 = all CPUs */
+	double gigabytes; /* -m; 0 = nine tenths of what is available */
+	uint64_t seed;    /* -s */
+	uint32_t log;     /* -k: log2 of a length, from min_log to OPTIONS_MAX_LOG */
+	uint32_t min_log;
+	uint32_t channels;     /* -d, in sixteens */
+	enum mx_dtype weights; /* -f f32 or bf16 */
+};
+
+#define OPTIONS_COMMON  "t:m:s:k:d:f:" /* for getopt */
+#define OPTIONS_MAX_LOG 24
+
+/* Takes optarg for option o of OPTIONS_COMMON. Ends with the usage lines if o is none of them. */
+void options_take(struct options *out, int o, const char *usage);
+
+/* optarg as a number for option o. */
+uint32_t options_number(int o, uint32_t min, uint32_t max);
+
+/* For bounds that depend on other options. */
+void options_check(int o, uint32_t value, uint32_t min, uint32_t max);
+
+_Noreturn void options_bad(int o, const char *allowed);
+_Noreturn void options_usage(const char *usage);
+
+#endif
