@@ -229,14 +229,16 @@ uint32_t lc_crossing(const struct lc_kernels *k, bool *out_kept)
 		char path[1024];
 		bool place = cache_file(k, path, sizeof(path));
 		uint32_t side = place ? read_side(path) : 0;
+		known[i].kept = side != 0;
 		if (side == 0) {
 			side = measure(k);
-			if (place)
+			if (place) {
 				side = keep_side(path, side);
+				known[i].kept = read_side(path) == side;
+			}
 		}
 		known[i].k = k;
 		known[i].side = side;
-		known[i].kept = place && read_side(path) == side;
 	}
 	uint32_t side = known[i].side;
 	if (out_kept)
