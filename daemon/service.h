@@ -20,7 +20,7 @@
 #include "base/status.h"
 #include "engine/engine.h"
 #include "model/chat_template.h"
-#include "model/tokenizer.h"
+#include "model/tokenizer/tokenizer.h"
 #include "scheduler/scheduler.h"
 
 enum mx_model_state { MX_MODEL_LOADING, MX_MODEL_READY, MX_MODEL_FAILED, MX_MODEL_DRAINING };

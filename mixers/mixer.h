@@ -15,7 +15,7 @@
  *   settle   work whose inputs are now final, for all layers of the module at
  *            once: after commit, before the step's tokens are delivered.
  *
- * Equalities every mixer must keep, bit for bit (tests/test_mixer.c):
+ * Equalities every mixer must keep, bit for bit (tests/mixers/test_mixer.c):
  *   one-shot = chunked at any cut = token by token; alone = in any company;
  *   after commit(n) = never saw the rest; released and recomputed = kept;
  *   saved and loaded, or forked, = never interrupted.

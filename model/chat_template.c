@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding, compiling and rendering chat templates; the interpreter is in jinja_*.c. */
+/* Finding, compiling and rendering chat templates; the interpreter is in model/jinja. */
 #include "model/chat_template.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <utf8proc.h>
 
-#include "model/jinja.h"
+#include "model/jinja/jinja.h"
 
 enum {
 	DEFAULT_STEPS = 8000000,   /* about half a second; 1000 messages take some 50,000 */

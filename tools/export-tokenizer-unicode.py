@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes model/tok_unicode.inc: where the Unicode tables of `tokenizers` are of other versions than
+"""Makes model/tokenizer/unicode.inc: where the Unicode tables of `tokenizers` are of other versions than
 those of PCRE2 and utf8proc, whose oldest supported ones agree with Python 3.11's unicodedata (14.0).
 
     pip install tokenizers==0.23.3
-    python3.11 tools/export-tokenizer-unicode.py > model/tok_unicode.inc
+    python3.11 tools/export-tokenizer-unicode.py > model/tokenizer/unicode.inc
 
 Asks `tokenizers` about every code point: its regexes know Unicode 16, its normalization Unicode 9,
 its punctuation something as old, and its lower case comes from Rust's standard library.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the end-to-end tests share: a server on a free port, requests, and a runner.
 
-By default the server is bench/frontend_server: the real REST front end, tokenizer and scheduler on
+By default the server is bench/daemon/frontend_server: the real REST front end, tokenizer and scheduler on
 an engine that computes nothing, so that a test is quick and can choose how long a step takes. A
 test that means the whole daemon asks for Mixd.
 
@@ -185,11 +185,11 @@ class Process:
 
 
 class Frontend(Process):
-    """bench/frontend_server; options as keyword arguments: step_ns=1000 is --step-ns 1000."""
+    """bench/daemon/frontend_server; options as keyword arguments: step_ns=1000 is --step-ns 1000."""
 
     def __init__(self, wait=True, **options):
         options.setdefault("tokenizer", DEMO)
-        command = [os.path.join(BUILD, "bench/frontend_server")]
+        command = [os.path.join(BUILD, "bench/daemon/frontend_server")]
         for name, value in options.items():
             command += ["--" + name.replace("_", "-"), str(value)]
         super().__init__(command)

@@ -77,7 +77,7 @@ def test_memory_of_mixers_is_part_of_the_plan():
         edit(path, "config.json", lambda c: c.update(
             model_type="mixd", mixd_layers=[{"mixer": "reaching"}] * c["num_hidden_layers"]))
 
-    modules = os.path.join(BUILD, "tests/modules/.libs")
+    modules = os.path.join(BUILD, "tests/mixers/modules/.libs")
     with changed(change, ATTENTION) as path:
         rc, text = run(path, top=f"modules: ['{modules}']\n")
     assert rc == 0 and "layers 0-8 reaching" in text and "mixers' own" in text, text

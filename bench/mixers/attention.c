@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The attention mixer beside the roofs: decode in GB/s of keys and values over
+ * what this machine reads, prefill in GFLOP/s of the causal half over what its
+ * fastest arithmetic does. Products with weights are left out (bench/device/ops).
+ *
+ *   bench/mixers/attention [-t threads] [-m modules] [-f] [-d | -p] [-s shape] [-c context]
+ *     -f  keys and values in f32      -d  decode only      -p  prefill only
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "bench/machine/roof.h"
+#include "device/cpu/cpu.h"
+#include "mixers/registry.h"
+
+#define PAGE_TOKENS 64
+#define STEP_ROWS   512          /* rows of a prefill step */
+#define STATE_BYTES (3ull << 29) /* of keys and values in all layers: beyond the caches */
+#define MAX_LAYERS  12
+#define MAX_BATCH   16
+#define MAX_STEPS   (16384 / STEP_ROWS)
+
+struct shape {
+	const char *name;
+	uint32_t heads, kv_heads, head_dim;
+};
+
+static const struct shape shapes[] = {
+	{"12x64", 12, 12, 64}, {"32/8x128", 32, 8, 128}, {"32/4x64", 32, 4, 64}};
+
+static const double inv_freq[64] = {1, 0.1, 0.01, 0.001};
+
+struct options {
+	unsigned threads;
+	const char *modules, *shape;
+	enum mx_dtype dtype;
+	bool decode, prefill;
+	uint32_t context; /* 0 = all */
+};
+
+struct bench {
+	const struct options *o;
+	const struct shape *shape;
+	struct mx_pool *pool;
+	const struct mx_mixer_ops *ops;
+	struct mx_device *device;
+	struct mx_ops device_ops;
+	struct mx_mixer *layers[MAX_LAYERS];
+	uint32_t n_layers, n_pages; /* pages of a layer */
+	size_t page_bytes;
+	unsigned char *state, *scratch;
+	size_t state_bytes, scratch_bytes;
+	float *x, *y;
+};
+
+_Noreturn static void die(const char *what)
+{
+	fprintf(stderr, "bench/mixers/attention: %s\n", what);
+	exit(1);
+}
+
+/* Stands in for products: queries, keys and values are what scratch holds. */
+static mx_status no_product(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                            const struct mx_linear_out *out, size_t n_out)
+{
+	(void)d, (void)x, (void)ldx, (void)n, (void)out, (void)n_out;
+	return MX_OK;
+}
+
+/* A model's attention with room for `tokens` tokens a layer. */
+static void bench_open(struct bench *b, uint32_t tokens, uint32_t max_context, uint32_t max_layers)
+{
+	const struct shape *s = b->shape;
+	uint32_t half = s->head_dim / 2, width = s->heads * s->head_dim;
+	const struct mx_param params[] = {
+		{.name = "heads", .type = MX_PARAM_INT, .i = s->heads},
+		{.name = "kv_heads", .type = MX_PARAM_INT, .i = s->kv_heads},
+		{.name = "head_dim", .type = MX_PARAM_INT, .i = s->head_dim},
+		{.name = "rope", .type = MX_PARAM_STRING, .s = "default"},
+		{.name = "rope_inv_freq", .type = MX_PARAM_FLOATS, .v = inv_freq, .n = half},
+	};
+	struct mx_layer_desc layer = {
+		.n_layers = 1,
+		.width = width,
+		.max_context = max_context,
+		.max_rows = STEP_ROWS,
+		.max_spans = MAX_BATCH,
+		.weight_dtype = MX_BF16,
+		.state_dtype = b->o->dtype,
+		.params = {params, sizeof(params) / sizeof(*params)},
+	};
+	const struct mx_weight none = {MX_BF16, width, width, NULL};
+	const void *weights[MX_MIXER_MAX_WEIGHTS] = {&none, &none, &none, &none};
+	struct mx_state_spec spec;
+	struct mx_err err = {0};
+
+	if (mx_cpu_create(b->o->threads, mx_cpu_isa(), STEP_ROWS, width, &b->device, &err) != MX_OK ||
+	    b->ops->probe(&layer, b->device, &err) != MX_OK)
+		die(err.text);
+	b->device_ops = *b->device->ops;
+	b->device_ops.linear = no_product;
+	b->device->ops = &b->device_ops;
+	if (b->ops->state(&layer, b->device, &spec) != MX_OK)
+		die("state");
+	b->page_bytes = spec.bytes_per_token * PAGE_TOKENS;
+	b->n_pages = (tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
+	size_t layer_bytes = b->n_pages * b->page_bytes;
+	b->n_layers = (uint32_t)(STATE_BYTES / layer_bytes);
+	b->n_layers = b->n_layers > max_layers ? max_layers : b->n_layers ? b->n_layers : 1;
+	b->state_bytes = layer_bytes * b->n_layers;
+	b->state = roof_data(b->pool, b->state_bytes);
+	b->scratch_bytes = spec.scratch_bytes;
+	b->scratch = roof_data(b->pool, b->scratch_bytes); /* two bf16 numbers make a fine float */
+	b->x = mx_map((size_t)STEP_ROWS * width * 4);
+	b->y = mx_map((size_t)STEP_ROWS * width * 4);
+	if (!b->state || !b->scratch || !b->x || !b->y)
+		die("out of memory");
+	for (uint32_t i = 0; i < b->n_layers; i++) {
+		const struct mx_mixer_init init = {.layer = &layer,
+		                                   .device = b->device,
+		                                   .weights = weights,
+		                                   .page_base = b->state + i * layer_bytes,
+		                                   .page_stride = b->page_bytes,
+		                                   .page_tokens = PAGE_TOKENS};
+		if (b->ops->create(&init, &b->layers[i], &err) != MX_OK)
+			die(err.text);
+	}
+}
+
+static void bench_close(struct bench *b)
+{
+	size_t row = (size_t)STEP_ROWS * b->shape->heads * b->shape->head_dim * 4;
+	for (uint32_t i = 0; i < b->n_layers; i++)
+		b->ops->destroy(b->layers[i]);
+	mx_cpu_destroy(b->device);
+	mx_unmap(b->state, b->state_bytes);
+	mx_unmap(b->scratch, b->scratch_bytes);
+	mx_unmap(b->x, row);
+	mx_unmap(b->y, row);
+}
+
+static double step_seconds(struct bench *b, const struct mx_step *step)
+{
+	uint64_t start = mx_now_ns();
+	for (uint32_t i = 0; i < b->n_layers; i++)
+		if (b->ops->forward(b->layers[i], step, b->x, b->y) != MX_OK)
+			die("forward");
+	return (double)(mx_now_ns() - start) * 1e-9;
+}
+
+/* The best of some steps of `batch` sequences that each see `context` tokens and one more. */
+static void decode(struct bench *b, uint32_t batch, uint32_t context)
+{
+	uint32_t per_seq = (context + PAGE_TOKENS) / PAGE_TOKENS, pos[MAX_BATCH];
+	struct mx_span spans[MAX_BATCH];
+
+	bench_open(b, batch * per_seq * PAGE_TOKENS, per_seq * PAGE_TOKENS, MAX_LAYERS);
+	uint32_t *pages = mx_calloc(b->n_pages, sizeof(*pages));
+	if (!pages)
+		die("out of memory");
+	for (uint32_t i = 0; i < b->n_pages; i++) /* pages of a sequence are not neighbours */
+		pages[i % batch * per_seq + i / batch] = i;
+	for (uint32_t i = 0; i < batch; i++) {
+		pos[i] = context;
+		spans[i] = (struct mx_span){
+			i, 1, context, per_seq * PAGE_TOKENS, MX_SPAN_DECODE, 0, pages + i * per_seq, per_seq};
+	}
+	const struct mx_step step = {spans, batch, batch, pos, b->scratch, NULL, false};
+	double best = INFINITY, total = 0;
+	for (int i = 0; i < 3 || (total < 0.5 && i < 100); i++) {
+		double t = step_seconds(b, &step);
+		total += t;
+		best = t < best ? t : best;
+	}
+	double bytes = (double)batch * (context + 1) * b->page_bytes / PAGE_TOKENS * b->n_layers;
+	double rate = bytes / best * 1e-9, roof = roof_read(b->pool, b->state, b->state_bytes);
+	printf("%-9s decode   %2u x %5u  %9.1f us/layer  %7.2f GB/s of %6.2f  %5.1f %%\n",
+	       b->shape->name, batch, context, best / b->n_layers * 1e6, rate, roof, rate / roof * 100);
+	fflush(stdout);
+	free(pages);
+	bench_close(b);
+}
+
+/* One sequence of n tokens in steps of STEP_ROWS, in one layer. */
+static void prefill(struct bench *b, uint32_t n, double roof)
+{
+	uint32_t pos[STEP_ROWS];
+	bench_open(b, n, n, 1);
+	uint32_t *pages = mx_calloc(b->n_pages, sizeof(*pages));
+	if (!pages)
+		die("out of memory");
+	for (uint32_t i = 0; i < b->n_pages; i++)
+		pages[i] = i;
+	/* Of each step the best of some rounds. */
+	double best[MAX_STEPS], all = 0, sum = 0;
+	for (uint32_t i = 0; i < MAX_STEPS; i++)
+		best[i] = INFINITY;
+	for (int round = 0; round < 3 || (all < 1 && round < 100); round++) {
+		for (uint32_t at = 0; at < n; at += STEP_ROWS) {
+			uint32_t rows = n - at < STEP_ROWS ? n - at : STEP_ROWS;
+			struct mx_span span = {0, rows, at, n, MX_SPAN_PREFILL, 0, pages, b->n_pages};
+			for (uint32_t i = 0; i < rows; i++)
+				pos[i] = at + i;
+			const struct mx_step step = {&span, 1, rows, pos, b->scratch, NULL, false};
+			double t = step_seconds(b, &step);
+			all += t;
+			best[at / STEP_ROWS] = t < best[at / STEP_ROWS] ? t : best[at / STEP_ROWS];
+		}
+	}
+	for (uint32_t at = 0; at < n; at += STEP_ROWS)
+		sum += best[at / STEP_ROWS];
+	double flop = 2.0 * n * (n + 1.0) * b->shape->heads * b->shape->head_dim;
+	printf("%-9s prefill  1 x %5u  %9.1f ms/layer  %7.1f GFLOP/s of %6.1f  %5.1f %%\n",
+	       b->shape->name, n, sum * 1e3, flop / sum * 1e-9, roof, flop / sum * 1e-7 / roof);
+	fflush(stdout);
+	free(pages);
+	bench_close(b);
+}
+
+static void run(struct bench *b)
+{
+	static const uint32_t contexts[] = {0, 1024, 4096, 16384, 65536}, batches[] = {1, 4, 16};
+	static const uint32_t prompts[] = {512, 4096, 16384};
+	bool f32 = b->o->dtype == MX_F32;
+	enum roof_kind kind = f32 || !roof_has(ROOF_BF16_TILE) ? ROOF_F32_FMA : ROOF_BF16_TILE;
+
+	for (size_t i = 0; b->o->decode && i < 5; i++)
+		for (size_t j = 0; j < 3; j++)
+			if ((!b->o->context || b->o->context == contexts[i]) &&
+			    contexts[i] * (uint64_t)batches[j] <= 16 * 16384)
+				decode(b, batches[j], contexts[i]);
+	if (!b->o->prefill)
+		return;
+	double roof = roof_arithmetic(b->pool, kind);
+	printf("roof: %s\n", roof_name(kind));
+	for (size_t i = 0; i < 3; i++)
+		if (!b->o->context || b->o->context == prompts[i])
+			prefill(b, prompts[i], roof);
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = {.modules = "mixers/.libs", .dtype = MX_BF16, .decode = 1, .prefill = 1};
+	struct mx_registry *registry;
+	struct mx_err err = {0};
+	int c;
+
+	while ((c = getopt(argc, argv, "t:m:fdps:c:")) != -1) {
+		switch (c) {
+		case 't': o.threads = (unsigned)atoi(optarg); break;
+		case 'm': o.modules = optarg; break;
+		case 'f': o.dtype = MX_F32; break;
+		case 'd': o.prefill = false; break;
+		case 'p': o.decode = false; break;
+		case 's': o.shape = optarg; break;
+		case 'c': o.context = (uint32_t)atoi(optarg); break;
+		default: return 2;
+		}
+	}
+	struct bench b = {.o = &o};
+	if (mx_pool_create(o.threads, &b.pool) != MX_OK || mx_registry_create(&registry) != MX_OK)
+		die("out of memory");
+	if (mx_registry_load_dir(registry, o.modules, &err) != MX_OK ||
+	    !(b.ops = mx_registry_find(registry, "attention", MX_DEVICE_CPU, &err)))
+		die(err.text);
+	printf("%u threads, %s, keys and values in %s\n", mx_pool_size(b.pool),
+	       mx_isa_name(mx_cpu_isa()), mx_dtype_name(o.dtype));
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
+		b.shape = &shapes[i];
+		if (!o.shape || !strcmp(o.shape, shapes[i].name))
+			run(&b);
+	}
+	mx_registry_destroy(registry);
+	mx_pool_destroy(b.pool);
+	return 0;
+}

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tokenizer's load, encode and look-ups; its parts are described in
+ * internal.h. Thread safe once loaded.
+ */
+#include "model/tokenizer/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/tokenizer/internal.h"
+
+/* Bytes of tokenizer.json: the largest in use (Gemma 3) has 33 MB. */
+#define MAX_FILE ((size_t)256 << 20)
+/* Bytes of one text to encode: offsets are 32 bits, with room for rewriting. */
+#define MAX_TEXT ((size_t)128 << 20)
+
+void mx_tokens_free(struct mx_tokens *t)
+{
+	if (!t)
+		return;
+	free(t->ids);
+	*t = (struct mx_tokens){0};
+}
+
+mx_status mx_tok_splits_add(struct mx_tok_splits *s, size_t off, size_t len, int32_t id, bool first)
+{
+	if (s->n == s->cap) {
+		size_t cap = s->cap ? s->cap * 2 : 64;
+		struct mx_tok_split *v = mx_realloc(s->v, cap, sizeof *v);
+		if (!v)
+			return MX_E_NOMEM;
+		s->v = v;
+		s->cap = cap;
+	}
+	s->v[s->n++] = (struct mx_tok_split){(uint32_t)off, (uint32_t)len, id, first};
+	return MX_OK;
+}
+
+void mx_tok_work_free(struct mx_tok_work *w)
+{
+	mx_buf_free(&w->text);
+	mx_buf_free(&w->other);
+	mx_buf_free(&w->scratch[0]);
+	mx_buf_free(&w->scratch[1]);
+	free(w->splits.v);
+	free(w->more.v);
+	free(w->ranges);
+	mx_tok_bpe_work_free(w->bpe);
+	pcre2_match_data_free(w->match_data);
+	pcre2_match_context_free(w->match_context);
+	pcre2_jit_stack_free(w->jit_stack);
+}
+
+/* --- load -------------------------------------------------------------------------------- */
+
+static mx_status parse_json(const char *text, size_t len, const char *file, json_t **out,
+                            struct mx_err *err)
+{
+	json_error_t e;
+	json_t *j = json_loadb(text, len, 0, &e);
+	if (!j) {
+		if (!e.text[0] || json_error_code(&e) == json_error_out_of_memory)
+			return mx_fail_at(err, MX_E_NOMEM, file, "out of memory");
+		mx_fail_at(err, MX_E_FORMAT, file, "%s", e.text);
+		if (err && e.line > 0) {
+			err->line = (uint32_t)e.line;
+			err->column = e.column > 0 ? (uint32_t)e.column : 0;
+			err->offset = e.position > 0 ? (uint64_t)e.position : 0;
+		}
+		return MX_E_FORMAT;
+	}
+	*out = j;
+	return MX_OK;
+}
+
+/* Puts the file's name before the key path of an error. */
+static mx_status in_file(mx_status st, const char *file, struct mx_err *err)
+{
+	char key[sizeof err->where];
+	if (st == MX_OK || !err || !strncmp(err->where, file, strlen(file)))
+		return st;
+	memcpy(key, err->where, sizeof key);
+	snprintf(err->where, sizeof err->where, "%s%s%.160s", file, *key ? ": " : "", key);
+	return st;
+}
+
+static mx_status parse_tokenizer(struct mx_tokenizer *t, const json_t *j, struct mx_err *err)
+{
+	/* truncation and padding are what a caller of `tokenizers` may ask for: a server does not */
+	static const char *const keys[] = {
+		"version",       "truncation", "padding",        "added_tokens", "normalizer",
+		"pre_tokenizer", "model",      "post_processor", "decoder",      NULL};
+	mx_status st = mx_tok_keys(j, "", keys, err);
+	const char *version = json_string_value(json_object_get(j, "version"));
+	if (st == MX_OK && version && strcmp(version, "1.0") != 0)
+		st = mx_fail_at(err, MX_E_UNSUPPORTED, "version", "\"%s\" is not supported", version);
+	if (st == MX_OK)
+		st = mx_tok_normalizer_parse(t, json_object_get(j, "normalizer"), "normalizer", err);
+	if (st == MX_OK)
+		st =
+			mx_tok_pretokenizer_parse(t, json_object_get(j, "pre_tokenizer"), "pre_tokenizer", err);
+	if (st == MX_OK)
+		st = mx_tok_bpe_parse(t, json_object_get(j, "model"), "model", err);
+	if (st == MX_OK)
+		st = mx_tok_added_parse(t, json_object_get(j, "added_tokens"), "added_tokens", err);
+	if (st == MX_OK)
+		st = mx_tok_post_parse(t, json_object_get(j, "post_processor"), "post_processor", err);
+	if (st == MX_OK)
+		st = mx_tok_decoder_parse(t, json_object_get(j, "decoder"), "decoder", err);
+	return st;
+}
+
+mx_status mx_tokenizer_parse(const char *json, size_t len, const char *config, size_t config_len,
+                             struct mx_tokenizer **out, struct mx_err *err)
+{
+	json_t *j = NULL, *c = NULL;
+	struct mx_tokenizer *t = mx_calloc(1, sizeof *t);
+	mx_status st = t ? MX_OK : mx_fail(err, MX_E_NOMEM, "out of memory");
+	if (st == MX_OK && json)
+		st = parse_json(json, len, "tokenizer.json", &j, err);
+	if (st == MX_OK && config)
+		st = parse_json(config, config_len, "tokenizer_config.json", &c, err);
+	if (st == MX_OK && !json && mx_tok_is_chars(c))
+		st = in_file(mx_tok_chars(c, &j, err), "tokenizer_config.json", err);
+	else if (st == MX_OK && !json)
+		st = mx_fail_at(err, MX_E_NOTFOUND, "tokenizer.json", "is missing");
+	if (st == MX_OK)
+		st = in_file(parse_tokenizer(t, j, err), "tokenizer.json", err);
+	if (st == MX_OK && c)
+		st = in_file(mx_tok_config_parse(t, c, err), "tokenizer_config.json", err);
+	if (st == MX_OK)
+		st = in_file(mx_tok_added_finish(t, err), "tokenizer.json", err);
+	json_decref(j);
+	json_decref(c);
+	if (st != MX_OK) {
+		mx_tokenizer_destroy(t);
+		return st;
+	}
+	*out = t;
+	return MX_OK;
+}
+
+/* The whole file; MX_E_NOTFOUND if there is none. */
+static mx_status read_file(const char *dir, const char *name, struct mx_buf *out,
+                           struct mx_err *err)
+{
+	char path[4096];
+	if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path)
+		return mx_fail_at(err, MX_E_INVALID, name, "path is too long");
+	FILE *f = fopen(path, "rbe");
+	if (!f)
+		return mx_fail_at(err, MX_E_NOTFOUND, path, "cannot be opened: %m");
+	out->limit = MAX_FILE;
+	mx_status st = MX_OK;
+	for (;;) {
+		size_t step = out->len < 65536 ? 65536 : out->len;
+		if (step > MAX_FILE - out->len)
+			step = MAX_FILE - out->len;
+		if (!step || !mx_buf_reserve(out, step)) {
+			st = mx_fail_at(err, MX_E_LIMIT, path, "is too large");
+			break;
+		}
+		size_t got = fread(out->data + out->len, 1, step, f);
+		out->len += got;
+		out->data[out->len] = 0;
+		if (got < step) {
+			if (ferror(f))
+				st = mx_fail_at(err, MX_E_IO, path, "cannot be read: %m");
+			break;
+		}
+	}
+	fclose(f);
+	return st;
+}
+
+/* The same of a file that may be absent; whether it is there. What was said of it is no error then.
+ */
+static mx_status read_optional(const char *dir, const char *name, struct mx_buf *out, bool *there,
+                               struct mx_err *err)
+{
+	mx_status st = read_file(dir, name, out, err);
+	*there = st == MX_OK;
+	if (st != MX_E_NOTFOUND)
+		return st;
+	if (err)
+		*err = (struct mx_err){0};
+	return MX_OK;
+}
+
+mx_status mx_tokenizer_load(const char *dir, struct mx_tokenizer **out, struct mx_err *err)
+{
+	struct mx_buf json = {0}, config = {0};
+	bool has_json = false, has_config = false;
+	mx_status st = read_optional(dir, "tokenizer.json", &json, &has_json, err);
+	if (st == MX_OK)
+		st = read_optional(dir, "tokenizer_config.json", &config, &has_config, err);
+	if (st == MX_OK)
+		st = mx_tokenizer_parse(has_json ? mx_buf_str(&json) : NULL, json.len,
+		                        has_config ? mx_buf_str(&config) : NULL, config.len, out, err);
+	mx_buf_free(&json);
+	mx_buf_free(&config);
+	return st;
+}
+
+void mx_tokenizer_destroy(struct mx_tokenizer *t)
+{
+	if (!t)
+		return;
+	for (struct mx_tok_pattern *p = t->patterns; p; p = p->next) {
+		pcre2_code_free(p->code);
+		pcre2_code_free(p->code_newer);
+	}
+	mx_arena_free(&t->arena);
+	free(t);
+}
+
+/* --- encode ------------------------------------------------------------------------------ */
+
+/* Fills w->text and w->splits: added tokens and normalized text between them. */
+static mx_status split_and_normalize(const struct mx_tokenizer *t, struct mx_tok_work *w,
+                                     const char *text, size_t len)
+{
+	mx_status st = mx_tok_added_split(t, &t->added.raw, text, 0, len, true, &w->more);
+	for (size_t i = 0; i < w->more.n && st == MX_OK; i++) {
+		const struct mx_tok_split *s = &w->more.v[i];
+		if (s->id >= 0) {
+			st = mx_tok_splits_add(&w->splits, 0, 0, s->id, false);
+			continue;
+		}
+		size_t off = w->text.len;
+		if (t->norms.n)
+			st = mx_tok_normalize(t, w, text + s->off, s->len, &w->text);
+		else
+			mx_buf_append(&w->text, text + s->off, s->len);
+		if (st == MX_OK && w->text.failed)
+			st = mx_fail(w->err, MX_E_LIMIT, "the text is too long");
+		if (st == MX_OK)
+			st = mx_tok_added_split(t, &t->added.normalized, w->text.data, off, w->text.len - off,
+			                        s->first, &w->splits);
+	}
+	return st;
+}
+
+static mx_status append(struct mx_tokens *out, const int32_t *ids, size_t n)
+{
+	if (mx_tokens_reserve(out, n) != MX_OK)
+		return MX_E_NOMEM;
+	if (n)
+		memcpy(out->ids + out->n, ids, n * sizeof *ids);
+	out->n += n;
+	return MX_OK;
+}
+
+static mx_status encode(const struct mx_tokenizer *t, struct mx_tok_work *w, const char *text,
+                        size_t len, bool add_special, size_t limit, struct mx_tokens *out)
+{
+	mx_status st = split_and_normalize(t, w, text, len);
+	if (st == MX_OK)
+		st = mx_tok_pretokenize(t, w);
+	if (st == MX_OK && add_special)
+		st = append(out, t->post.before, t->post.n_before);
+	for (size_t i = 0; i < w->splits.n && st == MX_OK; i++) {
+		const struct mx_tok_split *s = &w->splits.v[i];
+		if (s->id >= 0)
+			st = append(out, &s->id, 1);
+		else
+			st = mx_tok_bpe_encode(t, w, w->text.data + s->off, s->len, limit, out);
+		if (st == MX_OK && limit && out->n > limit)
+			st = MX_E_LIMIT;
+	}
+	if (st == MX_OK && add_special)
+		st = append(out, t->post.after, t->post.n_after);
+	if (st == MX_OK && limit && out->n > limit)
+		st = MX_E_LIMIT;
+	return st;
+}
+
+mx_status mx_tokenizer_encode(const struct mx_tokenizer *t, const char *text, size_t len,
+                              bool add_special, size_t limit, struct mx_tokens *out,
+                              struct mx_err *err)
+{
+	if (len > MAX_TEXT)
+		return mx_fail(err, MX_E_LIMIT, "text is longer than %zu bytes", MAX_TEXT);
+	struct mx_tok_work w = {.text_len = len, .text_limit = ((size_t)32 << 20) + 8 * len};
+	struct mx_buf clean = {0};
+	struct mx_tokens ids = {0};
+	struct mx_err mine = {0};
+	w.err = &mine;
+	size_t bad;
+	bool cut;
+	if (mx_tok_valid(text, len, &bad, &cut) != len) {
+		mx_tok_lossy(&clean, text, len);
+		text = mx_buf_str(&clean);
+		len = clean.len;
+	}
+	w.text.limit = w.text_limit;
+	w.newer = mx_tok_has_newer(text, len);
+	mx_status st = clean.failed ? MX_E_NOMEM : encode(t, &w, text, len, add_special, limit, &ids);
+	if (st == MX_OK)
+		st = append(out, ids.ids, ids.n);
+	if (st != MX_OK && mine.status == st && err)
+		*err = mine;
+	else if (st == MX_E_LIMIT)
+		mx_fail(err, st, "text has more than %zu tokens", limit);
+	else if (st != MX_OK)
+		mx_fail(err, st, "%s", mx_status_str(st));
+	mx_tokens_free(&ids);
+	mx_buf_free(&clean);
+	mx_tok_work_free(&w);
+	return st;
+}
+
+/* --- look-ups ---------------------------------------------------------------------------- */
+
+static const struct mx_tok_added *added_of(const struct mx_tokenizer *t, int32_t id)
+{
+	if (id < 0 || (uint32_t)id >= t->size || t->added.of_id[id] < 0)
+		return NULL;
+	return &t->added.v[t->added.of_id[id]];
+}
+
+static const struct mx_tok_piece *model_piece(const struct mx_tokenizer *t, int32_t id)
+{
+	if (id < 0 || (uint32_t)id >= t->vocab.n_ids || !t->vocab.pieces[id].s)
+		return NULL;
+	return &t->vocab.pieces[id];
+}
+
+const struct mx_tok_piece *mx_tok_decode_piece(const struct mx_tokenizer *t, int32_t id)
+{
+	const struct mx_tok_added *a = added_of(t, id);
+	return a ? &a->pattern : model_piece(t, id);
+}
+
+size_t mx_tokenizer_size(const struct mx_tokenizer *t)
+{
+	return t->size;
+}
+
+size_t mx_tokenizer_bytes(const struct mx_tokenizer *t)
+{
+	return sizeof *t + t->arena.used;
+}
+
+const char *mx_tokenizer_piece(const struct mx_tokenizer *t, int32_t id)
+{
+	const struct mx_tok_added *a = added_of(t, id);
+	const struct mx_tok_piece *p = a ? &a->content : model_piece(t, id);
+	return p ? p->s : NULL;
+}
+
+int32_t mx_tokenizer_id(const struct mx_tokenizer *t, const char *piece)
+{
+	size_t n = strlen(piece);
+	const struct mx_tok_added *a = mx_tok_added_find(t, piece, n);
+	return a ? a->id : mx_tok_vocab_id(&t->vocab, piece, n);
+}
+
+bool mx_tokenizer_is_special(const struct mx_tokenizer *t, int32_t id)
+{
+	const struct mx_tok_added *a = added_of(t, id);
+	return a && a->special;
+}

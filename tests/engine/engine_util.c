@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/engine/engine_util.h"
+
+static void must(mx_status st, const struct mx_err *err)
+{
+	if (st != MX_OK)
+		fail_msg("%s: %s: %s", mx_status_str(st), err->where, err->text);
+}
+
+void make_dir(char dir[64])
+{
+	const char *tmp = getenv("TMPDIR");
+	snprintf(dir, 64, "%s/mixd-test-XXXXXX", tmp && strlen(tmp) < 40 ? tmp : "/tmp");
+	assert_non_null(mkdtemp(dir));
+}
+
+void loaded_modules(struct loaded *out)
+{
+	const char *build = getenv("builddir"), *instead = getenv("MIXD_TEST_MODULES");
+	char modules[4096];
+	struct mx_err err = {0};
+	*out = (struct loaded){0};
+	snprintf(modules, sizeof modules, "%s/mixers/.libs", build ? build : ".");
+	if (instead)
+		snprintf(modules, sizeof modules, "%s", instead);
+	assert_int_equal(mx_registry_create(&out->mixers), MX_OK);
+	must(mx_registry_load_dir(out->mixers, modules, &err), &err);
+	snprintf(modules, sizeof modules, "%s/tests/mixers/modules/.libs", build ? build : ".");
+	must(mx_registry_load_dir(out->mixers, modules, &err), &err);
+}
+
+void loaded_open(const char *dir, struct loaded *out)
+{
+	struct mx_err err = {0};
+	loaded_modules(out);
+	must(mx_plan_load(dir, &out->plan, &err), &err);
+	must(mx_checkpoint_open(dir, &out->checkpoint, &err), &err);
+}
+
+struct mx_engine_config loaded_config(void)
+{
+	return (struct mx_engine_config){
+		.name = "test",
+		.device = getenv("MIXD_TEST_DEVICE"),
+		.deterministic = true,
+		.threads = 1,
+		.max_sequences = 16,
+		.step_tokens = 512,
+		.kv_dtype = -1,
+		.prefix_cache = true,
+		/* with a GPU, also for its library's workspace */
+		.memory = (size_t)(getenv("MIXD_TEST_DEVICE") ? 256 : 64) << 20,
+		.snapshot_memory = MX_SNAPSHOT_MEMORY_AUTO,
+		.snapshot_every = 48,
+	};
+}
+
+void loaded_start(const char *dir, const struct mx_engine_config *config, struct loaded *out)
+{
+	struct mx_engine_config c = config ? *config : loaded_config();
+	struct mx_err err = {0};
+	loaded_open(dir, out);
+	if (c.device)
+		must(mx_registry_load_cuda(out->mixers, &err), &err);
+	must(
+		mx_engine_load(out->plan, out->checkpoint, out->mixers, &c, NULL, NULL, &out->engine, &err),
+		&err);
+}
+
+void loaded_close(struct loaded *l)
+{
+	if (l->engine)
+		l->engine->ops->destroy(l->engine);
+	mx_checkpoint_close(l->checkpoint);
+	mx_plan_destroy(l->plan);
+	mx_registry_destroy(l->mixers);
+	*l = (struct loaded){0};
+}
+
+void outcome_free(struct outcome *o)
+{
+	free(o->tokens);
+	free(o->logprobs);
+	*o = (struct outcome){0};
+}
+
+void assert_same(const struct outcome *a, const struct outcome *b)
+{
+	assert_int_equal(a->n, b->n);
+	assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
+	for (uint32_t i = 1; i < a->n; i++) {
+		if (i < a->n_prompt && (!a->prompt_seen || !b->prompt_seen))
+			continue;
+		if (memcmp(&a->logprobs[i], &b->logprobs[i], sizeof a->logprobs[i]))
+			fail_msg("position %u: %.9g and %.9g", i, (double)a->logprobs[i].logprob,
+			         (double)b->logprobs[i].logprob);
+	}
+}
+
+void make_tokens(int32_t *out, uint32_t n, uint32_t vocab, uint32_t seed)
+{
+	uint32_t x = seed * 2654435761u + 1;
+	for (uint32_t i = 0; i < n; i++) {
+		x = x * 1664525u + 1013904223u;
+		out[i] = (int32_t)((x >> 8) % vocab);
+	}
+}
+
+struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total)
+{
+	return (struct job){
+		.prompt = prompt,
+		.n_prompt = n,
+		.total = total,
+		.sampling = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 11},
+		.logprobs = 5,
+		.prompt_logprobs = -1,
+	};
+}
+
+struct run {
+	struct mx_seq *seq;
+	bool done;
+};
+
+static void begin(struct mx_engine *e, const struct job *j, struct run *r, struct outcome *o)
+{
+	struct mx_seq_params params = {
+		.sampling = j->sampling,
+		.max_len = j->total,
+		.min_tokens = j->min_tokens,
+		.stop = j->stop,
+		.n_stop = j->n_stop,
+		.logprobs = j->logprobs,
+		.prompt_logprobs = j->prompt_logprobs,
+		.no_prefix_cache = j->no_prefix_cache,
+		.cache_salt = j->salt,
+	};
+	*o = (struct outcome){.n_prompt = j->n_prompt};
+	o->tokens = calloc(j->total, sizeof *o->tokens);
+	o->logprobs = calloc(j->total, sizeof *o->logprobs);
+	assert_true(o->tokens && o->logprobs);
+	assert_int_equal(e->ops->open(e, j->prompt, j->n_prompt, &params, &r->seq), MX_OK);
+	assert_int_equal(e->ops->attach(e, r->seq, &o->cached), MX_OK);
+}
+
+static void take_result(struct mx_engine *e, const struct job *j, struct run *r,
+                        const struct mx_step_result *res, struct outcome *o)
+{
+	assert_int_equal(res->status, MX_OK);
+	uint32_t n, computed;
+	const int32_t *tokens = e->ops->tokens(r->seq, &n, &computed);
+	for (uint32_t k = 0; k < res->prompt_n; k++) {
+		assert_int_equal(res->prompt_first + k, o->prompt_seen + 1); /* in order, each once */
+		assert_int_equal(res->prompt[k].token, j->prompt[res->prompt_first + k]);
+		o->logprobs[res->prompt_first + k] = res->prompt[k];
+		o->prompt_seen++;
+	}
+	if (res->sampled) {
+		assert_int_equal(tokens[n - 1], res->token);
+		if (j->logprobs >= 0) {
+			assert_int_equal(res->logprob.token, res->token);
+			o->logprobs[n - 1] = res->logprob;
+		}
+	}
+	r->done = n == j->total && (j->total > j->n_prompt || computed == n);
+	if (r->done) {
+		memcpy(o->tokens, tokens, n * sizeof *tokens);
+		o->n = n;
+		e->ops->close(e, r->seq);
+		r->seq = NULL;
+	}
+}
+
+void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t chunk,
+              struct outcome *out)
+{
+	struct run *runs = calloc(n, sizeof *runs);
+	struct mx_step_item *items = calloc(n, sizeof *items);
+	struct mx_step_result *results = calloc(n, sizeof *results);
+	uint32_t *which = calloc(n, sizeof *which), left = n;
+	struct mx_engine_info info;
+	assert_true(runs && items && results && which);
+	e->ops->info(e, &info);
+	for (uint32_t step = 0; left; step++) {
+		uint32_t count = 0, rows = 0;
+		for (uint32_t i = 0; i < n; i++) {
+			uint32_t len, computed;
+			if (runs[i].done || step < jobs[i].start)
+				continue;
+			if (!runs[i].seq) {
+				begin(e, &jobs[i], &runs[i], &out[i]);
+			} else if (jobs[i].preempt && step % jobs[i].preempt == 0) {
+				e->ops->release(e, runs[i].seq);
+				assert_int_equal(e->ops->attach(e, runs[i].seq, &computed), MX_OK);
+			}
+			e->ops->tokens(runs[i].seq, &len, &computed);
+			uint32_t k = len - computed < chunk ? len - computed : chunk;
+			if (k > info.step_tokens - rows)
+				k = info.step_tokens - rows;
+			if (!k)
+				continue;
+			k = e->ops->chunk(e, runs[i].seq, k);
+			assert_int_equal(e->ops->reserve(e, runs[i].seq, computed + k), MX_OK);
+			which[count] = i;
+			items[count++] = (struct mx_step_item){
+				runs[i].seq, k, computed + k == len && jobs[i].total > jobs[i].n_prompt};
+			rows += k;
+		}
+		struct mx_step_times times;
+		if (!count)
+			continue;
+		assert_int_equal(e->ops->step(e, items, count, results, &times), MX_OK);
+		for (uint32_t c = 0; c < count; c++) {
+			take_result(e, &jobs[which[c]], &runs[which[c]], &results[c], &out[which[c]]);
+			left -= runs[which[c]].done;
+		}
+		e->ops->settle(e);
+	}
+	free(runs);
+	free(items);
+	free(results);
+	free(which);
+}

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine on a device that has memory of its own and runs behind the host,
+ * beside the CPU: the same text from recorded steps and from others, alone and in
+ * company, in chunks, from the prefix cache and after preemption; what the device
+ * cannot do is refused by name.
+ *
+ * MIXD_TEST_DEVICE names the device ("cuda:0"). Without it the device is the one
+ * of tests/fake, which computes as CPUs do: then everything must be equal bit for
+ * bit.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "bench/engine/random_model.h"
+#include "tests/engine/engine_util.h"
+#include "tests/engine/random_checkpoint.h"
+
+enum { N_PROMPT = 150, N_TOTAL = 190, VOCAB = 320, CONTEXT = 512, COMPANY = 13 };
+
+enum { F32, BF16, SCALES, N_DIRS };
+static char dirs[N_DIRS][64];
+static bool fake;
+static char modules_dir[64];
+
+#define OWN                                                                                        \
+	"{\"model_type\":\"mixd\",\"hidden_size\":128,\"num_attention_heads\":4,"                      \
+	"\"num_key_value_heads\":2,\"intermediate_size\":192,\"vocab_size\":320,"                      \
+	"\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5,"
+
+/* Multipliers everywhere, two mixers in a block, and tied weights. */
+static const char scales[] =
+	OWN "\"tie_word_embeddings\":true,\"embedding_scale\":2,\"residual_scale\":0.6,"
+		"\"logit_scale\":0.8,\"mixd_layers\":[{\"mixers\":[{\"mixer\":\"attention\","
+		"\"out_scale\":0.5},{\"mixer\":\"attention\",\"in_scale\":1.5}]},"
+		"{\"mixer\":\"attention\"}]}";
+
+/* A folder with the CPU's attention and that of the fake device, which takes the real one's place.
+ */
+static void use_fake(void)
+{
+	static const char *const files[] = {"mixers/.libs/attention-cpu.so",
+	                                    "tests/fake/.libs/attention-cuda.so"};
+	const char *build = getenv("builddir");
+	char from[4096], to[4096], *whole;
+	make_dir(modules_dir);
+	for (int i = 0; i < 2; i++) {
+		snprintf(from, sizeof from, "%s/%s", build ? build : ".", files[i]);
+		snprintf(to, sizeof to, "%s/%s", modules_dir, strrchr(files[i], '/') + 1);
+		assert_non_null(whole = realpath(from, NULL));
+		assert_int_equal(symlink(whole, to), 0);
+		free(whole);
+	}
+	snprintf(from, sizeof from, "%s/tests/fake/.libs", build ? build : ".");
+	setenv("MIXD_DEVICE_PATH", from, 1);
+	setenv("MIXD_TEST_MODULES", modules_dir, 1);
+}
+
+static void forget_fake(void)
+{
+	char path[4096];
+	snprintf(path, sizeof path, "%s/attention-cpu.so", modules_dir);
+	unlink(path);
+	snprintf(path, sizeof path, "%s/attention-cuda.so", modules_dir);
+	unlink(path);
+	rmdir(modules_dir);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	if (fake)
+		use_fake();
+	struct mx_err err = {0};
+	struct loaded modules;
+	mx_log_set_level(MX_LOG_WARNING);
+	loaded_modules(&modules);
+	for (int i = 0; i < N_DIRS; i++) {
+		const struct mx_random_model m = {.width = 128,
+		                                  .layers = 3,
+		                                  .heads = 4,
+		                                  .kv_heads = 2,
+		                                  .intermediate = 320,
+		                                  .vocab = VOCAB,
+		                                  .max_context = CONTEXT,
+		                                  .dtype = i == BF16 ? MX_BF16 : MX_F32,
+		                                  .seed = 3};
+		make_dir(dirs[i]);
+		mx_status st =
+			i == SCALES ? random_checkpoint_write(dirs[i], scales, modules.mixers, MX_F32, 5, &err)
+						: mx_random_model_write(dirs[i], &m, &err);
+		if (st != MX_OK) {
+			print_error("%s\n", err.text);
+			return -1;
+		}
+	}
+	loaded_close(&modules);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	for (int i = 0; i < N_DIRS; i++)
+		mx_random_model_remove(dirs[i]);
+	if (fake)
+		forget_fake();
+	return 0;
+}
+
+static void start(const char *dir, const char *device, bool unrecorded, struct loaded *out)
+{
+	struct mx_engine_config c = loaded_config();
+	c.device = device;
+	c.unrecorded = unrecorded;
+	c.max_sequences = 20;
+	loaded_start(dir, &c, out);
+}
+
+static struct job make_quiet(const int32_t *prompt, uint32_t n, uint32_t total)
+{
+	struct job j = make_job(prompt, n, total);
+	j.logprobs = -1; /* so that its steps are recorded ones */
+	return j;
+}
+
+static void run_one(struct mx_engine *e, const struct job *j, uint32_t chunk, struct outcome *out)
+{
+	e->ops->drop_cache(e);
+	run_jobs(e, j, 1, chunk, out);
+}
+
+static void same_text(const struct outcome *a, const struct outcome *b)
+{
+	assert_int_equal(a->n, b->n);
+	assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
+}
+
+/* Log-probabilities of a text that is given, on the device and on the CPU. */
+static void check_prompt(const char *dir, struct mx_engine *device, double tolerance)
+{
+	static int32_t prompt[CONTEXT];
+	make_tokens(prompt, CONTEXT, VOCAB, 7);
+	struct job j = make_job(prompt, CONTEXT, CONTEXT);
+	struct loaded cpu;
+	struct outcome expect, got;
+	j.prompt_logprobs = 3;
+	start(dir, "cpu", false, &cpu);
+	run_one(cpu.engine, &j, 512, &expect);
+	loaded_close(&cpu);
+	double worst = 0;
+	for (uint32_t chunk = 512; chunk; chunk /= 16) {
+		run_one(device, &j, chunk, &got);
+		assert_int_equal(got.prompt_seen, CONTEXT - 1);
+		for (uint32_t i = 1; i < CONTEXT; i++) {
+			double d = fabs((double)got.logprobs[i].logprob - (double)expect.logprobs[i].logprob);
+			worst = d > worst || isnan(d) ? d : worst;
+		}
+		outcome_free(&got);
+	}
+	print_message("  beside the CPU: worst error %.2e\n", worst);
+	assert_true(worst <= tolerance);
+	outcome_free(&expect);
+}
+
+/* The job in the middle of others, that come and go, of several kinds. */
+static void check_company(struct mx_engine *e, const struct job *job, uint32_t chunk,
+                          const struct outcome *expect)
+{
+	static int32_t prompts[COMPANY][CONTEXT];
+	struct job jobs[COMPANY];
+	struct outcome out[COMPANY];
+	for (uint32_t i = 0; i < COMPANY; i++) {
+		uint32_t n = 1 + i * 9;
+		make_tokens(prompts[i], n, VOCAB, 100 + i);
+		jobs[i] = make_quiet(prompts[i], n, n + 5 + i * 7);
+		jobs[i].start = i % 5;
+		jobs[i].sampling.seed = i;
+		jobs[i].sampling.temperature = i % 3 ? 0.7f : 0;
+		jobs[i].sampling.frequency_penalty = i % 4 ? 0 : 0.5f;
+		jobs[i].logprobs = i % 6 == 5 ? 2 : -1;
+		jobs[i].prompt_logprobs = i % 7 == 6 ? 1 : -1;
+	}
+	jobs[6] = *job;
+	jobs[6].start = 2;
+	run_jobs(e, jobs, COMPANY, chunk, out);
+	same_text(&out[6], expect);
+	for (uint32_t i = 0; i < COMPANY; i++)
+		outcome_free(&out[i]);
+}
+
+/* Everything must give the text that a run without recordings gives alone. */
+static void check_equalities(struct mx_engine *e, struct mx_engine *unrecorded)
+{
+	static int32_t prompt[N_PROMPT];
+	make_tokens(prompt, N_PROMPT, VOCAB, 1);
+	struct job job = make_quiet(prompt, N_PROMPT, N_TOTAL), told = job, preempted = job;
+	struct outcome expect, got;
+	run_one(unrecorded, &job, 512, &expect);
+	for (uint32_t chunk = 1; chunk <= 512; chunk = chunk == 1 ? 16 : chunk * 32) {
+		run_one(e, &job, chunk, &got);
+		same_text(&got, &expect);
+		outcome_free(&got);
+		run_jobs(e, &job, 1, chunk, &got); /* from the prefix cache */
+		assert_true(got.cached > 0);
+		same_text(&got, &expect);
+		outcome_free(&got);
+		check_company(e, &job, chunk, &expect);
+	}
+	told.logprobs = 4;
+	run_one(e, &told, 512, &got);
+	same_text(&got, &expect);
+	outcome_free(&got);
+	preempted.preempt = 9;
+	run_one(e, &preempted, 100, &got);
+	same_text(&got, &expect);
+	outcome_free(&got);
+	outcome_free(&expect);
+}
+
+static void check_model(int dir, double tolerance)
+{
+	const char *device = fake ? "cuda:0" : getenv("MIXD_TEST_DEVICE");
+	struct loaded recorded, unrecorded;
+	struct mx_engine_info info;
+	start(dirs[dir], device, false, &recorded);
+	start(dirs[dir], device, true, &unrecorded);
+	recorded.engine->ops->info(recorded.engine, &info);
+	assert_true(info.overlaps);
+	assert_string_equal(info.device, "cuda:0");
+	check_equalities(recorded.engine, unrecorded.engine);
+	check_prompt(dirs[dir], recorded.engine, tolerance);
+	loaded_close(&recorded);
+	loaded_close(&unrecorded);
+}
+
+static void test_f32(void **state)
+{
+	(void)state;
+	check_model(F32, fake ? 0 : 1e-3);
+}
+
+static void test_multipliers(void **state)
+{
+	(void)state;
+	check_model(SCALES, fake ? 0 : 1e-3);
+}
+
+static void test_bf16(void **state)
+{
+	(void)state;
+	if (fake)
+		skip();
+	check_model(BF16, 0.1);
+}
+
+/* ---- refusals ---- */
+
+static void expect_refused(const char *config, const char *what)
+{
+	char dir[64];
+	struct mx_err err = {0};
+	struct loaded l;
+	struct mx_memory_plan p;
+	struct mx_engine_config c = loaded_config();
+	make_dir(dir);
+	loaded_modules(&l);
+	if (random_checkpoint_write(dir, config, l.mixers, MX_F32, 1, &err) != MX_OK)
+		fail_msg("%s", err.text);
+	loaded_close(&l);
+	loaded_open(dir, &l);
+	c.device = "cuda:0";
+	assert_int_equal(mx_registry_load_cuda(l.mixers, &err), MX_OK);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err),
+	                 MX_E_UNSUPPORTED);
+	if (!strstr(err.text, what))
+		fail_msg("\"%s\" where \"%s\" was expected", err.text, what);
+	loaded_close(&l);
+	mx_random_model_remove(dir);
+}
+
+static void test_what_only_cpus_do_is_named(void **state)
+{
+	(void)state;
+	expect_refused(OWN "\"mixd_layers\":[{\"mixer\":\"attention\"},{\"mixer\":\"ema\"}]}",
+	               "layer 1: mixer ema does not run on cuda:0");
+	expect_refused(OWN "\"num_experts_per_tok\":2,\"moe_intermediate_size\":48,\"mixd_layers\":["
+	                   "{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":6}}]}",
+	               "layer 0 is a mixture of experts, which runs on CPUs only");
+	expect_refused(OWN "\"norm_type\":\"layernorm\",\"mixd_layers\":[{\"mixer\":\"attention\"}]}",
+	               "norm model.norm.weight is a LayerNorm, which runs on CPUs only");
+	expect_refused(
+		OWN "\"mixd_layers\":[{\"mixer\":\"attention\"},"
+			"{\"mixer\":\"attention\",\"mlp\":{\"mlp_type\":\"gelu_tanh\"}}]}",
+		"feed-forward model.layers.1.mlp.up_proj.weight has GELU, which runs on CPUs only");
+}
+
+/* ---- memory ---- */
+
+static void test_memory_is_the_device_s(void **state)
+{
+	(void)state;
+	struct loaded l;
+	struct mx_err err = {0};
+	struct mx_memory_plan p;
+	struct mx_engine_config c = loaded_config();
+	c.device = "cuda:0";
+	c.memory = (size_t)(fake ? 48 : 256) << 20;
+	loaded_open(dirs[F32], &l);
+	assert_int_equal(mx_registry_load_cuda(l.mixers, &err), MX_OK);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	assert_true(p.apart && p.weights_mapped == 0);
+	assert_string_equal(p.device, "cuda:0");
+	assert_int_equal(p.device_total, p.weights_device + p.weights_private + p.pages + p.scratch);
+	assert_true(p.device_total <= c.memory && p.device_total > c.memory - p.page_bytes - 4096);
+	assert_int_equal(p.total, p.other);
+	c.memory = p.device_free + (1 << 20);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_E_RANGE);
+	assert_non_null(strstr(err.text, "free: lower memory"));
+	c.memory = 1 << 20;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_E_RANGE);
+	assert_non_null(strstr(err.text, "512 tokens"));
+	c.memory = 0;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	assert_true(p.device_total <= p.device_free / 10 * 9);
+	loaded_close(&l);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_memory_is_the_device_s),
+		cmocka_unit_test(test_f32),
+		cmocka_unit_test(test_multipliers),
+		cmocka_unit_test(test_bf16),
+		cmocka_unit_test(test_what_only_cpus_do_is_named),
+	};
+	fake = !getenv("MIXD_TEST_DEVICE");
+	return cmocka_run_group_tests(tests, setup, teardown);
+}

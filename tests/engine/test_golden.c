@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine against transformers, flash-linear-attention and Hyena's authors:
+ * log-probabilities of prompts and greedy continuations of the checkpoints in
+ * tests/golden/models (see README.md there), at every instruction set of this
+ * machine, or on the device that MIXD_TEST_DEVICE names ("cuda:0"), those of
+ * attention alone. With arguments only the checkpoints they name.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "device/cpu/cpu.h"
+#include "tests/engine/engine_util.h"
+
+/* The product's promise for fp32 checkpoints. */
+#define TOLERANCE 1e-3
+/* Tile kernels round activations to bf16 before a product with bf16 weights: 2^-9 of each term,
+ * over the products of two layers. */
+#define TOLERANCE_TILES 5e-2
+/* A device with activations in bf16 rounds what goes from one operator to the next, the residual
+ * stream too; what it would choose may differ where two tokens are as likely. */
+#define TOLERANCE_BF16 2e-1
+
+enum { MAX_TOTAL = 1250, MAX_CASES = 16 };
+
+static char **only; /* the arguments, ended by NULL */
+
+static const char *root(void)
+{
+	static char path[4096];
+	const char *src = getenv("srcdir");
+	snprintf(path, sizeof path, "%s/tests/golden/models", src ? src : ".");
+	return path;
+}
+
+/* If an argument is the name, or there is none. */
+static bool wanted(const char *name)
+{
+	for (char **p = only; *p; p++)
+		if (!strcmp(*p, name))
+			return true;
+	return !only[0];
+}
+
+static json_t *array_of(json_t *o, const char *key)
+{
+	json_t *a = json_object_get(o, key);
+	assert_true(json_is_array(a));
+	return a;
+}
+
+static void compare(const char *what, uint32_t position, const struct mx_logprob *got,
+                    json_t *expected, double tolerance, double *worst)
+{
+	assert_true(json_is_number(expected));
+	double error = fabs((double)got->logprob - json_number_value(expected));
+	if (!(error < tolerance))
+		fail_msg("%s: position %u: %.6f, the reference says %.6f", what, position,
+		         (double)got->logprob, json_number_value(expected));
+	if (error > *worst)
+		*worst = error;
+}
+
+struct golden_case {
+	json_t *json;
+	int32_t prompt[MAX_TOTAL];
+	struct job job;
+};
+
+static void read_case(json_t *json, struct golden_case *out)
+{
+	json_t *prompt = array_of(json, "prompt");
+	uint32_t n = (uint32_t)json_array_size(prompt);
+	uint32_t more = (uint32_t)json_array_size(array_of(json, "greedy"));
+	assert_true(n >= 1 && n + more <= MAX_TOTAL);
+	for (uint32_t i = 0; i < n; i++)
+		out->prompt[i] = (int32_t)json_integer_value(json_array_get(prompt, i));
+	out->json = json;
+	out->job = (struct job){
+		.prompt = out->prompt,
+		.n_prompt = n,
+		.total = n + more,
+		.sampling = {.top_p = 1, .repetition_penalty = 1},
+		.logprobs = 0,
+		.prompt_logprobs = 0,
+	};
+}
+
+/* What is wanted of a checkpoint's outcomes. */
+struct bar {
+	const char *model;
+	double tolerance;
+	bool greedy; /* not only what is said of prompts */
+	double worst;
+};
+
+/* Everything that expected.json has about a case. */
+static void compare_case(const struct golden_case *c, const struct outcome *out, struct bar *bar)
+{
+	json_t *logprobs = array_of(c->json, "logprobs"), *greedy = array_of(c->json, "greedy");
+	json_t *probs = array_of(c->json, "greedy_logprobs");
+	uint32_t n = c->job.n_prompt, more = c->job.total - n;
+	assert_int_equal(out->prompt_seen, n - 1);
+	for (uint32_t i = 1; i < n; i++)
+		compare(bar->model, i, &out->logprobs[i], json_array_get(logprobs, i - 1), bar->tolerance,
+		        &bar->worst);
+	for (uint32_t i = 0; bar->greedy && i < more; i++) {
+		assert_int_equal(out->tokens[n + i], json_integer_value(json_array_get(greedy, i)));
+		assert_int_equal(out->logprobs[n + i].rank, 1);
+		compare(bar->model, n + i, &out->logprobs[n + i], json_array_get(probs, i), bar->tolerance,
+		        &bar->worst);
+	}
+}
+
+/* All cases alone, in large chunks and in small ones, and then together, one joining the others
+ * every few steps, so that they stand at different positions. */
+static void check_cases(struct mx_engine *e, json_t *list, struct bar *bar)
+{
+	uint32_t n = (uint32_t)json_array_size(list);
+	struct golden_case *cases = calloc(n, sizeof *cases);
+	struct job jobs[MAX_CASES];
+	struct outcome out[MAX_CASES];
+	assert_true(cases && n >= 6 && n <= MAX_CASES);
+	for (uint32_t i = 0; i < n; i++) {
+		read_case(json_array_get(list, i), &cases[i]);
+		for (uint32_t chunk = 512; chunk; chunk = chunk > 61 ? 61 : 0) {
+			run_jobs(e, &cases[i].job, 1, chunk, out);
+			compare_case(&cases[i], out, bar);
+			outcome_free(out);
+		}
+		jobs[i] = cases[i].job;
+		jobs[i].start = 3 * i;
+	}
+	run_jobs(e, jobs, n, 61, out);
+	for (uint32_t i = 0; i < n; i++) {
+		compare_case(&cases[i], &out[i], bar);
+		outcome_free(&out[i]);
+	}
+	free(cases);
+}
+
+/* Whether a device other than a CPU can have it. */
+static bool runs_on_devices(const struct mx_plan *p)
+{
+	for (uint32_t i = 0; i < p->n_layers; i++)
+		for (uint32_t k = 0; k < p->layers[i].n_blocks; k++) {
+			const struct mx_plan_block *b = &p->layers[i].blocks[k];
+			if (b->kind == MX_BLOCK_EXPERTS)
+				return false;
+			for (uint32_t m = 0; m < b->n_mixers; m++)
+				if (strcmp(b->mixers[m].mixer, "attention"))
+					return false;
+		}
+	return true;
+}
+
+/* False if it cannot run on the device. */
+static bool check_model(const char *name)
+{
+	char dir[4400], path[4500];
+	snprintf(dir, sizeof dir, "%s/%s", root(), name);
+	snprintf(path, sizeof path, "%s/expected.json", dir);
+	json_error_t error;
+	json_t *expected = json_load_file(path, 0, &error);
+	if (!expected)
+		fail_msg("%s: %s", path, error.text);
+	struct mx_engine_config config = loaded_config();
+	struct loaded l;
+	bool half = strstr(name, "bf16") || strstr(name, "f16");
+	loaded_open(dir, &l);
+	bool can = !config.device || runs_on_devices(l.plan);
+	loaded_close(&l);
+	if (!can) {
+		print_message("  %-16s skipped: not for %s\n", name, config.device);
+		json_decref(expected);
+		return false;
+	}
+	config.kv_dtype = config.device && half ? MX_BF16 : MX_F32;
+	loaded_start(dir, &config, &l);
+	bool rounds = config.device && half;
+	bool tiles = !config.device && strstr(name, "bf16") && mx_cpu_isa() >= MX_ISA_AMX_BF16;
+	struct bar bar = {
+		.model = name,
+		.tolerance = rounds  ? TOLERANCE_BF16
+	                 : tiles ? TOLERANCE_TILES
+	                         : TOLERANCE,
+		.greedy = !rounds,
+	};
+	check_cases(l.engine, array_of(expected, "cases"), &bar);
+	print_message("  %-16s worst error %.2e\n", name, bar.worst);
+	loaded_close(&l);
+	json_decref(expected);
+	return true;
+}
+
+/* Every checkpoint that is wanted; how many. */
+static int check_models(void)
+{
+	DIR *d = opendir(root());
+	struct dirent *entry;
+	int n = 0;
+	assert_non_null(d);
+	while ((entry = readdir(d))) {
+		char path[4500];
+		snprintf(path, sizeof path, "%s/%s/expected.json", root(), entry->d_name);
+		FILE *f = fopen(path, "re");
+		if (!f)
+			continue;
+		fclose(f);
+		if (wanted(entry->d_name))
+			n += check_model(entry->d_name);
+	}
+	closedir(d);
+	return n;
+}
+
+static void test_models(void **state)
+{
+	(void)state;
+	if (getenv("MIXD_TEST_DEVICE")) {
+		print_message("%s\n", getenv("MIXD_TEST_DEVICE"));
+		assert_true(check_models() >= (only[0] ? 1 : 15));
+		return;
+	}
+	unsetenv("MIXD_ISA");
+	enum mx_isa best = mx_cpu_isa();
+	for (int isa = MX_ISA_PORTABLE; isa <= (int)best; isa++) {
+		print_message("%s\n", mx_isa_name((enum mx_isa)isa));
+		setenv("MIXD_ISA", mx_isa_name((enum mx_isa)isa), 1);
+		assert_true(check_models() >= (only[0] ? 1 : 50));
+	}
+	unsetenv("MIXD_ISA");
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_models),
+	};
+	only = argv + (argc > 0);
+	mx_log_set_level(MX_LOG_WARNING);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

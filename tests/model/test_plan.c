@@ -1,0 +1,783 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config.json to the layer plan: what each family makes of its keys, frequencies
+ * against transformers' own (tests/golden/rope), and the message for every kind
+ * of broken config.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "model/safetensors.h"
+#include "tests/model/plan_util.h"
+
+static const char llama[] =
+	"{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":96,\"num_hidden_layers\":2,"
+	"\"num_attention_heads\":4,\"vocab_size\":100,\"max_position_embeddings\":512}";
+
+/* ---- families ---- */
+
+static void llama_has_the_expected_shape(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(llama, "{\"rms_norm_eps\":1e-5,\"num_key_value_heads\":2}");
+	assert_string_equal(p->family, "llama");
+	assert_int_equal(p->width, 64);
+	assert_int_equal(p->vocab, 100);
+	assert_int_equal(p->n_layers, 2);
+	assert_int_equal(p->max_context, 512);
+	assert_true(p->norm == MX_NORM_RMS && p->norm_eps == 1e-5f);
+	assert_string_equal(p->embed, "model.embed_tokens.weight");
+	assert_string_equal(p->lm_head, "lm_head.weight");
+	assert_string_equal(p->final_norm, "model.norm.weight");
+	assert_true(p->embed_scale == 1 && p->logit_scale == 1);
+
+	const struct mx_plan_layer *l = &p->layers[1];
+	assert_int_equal(l->n_blocks, 2);
+	assert_int_equal(l->blocks[0].kind, MX_BLOCK_MIXER);
+	assert_int_equal(l->blocks[0].n_mixers, 1);
+	assert_string_equal(l->blocks[0].norm, "model.layers.1.input_layernorm.weight");
+	assert_string_equal(l->blocks[0].mixers[0].mixer, "attention");
+	assert_string_equal(l->blocks[0].mixers[0].prefix, "model.layers.1.self_attn.");
+	assert_int_equal(l->blocks[1].kind, MX_BLOCK_MLP);
+	assert_int_equal(l->blocks[1].mlp.kind, MX_MLP_SWIGLU);
+	assert_string_equal(l->blocks[1].norm, "model.layers.1.post_attention_layernorm.weight");
+	assert_string_equal(l->blocks[1].mlp.gate, "model.layers.1.mlp.gate_proj.weight");
+	assert_string_equal(l->blocks[1].mlp.up, "model.layers.1.mlp.up_proj.weight");
+	assert_string_equal(l->blocks[1].mlp.down, "model.layers.1.mlp.down_proj.weight");
+	assert_int_equal(l->blocks[1].mlp.width, 96);
+	assert_false(l->blocks[1].mlp.bias);
+
+	assert_int_equal(get_int(p, 1, "heads"), 4);
+	assert_int_equal(get_int(p, 1, "kv_heads"), 2);
+	assert_int_equal(get_int(p, 1, "head_dim"), 16);
+	assert_int_equal(get_int(p, 1, "window"), 0);
+	assert_int_equal(get_int(p, 1, "rope_dim"), 16);
+	assert_true(mx_param_float(params_of(p, 1), "scale", 0) == 0.25);
+	assert_string_equal(mx_param_string(params_of(p, 1), "rope", ""), "default");
+	mx_plan_destroy(p);
+	mx_plan_destroy(NULL);
+}
+
+static void layers_are_described_in_runs(void **state)
+{
+	(void)state;
+	char text[128];
+	struct mx_plan *p = plan_of(llama, "{}");
+	mx_plan_describe_layers(p, text, sizeof text);
+	assert_string_equal(text, "0-1 attention");
+	mx_plan_destroy(p);
+	p = plan_of(llama, "{\"model_type\":\"mixd\",\"num_hidden_layers\":\"-\",\"mixd_layers\":["
+	                   "{\"mixer\":\"ema\"},{\"mixer\":\"ema\"},{\"mixer\":\"attention\"},"
+	                   "{\"mixer\":\"ema\"}]}");
+	mx_plan_describe_layers(p, text, sizeof text);
+	assert_string_equal(text, "0-1 ema, 2 attention, 3 ema");
+	mx_plan_describe_layers(p, text, 24);
+	assert_string_equal(text, "0-1 ema, ...");
+	mx_plan_describe_layers(p, text, 8);
+	assert_string_equal(text, "...");
+	mx_plan_destroy(p);
+}
+
+static void families_differ_as_in_transformers(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *changes;
+		int64_t kv_heads, head_dim, bias, o_bias, qk_norm, window0, window1;
+	} cases[] = {
+		{"{}", 4, 16, 0, 0, 0, 0, 0},
+		{"{\"num_key_value_heads\":null,\"head_dim\":null}", 4, 16, 0, 0, 0, 0, 0},
+		{"{\"num_attention_heads\":4.0,\"head_dim\":24}", 4, 24, 0, 0, 0, 0, 0},
+		{"{\"attention_bias\":true}", 4, 16, 1, 1, 0, 0, 0},
+		{"{\"sliding_window\":7}", 4, 16, 0, 0, 0, 0, 0}, /* Llama has none */
+		{"{\"model_type\":\"mistral\",\"num_key_value_heads\":2}", 2, 16, 0, 0, 0, 4096, 4096},
+		{"{\"model_type\":\"mistral\",\"num_attention_heads\":16}", 8, 4, 0, 0, 0, 4096, 4096},
+		{"{\"model_type\":\"mistral\",\"num_key_value_heads\":4,\"sliding_window\":null}", 4, 16, 0,
+	     0, 0, 0, 0},
+		{"{\"model_type\":\"mistral\",\"num_key_value_heads\":4,\"sliding_window\":7}", 4, 16, 0, 0,
+	     0, 7, 7},
+		{"{\"model_type\":\"qwen2\",\"num_key_value_heads\":2,\"sliding_window\":7}", 2, 16, 1, 0,
+	     0, 0, 0},
+		{"{\"model_type\":\"qwen2\",\"num_key_value_heads\":2,\"use_sliding_window\":false,"
+	     "\"sliding_window\":0,\"max_window_layers\":0}",
+	     2, 16, 1, 0, 0, 0, 0},
+		{"{\"model_type\":\"qwen2\",\"num_key_value_heads\":2,\"sliding_window\":7,"
+	     "\"use_sliding_window\":true}",
+	     2, 16, 1, 0, 0, 0, 0}, /* max_window_layers is 28 by default */
+		{"{\"model_type\":\"qwen2\",\"num_key_value_heads\":2,\"sliding_window\":7,"
+	     "\"use_sliding_window\":true,\"max_window_layers\":1}",
+	     2, 16, 1, 0, 0, 0, 7},
+		{"{\"model_type\":\"qwen3\",\"num_key_value_heads\":2}", 2, 128, 0, 0, 1, 0, 0},
+		{"{\"model_type\":\"qwen3\",\"num_key_value_heads\":2,\"head_dim\":32,"
+	     "\"attention_bias\":true,\"use_sliding_window\":true,\"sliding_window\":9,"
+	     "\"layer_types\":[\"sliding_attention\",\"full_attention\"]}",
+	     2, 32, 1, 1, 1, 9, 0},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct mx_plan *p = plan_of(llama, cases[i].changes);
+		print_message("%s\n", cases[i].changes);
+		assert_int_equal(get_int(p, 0, "kv_heads"), cases[i].kv_heads);
+		assert_int_equal(get_int(p, 0, "head_dim"), cases[i].head_dim);
+		assert_int_equal(get_int(p, 0, "bias"), cases[i].bias);
+		assert_int_equal(get_int(p, 0, "o_bias"), cases[i].o_bias);
+		assert_int_equal(get_int(p, 0, "qk_norm"), cases[i].qk_norm);
+		assert_int_equal(get_int(p, 0, "window"), cases[i].window0);
+		assert_int_equal(get_int(p, 1, "window"), cases[i].window1);
+		mx_plan_destroy(p);
+	}
+}
+
+static void embeddings_may_be_tied_and_mlp_biased(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(llama, "{\"tie_word_embeddings\":true,\"mlp_bias\":true}");
+	assert_string_equal(p->lm_head, p->embed);
+	assert_true(p->layers[0].blocks[1].mlp.bias);
+	mx_plan_destroy(p);
+}
+
+static void context_is_stretched_by_scaling(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *changes;
+		uint32_t max_context;
+	} cases[] = {
+		{"{\"max_position_embeddings\":\"-\"}", 2048},
+		{"{\"model_type\":\"mistral\",\"num_key_value_heads\":4,\"max_position_embeddings\":\"-\"}",
+	     131072},
+		{"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}}", 1280},
+		{"{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", 2048},
+		{"{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,"
+	     "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64}}",
+	     512},
+		{"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}}", 2048},
+		{"{\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"rope_theta\":1e6,"
+	     "\"original_max_position_embeddings\":128}}",
+	     512},
+		/* 49 * (1 / 49.0) is less than 1 in binary. */
+		{"{\"max_position_embeddings\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":null,"
+	     "\"original_max_position_embeddings\":49}}",
+	     1},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct mx_plan *p = plan_of(llama, cases[i].changes);
+		if (p->max_context != cases[i].max_context)
+			fail_msg("%s: %u, not %u", cases[i].changes, p->max_context, cases[i].max_context);
+		mx_plan_destroy(p);
+	}
+}
+
+/* ---- rope ---- */
+
+static json_t *golden(const char *name)
+{
+	char path[4096];
+	json_error_t je;
+	const char *srcdir = getenv("srcdir");
+	snprintf(path, sizeof path, "%s/tests/golden/%s", srcdir ? srcdir : ".", name);
+	json_t *v = json_load_file(path, 0, &je);
+	if (!v)
+		fail_msg("%s: %s", path, je.text);
+	return v;
+}
+
+static void check_frequencies(const char *name, const struct mx_plan *p, const json_t *want,
+                              double want_factor)
+{
+	const struct mx_param *freq = mx_param_find(params_of(p, 0), "rope_inv_freq");
+	assert_non_null(freq);
+	assert_int_equal(freq->n, json_array_size(want));
+	for (size_t i = 0; i < freq->n; i++) {
+		double w = json_number_value(json_array_get(want, i));
+		/* Four units in the last place of a float: pow and division round differently in torch. */
+		if (!(fabs(freq->v[i] - w) <= 4 * 0x1p-24 * w))
+			fail_msg("%s: frequency %zu is %.9g, not %.9g", name, i, freq->v[i], w);
+	}
+	double factor = mx_param_float(params_of(p, 0), "rope_attention_factor", 0);
+	if (!(fabs(factor - want_factor) <= 1e-12))
+		fail_msg("%s: attention factor %.15g, not %.15g", name, factor, want_factor);
+}
+
+static void frequencies_are_those_of_transformers(void **state)
+{
+	(void)state;
+	json_t *file = golden("rope/inv_freq.json"), *c;
+	size_t i;
+	json_array_foreach(json_object_get(file, "cases"), i, c)
+	{
+		const char *name = json_string_value(json_object_get(c, "name"));
+		char *text = json_dumps(json_object_get(c, "config"), 0);
+		struct mx_plan *p = NULL;
+		struct mx_err err = {0};
+		if (mx_plan_parse(text, strlen(text), NULL, 0, &p, &err))
+			fail_msg("%s: %s", name, err.text);
+		check_frequencies(name, p, json_object_get(c, "inv_freq"),
+		                  json_number_value(json_object_get(c, "attention_factor")));
+		mx_plan_destroy(p);
+		free(text);
+	}
+	assert_true(i >= 15);
+	json_decref(file);
+}
+
+static void dynamic_keeps_what_its_formula_needs(void **state)
+{
+	(void)state;
+	struct mx_plan *p =
+		plan_of(llama, "{\"rope_parameters\":{\"rope_type\":\"dynamic\",\"factor\":2.0,"
+	                   "\"rope_theta\":50000}}");
+	const struct mx_params *q = params_of(p, 0);
+	assert_string_equal(mx_param_string(q, "rope", ""), "dynamic");
+	assert_true(mx_param_float(q, "rope_theta", 0) == 50000);
+	assert_true(mx_param_float(q, "rope_factor", 0) == 2);
+	assert_int_equal(mx_param_int(q, "rope_max_position", 0), 512);
+	assert_true(mx_param_float(q, "rope_attention_factor", 0) == 1);
+	mx_plan_destroy(p);
+}
+
+/* ---- our own format ---- */
+
+static void mixd_layers_have_multipliers_and_feed_forwards_of_their_own(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(
+		llama,
+		"{\"model_type\":\"mixd\",\"num_hidden_layers\":\"-\",\"embedding_scale\":12,"
+		"\"logit_scale\":0.25,\"residual_scale\":0.5,\"mlp_bias\":true,"
+		"\"moe_intermediate_size\":7,\"mixd_layers\":["
+		"{\"mixers\":[{\"mixer\":\"ema\",\"in_scale\":2,\"x\":1},"
+		"{\"mixer\":\"attention\",\"out_scale\":3}],\"mlp\":false},"
+		"{\"mixer\":\"ema\",\"out_scale\":4,\"residual_scale\":1,\"mlp\":{\"mlp_bias\":false,"
+		"\"num_experts\":6,\"num_experts_per_tok\":2,\"norm_topk_prob\":true,"
+		"\"shared_expert_intermediate_size\":5}},"
+		"{\"mixer\":\"ema\",\"mlp\":{\"intermediate_size\":11}},"
+		"{\"mixer\":\"ema\",\"mlp\":true}]}");
+	assert_int_equal(p->n_layers, 4);
+	assert_true(p->embed_scale == 12 && p->logit_scale == 0.25f);
+	const struct mx_plan_layer *l = p->layers;
+	assert_int_equal(l[0].n_blocks, 1);
+	assert_int_equal(l[0].blocks[0].n_mixers, 2);
+	assert_true(l[0].blocks[0].residual_scale == 0.5f);
+	const struct mx_plan_mixer *m = l[0].blocks[0].mixers;
+	assert_string_equal(m[0].mixer, "ema");
+	assert_string_equal(m[0].prefix, "model.layers.0.mixers.0.");
+	assert_true(m[0].in_scale == 2 && m[0].out_scale == 1);
+	assert_int_equal(m[0].params.n, 1); /* the scales are not the mixer's */
+	assert_string_equal(m[1].mixer, "attention");
+	assert_string_equal(m[1].prefix, "model.layers.0.mixers.1.");
+	assert_true(m[1].in_scale == 1 && m[1].out_scale == 3);
+
+	assert_int_equal(l[1].n_blocks, 2);
+	assert_true(l[1].blocks[0].mixers[0].out_scale == 4);
+	assert_true(l[1].blocks[0].residual_scale == 1 && l[1].blocks[1].residual_scale == 1);
+	assert_int_equal(l[1].blocks[1].kind, MX_BLOCK_EXPERTS);
+	const struct mx_plan_experts *x = &l[1].blocks[1].experts;
+	assert_int_equal(x->n, 6);
+	assert_int_equal(x->chosen, 2);
+	assert_int_equal(x->width, 7);
+	assert_true(x->normalize);
+	assert_string_equal(x->router, "model.layers.1.mlp.gate.weight");
+	assert_string_equal(x->prefix, "model.layers.1.mlp.experts.");
+	assert_string_equal(x->shared_gate, "model.layers.1.mlp.shared_expert_gate.weight");
+	assert_int_equal(l[1].blocks[1].mlp.width, 5);
+	assert_string_equal(l[1].blocks[1].mlp.down,
+	                    "model.layers.1.mlp.shared_expert.down_proj.weight");
+
+	assert_int_equal(l[2].blocks[1].kind, MX_BLOCK_MLP);
+	assert_int_equal(l[2].blocks[1].mlp.width, 11);
+	assert_int_equal(l[3].blocks[1].mlp.width, 96);
+	assert_true(l[3].blocks[1].mlp.bias);
+	assert_true(l[3].blocks[1].residual_scale == 0.5f);
+	char text[64];
+	mx_plan_describe_layers(p, text, sizeof text);
+	assert_string_equal(text, "0 ema + attention, 1-3 ema");
+	mx_plan_destroy(p);
+}
+
+static void mixd_has_two_kinds_of_norm_and_of_feed_forward(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(
+		llama, "{\"model_type\":\"mixd\",\"norm_type\":\"layernorm\",\"rms_norm_eps\":0.5,"
+			   "\"mlp_type\":\"gelu_tanh\",\"mlp_bias\":true,\"mixd_layers\":[{\"mixer\":\"ema\"},"
+			   "{\"mixer\":\"ema\",\"mlp\":{\"mlp_type\":\"swiglu\",\"mlp_bias\":false}}]}");
+	assert_true(p->norm == MX_NORM_LAYER && p->norm_eps == 1e-5f);
+	const struct mx_plan_mlp *gelu = &p->layers[0].blocks[1].mlp;
+	assert_int_equal(gelu->kind, MX_MLP_GELU_TANH);
+	assert_null(gelu->gate);
+	assert_string_equal(gelu->up, "model.layers.0.mlp.up_proj.weight");
+	assert_string_equal(gelu->down, "model.layers.0.mlp.down_proj.weight");
+	assert_int_equal(gelu->width, 96);
+	assert_true(gelu->bias);
+	const struct mx_plan_mlp *swiglu = &p->layers[1].blocks[1].mlp;
+	assert_int_equal(swiglu->kind, MX_MLP_SWIGLU);
+	assert_string_equal(swiglu->gate, "model.layers.1.mlp.gate_proj.weight");
+	assert_false(swiglu->bias);
+	mx_plan_destroy(p);
+	p = plan_of(llama,
+	            "{\"model_type\":\"mixd\",\"num_hidden_layers\":1,\"norm_type\":\"layernorm\","
+	            "\"layer_norm_eps\":0.25,\"mixd_layers\":[{\"mixer\":\"ema\"}]}");
+	assert_true(p->norm == MX_NORM_LAYER && p->norm_eps == 0.25f);
+	mx_plan_destroy(p);
+}
+
+static void mixd_layers_name_their_mixers(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(
+		llama,
+		"{\"model_type\":\"mixd\",\"attention_bias\":true,\"mixd_layers\":["
+		"{\"mixer\":\"attention\",\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+		"\"qk_norm\":true,\"sliding_window\":5,\"partial_rotary_factor\":0.5,"
+		"\"attention_multiplier\":0.125,\"rope_parameters\":{\"rope_type\":\"default\","
+		"\"rope_theta\":100}},"
+		"{\"mixer\":\"ema\",\"decay\":0.9,\"taps\":[1,2.5],\"on\":true,\"off\":false,\"steps\":3,"
+		"\"name\":\"x\",\"limit\":{\"__float__\":\"Infinity\"},\"absent\":null},"
+		"{\"mixer\":\"attention\",\"rope_parameters\":{\"rope_type\":\"none\"}}],"
+		"\"num_hidden_layers\":3}");
+	assert_int_equal(p->n_layers, 3);
+	assert_string_equal(p->layers[0].blocks[0].mixers[0].prefix, "model.layers.0.mixer.");
+	assert_int_equal(get_int(p, 0, "heads"), 8);
+	assert_int_equal(get_int(p, 0, "kv_heads"), 2);
+	assert_int_equal(get_int(p, 0, "head_dim"), 8);
+	assert_int_equal(get_int(p, 0, "rope_dim"), 4);
+	assert_int_equal(get_int(p, 0, "window"), 5);
+	assert_int_equal(get_int(p, 0, "qk_norm"), 1);
+	assert_int_equal(get_int(p, 0, "bias"), 1); /* from the top level */
+	assert_true(mx_param_float(params_of(p, 0), "scale", 0) == 0.125);
+	assert_true(mx_param_float(params_of(p, 0), "rope_theta", 0) == 100);
+
+	const struct mx_params *ema = params_of(p, 1);
+	assert_string_equal(p->layers[1].blocks[0].mixers[0].mixer, "ema");
+	assert_string_equal(p->layers[1].blocks[0].mixers[0].prefix, "model.layers.1.mixer.");
+	assert_int_equal(ema->n, 7);
+	assert_true(mx_param_float(ema, "decay", 0) == 0.9);
+	assert_int_equal(mx_param_find(ema, "on")->type, MX_PARAM_BOOL);
+	assert_int_equal(mx_param_int(ema, "on", 0), 1);
+	assert_int_equal(mx_param_int(ema, "off", 1), 0);
+	assert_int_equal(mx_param_find(ema, "steps")->type, MX_PARAM_INT);
+	assert_int_equal(mx_param_int(ema, "steps", 0), 3);
+	assert_string_equal(mx_param_string(ema, "name", ""), "x");
+	assert_true(isinf(mx_param_float(ema, "limit", 0)));
+	assert_int_equal(mx_param_find(ema, "taps")->n, 2);
+	assert_true(mx_param_find(ema, "taps")->v[1] == 2.5);
+	assert_null(mx_param_find(ema, "absent"));
+
+	assert_int_equal(get_int(p, 2, "heads"), 4);
+	assert_int_equal(get_int(p, 2, "window"), 0);
+	assert_string_equal(mx_param_string(params_of(p, 2), "rope", ""), "none");
+	assert_null(mx_param_find(params_of(p, 2), "rope_inv_freq"));
+	mx_plan_destroy(p);
+}
+
+/* ---- generation ---- */
+
+static void generation_config_wins_over_config(void **state)
+{
+	(void)state;
+	struct mx_plan *p = NULL;
+	struct mx_err err = {0};
+	assert_int_equal(plan_parse(llama, "{\"eos_token_id\":2,\"bos_token_id\":1}", NULL, &p, &err),
+	                 MX_OK);
+	assert_int_equal(p->n_eos, 1);
+	assert_int_equal(p->eos[0], 2);
+	assert_int_equal(p->bos, 1);
+	assert_true(isnan(p->temperature) && isnan(p->top_p) && isnan(p->min_p));
+	assert_true(isnan(p->repetition_penalty));
+	assert_int_equal(p->top_k, -1);
+	mx_plan_destroy(p);
+
+	p = NULL;
+	assert_int_equal(
+		plan_parse(llama, "{\"eos_token_id\":2,\"bos_token_id\":1}",
+	               "{\"eos_token_id\":[5,6,7],\"bos_token_id\":null,\"temperature\":0.6,"
+	               "\"top_p\":0.95,\"top_k\":20,\"min_p\":0.05,\"repetition_penalty\":1.1,"
+	               "\"do_sample\":false}",
+	               &p, &err),
+		MX_OK);
+	assert_int_equal(p->n_eos, 3);
+	assert_int_equal(p->eos[2], 7);
+	assert_int_equal(p->bos, 1);
+	assert_true(p->temperature == 0.6f && p->top_p == 0.95f && p->min_p == 0.05f);
+	assert_true(p->repetition_penalty == 1.1f);
+	assert_int_equal(p->top_k, 20);
+	mx_plan_destroy(p);
+
+	p = plan_of(llama, "{\"eos_token_id\":null}");
+	assert_int_equal(p->n_eos, 0);
+	assert_int_equal(p->bos, -1);
+	mx_plan_destroy(p);
+}
+
+static void broken_generation_configs_are_refused(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *text;
+		mx_status status;
+		const char *message;
+	} cases[] = {
+		{"{", MX_E_FORMAT, "not valid JSON at line 1, column 1"},
+		{"[1]", MX_E_FORMAT, "is not a JSON object"},
+		{"{\"eos_token_id\":\"</s>\"}", MX_E_INVALID, "eos_token_id: must be a token id or a list"},
+		{"{\"eos_token_id\":[1,\"x\"]}", MX_E_INVALID,
+	     "eos_token_id: must be a token id or a list"},
+		{"{\"eos_token_id\":100}", MX_E_RANGE, "eos_token_id: 100 is not below vocab_size 100"},
+		{"{\"eos_token_id\":-1}", MX_E_RANGE, "eos_token_id: -1 is not below"},
+		{"{\"bos_token_id\":[1]}", MX_E_INVALID, "bos_token_id: must be a token id"},
+		{"{\"temperature\":-0.5}", MX_E_RANGE, "temperature: -0.5 is outside"},
+		{"{\"temperature\":NaN}", MX_E_RANGE, "temperature: nan is outside"},
+		{"{\"top_p\":0}", MX_E_RANGE, "top_p: 0 is outside"},
+		{"{\"top_p\":\"1\"}", MX_E_INVALID, "top_p: must be a number, not a string"},
+		{"{\"top_k\":2.5}", MX_E_INVALID, "top_k: must be an integer"},
+		{"{\"min_p\":1.5}", MX_E_RANGE, "min_p: 1.5 is outside 0 to 1"},
+		{"{\"repetition_penalty\":0}", MX_E_RANGE, "repetition_penalty: 0 is outside"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct mx_plan *p = NULL;
+		struct mx_err err = {0};
+		mx_status s = plan_parse(llama, "{}", cases[i].text, &p, &err);
+		if (s != cases[i].status || !strstr(err.text, cases[i].message) || p)
+			fail_msg("%s gave %d '%s'", cases[i].text, s, err.text);
+		assert_string_equal(err.where, "generation_config.json");
+	}
+}
+
+/* A sound generation_config.json does not hide what is wrong with config.json's own ids. */
+static void token_ids_of_config_are_checked_too(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *config;
+		mx_status status;
+		const char *message;
+	} cases[] = {
+		{"{\"eos_token_id\":100}", MX_E_RANGE, "eos_token_id: 100 is not below vocab_size 100"},
+		{"{\"eos_token_id\":\"</s>\"}", MX_E_INVALID, "eos_token_id: must be a token id or a list"},
+		{"{\"eos_token_id\":[1,-1]}", MX_E_RANGE, "eos_token_id: -1 is not below"},
+		{"{\"bos_token_id\":1e2}", MX_E_INVALID, "bos_token_id: must be a token id"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct mx_plan *p = NULL;
+		struct mx_err err = {0};
+		mx_status s =
+			plan_parse(llama, cases[i].config, "{\"eos_token_id\":2,\"bos_token_id\":1}", &p, &err);
+		if (s != cases[i].status || !strstr(err.text, cases[i].message) || p)
+			fail_msg("%s gave %d '%s'", cases[i].config, s, err.text);
+		assert_string_equal(err.where, "config.json");
+	}
+}
+
+/* ---- broken configs ---- */
+
+static void broken_configs_are_refused(void **state)
+{
+	(void)state;
+	static const struct refused cases[] = {
+		{"{\"model_type\":\"-\"}", MX_E_INVALID, "model_type: is missing"},
+		{"{\"model_type\":7}", MX_E_INVALID, "model_type: must be a string, not a number"},
+		{"{\"model_type\":\"gpt2\"}", MX_E_UNSUPPORTED,
+	     "model_type: 'gpt2' is none of llama, mistral, qwen2"},
+		{"{\"hidden_act\":\"gelu\"}", MX_E_UNSUPPORTED, "hidden_act: 'gelu' is not silu"},
+		{"{\"quantization_config\":{\"bits\":4}}", MX_E_UNSUPPORTED, "quantization_config: "},
+		{"{\"hidden_size\":\"-\"}", MX_E_INVALID, "hidden_size: is missing"},
+		{"{\"hidden_size\":0}", MX_E_RANGE, "hidden_size: 0 is outside 1 to"},
+		{"{\"hidden_size\":-64}", MX_E_RANGE, "hidden_size: -64 is outside"},
+		{"{\"hidden_size\":4611686018427387904}", MX_E_RANGE,
+	     "hidden_size: 4611686018427387904 is"},
+		{"{\"hidden_size\":1e300}", MX_E_INVALID, "hidden_size: must be an integer"},
+		{"{\"hidden_size\":64.5}", MX_E_INVALID, "hidden_size: must be an integer, not a number"},
+		{"{\"hidden_size\":[64]}", MX_E_INVALID, "hidden_size: must be an integer, not a list"},
+		{"{\"vocab_size\":0}", MX_E_RANGE, "vocab_size: 0 is outside"},
+		{"{\"intermediate_size\":null}", MX_E_INVALID, "intermediate_size: is missing"},
+		{"{\"num_hidden_layers\":0}", MX_E_RANGE, "num_hidden_layers: 0 is outside 1 to 1024"},
+		{"{\"num_hidden_layers\":1000000000}", MX_E_RANGE, "num_hidden_layers: 1000000000 is"},
+		{"{\"max_position_embeddings\":0}", MX_E_RANGE, "max_position_embeddings: 0 is outside"},
+		{"{\"rms_norm_eps\":-1}", MX_E_RANGE, "rms_norm_eps: -1 is outside"},
+		{"{\"rms_norm_eps\":{\"__float__\":\"NaN\"}}", MX_E_RANGE, "rms_norm_eps: nan is outside"},
+		{"{\"tie_word_embeddings\":1}", MX_E_INVALID, "tie_word_embeddings: must be true or false"},
+		{"{\"num_attention_heads\":0}", MX_E_RANGE, "num_attention_heads: 0 is outside"},
+		{"{\"num_attention_heads\":5}", MX_E_RANGE,
+	     "num_attention_heads: 5 does not divide hidden_size 64"},
+		{"{\"num_key_value_heads\":0}", MX_E_RANGE, "num_key_value_heads: 0 is outside"},
+		{"{\"num_key_value_heads\":3}", MX_E_RANGE,
+	     "num_key_value_heads: 3 does not divide num_attention_heads 4"},
+		{"{\"num_key_value_heads\":8}", MX_E_RANGE, "num_key_value_heads: 8 does not divide"},
+		{"{\"head_dim\":15}", MX_E_RANGE, "head_dim: rope over 15 dimensions, which must be even"},
+		{"{\"head_dim\":1}", MX_E_RANGE, "head_dim: rope over 1 dimensions"},
+		{"{\"head_dim\":1048576}", MX_E_RANGE, "head_dim: 1048576 is outside"},
+		{"{\"hidden_size\":8192,\"num_attention_heads\":1}", MX_E_RANGE,
+	     "head_dim: comes to 8192, more than 1024"},
+		{"{\"partial_rotary_factor\":0.5}", MX_E_UNSUPPORTED, "partial_rotary_factor: 0.5 is not"},
+		{"{\"rope_theta\":0}", MX_E_RANGE, "rope_theta: 0 is outside"},
+		{"{\"rope_theta\":{\"__float__\":\"Infinity\"}}", MX_E_RANGE, "rope_theta: inf is outside"},
+		{"{\"rope_parameters\":[]}", MX_E_INVALID, "rope_parameters: must be an object"},
+		{"{\"rope_parameters\":{\"rope_type\":3}}", MX_E_INVALID,
+	     "rope_parameters.rope_type: must be"},
+		{"{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}", MX_E_UNSUPPORTED,
+	     "rope_parameters.full_attention: rope parameters by type of layer"},
+		{"{\"rope_scaling\":{\"type\":\"longrope\"}}", MX_E_UNSUPPORTED,
+	     "rope_scaling.type: 'longrope' is none of default, linear, dynamic, llama3, yarn"},
+		{"{\"rope_scaling\":{\"rope_type\":\"none\"}}", MX_E_UNSUPPORTED,
+	     "rope_type: 'none' is none"},
+		{"{\"rope_scaling\":{\"type\":\"linear\"}}", MX_E_INVALID,
+	     "rope_scaling.factor: is missing"},
+		{"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0.5}}", MX_E_RANGE,
+	     "rope_scaling.factor: 0.5 is outside"},
+		{"{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2},\"head_dim\":2}", MX_E_RANGE,
+	     "head_dim: dynamic rope needs 4 dimensions, not 2"},
+		{"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":1e6},"
+	     "\"max_position_embeddings\":1000000}",
+	     MX_E_RANGE, "max_position_embeddings: rope scaling stretches it to 1e+12"},
+		{"{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"high_freq_factor\":4}}",
+	     MX_E_INVALID, "rope_scaling.low_freq_factor: is missing"},
+		{"{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+	     "\"high_freq_factor\":4}}",
+	     MX_E_RANGE, "rope_scaling.high_freq_factor: 4 is not above low_freq_factor 4"},
+		{"{\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8,"
+	     "\"original_max_position_embeddings\":0}}",
+	     MX_E_RANGE, "rope_scaling.original_max_position_embeddings: 0 is outside"},
+		{"{\"model_type\":\"mistral\",\"num_key_value_heads\":4,\"sliding_window\":0}", MX_E_RANGE,
+	     "sliding_window: 0 is outside"},
+		{"{\"model_type\":\"mistral\",\"num_key_value_heads\":4,\"attention_bias\":true}",
+	     MX_E_UNSUPPORTED, "attention_bias: true is not supported for model_type 'mistral'"},
+		{"{\"model_type\":\"qwen2\",\"num_key_value_heads\":4,\"mlp_bias\":true}", MX_E_UNSUPPORTED,
+	     "mlp_bias: true is not supported for model_type 'qwen2'"},
+		{"{\"model_type\":\"qwen2\",\"num_key_value_heads\":4,\"layer_types\":[\"full_attention\"]"
+	     "}",
+	     MX_E_INVALID, "layer_types: must be a list of num_hidden_layers = 2 strings"},
+		{"{\"model_type\":\"qwen2\",\"num_key_value_heads\":4,"
+	     "\"layer_types\":[\"full_attention\",\"linear_attention\"]}",
+	     MX_E_UNSUPPORTED, "layer_types[1]: 'linear_attention' is neither"},
+		{"{\"model_type\":\"qwen2\",\"num_key_value_heads\":4,"
+	     "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+	     MX_E_INVALID, "layer_types[1]: 'sliding_attention' without use_sliding_window"},
+		{"{\"eos_token_id\":1000}", MX_E_RANGE, "eos_token_id: 1000 is not below vocab_size 100"},
+		{"{\"model_type\":\"mixd\"}", MX_E_INVALID, "mixd_layers: must be a list of 1 to 1024"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[]}", MX_E_INVALID,
+	     "mixd_layers: must be a list"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"}]}", MX_E_INVALID,
+	     "mixd_layers: has 1 entries for num_hidden_layers 2"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},7]}", MX_E_INVALID,
+	     "mixd_layers[1]: must be an object"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{}]}", MX_E_INVALID,
+	     "mixd_layers[1].mixer: must be the name of a mixer"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixers\":[]}]}",
+	     MX_E_INVALID, "mixd_layers[1].mixers: must be a list of 1 to 8 objects"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixers\":{}}]}",
+	     MX_E_INVALID, "mixd_layers[1].mixers: must be a list of 1 to 8 objects"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixers\":[{\"mixer\":"
+	     "\"ema\"},{}]}]}",
+	     MX_E_INVALID, "mixd_layers[1].mixers[1].mixer: must be the name of a mixer"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixers\":[{\"mixer\":"
+	     "\"ema\"}],\"mixer\":\"ema\"}]}",
+	     MX_E_INVALID, "mixd_layers[1].mixers: stands beside"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixers\":[{\"mixer\":"
+	     "\"ema\",\"in_scale\":\"x\"}]}]}",
+	     MX_E_INVALID, "mixd_layers[1].mixers[0].in_scale: must be a number"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\",\"mlp\":"
+	     "7}]}",
+	     MX_E_INVALID, "mixd_layers[1].mlp: must be false, true or an object"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\",\"mlp\":"
+	     "{\"num_experts\":3}}]}",
+	     MX_E_INVALID, "mixd_layers[1].mlp.num_experts_per_tok: is missing"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\",\"mlp\":"
+	     "{\"num_experts\":3,\"num_experts_per_tok\":4}}]}",
+	     MX_E_RANGE, "mixd_layers[1].mlp.num_experts_per_tok: 4 is outside 1 to 3"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\",\"mlp\":"
+	     "{\"num_experts\":3,\"num_experts_per_tok\":1,\"moe_intermediate_size\":8,\"mlp_bias\":"
+	     "true}}]}",
+	     MX_E_UNSUPPORTED, "mixd_layers[1].mlp.mlp_bias: experts have none"},
+		{"{\"model_type\":\"mixd\",\"norm_type\":\"batchnorm\",\"mixd_layers\":[{\"mixer\":\"ema\"}"
+	     ","
+	     "{\"mixer\":\"ema\"}]}",
+	     MX_E_UNSUPPORTED, "norm_type: 'batchnorm' is neither rmsnorm nor layernorm"},
+		{"{\"model_type\":\"mixd\",\"norm_type\":\"layernorm\",\"layer_norm_eps\":-1,"
+	     "\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\"}]}",
+	     MX_E_RANGE, "layer_norm_eps: -1 is outside"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\",\"mlp\":"
+	     "{\"mlp_type\":\"relu\"}}]}",
+	     MX_E_UNSUPPORTED, "mixd_layers[1].mlp.mlp_type: 'relu' is neither swiglu nor gelu_tanh"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{\"mixer\":\"ema\",\"mlp\":"
+	     "{\"hidden_act\":\"gelu\"}}]}",
+	     MX_E_UNSUPPORTED, "mixd_layers[1].mlp.hidden_act: 'gelu' is not silu"},
+		{"{\"model_type\":\"mixd\",\"mlp_type\":\"gelu_tanh\",\"num_experts_per_tok\":1,"
+	     "\"moe_intermediate_size\":8,\"mixd_layers\":[{\"mixer\":\"ema\"},"
+	     "{\"mixer\":\"ema\",\"mlp\":{\"num_experts\":3}}]}",
+	     MX_E_UNSUPPORTED, "mixd_layers[1].mlp.mlp_type: experts are swiglu"},
+		{"{\"embedding_scale\":true,\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},{"
+	     "\"mixer\":\"ema\"}]}",
+	     MX_E_INVALID, "embedding_scale: must be a number"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},"
+	     "{\"mixer\":\"attention\",\"head_dim\":0}]}",
+	     MX_E_RANGE, "mixd_layers[1].head_dim: 0 is outside"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},"
+	     "{\"mixer\":\"attention\",\"sliding_windw\":40}]}",
+	     MX_E_INVALID, "mixd_layers[1].sliding_windw: unknown key"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},"
+	     "{\"mixers\":[{\"mixer\":\"ema\"}],\"decay\":1}]}",
+	     MX_E_INVALID, "mixd_layers[1].decay: unknown key"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\"},"
+	     "{\"mixer\":\"ema\",\"mlp\":{\"num_expert\":4}}]}",
+	     MX_E_INVALID, "mixd_layers[1].mlp.num_expert: unknown key"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\",\"x\":[1,\"2\"]},"
+	     "{\"mixer\":\"ema\"}]}",
+	     MX_E_INVALID, "mixd_layers[0].x[1]: must be a number"},
+		{"{\"model_type\":\"mixd\",\"mixd_layers\":[{\"mixer\":\"ema\",\"x\":{}},"
+	     "{\"mixer\":\"ema\"}]}",
+	     MX_E_INVALID, "mixd_layers[0].x: must be a boolean, a number, a string or a list"},
+	};
+	check_refused(llama, cases, sizeof cases / sizeof *cases);
+}
+
+static void python_number_words_are_taken(void **state)
+{
+	(void)state;
+	static const char text[] =
+		"{\"model_type\":\"mixd\",\"hidden_size\":8,\"vocab_size\":9,\"intermediate_size\":8,\n"
+		" \"say\":\"NaN \\\" Infinity\",\n"
+		" \"mixd_layers\":[{\"mixer\":\"ema\",\"a\":-Infinity,\"b\":[0,Infinity,NaN],"
+		"\"c\":\"Infinity\"}]}";
+	struct mx_plan *p = NULL;
+	struct mx_err err = {0};
+	assert_int_equal(mx_plan_parse(text, sizeof text - 1, NULL, 0, &p, &err), MX_OK);
+	const struct mx_params *q = params_of(p, 0);
+	assert_true(mx_param_float(q, "a", 0) == -INFINITY);
+	assert_true(mx_param_find(q, "b")->v[1] == INFINITY);
+	assert_true(isnan(mx_param_find(q, "b")->v[2]));
+	assert_string_equal(mx_param_string(q, "c", ""), "Infinity");
+	mx_plan_destroy(p);
+}
+
+static void json_errors_have_a_position(void **state)
+{
+	(void)state;
+	struct mx_plan *p = NULL;
+	struct mx_err err = {0};
+	static const char text[] = "{\"a\": NaN,\n \"b\": Nan}";
+	assert_int_equal(mx_plan_parse(text, sizeof text - 1, NULL, 0, &p, &err), MX_E_FORMAT);
+	assert_int_equal(err.line, 2);
+	assert_string_equal(err.where, "config.json");
+	assert_non_null(strstr(err.text, "not valid JSON at line 2, column"));
+	assert_int_equal(mx_plan_parse("", 0, NULL, 0, &p, &err), MX_E_FORMAT);
+
+	/* Nesting does not use up the stack. */
+	enum { DEEP = 100000 };
+	char *deep = malloc(DEEP);
+	assert_non_null(deep);
+	memset(deep, '[', DEEP);
+	assert_int_equal(mx_plan_parse(deep, DEEP, NULL, 0, &p, &err), MX_E_FORMAT);
+	free(deep);
+	assert_null(p);
+}
+
+static void a_folder_needs_a_config(void **state)
+{
+	(void)state;
+	struct mx_plan *p = NULL;
+	struct mx_err err = {0};
+	assert_int_equal(mx_plan_load("no-such-folder", &p, &err), MX_E_NOTFOUND);
+	assert_string_equal(err.where, "no-such-folder/config.json");
+	assert_null(p);
+}
+
+/* ---- plan and tensors of the golden checkpoints fit together ---- */
+
+static void need(const struct mx_checkpoint *c, const char *prefix, const char *name, uint64_t rows,
+                 uint64_t cols)
+{
+	char full[200];
+	const struct mx_tensor *t = NULL;
+	struct mx_err err = {0};
+	snprintf(full, sizeof full, "%s%s", prefix, name);
+	if (mx_checkpoint_find(c, full, &t, &err))
+		fail_msg("%s", err.text);
+	if (t->shape[0] != rows || t->ndim != (cols ? 2u : 1u) || (cols && t->shape[1] != cols))
+		fail_msg("%s has another shape", full);
+}
+
+static void check_layer(const struct mx_checkpoint *c, const struct mx_plan *p, uint32_t i)
+{
+	const struct mx_plan_block *b = p->layers[i].blocks;
+	const char *prefix = b[0].mixers[0].prefix;
+	uint64_t q = (uint64_t)(get_int(p, i, "heads") * get_int(p, i, "head_dim"));
+	uint64_t kv = (uint64_t)(get_int(p, i, "kv_heads") * get_int(p, i, "head_dim"));
+	need(c, "", b[0].norm, p->width, 0);
+	need(c, prefix, "q_proj.weight", q, p->width);
+	need(c, prefix, "k_proj.weight", kv, p->width);
+	need(c, prefix, "v_proj.weight", kv, p->width);
+	need(c, prefix, "o_proj.weight", p->width, q);
+	if (get_int(p, i, "bias"))
+		need(c, prefix, "k_proj.bias", kv, 0);
+	if (get_int(p, i, "o_bias"))
+		need(c, prefix, "o_proj.bias", p->width, 0);
+	if (get_int(p, i, "qk_norm"))
+		need(c, prefix, "k_norm.weight", (uint64_t)get_int(p, i, "head_dim"), 0);
+	need(c, "", b[1].norm, p->width, 0);
+	need(c, "", b[1].mlp.gate, b[1].mlp.width, p->width);
+	need(c, "", b[1].mlp.up, b[1].mlp.width, p->width);
+	need(c, "", b[1].mlp.down, p->width, b[1].mlp.width);
+}
+
+static void golden_checkpoints_hold_what_their_plans_name(void **state)
+{
+	(void)state;
+	static const char *const names[] = {
+		"llama",      "llama-llama3", "llama-linear", "llama-dynamic", "llama-yarn",
+		"llama-tied", "llama-bias",   "llama-bf16",   "llama-f16",     "llama-sharded",
+		"mistral",    "qwen2",        "qwen2-window", "qwen3",         "mixd-attention",
+	};
+	for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+		const char *srcdir = getenv("srcdir");
+		struct mx_plan *p = NULL;
+		struct mx_checkpoint *c = NULL;
+		struct mx_err err = {0};
+		char dir[4096];
+		snprintf(dir, sizeof dir, "%s/tests/golden/models/%s", srcdir ? srcdir : ".", names[n]);
+		if (mx_plan_load(dir, &p, &err) || mx_checkpoint_open(dir, &c, &err))
+			fail_msg("%s: %s: %s", names[n], err.where, err.text);
+		need(c, "", p->embed, p->vocab, p->width);
+		need(c, "", p->lm_head, p->vocab, p->width);
+		need(c, "", p->final_norm, p->width, 0);
+		for (uint32_t i = 0; i < p->n_layers; i++)
+			check_layer(c, p, i);
+		assert_true(p->max_context >= 513 + 32); /* the longest case fits */
+		mx_checkpoint_close(c);
+		mx_plan_destroy(p);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(llama_has_the_expected_shape),
+		cmocka_unit_test(layers_are_described_in_runs),
+		cmocka_unit_test(families_differ_as_in_transformers),
+		cmocka_unit_test(embeddings_may_be_tied_and_mlp_biased),
+		cmocka_unit_test(context_is_stretched_by_scaling),
+		cmocka_unit_test(frequencies_are_those_of_transformers),
+		cmocka_unit_test(dynamic_keeps_what_its_formula_needs),
+		cmocka_unit_test(mixd_layers_name_their_mixers),
+		cmocka_unit_test(mixd_has_two_kinds_of_norm_and_of_feed_forward),
+		cmocka_unit_test(mixd_layers_have_multipliers_and_feed_forwards_of_their_own),
+		cmocka_unit_test(generation_config_wins_over_config),
+		cmocka_unit_test(broken_generation_configs_are_refused),
+		cmocka_unit_test(token_ids_of_config_are_checked_too),
+		cmocka_unit_test(broken_configs_are_refused),
+		cmocka_unit_test(python_number_words_are_taken),
+		cmocka_unit_test(json_errors_have_a_position),
+		cmocka_unit_test(a_folder_needs_a_config),
+		cmocka_unit_test(golden_checkpoints_hold_what_their_plans_name),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
