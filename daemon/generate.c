@@ -145,7 +145,7 @@ static mx_status make_prompt(struct mx_generation *g, const struct mx_api_reques
                              struct mx_api_error *err)
 {
 	struct mx_tokens *t = &g->prompts[i].tokens;
-	const struct mx_model *m = g->model;
+	const struct mx_served *m = g->model;
 	mx_status st;
 	if (r->kind == MX_API_CHAT) {
 		const struct mx_prompt_chat chat = {
@@ -422,7 +422,7 @@ static mx_status submit_all(struct mx_generation *g, const struct mx_api_request
 }
 
 /* More choices than could ever be taken together will not be taken later either. */
-static mx_status check_choices(const struct mx_api_request *r, const struct mx_model *m,
+static mx_status check_choices(const struct mx_api_request *r, const struct mx_served *m,
                                struct mx_api_error *err)
 {
 	uint32_t n_prompts = r->kind == MX_API_CHAT ? 1 : r->n_prompts;
@@ -438,7 +438,7 @@ static mx_status check_choices(const struct mx_api_request *r, const struct mx_m
 		queue ? "that fit this server's queue (scheduler.queue + max_sequences)" : "allowed");
 }
 
-static struct mx_generation *new_generation(const struct mx_api_request *r, struct mx_model *m,
+static struct mx_generation *new_generation(const struct mx_api_request *r, struct mx_served *m,
                                             struct mx_wake wake)
 {
 	struct mx_generation *g = mx_calloc(1, sizeof(*g));
@@ -468,7 +468,7 @@ static struct mx_generation *new_generation(const struct mx_api_request *r, stru
 mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, const char *id,
                       struct mx_wake wake, struct mx_generation **out, struct mx_api_error *err)
 {
-	struct mx_model *m = NULL;
+	struct mx_served *m = NULL;
 	mx_status st = mx_prompt_model(s, &r->model, true, &m, err);
 	if (st != MX_OK)
 		return st;

@@ -35,7 +35,7 @@ struct mx_generation {
 	bool signalled;        /* wake was called since the last read; under the lock */
 	bool aborted;          /* under the lock */
 
-	const struct mx_model *model;
+	const struct mx_served *model;
 	bool chat, stream, include_usage, continuous_usage, return_ids;
 	struct mx_choice_rules rules;
 	const int32_t *stop_ids; /* [n_stop_ids] the request's own */

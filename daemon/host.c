@@ -23,7 +23,7 @@ struct hosted {
 	const struct mx_config *config;
 	const struct mx_config_model *model_config;
 	const struct mx_registry *mixers;
-	struct mx_model *model;
+	struct mx_served *model;
 
 	struct mx_plan *plan;
 	struct mx_checkpoint *checkpoint;
@@ -281,7 +281,7 @@ mx_status mx_host_check(const struct mx_config *config, const struct mx_registry
 
 static void on_progress(void *arg, double fraction)
 {
-	mx_model_set_progress(arg, fraction);
+	mx_served_set_progress(arg, fraction);
 }
 
 /* Values that generation_config.json gives replace OpenAI's defaults. */
@@ -301,7 +301,7 @@ static void take_sampling(struct mx_sampling_defaults *s, const struct mx_plan *
 
 static void take_tokens(struct hosted *h)
 {
-	struct mx_model *m = h->model;
+	struct mx_served *m = h->model;
 	m->bos = h->plan->bos;
 	m->eos = h->plan->eos;
 	m->n_eos = h->plan->n_eos;
@@ -317,7 +317,7 @@ static void take_tokens(struct hosted *h)
 
 static mx_status load(struct hosted *h, struct mx_err *err)
 {
-	struct mx_model *m = h->model;
+	struct mx_served *m = h->model;
 	mx_status st = open_checkpoint(h, err);
 	if (st == MX_OK) {
 		struct mx_engine_config ec = engine_config(h);
@@ -361,7 +361,7 @@ static void *loader_main(void *arg)
 		char why[800];
 		snprintf(why, sizeof why, "%s%s%s", err.where, err.where[0] ? ": " : "", err.text);
 		mx_error("model", "%s: %s", h->model->name, why);
-		mx_model_set_failed(h->model, why);
+		mx_served_set_failed(h->model, why);
 		return NULL;
 	}
 	const struct mx_engine_info *i = &h->model->info;
@@ -372,7 +372,7 @@ static void *loader_main(void *arg)
 		h->model->name, (double)(mx_now_ns() - begin) / 1e6, mib(i->weight_bytes),
 		mib((size_t)i->n_pages * i->page_bytes), mib((size_t)i->max_sequences * i->slot_bytes),
 		i->max_sequences, i->max_context);
-	mx_model_set_state(h->model, MX_MODEL_READY);
+	mx_served_set_state(h->model, MX_SERVED_READY);
 	return NULL;
 }
 
@@ -380,7 +380,7 @@ mx_status mx_host_name(const struct mx_config *config, struct mx_service *servic
 {
 	for (size_t i = 0; i < config->n_models; i++) {
 		const struct mx_config_model *mc = &config->models[i];
-		struct mx_model *m = &service->models[i];
+		struct mx_served *m = &service->models[i];
 		snprintf(m->name, sizeof m->name, "%s", mc->name);
 		mx_status st = mx_service_set_aliases(service, m, mc->aliases.items, mc->aliases.n);
 		if (st)

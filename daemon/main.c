@@ -133,7 +133,7 @@ static void reload(struct mixd *m)
 	} else {
 		apply_log(fresh);
 		for (size_t i = 0; i < m->service.n_models; i++) {
-			struct mx_model *model = &m->service.models[i];
+			struct mx_served *model = &m->service.models[i];
 			const struct mx_config_model *found = NULL;
 			for (size_t j = 0; j < fresh->n_models; j++)
 				if (!strcmp(fresh->models[j].name, model->name))
@@ -178,12 +178,12 @@ static bool watch_loading(struct mixd *m)
 	size_t ready = 0;
 	double progress = 0;
 	for (size_t i = 0; i < m->service.n_models; i++) {
-		const struct mx_model *model = &m->service.models[i];
-		enum mx_model_state state = mx_model_state(model);
-		if (state == MX_MODEL_FAILED)
+		const struct mx_served *model = &m->service.models[i];
+		enum mx_served_state state = mx_served_state(model);
+		if (state == MX_SERVED_FAILED)
 			return false;
-		ready += state == MX_MODEL_READY;
-		progress += state == MX_MODEL_READY ? 1 : mx_model_progress(model);
+		ready += state == MX_SERVED_READY;
+		progress += state == MX_SERVED_READY ? 1 : mx_served_progress(model);
 	}
 	if (ready < m->service.n_models) {
 		mx_notify_status("loading models: %.0f %%", 100 * progress / (double)m->service.n_models);
@@ -200,10 +200,10 @@ static bool watch_loading(struct mixd *m)
 static bool engine_lost(const struct mixd *m)
 {
 	for (size_t i = 0; i < m->service.n_models; i++) {
-		const struct mx_model *model = &m->service.models[i];
-		enum mx_model_state state = mx_model_state(model);
+		const struct mx_served *model = &m->service.models[i];
+		enum mx_served_state state = mx_served_state(model);
 		/* the scheduler is published with these states */
-		if ((state == MX_MODEL_READY || state == MX_MODEL_DRAINING) &&
+		if ((state == MX_SERVED_READY || state == MX_SERVED_DRAINING) &&
 		    mx_sched_failed(model->sched))
 			return true;
 	}

@@ -23,7 +23,7 @@
 /* One model's figures at the time of the scrape. */
 struct figures {
 	char labels[300]; /* model_name="...",engine="0" */
-	const struct mx_model *model;
+	const struct mx_served *model;
 	bool loaded;
 	struct mx_engine_info info;
 	struct mx_engine_usage usage;
@@ -466,13 +466,13 @@ static void gather(struct mx_metrics *m)
 {
 	for (size_t k = 0; k < m->service->n_models; k++) {
 		struct figures *f = &m->figures[k];
-		const struct mx_model *model = &m->service->models[k];
+		const struct mx_served *model = &m->service->models[k];
 		char name[260];
 		mx_metrics_escape(name, sizeof name, model->name);
 		snprintf(f->labels, sizeof f->labels, "model_name=\"%s\",engine=\"0\"", name);
 		f->model = model;
-		enum mx_model_state state = mx_model_state(model);
-		f->loaded = state == MX_MODEL_READY || state == MX_MODEL_DRAINING;
+		enum mx_served_state state = mx_served_state(model);
+		f->loaded = state == MX_SERVED_READY || state == MX_SERVED_DRAINING;
 		if (!f->loaded)
 			continue;
 		f->info = model->info;

@@ -10,16 +10,16 @@
 #define COUNT_CONTEXTS 4
 
 /* Why a model cannot take requests now. */
-static mx_status check_state(const struct mx_service *s, const struct mx_model *m,
+static mx_status check_state(const struct mx_service *s, const struct mx_served *m,
                              struct mx_api_error *err)
 {
-	enum mx_model_state state = mx_model_state(m);
-	if (atomic_load(&s->draining) || state == MX_MODEL_DRAINING)
+	enum mx_served_state state = mx_served_state(m);
+	if (atomic_load(&s->draining) || state == MX_SERVED_DRAINING)
 		return mx_api_fail(err, 503, "shutting_down", NULL, "the server is shutting down");
-	if (state == MX_MODEL_LOADING)
+	if (state == MX_SERVED_LOADING)
 		return mx_api_fail(err, 503, "model_loading", NULL, "the model '%s' is loading (%.0f%%)",
-		                   m->name, 100 * mx_model_progress(m));
-	if (state == MX_MODEL_FAILED || mx_sched_failed(m->sched)) {
+		                   m->name, 100 * mx_served_progress(m));
+	if (state == MX_SERVED_FAILED || mx_sched_failed(m->sched)) {
 		mx_status st =
 			mx_api_fail(err, 503, "model_failed", NULL, "the model '%s' has failed", m->name);
 		err->retry = false;
@@ -29,9 +29,9 @@ static mx_status check_state(const struct mx_service *s, const struct mx_model *
 }
 
 mx_status mx_prompt_model(struct mx_service *s, const struct mx_api_text *name, bool ready,
-                          struct mx_model **out, struct mx_api_error *err)
+                          struct mx_served **out, struct mx_api_error *err)
 {
-	struct mx_model *m = NULL;
+	struct mx_served *m = NULL;
 	if (name->s) {
 		m = mx_service_find(s, name->s, name->len);
 		if (!m)
@@ -43,8 +43,8 @@ mx_status mx_prompt_model(struct mx_service *s, const struct mx_api_text *name, 
 		return mx_api_fail(err, 400, "missing_required_parameter", "model",
 		                   "'model' is required: this server has %zu models", s->n_models);
 	}
-	enum mx_model_state state = mx_model_state(m);
-	bool loaded = state == MX_MODEL_READY || state == MX_MODEL_DRAINING;
+	enum mx_served_state state = mx_served_state(m);
+	bool loaded = state == MX_SERVED_READY || state == MX_SERVED_DRAINING;
 	if (ready || !loaded) {
 		mx_status st = check_state(s, m, err);
 		if (st != MX_OK)
@@ -54,7 +54,7 @@ mx_status mx_prompt_model(struct mx_service *s, const struct mx_api_text *name, 
 	return MX_OK;
 }
 
-mx_status mx_prompt_too_long(const struct mx_model *m, uint64_t n_prompt, bool exact,
+mx_status mx_prompt_too_long(const struct mx_served *m, uint64_t n_prompt, bool exact,
                              int64_t max_tokens, struct mx_api_error *err)
 {
 	uint32_t n_ctx = m->info.max_context;
@@ -77,7 +77,7 @@ mx_status mx_prompt_too_long(const struct mx_model *m, uint64_t n_prompt, bool e
 
 /* Tokenises, after the check that costs nothing: a token has at most max_token_bytes, and
  * normalisation shrinks a text less than fourfold. */
-static mx_status tokenise(const struct mx_model *m, const char *text, size_t len, bool add_special,
+static mx_status tokenise(const struct mx_served *m, const char *text, size_t len, bool add_special,
                           bool bounded, struct mx_tokens *out, struct mx_api_error *err)
 {
 	uint64_t limit = bounded ? (uint64_t)m->info.max_context * COUNT_CONTEXTS : 0;
@@ -95,14 +95,15 @@ static mx_status tokenise(const struct mx_model *m, const char *text, size_t len
 	return MX_OK;
 }
 
-mx_status mx_prompt_text(const struct mx_model *m, const struct mx_api_text *text, bool add_special,
-                         bool bounded, struct mx_tokens *out, struct mx_api_error *err)
+mx_status mx_prompt_text(const struct mx_served *m, const struct mx_api_text *text,
+                         bool add_special, bool bounded, struct mx_tokens *out,
+                         struct mx_api_error *err)
 {
 	return tokenise(m, text->s, text->len, add_special, bounded, out, err);
 }
 
 /* The variables a template sees. The request's own never replace the others. */
-static json_t *template_vars(const struct mx_model *m, const struct mx_prompt_chat *chat)
+static json_t *template_vars(const struct mx_served *m, const struct mx_prompt_chat *chat)
 {
 	static const char *const specials[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
 	json_t *vars = json_object();
@@ -128,7 +129,7 @@ static json_t *template_vars(const struct mx_model *m, const struct mx_prompt_ch
 	return vars;
 }
 
-mx_status mx_prompt_chat(const struct mx_model *m, const struct mx_prompt_chat *chat,
+mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat *chat,
                          struct mx_tokens *out, struct mx_api_error *err)
 {
 	if (!m->chat_template)
@@ -154,7 +155,7 @@ mx_status mx_prompt_chat(const struct mx_model *m, const struct mx_prompt_chat *
 	return st;
 }
 
-mx_status mx_prompt_check_ids(const struct mx_model *m, const int32_t *ids, size_t n,
+mx_status mx_prompt_check_ids(const struct mx_served *m, const int32_t *ids, size_t n,
                               const char *param, struct mx_api_error *err)
 {
 	for (size_t i = 0; i < n; i++)
@@ -166,7 +167,7 @@ mx_status mx_prompt_check_ids(const struct mx_model *m, const int32_t *ids, size
 	return MX_OK;
 }
 
-mx_status mx_prompt_check_text(const struct mx_model *m, const int32_t *ids, size_t n,
+mx_status mx_prompt_check_text(const struct mx_served *m, const int32_t *ids, size_t n,
                                const char *param, struct mx_api_error *err)
 {
 	for (size_t i = 0; i < n; i++) {

@@ -46,7 +46,7 @@ void mx_service_destroy(struct mx_service *s)
 	s->n_models = 0;
 }
 
-mx_status mx_service_set_aliases(struct mx_service *s, struct mx_model *m,
+mx_status mx_service_set_aliases(struct mx_service *s, struct mx_served *m,
                                  const char *const *aliases, size_t n)
 {
 	char **copy = mx_calloc(n ? n : 1, sizeof(*copy));
@@ -74,9 +74,9 @@ static bool equals(const char *a, const char *name, size_t len)
 	return strlen(a) == len && !memcmp(a, name, len);
 }
 
-struct mx_model *mx_service_find(struct mx_service *s, const char *name, size_t len)
+struct mx_served *mx_service_find(struct mx_service *s, const char *name, size_t len)
 {
-	struct mx_model *found = NULL;
+	struct mx_served *found = NULL;
 	pthread_rwlock_rdlock(&s->lock);
 	/* a name goes before any alias */
 	for (size_t i = 0; i < s->n_models && !found; i++)
@@ -90,9 +90,9 @@ struct mx_model *mx_service_find(struct mx_service *s, const char *name, size_t 
 	return found;
 }
 
-enum mx_model_state mx_model_state(const struct mx_model *m)
+enum mx_served_state mx_served_state(const struct mx_served *m)
 {
-	return (enum mx_model_state)atomic_load_explicit(&m->state, memory_order_acquire);
+	return (enum mx_served_state)atomic_load_explicit(&m->state, memory_order_acquire);
 }
 
 /* Bytes of the longest token: bounds from below how many tokens a text has. */
@@ -109,52 +109,52 @@ static size_t longest_token(const struct mx_tokenizer *t)
 	return longest;
 }
 
-void mx_model_set_state(struct mx_model *m, enum mx_model_state state)
+void mx_served_set_state(struct mx_served *m, enum mx_served_state state)
 {
-	if (state == MX_MODEL_READY) {
+	if (state == MX_SERVED_READY) {
 		if (m->tokenizer && !m->max_token_bytes)
 			m->max_token_bytes = longest_token(m->tokenizer);
-		mx_model_set_progress(m, 1);
+		mx_served_set_progress(m, 1);
 	}
 	atomic_store_explicit(&m->state, (int)state, memory_order_release);
 }
 
-void mx_model_set_progress(struct mx_model *m, double fraction)
+void mx_served_set_progress(struct mx_served *m, double fraction)
 {
 	double f = fraction < 0 ? 0 : fraction > 1 ? 1 : fraction;
 	atomic_store(&m->progress, (uint32_t)(f * 1000));
 }
 
-double mx_model_progress(const struct mx_model *m)
+double mx_served_progress(const struct mx_served *m)
 {
 	return atomic_load(&m->progress) / 1000.0;
 }
 
-void mx_model_set_failed(struct mx_model *m, const char *why)
+void mx_served_set_failed(struct mx_served *m, const char *why)
 {
 	size_t n = strlen(why);
 	if (n >= sizeof(m->failure))
 		n = sizeof(m->failure) - 1;
 	memcpy(m->failure, why, n);
 	m->failure[n] = 0;
-	mx_model_set_state(m, MX_MODEL_FAILED);
+	mx_served_set_state(m, MX_SERVED_FAILED);
 }
 
 /* The model has a scheduler that may be asked. */
-static bool has_sched(const struct mx_model *m)
+static bool has_sched(const struct mx_served *m)
 {
-	enum mx_model_state s = mx_model_state(m);
-	return s == MX_MODEL_READY || s == MX_MODEL_DRAINING;
+	enum mx_served_state s = mx_served_state(m);
+	return s == MX_SERVED_READY || s == MX_SERVED_DRAINING;
 }
 
 void mx_service_drain(struct mx_service *s)
 {
 	atomic_store(&s->draining, true);
 	for (size_t i = 0; i < s->n_models; i++) {
-		struct mx_model *m = &s->models[i];
-		if (mx_model_state(m) != MX_MODEL_READY)
+		struct mx_served *m = &s->models[i];
+		if (mx_served_state(m) != MX_SERVED_READY)
 			continue;
-		mx_model_set_state(m, MX_MODEL_DRAINING);
+		mx_served_set_state(m, MX_SERVED_DRAINING);
 		mx_sched_drain(m->sched);
 	}
 }
@@ -178,11 +178,12 @@ bool mx_service_ready(const struct mx_service *s, struct mx_buf *why)
 		goto out;
 	}
 	for (size_t i = 0; i < s->n_models; i++) {
-		const struct mx_model *m = &s->models[i];
-		enum mx_model_state state = mx_model_state(m);
-		if (state == MX_MODEL_LOADING)
-			mx_buf_printf(why, "model %s is loading (%.0f%%)", m->name, 100 * mx_model_progress(m));
-		else if (state == MX_MODEL_FAILED)
+		const struct mx_served *m = &s->models[i];
+		enum mx_served_state state = mx_served_state(m);
+		if (state == MX_SERVED_LOADING)
+			mx_buf_printf(why, "model %s is loading (%.0f%%)", m->name,
+			              100 * mx_served_progress(m));
+		else if (state == MX_SERVED_FAILED)
 			mx_buf_printf(why, "model %s failed: %s", m->name, m->failure);
 		else if (mx_sched_failed(m->sched))
 			mx_buf_printf(why, "model %s lost its engine", m->name);
@@ -200,7 +201,7 @@ bool mx_service_alive(const struct mx_service *s, double stall_s)
 {
 	uint64_t now = mx_now_ns();
 	for (size_t i = 0; i < s->n_models; i++) {
-		const struct mx_model *m = &s->models[i];
+		const struct mx_served *m = &s->models[i];
 		if (!has_sched(m))
 			continue;
 		if (mx_sched_failed(m->sched))

@@ -4,8 +4,8 @@
  *
  * main fills one mx_service before any front end starts. A model's loader
  * thread fills the fields marked "loaded" and then publishes them with
- * mx_model_set_state(READY); a front end looks at them only after
- * mx_model_state has said READY or DRAINING. They stay until the process ends.
+ * mx_served_set_state(READY); a front end looks at them only after
+ * mx_served_state has said READY or DRAINING. They stay until the process ends.
  *
  * Names and aliases are read at every request and aliases may be replaced at
  * run time; both go through mx_service_find and friends, which lock.
@@ -23,7 +23,7 @@
 #include "model/tokenizer/tokenizer.h"
 #include "scheduler/scheduler.h"
 
-enum mx_model_state { MX_MODEL_LOADING, MX_MODEL_READY, MX_MODEL_FAILED, MX_MODEL_DRAINING };
+enum mx_served_state { MX_SERVED_LOADING, MX_SERVED_READY, MX_SERVED_FAILED, MX_SERVED_DRAINING };
 
 /* Sampling where a request is silent. */
 struct mx_sampling_defaults {
@@ -37,7 +37,7 @@ struct mx_sampling_defaults {
 		.temperature = 1, .top_p = 1, .repetition_penalty = 1                                      \
 	}
 
-struct mx_model {
+struct mx_served {
 	char name[128];  /* the id that /v1/models reports and `model` names */
 	int64_t created; /* seconds since the epoch, for /v1/models */
 
@@ -54,7 +54,7 @@ struct mx_model {
 	size_t n_eos;
 	struct mx_sampling_defaults sampling;
 	struct mx_engine_info info;
-	size_t max_token_bytes; /* of the longest token; set by mx_model_set_state */
+	size_t max_token_bytes; /* of the longest token; set by mx_served_set_state */
 	struct mx_sched *sched;
 	struct mx_engine *engine; /* for `usage` only: the scheduler drives it */
 
@@ -66,7 +66,7 @@ struct mx_model {
 
 struct mx_service {
 	const char *version; /* "0.1.0" */
-	struct mx_model *models;
+	struct mx_served *models;
 	size_t n_models;
 	_Atomic bool draining; /* no new requests, on any model */
 	pthread_rwlock_t lock; /* names */
@@ -78,17 +78,17 @@ mx_status mx_service_init(struct mx_service *s, const char *version, size_t n_mo
 void mx_service_destroy(struct mx_service *s);
 
 /* Replaces the aliases of a model; any time. The strings are copied. */
-mx_status mx_service_set_aliases(struct mx_service *s, struct mx_model *m,
+mx_status mx_service_set_aliases(struct mx_service *s, struct mx_served *m,
                                  const char *const *aliases, size_t n);
 /* The model of that name or alias, or NULL. */
-struct mx_model *mx_service_find(struct mx_service *s, const char *name, size_t len);
+struct mx_served *mx_service_find(struct mx_service *s, const char *name, size_t len);
 
-enum mx_model_state mx_model_state(const struct mx_model *m);
+enum mx_served_state mx_served_state(const struct mx_served *m);
 /* READY publishes what was loaded. */
-void mx_model_set_state(struct mx_model *m, enum mx_model_state state);
-void mx_model_set_progress(struct mx_model *m, double fraction);
-double mx_model_progress(const struct mx_model *m);
-void mx_model_set_failed(struct mx_model *m, const char *why);
+void mx_served_set_state(struct mx_served *m, enum mx_served_state state);
+void mx_served_set_progress(struct mx_served *m, double fraction);
+double mx_served_progress(const struct mx_served *m);
+void mx_served_set_failed(struct mx_served *m, const char *why);
 
 /* Refuses new requests and lets the schedulers finish what they have. */
 void mx_service_drain(struct mx_service *s);

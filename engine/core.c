@@ -234,9 +234,9 @@ void mx_core_release(struct mx_engine *e, struct mx_seq *s)
 	s->slot = MX_NO_SLOT;
 }
 
-void mx_core_settle(struct mx_engine *e)
+void mx_core_save_snapshots(struct mx_engine *e)
 {
-	mx_prefix_settle(core_of(e));
+	mx_prefix_save_snapshots(core_of(e));
 }
 
 void mx_core_drop_cache(struct mx_engine *e)

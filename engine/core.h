@@ -98,7 +98,7 @@ uint32_t mx_core_chunk(const struct mx_engine *e, const struct mx_seq *s, uint32
 void mx_core_release(struct mx_engine *e, struct mx_seq *s);
 void mx_core_close(struct mx_engine *e, struct mx_seq *s);
 const int32_t *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n, uint32_t *out_computed);
-void mx_core_settle(struct mx_engine *e);
+void mx_core_save_snapshots(struct mx_engine *e);
 void mx_core_drop_cache(struct mx_engine *e);
 
 /* The slot `step` by the engine's own begin and finish. */

@@ -12,12 +12,12 @@
  * and the slot that hold the state of its first `computed` tokens. The engine
  * keeps the tokens; the scheduler decides what is computed when:
  *
- *     open -> attach -> (reserve -> step -> settle)* -> close
+ *     open -> attach -> (reserve -> step -> save_snapshots)* -> close
  *                ^----------- release (preemption)
  *
  * A step is begun and finished; `step` does both. On a device that runs behind
  * the host (info.overlaps) begin returns while the step runs. Between the two
- * everything may be called but another begin or step, settle, drop_cache and
+ * everything may be called but another begin or step, save_snapshots, drop_cache and
  * destroy, and release, close and attach of a sequence that is in the step:
  * other sequences come and go, and pages may be reserved ahead for those of the
  * step too.
@@ -181,7 +181,7 @@ struct mx_engine_ops {
 	 * sequences that have come to the end of their prompt or to a place that chunk said. To be
 	 * called before anything else but close, so before the next begin; a state that was passed
 	 * cannot be saved any more. */
-	void (*settle)(struct mx_engine *e);
+	void (*save_snapshots)(struct mx_engine *e);
 
 	/* Tokens of the sequence (prompt and output), and how many have their state computed. */
 	const int32_t *(*tokens)(const struct mx_seq *s, uint32_t *out_n, uint32_t *out_computed);

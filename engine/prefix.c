@@ -142,7 +142,7 @@ void mx_prefix_commit(struct mx_core *c, struct mx_seq *s)
 	s->due = true;
 }
 
-void mx_prefix_settle(struct mx_core *c)
+void mx_prefix_save_snapshots(struct mx_core *c)
 {
 	for (uint32_t i = 0; i < c->n_due; i++) {
 		save(c, c->due[i]);

@@ -37,7 +37,7 @@ uint32_t mx_prefix_chunk(const struct mx_core *c, const struct mx_seq *s, uint32
 void mx_prefix_commit(struct mx_core *c, struct mx_seq *s);
 
 /* Saves what is due. */
-void mx_prefix_settle(struct mx_core *c);
+void mx_prefix_save_snapshots(struct mx_core *c);
 
 /* Saves the state, unless a step has left it undefined, and gives the pages back. */
 void mx_prefix_release(struct mx_core *c, struct mx_seq *s);

@@ -54,7 +54,7 @@ static bool turn_over(struct mx_sched *s, struct mx_sched_plan *next)
 	atomic_store_explicit(&s->progress_ns, end, memory_order_relaxed);
 	mx_sched_collect(s, p);
 	if (next->n) {
-		s->ops->settle(s->engine);
+		s->ops->save_snapshots(s->engine);
 		mx_sched_plan_revise(s, next);
 	}
 	uint64_t beginning = mx_now_ns();
@@ -63,7 +63,7 @@ static bool turn_over(struct mx_sched *s, struct mx_sched_plan *next)
 	mx_chunk_policy_observe(&s->policy, p->n_decode, p->n_prompt, end - p->begun_ns);
 	mx_sched_deliver(s, p, end);
 	if (!s->flight)
-		s->ops->settle(s->engine);
+		s->ops->save_snapshots(s->engine);
 	atomic_store_explicit(&s->n_running_shown, s->n_running, memory_order_relaxed);
 	mx_sched_count_step(s, p, &times, p->planning_ns + mx_now_ns() - end - (begun - beginning));
 	return well;

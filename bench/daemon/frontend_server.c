@@ -144,7 +144,7 @@ struct loaded {
 	int32_t eos;
 };
 
-static void load(const struct options *o, struct mx_model *m, struct loaded *l)
+static void load(const struct options *o, struct mx_served *m, struct loaded *l)
 {
 	struct mx_err err = {0};
 	check(mx_tokenizer_load(o->tokenizer, &l->tokenizer, &err), &err, "tokenizer");
@@ -164,7 +164,7 @@ static void load(const struct options *o, struct mx_model *m, struct loaded *l)
 	m->n_eos = config.eos >= 0; /* "never" means not by chance either */
 	m->sched = l->sched;
 	l->engine->ops->info(l->engine, &m->info);
-	mx_model_set_state(m, MX_MODEL_READY);
+	mx_served_set_state(m, MX_SERVED_READY);
 }
 
 static void nap(double seconds)
@@ -180,7 +180,7 @@ static const char *metrics(void *arg, const char *accept, struct mx_buf *out)
 	struct mx_service *s = arg;
 	(void)accept;
 	struct mx_sched_stats stats;
-	if (mx_model_state(&s->models[0]) == MX_MODEL_READY) {
+	if (mx_served_state(&s->models[0]) == MX_SERVED_READY) {
 		mx_sched_stats(s->models[0].sched, &stats);
 		mx_buf_printf(out, "# TYPE running gauge\nrunning %u\n# TYPE waiting gauge\nwaiting %u\n",
 		              stats.running, stats.waiting);

@@ -117,16 +117,16 @@ static void ask(struct mx_sched *sched, const int32_t *prompt, uint32_t n, uint3
 /* ---- what saving takes ---- */
 
 static struct mx_engine_ops timed;
-static void (*inner_settle)(struct mx_engine *e);
+static void (*inner_save_snapshots)(struct mx_engine *e);
 static uint64_t save_ns[4096]; /* [n_saves] */
 static size_t n_saves;
 
-static void timed_settle(struct mx_engine *e)
+static void timed_save_snapshots(struct mx_engine *e)
 {
 	struct mx_engine_usage before, after;
 	e->ops->usage(e, &before);
 	uint64_t begin = mx_now_ns();
-	inner_settle(e);
+	inner_save_snapshots(e);
 	uint64_t ns = mx_now_ns() - begin;
 	e->ops->usage(e, &after);
 	if (after.snapshot_saves == before.snapshot_saves + 1 && n_saves < 4096)
@@ -158,8 +158,8 @@ static void report_saving(const struct mx_engine *e)
 static void time_settle(struct mx_engine *e)
 {
 	timed = *e->ops;
-	inner_settle = timed.settle;
-	timed.settle = timed_settle;
+	inner_save_snapshots = timed.save_snapshots;
+	timed.save_snapshots = timed_save_snapshots;
 	e->ops = &timed;
 }
 

@@ -7,7 +7,7 @@
  *   bench/mixers/mamba [-t threads] [-m modules] [-l layers] [-r rounds]
  *
  * A figure is the mean of the best times at each of the 16 places that a step
- * can have between borders (mixers/linear/linear.h), with one thread in CPU
+ * can have between borders (mixers/recurrence/recurrence.h), with one thread in CPU
  * time, so that other work on the machine shows little.
  */
 #include <math.h>

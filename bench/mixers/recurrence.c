@@ -2,8 +2,8 @@
 /*
  * The core of the recurrent mixers beside the roofs: prompts in GFLOP/s over
  * what this machine does from registers, in steps and token by token, decoding
- * in GB/s of S over what it reads. Only mx_lin_forward: projections, convolution and norms are left
- * out.
+ * in GB/s of S over what it reads. Only mx_recur_forward: projections, convolution and norms are
+ * left out.
  *
  *   bench/mixers/recurrence [-t threads] [-d | -p] [-x] [-v variant] [-n tokens]
  *     -d  decode only      -p  prompts only
@@ -19,7 +19,7 @@
 #include "base/mem.h"
 #include "bench/machine/roof.h"
 #include "device/cpu/cpu.h"
-#include "mixers/linear/linear.h"
+#include "mixers/recurrence/recurrence.h"
 
 #define STEP_ROWS   512          /* rows of a prompt's step */
 #define STATE_BYTES (1ull << 29) /* of S in all layers: beyond the caches */
@@ -27,14 +27,14 @@
 
 struct variant {
 	const char *name;
-	struct mx_lin_spec s;
+	struct mx_recur_spec s;
 };
 
 #define HEADS(n) .heads = n, .q_heads = n, .k_heads = n, .v_heads = n, .a_heads = n
 
 static const struct variant variants[] = {
 	{"none", {HEADS(16), .k_dim = 128, .v_dim = 128}},
-	{"scalar", {HEADS(16), .k_dim = 128, .v_dim = 128, .decay = MX_LIN_SCALAR}},
+	{"scalar", {HEADS(16), .k_dim = 128, .v_dim = 128, .decay = MX_RECUR_SCALAR}},
 	{"mamba2",
      {.heads = 80,
       .q_heads = 1,
@@ -43,9 +43,9 @@ static const struct variant variants[] = {
       .a_heads = 80,
       .k_dim = 128,
       .v_dim = 64,
-      .decay = MX_LIN_SCALAR}},
-	{"vector", {HEADS(16), .k_dim = 128, .v_dim = 128, .decay = MX_LIN_VECTOR}},
-	{"gla", {HEADS(4), .k_dim = 256, .v_dim = 512, .decay = MX_LIN_VECTOR}},
+      .decay = MX_RECUR_SCALAR}},
+	{"vector", {HEADS(16), .k_dim = 128, .v_dim = 128, .decay = MX_RECUR_VECTOR}},
+	{"gla", {HEADS(4), .k_dim = 256, .v_dim = 512, .decay = MX_RECUR_VECTOR}},
 	{"delta", {HEADS(16), .k_dim = 128, .v_dim = 128, .delta = true}},
 	{"delta-scalar",
      {.heads = 32,
@@ -55,11 +55,11 @@ static const struct variant variants[] = {
       .a_heads = 32,
       .k_dim = 128,
       .v_dim = 128,
-      .decay = MX_LIN_SCALAR,
+      .decay = MX_RECUR_SCALAR,
       .delta = true}},
 	{"delta-vector",
-     {HEADS(16), .k_dim = 128, .v_dim = 128, .decay = MX_LIN_VECTOR, .delta = true}},
-	{"channel", {.heads = 1, .v_heads = 1, .a_heads = 1, .v_dim = 2048, .decay = MX_LIN_CHANNEL}},
+     {HEADS(16), .k_dim = 128, .v_dim = 128, .decay = MX_RECUR_VECTOR, .delta = true}},
+	{"channel", {.heads = 1, .v_heads = 1, .a_heads = 1, .v_dim = 2048, .decay = MX_RECUR_CHANNEL}},
 };
 
 struct options {
@@ -74,8 +74,8 @@ struct bench {
 	const struct variant *v;
 	struct mx_pool *pool;
 	struct mx_device *device;
-	const struct mx_lin_kernels *kernels;
-	struct mx_lin_in in;
+	const struct mx_recur_kernels *kernels;
+	struct mx_recur_in in;
 	float *data[5], *y;
 	size_t size[5], y_size;
 	unsigned char *slots, *scratch;
@@ -111,16 +111,16 @@ static float *input(struct bench *b, int i, size_t width, float low, float high)
 /* A layer with `slots` sequences. */
 static void bench_open(struct bench *b, size_t slots)
 {
-	const struct mx_lin_spec *s = &b->v->s;
-	bool channel = s->decay == MX_LIN_CHANNEL;
-	struct mx_lin_in *in = &b->in;
-	*in = (struct mx_lin_in){
+	const struct mx_recur_spec *s = &b->v->s;
+	bool channel = s->decay == MX_RECUR_CHANNEL;
+	struct mx_recur_in *in = &b->in;
+	*in = (struct mx_recur_in){
 		.ldq = (size_t)s->q_heads * s->k_dim,
 		.ldk = (size_t)s->k_heads * s->k_dim,
 		.ldv = (size_t)s->v_heads * s->v_dim,
-		.lda = s->decay == MX_LIN_VECTOR ? (size_t)s->a_heads * s->k_dim
-	           : channel                 ? (size_t)s->a_heads * s->v_dim
-	                                     : s->a_heads,
+		.lda = s->decay == MX_RECUR_VECTOR ? (size_t)s->a_heads * s->k_dim
+	           : channel                   ? (size_t)s->a_heads * s->v_dim
+	                                       : s->a_heads,
 		.ldbeta = s->heads,
 	};
 	/* keys not longer than 1, as the delta rule wants them */
@@ -132,10 +132,10 @@ static void bench_open(struct bench *b, size_t slots)
 	in->beta = input(b, 4, in->ldbeta, 0, 1);
 	b->y_size = STEP_ROWS * (size_t)s->heads * s->v_dim * sizeof(float);
 	b->y = mx_map(b->y_size);
-	b->slot_bytes = mx_lin_slot_bytes(s);
+	b->slot_bytes = mx_recur_slot_bytes(s);
 	b->slots_size = slots * b->slot_bytes;
 	b->slots = mx_map(b->slots_size);
-	b->scratch_size = mx_lin_scratch_bytes(s, b->device->info.threads);
+	b->scratch_size = mx_recur_scratch_bytes(s, b->device->info.threads);
 	b->scratch = mx_map(b->scratch_size);
 	if (!b->y || !b->slots || !b->scratch)
 		die("out of memory");
@@ -155,15 +155,16 @@ static void forward(struct bench *b, size_t first_slot, const struct mx_span *sp
                     uint32_t n_spans, uint32_t n_rows)
 {
 	const struct mx_step step = {.spans = spans, .n_spans = n_spans, .n_rows = n_rows};
-	mx_lin_forward(b->kernels, b->device, &b->v->s, &step, b->slots + first_slot * b->slot_bytes,
-	               b->slot_bytes, &b->in, b->scratch, b->y, (size_t)b->v->s.heads * b->v->s.v_dim);
+	mx_recur_forward(b->kernels, b->device, &b->v->s, &step, b->slots + first_slot * b->slot_bytes,
+	                 b->slot_bytes, &b->in, b->scratch, b->y,
+	                 (size_t)b->v->s.heads * b->v->s.v_dim);
 }
 
 /* Operations of a token: S read and updated, and on average half a chunk of scores and tokens. */
-static double token_flop(const struct mx_lin_spec *s)
+static double token_flop(const struct mx_recur_spec *s)
 {
-	double k = s->k_dim, v = s->v_dim, half = 0.5 * (MX_LIN_CHUNK + 1), rules = s->delta ? 2 : 1;
-	if (s->decay == MX_LIN_CHANNEL)
+	double k = s->k_dim, v = s->v_dim, half = 0.5 * (MX_RECUR_CHUNK + 1), rules = s->delta ? 2 : 1;
+	if (s->decay == MX_RECUR_CHANNEL)
 		return 2 * v * s->heads;
 	return s->heads * (2 * k * v * (rules + 1) + rules * half * 2 * (k + v));
 }
@@ -195,16 +196,16 @@ static void prompt(struct bench *b, uint32_t n, uint32_t rows, double roof)
 /* `batch` sequences in so many layers that S comes from memory, over whole chunks. */
 static void decode(struct bench *b, uint32_t batch)
 {
-	const struct mx_lin_spec *s = &b->v->s;
-	bool channel = s->decay == MX_LIN_CHANNEL;
+	const struct mx_recur_spec *s = &b->v->s;
+	bool channel = s->decay == MX_RECUR_CHANNEL;
 	size_t seq_bytes = (size_t)s->heads * (channel ? 1 : s->k_dim) * s->v_dim * sizeof(float);
-	size_t layers = STATE_BYTES / (batch * mx_lin_slot_bytes(s));
+	size_t layers = STATE_BYTES / (batch * mx_recur_slot_bytes(s));
 	struct mx_span spans[MAX_BATCH];
 	double best = INFINITY, sum = 0;
 
 	layers = layers > 4096 ? 4096 : layers;
 	bench_open(b, layers * batch);
-	for (uint32_t pos = 0; pos < 5 * MX_LIN_CHUNK; pos++) {
+	for (uint32_t pos = 0; pos < 5 * MX_RECUR_CHUNK; pos++) {
 		for (uint32_t i = 0; i < batch; i++)
 			spans[i] =
 				(struct mx_span){.row = i, .n = 1, .pos = pos, .kind = MX_SPAN_DECODE, .slot = i};
@@ -212,15 +213,15 @@ static void decode(struct bench *b, uint32_t batch)
 		for (size_t layer = 0; layer < layers; layer++)
 			forward(b, layer * batch, spans, batch, batch);
 		double t = (double)(mx_now_ns() - start) * 1e-9;
-		if (pos < MX_LIN_CHUNK) /* memory is touched for the first time */
+		if (pos < MX_RECUR_CHUNK) /* memory is touched for the first time */
 			continue;
 		sum += t;
-		if (pos % MX_LIN_CHUNK == MX_LIN_CHUNK - 1) {
+		if (pos % MX_RECUR_CHUNK == MX_RECUR_CHUNK - 1) {
 			best = sum < best ? sum : best;
 			sum = 0;
 		}
 	}
-	double token = best / MX_LIN_CHUNK / (double)layers;
+	double token = best / MX_RECUR_CHUNK / (double)layers;
 	double rate = (double)(seq_bytes * batch) / token * 1e-9;
 	double roof = roof_read(b->pool, b->slots, b->slots_size);
 	printf("%-12s decode  x %4u  %9.2f us/layer  %7.2f GB/s of %6.2f  %5.1f %%\n", b->v->name,
@@ -265,8 +266,8 @@ int main(int argc, char **argv)
 	if (mx_pool_create(o.threads, &b.pool) != MX_OK ||
 	    mx_cpu_create(o.threads, mx_cpu_isa(), 64, 64, &b.device, &err) != MX_OK)
 		die("no device");
-	b.kernels = mx_lin_kernels_find(mx_cpu_isa());
-	printf("%u threads, %s\n", mx_pool_size(b.pool), mx_lin_kernels_name(b.kernels));
+	b.kernels = mx_recur_kernels_find(mx_cpu_isa());
+	printf("%u threads, %s\n", mx_pool_size(b.pool), mx_recur_kernels_name(b.kernels));
 	for (size_t i = 0; i < sizeof(variants) / sizeof(*variants); i++) {
 		b.v = &variants[i];
 		if (!o.variant || !strcmp(o.variant, b.v->name))

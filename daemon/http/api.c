@@ -53,7 +53,7 @@ void mx_api_post_tokenize(struct mx_exchange *x)
 {
 	struct mx_api_tokenize r = {0};
 	struct mx_api_error err;
-	struct mx_model *m = NULL;
+	struct mx_served *m = NULL;
 	struct mx_tokens tokens = {0};
 	mx_status st = mx_api_parse_tokenize(mx_buf_str(&x->body), x->body.len, &r, &err);
 	mx_exchange_drop_body(x);
@@ -84,7 +84,7 @@ void mx_api_post_detokenize(struct mx_exchange *x)
 {
 	struct mx_api_detokenize r = {0};
 	struct mx_api_error err;
-	struct mx_model *m = NULL;
+	struct mx_served *m = NULL;
 	struct mx_buf text = {0};
 	mx_status st = mx_api_parse_detokenize(mx_buf_str(&x->body), x->body.len, &r, &err);
 	mx_exchange_drop_body(x);

@@ -67,10 +67,10 @@ static void get_metrics(struct mx_exchange *x)
 	mx_exchange_answer(x, 200, type);
 }
 
-static struct mx_api_model describe(const struct mx_model *m, const char *id)
+static struct mx_api_model describe(const struct mx_served *m, const char *id)
 {
-	enum mx_model_state state = mx_model_state(m);
-	bool known = state == MX_MODEL_READY || state == MX_MODEL_DRAINING;
+	enum mx_served_state state = mx_served_state(m);
+	bool known = state == MX_SERVED_READY || state == MX_SERVED_DRAINING;
 	return (struct mx_api_model){
 		.id = id,
 		.root = m->name,
@@ -104,7 +104,7 @@ static void get_models(struct mx_exchange *x)
 
 static void get_model(struct mx_exchange *x)
 {
-	const struct mx_model *m = mx_service_find(x->http->service, x->tail, strlen(x->tail));
+	const struct mx_served *m = mx_service_find(x->http->service, x->tail, strlen(x->tail));
 	if (!m) {
 		struct mx_api_error err;
 		mx_api_fail(&err, 404, "model_not_found", "model", "the model '%.200s' does not exist",

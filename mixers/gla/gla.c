@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The gla mixer's table: linear attention and its descendants (RetNet, GLA,
- * HGRN, DeltaNet, Gated DeltaNet, KDA ...) over the core in mixers/linear.
+ * HGRN, DeltaNet, Gated DeltaNet, KDA ...) over the core in mixers/recurrence.
  * Parameters are read in gla_params.c, a step is in gla_forward.c; see README.md.
  *
  * A slot is the recurrence's part and then one of each convolution. commit has
@@ -37,8 +37,8 @@ static mx_status weights(const struct mx_layer_desc *layer, struct mx_weight_spe
 
 static void slot_size(const struct gla_params *p, size_t *out_slot, size_t *out_snapshot)
 {
-	*out_slot = mx_lin_slot_bytes(&p->lin);
-	*out_snapshot = mx_lin_snapshot_bytes(&p->lin);
+	*out_slot = mx_recur_slot_bytes(&p->recur);
+	*out_snapshot = mx_recur_snapshot_bytes(&p->recur);
 	for (int s = 0; s < GLA_STREAMS; s++)
 		if (p->streams[s].conv) {
 			const struct mx_conv_spec spec = gla_conv_spec(p, s);
@@ -104,7 +104,7 @@ static bool alloc(float **out, size_t n)
 static bool fill_fixed(struct mx_mixer *m, const struct mx_layer_desc *layer)
 {
 	const struct gla_params *p = &m->params;
-	uint32_t heads = p->lin.heads, half = p->variant->rope ? p->k_dim / 2 : 0;
+	uint32_t heads = p->recur.heads, half = p->variant->rope ? p->k_dim / 2 : 0;
 
 	if (!alloc(&m->inv_freq, half + 1) || !alloc(&m->fixed_a, heads) ||
 	    !alloc(&m->beta_scale, heads))
@@ -143,7 +143,7 @@ static void lower_bounds(const struct mx_layer_desc *layer, const float *all, fl
 static bool fill_decay(struct mx_mixer *m, const struct mx_layer_desc *layer)
 {
 	const struct gla_params *p = &m->params;
-	uint32_t n = p->streams[GLA_A].n, group = n / p->lin.a_heads;
+	uint32_t n = p->streams[GLA_A].n, group = n / p->recur.a_heads;
 
 	switch (p->variant->decay) {
 	case GLA_NO_DECAY:
@@ -193,7 +193,7 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 	m->max_rows = layer->max_rows;
 	m->slot_base = init->slot_base;
 	m->slot_stride = init->slot_stride;
-	m->kernels = mx_lin_kernels_find(mx_isa_parse(m->device->info.isa));
+	m->kernels = mx_recur_kernels_find(mx_isa_parse(m->device->info.isa));
 	status = gla_params_read(layer, &m->params, err);
 	if (status == MX_OK)
 		status = take_weights(m, init, err);
@@ -242,9 +242,9 @@ static void save_layer(void *arg, size_t task, unsigned worker)
 	const unsigned char *from = m->slot_base + c->slot * m->slot_stride;
 	unsigned char *to = c->out[task];
 	(void)worker;
-	mx_lin_save(&p->lin, from, c->pos, to);
-	from += mx_lin_slot_bytes(&p->lin);
-	to += mx_lin_snapshot_bytes(&p->lin);
+	mx_recur_save(&p->recur, from, c->pos, to);
+	from += mx_recur_slot_bytes(&p->recur);
+	to += mx_recur_snapshot_bytes(&p->recur);
 	for (int s = 0; s < GLA_STREAMS; s++)
 		if (p->streams[s].conv) {
 			const struct mx_conv_spec spec = gla_conv_spec(p, s);
@@ -262,9 +262,9 @@ static void load_layer(void *arg, size_t task, unsigned worker)
 	unsigned char *to = m->slot_base + c->slot * m->slot_stride;
 	const unsigned char *from = c->in[task];
 	(void)worker;
-	mx_lin_load(&p->lin, to, c->pos, from);
-	to += mx_lin_slot_bytes(&p->lin);
-	from += mx_lin_snapshot_bytes(&p->lin);
+	mx_recur_load(&p->recur, to, c->pos, from);
+	to += mx_recur_slot_bytes(&p->recur);
+	from += mx_recur_snapshot_bytes(&p->recur);
 	for (int s = 0; s < GLA_STREAMS; s++)
 		if (p->streams[s].conv) {
 			const struct mx_conv_spec spec = gla_conv_spec(p, s);
@@ -297,10 +297,10 @@ static void describe(const struct mx_mixer *m, char *text, size_t cap)
 	const struct gla_params *p = &m->params;
 	if (p->variant->shape == GLA_CHANNELS)
 		snprintf(text, cap, "gla: %s, %u channels, kernels %s", p->variant->name,
-		         p->lin.heads * p->v_dim, mx_lin_kernels_name(m->kernels));
+		         p->recur.heads * p->v_dim, mx_recur_kernels_name(m->kernels));
 	else
 		snprintf(text, cap, "gla: %s, %u heads of %u x %u, kernels %s", p->variant->name,
-		         p->lin.heads, p->lin.k_dim, p->lin.v_dim, mx_lin_kernels_name(m->kernels));
+		         p->recur.heads, p->recur.k_dim, p->recur.v_dim, mx_recur_kernels_name(m->kernels));
 }
 
 static const struct mx_mixer_ops gla_ops = {

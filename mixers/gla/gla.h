@@ -11,7 +11,7 @@
 #ifndef MX_MIXERS_GLA_GLA_H
 #define MX_MIXERS_GLA_GLA_H
 
-#include "mixers/linear/linear.h"
+#include "mixers/recurrence/recurrence.h"
 
 enum gla_stream { GLA_Q, GLA_K, GLA_V, GLA_A, GLA_BETA, GLA_GATE, GLA_STREAMS };
 
@@ -83,7 +83,7 @@ struct gla_variant {
 	enum gla_option conv; /* use_short_conv */
 	enum gla_option gate; /* gate_key */
 	const char *gate_key;
-	enum mx_lin_gate gate_function;
+	enum mx_recur_gate gate_function;
 	bool gate_activation;              /* has output_gate_activation, which may say sigmoid */
 	const char *feature_key, *feature; /* the key and its default, NULL = identity */
 	const struct gla_feature_name *features;
@@ -112,8 +112,8 @@ struct gla_stream_shape {
 
 struct gla_params {
 	const struct gla_variant *variant;
-	struct mx_lin_spec lin;
-	/* Of a head, as projected: those of `lin` are larger with some features. */
+	struct mx_recur_spec recur;
+	/* Of a head, as projected: those of `recur` are larger with some features. */
 	uint32_t k_dim, v_dim;
 	struct gla_stream_shape streams[GLA_STREAMS];
 	uint32_t conv_size;
@@ -122,7 +122,7 @@ struct gla_params {
 	enum gla_qk_norm norm_q, norm_k;
 	bool normalize;  /* outputs are divided by q . sum of k: v has a column of ones */
 	bool neg_eigval; /* beta is doubled */
-	enum mx_lin_gate gate;
+	enum mx_recur_gate gate;
 	bool norm_affine;
 	const char *norm_name;
 	float norm_eps;
@@ -165,7 +165,7 @@ size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p
 struct mx_mixer {
 	struct mx_mixer_base base;
 	struct mx_device *device;
-	const struct mx_lin_kernels *kernels;
+	const struct mx_recur_kernels *kernels;
 	struct gla_params params;
 	struct gla_weights w;
 	uint32_t width, max_rows;
@@ -186,7 +186,7 @@ struct gla_buffers {
 	float *streams[GLA_STREAMS], *low[GLA_STREAMS]; /* low: through the low rank */
 	float *features[2];                             /* of q and k, where they are larger */
 	float *layers[2];                               /* what a feature map's products give */
-	float *y;                                       /* [rows, heads * lin.v_dim] */
+	float *y;                                       /* [rows, heads * recur.v_dim] */
 	void *core;
 };
 

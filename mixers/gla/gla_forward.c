@@ -15,7 +15,7 @@ static float *place(unsigned char *base, size_t *at, size_t n)
 size_t gla_layout(const struct gla_params *p, size_t max_rows, unsigned threads,
                   unsigned char *base, struct gla_buffers *out)
 {
-	const struct mx_lin_spec *l = &p->lin;
+	const struct mx_recur_spec *l = &p->recur;
 	const uint32_t heads[2] = {l->q_heads, l->k_heads};
 	struct gla_buffers b = {0};
 	size_t at = 0;
@@ -34,7 +34,7 @@ size_t gla_layout(const struct gla_params *p, size_t max_rows, unsigned threads,
 	b.core = base ? base + at : NULL;
 	if (out)
 		*out = b;
-	return at + mx_lin_scratch_bytes(l, threads);
+	return at + mx_recur_scratch_bytes(l, threads);
 }
 
 /* All products of the layer's input, then those that go through a low rank. */
@@ -70,12 +70,12 @@ struct mx_conv_spec gla_conv_spec(const struct gla_params *p, int stream)
 	return (struct mx_conv_spec){.channels = p->streams[stream].n,
 	                             .width = p->conv_size,
 	                             .silu = p->streams[stream].silu,
-	                             .max_draft = p->lin.max_draft};
+	                             .max_draft = p->recur.max_draft};
 }
 
 static void convolve(struct mx_mixer *m, const struct gla_buffers *b, const struct mx_step *step)
 {
-	unsigned char *slot = m->slot_base + mx_lin_slot_bytes(&m->params.lin);
+	unsigned char *slot = m->slot_base + mx_recur_slot_bytes(&m->params.recur);
 
 	for (int s = 0; s < GLA_STREAMS; s++) {
 		const struct gla_stream_shape *shape = &m->params.streams[s];
@@ -87,7 +87,8 @@ static void convolve(struct mx_mixer *m, const struct gla_buffers *b, const stru
 			                w->conv_bias, x, shape->ld, x, shape->ld);
 			slot += mx_conv_slot_bytes(&spec);
 		} else if (shape->silu) {
-			mx_lin_map(m->kernels, m->device, MX_LIN_SILU, step->n_rows, shape->n, x, shape->ld);
+			mx_recur_map(m->kernels, m->device, MX_RECUR_SILU, step->n_rows, shape->n, x,
+			             shape->ld);
 		}
 	}
 }
@@ -117,9 +118,9 @@ static mx_status prepare(struct mx_mixer *m, const struct gla_buffers *b, int qk
                          const struct mx_step *step, const float **out)
 {
 	const struct gla_params *p = &m->params;
-	uint32_t heads = qk == GLA_Q ? p->lin.q_heads : p->lin.k_heads, n = step->n_rows;
+	uint32_t heads = qk == GLA_Q ? p->recur.q_heads : p->recur.k_heads, n = step->n_rows;
 	enum gla_qk_norm norm = qk == GLA_Q ? p->norm_q : p->norm_k;
-	float scale = qk == GLA_Q ? 1 / sqrtf((float)p->lin.k_dim) : 1;
+	float scale = qk == GLA_Q ? 1 / sqrtf((float)p->recur.k_dim) : 1;
 	bool rope = p->variant->rope, l2 = norm == GLA_QK_L2;
 	const struct gla_features f = {.feature = p->feature,
 	                               .heads = heads,
@@ -141,8 +142,8 @@ static mx_status prepare(struct mx_mixer *m, const struct gla_buffers *b, int qk
 		                              &r, step->pos, NULL, 0);
 	}
 	if (l2)
-		mx_lin_l2norm(m->kernels, m->device, n, heads, p->lin.k_dim, 1e-6f, scale, y,
-		              (size_t)heads * p->lin.k_dim);
+		mx_recur_l2norm(m->kernels, m->device, n, heads, p->recur.k_dim, 1e-6f, scale, y,
+		                (size_t)heads * p->recur.k_dim);
 	*out = y;
 	return status;
 }
@@ -154,25 +155,25 @@ static void decay(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows
 	size_t n = p->streams[GLA_A].n;
 	float *a = b->streams[GLA_A];
 	bool bound = p->variant->decay == GLA_SOFTPLUS && p->has_bound;
-	enum mx_lin_map map = p->variant->decay == GLA_LOGSIGMOID           ? MX_LIN_LOGSIGMOID
-	                      : p->variant->decay == GLA_SOFTPLUS && !bound ? MX_LIN_SOFTPLUS
-	                                                                    : MX_LIN_SIGMOID;
+	enum mx_recur_map map = p->variant->decay == GLA_LOGSIGMOID           ? MX_RECUR_LOGSIGMOID
+	                        : p->variant->decay == GLA_SOFTPLUS && !bound ? MX_RECUR_SOFTPLUS
+	                                                                      : MX_RECUR_SIGMOID;
 	if (m->pre)
 		gla_affine(m->device, n_rows, n, m->pre, NULL, -INFINITY, a);
-	mx_lin_map(m->kernels, m->device, map, n_rows, n, a, n);
+	mx_recur_map(m->kernels, m->device, map, n_rows, n, a, n);
 	if (m->mul)
 		gla_affine(m->device, n_rows, n, m->mul, m->add,
 		           p->variant->decay == GLA_LOGSIGMOID ? p->clamp_min : -INFINITY, a);
 	if (p->variant->decay != GLA_LOWER_BOUND)
-		mx_lin_map(m->kernels, m->device, MX_LIN_EXP, n_rows, n, a, n);
+		mx_recur_map(m->kernels, m->device, MX_RECUR_EXP, n_rows, n, a, n);
 }
 
 static void beta(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
 {
 	const struct gla_params *p = &m->params;
-	size_t n = p->lin.heads;
+	size_t n = p->recur.heads;
 	float *x = b->streams[GLA_BETA];
-	mx_lin_map(m->kernels, m->device, MX_LIN_SIGMOID, n_rows, n, x, n);
+	mx_recur_map(m->kernels, m->device, MX_RECUR_SIGMOID, n_rows, n, x, n);
 	if (p->neg_eigval)
 		gla_affine(m->device, n_rows, n, m->beta_scale, NULL, -INFINITY, x);
 }
@@ -181,9 +182,9 @@ static void recur(struct mx_mixer *m, const struct gla_buffers *b, const struct 
                   const float *q, const float *k)
 {
 	const struct gla_params *p = &m->params;
-	const struct mx_lin_spec *l = &p->lin;
+	const struct mx_recur_spec *l = &p->recur;
 	const struct gla_stream_shape *s = p->streams;
-	struct mx_lin_in in = {
+	struct mx_recur_in in = {
 		.q = q,
 		.k = k,
 		.v = b->streams[GLA_V],
@@ -195,25 +196,25 @@ static void recur(struct mx_mixer *m, const struct gla_buffers *b, const struct 
 		.lda = s[GLA_A].n, /* 0: one row for all */
 		.ldbeta = s[GLA_BETA].n,
 	};
-	mx_lin_forward(m->kernels, m->device, l, step, m->slot_base, m->slot_stride, &in, b->core, b->y,
-	               (size_t)l->heads * l->v_dim);
+	mx_recur_forward(m->kernels, m->device, l, step, m->slot_base, m->slot_stride, &in, b->core,
+	                 b->y, (size_t)l->heads * l->v_dim);
 }
 
 static void normalise(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
 {
 	const struct gla_params *p = &m->params;
 	bool whole = p->variant->norm_whole;
-	const struct mx_lin_norm norm = {
-		.groups = whole ? 1 : p->lin.heads,
-		.dim = whole ? p->lin.heads * p->v_dim : p->v_dim,
+	const struct mx_recur_norm norm = {
+		.groups = whole ? 1 : p->recur.heads,
+		.dim = whole ? p->recur.heads * p->v_dim : p->v_dim,
 		.weight = m->w.norm,
 		.eps = p->norm_eps,
 		.gate = p->gate,
 	};
 	if (p->normalize)
-		gla_divide(m->device, n_rows, p->lin.heads, p->v_dim, b->y);
-	mx_lin_norm(m->kernels, m->device, &norm, n_rows, b->streams[GLA_GATE], p->streams[GLA_GATE].ld,
-	            b->y, (size_t)p->lin.heads * p->lin.v_dim);
+		gla_divide(m->device, n_rows, p->recur.heads, p->v_dim, b->y);
+	mx_recur_norm(m->kernels, m->device, &norm, n_rows, b->streams[GLA_GATE],
+	              p->streams[GLA_GATE].ld, b->y, (size_t)p->recur.heads * p->recur.v_dim);
 }
 
 mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)
@@ -243,9 +244,10 @@ mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 	if (status != MX_OK)
 		return status;
 	if (p->normalize)
-		gla_append_ones(m->device, n, p->lin.v_heads, p->v_dim, b.streams[GLA_V]);
+		gla_append_ones(m->device, n, p->recur.v_heads, p->v_dim, b.streams[GLA_V]);
 	recur(m, &b, step, q, k);
 	normalise(m, &b, n);
 	const struct mx_linear_out out = {m->w.o, NULL, y, m->width, false};
-	return m->device->ops->linear(m->device, b.y, (size_t)p->lin.heads * p->lin.v_dim, n, &out, 1);
+	return m->device->ops->linear(m->device, b.y, (size_t)p->recur.heads * p->recur.v_dim, n, &out,
+	                              1);
 }

@@ -107,9 +107,9 @@ static void shape_expansion(struct reader *r, uint32_t width, struct gla_params 
 		REFUSE(r, MX_E_RANGE, "num_kv_heads %u does not divide num_heads %u", kv, heads);
 	p->k_dim = divide(r, expand(r, width, "expand_k", v->expand_k), heads, "expand_k: keys");
 	p->v_dim = divide(r, expand(r, width, "expand_v", v->expand_v), heads, "expand_v: values");
-	p->lin.heads = p->lin.q_heads = heads;
-	p->lin.k_heads = p->lin.v_heads = kv;
-	p->lin.a_heads = v->vector ? kv : heads;
+	p->recur.heads = p->recur.q_heads = heads;
+	p->recur.k_heads = p->recur.v_heads = kv;
+	p->recur.a_heads = v->vector ? kv : heads;
 }
 
 static void shape_head_dim(struct reader *r, struct gla_params *p)
@@ -125,8 +125,8 @@ static void shape_head_dim(struct reader *r, struct gla_params *p)
 		REFUSE(r, MX_E_RANGE, "expand_v of head_dim %u is no whole number", p->k_dim);
 	if (p->v_dim > MAX_DIM)
 		REFUSE(r, MX_E_LIMIT, "expand_v: heads of %u values", p->v_dim);
-	p->lin.heads = p->lin.v_heads = p->lin.a_heads = heads;
-	p->lin.q_heads = p->lin.k_heads = k_heads;
+	p->recur.heads = p->recur.v_heads = p->recur.a_heads = heads;
+	p->recur.q_heads = p->recur.k_heads = k_heads;
 }
 
 static void shape_ratio(struct reader *r, uint32_t width, struct gla_params *p)
@@ -139,7 +139,8 @@ static void shape_ratio(struct reader *r, uint32_t width, struct gla_params *p)
 		REFUSE(r, MX_E_RANGE, "expand_ratio %u does not divide hidden_size %u", dim, width);
 	uint32_t heads = width / dim ? width / dim : 1;
 	p->k_dim = p->v_dim = dim;
-	p->lin.heads = p->lin.q_heads = p->lin.k_heads = p->lin.v_heads = p->lin.a_heads = heads;
+	p->recur.heads = p->recur.q_heads = p->recur.k_heads = p->recur.v_heads = p->recur.a_heads =
+		heads;
 }
 
 /* Channels go in heads of 64 so that the threads can share them. */
@@ -148,7 +149,7 @@ static void shape_channels(struct reader *r, uint32_t width, struct gla_params *
 	uint32_t n = expand(r, width, "expand_ratio", 1);
 	uint32_t heads = n % 64 ? 1 : n / 64;
 	p->v_dim = n / heads;
-	p->lin.heads = p->lin.v_heads = p->lin.a_heads = heads;
+	p->recur.heads = p->recur.v_heads = p->recur.a_heads = heads;
 }
 
 /* ---- q and k ---- */
@@ -192,8 +193,8 @@ static void read_qk(struct reader *r, struct gla_params *p)
 	}
 	if (v->rope && p->k_dim % 2)
 		REFUSE(r, MX_E_RANGE, "heads of %u keys cannot be rotated in pairs", p->k_dim);
-	p->lin.k_dim = gla_feature_dim(p->feature, p->k_dim);
-	p->lin.v_dim = p->v_dim + p->normalize;
+	p->recur.k_dim = gla_feature_dim(p->feature, p->k_dim);
+	p->recur.v_dim = p->v_dim + p->normalize;
 }
 
 /* ---- gates and norm ---- */
@@ -219,9 +220,9 @@ static void read_decay(struct reader *r, struct gla_params *p)
 	case GLA_LIGHTNING: break;
 	}
 	if (p->variant->decay != GLA_NO_DECAY)
-		p->lin.decay = p->variant->shape == GLA_CHANNELS ? MX_LIN_CHANNEL
-		               : p->variant->vector              ? MX_LIN_VECTOR
-		                                                 : MX_LIN_SCALAR;
+		p->recur.decay = p->variant->shape == GLA_CHANNELS ? MX_RECUR_CHANNEL
+		                 : p->variant->vector              ? MX_RECUR_VECTOR
+		                                                   : MX_RECUR_SCALAR;
 }
 
 static void read_norm(struct reader *r, struct gla_params *p)
@@ -229,11 +230,11 @@ static void read_norm(struct reader *r, struct gla_params *p)
 	const struct gla_variant *v = p->variant;
 	bool gated = get_option(r, v->gate, v->gate_key);
 	bool fused = get_bool(r, "fuse_norm", true);
-	p->gate = gated ? v->gate_function : MX_LIN_GATE_NONE;
+	p->gate = gated ? v->gate_function : MX_RECUR_GATE_NONE;
 	if (gated && v->gate_activation) {
 		const char *f = get_string(r, "output_gate_activation", "swish");
 		if (!strcmp(f, "sigmoid"))
-			p->gate = MX_LIN_GATE_SIGMOID;
+			p->gate = MX_RECUR_GATE_SIGMOID;
 		else if (strcmp(f, "swish") && strcmp(f, "silu"))
 			REFUSE(r, MX_E_UNSUPPORTED,
 			       "output_gate_activation '%.60s' is none of swish, silu, sigmoid", f);
@@ -246,15 +247,15 @@ static void read_norm(struct reader *r, struct gla_params *p)
 
 static uint32_t stream_size(const struct gla_params *p, int s)
 {
-	const struct mx_lin_spec *l = &p->lin;
+	const struct mx_recur_spec *l = &p->recur;
 	switch ((enum gla_stream)s) {
 	case GLA_Q: return l->q_heads * p->k_dim;
 	case GLA_K: return l->k_heads * p->k_dim;
 	case GLA_V: return l->v_heads * p->v_dim;
 	case GLA_A:
-		return l->a_heads * (l->decay == MX_LIN_CHANNEL  ? p->v_dim
-		                     : l->decay == MX_LIN_VECTOR ? p->k_dim
-		                                                 : 1);
+		return l->a_heads * (l->decay == MX_RECUR_CHANNEL  ? p->v_dim
+		                     : l->decay == MX_RECUR_VECTOR ? p->k_dim
+		                                                   : 1);
 	case GLA_BETA: return l->heads;
 	case GLA_GATE: return l->heads * p->v_dim;
 	case GLA_STREAMS: break;
@@ -289,7 +290,7 @@ static void read_streams(struct reader *r, struct gla_params *p)
 	}
 	if (silu)
 		p->feature = GLA_IDENTITY;
-	p->streams[GLA_V].ld = p->lin.v_heads * p->lin.v_dim;
+	p->streams[GLA_V].ld = p->recur.v_heads * p->recur.v_dim;
 	/* HGRN2's k has no tensor but a place. */
 	if (v->shape == GLA_RATIO)
 		p->streams[GLA_K].ld = stream_size(p, GLA_K);
@@ -352,8 +353,8 @@ mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *
 	struct gla_params p = {.variant = find_variant(&r)};
 	if (!p.variant)
 		return r.status;
-	p.lin.delta = p.variant->delta;
-	p.lin.max_draft = layer->max_draft;
+	p.recur.delta = p.variant->delta;
+	p.recur.max_draft = layer->max_draft;
 	switch (p.variant->shape) {
 	case GLA_EXPANSION: shape_expansion(&r, layer->width, &p); break;
 	case GLA_HEAD_DIM: shape_head_dim(&r, &p); break;

@@ -89,7 +89,7 @@ size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p
 			list_stream(&l, p, s, layer->width);
 	list_feature(&l, p);
 	if (p->variant->decay == GLA_SOFTPLUS)
-		vector(&l, "A_log", p->lin.heads, AT(a_log));
+		vector(&l, "A_log", p->recur.heads, AT(a_log));
 	if (p->has_lower_bounds) {
 		struct mx_weight_spec *s =
 			add(&l, "/model.lower_bounds", MX_WEIGHT_VECTOR, AT(lower_bounds));
@@ -98,8 +98,8 @@ size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p
 		s->shape[1] = layer->width;
 	}
 	if (p->norm_affine)
-		vector(&l, p->norm_name, p->variant->norm_whole ? p->lin.heads * p->v_dim : p->v_dim,
+		vector(&l, p->norm_name, p->variant->norm_whole ? p->recur.heads * p->v_dim : p->v_dim,
 		       AT(norm));
-	matrix(&l, "o_proj.weight", layer->width, (uint64_t)p->lin.heads * p->v_dim, AT(o));
+	matrix(&l, "o_proj.weight", layer->width, (uint64_t)p->recur.heads * p->v_dim, AT(o));
 	return l.n;
 }

@@ -185,7 +185,7 @@ static mx_status hyena_create(const struct mx_mixer_init *init, struct mx_mixer 
 	const struct mx_state_spec filter = filter_state(layer, init->device, &m->params);
 	m->base = (struct mx_mixer_base){&hyena_ops, layer->index};
 	m->device = init->device;
-	m->kernels = mx_lin_kernels_find(mx_isa_parse(m->device->info.isa));
+	m->kernels = mx_recur_kernels_find(mx_isa_parse(m->device->info.isa));
 	m->conv = conv_spec(layer, &m->params);
 	m->width = layer->width;
 	m->max_context = layer->max_context;
@@ -311,7 +311,7 @@ static void hyena_describe(const struct mx_mixer *m, char *text, size_t cap)
 	const struct lc_kernels *k = lc_kernels_find(mx_isa_parse(m->device->info.isa));
 	if (p->filter == HYENA_MODAL) {
 		snprintf(text, cap, "hyena: modal filter of %u states a channel, short filter: kernels %s",
-		         p->state_size, mx_lin_kernels_name(m->kernels));
+		         p->state_size, mx_recur_kernels_name(m->kernels));
 		return;
 	}
 	bool kept;

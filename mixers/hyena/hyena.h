@@ -6,7 +6,7 @@
 #include "mixers/hyena/implicit.h"
 #include "mixers/hyena/longconv.h"
 #include "mixers/hyena/modal.h"
-#include "mixers/linear/linear.h"
+#include "mixers/recurrence/recurrence.h"
 #include "mixers/mixer.h"
 
 enum hyena_filter { HYENA_IMPLICIT, HYENA_MODAL };
@@ -38,7 +38,7 @@ struct mx_mixer {
 	struct mx_mixer_base base;
 	struct hyena_params params;
 	struct mx_device *device;
-	const struct mx_lin_kernels *kernels; /* of the short convolution */
+	const struct mx_recur_kernels *kernels; /* of the short convolution */
 	struct mx_conv_spec conv;
 	const struct mx_weight *w_in, *w_out;
 	const float *b_in, *b_out;            /* NULL = none */

@@ -3,7 +3,7 @@
  * The mamba mixer's table: parameters, weights, memory, life cycle, state.
  *
  * Mamba-2 (Dao and Gu 2024, arXiv:2405.21060). See README.md; arithmetic is in
- * mamba_forward.c and in mixers/linear.
+ * mamba_forward.c and in mixers/recurrence.
  */
 #include "mixers/mamba/mamba.h"
 
@@ -163,9 +163,10 @@ static mx_status mamba_weights(const struct mx_layer_desc *layer, struct mx_weig
 	return MX_OK;
 }
 
-static struct mx_lin_spec lin_spec(const struct mx_layer_desc *layer, const struct mamba_params *p)
+static struct mx_recur_spec recur_spec(const struct mx_layer_desc *layer,
+                                       const struct mamba_params *p)
 {
-	return (struct mx_lin_spec){
+	return (struct mx_recur_spec){
 		.heads = p->heads,
 		.q_heads = p->groups,
 		.k_heads = p->groups,
@@ -173,7 +174,7 @@ static struct mx_lin_spec lin_spec(const struct mx_layer_desc *layer, const stru
 		.a_heads = p->heads,
 		.k_dim = p->state_size,
 		.v_dim = p->head_dim,
-		.decay = MX_LIN_SCALAR,
+		.decay = MX_RECUR_SCALAR,
 		.gain = true,
 		.max_draft = layer->max_draft,
 	};
@@ -198,13 +199,13 @@ static mx_status mamba_state(const struct mx_layer_desc *layer, const struct mx_
 	mx_status status = read_params(layer, &p, NULL);
 	if (status != MX_OK)
 		return status;
-	const struct mx_lin_spec lin = lin_spec(layer, &p);
+	const struct mx_recur_spec recur = recur_spec(layer, &p);
 	const struct mx_conv_spec conv = conv_spec(layer, &p);
-	mamba_scratch_layout(layer, &p, &lin, device->info.threads, &scratch);
+	mamba_scratch_layout(layer, &p, &recur, device->info.threads, &scratch);
 	*out = (struct mx_state_spec){
-		.fixed_bytes = mx_lin_slot_bytes(&lin) + mx_conv_slot_bytes(&conv),
+		.fixed_bytes = mx_recur_slot_bytes(&recur) + mx_conv_slot_bytes(&conv),
 		.scratch_bytes = scratch.bytes,
-		.snapshot_bytes = mx_lin_snapshot_bytes(&lin) + mx_conv_snapshot_bytes(&conv),
+		.snapshot_bytes = mx_recur_snapshot_bytes(&recur) + mx_conv_snapshot_bytes(&conv),
 	};
 	return MX_OK;
 }
@@ -277,18 +278,18 @@ static mx_status mamba_create(const struct mx_mixer_init *init, struct mx_mixer 
 	}
 	m->base = (struct mx_mixer_base){&mamba_ops, layer->index};
 	m->device = init->device;
-	m->kernels = mx_lin_kernels_find(mx_isa_parse(m->device->info.isa));
-	m->lin = lin_spec(layer, &m->params);
+	m->kernels = mx_recur_kernels_find(mx_isa_parse(m->device->info.isa));
+	m->recur = recur_spec(layer, &m->params);
 	m->conv = conv_spec(layer, &m->params);
 	m->width = layer->width;
 	m->max_rows = layer->max_rows;
-	mamba_scratch_layout(layer, &m->params, &m->lin, m->device->info.threads, &m->scratch);
+	mamba_scratch_layout(layer, &m->params, &m->recur, m->device->info.threads, &m->scratch);
 	take_weights(m, init->weights);
 	m->slot_base = init->slot_base;
 	m->slot_stride = init->slot_stride;
-	m->lin_bytes = mx_lin_slot_bytes(&m->lin);
-	m->slot_bytes = m->lin_bytes + mx_conv_slot_bytes(&m->conv);
-	m->lin_snapshot = mx_lin_snapshot_bytes(&m->lin);
+	m->recur_bytes = mx_recur_slot_bytes(&m->recur);
+	m->slot_bytes = m->recur_bytes + mx_conv_slot_bytes(&m->conv);
+	m->recur_snapshot = mx_recur_snapshot_bytes(&m->recur);
 	*out = m;
 	return MX_OK;
 fail:
@@ -328,8 +329,8 @@ static void save_layer(void *arg, size_t task, unsigned worker)
 	const unsigned char *from = slot_of(m, c->slot);
 	unsigned char *to = c->out[task];
 	(void)worker;
-	mx_lin_save(&m->lin, from, c->pos, to);
-	mx_conv_save(&m->conv, from + m->lin_bytes, c->pos, to + m->lin_snapshot);
+	mx_recur_save(&m->recur, from, c->pos, to);
+	mx_conv_save(&m->conv, from + m->recur_bytes, c->pos, to + m->recur_snapshot);
 }
 
 static void load_layer(void *arg, size_t task, unsigned worker)
@@ -339,8 +340,8 @@ static void load_layer(void *arg, size_t task, unsigned worker)
 	const unsigned char *from = c->in[task];
 	unsigned char *to = slot_of(m, c->slot);
 	(void)worker;
-	mx_lin_load(&m->lin, to, c->pos, from);
-	mx_conv_load(&m->conv, to + m->lin_bytes, c->pos, from + m->lin_snapshot);
+	mx_recur_load(&m->recur, to, c->pos, from);
+	mx_conv_load(&m->conv, to + m->recur_bytes, c->pos, from + m->recur_snapshot);
 }
 
 static mx_status mamba_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
@@ -366,7 +367,7 @@ static void mamba_describe(const struct mx_mixer *m, char *text, size_t cap)
 	const struct mamba_params *p = &m->params;
 	snprintf(text, cap, "mamba: %u heads of %u, state %u, %u %s, kernels %s", p->heads, p->head_dim,
 	         p->state_size, p->groups, p->groups == 1 ? "group" : "groups",
-	         mx_lin_kernels_name(m->kernels));
+	         mx_recur_kernels_name(m->kernels));
 }
 
 /* commit keeps nothing: a span's position says what of the last one stayed (linear.h). */

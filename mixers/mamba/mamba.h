@@ -3,7 +3,7 @@
 #ifndef MX_MIXERS_MAMBA_MAMBA_H
 #define MX_MIXERS_MAMBA_MAMBA_H
 
-#include "mixers/linear/linear.h"
+#include "mixers/recurrence/recurrence.h"
 #include "mixers/mixer.h"
 
 /* The layer's parameters, checked. */
@@ -26,7 +26,7 @@ struct mamba_scratch {
 	size_t dt;   /* [max_rows, heads] step sizes */
 	size_t a;    /* [max_rows, heads] decay factors */
 	size_t y;    /* [max_rows, inner] */
-	size_t core; /* mx_lin_forward's */
+	size_t core; /* mx_recur_forward's */
 	size_t bytes;
 };
 
@@ -34,8 +34,8 @@ struct mx_mixer {
 	struct mx_mixer_base base;
 	struct mamba_params params;
 	struct mx_device *device;
-	const struct mx_lin_kernels *kernels;
-	struct mx_lin_spec lin;
+	const struct mx_recur_kernels *kernels;
+	struct mx_recur_spec recur;
 	struct mx_conv_spec conv;
 	struct mx_weight w_z, w_xbc, w_dt; /* rows of in_proj */
 	const struct mx_weight *w_out;
@@ -50,13 +50,13 @@ struct mx_mixer {
 	struct mamba_scratch scratch;
 	unsigned char *slot_base; /* a slot: the recurrence's part, then the convolution's */
 	size_t slot_stride;
-	size_t lin_bytes, slot_bytes; /* of the slot: of the recurrence, of all */
-	size_t lin_snapshot;          /* of a snapshot: of the recurrence */
+	size_t recur_bytes, slot_bytes; /* of the slot: of the recurrence, of all */
+	size_t recur_snapshot;          /* of a snapshot: of the recurrence */
 };
 
 /* mamba_forward.c */
 void mamba_scratch_layout(const struct mx_layer_desc *layer, const struct mamba_params *p,
-                          const struct mx_lin_spec *lin, unsigned threads,
+                          const struct mx_recur_spec *recur, unsigned threads,
                           struct mamba_scratch *out);
 mx_status mamba_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y);
 

@@ -16,7 +16,7 @@ static size_t round_up(size_t n, size_t to)
 }
 
 void mamba_scratch_layout(const struct mx_layer_desc *layer, const struct mamba_params *p,
-                          const struct mx_lin_spec *lin, unsigned threads,
+                          const struct mx_recur_spec *recur, unsigned threads,
                           struct mamba_scratch *out)
 {
 	struct mamba_scratch s = {0};
@@ -26,7 +26,7 @@ void mamba_scratch_layout(const struct mx_layer_desc *layer, const struct mamba_
 	s.dt = at, at = round_up(at + rows * p->heads * sizeof(float), 64);
 	s.a = at, at = round_up(at + rows * p->heads * sizeof(float), 64);
 	s.y = at, at = round_up(at + rows * p->inner * sizeof(float), 64);
-	s.core = at, at += mx_lin_scratch_bytes(lin, threads);
+	s.core = at, at += mx_recur_scratch_bytes(recur, threads);
 	s.bytes = at;
 	*out = s;
 }
@@ -67,7 +67,7 @@ static void scan(const struct mamba_run *r, const struct mx_step *step, void *co
 {
 	const struct mx_mixer *m = r->m;
 	const struct mamba_params *p = &m->params;
-	const struct mx_lin_in in = {
+	const struct mx_recur_in in = {
 		.q = r->xbc + p->inner + p->groups * p->state_size,
 		.k = r->xbc + p->inner,
 		.v = r->xbc,
@@ -80,14 +80,14 @@ static void scan(const struct mamba_run *r, const struct mx_step *step, void *co
 		.lda = p->heads,
 		.ldbeta = p->heads,
 	};
-	mx_conv_forward(m->kernels, m->device, &m->conv, step, m->slot_base + m->lin_bytes,
+	mx_conv_forward(m->kernels, m->device, &m->conv, step, m->slot_base + m->recur_bytes,
 	                m->slot_stride, m->conv_weight, m->conv_bias, r->xbc, p->channels, r->xbc,
 	                p->channels);
-	mx_lin_map(m->kernels, m->device, MX_LIN_SOFTPLUS, r->n_rows, p->heads, r->dt, p->heads);
+	mx_recur_map(m->kernels, m->device, MX_RECUR_SOFTPLUS, r->n_rows, p->heads, r->dt, p->heads);
 	limit_steps(r);
-	mx_lin_map(m->kernels, m->device, MX_LIN_EXP, r->n_rows, p->heads, r->a, p->heads);
-	mx_lin_forward(m->kernels, m->device, &m->lin, step, m->slot_base, m->slot_stride, &in, core,
-	               r->y, p->inner);
+	mx_recur_map(m->kernels, m->device, MX_RECUR_EXP, r->n_rows, p->heads, r->a, p->heads);
+	mx_recur_forward(m->kernels, m->device, &m->recur, step, m->slot_base, m->slot_stride, &in,
+	                 core, r->y, p->inner);
 }
 
 /* Gate and norm; *out is where the result is. */
@@ -101,16 +101,16 @@ static mx_status gate(const struct mamba_run *r, const float **out)
 		return d->ops->silu_mul(d, r->z, p->inner, r->y, p->inner, r->n_rows, p->inner, r->z,
 		                        p->inner);
 	}
-	const struct mx_lin_norm norm = {
+	const struct mx_recur_norm norm = {
 		.groups = p->groups,
 		.dim = p->inner / p->groups,
 		.weight = m->norm_weight,
 		.weight_per_group = true,
 		.eps = p->norm_eps,
-		.gate = MX_LIN_GATE_SILU,
+		.gate = MX_RECUR_GATE_SILU,
 		.gate_first = !p->norm_before_gate,
 	};
-	mx_lin_norm(m->kernels, d, &norm, r->n_rows, r->z, p->inner, r->y, p->inner);
+	mx_recur_norm(m->kernels, d, &norm, r->n_rows, r->z, p->inner, r->y, p->inner);
 	*out = r->y;
 	return MX_OK;
 }

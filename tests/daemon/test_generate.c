@@ -68,7 +68,7 @@ static int start(void **state)
 	    mx_chat_template_load(dir, &chat_template, &err) != MX_OK ||
 	    mx_service_init(&service, "0", 1) != MX_OK)
 		return -1;
-	struct mx_model *m = &service.models[0];
+	struct mx_served *m = &service.models[0];
 	snprintf(m->name, sizeof(m->name), "fake");
 	const struct mx_fake_config fake = {.name = "fake",
 	                                    .vocab = (uint32_t)mx_tokenizer_size(tokenizer) + 8,
@@ -87,7 +87,7 @@ static int start(void **state)
 	engine->ops->info(engine, &m->info);
 	m->tokenizer = tokenizer;
 	m->chat_template = chat_template;
-	mx_model_set_state(m, MX_MODEL_READY);
+	mx_served_set_state(m, MX_SERVED_READY);
 	return 0;
 }
 

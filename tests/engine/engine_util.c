@@ -225,7 +225,7 @@ void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t 
 			take_result(e, &jobs[which[c]], &runs[which[c]], &results[c], &out[which[c]]);
 			left -= runs[which[c]].done;
 		}
-		e->ops->settle(e);
+		e->ops->save_snapshots(e);
 	}
 	free(runs);
 	free(items);

@@ -105,7 +105,7 @@ static void step(struct mx_engine *e, struct mx_seq *s, uint32_t n)
 	assert_int_equal(e->ops->reserve(e, s, computed + n), MX_OK);
 	assert_int_equal(e->ops->step(e, &item, 1, &r, &times), MX_OK);
 	assert_int_equal(r.status, MX_OK);
-	e->ops->settle(e);
+	e->ops->save_snapshots(e);
 }
 
 /* A request from its beginning to its end. Returns what it had not to compute; out[max_len]. */
@@ -607,7 +607,7 @@ static void advance(struct mx_engine *e, struct job *j)
 	struct mx_step_times times;
 	assert_int_equal(e->ops->step(e, &item, 1, &r, &times), MX_OK);
 	if (rng_below(&rng, 5)) /* it is allowed to forget it */
-		e->ops->settle(e);
+		e->ops->save_snapshots(e);
 	const int32_t *tokens = e->ops->tokens(j->seq, &len, &computed);
 	assert_memory_equal(tokens, j->expect, len * sizeof *tokens);
 	if (len == TOTAL || rng_below(&rng, 60) == 0) {

@@ -421,7 +421,7 @@ static void a_short_prompt_pins_little(void **state)
 	for (uint32_t n = 12, k = 0; k < 8; n = 1, k++) {
 		const struct mx_step_item item = {s, n, true};
 		assert_int_equal(e->ops->step(e, &item, 1, &r, &times), MX_OK);
-		e->ops->settle(e);
+		e->ops->save_snapshots(e);
 	}
 	struct mx_engine_usage u = usage(e);
 	size_t pinned = u.pages_used * info.page_bytes + u.slots_used * info.slot_bytes +

@@ -178,10 +178,10 @@ static mx_status t_finish(struct mx_engine *e, struct mx_step_result *results,
 	return st;
 }
 
-static void t_settle(struct mx_engine *e)
+static void t_save_snapshots(struct mx_engine *e)
 {
 	assert_int_equal(of(e)->n_flight, 0);
-	CALL(e, settle)(INNER(e));
+	CALL(e, save_snapshots)(INNER(e));
 }
 
 static void t_drop_cache(struct mx_engine *e)
@@ -206,7 +206,7 @@ struct test_engine *test_engine_create(const struct mx_fake_config *config)
 		.close = t_close,
 		.begin = t_begin,
 		.finish = t_finish,
-		.settle = t_settle,
+		.save_snapshots = t_save_snapshots,
 		.tokens = t->inner->ops->tokens,
 		.drop_cache = t_drop_cache,
 	};

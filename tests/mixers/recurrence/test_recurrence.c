@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The core of the recurrent mixers (mixers/linear/linear.h) at every level of
+ * The core of the recurrent mixers (mixers/recurrence/recurrence.h) at every level of
  * this host: near the equations in double precision, and the same to the bit
  * however the tokens are cut into steps, in whatever company, with how many
  * threads, after drafts were taken back, saved and loaded, and on dirty memory.
@@ -19,8 +19,8 @@
 #include <time.h>
 
 #include "device/cpu/cpu.h"
-#include "mixers/linear/linear_layout.h"
-#include "mixers/linear/linear_ref.h"
+#include "mixers/recurrence/recurrence_layout.h"
+#include "mixers/recurrence/recurrence_ref.h"
 #include "tests/rng.h"
 
 #define GUARD      0xa5 /* what must not change */
@@ -75,7 +75,7 @@ enum factors { ORDINARY, STRONG, MIXED }; /* strong: 1e-30, 0; mixed: with 1, an
 
 struct test_case {
 	const char *label;
-	struct mx_lin_spec s;
+	struct mx_recur_spec s;
 	enum factors factors;
 	uint32_t tokens;
 	double tolerance; /* of the largest output */
@@ -87,7 +87,7 @@ struct test_case {
 
 struct rig {
 	const struct test_case *c;
-	const struct mx_lin_kernels *k;
+	const struct mx_recur_kernels *k;
 	struct mx_device *d;
 	uint32_t width[MAX_INPUTS], out_width; /* elements of a row */
 	size_t slot_bytes, slot_stride, snapshot_bytes, max_rows;
@@ -95,13 +95,13 @@ struct rig {
 	float *weight, *bias, *skip;
 };
 
-static uint32_t factor_width(const struct mx_lin_spec *s)
+static uint32_t factor_width(const struct mx_recur_spec *s)
 {
 	switch (s->decay) {
-	case MX_LIN_NO_DECAY: return 0;
-	case MX_LIN_SCALAR: return s->a_heads;
-	case MX_LIN_VECTOR: return s->a_heads * s->k_dim;
-	case MX_LIN_CHANNEL: return s->a_heads * s->v_dim;
+	case MX_RECUR_NO_DECAY: return 0;
+	case MX_RECUR_SCALAR: return s->a_heads;
+	case MX_RECUR_VECTOR: return s->a_heads * s->k_dim;
+	case MX_RECUR_CHANNEL: return s->a_heads * s->v_dim;
 	}
 	return 0;
 }
@@ -114,10 +114,10 @@ static size_t stride_of(uint32_t width)
 
 static void rig_open(struct rig *r, const struct test_case *c, enum mx_isa isa, unsigned threads)
 {
-	const struct mx_lin_spec *s = &c->s;
+	const struct mx_recur_spec *s = &c->s;
 	struct mx_err err = {0};
 
-	*r = (struct rig){.c = c, .k = mx_lin_kernels_find(isa), .max_rows = c->tokens * 2 + 64};
+	*r = (struct rig){.c = c, .k = mx_recur_kernels_find(isa), .max_rows = c->tokens * 2 + 64};
 	if (mx_cpu_create(threads, isa, 64, 64, &r->d, &err) != MX_OK)
 		fail_msg("%s: %s", mx_isa_name(isa), err.text);
 	if (c->is_conv) {
@@ -132,7 +132,7 @@ static void rig_open(struct rig *r, const struct test_case *c, enum mx_isa isa, 
 		for (uint32_t i = 0; i < c->conv.channels; i++)
 			r->bias[i] = rng_normal(&rng);
 	} else {
-		bool keys = s->decay != MX_LIN_CHANNEL;
+		bool keys = s->decay != MX_RECUR_CHANNEL;
 		r->width[0] = keys ? s->q_heads * s->k_dim : 0;
 		r->width[1] = keys ? s->k_heads * s->k_dim : 0;
 		r->width[2] = s->v_heads * s->v_dim;
@@ -142,9 +142,9 @@ static void rig_open(struct rig *r, const struct test_case *c, enum mx_isa isa, 
 		r->skip = calloc(s->heads, sizeof(float));
 		for (uint32_t i = 0; i < s->heads; i++)
 			r->skip[i] = 1.5f - (float)i;
-		r->slot_bytes = mx_lin_slot_bytes(s);
-		r->snapshot_bytes = mx_lin_snapshot_bytes(s);
-		block_alloc(&r->scratch, mx_lin_scratch_bytes(s, threads), POISON);
+		r->slot_bytes = mx_recur_slot_bytes(s);
+		r->snapshot_bytes = mx_recur_snapshot_bytes(s);
+		block_alloc(&r->scratch, mx_recur_scratch_bytes(s, threads), POISON);
 	}
 	assert_int_equal(r->slot_bytes % 64 + r->snapshot_bytes % 64, 0);
 	r->slot_stride = r->slot_bytes + 64;
@@ -179,10 +179,10 @@ static unsigned char *slot_at(const struct rig *r, uint32_t slot)
  * places of tokens may be dirty. */
 static void slot_clear(const struct rig *r, uint32_t slot)
 {
-	struct lin_layout l = {0};
+	struct recur_layout l = {0};
 	unsigned char *p = slot_at(r, slot);
 	if (!r->c->is_conv)
-		lin_layout(&r->c->s, &l);
+		recur_layout(&r->c->s, &l);
 	memset(p, 0, l.k);
 	memset(p + l.k, POISON, r->slot_bytes - l.k);
 }
@@ -214,7 +214,7 @@ static void forward(const struct rig *r, const struct mx_step *step)
 		                ldx, (float *)r->y.p, ldy);
 		return;
 	}
-	const struct mx_lin_in in = {
+	const struct mx_recur_in in = {
 		.q = (const float *)r->x[0].p,
 		.k = (const float *)r->x[1].p,
 		.v = (const float *)r->x[2].p,
@@ -227,8 +227,8 @@ static void forward(const struct rig *r, const struct mx_step *step)
 		.lda = stride_of(r->width[3]),
 		.ldbeta = stride_of(r->width[4]),
 	};
-	mx_lin_forward(r->k, r->d, &c->s, step, r->slots.p, r->slot_stride, &in, r->scratch.p,
-	               (float *)r->y.p, ldy);
+	mx_recur_forward(r->k, r->d, &c->s, step, r->slots.p, r->slot_stride, &in, r->scratch.p,
+	                 (float *)r->y.p, ldy);
 }
 
 static void check_memory(const struct rig *r)
@@ -336,7 +336,7 @@ static float make_factor(enum factors kind)
 
 static float make_element(const struct rig *r, int input)
 {
-	const struct mx_lin_spec *s = &r->c->s;
+	const struct mx_recur_spec *s = &r->c->s;
 	if (r->c->is_conv)
 		return rng_normal(&rng);
 	if (input == 3)
@@ -383,7 +383,7 @@ static void compare(const struct rig *r, struct seq *s, const char *what)
 			size_t i = (size_t)t * r->out_width + j;
 			if (memcmp(&s->y[i], &s->text->y[i], 4))
 				fail_msg("%s, %s: %s: token %u, column %u: %.9g is not %.9g (MIXD_TEST_SEED=%llu)",
-				         r->c->label, mx_lin_kernels_name(r->k), what, t, j, (double)s->y[i],
+				         r->c->label, mx_recur_kernels_name(r->k), what, t, j, (double)s->y[i],
 				         (double)s->text->y[i], (unsigned long long)seed);
 		}
 	free(s->y);
@@ -396,7 +396,7 @@ static void check_reference(const struct rig *r, const struct text *t)
 	const struct test_case *c = r->c;
 	size_t n = (size_t)t->len * r->out_width;
 	double *y = calloc(n, sizeof(*y)), top = 0, worst = 0;
-	const struct mx_lin_in in = {
+	const struct mx_recur_in in = {
 		.q = t->x[0],
 		.k = t->x[1],
 		.v = t->x[2],
@@ -410,17 +410,17 @@ static void check_reference(const struct rig *r, const struct text *t)
 		.ldbeta = r->width[4],
 	};
 	if (c->is_conv)
-		lin_ref_conv(&c->conv, t->len, r->weight, c->bias ? r->bias : NULL, t->x[0], r->width[0],
-		             y);
+		recur_ref_conv(&c->conv, t->len, r->weight, c->bias ? r->bias : NULL, t->x[0], r->width[0],
+		               y);
 	else
-		assert_true(lin_ref(&c->s, t->len, &in, y));
+		assert_true(recur_ref(&c->s, t->len, &in, y));
 	for (size_t i = 0; i < n; i++) {
 		assert_true(isfinite(t->y[i]));
 		top = fmax(top, fabs(y[i]));
 		worst = fmax(worst, fabs(y[i] - (double)t->y[i]));
 	}
 	if (!(worst <= c->tolerance * top))
-		fail_msg("%s, %s: error %g of %g, allowed %g", c->label, mx_lin_kernels_name(r->k), worst,
+		fail_msg("%s, %s: error %g of %g, allowed %g", c->label, mx_recur_kernels_name(r->k), worst,
 		         top, c->tolerance * top);
 	free(y);
 }
@@ -436,7 +436,7 @@ static void save(struct rig *r, const struct seq *s)
 	if (r->c->is_conv)
 		mx_conv_save(&r->c->conv, slot_at(r, s->slot), s->computed, r->snapshot.p);
 	else
-		mx_lin_save(&r->c->s, slot_at(r, s->slot), s->computed, r->snapshot.p);
+		mx_recur_save(&r->c->s, slot_at(r, s->slot), s->computed, r->snapshot.p);
 	block_check(&r->snapshot, "memory around a snapshot");
 }
 
@@ -448,7 +448,7 @@ static void load(struct rig *r, struct seq *s, uint32_t pos)
 	if (r->c->is_conv)
 		mx_conv_load(&r->c->conv, slot, pos, r->snapshot.p);
 	else
-		mx_lin_load(&r->c->s, slot, pos, r->snapshot.p);
+		mx_recur_load(&r->c->s, slot, pos, r->snapshot.p);
 	s->computed = pos;
 	check_memory(r);
 }
@@ -607,9 +607,9 @@ static const struct test_case cases[] = {
      .s = {HEADS(2), .k_dim = 32, .v_dim = 32, .max_draft = 4}},
 	{"none, long", .tokens = 1500, .tolerance = NEAR, .s = {HEADS(1), .k_dim = 16, .v_dim = 16}},
 	{"scalar", .tokens = 200, .tolerance = NEAR,
-     .s = {HEADS(2), .k_dim = 64, .v_dim = 128, .decay = MX_LIN_SCALAR, .max_draft = 5}},
+     .s = {HEADS(2), .k_dim = 64, .v_dim = 128, .decay = MX_RECUR_SCALAR, .max_draft = 5}},
 	{"scalar, odd", .tokens = 200, .tolerance = NEAR, .factors = MIXED,
-     .s = {HEADS(3), .k_dim = 24, .v_dim = 40, .decay = MX_LIN_SCALAR, .max_draft = 3}},
+     .s = {HEADS(3), .k_dim = 24, .v_dim = 40, .decay = MX_RECUR_SCALAR, .max_draft = 3}},
 	{"none, gain", .tokens = 200, .tolerance = NEAR,
      .s = {HEADS(2), .k_dim = 16, .v_dim = 32, .gain = true, .max_draft = 4}},
 	{"scalar, gain, skip, few keys, as in Mamba-2", .tokens = 300, .tolerance = NEAR, .skip = true,
@@ -620,22 +620,22 @@ static const struct test_case cases[] = {
            .a_heads = 6,
            .k_dim = 32,
            .v_dim = 16,
-           .decay = MX_LIN_SCALAR,
+           .decay = MX_RECUR_SCALAR,
            .gain = true,
            .max_draft = 17}},
 	{"scalar, gain, odd", .tokens = 200, .tolerance = NEAR, .factors = MIXED,
-     .s = {HEADS(3), .k_dim = 24, .v_dim = 40, .decay = MX_LIN_SCALAR, .gain = true,
+     .s = {HEADS(3), .k_dim = 24, .v_dim = 40, .decay = MX_RECUR_SCALAR, .gain = true,
            .max_draft = 3}},
 	{"vector, skip", .tokens = 100, .tolerance = NEAR, .skip = true,
-     .s = {HEADS(2), .k_dim = 24, .v_dim = 40, .decay = MX_LIN_VECTOR, .max_draft = 3}},
+     .s = {HEADS(2), .k_dim = 24, .v_dim = 40, .decay = MX_RECUR_VECTOR, .max_draft = 3}},
 	{"scalar, strong", .tokens = 200, .tolerance = NEAR, .factors = STRONG,
-     .s = {HEADS(2), .k_dim = 16, .v_dim = 20, .decay = MX_LIN_SCALAR, .max_draft = 4}},
+     .s = {HEADS(2), .k_dim = 16, .v_dim = 20, .decay = MX_RECUR_SCALAR, .max_draft = 4}},
 	{"vector", .tokens = 300, .tolerance = NEAR,
-     .s = {HEADS(2), .k_dim = 64, .v_dim = 64, .decay = MX_LIN_VECTOR, .max_draft = 4}},
+     .s = {HEADS(2), .k_dim = 64, .v_dim = 64, .decay = MX_RECUR_VECTOR, .max_draft = 4}},
 	{"vector, odd, long", .tokens = 1100, .tolerance = NEAR, .factors = MIXED,
-     .s = {HEADS(1), .k_dim = 5, .v_dim = 100, .decay = MX_LIN_VECTOR}},
+     .s = {HEADS(1), .k_dim = 5, .v_dim = 100, .decay = MX_RECUR_VECTOR}},
 	{"vector, strong", .tokens = 200, .tolerance = NEAR, .factors = STRONG,
-     .s = {HEADS(2), .k_dim = 40, .v_dim = 24, .decay = MX_LIN_VECTOR, .max_draft = 16}},
+     .s = {HEADS(2), .k_dim = 40, .v_dim = 24, .decay = MX_RECUR_VECTOR, .max_draft = 16}},
 	{"vector, shared", .tokens = 150, .tolerance = NEAR,
      .s = {.heads = 4,
            .q_heads = 4,
@@ -644,7 +644,7 @@ static const struct test_case cases[] = {
            .a_heads = 2,
            .k_dim = 24,
            .v_dim = 40,
-           .decay = MX_LIN_VECTOR,
+           .decay = MX_RECUR_VECTOR,
            .max_draft = 4}},
 	{"delta", .tokens = 300, .tolerance = NEAR,
      .s = {HEADS(2), .k_dim = 32, .v_dim = 64, .delta = true, .max_draft = 4}},
@@ -656,7 +656,7 @@ static const struct test_case cases[] = {
            .a_heads = 4,
            .k_dim = 40,
            .v_dim = 144,
-           .decay = MX_LIN_SCALAR,
+           .decay = MX_RECUR_SCALAR,
            .delta = true,
            .max_draft = 18}},
 	{"delta, scalar, shared values", .tokens = 150, .tolerance = NEAR, .factors = MIXED,
@@ -667,28 +667,28 @@ static const struct test_case cases[] = {
            .a_heads = 1,
            .k_dim = 24,
            .v_dim = 40,
-           .decay = MX_LIN_SCALAR,
+           .decay = MX_RECUR_SCALAR,
            .delta = true,
            .max_draft = 3}},
 	{"delta, vector, long", .tokens = 1000, .tolerance = NEAR,
-     .s = {HEADS(2), .k_dim = 24, .v_dim = 40, .decay = MX_LIN_VECTOR, .delta = true,
+     .s = {HEADS(2), .k_dim = 24, .v_dim = 40, .decay = MX_RECUR_VECTOR, .delta = true,
            .max_draft = 6}},
 	{"delta, vector, strong", .tokens = 200, .tolerance = NEAR, .factors = STRONG,
-     .s = {HEADS(1), .k_dim = 16, .v_dim = 16, .decay = MX_LIN_VECTOR, .delta = true,
+     .s = {HEADS(1), .k_dim = 16, .v_dim = 16, .decay = MX_RECUR_VECTOR, .delta = true,
            .max_draft = 4}},
 	{"channel", .tokens = 300, .tolerance = NEAR,
      .s = {.heads = 1,
            .v_heads = 1,
            .a_heads = 1,
            .v_dim = 200,
-           .decay = MX_LIN_CHANNEL,
+           .decay = MX_RECUR_CHANNEL,
            .max_draft = 4}},
 	{"channel, strong", .tokens = 200, .tolerance = NEAR, .factors = STRONG,
      .s = {.heads = 3,
            .v_heads = 3,
            .a_heads = 3,
            .v_dim = 37,
-           .decay = MX_LIN_CHANNEL,
+           .decay = MX_RECUR_CHANNEL,
            .max_draft = 1}},
 	{"conv", .tokens = 300, .tolerance = NEARER, .is_conv = true, .conv = {200, 4, true, 4}},
 	{"conv, bias, in place", .tokens = 200, .tolerance = NEARER, .is_conv = true,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the core of the recurrent mixers (mixers/linear/linear.h) does to rows, at
+ * What the core of the recurrent mixers (mixers/recurrence/recurrence.h) does to rows, at
  * every level of this host: norms and functions are near to their equations in
  * double precision, and the same to the bit for a row alone, on other memory.
  *
@@ -18,7 +18,7 @@
 #include <time.h>
 
 #include "device/cpu/cpu.h"
-#include "mixers/linear/linear_ref.h"
+#include "mixers/recurrence/recurrence_ref.h"
 #include "tests/rng.h"
 
 /* Of a norm, relative to the largest output. */
@@ -45,9 +45,9 @@ static void assert_near(const float *y, const double *expected, size_t n, double
 
 #define NORM_ROWS 70
 
-static void check_norm(const struct mx_lin_norm *n, struct mx_device *d, enum mx_isa isa)
+static void check_norm(const struct mx_recur_norm *n, struct mx_device *d, enum mx_isa isa)
 {
-	const struct mx_lin_kernels *k = mx_lin_kernels_find(isa);
+	const struct mx_recur_kernels *k = mx_recur_kernels_find(isa);
 	size_t width = (size_t)n->groups * n->dim, ld = width + 5;
 	float *x = calloc(NORM_ROWS * ld, 4), *y = calloc(NORM_ROWS * ld, 4);
 	float *gate = calloc(NORM_ROWS * ld, 4);
@@ -56,14 +56,14 @@ static void check_norm(const struct mx_lin_norm *n, struct mx_device *d, enum mx
 		x[i] = y[i] = rng_normal(&rng);
 		gate[i] = 2 * rng_normal(&rng);
 	}
-	mx_lin_norm(k, d, n, NORM_ROWS, n->gate ? gate : NULL, ld, y, ld);
+	mx_recur_norm(k, d, n, NORM_ROWS, n->gate ? gate : NULL, ld, y, ld);
 	for (size_t i = 0; i < NORM_ROWS; i++) {
-		lin_ref_norm(n, gate + i * ld, x + i * ld, expected);
+		recur_ref_norm(n, gate + i * ld, x + i * ld, expected);
 		assert_near(y + i * ld, expected, width, TOLERANCE, "norm", isa);
 		assert_memory_equal(y + i * ld + width, x + i * ld + width, 5 * 4);
 		/* alone, on other memory: the same */
 		float *row = x + i * ld;
-		mx_lin_norm(k, d, n, 1, n->gate ? gate + i * ld : NULL, 0, row, 0);
+		mx_recur_norm(k, d, n, 1, n->gate ? gate + i * ld : NULL, 0, row, 0);
 		assert_memory_equal(row, y + i * ld, width * 4);
 	}
 	free(x);
@@ -79,12 +79,12 @@ static void check_l2norm(uint32_t heads, uint32_t dim, struct mx_device *d, enum
 	double *expected = calloc(width, sizeof(*expected));
 	for (size_t i = 0; i < NORM_ROWS * ld; i++)
 		x[i] = y[i] = rng_normal(&rng);
-	mx_lin_l2norm(mx_lin_kernels_find(isa), d, NORM_ROWS, heads, dim, 1e-6f, 0.25f, y, ld);
+	mx_recur_l2norm(mx_recur_kernels_find(isa), d, NORM_ROWS, heads, dim, 1e-6f, 0.25f, y, ld);
 	for (size_t i = 0; i < NORM_ROWS; i++) {
-		lin_ref_l2norm(heads, dim, 1e-6f, 0.25f, x + i * ld, expected);
+		recur_ref_l2norm(heads, dim, 1e-6f, 0.25f, x + i * ld, expected);
 		assert_near(y + i * ld, expected, width, TOLERANCE, "l2norm", isa);
 		assert_memory_equal(y + i * ld + width, x + i * ld + width, 5 * 4);
-		mx_lin_l2norm(mx_lin_kernels_find(isa), d, 1, heads, dim, 1e-6f, 0.25f, x + i * ld, 0);
+		mx_recur_l2norm(mx_recur_kernels_find(isa), d, 1, heads, dim, 1e-6f, 0.25f, x + i * ld, 0);
 		assert_memory_equal(x + i * ld, y + i * ld, width * 4);
 	}
 	free(x);
@@ -107,13 +107,13 @@ static void test_norms(void **state)
 		for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
 			uint32_t groups = shapes[i][0], dim = shapes[i][1];
 			for (int j = 0; j < 3 * 2 * 3; j++) {
-				const struct mx_lin_norm n = {.groups = groups,
-				                              .dim = dim,
-				                              .weight = j % 3 ? weight : NULL,
-				                              .weight_per_group = j % 3 == 2,
-				                              .eps = 1e-5f,
-				                              .gate = (enum mx_lin_gate)(j / 6),
-				                              .gate_first = j / 3 % 2};
+				const struct mx_recur_norm n = {.groups = groups,
+				                                .dim = dim,
+				                                .weight = j % 3 ? weight : NULL,
+				                                .weight_per_group = j % 3 == 2,
+				                                .eps = 1e-5f,
+				                                .gate = (enum mx_recur_gate)(j / 6),
+				                                .gate_first = j / 3 % 2};
 				check_norm(&n, d, levels[l]);
 			}
 			check_l2norm(groups, dim, d, levels[l]);
@@ -124,7 +124,7 @@ static void test_norms(void **state)
 }
 
 /* Relative errors, wherever results are normal numbers. */
-static void check_map(const struct mx_lin_kernels *k, struct mx_device *d, enum mx_lin_map f,
+static void check_map(const struct mx_recur_kernels *k, struct mx_device *d, enum mx_recur_map f,
                       const char *name)
 {
 	enum { N = 20011 };
@@ -133,25 +133,25 @@ static void check_map(const struct mx_lin_kernels *k, struct mx_device *d, enum 
 		x[i] =
 			i < 10000 ? (float)(i - 5000) * 0.016f : rng_normal(&rng) * powf(10, rng_normal(&rng));
 	memcpy(y, x, N * 4);
-	mx_lin_map(k, d, f, 1, N, y, N);
+	mx_recur_map(k, d, f, 1, N, y, N);
 	for (int i = 0; i < N; i++) {
-		double expected = lin_ref_map(f, (double)x[i]);
+		double expected = recur_ref_map(f, (double)x[i]);
 		if (fabs(x[i]) > 85)
 			continue; /* exp leaves the range of normal numbers */
 		if (!(fabs((double)y[i] - expected) <= 6 * 0x1p-24 * fabs(expected)))
-			fail_msg("%s, %s(%.9g): %.9g is not %.9g", mx_lin_kernels_name(k), name, (double)x[i],
+			fail_msg("%s, %s(%.9g): %.9g is not %.9g", mx_recur_kernels_name(k), name, (double)x[i],
 			         (double)y[i], expected);
 	}
 	/* rows of 13 of 17, from elsewhere: the same bits, and what lies between rows stays */
 	float *z = calloc(N, 4);
 	memcpy(z, x, N * 4);
-	mx_lin_map(k, d, f, (N - 3) / 17, 13, z + 3, 17);
+	mx_recur_map(k, d, f, (N - 3) / 17, 13, z + 3, 17);
 	for (int i = 0; i < N; i++) {
 		bool in = i >= 3 && (i - 3) % 17 < 13 && i < 3 + (N - 3) / 17 * 17;
 		assert_memory_equal(z + i, in ? y + i : x + i, 4);
 	}
 	float edge[] = {NAN, INFINITY, -INFINITY};
-	mx_lin_map(k, d, f, 1, 3, edge, 3);
+	mx_recur_map(k, d, f, 1, 3, edge, 3);
 	assert_true(isnan(edge[0]));
 	free(x);
 	free(y);
@@ -167,8 +167,8 @@ static void test_maps(void **state)
 		struct mx_device *d;
 		struct mx_err err = {0};
 		assert_int_equal(mx_cpu_create(2, levels[l], 64, 64, &d, &err), MX_OK);
-		for (int f = MX_LIN_SIGMOID; f <= MX_LIN_LOGSIGMOID; f++)
-			check_map(mx_lin_kernels_find(levels[l]), d, (enum mx_lin_map)f, names[f]);
+		for (int f = MX_RECUR_SIGMOID; f <= MX_RECUR_LOGSIGMOID; f++)
+			check_map(mx_recur_kernels_find(levels[l]), d, (enum mx_recur_map)f, names[f]);
 		mx_cpu_destroy(d);
 	}
 }

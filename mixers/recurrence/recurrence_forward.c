@@ -10,21 +10,21 @@
  */
 #include <string.h>
 
-#include "mixers/linear/linear_layout.h"
+#include "mixers/recurrence/recurrence_layout.h"
 
-#define Q          MX_LIN_CHUNK
+#define Q          MX_RECUR_CHUNK
 #define MAX_BUNDLE 8 /* heads of a task: their S should stay in the second cache */
 
-struct lin_run {
-	const struct mx_lin_kernels *kernels;
-	const struct mx_lin_spec *s;
+struct recur_run {
+	const struct mx_recur_kernels *kernels;
+	const struct mx_recur_spec *s;
 	const struct mx_step *step;
-	const struct mx_lin_in *in;
+	const struct mx_recur_in *in;
 	unsigned char *slot_base, *scratch;
 	size_t slot_stride, worker_bytes;
 	float *y;
 	size_t ldy;
-	struct lin_layout l;
+	struct recur_layout l;
 	uint32_t blocks;     /* of columns */
 	uint32_t parts;      /* tasks of some heads: their columns in so many parts */
 	uint32_t bundle;     /* heads of a task */
@@ -32,7 +32,7 @@ struct lin_run {
 };
 
 /* A worker's memory. */
-struct lin_work {
+struct recur_work {
 	float *q, *k, *a, *v; /* [Q][ld..]: this step's tokens of the chunk, padded */
 	float *rawq, *rawk;   /* [Q][Q]: products of q and k with the chunk's keys */
 	float *s, *w;         /* [2 Q][Q], [2 Q][ldk]: the same decayed, and q and k to be multiplied
@@ -45,11 +45,11 @@ static size_t take(float **p, unsigned char *base, size_t at, size_t n)
 {
 	if (base)
 		*p = (float *)(base + at);
-	return at + lin_align(n * sizeof(float));
+	return at + recur_align(n * sizeof(float));
 }
 
 /* Lays out a worker's memory at `base`, unless that is NULL, and says how much it is. */
-static size_t work_layout(const struct lin_layout *l, unsigned char *base, struct lin_work *w)
+static size_t work_layout(const struct recur_layout *l, unsigned char *base, struct recur_work *w)
 {
 	size_t n = 0;
 	n = take(&w->q, base, n, (size_t)Q * l->ldk);
@@ -62,30 +62,30 @@ static size_t work_layout(const struct lin_layout *l, unsigned char *base, struc
 	n = take(&w->w, base, n, (size_t)2 * Q * l->ldk);
 	n = take(&w->kd, base, n, (size_t)Q * l->ldk);
 	n = take(&w->d, base, n, l->ldk);
-	return take(&w->copy, base, n, l->chunk == 1 ? l->ldv : (size_t)l->k_dim * LIN_COLS);
+	return take(&w->copy, base, n, l->chunk == 1 ? l->ldv : (size_t)l->k_dim * RECUR_COLS);
 }
 
-size_t mx_lin_scratch_bytes(const struct mx_lin_spec *s, unsigned threads)
+size_t mx_recur_scratch_bytes(const struct mx_recur_spec *s, unsigned threads)
 {
-	struct lin_layout l;
-	struct lin_work w;
-	lin_layout(s, &l);
+	struct recur_layout l;
+	struct recur_work w;
+	recur_layout(s, &l);
 	return work_layout(&l, NULL, &w) * threads;
 }
 
 /* ---- some heads of one span ---- */
 
-struct lin_task {
-	const struct lin_run *run;
+struct recur_task {
+	const struct recur_run *run;
 	const struct mx_span *span;
 	unsigned char *slot;
 	uint32_t border; /* of S in the slot now */
 	uint32_t stays;  /* and after the step */
-	struct lin_work w;
+	struct recur_work w;
 };
 
 /* A chunk of the span. */
-struct lin_part {
+struct recur_part {
 	uint32_t from;   /* position of its first token */
 	uint32_t r0, r1; /* tokens r0 .. r1 - 1 of it are the step's, */
 	size_t row;      /* from this row on */
@@ -94,7 +94,7 @@ struct lin_part {
 
 /* The border of the slot after a step: S takes up all whole chunks before the last token, but
  * tokens of a draft may be taken back, and the one before it may be asked for again. */
-static uint32_t border_after(const struct lin_layout *l, const struct mx_span *span,
+static uint32_t border_after(const struct recur_layout *l, const struct mx_span *span,
                              uint32_t border)
 {
 	uint32_t end = span->kind == MX_SPAN_DRAFT ? span->pos : span->pos + span->n;
@@ -102,17 +102,17 @@ static uint32_t border_after(const struct lin_layout *l, const struct mx_span *s
 	return b > border ? b : border;
 }
 
-static float *state_of(const struct lin_task *t, uint32_t head, uint32_t col)
+static float *state_of(const struct recur_task *t, uint32_t head, uint32_t col)
 {
-	const struct lin_layout *l = &t->run->l;
+	const struct recur_layout *l = &t->run->l;
 	return (float *)(t->slot + l->S) + ((size_t)head * l->ldv + col) * l->k_dim;
 }
 
-static struct lin_part part_at(const struct lin_task *t, uint32_t from)
+static struct recur_part part_at(const struct recur_task *t, uint32_t from)
 {
 	const struct mx_span *span = t->span;
 	uint32_t end = span->pos + span->n, r0 = span->pos > from ? span->pos - from : 0;
-	struct lin_part p = {.from = from, .r0 = r0 < Q ? r0 : Q, .whole = from + Q < end};
+	struct recur_part p = {.from = from, .r0 = r0 < Q ? r0 : Q, .whole = from + Q < end};
 	p.r1 = p.whole ? Q : end - from;
 	p.row = span->row + (from > span->pos ? from - span->pos : 0);
 	return p;
@@ -120,22 +120,23 @@ static struct lin_part part_at(const struct lin_task *t, uint32_t from)
 
 /* q and k of a chunk, for all heads that share them. Earlier tokens stay in their rings, the step's
  * are padded in the worker's memory. */
-static void load_keys(const struct lin_task *t, uint32_t head, const struct lin_part *p,
-                      struct lin_chunk *c)
+static void load_keys(const struct recur_task *t, uint32_t head, const struct recur_part *p,
+                      struct recur_chunk *c)
 {
-	const struct lin_run *run = t->run;
-	const struct mx_lin_spec *s = run->s;
-	const struct mx_lin_in *in = run->in;
-	const struct lin_layout *l = &run->l;
-	const struct lin_work *w = &t->w;
-	uint32_t hq = lin_shared(head, s->heads, s->q_heads);
-	uint32_t hk = lin_shared(head, s->heads, s->k_heads), n = p->r1 - p->r0;
+	const struct recur_run *run = t->run;
+	const struct mx_recur_spec *s = run->s;
+	const struct mx_recur_in *in = run->in;
+	const struct recur_layout *l = &run->l;
+	const struct recur_work *w = &t->w;
+	uint32_t hq = recur_shared(head, s->heads, s->q_heads);
+	uint32_t hk = recur_shared(head, s->heads, s->k_heads), n = p->r1 - p->r0;
 
-	*c = (struct lin_chunk){.k_dim = s->k_dim, .ldk = l->ldk, .vector = s->decay == MX_LIN_VECTOR};
+	*c = (struct recur_chunk){
+		.k_dim = s->k_dim, .ldk = l->ldk, .vector = s->decay == MX_RECUR_VECTOR};
 	for (uint32_t j = 0; j < Q; j++)
 		c->k[j] = j >= p->r0 && j < p->r1
 		              ? w->k + j * l->ldk
-		              : lin_ring(t->slot, l->k, l->cap, l->ldk, hk, p->from + j);
+		              : recur_ring(t->slot, l->k, l->cap, l->ldk, hk, p->from + j);
 	if (!n)
 		return;
 	run->kernels->pack(n, s->k_dim, in->q + p->row * in->ldq + (size_t)hq * s->k_dim, in->ldq,
@@ -150,32 +151,32 @@ static void load_keys(const struct lin_task *t, uint32_t head, const struct lin_
 }
 
 /* v and a of one head. */
-static void load_values(const struct lin_task *t, uint32_t head, const struct lin_part *p,
-                        struct lin_chunk *c)
+static void load_values(const struct recur_task *t, uint32_t head, const struct recur_part *p,
+                        struct recur_chunk *c)
 {
 	static const float one = 1;
-	const struct lin_run *run = t->run;
-	const struct mx_lin_spec *s = run->s;
-	const struct mx_lin_in *in = run->in;
-	const struct lin_layout *l = &run->l;
-	const struct lin_work *w = &t->w;
-	bool decays = s->decay != MX_LIN_NO_DECAY;
-	uint32_t hv = lin_shared(head, s->heads, s->v_heads), hu = s->delta ? head : hv;
-	uint32_t ha = decays ? lin_shared(head, s->heads, s->a_heads) : 0, n = p->r1 - p->r0;
+	const struct recur_run *run = t->run;
+	const struct mx_recur_spec *s = run->s;
+	const struct mx_recur_in *in = run->in;
+	const struct recur_layout *l = &run->l;
+	const struct recur_work *w = &t->w;
+	bool decays = s->decay != MX_RECUR_NO_DECAY;
+	uint32_t hv = recur_shared(head, s->heads, s->v_heads), hu = s->delta ? head : hv;
+	uint32_t ha = decays ? recur_shared(head, s->heads, s->a_heads) : 0, n = p->r1 - p->r0;
 	const float *a =
 		decays ? in->a + p->row * in->lda + (size_t)ha * (c->vector ? s->k_dim : 1) : NULL;
 
 	for (uint32_t j = 0; j < Q; j++) {
 		bool old = j < p->r0 || j >= p->r1;
 		c->gain[j] = !s->gain ? 1
-		             : old    ? *lin_ring(t->slot, l->beta, l->cap, 1, head, p->from + j)
+		             : old    ? *recur_ring(t->slot, l->beta, l->cap, 1, head, p->from + j)
 		                      : in->beta[(p->row + j - p->r0) * in->ldbeta + head];
-		c->u[j] = old || s->delta ? lin_ring(t->slot, l->u, l->cap, l->ldv, hu, p->from + j)
+		c->u[j] = old || s->delta ? recur_ring(t->slot, l->u, l->cap, l->ldv, hu, p->from + j)
 		                          : w->v + j * l->ldv;
 		if (!decays)
 			c->a[j] = &one;
 		else if (old)
-			c->a[j] = lin_ring(t->slot, l->a, l->cap, l->lda, ha, p->from + j);
+			c->a[j] = recur_ring(t->slot, l->a, l->cap, l->lda, ha, p->from + j);
 		else
 			c->a[j] = c->vector ? w->a + j * l->ldk : a + (j - p->r0) * in->lda;
 	}
@@ -189,13 +190,13 @@ static void load_values(const struct lin_task *t, uint32_t head, const struct li
 
 /* Columns c0 .. c1 - 1 of one head: outputs, and S if it takes up the chunk. Drafts beyond
  * t->stays have their S in the worker's memory. */
-static void run_chunk(const struct lin_task *t, uint32_t head, const struct lin_part *p,
-                      const struct lin_chunk *c, uint32_t c0, uint32_t c1)
+static void run_chunk(const struct recur_task *t, uint32_t head, const struct recur_part *p,
+                      const struct recur_chunk *c, uint32_t c0, uint32_t c1)
 {
-	const struct lin_run *run = t->run;
-	const struct mx_lin_kernels *kernels = run->kernels;
-	const struct mx_lin_spec *s = run->s;
-	const struct lin_work *w = &t->w;
+	const struct recur_run *run = t->run;
+	const struct mx_recur_kernels *kernels = run->kernels;
+	const struct mx_recur_spec *s = run->s;
+	const struct recur_work *w = &t->w;
 	const float *S = p->from <= t->stays ? state_of(t, head, c0) : w->copy;
 	float *to = p->from + Q <= t->stays ? state_of(t, head, c0) : w->copy;
 	float *y = run->y + p->row * run->ldy + (size_t)head * s->v_dim, beta[Q];
@@ -212,8 +213,8 @@ static void run_chunk(const struct lin_task *t, uint32_t head, const struct lin_
 	}
 	if (p->whole)
 		kernels->keys(c, w->kd, w->d);
-	for (uint32_t col = c0; col < c1; col += LIN_COLS) {
-		uint32_t width = c1 - col < LIN_COLS ? c1 - col : LIN_COLS;
+	for (uint32_t col = c0; col < c1; col += RECUR_COLS) {
+		uint32_t width = c1 - col < RECUR_COLS ? c1 - col : RECUR_COLS;
 		uint32_t used = s->v_dim - col < width ? s->v_dim - col : width;
 		size_t block = (size_t)(col - c0) * s->k_dim;
 		kernels->merge(c, p->r0, p->r1, col, width, w->w, S + block, w->s, w->v, run->l.ldv,
@@ -224,12 +225,12 @@ static void run_chunk(const struct lin_task *t, uint32_t head, const struct lin_
 }
 
 /* Heads that share q and k, through all chunks of the span. */
-static void run_heads(const struct lin_task *t, uint32_t head, uint32_t n_heads, uint32_t c0,
+static void run_heads(const struct recur_task *t, uint32_t head, uint32_t n_heads, uint32_t c0,
                       uint32_t c1)
 {
-	struct lin_chunk c;
+	struct recur_chunk c;
 	for (uint32_t at = t->border; at < t->span->pos + t->span->n; at += Q) {
-		struct lin_part p = part_at(t, at);
+		struct recur_part p = part_at(t, at);
 		load_keys(t, head, &p, &c);
 		for (uint32_t h = head; h < head + n_heads; h++) {
 			load_values(t, h, &p, &c);
@@ -238,20 +239,20 @@ static void run_heads(const struct lin_task *t, uint32_t head, uint32_t n_heads,
 	}
 }
 
-/* MX_LIN_CHANNEL: tokens `from` .. `to` - 1 into h. */
-static void scan_tokens(const struct lin_task *t, uint32_t head, uint32_t from, uint32_t to,
+/* MX_RECUR_CHANNEL: tokens `from` .. `to` - 1 into h. */
+static void scan_tokens(const struct recur_task *t, uint32_t head, uint32_t from, uint32_t to,
                         uint32_t c0, uint32_t c1, float *h)
 {
-	const struct lin_run *run = t->run;
-	const struct mx_lin_spec *s = run->s;
-	const struct mx_lin_in *in = run->in;
-	const struct lin_layout *l = &run->l;
-	uint32_t hv = lin_shared(head, s->heads, s->v_heads);
-	uint32_t ha = lin_shared(head, s->heads, s->a_heads);
+	const struct recur_run *run = t->run;
+	const struct mx_recur_spec *s = run->s;
+	const struct mx_recur_in *in = run->in;
+	const struct recur_layout *l = &run->l;
+	uint32_t hv = recur_shared(head, s->heads, s->v_heads);
+	uint32_t ha = recur_shared(head, s->heads, s->a_heads);
 
 	for (; from < to && from < t->span->pos; from++)
-		run->kernels->scan(1, c1 - c0, lin_ring(t->slot, l->a, l->cap, l->lda, ha, from) + c0, 0,
-		                   lin_ring(t->slot, l->u, l->cap, l->ldv, hv, from) + c0, 0, h, NULL, 0);
+		run->kernels->scan(1, c1 - c0, recur_ring(t->slot, l->a, l->cap, l->lda, ha, from) + c0, 0,
+		                   recur_ring(t->slot, l->u, l->cap, l->ldv, hv, from) + c0, 0, h, NULL, 0);
 	if (from >= to)
 		return;
 	size_t row = t->span->row + (from - t->span->pos);
@@ -261,7 +262,7 @@ static void scan_tokens(const struct lin_task *t, uint32_t head, uint32_t from, 
 	                   run->y + row * run->ldy + (size_t)head * s->v_dim + c0, run->ldy);
 }
 
-static void run_channels(const struct lin_task *t, uint32_t head, uint32_t c0, uint32_t c1)
+static void run_channels(const struct recur_task *t, uint32_t head, uint32_t c0, uint32_t c1)
 {
 	float *h = state_of(t, head, c0);
 	scan_tokens(t, head, t->border, t->stays, c0, c1, h);
@@ -271,18 +272,18 @@ static void run_channels(const struct lin_task *t, uint32_t head, uint32_t c0, u
 
 static void run_task(void *arg, size_t task, unsigned worker)
 {
-	const struct lin_run *run = arg;
-	const struct lin_layout *l = &run->l;
+	const struct recur_run *run = arg;
+	const struct recur_layout *l = &run->l;
 	uint32_t n_spans = run->step->n_spans, n = run->bundle;
-	struct lin_task t = {.run = run, .span = &run->step->spans[task % n_spans]};
+	struct recur_task t = {.run = run, .span = &run->step->spans[task % n_spans]};
 	uint32_t part = (uint32_t)(task / n_spans % run->parts);
 	uint32_t head = (uint32_t)(task / n_spans / run->parts) * n;
-	uint32_t c0 = part * run->blocks / run->parts * LIN_COLS;
-	uint32_t c1 = (part + 1) * run->blocks / run->parts * LIN_COLS;
+	uint32_t c0 = part * run->blocks / run->parts * RECUR_COLS;
+	uint32_t c1 = (part + 1) * run->blocks / run->parts * RECUR_COLS;
 
 	c1 = c1 < l->ldv ? c1 : l->ldv;
 	t.slot = run->slot_base + t.span->slot * run->slot_stride;
-	t.border = ((const struct lin_head *)t.slot)->border;
+	t.border = ((const struct recur_head *)t.slot)->border;
 	t.stays = border_after(l, t.span, t.border);
 	work_layout(l, run->scratch + worker * run->worker_bytes, &t.w);
 
@@ -293,22 +294,22 @@ static void run_task(void *arg, size_t task, unsigned worker)
 		run_heads(&t, head, n, c0, c1);
 	else /* a draft beyond the chunk: there is room for one block of S */
 		for (uint32_t h = head; h < head + n; h++)
-			for (uint32_t c = c0; c < c1; c += LIN_COLS)
-				run_heads(&t, h, 1, c, c1 - c < LIN_COLS ? c1 : c + LIN_COLS);
+			for (uint32_t c = c0; c < c1; c += RECUR_COLS)
+				run_heads(&t, h, 1, c, c1 - c < RECUR_COLS ? c1 : c + RECUR_COLS);
 	run->kernels->end(state);
 }
 
 /* Heads of a task, and parts of their columns: some tasks a thread, so that threads end together,
  * but not more than that: heads that share q and k share what they have in common, and so do
  * columns. */
-static void cut(struct lin_run *run, unsigned threads)
+static void cut(struct recur_run *run, unsigned threads)
 {
-	const struct mx_lin_spec *s = run->s;
+	const struct mx_recur_spec *s = run->s;
 	size_t wanted = threads == 1 ? 1 : 4 * threads, heads = (size_t)run->step->n_spans * s->heads;
 	uint32_t bundle = 1;
 
-	run->blocks = (run->l.ldv + LIN_COLS - 1) / LIN_COLS;
-	if (s->decay == MX_LIN_NO_DECAY || s->decay == MX_LIN_SCALAR)
+	run->blocks = (run->l.ldv + RECUR_COLS - 1) / RECUR_COLS;
+	if (s->decay == MX_RECUR_NO_DECAY || s->decay == MX_RECUR_SCALAR)
 		while (bundle < MAX_BUNDLE && s->heads / s->q_heads % (2 * bundle) == 0 &&
 		       s->heads / s->k_heads % (2 * bundle) == 0 && heads / (2 * bundle) >= wanted)
 			bundle *= 2;
@@ -320,14 +321,14 @@ static void cut(struct lin_run *run, unsigned threads)
 
 /* ---- the step's tokens to the rings ---- */
 
-static void keep_rows(const struct lin_run *run, const struct mx_span *span, uint32_t from,
+static void keep_rows(const struct recur_run *run, const struct mx_span *span, uint32_t from,
                       size_t offset, uint32_t ld, uint32_t head, const float *rows, size_t ld_rows,
                       uint32_t n)
 {
 	const unsigned char *slot = run->slot_base + span->slot * run->slot_stride;
 	for (uint32_t pos = from; pos < span->pos + span->n; pos++) {
 		const float *row = rows + (span->row + (pos - span->pos)) * ld_rows + (size_t)head * n;
-		float *to = lin_ring(slot, offset, run->l.cap, ld, head, pos);
+		float *to = recur_ring(slot, offset, run->l.cap, ld, head, pos);
 		if (ld == 1)
 			*to = *row;
 		else
@@ -337,14 +338,14 @@ static void keep_rows(const struct lin_run *run, const struct mx_span *span, uin
 
 static void keep_task(void *arg, size_t task, unsigned worker)
 {
-	const struct lin_run *run = arg;
-	const struct mx_lin_spec *s = run->s;
-	const struct mx_lin_in *in = run->in;
-	const struct lin_layout *l = &run->l;
+	const struct recur_run *run = arg;
+	const struct mx_recur_spec *s = run->s;
+	const struct mx_recur_in *in = run->in;
+	const struct recur_layout *l = &run->l;
 	const struct mx_span *span = &run->step->spans[task / run->keep_parts];
 	const unsigned char *slot = run->slot_base + span->slot * run->slot_stride;
 	uint32_t part = (uint32_t)(task % run->keep_parts), parts = run->keep_parts;
-	uint32_t from = border_after(l, span, ((const struct lin_head *)slot)->border);
+	uint32_t from = border_after(l, span, ((const struct recur_head *)slot)->border);
 
 	(void)worker;
 	from = from > span->pos ? from : span->pos;
@@ -359,12 +360,12 @@ static void keep_task(void *arg, size_t task, unsigned worker)
 		keep_rows(run, span, from, l->beta, 1, h, in->beta, in->ldbeta, 1);
 }
 
-void mx_lin_forward(const struct mx_lin_kernels *k, struct mx_device *d,
-                    const struct mx_lin_spec *s, const struct mx_step *step,
-                    unsigned char *slot_base, size_t slot_stride, const struct mx_lin_in *in,
-                    void *scratch, float *y, size_t ldy)
+void mx_recur_forward(const struct mx_recur_kernels *k, struct mx_device *d,
+                      const struct mx_recur_spec *s, const struct mx_step *step,
+                      unsigned char *slot_base, size_t slot_stride, const struct mx_recur_in *in,
+                      void *scratch, float *y, size_t ldy)
 {
-	struct lin_run run = {
+	struct recur_run run = {
 		.kernels = k,
 		.s = s,
 		.step = step,
@@ -372,7 +373,7 @@ void mx_lin_forward(const struct mx_lin_kernels *k, struct mx_device *d,
 		.slot_base = slot_base,
 		.scratch = scratch,
 		.slot_stride = slot_stride,
-		.worker_bytes = mx_lin_scratch_bytes(s, 1),
+		.worker_bytes = mx_recur_scratch_bytes(s, 1),
 		.y = y,
 		.ldy = ldy,
 	};
@@ -380,7 +381,7 @@ void mx_lin_forward(const struct mx_lin_kernels *k, struct mx_device *d,
 
 	if (!step->n_spans)
 		return;
-	lin_layout(s, &run.l);
+	recur_layout(s, &run.l);
 	cut(&run, threads);
 	run.keep_parts = step->n_spans >= threads ? 1 : threads;
 	d->ops->parallel(d, (size_t)step->n_spans * (s->heads / run.bundle) * run.parts, run_task,
@@ -388,7 +389,7 @@ void mx_lin_forward(const struct mx_lin_kernels *k, struct mx_device *d,
 	d->ops->parallel(d, (size_t)step->n_spans * run.keep_parts, keep_task, &run);
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		const struct mx_span *span = &step->spans[i];
-		struct lin_head *head = (struct lin_head *)(slot_base + span->slot * slot_stride);
+		struct recur_head *head = (struct recur_head *)(slot_base + span->slot * slot_stride);
 		head->border = border_after(&run.l, span, head->border);
 	}
 }

@@ -9,7 +9,7 @@
 
 #include "device/cpu/denormals.h"
 #include "device/cpu/vec.h"
-#include "mixers/linear/linear_kernels.h"
+#include "mixers/recurrence/recurrence_kernels.h"
 
 /* Tiles that leave room in the registers for their operands: 6 rows of 2 vectors in 16 registers, 8
  * in 32. Few rows take more vectors: whole lines of S, and sums enough to hide the latency of FMA.
@@ -17,10 +17,10 @@
 #define TILE_ROWS (MX_W == 16 ? 8 : 6)
 #define TILE_VECS 2
 #define PAIR_VECS (ROW_VECS < 4 ? ROW_VECS : 4) /* of two rows */
-#define ROW_VECS  (LIN_COLS / MX_W)             /* of one */
+#define ROW_VECS  (RECUR_COLS / MX_W)           /* of one */
 #define DOT_ROWS  (MX_W == 16 ? 4 : 2)
 
-#define Q MX_LIN_CHUNK
+#define Q MX_RECUR_CHUNK
 
 /* Vectors of which only the first n lanes may be in memory. */
 MX_INLINE vf load_some(const float *p, size_t n, float fill)
@@ -84,7 +84,7 @@ MX_INLINE uint32_t visible(uint32_t r, bool past)
 	return past ? r : r + 1;
 }
 
-static void dots(const struct lin_chunk *c, const float *x, uint32_t r0, uint32_t r1, bool past,
+static void dots(const struct recur_chunk *c, const float *x, uint32_t r0, uint32_t r1, bool past,
                  float *raw)
 {
 	uint32_t r = r0, ld = c->ldk;
@@ -97,7 +97,7 @@ static void dots(const struct lin_chunk *c, const float *x, uint32_t r0, uint32_
 }
 
 /* One factor a token: products with keys are the same for all factors. */
-MX_INLINE void scale_row(const struct lin_chunk *c, const float *x, const float *raw, uint32_t r,
+MX_INLINE void scale_row(const struct recur_chunk *c, const float *x, const float *raw, uint32_t r,
                          bool past, float *s, float *w)
 {
 	float p = past ? *c->a[r] : 1;
@@ -126,8 +126,8 @@ MX_INLINE void decayed_dots(const unsigned n, const float *const *k, const float
 }
 
 /* A factor for each element: products are made while x decays. */
-MX_INLINE void decay_row(const struct lin_chunk *c, const float *x, uint32_t r, bool past, float *s,
-                         float *w)
+MX_INLINE void decay_row(const struct recur_chunk *c, const float *x, uint32_t r, bool past,
+                         float *s, float *w)
 {
 	uint32_t j = visible(r, past);
 	for (uint32_t i = 0; i < c->ldk; i += MX_W) {
@@ -140,7 +140,7 @@ MX_INLINE void decay_row(const struct lin_chunk *c, const float *x, uint32_t r, 
 		decayed_dots(1, c->k + j - 1, c->a + j - 1, c->ldk, w, s + j - 1);
 }
 
-static void scores(const struct lin_chunk *c, const float *x, const float *raw, uint32_t r0,
+static void scores(const struct recur_chunk *c, const float *x, const float *raw, uint32_t r0,
                    uint32_t r1, bool past, float *s, float *w, size_t step)
 {
 	for (uint32_t r = r0; r < r1; r++, s += step * Q, w += step * c->ldk) {
@@ -154,7 +154,7 @@ static void scores(const struct lin_chunk *c, const float *x, const float *raw, 
 
 /* ---- keys of a whole chunk, for fold ---- */
 
-static void keys(const struct lin_chunk *c, float *k, float *d)
+static void keys(const struct recur_chunk *c, float *k, float *d)
 {
 	float p = 1, factor[Q];
 	for (unsigned j = Q; !c->vector && j-- > 0; p *= *c->a[j])
@@ -207,7 +207,7 @@ MX_INLINE void tile_read(const unsigned rows, const unsigned vecs, vf (*acc)[ROW
 
 /* The operands of merge at some columns. */
 struct merge_at {
-	const struct lin_chunk *c;
+	const struct recur_chunk *c;
 	uint32_t col, width;
 	const float *S, *v;
 	size_t ldv;
@@ -231,7 +231,7 @@ MX_INLINE void merge_tile(const unsigned rows, const unsigned each, const unsign
                           const struct merge_at *m, uint32_t r, const float *w, const float *s,
                           float *y)
 {
-	const struct lin_chunk *c = m->c;
+	const struct recur_chunk *c = m->c;
 	vf acc[TILE_ROWS][ROW_VECS];
 	tile_read(rows * each, vecs, acc, c->k_dim, w, c->ldk, m->S, m->width);
 	for (uint32_t j = 0; j < r; j++)
@@ -280,9 +280,9 @@ static uint32_t tile_rows(uint32_t left, uint32_t most)
 	return left >= most ? most : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
-static void merge(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t col, uint32_t width,
-                  const float *w, const float *S, const float *s, const float *v, size_t ldv,
-                  const float *beta, float *y, size_t ldy, uint32_t used)
+static void merge(const struct recur_chunk *c, uint32_t r0, uint32_t r1, uint32_t col,
+                  uint32_t width, const float *w, const float *S, const float *s, const float *v,
+                  size_t ldv, const float *beta, float *y, size_t ldy, uint32_t used)
 {
 	const struct merge_at m = {c, col, width, S, v, ldv, beta, ldy, used};
 	uint32_t each = beta ? 2 : 1;
@@ -307,7 +307,7 @@ static void merge(const struct lin_chunk *c, uint32_t r0, uint32_t r1, uint32_t 
 
 /* ---- S takes up a chunk ---- */
 
-MX_INLINE void fold_tile(const unsigned rows, const unsigned vecs, const struct lin_chunk *c,
+MX_INLINE void fold_tile(const unsigned rows, const unsigned vecs, const struct recur_chunk *c,
                          const float *k, const float *d, uint32_t col, uint32_t width,
                          const float *S, float *to)
 {
@@ -326,7 +326,7 @@ MX_INLINE void fold_tile(const unsigned rows, const unsigned vecs, const struct 
 			vf_store(to + r * width + v * MX_W, acc[r][v]);
 }
 
-MX_INLINE void fold_rows(const unsigned rows, const unsigned vecs, const struct lin_chunk *c,
+MX_INLINE void fold_rows(const unsigned rows, const unsigned vecs, const struct recur_chunk *c,
                          const float *k, const float *d, uint32_t col, uint32_t width,
                          const float *S, float *to)
 {
@@ -337,7 +337,7 @@ MX_INLINE void fold_rows(const unsigned rows, const unsigned vecs, const struct 
 		fold_tile(rows, 1, c, k, d, col + i, width, S + i, to + i);
 }
 
-static void fold(const struct lin_chunk *c, const float *k, const float *d, uint32_t col,
+static void fold(const struct recur_chunk *c, const float *k, const float *d, uint32_t col,
                  uint32_t width, const float *S, float *to)
 {
 	for (uint32_t i = 0, n; i < c->k_dim; i += n) {

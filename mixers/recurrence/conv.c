@@ -2,15 +2,15 @@
 /*
  * The short depthwise causal convolution. The slot is a ring of raw inputs, the
  * one of position p at p % cap: the `width` last tokens, one more than the next
- * output needs (mixers/mixer.h, load), and a draft. A task is LIN_CHANNELS channels
+ * output needs (mixers/mixer.h, load), and a draft. A task is RECUR_CHANNELS channels
  * of all spans.
  */
 #include <string.h>
 
-#include "mixers/linear/linear_kernels.h"
+#include "mixers/recurrence/recurrence_kernels.h"
 
 struct conv_run {
-	const struct mx_lin_kernels *kernels;
+	const struct mx_recur_kernels *kernels;
 	const struct mx_conv_spec *s;
 	const struct mx_step *step;
 	unsigned char *slot_base;
@@ -32,7 +32,7 @@ static uint32_t cap_of(const struct mx_conv_spec *s)
 
 static size_t row_bytes(const struct mx_conv_spec *s)
 {
-	return lin_align((size_t)s->channels * sizeof(float));
+	return recur_align((size_t)s->channels * sizeof(float));
 }
 
 size_t mx_conv_slot_bytes(const struct mx_conv_spec *s)
@@ -42,7 +42,7 @@ size_t mx_conv_slot_bytes(const struct mx_conv_spec *s)
 
 size_t mx_conv_snapshot_bytes(const struct mx_conv_spec *s)
 {
-	return lin_align(sizeof(struct conv_snapshot)) + s->width * row_bytes(s);
+	return recur_align(sizeof(struct conv_snapshot)) + s->width * row_bytes(s);
 }
 
 static float *ring(const struct mx_conv_spec *s, const unsigned char *slot, uint32_t pos)
@@ -53,25 +53,25 @@ static float *ring(const struct mx_conv_spec *s, const unsigned char *slot, uint
 /* A whole block has a constant size: moves instead of a loop. */
 static void copy_row(float *to, const float *from, uint32_t width)
 {
-	if (width == LIN_CHANNELS)
-		memcpy(to, from, LIN_CHANNELS * sizeof(*to));
+	if (width == RECUR_CHANNELS)
+		memcpy(to, from, RECUR_CHANNELS * sizeof(*to));
 	else
 		memcpy(to, from, width * sizeof(*to));
 }
 
-/* Channels c .. c + width - 1 of a span; w [taps][LIN_CHANNELS]. */
+/* Channels c .. c + width - 1 of a span; w [taps][RECUR_CHANNELS]. */
 static void conv_span(const struct conv_run *run, const struct mx_span *span, uint32_t c,
                       uint32_t width, const float *w)
 {
 	const struct mx_conv_spec *s = run->s;
 	unsigned char *slot = run->slot_base + span->slot * run->slot_stride;
 	uint32_t keep = span->kind == MX_SPAN_DRAFT || span->n < s->width ? span->n : s->width;
-	float past[8 * LIN_CHANNELS];
+	float past[8 * RECUR_CHANNELS];
 
 	for (uint32_t i = 1; i < s->width; i++) {
-		float *row = past + (s->width - 1 - i) * LIN_CHANNELS;
-		if (span->pos < i || width < LIN_CHANNELS)
-			memset(row, 0, LIN_CHANNELS * sizeof(*row));
+		float *row = past + (s->width - 1 - i) * RECUR_CHANNELS;
+		if (span->pos < i || width < RECUR_CHANNELS)
+			memset(row, 0, RECUR_CHANNELS * sizeof(*row));
 		if (span->pos >= i)
 			copy_row(row, ring(s, slot, span->pos - i) + c, width);
 	}
@@ -89,30 +89,30 @@ static void conv_span(const struct conv_run *run, const struct mx_span *span, ui
 static void conv_task(void *arg, size_t task, unsigned worker)
 {
 	const struct conv_run *run = arg;
-	uint32_t taps = run->s->width, c = (uint32_t)task * LIN_CHANNELS, left = run->s->channels - c;
-	uint32_t width = left < LIN_CHANNELS ? left : LIN_CHANNELS;
-	float w[8 * LIN_CHANNELS] = {0};
+	uint32_t taps = run->s->width, c = (uint32_t)task * RECUR_CHANNELS, left = run->s->channels - c;
+	uint32_t width = left < RECUR_CHANNELS ? left : RECUR_CHANNELS;
+	float w[8 * RECUR_CHANNELS] = {0};
 
 	(void)worker;
 	for (uint32_t i = 0; i < taps; i++)
 		for (uint32_t j = 0; j < width; j++)
-			w[i * LIN_CHANNELS + j] = run->weight[(size_t)(c + j) * taps + i];
+			w[i * RECUR_CHANNELS + j] = run->weight[(size_t)(c + j) * taps + i];
 	for (uint32_t i = 0; i < run->step->n_spans; i++)
 		conv_span(run, &run->step->spans[i], c, width, w);
 }
 
-void mx_conv_forward(const struct mx_lin_kernels *k, struct mx_device *d,
+void mx_conv_forward(const struct mx_recur_kernels *k, struct mx_device *d,
                      const struct mx_conv_spec *s, const struct mx_step *step,
                      unsigned char *slot_base, size_t slot_stride, const float *weight,
                      const float *bias, const float *x, size_t ldx, float *y, size_t ldy)
 {
 	struct conv_run run = {k, s, step, slot_base, slot_stride, weight, bias, x, ldx, y, ldy};
-	d->ops->parallel(d, (s->channels + LIN_CHANNELS - 1) / LIN_CHANNELS, conv_task, &run);
+	d->ops->parallel(d, (s->channels + RECUR_CHANNELS - 1) / RECUR_CHANNELS, conv_task, &run);
 }
 
 void mx_conv_save(const struct mx_conv_spec *s, const void *slot, uint32_t pos, void *out)
 {
-	size_t row = row_bytes(s), head = lin_align(sizeof(struct conv_snapshot));
+	size_t row = row_bytes(s), head = recur_align(sizeof(struct conv_snapshot));
 	memset(out, 0, mx_conv_snapshot_bytes(s));
 	((struct conv_snapshot *)out)->pos = pos;
 	for (uint32_t i = 0; i < s->width && i < pos; i++)
@@ -122,7 +122,7 @@ void mx_conv_save(const struct mx_conv_spec *s, const void *slot, uint32_t pos, 
 
 void mx_conv_load(const struct mx_conv_spec *s, void *slot, uint32_t pos, const void *in)
 {
-	size_t row = row_bytes(s), head = lin_align(sizeof(struct conv_snapshot));
+	size_t row = row_bytes(s), head = recur_align(sizeof(struct conv_snapshot));
 	uint32_t saved = ((const struct conv_snapshot *)in)->pos;
 	(void)pos;
 	for (uint32_t i = 0; i < s->width && i < saved; i++)

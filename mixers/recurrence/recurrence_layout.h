@@ -2,44 +2,44 @@
 /*
  * Where things are in a slot of the recurrence. A snapshot is the same memory.
  *
- *   head  64 bytes: struct lin_head
- *   S     [heads] [blocks of LIN_COLS columns] [k_dim] [columns of the block], as of the border;
+ *   head  64 bytes: struct recur_head
+ *   S     [heads] [blocks of RECUR_COLS columns] [k_dim] [columns of the block], as of the border;
  *         v_dim padded to ldv, so the last block may be narrower
  *   k     [k_heads] [cap] [ldk]         the tokens since the border, position p at p % cap
  *   u     [heads or v_heads] [cap] [ldv]
  *   a     [a_heads] [cap] [lda]
  *   beta  [heads] [cap] [1]             with gain only
  *
- * All f32, padding zero. MX_LIN_CHANNEL: k_dim is 1, there is no k, u is v.
+ * All f32, padding zero. MX_RECUR_CHANNEL: k_dim is 1, there is no k, u is v.
  */
-#ifndef MX_MIXERS_LINEAR_LAYOUT_H
-#define MX_MIXERS_LINEAR_LAYOUT_H
+#ifndef MX_MIXERS_RECURRENCE_LAYOUT_H
+#define MX_MIXERS_RECURRENCE_LAYOUT_H
 
-#include "mixers/linear/linear_kernels.h"
+#include "mixers/recurrence/recurrence_kernels.h"
 
-struct lin_head {
+struct recur_head {
 	uint32_t border; /* S has the tokens before this position */
 };
 
-struct lin_layout {
-	uint32_t chunk; /* tokens: MX_LIN_CHUNK, or 1 */
+struct recur_layout {
+	uint32_t chunk; /* tokens: MX_RECUR_CHUNK, or 1 */
 	uint32_t cap;
 	uint32_t k_dim, ldk, ldv, lda;
 	uint32_t u_heads;
 	size_t S, k, u, a, beta, bytes; /* offsets in bytes, and all of it */
 };
 
-void lin_layout(const struct mx_lin_spec *s, struct lin_layout *out);
+void recur_layout(const struct mx_recur_spec *s, struct recur_layout *out);
 
 /* Which of n shared heads serves head h of `heads`. */
-static inline uint32_t lin_shared(uint32_t h, uint32_t heads, uint32_t n)
+static inline uint32_t recur_shared(uint32_t h, uint32_t heads, uint32_t n)
 {
 	return h / (heads / n);
 }
 
 /* The place of a position in one of the rings. */
-static inline float *lin_ring(const unsigned char *slot, size_t offset, uint32_t cap, uint32_t ld,
-                              uint32_t head, uint32_t pos)
+static inline float *recur_ring(const unsigned char *slot, size_t offset, uint32_t cap, uint32_t ld,
+                                uint32_t head, uint32_t pos)
 {
 	return (float *)(slot + offset) + ((size_t)head * cap + pos % cap) * ld;
 }

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Norms and functions of elements: rows over threads. */
-#include "mixers/linear/linear_kernels.h"
+#include "mixers/recurrence/recurrence_kernels.h"
 
 #define TASK_ELEMENTS 4096 /* some microseconds of work, more than it costs to hand out a task */
 
 struct rows_run {
-	const struct mx_lin_kernels *kernels;
+	const struct mx_recur_kernels *kernels;
 	size_t n_rows, rows; /* rows of a task */
 	float *x;
 	size_t ldx;
 	const float *gate;
 	size_t ld_gate;
-	const struct mx_lin_norm *norm;
+	const struct mx_recur_norm *norm;
 	uint32_t heads, dim;
 	float eps, scale;
-	enum mx_lin_map f;
+	enum mx_recur_map f;
 	size_t n;
 };
 
@@ -39,8 +39,9 @@ static void norm_task(void *arg, size_t task, unsigned worker)
 		                   run->x + i * run->ldx);
 }
 
-void mx_lin_norm(const struct mx_lin_kernels *k, struct mx_device *d, const struct mx_lin_norm *n,
-                 size_t n_rows, const float *gate, size_t ld_gate, float *y, size_t ldy)
+void mx_recur_norm(const struct mx_recur_kernels *k, struct mx_device *d,
+                   const struct mx_recur_norm *n, size_t n_rows, const float *gate, size_t ld_gate,
+                   float *y, size_t ldy)
 {
 	struct rows_run run = {.kernels = k,
 	                       .n_rows = n_rows,
@@ -60,8 +61,8 @@ static void l2norm_task(void *arg, size_t task, unsigned worker)
 		run->kernels->l2norm(run->heads, run->dim, run->eps, run->scale, run->x + i * run->ldx);
 }
 
-void mx_lin_l2norm(const struct mx_lin_kernels *k, struct mx_device *d, size_t n_rows,
-                   uint32_t heads, uint32_t dim, float eps, float scale, float *x, size_t ldx)
+void mx_recur_l2norm(const struct mx_recur_kernels *k, struct mx_device *d, size_t n_rows,
+                     uint32_t heads, uint32_t dim, float eps, float scale, float *x, size_t ldx)
 {
 	struct rows_run run = {.kernels = k,
 	                       .n_rows = n_rows,
@@ -82,8 +83,8 @@ static void map_task(void *arg, size_t task, unsigned worker)
 		run->kernels->map(run->f, run->n, run->x + i * run->ldx);
 }
 
-void mx_lin_map(const struct mx_lin_kernels *k, struct mx_device *d, enum mx_lin_map f,
-                size_t n_rows, size_t n, float *x, size_t ldx)
+void mx_recur_map(const struct mx_recur_kernels *k, struct mx_device *d, enum mx_recur_map f,
+                  size_t n_rows, size_t n, float *x, size_t ldx)
 {
 	struct rows_run run = {.kernels = k, .n_rows = n_rows, .x = x, .ldx = ldx, .f = f, .n = n};
 	run_rows(d, &run, n, map_task);

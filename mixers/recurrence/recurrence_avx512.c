@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of the recurrent mixers for AVX-512 (F, BW, DQ, VL). */
-#include "mixers/linear/linear_body.h"
-#include "mixers/linear/rows_body.h"
+#include "mixers/recurrence/recurrence_body.h"
+#include "mixers/recurrence/rows_body.h"
 
-LIN_TABLE(avx512)
+RECUR_TABLE(avx512)

@@ -11,7 +11,7 @@
  *     S <- S + k u^T
  *     o  = S^T q             and, if there is a skip, + d v
  *
- * In chunks: borders lie at multiples of MX_LIN_CHUNK of the absolute position.
+ * In chunks: borders lie at multiples of MX_RECUR_CHUNK of the absolute position.
  * The slot holds S as of a border and, in a ring indexed by position, k, u and
  * a of the tokens since. An output is always made of these two parts, in one
  * order: what the tokens of its chunk up to it contribute, with the products of
@@ -36,62 +36,62 @@
  *
  * Threads: as mixers/mixer.h.
  */
-#ifndef MX_MIXERS_LINEAR_LINEAR_H
-#define MX_MIXERS_LINEAR_LINEAR_H
+#ifndef MX_MIXERS_RECURRENCE_LINEAR_H
+#define MX_MIXERS_RECURRENCE_LINEAR_H
 
 #include "mixers/mixer.h"
 
-#define MX_LIN_CHUNK 16
+#define MX_RECUR_CHUNK 16
 
-enum mx_lin_decay {
-	MX_LIN_NO_DECAY,
-	MX_LIN_SCALAR,  /* a [a_heads] */
-	MX_LIN_VECTOR,  /* a [a_heads, k_dim] */
-	MX_LIN_CHANNEL, /* no k and q: S [v_dim] of each head, S = a S + v, o = S, a [heads, v_dim] */
+enum mx_recur_decay {
+	MX_RECUR_NO_DECAY,
+	MX_RECUR_SCALAR,  /* a [a_heads] */
+	MX_RECUR_VECTOR,  /* a [a_heads, k_dim] */
+	MX_RECUR_CHANNEL, /* no k and q: S [v_dim] of each head, S = a S + v, o = S, a [heads, v_dim] */
 };
 
 /* q, k, v and a may have fewer heads than there are states: each number divides `heads`, and head
  * h takes number h / (heads / n) of them. */
-struct mx_lin_spec {
+struct mx_recur_spec {
 	uint32_t heads;
 	uint32_t q_heads, k_heads, v_heads, a_heads;
 	uint32_t k_dim, v_dim;
-	enum mx_lin_decay decay;
+	enum mx_recur_decay decay;
 	bool delta;
-	bool gain; /* only without delta, and with MX_LIN_NO_DECAY or MX_LIN_SCALAR */
+	bool gain; /* only without delta, and with MX_RECUR_NO_DECAY or MX_RECUR_SCALAR */
 	uint32_t max_draft;
 };
 
 /* Rows of a step, f32; the strides are in elements. q is already scaled. Unused ones are NULL. */
-struct mx_lin_in {
+struct mx_recur_in {
 	const float *q, *k, *v; /* [n_rows, heads * dim] */
 	const float *a;         /* factors in [0, 1] */
 	const float *beta;      /* [n_rows, heads]; delta and gain */
-	const float *skip;      /* [heads] d; NULL = none; not with delta or MX_LIN_CHANNEL */
+	const float *skip;      /* [heads] d; NULL = none; not with delta or MX_RECUR_CHANNEL */
 	size_t ldq, ldk, ldv, lda, ldbeta;
 };
 
-struct mx_lin_kernels; /* of one instruction-set level */
-const struct mx_lin_kernels *mx_lin_kernels_find(enum mx_isa isa);
-const char *mx_lin_kernels_name(const struct mx_lin_kernels *k);
+struct mx_recur_kernels; /* of one instruction-set level */
+const struct mx_recur_kernels *mx_recur_kernels_find(enum mx_isa isa);
+const char *mx_recur_kernels_name(const struct mx_recur_kernels *k);
 
 /* Bytes in a slot and of a snapshot, multiples of 64. A slot that is all zero is an empty state. */
-size_t mx_lin_slot_bytes(const struct mx_lin_spec *s);
-size_t mx_lin_snapshot_bytes(const struct mx_lin_spec *s);
+size_t mx_recur_slot_bytes(const struct mx_recur_spec *s);
+size_t mx_recur_snapshot_bytes(const struct mx_recur_spec *s);
 /* Workspace of forward, a multiple of 64. */
-size_t mx_lin_scratch_bytes(const struct mx_lin_spec *s, unsigned threads);
+size_t mx_recur_scratch_bytes(const struct mx_recur_spec *s, unsigned threads);
 
 /* y[n_rows, heads * v_dim] (stride ldy) of all rows of the step; updates the slots. slot(i) =
  * slot_base + spans[i].slot * slot_stride, aligned to 64, as scratch. */
-void mx_lin_forward(const struct mx_lin_kernels *k, struct mx_device *d,
-                    const struct mx_lin_spec *s, const struct mx_step *step,
-                    unsigned char *slot_base, size_t slot_stride, const struct mx_lin_in *in,
-                    void *scratch, float *y, size_t ldy);
+void mx_recur_forward(const struct mx_recur_kernels *k, struct mx_device *d,
+                      const struct mx_recur_spec *s, const struct mx_step *step,
+                      unsigned char *slot_base, size_t slot_stride, const struct mx_recur_in *in,
+                      void *scratch, float *y, size_t ldy);
 
 /* mx_mixer_ops.save and load for this part of a slot; `pos` as there. What was loaded one token
  * before the end can be saved again once a token has been computed. */
-void mx_lin_save(const struct mx_lin_spec *s, const void *slot, uint32_t pos, void *out);
-void mx_lin_load(const struct mx_lin_spec *s, void *slot, uint32_t pos, const void *in);
+void mx_recur_save(const struct mx_recur_spec *s, const void *slot, uint32_t pos, void *out);
+void mx_recur_load(const struct mx_recur_spec *s, void *slot, uint32_t pos, const void *in);
 
 /* ---- the short depthwise causal convolution ---- */
 
@@ -108,7 +108,7 @@ size_t mx_conv_snapshot_bytes(const struct mx_conv_spec *s);
 
 /* y[n_rows, channels] from raw x[n_rows, channels]; they may be the same if the strides are. Tokens
  * before the first are 0. weight f32 [channels, width], bias f32 [channels] or NULL. */
-void mx_conv_forward(const struct mx_lin_kernels *k, struct mx_device *d,
+void mx_conv_forward(const struct mx_recur_kernels *k, struct mx_device *d,
                      const struct mx_conv_spec *s, const struct mx_step *step,
                      unsigned char *slot_base, size_t slot_stride, const float *weight,
                      const float *bias, const float *x, size_t ldx, float *y, size_t ldy);
@@ -118,36 +118,37 @@ void mx_conv_load(const struct mx_conv_spec *s, void *slot, uint32_t pos, const 
 
 /* ---- functions of rows ---- */
 
-enum mx_lin_gate { MX_LIN_GATE_NONE, MX_LIN_GATE_SILU, MX_LIN_GATE_SIGMOID };
+enum mx_recur_gate { MX_RECUR_GATE_NONE, MX_RECUR_GATE_SILU, MX_RECUR_GATE_SIGMOID };
 
 /* RMS norm of groups of `dim` elements with an output gate, in place on y[n_rows, groups * dim]:
  * gate_first ? norm(y * g(gate)) : norm(y) * g(gate). weight f32 [dim], or [groups * dim] if
- * weight_per_group; NULL = 1. gate may be NULL with MX_LIN_GATE_NONE. */
-struct mx_lin_norm {
+ * weight_per_group; NULL = 1. gate may be NULL with MX_RECUR_GATE_NONE. */
+struct mx_recur_norm {
 	uint32_t groups, dim;
 	const float *weight;
 	bool weight_per_group;
 	float eps;
-	enum mx_lin_gate gate;
+	enum mx_recur_gate gate;
 	bool gate_first;
 };
-void mx_lin_norm(const struct mx_lin_kernels *k, struct mx_device *d, const struct mx_lin_norm *n,
-                 size_t n_rows, const float *gate, size_t ld_gate, float *y, size_t ldy);
+void mx_recur_norm(const struct mx_recur_kernels *k, struct mx_device *d,
+                   const struct mx_recur_norm *n, size_t n_rows, const float *gate, size_t ld_gate,
+                   float *y, size_t ldy);
 
 /* x <- x * scale / sqrt(sum x^2 + eps), each of `heads` groups of `dim`, in place. */
-void mx_lin_l2norm(const struct mx_lin_kernels *k, struct mx_device *d, size_t n_rows,
-                   uint32_t heads, uint32_t dim, float eps, float scale, float *x, size_t ldx);
+void mx_recur_l2norm(const struct mx_recur_kernels *k, struct mx_device *d, size_t n_rows,
+                     uint32_t heads, uint32_t dim, float eps, float scale, float *x, size_t ldx);
 
 /* Elementwise functions, in place on x[n_rows, n]: an element's result does not depend on where it
  * stands. */
-enum mx_lin_map {
-	MX_LIN_SIGMOID,
-	MX_LIN_SILU,
-	MX_LIN_SOFTPLUS, /* x > 20 gives x */
-	MX_LIN_EXP,
-	MX_LIN_LOGSIGMOID,
+enum mx_recur_map {
+	MX_RECUR_SIGMOID,
+	MX_RECUR_SILU,
+	MX_RECUR_SOFTPLUS, /* x > 20 gives x */
+	MX_RECUR_EXP,
+	MX_RECUR_LOGSIGMOID,
 };
-void mx_lin_map(const struct mx_lin_kernels *k, struct mx_device *d, enum mx_lin_map f,
-                size_t n_rows, size_t n, float *x, size_t ldx);
+void mx_recur_map(const struct mx_recur_kernels *k, struct mx_device *d, enum mx_recur_map f,
+                  size_t n_rows, size_t n, float *x, size_t ldx);
 
 #endif

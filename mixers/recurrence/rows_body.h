@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "device/cpu/vec.h"
-#include "mixers/linear/linear_kernels.h"
+#include "mixers/recurrence/recurrence_kernels.h"
 
 MX_INLINE vf absolute(vf x)
 {
@@ -54,31 +54,31 @@ MX_INLINE vf softplus(vf x)
 	return vf_select(x > 0.0f, x, vf_set(0)) + log1p_unit(vf_exp(-absolute(x)));
 }
 
-MX_INLINE vf apply(const enum mx_lin_map f, vf x)
+MX_INLINE vf apply(const enum mx_recur_map f, vf x)
 {
 	switch (f) {
-	case MX_LIN_SIGMOID: return sigmoid(x);
-	case MX_LIN_SILU: return silu(x);
-	case MX_LIN_SOFTPLUS: return softplus(x);
-	case MX_LIN_EXP: return vf_exp(x);
+	case MX_RECUR_SIGMOID: return sigmoid(x);
+	case MX_RECUR_SILU: return silu(x);
+	case MX_RECUR_SOFTPLUS: return softplus(x);
+	case MX_RECUR_EXP: return vf_exp(x);
 	default: return -softplus(-x);
 	}
 }
 
-MX_INLINE void map_as(const enum mx_lin_map f, size_t n, float *x)
+MX_INLINE void map_as(const enum mx_recur_map f, size_t n, float *x)
 {
 	for (size_t i = 0; i < n; i += MX_W)
 		store_some(x + i, apply(f, load_some(x + i, n - i, 0)), n - i);
 }
 
-static void map(enum mx_lin_map f, size_t n, float *x)
+static void map(enum mx_recur_map f, size_t n, float *x)
 {
 	switch (f) {
-	case MX_LIN_SIGMOID: map_as(MX_LIN_SIGMOID, n, x); break;
-	case MX_LIN_SILU: map_as(MX_LIN_SILU, n, x); break;
-	case MX_LIN_SOFTPLUS: map_as(MX_LIN_SOFTPLUS, n, x); break;
-	case MX_LIN_EXP: map_as(MX_LIN_EXP, n, x); break;
-	case MX_LIN_LOGSIGMOID: map_as(MX_LIN_LOGSIGMOID, n, x); break;
+	case MX_RECUR_SIGMOID: map_as(MX_RECUR_SIGMOID, n, x); break;
+	case MX_RECUR_SILU: map_as(MX_RECUR_SILU, n, x); break;
+	case MX_RECUR_SOFTPLUS: map_as(MX_RECUR_SOFTPLUS, n, x); break;
+	case MX_RECUR_EXP: map_as(MX_RECUR_EXP, n, x); break;
+	case MX_RECUR_LOGSIGMOID: map_as(MX_RECUR_LOGSIGMOID, n, x); break;
 	}
 }
 
@@ -106,19 +106,19 @@ static void l2norm(uint32_t heads, uint32_t dim, float eps, float scale, float *
 	}
 }
 
-MX_INLINE vf gated(vf y, enum mx_lin_gate g, const float *gate, size_t n)
+MX_INLINE vf gated(vf y, enum mx_recur_gate g, const float *gate, size_t n)
 {
-	if (g == MX_LIN_GATE_NONE)
+	if (g == MX_RECUR_GATE_NONE)
 		return y;
 	vf x = load_some(gate, n, 0);
-	return y * (g == MX_LIN_GATE_SILU ? silu(x) : sigmoid(x));
+	return y * (g == MX_RECUR_GATE_SILU ? silu(x) : sigmoid(x));
 }
 
-static void norm(const struct mx_lin_norm *n, const float *gate, float *y)
+static void norm(const struct mx_recur_norm *n, const float *gate, float *y)
 {
 	const float *weight = n->weight;
-	enum mx_lin_gate before = n->gate_first ? n->gate : MX_LIN_GATE_NONE;
-	enum mx_lin_gate after = n->gate_first ? MX_LIN_GATE_NONE : n->gate;
+	enum mx_recur_gate before = n->gate_first ? n->gate : MX_RECUR_GATE_NONE;
+	enum mx_recur_gate after = n->gate_first ? MX_RECUR_GATE_NONE : n->gate;
 	size_t dim = n->dim;
 
 	for (uint32_t g = 0; g < n->groups; g++, y += dim) {
@@ -148,10 +148,10 @@ MX_INLINE void conv_vec(uint32_t n, const size_t lanes, const uint32_t taps, con
 	vf tap[8] = {{0}}, seen[8] = {{0}};
 #pragma GCC unroll 8
 	for (uint32_t i = 0; i < taps; i++)
-		tap[i] = vf_load(w + i * LIN_CHANNELS);
+		tap[i] = vf_load(w + i * RECUR_CHANNELS);
 #pragma GCC unroll 8
 	for (uint32_t i = 0; i + 1 < taps; i++)
-		seen[i] = vf_load(past + i * LIN_CHANNELS);
+		seen[i] = vf_load(past + i * RECUR_CHANNELS);
 	for (uint32_t t = 0; t < n; t++) {
 		__builtin_prefetch(x + (t + CONV_ROWS) * ldx);
 		seen[taps - 1] = load_some(x + t * ldx, lanes, 0);
@@ -166,7 +166,7 @@ MX_INLINE void conv_vec(uint32_t n, const size_t lanes, const uint32_t taps, con
 	}
 #pragma GCC unroll 8
 	for (uint32_t i = 0; i + 1 < taps; i++)
-		vf_store(past + i * LIN_CHANNELS, seen[i]);
+		vf_store(past + i * RECUR_CHANNELS, seen[i]);
 }
 
 static void conv(uint32_t n, uint32_t width, uint32_t taps, const float *w, const float *bias,
@@ -183,8 +183,8 @@ static void conv(uint32_t n, uint32_t width, uint32_t taps, const float *w, cons
 }
 
 /* The table of this level, from both bodies. */
-#define LIN_TABLE(level)                                                                           \
-	const struct mx_lin_kernels lin_##level = {                                                    \
+#define RECUR_TABLE(level)                                                                         \
+	const struct mx_recur_kernels recur_##level = {                                                \
 		.name = #level,                                                                            \
 		.begin = denormals_off,                                                                    \
 		.end = denormals_restore,                                                                  \

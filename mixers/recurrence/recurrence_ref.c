@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mixers/linear/linear_ref.h"
+#include "mixers/recurrence/recurrence_ref.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -33,9 +33,9 @@ static void channel_step(double *S, uint32_t v_dim, const float *v, const float 
 		o[j] = S[j] = (double)a[j] * S[j] + (double)v[j];
 }
 
-bool lin_ref(const struct mx_lin_spec *s, size_t n, const struct mx_lin_in *in, double *y)
+bool recur_ref(const struct mx_recur_spec *s, size_t n, const struct mx_recur_in *in, double *y)
 {
-	bool channel = s->decay == MX_LIN_CHANNEL, vector = s->decay == MX_LIN_VECTOR;
+	bool channel = s->decay == MX_RECUR_CHANNEL, vector = s->decay == MX_RECUR_VECTOR;
 	uint32_t kd = channel ? 1 : s->k_dim, vd = s->v_dim, na = channel ? vd : vector ? kd : 1;
 	size_t ldy = (size_t)s->heads * vd;
 	double *S = malloc((size_t)kd * vd * sizeof(*S));
@@ -48,7 +48,7 @@ bool lin_ref(const struct mx_lin_spec *s, size_t n, const struct mx_lin_in *in, 
 			double *o = y + t * ldy + (size_t)h * vd;
 			const float *v = in->v + t * in->ldv + (size_t)(h / (s->heads / s->v_heads)) * vd;
 			const float *a = NULL;
-			if (s->decay != MX_LIN_NO_DECAY)
+			if (s->decay != MX_RECUR_NO_DECAY)
 				a = in->a + t * in->lda + (size_t)(h / (s->heads / s->a_heads)) * na;
 			if (channel) {
 				channel_step(S, vd, v, a, o);
@@ -65,20 +65,20 @@ bool lin_ref(const struct mx_lin_spec *s, size_t n, const struct mx_lin_in *in, 
 	return true;
 }
 
-double lin_ref_map(enum mx_lin_map f, double x)
+double recur_ref_map(enum mx_recur_map f, double x)
 {
 	switch (f) {
-	case MX_LIN_SIGMOID: return 1 / (1 + exp(-x));
-	case MX_LIN_SILU: return x / (1 + exp(-x));
-	case MX_LIN_SOFTPLUS: return x > 20 ? x : log1p(exp(x));
-	case MX_LIN_EXP: return exp(x);
-	case MX_LIN_LOGSIGMOID: return x < -20 ? x - exp(x) : -log1p(exp(-x));
+	case MX_RECUR_SIGMOID: return 1 / (1 + exp(-x));
+	case MX_RECUR_SILU: return x / (1 + exp(-x));
+	case MX_RECUR_SOFTPLUS: return x > 20 ? x : log1p(exp(x));
+	case MX_RECUR_EXP: return exp(x);
+	case MX_RECUR_LOGSIGMOID: return x < -20 ? x - exp(x) : -log1p(exp(-x));
 	}
 	return NAN;
 }
 
-void lin_ref_conv(const struct mx_conv_spec *s, size_t n, const float *weight, const float *bias,
-                  const float *x, size_t ldx, double *y)
+void recur_ref_conv(const struct mx_conv_spec *s, size_t n, const float *weight, const float *bias,
+                    const float *x, size_t ldx, double *y)
 {
 	for (size_t t = 0; t < n; t++)
 		for (uint32_t c = 0; c < s->channels; c++) {
@@ -88,18 +88,18 @@ void lin_ref_conv(const struct mx_conv_spec *s, size_t n, const float *weight, c
 				if (t >= back)
 					sum += (double)weight[c * s->width + i] * (double)x[(t - back) * ldx + c];
 			}
-			y[t * s->channels + c] = s->silu ? lin_ref_map(MX_LIN_SILU, sum) : sum;
+			y[t * s->channels + c] = s->silu ? recur_ref_map(MX_RECUR_SILU, sum) : sum;
 		}
 }
 
-static double gate_of(enum mx_lin_gate g, float x)
+static double gate_of(enum mx_recur_gate g, float x)
 {
-	if (g == MX_LIN_GATE_NONE)
+	if (g == MX_RECUR_GATE_NONE)
 		return 1;
-	return lin_ref_map(g == MX_LIN_GATE_SILU ? MX_LIN_SILU : MX_LIN_SIGMOID, (double)x);
+	return recur_ref_map(g == MX_RECUR_GATE_SILU ? MX_RECUR_SILU : MX_RECUR_SIGMOID, (double)x);
 }
 
-void lin_ref_norm(const struct mx_lin_norm *n, const float *gate, const float *x, double *y)
+void recur_ref_norm(const struct mx_recur_norm *n, const float *gate, const float *x, double *y)
 {
 	for (uint32_t g = 0; g < n->groups; g++) {
 		double sum = 0;
@@ -120,7 +120,8 @@ void lin_ref_norm(const struct mx_lin_norm *n, const float *gate, const float *x
 	}
 }
 
-void lin_ref_l2norm(uint32_t heads, uint32_t dim, float eps, float scale, const float *x, double *y)
+void recur_ref_l2norm(uint32_t heads, uint32_t dim, float eps, float scale, const float *x,
+                      double *y)
 {
 	for (uint32_t h = 0; h < heads; h++, x += dim, y += dim) {
 		double sum = 0;

@@ -1,6 +1,0 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of the recurrent mixers for AVX2 with FMA. */
-#include "mixers/linear/linear_body.h"
-#include "mixers/linear/rows_body.h"
-
-LIN_TABLE(avx2)

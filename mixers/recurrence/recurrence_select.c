@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which kernel table serves a level. */
+#include "config.h"
+
+#include "mixers/recurrence/recurrence_kernels.h"
+
+const struct mx_recur_kernels *mx_recur_kernels_find(enum mx_isa isa)
+{
+#ifdef MX_X86_64
+	if (isa >= MX_ISA_AVX512)
+		return &recur_avx512;
+	if (isa == MX_ISA_AVX2)
+		return &recur_avx2;
+#else
+	(void)isa;
+#endif
+	return &recur_portable;
+}
+
+const char *mx_recur_kernels_name(const struct mx_recur_kernels *k)
+{
+	return k->name;
+}
