@@ -38,13 +38,23 @@ struct mx_weight {
 		*data; /* device memory, lives as long as the model; rows * cols elements, no padding */
 };
 
+/* Returns rows first .. first + n - 1 of a weight; they share its memory. */
+static inline struct mx_weight mx_weight_rows(const struct mx_weight *w, uint32_t first, uint32_t n)
+{
+	struct mx_weight part = *w;
+	part.rows = n;
+	part.data = (const char *)w->data + (size_t)first * w->cols * mx_dtype_size(w->dtype);
+	return part;
+}
+
 /* One output of mx_ops.linear. */
 struct mx_linear_out {
 	const struct mx_weight *w; /* [rows, cols] */
 	const float *bias;         /* [rows] f32, or NULL */
-	void *y;                   /* [n, ldy], activation dtype; columns 0..rows-1 are written */
+	void *y;                   /* [n, ldy]; columns 0..rows-1 are written */
 	size_t ldy;                /* elements between rows of y, >= w->rows */
 	bool accumulate;           /* y += W x + b instead of y = */
+	bool y_f32;                /* y is f32 whatever the activation dtype; else activation dtype */
 };
 
 /* Temperatures below this are taken as 0, as vLLM does. */
@@ -112,7 +122,8 @@ struct mx_rope {
 struct mx_ops {
 	uint32_t struct_size;
 
-	/* Several products that share one input: x [n, ldx] with the columns of every out[i].w. */
+	/* Several products that share one input: x [n, ldx] with the columns of every out[i].w. Sums
+	 * are f32; each output chooses the type of its y. */
 	mx_status (*linear)(struct mx_device *d, const void *x, size_t ldx, size_t n,
 	                    const struct mx_linear_out *out, size_t n_out);
 
@@ -193,10 +204,6 @@ struct mx_ops {
 	mx_status (*scale)(struct mx_device *d, void *y, size_t n, float scale);
 	mx_status (*add_scaled)(struct mx_device *d, void *y, const void *a, size_t n, float scale);
 
-	/* f32 y[n, ldy] = W x, whatever the activation dtype of x [n, ldx]: one product, for logits. */
-	mx_status (*logits)(struct mx_device *d, const void *x, size_t ldx, size_t n,
-	                    const struct mx_weight *w, float *y, size_t ldy);
-
 	/* `scale` for f32 logits: [n, ld], vocab used columns. */
 	mx_status (*scale_logits)(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
 	                          float scale);
@@ -245,8 +252,11 @@ struct mx_device_info {
 	unsigned threads;        /* CPU: workers of `parallel` */
 	size_t align;            /* every pointer the engine hands out is aligned to this, >= 64 */
 	size_t memory;           /* bytes the device has free; 0 = its memory is the host's */
-	bool records;            /* steps can be recorded and replayed */
-	bool deterministic;      /* a row's bits depend on that row alone (always, on CPUs) */
+	bool own_memory;         /* memory of the device is its own: the host cannot read it; the engine
+	                          * copies weights there */
+	bool async;         /* operators return before they are done; only those that say so wait */
+	bool records;       /* steps can be recorded and replayed */
+	bool deterministic; /* a row's bits depend on that row alone (always, on CPUs) */
 };
 
 /* First member of every device. */

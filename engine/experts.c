@@ -109,7 +109,8 @@ static mx_status run_shared(struct mx_model_engine *e, const struct mx_model_blo
 	mx_status st = mx_mlp_run(e, &b->mlp, s->x, rows, s->y, false);
 	if (st != MX_OK || !b->experts.shared_gate.data)
 		return st;
-	const struct mx_linear_out gate = {&b->experts.shared_gate, NULL, s->experts.probs, 1, false};
+	const struct mx_linear_out gate = {
+		.w = &b->experts.shared_gate, .y = s->experts.probs, .ldy = 1};
 	st = d->ops->linear(d, s->x, width, rows, &gate, 1);
 	for (size_t i = 0; i < rows && st == MX_OK; i++) {
 		float share = 1 / (1 + expf(-s->experts.probs[i]));
@@ -126,7 +127,7 @@ mx_status mx_experts_run(struct mx_model_engine *e, const struct mx_model_block 
 	struct mx_device *d = e->device;
 	struct routing routing = {m, s};
 	mx_status st = run_shared(e, b, rows);
-	const struct mx_linear_out router = {&m->router, NULL, s->probs, m->n, false};
+	const struct mx_linear_out router = {.w = &m->router, .y = s->probs, .ldy = m->n};
 	if (st == MX_OK)
 		st = d->ops->linear(d, e->scratch.x, e->model.plan->width, rows, &router, 1);
 	if (st != MX_OK)

@@ -58,8 +58,8 @@ static mx_status run_swiglu(struct mx_model_engine *e, const struct mx_model_mlp
 	if (!up)
 		up = (unsigned char *)s->gate + m->width * mx_dtype_size(d->info.act_dtype);
 	const struct mx_linear_out in[2] = {
-		{&m->gate, m->gate_bias, s->gate, ld, false},
-		{&m->up, m->up_bias, up, ld, false},
+		{.w = &m->gate, .bias = m->gate_bias, .y = s->gate, .ldy = ld},
+		{.w = &m->up, .bias = m->up_bias, .y = up, .ldy = ld},
 	};
 	mx_status st = d->ops->linear(d, x, e->model.plan->width, rows, in, 2);
 	return st == MX_OK ? d->ops->silu_mul(d, s->gate, ld, up, ld, rows, m->width, s->gate, ld) : st;
@@ -71,7 +71,7 @@ static mx_status run_gelu(struct mx_model_engine *e, const struct mx_model_mlp *
 {
 	void *gate = e->scratch.gate;
 	struct mx_device *d = e->device;
-	const struct mx_linear_out in = {&m->up, m->up_bias, gate, m->width, false};
+	const struct mx_linear_out in = {.w = &m->up, .bias = m->up_bias, .y = gate, .ldy = m->width};
 	mx_status st = d->ops->linear(d, x, e->model.plan->width, rows, &in, 1);
 	return st == MX_OK ? d->ops->gelu_tanh(d, gate, rows * m->width) : st;
 }
@@ -84,7 +84,11 @@ mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, co
 	bool gated = m->kind == MX_MLP_SWIGLU;
 	/* without an `up` of its own, a row's stands behind its gate */
 	size_t ld = gated && !s->up ? 2 * (size_t)m->width : m->width;
-	const struct mx_linear_out out = {&m->down, m->down_bias, y, e->model.plan->width, add};
+	const struct mx_linear_out out = {.w = &m->down,
+	                                  .bias = m->down_bias,
+	                                  .y = y,
+	                                  .ldy = e->model.plan->width,
+	                                  .accumulate = add};
 	mx_status st = gated ? run_swiglu(e, m, x, rows, ld) : run_gelu(e, m, x, rows);
 	return st == MX_OK ? d->ops->linear(d, s->gate, ld, rows, &out, 1) : st;
 }

@@ -104,7 +104,8 @@ mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n)
 	struct mx_device *d = e->device;
 	float *y = e->scratch.logits;
 	size_t ld = e->limits.ld_logits;
-	mx_status st = d->ops->logits(d, x, p->width, n, &e->model.lm_head, y, ld);
+	const struct mx_linear_out out = {.w = &e->model.lm_head, .y = y, .ldy = ld, .y_f32 = true};
+	mx_status st = d->ops->linear(d, x, p->width, n, &out, 1);
 	if (st == MX_OK && p->logit_scale != 1)
 		st = d->ops->scale_logits(d, y, ld, n, p->vocab, p->logit_scale);
 	return st;

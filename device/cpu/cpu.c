@@ -405,13 +405,6 @@ static mx_status scale_logits(struct mx_device *d, float *y, size_t ld, size_t n
 	return MX_OK;
 }
 
-static mx_status logits(struct mx_device *d, const void *x, size_t ldx, size_t n,
-                        const struct mx_weight *w, float *y, size_t ldy)
-{
-	const struct mx_linear_out out = {.w = w, .y = y, .ldy = ldy};
-	return linear(d, x, ldx, n, &out, 1);
-}
-
 static void gather_row(const struct rows_call *r, size_t i)
 {
 	memcpy(r->y + i * r->width, r->a + r->pos[i] * r->width, r->width * sizeof *r->y);
@@ -455,7 +448,6 @@ static const struct mx_ops cpu_ops = {
 	.load = mx_cpu_load,
 	.scale = scale,
 	.add_scaled = add_scaled,
-	.logits = logits,
 	.scale_logits = scale_logits,
 	.gather = gather,
 	.sample_prepare = mx_cpu_sample_prepare,
@@ -546,6 +538,8 @@ mx_status mx_cpu_create_kernels(unsigned n_threads, const struct mx_kernels *k, 
 	                                       .act_dtype = MX_F32,
 	                                       .threads = mx_pool_size(c->pool),
 	                                       .align = 64,
+	                                       .own_memory = false,
+	                                       .async = false,
 	                                       .deterministic = true};
 	snprintf(c->base.info.isa, sizeof c->base.info.isa, "%s", mx_isa_name(isa));
 	lay_out(k, max_rows, max_width, &l);

@@ -114,7 +114,6 @@ static const struct mx_ops cuda_ops = {
 	.load = mx_cuda_load,
 	.scale = mx_cuda_scale,
 	.add_scaled = mx_cuda_add_scaled,
-	.logits = mx_cuda_logits,
 	.scale_logits = mx_cuda_scale_logits,
 	.gather = mx_cuda_gather,
 	.sample_prepare = mx_cuda_sample_prepare,
@@ -231,6 +230,8 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *limits, struct
 	                                  .act_dtype = limits->act_dtype,
 	                                  .threads = 1,
 	                                  .align = 256,
+	                                  .own_memory = true,
+	                                  .async = true,
 	                                  .records = true,
 	                                  .deterministic = limits->deterministic};
 	snprintf(d->info.name, sizeof d->info.name, "cuda:%d", ordinal);

@@ -75,8 +75,6 @@ void mx_cuda_linear_destroy(struct mx_device *d);
 size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l); /* device memory that create takes */
 mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
                              const struct mx_linear_out *out, size_t n_out);
-mx_status mx_cuda_logits(struct mx_device *d, const void *x, size_t ldx, size_t n,
-                         const struct mx_weight *w, float *y, size_t ldy);
 
 /* rows.cu: operators row by row, as in device.h */
 mx_status mx_cuda_rmsnorm(struct mx_device *d, const void *x, const float *weight, float eps,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * linear and logits: which kernel does a product, and cuBLASLt for those of many rows.
+ * linear: which kernel computes a product, and cuBLASLt for products of many rows.
  *
  * cuBLASLt's choice of algorithm costs some 100 us of host time, so it is made once for a shape and
  * kept in a table of fixed size; numbers of rows are rounded up to few classes. Its matrices are
@@ -259,14 +259,16 @@ static mx_status product(struct mx_device *d, const struct mx_cuda_product *p)
 	return many(d, p);
 }
 
-/* Whether `b` goes on where `a`, with `rows` rows of y and W so far, ends. */
+/* True if output `b` follows `a`, which has `rows` rows of W so far, in memory: b's weight rows
+ * start after a's, and b's columns of y start after a's. Both have `w_size` bytes an element of W
+ * and, since their types must be equal, `y_size` bytes an element of y. */
 static bool continues(const struct mx_linear_out *a, size_t rows, const struct mx_linear_out *b,
-                      size_t size)
+                      size_t w_size, size_t y_size)
 {
 	return b->w->dtype == a->w->dtype && b->w->cols == a->w->cols && b->ldy == a->ldy &&
-	       b->accumulate == a->accumulate &&
-	       (const char *)b->w->data == (const char *)a->w->data + rows * a->w->cols * size &&
-	       (char *)b->y == (char *)a->y + rows * size &&
+	       b->accumulate == a->accumulate && b->y_f32 == a->y_f32 &&
+	       (const char *)b->w->data == (const char *)a->w->data + rows * a->w->cols * w_size &&
+	       (char *)b->y == (char *)a->y + rows * y_size &&
 	       (a->bias ? b->bias == a->bias + rows : !b->bias);
 }
 
@@ -274,15 +276,17 @@ mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, siz
                              const struct mx_linear_out *out, size_t n_out)
 {
 	const enum mx_dtype dtype = d->info.act_dtype;
-	const size_t size = mx_dtype_size(dtype);
 	for (size_t i = 0; i < n_out;) {
 		const struct mx_linear_out *o = &out[i];
+		const enum mx_dtype y_dtype = o->y_f32 ? MX_F32 : dtype;
+		const size_t w_size = mx_dtype_size(dtype), y_size = mx_dtype_size(y_dtype);
 		size_t rows = 0;
 		if (o->w->dtype != dtype)
 			return MX_E_INVALID;
 		do
 			rows += out[i++].w->rows;
-		while (i < n_out && rows + out[i].w->rows <= o->ldy && continues(o, rows, &out[i], size));
+		while (i < n_out && rows + out[i].w->rows <= o->ldy &&
+		       continues(o, rows, &out[i], w_size, y_size));
 		const struct mx_cuda_product p = {.w = o->w->data,
 		                                  .x = x,
 		                                  .bias = o->bias,
@@ -294,27 +298,10 @@ mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, siz
 		                                  .n = (uint32_t)n,
 		                                  .accumulate = o->accumulate,
 		                                  .bf16 = dtype == MX_BF16,
-		                                  .bf16_out = dtype == MX_BF16};
+		                                  .bf16_out = y_dtype == MX_BF16};
 		mx_status rc = product(d, &p);
 		if (rc != MX_OK)
 			return rc;
 	}
 	return MX_OK;
-}
-
-mx_status mx_cuda_logits(struct mx_device *d, const void *x, size_t ldx, size_t n,
-                         const struct mx_weight *w, float *y, size_t ldy)
-{
-	if (w->dtype != d->info.act_dtype)
-		return MX_E_INVALID;
-	const struct mx_cuda_product p = {.w = w->data,
-	                                  .x = x,
-	                                  .y = y,
-	                                  .ldx = ldx,
-	                                  .ldy = ldy,
-	                                  .rows = w->rows,
-	                                  .cols = w->cols,
-	                                  .n = (uint32_t)n,
-	                                  .bf16 = w->dtype == MX_BF16};
-	return product(d, &p);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products of activations with a weight matrix, y = W x: the kernels behind linear and logits, and
- * when each is used.
+ * Products of activations with a weight matrix, y = W x: the kernels behind linear, and when each
+ * is used.
  *
  *   few    1 .. MX_CUDA_FEW rows: limited by the reading of W, which it streams
  *   exact  more rows, on a deterministic device: bit for bit what `few` gives

@@ -462,11 +462,12 @@ mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const voi
 		.workers = scratch + m->scratch.workers,
 	};
 	const struct mx_linear_out in[] = {
-		{m->weights.q, m->weights.q_bias, run.q, ldq, false},
-		{m->weights.k, m->weights.k_bias, run.k, ldk, false},
-		{m->weights.v, m->weights.v_bias, run.v, ldk, false},
+		{.w = m->weights.q, .bias = m->weights.q_bias, .y = run.q, .ldy = ldq},
+		{.w = m->weights.k, .bias = m->weights.k_bias, .y = run.k, .ldy = ldk},
+		{.w = m->weights.v, .bias = m->weights.v_bias, .y = run.v, .ldy = ldk},
 	};
-	const struct mx_linear_out out = {m->weights.o, m->weights.o_bias, y, m->width, false};
+	const struct mx_linear_out out = {
+		.w = m->weights.o, .bias = m->weights.o_bias, .y = y, .ldy = m->width};
 
 	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, 3);
 	if (status == MX_OK)

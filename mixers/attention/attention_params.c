@@ -158,14 +158,6 @@ mx_status attn_params_weights(const struct mx_layer_desc *layer, struct mx_weigh
 	return MX_OK;
 }
 
-/* `rows` rows of a matrix from row `first` on. */
-static struct mx_weight rows_of(const struct mx_weight *w, uint64_t first, uint64_t rows)
-{
-	size_t bytes = (size_t)first * w->cols * mx_dtype_size(w->dtype);
-	return (struct mx_weight){w->dtype, (uint32_t)rows, w->cols,
-	                          (const unsigned char *)w->data + bytes};
-}
-
 /* How many pointers were taken. */
 static size_t take_fused(const struct attn_params *p, const void *const *w,
                          struct attn_weights *out)
@@ -173,9 +165,9 @@ static size_t take_fused(const struct attn_params *p, const void *const *w,
 	uint64_t q = q_rows(p), kv = kv_rows(p);
 	size_t n = 0;
 	const struct mx_weight *all = w[n++];
-	out->part[0] = rows_of(all, 0, q);
-	out->part[1] = rows_of(all, q, kv);
-	out->part[2] = rows_of(all, q + kv, kv);
+	out->part[0] = mx_weight_rows(all, 0, (uint32_t)q);
+	out->part[1] = mx_weight_rows(all, (uint32_t)q, (uint32_t)kv);
+	out->part[2] = mx_weight_rows(all, (uint32_t)(q + kv), (uint32_t)kv);
 	out->q = &out->part[0];
 	out->k = &out->part[1];
 	out->v = &out->part[2];

@@ -49,16 +49,17 @@ static mx_status project(struct mx_mixer *m, const struct gla_buffers *b, size_t
 		const struct gla_stream_shape *shape = &p->streams[s];
 		const struct gla_stream_weights *w = &m->w.streams[s];
 		if (shape->n)
-			outs[n++] =
-				shape->rank
-					? (struct mx_linear_out){w->w, NULL, b->low[s], shape->rank, false}
-					: (struct mx_linear_out){w->w, w->bias, b->streams[s], shape->ld, false};
+			outs[n++] = shape->rank
+			                ? (struct mx_linear_out){.w = w->w, .y = b->low[s], .ldy = shape->rank}
+			                : (struct mx_linear_out){
+								  .w = w->w, .bias = w->bias, .y = b->streams[s], .ldy = shape->ld};
 	}
 	mx_status status = m->device->ops->linear(m->device, x, m->width, n_rows, outs, n);
 	for (int s = 0; s < GLA_STREAMS && status == MX_OK; s++) {
 		const struct gla_stream_shape *shape = &p->streams[s];
 		const struct gla_stream_weights *w = &m->w.streams[s];
-		const struct mx_linear_out up = {w->up, w->bias, b->streams[s], shape->ld, false};
+		const struct mx_linear_out up = {
+			.w = w->up, .bias = w->bias, .y = b->streams[s], .ldy = shape->ld};
 		if (shape->n && shape->rank)
 			status = m->device->ops->linear(m->device, b->low[s], shape->rank, n_rows, &up, 1);
 	}
@@ -104,9 +105,10 @@ static mx_status feature_layers(struct mx_mixer *m, const struct gla_buffers *b,
 	for (uint32_t h = 0; h < heads && status == MX_OK; h++) {
 		struct mx_linear_out outs[2];
 		for (int i = 0; i < layers; i++)
-			outs[i] =
-				(struct mx_linear_out){m->w.feature[qk][i], m->w.feature_bias[qk][i],
-			                           b->layers[i] + (size_t)h * dim, (size_t)heads * dim, false};
+			outs[i] = (struct mx_linear_out){.w = m->w.feature[qk][i],
+			                                 .bias = m->w.feature_bias[qk][i],
+			                                 .y = b->layers[i] + (size_t)h * dim,
+			                                 .ldy = (size_t)heads * dim};
 		status = m->device->ops->linear(m->device, b->streams[qk] + (size_t)h * dim,
 		                                (size_t)heads * dim, n_rows, outs, (size_t)layers);
 	}
@@ -247,7 +249,7 @@ mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 		gla_append_ones(m->device, n, p->recur.v_heads, p->v_dim, b.streams[GLA_V]);
 	recur(m, &b, step, q, k);
 	normalise(m, &b, n);
-	const struct mx_linear_out out = {m->w.o, NULL, y, m->width, false};
+	const struct mx_linear_out out = {.w = m->w.o, .y = y, .ldy = m->width};
 	return m->device->ops->linear(m->device, b.y, (size_t)p->recur.heads * p->recur.v_dim, n, &out,
 	                              1);
 }

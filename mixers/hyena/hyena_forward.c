@@ -82,7 +82,8 @@ static void gate_out_task(void *arg, size_t task, unsigned worker)
 static mx_status project_in(const struct hyena_run *r, const void *x)
 {
 	const struct mx_mixer *m = r->m;
-	const struct mx_linear_out out = {m->w_in, m->b_in, r->u, 3 * (size_t)m->width, false};
+	const struct mx_linear_out out = {
+		.w = m->w_in, .bias = m->b_in, .y = r->u, .ldy = 3 * (size_t)m->width};
 	return m->device->ops->linear(m->device, x, m->width, r->n_rows, &out, 1);
 }
 
@@ -110,7 +111,7 @@ mx_status hyena_forward(struct mx_mixer *m, const struct mx_step *step, const vo
 	};
 	const size_t ldu = 3 * (size_t)m->width;
 	const size_t n_tasks = (run.n_rows + run.task_rows - 1) / run.task_rows;
-	const struct mx_linear_out out = {m->w_out, m->b_out, y, m->width, false};
+	const struct mx_linear_out out = {.w = m->w_out, .bias = m->b_out, .y = y, .ldy = m->width};
 
 	if (step->n_rows > m->max_rows)
 		return MX_E_RANGE;

@@ -219,13 +219,6 @@ static void mamba_destroy(struct mx_mixer *m)
 	free(m);
 }
 
-/* Rows first .. first + n - 1 of a matrix. */
-static struct mx_weight rows_of(const struct mx_weight *w, uint32_t first, uint32_t n)
-{
-	size_t row = w->cols * mx_dtype_size(w->dtype);
-	return (struct mx_weight){w->dtype, n, w->cols, (const unsigned char *)w->data + first * row};
-}
-
 /* Pointers in the order of mamba_weights. */
 static void take_weights(struct mx_mixer *m, const void *const *w)
 {
@@ -238,9 +231,9 @@ static void take_weights(struct mx_mixer *m, const void *const *w)
 	m->w_out = w[1];
 	m->conv_weight = w[2];
 	m->d = w[5];
-	m->w_z = rows_of(in, 0, p->inner);
-	m->w_xbc = rows_of(in, p->inner, p->channels);
-	m->w_dt = rows_of(in, dt, p->heads);
+	m->w_z = mx_weight_rows(in, 0, p->inner);
+	m->w_xbc = mx_weight_rows(in, p->inner, p->channels);
+	m->w_dt = mx_weight_rows(in, dt, p->heads);
 	if (p->conv_bias)
 		m->conv_bias = w[n++];
 	if (p->norm)

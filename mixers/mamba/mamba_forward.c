@@ -55,9 +55,9 @@ static mx_status project_in(const struct mamba_run *r, const void *x)
 	const struct mx_mixer *m = r->m;
 	const struct mamba_params *p = &m->params;
 	const struct mx_linear_out out[] = {
-		{&m->w_z, m->b_z, r->z, p->inner, false},
-		{&m->w_xbc, m->b_xbc, r->xbc, p->channels, false},
-		{&m->w_dt, m->b_dt, r->dt, p->heads, false},
+		{.w = &m->w_z, .bias = m->b_z, .y = r->z, .ldy = p->inner},
+		{.w = &m->w_xbc, .bias = m->b_xbc, .y = r->xbc, .ldy = p->channels},
+		{.w = &m->w_dt, .bias = m->b_dt, .y = r->dt, .ldy = p->heads},
 	};
 	return m->device->ops->linear(m->device, x, m->width, r->n_rows, out, 3);
 }
@@ -129,7 +129,7 @@ mx_status mamba_forward(struct mx_mixer *m, const struct mx_step *step, const vo
 		.y = (float *)(scratch + s->y),
 	};
 	const float *gated = NULL;
-	const struct mx_linear_out out = {m->w_out, m->b_out, y, m->width, false};
+	const struct mx_linear_out out = {.w = m->w_out, .bias = m->b_out, .y = y, .ldy = m->width};
 
 	if (step->n_rows > m->max_rows)
 		return MX_E_RANGE;

@@ -377,9 +377,15 @@ static void test_linear_several(void **state)
 			assert_int_equal(d->ops->linear(d, gx.data, COLS, N, &o[i], 1), MX_OK);
 			o[i].y = y[i];
 		}
-		assert_int_equal(d->ops->linear(d, gx.data, COLS, N, o, OUT), MX_OK);
-		for (int i = 0; i < OUT; i++)
-			assert_memory_equal(y[i], z[i], N * rows[i] * sizeof(float));
+		for (int flagged = 0; flagged < 2; flagged++) { /* activations are f32: no effect */
+			for (int i = 0; i < OUT; i++) {
+				memset(y[i], 0xff, N * rows[i] * sizeof(float));
+				o[i].y_f32 = flagged && i % 2;
+			}
+			assert_int_equal(d->ops->linear(d, gx.data, COLS, N, o, OUT), MX_OK);
+			for (int i = 0; i < OUT; i++)
+				assert_memory_equal(y[i], z[i], N * rows[i] * sizeof(float));
+		}
 		o[1].ldy = 16;
 		assert_int_equal(d->ops->linear(d, gx.data, COLS, N, o, OUT), MX_E_INVALID);
 		assert_int_equal(d->ops->linear(d, gx.data, COLS, MAX_ROWS + 1, o, OUT), MX_E_RANGE);

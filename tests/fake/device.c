@@ -113,13 +113,6 @@ static mx_status linear(struct mx_device *d, const void *x, size_t ldx, size_t n
 	return later(d, &c);
 }
 
-static mx_status logits(struct mx_device *d, const void *x, size_t ldx, size_t n,
-                        const struct mx_weight *w, float *y, size_t ldy)
-{
-	const struct mx_linear_out out = {.w = w, .y = y, .ldy = ldy};
-	return linear(d, x, ldx, n, &out, 1);
-}
-
 static void run_rmsnorm(struct mx_device *cpu, const struct call *c)
 {
 	must(cpu->ops->rmsnorm(cpu, c->a, c->b, c->f, c->n, c->m, c->y));
@@ -422,7 +415,6 @@ static const struct mx_ops ops = {
 	.load = load,
 	.scale = scale,
 	.add_scaled = add_scaled,
-	.logits = logits,
 	.scale_logits = scale_logits,
 	.gather = gather,
 	.sample_prepare = sample_prepare,
@@ -461,6 +453,8 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_d
 	                                              .threads = 1,
 	                                              .align = 256,
 	                                              .memory = MEMORY,
+	                                              .own_memory = true,
+	                                              .async = true,
 	                                              .records = true,
 	                                              .deterministic = true};
 	*out = &f->base.device;

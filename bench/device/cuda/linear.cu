@@ -157,15 +157,9 @@ struct run {
 	void product()
 	{
 		const mx_weight *m = &w[next++ % w.size()];
-		mx_status rc;
-		if (s->uses & LOGITS) {
-			rc = d->ops->logits(d, x, s->cols, n, m, (float *)y, s->rows);
-		} else {
-			mx_linear_out o = {};
-			o.w = m, o.y = y, o.ldy = s->rows;
-			rc = d->ops->linear(d, x, s->cols, n, &o, 1);
-		}
-		must(rc == MX_OK, "linear");
+		mx_linear_out o = {};
+		o.w = m, o.y = y, o.ldy = s->rows, o.y_f32 = s->uses & LOGITS;
+		must(d->ops->linear(d, x, s->cols, n, &o, 1) == MX_OK, "linear");
 	}
 };
 

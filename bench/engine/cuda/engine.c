@@ -161,7 +161,7 @@ static void measure_products(struct bench *b)
 	    b->m.width < 4096)
 		return; /* the device was made for narrower ones */
 	const struct mx_weight w = {MX_BF16, N, N, b->inside->pages + one};
-	const struct mx_linear_out out = {&w, NULL, b->inside->pages + 2 * one, N, false};
+	const struct mx_linear_out out = {.w = &w, .y = b->inside->pages + 2 * one, .ldy = N};
 	uint64_t begin = 0;
 	for (int i = -2; i < ROOF_REPS; i++) {
 		if (i == 0) {

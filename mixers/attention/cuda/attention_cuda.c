@@ -315,11 +315,11 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	unsigned char *v = k + (size_t)a.kv_heads * a.head_dim * act;
 	/* side by side, so that a device can make one product of them */
 	const struct mx_linear_out in[] = {
-		{w->q, w->q_bias, a.qkv, a.ld, false},
-		{w->k, w->k_bias, k, a.ld, false},
-		{w->v, w->v_bias, v, a.ld, false},
+		{.w = w->q, .bias = w->q_bias, .y = a.qkv, .ldy = a.ld},
+		{.w = w->k, .bias = w->k_bias, .y = k, .ldy = a.ld},
+		{.w = w->v, .bias = w->v_bias, .y = v, .ldy = a.ld},
 	};
-	const struct mx_linear_out out = {w->o, w->o_bias, y, m->width, false};
+	const struct mx_linear_out out = {.w = w->o, .bias = w->o_bias, .y = y, .ldy = m->width};
 
 	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, 3);
 	if (status != MX_OK)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * linear and logits of the CUDA device, on random data and poisoned outputs: against double
- * precision (all elements of small products, a sample of large ones), against the kernel that takes
- * anything (all elements), recorded against not, and on a deterministic device bit for bit: a row
- * alone, in company, at another place, in one product with its neighbours or apart.
+ * linear of the CUDA device, on random data and poisoned outputs: against double precision (all
+ * elements of small products, a sample of large ones), against the kernel that takes anything (all
+ * elements), recorded against not, outputs of different types in one call against one call each,
+ * and on a deterministic device bit for bit: a row alone, with other rows, at another place, in one
+ * product with its neighbours or in a product of its own.
  *
  *   tests/device/cuda/test_linear [part of a shape's name]     MX_TEST_SEED repeats a run
  */
@@ -17,7 +18,7 @@
 #include "device/open.h"
 #include "tests/rng.h"
 
-enum { TEST = 1, BENCH = 2, LOGITS = 4 };
+enum { TEST = 1, BENCH = 2, LOGITS = 4 }; /* of linear_cases.def */
 
 static const struct shape {
 	const char *name;
@@ -140,11 +141,11 @@ static void fill(struct bench *b)
 
 /* Tokens first .. first + n - 1 into got, from x at stride ldx. */
 static void run(struct bench *b, const void *x, size_t ldx, uint32_t first, uint32_t n,
-                uint32_t flags, bool logits, bool recorded)
+                uint32_t flags, bool f32, bool recorded)
 {
 	const struct shape *s = b->s;
 	const struct mx_ops *ops = b->d->ops;
-	const size_t in = b->bf16 ? 2 : 4, out = b->bf16 && !logits ? 2 : 4;
+	const size_t in = b->bf16 ? 2 : 4, out = b->bf16 && !f32 ? 2 : 4;
 	const size_t ldy = s->rows + (flags & STRIDED ? 24 : 0), bytes = (n + GUARD) * ldy * out;
 	if (bytes > MAX_Y * 4 || bytes > MAX_HOST)
 		exit(1);
@@ -172,16 +173,14 @@ static void run(struct bench *b, const void *x, size_t ldx, uint32_t first, uint
 		                                     .bias = flags & BIAS ? b->bias + begin : NULL,
 		                                     .y = (char *)b->y + begin * out,
 		                                     .ldy = ldy,
-		                                     .accumulate = flags & ACCUMULATE};
+		                                     .accumulate = flags & ACCUMULATE,
+		                                     .y_f32 = f32};
 		n_out++;
 	}
 	struct mx_recording *r = NULL;
 	if (recorded)
 		must(ops->record(b->d), "record");
-	if (logits)
-		must(ops->logits(b->d, from, ldx, n, &w[0], b->y, ldy), "logits");
-	else
-		must(ops->linear(b->d, from, ldx, n, outs, n_out), "linear");
+	must(ops->linear(b->d, from, ldx, n, outs, n_out), "linear");
 	if (recorded) {
 		must(ops->recorded(b->d, &r), "recorded");
 		must(ops->replay(b->d, r), "replay");
@@ -193,9 +192,9 @@ static void run(struct bench *b, const void *x, size_t ldx, uint32_t first, uint
 }
 
 /* Everything of y written, nothing around it. */
-static void check_edges(struct bench *b, uint32_t n, uint32_t flags, bool logits)
+static void check_edges(struct bench *b, uint32_t n, uint32_t flags, bool f32)
 {
-	const bool out16 = b->bf16 && !logits;
+	const bool out16 = b->bf16 && !f32;
 	const size_t ldy = b->s->rows + (flags & STRIDED ? 24 : 0), size = out16 ? 2 : 4;
 	static const unsigned char poison[4] = {0xff, 0xff, 0xff, 0xff};
 	for (uint32_t i = 0; i < n + GUARD; i++)
@@ -212,10 +211,10 @@ static void check_edges(struct bench *b, uint32_t n, uint32_t flags, bool logits
  * since cuBLAS gets the bias through y, of what is added; and 2e-5 of the sum of the magnitudes for
  * sums in f32, whose tensor cores cut off rather than round.
  */
-static void check_values(struct bench *b, uint32_t n, uint32_t flags, bool logits)
+static void check_values(struct bench *b, uint32_t n, uint32_t flags, bool f32)
 {
 	const struct shape *s = b->s;
-	const bool out16 = b->bf16 && !logits;
+	const bool out16 = b->bf16 && !f32;
 	const size_t ldy = s->rows + (flags & STRIDED ? 24 : 0);
 	const uint64_t all = (uint64_t)n * s->rows, most = SAMPLE / s->cols + 64;
 	for (uint64_t k = 0; k < (all < most ? all : most); k++) {
@@ -245,11 +244,11 @@ static void check_values(struct bench *b, uint32_t n, uint32_t flags, bool logit
 }
 
 /* All of got against all of kept: equal bits, or near by (out rounded twice). */
-static void check_same(struct bench *b, uint32_t n, uint32_t flags, bool logits, size_t from,
+static void check_same(struct bench *b, uint32_t n, uint32_t flags, bool f32, size_t from,
                        bool bits)
 {
 	const struct shape *s = b->s;
-	const bool out16 = b->bf16 && !logits;
+	const bool out16 = b->bf16 && !f32;
 	const size_t ldy = s->rows + (flags & STRIDED ? 24 : 0), size = out16 ? 2 : 4;
 	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t r = 0; r < s->rows; r++) {
@@ -269,32 +268,81 @@ static void keep(struct bench *b, uint32_t n)
 	memcpy(b->kept, b->got, (size_t)(n + GUARD) * (b->s->rows + 24) * 4);
 }
 
-static void try_one(struct bench *b, uint32_t n, uint32_t flags, bool logits)
+static void try_one(struct bench *b, uint32_t n, uint32_t flags, bool f32)
 {
 	const size_t ldx = b->s->cols + (flags & STRIDED ? 8 : 0);
 	const void *x = b->x[flags & STRIDED ? 1 : 0];
-	run(b, b->odd, b->s->cols + 1, 0, n, flags, logits, false);
-	check_values(b, n, flags, logits);
+	run(b, b->odd, b->s->cols + 1, 0, n, flags, f32, false);
+	check_values(b, n, flags, f32);
 	keep(b, n);
-	run(b, x, ldx, 0, n, flags, logits, false);
-	check_edges(b, n, flags, logits);
-	check_values(b, n, flags, logits);
-	check_same(b, n, flags, logits, 0, false);
+	run(b, x, ldx, 0, n, flags, f32, false);
+	check_edges(b, n, flags, f32);
+	check_values(b, n, flags, f32);
+	check_same(b, n, flags, f32, 0, false);
 	keep(b, n);
-	run(b, x, ldx, 0, n, flags, logits, true);
-	check_same(b, n, flags, logits, 0, true);
+	run(b, x, ldx, 0, n, flags, f32, true);
+	check_same(b, n, flags, f32, 0, true);
+}
+
+/*
+ * Two outputs of different types that are adjacent in W and in memory give the same bytes in one
+ * call as in two. The second output starts where the first row of the first output ends, with the
+ * same stride in elements. The stride is more than twice the rows of W, so the rows of an f32
+ * output lie between those of a bf16 output and no row overlaps another.
+ */
+static void try_mixed(struct bench *b, uint32_t n, uint32_t flags)
+{
+	const struct shape *s = b->s;
+	const size_t in = b->bf16 ? 2 : 4, ldy = (2 * (size_t)s->rows + 15) / 8 * 8;
+	const size_t bytes = (n + GUARD) * ldy * 4;
+	const uint32_t rows[2] = {s->rows / 16 * 8, s->rows - s->rows / 16 * 8};
+	if (!rows[0] || bytes > MAX_Y * 4)
+		return;
+	struct mx_weight w[2];
+	struct mx_linear_out outs[2];
+	for (uint32_t i = 0; i < 2; i++) {
+		const uint32_t begin = i ? rows[0] : 0;
+		w[i] = (struct mx_weight){.dtype = b->bf16 ? MX_BF16 : MX_F32,
+		                          .rows = rows[i],
+		                          .cols = s->cols,
+		                          .data = (char *)b->w + begin * s->cols * in};
+		outs[i] = (struct mx_linear_out){.w = &w[i],
+		                                 .bias = flags & BIAS ? b->bias + begin : NULL,
+		                                 .y = (char *)b->y + begin * in,
+		                                 .ldy = ldy,
+		                                 .accumulate = flags & ACCUMULATE,
+		                                 .y_f32 = i};
+	}
+	for (int together = 0; together < 2; together++) {
+		memset(b->got, 0xff, bytes);
+		for (uint32_t i = 0; i < 2 && flags & ACCUMULATE; i++)
+			for (size_t k = 0; k < n; k++)
+				for (size_t r = 0; r < rows[i]; r++)
+					set_element(b->got + (i ? rows[0] * in : 0), b->bf16 && !i, k * ldy + r,
+					            b->host_y0[k * s->rows + (i ? rows[0] : 0) + r]);
+		put(b, b->y, b->got, bytes);
+		if (together)
+			must(b->d->ops->linear(b->d, b->x[0], s->cols, n, outs, 2), "linear");
+		for (int i = 0; i < 2 && !together; i++)
+			must(b->d->ops->linear(b->d, b->x[0], s->cols, n, &outs[i], 1), "linear");
+		must(b->d->ops->download(b->d, b->host, b->y, bytes), "download");
+		must(b->d->ops->wait(b->d), "wait");
+		memcpy(together ? b->got : b->kept, b->host, bytes);
+	}
+	if (memcmp(b->got, b->kept, bytes) != 0)
+		fault(b, n, flags, "outputs of two types in one call", 0, 0, 0, 0);
 }
 
 /* On a deterministic device: the rows of MAX_N at once, and by any other number. */
-static void try_bits(struct bench *b, uint32_t flags, bool logits)
+static void try_bits(struct bench *b, uint32_t flags, bool f32)
 {
 	const size_t ldx = b->s->cols;
-	run(b, b->x[0], ldx, 0, MAX_N, flags, logits, false);
+	run(b, b->x[0], ldx, 0, MAX_N, flags, f32, false);
 	keep(b, MAX_N);
 	for (size_t k = 0; k < COUNT(numbers); k++) {
 		const uint32_t n = numbers[k], first = rng_below(&b->rng, MAX_N - n + 1);
-		run(b, b->x[0], ldx, first, n, logits ? flags : flags ^ MERGED, logits, false);
-		check_same(b, n, flags, logits, first, true);
+		run(b, b->x[0], ldx, first, n, flags ^ MERGED, f32, false);
+		check_same(b, n, flags, f32, first, true);
 	}
 }
 
@@ -305,12 +353,12 @@ static void try_shape(struct bench *b)
 	for (size_t k = 0; k < COUNT(numbers); k++) {
 		for (int i = 0; i < (big ? 1 : 4); i++)
 			try_one(b, numbers[k], rng_below(&b->rng, FLAGS), false);
-		if (numbers[k] <= 64)
-			try_one(b, numbers[k], rng_below(&b->rng, 2) ? STRIDED : 0, true);
+		try_one(b, numbers[k], rng_below(&b->rng, FLAGS), true);
+		try_mixed(b, numbers[k], rng_below(&b->rng, FLAGS));
 	}
 	if (b->d->info.deterministic) {
 		try_bits(b, rng_below(&b->rng, FLAGS) & ~STRIDED, false);
-		try_bits(b, 0, true);
+		try_bits(b, rng_below(&b->rng, FLAGS) & ~STRIDED, true);
 	}
 }
 

@@ -149,8 +149,8 @@ static mx_status ema_forward(struct mx_mixer *m, const struct mx_step *step, con
 {
 	float *u = step->scratch; /* [n_rows, width] */
 	float *now = u + (size_t)m->max_rows * m->width;
-	const struct mx_linear_out in = {m->in, NULL, u, m->width, false};
-	const struct mx_linear_out out = {m->out, NULL, y, m->width, false};
+	const struct mx_linear_out in = {.w = m->in, .y = u, .ldy = m->width};
+	const struct mx_linear_out out = {.w = m->out, .y = y, .ldy = m->width};
 
 	if (step->n_rows > m->max_rows)
 		return MX_E_RANGE;
