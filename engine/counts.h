@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "device/device.h"
+#include "device/sampling.h"
 
 struct mx_counts {
 	struct mx_token_count *items; /* [n], in order of first occurrence */

@@ -33,7 +33,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "device/device.h" /* struct mx_sampling, struct mx_logprob */
+#include "device/sampling.h"
 
 struct mx_engine;
 struct mx_seq;

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "base/mem.h"
-#include "device/device.h" /* struct mx_logit_bias */
+#include "device/sampling.h" /* struct mx_logit_bias */
 #include "proto/error.h"
 
 #define MX_API_MAX_CHOICES  128  /* n */

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
-#include "device/device.h" /* struct mx_top_token */
+#include "device/sampling.h" /* struct mx_top_token */
 
 /* What every chunk of an answer begins with, rendered once. */
 struct mx_api_head {
