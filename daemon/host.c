@@ -214,7 +214,7 @@ static void print_states(FILE *out, const struct mx_config_model *m, uint32_t ma
 static void print_memory(FILE *out, const struct mx_config_model *m, uint32_t max_context,
                          const struct mx_memory_plan *mp, const char *process)
 {
-	if (mp->apart)
+	if (mp->own_memory)
 		fprintf(out, "  weights             %10.1f MiB\n", mib(mp->weights_device));
 	else
 		fprintf(out, "  weights, mapped     %10.1f MiB\n", mib(mp->weights_mapped));
@@ -222,12 +222,12 @@ static void print_memory(FILE *out, const struct mx_config_model *m, uint32_t ma
 	if (mp->instances)
 		fprintf(out, "  mixers' own         %10.1f MiB\n", mib(mp->instances));
 	print_states(out, m, max_context, mp);
-	if (mp->apart)
+	if (mp->own_memory)
 		fprintf(out, "  total on %-10s %10.1f MiB  of %.1f MiB\n", mp->device,
 		        mib(mp->device_total), mib(mp->device_free));
 	fprintf(out, "  other               %10.1f MiB  tables, tokenizer%s\n", mib(mp->other),
 	        process);
-	fprintf(out, "  total%s %10.1f MiB\n", mp->apart ? " on the host  " : "              ",
+	fprintf(out, "  total%s %10.1f MiB\n", mp->own_memory ? " on the host  " : "              ",
 	        mib(mp->total));
 }
 

@@ -40,6 +40,7 @@ struct mx_seq {
 	uint32_t branch;            /* where it parts from those before it; 0 = nowhere */
 	bool due;                   /* its state is to be saved */
 	uint32_t in_step;           /* tokens in a step that has begun and was not committed for it */
+	bool resumes;               /* its slot was loaded from a snapshot, and no step has run since */
 };
 
 struct mx_core;

@@ -146,10 +146,29 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 	return st == MX_OK ? add_and_norm(e, pending, &e->model.final_norm, rows) : st;
 }
 
+/* Runs the module's resume until all is rebuilt. */
+static mx_status resume_group(const struct mx_model_group *g, const struct mx_step *step)
+{
+	uint32_t progress = 0;
+	mx_status st = MX_OK;
+	while (st == MX_OK && progress != MX_RESUMED)
+		st = g->ops->resume(g->instances, g->n, step, &progress);
+	return st;
+}
+
+mx_status mx_forward_resume(struct mx_model_engine *e, const struct mx_step *step)
+{
+	mx_status st = MX_OK;
+	for (uint32_t g = 0; g < e->model.n_groups && st == MX_OK; g++)
+		if (e->model.groups[g].ops->caps & MX_MIXER_RESUME)
+			st = resume_group(&e->model.groups[g], step);
+	return st;
+}
+
 mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step)
 {
 	for (uint32_t i = 0; i < step->n_spans; i++)
-		e->scratch.kept[i] = step->spans[i].n;
+		e->scratch.kept[i] = (struct mx_kept){.n = step->spans[i].n};
 	for (uint32_t g = 0; g < e->model.n_groups; g++) {
 		const struct mx_model_group *group = &e->model.groups[g];
 		mx_status st = group->ops->commit(group->instances, group->n, step, e->scratch.kept);

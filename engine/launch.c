@@ -25,12 +25,13 @@ static struct mx_device_tables for_mixers(const struct mx_tables *t)
 		.pos = t->pos, .row_span = t->row_span, .spans = t->spans, .pages = t->pages};
 }
 
-/* The spans once more, as the device sees them, with their pages; the number of these. */
-static uint32_t lay_out_spans(const struct mx_model_engine *e, const struct mx_tables *to)
+/* Copies scratch.spans [n_spans] and their pages to the tables; returns the number of pages. */
+static uint32_t lay_out_spans(const struct mx_model_engine *e, uint32_t n_spans,
+                              const struct mx_tables *to)
 {
 	const struct mx_span *spans = e->scratch.spans;
 	uint32_t at = 0;
-	for (uint32_t i = 0; i < e->core.n_items; i++) {
+	for (uint32_t i = 0; i < n_spans; i++) {
 		const struct mx_span *s = &spans[i];
 		to->spans[i] = (struct mx_device_span){
 			.row = s->row,
@@ -41,6 +42,7 @@ static uint32_t lay_out_spans(const struct mx_model_engine *e, const struct mx_t
 			.n_pages = s->n_pages,
 			.max_len = s->max_len,
 			.kind = s->kind,
+			.parent_begin = UINT32_MAX,
 		};
 		memcpy(to->pages + at, s->pages, s->n_pages * sizeof *to->pages);
 		at += s->n_pages;
@@ -57,7 +59,8 @@ static void lay_out_padding(const struct mx_tables *to, uint32_t from, uint32_t 
 		to->ids[i] = 0;
 		to->pos[i] = 0;
 		to->row_span[i] = i;
-		to->spans[i] = (struct mx_device_span){.row = i, .max_len = 1, .kind = MX_SPAN_DECODE};
+		to->spans[i] = (struct mx_device_span){
+			.row = i, .max_len = 1, .kind = MX_SPAN_DECODE, .parent_begin = UINT32_MAX};
 	}
 }
 
@@ -86,6 +89,7 @@ static mx_status run_bucket(struct mx_model_engine *e, const struct mx_bucket *b
 	const struct mx_step step = {.spans = e->scratch.spans,
 	                             .n_spans = b->rows,
 	                             .n_rows = b->rows,
+	                             .longest = 1,
 	                             .pos = b->host.pos,
 	                             .scratch = e->scratch.mixer,
 	                             .tables = &b->tables,
@@ -130,25 +134,24 @@ static mx_status warm_up(struct mx_model_engine *e)
 	uint32_t page_tokens = e->model.page_tokens, n = l->rows < WARM_ROWS ? l->rows : WARM_ROWS;
 	if (n > l->context)
 		n = l->context;
-	uint32_t n_pages = (n - 1) / page_tokens + 1;
+	uint32_t n_pages = (n - 1) / page_tokens + 1, pages[WARM_ROWS];
 	struct mx_tables host, device;
 	mx_tables_layout(n, 1, 0, 0, e->tables, &host);
 	size_t bytes = mx_tables_layout(n, 1, 0, 0, e->scratch.block, &device);
 	for (uint32_t i = 0; i < n; i++) {
 		host.ids[i] = 0;
 		host.pos[i] = i;
-		host.row_span[i] = 0;
 	}
 	for (uint32_t i = 0; i < n_pages; i++)
-		host.pages[i] = i;
-	host.spans[0] =
-		(struct mx_device_span){.n = n, .n_pages = n_pages, .max_len = n, .kind = MX_SPAN_PREFILL};
+		pages[i] = i;
 	e->scratch.spans[0] = (struct mx_span){
-		.n = n, .max_len = n, .kind = MX_SPAN_PREFILL, .pages = host.pages, .n_pages = n_pages};
+		.n = n, .max_len = n, .kind = MX_SPAN_PREFILL, .pages = pages, .n_pages = n_pages};
+	lay_out_spans(e, 1, &host);
 	const struct mx_device_tables tables = for_mixers(&device);
 	const struct mx_step step = {.spans = e->scratch.spans,
 	                             .n_spans = 1,
 	                             .n_rows = n,
+	                             .longest = n,
 	                             .pos = host.pos,
 	                             .scratch = e->scratch.mixer,
 	                             .tables = &tables};
@@ -162,7 +165,7 @@ mx_status mx_launch_prepare(struct mx_model_engine *e, struct mx_err *err)
 {
 	uint64_t begin = mx_now_ns();
 	uint32_t most = e->limits.recorded;
-	mx_status warm = e->apart ? warm_up(e) : MX_OK;
+	mx_status warm = e->device->info.async ? warm_up(e) : MX_OK;
 	if (warm != MX_OK)
 		return mx_fail(err, warm, "a step cannot be run on %s: %s", e->device->info.name,
 		               mx_status_str(warm));
@@ -210,8 +213,8 @@ static const struct mx_bucket *find_bucket(const struct mx_model_engine *e)
 static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 {
 	struct mx_device *d = e->device;
-	uint32_t n = mx_lay_out_rows(e, &b->host);
-	uint32_t n_pages = lay_out_spans(e, &b->host);
+	uint32_t longest, n = mx_lay_out_rows(e, &b->host, &longest);
+	uint32_t n_pages = lay_out_spans(e, n, &b->host);
 	lay_out_padding(&b->host, n, b->rows);
 	mx_status st = upload(e, b->bytes + n_pages * sizeof *b->host.pages);
 	mx_logits_collect(e);
@@ -220,25 +223,29 @@ static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 	if (st == MX_OK)
 		st = d->ops->replay(d, b->recording);
 	e->drawing = true;
-	e->step = (struct mx_step){.n_spans = n, .n_rows = n, .pos = b->host.pos, .tables = &b->tables};
+	e->step = (struct mx_step){
+		.n_spans = n, .n_rows = n, .longest = longest, .pos = b->host.pos, .tables = &b->tables};
 	return st;
 }
 
 static mx_status launch(struct mx_model_engine *e)
 {
 	struct mx_tables host, device;
-	uint32_t n_rows = 0, n = e->core.n_items;
+	uint32_t n_rows = 0, longest, n = e->core.n_items;
 	for (uint32_t i = 0; i < n; i++)
 		n_rows += e->core.items[i].n;
 	mx_tables_layout(n_rows, n, n_rows, 0, e->tables, &host);
 	size_t bytes = mx_tables_layout(n_rows, n, n_rows, 0, e->scratch.block, &device);
-	mx_lay_out_rows(e, &host);
-	uint32_t n_pages = lay_out_spans(e, &host);
+	mx_lay_out_rows(e, &host, &longest);
+	uint32_t n_pages = lay_out_spans(e, n, &host);
 	mx_logits_collect(e);
 	mx_logits_list(e, host.gather);
 	e->step_tables = for_mixers(&device);
-	e->step = (struct mx_step){
-		.n_spans = n, .n_rows = n_rows, .pos = host.pos, .tables = &e->step_tables};
+	e->step = (struct mx_step){.n_spans = n,
+	                           .n_rows = n_rows,
+	                           .longest = longest,
+	                           .pos = host.pos,
+	                           .tables = &e->step_tables};
 	e->step.spans = e->scratch.spans;
 	e->step.scratch = e->scratch.mixer;
 	mx_status st = upload(e, bytes + n_pages * sizeof *host.pages);
@@ -250,10 +257,33 @@ static mx_status launch(struct mx_model_engine *e)
 	return st == MX_OK && e->drawing ? mx_logits_launch(e) : st;
 }
 
+/* Rebuilds what snapshots left out, for sequences that were loaded. Waits, because the step's own
+ * tables follow in the same memory. */
+static mx_status resume(struct mx_model_engine *e)
+{
+	struct mx_tables host, device;
+	uint32_t n = mx_lay_out_resumed(e);
+	if (!n)
+		return MX_OK;
+	mx_tables_layout(0, n, 0, 0, e->tables, &host);
+	size_t bytes = mx_tables_layout(0, n, 0, 0, e->scratch.block, &device);
+	uint32_t n_pages = lay_out_spans(e, n, &host);
+	const struct mx_device_tables tables = for_mixers(&device);
+	const struct mx_step step = {
+		.spans = e->scratch.spans, .n_spans = n, .scratch = e->scratch.mixer, .tables = &tables};
+	mx_status st = upload(e, bytes + n_pages * sizeof *host.pages);
+	if (st == MX_OK)
+		st = mx_forward_resume(e, &step);
+	return st == MX_OK ? e->device->ops->wait(e->device) : st;
+}
+
 mx_status mx_launch_step(struct mx_model_engine *e)
 {
+	mx_status st = resume(e);
+	if (st != MX_OK)
+		return st;
 	const struct mx_bucket *b = find_bucket(e);
-	mx_status st = b ? replay(e, b) : launch(e);
+	st = b ? replay(e, b) : launch(e);
 	e->step.spans = e->scratch.spans;
 	e->step.scratch = e->scratch.mixer;
 	return st == MX_OK ? mx_forward_commit(e, &e->step) : st;

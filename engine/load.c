@@ -142,7 +142,42 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
 
 /* ---- building ---- */
 
-static mx_status create_mixers(struct mx_model_engine *e, struct mx_err *err)
+/* The f32 copies of norms and biases: where the device uses them, and where the host can read them.
+ */
+struct vectors {
+	unsigned char *base, *host;
+};
+
+static mx_status create_mixer(struct mx_model_engine *e, struct mx_model_mixer *x,
+                              const struct vectors *vectors, void *settle, struct mx_err *err)
+{
+	const void *weights[MX_MIXER_MAX_WEIGHTS];
+	const float *host[MX_MIXER_MAX_WEIGHTS] = {NULL};
+	for (size_t k = 0; k < x->n_weights; k++) {
+		weights[k] = x->matrices[k].data ? &x->matrices[k] : NULL;
+		if (!x->vectors[k])
+			continue;
+		weights[k] = x->vectors[k];
+		size_t at = (size_t)((unsigned char *)x->vectors[k] - vectors->base);
+		host[k] = (const float *)(const void *)(vectors->host + at);
+	}
+	const struct mx_mixer_init init = {
+		.layer = &x->desc,
+		.device = e->device,
+		.weights = weights,
+		.host_vectors = host,
+		.page_base = e->pages + x->page_offset,
+		.page_stride = e->model.page_bytes,
+		.page_tokens = e->model.page_tokens,
+		.slot_base = e->slots + x->slot_offset,
+		.slot_stride = e->model.slot_bytes,
+		.settle_scratch = settle,
+	};
+	return x->ops->create(&init, &x->instance, err);
+}
+
+static mx_status create_mixers(struct mx_model_engine *e, const struct vectors *vectors,
+                               struct mx_err *err)
 {
 	struct mx_model *m = &e->model;
 	uint32_t *at = mx_calloc(m->n_groups, sizeof *at);
@@ -150,28 +185,18 @@ static mx_status create_mixers(struct mx_model_engine *e, struct mx_err *err)
 	for (uint32_t b = 0; b < m->n_blocks && st == MX_OK; b++)
 		for (uint32_t i = 0; i < m->blocks[b].n_mixers && st == MX_OK; i++) {
 			struct mx_model_mixer *x = &m->blocks[b].mixers[i];
-			const void *weights[MX_MIXER_MAX_WEIGHTS];
-			for (size_t k = 0; k < x->n_weights; k++)
-				weights[k] = x->vectors[k]         ? (const void *)x->vectors[k]
-				             : x->matrices[k].data ? (const void *)&x->matrices[k]
-				                                   : NULL;
-			const struct mx_mixer_init init = {
-				.layer = &x->desc,
-				.device = e->device,
-				.weights = weights,
-				.page_base = e->pages + x->page_offset,
-				.page_stride = m->page_bytes,
-				.page_tokens = m->page_tokens,
-				.slot_base = e->slots + x->slot_offset,
-				.slot_stride = m->slot_bytes,
-			};
-			st = x->ops->create(&init, &x->instance, err);
-			for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++)
-				if (m->groups[g].ops == x->ops) {
-					m->groups[g].instances[at[g]] = x->instance;
-					m->groups[g].snapshot_offsets[at[g]++] = x->snapshot_offset;
-				}
+			uint32_t g = 0;
+			while (m->groups[g].ops != x->ops)
+				g++;
+			struct mx_model_group *group = &m->groups[g];
+			st = create_mixer(e, x, vectors, e->scratch.settle[g], err);
+			if (st != MX_OK)
+				break;
+			group->instances[at[g]] = x->instance;
+			group->snapshot_offsets[at[g]++] = x->snapshot_offset;
 		}
+	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++)
+		st = m->groups[g].ops->prepare(m->groups[g].instances, m->groups[g].n, err);
 	free(at);
 	return st;
 }
@@ -197,7 +222,8 @@ static void touch_weights(struct mx_model_engine *e, struct mx_touch_progress *p
 /* On CPUs one region: private weights, scratch, slots, pages, snapshots, each aligned as the device
  * wants. What stands first is touched now, the rest in the background. */
 static mx_status give_host_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
-                                  struct mx_touch_progress *progress, struct mx_err *err)
+                                  struct mx_touch_progress *progress, struct vectors *out,
+                                  struct mx_err *err)
 {
 	struct mx_model *m = &e->model;
 	const struct mx_device_info *info = &e->device->info;
@@ -219,6 +245,7 @@ static mx_status give_host_memory(struct mx_model_engine *e, const struct mx_mem
 	mx_touch(e->device, e->map, first, true, progress);
 	mx_toucher_start(&e->toucher, e->map + first, e->map_bytes - first);
 	mx_model_convert(m, e->map, e->map);
+	*out = (struct vectors){e->map, e->map};
 	unsigned char *at = e->map + p->weights_private;
 	mx_scratch_layout(m, &e->limits, info, at, at + bytes.device, &e->scratch, &bytes);
 	return MX_OK;
@@ -237,7 +264,7 @@ static mx_status load_weights(struct mx_model_engine *e, unsigned char *base,
 	mx_status st = MX_OK;
 	for (size_t i = 0; i < m->n_uses && st == MX_OK; i++) {
 		const struct mx_tensor *t = m->uses[i].tensor;
-		unsigned char *at = (unsigned char *)m->uses[i].weight->data;
+		unsigned char *at = base + mx_model_offset(m, &m->uses[i]);
 		if (at < end) /* tied */
 			continue;
 		size_t n = t->bytes / mx_dtype_size(t->dtype);
@@ -248,26 +275,25 @@ static mx_status load_weights(struct mx_model_engine *e, unsigned char *base,
 	return st;
 }
 
-/* Norms and biases, converted on the host. */
-static mx_status load_vectors(struct mx_model_engine *e, unsigned char *base)
+/* Converts norms and biases on the host, in memory that the caller frees, and copies them to the
+ * device. */
+static mx_status load_vectors(struct mx_model_engine *e, struct vectors *v)
 {
 	struct mx_model *m = &e->model;
 	size_t n = m->private_bytes / sizeof(float);
-	float *host = mx_calloc(n, sizeof *host);
-	if (!host)
+	v->host = mx_calloc(n, sizeof(float));
+	if (!v->host)
 		return MX_E_NOMEM;
-	mx_model_convert(m, (unsigned char *)host, base);
-	mx_status st = e->device->ops->load(e->device, base, MX_F32, host, MX_F32, n);
-	if (st == MX_OK)
-		st = e->device->ops->wait(e->device);
-	free(host);
-	return st;
+	mx_model_convert(m, v->host, v->base);
+	mx_status st = e->device->ops->load(e->device, v->base, MX_F32, v->host, MX_F32, n);
+	return st == MX_OK ? e->device->ops->wait(e->device) : st;
 }
 
 /* On a device with memory of its own one block of it: weights, vectors, scratch, slots, pages,
  * snapshots; and on the host what the host computes with. */
 static mx_status give_device_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
-                                    struct mx_touch_progress *progress, struct mx_err *err)
+                                    struct mx_touch_progress *progress, struct vectors *out,
+                                    struct mx_err *err)
 {
 	struct mx_model *m = &e->model;
 	struct mx_device *d = e->device;
@@ -297,8 +323,9 @@ static mx_status give_device_memory(struct mx_model_engine *e, const struct mx_m
 	st = d->ops->zero(d, e->arena + scratch, bytes.device);
 	if (st == MX_OK)
 		st = load_weights(e, e->arena, progress);
+	out->base = e->arena + vectors;
 	if (st == MX_OK)
-		st = load_vectors(e, e->arena + vectors);
+		st = load_vectors(e, out);
 	if (st != MX_OK)
 		return mx_fail(err, st, "the weights cannot be copied to %s: %s", d->info.name,
 		               mx_status_str(st));
@@ -312,11 +339,14 @@ static mx_status give_memory(struct mx_model_engine *e, const struct mx_memory_p
                              struct mx_touch_progress *progress, struct mx_err *err)
 {
 	mx_step_limits_of(e->model.plan, config, &e->device->info, &e->limits);
-	e->apart = p->apart;
-	mx_status st =
-		p->apart ? give_device_memory(e, p, progress, err) : give_host_memory(e, p, progress, err);
+	struct vectors vectors = {0};
+	bool own = e->device->info.own_memory;
+	mx_status st = own ? give_device_memory(e, p, progress, &vectors, err)
+	                   : give_host_memory(e, p, progress, &vectors, err);
 	if (st == MX_OK)
-		st = create_mixers(e, err);
+		st = create_mixers(e, &vectors, err);
+	if (own)
+		free(vectors.host);
 	if (st == MX_OK)
 		st = mx_launch_prepare(e, err);
 	return st;
@@ -331,10 +361,10 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 		.max_context = config->max_context ? config->max_context : plan->max_context,
 		.max_sequences = p->n_slots,
 		.step_tokens = config->step_tokens,
-		.free_rows = e->apart ? FREE_ROWS : 0,
+		.free_rows = e->device->info.async ? FREE_ROWS : 0,
 		.page_tokens = p->page_tokens,
 		.n_pages = p->n_pages,
-		.overlaps = e->apart,
+		.overlaps = e->device->info.async,
 		.prefix_cache = config->prefix_cache && e->model.can_share,
 		.prefix_unsupported = config->prefix_cache && !e->model.can_share,
 		.n_snapshots = p->n_snapshots,
@@ -361,7 +391,7 @@ static void say_device(const struct mx_model_engine *e, const struct mx_memory_p
 {
 	const struct mx_device_info *d = &e->device->info;
 	const char *model = e->core.info.model;
-	if (!e->apart) {
+	if (!d->own_memory) {
 		mx_info("engine", "%s: %s kernels, %u threads", model, d->isa, d->threads);
 		return;
 	}
@@ -453,7 +483,7 @@ mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint 
 		st = plan_memory(&e->model, config, e->device, &memory, err);
 	if (st != MX_OK)
 		goto fail;
-	if (!memory.apart)
+	if (!memory.own_memory)
 		st = open_again(e, config, err);
 	if (st == MX_OK)
 		st = give_memory(e, &memory, config, &tell, err);

@@ -39,7 +39,7 @@ struct mx_engine_config {
 
 /* Where the memory will go, in bytes; computed from config.json and tensor shapes alone. */
 struct mx_memory_plan {
-	bool apart;             /* the device has memory of its own: all but `other` is there */
+	bool own_memory;        /* the device has memory of its own: everything but `other` is there */
 	char device[64];        /* its name then */
 	size_t device_free;     /* what it has */
 	size_t device_total;    /* what is taken of it */

@@ -132,7 +132,7 @@ static mx_status make_logits(struct mx_model_engine *e, const struct chunk *c,
 {
 	size_t row = e->model.plan->width * mx_dtype_size(e->device->info.act_dtype);
 	mx_status st = mx_logits_make(e, (const unsigned char *)e->hidden + c->first * row, c->n);
-	if (st == MX_OK && !e->apart)
+	if (st == MX_OK && !e->device->info.own_memory)
 		check_rows(e, c, results);
 	return st;
 }

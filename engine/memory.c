@@ -81,7 +81,7 @@ static void lay_out_device(const struct mx_model *m, const struct mx_step_limits
 {
 	size_t rows = l->rows, hidden = rows * m->plan->width, mlp = rows * m->max_mlp;
 	size_t size = mx_dtype_size(info->act_dtype);
-	bool host = info->kind == MX_DEVICE_CPU;
+	bool host = !info->own_memory;
 	s->h = take(a, hidden, size);
 	s->x = take(a, hidden, size);
 	s->y = take(a, hidden, size);
@@ -96,6 +96,9 @@ static void lay_out_device(const struct mx_model *m, const struct mx_step_limits
 		s->up = take(a, mlp, size);
 	s->logits = take(a, l->logits * l->ld_logits, sizeof *s->logits);
 	s->mixer = take(a, m->mixer_scratch, 1);
+	for (uint32_t g = 0; g < m->n_groups; g++)
+		if (m->groups[g].settle_bytes)
+			s->settle[g] = take(a, m->groups[g].settle_bytes, 1);
 	s->block = take(
 		a, host ? mx_tables_layout(rows, 0, rows, 0, NULL, &s->tables) : mx_step_tables_bytes(m, l),
 		1);
@@ -172,8 +175,8 @@ static mx_status too_little(const struct mx_engine_config *config, const struct 
                             uint32_t max_context, size_t has, size_t needs, size_t snapshots,
                             struct mx_err *err)
 {
-	const char *of = p->apart ? " (nine tenths of what the device has free)"
-	                          : " (half of what the weights leave of the host's)";
+	const char *of = p->own_memory ? " (nine tenths of what the device has free)"
+	                               : " (half of what the weights leave of the host's)";
 	char saved[80] = "";
 	if (snapshots)
 		snprintf(saved, sizeof saved, ", %.1f MiB of it for saved states",
@@ -181,8 +184,8 @@ static mx_status too_little(const struct mx_engine_config *config, const struct 
 	return mx_fail_at(err, MX_E_RANGE, "memory",
 	                  "one sequence of %u tokens needs %.1f MiB %s the weights%s, and memory is "
 	                  "%.1f MiB%s: lower max_context%s or raise memory",
-	                  max_context, (double)needs / (1 << 20), p->apart ? "with" : "beside", saved,
-	                  (double)has / (1 << 20), config->memory ? "" : of,
+	                  max_context, (double)needs / (1 << 20), p->own_memory ? "with" : "beside",
+	                  saved, (double)has / (1 << 20), config->memory ? "" : of,
 	                  snapshots ? " or snapshot_memory" : "");
 }
 
@@ -202,8 +205,8 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 	p->slot_bytes = m->slot_bytes;
 	p->snapshot_bytes = m->slot_bytes ? m->snapshot_bytes + m->page_bytes : 0;
 	p->other = m->arena.used + info->threads * THREAD_BYTES + config->outside;
-	p->apart = info->kind != MX_DEVICE_CPU;
-	if (p->apart) {
+	p->own_memory = info->own_memory;
+	if (p->own_memory) {
 		snprintf(p->device, sizeof p->device, "%s", info->name);
 		p->device_free = info->memory + device_scratch;
 		p->weights_device = m->weight_bytes;
@@ -223,8 +226,8 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 /* What the memory that is to be shared out looks like. */
 struct room {
 	const struct mx_model *m;
-	bool cache; /* pages are shared */
-	bool apart; /* it is a device's own: tables are not in it */
+	bool cache;      /* pages are shared */
+	bool own_memory; /* it is a device's own: tables are not in it */
 };
 
 /* Of n pages and their tables; SIZE_MAX for more than the pool can number. */
@@ -233,7 +236,7 @@ static size_t pages_bytes(const struct room *r, size_t n)
 	const struct mx_model *m = r->m;
 	if (n > MAX_PAGES || (m->page_bytes && n > SIZE_MAX / 2 / m->page_bytes))
 		return SIZE_MAX;
-	size_t tables = r->apart ? 0 : mx_pages_bytes((uint32_t)n, m->page_tokens, r->cache);
+	size_t tables = r->own_memory ? 0 : mx_pages_bytes((uint32_t)n, m->page_tokens, r->cache);
 	return n * m->page_bytes + tables;
 }
 
@@ -268,7 +271,7 @@ static uint32_t choose_slots(const struct mx_model *m, uint32_t max_sequences, s
 
 static size_t snapshots_bytes(const struct room *r, size_t n)
 {
-	size_t tables = r->apart || !n ? 0 : mx_snapshots_bytes((uint32_t)n);
+	size_t tables = r->own_memory || !n ? 0 : mx_snapshots_bytes((uint32_t)n);
 	return n * (r->m->snapshot_bytes + r->m->page_bytes) + tables;
 }
 
@@ -327,7 +330,7 @@ static size_t choose_budget(const struct mx_engine_config *config, const struct 
 {
 	if (config->memory)
 		return config->memory;
-	if (p->apart)
+	if (p->own_memory)
 		return p->device_free / 10 * 9;
 	size_t host = mx_host_memory();
 	return host > p->weights_mapped ? (host - p->weights_mapped) / 2 : 0;
@@ -343,7 +346,7 @@ static size_t choose_pages(const struct room *r, const struct mx_engine_config *
 		return n;
 	if (cache && config->memory)
 		return pages_that_fit(r, room);
-	if (cache && r->apart)
+	if (cache && r->own_memory)
 		n *= 2;
 	return pages_bytes(r, n) > room ? pages_that_fit(r, room) : n;
 }
@@ -353,8 +356,8 @@ static mx_status add_up(struct mx_memory_plan *p, struct mx_err *err)
 {
 	size_t states = p->pages + p->slots + p->snapshots, host = mx_host_memory();
 	size_t computing = p->weights_device + p->weights_private + p->instances + states + p->scratch;
-	p->device_total = p->apart ? computing : 0;
-	p->total = p->weights_mapped + (p->apart ? 0 : computing) + p->other;
+	p->device_total = p->own_memory ? computing : 0;
+	p->total = p->weights_mapped + (p->own_memory ? 0 : computing) + p->other;
 	if (p->device_total > p->device_free)
 		return mx_fail_at(err, MX_E_RANGE, "memory",
 		                  "the plan needs %.1f MiB of %s, which has %.1f MiB free: lower memory",
@@ -377,9 +380,9 @@ mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config
 	struct mx_memory_plan p = {0};
 	fixed_parts(m, config, device, device_scratch, &p);
 	bool cache = has_cache(m, config);
-	const struct room r = {m, cache && m->page_bytes, p.apart};
+	const struct room r = {m, cache && m->page_bytes, p.own_memory};
 	size_t fixed = p.weights_device + p.weights_private + p.instances + p.scratch;
-	fixed += p.apart ? 0 : p.other;
+	fixed += p.own_memory ? 0 : p.other;
 	size_t budget = choose_budget(config, &p);
 	size_t pages = (max_context - 1) / m->page_tokens + 1; /* of one sequence */
 	size_t sequence = pages_bytes(&r, pages), least = fixed + m->slot_bytes + sequence;

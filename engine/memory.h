@@ -33,13 +33,14 @@ struct mx_scratch {
 	void *up;      /* [R, widest mlp]; NULL: rows of `gate` have both, one behind the other */
 	float *logits; /* [L, ld_logits] */
 	void *mixer;   /* the mixers' own */
+	void *settle[MX_ENGINE_MAX_MIXERS]; /* of each group, for settle; or NULL */
 	unsigned char *block; /* the step's tables (tables.h), where the device reads them */
 
 	/* In the host's. */
 	struct mx_tables tables;       /* of a step of R rows; no spans and pages on CPUs */
 	uint32_t *wants;               /* [2 R] (row, item) of rows whose logits are wanted */
 	struct mx_span *spans;         /* [S] */
-	uint32_t *kept;                /* [S] */
+	struct mx_kept *kept;          /* [S] */
 	struct mx_sample_row *samples; /* [L] */
 	int32_t *tokens;               /* [L] drawn, or whose probability is asked */
 	uint32_t *n_top;               /* [L] */

@@ -49,7 +49,7 @@ static void clear_state(struct mx_core *core, const struct mx_seq *s)
 	struct mx_model_engine *e = engine_of(&core->engine);
 	size_t bytes = e->model.slot_bytes;
 	struct clearing c = {e->slots + s->slot * bytes, bytes};
-	if (e->apart) { /* a device that is lost says so in the next step */
+	if (e->device->info.own_memory) { /* a device that is lost says so in the next step */
 		(void)e->device->ops->zero(e->device, c.slot, bytes);
 		return;
 	}
@@ -105,28 +105,48 @@ const struct mx_state_ops mx_model_state_ops = {find_extent, clear_state, save_s
 
 /* ---- a step ---- */
 
-uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to)
+static struct mx_span span_of(const struct mx_seq *q, uint32_t row, uint32_t n)
+{
+	return (struct mx_span){
+		.row = row,
+		.n = n,
+		.pos = q->computed,
+		.max_len = q->params.max_len,
+		.kind = n == 1 ? MX_SPAN_DECODE : MX_SPAN_PREFILL,
+		.slot = q->slot,
+		.pages = q->pages.ids,
+		.n_pages = q->pages.n,
+	};
+}
+
+uint32_t mx_lay_out_resumed(struct mx_model_engine *e)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < e->core.n_items; i++) {
+		struct mx_seq *q = e->core.items[i].seq;
+		if (q->resumes && e->model.resumes)
+			e->scratch.spans[n++] = span_of(q, 0, 0);
+		q->resumes = false;
+	}
+	return n;
+}
+
+uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
+                         uint32_t *out_longest)
 {
 	struct mx_span *spans = e->scratch.spans;
-	uint32_t row = 0;
+	uint32_t row = 0, longest = 0;
 	for (uint32_t i = 0; i < e->core.n_items; i++) {
 		const struct mx_seq *q = e->core.items[i].seq;
 		uint32_t n = e->core.items[i].n;
-		spans[i] = (struct mx_span){
-			.row = row,
-			.n = n,
-			.pos = q->computed,
-			.max_len = q->params.max_len,
-			.kind = n == 1 ? MX_SPAN_DECODE : MX_SPAN_PREFILL,
-			.slot = q->slot,
-			.pages = q->pages.ids,
-			.n_pages = q->pages.n,
-		};
+		spans[i] = span_of(q, row, n);
+		longest = n > longest ? n : longest;
 		memcpy(to->ids + row, q->tokens + q->computed, n * sizeof *to->ids);
 		for (uint32_t k = 0; k < n; k++)
 			to->pos[row + k] = q->computed + k;
 		row += n;
 	}
+	*out_longest = longest;
 	return row;
 }
 
@@ -134,14 +154,21 @@ uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to)
 static mx_status compute(struct mx_model_engine *e)
 {
 	const struct mx_tables *t = &e->scratch.tables;
+	const struct mx_step resumed = {
+		.spans = e->scratch.spans, .n_spans = mx_lay_out_resumed(e), .scratch = e->scratch.mixer};
+	mx_status st = resumed.n_spans ? mx_forward_resume(e, &resumed) : MX_OK;
+	if (st != MX_OK)
+		return st;
+	uint32_t longest, n_rows = mx_lay_out_rows(e, t, &longest);
 	e->step = (struct mx_step){.spans = e->scratch.spans,
 	                           .n_spans = e->core.n_items,
-	                           .n_rows = mx_lay_out_rows(e, t),
+	                           .n_rows = n_rows,
+	                           .longest = longest,
 	                           .pos = t->pos,
 	                           .scratch = e->scratch.mixer};
 	mx_logits_collect(e);
 	mx_logits_list(e, t->gather);
-	mx_status st = mx_forward(e, &e->step, t->ids);
+	st = mx_forward(e, &e->step, t->ids);
 	return st == MX_OK ? mx_logits_gather(e, t->gather) : st;
 }
 
@@ -150,7 +177,7 @@ static mx_status begin(struct mx_engine *engine, const struct mx_step_item *item
 	struct mx_model_engine *e = engine_of(engine);
 	uint64_t start = mx_now_ns();
 	mx_status st = mx_core_begin_step(&e->core, items, n);
-	if (st != MX_OK || !e->apart || !n)
+	if (st != MX_OK || !e->device->info.async || !n)
 		return st;
 	st = mx_launch_step(e);
 	e->core.stepping = st == MX_OK;
@@ -164,7 +191,7 @@ static mx_status complete(struct mx_model_engine *e, struct mx_step_result *resu
 {
 	uint64_t start = mx_now_ns();
 	mx_status st = MX_OK;
-	if (!e->apart)
+	if (!e->device->info.async)
 		st = compute(e);
 	else if (e->drawing)
 		st = mx_logits_take(e, results);
@@ -174,7 +201,7 @@ static mx_status complete(struct mx_model_engine *e, struct mx_step_result *resu
 	if (st == MX_OK && !e->drawing)
 		st = mx_logits_run(e, results, times);
 	uint64_t settling = mx_now_ns();
-	if (st == MX_OK && !e->apart)
+	if (st == MX_OK && !e->device->info.async)
 		st = mx_forward_commit(e, &e->step);
 	times->forward += mx_now_ns() - settling;
 	return st;
@@ -206,7 +233,7 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 			mx_core_append(items[i].seq, results[i].token);
 	}
 	times.commit = mx_now_ns() - committing;
-	if (e->apart)
+	if (e->device->info.async)
 		times.host = e->begin_ns + times.commit;
 	*out_times = times;
 	return MX_OK;

@@ -38,8 +38,7 @@ struct mx_model_engine {
 	unsigned char *map; /* mx_map */
 	size_t map_bytes;
 	struct mx_toucher toucher;
-	bool apart;               /* the device has memory of its own, and runs behind the host */
-	unsigned char *arena;     /* then: all that there is of it */
+	unsigned char *arena;     /* memory of a device that has its own: all the engine takes of it */
 	unsigned char *tables;    /* the step's, in memory that the device copies from */
 	unsigned char *slots;     /* [max_sequences, slot_bytes] in the map or arena, as what follows */
 	unsigned char *pages;     /* [n_pages, page_bytes] */
@@ -76,7 +75,10 @@ mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, co
 /* scratch.y = the mixture of experts of scratch.x, for rows of them. */
 mx_status mx_experts_run(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows);
 
-/* Tells the mixers what stays: all of it. */
+/* Has the mixers rebuild what load left out, for the sequences of the step, which has no rows. */
+mx_status mx_forward_resume(struct mx_model_engine *e, const struct mx_step *step);
+
+/* Commits all tokens of the step, then settles. */
 mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step);
 
 /* ---- logits.c, in the order of the calls; items are core.items, spans those in scratch ---- */
@@ -114,7 +116,14 @@ void mx_launch_forget(struct mx_model_engine *e);
  * between. */
 mx_status mx_launch_step(struct mx_model_engine *e);
 
-/* Lays out spans, and ids and positions at `to`, in the order of the items; the number of rows. */
-uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to);
+/* Lays out the spans in scratch.spans, and ids and positions at `to`, in the order of the items.
+ * Returns the number of rows, and the tokens of the longest span. */
+uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
+                         uint32_t *out_longest);
+
+/* Lays out in scratch.spans a span without tokens for each item whose sequence was loaded from a
+ * snapshot and has not run since, if a mixer has work in resume. Returns their number; the
+ * sequences count as resumed from now on. */
+uint32_t mx_lay_out_resumed(struct mx_model_engine *e);
 
 #endif

@@ -39,6 +39,7 @@ static mx_status resume(struct mx_core *c, struct mx_seq *s, uint32_t limit, uin
 		s->computed = found.n <= limit ? found.n : limit;
 		st = c->state.load(c, s, found.block);
 		if (st == MX_OK) {
+			s->resumes = true;
 			*out = MX_LOOKUP_HIT;
 			return MX_OK;
 		}
@@ -77,6 +78,7 @@ mx_status mx_prefix_attach(struct mx_core *c, struct mx_seq *s)
 {
 	uint32_t limit = limit_of(s);
 	s->computed = 0;
+	s->resumes = false;
 	if ((c->info.prefix_cache || c->info.prefix_unsupported) && !s->pages.private && limit) {
 		enum mx_lookup outcome = MX_LOOKUP_MISS;
 		mx_status st = look_up(c, s, limit, &outcome);

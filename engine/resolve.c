@@ -23,7 +23,7 @@ struct resolver {
 
 static bool has_own_memory(const struct mx_device *d)
 {
-	return d->info.kind != MX_DEVICE_CPU;
+	return d->info.own_memory;
 }
 
 /* ---- tensors ---- */
@@ -72,53 +72,88 @@ static void *push(struct mx_arena *arena, void **list, size_t *n, size_t *cap, s
 	return (unsigned char *)*list + (*n)++ * size;
 }
 
-static mx_status need_matrix(struct resolver *r, const char *name, const uint64_t *shape,
-                             uint32_t ndim, struct mx_weight *out)
+/* The part of axis 0 that is wanted of a tensor: all of it unless the mixer asked for a slice. */
+static mx_status check_slices(struct resolver *r, const struct mx_weight_spec *spec,
+                              struct mx_weight_slice *out)
+{
+	*out = (struct mx_weight_slice){.n = spec->ndim ? spec->shape[0] : 1};
+	if (!spec->n_slices)
+		return MX_OK;
+	const struct mx_weight_slice *s = &spec->slices[0];
+	if (spec->n_slices > 1 || s->axis)
+		return mx_fail(
+			r->err, MX_E_UNSUPPORTED,
+			"of tensor %s a mixer wants %u slices, the first of axis %u: the engine takes "
+			"one, of axis 0",
+			spec->name, spec->n_slices, s->axis);
+	if (!s->n || s->first > out->n || s->n > out->n - s->first)
+		return mx_fail(r->err, MX_E_INTERNAL,
+		               "a mixer wants rows %llu .. of tensor %s, which has %llu",
+		               (unsigned long long)s->first, spec->name, (unsigned long long)out->n);
+	*out = *s;
+	return MX_OK;
+}
+
+/* `name` is the whole name of the tensor that spec names. */
+static mx_status need_matrix(struct resolver *r, const char *name,
+                             const struct mx_weight_spec *spec, struct mx_weight *out)
 {
 	struct mx_model *m = r->model;
 	const struct mx_tensor *t;
 	mx_status st = mx_checkpoint_find(m->checkpoint, name, &t, r->err);
+	struct mx_weight_slice rows;
 	if (st == MX_OK)
-		st = check_tensor(t, shape, ndim, r->err);
+		st = check_tensor(t, spec->shape, spec->ndim, r->err);
+	if (st == MX_OK)
+		st = check_slices(r, spec, &rows);
 	if (st != MX_OK)
 		return st;
 	uint64_t cols = 1;
-	for (uint32_t i = 1; i < ndim; i++)
-		cols *= shape[i];
-	if (!ndim || !shape[0] || !cols || shape[0] > UINT32_MAX || cols > UINT32_MAX)
+	for (uint32_t i = 1; i < spec->ndim; i++)
+		cols *= spec->shape[i];
+	if (!spec->ndim || !rows.n || !cols || spec->shape[0] > UINT32_MAX || cols > UINT32_MAX)
 		return mx_fail_at(r->err, MX_E_UNSUPPORTED, name, "tensor %s has an unusable shape", name);
-	*out = (struct mx_weight){t->dtype, (uint32_t)shape[0], (uint32_t)cols, t->data};
+	const struct mx_weight whole = {t->dtype, (uint32_t)spec->shape[0], (uint32_t)cols, t->data};
+	*out = mx_weight_rows(&whole, (uint32_t)rows.first, (uint32_t)rows.n);
 	if (out->cols > m->max_cols)
 		m->max_cols = out->cols;
 	struct mx_model_use *use =
 		push(&m->arena, (void **)&m->uses, &m->n_uses, &m->cap_uses, sizeof *use);
 	if (!use)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
-	*use = (struct mx_model_use){t, out};
+	*use = (struct mx_model_use){t, out, (uint32_t)rows.first};
 	return MX_OK;
 }
 
-static mx_status need_vector(struct resolver *r, const char *name, const uint64_t *shape,
-                             uint32_t ndim, float **dest)
+static mx_status need_vector(struct resolver *r, const char *name,
+                             const struct mx_weight_spec *spec, float **dest)
 {
 	struct mx_model *m = r->model;
 	const struct mx_tensor *t;
 	mx_status st = mx_checkpoint_find(m->checkpoint, name, &t, r->err);
+	struct mx_weight_slice part;
 	if (st == MX_OK)
-		st = check_tensor(t, shape, ndim, r->err);
+		st = check_tensor(t, spec->shape, spec->ndim, r->err);
+	if (st == MX_OK)
+		st = check_slices(r, spec, &part);
 	if (st != MX_OK)
 		return st;
-	const struct mx_model_vector *first = NULL; /* of a tensor that several layers name */
-	for (size_t i = 0; i < m->n_vectors && !first; i++)
-		if (m->vectors[i].tensor == t)
-			first = &m->vectors[i];
-	float **from = first ? first->dest : NULL;
+	size_t same = 0, n = t->bytes / mx_dtype_size(t->dtype);
+	while (same < m->n_vectors && m->vectors[same].tensor != t)
+		same++;
+	bool copied = same < m->n_vectors;
 	struct mx_model_vector *v =
 		push(&m->arena, (void **)&m->vectors, &m->n_vectors, &m->cap_vectors, sizeof *v);
 	if (!v)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
-	*v = (struct mx_model_vector){t, dest, from, t->bytes / mx_dtype_size(t->dtype)};
-	if (from)
+	*v = (struct mx_model_vector){
+		.tensor = t,
+		.dest = dest,
+		.same = copied ? same : SIZE_MAX,
+		.n = n,
+		.first = spec->ndim ? n / spec->shape[0] * part.first : 0,
+	};
+	if (copied)
 		return MX_OK;
 	m->private_bytes += mx_round_up(v->n * sizeof(float), VECTOR_ALIGN);
 	m->mapped_bytes += t->bytes;
@@ -128,14 +163,14 @@ static mx_status need_vector(struct resolver *r, const char *name, const uint64_
 static mx_status matrix_2d(struct resolver *r, const char *name, uint32_t rows, uint32_t cols,
                            struct mx_weight *out)
 {
-	const uint64_t shape[2] = {rows, cols};
-	return need_matrix(r, name, shape, 2, out);
+	const struct mx_weight_spec spec = MX_WEIGHT_SPEC(name, MATRIX, {rows, cols});
+	return need_matrix(r, name, &spec, out);
 }
 
 static mx_status vector_1d(struct resolver *r, const char *name, uint32_t n, float **dest)
 {
-	const uint64_t shape[1] = {n};
-	return need_vector(r, name, shape, 1, dest);
+	const struct mx_weight_spec spec = MX_WEIGHT_SPEC(name, VECTOR, {n});
+	return need_vector(r, name, &spec, dest);
 }
 
 /* ---- blocks ---- */
@@ -241,7 +276,7 @@ static mx_status mixer_weights(struct resolver *r, const struct mx_plan_mixer *p
                                struct mx_model_mixer *out)
 {
 	struct mx_model *m = r->model;
-	struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS];
+	struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS] = {0};
 	size_t n = 0;
 	mx_status st = out->ops->weights(&out->desc, specs, &n);
 	if (st != MX_OK || n > MX_MIXER_MAX_WEIGHTS)
@@ -263,9 +298,9 @@ static mx_status mixer_weights(struct resolver *r, const struct mx_plan_mixer *p
 		if (specs[i].optional && mx_checkpoint_find(m->checkpoint, name, &t, NULL) == MX_E_NOTFOUND)
 			continue;
 		if (specs[i].form == MX_WEIGHT_MATRIX)
-			st = need_matrix(r, name, specs[i].shape, specs[i].ndim, &out->matrices[i]);
+			st = need_matrix(r, name, &specs[i], &out->matrices[i]);
 		else
-			st = need_vector(r, name, specs[i].shape, specs[i].ndim, &out->vectors[i]);
+			st = need_vector(r, name, &specs[i], &out->vectors[i]);
 		if (st != MX_OK)
 			return st;
 	}
@@ -302,6 +337,7 @@ static mx_status resolve_mixer(struct resolver *r, const struct mx_plan_mixer *p
 		.max_rows = l->max_rows,
 		.max_spans = l->max_spans,
 		.max_draft = l->max_draft,
+		.ranks = 1,
 		.weight_dtype = m->embed.dtype,
 		.params = p->params,
 	};
@@ -411,6 +447,7 @@ static mx_status add_up(struct resolver *r, struct mx_model_mixer *x)
 	m->snapshot_bytes += snapshot;
 	m->instance_bytes += x->state.instance_bytes;
 	m->input_scales |= x->in_scale != 1;
+	m->resumes |= (x->ops->caps & MX_MIXER_RESUME) != 0;
 	if (page && !(x->ops->caps & MX_MIXER_SHARE_PAGES))
 		m->can_share = false;
 	if (slot && !(x->ops->caps & MX_MIXER_SNAPSHOT && snapshot))
@@ -433,6 +470,8 @@ static mx_status add_up(struct resolver *r, struct mx_model_mixer *x)
 	}
 	group->n++;
 	group->use.layers++;
+	if (x->state.settle_bytes > group->settle_bytes)
+		group->settle_bytes = x->state.settle_bytes;
 	group->use.page_bytes += page;
 	group->use.slot_bytes += slot;
 	group->use.snapshot_bytes += snapshot;
@@ -470,6 +509,11 @@ static struct mx_model_matrix *matrix_of(const struct mx_model *m, const struct 
 {
 	const struct mx_model_matrix key = {.tensor = use->tensor};
 	return bsearch(&key, m->matrices, m->n_matrices, sizeof key, by_tensor);
+}
+
+size_t mx_model_offset(const struct mx_model *m, const struct mx_model_use *use)
+{
+	return matrix_of(m, use)->offset;
 }
 
 /* Gives every matrix its place in the device's memory, where it is used first. */
@@ -586,14 +630,14 @@ void mx_model_free(struct mx_model *m)
 void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base)
 {
 	for (size_t i = 0; i < m->n_vectors; i++) {
-		const struct mx_model_vector *v = &m->vectors[i];
-		if (v->from) {
-			*v->dest = *v->from;
+		struct mx_model_vector *v = &m->vectors[i];
+		v->copy = (float *)(void *)base;
+		if (v->same != SIZE_MAX)
+			v->copy = m->vectors[v->same].copy;
+		*v->dest = v->copy + v->first;
+		if (v->same != SIZE_MAX)
 			continue;
-		}
-		float *to = (float *)(void *)at;
-		mx_convert(to, MX_F32, v->tensor->data, v->tensor->dtype, v->n);
-		*v->dest = (float *)(void *)base;
+		mx_convert(at, MX_F32, v->tensor->data, v->tensor->dtype, v->n);
 		at += mx_round_up(v->n * sizeof(float), VECTOR_ALIGN);
 		base += mx_round_up(v->n * sizeof(float), VECTOR_ALIGN);
 	}
@@ -602,7 +646,9 @@ void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base
 void mx_model_place(struct mx_model *m, unsigned char *base, enum mx_dtype dtype)
 {
 	for (size_t i = 0; i < m->n_uses; i++) {
-		m->uses[i].weight->data = base + matrix_of(m, &m->uses[i])->offset;
-		m->uses[i].weight->dtype = dtype;
+		const struct mx_model_use *use = &m->uses[i];
+		size_t before = (size_t)use->first * use->weight->cols * mx_dtype_size(dtype);
+		use->weight->data = base + mx_model_offset(m, use) + before;
+		use->weight->dtype = dtype;
 	}
 }

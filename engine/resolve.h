@@ -67,20 +67,25 @@ struct mx_model_group {
 	struct mx_mixer **instances; /* [n], filled when they are created */
 	size_t *snapshot_offsets;    /* [n], likewise */
 	void **parts;                /* [n], workspace: where in memory they are */
+	size_t settle_bytes;         /* the most that any layer asks for */
 	uint32_t n;
 };
 
 struct mx_model_vector {
 	const struct mx_tensor *tensor;
 	float **dest;
-	float **from; /* NULL, or where the copy's address stands that an earlier layer has made */
-	size_t n;
+	size_t same;  /* index of an earlier vector of the same tensor, whose copy serves both; or
+	                 SIZE_MAX */
+	float *copy;  /* where the f32 copy of the tensor is used */
+	size_t n;     /* elements of the tensor */
+	size_t first; /* element of the tensor that *dest points to */
 };
 
 /* A matrix that is wanted, in the order of use. */
 struct mx_model_use {
 	const struct mx_tensor *tensor;
-	struct mx_weight *weight;
+	struct mx_weight *weight; /* rows [first, ...) of the tensor */
+	uint32_t first;
 };
 
 /* A tensor of matrices, each once. */
@@ -103,6 +108,7 @@ struct mx_model {
 	const struct mx_model_mixer **reaching; /* those whose pages are as their extent says */
 	size_t n_reaching, cap_reaching;
 	bool keeps_pages; /* some mixer needs all pages of its tokens */
+	bool resumes;     /* some mixer has work in resume */
 
 	struct mx_model_vector *vectors;
 	size_t n_vectors, cap_vectors;
@@ -149,6 +155,9 @@ void mx_model_free(struct mx_model *m);
 /* Reads the vectors into memory at `at` [private_bytes], aligned to 64, which will be used at
  * `base`: the same, or memory of the device that it is copied to. */
 void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base);
+
+/* Offset, among the weights in the device's memory, of the tensor that the use is of. */
+size_t mx_model_offset(const struct mx_model *m, const struct mx_model_use *use);
 
 /* The matrices are in the device's memory from now on, at `base` [weight_bytes], as elements of
  * `dtype`; the caller has copied them. */

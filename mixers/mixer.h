@@ -1,256 +1,210 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The mixer contract, version 1. Installed; a mixer out of tree needs this
- * header, those of device/ and base/ that it includes, and `pkg-config mixd`.
+ * The mixer contract, version 2. Installed. A mixer out of tree needs this header, the headers of
+ * base/ and device/ that it includes, and `pkg-config mixd`; docs/mixer-template is a complete one.
  *
- * A mixer instance belongs to one layer of one model. It takes the layer's
- * normalised hidden states [rows, width] and returns the same shape; the
- * residual, the norm before it and the feed-forward after it are the engine's.
+ * A mixer mixes along the sequence: softmax attention, a linear recurrence, a long convolution. A
+ * module is a shared object with the table of one mixer (struct mx_mixer_ops) for one kind of
+ * device. An instance (struct mx_mixer) belongs to one layer of one model. It maps the layer's
+ * normalised hidden states [rows, width] to outputs of the same shape. The engine does the residual
+ * add, the norm before the mixer and the feed-forward after it.
  *
- * A step has three phases, called by the engine thread of the model only:
- *   forward  outputs of this step's rows, layer by layer. What a draft span
- *            writes to the state is tentative.
- *   commit   of each span the first n tokens stay; the sequence must from then
- *            on behave as one that only ever saw those.
- *   settle   work whose inputs are now final, for all layers of the module at
- *            once: after commit, before the step's tokens are delivered.
+ * A step computes the new tokens of several sequences at once. Each sequence contributes a span of
+ * consecutive tokens; the spans' tokens are the rows of the step. The model's engine thread calls,
+ * in this order: forward  for each layer: the outputs of the step's rows. What a draft span writes
+ * is tentative. commit   for all layers of the module: some tokens of each span stay, the others
+ * are taken back. Afterwards the sequence behaves as if it had only ever seen the tokens that stay.
+ *   settle   for all layers of the module: deferred work whose inputs are now final.
  *
- * Equalities every mixer must keep, bit for bit (tests/mixers/test_mixer.c):
- *   one-shot = chunked at any cut = token by token; alone = in any company;
- *   after commit(n) = never saw the rest; released and recomputed = kept;
- *   saved and loaded, or forked, = never interrupted.
- * So: reduce in a fixed order per row, with block borders at absolute
- * positions, never relative to the span, the batch or the thread count.
+ * Equalities that every mixer must keep, bit for bit (mixd-test-mixer checks them):
+ *   - a prompt in one span = in spans of any lengths = token by token;
+ *   - a sequence alone = in any batch, with any number of threads;
+ *   - after commit = never having seen the tokens that were taken back;
+ *   - computed again after release = kept; saved and loaded, or forked = never interrupted.
+ * So reduce in a fixed order per row, and put block borders at absolute positions: never relative
+ * to the span, the batch or the thread count.
  *
- * A mixer allocates in create() only, what instance_bytes and create_bytes say.
- * The engine owns all state memory:
- *   pages   bytes_per_token * page_tokens each, listed per sequence in order
- *           of position; a full page may be shared, read-only, by sequences
- *           with the same prefix (MX_MIXER_SHARE_PAGES). A page is full when
- *           all of its tokens are committed; those ahead of the position, which
- *           a mixer may ask for (extent), are the sequence's own.
- *   slot    fixed_bytes per sequence, zeroed when a sequence begins.
- * Memory is handed out dirty except where said; a mixer must not read what it
- * has not written.
+ * Memory. A mixer allocates in create and prepare only. The engine owns the state of sequences:
+ *   pages  hold bytes_per_token * page_tokens bytes each. A sequence's pages are listed in order of
+ *          position. A page is full when all of its tokens are committed; a full page may then be
+ *          shared, read-only, by sequences with the same prefix (MX_MIXER_SHARE_PAGES). Pages ahead
+ * of the position (see extent) are never shared. slots  hold fixed_bytes each; a sequence has one.
+ * A slot is zeroed when a sequence begins. All other memory is handed out dirty. A mixer must not
+ * read what it has not written.
  *
- * A mixer with a slot can be part of a prefix cache if its state can be saved:
- *   save    writes what the committed tokens 0 .. pos-1 have made of a slot,
- *           in snapshot_bytes, for the engine to keep.
- *   load    makes any slot that state, at pos or at pos - 1: the last token of
- *           a prompt that is known to its end must be computed again, for its
- *           logits. Keep one token more than the state needs, uncommitted to it.
- *           What was loaded at pos - 1 is saved again only after pos is reached.
+ * Prefix cache. A mixer with a slot takes part if its state can be saved:
+ *   save    copies what the committed tokens 0 .. pos-1 have made of a slot to a snapshot.
+ *   load    fills a slot from a snapshot, at pos or at pos - 1: the logits of a prompt's last token
+ *           need that token computed again. So a snapshot must hold what it takes to go on one
+ * token earlier. A slot that was loaded at pos - 1 is saved again only after pos is reached. resume
+ * rebuilds what load or fork left out, now that the sequence's pages are there.
  *
- * Versions: MX_MIXER_ABI counts incompatible changes; struct_size lets tables
- * grow at the end. A module exports
- *     const struct mx_mixer_ops *mx_mixer_module_v1(void);
- * Slots of the table that came later may be left empty, and have a default then.
- * Changes: 1 (2026-11) first version; with extent, instance_bytes
- * and create_bytes at the ends.
+ * Version. MX_MIXER_ABI counts incompatible changes; a module of another version is refused. A
+ * module exports const struct mx_mixer_ops *mx_mixer_module_v2(void); Changes: 1 (2026-11) first
+ * version. 2 (2026-11) host vectors in create; prepare; resume; workspace for settle; the longest
+ * span; struct mx_kept and parents of draft tokens; slices of weights; the rank of a layer; the
+ * output type of a product.
  */
 #ifndef MX_MIXERS_MIXER_H
 #define MX_MIXERS_MIXER_H
 
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "base/status.h"
 #include "device/device.h"
+#include "mixers/params.h"
 
-#define MX_MIXER_ABI           1
-#define MX_MIXER_MODULE_SYMBOL "mx_mixer_module_v1"
-
-/* mx_fail for modules, which link against nothing: fills *err (may be NULL), returns `status`. */
-static inline mx_status mx_mixer_fail(struct mx_err *err, mx_status status, const char *fmt, ...)
-	MX_PRINTF(3, 4);
-static inline mx_status mx_mixer_fail(struct mx_err *err, mx_status status, const char *fmt, ...)
-{
-	if (err) {
-		va_list args;
-		va_start(args, fmt);
-		err->status = status;
-		vsnprintf(err->text, sizeof(err->text), fmt, args);
-		va_end(args);
-	}
-	return status;
-}
-
-/* ---- parameters: what the checkpoint's config says of one layer ---- */
-
-enum mx_param_type {
-	MX_PARAM_BOOL,
-	MX_PARAM_INT,
-	MX_PARAM_FLOAT,
-	MX_PARAM_STRING,
-	MX_PARAM_FLOATS
-};
-
-struct mx_param {
-	const char *name;
-	enum mx_param_type type;
-	int64_t i;       /* BOOL, INT */
-	double f;        /* FLOAT; INT has it too */
-	const char *s;   /* STRING */
-	const double *v; /* FLOATS */
-	size_t n;
-};
-
-struct mx_params {
-	const struct mx_param *items;
-	size_t n;
-};
-
-/* The parameter of that name, or NULL. */
-static inline const struct mx_param *mx_param_find(const struct mx_params *p, const char *name)
-{
-	for (size_t i = 0; i < p->n; i++)
-		if (!strcmp(p->items[i].name, name))
-			return &p->items[i];
-	return NULL;
-}
-
-/* Value, or `def` if absent or of another type. */
-static inline int64_t mx_param_int(const struct mx_params *p, const char *name, int64_t def)
-{
-	const struct mx_param *q = mx_param_find(p, name);
-	return q && (q->type == MX_PARAM_INT || q->type == MX_PARAM_BOOL) ? q->i : def;
-}
-
-static inline double mx_param_float(const struct mx_params *p, const char *name, double def)
-{
-	const struct mx_param *q = mx_param_find(p, name);
-	return q && (q->type == MX_PARAM_FLOAT || q->type == MX_PARAM_INT) ? q->f : def;
-}
-
-static inline const char *mx_param_string(const struct mx_params *p, const char *name,
-                                          const char *def)
-{
-	const struct mx_param *q = mx_param_find(p, name);
-	return q && q->type == MX_PARAM_STRING ? q->s : def;
-}
-
-/* For probe: MX_OK if every parameter is one of `names` [n], else an error that says which is not.
- * A misspelt key must not leave a layer with a default. */
-static inline mx_status mx_params_known(const struct mx_params *p, const char *const *names,
-                                        size_t n, const char *mixer, struct mx_err *err)
-{
-	for (size_t i = 0; i < p->n; i++) {
-		size_t k = 0;
-		while (k < n && strcmp(p->items[i].name, names[k]))
-			k++;
-		if (k == n)
-			return mx_mixer_fail(err, MX_E_INVALID, "%s: unknown parameter '%.60s'", mixer,
-			                     p->items[i].name);
-	}
-	return MX_OK;
-}
+#define MX_MIXER_ABI           2
+#define MX_MIXER_MODULE_SYMBOL "mx_mixer_module_v2"
 
 /* One layer as its mixer sees it before anything is allocated. */
 struct mx_layer_desc {
-	uint32_t index, n_layers;   /* layer of the model */
-	uint32_t width;             /* hidden size */
-	uint32_t max_context;       /* longest sequence, tokens */
-	uint32_t max_rows;          /* most rows of a step */
-	uint32_t max_spans;         /* most spans of a step */
-	uint32_t max_draft;         /* most tokens of a draft span; 0 = none will come */
+	uint32_t index, n_layers; /* number of this layer, of how many in the model */
+	uint32_t width;           /* hidden size */
+	uint32_t max_context;     /* longest sequence, in tokens */
+	uint32_t max_rows;        /* most rows of a step */
+	uint32_t max_spans;       /* most spans of a step */
+	uint32_t max_draft;       /* most tokens of a draft span; 0 = there are no draft spans */
+	uint32_t rank, ranks; /* this device's share of the layer: rank of ranks; 0 of 1 = all of it */
 	enum mx_dtype weight_dtype; /* the checkpoint's */
-	enum mx_dtype state_dtype;  /* wanted for token states such as KV */
-	struct mx_params params;    /* names are the mixer's own, see its README */
+	enum mx_dtype state_dtype;  /* wanted for per-token states such as keys and values */
+	struct mx_params params;    /* the mixer's own parameters, see its README */
 };
 
 /* ---- what a mixer declares, as pure functions of the layer ---- */
 
 enum mx_weight_form {
-	MX_WEIGHT_MATRIX, /* as stored in the checkpoint, for mx_ops.linear */
+	MX_WEIGHT_MATRIX, /* as stored in the checkpoint, an operand of mx_ops.linear */
 	MX_WEIGHT_VECTOR, /* converted to f32 */
 };
 
+/* Indices [first, first + n) of one axis of a tensor. */
+struct mx_weight_slice {
+	uint32_t axis;
+	uint64_t first, n;
+};
+
+#define MX_WEIGHT_MAX_SLICES 8
+
+/* A tensor, or a part of one, that the layer needs. */
 struct mx_weight_spec {
-	/* Under the layer's prefix, e.g. "q_proj.weight"; with a '/' in front, the tensor of that name
-	 * in the model, e.g. "/model.lower_bounds". Static or in params. */
+	/* Name below the layer's prefix, e.g. "q_proj.weight". A leading '/' makes it a name in the
+	 * whole model, e.g. "/model.lower_bounds". Static, or owned by params. */
 	const char *name;
 	enum mx_weight_form form;
 	uint32_t ndim;
-	uint64_t shape[4];
-	bool optional; /* absent tensors give a NULL pointer */
+	uint64_t shape[4]; /* of the tensor in the file, whatever part is wanted */
+	bool optional;     /* an absent tensor gives a NULL pointer instead of an error */
+	/* The parts that are wanted, one behind the other; none = the whole tensor. Several specs may
+	 * name parts of one tensor. Until layers are split over ranks, the engine takes at most one
+	 * slice, of axis 0, and refuses others with MX_E_UNSUPPORTED. */
+	uint32_t n_slices;
+	struct mx_weight_slice slices[MX_WEIGHT_MAX_SLICES];
 };
 
 #define MX_MIXER_MAX_WEIGHTS 32
 
+/* The spec of a whole tensor: MX_WEIGHT_SPEC("conv1d.weight", VECTOR, {channels, 1, taps}). */
+#define MX_WEIGHT_SPEC(tensor, kind, ...)                                                          \
+	((struct mx_weight_spec){.name = (tensor),                                                     \
+	                         .form = MX_WEIGHT_##kind,                                             \
+	                         .ndim = sizeof((uint64_t[])__VA_ARGS__) / sizeof(uint64_t),           \
+	                         .shape = __VA_ARGS__})
+
+/* `spec` for rows [first, first + n) of its tensor only. */
+static inline struct mx_weight_spec mx_weight_spec_rows(struct mx_weight_spec spec, uint64_t first,
+                                                        uint64_t n)
+{
+	spec.slices[spec.n_slices++] = (struct mx_weight_slice){0, first, n};
+	return spec;
+}
+
 struct mx_state_spec {
-	size_t bytes_per_token; /* in pages; 0 = none */
-	size_t fixed_bytes;     /* in the slot; 0 = none */
-	uint32_t page_multiple; /* page_tokens must be a multiple of this, 0 = any */
-	size_t scratch_bytes;   /* workspace during a call, shared by all layers */
+	size_t bytes_per_token; /* of a page; 0 = the layer has no pages */
+	size_t fixed_bytes;     /* of a slot; 0 = the layer has no slots */
+	uint32_t page_multiple; /* page_tokens must be a multiple of this; 0 = any */
+	size_t scratch_bytes;   /* of step->scratch: workspace of one call, shared by all layers */
+	size_t settle_bytes;    /* of init->settle_scratch: workspace of settle; see there */
 	size_t snapshot_bytes;  /* of a saved slot; 0 = cannot be saved, or there is no slot */
-	size_t instance_bytes;  /* about what create() allocates, of the device's memory if it has its
-	                         * own; what is small beside the weights need not be counted */
-	size_t create_bytes;    /* what create() needs besides and gives back: of one layer at a time */
+	size_t
+		instance_bytes;  /* that create and prepare allocate and keep, in the device's memory if it
+	                      * has its own; what is small beside the weights need not be counted */
+	size_t create_bytes; /* that create allocates besides and frees, for one layer at a time */
 };
 
 enum {
-	MX_MIXER_CPU = 1u << 0,         /* runs on CPU devices */
-	MX_MIXER_CUDA = 1u << 1,        /* runs on CUDA devices */
-	MX_MIXER_DRAFT = 1u << 2,       /* takes draft spans and commit of fewer tokens */
+	MX_MIXER_CPU = 1u << 0,   /* runs on CPU devices */
+	MX_MIXER_CUDA = 1u << 1,  /* runs on CUDA devices */
+	MX_MIXER_DRAFT = 1u << 2, /* takes draft spans, and commit of fewer tokens than computed */
 	MX_MIXER_SHARE_PAGES = 1u << 3, /* full pages of a common prefix can be shared */
-	MX_MIXER_FORK = 1u << 4,        /* slot state can be copied to another sequence */
+	MX_MIXER_FORK = 1u << 4,        /* a slot can be copied to another sequence */
 	MX_MIXER_SETTLE = 1u << 5,      /* has work in settle */
-	MX_MIXER_SNAPSHOT = 1u << 6,    /* slot state can be saved and loaded */
-	MX_MIXER_EXTENT = 1u << 7,      /* wants other pages than those of its tokens */
+	MX_MIXER_SNAPSHOT = 1u << 6,    /* a slot can be saved and loaded */
+	MX_MIXER_EXTENT = 1u << 7,      /* needs other pages than those of the sequence's tokens */
+	MX_MIXER_RESUME = 1u << 8,      /* has work in resume */
+	MX_MIXER_TREE = 1u << 9,        /* takes draft spans whose tokens have parents */
 };
 
 /* ---- a step ---- */
 
 enum mx_span_kind {
-	MX_SPAN_PREFILL, /* a chunk of known tokens */
-	MX_SPAN_DECODE,  /* one token */
-	MX_SPAN_DRAFT,   /* 1 .. max_draft tokens, of which commit keeps the first 0 .. n */
+	MX_SPAN_PREFILL, /* tokens of a prompt; all of them stay */
+	MX_SPAN_DECODE,  /* one token, which stays */
+	MX_SPAN_DRAFT,   /* 1 .. max_draft tokens, of which commit keeps some or none */
 };
 
-/* Consecutive tokens of one sequence, rows row .. row+n-1 of the step. */
+/* The new tokens of one sequence: rows row .. row + n - 1 of the step. */
 struct mx_span {
 	uint32_t row, n;
-	uint32_t pos;     /* absolute position of the first token */
+	uint32_t pos;     /* absolute position of the first token; earlier tokens are committed */
 	uint32_t max_len; /* the sequence will never be longer than this */
 	enum mx_span_kind kind;
 	uint32_t slot; /* index of the sequence's slot */
-	/* [n_pages] in order of position, up to what extent says of pos + n tokens at least. Pages that
-	 * it has no need for at pos may be gone: UINT32_MAX. */
+	/* [n_pages] page numbers in order of position: at least those that extent asks for at pos + n
+	 * tokens. Pages that extent does not ask for at pos may be gone: UINT32_MAX. */
 	const uint32_t *pages;
 	uint32_t n_pages;
+	/* [n], only with MX_MIXER_TREE: each token's parent, an earlier token of the span, or
+	 * UINT32_MAX for the token before the span. A token sees its ancestors only, and its position
+	 * is one more than its parent's. NULL: each token's parent is the token before it. */
+	const uint32_t *parent;
 };
 
-/* A span as the device sees it. */
+/* A span as a kernel reads it. */
 struct mx_device_span {
-	uint32_t row, n; /* n = 0: a row that fills a recorded step up; nothing may be written for it */
+	uint32_t row, n; /* n = 0: padding of a recorded step; nothing may be written for it */
 	uint32_t pos, slot;
-	uint32_t page_begin, n_pages; /* into mx_device_tables.pages */
+	uint32_t page_begin, n_pages; /* the span's part of mx_device_tables.pages */
 	uint32_t max_len, kind;
+	uint32_t parent_begin; /* the span's part of mx_device_tables.parents; UINT32_MAX = NULL */
 };
 
-/* What the arrays of a step say once more, in the memory of a device that has its own, at addresses
- * that stay the same for every step. A step that is recorded is launched with n_rows = n_spans =
- * the number recorded and later replayed with other contents: kernels read everything that differs
- * between steps from here, and take only n_rows and n_spans from the call. */
+/* The arrays of a step in the memory of a device that has its own (info.own_memory), at addresses
+ * that never change. A recorded step is captured once, with the numbers of rows and spans that it
+ * was recorded for, and replayed with other contents: so kernels read all that differs between
+ * steps from these tables, and take only n_rows, n_spans and longest from the call. */
 struct mx_device_tables {
-	const uint32_t *pos;                /* [rows] */
-	const uint32_t *row_span;           /* [rows] index of the row's span */
+	const uint32_t *pos;                /* [n_rows] absolute position of each row */
+	const uint32_t *row_span;           /* [n_rows] index of the row's span */
 	const struct mx_device_span *spans; /* [n_spans] */
-	const uint32_t *pages;              /* the spans' pages, one list behind the other */
+	const uint32_t *pages;              /* the spans' page lists, one behind the other */
+	const uint32_t *parents;            /* the spans' parents, likewise; NULL = no span has any */
 };
 
 struct mx_step {
-	const struct mx_span *spans;
-	uint32_t n_spans;
-	uint32_t n_rows;
-	const uint32_t *pos; /* [n_rows] absolute position of each row */
-	void *scratch;       /* state spec's scratch_bytes, dirty, aligned as the device says */
-	const struct mx_device_tables *tables; /* NULL on CPUs */
-	bool recording; /* spans say only how many there are; their contents come with each replay */
+	const struct mx_span *spans; /* [n_spans] */
+	uint32_t n_spans, n_rows;
+	uint32_t longest;    /* tokens of the longest span */
+	const uint32_t *pos; /* [n_rows] absolute position of each row, in host memory */
+	void *scratch;       /* scratch_bytes, dirty, aligned to the device's info.align */
+	const struct mx_device_tables *tables; /* NULL if the host's memory is the device's */
+	bool recording; /* the step is being captured: the spans' contents come with each replay */
+};
+
+/* The tokens of a span that stay. */
+struct mx_kept {
+	uint32_t n;
+	/* [n] the tokens that stay, numbers within the span, each the parent of the next. NULL: the
+	 * first n; always so for a span without parents. */
+	const uint32_t *path;
 };
 
 /* ---- an instance ---- */
@@ -262,107 +216,160 @@ struct mx_mixer_base {
 	uint32_t layer;
 };
 
-/* Everything create() gets. Weights and state memory outlive the instance. */
+/* What create gets. Weights and state memory outlive the instance. */
 struct mx_mixer_init {
-	const struct mx_layer_desc *layer; /* valid during create() only */
+	const struct mx_layer_desc *layer; /* valid during create only */
 	struct mx_device *device;
-	const void *const *weights; /* in the order of the specs: struct mx_weight * or float * */
+	/* [specs] in the order of the specs: struct mx_weight * of a matrix, float * of a vector, in
+	 * the device's memory; NULL if absent. */
+	const void *const *weights;
+	/* [specs] the vectors once more, in the host's memory, valid during create only: for values
+	 * that create computes. NULL for matrices and absent tensors. */
+	const float *const *host_vectors;
 	/* Page p of this layer begins at page_base + p * page_stride and holds page_tokens *
-	 * bytes_per_token bytes; likewise slots. Aligned as the device says. */
+	 * bytes_per_token bytes; slot s begins at slot_base + s * slot_stride. Aligned to info.align.
+	 */
 	unsigned char *page_base;
 	size_t page_stride;
 	uint32_t page_tokens;
 	unsigned char *slot_base;
 	size_t slot_stride;
+	/* Workspace for settle, the most that any layer of the module asked for: one for all layers of
+	 * the module, not used by other modules. step->scratch is reused by the next forward, which may
+	 * begin before settle's work on another stream is done; this is not. NULL if none asked for
+	 * any. */
+	void *settle_scratch;
 };
 
 struct mx_mixer_ops {
 	uint32_t abi;         /* MX_MIXER_ABI */
-	uint32_t struct_size; /* sizeof of the table the module was built with */
+	uint32_t struct_size; /* sizeof(struct mx_mixer_ops) when the module was built */
 	const char *name;     /* as in configs: "attention" */
 	const char *summary;  /* one line for people */
 	uint32_t caps;        /* MX_MIXER_* */
 
-	/* Checks the parameters; says in *err which one is wrong. Pure. Any thread. */
+	/* Checks the layer's parameters; *err says which one is wrong. Pure. Any thread. */
 	mx_status (*probe)(const struct mx_layer_desc *layer, const struct mx_device *device,
 	                   struct mx_err *err);
 
-	/* Fills up to MX_MIXER_MAX_WEIGHTS specs and their number. Pure; after probe said yes. */
+	/* Lists the tensors that the layer needs: specs [MX_MIXER_MAX_WEIGHTS] is zeroed, *out_n
+	 * receives their number. Pure; called only after probe succeeded. */
 	mx_status (*weights)(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
 	                     size_t *out_n);
 
-	/* Memory the layer needs on that device; *out is zeroed. Pure; after probe said yes. */
+	/* Tells the memory that the layer needs on that device; *out is zeroed. Pure; called only after
+	 * probe succeeded. */
 	mx_status (*state)(const struct mx_layer_desc *layer, const struct mx_device *device,
 	                   struct mx_state_spec *out);
 
-	/* May allocate and take its time. *out only on MX_OK. */
+	/* MX_MIXER_EXTENT, for layers with pages. Tells which pages a sequence needs that will never be
+	 * longer than max_len: those of positions < *out_end before a step that ends at n tokens; those
+	 * of positions < *out_first no more once n tokens are committed. 1 <= n <= max_len; *out_first
+	 * <= n <= *out_end <= max_len; neither falls as n grows. The engine frees pages of a sequence
+	 * that runs only if it was computed from its beginning and is neither saved nor forked. Pure.
+	 */
+	void (*extent)(const struct mx_layer_desc *layer, uint32_t n, uint32_t max_len,
+	               uint32_t *out_first, uint32_t *out_end);
+
+	/* Creates the instance of one layer. May allocate and take its time. *out only on MX_OK. */
 	mx_status (*create)(const struct mx_mixer_init *init, struct mx_mixer **out,
 	                    struct mx_err *err);
 
-	/* Takes NULL and half-built instances. */
+	/* Called once, after the last create and before the first step is recorded or run, with all
+	 * layers of the module in layer order: for what layers share (tables, plans, kernels'
+	 * attributes). May allocate and take its time. */
+	mx_status (*prepare)(struct mx_mixer *const *layers, uint32_t n_layers, struct mx_err *err);
+
+	/* Destroys an instance. Takes NULL and half-built ones. */
 	void (*destroy)(struct mx_mixer *m);
 
-	/* y[n_rows, width] from x[n_rows, width], activation dtype of the device; never the same
-	 * memory. Engine thread; must not allocate, sleep or log. An error fails the step's requests.
-	 */
+	/* y[n_rows, width] from x[n_rows, width], both of the device's activation dtype and never the
+	 * same memory. Must not allocate, sleep or log. An error fails the step's requests. */
 	mx_status (*forward)(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y);
 
-	/* Of step->spans[i] the first kept[i] tokens stay, for all layers of the module. Spans that
-	 * keep everything are listed too. */
+	/* Of step->spans[i] the tokens kept[i] stay. All spans of the step are listed, those that keep
+	 * everything too. */
 	mx_status (*commit)(struct mx_mixer *const *layers, uint32_t n_layers,
-	                    const struct mx_step *step, const uint32_t *kept);
+	                    const struct mx_step *step, const struct mx_kept *kept);
 
-	/* Called once per step after commit if MX_MIXER_SETTLE. */
+	/* MX_MIXER_SETTLE: deferred work, once a step, after commit. On CPUs the step's tokens are
+	 * drawn by then but not yet delivered: time spent here delays them. */
 	mx_status (*settle)(struct mx_mixer *const *layers, uint32_t n_layers,
-	                    const struct mx_step *step, const uint32_t *kept);
+	                    const struct mx_step *step, const struct mx_kept *kept);
 
-	/* Copies the slot state of one sequence to another, at the position reached (MX_MIXER_FORK). */
+	/* MX_MIXER_FORK: copies the slot of one sequence to that of another, at the position reached.
+	 * Between steps. */
 	mx_status (*fork)(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
 	                  uint32_t to_slot);
 
-	/* MX_MIXER_SNAPSHOT, between steps: out[i] takes layer i's snapshot_bytes, all of them written.
-	 * pos >= 1 tokens are committed, at least one of them since a load one token before the end. */
+	/* MX_MIXER_SNAPSHOT: copies slot `slot` to snapshots: out[i] takes layer i's snapshot_bytes,
+	 * every one of which is written. pos >= 1 is the number of committed tokens. After a load at
+	 * pos - 1 at least one token has been committed since. Between steps. */
 	mx_status (*save)(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
 	                  uint32_t pos, void *const *out);
 
-	/* The reverse, into a slot in any condition. The sequence goes on at `pos`, which is that of
-	 * save or one less. */
+	/* MX_MIXER_SNAPSHOT: fills slot `slot`, whatever it holds, from the snapshots in[i]. The
+	 * sequence goes on at `pos`: the position of the save, or one less. Between steps. */
 	mx_status (*load)(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
 	                  uint32_t pos, const void *const *in);
 
-	/* Adds a line about the kernels chosen to `text` (for logs), at most cap bytes with the NUL. */
+	/* MX_MIXER_RESUME: rebuilds what load or fork left out, for the sequences of step->spans.
+	 * Called before the first forward of each such sequence, never while recording. The step has no
+	 * rows: each span has n = 0, pos is where the sequence goes on, and pages are those of the
+	 * forward that follows. A call may do a part of the work: *progress is 0 at first, then the
+	 * mixer's own, and MX_RESUMED when all is done. The engine calls again with the same spans
+	 * until it is; in between, it may run steps of other sequences. */
+	mx_status (*resume)(struct mx_mixer *const *layers, uint32_t n_layers,
+	                    const struct mx_step *step, uint32_t *progress);
+
+	/* Writes one line about the instance and the kernels it chose, for logs: at most cap bytes with
+	 * the NUL. */
 	void (*describe)(const struct mx_mixer *m, char *text, size_t cap);
-
-	/* ---- from here on a slot may be empty ---- */
-
-	/* MX_MIXER_EXTENT, of layers with bytes_per_token: which pages a sequence needs that will never
-	 * be longer than max_len: those of positions < *out_end before a step that ends at n tokens,
-	 * those of positions < *out_first no more once n tokens are committed. 1 <= n <= max_len,
-	 * *out_first <= n <= *out_end <= max_len, and both never fall as n grows. Pages are given back
-	 * while a sequence lives only of one that was computed from its beginning and is neither saved
-	 * nor forked. Pure. Empty: mx_mixer_extent_all. */
-	void (*extent)(const struct mx_layer_desc *layer, uint32_t n, uint32_t max_len,
-	               uint32_t *out_first, uint32_t *out_end);
 };
 
-/* The least table there may be. */
-#define MX_MIXER_OPS_MIN offsetof(struct mx_mixer_ops, extent)
+#define MX_RESUMED UINT32_MAX
 
 typedef const struct mx_mixer_ops *mx_mixer_module_f(void);
 
-/* Defaults for slots a mixer has no use for. */
+/* ---- defaults: a table is complete; a mixer puts these where it has nothing to do ---- */
+
+/* A page for every token, as long as the sequence lives. */
+static inline void mx_mixer_extent_all(const struct mx_layer_desc *layer, uint32_t n,
+                                       uint32_t max_len, uint32_t *out_first, uint32_t *out_end)
+{
+	(void)layer, (void)max_len;
+	*out_first = 0;
+	*out_end = n;
+}
+
+static inline mx_status mx_mixer_prepare_nothing(struct mx_mixer *const *layers, uint32_t n_layers,
+                                                 struct mx_err *err)
+{
+	(void)layers, (void)n_layers, (void)err;
+	return MX_OK;
+}
+
 static inline mx_status mx_mixer_commit_nothing(struct mx_mixer *const *layers, uint32_t n_layers,
-                                                const struct mx_step *step, const uint32_t *kept)
+                                                const struct mx_step *step,
+                                                const struct mx_kept *kept)
 {
 	(void)layers, (void)n_layers, (void)step, (void)kept;
 	return MX_OK;
 }
 
 static inline mx_status mx_mixer_settle_nothing(struct mx_mixer *const *layers, uint32_t n_layers,
-                                                const struct mx_step *step, const uint32_t *kept)
+                                                const struct mx_step *step,
+                                                const struct mx_kept *kept)
 {
 	(void)layers, (void)n_layers, (void)step, (void)kept;
 	return MX_OK;
+}
+
+static inline mx_status mx_mixer_fork_unsupported(struct mx_mixer *const *layers, uint32_t n_layers,
+                                                  uint32_t from_slot, uint32_t to_slot)
+{
+	(void)layers, (void)n_layers, (void)from_slot, (void)to_slot;
+	return MX_E_UNSUPPORTED;
 }
 
 static inline mx_status mx_mixer_save_unsupported(struct mx_mixer *const *layers, uint32_t n_layers,
@@ -380,20 +387,12 @@ static inline mx_status mx_mixer_load_unsupported(struct mx_mixer *const *layers
 	return MX_E_UNSUPPORTED;
 }
 
-static inline mx_status mx_mixer_fork_unsupported(struct mx_mixer *const *layers, uint32_t n_layers,
-                                                  uint32_t from_slot, uint32_t to_slot)
+static inline mx_status mx_mixer_resume_nothing(struct mx_mixer *const *layers, uint32_t n_layers,
+                                                const struct mx_step *step, uint32_t *progress)
 {
-	(void)layers, (void)n_layers, (void)from_slot, (void)to_slot;
-	return MX_E_UNSUPPORTED;
-}
-
-/* A page for every token there is, as long as the sequence lives. */
-static inline void mx_mixer_extent_all(const struct mx_layer_desc *layer, uint32_t n,
-                                       uint32_t max_len, uint32_t *out_first, uint32_t *out_end)
-{
-	(void)layer, (void)max_len;
-	*out_first = 0;
-	*out_end = n;
+	(void)layers, (void)n_layers, (void)step;
+	*progress = MX_RESUMED;
+	return MX_OK;
 }
 
 #endif

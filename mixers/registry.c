@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads mixer modules: every "*.so" of a directory, in order of name; those for CUDA only when
- * asked.
- *
- * The registry owns the dlopen handles; a table is valid until the registry is
- * destroyed. Built once at start by one thread, then only read.
+ * Loads mixer modules: every "*.so" of a directory, in order of name; modules for CUDA only when a
+ * model asks for them.
  */
 #include "mixers/registry.h"
 
@@ -19,7 +16,7 @@
 #include "base/mem.h"
 
 struct module {
-	struct mx_mixer_ops *ops; /* a copy of the module's table, complete */
+	const struct mx_mixer_ops *ops; /* the module's own table */
 	void *handle;
 	char *path;
 };
@@ -43,7 +40,6 @@ mx_status mx_registry_create(struct mx_registry **out)
 static void module_close(struct module *m)
 {
 	free(m->path);
-	free(m->ops);
 	if (m->handle)
 		dlclose(m->handle);
 }
@@ -62,7 +58,8 @@ void mx_registry_destroy(struct mx_registry *r)
 }
 
 /* The module of that name that runs on any of the kinds of device in `caps`. */
-static const struct module *find(const struct mx_registry *r, const char *name, uint32_t caps)
+static const struct module *find_module(const struct mx_registry *r, const char *name,
+                                        uint32_t caps)
 {
 	for (size_t i = 0; i < r->n; i++)
 		if (!strcmp(r->modules[i].ops->name, name) && r->modules[i].ops->caps & caps)
@@ -80,40 +77,47 @@ static mx_status check_table(const struct mx_registry *r, const char *path,
 		return mx_fail_at(err, MX_E_UNSUPPORTED, path,
 		                  "the module has mixer ABI %u, this program has %u", (unsigned)ops->abi,
 		                  (unsigned)MX_MIXER_ABI);
-	if (ops->struct_size < MX_MIXER_OPS_MIN)
+	if (ops->struct_size < sizeof(*ops))
 		return mx_fail_at(err, MX_E_UNSUPPORTED, path,
 		                  "the module's table has %u bytes, this program needs %zu",
-		                  (unsigned)ops->struct_size, MX_MIXER_OPS_MIN);
+		                  (unsigned)ops->struct_size, sizeof(*ops));
 	if (!ops->name || !*ops->name || !ops->summary)
 		return mx_fail_at(err, MX_E_FORMAT, path, "the module has no name or no summary");
-	if (!ops->probe || !ops->weights || !ops->state || !ops->create || !ops->destroy ||
-	    !ops->forward || !ops->commit || !ops->settle || !ops->fork || !ops->save || !ops->load ||
-	    !ops->describe)
-		return mx_fail_at(err, MX_E_FORMAT, path, "mixer \"%s\" leaves a slot of its table empty",
+	if (!ops->probe || !ops->weights || !ops->state || !ops->extent || !ops->create ||
+	    !ops->prepare || !ops->destroy || !ops->forward || !ops->commit || !ops->settle ||
+	    !ops->fork || !ops->save || !ops->load || !ops->resume || !ops->describe)
+		return mx_fail_at(err, MX_E_FORMAT, path, "mixer \"%s\" leaves an entry of its table empty",
 		                  ops->name);
 	const uint32_t kinds = ops->caps & (MX_MIXER_CPU | MX_MIXER_CUDA);
 	if (!kinds)
 		return mx_fail_at(err, MX_E_FORMAT, path, "mixer \"%s\" runs on no kind of device",
 		                  ops->name);
-	const struct module *known = find(r, ops->name, kinds);
+	const struct module *known = find_module(r, ops->name, kinds);
 	if (known)
 		return mx_fail_at(err, MX_E_INVALID, path, "mixer \"%s\" is already loaded from %s",
 		                  ops->name, known->path);
 	return MX_OK;
 }
 
-/* A copy of a table that may be older or newer than this program, with defaults where it has
- * nothing; NULL if out of memory. */
-static struct mx_mixer_ops *complete_table(const struct mx_mixer_ops *ops)
+/* The symbol by which modules of version 1 exported their tables. */
+#define SYMBOL_V1 "mx_mixer_module_v1"
+
+/* Finds the function that returns the module's table. */
+static mx_status find_symbol(const struct module *m, mx_mixer_module_f **out, struct mx_err *err)
 {
-	struct mx_mixer_ops *all = calloc(1, sizeof(*all));
-	if (!all)
-		return NULL;
-	memcpy(all, ops, ops->struct_size < sizeof(*all) ? ops->struct_size : sizeof(*all));
-	all->struct_size = sizeof(*all);
-	if (!all->extent)
-		all->extent = mx_mixer_extent_all;
-	return all;
+	void *symbol = dlsym(m->handle, MX_MIXER_MODULE_SYMBOL);
+	if (symbol) {
+		memcpy(out, &symbol, sizeof(*out)); /* POSIX: a dlsym result may be a function */
+		return MX_OK;
+	}
+	if (dlsym(m->handle, SYMBOL_V1))
+		return mx_fail_at(
+			err, MX_E_UNSUPPORTED, m->path,
+			"the module was built for version 1 of the mixer contract, and this program "
+			"has version %d: build it again with this program's mixers/mixer.h",
+			MX_MIXER_ABI);
+	return mx_fail_at(err, MX_E_FORMAT, m->path, "not a mixer module: it has no symbol %s",
+	                  MX_MIXER_MODULE_SYMBOL);
 }
 
 /* Takes `path`, on failure too. */
@@ -129,26 +133,20 @@ static mx_status load_file(struct mx_registry *r, char *path, struct mx_err *err
 		                    why ? why : "unknown error");
 		goto fail;
 	}
-	void *symbol = dlsym(m.handle, MX_MIXER_MODULE_SYMBOL);
-	if (!symbol) {
-		status = mx_fail_at(err, MX_E_FORMAT, m.path, "not a mixer module: it has no symbol %s",
-		                    MX_MIXER_MODULE_SYMBOL);
-		goto fail;
-	}
-	mx_mixer_module_f *module;
-	memcpy(&module, &symbol, sizeof(module)); /* POSIX: a dlsym result may be a function */
-	const struct mx_mixer_ops *ops = module();
-	status = check_table(r, m.path, ops, err);
+	mx_mixer_module_f *module = NULL;
+	status = find_symbol(&m, &module, err);
 	if (status != MX_OK)
 		goto fail;
-	m.ops = complete_table(ops);
+	m.ops = module();
+	status = check_table(r, m.path, m.ops, err);
+	if (status != MX_OK)
+		goto fail;
 	struct module *grown = mx_realloc(r->modules, r->n + 1, sizeof(*grown));
-	if (grown)
-		r->modules = grown;
-	if (!m.ops || !grown) {
+	if (!grown) {
 		status = mx_fail_at(err, MX_E_NOMEM, m.path, "out of memory");
 		goto fail;
 	}
+	r->modules = grown;
 	r->modules[r->n++] = m;
 	return MX_OK;
 fail:
@@ -227,7 +225,7 @@ const struct mx_mixer_ops *mx_registry_find(const struct mx_registry *r, const c
                                             enum mx_device_kind kind, struct mx_err *err)
 {
 	const uint32_t cap = kind == MX_DEVICE_CUDA ? MX_MIXER_CUDA : MX_MIXER_CPU;
-	const struct module *m = find(r, name, cap);
+	const struct module *m = find_module(r, name, cap);
 	if (m)
 		return m->ops;
 	struct mx_buf known = {.limit = 400};

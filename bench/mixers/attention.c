@@ -170,9 +170,21 @@ static void decode(struct bench *b, uint32_t batch, uint32_t context)
 	for (uint32_t i = 0; i < batch; i++) {
 		pos[i] = context;
 		spans[i] = (struct mx_span){
-			i, 1, context, per_seq * PAGE_TOKENS, MX_SPAN_DECODE, 0, pages + i * per_seq, per_seq};
+			.row = i,
+			.n = 1,
+			.pos = context,
+			.max_len = per_seq * PAGE_TOKENS,
+			.kind = MX_SPAN_DECODE,
+			.pages = pages + i * per_seq,
+			.n_pages = per_seq,
+		};
 	}
-	const struct mx_step step = {spans, batch, batch, pos, b->scratch, NULL, false};
+	const struct mx_step step = {.spans = spans,
+	                             .n_spans = batch,
+	                             .n_rows = batch,
+	                             .longest = 1,
+	                             .pos = pos,
+	                             .scratch = b->scratch};
 	double best = INFINITY, total = 0;
 	for (int i = 0; i < 3 || (total < 0.5 && i < 100); i++) {
 		double t = step_seconds(b, &step);
@@ -205,10 +217,20 @@ static void prefill(struct bench *b, uint32_t n, double roof)
 	for (int round = 0; round < 3 || (all < 1 && round < 100); round++) {
 		for (uint32_t at = 0; at < n; at += STEP_ROWS) {
 			uint32_t rows = n - at < STEP_ROWS ? n - at : STEP_ROWS;
-			struct mx_span span = {0, rows, at, n, MX_SPAN_PREFILL, 0, pages, b->n_pages};
+			struct mx_span span = {.n = rows,
+			                       .pos = at,
+			                       .max_len = n,
+			                       .kind = MX_SPAN_PREFILL,
+			                       .pages = pages,
+			                       .n_pages = b->n_pages};
 			for (uint32_t i = 0; i < rows; i++)
 				pos[i] = at + i;
-			const struct mx_step step = {&span, 1, rows, pos, b->scratch, NULL, false};
+			const struct mx_step step = {.spans = &span,
+			                             .n_spans = 1,
+			                             .n_rows = rows,
+			                             .longest = rows,
+			                             .pos = pos,
+			                             .scratch = b->scratch};
 			double t = step_seconds(b, &step);
 			all += t;
 			best[at / STEP_ROWS] = t < best[at / STEP_ROWS] ? t : best[at / STEP_ROWS];

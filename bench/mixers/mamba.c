@@ -174,7 +174,12 @@ static double step(struct bench *b, bool products, enum mx_span_kind kind, uint3
 		for (uint32_t k = 0; k < n; k++)
 			at[i * n + k] = pos + k;
 	}
-	const struct mx_step s = {spans, batch, batch * n, at, b->scratch, NULL, false};
+	const struct mx_step s = {.spans = spans,
+	                          .n_spans = batch,
+	                          .n_rows = batch * n,
+	                          .longest = n,
+	                          .pos = at,
+	                          .scratch = b->scratch};
 	b->device->ops = products ? &b->with : &b->without;
 	double begin = seconds(b);
 	for (uint32_t i = 0; i < b->n_layers; i++)

@@ -107,37 +107,49 @@ static uint64_t kv_rows(const struct attn_params *p)
 	return (uint64_t)p->kv_heads * p->head_dim;
 }
 
-static size_t separate_weights(const struct attn_params *p, uint64_t width,
-                               struct mx_weight_spec *specs)
+/* A projection of the input: a tensor of its own, or rows of the fused one. */
+static struct mx_weight_spec projection(const struct attn_params *p, const char *name,
+                                        const char *fused, uint64_t width, uint64_t first,
+                                        uint64_t n)
 {
-	uint64_t q = q_rows(p), kv = kv_rows(p);
-	size_t n = 0;
-	specs[n++] = (struct mx_weight_spec){"q_proj.weight", MX_WEIGHT_MATRIX, 2, {q, width}, false};
-	specs[n++] = (struct mx_weight_spec){"k_proj.weight", MX_WEIGHT_MATRIX, 2, {kv, width}, false};
-	specs[n++] = (struct mx_weight_spec){"v_proj.weight", MX_WEIGHT_MATRIX, 2, {kv, width}, false};
-	specs[n++] = (struct mx_weight_spec){"o_proj.weight", MX_WEIGHT_MATRIX, 2, {width, q}, false};
-	if (p->bias) {
-		specs[n++] = (struct mx_weight_spec){"q_proj.bias", MX_WEIGHT_VECTOR, 1, {q}, false};
-		specs[n++] = (struct mx_weight_spec){"k_proj.bias", MX_WEIGHT_VECTOR, 1, {kv}, false};
-		specs[n++] = (struct mx_weight_spec){"v_proj.bias", MX_WEIGHT_VECTOR, 1, {kv}, false};
-	}
-	if (p->o_bias)
-		specs[n++] = (struct mx_weight_spec){"o_proj.bias", MX_WEIGHT_VECTOR, 1, {width}, false};
-	return n;
+	if (!p->fused)
+		return MX_WEIGHT_SPEC(name, MATRIX, {n, width});
+	uint64_t all = q_rows(p) + 2 * kv_rows(p);
+	return mx_weight_spec_rows(MX_WEIGHT_SPEC(fused, MATRIX, {all, width}), first, n);
 }
 
-/* Named as in flash-attention's MHA. */
-static size_t fused_weights(const struct attn_params *p, uint64_t width,
-                            struct mx_weight_spec *specs)
+static struct mx_weight_spec bias(const struct attn_params *p, const char *name, const char *fused,
+                                  uint64_t first, uint64_t n)
 {
-	uint64_t q = q_rows(p), all = q + 2 * kv_rows(p);
+	if (!p->fused)
+		return MX_WEIGHT_SPEC(name, VECTOR, {n});
+	uint64_t all = q_rows(p) + 2 * kv_rows(p);
+	return mx_weight_spec_rows(MX_WEIGHT_SPEC(fused, VECTOR, {all}), first, n);
+}
+
+/* Fused tensors are named as in flash-attention's MHA. */
+static size_t list_weights(const struct attn_params *p, uint64_t width,
+                           struct mx_weight_spec *specs)
+{
+	const char *o = p->fused ? "out_proj.weight" : "o_proj.weight";
+	const char *o_bias = p->fused ? "out_proj.bias" : "o_proj.bias";
+	uint64_t q = q_rows(p), kv = kv_rows(p), d = p->head_dim;
 	size_t n = 0;
-	specs[n++] = (struct mx_weight_spec){"Wqkv.weight", MX_WEIGHT_MATRIX, 2, {all, width}, false};
-	specs[n++] = (struct mx_weight_spec){"out_proj.weight", MX_WEIGHT_MATRIX, 2, {width, q}, false};
-	if (p->bias)
-		specs[n++] = (struct mx_weight_spec){"Wqkv.bias", MX_WEIGHT_VECTOR, 1, {all}, false};
+	specs[n++] = projection(p, "q_proj.weight", "Wqkv.weight", width, 0, q);
+	specs[n++] = projection(p, "k_proj.weight", "Wqkv.weight", width, q, kv);
+	specs[n++] = projection(p, "v_proj.weight", "Wqkv.weight", width, q + kv, kv);
+	specs[n++] = MX_WEIGHT_SPEC(o, MATRIX, {width, q});
+	if (p->bias) {
+		specs[n++] = bias(p, "q_proj.bias", "Wqkv.bias", 0, q);
+		specs[n++] = bias(p, "k_proj.bias", "Wqkv.bias", q, kv);
+		specs[n++] = bias(p, "v_proj.bias", "Wqkv.bias", q + kv, kv);
+	}
 	if (p->o_bias)
-		specs[n++] = (struct mx_weight_spec){"out_proj.bias", MX_WEIGHT_VECTOR, 1, {width}, false};
+		specs[n++] = MX_WEIGHT_SPEC(o_bias, VECTOR, {width});
+	if (p->qk_norm) {
+		specs[n++] = MX_WEIGHT_SPEC("q_norm.weight", VECTOR, {d});
+		specs[n++] = MX_WEIGHT_SPEC("k_norm.weight", VECTOR, {d});
+	}
 	return n;
 }
 
@@ -148,48 +160,14 @@ mx_status attn_params_weights(const struct mx_layer_desc *layer, struct mx_weigh
 	mx_status status = attn_params_read(layer, &p, NULL);
 	if (status != MX_OK)
 		return status;
-	uint64_t width = layer->width, d = p.head_dim;
-	size_t n = p.fused ? fused_weights(&p, width, specs) : separate_weights(&p, width, specs);
-	if (p.qk_norm) {
-		specs[n++] = (struct mx_weight_spec){"q_norm.weight", MX_WEIGHT_VECTOR, 1, {d}, false};
-		specs[n++] = (struct mx_weight_spec){"k_norm.weight", MX_WEIGHT_VECTOR, 1, {d}, false};
-	}
-	*out_n = n;
+	*out_n = list_weights(&p, layer->width, specs);
 	return MX_OK;
 }
 
-/* How many pointers were taken. */
-static size_t take_fused(const struct attn_params *p, const void *const *w,
-                         struct attn_weights *out)
+void attn_params_take(const struct attn_params *p, const void *const *w, struct attn_weights *out)
 {
-	uint64_t q = q_rows(p), kv = kv_rows(p);
-	size_t n = 0;
-	const struct mx_weight *all = w[n++];
-	out->part[0] = mx_weight_rows(all, 0, (uint32_t)q);
-	out->part[1] = mx_weight_rows(all, (uint32_t)q, (uint32_t)kv);
-	out->part[2] = mx_weight_rows(all, (uint32_t)(q + kv), (uint32_t)kv);
-	out->q = &out->part[0];
-	out->k = &out->part[1];
-	out->v = &out->part[2];
-	out->o = w[n++];
-	if (p->bias) {
-		out->q_bias = w[n++];
-		out->k_bias = out->q_bias + q;
-		out->v_bias = out->k_bias + kv;
-	}
-	if (p->o_bias)
-		out->o_bias = w[n++];
-	return n;
-}
-
-static size_t take_separate(const struct attn_params *p, const void *const *w,
-                            struct attn_weights *out)
-{
-	size_t n = 0;
-	out->q = w[n++];
-	out->k = w[n++];
-	out->v = w[n++];
-	out->o = w[n++];
+	*out = (struct attn_weights){.q = w[0], .k = w[1], .v = w[2], .o = w[3]};
+	size_t n = 4;
 	if (p->bias) {
 		out->q_bias = w[n++];
 		out->k_bias = w[n++];
@@ -197,13 +175,6 @@ static size_t take_separate(const struct attn_params *p, const void *const *w,
 	}
 	if (p->o_bias)
 		out->o_bias = w[n++];
-	return n;
-}
-
-void attn_params_take(const struct attn_params *p, const void *const *w, struct attn_weights *out)
-{
-	*out = (struct attn_weights){0};
-	size_t n = p->fused ? take_fused(p, w, out) : take_separate(p, w, out);
 	if (p->qk_norm) {
 		out->q_norm = w[n++];
 		out->k_norm = w[n++];

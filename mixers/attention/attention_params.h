@@ -31,7 +31,6 @@ struct attn_weights {
 	const struct mx_weight *q, *k, *v, *o;
 	const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL = none */
 	const float *q_norm, *k_norm;                   /* NULL = none */
-	struct mx_weight part[3]; /* of a fused matrix: what q, k and v point to */
 };
 
 /* Checks a layer's parameters; says in *err which one is wrong. out->inv_freq lives as long as the
@@ -39,11 +38,11 @@ struct attn_weights {
 mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params *out,
                            struct mx_err *err);
 
-/* The slot `weights` of every attention module. */
+/* mx_mixer_ops.weights of every attention module. */
 mx_status attn_params_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
                               size_t *out_n);
 
-/* Pointers in the order of attn_params_weights. *out may point into itself: do not copy it. */
+/* Takes the pointers of create, which are in the order of attn_params_weights. */
 void attn_params_take(const struct attn_params *p, const void *const *w, struct attn_weights *out);
 
 #endif

@@ -81,8 +81,10 @@ static mx_status take_weights(struct mx_mixer *m, const struct mx_mixer_init *in
 	size_t n = gla_tensors(init->layer, &m->params, tensors);
 	struct gla_weights *w = &m->w;
 
-	for (size_t i = 0; i < n; i++)
-		memcpy((unsigned char *)w + tensors[i].offset, &init->weights[i], sizeof(void *));
+	for (size_t i = 0; i < n; i++) {
+		const void *p = tensors[i].on_host ? init->host_vectors[i] : init->weights[i];
+		memcpy((unsigned char *)w + tensors[i].offset, &p, sizeof(p));
+	}
 	for (int i = 0; m->params.feature_tied && i < gla_feature_layers(m->params.feature); i++) {
 		int has = w->feature[0][i] ? 0 : 1;
 		w->feature[!has][i] = w->feature[has][i];
@@ -203,6 +205,7 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 		status = MX_E_NOMEM;
 		goto fail;
 	}
+	m->w.a_log = m->w.lower_bounds = NULL; /* host vectors end with this call */
 	slot_size(&m->params, &m->slot_bytes, &m->snapshot_bytes);
 	*out = m;
 	return MX_OK;
@@ -312,7 +315,9 @@ static const struct mx_mixer_ops gla_ops = {
 	.probe = probe,
 	.weights = weights,
 	.state = state,
+	.extent = mx_mixer_extent_all,
 	.create = create,
+	.prepare = mx_mixer_prepare_nothing,
 	.destroy = destroy,
 	.forward = gla_forward,
 	.commit = mx_mixer_commit_nothing,
@@ -320,13 +325,13 @@ static const struct mx_mixer_ops gla_ops = {
 	.fork = fork_slots,
 	.save = save,
 	.load = load,
+	.resume = mx_mixer_resume_nothing,
 	.describe = describe,
-	.extent = mx_mixer_extent_all,
 };
 
-mx_mixer_module_f mx_mixer_module_v1;
+mx_mixer_module_f mx_mixer_module_v2;
 
-const struct mx_mixer_ops *mx_mixer_module_v1(void)
+const struct mx_mixer_ops *mx_mixer_module_v2(void)
 {
 	return &gla_ops;
 }

@@ -147,13 +147,15 @@ struct gla_weights {
 	struct gla_stream_weights streams[GLA_STREAMS];
 	const struct mx_weight *feature[2][2]; /* [q, k][layer] */
 	const float *feature_bias[2][2];
-	const float *a_log, *lower_bounds, *norm;
+	const float *a_log, *lower_bounds; /* host vectors, NULL after create */
+	const float *norm;
 	const struct mx_weight *o;
 };
 
 struct gla_tensor {
 	struct mx_weight_spec spec;
 	size_t offset; /* of the pointer in struct gla_weights */
+	bool on_host;  /* only create reads it: the pointer is to the host's copy */
 };
 
 /* All tensors of a layer, at most MX_MIXER_MAX_WEIGHTS; returns their number. */

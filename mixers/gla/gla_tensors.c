@@ -88,14 +88,17 @@ size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p
 		if (p->streams[s].n)
 			list_stream(&l, p, s, layer->width);
 	list_feature(&l, p);
-	if (p->variant->decay == GLA_SOFTPLUS)
+	if (p->variant->decay == GLA_SOFTPLUS) {
 		vector(&l, "A_log", p->recur.heads, AT(a_log));
+		l.out[l.n - 1].on_host = true;
+	}
 	if (p->has_lower_bounds) {
 		struct mx_weight_spec *s =
 			add(&l, "/model.lower_bounds", MX_WEIGHT_VECTOR, AT(lower_bounds));
 		s->ndim = 2;
 		s->shape[0] = layer->n_layers;
 		s->shape[1] = layer->width;
+		l.out[l.n - 1].on_host = true;
 	}
 	if (p->norm_affine)
 		vector(&l, p->norm_name, p->variant->norm_whole ? p->recur.heads * p->v_dim : p->v_dim,

@@ -65,6 +65,7 @@ static struct mx_state_spec filter_state(const struct mx_layer_desc *layer,
 		.fixed_bytes = lc_slot_bytes(&lc),
 		.page_multiple = LC_BLOCK,
 		.scratch_bytes = lc_scratch_bytes(&lc),
+		.settle_bytes = lc_scratch_bytes(&lc),
 		.snapshot_bytes = lc_snapshot_bytes(&lc),
 		.instance_bytes = lc_instance_bytes(&lc),
 		.create_bytes = lc_create_bytes(&lc) + (size_t)lc.max_len * lc.channels * sizeof(float),
@@ -193,6 +194,7 @@ static mx_status hyena_create(const struct mx_mixer_init *init, struct mx_mixer 
 	hyena_scratch_layout(layer, filter.scratch_bytes, &m->scratch);
 	m->slot_base = init->slot_base;
 	m->slot_stride = init->slot_stride;
+	m->settle_scratch = init->settle_scratch;
 	m->filter_bytes = filter.fixed_bytes;
 	m->filter_snapshot = filter.snapshot_bytes;
 	const void *const *w = take_weights(m, init->weights);
@@ -211,23 +213,44 @@ static mx_status hyena_create(const struct mx_mixer_init *init, struct mx_mixer 
 
 /* ---- a sequence's state ---- */
 
-#define SETTLE_LAYERS 256 /* at a time */
+#define LAYERS 256 /* whose convolutions settle and resume take together */
 
-/* commit keeps nothing: what of a span stays, settle and the next span's position say. */
-static mx_status hyena_settle(struct mx_mixer *const *layers, uint32_t n_layers,
-                              const struct mx_step *step, const uint32_t *kept)
+/* Collects the long convolutions of layers [n] that have one, at most LAYERS, in out; returns how
+ * many layers it went through. */
+static uint32_t take_lc(struct mx_mixer *const *layers, uint32_t n, struct lc *out[LAYERS],
+                        uint32_t *out_n)
 {
-	struct lc *lc[SETTLE_LAYERS];
-	mx_status status = MX_OK;
-	for (uint32_t i = 0; status == MX_OK && i < n_layers;) {
-		uint32_t n = 0;
-		for (; i < n_layers && n < SETTLE_LAYERS; i++)
-			if (layers[i]->lc)
-				lc[n++] = layers[i]->lc;
-		if (n)
-			status = lc_settle(lc, n, step, kept);
+	uint32_t i = 0;
+	*out_n = 0;
+	for (; i < n && *out_n < LAYERS; i++)
+		if (layers[i]->lc)
+			out[(*out_n)++] = layers[i]->lc;
+	return i;
+}
+
+/* commit does nothing: settle, and the position of the next span, tell which tokens stayed. */
+static mx_status hyena_settle(struct mx_mixer *const *layers, uint32_t n_layers,
+                              const struct mx_step *step, const struct mx_kept *kept)
+{
+	struct lc *lc[LAYERS];
+	for (uint32_t i = 0, n; i < n_layers;) {
+		i += take_lc(layers + i, n_layers - i, lc, &n);
+		lc_settle(lc, n, step, kept, layers[0]->settle_scratch);
 	}
-	return status;
+	return MX_OK;
+}
+
+/* All at once: *progress is 0 or MX_RESUMED. */
+static mx_status hyena_resume(struct mx_mixer *const *layers, uint32_t n_layers,
+                              const struct mx_step *step, uint32_t *progress)
+{
+	struct lc *lc[LAYERS];
+	for (uint32_t i = 0, n; i < n_layers;) {
+		i += take_lc(layers + i, n_layers - i, lc, &n);
+		lc_resume(lc, n, step);
+	}
+	*progress = MX_RESUMED;
+	return MX_OK;
 }
 
 static unsigned char *slot_of(const struct mx_mixer *m, uint32_t slot)
@@ -328,11 +351,13 @@ static const struct mx_mixer_ops hyena_ops = {
 	.name = "hyena",
 	.summary = "Hyena: gated convolution as long as the context, exact in quasilinear time",
 	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_FORK | MX_MIXER_SETTLE |
-            MX_MIXER_SNAPSHOT | MX_MIXER_EXTENT,
+            MX_MIXER_SNAPSHOT | MX_MIXER_EXTENT | MX_MIXER_RESUME,
 	.probe = hyena_probe,
 	.weights = hyena_weights,
 	.state = hyena_state,
+	.extent = hyena_extent,
 	.create = hyena_create,
+	.prepare = mx_mixer_prepare_nothing,
 	.destroy = hyena_destroy,
 	.forward = hyena_forward,
 	.commit = mx_mixer_commit_nothing,
@@ -340,13 +365,13 @@ static const struct mx_mixer_ops hyena_ops = {
 	.fork = hyena_fork,
 	.save = hyena_save,
 	.load = hyena_load,
+	.resume = hyena_resume,
 	.describe = hyena_describe,
-	.extent = hyena_extent,
 };
 
-mx_mixer_module_f mx_mixer_module_v1;
+mx_mixer_module_f mx_mixer_module_v2;
 
-const struct mx_mixer_ops *mx_mixer_module_v1(void)
+const struct mx_mixer_ops *mx_mixer_module_v2(void)
 {
 	return &hyena_ops;
 }

@@ -52,6 +52,7 @@ struct mx_mixer {
 	size_t slot_stride;
 	size_t filter_bytes;    /* of the slot: of the filter */
 	size_t filter_snapshot; /* of a snapshot: of the filter */
+	void *settle_scratch;   /* of all layers of the module */
 };
 
 /* ---- hyena_params.c: pure functions of the layer ---- */

@@ -133,22 +133,6 @@ mx_status hyena_read_params(const struct mx_layer_desc *layer, struct hyena_para
 
 /* ---- tensors ---- */
 
-#define VECTOR(name, ...)                                                                          \
-	(struct mx_weight_spec)                                                                        \
-	{                                                                                              \
-		name, MX_WEIGHT_VECTOR, __VA_ARGS__, false                                                 \
-	}
-#define OPTIONAL(name, ...)                                                                        \
-	(struct mx_weight_spec)                                                                        \
-	{                                                                                              \
-		name, MX_WEIGHT_VECTOR, __VA_ARGS__, true                                                  \
-	}
-#define MATRIX(name, ...)                                                                          \
-	(struct mx_weight_spec)                                                                        \
-	{                                                                                              \
-		name, MX_WEIGHT_MATRIX, __VA_ARGS__, false                                                 \
-	}
-
 enum { IN_PROJ_BIAS = 4, OUT_PROJ_BIAS }; /* of common_names */
 
 /* Those that both kinds have, under the names of safari and HyenaDNA or of StripedHyena. */
@@ -164,12 +148,12 @@ static size_t common_weights(const struct hyena_params *p, uint64_t width,
 {
 	const char *const *name = common_names[p->filter];
 	size_t n = 0;
-	specs[n++] = MATRIX(name[0], 2, {3 * width, width});
-	specs[n++] = MATRIX(name[1], 2, {width, width});
-	specs[n++] = VECTOR(name[2], 3, {3 * width, 1, p->taps});
-	specs[n++] = VECTOR(name[3], 1, {3 * width});
-	specs[n++] = OPTIONAL(name[IN_PROJ_BIAS], 1, {3 * width});
-	specs[n++] = OPTIONAL(name[OUT_PROJ_BIAS], 1, {width});
+	specs[n++] = MX_WEIGHT_SPEC(name[0], MATRIX, {3 * width, width});
+	specs[n++] = MX_WEIGHT_SPEC(name[1], MATRIX, {width, width});
+	specs[n++] = MX_WEIGHT_SPEC(name[2], VECTOR, {3 * width, 1, p->taps});
+	specs[n++] = MX_WEIGHT_SPEC(name[3], VECTOR, {3 * width});
+	specs[n++] = MX_WEIGHT_SPEC(name[IN_PROJ_BIAS], VECTOR, {3 * width});
+	specs[n++] = MX_WEIGHT_SPEC(name[OUT_PROJ_BIAS], VECTOR, {width});
 	for (size_t i = IN_PROJ_BIAS; i < n; i++)
 		specs[i].optional = !p->bias;
 	return n;
@@ -188,17 +172,18 @@ static size_t implicit_weights(const struct hyena_params *p, uint64_t width,
 #undef LINEAR
 	const uint64_t order = p->filter_order;
 	size_t n = 0;
-	specs[n++] = VECTOR("filter_fn.bias", 1, {width});
-	specs[n++] = VECTOR("filter_fn.pos_emb.z", 3, {1, p->filter_len, p->emb_dim});
-	specs[n++] = OPTIONAL("filter_fn.pos_emb.t", 3, {1, p->filter_len, 1});
-	specs[n++] = VECTOR("filter_fn.implicit_filter.1.freq", 2, {1, order});
+	specs[n++] = MX_WEIGHT_SPEC("filter_fn.bias", VECTOR, {width});
+	specs[n++] = MX_WEIGHT_SPEC("filter_fn.pos_emb.z", VECTOR, {1, p->filter_len, p->emb_dim});
+	specs[n] = MX_WEIGHT_SPEC("filter_fn.pos_emb.t", VECTOR, {1, p->filter_len, 1});
+	specs[n++].optional = true;
+	specs[n++] = MX_WEIGHT_SPEC("filter_fn.implicit_filter.1.freq", VECTOR, {1, order});
 	if (p->modulate)
-		specs[n++] = VECTOR("filter_fn.modulation.deltas", 3, {1, 1, width});
+		specs[n++] = MX_WEIGHT_SPEC("filter_fn.modulation.deltas", VECTOR, {1, 1, width});
 	for (uint32_t l = 0; l <= p->inner_mlps; l++) {
-		specs[n++] = VECTOR(linears[l][0], 2, {order, l ? order : p->emb_dim});
-		specs[n++] = VECTOR(linears[l][1], 1, {order});
+		specs[n++] = MX_WEIGHT_SPEC(linears[l][0], VECTOR, {order, l ? order : p->emb_dim});
+		specs[n++] = MX_WEIGHT_SPEC(linears[l][1], VECTOR, {order});
 	}
-	specs[n++] = VECTOR(linears[p->inner_mlps + 1][0], 2, {width, order});
+	specs[n++] = MX_WEIGHT_SPEC(linears[p->inner_mlps + 1][0], VECTOR, {width, order});
 	return n;
 }
 
@@ -206,9 +191,9 @@ static size_t modal_weights(const struct hyena_params *p, uint64_t width,
                             struct mx_weight_spec *specs)
 {
 	size_t n = 0;
-	specs[n++] = VECTOR("filter.D", 1, {width});
-	specs[n++] = VECTOR("filter.poles", 4, {width, p->state_size, 1, 2});
-	specs[n++] = VECTOR("filter.residues", 4, {width, p->state_size, 1, 2});
+	specs[n++] = MX_WEIGHT_SPEC("filter.D", VECTOR, {width});
+	specs[n++] = MX_WEIGHT_SPEC("filter.poles", VECTOR, {width, p->state_size, 1, 2});
+	specs[n++] = MX_WEIGHT_SPEC("filter.residues", VECTOR, {width, p->state_size, 1, 2});
 	return n;
 }
 

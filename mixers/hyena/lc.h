@@ -136,12 +136,11 @@ void lc_advance(const struct lc *c, const struct lc_cells *cells, uint32_t slot,
 void lc_enter(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
               uint32_t from, uint32_t to);
 
-/* Whether the slot lacks something after load or fork: lc_rebuild for all groups, then lc_rebuilt.
+/* After load or fork, for a sequence that goes on at pos: takes the block before the begun one, and
+ * the begun one's inputs, from the pages, and does again the units of group g that are due by pos.
  */
-bool lc_is_stale(const struct lc *c, uint32_t slot);
 void lc_rebuild(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
                 uint32_t pos, float *scratch);
-void lc_rebuilt(const struct lc *c, uint32_t slot);
 
 /* ---- for tests and benchmarks ---- */
 

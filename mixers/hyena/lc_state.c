@@ -8,7 +8,6 @@
 #include "mixers/hyena/lc.h"
 
 struct head {
-	uint32_t stale;    /* the block before, and all sums from the begun block on, are missing */
 	uint32_t finished; /* cells before this position hold inputs, however little was loaded */
 };
 
@@ -84,7 +83,7 @@ void lc_enter(const struct lc *c, const struct lc_cells *cells, uint32_t slot, u
 		       lc_row_bytes(LC_BLOCK));
 }
 
-/* ---- load, fork, and what they leave to the next forward ---- */
+/* ---- save, load, fork, and what they leave to resume ---- */
 
 void lc_save(const struct lc *c, uint32_t slot, uint32_t pos, void *out)
 {
@@ -103,7 +102,7 @@ void lc_load(struct lc *c, uint32_t slot, uint32_t pos, const void *in)
 	const unsigned char *from = (const unsigned char *)in + HEAD_BYTES;
 
 	(void)pos;
-	*head_of(c, slot) = (struct head){.stale = 1, .finished = saved / LC_BLOCK * LC_BLOCK};
+	*head_of(c, slot) = (struct head){.finished = saved / LC_BLOCK * LC_BLOCK};
 	for (uint32_t g = 0; g < c->groups; g++, from += lc_row_bytes(SNAPSHOT_ROWS))
 		memcpy(lc_slot_rows(c, slot, g) + LC_BLOCK * LC_LANES, from, lc_row_bytes(SNAPSHOT_ROWS));
 }
@@ -111,17 +110,6 @@ void lc_load(struct lc *c, uint32_t slot, uint32_t pos, const void *in)
 void lc_fork(struct lc *c, uint32_t from_slot, uint32_t to_slot)
 {
 	memcpy(slot_at(c, to_slot), slot_at(c, from_slot), lc_slot_bytes(&c->s));
-	head_of(c, to_slot)->stale = 1;
-}
-
-bool lc_is_stale(const struct lc *c, uint32_t slot)
-{
-	return head_of(c, slot)->stale;
-}
-
-void lc_rebuilt(const struct lc *c, uint32_t slot)
-{
-	head_of(c, slot)->stale = 0;
 }
 
 /* The page of the begun block may be shared: it is read, and no sum is written there. */

@@ -126,8 +126,6 @@ static void forward_task(void *arg, size_t task, unsigned worker)
 	const float *far = lc_slot_far(c, slot, g);
 
 	unsigned state = c->kernels->begin();
-	if (lc_is_stale(c, slot))
-		lc_rebuild(c, &cells, slot, g, span->pos, scratch);
 	for (uint32_t pos = span->pos, n; pos < end; pos += n) {
 		uint32_t block = pos / LC_BLOCK, first = pos % LC_BLOCK;
 		n = min_u32(LC_BLOCK - first, end - pos);
@@ -148,29 +146,47 @@ mx_status lc_forward(struct lc *c, const struct mx_step *step, const float *z, s
 {
 	struct forward_run run = {c, step, z, ldz, y, ldy};
 	c->device->ops->parallel(c->device, (size_t)step->n_spans * c->groups, forward_task, &run);
-	for (uint32_t i = 0; i < step->n_spans; i++)
-		lc_rebuilt(c, step->spans[i].slot);
 	return MX_OK;
 }
 
-/* ---- settle ---- */
+/* ---- settle and resume ---- */
 
-struct settle_run {
+struct layers_run {
 	struct lc *const *layers;
 	uint32_t groups; /* the most of any layer */
 	size_t worker_bytes;
 	const struct mx_step *step;
-	const uint32_t *kept;
+	const struct mx_kept *kept; /* settle only */
+	unsigned char *scratch;     /* [workers][worker_bytes] */
 };
+
+/* Runs f for each group of each layer, numbered layer * groups + group. */
+static void run_layers(struct layers_run *run, uint32_t n_layers, mx_parallel_f *f)
+{
+	for (uint32_t i = 0; i < n_layers; i++) {
+		size_t bytes = lc_worker_bytes(&run->layers[i]->s);
+		run->groups = run->layers[i]->groups > run->groups ? run->layers[i]->groups : run->groups;
+		run->worker_bytes = bytes > run->worker_bytes ? bytes : run->worker_bytes;
+	}
+	if (!n_layers)
+		return;
+	struct mx_device *d = run->layers[0]->device;
+	d->ops->parallel(d, (size_t)n_layers * run->groups, f, run);
+}
+
+static float *worker_scratch(const struct layers_run *run, unsigned worker)
+{
+	return (float *)(run->scratch + worker * run->worker_bytes);
+}
 
 /* One group of one layer, for all sequences. */
 static void settle_task(void *arg, size_t task, unsigned worker)
 {
-	const struct settle_run *run = arg;
+	const struct layers_run *run = arg;
 	const struct lc *c = run->layers[task / run->groups];
 	const struct mx_step *step = run->step;
 	uint32_t g = (uint32_t)(task % run->groups);
-	float *scratch = (float *)((unsigned char *)step->scratch + worker * run->worker_bytes);
+	float *scratch = worker_scratch(run, worker);
 
 	if (g >= c->groups)
 		return;
@@ -178,23 +194,38 @@ static void settle_task(void *arg, size_t task, unsigned worker)
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		const struct mx_span *span = &step->spans[i];
 		struct lc_cells cells = lc_cells_of(c, span);
-		if (span->kind != MX_SPAN_PREFILL) /* a prompt's are done on the way */
-			finish(c, &cells, span->slot, g, span->pos, span->pos + run->kept[i], scratch);
+		if (span->kind != MX_SPAN_PREFILL) /* forward has done a prompt's */
+			finish(c, &cells, span->slot, g, span->pos, span->pos + run->kept[i].n, scratch);
 	}
 	c->kernels->end(state);
 }
 
-mx_status lc_settle(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step,
-                    const uint32_t *kept)
+void lc_settle(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step,
+               const struct mx_kept *kept, void *scratch)
 {
-	struct settle_run run = {.layers = layers, .step = step, .kept = kept};
-	for (uint32_t i = 0; i < n_layers; i++) {
-		size_t bytes = lc_worker_bytes(&layers[i]->s);
-		run.groups = layers[i]->groups > run.groups ? layers[i]->groups : run.groups;
-		run.worker_bytes = bytes > run.worker_bytes ? bytes : run.worker_bytes;
+	struct layers_run run = {.layers = layers, .step = step, .kept = kept, .scratch = scratch};
+	run_layers(&run, n_layers, settle_task);
+}
+
+static void resume_task(void *arg, size_t task, unsigned worker)
+{
+	const struct layers_run *run = arg;
+	const struct lc *c = run->layers[task / run->groups];
+	uint32_t g = (uint32_t)(task % run->groups);
+
+	if (g >= c->groups)
+		return;
+	unsigned state = c->kernels->begin();
+	for (uint32_t i = 0; i < run->step->n_spans; i++) {
+		const struct mx_span *span = &run->step->spans[i];
+		struct lc_cells cells = lc_cells_of(c, span);
+		lc_rebuild(c, &cells, span->slot, g, span->pos, worker_scratch(run, worker));
 	}
-	if (n_layers)
-		layers[0]->device->ops->parallel(layers[0]->device, (size_t)n_layers * run.groups,
-		                                 settle_task, &run);
-	return MX_OK;
+	c->kernels->end(state);
+}
+
+void lc_resume(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step)
+{
+	struct layers_run run = {.layers = layers, .step = step, .scratch = step->scratch};
+	run_layers(&run, n_layers, resume_task);
 }

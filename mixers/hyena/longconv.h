@@ -27,8 +27,8 @@
  * draft, and the sums for the block that was begun. What a draft brings stays in
  * the slot until it is final; no tile sees it.
  *
- * After load or fork the sums ahead are made anew from the inputs in the pages,
- * with at most two blocks a level, three tiles.
+ * After load or fork, resume rebuilds the sums ahead from the inputs in the pages:
+ * at most two blocks a level, three tiles.
  *
  * Threads: as mixers/mixer.h.
  */
@@ -57,7 +57,7 @@ struct lc_memory {
 size_t lc_bytes_per_token(const struct lc_spec *s);
 size_t lc_slot_bytes(const struct lc_spec *s); /* multiples of 64, as those below */
 size_t lc_snapshot_bytes(const struct lc_spec *s);
-size_t lc_scratch_bytes(const struct lc_spec *s);  /* of forward and settle */
+size_t lc_scratch_bytes(const struct lc_spec *s);  /* of each of forward, settle and resume */
 size_t lc_instance_bytes(const struct lc_spec *s); /* what create keeps, at most, about */
 size_t lc_create_bytes(const struct lc_spec *s);   /* what it needs besides and gives back */
 
@@ -84,12 +84,18 @@ uint32_t lc_crossing(const struct lc_kernels *k, bool *out_kept);
 mx_status lc_forward(struct lc *c, const struct mx_step *step, const float *z, size_t ldz, float *y,
                      size_t ldy);
 
-/* mx_mixer_ops.settle for some layers: the units that are due, of one sequence after the other;
- * level by level for all of them is no faster (bench/NOTES.md). */
-mx_status lc_settle(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step,
-                    const uint32_t *kept);
+/* mx_mixer_ops.settle for some layers of one device: the units that are due, of one sequence after
+ * the other; level by level for all of them is no faster (bench/NOTES.md). scratch: as much as the
+ * layer that wants most of lc_scratch_bytes. */
+void lc_settle(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step,
+               const struct mx_kept *kept, void *scratch);
 
-/* mx_mixer_ops.save, load and fork for this part of a slot. */
+/* mx_mixer_ops.resume for some layers of one device: rebuilds, from the inputs in the pages, the
+ * sums ahead that load and fork leave out. */
+void lc_resume(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step);
+
+/* mx_mixer_ops.save, load and fork for this part of a slot. After load and fork lc_resume must come
+ * before the sequence's next forward. */
 void lc_save(const struct lc *c, uint32_t slot, uint32_t pos, void *out);
 void lc_load(struct lc *c, uint32_t slot, uint32_t pos, const void *in);
 void lc_fork(struct lc *c, uint32_t from_slot, uint32_t to_slot);

@@ -137,28 +137,23 @@ static mx_status mamba_weights(const struct mx_layer_desc *layer, struct mx_weig
 	const uint64_t in = inner + channels + h, taps = p.conv_kernel;
 	size_t n = 0;
 
-#define VECTOR(name, ...) (struct mx_weight_spec){name, MX_WEIGHT_VECTOR, __VA_ARGS__, false}
-#define MATRIX(name, ...)                                                                          \
-	(struct mx_weight_spec)                                                                        \
-	{                                                                                              \
-		name, MX_WEIGHT_MATRIX, __VA_ARGS__, false                                                 \
-	}
-	specs[n++] = MATRIX("in_proj.weight", 2, {in, width});
-	specs[n++] = MATRIX("out_proj.weight", 2, {width, inner});
-	specs[n++] = VECTOR("conv1d.weight", 3, {channels, 1, taps});
-	specs[n++] = VECTOR("dt_bias", 1, {h});
-	specs[n++] = VECTOR("A_log", 1, {h});
-	specs[n++] = VECTOR("D", 1, {h});
+	const struct mx_weight_spec in_proj = MX_WEIGHT_SPEC("in_proj.weight", MATRIX, {in, width});
+	specs[n++] = mx_weight_spec_rows(in_proj, 0, inner);            /* z */
+	specs[n++] = mx_weight_spec_rows(in_proj, inner, channels);     /* x, B, C */
+	specs[n++] = mx_weight_spec_rows(in_proj, inner + channels, h); /* dt */
+	specs[n++] = MX_WEIGHT_SPEC("out_proj.weight", MATRIX, {width, inner});
+	specs[n++] = MX_WEIGHT_SPEC("conv1d.weight", VECTOR, {channels, 1, taps});
+	specs[n++] = MX_WEIGHT_SPEC("dt_bias", VECTOR, {h});
+	specs[n++] = MX_WEIGHT_SPEC("A_log", VECTOR, {h});
+	specs[n++] = MX_WEIGHT_SPEC("D", VECTOR, {h});
 	if (p.conv_bias)
-		specs[n++] = VECTOR("conv1d.bias", 1, {channels});
+		specs[n++] = MX_WEIGHT_SPEC("conv1d.bias", VECTOR, {channels});
 	if (p.norm)
-		specs[n++] = VECTOR("norm.weight", 1, {inner});
+		specs[n++] = MX_WEIGHT_SPEC("norm.weight", VECTOR, {inner});
 	if (p.bias) {
-		specs[n++] = VECTOR("in_proj.bias", 1, {in});
-		specs[n++] = VECTOR("out_proj.bias", 1, {width});
+		specs[n++] = MX_WEIGHT_SPEC("in_proj.bias", VECTOR, {in});
+		specs[n++] = MX_WEIGHT_SPEC("out_proj.bias", VECTOR, {width});
 	}
-#undef VECTOR
-#undef MATRIX
 	*out_n = n;
 	return MX_OK;
 }
@@ -219,33 +214,34 @@ static void mamba_destroy(struct mx_mixer *m)
 	free(m);
 }
 
-/* Pointers in the order of mamba_weights. */
-static void take_weights(struct mx_mixer *m, const void *const *w)
+/* Takes the pointers of create, which are in the order of mamba_weights. `host` has the vectors
+ * that the host computes with. */
+static void take_weights(struct mx_mixer *m, const void *const *w, const float *const *host)
 {
 	const struct mamba_params *p = &m->params;
-	const struct mx_weight *in = w[0];
-	const float *dt_bias = w[3], *a_log = w[4];
-	const uint32_t dt = p->inner + p->channels; /* in_proj's first row for dt */
-	size_t n = 6;
+	const uint32_t dt = p->inner + p->channels; /* first row of in_proj for dt */
+	const float *in_bias = NULL;
+	size_t n = 8;
 
-	m->w_out = w[1];
-	m->conv_weight = w[2];
-	m->d = w[5];
-	m->w_z = mx_weight_rows(in, 0, p->inner);
-	m->w_xbc = mx_weight_rows(in, p->inner, p->channels);
-	m->w_dt = mx_weight_rows(in, dt, p->heads);
+	m->w_z = w[0];
+	m->w_xbc = w[1];
+	m->w_dt = w[2];
+	m->w_out = w[3];
+	m->conv_weight = w[4];
+	m->d = w[7];
 	if (p->conv_bias)
 		m->conv_bias = w[n++];
 	if (p->norm)
 		m->norm_weight = w[n++];
 	if (p->bias) {
+		in_bias = host[n];
 		m->b_z = w[n++];
 		m->b_xbc = m->b_z + p->inner;
 		m->b_out = w[n++];
 	}
 	for (uint32_t h = 0; h < p->heads; h++) {
-		m->a[h] = (float)-exp((double)a_log[h]);
-		m->b_dt[h] = dt_bias[h] + (p->bias ? m->b_z[dt + h] : 0);
+		m->a[h] = (float)-exp((double)host[6][h]);
+		m->b_dt[h] = host[5][h] + (in_bias ? in_bias[dt + h] : 0);
 	}
 }
 
@@ -277,7 +273,7 @@ static mx_status mamba_create(const struct mx_mixer_init *init, struct mx_mixer 
 	m->width = layer->width;
 	m->max_rows = layer->max_rows;
 	mamba_scratch_layout(layer, &m->params, &m->recur, m->device->info.threads, &m->scratch);
-	take_weights(m, init->weights);
+	take_weights(m, init->weights, init->host_vectors);
 	m->slot_base = init->slot_base;
 	m->slot_stride = init->slot_stride;
 	m->recur_bytes = mx_recur_slot_bytes(&m->recur);
@@ -373,7 +369,9 @@ static const struct mx_mixer_ops mamba_ops = {
 	.probe = mamba_probe,
 	.weights = mamba_weights,
 	.state = mamba_state,
+	.extent = mx_mixer_extent_all,
 	.create = mamba_create,
+	.prepare = mx_mixer_prepare_nothing,
 	.destroy = mamba_destroy,
 	.forward = mamba_forward,
 	.commit = mx_mixer_commit_nothing,
@@ -381,13 +379,13 @@ static const struct mx_mixer_ops mamba_ops = {
 	.fork = mamba_fork,
 	.save = mamba_save,
 	.load = mamba_load,
+	.resume = mx_mixer_resume_nothing,
 	.describe = mamba_describe,
-	.extent = mx_mixer_extent_all,
 };
 
-mx_mixer_module_f mx_mixer_module_v1;
+mx_mixer_module_f mx_mixer_module_v2;
 
-const struct mx_mixer_ops *mx_mixer_module_v1(void)
+const struct mx_mixer_ops *mx_mixer_module_v2(void)
 {
 	return &mamba_ops;
 }

@@ -37,7 +37,7 @@ struct mx_mixer {
 	const struct mx_recur_kernels *kernels;
 	struct mx_recur_spec recur;
 	struct mx_conv_spec conv;
-	struct mx_weight w_z, w_xbc, w_dt; /* rows of in_proj */
+	const struct mx_weight *w_z, *w_xbc, *w_dt; /* rows of in_proj */
 	const struct mx_weight *w_out;
 	const float *b_z, *b_xbc, *b_out; /* NULL = none */
 	const float *conv_weight;         /* [channels, conv_kernel] */

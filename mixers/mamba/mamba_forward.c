@@ -55,9 +55,9 @@ static mx_status project_in(const struct mamba_run *r, const void *x)
 	const struct mx_mixer *m = r->m;
 	const struct mamba_params *p = &m->params;
 	const struct mx_linear_out out[] = {
-		{.w = &m->w_z, .bias = m->b_z, .y = r->z, .ldy = p->inner},
-		{.w = &m->w_xbc, .bias = m->b_xbc, .y = r->xbc, .ldy = p->channels},
-		{.w = &m->w_dt, .bias = m->b_dt, .y = r->dt, .ldy = p->heads},
+		{.w = m->w_z, .bias = m->b_z, .y = r->z, .ldy = p->inner},
+		{.w = m->w_xbc, .bias = m->b_xbc, .y = r->xbc, .ldy = p->channels},
+		{.w = m->w_dt, .bias = m->b_dt, .y = r->dt, .ldy = p->heads, .y_f32 = true},
 	};
 	return m->device->ops->linear(m->device, x, m->width, r->n_rows, out, 3);
 }

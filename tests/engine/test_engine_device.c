@@ -319,7 +319,7 @@ static void test_memory_is_the_device_s(void **state)
 	loaded_open(dirs[F32], &l);
 	assert_int_equal(mx_registry_load_cuda(l.mixers, &err), MX_OK);
 	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
-	assert_true(p.apart && p.weights_mapped == 0);
+	assert_true(p.own_memory && p.weights_mapped == 0);
 	assert_string_equal(p.device, "cuda:0");
 	assert_int_equal(p.device_total, p.weights_device + p.weights_private + p.pages + p.scratch);
 	assert_true(p.device_total <= c.memory && p.device_total > c.memory - p.page_bytes - 4096);

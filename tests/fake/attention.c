@@ -160,7 +160,9 @@ static const struct mx_mixer_ops ops = {
 	.probe = probe,
 	.weights = weights,
 	.state = state,
+	.extent = mx_mixer_extent_all,
 	.create = create,
+	.prepare = mx_mixer_prepare_nothing,
 	.destroy = destroy,
 	.forward = forward,
 	.commit = mx_mixer_commit_nothing,
@@ -168,13 +170,13 @@ static const struct mx_mixer_ops ops = {
 	.fork = mx_mixer_fork_unsupported,
 	.save = mx_mixer_save_unsupported,
 	.load = mx_mixer_load_unsupported,
+	.resume = mx_mixer_resume_nothing,
 	.describe = describe,
-	.extent = mx_mixer_extent_all,
 };
 
-mx_mixer_module_f mx_mixer_module_v1;
+mx_mixer_module_f mx_mixer_module_v2;
 
-const struct mx_mixer_ops *mx_mixer_module_v1(void)
+const struct mx_mixer_ops *mx_mixer_module_v2(void)
 {
 	return &ops;
 }

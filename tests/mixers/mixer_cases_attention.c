@@ -56,20 +56,14 @@ struct tensors {
 	const float *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm;
 };
 
-static struct tensors tensors_of(const struct mixer_case *c, const struct mx_params *p,
-                                 const float *const *w)
+static struct tensors tensors_of(const struct mx_params *p, const float *const *w)
 {
-	size_t q = (size_t)(mx_param_int(p, "heads", 0) * mx_param_int(p, "head_dim", 0));
-	size_t kv = (size_t)(mx_param_int(p, "kv_heads", 0) * mx_param_int(p, "head_dim", 0));
-	bool fused = mx_param_int(p, "fused", 0);
-	struct tensors t = {.q = *w++};
-	t.k = fused ? t.q + q * c->width : *w++;
-	t.v = fused ? t.k + kv * c->width : *w++;
-	t.o = *w++;
+	struct tensors t = {.q = w[0], .k = w[1], .v = w[2], .o = w[3]};
+	w += 4;
 	if (mx_param_int(p, "bias", 0)) {
 		t.q_bias = *w++;
-		t.k_bias = fused ? t.q_bias + q : *w++;
-		t.v_bias = fused ? t.k_bias + kv : *w++;
+		t.k_bias = *w++;
+		t.v_bias = *w++;
 	}
 	if (mx_param_int(p, "o_bias", 0))
 		t.o_bias = *w++;
@@ -87,7 +81,7 @@ static void attention_reference(const struct mixer_case *c, uint32_t n, const fl
 	uint32_t heads = (uint32_t)mx_param_int(&p, "heads", 0);
 	uint32_t kv_heads = (uint32_t)mx_param_int(&p, "kv_heads", 0);
 	uint32_t dim = (uint32_t)mx_param_int(&p, "head_dim", 0);
-	const struct tensors t = tensors_of(c, &p, w);
+	const struct tensors t = tensors_of(&p, w);
 	float *q = calloc((size_t)n * heads * dim, 4), *out = calloc((size_t)n * heads * dim, 4);
 	float *k = calloc((size_t)n * kv_heads * dim, 4), *v = calloc((size_t)n * kv_heads * dim, 4);
 	double *score = calloc(n, sizeof(*score));

@@ -89,12 +89,24 @@ static void gated_norm(const struct dims *d, const float *weight, const float *z
 	}
 }
 
+/* in_proj [rows, width] of its parts: rows of z, of x, B and C, and of dt. */
+static float *join_rows(const struct dims *d, uint32_t width, const float *const *parts)
+{
+	const size_t rows[3] = {d->inner, d->channels, d->heads};
+	float *out = calloc((size_t)d->rows * width, 4), *to = out;
+	if (!out)
+		abort();
+	for (int i = 0; i < 3; to += rows[i] * width, i++)
+		memcpy(to, parts[i], rows[i] * width * 4);
+	return out;
+}
+
 static void mamba_reference(const struct mixer_case *c, uint32_t n, const float *x,
                             const float *const *w, float *out)
 {
 	const struct dims d = dims_of(c);
-	const float *dt_bias = w[3], *a_log = w[4], *skip = w[5];
-	const float *const *more = w + 6;
+	const float *dt_bias = w[5], *a_log = w[6], *skip = w[7];
+	const float *const *more = w + 8;
 	const float *conv_bias = d.conv_bias ? *more++ : NULL;
 	const float *norm = d.norm ? *more++ : NULL;
 	const float *in_bias = d.bias ? *more++ : NULL, *out_bias = d.bias ? *more++ : NULL;
@@ -104,11 +116,13 @@ static void mamba_reference(const struct mixer_case *c, uint32_t n, const float 
 
 	if (!in || !y || !xbc || !row || !s)
 		abort();
-	mixer_product(n, d.rows, c->width, w[0], in_bias, x, in);
+	float *in_proj = join_rows(&d, c->width, w);
+	mixer_product(n, d.rows, c->width, in_proj, in_bias, x, in);
+	free(in_proj);
 	for (uint32_t t = 0; t < n; t++) {
 		const float *z = in + (size_t)t * d.rows, *dt = z + d.inner + d.channels;
 		for (uint32_t ch = 0; ch < d.channels; ch++)
-			xbc[ch] = conv(&d, w[2], conv_bias, in, t, ch);
+			xbc[ch] = conv(&d, w[4], conv_bias, in, t, ch);
 		for (uint32_t h = 0; h < d.heads; h++) {
 			uint32_t group = h / (d.heads / d.groups), at = h * d.head_dim;
 			double step = log1p(exp((double)dt[h] + dt_bias[h]));
@@ -120,7 +134,7 @@ static void mamba_reference(const struct mixer_case *c, uint32_t n, const float 
 		for (uint32_t i = 0; i < d.inner; i++)
 			y[(size_t)t * d.inner + i] = (float)row[i];
 	}
-	mixer_product(n, c->width, d.inner, w[1], out_bias, y, out);
+	mixer_product(n, c->width, d.inner, w[3], out_bias, y, out);
 	free(in);
 	free(y);
 	free(xbc);

@@ -230,10 +230,10 @@ static void make_weight(struct rig *r, const struct mx_weight_spec *spec, struct
 	                     : memory_of(r) ? r->device->info.act_dtype
 	                                    : c->weight_dtype;
 	const struct mixer_weight *as = drawn_as(c, spec->name);
-	uint64_t rows = spec->shape[0], n = 1;
-	for (uint32_t i = 0; i < spec->ndim; i++)
-		n *= spec->shape[i];
-	uint64_t cols = n / rows;
+	uint64_t rows = spec->n_slices ? spec->slices[0].n : spec->shape[0], cols = 1;
+	for (uint32_t i = 1; i < spec->ndim; i++)
+		cols *= spec->shape[i];
+	uint64_t n = rows * cols;
 	w->f32 = allocate(n, 4);
 	block_alloc(&w->data, memory_of(r), n * mx_dtype_size(type), 64);
 	for (uint64_t i = 0; i < n; i++) {
@@ -254,18 +254,43 @@ static void make_weight(struct rig *r, const struct mx_weight_spec *spec, struct
 
 static void open_weights(struct rig *r)
 {
-	struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS];
+	struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS] = {0};
 	struct rng g = {0x9e3779b97f4a7c15ull}; /* the same for every rig of a case */
 	assert_int_equal(r->ops->weights(&r->layer, specs, &r->n_weights), MX_OK);
 	assert_in_range(r->n_weights, 0, MX_MIXER_MAX_WEIGHTS);
 	for (size_t i = 0; i < r->n_weights; i++) {
+		if (specs[i].n_slices > 1 || (specs[i].n_slices && specs[i].slices[0].axis))
+			rig_fail(r, "tensor %s: the engine takes at most one slice, of axis 0", specs[i].name);
 		const struct mixer_weight *as = drawn_as(r->c, specs[i].name);
 		if (specs[i].optional && as && as->spread < 0)
 			continue;
 		make_weight(r, &specs[i], &g, &r->weights[i]);
 		r->f32_ptrs[i] = r->weights[i].f32;
-		r->weight_ptrs[i] = specs[i].form == MX_WEIGHT_MATRIX ? (void *)&r->weights[i].matrix
-		                                                      : (void *)r->weights[i].data.p;
+		r->weights[i].vector = specs[i].form == MX_WEIGHT_VECTOR;
+		r->weight_ptrs[i] =
+			r->weights[i].vector ? (void *)r->weights[i].data.p : (void *)&r->weights[i].matrix;
+	}
+}
+
+/* The host's copies of the vectors, which end with create. */
+static void open_host_vectors(const struct rig *r, float *out[MX_MIXER_MAX_WEIGHTS])
+{
+	for (size_t i = 0; i < r->n_weights; i++) {
+		const struct run_weight *w = &r->weights[i];
+		out[i] = NULL;
+		if (!w->vector)
+			continue;
+		out[i] = allocate(w->data.size, 1);
+		memcpy(out[i], w->f32, w->data.size);
+	}
+}
+
+static void close_host_vectors(const struct rig *r, float *vectors[MX_MIXER_MAX_WEIGHTS])
+{
+	for (size_t i = 0; i < r->n_weights; i++) {
+		if (vectors[i])
+			memset(vectors[i], POISON, r->weights[i].data.size);
+		free(vectors[i]);
 	}
 }
 
@@ -290,6 +315,8 @@ static void open_memory(struct rig *r)
 	pool_open(&r->slots, of, r->state.fixed_bytes, RUN_SLOTS, align);
 	block_alloc(&r->scratch, of, r->state.scratch_bytes, align);
 	memset(r->scratch.p, POISON, r->scratch.size);
+	block_alloc(&r->settle, of, r->state.settle_bytes, align);
+	memset(r->settle.p, POISON, r->settle.size);
 	block_alloc(&r->x, of, rows * r->layer.width * r->element, align);
 	block_alloc(&r->y, of, rows * r->layer.width * r->element, align);
 	block_alloc(&r->tables, of, tables_bytes(r), align);
@@ -368,6 +395,7 @@ void rig_open(struct rig *r, const struct mx_registry *registry, const struct mi
 		.max_rows = c->tokens > RUN_ROWS ? c->tokens : RUN_ROWS,
 		.max_spans = RUN_SPANS,
 		.max_draft = r->ops->caps & MX_MIXER_DRAFT ? o->max_draft : 0,
+		.ranks = 1,
 		.weight_dtype = c->weight_dtype,
 		.state_dtype = c->state_dtype,
 		.params = {c->params, c->n_params},
@@ -380,10 +408,14 @@ void rig_open(struct rig *r, const struct mx_registry *registry, const struct mi
 	open_memory(r);
 	for (int l = 0; l < RUN_LAYERS; l++) {
 		r->layer.index = (uint32_t)(MIXER_LAYER + 2 * l); /* references are of the first */
+		float *host[MX_MIXER_MAX_WEIGHTS];
+		open_host_vectors(r, host);
 		struct mx_mixer_init init = {
 			.layer = &r->layer,
 			.device = r->device,
 			.weights = r->weight_ptrs,
+			.host_vectors = (const float *const *)host,
+			.settle_scratch = r->settle.size ? r->settle.p : NULL,
 			.page_base = pool_at(&r->pages, 0, l),
 			.page_stride = RUN_LAYERS * r->pages.part,
 			.page_tokens = r->page_tokens,
@@ -393,7 +425,10 @@ void rig_open(struct rig *r, const struct mx_registry *registry, const struct mi
 		if (r->ops->create(&init, &r->mixers[l], &err) != MX_OK)
 			rig_fail(r, "%s", err.text);
 		assert_int_equal(((struct mx_mixer_base *)r->mixers[l])->layer, r->layer.index);
+		close_host_vectors(r, host);
 	}
+	if (r->ops->prepare(r->mixers, RUN_LAYERS, &err) != MX_OK)
+		rig_fail(r, "%s", err.text);
 	check_extent(r, c->tokens);
 	check_extent(r, 1 + rng_below(&r->rng, c->tokens));
 	uint32_t caps = r->ops->caps;
@@ -415,6 +450,7 @@ void rig_close(struct rig *r)
 	pool_close(&r->pages);
 	pool_close(&r->slots);
 	block_free(&r->scratch);
+	block_free(&r->settle);
 	block_free(&r->x);
 	block_free(&r->y);
 	block_free(&r->tables);
@@ -488,6 +524,7 @@ void seq_fork(struct rig *r, const struct seq *from, struct seq *to, struct text
 	to->n_pages = share_pages(r, from->pages, from->computed, to->pages);
 	if (r->state.fixed_bytes)
 		assert_int_equal(r->ops->fork(r->mixers, RUN_LAYERS, from->slot, to->slot), MX_OK);
+	to->resumes = r->state.fixed_bytes && r->ops->caps & MX_MIXER_RESUME;
 	pool_check(&r->slots, "slots, in fork");
 }
 
@@ -557,6 +594,7 @@ void seq_resume(struct rig *r, struct seq *s, const struct saved *v, struct text
 		memset(copy[l].p, POISON, copy[l].size);
 		block_free(&copy[l]);
 	}
+	s->resumes = r->ops->caps & MX_MIXER_RESUME;
 	pool_check(&r->slots, "slots, in load");
 }
 
@@ -610,6 +648,7 @@ static void check_guards(const struct rig *r)
 	pool_check(&r->pages, "pages");
 	pool_check(&r->slots, "slots");
 	block_check(&r->scratch, "the scratch memory");
+	block_check(&r->settle, "the workspace of settle");
 	block_check(&r->x, "x");
 	block_check(&r->y, "y");
 }
@@ -626,8 +665,16 @@ static uint32_t add_span(struct rig *r, const struct item *it, uint32_t row, str
 	extent_of(r, s->computed, s->max_len, &first);
 	for (uint32_t i = 0; i < s->n_pages; i++)
 		s->shown[i] = s->drops && i < first ? UINT32_MAX : s->pages[i];
-	*out = (struct mx_span){row,      it->n,   s->computed, s->max_len,
-	                        it->kind, s->slot, s->shown,    s->n_pages};
+	*out = (struct mx_span){
+		.row = row,
+		.n = it->n,
+		.pos = s->computed,
+		.max_len = s->max_len,
+		.kind = it->kind,
+		.slot = s->slot,
+		.pages = s->shown,
+		.n_pages = s->n_pages,
+	};
 	for (uint32_t t = 0; t < it->n; t++) {
 		const float *x = s->text->x + (size_t)(s->computed + t) * width;
 		r->pos[row + t] = s->computed + t;
@@ -658,11 +705,16 @@ static void check_rows(const struct rig *r, const struct item *it, uint32_t row,
 	}
 }
 
-/* Scratch memory as a call finds it: NaN, or what another layer or step left. */
-static void soil_scratch(struct rig *r)
+/* Workspace as a call finds it: NaN, or what another layer or step left. */
+static void soil(struct rig *r, struct block *b)
 {
 	if (rng_below(&r->rng, 2))
-		memset(r->scratch.p, POISON, r->scratch.size);
+		memset(b->p, POISON, b->size);
+}
+
+static void soil_scratch(struct rig *r)
+{
+	soil(r, &r->scratch);
 }
 
 static void forward(struct rig *r, const struct mx_step *step, int layer)
@@ -693,8 +745,17 @@ static struct mx_device_tables lay_out_tables(struct rig *r, const struct mx_spa
 	memset(r->tables.p, POISON, r->tables.size);
 	for (uint32_t i = 0; i < n_spans; i++) {
 		const struct mx_span *s = &spans[i];
-		to[i] = (struct mx_device_span){s->row,  s->n,       s->pos,     s->slot,
-		                                n_pages, s->n_pages, s->max_len, s->kind};
+		to[i] = (struct mx_device_span){
+			.row = s->row,
+			.n = s->n,
+			.pos = s->pos,
+			.slot = s->slot,
+			.page_begin = n_pages,
+			.n_pages = s->n_pages,
+			.max_len = s->max_len,
+			.kind = s->kind,
+			.parent_begin = UINT32_MAX,
+		};
 		if (s->n_pages)
 			memcpy(pages + n_pages, s->pages, s->n_pages * sizeof *pages);
 		n_pages += s->n_pages;
@@ -703,13 +764,45 @@ static struct mx_device_tables lay_out_tables(struct rig *r, const struct mx_spa
 			row_span[s->row + t] = i;
 		}
 	}
-	return (struct mx_device_tables){pos, row_span, to, pages};
+	return (struct mx_device_tables){.pos = pos, .row_span = row_span, .spans = to, .pages = pages};
+}
+
+/* Resumes those of the items' sequences that were loaded or forked, and have not run since. */
+static void resume(struct rig *r, const struct item *items, const struct mx_span *spans,
+                   uint32_t n_items)
+{
+	struct mx_span resumed[RUN_SPANS];
+	uint32_t n = 0, progress = 0;
+	for (uint32_t i = 0; i < n_items; i++)
+		if (items[i].seq->resumes) {
+			items[i].seq->resumes = false;
+			resumed[n] = spans[i];
+			resumed[n++].n = 0;
+		}
+	if (!n)
+		return;
+	const struct mx_device_tables tables = lay_out_tables(r, resumed, n);
+	const struct mx_step step = {
+		.spans = resumed,
+		.n_spans = n,
+		.scratch = r->scratch.p,
+		.tables = memory_of(r) ? &tables : NULL,
+	};
+	while (progress != MX_RESUMED) {
+		soil_scratch(r);
+		if (r->ops->resume(r->mixers, RUN_LAYERS, &step, &progress) != MX_OK)
+			rig_fail(r, "resume failed");
+		check_guards(r);
+	}
+	if (r->device->ops->wait(r->device) != MX_OK)
+		rig_fail(r, "the device is lost");
 }
 
 void rig_step(struct rig *r, struct item *items, uint32_t n_items)
 {
 	struct mx_span spans[RUN_SPANS];
-	uint32_t kept[RUN_SPANS], n_rows = 0;
+	struct mx_kept kept[RUN_SPANS];
+	uint32_t n_rows = 0, longest = 0;
 
 	assert_true(n_items <= RUN_SPANS);
 	for (uint32_t i = n_items; i > 1; i--) {
@@ -720,12 +813,21 @@ void rig_step(struct rig *r, struct item *items, uint32_t n_items)
 	}
 	for (uint32_t i = 0; i < n_items; i++) {
 		n_rows = add_span(r, &items[i], n_rows, &spans[i]);
-		kept[i] = items[i].keep;
+		kept[i] = (struct mx_kept){.n = items[i].keep};
+		longest = items[i].n > longest ? items[i].n : longest;
 	}
+	uint64_t shared = pool_sum_shared(&r->pages);
+	resume(r, items, spans, n_items);
 	const struct mx_device_tables tables = lay_out_tables(r, spans, n_items);
 	const struct mx_step step = {
-		spans, n_items, n_rows, r->pos, r->scratch.p, memory_of(r) ? &tables : NULL, false};
-	uint64_t shared = pool_sum_shared(&r->pages);
+		.spans = spans,
+		.n_spans = n_items,
+		.n_rows = n_rows,
+		.longest = longest,
+		.pos = r->pos,
+		.scratch = r->scratch.p,
+		.tables = memory_of(r) ? &tables : NULL,
+	};
 	for (int l = 0; l < RUN_LAYERS; l++) {
 		forward(r, &step, l);
 		for (uint32_t i = 0; i < n_items; i++)
@@ -734,6 +836,7 @@ void rig_step(struct rig *r, struct item *items, uint32_t n_items)
 			put(r, &r->x, i, get(r, &r->x, i) + get(r, &r->y, i)); /* what the next layer sees */
 	}
 	soil_scratch(r);
+	soil(r, &r->settle);
 	assert_int_equal(r->ops->commit(r->mixers, RUN_LAYERS, &step, kept), MX_OK);
 	if (r->ops->caps & MX_MIXER_SETTLE)
 		assert_int_equal(r->ops->settle(r->mixers, RUN_LAYERS, &step, kept), MX_OK);

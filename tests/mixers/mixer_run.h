@@ -55,6 +55,7 @@ struct run_weight {
 	struct mx_weight matrix;
 	struct block data;
 	float *f32;
+	bool vector;
 };
 
 struct rig {
@@ -73,8 +74,9 @@ struct rig {
 	size_t n_weights;
 	uint32_t page_tokens, max_pages; /* max_pages: of one sequence */
 	struct pool pages, slots;
-	struct block scratch, x, y; /* x, y: [max_rows, width] activations */
-	size_t element;             /* bytes of an activation */
+	struct block scratch, settle; /* workspace of a call, and of settle */
+	struct block x, y;            /* [max_rows, width] activations */
+	size_t element;               /* bytes of an activation */
 	unsigned char *x_copy;
 	uint32_t *pos;
 	struct block tables;       /* a step's once more, for devices that are not the CPU */
@@ -108,6 +110,7 @@ struct seq {
 	bool record;        /* y is written instead of compared */
 	uint32_t computed;  /* tokens committed */
 	uint32_t save_from; /* see seq_resume */
+	bool resumes;       /* was loaded or forked, and no step has run since */
 	uint32_t max_len;   /* any number will do */
 	uint32_t slot;
 	uint32_t *pages, n_pages; /* NULL, 0 if the mixer has none */

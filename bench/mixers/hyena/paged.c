@@ -27,7 +27,8 @@ struct paged {
 	/* the steps to come: sequences, and their positions at step 0 */
 	uint32_t n, *which, *from;
 	struct mx_span *spans; /* [batch] */
-	uint32_t *pos, *kept;
+	uint32_t *pos;
+	struct mx_kept *kept;
 	struct mx_step step;
 };
 
@@ -88,9 +89,21 @@ static void set_span(struct paged *c, uint32_t i, uint32_t sequence, uint32_t po
 		.pages = c->tables + (size_t)sequence * pages_of(s),
 		.n_pages = pages_of(s),
 	};
-	c->kept[i] = n;
+	c->kept[i] = (struct mx_kept){.n = n};
 	for (uint32_t k = 0; k < n; k++)
 		c->pos[i + k] = pos + k;
+}
+
+static void set_step(struct paged *c, uint32_t n_spans, uint32_t n_rows)
+{
+	c->step = (struct mx_step){
+		.spans = c->spans,
+		.n_spans = n_spans,
+		.n_rows = n_rows,
+		.longest = n_rows / (n_spans ? n_spans : 1),
+		.pos = c->pos,
+		.scratch = c->scratch,
+	};
 }
 
 static void paged_begin(struct conv *base, uint32_t t)
@@ -98,7 +111,7 @@ static void paged_begin(struct conv *base, uint32_t t)
 	struct paged *c = (struct paged *)base;
 	for (uint32_t i = 0; i < c->n; i++)
 		set_span(c, i, c->which[i], c->from[i] + t, 1, MX_SPAN_DECODE);
-	c->step = (struct mx_step){c->spans, c->n, c->n, c->pos, c->scratch, NULL, false};
+	set_step(c, c->n, c->n);
 }
 
 static void paged_layer(struct conv *base, uint32_t layer, uint32_t t, const float *z, float *y)
@@ -114,8 +127,7 @@ static void paged_end(struct conv *base, uint32_t t)
 {
 	struct paged *c = (struct paged *)base;
 	(void)t;
-	if (lc_settle(c->layers, base->shape.layers, &c->step, c->kept) != MX_OK)
-		conv_die("lc_settle");
+	lc_settle(c->layers, base->shape.layers, &c->step, c->kept, c->scratch);
 }
 
 void paged_prompt(struct conv *base, uint32_t sequence, uint32_t n)
@@ -127,7 +139,7 @@ void paged_prompt(struct conv *base, uint32_t sequence, uint32_t n)
 	for (uint32_t pos = 0; pos < n; pos += PROMPT_ROWS) {
 		uint32_t rows = n - pos < PROMPT_ROWS ? n - pos : PROMPT_ROWS;
 		set_span(c, 0, sequence, pos, rows, MX_SPAN_PREFILL);
-		c->step = (struct mx_step){c->spans, 1, rows, c->pos, c->scratch, NULL, false};
+		set_step(c, 1, rows);
 		for (uint32_t l = 0; l < base->shape.layers; l++)
 			paged_layer(base, l, 0, z, y);
 		paged_end(base, 0);
@@ -154,6 +166,9 @@ void paged_load(struct conv *base, uint32_t sequence, uint32_t pos, const void *
 	for (uint32_t l = 0; l < base->shape.layers; l++)
 		lc_load(c->layers[l], sequence, pos,
 		        (const unsigned char *)in + l * lc_snapshot_bytes(&c->spec));
+	set_span(c, 0, sequence, pos, 0, MX_SPAN_DECODE);
+	set_step(c, 1, 0);
+	lc_resume(c->layers, base->shape.layers, &c->step);
 }
 
 static uint32_t paged_limit(struct conv *base, uint32_t len, uint32_t groups)

@@ -254,7 +254,7 @@ static struct mixture sort_spans(const struct mx_step *step, uint32_t most)
 {
 	struct mixture mix = {0};
 	if (step->recording)
-		return (struct mixture){.longest_short = 1};
+		return (struct mixture){.longest_short = step->longest};
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		uint32_t n = step->spans[i].n;
 		if (n > most)
@@ -356,7 +356,9 @@ static const struct mx_mixer_ops attn_ops = {
 	.probe = attn_probe,
 	.weights = attn_params_weights,
 	.state = attn_state,
+	.extent = mx_mixer_extent_all,
 	.create = attn_create,
+	.prepare = mx_mixer_prepare_nothing,
 	.destroy = attn_destroy,
 	.forward = attn_forward,
 	.commit = mx_mixer_commit_nothing,
@@ -364,13 +366,13 @@ static const struct mx_mixer_ops attn_ops = {
 	.fork = mx_mixer_fork_unsupported,
 	.save = mx_mixer_save_unsupported,
 	.load = mx_mixer_load_unsupported,
+	.resume = mx_mixer_resume_nothing,
 	.describe = attn_describe,
-	.extent = mx_mixer_extent_all,
 };
 
-mx_mixer_module_f mx_mixer_module_v1;
+mx_mixer_module_f mx_mixer_module_v2;
 
-const struct mx_mixer_ops *mx_mixer_module_v1(void)
+const struct mx_mixer_ops *mx_mixer_module_v2(void)
 {
 	return &attn_ops;
 }

@@ -231,6 +231,7 @@ struct seq {
 	const struct text *text; /* NULL: none */
 	uint32_t computed, max_len, slot, n_pages;
 	bool drops;         /* gives pages back that are not needed: is neither saved nor forked */
+	bool resumes;       /* was loaded or forked, and no step has run since */
 	uint32_t save_from; /* tokens */
 	uint32_t pages[MAX_PAGES];
 };
@@ -331,6 +332,7 @@ static void seq_fork(struct rig *r, const struct seq *from, struct seq *to)
 	to->n_pages = share_pages(r, from->pages, from->computed, from->computed, to->pages);
 	for (int l = 0; l < LAYERS; l++)
 		lc_fork(r->layers[l], from->slot, to->slot);
+	to->resumes = true;
 }
 
 static void saved_drop(struct rig *r, struct saved *v)
@@ -367,6 +369,7 @@ static void seq_load(struct rig *r, const struct saved *v, struct seq *s)
 	s->n_pages = share_pages(r, v->pages, at, rng_below(&rng, 2) ? v->pos : at, s->pages);
 	for (int l = 0; l < LAYERS; l++)
 		lc_load(r->layers[l], s->slot, at, v->bytes[l]);
+	s->resumes = true;
 }
 
 /* ---- steps ---- */
@@ -384,8 +387,16 @@ static void add_span(struct rig *r, const struct item *it, uint32_t row, struct 
 	extent_of(r, s, s->computed + it->n, &first, &end);
 	while (s->n_pages < end)
 		s->pages[s->n_pages++] = page_take(r);
-	*out = (struct mx_span){row,      it->n,   s->computed, s->max_len,
-	                        it->kind, s->slot, s->pages,    s->n_pages};
+	*out = (struct mx_span){
+		.row = row,
+		.n = it->n,
+		.pos = s->computed,
+		.max_len = s->max_len,
+		.kind = it->kind,
+		.slot = s->slot,
+		.pages = s->pages,
+		.n_pages = s->n_pages,
+	};
 	for (uint32_t t = 0; t < it->n; t++) {
 		r->pos[row + t] = s->computed + t;
 		for (uint32_t j = 0; j < channels; j++)
@@ -430,19 +441,39 @@ static uint64_t sum_shared(const struct rig *r)
 	return sum;
 }
 
+/* Resumes those of the items' sequences that were loaded or forked. */
+static void resume(struct rig *r, const struct item *items, const struct mx_span *spans,
+                   uint32_t n_items)
+{
+	struct mx_span resumed[SEQS];
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < n_items; i++)
+		if (items[i].s->resumes) {
+			resumed[n] = spans[i];
+			resumed[n++].n = 0;
+			items[i].s->resumes = false;
+		}
+	const struct mx_step step = {.spans = resumed, .n_spans = n, .scratch = r->scratch};
+	soil_scratch(r);
+	lc_resume(r->layers, LAYERS, &step);
+}
+
 /* record: where layer l's outputs go, [n_rows, channels], instead of being compared. */
 static void rig_step(struct rig *r, const struct item *items, uint32_t n_items,
                      float *const *record)
 {
 	struct mx_span spans[SEQS];
-	uint32_t kept[SEQS], rows = 0;
+	struct mx_kept kept[SEQS];
+	uint32_t rows = 0;
 	for (uint32_t i = 0; i < n_items; i++) {
 		add_span(r, &items[i], rows, &spans[i]);
-		kept[i] = items[i].keep;
+		kept[i] = (struct mx_kept){.n = items[i].keep};
 		rows += items[i].n;
 	}
-	const struct mx_step step = {spans, n_items, rows, r->pos, r->scratch, NULL, false};
+	const struct mx_step step = {
+		.spans = spans, .n_spans = n_items, .n_rows = rows, .pos = r->pos, .scratch = r->scratch};
 	uint64_t shared = sum_shared(r);
+	resume(r, items, spans, n_items);
 	for (int l = 0; l < LAYERS; l++) {
 		memset(r->y, POISON, rows * r->ldy * sizeof(float));
 		soil_scratch(r);
@@ -457,7 +488,7 @@ static void rig_step(struct rig *r, const struct item *items, uint32_t n_items,
 			       r->c->channels * sizeof(float));
 	}
 	soil_scratch(r);
-	assert_int_equal(lc_settle(r->layers, LAYERS, &step, kept), MX_OK);
+	lc_settle(r->layers, LAYERS, &step, kept, r->scratch);
 	if (shared != sum_shared(r))
 		fail_msg("wrote to a page that sequences share");
 	for (uint32_t i = 0; i < n_items; i++) {

@@ -171,13 +171,13 @@ static mx_status forward(struct mx_mixer *m, const struct mx_step *step, const v
 }
 
 static mx_status commit(struct mx_mixer *const *layers, uint32_t n_layers,
-                        const struct mx_step *step, const uint32_t *kept)
+                        const struct mx_step *step, const struct mx_kept *kept)
 {
 	for (uint32_t l = 0; l < n_layers; l++)
 		for (uint32_t i = 0; i < step->n_spans; i++) {
 			const struct mx_span *s = &step->spans[i];
 			const float *rows = state_of(layers[l], s->slot)->rows;
-			for (uint32_t t = 0; s->kind == MX_SPAN_DRAFT && t < kept[i]; t++)
+			for (uint32_t t = 0; s->kind == MX_SPAN_DRAFT && t < kept[i].n; t++)
 				put(layers[l], s, s->pos + t, rows + (size_t)t * layers[l]->width);
 		}
 	return MX_OK;
@@ -226,7 +226,9 @@ static const struct mx_mixer_ops reaching_ops = {
 	.probe = probe,
 	.weights = weights,
 	.state = state,
+	.extent = extent,
 	.create = create,
+	.prepare = mx_mixer_prepare_nothing,
 	.destroy = destroy,
 	.forward = forward,
 	.commit = commit,
@@ -234,13 +236,13 @@ static const struct mx_mixer_ops reaching_ops = {
 	.fork = fork_state,
 	.save = save,
 	.load = load,
+	.resume = mx_mixer_resume_nothing,
 	.describe = describe,
-	.extent = extent,
 };
 
-mx_mixer_module_f mx_mixer_module_v1;
+mx_mixer_module_f mx_mixer_module_v2;
 
-const struct mx_mixer_ops *mx_mixer_module_v1(void)
+const struct mx_mixer_ops *mx_mixer_module_v2(void)
 {
 	return &reaching_ops;
 }

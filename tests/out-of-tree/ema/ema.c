@@ -50,9 +50,9 @@ static mx_status ema_weights(const struct mx_layer_desc *layer, struct mx_weight
                              size_t *out_n)
 {
 	const uint64_t w = layer->width;
-	specs[0] = (struct mx_weight_spec){"in_proj.weight", MX_WEIGHT_MATRIX, 2, {w, w}, false};
-	specs[1] = (struct mx_weight_spec){"out_proj.weight", MX_WEIGHT_MATRIX, 2, {w, w}, false};
-	specs[2] = (struct mx_weight_spec){"gate", MX_WEIGHT_VECTOR, 1, {w}, false};
+	specs[0] = MX_WEIGHT_SPEC("in_proj.weight", MATRIX, {w, w});
+	specs[1] = MX_WEIGHT_SPEC("out_proj.weight", MATRIX, {w, w});
+	specs[2] = MX_WEIGHT_SPEC("gate", VECTOR, {w});
 	*out_n = 3;
 	return MX_OK;
 }
@@ -203,7 +203,9 @@ static const struct mx_mixer_ops ema_ops = {
 	.probe = ema_probe,
 	.weights = ema_weights,
 	.state = ema_state,
+	.extent = mx_mixer_extent_all,
 	.create = ema_create,
+	.prepare = mx_mixer_prepare_nothing,
 	.destroy = ema_destroy,
 	.forward = ema_forward,
 	.commit = mx_mixer_commit_nothing,
@@ -211,12 +213,13 @@ static const struct mx_mixer_ops ema_ops = {
 	.fork = ema_fork,
 	.save = ema_save,
 	.load = ema_load,
+	.resume = mx_mixer_resume_nothing,
 	.describe = ema_describe,
 };
 
-mx_mixer_module_f mx_mixer_module_v1;
+mx_mixer_module_f mx_mixer_module_v2;
 
-const struct mx_mixer_ops *mx_mixer_module_v1(void)
+const struct mx_mixer_ops *mx_mixer_module_v2(void)
 {
 	return &ema_ops;
 }

@@ -294,6 +294,7 @@ static void to_device(struct att_rig *r, const void *to, const void *from, size_
 uint32_t att_tables(struct att_rig *r, const struct att_span *spans, uint32_t n_spans)
 {
 	uint32_t row = 0, list = 0;
+	r->longest = 0;
 	if (n_spans > r->limits.max_spans)
 		die("too many spans");
 	for (uint32_t s = 0; s < n_spans; s++) {
@@ -309,7 +310,9 @@ uint32_t att_tables(struct att_rig *r, const struct att_span *spans, uint32_t n_
 			.n_pages = in->n_pages,
 			.max_len = r->limits.max_context,
 			.kind = in->n > 1 ? MX_SPAN_PREFILL : MX_SPAN_DECODE,
+			.parent_begin = UINT32_MAX,
 		};
+		r->longest = in->n > r->longest ? in->n : r->longest;
 		r->host_spans[s] = (struct mx_span){
 			.row = row,
 			.n = in->n,
@@ -339,6 +342,7 @@ void att_forward(struct att_rig *r, uint32_t n_rows, uint32_t n_spans, bool reco
 		.spans = recording ? NULL : r->host_spans,
 		.n_spans = n_spans,
 		.n_rows = n_rows,
+		.longest = recording ? 1 : r->longest,
 		.pos = recording ? NULL : r->pos,
 		.scratch = r->scratch,
 		.tables = &r->tables,

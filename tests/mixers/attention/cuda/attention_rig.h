@@ -72,6 +72,7 @@ struct att_rig {
 	uint32_t *pos, *row_span, *page_list;
 	struct mx_device_span *spans;
 	struct mx_span *host_spans;
+	uint32_t longest; /* tokens of the longest of them */
 	uint32_t max_page_list;
 	struct mx_weight w[4];
 	void *owned[16]; /* device memory */

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Parameters of a mixer layer, as the checkpoint's config gives them, and errors about them.
+ * Installed, part of the mixer contract (mixers/mixer.h): inline functions only, because a module
+ * links against nothing.
+ */
+#ifndef MX_MIXERS_PARAMS_H
+#define MX_MIXERS_PARAMS_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+
+/* Fills *err (may be NULL) with `status` and the formatted text; returns `status`. */
+static inline mx_status mx_mixer_fail(struct mx_err *err, mx_status status, const char *fmt, ...)
+	MX_PRINTF(3, 4);
+static inline mx_status mx_mixer_fail(struct mx_err *err, mx_status status, const char *fmt, ...)
+{
+	if (err) {
+		va_list args;
+		va_start(args, fmt);
+		err->status = status;
+		vsnprintf(err->text, sizeof(err->text), fmt, args);
+		va_end(args);
+	}
+	return status;
+}
+
+enum mx_param_type {
+	MX_PARAM_BOOL,
+	MX_PARAM_INT,
+	MX_PARAM_FLOAT,
+	MX_PARAM_STRING,
+	MX_PARAM_FLOATS
+};
+
+struct mx_param {
+	const char *name;
+	enum mx_param_type type;
+	int64_t i;       /* BOOL, INT */
+	double f;        /* FLOAT; an INT's value too */
+	const char *s;   /* STRING */
+	const double *v; /* FLOATS: [n] */
+	size_t n;
+};
+
+struct mx_params {
+	const struct mx_param *items;
+	size_t n;
+};
+
+/* Returns the parameter of that name, or NULL. */
+static inline const struct mx_param *mx_param_find(const struct mx_params *p, const char *name)
+{
+	for (size_t i = 0; i < p->n; i++)
+		if (!strcmp(p->items[i].name, name))
+			return &p->items[i];
+	return NULL;
+}
+
+/* Each returns the parameter's value, or `def` if it is absent or has another type. */
+static inline int64_t mx_param_int(const struct mx_params *p, const char *name, int64_t def)
+{
+	const struct mx_param *q = mx_param_find(p, name);
+	return q && (q->type == MX_PARAM_INT || q->type == MX_PARAM_BOOL) ? q->i : def;
+}
+
+static inline double mx_param_float(const struct mx_params *p, const char *name, double def)
+{
+	const struct mx_param *q = mx_param_find(p, name);
+	return q && (q->type == MX_PARAM_FLOAT || q->type == MX_PARAM_INT) ? q->f : def;
+}
+
+static inline const char *mx_param_string(const struct mx_params *p, const char *name,
+                                          const char *def)
+{
+	const struct mx_param *q = mx_param_find(p, name);
+	return q && q->type == MX_PARAM_STRING ? q->s : def;
+}
+
+/* For probe: returns MX_OK if every parameter is one of `names` [n], else an error that names the
+ * one that is not. A misspelt key must not leave a layer with a default. */
+static inline mx_status mx_params_known(const struct mx_params *p, const char *const *names,
+                                        size_t n, const char *mixer, struct mx_err *err)
+{
+	for (size_t i = 0; i < p->n; i++) {
+		size_t k = 0;
+		while (k < n && strcmp(p->items[i].name, names[k]))
+			k++;
+		if (k == n)
+			return mx_mixer_fail(err, MX_E_INVALID, "%s: unknown parameter '%.60s'", mixer,
+			                     p->items[i].name);
+	}
+	return MX_OK;
+}
+
+#endif
