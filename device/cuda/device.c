@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA device: its table, its life, and what becomes of errors. */
+/* The CUDA device: its table of operators, its creation and its end. */
 #include "config.h"
 
 #include "device/cuda/impl.h"
@@ -11,47 +11,6 @@
 #include "base/log.h"
 
 #define MIN_SM 80
-
-/* Does the device go on after this error? Those of one call leave it as it was; all others, of a
- * kernel or the hardware, come back with every later call of the process. */
-static bool survives(cudaError_t e)
-{
-	switch (e) {
-	case cudaErrorInvalidValue:
-	case cudaErrorMemoryAllocation:
-	case cudaErrorInvalidConfiguration:
-	case cudaErrorInvalidMemcpyDirection:
-	case cudaErrorInvalidDeviceFunction:
-	case cudaErrorLaunchOutOfResources:
-	case cudaErrorNotSupported:
-	case cudaErrorNotPermitted:
-	case cudaErrorStreamCaptureUnsupported:
-	case cudaErrorStreamCaptureInvalidated:
-	case cudaErrorStreamCaptureMerge:
-	case cudaErrorStreamCaptureUnmatched:
-	case cudaErrorStreamCaptureUnjoined:
-	case cudaErrorStreamCaptureIsolation:
-	case cudaErrorStreamCaptureImplicit:
-	case cudaErrorStreamCaptureWrongThread: return true;
-	default: return false;
-	}
-}
-
-mx_status mx_cuda_check(struct mx_device *d, cudaError_t e, const char *what)
-{
-	struct mx_cuda *c = mx_cuda(d);
-	if (c->lost)
-		return MX_E_DEVICE;
-	if (e == cudaSuccess)
-		return MX_OK;
-	cudaGetLastError(); /* or the next launch would report it again */
-	c->lost = !survives(e);
-	mx_error("cuda", "%s: %s: %s (%s)%s", d->info.name, what, cudaGetErrorString(e),
-	         cudaGetErrorName(e), c->lost ? "; the device is lost" : "");
-	if (c->lost)
-		return MX_E_DEVICE;
-	return e == cudaErrorMemoryAllocation ? MX_E_NOMEM : MX_E_INVALID;
-}
 
 /* A device without workers: the tasks run here. */
 static void parallel(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, void *arg)
@@ -66,6 +25,7 @@ static void destroy(struct mx_device *d)
 	if (!d)
 		return;
 	struct mx_cuda *c = mx_cuda(d);
+	(void)mx_cuda_bind(d);
 	if (c->base.stream && !c->lost)
 		cudaStreamSynchronize(mx_cuda_stream(d));
 	mx_cuda_sampler_destroy(d);
@@ -193,7 +153,7 @@ static cudaError_t start(struct mx_cuda *c, int ordinal)
 	struct mx_cuda_base *b = &c->base;
 	int major = 0, minor = 0, smem = 0;
 	cudaStream_t stream = NULL;
-	cudaError_t e = cudaSetDevice(ordinal);
+	cudaError_t e = mx_cuda_set_current(ordinal);
 	if (e == cudaSuccess)
 		e = cudaDeviceGetAttribute(&b->sms, cudaDevAttrMultiProcessorCount, ordinal);
 	if (e == cudaSuccess)
@@ -225,6 +185,7 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *limits, struct
 	struct mx_device *d = &c->base.device;
 	c->limits = *limits;
 	c->base.check = check;
+	c->base.bind = mx_cuda_bind;
 	d->ops = &cuda_ops;
 	d->info = (struct mx_device_info){.kind = MX_DEVICE_CUDA,
 	                                  .act_dtype = limits->act_dtype,

@@ -56,9 +56,9 @@ mx_status mx_cuda_replay(struct mx_device *d, struct mx_recording *r)
 
 void mx_cuda_forget(struct mx_device *d, struct mx_recording *r)
 {
-	(void)d;
 	if (!r)
 		return;
+	(void)mx_cuda_bind(d);
 	if (r->exec)
 		cudaGraphExecDestroy(r->exec);
 	free(r);

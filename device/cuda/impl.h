@@ -33,8 +33,18 @@ static inline struct mx_cuda *mx_cuda(struct mx_device *d)
 	return (struct mx_cuda *)d;
 }
 
+/* bind.c: makes the device the calling thread's current one. Every entry of the device does so
+ * before it calls the CUDA runtime: by mx_cuda_bind, or by mx_cuda_stream for what goes to the
+ * stream. cudaSetDevice is called nowhere else. set_current is for a device that is not there yet.
+ */
+mx_status mx_cuda_bind(struct mx_device *d);
+cudaError_t mx_cuda_set_current(int ordinal);
+
+/* The device's stream; makes the device current. If that fails, so does what is then asked of the
+ * stream, and the device is lost. */
 static inline cudaStream_t mx_cuda_stream(struct mx_device *d)
 {
+	(void)mx_cuda_bind(d);
 	return (cudaStream_t)mx_cuda(d)->base.stream;
 }
 
@@ -43,9 +53,9 @@ static inline bool mx_cuda_bf16(const struct mx_device *d)
 	return d->info.act_dtype == MX_BF16;
 }
 
-/* device.c: the status of a CUDA error, which is logged once with `what` and marks the device lost
- * if nothing can be done on it any more: MX_E_DEVICE, else MX_E_NOMEM or MX_E_INVALID. Never
- * MX_E_INTERNAL, which says of a row that it is not numbers. */
+/* error.c: returns the status of a CUDA error and logs the error with `what`. MX_E_DEVICE if
+ * nothing can be done on the device any more: it is then marked lost. Else MX_E_NOMEM or
+ * MX_E_INVALID, never MX_E_INTERNAL, which means that a row's logits are not finite. */
 mx_status mx_cuda_check(struct mx_device *d, cudaError_t e, const char *what);
 
 /* memory.c */

@@ -24,19 +24,6 @@ struct mx_cuda_staging {
 	unsigned next;
 };
 
-/* The device is the thread's: the one that drives it need not be the one that created it. */
-static mx_status bind(struct mx_device *d)
-{
-	static _Thread_local int bound = -1;
-	int ordinal = mx_cuda(d)->base.ordinal;
-	if (bound == ordinal)
-		return MX_OK;
-	mx_status st = mx_cuda_check(d, cudaSetDevice(ordinal), "choosing the device");
-	if (st == MX_OK)
-		bound = ordinal;
-	return st;
-}
-
 mx_status mx_cuda_staging_create(struct mx_device *d, struct mx_err *err)
 {
 	struct mx_cuda_staging *s = calloc(1, sizeof *s);
@@ -75,7 +62,7 @@ void mx_cuda_staging_destroy(struct mx_device *d)
 mx_status mx_cuda_alloc(struct mx_device *d, size_t bytes, void **out)
 {
 	void *p = NULL;
-	mx_status st = bind(d);
+	mx_status st = mx_cuda_bind(d);
 	if (st == MX_OK)
 		st = mx_cuda_check(d, cudaMalloc(&p, bytes), "allocating memory");
 	if (st == MX_OK)
@@ -85,14 +72,14 @@ mx_status mx_cuda_alloc(struct mx_device *d, size_t bytes, void **out)
 
 void mx_cuda_release(struct mx_device *d, void *p)
 {
-	if (p && bind(d) == MX_OK)
+	if (p && mx_cuda_bind(d) == MX_OK)
 		(void)mx_cuda_check(d, cudaFree(p), "releasing memory");
 }
 
 mx_status mx_cuda_host_alloc(struct mx_device *d, size_t bytes, void **out)
 {
 	void *p = NULL;
-	mx_status st = bind(d);
+	mx_status st = mx_cuda_bind(d);
 	if (st == MX_OK)
 		st = mx_cuda_check(d, cudaMallocHost(&p, bytes), "allocating pinned memory");
 	if (st == MX_OK)
@@ -102,7 +89,7 @@ mx_status mx_cuda_host_alloc(struct mx_device *d, size_t bytes, void **out)
 
 void mx_cuda_host_release(struct mx_device *d, void *p)
 {
-	if (p && bind(d) == MX_OK)
+	if (p && mx_cuda_bind(d) == MX_OK)
 		(void)mx_cuda_check(d, cudaFreeHost(p), "releasing pinned memory");
 }
 
@@ -111,7 +98,7 @@ void mx_cuda_host_release(struct mx_device *d, void *p)
 static mx_status copy(struct mx_device *d, void *to, const void *from, size_t bytes,
                       enum cudaMemcpyKind kind, const char *what)
 {
-	mx_status st = bind(d);
+	mx_status st = mx_cuda_bind(d);
 	if (st != MX_OK || !bytes)
 		return st;
 	return mx_cuda_check(d, cudaMemcpyAsync(to, from, bytes, kind, mx_cuda_stream(d)), what);
@@ -134,7 +121,7 @@ mx_status mx_cuda_copy(struct mx_device *d, void *to, const void *from, size_t b
 
 mx_status mx_cuda_zero(struct mx_device *d, void *to, size_t bytes)
 {
-	mx_status st = bind(d);
+	mx_status st = mx_cuda_bind(d);
 	if (st != MX_OK || !bytes)
 		return st;
 	return mx_cuda_check(d, cudaMemsetAsync(to, 0, bytes, mx_cuda_stream(d)), "clearing memory");
@@ -144,7 +131,7 @@ mx_status mx_cuda_zero(struct mx_device *d, void *to, size_t bytes)
  * microseconds late, which at a few milliseconds a step is one per cent of every step. */
 mx_status mx_cuda_wait(struct mx_device *d)
 {
-	mx_status st = bind(d);
+	mx_status st = mx_cuda_bind(d);
 	if (st != MX_OK)
 		return st;
 	cudaError_t e;
@@ -202,7 +189,7 @@ mx_status mx_cuda_load(struct mx_device *d, void *to, enum mx_dtype to_dtype, co
 	size_t out_size = mx_dtype_size(to_dtype), in_size = mx_dtype_size(dtype);
 	size_t per_piece = STAGE_BYTES / out_size;
 	struct fill f = {.to_dtype = to_dtype, .dtype = dtype, .per_task = TASK_BYTES / in_size};
-	mx_status st = bind(d);
+	mx_status st = mx_cuda_bind(d);
 	for (size_t i = 0; i < n && st == MX_OK; i += per_piece) {
 		f.from = (const unsigned char *)from + i * in_size;
 		f.n = n - i < per_piece ? n - i : per_piece;

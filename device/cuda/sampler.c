@@ -272,7 +272,9 @@ mx_status mx_cuda_sample_prepare(struct mx_device *d, const struct mx_sample_row
 	const size_t before = s->n_rows ? s->n_rows : 1, copied = n > before ? n : before;
 	struct mx_draw_row *out = s->host_rows[serial % 2];
 	struct lists l = {.d = d, .s = s, .vocab = mx_cuda(d)->limits.vocab};
-	l.status = mx_cuda_check(d, cudaEventSynchronize(s->rows_copied[serial % 2]), "parameters");
+	l.status = mx_cuda_bind(d);
+	if (l.status == MX_OK)
+		l.status = mx_cuda_check(d, cudaEventSynchronize(s->rows_copied[serial % 2]), "parameters");
 	for (size_t i = 0; i < n && l.status == MX_OK; i++)
 		put_row(&l, &rows[i], serial, &out[i]);
 	for (size_t i = n; i < copied; i++)

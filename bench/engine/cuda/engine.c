@@ -131,7 +131,7 @@ static void measure_reading(struct bench *b)
 	float ms;
 	if (bytes > most)
 		bytes = most;
-	must_cuda(cudaSetDevice(base->ordinal), "device");
+	must(base->bind(d), "device");
 	must_cuda(cudaEventCreate(&from), "event");
 	must_cuda(cudaEventCreate(&to), "event");
 	for (int i = -1; i < ROOF_REPS; i++) {

@@ -123,27 +123,18 @@ static void attn_destroy(struct mx_mixer *m)
 	free(m);
 }
 
-/* The table of inverse frequencies in device memory. */
+/* Puts the table of inverse frequencies into device memory. */
 static mx_status load_frequencies(struct mx_mixer *m)
 {
-	const struct mx_ops *ops = m->device->ops;
+	float table[ATTN_MAX_DIM / 2];
 	size_t n = m->params.rope_dim / 2;
-	void *host = NULL, *to = NULL;
+	void *to = NULL;
 	if (m->params.rope == ATTN_ROPE_NONE)
 		return MX_OK;
-	mx_status status = ops->alloc(m->device, n * sizeof(float), &to);
-	if (status != MX_OK)
-		return status;
-	m->inv_freq = to;
-	status = ops->host_alloc(m->device, n * sizeof(float), &host);
-	if (status != MX_OK)
-		return status;
 	for (size_t i = 0; i < n; i++)
-		((float *)host)[i] = (float)m->params.inv_freq[i];
-	status = ops->upload(m->device, to, host, n * sizeof(float));
-	if (status == MX_OK)
-		status = ops->wait(m->device);
-	ops->host_release(m->device, host);
+		table[i] = (float)m->params.inv_freq[i];
+	mx_status status = mx_upload_array(m->device, table, n * sizeof(*table), &to);
+	m->inv_freq = to;
 	return status;
 }
 
@@ -187,7 +178,7 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	const struct mx_layer_desc *layer = init->layer;
 	const struct mx_cuda_base *cuda = mx_cuda_base(init->device);
 	struct mx_mixer *m = calloc(1, sizeof(*m));
-	cudaError_t e;
+	cudaError_t e = cudaSuccess;
 
 	if (!m)
 		return mx_mixer_fail(err, MX_E_NOMEM, "attention: out of memory");
@@ -223,10 +214,14 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 		.kv = m->params.dtype,
 	};
 	m->plain = m->launch.act != MX_BF16 || m->launch.kv == MX_F32;
-	e = cudaSetDevice(cuda->ordinal);
 	m->prefill =
 		!m->args.fixed_shift && attn_prefill_can(&m->launch, m->params.dpad, m->params.head_dim);
-	if (e == cudaSuccess && !m->plain)
+	status = cuda->bind(m->device);
+	if (status != MX_OK) {
+		mx_mixer_fail(err, status, "attention: the device cannot be made current");
+		goto fail;
+	}
+	if (!m->plain)
 		e = attn_decode_prepare(&m->launch, m->params.dpad, m->max_spans);
 	if (e == cudaSuccess && m->prefill)
 		e = attn_prefill_prepare(m->params.dpad);
@@ -321,13 +316,13 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	};
 	const struct mx_linear_out out = {.w = w->o, .bias = w->o_bias, .y = y, .ldy = m->width};
 
+	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
 	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, 3);
+	if (status == MX_OK)
+		status = cuda->bind(m->device);
 	if (status != MX_OK)
 		return status;
-	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
-	cudaError_t e = cudaSetDevice(cuda->ordinal);
-	if (e == cudaSuccess)
-		e = attn_append(&m->launch, &a);
+	cudaError_t e = attn_append(&m->launch, &a);
 	if (e == cudaSuccess)
 		e = attend(m, step, &a);
 	status = cuda->check(m->device, e, "attention");

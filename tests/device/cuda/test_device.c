@@ -197,6 +197,80 @@ static void test_thread(void)
 	CHECK(pthread_join(t, NULL) == 0);
 }
 
+/* One of two devices that a thread drives by turns. */
+struct turn {
+	struct mx_device *d;
+	struct mx_recording *r;
+	float *x;        /* each turn adds 2 to what it gets */
+	uint16_t *power; /* eight in bf16, doubled by every turn */
+};
+
+static void record_turn(struct turn *t)
+{
+	void *stream = mx_cuda_base(t->d)->stream;
+	CHECK(mx_cuda_base(t->d)->bind(t->d) == MX_OK);
+	CHECK(launch_add_one(stream, t->x, N) == 0); /* loads the kernels */
+	CHECK(o->scale(t->d, t->power, 8, 1) == MX_OK);
+	CHECK(o->wait(t->d) == MX_OK);
+	CHECK(o->record(t->d) == MX_OK);
+	CHECK(launch_add_one(stream, t->x, N) == 0);
+	CHECK(o->scale(t->d, t->power, 8, 2) == MX_OK);
+	CHECK(o->recorded(t->d, &t->r) == MX_OK);
+}
+
+static void take_turn(struct turn *t, float *from, float *to, float power)
+{
+	fill(from, N);
+	CHECK(o->upload(t->d, t->x, from, N * 4) == MX_OK);
+	CHECK(mx_cuda_base(t->d)->bind(t->d) == MX_OK);
+	CHECK(launch_add_one(mx_cuda_base(t->d)->stream, t->x, N) == 0);
+	CHECK(o->replay(t->d, t->r) == MX_OK);
+	CHECK(o->download(t->d, to, t->x, N * 4) == MX_OK);
+	CHECK(o->wait(t->d) == MX_OK);
+	for (size_t i = 0; i < N; i++)
+		CHECK(to[i] == from[i] + 1 + 1);
+	CHECK(o->download(t->d, to, t->power, 16) == MX_OK);
+	CHECK(o->wait(t->d) == MX_OK);
+	for (size_t i = 0; i < 8; i++)
+		CHECK(mx_bf16_to_f32(((uint16_t *)to)[i]) == power);
+}
+
+/* A thread may drive two devices by turns: what is asked of one never reaches the other. Not tried
+ * where there is one GPU. */
+static void test_two(const struct mx_device_options *options)
+{
+	struct turn turns[2] = {{.d = d}, {0}};
+	struct mx_err err = {0};
+	if (mx_device_open("cuda:1", options, &turns[1].d, &err) != MX_OK) {
+		printf("two GPUs: not tried: %s\n", err.text);
+		return;
+	}
+	float *from = host_memory(N * 4), *to = host_memory(N * 4);
+	for (int i = 0; i < 2; i++) {
+		void *x, *power;
+		CHECK(o->alloc(turns[i].d, N * 4, &x) == MX_OK);
+		CHECK(o->alloc(turns[i].d, 16, &power) == MX_OK);
+		turns[i].x = x, turns[i].power = power;
+		for (int k = 0; k < 8; k++)
+			((uint16_t *)from)[k] = mx_f32_to_bf16(1);
+		CHECK(o->upload(turns[i].d, power, from, 16) == MX_OK);
+		CHECK(o->zero(turns[i].d, x, N * 4) == MX_OK);
+		CHECK(o->wait(turns[i].d) == MX_OK);
+	}
+	for (int i = 0; i < 2; i++)
+		record_turn(&turns[i]);
+	for (int round = 0; round < 4; round++)
+		take_turn(&turns[round % 2], from, to, round < 2 ? 2 : 4);
+	for (int i = 0; i < 2; i++) {
+		o->forget(turns[i].d, turns[i].r);
+		o->release(turns[i].d, turns[i].x);
+		o->release(turns[i].d, turns[i].power);
+	}
+	o->destroy(turns[1].d);
+	o->host_release(d, from);
+	o->host_release(d, to);
+}
+
 /* The last test: nothing works afterwards in this process. */
 static void test_lost(void)
 {
@@ -254,6 +328,7 @@ int main(void)
 	test_spoiled();
 	test_too_much();
 	test_thread();
+	test_two(&options);
 	measure_load(MX_BF16);
 	measure_load(MX_F16);
 	measure_load(MX_F32);

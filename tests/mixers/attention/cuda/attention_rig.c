@@ -74,30 +74,28 @@ static void dev_release(struct mx_device *d, void *p)
 	cudaFree(p);
 }
 
-static mx_status host_alloc(struct mx_device *d, size_t bytes, void **out)
+/* Of the types that need no conversion. */
+static mx_status load(struct mx_device *d, void *to, enum mx_dtype to_dtype, const void *from,
+                      enum mx_dtype dtype, size_t n)
 {
 	(void)d;
-	return cudaMallocHost(out, bytes) == cudaSuccess ? MX_OK : MX_E_NOMEM;
-}
-
-static void host_release(struct mx_device *d, void *p)
-{
-	(void)d;
-	cudaFreeHost(p);
-}
-
-static mx_status upload(struct mx_device *d, void *to, const void *from, size_t bytes)
-{
-	cudaStream_t stream = (cudaStream_t)mx_cuda_base(d)->stream;
-	return cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream) == cudaSuccess
-	           ? MX_OK
-	           : MX_E_DEVICE;
+	size_t bytes = n * mx_dtype_size(dtype);
+	if (to_dtype != dtype)
+		return MX_E_UNSUPPORTED;
+	return cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice) == cudaSuccess ? MX_OK : MX_E_DEVICE;
 }
 
 static mx_status wait_all(struct mx_device *d)
 {
 	cudaStream_t stream = (cudaStream_t)mx_cuda_base(d)->stream;
 	return cudaStreamSynchronize(stream) == cudaSuccess ? MX_OK : MX_E_DEVICE;
+}
+
+/* The rig's device is the first, which is every thread's at the start. */
+static mx_status bind(struct mx_device *d)
+{
+	(void)d;
+	return MX_OK;
 }
 
 static mx_status check(struct mx_device *d, int error, const char *what)
@@ -120,10 +118,8 @@ static void open_device(struct att_rig *r)
 		.linear = copies,
 		.alloc = dev_alloc,
 		.release = dev_release,
-		.host_alloc = host_alloc,
-		.host_release = host_release,
-		.upload = upload,
 		.wait = wait_all,
+		.load = load,
 	};
 	r->base = (struct mx_cuda_base){
 		.device = {.ops = &r->device_ops,
@@ -137,6 +133,7 @@ static void open_device(struct att_rig *r)
 		.smem = prop.sharedMemPerBlockOptin,
 		.stream = stream,
 		.check = check,
+		.bind = bind,
 	};
 }
 
