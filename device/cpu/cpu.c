@@ -21,11 +21,6 @@
 /* Below this many elements an operator is done sooner than another thread is told of it. */
 #define INLINE_ELEMENTS 16384
 
-void mx_cpu_run(struct mx_cpu *c, size_t n_tasks, mx_task_f *fn, void *arg)
-{
-	mx_pool_run(c->pool, n_tasks, fn, arg);
-}
-
 static void *worker_scratch(struct mx_cpu *c, unsigned worker)
 {
 	return c->scratch + worker * c->scratch_stride;

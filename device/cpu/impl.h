@@ -42,8 +42,11 @@ static inline struct mx_cpu *mx_cpu_of(struct mx_device *d)
 	return (struct mx_cpu *)d;
 }
 
-/* Runs the tasks on the pool, or at once if there is one. */
-void mx_cpu_run(struct mx_cpu *c, size_t n_tasks, mx_task_f *fn, void *arg);
+/* Runs fn on tasks 0 .. n_tasks - 1 by the device's threads and waits until all are done. */
+static inline void mx_cpu_run(struct mx_cpu *c, size_t n_tasks, mx_task_f *fn, void *arg)
+{
+	mx_pool_run(c->pool, n_tasks, fn, arg);
+}
 
 /* device/cpu/sample.c */
 mx_status mx_cpu_sample(struct mx_device *d, float *logits, size_t ld, size_t n, uint32_t vocab,
