@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/paths.h"
 #include "device/open.h"
 #include "engine/load.h"
 #include "model/plan.h"
@@ -58,17 +59,10 @@ mx_status mx_host_modules(const struct mx_config *config, struct mx_registry **o
 	mx_status st = mx_registry_create(&r);
 	if (st)
 		return mx_fail(err, st, "out of memory");
-	const char *dirs = getenv("MIXD_MODULE_PATH");
-	if (!dirs || !*dirs)
-		dirs = MIXD_MODULE_DIR;
-	while (st == MX_OK && *dirs) {
-		size_t n = strcspn(dirs, ":");
-		char dir[4096];
-		snprintf(dir, sizeof dir, "%.*s", (int)n, dirs);
-		if (n)
-			st = mx_registry_load_dir(r, dir, err);
-		dirs += n + (dirs[n] == ':');
-	}
+	const char *dirs = mx_paths_of("MIXD_MODULE_PATH", MIXD_MODULE_DIR);
+	char dir[4096];
+	while (st == MX_OK && mx_paths_next(&dirs, dir, sizeof dir))
+		st = mx_registry_load_dir(r, dir, err);
 	for (size_t i = 0; st == MX_OK && i < config->modules.n; i++)
 		st = mx_registry_load_dir(r, config->modules.items[i], err);
 	if (st == MX_OK && wants_cuda(config))

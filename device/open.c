@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/paths.h"
 #include "device/cpu/cpu.h"
 #include "device/cuda/cuda.h"
 
@@ -67,19 +68,15 @@ static mx_status load(const char *path, struct mx_err *err)
 	return MX_OK;
 }
 
-/* Looks through the folders. */
+/* Loads the module from the first folder that has it. */
 static mx_status find(struct mx_err *err)
 {
-	const char *path = getenv("MIXD_DEVICE_PATH");
-	if (!path || !*path)
-		path = MIXD_DEVICE_DIR;
-	for (const char *dirs = path; *dirs;) {
-		size_t n = strcspn(dirs, ":");
-		char file[4096];
-		int len = snprintf(file, sizeof file, "%.*s/%s", (int)n, dirs, MODULE);
-		if (n && len < (int)sizeof file && !access(file, F_OK))
+	const char *path = mx_paths_of("MIXD_DEVICE_PATH", MIXD_DEVICE_DIR), *folders = path;
+	char folder[4096], file[sizeof folder + sizeof "/" MODULE];
+	while (mx_paths_next(&folders, folder, sizeof folder)) {
+		snprintf(file, sizeof file, "%s/" MODULE, folder);
+		if (!access(file, F_OK))
 			return load(file, err);
-		dirs += n + (dirs[n] == ':');
 	}
 	return mx_fail(err, MX_E_NOTFOUND,
 	               "CUDA devices need %s, which is not in %s: it is built where a CUDA toolkit is "

@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/mem.h"
+#include "base/paths.h"
 #include "base/pool.h"
 #include "base/status.h"
 
@@ -83,6 +84,28 @@ static void pool_runs_every_task_once(void **state)
 	}
 }
 
+static void paths_are_taken_one_by_one(void **state)
+{
+	(void)state;
+	char folder[8];
+	const char *list = ":/a::much-too-long:/seven7:b:";
+	assert_true(mx_paths_next(&list, folder, sizeof folder));
+	assert_string_equal(folder, "/a");
+	assert_true(mx_paths_next(&list, folder, sizeof folder));
+	assert_string_equal(folder, "/seven7");
+	assert_true(mx_paths_next(&list, folder, sizeof folder));
+	assert_string_equal(folder, "b");
+	assert_false(mx_paths_next(&list, folder, sizeof folder));
+	assert_false(mx_paths_next(&list, folder, sizeof folder));
+
+	setenv("MX_TEST_PATHS", "/x:/y", 1);
+	assert_string_equal(mx_paths_of("MX_TEST_PATHS", "/z"), "/x:/y");
+	setenv("MX_TEST_PATHS", "", 1);
+	assert_string_equal(mx_paths_of("MX_TEST_PATHS", "/z"), "/z");
+	unsetenv("MX_TEST_PATHS");
+	assert_string_equal(mx_paths_of("MX_TEST_PATHS", "/z"), "/z");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -90,6 +113,7 @@ int main(void)
 		cmocka_unit_test(buffer_keeps_content_at_its_limit),
 		cmocka_unit_test(arena_stops_at_its_limit),
 		cmocka_unit_test(pool_runs_every_task_once),
+		cmocka_unit_test(paths_are_taken_one_by_one),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
