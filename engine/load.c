@@ -65,7 +65,10 @@ static void fill_options(const struct mx_plan *plan, const struct mx_engine_conf
 		.threads = config->threads,
 		.max_rows = config->step_tokens,
 		.max_width = width,
-		.cuda = {act, l.rows, width, l.logits, plan->vocab, config->deterministic},
+		.cuda = {.act_dtype = act,
+	             .max_samples = l.logits,
+	             .vocab = plan->vocab,
+	             .deterministic = config->deterministic},
 	};
 }
 

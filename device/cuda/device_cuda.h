@@ -12,11 +12,9 @@
 /* What a device will be asked for at most: it allocates when it is created, never later. */
 struct mx_cuda_limits {
 	enum mx_dtype act_dtype; /* MX_BF16 or MX_F32 */
-	uint32_t max_rows;       /* of a step */
-	uint32_t max_width;      /* most columns of a weight */
-	uint32_t max_samples;    /* rows of logits at a time */
-	uint32_t vocab;
-	bool deterministic; /* a row's bits depend on that row alone, at some cost in speed */
+	uint32_t max_samples;    /* rows of logits that are sampled at a time */
+	uint32_t vocab;          /* most columns of logits */
+	bool deterministic;      /* a row's bits depend on that row alone, at some cost in speed */
 };
 
 #define MX_CUDA_DEVICE_SYMBOL "mx_cuda_device_v1"

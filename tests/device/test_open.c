@@ -16,7 +16,7 @@ static const struct mx_device_options options = {
 	.threads = 1,
 	.max_rows = 8,
 	.max_width = 64,
-	.cuda = {.act_dtype = MX_BF16, .max_rows = 8, .max_width = 64, .max_samples = 1, .vocab = 32}};
+	.cuda = {.act_dtype = MX_BF16, .max_samples = 1, .vocab = 32}};
 
 static void test_names(void **state)
 {

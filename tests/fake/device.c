@@ -7,7 +7,8 @@
 #include "device/cuda/device_cuda.h"
 #include "tests/fake/fake.h"
 
-enum { MEMORY = 1 << 28, MAX_OUT = 3 };
+/* MAX_ROWS and MAX_WIDTH bound the products of the models that tests run. */
+enum { MEMORY = 1 << 28, MAX_OUT = 3, MAX_ROWS = 1024, MAX_WIDTH = 4096 };
 
 /* A call that is still to be made: `run` knows what its operands are. */
 struct call {
@@ -439,7 +440,7 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_d
 		return MX_E_NOMEM;
 	f->samples = calloc(l->max_samples, sizeof *f->samples);
 	f->drawn = calloc(l->max_samples, sizeof *f->drawn);
-	mx_status st = mx_cpu_create(1, mx_cpu_isa(), l->max_rows, l->max_width, &f->base.cpu, err);
+	mx_status st = mx_cpu_create(1, mx_cpu_isa(), MAX_ROWS, MAX_WIDTH, &f->base.cpu, err);
 	if (st != MX_OK || !f->samples || !f->drawn) {
 		destroy(&f->base.device);
 		return MX_E_NOMEM;

@@ -329,8 +329,6 @@ static void open_device(struct rig *r, const struct rig_options *o)
 {
 	const struct mx_device_options options = {
 		.cuda = {.act_dtype = r->c->weight_dtype == MX_F32 ? MX_F32 : MX_BF16,
-	             .max_rows = r->layer.max_rows,
-	             .max_width = 4096,
 	             .max_samples = 1,
 	             .vocab = 64,
 	             .deterministic = true}};

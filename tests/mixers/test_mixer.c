@@ -608,8 +608,7 @@ static void test_probe(void **state)
 static bool no_device(void)
 {
 	const struct mx_device_options options = {
-		.cuda = {
-			.act_dtype = MX_F32, .max_rows = 1, .max_width = 64, .max_samples = 1, .vocab = 64}};
+		.cuda = {.act_dtype = MX_F32, .max_samples = 1, .vocab = 64}};
 	struct mx_device *d = NULL;
 	struct mx_err err = {0};
 	if (mx_device_open(gpu, &options, &d, &err) != MX_OK) {

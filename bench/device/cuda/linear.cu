@@ -245,8 +245,6 @@ int main(int argc, char **argv)
 		mx_device_options options = {};
 		options.threads = 1, options.max_rows = 1, options.max_width = 1;
 		options.cuda.act_dtype = MX_BF16;
-		options.cuda.max_rows = 8192;
-		options.cuda.max_width = 16384;
 		options.cuda.max_samples = 256;
 		options.cuda.vocab = 128256;
 		options.cuda.deterministic = exact;

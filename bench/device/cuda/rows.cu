@@ -320,8 +320,6 @@ int main(int argc, char **argv)
 	mx_device_options options = {};
 	mx_err err = {};
 	options.cuda.act_dtype = MX_BF16;
-	options.cuda.max_rows = 8192;
-	options.cuda.max_width = 16384;
 	options.cuda.max_samples = MAX_ROWS;
 	options.cuda.vocab = VOCAB;
 	if (mx_device_open("cuda:0", &options, &b.d, &err) != MX_OK) {

@@ -297,11 +297,8 @@ static void test_lost(void)
 
 int main(void)
 {
-	const struct mx_device_options options = {.cuda = {.act_dtype = MX_BF16,
-	                                                   .max_rows = 64,
-	                                                   .max_width = 1024,
-	                                                   .max_samples = 8,
-	                                                   .vocab = 1024}};
+	const struct mx_device_options options = {
+		.cuda = {.act_dtype = MX_BF16, .max_samples = 8, .vocab = 1024}};
 	struct mx_err err = {0};
 	mx_status st = mx_device_open("cuda:0", &options, &d, &err);
 	if (st == MX_E_DEVICE) {

@@ -386,8 +386,6 @@ static bool try_device(bool bf16, bool deterministic, uint64_t seed, int *faults
 	                                          .max_rows = 1,
 	                                          .max_width = 1,
 	                                          .cuda = {.act_dtype = bf16 ? MX_BF16 : MX_F32,
-	                                                   .max_rows = MAX_N,
-	                                                   .max_width = 16384,
 	                                                   .max_samples = 64,
 	                                                   .vocab = 32000,
 	                                                   .deterministic = deterministic}};

@@ -631,11 +631,8 @@ static void test_logprobs(struct test *t)
 
 static bool open_device(struct test *t, uint32_t vocab)
 {
-	const struct mx_device_options options = {.cuda = {.act_dtype = MX_BF16,
-	                                                   .max_rows = MAX_ROWS,
-	                                                   .max_width = 4096,
-	                                                   .max_samples = MAX_ROWS,
-	                                                   .vocab = vocab}};
+	const struct mx_device_options options = {
+		.cuda = {.act_dtype = MX_BF16, .max_samples = MAX_ROWS, .vocab = vocab}};
 	struct mx_err err = {0};
 	void *p;
 	mx_status st = mx_device_open("cuda:0", &options, &t->d, &err);
