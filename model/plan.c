@@ -1,224 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.json to the layer plan: what all families have in common. */
+/* A plan's memory, and its layers in words. */
 #include "model/plan.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/plan_build.h"
 
-#define CONFIG     "config.json"
-#define GENERATION "generation_config.json"
-#define MAX_CONFIG (16u << 20) /* bytes; real ones are a few KiB */
-#define MAX_ARENA  (64u << 20)
-
-static const struct mx_family *const families[] = {
-	&mx_family_llama,
-	&mx_family_mistral,
-	&mx_family_qwen2,
-	&mx_family_qwen3,
-	&mx_family_mamba2,
-	&mx_family_hyenadna,
-	&mx_family_safari,
-	&mx_family_stripedhyena,
-	&mx_family_mixd,
-	/* flash-linear-attention */
-	&mx_family_delta_net,
-	&mx_family_gated_deltanet,
-	&mx_family_gla,
-	&mx_family_hgrn,
-	&mx_family_hgrn2,
-	&mx_family_kda,
-	&mx_family_linear_attn,
-	&mx_family_retnet,
-};
-#define N_FAMILIES (sizeof families / sizeof *families)
+#define MAX_ARENA (64u << 20)
 
 struct plan_memory {
 	struct mx_plan plan; /* first: mx_plan_destroy gets its address */
 	struct mx_arena arena;
 };
 
-mx_status mx_plan_no_memory(const struct mx_plan_build *b)
-{
-	return mx_fail(b->err, MX_E_NOMEM, "no memory for the layer plan (at most %u MiB)",
-	               MAX_ARENA >> 20);
-}
-
-static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *scope)
-{
-	const char *type = NULL;
-	mx_status s = mx_scope_string(scope, "model_type", NULL, &type, b->err);
-	if (s)
-		return s;
-	if (mx_mamba2_is_raw(b->config)) {
-		b->family = &mx_family_mamba2_raw;
-		return MX_OK;
-	}
-	if (!type)
-		return mx_fail(b->err, MX_E_INVALID, "model_type: is missing");
-	for (size_t i = 0; i < N_FAMILIES; i++)
-		if (!strcmp(families[i]->model_type, type)) {
-			b->family = families[i];
-			return MX_OK;
-		}
-	char known[256];
-	size_t n = 0;
-	for (size_t i = 0; i < N_FAMILIES && n < sizeof known; i++)
-		n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "",
-		                      families[i]->model_type);
-	return mx_fail(b->err, MX_E_UNSUPPORTED, "model_type: '%.60s' is none of %s", type, known);
-}
-
-/* What would make the weights or the feed-forward mean something else than we take them for. */
-static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct mx_scope *scope)
-{
-	if (mx_scope_get(scope, "quantization_config"))
-		return mx_fail(b->err, MX_E_UNSUPPORTED,
-		               "quantization_config: quantized checkpoints are not supported");
-	return mx_hidden_act_check(b, scope);
-}
-
-static mx_status read_model(struct mx_plan_build *b)
-{
-	const struct mx_scope scope = {.where = "", .outer = b->config};
-	struct mx_plan *p = b->plan;
-	int64_t width = 0, vocab = 0;
-	double eps = 0;
-	bool tied = false;
-
-	mx_status s = find_family(b, &scope);
-	if (s)
-		return s;
-	const struct mx_family *f = b->family;
-	s = refuse_unsupported(b, &scope);
-	if (!s)
-		s = mx_scope_need_int(&scope, f->width_key ? f->width_key : "hidden_size", 1,
-		                      MX_PLAN_MAX_WIDTH, &width, b->err);
-	if (!s)
-		s = mx_scope_need_int(&scope, "vocab_size", 1, MX_PLAN_MAX_VOCAB, &vocab, b->err);
-	if (!s)
-		s = mx_scope_int(&scope,
-		                 f->max_position_key ? f->max_position_key : "max_position_embeddings", 1,
-		                 MX_PLAN_MAX_POSITION, f->default_max_position, &b->max_position, b->err);
-	if (!s)
-		s = mx_scope_float(&scope, f->norm_eps_key ? f->norm_eps_key : "rms_norm_eps", 0, 1,
-		                   f->default_norm_eps > 0 ? f->default_norm_eps : 1e-6, &eps, b->err);
-	if (!s)
-		s = mx_scope_bool(&scope, "tie_word_embeddings", false, &tied, b->err);
-	if (s)
-		return s;
-	p->family = f->model_type;
-	p->width = (uint32_t)width;
-	p->vocab = (uint32_t)vocab;
-	p->max_context = (uint32_t)b->max_position;
-	p->norm = f->norm;
-	p->norm_eps = (float)eps;
-	p->embed = f->names->embed;
-	p->final_norm = f->names->final_norm;
-	p->lm_head = tied ? p->embed : f->names->lm_head;
-	p->layer_prefix = f->names->layers;
-	p->embed_scale = p->logit_scale = 1;
-	return f->layers(b);
-}
-
-/* Token ids of config.json stand where generation_config.json is silent, and must be sound even
- * where it is not. */
-static mx_status read_generation(struct mx_plan_build *b, const json_t *generation)
-{
-	static const char *const keys[] = {"eos_token_id", "bos_token_id"};
-	json_t *ids = json_object();
-	mx_status s = MX_OK;
-	if (!ids)
-		return mx_plan_no_memory(b);
-	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-		json_t *v = json_object_get(b->config, keys[i]);
-		if (v && json_object_set(ids, keys[i], v))
-			s = mx_plan_no_memory(b);
-	}
-	if (!s)
-		s = mx_generation_config_read(b, ids);
-	json_decref(ids);
-	if (!s && generation) {
-		if (b->err)
-			snprintf(b->err->where, sizeof b->err->where, "%s", GENERATION);
-		s = mx_generation_config_read(b, generation);
-	}
-	return s;
-}
-
-static mx_status build(const json_t *config, const json_t *generation, struct mx_plan **out,
-                       struct mx_err *err)
+mx_status mx_plan_new(struct mx_plan_build *b)
 {
 	struct plan_memory *m = mx_calloc(1, sizeof *m);
 	if (!m)
-		return mx_fail_at(err, MX_E_NOMEM, CONFIG, "no memory for the layer plan");
+		return MX_E_NOMEM;
 	m->arena.limit = MAX_ARENA;
 	m->plan.bos = m->plan.top_k = -1;
-	struct mx_plan_build b = {.config = config, .plan = &m->plan, .arena = &m->arena, .err = err};
-	if (err)
-		snprintf(err->where, sizeof err->where, "%s", CONFIG);
-	mx_status s = read_model(&b);
-	if (!s)
-		s = read_generation(&b, generation);
-	if (s) {
-		mx_plan_destroy(&m->plan);
-		return s;
-	}
-	if (err)
-		err->where[0] = 0;
-	*out = &m->plan;
+	b->plan = &m->plan;
+	b->arena = &m->arena;
 	return MX_OK;
-}
-
-mx_status mx_plan_parse(const char *config, size_t config_len, const char *generation,
-                        size_t generation_len, struct mx_plan **out, struct mx_err *err)
-{
-	json_t *c = NULL, *g = NULL;
-	mx_status s = mx_json_parse(config, config_len, CONFIG, &c, err);
-	if (!s && generation)
-		s = mx_json_parse(generation, generation_len, GENERATION, &g, err);
-	if (!s)
-		s = build(c, g, out, err);
-	json_decref(c);
-	json_decref(g);
-	return s;
-}
-
-/* Reads DIR/NAME. */
-static mx_status slurp(const char *dir, const char *name, char **out, size_t *out_len,
-                       struct mx_err *err)
-{
-	size_t n = strlen(dir) + strlen(name) + 2;
-	char *path = mx_calloc(n, 1);
-	if (!path)
-		return mx_fail_at(err, MX_E_NOMEM, name, "no memory for its path");
-	snprintf(path, n, "%s/%s", dir, name);
-	mx_status s = mx_json_slurp(path, MAX_CONFIG, out, out_len, err);
-	free(path);
-	return s;
-}
-
-mx_status mx_plan_load(const char *dir, struct mx_plan **out, struct mx_err *err)
-{
-	char *config = NULL, *generation = NULL;
-	size_t config_len = 0, generation_len = 0;
-	mx_status s = slurp(dir, CONFIG, &config, &config_len, err);
-	if (!s) {
-		s = slurp(dir, GENERATION, &generation, &generation_len, err);
-		if (s == MX_E_NOTFOUND) { /* the file is optional: what was said of it is not an error */
-			s = MX_OK;
-			if (err)
-				*err = (struct mx_err){0};
-		}
-	}
-	if (!s)
-		s = mx_plan_parse(config, config_len, generation, generation_len, out, err);
-	free(config);
-	free(generation);
-	return s;
 }
 
 void mx_plan_destroy(struct mx_plan *p)
@@ -228,6 +34,12 @@ void mx_plan_destroy(struct mx_plan *p)
 	struct plan_memory *m = (struct plan_memory *)p;
 	mx_arena_free(&m->arena);
 	free(m);
+}
+
+mx_status mx_plan_no_memory(const struct mx_plan_build *b)
+{
+	return mx_fail(b->err, MX_E_NOMEM, "no memory for the layer plan (at most %u MiB)",
+	               MAX_ARENA >> 20);
 }
 
 static bool same_mixers(const struct mx_plan_layer *a, const struct mx_plan_layer *b)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the config reader share. Internal to model/. */
+/* Building a plan: what a family is, and what it builds layers with. Internal to model/. */
 #ifndef MX_MODEL_PLAN_BUILD_H
 #define MX_MODEL_PLAN_BUILD_H
 
@@ -68,17 +68,6 @@ struct mx_family {
 /* Llama's names, which most families have. */
 extern const struct mx_tensor_names mx_llama_names;
 
-extern const struct mx_family mx_family_llama, mx_family_mistral, mx_family_qwen2, mx_family_qwen3,
-	mx_family_mamba2, mx_family_mixd;
-extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
-/* flash-linear-attention */
-extern const struct mx_family mx_family_delta_net, mx_family_gated_deltanet, mx_family_gla,
-	mx_family_hgrn, mx_family_hgrn2, mx_family_kda, mx_family_linear_attn, mx_family_retnet;
-
-/* Configs of mamba_ssm's own models, which have no model_type. */
-extern const struct mx_family mx_family_mamba2_raw;
-bool mx_mamba2_is_raw(const json_t *config);
-
 struct mx_plan_build {
 	const struct mx_family *family;
 	const json_t *config;
@@ -87,49 +76,6 @@ struct mx_plan_build {
 	int64_t max_position; /* max_position_embeddings, or what the family calls it */
 	struct mx_err *err;
 };
-
-/* Rotary embedding as a config says it, ready for params. */
-struct mx_rope_config {
-	const char *type; /* static: none, default, linear, dynamic, llama3, yarn */
-	double theta, factor, attention_factor;
-	uint32_t dim;
-	const double *inv_freq; /* [dim/2] in the arena */
-	double max_context;     /* tokens the scaling is made for */
-};
-
-/* Reads rope_scaling or rope_parameters, and rope_theta, for heads of `head_dim`. */
-mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
-                              uint32_t head_dim, struct mx_rope_config *out);
-
-/* The attention mixer's parameters for one layer, without `window` (that is items[0] and 0 here;
- * the caller sets it). *out_rope is for the caller's interest. */
-mx_status mx_attention_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
-                                   struct mx_params *out, struct mx_rope_config *out_rope);
-
-/* What a family knows of one attention layer. */
-struct mx_attention_shape {
-	uint32_t heads, kv_heads, dim;
-	double scale; /* of q.k */
-	bool bias;    /* of q, k and v */
-	bool o_bias, qk_norm;
-	bool fused; /* q, k and v are one tensor */
-};
-
-/* The same parameters from a shape; norm_eps is the plan's. */
-mx_status mx_attention_params(const struct mx_plan_build *b, const struct mx_attention_shape *shape,
-                              const struct mx_rope_config *rope, struct mx_params *out);
-
-/* Copies `params` with another window; shares everything else. */
-mx_status mx_attention_config_window(const struct mx_plan_build *b, const struct mx_params *params,
-                                     int64_t window, struct mx_params *out);
-
-/* sliding_window of that scope: 0 = none. The key's absence gives the family's default. */
-mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t *out);
-
-/* One key of a mixer as it stands: boolean, number, string or list of numbers. `where` goes before
- * the key in messages. */
-mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, const json_t *v,
-                               const char *where, struct mx_param *out);
 
 /* Parameters of a mixer. */
 static inline struct mx_param mx_param_of_int(const char *name, int64_t v)
@@ -179,6 +125,11 @@ mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
 mx_status mx_vocab_pad(const struct mx_plan_build *b, const struct mx_scope *scope,
                        int64_t default_multiple);
 
+/* Makes b->plan, empty, and b->arena; MX_E_NOMEM without a message. Destroy with mx_plan_destroy.
+ */
+mx_status mx_plan_new(struct mx_plan_build *b);
+
+/* Fails with the message of a plan that does not fit in its arena. */
 mx_status mx_plan_no_memory(const struct mx_plan_build *b);
 
 /* EOS, BOS and sampling defaults; generation may be NULL. vocab must be set. */

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/plan_build.h"
+#include "model/family/family.h"
 
 #define MAX_PARAMS 19
 

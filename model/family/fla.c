@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/plan_build.h"
+#include "model/family/family.h"
 
 /* Of the mixer, see mixers/gla/README.md. */
 static const char *const mixer_keys[] = {

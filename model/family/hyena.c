@@ -12,7 +12,7 @@
  */
 #include <string.h>
 
-#include "model/plan_build.h"
+#include "model/family/family.h"
 
 #define MAX_FILTER_LEN (1 << 24)
 #define MAX_NETWORK    1024 /* width of the filter's network, and of what it reads */

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "model/plan_build.h"
+#include "model/family/family.h"
 
 /* One list element of layer_types: whether the layer has the window. */
 static mx_status layer_type(const struct mx_plan_build *b, const json_t *types, uint32_t i,

@@ -16,7 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/plan_build.h"
+#include "model/family/family.h"
 
 /* There is no longest sequence; this bounds what an operator may ask for. */
 #define MAX_CONTEXT (1 << 20)

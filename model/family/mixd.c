@@ -7,58 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/plan_build.h"
-
-static mx_status numbers(const struct mx_plan_build *b, const json_t *list, struct mx_param *p,
-                         const char *path)
-{
-	size_t n = json_array_size(list);
-	double *v = mx_arena_alloc(b->arena, n * sizeof *v);
-	if (!v)
-		return mx_plan_no_memory(b);
-	for (size_t i = 0; i < n; i++)
-		if (!mx_json_number(json_array_get(list, i), &v[i]))
-			return mx_fail(b->err, MX_E_INVALID, "%s%.60s[%zu]: must be a number", path, p->name,
-			               i);
-	p->type = MX_PARAM_FLOATS;
-	p->v = v;
-	p->n = n;
-	return MX_OK;
-}
-
-mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, const json_t *v,
-                               const char *path, struct mx_param *out)
-{
-	struct mx_param p = {.name = mx_arena_strndup(b->arena, key, strlen(key))};
-	if (!p.name)
-		return mx_plan_no_memory(b);
-	if (json_is_boolean(v)) {
-		p.type = MX_PARAM_BOOL;
-		p.i = json_is_true(v);
-		p.f = (double)p.i;
-	} else if (json_is_integer(v)) {
-		p.type = MX_PARAM_INT;
-		p.i = json_integer_value(v);
-		p.f = (double)p.i;
-	} else if (mx_json_number(v, &p.f)) {
-		p.type = MX_PARAM_FLOAT;
-	} else if (json_is_string(v)) {
-		p.type = MX_PARAM_STRING;
-		p.s = mx_arena_strndup(b->arena, json_string_value(v), json_string_length(v));
-		if (!p.s)
-			return mx_plan_no_memory(b);
-	} else if (json_is_array(v)) {
-		mx_status s = numbers(b, v, &p, path);
-		if (s)
-			return s;
-	} else {
-		return mx_fail(b->err, MX_E_INVALID,
-		               "%s%.60s: must be a boolean, a number, a string or a list of numbers", path,
-		               key);
-	}
-	*out = p;
-	return MX_OK;
-}
+#include "model/family/family.h"
 
 /* Keys of an entry that are not its mixer's. */
 static bool is_reserved(const char *key)

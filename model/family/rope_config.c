@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/plan_build.h"
+#include "model/family/family.h"
 
 #define TWO_PI 6.283185307179586476925
 

@@ -6,7 +6,7 @@
  */
 #include <math.h>
 
-#include "model/plan_build.h"
+#include "model/family/family.h"
 
 /* Options that would make the model something else. The rest of the keys choose kernels, say how
  * the model was trained, or are read by nothing. */
