@@ -12,8 +12,8 @@
  * (chars.c makes the tokenizer.json of a tokenizer that has none)
  *
  * on top of text.c (UTF-8), unicode.c (character classes), pattern.c
- * (regular expressions), vocab.c (string to id) and json.c (checked
- * reading).
+ * (regular expressions), vocab.c (string to id), lookup.c (id to string),
+ * work.c (memory of one call) and json.c (checked reading).
  *
  * Everything in struct mx_tokenizer is immutable after load; what a call needs
  * is in struct mx_tok_work.
@@ -204,7 +204,7 @@ mx_status mx_tok_find_next(struct mx_tok_find *f, struct mx_tok_work *w, bool *f
 mx_status mx_tok_replace(const struct mx_tok_pattern *p, const char *content, size_t n_content,
                          struct mx_tok_work *w, const char *s, size_t n, struct mx_buf *out);
 
-/* --- work memory of one call ------------------------------------------------------------- */
+/* --- work.c: work memory of one call ------------------------------------------------- */
 
 /* A stretch of text, or an added token. */
 struct mx_tok_split {
@@ -380,10 +380,13 @@ struct mx_tok_decs {
 	struct mx_tok_dec *v;
 	size_t n;
 };
-/* The string that decoding an id starts from, or NULL. */
-const struct mx_tok_piece *mx_tok_decode_piece(const struct mx_tokenizer *t, int32_t id);
 mx_status mx_tok_decoder_parse(struct mx_tokenizer *t, const json_t *json, const char *path,
                                struct mx_err *err);
+
+/* --- lookup.c ------------------------------------------------------------------------ */
+
+/* The string that decoding an id starts from, or NULL. */
+const struct mx_tok_piece *mx_tok_decode_piece(const struct mx_tokenizer *t, int32_t id);
 
 /* --- the tokenizer ----------------------------------------------------------------------- */
 

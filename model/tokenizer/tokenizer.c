@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tokenizer's load, encode and look-ups; its parts are described in
- * internal.h. Thread safe once loaded.
+ * Loading and encoding; the parts are described in internal.h. Thread safe once
+ * loaded.
  */
 #include "model/tokenizer/tokenizer.h"
 
@@ -22,35 +22,6 @@ void mx_tokens_free(struct mx_tokens *t)
 		return;
 	free(t->ids);
 	*t = (struct mx_tokens){0};
-}
-
-mx_status mx_tok_splits_add(struct mx_tok_splits *s, size_t off, size_t len, int32_t id, bool first)
-{
-	if (s->n == s->cap) {
-		size_t cap = s->cap ? s->cap * 2 : 64;
-		struct mx_tok_split *v = mx_realloc(s->v, cap, sizeof *v);
-		if (!v)
-			return MX_E_NOMEM;
-		s->v = v;
-		s->cap = cap;
-	}
-	s->v[s->n++] = (struct mx_tok_split){(uint32_t)off, (uint32_t)len, id, first};
-	return MX_OK;
-}
-
-void mx_tok_work_free(struct mx_tok_work *w)
-{
-	mx_buf_free(&w->text);
-	mx_buf_free(&w->other);
-	mx_buf_free(&w->scratch[0]);
-	mx_buf_free(&w->scratch[1]);
-	free(w->splits.v);
-	free(w->more.v);
-	free(w->ranges);
-	mx_tok_bpe_work_free(w->bpe);
-	pcre2_match_data_free(w->match_data);
-	pcre2_match_context_free(w->match_context);
-	pcre2_jit_stack_free(w->jit_stack);
 }
 
 /* --- load -------------------------------------------------------------------------------- */
@@ -310,56 +281,4 @@ mx_status mx_tokenizer_encode(const struct mx_tokenizer *t, const char *text, si
 	mx_buf_free(&clean);
 	mx_tok_work_free(&w);
 	return st;
-}
-
-/* --- look-ups ---------------------------------------------------------------------------- */
-
-static const struct mx_tok_added *added_of(const struct mx_tokenizer *t, int32_t id)
-{
-	if (id < 0 || (uint32_t)id >= t->size || t->added.of_id[id] < 0)
-		return NULL;
-	return &t->added.v[t->added.of_id[id]];
-}
-
-static const struct mx_tok_piece *model_piece(const struct mx_tokenizer *t, int32_t id)
-{
-	if (id < 0 || (uint32_t)id >= t->vocab.n_ids || !t->vocab.pieces[id].s)
-		return NULL;
-	return &t->vocab.pieces[id];
-}
-
-const struct mx_tok_piece *mx_tok_decode_piece(const struct mx_tokenizer *t, int32_t id)
-{
-	const struct mx_tok_added *a = added_of(t, id);
-	return a ? &a->pattern : model_piece(t, id);
-}
-
-size_t mx_tokenizer_size(const struct mx_tokenizer *t)
-{
-	return t->size;
-}
-
-size_t mx_tokenizer_bytes(const struct mx_tokenizer *t)
-{
-	return sizeof *t + t->arena.used;
-}
-
-const char *mx_tokenizer_piece(const struct mx_tokenizer *t, int32_t id)
-{
-	const struct mx_tok_added *a = added_of(t, id);
-	const struct mx_tok_piece *p = a ? &a->content : model_piece(t, id);
-	return p ? p->s : NULL;
-}
-
-int32_t mx_tokenizer_id(const struct mx_tokenizer *t, const char *piece)
-{
-	size_t n = strlen(piece);
-	const struct mx_tok_added *a = mx_tok_added_find(t, piece, n);
-	return a ? a->id : mx_tok_vocab_id(&t->vocab, piece, n);
-}
-
-bool mx_tokenizer_is_special(const struct mx_tokenizer *t, int32_t id)
-{
-	const struct mx_tok_added *a = added_of(t, id);
-	return a && a->special;
 }
