@@ -5,12 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-void jj_enter(struct jj *j)
-{
-	if (++j->depth > JJ_MAX_DEPTH)
-		jj_raise(j, MX_E_LIMIT, "template is nested too deeply at run time");
-}
-
 static struct jj_value lookup(struct jj *j, const struct jj_node *n)
 {
 	struct jj_scope *s = j->scope;

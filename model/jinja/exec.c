@@ -51,7 +51,7 @@ static struct jj_scope *scope_new(struct jj *j, struct jj_scope *parent)
 	return s;
 }
 
-void jj_scope_set(struct jj *j, struct jj_scope *s, uint32_t name, struct jj_value v)
+static void scope_set(struct jj *j, struct jj_scope *s, uint32_t name, struct jj_value v)
 {
 	if (!s->parent) {
 		j->root[name] = v;
@@ -80,10 +80,10 @@ static void set_attr(struct jj *j, const struct jj_node *target, struct jj_value
 	jj_dict_set(j, ns.d, target->val, v);
 }
 
-void jj_assign(struct jj *j, const struct jj_node *target, struct jj_value v)
+static void assign(struct jj *j, const struct jj_node *target, struct jj_value v)
 {
 	if (target->kind == N_NAME) {
-		jj_scope_set(j, j->scope, target->name, v);
+		scope_set(j, j->scope, target->name, v);
 		return;
 	}
 	if (target->kind == N_NSREF) {
@@ -99,7 +99,7 @@ void jj_assign(struct jj *j, const struct jj_node *target, struct jj_value v)
 		         l->n);
 	jj_enter(j);
 	for (size_t i = 0; i < target->n; i++)
-		jj_assign(j, target->list[i], l->v[i]);
+		assign(j, target->list[i], l->v[i]);
 	j->depth--;
 }
 
@@ -112,7 +112,7 @@ static bool passes(struct jj *j, struct jj_loop *l, struct jj_value item)
 		return true;
 	struct jj_scope *outer = j->scope;
 	j->scope = scope_new(j, l->outer);
-	jj_assign(j, l->node->a, item);
+	assign(j, l->node->a, item);
 	bool ok = jj_truth(j, jj_eval(j, l->node->c));
 	j->scope = outer;
 	return ok;
@@ -145,7 +145,7 @@ static bool loop_peek(struct jj *j, struct jj_loop *l)
 	return l->ready_pos < l->ready->n || fetch(j, l);
 }
 
-struct jj_value jj_loop_attr(struct jj *j, struct jj_loop *l, struct jj_str *name)
+static struct jj_value loop_attr(struct jj *j, struct jj_loop *l, struct jj_str *name)
 {
 	if (jj_str_is(name, "index"))
 		return jj_int(l->index0 + 1);
@@ -192,8 +192,8 @@ static void run_loop(struct jj *j, const struct jj_node *n, struct jj_scope *out
 		l->index0++;
 		j->scope = scope;
 		scope->n = 0;
-		jj_scope_set(j, scope, j->prog->id_loop, self);
-		jj_assign(j, n->a, l->current);
+		scope_set(j, scope, j->prog->id_loop, self);
+		assign(j, n->a, l->current);
 		flow = exec(j, n->d);
 		completed |= flow == NORMAL;
 		j->scope = back;
@@ -205,7 +205,7 @@ static void run_loop(struct jj *j, const struct jj_node *n, struct jj_scope *out
 	}
 }
 
-struct jj_value jj_call_loop(struct jj *j, struct jj_loop *l, struct jj_value items)
+static struct jj_value call_loop(struct jj *j, struct jj_loop *l, struct jj_value items)
 {
 	if (!l->node->flag)
 		jj_raise(j, MX_E_INVALID,
@@ -243,14 +243,14 @@ static void bind_specials(struct jj *j, const struct jj_macro_def *d, struct jj_
 		struct jj_value v = take_kw(args, p->names[p->id_caller]);
 		if (v.type == JJ_MISSING || v.type == JJ_NONE)
 			v = jj_undef_text(j, "No caller defined");
-		jj_scope_set(j, scope, p->id_caller, v);
+		scope_set(j, scope, p->id_caller, v);
 	}
 	if (d->uses_kwargs) {
 		struct jj_dict *kw = jj_dict_new(j);
 		for (size_t i = 0; i < args->n_kw; i++)
 			jj_dict_set(j, kw, (struct jj_value){.type = JJ_STR, .s = args->kw[i].name},
 			            args->kw[i].value);
-		jj_scope_set(j, scope, p->id_kwargs, (struct jj_value){.type = JJ_DICT, .d = kw});
+		scope_set(j, scope, p->id_kwargs, (struct jj_value){.type = JJ_DICT, .d = kw});
 	} else if (args->n_kw) {
 		jj_raise(j, MX_E_INVALID, "macro takes no keyword argument '%.*s'",
 		         (int)(args->kw[0].name->len < 80 ? args->kw[0].name->len : 80),
@@ -260,7 +260,7 @@ static void bind_specials(struct jj *j, const struct jj_macro_def *d, struct jj_
 	for (size_t i = d->n_params; i < args->n_pos; i++)
 		jj_push(j, rest, args->pos[i]);
 	if (d->uses_varargs)
-		jj_scope_set(j, scope, p->id_varargs, jj_seq(JJ_TUPLE, rest));
+		scope_set(j, scope, p->id_varargs, jj_seq(JJ_TUPLE, rest));
 	else if (rest->n)
 		jj_raise(j, MX_E_INVALID, "macro takes not more than %zu argument(s)", d->n_params);
 }
@@ -274,7 +274,7 @@ static struct jj_value missing_param(struct jj *j, struct jj_str *name)
 	return jj_undef_text(j, jj_sb_done(j, &sb).s->p);
 }
 
-struct jj_value jj_call_macro(struct jj *j, struct jj_macro *m, struct jj_args *args)
+static struct jj_value call_macro(struct jj *j, struct jj_macro *m, struct jj_args *args)
 {
 	const struct jj_macro_def *d = m->def;
 	struct jj_scope *scope = scope_new(j, m->scope), *outer = j->scope;
@@ -289,7 +289,7 @@ struct jj_value jj_call_macro(struct jj *j, struct jj_macro *m, struct jj_args *
 		if (given[i].type == JJ_MISSING)
 			given[i] = i >= first ? jj_eval(j, d->defaults[i - first])
 			                      : missing_param(j, j->prog->names[d->params[i]]);
-		jj_scope_set(j, scope, d->params[i], given[i]);
+		scope_set(j, scope, d->params[i], given[i]);
 	}
 	j->scope = outer;
 	struct jj_value v = captured(j, d->body, scope);
@@ -333,7 +333,7 @@ static enum flow exec_with(struct jj *j, const struct jj_node *n)
 	struct jj_scope *outer = j->scope;
 	j->scope = scope_new(j, outer);
 	for (size_t i = 0; i < values->n; i++)
-		jj_assign(j, n->list[2 * i], values->v[i]);
+		assign(j, n->list[2 * i], values->v[i]);
 	enum flow flow = exec(j, n->d);
 	j->scope = outer;
 	return flow;
@@ -373,12 +373,12 @@ static enum flow exec_node(struct jj *j, const struct jj_node *n)
 	case N_DATA: out(j, n->val.s->p, n->val.s->len); break;
 	case N_OUTPUT: exec_output(j, n); break;
 	case N_FOR: run_loop(j, n, j->scope, jj_eval(j, n->b), 0); break;
-	case N_SET: jj_assign(j, n->a, jj_eval(j, n->b)); break;
+	case N_SET: assign(j, n->a, jj_eval(j, n->b)); break;
 	case N_SETBLOCK:
 		v = captured(j, n->d, scope_new(j, j->scope));
-		jj_assign(j, n->a, jj_filter_chain(j, n->b, v));
+		assign(j, n->a, jj_filter_chain(j, n->b, v));
 		break;
-	case N_MACRO: jj_scope_set(j, j->scope, n->name, macro_new(j, n->macro)); break;
+	case N_MACRO: scope_set(j, j->scope, n->name, macro_new(j, n->macro)); break;
 	case N_CALLBLOCK: exec_call_block(j, n); break;
 	case N_FILTERBLOCK:
 		v = captured(j, n->d, scope_new(j, j->scope));
@@ -405,8 +405,25 @@ static enum flow exec(struct jj *j, const struct jj_node *n)
 	return flow;
 }
 
+static const struct jj_runtime runtime = {
+	.call_macro = call_macro,
+	.call_loop = call_loop,
+	.loop_attr = loop_attr,
+	.filters = jj_filters,
+	.methods =
+		{
+			[JJ_STR] = jj_str_methods,
+			[JJ_LIST] = jj_list_methods,
+			[JJ_TUPLE] = jj_list_methods,
+			[JJ_DICT] = jj_dict_methods,
+			[JJ_LOOP] = jj_loop_methods,
+			[JJ_CYCLER] = jj_cycler_methods,
+		},
+};
+
 void jj_run(struct jj *j)
 {
+	j->runtime = &runtime;
 	j->scope = scope_new(j, NULL);
 	exec(j, j->prog->body);
 }

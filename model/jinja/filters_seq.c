@@ -358,7 +358,7 @@ JJ_FILTER(jj_f_map)
 	struct jj_value path[2] = {{0}, {0}};
 	const struct jj_builtin *fn = NULL;
 	if (a->n_pos)
-		fn = named(j, jj_filters, a->pos[0], "filter");
+		fn = named(j, j->runtime->filters, a->pos[0], "filter");
 	else
 		jj_bind(j, "map", "attribute | default", a, path);
 	if (path[1].type == JJ_NONE)

@@ -348,6 +348,17 @@ struct jj_method {
 	const struct jj_builtin *fn;
 };
 
+/* What the files below exec.c reach of those above: jj_run sets it, so that no file calls upwards.
+ * A macro and a loop are code of the template, and functions are found by name while it runs. */
+struct jj_runtime {
+	struct jj_value (*call_macro)(struct jj *j, struct jj_macro *m, struct jj_args *args);
+	struct jj_value (*call_loop)(struct jj *j, struct jj_loop *l, struct jj_value items);
+	/* JJ_MISSING if a loop has no such attribute. May test the items ahead with the loop's `if`. */
+	struct jj_value (*loop_attr)(struct jj *j, struct jj_loop *l, struct jj_str *name);
+	const struct jj_builtin *filters;
+	const struct jj_builtin *methods[JJ_JOINER + 1]; /* of each type, or NULL */
+};
+
 struct jj {
 	struct mx_arena arena;
 	jmp_buf fail;
@@ -361,6 +372,7 @@ struct jj {
 	unsigned nest, in_loop;
 	bool saw_caller, saw_varargs, saw_kwargs;
 	/* rendering */
+	const struct jj_runtime *runtime;
 	const struct jj_node *at; /* what is being evaluated */
 	uint64_t cost, max_cost;  /* in 1/64 steps: a node costs JJ_STEP, a byte touched 1 */
 	unsigned depth;
@@ -372,7 +384,7 @@ struct jj {
 	int64_t now;
 };
 
-/* ---- failing and allocating (value.c) ---------------------------------------------- */
+/* ---- failing and allocating (machine.c) -------------------------------------------- */
 
 _Noreturn void jj_raise(struct jj *j, mx_status st, const char *fmt, ...) MX_PRINTF(3, 4);
 _Noreturn void jj_raise_at(struct jj *j, mx_status st, uint32_t line, uint32_t column,
@@ -382,6 +394,10 @@ void *jj_alloc(struct jj *j, size_t n, size_t size); /* zeroed */
 void *jj_grow(struct jj *j, void *old, size_t n, size_t *cap, size_t size);
 /* Counts work; raises MX_E_LIMIT when it is used up. */
 void jj_charge(struct jj *j, size_t bytes);
+/* One level deeper in a recursion over values or code; the caller takes j->depth back. */
+void jj_enter(struct jj *j);
+struct jj_list *jj_list_new(struct jj *j, size_t cap);
+void jj_push(struct jj *j, struct jj_list *l, struct jj_value v);
 
 /* ---- strings (str.c) --------------------------------------------------------------- */
 
@@ -421,6 +437,8 @@ struct jj_value jj_replace(struct jj *j, const struct jj_str *s, const struct jj
 struct jj_value jj_lower(struct jj *j, const struct jj_str *s);
 struct jj_value jj_upper(struct jj *j, const struct jj_str *s);
 struct jj_value jj_capitalize(struct jj *j, const struct jj_str *s);
+/* str.islower and isupper: some letter has case, and all that have are of this case. */
+bool jj_all_case(struct jj *j, const struct jj_str *s, bool upper);
 struct jj_list *jj_splitlines(struct jj *j, const struct jj_str *s, bool keep_ends);
 struct jj_value jj_escape(struct jj *j, const struct jj_str *s); /* HTML, marked up */
 
@@ -454,6 +472,10 @@ static inline int64_t jj_as_int(struct jj_value v)
 {
 	return v.type == JJ_BOOL ? v.b : v.i;
 }
+static inline bool jj_is_seq(struct jj_value v)
+{
+	return v.type == JJ_LIST || v.type == JJ_TUPLE;
+}
 static inline bool jj_is_num(struct jj_value v)
 {
 	return jj_is_int(v) || v.type == JJ_FLOAT;
@@ -463,13 +485,7 @@ static inline double jj_as_float(struct jj_value v)
 	return v.type == JJ_FLOAT ? v.f : (double)jj_as_int(v);
 }
 
-struct jj_value jj_undef_text(struct jj *j, const char *text);
-struct jj_value jj_undef_attr(struct jj *j, struct jj_value object, struct jj_value name);
-/* Raises the error that using an undefined value gives. */
-_Noreturn void jj_raise_undef(struct jj *j, struct jj_value v);
-const char *jj_type_name(struct jj_value v); /* Python's name */
-struct jj_list *jj_list_new(struct jj *j, size_t cap);
-void jj_push(struct jj *j, struct jj_list *l, struct jj_value v);
+const char *jj_type_name(struct jj_value v);                                 /* Python's name */
 struct jj_value jj_pair(struct jj *j, struct jj_value a, struct jj_value b); /* tuple */
 struct jj_dict *jj_dict_new(struct jj *j);
 void jj_dict_set(struct jj *j, struct jj_dict *d, struct jj_value key, struct jj_value value);
@@ -479,8 +495,6 @@ struct jj_value *jj_dict_gets(struct jj *j, const struct jj_dict *d, const char 
 bool jj_hashable(struct jj *j, struct jj_value v);
 bool jj_truth(struct jj *j, struct jj_value v);
 bool jj_equal(struct jj *j, struct jj_value a, struct jj_value b);
-/* <0, 0, >0; raises TypeError's message with `op` for values that have no order. */
-int jj_order(struct jj *j, struct jj_value a, struct jj_value b, const char *op);
 /* len(), or -1 if the value has none. */
 int64_t jj_len(struct jj *j, struct jj_value v);
 bool jj_iterable(struct jj_value v);
@@ -489,18 +503,28 @@ struct jj_list *jj_items(struct jj *j, struct jj_value v);
 bool jj_contains(struct jj *j, struct jj_value container, struct jj_value item);
 struct jj_value jj_iter_new(struct jj *j, struct jj_list *l, const char *kind);
 
-/* ---- printing (print.c) ------------------------------------------------------------ */
+/* ---- printing (repr.c) ------------------------------------------------------------ */
 
 struct jj_str *jj_tostr(struct jj *j, struct jj_value v); /* str(v) */
 void jj_repr(struct jj *j, struct jj_sb *sb, struct jj_value v);
 void jj_repr_float(double f, char out[32]);
-struct jj_value jj_from_json(struct jj *j, const json_t *v, unsigned depth);
-struct jj_value jj_tojson(struct jj *j, struct jj_value self, struct jj_args *args);
 
-/* ---- operators (ops.c) ------------------------------------------------------------- */
+/* ---- undefined values (undef.c) --------------------------------------------------- */
+
+struct jj_value jj_undef_text(struct jj *j, const char *text);
+struct jj_value jj_undef_attr(struct jj *j, struct jj_value object, struct jj_value name);
+/* Raises the error that using an undefined value gives. */
+_Noreturn void jj_raise_undef(struct jj *j, struct jj_value v);
+
+/* ---- operators (ops.c) ------------------------------------------------------------ */
 
 struct jj_value jj_binary(struct jj *j, enum jj_tok op, struct jj_value a, struct jj_value b);
 struct jj_value jj_unary(struct jj *j, enum jj_tok op, struct jj_value a);
+/* <0, 0, >0; raises TypeError's message with `op` for values that have no order. */
+int jj_order(struct jj *j, struct jj_value a, struct jj_value b, const char *op);
+
+/* ---- attributes, subscripts, slices (attr.c) -------------------------------------- */
+
 struct jj_value jj_getattr(struct jj *j, struct jj_value v, struct jj_str *name);
 struct jj_value jj_getitem(struct jj *j, struct jj_value v, struct jj_value key);
 struct jj_value jj_slice(struct jj *j, struct jj_value v, struct jj_value from, struct jj_value to,
@@ -511,7 +535,12 @@ struct jj_value jj_slice(struct jj *j, struct jj_value v, struct jj_value from, 
 struct jj_value jj_percent(struct jj *j, const struct jj_str *fmt, struct jj_value args);
 struct jj_value jj_str_format(struct jj *j, struct jj_value self, struct jj_args *args);
 
-/* ---- calls (call.c) ---------------------------------------------------------------- */
+/* ---- JSON (json.c) ---------------------------------------------------------------- */
+
+struct jj_value jj_from_json(struct jj *j, const json_t *v, unsigned depth);
+struct jj_value jj_tojson(struct jj *j, struct jj_value self, struct jj_args *args);
+
+/* ---- built-in functions and their arguments (args.c) ------------------------------ */
 
 /* Matches args with `params`, a list of names such as "old new | count": those after the bar may
  * be left out, which gives JJ_MISSING; a '*' at the end takes further positional arguments as they
@@ -520,7 +549,6 @@ void jj_bind(struct jj *j, const char *who, const char *params, struct jj_args *
              struct jj_value *out);
 struct jj_value jj_invoke(struct jj *j, const struct jj_builtin *fn, struct jj_value self,
                           struct jj_args *args);
-struct jj_value jj_call_value(struct jj *j, struct jj_value callee, struct jj_args *args);
 int64_t jj_want_int(struct jj *j, struct jj_value v, const char *what);
 struct jj_str *jj_want_str(struct jj *j, struct jj_value v, const char *what);
 
@@ -555,15 +583,11 @@ _Noreturn void jj_unexpected(struct jj *j, const char *wanted);
 uint32_t jj_name_id(struct jj *j, struct jj_value name);
 void jj_nest(struct jj *j, const struct jj_token *t);
 
+/* call.c */
+struct jj_value jj_call_value(struct jj *j, struct jj_value callee, struct jj_args *args);
 struct jj_value jj_eval(struct jj *j, const struct jj_node *n); /* eval.c */
 void jj_eval_args(struct jj *j, const struct jj_call *c, struct jj_args *out);
 void jj_run(struct jj *j); /* exec.c: renders j->prog */
-struct jj_value jj_call_macro(struct jj *j, struct jj_macro *m, struct jj_args *args);
-struct jj_value jj_call_loop(struct jj *j, struct jj_loop *l, struct jj_value items);
-struct jj_value jj_loop_attr(struct jj *j, struct jj_loop *l, struct jj_str *name);
-void jj_enter(struct jj *j);
-void jj_assign(struct jj *j, const struct jj_node *target, struct jj_value v);
-void jj_scope_set(struct jj *j, struct jj_scope *s, uint32_t name, struct jj_value v);
 struct jj_value jj_filter_chain(struct jj *j, const struct jj_node *n, struct jj_value v);
 
 #endif

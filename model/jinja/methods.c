@@ -503,17 +503,15 @@ METHOD(s_isascii)
 	return all_are(j, v, is_ascii, true);
 }
 
-static struct jj_value by_test(struct jj *j, struct jj_value v, struct jj_args *a, const char *test)
-{
-	return jj_find(jj_tests, jj_cstr(j, test).s)->fn(j, v, a);
-}
 METHOD(s_islower)
 {
-	return by_test(j, v, a, "lower");
+	(void)a;
+	return jj_bool(jj_all_case(j, v.s, false));
 }
 METHOD(s_isupper)
 {
-	return by_test(j, v, a, "upper");
+	(void)a;
+	return jj_bool(jj_all_case(j, v.s, true));
 }
 
 /* Methods of str that exist in Python and that nobody has needed yet. */

@@ -409,6 +409,21 @@ struct jj_value jj_upper(struct jj *j, const struct jj_str *s)
 	return jj_sb_done(j, &sb);
 }
 
+bool jj_all_case(struct jj *j, const struct jj_str *s, bool upper)
+{
+	bool some = false;
+	jj_charge(j, s->len);
+	for (size_t i = 0; i < s->len;) {
+		int32_t cp = jj_next_cp(s, &i);
+		bool up = utf8proc_category(cp) == UTF8PROC_CATEGORY_LT || utf8proc_isupper(cp);
+		bool low = utf8proc_islower(cp) != 0;
+		if (upper ? low : up)
+			return false;
+		some |= up || low;
+	}
+	return some;
+}
+
 struct jj_value jj_capitalize(struct jj *j, const struct jj_str *s)
 {
 	struct jj_sb sb = {0};

@@ -2,8 +2,6 @@
 /* Tests: what may follow `is`. */
 #include "model/jinja/jinja.h"
 
-#include <utf8proc.h>
-
 #define TEST(name) static struct jj_value name(struct jj *j, struct jj_value v, struct jj_args *a)
 
 TEST(t_defined)
@@ -103,30 +101,15 @@ TEST(t_divisibleby)
 	return jj_bool(mod_is(j, v, a->pos[0], 0));
 }
 
-/* str.islower and isupper: some letter has case, and all that have are of this case. */
-static bool all_case(struct jj *j, const struct jj_str *s, bool upper)
-{
-	bool some = false;
-	jj_charge(j, s->len);
-	for (size_t i = 0; i < s->len;) {
-		int32_t cp = jj_next_cp(s, &i);
-		bool up = utf8proc_category(cp) == UTF8PROC_CATEGORY_LT || utf8proc_isupper(cp);
-		bool low = utf8proc_islower(cp) != 0;
-		if (upper ? low : up)
-			return false;
-		some |= up || low;
-	}
-	return some;
-}
 TEST(t_lower)
 {
 	(void)a;
-	return jj_bool(all_case(j, jj_tostr(j, v), false));
+	return jj_bool(jj_all_case(j, jj_tostr(j, v), false));
 }
 TEST(t_upper)
 {
 	(void)a;
-	return jj_bool(all_case(j, jj_tostr(j, v), true));
+	return jj_bool(jj_all_case(j, jj_tostr(j, v), true));
 }
 
 TEST(t_in)
@@ -175,8 +158,8 @@ static bool has_builtin(struct jj_value v, const struct jj_builtin *table)
 }
 TEST(t_filter)
 {
-	(void)j, (void)a;
-	return jj_bool(has_builtin(v, jj_filters));
+	(void)a;
+	return jj_bool(has_builtin(v, j->runtime->filters));
 }
 TEST(t_test)
 {

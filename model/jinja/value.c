@@ -1,132 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values of the template language: failing, memory, containers, truth, equality, order. */
+/* Values of the template language: containers, truth, length, iteration, equality. */
 #include "model/jinja/jinja.h"
 
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
-
-/* ---- failing and memory ---- */
-
-static _Noreturn void leave(struct jj *j, mx_status st, uint32_t line, uint32_t column,
-                            const char *text)
-{
-	j->status = st;
-	if (j->err) {
-		mx_fail(j->err, st, "%s", text);
-		j->err->line = line;
-		j->err->column = column;
-		/* a cut message must still be UTF-8 */
-		char *p = j->err->text;
-		size_t n = strlen(p), k = n;
-		while (k && n - k < 4 && ((unsigned char)p[k - 1] & 0xc0) == 0x80)
-			k--;
-		if (k && (unsigned char)p[k - 1] >= 0xc0) {
-			unsigned char lead = (unsigned char)p[k - 1];
-			size_t want = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-			if (n - (k - 1) < want)
-				p[k - 1] = 0;
-		}
-	}
-	longjmp(j->fail, 1);
-}
-
-_Noreturn void jj_raise(struct jj *j, mx_status st, const char *fmt, ...)
-{
-	char text[sizeof j->err->text];
-	va_list ap;
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof text, fmt, ap);
-	va_end(ap);
-	leave(j, st, j->at ? j->at->line : 0, j->at ? j->at->column : 0, text);
-}
-
-_Noreturn void jj_raise_at(struct jj *j, mx_status st, uint32_t line, uint32_t column,
-                           const char *fmt, ...)
-{
-	char text[sizeof j->err->text];
-	va_list ap;
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof text, fmt, ap);
-	va_end(ap);
-	leave(j, st, line, column, text);
-}
-
-void *jj_alloc(struct jj *j, size_t n, size_t size)
-{
-	if (size && n > (SIZE_MAX / 2) / size)
-		jj_raise(j, MX_E_LIMIT, "template needs too much memory");
-	size_t bytes = n * size;
-	void *p = mx_arena_alloc(&j->arena, bytes ? bytes : 1);
-	if (!p) {
-		size_t n_arena = mx_round_up(bytes ? bytes : 1, 16), limit_at = j->arena.limit;
-		bool limit = limit_at && (n_arena > limit_at || j->arena.used > limit_at - n_arena);
-		jj_raise(j, limit ? MX_E_LIMIT : MX_E_NOMEM, "template needs too much memory");
-	}
-	return p;
-}
-
-void *jj_grow(struct jj *j, void *old, size_t n, size_t *cap, size_t size)
-{
-	if (n < *cap)
-		return old;
-	size_t more = *cap ? *cap * 2 : 4;
-	void *p = jj_alloc(j, more, size);
-	if (n)
-		memcpy(p, old, n * size);
-	*cap = more;
-	return p;
-}
-
-void jj_charge(struct jj *j, size_t bytes)
-{
-	j->cost += bytes;
-	if (j->cost > j->max_cost)
-		jj_raise(j, MX_E_LIMIT, "template takes too many steps");
-}
-
-/* ---- undefined ---- */
-
-struct jj_value jj_undef_text(struct jj *j, const char *text)
-{
-	struct jj_undef *u = jj_alloc(j, 1, sizeof *u);
-	u->text = text;
-	return (struct jj_value){.type = JJ_UNDEF, .u = u};
-}
-
-struct jj_value jj_undef_attr(struct jj *j, struct jj_value object, struct jj_value name)
-{
-	struct jj_undef *u = jj_alloc(j, 1, sizeof *u);
-	if (object.type == JJ_UNDEF)
-		jj_raise_undef(j, object);
-	if (object.type == JJ_NONE) {
-		u->object = "None";
-	} else {
-		struct jj_sb sb = {0};
-		jj_sb_puts(j, &sb, jj_type_name(object));
-		jj_sb_put(j, &sb, " object", 8);
-		u->object = jj_sb_done(j, &sb).s->p;
-	}
-	u->name = name;
-	return (struct jj_value){.type = JJ_UNDEF, .u = u};
-}
-
-_Noreturn void jj_raise_undef(struct jj *j, struct jj_value v)
-{
-	const struct jj_undef *u = v.u;
-	if (u->text)
-		jj_raise(j, MX_E_INVALID, "%s", u->text);
-	struct jj_sb sb = {0};
-	jj_repr(j, &sb, u->name);
-	struct jj_str *name = jj_sb_done(j, &sb).s;
-	int n = name->len < 200 ? (int)name->len : 200;
-	if (!u->object)
-		jj_raise(j, MX_E_INVALID, "%.*s is undefined", n, name->p);
-	if (u->name.type == JJ_STR)
-		jj_raise(j, MX_E_INVALID, "'%s' has no attribute %.*s", u->object, n, name->p);
-	jj_raise(j, MX_E_INVALID, "%s has no element %.*s", u->object, n, name->p);
-}
 
 const char *jj_type_name(struct jj_value v)
 {
@@ -158,24 +35,7 @@ const char *jj_type_name(struct jj_value v)
 	return "object";
 }
 
-/* ---- lists ---- */
-
-struct jj_list *jj_list_new(struct jj *j, size_t cap)
-{
-	struct jj_list *l = jj_alloc(j, 1, sizeof *l);
-	if (cap) {
-		l->v = jj_alloc(j, cap, sizeof *l->v);
-		l->cap = cap;
-	}
-	return l;
-}
-
-void jj_push(struct jj *j, struct jj_list *l, struct jj_value v)
-{
-	l->v = jj_grow(j, l->v, l->n, &l->cap, sizeof *l->v);
-	l->v[l->n++] = v;
-	jj_charge(j, sizeof v * 2);
-}
+/* ---- tuples and generators ---- */
 
 struct jj_value jj_pair(struct jj *j, struct jj_value a, struct jj_value b)
 {
@@ -322,7 +182,7 @@ int64_t jj_len(struct jj *j, struct jj_value v)
 	case JJ_DICT: return (int64_t)v.d->n;
 	case JJ_VIEW: return (int64_t)v.view->d->n;
 	case JJ_RANGE: return v.r->n;
-	case JJ_LOOP: return jj_loop_attr(j, v.loop, jj_cstr(j, "length").s).i;
+	case JJ_LOOP: return j->runtime->loop_attr(j, v.loop, jj_cstr(j, "length").s).i;
 	default: return -1;
 	}
 }
@@ -400,7 +260,7 @@ struct jj_list *jj_items(struct jj *j, struct jj_value v)
 	}
 }
 
-/* ---- equality and order ---- */
+/* ---- equality and membership ---- */
 
 static bool equal_seq(struct jj *j, const struct jj_list *a, const struct jj_list *b)
 {
@@ -474,38 +334,6 @@ bool jj_equal(struct jj *j, struct jj_value a, struct jj_value b)
 	case JJ_GLOBAL: return a.fn == b.fn;
 	default: return a.d == b.d; /* identity */
 	}
-}
-
-static int order_seq(struct jj *j, struct jj_value a, struct jj_value b, const char *op)
-{
-	jj_enter(j);
-	int c = 0;
-	size_t i = 0;
-	for (; i < a.l->n && i < b.l->n && !c; i++)
-		if (!jj_equal(j, a.l->v[i], b.l->v[i]))
-			c = jj_order(j, a.l->v[i], b.l->v[i], op);
-	if (!c)
-		c = (a.l->n > b.l->n) - (a.l->n < b.l->n);
-	j->depth--;
-	return c;
-}
-
-int jj_order(struct jj *j, struct jj_value a, struct jj_value b, const char *op)
-{
-	if (a.type == JJ_UNDEF)
-		jj_raise_undef(j, a);
-	if (b.type == JJ_UNDEF)
-		jj_raise_undef(j, b);
-	if (jj_is_int(a) && jj_is_int(b))
-		return (jj_as_int(a) > jj_as_int(b)) - (jj_as_int(a) < jj_as_int(b));
-	if (jj_is_num(a) && jj_is_num(b))
-		return (jj_as_float(a) > jj_as_float(b)) - (jj_as_float(a) < jj_as_float(b));
-	if (a.type == JJ_STR && b.type == JJ_STR)
-		return jj_str_cmp(a.s, b.s);
-	if ((a.type == JJ_LIST || a.type == JJ_TUPLE) && a.type == b.type)
-		return order_seq(j, a, b, op);
-	jj_raise(j, MX_E_INVALID, "'%s' not supported between instances of '%s' and '%s'", op,
-	         jj_type_name(a), jj_type_name(b));
 }
 
 bool jj_contains(struct jj *j, struct jj_value c, struct jj_value item)
