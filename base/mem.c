@@ -60,13 +60,13 @@ void mx_heap_trim(void)
 #endif
 }
 
-struct mx_arena_chunk {
-	struct mx_arena_chunk *next;
+struct mx_arena_region {
+	struct mx_arena_region *next;
 	size_t size, used;
 	_Alignas(16) unsigned char data[];
 };
 
-#define ARENA_CHUNK ((size_t)16 << 10)
+#define REGION_BYTES ((size_t)16 << 10)
 
 void *mx_arena_alloc(struct mx_arena *a, size_t bytes)
 {
@@ -75,9 +75,9 @@ void *mx_arena_alloc(struct mx_arena *a, size_t bytes)
 	bytes = mx_round_up(bytes ? bytes : 1, 16);
 	if (a->limit && (bytes > a->limit || a->used > a->limit - bytes))
 		return NULL;
-	struct mx_arena_chunk *c = a->head;
+	struct mx_arena_region *c = a->head;
 	if (!c || c->size - c->used < bytes) {
-		size_t size = bytes > ARENA_CHUNK ? bytes : ARENA_CHUNK;
+		size_t size = bytes > REGION_BYTES ? bytes : REGION_BYTES;
 		c = calloc(1, sizeof *c + size);
 		if (!c)
 			return NULL;
@@ -103,8 +103,8 @@ void mx_arena_free(struct mx_arena *a)
 {
 	if (!a)
 		return;
-	for (struct mx_arena_chunk *c = a->head; c;) {
-		struct mx_arena_chunk *next = c->next;
+	for (struct mx_arena_region *c = a->head; c;) {
+		struct mx_arena_region *next = c->next;
 		free(c);
 		c = next;
 	}

@@ -32,7 +32,7 @@ static inline size_t mx_round_up(size_t n, size_t align)
 
 /* Bump allocator: everything is freed at once by mx_arena_free. Not thread safe. */
 struct mx_arena {
-	struct mx_arena_chunk *head;
+	struct mx_arena_region *head;
 	size_t limit; /* most bytes it may hold, 0 = no limit */
 	size_t used;
 };

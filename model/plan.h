@@ -127,7 +127,7 @@ void mx_plan_describe_layers(const struct mx_plan *p, char *text, size_t cap);
  * prompt longer than Lmax, transformers' result depends on how the prompt was cut into calls, and
  * ours is the one of feeding it token by token. (vLLM uses one base for all positions, that of p +
  * 1 = factor * Lmax, and so differs from transformers for short prompts too.) Only a function of
- * the position keeps results equal bit for bit however a prompt is chunked.
+ * the position keeps results equal bit for bit however a prompt is cut into chunks.
  */
 
 #endif

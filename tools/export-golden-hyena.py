@@ -281,13 +281,13 @@ def write(v, reference, path, seed):
 @torch.no_grad()
 def sensitivity(model, prompt):
     """How far the prompt's log-probabilities move when each weight is rounded differently."""
-    kept = {k: t.clone() for k, t in model.state_dict().items()}
+    saved = {k: t.clone() for k, t in model.state_dict().items()}
     before = golden_models.run(model, prompt, None)
     g = torch.Generator().manual_seed(1)
     for p in model.parameters():
         p.mul_(1 + 2 ** -23 * torch.randn(p.shape, generator=g))
     moved = float((golden_models.run(model, prompt, None) - before).abs().max())
-    model.load_state_dict(kept)
+    model.load_state_dict(saved)
     return moved
 
 

@@ -19,7 +19,7 @@ from tokenizers import pre_tokenizers as pre
 CODES = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
 
 
-def kept(normalizer):
+def survivors(normalizer):
     """The code points that a normalizer which removes or keeps characters keeps."""
     out = set()
     for i in range(0, len(CODES), 4096):
@@ -58,10 +58,10 @@ def main():
     known = {c: unicodedata.category(chr(c)) for c in CODES}
     newer = {}
     for cat in ("Lu", "Ll", "Lm", "Lo", "Mn", "Mc", "Nd", "No", "Pc", "Pd", "Po", "Sm", "Sc", "Sk", "So"):
-        for c in set(CODES) - kept(normalizers.Replace(Regex(r"\p{%s}" % cat), "")):
+        for c in set(CODES) - survivors(normalizers.Replace(Regex(r"\p{%s}" % cat), "")):
             if known[c] == "Cn":
                 newer[c] = cat
-    marks = set(CODES) - kept(normalizers.StripAccents())
+    marks = set(CODES) - survivors(normalizers.StripAccents())
     punct = {c for c in CODES if not pre.Punctuation("removed").pre_tokenize_str(chr(c))}
     our_marks = {c for c in CODES if known[c][0] == "M"}
     our_punct = {c for c in CODES if known[c][0] == "P" or (c < 128 and chr(c) in "$+<=>^`|~")}

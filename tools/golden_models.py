@@ -26,9 +26,9 @@ def refuse_subnormals(model):
 @torch.no_grad()
 def run(model, ids, cache, by_token=False):
     """Log-probabilities after every position, in one call or in one per token."""
-    kept = {} if cache is None else dict(past_key_values=cache, use_cache=True)
+    options = {} if cache is None else dict(past_key_values=cache, use_cache=True)
     parts = [[i] for i in ids] if by_token else [ids]
-    out = [model(torch.tensor([p]), **kept).logits[0] for p in parts]
+    out = [model(torch.tensor([p]), **options).logits[0] for p in parts]
     return torch.cat(out).double().log_softmax(-1)
 
 

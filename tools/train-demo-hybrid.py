@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 
 SHAPE = dict(width=384, heads=6, kv_heads=2, head_dim=64, ffn=512)
 ROUNDS = 2
-CHUNK = 64  # of the parallel forms
+SEGMENT = 64  # of the parallel forms
 DELTA = dict(num_heads=6, head_dim=64)
 MAMBA = dict(num_heads=8, head_dim=64, state_size=64)
 FILTER = dict(filter_len=CONTEXT, emb_dim=33, filter_order=64)
@@ -179,17 +179,17 @@ class Hyena(nn.Module):
         return self.out_proj(x0 * (y + self.filter_fn.bias * z))
 
 
-# What the chunk forms share
+# What the segment forms share
 
 
-def in_chunks(x):
-    """[..., t, d] as [..., chunks, CHUNK, d]."""
-    return x.unflatten(-2, (-1, CHUNK))
+def in_segments(x):
+    """[..., t, d] as [..., segments, SEGMENT, d]."""
+    return x.unflatten(-2, (-1, SEGMENT))
 
 
 def padded(x):
-    """x [b, t, ...] with t rounded up to whole chunks; zeros come last and change nothing before."""
-    return F.pad(x, (0, 0) * (x.ndim - 2) + (0, -x.shape[1] % CHUNK))
+    """x [b, t, ...] with t rounded up to whole segments; zeros come last and change nothing before."""
+    return F.pad(x, (0, 0) * (x.ndim - 2) + (0, -x.shape[1] % SEGMENT))
 
 
 def decay_between(g):
@@ -253,9 +253,9 @@ scan.register_autograd(
 
 
 def gated_delta_rule(q, k, v, g, beta):
-    """q, k, v [b, h, t, d], g (log of the decay) and beta [b, h, t], t in whole chunks."""
-    q, k, v = in_chunks(q) * q.shape[-1] ** -0.5, in_chunks(k), in_chunks(v)
-    g, beta = g.unflatten(-1, (-1, CHUNK)), beta.unflatten(-1, (-1, CHUNK))[..., None]
+    """q, k, v [b, h, t, d], g (log of the decay) and beta [b, h, t], t in whole segments."""
+    q, k, v = in_segments(q) * q.shape[-1] ** -0.5, in_segments(k), in_segments(v)
+    g, beta = g.unflatten(-1, (-1, SEGMENT)), beta.unflatten(-1, (-1, SEGMENT))[..., None]
     decay, total = decay_between(g)
     since, last = total.exp()[..., None], total[..., -1:]
     inverse = unit_inverse((k @ k.mT * decay * beta).tril(-1))
@@ -324,12 +324,12 @@ class GatedDeltaNet(nn.Module):
 
 def ssd(x, g, b, c):
     """x [b, h, t, p] times its step, g [b, h, t] the log of the decay, b and c [b, 1, t, n]."""
-    x, b, c = in_chunks(x), in_chunks(b), in_chunks(c)
-    decay, total = decay_between(g.unflatten(-1, (-1, CHUNK)))
+    x, b, c = in_segments(x), in_segments(b), in_segments(c)
+    decay, total = decay_between(g.unflatten(-1, (-1, SEGMENT)))
     since, last = total.exp()[..., None], total[..., -1:]
     within = (c @ b.mT * decay) @ x
     added = (b * (last - total).exp()[..., None]).mT @ x
-    # s of a chunk's begin: what all chunks before added, decayed over those between
+    # s at a segment's beginning: what all earlier segments added, decayed over those between
     between, _ = decay_between(last[..., 0])
     before = F.pad(between, (0, 0, 1, -1))
     s = (before @ added.flatten(-2)).unflatten(-1, added.shape[-2:])
@@ -399,7 +399,7 @@ def check():
         print(name, *(f"{e:.1e}" for e in errors))
         assert max(errors) < 1e-9
 
-    b, h, t = 2, 3, 3 * CHUNK
+    b, h, t = 2, 3, 3 * SEGMENT
     g = (-3 * torch.rand(b, h, t, dtype=f64) ** 4).requires_grad_()
     beta = torch.rand(b, h, t, dtype=f64, requires_grad=True)
     compare("gated delta rule", lambda q, k, *rest: gated_delta_rule(q, unit(k), *rest),

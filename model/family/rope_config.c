@@ -109,7 +109,7 @@ static mx_status read_factor(const struct rope_source *src, double *out)
 	return mx_scope_float(&src->dict, "factor", 1, 1e6, 1, out, src->b->err);
 }
 
-/* Llama 3's: long wavelengths are stretched, short ones kept, those between blended. */
+/* Llama 3's: long wavelengths are stretched, short ones unchanged, those between blended. */
 static mx_status scale_llama3(const struct rope_source *src, const struct mx_rope_config *r,
                               double *inv)
 {
@@ -164,7 +164,7 @@ static mx_status yarn_attention_factor(const struct rope_source *src, double fac
 	return mx_scope_float(&src->dict, "attention_factor", 1e-6, 1e6, def, out, err);
 }
 
-/* YaRN (arXiv 2309.00071): dimensions that turn often are kept, those that turn less than
+/* YaRN (arXiv 2309.00071): dimensions that turn often are unchanged, those that turn less than
  * beta_slow times in the original length are stretched, with a ramp between. */
 static mx_status scale_yarn(const struct rope_source *src, struct mx_rope_config *r, double *inv)
 {

@@ -64,7 +64,7 @@ static void scope_set(struct jj *j, struct jj_scope *s, uint32_t name, struct jj
 			return;
 		}
 	s->v = jj_grow(j, s->v, s->n, &s->cap, sizeof *s->v);
-	s->v[s->n++] = (struct jj_slot){.name = name, .value = v};
+	s->v[s->n++] = (struct jj_var){.name = name, .value = v};
 }
 
 static void set_attr(struct jj *j, const struct jj_node *target, struct jj_value v)

@@ -291,14 +291,15 @@ struct jj_sb {
 	size_t start;         /* where the text begins in it */
 };
 
-struct jj_slot {
-	uint32_t name;
+/* A variable of a scope. */
+struct jj_var {
+	uint32_t name; /* name id */
 	struct jj_value value;
 };
 
 struct jj_scope {
 	struct jj_scope *parent; /* NULL for the root, whose variables are in jj.root */
-	struct jj_slot *v;
+	struct jj_var *v;
 	size_t n, cap;
 };
 

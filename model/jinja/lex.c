@@ -24,7 +24,7 @@ struct lexer {
 	size_t line_at; /* offset up to which `line` is counted */
 	uint32_t line;
 	size_t line_start;
-	char close[JJ_MAX_NEST]; /* closing brackets that are due */
+	char close[JJ_MAX_NEST]; /* closing brackets that are still to come */
 	size_t n_close;
 };
 

@@ -562,7 +562,7 @@ static mx_status merge_heap(const struct mx_tok_bpe *m, struct mx_tok_bpe_work *
 	return MX_OK;
 }
 
-static struct cached *cache_slot(struct mx_tok_bpe_work *b, const int32_t *ids, size_t n)
+static struct cached *cache_entry(struct mx_tok_bpe_work *b, const int32_t *ids, size_t n)
 {
 	if (!b->cache || n < 2 || n > CACHE_KEY)
 		return NULL;
@@ -578,7 +578,7 @@ static mx_status segment(const struct mx_tok_bpe *m, struct mx_tok_bpe_work *b, 
 {
 	if (mx_tokens_reserve(out, n) != MX_OK)
 		return MX_E_NOMEM;
-	struct cached *c = cache_slot(b, ids, n);
+	struct cached *c = cache_entry(b, ids, n);
 	if (c && c->n == n && !memcmp(c->key, ids, n * sizeof *ids)) {
 		memcpy(out->ids + out->n, out->ids + c->off, c->len * sizeof *out->ids);
 		out->n += c->len;

@@ -129,7 +129,7 @@ struct mx_tok_piece {
 
 /* Open-addressing map from strings to indices into an array of pieces. */
 struct mx_tok_map {
-	int32_t *slots; /* index, or -1 */
+	int32_t *cells; /* index, or -1 */
 	uint32_t mask;
 };
 
@@ -322,7 +322,7 @@ mx_status mx_tok_pretokenize(const struct mx_tokenizer *t, struct mx_tok_work *w
 /* --- bpe.c --------------------------------------------------------------------------- */
 
 struct mx_tok_merge {
-	uint32_t a, b; /* a = UINT32_MAX: empty slot */
+	uint32_t a, b; /* a = UINT32_MAX: empty cell */
 	uint32_t rank;
 	int32_t id;
 };

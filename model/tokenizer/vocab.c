@@ -30,21 +30,21 @@ mx_status mx_tok_map_init(struct mx_tok_map *m, struct mx_arena *arena, size_t n
 	uint32_t size = 16;
 	while (size < n * 2)
 		size *= 2;
-	int32_t *slots = mx_arena_alloc(arena, size * sizeof *slots);
-	if (!slots)
+	int32_t *cells = mx_arena_alloc(arena, size * sizeof *cells);
+	if (!cells)
 		return MX_E_NOMEM;
-	memset(slots, 0xff, size * sizeof *slots);
-	*m = (struct mx_tok_map){slots, size - 1};
+	memset(cells, 0xff, size * sizeof *cells);
+	*m = (struct mx_tok_map){cells, size - 1};
 	return MX_OK;
 }
 
 int32_t mx_tok_map_find(const struct mx_tok_map *m, const struct mx_tok_piece *pieces,
                         const char *s, size_t n)
 {
-	if (!m->slots)
+	if (!m->cells)
 		return -1;
 	for (uint32_t i = (uint32_t)mx_tok_hash(s, n) & m->mask;; i = (i + 1) & m->mask) {
-		int32_t k = m->slots[i];
+		int32_t k = m->cells[i];
 		if (k < 0)
 			return -1;
 		if (pieces[k].n == n && memcmp(pieces[k].s, s, n) == 0)
@@ -56,13 +56,13 @@ void mx_tok_map_set(struct mx_tok_map *m, const struct mx_tok_piece *pieces, int
 {
 	const struct mx_tok_piece *p = &pieces[index];
 	uint32_t i = (uint32_t)mx_tok_hash(p->s, p->n) & m->mask;
-	while (m->slots[i] >= 0) {
-		const struct mx_tok_piece *q = &pieces[m->slots[i]];
+	while (m->cells[i] >= 0) {
+		const struct mx_tok_piece *q = &pieces[m->cells[i]];
 		if (q->n == p->n && memcmp(q->s, p->s, p->n) == 0)
 			break;
 		i = (i + 1) & m->mask;
 	}
-	m->slots[i] = index;
+	m->cells[i] = index;
 }
 
 mx_status mx_tok_vocab_parse(const json_t *vocab, const char *path, struct mx_arena *arena,
