@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An IPv6 address, with %interface or without. */
+/* True for an IPv6 address, with or without %interface. */
 static bool is_ipv6(const char *host)
 {
 	char plain[INET6_ADDRSTRLEN + 1];

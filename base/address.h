@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* "host:port" as http.listen has it: an IPv4 address, a name, [IPv6] or * before the port. */
+/* The "host:port" of the setting http.listen. The host is an IPv4 address, a name, [IPv6] or *. */
 #ifndef MX_BASE_ADDRESS_H
 #define MX_BASE_ADDRESS_H
 
 #include <stddef.h>
 
-#define MX_ADDRESS_HOST 256 /* bytes of a host with its end */
+#define MX_ADDRESS_HOST 256 /* bytes of a host, NUL included */
 
-/* Cuts an address in two: the host without brackets, empty for *, and the port's digits, which
- * stand in `address`. Returns NULL, or what is wrong with it (a constant). */
+/* Splits an address. `host` gets the host without brackets (empty for *); *out_port points at the
+ * port's digits inside `address`. Returns NULL, or a constant text that says what is wrong. */
 const char *mx_address_split(const char *address, char host[MX_ADDRESS_HOST],
                              const char **out_port);
 

@@ -2,8 +2,8 @@
 /*
  * Growable byte buffer, always NUL-terminated, with an optional hard limit.
  *
- * A failed append sets `failed` and keeps what was there; later appends are
- * ignored, so a writer can check once at the end.
+ * A failed append sets `failed` and leaves the content unchanged. Later appends
+ * are ignored, so a writer checks `failed` once, at the end.
  */
 #ifndef MX_BASE_BUF_H
 #define MX_BASE_BUF_H
@@ -24,11 +24,11 @@ void mx_buf_append(struct mx_buf *b, const void *data, size_t n);
 void mx_buf_puts(struct mx_buf *b, const char *s);
 void mx_buf_putc(struct mx_buf *b, char c);
 void mx_buf_printf(struct mx_buf *b, const char *fmt, ...) MX_PRINTF(2, 3);
-/* Makes room for n more bytes; false (and failed) if that is not possible. */
+/* Makes room for n more bytes. Returns false and sets `failed` if that is not possible. */
 bool mx_buf_reserve(struct mx_buf *b, size_t n);
-/* Text so far; "" while empty. Owned by the buffer. */
+/* Returns the text so far, "" while empty. The buffer owns it. */
 const char *mx_buf_str(const struct mx_buf *b);
-/* Forgets the content and keeps the memory. */
+/* Empties the buffer without freeing its memory. */
 void mx_buf_clear(struct mx_buf *b);
 /* Drops the first n bytes. */
 void mx_buf_consume(struct mx_buf *b, size_t n);

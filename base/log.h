@@ -2,8 +2,8 @@
 /*
  * Log lines on stderr, as text or as one JSON object a line.
  *
- * Called from any thread; a line is written with one write(). Only code from
- * device/ upward logs; parsers return struct mx_err instead.
+ * Any thread may log; a line is written with one write(). Only device/ and the
+ * layers above it log. Parsers fill struct mx_err instead.
  */
 #ifndef MX_BASE_LOG_H
 #define MX_BASE_LOG_H
@@ -17,15 +17,15 @@ enum mx_log_format { MX_LOG_TEXT, MX_LOG_JSON };
 
 void mx_log_set_level(enum mx_log_level level);
 void mx_log_set_format(enum mx_log_format format);
-/* With true, text lines begin with the journal's priority prefix ("<6>") instead of time and level.
- */
+/* If `on`, text lines begin with the systemd journal's priority prefix ("<6>") instead of time and
+ * level. */
 void mx_log_set_journal(bool on);
 bool mx_log_enabled(enum mx_log_level level);
-/* Hands every line to `to` instead, whatever its level: for a module that carries a log of its own
- * and should write to its program's. */
+/* Hands every line of any level to `to` instead of stderr. A module that links its own copy of this
+ * file uses it to write to the log of the program that loaded it. */
 typedef void mx_log_to_f(enum mx_log_level level, const char *module, const char *text);
 void mx_log_forward(mx_log_to_f *to);
-/* Lines written so far at `level`: tests fail on an unexpected error line. */
+/* Returns the number of lines logged at `level`. Tests fail on an unexpected error line. */
 unsigned long mx_log_count(enum mx_log_level level);
 
 /* `module` is a short lower-case noun ("sched", "http"). The message is one line. */

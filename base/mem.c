@@ -44,7 +44,8 @@ void mx_unmap(void *p, size_t bytes)
 void mx_heap_setup(void)
 {
 #ifdef __GLIBC__
-	/* By default every thread may get an arena, and both thresholds grow with what is freed. */
+	/* By default every thread may get a malloc arena, and both thresholds grow with the size of
+	 * freed blocks. */
 	(void)mallopt(M_ARENA_MAX, 2);
 	(void)mallopt(M_MMAP_THRESHOLD, 256 << 10);
 	(void)mallopt(M_TRIM_THRESHOLD, 512 << 10);
@@ -53,8 +54,8 @@ void mx_heap_setup(void)
 
 void mx_heap_trim(void)
 {
-	/* A sanitizer's heap is not the C library's, whose own is then not set up yet: two threads at
-	 * once break it. */
+	/* Under a sanitizer the C library's own heap is unused and not initialised; two threads that
+	 * trim it at once break it. */
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 	(void)malloc_trim(0);
 #endif

@@ -15,7 +15,8 @@
  * step, shorter than anything a person or a scheduler would notice. */
 #define SPIN_ROUNDS 4000
 
-/* So high that those who ask in vain do not count down into the upper half. */
+/* Set when no tasks are left. High enough that workers who decrement in vain do not borrow from the
+ * upper half. */
 #define NONE_LEFT 0x80000000u
 
 struct worker {
@@ -29,14 +30,15 @@ struct mx_pool {
 	struct worker *workers; /* [n_threads], entry 0 unused */
 	unsigned n_started;
 
-	/* The run. Who has taken a task of it may read these: it does not end before that task. */
+	/* The current run. A worker that has taken a task may read these: the run does not end before
+	 * that task does. */
 	mx_task_f *fn;
 	void *arg;
 	uint32_t n_tasks;
 
 	/* Upper half: the number of the run; lower half: NONE_LEFT and the tasks not taken yet. */
 	_Alignas(64) _Atomic uint64_t tickets;
-	_Alignas(64) atomic_uint done; /* tasks that are over */
+	_Alignas(64) atomic_uint done; /* number of finished tasks */
 	_Alignas(64) atomic_uint sleepers;
 	atomic_bool stop;
 
@@ -58,8 +60,8 @@ static uint32_t run_of(uint64_t tickets)
 	return (uint32_t)(tickets >> 32);
 }
 
-/* Runs tasks until all are taken. A worker that comes too late takes none, and nobody waits for it:
- * on a busy machine it may not get a CPU for a long time. */
+/* Runs tasks until all are taken. A worker that comes too late takes none, and mx_pool_run does not
+ * wait for it: on a busy machine it may not get a CPU for a long time. */
 static void work(struct mx_pool *p, unsigned index)
 {
 	unsigned done = 0;
@@ -73,7 +75,7 @@ static void work(struct mx_pool *p, unsigned index)
 		atomic_fetch_add_explicit(&p->done, done, memory_order_release);
 }
 
-/* Waits until the run is not the one `seen`: spins first, then sleeps. */
+/* Waits until the number of the run differs from `seen`: spins first, then sleeps. */
 static uint32_t wait_run(struct mx_pool *p, uint32_t seen)
 {
 	for (unsigned i = 0; i < SPIN_ROUNDS; i++) {
@@ -105,7 +107,7 @@ static void *worker_main(void *arg)
 	}
 }
 
-/* Begins the next run, of that many tasks. */
+/* Begins the next run, with n tasks. */
 static void start_run(struct mx_pool *p, uint32_t n_tasks)
 {
 	uint64_t run = run_of(atomic_load_explicit(&p->tickets, memory_order_relaxed)) + 1u;

@@ -2,11 +2,11 @@
 /*
  * A fixed set of worker threads that run the same function over numbered tasks.
  *
- * The thread that calls mx_pool_run is worker 0 and works too. Tasks are handed
- * out dynamically, so which worker runs a task is not fixed: results must not
- * depend on it. Workers spin briefly between runs (a model step is a chain of
- * short runs) and then sleep. A run waits for tasks, not for workers: one that
- * gets no CPU before all tasks are taken is not missed.
+ * The thread that calls mx_pool_run is worker 0 and runs tasks too. Tasks are
+ * assigned dynamically, so results must not depend on which worker runs a task.
+ * Workers spin briefly between runs (a model step is a chain of short runs) and
+ * then sleep. A run ends when all tasks are done. It does not wait for a worker
+ * that got no CPU before all tasks were taken.
  */
 #ifndef MX_BASE_POOL_H
 #define MX_BASE_POOL_H
@@ -17,13 +17,14 @@
 
 struct mx_pool;
 
-/* task: 0 .. n_tasks-1; worker: 0 .. mx_pool_size-1, stable inside one call. */
+/* task: 0 .. n_tasks - 1; worker: 0 .. mx_pool_size - 1, the same during one call of the task. */
 typedef void mx_task_f(void *arg, size_t task, unsigned worker);
 
-/* CPUs that this process may use. */
+/* Returns the number of CPUs that this process may use. */
 unsigned mx_pool_default_size(void);
 
-/* n_threads counts the caller; 0 = mx_pool_default_size(). */
+/* Starts n_threads - 1 threads: n_threads counts the caller of mx_pool_run. 0 =
+ * mx_pool_default_size(). */
 mx_status mx_pool_create(unsigned n_threads, struct mx_pool **out);
 void mx_pool_destroy(struct mx_pool *p);
 unsigned mx_pool_size(const struct mx_pool *p);

@@ -5,7 +5,7 @@
  * Every fallible function returns mx_status; outputs are written only on MX_OK.
  * Functions that read untrusted input also take a struct mx_err, which says in
  * one line what is wrong and where. Library code (base, model, proto) never
- * logs: it fills the record and its caller decides.
+ * logs: it fills the record, and the caller decides whether to log.
  */
 #ifndef MX_BASE_STATUS_H
 #define MX_BASE_STATUS_H
@@ -26,7 +26,7 @@ typedef enum mx_status {
 	MX_E_NOMEM = -2,       /* out of memory, or out of pages */
 	MX_E_IO = -3,          /* a system call failed */
 	MX_E_FORMAT = -4,      /* a file is damaged */
-	MX_E_UNSUPPORTED = -5, /* well formed, but not something we do */
+	MX_E_UNSUPPORTED = -5, /* well formed, but not supported */
 	MX_E_NOTFOUND = -6,
 	MX_E_RANGE = -7, /* value outside its limits */
 	MX_E_BUSY = -8,  /* queue full: try again later */
@@ -41,7 +41,7 @@ typedef enum mx_status {
 struct mx_err {
 	mx_status status;
 	uint32_t line, column; /* 1-based position in a text, or 0 */
-	uint64_t offset;       /* byte offset in the input where that is more useful */
+	uint64_t offset;       /* byte offset in the input, for binary inputs */
 	char where[192];       /* file, tensor or key path, may be empty */
 	char text[512];        /* the message, one line, no trailing period or newline */
 };
@@ -49,11 +49,11 @@ struct mx_err {
 /* Short lower-case name of a status ("out of memory"); never NULL. */
 const char *mx_status_str(mx_status s);
 
-/* Fills *err (which may be NULL) with status and a formatted message, leaving `where` and the
- * position as they are; returns `status`, so that callers can `return mx_fail(...)`. */
+/* Sets the status and a formatted message in *err (which may be NULL); `where` and the position are
+ * not changed. Returns `status`, so that callers can `return mx_fail(...)`. */
 mx_status mx_fail(struct mx_err *err, mx_status status, const char *fmt, ...) MX_PRINTF(3, 4);
 
-/* The same, and sets `where`. */
+/* As mx_fail, and also sets `where`. */
 mx_status mx_fail_at(struct mx_err *err, mx_status status, const char *where, const char *fmt, ...)
 	MX_PRINTF(4, 5);
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The layer plan: what config.json says of a model, in terms the engine acts on.
+ * The layer plan: the structure of a model, read from config.json.
  *
- * A family (llama, mistral, qwen2, ..., mixd) is one translation from
- * config.json to this. A layer is a list of blocks run in order; a block is a
- * norm, one or more mixers side by side on the normed input or a feed-forward
- * (dense or of experts), and a scaled residual add. So hybrids, layers with two
- * mixers in parallel and per-layer multipliers need no new shape.
+ * A family (llama, mistral, qwen2, ..., mixd) translates its config.json into a
+ * plan. A layer is a list of blocks that run in order. A block is a norm, then
+ * one or more mixers in parallel on the normed input or a feed-forward (dense or
+ * of experts), then a scaled residual add. This covers hybrids, layers with two
+ * mixers in parallel and per-layer multipliers.
  *
- * The plan is plain data in one arena: no device, no tensors' contents.
+ * The plan is plain data in one arena. It knows no device and no tensor contents.
  */
 #ifndef MX_MODEL_PLAN_H
 #define MX_MODEL_PLAN_H
@@ -26,10 +26,10 @@ struct mx_plan_mixer {
 	float in_scale, out_scale; /* multipliers on its input and output, 1 = none */
 };
 
-/* Of all norms of a model. */
+/* The kind of all norms of a model, except those inside mixers. */
 enum mx_norm_kind {
 	MX_NORM_RMS,   /* w x / sqrt(mean(x^2) + eps) */
-	MX_NORM_LAYER, /* w (x - mean(x)) / sqrt(var(x) + eps) + b, b being w's name with ".bias" */
+	MX_NORM_LAYER, /* w (x - mean(x)) / sqrt(var(x) + eps) + b; b has w's name with ".bias" */
 };
 
 enum mx_mlp_kind {
@@ -40,32 +40,31 @@ enum mx_mlp_kind {
 /* Dense feed-forward. */
 struct mx_plan_mlp {
 	enum mx_mlp_kind kind;
-	const char *gate, *up, *down; /* full names of weights; gate NULL if the kind has none */
-	bool bias;                    /* of each: its weight's name with ".bias" for ".weight" */
-	uint32_t width;               /* intermediate size */
+	const char *gate, *up, *down; /* full names of the weights; gate is NULL if the kind has none */
+	bool bias;      /* each has a bias: the weight's name with ".bias" for ".weight" */
+	uint32_t width; /* intermediate size */
 };
 
-/* Mixture of experts. A router gives each token a softmax over the experts; the token's output is
- * the sum of the `chosen` likeliest experts', times their probabilities. */
+/* Mixture of experts. A router gives each token a softmax over the experts. The token's output is
+ * the sum of the outputs of the `chosen` most likely experts, each times its probability. */
 struct mx_plan_experts {
-	const char *router; /* full name; [n, width of the model] */
-	const char
-		*prefix; /* of the experts' weights, before the number: "model.layers.0.mlp.experts." */
+	const char *router; /* full name of the weight [n, width of the model] */
+	/* What comes before an expert's number in its weights' names: "model.layers.0.mlp.experts." */
+	const char *prefix;
 	uint32_t n, chosen, width; /* width: intermediate size of an expert */
-	bool normalize;            /* the probabilities of the chosen are scaled to sum 1 */
-	/* Full name; optional tensor [1, width of the model]: the shared expert's output is multiplied
-	 * by the sigmoid of this. */
+	bool normalize;            /* scale the probabilities of the chosen experts to sum 1 */
+	/* Full name of an optional tensor [1, width of the model]: the shared expert's output is
+	 * multiplied by the sigmoid of its product with the token. */
 	const char *shared_gate;
 };
 
 struct mx_plan_block {
 	enum mx_block_kind kind;
-	const char *norm;                   /* full name of the weight of the norm before it */
+	const char *norm;                   /* full name of the weight of the norm before the block */
 	float residual_scale;               /* h += residual_scale * block(norm(h)) */
 	const struct mx_plan_mixer *mixers; /* MX_BLOCK_MIXER: outputs are summed */
 	uint32_t n_mixers;
-	struct mx_plan_mlp
-		mlp; /* MX_BLOCK_MLP; of MX_BLOCK_EXPERTS the shared expert, width 0 = none */
+	struct mx_plan_mlp mlp;         /* the feed-forward, or the shared expert (width 0: none) */
 	struct mx_plan_experts experts; /* MX_BLOCK_EXPERTS */
 };
 
@@ -77,14 +76,14 @@ struct mx_plan_layer {
 struct mx_plan {
 	const char *family; /* model_type */
 	uint32_t width, vocab, n_layers;
-	uint32_t
-		max_context; /* max_position_embeddings, stretched by rope scaling as the family does */
+	/* Longest sequence: max_position_embeddings, times the rope scaling if the family does so. */
+	uint32_t max_context;
 	enum mx_norm_kind norm;
 	float norm_eps;
 	const char *embed; /* tensor names */
 	const char *final_norm;
-	const char *lm_head;            /* equals embed when tied */
-	const char *layer_prefix;       /* of all layers' tensors, before the number: "model.layers." */
+	const char *lm_head;            /* the same as embed if tied */
+	const char *layer_prefix;       /* what comes before a layer's number: "model.layers." */
 	float embed_scale, logit_scale; /* multipliers, 1 = none */
 	const struct mx_plan_layer *layers;
 
@@ -92,23 +91,23 @@ struct mx_plan {
 	const int32_t *eos; /* [n_eos] */
 	size_t n_eos;
 	int32_t bos; /* -1 = none */
-	/* Sampling defaults of generation_config.json; NaN / -1 where it is silent. */
+	/* Sampling defaults of generation_config.json; NaN, or -1 for top_k, if absent. */
 	float temperature, top_p, min_p, repetition_penalty;
 	int32_t top_k;
 };
 
 /* Reads DIR/config.json and generation_config.json (optional). Destroy with mx_plan_destroy. */
 mx_status mx_plan_load(const char *dir, struct mx_plan **out, struct mx_err *err);
-/* The same from texts already in memory; generation may be NULL. */
+/* As mx_plan_load, from texts in memory; generation may be NULL. */
 mx_status mx_plan_parse(const char *config, size_t config_len, const char *generation,
                         size_t generation_len, struct mx_plan **out, struct mx_err *err);
 void mx_plan_destroy(struct mx_plan *p); /* takes NULL */
 
-/* Which mixers run which layers, for people: "0-2 gla, 3 attention, 4-6 gla". Ends in "..." where
- * that does not fit into cap (>= 8) bytes with the NUL. */
+/* Describes which mixers run which layers, for people: "0-2 gla, 3 attention, 4-6 gla". The text
+ * ends in "..." if it does not fit into cap (>= 8) bytes with the NUL. */
 void mx_plan_describe_layers(const struct mx_plan *p, char *text, size_t cap);
 
-/* Parameters of the "attention" mixer as the families above write them:
+/* Parameters of the "attention" mixer, as all families write them:
  *   heads, kv_heads, head_dim (INT), window (INT, 0 = none; a token sees itself and window - 1
  *   before it), scale (FLOAT, of q.k), bias (BOOL: q, k, v), o_bias (BOOL), qk_norm (BOOL),
  *   fused (BOOL: q, k and v are one tensor), norm_eps (FLOAT),
@@ -119,8 +118,8 @@ void mx_plan_describe_layers(const struct mx_plan *p, char *text, size_t cap);
  *
  * Frequencies are float32 values, computed as transformers 5 does.
  *
- * "dynamic" is a function of the absolute position here: a token at position p < Lmax has the
- * unscaled frequencies; a later one those of the base
+ * Here "dynamic" is a function of the absolute position: a token at position p < Lmax uses the
+ * unscaled frequencies; a later one uses those of the base
  *     theta * (factor * (p + 1) / Lmax - (factor - 1)) ^ (rope_dim / (rope_dim - 2)).
  * transformers takes the length fed so far for p + 1, for all tokens of one forward call. So the
  * two agree for every prompt up to Lmax and whatever is generated after it, token by token; in a

@@ -29,13 +29,14 @@ enum mx_window_rule {
 
 struct mx_plan_build;
 
-/* How a family calls its tensors. Those of a layer stand under `layers` and the layer's number. */
+/* A family's tensor names. Names of a layer's tensors begin with `layers` and the layer's number.
+ */
 struct mx_tensor_names {
 	const char *embed, *final_norm, *lm_head;
 	const char *layers;     /* "model.layers." */
 	const char *mixer_norm; /* "input_layernorm.weight" */
 	const char *mlp_norm;   /* "post_attention_layernorm.weight" */
-	const char *mlp;        /* "mlp.", before what follows */
+	const char *mlp;        /* "mlp.", the prefix of the three below */
 	const char *gate;       /* "gate_proj.weight" */
 	const char *up;         /* "up_proj.weight" */
 	const char *down;       /* "down_proj.weight" */
@@ -57,27 +58,28 @@ struct mx_family {
 	int64_t default_window; /* sliding_window when the key is absent */
 	enum mx_window_rule window;
 	bool qkv_bias;           /* q, k and v always have a bias, o never */
-	bool has_attention_bias; /* the key attention_bias is obeyed */
+	bool has_attention_bias; /* the key attention_bias has an effect */
 	bool has_mlp_bias;
 	bool qk_norm;
 	bool own; /* our format: qk_norm, partial rotary, rope "none", attention_multiplier */
-	/* Fills plan->layers and n_layers. May change what mx_plan_parse set before. */
+	/* Fills plan->layers and n_layers. May change any field that is already set. */
 	mx_status (*layers)(struct mx_plan_build *b);
 };
 
-/* Llama's names, which most families have. */
+/* Llama's tensor names, which most families use. */
 extern const struct mx_tensor_names mx_llama_names;
 
+/* A plan under construction. */
 struct mx_plan_build {
 	const struct mx_family *family;
 	const json_t *config;
 	struct mx_plan *plan; /* width and vocab are set before layers() */
 	struct mx_arena *arena;
-	int64_t max_position; /* max_position_embeddings, or what the family calls it */
+	int64_t max_position; /* max_position_embeddings, or the value of the family's own key */
 	struct mx_err *err;
 };
 
-/* Parameters of a mixer. */
+/* Make one parameter of a mixer. */
 static inline struct mx_param mx_param_of_int(const char *name, int64_t v)
 {
 	return (struct mx_param){.name = name, .type = MX_PARAM_INT, .i = v, .f = (double)v};
@@ -88,16 +90,16 @@ static inline struct mx_param mx_param_of_bool(const char *name, bool v)
 	return (struct mx_param){.name = name, .type = MX_PARAM_BOOL, .i = v, .f = v};
 }
 
-/* A dense feed-forward, or experts with names as Qwen's have them. */
+/* A dense feed-forward, or experts with Qwen's tensor names. */
 struct mx_mlp_spec {
-	enum mx_mlp_kind kind; /* of the dense one */
-	uint32_t width;        /* intermediate size; with experts the shared one's, 0 = none */
+	enum mx_mlp_kind kind; /* of the dense feed-forward */
+	uint32_t width;        /* intermediate size; with experts that of the shared expert, 0 = none */
 	bool bias;
 	uint32_t experts, chosen, expert_width; /* experts 0 = dense */
 	bool normalize;
 };
 
-/* A layer as a family describes it: mixers side by side, then a feed-forward. */
+/* A layer as a family describes it: mixers in parallel, then a feed-forward. */
 struct mx_layer_spec {
 	uint32_t index;
 	const struct mx_plan_mixer *mixers; /* [n_mixers]; prefixes are under the layer: "self_attn." */
@@ -106,18 +108,18 @@ struct mx_layer_spec {
 	float residual_scale;          /* 1 = none */
 };
 
-/* Fills one layer of the plan: names from the family's, copies of the mixers. */
+/* Fills one layer of the plan: makes the tensor names and copies the mixers. */
 mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                              struct mx_plan_layer *out);
 
 /* Refuses a hidden_act that is not SwiGLU's. */
 mx_status mx_hidden_act_check(const struct mx_plan_build *b, const struct mx_scope *scope);
 
-/* intermediate_size and mlp_bias, of kind SWIGLU. */
+/* Reads intermediate_size and mlp_bias of a feed-forward of kind MX_MLP_SWIGLU. */
 mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                              struct mx_mlp_spec *out);
 
-/* Array of n zeroed layers in the arena, set as the plan's. */
+/* Allocates n zeroed layers in the arena and sets them as the plan's. */
 mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
                                struct mx_plan_layer **out);
 
@@ -125,14 +127,14 @@ mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
 mx_status mx_vocab_pad(const struct mx_plan_build *b, const struct mx_scope *scope,
                        int64_t default_multiple);
 
-/* Makes b->plan, empty, and b->arena; MX_E_NOMEM without a message. Destroy with mx_plan_destroy.
- */
+/* Makes an empty b->plan and its b->arena. Destroy the plan with mx_plan_destroy. Returns
+ * MX_E_NOMEM without a message. */
 mx_status mx_plan_new(struct mx_plan_build *b);
 
-/* Fails with the message of a plan that does not fit in its arena. */
+/* Returns MX_E_NOMEM with the message that the plan does not fit in its arena. */
 mx_status mx_plan_no_memory(const struct mx_plan_build *b);
 
-/* EOS, BOS and sampling defaults; generation may be NULL. vocab must be set. */
+/* Reads EOS, BOS and sampling defaults from `generation`. plan->vocab must be set. */
 mx_status mx_generation_config_read(const struct mx_plan_build *b, const json_t *generation);
 
 #endif

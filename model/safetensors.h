@@ -4,8 +4,8 @@
  * by model.safetensors.index.json, memory-mapped.
  *
  * The format: https://github.com/huggingface/safetensors (8-byte little-endian
- * header length, JSON header, data). Everything in the header is checked before
- * a pointer is handed out. Thread safe once open.
+ * header length, JSON header, data). The whole header is checked before a pointer
+ * is handed out. Thread safe once open.
  */
 #ifndef MX_MODEL_SAFETENSORS_H
 #define MX_MODEL_SAFETENSORS_H
@@ -22,27 +22,29 @@ struct mx_tensor {
 	enum mx_dtype dtype;
 	uint32_t ndim;
 	uint64_t shape[MX_TENSOR_MAX_DIMS];
-	const void *data; /* in the mapping; may be unaligned for its dtype only if the file is */
+	const void *data; /* in the mapping; aligned to its dtype if the file is */
 	size_t bytes;
 	const char *file; /* base name of the shard */
 };
 
 struct mx_checkpoint;
 
-/* Opens the safetensors of a folder. Tensors of dtypes other than F32, F16 and BF16 are kept out
- * of the table and named when asked for. */
+/* Opens the safetensors files of a folder. Tensors of dtypes other than F32, F16 and BF16 are not
+ * counted and not listed; mx_checkpoint_find names their dtype. */
 mx_status mx_checkpoint_open(const char *dir, struct mx_checkpoint **out, struct mx_err *err);
 void mx_checkpoint_close(struct mx_checkpoint *c); /* takes NULL */
 
-/* The tensor, or MX_E_NOTFOUND, or MX_E_UNSUPPORTED for one of another dtype (named in *err). */
+/* Looks a tensor up by name. MX_E_NOTFOUND if it is missing, MX_E_UNSUPPORTED if its dtype is not
+ * F32, F16 or BF16 (*err names it). */
 mx_status mx_checkpoint_find(const struct mx_checkpoint *c, const char *name,
                              const struct mx_tensor **out, struct mx_err *err);
 size_t mx_checkpoint_count(const struct mx_checkpoint *c);
 const struct mx_tensor *mx_checkpoint_at(const struct mx_checkpoint *c, size_t i);
-/* Bytes of all mappings. */
+/* Returns the bytes of all mappings. */
 size_t mx_checkpoint_bytes(const struct mx_checkpoint *c);
 
-/* Checks one file's bytes as if mapped (for tests and fuzzing): MX_OK if every tensor is sound. */
+/* Checks the bytes of one file, as for a mapped one: MX_OK if every tensor is sound. For tests and
+ * fuzzing. */
 mx_status mx_safetensors_check(const void *data, size_t size, struct mx_err *err);
 
 #endif

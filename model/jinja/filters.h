@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters over sequences (filters_seq.c), for the table in filters.c. */
+/* Declares the filters over sequences (filters_seq.c) for the table of filters in filters.c. */
 #ifndef MX_MODEL_JINJA_FILTERS_H
 #define MX_MODEL_JINJA_FILTERS_H
 

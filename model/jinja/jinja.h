@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of the chat template interpreter: tokens, syntax tree, values.
+ * Internals of the chat template interpreter: tokens, syntax tree, values.
  *
- * One `struct jj` parses a template or renders it once. Everything it makes
- * lives in its arena and dies with it; failure leaves by longjmp to the one
+ * A `struct jj` parses one template or renders it once. Everything it allocates
+ * is in its arena and is freed with it. A failure leaves by longjmp to the one
  * setjmp of the entry point (chat_template.c), so no function here returns an
- * error and none may hold memory outside the arena. Not thread safe; the
- * parsed program is immutable and may be shared.
+ * error and none may hold memory outside the arena. A `struct jj` is not thread
+ * safe; the parsed program is immutable and may be shared.
  *
- * Semantics are those of Jinja 3.1 on Python 3 as Hugging Face transformers
+ * The semantics are those of Jinja 3.1 on Python 3 as Hugging Face transformers
  * sets it up: an immutable sandbox, trim_blocks and lstrip_blocks.
+ *
+ * A file calls only those before it in this list (exec.c is reached from below
+ * through struct jj_runtime):
+ *
+ *   machine  str  value  repr  undef  args  attr  format  lex  ops
+ *   json  tests  methods  methods_seq  filters_seq  filters
+ *   parse  parse_stmt
+ *   call  eval  exec
  */
 #ifndef MX_MODEL_JINJA_H
 #define MX_MODEL_JINJA_H
@@ -25,20 +33,20 @@
 #include "base/status.h"
 
 enum {
-	JJ_MAX_SOURCE = 4 << 20, /* bytes of template text: the longest known is under 100 KiB */
+	JJ_MAX_SOURCE = 4 << 20, /* bytes of template text; the longest known is under 100 KiB */
 	JJ_MAX_NEST = 160,       /* nesting of the source: bounds the parser's stack */
 	JJ_MAX_DEPTH = 600,      /* nesting of evaluation, macros included: bounds the C stack */
 	JJ_MAX_VALUE = 512,      /* nesting of lists and dicts that are walked */
-	JJ_MAX_RANGE = 100000,   /* items of range(), as in Jinja's sandbox */
+	JJ_MAX_RANGE = 100000,   /* items of range(), the limit of Jinja's sandbox */
 	JJ_MAX_TOKENS = 1 << 20,
-	JJ_STEP = 64,
+	JJ_STEP = 64,           /* cost of one evaluated node, see jj.cost */
 	JJ_MAX_TEXT = 64 << 20, /* bytes of one string */
 };
 
 /* ---- values ------------------------------------------------------------------------------ */
 
 enum jj_type {
-	JJ_MISSING, /* no value here; never seen by a template */
+	JJ_MISSING, /* no value; a template never sees it */
 	JJ_UNDEF,
 	JJ_NONE,
 	JJ_BOOL,
@@ -50,7 +58,7 @@ enum jj_type {
 	JJ_DICT,
 	JJ_RANGE,
 	JJ_VIEW, /* dict.keys(), .values(), .items() */
-	JJ_ITER, /* a generator: can be walked once */
+	JJ_ITER, /* a generator: can be iterated once */
 	JJ_NAMESPACE,
 	JJ_MACRO,
 	JJ_LOOP,
@@ -60,8 +68,8 @@ enum jj_type {
 	JJ_JOINER,
 };
 
-/* Backing memory of strings built by concatenation. A string that ends where its backing ends can
- * be appended to in place, so that building a text piece by piece is linear. */
+/* Backing memory of strings built by concatenation. A string that ends at the end of its backing is
+ * appended to in place, so that building a text piece by piece takes linear time. */
 struct jj_back {
 	char *base;
 	size_t used, cap;
@@ -71,9 +79,9 @@ struct jj_back {
 struct jj_str {
 	const char *p;
 	size_t len;           /* bytes */
-	size_t count;         /* code points, SIZE_MAX until somebody asks */
+	size_t count;         /* code points; SIZE_MAX until jj_str_count computes it */
 	struct jj_back *back; /* or NULL */
-	bool markup;          /* came from |safe or |escape: `+` escapes the other side */
+	bool markup;          /* made by |safe or |escape: `+` escapes the other operand */
 };
 
 struct jj_value {
@@ -107,7 +115,8 @@ struct jj_entry {
 	uint64_t hash;
 };
 
-/* Order-preserving; `index` (open addressing, entry number + 1) appears from 9 entries on. */
+/* Insertion-ordered. From 9 entries on `index` is a hash table with open addressing; its elements
+ * are entry number + 1. */
 struct jj_dict {
 	struct jj_entry *e;
 	size_t n, cap;
@@ -131,9 +140,9 @@ struct jj_iter {
 	const char *kind; /* Python's name of the type */
 };
 
-/* Why a value is undefined: told when somebody uses it. */
+/* Why a value is undefined, for the error message of its use. */
 struct jj_undef {
-	const char *text;     /* the whole message, or NULL: made from the two below */
+	const char *text;     /* the whole message; NULL = it is made from the two below */
 	const char *object;   /* "dict object", or NULL for a plain variable */
 	struct jj_value name; /* attribute, element or variable */
 };
@@ -305,10 +314,10 @@ struct jj_scope {
 
 struct jj_loop {
 	const struct jj_node *node; /* the N_FOR */
-	struct jj_scope *outer;     /* scope in which the loop stands */
+	struct jj_scope *outer;     /* scope that contains the loop */
 	struct jj_list *items;
-	size_t src;            /* next item of `items` to test */
-	struct jj_list *ready; /* items that passed the loop's test, fetched early */
+	size_t src;            /* index of the next item of `items` to test */
+	struct jj_list *ready; /* items that passed the loop's `if`, maybe fetched early */
 	size_t ready_pos;
 	int64_t index0, depth0;
 	bool lenless; /* the length is known only by walking to the end */
@@ -318,7 +327,7 @@ struct jj_loop {
 
 struct jj_macro {
 	const struct jj_macro_def *def;
-	struct jj_scope *scope; /* where it was defined */
+	struct jj_scope *scope; /* scope in which it was defined */
 };
 
 struct jj_kv {
@@ -336,8 +345,8 @@ struct jj_args {
 struct jj;
 typedef struct jj_value (*jj_fn)(struct jj *j, struct jj_value self, struct jj_args *args);
 
-/* A filter, test, method or global function. `params` names its arguments as jj_bind reads them,
- * or is NULL if the function takes what comes. */
+/* A filter, test, method or global function. `params` is the parameter list that jj_bind reads;
+ * NULL = the function takes the arguments unmatched. */
 struct jj_builtin {
 	const char *name;
 	jj_fn fn;
@@ -349,15 +358,16 @@ struct jj_method {
 	const struct jj_builtin *fn;
 };
 
-/* What the files below exec.c reach of those above: jj_run sets it, so that no file calls upwards.
- * A macro and a loop are code of the template, and functions are found by name while it runs. */
+/* What lower files need of higher ones while a template runs: macros and loops are code of the
+ * template, and filters and methods are found by name. jj_run sets it, so that no file calls
+ * upwards. */
 struct jj_runtime {
 	struct jj_value (*call_macro)(struct jj *j, struct jj_macro *m, struct jj_args *args);
 	struct jj_value (*call_loop)(struct jj *j, struct jj_loop *l, struct jj_value items);
-	/* JJ_MISSING if a loop has no such attribute. May test the items ahead with the loop's `if`. */
+	/* JJ_MISSING if a loop has no such attribute. May test items ahead with the loop's `if`. */
 	struct jj_value (*loop_attr)(struct jj *j, struct jj_loop *l, struct jj_str *name);
 	const struct jj_builtin *filters;
-	const struct jj_builtin *methods[JJ_JOINER + 1]; /* of each type, or NULL */
+	const struct jj_builtin *methods[JJ_JOINER + 1]; /* methods of each type, or NULL */
 };
 
 struct jj {
@@ -374,14 +384,14 @@ struct jj {
 	bool saw_caller, saw_varargs, saw_kwargs;
 	/* rendering */
 	const struct jj_runtime *runtime;
-	const struct jj_node *at; /* what is being evaluated */
-	uint64_t cost, max_cost;  /* in 1/64 steps: a node costs JJ_STEP, a byte touched 1 */
+	const struct jj_node *at; /* the node being evaluated */
+	uint64_t cost, max_cost;  /* in units of 1/64 step: a node costs JJ_STEP, a byte touched 1 */
 	unsigned depth;
 	struct jj_value *root; /* by name id */
 	struct jj_scope *scope;
 	struct mx_buf *out;
-	size_t out_end;    /* most bytes *out may hold */
-	struct jj_sb *cap; /* output goes here instead of *out */
+	size_t out_end;    /* limit of the bytes of *out */
+	struct jj_sb *cap; /* if not NULL, output goes here instead of *out */
 	int64_t now;
 };
 
@@ -391,11 +401,12 @@ _Noreturn void jj_raise(struct jj *j, mx_status st, const char *fmt, ...) MX_PRI
 _Noreturn void jj_raise_at(struct jj *j, mx_status st, uint32_t line, uint32_t column,
                            const char *fmt, ...) MX_PRINTF(5, 6);
 void *jj_alloc(struct jj *j, size_t n, size_t size); /* zeroed */
-/* Makes room for one more element in an array of *cap elements. */
+/* Returns `old` [n], or a larger copy, with room for one more element. */
 void *jj_grow(struct jj *j, void *old, size_t n, size_t *cap, size_t size);
-/* Counts work; raises MX_E_LIMIT when it is used up. */
+/* Adds to the cost of the run; raises MX_E_LIMIT above the limit. */
 void jj_charge(struct jj *j, size_t bytes);
-/* One level deeper in a recursion over values or code; the caller takes j->depth back. */
+/* Enters one level of a recursion over values or code, which is bounded. The caller decrements
+ * j->depth when it leaves. */
 void jj_enter(struct jj *j);
 struct jj_list *jj_list_new(struct jj *j, size_t cap);
 void jj_push(struct jj *j, struct jj_list *l, struct jj_value v);
@@ -403,9 +414,9 @@ void jj_push(struct jj *j, struct jj_list *l, struct jj_value v);
 /* ---- strings (str.c) --------------------------------------------------------------- */
 
 struct jj_str *jj_str_view(struct jj *j, const char *p, size_t n); /* p must outlive the arena */
-struct jj_value jj_text(struct jj *j, const char *p, size_t n);    /* the same, as a value */
+struct jj_value jj_text(struct jj *j, const char *p, size_t n);    /* jj_str_view as a value */
 struct jj_value jj_copy(struct jj *j, const char *p, size_t n);
-/* Makes a string of the program safe to share between renders: nothing in it changes later. */
+/* Makes a string of the program safe to share between renders: no later call changes it. */
 void jj_freeze(struct jj *j, struct jj_str *s);
 struct jj_value jj_cstr(struct jj *j, const char *literal);
 void jj_sb_put(struct jj *j, struct jj_sb *sb, const char *p, size_t n);
@@ -416,7 +427,7 @@ size_t jj_sb_len(const struct jj_sb *sb);
 struct jj_value jj_sb_done(struct jj *j, struct jj_sb *sb);
 struct jj_value jj_concat(struct jj *j, const struct jj_str *a, const struct jj_str *b);
 size_t jj_str_count(struct jj *j, struct jj_str *s); /* code points */
-/* The code point at *pos (which must be inside) and moves past it. */
+/* Returns the code point at *pos (which must be inside) and moves *pos past it. */
 int32_t jj_next_cp(const struct jj_str *s, size_t *pos);
 size_t jj_str_offset(struct jj *j, struct jj_str *s,
                      size_t index); /* byte offset of a code point */
@@ -424,7 +435,7 @@ struct jj_value jj_substr(struct jj *j, const struct jj_str *s, size_t from, siz
 bool jj_str_eq(const struct jj_str *a, const struct jj_str *b);
 bool jj_str_is(const struct jj_str *s, const char *literal);
 int jj_str_cmp(const struct jj_str *a, const struct jj_str *b);
-/* Byte offset of the first (or last) `needle` in s[from, to), or SIZE_MAX. */
+/* Return the byte offset of the first (or last) `needle` in s[from, to), or SIZE_MAX. */
 size_t jj_str_find(struct jj *j, const struct jj_str *s, size_t from, size_t to,
                    const struct jj_str *needle);
 size_t jj_str_rfind(struct jj *j, const struct jj_str *s, size_t from, size_t to,
@@ -438,10 +449,12 @@ struct jj_value jj_replace(struct jj *j, const struct jj_str *s, const struct jj
 struct jj_value jj_lower(struct jj *j, const struct jj_str *s);
 struct jj_value jj_upper(struct jj *j, const struct jj_str *s);
 struct jj_value jj_capitalize(struct jj *j, const struct jj_str *s);
-/* str.islower and isupper: some letter has case, and all that have are of this case. */
+/* str.islower and isupper: true if s has a cased letter, and all its cased letters have this case.
+ */
 bool jj_all_case(struct jj *j, const struct jj_str *s, bool upper);
 struct jj_list *jj_splitlines(struct jj *j, const struct jj_str *s, bool keep_ends);
-struct jj_value jj_escape(struct jj *j, const struct jj_str *s); /* HTML, marked up */
+struct jj_value jj_escape(struct jj *j,
+                          const struct jj_str *s); /* HTML-escapes; the result is markup */
 
 /* ---- values (value.c) -------------------------------------------------------------- */
 
@@ -486,7 +499,7 @@ static inline double jj_as_float(struct jj_value v)
 	return v.type == JJ_FLOAT ? v.f : (double)jj_as_int(v);
 }
 
-const char *jj_type_name(struct jj_value v);                                 /* Python's name */
+const char *jj_type_name(struct jj_value v); /* the name of the type in Python */
 struct jj_value jj_pair(struct jj *j, struct jj_value a, struct jj_value b); /* tuple */
 struct jj_dict *jj_dict_new(struct jj *j);
 void jj_dict_set(struct jj *j, struct jj_dict *d, struct jj_value key, struct jj_value value);
@@ -496,10 +509,10 @@ struct jj_value *jj_dict_gets(struct jj *j, const struct jj_dict *d, const char 
 bool jj_hashable(struct jj *j, struct jj_value v);
 bool jj_truth(struct jj *j, struct jj_value v);
 bool jj_equal(struct jj *j, struct jj_value a, struct jj_value b);
-/* len(), or -1 if the value has none. */
+/* Returns len(v), or -1 if the value has no length. */
 int64_t jj_len(struct jj *j, struct jj_value v);
 bool jj_iterable(struct jj_value v);
-/* The items as a list that must not be changed; uses up a generator. */
+/* Returns the items as a list, which must not be changed. Exhausts a generator. */
 struct jj_list *jj_items(struct jj *j, struct jj_value v);
 bool jj_contains(struct jj *j, struct jj_value container, struct jj_value item);
 struct jj_value jj_iter_new(struct jj *j, struct jj_list *l, const char *kind);
@@ -512,16 +525,18 @@ void jj_repr_float(double f, char out[32]);
 
 /* ---- undefined values (undef.c) --------------------------------------------------- */
 
+/* Make an undefined value: with this message, or for a missing attribute or element of an object.
+ */
 struct jj_value jj_undef_text(struct jj *j, const char *text);
 struct jj_value jj_undef_attr(struct jj *j, struct jj_value object, struct jj_value name);
-/* Raises the error that using an undefined value gives. */
+/* Raises the error of using an undefined value. */
 _Noreturn void jj_raise_undef(struct jj *j, struct jj_value v);
 
 /* ---- operators (ops.c) ------------------------------------------------------------ */
 
 struct jj_value jj_binary(struct jj *j, enum jj_tok op, struct jj_value a, struct jj_value b);
 struct jj_value jj_unary(struct jj *j, enum jj_tok op, struct jj_value a);
-/* <0, 0, >0; raises TypeError's message with `op` for values that have no order. */
+/* Returns < 0, 0 or > 0. Raises TypeError's message with `op` for values that have no order. */
 int jj_order(struct jj *j, struct jj_value a, struct jj_value b, const char *op);
 
 /* ---- attributes, subscripts, slices (attr.c) -------------------------------------- */
@@ -543,9 +558,10 @@ struct jj_value jj_tojson(struct jj *j, struct jj_value self, struct jj_args *ar
 
 /* ---- built-in functions and their arguments (args.c) ------------------------------ */
 
-/* Matches args with `params`, a list of names such as "old new | count": those after the bar may
- * be left out, which gives JJ_MISSING; a '*' at the end takes further positional arguments as they
- * are (they stay in args). `who` names the function in messages. */
+/* Matches args with `params`, a list of names such as "old new | count", and writes one value for
+ * each name to `out`. Arguments after the bar are optional; absent ones give JJ_MISSING. A '*' at
+ * the end allows more positional arguments, which stay in args. `who` names the function in
+ * messages. */
 void jj_bind(struct jj *j, const char *who, const char *params, struct jj_args *args,
              struct jj_value *out);
 struct jj_value jj_invoke(struct jj *j, const struct jj_builtin *fn, struct jj_value self,
@@ -586,9 +602,10 @@ void jj_nest(struct jj *j, const struct jj_token *t);
 
 /* call.c */
 struct jj_value jj_call_value(struct jj *j, struct jj_value callee, struct jj_args *args);
-struct jj_value jj_eval(struct jj *j, const struct jj_node *n); /* eval.c */
+/* eval.c */
+struct jj_value jj_eval(struct jj *j, const struct jj_node *n);
 void jj_eval_args(struct jj *j, const struct jj_call *c, struct jj_args *out);
-void jj_run(struct jj *j); /* exec.c: renders j->prog */
 struct jj_value jj_filter_chain(struct jj *j, const struct jj_node *n, struct jj_value v);
+void jj_run(struct jj *j); /* exec.c: renders j->prog */
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the parts of the tokenizer share. tokenizer.json is compiled at load
- * into lists of primitive steps; encoding runs a text through them:
+ * into lists of primitive steps. Encoding runs a text through them:
  *
  *   added.c       split on added tokens
  *   normalize.c   rewrite each piece of text
@@ -9,14 +9,13 @@
  *   bpe.c         pre-token to ids
  *   decode.c      ids to text
  *
- * (chars.c makes the tokenizer.json of a tokenizer that has none)
- *
- * on top of text.c (UTF-8), unicode.c (character classes), pattern.c
+ * chars.c makes a tokenizer.json for a character tokenizer that has none. All rest
+ * on text.c (UTF-8), unicode.c (character classes), pattern.c
  * (regular expressions), vocab.c (string to id), lookup.c (id to string),
  * work.c (memory of one call) and json.c (checked reading).
  *
- * Everything in struct mx_tokenizer is immutable after load; what a call needs
- * is in struct mx_tok_work.
+ * Everything in struct mx_tokenizer is immutable after load. The memory of one call
+ * is struct mx_tok_work.
  */
 #ifndef MX_MODEL_TOK_INTERNAL_H
 #define MX_MODEL_TOK_INTERNAL_H
@@ -34,16 +33,17 @@
 #include "base/status.h"
 #include "model/tokenizer/tokenizer.h"
 
-/* Largest id: the tables below are arrays over ids, so a file must not make them huge. */
+/* Limit of ids: the tables below are arrays indexed by id, so a file must not make them huge. */
 #define MX_TOK_MAX_IDS ((uint32_t)1 << 21)
-/* Most primitive steps of one kind: real files have fewer than ten. */
+/* Limit of primitive steps of one kind; real files have fewer than ten. */
 #define MX_TOK_MAX_STEPS 32
-/* Most nested Sequences. */
+/* Limit of nested Sequence steps. */
 #define MX_TOK_MAX_DEPTH 8
 
 /* --- text.c -------------------------------------------------------------------------- */
 
-/* The code point at s[*i], advancing *i. The text must be valid UTF-8 and *i below its length. */
+/* Returns the code point at s[*i] and advances *i. The text must be valid UTF-8 and *i below its
+ * length. */
 static inline uint32_t mx_tok_next(const char *s, size_t *i)
 {
 	const unsigned char *p = (const unsigned char *)s + *i;
@@ -64,7 +64,7 @@ static inline uint32_t mx_tok_next(const char *s, size_t *i)
 	       (uint32_t)(p[2] & 0x3f) << 6 | (p[3] & 0x3f);
 }
 
-/* Start of the character that ends at s[i), i > 0. */
+/* Returns the start of the character that ends just before s[i]; i > 0. */
 static inline size_t mx_tok_prev(const char *s, size_t i)
 {
 	do
@@ -75,9 +75,9 @@ static inline size_t mx_tok_prev(const char *s, size_t i)
 
 /* Appends a code point. */
 void mx_tok_put(struct mx_buf *b, uint32_t cp);
-/* Length of the longest prefix that is whole valid characters. *bad: length of the maximal
- * ill-formed part after it (Unicode 3.9, as Rust and Python replace it), 0 at the end.
- * *cut: that part could still become a character if more bytes came. */
+/* Returns the length of the longest prefix of whole valid characters. *bad: length of the maximal
+ * ill-formed part after it (Unicode 3.9, as Rust and Python replace it), 0 at the end of the text.
+ * *cut: more bytes could still make that part a character. */
 size_t mx_tok_valid(const char *s, size_t n, size_t *bad, bool *cut);
 /* Appends s with every maximal ill-formed part replaced by U+FFFD. */
 void mx_tok_lossy(struct mx_buf *b, const char *s, size_t n);
@@ -94,11 +94,12 @@ bool mx_tok_is_numeric(uint32_t cp); /* general category N */
 bool mx_tok_is_punct(uint32_t cp);   /* ASCII punctuation or general category P */
 bool mx_tok_is_mark(uint32_t cp);    /* general category M */
 int mx_tok_combining_class(uint32_t cp);
-bool mx_tok_decomposes(uint32_t cp); /* may do so: not too new for the normalizers */
+bool mx_tok_decomposes(uint32_t cp); /* may decompose: it is not too new for the normalizers */
 uint32_t mx_tok_lower(uint32_t cp);  /* simple lower case */
-/* Is there a character that PCRE2 may not know (new since Unicode 14) and Oniguruma does? */
+/* True if s has a character that Oniguruma knows and PCRE2 may not (new since Unicode 14). */
 bool mx_tok_has_newer(const char *s, size_t n);
-/* Appends, as members of a regex class, those of a category ("L", "Lo") from a code point on. */
+/* Appends the characters that are new since Unicode 14, of a category ("L", "Lo") and at or above
+ * `from`, as members of a regex class. */
 void mx_tok_newer_ranges(struct mx_buf *out, const char *category, uint32_t from);
 
 /* --- json.c: reading with the key's path in the message ------------------------------ */
@@ -106,18 +107,18 @@ void mx_tok_newer_ranges(struct mx_buf *out, const char *category, uint32_t from
 #define MX_TOK_PATH 160
 /* Writes "parent.key" or "parent[index]" (key NULL) into out[MX_TOK_PATH]. */
 void mx_tok_path(char *out, const char *parent, const char *key, size_t index);
-/* obj is an object and has no key but those of the NULL-terminated list. */
+/* Checks that obj is an object that has only keys of the NULL-terminated list. */
 mx_status mx_tok_keys(const json_t *obj, const char *path, const char *const *allowed,
                       struct mx_err *err);
-/* Optional members: absent or null leaves *out alone. */
+/* Read an optional member. If it is absent or null, *out is unchanged. */
 mx_status mx_tok_bool(const json_t *obj, const char *path, const char *key, bool *out,
                       struct mx_err *err);
 mx_status mx_tok_size(const json_t *obj, const char *path, const char *key, size_t *out,
                       struct mx_err *err);
-/* Needed member: a string, not longer than max bytes. */
+/* Reads a required member: a string of at most `max` bytes. */
 mx_status mx_tok_str(const json_t *obj, const char *path, const char *key, size_t max,
                      const char **out, size_t *len, struct mx_err *err);
-/* The needed string "type". */
+/* Reads the required string "type". */
 mx_status mx_tok_type(const json_t *obj, const char *path, const char **out, struct mx_err *err);
 
 /* --- vocab.c ------------------------------------------------------------------------- */
@@ -133,12 +134,12 @@ struct mx_tok_map {
 	uint32_t mask;
 };
 
-/* Room for n strings. */
+/* Makes an empty map with room for n strings. */
 mx_status mx_tok_map_init(struct mx_tok_map *m, struct mx_arena *arena, size_t n);
-/* Index of an equal piece or -1. */
+/* Returns the index of an equal piece, or -1. */
 int32_t mx_tok_map_find(const struct mx_tok_map *m, const struct mx_tok_piece *pieces,
                         const char *s, size_t n);
-/* Enters pieces[index], replacing an equal one. */
+/* Enters pieces[index]. It replaces an equal piece. */
 void mx_tok_map_set(struct mx_tok_map *m, const struct mx_tok_piece *pieces, int32_t index);
 uint64_t mx_tok_hash(const char *s, size_t n);
 
@@ -162,8 +163,8 @@ static inline int32_t mx_tok_vocab_id(const struct mx_tok_vocab *v, const char *
 enum mx_tok_pattern_kind {
 	MX_TOK_LITERAL,
 	MX_TOK_REGEX,
-	MX_TOK_CLASS, /* one character of a class */
-	MX_TOK_WORDS, /* a run of word characters, or of neither word nor space */
+	MX_TOK_CLASS, /* any character of a class */
+	MX_TOK_WORDS, /* a run of word characters, or of characters that are neither word nor space */
 };
 
 struct mx_tok_pattern {
@@ -173,7 +174,7 @@ struct mx_tok_pattern {
 	pcre2_code *code;
 	pcre2_code *code_newer; /* for texts with characters newer than Unicode 14; slower */
 	bool (*in_class)(uint32_t cp);
-	struct mx_tok_pattern *next; /* all regexes of a tokenizer, for destruction */
+	struct mx_tok_pattern *next; /* list of all regexes of a tokenizer, for mx_tokenizer_destroy */
 };
 
 struct mx_tok_work;
@@ -194,9 +195,9 @@ struct mx_tok_find {
 	const struct mx_tok_pattern *p;
 	const char *s;
 	size_t n, pos, last_end;
-	bool any; /* last_end is set */
+	bool any; /* true once last_end is set */
 };
-/* The next match, or *found = false. */
+/* Finds the next match; *found is false if there is none. */
 mx_status mx_tok_find_next(struct mx_tok_find *f, struct mx_tok_work *w, bool *found, size_t *start,
                            size_t *end);
 
@@ -210,7 +211,7 @@ mx_status mx_tok_replace(const struct mx_tok_pattern *p, const char *content, si
 struct mx_tok_split {
 	uint32_t off, len;
 	int32_t id;     /* >= 0: an added token */
-	uint32_t first; /* stands at the start of the whole text */
+	uint32_t first; /* 1 if it begins the whole text */
 };
 
 struct mx_tok_splits {
@@ -229,9 +230,9 @@ struct mx_tok_bpe_work;
 
 struct mx_tok_work {
 	struct mx_err *err;
-	size_t text_len;   /* bytes that came in */
-	bool newer;        /* it has characters newer than Unicode 14 */
-	size_t text_limit; /* most bytes that rewriting may make of the text */
+	size_t text_len;   /* bytes of the input */
+	bool newer;        /* the text has characters newer than Unicode 14 */
+	size_t text_limit; /* limit of the bytes of the rewritten text */
 	struct mx_buf text, other, scratch[2];
 	struct mx_tok_splits splits, more;
 	struct mx_tok_range *ranges;
@@ -254,7 +255,7 @@ struct mx_tok_added {
 	bool single_word, lstrip, rstrip, normalized, special;
 };
 
-/* Trie over bytes; children are a list sorted by nothing: real sets branch little. */
+/* Trie over bytes. Children are an unsorted list, since real sets branch little. */
 struct mx_tok_trie_node {
 	int32_t child, sibling; /* -1 = none */
 	int32_t added;          /* index of the token that ends here, or -1 */
@@ -276,17 +277,18 @@ struct mx_tok_added_set {
 	struct mx_tok_trie raw, normalized;
 };
 
-/* Adds one token as `tokenizers` does: the id of an equal entry, else the next free one. */
+/* Adds one token as `tokenizers` does: with the id of an equal vocabulary entry, else the next free
+ * id. */
 mx_status mx_tok_added_add(struct mx_tokenizer *t, const struct mx_tok_added *a, int32_t *next_id,
                            struct mx_err *err);
-/* First id that mx_tok_added_add may give to a new token. */
+/* Returns the first id that mx_tok_added_add may give to a new token. */
 int32_t mx_tok_added_next_id(const struct mx_tokenizer *t);
 mx_status mx_tok_added_parse(struct mx_tokenizer *t, const json_t *list, const char *path,
                              struct mx_err *err);
 /* Reads the flags of an added token beside `content`. */
 mx_status mx_tok_added_flags(const json_t *obj, const char *path, struct mx_tok_added *a,
                              struct mx_err *err);
-/* Builds the tries and of_id once all tokens are in. */
+/* Builds the tries and of_id. Call it once all tokens are added. */
 mx_status mx_tok_added_finish(struct mx_tokenizer *t, struct mx_err *err);
 const struct mx_tok_added *mx_tok_added_find(const struct mx_tokenizer *t, const char *s, size_t n);
 /* Appends the splits of text[off..off+len) to *out. */
@@ -316,7 +318,7 @@ struct mx_tok_pres {
 };
 mx_status mx_tok_pretokenizer_parse(struct mx_tokenizer *t, const json_t *json, const char *path,
                                     struct mx_err *err);
-/* Splits w->splits (over w->text) further. */
+/* Splits the entries of w->splits (which refer to w->text) further. */
 mx_status mx_tok_pretokenize(const struct mx_tokenizer *t, struct mx_tok_work *w);
 
 /* --- bpe.c --------------------------------------------------------------------------- */
@@ -332,7 +334,7 @@ struct mx_tok_bpe {
 	uint32_t merge_mask;
 	uint64_t *joints; /* hash set: pairs of initial symbols that some merge joins */
 	uint32_t joint_mask;
-	bool can_cut;     /* texts may be cut where no merge joins (see bpe.c) */
+	bool can_cut;     /* texts may be cut between symbols that no merge joins (see bpe.c) */
 	int32_t *char_id; /* [n_char_id] id of a one-character piece by code point, or -1 */
 	uint32_t n_char_id;
 	int32_t byte_id[256]; /* byte_fallback: id of <0xNN>, or -1 */
@@ -345,7 +347,7 @@ struct mx_tok_bpe {
 
 mx_status mx_tok_bpe_parse(struct mx_tokenizer *t, const json_t *json, const char *path,
                            struct mx_err *err);
-/* Appends the ids of one pre-token. limit: most ids *out may hold (0 = no limit). */
+/* Appends the ids of one pre-token. *out may hold at most `limit` ids (0 = no limit). */
 mx_status mx_tok_bpe_encode(const struct mx_tokenizer *t, struct mx_tok_work *w, const char *s,
                             size_t n, size_t limit, struct mx_tokens *out);
 void mx_tok_bpe_work_free(struct mx_tok_bpe_work *b); /* takes NULL */
@@ -353,7 +355,7 @@ mx_status mx_tokens_reserve(struct mx_tokens *t, size_t n);
 
 /* --- post.c -------------------------------------------------------------------------- */
 
-/* Ids put before and after the text. */
+/* The ids that are added before and after the text. */
 struct mx_tok_post {
 	const int32_t *before, *after;
 	size_t n_before, n_after;
@@ -367,10 +369,10 @@ mx_status mx_tok_config_parse(struct mx_tokenizer *t, const json_t *config, stru
 
 /* --- chars.c ------------------------------------------------------------------------- */
 
-/* Whether tokenizer_config.json describes a character tokenizer. */
+/* True if tokenizer_config.json describes a character tokenizer. */
 bool mx_tok_is_chars(const json_t *config);
-/* The tokenizer.json that does the same (the caller's, json_decref). Named tokens that `config`
- * does not mention are added to it. */
+/* Makes the equivalent tokenizer.json, which the caller owns (json_decref). Named tokens that
+ * `config` does not mention are added to `config`. */
 mx_status mx_tok_chars(json_t *config, json_t **out, struct mx_err *err);
 
 /* --- decode.c ------------------------------------------------------------------------ */
@@ -385,7 +387,7 @@ mx_status mx_tok_decoder_parse(struct mx_tokenizer *t, const json_t *json, const
 
 /* --- lookup.c ------------------------------------------------------------------------ */
 
-/* The string that decoding an id starts from, or NULL. */
+/* Returns the string that an id has before decoding, or NULL. */
 const struct mx_tok_piece *mx_tok_decode_piece(const struct mx_tokenizer *t, int32_t id);
 
 /* --- the tokenizer ----------------------------------------------------------------------- */
@@ -394,7 +396,7 @@ enum { MX_TOK_BOS, MX_TOK_EOS, MX_TOK_PAD, MX_TOK_UNK, MX_TOK_N_SPECIAL };
 
 struct mx_tokenizer {
 	struct mx_arena arena;
-	struct mx_tok_pattern *patterns; /* holding compiled regexes */
+	struct mx_tok_pattern *patterns; /* list of those with compiled regexes */
 	struct mx_tok_vocab vocab;
 	struct mx_tok_added_set added;
 	struct mx_tok_norms norms;
@@ -402,7 +404,7 @@ struct mx_tokenizer {
 	struct mx_tok_bpe bpe;
 	struct mx_tok_post post;
 	struct mx_tok_decs decs;
-	uint32_t size; /* ids: vocabulary and added tokens */
+	uint32_t size; /* number of ids, of the vocabulary and of added tokens */
 	const char *special[MX_TOK_N_SPECIAL];
 };
 
