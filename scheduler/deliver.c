@@ -1,23 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What came of a step: figures, callbacks, and the end of requests. Engine thread only. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "scheduler/internal.h"
 
 /* ---- the end of a request ---- */
-
-static void running_remove(struct mx_sched *s, const struct mx_req *r)
-{
-	for (uint32_t i = 0; i < s->n_running; i++)
-		if (s->running[i] == r) {
-			s->n_running--;
-			memmove(&s->running[i], &s->running[i + 1], (s->n_running - i) * sizeof *s->running);
-			return;
-		}
-}
 
 static void count_end(struct mx_sched *s, const struct mx_req *r, const struct mx_done *d,
                       bool was_waiting)
@@ -49,7 +38,7 @@ void mx_sched_finish(struct mx_sched *s, struct mx_req *r, enum mx_finish finish
 	pthread_mutex_unlock(&s->lock);
 
 	if (!waiting)
-		running_remove(s, r);
+		mx_running_remove(s, r);
 	if (s->blocked.request == r)
 		s->blocked.request = NULL;
 	s->ops->close(s->engine, r->seq); /* before done(): who hears of it finds the memory free */

@@ -4,6 +4,7 @@
  *
  *   scheduler.c  the functions that any thread may call
  *   loop.c       the engine thread
+ *   running.c    the requests that run
  *   plan.c       what the next step computes: admission, preemption, chunks
  *   deliver.c    what came of it: callbacks, the end of requests, figures
  *
@@ -61,9 +62,9 @@ struct mx_sched {
 	uint32_t n_slots, n_free;
 	uint64_t n_submitted;
 
-	_Atomic uint32_t n_live;    /* accepted and not done; falls after done() */
-	_Atomic uint32_t n_waiting; /* copy of queue.n for readers without the lock */
-	_Atomic uint32_t n_running_shown;
+	_Atomic uint32_t n_live;          /* accepted and not done; falls after done() */
+	_Atomic uint32_t n_waiting;       /* copy of queue.n for readers without the lock */
+	_Atomic uint32_t n_running_shown; /* copy of n_running for readers */
 	atomic_bool draining, failed, idle;
 	_Atomic uint64_t progress_ns;
 
@@ -81,6 +82,13 @@ struct mx_sched {
 
 /* loop.c: the thread; arg is the scheduler. Returns when s->stop is set. */
 void *mx_sched_loop(void *arg);
+
+/* running.c: the running set. Both functions publish its size, so readers never see an old one. */
+
+/* Puts r into its place in the order of service. There must be room. */
+void mx_running_insert(struct mx_sched *s, struct mx_req *r);
+/* Takes r out. Does nothing if r is not in the set. */
+void mx_running_remove(struct mx_sched *s, const struct mx_req *r);
 
 /* plan.c */
 

@@ -64,7 +64,6 @@ static bool turn_over(struct mx_sched *s, struct mx_sched_plan *next)
 	mx_sched_deliver(s, p, end);
 	if (!s->flight)
 		s->ops->save_snapshots(s->engine);
-	atomic_store_explicit(&s->n_running_shown, s->n_running, memory_order_relaxed);
 	mx_sched_count_step(s, p, &times, p->planning_ns + mx_now_ns() - end - (begun - beginning));
 	return well;
 }
@@ -84,7 +83,6 @@ static bool run_step(struct mx_sched *s)
 	next->n = 0;
 	if (s->info.overlaps)
 		mx_sched_plan_step(s, next);
-	atomic_store_explicit(&s->n_running_shown, s->n_running, memory_order_relaxed);
 	return turn_over(s, next);
 }
 
@@ -149,7 +147,6 @@ void *mx_sched_loop(void *arg)
 			atomic_store(&s->failed, true); /* under the lock: no submit slips in behind */
 			pthread_mutex_unlock(&s->lock);
 			mx_sched_finish_all(s, MX_E_DEVICE);
-			atomic_store(&s->n_running_shown, 0);
 		}
 	}
 	abandon_flight(s);

@@ -16,27 +16,18 @@
  * Why nothing livelocks is argued in scheduler/README.md; the comments marked
  * [progress] are where the code keeps the promises made there.
  */
-#include <string.h>
-
 #include "base/clock.h"
 #include "base/log.h"
 #include "scheduler/internal.h"
 
-/* ---- the running set ---- */
-
-static void running_insert(struct mx_sched *s, struct mx_req *r)
-{
-	uint32_t i = s->n_running++;
-	for (; i > 0 && mx_req_before(r, s->running[i - 1]); i--)
-		s->running[i] = s->running[i - 1];
-	s->running[i] = r;
-}
+/* ---- memory for those that run ---- */
 
 /* Takes pages and slot from the last request in the order of service and puts it back into the
  * queue, where its place is in front of all that arrived later with its priority. */
 static void preempt_last(struct mx_sched *s)
 {
-	struct mx_req *r = s->running[--s->n_running];
+	struct mx_req *r = s->running[s->n_running - 1];
+	mx_running_remove(s, r);
 	mx_debug("sched", "request %llu preempted at %u tokens", (unsigned long long)r->id,
 	         r->n_tokens);
 	s->ops->release(s->engine, r->seq);
@@ -219,7 +210,7 @@ static void admit(struct mx_sched *s, struct mx_sched_plan *p, uint32_t longest)
 		mx_queue_remove(&s->queue, r);
 		atomic_store_explicit(&s->n_waiting, s->queue.n, memory_order_relaxed);
 		pthread_mutex_unlock(&s->lock);
-		running_insert(s, r);
+		mx_running_insert(s, r);
 		add_chunk(s, p, r);
 	}
 }

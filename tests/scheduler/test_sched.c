@@ -362,6 +362,9 @@ static void a_sink_may_cancel(void **state)
 	client_wait_done(&f.c[0]);
 	assert_int_equal(f.c[0].n, 4);
 	assert_int_equal(f.c[0].done.finish, MX_FINISH_ABORT);
+	/* It was cancelled between two steps, and none follows that would bring the figure up to date.
+	 */
+	assert_int_equal(stats(&f).running, 0);
 	finish(&f);
 }
 
