@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/http/impl.h"
+#include "daemon/http/exchange.h"
 #include "daemon/prompt.h"
 #include "proto/request.h"
 #include "proto/response.h"

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "daemon/http/impl.h"
+#include "daemon/http/exchange.h"
 #include "proto/response.h"
 
 /* Bodies up to this size are parsed and tokenised on the connection's own thread: a few hundred
@@ -19,145 +19,8 @@
 /* Of a body that is too large, this much is read and thrown away, so that a client that sends first
  * and reads later still gets its answer; beyond, the connection is closed. */
 #define DISCARD_BYTES (64u << 20)
-/* Buffer of a stream between libmicrohttpd and us. */
-#define STREAM_BLOCK 16384
-
-/* ---- answers ---- */
-
-void mx_exchange_drop_body(struct mx_exchange *x)
-{
-	atomic_fetch_sub(&x->http->body_bytes, x->accounted);
-	x->accounted = 0;
-	mx_buf_free(&x->body);
-}
-
-void mx_exchange_answer(struct mx_exchange *x, unsigned status, const char *content_type)
-{
-	x->status = status;
-	x->content_type = content_type;
-	if (x->answer.failed) {
-		mx_buf_free(&x->answer);
-		x->status = 503;
-		x->retry = true;
-	}
-	x->state = MX_X_ANSWER;
-}
-
-void mx_exchange_fail(struct mx_exchange *x, const struct mx_api_error *err)
-{
-	mx_buf_clear(&x->answer);
-	mx_api_error_write(&x->answer, err);
-	x->retry = err->retry;
-	mx_exchange_answer(x, (unsigned)err->status, "application/json");
-}
-
-static void fail(struct mx_exchange *x, int status, const char *code, const char *text)
-{
-	struct mx_api_error err;
-	mx_api_fail(&err, status, code, NULL, "%s", text);
-	mx_exchange_fail(x, &err);
-}
-
-/* ---- sending ---- */
-
-static void add_headers(struct mx_exchange *x, struct MHD_Response *r)
-{
-	MHD_add_response_header(r, "X-Request-Id", x->id);
-	if (x->closing || (x->gen && atomic_load(&x->http->closing)))
-		MHD_add_response_header(r, "Connection", "close");
-}
-
-static enum MHD_Result send_answer(struct mx_exchange *x)
-{
-	struct mx_buf *b = &x->answer;
-	size_t len = b->len;
-	struct MHD_Response *r = MHD_create_response_from_buffer(
-		len, b->data, b->data ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
-	if (!r)
-		return MHD_NO;
-	*b = (struct mx_buf){0};
-	add_headers(x, r);
-	if (x->content_type)
-		MHD_add_response_header(r, "Content-Type", x->content_type);
-	if (x->allow)
-		MHD_add_response_header(r, "Allow", x->allow);
-	if (x->retry) {
-		char seconds[16];
-		snprintf(seconds, sizeof(seconds), "%u", x->http->config.retry_after);
-		MHD_add_response_header(r, "Retry-After", seconds);
-	}
-	enum MHD_Result ok = MHD_queue_response(x->conn, x->status, r);
-	MHD_destroy_response(r);
-	if (ok == MHD_YES) {
-		x->sent_status = x->status;
-		atomic_fetch_add(&x->http->counters.bytes_out, len);
-	}
-	return ok;
-}
-
-/* Fills x->stream with what is new. False if the connection has been suspended instead. */
-static bool next_events(struct mx_exchange *x)
-{
-	for (;;) {
-		if (mx_pump_begin(x) == MX_LOOK_GONE) {
-			x->stream.failed = true; /* nobody reads any more */
-			return true;
-		}
-		if (x->aborted)
-			mx_generation_abort(x->gen);
-		x->stream_ended = mx_generation_stream(x->gen, &x->stream);
-		if (!x->stream.len && x->ping)
-			mx_buf_puts(&x->stream, MX_SSE_KEEP_ALIVE);
-		if (x->stream.len || x->stream.failed) {
-			x->ping = false;
-			x->last_ns = mx_now_ns();
-			return true;
-		}
-		if (mx_pump_suspend(x))
-			return false;
-	}
-}
-
-static ssize_t read_stream(void *arg, uint64_t pos, char *out, size_t max)
-{
-	struct mx_exchange *x = arg;
-	(void)pos;
-	if (x->stream_at == x->stream.len) {
-		if (x->stream_ended)
-			return MHD_CONTENT_READER_END_OF_STREAM;
-		mx_buf_clear(&x->stream);
-		x->stream_at = 0;
-		if (!next_events(x))
-			return 0;
-		if (x->stream.failed)
-			return MHD_CONTENT_READER_END_WITH_ERROR;
-	}
-	size_t n = x->stream.len - x->stream_at;
-	if (n > max)
-		n = max;
-	memcpy(out, x->stream.data + x->stream_at, n);
-	x->stream_at += n;
-	atomic_fetch_add(&x->http->counters.bytes_out, n);
-	return (ssize_t)n;
-}
-
-static enum MHD_Result send_stream(struct mx_exchange *x)
-{
-	struct MHD_Response *r =
-		MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, x, NULL);
-	if (!r)
-		return MHD_NO;
-	add_headers(x, r);
-	MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
-	MHD_add_response_header(r, "Cache-Control", "no-cache");
-	MHD_add_response_header(r, "X-Accel-Buffering", "no");
-	mx_pump_stream(x);
-	enum MHD_Result ok = MHD_queue_response(x->conn, 200, r);
-	MHD_destroy_response(r);
-	if (ok == MHD_YES)
-		x->sent_status = 200;
-	return ok;
-}
+/* Parsing a body that large takes a heap that is worth giving back. */
+#define LARGE_BODY ((size_t)256 << 10)
 
 /* ---- receiving ---- */
 
@@ -245,7 +108,7 @@ static enum MHD_Result begin_body(struct mx_exchange *x)
 	if (!asks && length <= max + DISCARD_BYTES)
 		return MHD_YES; /* it is on its way already: let it pass by */
 	answer_too_large(x);
-	return send_answer(x);
+	return mx_exchange_send_answer(x);
 }
 
 static enum MHD_Result take_body(struct mx_exchange *x, const char *data, size_t n)
@@ -284,6 +147,22 @@ static bool is_json(struct mx_exchange *x)
 	return !type || (!strncasecmp(type, json, n) && (!type[n] || strchr("; \t", type[n])));
 }
 
+/* A worker's job: computes the answer. */
+static void work(void *arg)
+{
+	struct mx_exchange *x = arg;
+	bool large = x->body.len >= LARGE_BODY;
+	if (atomic_load(&x->http->stopping) || mx_pump_gone(x)) { /* nobody to work for */
+		mx_exchange_drop_body(x);
+		mx_exchange_fail_with(x, 503, "shutting_down", "the server is shutting down");
+	} else {
+		x->route->post(x);
+	}
+	if (large)
+		mx_heap_trim();
+	mx_pump_set_busy(x, false);
+}
+
 /* The request is complete: has it answered, or says why not. */
 static void dispatch(struct mx_exchange *x)
 {
@@ -292,28 +171,31 @@ static void dispatch(struct mx_exchange *x)
 	bool get = x->method == MX_METHOD_GET || x->method == MX_METHOD_HEAD;
 	x->closing = atomic_load(&h->closing);
 	if (!r->path) {
-		fail(x, 404, "not_found", "there is no such route");
+		mx_exchange_fail_with(x, 404, "not_found", "there is no such route");
 	} else if (!(get && r->get) && !x->post) {
 		x->allow = r->allow;
-		fail(x, 405, "method_not_allowed", "this route does not take this method");
+		mx_exchange_fail_with(x, 405, "method_not_allowed", "this route does not take this method");
 	} else if (get) {
 		r->get(x);
 	} else if (x->too_large) {
 		answer_too_large(x);
 	} else if (!is_json(x)) {
-		fail(x, 415, "unsupported_media_type", "the body must be application/json");
+		mx_exchange_fail_with(x, 415, "unsupported_media_type",
+		                      "the body must be application/json");
 	} else if (x->no_room) {
-		fail(x, 503, "server_overloaded", "too much is being received: try again in a moment");
+		mx_exchange_fail_with(x, 503, "server_overloaded",
+		                      "too much is being received: try again in a moment");
 	} else if (atomic_load(&h->stopping)) {
-		fail(x, 503, "shutting_down", "the server is shutting down");
+		mx_exchange_fail_with(x, 503, "shutting_down", "the server is shutting down");
 	} else if (x->body.len <= INLINE_BYTES) {
 		r->post(x);
 	} else {
 		mx_pump_set_busy(x, true);
-		if (mx_workers_push(h, x))
+		if (mx_workers_push(&h->workers, work, x))
 			return;
 		mx_pump_set_busy(x, false);
-		fail(x, 503, "server_overloaded", "too many large requests: try again in a moment");
+		mx_exchange_fail_with(x, 503, "server_overloaded",
+		                      "too many large requests: try again in a moment");
 	}
 }
 
@@ -341,9 +223,9 @@ static enum MHD_Result advance(struct mx_exchange *x)
 				continue;
 			}
 			if (x->state == MX_X_ANSWER)
-				return send_answer(x);
+				return mx_exchange_send_answer(x);
 			if (x->state == MX_X_STREAM)
-				return send_stream(x);
+				return mx_exchange_send_stream(x);
 			if (x->aborted)
 				mx_generation_abort(x->gen);
 			if (mx_generation_finished(x->gen)) {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "daemon/http/impl.h"
+#include "daemon/http/exchange.h"
 #include "proto/json_out.h"
 #include "proto/response.h"
 

@@ -12,7 +12,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "daemon/http/impl.h"
+#include "daemon/http/exchange.h"
 
 /* Header memory of a connection; request lines and headers beyond it get 431. */
 #define CONNECTION_MEMORY 32768
@@ -113,7 +113,7 @@ mx_status mx_http_create(const struct mx_http_config *config, struct mx_service 
 		h->body_budget = BODY_BUDGET;
 	mx_status st = open_sockets(h, config, err);
 	if (st == MX_OK)
-		st = mx_workers_start(h, h->config.workers, err);
+		st = mx_workers_start(&h->workers, h->config.workers, err);
 	if (st == MX_OK)
 		st = start_mhd(h, err);
 	if (st == MX_OK)
@@ -175,7 +175,7 @@ void mx_http_destroy(struct mx_http *h)
 		end_exchanges(h);
 	if (h->mhd)
 		MHD_stop_daemon(h->mhd);
-	mx_workers_stop(h);
+	mx_workers_stop(&h->workers);
 	mx_pump_stop(h);
 	for (size_t i = 0; i < h->n_fds; i++)
 		close(h->fds[i]);

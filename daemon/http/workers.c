@@ -1,73 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A bounded queue and the threads that tokenise, so that HTTP threads never do for long. */
+#include "daemon/http/workers.h"
+
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "daemon/http/impl.h"
 
-/* Parsing a body that large takes a heap that is worth giving back. */
-#define LARGE_BODY ((size_t)256 << 10)
-
-#define QUEUE 256 /* jobs; a full queue means seconds of tokenising ahead */
-
-static struct mx_exchange *take(struct mx_workers *w)
+/* Waits for a job. False when the workers are being stopped and no job is left. */
+static bool take(struct mx_workers *w, struct mx_job *out)
 {
 	pthread_mutex_lock(&w->lock);
-	while (!w->head && !w->stop)
+	while (!w->n_jobs && !w->stop)
 		pthread_cond_wait(&w->more, &w->lock);
-	struct mx_exchange *x = w->head;
-	if (x) {
-		w->head = x->next_job;
-		if (!w->head)
-			w->tail = NULL;
-		w->n_queued--;
+	bool any = w->n_jobs > 0;
+	if (any) {
+		*out = w->jobs[w->first];
+		w->first = (w->first + 1) % MX_WORKERS_QUEUE;
+		w->n_jobs--;
 	}
 	pthread_mutex_unlock(&w->lock);
-	return x;
-}
-
-static void refuse(struct mx_exchange *x)
-{
-	struct mx_api_error err;
-	mx_api_fail(&err, 503, "shutting_down", NULL, "the server is shutting down");
-	mx_exchange_drop_body(x);
-	mx_exchange_fail(x, &err);
+	return any;
 }
 
 static void *worker_main(void *arg)
 {
-	struct mx_http *h = arg;
+	struct mx_workers *w = arg;
+	struct mx_job job;
 	pthread_setname_np(pthread_self(), "mx-http-worker");
-	for (;;) {
-		struct mx_exchange *x = take(&h->workers);
-		if (!x)
-			return NULL;
-		bool large = x->body.len >= LARGE_BODY;
-		if (atomic_load(&h->stopping) || mx_pump_gone(x))
-			refuse(x); /* nobody to work for */
-		else
-			x->route->post(x);
-		if (large)
-			mx_heap_trim();
-		mx_pump_set_busy(x, false);
-	}
+	while (take(w, &job))
+		job.fn(job.arg);
+	return NULL;
 }
 
-mx_status mx_workers_start(struct mx_http *h, unsigned n, struct mx_err *err)
+mx_status mx_workers_start(struct mx_workers *w, unsigned n, struct mx_err *err)
 {
-	struct mx_workers *w = &h->workers;
 	w->threads = mx_calloc(n, sizeof(*w->threads));
 	if (!w->threads)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
 	for (; w->n_threads < n; w->n_threads++)
-		if (pthread_create(&w->threads[w->n_threads], NULL, worker_main, h))
+		if (pthread_create(&w->threads[w->n_threads], NULL, worker_main, w))
 			return mx_fail(err, MX_E_NOMEM, "cannot start a thread");
 	return MX_OK;
 }
 
-void mx_workers_stop(struct mx_http *h)
+void mx_workers_stop(struct mx_workers *w)
 {
-	struct mx_workers *w = &h->workers;
 	pthread_mutex_lock(&w->lock);
 	w->stop = true;
 	pthread_cond_broadcast(&w->more);
@@ -79,19 +55,12 @@ void mx_workers_stop(struct mx_http *h)
 	w->n_threads = 0;
 }
 
-bool mx_workers_push(struct mx_http *h, struct mx_exchange *x)
+bool mx_workers_push(struct mx_workers *w, void (*fn)(void *arg), void *arg)
 {
-	struct mx_workers *w = &h->workers;
-	x->next_job = NULL;
 	pthread_mutex_lock(&w->lock);
-	bool room = w->n_queued < QUEUE && !w->stop;
+	bool room = w->n_jobs < MX_WORKERS_QUEUE && !w->stop;
 	if (room) {
-		if (w->tail)
-			w->tail->next_job = x;
-		else
-			w->head = x;
-		w->tail = x;
-		w->n_queued++;
+		w->jobs[(w->first + w->n_jobs++) % MX_WORKERS_QUEUE] = (struct mx_job){fn, arg};
 		pthread_cond_signal(&w->more);
 	}
 	pthread_mutex_unlock(&w->lock);

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Completing an exchange's answer. */
+#include "daemon/http/exchange.h"
+#include "proto/response.h"
+
+void mx_exchange_drop_body(struct mx_exchange *x)
+{
+	atomic_fetch_sub(&x->http->body_bytes, x->accounted);
+	x->accounted = 0;
+	mx_buf_free(&x->body);
+}
+
+void mx_exchange_answer(struct mx_exchange *x, unsigned status, const char *content_type)
+{
+	x->status = status;
+	x->content_type = content_type;
+	if (x->answer.failed) {
+		mx_buf_free(&x->answer);
+		x->status = 503;
+		x->retry = true;
+	}
+	x->state = MX_X_ANSWER;
+}
+
+void mx_exchange_fail(struct mx_exchange *x, const struct mx_api_error *err)
+{
+	mx_buf_clear(&x->answer);
+	mx_api_error_write(&x->answer, err);
+	x->retry = err->retry;
+	mx_exchange_answer(x, (unsigned)err->status, "application/json");
+}
+
+void mx_exchange_fail_with(struct mx_exchange *x, int status, const char *code, const char *text)
+{
+	struct mx_api_error err;
+	mx_api_fail(&err, status, code, NULL, "%s", text);
+	mx_exchange_fail(x, &err);
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An exchange: one request on one connection, and its answer.
+ *
+ * It belongs to the libmicrohttpd thread of its connection, which alone reads
+ * the body and sends the answer. While there is nothing to do the connection is
+ * suspended. Three other threads may touch an exchange meanwhile: a worker that
+ * computes its answer (the exchange is busy then, and the connection's thread
+ * leaves it alone), the engine thread through mx_pump_wake, and the pump. What
+ * they share is guarded by the pump's lock.
+ */
+#ifndef MX_DAEMON_HTTP_EXCHANGE_H
+#define MX_DAEMON_HTTP_EXCHANGE_H
+
+#include <microhttpd.h>
+#include <stdatomic.h>
+
+#include "base/buf.h"
+#include "daemon/generate.h"
+#include "daemon/http/impl.h"
+
+#define MX_HTTP_ID_LEN 128 /* longest X-Request-Id that is echoed */
+
+enum mx_exchange_state {
+	MX_X_BODY,    /* the body is being received */
+	MX_X_RUNNING, /* the generation runs; a whole answer will follow */
+	MX_X_STREAM,  /* the generation was accepted: the event stream is to begin */
+	MX_X_ANSWER,  /* status and answer are complete */
+};
+
+struct mx_exchange {
+	struct mx_http *http;
+	struct MHD_Connection *conn;
+	const struct mx_route *route;
+	const char *tail; /* rest of the path, for routes that are a prefix */
+	enum mx_http_method method;
+	bool post; /* the body is wanted: for the route's `post` */
+	uint64_t start_ns;
+	char id[MX_HTTP_ID_LEN + 1]; /* X-Request-Id */
+
+	struct mx_buf body;
+	uint64_t received;       /* bytes, discarded ones too */
+	uint64_t accounted;      /* bytes of http->body_bytes that are this exchange's */
+	bool too_large, no_room; /* the body is being discarded */
+	_Atomic int state;       /* enum mx_exchange_state */
+	unsigned sent_status;    /* of the answer that was queued, 0 = none */
+	struct mx_generation *gen;
+
+	/* The answer. */
+	unsigned status;
+	struct mx_buf answer;
+	const char *content_type;
+	const char *allow; /* for 405 */
+	bool retry;        /* with Retry-After */
+	bool closing; /* http->closing as it was before the answer: a 200 of /readyz never says close */
+	struct mx_buf stream; /* events being sent */
+	size_t stream_at;     /* bytes of `stream` that were sent */
+	bool stream_ended;    /* no events follow those in `stream` */
+
+	_Atomic bool aborted; /* set by mx_pump_abort_all, whoever has the exchange; a wake follows */
+
+	/* Under the pump's lock. */
+	struct mx_pump_conn *entry; /* of its connection; NULL if the table was full */
+	bool suspended; /* libmicrohttpd has suspended the connection, and not resumed it yet */
+	bool waiting;   /* from the suspension until its thread looks again */
+	bool busy;      /* a worker has it */
+	bool woken, queued, streaming;
+	struct mx_exchange *next_wake; /* in the pump's queue */
+
+	/* Written by the pump under its lock and by the connection's thread without. */
+	_Atomic bool ping;        /* the stream needs a keep-alive comment */
+	_Atomic uint64_t last_ns; /* time of the last write to the stream */
+};
+
+/* ---- exchange.c: libmicrohttpd's callbacks ---- */
+
+enum MHD_Result mx_exchange_handle(void *arg, struct MHD_Connection *c, const char *url,
+                                   const char *method, const char *version, const char *data,
+                                   size_t *data_size, void **context);
+void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
+                           enum MHD_RequestTerminationCode code);
+
+/* ---- send.c: hands what is ready to libmicrohttpd ---- */
+
+/* Sends status and answer. MHD_NO if out of memory, which closes the connection. */
+enum MHD_Result mx_exchange_send_answer(struct mx_exchange *x);
+/* Begins the event stream of x->gen. */
+enum MHD_Result mx_exchange_send_stream(struct mx_exchange *x);
+
+/* ---- answer.c: for whoever computes the answer ---- */
+
+/* Completes the answer with what was written to x->answer. */
+void mx_exchange_answer(struct mx_exchange *x, unsigned status, const char *content_type);
+/* Makes the answer an error. */
+void mx_exchange_fail(struct mx_exchange *x, const struct mx_api_error *err);
+/* The same for an error of that status, code and text. */
+void mx_exchange_fail_with(struct mx_exchange *x, int status, const char *code, const char *text);
+/* Frees the body, which is not needed any more. */
+void mx_exchange_drop_body(struct mx_exchange *x);
+
+/* ---- routes.c ---- */
+
+/* Computes the answer or starts the generation, and sets the state. */
+typedef void mx_route_f(struct mx_exchange *x);
+
+struct mx_route {
+	enum mx_http_route id;
+	const char *path;
+	bool prefix;      /* `path` is the beginning of the path, and anything may follow */
+	mx_route_f *get;  /* must be quick; NULL = not allowed, as for post */
+	mx_route_f *post; /* takes a JSON body; may run on a worker */
+	const char *allow;
+};
+
+/* Finds the route of a path and the rest of the path behind it. Never returns NULL: unknown paths
+ * have a route without path and handlers. */
+const struct mx_route *mx_route_find(const char *path, const char **out_tail);
+
+/* ---- api.c: handlers of the routes that take a body ---- */
+
+void mx_api_post_completions(struct mx_exchange *x);
+void mx_api_post_chat(struct mx_exchange *x);
+void mx_api_post_tokenize(struct mx_exchange *x);
+void mx_api_post_detokenize(struct mx_exchange *x);
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the pump share.
+ *
+ *   pump.c              the thread: sleeps, hands out events, begins and ends
+ *   pump_accept.c       listening sockets
+ *   pump_connections.c  the table of connections; clients that leave
+ *   pump_wake.c         exchanges: who waits, who is woken
+ *   pump_slow.c         clients that take too long
+ *
+ * A function named _locked is called under the pump's lock.
+ */
+#ifndef MX_DAEMON_HTTP_PUMP_IMPL_H
+#define MX_DAEMON_HTTP_PUMP_IMPL_H
+
+#include "daemon/http/exchange.h"
+#include "daemon/http/impl.h"
+#include "daemon/http/pump.h"
+
+/* The data of an epoll event: a connection's generation in the upper half and its index in the
+ * lower one; or one of these tags in the upper half. Generations stay below them. */
+#define MX_PUMP_TAG_EVENT      0xffffffffu
+#define MX_PUMP_TAG_LISTEN     0xfffffffeu /* lower half: index of the listening socket */
+#define MX_PUMP_MAX_GENERATION 0x7fffffffu
+
+#define MX_PUMP_NONE UINT32_MAX /* no free entry */
+
+/* ---- pump_wake.c ---- */
+
+/* Ends the pump thread's sleep. Any thread, with the lock or without. */
+void mx_pump_kick(struct mx_pump *p);
+/* Marks x as woken, and queues its connection for resuming if it is suspended. True if the pump
+ * thread has to be kicked for it. */
+bool mx_pump_wake_locked(struct mx_pump *p, struct mx_exchange *x);
+/* Resumes the queued connections. Pump thread. */
+void mx_pump_resume_all(struct mx_pump *p);
+/* Asks silent streams for a keep-alive comment. Pump thread. */
+void mx_pump_ping_silent(struct mx_http *h);
+
+/* ---- pump_connections.c ---- */
+
+/* An epoll event of a connection: its client has left. Pump thread. */
+void mx_pump_client_left(struct mx_pump *p, uint64_t data);
+
+/* ---- pump_accept.c ---- */
+
+/* Watches the listening sockets and the eventfd. */
+mx_status mx_pump_watch(struct mx_http *h, struct mx_err *err);
+/* Accepts what waits at the listening socket, up to the limit of connections. False if there is no
+ * room for more. Pump thread. */
+bool mx_pump_accept(struct mx_http *h, int fd);
+/* Stops watching the listening sockets while there is no room, and resumes it when there is.
+ * `refused`: mx_pump_accept just said that there is no room. Pump thread. */
+void mx_pump_pause(struct mx_http *h, bool refused);
+
+/* ---- pump_slow.c ---- */
+
+/* Closes the connections of clients that take longer than the idle timeout for a header, or again
+ * for a body, however often they send a byte. If all connections are taken and a client waits, also
+ * closes the connection that is idle between two requests for longest. Pump thread. */
+void mx_pump_cut_slow(struct mx_http *h);
+
+#endif

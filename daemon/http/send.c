@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sending: an exchange's answer or its event stream, on the connection's thread. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "daemon/http/exchange.h"
+#include "proto/response.h"
+
+/* Buffer of a stream between libmicrohttpd and us. */
+#define STREAM_BLOCK 16384
+
+static void add_headers(struct mx_exchange *x, struct MHD_Response *r)
+{
+	MHD_add_response_header(r, "X-Request-Id", x->id);
+	if (x->closing || (x->gen && atomic_load(&x->http->closing)))
+		MHD_add_response_header(r, "Connection", "close");
+}
+
+enum MHD_Result mx_exchange_send_answer(struct mx_exchange *x)
+{
+	struct mx_buf *b = &x->answer;
+	size_t len = b->len;
+	struct MHD_Response *r = MHD_create_response_from_buffer(
+		len, b->data, b->data ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+	if (!r)
+		return MHD_NO;
+	*b = (struct mx_buf){0};
+	add_headers(x, r);
+	if (x->content_type)
+		MHD_add_response_header(r, "Content-Type", x->content_type);
+	if (x->allow)
+		MHD_add_response_header(r, "Allow", x->allow);
+	if (x->retry) {
+		char seconds[16];
+		snprintf(seconds, sizeof(seconds), "%u", x->http->config.retry_after);
+		MHD_add_response_header(r, "Retry-After", seconds);
+	}
+	enum MHD_Result ok = MHD_queue_response(x->conn, x->status, r);
+	MHD_destroy_response(r);
+	if (ok == MHD_YES) {
+		x->sent_status = x->status;
+		atomic_fetch_add(&x->http->counters.bytes_out, len);
+	}
+	return ok;
+}
+
+/* Fills x->stream with what is new. False if the connection has been suspended instead. */
+static bool next_events(struct mx_exchange *x)
+{
+	for (;;) {
+		if (mx_pump_begin(x) == MX_LOOK_GONE) {
+			x->stream.failed = true; /* nobody reads any more */
+			return true;
+		}
+		if (x->aborted)
+			mx_generation_abort(x->gen);
+		x->stream_ended = mx_generation_stream(x->gen, &x->stream);
+		if (!x->stream.len && x->ping)
+			mx_buf_puts(&x->stream, MX_SSE_KEEP_ALIVE);
+		if (x->stream.len || x->stream.failed) {
+			x->ping = false;
+			x->last_ns = mx_now_ns();
+			return true;
+		}
+		if (mx_pump_suspend(x))
+			return false;
+	}
+}
+
+static ssize_t read_stream(void *arg, uint64_t pos, char *out, size_t max)
+{
+	struct mx_exchange *x = arg;
+	(void)pos;
+	if (x->stream_at == x->stream.len) {
+		if (x->stream_ended)
+			return MHD_CONTENT_READER_END_OF_STREAM;
+		mx_buf_clear(&x->stream);
+		x->stream_at = 0;
+		if (!next_events(x))
+			return 0;
+		if (x->stream.failed)
+			return MHD_CONTENT_READER_END_WITH_ERROR;
+	}
+	size_t n = x->stream.len - x->stream_at;
+	if (n > max)
+		n = max;
+	memcpy(out, x->stream.data + x->stream_at, n);
+	x->stream_at += n;
+	atomic_fetch_add(&x->http->counters.bytes_out, n);
+	return (ssize_t)n;
+}
+
+enum MHD_Result mx_exchange_send_stream(struct mx_exchange *x)
+{
+	struct MHD_Response *r =
+		MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, x, NULL);
+	if (!r)
+		return MHD_NO;
+	add_headers(x, r);
+	MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
+	MHD_add_response_header(r, "Cache-Control", "no-cache");
+	MHD_add_response_header(r, "X-Accel-Buffering", "no");
+	mx_pump_stream(x);
+	enum MHD_Result ok = MHD_queue_response(x->conn, 200, r);
+	MHD_destroy_response(r);
+	if (ok == MHD_YES)
+		x->sent_status = 200;
+	return ok;
+}
