@@ -647,10 +647,10 @@ mx_status mx_config_load(const char *file, struct mx_config **out, struct mx_err
 	if (!f)
 		return mx_fail_at(err, MX_E_IO, file, "cannot be opened: %s", strerror(errno));
 	struct mx_buf text = {.limit = MAX_FILE};
-	char chunk[4096];
+	char block[4096];
 	size_t n;
-	while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
-		mx_buf_append(&text, chunk, n);
+	while ((n = fread(block, 1, sizeof block, f)) > 0)
+		mx_buf_append(&text, block, n);
 	bool bad = ferror(f) != 0;
 	fclose(f);
 	mx_status st;

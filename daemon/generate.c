@@ -19,15 +19,15 @@ void mx_gen_free(struct mx_generation *g)
 {
 	if (!g)
 		return;
-	for (uint32_t i = 0; i < g->n_slots; i++) {
-		mx_choice_free(&g->slots[i].choice);
-		mx_pending_free(&g->slots[i].writing);
+	for (uint32_t i = 0; i < g->n_choices; i++) {
+		mx_choice_free(&g->choices[i].text);
+		mx_pending_free(&g->choices[i].writing);
 	}
 	for (uint32_t i = 0; i < g->n_prompts; i++) {
 		mx_tokens_free(&g->prompts[i].tokens);
 		free(g->prompts[i].offsets);
 	}
-	free(g->slots);
+	free(g->choices);
 	free(g->prompts);
 	mx_api_head_free(&g->head);
 	mx_arena_free(&g->arena);
@@ -43,9 +43,9 @@ void mx_gen_unref(struct mx_generation *g)
 
 static void cancel_all(struct mx_generation *g, enum mx_cancel why)
 {
-	for (uint32_t i = 0; i < g->n_slots; i++) {
+	for (uint32_t i = 0; i < g->n_choices; i++) {
 		pthread_mutex_lock(&g->lock);
-		uint64_t id = g->slots[i].done ? 0 : g->slots[i].id;
+		uint64_t id = g->choices[i].done ? 0 : g->choices[i].id;
 		pthread_mutex_unlock(&g->lock);
 		if (id)
 			mx_sched_cancel(g->model->sched, id, why);
@@ -66,7 +66,7 @@ void mx_generation_detach(struct mx_generation *g)
 		return;
 	pthread_mutex_lock(&g->lock);
 	g->wake.fn = NULL;
-	bool running = g->n_done < g->n_slots && !g->aborted;
+	bool running = g->n_done < g->n_choices && !g->aborted;
 	pthread_mutex_unlock(&g->lock);
 	if (running)
 		cancel_all(g, MX_CANCEL_CLIENT);
@@ -76,7 +76,7 @@ void mx_generation_detach(struct mx_generation *g)
 bool mx_generation_finished(struct mx_generation *g)
 {
 	pthread_mutex_lock(&g->lock);
-	bool finished = g->n_done == g->n_slots || g->aborted;
+	bool finished = g->n_done == g->n_choices || g->aborted;
 	g->signalled = false;
 	pthread_mutex_unlock(&g->lock);
 	return finished;
@@ -94,10 +94,10 @@ static void signal_reader(struct mx_generation *g)
 
 static bool on_token(void *arg, int32_t token, bool is_stop, const struct mx_logprob *logprob)
 {
-	struct mx_gen_slot *slot = arg;
-	struct mx_generation *g = slot->g;
+	struct mx_gen_choice *choice = arg;
+	struct mx_generation *g = choice->g;
 	pthread_mutex_lock(&g->lock);
-	bool more = mx_choice_token(&slot->choice, token, is_stop, logprob);
+	bool more = mx_choice_token(&choice->text, token, is_stop, logprob);
 	if (g->stream)
 		signal_reader(g);
 	pthread_mutex_unlock(&g->lock);
@@ -106,12 +106,12 @@ static bool on_token(void *arg, int32_t token, bool is_stop, const struct mx_log
 
 static void on_prompt(void *arg, uint32_t first, uint32_t n, const struct mx_logprob *logprobs)
 {
-	struct mx_gen_slot *slot = arg;
-	struct mx_generation *g = slot->g;
-	const struct mx_gen_prompt *p = slot->prompt;
+	struct mx_gen_choice *choice = arg;
+	struct mx_generation *g = choice->g;
+	const struct mx_gen_prompt *p = choice->prompt;
 	pthread_mutex_lock(&g->lock);
 	for (uint32_t i = 0; i < n && first + i < p->tokens.n; i++)
-		mx_choice_prompt_token(&slot->choice, p->tokens.ids[first + i], p->offsets[first + i],
+		mx_choice_prompt_token(&choice->text, p->tokens.ids[first + i], p->offsets[first + i],
 		                       &logprobs[i]);
 	if (g->stream)
 		signal_reader(g);
@@ -120,14 +120,14 @@ static void on_prompt(void *arg, uint32_t first, uint32_t n, const struct mx_log
 
 static void on_done(void *arg, const struct mx_done *done)
 {
-	struct mx_gen_slot *slot = arg;
-	struct mx_generation *g = slot->g;
+	struct mx_gen_choice *choice = arg;
+	struct mx_generation *g = choice->g;
 	pthread_mutex_lock(&g->lock);
-	mx_choice_finish(&slot->choice);
-	slot->end = *done;
-	slot->done = true;
+	mx_choice_finish(&choice->text);
+	choice->end = *done;
+	choice->done = true;
 	g->n_done++;
-	if (g->stream || g->n_done == g->n_slots)
+	if (g->stream || g->n_done == g->n_choices)
 		signal_reader(g);
 	pthread_mutex_unlock(&g->lock);
 	mx_gen_unref(g);
@@ -214,23 +214,23 @@ static mx_status measure_prompt(struct mx_generation *g, struct mx_gen_prompt *p
 
 /* Echo: the prompt's text, as it was given or decoded, and its first token's entry. */
 static mx_status echo(struct mx_generation *g, const struct mx_api_request *r, uint32_t i,
-                      struct mx_gen_slot *slot, struct mx_api_error *err)
+                      struct mx_gen_choice *choice, struct mx_api_error *err)
 {
-	const struct mx_gen_prompt *p = slot->prompt;
+	const struct mx_gen_prompt *p = choice->prompt;
 	const struct mx_api_text *text = &r->prompts[i].text;
 	struct mx_buf decoded = {0};
 	mx_status st = MX_OK;
 	if (text->s) {
-		mx_choice_echo(&slot->choice, text->s, text->len);
+		mx_choice_echo(&choice->text, text->s, text->len);
 	} else {
 		st = mx_tokenizer_decode(g->model->tokenizer, p->tokens.ids, p->tokens.n,
 		                         g->rules.skip_special, &decoded);
-		mx_choice_echo(&slot->choice, mx_buf_str(&decoded), decoded.len);
+		mx_choice_echo(&choice->text, mx_buf_str(&decoded), decoded.len);
 	}
 	mx_buf_free(&decoded);
 	if (g->rules.logprobs >= 0)
-		mx_choice_prompt_token(&slot->choice, p->tokens.ids[0], 0, NULL);
-	return st == MX_OK && !slot->choice.failed ? MX_OK : no_memory(err);
+		mx_choice_prompt_token(&choice->text, p->tokens.ids[0], 0, NULL);
+	return st == MX_OK && !choice->text.failed ? MX_OK : no_memory(err);
 }
 
 /* How to draw tokens: the request's word, else the model's default. */
@@ -290,14 +290,14 @@ static void submit_failed(mx_status st, const struct mx_err *e, struct mx_api_er
 
 /* One scheduler request for one choice. */
 static struct mx_request make_request(const struct mx_generation *g, const struct mx_api_request *r,
-                                      struct mx_gen_slot *slot, uint64_t seed, uint32_t max_tokens,
-                                      const int32_t *stops, size_t n_stops)
+                                      struct mx_gen_choice *choice, uint64_t seed,
+                                      uint32_t max_tokens, const int32_t *stops, size_t n_stops)
 {
 	size_t n_eos = g->model->n_eos;
 	bool prompt_logprobs = r->echo && r->logprobs >= 0;
 	return (struct mx_request){
-		.prompt = slot->prompt->tokens.ids,
-		.n_prompt = (uint32_t)slot->prompt->tokens.n,
+		.prompt = choice->prompt->tokens.ids,
+		.n_prompt = (uint32_t)choice->prompt->tokens.n,
 		.max_tokens = max_tokens,
 		.params = {.sampling = make_sampling(g, r, seed),
 	               .min_tokens = (uint32_t)r->min_tokens,
@@ -309,7 +309,7 @@ static struct mx_request make_request(const struct mx_generation *g, const struc
 		.stop_tokens = r->ignore_eos ? stops + n_eos : stops,
 		.n_stop_tokens = r->ignore_eos ? n_stops - n_eos : n_stops,
 		.priority = r->priority,
-		.sink = {slot, on_token, prompt_logprobs ? on_prompt : NULL, on_done},
+		.sink = {choice, on_token, prompt_logprobs ? on_prompt : NULL, on_done},
 	};
 }
 
@@ -366,14 +366,15 @@ static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r
 		st = mx_prompt_check_ids(g->model, &r->bias[i].token, 1, "logit_bias", err);
 	if (st == MX_OK)
 		st = mx_prompt_check_ids(g->model, r->stop_ids, r->n_stop_ids, "stop_token_ids", err);
-	for (uint32_t i = 0; i < g->n_slots && st == MX_OK; i++) {
-		struct mx_gen_slot *slot = &g->slots[i];
+	for (uint32_t i = 0; i < g->n_choices && st == MX_OK; i++) {
+		struct mx_gen_choice *choice = &g->choices[i];
 		uint32_t p = i / (uint32_t)r->n;
-		slot->g = g;
-		slot->prompt = &g->prompts[p];
-		mx_choice_init(&slot->choice, &g->rules, slot->prompt->tokens.ids, slot->prompt->tokens.n);
+		choice->g = g;
+		choice->prompt = &g->prompts[p];
+		mx_choice_init(&choice->text, &g->rules, choice->prompt->tokens.ids,
+		               choice->prompt->tokens.n);
 		if (r->echo)
-			st = echo(g, r, p, slot, err);
+			st = echo(g, r, p, choice, err);
 	}
 	mx_api_head_init(&g->head, g->chat, g->stream, id, (int64_t)(mx_wall_ns() / MX_NS_PER_S),
 	                 g->model->name);
@@ -391,8 +392,8 @@ static mx_status submit_all(struct mx_generation *g, const struct mx_api_request
 	mx_status st = make_stop_ids(g, r, &stops, &n_stops, err);
 	if (st != MX_OK)
 		return st;
-	struct mx_request *requests = mx_calloc(g->n_slots, sizeof(*requests));
-	uint64_t *ids = mx_calloc(g->n_slots, sizeof(*ids));
+	struct mx_request *requests = mx_calloc(g->n_choices, sizeof(*requests));
+	uint64_t *ids = mx_calloc(g->n_choices, sizeof(*ids));
 	if (!requests || !ids) {
 		free(requests);
 		free(ids);
@@ -401,19 +402,19 @@ static mx_status submit_all(struct mx_generation *g, const struct mx_api_request
 	uint64_t seed = r->seed;
 	if (!r->has_seed && getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
 		seed = mx_now_ns();
-	for (uint32_t i = 0; i < g->n_slots; i++)
-		requests[i] = make_request(g, r, &g->slots[i], seed + i % (uint32_t)r->n,
+	for (uint32_t i = 0; i < g->n_choices; i++)
+		requests[i] = make_request(g, r, &g->choices[i], seed + i % (uint32_t)r->n,
 		                           max_tokens[i / (uint32_t)r->n], stops, n_stops);
 	struct mx_err e = {0};
-	atomic_fetch_add(&g->refs, g->n_slots);
-	st = mx_sched_submit_all(g->model->sched, requests, g->n_slots, ids, &e);
+	atomic_fetch_add(&g->refs, g->n_choices);
+	st = mx_sched_submit_all(g->model->sched, requests, g->n_choices, ids, &e);
 	if (st == MX_OK) {
 		pthread_mutex_lock(&g->lock);
-		for (uint32_t i = 0; i < g->n_slots; i++)
-			g->slots[i].id = ids[i];
+		for (uint32_t i = 0; i < g->n_choices; i++)
+			g->choices[i].id = ids[i];
 		pthread_mutex_unlock(&g->lock);
 	} else {
-		atomic_fetch_sub(&g->refs, g->n_slots);
+		atomic_fetch_sub(&g->refs, g->n_choices);
 		submit_failed(st, &e, err);
 	}
 	free(requests);
@@ -455,13 +456,13 @@ static struct mx_generation *new_generation(const struct mx_api_request *r, stru
 	pthread_mutex_init(&g->lock, NULL);
 	uint32_t n_prompts = g->chat ? 1 : r->n_prompts;
 	g->prompts = mx_calloc(n_prompts, sizeof(*g->prompts));
-	g->slots = mx_calloc((size_t)n_prompts * (size_t)r->n, sizeof(*g->slots));
-	if (!g->prompts || !g->slots) {
+	g->choices = mx_calloc((size_t)n_prompts * (size_t)r->n, sizeof(*g->choices));
+	if (!g->prompts || !g->choices) {
 		mx_gen_free(g);
 		return NULL;
 	}
 	g->n_prompts = n_prompts;
-	g->n_slots = n_prompts * (uint32_t)r->n;
+	g->n_choices = n_prompts * (uint32_t)r->n;
 	return g;
 }
 

@@ -8,29 +8,31 @@
 #include "daemon/choice.h"
 #include "daemon/generate.h"
 
-/* A prompt, kept for the answer. */
+/* A prompt, as long as the answer may need it. */
 struct mx_gen_prompt {
 	struct mx_tokens tokens;
 	uint32_t *offsets; /* [tokens.n] code points before each token; only for echo with logprobs */
 };
 
-/* A choice and its request in the scheduler. */
-struct mx_gen_slot {
+/* A choice of the answer and its request in the scheduler. */
+struct mx_gen_choice {
 	struct mx_generation *g;
 	const struct mx_gen_prompt *prompt;
-	struct mx_choice choice; /* under the lock */
-	uint64_t id;             /* in the scheduler; 0 = not submitted; under the lock */
-	bool done;               /* under the lock */
-	struct mx_done end;
-	/* Of the reader alone. */
-	struct mx_pending writing;
-	uint32_t n_output;
-	bool began, ended;
+	struct mx_choice text; /* under the lock */
+	uint64_t id;        /* the scheduler's id of the request, 0 = not submitted; under the lock */
+	bool done;          /* the request has ended; under the lock */
+	struct mx_done end; /* valid if done */
+
+	/* The reader's alone. */
+	struct mx_pending writing; /* taken from `text`, to be written next */
+	uint32_t n_output;         /* tokens of the output up to `writing` */
+	bool began;                /* its first event was written */
+	bool ended;                /* its last event was written */
 };
 
 struct mx_generation {
 	pthread_mutex_t lock;
-	_Atomic unsigned refs; /* the reader, and every submitted slot */
+	_Atomic unsigned refs; /* one of the reader, one of each submitted choice */
 	struct mx_wake wake;   /* under the lock; fn NULL once detached */
 	bool signalled;        /* wake was called since the last read; under the lock */
 	bool aborted;          /* under the lock */
@@ -42,8 +44,9 @@ struct mx_generation {
 	uint32_t n_stop_ids;
 	struct mx_gen_prompt *prompts; /* [n_prompts] */
 	uint32_t n_prompts;
-	struct mx_gen_slot *slots; /* [n_slots], n choices of the first prompt first */
-	uint32_t n_slots, n_done;  /* n_done under the lock */
+	struct mx_gen_choice *choices; /* [n_choices] those of the first prompt first */
+	uint32_t n_choices;
+	uint32_t n_done; /* choices whose request has ended; under the lock */
 	struct mx_api_head head;
 	struct mx_api_vocab vocab;
 	struct mx_arena arena;

@@ -144,7 +144,7 @@ void mx_api_write_role(struct mx_buf *b, const struct mx_api_head *h, const stru
 	end_event(b, mode, usage);
 }
 
-void mx_api_write_chunk(struct mx_buf *b, const struct mx_api_head *h,
+void mx_api_write_event(struct mx_buf *b, const struct mx_api_head *h,
                         const struct mx_api_choice *c, enum mx_api_usage_mode mode,
                         const struct mx_api_usage *usage)
 {
@@ -165,7 +165,7 @@ void mx_api_write_chunk(struct mx_buf *b, const struct mx_api_head *h,
 	end_event(b, mode, usage);
 }
 
-void mx_api_write_usage_chunk(struct mx_buf *b, const struct mx_api_head *h,
+void mx_api_write_usage_event(struct mx_buf *b, const struct mx_api_head *h,
                               const struct mx_api_usage *usage)
 {
 	begin_event(b, h);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers of the OpenAI API: whole responses, stream chunks, and the small
+ * Answers of the OpenAI API: whole responses, stream events, and the small
  * ones. All functions append to a buffer; check its `failed` at the end.
  */
 #ifndef MX_PROTO_RESPONSE_H
@@ -13,7 +13,7 @@
 #include "base/buf.h"
 #include "device/sampling.h" /* struct mx_top_token */
 
-/* What every chunk of an answer begins with, rendered once. */
+/* What every event of an answer begins with, rendered once. */
 struct mx_api_head {
 	bool chat;
 	struct mx_buf prefix; /* {"id":...,"choices":[ */
@@ -45,7 +45,7 @@ struct mx_api_usage {
 	uint64_t prompt, cached, completion;
 };
 
-/* A choice, or what a chunk adds to it. */
+/* A choice, or what an event adds to it. */
 struct mx_api_choice {
 	uint32_t index;
 	const char *text;
@@ -72,20 +72,21 @@ void mx_api_write_end(struct mx_buf *b, const struct mx_api_usage *usage);
 
 enum mx_api_usage_mode {
 	MX_USAGE_ABSENT, /* no such member */
-	MX_USAGE_NULL,   /* "usage":null: it comes in the last chunk */
+	MX_USAGE_NULL,   /* "usage":null: it comes in the last event */
 	MX_USAGE_COUNTS
 };
 
 /* Server-sent events, each "data: {...}\n\n". */
-/* The first chunk of a chat choice: the role. */
+/* The first event of a chat choice: the role. */
 void mx_api_write_role(struct mx_buf *b, const struct mx_api_head *h, const struct mx_api_choice *c,
                        enum mx_api_usage_mode mode, const struct mx_api_usage *usage);
-/* Text and, with finish_reason, the end of a choice. In a chat a chunk that ends has no text. */
-void mx_api_write_chunk(struct mx_buf *b, const struct mx_api_head *h,
+/* Text and, with finish_reason, the end of a choice. In a chat the event that ends a choice has no
+ * text. */
+void mx_api_write_event(struct mx_buf *b, const struct mx_api_head *h,
                         const struct mx_api_choice *c, enum mx_api_usage_mode mode,
                         const struct mx_api_usage *usage);
-/* The chunk without choices that carries the usage. */
-void mx_api_write_usage_chunk(struct mx_buf *b, const struct mx_api_head *h,
+/* The event without choices that carries the usage. */
+void mx_api_write_usage_event(struct mx_buf *b, const struct mx_api_head *h,
                               const struct mx_api_usage *usage);
 #define MX_SSE_DONE       "data: [DONE]\n\n"
 #define MX_SSE_KEEP_ALIVE ": keep-alive\n\n"

@@ -33,8 +33,8 @@ void mx_sched_finish(struct mx_sched *s, struct mx_req *r, enum mx_finish finish
 	}
 	if (r->cancelled)
 		TAILQ_REMOVE(&s->cancelled, r, cancel_link);
-	s->slots[r->slot] = NULL; /* from here on no cancel can find it */
-	s->free_slots[s->n_free++] = r->slot;
+	s->table[r->index] = NULL; /* from here on no cancel can find it */
+	s->free_indices[s->n_free++] = r->index;
 	pthread_mutex_unlock(&s->lock);
 
 	if (!waiting)

@@ -57,9 +57,9 @@ struct mx_sched {
 	bool stop;            /* under the lock: destroy was called */
 	struct mx_queue queue;
 	struct mx_req_list cancelled;
-	struct mx_req **slots; /* [n_slots] unfinished requests; an id leads to its slot */
-	uint32_t *free_slots;  /* [n_free] a stack */
-	uint32_t n_slots, n_free;
+	struct mx_req **table;  /* [max_requests] unfinished requests, by id modulo max_requests */
+	uint32_t *free_indices; /* [n_free] of the table; a stack */
+	uint32_t max_requests, n_free;
 	uint64_t n_submitted;
 
 	_Atomic uint32_t n_live;          /* accepted and not done; falls after done() */

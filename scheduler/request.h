@@ -35,7 +35,7 @@ struct mx_req {
 	uint64_t arrival_ns;
 
 	/* Under the lock. */
-	uint32_t slot;                    /* in mx_sched.slots */
+	uint32_t index;                   /* in mx_sched.table */
 	uint32_t heap_index;              /* in the queue, or MX_REQ_NOT_QUEUED */
 	bool fresh;                       /* never admitted: stands in the list of arrivals */
 	bool cancelled;                   /* stands in the list of cancelled requests */

@@ -29,8 +29,8 @@ static void free_sched(struct mx_sched *s)
 	pthread_cond_destroy(&s->wake);
 	pthread_mutex_destroy(&s->lock);
 	mx_queue_free(&s->queue);
-	free(s->slots);
-	free(s->free_slots);
+	free(s->table);
+	free(s->free_indices);
 	free(s->running);
 	for (int i = 0; i < 2; i++) {
 		free(s->plans[i].items);
@@ -42,15 +42,16 @@ static void free_sched(struct mx_sched *s)
 
 static mx_status allocate(struct mx_sched *s)
 {
-	/* A request holds a slot from submit to its end and submit refuses when none is free: as many
-	 * may wait as the queue has places and the engine has sequences idle, and the queue can take
-	 * back everything that runs. */
-	s->n_slots = s->n_free = s->config.queue + s->config.max_sequences;
-	s->slots = mx_calloc(s->n_slots, sizeof *s->slots);
-	s->free_slots = mx_calloc(s->n_slots, sizeof *s->free_slots);
+	/* A request holds an entry of the table from submit to its end, and submit refuses when none is
+	 * free. So as many may wait as the queue has places and the engine has idle sequences, and the
+	 * queue can take back everything that runs. */
+	s->max_requests = s->n_free = s->config.queue + s->config.max_sequences;
+	s->table = mx_calloc(s->max_requests, sizeof *s->table);
+	s->free_indices = mx_calloc(s->max_requests, sizeof *s->free_indices);
 	uint32_t n = s->config.max_sequences;
 	s->running = mx_calloc(n, sizeof *s->running);
-	if (mx_queue_init(&s->queue, s->n_slots) != MX_OK || !s->slots || !s->free_slots || !s->running)
+	if (mx_queue_init(&s->queue, s->max_requests) != MX_OK || !s->table || !s->free_indices ||
+	    !s->running)
 		return MX_E_NOMEM;
 	for (int i = 0; i < 2; i++) {
 		struct mx_sched_plan *p = &s->plans[i];
@@ -60,8 +61,8 @@ static mx_status allocate(struct mx_sched *s)
 		if (!p->items || !p->requests || !p->results)
 			return MX_E_NOMEM;
 	}
-	for (uint32_t i = 0; i < s->n_slots; i++)
-		s->free_slots[i] = s->n_slots - 1 - i;
+	for (uint32_t i = 0; i < s->max_requests; i++)
+		s->free_indices[i] = s->max_requests - 1 - i;
 	return MX_OK;
 }
 
@@ -229,12 +230,12 @@ static mx_status copy_all(const struct mx_request *r, size_t n, struct mx_req_li
 	return MX_OK;
 }
 
-/* Gives c a slot, an id and a place in the queue. Under the lock; there is room. */
+/* Gives c an entry of the table, an id and a place in the queue. Under the lock; there is room. */
 static uint64_t enqueue(struct mx_sched *s, struct mx_req *c, int32_t priority)
 {
-	c->slot = s->free_slots[--s->n_free];
-	s->slots[c->slot] = c;
-	c->id = ++s->n_submitted * s->n_slots + c->slot;
+	c->index = s->free_indices[--s->n_free];
+	s->table[c->index] = c;
+	c->id = ++s->n_submitted * s->max_requests + c->index;
 	c->rank = (int64_t)s->n_submitted + (int64_t)priority * MX_PRIORITY_STEP;
 	mx_queue_push(&s->queue, c);
 	atomic_fetch_add(&s->n_live, 1);
@@ -244,9 +245,9 @@ static uint64_t enqueue(struct mx_sched *s, struct mx_req *c, int32_t priority)
 static mx_status check_all(const struct mx_sched *s, const struct mx_request *r, size_t n,
                            struct mx_err *err)
 {
-	if (n > s->n_slots)
+	if (n > s->max_requests)
 		return mx_fail(err, MX_E_LIMIT, "%zu requests together are more than the %u allowed", n,
-		               s->n_slots);
+		               s->max_requests);
 	mx_status st = MX_OK;
 	for (size_t i = 0; i < n && st == MX_OK; i++)
 		st = check_request(s, &r[i], err);
@@ -300,7 +301,7 @@ void mx_sched_count_too_long(struct mx_sched *s)
 
 uint32_t mx_sched_max_requests(const struct mx_sched *s)
 {
-	return s->n_slots;
+	return s->max_requests;
 }
 
 /* ---- the rest of what any thread may call ---- */
@@ -308,7 +309,7 @@ uint32_t mx_sched_max_requests(const struct mx_sched *s)
 void mx_sched_cancel(struct mx_sched *s, uint64_t id, enum mx_cancel why)
 {
 	pthread_mutex_lock(&s->lock);
-	struct mx_req *r = s->slots[id % s->n_slots];
+	struct mx_req *r = s->table[id % s->max_requests];
 	if (r && r->id == id && !r->cancelled) {
 		r->cancelled = true;
 		r->why = why;

@@ -197,15 +197,15 @@ def test_long_answers_are_not_cut(s):
 
 @server(max_connections=4, idle_timeout=60)
 def test_idle_keep_alive_makes_room(s):
-    kept = [s.connect() for _ in range(4)]
-    for c in kept:
+    idle = [s.connect() for _ in range(4)]
+    for c in idle:
         assert s.get("/health", connection=c)[0] == 200
-        if c is kept[0]:
+        if c is idle[0]:
             time.sleep(1.5)  # the others are younger by that, whenever the server noticed it
     assert s.get("/health")[0] == 200
     # the one that was idle for longest went, the others did not
-    assert kept[0].sock.recv(1) == b""
-    for c in kept[1:]:
+    assert idle[0].sock.recv(1) == b""
+    for c in idle[1:]:
         sock = c.sock
         assert s.get("/health", connection=c)[0] == 200 and c.sock is sock
         c.close()

@@ -11,13 +11,13 @@ from harness import PATIENCE, Frontend, Thread, check_error, main
 STEP = dict(step_ns=10000000)
 
 
-def terminate(s, kept):
+def terminate(s, idle):
     """Sends SIGTERM and returns when a connection that was there is told to close: by an answer that
     says that the server is not ready any more."""
     s.process.send_signal(signal.SIGTERM)
     end = time.monotonic() + PATIENCE
     while True:
-        status, headers, body = s.get("/readyz", connection=kept)
+        status, headers, body = s.get("/readyz", connection=idle)
         told = headers.get("Connection", "").lower() == "close"
         if status == 503:
             assert body == {"status": "draining"}, body
@@ -43,9 +43,9 @@ def test_running_requests_are_finished():
     stream = s.stream(**ask)
     whole = Thread(s.complete, **ask)
     s.wait_metric("running", 2)
-    kept = s.connect()
-    assert s.get("/readyz", connection=kept)[0] == 200
-    terminate(s, kept)
+    idle = s.connect()
+    assert s.get("/readyz", connection=idle)[0] == 200
+    terminate(s, idle)
     assert refused(s), "new connections are accepted while draining"
     text = "".join(c["text"] for e in stream for c in e["choices"])
     assert stream.done
@@ -57,11 +57,11 @@ def test_running_requests_are_finished():
 def test_new_requests_are_refused_while_draining():
     s = Frontend(drain=PATIENCE, **STEP)
     stream = s.stream(prompt="a", max_tokens=500)
-    kept = [s.connect(), s.connect()]
-    for c in kept:
+    idle = [s.connect(), s.connect()]
+    for c in idle:
         assert s.get("/health", connection=c)[0] == 200
-    terminate(s, kept[0])
-    check_error(s.post("/v1/completions", {"prompt": "a"}, connection=kept[1]), 503,
+    terminate(s, idle[0])
+    check_error(s.post("/v1/completions", {"prompt": "a"}, connection=idle[1]), 503,
                 "shutting_down")
     assert list(stream) and stream.done
     s.stop()

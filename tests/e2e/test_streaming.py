@@ -57,7 +57,7 @@ def test_tokens_come_one_by_one(s):
 
 
 @server()
-def test_usage_chunk(s):
+def test_usage_event(s):
     ask = dict(prompt="abc", max_tokens=7, seed=1)
     events = list(s.stream(stream_options={"include_usage": True}, **ask))
     assert all(e["usage"] is None and len(e["choices"]) == 1 for e in events[:-1])

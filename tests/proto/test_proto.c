@@ -445,7 +445,7 @@ static void chat_logprobs_carry_bytes(void **state)
 	mx_buf_free(&b);
 }
 
-static void responses_and_chunks(void **state)
+static void responses_and_events(void **state)
 {
 	(void)state;
 	struct mx_api_head h;
@@ -482,10 +482,10 @@ static void responses_and_chunks(void **state)
 	mx_api_head_init(&h, true, true, "chatcmpl-1", 5, "m");
 	c = (struct mx_api_choice){.stop_token = -1, .text = "\"", .len = 1};
 	mx_api_write_role(&b, &h, &c, MX_USAGE_NULL, NULL);
-	mx_api_write_chunk(&b, &h, &c, MX_USAGE_ABSENT, NULL);
+	mx_api_write_event(&b, &h, &c, MX_USAGE_ABSENT, NULL);
 	c.finish_reason = "length";
-	mx_api_write_chunk(&b, &h, &c, MX_USAGE_NULL, NULL);
-	mx_api_write_usage_chunk(&b, &h, &usage);
+	mx_api_write_event(&b, &h, &c, MX_USAGE_NULL, NULL);
+	mx_api_write_usage_event(&b, &h, &usage);
 	assert_string_equal(
 		mx_buf_str(&b),
 		"data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":5,\"model\":"
@@ -519,7 +519,7 @@ int main(void)
 		cmocka_unit_test(error_has_openai_shape),
 		cmocka_unit_test(legacy_logprobs_serve_lm_eval),
 		cmocka_unit_test(chat_logprobs_carry_bytes),
-		cmocka_unit_test(responses_and_chunks),
+		cmocka_unit_test(responses_and_events),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
