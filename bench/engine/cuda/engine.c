@@ -16,7 +16,6 @@
  *   tiny  1024 wide, 4 layers, 8 heads over 2, 2048 feed-forward, 8,192 tokens
  */
 #include <cuda_runtime_api.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,53 +25,43 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "bench/device/cuda/read.h"
+#include "bench/engine/options.h"
 #include "bench/engine/random_model.h"
+#include "bench/engine/run.h"
 #include "device/cuda/cuda.h"
 #include "engine/model_engine.h"
-#include "tools/open_model.h"
 
-enum { STEP_TOKENS = 8192, MAX_BATCH = 256, WARM = 8, STEPS = 64, FILLED = 2048, ROOF_REPS = 10 };
+enum { STEP_TOKENS = 8192, MAX_BATCH = RUN_MAX_BATCH, FILLED = 2048 };
+enum { WARM = 8, STEPS = 64, ROOF_REPS = 10 };
 
-static const struct shape {
-	const char *name;
-	struct mx_random_model model;
-} shapes[] = {
-	{"8b",
-     {.width = 4096,
-      .layers = 32,
-      .heads = 32,
-      .kv_heads = 8,
-      .intermediate = 14336,
-      .vocab = 128256,
-      .max_context = 131072 + 256,
-      .dtype = MX_BF16,
-      .seed = 1}},
-	{"1.1b",
-     {.width = 2048,
-      .layers = 22,
-      .heads = 32,
-      .kv_heads = 4,
-      .intermediate = 5632,
-      .vocab = 32000,
-      .max_context = 131072 + 256,
-      .dtype = MX_BF16,
-      .seed = 1}},
-	{"tiny",
-     {.width = 1024,
-      .layers = 4,
-      .heads = 8,
-      .kv_heads = 2,
-      .intermediate = 2048,
-      .vocab = 8192,
-      .max_context = 131072 + 256,
-      .dtype = MX_BF16,
-      .seed = 1}},
-};
-
-struct options {
-	const struct shape *shape;
-	const char *device, *only, *dir;
-	bool deterministic, unrecorded, fp8;
+static const struct shape shapes[] = {
+	{.name = "8b",
+     .model = {.width = 4096,
+               .layers = 32,
+               .heads = 32,
+               .kv_heads = 8,
+               .intermediate = 14336,
+               .vocab = 128256,
+               .max_context = 131072 + 256,
+               .seed = 1}},
+	{.name = "1.1b",
+     .model = {.width = 2048,
+               .layers = 22,
+               .heads = 32,
+               .kv_heads = 4,
+               .intermediate = 5632,
+               .vocab = 32000,
+               .max_context = 131072 + 256,
+               .seed = 1}},
+	{.name = "tiny",
+     .model = {.width = 1024,
+               .layers = 4,
+               .heads = 8,
+               .kv_heads = 2,
+               .intermediate = 2048,
+               .vocab = 8192,
+               .max_context = 131072 + 256,
+               .seed = 1}},
 };
 
 struct bench {
@@ -85,37 +74,12 @@ struct bench {
 	int32_t *tokens;                             /* [max_context] */
 };
 
-static void must(mx_status st, const char *what)
-{
-	if (st == MX_OK)
-		return;
-	fprintf(stderr, "bench/engine/cuda/engine: %s: %s\n", what, mx_status_str(st));
-	exit(1);
-}
-
 static void must_cuda(cudaError_t e, const char *what)
 {
 	if (e == cudaSuccess)
 		return;
-	fprintf(stderr, "bench/engine/cuda/engine: %s: %s\n", what, cudaGetErrorString(e));
+	fprintf(stderr, "engine: %s: %s\n", what, cudaGetErrorString(e));
 	exit(1);
-}
-
-static bool wanted(const struct bench *b, const char *name)
-{
-	return !b->o->only || strstr(name, b->o->only);
-}
-
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-static double median(double *v, size_t n)
-{
-	qsort(v, n, sizeof *v, by_value);
-	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
 /* ---- roofs ---- */
@@ -176,67 +140,15 @@ static void measure_products(struct bench *b)
 
 /* ---- sequences ---- */
 
-static struct mx_seq *open_seq(struct bench *b, uint32_t n, uint32_t more, bool *out_fits)
-{
-	const struct mx_seq_params params = {
-		.sampling = {.top_p = 1, .repetition_penalty = 1},
-		.max_len = n + more,
-		.logprobs = -1,
-		.prompt_logprobs = -1,
-		.no_prefix_cache = true,
-	};
-	struct mx_seq *s;
-	uint32_t computed;
-	must(b->engine->ops->open(b->engine, b->tokens, n, &params, &s), "open");
-	must(b->engine->ops->attach(b->engine, s, &computed), "attach");
-	mx_status st = b->engine->ops->reserve(b->engine, s, n + more);
-	*out_fits = st == MX_OK;
-	if (st != MX_E_NOMEM)
-		must(st, "reserve");
-	return s;
-}
-
-struct timing {
-	double ns, host;
-};
-
-static struct timing step(struct bench *b, const struct mx_step_item *items, uint32_t n)
-{
-	static struct mx_step_result results[MAX_BATCH];
-	struct mx_step_times t;
-	uint64_t begin = mx_now_ns();
-	must(b->engine->ops->begin(b->engine, items, n), "begin");
-	must(b->engine->ops->finish(b->engine, results, &t), "finish");
-	uint64_t ns = mx_now_ns() - begin;
-	for (uint32_t i = 0; i < n; i++)
-		must(results[i].status, "sequence");
-	return (struct timing){(double)ns, (double)t.host};
-}
-
-static double prefill(struct bench *b, struct mx_seq *s)
-{
-	uint32_t n, computed;
-	double ns = 0;
-	b->engine->ops->tokens(s, &n, &computed);
-	while (computed < n) {
-		uint32_t k = n - computed < STEP_TOKENS ? n - computed : STEP_TOKENS;
-		const struct mx_step_item item = {s, k, computed + k == n};
-		ns += step(b, &item, 1).ns;
-		computed += k;
-	}
-	return ns;
-}
-
 /* Keys and values of one prompt to all pages. */
 static void fill_pages(struct bench *b)
 {
 	struct mx_model_engine *e = b->inside;
 	struct mx_device *d = e->device;
 	size_t bytes = e->core.info.page_bytes;
-	bool fits;
-	struct mx_seq *s = open_seq(b, FILLED, 1, &fits);
-	must(fits ? MX_OK : MX_E_NOMEM, "pages");
-	prefill(b, s);
+	struct mx_step_times t = {0};
+	struct mx_seq *s = run_open(b->engine, b->tokens, FILLED, 1, false);
+	run_prefill(b->engine, s, STEP_TOKENS, &t);
 	uint32_t n = FILLED / e->core.info.page_tokens;
 	for (uint32_t p = 0; p < e->core.info.n_pages; p++) {
 		const unsigned char *from = e->pages + s->pages.ids[p % n] * bytes;
@@ -255,28 +167,26 @@ static void bench_decode(struct bench *b, uint32_t batch, uint32_t depth)
 	static struct mx_step_item items[MAX_BATCH];
 	double ns[STEPS], host[STEPS];
 	uint32_t n = 0;
-	bool fits = true;
 	snprintf(name, sizeof name, "tg%u@%u", batch, depth);
-	if (!wanted(b, name))
+	if (!options_want(b->o, name))
 		return;
-	while (n < batch && fits) {
-		struct mx_seq *s = open_seq(b, depth, WARM + STEPS + 1, &fits);
-		if (fits) {
-			s->computed = depth - 1;
-			items[n++] = (struct mx_step_item){s, 1, true};
-		} else {
-			b->engine->ops->close(b->engine, s);
-		}
+	for (; n < batch; n++) {
+		struct mx_seq *s = run_try_open(b->engine, b->tokens, depth, WARM + STEPS + 1, false);
+		if (!s)
+			break;
+		s->computed = depth - 1;
+		items[n] = (struct mx_step_item){s, 1, true};
 	}
 	if (!n) {
 		printf("%-14s does not fit\n", name);
 		return;
 	}
 	for (int i = -WARM; i < STEPS; i++) {
-		struct timing t = step(b, items, n);
+		struct mx_step_times t = {0};
+		double took = (double)run_step(b->engine, items, n, &t);
 		if (i >= 0) {
-			ns[i] = t.ns;
-			host[i] = t.host;
+			ns[i] = took;
+			host[i] = (double)t.host;
 		}
 	}
 	for (uint32_t i = 0; i < n; i++)
@@ -296,14 +206,13 @@ static void bench_prompt(struct bench *b, uint32_t n)
 {
 	char name[32];
 	double ns[3];
-	bool fits;
+	struct mx_step_times t = {0};
 	snprintf(name, sizeof name, "pp%u", n);
-	if (!wanted(b, name))
+	if (!options_want(b->o, name))
 		return;
 	for (int i = 0; i < 3; i++) {
-		struct mx_seq *s = open_seq(b, n, 1, &fits);
-		must(fits ? MX_OK : MX_E_NOMEM, "pages");
-		ns[i] = prefill(b, s);
+		struct mx_seq *s = run_open(b->engine, b->tokens, n, 1, false);
+		ns[i] = (double)run_prefill(b->engine, s, STEP_TOKENS, &t);
 		b->engine->ops->close(b->engine, s);
 	}
 	double per = median(ns, 3), pairs = (double)n * (n + 1) / 2;
@@ -340,15 +249,10 @@ static void run_all(struct bench *b)
 
 static void count(struct bench *b, const struct opened_model *m)
 {
-	const char *prefix = m->plan->layer_prefix;
 	const struct mx_engine_info *info = &b->inside->core.info;
-	size_t size = mx_dtype_size(b->m.dtype);
-	for (size_t i = 0; i < mx_checkpoint_count(m->checkpoint); i++) {
-		const struct mx_tensor *t = mx_checkpoint_at(m->checkpoint, i);
-		if (t->ndim == 2 && !strncmp(t->name, prefix, strlen(prefix)))
-			b->layer_params += (double)(t->bytes / size);
-	}
-	b->weight_bytes = (b->layer_params + (double)b->m.vocab * b->m.width) * (double)size;
+	double all, size = (double)mx_dtype_size(b->m.dtype);
+	b->layer_params = run_layer_params(m, &all);
+	b->weight_bytes = (b->layer_params + (double)b->m.vocab * b->m.width) * size;
 	b->kv_bytes = (double)info->page_bytes / info->page_tokens;
 }
 
@@ -358,12 +262,12 @@ static int bench_model(struct bench *b, const char *dir)
 	struct opened_model m = {0};
 	const struct mx_engine_config config = {
 		.name = b->o->shape->name,
-		.device = b->o->device,
+		.device = b->o->device ? b->o->device : "cuda:0",
 		.deterministic = b->o->deterministic,
 		.unrecorded = b->o->unrecorded,
 		.max_sequences = MAX_BATCH,
 		.step_tokens = STEP_TOKENS,
-		.kv_dtype = b->o->fp8 ? MX_F8E4M3 : -1,
+		.kv_dtype = b->o->kv,
 		.prefix_cache = true,
 	};
 	uint64_t begin = mx_now_ns();
@@ -371,7 +275,7 @@ static int bench_model(struct bench *b, const char *dir)
 	if (st == MX_OK)
 		st = opened_model_load(&m, &config, &err);
 	if (st != MX_OK) {
-		fprintf(stderr, "bench/engine/cuda/engine: %s: %s\n", err.where, err.text);
+		fprintf(stderr, "engine: %s: %s\n", err.where, err.text);
 		opened_model_close(&m);
 		return 1;
 	}
@@ -381,11 +285,7 @@ static int bench_model(struct bench *b, const char *dir)
 	b->inside = (struct mx_model_engine *)m.engine;
 	b->tokens = mx_calloc(b->m.max_context, sizeof *b->tokens);
 	must(b->tokens ? MX_OK : MX_E_NOMEM, "tokens");
-	uint32_t x = 1;
-	for (uint32_t i = 0; i < b->m.max_context; i++) {
-		x = x * 1664525u + 1013904223u;
-		b->tokens[i] = (int32_t)((x >> 8) % b->m.vocab);
-	}
+	random_tokens(b->tokens, b->m.max_context, b->m.vocab, 0);
 	count(b, &m);
 	run_all(b);
 	free(b->tokens);
@@ -412,7 +312,7 @@ static int make_and_bench(struct bench *b)
 	if (stat(file, &there)) {
 		uint64_t begin = mx_now_ns();
 		if (mx_random_model_write(dir, &b->m, &err) != MX_OK) {
-			fprintf(stderr, "bench/engine/cuda/engine: %s %s\n", err.where, err.text);
+			fprintf(stderr, "engine: %s %s\n", err.where, err.text);
 			mx_random_model_remove(dir);
 			return 1;
 		}
@@ -425,56 +325,21 @@ static int make_and_bench(struct bench *b)
 	return rc;
 }
 
-static int usage(FILE *to, int rc)
-{
-	fputs(
-		"usage: bench/engine/cuda/engine [--shape 8b|1.1b|tiny] [--device cuda:N] [--kv bf16|fp8]\n"
-		"              [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
-		"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072; --only takes those\n"
-		"whose name contains TEXT. --dir makes the checkpoint there, or uses the one that is\n"
-		"there, and keeps it. MIXD_DEVICE_PATH and MIXD_MODULE_PATH as for mixd.\n",
-		to);
-	return rc;
-}
-
-static const struct shape *find_shape(const char *name)
-{
-	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-		if (!strcmp(name, shapes[i].name))
-			return &shapes[i];
-	return NULL;
-}
+static const char usage[] =
+	"usage: bench/engine/cuda/engine [--shape 8b|1.1b|tiny] [--device cuda:N] [--kv bf16|fp8]\n"
+	"              [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
+	"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072; --only takes those\n"
+	"whose name contains TEXT. --dir makes the checkpoint there, or uses the one that is\n"
+	"there, and keeps it. MIXD_DEVICE_PATH and MIXD_MODULE_PATH as for mixd.\n";
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"shape", required_argument, NULL, 's'},
-		{"device", required_argument, NULL, 'd'},
-		{"kv", required_argument, NULL, 'k'},
-		{"only", required_argument, NULL, 'o'},
-		{"dir", required_argument, NULL, 'f'},
-		{"deterministic", no_argument, NULL, 'e'},
-		{"unrecorded", no_argument, NULL, 'u'},
-		{"help", no_argument, NULL, 'h'},
-		{NULL, 0, NULL, 0},
-	};
-	struct options o = {.shape = &shapes[0], .device = "cuda:0"};
-	for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-		switch (c) {
-		case 's': o.shape = find_shape(optarg); break;
-		case 'd': o.device = optarg; break;
-		case 'k': o.fp8 = !strcmp(optarg, "fp8"); break;
-		case 'o': o.only = optarg; break;
-		case 'f': o.dir = optarg; break;
-		case 'e': o.deterministic = true; break;
-		case 'u': o.unrecorded = true; break;
-		case 'h': return usage(stdout, 0);
-		default: return usage(stderr, 2);
-		}
-	}
-	if (!o.shape || optind != argc)
-		return usage(stderr, 2);
+	static const char *const taken[] = {"shape", "device",        "kv",         "only",
+	                                    "dir",   "deterministic", "unrecorded", NULL};
+	const struct options o =
+		options_read(argc, argv, taken, shapes, sizeof shapes / sizeof *shapes, usage);
 	struct bench b = {.o = &o, .m = o.shape->model};
+	b.m.dtype = o.dtype;
 	mx_log_set_level(MX_LOG_INFO);
 	return make_and_bench(&b);
 }

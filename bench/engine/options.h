@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shapes and command lines of the two benchmarks of the engine: engine.c (CPUs) and cuda/engine.c.
+ */
+#ifndef MX_BENCH_ENGINE_OPTIONS_H
+#define MX_BENCH_ENGINE_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bench/engine/random_model.h"
+
+struct shape {
+	const char *name;
+	struct mx_random_model model; /* its dtype is --dtype's */
+	uint32_t deepest;             /* longest prompt and deepest context to measure, in tokens */
+	/* config.json of a model that is not Llama. NULL: `model` says all. Otherwise `model` has only
+	 * the members that the benchmark itself needs. */
+	const char *config;
+	/* Recurrent layers, all of them together: f32 operations of a token, and bytes of state that
+	 * a decoded token cannot do without. */
+	double mixer_ops, state_bytes;
+	double
+		idle_params; /* of the experts that a token does not choose; several tokens choose more */
+};
+
+struct options {
+	const struct shape *shape; /* --shape; the first one */
+	enum mx_dtype dtype;       /* --dtype of the weights: bf16 */
+	int kv;                    /* --kv, an enum mx_dtype; -1: as the engine chooses */
+	const char *device;        /* --device */
+	unsigned threads;          /* --threads; 0: all CPUs */
+	unsigned long reps;        /* --reps of short tests, 1 to 16: 3 */
+	const char *only;          /* --only: part of the names of the tests to run; NULL: all */
+	const char *dir;           /* --dir of the checkpoint */
+	bool deterministic, unrecorded;
+};
+
+/* Reads the command line. `taken` lists the options that the program has. Prints the usage and ends
+ * the program after --help (status 0) and after what the program does not take (status 2). */
+struct options options_read(int argc, char **argv, const char *const *taken,
+                            const struct shape *shapes, size_t n_shapes, const char *usage);
+
+/* True if the test is to be run. */
+bool options_want(const struct options *o, const char *test);
+
+#endif
