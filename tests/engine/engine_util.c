@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "tests/engine/engine_util.h"
+#include "tests/engine/random_checkpoint.h"
 
 static void must(mx_status st, const struct mx_err *err)
 {
@@ -22,6 +23,23 @@ void make_dir(char dir[64])
 	const char *tmp = getenv("TMPDIR");
 	snprintf(dir, 64, "%s/mixd-test-XXXXXX", tmp && strlen(tmp) < 40 ? tmp : "/tmp");
 	assert_non_null(mkdtemp(dir));
+}
+
+void make_llama(char dir[64], const struct mx_random_model *m)
+{
+	struct mx_err err = {0};
+	make_dir(dir);
+	must(mx_random_model_write(dir, m, &err), &err);
+}
+
+void make_checkpoint(char dir[64], const char *config, enum mx_dtype dtype, uint64_t seed)
+{
+	struct mx_err err = {0};
+	struct loaded l;
+	make_dir(dir);
+	loaded_modules(&l);
+	must(random_checkpoint_write(dir, config, l.mixers, dtype, seed, &err), &err);
+	loaded_close(&l);
 }
 
 void loaded_modules(struct loaded *out)

@@ -3,6 +3,7 @@
 #ifndef MX_TESTS_ENGINE_UTIL_H
 #define MX_TESTS_ENGINE_UTIL_H
 
+#include "bench/engine/random_model.h"
 #include "engine/load.h"
 
 struct loaded {
@@ -14,6 +15,10 @@ struct loaded {
 
 /* Makes an empty folder below TMPDIR or /tmp. */
 void make_dir(char dir[64]);
+/* Makes a folder with a checkpoint of random weights: of the model that `config`, the text of a
+ * config.json, describes, or of Llama's shape. mx_random_model_remove() removes it. */
+void make_checkpoint(char dir[64], const char *config, enum mx_dtype dtype, uint64_t seed);
+void make_llama(char dir[64], const struct mx_random_model *m);
 
 /* Only the modules, of the build tree (or else of the folder MIXD_TEST_MODULES) and of
  * tests/modules. */

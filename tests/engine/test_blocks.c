@@ -18,9 +18,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "bench/engine/random_model.h"
 #include "tests/engine/engine_util.h"
-#include "tests/engine/random_checkpoint.h"
 
 enum { D = 32, VOCAB = 64, MLP = 48, EXPERT = 24, SHARED = 40, N = 40, LAYERS = 6 };
 enum { NO_MLP, SWIGLU, GELU, GELU_BIAS };
@@ -235,23 +233,6 @@ static void reference(bool layernorm, const int32_t *tokens, double *out)
 
 /* ---- tests ---- */
 
-static struct mx_registry *registry(void)
-{
-	struct loaded l;
-	loaded_modules(&l);
-	return l.mixers;
-}
-
-static void write_checkpoint(const char *text, uint64_t seed)
-{
-	struct mx_registry *mixers = registry();
-	struct mx_err err = {0};
-	make_dir(dir);
-	if (random_checkpoint_write(dir, text, mixers, MX_F32, seed, &err) != MX_OK)
-		fail_msg("%s", err.text);
-	mx_registry_destroy(mixers);
-}
-
 static void blocks_agree_with_the_reference(void **state)
 {
 	(void)state;
@@ -260,7 +241,7 @@ static void blocks_agree_with_the_reference(void **state)
 		struct loaded l;
 		int32_t tokens[N];
 		double want[N], worst = 0;
-		write_checkpoint(layernorm ? config_layernorm : config, seed);
+		make_checkpoint(dir, layernorm ? config_layernorm : config, MX_F32, seed);
 		loaded_start(dir, NULL, &l);
 		checkpoint = l.checkpoint;
 		for (int i = 0; i < N; i++)
@@ -312,7 +293,7 @@ static void tensors_of_blocks_are_checked(void **state)
 		struct mx_err err = {0};
 		struct mx_engine_config c = loaded_config();
 		struct mx_memory_plan plan;
-		write_checkpoint(config, 1);
+		make_checkpoint(dir, config, MX_F32, 1);
 		const char *at = strstr(config, cases[i].from);
 		assert_non_null(at);
 		snprintf(text, sizeof text, "%.*s%s%s", (int)(at - config), config, cases[i].to,

@@ -18,10 +18,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "bench/engine/random_model.h"
 #include "device/cpu/cpu.h"
 #include "tests/engine/engine_util.h"
-#include "tests/engine/random_checkpoint.h"
 
 enum { N_PROMPT = 150, N_TOTAL = 166, VOCAB = 320, CONTEXT = 512 };
 
@@ -76,27 +74,16 @@ static const struct mx_random_model small_model = {
 static int setup(void **state)
 {
 	(void)state;
-	struct mx_err err = {0};
-	struct loaded modules;
 	mx_log_set_level(MX_LOG_WARNING);
-	loaded_modules(&modules);
 	for (int i = 0; i < N_DIRS; i++) {
 		struct mx_random_model m = small_model;
-		mx_status st;
-		make_dir(dirs[i]);
 		m.dtype = i == BF16 || i == MIXTURE ? MX_BF16 : MX_F32;
 		m.tied = i == BF16;
 		if (configs[i])
-			st =
-				random_checkpoint_write(dirs[i], configs[i], modules.mixers, m.dtype, m.seed, &err);
+			make_checkpoint(dirs[i], configs[i], m.dtype, m.seed);
 		else
-			st = mx_random_model_write(dirs[i], &m, &err);
-		if (st != MX_OK) {
-			print_error("%s\n", err.text);
-			return -1;
-		}
+			make_llama(dirs[i], &m);
 	}
-	loaded_close(&modules);
 	return 0;
 }
 
@@ -430,10 +417,7 @@ static void test_tensors_that_the_config_denies(void **state)
 	struct mx_err err = {0};
 	struct loaded l;
 	struct mx_engine_config c = loaded_config();
-	make_dir(dir);
-	loaded_modules(&l);
-	assert_int_equal(random_checkpoint_write(dir, config, l.mixers, MX_F32, 1, &err), MX_OK);
-	loaded_close(&l);
+	make_checkpoint(dir, config, MX_F32, 1);
 	loaded_open(dir, &l);
 	assert_int_equal(
 		mx_engine_load(l.plan, l.checkpoint, l.mixers, &c, NULL, NULL, &l.engine, &err),

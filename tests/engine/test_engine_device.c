@@ -22,9 +22,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "bench/engine/random_model.h"
 #include "tests/engine/engine_util.h"
-#include "tests/engine/random_checkpoint.h"
 
 enum { N_PROMPT = 150, N_TOTAL = 190, VOCAB = 320, CONTEXT = 512, COMPANY = 13 };
 
@@ -81,30 +79,20 @@ static int setup(void **state)
 	(void)state;
 	if (fake)
 		use_fake();
-	struct mx_err err = {0};
-	struct loaded modules;
 	mx_log_set_level(MX_LOG_WARNING);
-	loaded_modules(&modules);
-	for (int i = 0; i < N_DIRS; i++) {
-		const struct mx_random_model m = {.width = 128,
-		                                  .layers = 3,
-		                                  .heads = 4,
-		                                  .kv_heads = 2,
-		                                  .intermediate = 320,
-		                                  .vocab = VOCAB,
-		                                  .max_context = CONTEXT,
-		                                  .dtype = i == BF16 ? MX_BF16 : MX_F32,
-		                                  .seed = 3};
-		make_dir(dirs[i]);
-		mx_status st =
-			i == SCALES ? random_checkpoint_write(dirs[i], scales, modules.mixers, MX_F32, 5, &err)
-						: mx_random_model_write(dirs[i], &m, &err);
-		if (st != MX_OK) {
-			print_error("%s\n", err.text);
-			return -1;
-		}
-	}
-	loaded_close(&modules);
+	struct mx_random_model m = {.width = 128,
+	                            .layers = 3,
+	                            .heads = 4,
+	                            .kv_heads = 2,
+	                            .intermediate = 320,
+	                            .vocab = VOCAB,
+	                            .max_context = CONTEXT,
+	                            .dtype = MX_F32,
+	                            .seed = 3};
+	make_llama(dirs[F32], &m);
+	m.dtype = MX_BF16;
+	make_llama(dirs[BF16], &m);
+	make_checkpoint(dirs[SCALES], scales, MX_F32, 5);
 	return 0;
 }
 
@@ -273,11 +261,7 @@ static void expect_refused(const char *config, const char *what)
 	struct loaded l;
 	struct mx_memory_plan p;
 	struct mx_engine_config c = loaded_config();
-	make_dir(dir);
-	loaded_modules(&l);
-	if (random_checkpoint_write(dir, config, l.mixers, MX_F32, 1, &err) != MX_OK)
-		fail_msg("%s", err.text);
-	loaded_close(&l);
+	make_checkpoint(dir, config, MX_F32, 1);
 	loaded_open(dir, &l);
 	c.device = "cuda:0";
 	assert_int_equal(mx_registry_load_cuda(l.mixers, &err), MX_OK);

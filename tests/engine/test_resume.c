@@ -15,10 +15,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "bench/engine/random_model.h"
 #include "engine/snapshots.h"
 #include "tests/engine/engine_util.h"
-#include "tests/engine/random_checkpoint.h"
 
 enum { VOCAB = 320, CONTEXT = 512, TURNS = 4, ANSWER = 13, QUESTION = 9 };
 
@@ -57,19 +55,9 @@ static char dirs[N_MODELS][64];
 static int setup(void **state)
 {
 	(void)state;
-	struct mx_err err = {0};
-	struct loaded modules;
 	mx_log_set_level(MX_LOG_ERROR); /* intervals too short for the store are wanted here */
-	loaded_modules(&modules);
-	for (int i = 0; i < N_MODELS; i++) {
-		make_dir(dirs[i]);
-		if (random_checkpoint_write(dirs[i], models[i].config, modules.mixers, models[i].dtype, 5,
-		                            &err) != MX_OK) {
-			print_error("%s: %s\n", models[i].name, err.text);
-			return -1;
-		}
-	}
-	loaded_close(&modules);
+	for (int i = 0; i < N_MODELS; i++)
+		make_checkpoint(dirs[i], models[i].config, models[i].dtype, 5);
 	return 0;
 }
 
@@ -286,15 +274,9 @@ static void what_cannot_be_saved_is_unsupported(void **state)
 {
 	(void)state;
 	static int32_t prompt[100];
-	struct mx_err err = {0};
 	struct loaded l;
 	char dir[64];
-	loaded_modules(&l);
-	make_dir(dir);
-	assert_int_equal(random_checkpoint_write(dir, MODEL(EMA ",{\"mixer\":\"unsaved\"}," ATTENTION),
-	                                         l.mixers, MX_F32, 5, &err),
-	                 MX_OK);
-	loaded_close(&l);
+	make_checkpoint(dir, MODEL(EMA ",{\"mixer\":\"unsaved\"}," ATTENTION), MX_F32, 5);
 	loaded_start(dir, NULL, &l);
 	struct mx_engine_info info;
 	l.engine->ops->info(l.engine, &info);
@@ -446,11 +428,8 @@ static void refuse(const char *config, const char *broken, const char *where, co
 	struct mx_engine_config c = loaded_config();
 	struct loaded l;
 	char dir[64];
-	loaded_modules(&l);
-	make_dir(dir);
-	assert_int_equal(random_checkpoint_write(dir, config, l.mixers, MX_F32, 5, &err), MX_OK);
+	make_checkpoint(dir, config, MX_F32, 5);
 	assert_int_equal(mx_random_config_write(dir, broken, &err), MX_OK);
-	loaded_close(&l);
 	loaded_open(dir, &l);
 	assert_int_not_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
 	if (strcmp(err.where, where) || strncmp(err.text, text, strlen(text)))
