@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The forward pass: embed, then blocks of norm, mixers or feed-forward, and
- * residual add, then the final norm, all rows of the step together. The add of a
- * mixer's output is left to the next norm, which reads the stream anyway.
+ * The forward pass over all rows of a step: embedding, then blocks of norm, mixers or feed-forward
+ * and residual add, then the final norm. The residual add of a mixer's output is done by the next
+ * norm, which reads the residual stream anyway.
  */
 #include "engine/model_engine.h"
 
-/* y[n] *= scale. */
+/* Multiplies y [n] by scale. */
 static mx_status scale_in_place(struct mx_device *d, void *y, size_t n, float scale)
 {
 	return scale == 1 ? MX_OK : d->ops->scale(d, y, n, scale);
 }
 
-/* What the mixer is to see: s->x, or that times its in_scale. */
+/* Sets *out to the mixer's input: s->x, or s->x times the mixer's in_scale. */
 static mx_status scale_input(struct mx_model_engine *e, const struct mx_model_mixer *m, size_t n,
                              const void **out)
 {
@@ -26,7 +26,7 @@ static mx_status scale_input(struct mx_model_engine *e, const struct mx_model_mi
 	return st == MX_OK ? d->ops->scale(d, s->scaled, n, m->in_scale) : st;
 }
 
-/* The sum of the block's mixers on s->x, in s->y. */
+/* Computes s->y: the sum of the outputs of the block's mixers for s->x. */
 static mx_status run_mixers(struct mx_model_engine *e, const struct mx_model_block *b,
                             const struct mx_step *step)
 {
@@ -48,52 +48,7 @@ static mx_status run_mixers(struct mx_model_engine *e, const struct mx_model_blo
 	return st;
 }
 
-/* s->gate [rows, ld] = silu(gate x) * up x */
-static mx_status run_swiglu(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
-                            size_t rows, size_t ld)
-{
-	const struct mx_scratch *s = &e->scratch;
-	struct mx_device *d = e->device;
-	void *up = s->up;
-	if (!up)
-		up = (unsigned char *)s->gate + m->width * mx_dtype_size(d->info.act_dtype);
-	const struct mx_linear_out in[2] = {
-		{.w = &m->gate, .bias = m->gate_bias, .y = s->gate, .ldy = ld},
-		{.w = &m->up, .bias = m->up_bias, .y = up, .ldy = ld},
-	};
-	mx_status st = d->ops->linear(d, x, e->model.plan->width, rows, in, 2);
-	return st == MX_OK ? d->ops->silu_mul(d, s->gate, ld, up, ld, rows, m->width, s->gate, ld) : st;
-}
-
-/* s->gate [rows, m->width] = gelu(up x) */
-static mx_status run_gelu(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
-                          size_t rows)
-{
-	void *gate = e->scratch.gate;
-	struct mx_device *d = e->device;
-	const struct mx_linear_out in = {.w = &m->up, .bias = m->up_bias, .y = gate, .ldy = m->width};
-	mx_status st = d->ops->linear(d, x, e->model.plan->width, rows, &in, 1);
-	return st == MX_OK ? d->ops->gelu_tanh(d, gate, rows * m->width) : st;
-}
-
-mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
-                     size_t rows, void *y, bool add)
-{
-	const struct mx_scratch *s = &e->scratch;
-	struct mx_device *d = e->device;
-	bool gated = m->kind == MX_MLP_SWIGLU;
-	/* without an `up` of its own, a row's stands behind its gate */
-	size_t ld = gated && !s->up ? 2 * (size_t)m->width : m->width;
-	const struct mx_linear_out out = {.w = &m->down,
-	                                  .bias = m->down_bias,
-	                                  .y = y,
-	                                  .ldy = e->model.plan->width,
-	                                  .accumulate = add};
-	mx_status st = gated ? run_swiglu(e, m, x, rows, ld) : run_gelu(e, m, x, rows);
-	return st == MX_OK ? d->ops->linear(d, s->gate, ld, rows, &out, 1) : st;
-}
-
-/* A block on s->x: what it yields is left in s->y, or added to s->h at once (*out_added). */
+/* Runs a block on s->x. Its output is left in s->y, or already added to s->h (*out_added). */
 static mx_status run_block(struct mx_model_engine *e, const struct mx_model_block *b,
                            const struct mx_step *step, bool *out_added)
 {
@@ -107,7 +62,7 @@ static mx_status run_block(struct mx_model_engine *e, const struct mx_model_bloc
 	return mx_mlp_run(e, &b->mlp, s->x, step->n_rows, *out_added ? s->h : s->y, *out_added);
 }
 
-/* s->x = norm of s->h, to which s->y is added before if that is pending. */
+/* Adds s->y to s->h if that is pending, then computes s->x: the norm of s->h. */
 static mx_status add_and_norm(struct mx_model_engine *e, bool pending,
                               const struct mx_model_norm *norm, size_t rows)
 {
@@ -132,7 +87,7 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 	mx_status st = d->ops->embed(d, &e->model.embed, ids, rows, s->h);
 	if (st == MX_OK)
 		st = scale_in_place(d, s->h, n, p->embed_scale);
-	bool pending = false; /* s->y is still to be added to s->h */
+	bool pending = false; /* s->y has not been added to s->h yet */
 	for (uint32_t i = 0; i < e->model.n_blocks && st == MX_OK; i++) {
 		const struct mx_model_block *b = &e->model.blocks[i];
 		bool added = false;

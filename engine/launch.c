@@ -12,57 +12,9 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/model_engine.h"
+#include "engine/step_layout.h"
 
 #define WARM_ROWS 512
-
-/* ---- tables ---- */
-
-/* What the mixers get of tables in the device's memory. */
-static struct mx_device_tables for_mixers(const struct mx_tables *t)
-{
-	return (struct mx_device_tables){
-		.pos = t->pos, .row_span = t->row_span, .spans = t->spans, .pages = t->pages};
-}
-
-/* Copies scratch.spans [n_spans] and their pages to the tables; returns the number of pages. */
-static uint32_t lay_out_spans(const struct mx_model_engine *e, uint32_t n_spans,
-                              const struct mx_tables *to)
-{
-	const struct mx_span *spans = e->scratch.spans;
-	uint32_t at = 0;
-	for (uint32_t i = 0; i < n_spans; i++) {
-		const struct mx_span *s = &spans[i];
-		to->spans[i] = (struct mx_device_span){
-			.row = s->row,
-			.n = s->n,
-			.pos = s->pos,
-			.slot = s->slot,
-			.page_begin = at,
-			.n_pages = s->n_pages,
-			.max_len = s->max_len,
-			.kind = s->kind,
-			.parent_begin = UINT32_MAX,
-		};
-		memcpy(to->pages + at, s->pages, s->n_pages * sizeof *to->pages);
-		at += s->n_pages;
-		for (uint32_t k = 0; k < s->n; k++)
-			to->row_span[s->row + k] = i;
-	}
-	return at;
-}
-
-/* Rows and spans from `from` on that fill a recording up. */
-static void lay_out_padding(const struct mx_tables *to, uint32_t from, uint32_t rows)
-{
-	for (uint32_t i = from; i < rows; i++) {
-		to->ids[i] = 0;
-		to->pos[i] = 0;
-		to->row_span[i] = i;
-		to->spans[i] = (struct mx_device_span){
-			.row = i, .max_len = 1, .kind = MX_SPAN_DECODE, .parent_begin = UINT32_MAX};
-	}
-}
 
 static mx_status upload(struct mx_model_engine *e, size_t bytes)
 {
@@ -107,7 +59,7 @@ static mx_status run_bucket(struct mx_model_engine *e, const struct mx_bucket *b
 static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 {
 	struct mx_device *d = e->device;
-	lay_out_padding(&b->host, 0, b->rows);
+	mx_lay_out_padding(&b->host, 0, b->rows);
 	memset(e->scratch.spans, 0, b->rows * sizeof *e->scratch.spans);
 	mx_status st = upload(e, b->bytes);
 	if (st == MX_OK)
@@ -146,8 +98,8 @@ static mx_status warm_up(struct mx_model_engine *e)
 		pages[i] = i;
 	e->scratch.spans[0] = (struct mx_span){
 		.n = n, .max_len = n, .kind = MX_SPAN_PREFILL, .pages = pages, .n_pages = n_pages};
-	lay_out_spans(e, 1, &host);
-	const struct mx_device_tables tables = for_mixers(&device);
+	mx_lay_out_spans(e, 1, &host);
+	const struct mx_device_tables tables = mx_device_tables_of(&device);
 	const struct mx_step step = {.spans = e->scratch.spans,
 	                             .n_spans = 1,
 	                             .n_rows = n,
@@ -174,7 +126,7 @@ mx_status mx_launch_prepare(struct mx_model_engine *e, struct mx_err *err)
 		b->rows = rows < most ? rows : most;
 		mx_tables_layout(b->rows, b->rows, 0, 0, e->tables, &b->host);
 		b->bytes = mx_tables_layout(b->rows, b->rows, 0, 0, e->scratch.block, &b->device);
-		b->tables = for_mixers(&b->device);
+		b->tables = mx_device_tables_of(&b->device);
 		mx_status st = record(e, b);
 		if (st != MX_OK)
 			return mx_fail(err, st, "a step of %u sequences cannot be recorded on %s: %s", b->rows,
@@ -214,8 +166,8 @@ static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 {
 	struct mx_device *d = e->device;
 	uint32_t longest, n = mx_lay_out_rows(e, &b->host, &longest);
-	uint32_t n_pages = lay_out_spans(e, n, &b->host);
-	lay_out_padding(&b->host, n, b->rows);
+	uint32_t n_pages = mx_lay_out_spans(e, n, &b->host);
+	mx_lay_out_padding(&b->host, n, b->rows);
 	mx_status st = upload(e, b->bytes + n_pages * sizeof *b->host.pages);
 	mx_logits_collect(e);
 	if (st == MX_OK)
@@ -237,10 +189,10 @@ static mx_status launch(struct mx_model_engine *e)
 	mx_tables_layout(n_rows, n, n_rows, 0, e->tables, &host);
 	size_t bytes = mx_tables_layout(n_rows, n, n_rows, 0, e->scratch.block, &device);
 	mx_lay_out_rows(e, &host, &longest);
-	uint32_t n_pages = lay_out_spans(e, n, &host);
+	uint32_t n_pages = mx_lay_out_spans(e, n, &host);
 	mx_logits_collect(e);
 	mx_logits_list(e, host.gather);
-	e->step_tables = for_mixers(&device);
+	e->step_tables = mx_device_tables_of(&device);
 	e->step = (struct mx_step){.n_spans = n,
 	                           .n_rows = n_rows,
 	                           .longest = longest,
@@ -267,8 +219,8 @@ static mx_status resume(struct mx_model_engine *e)
 		return MX_OK;
 	mx_tables_layout(0, n, 0, 0, e->tables, &host);
 	size_t bytes = mx_tables_layout(0, n, 0, 0, e->scratch.block, &device);
-	uint32_t n_pages = lay_out_spans(e, n, &host);
-	const struct mx_device_tables tables = for_mixers(&device);
+	uint32_t n_pages = mx_lay_out_spans(e, n, &host);
+	const struct mx_device_tables tables = mx_device_tables_of(&device);
 	const struct mx_step step = {
 		.spans = e->scratch.spans, .n_spans = n, .scratch = e->scratch.mixer, .tables = &tables};
 	mx_status st = upload(e, bytes + n_pages * sizeof *host.pages);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Builds a model engine: resolve and plan, map one region, fill it, create the
- * mixers. touch.h says when memory becomes resident.
+ * Builds a model engine: opens the device, resolves the model, plans the memory, fills it, creates
+ * the mixers and records the decode steps. touch.h says when memory becomes resident.
  */
 #include "engine/load.h"
 
@@ -9,18 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-#include "device/open.h"
-#include "engine/model_engine.h"
+#include "engine/load_parts.h"
 
-/* Of a GPU: fewer rows of a prompt leave multiprocessors idle, and far into a context, where one of
- * them takes some milliseconds a layer, a step of 30 rows took as long as one of 500 would. */
+/* Prompt rows that a step of a GPU takes hardly longer for. Fewer leave multiprocessors idle: deep
+ * in a long context a step of 30 rows took as long as one of 500. */
 #define FREE_ROWS 512
 
 #define DEFAULT_PAGE_TOKENS 32
-
-/* Of slots and pages, touched before the engine is ready: room for the first requests. */
-#define TOUCH_STATES ((size_t)64 << 20)
 
 static mx_status check_config(const struct mx_plan *plan, const struct mx_engine_config *c,
                               struct mx_err *err)
@@ -48,79 +43,14 @@ static mx_status resolve(const struct mx_plan *plan, const struct mx_checkpoint 
 	return mx_model_resolve(plan, checkpoint, mixers, device, &limits, out, err);
 }
 
-/* ---- the device ---- */
-
-static const char *device_name(const struct mx_engine_config *config)
-{
-	return config->device ? config->device : "cpu";
-}
-
-static void fill_options(const struct mx_plan *plan, const struct mx_engine_config *config,
-                         enum mx_dtype act, uint32_t width, struct mx_device_options *out)
-{
-	const struct mx_device_info cuda = {.kind = MX_DEVICE_CUDA, .records = true};
-	struct mx_step_limits l;
-	mx_step_limits_of(plan, config, &cuda, &l);
-	*out = (struct mx_device_options){
-		.threads = config->threads,
-		.max_rows = config->step_tokens,
-		.max_width = width,
-		.cuda = {.act_dtype = act,
-	             .max_samples = l.logits,
-	             .vocab = plan->vocab,
-	             .deterministic = config->deterministic},
-	};
-}
-
 static mx_status plan_memory(const struct mx_model *m, const struct mx_engine_config *config,
                              const struct mx_device *device, struct mx_memory_plan *out,
                              struct mx_err *err)
 {
-	struct mx_device_options options;
 	size_t own;
-	fill_options(m->plan, config, device->info.act_dtype, m->max_cols, &options);
-	options.threads = device->info.threads;
-	mx_status st = mx_device_own_bytes(device_name(config), &options, &own, err);
+	mx_status st = mx_load_own_bytes(m, config, device, &own, err);
 	uint32_t context = config->max_context ? config->max_context : m->plan->max_context;
 	return st == MX_OK ? mx_memory_plan(m, config, context, device, own, out, err) : st;
-}
-
-/* The widest matrix of the checkpoint, whether it is of use or not. */
-static uint32_t widest(const struct mx_checkpoint *checkpoint)
-{
-	uint64_t most = 1;
-	for (size_t i = 0; i < mx_checkpoint_count(checkpoint); i++) {
-		const struct mx_tensor *t = mx_checkpoint_at(checkpoint, i);
-		if (t->ndim == 2 && t->shape[1] > most)
-			most = t->shape[1];
-	}
-	return most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
-}
-
-/* Opens the device as it will be used, or, of CPUs, one that answers the mixers' questions about
- * threads and kernels. */
-static mx_status open_first(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
-                            const struct mx_engine_config *config, struct mx_device **out,
-                            struct mx_err *err)
-{
-	const struct mx_tensor *embed;
-	struct mx_device_options options;
-	enum mx_device_kind kind;
-	mx_status st = mx_checkpoint_find(checkpoint, plan->embed, &embed, err);
-	if (st != MX_OK)
-		return st;
-	if (!mx_device_parse(device_name(config), &kind, NULL))
-		return mx_fail_at(err, MX_E_INVALID, "device", "no device \"%.60s\"", config->device);
-	fill_options(plan, config, embed->dtype == MX_F32 ? MX_F32 : MX_BF16, widest(checkpoint),
-	             &options);
-	if (kind == MX_DEVICE_CPU) {
-		options.max_rows = 1;
-		options.max_width = 64;
-	}
-	st = mx_device_open(device_name(config), &options, out, err);
-	if (st != MX_OK && err && !err->where[0])
-		snprintf(err->where, sizeof err->where, "device");
-	return st;
 }
 
 mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
@@ -131,7 +61,7 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
 	struct mx_model m;
 	mx_status st = check_config(plan, config, err);
 	if (st == MX_OK)
-		st = open_first(plan, checkpoint, config, &device, err);
+		st = mx_load_open_device(plan, checkpoint, config, &device, err);
 	if (st != MX_OK)
 		return st;
 	st = resolve(plan, checkpoint, mixers, config, device, &m, err);
@@ -145,14 +75,9 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
 
 /* ---- building ---- */
 
-/* The f32 copies of norms and biases: where the device uses them, and where the host can read them.
- */
-struct vectors {
-	unsigned char *base, *host;
-};
-
 static mx_status create_mixer(struct mx_model_engine *e, struct mx_model_mixer *x,
-                              const struct vectors *vectors, void *settle, struct mx_err *err)
+                              const struct mx_load_vectors *vectors, void *settle,
+                              struct mx_err *err)
 {
 	const void *weights[MX_MIXER_MAX_WEIGHTS];
 	const float *host[MX_MIXER_MAX_WEIGHTS] = {NULL};
@@ -179,7 +104,7 @@ static mx_status create_mixer(struct mx_model_engine *e, struct mx_model_mixer *
 	return x->ops->create(&init, &x->instance, err);
 }
 
-static mx_status create_mixers(struct mx_model_engine *e, const struct vectors *vectors,
+static mx_status create_mixers(struct mx_model_engine *e, const struct mx_load_vectors *vectors,
                                struct mx_err *err)
 {
 	struct mx_model *m = &e->model;
@@ -204,155 +129,17 @@ static mx_status create_mixers(struct mx_model_engine *e, const struct vectors *
 	return st;
 }
 
-/* Where things are in the engine's memory, which begins at `base`. */
-static void share_out(struct mx_model_engine *e, const struct mx_memory_plan *p, size_t states,
-                      unsigned char *base)
+static mx_status build(struct mx_model_engine *e, const struct mx_memory_plan *p,
+                       const struct mx_engine_config *config, struct mx_touch_progress *progress,
+                       struct mx_err *err)
 {
-	e->slots = base + states;
-	e->pages = e->slots + p->slots;
-	e->snapshots = e->pages + p->pages;
-}
-
-/* Weights that do not fit in memory are left to be read as they are used. */
-static void touch_weights(struct mx_model_engine *e, struct mx_touch_progress *progress)
-{
-	const struct mx_model *m = &e->model;
-	for (size_t i = 0; i < m->n_matrices; i++)
-		mx_touch(e->device, m->matrices[i].tensor->data, m->matrices[i].tensor->bytes, false,
-		         progress);
-}
-
-/* On CPUs one region: private weights, scratch, slots, pages, snapshots, each aligned as the device
- * wants. What stands first is touched now, the rest in the background. */
-static mx_status give_host_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
-                                  struct mx_touch_progress *progress, struct vectors *out,
-                                  struct mx_err *err)
-{
-	struct mx_model *m = &e->model;
-	const struct mx_device_info *info = &e->device->info;
-	struct mx_scratch_bytes bytes;
-	mx_scratch_layout(m, &e->limits, info, NULL, NULL, &e->scratch, &bytes);
-	size_t scratch = mx_round_up(bytes.device + bytes.host, info->align);
-	size_t first = p->weights_private + scratch, states = p->slots + p->pages + p->snapshots;
-	e->map_bytes = first + states;
-	e->map = mx_map(e->map_bytes);
-	if (!e->map)
-		return mx_fail(err, MX_E_NOMEM, "cannot map %.1f MiB of memory",
-		               (double)e->map_bytes / (1 << 20));
-	share_out(e, p, first, e->map);
-	first += states < TOUCH_STATES ? states : TOUCH_STATES;
-	bool fits = m->mapped_bytes + e->map_bytes + p->instances < mx_host_memory();
-	progress->all = first + (fits ? m->mapped_bytes : 0);
-	if (fits)
-		touch_weights(e, progress);
-	mx_touch(e->device, e->map, first, true, progress);
-	mx_toucher_start(&e->toucher, e->map + first, e->map_bytes - first);
-	mx_model_convert(m, e->map, e->map);
-	*out = (struct vectors){e->map, e->map};
-	unsigned char *at = e->map + p->weights_private;
-	mx_scratch_layout(m, &e->limits, info, at, at + bytes.device, &e->scratch, &bytes);
-	return MX_OK;
-}
-
-/* Copies the weights to where they have their places from `base` on, in the order of their use. */
-static mx_status load_weights(struct mx_model_engine *e, unsigned char *base,
-                              struct mx_touch_progress *progress)
-{
-	struct mx_model *m = &e->model;
-	struct mx_device *d = e->device;
-	enum mx_dtype to = d->info.act_dtype;
-	mx_model_place(m, base, to);
-	progress->all = m->mapped_bytes;
-	const unsigned char *end = base; /* of what has been copied */
-	mx_status st = MX_OK;
-	for (size_t i = 0; i < m->n_uses && st == MX_OK; i++) {
-		const struct mx_tensor *t = m->uses[i].tensor;
-		unsigned char *at = base + mx_model_offset(m, &m->uses[i]);
-		if (at < end) /* tied */
-			continue;
-		size_t n = t->bytes / mx_dtype_size(t->dtype);
-		st = d->ops->load(d, at, to, t->data, t->dtype, n);
-		end = at + n * mx_dtype_size(to);
-		mx_touch_count(progress, t->bytes);
-	}
-	return st;
-}
-
-/* Converts norms and biases on the host, in memory that the caller frees, and copies them to the
- * device. */
-static mx_status load_vectors(struct mx_model_engine *e, struct vectors *v)
-{
-	struct mx_model *m = &e->model;
-	size_t n = m->private_bytes / sizeof(float);
-	v->host = mx_calloc(n, sizeof(float));
-	if (!v->host)
-		return MX_E_NOMEM;
-	mx_model_convert(m, v->host, v->base);
-	mx_status st = e->device->ops->load(e->device, v->base, MX_F32, v->host, MX_F32, n);
-	return st == MX_OK ? e->device->ops->wait(e->device) : st;
-}
-
-/* On a device with memory of its own one block of it: weights, vectors, scratch, slots, pages,
- * snapshots; and on the host what the host computes with. */
-static mx_status give_device_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
-                                    struct mx_touch_progress *progress, struct vectors *out,
-                                    struct mx_err *err)
-{
-	struct mx_model *m = &e->model;
-	struct mx_device *d = e->device;
-	struct mx_scratch_bytes bytes;
-	void *arena, *tables;
-	mx_scratch_layout(m, &e->limits, &d->info, NULL, NULL, &e->scratch, &bytes);
-	size_t vectors = mx_round_up(m->weight_bytes, d->info.align);
-	size_t scratch = vectors + p->weights_private;
-	size_t states = scratch + mx_round_up(bytes.device, d->info.align);
-	size_t all = states + p->slots + p->pages + p->snapshots;
-	e->map_bytes = bytes.host;
-	e->map = mx_map(e->map_bytes);
-	if (!e->map)
-		return mx_fail(err, MX_E_NOMEM, "cannot map %.1f MiB of memory",
-		               (double)e->map_bytes / (1 << 20));
-	mx_status st = d->ops->alloc(d, all, &arena);
-	if (st != MX_OK)
-		return mx_fail(err, st, "%s does not give %.1f MiB of memory", d->info.name,
-		               (double)all / (1 << 20));
-	e->arena = arena;
-	st = d->ops->host_alloc(d, mx_step_tables_bytes(m, &e->limits), &tables);
-	if (st != MX_OK)
-		return mx_fail(err, st, "no memory that %s can copy from", d->info.name);
-	e->tables = tables;
-	share_out(e, p, states, e->arena);
-	mx_scratch_layout(m, &e->limits, &d->info, e->arena + scratch, e->map, &e->scratch, &bytes);
-	st = d->ops->zero(d, e->arena + scratch, bytes.device);
-	if (st == MX_OK)
-		st = load_weights(e, e->arena, progress);
-	out->base = e->arena + vectors;
-	if (st == MX_OK)
-		st = load_vectors(e, out);
-	if (st != MX_OK)
-		return mx_fail(err, st, "the weights cannot be copied to %s: %s", d->info.name,
-		               mx_status_str(st));
-	for (size_t i = 0; i < m->n_matrices; i++)
-		mx_touch_forget(m->matrices[i].tensor->data, m->matrices[i].tensor->bytes);
-	return MX_OK;
-}
-
-static mx_status give_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
-                             const struct mx_engine_config *config,
-                             struct mx_touch_progress *progress, struct mx_err *err)
-{
+	struct mx_load_vectors vectors;
 	mx_step_limits_of(e->model.plan, config, &e->device->info, &e->limits);
-	struct vectors vectors = {0};
-	bool own = e->device->info.own_memory;
-	mx_status st = own ? give_device_memory(e, p, progress, &vectors, err)
-	                   : give_host_memory(e, p, progress, &vectors, err);
+	mx_status st = mx_load_memory(e, p, progress, &vectors, err);
 	if (st == MX_OK)
 		st = create_mixers(e, &vectors, err);
-	if (own)
-		free(vectors.host);
-	if (st == MX_OK)
-		st = mx_launch_prepare(e, err);
-	return st;
+	mx_load_vectors_free(e, &vectors);
+	return st == MX_OK ? mx_launch_prepare(e, err) : st;
 }
 
 static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_plan *p,
@@ -385,88 +172,6 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 	return mx_core_init(&e->core, &mx_model_engine_ops, &mx_model_state_ops, &info);
 }
 
-static double mib(size_t bytes)
-{
-	return (double)bytes / (1 << 20);
-}
-
-static void say_device(const struct mx_model_engine *e, const struct mx_memory_plan *p)
-{
-	const struct mx_device_info *d = &e->device->info;
-	const char *model = e->core.info.model;
-	if (!d->own_memory) {
-		mx_info("engine", "%s: %s kernels, %u threads", model, d->isa, d->threads);
-		return;
-	}
-	mx_info("engine",
-	        "%s: %s (%s), %s%s; %.1f of its %.1f MiB are in use, %.1f MiB of the host's; steps of "
-	        "%u sizes are recorded, in %.0f ms",
-	        model, d->name, d->isa, mx_dtype_name(d->act_dtype),
-	        d->deterministic ? ", deterministic" : "", mib(p->device_total), mib(p->device_free),
-	        mib(p->total), e->n_recorded, (double)e->recording_ns * 1e-6);
-}
-
-#define DESCRIPTION 192 /* characters of an instance's */
-
-static void describe(const struct mx_model_group *g, uint32_t i, char text[DESCRIPTION])
-{
-	text[0] = 0;
-	g->ops->describe(g->instances[i], text, DESCRIPTION);
-}
-
-/* A module's layers, those that are alike once. */
-static void say_mixers(const char *model, const struct mx_model_group *g)
-{
-	for (uint32_t i = 0; i < g->n; i++) {
-		char text[DESCRIPTION], earlier[DESCRIPTION] = "";
-		describe(g, i, text);
-		for (uint32_t j = 0; j < i && strcmp(earlier, text) != 0; j++)
-			describe(g, j, earlier);
-		if (i == 0 || strcmp(earlier, text) != 0)
-			mx_info("engine", "%s: %s", model, text);
-	}
-}
-
-static void say_loaded(const struct mx_model_engine *e, const struct mx_memory_plan *p)
-{
-	const struct mx_engine_info *info = &e->core.info;
-	char layers[1024];
-	mx_plan_describe_layers(e->model.plan, layers, sizeof layers);
-	mx_info("engine", "%s: layers %s", info->model, layers);
-	for (uint32_t g = 0; g < e->model.n_groups; g++)
-		say_mixers(info->model, &e->model.groups[g]);
-	say_device(e, p);
-	char pages[64] = "no pages";
-	if (p->page_bytes)
-		snprintf(pages, sizeof pages, "%u pages of %u tokens in %.1f MiB", p->n_pages,
-		         p->page_tokens, mib(p->pages));
-	mx_info("engine",
-	        "%s: %.1f MiB of weights, %s, %u slots in %.1f MiB, %u snapshots in %.1f MiB, scratch "
-	        "%.1f MiB, prefix cache %s",
-	        info->model, mib(info->weight_bytes), pages, p->n_slots, mib(p->slots), p->n_snapshots,
-	        mib(p->snapshots), mib(p->scratch),
-	        info->prefix_cache         ? "on"
-	        : info->prefix_unsupported ? "not possible with these mixers"
-	                                   : "off");
-	if (p->snapshots_short)
-		mx_warning("engine",
-		           "%s: snapshot_every %u is so short that one sequence of %u tokens would evict "
-		           "states of its own: there is room for %u",
-		           info->model, p->snapshot_every, info->max_context, p->n_snapshots);
-}
-
-/* A CPU device, now that the widest matrix in use is known. */
-static mx_status open_again(struct mx_model_engine *e, const struct mx_engine_config *config,
-                            struct mx_err *err)
-{
-	struct mx_device_options options;
-	fill_options(e->model.plan, config, MX_F32, e->model.max_cols, &options);
-	options.threads = e->device->info.threads;
-	e->device->ops->destroy(e->device);
-	e->device = NULL;
-	return mx_device_open(device_name(config), &options, &e->device, err);
-}
-
 mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
                          const struct mx_registry *mixers, const struct mx_engine_config *config,
                          mx_progress_f *progress, void *progress_arg, struct mx_engine **out,
@@ -479,7 +184,7 @@ mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint 
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
 	mx_status st = check_config(plan, config, err);
 	if (st == MX_OK)
-		st = open_first(plan, checkpoint, config, &e->device, err);
+		st = mx_load_open_device(plan, checkpoint, config, &e->device, err);
 	if (st == MX_OK)
 		st = resolve(plan, checkpoint, mixers, config, e->device, &e->model, err);
 	if (st == MX_OK)
@@ -487,16 +192,16 @@ mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint 
 	if (st != MX_OK)
 		goto fail;
 	if (!memory.own_memory)
-		st = open_again(e, config, err);
+		st = mx_load_reopen_cpu(&e->model, config, &e->device, err);
 	if (st == MX_OK)
-		st = give_memory(e, &memory, config, &tell, err);
+		st = build(e, &memory, config, &tell, err);
 	if (st != MX_OK)
 		goto fail;
 	if ((st = start_core(e, &memory, config)) != MX_OK) {
 		mx_fail(err, st, "cannot make the tables of %u pages", memory.n_pages);
 		goto fail;
 	}
-	say_loaded(e, &memory);
+	mx_load_log(e, &memory);
 	*out = &e->core.engine;
 	return MX_OK;
 fail:

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/step_layout.h"
 
 static struct mx_model_engine *engine_of(struct mx_engine *e)
 {
@@ -104,51 +105,6 @@ static mx_status load_state(struct mx_core *core, const struct mx_seq *s, uint32
 const struct mx_state_ops mx_model_state_ops = {find_extent, clear_state, save_state, load_state};
 
 /* ---- a step ---- */
-
-static struct mx_span span_of(const struct mx_seq *q, uint32_t row, uint32_t n)
-{
-	return (struct mx_span){
-		.row = row,
-		.n = n,
-		.pos = q->computed,
-		.max_len = q->params.max_len,
-		.kind = n == 1 ? MX_SPAN_DECODE : MX_SPAN_PREFILL,
-		.slot = q->slot,
-		.pages = q->pages.ids,
-		.n_pages = q->pages.n,
-	};
-}
-
-uint32_t mx_lay_out_resumed(struct mx_model_engine *e)
-{
-	uint32_t n = 0;
-	for (uint32_t i = 0; i < e->core.n_items; i++) {
-		struct mx_seq *q = e->core.items[i].seq;
-		if (q->resumes && e->model.resumes)
-			e->scratch.spans[n++] = span_of(q, 0, 0);
-		q->resumes = false;
-	}
-	return n;
-}
-
-uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
-                         uint32_t *out_longest)
-{
-	struct mx_span *spans = e->scratch.spans;
-	uint32_t row = 0, longest = 0;
-	for (uint32_t i = 0; i < e->core.n_items; i++) {
-		const struct mx_seq *q = e->core.items[i].seq;
-		uint32_t n = e->core.items[i].n;
-		spans[i] = span_of(q, row, n);
-		longest = n > longest ? n : longest;
-		memcpy(to->ids + row, q->tokens + q->computed, n * sizeof *to->ids);
-		for (uint32_t k = 0; k < n; k++)
-			to->pos[row + k] = q->computed + k;
-		row += n;
-	}
-	*out_longest = longest;
-	return row;
-}
 
 /* The whole step up to the hidden states, by a device that is done on return. */
 static mx_status compute(struct mx_model_engine *e)

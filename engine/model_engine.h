@@ -116,14 +116,4 @@ void mx_launch_forget(struct mx_model_engine *e);
  * between. */
 mx_status mx_launch_step(struct mx_model_engine *e);
 
-/* Lays out the spans in scratch.spans, and ids and positions at `to`, in the order of the items.
- * Returns the number of rows, and the tokens of the longest span. */
-uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
-                         uint32_t *out_longest);
-
-/* Lays out in scratch.spans a span without tokens for each item whose sequence was loaded from a
- * snapshot and has not run since, if a mixer has work in resume. Returns their number; the
- * sequences count as resumed from now on. */
-uint32_t mx_lay_out_resumed(struct mx_model_engine *e);
-
 #endif

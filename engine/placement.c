@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where weights lie: matrices in the checkpoint's mapping or the device's memory, f32 copies of
+ * vectors. */
+#include "engine/resolver.h"
+
+#include <stdlib.h>
+
+#include "device/convert.h"
+
+/* Of matrices in a device's own memory. The rows of real models are multiples of it, so that
+ * matrices that are used together lie together without a gap. */
+#define MATRIX_ALIGN 256
+
+static int by_tensor(const void *a, const void *b)
+{
+	const struct mx_model_matrix *x = a, *y = b;
+	return (x->tensor > y->tensor) - (x->tensor < y->tensor);
+}
+
+/* Lists each matrix once, tied ones too, and adds up what is mapped of the checkpoint. */
+static mx_status count_matrices(struct mx_resolver *r)
+{
+	struct mx_model *m = r->model;
+	size_t n = 0;
+	m->matrices = mx_arena_alloc(&m->arena, m->n_uses * sizeof *m->matrices);
+	if (!m->matrices)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	for (size_t i = 0; i < m->n_uses; i++)
+		m->matrices[i] = (struct mx_model_matrix){m->uses[i].tensor, SIZE_MAX};
+	qsort(m->matrices, m->n_uses, sizeof *m->matrices, by_tensor);
+	for (size_t i = 0; i < m->n_uses; i++)
+		if (!n || m->matrices[n - 1].tensor != m->matrices[i].tensor) {
+			m->matrices[n++] = m->matrices[i];
+			m->mapped_bytes += m->matrices[i].tensor->bytes;
+		}
+	m->n_matrices = n;
+	return MX_OK;
+}
+
+static struct mx_model_matrix *matrix_of(const struct mx_model *m, const struct mx_model_use *use)
+{
+	const struct mx_model_matrix key = {.tensor = use->tensor};
+	return bsearch(&key, m->matrices, m->n_matrices, sizeof key, by_tensor);
+}
+
+size_t mx_model_offset(const struct mx_model *m, const struct mx_model_use *use)
+{
+	return matrix_of(m, use)->offset;
+}
+
+/* Gives every matrix its place in the device's memory, in the order of first use. */
+static void find_places(struct mx_model *m, const struct mx_device *device)
+{
+	for (size_t i = 0; device->info.own_memory && i < m->n_uses; i++) {
+		struct mx_model_matrix *x = matrix_of(m, &m->uses[i]);
+		if (x->offset != SIZE_MAX)
+			continue;
+		x->offset = m->weight_bytes;
+		size_t n = x->tensor->bytes / mx_dtype_size(x->tensor->dtype);
+		m->weight_bytes += mx_round_up(n * mx_dtype_size(device->info.act_dtype), MATRIX_ALIGN);
+	}
+}
+
+mx_status mx_resolve_places(struct mx_resolver *r)
+{
+	mx_status st = count_matrices(r);
+	if (st == MX_OK)
+		find_places(r->model, r->device);
+	return st;
+}
+
+void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base)
+{
+	for (size_t i = 0; i < m->n_vectors; i++) {
+		struct mx_model_vector *v = &m->vectors[i];
+		v->copy = (float *)(void *)base;
+		if (v->same != SIZE_MAX)
+			v->copy = m->vectors[v->same].copy;
+		*v->dest = v->copy + v->first;
+		if (v->same != SIZE_MAX)
+			continue;
+		mx_convert(at, MX_F32, v->tensor->data, v->tensor->dtype, v->n);
+		at += mx_round_up(v->n * sizeof(float), MX_VECTOR_ALIGN);
+		base += mx_round_up(v->n * sizeof(float), MX_VECTOR_ALIGN);
+	}
+}
+
+void mx_model_place(struct mx_model *m, unsigned char *base, enum mx_dtype dtype)
+{
+	for (size_t i = 0; i < m->n_uses; i++) {
+		const struct mx_model_use *use = &m->uses[i];
+		size_t before = (size_t)use->first * use->weight->cols * mx_dtype_size(dtype);
+		use->weight->data = base + mx_model_offset(m, use) + before;
+		use->weight->dtype = dtype;
+	}
+}

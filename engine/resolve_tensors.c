@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors of the checkpoint: found by name, checked, and listed in the order of their use. */
+#include "engine/resolver.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void *mx_resolve_push(struct mx_arena *arena, void **list, size_t *n, size_t *cap, size_t size)
+{
+	if (*n == *cap) {
+		size_t more = *cap ? *cap * 2 : 64;
+		void *p = mx_arena_alloc(arena, more * size);
+		if (!p)
+			return NULL;
+		if (*n)
+			memcpy(p, *list, *n * size);
+		*list = p;
+		*cap = more;
+	}
+	return (unsigned char *)*list + (*n)++ * size;
+}
+
+static void print_shape(char *text, size_t cap, const uint64_t *shape, uint32_t ndim)
+{
+	size_t at = 0;
+	for (uint32_t i = 0; i < ndim && at < cap; i++)
+		at += (size_t)snprintf(text + at, cap - at, "%s%llu", i ? ", " : "",
+		                       (unsigned long long)shape[i]);
+	if (!ndim)
+		text[0] = 0;
+}
+
+static mx_status check_tensor(const struct mx_tensor *t, const uint64_t *shape, uint32_t ndim,
+                              struct mx_err *err)
+{
+	if (t->ndim != ndim || memcmp(t->shape, shape, ndim * sizeof *shape)) {
+		char has[128], wants[128];
+		print_shape(has, sizeof has, t->shape, t->ndim);
+		print_shape(wants, sizeof wants, shape, ndim);
+		return mx_fail_at(err, MX_E_FORMAT, t->file,
+		                  "tensor '%.160s' has shape [%s] where config.json asks for [%s]", t->name,
+		                  has, wants);
+	}
+	if ((uintptr_t)t->data % mx_dtype_size(t->dtype))
+		return mx_fail_at(err, MX_E_FORMAT, t->file,
+		                  "tensor '%.160s' is not aligned to its %zu-byte elements", t->name,
+		                  mx_dtype_size(t->dtype));
+	return MX_OK;
+}
+
+/* Sets *out to the part of axis 0 that spec asks for: all of it unless it has a slice. */
+static mx_status check_slices(struct mx_resolver *r, const struct mx_weight_spec *spec,
+                              struct mx_weight_slice *out)
+{
+	*out = (struct mx_weight_slice){.n = spec->ndim ? spec->shape[0] : 1};
+	if (!spec->n_slices)
+		return MX_OK;
+	const struct mx_weight_slice *s = &spec->slices[0];
+	if (spec->n_slices > 1 || s->axis)
+		return mx_fail(
+			r->err, MX_E_UNSUPPORTED,
+			"of tensor %s a mixer wants %u slices, the first of axis %u: the engine takes "
+			"one, of axis 0",
+			spec->name, spec->n_slices, s->axis);
+	if (!s->n || s->first > out->n || s->n > out->n - s->first)
+		return mx_fail(r->err, MX_E_INTERNAL,
+		               "a mixer wants rows %llu .. of tensor %s, which has %llu",
+		               (unsigned long long)s->first, spec->name, (unsigned long long)out->n);
+	*out = *s;
+	return MX_OK;
+}
+
+mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
+                         struct mx_weight *out)
+{
+	struct mx_model *m = r->model;
+	const struct mx_tensor *t;
+	mx_status st = mx_checkpoint_find(m->checkpoint, name, &t, r->err);
+	struct mx_weight_slice rows;
+	if (st == MX_OK)
+		st = check_tensor(t, spec->shape, spec->ndim, r->err);
+	if (st == MX_OK)
+		st = check_slices(r, spec, &rows);
+	if (st != MX_OK)
+		return st;
+	uint64_t cols = 1;
+	for (uint32_t i = 1; i < spec->ndim; i++)
+		cols *= spec->shape[i];
+	if (!spec->ndim || !rows.n || !cols || spec->shape[0] > UINT32_MAX || cols > UINT32_MAX)
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, name, "tensor %s has an unusable shape", name);
+	const struct mx_weight whole = {t->dtype, (uint32_t)spec->shape[0], (uint32_t)cols, t->data};
+	*out = mx_weight_rows(&whole, (uint32_t)rows.first, (uint32_t)rows.n);
+	if (out->cols > m->max_cols)
+		m->max_cols = out->cols;
+	struct mx_model_use *use =
+		mx_resolve_push(&m->arena, (void **)&m->uses, &m->n_uses, &m->cap_uses, sizeof *use);
+	if (!use)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	*use = (struct mx_model_use){t, out, (uint32_t)rows.first};
+	return MX_OK;
+}
+
+mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
+                         float **dest)
+{
+	struct mx_model *m = r->model;
+	const struct mx_tensor *t;
+	mx_status st = mx_checkpoint_find(m->checkpoint, name, &t, r->err);
+	struct mx_weight_slice part;
+	if (st == MX_OK)
+		st = check_tensor(t, spec->shape, spec->ndim, r->err);
+	if (st == MX_OK)
+		st = check_slices(r, spec, &part);
+	if (st != MX_OK)
+		return st;
+	size_t same = 0, n = t->bytes / mx_dtype_size(t->dtype);
+	while (same < m->n_vectors && m->vectors[same].tensor != t)
+		same++;
+	bool copied = same < m->n_vectors;
+	struct mx_model_vector *v =
+		mx_resolve_push(&m->arena, (void **)&m->vectors, &m->n_vectors, &m->cap_vectors, sizeof *v);
+	if (!v)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	*v = (struct mx_model_vector){
+		.tensor = t,
+		.dest = dest,
+		.same = copied ? same : SIZE_MAX,
+		.n = n,
+		.first = spec->ndim ? n / spec->shape[0] * part.first : 0,
+	};
+	if (copied)
+		return MX_OK;
+	m->private_bytes += mx_round_up(v->n * sizeof(float), MX_VECTOR_ALIGN);
+	m->mapped_bytes += t->bytes;
+	return MX_OK;
+}
+
+mx_status mx_need_matrix_2d(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
+                            struct mx_weight *out)
+{
+	const struct mx_weight_spec spec = MX_WEIGHT_SPEC(name, MATRIX, {rows, cols});
+	return mx_need_matrix(r, name, &spec, out);
+}
+
+mx_status mx_need_vector_1d(struct mx_resolver *r, const char *name, uint32_t n, float **dest)
+{
+	const struct mx_weight_spec spec = MX_WEIGHT_SPEC(name, VECTOR, {n});
+	return mx_need_vector(r, name, &spec, dest);
+}

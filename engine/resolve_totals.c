@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the mixers of a model need together: page size, memory, groups of layers by module. */
+#include "engine/resolver.h"
+
+#include <stdio.h>
+
+static uint64_t gcd(uint64_t a, uint64_t b)
+{
+	while (b) {
+		uint64_t t = a % b;
+		a = b;
+		b = t;
+	}
+	return a;
+}
+
+/* The least multiple of every mixer's page_multiple that is at least what was wanted. */
+static mx_status choose_page_tokens(struct mx_resolver *r)
+{
+	struct mx_model *m = r->model;
+	uint64_t lcm = 1, wanted = r->limits->max_context;
+	for (uint32_t b = 0; b < m->n_blocks; b++)
+		for (uint32_t i = 0; i < m->blocks[b].n_mixers; i++) {
+			const struct mx_state_spec *state = &m->blocks[b].mixers[i].state;
+			if (state->bytes_per_token)
+				wanted = r->limits->page_tokens;
+			if (state->page_multiple)
+				lcm = lcm / gcd(lcm, state->page_multiple) * state->page_multiple;
+			if (lcm > 1 << 20)
+				return mx_fail(r->err, MX_E_UNSUPPORTED, "the mixers agree on no page size");
+		}
+	m->page_tokens = (uint32_t)((wanted + lcm - 1) / lcm * lcm);
+	return MX_OK;
+}
+
+/* Returns the group of that module, made if there is none yet. NULL: too many, see *r->err. */
+static struct mx_model_group *group_of(struct mx_resolver *r, const struct mx_mixer_ops *ops)
+{
+	struct mx_model *m = r->model;
+	for (uint32_t g = 0; g < m->n_groups; g++)
+		if (m->groups[g].ops == ops)
+			return &m->groups[g];
+	if (m->n_groups == MX_ENGINE_MAX_MIXERS) {
+		mx_fail(r->err, MX_E_UNSUPPORTED, "the model has more than %d kinds of mixers",
+		        MX_ENGINE_MAX_MIXERS);
+		return NULL;
+	}
+	struct mx_model_group *group = &m->groups[m->n_groups++];
+	group->ops = ops;
+	snprintf(group->use.name, sizeof group->use.name, "%s", ops->name);
+	return group;
+}
+
+/* Gives the mixer its place in pages, slots and snapshots, and adds it to its group. */
+static mx_status add_up(struct mx_resolver *r, struct mx_model_mixer *x)
+{
+	struct mx_model *m = r->model;
+	size_t align = r->device->info.align;
+	if (x->state.bytes_per_token > SIZE_MAX / 2 / m->page_tokens - m->page_bytes)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "a page of this model is too large");
+	size_t page = mx_round_up(x->state.bytes_per_token * m->page_tokens, align);
+	size_t slot = mx_round_up(x->state.fixed_bytes, align);
+	size_t snapshot = mx_round_up(x->state.snapshot_bytes, align);
+	x->page_offset = m->page_bytes;
+	x->slot_offset = m->slot_bytes;
+	x->snapshot_offset = m->snapshot_bytes;
+	m->page_bytes += page;
+	m->slot_bytes += slot;
+	m->snapshot_bytes += snapshot;
+	m->instance_bytes += x->state.instance_bytes;
+	m->input_scales |= x->in_scale != 1;
+	m->resumes |= (x->ops->caps & MX_MIXER_RESUME) != 0;
+	if (page && !(x->ops->caps & MX_MIXER_SHARE_PAGES))
+		m->can_share = false;
+	if (slot && !(x->ops->caps & MX_MIXER_SNAPSHOT && snapshot))
+		m->can_share = false;
+	if (x->state.scratch_bytes > m->mixer_scratch)
+		m->mixer_scratch = x->state.scratch_bytes;
+	if (x->state.create_bytes > m->create_bytes)
+		m->create_bytes = x->state.create_bytes;
+	struct mx_model_group *group = group_of(r, x->ops);
+	if (!group)
+		return MX_E_UNSUPPORTED;
+	if (page && x->ops->caps & MX_MIXER_EXTENT) {
+		const struct mx_model_mixer **to = mx_resolve_push(
+			&m->arena, (void **)&m->reaching, &m->n_reaching, &m->cap_reaching, sizeof *to);
+		if (!to)
+			return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+		*to = x;
+	} else {
+		m->keeps_pages |= page > 0;
+	}
+	group->n++;
+	group->use.layers++;
+	if (x->state.settle_bytes > group->settle_bytes)
+		group->settle_bytes = x->state.settle_bytes;
+	group->use.page_bytes += page;
+	group->use.slot_bytes += slot;
+	group->use.snapshot_bytes += snapshot;
+	group->use.instance_bytes += x->state.instance_bytes;
+	return MX_OK;
+}
+
+mx_status mx_resolve_totals(struct mx_resolver *r)
+{
+	struct mx_model *m = r->model;
+	mx_status st = choose_page_tokens(r);
+	if (st == MX_OK)
+		st = mx_resolve_places(r);
+	if (st != MX_OK)
+		return st;
+	m->can_share = true;
+	for (uint32_t b = 0; b < m->n_blocks && st == MX_OK; b++) {
+		m->parallel_mixers |= m->blocks[b].n_mixers > 1;
+		for (uint32_t i = 0; i < m->blocks[b].n_mixers && st == MX_OK; i++)
+			st = add_up(r, &m->blocks[b].mixers[i]);
+	}
+	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
+		struct mx_model_group *group = &m->groups[g];
+		group->instances = mx_arena_alloc(&m->arena, group->n * sizeof *group->instances);
+		group->snapshot_offsets =
+			mx_arena_alloc(&m->arena, group->n * sizeof *group->snapshot_offsets);
+		group->parts = mx_arena_alloc(&m->arena, group->n * sizeof *group->parts);
+		if (!group->instances || !group->snapshot_offsets || !group->parts)
+			st = mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	}
+	return st;
+}

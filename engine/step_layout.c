@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/step_layout.h"
+
+#include <string.h>
+
+static struct mx_span span_of(const struct mx_seq *q, uint32_t row, uint32_t n)
+{
+	return (struct mx_span){
+		.row = row,
+		.n = n,
+		.pos = q->computed,
+		.max_len = q->params.max_len,
+		.kind = n == 1 ? MX_SPAN_DECODE : MX_SPAN_PREFILL,
+		.slot = q->slot,
+		.pages = q->pages.ids,
+		.n_pages = q->pages.n,
+	};
+}
+
+uint32_t mx_lay_out_resumed(struct mx_model_engine *e)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < e->core.n_items; i++) {
+		struct mx_seq *q = e->core.items[i].seq;
+		if (q->resumes && e->model.resumes)
+			e->scratch.spans[n++] = span_of(q, 0, 0);
+		q->resumes = false;
+	}
+	return n;
+}
+
+uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
+                         uint32_t *out_longest)
+{
+	struct mx_span *spans = e->scratch.spans;
+	uint32_t row = 0, longest = 0;
+	for (uint32_t i = 0; i < e->core.n_items; i++) {
+		const struct mx_seq *q = e->core.items[i].seq;
+		uint32_t n = e->core.items[i].n;
+		spans[i] = span_of(q, row, n);
+		longest = n > longest ? n : longest;
+		memcpy(to->ids + row, q->tokens + q->computed, n * sizeof *to->ids);
+		for (uint32_t k = 0; k < n; k++)
+			to->pos[row + k] = q->computed + k;
+		row += n;
+	}
+	*out_longest = longest;
+	return row;
+}
+
+struct mx_device_tables mx_device_tables_of(const struct mx_tables *t)
+{
+	return (struct mx_device_tables){
+		.pos = t->pos, .row_span = t->row_span, .spans = t->spans, .pages = t->pages};
+}
+
+uint32_t mx_lay_out_spans(const struct mx_model_engine *e, uint32_t n_spans,
+                          const struct mx_tables *to)
+{
+	const struct mx_span *spans = e->scratch.spans;
+	uint32_t at = 0;
+	for (uint32_t i = 0; i < n_spans; i++) {
+		const struct mx_span *s = &spans[i];
+		to->spans[i] = (struct mx_device_span){
+			.row = s->row,
+			.n = s->n,
+			.pos = s->pos,
+			.slot = s->slot,
+			.page_begin = at,
+			.n_pages = s->n_pages,
+			.max_len = s->max_len,
+			.kind = s->kind,
+			.parent_begin = UINT32_MAX,
+		};
+		memcpy(to->pages + at, s->pages, s->n_pages * sizeof *to->pages);
+		at += s->n_pages;
+		for (uint32_t k = 0; k < s->n; k++)
+			to->row_span[s->row + k] = i;
+	}
+	return at;
+}
+
+void mx_lay_out_padding(const struct mx_tables *to, uint32_t from, uint32_t rows)
+{
+	for (uint32_t i = from; i < rows; i++) {
+		to->ids[i] = 0;
+		to->pos[i] = 0;
+		to->row_span[i] = i;
+		to->spans[i] = (struct mx_device_span){
+			.row = i, .max_len = 1, .kind = MX_SPAN_DECODE, .parent_begin = UINT32_MAX};
+	}
+}
