@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens to queries, keys and values between the products and attention,
- * in one kernel: norm of each head (Qwen3's qk-norm), rotation (half-split
- * pairs), and the write of keys and values to their pages. A warp for each row
- * and head.
+ * One kernel between the products and attention: the norm of each query and key
+ * head (Qwen3's qk-norm), the rotation (half-split pairs), and the write of keys
+ * and values to their pages. One warp for each row and head.
  */
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
@@ -25,8 +24,9 @@ template <> __device__ __forceinline__ __nv_fp8_e4m3 to_state<__nv_fp8_e4m3>(flo
 	return r;
 }
 
-/* Angle of a pair at a position. Beyond the trained length of dynamic rope the base depends on the
- * position (NTK, as in transformers' _compute_dynamic_ntk_parameters for pos + 1 tokens). */
+/* Returns the angle of a pair at a position. With dynamic rope, beyond the trained length, the base
+ * depends on the position (NTK, as in transformers' _compute_dynamic_ntk_parameters for pos + 1
+ * tokens). */
 __device__ __forceinline__ float angle(const attn_args &a, uint32_t pos, uint32_t pair)
 {
 	float freq = a.inv_freq[pair];
@@ -39,7 +39,7 @@ __device__ __forceinline__ float angle(const attn_args &a, uint32_t pos, uint32_
 	return (float)pos * freq;
 }
 
-/* Norm of a head, by a warp. */
+/* Normalises a head; called by a whole warp. */
 template <int EACH>
 __device__ __forceinline__ void norm(const attn_args &a, float (&x)[EACH], const float *weight)
 {
@@ -57,8 +57,8 @@ __device__ __forceinline__ void norm(const attn_args &a, float (&x)[EACH], const
 			x[i] = x[i] * r * weight[lane + 32 * i];
 }
 
-/* What the two elements of each pair (i, i + rope_dim / 2) are multiplied by at a position: their
- * own and the other. */
+/* Computes the factors of each element of the pairs (i, i + rope_dim / 2) at a position: .x
+ * multiplies the element itself, .y the other element of its pair. */
 __device__ __forceinline__ void rotation(const attn_args &a, uint32_t pos, float2 *turn)
 {
 	uint32_t half = a.rope_dim / 2;
@@ -71,7 +71,7 @@ __device__ __forceinline__ void rotation(const attn_args &a, uint32_t pos, float
 	__syncwarp();
 }
 
-/* Turns the pairs of a head; `all` [32 * EACH]: for the lanes to see. */
+/* Rotates the pairs of a head. The lanes exchange elements through `all` [32 * EACH]. */
 template <int EACH>
 __device__ __forceinline__ void rotate(const attn_args &a, float (&x)[EACH],
                                        const float2 (&turn)[EACH], float *all)
@@ -94,8 +94,8 @@ __device__ __forceinline__ void rotate(const attn_args &a, float (&x)[EACH],
 	__syncwarp();
 }
 
-/* A warp takes `each` heads of a row, one after the other. A lane has elements lane, lane + 32, ..
- * of a head: EACH of them. */
+/* A warp processes `each` heads of a row, one after the other. A lane has the EACH elements lane,
+ * lane + 32, .. of a head. */
 template <typename A, typename KV, int EACH>
 __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const uint32_t each)
 {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 	uint32_t end = head + each < all ? head + each : all, keys = a.heads + a.kv_heads;
 	mx_pdl_launch();
 	const mx_device_span span = a.spans[row < a.n_rows ? a.row_span[row] : 0];
-	/* not a row that fills a recorded step up */
+	/* false for rows that pad a recorded step */
 	bool there = row < a.n_rows && row >= span.row && row - span.row < span.n;
 	uint32_t pos = span.pos + (row - span.row), page = 0;
 	uint32_t line = a.dim * (uint32_t)sizeof(KV), t = pos % a.page_tokens;
@@ -115,11 +115,11 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 		page = a.pages[span.page_begin + pos / a.page_tokens];
 	if (there && head < keys && a.inv_freq)
 		rotation(a, pos, turns[warp]);
-	float2 turn[EACH]; /* beyond rope_dim nobody looks */
+	float2 turn[EACH]; /* elements beyond rope_dim are not read */
 #pragma unroll
 	for (uint32_t i = 0; i < EACH; i++)
 		turn[i] = turns[warp][lane + 32 * i];
-	mx_pdl_wait(); /* who leaves waits too: the next kernel waits for this one only */
+	mx_pdl_wait(); /* also before the return: the next kernel waits for this one only */
 	if (!there)
 		return;
 	A *in = (A *)a.qkv + (size_t)row * a.ld + lane;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 		A *of_head = in + (size_t)head * a.head_dim;
 		float x[EACH];
 		if (query && !weight && !a.inv_freq)
-			continue; /* stays as it is */
+			continue; /* the query does not change */
 #pragma unroll
 		for (uint32_t i = 0; i < EACH; i++)
 			x[i] = lane + 32 * i < a.head_dim ? mx_to_float(of_head[32 * i]) : 0;
@@ -156,7 +156,8 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 
 cudaError_t attn_append(const struct attn_launch *l, const struct attn_args *a)
 {
-	/* Few rows: many warps; many rows: sines and cosines for several heads. */
+	/* Few rows: as many warps as possible. Many rows: a warp computes sines and cosines once for
+	 * several heads. */
 	uint32_t all = a->heads + 2 * a->kv_heads, each = a->n_rows < 128 ? 1 : 12;
 	uint64_t warps = (uint64_t)a->n_rows * ((all + each - 1) / each);
 	dim3 grid((unsigned)((warps + WARPS - 1) / WARPS)), block(WARPS * 32);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The attention mixer's table on CUDA devices: memory, life cycle, and which
- * kernel takes which spans of a step.
+ * The attention mixer's function table on CUDA devices: memory, life cycle, and
+ * which kernel computes which spans of a step.
  */
 #include "mixers/attention/cuda/attention_cuda.h"
 
@@ -20,7 +20,7 @@ struct mx_mixer {
 	struct attn_weights weights;
 	struct mx_device *device;
 	struct attn_launch launch;
-	struct attn_args args; /* but for what a step brings */
+	struct attn_args args; /* everything that is the same in every step */
 	struct scratch scratch;
 	float *inv_freq; /* device memory, owned; NULL without rope */
 	uint32_t width, max_rows, max_spans;
@@ -28,17 +28,18 @@ struct mx_mixer {
 	bool prefill; /* prompts have a kernel of their own */
 };
 
-/* Everything probe checks; the other slots call it again instead of keeping state. */
+/* Reads and checks a layer's parameters. Every function that needs them calls this again: there is
+ * no state before create. */
 static mx_status read_params(const struct mx_layer_desc *layer, struct attn_params *out,
                              struct mx_err *err)
 {
-	static const uint32_t dims[] = {32, 64, 96, 128, 256}; /* those of the kernels */
+	static const uint32_t dims[] = {32, 64, 96, 128, 256}; /* that kernels are compiled for */
 	mx_status status = attn_params_read(layer, out, err);
 	if (status != MX_OK)
 		return status;
-	if (out->head_dim > ATTN_MAX_DIM)
+	if (out->head_dim > ATTN_CUDA_MAX_DIM)
 		return mx_mixer_fail(err, MX_E_RANGE, "attention: head_dim must be 1..%d on GPUs, not %u",
-		                     ATTN_MAX_DIM, out->head_dim);
+		                     ATTN_CUDA_MAX_DIM, out->head_dim);
 	if (out->dtype != MX_F32 && out->dtype != MX_BF16 && out->dtype != MX_F8E4M3)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: keys and values in %s",
 		                     mx_dtype_name(out->dtype));
@@ -58,7 +59,7 @@ static mx_status attn_probe(const struct mx_layer_desc *layer, const struct mx_d
 	return read_params(layer, &p, err);
 }
 
-/* How keys of a row are cut: see attn_chunk_shift. */
+/* Sets how the keys of a row are split, see attn_split_shift. */
 static void plan_parts(const struct mx_layer_desc *layer, const struct attn_params *p,
                        bool deterministic, struct attn_args *a)
 {
@@ -108,7 +109,7 @@ static mx_status attn_state(const struct mx_layer_desc *layer, const struct mx_d
 	lay_out(layer, &p, device, &scratch);
 	*out = (struct mx_state_spec){
 		.bytes_per_token = (size_t)2 * p.kv_heads * p.dpad * mx_dtype_size(p.dtype),
-		.page_multiple = ATTN_BLOCK,
+		.page_multiple = ATTN_CUDA_WARP_KEYS,
 		.scratch_bytes = scratch.bytes,
 	};
 	return MX_OK;
@@ -126,7 +127,7 @@ static void attn_destroy(struct mx_mixer *m)
 /* Puts the table of inverse frequencies into device memory. */
 static mx_status load_frequencies(struct mx_mixer *m)
 {
-	float table[ATTN_MAX_DIM / 2];
+	float table[ATTN_CUDA_MAX_DIM / 2];
 	size_t n = m->params.rope_dim / 2;
 	void *to = NULL;
 	if (m->params.rope == ATTN_ROPE_NONE)
@@ -138,7 +139,7 @@ static mx_status load_frequencies(struct mx_mixer *m)
 	return status;
 }
 
-/* What the kernels are told in every step. */
+/* Sets the kernel arguments that are the same in every step. */
 static void set_args(struct mx_mixer *m, const struct mx_mixer_init *init)
 {
 	const struct attn_params *p = &m->params;
@@ -191,7 +192,7 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	mx_status status = read_params(layer, &m->params, err);
 	if (status != MX_OK)
 		goto fail;
-	if (init->page_tokens == 0 || init->page_tokens % ATTN_BLOCK) {
+	if (init->page_tokens == 0 || init->page_tokens % ATTN_CUDA_WARP_KEYS) {
 		status =
 			mx_mixer_fail(err, MX_E_INVALID, "attention: pages of %u tokens", init->page_tokens);
 		goto fail;
@@ -239,10 +240,11 @@ fail:
 
 /* ---- a step ---- */
 
-/* Spans of a step by length; of a step that is recorded only decode steps are. */
+/* The spans of a step by length. Short spans have at most `most` tokens. Only decode steps are
+ * recorded, so all spans of a recorded step are short. */
 struct mixture {
-	uint32_t longest_short; /* tokens; 0 = none */
-	uint32_t long_rows;     /* of all long ones */
+	uint32_t longest_short; /* tokens of the longest short span; 0 = there is none */
+	uint32_t long_rows;     /* tokens of all long spans */
 };
 
 static struct mixture sort_spans(const struct mx_step *step, uint32_t most)
@@ -264,7 +266,8 @@ static cudaError_t attend(const struct mx_mixer *m, const struct mx_step *step, 
 {
 	if (m->plain)
 		return attn_plain(&m->launch, a);
-	/* Where bits matter, drafts go with the prompts: partials have room for one row a span. */
+	/* On a deterministic device drafts are computed like prompts: there is room for the partials of
+	 * one row a span. */
 	uint32_t most = a->fixed_shift ? 1 : ATTN_SHORT;
 	struct mixture mix = sort_spans(step, most);
 	cudaError_t e = cudaSuccess;
@@ -308,7 +311,7 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	a.n_rows = step->n_rows;
 	unsigned char *k = (unsigned char *)a.qkv + (size_t)a.heads * a.head_dim * act;
 	unsigned char *v = k + (size_t)a.kv_heads * a.head_dim * act;
-	/* side by side, so that a device can make one product of them */
+	/* adjacent in memory, so that the device can compute them as one product */
 	const struct mx_linear_out in[] = {
 		{.w = w->q, .bias = w->q_bias, .y = a.qkv, .ldy = a.ld},
 		{.w = w->k, .bias = w->k_bias, .y = k, .ldy = a.ld},
@@ -337,11 +340,11 @@ static void attn_describe(const struct mx_mixer *m, char *text, size_t cap)
 	         m->params.heads, m->params.kv_heads, m->params.head_dim,
 	         mx_dtype_name(m->params.dtype), m->plain ? "no tensor cores" : "tensor cores",
 	         m->prefill ? ", prompts by warpgroups" : "",
-	         m->args.fixed_shift ? ", fixed chunks" : "");
+	         m->args.fixed_shift ? ", fixed splits" : "");
 }
 
-/* commit keeps nothing: the caller tracks lengths, a row reads no position after its own, and
- * positions taken back are written again before they are read. */
+/* commit has nothing to do: the caller tracks lengths, a row reads no position after its own, and
+ * rejected positions are written again before they are read. */
 static const struct mx_mixer_ops attn_ops = {
 	.abi = MX_MIXER_ABI,
 	.struct_size = sizeof(struct mx_mixer_ops),

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA module of the attention mixer: how a step is cut into work, where
+ * The CUDA module of the attention mixer: how a step is split into work, where
  * keys, values and partials lie, and the launchers of the kernels. For C and
- * CUDA C++; the formulas here are computed by the host and by the kernels.
+ * CUDA C++; both the host and the kernels compute the formulas here.
+ *
+ * A split is a range of keys of one span that one unit of work goes through, as
+ * in Flash-Decoding; its partial result is folded with those of the others.
  */
 #ifndef MX_MIXERS_ATTENTION_CUDA_H
 #define MX_MIXERS_ATTENTION_CUDA_H
@@ -22,27 +25,28 @@
 extern "C" {
 #endif
 
-#define ATTN_MAX_DIM     256
-#define ATTN_BLOCK       16  /* keys that a warp takes at a time; pages hold whole blocks */
-#define ATTN_SHORT       16  /* tokens: longer spans are prompts */
-#define ATTN_MIN_SHIFT   7   /* chunks have at least 128 keys: two blocks a warp */
-#define ATTN_MOST_SHIFT  10  /* and at least 1024 in large batches: beginning one takes time */
-#define ATTN_EXACT_SHIFT 8   /* and at least 256 where the size is fixed */
-#define ATTN_PARTS       256 /* parts that one row's keys are cut into, over all key heads */
+#define ATTN_CUDA_MAX_DIM 256
+#define ATTN_CUDA_WARP_KEYS                                                                        \
+	16                      /* keys that a warp takes at a time: a block; pages hold whole blocks */
+#define ATTN_SHORT       16 /* tokens: longer spans are prompts */
+#define ATTN_MIN_SHIFT   7  /* splits have at least 128 keys: two blocks a warp */
+#define ATTN_MOST_SHIFT  10 /* and at least 1024 in large batches: starting a split takes time */
+#define ATTN_EXACT_SHIFT 8  /* and at least 256 if their size is fixed */
+#define ATTN_PARTS       256 /* most splits of one row's keys, over all key heads */
 #define ATTN_EXACT_PARTS 1024
 
 /* ---- pages ----
  *
- * A page holds, for each key head, the keys of its tokens and then their values; both in groups of
- * 8 tokens, and these in panels: [8 tokens][panel bytes], 16-byte slots turned by the token as the
- * 128, 64 or 32-byte swizzles of shared memory have it. So a block of keys comes to shared memory
- * with one bulk copy, ready for ldmatrix and wgmma without conflicts. */
+ * A page holds, for each key head, the keys of its tokens and then their values, both in groups of
+ * 8 tokens. A group consists of panels, [8 tokens][panel bytes], whose 16-byte units are permuted
+ * by the token like the 128, 64 or 32-byte swizzles of shared memory. So one bulk copy brings a
+ * block of keys to shared memory, ready for ldmatrix and wgmma without bank conflicts. */
 
-/* Where byte `at` of token t's row is, from the first token's, where a token's keys of one head
- * take `row` bytes (a multiple of 32). */
+/* Returns the offset of byte `at` of token t's row from the first token's row. `row`: bytes of a
+ * token's keys of one head, a multiple of 32. */
 ATTN_INLINE uint32_t attn_place(uint32_t row, uint32_t t, uint32_t at)
 {
-	/* bytes of a panel are a power of two, and said so: nothing is divided */
+	/* the bytes of a panel are a power of two, written as a shift: no division */
 	uint32_t bits = row % 128 == 0 ? 7 : row % 64 == 0 ? 6 : 5, rest = at & ((1u << bits) - 1);
 	uint32_t turn = t >> (7 - bits) & ((1u << (bits - 4)) - 1);
 	return t / 8 * 8 * row + ((at >> bits << 3 | t % 8) << bits) + ((rest / 16) ^ turn) * 16 +
@@ -51,20 +55,20 @@ ATTN_INLINE uint32_t attn_place(uint32_t row, uint32_t t, uint32_t at)
 
 /* ---- work ---- */
 
-/* What the kernels of a step are told. */
+/* Arguments of a step's kernels. */
 struct attn_args {
 	/* activations: rows of queries, keys and values side by side, [rows, ld]; outputs [rows, ldo]
 	 */
 	void *qkv, *out;
 	uint32_t ld, ldo;
-	uint32_t heads, kv_heads, group, head_dim, dim; /* dim: head_dim as pages have it */
+	uint32_t heads, kv_heads, group, head_dim, dim; /* dim: head_dim padded, as in pages */
 	uint32_t window;
-	float scale; /* with log2(e) */
+	float scale; /* of scores, times log2(e) */
 	/* the step */
 	const struct mx_device_span *spans;
 	const uint32_t *row_span, *pages;
 	uint32_t n_spans, n_rows;
-	uint32_t min_n, max_n; /* spans of so many tokens are this launch's affair */
+	uint32_t min_n, max_n; /* the launch computes spans of min_n .. max_n tokens */
 	/* pages */
 	unsigned char *page_base;
 	size_t page_stride;
@@ -82,14 +86,14 @@ struct attn_args {
 	uint32_t max_position;
 };
 
-/* First key that the query at `pos` sees. */
+/* Returns the first key that the query at `pos` sees. */
 ATTN_INLINE uint32_t attn_first_key(const struct attn_args *a, uint32_t pos)
 {
 	return a->window && pos + 1 > a->window ? pos + 1 - a->window : 0;
 }
 
-/* The least shift of a batch: of 128 keys where a sequence is alone, of more where there are
- * spans enough to keep all multiprocessors busy. */
+/* Returns the smallest shift of a step's splits: 128 keys for a single sequence, more if there are
+ * enough spans to keep all multiprocessors busy. */
 ATTN_INLINE uint32_t attn_min_shift(uint32_t n_spans, uint32_t kv_heads)
 {
 	uint32_t shift = ATTN_MIN_SHIFT;
@@ -98,9 +102,10 @@ ATTN_INLINE uint32_t attn_min_shift(uint32_t n_spans, uint32_t kv_heads)
 	return shift;
 }
 
-/* Keys of a span are cut at multiples of 1 << shift: a function of the span and of the number of
- * spans; with fixed_shift of nothing, so that company changes nothing. */
-ATTN_INLINE uint32_t attn_chunk_shift(const struct attn_args *a, uint32_t pos, uint32_t n)
+/* Returns the shift of a span's splits: its keys are split at multiples of 1 << shift. The shift
+ * depends on the span and on the number of spans of the step; fixed_shift depends on neither, so
+ * the other sequences of a batch change nothing. */
+ATTN_INLINE uint32_t attn_split_shift(const struct attn_args *a, uint32_t pos, uint32_t n)
 {
 	if (a->fixed_shift)
 		return a->fixed_shift;
@@ -112,19 +117,20 @@ ATTN_INLINE uint32_t attn_chunk_shift(const struct attn_args *a, uint32_t pos, u
 	return shift;
 }
 
-ATTN_INLINE uint32_t attn_chunks(const struct attn_args *a, uint32_t pos, uint32_t n,
+/* Returns the number of splits of a span of n tokens from position `pos`. */
+ATTN_INLINE uint32_t attn_splits(const struct attn_args *a, uint32_t pos, uint32_t n,
                                  uint32_t shift)
 {
 	return ((pos + n - 1) >> shift) - (attn_first_key(a, pos) >> shift) + 1;
 }
 
-/* The first partial of row v (token * group + head of the group) of a span of n tokens and a key
- * head: those of its chunks lie side by side, then those of row v + 1. A span never has more than
- * max_parts * max_rows * heads of them. */
+/* Returns the index of the first partial of row v (token * group + head of the group) of a span of
+ * n tokens and a key head. The partials of the row's splits are contiguous; those of row v + 1
+ * follow. A span has at most max_parts * max_rows * heads partials. */
 ATTN_INLINE uint32_t attn_partials(const struct attn_args *a, uint32_t span, uint32_t n,
-                                   uint32_t kv_head, uint32_t v, uint32_t chunks)
+                                   uint32_t kv_head, uint32_t v, uint32_t splits)
 {
-	return span * a->max_parts * a->max_rows * a->heads + (kv_head * n * a->group + v) * chunks;
+	return span * a->max_parts * a->max_rows * a->heads + (kv_head * n * a->group + v) * splits;
 }
 
 /* ---- launchers ---- */
@@ -132,35 +138,37 @@ ATTN_INLINE uint32_t attn_partials(const struct attn_args *a, uint32_t span, uin
 struct attn_launch {
 	cudaStream_t stream;
 	int sms, sm;
-	size_t smem; /* most that a block can have */
+	size_t smem; /* most shared memory of a thread block, in bytes */
 	enum mx_dtype act, kv;
 };
 
-/* Norm, rotation and the write of keys and values; queries are changed in place. */
+/* Normalises and rotates queries and keys, and writes keys and values to their pages. Queries are
+ * changed in place. */
 cudaError_t attn_append(const struct attn_launch *l, const struct attn_args *a);
 
-/* Split over keys: partials of spans of a->min_n .. a->max_n tokens, or their outputs where there
- * is but one chunk. Then attn_merge. bf16 activations, keys in bf16 or fp8. */
+/* Computes the partials of spans of a->min_n .. a->max_n tokens, split over keys, or their outputs
+ * if there is only one split. Call attn_merge next. bf16 activations, keys in bf16 or fp8. */
 cudaError_t attn_decode(const struct attn_launch *l, const struct attn_args *a);
-/* rows_a_span: most tokens of a span in question. */
+/* Folds the partials that attn_decode wrote. rows_a_span: most tokens of a span of this launch. */
 cudaError_t attn_merge(const struct attn_launch *l, const struct attn_args *a,
                        uint32_t rows_a_span);
 
-/* The same arithmetic without a split: chunk by chunk, bit-equal to decode and merge if the shift
- * is the same. */
+/* Computes the outputs with the arithmetic of attn_decode, but one unit goes through all splits of
+ * its rows. Bit-equal to attn_decode and attn_merge if the shift is the same. */
 cudaError_t attn_whole(const struct attn_launch *l, const struct attn_args *a);
 
-/* Prompts on tensor cores of compute capability 9.0a; `rows` bounds those of the spans in question.
- * Not bit-equal to anything. */
+/* Computes prompts on the tensor cores of compute capability 9.0a. `rows` is an upper bound for the
+ * tokens of the spans of this launch. Not bit-equal to any other kernel. can: true if the kernel
+ * supports the layer and the device. prepare: once for a layer, opts into the shared memory. */
 bool attn_prefill_can(const struct attn_launch *l, uint32_t dim, uint32_t head_dim);
 cudaError_t attn_prefill_prepare(uint32_t dim);
 cudaError_t attn_prefill(const struct attn_launch *l, const struct attn_args *a, uint32_t rows);
 
-/* Any types, any row, simple: one warp for each query and head. */
+/* Computes spans of any length with any types; simple: one warp for each query and head. */
 cudaError_t attn_plain(const struct attn_launch *l, const struct attn_args *a);
 
-/* Once for a layer: lets the kernels have their shared memory. cudaErrorInvalidValue if the device
- * has not enough. */
+/* Called once for a layer: opts into the shared memory of attn_decode and attn_whole.
+ * cudaErrorInvalidValue if the device has too little. */
 cudaError_t attn_decode_prepare(const struct attn_launch *l, uint32_t dim, uint32_t max_spans);
 
 #ifdef __cplusplus

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention of few rows over many keys, in two kernels (Flash-Decoding: Dao et
- * al. 2023): `attend` makes partials, `merge` folds them.
+ * al. 2023): `attend` computes partials, `merge` folds them.
  *
  * A unit is a span, a key head, up to 8 NT rows (tokens times the query heads
- * of the group) and a chunk of keys. Blocks persist and take every gridDim-th
- * unit. In a block, warp w takes the 16-key blocks whose absolute number is w
- * modulo the number of warps; each warp has a ring of copies of its own that
- * runs ahead across units. Products are those of keys with queries, so that 8
- * rows are enough for tensor cores: S^T = K Q^T and O^T = V^T P^T.
+ * of the group) and a split of keys. Blocks persist and take every gridDim-th
+ * unit. In a thread block, warp w takes the 16-key blocks whose absolute number
+ * is w modulo the number of warps. Each warp has its own ring of copies, which
+ * prefetches across units. The products are transposed, S^T = K Q^T and
+ * O^T = V^T P^T, so that 8 rows are enough for tensor cores.
  *
- * WHOLE: a unit is all chunks of its rows, folded here as `merge` would do, to
- * the bit.
+ * WHOLE: a unit goes through all splits of its rows and folds them here, bit for
+ * bit as `merge` does.
  */
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
@@ -20,7 +20,7 @@
 #include "mixers/attention/cuda/units.cuh"
 
 #define MAX_STAGES   8
-#define STATIC_BYTES 512   /* at most, of shared memory */
+#define STATIC_BYTES 512   /* most static shared memory */
 #define RING_BYTES   20480 /* of a warp, about: two blocks of 64 to 80 KiB share a multiprocessor */
 
 namespace
@@ -33,11 +33,11 @@ template <typename KV, int D> struct tile {
 	static constexpr int panel = row % 128 == 0 ? 128 : row % 64 == 0 ? 64 : 32;
 	static constexpr int slots = panel / 16;
 	static constexpr int shift = slots == 8 ? 0 : slots == 4 ? 1 : 2;
-	static constexpr int block = ATTN_BLOCK * row;
-	static constexpr int pitch = D + 4; /* of rows to be merged: no bank conflicts */
+	static constexpr int block = ATTN_CUDA_WARP_KEYS * row;
+	static constexpr int pitch = D + 4; /* floats between rows of store: no bank conflicts */
 };
 
-/* What goes where in dynamic shared memory. */
+/* Layout of dynamic shared memory. */
 template <typename KV, int D, int NT, bool WHOLE> struct plan {
 	static constexpr int rows = 8 * NT;
 	static constexpr int buffers = WHOLE ? 1 : 2;
@@ -60,21 +60,22 @@ template <typename KV, int D, int NT, bool WHOLE> struct plan {
 
 /* ---- the ring of a warp ---- */
 
-/* Asks for the blocks of this warp in the order in which they will be taken. */
+/* Starts the copies of this warp's blocks in the order in which the warp will use them. */
 template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 	using T = tile<KV, D>;
 	unit w;
 	const uint32_t *first;
 	const uint4 *units;
-	uint32_t i, n, b, end; /* unit, of so many; blocks */
+	uint32_t i, n;   /* current unit and number of units */
+	uint32_t b, end; /* next block, and the end of the unit's blocks */
 	bool done;
-	int next; /* lane that knows where block b is */
+	int next; /* lane that knows the address of block b */
 	const unsigned char *keys;
 
-	/* Each lane finds one of the next 32 blocks. */
+	/* Finds the addresses of the next 32 blocks, one a lane. */
 	__device__ void find(const attn_args &a)
 	{
-		uint32_t mine = b + (threadIdx.x & 31) * WARPS, key = mine * ATTN_BLOCK;
+		uint32_t mine = b + (threadIdx.x & 31) * WARPS, key = mine * ATTN_CUDA_WARP_KEYS;
 		next = 0;
 		if (mine < end) {
 			uint32_t page = a.pages[w.page_begin + key / a.page_tokens];
@@ -83,10 +84,11 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 		}
 	}
 
-	__device__ void open(const attn_args &a, const uint32_t *list, const uint4 *kept, uint32_t all)
+	__device__ void open(const attn_args &a, const uint32_t *list, const uint4 *listed,
+	                     uint32_t all)
 	{
 		first = list;
-		units = kept;
+		units = listed;
 		i = 0;
 		n = all;
 		keys = nullptr;
@@ -97,14 +99,14 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 		warp_blocks(w, threadIdx.x >> 5, b, end);
 		if (b < end)
 			find(a);
-		settle(a);
+		advance(a);
 	}
 
-	/* On to the next block, which may be of another chunk or unit. */
-	__device__ void settle(const attn_args &a)
+	/* Goes on to the next split or unit if the blocks of this one are used up. */
+	__device__ void advance(const attn_args &a)
 	{
 		while (!done && b >= end) {
-			if (++w.chunk >= w.chunk_end) {
+			if (++w.split >= w.split_end) {
 				done = ++i >= n;
 				if (done)
 					break;
@@ -116,10 +118,10 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 		}
 	}
 
-	/* Is the next block one that earlier steps have written? */
+	/* True if earlier steps have written all keys of the next block. */
 	__device__ bool old(void) const
 	{
-		return !done && b * ATTN_BLOCK + ATTN_BLOCK <= w.pos;
+		return !done && b * ATTN_CUDA_WARP_KEYS + ATTN_CUDA_WARP_KEYS <= w.pos;
 	}
 
 	__device__ void push(const attn_args &a, uint32_t to, uint32_t bar)
@@ -144,7 +146,7 @@ template <typename KV, int D, int ROWS, bool WHOLE> struct feed {
 			b += WARPS;
 			if (++next == 32 && b < end)
 				find(a);
-			settle(a);
+			advance(a);
 		}
 #if __CUDA_ARCH__ < 900
 		copies_commit();
@@ -185,7 +187,7 @@ template <typename KV, int D, int NT> struct rows {
 				x += (size_t)(w.row + token) * a.ld + head * a.head_dim;
 			/* fp8: lane t holds dimensions 4t .. 4t + 3 of 16, as the keys' bytes lie */
 			uint32_t e = T::fp8 ? 4 * t : 2 * t, next = T::fp8 ? 2 : 8;
-			if (a.head_dim == D) { /* row 0 stands for those that are not there */
+			if (a.head_dim == D) { /* rows beyond the last read row 0 */
 #pragma unroll
 				for (int s = 0; s < D / 16; s++) {
 					q[j][s][0] = *(const uint32_t *)(x + 16 * s + e);
@@ -207,7 +209,8 @@ template <typename KV, int D, int NT> struct rows {
 		}
 	}
 
-	/* To f16, where that is what is multiplied: not at once, when they are still to come. */
+	/* Converts the queries to f16 if the products are f16. Not done in load, where the loads are
+	 * still under way. */
 	__device__ void convert(void)
 	{
 		if constexpr (T::fp8)
@@ -234,7 +237,7 @@ template <typename KV, int D, int NT> struct rows {
 		}
 	}
 
-	/* s[key g, g + 8][row 2t, 2t + 1] of 16 keys. */
+	/* Computes the scores of 16 keys: s[key g, g + 8][row 2t, 2t + 1]. */
 	__device__ void scores(float (&s)[NT][4], uint32_t keys) const
 	{
 		uint32_t lane = threadIdx.x & 31, row = lane & 15;
@@ -268,7 +271,8 @@ template <typename KV, int D, int NT> struct rows {
 				s[j][i] = __fadd_rn(s[j][i], s1[j][i]);
 	}
 
-	/* Scores become probabilities, as operands; the running state is brought to the new maximum. */
+	/* Turns scores into probabilities, as operands of the next product, and rescales the running
+	 * state to the new maximum. */
 	__device__ void softmax(float (&s)[NT][4], uint32_t (&p)[NT][2], float scale)
 	{
 #pragma unroll
@@ -303,8 +307,8 @@ template <typename KV, int D, int NT> struct rows {
 		}
 	}
 
-	/* o += values of 16 keys; of those from `n` on (0 .. 16) nothing is used: what was never
-	 * written may be NaN. */
+	/* Adds the values of 16 keys to o. Keys from `n` on (0 .. 16) are not used: memory that was
+	 * never written may hold NaN. */
 	__device__ void add_values(const uint32_t (&p)[NT][2], uint32_t values, uint32_t n)
 	{
 		uint32_t lane = threadIdx.x & 31, t = lane % 4;
@@ -342,28 +346,30 @@ template <typename KV, int D, int NT> struct rows {
 		}
 	}
 
-	/* Keys 16 b .. of which those from w.hi on were perhaps never written. */
+	/* Computes block b of 16 keys, which lies at `at`. Keys from w.hi on may never have been
+	 * written. */
 	__device__ void block(const attn_args &a, const unit &w, uint32_t b, uint32_t at)
 	{
-		uint32_t g = (threadIdx.x & 31) / 4, k0 = b * ATTN_BLOCK;
+		uint32_t g = (threadIdx.x & 31) / 4, k0 = b * ATTN_CUDA_WARP_KEYS;
 		uint32_t reach = a.window && a.window < 0x80000000u ? a.window : 0x80000000u;
 		float s[NT][4] = {};
 		uint32_t p[NT][2];
 		scores(s, at);
-		if (k0 + ATTN_BLOCK > w.first_pos + 1 || w.hi - 1 - k0 >= reach) {
+		if (k0 + ATTN_CUDA_WARP_KEYS > w.first_pos + 1 || w.hi - 1 - k0 >= reach) {
 #pragma unroll
 			for (int j = 0; j < NT; j++)
 				for (int i = 0; i < 4; i++) {
-					/* wraps to a large number for keys to come */
+					/* for later keys this wraps to a large number */
 					uint32_t back = pos[j][i & 1] - (k0 + g + (i & 2) * 4);
 					s[j][i] = back < reach ? s[j][i] : -INFINITY;
 				}
 		}
 		softmax(s, p, a.scale);
-		add_values(p, at + T::block, w.hi - k0 < ATTN_BLOCK ? w.hi - k0 : ATTN_BLOCK);
+		add_values(p, at + T::block,
+		           w.hi - k0 < ATTN_CUDA_WARP_KEYS ? w.hi - k0 : ATTN_CUDA_WARP_KEYS);
 	}
 
-	/* For the other warps: sums [rows][2], values [rows][pitch]. */
+	/* Stores the warp's partials for join_warps: sums [rows][2], values [rows][pitch]. */
 	__device__ void store(float *sums, float *values)
 	{
 		uint32_t lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
@@ -390,14 +396,14 @@ template <typename KV, int D, int NT> struct rows {
 	}
 };
 
-/* ---- the end of a chunk ---- */
+/* ---- the end of a split ---- */
 
 /* Four dimensions of a row. */
 struct quad {
 	float m, l, o[4];
 };
 
-/* The warps' partials of dimensions d .. d + 3 of row r become the chunk's. */
+/* Joins the warps' partials of dimensions d .. d + 3 of row r into the split's partial. */
 template <typename KV, int D, int NT>
 __device__ __forceinline__ quad join_warps(const float *sums, const float *values, uint32_t r,
                                            uint32_t d)
@@ -424,7 +430,7 @@ __device__ __forceinline__ quad join_warps(const float *sums, const float *value
 	return x;
 }
 
-/* What the rows of a unit have after their last chunk goes out. */
+/* Writes the output of dimensions d .. d + 3 of row r after the row's last split. */
 __device__ __forceinline__ void put_out(const attn_args &a, const unit &w, uint32_t r, uint32_t d,
                                         const quad &x)
 {
@@ -437,7 +443,7 @@ __device__ __forceinline__ void put_out(const attn_args &a, const unit &w, uint3
 }
 
 template <typename KV, int D, int NT, bool WHOLE>
-__device__ void end_chunk(const attn_args &a, const unit &w, const float *sums, const float *values,
+__device__ void end_split(const attn_args &a, const unit &w, const float *sums, const float *values,
                           float *state, uint32_t parity)
 {
 	constexpr int rows = 8 * NT, quads = D / 4;
@@ -446,8 +452,8 @@ __device__ void end_chunk(const attn_args &a, const unit &w, const float *sums, 
 	for (uint32_t e = threadIdx.x; e < w.rows * quads; e += THREADS) {
 		uint32_t r = e / quads, d = e % quads * 4;
 		quad x = join_warps<KV, D, NT>(sums, values, r, d);
-		if (!WHOLE && w.chunks > 1) {
-			size_t at = w.at + r * w.chunks;
+		if (!WHOLE && w.splits > 1) {
+			size_t at = w.at + r * w.splits;
 			*(float4 *)(a.values + at * D + d) = make_float4(x.o[0], x.o[1], x.o[2], x.o[3]);
 			if (d == 0)
 				*(float2 *)(a.sums + 2 * at) = make_float2(x.m, x.l);
@@ -464,7 +470,7 @@ __device__ void end_chunk(const attn_args &a, const unit &w, const float *sums, 
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			all.o[i] = fold_number(all.o[i], f.old, x.o[i], f.add);
-		if (w.chunk + 1 == w.chunk_end) {
+		if (w.split + 1 == w.split_end) {
 			put_out(a, w, r, d, all);
 		} else if (WHOLE) {
 			*(float4 *)(state + 4 * e) = make_float4(all.o[0], all.o[1], all.o[2], all.o[3]);
@@ -500,8 +506,8 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 		barriers_ready();
 	}
 #endif
-	/* Before the wait: tables and keys that were there before the step (launch.cuh). */
-	list_units<8 * NT, WHOLE>(a, first); /* a barrier for all */
+	/* Before the wait: only tables and keys that were written before the step (launch.cuh). */
+	list_units<8 * NT, WHOLE>(a, first); /* has barriers: all threads call it */
 	__syncthreads();
 	if (!WHOLE) {
 		keep_units<8 * NT>(a, first, units);
@@ -533,7 +539,7 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 #if __CUDA_ARCH__ >= 900
 			barrier_wait(bar + stage * 8, phase);
 #else
-			copies_wait<1>(); /* two stages */
+			copies_wait<1>(); /* there are two stages */
 			__syncwarp();
 #endif
 			x.block(a, w, b, at);
@@ -545,9 +551,9 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 			}
 		}
 		unit done = w;
-		if (++w.chunk < w.chunk_end) {
+		if (++w.split < w.split_end) {
 			w.fresh = false;
-		} else if (++i < n) { /* queries come while this unit ends */
+		} else if (++i < n) { /* the next queries load while this unit ends */
 			load_unit<8 * NT, WHOLE>(a, first, units, i, w);
 			x.load(a, w);
 		}
@@ -555,17 +561,18 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 		float *v = values + buffer * P::values, *s = sums + buffer * P::sums;
 		x.store(s + warp * 8 * NT * 2, v + warp * 8 * NT * T::pitch);
 		__syncthreads();
-		end_chunk<KV, D, NT, WHOLE>(a, done, s, v, state, parity);
+		end_split<KV, D, NT, WHOLE>(a, done, s, v, state, parity);
 		parity ^= 1;
-		if (WHOLE) /* else there is another buffer, and a barrier before this one is used again */
+		if (WHOLE) /* else there are two buffers, and a barrier before this one is used again */
 			__syncthreads();
 	}
 }
 
 /* ---- merge ---- */
 
-/* A warp folds 32 dimensions of one row and head; block (token of a span, key head, WARPS such
- * parts of the group). Sums and values of 32 chunks are under way at once. */
+/* Folds the partials of all splits. A warp computes 32 dimensions of one row and head. A thread
+ * block is (token of a span, key head, WARPS such parts of the group). Loads of the sums and values
+ * of 32 splits are under way at once. */
 template <typename A, int D>
 __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32_t rows_a_span)
 {
@@ -577,17 +584,17 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 	mx_pdl_launch();
 	const mx_device_span span = a.spans[s];
 	bool there = g < a.group && span.n >= a.min_n && span.n <= a.max_n && i < span.n;
-	uint32_t shift = there ? attn_chunk_shift(&a, span.pos, span.n) : 0;
-	uint32_t chunks = there ? attn_chunks(&a, span.pos, span.n, shift) : 1;
-	uint32_t p = attn_partials(&a, s, span.n, blockIdx.y, i * a.group + g, chunks);
-	mx_pdl_wait(); /* who leaves waits too: the next kernel waits for this one only */
-	if (chunks == 1)
+	uint32_t shift = there ? attn_split_shift(&a, span.pos, span.n) : 0;
+	uint32_t splits = there ? attn_splits(&a, span.pos, span.n, shift) : 1;
+	uint32_t p = attn_partials(&a, s, span.n, blockIdx.y, i * a.group + g, splits);
+	mx_pdl_wait(); /* also before the return: the next kernel waits for this one only */
+	if (splits == 1)
 		return;
 	const float2 *sums = (const float2 *)a.sums + p + lane;
 	const float *values = a.values + (size_t)p * D + d;
 	partial all = {-INFINITY, 0, 0};
-	for (uint32_t c = 0; c < chunks; c += ahead, sums += ahead, values += ahead * D) {
-		uint32_t n = chunks - c < ahead ? chunks - c : ahead;
+	for (uint32_t c = 0; c < splits; c += ahead, sums += ahead, values += ahead * D) {
+		uint32_t n = splits - c < ahead ? splits - c : ahead;
 		float2 own = {-INFINITY, 0};
 		float v[ahead];
 		if (lane < n)
@@ -599,7 +606,7 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 				for (uint32_t k = k0; k < k0 + run; k++)
 					v[k] = values[(k < n ? k : n - 1) * D];
 			}
-		/* what fold would multiply by, for 32 steps at once: maxima have no order */
+		/* the factors of 32 folds at once: a maximum does not depend on the order */
 		float upto = own.x;
 		for (int j = 1; j < 32; j *= 2) {
 			float y = __shfl_up_sync(~0u, upto, j);
@@ -637,7 +644,7 @@ cudaError_t launch(const attn_launch *l, const attn_args *a)
 	using P = plan<KV, D, NT, WHOLE>;
 	int stages = P::stages(l->sm);
 	size_t bytes = P::bytes(stages, a->n_spans);
-	/* a multiprocessor has 1 KiB more than a block can use, and takes 1 KiB for each */
+	/* a multiprocessor has 1 KiB more than a thread block can use, and reserves 1 KiB for each */
 	uint32_t a_sm = (uint32_t)((l->smem + 1024) / (bytes + 1024 + STATIC_BYTES));
 	uint32_t blocks = l->sms * (a_sm > 2 ? 2 : a_sm < 1 ? 1 : a_sm);
 	if (!WHOLE) {
@@ -660,7 +667,7 @@ cudaError_t prepare(const attn_launch *l, uint32_t max_spans)
 	                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-/* Rows of a unit, by 8: what the registers hold. */
+/* Rows of a unit in groups of 8: as many as the registers hold. */
 template <int D> constexpr int whole_tiles(void)
 {
 	return D > 128 ? 1 : 2;
@@ -674,7 +681,7 @@ template <typename KV, int D> cudaError_t prepare_both(const attn_launch *l, uin
 
 } // namespace
 
-/* The instance for the layer's dimension and type of keys. */
+/* Choose the template instance for the layer's padded dimension and type of keys. */
 #define BY_DIM(dim, call)                                                                          \
 	switch (dim) {                                                                                 \
 	case 32: call(32);                                                                             \

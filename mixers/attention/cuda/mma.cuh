@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Instructions that C++ has no words for: matrix products of a warp, copies to shared memory. */
+/* PTX instructions without a C++ intrinsic: matrix products of a warp, copies to shared memory. */
 #ifndef MX_MIXERS_ATTENTION_CUDA_MMA_CUH
 #define MX_MIXERS_ATTENTION_CUDA_MMA_CUH
 
@@ -31,7 +31,7 @@ static __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_
 	             : "memory");
 }
 
-/* An 8 x 8 matrix that the warp holds, transposed. */
+/* Transposes an 8 x 8 matrix that the warp holds. */
 static __device__ __forceinline__ uint32_t transpose(uint32_t v)
 {
 	uint32_t r;
@@ -56,7 +56,7 @@ static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&
 		             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Two numbers as the operands of multiply; `low` in the low half. */
+/* Packs two numbers as an operand of multiply; `low` in the low half. */
 template <bool HALF> static __device__ __forceinline__ uint32_t pack(float low, float high)
 {
 	if constexpr (HALF) {
@@ -68,7 +68,7 @@ template <bool HALF> static __device__ __forceinline__ uint32_t pack(float low, 
 	}
 }
 
-/* Two fp8 numbers (e4m3) in the low half of v as two f16: exact. */
+/* Converts the two fp8 numbers (e4m3) in the low half of v to two f16: exact. */
 static __device__ __forceinline__ uint32_t widen_fp8(uint32_t v)
 {
 	__half2_raw h = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)(v & 0xffff), __NV_E4M3);
@@ -94,7 +94,7 @@ static __device__ __forceinline__ void copies_commit(void)
 	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Until at most n groups are under way. */
+/* Waits until at most n groups of copies are under way. */
 template <int n> static __device__ __forceinline__ void copies_wait(void)
 {
 	asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
@@ -106,7 +106,7 @@ static __device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t count
 	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
 
-/* Makes initialised barriers known to the copy engine. */
+/* Makes initialised barriers visible to the copy engine. */
 static __device__ __forceinline__ void barriers_ready(void)
 {
 	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The partial result of attention over some keys, and how two of them become
- * one. In powers of two, with s the scaled scores:
+ * The partial result of attention over some keys, and how two of them are folded
+ * into one. In powers of two, with s the scaled scores:
  *     m = max s    l = sum 2^(s - m)    o = sum 2^(s - m) v
- * Folding is associative but for rounding (Milakov and Gimelshein 2018,
- * arXiv:1805.02867), so keys may be spread over blocks, kernels or GPUs; who
- * wants the same bits folds in the same order. In memory: sums f32 [.., 2],
- * values f32 [.., dim].
+ * Folding is associative except for rounding (Milakov and Gimelshein 2018,
+ * arXiv:1805.02867), so keys may be spread over thread blocks, kernels or GPUs.
+ * For the same bits, fold in the same order. In memory: sums f32 [.., 2], values
+ * f32 [.., dim].
  */
 #ifndef MX_MIXERS_ATTENTION_CUDA_PARTIAL_CUH
 #define MX_MIXERS_ATTENTION_CUDA_PARTIAL_CUH
@@ -14,14 +14,14 @@
 #include "mixers/attention/cuda/mma.cuh"
 
 struct partial {
-	float m, l, o; /* of one dimension; no keys: -inf, 0, 0 */
+	float m, l, o; /* o: one dimension; without keys: -inf, 0, 0 */
 };
 
 struct fold_factors {
 	float old, add;
 };
 
-/* What the old and the added sums are multiplied by. */
+/* Returns what the old and the added sums are multiplied by. */
 static __device__ __forceinline__ fold_factors factors(float old_m, float add_m)
 {
 	float m = fmaxf(old_m, add_m), use = m == -INFINITY ? 0 : m;

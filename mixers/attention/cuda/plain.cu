@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention in f32 for what the tensor-core kernels do not take: f32
- * activations, or keys in f32. A warp for each row and head goes through the
- * keys 32 at a time, from a multiple of 32 on: a lane for each key, then a lane
- * for each 32nd dimension.
+ * Attention in f32 for what the tensor-core kernels do not support: f32
+ * activations, or keys in f32. One warp for each row and head goes through the
+ * keys 32 at a time, starting at a multiple of 32. For scores a lane has one key,
+ * for values every 32nd dimension.
  */
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
@@ -24,7 +24,7 @@ template <> __device__ __forceinline__ float from_state<__nv_fp8_e4m3>(__nv_fp8_
 	return __half2float(__ushort_as_half((unsigned short)widen_fp8(v.__x)));
 }
 
-/* The sum of q[d] k[d] in order of d. */
+/* Returns the sum of q[d] k[d] in order of d. */
 template <typename KV>
 __device__ __forceinline__ float dot(const float *q, const unsigned char *keys, uint32_t t,
                                      uint32_t line, uint32_t dim)
@@ -45,8 +45,8 @@ __device__ __forceinline__ float dot(const float *q, const unsigned char *keys, 
 template <typename A, typename KV>
 __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 {
-	constexpr uint32_t parts = ATTN_MAX_DIM / 32;
-	__shared__ float queries[WARPS][ATTN_MAX_DIM];
+	constexpr uint32_t parts = ATTN_CUDA_MAX_DIM / 32;
+	__shared__ float queries[WARPS][ATTN_CUDA_MAX_DIM];
 	uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 	uint64_t at = (uint64_t)blockIdx.x * WARPS + warp;
 	uint32_t row = (uint32_t)(at / a.heads), head = (uint32_t)(at % a.heads);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of many rows: prompts, in pieces that begin anywhere. After
+ * Attention of many rows: prompts, in chunks that begin at any position. After
  * FlashAttention-2 and 3 (Dao 2023, arXiv:2307.08691; Shah et al. 2024,
  * arXiv:2407.08608), for compute capability 9.0a.
  *
  * A thread block takes 128 rows (tokens times the query heads of a group) of a
- * span for one key head through the keys, 128 at a time. One warp asks for
- * keys and values, 16 tokens a copy, two steps ahead; two warpgroups of 64 rows
- * each multiply, so that the softmax of one hides behind the products of the
- * other.
+ * span for one key head through the keys, 128 at a time. One warp copies keys
+ * and values to shared memory, 16 tokens a copy, two steps ahead. Two warpgroups
+ * of 64 rows each multiply, so that the softmax of one overlaps the products of
+ * the other.
  */
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
@@ -16,8 +16,8 @@
 #include "mixers/attention/cuda/wgmma.cuh"
 
 #define GROUPS  2             /* warpgroups that multiply */
-#define ROWS    (64 * GROUPS) /* of a block */
-#define KEYS    128           /* of a step */
+#define ROWS    (64 * GROUPS) /* of a thread block */
+#define KEYS    128           /* of a step through the keys */
 #define STAGES  2
 #define THREADS (128 * (GROUPS + 1))
 
@@ -35,14 +35,15 @@ template <int D> struct plan {
 
 struct piece {
 	uint32_t row, n, pos, page_begin, head, v0, rows;
-	uint32_t lo, hi;    /* keys that any row sees */
+	uint32_t lo, hi;    /* keys lo .. hi - 1: those that any row sees */
 	uint32_t k0, steps; /* first key of the first step */
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* The block's piece: the units of a span are, from its longest rows on, its rows by ROWS for each
- * key head. False if there is none. */
+/* Finds the thread block's piece: ROWS rows of a span and a key head. Pieces of a span are ordered
+ * from its last rows, which see the most keys, to its first. False if there is no piece for the
+ * block. */
 __device__ bool find_piece(const attn_args &a, piece &w)
 {
 	uint32_t u = blockIdx.x;
@@ -71,7 +72,7 @@ __device__ bool find_piece(const attn_args &a, piece &w)
 	return false;
 }
 
-/* Barriers: full and empty, of keys and of values, by stage. */
+/* Addresses of the barriers of each stage: full and empty, for keys and for values. */
 struct barriers {
 	uint32_t base;
 	__device__ uint32_t full(int values, uint32_t stage) const
@@ -84,20 +85,20 @@ struct barriers {
 	}
 };
 
-/* ---- the warp that asks for keys and values ---- */
+/* ---- the warp that copies keys and values ---- */
 
 template <int D>
 __device__ void produce(const attn_args &a, const piece &w, const barriers &bars, uint32_t keys)
 {
 	using P = plan<D>;
-	constexpr uint32_t block = ATTN_BLOCK * P::row, blocks = KEYS / ATTN_BLOCK;
+	constexpr uint32_t block = ATTN_CUDA_WARP_KEYS * P::row, blocks = KEYS / ATTN_CUDA_WARP_KEYS;
 	uint32_t lane = threadIdx.x & 31, values = lane / blocks; /* lanes 0 .. 7 keys, .. 15 values */
 	size_t part = (size_t)a.page_tokens * P::row;
 	for (uint32_t i = 0; i < w.steps; i++) {
 		uint32_t stage = i % STAGES, parity = (i / STAGES & 1) ^ 1;
-		uint32_t key = w.k0 + i * KEYS + lane % blocks * ATTN_BLOCK;
+		uint32_t key = w.k0 + i * KEYS + lane % blocks * ATTN_CUDA_WARP_KEYS;
 		uint32_t left = w.hi - (w.k0 + i * KEYS);
-		uint32_t n = left < KEYS ? (left + ATTN_BLOCK - 1) / ATTN_BLOCK : blocks;
+		uint32_t n = left < KEYS ? (left + ATTN_CUDA_WARP_KEYS - 1) / ATTN_CUDA_WARP_KEYS : blocks;
 		const unsigned char *from = nullptr;
 		if (lane < 2 * blocks && lane % blocks < n)
 			from = a.page_base + a.pages[w.page_begin + key / a.page_tokens] * a.page_stride +
@@ -116,7 +117,7 @@ __device__ void produce(const attn_args &a, const piece &w, const barriers &bars
 
 /* ---- the warpgroups that multiply ---- */
 
-/* 64 rows of queries to shared memory, swizzled as keys are; rows that are not there are zero. */
+/* Loads 64 rows of queries into shared memory, swizzled like keys; missing rows become zero. */
 template <int D>
 __device__ void load_queries(const attn_args &a, const piece &w, uint32_t group, unsigned char *to)
 {
@@ -135,7 +136,8 @@ __device__ void load_queries(const attn_args &a, const piece &w, uint32_t group,
 	}
 }
 
-/* Values of keys n .. KEYS - 1 of a stage become zero: what was never written may be NaN. */
+/* Sets the values of keys n .. KEYS - 1 of a stage to zero: memory that was never written may hold
+ * NaN. */
 template <int D> __device__ void clear_values(unsigned char *values, uint32_t n)
 {
 	using P = plan<D>;
@@ -149,7 +151,8 @@ template <int D> struct state {
 	float m[2], l[2], o[D / 2];
 };
 
-/* Scores of a step become probabilities. `pos`: of the two rows; masked: some key is not seen. */
+/* Turns the scores of a step into probabilities. `pos`: positions of the thread's two rows;
+ * `masked`: some row does not see all keys. */
 template <int D>
 __device__ __forceinline__ void softmax(const attn_args &a, float (&s)[KEYS / 2], state<D> &x,
                                         const uint32_t (&pos)[2], uint32_t k0, bool masked)
@@ -159,7 +162,7 @@ __device__ __forceinline__ void softmax(const attn_args &a, float (&s)[KEYS / 2]
 		uint32_t reach = a.window && a.window < 0x80000000u ? a.window : 0x80000000u;
 #pragma unroll
 		for (int i = 0; i < KEYS / 2; i++) {
-			/* wraps to a large number for keys to come */
+			/* for later keys this wraps to a large number */
 			uint32_t back = pos[i / 2 & 1] - (k0 + i / 4 * 8 + 2 * t + (i & 1));
 			s[i] = back < reach ? s[i] : -INFINITY;
 		}
@@ -216,7 +219,7 @@ __device__ void consume(const attn_args &a, const piece &w, const barriers &bars
 		uint32_t v = w.v0 + warp_row + 8 * r;
 		pos[r] = w.pos + (v < last ? v : last) / a.group;
 	}
-	/* what all rows of the warpgroup see */
+	/* the first and the last position of the warpgroup's rows */
 	uint32_t v = w.v0 + group * 64, lowest = w.pos + (v < last ? v : last) / a.group;
 	uint32_t highest = w.pos + (v + 63 < last ? v + 63 : last) / a.group;
 	load_queries<D>(a, w, group, own);
@@ -304,7 +307,7 @@ template <int D> __global__ void __launch_bounds__(THREADS, 1) prefill(const att
 	}
 	__syncthreads();
 	bool there = find_piece(a, w);
-	mx_pdl_wait(); /* who leaves waits too: the next kernel waits for this one only */
+	mx_pdl_wait(); /* also before the return: the next kernel waits for this one only */
 	if (!there)
 		return;
 	if (threadIdx.x < 128 * GROUPS) {
@@ -317,7 +320,7 @@ template <int D> __global__ void __launch_bounds__(THREADS, 1) prefill(const att
 	}
 #else
 	(void)a;
-	__trap(); /* attn_prefill_can says no */
+	__trap(); /* never launched: attn_prefill_can is false */
 #endif
 }
 
@@ -347,7 +350,7 @@ cudaError_t attn_prefill_prepare(uint32_t dim)
 
 cudaError_t attn_prefill(const attn_launch *l, const attn_args *a, uint32_t rows)
 {
-	/* each span may leave one piece unfilled */
+	/* each span may have one piece that is not full */
 	dim3 grid((unsigned)(((uint64_t)rows * a->group / ROWS + a->n_spans) * a->kv_heads));
 	if (a->dim == 64)
 		return mx_launch(prefill<64>, grid, dim3(THREADS), plan<64>::bytes, l->stream, *a);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How decode.cu cuts a step into units: a span, a key head, up to ROWS rows
- * (tokens times the query heads of the group) and a chunk of keys, or, WHOLE,
- * all chunks. Every block works the list out from the step's tables.
+ * How decode.cu divides a step into units. A unit is a span, a key head, up to
+ * ROWS rows (tokens times the query heads of the group) and a split of keys; if
+ * WHOLE, all splits. Every thread block computes the list from the step's tables.
  */
 #ifndef MX_MIXERS_ATTENTION_CUDA_UNITS_CUH
 #define MX_MIXERS_ATTENTION_CUDA_UNITS_CUH
@@ -11,7 +11,7 @@
 
 #define WARPS      4
 #define THREADS    (WARPS * 32)
-#define UNITS      128 /* of a block are worked out at its start, by its threads side by side */
+#define UNITS      128 /* units of a thread block that its threads compute in parallel at its start */
 #define UNIT_WORDS 8
 
 namespace
@@ -20,13 +20,13 @@ namespace
 struct unit {
 	uint32_t row, n, pos, page_begin; /* of the span */
 	uint32_t head;                    /* key head */
-	uint32_t v0, rows;                /* first row and number: token * group + head */
+	uint32_t v0, rows;                /* first row (token * group + head) and number of rows */
 	uint32_t first_pos;               /* of row v0 */
-	uint32_t lo, hi;                  /* keys that any of the rows sees */
-	uint32_t shift, chunks;           /* of the span */
-	uint32_t at;                      /* first partial of row v0, of this chunk */
-	uint32_t chunk, chunk_end;        /* to do */
-	bool fresh;                       /* no chunk is done yet */
+	uint32_t lo, hi;                  /* keys lo .. hi - 1: those that any of the rows sees */
+	uint32_t shift, splits;           /* of the span */
+	uint32_t at;                      /* first partial of row v0, of this split */
+	uint32_t split, split_end;        /* splits that are still to do */
+	bool fresh;                       /* no split is done yet */
 };
 
 template <int ROWS, bool WHOLE>
@@ -35,11 +35,12 @@ __device__ uint32_t count_units(const attn_args &a, const mx_device_span &s)
 	if (s.n < a.min_n || s.n > a.max_n)
 		return 0;
 	uint32_t tiles = (s.n * a.group + ROWS - 1) / ROWS;
-	uint32_t chunks = WHOLE ? 1 : attn_chunks(&a, s.pos, s.n, attn_chunk_shift(&a, s.pos, s.n));
-	return tiles * a.kv_heads * chunks;
+	uint32_t splits = WHOLE ? 1 : attn_splits(&a, s.pos, s.n, attn_split_shift(&a, s.pos, s.n));
+	return tiles * a.kv_heads * splits;
 }
 
-/* first[s]: units of the spans before s; first[n_spans]: all. By the whole block. */
+/* Computes first[s], the number of units of the spans before s; first[n_spans] is the number of all
+ * units. All threads of the block call it. */
 template <int ROWS, bool WHOLE> __device__ void list_units(const attn_args &a, uint32_t *first)
 {
 	__shared__ uint32_t of_warp[WARPS];
@@ -75,7 +76,7 @@ __device__ __forceinline__ void set_reach(const attn_args &a, unit &w)
 	w.lo = attn_first_key(&a, w.first_pos);
 }
 
-/* Unit u, from the tables. */
+/* Computes unit u of the step from the tables. */
 template <int ROWS, bool WHOLE>
 __device__ void make_unit(const attn_args &a, const uint32_t *first, uint32_t u, unit &w)
 {
@@ -95,24 +96,25 @@ __device__ void make_unit(const attn_args &a, const uint32_t *first, uint32_t u,
 	uint32_t all = w.n * a.group, tiles = (all + ROWS - 1) / ROWS;
 	uint32_t i = u - first[s], t = i % tiles, rest = i / tiles;
 	w.head = rest % a.kv_heads;
-	w.v0 = (WHOLE ? tiles - 1 - t : t) * ROWS; /* long ones first */
+	w.v0 = (WHOLE ? tiles - 1 - t : t) * ROWS; /* units with the most keys first */
 	w.rows = all - w.v0 < ROWS ? all - w.v0 : ROWS;
 	set_reach(a, w);
-	w.shift = attn_chunk_shift(&a, w.pos, w.n);
-	w.chunks = attn_chunks(&a, w.pos, w.n, w.shift);
+	w.shift = attn_split_shift(&a, w.pos, w.n);
+	w.splits = attn_splits(&a, w.pos, w.n, w.shift);
 	w.fresh = true;
 	if (WHOLE) {
-		w.chunk = w.lo >> w.shift;
-		w.chunk_end = ((w.hi - 1) >> w.shift) + 1;
+		w.split = w.lo >> w.shift;
+		w.split_end = ((w.hi - 1) >> w.shift) + 1;
 		return;
 	}
 	uint32_t c = rest / a.kv_heads;
-	w.chunk = (attn_first_key(&a, w.pos) >> w.shift) + c;
-	w.chunk_end = w.chunk + 1;
-	w.at = attn_partials(&a, s, w.n, w.head, w.v0, w.chunks) + c;
+	w.split = (attn_first_key(&a, w.pos) >> w.shift) + c;
+	w.split_end = w.split + 1;
+	w.at = attn_partials(&a, s, w.n, w.head, w.v0, w.splits) + c;
 }
 
-/* The list of a block's first units: integer arithmetic is slow when a warp does it alone. */
+/* Computes the thread block's first UNITS units, one a thread: done by one warp alone, the integer
+ * arithmetic would be slow. */
 template <int ROWS>
 __device__ void keep_units(const attn_args &a, const uint32_t *first, uint4 *units)
 {
@@ -123,10 +125,10 @@ __device__ void keep_units(const attn_args &a, const uint32_t *first, uint4 *uni
 	make_unit<ROWS, false>(a, first, u, w);
 	units[2 * threadIdx.x] = make_uint4(w.row, w.page_begin, w.pos, w.head | w.n << 16);
 	units[2 * threadIdx.x + 1] =
-		make_uint4(w.v0 | w.rows << 24, w.chunk, w.at, w.chunks | w.shift << 24);
+		make_uint4(w.v0 | w.rows << 24, w.split, w.at, w.splits | w.shift << 24);
 }
 
-/* Unit i of the block. */
+/* Loads unit i of the thread block. */
 template <int ROWS, bool WHOLE>
 __device__ __forceinline__ void load_unit(const attn_args &a, const uint32_t *first,
                                           const uint4 *units, uint32_t i, unit &w)
@@ -143,25 +145,26 @@ __device__ __forceinline__ void load_unit(const attn_args &a, const uint32_t *fi
 	w.n = x.w >> 16;
 	w.v0 = y.x & 0xffffff;
 	w.rows = y.x >> 24;
-	w.chunk = y.y;
-	w.chunk_end = w.chunk + 1;
+	w.split = y.y;
+	w.split_end = w.split + 1;
 	w.at = y.z;
-	w.chunks = y.w & 0xffffff;
+	w.splits = y.w & 0xffffff;
 	w.shift = y.w >> 24;
 	w.fresh = true;
 	set_reach(a, w);
 }
 
-/* Blocks b, b + WARPS .. < end of the unit's chunk are this warp's. */
+/* Returns the first block of 16 keys of the unit's split that is this warp's, and the end of the
+ * split's blocks. The warp takes b, b + WARPS ... */
 __device__ __forceinline__ void warp_blocks(const unit &w, uint32_t warp, uint32_t &b,
                                             uint32_t &end)
 {
-	uint32_t k0 = w.chunk << w.shift, k1 = (w.chunk + 1) << w.shift;
+	uint32_t k0 = w.split << w.shift, k1 = (w.split + 1) << w.shift;
 	k0 = k0 < w.lo ? w.lo : k0;
 	k1 = k1 > w.hi ? w.hi : k1;
-	b = k0 / ATTN_BLOCK;
+	b = k0 / ATTN_CUDA_WARP_KEYS;
 	b += (warp - b) & (WARPS - 1);
-	end = k1 > k0 ? (k1 + ATTN_BLOCK - 1) / ATTN_BLOCK : 0;
+	end = k1 > k0 ? (k1 + ATTN_CUDA_WARP_KEYS - 1) / ATTN_CUDA_WARP_KEYS : 0;
 }
 
 } // namespace

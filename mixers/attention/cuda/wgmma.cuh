@@ -5,16 +5,16 @@
 
 #include <stdint.h>
 
-/* A matrix in shared memory with the swizzle of 128 bytes (PTX ISA, matrix descriptor): `group`
- * bytes from 8 rows of 128 bytes to the next 8; `panel` bytes to the next 64 columns, where the
- * matrix runs along n and has more. */
+/* Returns the descriptor of a matrix in shared memory with the 128-byte swizzle (PTX ISA, matrix
+ * descriptor). `group`: bytes from 8 rows of 128 bytes to the next 8 rows. `panel`: bytes to the
+ * next 64 columns, if the matrix is stored along n and has more than 64. */
 static __device__ __forceinline__ uint64_t matrix_at(uint32_t at, uint32_t panel, uint32_t group)
 {
 	return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(panel >> 4) << 16 |
 	       (uint64_t)(group >> 4) << 32 | 1ull << 62;
 }
 
-/* Before products: registers and what they name are as they should be. */
+/* Before products: orders earlier accesses to registers and shared memory before them. */
 static __device__ __forceinline__ void products_begin(void)
 {
 	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -25,13 +25,14 @@ static __device__ __forceinline__ void products_commit(void)
 	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Until at most n groups are under way. */
+/* Waits until at most n groups of products are under way. */
 template <int n> static __device__ __forceinline__ void products_wait(void)
 {
 	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
 }
 
-/* Registers that are results of products under way: nothing moves across. */
+/* Keeps the compiler from moving accesses to the results of products under way across this point.
+ */
 template <int n> static __device__ __forceinline__ void hold(float (&d)[n])
 {
 #pragma unroll
@@ -39,7 +40,7 @@ template <int n> static __device__ __forceinline__ void hold(float (&d)[n])
 		asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* The registers of a product's results, by name and as operands of asm. */
+/* The registers of a product's results: their names and their asm operands. */
 #define NAMES_32                                                                                   \
 	"%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
 	"%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -53,7 +54,7 @@ template <int n> static __device__ __forceinline__ void hold(float (&d)[n])
 #define RESULTS_64(d)                                                                              \
 	RESULTS_32(d), RESULTS_8(d, 32), RESULTS_8(d, 40), RESULTS_8(d, 48), RESULTS_8(d, 56)
 
-/* d[64 x 128] = or += a[64 x 16] b[16 x 128]: a and b in shared memory, both along k. */
+/* d[64 x 128] = a[64 x 16] b[16 x 128], or += if `add`; a and b in shared memory, both along k. */
 static __device__ __forceinline__ void wide_shared(float (&d)[64], uint64_t a, uint64_t b, bool add)
 {
 	asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
