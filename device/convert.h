@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversion of tensors while they are loaded. */
+/* Converts the elements of tensors while they are loaded. */
 #ifndef MX_DEVICE_CONVERT_H
 #define MX_DEVICE_CONVERT_H
 
@@ -7,10 +7,12 @@
 
 #include "device/dtype.h"
 
-/* Can elements of `from` be loaded as `to`? To the same type; f32, f16 and bf16 to f32 and bf16. */
+/* True if elements of `from` can be loaded as `to`: any type as itself; f32, f16 and bf16 as f32 or
+ * bf16. */
 bool mx_converts(enum mx_dtype to, enum mx_dtype from);
 
-/* n elements, rounded to nearest even; `to` and `from` do not overlap. Neither need be aligned. */
+/* Converts n elements, rounding to nearest even. `to` and `from` do not overlap and need not be
+ * aligned. */
 void mx_convert(void *to, enum mx_dtype to_dtype, const void *from, enum mx_dtype dtype, size_t n);
 
 #endif

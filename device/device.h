@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device: where a model's weights and states live and its operators run.
+ * A device holds a model's weights and states and runs its operators.
  *
  * Installed for mixers, which reach every operator through the table below and
  * link against nothing. A table is complete: an operator that a device lacks
  * returns MX_E_UNSUPPORTED.
  *
- * Determinism: an operator computes each row of its output with a fixed order
- * of operations that depends on nothing but that row's inputs: not on the
- * number of rows in the call, nor on their company, nor on the thread count.
- * This is what makes log-probabilities bit-equal alone, batched, chunked,
- * cached and recomputed.
+ * Determinism: an operator computes each row of its output in a fixed order of
+ * operations that depends only on that row's inputs: not on the number of rows
+ * in the call, nor on the other rows, nor on the number of threads. Therefore
+ * log-probabilities are bit-equal whether a sequence runs alone, batched, in
+ * chunks, from the prefix cache or recomputed.
  *
- * Threads: a device is driven by one engine thread at a time.
+ * Threads: one engine thread at a time drives a device.
  */
 #ifndef MX_DEVICE_DEVICE_H
 #define MX_DEVICE_DEVICE_H
@@ -60,7 +60,8 @@ struct mx_linear_out {
 
 typedef void mx_parallel_f(void *arg, size_t task, unsigned worker);
 
-/* Rotary embedding, prepared once per layer: inverse frequencies with the scaling applied. */
+/* Parameters of a rotary embedding, prepared once per layer: inverse frequencies with the scaling
+ * applied. */
 struct mx_rope {
 	const float *inv_freq; /* [dim / 2] */
 	uint32_t dim;          /* rotated dimensions of each head, half-split pairing */
@@ -87,9 +88,9 @@ struct mx_ops {
 	mx_status (*silu_mul)(struct mx_device *d, const void *gate, size_t ld_gate, const void *up,
 	                      size_t ld_up, size_t n, size_t width, void *y, size_t ld_y);
 
-	/* Rotates the first rope->dim elements of each of n_heads heads of x [n, ld], heads head_dim
-	 * apart, by positions pos[n]. With norm (f32 [head_dim]), each head goes through
-	 * rmsnorm(eps) * norm first (Qwen3's qk-norm). In place. */
+	/* Rotates the first rope->dim elements of each of n_heads heads of x [n, ld] by positions
+	 * pos[n], in place. A head begins every head_dim elements. With norm (f32 [head_dim]), each
+	 * head goes through rmsnorm(eps) * norm first (Qwen3's qk-norm). */
 	mx_status (*rope)(struct mx_device *d, void *x, size_t ld, size_t n, uint32_t n_heads,
 	                  uint32_t head_dim, const struct mx_rope *rope, const uint32_t *pos,
 	                  const float *norm, float eps);
@@ -98,82 +99,86 @@ struct mx_ops {
 	mx_status (*embed)(struct mx_device *d, const struct mx_weight *table, const int32_t *ids,
 	                   size_t n, void *y);
 
-	/* Draws one token per row from logits f32 [n, ld] (vocab used columns); the logits are
-	 * overwritten. out_tokens[n]. Same logits, sampling and position give the same token.
-	 * MX_E_INTERNAL if a row had no finite largest logit (NaN, or all tokens banned): its token is
-	 * -1, those of the other rows are valid. */
+	/* Draws one token per row from logits f32 [n, ld], of which vocab columns are used, into
+	 * out_tokens[n]. Overwrites the logits. The same logits, sampling and position give the same
+	 * token. MX_E_INTERNAL if the largest logit of a row is not finite (NaN, or all tokens banned):
+	 * the token of that row is -1, those of the other rows are valid. */
 	mx_status (*sample)(struct mx_device *d, float *logits, size_t ld, size_t n, uint32_t vocab,
 	                    const struct mx_sample_row *rows, int32_t *out_tokens);
 
 	/* Log-probabilities of tokens[i] under row i of raw logits, with the n_top[i] likeliest
-	 * (at most MX_MAX_TOP_LOGPROBS). Does not change the logits. MX_E_INTERNAL if a row's are not
-	 * numbers. */
+	 * (at most MX_MAX_TOP_LOGPROBS). Does not change the logits. MX_E_INTERNAL if the result of a
+	 * row is not a number. */
 	mx_status (*logprobs)(struct mx_device *d, const float *logits, size_t ld, size_t n,
 	                      uint32_t vocab, const int32_t *tokens, const uint32_t *n_top,
 	                      struct mx_logprob *out);
 
-	/* CPU devices: runs fn over tasks on the device's threads and waits. Which worker runs a task
-	 * is not fixed. worker < info.threads. */
+	/* CPU devices: runs fn on tasks 0 .. n_tasks - 1 by the device's threads and waits. Any worker
+	 * may run any task; worker < info.threads. */
 	void (*parallel)(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, void *arg);
 
-	/* ---- since CUDA. A device may run behind the caller: operators are done in the order of the
-	 * calls, and only those that say so wait for it. CPUs have done everything on return. ---- */
+	/* ---- memory, asynchronous devices. If info.async, operators run in the order of the calls
+	 * after the calls have returned; only those that say so wait. On CPUs everything is done on
+	 * return.
+	 * ---- */
 
 	/* Frees the device. Takes NULL. */
 	void (*destroy)(struct mx_device *d);
 
-	/* Memory of the device, aligned to info.align, dirty; at load only. */
+	/* Allocates memory of the device, aligned to info.align, not cleared. At load only. */
 	mx_status (*alloc)(struct mx_device *d, size_t bytes, void **out);
 	void (*release)(struct mx_device *d, void *p); /* takes NULL */
 
-	/* Host memory that the device copies from and to without waiting (pinned); at load only. */
+	/* Allocates host memory that the device copies from and to asynchronously (pinned). At load
+	 * only. */
 	mx_status (*host_alloc)(struct mx_device *d, size_t bytes, void **out);
 	void (*host_release)(struct mx_device *d, void *p); /* takes NULL */
 
-	/* Copies. `from` of upload and `to` of download are memory of host_alloc, and are in use until
-	 * wait; copy and zero are within the device. */
+	/* Copies. `from` of upload and `to` of download are memory of host_alloc and in use until wait
+	 * returns. copy and zero work within the device's memory. */
 	mx_status (*upload)(struct mx_device *d, void *to, const void *from, size_t bytes);
 	mx_status (*download)(struct mx_device *d, void *to, const void *from, size_t bytes);
 	mx_status (*copy)(struct mx_device *d, void *to, const void *from, size_t bytes);
 	mx_status (*zero)(struct mx_device *d, void *to, size_t bytes);
 
-	/* Waits until everything asked for is done. MX_E_DEVICE if the device is lost, whenever that
-	 * happened; every later call fails with it too. */
+	/* Waits until all operators called so far are done. MX_E_DEVICE if the device is lost, since
+	 * whichever call; every later call fails with it too. */
 	mx_status (*wait)(struct mx_device *d);
 
-	/* Copies `bytes` of pageable host memory (a mapped file) at load, through staging buffers of
-	 * the device's own, many in flight: returns before the last is done, see wait. `to_dtype`
-	 * converts elements of `dtype` on the way: to bf16 or f32 from any, otherwise they are equal.
-	 */
+	/* Copies n_elements of pageable host memory (a mapped file) to the device through its own
+	 * staging buffers, several at a time. At load only. Returns before the last copy is done, see
+	 * wait. Converts the elements from `dtype` to `to_dtype` on the way: f32, f16 and bf16 to bf16
+	 * or f32; any other type only to itself. */
 	mx_status (*load)(struct mx_device *d, void *to, enum mx_dtype to_dtype, const void *from,
 	                  enum mx_dtype dtype, size_t n_elements);
 
-	/* y[i] *= scale; y[i] += scale * a[i]; n elements of the activation dtype. */
+	/* scale: y[i] *= scale. add_scaled: y[i] += scale * a[i]. n elements of the activation dtype.
+	 */
 	mx_status (*scale)(struct mx_device *d, void *y, size_t n, float scale);
 	mx_status (*add_scaled)(struct mx_device *d, void *y, const void *a, size_t n, float scale);
 
-	/* `scale` for f32 logits: [n, ld], vocab used columns. */
+	/* As scale, for f32 logits [n, ld] of which vocab columns are used. */
 	mx_status (*scale_logits)(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
 	                          float scale);
 
-	/* y[n, width] = rows[i] of x; `rows` in device memory; y is not x. */
+	/* y[i] = row rows[i] of x, for n rows of `width`; `rows` is device memory; y is not x. */
 	mx_status (*gather)(struct mx_device *d, const void *x, const uint32_t *rows, size_t n,
 	                    size_t width, void *y);
 
-	/* `sample` in three parts, so that the middle one can be recorded. prepare: takes the rows,
-	 * which stay as they are until drawn; may be called while an earlier step runs. draw: as
-	 * `sample`, but the tokens stay on the device. drawn: waits and gives the n tokens;
-	 * MX_E_INTERNAL as `sample`. */
+	/* `sample` in three parts, so that the second can be recorded. prepare: takes the rows, whose
+	 * contents must not change until drawn; may be called while an earlier step runs. draw: like
+	 * sample, but leaves the tokens on the device. drawn: waits and returns the n tokens;
+	 * MX_E_INTERNAL as for sample. */
 	mx_status (*sample_prepare)(struct mx_device *d, const struct mx_sample_row *rows, size_t n);
 	mx_status (*sample_draw)(struct mx_device *d, float *logits, size_t ld, size_t n,
 	                         uint32_t vocab);
 	mx_status (*sample_drawn)(struct mx_device *d, size_t n, int32_t *out_tokens);
 
-	/* Recording of what is called between record and recorded, to be replayed as a whole at the
-	 * same addresses: only if info.records. Nothing runs while it is recorded; the same calls must
-	 * have been made once before (kernels are loaded when they are first called), and no others may
-	 * be made than operators and copies within the device. A failed call spoils the recording:
-	 * recorded must be called all the same, and fails. */
+	/* Only if info.records. Calls between record and recorded are recorded instead of run; replay
+	 * runs them all at the same addresses. The same calls must have been made once before, since
+	 * kernels are loaded when they are first called. Only operators and copies within the device
+	 * may be recorded. If a call fails, the recording is invalid: recorded must still be called,
+	 * and fails. */
 	mx_status (*record)(struct mx_device *d);
 	mx_status (*recorded)(struct mx_device *d, struct mx_recording **out);
 	mx_status (*replay)(struct mx_device *d, struct mx_recording *r);
@@ -187,24 +192,24 @@ struct mx_ops {
 	mx_status (*layernorm)(struct mx_device *d, void *x, const void *r, const float *weight,
 	                       const float *bias, float eps, size_t n, size_t width, void *y);
 
-	/* GELU in its tanh form: y[i] = y[i] / 2 * (1 + tanh(sqrt(2 / pi) * (y[i] + 0.044715 y[i]^3)));
-	 * n elements of the activation dtype. */
+	/* GELU, tanh approximation: y[i] = y[i] / 2 * (1 + tanh(sqrt(2 / pi) * (y[i] + 0.044715
+	 * y[i]^3))); n elements of the activation dtype. */
 	mx_status (*gelu_tanh)(struct mx_device *d, void *y, size_t n);
 };
 
 struct mx_device_info {
 	enum mx_device_kind kind;
 	char name[64];           /* "cpu", "cuda:0" */
-	char isa[32];            /* CPU: the kernels in use, e.g. "avx512-bf16" */
+	char isa[32];            /* CPU: the kernels in use, e.g. "avx512-bf16"; CUDA: e.g. "sm_90" */
 	enum mx_dtype act_dtype; /* activations; MX_F32 on CPUs */
 	unsigned threads;        /* CPU: workers of `parallel` */
-	size_t align;            /* every pointer the engine hands out is aligned to this, >= 64 */
-	size_t memory;           /* bytes the device has free; 0 = its memory is the host's */
-	bool own_memory;         /* memory of the device is its own: the host cannot read it; the engine
-	                          * copies weights there */
+	size_t align;            /* alignment of every pointer the engine passes, >= 64 */
+	size_t memory;           /* free bytes of the device; 0 = its memory is the host's */
+	/* memory of the device is its own: the host cannot read it; the engine copies weights there */
+	bool own_memory;
 	bool async;         /* operators return before they are done; only those that say so wait */
 	bool records;       /* steps can be recorded and replayed */
-	bool deterministic; /* a row's bits depend on that row alone (always, on CPUs) */
+	bool deterministic; /* a row's bits depend on that row alone; always true on CPUs */
 };
 
 /* First member of every device. */
@@ -221,15 +226,15 @@ enum mx_isa { MX_ISA_PORTABLE, MX_ISA_AVX2, MX_ISA_AVX512, MX_ISA_AVX512_BF16, M
 		"portable", "avx2", "avx512", "avx512-bf16", "amx-bf16"                                    \
 	}
 
-/* Name of a level, as in mx_device_info.isa. */
+/* Returns the name of a level, as in mx_device_info.isa. */
 static inline const char *mx_isa_name(enum mx_isa isa)
 {
 	static const char *const names[] = MX_ISA_NAMES;
 	return names[isa];
 }
 
-/* Level of a name; MX_ISA_PORTABLE for an unknown one. Mixers choose their kernels by the device's,
- * so that one setting governs all. */
+/* Returns the level of a name; MX_ISA_PORTABLE for an unknown one. Mixers choose their kernels by
+ * the device's level, so that one setting governs all. */
 static inline enum mx_isa mx_isa_parse(const char *name)
 {
 	static const char *const names[] = MX_ISA_NAMES;

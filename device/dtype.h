@@ -10,7 +10,7 @@
 /* MX_F8E4M3 (4 bits of exponent, 3 of mantissa, no infinity) is for states only. */
 enum mx_dtype { MX_F32 = 0, MX_F16 = 1, MX_BF16 = 2, MX_F8E4M3 = 3 };
 
-/* Bytes of one element. */
+/* Returns the bytes of one element. */
 static inline size_t mx_dtype_size(enum mx_dtype t)
 {
 	return t == MX_F32 ? 4 : t == MX_F8E4M3 ? 1 : 2;
@@ -29,7 +29,7 @@ static inline float mx_bf16_to_f32(uint16_t v)
 	return f;
 }
 
-/* Round to nearest even; NaN stays NaN. */
+/* Rounds to nearest even; a NaN remains a NaN. */
 static inline uint16_t mx_f32_to_bf16(float f)
 {
 	uint32_t u;
@@ -40,7 +40,7 @@ static inline uint16_t mx_f32_to_bf16(float f)
 	return (uint16_t)(u >> 16);
 }
 
-/* IEEE half to float, exact. */
+/* Converts an IEEE half to float, exactly. */
 static inline float mx_f16_to_f32(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 0x1f, man = h & 0x3ff, u;

@@ -40,7 +40,7 @@ bool mx_device_parse(const char *name, enum mx_device_kind *out_kind, int *out_o
 /* ---- the CUDA module ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static const struct mx_cuda_device_ops *cuda; /* once it is loaded */
+static const struct mx_cuda_device_ops *cuda; /* NULL until the module is loaded */
 
 static void write_log(enum mx_log_level level, const char *module, const char *text)
 {
@@ -57,7 +57,7 @@ static mx_status load(const char *path, struct mx_err *err)
 	}
 	void *symbol = dlsym(handle, MX_CUDA_DEVICE_SYMBOL);
 	mx_cuda_device_f *module = NULL;
-	memcpy(&module, &symbol, sizeof module); /* POSIX: a dlsym result may be a function */
+	memcpy(&module, &symbol, sizeof module); /* POSIX: dlsym may return a function */
 	const struct mx_cuda_device_ops *ops = module ? module() : NULL;
 	if (!ops || ops->struct_size < sizeof *ops) {
 		dlclose(handle);

@@ -2,9 +2,9 @@
 /*
  * Opens a device by name: "cpu", "cuda" (= "cuda:0"), "cuda:1" ...
  *
- * Everything CUDA is in a module, device-cuda.so, loaded the first time that one is asked for, from
- * the folders of MIXD_DEVICE_PATH (separated by colons) or else where it was installed. It stays
- * loaded for the life of the process.
+ * All CUDA code is in a module, device-cuda.so. It is loaded when the first CUDA device is opened,
+ * from the folders of MIXD_DEVICE_PATH (separated by colons) or else from where it was installed,
+ * and is never unloaded.
  */
 #ifndef MX_DEVICE_OPEN_H
 #define MX_DEVICE_OPEN_H
@@ -12,25 +12,26 @@
 #include "device/cuda/device_cuda.h"
 #include "device/device.h"
 
-/* What a device will be asked for at most: it allocates when it is created, never later. */
+/* Limits of a device: it allocates memory for them when it is created, never later. */
 struct mx_device_options {
-	/* CPUs, as for mx_cpu_create; the instruction set is the best there is (mx_cpu_isa) */
+	/* CPUs, as for mx_cpu_create; the instruction set is the best available (mx_cpu_isa) */
 	unsigned threads;
 	size_t max_rows, max_width;
 	struct mx_cuda_limits cuda; /* CUDA devices */
 };
 
-/* The kind that a name says, and its number (0 for CPUs); outputs may be NULL. false if it is no
- * name of a device. Whether there is such a device is not asked. */
+/* Parses a device's name into its kind and its number (0 for CPUs); outputs may be NULL. False if
+ * it is not a valid name. The device need not exist. */
 bool mx_device_parse(const char *name, enum mx_device_kind *out_kind, int *out_ordinal);
 
-/* Creates the device; destroy it with its ops->destroy. *err says what is wrong: MX_E_INVALID for a
- * name that is none, MX_E_NOTFOUND for a module or a device that is not there, MX_E_UNSUPPORTED for
- * one that is too old, MX_E_DEVICE for one that does not work. */
+/* Creates the device; destroy it with its ops->destroy. On failure *err says why: MX_E_INVALID for
+ * an invalid name, MX_E_NOTFOUND if the module or the device does not exist, MX_E_UNSUPPORTED if it
+ * is too old, MX_E_DEVICE if it does not work. */
 mx_status mx_device_open(const char *name, const struct mx_device_options *options,
                          struct mx_device **out, struct mx_err *err);
 
-/* Bytes of its own memory that the device takes for itself with these options; an upper bound. */
+/* Returns in *out an upper bound for the bytes of its own memory that the device allocates for
+ * itself with these options. */
 mx_status mx_device_own_bytes(const char *name, const struct mx_device_options *options,
                               size_t *out, struct mx_err *err);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a CUDA module (the device itself, a mixer's CUDA side) may know of a CUDA device beyond
- * device.h. Included by C and CUDA C++; no CUDA header is needed to include it.
+ * The part of a CUDA device that CUDA modules (the device itself, a mixer's CUDA side) may use
+ * beyond device.h. Included by C and CUDA C++; it needs no CUDA header.
  *
  * All work of a device goes to one stream, in order. While the device records, launches on the
- * stream are captured: so a launcher may not wait, allocate or copy from pageable memory.
+ * stream are captured: a launcher must not wait, allocate or copy from pageable memory.
  */
 #ifndef MX_DEVICE_CUDA_CUDA_H
 #define MX_DEVICE_CUDA_CUDA_H
@@ -19,11 +19,11 @@ struct mx_cuda_base {
 	int ordinal;  /* number of the GPU, from 0 */
 	int sms;      /* multiprocessors */
 	int sm;       /* compute capability, 90 = 9.0 */
-	size_t smem;  /* most shared memory of a block, after opting in */
+	size_t smem;  /* most shared memory of a thread block after opting in, in bytes */
 	void *stream; /* cudaStream_t */
-	/* The status of what a CUDA call or launch returned (`error`, a cudaError_t): if that is not
-	 * cudaSuccess it is logged with `what`, and the device is lost if nothing can be done on it any
-	 * more. */
+	/* Returns the status of `error`, the cudaError_t that a CUDA call or launch returned. If it is
+	 * not cudaSuccess, logs it with `what` and marks the device lost if nothing can be done on it
+	 * any more. */
 	mx_status (*check)(struct mx_device *d, int error, const char *what);
 	/* Makes this device the calling thread's current one. Call it before the CUDA runtime and
 	 * before kernel launches, in every function that the engine calls; never call cudaSetDevice.

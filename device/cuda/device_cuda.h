@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA device, as the module device-cuda.so exports it. device/open.h loads the module and is
- * what the engine uses; nothing else links against CUDA.
+ * What the module device-cuda.so exports: the CUDA device. The engine uses device/open.h, which
+ * loads the module; nothing else links against CUDA.
  */
 #ifndef MX_DEVICE_CUDA_DEVICE_CUDA_H
 #define MX_DEVICE_CUDA_DEVICE_CUDA_H
@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "device/device.h"
 
-/* What a device will be asked for at most: it allocates when it is created, never later. */
+/* Limits of a device: it allocates memory for them when it is created, never later. */
 struct mx_cuda_limits {
 	enum mx_dtype act_dtype; /* MX_BF16 or MX_F32 */
 	uint32_t max_samples;    /* rows of logits that are sampled at a time */
@@ -21,13 +21,13 @@ struct mx_cuda_limits {
 
 struct mx_cuda_device_ops {
 	uint32_t struct_size;
-	/* Creates device `ordinal`; destroy it through its ops. *err says what is missing: no driver,
-	 * no such device, too old. */
+	/* Creates device `ordinal`; destroy it through its ops. On failure *err says what is missing:
+	 * the driver, the device, or that it is too old. */
 	mx_status (*create)(int ordinal, const struct mx_cuda_limits *limits, struct mx_device **out,
 	                    struct mx_err *err);
-	/* Device memory that create takes with those limits, an upper bound. */
+	/* Returns an upper bound for the bytes of device memory that create allocates. */
 	size_t (*own_bytes)(const struct mx_cuda_limits *limits);
-	/* Where the module's log lines go. Before create. */
+	/* Sets the function that gets the module's log lines. Called before create. */
 	void (*log_to)(mx_log_to_f *to);
 };
 

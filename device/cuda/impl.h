@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside the CUDA device: its struct, its operators by file, and the launchers of its kernels.
- * Activations are bf16, or f32 for f32 checkpoints; products and sums are f32.
+ * Private to the CUDA device: its struct and its operators by file. Activations are bf16, or f32
+ * for f32 checkpoints; products and sums are f32.
  */
 #ifndef MX_DEVICE_CUDA_IMPL_H
 #define MX_DEVICE_CUDA_IMPL_H
@@ -79,14 +79,14 @@ mx_status mx_cuda_recorded(struct mx_device *d, struct mx_recording **out);
 mx_status mx_cuda_replay(struct mx_device *d, struct mx_recording *r);
 void mx_cuda_forget(struct mx_device *d, struct mx_recording *r);
 
-/* linear.c, linear_few.cu, linear_exact.cu. create allocates all that linear ever needs. */
+/* linear.c, linear_few.cu, linear_exact.cu. create allocates everything that linear needs. */
 mx_status mx_cuda_linear_create(struct mx_device *d, struct mx_err *err);
 void mx_cuda_linear_destroy(struct mx_device *d);
-size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l); /* device memory that create takes */
+size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l); /* bytes of device memory of create */
 mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
                              const struct mx_linear_out *out, size_t n_out);
 
-/* rows.cu: operators row by row, as in device.h */
+/* rows.cu: the operators on rows of device.h */
 mx_status mx_cuda_rmsnorm(struct mx_device *d, const void *x, const float *weight, float eps,
                           size_t n, size_t width, void *y);
 mx_status mx_cuda_add_rmsnorm(struct mx_device *d, void *x, const void *r, const float *weight,
@@ -108,7 +108,7 @@ mx_status mx_cuda_gather(struct mx_device *d, const void *x, const uint32_t *row
 /* sampler.c, sample.cu, logprobs.cu */
 mx_status mx_cuda_sampler_create(struct mx_device *d, struct mx_err *err);
 void mx_cuda_sampler_destroy(struct mx_device *d);
-size_t mx_cuda_sampler_bytes(const struct mx_cuda_limits *l); /* device memory that create takes */
+size_t mx_cuda_sampler_bytes(const struct mx_cuda_limits *l); /* bytes of device memory of create */
 mx_status mx_cuda_sample(struct mx_device *d, float *logits, size_t ld, size_t n, uint32_t vocab,
                          const struct mx_sample_row *rows, int32_t *out_tokens);
 mx_status mx_cuda_sample_prepare(struct mx_device *d, const struct mx_sample_row *rows, size_t n);

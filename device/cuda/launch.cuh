@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launching kernels so that each may begin before the one in front of it has ended (programmatic
- * dependent launch, compute capability 9.0 and up; before, an ordinary launch).
+ * Launches kernels so that each may begin before the previous one has ended (programmatic dependent
+ * launch, compute capability 9.0 and up; an ordinary launch on older devices).
  *
- * The rule that makes it safe, without exception:
- *   - every kernel calls mx_pdl_wait() before it reads anything but weights and what was there
- *     before the step (see below) and before it writes anything to global memory; all threads that
- *     do either call it, and some thread of every block, even of one that has nothing to do: a
- *     kernel that ends without it lets the next one begin before the one in front has ended;
- *   - every kernel calls mx_pdl_launch() once it no longer minds company, usually first thing.
- * So a chain of kernels is ordered (each waits for the whole of the one before, which waited for
- * the one before it), while weights can be fetched ahead of the wait.
+ * The rules that make this safe, without exception for our own kernels:
+ *   - Before mx_pdl_wait() a kernel reads only weights and data from before the step (see below),
+ * and writes nothing to global memory. Every thread that reads other data or writes calls
+ *     mx_pdl_wait(), and so does at least one thread of every block, even of a block that has
+ * nothing to do: a kernel that ends without it lets the next one begin before the previous one has
+ * ended.
+ *   - Every kernel calls mx_pdl_launch() once the next kernel may run beside it, usually at its
+ * start. So a chain of kernels is ordered (each waits until the previous one, which waited for the
+ * one before it, has ended), while weights can be fetched before the wait. Kernels of libraries,
+ * launched without the attribute, are full barriers: they begin after the previous kernel has
+ * ended, and the next one waits for their end.
  *
- * What was there before the step: its tables (struct mx_device_tables) and states as earlier steps
- * left them. Tables come with one copy in the stream; a copy waits for all kernels before it to
- * end, and the first kernel after a copy, or of a recording, waits for the copy, whatever its
- * attributes; the others of the step begin after that one began. So both are as they will be before
- * any kernel of the step begins, and no kernel of a step may write tables.
+ * Data from before the step: its tables (struct mx_device_tables), and states that earlier steps
+ * wrote. One copy in the stream brings the tables. A copy waits until all kernels before it have
+ * ended. The first kernel after a copy, or of a recording, waits for the copy whatever its
+ * attributes, and the other kernels of the step begin after that one has begun. So tables and
+ * states are complete before any kernel of the step begins. No kernel of a step may write tables.
  *
- * Loads through the read-only path (__ldg, ld.global.nc, const __restrict__ pointers) are not held
- * by the wait: the assembler may move them across it. Never use them for what a kernel has written;
- * and a weight that is to be in a register before the wait takes an ordinary volatile load.
+ * Loads through the read-only path (__ldg, ld.global.nc, const __restrict__ pointers) are not
+ * ordered by the wait: the assembler may move them across it. Never use them for data that a kernel
+ * has written. To have a weight in a register before the wait, use an ordinary volatile load.
  */
 #ifndef MX_DEVICE_CUDA_LAUNCH_CUH
 #define MX_DEVICE_CUDA_LAUNCH_CUH
@@ -52,7 +55,8 @@ static inline cudaError_t mx_launch(void (*kernel)(P...), dim3 grid, dim3 block,
 	cudaLaunchAttribute attrs[2] = {};
 	attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
 	attrs[0].val.programmaticStreamSerializationAllowed = 1;
-	/* the same for all kernels: a multiprocessor must be empty before it can change the split */
+	/* the same for all kernels: a multiprocessor must be idle to change its shared memory carveout
+	 */
 	attrs[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
 	attrs[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
 	c.gridDim = grid;

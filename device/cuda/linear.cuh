@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernels of `linear` share: blocks of W in shared memory, one block's products, and the
- * way a sum is written. */
+/* Shared by the kernels of `linear`: the layout of blocks of W in shared memory, the products of
+ * one block, and the store of a sum. */
 #ifndef MX_DEVICE_CUDA_LINEAR_CUH
 #define MX_DEVICE_CUDA_LINEAR_CUH
 
@@ -10,14 +10,14 @@
 /* A row of a block is 128 bytes, eight units of 16. */
 #define MX_LINEAR_UNITS (MX_LINEAR_BLOCK / 8)
 
-/* Byte at which unit `unit` of row `row` lies. Odd rows have their halves swapped, so that the
- * eight threads that read together (four units of two rows) meet in no bank. */
+/* Returns the byte offset of unit `unit` of row `row`. The halves of odd rows are swapped, so that
+ * the eight threads that read together (four units of two rows) have no bank conflicts. */
 static __device__ __forceinline__ uint32_t mx_linear_at(uint32_t row, uint32_t unit)
 {
 	return row * 128 + ((unit ^ (row & 1) << 2) << 4);
 }
 
-/* Copies 16 bytes to shared memory without waiting; zeros if not `valid`. */
+/* Copies 16 bytes to shared memory asynchronously; zeros if not `valid`. */
 static __device__ __forceinline__ void mx_copy16(uint32_t to, const void *from, bool valid)
 {
 	const int bytes = valid ? 16 : 0;
@@ -30,7 +30,7 @@ static __device__ __forceinline__ void mx_copy_commit(void)
 	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Until at most `left` of the groups that this thread committed are under way. */
+/* Waits until at most `left` of the groups that this thread committed are under way. */
 template <int left> static __device__ __forceinline__ void mx_copy_wait(void)
 {
 	asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
@@ -55,9 +55,9 @@ static __device__ __forceinline__ void mx_mma(float c[4], uint32_t a0, uint32_t 
 	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* 16 rows of W times 8 rows of x over 32 columns. With g = lane / 4 and t = lane % 4, this thread
- * brings columns 8t .. 8t+7 of rows g (lo) and g + 8 (hi) of W and of row g of x: both sides take
- * the columns in the same, unusual order, so that each thread reads 16 bytes at a time. */
+/* Multiplies 16 rows of W with 8 rows of x over 32 columns. With g = lane / 4 and t = lane % 4,
+ * this thread has columns 8t .. 8t+7 of rows g (lo) and g + 8 (hi) of W and of row g of x. Both
+ * operands use the same permutation of columns, so that each thread reads 16 bytes at a time. */
 static __device__ __forceinline__ void mx_mma32(float c[4], const uint4 &lo, const uint4 &hi,
                                                 const uint4 &x)
 {
@@ -65,7 +65,7 @@ static __device__ __forceinline__ void mx_mma32(float c[4], const uint4 &lo, con
 	mx_mma(c, lo.z, hi.z, lo.w, hi.w, x.z, x.w);
 }
 
-/* y[token][row] from its product. */
+/* Stores y[token][row], given its product `v`. */
 template <typename O>
 static __device__ __forceinline__ void mx_linear_store(const mx_cuda_product &p, uint32_t token,
                                                        uint32_t row, float v)

@@ -3,15 +3,16 @@
  * Products of activations with a weight matrix, y = W x: the kernels behind linear, and when each
  * is used.
  *
- *   few    1 .. MX_CUDA_FEW rows: limited by the reading of W, which it streams
- *   exact  more rows, on a deterministic device: bit for bit what `few` gives
+ *   few    1 .. MX_CUDA_FEW rows: limited by reading W, which it streams
+ *   exact  more rows, on a deterministic device: bit-equal to `few`
  *   many   more rows otherwise: cuBLASLt
- *   any    whatever the others cannot take: odd widths, addresses that are not aligned
+ *   any    everything that the others do not support: odd widths, unaligned addresses
  *
  * The order of a bf16 product on a deterministic device, which `few` and `exact` share: W's columns
- * are cut into blocks of MX_LINEAR_BLOCK; lane l of MX_LINEAR_LANES takes the blocks l, l + 8,
- * l + 16 ... in that order into one accumulator of mma.m16n8k16 (A = W, B = x); then the lanes'
- * sums are added in order, then the bias, then what y held. It depends on W's columns only.
+ * are divided into blocks of MX_LINEAR_BLOCK. Lane l of MX_LINEAR_LANES multiplies the blocks l,
+ * l + 8, l + 16 ... in that order into one accumulator of mma.m16n8k16 (A = W, B = x). Then the
+ * lanes' sums are added in order, then the bias, then the old y. The order depends only on the
+ * number of W's columns.
  */
 #ifndef MX_DEVICE_CUDA_LINEAR_H
 #define MX_DEVICE_CUDA_LINEAR_H
@@ -27,8 +28,8 @@ extern "C" {
 
 #define MX_LINEAR_BLOCK 64 /* columns */
 #define MX_LINEAR_LANES 8
-#define MX_CUDA_FEW     16 /* rows from which on cuBLASLt is faster */
-#define MX_CUDA_FEW_MAX 32 /* most rows that `few` takes in bf16; f32 takes MX_CUDA_FEW */
+#define MX_CUDA_FEW     16 /* with more rows cuBLASLt is faster */
+#define MX_CUDA_FEW_MAX 32 /* most rows of `few` in bf16; in f32 MX_CUDA_FEW */
 
 struct mx_cuda_product {
 	const void *w;     /* [rows, cols], row-major */
@@ -42,20 +43,23 @@ struct mx_cuda_product {
 	bool bf16_out;   /* type of y */
 };
 
-/* All return cudaSuccess or why the launch failed. setup: once, with the device current. */
+/* All return cudaSuccess or the error of the launch. setup: called once, with the device current.
+ */
 cudaError_t mx_cuda_linear_few_setup(void);
 cudaError_t mx_cuda_linear_exact_setup(void);
 
-/* cols and ldx multiples of 16 bytes, w and x aligned to 16 bytes; n as above. */
+/* Requires cols and ldx to be multiples of 16 bytes, w and x aligned to 16 bytes, and n as above.
+ */
 cudaError_t mx_cuda_linear_few(const struct mx_cuda_product *p, int sms, cudaStream_t stream);
 
-/* bf16; cols, ldx, w and x as `few`; any n. */
+/* bf16 only. Requires cols, ldx, w and x as for `few`; any n. */
 cudaError_t mx_cuda_linear_exact(const struct mx_cuda_product *p, cudaStream_t stream);
 
-/* Anything. The order of its sums depends on cols only, and is another than that of the others. */
+/* Supports every product. The order of its sums depends on cols only, but differs from the others'.
+ */
 cudaError_t mx_cuda_linear_any(const struct mx_cuda_product *p, cudaStream_t stream);
 
-/* y = bias, or y += bias with accumulate: before a product that adds to y. */
+/* y = bias, or y += bias with accumulate; called before a product that adds to y. */
 cudaError_t mx_cuda_linear_bias(const struct mx_cuda_product *p, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Between the host's half of sampling (sampler.c) and its kernels (sample.cu,
- * logprobs.cu): what describes a row to be drawn, and the launchers.
+ * The interface between the host's part of sampling (sampler.c) and the kernels
+ * (sample.cu, logprobs.cu): the description of a row to draw, and the launchers.
  */
 #ifndef MX_DEVICE_CUDA_SAMPLE_H
 #define MX_DEVICE_CUDA_SAMPLE_H
@@ -12,13 +12,13 @@
 extern "C" {
 #endif
 
-/* Largest vocabulary: an id and a count share a word. */
+/* Largest vocabulary: a token id and a count share a word. */
 #define MX_CUDA_MAX_VOCAB (1u << 20)
 
-/* NOTHING: the row is none of this step's, its token is 0. */
+/* NOTHING: the row does not belong to this step, its token is 0. */
 enum { MX_DRAW_NOTHING, MX_DRAW_LARGEST, MX_DRAW_RANDOM };
 
-/* One row. Its lists lie one behind the other in the array of words, from `first`:
+/* One row. Its lists are contiguous in the array of words, from index `first`:
  *   n_bias pairs (token, bits of the f32 to add),
  *   n_banned tokens,
  *   n_counts words token << 12 | occurrences in the output, for those below MX_DRAW_MANY,
@@ -30,22 +30,22 @@ struct mx_draw_row {
 	uint32_t top_k; /* 0 = off */
 	float repetition, presence, frequency;
 	double uniform;  /* the random number, in [0, 1) */
-	uint32_t serial; /* of the step, handed back with its tokens; always there in row 0 */
+	uint32_t serial; /* number of the step, returned with its tokens; always set in row 0 */
 	uint32_t first, n_bias, n_banned, n_counts, n_many;
 };
 
 #define MX_DRAW_COUNT_BITS 12
 #define MX_DRAW_MANY       ((1u << MX_DRAW_COUNT_BITS) - 1)
 
-/* A token as it is handed back: serial << 32 | (uint32_t)token. */
+/* A token is returned as serial << 32 | (uint32_t)token. */
 
-/* What log-probabilities of a row are wanted. */
+/* The log-probabilities to compute of a row. */
 struct mx_logprob_ask {
 	int32_t token;
 	uint32_t n_top;
 };
 
-/* Once, for the kernels' shared memory. */
+/* Called once: opts into the kernels' shared memory. */
 cudaError_t mx_cuda_draw_setup(struct mx_device *d);
 cudaError_t mx_cuda_logprobs_setup(struct mx_device *d);
 
