@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding, compiling and rendering chat templates; the interpreter is in model/jinja. */
+/* Finds, compiles and renders chat templates. The interpreter is in model/jinja. */
 #include "model/chat_template.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ enum {
 	DEFAULT_STEPS = 8000000,   /* about half a second; 1000 messages take some 50,000 */
 	DEFAULT_OUTPUT = 16 << 20, /* bytes */
 	PARSE_MEMORY = 256 << 20,  /* bytes: some hundred times the largest template */
-	RENDER_MEMORY = 128 << 20, /* bytes, beside what the output needs */
+	RENDER_MEMORY = 128 << 20, /* bytes, without the output */
 	MAX_JSON = 64 << 20,       /* bytes of tokenizer_config.json */
 };
 
@@ -39,7 +39,7 @@ static bool valid_utf8(const char *text, size_t len)
 	return true;
 }
 
-/* Lexes and parses; failure comes back here by longjmp. */
+/* Lexes and parses. A failure returns here by longjmp. */
 static mx_status compile(struct jj *j, const char *text, size_t len)
 {
 	if (setjmp(j->fail))
@@ -129,7 +129,7 @@ mx_status mx_chat_template_render(const struct mx_chat_template *t, const json_t
 	mx_status st = run(j, vars);
 	mx_arena_free(&j->arena);
 	free(j);
-	if (st) { /* nothing is written unless all is */
+	if (st) { /* a failed rendering appends nothing */
 		out->len = start;
 		if (out->data)
 			out->data[start] = 0;
@@ -139,7 +139,7 @@ mx_status mx_chat_template_render(const struct mx_chat_template *t, const json_t
 
 /* ---- finding the template of a checkpoint ---- */
 
-/* Reads a whole file into a new buffer; MX_E_NOTFOUND if there is none. */
+/* Reads a whole file into a new buffer; MX_E_NOTFOUND if it does not exist. */
 static mx_status read_file(const char *path, size_t limit, char **out, size_t *out_len,
                            struct mx_err *err)
 {
@@ -178,7 +178,7 @@ static mx_status read_file(const char *path, size_t limit, char **out, size_t *o
 	return MX_OK;
 }
 
-/* The template in a JSON document: a string, or the one named "default" of a list. */
+/* Returns the template of a JSON document: a string, or the list entry named "default". */
 static const json_t *template_of(const json_t *root)
 {
 	const json_t *t = json_object_get(root, "chat_template"), *item;

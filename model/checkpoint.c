@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The safetensors files of a checkpoint folder, mapped, as one table of
- * tensors. A file that is cut short while it is mapped kills the process
- * (SIGBUS), as it would any program that maps it.
+ * Maps the safetensors files of a checkpoint folder and joins them into one
+ * table of tensors. If a mapped file is truncated, the process dies of SIGBUS, as
+ * any program that maps it would.
  */
 #include "model/safetensors.h"
 
@@ -37,9 +37,9 @@ struct mx_checkpoint {
 	struct mx_arena arena;
 	struct shard *shards;
 	size_t n_shards;
-	struct mx_tensor *tensors; /* [n], sorted by name; what we compute with */
+	struct mx_tensor *tensors; /* [n], sorted by name; of supported dtypes */
 	size_t n;
-	struct mx_st_entry *others; /* [n_others], sorted by name; what we do not */
+	struct mx_st_entry *others; /* [n_others], sorted by name; of other dtypes */
 	size_t n_others;
 	size_t bytes;
 };
@@ -49,7 +49,7 @@ static mx_status no_memory(struct mx_err *err, const char *where)
 	return mx_fail_at(err, MX_E_NOMEM, where, "no memory for the table of tensors");
 }
 
-/* DIR/NAME, to be freed, or NULL. */
+/* Returns DIR/NAME, which the caller frees, or NULL. */
 static char *join(const char *dir, const char *name)
 {
 	size_t n = strlen(dir) + strlen(name) + 2;
@@ -79,7 +79,7 @@ static mx_status map_fd(int fd, const char *name, struct shard *sh, struct mx_er
 	return MX_OK;
 }
 
-/* Maps DIR/name and reads its header. The shard is c's at once, so that close finds it. */
+/* Maps DIR/name and reads its header. c owns the shard from the start, so that close frees it. */
 static mx_status add_shard(struct mx_checkpoint *c, const char *name, struct mx_err *err)
 {
 	struct shard *grown = mx_realloc(c->shards, c->n_shards + 1, sizeof *grown);
@@ -148,7 +148,7 @@ static mx_status open_single(struct mx_checkpoint *c, struct mx_err *err)
 	return MX_OK;
 }
 
-/* A shard is a plain name: the index must not lead out of the folder. */
+/* True for a plain file name: the index must not lead out of the folder. */
 static bool plain_name(const char *name)
 {
 	size_t n = strlen(name);
@@ -163,7 +163,8 @@ static const struct shard *find_shard(const struct mx_checkpoint *c, const char 
 	return NULL;
 }
 
-/* The table is what the index says; what else a shard holds is not part of the model. */
+/* Fills the table with the tensors that the index lists. Others in a shard are not part of the
+ * model. */
 static mx_status read_weight_map(struct mx_checkpoint *c, json_t *map, struct mx_err *err)
 {
 	const char *name;

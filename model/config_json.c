@@ -40,7 +40,7 @@ static mx_status slurp_fd(int fd, const char *path, size_t max, char **out, size
 			return MX_E_IO;
 		}
 		if (n == 0)
-			break; /* it became shorter meanwhile */
+			break; /* the file became shorter meanwhile */
 		got += (size_t)n;
 	}
 	text[got] = 0;
@@ -62,8 +62,8 @@ mx_status mx_json_slurp(const char *path, size_t max, char **out, size_t *out_le
 	return s;
 }
 
-/* Python's bare number words become strings of the same length, so that positions in messages stay
- * right. They begin with DEL, which no key or value of a config does. */
+/* Python's bare words for numbers are replaced by strings of the same length, so that positions in
+ * messages stay right. The strings begin with DEL, as no key or value of a config does. */
 static const struct {
 	const char *word, *marker;
 	size_t len;
@@ -102,7 +102,7 @@ static void mark_number_words(char *text, size_t len)
 mx_status mx_json_failed(const json_error_t *je, const char *where, const char *what, uint64_t base,
                          struct mx_err *err)
 {
-	/* Out of memory comes with a code, or with nothing at all. */
+	/* jansson reports out of memory with a code, or with no text at all. */
 	if (!je->text[0] || json_error_code(je) == json_error_out_of_memory)
 		return mx_fail_at(err, MX_E_NOMEM, where, "no memory for its JSON");
 	if (err) {
@@ -215,7 +215,7 @@ mx_status mx_scope_int(const struct mx_scope *s, const char *key, int64_t lo, in
 	if (json_is_integer(v)) {
 		i = json_integer_value(v);
 	} else if (mx_json_number(v, &d)) {
-		/* 2^53: beyond it a double is no longer every integer. */
+		/* 2^53: above it a double cannot represent every integer. */
 		if (!(fabs(d) <= 9007199254740992.0) || d != floor(d))
 			return wrong_type(s, key, "an integer", v, err);
 		i = (int64_t)d;

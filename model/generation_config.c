@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * generation_config.json: where to stop and how to sample when a request does
- * not say. The sampling values count as given, whatever do_sample says (as in
- * vLLM, which takes the file as the server's defaults).
+ * generation_config.json: stop tokens, and the sampling defaults of requests.
+ * The sampling values are used whatever do_sample says, as in vLLM, which takes
+ * the file as the server's defaults.
  */
 #include <float.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan's memory, and its layers in words. */
+/* Makes and frees a plan, and describes its layers in words. */
 #include "model/plan.h"
 
 #include <stdio.h>
@@ -56,7 +56,8 @@ static bool same_mixers(const struct mx_plan_layer *a, const struct mx_plan_laye
 	return true;
 }
 
-/* "4-6 gla + attention" */
+/* Describes layers first to last, which run the same mixers: "4-6 gla + attention". Returns the
+ * length. */
 static int describe_run(const struct mx_plan *p, uint32_t first, uint32_t last, char *text,
                         size_t cap)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers of the plan from a family's description of them. */
+/* Makes layers of the plan from a family's description of them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
 	return MX_OK;
 }
 
-/* The name of a layer's tensor: "model.layers.INDEX." PART REST. NULL if out of memory. */
+/* Makes the name of a layer's tensor: "model.layers.INDEX." PART REST. NULL if out of memory. */
 static const char *layer_name(const struct mx_plan_build *b, uint32_t index, const char *part,
                               const char *rest)
 {
@@ -61,7 +61,8 @@ static mx_status fill_mixers(const struct mx_plan_build *b, const struct mx_laye
 	return MX_OK;
 }
 
-/* One feed-forward under the family's mlp and PART ("" or "shared_expert."). */
+/* Fills a feed-forward whose names begin with the family's mlp and PART ("" or "shared_expert.").
+ */
 static mx_status fill_dense(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                             const char *part, struct mx_plan_mlp *out)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The header of one safetensors file: eight bytes of little-endian length, a
- * JSON object of tensors, then the data, which the tensors must cover without
- * gap or overlap (the format's own rules, github.com/huggingface/safetensors).
- * Nothing of the header is believed before it is checked.
+ * JSON object of tensors, then the data. The tensors must cover the data without
+ * gap or overlap (the rules of github.com/huggingface/safetensors). The header is
+ * untrusted: every field is checked before it is used.
  */
 #include "model/safetensors_file.h"
 #include "model/config_json.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The format's own limit. */
+/* The limit of the format. */
 #define MAX_HEADER 100000000u
 
 static const struct {
@@ -30,12 +30,12 @@ static const struct {
 };
 #define N_DTYPES (sizeof dtypes / sizeof *dtypes)
 
-/* What parsing one file knows. */
+/* The state of reading one file. */
 struct reader {
 	const unsigned char *payload; /* the bytes after the header */
 	uint64_t payload_size;
 	const char *where; /* file name for messages */
-	const char *file;  /* the same in the arena */
+	const char *file;  /* the same name in the arena */
 	struct mx_arena *arena;
 	struct mx_err *err;
 };
@@ -45,7 +45,7 @@ static mx_status bad_tensor(const struct reader *r, const char *name, const char
 	return mx_fail_at(r->err, MX_E_FORMAT, r->where, "tensor '%.160s': %s", name, what);
 }
 
-/* A non-negative integer that was written as one. */
+/* Reads a non-negative integer, which must be written as an integer. */
 static bool get_u64(const json_t *v, uint64_t *out)
 {
 	if (!json_is_integer(v) || json_integer_value(v) < 0)
@@ -138,7 +138,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct mx_tensor *)a)->name, ((const struct mx_tensor *)b)->name);
 }
 
-/* The tensors must cover the data exactly once. */
+/* Checks that the tensors cover the data exactly once. */
 static mx_status check_cover(const struct reader *r, struct mx_st_entry *e, size_t n)
 {
 	uint64_t at = 0;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mixd-eval: how well a model predicts a text. What exactly is computed, so
- * that another program can do the same:
+ * mixd-eval: measures how well a model predicts a text. This defines the figure,
+ * so that another program can reproduce it:
  *
- *   The text (cut to --limit bytes, without a character cut in two) is
- *   tokenised as a whole, without the tokens a post-processor would add. Where
- *   the tokenizer or the config names a BOS, windows hold context - 1 ids and
- *   each is preceded by it; else they hold context ids, and the first of the
- *   text is not predicted. Window k begins at id k * stride (stride: the length
- *   of a window unless given) and ends with the text at the latest; the last
- *   window is the first that reaches the end. Every id that a window has
- *   something before is predicted there from all that precedes it in the
- *   window; an id that an earlier window predicted is not counted again.
+ *   The text (cut to --limit bytes, at a character) is tokenised as a whole,
+ *   without the tokens that a post-processor would add. If the tokenizer or the
+ *   config names a BOS, a window holds context - 1 ids and the BOS precedes it.
+ *   Else a window holds context ids, and the first id of the text is not
+ *   predicted. Window k begins at id k * stride (the stride is the length of a
+ *   window unless given) and ends at the end of the text at the latest. The
+ *   first window that reaches the end is the last. In a window, every id that
+ *   has an id before it is predicted from all ids before it in the window. An id
+ *   that an earlier window predicted is not counted again.
  *   nats = minus the sum of the log-probabilities; perplexity = exp(nats /
  *   predicted ids); bits per byte = nats / ln 2 / bytes of the text.
  */
@@ -60,7 +60,7 @@ static bool read_number(const char *text, unsigned long *out)
 	return *text >= '0' && *text <= '9' && !*end;
 }
 
-/* Exit status, or -1 to go on. */
+/* Parses the options. Returns an exit status, or -1 to continue. */
 static int read_options(int argc, char **argv, struct options *o)
 {
 	static const struct option options[] = {{"model", required_argument, NULL, 'm'},
@@ -101,7 +101,7 @@ static int read_options(int argc, char **argv, struct options *o)
 	return -1;
 }
 
-/* Drops the beginning of a character whose end was cut off. */
+/* Returns n without the bytes of a truncated last character. */
 static size_t whole_characters(const char *s, size_t n)
 {
 	size_t tail = 0;
@@ -133,7 +133,7 @@ static mx_status read_text(const char *path, size_t limit, struct mx_buf *out, s
 	return MX_OK;
 }
 
-/* The id that stands before each window, or -1. */
+/* Returns the id that precedes each window, or -1. */
 static int32_t find_bos(const struct mx_tokenizer *t, const struct mx_plan *plan)
 {
 	const char *piece = mx_tokenizer_special(t, "bos_token");
@@ -141,7 +141,7 @@ static int32_t find_bos(const struct mx_tokenizer *t, const struct mx_plan *plan
 	return id >= 0 ? id : plan->bos;
 }
 
-/* Adds what one window says of its positions from `first` on. */
+/* Adds the log-probabilities of the positions of one window from `first` on. */
 static mx_status score(struct mx_engine *e, const int32_t *ids, uint32_t n, uint32_t first,
                        uint32_t step_tokens, struct tally *out)
 {

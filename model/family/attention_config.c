@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The attention mixer's parameters from a config; the list of names is in plan.h. */
+/* Reads the attention mixer's parameters from a config; plan.h lists their names. */
 #include <math.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ static mx_status read_heads(const struct mx_plan_build *b, const struct mx_scope
 	if (s)
 		return s;
 
-	/* null says "as many as heads" even where absence says something else. */
+	/* null means "as many as heads", even if the family's default for an absent key differs. */
 	bool null_kv = mx_scope_has(scope, "num_key_value_heads");
 	def = f->default_kv_heads && !null_kv ? f->default_kv_heads : h.heads;
 	s = mx_scope_int(scope, "num_key_value_heads", 1, MX_PLAN_MAX_HEADS, def, &h.kv_heads, b->err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The list of families, and what they have in common in the way from
- * config.json to a plan. Callers of model/plan.h enter here.
+ * The list of families, and the steps from config.json to a plan that all of them
+ * share. mx_plan_load and mx_plan_parse of model/plan.h are here.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *sco
 	return mx_fail(b->err, MX_E_UNSUPPORTED, "model_type: '%.60s' is none of %s", type, known);
 }
 
-/* What would make the weights or the feed-forward mean something else than we take them for. */
+/* Refuses settings that would change the meaning of the weights or of the feed-forward. */
 static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct mx_scope *scope)
 {
 	if (mx_scope_get(scope, "quantization_config"))
@@ -113,8 +113,8 @@ static mx_status read_model(struct mx_plan_build *b)
 	return f->layers(b);
 }
 
-/* Token ids of config.json stand where generation_config.json is silent, and must be sound even
- * where it is not. */
+/* Reads config.json's token ids, then generation_config.json, which overrides them. The ids of
+ * config.json must be valid even if they are overridden. */
 static mx_status read_generation(struct mx_plan_build *b, const json_t *generation)
 {
 	static const char *const keys[] = {"eos_token_id", "bos_token_id"};
@@ -195,7 +195,7 @@ mx_status mx_plan_load(const char *dir, struct mx_plan **out, struct mx_err *err
 	mx_status s = slurp(dir, CONFIG, &config, &config_len, err);
 	if (!s) {
 		s = slurp(dir, GENERATION, &generation, &generation_len, err);
-		if (s == MX_E_NOTFOUND) { /* the file is optional: what was said of it is not an error */
+		if (s == MX_E_NOTFOUND) { /* the file is optional: its absence is no error */
 			s = MX_OK;
 			if (err)
 				*err = (struct mx_err){0};

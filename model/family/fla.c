@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flash-linear-attention's checkpoints (fla-hub): every layer is a norm and the
- * mixer "gla", or softmax attention in the layers that `attn` lists, and a norm
- * and a gated feed-forward. The model_type is the mixer's variant, and the keys
- * of its layers go to the mixer as they stand.
+ * flash-linear-attention's checkpoints (fla-hub). Every layer is a norm and the
+ * mixer "gla" (or softmax attention, in the layers that `attn` lists), then a norm
+ * and a gated feed-forward. The model_type is the mixer's variant; the mixer gets
+ * the layers' keys unchanged.
  *
- * HGRN2 calls its output norm without norm_eps, so that key does not reach it.
- * Keys that only choose kernels (attn_mode, fuse_swiglu ...) and those that no
- * version obeys (use_gk, use_output_norm ...) are left alone.
+ * HGRN2 calls its output norm without norm_eps, so it does not get that key. Keys
+ * that only choose kernels (attn_mode, fuse_swiglu ...) and keys without effect in
+ * any version (use_gk, use_output_norm ...) are ignored.
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 #include "model/family/family.h"
 
-/* Of the mixer, see mixers/gla/README.md. */
+/* The mixer's keys, see mixers/gla/README.md. */
 static const char *const mixer_keys[] = {
 	"num_heads",        "num_kv_heads", "num_v_heads",      "head_dim",
 	"expand_k",         "expand_v",     "expand_ratio",     "feature_map",
@@ -48,7 +48,7 @@ static mx_status mixer_params(const struct mx_plan_build *b, const struct mx_sco
 	return MX_OK;
 }
 
-/* Options that would make the model something else. */
+/* Refuses options that change what the model computes. */
 static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct mx_scope *scope)
 {
 	static const char *const flags[] = {"norm_first", "share_conv_kernel"};
@@ -66,13 +66,14 @@ static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct 
 	return MX_OK;
 }
 
-/* intermediate_size, or hidden_ratio * 2/3 of the width, up to a multiple of 256. */
+/* Reads the width: intermediate_size, or hidden_ratio * 2/3 of the model width rounded up to a
+ * multiple of 256. */
 static mx_status read_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
                           struct mx_mlp_spec *out)
 {
 	double ratio = 4, def = strcmp(b->family->model_type, "retnet") ? 4 : 2;
 	int64_t width = 0;
-	/* null is the feed-forward's own default, absence the family's */
+	/* null means the feed-forward's own default, an absent key the family's */
 	if (mx_scope_has(scope, "hidden_ratio"))
 		def = 4;
 	mx_status s = mx_scope_float(scope, "hidden_ratio", 0.01, 1000, def, &ratio, b->err);
@@ -93,7 +94,7 @@ static mx_status read_mlp(const struct mx_plan_build *b, const struct mx_scope *
 
 /* ---- layers of softmax attention ---- */
 
-/* One entry of `attn`, or all of it. */
+/* Reads an entry of `attn`, or `attn` itself. */
 static mx_status attention_params(const struct mx_plan_build *b, const struct mx_scope *scope,
                                   struct mx_params *out)
 {
@@ -126,7 +127,8 @@ static mx_status attention_params(const struct mx_plan_build *b, const struct mx
 	return s ? s : mx_attention_config_window(b, out, window, out);
 }
 
-/* Which mixer each layer runs: NULL = the family's own. */
+/* Sets `params` for the layers that `attn` lists; NULL remains for those that run the family's own
+ * mixer. */
 static mx_status mark_layers(const struct mx_plan_build *b, const struct mx_scope *scope,
                              const struct mx_params *params, const struct mx_params **layers,
                              uint32_t n)

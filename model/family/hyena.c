@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hyena with implicit filters: every layer is a LayerNorm and the mixer "hyena",
- * a LayerNorm and a feed-forward with GELU. Two dialects of config.json:
+ * Hyena with implicit filters. Every layer is a LayerNorm and the mixer "hyena",
+ * then a LayerNorm and a feed-forward with GELU. Two dialects of config.json:
  *
  *   hyenadna  the Hugging Face port of HyenaDNA (LongSafari/hyenadna-*-hf)
  *   safari    SimpleLMHeadModel and ConvLMHeadModel of HazyResearch/safari and
- *             hyena-dna, which have no config.json: it is made of their
- *             arguments (docs/hyena.md)
+ *             hyena-dna, which have no config.json: one is written with
+ *             their arguments (docs/hyena.md)
  *
  * A sequence cannot be longer than the filter.
  */
@@ -15,16 +15,16 @@
 #include "model/family/family.h"
 
 #define MAX_FILTER_LEN (1 << 24)
-#define MAX_NETWORK    1024 /* width of the filter's network, and of what it reads */
+#define MAX_NETWORK    1024 /* limit of the width of the filter's network and of its input */
 
-/* What a config says of the long filter and of the short one. */
+/* The configuration of the long filter and of the short one. */
 struct filter_config {
 	int64_t len, emb_dim, order, inner_mlps, short_taps;
 	bool modulate;
 	double shift;
 };
 
-/* The filter's network, by the names that both dialects have for it. */
+/* Reads the filter's network, whose keys are the same in both dialects. */
 static mx_status read_network(const struct mx_plan_build *b, const struct mx_scope *scope,
                               struct filter_config *out)
 {
@@ -39,7 +39,7 @@ static mx_status read_network(const struct mx_plan_build *b, const struct mx_sco
 	return s;
 }
 
-/* The mixer's parameters, as mixers/hyena/README.md has them. */
+/* Makes the mixer's parameters, see mixers/hyena/README.md. */
 static mx_status mixer_params(const struct mx_plan_build *b, const struct filter_config *f,
                               struct mx_params *out)
 {
@@ -60,7 +60,7 @@ static mx_status mixer_params(const struct mx_plan_build *b, const struct filter
 	return MX_OK;
 }
 
-/* n_layer times the same layer; the context is the filter's length. */
+/* Fills n_layer equal layers. The longest context is the filter's length. */
 static mx_status fill_layers(const struct mx_plan_build *b, const struct mx_scope *scope,
                              const struct filter_config *f)
 {
@@ -88,8 +88,8 @@ static mx_status fill_layers(const struct mx_plan_build *b, const struct mx_scop
 
 /* ---- the Hugging Face port ---- */
 
-/* Sequences end in [SEP], though the config does not say so. The head is the embedding unless the
- * config says otherwise, as everywhere in transformers before version 5. */
+/* Sets what the config leaves out: sequences end in [SEP]. The head is tied to the embedding unless
+ * the config says otherwise, the default of transformers before version 5. */
 static mx_status hyenadna_vocabulary(const struct mx_plan_build *b, const struct mx_scope *scope)
 {
 	static const int32_t end[] = {1};
@@ -108,8 +108,8 @@ static mx_status hyenadna_vocabulary(const struct mx_plan_build *b, const struct
 	return MX_OK;
 }
 
-/* use_bias and the dropouts say nothing of inference; activation_freq is the first value of what
- * the checkpoint has. */
+/* Ignored keys: use_bias and the dropouts do not affect inference; activation_freq is the initial
+ * value of a tensor of the checkpoint. */
 static mx_status hyenadna_layers(struct mx_plan_build *b)
 {
 	const struct mx_scope scope = {.where = "", .outer = b->config};
@@ -118,13 +118,13 @@ static mx_status hyenadna_layers(struct mx_plan_build *b)
 		mx_scope_int(&scope, "max_seq_len", 1, MAX_FILTER_LEN, b->max_position, &f.len, b->err);
 	if (!s)
 		s = mx_scope_only_int(&scope, "hyena_order", 2, b->err);
-	if (!s) /* the model pads for 3, whatever this is */
+	if (!s) /* the model pads for 3, whatever this key is */
 		s = mx_scope_only_int(&scope, "short_filter_order", 3, b->err);
-	if (!s) /* the frequencies would not be in the checkpoint */
+	if (!s) /* else the frequencies are not in the checkpoint */
 		s = mx_scope_only_bool(&scope, "train_freq", true, b->err);
 	if (!s)
 		s = read_network(b, &scope, &f);
-	if (!s && b->plan->norm_eps != 1e-5f) /* the layers' norms have 1e-5, whatever this is */
+	if (!s && b->plan->norm_eps != 1e-5f) /* the layers' norms use 1e-5, whatever this key is */
 		s = mx_fail(b->err, MX_E_UNSUPPORTED, "layer_norm_epsilon: %g is not supported, only 1e-5",
 		            (double)b->plan->norm_eps);
 	if (!s)
@@ -134,8 +134,8 @@ static mx_status hyenadna_layers(struct mx_plan_build *b)
 
 /* ---- safari ---- */
 
-/* A misspelt key must not leave the model with a default. Those that are not read elsewhere say how
- * to train, what kernels to use and what the filter was before training. */
+/* Refuses unknown keys: a misspelt key must not silently give a default. The known keys that
+ * nothing reads concern training, kernels and the filter's initial values. */
 static mx_status known_layer_keys(const struct mx_plan_build *b, const struct mx_scope *layer)
 {
 	static const char *const known[] = {
@@ -187,7 +187,7 @@ static mx_status known_layer_keys(const struct mx_plan_build *b, const struct mx
 	return MX_OK;
 }
 
-/* What of safari's models we do not have. */
+/* Refuses options of safari's models that are not supported. */
 static mx_status refuse_safari(const struct mx_plan_build *b, const struct mx_scope *model,
                                const struct mx_scope *layer)
 {
@@ -276,6 +276,6 @@ const struct mx_family mx_family_safari = {
 	.norm = MX_NORM_LAYER,
 	.norm_eps_key = "layer_norm_epsilon",
 	.default_norm_eps = 1e-5,
-	.max_position_key = "l_max", /* of `layer`, which safari_layers reads */
+	.max_position_key = "l_max", /* a key of `layer`, which safari_layers reads */
 	.layers = safari_layers,
 };

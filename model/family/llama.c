@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Llama, Mistral, Qwen2 and Qwen3: one shape of layer, differing in biases,
- * q/k norms, the default of some keys and which layers have a window.
+ * Llama, Mistral, Qwen2 and Qwen3. Their layers have one shape; they differ in
+ * biases, q/k norms, some defaults, and in which layers have a sliding window.
  */
 #include <string.h>
 
 #include "model/family/family.h"
 
-/* One list element of layer_types: whether the layer has the window. */
+/* Reads an element of layer_types: does the layer have the window? */
 static mx_status layer_type(const struct mx_plan_build *b, const json_t *types, uint32_t i,
                             bool *out)
 {
@@ -21,7 +21,7 @@ static mx_status layer_type(const struct mx_plan_build *b, const json_t *types, 
 	               type ? type : "?");
 }
 
-/* Qwen's rule, as Qwen2Config.__post_init__ has it. */
+/* Applies Qwen's rule (Qwen2Config.__post_init__) to one layer. */
 static mx_status window_of_layer(const struct mx_plan_build *b, const struct mx_scope *scope,
                                  int64_t window, uint32_t i, int64_t *out)
 {
@@ -55,8 +55,8 @@ static mx_status check_layer_types(const struct mx_plan_build *b, const struct m
 	               "layer_types: must be a list of num_hidden_layers = %u strings", n);
 }
 
-/* The window of those layers that have one; 0 = none has. Where it is switched off, its size may be
- * anything. */
+/* Reads the window of those layers that have one; 0 = no layer has. If windows are switched off,
+ * any size is accepted. */
 static mx_status read_window(const struct mx_plan_build *b, const struct mx_scope *scope,
                              int64_t *out)
 {
@@ -108,7 +108,7 @@ static mx_status llama_layers(struct mx_plan_build *b)
 	}
 	if (s)
 		return s;
-	/* A stretch beyond the bound is a broken config, not a long context. */
+	/* A context above the bound is a broken config. */
 	if (!(rope.max_context <= MX_PLAN_MAX_POSITION))
 		return mx_fail(b->err, MX_E_RANGE,
 		               "max_position_embeddings: rope scaling stretches it to %g, more than %d",

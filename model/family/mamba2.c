@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mamba-2 models: every layer is a norm and the mixer "mamba", no feed-forward.
- * Three dialects of config.json say the same thing:
+ * Mamba-2 models. Every layer is a norm and the mixer "mamba"; there is no
+ * feed-forward. Three dialects of config.json describe the same models:
  *
  *   transformers  model_type "mamba2"
  *   fla           the same model_type with norm_eps instead of layer_norm_epsilon
@@ -9,19 +9,19 @@
  *   state-spaces  no model_type; the arguments of mamba_ssm's MambaLMHeadModel,
  *                 and of its Mamba2 module under ssm_cfg
  *
- * transformers wrote norm_before_gate into configs for a while and never obeyed
- * it (Mamba-Codestral's is true, and wrong), so it is obeyed in the other
- * dialects only.
+ * For a while transformers wrote norm_before_gate into configs and always ignored
+ * it (in Mamba-Codestral's it is true, which is wrong). So the key has an effect in
+ * the other dialects only.
  */
 #include <math.h>
 #include <string.h>
 
 #include "model/family/family.h"
 
-/* There is no longest sequence; this bounds what an operator may ask for. */
+/* The models have no longest sequence; this is the largest context that may be configured. */
 #define MAX_CONTEXT (1 << 20)
 
-/* How a dialect calls the mixer's parameters. NULL = it has no such key. */
+/* A dialect's keys for the mixer's parameters. NULL = the dialect has no such key. */
 struct dialect {
 	const char *heads, *head_dim, *state, *groups, *kernel, *bias, *conv_bias, *limit;
 	const char *norm, *before_gate;
@@ -67,7 +67,7 @@ static const struct dialect state_spaces = {
 	.default_groups = 1,
 };
 
-/* What the config says of the mixer. */
+/* The mixer's configuration. */
 struct mixer_config {
 	int64_t heads, head_dim, state, groups, kernel;
 	bool bias, conv_bias, norm, before_gate;
@@ -141,7 +141,7 @@ static mx_status read_mixer(const struct mx_plan_build *b, const struct mx_scope
 	return s;
 }
 
-/* The mixer's parameters, as mixers/mamba/README.md has them. */
+/* Makes the mixer's parameters, see mixers/mamba/README.md. */
 static mx_status mixer_params(const struct mx_plan_build *b, const struct mixer_config *c,
                               double norm_eps, struct mx_params *out)
 {
@@ -179,7 +179,7 @@ static mx_status mixer_params(const struct mx_plan_build *b, const struct mixer_
 	return MX_OK;
 }
 
-/* All layers of the plan: the same mixer `count` times. */
+/* Fills the plan with `count` equal layers. */
 static mx_status fill_layers(const struct mx_plan_build *b, uint32_t count,
                              const struct mixer_config *c, double norm_eps)
 {
@@ -197,7 +197,7 @@ static mx_status fill_layers(const struct mx_plan_build *b, uint32_t count,
 	return s;
 }
 
-/* Both dialects that have a model_type. */
+/* Reads the two dialects that have a model_type. */
 static mx_status mamba2_layers(struct mx_plan_build *b)
 {
 	const struct mx_scope scope = {.where = "", .outer = b->config};
@@ -217,7 +217,7 @@ static mx_status mamba2_layers(struct mx_plan_build *b)
 		s = mx_scope_bool(&scope, "D_has_hdim", false, &hdim, b->err);
 	if (s)
 		return s;
-	if (!norm) /* transformers ignores it, others take it for the gated norm */
+	if (!norm) /* transformers ignores the key; in the others it is that of the gated norm */
 		return mx_fail(b->err, MX_E_UNSUPPORTED, "rms_norm: false is not supported");
 	if (hdim)
 		return mx_fail(b->err, MX_E_UNSUPPORTED, "D_has_hdim: true is not supported");
@@ -227,8 +227,8 @@ static mx_status mamba2_layers(struct mx_plan_build *b)
 
 /* ---- state-spaces ---- */
 
-/* A misspelt key must not leave the model with a default. The rest of the list says how weights are
- * initialised for training, which kernel computes, and what device and parallel layout had them. */
+/* Refuses unknown keys: a misspelt key must not silently give a default. The known keys that
+ * nothing reads concern initial values, kernels, devices and parallelism. */
 static mx_status known_ssm_keys(const struct mx_plan_build *b, const json_t *ssm)
 {
 	static const char *const known[] = {
@@ -271,7 +271,7 @@ static mx_status known_ssm_keys(const struct mx_plan_build *b, const json_t *ssm
 	return MX_OK;
 }
 
-/* What of mamba_ssm's models we do not have. */
+/* Refuses options of mamba_ssm's models that are not supported. */
 static mx_status refuse_raw(const struct mx_plan_build *b, const struct mx_scope *model,
                             const struct mx_scope *ssm)
 {
@@ -307,8 +307,9 @@ static mx_status refuse_raw(const struct mx_plan_build *b, const struct mx_scope
 	return s;
 }
 
-/* The embedding has rows up to a multiple, and is the head unless the config says otherwise. Text
- * ends with token 0, GPT-NeoX's <|endoftext|>, unless there is a generation_config.json. */
+/* Pads the vocabulary to a multiple. The head is tied to the embedding unless the config says
+ * otherwise. Text ends with token 0, GPT-NeoX's <|endoftext|>, unless generation_config.json says
+ * otherwise. */
 static mx_status raw_vocabulary(const struct mx_plan_build *b, const struct mx_scope *model)
 {
 	static const int32_t end[] = {0};

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * model_type "mixd": our own format for models of any mixers. `mixd_layers` says
- * of each layer which mixers it runs, with what parameters, and which
- * feed-forward. docs/model-format.md describes it.
+ * model_type "mixd": our own format for models of any mixers. `mixd_layers` lists
+ * the mixers, their parameters and the feed-forward of each layer.
+ * docs/model-format.md describes the format.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "model/family/family.h"
 
-/* Keys of an entry that are not its mixer's. */
+/* True for a key of an entry that is not passed to its mixer. */
 static bool is_reserved(const char *key)
 {
 	static const char *const reserved[] = {"mixer",          "mixers",   "mlp",
@@ -20,8 +20,8 @@ static bool is_reserved(const char *key)
 	return false;
 }
 
-/* Refuses keys of an object that are neither in `known` [n] nor reserved. Of the top level this is
- * not asked: tools write keys of their own there. */
+/* Refuses keys of an object that are neither in `known` [n] nor reserved. The top level is not
+ * checked, since tools write keys of their own there. */
 static mx_status check_keys(const struct mx_plan_build *b, const json_t *object, const char *path,
                             const char *const *known, size_t n)
 {
@@ -38,7 +38,7 @@ static mx_status check_keys(const struct mx_plan_build *b, const json_t *object,
 	return MX_OK;
 }
 
-/* The mixer's keys as they stand; null ones are left out. */
+/* Copies the mixer's keys into parameters; null ones are left out. */
 static mx_status verbatim(const struct mx_plan_build *b, const json_t *entry, const char *path,
                           struct mx_params *out)
 {
@@ -82,7 +82,7 @@ static mx_status attention(const struct mx_plan_build *b, const json_t *entry, c
 	return s;
 }
 
-/* A multiplier, 1 if it is not there. */
+/* Reads a multiplier, 1 if the key is absent. */
 static mx_status scale(const struct mx_plan_build *b, const struct mx_scope *scope, const char *key,
                        float *out)
 {
@@ -93,7 +93,7 @@ static mx_status scale(const struct mx_plan_build *b, const struct mx_scope *sco
 	return s;
 }
 
-/* One mixer. `prefix` is that of its tensors, under the layer. */
+/* Reads one mixer. `prefix` is the prefix of its tensors' names below the layer. */
 static mx_status mixer(const struct mx_plan_build *b, const json_t *entry, const char *path,
                        const char *prefix, struct mx_plan_mixer *out)
 {
@@ -114,7 +114,7 @@ static mx_status mixer(const struct mx_plan_build *b, const json_t *entry, const
 	return out->mixer && out->prefix ? MX_OK : mx_plan_no_memory(b);
 }
 
-/* The mixers of a layer: "mixers", or the entry itself is one. */
+/* Reads the mixers of a layer: the list "mixers", or the entry itself as the only one. */
 static mx_status mixers(const struct mx_plan_build *b, const json_t *entry, uint32_t index,
                         struct mx_plan_mixer *out, uint32_t *out_n)
 {
@@ -142,7 +142,7 @@ static mx_status mixers(const struct mx_plan_build *b, const json_t *entry, uint
 	return s;
 }
 
-/* Which of two a string key names, the first if it is not there. */
+/* Reads a string key that must be one of two choices; the first if it is absent. */
 static mx_status choice(const struct mx_plan_build *b, const struct mx_scope *scope,
                         const char *key, const char *first, const char *second, bool *out_second)
 {
@@ -184,7 +184,7 @@ static mx_status experts(const struct mx_plan_build *b, const struct mx_scope *s
 	return s;
 }
 
-/* The entry's "mlp": false, or an object of keys that override the top level's. */
+/* Reads the entry's "mlp": false, or an object of keys that override those of the top level. */
 static mx_status feed_forward(const struct mx_plan_build *b, const json_t *entry, uint32_t index,
                               struct mx_mlp_spec *out, bool *out_has)
 {
@@ -248,7 +248,7 @@ static mx_status layer(const struct mx_plan_build *b, const json_t *entry, uint3
 	return mx_plan_layer_fill(b, &spec, out);
 }
 
-/* LayerNorm has an epsilon of its own. */
+/* Reads the kind of norm and, for LayerNorm, its own epsilon. */
 static mx_status norm(const struct mx_plan_build *b, const struct mx_scope *scope)
 {
 	double eps = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One key of a config as a mixer's parameter of the same name. */
+/* Makes a mixer's parameter from a config key of the same name. */
 #include <string.h>
 
 #include "model/family/family.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rotary embedding parameters from either spelling of a config: rope_theta with
+ * Reads rotary embedding parameters in either spelling: rope_theta with
  * rope_scaling, or transformers 5's rope_parameters.
  *
- * The formulas and their order of rounding are those of transformers 5
+ * The formulas and the order of rounding are those of transformers 5
  * (modeling_rope_utils.py): frequencies in float32, YaRN's borders in double.
  */
 #include <math.h>
@@ -13,14 +13,15 @@
 
 #define TWO_PI 6.283185307179586476925
 
-/* The config's dictionary, with the names to put before its keys in messages. */
+/* The objects that rope keys are read from. */
 struct rope_source {
-	struct mx_scope dict;         /* rope_scaling or rope_parameters; empty if there is none */
+	struct mx_scope dict;         /* rope_scaling or rope_parameters; empty if neither exists */
 	const struct mx_scope *model; /* the keys around it */
 	const struct mx_plan_build *b;
 };
 
-/* What find_dict returns for one object: rope_scaling if it says anything, else rope_parameters. */
+/* Returns the rope dictionary of one object: rope_scaling unless it is empty, else rope_parameters.
+ */
 static const json_t *dict_of(const json_t *object, const char **out_where)
 {
 	const json_t *d = json_object_get(object, "rope_scaling");
@@ -72,7 +73,7 @@ static mx_status read_type(const struct rope_source *src, const char **out)
 	               src->dict.where, key, type);
 }
 
-/* The number of rotated dimensions of a head. */
+/* Reads the number of rotated dimensions of a head. */
 static mx_status read_dim(const struct rope_source *src, uint32_t head_dim, uint32_t *out)
 {
 	struct mx_err *err = src->b->err;
@@ -97,7 +98,7 @@ static mx_status read_dim(const struct rope_source *src, uint32_t head_dim, uint
 static mx_status read_original(const struct rope_source *src, int64_t *out)
 {
 	static const char key[] = "original_max_position_embeddings";
-	/* Beside the dictionary it wins over the one inside, as in transformers. */
+	/* A key beside the dictionary overrides the one inside, as in transformers. */
 	const struct mx_scope *from = mx_scope_get(src->model, key) ? src->model : &src->dict;
 	return mx_scope_int(from, key, 1, MX_PLAN_MAX_POSITION, src->b->max_position, out, src->b->err);
 }
@@ -109,7 +110,8 @@ static mx_status read_factor(const struct rope_source *src, double *out)
 	return mx_scope_float(&src->dict, "factor", 1, 1e6, 1, out, src->b->err);
 }
 
-/* Llama 3's: long wavelengths are stretched, short ones unchanged, those between blended. */
+/* Applies Llama 3's scaling: long wavelengths are stretched, short ones unchanged, those between
+ * blended. */
 static mx_status scale_llama3(const struct rope_source *src, const struct mx_rope_config *r,
                               double *inv)
 {
@@ -144,7 +146,7 @@ static mx_status scale_llama3(const struct rope_source *src, const struct mx_rop
 	return MX_OK;
 }
 
-/* YaRN's magnitude of a stretch: 0.1 m ln(s) + 1. */
+/* Returns YaRN's magnitude scale: 0.1 m ln(s) + 1. */
 static double yarn_magnitude(double scale, double m)
 {
 	return scale <= 1 ? 1 : 0.1 * m * log(scale) + 1;
@@ -164,8 +166,9 @@ static mx_status yarn_attention_factor(const struct rope_source *src, double fac
 	return mx_scope_float(&src->dict, "attention_factor", 1e-6, 1e6, def, out, err);
 }
 
-/* YaRN (arXiv 2309.00071): dimensions that turn often are unchanged, those that turn less than
- * beta_slow times in the original length are stretched, with a ramp between. */
+/* Applies YaRN (arXiv 2309.00071): dimensions that rotate often are unchanged, those that rotate
+ * less than beta_slow times within the original length are stretched, with a linear ramp between.
+ */
 static mx_status scale_yarn(const struct rope_source *src, struct mx_rope_config *r, double *inv)
 {
 	struct mx_err *err = src->b->err;
@@ -225,7 +228,7 @@ static mx_status scale(const struct rope_source *src, struct mx_rope_config *r, 
 	if (!strcmp(r->type, "linear"))
 		for (uint32_t i = 0; i < r->dim / 2; i++)
 			inv[i] = (float)inv[i] / (float)r->factor;
-	else if (r->dim < 4) /* dynamic: its exponent is dim / (dim - 2) */
+	else if (r->dim < 4) /* dynamic's exponent is dim / (dim - 2) */
 		return mx_fail(src->b->err, MX_E_RANGE, "head_dim: dynamic rope needs 4 dimensions, not %u",
 		               r->dim);
 	return MX_OK;

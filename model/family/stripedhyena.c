@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * StripedHyena (together's StripedHyena-7B and its kin): layers of the mixer
- * "hyena" with modal filters, and of softmax attention where attn_layer_idxs
- * says so; RMSNorm, gated feed-forward.
+ * StripedHyena (together's StripedHyena-7B and relatives). Layers run the mixer
+ * "hyena" with modal filters, or softmax attention if attn_layer_idxs lists them;
+ * RMSNorm, gated feed-forward.
  */
 #include <math.h>
 
 #include "model/family/family.h"
 
-/* Options that would make the model something else. The rest of the keys choose kernels, say how
- * the model was trained, or are read by nothing. */
+/* Refuses options that change what the model computes. The other keys choose kernels, concern
+ * training, or are unused. */
 static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct mx_scope *scope)
 {
 	static const struct {
@@ -19,7 +19,7 @@ static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct 
 		{"short_filter_bias", true},
 		{"final_norm", true},
 		{"smeared_gqa", false},
-		/* without it norms divide by sqrt(mean(x^2)) + eps, which is something else */
+		/* else norms divide by sqrt(mean(x^2)) + eps, which is not supported */
 		{"use_flash_rmsnorm", true},
 	};
 	mx_status s = mx_scope_only_int(scope, "hyena_filter_groups", 1, b->err);
@@ -37,12 +37,12 @@ static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct 
 	return s;
 }
 
-/* inner_mlp_size, or 8/3 of the width up to a multiple. */
+/* Reads the width: inner_mlp_size, or 8/3 of the model width rounded up to a multiple. */
 static mx_status read_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
                           struct mx_mlp_spec *out)
 {
 	int64_t multiple = 64, width = 0;
-	/* null is the feed-forward's own default, absence StripedHyena-7B's */
+	/* null means the feed-forward's own default, an absent key that of StripedHyena-7B */
 	bool own = mx_scope_has(scope, "inner_mlp_size");
 	mx_status s = mx_scope_int(scope, "inner_size_multiple_of", 1, 1 << 16, 64, &multiple, b->err);
 	if (s)
@@ -107,7 +107,7 @@ static mx_status hyena_params(const struct mx_plan_build *b, const struct mx_sco
                               int64_t heads, struct mx_params *out)
 {
 	int64_t state = 0, taps = 0;
-	bool split = true; /* rows of the projection go head by head */
+	bool split = true; /* rows of the projection are ordered by head */
 	mx_status s = mx_scope_int(scope, "state_size", 1, 64, 2, &state, b->err);
 	if (!s)
 		s = mx_scope_int(scope, "short_filter_length", 1, 8, 3, &taps, b->err);
@@ -126,7 +126,7 @@ static mx_status hyena_params(const struct mx_plan_build *b, const struct mx_sco
 	return MX_OK;
 }
 
-/* Marks the layers of a list in is[n], each of which must not have been marked before. */
+/* Sets is[i] for the layers i that a list names. None may be set already. */
 static mx_status mark(const struct mx_plan_build *b, const struct mx_scope *scope, const char *key,
                       bool *is, int64_t n)
 {
@@ -138,7 +138,7 @@ static mx_status mark(const struct mx_plan_build *b, const struct mx_scope *scop
 		json_int_t at = json_integer_value(v);
 		if (!json_is_integer(v) || at < 0)
 			return mx_fail(b->err, MX_E_RANGE, "%s[%zu]: must be a layer", key, i);
-		if (at >= n) /* StripedHyena-7B lists one layer more than it has */
+		if (at >= n) /* StripedHyena-7B lists one layer too many */
 			continue;
 		if (is[at])
 			return mx_fail(b->err, MX_E_INVALID, "%s[%zu]: layer %lld is listed twice", key, i,
@@ -148,7 +148,7 @@ static mx_status mark(const struct mx_plan_build *b, const struct mx_scope *scop
 	return MX_OK;
 }
 
-/* Which of n layers are attention. All others must be hyena. */
+/* Reads which of n layers are attention. All others must be listed as hyena. */
 static mx_status read_kinds(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t n,
                             const bool **out)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Built-in functions: found by name, their arguments matched with parameters and checked. */
+/* Finds and calls built-in functions; matches their arguments with parameters and checks types. */
 #include "model/jinja/jinja.h"
 
 #include <string.h>
@@ -30,7 +30,7 @@ struct jj_str *jj_want_str(struct jj *j, struct jj_value v, const char *what)
 	return v.s;
 }
 
-/* The next word of a parameter list; its length, 0 at the end. */
+/* Moves *p to the next word of a parameter list and returns its length, 0 at the end. */
 static size_t next_param(const char **p)
 {
 	while (**p == ' ')

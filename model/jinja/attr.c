@@ -4,7 +4,7 @@
 
 /* ---- attributes ---- */
 
-/* What Python finds as an attribute of the object itself; JJ_MISSING if nothing. */
+/* Returns what Python finds as an attribute of the object itself; JJ_MISSING if there is none. */
 static struct jj_value own_attr(struct jj *j, struct jj_value v, struct jj_str *name)
 {
 	if (v.type == JJ_UNDEF)
@@ -26,7 +26,7 @@ static struct jj_value own_attr(struct jj *j, struct jj_value v, struct jj_str *
 	const struct jj_builtin *fn = table ? jj_find(table, name) : NULL;
 	if (!fn || (v.type == JJ_TUPLE && !fn->fn))
 		return (struct jj_value){0};
-	if (!fn->fn) { /* would change the object */
+	if (!fn->fn) { /* a method that would change the object */
 		struct jj_sb sb = {0};
 		jj_sb_puts(j, &sb, "access to attribute '");
 		jj_sb_put(j, &sb, name->p, name->len);
@@ -41,7 +41,7 @@ static struct jj_value own_attr(struct jj *j, struct jj_value v, struct jj_str *
 	return (struct jj_value){.type = JJ_METHOD, .method = m};
 }
 
-/* The element, or JJ_MISSING where Python raises LookupError or TypeError. */
+/* Returns the element, or JJ_MISSING if Python raises LookupError or TypeError. */
 static struct jj_value own_item(struct jj *j, struct jj_value v, struct jj_value key)
 {
 	if (v.type == JJ_UNDEF)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The callable values, and the global functions. */
+/* Calls values, and implements the global functions. */
 #include "model/jinja/jinja.h"
 
 #include <stdio.h>
@@ -45,7 +45,7 @@ static struct jj_value g_range(struct jj *j, struct jj_value self, struct jj_arg
 		r->step = jj_want_int(j, a->pos[2], "range");
 	if (!r->step)
 		jj_raise(j, MX_E_INVALID, "range() arg 3 must not be zero");
-	/* 128 bits, so that no end of the int range overflows */
+	/* 128 bits, so that the ends of the int range do not overflow */
 	__int128 span = r->step > 0 ? (__int128)r->stop - r->start : (__int128)r->start - r->stop;
 	__int128 step = r->step > 0 ? (__int128)r->step : -(__int128)r->step;
 	__int128 n = span > 0 ? (span - 1) / step + 1 : 0;
@@ -125,7 +125,7 @@ static struct jj_value g_raise(struct jj *j, struct jj_value self, struct jj_arg
 	jj_raise(j, MX_E_INVALID, "%.*s", (int)(s->len < 1000 ? s->len : 1000), s->p);
 }
 
-/* strftime of a time without a zone: %f is microseconds, %z and %Z are empty, as in Python. */
+/* strftime of a time without a time zone: %f is microseconds, %z and %Z are empty, as in Python. */
 static struct jj_value g_strftime(struct jj *j, struct jj_value self, struct jj_args *a)
 {
 	(void)self;

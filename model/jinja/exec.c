@@ -2,8 +2,8 @@
 /*
  * Runs statement trees: output, scopes, loops, macros.
  *
- * Scopes are looked up from the inside out when a name is read. A loop's body
- * has one scope that is emptied for each iteration; `if` opens none.
+ * A name is looked up in the scopes from the innermost to the outermost. A loop's
+ * body has one scope, which is emptied for each iteration. `if` opens no scope.
  */
 #include "model/jinja/jinja.h"
 
@@ -29,7 +29,7 @@ static void out(struct jj *j, const char *p, size_t n)
 		jj_raise(j, j->out->limit ? MX_E_LIMIT : MX_E_NOMEM, "template output is too long");
 }
 
-/* Runs a body in its own scope with its output caught. */
+/* Runs a body in `scope` and returns its output as a value. */
 static struct jj_value captured(struct jj *j, const struct jj_node *body, struct jj_scope *scope)
 {
 	struct jj_sb sb = {0}, *cap = j->cap;
@@ -105,7 +105,7 @@ static void assign(struct jj *j, const struct jj_node *target, struct jj_value v
 
 /* ---- loops ---- */
 
-/* Whether an item passes the loop's `if`. */
+/* True if an item passes the loop's `if`. */
 static bool passes(struct jj *j, struct jj_loop *l, struct jj_value item)
 {
 	if (!l->node->c)
@@ -118,7 +118,7 @@ static bool passes(struct jj *j, struct jj_loop *l, struct jj_value item)
 	return ok;
 }
 
-/* The next item into `ready`; false at the end. Items are tested as late as Jinja does. */
+/* Moves the next item to `ready`; false at the end. Items are tested as late as in Jinja. */
 static bool fetch(struct jj *j, struct jj_loop *l)
 {
 	while (l->src < l->items->n) {
@@ -173,7 +173,7 @@ static struct jj_value loop_attr(struct jj *j, struct jj_loop *l, struct jj_str 
 	return (struct jj_value){0};
 }
 
-/* Runs the loop over `items`; the scope it stands in is `outer`. */
+/* Runs the loop over `items`; `outer` is the scope that contains it. */
 static void run_loop(struct jj *j, const struct jj_node *n, struct jj_scope *outer,
                      struct jj_value items, int64_t depth0)
 {
@@ -184,7 +184,7 @@ static void run_loop(struct jj *j, const struct jj_node *n, struct jj_scope *out
 	struct jj_scope *back = j->scope, *scope = scope_new(j, outer);
 	struct jj_value self = {.type = JJ_LOOP, .loop = l};
 	enum flow flow = NORMAL;
-	bool completed = false; /* Jinja runs `else` unless some iteration reached its end */
+	bool completed = false; /* as in Jinja, `else` runs unless an iteration reached its end */
 	while (flow != BREAK && loop_peek(j, l)) {
 		jj_charge(j, JJ_STEP);
 		l->prev = l->current;
@@ -221,7 +221,7 @@ static struct jj_value call_loop(struct jj *j, struct jj_loop *l, struct jj_valu
 
 /* ---- macros ---- */
 
-/* Moves the keyword argument `name` out of `args`; JJ_MISSING if it is not there. */
+/* Removes the keyword argument `name` from `args` and returns it; JJ_MISSING if it is absent. */
 static struct jj_value take_kw(struct jj_args *args, const struct jj_str *name)
 {
 	for (size_t i = 0; i < args->n_kw; i++)
@@ -234,7 +234,8 @@ static struct jj_value take_kw(struct jj_args *args, const struct jj_str *name)
 	return (struct jj_value){0};
 }
 
-/* The special variables of a macro that reads them, and faults for arguments left over. */
+/* Sets the special variables of a macro that reads them; raises for arguments that are left over.
+ */
 static void bind_specials(struct jj *j, const struct jj_macro_def *d, struct jj_scope *scope,
                           struct jj_args *args)
 {
@@ -326,7 +327,7 @@ static void exec_call_block(struct jj *j, const struct jj_node *n)
 
 static enum flow exec_with(struct jj *j, const struct jj_node *n)
 {
-	/* all values are evaluated outside, then all names set inside */
+	/* all values are evaluated in the outer scope, then all names set in the inner one */
 	struct jj_list *values = jj_list_new(j, n->n / 2);
 	for (size_t i = 1; i < n->n; i += 2)
 		jj_push(j, values, jj_eval(j, n->list[i]));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters of one value: text and numbers. Those over sequences are in filters_seq.c. */
+/* Filters of one value (text, numbers), and the table of all filters. */
 #include "model/jinja/filters.h"
 
 #include <errno.h>
@@ -39,7 +39,7 @@ static struct jj_value f_capitalize(struct jj *j, struct jj_value v, struct jj_a
 	return jj_capitalize(j, jj_tostr(j, v));
 }
 
-/* Words begin after white space and -({[< ; each is capitalized. */
+/* Capitalizes each word. Words begin after white space and -({[< . */
 static struct jj_value f_title(struct jj *j, struct jj_value v, struct jj_args *a)
 {
 	(void)a;
@@ -180,7 +180,7 @@ static struct jj_value f_wordcount(struct jj *j, struct jj_value v, struct jj_ar
 
 /* ---- numbers ---- */
 
-/* Python's int(text, base): white space around, a sign, single underscores. */
+/* Python's int(text, base): allows surrounding white space, a sign, single underscores. */
 static bool parse_int(struct jj *j, const struct jj_str *text, int64_t base, int64_t *out)
 {
 	const struct jj_str *s = jj_strip(j, text, NULL, 3).s;
@@ -293,7 +293,7 @@ static struct jj_value f_abs(struct jj *j, struct jj_value v, struct jj_args *a)
 	return jj_as_int(v) < 0 ? jj_unary(j, T_SUB, v) : jj_int(jj_as_int(v));
 }
 
-/* round(value, precision): half to even on the exact decimal value, which printf does. */
+/* round(value, precision): rounds the exact decimal value half to even, as printf does. */
 static struct jj_value f_round(struct jj *j, struct jj_value v, struct jj_args *a)
 {
 	int64_t digits = a->pos[0].type == JJ_MISSING ? 0 : jj_want_int(j, a->pos[0], "round");

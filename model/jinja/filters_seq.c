@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Filters over sequences. Where Python returns a generator the result is a
- * value that can be walked once, computed at once rather than on demand.
+ * Filters over sequences. If Python returns a generator, the result here is a
+ * value that can be iterated once; its items are computed at once, not on demand.
  */
 #include "model/jinja/filters.h"
 
@@ -9,7 +9,8 @@
 
 /* ---- attributes by path: "a.b.0" ---- */
 
-/* The value at a dotted path; `otherwise` (or JJ_MISSING) replaces undefined steps. */
+/* Returns the value at a dotted path. `otherwise`, unless JJ_MISSING, replaces undefined values on
+ * the way. */
 static struct jj_value by_path(struct jj *j, struct jj_value item, struct jj_value path,
                                struct jj_value otherwise)
 {
@@ -43,8 +44,9 @@ static struct jj_value fold_case(struct jj *j, struct jj_value v, bool sensitive
 	return v.type == JJ_STR && !sensitive ? jj_lower(j, v.s) : v;
 }
 
-/* The key of `sort`: the values at one path, or at several with commas. Always a list, as in Jinja:
- * lists are compared by equality first, so that equal things need no order. */
+/* Returns the key of `sort`: the values at one path, or at several separated by commas. It is
+ * always a list, as in Jinja: lists compare for equality first, so that equal values need no order.
+ */
 static struct jj_value sort_key(struct jj *j, struct jj_value item, struct jj_value path,
                                 bool sensitive)
 {
@@ -66,7 +68,7 @@ struct keyed {
 	struct jj_value key, item;
 };
 
-/* Stable merge sort; comparing may raise. `sign` is -1 for descending order. */
+/* Stable merge sort; a comparison may raise. `sign` is -1 for descending order. */
 static void merge_sort(struct jj *j, struct keyed *a, struct keyed *tmp, size_t n, int sign)
 {
 	if (n < 2)
@@ -82,7 +84,7 @@ static void merge_sort(struct jj *j, struct keyed *a, struct keyed *tmp, size_t 
 	memcpy(a, tmp, o * sizeof *a);
 }
 
-/* The items in the order of their keys; `a` has room for 2 * n. */
+/* Returns the items in the order of their keys. `a` has room for 2 * n. */
 static struct jj_value sorted(struct jj *j, struct keyed *a, size_t n, bool reverse)
 {
 	merge_sort(j, a, a + n, n, reverse ? -1 : 1);
@@ -195,12 +197,12 @@ JJ_FILTER(jj_f_unique)
 	return jj_iter_new(j, out, "generator");
 }
 
-/* ---- taking and turning ---- */
+/* ---- first, last, list, reverse, batches ---- */
 
 JJ_FILTER(jj_f_first)
 {
 	(void)a;
-	if (v.type == JJ_ITER) /* takes only one from a generator */
+	if (v.type == JJ_ITER) /* takes only one item from a generator */
 		return v.it->pos < v.it->l->n ? v.it->l->v[v.it->pos++]
 		                              : jj_undef_text(j, "No first item, sequence was empty.");
 	const struct jj_list *l = jj_items(j, v);
@@ -256,7 +258,7 @@ JJ_FILTER(jj_f_attr)
 	if (v.type == JJ_UNDEF)
 		jj_raise_undef(j, v);
 	struct jj_str *name = jj_want_str(j, a->pos[0], "attr");
-	/* never an element: a dict's own keys do not count */
+	/* attributes only: a dict's keys do not count */
 	if (v.type != JJ_DICT || jj_find(jj_dict_methods, name))
 		return jj_getattr(j, v, name);
 	return jj_undef_attr(j, v, a->pos[0]);
@@ -300,7 +302,7 @@ JJ_FILTER(jj_f_slice)
 	return jj_iter_new(j, out, "generator");
 }
 
-/* ---- folding ---- */
+/* ---- join and sum ---- */
 
 JJ_FILTER(jj_f_join)
 {
@@ -330,7 +332,7 @@ JJ_FILTER(jj_f_sum)
 
 /* ---- map, select, reject ---- */
 
-/* A filter or test named by a value, called with the arguments from `first` on. */
+/* Calls a filter or test with the arguments from `first` on. */
 static struct jj_value call_named(struct jj *j, const struct jj_builtin *fn, struct jj_value item,
                                   const struct jj_args *a, size_t first)
 {

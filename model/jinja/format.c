@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The % operator of strings and str.format: the conversions templates use. */
+/* The % operator of strings, and str.format, with the conversions that templates use. */
 #include "model/jinja/jinja.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static struct jj_value py_str(struct jj *j, struct jj_value v, bool repr)
 	return jj_sb_done(j, &sb);
 }
 
-/* The digits of a number without sign. */
+/* Appends the digits of a number without its sign. */
 static void put_digits(struct jj *j, struct jj_sb *sb, const struct spec *sp, struct jj_value v)
 {
 	char text[400];
@@ -121,7 +121,7 @@ static struct jj_value next_arg(struct jj *j, struct percent *p)
 	return p->args.l->v[p->next++];
 }
 
-/* Flags, width and precision of one conversion. */
+/* Reads flags, width and precision of one conversion. */
 static struct spec percent_spec(struct jj *j, const struct jj_str *f, size_t *i, struct percent *p)
 {
 	struct spec sp = {.fill = ' ', .precision = -1};
@@ -303,7 +303,8 @@ static void put_formatted(struct jj *j, struct jj_sb *sb, const struct jj_str *f
 	put_number(j, sb, &sp, v);
 }
 
-/* The argument a field names: "", "0", "name", then .attribute and [element] steps. */
+/* Returns the argument that a field names: "", "0" or "name", then .attribute and [element] steps.
+ */
 static struct jj_value field_value(struct jj *j, const struct jj_str *f, struct jj_args *a,
                                    size_t *next)
 {
@@ -343,7 +344,7 @@ static struct jj_value field_value(struct jj *j, const struct jj_str *f, struct 
 	return v;
 }
 
-/* One {field!conversion:spec} between the braces. */
+/* Formats one {field!conversion:spec}; f is the text between the braces. */
 static void put_field(struct jj *j, struct jj_sb *sb, const struct jj_str *f, struct jj_args *a,
                       size_t *next)
 {

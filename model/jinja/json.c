@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON both ways. */
+/* Values from JSON, and to JSON. */
 #include "model/jinja/jinja.h"
 
 #include <math.h>
@@ -133,7 +133,7 @@ static void dump_key(struct jj *j, const struct dump *d, struct jj_value k)
 	}
 }
 
-/* Merge sort of entry numbers by key: stable, and may raise half way. */
+/* Stable merge sort of entry numbers by key. A comparison may raise. */
 static void sort_keys(struct jj *j, const struct jj_dict *d, size_t *a, size_t *tmp, size_t n)
 {
 	if (n < 2)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Template text to tokens, with Jinja's white space control as trim_blocks and
- * lstrip_blocks set it up.
+ * Splits template text into tokens. White space control is Jinja's, with trim_blocks
+ * and lstrip_blocks set.
  */
 #include "model/jinja/jinja.h"
 
@@ -19,12 +19,12 @@ enum { N_OPS = sizeof jj_op_text / sizeof *jj_op_text };
 
 struct lexer {
 	struct jj *j;
-	const char *s; /* newlines are \n */
+	const char *s; /* the text; all newlines are \n */
 	size_t n, pos;
-	size_t line_at; /* offset up to which `line` is counted */
+	size_t line_at; /* the offset that `line` belongs to */
 	uint32_t line;
 	size_t line_start;
-	char close[JJ_MAX_NEST]; /* closing brackets that are still to come */
+	char close[JJ_MAX_NEST]; /* the closing brackets that are expected, innermost last */
 	size_t n_close;
 };
 
@@ -62,7 +62,7 @@ static bool looking_at(const struct lexer *x, size_t at, const char *s)
 	return at <= x->n && x->n - at >= n && memcmp(x->s + at, s, n) == 0;
 }
 
-/* The code point at `at`, and its length. */
+/* Returns the code point at `at`; *len is its length in bytes. */
 static int32_t cp_at(const struct lexer *x, size_t at, size_t *len)
 {
 	struct jj_str s = {.p = x->s, .len = x->n};
@@ -80,7 +80,7 @@ static size_t skip_space(const struct lexer *x, size_t at)
 	return at;
 }
 
-/* Template data [from, to), followed by a tag whose sign ('-', '+' or 0) controls its end. */
+/* Emits template data [from, to). The sign ('-', '+' or 0) of the tag after it controls its end. */
 static void emit_data(struct lexer *x, size_t from, size_t to, char sign, bool lstrip)
 {
 	struct jj_str text = {.p = x->s + from, .len = to - from};
@@ -98,7 +98,8 @@ static void emit_data(struct lexer *x, size_t from, size_t to, char sign, bool l
 		emit(x, T_DATA, from)->val = jj_text(x->j, x->s + from, to - from);
 }
 
-/* Matches the end of a comment or block at `at`: `+E`, `-E\s*`, `E\n?`. 0 if there is none. */
+/* Matches the end of a comment or block at `at`: `+E`, `-E\s*`, `E\n?`. Returns the length, 0 if
+ * there is none. */
 static size_t match_end(const struct lexer *x, size_t at, const char *end)
 {
 	if (x->s[at] == '+' && looking_at(x, at + 1, end))
@@ -128,7 +129,7 @@ static int digit_of(char c)
 	                              : 99;
 }
 
-/* Digits of a base with single underscores between them. */
+/* Skips digits of a base with single underscores between them; returns the offset after them. */
 static size_t digits(const struct lexer *x, size_t at, int base)
 {
 	size_t p = at;
@@ -143,7 +144,7 @@ static size_t digits(const struct lexer *x, size_t at, int base)
 	return p;
 }
 
-/* Copies a number without its underscores; false if it does not fit. */
+/* Copies a number without its underscores; false if it does not fit into `out`. */
 static bool plain_number(const struct lexer *x, size_t from, size_t to, char *out, size_t size)
 {
 	size_t n = 0;
@@ -209,7 +210,8 @@ static void lex_number(struct lexer *x)
 	x->pos = p;
 }
 
-/* One escape sequence; `at` is just after the backslash. Returns where it ends. */
+/* Appends what one escape sequence means. `at` is the offset after the backslash. Returns its end.
+ */
 static size_t unescape(struct lexer *x, size_t at, size_t end, struct jj_sb *sb)
 {
 	static const char from[] = "abfnrtv\\'\"", to[] = "\a\b\f\n\r\t\v\\'\"";
@@ -233,7 +235,7 @@ static size_t unescape(struct lexer *x, size_t at, size_t end, struct jj_sb *sb)
 		if (c == 'N')
 			fail(x, at - 1, "\\N escapes are not supported");
 		jj_sb_put(x->j, sb, "\\", 1);
-		return at; /* an unknown escape stays as it is */
+		return at; /* an unknown escape is literal text */
 	}
 	int64_t v = 0;
 	for (int k = 1; k <= width; k++) {
@@ -299,7 +301,7 @@ static void lex_operator(struct lexer *x)
 	x->pos = at + strlen(jj_op_text[op]);
 }
 
-/* The inside of {{ }} or {% %}, up to and with its end. */
+/* Reads the inside of {{ }} or {% %}, up to and including its end. */
 static void lex_tag(struct lexer *x, bool block)
 {
 	x->n_close = 0;
@@ -340,7 +342,7 @@ static void lex_tag(struct lexer *x, bool block)
 	}
 }
 
-/* If {% raw %} starts at `at`: emits its text, moves on and returns true. */
+/* If {% raw %} begins at `at`: emits its text, moves past it and returns true. */
 static bool lex_raw(struct lexer *x, size_t data, size_t at)
 {
 	char sign = x->s[at + 2] == '-' || x->s[at + 2] == '+' ? x->s[at + 2] : 0;
@@ -386,7 +388,7 @@ static void lex_comment(struct lexer *x, size_t at)
 	fail(x, at, "comment is not closed");
 }
 
-/* \r\n and \r become \n, and one newline at the very end goes. */
+/* Replaces \r\n and \r by \n, and removes one newline at the end of the text. */
 static void normalize(struct lexer *x, const char *src, size_t len)
 {
 	char *s = jj_alloc(x->j, len + 1, 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What everything else rests on: failing, memory, the cost and depth of a run, lists. */
+/* The base of the interpreter: failing, memory, the cost and depth of a run, lists. */
 #include "model/jinja/jinja.h"
 
 #include <stdarg.h>
@@ -14,7 +14,7 @@ static _Noreturn void leave(struct jj *j, mx_status st, uint32_t line, uint32_t 
 		mx_fail(j->err, st, "%s", text);
 		j->err->line = line;
 		j->err->column = column;
-		/* a cut message must still be UTF-8 */
+		/* a truncated message must still be UTF-8 */
 		char *p = j->err->text;
 		size_t n = strlen(p), k = n;
 		while (k && n - k < 4 && ((unsigned char)p[k - 1] & 0xc0) == 0x80)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Methods of str, list, dict, loop and cycler.
+ * Methods of str. (Those of list, dict, loop and cycler are in methods_seq.c.)
  *
- * An entry without a function is a method that changes its object: the sandbox
- * (like transformers' ImmutableSandboxedEnvironment) lets nobody call it.
+ * In all tables an entry without a function is a method that changes its object:
+ * the sandbox refuses it, as transformers' ImmutableSandboxedEnvironment does.
  */
 #include "model/jinja/jinja.h"
 
@@ -41,7 +41,7 @@ static bool is_cased(int32_t cp)
 	return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT;
 }
 
-/* Each run of letters begins with a capital. */
+/* Makes the first letter of each run of letters a capital. */
 METHOD(s_title)
 {
 	(void)a;
@@ -140,7 +140,8 @@ METHOD(s_zfill)
 
 /* ---- searching ---- */
 
-/* The byte range that the optional start and end arguments select; false if start is past it. */
+/* Computes the byte range that the optional start and end arguments select; false if start is past
+ * the end. */
 static bool bounds(struct jj *j, struct jj_str *s, const struct jj_value *arg, size_t *from,
                    size_t *to)
 {
@@ -438,7 +439,7 @@ static bool is_decimal(int32_t cp)
 {
 	return utf8proc_category(cp) == UTF8PROC_CATEGORY_ND;
 }
-/* Superscripts and circled digits are digits to Python, too, but no decimals. */
+/* In Python superscripts and circled digits are digits, but not decimals. */
 static bool is_digit(int32_t cp)
 {
 	return is_decimal(cp) || cp == 0xb2 || cp == 0xb3 || cp == 0xb9 || cp == 0x2070 ||
@@ -514,7 +515,7 @@ METHOD(s_isupper)
 	return jj_bool(jj_all_case(j, v.s, true));
 }
 
-/* Methods of str that exist in Python and that nobody has needed yet. */
+/* Methods of str that exist in Python and are not implemented. */
 METHOD(s_unsupported)
 {
 	(void)v, (void)a;

@@ -23,7 +23,7 @@ METHOD(l_count)
 METHOD(l_copy)
 {
 	(void)j, (void)a;
-	return v; /* nothing can change either of the two */
+	return v; /* values are immutable, so a copy is the value itself */
 }
 
 const struct jj_builtin jj_list_methods[] = {

@@ -23,7 +23,7 @@ static _Noreturn void too_large(struct jj *j)
 	jj_raise(j, MX_E_LIMIT, "integer does not fit in 64 bits");
 }
 
-/* Floor division and modulo as Python rounds them: towards minus infinity. */
+/* Floor division and modulo; like Python's they round towards minus infinity. */
 static int64_t floor_div(struct jj *j, int64_t a, int64_t b)
 {
 	if (a == INT64_MIN && b == -1)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens to expression trees: Jinja's grammar of expressions, by recursive descent. */
+/* Parses tokens into expression trees: Jinja's grammar of expressions, by recursive descent. */
 #include "model/jinja/jinja.h"
 
 #include <string.h>
@@ -96,7 +96,7 @@ struct jj_node *jj_node_new(struct jj *j, enum jj_kind kind, const struct jj_tok
 	return n;
 }
 
-/* Called on the way into a nested construct; the caller lowers j->nest on its way out. */
+/* Enters a nested construct; the caller decrements j->nest when it leaves. */
 void jj_nest(struct jj *j, const struct jj_token *t)
 {
 	if (++j->nest > JJ_MAX_NEST)
@@ -162,7 +162,7 @@ static struct jj_node *parse_string(struct jj *j)
 {
 	struct jj_token *t = jj_take(j);
 	struct jj_value v = t->val;
-	while (jj_at(j, T_STRING)) /* neighbours are one string, as in Python */
+	while (jj_at(j, T_STRING)) /* adjacent strings are one string, as in Python */
 		v = jj_concat(j, v.s, jj_take(j)->val.s);
 	jj_freeze(j, v.s);
 	return constant(j, t, v);
@@ -280,7 +280,7 @@ static struct jj_node *parse_call(struct jj *j, struct jj_node *callee)
 	return n;
 }
 
-/* One index: an expression or a slice. */
+/* Parses one index: an expression or a slice. */
 static struct jj_node *parse_index(struct jj *j, struct jj_node *of, const struct jj_token *t)
 {
 	struct jj_node *from = jj_at(j, T_COLON) ? NULL : jj_parse_expr(j, true);
@@ -349,7 +349,7 @@ static struct jj_node *parse_postfix(struct jj *j, struct jj_node *n)
 	}
 }
 
-/* The dotted name of a filter or test, looked up in its table. */
+/* Parses the dotted name of a filter or test and looks it up in its table. */
 static const struct jj_builtin *parse_builtin(struct jj *j, const struct jj_builtin *table,
                                               const char *what)
 {
@@ -438,7 +438,8 @@ static struct jj_node *parse_unary(struct jj *j, bool with_filter)
 	return with_filter ? parse_filter_expr(j, n) : n;
 }
 
-/* The binary operators of a level, and how strongly they bind. `~` stands between + and *. */
+/* True if the current token is a binary operator of this precedence level. `~` is between + and *.
+ */
 static bool at_level(struct jj *j, int level)
 {
 	enum jj_tok t = jj_peek(j, 0)->type;
@@ -480,7 +481,7 @@ static struct jj_node *parse_concat(struct jj *j, struct jj_node *first)
 	return n;
 }
 
-/* The comparison operator at this place, taken; T_EOF if there is none. */
+/* Takes the comparison operator at the current token; T_EOF if there is none. */
 static enum jj_tok take_compare(struct jj *j)
 {
 	enum jj_tok t = jj_peek(j, 0)->type;
@@ -575,7 +576,7 @@ static bool tuple_ends(struct jj *j, const char *end_name)
 	       (end_name && jj_at_name(j, end_name));
 }
 
-/* One expression, or several with commas as a tuple. */
+/* Parses one expression, or several separated by commas as a tuple. */
 static struct jj_node *tuple_of(struct jj *j, bool target, bool flag, bool parens,
                                 const char *end_name)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens to statement trees. What we lack is named with its place, at parse time. */
+/* Parses tokens into statement trees. Unsupported statements are refused here, with line and
+ * column. */
 #include "model/jinja/jinja.h"
 
 #include <string.h>
@@ -7,7 +8,7 @@
 static struct jj_node *parse_body(struct jj *j, const char *const *ends, const char *tag,
                                   const struct jj_token *opened);
 
-/* A body up to one of `ends`, whose name stays the current token; begins at the tag's %}. */
+/* Parses a body, from the tag's %} to one of `ends`, whose name remains the current token. */
 static struct jj_node *statements(struct jj *j, const char *const *ends, const char *tag,
                                   const struct jj_token *opened)
 {
@@ -19,7 +20,7 @@ static struct jj_node *statements(struct jj *j, const char *const *ends, const c
 	return n;
 }
 
-/* The same with one possible end, which is taken. */
+/* Parses a body with one possible end, and takes the end. */
 static struct jj_node *statements_to(struct jj *j, const char *end, const char *tag,
                                      const struct jj_token *opened)
 {
@@ -29,7 +30,7 @@ static struct jj_node *statements_to(struct jj *j, const char *end, const char *
 	return n;
 }
 
-/* A body whose output is caught: a loop outside it cannot be left from inside. */
+/* Parses a body whose output is captured: break and continue cannot leave it. */
 static struct jj_node *caught_to(struct jj *j, const char *end, const char *tag,
                                  const struct jj_token *opened)
 {
@@ -120,7 +121,7 @@ static void parse_signature(struct jj *j, struct jj_macro_def *m)
 	jj_expect(j, T_RPAREN);
 }
 
-/* Parses the body of a macro or caller, noting which of the special names it reads. */
+/* Parses the body of a macro or caller, and records which of the special names it reads. */
 static void parse_macro_body(struct jj *j, struct jj_macro_def *m, const char *end, const char *tag,
                              const struct jj_token *t)
 {

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Shortest digits that read back as the same double, in Python's layout. */
+/* Writes the shortest digits that read back as the same double, in Python's layout. */
 void jj_repr_float(double f, char out[32])
 {
 	if (isnan(f) || isinf(f)) {
@@ -150,7 +150,7 @@ static void repr_other(struct jj *j, struct jj_sb *sb, struct jj_value v)
 		         (long long)jj_len(j, v));
 	else if (v.type == JJ_MACRO)
 		snprintf(text, sizeof text, "<Macro anonymous>");
-	else /* Python prints an address here, which no template can want */
+	else /* Python prints an address here, which no template needs */
 		snprintf(text, sizeof text, "<%s object>", jj_type_name(v));
 	jj_sb_puts(j, sb, text);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text values: UTF-8 in memory, Python's str in behaviour (code points, its white space). */
+/* Text values: UTF-8 in memory, with the behaviour of Python's str (code points, white space). */
 #include "model/jinja/jinja.h"
 
 #include <stdlib.h>
@@ -38,7 +38,7 @@ struct jj_value jj_copy(struct jj *j, const char *p, size_t n)
 
 /* ---- building ---- */
 
-/* A backing with room for `n` more bytes after what `sb` has so far. */
+/* Makes sure that the backing of `sb` has room for `n` more bytes. */
 static void sb_reserve(struct jj *j, struct jj_sb *sb, size_t n)
 {
 	size_t have = jj_sb_len(sb);
@@ -104,7 +104,7 @@ struct jj_value jj_concat(struct jj *j, const struct jj_str *a, const struct jj_
 {
 	struct jj_sb sb = {0};
 	if (a->back && a->p + a->len == a->back->base + a->back->used) {
-		sb.back = a->back; /* nothing follows a there: append in place */
+		sb.back = a->back; /* nothing follows a in its backing: append in place */
 		sb.start = (size_t)(a->p - a->back->base);
 	} else {
 		jj_sb_put(j, &sb, a->p, a->len);
@@ -155,7 +155,7 @@ size_t jj_str_offset(struct jj *j, struct jj_str *s, size_t index)
 		return s->len;
 	if (count == s->len)
 		return index;
-	jj_charge(j, index * 8); /* as slow as that beside copying */
+	jj_charge(j, index * 8); /* walking is about eight times as slow as copying */
 	size_t pos = 0;
 	for (; index; index--)
 		jj_next_cp(s, &pos);
@@ -331,8 +331,8 @@ struct jj_value jj_escape(struct jj *j, const struct jj_str *s)
 
 /* ---- case ---- */
 
-/* Characters whose upper case is several code points (Unicode's SpecialCasing.txt, those seen in
- * text: sharp s, ligatures, n with apostrophe, j with caron, Armenian ech yiwn). */
+/* Characters whose upper case is several code points: those of Unicode's SpecialCasing.txt that
+ * occur in text (sharp s, ligatures, n with apostrophe, j with caron, Armenian ech yiwn). */
 static const struct {
 	int32_t cp;
 	const char *upper, *title;
@@ -366,7 +366,7 @@ static bool cased(int32_t cp)
 	return c == UTF8PROC_CATEGORY_LU || c == UTF8PROC_CATEGORY_LL || c == UTF8PROC_CATEGORY_LT;
 }
 
-/* A capital sigma in lower case is final if a letter stands before it and none after. */
+/* True if a capital sigma becomes a final sigma: a letter is before it and none after it. */
 static bool final_sigma(const struct jj_str *s, size_t before, size_t after)
 {
 	if (!before)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests: what may follow `is`. */
+/* Tests: the functions that may follow `is`. */
 #include "model/jinja/jinja.h"
 
 #define TEST(name) static struct jj_value name(struct jj *j, struct jj_value v, struct jj_args *a)
@@ -141,8 +141,8 @@ TEST(t_le)
 	return jj_bool(jj_order(j, v, a->pos[0], "<=") <= 0);
 }
 
-/* Identity. Python's small constants are one object each; texts and numbers count as the same
- * when equal, which is what CPython's interning gives for the short ones templates compare. */
+/* Identity. Equal texts and numbers count as the same object, as CPython's interning makes it for
+ * the small ones that templates compare. */
 TEST(t_sameas)
 {
 	struct jj_value b = a->pos[0];

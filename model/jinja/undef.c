@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Undefined values, and the errors of using them. */
+/* Makes undefined values, and raises the errors of using them. */
 #include "model/jinja/jinja.h"
 
 struct jj_value jj_undef_text(struct jj *j, const char *text)

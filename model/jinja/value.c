@@ -121,7 +121,7 @@ static struct jj_entry *find_entry(struct jj *j, const struct jj_dict *d, struct
 	}
 	for (size_t p = h & (d->n_index - 1); d->index[p]; p = (p + 1) & (d->n_index - 1)) {
 		struct jj_entry *e = &d->e[d->index[p] - 1];
-		jj_charge(j, 64); /* colliding keys cost steps */
+		jj_charge(j, 64); /* so that colliding keys are limited */
 		if (e->hash == h && jj_equal(j, e->key, key))
 			return e;
 	}

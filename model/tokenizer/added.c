@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Added tokens: entered as `tokenizers` enters them, and found in texts,
- * leftmost first and the longest of those, by a byte trie.
+ * Added tokens: enters them as `tokenizers` does, and finds them in texts with a
+ * byte trie, the leftmost first and the longest at one place.
  */
 #include "model/tokenizer/internal.h"
 
 #include <string.h>
 
-/* Bytes of one added token: bounds the trie's depth, hence the time per byte of text. */
+/* Limit of the bytes of one added token: it bounds the trie's depth, hence the time per byte of
+ * text.
+ */
 #define MAX_CONTENT ((size_t)1024)
 
 const struct mx_tok_added *mx_tok_added_find(const struct mx_tokenizer *t, const char *s, size_t n)
@@ -25,7 +27,8 @@ int32_t mx_tok_added_next_id(const struct mx_tokenizer *t)
 	return next;
 }
 
-/* Room for one more. Old arrays stay in the arena until the tokenizer dies. */
+/* Makes room for one more token. Old arrays remain in the arena until the tokenizer is destroyed.
+ */
 static mx_status grow(struct mx_tok_added_set *set, struct mx_arena *arena)
 {
 	if (set->n < set->cap)
@@ -75,7 +78,7 @@ mx_status mx_tok_added_add(struct mx_tokenizer *t, const struct mx_tok_added *a,
 	to->lstrip = a->lstrip;
 	to->rstrip = a->rstrip;
 	to->normalized = a->normalized;
-	to->special |= a->special; /* once special, its text stays in the set of special tokens */
+	to->special |= a->special; /* a token never stops being special */
 	return MX_OK;
 }
 
@@ -221,7 +224,7 @@ mx_status mx_tok_added_finish(struct mx_tokenizer *t, struct mx_err *err)
 	return st;
 }
 
-/* Length of the longest token at s, 0 if none. */
+/* Returns the length of the longest token at s, 0 if there is none. */
 static size_t longest(const struct mx_tok_trie *trie, const char *s, size_t n, int32_t *added)
 {
 	size_t best = 0;
@@ -238,7 +241,7 @@ static size_t longest(const struct mx_tok_trie *trie, const char *s, size_t n, i
 	return best;
 }
 
-/* May a token that must be a single word stand at s[start..stop)? */
+/* True if no word character is next to s[start..stop), as a single_word token needs. */
 static bool alone(const char *s, size_t n, size_t start, size_t stop)
 {
 	if (start > 0) {
@@ -278,7 +281,7 @@ mx_status mx_tok_added_split(const struct mx_tokenizer *t, const struct mx_tok_t
 		}
 		if (a->rstrip) {
 			if (stop < stripped)
-				stop = stripped; /* an earlier token already went over these spaces */
+				stop = stripped; /* an earlier token already took these spaces */
 			while (stop < len) {
 				size_t q = stop;
 				if (!mx_tok_is_space(mx_tok_next(s, &q)))

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Byte-pair encoding of one pre-token, with the results of `tokenizers`: the
- * merge of lowest rank first, the leftmost of equals.
+ * merge of the lowest rank first; of equal ranks the leftmost.
  *
- * SentencePiece-style files have no pre-tokenizer, so a pre-token may be a
- * whole document. It is cut into segments first: a merge that crosses the
- * border between two characters joins a symbol that ends in the one with a
- * symbol that begins with the other, so where no merge of the file joins such
- * symbols ("joints"), none ever crosses, and both sides are independent. In
- * real text that leaves words. Short segments are merged by repeated scans,
- * long ones with a heap over a linked list, O(n log n).
+ * SentencePiece-style files have no pre-tokenizer, so a pre-token may be a whole
+ * document. It is first cut into independent segments. A merge across the border
+ * of characters a and b joins a symbol that ends in a with one that begins with
+ * b. If no merge of the file joins such symbols (a "joint"), no merge crosses a
+ * border between a and b, so the text can be cut there. In real text the segments
+ * are about words. Short segments are merged by repeated scans, long ones with a
+ * heap over a linked list in O(n log n).
  *
  * Algorithm and order: tokenizers/src/models/bpe/{model,word}.rs of
  * https://github.com/huggingface/tokenizers.
@@ -21,19 +21,19 @@
 #include <string.h>
 
 #define NO_RANK     UINT32_MAX
-#define SCAN_MAX    32 /* symbols up to which scanning beats the heap */
-#define CUT_MIN     16 /* symbols from which looking for cuts pays */
+#define SCAN_MAX    32 /* symbols; longer segments use the heap */
+#define CUT_MIN     16 /* symbols; shorter pre-tokens are not cut */
 #define CACHE_KEY   13 /* symbols of a cached segment, at most */
 #define CACHE_SIZE  4096
-#define CACHE_AFTER 256 /* merges before a call gets its cache: short prompts do without */
+#define CACHE_AFTER 256 /* segments after which a call gets a cache; short prompts need none */
 
 struct cached {
-	uint32_t n;        /* symbols of the key, 0 = empty */
+	uint32_t n;        /* symbols of the key, 0 = the entry is empty */
 	uint32_t off, len; /* the ids, in the call's output */
 	int32_t key[CACHE_KEY];
 };
 
-/* A symbol of a long segment; dead ones have len 0. */
+/* A symbol of a long segment. dead: it was merged into another. */
 struct link {
 	int32_t id;
 	int32_t prev, next; /* -1 = none */
@@ -110,7 +110,7 @@ static void merge_set(struct mx_tok_bpe *m, struct mx_tok_merge e)
 	uint32_t i = pair_hash(e.a, e.b) & m->merge_mask;
 	while (m->merges[i].a != UINT32_MAX && (m->merges[i].a != e.a || m->merges[i].b != e.b))
 		i = (i + 1) & m->merge_mask;
-	m->merges[i] = e; /* of equal pairs the last counts */
+	m->merges[i] = e; /* of equal pairs the last wins */
 }
 
 static bool joint_find(const struct mx_tok_bpe *m, int32_t a, int32_t b)
@@ -158,7 +158,7 @@ static mx_status merge_sides(const json_t *v, size_t i, const char *path, struct
 	return MX_OK;
 }
 
-/* Id of the piece that is the first (or last) character of p, or -1. */
+/* Returns the id of the piece that is the first (or last) character of p, or -1. */
 static int32_t end_char(const struct mx_tokenizer *t, const struct mx_tok_piece *p, bool last)
 {
 	if (!p->n)
@@ -168,7 +168,7 @@ static int32_t end_char(const struct mx_tokenizer *t, const struct mx_tok_piece 
 	return mx_tok_vocab_id(&t->vocab, p->s + from, to - from);
 }
 
-/* The unknown token, or the token of a byte. */
+/* True for the unknown token and for the token of a byte. */
 static bool is_fallback(const struct mx_tokenizer *t, int32_t id)
 {
 	const struct mx_tok_piece *p = &t->vocab.pieces[id];
@@ -201,7 +201,7 @@ static mx_status parse_merge(struct mx_tokenizer *t, const json_t *v, size_t i, 
 	merge_set(m, (struct mx_tok_merge){(uint32_t)ia, (uint32_t)ib, (uint32_t)i, id});
 	joint_set(m, end_char(t, &a, true), end_char(t, &b, false));
 	if (is_fallback(t, ia) || is_fallback(t, ib))
-		m->can_cut = false; /* its text says nothing of the symbols it is made of */
+		m->can_cut = false; /* its text does not tell which symbols it consists of */
 	return MX_OK;
 }
 
@@ -230,7 +230,8 @@ static mx_status parse_merges(struct mx_tokenizer *t, const json_t *list, const 
 		const json_t *v = json_array_get(list, i);
 		const char *s = json_string_value(v);
 		if (s && !strncmp(s, "#version", 8))
-			continue; /* the head line of old merges files: takes a rank, changes no order */
+			continue; /* the head line of old merges files: it takes a rank but does not change the
+			             order */
 		st = parse_merge(t, v, i, path, &joined, err);
 	}
 	mx_buf_free(&joined);
@@ -248,7 +249,7 @@ static mx_status index_chars(struct mx_tokenizer *t, struct mx_err *err)
 			if (!p->s || !p->n || p->n > 4)
 				continue;
 			uint32_t cp = mx_tok_next(p->s, &i);
-			if (i != p->n || cp > 0xffff) /* rarer ones are looked up in the vocabulary */
+			if (i != p->n || cp > 0xffff) /* other characters are looked up in the vocabulary */
 				continue;
 			if (pass)
 				m->char_id[cp] = (int32_t)id;
@@ -271,7 +272,7 @@ static mx_status index_chars(struct mx_tokenizer *t, struct mx_err *err)
 	return MX_OK;
 }
 
-/* An optional, nullable string that is NULL when empty. */
+/* Reads an optional, nullable string; NULL if it is empty. */
 static mx_status optional_str(struct mx_tokenizer *t, const json_t *json, const char *path,
                               const char *key, const char **out, size_t *n, struct mx_err *err)
 {
@@ -359,8 +360,8 @@ static mx_status symbol_add(struct mx_tok_bpe_work *b, int32_t id)
 	return MX_OK;
 }
 
-/* A character that the vocabulary lacks: its bytes, or the unknown token (*unk: how many of it
- * wait to be added; they come after byte tokens, as in `tokenizers`). */
+/* Adds a character that the vocabulary lacks: as its bytes, or as the unknown token. *unk counts
+ * unknown tokens that are not added yet; they come after byte tokens, as in `tokenizers`. */
 static mx_status symbol_missing(const struct mx_tok_bpe *m, struct mx_tok_work *w, const char *s,
                                 size_t n, size_t *unk)
 {
@@ -548,7 +549,7 @@ static mx_status merge_heap(const struct mx_tok_bpe *m, struct mx_tok_bpe_work *
 		struct link *r = &b->links[l->next];
 		const struct mx_tok_merge *e = merge_find(m, l->id, r->id);
 		if (!e || e->id != c.id)
-			continue; /* an older neighbour's candidate */
+			continue; /* outdated: a symbol of the pair has changed */
 		l->id = c.id;
 		l->next = r->next;
 		r->dead = 1;
@@ -600,7 +601,8 @@ static mx_status segment(const struct mx_tok_bpe *m, struct mx_tok_bpe_work *b, 
 		c->len = (uint32_t)(out->n - before);
 		memcpy(c->key, ids, n * sizeof *ids);
 	} else if (!b->cache && ++b->merged == CACHE_AFTER) {
-		b->cache = mx_calloc(CACHE_SIZE, sizeof *b->cache); /* without it: only slower */
+		b->cache =
+			mx_calloc(CACHE_SIZE, sizeof *b->cache); /* without the cache it is only slower */
 	}
 	return MX_OK;
 }

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * HyenaDNA's character tokenizer (Nguyen et al. 2023, arXiv:2306.15794), which
- * is a Python class: its folders have no tokenizer.json, and what it does stands
- * in tokenizer_config.json, in one of two spellings,
+ * HyenaDNA's character tokenizer (Nguyen et al. 2023, arXiv:2306.15794). It is a
+ * Python class: its folders have no tokenizer.json, and tokenizer_config.json
+ * describes it in one of two spellings,
  *
  *     "tokenizer_class": "HyenaDNATokenizer"    A, C, G, T and N
  *     "char_ords": [65, 67, 71, 84, 78]         characters by code point
  *
- * Ids 0 to 6 are special tokens, the characters follow. It is turned into the
- * tokenizer.json that does the same: BPE without a merge.
+ * Ids 0 to 6 are special tokens, the characters follow. This file makes the
+ * equivalent tokenizer.json: BPE without merges.
  *
- * The class appends [SEP] to a text when asked for special tokens. That ends a
- * sequence, and here texts are prompts to go on from, so it is never appended.
+ * If asked for special tokens, the class appends [SEP], which ends a sequence. Here
+ * texts are prompts to be continued, so it is never appended.
  */
 #include "model/tokenizer/internal.h"
 
@@ -67,7 +67,7 @@ static mx_status add_characters(json_t *vocab, const json_t *config, struct mx_e
 
 mx_status mx_tok_chars(json_t *config, json_t **out, struct mx_err *err)
 {
-	/* [RESERVED] has an id, but is no special token: in a text it is ten characters. */
+	/* [RESERVED] has an id but is not a special token: in a text it is ten characters. */
 	static const char tokenizer[] =
 		"{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"unk_token\":\"[UNK]\","
 		"\"merges\":[],\"vocab\":{\"[CLS]\":0,\"[SEP]\":1,\"[BOS]\":2,\"[MASK]\":3,\"[PAD]\":4,"

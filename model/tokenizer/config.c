@@ -3,8 +3,8 @@
  * tokenizer_config.json: named tokens, and added tokens that tokenizer.json
  * lacks, entered as transformers 5 does (TokenizersBackend.__init__).
  *
- * add_bos_token and add_eos_token have no effect there when a tokenizer.json
- * exists: its post-processor decides. So it is here.
+ * As in transformers, add_bos_token and add_eos_token have no effect if there is a
+ * tokenizer.json: its post-processor decides.
  */
 #include "model/tokenizer/internal.h"
 
@@ -15,7 +15,7 @@ static const char *const names[] = {"bos_token", "eos_token", "pad_token", "unk_
                                     "sep_token", "cls_token", "mask_token"};
 #define N_NAMES (sizeof names / sizeof *names)
 
-/* A token is a string or an object with "content"; NULL if absent. */
+/* Reads a token: a string, or an object with "content". *there is false if v is absent or null. */
 static mx_status read_token(const json_t *v, const char *path, bool special,
                             struct mx_tok_added *out, bool *there, struct mx_err *err)
 {
@@ -46,7 +46,7 @@ static bool same(const struct mx_tok_added *a, const struct mx_tok_added *b)
 	       a->normalized == b->normalized && a->special == b->special;
 }
 
-/* Is it the content of a named token? */
+/* True if p is the content of a named token. */
 static bool is_named(const json_t *config, const struct mx_tok_piece *p)
 {
 	for (size_t i = 0; i < N_NAMES; i++) {
@@ -71,7 +71,8 @@ static int by_id(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* added_tokens_decoder: {"0": {"content": ..., flags}, ...}, in order of ids. */
+/* Adds the tokens of added_tokens_decoder, {"0": {"content": ..., flags}, ...}, in the order of
+ * their ids. */
 static mx_status add_decoder_tokens(struct mx_tokenizer *t, const json_t *config, int32_t *next_id,
                                     struct mx_err *err)
 {

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decoders: a chain of stages through which the strings of tokens flow.
+ * Decoders: a chain of stages that the strings of tokens pass through.
  *
- * Decoding a whole text is the streaming decoder fed with all of it, so the two
- * agree by construction. Each stage gets either whole tokens or, after a stage
- * that joins them (ByteLevel, Fuse), fragments of one long token, and passes on
- * what no later input can change. A stage that cannot know keeps everything
- * until the end.
+ * Decoding a whole text runs the streaming decoder over all ids, so the two agree
+ * by construction. A stage gets whole tokens or, after a stage that joins tokens
+ * (ByteLevel, Fuse), fragments of one long token. It passes on the text that later
+ * input cannot change. A stage that cannot tell holds everything until the end.
  *
- * What each stage does: tokenizers/src/decoders/ of
+ * The stages are those of tokenizers/src/decoders/ of
  * https://github.com/huggingface/tokenizers.
  */
 #include "model/tokenizer/internal.h"
@@ -27,17 +26,17 @@ enum dec_kind {
 
 struct mx_tok_dec {
 	enum dec_kind kind;
-	bool fused;                 /* gets fragments of one token, not tokens */
-	bool hold;                  /* must keep everything until the end */
+	bool fused;                 /* input: fragments of one token instead of tokens */
+	bool hold;                  /* must hold everything until the end */
 	struct mx_tok_pattern *pat; /* REPLACE */
 	const char *content;
 	size_t n_content;
 	uint32_t mark;      /* STRIP, METASPACE: a character */
-	size_t start, stop; /* STRIP: most of them to cut off */
-	bool first_mark;    /* METASPACE: marks of the first token vanish */
+	size_t start, stop; /* STRIP: how many to cut off at most, at each end */
+	bool first_mark;    /* METASPACE: drop the marks of the first token */
 };
 
-/* Bytes that one stage may make of one token, and of a text it must hold. */
+/* Limits of the bytes that a stage may make of one token, and of a text that it must hold. */
 #define MAX_TOKEN ((size_t)1 << 20)
 #define MAX_HELD  ((size_t)256 << 20)
 
@@ -140,11 +139,11 @@ static mx_status parse_one(struct mx_tokenizer *t, const json_t *json, const cha
 		d.fused |= t->decs.v[i].kind == DEC_FUSE || t->decs.v[i].kind == DEC_BYTE_LEVEL;
 	if (!strcmp(type, "ByteLevel")) {
 		d.kind = DEC_BYTE_LEVEL;
-		d.hold = d.fused; /* one foreign character makes the whole token stand for itself */
+		d.hold = d.fused; /* one character outside the alphabet leaves the whole token unchanged */
 		st = mx_tok_keys(json, path, byte_keys, err);
 	} else if (!strcmp(type, "ByteFallback")) {
 		d.kind = DEC_BYTE_FALLBACK;
-		d.hold = d.fused; /* is the whole of it "<0xNN>"? */
+		d.hold = d.fused; /* only the whole token tells whether it is "<0xNN>" */
 		st = mx_tok_keys(json, path, no_keys, err);
 	} else if (!strcmp(type, "Fuse")) {
 		d.kind = DEC_FUSE;
@@ -204,7 +203,7 @@ mx_status mx_tok_decoder_parse(struct mx_tokenizer *t, const json_t *json, const
 
 static mx_status flow(struct mx_decoder *d, size_t k, const char *s, size_t n, struct mx_buf *out);
 
-/* "<0xNN>" as tokenizers reads it, or -1. */
+/* Returns the byte of "<0xNN>", read as `tokenizers` does, or -1. */
 static int byte_token(const char *s, size_t n)
 {
 	if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>')
@@ -223,7 +222,8 @@ static int byte_token(const char *s, size_t n)
 	return value;
 }
 
-/* Token to bytes: through the byte-level alphabet if all its characters are in it. */
+/* Appends the bytes of a token: decoded, if all its characters are in the byte-level alphabet; else
+ * unchanged. */
 static void byte_level(const char *s, size_t n, struct mx_buf *out)
 {
 	size_t from = out->len;
@@ -239,7 +239,7 @@ static void byte_level(const char *s, size_t n, struct mx_buf *out)
 	}
 }
 
-/* Passes on what is whole in the held bytes; at the end, all of it. */
+/* Passes on the whole characters of the held bytes; at the end, all bytes. */
 static mx_status byte_level_out(struct mx_decoder *d, size_t k, bool end, struct mx_buf *out)
 {
 	struct mx_buf *held = &d->stage[k].held;
@@ -263,8 +263,8 @@ static mx_status byte_level_out(struct mx_decoder *d, size_t k, bool end, struct
 	return st;
 }
 
-/* A token is one byte or ends the run of bytes before it. The run decodes as a whole: to its text
- * if that is UTF-8, else to one U+FFFD a byte. */
+/* Adds a token of one byte to the run of bytes before it. run_end ends the run at the next other
+ * token. A run decodes as a whole: to its text if that is UTF-8, else to one U+FFFD per byte. */
 static mx_status run_byte(struct mx_decoder *d, size_t k, int byte, struct mx_buf *out)
 {
 	struct mx_decoder_stage *s = &d->stage[k];
@@ -316,7 +316,7 @@ static mx_status replace(struct mx_decoder *d, size_t k, const char *s, size_t n
 	return st == MX_OK ? flow(d, k + 1, mx_buf_str(to), to->len, out) : st;
 }
 
-/* Cuts a whole token. */
+/* Strips a whole token. */
 static mx_status strip(struct mx_decoder *d, size_t k, const char *s, size_t n, struct mx_buf *out)
 {
 	const struct mx_tok_dec *c = &d->tokenizer->decs.v[k];
@@ -336,8 +336,8 @@ static mx_status strip(struct mx_decoder *d, size_t k, const char *s, size_t n, 
 	return flow(d, k + 1, s + from, to - from, out);
 }
 
-/* The same on fragments: state counts the marks cut off in front, SIZE_MAX once past them; held is
- * the run of marks that may turn out to be the end. */
+/* Strips a token that comes in fragments. `state` counts the marks cut off in front, SIZE_MAX once
+ * other text has come; `held` is the run of marks that may be the end of the token. */
 static mx_status strip_fragment(struct mx_decoder *d, size_t k, const char *s, size_t n,
                                 struct mx_buf *out)
 {
@@ -392,7 +392,7 @@ static mx_status metaspace(struct mx_decoder *d, size_t k, const char *s, size_t
 	return flow(d, k + 1, mx_buf_str(&g->held), g->held.len, out);
 }
 
-/* One whole token, or a fragment, into stage k. */
+/* Passes a whole token, or a fragment, to stage k. */
 static mx_status flow(struct mx_decoder *d, size_t k, const char *s, size_t n, struct mx_buf *out)
 {
 	if (k == d->tokenizer->decs.n) {
@@ -430,7 +430,7 @@ static mx_status flow(struct mx_decoder *d, size_t k, const char *s, size_t n, s
 	return MX_E_INTERNAL;
 }
 
-/* Stage k gets no more. */
+/* Ends the input of stage k. */
 static mx_status drain(struct mx_decoder *d, size_t k, struct mx_buf *out)
 {
 	const struct mx_tok_dec *c = &d->tokenizer->decs.v[k];
@@ -458,7 +458,7 @@ static mx_status drain(struct mx_decoder *d, size_t k, struct mx_buf *out)
 		return byte_level_out(d, k, true, out);
 	if (c->kind == DEC_BYTE_FALLBACK)
 		return run_end(d, k, out);
-	return MX_OK; /* Strip: what it still holds is cut off */
+	return MX_OK; /* Strip: the held marks are cut off */
 }
 
 /* --- public ------------------------------------------------------------------------------ */
@@ -509,7 +509,8 @@ mx_status mx_tokenizer_decode(const struct mx_tokenizer *t, const int32_t *ids, 
 	return st;
 }
 
-/* The decoders' per-token effects, as inside a text: nothing is stripped, bytes stay bytes. */
+/* Applies the decoders to one token as if inside a text: nothing is stripped, bytes remain bytes.
+ */
 mx_status mx_tokenizer_token_bytes(const struct mx_tokenizer *t, int32_t id, struct mx_buf *out)
 {
 	const struct mx_tok_piece *p = mx_tok_decode_piece(t, id);
@@ -519,7 +520,7 @@ mx_status mx_tokenizer_token_bytes(const struct mx_tokenizer *t, int32_t id, str
 	struct mx_tok_work w = {0};
 	struct mx_buf *from = &text[0], *to = &text[1];
 	mx_status st = MX_OK;
-	bool bytes = false; /* no longer text */
+	bool bytes = false; /* a stage has made bytes, which may not be UTF-8: end */
 	mx_buf_append(from, p->s, p->n);
 	for (size_t k = 0; k < t->decs.n && st == MX_OK && !bytes && !t->decs.v[k].fused; k++) {
 		const struct mx_tok_dec *c = &t->decs.v[k];

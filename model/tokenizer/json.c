@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checked reading of members of tokenizer.json, with the key's path in the message. */
+/* Reads and checks members of tokenizer.json; messages name the key's path. */
 #include "model/tokenizer/internal.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 void mx_tok_path(char *out, const char *parent, const char *key, size_t index)
 {
-	char copy[MX_TOK_PATH]; /* parent may be out */
+	char copy[MX_TOK_PATH]; /* parent and out may be the same */
 	snprintf(copy, sizeof copy, "%s", parent);
 	if (key)
 		snprintf(out, MX_TOK_PATH, "%.100s%s%.50s", copy, *copy ? "." : "", key);

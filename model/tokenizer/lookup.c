@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ids to pieces and back, and the tokenizer's size. */
+/* Looks up pieces by id and ids by piece; the tokenizer's size. */
 #include "model/tokenizer/internal.h"
 
 #include <string.h>

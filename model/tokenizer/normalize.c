@@ -4,8 +4,8 @@
  *
  * Unicode normalization decomposes with utf8proc's tables, orders marks with a
  * stable sort (utf8proc's own is quadratic in a run of marks) and composes with
- * utf8proc. ASCII characters neither compose with what stands before them nor
- * change, so the work goes from one ASCII character to the next.
+ * utf8proc. ASCII characters do not change and do not compose with the character
+ * before them, so a text is normalized in parts that begin at ASCII characters.
  */
 #include "model/tokenizer/internal.h"
 
@@ -140,7 +140,7 @@ mx_status mx_tok_normalizer_parse(struct mx_tokenizer *t, const json_t *json, co
 
 /* --- Unicode normalization --------------------------------------------------------------- */
 
-/* Code points of one stretch, decomposed. */
+/* Decomposed code points of one part of the text. */
 struct codes {
 	utf8proc_int32_t *v;
 	size_t n, cap;
@@ -177,8 +177,8 @@ static mx_status decompose(const struct mx_tok_norm *s, const char *text, size_t
 	return MX_OK;
 }
 
-/* Canonical ordering (Unicode 3.11): marks between two starters are sorted by combining class,
- * stably. Counting keeps it linear however long the run is. */
+/* Canonical ordering (Unicode 3.11): sorts the marks between two starters by combining class,
+ * stably. It is a counting sort, which is linear in the length of the run. */
 static mx_status order(struct codes *c)
 {
 	for (size_t i = 0; i < c->n;) {

@@ -3,9 +3,9 @@
  * Patterns of normalizers, pre-tokenizers and decoders: literals, regexes
  * (PCRE2 with JIT) and character classes, and the search for their matches.
  *
- * A compiled regex is shared by all threads; match data, limits and the JIT
- * stack belong to one call. No regex of a file may hang a request: each match
- * has a backtracking limit, and all of a call's matches share a time budget.
+ * All threads share a compiled regex; match data, limits and the JIT stack belong
+ * to one call. So that no regex of a file can hang a request, each match has a
+ * backtracking limit, and all matches of a call share a time budget.
  */
 #include "model/tokenizer/internal.h"
 
@@ -18,10 +18,10 @@
 #define HEAP_LIMIT_KIB  (64u << 10)
 #define JIT_STACK_START ((size_t)32 << 10)
 #define JIT_STACK_MAX   ((size_t)8 << 20)
-/* Backtracks of one match: linear in the text for a sound regex (a run of spaces that is not
- * followed by a line's end goes back over itself once). */
+/* Limit of the backtracks of one match. A sound regex needs a number linear in the text: it
+ * backtracks once over a run of spaces that no line end follows. */
 #define MATCH_LIMIT(len) (2000000u + 4 * (uint32_t)(len))
-/* Time for all matches of a call; a sound regex needs some 50 ms for a MB. */
+/* Time limit for all matches of a call; a sound regex needs some 50 ms for a MB. */
 #define REGEX_BUDGET_NS(len) (2 * MX_NS_PER_S + 10000 * (uint64_t)(len))
 
 static struct mx_tok_pattern *pattern_new(struct mx_tokenizer *t, enum mx_tok_pattern_kind kind)
@@ -53,7 +53,7 @@ static mx_status compile(const char *regex, size_t n, bool newer, const char *pa
 		st = mx_fail_at(err, MX_E_UNSUPPORTED, path, "regex: %s", why);
 		goto end;
 	}
-	(void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* without JIT it is only slower */
+	(void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* without JIT, matching is only slower */
 end:
 	pcre2_compile_context_free(cc);
 	mx_buf_free(&text);
@@ -130,7 +130,7 @@ static mx_status prepare(struct mx_tok_work *w, size_t len)
 		return MX_OK;
 	}
 	w->match_context = pcre2_match_context_create(NULL);
-	w->match_data = pcre2_match_data_create(1, NULL); /* only where the whole match is */
+	w->match_data = pcre2_match_data_create(1, NULL); /* room for the whole match only, no groups */
 	w->jit_stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_MAX, NULL);
 	if (!w->match_context || !w->match_data)
 		return mx_fail(w->err, MX_E_NOMEM, "out of memory");
@@ -162,7 +162,7 @@ static mx_status find_regex(struct mx_tok_find *f, struct mx_tok_work *w, bool *
 		if (at[0] > at[1] || at[0] < f->pos) /* a look-around may have moved the start (\K) */
 			return mx_fail(w->err, MX_E_UNSUPPORTED, "the tokenizer's regex matches backwards");
 		if (at[0] == at[1] && f->any && f->last_end == at[1]) {
-			/* an empty match right after a match is not taken */
+			/* an empty match right after a match does not count */
 			if (f->pos == f->n)
 				break;
 			(void)mx_tok_next(f->s, &f->pos);
@@ -179,7 +179,7 @@ static mx_status find_regex(struct mx_tok_find *f, struct mx_tok_work *w, bool *
 	return MX_OK;
 }
 
-/* A run of word characters, or of characters neither of words nor spaces. */
+/* Finds a run of word characters, or of characters that are neither word nor space. */
 static bool find_words(struct mx_tok_find *f, size_t *start, size_t *end)
 {
 	while (f->pos < f->n) {
@@ -204,7 +204,7 @@ static bool find_words(struct mx_tok_find *f, size_t *start, size_t *end)
 	return false;
 }
 
-/* Not memmem: sanitizers make it look at all of s each time. */
+/* Finds a literal. memmem would read all of s each time under sanitizers. */
 static const char *find_literal(const char *s, size_t n, const char *what, size_t n_what)
 {
 	while (n >= n_what) {
@@ -263,7 +263,7 @@ mx_status mx_tok_replace(const struct mx_tok_pattern *p, const char *content, si
 		mx_buf_append(out, s + done, start - done);
 		mx_buf_append(out, content, n_content);
 		if (out->failed)
-			break; /* the caller sees it; going on could take long */
+			break; /* the caller checks out->failed; going on could take long */
 		done = end;
 	}
 	mx_buf_append(out, s + done, n - done);

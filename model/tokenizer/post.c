@@ -48,7 +48,7 @@ static mx_status template(struct mx_tokenizer *t, const json_t *json, const char
 {
 	static const char *const keys[] = {"type", "single", "pair", "special_tokens", NULL};
 	char at[MX_TOK_PATH];
-	struct ids part[2] = {0}; /* before and after the text */
+	struct ids part[2] = {0}; /* [0] before the text, [1] after it */
 	int texts = 0;
 	mx_status st = mx_tok_keys(json, path, keys, err);
 	mx_tok_path(at, path, "single", 0);

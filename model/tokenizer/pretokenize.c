@@ -10,7 +10,7 @@
 
 enum pre_kind { PRE_SPACE, PRE_CUT, PRE_BYTES, PRE_METASPACE };
 
-/* What becomes of the matches of a PRE_CUT. */
+/* What a PRE_CUT does with its matches. */
 enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
 
 enum prepend { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS };
@@ -21,7 +21,7 @@ struct mx_tok_pre {
 	enum behavior behavior;
 	bool invert;
 	enum prepend prepend; /* PRE_METASPACE */
-	char mark[8];         /* its replacement character */
+	char mark[8];         /* its replacement character, UTF-8 */
 	size_t n_mark;
 };
 
@@ -78,7 +78,7 @@ static mx_status parse_byte_level(struct mx_tokenizer *t, const json_t *json, co
 	if (st == MX_OK)
 		st = mx_tok_bool(json, path, "add_prefix_space", &prefix, err);
 	if (st == MX_OK)
-		st = mx_tok_bool(json, path, "trim_offsets", &trim, err); /* offsets: not our business */
+		st = mx_tok_bool(json, path, "trim_offsets", &trim, err); /* offsets are not used */
 	if (st == MX_OK)
 		st = mx_tok_bool(json, path, "use_regex", &regex, err);
 	if (st == MX_OK && prefix)
@@ -251,7 +251,7 @@ static mx_status range_add(struct mx_tok_work *w, size_t start, size_t end, bool
 	return MX_OK;
 }
 
-/* Matches and the stretches between them, in order, covering s. */
+/* Fills w->ranges with the matches and the parts between them, in order; together they cover s. */
 static mx_status find_ranges(const struct mx_tok_pre *step, struct mx_tok_work *w, const char *s,
                              size_t n)
 {

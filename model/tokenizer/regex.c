@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `tokenizers` runs a file's regexes through Oniguruma; we run PCRE2. Where the
- * two read the same text differently, this rewrites it:
+ * two give the same text different meanings, this file rewrites it:
  *
  *   \s \w \h \b     other character sets than PCRE2's: spelled out
  *   \p{Han}         a script, without its extensions
@@ -34,7 +34,7 @@
 #define WORD_ODD                                                                                   \
 	"\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{"   \
 	"1f189}"
-/* Oniguruma's bare \w, unlike [\w], goes by a table for Latin-1 that has the superscripts. */
+/* Oniguruma's bare \w, unlike [\w], uses a table for Latin-1 that includes the superscripts. */
 #define WORD_LATIN "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define HEX        "0-9a-fA-F"
 #define NOT_HEX    "\\x00-\\x2f\\x3a-\\x40\\x47-\\x60\\x67-\\x{10ffff}"
@@ -63,7 +63,7 @@ static bool at(const struct translate *t, const char *what)
 	return t->n - t->i >= n && memcmp(t->s + t->i, what, n) == 0;
 }
 
-/* A set of characters, standing alone or in a class. */
+/* Appends a set of characters, alone or as part of a class. */
 static void set(struct translate *t, bool inverted, const char *members, const char *others)
 {
 	if (t->in_class)
@@ -72,11 +72,11 @@ static void set(struct translate *t, bool inverted, const char *members, const c
 		mx_buf_printf(t->out, inverted ? "[^%s]" : "[%s]", members);
 }
 
-/* Members of \p{name} in a class. */
+/* Appends the members of \p{name} to a class. */
 static void property(struct translate *t, const char *name)
 {
 	bool category = name[0] && (!name[1] || !name[2]);
-	/* since 10.40 a bare script name means the script's extensions too */
+	/* since 10.40 a bare script name includes the script's extensions */
 	bool script = !category && PCRE2_MAJOR * 100 + PCRE2_MINOR >= 1040;
 	mx_buf_printf(t->out, "\\p{%s%s}", script ? "sc:" : "", name);
 	if (t->newer && category)
@@ -95,7 +95,7 @@ static void word(struct translate *t)
 		mx_buf_puts(t->out, WORD_LATIN);
 }
 
-/* \w and \W outside a class. */
+/* Translates \w and \W outside a class. */
 static void word_set(struct translate *t, bool inverted)
 {
 	mx_buf_puts(t->out, inverted ? "[^" : "[");
@@ -103,7 +103,7 @@ static void word_set(struct translate *t, bool inverted)
 	mx_buf_puts(t->out, "]");
 }
 
-/* \b or \B: a word character on one side, or on both or neither. */
+/* Translates \b (a word character on one side) and \B (on both sides, or on neither). */
 static void boundary(struct translate *t, bool inverted)
 {
 	for (int side = 0; side < 2; side++) {
@@ -116,7 +116,7 @@ static void boundary(struct translate *t, bool inverted)
 	mx_buf_puts(t->out, ")");
 }
 
-/* \p{name}, \p{^name} and \P{name}; t->i is at the brace. */
+/* Translates \p{name}, \p{^name} and \P{name}; t->i is at the brace. */
 static mx_status named_property(struct translate *t, bool inverted)
 {
 	char name[32];
@@ -153,7 +153,7 @@ static mx_status escape(struct translate *t)
 	char c = t->s[t->i + 1];
 	if (!t->in_class)
 		t->atom = t->out->len;
-	if (strchr("CMNOXRKQEovyY", c)) /* another meaning, or none, in PCRE2 */
+	if (strchr("CMNOXRKQEovyY", c)) /* PCRE2 has another meaning for these, or none */
 		return refuse(t, "this escape");
 	if (c == 'u' && t->n - t->i < 6)
 		return refuse(t, "short \\u");
@@ -215,7 +215,7 @@ static mx_status escape(struct translate *t)
 	return MX_OK;
 }
 
-/* From [ to its ]. */
+/* Translates a class, from [ to its ]. */
 static mx_status class(struct translate *t)
 {
 	t->atom = t->out->len;
@@ -272,7 +272,7 @@ static mx_status open_group(struct translate *t)
 	return MX_OK;
 }
 
-/* {n}, {n,}, {,m}, {n,m}; anything else is a literal brace in both. */
+/* Translates {n}, {n,}, {,m}, {n,m}; anything else is a literal brace in both libraries. */
 static mx_status interval(struct translate *t)
 {
 	size_t j = t->i + 1, digits = 0;

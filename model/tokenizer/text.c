@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* UTF-8 and the byte-level alphabet, pure functions. */
+/* UTF-8 and the byte-level alphabet. Pure functions. */
 #include "model/tokenizer/internal.h"
 
 #include <string.h>
@@ -30,7 +30,8 @@ void mx_tok_put(struct mx_buf *b, uint32_t cp)
 	mx_buf_append(b, c, n);
 }
 
-/* Bytes of the character at p[0..n), 0 if ill-formed; *bad and *cut as in mx_tok_valid. */
+/* Returns the bytes of the character at p[0..n), 0 if ill-formed. *bad and *cut as in mx_tok_valid.
+ */
 static size_t char_len(const unsigned char *p, size_t n, size_t *bad, bool *cut)
 {
 	/* Unicode 15, table 3-7: the second byte's range depends on the first. */
@@ -108,8 +109,8 @@ void mx_tok_lossy(struct mx_buf *b, const char *s, size_t n)
 	}
 }
 
-/* The bytes that stand for themselves are ! to ~, ¡ to ¬ and ® to ÿ; the other 68 are numbered from
- * U+0100 on: https://github.com/openai/gpt-2/blob/master/src/encoder.py */
+/* Bytes ! to ~, ¡ to ¬ and ® to ÿ map to the same code point; the other 68 map to U+0100 and
+ * following: https://github.com/openai/gpt-2/blob/master/src/encoder.py */
 uint32_t mx_tok_byte_char(unsigned char byte)
 {
 	if (byte <= 0x20)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loading and encoding; the parts are described in internal.h. Thread safe once
- * loaded.
+ * Loads a tokenizer and encodes texts; internal.h describes the parts. Thread safe
+ * once loaded.
  */
 #include "model/tokenizer/tokenizer.h"
 
@@ -11,9 +11,9 @@
 
 #include "model/tokenizer/internal.h"
 
-/* Bytes of tokenizer.json: the largest in use (Gemma 3) has 33 MB. */
+/* Limit of the bytes of tokenizer.json; the largest in use (Gemma 3) has 33 MB. */
 #define MAX_FILE ((size_t)256 << 20)
-/* Bytes of one text to encode: offsets are 32 bits, with room for rewriting. */
+/* Limit of the bytes of one text: offsets are 32 bits, and rewriting may make it longer. */
 #define MAX_TEXT ((size_t)128 << 20)
 
 void mx_tokens_free(struct mx_tokens *t)
@@ -59,7 +59,7 @@ static mx_status in_file(mx_status st, const char *file, struct mx_err *err)
 
 static mx_status parse_tokenizer(struct mx_tokenizer *t, const json_t *j, struct mx_err *err)
 {
-	/* truncation and padding are what a caller of `tokenizers` may ask for: a server does not */
+	/* truncation and padding are defaults for callers of `tokenizers`; they are ignored */
 	static const char *const keys[] = {
 		"version",       "truncation", "padding",        "added_tokens", "normalizer",
 		"pre_tokenizer", "model",      "post_processor", "decoder",      NULL};
@@ -113,7 +113,7 @@ mx_status mx_tokenizer_parse(const char *json, size_t len, const char *config, s
 	return MX_OK;
 }
 
-/* The whole file; MX_E_NOTFOUND if there is none. */
+/* Reads the whole file; MX_E_NOTFOUND if it does not exist. */
 static mx_status read_file(const char *dir, const char *name, struct mx_buf *out,
                            struct mx_err *err)
 {
@@ -146,8 +146,7 @@ static mx_status read_file(const char *dir, const char *name, struct mx_buf *out
 	return st;
 }
 
-/* The same of a file that may be absent; whether it is there. What was said of it is no error then.
- */
+/* Reads a file that may be absent. *there tells whether it exists; absence is no error. */
 static mx_status read_optional(const char *dir, const char *name, struct mx_buf *out, bool *there,
                                struct mx_err *err)
 {
@@ -189,7 +188,7 @@ void mx_tokenizer_destroy(struct mx_tokenizer *t)
 
 /* --- encode ------------------------------------------------------------------------------ */
 
-/* Fills w->text and w->splits: added tokens and normalized text between them. */
+/* Fills w->text and w->splits with the added tokens and the normalized text between them. */
 static mx_status split_and_normalize(const struct mx_tokenizer *t, struct mx_tok_work *w,
                                      const char *text, size_t len)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Character classes of the tokenizer, pure functions. They are those of the
- * libraries that `tokenizers` uses, some of which know older or newer versions
- * of Unicode than utf8proc and PCRE2: unicode.inc says where.
+ * Character classes of the tokenizer. Pure functions. The classes are those of the
+ * libraries that `tokenizers` uses. Some of them know older or newer versions of
+ * Unicode than utf8proc and PCRE2; unicode.inc lists the differences.
  */
 #include "model/tokenizer/internal.h"
 
@@ -38,7 +38,7 @@ static bool in(const struct range *r, size_t n, uint32_t cp)
 	return lo < n && cp >= r[lo].first;
 }
 
-/* The category of a character that is new since Unicode 14, or NULL. */
+/* Returns the category of a character that is new since Unicode 14; NULL for others. */
 static const char *newer_category(uint32_t cp)
 {
 	size_t lo = 0, hi = COUNT(newer);
@@ -55,7 +55,7 @@ static const char *newer_category(uint32_t cp)
 bool mx_tok_has_newer(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n;) {
-		/* two-byte characters end before the first of them, U+0897 */
+		/* the first new character is U+0897, which has three bytes */
 		if ((unsigned char)s[i] < 0xe0)
 			i++;
 		else if (newer_category(mx_tok_next(s, &i)))

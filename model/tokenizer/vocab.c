@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model's vocabulary: strings and ids, in one block of memory. */
+/* The model's vocabulary: a table from ids to strings, and a hash map from strings to ids. */
 #include "model/tokenizer/internal.h"
 
 #include <string.h>
 
-/* Multiply and fold, eight bytes at a time (the idea of wyhash and others). Not keyed: the strings
- * that are entered come from the checkpoint, never from a request. */
+/* Hashes eight bytes at a time by multiplying and folding, like wyhash. The hash is not keyed: the
+ * strings in a map come from the checkpoint, never from a request. */
 uint64_t mx_tok_hash(const char *s, size_t n)
 {
 	uint64_t h = 0x9e3779b97f4a7c15u ^ n;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The work memory of one call. */
+/* The work memory of one call: adds splits, frees all. */
 #include "model/tokenizer/internal.h"
 
 #include <stdlib.h>
