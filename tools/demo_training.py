@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What train-demo.py and train-demo-hybrid.py share: text, layers, the training loop, measuring.
+"""Code shared by train-demo.py and train-demo-hybrid.py: text, layers, training loop, measuring.
 
-Text files (.xz or plain) hold books separated by lines "<|endoftext|>"; where one is read for
-training, an .npy file (or .npy.xz) of token ids in uint16 may stand instead.
+Text files (.xz or plain) hold books separated by lines "<|endoftext|>"; for training, an
+.npy file (or .npy.xz) of token ids in uint16 may be given instead.
 
-How the validation figure is defined, so that other programs can reproduce it (mixd-eval does):
-the text is tokenised as a whole without a BOS; the ids are cut into consecutive windows of
-context - 1; each window is preceded by <|endoftext|>; every id of a window is predicted from what
-precedes it in the window. bits per byte = sum of nats / ln 2 / bytes of text.
+Definition of the validation figure, so that other programs can reproduce it (mixd-eval does): the
+text is tokenised as a whole without a BOS; the ids are cut into consecutive windows of context - 1;
+each window is preceded by <|endoftext|>; every id of a window is predicted from the ids before
+it in the window. bits per byte = sum of nats / ln 2 / bytes of text.
 """
 
 import io
@@ -169,12 +169,13 @@ class LanguageModel(nn.Module):
 
 
 def stored_in_f32(name):
-    """Tensors that a checkpoint keeps in float32: decays and what makes a long filter, all small."""
+    """True for tensors that a checkpoint stores in float32: decays, and what makes a long filter.
+    All are small."""
     return ".filter_fn." in name or name.endswith((".A_log", ".D", ".dt_bias"))
 
 
 def optimizers(model, lr):
-    """Muon for the matrices, AdamW for embeddings, vectors and whatever makes filters."""
+    """Muon for the matrices; AdamW for embeddings, vectors and the networks that make filters."""
     matrices, filters, others = [], [], []
     for n, p in model.named_parameters():
         if n.endswith("proj.weight") and min(p.shape) >= 64:
@@ -194,8 +195,8 @@ def optimizers(model, lr):
 
 
 def backward_pass(model, compiled, device):
-    """backward(x, y) adds gradients in mixed precision and returns the loss: compiled, or as the
-    model stands where compiling fails."""
+    """Returns backward(x, y), which adds gradients in mixed precision and returns the loss. It is
+    compiled, or plain if compiling fails."""
     loss_fn = torch.compile(model.loss) if compiled else model.loss
 
     def backward(x, y):
@@ -217,7 +218,7 @@ def backward_pass(model, compiled, device):
 
 
 def train(model, stream, args, device):
-    """For args.seconds from the fifth step on. Returns what training.json says of it."""
+    """Trains for args.seconds, counted from the fifth step. Returns entries of training.json."""
     opts = optimizers(model, args.lr)
     backward = backward_pass(model, args.compile, device)
     data = torch.from_numpy(stream.astype(np.int32)).to(device)
@@ -260,7 +261,7 @@ def train(model, stream, args, device):
 
 
 def evaluate(model, ids, n_bytes, device):
-    """Nats over all windows, as the head of this file defines them, in float32."""
+    """Sum of nats over all windows (defined in the head of this file), in float32."""
     n = CONTEXT - 1
     nats, count = 0.0, 0
     with torch.no_grad():
@@ -289,7 +290,7 @@ def first_bytes(text, n):
 
 
 def evaluate_folder(model, folder, text):
-    """The validation figure of a model that was exported earlier, on the CPU."""
+    """Computes the validation figure of an exported model on the CPU."""
     tensors = load_file(os.path.join(folder, "model.safetensors"))
     model.load_state_dict({n.removeprefix("model."): t.float() for n, t in tensors.items()})
     tok = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
@@ -304,7 +305,8 @@ def write_json(folder, name, value, indent=2):
 
 
 def export(model, config, out):
-    """model.safetensors and config.json; leaves the model with the numbers that were written."""
+    """Writes model.safetensors and config.json. Afterwards the model has the rounded weights that
+    were written."""
     os.makedirs(out, exist_ok=True)
     tensors = {}
     with torch.no_grad():
@@ -346,7 +348,7 @@ def add_arguments(ap):
 
 
 def train_and_export(model, config, tok, stream, args, before_export=lambda model: None):
-    """Everything after the data: trains, writes args.out, measures, prints samples."""
+    """Trains, writes args.out, measures, prints samples."""
     device = args.device
     torch.set_float32_matmul_precision("high")
     model.to(device)
@@ -360,7 +362,7 @@ def train_and_export(model, config, tok, stream, args, before_export=lambda mode
                   device=torch.cuda.get_device_name(0) if device == "cuda" else device)
     if device == "cuda":
         print(f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB at most", flush=True)
-    # What is shipped is mostly bf16: measure that, in float32 arithmetic.
+    # The exported weights are mostly bf16: measure those, in float32 arithmetic.
     before_export(model)
     export(model, config, args.out)
     torch.set_float32_matmul_precision("highest")

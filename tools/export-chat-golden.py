@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what transformers renders for the chat templates in tests/golden/chat.
+"""Writes the texts that transformers renders for the chat templates in tests/golden/chat.
 
 Usage: tools/export-chat-golden.py [FOLDER]      (pip install transformers jinja2)
 
 Reads FOLDER/*.jinja and writes FOLDER/conversations.json (the variables of each conversation) and
-FOLDER/NAME.json per template: {conversation: text}, or {"error": message} where the template raises
+FOLDER/NAME.json per template: {conversation: text}, or {"error": message} if the template raises
 by itself or uses an undefined value, or {"error": null} for any other Python error.
 """
 import datetime

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the checkpoints of Hyena models in tests/golden/models, and what their authors' own code
-says of them (README-hyena.md there).
+"""Makes the checkpoints of Hyena models in tests/golden/models, and the results of their authors'
+own code (README-hyena.md there).
 
     pip install torch torchvision transformers safetensors einops omegaconf hydra-core \\
         pytorch-lightning rich opt_einsum scipy pyyaml
@@ -10,9 +10,9 @@ says of them (README-hyena.md there).
         tests/golden [NAME...]
 
 Each DIR is a checkout of the code: --hyenadna has modeling_hyena.py, configuration_hyena.py and
-tokenization_hyena.py, which stand in every repository LongSafari/hyenadna-*-hf of the Hugging Face
+tokenization_hyena.py, which are in every repository LongSafari/hyenadna-*-hf of the Hugging Face
 hub; --hyena-dna and --safari are HazyResearch's repositories of these names, --stripedhyena is
-togethercomputer's. Without a GPU, flash-attention's own torch versions stand for its kernels.
+togethercomputer's. Without a GPU, flash-attention's own torch versions replace its kernels.
 """
 import argparse
 import importlib
@@ -39,7 +39,7 @@ CONTEXT = 1250
 
 
 class Wrapped(torch.nn.Module):
-    """The reference with an answer like that of transformers' models."""
+    """Wraps the reference so that its result looks like that of transformers' models."""
 
     def __init__(self, model, logits):
         super().__init__()
@@ -53,7 +53,7 @@ class Wrapped(torch.nn.Module):
 
 
 class HyenaDNA:
-    """The Hugging Face port, as LongSafari publishes it; its authors' own must say the same."""
+    """The Hugging Face port, as LongSafari publishes it. The authors' code must give the same."""
 
     def __init__(self, checkouts):
         port = checkouts["hyenadna"]
@@ -183,7 +183,7 @@ def safari(layer, **kw):
 
 
 def stripedhyena(**kw):
-    """The keys of together's config.json, with those of StripedHyena-7B where they are not sizes."""
+    """The keys of together's config.json, with the values of StripedHyena-7B except for sizes."""
     return dict(vocab_size=64, hidden_size=32, num_filters=32, inner_mlp_size=40, num_layers=3,
                 attn_layer_idxs=[1], hyena_layer_idxs=[0, 2], num_attention_heads=4, proj_groups=2,
                 short_filter_length=3, short_filter_bias=True, state_size=2, eps=1e-5,
@@ -261,7 +261,7 @@ def even_filters(model):
 
 @torch.no_grad()
 def write(v, reference, path, seed):
-    """The reference with random weights, saved too."""
+    """Makes the reference with random weights, and saves it."""
     model = reference.model(v.config)
     g = torch.Generator().manual_seed(seed)
     done = set()
@@ -315,8 +315,8 @@ TEXTS = ("", "A", "ACGTN", "acgtn", "ACGTNRYKM", "AC GT\n\tA", "GATTACA[SEP]ACGT
 
 
 def tokenizer_cases(tokenizer, folder):
-    """Of the tokenizer, which is a Python class: ids of texts (without the [SEP] that it appends if
-    asked for special tokens), and texts of ids."""
+    """Results of the tokenizer, which is a Python class: ids of texts (without the [SEP] that it
+    appends if asked for special tokens), and texts of ids."""
     t = tokenizer(model_max_length=CONTEXT)
     cases = []
     for text in TEXTS:
@@ -335,7 +335,7 @@ def tokenizer_cases(tokenizer, folder):
 
 
 def describe(checkout):
-    """A checkout's commit, and where in the repository it is."""
+    """The commit of a checkout, and its path in the repository."""
     git = lambda *a: subprocess.run(["git", "-C", checkout, *a], check=True, text=True,
                                     capture_output=True).stdout.strip()
     return " ".join(filter(None, (git("rev-parse", "HEAD"), git("rev-parse", "--show-prefix"))))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the checkpoints of recurrent mixers in tests/golden/models, and what transformers (Mamba-2)
-and flash-linear-attention (the others) say of them (README-recurrent.md there).
+"""Makes the checkpoints of recurrent mixers in tests/golden/models, and the results of transformers
+(Mamba-2) and flash-linear-attention (the others) for them (README-recurrent.md there).
 
     pip install torch transformers safetensors einops
     pip install --no-deps flash-linear-attention fla-core triton
@@ -58,8 +58,8 @@ def small(cls, **kw):
 
 
 def state_spaces(ssm_cfg):
-    """As the state-spaces organisation publishes Mamba-2: its own config.json and two other names.
-    `ssm_cfg` says what differs from mamba_ssm's defaults."""
+    """Mamba-2 as the state-spaces organisation publishes it: with its own config.json and two other
+    tensor names. `ssm_cfg` has what differs from mamba_ssm's defaults."""
     def edit(path):
         config = json.loads((path / "config.json").read_text())
         raw = dict(d_model=config["hidden_size"], d_intermediate=0,
@@ -156,7 +156,7 @@ VARIANTS = {
 
 
 def spread(n, low, high, r):
-    """n values in geometric steps, from weak to strong, shaken a little by r [n]."""
+    """n values in geometric steps, from weak to strong, varied a little by r [n]."""
     return torch.logspace(math.log10(low), math.log10(high), n) * torch.exp(0.1 * r)
 
 
@@ -195,7 +195,7 @@ def randomized(name, shape, r, config):
 
 
 def model_class(config):
-    """Not AutoModel: fla has put its Mamba-2 in the place of transformers'."""
+    """Loads without AutoModel, where fla has replaced transformers' Mamba-2 by its own."""
     if isinstance(config, Mamba2Config):
         return Mamba2ForCausalLM
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
@@ -208,7 +208,7 @@ def write(v, path, seed):
     for name, p in model.named_parameters():
         p.copy_(randomized(name, p.shape, torch.randn(p.shape, generator=g), v.config))
     model.tie_weights()
-    # Feature maps that fla has tied: two copies, since transformers refuses to save one tensor twice.
+    # Feature maps that fla has tied become two copies: transformers refuses to save a tensor twice.
     model.save_pretrained(path, state_dict={
         k: t.clone() if "feature_map" in k else t for k, t in model.state_dict().items()})
     (path / "generation_config.json").unlink(missing_ok=True)
@@ -219,8 +219,8 @@ def load(v, path):
 
 
 def new_cache(v):
-    """None for Mamba-2: with a cache transformers forgets time_step_limit where it takes single
-    tokens, and fla's takes nothing else."""
+    """None for Mamba-2: with a cache, transformers ignores time_step_limit for single tokens, and
+    fla's takes only single tokens."""
     return None if v.config.model_type == "mamba2" else Cache()
 
 

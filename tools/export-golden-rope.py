@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/golden/rope/inv_freq.json: what transformers computes from configs with every kind of
-rope scaling, in both spellings.
+"""Makes tests/golden/rope/inv_freq.json: the frequencies that transformers computes from configs
+with every kind of rope scaling, in both spellings.
 
     pip install torch transformers
     tools/export-golden-rope.py tests/golden/rope/inv_freq.json

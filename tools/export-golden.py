@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Makes tests/golden/models: tiny random checkpoints of every supported family and variant, and
-what transformers says of them (tests/golden/models/README.md has the layout).
+transformers' results for them (tests/golden/models/README.md describes the layout).
 
     pip install torch transformers safetensors
     tools/export-golden.py tests/golden/models [NAME...]
 
-Weights and prompts come from seeds that are written beside the results. A seed is taken only if
-every step of every greedy continuation is won by a margin, so that rounding cannot turn one over.
+Weights and prompts come from seeds that are written beside the results. A seed is used only if
+in every step of every greedy continuation the best token wins by a margin, so that rounding cannot
+change the choice.
 """
 import argparse
 import json
@@ -40,7 +41,7 @@ def rope(kind, theta=10000.0, **kw):
 
 
 def old_spelling(config):
-    """rope_theta and rope_scaling, torch_dtype: what transformers 4 wrote."""
+    """A config as transformers 4 wrote it: rope_theta and rope_scaling, torch_dtype."""
     parameters = config.pop("rope_parameters")
     config["rope_theta"] = parameters.pop("rope_theta")
     config["rope_scaling"] = None if parameters["rope_type"] == "default" else parameters
@@ -48,7 +49,7 @@ def old_spelling(config):
 
 
 def without_layer_types(config):
-    """As Qwen2 wrote its configs: the window's layers by max_window_layers alone."""
+    """A config as Qwen2 wrote it: max_window_layers alone tells which layers have a window."""
     config.pop("layer_types")
 
 
@@ -149,7 +150,7 @@ def save(model, v, path):
 
 
 def finish(v, path):
-    """The parts of the checkpoint that transformers would not write, or not read."""
+    """Writes the parts of the checkpoint that transformers would not write, or not read."""
     config = json.loads((path / "config.json").read_text())
     if v.edit:
         v.edit(config)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Rewrites tests/golden/jinja/cases.json: what Jinja2, as transformers sets it up, makes of the
-templates in it. Usage: tools/export-jinja-cases.py [FILE]      (pip install transformers jinja2)
+"""Rewrites tests/golden/jinja/cases.json: the texts that Jinja2, set up as in transformers, renders
+for the templates in it.
+
+Usage: tools/export-jinja-cases.py [FILE]      (pip install transformers jinja2)
 
 The file holds {"versions", "now", "vars", "cases": [[template, text or null], ...]}; null means that
-Python raises. A new case is a line [template, null] in the file. One whose text has an address of an
-object in it is taken out.
+Python raises. To add a case, write a line [template, null] into the file. A case whose text
+contains the address of an object is removed.
 """
 import datetime
 import json

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Makes tests/golden/tokenizer/: small tokenizers with the pipelines of known model families, and
-what Hugging Face `tokenizers` makes of hard texts with them.
+the results of Hugging Face `tokenizers` for hard texts.
 
     pip install tokenizers==0.23.3 transformers==5.23.0
     tools/export-tokenizer-golden.py TRAINING-TEXT [OUT-FOLDER]
@@ -71,7 +71,7 @@ def byte_level_model(text, size, pattern, specials=()):
 
 
 def sentencepiece_model(text, size, extra=(), byte_fallback=True, limit=70):
-    """A model as SentencePiece's BPE is converted: control tokens, bytes, merges over U+2581."""
+    """A model as converted from SentencePiece's BPE: control tokens, bytes, merges over U+2581."""
     m = train(text, size, pre.Metaspace(), limit=limit)
     pieces = ["<unk>", "<s>", "</s>"]
     if byte_fallback:
@@ -250,14 +250,14 @@ def make_texts(book):
 
 
 def make_bytes():
-    """Texts that are not UTF-8: they go in with every ill-formed part replaced."""
+    """Texts that are not UTF-8. `tokenizers` gets them with every ill-formed part replaced."""
     return [b"\xff", b"a\x80b", b"\xc3", b"\xc3(", b"\xe2\x82", b"\xe2\x82x", b"\xe2\x28\xa1", b"\xf0\x9f\x98", b"\xf0\x9f\x98\xf0\x9f\x98\x80",
             b"\xc0\xaf", b"\xe0\x80\xaf", b"\xed\xa0\x80\xed\xb0\x80", b"\xf4\x90\x80\x80", b"\xf8\x88\x80\x80\x80", b"\xfe\xff", b"ok \xe6\x97 \xe6\x97\xa5 \xa5",
             b"0123456\xff89abcdef\xe2", b"\xf0\x80\x80\xaf\xf1\x80\x80"]
 
 
 def random_ids(rng, t):
-    """Ids that no text encodes to: broken UTF-8, runs of byte tokens, unknown ids."""
+    """Lists of ids that no text encodes to: broken UTF-8, runs of byte tokens, unknown ids."""
     size = t.get_vocab_size()
     byte = [t.token_to_id(f"<0x{i:02X}>") for i in range(256)]
     out = []

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes model/tokenizer/unicode.inc: where the Unicode tables of `tokenizers` are of other versions than
-those of PCRE2 and utf8proc, whose oldest supported ones agree with Python 3.11's unicodedata (14.0).
+"""Makes model/tokenizer/unicode.inc: the differences between the Unicode tables of `tokenizers` and
+those of PCRE2 and utf8proc, whose oldest supported versions agree with Python 3.11's unicodedata
+(14.0).
 
     pip install tokenizers==0.23.3
     python3.11 tools/export-tokenizer-unicode.py > model/tokenizer/unicode.inc
@@ -20,7 +21,7 @@ CODES = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
 
 
 def survivors(normalizer):
-    """The code points that a normalizer which removes or keeps characters keeps."""
+    """The code points that a normalizer does not remove."""
     out = set()
     for i in range(0, len(CODES), 4096):
         out |= set(map(ord, normalizer.normalize_str("".join(map(chr, CODES[i:i + 4096])))))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """flash-linear-attention's models without a GPU. Its Triton kernels run in Triton's interpreter,
-which takes a second for a few tokens; torch_ops() puts torch in their place: its own naive ops for
+which takes a second for a few tokens. torch_ops() replaces them by torch: fla's own naive ops for
 the recurrences, and the few lines below for norms, convolutions and rotary embeddings.
 
 Import this module before fla and triton."""
@@ -121,8 +121,8 @@ def swiglu_linear(self, x, y, weight, bias):
     return F.linear(swiglu(x, y), weight, bias)
 
 
-# The recurrences, by the names under which the layers call them. The layers ask for states in one
-# layout or another; each gets back what it got here, so that does not matter.
+# The recurrences, by the names under which the layers call them. Layers ask for different layouts of
+# the state; each only passes back the state that it got here, so the layout does not matter.
 
 def l2(x):
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
@@ -203,14 +203,14 @@ METHODS = {
 
 @contextlib.contextmanager
 def torch_ops():
-    """Within it, no layer of the families above calls a kernel for more than an activation."""
+    """Context in which the layers of the families above call kernels for activations only."""
     with contextlib.ExitStack() as stack:
         for module, functions in FUNCTIONS.items():
             for name, function in functions.items():
                 stack.enter_context(mock.patch.object(module, name, function))
         for cls, forward in METHODS.items():
             stack.enter_context(mock.patch.object(cls, "forward", forward))
-        # not fused: two convolutions of one tensor are what three are
+        # not fused: equivalent to three convolutions
         stack.enter_context(mock.patch.object(gated_deltanet.GatedDeltaNet, "_use_fused_qkv_conv",
                                               lambda *_, **__: False))
         yield

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts that make tests/golden/models have in common: the search for a seed, what a
-case holds, how the results are written (tests/golden/models/README.md has the layout)."""
+"""Code shared by the scripts that make tests/golden/models: the search for a seed, the contents of a
+case, the writing of results (tests/golden/models/README.md describes the layout)."""
 import json
 import shutil
 
@@ -11,7 +11,7 @@ NO_SPECIAL_TOKENS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None
 
 
 def refuse_subnormals(model):
-    """No value that flows between modules may be subnormal: that would be slow and inexact."""
+    """Checks that no value between modules is subnormal, which would be slow and inexact."""
     tiny = torch.finfo(torch.float32).tiny
 
     def hook(module, args, output):
@@ -25,7 +25,7 @@ def refuse_subnormals(model):
 
 @torch.no_grad()
 def run(model, ids, cache, by_token=False):
-    """Log-probabilities after every position, in one call or in one per token."""
+    """Log-probabilities after every position, computed in one call or in one call per token."""
     options = {} if cache is None else dict(past_key_values=cache, use_cache=True)
     parts = [[i] for i in ids] if by_token else [ids]
     out = [model(torch.tensor([p]), **options).logits[0] for p in parts]
@@ -49,7 +49,7 @@ def case(model, cache, prompt, steps, by_token=False, min_margin=0.0):
         if step < steps - 1:
             new = prompt + greedy if cache is None else greedy[-1:]
             last = run(model, new, cache, by_token)[-1]
-    if cache is not None and not by_token:  # the cache must not have mattered
+    if cache is not None and not by_token:  # the cache must not change the result
         whole = run(model, prompt + greedy, None)
         again = [float(whole[len(prompt) - 1 + i, t]) for i, t in enumerate(greedy)]
         assert max(abs(a - b) for a, b in zip(again, logprobs)) < 1e-4
@@ -59,7 +59,7 @@ def case(model, cache, prompt, steps, by_token=False, min_margin=0.0):
 
 
 def write_expected(path, head, cases):
-    """One line a list: small, and readable in a diff."""
+    """JSON with one line per list: small, and readable in a diff."""
     line = lambda x: json.dumps(x, separators=(",", ":"))
     body = ",\n".join("{" + ",\n".join(f'"{k}":{line(x)}' for k, x in c.items()) + "}"
                       for c in cases)

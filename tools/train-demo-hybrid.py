@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Trains the bundled model: a hybrid of Hyena, Gated DeltaNet, Mamba-2 and attention in turn
-(model_type mixd), with the tokenizer that a folder made by train-demo.py has.
+(model_type mixd), with the tokenizer of a folder made by train-demo.py.
 
     tools/train-demo-hybrid.py --tokenizer models/demo-attention --train books-train.txt.xz \\
         --valid books-valid.txt.xz --out DIR
@@ -9,8 +9,8 @@
     tools/train-demo-hybrid.py --check
 
 --check compares the mixers' parallel forms with their recurrences, token by token, in float64.
-Plain torch (2.9 or later, a GPU), with tokenizers and safetensors; no kernels of anyone's. What
-each mixer computes: mixers/{hyena,gla,mamba,attention}/README.md.
+Plain torch (2.9 or later, a GPU), with tokenizers and safetensors; no other kernels. What each
+mixer computes: mixers/{hyena,gla,mamba,attention}/README.md.
 """
 
 import argparse
@@ -47,12 +47,12 @@ CONFIG = dict(
 
 
 def full_precision(x):
-    """Within it autocast leaves products alone: recurrences are kept in float32."""
+    """Context in which autocast does not change products, so that recurrences stay in float32."""
     return torch.autocast(x.device.type, enabled=False)
 
 
 def like(x):
-    """What an op returns, as the compiler is told of it: x's shape, contiguous."""
+    """Tells the compiler what an op returns: x's shape, contiguous."""
     return x.new_empty(x.shape)
 
 
@@ -81,7 +81,8 @@ def spectra(n, *signals):
 
 @torch.library.custom_op("demo::long_conv", mutates_args=())
 def long_conv(z: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-    """sum over s <= t of h[c, t - s] z[b, c, s]; an op of its own, as compilers know no complex."""
+    """sum over s <= t of h[c, t - s] z[b, c, s]. A custom op, since the compiler has no complex numbers.
+    """
     t = z.shape[-1]
     n = 1 << (2 * t - 1).bit_length()
     zf, hf = spectra(n, z, h)
@@ -116,7 +117,7 @@ class Sine(nn.Module):
 
 
 class Buffer(nn.Module):
-    """Tensors of a checkpoint that are not trained."""
+    """Tensors of the checkpoint that are not trained."""
 
     def __init__(self, **tensors):
         super().__init__()
@@ -125,8 +126,8 @@ class Buffer(nn.Module):
 
 
 class Filter(nn.Module):
-    """h [width, t] of a position alone: a network of sines over Fourier features, in a window that
-    decays at a rate of each channel's own. Rates go in a geometric series over FILTER_REACH."""
+    """h [width, t] as a function of the position: a network of sines over Fourier features, times a
+    window that decays with a rate per channel. The rates are a geometric series over FILTER_REACH."""
 
     def __init__(self, width, filter_len, emb_dim, filter_order):
         super().__init__()
@@ -143,11 +144,11 @@ class Filter(nn.Module):
             "0": nn.Linear(emb_dim, filter_order), "1": Sine(filter_order),
             "2": nn.Linear(filter_order, filter_order), "4": nn.Linear(filter_order, filter_order),
             "6": nn.Linear(filter_order, width, bias=False)})
-        # While training, rows of the last matrix are as large for long windows as for short ones.
+        # In training, rows of the last matrix have the same scale for long and for short windows.
         self.register_buffer("gain", (2 * deltas / filter_len).sqrt()[:, None], persistent=False)
 
     def fold(self):
-        """Puts the gain into the matrix, where a checkpoint has it."""
+        """Multiplies the gain into the matrix, as a checkpoint has it."""
         with torch.no_grad():
             self.implicit_filter["6"].weight.mul_(self.gain)
             self.gain.fill_(1)
@@ -179,7 +180,7 @@ class Hyena(nn.Module):
         return self.out_proj(x0 * (y + self.filter_fn.bias * z))
 
 
-# What the segment forms share
+# Shared by the segment forms
 
 
 def in_segments(x):
@@ -188,7 +189,7 @@ def in_segments(x):
 
 
 def padded(x):
-    """x [b, t, ...] with t rounded up to whole segments; zeros come last and change nothing before."""
+    """x [b, t, ...] padded with zeros at the end to whole segments; earlier outputs do not change."""
     return F.pad(x, (0, 0) * (x.ndim - 2) + (0, -x.shape[1] % SEGMENT))
 
 
@@ -279,7 +280,7 @@ def gated_delta_rule_by_token(q, k, v, g, beta):
 
 
 def decay_parameters(heads):
-    """A_log and dt_bias, as Mamba-2 begins: rates of 1 to 16, steps of 0.001 to 0.1."""
+    """A_log and dt_bias, initialised as in Mamba-2: rates of 1 to 16, steps of 0.001 to 0.1."""
     dt = torch.exp(torch.empty(heads).uniform_(math.log(1e-3), math.log(1e-1)))
     return (nn.Parameter(torch.empty(heads).uniform_(1, 16).log()),
             nn.Parameter(dt + torch.log(-torch.expm1(-dt))))
@@ -383,7 +384,8 @@ def fold_filters(model):
 
 
 def check():
-    """Parallel forms and their gradients against the recurrences; causality of the whole model."""
+    """Checks the parallel forms and their gradients against the recurrences, and the causality of the
+    whole model."""
     torch.manual_seed(1)
     f64 = torch.float64
 

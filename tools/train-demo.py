@@ -7,7 +7,7 @@ public-domain books.
     tools/train-demo.py --evaluate DIR --valid TEXT
 
 Output: a folder in Hugging Face form (config.json, model.safetensors in bf16, tokenizer.json, ...)
-and training.json with what was measured. Needs torch (2.9 or later, a GPU), tokenizers and
+and training.json with the measurements. Needs torch (2.9 or later, a GPU), tokenizers and
 safetensors. Data, validation figure and training loop: demo_training.py.
 """
 
