@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One choice of an answer: turns the tokens of one sequence into text, finds
- * stop strings across token borders, and keeps what a client has not been
- * given yet.
+ * stop strings across token borders, and holds the output that was not yet
+ * written to the client.
  *
- * Not thread safe: the generation that holds the choice locks.
+ * Not thread safe: the generation that owns the choice locks.
  */
 #ifndef MX_DAEMON_CHOICE_H
 #define MX_DAEMON_CHOICE_H
@@ -13,67 +13,68 @@
 #include "proto/request.h"
 #include "proto/response.h"
 
-/* What is ready to be written and has not been taken yet. */
+/* Output that is ready to be written. */
 struct mx_pending {
 	struct mx_buf text;
-	struct mx_api_token *tokens; /* [n_tokens], if log-probabilities were asked for */
-	struct mx_top_token *top;    /* [cap_tokens * stride] */
+	struct mx_api_token *tokens; /* [n_tokens], if log-probabilities are wanted */
+	struct mx_top_token *top;    /* [cap_tokens * alternatives of a token] */
 	size_t n_tokens, cap_tokens;
-	int32_t *ids; /* [n_ids], if token ids were asked for */
+	int32_t *ids; /* [n_ids], if token ids are wanted */
 	size_t n_ids, cap_ids;
 };
 
-/* What the choices of one request share. Strings are owned by it. */
+/* What the choices of one request share. The request's owner also owns the strings. */
 struct mx_choice_rules {
 	const struct mx_tokenizer *tokenizer;
 	struct mx_api_text *stops; /* [n_stops] */
 	uint32_t n_stops;
 	size_t longest_stop;
-	uint32_t min_tokens; /* stop strings are not looked for before */
-	bool include_stop;
+	uint32_t min_tokens; /* stop strings count only after so many tokens */
+	bool include_stop;   /* a stop string found is part of the text */
 	bool want_ids;
-	int32_t logprobs; /* -1 = none, else alternatives */
+	int32_t logprobs; /* number of alternatives; -1 = no log-probabilities */
 	bool skip_special;
 };
 
 struct mx_choice {
 	const struct mx_choice_rules *rules;
 	struct mx_decoder decoder;
-	struct mx_buf held;  /* text that may be the beginning of a stop string */
+	struct mx_buf held;  /* text held back: it may be the beginning of a stop string */
 	struct mx_buf piece; /* scratch */
 	struct mx_pending ready;
 	uint32_t text_chars; /* code points decoded so far, echoed prompt included */
 	uint32_t n_output;   /* tokens so far */
 	int32_t stop;        /* index of the stop string that was found, -1 = none */
-	bool failed;         /* out of memory: the text is not whole */
+	bool failed;         /* out of memory: the text is incomplete */
 };
 
-/* Starts a choice after the prompt ids, whose last tokens prime the decoder: a first token that
- * continues a word keeps its space. */
+/* Starts a choice behind a prompt. The prompt's last tokens prime the decoder, so that the first
+ * output token is decoded as the continuation it is, with its leading space. */
 void mx_choice_init(struct mx_choice *c, const struct mx_choice_rules *rules, const int32_t *prompt,
                     size_t n_prompt);
 void mx_choice_free(struct mx_choice *c); /* takes zeroed ones */
 
-/* Where a token begins in the text, in code points: `before` are those of the text up to now,
- * *piece is what the decoder made certain when it got the token. That may begin with what earlier
- * tokens held back; a token whose own text is not certain yet begins where the text ends. */
+/* Returns the offset in code points at which a token begins in the text. `before`: code points of
+ * the text so far. *piece: the text that the decoder gave out when it got the token; it may begin
+ * with text of earlier tokens that was held back. A token whose own text is still held back begins
+ * at the end of the text. */
 uint32_t mx_choice_offset(const struct mx_tokenizer *t, int32_t id, const struct mx_buf *piece,
                           uint32_t before);
 
-/* Echo: text that comes before the first token. */
+/* For echo: adds text in front of the first token. */
 void mx_choice_echo(struct mx_choice *c, const char *text, size_t len);
-/* Echo: a prompt token's log-probability; NULL for the first token. */
+/* For echo: adds a prompt token's log-probability, NULL for the first token. */
 void mx_choice_prompt_token(struct mx_choice *c, int32_t id, uint32_t text_offset,
                             const struct mx_logprob *lp);
-/* An output token. is_stop: it ends the text and adds nothing to it. False: a stop string is
- * complete (or memory ran out), so the text ends here. */
+/* Adds an output token. is_stop: the token ends the text and adds nothing to it. Returns false if
+ * the text ends here: a stop string is complete, or memory ran out. */
 bool mx_choice_token(struct mx_choice *c, int32_t id, bool is_stop, const struct mx_logprob *lp);
-/* The end: held-back text comes out. */
+/* Ends the text: what was held back becomes ready. */
 void mx_choice_finish(struct mx_choice *c);
 
-/* Something to write. */
+/* True if there is something to write. */
 bool mx_pending_any(const struct mx_pending *p);
-/* Points the tokens at their alternatives; before they are written. */
+/* Points each token to its alternatives. To be called before they are written. */
 void mx_pending_link(struct mx_pending *p, int32_t logprobs);
 void mx_pending_clear(struct mx_pending *p);
 void mx_pending_free(struct mx_pending *p);

@@ -2,9 +2,9 @@
 /*
  * The configuration file: strict YAML into one struct.
  *
- * Every key stands in one of the tables of config.c with its type, limits and
- * default; an unknown key, a wrong type, a value out of range or a duplicate is
- * an error with file, line, column, the key's path and the closest valid key.
+ * The tables of config.c list every key with its type, limits and default. An
+ * unknown key, a wrong type, a value out of range or a duplicate is an error with
+ * file, line, column, the key's path and the closest valid key.
  */
 #ifndef MX_DAEMON_CONFIG_H
 #define MX_DAEMON_CONFIG_H
@@ -17,7 +17,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-/* Of a number that the engine is to choose. */
+/* Value of a number that the engine is to choose. */
 #define MX_CONFIG_AUTO UINT64_MAX
 
 /* A list of strings, in order. */
@@ -66,27 +66,27 @@ struct mx_config_model {
 	bool prefix_cache;
 	uint64_t snapshot_memory; /* bytes, or MX_CONFIG_AUTO */
 	uint64_t snapshot_every;  /* tokens, or MX_CONFIG_AUTO */
-	unsigned line;            /* where it stands, for later messages */
+	unsigned line;            /* line of the model in the file, for later messages */
 };
 
 struct mx_config {
-	const char *file; /* as given, for messages */
+	const char *file; /* name as given, for messages */
 	struct mx_config_http http;
 	struct mx_config_log log;
 	struct mx_config_scheduler scheduler;
 	struct mx_config_shutdown shutdown;
 	struct mx_config_metrics metrics;
-	struct mx_strings modules; /* folders of mixer modules beside the built-in one */
+	struct mx_strings modules; /* folders of mixer modules, besides the built-in one */
 	struct mx_config_model *models;
 	size_t n_models;
 	struct mx_arena arena; /* holds everything above */
 };
 
-/* Reads a file. On failure *err says in one line what is wrong: err->where is
- * "FILE:LINE:COLUMN: KEY.PATH". *out is to be freed with mx_config_free. */
+/* Reads a file. On failure *err has the reason in one line, and err->where is
+ * "FILE:LINE:COLUMN: KEY.PATH". The caller frees *out with mx_config_free. */
 mx_status mx_config_load(const char *file, struct mx_config **out, struct mx_err *err);
 
-/* The same from text in memory; `file` is used in messages and as base of relative paths. */
+/* Parses text in memory. `file` is used in messages and as the base of relative paths. */
 mx_status mx_config_parse(const char *file, const char *text, size_t len, struct mx_config **out,
                           struct mx_err *err);
 

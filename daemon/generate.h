@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A generation: one request of the API, from parsed form to answer. It owns
- * the scheduler requests of its prompts and choices and what they produced.
+ * A generation: one request of the API, from its parsed form to the answer. It
+ * owns the scheduler requests of its prompts and choices, and their output.
  *
  * Threads: the engine thread delivers tokens into it and never waits for a
- * client; one front-end thread at a time reads. A client that leaves detaches:
- * the scheduler requests are cancelled and the memory goes with the last of
- * them.
+ * client. One front-end thread at a time reads from it. When the client leaves,
+ * the front end detaches: the scheduler requests are cancelled, and the memory is
+ * freed when the last of them has ended.
  */
 #ifndef MX_DAEMON_GENERATE_H
 #define MX_DAEMON_GENERATE_H
@@ -17,33 +17,34 @@
 
 struct mx_generation;
 
-/* Called when there is something new to read, from the engine thread and under a lock: it must not
- * wait, nor call back into the generation. Not called again before a read has taken notice. */
+/* Called when there is something new to read, on the engine thread and under a lock: it must not
+ * wait and must not call the generation. After a call the next one comes only after a read. */
 struct mx_wake {
 	void (*fn)(void *arg);
 	void *arg;
 };
 
-/* Tokenises and submits; may take as long as tokenising takes. The request is not kept. `id` is the
- * answer's id ("cmpl-..."). On failure *err is filled and nothing runs. */
+/* Tokenises the prompts and submits every choice; takes as long as tokenising takes. The request is
+ * not needed afterwards. `id` is the answer's id ("cmpl-..."). On failure *err is filled and
+ * nothing runs. */
 mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, const char *id,
                       struct mx_wake wake, struct mx_generation **out, struct mx_api_error *err);
 
-/* Every choice has ended. */
+/* True if every choice has ended, or the generation was aborted. */
 bool mx_generation_finished(struct mx_generation *g);
 
-/* Appends what has become ready as server-sent events. True after the last one ([DONE]). */
+/* Appends the output that is ready as server-sent events. True after the last event ([DONE]). */
 bool mx_generation_stream(struct mx_generation *g, struct mx_buf *out);
 
-/* The whole answer of a finished generation, or the error that ended it. */
+/* Appends the whole answer of a finished generation, or returns the error that ended it. */
 mx_status mx_generation_response(struct mx_generation *g, struct mx_buf *out,
                                  struct mx_api_error *err);
 
-/* Ends it with an error instead of waiting: what is read next is the error. */
+/* Ends the generation with an error, which is what a reader gets next. */
 void mx_generation_abort(struct mx_generation *g);
 
-/* Gives the generation up: no more wake calls once this returns; what still runs is cancelled.
- * Takes NULL. */
+/* Gives up the reader's reference. There are no wake calls after this returns; running requests are
+ * cancelled. Takes NULL. */
 void mx_generation_detach(struct mx_generation *g);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of a generation, shared by the files that start it and that write its answer. */
+/* The inside of a generation, shared by generate.c and generate_write.c. */
 #ifndef MX_DAEMON_GENERATE_IMPL_H
 #define MX_DAEMON_GENERATE_IMPL_H
 
@@ -34,13 +34,13 @@ struct mx_generation {
 	pthread_mutex_t lock;
 	_Atomic unsigned refs; /* one of the reader, one of each submitted choice */
 	struct mx_wake wake;   /* under the lock; fn NULL once detached */
-	bool signalled;        /* wake was called since the last read; under the lock */
+	bool signalled;        /* wake.fn was called since the last read; under the lock */
 	bool aborted;          /* under the lock */
 
 	const struct mx_served *model;
 	bool chat, stream, include_usage, continuous_usage, return_ids;
 	struct mx_choice_rules rules;
-	const int32_t *stop_ids; /* [n_stop_ids] the request's own */
+	const int32_t *stop_ids; /* [n_stop_ids] stop tokens of the request, without EOS */
 	uint32_t n_stop_ids;
 	struct mx_gen_prompt *prompts; /* [n_prompts] */
 	uint32_t n_prompts;
@@ -52,8 +52,9 @@ struct mx_generation {
 	struct mx_arena arena;
 };
 
-/* Frees everything; nothing may be submitted any more. */
+/* Frees the generation. None of its choices may still be in the scheduler. */
 void mx_gen_free(struct mx_generation *g);
+/* Drops a reference; the last one frees the generation. */
 void mx_gen_unref(struct mx_generation *g);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads models and owns what belongs to them: plan, checkpoint, tokenizer,
- * template, engine and scheduler. The front ends see them through service.h.
+ * Loads models and owns what belongs to them: plan, checkpoint, tokenizer, chat
+ * template, engine and scheduler. Front ends see the models through service.h.
  */
 #ifndef MX_DAEMON_HOST_H
 #define MX_DAEMON_HOST_H
@@ -14,26 +14,26 @@
 
 struct mx_host;
 
-/* Loads the mixer modules: MIXD_MODULE_PATH (folders separated by ':') or the built-in folder, then
- * the configuration's. */
+/* Loads the mixer modules: those of MIXD_MODULE_PATH (folders separated by ':') or of the built-in
+ * folder, then those of the configuration's folders. */
 mx_status mx_host_modules(const struct mx_config *config, struct mx_registry **out,
                           struct mx_err *err);
 
-/* Validates every model of the configuration against its checkpoint and prints each one's memory
- * plan on `out`. Loads no weights. */
+/* Validates every model of the configuration against its checkpoint and prints its memory plan to
+ * `out`. Loads no weights. */
 mx_status mx_host_check(const struct mx_config *config, const struct mx_registry *mixers, FILE *out,
                         struct mx_err *err);
 
-/* Gives the service's models their names and aliases: before any front end starts, since front ends
- * read names without a lock. */
+/* Gives the service's models their names and aliases. To be called before any front end starts:
+ * front ends read names without a lock. */
 mx_status mx_host_name(const struct mx_config *config, struct mx_service *service);
 
-/* Starts one loader thread a model; `service` has config->n_models models. Config, registry and
- * service must outlive the host. */
+/* Starts one loader thread for each model. `service` has config->n_models models. Config, registry
+ * and service must outlive the host. */
 mx_status mx_host_start(const struct mx_config *config, const struct mx_registry *mixers,
                         struct mx_service *service, struct mx_host **out, struct mx_err *err);
 
-/* Waits for the loaders, stops the schedulers and frees everything. No front end may be left.
+/* Waits for the loaders, stops the schedulers and frees everything. All front ends must have ended.
  * Takes NULL. */
 void mx_host_destroy(struct mx_host *h);
 

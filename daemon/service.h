@@ -2,13 +2,13 @@
 /*
  * The served models as the front ends see them.
  *
- * main fills one mx_service before any front end starts. A model's loader
- * thread fills the fields marked "loaded" and then publishes them with
- * mx_served_set_state(READY); a front end looks at them only after
- * mx_served_state has said READY or DRAINING. They stay until the process ends.
+ * main fills one mx_service before any front end starts. A model's loader thread
+ * fills the fields marked "loaded" and then publishes them with
+ * mx_served_set_state(READY). A front end reads them only after mx_served_state
+ * has returned READY or DRAINING. They are valid until the process ends.
  *
- * Names and aliases are read at every request and aliases may be replaced at
- * run time; both go through mx_service_find and friends, which lock.
+ * Every request looks up a name or an alias, and aliases may be replaced at run
+ * time; mx_service_find and mx_service_set_aliases lock.
  */
 #ifndef MX_DAEMON_SERVICE_H
 #define MX_DAEMON_SERVICE_H
@@ -25,7 +25,7 @@
 
 enum mx_served_state { MX_SERVED_LOADING, MX_SERVED_READY, MX_SERVED_FAILED, MX_SERVED_DRAINING };
 
-/* Sampling where a request is silent. */
+/* Sampling parameters for what a request leaves out. */
 struct mx_sampling_defaults {
 	float temperature, top_p, min_p, repetition_penalty;
 	int32_t top_k;
@@ -38,14 +38,14 @@ struct mx_sampling_defaults {
 	}
 
 struct mx_served {
-	char name[128];  /* the id that /v1/models reports and `model` names */
+	char name[128];  /* the model's id in /v1/models and in a request's `model` */
 	int64_t created; /* seconds since the epoch, for /v1/models */
 
 	/* Guarded by the service's lock. */
 	char **aliases;
 	size_t n_aliases;
 
-	/* Loaded. Owned by whoever loaded the model; must outlive every front end. */
+	/* Loaded. The loader (host.c) owns them; they must outlive every front end. */
 	const struct mx_tokenizer *tokenizer;
 	const struct mx_chat_template *chat_template; /* NULL: see chat_template_error */
 	char chat_template_error[640];                /* why there is none, for the 400 of a chat */
@@ -56,9 +56,9 @@ struct mx_served {
 	struct mx_engine_info info;
 	size_t max_token_bytes; /* of the longest token; set by mx_served_set_state */
 	struct mx_sched *sched;
-	struct mx_engine *engine; /* for `usage` only: the scheduler drives it */
+	struct mx_engine *engine; /* for its `usage` only: the scheduler calls all else */
 
-	/* Through the accessors below. */
+	/* For the functions below. */
 	_Atomic int state;
 	_Atomic uint32_t progress; /* thousandths */
 	char failure[512];         /* written once, before FAILED is published */
@@ -69,36 +69,37 @@ struct mx_service {
 	struct mx_served *models;
 	size_t n_models;
 	_Atomic bool draining; /* no new requests, on any model */
-	pthread_rwlock_t lock; /* names */
+	pthread_rwlock_t lock; /* of the aliases */
 };
 
-/* Zeroed models [n] with state LOADING and default sampling. `version` must stay. */
+/* Makes n_models zeroed models in state LOADING with default sampling. `version` must outlive the
+ * service. */
 mx_status mx_service_init(struct mx_service *s, const char *version, size_t n_models);
-/* Frees names and the array, not what was loaded. Takes a zeroed service. */
+/* Frees aliases and models, but not what was loaded. Takes a zeroed service. */
 void mx_service_destroy(struct mx_service *s);
 
-/* Replaces the aliases of a model; any time. The strings are copied. */
+/* Replaces the aliases of a model, at any time. The strings are copied. */
 mx_status mx_service_set_aliases(struct mx_service *s, struct mx_served *m,
                                  const char *const *aliases, size_t n);
-/* The model of that name or alias, or NULL. */
+/* Returns the model of that name or alias, or NULL. */
 struct mx_served *mx_service_find(struct mx_service *s, const char *name, size_t len);
 
 enum mx_served_state mx_served_state(const struct mx_served *m);
-/* READY publishes what was loaded. */
+/* Sets the state. READY publishes the loaded fields. */
 void mx_served_set_state(struct mx_served *m, enum mx_served_state state);
 void mx_served_set_progress(struct mx_served *m, double fraction);
 double mx_served_progress(const struct mx_served *m);
 void mx_served_set_failed(struct mx_served *m, const char *why);
 
-/* Refuses new requests and lets the schedulers finish what they have. */
+/* Refuses new requests and lets the schedulers finish those that they have. */
 void mx_service_drain(struct mx_service *s);
-/* True when no scheduler has anything left. */
+/* True if no scheduler has an unfinished request. */
 bool mx_service_idle(const struct mx_service *s);
-/* Every model is ready, none lost its engine, and the service does not drain. With false, one line
- * that says why is appended to *why (which may be NULL). */
+/* True if every model is ready, none has lost its engine, and the service does not drain. If false,
+ * one line with the reason is appended to *why (which may be NULL). */
 bool mx_service_ready(const struct mx_service *s, struct mx_buf *why);
-/* Some model can still make progress: false only if an engine is lost or stands still with work to
- * do for longer than `stall_s` seconds. */
+/* False if an engine is lost, or has had work for longer than `stall_s` seconds without finishing a
+ * step. */
 bool mx_service_alive(const struct mx_service *s, double stall_s);
 
 #endif

@@ -3,9 +3,10 @@
  * Requests of the OpenAI API as plain structs.
  *
  * Parsing checks everything that can be checked without the model: types,
- * ranges, combinations. Unknown fields are ignored; fields that would change
- * the answer in a way we cannot do are refused. A request owns its memory and
- * is freed with mx_api_request_free; strings and arrays point into it.
+ * ranges, combinations. Unknown fields are ignored. Fields that would change the
+ * answer in a way that this server does not support are refused. A request owns
+ * its memory, into which its strings and arrays point; mx_api_request_free frees
+ * it.
  */
 #ifndef MX_PROTO_REQUEST_H
 #define MX_PROTO_REQUEST_H
@@ -29,11 +30,11 @@
 enum mx_api_kind { MX_API_COMPLETION = 1, MX_API_CHAT = 2 };
 
 struct mx_api_text {
-	const char *s; /* NULL = absent; may hold NULs */
+	const char *s; /* may contain NUL bytes; NULL = absent */
 	size_t len;
 };
 
-/* One prompt: token ids if ids is not NULL, else text. */
+/* One prompt: token ids if `ids` is not NULL, else text. */
 struct mx_api_prompt {
 	struct mx_api_text text;
 	const int32_t *ids; /* [n_ids], each >= 0 */
@@ -49,16 +50,16 @@ struct mx_api_request {
 	uint32_t n_prompts;
 	bool echo;
 
-	/* Chat; borrowed from root. */
-	json_t *messages;      /* contents made of text parts are joined to one string */
+	/* Chat; borrowed from `root`. */
+	json_t *messages;      /* the text parts of a message's content are joined to one string */
 	json_t *tools;         /* NULL = none */
 	json_t *documents;     /* NULL = none */
 	json_t *template_vars; /* chat_template_kwargs, NULL = none */
 	bool add_generation_prompt;
 
-	/* Floats: NaN where the request is silent; top_k: MX_API_UNSET. */
+	/* Not in the request: NaN for these floats, MX_API_UNSET for top_k. */
 	float temperature, top_p, min_p, repetition_penalty;
-	float presence_penalty, frequency_penalty; /* 0 where silent */
+	float presence_penalty, frequency_penalty; /* 0 if not in the request */
 	int32_t top_k;                             /* 0 = off */
 	const struct mx_logit_bias *bias;          /* [n_bias] */
 	uint32_t n_bias;
@@ -67,14 +68,14 @@ struct mx_api_request {
 
 	int32_t n;               /* choices per prompt */
 	int32_t max_tokens;      /* -1 = as many as fit */
-	bool max_tokens_default; /* not the client's word: may be cut to what fits */
+	bool max_tokens_default; /* max_tokens is our default: it may be cut to what fits */
 	int32_t min_tokens;
 	bool ignore_eos;
 	const struct mx_api_text *stops; /* [n_stops], none empty */
 	uint32_t n_stops;
 	const int32_t *stop_ids; /* [n_stop_ids] */
 	uint32_t n_stop_ids;
-	bool include_stop; /* the stop string stays in the text */
+	bool include_stop; /* the text includes the stop string */
 
 	int32_t logprobs; /* -1 = none, else the number of alternatives */
 	bool return_token_ids;
@@ -83,7 +84,7 @@ struct mx_api_request {
 	int32_t priority; /* lower is served first */
 	struct mx_api_text cache_salt;
 
-	/* The memory of all this. */
+	/* The memory of all fields above. */
 	struct mx_arena arena;
 	json_t *root;
 };
@@ -94,21 +95,21 @@ mx_status mx_api_parse(enum mx_api_kind kind, const char *body, size_t len,
                        struct mx_api_request *out, struct mx_api_error *err);
 void mx_api_request_free(struct mx_api_request *r); /* takes NULL and zeroed requests */
 
-/* /tokenize: a text ({"prompt"} or {"content"}) or a chat ({"messages"}). */
+/* A request to /tokenize: a text ({"prompt"} or {"content"}) or a chat ({"messages"}). */
 struct mx_api_tokenize {
 	struct mx_api_text model;
 	struct mx_api_text text; /* s is NULL for a chat */
 	json_t *messages, *tools, *template_vars;
 	bool add_generation_prompt;
 	bool add_special;
-	bool pieces; /* token_strs wanted */
+	bool pieces; /* token_strs is wanted */
 	json_t *root;
 };
 mx_status mx_api_parse_tokenize(const char *body, size_t len, struct mx_api_tokenize *out,
                                 struct mx_api_error *err);
 void mx_api_tokenize_free(struct mx_api_tokenize *r);
 
-/* /detokenize */
+/* A request to /detokenize. */
 struct mx_api_detokenize {
 	struct mx_api_text model;
 	const int32_t *ids; /* each >= 0 */

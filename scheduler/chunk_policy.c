@@ -8,8 +8,8 @@
 #define PROBE_AGE 64
 /* The same while the last sample differed from the mean by more than a quarter: the first one, one
  * that the host interrupted, or a change of load. */
-#define PROBE_AGE_UNSETTLED 8
-#define UNSETTLED           0.25
+#define PROBE_AGE_UNSTABLE 8
+#define UNSTABLE           0.25
 /* A sample below this part of the mean replaces it: no accident makes a step that short, so the
  * mean is what was wrong (a cold process, a host that was busy). */
 #define FAR_BELOW 0.4
@@ -65,7 +65,7 @@ uint32_t mx_chunk_policy_share(struct mx_chunk_policy *p, uint32_t n_decode)
 	if (p->stretch >= NO_LIMIT)
 		return UINT32_MAX;
 	unsigned b = bucket_of(n_decode);
-	uint64_t most = p->bucket[b].settled ? PROBE_AGE : PROBE_AGE_UNSETTLED;
+	uint64_t most = p->bucket[b].stable ? PROBE_AGE : PROBE_AGE_UNSTABLE;
 	bool stale = p->bucket[b].ns <= 0 || p->steps - p->bucket[b].seen > most;
 	if (stale && !p->probed) {
 		p->probed = true;
@@ -102,7 +102,7 @@ static void observe_decode(struct mx_chunk_policy *p, uint32_t n_decode, double 
 {
 	unsigned b = bucket_of(n_decode);
 	double mean = p->bucket[b].ns;
-	p->bucket[b].settled = fabs(ns - mean) <= mean * UNSETTLED;
+	p->bucket[b].stable = fabs(ns - mean) <= mean * UNSTABLE;
 	if (ns < mean * FAR_BELOW || mean <= 0) {
 		p->bucket[b].ns = ns;
 		p->bucket[b].decode = n_decode;

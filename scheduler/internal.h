@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The scheduler's own view of itself, shared by its files and nobody else.
+ * What the files of the scheduler share.
  *
  *   scheduler.c  the functions that any thread may call
  *   loop.c       the engine thread
- *   running.c    the requests that run
- *   plan.c       what the next step computes: admission, preemption, chunks
- *   deliver.c    what came of it: callbacks, the end of requests, figures
+ *   running.c    the set of running requests
+ *   plan.c       plans the next step: admission, preemption, chunks
+ *   deliver.c    handles a step's results: callbacks, the end of requests, figures
  *
  * Locking and lifetime rules are in scheduler/README.md.
  */
@@ -22,25 +22,26 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/stats.h"
 
-/* A step: the requests in the order of its items, and the sums that the policy wants. */
+/* A planned step: its items, their requests in the same order, and sums for the chunk policy. */
 struct mx_sched_plan {
 	struct mx_step_item *items;     /* [max_sequences] */
 	struct mx_req **requests;       /* [max_sequences] */
 	struct mx_step_result *results; /* [max_sequences] */
 	uint32_t n;
 	uint32_t n_decode, n_prompt; /* tokens of either kind; decode items come first */
-	uint32_t share;              /* prompt tokens that it can still take */
-	bool share_known;            /* the chunk policy was asked */
-	uint64_t begun_ns;           /* when it began */
-	uint64_t planning_ns;        /* time that planning took */
-	uint64_t idle_ns;            /* time that the device had nothing to do before it began */
+	uint32_t share;              /* prompt tokens that can still be added */
+	bool share_known;            /* the chunk policy was asked for `share` */
+	uint64_t begun_ns;           /* time at which the step began */
+	uint64_t planning_ns;        /* duration of planning */
+	uint64_t idle_ns;            /* duration for which the device was idle before the step */
 };
 
-/* Why the request at the head of the queue was not admitted: try again only if one of these got
- * better. */
+/* The request at the head of the queue that was not admitted for lack of memory, and the state of
+ * that time. Admission is tried again only if more pages are available or fewer requests run. */
 struct mx_sched_blocked {
-	const struct mx_req *request; /* NULL = nothing blocked */
-	uint32_t available, running;
+	const struct mx_req *request; /* NULL = none */
+	uint32_t available;           /* pages that were free or could be freed */
+	uint32_t running;             /* requests that ran */
 };
 
 struct mx_sched {
@@ -48,7 +49,7 @@ struct mx_sched {
 	const struct mx_engine_ops *ops; /* the engine's */
 	struct mx_engine_info info;
 	struct mx_sched_config config;
-	uint32_t max_len; /* most tokens of one request */
+	uint32_t max_len; /* most tokens of prompt and output of one request */
 	pthread_t thread;
 
 	pthread_mutex_t lock; /* held briefly, never across a step or a callback */
@@ -77,7 +78,7 @@ struct mx_sched {
 	struct mx_chunk_policy policy;
 	struct mx_sched_plan plans[2];
 	struct mx_sched_plan *flight; /* the plan whose step runs; NULL = none */
-	uint64_t ready_ns;            /* since then the device could have had work */
+	uint64_t ready_ns;            /* end of the last step, or arrival of work if that was later */
 };
 
 /* loop.c: the thread; arg is the scheduler. Returns when s->stop is set. */
@@ -92,26 +93,26 @@ void mx_running_remove(struct mx_sched *s, const struct mx_req *r);
 
 /* plan.c */
 
-/* Fills p for the time after the step that runs. If none does, it may preempt, and end requests
- * whose memory cannot be had. If one does, nothing is taken from anybody: where memory is short, p
- * stays empty, to be planned again when the step is over. */
+/* Fills p with the step after the running one. If no step runs, it may preempt requests, and end
+ * those that can never get their memory. If a step runs, no request loses memory: if memory is
+ * short, p stays empty and is planned again after the step. */
 void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p);
-/* Makes p what it should be now that the step before it is over: without the requests that have
- * ended, with those that have come meanwhile as far as there is room. O(items). */
+/* Updates p after the step before it: removes requests that have ended, and admits requests that
+ * have arrived meanwhile, as far as there is room. O(items). */
 void mx_sched_plan_revise(struct mx_sched *s, struct mx_sched_plan *p);
 
 /* deliver.c */
 
-/* Moves the requests of p forward by its results, decides which end (those cancelled by now too),
- * and hands out log-probabilities of prompts, which the next step overwrites. O(items). */
+/* Advances the requests of p by its results and decides which of them end, cancelled ones included.
+ * Also hands out log-probabilities of prompts, which the next step overwrites. O(items). */
 void mx_sched_collect(struct mx_sched *s, struct mx_sched_plan *p);
-/* Hands out the tokens of p, and closes what has ended and is in no step that runs. `now`: when the
- * step ended. */
+/* Hands out the tokens of p, and finishes requests that have ended and are in no running step.
+ * `now`: the time at which the step ended. */
 void mx_sched_deliver(struct mx_sched *s, struct mx_sched_plan *p, uint64_t now);
-/* Counts the step's times and tokens; host_ns: planning and delivery together. */
+/* Counts the step's times and tokens. host_ns: duration of planning and delivery together. */
 void mx_sched_count_step(struct mx_sched *s, const struct mx_sched_plan *p,
                          const struct mx_step_times *times, uint64_t host_ns);
-/* Gives back everything r holds, calls done() and frees r. Wherever r stands. */
+/* Takes r out of the queue or the running set, closes its sequence, calls done() and frees r. */
 void mx_sched_finish(struct mx_sched *s, struct mx_req *r, enum mx_finish finish, mx_status status,
                      int32_t stop_token);
 /* Ends every unfinished request with MX_FINISH_ERROR. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting requests: a binary heap in the order of service whose members know
- * their place, so that any of them can leave in O(log n), and beside it the
- * list of those that never ran, by arrival. Capacity is fixed at creation.
- * No locking: the scheduler calls it under its lock.
+ * The waiting requests: a binary heap in the order of service. Its members know
+ * their index in it, so that any of them can leave in O(log n). Beside it is the
+ * list of fresh requests (those never admitted), by arrival. The capacity is
+ * fixed at creation. No locking: the scheduler calls it under its lock.
  */
 #ifndef MX_SCHEDULER_QUEUE_H
 #define MX_SCHEDULER_QUEUE_H
@@ -19,13 +19,13 @@ struct mx_queue {
 mx_status mx_queue_init(struct mx_queue *q, uint32_t cap);
 void mx_queue_free(struct mx_queue *q);
 
-/* There must be room. A fresh request also joins the arrivals. */
+/* Adds r; there must be room. A fresh request also joins `arrivals`. */
 void mx_queue_push(struct mx_queue *q, struct mx_req *r);
-/* Takes out any member. */
+/* Takes out r, which must be a member. From then on it is not fresh. */
 void mx_queue_remove(struct mx_queue *q, struct mx_req *r);
-/* The request to be served next; NULL if empty. */
+/* Returns the request to be served next; NULL if the queue is empty. */
 struct mx_req *mx_queue_top(const struct mx_queue *q);
-/* The fresh request that waits longest; NULL if none. */
+/* Returns the fresh request that has waited longest; NULL if there is none. */
 struct mx_req *mx_queue_oldest(const struct mx_queue *q);
 
 #endif

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A request inside the scheduler: one heap block with copies of everything the
- * caller gave, made by submit and freed by the engine thread after done().
+ * A request inside the scheduler: one heap block with copies of everything that
+ * the caller gave. Submit allocates it and the engine thread frees it after
+ * done().
  *
- * Who may touch what: see each group. The lock is mx_sched.lock.
+ * Each group of fields says who may touch it. The lock is mx_sched.lock.
  */
 #ifndef MX_SCHEDULER_REQUEST_H
 #define MX_SCHEDULER_REQUEST_H
@@ -14,7 +15,8 @@
 
 #define MX_REQ_NOT_QUEUED UINT32_MAX
 
-/* How a request ends. It is closed when no step that runs has it. */
+/* How a request ends. Once this is decided, the request is finished as soon as it is in no running
+ * step. */
 struct mx_req_end {
 	bool decided;
 	enum mx_finish finish;
@@ -23,11 +25,11 @@ struct mx_req_end {
 };
 
 struct mx_req {
-	/* Set by submit before the engine thread can see the request, constant from then on. */
+	/* Set by submit before the engine thread sees the request; constant from then on. */
 	uint64_t id;  /* grows with arrival */
 	int64_t rank; /* the order of service */
 	uint32_t n_prompt, max_tokens;
-	struct mx_seq_params params; /* its pointers lead into this block */
+	struct mx_seq_params params; /* its pointers point into this block */
 	const int32_t *prompt;       /* [n_prompt] */
 	const int32_t *stop_tokens;  /* [n_stop_tokens] */
 	size_t n_stop_tokens;
@@ -37,63 +39,65 @@ struct mx_req {
 	/* Under the lock. */
 	uint32_t index;                   /* in mx_sched.table */
 	uint32_t heap_index;              /* in the queue, or MX_REQ_NOT_QUEUED */
-	bool fresh;                       /* never admitted: stands in the list of arrivals */
-	bool cancelled;                   /* stands in the list of cancelled requests */
+	bool fresh;                       /* never admitted: in the list of arrivals */
+	bool cancelled;                   /* in the list of cancelled requests */
 	enum mx_cancel why;               /* valid if cancelled */
 	TAILQ_ENTRY(mx_req) arrival_link; /* valid if fresh */
 	TAILQ_ENTRY(mx_req) cancel_link;  /* valid if cancelled */
 
 	/* Engine thread only. */
-	struct mx_seq *seq; /* NULL until the first admission is tried */
-	uint32_t n_tokens;  /* prompt and output so far */
-	uint32_t computed;  /* of them, those whose state is in pages; 0 unless running */
+	struct mx_seq *seq; /* NULL until the first try to admit it */
+	uint32_t n_tokens;  /* tokens of the prompt and the output so far */
+	uint32_t computed;  /* tokens whose state is in memory; 0 unless running */
 	uint32_t output;    /* tokens drawn */
-	uint32_t in_flight; /* tokens in the step that runs; 0 = not in it */
-	bool drawing;       /* that step draws its next token */
+	uint32_t in_flight; /* tokens in the running step; 0 = not part of it */
+	bool drawing;       /* the running step draws the next token */
 	struct mx_req_end end;
 	uint32_t cached, preemptions; /* for mx_done */
-	bool entered;                 /* was admitted before */
-	bool prompt_counted;          /* in mx_sched_stats.prompt_tokens */
+	bool entered;                 /* was admitted at least once */
+	bool prompt_counted;          /* the prompt is counted in mx_sched_stats.prompt_tokens */
 	uint64_t first_scheduled_ns, first_token_ns, last_token_ns;
 };
 
 TAILQ_HEAD(mx_req_list, mx_req);
 
-/* The order of service: by rank, which is the number of arrival plus MX_PRIORITY_STEP for each
- * level of priority. So within a priority it is the order of arrival, a better priority goes first
- * among requests that arrive within MX_PRIORITY_STEP of each other, and nobody is overtaken by more
- * than that many later requests a level: no load can starve a low priority for ever.
+/* True if a is in front of b in the order of service. That order is by rank: the number of arrival
+ * plus MX_PRIORITY_STEP for each level of priority. So within a priority it is the order of
+ * arrival, and a better priority goes first among requests that arrive within MX_PRIORITY_STEP of
+ * each other. No request is overtaken by more than that many later requests for each level, so no
+ * load can starve a low priority for ever.
  *
- * It is a total order that never changes during a request's life; a preempted request therefore
+ * It is a total order that never changes during a request's life. A preempted request therefore
  * returns to the front of its priority. */
 static inline bool mx_req_before(const struct mx_req *a, const struct mx_req *b)
 {
 	return a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
 }
 
-/* A plan is made for the time after the step that runs, if one does, and takes for granted that the
- * step succeeds and ends nothing. These tell what a request will be then. */
+/* While a step runs, the next one is planned on the assumption that the running step succeeds and
+ * ends no request. The functions below describe a request as it will be after the running step, or
+ * as it is if none runs. */
 
-/* Prompt and output. */
+/* Returns the number of tokens of prompt and output. */
 static inline uint32_t mx_req_tokens(const struct mx_req *r)
 {
 	return r->n_tokens + r->drawing;
 }
 
-/* Of them, those whose state is there. */
+/* Returns the number of tokens whose state is in memory. */
 static inline uint32_t mx_req_computed(const struct mx_req *r)
 {
 	return r->computed + r->in_flight;
 }
 
-/* Nothing is left to compute. */
+/* True if nothing is left to compute. */
 static inline bool mx_req_complete(const struct mx_req *r)
 {
 	return r->end.decided || (r->max_tokens ? r->output + r->drawing >= r->max_tokens
 	                                        : mx_req_computed(r) == r->n_tokens);
 }
 
-/* A stream that only needs its next token. */
+/* True if r is a decoding stream: all its tokens but the last are computed. */
 static inline bool mx_req_decoding(const struct mx_req *r)
 {
 	return r->output + r->drawing > 0 && mx_req_tokens(r) - mx_req_computed(r) == 1;

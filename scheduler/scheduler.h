@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One scheduler per model: takes requests from any thread, plans ragged steps
- * of decode tokens and prompt chunks under a token budget, and runs them on its
+ * One scheduler per model. It takes requests from any thread, plans ragged steps
+ * of decode tokens and prompt chunks within a token budget, and runs them on its
  * own thread (the engine thread).
  *
  * Promises:
  *  - a request that submit accepted ends exactly once, with one done();
  *  - a request that could never fit is refused at submit, and an admitted one
- *    never fails for memory: under pressure the youngest is preempted and
- *    recomputed, with identical output;
+ *    never fails for lack of memory: if memory is short, the youngest request is
+ *    preempted and recomputed later, with identical output;
  *  - decode tokens come first in every step, so the gap between two tokens of a
- *    stream is bounded by one step;
- *  - within a priority, requests are admitted in order of arrival; a better priority goes first,
- *    but nobody is overtaken by more than MX_PRIORITY_STEP later requests for each level of
- *    difference, so nobody starves;
- *  - a cancelled request holds no memory after the step in flight, or the one that
- *    begins at that moment.
+ *    stream is at most one step;
+ *  - within a priority, requests are admitted in the order of arrival. A better
+ *    priority goes first, but no request is overtaken by more than
+ *    MX_PRIORITY_STEP later ones for each level of difference, so none starves;
+ *  - a cancelled request holds no memory after the running step, or after the step
+ *    that begins at the moment of cancelling.
  *
  * It sees engine/engine.h and nothing below it.
  */
@@ -27,14 +27,15 @@
 
 struct mx_sched;
 
-/* In a burst priorities are strict; over hours even the last comes to its turn. */
+/* See mx_req_before: within a burst priorities are strict; over hours even the worst priority gets
+ * its turn. */
 #define MX_PRIORITY_STEP 4096
 
 enum mx_finish {
-	MX_FINISH_STOP,   /* EOS, stop token, or the sink said so (stop string) */
+	MX_FINISH_STOP,   /* EOS, a stop token, or the sink ended it (stop string) */
 	MX_FINISH_LENGTH, /* max_tokens or the context is used up */
 	MX_FINISH_ABORT,  /* cancelled */
-	MX_FINISH_ERROR,  /* engine failure or shutdown: see mx_done.status */
+	MX_FINISH_ERROR,  /* the engine failed or the server shuts down: see mx_done.status */
 };
 
 /* Why a request was cancelled, for metrics. */
@@ -46,20 +47,21 @@ struct mx_done {
 	int32_t stop_token; /* the EOS or stop token that ended it, -1 = none */
 	uint32_t prompt_tokens, cached_tokens, output_tokens;
 	uint32_t preemptions;
-	uint64_t arrival_ns, first_scheduled_ns, first_token_ns,
-		last_token_ns; /* mx_now_ns; 0 = never */
+	/* By mx_now_ns; 0 = never. */
+	uint64_t arrival_ns, first_scheduled_ns, first_token_ns, last_token_ns;
 };
 
-/* Callbacks on the engine thread: must be quick, must not block and must not call back into the
- * scheduler except mx_sched_cancel. */
+/* Callbacks on the engine thread. They must be quick, must not block and must not call the
+ * scheduler, except for mx_sched_cancel. */
 struct mx_sink {
 	void *arg;
-	/* One output token (EOS and stop tokens included, with is_stop true). Returns false to finish
-	 * with MX_FINISH_STOP after this token. */
+	/* Takes one output token. EOS and stop tokens come too, with is_stop true. Returns false to end
+	 * the request with MX_FINISH_STOP after this token. */
 	bool (*token)(void *arg, int32_t token, bool is_stop, const struct mx_logprob *logprob);
-	/* Log-probabilities of prompt tokens first .. first + n - 1, in order. May be NULL. */
+	/* Takes the log-probabilities of prompt tokens first .. first + n - 1, in order. May be NULL.
+	 */
 	void (*prompt)(void *arg, uint32_t first, uint32_t n, const struct mx_logprob *logprobs);
-	/* The last call. */
+	/* The request has ended. This is the last call. */
 	void (*done)(void *arg, const struct mx_done *done);
 };
 
@@ -78,52 +80,55 @@ struct mx_sched_config {
 	uint32_t max_sequences; /* 1 .. the engine's, and <= step_tokens: decode tokens always fit */
 	uint32_t step_tokens;   /* 1 .. the engine's */
 	uint32_t queue;         /* most requests waiting while max_sequences run, >= 1 */
-	/* While streams decode, prompt work may make a step this many times as long as is usual (see
+	/* While streams decode, prompt tokens may make a step this many times as long as usual (see
 	 * scheduler/chunk_policy.h). 0 = the default of 1.6; 1e6 = no limit. */
 	double max_step_stretch;
-	uint32_t
-		min_chunk; /* prompt tokens a step may always carry; 0 = the engine's free_rows, or 4 */
+	/* Prompt tokens that a step may always carry; 0 = the engine's free_rows, or 4. */
+	uint32_t min_chunk;
 };
 
-/* Starts the engine thread. The engine must outlive the scheduler. MX_E_INVALID: a limit in the
+/* Starts the engine thread. The engine must outlive the scheduler. MX_E_INVALID: a limit of the
  * configuration is out of range. */
 mx_status mx_sched_create(struct mx_engine *engine, const struct mx_sched_config *config,
                           struct mx_sched **out);
-/* Stops at once: everything unfinished ends with MX_FINISH_ERROR / MX_E_SHUTDOWN. Takes NULL. */
+/* Stops at once: unfinished requests end with MX_FINISH_ERROR and MX_E_SHUTDOWN. Takes NULL. */
 void mx_sched_destroy(struct mx_sched *s);
 
-/* The most tokens of prompt and output together that a request may ask for: the context, or what
- * the page pool can hold if that is less. */
+/* Returns the most tokens of prompt and output together that a request may ask for: the context, or
+ * the capacity of the page pool if that is less. */
 uint32_t mx_sched_max_len(const struct mx_sched *s);
 
-/* Any thread. MX_E_BUSY: queue full. MX_E_RANGE: prompt + max_tokens can never fit (message with
- * both lengths). MX_E_INVALID: a token outside the vocabulary, or an oversized list. MX_E_SHUTDOWN:
- * draining. MX_E_DEVICE: the engine is lost. No callback happens unless MX_OK, but callbacks may
- * happen before it returns; *out_id is written before the first of them and never 0. */
+/* Queues a request. Any thread. MX_E_BUSY: the queue is full. MX_E_RANGE: prompt + max_tokens can
+ * never fit (the message has both lengths). MX_E_INVALID: a token is outside the vocabulary, or a
+ * list is too long. MX_E_SHUTDOWN: the scheduler drains. MX_E_DEVICE: the engine is lost. Callbacks
+ * happen only if it returns MX_OK, but may begin before it returns; *out_id is written before the
+ * first of them and is never 0. */
 mx_status mx_sched_submit(struct mx_sched *s, const struct mx_request *r, uint64_t *out_id,
                           struct mx_err *err);
-/* The same for n requests that belong together: all are accepted, in this order, or none and
- * nothing has happened. MX_E_LIMIT: more than mx_sched_max_requests. */
+/* Queues n requests that belong together: either all, in this order, or none. MX_E_LIMIT: n is more
+ * than mx_sched_max_requests. Else as mx_sched_submit. */
 mx_status mx_sched_submit_all(struct mx_sched *s, const struct mx_request *r, size_t n,
                               uint64_t *out_ids, struct mx_err *err);
 
-/* The most requests that can be unfinished at a time: those that run and those in the queue. */
+/* Returns the most requests that can be unfinished at a time: running ones and queued ones. */
 uint32_t mx_sched_max_requests(const struct mx_sched *s);
 
-/* Counts a request as refused for its length that a front end did not even submit. */
+/* Counts a request that a front end refused for its length without submitting it. */
 void mx_sched_count_too_long(struct mx_sched *s);
 
-/* Any thread; unknown or finished ids are ignored. done() follows soon with MX_FINISH_ABORT. */
+/* Cancels a request: done() follows soon with MX_FINISH_ABORT. Unknown and finished ids are
+ * ignored. Any thread. */
 void mx_sched_cancel(struct mx_sched *s, uint64_t id, enum mx_cancel why);
 
-/* No new requests from now on; returns at once. mx_sched_idle turns true when all are done. */
+/* Refuses new requests from now on. Returns at once. */
 void mx_sched_drain(struct mx_sched *s);
+/* True if every accepted request has ended and its done() has returned. */
 bool mx_sched_idle(const struct mx_sched *s);
 
-/* Time of the last sign of life of the engine thread: it finished a step, or had nothing to do
- * (mx_now_ns when idle). For watchdogs. */
+/* Returns the time of the engine thread's last sign of life, for watchdogs: the end of a step, or
+ * mx_now_ns while it has nothing to do. */
 uint64_t mx_sched_progress_ns(const struct mx_sched *s);
-/* True once a step failed as a whole: the engine is lost and nothing more will be served. */
+/* True once a step has failed as a whole: the engine is lost and serves no more requests. */
 bool mx_sched_failed(const struct mx_sched *s);
 
 /* ---- figures; any thread, never waits on compute ---- */
@@ -135,11 +140,12 @@ struct mx_sched_stats {
 	uint64_t finished[4];     /* by enum mx_finish */
 	uint64_t cancelled[3][2]; /* by enum mx_cancel, and phase: 0 waiting, 1 running */
 	uint64_t rejected_queue, rejected_length, rejected_draining;
-	double longest_gap_s; /* between two tokens of one request, since the start */
+	double longest_gap_s; /* between two tokens of one request; maximum since the start */
 	/* Seconds */
 	struct mx_hist ttft, itl, e2e, queue_time, prefill_time, decode_time, inference_time, tpot;
-	/* Of a step. host: planning, delivery, settling; idle: what of the host's work the device waits
-	 * for, from the end of the step before, or the arrival of work, to the start of this one. */
+	/* Seconds of a step. host: planning, delivery, saving snapshots. idle: the part of the host's
+	 * work that the device waits for, from the end of the step before, or from the arrival of work,
+	 * to the start of this step. */
 	struct mx_hist step_forward, step_sample, step_host, step_idle;
 	/* Tokens */
 	struct mx_hist step_tokens, request_prompt, request_output, request_max_tokens;

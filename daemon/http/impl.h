@@ -36,7 +36,8 @@ struct mx_http {
 	_Atomic bool stopping;       /* nothing may wait any more */
 };
 
-/* stats.c: counts a request that ended after `ns`. status 0: the client left before an answer. */
+/* stats.c: counts a request that ended after `ns`. status 0: the client left before the answer was
+ * complete. */
 void mx_http_count(struct mx_http *h, enum mx_http_route route, enum mx_http_method method,
                    unsigned status, uint64_t ns);
 

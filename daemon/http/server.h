@@ -2,10 +2,10 @@
 /*
  * The REST front end.
  *
- * Threads: libmicrohttpd's (one epoll loop each) parse HTTP and write answers;
- * a few workers parse, render and tokenise larger requests; one pump wakes
- * connections that have new output and watches suspended ones for clients that
- * went away. None of them ever waits for a model step.
+ * Threads: libmicrohttpd's threads (one epoll loop each) parse HTTP and write
+ * answers. A few workers parse, render and tokenise larger requests. One pump
+ * wakes connections that have new output, and watches suspended ones for clients
+ * that leave. None of these threads ever waits for a model step.
  */
 #ifndef MX_DAEMON_HTTP_SERVER_H
 #define MX_DAEMON_HTTP_SERVER_H
@@ -18,28 +18,28 @@
 
 struct mx_http;
 
-/* Appends the process's metrics to *out in the exposition format that fits the client's Accept
- * header (NULL if it sent none) and returns the Content-Type. Called on an HTTP thread: must not
- * wait for a model step. */
+/* Appends the process's metrics to *out, in the exposition format that fits the client's Accept
+ * header (NULL if it sent none), and returns the Content-Type. Called on an HTTP thread, so it must
+ * not wait for a model step. */
 typedef const char *mx_metrics_text_f(void *arg, const char *accept, struct mx_buf *out);
 
 struct mx_http_config {
-	/* Addresses to listen on: "127.0.0.1:8080", "[::1]:8080", "*:8080", port 0 = any free one. */
+	/* Addresses to listen on: "127.0.0.1:8080", "[::1]:8080", "*:8080"; port 0 = any free port. */
 	const char *const *listen;
 	size_t n_listen;
-	/* Or sockets that already listen (systemd); taken over by mx_http_create when it succeeds.
-	 * With n_fds > 0, `listen` is not used. */
+	/* Or sockets that already listen (from systemd). mx_http_create takes them over if it succeeds.
+	 * If n_fds > 0, `listen` is not used. */
 	const int *fds;
 	size_t n_fds;
 
 	size_t max_body_bytes;
 	unsigned max_connections;
 	unsigned idle_timeout_s;
-	unsigned threads;     /* HTTP threads, for all listening sockets together; 0 = 2 */
-	unsigned workers;     /* threads that tokenise; 0 = 2 */
-	double keep_alive_s;  /* silence in a stream after which a comment is sent; 0 = 5 s */
-	double stall_s;       /* /livez turns 503 when an engine stands still that long; 0 = 60 s */
-	unsigned retry_after; /* seconds, for 503; 0 = 1 */
+	unsigned threads;    /* HTTP threads, for all listening sockets together; 0 = 2 */
+	unsigned workers;    /* threads that tokenise; 0 = 2 */
+	double keep_alive_s; /* silence in a stream after which a comment is sent; 0 = 5 s */
+	double stall_s; /* /livez answers 503 after an engine made no progress for so long; 0 = 60 s */
+	unsigned retry_after; /* seconds in the Retry-After of a 503; 0 = 1 */
 
 	mx_metrics_text_f *metrics; /* NULL: /metrics answers 404 */
 	void *metrics_arg;
@@ -50,18 +50,19 @@ struct mx_http_config {
 mx_status mx_http_create(const struct mx_http_config *config, struct mx_service *service,
                          struct mx_http **out, struct mx_err *err);
 
-/* Address i (0 .. listening sockets - 1) as "host:port" with the port really bound; NULL beyond. */
+/* Returns the address of listening socket i as "host:port" with the port that was bound; NULL if
+ * there is no such socket. */
 const char *mx_http_address(const struct mx_http *h, size_t i);
 
-/* Stops accepting connections, and then tells those there are to close with their next answer; they
- * keep being served (new requests on them: 503). Drain the service first: readiness must turn
- * before clients are sent away. Idempotent. */
+/* Stops accepting connections, and then closes each open connection with its next answer. Until
+ * then open connections are served (a new request gets 503). Drain the service first: /readyz must
+ * answer 503 before clients are sent away. Idempotent. */
 void mx_http_stop_accepting(struct mx_http *h);
-/* Requests being served now. 0 after draining means that every answer has been handed to the
- * kernel. */
+/* Returns the number of requests being served. 0 after draining means that every answer was handed
+ * to the kernel. */
 unsigned mx_http_active(const struct mx_http *h);
-/* Ends what is left (streams get an error event, cancelled requests a 503), closes all and frees.
- * Takes NULL. Call it before the schedulers are destroyed. */
+/* Ends unfinished requests (streams get an error event, others a 503), closes all connections and
+ * frees the server. To be called before the schedulers are destroyed. Takes NULL. */
 void mx_http_destroy(struct mx_http *h);
 
 /* ---- figures ---- */
@@ -83,21 +84,22 @@ enum mx_http_route {
 };
 enum mx_http_method { MX_METHOD_GET, MX_METHOD_HEAD, MX_METHOD_POST, MX_METHOD_OTHER, MX_METHOD_N };
 
-/* "/v1/completions", ...; "other" for MX_ROUTE_OTHER. "GET", ...; "OTHER". */
+/* Names for metrics and logs: "/v1/completions", ..., "other"; "GET", ..., "OTHER". */
 const char *mx_http_route_name(enum mx_http_route r);
 const char *mx_http_method_name(enum mx_http_method m);
 
 #define MX_HTTP_DURATION_BOUNDS 16
 
 struct mx_http_stats {
-	/* [status / 100]: class 0 counts requests whose client left before an answer. */
+	/* Number of requests by route, method and status / 100; status 0 = the client left before the
+	 * answer was complete. */
 	uint64_t requests[MX_ROUTE_COUNT][MX_METHOD_N][6];
-	/* Seconds from the first byte of a request's header to the end of its answer; by route. */
+	/* Seconds from the complete header of a request to the end of its answer, by route. */
 	const double *bounds;                                           /* [MX_HTTP_DURATION_BOUNDS] */
 	uint64_t duration[MX_ROUTE_COUNT][MX_HTTP_DURATION_BOUNDS + 1]; /* not cumulative */
 	double duration_sum[MX_ROUTE_COUNT];
 	uint64_t disconnects;         /* clients that left while their request was being served */
-	uint64_t bytes_in, bytes_out; /* bodies */
+	uint64_t bytes_in, bytes_out; /* of bodies */
 	unsigned active, connections;
 };
 void mx_http_stats(const struct mx_http *h, struct mx_http_stats *out);
