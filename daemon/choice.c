@@ -7,7 +7,8 @@
 #include "base/mem.h"
 #include "proto/json_out.h"
 
-/* Tokens of the prompt that prime the decoder: enough for a character made of byte tokens. */
+/* Number of the prompt's last tokens that prime the decoder: enough for a character of byte tokens.
+ */
 #define PRIME_TOKENS 5
 
 bool mx_pending_any(const struct mx_pending *p)
@@ -38,7 +39,7 @@ void mx_pending_free(struct mx_pending *p)
 	*p = (struct mx_pending){0};
 }
 
-/* Room for one more log-probability. */
+/* Makes room for one more log-probability. */
 static bool grow_tokens(struct mx_pending *p, int32_t logprobs)
 {
 	if (p->n_tokens < p->cap_tokens)
@@ -139,8 +140,8 @@ void mx_choice_prompt_token(struct mx_choice *c, int32_t id, uint32_t text_offse
 		c->failed = true;
 }
 
-/* The first place in held, at or after `from`, where a stop string stands whole; the longest if
- * several begin there. */
+/* Finds the first complete stop string in `held` at or after `from`, the longest if several begin
+ * there. False if there is none. */
 static bool find_stop(const struct mx_choice *c, size_t from, size_t *out_at, int32_t *out_stop)
 {
 	const struct mx_choice_rules *r = c->rules;
@@ -160,7 +161,7 @@ static bool find_stop(const struct mx_choice *c, size_t from, size_t *out_at, in
 	return best != SIZE_MAX;
 }
 
-/* Bytes at the end of held that could begin a stop string. */
+/* Returns the number of bytes at the end of `held` that could be the beginning of a stop string. */
 static size_t possible_stop(const struct mx_choice *c)
 {
 	const struct mx_choice_rules *r = c->rules;
@@ -182,7 +183,7 @@ static void release(struct mx_choice *c, size_t n)
 	mx_buf_consume(&c->held, n);
 }
 
-/* Takes c->piece into the text. False if a stop string ends it. */
+/* Adds c->piece to the text. False if a stop string ends the text. */
 static bool add_text(struct mx_choice *c)
 {
 	const struct mx_choice_rules *r = c->rules;

@@ -17,7 +17,7 @@ static int same(char a, char b)
 	return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
-/* Levenshtein's distance, one row at a time; both words are at most MAX_WORD long. */
+/* Computes the Levenshtein distance row by row. Both words are at most MAX_WORD long. */
 static unsigned distance(const char *a, const char *b)
 {
 	unsigned row[MAX_WORD + 1];
@@ -42,7 +42,7 @@ const char *mx_closest(const char *word, const char *const *names, size_t n)
 	if (len > MAX_WORD)
 		return NULL;
 	const char *best = NULL;
-	unsigned best_distance = (unsigned)len / 3 + 2; /* more edits than that is another word */
+	unsigned best_distance = (unsigned)len / 3 + 2; /* a word with more edits is another word */
 	for (size_t i = 0; i < n; i++) {
 		if (strlen(names[i]) > MAX_WORD)
 			continue;

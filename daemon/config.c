@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See config.h. The tables below are the one place where a key is defined. */
+/* See config.h. The tables below are the only place where a key is defined. */
 #include "daemon/config.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ struct key {
 	const struct choice *choices; /* K_CHOICE, ended by a NULL name */
 	const struct key *keys;       /* K_MAP, ended by a NULL name */
 	bool required;
-	const char *(*check)(const char *item); /* K_STRINGS: what is wrong with an entry, or NULL */
+	const char *(*check)(const char *item); /* K_STRINGS: returns the fault of an entry, or NULL */
 };
 
 static const struct choice log_levels[] = {{"error", MX_LOG_ERROR},
@@ -155,7 +155,7 @@ static const char *kind_of(const yaml_node_t *n)
 	}
 }
 
-/* The text of a scalar; the node may hold NULs, which are refused. */
+/* Returns the text of a scalar. A node with NUL bytes is refused. */
 static mx_status scalar(struct parser *p, const yaml_node_t *n, bool plain, const char *want,
                         const char **out)
 {
@@ -175,7 +175,7 @@ static mx_status in_range(struct parser *p, const yaml_node_t *n, const struct k
 	return fail(p, n, "%.15g is out of range: must be %.15g to %.15g", v, k->min, k->max);
 }
 
-/* Whether a number is left to the engine. */
+/* True if the engine is to choose the number. */
 static bool is_automatic(const struct key *k, const char *s, uint64_t *out)
 {
 	if (!k->automatic || strcmp(s, "auto"))
@@ -207,7 +207,7 @@ static mx_status read_uint(struct parser *p, const yaml_node_t *n, const struct 
 	return st;
 }
 
-/* "2GiB", "512 MiB", "1.5GB", "8388608". */
+/* Parses a number of bytes: "2GiB", "512 MiB", "1.5GB", "8388608". */
 static mx_status read_bytes(struct parser *p, const yaml_node_t *n, const struct key *k,
                             uint64_t *out)
 {
@@ -287,7 +287,7 @@ static mx_status read_string(struct parser *p, const yaml_node_t *n, const char 
 	return MX_OK;
 }
 
-/* A list of strings, or one string for a list of one. */
+/* Reads a list of strings, or one string as a list of one. */
 static mx_status read_strings(struct parser *p, const yaml_node_t *n, const struct key *k,
                               struct mx_strings *out)
 {
@@ -379,7 +379,7 @@ static mx_status unknown_key(struct parser *p, const yaml_node_t *n, const struc
 	return st;
 }
 
-/* Reads a mapping by a table; every key at most once. */
+/* Reads a mapping by its table. Each key may come at most once. */
 static mx_status read_map(struct parser *p, const yaml_node_t *n, const struct key *keys,
                           char *base)
 {
@@ -415,7 +415,7 @@ static mx_status read_map(struct parser *p, const yaml_node_t *n, const struct k
 	return MX_OK;
 }
 
-/* Relative paths are meant from the folder of the configuration file. */
+/* Makes a path absolute: relative paths begin at the folder of the configuration file. */
 static mx_status make_absolute(struct parser *p, const char **path)
 {
 	const char *slash = strrchr(p->config->file, '/');
@@ -432,7 +432,7 @@ static mx_status make_absolute(struct parser *p, const char **path)
 	return MX_OK;
 }
 
-/* Puts a key of a mapping that was read into p->path, and its entry if it is a list; the value's
+/* Sets p->path to a key of a mapping that was read, or to an entry of its list. Returns the value's
  * node. */
 static const yaml_node_t *go_to(struct parser *p, const yaml_node_t *map, const char *key,
                                 size_t entry)
@@ -453,13 +453,13 @@ static const yaml_node_t *go_to(struct parser *p, const yaml_node_t *map, const 
 	return at;
 }
 
-/* The node of a model's name (0) or alias (a - 1). */
+/* Returns the node of a model's name (a = 0) or of its alias a - 1. */
 static const yaml_node_t *name_node(struct parser *p, const yaml_node_t *model, size_t a)
 {
 	return a ? go_to(p, model, "aliases", a - 1) : go_to(p, model, "name", 0);
 }
 
-/* Names and aliases share one name space over all models. */
+/* Checks that names and aliases of all models differ: they share one name space. */
 static mx_status check_names(struct parser *p, const yaml_node_t *n, size_t n_models)
 {
 	const struct mx_config_model *models = p->config->models;
@@ -479,7 +479,7 @@ static mx_status check_names(struct parser *p, const yaml_node_t *n, size_t n_mo
 	return MX_OK;
 }
 
-/* Whether there is such a device is the engine's to say. */
+/* Checks only the form of a device's name; the engine finds out if the device exists. */
 static mx_status check_device(struct parser *p, const yaml_node_t *n,
                               const struct mx_config_model *m)
 {
@@ -548,7 +548,7 @@ static void set_defaults(struct mx_config *c)
 	c->metrics.vllm_names = true;
 }
 
-/* What no single key can tell. */
+/* Checks that concern more than one key. */
 static mx_status check_whole(struct parser *p, const yaml_node_t *root)
 {
 	const struct mx_config *c = p->config;
@@ -578,7 +578,7 @@ static mx_status yaml_fault(struct mx_config *c, const yaml_parser_t *y, struct 
 	return MX_E_INVALID;
 }
 
-/* There must be nothing after the first document. */
+/* Checks that nothing follows the first document. */
 static mx_status expect_end(struct parser *p, yaml_parser_t *y)
 {
 	yaml_document_t more;

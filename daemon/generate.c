@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starting a generation, the callbacks that feed it, and its end. */
+/* Starts a generation, feeds it from the scheduler's callbacks, and ends it. */
 #include "daemon/generate.h"
 
 #include <math.h>
@@ -140,7 +140,7 @@ static mx_status no_memory(struct mx_api_error *err)
 	return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
 }
 
-/* Token ids of prompt i, and with echo the place of each in the text. */
+/* Makes the token ids of prompt i. */
 static mx_status make_prompt(struct mx_generation *g, const struct mx_api_request *r, uint32_t i,
                              struct mx_api_error *err)
 {
@@ -171,7 +171,7 @@ static mx_status make_prompt(struct mx_generation *g, const struct mx_api_reques
 	return mx_prompt_check_text(m, t->ids, t->n, param, err);
 }
 
-/* Checks the prompt against the context; *out_max = tokens to generate. */
+/* Checks prompt i against the context. *out_max: tokens to generate. */
 static mx_status fit_context(const struct mx_generation *g, const struct mx_api_request *r,
                              uint32_t i, uint32_t *out_max, struct mx_api_error *err)
 {
@@ -189,7 +189,7 @@ static mx_status fit_context(const struct mx_generation *g, const struct mx_api_
 	return MX_OK;
 }
 
-/* Where each token of an echoed prompt begins in the text, in code points. */
+/* Computes the offsets in code points at which the tokens of an echoed prompt begin. */
 static mx_status measure_prompt(struct mx_generation *g, struct mx_gen_prompt *p,
                                 struct mx_api_error *err)
 {
@@ -212,7 +212,7 @@ static mx_status measure_prompt(struct mx_generation *g, struct mx_gen_prompt *p
 	return st == MX_OK ? MX_OK : no_memory(err);
 }
 
-/* Echo: the prompt's text, as it was given or decoded, and its first token's entry. */
+/* For echo: adds the prompt's text, as given or decoded, and the entry of its first token. */
 static mx_status echo(struct mx_generation *g, const struct mx_api_request *r, uint32_t i,
                       struct mx_gen_choice *choice, struct mx_api_error *err)
 {
@@ -233,7 +233,7 @@ static mx_status echo(struct mx_generation *g, const struct mx_api_request *r, u
 	return st == MX_OK && !choice->text.failed ? MX_OK : no_memory(err);
 }
 
-/* How to draw tokens: the request's word, else the model's default. */
+/* Returns the sampling parameters: the request's, and the model's defaults for the rest. */
 static struct mx_sampling make_sampling(const struct mx_generation *g,
                                         const struct mx_api_request *r, uint64_t seed)
 {
@@ -253,7 +253,7 @@ static struct mx_sampling make_sampling(const struct mx_generation *g,
 	};
 }
 
-/* Token ids that end a text: EOS unless ignored, then the request's own. */
+/* Lists the token ids that end a text: the model's EOS ids, then the request's own. */
 static mx_status make_stop_ids(struct mx_generation *g, const struct mx_api_request *r,
                                const int32_t **out_all, size_t *out_n, struct mx_api_error *err)
 {
@@ -288,7 +288,7 @@ static void submit_failed(mx_status st, const struct mx_err *e, struct mx_api_er
 	}
 }
 
-/* One scheduler request for one choice. */
+/* Makes the scheduler request of a choice. */
 static struct mx_request make_request(const struct mx_generation *g, const struct mx_api_request *r,
                                       struct mx_gen_choice *choice, uint64_t seed,
                                       uint32_t max_tokens, const int32_t *stops, size_t n_stops)
@@ -340,7 +340,7 @@ static mx_status copy_rules(struct mx_generation *g, const struct mx_api_request
 	return MX_OK;
 }
 
-/* Ids that only round the vocabulary up have no text, but may be among the likeliest. */
+/* Ids that only pad the vocabulary have no text, but may be among the likeliest tokens. */
 static void token_bytes(void *arg, int32_t id, struct mx_buf *out)
 {
 	mx_status st = mx_tokenizer_token_bytes(arg, id, out);
@@ -348,11 +348,11 @@ static void token_bytes(void *arg, int32_t id, struct mx_buf *out)
 		out->failed = true;
 }
 
-/* Everything but submitting. */
+/* Does everything but submitting. */
 static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r, const char *id,
                          uint32_t *max_tokens, struct mx_api_error *err)
 {
-	/* the codec hands this back as const; the tokenizer is never written */
+	/* token_bytes gets it back as const: the tokenizer is never written */
 	g->vocab = (struct mx_api_vocab){token_bytes, (void *)(uintptr_t)g->model->tokenizer};
 	mx_status st = copy_rules(g, r, err);
 	for (uint32_t i = 0; i < g->n_prompts && st == MX_OK; i++) {
@@ -383,7 +383,7 @@ static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r
 	return st;
 }
 
-/* Submits every choice, or none. */
+/* Submits all choices or none. */
 static mx_status submit_all(struct mx_generation *g, const struct mx_api_request *r,
                             const uint32_t *max_tokens, struct mx_api_error *err)
 {
@@ -422,7 +422,7 @@ static mx_status submit_all(struct mx_generation *g, const struct mx_api_request
 	return st;
 }
 
-/* More choices than could ever be taken together will not be taken later either. */
+/* Refuses a request with more choices than the scheduler could ever take together. */
 static mx_status check_choices(const struct mx_api_request *r, const struct mx_served *m,
                                struct mx_api_error *err)
 {

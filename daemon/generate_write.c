@@ -12,7 +12,7 @@ static bool is_eos(const struct mx_generation *g, int32_t token)
 	return false;
 }
 
-/* Why a choice ended, as the API says it. */
+/* Sets finish_reason and stop_reason of a choice that has ended. */
 static void set_finish(const struct mx_generation *g, const struct mx_gen_choice *choice,
                        struct mx_api_choice *c)
 {
@@ -29,7 +29,7 @@ static void set_finish(const struct mx_generation *g, const struct mx_gen_choice
 	}
 }
 
-/* What ended the generation instead of an answer; MX_OK if nothing did. Under the lock. */
+/* Returns the error that ended the generation; MX_OK if there is none. Under the lock. */
 static mx_status find_error(const struct mx_generation *g, struct mx_api_error *err)
 {
 	if (g->aborted)
@@ -59,14 +59,14 @@ static struct mx_api_usage count(const struct mx_generation *g)
 		const struct mx_gen_choice *choice = &g->choices[i];
 		u.completion += choice->n_output;
 		if (i % n)
-			continue; /* a prompt counts once, whatever the number of its choices */
+			continue; /* a prompt counts once for all its choices */
 		u.prompt += choice->prompt->tokens.n;
 		u.cached += choice->ended ? choice->end.cached_tokens : 0;
 	}
 	return u;
 }
 
-/* The parts of a choice that come from what is being written. */
+/* Describes the output that is being written; the caller adds the end of the choice. */
 static struct mx_api_choice describe(const struct mx_generation *g, uint32_t index)
 {
 	struct mx_gen_choice *choice = &g->choices[index];
@@ -85,8 +85,8 @@ static struct mx_api_choice describe(const struct mx_generation *g, uint32_t ind
 	};
 }
 
-/* Takes what is ready under the lock, so that it can be rendered without; true if the choice has
- * ended. */
+/* Takes the output that is ready, so that it can be rendered without the lock. True if the choice
+ * has ended. Under the lock. */
 static bool take(struct mx_gen_choice *choice)
 {
 	struct mx_pending empty = choice->writing;
@@ -105,7 +105,7 @@ static void add_prompt_ids(const struct mx_generation *g, const struct mx_gen_ch
 	c->n_prompt_ids = choice->prompt->tokens.n;
 }
 
-/* The events of one choice. */
+/* Writes the events of one choice. */
 static void write_choice(struct mx_generation *g, uint32_t index, bool done, struct mx_buf *out)
 {
 	struct mx_gen_choice *choice = &g->choices[index];
@@ -123,11 +123,11 @@ static void write_choice(struct mx_generation *g, uint32_t index, bool done, str
 			mx_api_write_role(out, &g->head, &c, mode, &usage);
 			c.prompt_ids = NULL;
 		} else if (c.prompt_ids && !mx_pending_any(&choice->writing) && !done) {
-			choice->began = false; /* goes with the first text */
+			choice->began = false; /* the prompt's ids go with the first text */
 		}
 	}
 	bool any = mx_pending_any(&choice->writing);
-	/* In a chat the end has an event of its own; in a completion it goes with the last text. */
+	/* In a chat the end is an event of its own; in a completion it goes with the last text. */
 	if (any && (g->chat || !done))
 		mx_api_write_event(out, &g->head, &c, mode, &usage);
 	if (done) {
@@ -168,7 +168,7 @@ bool mx_generation_stream(struct mx_generation *g, struct mx_buf *out)
 		pthread_mutex_lock(&g->lock);
 		bool done = take(choice);
 		pthread_mutex_unlock(&g->lock);
-		/* an error that came meanwhile is the next call's business */
+		/* the next call reports an error that came meanwhile */
 		if (done && choice->end.finish != MX_FINISH_STOP && choice->end.finish != MX_FINISH_LENGTH)
 			done = false;
 		write_choice(g, i, done, out);

@@ -15,8 +15,8 @@
 #include "model/plan.h"
 #include "model/safetensors.h"
 
-/* What the process holds beside its models once warm: program and libraries, stacks, connections,
- * heap. Measured: nearly all of it are pages of files. */
+/* Memory that a warm process takes besides its models: program and libraries, stacks, connections,
+ * heap. Measured; nearly all of it are pages of files. */
 #define PROCESS_BYTES ((size_t)13 << 19)
 
 /* Everything that belongs to one model, in the order in which it is built. */
@@ -75,7 +75,8 @@ mx_status mx_host_modules(const struct mx_config *config, struct mx_registry **o
 	return MX_OK;
 }
 
-/* The process's own memory counts with the first model. */
+/* Makes a model's engine configuration. The process's own memory is counted as part of the first
+ * model's. */
 static struct mx_engine_config engine_config(const struct hosted *h)
 {
 	const struct mx_config *c = h->config;
@@ -100,8 +101,8 @@ static struct mx_engine_config engine_config(const struct hosted *h)
 	};
 }
 
-/* A prompt must not be able to name a row that the embedding lacks. More rows than tokens are fine:
- * vocabularies are padded. */
+/* Fails if the tokenizer has ids for which the embedding has no row: no prompt may name such a row.
+ * More rows than tokens are fine, since vocabularies are padded. */
 static mx_status check_vocabulary(const struct hosted *h, struct mx_err *err)
 {
 	size_t n = mx_tokenizer_size(h->tokenizer);
@@ -113,7 +114,7 @@ static mx_status check_vocabulary(const struct hosted *h, struct mx_err *err)
 	                  piece ? piece : "", n - 1, h->plan->vocab);
 }
 
-/* The parts that --check needs too. */
+/* Loads the parts of a model that --check needs too. */
 static mx_status open_checkpoint(struct hosted *h, struct mx_err *err)
 {
 	const char *path = h->model_config->path;
@@ -166,7 +167,8 @@ static double mib(size_t bytes)
 	return (double)bytes / 0x1p20;
 }
 
-/* "room for 4 sequences of 8192 tokens, 16 of 2048, 64 of 512": up to as many as there may be. */
+/* Prints "room for 4 sequences of 8192 tokens, 16 of 2048, 64 of 512", up to the most sequences
+ * that can run. */
 static void print_concurrency(FILE *out, const struct mx_memory_plan *mp, uint32_t max_context)
 {
 	uint32_t fit = mx_memory_sequences(mp, max_context);
@@ -178,7 +180,7 @@ static void print_concurrency(FILE *out, const struct mx_memory_plan *mp, uint32
 	fprintf(out, "\n");
 }
 
-/* What holds the states of sequences, and the buffers of a step. */
+/* Prints the memory for states of sequences and for the buffers of a step. */
 static void print_states(FILE *out, const struct mx_config_model *m, uint32_t max_context,
                          const struct mx_memory_plan *mp)
 {
@@ -278,7 +280,7 @@ static void on_progress(void *arg, double fraction)
 	mx_served_set_progress(arg, fraction);
 }
 
-/* Values that generation_config.json gives replace OpenAI's defaults. */
+/* Replaces OpenAI's defaults by the values of generation_config.json. */
 static void take_sampling(struct mx_sampling_defaults *s, const struct mx_plan *p)
 {
 	if (!isnan(p->temperature))
@@ -341,7 +343,7 @@ static mx_status load(struct hosted *h, struct mx_err *err)
 	m->engine = h->engine;
 	take_tokens(h);
 	take_sampling(&m->sampling, h->plan);
-	mx_heap_trim(); /* the tokenizer's JSON was many times what is left of it */
+	mx_heap_trim(); /* the parsed JSON of the tokenizer was many times as large as the tokenizer */
 	return MX_OK;
 }
 

@@ -53,7 +53,7 @@ static void print_error(const struct mx_err *err)
 	mx_error("mixd", "%s%s%s", err->where, err->where[0] ? ": " : "", err->text);
 }
 
-/* Where the configuration says how to log, from then on. */
+/* Logs from now on as the configuration says. */
 static void apply_log(const struct mx_config *c)
 {
 	mx_log_set_level((enum mx_log_level)c->log.level);
@@ -102,7 +102,7 @@ static mx_status start(struct mixd *m, struct mx_err *err)
 	m->metrics = mx_metrics_create(&m->service, m->config->metrics.vllm_names);
 	if (!m->metrics)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
-	/* First the sockets: clients that come while weights load get a 503 that says so. */
+	/* Sockets open first: clients that connect while weights load get a 503 with that reason. */
 	st = start_http(m, err);
 	if (st == MX_OK)
 		st = mx_host_start(m->config, m->mixers, &m->service, &m->host, err);
@@ -121,7 +121,7 @@ static void stop(struct mixd *m)
 
 /* ---- SIGHUP ---- */
 
-/* Takes over what can change at run time: the log's level and format and the models' aliases. */
+/* Applies the keys that can change at run time: the log's level and format, the models' aliases. */
 static void reload(struct mixd *m)
 {
 	mx_notify_reloading();
@@ -129,7 +129,7 @@ static void reload(struct mixd *m)
 	struct mx_err err = {0};
 	if (mx_config_load(m->config_file, &fresh, &err)) {
 		print_error(&err);
-		mx_error("mixd", "configuration not reloaded: the old one stays");
+		mx_error("mixd", "configuration not reloaded: the old one stays in force");
 	} else {
 		apply_log(fresh);
 		for (size_t i = 0; i < m->service.n_models; i++) {
@@ -139,7 +139,7 @@ static void reload(struct mixd *m)
 				if (!strcmp(fresh->models[j].name, model->name))
 					found = &fresh->models[j];
 			if (!found)
-				mx_warning("mixd", "model %s is gone from %s: it stays until a restart",
+				mx_warning("mixd", "model %s is missing in %s: it is served until a restart",
 				           model->name, m->config_file);
 			else if (mx_service_set_aliases(&m->service, model, found->aliases.items,
 			                                found->aliases.n))
@@ -164,7 +164,7 @@ static sigset_t handled_signals(void)
 	return set;
 }
 
-/* The next signal, or 0 after a tick. */
+/* Waits for a signal and returns it, or 0 after a tick. */
 static int wait_signal(const sigset_t *set)
 {
 	struct timespec tick = {.tv_nsec = TICK_MS * 1000000L};
@@ -172,7 +172,7 @@ static int wait_signal(const sigset_t *set)
 	return sig > 0 ? sig : 0;
 }
 
-/* Progress of loading; READY=1 when all models are. False if one failed. */
+/* Reports the progress of loading, and READY=1 once all models are loaded. False if one failed. */
 static bool watch_loading(struct mixd *m)
 {
 	size_t ready = 0;
@@ -210,8 +210,8 @@ static bool engine_lost(const struct mixd *m)
 	return false;
 }
 
-/* Lets what was accepted finish, up to the deadline; a second signal ends at once. What is left
- * then gets an error event from mx_http_destroy. */
+/* Lets accepted requests finish, until the deadline or a second signal. mx_http_destroy ends the
+ * rest with an error. */
 static void drain(struct mixd *m, const sigset_t *signals)
 {
 	mx_notify_stopping();
@@ -247,7 +247,7 @@ static int serve(struct mixd *m, const sigset_t *signals)
 		if (sig == SIGHUP)
 			reload(m);
 		if (!m->ready && !watch_loading(m))
-			return 1; /* the loader has said why */
+			return 1; /* the loader has logged the reason */
 		if (engine_lost(m)) {
 			mx_error("mixd", "an engine is lost: exiting to be restarted");
 			return 1;
@@ -287,7 +287,8 @@ int main(int argc, char **argv)
 	}
 
 	mx_heap_setup();
-	/* Before any thread starts, so that all inherit it. A client that hangs up must not kill us. */
+	/* Before any thread starts, so that all inherit the mask. A client that hangs up must not end
+	 * the process by SIGPIPE. */
 	sigset_t signals = handled_signals();
 	pthread_sigmask(SIG_BLOCK, &signals, NULL);
 	signal(SIGPIPE, SIG_IGN);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gathers the figures of all models once a scrape, then writes family by family
- * from the tables below: one line a metric. Nothing here waits on compute: the
- * figures come from counters that the engine threads keep.
+ * from the tables below, which have one line for each metric. Nothing here waits
+ * for a model step: the figures come from counters of the engine threads.
  */
 #include "daemon/metrics.h"
 
@@ -34,9 +34,9 @@ struct mx_metrics {
 	struct mx_service *service;
 	bool vllm_names;
 	_Atomic(struct mx_http *) http;
-	double start_s; /* when the process started, seconds since the epoch */
+	double start_s; /* start of the process, seconds since the epoch */
 	pthread_mutex_t lock;
-	struct figures *figures; /* [service->n_models], used under the lock */
+	struct figures *figures; /* [service->n_models]; under the lock */
 };
 
 struct mx_metrics *mx_metrics_create(struct mx_service *service, bool vllm_names)
@@ -70,7 +70,7 @@ void mx_metrics_set_http(struct mx_metrics *m, struct mx_http *http)
 	atomic_store(&m->http, http);
 }
 
-/* ---- tables: one value a model ---- */
+/* ---- tables of metrics with one value for each model ---- */
 
 #define VALUE(name, expression)                                                                    \
 	static double name(const struct figures *f)                                                    \
@@ -80,7 +80,7 @@ void mx_metrics_set_http(struct mx_metrics *m, struct mx_http *http)
 
 VALUE(running, f->s.running)
 VALUE(waiting, f->s.waiting)
-/* A sequence of a model without pages takes its slot and nothing else. */
+/* A model without pages: a sequence takes a slot and nothing else. */
 static double kv_usage(const struct figures *f)
 {
 	if (!f->info.n_pages)
@@ -230,7 +230,7 @@ static void write_histograms(struct mx_metrics *m, struct mx_metrics_writer *w,
 	}
 }
 
-/* A sample with one more label behind the model's. */
+/* Writes a sample with one more label after the model's. */
 static void sample_with(struct mx_metrics_writer *w, const struct figures *f, const char *label,
                         const char *value, double v)
 {
@@ -280,7 +280,7 @@ static double mixer_snapshots(const struct mx_engine_mixer *x)
 	return (double)x->snapshot_bytes;
 }
 
-/* What each kind of mixer takes of the memory. */
+/* Writes the memory that each kind of mixer takes. */
 static void write_own_by_mixer(struct mx_metrics *m, struct mx_metrics_writer *w)
 {
 	static const struct {
@@ -478,7 +478,7 @@ static void gather(struct mx_metrics *m)
 		f->info = model->info;
 		mx_sched_stats(model->sched, &f->s);
 		model->engine->ops->usage(model->engine, &f->usage);
-		if (!f->info.page_bytes) { /* those that the engine counts with have nothing in them */
+		if (!f->info.page_bytes) { /* the engine's pages have no bytes then */
 			f->info.n_pages = f->info.page_tokens = 0;
 			f->usage.pages_used = f->usage.pages_cached = f->usage.pages_free = 0;
 		}

@@ -19,7 +19,7 @@
 static void notify(const char *text)
 {
 #ifdef HAVE_SYSTEMD
-	(void)sd_notify(0, text); /* nobody to tell if it fails */
+	(void)sd_notify(0, text); /* if it fails, nobody can be told */
 #else
 	(void)text;
 #endif
@@ -102,7 +102,7 @@ mx_status mx_notify_listen_fds(int fds[MX_NOTIFY_MAX_FDS], size_t *out_n, struct
 
 bool mx_notify_stderr_is_journal(void)
 {
-	/* systemd sets JOURNAL_STREAM to DEVICE:INODE of what it connected stderr to. */
+	/* systemd sets JOURNAL_STREAM to DEVICE:INODE of the stream that it connected to stderr. */
 	const char *stream = getenv("JOURNAL_STREAM");
 	unsigned long long device, inode;
 	struct stat st;

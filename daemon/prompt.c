@@ -5,11 +5,11 @@
 
 #include "base/clock.h"
 
-/* Prompts are counted exactly up to this many times the context, so that a client learns by how
- * much it must cut; beyond, "more than" has to do. */
+/* Up to this many times the context a prompt is tokenised, so that the client learns its length.
+ * For longer ones the message says "more than". */
 #define COUNT_CONTEXTS 4
 
-/* Why a model cannot take requests now. */
+/* Fails with the reason if a model cannot take requests now. */
 static mx_status check_state(const struct mx_service *s, const struct mx_served *m,
                              struct mx_api_error *err)
 {
@@ -75,8 +75,8 @@ mx_status mx_prompt_too_long(const struct mx_served *m, uint64_t n_prompt, bool 
 	return st;
 }
 
-/* Tokenises, after the check that costs nothing: a token has at most max_token_bytes, and
- * normalisation shrinks a text less than fourfold. */
+/* Tokenises a text. First comes a check that costs nothing: a token has at most max_token_bytes,
+ * and normalisation makes a text less than four times shorter. */
 static mx_status tokenise(const struct mx_served *m, const char *text, size_t len, bool add_special,
                           bool bounded, struct mx_tokens *out, struct mx_api_error *err)
 {
@@ -102,7 +102,7 @@ mx_status mx_prompt_text(const struct mx_served *m, const struct mx_api_text *te
 	return tokenise(m, text->s, text->len, add_special, bounded, out, err);
 }
 
-/* The variables a template sees. The request's own never replace the others. */
+/* Makes the variables that a template sees. Those of the request never replace others. */
 static json_t *template_vars(const struct mx_served *m, const struct mx_prompt_chat *chat)
 {
 	static const char *const specials[] = {"bos_token", "eos_token", "pad_token", "unk_token"};

@@ -95,7 +95,7 @@ enum mx_served_state mx_served_state(const struct mx_served *m)
 	return (enum mx_served_state)atomic_load_explicit(&m->state, memory_order_acquire);
 }
 
-/* Bytes of the longest token: bounds from below how many tokens a text has. */
+/* Returns the bytes of the longest token, which give a lower bound of a text's number of tokens. */
 static size_t longest_token(const struct mx_tokenizer *t)
 {
 	size_t longest = 1;
@@ -140,7 +140,7 @@ void mx_served_set_failed(struct mx_served *m, const char *why)
 	mx_served_set_state(m, MX_SERVED_FAILED);
 }
 
-/* The model has a scheduler that may be asked. */
+/* True if the model's scheduler is published. */
 static bool has_sched(const struct mx_served *m)
 {
 	enum mx_served_state s = mx_served_state(m);

@@ -35,7 +35,7 @@ size_t mx_utf8_count(const char *s, size_t len)
 	return count;
 }
 
-/* What stands for an ASCII character that cannot stand for itself. */
+/* Writes the escape of an ASCII character that JSON does not allow as it is. */
 static void escape_ascii(struct mx_buf *b, unsigned char c)
 {
 	static const char hex[] = "0123456789abcdef";
@@ -53,7 +53,7 @@ static void escape_ascii(struct mx_buf *b, unsigned char c)
 void mx_json_escape(struct mx_buf *b, const char *s, size_t len)
 {
 	const unsigned char *p = (const unsigned char *)s;
-	size_t plain = 0; /* start of the run that can be copied as it is */
+	size_t plain = 0; /* start of the run of bytes that need no escape */
 	size_t i = 0;
 	while (i < len) {
 		unsigned char c = p[i];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two shapes of log-probabilities. */
+/* The two forms of log-probabilities: of completions and of chats. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ static bool is_utf8(const char *s, size_t len)
 	return true;
 }
 
-/* A token's raw bytes in *out; a failure is remembered in b, what is being written. */
+/* Reads a token's raw bytes into *out. A failure is remembered in b, the buffer being written. */
 static void token_bytes(struct mx_buf *b, const struct mx_api_vocab *vocab, int32_t id,
                         struct mx_buf *out)
 {
@@ -26,8 +26,8 @@ static void token_bytes(struct mx_buf *b, const struct mx_api_vocab *vocab, int3
 	b->failed = b->failed || out->failed;
 }
 
-/* The legacy name of a token in *out: its text, or OpenAI's spelling of a text that is not whole:
- * bytes:\xe2\x80. */
+/* Writes the legacy name of a token to *out: its text or, if its bytes are not valid UTF-8,
+ * OpenAI's spelling of them: bytes:\xe2\x80. */
 static void legacy_name(struct mx_buf *b, const struct mx_api_vocab *vocab, int32_t id,
                         struct mx_buf *out)
 {
@@ -43,8 +43,8 @@ static void legacy_name(struct mx_buf *b, const struct mx_api_vocab *vocab, int3
 	b->failed = b->failed || out->failed;
 }
 
-/* {"name":logprob,...}. Two ids may share a name; a reader keeps the last of equal keys, which
- * would lose the likelier one, so only the first is written. */
+/* Writes {"name":logprob,...}. Two ids may share a name. A client that parses equal keys gets the
+ * last one, which is the less likely token, so only the first is written. */
 static void write_top(struct mx_buf *b, const struct mx_api_vocab *vocab,
                       const struct mx_api_token *t)
 {
@@ -117,7 +117,7 @@ void mx_api_write_legacy_logprobs(struct mx_buf *b, const struct mx_api_vocab *v
 	mx_buf_free(&name);
 }
 
-/* "token":...,"logprob":...,"bytes":[...] */
+/* Writes "token":...,"logprob":...,"bytes":[...]. */
 static void write_entry(struct mx_buf *b, const struct mx_api_vocab *vocab, int32_t id,
                         float logprob, struct mx_buf *bytes)
 {

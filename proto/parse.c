@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading typed members of a JSON object. */
+/* Reads typed members of a JSON object. */
 #include "proto/parse.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@ static const char *type_name(const json_t *v)
 	}
 }
 
-/* Whether the digits of an integer are beyond an int64. */
+/* True if the digits of an integer do not fit an int64. */
 static bool too_big(const char *digits, size_t n, bool negative)
 {
 	const char *limit = negative ? "9223372036854775808" : "9223372036854775807";
@@ -31,8 +31,8 @@ static bool too_big(const char *digits, size_t n, bool negative)
 	return n > 19 || (n == 19 && memcmp(digits, limit, 19) > 0);
 }
 
-/* A copy of the body whose integers beyond an int64 are written as reals (".0" behind them). The
- * rest is as it was, so every other number keeps its exact value. */
+/* Copies the body and turns integers that do not fit an int64 into reals, by ".0" behind them. All
+ * other numbers have their exact value. */
 static void widen_integers(const char *body, size_t len, struct mx_buf *out)
 {
 	bool string = false;
@@ -59,7 +59,8 @@ static void widen_integers(const char *body, size_t len, struct mx_buf *out)
 	}
 }
 
-/* json_loadb that takes integers of any size: jansson refuses a body for one that nobody reads. */
+/* json_loadb for integers of any size: jansson refuses a body for one too large, even in a field
+ * that nobody reads. */
 static json_t *load(const char *body, size_t len, json_error_t *e)
 {
 	json_t *root = json_loadb(body, len, JSON_ALLOW_NUL, e);
@@ -82,7 +83,7 @@ mx_status mx_parse_object(const char *body, size_t len, json_t **out, struct mx_
 		return mx_api_fail(err, 400, "invalid_json", NULL, "malformed JSON: the body is empty");
 	json_t *root = load(body, len, &e);
 	if (!root) {
-		/* jansson says nothing at all when memory runs out */
+		/* jansson gives no text when memory runs out */
 		if (json_error_code(&e) == json_error_out_of_memory || !e.text[0])
 			return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
 		return mx_api_fail(err, 400, "invalid_json", NULL,
@@ -140,7 +141,7 @@ mx_status mx_parse_int(const json_t *o, const char *name, int64_t min, int64_t m
 	if (json_is_integer(v)) {
 		i = json_integer_value(v);
 	} else if (json_is_real(v) && real == floor(real) && fabs(real) < 0x1p63) {
-		i = (int64_t)real; /* 16.0 is an integer in some clients' hands */
+		i = (int64_t)real; /* some clients write the integer 16 as 16.0 */
 	} else if (json_is_real(v) && fabs(real) >= 0x1p63) {
 		return mx_api_fail(err, 400, "invalid_value", name,
 		                   "'%s' must be between %" PRId64 " and %" PRId64 ", but it is %g", name,

@@ -10,11 +10,11 @@
 struct number {
 	const char *name;
 	size_t offset;   /* of a float in struct mx_api_request */
-	double min, max; /* limits that are allowed themselves, but for min if open */
+	double min, max; /* both allowed, except for min if `open` */
 	bool open;
 };
 
-/* Bounds as OpenAI and vLLM document them. */
+/* The bounds that OpenAI and vLLM document. */
 static const struct number numbers[] = {
 	{"temperature", offsetof(struct mx_api_request, temperature), 0, 2, false},
 	{"top_p", offsetof(struct mx_api_request, top_p), 0, 1, true},
@@ -41,7 +41,7 @@ static mx_status parse_numbers(struct mx_api_request *r, struct mx_api_error *er
 			                   f->open ? "above" : "at least", f->min, f->max, x);
 		*(float *)(void *)((char *)r + f->offset) = (float)x;
 	}
-	/* a positive double may round to a float zero, which means "off" or divides */
+	/* a positive double may round to the float 0, which means "off" or would be divided by */
 	if (r->top_p == 0)
 		r->top_p = 1e-30f;
 	if (r->repetition_penalty == 0)
@@ -49,7 +49,7 @@ static mx_status parse_numbers(struct mx_api_request *r, struct mx_api_error *er
 	return MX_OK;
 }
 
-/* An integer member into an int32. */
+/* Reads an integer member into an int32. */
 static mx_status parse_i32(const struct mx_api_request *r, const char *name, int32_t min,
                            int32_t max, int32_t *out, struct mx_api_error *err)
 {
@@ -60,12 +60,12 @@ static mx_status parse_i32(const struct mx_api_request *r, const char *name, int
 	return s;
 }
 
-/* max_tokens under its several names; the modern name wins. */
+/* Reads max_tokens under its several names; the newest name wins. */
 static mx_status parse_max_tokens(struct mx_api_request *r, struct mx_api_error *err)
 {
 	static const char *const names[] = {"n_predict", "max_tokens", "max_completion_tokens"};
 	const size_t n_names = r->kind == MX_API_CHAT ? 3 : 2;
-	const char *name = "max_tokens"; /* the one that counts */
+	const char *name = "max_tokens"; /* the name that is in use */
 	r->max_tokens = r->kind == MX_API_COMPLETION ? 16 : -1;
 	r->max_tokens_default = true;
 	for (size_t i = 0; i < n_names; i++) {
@@ -95,12 +95,12 @@ static mx_status parse_seed(struct mx_api_request *r, struct mx_api_error *err)
 	mx_status s = mx_parse_int(r->root, "seed", INT64_MIN, INT64_MAX, &seed, err);
 	if (s != MX_OK)
 		return s;
-	r->has_seed = seed != -1; /* llama-server's and vLLM's word for "random" */
+	r->has_seed = seed != -1; /* llama-server and vLLM take -1 as "random" */
 	r->seed = (uint64_t)seed;
 	return MX_OK;
 }
 
-/* logprobs: a count in completions, a switch with top_logprobs beside it in chats. */
+/* Reads logprobs: a number in completions, a switch in chats, where top_logprobs is the number. */
 static mx_status parse_logprobs(struct mx_api_request *r, struct mx_api_error *err)
 {
 	r->logprobs = -1;
@@ -121,7 +121,7 @@ static mx_status parse_logprobs(struct mx_api_request *r, struct mx_api_error *e
 	return MX_OK;
 }
 
-/* A switch of stream_options, which errors name with its path. */
+/* Reads a switch of stream_options. Errors name it with its path. */
 static mx_status parse_option(const json_t *options, const char *name, const char *path, bool *out,
                               struct mx_api_error *err)
 {
@@ -151,7 +151,7 @@ static mx_status parse_stream(struct mx_api_request *r, struct mx_api_error *err
 	return s;
 }
 
-/* Constrained output would change every answer, so it is never ignored silently. */
+/* Refuses constrained output: it would change every answer, so it must not be ignored. */
 static mx_status refuse_constraints(const struct mx_api_request *r, struct mx_api_error *err)
 {
 	static const char *const names[] = {"grammar",      "json_schema",        "regex",
@@ -192,7 +192,7 @@ static mx_status parse_switches(struct mx_api_request *r, struct mx_api_error *e
 	return MX_OK;
 }
 
-/* Every check, in an order that reports the body's main field first. */
+/* Does every check, in an order that reports faults of the main field first. */
 static mx_status parse_all(struct mx_api_request *r, struct mx_api_error *err)
 {
 	mx_status s = mx_parse_text(r->root, "model", &r->model, err);
@@ -245,7 +245,8 @@ mx_status mx_api_parse(enum mx_api_kind kind, const char *body, size_t len,
 		.repetition_penalty = NAN,
 		.top_k = MX_API_UNSET,
 		.n = 1,
-		.add_special = kind == MX_API_COMPLETION, /* templates write their own */
+		.add_special =
+			kind == MX_API_COMPLETION, /* chat templates write their special tokens themselves */
 		.skip_special = true,
 		.add_generation_prompt = true,
 	};

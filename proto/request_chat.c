@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages, tools and template switches of a chat. */
+/* Parses messages, tools and template switches of a chat. */
 #include <string.h>
 
 #include "base/buf.h"
 #include "proto/parse.h"
 
-/* Content given as a list of text parts becomes one string, parts on lines of their own, since
- * the templates of text models expect strings. */
+/* Joins content given as a list of text parts to one string, each part on lines of its own: the
+ * templates of text models expect strings. */
 static mx_status join_parts(json_t *message, const json_t *parts, struct mx_api_error *err)
 {
 	struct mx_buf text = {0};
@@ -38,7 +38,8 @@ static mx_status join_parts(json_t *message, const json_t *parts, struct mx_api_
 	return s;
 }
 
-/* Templates take the arguments of past tool calls as objects; clients send them as JSON texts. */
+/* Parses the arguments of past tool calls: clients send them as JSON texts, templates expect
+ * objects. */
 static void open_arguments(json_t *message)
 {
 	size_t i;
@@ -92,7 +93,8 @@ mx_status mx_parse_messages(json_t *root, json_t **out, struct mx_api_error *err
 	return MX_OK;
 }
 
-/* "none" hides the tools; a choice that would force a call needs constrained output. */
+/* Applies tool_choice. "none" hides the tools. A choice that forces a call is refused: it needs
+ * constrained output. */
 static mx_status parse_tool_choice(struct mx_api_request *r, struct mx_api_error *err)
 {
 	const json_t *v = mx_parse_get(r->root, "tool_choice");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of a request that are lists: prompts, stop strings and ids, logit_bias. */
+/* Parses the fields of a request that are lists: prompts, stop strings and ids, logit_bias. */
 #include <string.h>
 
 #include "proto/parse.h"
@@ -9,7 +9,7 @@ static mx_status no_memory(struct mx_api_error *err, const char *name)
 	return mx_api_fail(err, 503, "out_of_memory", name, "out of memory");
 }
 
-/* One element of a list of prompts: a string or a list of ids. */
+/* Parses one element of a list of prompts: a string or a list of ids. */
 static mx_status parse_prompt(struct mx_api_request *r, const json_t *v, struct mx_api_prompt *out,
                               struct mx_api_error *err)
 {
@@ -98,7 +98,7 @@ static mx_status parse_stops(struct mx_api_request *r, struct mx_api_error *err)
 	return MX_OK;
 }
 
-/* Decimal token id as a JSON object key. */
+/* Parses a token id: a decimal number as a key of a JSON object. */
 static bool key_to_id(const char *key, int32_t *out)
 {
 	int64_t id = 0;

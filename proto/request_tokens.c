@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bodies of /tokenize and /detokenize, in vLLM's, SGLang's and llama-server's spellings. */
+/* Parses bodies of /tokenize and /detokenize, with the field names of vLLM, SGLang and
+ * llama-server. */
 #include "proto/parse.h"
 
 static mx_status parse_tokenize(struct mx_api_tokenize *r, struct mx_api_error *err)

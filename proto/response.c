@@ -5,7 +5,7 @@
 
 #include "proto/json_out.h"
 
-/* String literals, without strlen on the per-token path. */
+/* Appends a string literal without strlen, for the per-token path. */
 #define PUT(b, literal) mx_buf_append((b), literal, sizeof(literal) - 1)
 
 void mx_api_head_init(struct mx_api_head *h, bool chat, bool stream, const char *id,
@@ -44,7 +44,7 @@ static void write_usage(struct mx_buf *b, const struct mx_api_usage *u)
 	PUT(b, "}}");
 }
 
-/* Everything of a choice that follows its text: logprobs, ids, reasons, and the closing brace. */
+/* Writes the part of a choice behind its text: logprobs, ids, reasons and the closing brace. */
 static void write_tail(struct mx_buf *b, bool chat, const struct mx_api_choice *c)
 {
 	PUT(b, ",\"logprobs\":");

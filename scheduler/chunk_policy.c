@@ -4,33 +4,35 @@
 #include <math.h>
 #include <string.h>
 
-/* A decode time older than this many steps is measured again: costs prompts 1 step in 64. */
+/* A decode time older than this many steps is measured again. That costs prompts 1 step in 64. */
 #define PROBE_AGE 64
-/* The same while the last sample differed from the mean by more than a quarter: the first one, one
- * that the host interrupted, or a change of load. */
+/* The age while the last sample differed from the mean by more than a quarter: it was the first
+ * one, or the host interrupted the step, or the load has changed. */
 #define PROBE_AGE_UNSTABLE 8
 #define UNSTABLE           0.25
-/* A sample below this part of the mean replaces it: no accident makes a step that short, so the
- * mean is what was wrong (a cold process, a host that was busy). */
+/* A sample below this part of the mean replaces it. Nothing makes a step that short by accident, so
+ * the mean is wrong: it stems from a cold process or a busy host. */
 #define FAR_BELOW 0.4
-/* Moving averages: weight of a sample, and how many times the mean it counts at most, for a step
- * that the host interrupted says little. As much weight down as up: with the least of the samples
- * instead, a noisy host would look like expensive prompts and starve them. */
+/* Moving averages: the weight of a sample, and the most times the mean that a sample counts, since
+ * a step that the host interrupted tells little. Samples below and above the mean have the same
+ * weight: with the least of the samples instead, prompts would look expensive on a noisy host and
+ * starve. */
 #define WEIGHT   0.2
 #define MAX_RISE 3.0
-/* What streams are used to is the first quartile of their steps' stretch: more than three quarters
- * of the steps must carry prompt work before it rises. The rate makes it double in a thousand such
- * steps and halve in three hundred others: a load that lasts, not one long prompt. At most three,
- * so that streams keep a fifth of their speed however many prompts wait. */
+/* The usual stretch is the first quartile of the stretch of steps: more than three quarters of the
+ * steps must carry prompt tokens before it rises. With this rate it doubles in a thousand such
+ * steps and halves in three hundred others, so it follows a load that lasts, not one long prompt.
+ * It is at most three, so that streams have at least a fifth of their speed however many prompts
+ * wait. */
 #define USUAL_QUANTILE 0.25
 #define USUAL_RATE     0.003
 #define USUAL_MOST     3.0
-/* Nobody sees a gap shorter than this, so steps may always take that long. */
+/* Steps may always take this long: nobody notices so short a gap between tokens. */
 #define MIN_TARGET_NS 500e3
-/* A stretch of so much and more is no limit. */
+/* This stretch and larger ones mean no limit. */
 #define NO_LIMIT 1e6
-/* The least a prompt token can be thought to cost, as a part of the best mean over a step of
- * prompts alone with at least so many tokens: decode steps hide some of it, not all. */
+/* A lower bound of the cost of a prompt token, as a part of the least mean cost in a step of
+ * prompts alone with at least so many tokens: decode tokens hide some of the cost, not all. */
 #define LEAST_PART  0.25
 #define BULK_TOKENS 64
 
@@ -42,7 +44,7 @@ void mx_chunk_policy_init(struct mx_chunk_policy *p, double stretch, uint32_t mi
 	p->usual = 1;
 }
 
-/* 1, 2, 3, 4, 5-6, 7-8, 9-12, 13-16, 17-24, ... */
+/* Returns the bucket of a number of sequences: 1, 2, 3, 4, 5-6, 7-8, 9-12, 13-16, 17-24, ... */
 static unsigned bucket_of(uint32_t n_decode)
 {
 	if (n_decode <= 2)
@@ -51,8 +53,8 @@ static unsigned bucket_of(uint32_t n_decode)
 	return 2 * e + ((n_decode - 1) >> (e - 1) & 1);
 }
 
-/* Time of a pure decode step of n sequences, never overestimated from a larger one: a step of fewer
- * sequences may be shorter, at best in proportion. 0 = not known. */
+/* Returns the time of a pure decode step of n sequences, 0 = not known. An estimate from a larger
+ * step is never too long: a step of fewer sequences may be shorter, at best in proportion. */
 static double decode_ns(const struct mx_chunk_policy *p, uint32_t n)
 {
 	unsigned b = bucket_of(n);
@@ -89,8 +91,8 @@ static double follow(double mean, double sample)
 	return mean + (fmin(fmax(sample, 0), mean * MAX_RISE) - mean) * WEIGHT;
 }
 
-/* Follows the quantile: with steps of this ratio up and down it stands still where that share of
- * samples lies below. */
+/* Moves the usual stretch towards the quantile: with this ratio of steps up to steps down it is at
+ * rest where that share of the samples is below it. */
 static void observe_stretch(struct mx_chunk_policy *p, double stretch)
 {
 	bool above = stretch > p->usual;
@@ -127,8 +129,8 @@ static void observe_mixed(struct mx_chunk_policy *p, uint32_t n_decode, uint32_t
 	observe_stretch(p, ns / base);
 }
 
-/* A step of prompts alone. Until a mixed one was seen it is a first guess; twice the mean, because
- * small chunks use a chip less well. */
+/* Learns from a step of prompts alone. Until a mixed step was seen, twice its mean time of a token
+ * is the first guess: small chunks use a processor less well. */
 static void observe_prompt(struct mx_chunk_policy *p, uint32_t n_prompt, double ns)
 {
 	double mean = ns / n_prompt;

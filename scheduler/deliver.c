@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What came of a step: figures, callbacks, and the end of requests. Engine thread only. */
+/* Handles the results of a step: figures, callbacks, the end of requests. Engine thread only. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -41,7 +41,8 @@ void mx_sched_finish(struct mx_sched *s, struct mx_req *r, enum mx_finish finish
 		mx_running_remove(s, r);
 	if (s->blocked.request == r)
 		s->blocked.request = NULL;
-	s->ops->close(s->engine, r->seq); /* before done(): who hears of it finds the memory free */
+	s->ops->close(s->engine,
+	              r->seq); /* before done(), so that its memory is free when the end is known */
 	struct mx_done d = {
 		.finish = finish,
 		.status = status,
@@ -129,7 +130,7 @@ void mx_sched_collect(struct mx_sched *s, struct mx_sched_plan *p)
 		struct mx_req *r = p->requests[i];
 		r->in_flight = 0;
 		r->drawing = false;
-		if (r->end.decided) /* what came of it is of no use to anybody */
+		if (r->end.decided) /* nobody needs its results */
 			p->results[i].sampled = false;
 		else
 			advance(r, p->items[i].n, &p->results[i]);
@@ -141,7 +142,7 @@ static double seconds(uint64_t ns)
 	return (double)ns / (double)MX_NS_PER_S;
 }
 
-/* A token of r came at `now`. Under the stats lock. */
+/* Counts a token of r that was drawn at `now`. Under the stats lock. */
 static void count_token(struct mx_sched_stats *v, struct mx_req *r, uint64_t now)
 {
 	v->output_tokens++;
@@ -157,7 +158,7 @@ static void count_token(struct mx_sched_stats *v, struct mx_req *r, uint64_t now
 	r->last_token_ns = now;
 }
 
-/* With one lock for all. */
+/* Counts the tokens of a step, with one lock for all. */
 static void count_tokens(struct mx_sched *s, const struct mx_sched_plan *p, uint64_t now)
 {
 	struct mx_sched_stats *v = &s->stats.v;
@@ -175,7 +176,7 @@ static void count_tokens(struct mx_sched *s, const struct mx_sched_plan *p, uint
 	pthread_mutex_unlock(&s->stats.lock);
 }
 
-/* Hands a token to the sink, which may say that it was the last. */
+/* Hands a token to the sink, which may end the request. */
 static void deliver(struct mx_req *r, const struct mx_step_result *res)
 {
 	bool stop = r->end.decided && r->end.stop_token >= 0;
@@ -191,7 +192,7 @@ void mx_sched_deliver(struct mx_sched *s, struct mx_sched_plan *p, uint64_t now)
 	for (uint32_t i = 0; i < p->n; i++)
 		if (p->results[i].sampled)
 			deliver(p->requests[i], &p->results[i]);
-	/* All tokens are out now: the end of a request takes time if its state is saved. */
+	/* After all tokens: the end of a request takes time if its state is saved. */
 	for (uint32_t i = 0; i < p->n; i++) {
 		struct mx_req *r = p->requests[i];
 		if (r->end.decided && !r->in_flight)

@@ -2,12 +2,12 @@
 /*
  * The engine thread.
  *
- * On a device that runs behind the host (info.overlaps), the step after the one
- * that runs is planned meanwhile, and begun before the results are delivered;
- * what the device waits for is mx_sched_collect and mx_sched_plan_revise. An
- * engine that computes in finish would gain nothing from that, and requests that
- * arrive meanwhile would miss a step: there each step is planned when the one
- * before has been delivered.
+ * On an asynchronous device (info.overlaps) the next step is planned while one
+ * runs, and begins before the results of that one are delivered. The device then
+ * waits only for mx_sched_collect and mx_sched_plan_revise. An engine that
+ * computes in `finish` would gain nothing from that, and requests that arrive
+ * meanwhile would miss a step. There each step is planned after the results of
+ * the one before are delivered.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -41,7 +41,7 @@ static bool begin_step(struct mx_sched *s, struct mx_sched_plan *p)
 	return true;
 }
 
-/* Waits for the step that runs, and begins the one planned meanwhile. */
+/* Waits for the running step, begins the next one, and delivers the results of the first. */
 static bool turn_over(struct mx_sched *s, struct mx_sched_plan *next)
 {
 	struct mx_sched_plan *p = s->flight;
@@ -68,13 +68,13 @@ static bool turn_over(struct mx_sched *s, struct mx_sched_plan *next)
 	return well;
 }
 
-/* One step. False if the engine failed as a whole. */
+/* Runs one step. False if the engine failed as a whole. */
 static bool run_step(struct mx_sched *s)
 {
 	if (!s->flight) {
 		struct mx_sched_plan *p = &s->plans[0];
 		mx_sched_plan_step(s, p);
-		if (!p->n) /* then something ended while planning: there is always work otherwise */
+		if (!p->n) /* requests were cancelled, or ended while planning: else there is work */
 			return true;
 		if (!begin_step(s, p))
 			return false;
@@ -88,7 +88,7 @@ static bool run_step(struct mx_sched *s)
 
 /* ---- the thread ---- */
 
-/* The next cancelled request that no running step has; NULL if there is none. */
+/* Returns the next cancelled request that is in no running step; NULL if there is none. */
 static struct mx_req *take_cancelled(struct mx_sched *s)
 {
 	struct mx_req *r;
@@ -107,7 +107,7 @@ static void end_cancelled(struct mx_sched *s)
 		mx_sched_finish(s, r, MX_FINISH_ABORT, MX_E_CANCELLED, -1);
 }
 
-/* Sleeps until there is something to do. False when it is time to end. */
+/* Sleeps until there is something to do. False if the thread is to end. */
 static bool wait_for_work(struct mx_sched *s)
 {
 	pthread_mutex_lock(&s->lock);
@@ -127,7 +127,7 @@ static bool wait_for_work(struct mx_sched *s)
 	return !stop;
 }
 
-/* Sequences of a running step cannot be closed. */
+/* Waits for the running step: its sequences cannot be closed before. */
 static void abandon_flight(struct mx_sched *s)
 {
 	struct mx_step_times times;

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the next step computes. Engine thread only.
+ * Plans the next step. Engine thread only.
  *
- * In this order, until the step's tokens are used up:
- *  1. the next token of every decoding stream, preempting from the end of the
- *     order of service when pages run out;
- *  2. chunks of admitted prompts, in the order of service;
- *  3. chunks of requests admitted now, likewise.
+ * These are added in this order, until the step's tokens are used up:
+ *  1. the next token of every decoding stream; if pages run out, requests are
+ *     preempted from the end of the order of service;
+ *  2. chunks of running prompts, in the order of service;
+ *  3. chunks of requests that are admitted now, in the order of service.
  * 2 and 3 share the tokens that the chunk policy allows beside decoding streams.
  *
- * On a device that runs behind the host this happens while the step before is
- * computed, for what its requests will be when it is over (mx_req_tokens and its
- * like in request.h).
+ * On an asynchronous device a step is planned while the step before runs, for the
+ * requests as they will be after that one (mx_req_tokens and the other functions
+ * of request.h).
  *
- * Why nothing livelocks is argued in scheduler/README.md; the comments marked
- * [progress] are where the code keeps the promises made there.
+ * scheduler/README.md shows why nothing livelocks. Comments marked [progress] are
+ * at the places on which that argument rests.
  */
 #include "base/clock.h"
 #include "base/log.h"
 #include "scheduler/internal.h"
 
-/* ---- memory for those that run ---- */
+/* ---- memory of running requests ---- */
 
-/* Takes pages and slot from the last request in the order of service and puts it back into the
- * queue, where its place is in front of all that arrived later with its priority. */
+/* Takes pages and slot from the last running request in the order of service and puts the request
+ * back into the queue, in front of all that arrived later with its priority. */
 static void preempt_last(struct mx_sched *s)
 {
 	struct mx_req *r = s->running[s->n_running - 1];
@@ -42,26 +42,28 @@ static void preempt_last(struct mx_sched *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* Pages for all tokens of the running request r: one more, or many where it reaches further ahead.
- * Preempts requests behind r until they are there, unless a step runs. False if it does, or if r
- * itself had to go; then it has left the running set. */
+/* Reserves pages for all tokens of the running request r: one more page, or many if its look-ahead
+ * pages grow. Preempts requests behind r until there is room. Returns false if r got no pages:
+ * either because a step runs and nobody can be preempted, or because r itself was preempted or
+ * ended and has left the running set. */
 static bool make_room(struct mx_sched *s, struct mx_req *r)
 {
 	for (;;) {
 		mx_status st = s->ops->reserve(s->engine, r->seq, mx_req_tokens(r));
 		if (st == MX_OK)
 			return true;
-		if (s->flight) /* what it computes cannot be taken away now */
+		if (s->flight) /* the running step uses everybody's memory */
 			return false;
 		if (st == MX_E_NOMEM && s->n_running > 1) {
-			/* [progress] Never anyone in front of r: the first one running only gains. */
+			/* [progress] Nobody in front of r is preempted: the first running request only gains.
+			 */
 			bool self = s->running[s->n_running - 1] == r;
 			preempt_last(s);
 			if (!self)
 				continue;
 			return false;
 		}
-		/* Alone it must fit: submit refused everything longer than the pool. */
+		/* A request that runs alone must fit: submit refused any that is longer than the pool. */
 		mx_error("sched", "no pages for %u tokens of the only running request: %s", r->n_tokens,
 		         mx_status_str(st));
 		mx_sched_finish(s, r, MX_FINISH_ERROR, st == MX_E_NOMEM ? MX_E_INTERNAL : st, -1);
@@ -81,10 +83,10 @@ static void add_item(struct mx_sched_plan *p, struct mx_req *r, uint32_t n)
 	p->requests[p->n++] = r;
 }
 
-/* False if there are no pages and none can be taken now. */
+/* Adds the decode tokens. False if pages are short and nobody can be preempted now. */
 static bool add_decodes(struct mx_sched *s, struct mx_sched_plan *p)
 {
-	/* make_room shortens the running set from its end, so whoever has an item keeps it. */
+	/* make_room shortens the running set from its end, so requests with an item stay in it. */
 	for (uint32_t i = 0; i < s->n_running;) {
 		struct mx_req *r = s->running[i];
 		if (mx_req_complete(r) || !mx_req_decoding(r)) {
@@ -100,8 +102,9 @@ static bool add_decodes(struct mx_sched *s, struct mx_sched_plan *p)
 	return true;
 }
 
-/* Adds as many tokens of a prompt, or of a sequence to be computed again, as there is room for. The
- * step ends where the engine can save the state for others. */
+/* Adds a chunk of a prompt, or of a sequence to be computed again, as long as there is room for.
+ * The chunk ends earlier at a position where the engine wants to save the state for other requests.
+ */
 static void add_chunk(struct mx_sched *s, struct mx_sched_plan *p, struct mx_req *r)
 {
 	uint32_t n = mx_req_tokens(r) - mx_req_computed(r);
@@ -111,8 +114,9 @@ static void add_chunk(struct mx_sched *s, struct mx_sched_plan *p, struct mx_req
 	p->share -= n;
 }
 
-/* [progress] max_sequences <= step_tokens, so at least one token is left for each running request
- * that does not decode; and the policy gives 0 at most every other step. */
+/* Finds out how many prompt tokens the step can take. [progress] max_sequences <= step_tokens, so
+ * at least one token is left for each running request that does not decode; and the policy returns
+ * 0 at most every other step. */
 static void find_share(struct mx_sched *s, struct mx_sched_plan *p)
 {
 	if (p->share_known)
@@ -134,8 +138,8 @@ static uint32_t available_pages(const struct mx_sched *s)
 	return u.pages_free + u.pages_cached;
 }
 
-/* Running streams whose pages do not last to their end. (One page may hold a whole sequence: that
- * of a model which keeps nothing in pages.) */
+/* Counts the running requests whose pages do not suffice to their end. (If a model has no state in
+ * pages, one page stands for a whole sequence.) */
 static uint32_t growing_streams(const struct mx_sched *s)
 {
 	uint32_t n = 0;
@@ -147,9 +151,9 @@ static uint32_t growing_streams(const struct mx_sched *s)
 	return n;
 }
 
-/* Gives r a slot, what the prefix cache has of it, and pages for every token it has: a prompt is
- * begun only if it can be finished. Leaves a page for each running stream that will need one, or
- * the newcomer would soon be preempted again. MX_E_NOMEM: not now, nothing is held. */
+/* Gives r a slot, its cached prefix, and pages for all of its tokens, so that a prompt begins only
+ * if it can be completed. One page is left for each running request that will need one; else r
+ * would soon be preempted again. MX_E_NOMEM: not now; r holds nothing then. */
 static mx_status enter(struct mx_sched *s, struct mx_req *r)
 {
 	mx_status st;
@@ -174,17 +178,18 @@ static mx_status enter(struct mx_sched *s, struct mx_req *r)
 	return st;
 }
 
-/* True if r was refused before and nothing has got better since. */
+/* True if r did not fit before, and neither more pages are available nor fewer requests run now. */
 static bool still_blocked(const struct mx_sched *s, const struct mx_req *r)
 {
 	const struct mx_sched_blocked *b = &s->blocked;
 	return b->request == r && available_pages(s) <= b->available && s->n_running >= b->running;
 }
 
-/* Admits in the order of service while there are tokens in this step (so that no memory is held by
- * a prompt which is not computed, and a prompt just computed by another request is found in the
- * cache), slots and pages, up to a request of more than `longest` tokens. Never out of order: a
- * small request must not overtake a large one for ever. */
+/* Admits requests in the order of service while the step has tokens left and there are slots and
+ * pages; stops at a request of more than `longest` tokens. A request is admitted only if the step
+ * computes some of it: so no prompt holds memory without being computed, and a prompt that another
+ * request has just computed is found in the cache. Requests are never admitted out of order, since
+ * small ones could overtake a large one for ever. */
 static void admit(struct mx_sched *s, struct mx_sched_plan *p, uint32_t longest)
 {
 	while (p->share && s->n_running < s->config.max_sequences) {
@@ -200,7 +205,8 @@ static void admit(struct mx_sched *s, struct mx_sched_plan *p, uint32_t longest)
 		}
 		s->blocked.request = NULL;
 		if (st != MX_OK) {
-			/* [progress] With nothing running everything fits; so this is an error, not a wait. */
+			/* [progress] If nothing runs, every request fits: so this is an error, no reason to
+			 * wait. */
 			mx_error("sched", "request %llu cannot start: %s", (unsigned long long)r->id,
 			         mx_status_str(st));
 			mx_sched_finish(s, r, MX_FINISH_ERROR, st == MX_E_NOMEM ? MX_E_INTERNAL : st, -1);
@@ -250,10 +256,10 @@ void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p)
 	p->planning_ns = mx_now_ns() - begin;
 }
 
-/* ---- after the step before ---- */
+/* ---- revising, after the step before ---- */
 
-/* The device waits meanwhile, so what comes in late is what is quickly admitted: opening a sequence
- * takes a few microseconds and about a nanosecond a token. */
+/* Longest request that is admitted while the device waits: opening a sequence takes a few
+ * microseconds and about a nanosecond for each token. */
 #define LATE_TOKENS 4096
 
 static void drop_ended(struct mx_sched_plan *p)

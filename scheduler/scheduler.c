@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "scheduler/internal.h"
 
-/* Most entries of a list in a request: more is a mistake, and memory must have a bound. */
+/* Most entries of a list in a request. Longer lists are mistakes, and memory must have a bound. */
 #define MAX_LIST 1024
 #define MAX_SALT 1024
 
@@ -140,7 +140,7 @@ static mx_status check_request(const struct mx_sched *s, const struct mx_request
 	return MX_OK;
 }
 
-/* Copies n elements to *at and moves *at behind them. */
+/* Copies n elements to *at, advances *at behind them and returns the copy; NULL if n is 0. */
 static void *put(unsigned char **at, const void *from, size_t n, size_t size)
 {
 	void *p = *at;
@@ -150,7 +150,7 @@ static void *put(unsigned char **at, const void *from, size_t n, size_t size)
 	return n ? p : NULL;
 }
 
-/* A copy of everything in one block; NULL if out of memory. Sizes were checked. */
+/* Copies a request into one heap block; NULL if out of memory. The sizes were checked. */
 static struct mx_req *copy_request(const struct mx_request *r)
 {
 	const struct mx_seq_params *q = &r->params;
@@ -165,7 +165,7 @@ static struct mx_req *copy_request(const struct mx_request *r)
 	c->sink = r->sink;
 	c->params = *q;
 	c->params.max_len = r->n_prompt + r->max_tokens;
-	unsigned char *at = (unsigned char *)(c + 1); /* everything needs an alignment of 4, or none */
+	unsigned char *at = (unsigned char *)(c + 1); /* each array needs an alignment of 4 or none */
 	c->params.sampling.bias =
 		put(&at, q->sampling.bias, q->sampling.n_bias, sizeof *q->sampling.bias);
 	c->prompt = put(&at, r->prompt, r->n_prompt, sizeof *r->prompt);
@@ -193,12 +193,12 @@ static mx_status reject(struct mx_sched *s, mx_status status, struct mx_err *err
 	case MX_E_SHUTDOWN: return mx_fail(err, status, "the server is shutting down");
 	case MX_E_DEVICE: return mx_fail(err, status, "the device is lost");
 	case MX_E_NOMEM: return mx_fail(err, status, "out of memory");
-	default: return status; /* the message is there */
+	default: return status; /* the message was written before */
 	}
 }
 
-/* Whether n requests may come in now. Under the lock. */
-static mx_status door(const struct mx_sched *s, size_t n)
+/* Returns MX_OK if n requests may be queued now, else the reason why not. Under the lock. */
+static mx_status may_queue(const struct mx_sched *s, size_t n)
 {
 	if (atomic_load(&s->failed))
 		return MX_E_DEVICE;
@@ -216,7 +216,7 @@ static void free_copies(struct mx_req_list *copies)
 	}
 }
 
-/* Copies of all the requests, or none. They are linked as arrivals will be. */
+/* Copies all requests, or none. The copies are linked as arrivals are. */
 static mx_status copy_all(const struct mx_request *r, size_t n, struct mx_req_list *out)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -258,9 +258,9 @@ mx_status mx_sched_submit_all(struct mx_sched *s, const struct mx_request *r, si
                               uint64_t *out_ids, struct mx_err *err)
 {
 	mx_status st = check_all(s, r, n, err);
-	if (st == MX_OK) { /* a look before the copies; what counts is the second one */
+	if (st == MX_OK) { /* to save copies; the check below, after copying, is the one that counts */
 		pthread_mutex_lock(&s->lock);
-		st = door(s, n);
+		st = may_queue(s, n);
 		pthread_mutex_unlock(&s->lock);
 	}
 	struct mx_req_list copies = TAILQ_HEAD_INITIALIZER(copies);
@@ -270,7 +270,7 @@ mx_status mx_sched_submit_all(struct mx_sched *s, const struct mx_request *r, si
 		return reject(s, st, err);
 
 	pthread_mutex_lock(&s->lock);
-	st = door(s, n);
+	st = may_queue(s, n);
 	if (st != MX_OK) {
 		pthread_mutex_unlock(&s->lock);
 		free_copies(&copies);
@@ -304,7 +304,7 @@ uint32_t mx_sched_max_requests(const struct mx_sched *s)
 	return s->max_requests;
 }
 
-/* ---- the rest of what any thread may call ---- */
+/* ---- cancel, drain, figures ---- */
 
 void mx_sched_cancel(struct mx_sched *s, uint64_t id, enum mx_cancel why)
 {
@@ -326,7 +326,7 @@ uint32_t mx_sched_max_len(const struct mx_sched *s)
 
 void mx_sched_drain(struct mx_sched *s)
 {
-	/* Under the lock, so that who sees mx_sched_idle afterwards sees it for good. */
+	/* Under the lock: if mx_sched_idle is true after this, it stays true. */
 	pthread_mutex_lock(&s->lock);
 	atomic_store(&s->draining, true);
 	pthread_mutex_unlock(&s->lock);
@@ -350,7 +350,7 @@ bool mx_sched_failed(const struct mx_sched *s)
 
 void mx_sched_stats(const struct mx_sched *cs, struct mx_sched_stats *out)
 {
-	struct mx_sched *s = (struct mx_sched *)cs; /* for its locks; nothing else is written */
+	struct mx_sched *s = (struct mx_sched *)cs; /* to lock; nothing else is written */
 	pthread_mutex_lock(&s->stats.lock);
 	*out = s->stats.v;
 	pthread_mutex_unlock(&s->stats.lock);

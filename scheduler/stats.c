@@ -5,8 +5,8 @@
 
 #include "base/clock.h"
 
-/* Seconds. The bounds are vLLM's (its Grafana board works on them), with finer ones below 10 ms,
- * where small models live. */
+/* Seconds. The bounds are vLLM's, for which its Grafana board is made, with finer ones below 10 ms
+ * for small models. */
 static const double ttft_bounds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                      1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 static const double itl_bounds[] = {.0005, .001, .002, .005, .01, .025, .05, .075, .1, .15, .2, .3,

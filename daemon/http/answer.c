@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completing an exchange's answer. */
+/* Completes an exchange's answer. */
 #include "daemon/http/exchange.h"
 #include "proto/response.h"
 

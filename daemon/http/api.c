@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The routes that take a JSON body. They may run on a worker. */
+/* Handlers of the routes that take a JSON body. They may run on a worker. */
 #include <stdio.h>
 #include <string.h>
 

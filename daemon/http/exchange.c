@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One request on its connection's thread: receive the body, have it answered, send the answer. */
+/* Serves one request on its connection's thread: receives the body, has the answer computed, sends
+ * it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,18 +14,18 @@
 #include "daemon/http/exchange.h"
 #include "proto/response.h"
 
-/* Bodies up to this size are parsed and tokenised on the connection's own thread: a few hundred
- * microseconds, less than two changes of thread are worth under load. */
+/* Bodies up to this size are parsed and tokenised on the connection's own thread. That takes a few
+ * hundred microseconds; two changes of thread take longer under load. */
 #define INLINE_BYTES 4096
-/* Of a body that is too large, this much is read and thrown away, so that a client that sends first
- * and reads later still gets its answer; beyond, the connection is closed. */
+/* Bytes beyond the limit that are read and thrown away, so that a client which sends its whole body
+ * before it reads gets its answer. After more bytes the connection is closed. */
 #define DISCARD_BYTES (64u << 20)
-/* Parsing a body that large takes a heap that is worth giving back. */
+/* Parsing a body of this size takes so much heap that it is given back to the system afterwards. */
 #define LARGE_BODY ((size_t)256 << 10)
 
 /* ---- receiving ---- */
 
-/* An id from the client's header if it is printable and short, else one of our own. */
+/* Takes the id from the client's header if it is printable and short, else makes one. */
 static void choose_id(struct mx_exchange *x)
 {
 	static _Atomic uint64_t counter;
@@ -47,7 +48,7 @@ static void choose_id(struct mx_exchange *x)
 		if (atomic_compare_exchange_strong(&key, &k, fresh))
 			k = fresh;
 	}
-	/* splitmix64 of a random start: unique in this process, unlikely elsewhere */
+	/* splitmix64 from a random start: unique in this process, and hardly ever equal elsewhere */
 	uint64_t z = k + atomic_fetch_add(&counter, 1) * 0x9e3779b97f4a7c15u;
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -96,7 +97,7 @@ static void answer_too_large(struct mx_exchange *x)
 	mx_exchange_fail(x, &err);
 }
 
-/* The header is there, the body is not: what is hopeless is refused before it is sent. */
+/* The header is complete. Refuses a body that is too large before the client sends it. */
 static enum MHD_Result begin_body(struct mx_exchange *x)
 {
 	uint64_t length = announced_length(x);
@@ -106,7 +107,7 @@ static enum MHD_Result begin_body(struct mx_exchange *x)
 	x->too_large = true;
 	bool asks = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "Expect") != NULL;
 	if (!asks && length <= max + DISCARD_BYTES)
-		return MHD_YES; /* it is on its way already: let it pass by */
+		return MHD_YES; /* the client is sending it already: it is discarded */
 	answer_too_large(x);
 	return mx_exchange_send_answer(x);
 }
@@ -138,7 +139,7 @@ static enum MHD_Result take_body(struct mx_exchange *x, const char *data, size_t
 	return MHD_YES;
 }
 
-/* application/json, or nothing said. */
+/* True for application/json, or if the client names no type. */
 static bool is_json(struct mx_exchange *x)
 {
 	const char *type = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "Content-Type");
@@ -152,7 +153,7 @@ static void work(void *arg)
 {
 	struct mx_exchange *x = arg;
 	bool large = x->body.len >= LARGE_BODY;
-	if (atomic_load(&x->http->stopping) || mx_pump_gone(x)) { /* nobody to work for */
+	if (atomic_load(&x->http->stopping) || mx_pump_gone(x)) { /* nobody waits for it */
 		mx_exchange_drop_body(x);
 		mx_exchange_fail_with(x, 503, "shutting_down", "the server is shutting down");
 	} else {
@@ -163,7 +164,7 @@ static void work(void *arg)
 	mx_pump_set_busy(x, false);
 }
 
-/* The request is complete: has it answered, or says why not. */
+/* The request is complete. Has the answer computed, or makes it an error. */
 static void dispatch(struct mx_exchange *x)
 {
 	struct mx_http *h = x->http;
@@ -199,7 +200,7 @@ static void dispatch(struct mx_exchange *x)
 	}
 }
 
-/* A finished generation's answer. */
+/* Makes the answer of a finished generation. */
 static void take_response(struct mx_exchange *x)
 {
 	struct mx_api_error err;
@@ -209,12 +210,13 @@ static void take_response(struct mx_exchange *x)
 		mx_exchange_fail(x, &err);
 }
 
-/* Looks at the exchange until it has an answer or has to wait. */
+/* Advances the exchange until its answer is sent or it has to wait. */
 static enum MHD_Result advance(struct mx_exchange *x)
 {
 	for (;;) {
 		enum mx_look look = mx_pump_begin(x);
-		/* a client that has only closed its sending side still gets what needs no waiting */
+		/* a client that has closed only its sending side still gets an answer that needs no waiting
+		 */
 		if (look == MX_LOOK_GONE && x->state != MX_X_BODY && x->state != MX_X_ANSWER)
 			return MHD_NO;
 		if (look != MX_LOOK_BUSY) {
@@ -268,7 +270,7 @@ void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
 	if (!x)
 		return;
 	*context = NULL;
-	/* first the engine's way to us, then ours to the connection */
+	/* first the engine thread loses its way to the exchange, then the exchange its connection */
 	mx_generation_detach(x->gen);
 	mx_pump_forget(x);
 	uint64_t ns = mx_now_ns() - x->start_ns;

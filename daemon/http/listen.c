@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Listening sockets. */
+/* Opens and names listening sockets. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The routes, and those that answer at once: nothing here waits for a model step. */
+/* The table of routes, and the handlers that answer at once. Nothing here waits for a model step.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +11,7 @@
 
 #define JSON "application/json"
 
-/* 200 with nothing in it means healthy; anything else says why not. */
+/* Answers 200 if healthy, else 503 with the reason. */
 static void answer_health(struct mx_exchange *x, bool healthy, const char *why)
 {
 	mx_buf_puts(&x->answer, healthy ? "{\"status\":\"ok\"}" : "{\"status\":");
@@ -36,7 +37,7 @@ static void get_readyz(struct mx_exchange *x)
 	mx_buf_free(&why);
 }
 
-/* Both at once, as most probes expect of one address. */
+/* Alive and ready: most probes ask one address for both. */
 static void get_health(struct mx_exchange *x)
 {
 	if (mx_service_alive(x->http->service, x->http->config.stall_s))
@@ -82,7 +83,7 @@ static struct mx_api_model describe(const struct mx_served *m, const char *id)
 static void get_models(struct mx_exchange *x)
 {
 	struct mx_service *s = x->http->service;
-	pthread_rwlock_rdlock(&s->lock); /* aliases stay while they are written out */
+	pthread_rwlock_rdlock(&s->lock); /* aliases must not be replaced while they are written out */
 	size_t n = s->n_models;
 	for (size_t i = 0; i < s->n_models; i++)
 		n += s->models[i].n_aliases;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sending: an exchange's answer or its event stream, on the connection's thread. */
+/* Sends an exchange's answer or its event stream, on the connection's thread. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "daemon/http/exchange.h"
 #include "proto/response.h"
 
-/* Buffer of a stream between libmicrohttpd and us. */
+/* Bytes of libmicrohttpd's buffer for a stream. */
 #define STREAM_BLOCK 16384
 
 static void add_headers(struct mx_exchange *x, struct MHD_Response *r)
@@ -45,7 +45,7 @@ enum MHD_Result mx_exchange_send_answer(struct mx_exchange *x)
 	return ok;
 }
 
-/* Fills x->stream with what is new. False if the connection has been suspended instead. */
+/* Fills x->stream with new events. False if there are none and the connection was suspended. */
 static bool next_events(struct mx_exchange *x)
 {
 	for (;;) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starting and ending the REST front end. */
+/* Starts and ends the REST front end. */
 #include "daemon/http/server.h"
 
 #include <errno.h>
@@ -14,11 +14,11 @@
 #include "base/mem.h"
 #include "daemon/http/exchange.h"
 
-/* Header memory of a connection; request lines and headers beyond it get 431. */
+/* Bytes for the request line and headers of a connection; longer ones get 431. */
 #define CONNECTION_MEMORY 32768
-/* Bodies held at a time by all connections together: this, or eight of the largest. */
+/* Bytes of bodies held by all connections together: this, or eight of the largest body if more. */
 #define BODY_BUDGET (64u << 20)
-/* How long the last answers may take to go out at destroy. */
+/* Time for sending the last answers at destroy. */
 #define LAST_ANSWERS_MS 2000
 
 static void log_mhd(void *arg, const char *fmt, va_list ap) MX_PRINTF(2, 0);
@@ -55,7 +55,7 @@ static mx_status open_sockets(struct mx_http *h, const struct mx_http_config *c,
 	for (size_t i = 0; i < n; i++) {
 		if (c->n_fds) {
 			h->fds[i] = c->fds[i];
-			/* a service manager may hand them over blocking; accept must never wait */
+			/* a service manager may hand over blocking sockets; accept must never wait */
 			int flags = fcntl(h->fds[i], F_GETFL);
 			if (flags < 0 || fcntl(h->fds[i], F_SETFL, flags | O_NONBLOCK) ||
 			    fcntl(h->fds[i], F_SETFD, FD_CLOEXEC))
@@ -78,8 +78,8 @@ static mx_status start_mhd(struct mx_http *h, struct mx_err *err)
 	const struct mx_http_config *c = &h->config;
 	unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ITC |
 	                 MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
-	/* The limit that counts is the pump's; a closing connection leaves libmicrohttpd's count a bit
-	 * later than ours. */
+	/* The pump enforces the real limit. libmicrohttpd counts a closing connection a bit longer than
+	 * the pump does. */
 	unsigned limit = c->max_connections + 64 * c->threads;
 	struct MHD_OptionItem pool[] = {
 		{c->threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, (intptr_t)c->threads, NULL},
@@ -117,10 +117,10 @@ mx_status mx_http_create(const struct mx_http_config *config, struct mx_service 
 	if (st == MX_OK)
 		st = start_mhd(h, err);
 	if (st == MX_OK)
-		st = mx_pump_start(h, err); /* last: with it come clients */
+		st = mx_pump_start(h, err); /* last: from now on clients come */
 	if (st != MX_OK) {
 		if (h->inherited)
-			h->n_fds = 0; /* the caller's still */
+			h->n_fds = 0; /* they still belong to the caller */
 		mx_http_destroy(h);
 		return st;
 	}
@@ -136,7 +136,7 @@ const char *mx_http_address(const struct mx_http *h, size_t i)
 void mx_http_stop_accepting(struct mx_http *h)
 {
 	mx_pump_stop_accepting(h);
-	/* last: who is told to close and comes again is refused already */
+	/* last: a client that closes and connects again is already refused */
 	atomic_store(&h->closing, true);
 }
 
@@ -153,9 +153,9 @@ static unsigned waiting(struct mx_http *h)
 	return n;
 }
 
-/* Everything that waits gets its last answer. A suspended connection must not outlive this: that is
- * libmicrohttpd's condition for stopping, so those are waited for without limit (the longest is a
- * prompt being tokenised), while slow readers get a moment. */
+/* Gives every waiting exchange its last answer. libmicrohttpd must not be stopped while a
+ * connection is suspended, so those are waited for without limit (the longest wait is for a prompt
+ * that is being tokenised). Slow readers get LAST_ANSWERS_MS. */
 static void end_exchanges(struct mx_http *h)
 {
 	const struct timespec ms = {.tv_nsec = 1000000};

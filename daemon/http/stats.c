@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counters of the front end. */
+/* The front end's counters. */
 #include "daemon/http/impl.h"
 
-/* Seconds; from an answer out of memory to a long generation. */
+/* Seconds: from an answer that needs no model to a long generation. */
 static const double bounds[MX_HTTP_DURATION_BOUNDS] = {
 	0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120};
 
