@@ -126,7 +126,8 @@ static const struct metric vllm_metrics[] = {
 	{"vllm:num_requests_running", MX_METRIC_GAUGE, running, "Requests in the running batch."},
 	{"vllm:num_requests_waiting", MX_METRIC_GAUGE, waiting, "Requests waiting to be scheduled."},
 	{"vllm:kv_cache_usage_perc", MX_METRIC_GAUGE, kv_usage,
-     "Share of the pages held by running requests, of the slots without pages; 0 to 1."},
+     "Share of the pages that running requests hold; for models without pages, of the slots; 0 to "
+     "1."},
 	{"vllm:prompt_tokens", MX_METRIC_COUNTER, prompt_tokens, "Prompt tokens processed."},
 	{"vllm:prompt_tokens_cached", MX_METRIC_COUNTER, cached_tokens,
      "Prompt tokens taken from the prefix cache."},
@@ -143,22 +144,23 @@ static const struct metric own_metrics[] = {
 	{"mixd_pages_used", MX_METRIC_GAUGE, pages_used, "Pages held by running requests."},
 	{"mixd_pages_cached", MX_METRIC_GAUGE, pages_cached,
      "Pages held by the prefix cache alone, free on demand."},
-	{"mixd_pages_free", MX_METRIC_GAUGE, pages_free, "Pages that hold nothing."},
-	{"mixd_page_tokens", MX_METRIC_GAUGE, page_tokens, "Tokens a page."},
-	{"mixd_page_bytes", MX_METRIC_GAUGE, page_bytes, "Bytes a page."},
+	{"mixd_pages_free", MX_METRIC_GAUGE, pages_free, "Pages that are free."},
+	{"mixd_page_tokens", MX_METRIC_GAUGE, page_tokens, "Tokens of a page."},
+	{"mixd_page_bytes", MX_METRIC_GAUGE, page_bytes, "Bytes of a page."},
 	{"mixd_prefix_cache_evictions", MX_METRIC_COUNTER, prefix_evictions,
      "Cached pages dropped to make room."},
 	{"mixd_weight_bytes", MX_METRIC_GAUGE, weight_bytes, "Memory of the weights."},
 	{"mixd_slots", MX_METRIC_GAUGE, slots, "Slots: the most sequences that can run at a time."},
 	{"mixd_slots_used", MX_METRIC_GAUGE, slots_used, "Slots held by running requests."},
-	{"mixd_slot_bytes", MX_METRIC_GAUGE, slot_bytes, "Bytes a slot."},
-	{"mixd_snapshots", MX_METRIC_GAUGE, snapshots, "Saved slots that there is room for."},
-	{"mixd_snapshots_used", MX_METRIC_GAUGE, snapshots_used, "Saved slots."},
+	{"mixd_slot_bytes", MX_METRIC_GAUGE, slot_bytes, "Bytes of a slot."},
+	{"mixd_snapshots", MX_METRIC_GAUGE, snapshots, "Most snapshots that fit."},
+	{"mixd_snapshots_used", MX_METRIC_GAUGE, snapshots_used, "Snapshots that are held."},
 	{"mixd_snapshot_bytes", MX_METRIC_GAUGE, snapshot_bytes,
-     "Bytes a saved slot, with the page that was begun."},
-	{"mixd_snapshot_saves", MX_METRIC_COUNTER, snapshot_saves, "Slots saved for the prefix cache."},
+     "Bytes of a snapshot: a slot and a partially filled page."},
+	{"mixd_snapshot_saves", MX_METRIC_COUNTER, snapshot_saves,
+     "Snapshots taken for the prefix cache."},
 	{"mixd_snapshot_evictions", MX_METRIC_COUNTER, snapshot_evictions,
-     "Saved slots dropped to make room."},
+     "Snapshots dropped to make room."},
 	{"mixd_scratch_bytes", MX_METRIC_GAUGE, scratch_bytes, "Memory of activations and work space."},
 	{"mixd_queue_oldest_seconds", MX_METRIC_GAUGE, oldest_wait,
      "How long the oldest waiting request has waited."},
@@ -180,15 +182,15 @@ static const struct histogram vllm_histograms[] = {
 	{"vllm:request_time_per_output_token_seconds", HIST(tpot),
      "Mean time per output token after the first, by request."},
 	{"vllm:e2e_request_latency_seconds", HIST(e2e), "Arrival to end."},
-	{"vllm:request_queue_time_seconds", HIST(queue_time), "Arrival to first scheduled."},
-	{"vllm:request_inference_time_seconds", HIST(inference_time), "First scheduled to end."},
-	{"vllm:request_prefill_time_seconds", HIST(prefill_time), "First scheduled to first token."},
+	{"vllm:request_queue_time_seconds", HIST(queue_time), "Arrival to first step."},
+	{"vllm:request_inference_time_seconds", HIST(inference_time), "First step to end."},
+	{"vllm:request_prefill_time_seconds", HIST(prefill_time), "First step to first token."},
 	{"vllm:request_decode_time_seconds", HIST(decode_time), "First token to end."},
 	{"vllm:iteration_tokens_total", HIST(step_tokens), "Tokens computed by a step."},
 	{"vllm:request_prompt_tokens", HIST(request_prompt), "Prompt tokens of a request."},
 	{"vllm:request_generation_tokens", HIST(request_output), "Generated tokens of a request."},
 	{"vllm:request_max_num_generation_tokens", HIST(request_max_tokens),
-     "Most tokens a request may generate."},
+     "Most tokens that a request may generate."},
 	{"vllm:request_params_max_tokens", HIST(request_max_tokens), "The max_tokens of a request."},
 };
 
@@ -247,7 +249,8 @@ static void write_vllm_by_reason(struct mx_metrics *m, struct mx_metrics_writer 
 		for (size_t r = 0; m->figures[k].loaded && r < 4; r++)
 			sample_with(w, &m->figures[k], "finished_reason", finishes[r],
 			            (double)m->figures[k].s.finished[r]);
-	mx_metrics_family(w, "vllm:cache_config_info", MX_METRIC_GAUGE, "Of the page pool; always 1.");
+	mx_metrics_family(w, "vllm:cache_config_info", MX_METRIC_GAUGE,
+	                  "Settings of the page pool, as labels; always 1.");
 	for (size_t k = 0; k < m->service->n_models; k++) {
 		const struct figures *f = &m->figures[k];
 		char labels[500];
@@ -290,8 +293,7 @@ static void write_own_by_mixer(struct mx_metrics *m, struct mx_metrics_writer *w
 		{"mixd_mixer_layers", "Layers that have this mixer.", mixer_layers},
 		{"mixd_mixer_page_bytes", "This mixer's part of mixd_page_bytes.", mixer_pages},
 		{"mixd_mixer_slot_bytes", "This mixer's part of mixd_slot_bytes.", mixer_slots},
-		{"mixd_mixer_snapshot_bytes", "This mixer's part of the bytes of a saved slot.",
-	     mixer_snapshots},
+		{"mixd_mixer_snapshot_bytes", "This mixer's part of mixd_snapshot_bytes.", mixer_snapshots},
 	};
 	for (size_t t = 0; t < sizeof table / sizeof *table; t++) {
 		mx_metrics_family(w, table[t].name, MX_METRIC_GAUGE, table[t].help);
@@ -310,7 +312,7 @@ static void write_own_by_reason(struct mx_metrics *m, struct mx_metrics_writer *
 	static const char *const phase[] = {"waiting", "running"};
 	size_t n = m->service->n_models;
 	mx_metrics_family(w, "mixd_requests_rejected", MX_METRIC_COUNTER,
-	                  "Requests refused for want of room, by reason.");
+	                  "Requests refused for lack of room, by reason.");
 	for (size_t k = 0; k < n; k++) {
 		const struct figures *f = &m->figures[k];
 		if (!f->loaded)
@@ -328,9 +330,11 @@ static void write_own_by_reason(struct mx_metrics *m, struct mx_metrics_writer *
 	};
 	mx_metrics_family(
 		w, "mixd_prefix_cache_lookups", MX_METRIC_COUNTER,
-		"Look-ups in the prefix cache by outcome: hit, something need not be computed; "
-		"miss, nothing is known; no_snapshot, its beginning was computed before but no slot saved "
-		"there; evicted, one was saved and has made room; unsupported, a mixer cannot.");
+		"Look-ups in the prefix cache by outcome: hit, a prefix need not be computed; miss, no "
+	    "prefix "
+		"was computed before; no_snapshot, a prefix was computed before but no snapshot taken "
+	    "there; "
+		"evicted, the snapshot taken there was dropped; unsupported, a mixer cannot resume.");
 	for (size_t k = 0; k < n; k++)
 		for (int o = 0; m->figures[k].loaded && o < MX_LOOKUP_N; o++)
 			sample_with(w, &m->figures[k], "outcome", outcomes[o],
@@ -345,8 +349,8 @@ static void write_own_by_reason(struct mx_metrics *m, struct mx_metrics_writer *
 			mx_metrics_sample(w, labels, (double)m->figures[k].s.cancelled[r / 2][r % 2]);
 		}
 	mx_metrics_family(w, "mixd_step_phase_seconds", MX_METRIC_HISTOGRAM,
-	                  "Time of a step by phase; forward has what mixers do after the draw, "
-	                  "host is planning and delivery.");
+	                  "Time of a step by phase; forward includes the work of mixers after the "
+	                  "draw, host is planning and delivery.");
 	static const struct {
 		const char *name;
 		size_t offset;
@@ -398,7 +402,7 @@ static void write_http(struct mx_metrics *m, struct mx_metrics_writer *w)
 				mx_metrics_sample(w, labels, (double)s.requests[r][k][c]);
 			}
 	mx_metrics_family(w, "http_request_duration_seconds", MX_METRIC_HISTOGRAM,
-	                  "First byte of a request to the end of its answer.");
+	                  "Header of a request to the end of its answer.");
 	for (unsigned r = 0; r < MX_ROUTE_COUNT; r++) {
 		snprintf(labels, sizeof labels, "handler=\"%s\"",
 		         mx_http_route_name((enum mx_http_route)r));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The REST front end on an engine that computes nothing: what it can carry, and
- * a server for end-to-end tests that need no weights.
+ * The REST front end on an engine that computes nothing: to measure the front end
+ * alone, and as a server for end-to-end tests that need no weights.
  *
  *   frontend_server --tokenizer DIR [--listen ADDRESS] [--name NAME] [options]
  *
@@ -161,7 +161,7 @@ static void load(const struct options *o, struct mx_served *m, struct loaded *l)
 	m->tokenizer = l->tokenizer;
 	m->chat_template = l->chat_template;
 	m->eos = &l->eos;
-	m->n_eos = config.eos >= 0; /* "never" means not by chance either */
+	m->n_eos = config.eos >= 0; /* without EOS no token may end a text by chance */
 	m->sched = l->sched;
 	l->engine->ops->info(l->engine, &m->info);
 	mx_served_set_state(m, MX_SERVED_READY);
@@ -174,7 +174,7 @@ static void nap(double seconds)
 	nanosleep(&t, NULL);
 }
 
-/* Enough of a metrics text to see that the hook is called. */
+/* A short metrics text, to see that the hook is called. */
 static const char *metrics(void *arg, const char *accept, struct mx_buf *out)
 {
 	struct mx_service *s = arg;
@@ -232,7 +232,7 @@ int main(int argc, char **argv)
 		sigwait(&signals, &sig);
 	while (sig == SIGHUP);
 
-	/* as mixd does it: first not ready, then no new clients */
+	/* in mixd's order: first not ready, then no new clients */
 	mx_service_drain(&service);
 	mx_http_stop_accepting(http);
 	for (double t = 0; t < o.drain_s && (mx_http_active(http) || !mx_service_idle(&service));

@@ -59,7 +59,7 @@ struct conn {
 	enum phase phase;
 	bool disturber;    /* sends the long prompts */
 	bool reused;       /* the request went out on a connection that had served another */
-	double next_s;     /* when the next request is due; INFINITY = at the end of this one */
+	double next_s;     /* when the next request is to be sent; INFINITY = at the end of this one */
 	double abandon_s;  /* when the client leaves; INFINITY = when it has its answer */
 	struct mx_buf out; /* to send, from `sent` */
 	size_t sent;
@@ -231,7 +231,7 @@ static void start_request(struct run *r, struct conn *c)
 	c->got_text = c->failed = c->chunked = false;
 	c->tokens = 0;
 	c->start = now_s();
-	/* when the next one is due: a Poisson clock, or the end of this one */
+	/* when to send the next one: a Poisson clock, or the end of this one */
 	c->next_s = c->abandon_s = INFINITY;
 	if (c->disturber) {
 		r->n_long++;
@@ -281,7 +281,7 @@ static void end_request(struct run *r, struct conn *c)
 		c->next_s = t - log(1 - random_part(r)) * (double)r->o.streams / r->o.rate;
 }
 
-/* The client goes away. */
+/* The client leaves. */
 static void abandon(struct run *r, struct conn *c)
 {
 	close(c->fd);
@@ -347,7 +347,7 @@ static bool take_header(struct conn *c)
 	return true;
 }
 
-/* Parses what is there; true when the answer is complete. */
+/* Parses what was received. True if the answer is complete. */
 static bool take_some(struct run *r, struct conn *c)
 {
 	if (c->phase == HEADER && !take_header(c))
@@ -449,7 +449,7 @@ static void on_event(struct run *r, struct conn *c, uint32_t events)
 		receive(r, c);
 }
 
-/* Starts what is due; seconds until the next is, or a second. */
+/* Sends the requests whose time has come. Returns the seconds until the next one, at most one. */
 static double start_due(struct run *r)
 {
 	double t = now_s(), soonest = t + 1;

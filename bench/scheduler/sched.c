@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What scheduling itself costs: steps of an engine that computes nothing.
+ * Measures the cost of scheduling: steps of an engine that computes nothing.
  *
  *   sched [SECONDS]     per line, default 1
  *
- * A thread keeps the queue filled while the engine thread works it off. Prints
- * the host time of a step (planning and delivery into a sink that does nothing),
- * what of it the device waits for, what the fake engine itself took, and tokens
- * and requests a second. "ahead": on a device that runs behind the host.
+ * A thread keeps the queue full while the engine thread serves it. Prints the host
+ * time of a step (planning, and delivery into a sink that does nothing), the part
+ * of it that the device waits for, the time of the fake engine itself, and tokens
+ * and requests a second. "ahead": on an asynchronous device.
  */
 #include <pthread.h>
 #include <stdatomic.h>

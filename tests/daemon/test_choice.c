@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A choice against the plain definition of its text: stop strings found in the whole text so far.
- */
+/* A choice, against a plain search for stop strings in the whole text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -110,7 +109,7 @@ static void compare_once(void)
 		assert_int_equal(mx_decoder_push(&d, ids[i], &so_far), MX_OK);
 		more = mx_choice_token(&c, ids[i], false, NULL);
 		assert_int_equal(more, !plain_find(&so_far, &r, &at, &stop));
-		/* nothing is given out that a stop could still take back */
+		/* no text is ready that could still become part of a stop string */
 		assert_true(c.ready.text.len <= so_far.len);
 		assert_memory_equal(mx_buf_str(&c.ready.text), mx_buf_str(&so_far), c.ready.text.len);
 	}

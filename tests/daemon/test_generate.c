@@ -193,8 +193,8 @@ static void every_allocation_may_fail(void **state)
 			fail_at = 0;
 			if (status == 200 && !strstr(bodies[i].body, "stream"))
 				check_same(&want, &got);
-			/* Refused for the moment, or not in need of what failed. A tokenizer's buffer does not
-			 * say whether memory or its limit ran out. */
+			/* Refused for the moment, or the failed allocation was not needed. A tokenizer's buffer
+			 * does not say whether memory or its limit ran out. */
 			if (status != 503 && status != 200 && status != 500 &&
 			    strcmp(last.code, "context_length_exceeded"))
 				fail_msg("allocation %ld of request %zu: %d %s", n, i, status, last.message);
@@ -235,7 +235,7 @@ static void a_reader_may_leave_at_any_moment(void **state)
 			assert_non_null(strstr(mx_buf_str(&out), "shutting_down"));
 		}
 		mx_generation_detach(g);
-		/* no call comes any more: the counter is about to go */
+		/* no wake call comes any more: the counter is about to be freed */
 		unsigned seen = atomic_load(&wakes);
 		nap();
 		assert_int_equal(atomic_load(&wakes), seen);
@@ -280,7 +280,7 @@ static void the_queue_takes_all_prompts_or_none(void **state)
 		400);
 	assert_string_equal(last.param, "n");
 	assert_int_equal(run_prompts(80, 4), 200);
-	/* one place taken: not now, and nothing of it is seen but the refusal */
+	/* one place is taken: refused for now, without other effects */
 	static const char body[] = "{\"prompt\":\"x\",\"max_tokens\":480,\"ignore_eos\":true}";
 	struct mx_api_request r = {0};
 	struct mx_generation *g = NULL;
@@ -359,7 +359,7 @@ static void tokens_the_model_lacks_are_refused(void **state)
 	mx_buf_free(&out);
 }
 
-/* A model's vocabulary is often rounded up to more than its tokenizer has. */
+/* A model's vocabulary is often padded: it has more ids than its tokenizer. */
 static void tokens_without_text_are_reported(void **state)
 {
 	(void)state;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon on the bundled model: the same answer alone, in company, cached, and after a neighbour
-has left."""
+"""The daemon on the bundled model: the same answer alone, in a batch, cached, and after other clients
+have left."""
 import json
 import random
 import socket
@@ -21,7 +21,7 @@ def ask(s, text, **kw):
 
 
 @server(Mixd, max_sequences=16, step_tokens=64)
-def test_bit_for_bit_in_any_company(s):
+def test_bit_for_bit_in_any_batch(s):
     alone = [ask(s, t, cache_salt=f"alone{i}") for i, t in enumerate(TEXTS)]
     assert all(lp["token_logprobs"][1] < 0 for _, lp in alone)
     # a second time the prefix comes from the cache

@@ -83,7 +83,7 @@ def test_every_family():
                     cases = json.load(f)["cases"]
                 bar = BAR_16 if name.endswith("f16") else BAR
                 check = lambda c: check_case(s, name, c, bar)
-                worst = max([*map(check, cases), *pool.map(check, cases)])  # alone, then in company
+                worst = max([*map(check, cases), *pool.map(check, cases)])  # alone, then in a batch
                 print(f"{name:16} worst error {worst:.1e}")
             check_dna(s)
             s.stop()

@@ -253,7 +253,7 @@ static void bad_requests_name_their_field(void **state)
 		check_refusal(&cases[i]);
 }
 
-/* Integers beyond an int64 hurt only where they are read, and change nothing beside them. */
+/* Integers that do not fit an int64 are errors only in fields that are read. */
 static void huge_integers_are_no_syntax_error(void **state)
 {
 	(void)state;

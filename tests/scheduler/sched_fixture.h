@@ -10,7 +10,7 @@ enum { VOCAB = 1000 };
 /* 8 sequences, 128 tokens a step, 1024 pages of 16 tokens, and a prefix cache. */
 extern const struct mx_fake_config roomy;
 
-/* Schedulers that are started run on an engine whose steps overlap with the host's work. */
+/* True: `start` makes an asynchronous engine, whose steps overlap with the host's work. */
 extern bool steps_overlap;
 
 struct fixture {
@@ -34,7 +34,8 @@ void fill_prompt(int32_t *prompt, uint32_t n, int32_t salt);
 /* Submits client i's request, with a prompt of n tokens and salt i. */
 void submit(struct fixture *f, int i, uint32_t n, uint32_t max_tokens);
 void submit_priority(struct fixture *f, int i, uint32_t n, uint32_t max_tokens, int32_t priority);
-/* Fails the test unless client i got what its request, submitted like that, yields alone. */
+/* Fails the test unless client i got the tokens that its request, submitted like that, yields
+ * alone. */
 void assert_reference(struct fixture *f, int i, uint32_t n, uint32_t max_tokens);
 struct mx_sched_stats stats(const struct fixture *f);
 

@@ -68,7 +68,7 @@ static uint32_t t_chunk(const struct mx_engine *e, const struct mx_seq *s, uint3
 	return inner->ops->chunk(inner, s, n);
 }
 
-/* A step that runs has the sequence: it must stay as it is. */
+/* Fails the test if the sequence is in the running step: nobody may change it then. */
 static void check_not_in_flight(const struct test_engine *t, const struct mx_seq *s)
 {
 	for (uint32_t i = 0; s && i < t->n_flight; i++)
@@ -109,7 +109,7 @@ void test_engine_check(struct test_engine *t)
 		fail_msg("%s", wrong);
 }
 
-/* A sequence comes once in a step. */
+/* Checks that a sequence comes only once in a step. */
 static void check_items(const struct mx_step_item *items, uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)

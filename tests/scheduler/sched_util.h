@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * For tests of the scheduler: an engine that wraps another one, logs its steps,
- * holds them at a gate and fails on demand; a client that records what its
- * request got; and the undisturbed run of a request to compare with.
+ * stops them at a gate and fails on demand; a client that records the tokens and
+ * the end of its request; and the undisturbed run of a request to compare with.
  */
 #ifndef MX_TESTS_SCHED_UTIL_H
 #define MX_TESTS_SCHED_UTIL_H
@@ -32,7 +32,7 @@ struct test_engine {
 	uint32_t permits; /* steps that may pass the gate */
 	uint64_t begun, entered, left;
 	uint64_t fail_at;       /* the step with this number (from 1) fails as a whole; 0 = none */
-	uint64_t fail_begin_at; /* the same, and begin says so */
+	uint64_t fail_begin_at; /* as fail_at, but already `begin` fails */
 	uint64_t fail_item_at;  /* in this step the first item fails; 0 = none */
 	uint32_t slots; /* sequences that attach lets in at a time; 0 = as many as the engine's */
 	uint32_t n_attached, max_attached;
@@ -48,8 +48,8 @@ struct test_engine {
 /* An engine around the fake one. Destroy with test_engine_destroy. */
 struct test_engine *test_engine_create(const struct mx_fake_config *config);
 void test_engine_destroy(struct test_engine *t);
-/* Fails the test unless every page is where the open sequences and the cache say. Not while a step
- * may run. */
+/* Fails the test unless open sequences and cache account for every page. No step may run
+ * meanwhile. */
 void test_engine_check(struct test_engine *t);
 /* Steps wait from now on until test_engine_pass lets them through. */
 void test_engine_gate(struct test_engine *t);
@@ -75,7 +75,7 @@ struct client {
 	uint64_t id;
 	uint64_t done_order, token_order; /* numbers from one global counter */
 	struct mx_done done;
-	/* read in done(): what the engine held at that time */
+	/* To read the engine's usage at the time of done(). */
 	const struct mx_engine *engine;
 	struct mx_engine_usage usage_at_done;
 };

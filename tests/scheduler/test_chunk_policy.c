@@ -15,8 +15,8 @@
 
 #define BUDGET 512
 
-/* Time of a step on a host where weights are read once a step and every row costs arithmetic that
- * partly hides behind the reading: not linear in rows, as on a real CPU. */
+/* Computes the time of a step on a host that reads the weights once a step, while the arithmetic of
+ * each row overlaps partly with the reading. So it is not linear in rows, as on a real CPU. */
 static double step_ns(uint32_t n_decode, uint32_t n_prompt)
 {
 	double read = 5e6, arithmetic = 0.8e6 * (n_decode + n_prompt);
@@ -129,8 +129,8 @@ static void one_interrupted_step_changes_little(void **state)
 	assert_true(r.worst < 1.15 * MX_CHUNK_STRETCH * p.usual);
 }
 
-/* A host that is busy with other things: steps take up to seven times as long, at random and for
- * a while. Prompts must not look expensive for it. */
+/* On a busy host steps take up to seven times as long, at random and for a while. Prompts must not
+ * look expensive because of that. */
 static void a_noisy_host_does_not_starve_prompts(void **state)
 {
 	(void)state;
@@ -165,7 +165,7 @@ static void prompts_always_advance(void **state)
 	mx_chunk_policy_init(&p, 1.01, 4);
 	struct run r = run_policy(&p, 32, 1000, 0, &rng);
 	assert_true(r.mixed > 950);
-	for (uint64_t ns = 0; ns < 3; ns++) { /* clocks that stand still */
+	for (uint64_t ns = 0; ns < 3; ns++) { /* a clock that does not advance */
 		mx_chunk_policy_observe(&p, 32, 0, ns);
 		mx_chunk_policy_observe(&p, 32, 1, 0);
 		mx_chunk_policy_observe(&p, 0, 1, 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of requests, one behaviour a test, against the fake engine: what they
- * yield, admission, cancellation, shutdown and failure. What goes into a step is
- * in test_sched_steps.c.
+ * The life of requests, against the fake engine, one behaviour a test: output,
+ * admission, cancellation, shutdown and failure. test_sched_steps.c tests the
+ * contents of steps.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -362,8 +362,7 @@ static void a_sink_may_cancel(void **state)
 	client_wait_done(&f.c[0]);
 	assert_int_equal(f.c[0].n, 4);
 	assert_int_equal(f.c[0].done.finish, MX_FINISH_ABORT);
-	/* It was cancelled between two steps, and none follows that would bring the figure up to date.
-	 */
+	/* The request was cancelled between two steps, and no step follows. */
 	assert_int_equal(stats(&f).running, 0);
 	finish(&f);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is different where a step runs while the host delivers the one before and
- * plans the next. That everything else is the same, test_sched.c and
- * test_sched_steps.c see to, which run on both kinds of engines.
+ * The differences on an asynchronous device, where a step runs while the host
+ * delivers the results of the one before and plans the next. test_sched.c and
+ * test_sched_steps.c run on both kinds of engines and check that all else is the
+ * same.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +16,7 @@
 #include "base/log.h"
 #include "tests/scheduler/sched_fixture.h"
 
-/* What a sink saw of the engine. */
+/* What a sink observed. */
 struct witness {
 	struct client *client;
 	struct test_engine *engine;
@@ -74,7 +75,7 @@ static void tokens_are_delivered_while_the_next_step_runs(void **state)
 	finish(&f);
 }
 
-/* They lie in memory that the next step uses. */
+/* The next step overwrites them. */
 static void prompts_are_reported_before_the_next_step(void **state)
 {
 	(void)state;
@@ -90,7 +91,7 @@ static void prompts_are_reported_before_the_next_step(void **state)
 	finish(&f);
 }
 
-/* A stop token is seen before the next step begins; what the sink decides, after. */
+/* A stop token is known before the next step begins, the decision of a sink only after. */
 static void a_token_after_the_end_is_dropped(void **state)
 {
 	(void)state;
@@ -170,7 +171,7 @@ static void a_cancelled_request_is_not_in_the_next_step(void **state)
 	finish(&f);
 }
 
-/* Who fills the pool goes back to the queue only when no step has him. */
+/* A request that fills the pool is preempted only when it is in no running step. */
 static void memory_is_taken_between_steps(void **state)
 {
 	(void)state;
@@ -192,7 +193,7 @@ static void memory_is_taken_between_steps(void **state)
 	finish(&f);
 }
 
-/* The device is lost as the second step begins: the tokens of the first are there. */
+/* The device is lost when the second step begins: the tokens of the first are delivered. */
 static void a_step_that_cannot_begin_ends_everything(void **state)
 {
 	(void)state;

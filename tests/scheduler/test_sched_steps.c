@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the scheduler puts into a step, against the fake engine: tokens of streams,
- * chunks of prompts, what the prefix cache leaves to compute, and who has to wait
- * or go back when memory is short.
+ * chunks of prompts, the part of a prompt that the prefix cache lacks, and which
+ * requests wait or are preempted when memory is short.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +37,7 @@ int __wrap_clock_gettime(clockid_t id, struct timespec *t)
 	return 0;
 }
 
-/* The fake engine's way of taking time. */
+/* The fake engine sleeps by this for the time of a step. */
 int __wrap_clock_nanosleep(clockid_t id, int flags, const struct timespec *t, struct timespec *left)
 {
 	if (!virtual_time)
@@ -112,7 +112,7 @@ static void chunks_adapt_to_step_time(void **state)
 }
 
 /* Ending a request can take time; the others' tokens do not wait for it. */
-/* A step may be no longer than without a prompt: but what the engine says is free is taken. */
+/* No stretch is allowed, but prompt tokens that are free according to the engine are taken. */
 static void free_rows_are_used(void **state)
 {
 	(void)state;
@@ -176,7 +176,7 @@ static bool slow_token(void *arg, int32_t token, bool is_stop, const struct mx_l
 	return true;
 }
 
-/* Delivery takes a third of a step's time. A device that runs behind the host does not wait. */
+/* Delivery takes a third of a step's time. An asynchronous device does not wait. */
 static void the_device_does_not_wait_for_delivery(void **state)
 {
 	(void)state;
@@ -199,7 +199,7 @@ static void the_device_does_not_wait_for_delivery(void **state)
 	while (v.steps < 101);
 	double expect = steps_overlap ? 0 : 0.3;
 	assert_true(v.step_idle.sum > expect - 1e-6 && v.step_idle.sum < expect + 1e-6);
-	/* the last delivery has nothing to hide behind */
+	/* no step runs during the last delivery */
 	assert_int_equal(virtual_ns - begin, steps_overlap ? 101 * 9000000 + 3000000 : 101 * 12000000);
 	finish(&f);
 	virtual_time = false;
@@ -272,7 +272,7 @@ static void a_prompt_is_cut_where_its_state_is_saved(void **state)
 		int32_t by;
 	} expect[] = {
 		{false, 350, 0, 4, {100, 100, 100, 50}, 0},
-		{false, 230, 200, 3, {24, 76, 50}, 1}, /* begins at 200, parts from the first at 224 */
+		{false, 230, 200, 3, {24, 76, 50}, 1}, /* begins at 200, differs from the first at 224 */
 		{false, 230, 224, 2, {76, 50}, 2},
 		{true, 350, 0, 3, {128, 128, 94}, 0},
 	};
@@ -390,8 +390,8 @@ static void without_a_slot_a_request_waits(void **state)
 	finish(&f);
 }
 
-/* Every request may need the whole pool. If preempted requests could push each other out, this
- * would not end; the bound is what one after another would take, twice. */
+/* Every request may need the whole pool. If requests could preempt each other in turn, this would
+ * not end. The bound is twice the steps that the requests take one after another. */
 static void the_oldest_advances_in_every_step(void **state)
 {
 	(void)state;

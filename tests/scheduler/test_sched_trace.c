@@ -2,9 +2,9 @@
 /*
  * A day's traffic in seconds: 100,000 requests from several threads, with
  * shared prefixes, priorities, stop tokens, scoring and cancellations, on a pool
- * so small that requests are preempted all the time; for a model with its state
+ * so small that requests are preempted all the time: for a model with its state
  * in pages, in a slot (where pages are never short), and in both, for devices
- * that run behind the host, and where pages are wanted by the dozen, ahead of
+ * that are asynchronous, and with many look-ahead pages, in front of
  * their tokens. What is checked:
  *
  *  - every accepted request ends exactly once, and in the way it should;
@@ -38,7 +38,7 @@
 #define QUEUE        256
 #define EOS          7
 
-/* The states of a turn or two of each sequence; a prompt takes up to five. */
+/* Snapshots for a turn or two of each sequence; a prompt takes up to five. */
 #define N_SNAPSHOTS 64
 
 static const struct mx_fake_config in_pages = {
@@ -57,7 +57,7 @@ static const struct mx_fake_config in_pages = {
 };
 static struct mx_fake_config config;
 
-/* A prompt and what follows it when nothing disturbs. */
+/* A prompt and its output when it runs undisturbed. */
 struct template
 {
 	int32_t prompt[MAX_PROMPT], out[MAX_OUT];
@@ -262,7 +262,7 @@ static void check_record(const struct record *r)
 		return;
 	}
 	assert_int_equal(r->done.status, MX_OK);
-	/* How many tokens it takes until its end, and which end that is. */
+	/* The number of tokens until its end, and which end that is. */
 	uint32_t want = 0;
 	enum mx_finish finish = MX_FINISH_LENGTH;
 	int32_t stop = -1;
@@ -287,7 +287,7 @@ static int by_id(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Within a priority, who came first is scheduled first. */
+/* Within a priority, requests are scheduled in the order of arrival. */
 static void check_order(struct record *records)
 {
 	static struct record *order[N_REQUESTS];
@@ -399,7 +399,7 @@ static void run_trace(void)
 	              (unsigned long long)v.step_tokens.sum, (unsigned long long)preempted,
 	              (unsigned long long)aborted, (unsigned long long)v.cached_prompt_tokens,
 	              (unsigned long long)v.prompt_tokens, (unsigned)trace.n_busy);
-	/* Or the trace did not try what it is for. */
+	/* Else the trace did not test what it is for. */
 	assert_true(aborted > 1000 && v.cached_prompt_tokens > 0);
 	assert_true(preempted > 1000 || config.state == MX_FAKE_SLOT);
 	assert_true(u.snapshot_evictions > 1000 || config.state == MX_FAKE_PAGES);
@@ -438,7 +438,7 @@ static void state_in_both(void **state)
 	run_trace();
 }
 
-/* The same two while the host runs ahead of the device. */
+/* The same two on an asynchronous device. */
 static void state_in_pages_ahead(void **state)
 {
 	(void)state;
@@ -456,8 +456,8 @@ static void state_in_both_ahead(void **state)
 	run_trace();
 }
 
-/* Pages that reach ahead. */
-static void reaching_in_pages(void **state)
+/* Look-ahead pages. */
+static void look_ahead_in_pages(void **state)
 {
 	(void)state;
 	config = in_pages;
@@ -465,7 +465,7 @@ static void reaching_in_pages(void **state)
 	run_trace();
 }
 
-static void reaching_in_both(void **state)
+static void look_ahead_in_both(void **state)
 {
 	(void)state;
 	config = in_pages;
@@ -474,7 +474,7 @@ static void reaching_in_both(void **state)
 	run_trace();
 }
 
-static void reaching_in_both_ahead(void **state)
+static void look_ahead_in_both_ahead(void **state)
 {
 	(void)state;
 	config = in_pages;
@@ -489,8 +489,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(state_in_pages),      cmocka_unit_test(state_in_a_slot),
 		cmocka_unit_test(state_in_both),       cmocka_unit_test(state_in_pages_ahead),
-		cmocka_unit_test(state_in_both_ahead), cmocka_unit_test(reaching_in_pages),
-		cmocka_unit_test(reaching_in_both),    cmocka_unit_test(reaching_in_both_ahead),
+		cmocka_unit_test(state_in_both_ahead), cmocka_unit_test(look_ahead_in_pages),
+		cmocka_unit_test(look_ahead_in_both),  cmocka_unit_test(look_ahead_in_both_ahead),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
