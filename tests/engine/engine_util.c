@@ -76,7 +76,7 @@ struct mx_engine_config loaded_config(void)
 		.step_tokens = 512,
 		.kv_dtype = -1,
 		.prefix_cache = true,
-		/* with a GPU, also for its library's workspace */
+		/* on a GPU the workspace of its library counts too */
 		.memory = (size_t)(getenv("MIXD_TEST_DEVICE") ? 256 : 64) << 20,
 		.snapshot_memory = MX_SNAPSHOT_MEMORY_AUTO,
 		.snapshot_every = 48,

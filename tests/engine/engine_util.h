@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For tests of the model engine: a checkpoint folder loaded with the modules of the build tree. */
+/* Helpers for tests of the model engine: checkpoints, engines loaded with the modules of the build
+ * tree, and sequences that run on them. */
 #ifndef MX_TESTS_ENGINE_UTIL_H
 #define MX_TESTS_ENGINE_UTIL_H
 
@@ -20,39 +21,40 @@ void make_dir(char dir[64]);
 void make_checkpoint(char dir[64], const char *config, enum mx_dtype dtype, uint64_t seed);
 void make_llama(char dir[64], const struct mx_random_model *m);
 
-/* Only the modules, of the build tree (or else of the folder MIXD_TEST_MODULES) and of
- * tests/modules. */
+/* Loads only the modules: those of the build tree, or of the folder that MIXD_TEST_MODULES names,
+ * and those of tests/mixers/modules. */
 void loaded_modules(struct loaded *out);
-/* Fails the running test if something cannot be opened. */
+/* Opens modules, plan and checkpoint. Fails the running test if one of them cannot be opened. */
 void loaded_open(const char *dir, struct loaded *out);
-/* Loads the engine too. `config` NULL: loaded_config(). */
+/* Opens the same and loads the engine. `config` NULL: loaded_config(). */
 void loaded_start(const char *dir, const struct mx_engine_config *config, struct loaded *out);
 void loaded_close(struct loaded *l);
-/* One thread, 16 sequences, 512 rows, prefix cache on, states saved every 48 tokens, KV as the
- * checkpoint; on the device that MIXD_TEST_DEVICE names, if it is set, and deterministic there. */
+/* Returns the usual configuration: one thread, 16 sequences, 512 rows, prefix cache on, a snapshot
+ * every 48 tokens, KV in the checkpoint's dtype. The device is the one that MIXD_TEST_DEVICE names,
+ * if it is set, and is deterministic. */
 struct mx_engine_config loaded_config(void);
 
-/* What came of one sequence, compared byte for byte. */
+/* The result of one sequence, compared byte for byte. */
 struct outcome {
 	int32_t *tokens; /* [n] prompt and output */
 	uint32_t n, n_prompt;
-	struct mx_logprob *logprobs; /* [n] of each token; of prompt tokens if asked for; [0] is zero */
-	uint32_t cached;             /* covered by the prefix cache at first */
+	struct mx_logprob *logprobs; /* [n], one a token; for prompt tokens if asked; [0] is 0 */
+	uint32_t cached;             /* tokens found in the prefix cache at first */
 	uint32_t prompt_seen;        /* prompt log-probabilities received */
 };
 void outcome_free(struct outcome *o);
-/* Fails the running test unless tokens and log-probabilities of the output are the same bits; those
- * of the prompt where both have them. */
+/* Fails the running test unless tokens and log-probabilities of the output are the same bits. The
+ * log-probabilities of the prompt are compared if both results have them. */
 void assert_same(const struct outcome *a, const struct outcome *b);
 
-/* One sequence to be run; several are run together. */
+/* A sequence to run. run_jobs runs several together. */
 struct job {
 	const int32_t *prompt;
 	uint32_t n_prompt, total; /* total: prompt and output tokens, or n_prompt to score only */
 	struct mx_sampling sampling;
 	int32_t logprobs, prompt_logprobs;
 	uint32_t start;   /* step at which it joins */
-	uint32_t preempt; /* release and attach again at every so many steps; 0 = never */
+	uint32_t preempt; /* steps between two preemptions (release, attach); 0 = never */
 	const char *salt;
 	bool no_prefix_cache;
 	uint32_t min_tokens;
@@ -60,13 +62,14 @@ struct job {
 	size_t n_stop;
 };
 
-/* Pseudo-random tokens below vocab. */
+/* Fills out[n] with pseudo-random tokens below vocab. */
 void make_tokens(int32_t *out, uint32_t n, uint32_t vocab, uint32_t seed);
-/* Sampled at temperature 1 with five alternatives a token. The prompt is not copied. */
+/* Returns a job that samples at temperature 1 and reports five alternatives a token. The prompt is
+ * not copied. */
 struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total);
 
-/* Runs the jobs to their end, prompts in chunks of at most `chunk` tokens and cut where the engine
- * saves states, a step at most step_tokens rows. out[n]. */
+/* Runs the jobs to their end. A chunk of a prompt has at most `chunk` tokens and ends where the
+ * engine takes a snapshot; a step has at most step_tokens rows. out[n]. */
 void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t chunk,
               struct outcome *out);
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engine does around mixers, against a plain computation in double
- * precision: mixers side by side, multipliers, layers without feed-forward, those
- * with GELU, mixtures of experts, both kinds of norm. The mixer is the moving average of
- * tests/out-of-tree, whose equation is one line.
+ * Tests the engine's own part of a layer against a plain computation in double precision: mixers
+ * side by side, multipliers, layers without feed-forward and with GELU, mixtures of experts, both
+ * kinds of norm. The mixer is the moving average of tests/out-of-tree, whose equation is one line.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -44,7 +43,7 @@ static const char config[] = MODEL("");
 static const char config_layernorm[] =
 	MODEL("\"norm_type\":\"layernorm\",\"layer_norm_eps\":0.01,");
 
-/* The same, as the reference has it. */
+/* The same layers for the reference. */
 static const struct {
 	double residual;
 	int n_mixers;
@@ -114,7 +113,7 @@ static double sigmoid(double x)
 	return 1 / (1 + exp(-x));
 }
 
-/* y += scale * mixer(in * x), and the state goes on. */
+/* y += scale * mixer(in * x). Updates the state. */
 static void ema(int layer, const char *prefix, double in, double out, const double *x,
                 double state[D], double *y)
 {
@@ -159,7 +158,7 @@ static void gelu_mlp(int layer, int width, bool bias, const double *x, double *y
 		y[i] += v[i] + (bias ? tensor(layer, "mlp.", "down_proj.bias")[i] : 0);
 }
 
-/* Two of n experts, and the shared one. */
+/* y += two of n experts, and the shared expert if there is one. */
 static void experts(int layer, int n, int normalize, int shared, const double *x, double *y)
 {
 	double p[8], sum = 0, share;
@@ -199,7 +198,7 @@ static void feed_forward(int l, const double *x, double *y)
 		gelu_mlp(l, layers[l].width, layers[l].mlp == GELU_BIAS, x, y);
 }
 
-/* Log-probabilities of tokens 1 .. N-1. */
+/* Computes the log-probabilities of tokens 1 .. N-1. */
 static void reference(bool layernorm, const int32_t *tokens, double *out)
 {
 	static double state[LAYERS][2][D];
@@ -261,13 +260,13 @@ static void blocks_agree_with_the_reference(void **state)
 			outcome_free(&o);
 		}
 		print_message("largest difference %.2g\n", worst);
-		assert_true(worst < 5e-6); /* some 30 roundings of f32 deep, at log-probabilities near 4 */
+		assert_true(worst < 5e-6); /* 30 roundings of f32 in a row, at log-probabilities near 4 */
 		loaded_close(&l);
 		mx_random_model_remove(dir);
 	}
 }
 
-/* What config.json asks for and the checkpoint lacks or has in another shape is named. */
+/* A tensor that config.json asks for and the checkpoint lacks or has in another shape is named. */
 static void tensors_of_blocks_are_checked(void **state)
 {
 	(void)state;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model engine on small random checkpoints: log-probabilities are the same
- * bits alone and in company, whatever the chunks, the threads, the prefix cache
- * and preemption do; damaged checkpoints are refused by name; memory is what
- * was planned.
+ * Tests the model engine on small random checkpoints: log-probabilities are the same bits alone and
+ * in any batch, for all chunks and numbers of threads, with and without prefix cache and
+ * preemption; damaged checkpoints are refused, and the message names the tensor; memory is what was
+ * planned.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,10 +23,10 @@
 
 enum { N_PROMPT = 150, N_TOTAL = 166, VOCAB = 320, CONTEXT = 512 };
 
-/* Checkpoints: Llama's shape in f32 and bf16; layers of slot state between attention; nothing but
- * slots; two mixers in a layer, multipliers and experts; one whose pages reach ahead, and layers of
- * slot state; then the recurrent families: one with attention between, one with a tensor that all
- * layers share, one without feed-forward; long convolutions. */
+/* Checkpoints: Llama's shape in f32 and bf16; attention and slot state in turn; slot state alone;
+ * two mixers in a layer, multipliers and experts; look-ahead pages and slot state; the recurrent
+ * families: one with attention in between, one with a tensor that all layers share, one without
+ * feed-forward; long convolutions. */
 enum { F32, BF16, HYBRID, RECURRENT, MIXTURE, REACHING, DELTA, HGRN2, MAMBA2, HYENA, N_DIRS };
 static char dirs[N_DIRS][64];
 
@@ -97,7 +97,7 @@ static int teardown(void **state)
 
 /* ---- equality ---- */
 
-/* One job alone against an expected outcome. */
+/* Runs one job alone and compares it with what is expected. */
 static void check_alone(struct mx_engine *e, const struct job *job, uint32_t chunk,
                         const struct outcome *expect)
 {
@@ -107,7 +107,8 @@ static void check_alone(struct mx_engine *e, const struct job *job, uint32_t chu
 	outcome_free(&got);
 }
 
-/* In a batch of 16 that join and leave, each with prompts and settings of its own. */
+/* Runs the job in a batch of 16 sequences that join and leave, each with a prompt and settings of
+ * its own. */
 static void check_in_company(struct mx_engine *e, const struct job *job, uint32_t chunk,
                              const struct outcome *expect)
 {
@@ -146,11 +147,12 @@ static void check_chunks(struct mx_engine *e, const struct job *job, const struc
 		e->ops->drop_cache(e);
 		check_alone(e, &scored, chunk, expect);
 		e->ops->usage(e, &before);
-		check_alone(e, job, chunk, expect); /* finds what the last one left */
+		check_alone(e, job, chunk, expect); /* finds the pages of the run before */
 		e->ops->usage(e, &after);
 		assert_int_equal(after.prefix_hits > before.prefix_hits, info.prefix_cache);
 		e->ops->drop_cache(e);
-		/* Rarely enough to get on: a page survives each time, or else the prompt is done again. */
+		/* Rarely enough to make progress: either a full page stays in the prefix cache each time,
+		 * or the prompt is computed again. */
 		preempted.preempt = chunk > 1 ? 14 : info.prefix_cache ? 45 : 190;
 		check_alone(e, &preempted, chunk, expect);
 		check_alone(e, &uncached, chunk, expect);
@@ -199,7 +201,7 @@ static void check_model(const char *dir)
 	outcome_free(&expect);
 }
 
-/* Every level of instructions that this machine has gives its own bits, and keeps to them. */
+/* Each instruction set of this machine has bits of its own, which never vary. */
 static void test_bits_depend_on_the_sequence_alone(void **state)
 {
 	(void)state;
@@ -207,7 +209,7 @@ static void test_bits_depend_on_the_sequence_alone(void **state)
 	enum mx_isa best = mx_cpu_isa();
 	int first = MX_ISA_PORTABLE;
 #if defined(__SANITIZE_THREAD__)
-	first = (int)best; /* an order slower, and threads are the same at every level */
+	first = (int)best; /* ten times slower, and threads are the same at every level */
 #endif
 	for (int isa = first; isa <= (int)best; isa++) {
 		print_message("%s\n", mx_isa_name((enum mx_isa)isa));
@@ -454,7 +456,7 @@ static void test_damaged_checkpoints_are_named(void **state)
 
 /* ---- memory ---- */
 
-/* A sanitizer has memory of its own. */
+/* Sanitizers take memory that no plan knows. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { MEMORY_TELLS = false };
 #else
@@ -471,8 +473,8 @@ static size_t resident(void)
 	return rss * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Growth since `before`, once it is about what was planned and has come to rest: pages are touched
- * in the background. */
+/* Returns the growth since `before`, once it is about what was planned and no longer changes: pages
+ * are touched in the background. */
 static size_t wait_for_memory(size_t before, size_t planned)
 {
 	size_t last = 0, now = 0;
@@ -513,7 +515,7 @@ static void test_memory_is_as_planned(void **state)
 		size_t grown = wait_for_memory(before, p.total);
 		print_message("planned %zu, grown %zu\n", p.total, grown);
 		assert_true(fabs((double)grown - (double)p.total) < 0.05 * (double)p.total);
-		/* and a request adds next to nothing */
+		/* a request adds next to nothing */
 		static int32_t prompt[400];
 		make_tokens(prompt, 400, VOCAB, 9);
 		struct job job = make_job(prompt, 400, 500);
@@ -525,7 +527,7 @@ static void test_memory_is_as_planned(void **state)
 	loaded_close(&l);
 }
 
-/* Pages held by a sequence after n tokens of a prompt; the sequence is closed. */
+/* Returns the number of pages that a sequence holds after n tokens of a prompt, and closes it. */
 static uint32_t pages_after(struct mx_engine *e, uint32_t n, uint32_t max_len, bool private)
 {
 	static int32_t prompt[CONTEXT];
@@ -551,7 +553,8 @@ static uint32_t pages_after(struct mx_engine *e, uint32_t n, uint32_t max_len, b
 	return u.pages_used;
 }
 
-/* The mixer of modules_reaching.c needs pages up to 3 * 2^k tokens, and none behind. */
+/* The mixer of tests/mixers/modules/reaching.c needs look-ahead pages up to 3 * 2^k tokens, and
+ * none behind its position. */
 static void test_pages_as_mixers_want_them(void **state)
 {
 	(void)state;
@@ -566,9 +569,9 @@ static void test_pages_as_mixers_want_them(void **state)
 	assert_int_equal(pages_after(e, 100, CONTEXT, false), 6); /* up to 192 */
 	e->ops->usage(e, &u);
 	assert_int_equal(u.pages_used, 0);
-	assert_int_equal(u.pages_cached, 3); /* nothing of what was ahead */
+	assert_int_equal(u.pages_cached, 3); /* no look-ahead page */
 	assert_int_equal(pages_after(e, 129, CONTEXT, false), 12);
-	assert_int_equal(pages_after(e, 130, 180, false), 6); /* it will not be longer */
+	assert_int_equal(pages_after(e, 130, 180, false), 6); /* max_len bounds the look-ahead */
 	assert_int_equal(pages_after(e, 131, CONTEXT, true), 12 - 4);
 	assert_int_equal(pages_after(e, 400, CONTEXT, true), 16 - 12);
 	e->ops->drop_cache(e);
@@ -582,13 +585,13 @@ static void test_pages_as_mixers_want_them(void **state)
 	assert_int_equal(pages_after(l.engine, 400, CONTEXT, false), 16 - 12);
 	loaded_close(&l);
 
-	/* Attention needs them all, and none ahead. */
+	/* Attention needs all pages up to its position, and none ahead. */
 	loaded_start(dirs[F32], &c, &l);
 	assert_int_equal(pages_after(l.engine, 400, CONTEXT, false), 13);
 	loaded_close(&l);
 }
 
-/* What create allocates is planned for, as all else is. */
+/* Memory that mixers allocate in create is part of the plan. */
 static void test_instances_are_planned_for(void **state)
 {
 	(void)state;
@@ -648,8 +651,8 @@ static void test_too_little_memory_is_refused(void **state)
 	loaded_close(&l);
 }
 
-/* With more sequences than the memory has slots for, slots are as many as half of the room holds,
- * and the engine lets in no more sequences than that. */
+/* If the memory has no slots for all sequences, slots get half of the room, and the engine admits
+ * no more sequences than there are slots. */
 static void test_slots_share_the_memory(void **state)
 {
 	(void)state;
@@ -675,7 +678,7 @@ static void test_slots_share_the_memory(void **state)
 	assert_true(mx_memory_sequences(&p, 1) <= p.n_slots);
 	loaded_close(&l);
 
-	/* Without pages there is one of no bytes a sequence, and all that fits is slots. */
+	/* A model without pages has one page of no bytes a sequence, and slots get all the memory. */
 	loaded_open(dirs[RECURRENT], &l);
 	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
 	assert_int_equal(p.page_bytes, 0);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine on a device that has memory of its own and runs behind the host,
- * beside the CPU: the same text from recorded steps and from others, alone and in
- * company, in chunks, from the prefix cache and after preemption; what the device
- * cannot do is refused by name.
+ * Tests the engine on a device that has its own memory and runs asynchronously, against the CPU:
+ * the text is the same from recorded and from other steps, alone and in a batch, in chunks, from
+ * the prefix cache and after preemption. What the device cannot do is refused, and the message
+ * names it.
  *
- * MIXD_TEST_DEVICE names the device ("cuda:0"). Without it the device is the one
- * of tests/fake, which computes as CPUs do: then everything must be equal bit for
- * bit.
+ * MIXD_TEST_DEVICE names the device ("cuda:0"). Without it the device is that of tests/fake, which
+ * computes as CPUs do, and everything must be equal bit for bit.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,8 +42,8 @@ static const char scales[] =
 		"\"out_scale\":0.5},{\"mixer\":\"attention\",\"in_scale\":1.5}]},"
 		"{\"mixer\":\"attention\"}]}";
 
-/* A folder with the CPU's attention and that of the fake device, which takes the real one's place.
- */
+/* Makes a folder with the CPU's attention module and, in the place of the CUDA module, that of the
+ * fake device. */
 static void use_fake(void)
 {
 	static const char *const files[] = {"mixers/.libs/attention-cpu.so",
@@ -134,7 +133,7 @@ static void same_text(const struct outcome *a, const struct outcome *b)
 	assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
 }
 
-/* Log-probabilities of a text that is given, on the device and on the CPU. */
+/* Compares log-probabilities of a given text on the device and on the CPU. */
 static void check_prompt(const char *dir, struct mx_engine *device, double tolerance)
 {
 	static int32_t prompt[CONTEXT];
@@ -161,7 +160,7 @@ static void check_prompt(const char *dir, struct mx_engine *device, double toler
 	outcome_free(&expect);
 }
 
-/* The job in the middle of others, that come and go, of several kinds. */
+/* Runs the job in a batch with sequences of several kinds, which join and leave. */
 static void check_company(struct mx_engine *e, const struct job *job, uint32_t chunk,
                           const struct outcome *expect)
 {
@@ -187,7 +186,7 @@ static void check_company(struct mx_engine *e, const struct job *job, uint32_t c
 		outcome_free(&out[i]);
 }
 
-/* Everything must give the text that a run without recordings gives alone. */
+/* Every run must give the text of a run alone without recordings. */
 static void check_equalities(struct mx_engine *e, struct mx_engine *unrecorded)
 {
 	static int32_t prompt[N_PROMPT];

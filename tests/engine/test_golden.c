@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine against transformers, flash-linear-attention and Hyena's authors:
- * log-probabilities of prompts and greedy continuations of the checkpoints in
- * tests/golden/models (see README.md there), at every instruction set of this
- * machine, or on the device that MIXD_TEST_DEVICE names ("cuda:0"), those of
- * attention alone. With arguments only the checkpoints they name.
+ * Tests the engine against transformers, flash-linear-attention and Hyena's authors:
+ * log-probabilities of prompts and greedy continuations of the checkpoints in tests/golden/models
+ * (see README.md there), at every instruction set of this machine. With MIXD_TEST_DEVICE
+ * ("cuda:0"): on that device, the checkpoints of attention alone. Arguments name the checkpoints to
+ * run; none: all.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,13 +23,13 @@
 #include "device/cpu/cpu.h"
 #include "tests/engine/engine_util.h"
 
-/* The product's promise for fp32 checkpoints. */
+/* The bar of ARCHITECTURE.md (Precision) for fp32 checkpoints. */
 #define TOLERANCE 1e-3
 /* Tile kernels round activations to bf16 before a product with bf16 weights: 2^-9 of each term,
  * over the products of two layers. */
 #define TOLERANCE_TILES 5e-2
-/* A device with activations in bf16 rounds what goes from one operator to the next, the residual
- * stream too; what it would choose may differ where two tokens are as likely. */
+/* A device with bf16 activations rounds all that goes from one operator to the next, the residual
+ * stream too. Its greedy choice may differ if two tokens are equally likely. */
 #define TOLERANCE_BF16 2e-1
 
 enum { MAX_TOTAL = 1250, MAX_CASES = 16 };
@@ -44,7 +44,7 @@ static const char *root(void)
 	return path;
 }
 
-/* If an argument is the name, or there is none. */
+/* True if an argument is the name, or if there are no arguments. */
 static bool wanted(const char *name)
 {
 	for (char **p = only; *p; p++)
@@ -97,15 +97,15 @@ static void read_case(json_t *json, struct golden_case *out)
 	};
 }
 
-/* What is wanted of a checkpoint's outcomes. */
+/* What is required of a checkpoint's results. */
 struct bar {
 	const char *model;
 	double tolerance;
-	bool greedy; /* not only what is said of prompts */
+	bool greedy; /* greedy continuations are compared too */
 	double worst;
 };
 
-/* Everything that expected.json has about a case. */
+/* Compares everything that expected.json has about a case. */
 static void compare_case(const struct golden_case *c, const struct outcome *out, struct bar *bar)
 {
 	json_t *logprobs = array_of(c->json, "logprobs"), *greedy = array_of(c->json, "greedy");
@@ -123,8 +123,8 @@ static void compare_case(const struct golden_case *c, const struct outcome *out,
 	}
 }
 
-/* All cases alone, in large chunks and in small ones, and then together, one joining the others
- * every few steps, so that they stand at different positions. */
+/* Runs all cases alone, in large chunks and in small ones, and then together. They join a few steps
+ * apart, so that they are at different positions. */
 static void check_cases(struct mx_engine *e, json_t *list, struct bar *bar)
 {
 	uint32_t n = (uint32_t)json_array_size(list);
@@ -150,7 +150,7 @@ static void check_cases(struct mx_engine *e, json_t *list, struct bar *bar)
 	free(cases);
 }
 
-/* Whether a device other than a CPU can have it. */
+/* True if a device other than a CPU can run the model. */
 static bool runs_on_devices(const struct mx_plan *p)
 {
 	for (uint32_t i = 0; i < p->n_layers; i++)
@@ -165,7 +165,7 @@ static bool runs_on_devices(const struct mx_plan *p)
 	return true;
 }
 
-/* False if it cannot run on the device. */
+/* Runs and compares a checkpoint. Returns false if it cannot run on the device. */
 static bool check_model(const char *name)
 {
 	char dir[4400], path[4500];
@@ -204,7 +204,7 @@ static bool check_model(const char *name)
 	return true;
 }
 
-/* Every checkpoint that is wanted; how many. */
+/* Runs every checkpoint that is wanted. Returns how many. */
 static int check_models(void)
 {
 	DIR *d = opendir(root());

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page pool against a naive model of it (strings, linear search, explicit
- * time stamps) over random traces, with the pool's own invariants after every
- * operation, and the fake engine's promise that caching changes no output.
+ * Tests the page pool against a naive model of it (strings, linear search, explicit time stamps)
+ * over random traces, with a check of the pool's invariants after every operation; and that the
+ * prefix cache changes no output of the fake engine.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,7 +59,7 @@ static void test_siphash_vectors(void **state)
 
 enum { PT = 4, N_PAGES = 20, N_SEQ = 6, MAX_LEN = 40, MAX_PAGES = MAX_LEN / PT };
 
-/* A known page, by everything that leads to it. */
+/* A page of the prefix cache, identified by all tokens up to its end. */
 struct entry {
 	bool there;
 	int salt;
@@ -99,7 +99,8 @@ static struct entry *model_find(struct world *w, const struct seq *s, uint32_t l
 	return NULL;
 }
 
-static uint32_t model_unknown(const struct world *w) /* pages held and not known */
+/* Returns the number of pages that sequences hold and the prefix cache lacks. */
+static uint32_t model_unknown(const struct world *w)
 {
 	uint32_t n = 0;
 	for (int i = 0; i < N_SEQ; i++)
@@ -129,7 +130,7 @@ static void model_evict(struct world *w)
 			oldest = e;
 	}
 	assert_non_null(oldest);
-	for (int i = 0; i < N_PAGES; i++) /* nothing that continues it is left */
+	for (int i = 0; i < N_PAGES; i++) /* no page that continues it is left */
 		assert_false(w->entries[i].there && w->entries[i].salt == oldest->salt &&
 		             w->entries[i].len > oldest->len &&
 		             !memcmp(w->entries[i].tokens, oldest->tokens, oldest->len * 4));
@@ -216,7 +217,7 @@ static void op_attach(struct world *w, struct seq *s)
 		s->digest = w->content[s->ids[s->pages - 1]][PT - 1];
 }
 
-/* Some pages of the beginning; of a list that is shared, none. */
+/* Lets go of some pages at the beginning. A list that is shared keeps them all. */
 static void op_let_go(struct world *w, struct seq *s)
 {
 	uint32_t n = rng_below(&rng, s->computed / PT + 1);
@@ -228,7 +229,7 @@ static void op_let_go(struct world *w, struct seq *s)
 static void op_compute(struct world *w, struct seq *s)
 {
 	uint32_t n = 1 + rng_below(&rng, s->n - s->computed < 9 ? s->n - s->computed : 9);
-	uint32_t reach = s->computed + n; /* now and then further ahead */
+	uint32_t reach = s->computed + n; /* sometimes with look-ahead pages */
 	if (rng_below(&rng, 4) == 0)
 		reach += rng_below(&rng, MAX_LEN - reach + 1);
 	uint32_t want = (reach + PT - 1) / PT;
@@ -378,7 +379,7 @@ static void test_bad_sizes_are_refused(void **state)
 
 /* ---- the fake engine ---- */
 
-/* Runs one prompt in chunks and then to `total` tokens; copies the tokens to out. */
+/* Runs one prompt in chunks and then to `total` tokens. Copies the tokens to out. */
 static void generate(struct mx_engine *e, const int32_t *prompt, uint32_t n, uint32_t total,
                      uint32_t chunk, bool preempt, int32_t *out)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The prefix cache as sequences see it, on the fake engine with its state in
- * pages, in a slot and in both: how much a sequence need not compute, what the
- * look-ups are counted as, and that the output never depends on either.
+ * Tests the prefix cache as sequences see it, on the fake engine with state in pages, in a slot and
+ * in both: how many tokens a sequence need not compute, how look-ups are counted, and that the
+ * output depends on neither.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -93,7 +93,7 @@ static struct mx_seq *open_with(struct mx_engine *e, const int32_t *prompt, uint
 	return s;
 }
 
-/* Computes up to n tokens; draws if that is all there are. */
+/* Computes up to n tokens. Draws one if no token is left to compute. */
 static void step(struct mx_engine *e, struct mx_seq *s, uint32_t n)
 {
 	struct mx_step_result r;
@@ -108,7 +108,8 @@ static void step(struct mx_engine *e, struct mx_seq *s, uint32_t n)
 	e->ops->save_snapshots(e);
 }
 
-/* A request from its beginning to its end. Returns what it had not to compute; out[max_len]. */
+/* Runs a request from its beginning to its end. Returns the number of tokens found in the cache.
+ * out[max_len]. */
 static uint32_t run_with(struct mx_engine *e, const int32_t *prompt, uint32_t n,
                          const struct mx_seq_params *params, uint32_t chunk, int32_t *out)
 {
@@ -139,7 +140,7 @@ static void fill(int32_t *prompt, uint32_t n, uint64_t seed)
 		prompt[i] = (int32_t)rng_below(&rng, VOCAB);
 }
 
-/* The look-up that the call makes has this outcome. */
+/* Fails unless the look-up that opening this prompt makes has this outcome. */
 static void assert_outcome(struct mx_engine *e, const int32_t *prompt, uint32_t n,
                            enum mx_lookup outcome, uint32_t cached)
 {
@@ -161,7 +162,7 @@ static const enum mx_fake_state with_slots[] = {MX_FAKE_SLOT, MX_FAKE_HYBRID};
 
 /* ---- what need not be computed ---- */
 
-/* All but the last token that was drawn, which nobody has computed, and what is new. */
+/* A second turn finds all but the token drawn last, which was never computed, and what is new. */
 static void a_second_turn_computes_what_is_new(void **state)
 {
 	(void)state;
@@ -237,8 +238,8 @@ static uint32_t run_cut(struct mx_engine *e, const int32_t *prompt, uint32_t n, 
 	return cached;
 }
 
-/* Chats with one system message: the first cannot know how much of it others share, the second
- * saves there, all further ones resume there, to the mark before the first token that differs. */
+/* Chats with one system message. The first cannot know how much of it others share; the second
+ * saves a snapshot at the last mark before the first token that differs; others resume there. */
 static void a_shared_beginning_is_saved_by_the_second_prompt(void **state)
 {
 	(void)state;
@@ -257,10 +258,10 @@ static void a_shared_beginning_is_saved_by_the_second_prompt(void **state)
 				assert_int_equal(run_cut(e, prompt, n, out), chat < 2 ? 0 : at);
 				run_cut(alone, prompt, n, expect);
 				assert_memory_equal(out, expect, (n + 1) * sizeof *out);
-				/* Each leaves its end; the second one more. */
+				/* Each saves a snapshot of its end; from the second on there is one more. */
 				assert_int_equal(usage(e).snapshot_saves, chat + 1 + (chat > 0));
 			}
-			/* Others do not profit. */
+			/* Sequences with another salt do not find it. */
 			struct mx_seq_params salted = params_of(131);
 			salted.cache_salt = "someone else";
 			assert_int_equal(run_with(e, prompt, 130, &salted, CONTEXT, out), 0);
@@ -269,7 +270,7 @@ static void a_shared_beginning_is_saved_by_the_second_prompt(void **state)
 		}
 }
 
-/* What a preempted sequence has computed itself is no reason to save more. */
+/* A preempted sequence that finds its own tokens again saves no more snapshots for that. */
 static void a_sequence_does_not_part_from_itself(void **state)
 {
 	(void)state;
@@ -453,7 +454,7 @@ static void salts_and_private_sequences_share_nothing(void **state)
 	}
 }
 
-/* Rows that are to be reported must be computed. */
+/* Rows whose log-probabilities are wanted must be computed. */
 static void a_scored_prompt_is_computed(void **state)
 {
 	(void)state;
@@ -492,7 +493,7 @@ static void a_step_that_failed_leaves_nothing(void **state)
 		fill(a, 100, 1);
 		struct mx_seq *s = open_with(e, a, 100, &params, &computed);
 		step(e, s, 50);
-		/* As an engine does, up to where something goes wrong. */
+		/* Does what an engine does, up to the failure. */
 		struct mx_step_item item = {s, 50, true};
 		assert_int_equal(e->ops->reserve(e, s, 100), MX_OK);
 		assert_int_equal(mx_core_begin_step(core_of(e), &item, 1), MX_OK);
@@ -533,7 +534,7 @@ static void a_mixer_that_fails_costs_the_snapshot_alone(void **state)
 	}
 }
 
-/* The pages of the prefix are known, but there is none for the end of it. */
+/* The full pages of the prefix are cached, but no page is free for its partially filled one. */
 static void without_a_page_nothing_is_held(void **state)
 {
 	(void)state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models with state in slots, on the model engine: sequences go on from saved
- * states, and what they yield is the same bits as if they had not, whatever is
- * saved, kept and evicted; a second turn computes what is new and nothing else.
+ * Tests models with state in slots on the model engine: sequences that resume from snapshots yield
+ * the same bits as sequences that do not, whatever is saved and evicted; a second turn of a chat
+ * computes only what is new.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -76,8 +76,8 @@ static struct mx_engine_usage usage(const struct mx_engine *e)
 	return u;
 }
 
-/* The jobs together on e, each compared with itself alone without the cache. cached[n]: of how many
- * tokens each should have found the state. */
+/* Runs the jobs together on e and compares each with itself alone without the cache. cached[n]: the
+ * number of tokens that each should have found in the cache. */
 static void check_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t chunk,
                        const uint32_t *cached, struct outcome *out)
 {
@@ -97,8 +97,8 @@ static void check_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, 
 
 /* ---- chats ---- */
 
-/* Chats side by side, whose first prompts have `first`, `first` + 1 .. tokens. With room for their
- * states a turn finds all of the last one but the token that was drawn last. */
+/* Runs chats side by side, whose first prompts have `first`, `first` + 1 .. tokens. With room for
+ * their snapshots, a turn finds all of the turn before but the token drawn last. */
 static void chat(struct mx_engine *e, uint32_t n_chats, uint32_t first, uint32_t chunk, bool room)
 {
 	static int32_t text[4][CONTEXT];
@@ -129,7 +129,7 @@ static void turns_of(const char *dir)
 	struct mx_engine_info info;
 	l.engine->ops->info(l.engine, &info);
 	assert_true(info.prefix_cache);
-	/* Turns end at all places of a page, and of a block of any mixer. */
+	/* Turns end at every position within a page, and within a block of any mixer. */
 	for (uint32_t first = 40; first < 40 + 32; first++) {
 		l.engine->ops->drop_cache(l.engine);
 		chat(l.engine, 1, first, first % 2 ? CONTEXT : 5, true);
@@ -177,7 +177,7 @@ static void the_same_prompt_computes_its_last_token(void **state)
 		same_prompt_of(dirs[i]);
 }
 
-/* Chats with one system message: the third and all others begin at its end. */
+/* Chats with one system message: the third and all later ones resume at its end. */
 static void a_shared_beginning_is_computed_twice(void **state)
 {
 	(void)state;
@@ -205,7 +205,7 @@ static void a_shared_beginning_is_computed_twice(void **state)
 
 /* ---- the store under pressure ---- */
 
-/* An engine with exactly that many blocks. */
+/* Loads an engine with exactly that many snapshots. */
 static void load_with(const char *dir, uint32_t blocks, uint32_t every, struct loaded *l)
 {
 	struct mx_engine_config c = loaded_config();
@@ -315,7 +315,7 @@ static void the_plan_says_what_snapshots_take(void **state)
 	assert_int_equal(p.snapshot_every, c.step_tokens);
 	assert_int_equal(p.total, p.weights_mapped + p.weights_private + p.pages + p.slots +
 	                              p.snapshots + p.scratch + p.other);
-	/* Where memory is short, a quarter of what it can hold; and a sequence still fits. */
+	/* If memory is short, snapshots get a quarter of it, and a sequence still fits. */
 	c.memory = p.total - p.weights_mapped - p.pages - p.slots - p.snapshots + 24 * p.page_bytes;
 	c.max_sequences = 1 << 10;
 	c.step_tokens = 64;
@@ -325,7 +325,7 @@ static void the_plan_says_what_snapshots_take(void **state)
 	assert_true(p.snapshots * 4 <= p.snapshots + p.slots + p.pages + (1 << 16));
 	assert_true(mx_memory_sequences(&p, CONTEXT) >= 1);
 	assert_true(p.snapshot_every >= 256 && CONTEXT / p.snapshot_every <= p.n_snapshots / 4);
-	/* A budget that holds none, and one that leaves no room for a sequence. */
+	/* A budget too small for one snapshot, and one that leaves no room for a sequence. */
 	c.snapshot_memory = 1000;
 	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_E_RANGE);
 	assert_string_equal(err.where, "snapshot_memory");
@@ -347,7 +347,7 @@ static void the_plan_says_what_snapshots_take(void **state)
 	loaded_close(&l);
 }
 
-/* An interval of the operator's that lets a longest sequence leave more states than there are. */
+/* A configured interval at which the longest sequence takes more snapshots than there are. */
 static void a_short_interval_is_noticed(void **state)
 {
 	(void)state;
@@ -378,7 +378,7 @@ static void a_short_interval_is_noticed(void **state)
 	loaded_close(&l);
 }
 
-/* What a prompt of 12 tokens takes of a hybrid's memory while it runs, and what it leaves. */
+/* The memory of a hybrid model that a prompt of 12 tokens takes while it runs, and afterwards. */
 static void a_short_prompt_pins_little(void **state)
 {
 	(void)state;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store of saved states against a naive model of it (whole prefixes, linear
- * search, explicit time stamps) over random traces, with the store's own
- * invariants after every operation.
+ * Tests the snapshots against a naive model of them (whole prefixes, linear search, explicit time
+ * stamps) over random traces, with a check of the invariants after every operation.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +29,7 @@ struct entry {
 	uint32_t block;
 };
 
-/* A sequence that grows and saves itself now and then. */
+/* A sequence that grows and takes a snapshot now and then. */
 struct seq {
 	uint32_t salt, n;
 	int32_t tokens[MAX_LEN];
@@ -254,7 +253,7 @@ static void what_is_used_stays(void **state)
 	mx_snapshots_destroy(s);
 }
 
-/* Marks of each length up to `n` of the tokens; they are found while there is room for them. */
+/* Marks each length up to `n` of the tokens. Marks are found while the table has room for them. */
 static void marks_are_of_prefixes(void **state)
 {
 	(void)state;
@@ -279,7 +278,7 @@ static void marks_are_of_prefixes(void **state)
 	tokens[0] ^= 1;
 	assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, N), 0);
 	tokens[0] ^= 1;
-	/* Many others take the place of these, and the newest is there. */
+	/* Many other marks take the place of these. The newest is there. */
 	for (int32_t i = 0; i < 4000; i++) {
 		int32_t other[M] = {i, -1};
 		mx_snapshots_hash(s, salts[0], &h);
