@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/engine/engine: speed of the model engine alone, on random weights: prompts of
- * several lengths, decoding at several depths of context, and decoding of
- * several sequences together. Each figure stands beside the roof that bounds it,
- * measured in the same run: reading for decoding (weights and KV of a step,
- * over a buffer of that size), arithmetic for prompts.
+ * bench/engine/engine measures the model engine alone, on random weights: prompts of several
+ * lengths, decoding at several depths of context, and decoding of several sequences together. Each
+ * figure is printed beside the roof that bounds it, measured in the same run: for decoding the
+ * speed of reading a buffer as large as the weights and KV of a step, for prompts arithmetic.
  *
  * Shapes:
  *   110m  768 wide, 12 layers, 12 heads, 2048 feed-forward, 32,000 tokens tied:
@@ -16,10 +15,10 @@
  *   gdn-350m  Gated DeltaNet: 1024 wide, 21 layers of 3 heads of 256 x 512, 2816 feed-forward,
  *         32,000 tokens tied: 350 million parameters
  *   hyena-153m  Hyena as trained on the Pile: 864 wide, 18 layers with filters of 2048, 1728
- *         feed-forward, 50,288 tokens tied: 150 million parameters and what filters are made of
- *   moe   8 experts of 1024, of which a token uses 2: 768 wide, 4 layers, 12 heads, 8,192 tokens
+ *         feed-forward, 50,288 tokens tied: 150 million parameters, and those that make the filters
+ *   moe   8 experts of 1024, two of which a token uses: 768 wide, 4 layers, 12 heads, 8,192 tokens
  *         tied: 91 million parameters
- *   moe-dense  the same with one feed-forward of 2048, as many parameters as a token uses there
+ *   moe-dense  the same with one feed-forward of 2048: the parameters that a token of moe uses
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,7 +78,8 @@ static const struct shape shapes[] = {
                " \"num_heads\": 24, \"head_dim\": 64, \"state_size\": 128, \"n_groups\": 1,\n"
                " \"conv_kernel\": 4, \"layer_norm_epsilon\": 1e-05, \"vocab_size\": 50288,\n"
                " \"max_position_embeddings\": 4352, \"tie_word_embeddings\": true}\n",
-     /* S read and moved; in a chunk of 16, 8.5 tokens seen on average, with C B shared by heads */
+     /* S is read and updated; a token sees 8.5 tokens of its chunk of 16 on average, and heads
+      * share C B */
      .mixer_ops = 24 * (24 * 2.0 * (2 * 64 * 128 + 8.5 * 64) + 2 * 8.5 * 128),
      .state_bytes = 24 * 24 * 64 * 128 * 4.0},
 	{.name = "gdn-350m",
@@ -89,7 +89,7 @@ static const struct shape shapes[] = {
                " \"num_hidden_layers\": 21, \"num_heads\": 3, \"head_dim\": 256, \"expand_v\": 2,\n"
                " \"vocab_size\": 32000, \"max_position_embeddings\": 4352,\n"
                " \"tie_word_embeddings\": true}\n",
-     /* S read for k and for q, and moved; 8.5 tokens of a chunk seen on average by both */
+     /* S is read for k and for q, and updated; both see 8.5 tokens of a chunk on average */
      .mixer_ops = 21 * 3 * (6.0 * 256 * 512 + 8.5 * 4 * (256 + 512)),
      .state_bytes = 21 * 3 * 256 * 512 * 4.0},
 	{.name = "hyena-153m",
@@ -100,11 +100,11 @@ static const struct shape shapes[] = {
          " \"vocab_size\": 50288, \"max_position_embeddings\": 2048, \"mlp_bias\": true,\n"
          " \"norm_type\": \"layernorm\", \"mlp_type\": \"gelu_tanh\",\n"
          " \"tie_word_embeddings\": true, \"mixd_layers\": [" HYENA6 "," HYENA6 "," HYENA6 "]}\n",
-     /* tiles, see mixers/hyena/README.md, short filters and gates */
+     /* tiles (mixers/hyena/README.md), short filters and gates */
      .mixer_ops = 18 * 864 * (500 + 3 * 6 + 2.0),
-     /* lags and inputs of the window; spectra and cells, spread over the tile */
+     /* lags and inputs of the window; spectra and cells of the tiles, a step's share */
      .state_bytes = 18 * 864 * 4.0 * (128 + 30)},
-	/* Attention over so short prompts is 3 % of the operations, and not counted. */
+	/* Attention over prompts this short is 3 % of the operations and is not counted. */
 	{.name = "moe",
      .model = {.width = 768, .layers = 4, .vocab = 8192, .max_context = 1024 + 256, .seed = 1},
      .deepest = 512,
@@ -179,7 +179,7 @@ static void report_decode(struct bench *b, const char *name, uint32_t batch, dou
 	fflush(stdout);
 }
 
-/* The prompt's pages are in the prefix cache from the longer ones before, where there were any. */
+/* If a longer prompt ran before, the prefix cache has the pages of this one. */
 static void bench_depth(struct bench *b, uint32_t depth)
 {
 	char name[32];

@@ -17,7 +17,7 @@ struct list {
 	size_t n;
 };
 
-/* A matrix, or with cols 0 a vector of ones, of that layer; UINT32_MAX: of the model. */
+/* Adds a matrix, or with cols 0 a vector of ones. `layer` UINT32_MAX: it belongs to no layer. */
 static void add(struct list *l, uint32_t rows, uint32_t cols, const char *name, uint32_t layer)
 {
 	struct mx_random_tensor *t = &l->items[l->n++];
@@ -173,7 +173,7 @@ static bool write_tensor(FILE *f, const struct mx_random_tensor *t, enum mx_dtyp
 
 /* ---- large models: by all threads ---- */
 
-/* From so many elements on. */
+/* The number of elements from which on a model is large. */
 #define LARGE ((size_t)1 << 28)
 
 enum { PART = 1 << 20 };

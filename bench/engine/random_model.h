@@ -3,9 +3,8 @@
  * Writes a Llama-shaped checkpoint of random weights: config.json and
  * model.safetensors. For benchmarks and tests; there is no tokenizer.
  *
- * Weights are uniform with the variance that keeps the scale of what flows
- * through (1 / columns), norms are 1. So no activation is ever subnormal, and
- * speed is that of a trained model.
+ * Weights are uniform with variance 1 / columns, which keeps the scale of activations; norms are
+ * 1. So no activation is subnormal, and the speed is that of a trained model.
  */
 #ifndef MX_BENCH_RANDOM_MODEL_H
 #define MX_BENCH_RANDOM_MODEL_H
@@ -23,15 +22,15 @@ struct mx_random_model {
 	uint64_t seed;
 };
 
-/* dir must exist. */
+/* Writes both files. dir must exist. */
 mx_status mx_random_model_write(const char *dir, const struct mx_random_model *m,
                                 struct mx_err *err);
-/* Removes what the above wrote, and the folder. */
+/* Removes both files and the folder. */
 void mx_random_model_remove(const char *dir);
 
 /* ---- the parts, for checkpoints of another shape ---- */
 
-/* A tensor to be: uniform in offset +- scale. */
+/* A tensor to write: uniform in offset +- scale. */
 struct mx_random_tensor {
 	char name[128];
 	uint32_t ndim;
@@ -39,7 +38,7 @@ struct mx_random_tensor {
 	float scale, offset;
 };
 
-/* Uniform in +- this has the variance 1 / cols. */
+/* Returns the scale at which a uniform distribution has the variance 1 / cols. */
 float mx_random_scale(uint64_t cols);
 mx_status mx_random_config_write(const char *dir, const char *text, struct mx_err *err);
 mx_status mx_random_tensors_write(const char *dir, const struct mx_random_tensor *tensors, size_t n,

@@ -15,7 +15,7 @@ enum { RUN_MAX_BATCH = 256 };
 /* Ends the program with a line on stderr unless the status is MX_OK. */
 void must(mx_status st, const char *what);
 
-/* Sorts v[n]. */
+/* Returns the median of v[n], and sorts v. */
 double median(double *v, size_t n);
 
 void random_tokens(int32_t *out, uint32_t n, uint32_t vocab, uint32_t seed);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many clients at once, without the front end: scheduler and engine in one
- * process on a checkpoint.
+ * bench/engine/streams measures many clients at once without the front end: scheduler and engine
+ * in one process, on a checkpoint.
  *
  *   streams [-n STREAMS] [-p PROMPT] [-o OUTPUT] [-s SECONDS] [-g STAGGER_MS]
  *           [-l LONG_PROMPT] [-e EVERY_MS] [-x STRETCH] [-t THREADS] [-m MODULES] DIR
  *
- * Each of STREAMS clients sends a prompt of its own, reads its answer and sends
- * the next one, the first ones STAGGER_MS apart. With -l, a prompt of that length arrives
- * every EVERY_MS besides. Prints tokens a second, the gaps between two tokens
- * of a stream, and the time to the first one.
+ * Each of STREAMS clients sends a prompt, reads the answer and sends the next prompt. The clients
+ * begin STAGGER_MS apart. With -l, another client sends a prompt of LONG_PROMPT tokens every
+ * EVERY_MS. Prints tokens a second, the time between two tokens of a stream, and the time to the
+ * first token.
  */
 #include <math.h>
 #include <pthread.h>
@@ -31,7 +31,7 @@ struct options {
 	const char *modules, *dir;
 };
 
-/* Durations in milliseconds; written by the engine thread alone. */
+/* Durations in milliseconds. Only the engine thread writes them. */
 struct samples {
 	float *ms;
 	uint32_t n;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/engine/turns: a chat of several turns on a model with recurrent layers, through
- * scheduler and engine: time to the first token of each turn, with the prefix
- * cache and without. Both ask the same in turn, in one process, and must get the
- * same tokens; "without" is a request that neither looks up nor leaves anything.
+ * bench/engine/turns measures a chat of several turns on a model with recurrent layers, through
+ * scheduler and engine: the time to the first token of each turn, with the prefix cache and
+ * without. Both send the same prompts in one process, one after the other, and must get the same
+ * tokens. A request "without" neither looks prefixes up nor saves any.
  *
  *   turns [--shape gdn|mamba|attention] [--turns N] [--system N] [--question N]
  *         [--answer N] [--threads N]
@@ -45,7 +45,7 @@ struct options {
 	uint32_t turns, system, question, answer, threads;
 };
 
-/* One request; written by the engine thread until it is done. */
+/* One request. The engine thread writes it until is_done. */
 struct request {
 	int32_t *tokens; /* its answer */
 	uint32_t n;
@@ -170,7 +170,7 @@ static double ms(uint64_t ns)
 	return (double)ns * 1e-6;
 }
 
-/* Mean time between two tokens. */
+/* Returns the mean time between two tokens. */
 static double gap(const struct request *q)
 {
 	return q->n > 1 ? ms(q->last_ns - q->first_ns) / (q->n - 1) : 0;

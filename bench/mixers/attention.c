@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The attention mixer beside the roofs: decode in GB/s of keys and values over
- * what this machine reads, prefill in GFLOP/s of the causal half over what its
- * fastest arithmetic does. Products with weights are left out (bench/device/ops).
+ * Measures the attention mixer beside the roofs: decoding in GB/s of keys and values beside the
+ * machine's reading speed, prompts in GFLOP/s of the causal half beside its fastest arithmetic.
+ * Products with weights are left out (bench/device/ops).
  *
  *   bench/mixers/attention [-t threads] [-m modules] [-f] [-d | -p] [-s shape] [-c context]
  *     -f  keys and values in f32      -d  decode only      -p  prefill only
@@ -22,7 +22,7 @@
 
 #define PAGE_TOKENS 64
 #define STEP_ROWS   512          /* rows of a prefill step */
-#define STATE_BYTES (3ull << 29) /* of keys and values in all layers: beyond the caches */
+#define STATE_BYTES (3ull << 29) /* keys and values of all layers: more than the caches hold */
 #define MAX_LAYERS  12
 #define MAX_BATCH   16
 #define MAX_STEPS   (16384 / STEP_ROWS)
@@ -66,7 +66,7 @@ _Noreturn static void die(const char *what)
 	exit(1);
 }
 
-/* Stands in for products: queries, keys and values are what scratch holds. */
+/* Takes the place of linear: queries, keys and values are what the scratch memory holds. */
 static mx_status no_product(struct mx_device *d, const void *x, size_t ldx, size_t n,
                             const struct mx_linear_out *out, size_t n_out)
 {
@@ -74,7 +74,7 @@ static mx_status no_product(struct mx_device *d, const void *x, size_t ldx, size
 	return MX_OK;
 }
 
-/* A model's attention with room for `tokens` tokens a layer. */
+/* The attention layers of a model, with pages for `tokens` tokens each. */
 static void bench_open(struct bench *b, uint32_t tokens, uint32_t max_context, uint32_t max_layers)
 {
 	const struct shape *s = b->shape;
@@ -117,7 +117,7 @@ static void bench_open(struct bench *b, uint32_t tokens, uint32_t max_context, u
 	b->state_bytes = layer_bytes * b->n_layers;
 	b->state = roof_data(b->pool, b->state_bytes);
 	b->scratch_bytes = spec.scratch_bytes;
-	b->scratch = roof_data(b->pool, b->scratch_bytes); /* two bf16 numbers make a fine float */
+	b->scratch = roof_data(b->pool, b->scratch_bytes); /* two bf16 numbers are a usable float */
 	b->x = mx_map((size_t)STEP_ROWS * width * 4);
 	b->y = mx_map((size_t)STEP_ROWS * width * 4);
 	if (!b->state || !b->scratch || !b->x || !b->y)
@@ -155,7 +155,8 @@ static double step_seconds(struct bench *b, const struct mx_step *step)
 	return (double)(mx_now_ns() - start) * 1e-9;
 }
 
-/* The best of some steps of `batch` sequences that each see `context` tokens and one more. */
+/* Returns the best time of some steps of `batch` sequences, each of which attends to `context`
+ * tokens and its own. */
 static void decode(struct bench *b, uint32_t batch, uint32_t context)
 {
 	uint32_t per_seq = (context + PAGE_TOKENS) / PAGE_TOKENS, pos[MAX_BATCH];
@@ -165,7 +166,7 @@ static void decode(struct bench *b, uint32_t batch, uint32_t context)
 	uint32_t *pages = mx_calloc(b->n_pages, sizeof(*pages));
 	if (!pages)
 		die("out of memory");
-	for (uint32_t i = 0; i < b->n_pages; i++) /* pages of a sequence are not neighbours */
+	for (uint32_t i = 0; i < b->n_pages; i++) /* pages of a sequence are not adjacent */
 		pages[i % batch * per_seq + i / batch] = i;
 	for (uint32_t i = 0; i < batch; i++) {
 		pos[i] = context;
@@ -200,7 +201,7 @@ static void decode(struct bench *b, uint32_t batch, uint32_t context)
 	bench_close(b);
 }
 
-/* One sequence of n tokens in steps of STEP_ROWS, in one layer. */
+/* Computes one sequence of n tokens in steps of STEP_ROWS, in one layer. */
 static void prefill(struct bench *b, uint32_t n, double roof)
 {
 	uint32_t pos[STEP_ROWS];
@@ -210,7 +211,7 @@ static void prefill(struct bench *b, uint32_t n, double roof)
 		die("out of memory");
 	for (uint32_t i = 0; i < b->n_pages; i++)
 		pages[i] = i;
-	/* Of each step the best of some rounds. */
+	/* Counts the best time of each step over some rounds. */
 	double best[MAX_STEPS], all = 0, sum = 0;
 	for (uint32_t i = 0; i < MAX_STEPS; i++)
 		best[i] = INFINITY;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The mamba mixer alone, all layers of mamba2-130m (24 of 24 heads of 64, state
- * 128, bf16), beside the roofs: prompts, decoding, and what it costs that tokens
- * of a draft can be taken back. "Between" is everything but the projections.
+ * Measures the mamba mixer alone, with all layers of mamba2-130m (24 layers of 24 heads of 64,
+ * state 128, bf16), beside the roofs: prompts, decoding, and the cost of being able to take back
+ * tokens of a draft. "Between" is everything but the projections.
  *
  *   bench/mixers/mamba [-t threads] [-m modules] [-l layers] [-r rounds]
  *
- * A figure is the mean of the best times at each of the 16 places that a step
- * can have between borders (mixers/recurrence/recurrence.h), with one thread in CPU
- * time, so that other work on the machine shows little.
+ * A step can begin at 16 positions between two block borders (mixers/recurrence/recurrence.h); a
+ * figure is the mean over these of the best time at each. With one thread it is CPU time, so that
+ * other work on the machine has little effect.
  */
 #include <math.h>
 #include <stdio.h>
@@ -49,10 +49,11 @@ struct bench {
 	struct mx_pool *pool;
 	const struct mx_mixer_ops *ops;
 	struct mx_device *device;
-	struct mx_ops with, without; /* operators: all, and none for the projections */
+	struct mx_ops with, without; /* operators: all of them, and without the projections */
 	struct layer layers[MAX_LAYERS];
 	unsigned char *weights, *slots, *scratch;
-	size_t weight_bytes, slot_bytes, scratch_bytes; /* of all layers; a slot's; all */
+	size_t weight_bytes, slot_bytes,
+		scratch_bytes; /* a layer's weights; a slot; scratch of a step */
 	float *vectors, *x, *y;
 };
 
@@ -62,7 +63,7 @@ _Noreturn static void die(const char *what)
 	exit(1);
 }
 
-/* Stands in for the projections: what scratch holds goes on. */
+/* Takes the place of the projections: the mixer goes on with what the scratch memory holds. */
 static mx_status no_product(struct mx_device *d, const void *x, size_t ldx, size_t n,
                             const struct mx_linear_out *out, size_t n_out)
 {
@@ -95,7 +96,7 @@ static void open_layer(struct bench *b, const struct mx_layer_desc *desc, uint32
 		die(err.text);
 }
 
-/* Step sizes near 0.02 and decays near 0.98: nothing dies out, nothing grows. */
+/* Step sizes near 0.02 and decays near 0.98: the state neither vanishes nor grows. */
 static void fill_vectors(struct bench *b)
 {
 	for (size_t i = 0; i < (size_t)CHANNELS * 10; i++)
@@ -162,7 +163,7 @@ static double seconds(const struct bench *b)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Seconds of one step in all layers: `batch` spans of n tokens at `pos`. */
+/* Returns the seconds of one step in all layers: `batch` spans of n tokens at `pos`. */
 static double step(struct bench *b, bool products, enum mx_span_kind kind, uint32_t batch,
                    uint32_t n, uint32_t pos)
 {
@@ -188,14 +189,15 @@ static double step(struct bench *b, bool products, enum mx_span_kind kind, uint3
 	return seconds(b) - begin;
 }
 
-/* All sequences begin again. */
+/* Resets all sequences to position 0. */
 static void restart(struct bench *b)
 {
 	memset(b->slots, 0, b->slot_bytes * b->n_layers * MAX_BATCH);
 }
 
-/* Mean seconds of a step that begins anywhere between two borders: of each place the best. `kept`
- * tokens of a step stay; where that is even, one token between steps leads to all places. */
+/* Returns the mean seconds of a step over all positions between two borders, of each the best
+ * time. `kept` tokens of a step are committed; if that number is even, one token between steps
+ * makes all positions occur. */
 static double best(struct bench *b, bool products, enum mx_span_kind kind, uint32_t batch,
                    uint32_t n, uint32_t kept)
 {
@@ -241,8 +243,9 @@ static void decoding(struct bench *b, uint32_t batch, double roof)
 	       state / without * 1e-9);
 }
 
-/* Steps of four tokens that may be taken back, of which some stay, against steps of four that
- * stay: the difference is what keeping the tokens and replaying them costs. */
+/* Compares steps of four draft tokens, some of which are committed, with steps of four tokens
+ * that are final. The difference is the cost of storing the draft tokens and computing them
+ * again. */
 static void drafts(struct bench *b)
 {
 	double decode = best(b, true, MX_SPAN_DECODE, 1, 1, 1);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The core of the recurrent mixers beside the roofs: prompts in GFLOP/s over
- * what this machine does from registers, in steps and token by token, decoding
- * in GB/s of S over what it reads. Only mx_recur_forward: projections, convolution and norms are
- * left out.
+ * Measures the core of the recurrent mixers beside the roofs: prompts, in steps and token by
+ * token, in GFLOP/s beside the machine's arithmetic from registers; decoding in GB/s of the state
+ * S beside its reading speed. Only mx_recur_forward is measured: projections, convolution and
+ * norms are left out.
  *
  *   bench/mixers/recurrence [-t threads] [-d | -p] [-x] [-v variant] [-n tokens]
  *     -d  decode only      -p  prompts only
- *     -x  factors as strong as 1e-6, so that products leave the range of floats
+ *     -x  decay factors down to 1e-6, so that products leave the range of floats
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@
 #include "mixers/recurrence/recurrence.h"
 
 #define STEP_ROWS   512          /* rows of a prompt's step */
-#define STATE_BYTES (1ull << 29) /* of S in all layers: beyond the caches */
+#define STATE_BYTES (1ull << 29) /* S of all layers: more than the caches hold */
 #define MAX_BATCH   16
 
 struct variant {
@@ -123,7 +123,7 @@ static void bench_open(struct bench *b, size_t slots)
 	                                       : s->a_heads,
 		.ldbeta = s->heads,
 	};
-	/* keys not longer than 1, as the delta rule wants them */
+	/* keys of length at most 1, as the delta rule requires */
 	float k = s->k_dim ? 1.7f / sqrtf((float)s->k_dim) : 0;
 	in->q = input(b, 0, in->ldq, -1, 1);
 	in->k = input(b, 1, in->ldk, -k, k);
@@ -160,7 +160,8 @@ static void forward(struct bench *b, size_t first_slot, const struct mx_span *sp
 	                 (size_t)b->v->s.heads * b->v->s.v_dim);
 }
 
-/* Operations of a token: S read and updated, and on average half a chunk of scores and tokens. */
+/* Returns the operations of a token: S is read and updated, and on average half a chunk of scores
+ * and tokens is computed. */
 static double token_flop(const struct mx_recur_spec *s)
 {
 	double k = s->k_dim, v = s->v_dim, half = 0.5 * (MX_RECUR_CHUNK + 1), rules = s->delta ? 2 : 1;
@@ -169,7 +170,7 @@ static double token_flop(const struct mx_recur_spec *s)
 	return s->heads * (2 * k * v * (rules + 1) + rules * half * 2 * (k + v));
 }
 
-/* One sequence of n tokens in steps of `rows`. */
+/* Measures one sequence of n tokens in steps of `rows`. */
 static void prompt(struct bench *b, uint32_t n, uint32_t rows, double roof)
 {
 	double best = INFINITY;
@@ -193,7 +194,7 @@ static void prompt(struct bench *b, uint32_t n, uint32_t rows, double roof)
 	bench_close(b);
 }
 
-/* `batch` sequences in so many layers that S comes from memory, over whole chunks. */
+/* Measures `batch` sequences over whole chunks, in so many layers that S comes from memory. */
 static void decode(struct bench *b, uint32_t batch)
 {
 	const struct mx_recur_spec *s = &b->v->s;

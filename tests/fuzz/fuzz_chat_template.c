@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes as a chat template and, after the first NUL, the JSON of its
- * variables: it is refused with a message, or renders to UTF-8 within limits.
+ * Takes any bytes as a chat template and, after the first NUL, the JSON of its variables: the
+ * template is refused with a message, or renders to UTF-8 within limits.
  */
 #include <jansson.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes as config.json and, after the first NUL, generation_config.json:
- * they are refused with a message, or give a plan that is whole.
+ * Takes any bytes as config.json and, after the first NUL, generation_config.json: they are
+ * refused with a message, or give a complete plan.
  */
 #include <math.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON bodies of all routes. The first byte chooses the route. */
+/* Takes any bytes as the JSON body of a route, which the first byte chooses. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What was accepted obeys the limits that later code relies on. */
+/* Checks that an accepted request obeys the limits on which later code relies. */
 static void check(const struct mx_api_request *r)
 {
 	if (r->n < 1 || r->n > MX_API_MAX_CHOICES || r->n_stops > MX_API_MAX_STOPS ||
@@ -27,7 +27,7 @@ static void check(const struct mx_api_request *r)
 			abort();
 }
 
-/* A refusal has a status and can be written down as JSON. */
+/* Checks that a refusal has a status and can be written as JSON. */
 static void check_error(const struct mx_api_error *err)
 {
 	struct mx_buf b = {0};

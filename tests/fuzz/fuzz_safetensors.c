@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a safetensors file: its header is refused or every tensor lies in the input. */
+/* Takes any bytes as a safetensors file: its header is refused, or every tensor lies in the
+ * input. */
 #include <stdint.h>
 #include <stdlib.h>
 

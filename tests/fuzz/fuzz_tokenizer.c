@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bytes up to the first NUL as tokenizer.json (none: there is no such file), up
- * to the second as tokenizer_config.json, and the rest as a text. If the first byte is 1 or 2,
- * the rest is a text for a built-in tokenizer, byte-level or SentencePiece-style,
- * and must survive encoding and decoding.
+ * Takes the bytes up to the first NUL as tokenizer.json (none: there is no such file), those up to
+ * the second as tokenizer_config.json, and the rest as a text. If the first byte is 1 or 2, the
+ * rest is a text for a built-in tokenizer, byte-level or SentencePiece-style, and must survive
+ * encoding and decoding.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,7 +20,7 @@ static void require(bool yes)
 		abort();
 }
 
-/* GPT-2's stand-in for a byte, as a JSON escape. */
+/* Writes GPT-2's character for a byte as a JSON escape. */
 static unsigned stand_in(unsigned byte)
 {
 	static unsigned table[256], n;
@@ -65,7 +65,7 @@ static bool is_utf8_without_mark(const char *s, size_t n)
 {
 	struct mx_buf b = {0};
 	mx_buf_append(&b, s, n);
-	/* U+FFFD stands for something else, and the mark for a space */
+	/* U+FFFD replaces invalid bytes, and the mark replaces a space */
 	bool ok = !strstr(mx_buf_str(&b), "\xef\xbf\xbd") && !strstr(mx_buf_str(&b), "\xe2\x96\x81");
 	mx_buf_free(&b);
 	return ok && !memchr(s, 0, n);
@@ -83,7 +83,7 @@ static void check_text(const struct mx_tokenizer *t, const char *text, size_t n,
 	}
 	for (size_t i = 0; i < ids.n; i++)
 		require(ids.ids[i] >= 0);
-	if (ids.n > 1) /* a limit of 0 is none */
+	if (ids.n > 1) /* 0 is no limit */
 		require(mx_tokenizer_encode(t, text, n, true, ids.n - 1, &again, &err) == MX_E_LIMIT);
 	require(mx_tokenizer_decode(t, ids.ids, ids.n, false, &out) == MX_OK || !exact);
 	if (exact && is_utf8_without_mark(text, n) && !strstr(mx_buf_str(&out), "\xef\xbf\xbd"))
@@ -100,7 +100,7 @@ static void check_text(const struct mx_tokenizer *t, const char *text, size_t n,
 	mx_buf_free(&out);
 }
 
-/* Ids that no text gives. */
+/* Ids that no text encodes to. */
 static void check_ids(const struct mx_tokenizer *t, const uint8_t *data, size_t size)
 {
 	struct mx_buf whole = {0}, stream = {0};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The configuration file: any bytes give a configuration or an error with a place. */
+/* Takes any bytes as the configuration file: they give a configuration, or an error with a place.
+ */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A main for fuzz entry points without libFuzzer: runs every file named in argv
- * (folders: every regular file in them, not deeper) through
- * LLVMFuzzerTestOneInput once. Without arguments a program called fuzz_THING
- * takes $srcdir/tests/fuzz/corpus/THING. Exit status 1 if there was nothing to
- * run.
+ * The main of fuzz programs without libFuzzer. It passes every file named in argv (of a folder:
+ * every regular file directly in it) to LLVMFuzzerTestOneInput once. Without arguments a program
+ * called fuzz_THING takes $srcdir/tests/fuzz/corpus/THING. The exit status is 1 if there was
+ * nothing to run.
  */
 #include <dirent.h>
 #include <stdint.h>

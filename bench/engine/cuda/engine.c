@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/engine/cuda/engine: speed of the model engine on a GPU, on random weights: from
- * the start to being ready, decoding of several sequences at several depths, and
- * a prompt. Each figure stands beside the roof that bounds it, measured in the
- * same run: reading for decoding (weights and KV of a step over the step's time),
- * the product of two large matrices for the prompt.
+ * bench/engine/cuda/engine measures the model engine on a GPU, on random weights: the time until
+ * it is ready, decoding of several sequences at several depths, and a prompt. Each figure is
+ * printed beside the roof that bounds it, measured in the same run: for decoding the speed of
+ * reading (a step reads its weights and KV), for the prompt the product of two large matrices.
  *
- * The contexts of decoding sequences are not computed: the keys and values of one
- * prompt are copied to all pages, each sequence has pages of its own, and is told
- * that they are there.
+ * The contexts of decoding sequences are not computed: the keys and values of one prompt are
+ * copied to all pages, and each sequence, with pages of its own, is marked as computed.
  *
  * Shapes:
  *   8b    Llama-3-8B: 4096 wide, 32 layers, 32 heads over 8, 14336 feed-forward, 128,256 tokens
@@ -69,9 +67,11 @@ struct bench {
 	struct mx_random_model m;
 	struct mx_engine *engine;
 	struct mx_model_engine *inside;
-	double weight_bytes, layer_params, kv_bytes; /* read by a step; of the layers; of one token */
-	double read_roof, gemm_roof;                 /* bytes and operations a second */
-	int32_t *tokens;                             /* [max_context] */
+	double weight_bytes;         /* weights that a step reads */
+	double layer_params;         /* in the matrices of the layers */
+	double kv_bytes;             /* of one token */
+	double read_roof, gemm_roof; /* bytes and operations a second */
+	int32_t *tokens;             /* [max_context] */
 };
 
 static void must_cuda(cudaError_t e, const char *what)
@@ -84,7 +84,7 @@ static void must_cuda(cudaError_t e, const char *what)
 
 /* ---- roofs ---- */
 
-/* Over the pages, which no cache holds. */
+/* Reads the pages, which are larger than any cache. */
 static void measure_reading(struct bench *b)
 {
 	struct mx_device *d = b->inside->device;
@@ -113,8 +113,8 @@ static void measure_reading(struct bench *b)
 	cudaEventDestroy(to);
 }
 
-/* 8192 rows of 8192 by a square matrix, in what the device multiplies a prompt with; operands lie
- * in the pages. */
+/* Multiplies 8192 rows of 8192 by a square matrix with the device's own linear, as a prompt's
+ * products. The operands are in the pages. */
 static void measure_products(struct bench *b)
 {
 	enum { N = 8192 };
@@ -123,7 +123,7 @@ static void measure_products(struct bench *b)
 	const struct mx_engine_info *info = &b->inside->core.info;
 	if (d->info.act_dtype != MX_BF16 || info->n_pages * info->page_bytes < 3 * one ||
 	    b->m.width < 4096)
-		return; /* the device was made for narrower ones */
+		return; /* the device was created for narrower matrices */
 	const struct mx_weight w = {MX_BF16, N, N, b->inside->pages + one};
 	const struct mx_linear_out out = {.w = &w, .y = b->inside->pages + 2 * one, .ldy = N};
 	uint64_t begin = 0;
@@ -140,7 +140,7 @@ static void measure_products(struct bench *b)
 
 /* ---- sequences ---- */
 
-/* Keys and values of one prompt to all pages. */
+/* Copies keys and values of one prompt to all pages. */
 static void fill_pages(struct bench *b)
 {
 	struct mx_model_engine *e = b->inside;
@@ -293,7 +293,8 @@ static int bench_model(struct bench *b, const char *dir)
 	return 0;
 }
 
-/* The checkpoint is made unless the folder has one; without a name it is removed again. */
+/* Makes the checkpoint unless the folder of --dir has one. Without --dir it is removed at the
+ * end. */
 static int make_and_bench(struct bench *b)
 {
 	char dir[512], file[600];

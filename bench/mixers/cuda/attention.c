@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA attention module beside the roof: decode in GB/s of keys and values
- * (norm, rope and append, attention, merge: all but the products) over what a
- * loop reads, prefill in TFLOP/s of the causal half.
- * Times are of recorded steps, medians of many.
+ * Measures the CUDA attention module beside the roof: decoding (norm, rope and append, attention,
+ * merge: all but the products) in GB/s of keys and values beside the reading speed of a loop,
+ * prompts in TFLOP/s of the causal half. Times are medians of many recorded steps.
  *
  *   bench/mixers/cuda/attention [-m folder of attention-cuda.so] [-d | -p] [-8] [-x]
  *     -d  decode only   -p  prefill only   -8  keys in fp8   -x  deterministic
@@ -17,7 +16,7 @@
 
 #define PAGE_TOKENS 32
 #define REPEATS     20           /* recordings */
-#define MAX_STEPS   32           /* in a recording, each on pages of its own: */
+#define MAX_STEPS   32           /* steps in a recording, each on pages of its own: */
 #define COLD_BYTES  (1ull << 28) /* more than any cache holds */
 #define ROOF_BYTES  (1ull << 31)
 
@@ -47,7 +46,7 @@ static void *allocate(size_t n, size_t size)
 	return p;
 }
 
-/* Seconds of a launch of the graph, median. */
+/* Returns the median seconds of a launch of the graph. */
 static double graph_seconds(cudaGraphExec_t exec, cudaStream_t stream)
 {
 	cudaEvent_t begin, end;
@@ -67,7 +66,7 @@ static double graph_seconds(cudaGraphExec_t exec, cudaStream_t stream)
 	return median(ms, REPEATS) * 1e-3;
 }
 
-/* Bytes a second that a loop reads. */
+/* Returns the bytes a second that a loop reads. */
 static double read_rate(int sms)
 {
 	unsigned char *p;
@@ -90,7 +89,7 @@ static double read_rate(int sms)
 	return rate;
 }
 
-/* Random numbers of small size in device memory, by copies of a piece. */
+/* Fills device memory with small random numbers: copies of one piece. */
 static void fill(unsigned char *to, size_t bytes, enum mx_dtype type)
 {
 	size_t piece = 1 << 20;
@@ -128,8 +127,8 @@ static struct att_case llama(const struct options *o)
 	                         .rope = true};
 }
 
-/* Seconds of a step of n_rows: a recording of several, each with its own of the `lists` page lists
- * of `list` pages, which are in device memory. */
+/* Returns the seconds of a step of n_rows. Several steps are recorded, each with a page list of
+ * its own; the `lists` lists of `list` pages are in device memory. */
 static double step_seconds(struct att_rig *r, struct att_span *spans, uint32_t n_spans,
                            uint32_t n_rows, bool recording, const uint32_t *lists, uint32_t list,
                            uint32_t n)
@@ -154,7 +153,7 @@ static double step_seconds(struct att_rig *r, struct att_span *spans, uint32_t n
 	return seconds;
 }
 
-/* All pages of a pool in random order, here and (owned) on the device. */
+/* All pages of a pool in random order, on the host and (owned) on the device. */
 static uint32_t *scatter(uint32_t n, uint32_t **on_device)
 {
 	struct rng g = {2463534242ull};

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eight sequences at random positions in one batch against one at a time: whole
- * steps (18 layers with projections and feed-forward), tokens a second. Tiles of
- * sequences that stand elsewhere come at other times; what they share is the
- * weights, the filter's nearest lags, and a step's cost of being a step. Outputs
- * of the convolutions must be the same bits both ways. The roof of reading weights is
- * the larger one of the start and between the runs; where weights fit in the caches,
- * the share can exceed 100 %.
+ * Compares eight sequences at random positions in one batch with one sequence at a time: whole
+ * steps (18 layers with projections and feed-forward), in tokens a second. Sequences at different
+ * positions have their tiles in different steps; they share the weights, the filter's nearest
+ * lags, and the fixed cost of a step. Outputs of the convolutions must be the same bits both ways.
+ * The roof of reading weights is the larger of those measured at the start and between the runs.
+ * If the weights fit in the caches, the share can exceed 100 %.
  *
  *   bench/mixers/hyena/company [-t threads] [-m gigabytes] [-s seed] [-d channels] [-k log2 of the
  * length]
@@ -59,8 +58,8 @@ static void prepare(struct company *c)
 	fflush(stdout);
 }
 
-/* All sequences stand where their prompts end, and sequences which[n] go on. The first step after a
- * load makes the sums ahead anew: it is done here, before anything is measured. */
+/* Sets all sequences to the end of their prompts; sequences which[n] go on. The first step after
+ * a load computes the look-ahead sums again: it is run here, before anything is measured. */
 static void begin(struct company *c, uint32_t n, const uint32_t *which, const uint32_t *from,
                   bool whole)
 {
@@ -79,8 +78,8 @@ static float *outputs(const struct company *c, uint32_t sequence, uint32_t t, ui
 	return c->y + (((size_t)sequence * c->steps + t) * c->shape.layers + layer) * c->shape.channels;
 }
 
-/* The convolutions of a batch, inputs by sequence and step; outputs to y, or compared with it.
- * Returns how many differ. */
+/* Runs the convolutions of a batch, with inputs by sequence and step. Writes the outputs to y, or
+ * compares them with it. Returns the number of differences. */
 static size_t convolve(struct company *c, uint32_t n, const uint32_t *which, bool compare)
 {
 	const uint32_t width = c->shape.channels;
@@ -162,7 +161,7 @@ static void measure(struct company *c)
 	}
 	machine_roofs(&c->machine, &c->roofs);
 	batch = run(c, SEQUENCES, everyone, c->from);
-	together = run(c, SEQUENCES, everyone, same); /* what they hold is wrong, and takes as long */
+	together = run(c, SEQUENCES, everyone, same); /* on wrong values, in the same time */
 	double rate = 1e9 * SEQUENCES * (c->steps - 1) / (double)alone.all;
 	printf("| | ms a step | in the convolutions | weights read | tokens/s | ratio |\n"
 	       "| --- | --- | --- | --- | --- | --- |\n");

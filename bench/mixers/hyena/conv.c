@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Filters, inputs and memory of the convolutions to compare. */
+/* Filters, inputs and memory of the convolutions that are compared. */
 #include "bench/mixers/hyena/conv.h"
 
 #include <math.h>
@@ -14,8 +14,8 @@ _Noreturn void conv_die(const char *what)
 	exit(1);
 }
 
-/* Spreads the bits of a counter ("lowbias32", Wellons 2018), so that any element can be had alone.
- */
+/* Spreads the bits of a counter ("lowbias32", Wellons 2018), so that any element can be computed
+ * alone. */
 static inline uint32_t mix(uint32_t x)
 {
 	x = (x ^ x >> 16) * 0x7feb352du;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Long convolutions of several layers and sequences, one position at a time, done
- * in one of several ways: what the benchmarks of this folder compare.
+ * Long convolutions of several layers and sequences, one position at a time. The benchmarks of
+ * this folder compare the ways to compute them.
  *
  *     y[t] = sum over s <= t of h[t - s] z[s]      for each layer, sequence, channel
  *
@@ -36,7 +36,7 @@ enum conv_cost {
 	CONV_GROWS,   /* with t */
 	CONV_SHRINKS, /* with the positions left */
 	CONV_TILES,   /* on the largest power of two that divides t + 1, or t if `late` */
-	CONV_SPREAD,  /* on nothing much: tiles are spread over steps */
+	CONV_SPREAD,  /* on nothing in particular: tiles are spread over steps */
 };
 
 struct conv_ops {
@@ -44,59 +44,61 @@ struct conv_ops {
 	enum conv_cost cost;
 	uint32_t late; /* CONV_TILES: 1 = a tile is done one step after its last input */
 
-	/* Bytes that open takes, those that it gives back when it is done too. */
+	/* Bytes that open takes, with those that it frees before it returns. */
 	size_t (*bytes)(const struct conv_ops *ops, const struct conv_shape *s,
 	                const struct mx_device *d);
 
-	/* With memory touched and filters transformed; ends the program if there is none. */
+	/* Opens it with memory touched and filters transformed. Ends the program if there is no
+	 * memory. */
 	struct conv *(*open)(const struct conv_ops *ops, const struct conv_shape *s,
 	                     struct mx_device *d);
 	void (*close)(struct conv *c);
 
-	/* Step t. Positions may be left out: what was not computed there is noise, or zero. */
+	/* Runs step t. Positions may be left out: their values are noise, or zero. */
 	void (*begin)(struct conv *c, uint32_t t);
 	void (*layer)(struct conv *c, uint32_t layer, uint32_t t, const float *z, float *y);
 	void (*end)(struct conv *c, uint32_t t); /* z, y [batch, channels] */
 
-	/* From now on no tile reaches beyond `len` positions (as it would in a run of so many), and if
-	 * the way can, it is computed for `groups` of all layers' groups only: they are equal tasks.
-	 * Returns for how many it is. Ways with tiles only. */
+	/* From now on no tile reaches beyond `len` positions, as in a run of that length. If the way
+	 * supports it, only `groups` of all layers' groups are computed: groups are equal tasks.
+	 * Returns the number of groups that are computed. Only ways with tiles have it. */
 	uint32_t (*limit)(struct conv *c, uint32_t len, uint32_t groups);
 
-	/* The next run begins at position 0. */
+	/* Lets the next run begin at position 0. */
 	void (*rewind)(struct conv *c);
 
-	/* What all steps of a run of `len` positions read and write (bytes) or add and multiply
-	 * (operations) at least; 0 = the other one is what counts. */
+	/* The least bytes that all steps of a run of `len` positions read and write, or operations
+	 * that they compute; 0 = the other figure is the bound. */
 	double (*traffic)(const struct conv *c, uint32_t len);
 	double (*operations)(const struct conv *c, uint32_t len);
 };
 
-/* Every pair as it stands (history.c): a step sums over all inputs before it (lazy), or adds its
- * input to all outputs after it (eager); layer by layer, or all layers at once. */
+/* Every pair of input and output directly (history.c): a step sums over all inputs before it
+ * (lazy), or adds its input to all outputs after it (eager); layer by layer, or all layers at
+ * once. */
 extern const struct conv_ops conv_lazy_serial, conv_lazy, conv_eager_serial, conv_eager;
 
-/* Flash Inference's tiles (fractal.c), as they stand, by transforms, and each where it is faster.
- */
+/* Flash Inference's tiles (fractal.c): computed directly, by transforms, and each where it is
+ * faster. */
 extern const struct conv_ops conv_fractal_direct, conv_fractal_transform, conv_fractal;
 
-/* What mixd does (mixers/hyena/longconv.h), in pages and slots: tiles with slack, spread over
- * steps, or all of a block at once (paged.c). */
+/* mixd's way (mixers/hyena/longconv.h), in pages and slots (paged.c): tiles with slack, spread
+ * over steps, or all tiles of a block at once. */
 extern const struct conv_ops conv_spread, conv_at_once;
 
-/* Filter rows first .. first + n - 1 of a group: out[n][LC_LANES]. They die away, so that outputs
- * are about as large as inputs. */
+/* Computes the filter rows first .. first + n - 1 of a group: out[n][LC_LANES]. Filters decay, so
+ * that outputs are about as large as inputs. */
 void conv_filter(const struct conv_shape *s, uint32_t layer, uint32_t group, uint32_t first,
                  uint32_t n, float *out);
 
-/* n random numbers in [-1, 1), never very small, that depend on the seed alone. */
+/* Fills out[n] with random numbers in [-1, 1), never very small, which depend on the seed alone. */
 void conv_noise(uint64_t seed, size_t n, float *out);
 
-/* Memory for n floats, alignment 64, not touched; ends the program if there is none. */
+/* Allocates n floats, aligned to 64, not touched. Ends the program if there is no memory. */
 float *conv_floats(size_t n);
 void conv_free(float *p, size_t n);
 
-/* For open: a zeroed object with `conv` first. */
+/* For open: allocates a zeroed object whose first member is a struct conv. */
 struct conv *conv_new(size_t size, const struct conv_ops *ops, const struct conv_shape *s,
                       struct mx_device *d);
 

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tiles of long convolutions on one thread: the transforms beside FFTW's (where
- * configure found it) and beside what this machine multiplies and adds from
- * registers, whole tiles beside FFTW's real transforms of twice the length, and
- * tiles as they stand.
+ * Measures tiles of long convolutions on one thread: the transforms beside FFTW's (if configure
+ * found it) and beside the machine's arithmetic from registers, whole tiles beside FFTW's real
+ * transforms of twice the length, and tiles computed directly.
  *
  *   bench/mixers/hyena/fft [-n rows] [-r rounds]
  *
- * All are of one group of channels, in memory that stays where it is, as a task
- * of mixd's does them one after the other. An operation count of 5 n log2 n a
- * complex transform is the usual one, not the true one. FFTW's complex transforms
- * have the channels as the fastest dimension, too; its real ones may have them so
- * or one behind the other, and the faster counts, without any products. Shares are of
- * the larger roof of the start and before each length.
+ * All are of one group of channels and always in the same memory, as in a task of mixd. A complex
+ * transform counts as 5 n log2 n operations, which is the usual count, not the true one. FFTW's
+ * complex transforms have the channels as the fastest dimension, too; its real transforms have
+ * them so or one after the other: the faster counts, without any products. Shares are of the
+ * larger of the roofs measured at the start and before each length.
  */
 #include "config.h"
 

@@ -5,9 +5,9 @@
  * two that divides t + 1, the last U inputs add to the next U outputs, in all
  * layers and sequences together. A step itself adds the lag 0.
  *
- * A cell holds the sum of the tiles for its position, then the position's input.
- * Tiles are done as they stand, or by transforms from the side LC_BLOCK on, which
- * is the shortest, or as they stand up to the measured crossing.
+ * A cell holds the sum of the tiles for its position, then the position's input. Tiles are
+ * computed directly, or by transforms from the side LC_BLOCK on (the shortest), or directly up to
+ * the measured crossing and by transforms beyond.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ struct fractal {
 	struct conv base;
 	const struct lc_kernels *kernels;
 	const struct rows_kernels *rows;
-	uint32_t direct;                   /* largest side done as it stands */
+	uint32_t direct;                   /* largest side that is computed directly */
 	uint32_t lags;                     /* rows kept of h */
 	size_t n_groups, computed;         /* of all layers; of them, evenly apart */
 	float *h;                          /* [n_groups][lags][LC_LANES] */
@@ -48,7 +48,7 @@ static uint32_t direct_side(const struct conv_ops *ops, enum mx_isa isa)
 	return ops == &conv_fractal_transform ? LC_BLOCK / 2 : lc_crossing(lc_kernels_find(isa), NULL);
 }
 
-/* Lags 0 .. 2 n - 1 of the largest tile done as it stands. */
+/* Lags 0 .. 2 n - 1 of the largest tile that is computed directly. */
 static uint32_t lags_kept(uint32_t len, uint32_t direct)
 {
 	return direct < len / 2 ? 2 * direct : len;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The quadratic ways. Lazy: a step sums over all inputs before it; eager: it adds
- * its input to all outputs after it. Only what comes last needs the layer's own
- * input, so the rest can be done for all layers at once: before the step's layers
- * (lazy) or after them (eager); the serial forms do it layer by layer, as code
- * written one layer after the other does.
+ * The quadratic ways. Lazy: a step sums over all inputs before it; eager: it adds its input to all
+ * outputs after it. Only the last term needs the layer's own input, so all others can be computed
+ * for all layers at once: before the step's layers (lazy) or after them (eager). The serial forms
+ * do it layer by layer, as a plain implementation does.
  *
  * A task is a group of a layer: it streams the group's filter once, in blocks that
  * stay in L1 for all sequences, and each sequence's values once.

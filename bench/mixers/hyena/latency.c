@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How evenly tokens come: the time of whole steps of one sequence (18 layers with
- * projections and feed-forward) by its position, up to 64K tokens, with tiles
- * spread over steps, with all units of a block at once, and with the fractal
- * tiling, which has no slack.
+ * Measures how evenly tokens come: the time of whole steps of one sequence (18 layers with
+ * projections and feed-forward) by position, up to 64K tokens, with tiles spread over steps, with
+ * all units of a block at once, and with the fractal tiling, which has no slack.
  *
  *   bench/mixers/hyena/latency [-t threads] [-m gigabytes] [-s seed] [-d channels] [-k log2 of the
  * length]
@@ -16,12 +15,12 @@
  * Medians, percentiles and the histogram are of the positions drawn; the chosen
  * ones count for the maximum only.
  *
- * What else happens on the machine delays steps too. Steps are therefore run in
- * several passes, and the least time of each position is shown beside all times:
- * work comes again at the same position, a disturbance does not.
+ * Other work on the machine delays steps too. Steps are therefore run in several passes, and the
+ * least time of each position is shown beside all times: the work of a position is the same in
+ * each pass, a disturbance is not.
  *
- * The roof is the larger one of the start and before a way. Where weights fit in
- * the caches, their share of it can exceed 100 %.
+ * The roof is the larger of those measured at the start and before a way. If the weights fit in
+ * the caches, the share can exceed 100 %.
  */
 #include <math.h>
 #include <stdio.h>
@@ -86,7 +85,7 @@ static void take(enum reason *run, uint32_t len, uint32_t from, uint32_t n, enum
 		run[t] = why;
 }
 
-/* Every position is as likely as any other. */
+/* Draws windows: every position is equally likely. */
 static void draw_positions(const struct latency *l, enum reason *run)
 {
 	struct rng g = {l->shape.seed + 1};
@@ -98,7 +97,7 @@ static void draw_positions(const struct latency *l, enum reason *run)
 	}
 }
 
-/* Work is due by the schedule of mixers/hyena, of which c knows. */
+/* Chooses windows where the most work is due by the schedule of mixers/hyena, which c knows. */
 static void choose_positions(const struct latency *l, const struct conv *c, enum reason *run)
 {
 	const uint32_t len = l->shape.len;
@@ -133,7 +132,7 @@ static void find_positions(const struct latency *l, const struct conv *c, enum r
 
 /* ---- running ---- */
 
-/* A window's first step is not counted: after a jump, caches hold something else. */
+/* The first step of a window is not counted: after a jump the caches hold other data. */
 static void run_pass(const struct latency *l, struct conv *c, const enum reason *run,
                      struct times *all, double *least)
 {
@@ -166,7 +165,7 @@ static void free_times(struct times *t)
 
 /* ---- printing ---- */
 
-/* The times of the positions drawn, to be freed, and how many. */
+/* Returns the times of the positions drawn (the caller frees them) and their number. */
 static double *drawn(const struct times *t, const enum reason *run, uint32_t *out_n)
 {
 	uint32_t n = 0;

@@ -11,7 +11,7 @@
 
 #define ROOF_BYTES ((size_t)512 << 20)
 
-/* The value of the first line of a file of /proc that begins with `key`, after ':'. */
+/* Reads the value (after ':') of the first line of a file of /proc that begins with `key`. */
 static void proc_line(const char *path, const char *key, char *out, size_t cap)
 {
 	char line[256];

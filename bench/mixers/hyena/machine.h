@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the benchmarks of this folder begin with: a device, and a line about the machine. */
+/* The start of every benchmark of this folder: it opens a device and prints a line about the
+ * machine. */
 #ifndef MX_BENCH_HYENA_MACHINE_H
 #define MX_BENCH_HYENA_MACHINE_H
 
@@ -9,7 +10,7 @@
 #include "bench/mixers/hyena/conv.h"
 #include "bench/mixers/hyena/options.h"
 
-/* As measured with as many threads as the device has. */
+/* Roofs measured with as many threads as the device has. */
 struct roofs {
 	double read; /* GB/s */
 	double fma;  /* f32 GFLOP/s */
@@ -21,7 +22,7 @@ struct machine {
 	struct roofs roofs; /* at the start */
 };
 
-/* Measures the roofs (some tenths of a second, 512 MiB for as long) and raises those of r that are
+/* Measures the roofs (for some tenths of a second, with 512 MiB) and raises those of r that are
  * lower: the machine is not always equally fast. */
 void machine_roofs(const struct machine *m, struct roofs *r);
 
@@ -31,8 +32,8 @@ void machine_open(const struct options *o, uint32_t max_channels, uint32_t max_r
                   struct machine *out);
 void machine_close(struct machine *m);
 
-/* The largest power of two of positions for which open stays within bytes, at most 2^max_log; the
- * logarithm, 0 if none. `other` bytes are taken besides. */
+/* Returns the logarithm of the largest power of two of positions, at most 2^max_log, for which
+ * open takes no more than `bytes` less `other`; 0 if there is none. */
 uint32_t machine_fits(const struct machine *m, const struct conv_ops *ops, struct conv_shape shape,
                       uint32_t max_log, size_t other);
 

@@ -31,7 +31,8 @@ void options_check(int o, uint32_t value, uint32_t min, uint32_t max)
 		options_bad(o, allowed);
 }
 
-/* Is all of the text a number? No sign, so that -1 is not a large one. */
+/* True if all of the text is a number. A sign is not allowed, so that -1 is not taken for a large
+ * number. */
 static bool is_number(const char *text, const char *end)
 {
 	return *text >= '0' && *text <= '9' && !*end;

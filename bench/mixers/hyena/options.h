@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Command lines of the benchmarks of this folder. What is not allowed ends the program with status
- * 2 and a line on stderr that says what is. */
+/* Command lines of the benchmarks of this folder. An argument that is not allowed ends the
+ * program with status 2 and a line on stderr that says what is allowed. */
 #ifndef MX_BENCH_HYENA_OPTIONS_H
 #define MX_BENCH_HYENA_OPTIONS_H
 
@@ -8,7 +8,7 @@
 
 #include "device/dtype.h"
 
-/* What several programs take. Where an option is not given, the value stays. */
+/* Options that several programs have. An option that is not given leaves its value unchanged. */
 struct options {
 	unsigned threads; /* -t; 0 = all CPUs */
 	double gigabytes; /* -m; 0 = nine tenths of what is available */
@@ -22,13 +22,13 @@ struct options {
 #define OPTIONS_COMMON  "t:m:s:k:d:f:" /* for getopt */
 #define OPTIONS_MAX_LOG 24
 
-/* Takes optarg for option o of OPTIONS_COMMON. Ends with the usage lines if o is none of them. */
+/* Reads optarg for option o of OPTIONS_COMMON. Ends with the usage lines if o is none of them. */
 void options_take(struct options *out, int o, const char *usage);
 
-/* optarg as a number for option o. */
+/* Returns optarg as a number for option o. */
 uint32_t options_number(int o, uint32_t min, uint32_t max);
 
-/* For bounds that depend on other options. */
+/* Checks a bound that depends on other options. */
 void options_check(int o, uint32_t value, uint32_t min, uint32_t max);
 
 _Noreturn void options_bad(int o, const char *allowed);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pages lie as the engine lays them out: a page has a part for each layer, a
- * sequence has a list of pages (here all that its length will take), a slot has a
- * part for each layer.
+ * Pages are laid out as in the engine: a page has a part for each layer, a sequence has a list of
+ * pages (here all that its length needs), a slot has a part for each layer.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +11,7 @@
 #include "bench/mixers/hyena/tiles.h"
 #include "mixers/hyena/lc.h"
 
-#define PAGE_TOKENS LC_BLOCK /* the engine's default too */
+#define PAGE_TOKENS LC_BLOCK /* as in the engine by default */
 #define PROMPT_ROWS 512      /* of a step */
 
 struct paged {
@@ -53,8 +52,8 @@ static size_t all_slots(const struct paged *c)
 	return (size_t)c->base.shape.batch * c->base.shape.layers * c->slot_bytes;
 }
 
-/* The last ones while layers are made: a layer's filter, and all lags of a group for each thread.
- */
+/* The last two are for the creation of layers: a layer's filter, and all lags of a group for each
+ * thread. */
 static size_t paged_bytes(const struct conv_ops *ops, const struct conv_shape *s,
                           const struct mx_device *d)
 {
@@ -214,7 +213,7 @@ struct filter_call {
 	float *h; /* [len, channels] */
 };
 
-/* From groups' rows to those of the layer, in blocks that stay in L1. */
+/* Copies the rows of groups to the rows of the layer, in blocks that fit in L1. */
 static void filter_task(void *arg, size_t task, unsigned worker)
 {
 	struct filter_call *f = arg;

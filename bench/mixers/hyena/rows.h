@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ways without large tiles spend their time in, on rows of LC_LANES floats, with the
- * vectors of each instruction set. */
+/* The inner loops of the ways without large tiles, on rows of LC_LANES floats, for each
+ * instruction set. */
 #ifndef MX_BENCH_HYENA_ROWS_H
 #define MX_BENCH_HYENA_ROWS_H
 

@@ -10,10 +10,10 @@
 #define FIRST_LOG  10
 #define MAX_REPEAT 32
 #define ENOUGH     0.01 /* seconds at a position */
-#define LONG       0.3  /* seconds after which a step is worth some of its groups only */
+#define LONG       0.3  /* seconds; a longer step is run for some of its groups only */
 #define WINDOWS    8
 #define REST_STEPS 24
-#define REST_AT    512 /* inputs before, or outputs after: not all in a cache */
+#define REST_AT    512 /* inputs before, or outputs after: more than a cache holds */
 
 static int by_value(const void *a, const void *b)
 {
@@ -27,15 +27,15 @@ double sample_median(double *values, uint32_t n)
 	return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-/* Seconds in the convolutions of a step. */
+/* Returns the seconds in the convolutions of a step. */
 static double step(struct conv *c, struct model *m, uint32_t t, struct sample *s)
 {
 	s->steps++;
 	return (double)model_step(m, c, c->shape.batch, t, false, NULL).conv * 1e-9;
 }
 
-/* The least of some, after one that brings into the caches what the step before would have: the
- * work is the same each time, what disturbs it is not. */
+/* Returns the least time of some runs, after one that fills the caches as the step before would
+ * have: the work is the same each time, disturbances are not. */
 static double steady(struct conv *c, struct model *m, uint32_t t, struct sample *s)
 {
 	double sum = step(c, m, t, s), least = INFINITY;
@@ -50,7 +50,8 @@ static double steady(struct conv *c, struct model *m, uint32_t t, struct sample 
 
 /* ---- smooth in the number of inputs before, or of outputs after ---- */
 
-/* Trapezia over 0, 16, then each sqrt(2) times the last, up to every power of two. */
+/* Sums trapezoids over the positions 0, 16, then each sqrt(2) times the last, up to every power
+ * of two. */
 static void integrate(struct conv *c, struct model *m, struct sample *out)
 {
 	uint32_t x = 0, len = c->shape.len;
@@ -70,8 +71,8 @@ static void integrate(struct conv *c, struct model *m, struct sample *out)
 
 /* ---- by sides of tiles ---- */
 
-/* A step after which `done` positions are known, of a run of `limit`. One that would take long is
- * done for some groups only, and what it takes beyond `base` then times as much. */
+/* Returns the time of a step after which `done` positions of a run of `limit` are known. A step
+ * that would take long is run for some groups only, and its time beyond `base` is scaled up. */
 static double tile_step(struct conv *c, struct model *m, uint32_t done, uint32_t limit, double base,
                         double expected, struct sample *s)
 {
@@ -86,9 +87,9 @@ static double tile_step(struct conv *c, struct model *m, uint32_t done, uint32_t
 	return base + (t - base) * all / some;
 }
 
-/* Medians of steps by the side of the largest tile, from a run that includes small ones many times;
- * of large ones the mean of two, or one that takes long. In a run of 2^k positions, the last step
- * of each side has less to do where there is slack. */
+/* Computes the medians of steps by the side of their largest tile, from a run that has small
+ * tiles many times; for large tiles the mean of two steps, or one step if it takes long. With
+ * slack, the last step of each side in a run of 2^k positions has less work. */
 static void classes(struct conv *c, struct model *m, struct sample *out)
 {
 	enum { RUN = 1 << FIRST_LOG };
@@ -111,7 +112,7 @@ static void classes(struct conv *c, struct model *m, struct sample *out)
 		last[j] = c->ops->late ? tile_step(c, m, side, 2 * side, whole[0], guess, out) : whole[j];
 	}
 	for (uint32_t k = FIRST_LOG; 1u << k <= len; k++) {
-		out->conv[k] = whole[0]; /* the step after which nothing follows */
+		out->conv[k] = whole[0]; /* the last step of the run */
 		for (uint32_t j = 0; j < k; j++)
 			out->conv[k] += ((1u << (k - 1 - j)) - 1) * whole[j] + last[j];
 	}
@@ -119,13 +120,13 @@ static void classes(struct conv *c, struct model *m, struct sample *out)
 
 /* ---- spread ---- */
 
-/* Seconds of n steps from t on, of each the lesser of two: work comes again at the same position, a
- * disturbance by others does not. */
+/* Returns the seconds of n steps from t on, of each the smaller of two times: the work of a
+ * position is the same each time, a disturbance is not. */
 static double window(struct conv *c, struct model *m, uint32_t t, uint32_t n, struct sample *s)
 {
 	static double first[1 << FIRST_LOG];
 	double sum = 0;
-	step(c, m, t ? t - 1 : 0, s); /* after a jump, caches hold something else */
+	step(c, m, t ? t - 1 : 0, s); /* after a jump the caches hold other data */
 	for (uint32_t k = 0; k < n; k++)
 		first[k] = step(c, m, t + k, s);
 	for (uint32_t k = 0; k < n; k++) {
@@ -135,8 +136,8 @@ static double window(struct conv *c, struct model *m, uint32_t t, uint32_t n, st
 	return sum;
 }
 
-/* Seconds of steps from .. 2 from - 1, from windows of two blocks, one in each of WINDOWS equal
- * parts, at a place that is drawn. */
+/* Returns the seconds of steps from .. 2 from - 1, estimated from windows of two blocks: one at a
+ * random place in each of WINDOWS equal parts. */
 static double windows(struct conv *c, struct model *m, uint32_t from, struct rng *g,
                       struct sample *s)
 {
@@ -147,8 +148,8 @@ static double windows(struct conv *c, struct model *m, uint32_t from, struct rng
 	return sum * part / n;
 }
 
-/* Tiles under way for positions beyond 2^k are work that a run of 2^k positions does not have: its
- * second half is sampled apart, as such a run does it. */
+/* A run of 2^k positions has no tiles for positions beyond 2^k. Its second half is therefore
+ * sampled separately, as such a run does it. */
 static void spread(struct conv *c, struct model *m, struct sample *out)
 {
 	struct rng g = {c->shape.seed + 1};
@@ -186,8 +187,8 @@ void sample_all(struct conv *c, struct model *m, struct sample *out)
 
 /* ---- the rest of a step ---- */
 
-/* What a whole step takes more than its convolutions alone, from position t on. Both medians are of
- * as many steps in a row. */
+/* Returns the time that a whole step takes beyond its convolutions, from position t on: a
+ * difference of medians over equally many consecutive steps. */
 static double rest(struct conv *c, struct model *m, uint32_t t)
 {
 	double alone[REST_STEPS], whole[REST_STEPS];

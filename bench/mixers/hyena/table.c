@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of Flash Inference (Oncescu et al. 2024, arXiv 2410.12982, section 5)
- * on this CPU: what the long convolutions take over the generation of L tokens
- * (mixer time), and all of it (end to end: projections, short filter, gates, norms
- * and feed-forward too), in each way, relative to the lazy one that does all
- * layers at once.
+ * Measures the table of Flash Inference (Oncescu et al. 2024, arXiv 2410.12982, section 5) on this
+ * CPU: the time of the long convolutions over the generation of L tokens (mixer time) and the
+ * whole time (end to end: projections, short filter, gates, norms and feed-forward too), of each
+ * way, relative to the lazy way that computes all layers at once.
  *
  *   bench/mixers/hyena/table [-t threads] [-m gigabytes] [-s seed] [-k log2 of the longest L]
  *                     [-d channels] [-b sequences] [-f bf16] [-x name]... [-c]
@@ -12,12 +11,11 @@
  *     -x  leaves out the ways whose name begins so
  *     -c  checks alone: equal outputs, and samples against full runs
  *
- * Mixer time is that of steps with nothing between the convolutions; end to end
- * adds what a whole step takes more, which is the same work in all ways: the median
- * of what was measured in whole steps of each.
+ * Mixer time is that of steps with nothing between the convolutions. End to end adds the rest of a
+ * whole step, which is the same work in all ways: the median of what was measured in each.
  *
- * Shares are of the largest roofs measured at the start and before each way of a
- * shape. Where data fit in the caches, a share can exceed 100 %.
+ * Shares are of the largest roofs measured at the start and before each way of a shape. If data
+ * fit in the caches, a share can exceed 100 %.
  *
  * The status is 1 if samples are too far from full runs to be trusted.
  */
@@ -33,7 +31,7 @@
 
 #define LAYERS    18
 #define MIN_LOG   10
-#define FIT_LOG   12 /* below, what a step costs whatever its position shows */
+#define FIT_LOG   12 /* for shorter runs the fixed cost of a step shows */
 #define CHECK_LOG 10
 #define MAX_BATCH 8
 
@@ -56,7 +54,7 @@ static const char usage[] =
 	"bench/mixers/hyena/table [-t threads] [-m gigabytes] [-s seed] [-k log2 of the longest L]\n"
 	"       [-d channels] [-b sequences] [-f f32|bf16] [-x name]... [-c]";
 
-/* Of one way at one shape. */
+/* Results of one way at one shape. */
 struct column {
 	struct sample sample;
 	double rate; /* GB/s or GFLOP/s, in the longest run */
@@ -65,8 +63,8 @@ struct column {
 
 /* ---- measuring ---- */
 
-/* The logarithm of the longest run for which every way has memory, 0 = none; says what is in the
- * way of longer ones. */
+/* Returns the logarithm of the longest run for which every way has memory, 0 = none. Prints what
+ * prevents longer ones. */
 static uint32_t longest(const struct table *t, const struct conv_shape *shape)
 {
 	uint32_t log = t->options.log;
@@ -92,7 +90,7 @@ static void measure(const struct table *t, const struct conv_ops *way,
 	way->close(c);
 }
 
-/* The slope of log time over log length, by least squares. */
+/* Returns the slope of log time over log length, by least squares. */
 static double exponent(const struct column *c, uint32_t log)
 {
 	double n = 0, x = 0, y = 0, xx = 0, xy = 0;
@@ -109,7 +107,7 @@ static double exponent(const struct column *c, uint32_t log)
 
 /* ---- printing ---- */
 
-/* The rest of a step is the same work in all ways: the median of them, printed. */
+/* Returns and prints the median of the rest of a step, which is the same work in all ways. */
 static double common_rest(const struct table *t, const struct column *c)
 {
 	double rests[WAYS];
@@ -163,7 +161,7 @@ static void print_seconds(const struct table *t, const struct column *c, uint32_
 	printf("\n\n");
 }
 
-/* How many times as fast as lazy; mixer time, then end to end. */
+/* Prints the speed relative to lazy: mixer time, then end to end. */
 static void print_ratios(const struct table *t, const struct column *c, uint32_t log, double rest)
 {
 	uint32_t lazy = 0;

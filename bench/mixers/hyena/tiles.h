@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arithmetic of tiles, for shares of the roof: operations on a channel of `len` positions. A
- * tile of side n up to `direct` takes 2 n^2, a larger one 5 n log2 n for each transform and 6 n for
+/* Counts the operations of tiles on a channel of `len` positions, for shares of the roof. A tile
+ * of side n up to `direct` takes 2 n^2, a larger one 5 n log2 n for each transform and 6 n for
  * the product of spectra. */
 #ifndef MX_BENCH_HYENA_TILES_H
 #define MX_BENCH_HYENA_TILES_H
@@ -16,7 +16,7 @@ static inline double tiles_operations(uint32_t n, uint32_t direct, double tiles,
 	                   : transforms * 5.0 * n * log2((double)n) + tiles * 6.0 * n;
 }
 
-/* Flash Inference's: len / 2n tiles of each side, one after the other. */
+/* Operations of Flash Inference's tiling: len / 2n tiles of each side, one after the other. */
 static inline double tiles_fractal(uint32_t len, uint32_t direct)
 {
 	double sum = 2.0 * len;
@@ -25,8 +25,9 @@ static inline double tiles_fractal(uint32_t len, uint32_t direct)
 	return sum;
 }
 
-/* Those of mixers/hyena/longconv.h: blocks 2, 3, ... len / n - 1 have one tile and one of two more,
- * and one transform back; a position sums over 1.5 blocks of inputs as they stand. */
+/* Operations of mixers/hyena/longconv.h: of blocks 2, 3, ... len / n - 1 each has one tile and
+ * every second one more, and one transform back; a position sums directly over 1.5 blocks of
+ * inputs. */
 static inline double tiles_slack(uint32_t len, uint32_t direct)
 {
 	double sum = 2.0 * 1.5 * LC_BLOCK * len;
