@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers of tests: xorshift64* (Vigna 2016), small, seeded, good enough to drive a test. */
+/* Random numbers for tests: xorshift64* (Vigna 2016), small, seeded, and good enough to drive a
+ * test. */
 #ifndef MX_TESTS_RNG_H
 #define MX_TESTS_RNG_H
 
@@ -29,7 +30,7 @@ static inline float rng_unit(struct rng *g)
 	return (float)(rng_next(g) >> 8) * 0x1p-24f;
 }
 
-/* Near enough to a normal distribution with variance 1. */
+/* Approximately normal, with variance 1. */
 static inline float rng_normal(struct rng *g)
 {
 	double sum = 0;

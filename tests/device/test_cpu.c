@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the CPU device has since devices may have memory of their own: memory, loading, operators
- * without kernels, sampling in parts. Random inputs come from one seed, printed; MX_TEST_SEED
- * replays it.
+ * Tests the parts of the CPU device that exist for devices with their own memory: memory, loading,
+ * operators without kernels, sampling in two calls. Random inputs come from one seed, printed;
+ * MX_TEST_SEED replays it.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operators of the CPU device: every instruction-set level that this machine has
- * against the reference, and the device's promise that a row's bits depend on
- * nothing but the row.
+ * Tests the operators of the CPU device: every instruction set of this machine against the
+ * reference, and the promise that a row's bits depend on nothing but the row.
  *
  * Random inputs come from one seed, printed; MX_TEST_SEED replays it.
  */

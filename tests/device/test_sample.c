@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sampling and log-probabilities of the CPU device: the filters against a naive
+ * Tests sampling and log-probabilities of the CPU device: the filters against a naive
  * implementation that sorts, the distribution of draws, and repeatability.
  *
  * Random inputs come from one seed, printed; MX_TEST_SEED replays it.

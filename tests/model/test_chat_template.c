@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The chat template interpreter: byte for byte what transformers renders (tests/golden/chat and
- * tests/golden/jinja), where a template is refused and why, and that hostile ones end soon.
+ * Tests the chat template interpreter: it renders byte for byte what transformers does
+ * (tests/golden/chat and tests/golden/jinja), names place and reason when it refuses a template,
+ * and ends soon on hostile ones.
  */
 #include <setjmp.h>
 #include <stdarg.h>

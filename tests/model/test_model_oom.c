@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opening a checkpoint with the n-th allocation failing, for every n: it says
- * "out of memory", and (under the address sanitizer) nothing leaks.
+ * Opens a checkpoint with the n-th allocation failing, for every n: the error is "out of memory",
+ * and (under the address sanitizer) nothing leaks.
  *
- * The linker sends calloc, realloc and strdup of our objects to the wrappers
- * here; jansson is told to use them.
+ * The linker sends calloc, realloc and strdup of our objects to the wrappers here; jansson calls
+ * them too.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config.json to the layer plan: what each family makes of its keys, frequencies
- * against transformers' own (tests/golden/rope), and the message for every kind
- * of broken config.
+ * Tests the way from config.json to the layer plan: the meaning of each family's keys, frequencies
+ * against those of transformers (tests/golden/rope), and the message for every kind of broken
+ * config.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config.json of models with long convolutions to the layer plan: what each
- * dialect makes of its keys, and the message for what is not supported.
+ * Tests the way from config.json to the layer plan for models with long convolutions: the meaning
+ * of each dialect's keys, and the message for what is not supported.
  */
 #include <setjmp.h>
 #include <stdarg.h>

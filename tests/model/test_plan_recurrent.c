@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * config.json of recurrent models to the layer plan: what each dialect makes of
- * its keys, and the message for what is not supported.
+ * Tests the way from config.json to the layer plan for recurrent models: the meaning of each
+ * dialect's keys, and the message for what is not supported.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every kind of damage to a safetensors file or its index is refused with the stated message. */
+/* Tests that every kind of damage to a safetensors file or its index is refused with the stated
+ * message. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

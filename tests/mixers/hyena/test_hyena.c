@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What test_mixer does not see of the hyena mixer. The implicit filter against its
- * formula in double, lag by lag, at lengths that the cases there do not reach:
- * with z as HyenaDNA makes it, weights as large as trained ones, and sines with
- * large arguments. The tensors of networks of any depth; limits that are not
- * parameters.
+ * Tests parts of the hyena mixer that test_mixer does not reach: the implicit filter against its
+ * formula in double precision, lag by lag, at greater lengths, with HyenaDNA's z, weights as large
+ * as trained ones and sines of large arguments; the tensors of networks of any depth; limits that
+ * are not parameters.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Long convolutions (mixers/hyena/longconv.h): every pair of an output and an
- * input is in one tile or window, and every tile between its last input and its
- * first output; outputs are those of lazy and of eager sums and of one large
- * transform; and they are the same to the bit however a sequence is cut into
- * steps, in whatever company, after drafts were taken back, after save, load,
- * fork and a new beginning, whatever the limit, the pages and the threads, and
- * whether tiles are spread or not.
+ * Tests long convolutions (mixers/hyena/longconv.h): every pair of an output and an input is in
+ * exactly one tile or window, and every tile is computed between its last input and its first
+ * output; outputs agree with lazy sums, eager sums and one large transform. Outputs are the same
+ * bits for every cut of a sequence into steps and every batch, after drafts were taken back, after
+ * save, load, fork and a restart, for every limit, page list and number of threads, and whether
+ * tiles are spread or not.
  *
  * MIXD_TEST_SEED=n repeats a run.
  */

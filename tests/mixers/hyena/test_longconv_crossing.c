@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The measured crossing of mixers/hyena/crossing.c and the file it is kept in:
- * where it is, that it is read back, and that nothing in it does harm. Each
- * process measures once, so each look is a child of its own.
+ * Tests the measured crossing of mixers/hyena/crossing.c and its cache file: where the file is,
+ * that it is read back, and that no content of it does harm. A process measures only once, so each
+ * check is a child process.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When units of long convolutions are due (mixers/hyena/lc_units.c): in their
- * order, in time, and spread, so that no step waits for much more than its share.
+ * Tests the schedule of the units of long convolutions (mixers/hyena/lc_units.c): they are due in
+ * order, in time, and spread so evenly that no step does much more than its share.
  *
  * MIXD_TEST_SEED=n repeats a run.
  */

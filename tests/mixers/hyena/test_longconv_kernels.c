@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of long convolutions (mixers/hyena/kernels.h) at every level of
- * this host: tiles as they stand, by transforms and by transforms in parts, and
- * windows, are near to the sums in double precision; and what a row or a channel
- * gets is the same to the bit whatever its company.
+ * Tests the kernels of long convolutions (mixers/hyena/kernels.h) at every instruction set of this
+ * host: tiles computed directly, by transforms and by transforms in parts, and windows, are near
+ * to the sums in double precision; a row or channel has the same bits in every batch.
  *
  * MIXD_TEST_SEED=n repeats a run.
  */

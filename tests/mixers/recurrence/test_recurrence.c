@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The core of the recurrent mixers (mixers/recurrence/recurrence.h) at every level of
- * this host: near the equations in double precision, and the same to the bit
- * however the tokens are cut into steps, in whatever company, with how many
- * threads, after drafts were taken back, saved and loaded, and on dirty memory.
+ * Tests the core of the recurrent mixers (mixers/recurrence/recurrence.h) at every instruction set
+ * of this host: results are near the equations in double precision, and the same bits for every
+ * cut of the tokens into steps, every batch and every number of threads, after drafts were taken
+ * back, after save and load, and on dirty memory.
  *
  * MIXD_TEST_SEED=n repeats a run.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the core of the recurrent mixers (mixers/recurrence/recurrence.h) does to rows, at
- * every level of this host: norms and functions are near to their equations in
- * double precision, and the same to the bit for a row alone, on other memory.
+ * Tests the row functions of the recurrent mixers' core (mixers/recurrence/recurrence.h) at every
+ * instruction set of this host: norms and functions are near to their equations in double
+ * precision, and a row has the same bits alone and on other memory.
  *
  * MIXD_TEST_SEED=n repeats a run.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tokenizer against golden files made with Hugging Face `tokenizers`
- * (tools/export-tokenizer-golden.py), and on files and texts made to hurt.
+ * Tests the tokenizer against golden files made with Hugging Face `tokenizers`
+ * (tools/export-tokenizer-golden.py), and on hostile files and texts.
  */
 #include <setjmp.h>
 #include <stdarg.h>

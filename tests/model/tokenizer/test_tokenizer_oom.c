@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading a tokenizer, encoding and decoding with the n-th allocation failing,
- * for every n: each says so, and (under the address sanitizer) nothing leaks.
+ * Reads a tokenizer, encodes and decodes with the n-th allocation failing, for every n: each
+ * returns the error, and (under the address sanitizer) nothing leaks.
  *
- * The linker sends calloc and realloc of our objects to the wrappers here;
- * jansson is told to use them. The files are seeds of the fuzzer.
+ * The linker sends calloc and realloc of our objects to the wrappers here; jansson calls them too.
+ * The files are seeds of the fuzzer.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CUDA attention module against the equation in double precision: random
- * batches of prompts in pieces, single tokens and drafts, on memory full of
- * NaN; then that company changes nothing but rounding, that a recorded step can
- * be replayed with other contents, and that with `deterministic` neither a cut
- * nor company changes a bit.
+ * Tests the CUDA attention module against the equation in double precision: random batches of
+ * chunks of prompts, single tokens and drafts, on memory full of NaN. Other sequences in the batch
+ * change nothing but rounding; a recorded step can be replayed with other contents; with
+ * `deterministic` neither a cut into chunks nor the batch changes a bit.
  *
  *   tests/mixers/attention/cuda/test_attention [folder of attention-cuda.so]     MIXD_TEST_SEED
  * repeats a run
