@@ -83,6 +83,55 @@ static inline const char *mx_param_string(const struct mx_params *p, const char 
 	return q && q->type == MX_PARAM_STRING ? q->s : def;
 }
 
+/*
+ * For probe: strict readers. Each writes *out and returns MX_OK, or returns an error that names
+ * `mixer` and the parameter. An absent parameter has the value `def`.
+ */
+
+/* Reads a whole number in min .. max. With a negative `def` the parameter must be given. */
+static inline mx_status mx_param_read_u32(const struct mx_params *p, const char *mixer,
+                                          const char *name, int64_t def, uint32_t min, uint32_t max,
+                                          uint32_t *out, struct mx_err *err)
+{
+	const struct mx_param *q = mx_param_find(p, name);
+	if (q && q->type != MX_PARAM_INT)
+		return mx_mixer_fail(err, MX_E_INVALID, "%s: %s must be a whole number", mixer, name);
+	if (!q && def < 0)
+		return mx_mixer_fail(err, MX_E_INVALID, "%s: %s must be given", mixer, name);
+	int64_t v = q ? q->i : def;
+	if (v < min || v > max)
+		return mx_mixer_fail(err, MX_E_RANGE, "%s: %s must be %u..%u, not %lld", mixer, name, min,
+		                     max, (long long)v);
+	*out = (uint32_t)v;
+	return MX_OK;
+}
+
+/* Reads a number in min .. max; `def` may lie outside. */
+static inline mx_status mx_param_read_number(const struct mx_params *p, const char *mixer,
+                                             const char *name, double def, double min, double max,
+                                             double *out, struct mx_err *err)
+{
+	const struct mx_param *q = mx_param_find(p, name);
+	if (q && q->type != MX_PARAM_INT && q->type != MX_PARAM_FLOAT)
+		return mx_mixer_fail(err, MX_E_INVALID, "%s: %s must be a number", mixer, name);
+	if (q && !(q->f >= min && q->f <= max))
+		return mx_mixer_fail(err, MX_E_RANGE, "%s: %s must be %g to %g, not %g", mixer, name, min,
+		                     max, q->f);
+	*out = q ? q->f : def;
+	return MX_OK;
+}
+
+static inline mx_status mx_param_read_bool(const struct mx_params *p, const char *mixer,
+                                           const char *name, bool def, bool *out,
+                                           struct mx_err *err)
+{
+	const struct mx_param *q = mx_param_find(p, name);
+	if (q && q->type != MX_PARAM_BOOL)
+		return mx_mixer_fail(err, MX_E_INVALID, "%s: %s must be true or false", mixer, name);
+	*out = q ? q->i != 0 : def;
+	return MX_OK;
+}
+
 /* For probe: returns MX_OK if every parameter is one of `names` [n], else an error that names the
  * one that is not. A misspelt key must not leave a layer with a default. */
 static inline mx_status mx_params_known(const struct mx_params *p, const char *const *names,

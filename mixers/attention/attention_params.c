@@ -10,6 +10,19 @@
 #define MAX_HEADS 4096 /* keeps every product of sizes far from overflow */
 #define MAX_DIM   512
 
+static mx_status read_dynamic_rope(const struct mx_params *in, struct attn_params *p,
+                                   struct mx_err *err)
+{
+	p->theta = mx_param_float(in, "rope_theta", 0);
+	p->factor = mx_param_float(in, "rope_factor", 0);
+	if (!(p->theta > 0) || !(p->factor >= 1) || p->rope_dim < 4)
+		return mx_mixer_fail(
+			err, MX_E_RANGE,
+			"attention: dynamic rope needs rope_theta > 0, rope_factor >= 1 and rope_dim >= 4");
+	return mx_param_read_u32(in, "attention", "rope_max_position", -1, 1, UINT32_MAX,
+	                         &p->max_position, err);
+}
+
 static mx_status read_rope(const struct mx_layer_desc *layer, struct attn_params *p,
                            struct mx_err *err)
 {
@@ -29,28 +42,49 @@ static mx_status read_rope(const struct mx_layer_desc *layer, struct attn_params
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: rope type \"%s\" is not known",
 		                     rope);
 
-	int64_t dim = mx_param_int(in, "rope_dim", p->head_dim);
-	if (dim < 2 || dim % 2 || dim > p->head_dim)
-		return mx_mixer_fail(err, MX_E_RANGE, "attention: rope_dim %lld of head_dim %u",
-		                     (long long)dim, p->head_dim);
-	p->rope_dim = (uint32_t)dim;
+	mx_status status = mx_param_read_u32(in, "attention", "rope_dim", p->head_dim, 2, p->head_dim,
+	                                     &p->rope_dim, err);
+	if (status != MX_OK)
+		return status;
+	if (p->rope_dim % 2)
+		return mx_mixer_fail(err, MX_E_RANGE, "attention: rope_dim %u is odd", p->rope_dim);
 	const struct mx_param *freq = mx_param_find(in, "rope_inv_freq");
 	if (!freq || freq->type != MX_PARAM_FLOATS || freq->n != p->rope_dim / 2)
 		return mx_mixer_fail(err, MX_E_INVALID, "attention: rope_inv_freq must have %u numbers",
 		                     p->rope_dim / 2);
 	p->inv_freq = freq->v;
 	p->rope_attention_factor = (float)mx_param_float(in, "rope_attention_factor", 1);
-	if (p->rope == ATTN_ROPE_DYNAMIC) {
-		p->theta = mx_param_float(in, "rope_theta", 0);
-		p->factor = mx_param_float(in, "rope_factor", 0);
-		int64_t max = mx_param_int(in, "rope_max_position", 0);
-		if (!(p->theta > 0) || !(p->factor >= 1) || max < 1 || max > UINT32_MAX || p->rope_dim < 4)
-			return mx_mixer_fail(err, MX_E_RANGE,
-			                     "attention: dynamic rope needs rope_theta > 0, rope_factor >= 1, "
-			                     "rope_max_position >= 1 and rope_dim >= 4");
-		p->max_position = (uint32_t)max;
-	}
-	return MX_OK;
+	return p->rope == ATTN_ROPE_DYNAMIC ? read_dynamic_rope(in, p, err) : MX_OK;
+}
+
+/* Whole numbers and flags; a parameter that is absent from `in` has its default. */
+static mx_status read_shape(const struct mx_params *in, struct attn_params *p, struct mx_err *err)
+{
+	mx_status status =
+		mx_param_read_u32(in, "attention", "heads", -1, 1, MAX_HEADS, &p->heads, err);
+	if (status == MX_OK)
+		status = mx_param_read_u32(in, "attention", "kv_heads", p->heads, 1, p->heads, &p->kv_heads,
+		                           err);
+	if (status == MX_OK && p->heads % p->kv_heads)
+		status = mx_mixer_fail(err, MX_E_RANGE, "attention: kv_heads %u does not divide heads %u",
+		                       p->kv_heads, p->heads);
+	if (status == MX_OK)
+		status = mx_param_read_u32(in, "attention", "head_dim", -1, 1, MAX_DIM, &p->head_dim, err);
+	if (status == MX_OK)
+		status = mx_param_read_u32(in, "attention", "window", 0, 0, UINT32_MAX, &p->window, err);
+
+	const struct {
+		const char *name;
+		bool *to;
+	} flags[] = {
+		{"bias", &p->bias},
+		{"o_bias", &p->o_bias},
+		{"qk_norm", &p->qk_norm},
+		{"fused", &p->fused},
+	};
+	for (size_t i = 0; status == MX_OK && i < sizeof flags / sizeof *flags; i++)
+		status = mx_param_read_bool(in, "attention", flags[i].name, false, flags[i].to, err);
+	return status;
 }
 
 mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params *out,
@@ -59,37 +93,17 @@ mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params
 	const struct mx_params *in = &layer->params;
 	struct attn_params p = {0};
 
-	int64_t heads = mx_param_int(in, "heads", 0);
-	int64_t kv_heads = mx_param_int(in, "kv_heads", heads);
-	int64_t dim = mx_param_int(in, "head_dim", 0);
-	int64_t window = mx_param_int(in, "window", 0);
-	if (heads < 1 || heads > MAX_HEADS)
-		return mx_mixer_fail(err, MX_E_RANGE, "attention: heads must be 1..%d, not %lld", MAX_HEADS,
-		                     (long long)heads);
-	if (kv_heads < 1 || kv_heads > heads || heads % kv_heads)
-		return mx_mixer_fail(err, MX_E_RANGE, "attention: kv_heads %lld does not divide heads %lld",
-		                     (long long)kv_heads, (long long)heads);
-	if (dim < 1 || dim > MAX_DIM)
-		return mx_mixer_fail(err, MX_E_RANGE, "attention: head_dim must be 1..%d, not %lld",
-		                     MAX_DIM, (long long)dim);
-	if (window < 0 || window > UINT32_MAX)
-		return mx_mixer_fail(err, MX_E_RANGE, "attention: window %lld", (long long)window);
-	p.heads = (uint32_t)heads;
-	p.kv_heads = (uint32_t)kv_heads;
+	mx_status status = read_shape(in, &p, err);
+	if (status != MX_OK)
+		return status;
 	p.group = p.heads / p.kv_heads;
-	p.head_dim = (uint32_t)dim;
-	p.window = (uint32_t)window;
-	double scale = mx_param_float(in, "scale", 1 / sqrt((double)dim));
+	double scale = mx_param_float(in, "scale", 1 / sqrt((double)p.head_dim));
 	if (!(scale > 0) || !isfinite(scale))
 		return mx_mixer_fail(err, MX_E_RANGE, "attention: scale must be positive");
 	p.scale = (float)(scale * 1.4426950408889634); /* log2(e) */
-	p.bias = mx_param_int(in, "bias", 0) != 0;
-	p.o_bias = mx_param_int(in, "o_bias", 0) != 0;
-	p.qk_norm = mx_param_int(in, "qk_norm", 0) != 0;
-	p.fused = mx_param_int(in, "fused", 0) != 0;
 	p.norm_eps = (float)mx_param_float(in, "norm_eps", 1e-6);
 	p.dtype = layer->state_dtype;
-	mx_status status = read_rope(layer, &p, err);
+	status = read_rope(layer, &p, err);
 	if (status != MX_OK)
 		return status;
 	*out = p;

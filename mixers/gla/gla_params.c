@@ -23,20 +23,26 @@ struct reader {
 			(r)->status = mx_mixer_fail((r)->err, code, "gla: " __VA_ARGS__);                      \
 	} while (0)
 
-static double get_number(struct reader *r, const char *name, double lo, double hi, double def)
+/* Where the next error goes: only the first one is told. */
+static struct mx_err *err_of(struct reader *r)
 {
-	const struct mx_param *p = mx_param_find(r->in, name);
-	if (!p)
-		return def;
-	if (p->type != MX_PARAM_INT && p->type != MX_PARAM_FLOAT)
-		REFUSE(r, MX_E_INVALID, "%s must be a number", name);
-	else if (!(p->f >= lo && p->f <= hi))
-		REFUSE(r, MX_E_RANGE, "%s must be %g to %g, not %g", name, lo, hi, p->f);
-	else
-		return p->f;
-	return def;
+	return r->status == MX_OK ? r->err : NULL;
 }
 
+static void take_status(struct reader *r, mx_status status)
+{
+	if (r->status == MX_OK)
+		r->status = status;
+}
+
+static double get_number(struct reader *r, const char *name, double lo, double hi, double def)
+{
+	double v = def;
+	take_status(r, mx_param_read_number(r->in, "gla", name, def, lo, hi, &v, err_of(r)));
+	return v;
+}
+
+/* Takes numbers such as 4.0 too, as Python's configurations have them. */
 static uint32_t get_count(struct reader *r, const char *name, uint32_t lo, uint32_t hi,
                           uint32_t def)
 {
@@ -50,12 +56,9 @@ static uint32_t get_count(struct reader *r, const char *name, uint32_t lo, uint3
 
 static bool get_bool(struct reader *r, const char *name, bool def)
 {
-	const struct mx_param *p = mx_param_find(r->in, name);
-	if (!p)
-		return def;
-	if (p->type != MX_PARAM_BOOL)
-		REFUSE(r, MX_E_INVALID, "%s must be true or false", name);
-	return p->i != 0;
+	bool v = def;
+	take_status(r, mx_param_read_bool(r->in, "gla", name, def, &v, err_of(r)));
+	return v;
 }
 
 static const char *get_string(struct reader *r, const char *name, const char *def)

@@ -2,7 +2,7 @@
 /* The hyena mixer's parameters and tensors: what a layer's description says. */
 #include "mixers/hyena/hyena.h"
 
-#include <math.h>
+#include <float.h>
 
 /* Far above any model; they keep every product of sizes far from overflow. */
 #define MAX_LEN    (1 << 24)
@@ -29,42 +29,13 @@ static mx_status read_filter(const struct mx_params *in, struct hyena_params *p,
 	return mx_mixer_fail(err, MX_E_INVALID, "hyena: filter must be \"implicit\" or \"modal\"");
 }
 
-/* A whole number, `def` if absent; with a `def` below 0 it must be given. */
-static mx_status read_int(const struct mx_params *in, const char *name, int64_t def, int64_t min,
-                          int64_t max, uint32_t *to, struct mx_err *err)
-{
-	const struct mx_param *q = mx_param_find(in, name);
-	if (q && q->type != MX_PARAM_INT)
-		return mx_mixer_fail(err, MX_E_INVALID, "hyena: %s must be a whole number", name);
-	if (!q && def < 0)
-		return mx_mixer_fail(err, MX_E_INVALID, "hyena: %s must be given", name);
-	int64_t v = q ? q->i : def;
-	if (v < min || v > max)
-		return mx_mixer_fail(err, MX_E_RANGE, "hyena: %s must be %lld..%lld, not %lld", name,
-		                     (long long)min, (long long)max, (long long)v);
-	*to = (uint32_t)v;
-	return MX_OK;
-}
-
-static mx_status read_bool(const struct mx_params *in, const char *name, bool def, bool *to,
-                           struct mx_err *err)
-{
-	const struct mx_param *q = mx_param_find(in, name);
-	if (q && q->type != MX_PARAM_BOOL)
-		return mx_mixer_fail(err, MX_E_INVALID, "hyena: %s must be true or false", name);
-	*to = q ? q->i != 0 : def;
-	return MX_OK;
-}
-
 static mx_status read_shift(const struct mx_params *in, struct hyena_params *p, struct mx_err *err)
 {
-	const struct mx_param *q = mx_param_find(in, "shift");
-	bool number = !q || q->type == MX_PARAM_INT || q->type == MX_PARAM_FLOAT;
-	double shift = q ? q->f : 0.05;
-	if (!number || !isfinite(shift))
-		return mx_mixer_fail(err, MX_E_INVALID, "hyena: shift must be a number");
+	double shift = 0;
+	mx_status status = mx_param_read_number(in, "hyena", "shift", 0.05, -(double)FLT_MAX,
+	                                        (double)FLT_MAX, &shift, err);
 	p->shift = (float)shift;
-	return MX_OK;
+	return status;
 }
 
 static mx_status read_implicit(const struct mx_layer_desc *layer, struct hyena_params *p,
@@ -73,8 +44,8 @@ static mx_status read_implicit(const struct mx_layer_desc *layer, struct hyena_p
 	const struct mx_params *in = &layer->params;
 	const struct {
 		const char *name;
-		int64_t def, min, max;
-		uint32_t *to;
+		int64_t def;
+		uint32_t min, max, *to;
 	} dims[] = {
 		{"filter_len", -1, 1, MAX_LEN, &p->filter_len},
 		{"emb_dim", -1, 1, IMPLICIT_MAX_ORDER, &p->emb_dim},
@@ -84,11 +55,12 @@ static mx_status read_implicit(const struct mx_layer_desc *layer, struct hyena_p
 	mx_status status = MX_OK;
 	p->heads = 1;
 	for (size_t i = 0; status == MX_OK && i < sizeof dims / sizeof *dims; i++)
-		status = read_int(in, dims[i].name, dims[i].def, dims[i].min, dims[i].max, dims[i].to, err);
+		status = mx_param_read_u32(in, "hyena", dims[i].name, dims[i].def, dims[i].min, dims[i].max,
+		                           dims[i].to, err);
 	if (status == MX_OK)
 		status = read_shift(in, p, err);
 	if (status == MX_OK)
-		status = read_bool(in, "modulate", true, &p->modulate, err);
+		status = mx_param_read_bool(in, "hyena", "modulate", true, &p->modulate, err);
 	if (status != MX_OK)
 		return status;
 	if (layer->max_context > p->filter_len)
@@ -104,9 +76,10 @@ static mx_status read_modal(const struct mx_layer_desc *layer, struct hyena_para
                             struct mx_err *err)
 {
 	const struct mx_params *in = &layer->params;
-	mx_status status = read_int(in, "state_size", -1, 1, MODAL_MAX_STATE, &p->state_size, err);
+	mx_status status =
+		mx_param_read_u32(in, "hyena", "state_size", -1, 1, MODAL_MAX_STATE, &p->state_size, err);
 	if (status == MX_OK)
-		status = read_int(in, "heads", 1, 1, layer->width, &p->heads, err);
+		status = mx_param_read_u32(in, "hyena", "heads", 1, 1, layer->width, &p->heads, err);
 	if (status == MX_OK && layer->width % p->heads)
 		return mx_mixer_fail(err, MX_E_RANGE, "hyena: heads %u does not divide the width %u",
 		                     p->heads, layer->width);
@@ -120,9 +93,9 @@ mx_status hyena_read_params(const struct mx_layer_desc *layer, struct hyena_para
 	struct hyena_params p = {0};
 	mx_status status = read_filter(in, &p, err);
 	if (status == MX_OK)
-		status = read_int(in, "short_filter", 3, 1, MAX_KERNEL, &p.taps, err);
+		status = mx_param_read_u32(in, "hyena", "short_filter", 3, 1, MAX_KERNEL, &p.taps, err);
 	if (status == MX_OK)
-		status = read_bool(in, "bias", true, &p.bias, err);
+		status = mx_param_read_bool(in, "hyena", "bias", true, &p.bias, err);
 	if (status == MX_OK)
 		status =
 			p.filter == HYENA_MODAL ? read_modal(layer, &p, err) : read_implicit(layer, &p, err);

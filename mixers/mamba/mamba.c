@@ -19,24 +19,19 @@ static mx_status read_dims(const struct mx_params *in, struct mamba_params *p, s
 {
 	const struct {
 		const char *name;
-		int64_t def, max;
-		uint32_t *to;
+		int64_t def;
+		uint32_t max, *to;
 	} dims[] = {
-		{"num_heads", 0, MAX_HEADS, &p->heads},          {"head_dim", 0, MAX_DIM, &p->head_dim},
-		{"state_size", 0, MAX_DIM, &p->state_size},      {"n_groups", 1, MAX_HEADS, &p->groups},
+		{"num_heads", -1, MAX_HEADS, &p->heads},         {"head_dim", -1, MAX_DIM, &p->head_dim},
+		{"state_size", -1, MAX_DIM, &p->state_size},     {"n_groups", 1, MAX_HEADS, &p->groups},
 		{"conv_kernel", 4, MAX_KERNEL, &p->conv_kernel},
 	};
-	for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
-		const struct mx_param *q = mx_param_find(in, dims[i].name);
-		if (q && q->type != MX_PARAM_INT)
-			return mx_mixer_fail(err, MX_E_INVALID, "mamba: %s must be a whole number",
-			                     dims[i].name);
-		int64_t v = q ? q->i : dims[i].def;
-		if (v < 1 || v > dims[i].max)
-			return mx_mixer_fail(err, MX_E_RANGE, "mamba: %s must be 1..%lld, not %lld",
-			                     dims[i].name, (long long)dims[i].max, (long long)v);
-		*dims[i].to = (uint32_t)v;
-	}
+	mx_status status = MX_OK;
+	for (size_t i = 0; status == MX_OK && i < sizeof dims / sizeof *dims; i++)
+		status = mx_param_read_u32(in, "mamba", dims[i].name, dims[i].def, 1, dims[i].max,
+		                           dims[i].to, err);
+	if (status != MX_OK)
+		return status;
 	if (p->heads % p->groups)
 		return mx_mixer_fail(err, MX_E_RANGE, "mamba: n_groups %u does not divide num_heads %u",
 		                     p->groups, p->heads);
@@ -71,26 +66,20 @@ static mx_status read_flags(const struct mx_params *in, struct mamba_params *p, 
 		{"rms_norm", true, &p->norm},
 		{"norm_before_gate", false, &p->norm_before_gate},
 	};
-	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-		const struct mx_param *q = mx_param_find(in, flags[i].name);
-		if (q && q->type != MX_PARAM_BOOL)
-			return mx_mixer_fail(err, MX_E_INVALID, "mamba: %s must be true or false",
-			                     flags[i].name);
-		*flags[i].to = q ? q->i != 0 : flags[i].def;
-	}
-	return MX_OK;
+	mx_status status = MX_OK;
+	for (size_t i = 0; status == MX_OK && i < sizeof flags / sizeof *flags; i++)
+		status = mx_param_read_bool(in, "mamba", flags[i].name, flags[i].def, flags[i].to, err);
+	return status;
 }
 
 static mx_status read_epsilon(const struct mx_params *in, struct mamba_params *p,
                               struct mx_err *err)
 {
-	const struct mx_param *q = mx_param_find(in, "layer_norm_epsilon");
-	bool number = !q || q->type == MX_PARAM_INT || q->type == MX_PARAM_FLOAT;
-	double eps = q ? q->f : 1e-5;
-	if (!number || !(eps >= 0 && eps <= 1))
-		return mx_mixer_fail(err, MX_E_RANGE, "mamba: layer_norm_epsilon must be a number, 0..1");
+	double eps = 0;
+	mx_status status =
+		mx_param_read_number(in, "mamba", "layer_norm_epsilon", 1e-5, 0, 1, &eps, err);
 	p->norm_eps = (float)eps;
-	return MX_OK;
+	return status;
 }
 
 /* Everything probe checks; the other slots call it again instead of keeping state. */

@@ -185,7 +185,7 @@ static void open_mixer(struct att_rig *r)
 	INT("kv_heads", c->kv_heads);
 	INT("head_dim", c->head_dim);
 	INT("window", c->window);
-	INT("qk_norm", c->norm);
+	params[n++] = (struct mx_param){.name = "qk_norm", .type = MX_PARAM_BOOL, .i = c->norm};
 	params[n++] = (struct mx_param){
 		.name = "rope", .type = MX_PARAM_STRING, .s = c->rope ? "default" : "none"};
 	params[n++] = (struct mx_param){
