@@ -17,6 +17,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "mixers/attention/attention.h"
 
 #define TASKS_A_THREAD 4 /* so many tasks balance well enough */
@@ -51,11 +52,6 @@ struct attn_worker {
 	uint32_t *lo, *hi; /* [ATTN_MAX_ROWS] */
 };
 
-static size_t round_up(size_t n, size_t to)
-{
-	return (n + to - 1) / to * to;
-}
-
 /* Places the parts of a worker's memory; with base NULL only their size counts. */
 static size_t worker_layout(unsigned char *base, uint32_t dpad, enum mx_dtype dtype,
                             struct attn_worker *out)
@@ -65,7 +61,7 @@ static size_t worker_layout(unsigned char *base, uint32_t dpad, enum mx_dtype dt
 	do {                                                                                           \
 		if (out)                                                                                   \
 			out->field = (void *)(base + at);                                                      \
-		at += round_up((bytes), 64);                                                               \
+		at += mx_round_up((bytes), 64);                                                            \
 	} while (0)
 	PLACE(q, ATTN_MAX_ROWS * row);
 	PLACE(o, ATTN_MAX_ROWS * row);
@@ -76,7 +72,8 @@ static size_t worker_layout(unsigned char *base, uint32_t dpad, enum mx_dtype dt
 	PLACE(lo, ATTN_MAX_ROWS * 4);
 	PLACE(hi, ATTN_MAX_ROWS * 4);
 #undef PLACE
-	return round_up(at, 4096) + 64; /* not a multiple of a page: workers' buffers must not alias */
+	return mx_round_up(at, 4096) +
+	       64; /* not a multiple of a page: workers' buffers must not alias */
 }
 
 void attn_scratch_layout(const struct mx_layer_desc *layer, const struct attn_params *p,
@@ -87,15 +84,15 @@ void attn_scratch_layout(const struct mx_layer_desc *layer, const struct attn_pa
 	uint64_t blocks = (layer->max_context + (uint64_t)ATTN_BLOCK - 1) / ATTN_BLOCK;
 	uint64_t tiles = (uint64_t)rows * p->group / ATTN_MAX_ROWS + layer->max_spans;
 
-	s.q = at, at = round_up(at + rows * p->heads * p->head_dim * 4, 64);
-	s.k = at, at = round_up(at + rows * p->kv_heads * p->head_dim * 4, 64);
-	s.v = at, at = round_up(at + rows * p->kv_heads * p->head_dim * 4, 64);
+	s.q = at, at = mx_round_up(at + rows * p->heads * p->head_dim * 4, 64);
+	s.k = at, at = mx_round_up(at + rows * p->kv_heads * p->head_dim * 4, 64);
+	s.v = at, at = mx_round_up(at + rows * p->kv_heads * p->head_dim * 4, 64);
 	/* Splitting makes at most threads * TASKS_A_THREAD parts more, and one for rounding an item. */
 	s.max_items = (uint32_t)(2 * tiles + threads * TASKS_A_THREAD + 1);
-	s.items = at, at = round_up(at + (size_t)s.max_items * sizeof(struct attn_item), 64);
+	s.items = at, at = mx_round_up(at + (size_t)s.max_items * sizeof(struct attn_item), 64);
 	/* Partials of two sequences of full length, one row each: more sequences are more items. */
 	s.max_partials = (size_t)2 * p->heads * (p->dpad + 2) * blocks;
-	s.partials = at, at = round_up(at + s.max_partials * 4, 64);
+	s.partials = at, at = mx_round_up(at + s.max_partials * 4, 64);
 	s.worker_bytes = worker_layout(NULL, p->dpad, p->dtype, NULL);
 	s.workers = at, at += s.worker_bytes * threads;
 	s.bytes = at;

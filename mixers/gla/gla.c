@@ -218,60 +218,48 @@ fail:
 
 /* ---- slots ---- */
 
+static unsigned char *slot_of(const struct mx_mixer *m, uint32_t slot)
+{
+	return m->slot_base + slot * m->slot_stride;
+}
+
 static mx_status fork_slots(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
                             uint32_t to_slot)
 {
-	for (uint32_t i = 0; i < n_layers; i++) {
-		struct mx_mixer *m = layers[i];
-		memcpy(m->slot_base + to_slot * m->slot_stride, m->slot_base + from_slot * m->slot_stride,
-		       m->slot_bytes);
-	}
+	for (uint32_t i = 0; i < n_layers; i++)
+		memcpy(slot_of(layers[i], to_slot), slot_of(layers[i], from_slot), layers[i]->slot_bytes);
 	return MX_OK;
 }
 
-/* A saved state may be more than a hundred MiB: a task copies that of a layer. */
-struct copying {
-	struct mx_mixer *const *layers;
-	uint32_t slot, pos;
-	void *const *out;      /* save */
-	const void *const *in; /* load */
-};
-
-static void save_layer(void *arg, size_t task, unsigned worker)
+static void save_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, void *out)
 {
-	const struct copying *c = arg;
-	const struct mx_mixer *m = c->layers[task];
 	const struct gla_params *p = &m->params;
-	const unsigned char *from = m->slot_base + c->slot * m->slot_stride;
-	unsigned char *to = c->out[task];
-	(void)worker;
-	mx_recur_save(&p->recur, from, c->pos, to);
+	const unsigned char *from = slot_of(m, slot);
+	unsigned char *to = out;
+	mx_recur_save(&p->recur, from, pos, to);
 	from += mx_recur_slot_bytes(&p->recur);
 	to += mx_recur_snapshot_bytes(&p->recur);
 	for (int s = 0; s < GLA_STREAMS; s++)
 		if (p->streams[s].conv) {
 			const struct mx_conv_spec spec = gla_conv_spec(p, s);
-			mx_conv_save(&spec, from, c->pos, to);
+			mx_conv_save(&spec, from, pos, to);
 			from += mx_conv_slot_bytes(&spec);
 			to += mx_conv_snapshot_bytes(&spec);
 		}
 }
 
-static void load_layer(void *arg, size_t task, unsigned worker)
+static void load_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, const void *in)
 {
-	const struct copying *c = arg;
-	const struct mx_mixer *m = c->layers[task];
 	const struct gla_params *p = &m->params;
-	unsigned char *to = m->slot_base + c->slot * m->slot_stride;
-	const unsigned char *from = c->in[task];
-	(void)worker;
-	mx_recur_load(&p->recur, to, c->pos, from);
+	unsigned char *to = slot_of(m, slot);
+	const unsigned char *from = in;
+	mx_recur_load(&p->recur, to, pos, from);
 	to += mx_recur_slot_bytes(&p->recur);
 	from += mx_recur_snapshot_bytes(&p->recur);
 	for (int s = 0; s < GLA_STREAMS; s++)
 		if (p->streams[s].conv) {
 			const struct mx_conv_spec spec = gla_conv_spec(p, s);
-			mx_conv_load(&spec, to, c->pos, from);
+			mx_conv_load(&spec, to, pos, from);
 			to += mx_conv_slot_bytes(&spec);
 			from += mx_conv_snapshot_bytes(&spec);
 		}
@@ -280,19 +268,13 @@ static void load_layer(void *arg, size_t task, unsigned worker)
 static mx_status save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
                       uint32_t pos, void *const *out)
 {
-	struct copying c = {.layers = layers, .slot = slot, .pos = pos, .out = out};
-	struct mx_device *d = layers[0]->device;
-	d->ops->parallel(d, n_layers, save_layer, &c);
-	return MX_OK;
+	return mx_recur_save_layers(layers[0]->device, layers, n_layers, slot, pos, out, save_layer);
 }
 
 static mx_status load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
                       uint32_t pos, const void *const *in)
 {
-	struct copying c = {.layers = layers, .slot = slot, .pos = pos, .in = in};
-	struct mx_device *d = layers[0]->device;
-	d->ops->parallel(d, n_layers, load_layer, &c);
-	return MX_OK;
+	return mx_recur_load_layers(layers[0]->device, layers, n_layers, slot, pos, in, load_layer);
 }
 
 static void describe(const struct mx_mixer *m, char *text, size_t cap)

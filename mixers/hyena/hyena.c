@@ -274,58 +274,38 @@ static mx_status hyena_fork(struct mx_mixer *const *layers, uint32_t n_layers, u
 	return MX_OK;
 }
 
-/* A task of save or load copies the state of a layer. */
-struct copying {
-	struct mx_mixer *const *layers;
-	uint32_t slot, pos;
-	void *const *out;      /* save */
-	const void *const *in; /* load */
-};
-
-static void save_layer(void *arg, size_t task, unsigned worker)
+static void save_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, void *out)
 {
-	const struct copying *c = arg;
-	const struct mx_mixer *m = c->layers[task];
-	const unsigned char *from = slot_of(m, c->slot);
-	unsigned char *to = c->out[task];
-	(void)worker;
+	const unsigned char *from = slot_of(m, slot);
+	unsigned char *to = out;
 	if (m->lc)
-		lc_save(m->lc, c->slot, c->pos, to);
+		lc_save(m->lc, slot, pos, to);
 	else
-		modal_save(m->modal, from, c->pos, to);
-	mx_conv_save(&m->conv, from + m->filter_bytes, c->pos, to + m->filter_snapshot);
+		modal_save(m->modal, from, pos, to);
+	mx_conv_save(&m->conv, from + m->filter_bytes, pos, to + m->filter_snapshot);
 }
 
-static void load_layer(void *arg, size_t task, unsigned worker)
+static void load_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, const void *in)
 {
-	const struct copying *c = arg;
-	const struct mx_mixer *m = c->layers[task];
-	const unsigned char *from = c->in[task];
-	unsigned char *to = slot_of(m, c->slot);
-	(void)worker;
+	const unsigned char *from = in;
+	unsigned char *to = slot_of(m, slot);
 	if (m->lc)
-		lc_load(m->lc, c->slot, c->pos, from);
+		lc_load(m->lc, slot, pos, from);
 	else
 		modal_load(m->modal, to, from);
-	mx_conv_load(&m->conv, to + m->filter_bytes, c->pos, from + m->filter_snapshot);
+	mx_conv_load(&m->conv, to + m->filter_bytes, pos, from + m->filter_snapshot);
 }
 
 static mx_status hyena_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
                             uint32_t pos, void *const *out)
 {
-	struct copying c = {.layers = layers, .slot = slot, .pos = pos, .out = out};
-	struct mx_device *d = layers[0]->device;
-	d->ops->parallel(d, n_layers, save_layer, &c);
-	return MX_OK;
+	return mx_recur_save_layers(layers[0]->device, layers, n_layers, slot, pos, out, save_layer);
 }
 
 static mx_status hyena_load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
                             uint32_t pos, const void *const *in)
 {
-	struct copying c = {.layers = layers, .slot = slot, .pos = pos, .in = in};
-	struct mx_device *d = layers[0]->device;
-	d->ops->parallel(d, n_layers, load_layer, &c);
-	return MX_OK;
+	return mx_recur_load_layers(layers[0]->device, layers, n_layers, slot, pos, in, load_layer);
 }
 
 static void hyena_describe(const struct mx_mixer *m, char *text, size_t cap)

@@ -7,23 +7,19 @@
  *     y         = h * z + D z              the long convolution
  *     out       = out_proj(x0 y)
  */
+#include "base/mem.h"
 #include "mixers/hyena/hyena.h"
 
 #define TASK_ELEMENTS 8192
-
-static size_t round_up(size_t n, size_t to)
-{
-	return (n + to - 1) / to * to;
-}
 
 void hyena_scratch_layout(const struct mx_layer_desc *layer, size_t filter,
                           struct hyena_scratch *out)
 {
 	struct hyena_scratch s = {0};
-	size_t row = layer->width * sizeof(float), rows = layer->max_rows, at = round_up(filter, 64);
-	s.u = at, at = round_up(at + rows * 3 * row, 64);
-	s.z = at, at = round_up(at + rows * row, 64);
-	s.y = at, at = round_up(at + rows * row, 64);
+	size_t row = layer->width * sizeof(float), rows = layer->max_rows, at = mx_round_up(filter, 64);
+	s.u = at, at = mx_round_up(at + rows * 3 * row, 64);
+	s.z = at, at = mx_round_up(at + rows * row, 64);
+	s.y = at, at = mx_round_up(at + rows * row, 64);
 	s.bytes = at;
 	*out = s;
 }

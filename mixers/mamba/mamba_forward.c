@@ -8,12 +8,8 @@
  *     S          = a S + dt B x^T,                 y = S^T C + D x        for each head
  *     out        = out_proj(gated_norm(y, z))
  */
+#include "base/mem.h"
 #include "mixers/mamba/mamba.h"
-
-static size_t round_up(size_t n, size_t to)
-{
-	return (n + to - 1) / to * to;
-}
 
 void mamba_scratch_layout(const struct mx_layer_desc *layer, const struct mamba_params *p,
                           const struct mx_recur_spec *recur, unsigned threads,
@@ -21,11 +17,11 @@ void mamba_scratch_layout(const struct mx_layer_desc *layer, const struct mamba_
 {
 	struct mamba_scratch s = {0};
 	size_t rows = layer->max_rows, at = 0;
-	s.z = at, at = round_up(at + rows * p->inner * sizeof(float), 64);
-	s.xbc = at, at = round_up(at + rows * p->channels * sizeof(float), 64);
-	s.dt = at, at = round_up(at + rows * p->heads * sizeof(float), 64);
-	s.a = at, at = round_up(at + rows * p->heads * sizeof(float), 64);
-	s.y = at, at = round_up(at + rows * p->inner * sizeof(float), 64);
+	s.z = at, at = mx_round_up(at + rows * p->inner * sizeof(float), 64);
+	s.xbc = at, at = mx_round_up(at + rows * p->channels * sizeof(float), 64);
+	s.dt = at, at = mx_round_up(at + rows * p->heads * sizeof(float), 64);
+	s.a = at, at = mx_round_up(at + rows * p->heads * sizeof(float), 64);
+	s.y = at, at = mx_round_up(at + rows * p->inner * sizeof(float), 64);
 	s.core = at, at += mx_recur_scratch_bytes(recur, threads);
 	s.bytes = at;
 	*out = s;

@@ -116,6 +116,21 @@ void mx_conv_forward(const struct mx_recur_kernels *k, struct mx_device *d,
 void mx_conv_save(const struct mx_conv_spec *s, const void *slot, uint32_t pos, void *out);
 void mx_conv_load(const struct mx_conv_spec *s, void *slot, uint32_t pos, const void *in);
 
+/* ---- save and load of a mixer's layers ---- */
+
+/* Copies slot `slot` of one layer to its snapshot, or back; as mx_mixer_ops.save and load. */
+typedef void mx_recur_save_f(const struct mx_mixer *m, uint32_t slot, uint32_t pos, void *out);
+typedef void mx_recur_load_f(const struct mx_mixer *m, uint32_t slot, uint32_t pos, const void *in);
+
+/* Run `save` or `load` for each layer on the threads of `d`, a layer a task: a snapshot may be
+ * more than a hundred MiB. Return MX_OK. */
+mx_status mx_recur_save_layers(struct mx_device *d, struct mx_mixer *const *layers,
+                               uint32_t n_layers, uint32_t slot, uint32_t pos, void *const *out,
+                               mx_recur_save_f *save);
+mx_status mx_recur_load_layers(struct mx_device *d, struct mx_mixer *const *layers,
+                               uint32_t n_layers, uint32_t slot, uint32_t pos,
+                               const void *const *in, mx_recur_load_f *load);
+
 /* ---- functions of rows ---- */
 
 enum mx_recur_gate { MX_RECUR_GATE_NONE, MX_RECUR_GATE_SILU, MX_RECUR_GATE_SIGMOID };
