@@ -2,7 +2,8 @@
 /*
  * Tests the engine's own part of a layer against a plain computation in double precision: mixers
  * side by side, multipliers, layers without feed-forward and with GELU, mixtures of experts, both
- * kinds of norm. The mixer is the moving average of tests/out-of-tree, whose equation is one line.
+ * kinds of norm. The mixer is the moving average of tests/mixers/modules/ema.c, whose equation is
+ * one line.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -26,7 +26,7 @@
 
 #include "device/cpu/cpu.h"
 #include "device/open.h"
-#include "mixer_run.h"
+#include "tools/test-mixer/rig.h"
 
 static struct mx_registry *registry;
 static const char *gpu; /* MIXD_TEST_DEVICE: only this one, not the CPU */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The mixer of tests/out-of-tree without save and load: a mixer whose slots cannot be saved. */
 #define mx_mixer_module_v2 ema_module
-#include "tests/out-of-tree/ema/ema.c"
+#include "tests/mixers/modules/ema.c"
 #undef mx_mixer_module_v2
 
 mx_mixer_module_f mx_mixer_module_v2;

@@ -10,10 +10,10 @@
  * all others. Of some sequences that are computed from their beginning it does
  * not see again what it says that it needs no more; saves and forks of them do.
  */
-#ifndef MX_TESTS_MIXER_RUN_H
-#define MX_TESTS_MIXER_RUN_H
+#ifndef MX_TOOLS_TEST_MIXER_RIG_H
+#define MX_TOOLS_TEST_MIXER_RIG_H
 
-#include "mixer_cases.h"
+#include "tests/mixers/mixer_cases.h"
 #include "mixers/registry.h"
 #include "tests/rng.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mixer_run.h"
+#include "tools/test-mixer/rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
