@@ -1,8 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Loads mixer modules: every "*.so" of a directory, in order of name; modules for CUDA only when a
- * model asks for them.
- */
 #include "mixers/registry.h"
 
 #include <dirent.h>
@@ -57,7 +53,7 @@ void mx_registry_destroy(struct mx_registry *r)
 	free(r);
 }
 
-/* The module of that name that runs on any of the kinds of device in `caps`. */
+/* Returns the module of that name that runs on one of the kinds of device in `caps`, or NULL. */
 static const struct module *find_module(const struct mx_registry *r, const char *name,
                                         uint32_t caps)
 {
@@ -67,7 +63,7 @@ static const struct module *find_module(const struct mx_registry *r, const char 
 	return NULL;
 }
 
-/* Is the table one that this program can call? */
+/* Checks that this program can call the table. */
 static mx_status check_table(const struct mx_registry *r, const char *path,
                              const struct mx_mixer_ops *ops, struct mx_err *err)
 {
@@ -120,8 +116,8 @@ static mx_status find_symbol(const struct module *m, mx_mixer_module_f **out, st
 	                  MX_MIXER_MODULE_SYMBOL);
 }
 
-/* Takes `path`, on failure too. */
-static mx_status load_file(struct mx_registry *r, char *path, struct mx_err *err)
+/* Loads the module. Takes `path`, on failure too. */
+static mx_status load_path(struct mx_registry *r, char *path, struct mx_err *err)
 {
 	struct module m = {.path = path};
 	mx_status status;
@@ -154,7 +150,7 @@ fail:
 	return status;
 }
 
-/* Takes `path`, on failure too. */
+/* Keeps the file for mx_registry_load_cuda. Takes `path`, on failure too. */
 static mx_status remember(struct mx_registry *r, char *path, struct mx_err *err)
 {
 	char **grown = mx_realloc(r->cuda, r->n_cuda + 1, sizeof(*grown));
@@ -165,6 +161,17 @@ static mx_status remember(struct mx_registry *r, char *path, struct mx_err *err)
 	r->cuda = grown;
 	r->cuda[r->n_cuda++] = path;
 	return MX_OK;
+}
+
+mx_status mx_registry_load_file(struct mx_registry *r, const char *file, struct mx_err *err)
+{
+	size_t len = strlen(file) + 3;
+	char *path = malloc(len);
+	if (!path)
+		return mx_fail_at(err, MX_E_NOMEM, file, "out of memory");
+	/* dlopen looks for a name without a slash in the system's folders */
+	snprintf(path, len, "%s%s", strchr(file, '/') ? "" : "./", file);
+	return load_path(r, path, err);
 }
 
 static bool ends_in(const char *s, const char *end)
@@ -181,7 +188,7 @@ static mx_status see_file(struct mx_registry *r, const char *dir, const char *fi
 	if (!path)
 		return mx_fail_at(err, MX_E_NOMEM, dir, "out of memory");
 	snprintf(path, len, "%s/%s", dir, file);
-	return ends_in(file, "-cuda.so") ? remember(r, path, err) : load_file(r, path, err);
+	return ends_in(file, "-cuda.so") ? remember(r, path, err) : load_path(r, path, err);
 }
 
 static int is_module(const struct dirent *e)
@@ -213,7 +220,7 @@ mx_status mx_registry_load_cuda(struct mx_registry *r, struct mx_err *err)
 
 	for (size_t i = 0; i < r->n_cuda; i++) {
 		if (status == MX_OK)
-			status = load_file(r, r->cuda[i], err);
+			status = load_path(r, r->cuda[i], err);
 		else
 			free(r->cuda[i]);
 	}

@@ -115,7 +115,7 @@ static const double freq8[] = {1,    0.31622776601683794,   0.1,   0.03162277660
 #define ATTENTION(label, width, tokens, weights, state, tolerance, ...)                            \
 	{                                                                                              \
 		label, width, tokens, weights, state, PARAMS(__VA_ARGS__), NULL, tolerance,                \
-			attention_reference                                                                    \
+			attention_reference, 0                                                                 \
 	}
 
 static const struct mixer_case cases[] = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cases of the mixers that are there for tests: of tests/out-of-tree, and modules_reaching.c. */
+/* Cases of the mixers in tests/mixers/modules. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static void ema_reference(const struct mixer_case *c, uint32_t n, const float *x
 
 #define EMA(label, width, weights, tolerance)                                                      \
 	{                                                                                              \
-		label, width, 300, weights, MX_F32, {{0}}, 0, NULL, tolerance, ema_reference               \
+		label, width, 300, weights, MX_F32, {{0}}, 0, NULL, tolerance, ema_reference, 0            \
 	}
 
 static const struct mixer_case cases[] = {
@@ -54,7 +54,21 @@ static void reaching_reference(const struct mixer_case *c, uint32_t n, const flo
 }
 
 static const struct mixer_case reaching[] = {
-	{"reaching", 16, 300, MX_F32, MX_F32, {{0}}, 0, NULL, EXACT, reaching_reference},
+	{"reaching", 16, 300, MX_F32, MX_F32, {{0}}, 0, NULL, EXACT, reaching_reference, 0},
 };
 
 const struct mixer_set mixer_set_reaching = {"reaching", SET(reaching), NULL, 0, 0};
+
+static void sliced_reference(const struct mixer_case *c, uint32_t n, const float *x,
+                             const float *const *w, float *y)
+{
+	mixer_product(n, c->width, c->width, w[0], NULL, x, y);
+	for (size_t i = 0; i < (size_t)n * c->width; i++)
+		y[i] *= w[1][i % c->width];
+}
+
+static const struct mixer_case sliced[] = {
+	{"parts of tensors", 32, 100, MX_F32, MX_F32, {{0}}, 0, NULL, EXACT, sliced_reference, 0},
+};
+
+const struct mixer_set mixer_set_sliced = {"sliced", SET(sliced), NULL, 0, 0};

@@ -307,10 +307,10 @@ static double *prepare(struct layer *l, double *x, uint32_t heads, uint32_t *dim
 static double lower_bound(const struct layer *l, const float *all, uint32_t i)
 {
 	double sum = 0, upto = 0;
-	for (uint32_t j = 0; j < MIXER_LAYERS; j++) {
+	for (uint32_t j = 0; j < CASE_LAYERS; j++) {
 		double e = exp(all[(size_t)j * l->c->width + i]);
 		sum += e;
-		upto += j >= 1 && j <= MIXER_LAYER ? e : 0;
+		upto += j >= 1 && j <= CASE_LAYER ? e : 0;
 	}
 	return upto / sum;
 }
@@ -346,7 +346,7 @@ static double factor(const struct layer *l, uint32_t t, uint32_t h, uint32_t i)
 	if (is(l, "retnet"))
 		return 1 - pow(2, -5.0 - h);
 	if (is(l, "lightning_attn"))
-		return exp(-8.0 / l->heads * (1 - (double)MIXER_LAYER / MIXER_LAYERS) * h);
+		return exp(-8.0 / l->heads * (1 - (double)CASE_LAYER / CASE_LAYERS) * h);
 	if (!l->a)
 		return 1;
 	if (is(l, "gla"))
@@ -512,7 +512,7 @@ static const struct mixer_weight fast[] = {CONVS, {"dt_bias", 0, 4}, {"A_log", 2
 #define GLA(label, width, tokens, type, tolerance, weights, variant, ...)                          \
 	{                                                                                              \
 		label, width, tokens, type, MX_F32, PARAMS(STRING("variant", variant), __VA_ARGS__),       \
-			weights, tolerance, gla_reference                                                      \
+			weights, tolerance, gla_reference, 0                                                   \
 	}
 #define OFF(key)                                                                                   \
 	{                                                                                              \

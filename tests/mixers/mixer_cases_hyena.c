@@ -198,12 +198,12 @@ static const struct mixer_weight slow_plain[] = {{"filter.short_filter_weight", 
 		label, width, tokens, type, MX_F32,                                                        \
 			PARAMS(INT("filter_len", len), INT("emb_dim", emb), INT("filter_order", order),        \
 		           __VA_ARGS__),                                                                   \
-			weights, tolerance, implicit_reference                                                 \
+			weights, tolerance, implicit_reference, 0                                              \
 	}
 #define MODAL(label, width, tokens, type, tolerance, weights, ...)                                 \
 	{                                                                                              \
 		label, width, tokens, type, MX_F32, PARAMS(STRING("filter", "modal"), __VA_ARGS__),        \
-			weights, tolerance, modal_reference                                                    \
+			weights, tolerance, modal_reference, 0                                                 \
 	}
 
 static const struct mixer_case implicit_cases[] = {
@@ -229,7 +229,7 @@ static const struct mixer_wrong implicit_wrongs[] = {
 	{INT("state_size", 2), "unknown parameter 'state_size'"},
 	{STRING("filter", "explicit"), "filter must be"},
 	{INT("filter", 1), "filter must be"},
-	{INT("filter_len", 63), "a context of 64 tokens, but a filter of 63"},
+	{INT("filter_len", 63), "a context of 600 tokens, but a filter of 63"},
 	{INT("filter_len", 1 << 25), "filter_len"},
 	{FLOAT("filter_len", 64.5), "filter_len must be a whole number"},
 	{INT("emb_dim", 0), "emb_dim"},

@@ -163,7 +163,7 @@ static const double limit_both[] = {0.01, 0.1}, limit_high[] = {0, 0.05};
 #define MAMBA(label, width, tokens, type, tolerance, weights, ...)                                 \
 	{                                                                                              \
 		label, width, tokens, type, MX_F32, PARAMS(__VA_ARGS__), weights, tolerance,               \
-			mamba_reference                                                                        \
+			mamba_reference, 0                                                                     \
 	}
 
 static const struct mixer_case cases[] = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The mixer of tests/out-of-tree without save and load: a mixer whose slots cannot be saved. */
+/* The moving average without save and load: a mixer whose slots cannot be saved. */
 #define mx_mixer_module_v2 ema_module
 #include "tests/mixers/modules/ema.c"
 #undef mx_mixer_module_v2
