@@ -331,9 +331,9 @@ static void write_own_by_reason(struct mx_metrics *m, struct mx_metrics_writer *
 	mx_metrics_family(
 		w, "mixd_prefix_cache_lookups", MX_METRIC_COUNTER,
 		"Look-ups in the prefix cache by outcome: hit, a prefix need not be computed; miss, no "
-	    "prefix "
+		"prefix "
 		"was computed before; no_snapshot, a prefix was computed before but no snapshot taken "
-	    "there; "
+		"there; "
 		"evicted, the snapshot taken there was dropped; unsupported, a mixer cannot resume.");
 	for (size_t k = 0; k < n; k++)
 		for (int o = 0; m->figures[k].loaded && o < MX_LOOKUP_N; o++)
