@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Loads models and owns what belongs to them: plan, checkpoint, tokenizer, chat
- * template, engine and scheduler. Front ends see the models through service.h.
+ * template, engine and scheduler. Front ends see the models through serve/service.h.
  */
 #ifndef MX_DAEMON_HOST_H
 #define MX_DAEMON_HOST_H
@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "daemon/config.h"
-#include "daemon/service.h"
+#include "daemon/serve/service.h"
 #include "mixers/registry.h"
 
 struct mx_host;

@@ -20,7 +20,7 @@
 #include "daemon/http/server.h"
 #include "daemon/metrics.h"
 #include "daemon/notify.h"
-#include "daemon/service.h"
+#include "daemon/serve/service.h"
 
 /* Everything the process holds, in the order in which it is built. */
 struct mixd {

@@ -9,7 +9,7 @@
 #define MX_DAEMON_METRICS_H
 
 #include "daemon/http/server.h"
-#include "daemon/service.h"
+#include "daemon/serve/service.h"
 
 struct mx_metrics;
 

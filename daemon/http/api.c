@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "daemon/http/exchange.h"
-#include "daemon/prompt.h"
+#include "daemon/serve/prompt.h"
 #include "proto/request.h"
 #include "proto/response.h"
 

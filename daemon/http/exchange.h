@@ -16,7 +16,7 @@
 #include <stdatomic.h>
 
 #include "base/buf.h"
-#include "daemon/generate.h"
+#include "daemon/serve/generate.h"
 #include "daemon/http/impl.h"
 
 #define MX_HTTP_ID_LEN 128 /* longest X-Request-Id that is echoed */

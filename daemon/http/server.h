@@ -14,7 +14,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
-#include "daemon/service.h"
+#include "daemon/serve/service.h"
 
 struct mx_http;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/prompt.h"
+#include "daemon/serve/prompt.h"
 
 #include <inttypes.h>
 

@@ -8,10 +8,10 @@
  * the front end detaches: the scheduler requests are cancelled, and the memory is
  * freed when the last of them has ended.
  */
-#ifndef MX_DAEMON_GENERATE_H
-#define MX_DAEMON_GENERATE_H
+#ifndef MX_DAEMON_SERVE_GENERATE_H
+#define MX_DAEMON_SERVE_GENERATE_H
 
-#include "daemon/service.h"
+#include "daemon/serve/service.h"
 #include "proto/request.h"
 #include "proto/response.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/choice.h"
+#include "daemon/serve/choice.h"
 
 #include <stdlib.h>
 #include <string.h>

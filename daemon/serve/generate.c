@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Starts a generation, feeds it from the scheduler's callbacks, and ends it. */
-#include "daemon/generate.h"
+#include "daemon/serve/generate.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "daemon/generate_impl.h"
-#include "daemon/prompt.h"
+#include "daemon/serve/generate_impl.h"
+#include "daemon/serve/prompt.h"
 #include "proto/json_out.h"
 
 /* ---- life ---- */

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/generate.h"
+#include "daemon/serve/generate.h"
 #include "engine/fake_engine.h"
 
 /* ---- allocations of this thread that fail (jansson's own are its own affair) ---- */

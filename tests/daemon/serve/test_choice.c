@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/choice.h"
+#include "daemon/serve/choice.h"
 
 static struct mx_tokenizer *tokenizer;
 static uint64_t rng;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/service.h"
+#include "daemon/serve/service.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 /* The reader's side of a generation: server-sent events and whole responses. */
 #include <string.h>
 
-#include "daemon/generate_impl.h"
+#include "daemon/serve/generate_impl.h"
 
 static bool is_eos(const struct mx_generation *g, int32_t token)
 {

@@ -10,8 +10,8 @@
  * Every request looks up a name or an alias, and aliases may be replaced at run
  * time; mx_service_find and mx_service_set_aliases lock.
  */
-#ifndef MX_DAEMON_SERVICE_H
-#define MX_DAEMON_SERVICE_H
+#ifndef MX_DAEMON_SERVE_SERVICE_H
+#define MX_DAEMON_SERVE_SERVICE_H
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -6,10 +6,10 @@
  *
  * Not thread safe: the generation that owns the choice locks.
  */
-#ifndef MX_DAEMON_CHOICE_H
-#define MX_DAEMON_CHOICE_H
+#ifndef MX_DAEMON_SERVE_CHOICE_H
+#define MX_DAEMON_SERVE_CHOICE_H
 
-#include "daemon/service.h"
+#include "daemon/serve/service.h"
 #include "proto/request.h"
 #include "proto/response.h"
 

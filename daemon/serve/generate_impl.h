@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inside of a generation, shared by generate.c and generate_write.c. */
-#ifndef MX_DAEMON_GENERATE_IMPL_H
-#define MX_DAEMON_GENERATE_IMPL_H
+#ifndef MX_DAEMON_SERVE_GENERATE_IMPL_H
+#define MX_DAEMON_SERVE_GENERATE_IMPL_H
 
 #include <pthread.h>
 
-#include "daemon/choice.h"
-#include "daemon/generate.h"
+#include "daemon/serve/choice.h"
+#include "daemon/serve/generate.h"
 
 /* A prompt, as long as the answer may need it. */
 struct mx_gen_prompt {

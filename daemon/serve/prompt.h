@@ -5,10 +5,10 @@
  * long (a second for a megabyte), so no thread that serves others may call them
  * for large texts.
  */
-#ifndef MX_DAEMON_PROMPT_H
-#define MX_DAEMON_PROMPT_H
+#ifndef MX_DAEMON_SERVE_PROMPT_H
+#define MX_DAEMON_SERVE_PROMPT_H
 
-#include "daemon/service.h"
+#include "daemon/serve/service.h"
 #include "proto/request.h"
 
 /* Finds the model that a request names; a request without a name means the only model there is.
