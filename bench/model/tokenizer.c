@@ -2,7 +2,7 @@
 /*
  * bench/model/tokenizer FOLDER TEXT [MB]: speed of the tokenizer in FOLDER on the
  * first MB (default 1) of the file TEXT, as the best of several runs on one
- * thread: load, encode, decode, streaming decode. bench/model/peer-tokenizer runs it
+ * thread: loading, encoding, decoding, streaming decoding. bench/model/peer-tokenizer runs it
  * beside Hugging Face `tokenizers` on the same files.
  */
 #include <stdio.h>

@@ -17,7 +17,7 @@
 
 /* ---- one file in memory ---- */
 
-/* A file with that header and `payload` bytes 0, 1, 2, ... after it; to be freed. */
+/* Makes a file of that header and `payload` bytes 0, 1, 2, ... after it. The caller frees it. */
 static unsigned char *file_of(const char *header, size_t header_len, size_t payload,
                               uint64_t claimed_len, size_t *out_size)
 {
@@ -163,7 +163,7 @@ static void absurd_header_lengths_are_refused(void **state)
 	assert_non_null(strstr(err.text, "too short for a header"));
 }
 
-/* A download that stopped anywhere. */
+/* A download may stop at any byte. */
 static void every_truncation_is_refused(void **state)
 {
 	(void)state;
