@@ -12,7 +12,7 @@
 
 #define MIN_SM 80
 
-/* A device without workers: the tasks run here. */
+/* The device has no workers: runs the tasks in the calling thread. */
 static void parallel(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, void *arg)
 {
 	(void)d;
@@ -36,7 +36,7 @@ static void destroy(struct mx_device *d)
 	free(c);
 }
 
-/* Not on CUDA yet: models that need them are refused when they are resolved. */
+/* Not on CUDA yet: the engine refuses models that need these operators. */
 static mx_status layernorm(struct mx_device *d, void *x, const void *r, const float *weight,
                            const float *bias, float eps, size_t n, size_t width, void *y)
 {
@@ -87,13 +87,13 @@ static const struct mx_ops cuda_ops = {
 	.gelu_tanh = gelu_tanh,
 };
 
-/* Are the kernels compiled for compute capability `sm` (90 = 9.0)? Code for 8.x would run on newer
- * devices, but what it is launched with (clusters, programmatic dependent launch) there means more
- * than it was compiled to do. */
+/* True if the kernels are compiled for compute capability `sm` (90 = 9.0). Code for 8.x would also
+ * run on newer devices, but it is launched with attributes (clusters, programmatic dependent
+ * launch) that it was not compiled for. */
 static bool has_code(int sm)
 {
 	const int least = sm < 90 ? MIN_SM : 90;
-	int at, n, ptx = 0; /* the last without a letter is there as PTX too */
+	int at, n, ptx = 0; /* ptx: the last one without a letter, which is also compiled to PTX */
 	bool found = false;
 	for (const char *p = CUDA_ARCHS; sscanf(p, "%d%n", &n, &at) == 1;
 	     p += at + strcspn(p + at, " ")) {
@@ -105,7 +105,7 @@ static bool has_code(int sm)
 	return found || (ptx >= least && ptx <= sm);
 }
 
-/* Is there such a device, and can it run this code? */
+/* Checks that the device exists and can run this code. */
 static mx_status find(int ordinal, struct mx_err *err)
 {
 	int driver = 0, n = 0, major = 0, minor = 0;
@@ -141,13 +141,13 @@ static mx_status find(int ordinal, struct mx_err *err)
 	return MX_OK;
 }
 
-/* For modules, which know no cudaError_t from cuda.h. */
+/* mx_cuda_check for modules: cuda.h does not know cudaError_t. */
 static mx_status check(struct mx_device *d, int error, const char *what)
 {
 	return mx_cuda_check(d, (cudaError_t)error, what);
 }
 
-/* The context, the stream, and what the chip has. */
+/* Creates the context and the stream, and reads the properties of the GPU. */
 static cudaError_t start(struct mx_cuda *c, int ordinal)
 {
 	struct mx_cuda_base *b = &c->base;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of CUDA errors: a log line, a status, and whether the device is lost. */
+/* Turns CUDA errors into a log line and a status, and decides whether the device is lost. */
 #include "device/cuda/impl.h"
 
 #include "base/log.h"
@@ -36,7 +36,7 @@ mx_status mx_cuda_check(struct mx_device *d, cudaError_t e, const char *what)
 		return MX_E_DEVICE;
 	if (e == cudaSuccess)
 		return MX_OK;
-	cudaGetLastError(); /* or the next launch would report it again */
+	cudaGetLastError(); /* clears it, or the next launch would report it again */
 	c->lost = !survives(e);
 	mx_error("cuda", "%s: %s: %s (%s)%s", d->info.name, what, cudaGetErrorString(e),
 	         cudaGetErrorName(e), c->lost ? "; the device is lost" : "");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recording of steps: the stream is captured into a CUDA graph, which one call launches. A few
- * hundred launches a step would cost the host more time than a small model takes to run. That a
- * kernel may begin before the end of the one in front of it (launch.cuh) is kept in the graph.
+ * Records steps: the stream is captured into a CUDA graph, which one call launches. A few hundred
+ * launches a step would cost the host more time than a small model takes to run. The graph
+ * preserves that a kernel may begin before the previous one has ended (launch.cuh).
  */
 #include "device/cuda/impl.h"
 
@@ -12,8 +12,8 @@ struct mx_recording {
 	cudaGraphExec_t exec;
 };
 
-/* Only this thread's calls are looked at: other models, on threads of their own, go on allocating
- * and copying meanwhile. */
+/* Captures only this thread's calls: other models, on threads of their own, may allocate and copy
+ * meanwhile. */
 mx_status mx_cuda_record(struct mx_device *d)
 {
 	return mx_cuda_check(

@@ -2,9 +2,9 @@
 /*
  * linear: which kernel computes a product, and cuBLASLt for products of many rows.
  *
- * cuBLASLt's choice of algorithm costs some 100 us of host time, so it is made once for a shape and
- * kept in a table of fixed size; numbers of rows are rounded up to few classes. Its matrices are
- * column-major: what is y [n, rows] = x [n, cols] W^T to us is [rows, n] = W^T x to it.
+ * cuBLASLt's choice of an algorithm takes some 100 us of host time, so it is made once for a shape
+ * and stored in a table of fixed size. Numbers of rows are rounded up to a few classes. Matrices of
+ * cuBLASLt are column-major: our y [n, rows] = x [n, cols] W^T is its [rows, n] = W^T x.
  */
 #include <cublasLt.h>
 #include <stdlib.h>
@@ -12,10 +12,10 @@
 #include "device/cuda/impl.h"
 #include "device/cuda/linear.h"
 
-#define WORKSPACE ((size_t)64 << 20) /* what cuBLAS asks for on 9.0 is 32 MiB */
+#define WORKSPACE ((size_t)64 << 20) /* cuBLAS recommends 32 MiB on 9.0 */
 #define PLANS     1024               /* a power of two; 20 classes of n for each shape of a model */
 #define PROBES    8
-#define ALIGN     16 /* bytes, of every address and stride that the kernels and plans take */
+#define ALIGN     16 /* bytes; of every address and stride that the kernels and plans support */
 
 struct key {
 	uint32_t rows, cols, n;
@@ -33,7 +33,7 @@ struct mx_cuda_linear {
 	cublasLtMatmulPreference_t preference;
 	void *workspace;
 	struct plan plans[PLANS];
-	unsigned evict; /* which of a full run of entries goes next */
+	unsigned evict; /* chooses the entry to replace if all PROBES entries of a key are full */
 };
 
 static cudaError_t error_of(cublasStatus_t s)
@@ -66,7 +66,7 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 	if (s == CUBLAS_STATUS_SUCCESS)
 		s = cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
 		                                         &workspace, sizeof(workspace));
-	/* partial sums are not to be rounded to bf16 */
+	/* partial sums must not be rounded to bf16 */
 	const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 	if (s == CUBLAS_STATUS_SUCCESS)
 		s = cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -113,7 +113,7 @@ void mx_cuda_linear_destroy(struct mx_device *d)
 
 /* ---- many rows ---- */
 
-/* What cuBLASLt wants to know of a product, none of it in the heap. */
+/* Description of a product for cuBLASLt, without heap memory. */
 struct operation {
 	cublasLtMatmulDescOpaque_t desc;
 	cublasLtMatrixLayoutOpaque_t w, x, y;
@@ -137,7 +137,7 @@ static cublasStatus_t describe(struct operation *o, const struct mx_cuda_product
 	return s;
 }
 
-/* The number of rows for which the algorithm is chosen. */
+/* Returns the number of rows for which the algorithm of n rows is chosen. */
 static uint32_t class_of(uint32_t n)
 {
 	uint32_t step = n <= 128 ? 16 : n <= 512 ? 64 : n <= 2048 ? 256 : 1024;
@@ -151,7 +151,8 @@ static bool same(const struct key *a, const struct key *b)
 	       a->ldy == b->ldy;
 }
 
-/* The entry of a key: its own, or an empty one, or one that has to go; empty then. */
+/* Returns the entry of a key if there is one; else an empty entry, after removing another if
+ * needed. */
 static struct plan *find_plan(struct mx_cuda_linear *l, const struct key *k)
 {
 	uint64_t h = k->rows * 0x9e3779b97f4a7c15ull ^ k->cols * 0xc2b2ae3d27d4eb4full ^
@@ -220,7 +221,7 @@ static mx_status many(struct mx_device *d, const struct mx_cuda_product *p)
 	if (s == CUBLAS_STATUS_SUCCESS)
 		s = multiply(l, p, add, &plan->algo, stream);
 	if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE) {
-		/* the class's algorithm does not do this very n: nothing was launched */
+		/* the class's algorithm does not support this n: nothing was launched */
 		cublasLtMatmulAlgo_t algo;
 		s = choose(l, p, p->n, &algo);
 		if (s == CUBLAS_STATUS_SUCCESS)
@@ -244,8 +245,8 @@ static mx_status product(struct mx_device *d, const struct mx_cuda_product *p)
 	const uint32_t most = fixed && p->bf16 ? MX_CUDA_FEW_MAX : MX_CUDA_FEW;
 	if (p->n == 0 || p->rows == 0)
 		return MX_OK;
-	/* on a deterministic device the choice below must not depend on y, nor on n but between two
-	 * kernels of the same order */
+	/* on a deterministic device the choice of the kernel must not depend on y. It may depend on n
+	 * only between kernels with the same order of operations */
 	if (!aligned(p->x) || !aligned(p->w) || p->cols * in % ALIGN || p->ldx * in % ALIGN ||
 	    (fixed && !p->bf16))
 		return mx_cuda_check(d, mx_cuda_linear_any(p, stream), "linear, any shape");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Products of many rows whose sums have the order of `few` (linear.h): tiles of 128 rows of W times
- * N rows of x, the blocks of columns taken lane by lane, each lane's sum in fresh accumulators. And
- * the product that takes anything, with FMAs, in the order of the columns.
+ * N rows of x. The blocks of columns are multiplied lane by lane, each lane's sum in accumulators
+ * that start from zero. And `any`, the product for every shape, with FMAs in the order of the
+ * columns.
  */
 #include "device/cuda/linear.cuh"
 
@@ -15,7 +16,7 @@ template <int N> static constexpr size_t exact_smem()
 	return (size_t)STAGES * (TILE_W + N) * 128;
 }
 
-/* Where the copies are: the blocks of lane 0, those of lane 1 ... */
+/* Position in the sequence of blocks: those of lane 0, those of lane 1 ... */
 struct order {
 	uint32_t lane, block;
 	__device__ void next(uint32_t blocks)
@@ -26,7 +27,7 @@ struct order {
 	}
 };
 
-/* Warps lie 4 by 2 on the tile: 32 rows of W, N / 2 rows of x each. */
+/* The warps are arranged 4 by 2 on the tile: 32 rows of W and N / 2 rows of x each. */
 template <int N, typename O>
 static __global__ void __launch_bounds__(THREADS) exact_bf16(const mx_cuda_product p)
 {
@@ -109,7 +110,7 @@ static __global__ void __launch_bounds__(THREADS) exact_bf16(const mx_cuda_produ
 				}
 	}
 
-	/* Through shared memory, so that rows of y are written in runs. */
+	/* Through shared memory, so that writes to rows of y are coalesced. */
 	__syncthreads();
 	float *tile = (float *)smem;
 #pragma unroll
@@ -134,7 +135,8 @@ static __global__ void __launch_bounds__(THREADS) exact_bf16(const mx_cuda_produ
 #define ANY_TILE 64
 #define ANY_COLS 16
 
-/* 64 rows of W times 64 rows of x; each of 16 by 16 threads has every 16th of both. */
+/* A thread block multiplies 64 rows of W with 64 rows of x; each of its 16 by 16 threads has every
+ * 16th row of both. */
 template <typename T, typename O>
 static __global__ void __launch_bounds__(256) any_product(const mx_cuda_product p)
 {

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products of few rows. What they cost is the reading of W, so all is about
- * keeping reads under way on every multiprocessor, from before the kernel in
- * front has ended to the end of the last tile.
+ * Products of few rows. Their cost is reading W, so every multiprocessor keeps
+ * reads under way from before the previous kernel has ended until the end of its
+ * last tile.
  *
- * bf16: W is cut into tiles of 16 rows, and each of as many CTAs as there are
- * multiprocessors takes every so many-th of them. Each warp has its own blocks of
- * columns and its own ring of blocks in shared memory, filled by cp.async (S -
- * 1 blocks of 2 KiB under way in each of 8 warps), so warps wait for one
- * another only to add up a tile. The ring is filled before the wait for the
- * kernel in front, and goes on across tiles. Tensor cores multiply, with W as
- * the A operand and x, straight from memory, as B: 8, 16 or 32 rows of x cost
- * the same instructions as one. x is read once for every R tiles.
+ * bf16: W is divided into tiles of 16 rows. There are as many CTAs as
+ * multiprocessors; CTA i processes every gridDim-th tile from tile i on. Each
+ * warp has its own blocks of columns and its own ring of blocks in shared memory,
+ * filled by cp.async (S - 1 blocks of 2 KiB under way in each of 8 warps), so
+ * warps wait for one another only to add up a tile. The ring is filled before the
+ * wait for the previous kernel and continues across tiles. Tensor cores multiply,
+ * with W as the A operand and x, straight from memory, as B: 8, 16 or 32 rows of x
+ * cost the same instructions as one. x is read once for every R tiles.
  */
 #include "device/cuda/linear.cuh"
 
 #define WARPS     MX_LINEAR_LANES
 #define TILE      16
 #define BLOCK_MEM (TILE * MX_LINEAR_BLOCK * 2)
-#define SUM_PITCH 20              /* floats from token to token: no two threads in one bank */
+#define SUM_PITCH 20              /* floats from token to token: no bank conflicts */
 #define SUM_TILE  (8 * SUM_PITCH) /* floats of a tile for 8 tokens */
 
-/* Where a warp is in the sequence of its blocks: for each group of R tiles, for
+/* Position of a warp in the sequence of its blocks: for each group of R tiles, for
  * each block of columns, for each tile. */
 template <uint32_t R> struct cursor {
 	uint32_t tile, tiles; /* of the group: first and number */
@@ -51,7 +51,7 @@ template <int NT, int R, int S> static constexpr size_t few_smem()
 	return (size_t)WARPS * (S * BLOCK_MEM + R * NT * SUM_TILE * sizeof(float));
 }
 
-/* Row g of each 8 tokens of x, at one block: NT times two runs of 32 columns.
+/* Loads row g of each 8 tokens of x for one block: NT times two runs of 32 columns.
  */
 template <int NT>
 static __device__ __forceinline__ void few_x(uint4 (&f)[NT][2], const mx_cuda_product &p,
@@ -82,17 +82,17 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 	float *sums = (float *)(smem + WARPS * S * BLOCK_MEM); /* [lanes][R][NT][8 tokens][pitch] */
 	const uint32_t tiles = (p.rows + TILE - 1) / TILE;
 	const uint32_t blocks = (p.cols + MX_LINEAR_BLOCK - 1) / MX_LINEAR_BLOCK;
-	/* Tiles of this CTA, counted from 0: every gridDim-th, so that all read in one neighbourhood.
+	/* Tiles of this CTA, counted from 0: every gridDim-th, so that all CTAs read nearby addresses.
 	 */
 	const uint32_t first = 0, last = (tiles - blockIdx.x - 1) / gridDim.x + 1;
 	auto row_of = [](uint32_t i) { return (i * gridDim.x + blockIdx.x) * TILE; };
 
-	/* At once: the next kernel's rings are then full when this one ends, and what lies between,
-	 * the last sums and the start of the next products, costs no more than the rings hold. */
+	/* Called first: the next kernel's rings are then full when this one ends, which hides the last
+	 * sums of this kernel and the start of the next one's products. */
 	mx_pdl_launch();
 	cursor<R> at(first, last, warp);
 	if (warp >= blocks)
-		at.tile = last; /* nothing to do but to add up */
+		at.tile = last; /* this warp only helps to add up */
 	auto fill = [&](uint32_t stage) {
 		if (at.tile < last) {
 			const uint32_t unit = lane % MX_LINEAR_UNITS;
@@ -118,7 +118,7 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 
 	uint4 next[NT][2];
 	few_x<NT>(next, p, warp);
-	uint32_t stage = 0, before = S - 1; /* of the block at hand, and of the one before it */
+	uint32_t stage = 0, before = S - 1; /* stages of the current block and of the one before it */
 	for (uint32_t tile = first; tile < last; tile += R) {
 		const uint32_t here = min((uint32_t)R, last - tile);
 		float acc[R][NT][4] = {};
@@ -178,7 +178,7 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 	}
 }
 
-/* f32: a warp for each row of W, which takes 512 bytes of it at a time. */
+/* f32: one warp for each row of W, which reads 512 bytes of it at a time. */
 template <int N> static __global__ void __launch_bounds__(256) few_f32(const mx_cuda_product p)
 {
 	const uint32_t lane = threadIdx.x % 32, row = blockIdx.x * 8 + threadIdx.x / 32;
@@ -220,8 +220,8 @@ static cudaError_t launch_bf16(const mx_cuda_product &p, int sms, cudaStream_t s
 	                 few_smem<NT, R, S>(), stream, p);
 }
 
-/* Tiles at a time and depth of the ring, so that two CTAs, of this kernel and
- * the next, share a multiprocessor. */
+/* Chooses the tiles at a time and the depth of the ring, so that a CTA of this
+ * kernel and one of the next fit on a multiprocessor together. */
 template <typename O>
 static cudaError_t choose_bf16(const mx_cuda_product &p, int sms, cudaStream_t stream)
 {

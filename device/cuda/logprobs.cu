@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Log-probabilities of tokens: logit - max - log(sum exp(logit - max)), the sum in
- * double; the token's rank; and the likeliest tokens. Each block of a row's
- * cluster finds the likeliest of its slice, its first block merges them.
+ * double; the token's rank; and the likeliest tokens. Each thread block of a row's
+ * cluster finds the likeliest tokens of its slice, the first block merges them.
  */
 #include "device/cuda/sample.cuh"
 
@@ -17,12 +17,12 @@ struct found {
 struct report_space {
 	double sums[MX_SAMPLE_WARPS];
 	uint32_t likelier[MX_SAMPLE_WARPS];
-	uint64_t keys[2][MX_SAMPLE_WARPS]; /* in turns */
+	uint64_t keys[2][MX_SAMPLE_WARPS]; /* used in turn */
 	found mine, blocks[MX_SAMPLE_BLOCKS];
 	max_space max;
 };
 
-/* The sum and the count over the block, in a fixed order; for thread 0. */
+/* Adds the sums and the counts over the thread block, in a fixed order; thread 0 uses them. */
 static __device__ __forceinline__ void add_up(double *sum, uint32_t *count, report_space &sh)
 {
 	const unsigned warp = threadIdx.x / 32;
@@ -44,7 +44,7 @@ static __device__ __forceinline__ void add_up(double *sum, uint32_t *count, repo
 	}
 }
 
-/* The largest of this thread's keys that is below `limit`, 0 if there is none. */
+/* Returns the largest of this thread's keys below `limit`, 0 if there is none. */
 template <int BLOCKS>
 static __device__ __forceinline__ uint64_t next_key(const slice &s, uint64_t limit)
 {
@@ -57,7 +57,7 @@ static __device__ __forceinline__ uint64_t next_key(const slice &s, uint64_t lim
 	return best;
 }
 
-/* The n largest keys of the slice. Whoever had the last one looks for his next. */
+/* Finds the n largest keys of the slice. The thread that had the last one searches for its next. */
 template <int BLOCKS>
 static __device__ void top_of_slice(const slice &s, uint32_t n, report_space &sh)
 {
@@ -78,7 +78,7 @@ static __device__ void top_of_slice(const slice &s, uint32_t n, report_space &sh
 	}
 }
 
-/* One warp: the n largest of what the blocks found, and the row's answer. */
+/* Called by one warp: merges the n largest keys of the blocks and writes the row's result. */
 template <int BLOCKS>
 static __device__ void answer(const report_space &sh, float max, float logit, int32_t token,
                               uint32_t n, struct mx_logprob *out)
@@ -136,7 +136,7 @@ static __global__ void __launch_bounds__(MX_SAMPLE_THREADS, 2)
 	const int32_t token = asks[row].token;
 	const uint32_t n_top = min(min(asks[row].n_top, (uint32_t)TOP), vocab);
 	const float logit = logits[token];
-	/* one block only reads the row where it is */
+	/* with one block the slice is the row itself, which is only read */
 	const slice s =
 		slice_of<BLOCKS>(BLOCKS > 1 ? (float *)space : const_cast<float *>(logits), vocab, rank);
 	if (BLOCKS > 1)

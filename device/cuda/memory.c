@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of the CUDA device, and what moves into it.
+ * Memory of the CUDA device, copies, and the loading of weights.
  *
- * Loading a checkpoint is bound by reading it out of the page cache, so several threads fill pinned
- * buffers, converting on the way, while the copy engine empties those filled before.
+ * Reading from the page cache limits the loading of a checkpoint. So several threads fill pinned
+ * buffers, converting on the way, while the copy engine empties the buffers that were filled
+ * before.
  */
 #include "device/cuda/impl.h"
 
@@ -20,7 +21,7 @@
 struct mx_cuda_staging {
 	struct mx_pool *pool;
 	unsigned char *buffers;    /* [STAGES][STAGE_BYTES], pinned */
-	cudaEvent_t empty[STAGES]; /* reached when the last copy from a buffer is done */
+	cudaEvent_t empty[STAGES]; /* recorded after the last copy from a buffer */
 	unsigned next;
 };
 
@@ -127,8 +128,8 @@ mx_status mx_cuda_zero(struct mx_device *d, void *to, size_t bytes)
 	return mx_cuda_check(d, cudaMemsetAsync(to, 0, bytes, mx_cuda_stream(d)), "clearing memory");
 }
 
-/* Asks again and again: a thread that sleeps until the device interrupts it wakes tens of
- * microseconds late, which at a few milliseconds a step is one per cent of every step. */
+/* Polls: a thread that sleeps until the device interrupts it wakes tens of microseconds late, which
+ * is one per cent of a step of a few milliseconds. */
 mx_status mx_cuda_wait(struct mx_device *d)
 {
 	mx_status st = mx_cuda_bind(d);
@@ -162,7 +163,7 @@ static void fill_task(void *arg, size_t task, unsigned worker)
 	           left < f->per_task ? left : f->per_task);
 }
 
-/* One buffer: waits until it is empty, fills it, and sets it on its way. */
+/* Loads one buffer: waits until it is empty, fills it and starts its copy. */
 static mx_status load_piece(struct mx_device *d, unsigned char *to, struct fill *f)
 {
 	struct mx_cuda_staging *s = mx_cuda(d)->staging;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operators row by row: norms, SwiGLU, rotary embedding, embedding, scaling, gathering.
+ * Operators on rows: norms, SwiGLU, rotary embedding, embedding, scaling, gathering.
  *
- * All are bound by memory: elements move in 16-byte vectors where widths, strides
- * and pointers allow it, one by one elsewhere. Which of the two, and how a row is
- * cut among threads, depends on the shape alone, so a row's bits depend on that row
- * alone. Arithmetic is f32, rounded once when it is stored.
+ * All are limited by memory bandwidth: elements move in 16-byte vectors if widths,
+ * strides and pointers allow it, else one by one. This choice, and how a row is
+ * divided among threads, depends on the shape alone, so a row's bits depend on that
+ * row alone. Arithmetic is f32, rounded once when it is stored.
  *
  * ids, rows, pos, rope->inv_freq and norm weights are device memory.
  */
@@ -32,8 +32,8 @@ template <typename T> static __device__ __forceinline__ void store(T *p, const p
 	*reinterpret_cast<pack<T> *>(p) = v;
 }
 
-/* Weights, before mx_pdl_wait: an ordinary load, since one through the read-only path (__ldg,
- * ld.global.nc) may be moved behind the wait by the assembler. */
+/* Loads weights before mx_pdl_wait: an ordinary load, since the assembler may move one through the
+ * read-only path (__ldg, ld.global.nc) behind the wait. */
 static __device__ __forceinline__ float4 load_weights(const float *p)
 {
 	float4 v;
@@ -67,7 +67,7 @@ static __device__ __forceinline__ float warp_sum(float v)
 	return v;
 }
 
-/* The sum over the block, for every thread; part[] must not be one that the block still reads. */
+/* Returns the sum over the thread block to every thread. No thread may still read part[]. */
 static __device__ __forceinline__ float block_sum(float v, float *part)
 {
 	v = warp_sum(v);
@@ -82,9 +82,9 @@ static __device__ __forceinline__ float block_sum(float v, float *part)
 
 /* ---- rmsnorm ---- */
 
-/* y = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019), after x += r if ADD, for the
- * x that is stored. A block takes a row at a time; a row is in its registers, V vectors a thread,
- * and so are the weights. */
+/* y = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019). If ADD, x += r first, and the
+ * norm is that of the stored (rounded) x. A thread block processes one row at a time, with the row
+ * and the weights in registers, V vectors a thread. */
 template <typename T, int V, bool ADD>
 static __global__ void __launch_bounds__(512)
 	rmsnorm_vectors(T *x, const T *r, const float *weight, float eps, uint32_t n, uint32_t width,
@@ -236,7 +236,7 @@ mx_status mx_cuda_add_rmsnorm(struct mx_device *d, void *x, const void *r, const
 
 #define BLOCK 256
 
-/* A thread's first column, in vectors or elements: it has one. */
+/* Returns the thread's column, in vectors or elements. */
 static __device__ __forceinline__ uint32_t column(void)
 {
 	return blockIdx.y * BLOCK + threadIdx.x;
@@ -249,7 +249,7 @@ static dim3 grid_of(size_t n, size_t columns)
 
 /* ---- silu_mul ---- */
 
-/* silu(g) u = g / (1 + exp(-g)) u; for bf16 the fast functions are exact enough by far. */
+/* silu(g) u = g / (1 + exp(-g)) u; the fast functions are far more exact than bf16. */
 template <typename T> static __device__ __forceinline__ T silu(T gate, T up)
 {
 	float g = mx_to_float<T>(gate), u = mx_to_float<T>(up);
@@ -322,13 +322,13 @@ mx_status mx_cuda_silu_mul(struct mx_device *d, const void *gate, size_t ld_gate
 #define ROPE_MAX_DIM 512
 #define ROPE_WARPS   8
 
-/* V elements that lie together. */
+/* V adjacent elements. */
 template <typename T, int V> struct alignas(sizeof(T) * V) few {
 	T v[V];
 };
 
-/* A block has ROPE_WARPS heads of a row, a warp each. The angle is rounded to f32 before the
- * functions are taken, as the Hugging Face models do. */
+/* A thread block has ROPE_WARPS heads of a row, one a warp. The angle is rounded to f32 before sine
+ * and cosine, as in the Hugging Face models. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(ROPE_WARPS *WARP)
 	rope_heads(T *x, size_t ld, uint32_t n_heads, uint32_t head_dim, const float *inv_freq,
@@ -359,7 +359,8 @@ static __global__ void __launch_bounds__(ROPE_WARPS *WARP)
 				sum = fmaf(mx_to_float<T>(q.v[k]), mx_to_float<T>(q.v[k]), sum);
 		}
 		rms = 1.0f / sqrtf(warp_sum(sum) / (float)head_dim + eps);
-		for (uint32_t i = 2 * half + lane; i < head_dim; i += WARP) /* what does not turn */
+		for (uint32_t i = 2 * half + lane; i < head_dim;
+		     i += WARP) /* dimensions that are not rotated */
 			x[i] = mx_from_float<T>(mx_to_float<T>(x[i]) * rms * norm[i]);
 	}
 	for (uint32_t i = lane * V; i < half; i += WARP * V) {
@@ -413,8 +414,8 @@ mx_status mx_cuda_rope(struct mx_device *d, void *x, size_t ld, size_t n, uint32
 
 /* ---- rows of a table: embed and gather ---- */
 
-/* y[i] = row rows[i] of x [limit, width]; a row that x has not is NaN, for the sampler to see. A
- * thread writes up to N elements. */
+/* y[i] = row rows[i] of x [limit, width]. A row index beyond x gives NaN, which the sampler
+ * reports. A thread writes up to N elements. */
 template <typename S, typename T, int N>
 static __global__ void __launch_bounds__(BLOCK)
 	take_rows(const S *x, const uint32_t *rows, uint32_t limit, uint32_t width, T *y)
@@ -477,7 +478,8 @@ mx_status mx_cuda_gather(struct mx_device *d, const void *x, const uint32_t *row
 
 /* ---- scaling ---- */
 
-/* y *= scale, or y += scale * a. Thread i has vector i, or one of the elements behind the last. */
+/* y *= scale, or y += scale * a. Thread i has vector i, or one of the elements after the last
+ * vector. */
 template <typename T>
 static __global__ void __launch_bounds__(BLOCK)
 	scale_vectors(T *y, const T *a, size_t vectors, size_t n, float scale)

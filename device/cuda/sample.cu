@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drawing tokens from logits: device/cpu/sample.c on the GPU, in the same order of
+ * Draws tokens from logits: device/cpu/sample.c on the GPU, in the same order of
  * operations, with the same weights e = exp((logit - largest) / temperature) and the
  * same random numbers.
  *
- * Weights are summed as integers, in units of 2^-43: exactly, whatever the order, so
- * that a draw is repeatable; all of a vocabulary of 2^20 fit in 63 bits. The filters
- * find their cut by a radix search on the bits of e, ten at a time, as the CPU does.
- * Nothing is moved: what a filter leaves are the tokens with e above a floor, and
- * of those at the floor the first few.
+ * Weights are summed as integers, in units of 2^-43. The sums are exact in any order,
+ * so a draw is repeatable; the sum over a vocabulary of 2^20 fits in 63 bits. The
+ * filters find their threshold by a radix search on the bits of e, ten at a time, as
+ * on CPUs. No token is moved: a filter leaves the tokens with e above a floor, and the
+ * first few of those at the floor.
  */
 #include "device/cuda/sample.cuh"
 
@@ -16,11 +16,11 @@
 #define RADIX      (1u << RADIX_BITS)
 
 struct histogram {
-	uint32_t low[RADIX], high[RADIX]; /* words of a sum of 64 bits: there is no atomic for it */
+	uint32_t low[RADIX], high[RADIX]; /* halves of 64-bit sums: no 64-bit atomic add */
 };
 
 struct draw_space {
-	histogram h[2]; /* in turns: one is cleared while others of the cluster read the other */
+	histogram h[2]; /* used in turn: one is cleared while other blocks read the other */
 	uint64_t warps[MX_SAMPLE_WARPS];
 	uint64_t blocks[MX_SAMPLE_BLOCKS];
 	uint64_t target, above, mass; /* of the last search */
@@ -29,7 +29,8 @@ struct draw_space {
 	max_space max;
 };
 
-/* What is left of a row: e above the floor, and e at the floor up to index `last` of the slice. */
+/* The tokens of a row that the filters left: e above the floor, or e at the floor up to index
+ * `last` of the slice. */
 struct rest {
 	float floor;
 	int32_t last;
@@ -45,7 +46,7 @@ static __device__ __forceinline__ uint64_t weight(float e)
 	return __float2ull_rn(e * 0x1p43f);
 }
 
-/* Logits become weights. */
+/* Turns logits into weights. */
 template <int BLOCKS>
 static __device__ __forceinline__ void weigh(const slice &s, float max, float scale)
 {
@@ -111,8 +112,8 @@ static __device__ __forceinline__ uint64_t warp_running_sum(uint64_t v)
 	return v;
 }
 
-/* The sum of v over the threads before this one, and over all. sh.warps is in use until the next
- * barrier. */
+/* Returns the sum of v over the threads before this one, and over all threads in *total. sh.warps
+ * is in use until the next barrier. */
 static __device__ __forceinline__ uint64_t block_running_sum(uint64_t v, uint64_t *total,
                                                              draw_space &sh)
 {
@@ -131,8 +132,8 @@ static __device__ __forceinline__ uint64_t block_running_sum(uint64_t v, uint64_
 	return before + sum - v;
 }
 
-/* The index at which the running sum of f(e, i) over the slice, in order, passes `target`, which
- * is below the sum over the slice: found by one thread, -1 for the others. */
+/* Finds the index at which the running sum of f(e, i) over the slice, in order, exceeds `target`,
+ * which is below the sum over the slice. One thread returns the index, the others -1. */
 template <int BLOCKS, typename F>
 static __device__ int32_t locate(const slice &s, uint64_t target, draw_space &sh, F f)
 {
@@ -141,7 +142,7 @@ static __device__ int32_t locate(const slice &s, uint64_t target, draw_space &sh
 	uint64_t mine = 0, total;
 	slice_each<BLOCKS>(s, [&](float e, uint32_t i) { mine += f(e, i); });
 	uint64_t before = block_running_sum(mine, &total, sh);
-	before = __shfl_sync(0xffffffffu, before, 0); /* of this warp's stretch */
+	before = __shfl_sync(0xffffffffu, before, 0); /* the sum before this warp's range */
 	if (before > target || before + sh.warps[warp] <= target)
 		return -1;
 	for (uint32_t i = s.begin; i < s.end; i += 32 * step) {
@@ -193,9 +194,10 @@ static __device__ __forceinline__ void gather(histogram &h, uint32_t b, uint64_t
 	*of_next = y;
 }
 
-/* Where, going down from the largest e of the rest, the number of tokens reaches k, or, with k = 0,
- * their weight reaches the share p of all: that e, 0 if k is never reached. sh.above and sh.mass
- * are then the weight of what is larger and of what is equal, sh.target the share of the weight. */
+/* Goes down from the largest e of the rest until the number of tokens reaches k or, with k = 0,
+ * until their weight reaches the share p of the total. Returns that e; 0 if k is never reached.
+ * With k = 0, leaves the weight of all larger e in sh.above, the weight of the equal ones in
+ * sh.mass, and p times the total in sh.target. */
 template <int BLOCKS>
 static __device__ float search(const slice &s, const rest &left, uint32_t k, float p, int *turn,
                                draw_space &sh)
@@ -246,7 +248,8 @@ static __device__ float search(const slice &s, const rest &left, uint32_t k, flo
 	return __uint_as_float(prefix);
 }
 
-/* The shortest run of tokens, largest first and ties by lower id, that holds the share p. */
+/* Cuts the rest to the fewest tokens, largest first and ties by lower id, whose weight is the share
+ * p. */
 template <int BLOCKS>
 static __device__ void cut_top_p(const slice &s, rest *left, float p, unsigned rank, int *turn,
                                  draw_space &sh)
@@ -258,7 +261,7 @@ static __device__ void cut_top_p(const slice &s, rest *left, float p, unsigned r
 	*left = rest{e, INT32_MAX};
 	if (wanted >= ties)
 		return;
-	/* the last search's histogram has how many of them each block has */
+	/* the histogram of the last search gives the ties of each block */
 	histogram &h = sh.h[*turn ^ 1];
 	uint64_t first = 0, mine = 0;
 	for (unsigned k = 0; k <= rank; k++) {
@@ -282,8 +285,8 @@ static __device__ void cut_top_p(const slice &s, rest *left, float p, unsigned r
 
 /* ---- the draw ---- */
 
-/* The token at which the running sum of the weights, in order of ids, passes u times their total:
- * for one thread of the cluster, -1 for the others. */
+/* Finds the token at which the running sum of the weights, in order of ids, exceeds u times their
+ * total. One thread of the cluster returns it, the others -1. */
 template <int BLOCKS>
 static __device__ int32_t draw(const slice &s, const rest &left, double u, unsigned rank,
                                draw_space &sh)
@@ -316,12 +319,12 @@ static __device__ int32_t draw(const slice &s, const rest &left, double u, unsig
 static __device__ __forceinline__ void hand_back(uint64_t *tokens, size_t max_rows, size_t row,
                                                  uint32_t serial, int32_t token)
 {
-	/* in one piece: the host sees the token if it sees the serial number */
+	/* one store: if the host sees the serial number, it sees the token */
 	*(volatile uint64_t *)&tokens[serial % 2 * max_rows + row] =
 		(uint64_t)serial << 32 | (uint32_t)token;
 }
 
-/* A row per BLOCKS blocks. */
+/* BLOCKS thread blocks draw a row. */
 template <int BLOCKS>
 static __global__ void __launch_bounds__(MX_SAMPLE_THREADS, 2)
 	draw_rows(float *logits, size_t ld, uint32_t vocab, bool vectors, const mx_draw_row *rows,
@@ -332,7 +335,7 @@ static __global__ void __launch_bounds__(MX_SAMPLE_THREADS, 2)
 	const size_t row = blockIdx.x / BLOCKS;
 	const unsigned rank = blockIdx.x % BLOCKS;
 	mx_pdl_launch();
-	const mx_draw_row r = rows[row]; /* like a step's tables: there before the step */
+	const mx_draw_row r = rows[row]; /* like a step's tables: written before the step */
 	mx_pdl_wait();
 	logits += row * ld;
 	if (r.mode == MX_DRAW_NOTHING) {

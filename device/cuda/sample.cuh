@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernels of sample.cu and logprobs.cu share. A row of logits belongs to a
- * cluster of BLOCKS blocks, which keep a slice each in shared memory, so that the
- * row is read once however many passes it takes. Where there are no clusters
- * (before compute capability 9.0), or the slices do not fit, one block takes the
- * row as it lies in global memory: slower, and otherwise the same code.
+ * Shared by the kernels of sample.cu and logprobs.cu. A cluster of BLOCKS thread
+ * blocks processes a row of logits. Each block holds a slice of the row in shared
+ * memory, so that the row is read once for any number of passes. Without clusters
+ * (before compute capability 9.0), or if the slices do not fit, one block processes
+ * the row in global memory: slower, otherwise with the same code.
  *
- * In a slice each warp has a stretch of consecutive tokens, and each thread always
- * the same elements of it, so that passes need no barrier in between. Sums are of
- * integers, or in a fixed order: results are the same every time.
+ * In a slice each warp has a range of consecutive tokens, and each thread always
+ * the same elements of it, so that no barrier is needed between passes. Sums are
+ * sums of integers or have a fixed order: results are repeatable.
  */
 #ifndef MX_DEVICE_CUDA_SAMPLE_CUH
 #define MX_DEVICE_CUDA_SAMPLE_CUH
@@ -21,12 +21,12 @@
 #define MX_SAMPLE_BLOCKS  8
 #define MX_SAMPLE_THREADS 512
 #define MX_SAMPLE_WARPS   (MX_SAMPLE_THREADS / 32)
-/* Shared memory beside the slice, at most. */
+/* Most shared memory beside the slice. */
 #define MX_SAMPLE_OTHER (20 * 1024)
 
 /* ---- clusters ---- */
 
-/* Of 1 block: nothing but the block's own barrier. The kernels of clusters are never launched
+/* With 1 block there is only the block's own barrier. Kernels with clusters are never launched
  * before 9.0. */
 template <int BLOCKS> static __device__ __forceinline__ void cluster_arrive(void)
 {
@@ -54,7 +54,7 @@ template <int BLOCKS> static __device__ __forceinline__ void cluster_sync(void)
 	}
 }
 
-/* The same variable in the shared memory of another block of the cluster. */
+/* Returns the address of the same variable in the shared memory of block `to` of the cluster. */
 template <int BLOCKS, typename T> static __device__ __forceinline__ T *cluster_at(T *p, unsigned to)
 {
 #if __CUDA_ARCH__ >= 900
@@ -93,13 +93,13 @@ static inline cudaError_t launch_cluster(void (*kernel)(P...), unsigned blocks, 
 
 /* ---- slices ---- */
 
-/* Elements of a slice, a multiple of 4. */
+/* Returns the elements of a slice, a multiple of 4. */
 static inline __host__ __device__ uint32_t slice_size(uint32_t vocab, uint32_t blocks)
 {
 	return ((vocab + blocks - 1) / blocks + 3) / 4 * 4;
 }
 
-/* Do the slices of a vocabulary fit? Then their bytes, else 0. */
+/* Returns the bytes of a slice of a vocabulary; 0 if the slices do not fit into shared memory. */
 static inline size_t slice_bytes(struct mx_device *d, uint32_t vocab)
 {
 	const struct mx_cuda_base *b = mx_cuda_base(d);
@@ -108,7 +108,7 @@ static inline size_t slice_bytes(struct mx_device *d, uint32_t vocab)
 }
 
 /* This block's part of a row: values v[i] of tokens first + i. With several blocks it is in shared
- * memory, and filled up with -infinity to a multiple of 4; else it is the row. */
+ * memory, padded with -infinity to a multiple of 4; with one block it is the row itself. */
 struct slice {
 	float *v;
 	uint32_t first, n;   /* tokens; n may be 0 */
@@ -149,7 +149,7 @@ static __device__ __forceinline__ void slice_each(const slice &s, F f)
 	}
 }
 
-/* Elements i .. i + 3 of a slice of the row in global memory, -infinity beyond its end. */
+/* Returns elements i .. i + 3 of a slice of the row in global memory, -infinity beyond its end. */
 static __device__ __forceinline__ float4 slice_fetch(const float *row, const slice &s, uint32_t i,
                                                      bool vectors)
 {
@@ -161,7 +161,7 @@ static __device__ __forceinline__ float4 slice_fetch(const float *row, const sli
 	                   i + 3 < s.n ? p[3] : none);
 }
 
-/* Fills the slice. No barrier: a thread fetches its own elements. */
+/* Loads the slice. Needs no barrier: a thread loads its own elements. */
 static __device__ __forceinline__ void slice_load(const float *row, const slice &s, bool vectors)
 {
 #pragma unroll 8
@@ -171,8 +171,8 @@ static __device__ __forceinline__ void slice_load(const float *row, const slice 
 
 /* ---- the order of logits ---- */
 
-/* A key per logit: larger for larger logits, and for the lower id among equals; NaN is above all.
- */
+/* Returns a key of a logit: larger for larger logits and, among equals, for lower ids; NaN has the
+ * largest key. */
 static __device__ __forceinline__ uint64_t key_of(float v, uint32_t id)
 {
 	uint32_t u = __float_as_uint(__fadd_rn(v, 0.0f)); /* -0 becomes 0 */
@@ -225,8 +225,8 @@ struct max_space {
 	uint64_t warps[MX_SAMPLE_WARPS], blocks[MX_SAMPLE_BLOCKS];
 };
 
-/* The largest key of the cluster, for every thread. Waits for the cluster's first barrier, at which
- * the caller has arrived: no block touches another that has not begun. */
+/* Returns the largest key of the cluster to every thread. Waits for the cluster's first barrier, at
+ * which the caller has arrived: no block accesses the memory of another that has not begun. */
 template <int BLOCKS>
 static __device__ __forceinline__ uint64_t cluster_max(uint64_t key, unsigned rank, max_space &s)
 {
@@ -249,7 +249,7 @@ static __device__ __forceinline__ uint64_t cluster_max(uint64_t key, unsigned ra
 	return key;
 }
 
-/* exp(x) as the CPU device's vectors compute it (vf_exp in device/cpu/vec.h), to the bit where
+/* Returns exp(x) as the CPU device's vectors compute it (vf_exp in device/cpu/vec.h): bit-equal if
  * those have a fused multiply-add. */
 static __device__ __forceinline__ float weight_exp(float x)
 {

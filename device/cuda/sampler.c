@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The host's half of sampling: parameters to the device, tokens back.
+ * The host's part of sampling: sends parameters to the device and receives tokens.
  *
- * prepare writes what describes the rows into pinned memory and copies it to fixed
- * addresses on the device, so that a recorded draw finds it there. Two halves of the
- * pinned memory take turns: a step can be prepared while the one before runs. Lists
- * (bias, banned tokens, counts for the penalties) go in chunks of CHUNK words;
- * a step that has more than both chunks hold waits for the first to be copied, which is behind the
- * step that runs. On the device there is room for every row to list each token of the
- * vocabulary once, and ROW_WORDS words more; beyond that, which no request can
- * reach, prepare returns MX_E_RANGE.
+ * prepare writes descriptions of the rows into pinned memory and copies them to fixed
+ * addresses on the device, where a recorded draw reads them. The pinned memory has two
+ * halves, used in turn: a step can be prepared while the previous one runs. Lists (bias,
+ * banned tokens, counts for the penalties) are copied in batches of BATCH words. A step
+ * with more words than both batches hold waits until the first batch is copied, which
+ * happens after the running step. On the device there is room for every row to list each
+ * token of the vocabulary once, and ROW_WORDS words more. No request can exceed this;
+ * prepare would return MX_E_RANGE.
  *
- * The draw writes each token, with the serial number of its prepare, straight into
- * pinned memory, where drawn waits for it. Of a prepare that no draw followed drawn
- * learns from the stream, when it has nothing left to do.
+ * The draw writes each token, with the serial number of its prepare, straight into pinned
+ * memory, where drawn waits for it. If no draw followed a prepare, drawn notices when the
+ * stream is idle, and goes on to the next prepare or returns MX_E_INVALID.
  */
 #include "device/cuda/sample.h"
 
@@ -25,30 +25,31 @@
 #include "base/mem.h"
 #include "device/cpu/philox.h"
 
-#define CHUNK     (256u * 1024)
+#define BATCH     (256u * 1024)
 #define ROW_WORDS 4096u
-/* How often drawn looks for its tokens between two questions to the stream. */
+/* How often drawn checks for its tokens before it queries the stream. */
 #define LOOKS 4096
 
 struct mx_cuda_sampler {
 	size_t max_rows, max_words;
-	void *device, *pinned;    /* the two allocations that hold all the rest */
+	void *device, *pinned;    /* the two allocations, which contain all memory below */
 	struct mx_draw_row *rows; /* on the device [max_rows] */
 	uint32_t *words;          /* on the device [max_words] */
 	struct mx_draw_row *host_rows[2];
-	uint32_t *host_words[2]; /* [CHUNK] */
+	uint32_t *host_words[2]; /* [BATCH] */
 	cudaEvent_t rows_copied[2], words_copied[2];
-	int turn;                    /* of host_words */
+	int turn;                    /* index of the half of host_words in use */
 	uint64_t *tokens;            /* pinned [2][max_rows], see sample.h */
 	struct mx_logprob_ask *asks; /* pinned [max_rows] */
 	struct mx_logprob *probs;    /* pinned [max_rows] */
-	size_t n_rows;               /* rows on the device that are not MX_DRAW_NOTHING, at most */
-	uint32_t prepared, taken;    /* serial numbers of the last step prepared, and handed out */
+	size_t n_rows;               /* rows from n_rows on are MX_DRAW_NOTHING on the device */
+	uint32_t prepared, taken;    /* serial numbers of the last prepare and of the last drawn */
 };
 
 /* ---- life ---- */
 
-/* Takes `bytes` of a block: its address, or NULL while sizes are only added up. */
+/* Takes `bytes` of a memory block at *at and returns their address; NULL if block is NULL, to add
+ * up sizes only. */
 static void *take(unsigned char *block, size_t *at, size_t bytes)
 {
 	void *p = block ? block + *at : NULL;
@@ -69,7 +70,7 @@ static size_t lay_out_pinned(struct mx_cuda_sampler *s)
 	size_t at = 0;
 	for (int i = 0; i < 2; i++) {
 		s->host_rows[i] = take(s->pinned, &at, s->max_rows * sizeof *s->rows);
-		s->host_words[i] = take(s->pinned, &at, CHUNK * sizeof *s->words);
+		s->host_words[i] = take(s->pinned, &at, BATCH * sizeof *s->words);
 	}
 	s->tokens = take(s->pinned, &at, 2 * s->max_rows * sizeof *s->tokens);
 	s->asks = take(s->pinned, &at, s->max_rows * sizeof *s->asks);
@@ -114,7 +115,7 @@ mx_status mx_cuda_sampler_create(struct mx_device *d, struct mx_err *err)
 	if (!s)
 		return mx_fail(err, MX_E_NOMEM, "no memory for the sampler");
 	*s = sized(l);
-	mx_cuda(d)->sampler = s; /* destroy takes it half built */
+	mx_cuda(d)->sampler = s; /* destroy frees it also if only part of it exists */
 	size_t bytes = lay_out_device(s), pinned = lay_out_pinned(s);
 	mx_status st = mx_cuda_alloc(d, bytes, &s->device);
 	if (st == MX_OK)
@@ -161,7 +162,7 @@ struct lists {
 	struct mx_device *d;
 	struct mx_cuda_sampler *s;
 	uint32_t vocab;
-	size_t at, n; /* words copied, and words in the chunk */
+	size_t at, n; /* words copied, and words in the current batch */
 	mx_status status;
 };
 
@@ -183,9 +184,9 @@ static void flush(struct lists *l)
 static void put(struct lists *l, uint32_t word)
 {
 	struct mx_cuda_sampler *s = l->s;
-	if (l->n == CHUNK)
+	if (l->n == BATCH)
 		flush(l);
-	if (l->n == 0 && l->status == MX_OK) /* the chunk may still be read */
+	if (l->n == 0 && l->status == MX_OK) /* the copy may still read the last batch in this half */
 		l->status = mx_cuda_check(l->d, cudaEventSynchronize(s->words_copied[s->turn]), "lists");
 	if (l->at + l->n == s->max_words)
 		l->status = MX_E_RANGE;
@@ -232,15 +233,16 @@ static void put_row(struct lists *l, const struct mx_sample_row *row, uint32_t s
 {
 	const struct mx_sampling *q = row->sampling;
 	const bool random = q->temperature >= MX_MIN_TEMPERATURE;
-	*out = (struct mx_draw_row){.mode = random ? MX_DRAW_RANDOM : MX_DRAW_LARGEST,
-	                            .min_p = fminf(q->min_p, 1), /* the likeliest always stays */
-	                            .top_p = q->top_p,
-	                            .top_k = q->top_k > 0 ? (uint32_t)q->top_k : 0,
-	                            .repetition = q->repetition_penalty,
-	                            .presence = q->presence_penalty,
-	                            .frequency = q->frequency_penalty,
-	                            .serial = serial,
-	                            .first = (uint32_t)(l->at + l->n)};
+	*out =
+		(struct mx_draw_row){.mode = random ? MX_DRAW_RANDOM : MX_DRAW_LARGEST,
+	                         .min_p = fminf(q->min_p, 1), /* the likeliest token is never removed */
+	                         .top_p = q->top_p,
+	                         .top_k = q->top_k > 0 ? (uint32_t)q->top_k : 0,
+	                         .repetition = q->repetition_penalty,
+	                         .presence = q->presence_penalty,
+	                         .frequency = q->frequency_penalty,
+	                         .serial = serial,
+	                         .first = (uint32_t)(l->at + l->n)};
 	if (random) {
 		out->inv_temperature = 1 / q->temperature;
 		out->uniform = mx_uniform(q->seed, row->position);
@@ -268,7 +270,8 @@ mx_status mx_cuda_sample_prepare(struct mx_device *d, const struct mx_sample_row
 	if (n > s->max_rows)
 		return MX_E_RANGE;
 	const uint32_t serial = ++s->prepared;
-	/* rows of the last step are put out; the first always says which step this is */
+	/* rows that only the last step had are switched off; row 0 always has this step's serial number
+	 */
 	const size_t before = s->n_rows ? s->n_rows : 1, copied = n > before ? n : before;
 	struct mx_draw_row *out = s->host_rows[serial % 2];
 	struct lists l = {.d = d, .s = s, .vocab = mx_cuda(d)->limits.vocab};
@@ -308,7 +311,7 @@ mx_status mx_cuda_sample_draw(struct mx_device *d, float *logits, size_t ld, siz
 		"sampling");
 }
 
-/* The first of rows first .. n - 1 whose token of step `serial` has not come, or n. */
+/* Returns the first of rows first .. n - 1 whose token of step `serial` has not arrived, or n. */
 static size_t arrived(const struct mx_cuda_sampler *s, uint32_t serial, size_t first, size_t n)
 {
 	const uint64_t *tokens = s->tokens + serial % 2 * s->max_rows;
@@ -317,7 +320,7 @@ static size_t arrived(const struct mx_cuda_sampler *s, uint32_t serial, size_t f
 	return first;
 }
 
-/* Waits for the tokens of the oldest step that was drawn but not handed out. */
+/* Waits for the tokens of the oldest step that was drawn but not returned by drawn. */
 static mx_status await(struct mx_device *d, size_t n, uint32_t *out_serial)
 {
 	struct mx_cuda_sampler *s = mx_cuda(d)->sampler;
@@ -334,7 +337,7 @@ static mx_status await(struct mx_device *d, size_t n, uint32_t *out_serial)
 			return st;
 		if ((at = arrived(s, serial, at, n)) == n)
 			break;
-		/* this one was never drawn */
+		/* this step was never drawn */
 		if (serial == s->prepared) {
 			mx_error("cuda", "%s: no tokens were drawn", d->info.name);
 			return MX_E_INVALID;
@@ -379,9 +382,10 @@ mx_status mx_cuda_sample(struct mx_device *d, float *logits, size_t ld, size_t n
 
 /* ---- log-probabilities ---- */
 
-static mx_status logprobs_chunk(struct mx_device *d, const float *logits, size_t ld, size_t n,
-                                uint32_t vocab, const int32_t *tokens, const uint32_t *n_top,
-                                struct mx_logprob *out)
+/* Up to max_rows rows. */
+static mx_status logprobs_part(struct mx_device *d, const float *logits, size_t ld, size_t n,
+                               uint32_t vocab, const int32_t *tokens, const uint32_t *n_top,
+                               struct mx_logprob *out)
 {
 	const struct mx_cuda_sampler *s = mx_cuda(d)->sampler;
 	for (size_t i = 0; i < n; i++)
@@ -412,8 +416,8 @@ mx_status mx_cuda_logprobs(struct mx_device *d, const float *logits, size_t ld, 
 			return MX_E_RANGE;
 	mx_status st = MX_OK;
 	for (size_t at = 0; at < n && st == MX_OK; at += most)
-		st = logprobs_chunk(d, logits + at * ld, ld, n - at < most ? n - at : most, vocab,
-		                    tokens + at, n_top + at, out + at);
+		st = logprobs_part(d, logits + at * ld, ld, n - at < most ? n - at : most, vocab,
+		                   tokens + at, n_top + at, out + at);
 	for (size_t i = 0; i < n && st == MX_OK; i++)
 		if (isnan(out[i].logprob))
 			st = MX_E_INTERNAL;
