@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Up to which side a tile as it stands is faster than by transforms: measured
- * once in a process, and kept in a file, so that the next process gives the same
- * bits. The file is
+ * The largest side at which a tile is faster directly than by transforms. It is
+ * measured once in a process and stored in a file, so that the next process gives
+ * the same bits. The file is
  *
  *     DIR/hyena-crossing-KERNELS-CPU
  *
  * with DIR = $CACHE_DIRECTORY (systemd's CacheDirectory=), else
- * $XDG_CACHE_HOME/mixd, else $HOME/.cache/mixd, else nowhere; in it a line with
- * mixd's version and the side. A file that says anything else is replaced; of
- * processes that measure at the same time the first to finish is believed by all.
+ * $XDG_CACHE_HOME/mixd, else $HOME/.cache/mixd, else there is no file. It holds one
+ * line with mixd's version and the side. A file with other contents is replaced. If
+ * several processes measure at the same time, all use the result of the first one
+ * that finishes.
  */
 #include "config.h"
 
@@ -31,13 +32,13 @@
 
 #define MIN_SIDE  32
 #define MAX_SIDE  1024
-#define ROUNDS    9 /* the best of so many counts, or of as many as fit into ... */
-#define ROUNDS_NS 4000000u
-#define MARGIN    0.95 /* a tile as it stands wins if it takes so much of the other's time */
+#define ROUNDS    9        /* measurements at least; the best counts */
+#define ROUNDS_NS 4000000u /* they take at least this long */
+#define MARGIN    0.95 /* a direct tile wins if it takes at most this part of the other's time */
 
 /* ---- the file ---- */
 
-/* The processor's name of itself, of letters, digits and '-'. */
+/* Writes the processor's model name, reduced to letters, digits and '-'. */
 static void cpu_model(char out[64])
 {
 #ifdef MX_X86_64
@@ -61,14 +62,15 @@ static bool absolute(const char *dir)
 	return dir && *dir == '/';
 }
 
-/* False if there is no place, or its name is too long. Makes the folders of a user's cache. */
+/* Writes the file's path; false if there is none or it is too long. Makes the folders of a user's
+ * cache. */
 static bool cache_file(const struct lc_kernels *k, char *out, size_t size)
 {
 	const char *service = getenv("CACHE_DIRECTORY"), *user = getenv("XDG_CACHE_HOME");
 	const char *home = getenv("HOME");
 	char cpu[64];
 	int n;
-	if (absolute(service)) { /* a list */
+	if (absolute(service)) { /* a list of folders */
 		n = snprintf(out, size, "%.*s", (int)strcspn(service, ":"), service);
 	} else if (absolute(user)) {
 		n = snprintf(out, size, "%s/mixd", user);
@@ -93,12 +95,12 @@ static void write_line(uint32_t side, char out[64])
 	snprintf(out, 64, "%s %u\n", PACKAGE_VERSION, side);
 }
 
-/* 0 if there is no such file, if it is none, or if it says something else. */
+/* Returns the side in the file; 0 if there is no regular file or it has other contents. */
 static uint32_t read_side(const char *path)
 {
 	char text[64] = "", line[64];
 	struct stat st;
-	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO would have us wait */
+	int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO would block */
 	if (fd < 0)
 		return 0;
 	ssize_t n = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? read(fd, text, sizeof(text) - 1) : -1;
@@ -114,9 +116,9 @@ static uint32_t read_side(const char *path)
 	return 0;
 }
 
-/* Keeps the side unless another process was first: returns that one's then. As a whole or not at
- * all; only a file that says nothing, or a place without links, is written over. */
-static uint32_t keep_side(const char *path, uint32_t side)
+/* Stores the side, atomically, unless another process was first. Returns the side that the file has
+ * afterwards. Overwrites only a file without a valid side, or on a file system without links. */
+static uint32_t store_side(const char *path, uint32_t side)
 {
 	char line[64], temporary[1024 + 8];
 	uint32_t theirs = 0;
@@ -160,7 +162,7 @@ static void transform(const struct trial *t)
 	lc_untwist(t->k, t->plan, t->x, false, t->y);
 }
 
-/* So many tiles that their outputs are as many for each side. */
+/* Times as many tiles as give MAX_SIDE outputs. */
 static uint64_t time_of(void (*tile)(const struct trial *t), const struct trial *t)
 {
 	uint64_t start = mx_now_ns();
@@ -213,13 +215,13 @@ static uint32_t measure(const struct lc_kernels *k)
 
 /* ---- once in a process ---- */
 
-uint32_t lc_crossing(const struct lc_kernels *k, bool *out_kept)
+uint32_t lc_crossing(const struct lc_kernels *k, bool *out_cached)
 {
 	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 	static struct {
 		const struct lc_kernels *k;
 		uint32_t side;
-		bool kept;
+		bool cached;
 	} known[3]; /* as many as there are tables */
 	unsigned i = 0;
 	pthread_mutex_lock(&mutex);
@@ -229,20 +231,20 @@ uint32_t lc_crossing(const struct lc_kernels *k, bool *out_kept)
 		char path[1024];
 		bool place = cache_file(k, path, sizeof(path));
 		uint32_t side = place ? read_side(path) : 0;
-		known[i].kept = side != 0;
+		known[i].cached = side != 0;
 		if (side == 0) {
 			side = measure(k);
 			if (place) {
-				side = keep_side(path, side);
-				known[i].kept = read_side(path) == side;
+				side = store_side(path, side);
+				known[i].cached = read_side(path) == side;
 			}
 		}
 		known[i].k = k;
 		known[i].side = side;
 	}
 	uint32_t side = known[i].side;
-	if (out_kept)
-		*out_kept = known[i].kept;
+	if (out_cached)
+		*out_cached = known[i].cached;
 	pthread_mutex_unlock(&mutex);
 	return side;
 }

@@ -47,7 +47,7 @@ static struct mx_conv_spec conv_spec(const struct mx_layer_desc *layer,
 	};
 }
 
-/* What the filter alone needs. */
+/* The memory that the filter needs, without that of the short convolution. */
 static struct mx_state_spec filter_state(const struct mx_layer_desc *layer,
                                          const struct mx_device *device,
                                          const struct hyena_params *p)
@@ -89,7 +89,7 @@ static mx_status hyena_state(const struct mx_layer_desc *layer, const struct mx_
 	return MX_OK;
 }
 
-/* Is asked of layers with pages only: those of implicit filters. */
+/* Called only for layers with pages, which are those with implicit filters. */
 static void hyena_extent(const struct mx_layer_desc *layer, uint32_t n, uint32_t max_len,
                          uint32_t *out_first, uint32_t *out_end)
 {
@@ -108,10 +108,10 @@ static void hyena_destroy(struct mx_mixer *m)
 	free(m);
 }
 
-/* The filter's lags, with the skip in the first; then the convolution with them. w: the filter's
- * weights in the order of hyena_weights. */
+/* Computes the filter's lags, adds the skip to the first, and creates the convolution with them. w:
+ * the filter's vectors in host memory, in the order of hyena_weights. */
 static mx_status create_implicit(struct mx_mixer *m, const struct mx_mixer_init *init,
-                                 const void *const *w)
+                                 const float *const *w)
 {
 	const struct hyena_params *p = &m->params;
 	const struct lc_spec spec = lc_spec(init->layer, init->device);
@@ -147,23 +147,24 @@ static mx_status create_implicit(struct mx_mixer *m, const struct mx_mixer_init 
 	return status;
 }
 
-static mx_status create_modal(struct mx_mixer *m, const struct mx_mixer_init *init,
-                              const void *const *w)
+static mx_status create_filter(struct mx_mixer *m, const struct mx_mixer_init *init)
 {
+	const float *const *w = init->host_vectors + HYENA_COMMON_WEIGHTS;
+	if (m->params.filter == HYENA_IMPLICIT)
+		return create_implicit(m, init, w);
 	const struct modal_spec spec = modal_spec(init->layer, &m->params);
 	return modal_create(&spec, w[1], w[2], w[0], &m->modal);
 }
 
-/* Those that both kinds have; returns the filter's. */
-static const void *const *take_weights(struct mx_mixer *m, const void *const *w)
+/* Takes the weights that layers of both kinds of filter have. */
+static void take_weights(struct mx_mixer *m, const void *const *w)
 {
-	m->w_in = *w++;
-	m->w_out = *w++;
-	m->conv_weight = *w++;
-	m->conv_bias = *w++;
-	m->b_in = *w++;
-	m->b_out = *w++;
-	return w;
+	m->w_in = w[0];
+	m->w_out = w[1];
+	m->conv_weight = w[2];
+	m->conv_bias = w[3];
+	m->b_in = w[4];
+	m->b_out = w[5];
 }
 
 static const struct mx_mixer_ops hyena_ops;
@@ -197,9 +198,8 @@ static mx_status hyena_create(const struct mx_mixer_init *init, struct mx_mixer 
 	m->settle_scratch = init->settle_scratch;
 	m->filter_bytes = filter.fixed_bytes;
 	m->filter_snapshot = filter.snapshot_bytes;
-	const void *const *w = take_weights(m, init->weights);
-	status =
-		m->params.filter == HYENA_MODAL ? create_modal(m, init, w) : create_implicit(m, init, w);
+	take_weights(m, init->weights);
+	status = create_filter(m, init);
 	if (status != MX_OK) {
 		mx_mixer_fail(err, status, "hyena: the filter of layer %u (%u lags, %u channels) %s",
 		              layer->index, layer->max_context, layer->width,
@@ -213,7 +213,7 @@ static mx_status hyena_create(const struct mx_mixer_init *init, struct mx_mixer 
 
 /* ---- a sequence's state ---- */
 
-#define LAYERS 256 /* whose convolutions settle and resume take together */
+#define LAYERS 256 /* most layers whose convolutions settle and resume run together */
 
 /* Collects the long convolutions of layers [n] that have one, at most LAYERS, in out; returns how
  * many layers it went through. */
@@ -228,7 +228,8 @@ static uint32_t take_lc(struct mx_mixer *const *layers, uint32_t n, struct lc *o
 	return i;
 }
 
-/* commit does nothing: settle, and the position of the next span, tell which tokens stayed. */
+/* commit does nothing: settle gets the number of kept tokens, and the next span's position tells it
+ * to the other parts of the slot. */
 static mx_status hyena_settle(struct mx_mixer *const *layers, uint32_t n_layers,
                               const struct mx_step *step, const struct mx_kept *kept)
 {
@@ -240,7 +241,7 @@ static mx_status hyena_settle(struct mx_mixer *const *layers, uint32_t n_layers,
 	return MX_OK;
 }
 
-/* All at once: *progress is 0 or MX_RESUMED. */
+/* Does all the work in the first call: *progress is 0 or MX_RESUMED. */
 static mx_status hyena_resume(struct mx_mixer *const *layers, uint32_t n_layers,
                               const struct mx_step *step, uint32_t *progress)
 {
@@ -317,11 +318,11 @@ static void hyena_describe(const struct mx_mixer *m, char *text, size_t cap)
 		         p->state_size, mx_recur_kernels_name(m->kernels));
 		return;
 	}
-	bool kept;
-	uint32_t side = lc_crossing(k, &kept);
+	bool cached;
+	uint32_t side = lc_crossing(k, &cached);
 	snprintf(text, cap,
 	         "hyena: implicit filter, %u of %u lags, tiles to %u without transforms%s, kernels %s",
-	         m->max_context, p->filter_len, side, kept ? "" : " (measured, no cache to keep it)",
+	         m->max_context, p->filter_len, side, cached ? "" : " (measured, no cache to keep it)",
 	         k->name);
 }
 

@@ -15,7 +15,7 @@ enum hyena_filter { HYENA_IMPLICIT, HYENA_MODAL };
 struct hyena_params {
 	enum hyena_filter filter;
 	uint32_t taps;  /* of the short convolution */
-	uint32_t heads; /* the rows of the projection are so many times x0, x1, v */
+	uint32_t heads; /* groups of rows x0, x1, v in the projection */
 	bool bias;      /* of both projections */
 	/* implicit */
 	uint32_t filter_len, emb_dim, filter_order, inner_mlps;
@@ -25,8 +25,8 @@ struct hyena_params {
 	uint32_t state_size;
 };
 
-/* Where things are in the step's scratch memory, in bytes from its start; the long convolution's
- * own is there. All f32, rows of the step one after the other. */
+/* Where things are in the step's scratch memory, in bytes from its start, where the long
+ * convolution's own scratch is. All are f32, the step's rows one after the other. */
 struct hyena_scratch {
 	size_t u; /* [max_rows, 3 width]: x0, x1, v of each head */
 	size_t z; /* [max_rows, width] x1 v */
@@ -46,31 +46,34 @@ struct mx_mixer {
 	struct lc *lc;                        /* implicit */
 	struct modal *modal;                  /* modal */
 	uint32_t width, max_rows;
-	uint32_t max_context; /* lags kept of an implicit filter */
+	uint32_t max_context; /* lags of an implicit filter that are used */
 	struct hyena_scratch scratch;
 	unsigned char *slot_base; /* a slot: the filter's part, then the short convolution's */
 	size_t slot_stride;
-	size_t filter_bytes;    /* of the slot: of the filter */
-	size_t filter_snapshot; /* of a snapshot: of the filter */
-	void *settle_scratch;   /* of all layers of the module */
+	size_t filter_bytes;    /* bytes of the filter's part of a slot */
+	size_t filter_snapshot; /* bytes of the filter's part of a snapshot */
+	void *settle_scratch;   /* shared by all layers of the module */
 };
 
 /* ---- hyena_params.c: pure functions of the layer ---- */
 
-/* Everything probe checks; says in *err (may be NULL) what is wrong. */
+/* Reads and checks the parameters, as probe does; *err (may be NULL) tells what is wrong. */
 mx_status hyena_read_params(const struct mx_layer_desc *layer, struct hyena_params *out,
                             struct mx_err *err);
+
+/* mx_mixer_ops.weights. First come HYENA_COMMON_WEIGHTS tensors that both kinds of filter have. */
+#define HYENA_COMMON_WEIGHTS 6
 mx_status hyena_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
                         size_t *out_n);
 
-/* Refuses tensors that the checkpoint has and the parameters say it has not: without them the layer
- * would be another than was trained. weights: in the order of hyena_weights. */
+/* Refuses biases that the checkpoint has although `bias` is false: without them the layer would not
+ * be the one that was trained. weights: in the order of hyena_weights. */
 mx_status hyena_check_weights(const struct hyena_params *p, uint32_t layer,
                               const void *const *weights, struct mx_err *err);
 
 /* ---- hyena_forward.c ---- */
 
-/* `filter`: bytes that the filter needs. */
+/* Lays out the scratch memory of a step. filter: bytes that the filter needs. */
 void hyena_scratch_layout(const struct mx_layer_desc *layer, size_t filter,
                           struct hyena_scratch *out);
 mx_status hyena_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y);

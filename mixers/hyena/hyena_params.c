@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hyena mixer's parameters and tensors: what a layer's description says. */
+/* The hyena mixer's parameters and tensors. */
 #include "mixers/hyena/hyena.h"
 
 #include <float.h>
 
-/* Far above any model; they keep every product of sizes far from overflow. */
+/* Limits far above any model, so that no product of sizes overflows. */
 #define MAX_LEN    (1 << 24)
 #define MAX_KERNEL 8
 
@@ -106,16 +106,17 @@ mx_status hyena_read_params(const struct mx_layer_desc *layer, struct hyena_para
 
 /* ---- tensors ---- */
 
-enum { IN_PROJ_BIAS = 4, OUT_PROJ_BIAS }; /* of common_names */
+enum { IN_PROJ_BIAS = 4, OUT_PROJ_BIAS }; /* indices in common_names */
 
-/* Those that both kinds have, under the names of safari and HyenaDNA or of StripedHyena. */
-static const char *const common_names[][6] = {
+/* Tensors of both kinds of filter, with the names of safari and HyenaDNA or of StripedHyena. */
+static const char *const common_names[][HYENA_COMMON_WEIGHTS] = {
 	[HYENA_IMPLICIT] = {"in_proj.weight", "out_proj.weight", "short_filter.weight",
                         "short_filter.bias", "in_proj.bias", "out_proj.bias"},
 	[HYENA_MODAL] = {"projections.weight", "out_filter_dense.weight", "filter.short_filter_weight",
                      "filter.short_filter_bias", "projections.bias", "out_filter_dense.bias"}};
 
-/* Biases that must not be there are listed too, for hyena_check_weights to see. */
+/* Without `bias` the biases are listed as optional: hyena_check_weights refuses those that exist.
+ */
 static size_t common_weights(const struct hyena_params *p, uint64_t width,
                              struct mx_weight_spec *specs)
 {
@@ -170,7 +171,7 @@ static size_t modal_weights(const struct hyena_params *p, uint64_t width,
 	return n;
 }
 
-/* take_weights in hyena.c goes through them in this order. */
+/* take_weights and create_filter in hyena.c rely on this order. */
 mx_status hyena_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
                         size_t *out_n)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The implicit filter of positions. Weights are turned over first, so that the loops inside go
- * along the outputs; a task is some positions. */
+/* The implicit filter. Weights are transposed first, so that inner loops run over outputs. A task
+ * is TASK_ROWS positions. */
 #include "mixers/hyena/implicit.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static void free_run(struct implicit_run *r)
 	free(r->last);
 }
 
-static mx_status turn_over(struct implicit_run *r)
+static mx_status transpose(struct implicit_run *r)
 {
 	const struct implicit_filter *f = r->f;
 	const float *last = f->weight[f->inner + 1];
@@ -106,7 +106,7 @@ mx_status implicit_filter(const struct implicit_filter *f, struct mx_device *d, 
                           float *h)
 {
 	struct implicit_run r = {.f = f, .n = n, .h = h};
-	mx_status status = turn_over(&r);
+	mx_status status = transpose(&r);
 	if (status == MX_OK)
 		d->ops->parallel(d, (n + TASK_ROWS - 1) / TASK_ROWS, rows_task, &r);
 	free_run(&r);

@@ -6,8 +6,9 @@
  *     h[t] = W_n sin(f W_n-1 .. sin(f (W_0 z[t] + b_0)) ..) * (exp(-t' |delta|) + shift)
  *
  * with the checkpoint's z and t' = t / (len - 1). It is computed once, when a layer
- * is created. The sines' arguments reach hundreds and what enters one has gone
- * through another, so all up to the last product is in double precision.
+ * is created. The arguments of the sines reach hundreds, and each sine amplifies
+ * the errors of the one before, so everything up to the last product is in double
+ * precision.
  */
 #ifndef MX_MIXERS_HYENA_IMPLICIT_H
 #define MX_MIXERS_HYENA_IMPLICIT_H
@@ -18,9 +19,9 @@
 #define IMPLICIT_MAX_INNER 8
 #define IMPLICIT_LINEARS   (IMPLICIT_MAX_INNER + 2)
 
-/* All f32, as the checkpoint has them. */
+/* The network. Its tensors are f32, in host memory, laid out as in the checkpoint. */
 struct implicit_filter {
-	uint32_t len;                          /* rows of z, those of the whole filter */
+	uint32_t len;                          /* rows of z: lags of the whole filter */
 	uint32_t emb_dim, order, inner, width; /* emb_dim, order <= IMPLICIT_MAX_ORDER */
 	const float *z;                        /* [len, emb_dim] */
 	const float *t;                        /* [len]; NULL: 0 .. 1 in equal steps */
@@ -32,7 +33,7 @@ struct implicit_filter {
 	float shift;
 };
 
-/* The first n rows, n <= len, to h[n, width]; on the device's threads. MX_E_NOMEM. */
+/* Computes the first n <= len lags, h[n, width], on the device's threads. MX_E_NOMEM. */
 mx_status implicit_filter(const struct implicit_filter *f, struct mx_device *d, uint32_t n,
                           float *h);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside longconv: a layer, a sequence's cells and slot, and what each file of lc_*.c does. */
+/* Internals of longconv.h: a layer, a sequence's cells and slot, and the functions of each lc_*.c.
+ */
 #ifndef MX_MIXERS_HYENA_LC_H
 #define MX_MIXERS_HYENA_LC_H
 
@@ -7,15 +8,15 @@
 
 #define LC_LOG2_BLOCK 5
 #define LC_MAX_LEVELS 20             /* LC_BLOCK .. 2^24, the longest plan */
-#define LC_WHOLE      4096           /* the longest transform done at once */
-#define LC_MAX_DIRECT (2 * LC_WHOLE) /* the largest side of tiles as they stand */
-#define LC_FREE       16 /* the last positions before a block at which no unit of it is due */
+#define LC_WHOLE      4096           /* the longest transform that is one unit */
+#define LC_MAX_DIRECT (2 * LC_WHOLE) /* the largest side of tiles without transforms */
+#define LC_FREE       16 /* no unit of a block is due in so many positions before the block */
 
 /* All tiles of one side. */
 struct lc_level {
 	uint32_t n, log2_n;
 	uint32_t parts;             /* units of a group: 1 or LC_PARTS */
-	const struct lc_plan *plan; /* of n rows, lc_tables; NULL: tiles as they stand */
+	const struct lc_plan *plan; /* of n rows, lc_tables; NULL: tiles without transforms */
 	const float *weights;       /* [LC_PARTS][n][2], lc_tables; NULL if there is one part */
 	struct lc_plan part;        /* of n / parts rows */
 	float *spectra;     /* [groups][distances][n] complex rows, distances 2 and, if there, 3 */
@@ -29,7 +30,7 @@ struct lc {
 	struct lc_memory memory;
 	const struct lc_kernels *kernels;
 	uint32_t groups, phase;
-	float *lags; /* [groups][n_lags] rows, by lag: for the window and tiles as they stand */
+	float *lags; /* [groups][n_lags] rows, by lag: for the window and direct tiles */
 	uint32_t n_lags;
 	struct lc_level levels[LC_MAX_LEVELS]; /* ascending */
 	uint32_t n_levels;
@@ -40,49 +41,53 @@ static inline uint32_t lc_groups(const struct lc_spec *s)
 	return (s->channels + LC_LANES - 1) / LC_LANES;
 }
 
-/* A row of bytes, of n rows. */
+/* Returns the bytes of n rows. */
 static inline size_t lc_row_bytes(size_t n)
 {
 	return n * LC_LANES * sizeof(float);
 }
 
-/* ---- lc_units.c: what is due when; pure ---- */
+/* ---- lc_units.c: when each unit is due; pure ---- */
 
-/* Levels for max_len lags: sides LC_BLOCK << 0 .. LC_BLOCK << (levels - 1). */
+/* Returns the number of levels for max_len lags: sides LC_BLOCK << 0 .. LC_BLOCK << (levels - 1).
+ */
 uint32_t lc_levels(uint32_t max_len);
 
-/* Tiles of block o take inputs of blocks o - 2 .. o - lc_distance(o). */
+/* Returns the largest distance: tiles of block o take inputs of blocks o - 2 .. o - lc_distance(o).
+ */
 static inline uint32_t lc_distance(uint32_t o)
 {
 	return o % 2 ? 3 : 2;
 }
 
-/* Whether the tiles of block o are the first to reach its cells: those of the levels above are of
- * blocks 0 and 1, which have none. */
+/* True if the tiles of block o are the first to write its cells: at the levels above, these cells
+ * belong to blocks 0 and 1, which have no tiles. */
 static inline bool lc_first(uint32_t o)
 {
 	return o < 4;
 }
 
-/* The largest transforms are done in parts: a step must not wait for the whole of one. */
+/* Returns the number of units of a transform of n rows. The largest are divided, because a step
+ * must not wait for a whole one. */
 static inline uint32_t lc_parts(uint32_t n)
 {
 	return n > LC_WHOLE ? LC_PARTS : 1;
 }
 
-/* 1 .. n - LC_FREE: a group's unit of block o is due when (o - 1) n + that many positions are
- * final. No unit is due before those of the same cells on larger sides. */
+/* Returns d = 1 .. n - LC_FREE: the group's unit of block o is due when (o - 1) n + d positions are
+ * final. No unit is due before the units of larger sides that write the same cells. */
 uint32_t lc_due(uint32_t log2_n, uint32_t part, uint32_t group, uint32_t n_groups, uint32_t phase);
 
-/* Units of blocks o <= lc_last_due are done or due when f positions are final; 0 = none. */
+/* Returns the last block whose unit is done or due when f positions are final; 0 = none. */
 static inline uint32_t lc_last_due(uint32_t f, uint32_t log2_n, uint32_t due)
 {
 	return f < due ? 0 : ((f - due) >> log2_n) + 1;
 }
 
-/* ---- lc_tables.c: one copy for all layers ---- */
+/* ---- lc_tables.c: tables that all layers share ---- */
 
-/* Tables for tiles of side 2^log2_n, until lc_tables_leave; of any thread. MX_E_NOMEM. */
+/* Gets the tables for tiles of side 2^log2_n, valid until lc_tables_leave. Any thread. MX_E_NOMEM.
+ */
 mx_status lc_tables_take(uint32_t log2_n, const struct lc_plan **out_plan,
                          const float **out_weights);
 void lc_tables_leave(uint32_t log2_n);
@@ -94,8 +99,8 @@ void lc_filter_destroy(struct lc *c);
 
 /* ---- lc_tile.c ---- */
 
-/* The cells of a sequence: pages, and the first position that has none or will never be reached, a
- * multiple of LC_BLOCK. */
+/* The cells of a sequence: its pages, and the first position that has no page or will never be
+ * reached, a multiple of LC_BLOCK. */
 struct lc_cells {
 	const uint32_t *pages;
 	uint32_t end;
@@ -103,7 +108,7 @@ struct lc_cells {
 
 struct lc_cells lc_cells_of(const struct lc *c, const struct mx_span *span);
 
-/* The row at `pos` of group g. Those that follow are there too, up to the end of the page. */
+/* Returns the row of group g at `pos`. The next rows follow it, up to the end of the page. */
 static inline float *lc_cell(const struct lc *c, const struct lc_cells *cells, uint32_t g,
                              uint32_t pos)
 {
@@ -113,39 +118,41 @@ static inline float *lc_cell(const struct lc *c, const struct lc_cells *cells, u
 	return (float *)(page + lc_row_bytes((size_t)g * tokens + pos % tokens));
 }
 
-/* A unit: a part of the tiles of block o, into the cells from position `from` on and, unless it is
- * NULL, into far, the sums of the LC_BLOCK positions before `from`. Parts go in ascending order.
- * scratch: lc_worker_bytes. */
+/* Runs a unit: part `part` of the tiles of block o. Adds its outputs to the cells from position
+ * `from` on and, unless NULL, to current_sums, those of the LC_BLOCK positions before `from`. Parts
+ * run in ascending order. scratch: lc_worker_bytes. */
 void lc_tile(const struct lc *c, const struct lc_level *l, const struct lc_cells *cells, uint32_t g,
-             uint32_t o, uint32_t part, uint32_t from, float *far, float *scratch);
+             uint32_t o, uint32_t part, uint32_t from, float *current_sums, float *scratch);
 
 size_t lc_worker_bytes(const struct lc_spec *s);
 
 /* ---- lc_state.c: the slot ---- */
 
-/* Rows of a group in a slot: inputs of the block before, of the block that was begun, and of a
- * draft beyond it; then the sums of the begun block's far tiles. */
+/* Rows of a group in a slot. lc_slot_rows: the inputs of the block before the current one, of the
+ * current block, and of a draft beyond it. lc_slot_sums: what all tiles contribute to the current
+ * block. */
 float *lc_slot_rows(const struct lc *c, uint32_t slot, uint32_t g);
-float *lc_slot_far(const struct lc *c, uint32_t slot, uint32_t g);
+float *lc_slot_sums(const struct lc *c, uint32_t slot, uint32_t g);
 
-/* Group g, in whose slot are the inputs up to position `to`: `from` were final before, `to` are
- * now. Puts the begun block where it belongs if it is finished. to <= from + LC_BLOCK. */
+/* Moves group g on from `from` to `to` final positions, whose inputs are in the slot: if the
+ * current block is finished, copies it to its cells and makes it the block before. to <= from +
+ * LC_BLOCK. */
 void lc_advance(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
                 uint32_t from, uint32_t to);
-/* Takes the sums of a newly begun block into the slot. */
+/* Copies the sums of tiles for a new current block from its cells to the slot. */
 void lc_enter(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
               uint32_t from, uint32_t to);
 
-/* After load or fork, for a sequence that goes on at pos: takes the block before the begun one, and
- * the begun one's inputs, from the pages, and does again the units of group g that are due by pos.
- */
+/* After load or fork, for a sequence that goes on at pos: copies the inputs of the current block
+ * and of the one before from the pages to the slot, and runs again the units of group g that are
+ * due by pos. */
 void lc_rebuild(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
                 uint32_t pos, float *scratch);
 
 /* ---- for tests and benchmarks ---- */
 
-/* From now on all units of a block are due together, when its inputs are final. The same bits. Not
- * while a sequence has tiles under way. */
+/* Makes all units of a block due together, as soon as its inputs are final. The bits stay the same.
+ * Not while a sequence has units that are not due yet. */
 void lc_at_once(struct lc *c);
 
 #endif

@@ -3,10 +3,10 @@
  * The kernels of long convolutions over vectors of MX_W floats, at the
  * instruction set of the including file.
  *
- * The transform divides by four, with decimation in frequency on the way there
- * and in time on the way back, so neither moves rows to another order. Each part
- * is transformed to its end before the next is begun: once a part fits a cache,
- * the rest of its work happens there.
+ * The transform is radix-4, with decimation in frequency forwards and in time
+ * backwards, so neither reorders rows. Each quarter is transformed completely
+ * before the next is started: once a quarter fits a cache, the rest of its work
+ * happens there.
  */
 #include <string.h>
 
@@ -17,7 +17,7 @@
 #define VECS (LC_LANES / MX_W)
 #define ROW  ((size_t)2 * LC_LANES) /* floats of a complex row */
 
-#define AHEAD_ROWS 16 /* of a spectrum, asked for before they are needed */
+#define AHEAD_ROWS 16 /* rows of a spectrum that are prefetched */
 
 /* ---- complex vectors: one of the VECS of a row ---- */
 
@@ -25,7 +25,7 @@ struct cf {
 	vf re, im;
 };
 
-/* v, in a register: GCC would rather load it again for its next use, and these kernels wait for
+/* Keeps v in a register: GCC would load it again for its next use, and these kernels are bound by
  * loads. */
 MX_INLINE vf vf_keep(vf v)
 {
@@ -161,7 +161,7 @@ MX_INLINE void eight_back(struct cf *a)
 
 /* ---- transforms ---- */
 
-/* The last `rows` (4 or 8) of a part; back: the first. */
+/* A transform of `rows` (4 or 8) rows: the last stage forwards, the first one backwards. */
 MX_INLINE void leaf(const unsigned rows, const bool back, float *x)
 {
 #pragma GCC unroll 4
@@ -184,7 +184,7 @@ MX_INLINE void leaf(const unsigned rows, const bool back, float *x)
 	}
 }
 
-/* n rows into four parts of n / 4. */
+/* The butterflies that split a transform of n rows into four of n / 4. */
 static void divide(uint32_t n, const float *w, float *x)
 {
 	const size_t part = n / 4 * ROW;
@@ -206,6 +206,7 @@ static void divide(uint32_t n, const float *w, float *x)
 	}
 }
 
+/* The reverse. */
 static void unite(uint32_t n, const float *w, float *x)
 {
 	const size_t part = n / 4 * ROW;
@@ -329,16 +330,15 @@ static void multiply(uint32_t n, const float *x, const float *h, bool add, float
 }
 
 /*
- * ---- sums as they stand ----
+ * ---- direct sums ----
  *
- * Each row has two, of even inputs and of odd ones: that hides the latency of
- * FMA, for a row alone, too. Both ways of doing rows give the same bits.
+ * Each row has two sums, one of even and one of odd inputs: that hides the
+ * latency of FMA even for a single row. sum_rows and sum_row give the same bits.
  */
 
-#define SUM_ROWS 4 /* at once: a lag that is loaded serves so many inputs */
+#define SUM_ROWS 4 /* rows at once: each lag that is loaded serves as many inputs */
 
-/* sums[r] += h[r - s] z[s], s < SUM_ROWS; of a block's last inputs a row sees those up to its own.
- */
+/* sums[r] += h[r - s] z[s], s < SUM_ROWS. With `last`, row r sees only the inputs s <= r. */
 MX_INLINE void sum_step(const bool last, const float *h, const float *z, vf (*sums)[2])
 {
 	vf in[SUM_ROWS];
@@ -414,18 +414,18 @@ static void tile(uint32_t n, const float *lags, const float *z, bool add, float 
 }
 
 static void window(const float *h, const float *z, uint32_t past, uint32_t first, uint32_t rows,
-                   const float *far, float *y)
+                   const float *sums, float *y)
 {
 	const uint32_t end = first + rows;
 	h += (size_t)past * LC_LANES;
 	z -= (size_t)past * LC_LANES;
 	for (uint32_t t = first, n; t < end; t += n, y += n * LC_LANES) {
-		const float *lag = h + (size_t)t * LC_LANES, *sum = far ? far + t * LC_LANES : NULL;
+		const float *lag = h + (size_t)t * LC_LANES, *start = sums ? sums + t * LC_LANES : NULL;
 		n = t % SUM_ROWS == 0 && t + SUM_ROWS <= end ? SUM_ROWS : 1;
 		if (n == SUM_ROWS)
-			sum_rows(past + t, true, lag, z, sum, y);
+			sum_rows(past + t, true, lag, z, start, y);
 		else
-			sum_row(past + t, lag, z, sum, y);
+			sum_row(past + t, lag, z, start, y);
 	}
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a layer keeps of its filter: the first lags as they stand, and for each
+ * What a layer stores of its filter: the first lags for direct sums, and for each
  * larger side of tiles the transforms of the lags at distances 2 and 3. Together
- * 2 to 3 times the filter's size: 3 just above a power of two, where the largest
- * tiles have next to no outputs, 2 at the next one.
+ * that is 2 to 3 times the filter's size: 3 just above a power of two, where the
+ * largest tiles have hardly any outputs, 2 at the next power.
  */
 #include <stdlib.h>
 
@@ -16,13 +16,13 @@ struct filter_run {
 	size_t n_rows;
 };
 
-/* Groups whose lags are gathered at a time. */
+/* Returns how many groups are gathered at the same time. */
 static size_t gatherers(const struct lc_spec *s)
 {
 	return s->threads < lc_groups(s) ? s->threads : lc_groups(s);
 }
 
-/* All lags of a group that any tile needs. */
+/* Returns the lags of a group that tiles need, in rows. */
 static size_t gathered_rows(const struct lc_spec *s)
 {
 	uint32_t levels = lc_levels(s->max_len);
@@ -49,7 +49,7 @@ static void filter_group(const struct filter_run *run, size_t g, float *rows)
 	c->kernels->end(state);
 }
 
-/* Every so many groups with the same rows. */
+/* Handles groups task, task + gatherers, ... with one buffer of rows. */
 static void filter_task(void *arg, size_t task, unsigned worker)
 {
 	const struct filter_run *run = arg;
@@ -67,7 +67,7 @@ static mx_status allocate(struct mx_device *d, size_t bytes, float **out)
 	return st;
 }
 
-/* The next larger level. */
+/* Creates the next larger level. */
 static mx_status level_create(struct lc *c, uint32_t direct)
 {
 	uint32_t side = LC_BLOCK << c->n_levels;
@@ -124,7 +124,7 @@ void lc_filter_destroy(struct lc *c)
 	c->device->ops->release(c->device, c->lags);
 }
 
-/* As if all tiles were done by transforms: what is kept for those as they stand is less. */
+/* Assumes transforms for all tiles: direct tiles need less. */
 size_t lc_instance_bytes(const struct lc_spec *s)
 {
 	size_t groups = lc_groups(s), levels = lc_levels(s->max_len), side = LC_BLOCK, rows = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Long convolutions' sums in double precision, as they stand, for tests. */
+/* The sums of long convolutions in double precision, without tiles or transforms, for tests. */
 #ifndef MX_MIXERS_HYENA_REF_H
 #define MX_MIXERS_HYENA_REF_H
 
@@ -9,12 +9,12 @@
 void lc_ref_tile(uint32_t n, const float *lags, const float *z, uint32_t t, double y[LC_LANES],
                  double size[LC_LANES]);
 
-/* Output t of a block, without `far`: arguments as lc_kernels.window. */
+/* Output t of a block without the sums of tiles: arguments as for lc_kernels.window. */
 void lc_ref_window(const float *h, const float *z, uint32_t past, uint32_t t, double y[LC_LANES],
                    double size[LC_LANES]);
 
-/* The convolution of one channel: y[n] from h[n, ldh] and z[n, ldz]. n^2 / 2 products; lazily, each
- * output when it is due, and eagerly, each input into all outputs to come. */
+/* The convolution of one channel with n^2 / 2 products: y[n] from h[n, ldh] and z[n, ldz]. The lazy
+ * form sums each output when it is needed; the eager one adds each input to all later outputs. */
 void lc_ref_conv(size_t n, const float *h, size_t ldh, const float *z, size_t ldz, double *y);
 void lc_ref_conv_eager(size_t n, const float *h, size_t ldh, const float *z, size_t ldz, double *y);
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A sequence's slot: 64 bytes of head, then for each group the rows of the block
- * before, of the begun block and of a draft beyond it, and LC_BLOCK rows of sums.
- * A snapshot is its position and the begun block's inputs: everything else can be
- * made of what pages hold.
+ * A sequence's slot: a head of 64 bytes, then for each group the input rows of the
+ * block before, of the current block and of a draft beyond it, and LC_BLOCK rows of
+ * sums. A snapshot is its position and the inputs of the current block: everything
+ * else can be computed from the pages.
  */
 #include "mixers/hyena/lc.h"
 
 struct head {
-	uint32_t finished; /* cells before this position hold inputs, however little was loaded */
+	uint32_t finished; /* cells before this position hold inputs, even where the load was at less */
 };
 
 struct snapshot {
@@ -53,25 +53,25 @@ float *lc_slot_rows(const struct lc *c, uint32_t slot, uint32_t g)
 	return (float *)(slot_at(c, slot) + HEAD_BYTES + lc_row_bytes(g * group_rows(&c->s)));
 }
 
-float *lc_slot_far(const struct lc *c, uint32_t slot, uint32_t g)
+float *lc_slot_sums(const struct lc *c, uint32_t slot, uint32_t g)
 {
 	return lc_slot_rows(c, slot, g) + (2 * LC_BLOCK + c->s.max_draft) * LC_LANES;
 }
 
-/* ---- on to the next block ---- */
+/* ---- from a block to the next ---- */
 
 void lc_advance(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
                 uint32_t from, uint32_t to)
 {
 	uint32_t block = from / LC_BLOCK, beyond = to % LC_BLOCK;
-	float *past = lc_slot_rows(c, slot, g), *begun = past + LC_BLOCK * LC_LANES;
+	float *past = lc_slot_rows(c, slot, g), *current = past + LC_BLOCK * LC_LANES;
 
 	if (to / LC_BLOCK == block)
 		return;
 	if (block * LC_BLOCK >= head_of(c, slot)->finished)
-		memcpy(lc_cell(c, cells, g, block * LC_BLOCK), begun, lc_row_bytes(LC_BLOCK));
-	memcpy(past, begun, lc_row_bytes(LC_BLOCK));
-	memcpy(begun, begun + LC_BLOCK * LC_LANES, lc_row_bytes(beyond));
+		memcpy(lc_cell(c, cells, g, block * LC_BLOCK), current, lc_row_bytes(LC_BLOCK));
+	memcpy(past, current, lc_row_bytes(LC_BLOCK));
+	memcpy(current, current + LC_BLOCK * LC_LANES, lc_row_bytes(beyond));
 }
 
 void lc_enter(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
@@ -79,7 +79,7 @@ void lc_enter(const struct lc *c, const struct lc_cells *cells, uint32_t slot, u
 {
 	uint32_t block = to / LC_BLOCK;
 	if (block > from / LC_BLOCK && block >= 2 && block * LC_BLOCK < cells->end)
-		memcpy(lc_slot_far(c, slot, g), lc_cell(c, cells, g, block * LC_BLOCK),
+		memcpy(lc_slot_sums(c, slot, g), lc_cell(c, cells, g, block * LC_BLOCK),
 		       lc_row_bytes(LC_BLOCK));
 }
 
@@ -112,17 +112,17 @@ void lc_fork(struct lc *c, uint32_t from_slot, uint32_t to_slot)
 	memcpy(slot_at(c, to_slot), slot_at(c, from_slot), lc_slot_bytes(&c->s));
 }
 
-/* The page of the begun block may be shared: it is read, and no sum is written there. */
+/* The page of the current block may be shared, so it is only read: no sum is written there. */
 void lc_rebuild(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
                 uint32_t pos, float *scratch)
 {
-	uint32_t block = pos / LC_BLOCK, begun = block * LC_BLOCK;
-	float *past = lc_slot_rows(c, slot, g), *far = lc_slot_far(c, slot, g);
+	uint32_t block = pos / LC_BLOCK, start = block * LC_BLOCK;
+	float *past = lc_slot_rows(c, slot, g), *sums = lc_slot_sums(c, slot, g);
 
 	if (block)
-		memcpy(past, lc_cell(c, cells, g, begun - LC_BLOCK), lc_row_bytes(LC_BLOCK));
-	if (begun < head_of(c, slot)->finished)
-		memcpy(past + LC_BLOCK * LC_LANES, lc_cell(c, cells, g, begun),
+		memcpy(past, lc_cell(c, cells, g, start - LC_BLOCK), lc_row_bytes(LC_BLOCK));
+	if (start < head_of(c, slot)->finished)
+		memcpy(past + LC_BLOCK * LC_LANES, lc_cell(c, cells, g, start),
 		       lc_row_bytes(pos % LC_BLOCK));
 	for (uint32_t i = c->n_levels; i-- > 0;) {
 		const struct lc_level *l = &c->levels[i];
@@ -131,8 +131,8 @@ void lc_rebuild(const struct lc *c, const struct lc_cells *cells, uint32_t slot,
 			for (uint32_t o = pos >> l->log2_n; o <= last; o++) {
 				bool here = o == pos >> l->log2_n;
 				if (o >= 2 && o * l->n < cells->end)
-					lc_tile(c, l, cells, g, o, part, here ? begun + LC_BLOCK : o * l->n,
-					        here ? far : NULL, scratch);
+					lc_tile(c, l, cells, g, o, part, here ? start + LC_BLOCK : o * l->n,
+					        here ? sums : NULL, scratch);
 			}
 		}
 	}

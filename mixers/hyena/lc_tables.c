@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tables of transforms, which depend on the side of a tile alone: one copy for
- * all layers, so that it stays in a cache while a step goes through them.
+ * Tables of transforms depend on the side of a tile only: all layers share one
+ * copy, which remains in the cache while a step runs through the layers.
  */
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One unit: the tiles of one block of outputs, or a part of their transforms, for
- * one group. Cells lie page by page: transforms take and give LC_BLOCK rows at a
- * time; tiles as they stand want all in a row, and are given copies if a block
- * goes over the end of a page.
+ * one group. Cells lie page by page: transforms read and write LC_BLOCK rows at a
+ * time; direct tiles need contiguous rows, and work on copies if a block crosses
+ * the end of a page.
  */
 #include "mixers/hyena/lc.h"
 
-#define AHEAD      2u                                /* runs asked for before they are needed */
-#define RUN_FLOATS ((size_t)2 * LC_BLOCK * LC_LANES) /* of complex rows */
+#define AHEAD      2u                                /* runs that are prefetched */
+#define RUN_FLOATS ((size_t)2 * LC_BLOCK * LC_LANES) /* of LC_BLOCK complex rows */
 
-/* Of two transforms; tiles as they stand take less, as large as they may be (LC_MAX_DIRECT). */
+/* Room for two transforms; direct tiles need less, since LC_MAX_DIRECT limits them. */
 size_t lc_worker_bytes(const struct lc_spec *s)
 {
 	uint32_t levels = lc_levels(s->max_len);
@@ -37,15 +37,15 @@ struct tile {
 	const struct lc_level *l;
 	const struct lc_cells *cells;
 	uint32_t g, o, from;
-	float *far;
+	float *current_sums;
 };
 
-/* Where LC_BLOCK outputs from `pos` on go; NULL: nowhere. */
+/* Returns where the LC_BLOCK outputs from `pos` on are added; NULL: nowhere. */
 static float *out_rows(const struct tile *t, uint32_t pos)
 {
 	if (pos >= t->from)
 		return pos < t->cells->end ? lc_cell(t->c, t->cells, t->g, pos) : NULL;
-	return pos + LC_BLOCK == t->from ? t->far : NULL;
+	return pos + LC_BLOCK == t->from ? t->current_sums : NULL;
 }
 
 /* ---- by transforms ---- */
@@ -62,15 +62,15 @@ static const float *spectrum(const struct tile *t, uint32_t d, uint32_t part)
 	return l->spectra + row * 2 * LC_LANES;
 }
 
-/* Cells of a block go through a transform in runs of LC_BLOCK: the first cell of the j-th. Runs
- * that come to the same rows follow each other, so that these stay at hand. */
+/* Cells of a block are folded in runs of LC_BLOCK. Returns the first cell of the j-th run. Runs
+ * that are added to the same rows follow each other, so that these rows remain in the cache. */
 static uint32_t run_at(const struct lc_level *l, uint32_t j)
 {
 	return j / l->parts * LC_BLOCK + j % l->parts * l->part.n;
 }
 
-/* A page has but few cells of a group: no prefetcher guesses where the next run is. */
-static void ask_for(const float *rows)
+/* A page has few cells of a group, so the hardware does not predict where the next run is. */
+static void prefetch_run(const float *rows)
 {
 	for (uint32_t i = 0; i < LC_BLOCK && rows; i++)
 		__builtin_prefetch(rows + (size_t)i * LC_LANES);
@@ -83,7 +83,7 @@ static void fold_inputs(const struct tile *t, uint32_t block, uint32_t part, flo
 	const uint32_t runs = l->n / LC_BLOCK, first = block * l->n;
 	for (uint32_t j = 0; j < runs + AHEAD; j++) {
 		if (j < runs)
-			ask_for(lc_cell(t->c, t->cells, t->g, first + run_at(l, j)));
+			prefetch_run(lc_cell(t->c, t->cells, t->g, first + run_at(l, j)));
 		if (j < AHEAD)
 			continue;
 		uint32_t i = j - AHEAD, k = run_at(l, i);
@@ -100,7 +100,7 @@ static void unfold_outputs(const struct tile *t, uint32_t part, const float *x)
 	const uint32_t runs = l->n / LC_BLOCK, first = t->o * l->n;
 	for (uint32_t j = 0; j < runs + AHEAD; j++) {
 		if (j < runs)
-			ask_for(out_rows(t, first + run_at(l, j)));
+			prefetch_run(out_rows(t, first + run_at(l, j)));
 		if (j < AHEAD)
 			continue;
 		uint32_t i = j - AHEAD, k = run_at(l, i);
@@ -127,15 +127,16 @@ static void transform_tile(const struct tile *t, uint32_t part, float *scratch)
 	unfold_outputs(t, part, sum);
 }
 
-/* ---- as they stand ---- */
+/* ---- direct tiles ---- */
 
-/* Whether a block of the level lies in one page. */
+/* True if a block of the level lies in one page. */
 static bool in_page(const struct tile *t, uint32_t block)
 {
 	uint32_t tokens = t->c->memory.page_tokens;
 	return block * t->l->n % tokens + t->l->n <= tokens;
 }
 
+/* Returns the inputs of a block as contiguous rows: the cells, or a copy in `room`. */
 static const float *inputs(const struct tile *t, uint32_t block, float *room)
 {
 	uint32_t n = t->l->n, first = block * n;
@@ -167,9 +168,9 @@ static void direct_tile(const struct tile *t, float *scratch)
 }
 
 void lc_tile(const struct lc *c, const struct lc_level *l, const struct lc_cells *cells, uint32_t g,
-             uint32_t o, uint32_t part, uint32_t from, float *far, float *scratch)
+             uint32_t o, uint32_t part, uint32_t from, float *current_sums, float *scratch)
 {
-	const struct tile t = {c, l, cells, g, o, from, far};
+	const struct tile t = {c, l, cells, g, o, from, current_sums};
 	if (l->plan)
 		transform_tile(&t, part, scratch);
 	else

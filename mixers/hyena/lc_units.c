@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which units are due when. The work of a level is spread evenly over the n
- * positions between a block's last input and its first output, but for the last
- * LC_FREE: a draft that crosses the border finds all sums complete.
+ * When units are due. The work of a level is spread evenly over the n positions
+ * between a block's last input and its first output, except for the last LC_FREE:
+ * a draft that crosses the border finds all sums complete.
  */
 #include "mixers/hyena/lc.h"
 
-_Static_assert(1 << LC_LOG2_BLOCK == LC_BLOCK, "what it says");
+_Static_assert(1 << LC_LOG2_BLOCK == LC_BLOCK, "LC_LOG2_BLOCK");
 _Static_assert(LC_MAX_DRAFT <= LC_FREE && LC_FREE < LC_BLOCK, "drafts may cross a border");
 
 uint32_t lc_levels(uint32_t max_len)
@@ -17,10 +17,10 @@ uint32_t lc_levels(uint32_t max_len)
 	return levels;
 }
 
-/* Groups have equal shares of n, so what a group's unit is late on side 2 n it is half as late on
- * side n; a share is left over, for a block's last part on side 2 n to come before the first of
- * blocks on side n that begin with it. Levels of layers are moved against each other within a
- * part's share, by multiples of the golden ratio. */
+/* Groups have equal shares of n, so a group's delay on side n is half its delay on side 2 n. One
+ * share is left over, so that a block's last part on side 2 n comes before the first part of the
+ * block on side n that begins at the same position. The levels of different layers are shifted
+ * within a part's share, by multiples of the golden ratio. */
 uint32_t lc_due(uint32_t log2_n, uint32_t part, uint32_t group, uint32_t n_groups, uint32_t phase)
 {
 	uint32_t n = 1u << log2_n, parts = lc_parts(n);
@@ -34,11 +34,11 @@ void lc_extent(uint32_t n, uint32_t max_len, uint32_t *out_first, uint32_t *out_
 	uint32_t first = n / LC_BLOCK * LC_BLOCK, end = n, levels = lc_levels(max_len);
 	for (uint32_t i = 0; i < levels; i++) {
 		uint32_t side = LC_BLOCK << i;
-		uint32_t begun = (n - 1) / side + 1;      /* the last block with a unit done or due */
-		uint32_t open = (n + LC_FREE) / side + 1; /* the first with one that may not be */
+		uint32_t active = (n - 1) / side + 1;     /* last block that may have a unit done or due */
+		uint32_t open = (n + LC_FREE) / side + 1; /* first block that may have one not due */
 		uint32_t input = open < 2 ? 0 : open / 2 * 2 - 2; /* its first block of inputs */
-		if (begun >= 2 && (begun + 1) * side > end)
-			end = (begun + 1) * side;
+		if (active >= 2 && (active + 1) * side > end)
+			end = (active + 1) * side;
 		if ((uint64_t)open * side < max_len && input * side < first)
 			first = input * side;
 	}

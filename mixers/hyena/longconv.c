@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two phases. forward: outputs of a step's rows from the window and the sums
- * that are there; a piece of a prompt does all its tiles on the way, in order of
- * position. settle: the units that have become due for everyone else.
+ * The two phases. forward computes outputs from the window and the sums of tiles;
+ * for prompts it also runs all units that become due, in order of position. settle
+ * runs the units that have become due for other spans.
  */
 #include <stdlib.h>
 
@@ -44,7 +44,7 @@ void lc_at_once(struct lc *c)
 			c->levels[i].due[k] = 1;
 }
 
-/* The units of a level that become due when `to` positions are final instead of `from`. */
+/* Runs the units of a level that become due when `to` positions are final instead of `from`. */
 static void run_units(const struct lc *c, const struct lc_level *l, const struct lc_cells *cells,
                       uint32_t g, uint32_t from, uint32_t to, float *scratch)
 {
@@ -56,7 +56,7 @@ static void run_units(const struct lc *c, const struct lc_level *l, const struct
 	}
 }
 
-/* Inputs `from` .. `to` - 1, which are in the slot, have become final. */
+/* Handles inputs `from` .. `to` - 1, which are in the slot and have become final. */
 static void finish(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
                    uint32_t from, uint32_t to, float *scratch)
 {
@@ -82,7 +82,7 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-/* A whole group has a constant size: moves instead of a loop. */
+/* The constant size of a whole group lets the compiler emit moves instead of a loop. */
 static void copy_lanes(float *to, const float *from, uint32_t lanes)
 {
 	if (lanes == LC_LANES)
@@ -91,10 +91,10 @@ static void copy_lanes(float *to, const float *from, uint32_t lanes)
 		memcpy(to, from, lanes * sizeof(*to));
 }
 
-/* Rows `first` .. of the block at `begun` in the slot: takes their inputs and gives their outputs.
- */
-static void forward_rows(const struct forward_run *run, uint32_t g, size_t row, float *begun,
-                         uint32_t past, uint32_t first, uint32_t n, const float *far)
+/* Copies n inputs to rows first .. first + n - 1 of the block at `current` in the slot, and
+ * computes their outputs. */
+static void forward_rows(const struct forward_run *run, uint32_t g, size_t row, float *current,
+                         uint32_t past, uint32_t first, uint32_t n, const float *sums)
 {
 	const struct lc *c = run->c;
 	uint32_t lanes = min_u32(c->s.channels - g * LC_LANES, LC_LANES);
@@ -102,17 +102,18 @@ static void forward_rows(const struct forward_run *run, uint32_t g, size_t row, 
 	float *y = run->y + row * run->ldy + (size_t)g * LC_LANES, out[LC_BLOCK * LC_LANES];
 
 	for (uint32_t i = 0; i < n; i++) {
-		float *to = begun + (size_t)(first + i) * LC_LANES;
+		float *to = current + (size_t)(first + i) * LC_LANES;
 		if (lanes < LC_LANES)
 			memset(to, 0, lc_row_bytes(1));
 		copy_lanes(to, z + i * run->ldz, lanes);
 	}
-	c->kernels->window(c->lags + (size_t)g * c->n_lags * LC_LANES, begun, past, first, n, far, out);
+	c->kernels->window(c->lags + (size_t)g * c->n_lags * LC_LANES, current, past, first, n, sums,
+	                   out);
 	for (uint32_t i = 0; i < n; i++)
 		copy_lanes(y + i * run->ldy, out + (size_t)i * LC_LANES, lanes);
 }
 
-/* One group of one span. */
+/* Computes one group of one span. */
 static void forward_task(void *arg, size_t task, unsigned worker)
 {
 	const struct forward_run *run = arg;
@@ -122,20 +123,20 @@ static void forward_task(void *arg, size_t task, unsigned worker)
 	struct lc_cells cells = lc_cells_of(c, span);
 	float *scratch =
 		(float *)((unsigned char *)run->step->scratch + worker * lc_worker_bytes(&c->s));
-	float *begun = lc_slot_rows(c, slot, g) + LC_BLOCK * LC_LANES;
-	const float *far = lc_slot_far(c, slot, g);
+	float *current = lc_slot_rows(c, slot, g) + LC_BLOCK * LC_LANES;
+	const float *sums = lc_slot_sums(c, slot, g);
 
 	unsigned state = c->kernels->begin();
 	for (uint32_t pos = span->pos, n; pos < end; pos += n) {
 		uint32_t block = pos / LC_BLOCK, first = pos % LC_BLOCK;
 		n = min_u32(LC_BLOCK - first, end - pos);
-		forward_rows(run, g, span->row + pos - span->pos, begun, block ? LC_BLOCK : 0, first, n,
-		             block >= 2 ? far : NULL);
+		forward_rows(run, g, span->row + pos - span->pos, current, block ? LC_BLOCK : 0, first, n,
+		             block >= 2 ? sums : NULL);
 		if (span->kind == MX_SPAN_PREFILL) {
 			finish(c, &cells, slot, g, pos, pos + n, scratch);
 		} else if (pos + n < end) { /* a draft crosses the border: nothing is final yet */
-			begun += LC_BLOCK * LC_LANES;
-			far = lc_cell(c, &cells, g, (block + 1) * LC_BLOCK);
+			current += LC_BLOCK * LC_LANES;
+			sums = lc_cell(c, &cells, g, (block + 1) * LC_BLOCK);
 		}
 	}
 	c->kernels->end(state);
@@ -153,10 +154,10 @@ mx_status lc_forward(struct lc *c, const struct mx_step *step, const float *z, s
 
 struct layers_run {
 	struct lc *const *layers;
-	uint32_t groups; /* the most of any layer */
+	uint32_t groups; /* most groups of any layer */
 	size_t worker_bytes;
 	const struct mx_step *step;
-	const struct mx_kept *kept; /* settle only */
+	const struct mx_kept *kept; /* for settle only */
 	unsigned char *scratch;     /* [workers][worker_bytes] */
 };
 
@@ -179,7 +180,7 @@ static float *worker_scratch(const struct layers_run *run, unsigned worker)
 	return (float *)(run->scratch + worker * run->worker_bytes);
 }
 
-/* One group of one layer, for all sequences. */
+/* Settles one group of one layer, for all sequences. */
 static void settle_task(void *arg, size_t task, unsigned worker)
 {
 	const struct layers_run *run = arg;
@@ -194,7 +195,7 @@ static void settle_task(void *arg, size_t task, unsigned worker)
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		const struct mx_span *span = &step->spans[i];
 		struct lc_cells cells = lc_cells_of(c, span);
-		if (span->kind != MX_SPAN_PREFILL) /* forward has done a prompt's */
+		if (span->kind != MX_SPAN_PREFILL) /* forward did it for prompts */
 			finish(c, &cells, span->slot, g, span->pos, span->pos + run->kept[i].n, scratch);
 	}
 	c->kernels->end(state);

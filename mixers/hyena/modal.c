@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The modal filter. Channels go in groups of LANES, padded; a task is some groups of all spans. */
+/* The modal filter. Channels are processed in groups of LANES, the last one padded. A task is
+ * TASK_GROUPS groups of all spans. */
 #include "mixers/hyena/modal.h"
 
 #include <stdlib.h>
@@ -9,14 +10,14 @@
 
 struct modal {
 	struct modal_spec s;
-	/* [groups][1 + 4 state_size][LANES]: d, and of each state real and imaginary part of the pole
-	 * and of the residue */
+	/* [groups][1 + 4 state_size][LANES]: d, then for each state the real and imaginary parts of its
+	 * pole and of its residue */
 	float *coefficients;
 };
 
-/* In front of the states in a slot and in a snapshot, padded to 64 bytes. */
+/* The head of a slot and of a snapshot, before the states; padded to HEAD_BYTES. */
 struct modal_head {
-	uint32_t pos; /* tokens that the states have taken up */
+	uint32_t pos; /* the states include the tokens before this position */
 };
 
 #define HEAD_BYTES 64
@@ -46,7 +47,7 @@ static size_t row_bytes(const struct modal_spec *s)
 	return (size_t)groups_of(s) * LANES * sizeof(float);
 }
 
-/* A draft and the token before it. */
+/* Inputs in the ring: those of a draft and of the token before it. */
 static uint32_t ring_rows(const struct modal_spec *s)
 {
 	return s->max_draft + 1;
@@ -67,13 +68,13 @@ size_t modal_instance_bytes(const struct modal_spec *s)
 	return groups_of(s) * coefficient_floats(s) * sizeof(float);
 }
 
-/* The states of group g, in a slot or in a snapshot. */
+/* Returns the states of group g in a slot or in a snapshot. */
 static float *states(const struct modal_spec *s, const void *base, uint32_t g)
 {
 	return (float *)((unsigned char *)base + HEAD_BYTES) + g * state_floats(s);
 }
 
-/* The inputs of position `pos` in a slot, all groups. */
+/* Returns the inputs of position `pos`, of all groups, in the ring of a slot. */
 static float *ring(const struct modal_spec *s, const void *slot, uint32_t pos)
 {
 	return (float *)((unsigned char *)slot + HEAD_BYTES + states_bytes(s) +
@@ -116,7 +117,8 @@ void modal_destroy(struct modal *m)
 	free(m);
 }
 
-/* One token of a group: its states take up z[LANES], and give y[LANES]. c: its coefficients. */
+/* Computes one token of one group: updates the states s with z[LANES] and writes y[LANES]. c: the
+ * group's coefficients. */
 static void take_up(uint32_t state_size, const float *restrict c, const float *restrict z,
                     float *restrict s, float *restrict y)
 {
@@ -154,8 +156,8 @@ static void *slot_of(const struct modal_run *r, const struct mx_span *span)
 	return r->slot_base + span->slot * r->slot_stride;
 }
 
-/* What the states in the slot shall have taken up after a span: all that stays for certain, but
- * for the last of it. */
+/* Returns the position up to which the states in the slot include tokens after this span: all
+ * tokens that cannot be taken back, except the last of them. */
 static uint32_t certain(const struct mx_span *span, uint32_t before)
 {
 	uint32_t end = span->kind == MX_SPAN_DRAFT ? span->pos : span->pos + span->n;
@@ -174,16 +176,16 @@ static void span_group(const struct modal_run *r, const struct mx_span *span, ui
 
 	memcpy(now, states(s, slot, g), size);
 	for (uint32_t t = first; t < span->pos + span->n; t++) {
-		float *kept = ring(s, slot, t) + g * LANES;
-		size_t row = span->row + (t - span->pos); /* of the step, if t is in the span */
+		float *entry = ring(s, slot, t) + g * LANES;
+		size_t row = span->row + (t - span->pos); /* row of the step, if t is in the span */
 		if (t == keep)
 			memcpy(states(s, slot, g), now, size);
 		if (t < span->pos)
-			memcpy(z, kept, sizeof(z));
+			memcpy(z, entry, sizeof(z));
 		else
 			memcpy(z, r->z + row * r->ldz + g * LANES, used * sizeof(*z));
 		if (t >= keep)
-			memcpy(kept, z, sizeof(z));
+			memcpy(entry, z, sizeof(z));
 		take_up(s->state_size, m->coefficients + g * coefficient_floats(s), z, now, y);
 		if (t >= span->pos)
 			memcpy(r->y + row * r->ldy + g * LANES, y, used * sizeof(*y));
@@ -212,7 +214,7 @@ void modal_forward(const struct modal *m, struct mx_device *d, const struct mx_s
 	}
 }
 
-/* A snapshot has the states as of pos - 1 and the last input. */
+/* A snapshot holds the states without token pos - 1, and the input of that token. */
 void modal_save(const struct modal *m, const void *slot, uint32_t pos, void *out)
 {
 	const struct modal_spec *s = &m->s;

@@ -8,10 +8,11 @@
  *
  *     S_s <- lambda_s S_s + z,    y = Re sum over s of R_s S_s + D z
  *
- * One token after the other, whatever the spans. The slot holds the states as of
- * a position and, in a ring, the inputs since: those of a draft, and of the token
- * before, since a sequence may be loaded one token before its end. The next span
- * says by its position what of them stayed, and replays that.
+ * Tokens are computed one after the other, however they are divided into spans.
+ * The slot holds the states up to a position and, in a ring, the inputs after it:
+ * those of a draft and of the token before the draft, because a sequence may be
+ * loaded one token before its end. The position of the next span tells which of
+ * these inputs were kept; forward replays them.
  */
 #ifndef MX_MIXERS_HYENA_MODAL_H
 #define MX_MIXERS_HYENA_MODAL_H
@@ -25,21 +26,21 @@ struct modal_spec {
 	uint32_t max_draft;
 };
 
-/* Multiples of 64. A slot that is all zero is an empty state. */
+/* Bytes, multiples of 64. A slot that is all zero is an empty state. */
 size_t modal_slot_bytes(const struct modal_spec *s);
 size_t modal_snapshot_bytes(const struct modal_spec *s);
 size_t modal_instance_bytes(const struct modal_spec *s); /* what create allocates */
 
 struct modal;
 
-/* poles and residues [channels, state_size, 2], real parts first; d [channels]. They are read
- * during the call only. MX_E_NOMEM. */
+/* Creates a filter. poles and residues [channels, state_size, 2], real parts first, and d
+ * [channels] are in host memory and read during the call only. MX_E_NOMEM. */
 mx_status modal_create(const struct modal_spec *s, const float *poles, const float *residues,
                        const float *d, struct modal **out);
 void modal_destroy(struct modal *m); /* takes NULL */
 
-/* y[n_rows, channels] from z[n_rows, channels] for all rows of the step. slot(i) = slot_base +
- * spans[i].slot * slot_stride, aligned to 64. */
+/* Computes y[n_rows, channels] from z[n_rows, channels] for all rows of the step. The slot of span
+ * i is at slot_base + spans[i].slot * slot_stride, aligned to 64. */
 void modal_forward(const struct modal *m, struct mx_device *d, const struct mx_step *step,
                    unsigned char *slot_base, size_t slot_stride, const float *z, size_t ldz,
                    float *y, size_t ldy);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables of transforms, spectra of lags, and which kernel table serves a level. */
+/* Tables of transforms, spectra of lags, and the choice of the kernel table. */
 #include "config.h"
 
 #include <math.h>
@@ -33,8 +33,8 @@ mx_status lc_plan_create(uint32_t n, struct lc_plan **out)
 	}
 	for (uint32_t k = 0; k < n; k++)
 		root(k, 2 * (uint64_t)n, p->twist + 2 * (size_t)k);
-	/* those of the butterflies of n rows, then of n / 4, as long as there are any: a row's are the
-	 * k-th root's powers 1, 2 and 3 */
+	/* Twiddles of the butterflies of n rows, then of n / 4, and so on: row k has powers 1, 2 and 3
+	 * of the k-th root. */
 	float *t = p->twiddles;
 	for (uint64_t m = n; m >= 16; m /= 4)
 		for (uint64_t k = 0; k < m / 4; k++)
