@@ -4,8 +4,8 @@
  * HGRN, DeltaNet, Gated DeltaNet, KDA ...) over the core in mixers/recurrence.
  * Parameters are read in gla_params.c, a step is in gla_forward.c; see README.md.
  *
- * A slot is the recurrence's part and then one of each convolution. commit has
- * nothing to do: a span's position tells the core what was kept.
+ * A slot is the recurrence's part, then a part for each convolution. commit has
+ * nothing to do: the next span's position tells the core which tokens were kept.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -73,7 +73,7 @@ static void destroy(struct mx_mixer *m)
 	free(m);
 }
 
-/* Pointers to their places. Of tied feature maps, the one that the file has serves both. */
+/* Stores the pointers. If q and k share a feature map, the one that the file has serves both. */
 static mx_status take_weights(struct mx_mixer *m, const struct mx_mixer_init *init,
                               struct mx_err *err)
 {
@@ -95,7 +95,7 @@ static mx_status take_weights(struct mx_mixer *m, const struct mx_mixer_init *in
 	return MX_OK;
 }
 
-/* Factors and vectors that depend on the weights alone. */
+/* ---- factors and vectors that depend only on parameters and weights ---- */
 
 static bool alloc(float **out, size_t n)
 {
@@ -122,7 +122,8 @@ static bool fill_fixed(struct mx_mixer *m, const struct mx_layer_desc *layer)
 	return true;
 }
 
-/* lb_l = sum of the softmax over the layers, from the second to this one (Qin et al. 2023). */
+/* The lower bound of this layer: the softmax over the layers, summed from the second layer to this
+ * one (Qin et al. 2023). */
 static void lower_bounds(const struct mx_layer_desc *layer, const float *all, float *mul,
                          float *add)
 {
@@ -205,7 +206,7 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 		status = MX_E_NOMEM;
 		goto fail;
 	}
-	m->w.a_log = m->w.lower_bounds = NULL; /* host vectors end with this call */
+	m->w.a_log = m->w.lower_bounds = NULL; /* host vectors are valid during create only */
 	slot_size(&m->params, &m->slot_bytes, &m->snapshot_bytes);
 	*out = m;
 	return MX_OK;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gla mixer, inside: linear attention and its descendants as rows of one
- * table over the linear core. The maths of each is in README.md.
+ * The gla mixer's internals: linear attention and its descendants are rows of one
+ * table over the core in mixers/recurrence. The maths of each is in README.md.
  *
- * A layer makes *streams* of its input: q, k, v, the decay a, beta and the
- * output gate; each is a projection (or two, through a low rank), a short
+ * A layer computes *streams* from its input: q, k, v, the decay a, beta and the
+ * output gate. Each is a projection (or two, through a low rank), a short
  * convolution if there is one, and an activation. The core runs the recurrence
  * over them; a norm with the gate and the output projection follow.
  */
@@ -15,7 +15,7 @@
 
 enum gla_stream { GLA_Q, GLA_K, GLA_V, GLA_A, GLA_BETA, GLA_GATE, GLA_STREAMS };
 
-/* How the factors a come from the stream A, which holds z. */
+/* How the factors a are computed from stream A, which holds z. */
 enum gla_decay {
 	GLA_NO_DECAY,
 	GLA_RETENTION,   /* 1 - 2^(-5-h), no stream */
@@ -25,7 +25,7 @@ enum gla_decay {
 	GLA_LOWER_BOUND, /* b + (1 - b) sigmoid(z), b from model.lower_bounds */
 };
 
-/* What q and k go through before the recurrence. */
+/* The feature map of q and k, before the recurrence. */
 enum gla_feature {
 	GLA_IDENTITY,
 	GLA_RELU,
@@ -60,7 +60,7 @@ struct gla_feature_name {
 	enum gla_feature feature;
 };
 
-/* How the sizes are said. */
+/* Which parameters give the sizes. */
 enum gla_shape {
 	GLA_EXPANSION, /* num_heads, expand_k and expand_v of the width */
 	GLA_HEAD_DIM,  /* num_heads, num_v_heads, head_dim, expand_v of it */
@@ -68,17 +68,17 @@ enum gla_shape {
 	GLA_CHANNELS,  /* expand_ratio of the width, a state per channel (HGRN) */
 };
 
-/* Whether there is a part, or a key that asks for it with that default. */
+/* An optional part: never there, always there, or chosen by a key with default off or on. */
 enum gla_option { GLA_NEVER, GLA_OFF, GLA_ON, GLA_ALWAYS };
 
 struct gla_variant {
 	const char *name; /* the parameter `variant`; fla's model_type */
 	enum gla_shape shape;
-	uint32_t heads, head_dim; /* defaults, as all below those of fla's configuration classes */
+	uint32_t heads, head_dim; /* defaults; these and those below are fla's */
 	double expand_k, expand_v;
 	bool kv_heads; /* has num_kv_heads */
 	enum gla_decay decay;
-	bool vector; /* a for each k */
+	bool vector; /* a is a vector: a factor for each k */
 	bool delta;
 	enum gla_option conv; /* use_short_conv */
 	enum gla_option gate; /* gate_key */
@@ -93,8 +93,8 @@ struct gla_variant {
 	bool l2; /* q and k are made unit vectors */
 	bool rope;
 	bool norm_whole;        /* one output norm over all heads */
-	const char *norm;       /* its weight */
-	const char *norm_fused; /* its name where it is fused with the gate, NULL = the same */
+	const char *norm;       /* name of the norm's weight */
+	const char *norm_fused; /* its name if the norm is fused with the gate; NULL = the same */
 	double norm_eps;
 	struct gla_names streams[GLA_STREAMS];
 };
@@ -113,7 +113,7 @@ struct gla_stream_shape {
 struct gla_params {
 	const struct gla_variant *variant;
 	struct mx_recur_spec recur;
-	/* Of a head, as projected: those of `recur` are larger with some features. */
+	/* Sizes of a head, as projected; with some feature maps those in `recur` are larger. */
 	uint32_t k_dim, v_dim;
 	struct gla_stream_shape streams[GLA_STREAMS];
 	uint32_t conv_size;
@@ -132,7 +132,8 @@ struct gla_params {
 	bool has_lower_bounds; /* GLA_LOWER_BOUND */
 };
 
-/* Everything probe checks; the other slots call it again instead of keeping state. */
+/* Reads and checks the parameters, as probe does. The other entries of the table call it again
+ * instead of keeping state. */
 mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *out,
                           struct mx_err *err);
 
@@ -155,10 +156,10 @@ struct gla_weights {
 struct gla_tensor {
 	struct mx_weight_spec spec;
 	size_t offset; /* of the pointer in struct gla_weights */
-	bool on_host;  /* only create reads it: the pointer is to the host's copy */
+	bool on_host;  /* only create reads it: the pointer is one of init->host_vectors */
 };
 
-/* All tensors of a layer, at most MX_MIXER_MAX_WEIGHTS; returns their number. */
+/* Lists all tensors of a layer, at most MX_MIXER_MAX_WEIGHTS; returns their number. */
 size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p,
                    struct gla_tensor *out);
 
@@ -175,24 +176,25 @@ struct mx_mixer {
 	size_t slot_stride, slot_bytes, snapshot_bytes;
 	float *inv_freq;   /* [k_dim / 2] with rope */
 	float *fixed_a;    /* [heads] a of GLA_RETENTION and GLA_LIGHTNING */
-	float *beta_scale; /* [heads] times sigmoid, or all of beta without a stream */
-	/* The stream A is z * pre, mapped, * mul + add, each [n]; NULL = left out. */
+	float *beta_scale; /* [heads] factor of sigmoid; without a stream BETA, beta itself */
+	/* Stream A becomes f(z * pre) * mul + add, each [n]; NULL = left out. */
 	float *pre, *mul, *add;
 };
 
-/* A slot and a snapshot are the recurrence's part, then that of each stream with a convolution. */
+/* Returns the convolution of a stream. A slot and a snapshot are the recurrence's part, then a part
+ * for each stream with a convolution. */
 struct mx_conv_spec gla_conv_spec(const struct gla_params *p, int stream);
 
-/* The step's memory. */
+/* The step's scratch memory. */
 struct gla_buffers {
-	float *streams[GLA_STREAMS], *low[GLA_STREAMS]; /* low: through the low rank */
-	float *features[2];                             /* of q and k, where they are larger */
-	float *layers[2];                               /* what a feature map's products give */
+	float *streams[GLA_STREAMS], *low[GLA_STREAMS]; /* low: first products of low-rank streams */
+	float *features[2];                             /* features of q and k, if larger than those */
+	float *layers[2];                               /* products of a feature map */
 	float *y;                                       /* [rows, heads * recur.v_dim] */
 	void *core;
 };
 
-/* Places them in `base` (NULL: only the size counts) and returns their bytes. */
+/* Places the buffers in `base` (NULL: computes the size only) and returns their bytes. */
 size_t gla_layout(const struct gla_params *p, size_t max_rows, unsigned threads,
                   unsigned char *base, struct gla_buffers *out);
 
@@ -204,8 +206,9 @@ mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 void gla_affine(struct mx_device *d, size_t n_rows, size_t n, const float *mul, const float *add,
                 float min, float *x);
 
-/* y <- scale * f(x), each of `heads` groups of `dim` to one of gla_feature_dim, divided as `norm`
- * says (not GLA_QK_L2). x2 is the second factor of GLA_PRODUCT. In place if the sizes agree. */
+/* y <- scale * f(x): maps each of `heads` groups of `dim` elements to one of gla_feature_dim
+ * elements and divides it as `norm` says (not GLA_QK_L2). x2 is the second factor of GLA_PRODUCT. y
+ * may be x if the sizes are equal. */
 struct gla_features {
 	enum gla_feature feature;
 	uint32_t heads, dim;
@@ -213,7 +216,7 @@ struct gla_features {
 	float scale;
 };
 uint32_t gla_feature_dim(enum gla_feature f, uint32_t dim);
-int gla_feature_layers(enum gla_feature f); /* its trained products, 0 to 2 */
+int gla_feature_layers(enum gla_feature f); /* number of trained products, 0 to 2 */
 void gla_apply_features(struct mx_device *d, const struct gla_features *f, size_t n_rows,
                         const float *x, const float *x2, float *y);
 
@@ -221,10 +224,9 @@ void gla_apply_features(struct mx_device *d, const struct gla_features *f, size_
 void gla_complement(struct mx_device *d, size_t n_rows, size_t n, const float *a, float *k);
 /* v <- v * (1 - a) */
 void gla_input_gate(struct mx_device *d, size_t n_rows, size_t n, const float *a, float *v);
-/* Rows of `heads` groups of dim elements, ld apart, become groups of dim + 1 with a 1 at the end.
- */
+/* Appends a 1 to each of `heads` groups of dim elements: a row becomes groups of dim + 1. */
 void gla_append_ones(struct mx_device *d, size_t n_rows, uint32_t heads, uint32_t dim, float *v);
-/* The reverse: each group divided by its last element + 1e-10; rows stay where they are. */
+/* The reverse: divides each group of dim + 1 by its last element + 1e-10; rows do not move. */
 void gla_divide(struct mx_device *d, size_t n_rows, uint32_t heads, uint32_t dim, float *y);
 
 #endif

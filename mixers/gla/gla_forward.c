@@ -4,7 +4,7 @@
 
 #include "mixers/gla/gla.h"
 
-/* n floats at base + *at, which moves behind them; NULL if there is nothing to place. */
+/* Returns n floats at base + *at and advances *at; NULL if there is nothing to place. */
 static float *place(unsigned char *base, size_t *at, size_t n)
 {
 	float *p = base && n ? (float *)(void *)(base + *at) : NULL;
@@ -37,7 +37,7 @@ size_t gla_layout(const struct gla_params *p, size_t max_rows, unsigned threads,
 	return at + mx_recur_scratch_bytes(l, threads);
 }
 
-/* All products of the layer's input, then those that go through a low rank. */
+/* Computes all products of the layer's input, then the second products of low-rank streams. */
 static mx_status project(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows,
                          const float *x)
 {
@@ -94,7 +94,7 @@ static void convolve(struct mx_mixer *m, const struct gla_buffers *b, const stru
 	}
 }
 
-/* The trained products of a feature map: one small product per head. */
+/* Computes the trained products of a feature map: one small product a head. */
 static mx_status feature_layers(struct mx_mixer *m, const struct gla_buffers *b, int qk,
                                 size_t n_rows, uint32_t heads)
 {
@@ -115,7 +115,7 @@ static mx_status feature_layers(struct mx_mixer *m, const struct gla_buffers *b,
 	return status;
 }
 
-/* Feature map, rotation, norm and, for q, scale. *out is where the result is. */
+/* Applies feature map, rotation, norm and, for q, scale. *out points to the result. */
 static mx_status prepare(struct mx_mixer *m, const struct gla_buffers *b, int qk,
                          const struct mx_step *step, const float **out)
 {
@@ -150,7 +150,7 @@ static mx_status prepare(struct mx_mixer *m, const struct gla_buffers *b, int qk
 	return status;
 }
 
-/* Stream A from z to a. */
+/* Turns stream A from z to a. */
 static void decay(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
 {
 	const struct gla_params *p = &m->params;

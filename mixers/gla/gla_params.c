@@ -6,10 +6,11 @@
 
 #define MAX_HEADS 4096
 #define MAX_DIM   8192
-/* Elements of a stream: keeps every product of sizes far from overflow. */
+/* Elements of a stream: no product of sizes overflows. */
 #define MAX_ROW (1 << 20)
 
-/* ---- reading; the first error wins, and what is read after it does not matter ---- */
+/* ---- reading: only the first error is reported; values that are read after it are not used ----
+ */
 
 struct reader {
 	const struct mx_params *in;
@@ -23,7 +24,7 @@ struct reader {
 			(r)->status = mx_mixer_fail((r)->err, code, "gla: " __VA_ARGS__);                      \
 	} while (0)
 
-/* Where the next error goes: only the first one is told. */
+/* Where the next error is written: NULL after the first. */
 static struct mx_err *err_of(struct reader *r)
 {
 	return r->status == MX_OK ? r->err : NULL;
@@ -79,7 +80,7 @@ static bool get_option(struct reader *r, enum gla_option option, const char *key
 	return get_bool(r, key, option == GLA_ON);
 }
 
-/* `all` in `parts` equal ones; `what` names it in the message. */
+/* Returns `all` / `parts`; refuses a remainder. `what` names `all` in the message. */
 static uint32_t divide(struct reader *r, uint32_t all, uint32_t parts, const char *what)
 {
 	if (all && all % parts == 0)
@@ -88,7 +89,7 @@ static uint32_t divide(struct reader *r, uint32_t all, uint32_t parts, const cha
 	return 1;
 }
 
-/* size * ratio; what misses a whole number by more than rounding is cut off. */
+/* Returns size * ratio, rounded down unless it misses a whole number by rounding errors only. */
 static uint32_t expand(struct reader *r, uint32_t size, const char *name, double def)
 {
 	double n = size * get_number(r, name, 1e-3, 256, def);
@@ -146,7 +147,7 @@ static void shape_ratio(struct reader *r, uint32_t width, struct gla_params *p)
 		heads;
 }
 
-/* Channels go in heads of 64 so that the threads can share them. */
+/* Channels are grouped in heads of 64, so that threads can share the work. */
 static void shape_channels(struct reader *r, uint32_t width, struct gla_params *p)
 {
 	uint32_t n = expand(r, width, "expand_ratio", 1);
@@ -294,7 +295,7 @@ static void read_streams(struct reader *r, struct gla_params *p)
 	if (silu)
 		p->feature = GLA_IDENTITY;
 	p->streams[GLA_V].ld = p->recur.v_heads * p->recur.v_dim;
-	/* HGRN2's k has no tensor but a place. */
+	/* HGRN2's k has no tensor, but memory. */
 	if (v->shape == GLA_RATIO)
 		p->streams[GLA_K].ld = stream_size(p, GLA_K);
 }
@@ -313,41 +314,44 @@ static const struct gla_variant *find_variant(struct reader *r)
 	return NULL;
 }
 
+/* The parameters of all variants: a checkpoint's config has keys that its variant does not use. */
+static const char *const known[] = {
+	"variant",
+	"num_heads",
+	"num_kv_heads",
+	"num_v_heads",
+	"head_dim",
+	"expand_k",
+	"expand_v",
+	"expand_ratio",
+	"feature_map",
+	"norm_q",
+	"norm_k",
+	"norm_feature_map",
+	"use_beta",
+	"use_gate",
+	"use_output_gate",
+	"tie_feature_map_qk",
+	"use_short_conv",
+	"conv_size",
+	"output_gate_activation",
+	"qk_norm",
+	"qk_activation",
+	"allow_neg_eigval",
+	"clamp_min",
+	"safe_gate",
+	"lower_bound",
+	"use_lower_bound",
+	"fuse_norm",
+	"norm_eps",
+	"elementwise_affine",
+	"gate_logit_normalizer",
+	"gate_low_rank_dim",
+};
+
 mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *out,
                           struct mx_err *err)
 {
-	/* Of all variants: a checkpoint's config has keys that its own has no use for. */
-	static const char *const known[] = {"variant",
-	                                    "num_heads",
-	                                    "num_kv_heads",
-	                                    "num_v_heads",
-	                                    "head_dim",
-	                                    "expand_k",
-	                                    "expand_v",
-	                                    "expand_ratio",
-	                                    "feature_map",
-	                                    "norm_q",
-	                                    "norm_k",
-	                                    "norm_feature_map",
-	                                    "use_beta",
-	                                    "use_gate",
-	                                    "use_output_gate",
-	                                    "tie_feature_map_qk",
-	                                    "use_short_conv",
-	                                    "conv_size",
-	                                    "output_gate_activation",
-	                                    "qk_norm",
-	                                    "qk_activation",
-	                                    "allow_neg_eigval",
-	                                    "clamp_min",
-	                                    "safe_gate",
-	                                    "lower_bound",
-	                                    "use_lower_bound",
-	                                    "fuse_norm",
-	                                    "norm_eps",
-	                                    "elementwise_affine",
-	                                    "gate_logit_normalizer",
-	                                    "gate_low_rank_dim"};
 	struct reader r = {&layer->params, err, MX_OK};
 	mx_status status =
 		mx_params_known(&layer->params, known, sizeof known / sizeof *known, "gla", err);

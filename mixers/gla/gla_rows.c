@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions of rows that only this family has. Each row is computed alone, in
- * one order, so any split over the threads gives the same bits.
+ * Functions of rows that only this mixer needs. Each row is computed alone, in
+ * one order, so any division among threads gives the same bits.
  */
 #include <math.h>
 
 #include "mixers/gla/gla.h"
 
-#define TASK_ELEMENTS 8192 /* fewer are not worth waking a thread for */
+#define TASK_ELEMENTS 8192 /* less work is not worth waking a thread */
 
 typedef void row_f(const void *arg, size_t row);
 
@@ -26,7 +26,7 @@ static void rows_task(void *arg, size_t task, unsigned worker)
 		r->f(r->arg, i);
 }
 
-/* f for each row of `elements`. */
+/* Calls f for each row of `elements` elements. */
 static void for_rows(struct mx_device *d, size_t n_rows, size_t elements, row_f *f, const void *arg)
 {
 	struct rows r = {f, arg, n_rows, elements < TASK_ELEMENTS ? TASK_ELEMENTS / elements : 1};
@@ -222,7 +222,7 @@ struct groups {
 	float *x;
 };
 
-/* From the last to the first: a group moves up. */
+/* From the last group to the first, because groups move towards the end. */
 static void ones_row(const void *arg, size_t row)
 {
 	const struct groups *g = arg;

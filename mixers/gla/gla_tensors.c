@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tensors of a layer and where their pointers go: one list for weights() and create(). */
+/* The tensors of a layer and the places of their pointers: one list for weights() and create(). */
 #include "mixers/gla/gla.h"
 
 struct lister {
@@ -55,7 +55,7 @@ static void list_stream(struct lister *l, const struct gla_params *p, int s, uin
 #undef STREAM
 }
 
-/* Of tied maps a file holds one, under either name. */
+/* If q and k share a map, a file holds one, under either name. */
 static void list_feature(struct lister *l, const struct gla_params *p)
 {
 	static const char *const weights[2][3] = {

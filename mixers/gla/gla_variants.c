@@ -7,14 +7,14 @@
 	{                                                                                              \
 		.weight = x "_proj.weight"                                                                 \
 	}
-/* With a convolution, in layers that have them. */
+/* A stream of one projection, with a convolution in layers that have them. */
 #define CONV(x)                                                                                    \
 	{                                                                                              \
 		.weight = x "_proj.weight", .conv = x "_conv1d.weight", .conv_bias = x "_conv1d.bias"      \
 	}
 #define QKV [GLA_Q] = CONV("q"), [GLA_K] = CONV("k"), [GLA_V] = CONV("v")
 
-/* Functions of q and k in layers that name them as activations. */
+/* The feature maps of layers whose configuration calls them activations. */
 static const struct gla_feature_name activations[] = {
 	{"relu", GLA_RELU},  {"sigmoid", GLA_SIGMOID}, {"silu", GLA_SILU},
 	{"swish", GLA_SILU}, {NULL, GLA_IDENTITY},

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Far above any model; they keep every product of sizes far from overflow. */
+/* Limits far above any model, so that no product of sizes overflows. */
 #define MAX_HEADS  4096
 #define MAX_DIM    1024
 #define MAX_KERNEL 8
@@ -82,7 +82,8 @@ static mx_status read_epsilon(const struct mx_params *in, struct mamba_params *p
 	return status;
 }
 
-/* Everything probe checks; the other slots call it again instead of keeping state. */
+/* Reads and checks the parameters, as probe does. The other entries of the table call it again
+ * instead of keeping state. */
 static mx_status read_params(const struct mx_layer_desc *layer, struct mamba_params *out,
                              struct mx_err *err)
 {
@@ -203,8 +204,8 @@ static void mamba_destroy(struct mx_mixer *m)
 	free(m);
 }
 
-/* Takes the pointers of create, which are in the order of mamba_weights. `host` has the vectors
- * that the host computes with. */
+/* Takes the pointers that create gets, in the order of mamba_weights. host: init->host_vectors, for
+ * what is computed here. */
 static void take_weights(struct mx_mixer *m, const void *const *w, const float *const *host)
 {
 	const struct mamba_params *p = &m->params;
@@ -328,7 +329,7 @@ static void mamba_describe(const struct mx_mixer *m, char *text, size_t cap)
 	         mx_recur_kernels_name(m->kernels));
 }
 
-/* commit keeps nothing: a span's position says what of the last one stayed (linear.h). */
+/* commit does nothing: the next span's position tells which tokens were kept (recurrence.h). */
 static const struct mx_mixer_ops mamba_ops = {
 	.abi = MX_MIXER_ABI,
 	.struct_size = sizeof(struct mx_mixer_ops),

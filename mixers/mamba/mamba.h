@@ -18,8 +18,8 @@ struct mamba_params {
 	bool norm, norm_before_gate;
 };
 
-/* Where things are in the step's scratch memory, in bytes from its start. All f32, rows of the
- * step one after the other. */
+/* Where things are in the step's scratch memory, in bytes from its start. All are f32, the step's
+ * rows one after the other. */
 struct mamba_scratch {
 	size_t z;    /* [max_rows, inner] */
 	size_t xbc;  /* [max_rows, channels]: x, B and C */

@@ -27,14 +27,14 @@ void mamba_scratch_layout(const struct mx_layer_desc *layer, const struct mamba_
 	*out = s;
 }
 
-/* What the parts of one forward share. */
+/* What the functions of one forward share. */
 struct mamba_run {
 	const struct mx_mixer *m;
 	size_t n_rows;
 	float *z, *xbc, *dt, *a, *y;
 };
 
-/* dt within its limits; a <- dt A. */
+/* Clamps dt to its limits; a <- dt A. */
 static void limit_steps(const struct mamba_run *r)
 {
 	const struct mamba_params *p = &r->m->params;
@@ -58,7 +58,7 @@ static mx_status project_in(const struct mamba_run *r, const void *x)
 	return m->device->ops->linear(m->device, x, m->width, r->n_rows, out, 3);
 }
 
-/* Convolution, step sizes, recurrence: r->y from what project_in left. */
+/* Computes r->y from the outputs of project_in: convolution, step sizes, recurrence. */
 static void scan(const struct mamba_run *r, const struct mx_step *step, void *core)
 {
 	const struct mx_mixer *m = r->m;
@@ -86,7 +86,7 @@ static void scan(const struct mamba_run *r, const struct mx_step *step, void *co
 	                 core, r->y, p->inner);
 }
 
-/* Gate and norm; *out is where the result is. */
+/* Applies gate and norm; *out points to the result. */
 static mx_status gate(const struct mamba_run *r, const float **out)
 {
 	const struct mx_mixer *m = r->m;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The short depthwise causal convolution. The slot is a ring of raw inputs, the
- * one of position p at p % cap: the `width` last tokens, one more than the next
- * output needs (mixers/mixer.h, load), and a draft. A task is RECUR_CHANNELS channels
- * of all spans.
+ * The short depthwise causal convolution. The slot is a ring of raw inputs; that
+ * of position p is at p % cap. It has room for the last `width` tokens, one more
+ * than the next output needs (see load in mixers/mixer.h), and for a draft. A task
+ * is RECUR_CHANNELS channels of all spans.
  */
 #include <string.h>
 
@@ -22,7 +22,7 @@ struct conv_run {
 };
 
 struct conv_snapshot {
-	uint32_t pos; /* tokens saved; after 64 bytes come the inputs of the last `width` in order */
+	uint32_t pos; /* tokens saved; the inputs of the last `width` follow after 64 bytes, in order */
 };
 
 static uint32_t cap_of(const struct mx_conv_spec *s)
@@ -50,7 +50,7 @@ static float *ring(const struct mx_conv_spec *s, const unsigned char *slot, uint
 	return (float *)(slot + pos % cap_of(s) * row_bytes(s));
 }
 
-/* A whole block has a constant size: moves instead of a loop. */
+/* The constant size of a whole block lets the compiler emit moves instead of a loop. */
 static void copy_row(float *to, const float *from, uint32_t width)
 {
 	if (width == RECUR_CHANNELS)
@@ -59,7 +59,7 @@ static void copy_row(float *to, const float *from, uint32_t width)
 		memcpy(to, from, width * sizeof(*to));
 }
 
-/* Channels c .. c + width - 1 of a span; w [taps][RECUR_CHANNELS]. */
+/* Computes channels c .. c + width - 1 of a span; w [taps][RECUR_CHANNELS]. */
 static void conv_span(const struct conv_run *run, const struct mx_span *span, uint32_t c,
                       uint32_t width, const float *w)
 {

@@ -13,31 +13,32 @@
  *
  * In chunks: borders lie at multiples of MX_RECUR_CHUNK of the absolute position.
  * The slot holds S as of a border and, in a ring indexed by position, k, u and
- * a of the tokens since. An output is always made of these two parts, in one
- * order: what the tokens of its chunk up to it contribute, with the products of
- * the factors between them, and what S contributes, with the product of all
- * factors since the border. Factors are at most 1 and only ever multiplied, so
+ * a of the tokens since. An output is always the sum of two parts, in one order:
+ * the contribution of the tokens of its chunk up to its own, each with the product
+ * of the factors in between, and the contribution of S, with the product of all
+ * factors since the border. Factors are at most 1 and are only multiplied, so
  * strong decay underflows to 0 and nothing overflows: there is no quotient and
- * no difference of sums of logarithms. At a border S takes up the chunk:
+ * no difference of sums of logarithms. At a border the chunk is folded into S:
  *
  *     chunk   what the tokens of the chunk add to S
  *     decay   S times the product of the chunk's factors
  *     merge   outputs from S and the chunk's tokens
  *
- * One token or many in a step, it is the same arithmetic per row: hence the
- * bit-equalities of mixers/mixer.h. A single step reads S and does not write it.
+ * One token or many in a step: the arithmetic per row is the same, hence the
+ * bit-equalities of mixers/mixer.h. A step of one token reads S and does not
+ * write it.
  *
- * Draft spans and rollback need nothing more: S is never moved past tokens that
- * might be taken back (a draft that crosses a border works on a copy), the
- * ring's entries past the committed position are overwritten, and a span's
- * position tells what was committed. The next forward replays the rest.
+ * Draft spans and rollback need nothing more. S never includes tokens that might
+ * be taken back (a draft that crosses a border works on a copy), the ring's
+ * entries after the committed position are overwritten, and the position of the
+ * next span tells how many tokens were kept. The next forward replays the rest.
  * (Activation replay: Wu et al. 2024, "Snakes and Ladders"; the state that is
  * written once a chunk: ReplaySSM, 2026.)
  *
  * Threads: as mixers/mixer.h.
  */
-#ifndef MX_MIXERS_RECURRENCE_LINEAR_H
-#define MX_MIXERS_RECURRENCE_LINEAR_H
+#ifndef MX_MIXERS_RECURRENCE_RECURRENCE_H
+#define MX_MIXERS_RECURRENCE_RECURRENCE_H
 
 #include "mixers/mixer.h"
 
@@ -50,8 +51,8 @@ enum mx_recur_decay {
 	MX_RECUR_CHANNEL, /* no k and q: S [v_dim] of each head, S = a S + v, o = S, a [heads, v_dim] */
 };
 
-/* q, k, v and a may have fewer heads than there are states: each number divides `heads`, and head
- * h takes number h / (heads / n) of them. */
+/* q, k, v and a may have fewer heads than there are states: each of their numbers n divides
+ * `heads`, and head h uses head h / (heads / n) of them. */
 struct mx_recur_spec {
 	uint32_t heads;
 	uint32_t q_heads, k_heads, v_heads, a_heads;
@@ -62,7 +63,7 @@ struct mx_recur_spec {
 	uint32_t max_draft;
 };
 
-/* Rows of a step, f32; the strides are in elements. q is already scaled. Unused ones are NULL. */
+/* Rows of a step, f32; strides in elements. q is already scaled. Unused arrays are NULL. */
 struct mx_recur_in {
 	const float *q, *k, *v; /* [n_rows, heads * dim] */
 	const float *a;         /* factors in [0, 1] */
@@ -71,25 +72,28 @@ struct mx_recur_in {
 	size_t ldq, ldk, ldv, lda, ldbeta;
 };
 
-struct mx_recur_kernels; /* of one instruction-set level */
+/* The kernels of one instruction-set level. */
+struct mx_recur_kernels;
 const struct mx_recur_kernels *mx_recur_kernels_find(enum mx_isa isa);
 const char *mx_recur_kernels_name(const struct mx_recur_kernels *k);
 
-/* Bytes in a slot and of a snapshot, multiples of 64. A slot that is all zero is an empty state. */
+/* Bytes of the recurrence's part of a slot and of a snapshot, multiples of 64. A slot that is all
+ * zero is an empty state. */
 size_t mx_recur_slot_bytes(const struct mx_recur_spec *s);
 size_t mx_recur_snapshot_bytes(const struct mx_recur_spec *s);
-/* Workspace of forward, a multiple of 64. */
+/* Bytes of forward's workspace, a multiple of 64. */
 size_t mx_recur_scratch_bytes(const struct mx_recur_spec *s, unsigned threads);
 
-/* y[n_rows, heads * v_dim] (stride ldy) of all rows of the step; updates the slots. slot(i) =
- * slot_base + spans[i].slot * slot_stride, aligned to 64, as scratch. */
+/* Computes y[n_rows, heads * v_dim] (stride ldy) of all rows of the step and updates the slots. The
+ * slot of span i is at slot_base + spans[i].slot * slot_stride. Slots and scratch are aligned
+ * to 64. */
 void mx_recur_forward(const struct mx_recur_kernels *k, struct mx_device *d,
                       const struct mx_recur_spec *s, const struct mx_step *step,
                       unsigned char *slot_base, size_t slot_stride, const struct mx_recur_in *in,
                       void *scratch, float *y, size_t ldy);
 
-/* mx_mixer_ops.save and load for this part of a slot; `pos` as there. What was loaded one token
- * before the end can be saved again once a token has been computed. */
+/* mx_mixer_ops.save and load for this part of a slot; `pos` as there. A slot that was loaded one
+ * token before the end can be saved again after a token has been computed. */
 void mx_recur_save(const struct mx_recur_spec *s, const void *slot, uint32_t pos, void *out);
 void mx_recur_load(const struct mx_recur_spec *s, void *slot, uint32_t pos, const void *in);
 
@@ -102,12 +106,14 @@ struct mx_conv_spec {
 	uint32_t max_draft;
 };
 
-/* The slot keeps the raw inputs of the last tokens in a ring. Multiples of 64. */
+/* Bytes of the convolution's part of a slot and of a snapshot, multiples of 64. The slot holds the
+ * raw inputs of the last tokens in a ring. */
 size_t mx_conv_slot_bytes(const struct mx_conv_spec *s);
 size_t mx_conv_snapshot_bytes(const struct mx_conv_spec *s);
 
-/* y[n_rows, channels] from raw x[n_rows, channels]; they may be the same if the strides are. Tokens
- * before the first are 0. weight f32 [channels, width], bias f32 [channels] or NULL. */
+/* Computes y[n_rows, channels] from raw x[n_rows, channels]; x and y may be the same memory if
+ * their strides are equal. Inputs before the first token are 0. weight f32 [channels, width], bias
+ * f32 [channels] or NULL. */
 void mx_conv_forward(const struct mx_recur_kernels *k, struct mx_device *d,
                      const struct mx_conv_spec *s, const struct mx_step *step,
                      unsigned char *slot_base, size_t slot_stride, const float *weight,
@@ -135,7 +141,7 @@ mx_status mx_recur_load_layers(struct mx_device *d, struct mx_mixer *const *laye
 
 enum mx_recur_gate { MX_RECUR_GATE_NONE, MX_RECUR_GATE_SILU, MX_RECUR_GATE_SIGMOID };
 
-/* RMS norm of groups of `dim` elements with an output gate, in place on y[n_rows, groups * dim]:
+/* RMS norm of groups of `dim` elements with an output gate g, in place on y[n_rows, groups * dim]:
  * gate_first ? norm(y * g(gate)) : norm(y) * g(gate). weight f32 [dim], or [groups * dim] if
  * weight_per_group; NULL = 1. gate may be NULL with MX_RECUR_GATE_NONE. */
 struct mx_recur_norm {
@@ -154,8 +160,8 @@ void mx_recur_norm(const struct mx_recur_kernels *k, struct mx_device *d,
 void mx_recur_l2norm(const struct mx_recur_kernels *k, struct mx_device *d, size_t n_rows,
                      uint32_t heads, uint32_t dim, float eps, float scale, float *x, size_t ldx);
 
-/* Elementwise functions, in place on x[n_rows, n]: an element's result does not depend on where it
- * stands. */
+/* Elementwise functions, in place on x[n_rows, n]. An element's result does not depend on its
+ * place. */
 enum mx_recur_map {
 	MX_RECUR_SIGMOID,
 	MX_RECUR_SILU,

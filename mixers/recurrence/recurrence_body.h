@@ -12,17 +12,17 @@
 #include "mixers/recurrence/recurrence_kernels.h"
 
 /* Tiles that leave room in the registers for their operands: 6 rows of 2 vectors in 16 registers, 8
- * in 32. Few rows take more vectors: whole lines of S, and sums enough to hide the latency of FMA.
- */
+ * in 32. Tiles of few rows have more vectors: whole lines of S, and enough sums to hide the latency
+ * of FMA. */
 #define TILE_ROWS (MX_W == 16 ? 8 : 6)
 #define TILE_VECS 2
-#define PAIR_VECS (ROW_VECS < 4 ? ROW_VECS : 4) /* of two rows */
-#define ROW_VECS  (RECUR_COLS / MX_W)           /* of one */
+#define PAIR_VECS (ROW_VECS < 4 ? ROW_VECS : 4) /* of tiles of two rows */
+#define ROW_VECS  (RECUR_COLS / MX_W)           /* of tiles of one row */
 #define DOT_ROWS  (MX_W == 16 ? 4 : 2)
 
 #define Q MX_RECUR_CHUNK
 
-/* Vectors of which only the first n lanes may be in memory. */
+/* Load and store a vector of which only the first n lanes may be in memory. */
 MX_INLINE vf load_some(const float *p, size_t n, float fill)
 {
 	return n >= MX_W ? vf_load(p) : vf_load_part(p, n, fill);
@@ -78,7 +78,7 @@ MX_INLINE void dot_tile(const unsigned rows, const float *x, size_t ldx, const f
 	}
 }
 
-/* The keys that a row sees: up to its own, or those before it. */
+/* Returns the number of keys that a row sees: those up to its own, or only those before it. */
 MX_INLINE uint32_t visible(uint32_t r, bool past)
 {
 	return past ? r : r + 1;
@@ -96,7 +96,7 @@ static void dots(const struct recur_chunk *c, const float *x, uint32_t r0, uint3
 			dot_tile(1, x + (size_t)r * ld, ld, c->k + j, ld, raw + r * Q + j);
 }
 
-/* One factor a token: products with keys are the same for all factors. */
+/* With one factor a token: products with keys do not depend on the factors. */
 MX_INLINE void scale_row(const struct recur_chunk *c, const float *x, const float *raw, uint32_t r,
                          bool past, float *s, float *w)
 {
@@ -125,7 +125,7 @@ MX_INLINE void decayed_dots(const unsigned n, const float *const *k, const float
 	memcpy(s, &sums, n * sizeof(*s));
 }
 
-/* A factor for each element: products are made while x decays. */
+/* With a factor for each element: products are computed while x decays. */
 MX_INLINE void decay_row(const struct recur_chunk *c, const float *x, uint32_t r, bool past,
                          float *s, float *w)
 {
@@ -152,7 +152,7 @@ static void scores(const struct recur_chunk *c, const float *x, const float *raw
 	}
 }
 
-/* ---- keys of a whole chunk, for fold ---- */
+/* ---- the decayed keys of a whole chunk, for fold ---- */
 
 static void keys(const struct recur_chunk *c, float *k, float *d)
 {
@@ -226,7 +226,7 @@ MX_INLINE void delta_row(const unsigned vecs, const struct merge_at *m, uint32_t
 		vf_store(u + i * MX_W, vf_set(m->beta[r]) * (vf_load(v + i * MX_W) - acc[i]));
 }
 
-/* Rows r .. r + rows - 1, with each = 2 sums for each of them if there is the delta rule. */
+/* Rows r .. r + rows - 1; each = 2 sums for each row with the delta rule, else 1. */
 MX_INLINE void merge_tile(const unsigned rows, const unsigned each, const unsigned vecs,
                           const struct merge_at *m, uint32_t r, const float *w, const float *s,
                           float *y)
@@ -274,7 +274,8 @@ MX_INLINE void merge_rows(const unsigned rows, const unsigned each, const unsign
 	}
 }
 
-/* Tiles of constant size, so that sums stay in registers: how many rows the next one takes. */
+/* Returns the rows of the next tile. Tiles have constant sizes, so that sums remain in registers.
+ */
 static uint32_t tile_rows(uint32_t left, uint32_t most)
 {
 	return left >= most ? most : left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -305,7 +306,7 @@ static void merge(const struct recur_chunk *c, uint32_t r0, uint32_t r1, uint32_
 	}
 }
 
-/* ---- S takes up a chunk ---- */
+/* ---- a chunk is folded into S ---- */
 
 MX_INLINE void fold_tile(const unsigned rows, const unsigned vecs, const struct recur_chunk *c,
                          const float *k, const float *d, uint32_t col, uint32_t width,
@@ -354,11 +355,11 @@ static void fold(const struct recur_chunk *c, const float *k, const float *d, ui
 	}
 }
 
-/* ---- without keys: each channel on its own ---- */
+/* ---- MX_RECUR_CHANNEL: each channel on its own ---- */
 
 #define SCAN_VECS (64 / MX_W < 8 ? 64 / MX_W : 8)
 
-/* Whole vectors, some lines of a row at once. */
+/* Whole vectors, several cache lines of a row at once. */
 MX_INLINE void scan_tile(const unsigned vecs, uint32_t n, const float *a, size_t lda,
                          const float *v, size_t ldv, float *h, float *y, size_t ldy)
 {

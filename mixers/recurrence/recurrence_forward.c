@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The recurrence over a step: which tokens of which chunk each head needs, what
- * is folded where, and who does it.
+ * The recurrence over a step: the tokens of each chunk that a head needs, what is
+ * folded where, and the division into tasks.
  *
  * A task is a head of a span, some heads that share q and k, or some columns of
- * a head: columns of S and v never meet. Tasks read k, v and a of earlier tokens
- * from rings that heads share, so the step's own tokens go there after all tasks
- * are done.
+ * a head: columns of S and v are independent. Tasks read k, v and a of earlier
+ * tokens from rings that heads share, so the step's own tokens are written to the
+ * rings after all tasks are done.
  */
 #include <string.h>
 
 #include "mixers/recurrence/recurrence_layout.h"
 
 #define Q          MX_RECUR_CHUNK
-#define MAX_BUNDLE 8 /* heads of a task: their S should stay in the second cache */
+#define MAX_BUNDLE 8 /* heads of a task: their S should fit the L2 cache */
 
 struct recur_run {
 	const struct mx_recur_kernels *kernels;
@@ -25,10 +25,10 @@ struct recur_run {
 	float *y;
 	size_t ldy;
 	struct recur_layout l;
-	uint32_t blocks;     /* of columns */
-	uint32_t parts;      /* tasks of some heads: their columns in so many parts */
-	uint32_t bundle;     /* heads of a task */
-	uint32_t keep_parts; /* tasks of a span when tokens go to the rings */
+	uint32_t blocks;      /* blocks of columns of a head */
+	uint32_t parts;       /* tasks that share the columns of a bundle */
+	uint32_t bundle;      /* heads of a task */
+	uint32_t store_parts; /* tasks of a span that write tokens to the rings */
 };
 
 /* A worker's memory. */
@@ -36,9 +36,9 @@ struct recur_work {
 	float *q, *k, *a, *v; /* [Q][ld..]: this step's tokens of the chunk, padded */
 	float *rawq, *rawk;   /* [Q][Q]: products of q and k with the chunk's keys */
 	float *s, *w;         /* [2 Q][Q], [2 Q][ldk]: the same decayed, and q and k to be multiplied
-	                         with S; if delta, k and q of a token one after the other */
+	                         with S; with the delta rule k and q of a token alternate */
 	float *kd, *d;        /* [Q][ldk], [ldk]: for fold */
-	float *copy;          /* of a block of S, or of a row of channels; drafts only */
+	float *copy;          /* a copy of a block of S, or of a row of channels; for drafts only */
 };
 
 static size_t take(float **p, unsigned char *base, size_t at, size_t n)
@@ -48,7 +48,7 @@ static size_t take(float **p, unsigned char *base, size_t at, size_t n)
 	return at + recur_align(n * sizeof(float));
 }
 
-/* Lays out a worker's memory at `base`, unless that is NULL, and says how much it is. */
+/* Lays out a worker's memory at `base`, unless that is NULL, and returns its size. */
 static size_t work_layout(const struct recur_layout *l, unsigned char *base, struct recur_work *w)
 {
 	size_t n = 0;
@@ -79,21 +79,22 @@ struct recur_task {
 	const struct recur_run *run;
 	const struct mx_span *span;
 	unsigned char *slot;
-	uint32_t border; /* of S in the slot now */
-	uint32_t stays;  /* and after the step */
+	uint32_t border;      /* of S in the slot before the step */
+	uint32_t next_border; /* of S after the step */
 	struct recur_work w;
 };
 
-/* A chunk of the span. */
+/* A chunk that a span touches. */
 struct recur_part {
 	uint32_t from;   /* position of its first token */
-	uint32_t r0, r1; /* tokens r0 .. r1 - 1 of it are the step's, */
-	size_t row;      /* from this row on */
-	bool whole;      /* and more come after it: S takes it up */
+	uint32_t r0, r1; /* tokens r0 .. r1 - 1 of the chunk belong to the step ... */
+	size_t row;      /* ... and are the rows from this one on */
+	bool whole;      /* further tokens follow the chunk: it is folded into S */
 };
 
-/* The border of the slot after a step: S takes up all whole chunks before the last token, but
- * tokens of a draft may be taken back, and the one before it may be asked for again. */
+/* Returns the border of the slot after a step: all whole chunks before the last token are folded
+ * into S. Tokens of a draft do not count, since they may be taken back; nor does the token before,
+ * since it may be computed again. */
 static uint32_t border_after(const struct recur_layout *l, const struct mx_span *span,
                              uint32_t border)
 {
@@ -118,8 +119,8 @@ static struct recur_part part_at(const struct recur_task *t, uint32_t from)
 	return p;
 }
 
-/* q and k of a chunk, for all heads that share them. Earlier tokens stay in their rings, the step's
- * are padded in the worker's memory. */
+/* Gets q and k of a chunk, for all heads that share them. Earlier tokens are read from the rings;
+ * the step's own are padded in the worker's memory. */
 static void load_keys(const struct recur_task *t, uint32_t head, const struct recur_part *p,
                       struct recur_chunk *c)
 {
@@ -150,7 +151,7 @@ static void load_keys(const struct recur_task *t, uint32_t head, const struct re
 		run->kernels->dots(c, w->k, p->r0, p->r1, true, w->rawk);
 }
 
-/* v and a of one head. */
+/* Gets v and a of one head. */
 static void load_values(const struct recur_task *t, uint32_t head, const struct recur_part *p,
                         struct recur_chunk *c)
 {
@@ -188,8 +189,8 @@ static void load_values(const struct recur_task *t, uint32_t head, const struct 
 		run->kernels->pack(n, s->k_dim, a, in->lda, w->a + p->r0 * l->ldk, l->ldk);
 }
 
-/* Columns c0 .. c1 - 1 of one head: outputs, and S if it takes up the chunk. Drafts beyond
- * t->stays have their S in the worker's memory. */
+/* Computes columns c0 .. c1 - 1 of one head: outputs, and S if the chunk is folded. For a draft
+ * beyond t->next_border, S is a copy in the worker's memory. */
 static void run_chunk(const struct recur_task *t, uint32_t head, const struct recur_part *p,
                       const struct recur_chunk *c, uint32_t c0, uint32_t c1)
 {
@@ -197,8 +198,8 @@ static void run_chunk(const struct recur_task *t, uint32_t head, const struct re
 	const struct mx_recur_kernels *kernels = run->kernels;
 	const struct mx_recur_spec *s = run->s;
 	const struct recur_work *w = &t->w;
-	const float *S = p->from <= t->stays ? state_of(t, head, c0) : w->copy;
-	float *to = p->from + Q <= t->stays ? state_of(t, head, c0) : w->copy;
+	const float *S = p->from <= t->next_border ? state_of(t, head, c0) : w->copy;
+	float *to = p->from + Q <= t->next_border ? state_of(t, head, c0) : w->copy;
 	float *y = run->y + p->row * run->ldy + (size_t)head * s->v_dim, beta[Q];
 
 	for (uint32_t r = p->r0; s->delta && r < p->r1; r++)
@@ -224,7 +225,7 @@ static void run_chunk(const struct recur_task *t, uint32_t head, const struct re
 	}
 }
 
-/* Heads that share q and k, through all chunks of the span. */
+/* Computes heads that share q and k, through all chunks of the span. */
 static void run_heads(const struct recur_task *t, uint32_t head, uint32_t n_heads, uint32_t c0,
                       uint32_t c1)
 {
@@ -239,7 +240,7 @@ static void run_heads(const struct recur_task *t, uint32_t head, uint32_t n_head
 	}
 }
 
-/* MX_RECUR_CHANNEL: tokens `from` .. `to` - 1 into h. */
+/* For MX_RECUR_CHANNEL: adds tokens `from` .. `to` - 1 to the state h. */
 static void scan_tokens(const struct recur_task *t, uint32_t head, uint32_t from, uint32_t to,
                         uint32_t c0, uint32_t c1, float *h)
 {
@@ -265,9 +266,9 @@ static void scan_tokens(const struct recur_task *t, uint32_t head, uint32_t from
 static void run_channels(const struct recur_task *t, uint32_t head, uint32_t c0, uint32_t c1)
 {
 	float *h = state_of(t, head, c0);
-	scan_tokens(t, head, t->border, t->stays, c0, c1, h);
+	scan_tokens(t, head, t->border, t->next_border, c0, c1, h);
 	memcpy(t->w.copy, h, (c1 - c0) * sizeof(*h));
-	scan_tokens(t, head, t->stays, t->span->pos + t->span->n, c0, c1, t->w.copy);
+	scan_tokens(t, head, t->next_border, t->span->pos + t->span->n, c0, c1, t->w.copy);
 }
 
 static void run_task(void *arg, size_t task, unsigned worker)
@@ -284,24 +285,24 @@ static void run_task(void *arg, size_t task, unsigned worker)
 	c1 = c1 < l->ldv ? c1 : l->ldv;
 	t.slot = run->slot_base + t.span->slot * run->slot_stride;
 	t.border = ((const struct recur_head *)t.slot)->border;
-	t.stays = border_after(l, t.span, t.border);
+	t.next_border = border_after(l, t.span, t.border);
 	work_layout(l, run->scratch + worker * run->worker_bytes, &t.w);
 
 	unsigned state = run->kernels->begin();
 	if (l->chunk == 1)
 		run_channels(&t, head, c0, c1);
-	else if (t.span->pos + t.span->n <= t.stays + Q)
+	else if (t.span->pos + t.span->n <= t.next_border + Q)
 		run_heads(&t, head, n, c0, c1);
-	else /* a draft beyond the chunk: there is room for one block of S */
+	else /* a draft beyond the chunk: the copy has room for one block of S */
 		for (uint32_t h = head; h < head + n; h++)
 			for (uint32_t c = c0; c < c1; c += RECUR_COLS)
 				run_heads(&t, h, 1, c, c1 - c < RECUR_COLS ? c1 : c + RECUR_COLS);
 	run->kernels->end(state);
 }
 
-/* Heads of a task, and parts of their columns: some tasks a thread, so that threads end together,
- * but not more than that: heads that share q and k share what they have in common, and so do
- * columns. */
+/* Chooses the heads of a task and the parts of their columns. There should be some tasks a thread,
+ * so that threads finish together, but no more: heads that share q and k, and columns of a head,
+ * share work within a task. */
 static void cut(struct recur_run *run, unsigned threads)
 {
 	const struct mx_recur_spec *s = run->s;
@@ -319,11 +320,11 @@ static void cut(struct recur_run *run, unsigned threads)
 		run->parts++;
 }
 
-/* ---- the step's tokens to the rings ---- */
+/* ---- writing the step's tokens to the rings ---- */
 
-static void keep_rows(const struct recur_run *run, const struct mx_span *span, uint32_t from,
-                      size_t offset, uint32_t ld, uint32_t head, const float *rows, size_t ld_rows,
-                      uint32_t n)
+static void store_rows(const struct recur_run *run, const struct mx_span *span, uint32_t from,
+                       size_t offset, uint32_t ld, uint32_t head, const float *rows, size_t ld_rows,
+                       uint32_t n)
 {
 	const unsigned char *slot = run->slot_base + span->slot * run->slot_stride;
 	for (uint32_t pos = from; pos < span->pos + span->n; pos++) {
@@ -336,28 +337,28 @@ static void keep_rows(const struct recur_run *run, const struct mx_span *span, u
 	}
 }
 
-static void keep_task(void *arg, size_t task, unsigned worker)
+static void store_task(void *arg, size_t task, unsigned worker)
 {
 	const struct recur_run *run = arg;
 	const struct mx_recur_spec *s = run->s;
 	const struct mx_recur_in *in = run->in;
 	const struct recur_layout *l = &run->l;
-	const struct mx_span *span = &run->step->spans[task / run->keep_parts];
+	const struct mx_span *span = &run->step->spans[task / run->store_parts];
 	const unsigned char *slot = run->slot_base + span->slot * run->slot_stride;
-	uint32_t part = (uint32_t)(task % run->keep_parts), parts = run->keep_parts;
+	uint32_t part = (uint32_t)(task % run->store_parts), parts = run->store_parts;
 	uint32_t from = border_after(l, span, ((const struct recur_head *)slot)->border);
 
 	(void)worker;
 	from = from > span->pos ? from : span->pos;
 	for (uint32_t h = part; l->ldk && h < s->k_heads; h += parts)
-		keep_rows(run, span, from, l->k, l->ldk, h, in->k, in->ldk, s->k_dim);
+		store_rows(run, span, from, l->k, l->ldk, h, in->k, in->ldk, s->k_dim);
 	for (uint32_t h = part; !s->delta && h < s->v_heads; h += parts)
-		keep_rows(run, span, from, l->u, l->ldv, h, in->v, in->ldv, s->v_dim);
+		store_rows(run, span, from, l->u, l->ldv, h, in->v, in->ldv, s->v_dim);
 	uint32_t n = l->lda == 1 ? 1 : l->chunk == 1 ? s->v_dim : s->k_dim;
 	for (uint32_t h = part; l->lda && h < s->a_heads; h += parts)
-		keep_rows(run, span, from, l->a, l->lda, h, in->a, in->lda, n);
+		store_rows(run, span, from, l->a, l->lda, h, in->a, in->lda, n);
 	for (uint32_t h = part; s->gain && h < s->heads; h += parts)
-		keep_rows(run, span, from, l->beta, 1, h, in->beta, in->ldbeta, 1);
+		store_rows(run, span, from, l->beta, 1, h, in->beta, in->ldbeta, 1);
 }
 
 void mx_recur_forward(const struct mx_recur_kernels *k, struct mx_device *d,
@@ -383,10 +384,10 @@ void mx_recur_forward(const struct mx_recur_kernels *k, struct mx_device *d,
 		return;
 	recur_layout(s, &run.l);
 	cut(&run, threads);
-	run.keep_parts = step->n_spans >= threads ? 1 : threads;
+	run.store_parts = step->n_spans >= threads ? 1 : threads;
 	d->ops->parallel(d, (size_t)step->n_spans * (s->heads / run.bundle) * run.parts, run_task,
 	                 &run);
-	d->ops->parallel(d, (size_t)step->n_spans * run.keep_parts, keep_task, &run);
+	d->ops->parallel(d, (size_t)step->n_spans * run.store_parts, store_task, &run);
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		const struct mx_span *span = &step->spans[i];
 		struct recur_head *head = (struct recur_head *)(slot_base + span->slot * slot_stride);

@@ -4,52 +4,52 @@
  * complete at every level. README.md has the formulas.
  *
  * What a kernel computes for a row, a column or an element depends on that one
- * alone: not on how many there are in the call, nor on which.
+ * alone: not on how many others are in the call, nor on its place among them.
  */
 #ifndef MX_MIXERS_RECURRENCE_KERNELS_H
 #define MX_MIXERS_RECURRENCE_KERNELS_H
 
 #include "mixers/recurrence/recurrence.h"
 
-/* Columns of a block of S: with one token they are a run of lines, which prefetchers follow, with
- * 16 tokens and k_dim = 128 they stay in the first cache. */
+/* Columns of a block of S: with one token a block is a run of cache lines, which prefetchers
+ * follow; with 16 tokens and k_dim = 128 it fits the L1 cache. */
 #define RECUR_COLS     32
 #define RECUR_PAD      16 /* rows of k_dim and v_dim elements are padded to this with zeros */
-#define CONV_ROWS      16 /* rows of a call of conv: they stay in the first cache for all vectors */
-#define RECUR_CHANNELS 64 /* of a task of the convolution */
+#define CONV_ROWS      16 /* rows of a call of conv: they remain in the L1 cache for all vectors */
+#define RECUR_CHANNELS 64 /* channels of a task of the convolution */
 
-/* A chunk of one head: where its tokens 0 .. MX_RECUR_CHUNK - 1 are. Rows of tokens that are not
- * known yet may be read but never matter. */
+/* A chunk of one head: pointers to its tokens 0 .. MX_RECUR_CHUNK - 1. Rows of tokens that are not
+ * known yet may be read but do not change a result. */
 struct recur_chunk {
 	uint32_t k_dim, ldk;            /* ldk: padded */
 	bool vector;                    /* a has k_dim factors, not one */
 	const float *k[MX_RECUR_CHUNK]; /* [ldk] */
 	const float *a[MX_RECUR_CHUNK]; /* [ldk] or [1] */
-	float gain[MX_RECUR_CHUNK];     /* of what the token adds to S; 1 if vector or past */
+	float gain[MX_RECUR_CHUNK];     /* factor of what the token adds to S; 1 without a gain */
 	float *u[MX_RECUR_CHUNK];       /* [ldv] */
 };
 
 struct mx_recur_kernels {
 	const char *name;
 
-	/* Around the other calls: numbers too small for a normal float become 0 meanwhile, since
-	 * products of factors pass through them and they are slow. */
+	/* Called before and after the other calls: in between, denormal numbers are flushed to 0.
+	 * Products of factors pass through them, and arithmetic on them is slow. */
 	unsigned (*begin)(void);
 	void (*end)(unsigned state);
 
-	/* n rows of `len` elements, padded with zeros to ld_to, a multiple of RECUR_PAD. */
+	/* Copies n rows of `len` elements, padded with zeros to ld_to, a multiple of RECUR_PAD. */
 	void (*pack)(uint32_t n, uint32_t len, const float *from, size_t ld_from, float *to,
 	             size_t ld_to);
 
-	/* Of rows r0 .. r1 - 1 with x[r], [ldk], and the keys they see: raw[r][j] = x_r . k_j,
-	 * [MX_RECUR_CHUNK][MX_RECUR_CHUNK]. `past`: j < r (x_r is k_r, for the delta rule), else j <= r
-	 * (x_r is q_r). */
+	/* Products of rows x_r, r0 <= r < r1, each [ldk], with the keys that they see: raw[r][j] = x_r
+	 * . k_j, [MX_RECUR_CHUNK][MX_RECUR_CHUNK]. With `past` j < r (x_r is k_r, for the delta rule),
+	 * else j <= r (x_r is q_r). */
 	void (*dots)(const struct recur_chunk *c, const float *x, uint32_t r0, uint32_t r1, bool past,
 	             float *raw);
 
-	/* The same with x_r decayed from token r down to j, to s[j]; and w = x_r decayed by all tokens
-	 * up to r, [ldk]. s and w are those of row r0, `step` rows of MX_RECUR_CHUNK and of ldk further
-	 * on those of the next. Takes raw from dots unless c->vector. */
+	/* The same products with x_r decayed from token r down to j, to s[j]; and w = x_r decayed by
+	 * all tokens up to r, [ldk]. s and w point to row r0; the next row is `step` rows (of
+	 * MX_RECUR_CHUNK and of ldk) further on. Takes raw from dots unless c->vector. */
 	void (*scores)(const struct recur_chunk *c, const float *x, const float *raw, uint32_t r0,
 	               uint32_t r1, bool past, float *s, float *w, size_t step);
 
@@ -57,31 +57,33 @@ struct mx_recur_kernels {
 	 * of all factors, [ldk]. */
 	void (*keys)(const struct recur_chunk *c, float *k, float *d);
 
-	/* Outputs of rows r0 .. r1 - 1: y[r - r0] = S^T w_r + sum of s_rj u_j, j <= r, in columns
-	 * col .. col + width - 1 of u and v, which S [k_dim][width] is of. s [..][MX_RECUR_CHUNK] and
-	 * w [..][ldk] begin with row r0. Of y only the first `used` columns, from col on, are memory.
+	/* Outputs of rows r0 .. r1 - 1: y[r - r0] = S^T w_r + sum of s_rj u_j, j <= r, for columns
+	 * col .. col + width - 1 of u and v; S [k_dim][width] is the block of these columns. s
+	 * [..][MX_RECUR_CHUNK] and w [..][ldk] begin with row r0. Only the first `used` columns of y,
+	 * from col on, are written.
 	 *
-	 * With `beta`, the delta rule: s and w have two rows for each r, k's first, and before all
-	 * that u_r = beta_r (v_r - S^T w'_r - sum of s'_rj u_j, j < r). v [MX_RECUR_CHUNK][ldv]. */
+	 * With `beta`, the delta rule: s and w have two rows for each r, that of k_r first, and u_r is
+	 * computed before: u_r = beta_r (v_r - S^T w'_r - sum of s'_rj u_j, j < r). v
+	 * [MX_RECUR_CHUNK][ldv]. */
 	void (*merge)(const struct recur_chunk *c, uint32_t r0, uint32_t r1, uint32_t col,
 	              uint32_t width, const float *w, const float *S, const float *s, const float *v,
 	              size_t ldv, const float *beta, float *y, size_t ldy, uint32_t used);
 
-	/* to = d S + sum of k[j] u_j^T over the whole chunk; to may be S. */
+	/* Folds a whole chunk into S: to = d S + sum of k[j] u_j^T; `to` may be S. */
 	void (*fold)(const struct recur_chunk *c, const float *k, const float *d, uint32_t col,
 	             uint32_t width, const float *S, float *to);
 
-	/* MX_RECUR_CHANNEL: n times h = a h + v, each written to y unless that is NULL. */
+	/* For MX_RECUR_CHANNEL: n times h = a h + v, each h written to y unless that is NULL. */
 	void (*scan)(uint32_t n, uint32_t width, const float *a, size_t lda, const float *v, size_t ldv,
 	             float *h, float *y, size_t ldy);
 
-	/* y[t] = act(bias + sum of w[i] x[t - taps + 1 + i]) for t < n; before x[0] comes `past`, its
-	 * taps - 1 rows, oldest first, of RECUR_CHANNELS; width <= RECUR_CHANNELS; w
-	 * [taps][RECUR_CHANNELS]. On return `past` has the last rows. y may be x. */
+	/* y[t] = act(bias + sum of w[i] x[t - taps + 1 + i]) for t < n. `past` holds the taps - 1 rows
+	 * before x[0], oldest first, of RECUR_CHANNELS each; on return, those before x[n]. width <=
+	 * RECUR_CHANNELS; w [taps][RECUR_CHANNELS]. y may be x. */
 	void (*conv)(uint32_t n, uint32_t width, uint32_t taps, const float *w, const float *bias,
 	             bool silu, float *past, const float *x, size_t ldx, float *y, size_t ldy);
 
-	/* One row each; see recurrence.h. */
+	/* Each works on one row; see recurrence.h. */
 	void (*norm)(const struct mx_recur_norm *n, const float *gate, float *y);
 	void (*l2norm)(uint32_t heads, uint32_t dim, float eps, float scale, float *x);
 	void (*map)(enum mx_recur_map f, size_t n, float *x);

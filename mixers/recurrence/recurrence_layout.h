@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where things are in a slot of the recurrence. A snapshot is the same memory.
+ * The layout of the recurrence's part of a slot. A snapshot has the same layout.
  *
  *   head  64 bytes: struct recur_head
  *   S     [heads] [blocks of RECUR_COLS columns] [k_dim] [columns of the block], as of the border;
@@ -18,7 +18,7 @@
 #include "mixers/recurrence/recurrence_kernels.h"
 
 struct recur_head {
-	uint32_t border; /* S has the tokens before this position */
+	uint32_t border; /* S includes the tokens before this position */
 };
 
 struct recur_layout {
@@ -26,18 +26,19 @@ struct recur_layout {
 	uint32_t cap;
 	uint32_t k_dim, ldk, ldv, lda;
 	uint32_t u_heads;
-	size_t S, k, u, a, beta, bytes; /* offsets in bytes, and all of it */
+	size_t S, k, u, a, beta; /* offsets in bytes */
+	size_t bytes;            /* of all */
 };
 
 void recur_layout(const struct mx_recur_spec *s, struct recur_layout *out);
 
-/* Which of n shared heads serves head h of `heads`. */
+/* Returns which of n shared heads head h of `heads` uses. */
 static inline uint32_t recur_shared(uint32_t h, uint32_t heads, uint32_t n)
 {
 	return h / (heads / n);
 }
 
-/* The place of a position in one of the rings. */
+/* Returns the entry of a position in one of the rings. */
 static inline float *recur_ring(const unsigned char *slot, size_t offset, uint32_t cap, uint32_t ld,
                                 uint32_t head, uint32_t pos)
 {

@@ -5,15 +5,15 @@
 
 #include "mixers/recurrence/recurrence.h"
 
-/* y[n, heads * v_dim] of a sequence of n tokens from its first. max_draft counts for nothing.
- * False if there is no memory. */
+/* Computes y[n, heads * v_dim] of the first n tokens of a sequence; max_draft is not used. False if
+ * there is no memory. */
 bool recur_ref(const struct mx_recur_spec *s, size_t n, const struct mx_recur_in *in, double *y);
 
-/* y[n, channels] of a sequence from its first token. */
+/* Computes y[n, channels] of the first n tokens of a sequence. */
 void recur_ref_conv(const struct mx_conv_spec *s, size_t n, const float *weight, const float *bias,
                     const float *x, size_t ldx, double *y);
 
-/* One row each: y is written. */
+/* Each computes y of one row. */
 void recur_ref_norm(const struct mx_recur_norm *n, const float *gate, const float *x, double *y);
 void recur_ref_l2norm(uint32_t heads, uint32_t dim, float eps, float scale, const float *x,
                       double *y);

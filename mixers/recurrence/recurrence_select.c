@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which kernel table serves a level. */
+/* Chooses the kernel table of an instruction-set level. */
 #include "config.h"
 
 #include "mixers/recurrence/recurrence_kernels.h"

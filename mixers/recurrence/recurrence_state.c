@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory of a sequence: its layout, saved and loaded. */
+/* A slot of the recurrence: layout, save and load. */
 #include "mixers/recurrence/recurrence_layout.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ void recur_layout(const struct mx_recur_spec *s, struct recur_layout *out)
 		.ldv = recur_pad(s->v_dim),
 		.u_heads = s->delta ? s->heads : s->v_heads,
 	};
-	/* A chunk that S has not taken up yet, and the draft after it. */
+	/* Room for a chunk that is not folded into S yet, and for a draft after it. */
 	l.cap = l.chunk + s->max_draft;
 	l.lda = s->decay == MX_RECUR_NO_DECAY ? 0
 	        : s->decay == MX_RECUR_SCALAR ? 1
@@ -41,7 +41,7 @@ size_t mx_recur_snapshot_bytes(const struct mx_recur_spec *s)
 	return mx_recur_slot_bytes(s);
 }
 
-/* The tokens from position `from` up to pos of one ring. */
+/* Copies the tokens `from` .. pos - 1 of one ring. */
 static void save_ring(const struct recur_layout *l, const unsigned char *slot, unsigned char *out,
                       size_t offset, uint32_t heads, uint32_t ld, uint32_t from, uint32_t pos)
 {
@@ -65,7 +65,7 @@ void mx_recur_save(const struct mx_recur_spec *s, const void *slot, uint32_t pos
 		save_ring(&l, slot, out, l.beta, s->heads, 1, head->border, pos);
 }
 
-/* The border is before pos - 1 or at it, so both positions find what they need. */
+/* The border is at most pos - 1, so a sequence can go on at pos or at pos - 1. */
 void mx_recur_load(const struct mx_recur_spec *s, void *slot, uint32_t pos, const void *in)
 {
 	(void)pos;

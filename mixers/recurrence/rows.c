@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Norms and functions of elements: rows over threads. */
+/* Norms and elementwise functions, rows divided among the threads. */
 #include "mixers/recurrence/recurrence_kernels.h"
 
-#define TASK_ELEMENTS 4096 /* some microseconds of work, more than it costs to hand out a task */
+#define TASK_ELEMENTS 4096 /* some microseconds of work, more than a task costs */
 
 struct rows_run {
 	const struct mx_recur_kernels *kernels;

@@ -2,7 +2,7 @@
 /*
  * The short convolution, norms and functions of elements over vectors of MX_W
  * floats, at the instruction set of the including file. The last, incomplete
- * vector goes through the same arithmetic as the others, padded.
+ * vector is padded and goes through the same arithmetic as the others.
  */
 #include <math.h>
 
@@ -139,8 +139,8 @@ static void norm(const struct mx_recur_norm *n, const float *gate, float *y)
 	}
 }
 
-/* A vector of channels: the taps and the inputs that they see stay in registers. The rows after
- * these are asked for: they are a page apart, where no prefetcher follows. */
+/* A vector of channels: the taps and the inputs that they see remain in registers. The next rows
+ * are prefetched: they are a page apart, which the hardware does not follow. */
 MX_INLINE void conv_vec(uint32_t n, const size_t lanes, const uint32_t taps, const float *w,
                         vf bias, bool act, float *past, const float *x, size_t ldx, float *y,
                         size_t ldy)
