@@ -10,7 +10,8 @@
 
 #include "mixers/attention/attention.h"
 
-/* Everything probe checks; the other slots call it again instead of keeping state. */
+/* Reads and checks the parameters, as probe does. The other entries of the table call it again
+ * instead of keeping state. */
 static mx_status read_params(const struct mx_layer_desc *layer, struct attn_params *out,
                              struct mx_err *err)
 {
@@ -44,7 +45,7 @@ static mx_status attn_state(const struct mx_layer_desc *layer, const struct mx_d
 	attn_scratch_layout(layer, &p, device->info.threads, &scratch);
 	*out = (struct mx_state_spec){
 		.bytes_per_token = (size_t)2 * p.kv_heads * p.dpad * mx_dtype_size(p.dtype),
-		.page_multiple = ATTN_CHUNK,
+		.page_multiple = ATTN_PANEL,
 		.scratch_bytes = scratch.bytes,
 	};
 	return MX_OK;
@@ -78,7 +79,7 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	status = read_params(layer, &m->params, err);
 	if (status != MX_OK)
 		goto fail;
-	if (init->page_tokens == 0 || init->page_tokens % ATTN_CHUNK) {
+	if (init->page_tokens == 0 || init->page_tokens % ATTN_PANEL) {
 		status =
 			mx_mixer_fail(err, MX_E_INVALID, "attention: pages of %u tokens", init->page_tokens);
 		goto fail;
@@ -93,14 +94,14 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	}
 	for (size_t i = 0; i < half; i++)
 		m->inv_freq[i] = (float)m->params.inv_freq[i];
-	m->params.inv_freq = NULL; /* the description ends with this call */
+	m->params.inv_freq = NULL; /* the description is valid during create only */
 	attn_scratch_layout(layer, &m->params, m->device->info.threads, &m->scratch);
 	m->kernels = attn_kernels_find(mx_isa_parse(m->device->info.isa), m->params.dtype);
 	m->page_base = init->page_base;
 	m->page_stride = init->page_stride;
 	m->page_tokens = init->page_tokens;
-	m->chunk_bytes = attn_chunk_bytes(m->params.dpad, m->params.dtype);
-	m->v_offset = m->page_tokens / ATTN_CHUNK * m->chunk_bytes;
+	m->panel_bytes = attn_panel_bytes(m->params.dpad, m->params.dtype);
+	m->v_offset = m->page_tokens / ATTN_PANEL * m->panel_bytes;
 	*out = m;
 	return MX_OK;
 fail:
@@ -118,8 +119,8 @@ static void attn_describe(const struct mx_mixer *m, char *text, size_t cap)
 	         mx_dtype_name(m->params.dtype), m->kernels->name);
 }
 
-/* commit keeps nothing: the caller tracks lengths, a row reads no position after its own, and
- * positions taken back are written again before they are read. */
+/* commit does nothing: the caller tracks lengths, a row reads no position after its own, and
+ * positions that are taken back are written again before they are read. */
 static const struct mx_mixer_ops attn_ops = {
 	.abi = MX_MIXER_ABI,
 	.struct_size = sizeof(struct mx_mixer_ops),

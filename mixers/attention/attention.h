@@ -9,10 +9,10 @@
 
 /* Where things are in the step's scratch memory, in bytes from its start. */
 struct attn_scratch {
-	size_t q;        /* f32 [max_rows, heads * head_dim]; the outputs take its place */
+	size_t q;        /* f32 [max_rows, heads * head_dim]: queries, later outputs */
 	size_t k, v;     /* f32 [max_rows, kv_heads * head_dim] each */
 	size_t items;    /* struct attn_item [max_items] */
-	size_t partials; /* f32 [max_partials]: of each cut row m, l, o[dpad] */
+	size_t partials; /* f32 [max_partials]: m, l, o[dpad] for each row and block of split items */
 	size_t workers;  /* per worker, worker_bytes each */
 	size_t worker_bytes;
 	uint32_t max_items;
@@ -27,13 +27,13 @@ struct mx_mixer {
 	const struct attn_kernels *kernels;
 	struct attn_weights weights;
 	float *inv_freq;     /* [rope_dim / 2], owned */
-	float *dynamic_freq; /* [rope_dim / 2], owned: of one position */
+	float *dynamic_freq; /* [rope_dim / 2], owned: frequencies of one position, dynamic rope */
 	uint32_t width, max_rows;
 	struct attn_scratch scratch;
 	unsigned char *page_base;
 	size_t page_stride;
-	size_t chunk_bytes; /* keys, or values, of a chunk */
-	size_t v_offset;    /* from a chunk's keys to its values */
+	size_t panel_bytes; /* bytes of the keys, or of the values, of a panel */
+	size_t v_offset;    /* bytes from a panel's keys to its values */
 	uint32_t page_tokens;
 };
 

@@ -3,16 +3,16 @@
  * Attention kernels for AMX with bf16 tiles.
  *
  * Scores S[16 rows, 16 tokens] = Q (A tiles, 32 dimensions each) x K (B tiles,
- * straight from the chunk); probabilities P rounded to bf16; outputs
+ * straight from the panel); probabilities P rounded to bf16; outputs
  * O[16 rows, 16 dimensions] += P (A tile, 32 tokens) x V (B tile, straight
- * from the chunk). TDPBF16PS computes each row of its result from that row of
- * A alone, so a row does not know its company. Rows that a tile lacks hold
- * garbage and are never stored to the caller's memory.
+ * from the panel). TDPBF16PS computes each row of its result from that row of
+ * A alone, so other rows do not affect it. The unused rows of an incomplete tile
+ * hold garbage and are never stored to the caller's memory.
  *
  * Softmax. With p = 2^f * 2^floor(t), f = t - floor(t), three terms of a
- * polynomial are enough for bf16 (error 9e-5). Probabilities are cut, not
+ * polynomial are enough for bf16 (error 9e-5). Probabilities are truncated, not
  * rounded, to bf16; the polynomial is scaled by 1 + 2^-9, the middle of a
- * step, so that the cut is right on average, and the sum is scaled back.
+ * step, so that truncation is unbiased, and the sum is scaled back.
  */
 #include <immintrin.h>
 #include <math.h>
@@ -23,7 +23,7 @@
 #define TILE_BYTES 1024
 #define CUT        0x1.008p0f /* 1 + 2^-9 */
 
-/* Order for the compiler: tile instructions do not tell it what memory they touch. */
+/* Orders memory accesses: the compiler does not know what memory tile instructions access. */
 #define BARRIER() __asm__ volatile("" ::: "memory")
 
 static _Thread_local unsigned saved_csr;
@@ -49,7 +49,7 @@ static void end(void)
 	_mm_setcsr(saved_csr);
 }
 
-/* Chunks c0 .. c1 - 1 of the block for the rows of one or two tiles. */
+/* Panels c0 .. c1 - 1 of the block for the rows of one or two tiles. */
 struct range {
 	uint32_t c0, c1;
 };
@@ -57,11 +57,11 @@ struct range {
 /* ---- scores of a tile: s[group of 16 tokens][row][16] ---- */
 
 #define GROUP_FLOATS (16 * ATTN_TILE)
-#define CHUNK_FLOATS (2 * GROUP_FLOATS + 16)
-#define TILE_FLOATS  (ATTN_BLOCK_CHUNKS * CHUNK_FLOATS)
+#define PANEL_FLOATS (2 * GROUP_FLOATS + 16)
+#define TILE_FLOATS  (ATTN_BLOCK_PANELS * PANEL_FLOATS)
 
-/* One tile. Keys come from memory, perhaps from afar: AHEAD bytes are asked for in advance, in the
- * order in which they and then the values will be read. */
+/* One tile; its keys are probably not in a cache. AHEAD bytes are prefetched, in the order in which
+ * the keys and then the values are read. */
 #define AHEAD 2048
 
 static inline void fetch_ahead(const unsigned char *from, size_t at, size_t size,
@@ -95,8 +95,8 @@ static void scores_one(const struct attn_task *t, struct range g, const unsigned
 			_tile_loadd(6, k + group + i, 64);
 			_tile_dpbf16ps(1, 4, 6);
 		}
-		_tile_stored(0, s + c * CHUNK_FLOATS, 64);
-		_tile_stored(1, s + c * CHUNK_FLOATS + GROUP_FLOATS, 64);
+		_tile_stored(0, s + c * PANEL_FLOATS, 64);
+		_tile_stored(1, s + c * PANEL_FLOATS + GROUP_FLOATS, 64);
 	}
 }
 
@@ -119,10 +119,10 @@ static void scores_many(const struct attn_task *t, struct range g, const unsigne
 			_tile_dpbf16ps(b, 4, 6);                                                               \
 		}                                                                                          \
 	} while (0)
-#define STORE(a, b, chunk)                                                                         \
+#define STORE(a, b, panel)                                                                         \
 	do {                                                                                           \
-		_tile_stored(a, s + (chunk)*CHUNK_FLOATS, 64);                                             \
-		_tile_stored(b, s + (chunk)*CHUNK_FLOATS + GROUP_FLOATS, 64);                              \
+		_tile_stored(a, s + (panel)*PANEL_FLOATS, 64);                                             \
+		_tile_stored(b, s + (panel)*PANEL_FLOATS + GROUP_FLOATS, 64);                              \
 	} while (0)
 	PRODUCTS(0, 1);
 	for (;;) {
@@ -175,11 +175,11 @@ static inline __mmask16 lanes(uint32_t from, uint32_t to, uint32_t i)
 	return b > a ? (__mmask16)(((1u << b) - 1) & ~((1u << a) - 1)) : 0;
 }
 
-/* Puts -inf where rows r0 .. r0 + rows - 1 must not look. */
+/* Writes -inf over the scores of keys that rows r0 .. r0 + rows - 1 must not see. */
 static void mask(const struct attn_task *t, struct range g, uint32_t r0, uint32_t rows, float *s)
 {
 	const __m512 never = _mm512_set1_ps(-INFINITY);
-	uint32_t begin = g.c0 * ATTN_CHUNK, end = g.c1 * ATTN_CHUNK;
+	uint32_t begin = g.c0 * ATTN_PANEL, end = g.c1 * ATTN_PANEL;
 
 	if (t->lo[r0 + rows - 1] <= t->t0 + begin && t->hi[r0] >= t->t0 + end)
 		return;
@@ -189,7 +189,7 @@ static void mask(const struct attn_task *t, struct range g, uint32_t r0, uint32_
 		for (uint32_t i = begin; i < end; i += 16) {
 			if (i >= lo && i + 16 <= hi)
 				continue;
-			float *p = s + i / ATTN_CHUNK * CHUNK_FLOATS + i / 16 % 2 * GROUP_FLOATS + r * 16;
+			float *p = s + i / ATTN_PANEL * PANEL_FLOATS + i / 16 % 2 * GROUP_FLOATS + r * 16;
 			_mm512_store_ps(p, _mm512_mask_mov_ps(never, lanes(lo, hi, i), _mm512_load_ps(p)));
 		}
 	}
@@ -209,15 +209,15 @@ static inline __m512 row_max(struct range g, const float *s, uint32_t r)
 {
 	__m512 top = _mm512_set1_ps(-INFINITY);
 	for (uint32_t c = g.c0; c < g.c1; c++) {
-		const float *p = s + c * CHUNK_FLOATS + r * 16;
+		const float *p = s + c * PANEL_FLOATS + r * 16;
 		top =
 			_mm512_max_ps(top, _mm512_max_ps(_mm512_load_ps(p), _mm512_load_ps(p + GROUP_FLOATS)));
 	}
 	return top;
 }
 
-/* Row r's probabilities take the place of its scores: of each chunk [row][32] in bf16 where its
- * first group was. Returns their sums lane by lane. */
+/* Replaces row r's scores by probabilities: [row][32] in bf16 for each panel, in the place of its
+ * first group. Returns their sums lane by lane. */
 static inline __m512 row_exp(struct range g, float *s, uint32_t r, __m512 scale, float minus)
 {
 	const __m512i high =
@@ -225,7 +225,7 @@ static inline __m512 row_exp(struct range g, float *s, uint32_t r, __m512 scale,
 	                     25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
 	__m512 sum = _mm512_setzero_ps(), less = _mm512_set1_ps(minus);
 	for (uint32_t c = g.c0; c < g.c1; c++) {
-		float *p = s + c * CHUNK_FLOATS + r * 16;
+		float *p = s + c * PANEL_FLOATS + r * 16;
 		__m512 a = exp2_cut(_mm512_fmadd_ps(_mm512_load_ps(p), scale, less));
 		__m512 b = exp2_cut(_mm512_fmadd_ps(_mm512_load_ps(p + GROUP_FLOATS), scale, less));
 		sum = _mm512_add_ps(sum, _mm512_add_ps(a, b));
@@ -235,7 +235,8 @@ static inline __m512 row_exp(struct range g, float *s, uint32_t r, __m512 scale,
 	return sum;
 }
 
-/* Maxima of 16 rows of scores to m, in powers of two, and what to add to a scaled score. */
+/* Writes the maxima of 16 rows of scores to m, as exponents of two, and what to add to a scaled
+ * score to minus. */
 static inline void finish_max(const __m512 v[16], __m512 scale, float *m, float *minus)
 {
 	__m512 top = _mm512_mul_ps(max_16(v), scale);
@@ -253,7 +254,7 @@ static inline void finish_sum(const __m512 v[16], float *l)
 
 static void outputs_one(const struct attn_task *t, struct range g, const float *p, float *o)
 {
-	size_t stride = (size_t)t->dim * 4, chunk = (size_t)t->dim * 64;
+	size_t stride = (size_t)t->dim * 4, panel = (size_t)t->dim * 64;
 
 	for (size_t i = 0; i < t->dim / 16; i += 2) {
 		_tile_zero(0);
@@ -261,11 +262,11 @@ static void outputs_one(const struct attn_task *t, struct range g, const float *
 		for (uint32_t c = g.c0; c < g.c1; c++) {
 			const unsigned char *v = t->values[c] + i * TILE_BYTES;
 			const unsigned char *next = c + 1 < g.c1 ? t->values[c + 1] : t->next;
-			_tile_loadd(4, p + c * CHUNK_FLOATS, 64);
-			fetch_ahead(t->values[c], i * TILE_BYTES, chunk, next);
+			_tile_loadd(4, p + c * PANEL_FLOATS, 64);
+			fetch_ahead(t->values[c], i * TILE_BYTES, panel, next);
 			_tile_loadd(5, v, 64);
 			_tile_dpbf16ps(0, 4, 5);
-			fetch_ahead(t->values[c], (i + 1) * TILE_BYTES, chunk, next);
+			fetch_ahead(t->values[c], (i + 1) * TILE_BYTES, panel, next);
 			_tile_loadd(6, v + TILE_BYTES, 64);
 			_tile_dpbf16ps(1, 4, 6);
 		}
@@ -292,7 +293,7 @@ static void outputs_many(const struct attn_task *t, struct range g, const float 
 		_tile_zero(3);
 		for (uint32_t c = g.c0; c < g.c1; c++) {
 			const unsigned char *v = t->values[c] + (size_t)i * TILE_BYTES;
-			_tile_loadd(4, p + c * CHUNK_FLOATS, 64);
+			_tile_loadd(4, p + c * PANEL_FLOATS, 64);
 			_tile_loadd(5, v, 64);
 			_tile_dpbf16ps(0, 4, 5);
 			_tile_loadd(6, v + TILE_BYTES, 64);
@@ -312,7 +313,7 @@ static void outputs_many(const struct attn_task *t, struct range g, const float 
 		_tile_zero(1);
 		for (uint32_t c = g.c0; c < g.c1; c++) {
 			const unsigned char *v = t->values[c] + (size_t)i * TILE_BYTES;
-			_tile_loadd(4, p + c * CHUNK_FLOATS, 64);
+			_tile_loadd(4, p + c * PANEL_FLOATS, 64);
 			_tile_loadd(5, v, 64);
 			_tile_dpbf16ps(0, 4, 5);
 			_tile_loadd(6, v + TILE_BYTES, 64);
@@ -345,7 +346,8 @@ static inline __attribute__((always_inline)) void softmax(const struct attn_task
 	finish_sum(v, l);
 }
 
-/* Tiles of 16 rows, where arithmetic is the limit, or one of fewer, where memory is. */
+/* Tiles of 16 rows, which are bound by arithmetic, or one tile of fewer, which is bound by memory.
+ */
 static void block_amx(const struct attn_task *t, float *m, float *l, float *o)
 {
 	float *s = t->work, *ob = s + TILE_FLOATS;
@@ -388,7 +390,7 @@ static void pack_q_amx(void *tiles, uint32_t row, uint32_t head_dim, uint32_t di
 	}
 }
 
-/* The layout is the one of all levels. */
+/* All levels share the layout of panels. */
 static void append_amx(unsigned char *keys, unsigned char *values, uint32_t first, uint32_t n,
                        uint32_t head_dim, uint32_t dim, const float *k, const float *v, size_t ld)
 {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention over vectors of 16 floats. Each level's file defines v16 and its
- * operations, then includes this text; so the levels share one order of
+ * operations and then includes this file, so the levels share one order of
  * operations and differ in instructions only.
  *
  * The includer defines: v16, v_zero, v_set1, v_load, v_store, v_add, v_mul,
  * v_max, v_fma(a, b, c) = a * b + c, v_bf16_pairs(p, &even, &odd) (32 bf16 to
- * their even and odd elements), v_exp2 (of x <= 0 or so; 1 at 0; 0 below -126
- * and at -inf), v_keep(v, a, b) (lanes a <= i < b, -inf elsewhere), v_hmax,
+ * their even and odd elements), v_exp2 (for x <= 0 or slightly above; 1 at 0; 0
+ * below -126 and at -inf), v_keep(v, a, b) (lanes a <= i < b, -inf elsewhere), v_hmax,
  * v_hsum (a fixed tree), and ROWS, the query rows that a pass keeps in
  * registers.
  */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* ---- scores: s[row][token] = q . k of one chunk for `rows` rows ---- */
+/* ---- scores: s[row][token] = q . k of one panel for `rows` rows ---- */
 
 ALWAYS_INLINE void scores_rows_f32(const float *q, const unsigned char *keys, uint32_t dim,
                                    const unsigned rows, float *s)
@@ -63,7 +63,7 @@ ALWAYS_INLINE void scores_rows_bf16(const float *q, const unsigned char *keys, u
 
 /* ---- softmax of one row of scores, in place; masked probabilities are exactly 0 ---- */
 
-/* Chunks c0 .. c1 - 1 of the block for some rows. */
+/* Panels c0 .. c1 - 1 of the block for some rows. */
 struct range {
 	uint32_t c0, c1;
 };
@@ -71,13 +71,13 @@ struct range {
 static void softmax_row(const struct attn_task *t, struct range g, uint32_t row, float *s, float *m,
                         float *l)
 {
-	uint32_t end = g.c1 * ATTN_CHUNK;
+	uint32_t end = g.c1 * ATTN_PANEL;
 	uint32_t a = t->lo[row] > t->t0 ? t->lo[row] - t->t0 : 0;
 	uint32_t b = t->hi[row] > t->t0 ? t->hi[row] - t->t0 : 0;
 	v16 scale = v_set1(t->scale), top = v_set1(-INFINITY), sum = v_zero();
 
 	b = b < end ? b : end;
-	for (uint32_t i = g.c0 * ATTN_CHUNK; i < end; i += 16) {
+	for (uint32_t i = g.c0 * ATTN_PANEL; i < end; i += 16) {
 		v16 x = v_load(s + i);
 		if (i < a || i + 16 > b) {
 			uint32_t from = a > i ? a - i : 0, to = b > i ? b - i : 0;
@@ -88,7 +88,7 @@ static void softmax_row(const struct attn_task *t, struct range g, uint32_t row,
 	}
 	float best = v_hmax(top) * t->scale;
 	v16 minus = v_set1(best == -INFINITY ? 0 : -best);
-	for (uint32_t i = g.c0 * ATTN_CHUNK; i < end; i += 16) {
+	for (uint32_t i = g.c0 * ATTN_PANEL; i < end; i += 16) {
 		v16 p = v_exp2(v_fma(v_load(s + i), scale, minus));
 		sum = v_add(sum, p);
 		v_store(s + i, p);
@@ -103,14 +103,14 @@ ALWAYS_INLINE void values_rows(const struct attn_task *t, struct range g, const 
                                const unsigned rows, uint32_t i, const int is_bf16, float *o)
 {
 	size_t size = is_bf16 ? 2 : 4;
-	size_t at = (size_t)i * ATTN_CHUNK * size, next = (size_t)16 * ATTN_CHUNK * size;
+	size_t at = (size_t)i * ATTN_PANEL * size, next = (size_t)16 * ATTN_PANEL * size;
 	v16 acc0[ROWS], acc1[ROWS];
 	for (unsigned r = 0; r < rows; r++)
 		acc0[r] = acc1[r] = v_zero();
 	for (uint32_t c = g.c0; c < g.c1; c++) {
 		const unsigned char *v0 = t->values[c] + at, *v1 = v0 + next;
-		const float *pc = p + c * ATTN_CHUNK;
-		for (uint32_t j = 0; j < ATTN_CHUNK; j += 2) {
+		const float *pc = p + c * ATTN_PANEL;
+		for (uint32_t j = 0; j < ATTN_PANEL; j += 2) {
 			v16 even0, odd0, even1, odd1;
 			if (is_bf16) {
 				v_bf16_pairs((const uint16_t *)v0 + j * 16, &even0, &odd0);
@@ -169,7 +169,7 @@ static void finish(uint32_t head_dim, float l, const float *o, float *y)
 
 /* ---- a block ---- */
 
-/* Rows r0 .. r0 + rows - 1, all in one range of chunks: scores, softmax, outputs, fold. */
+/* Rows r0 .. r0 + rows - 1, all in one range of panels: scores, softmax, outputs, fold. */
 ALWAYS_INLINE void block_rows(const struct attn_task *t, struct range g, uint32_t r0,
                               const unsigned rows, const int is_bf16, float *m, float *l, float *o)
 {
@@ -178,9 +178,9 @@ ALWAYS_INLINE void block_rows(const struct attn_task *t, struct range g, uint32_
 
 	for (uint32_t c = g.c0; c < g.c1; c++) {
 		if (is_bf16)
-			scores_rows_bf16(q, t->keys[c], t->dim, rows, s + c * ATTN_CHUNK);
+			scores_rows_bf16(q, t->keys[c], t->dim, rows, s + c * ATTN_PANEL);
 		else
-			scores_rows_f32(q, t->keys[c], t->dim, rows, s + c * ATTN_CHUNK);
+			scores_rows_f32(q, t->keys[c], t->dim, rows, s + c * ATTN_PANEL);
 	}
 	for (uint32_t r = 0; r < rows; r++)
 		softmax_row(t, g, r0 + r, s + (size_t)r * ATTN_BLOCK, &mb[r], &lb[r]);
@@ -233,7 +233,7 @@ static void append_f32(unsigned char *keys, unsigned char *values, uint32_t firs
 		for (uint32_t i = 0; i < dim; i++)
 			to[(size_t)i * 16] = i < head_dim ? k[i] : 0;
 		for (uint32_t i = 0; i < dim; i++)
-			((float *)values)[((size_t)(i / 16) * ATTN_CHUNK + t) * 16 + i % 16] =
+			((float *)values)[((size_t)(i / 16) * ATTN_PANEL + t) * 16 + i % 16] =
 				i < head_dim ? v[i] : 0;
 	}
 }
@@ -247,12 +247,13 @@ ALWAYS_INLINE uint32_t bf16_bits(float f)
 	return (u & 0x7fffffffu) > 0x7f800000u ? nan : round;
 }
 
-/* The values [dim] of tokens t (even, lo) and t + 1 (hi) to their places; NULL = leave alone. */
+/* Writes the values [dim] of tokens t (even, lo) and t + 1 (hi) to the panel; NULL = leave as is.
+ */
 static void append_values(uint16_t *values, uint32_t t, uint32_t dim, const float *lo,
                           const float *hi)
 {
 	for (uint32_t i = 0; i < dim; i += 16) {
-		uint16_t *to = values + ((size_t)i * ATTN_CHUNK) + (size_t)(t / 2) * 32;
+		uint16_t *to = values + ((size_t)i * ATTN_PANEL) + (size_t)(t / 2) * 32;
 		if (lo && hi) {
 			uint32_t pairs[16];
 			for (uint32_t j = 0; j < 16; j++)

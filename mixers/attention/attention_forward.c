@@ -2,17 +2,16 @@
 /*
  * One step of attention: projections, rope, append, attend, output projection.
  *
- * A query row of a span and a query head are one "virtual row"; the group of
- * heads that share a key head are neighbours, so that a tile of virtual rows
- * reads each key once. Virtual row v of a span is token v / group, head
- * v % group of the group.
+ * A "virtual row" is a query row of a span and a query head. The query heads that
+ * share a key head are neighbours, so that a tile of virtual rows reads each key
+ * once. Virtual row v of a span is token v / group, head v % group of the group.
  *
- * An item is up to ATTN_MAX_ROWS virtual rows of a span (one pass over the
- * keys, which then come from the cache for all its tiles); a task is an item
- * for one key head. When there are too few items for the threads, items of one
- * tile are cut into ranges of blocks, whose partials go to scratch and are
- * folded afterwards in the same order as without the cut, so that the result
- * is the same to the bit.
+ * An item is up to ATTN_MAX_ROWS virtual rows of a span: they go through the keys
+ * once, and all its tiles but the first find the keys in the cache. A task is an
+ * item for one key head. If there are too few items for the threads, items of one
+ * tile are split into ranges of blocks. Their partials go to scratch and are folded
+ * afterwards in the same order as without the split, so that the result is the
+ * same to the bit.
  */
 #include <math.h>
 #include <string.h>
@@ -20,13 +19,13 @@
 #include "base/mem.h"
 #include "mixers/attention/attention.h"
 
-#define TASKS_A_THREAD 4 /* so many tasks balance well enough */
+#define TASKS_A_THREAD 4 /* tasks a thread that balance the work well enough */
 #define NO_PARTIALS    SIZE_MAX
 
 struct attn_item {
 	uint32_t span;
 	uint32_t v0, rows;      /* virtual rows */
-	uint32_t first, b0, b1; /* blocks: first of the item, and the range of this part */
+	uint32_t first, b0, b1; /* first block of the item; blocks b0 .. b1 - 1 of this part */
 	uint32_t end;           /* one past the last block of the item */
 	size_t partials;        /* NO_PARTIALS, or floats into the partials: [kv_heads, blocks] */
 };
@@ -45,14 +44,14 @@ struct attn_run {
 /* A worker's memory. */
 struct attn_worker {
 	unsigned char *q;    /* packed, f32 [ATTN_MAX_ROWS, dpad] at most */
-	float *m, *l;        /* running, [ATTN_MAX_ROWS] */
+	float *m, *l;        /* running state, [ATTN_MAX_ROWS] */
 	float *o;            /* [ATTN_MAX_ROWS, dpad] */
-	unsigned char *tail; /* values of a chunk whose end is not written yet, completed by zeros */
+	unsigned char *tail; /* copy of a panel's values whose last tokens are not written yet: zeros */
 	void *work;
 	uint32_t *lo, *hi; /* [ATTN_MAX_ROWS] */
 };
 
-/* Places the parts of a worker's memory; with base NULL only their size counts. */
+/* Places the parts of a worker's memory, unless base is NULL, and returns their size. */
 static size_t worker_layout(unsigned char *base, uint32_t dpad, enum mx_dtype dtype,
                             struct attn_worker *out)
 {
@@ -67,7 +66,7 @@ static size_t worker_layout(unsigned char *base, uint32_t dpad, enum mx_dtype dt
 	PLACE(o, ATTN_MAX_ROWS * row);
 	PLACE(m, ATTN_MAX_ROWS * 4);
 	PLACE(l, ATTN_MAX_ROWS * 4);
-	PLACE(tail, attn_chunk_bytes(dpad, dtype));
+	PLACE(tail, attn_panel_bytes(dpad, dtype));
 	PLACE(work, ATTN_WORK_BYTES);
 	PLACE(lo, ATTN_MAX_ROWS * 4);
 	PLACE(hi, ATTN_MAX_ROWS * 4);
@@ -87,10 +86,11 @@ void attn_scratch_layout(const struct mx_layer_desc *layer, const struct attn_pa
 	s.q = at, at = mx_round_up(at + rows * p->heads * p->head_dim * 4, 64);
 	s.k = at, at = mx_round_up(at + rows * p->kv_heads * p->head_dim * 4, 64);
 	s.v = at, at = mx_round_up(at + rows * p->kv_heads * p->head_dim * 4, 64);
-	/* Splitting makes at most threads * TASKS_A_THREAD parts more, and one for rounding an item. */
+	/* Splitting adds at most threads * TASKS_A_THREAD parts, and one an item for rounding. */
 	s.max_items = (uint32_t)(2 * tiles + threads * TASKS_A_THREAD + 1);
 	s.items = at, at = mx_round_up(at + (size_t)s.max_items * sizeof(struct attn_item), 64);
-	/* Partials of two sequences of full length, one row each: more sequences are more items. */
+	/* Partials of two sequences of full length, one row each: with more sequences there are enough
+	 * items without splitting. */
 	s.max_partials = (size_t)2 * p->heads * (p->dpad + 2) * blocks;
 	s.partials = at, at = mx_round_up(at + s.max_partials * 4, 64);
 	s.worker_bytes = worker_layout(NULL, p->dpad, p->dtype, NULL);
@@ -101,9 +101,9 @@ void attn_scratch_layout(const struct mx_layer_desc *layer, const struct attn_pa
 
 /* ---- rotary embedding ---- */
 
-/* Frequencies of one position beyond the trained length, as a model that sees its tokens one by
- * one has them: base * (factor * (pos + 1) / max - (factor - 1)) ^ (dim / (dim - 2)) (dynamic NTK,
- * as in transformers' _compute_dynamic_ntk_parameters). A function of the position alone. */
+/* Computes the frequencies of one position beyond the trained length, those of a model that decodes
+ * token by token: base * (factor * (pos + 1) / max - (factor - 1)) ^ (dim / (dim - 2)) (dynamic
+ * NTK, as in transformers' _compute_dynamic_ntk_parameters). A function of the position alone. */
 static void dynamic_frequencies(const struct attn_params *p, uint32_t pos, float *out)
 {
 	double dim = p->rope_dim;
@@ -156,14 +156,14 @@ static mx_status rotate(const struct mx_mixer *m, float *q, float *k, uint32_t n
 
 /* ---- append ---- */
 
-/* The chunk of keys that holds a position; its values are v_offset bytes further. */
+/* Returns the panel of keys that holds a position; its values are v_offset bytes further on. */
 static unsigned char *keys_at(const struct mx_mixer *m, const struct mx_span *span,
                               uint32_t kv_head, uint32_t pos)
 {
 	uint32_t page = span->pages[pos / m->page_tokens];
-	uint32_t chunk = pos % m->page_tokens / ATTN_CHUNK;
+	uint32_t panel = pos % m->page_tokens / ATTN_PANEL;
 	return m->page_base + page * m->page_stride + 2 * kv_head * m->v_offset +
-	       chunk * m->chunk_bytes;
+	       panel * m->panel_bytes;
 }
 
 static void append_task(void *arg, size_t task, unsigned worker)
@@ -177,9 +177,9 @@ static void append_task(void *arg, size_t task, unsigned worker)
 	(void)worker;
 
 	for (uint32_t i = 0, n; i < span->n; i += n) {
-		uint32_t pos = span->pos + i, first = pos % ATTN_CHUNK;
+		uint32_t pos = span->pos + i, first = pos % ATTN_PANEL;
 		size_t from = (span->row + i) * ld + (size_t)head * p->head_dim;
-		n = ATTN_CHUNK - first < span->n - i ? ATTN_CHUNK - first : span->n - i;
+		n = ATTN_PANEL - first < span->n - i ? ATTN_PANEL - first : span->n - i;
 		unsigned char *keys = keys_at(m, span, head, pos);
 		m->kernels->append(keys, keys + m->v_offset, first, n, p->head_dim, p->dpad, run->k + from,
 		                   run->v + from, ld);
@@ -189,7 +189,7 @@ static void append_task(void *arg, size_t task, unsigned worker)
 static void append(const struct attn_run *run)
 {
 	size_t n = (size_t)run->step->n_spans * run->m->params.kv_heads;
-	/* Waking the threads costs more than a few rows. */
+	/* Waking the threads costs more than appending a few rows. */
 	if (run->step->n_rows <= 2)
 		for (size_t i = 0; i < n; i++)
 			append_task((void *)run, i, 0);
@@ -209,8 +209,8 @@ static uint32_t item_position(const struct attn_run *run, const struct attn_item
 	return run->step->spans[item->span].pos + (item->v0 + v) / run->m->params.group;
 }
 
-/* One item for each ATTN_MAX_ROWS virtual rows of each span. Returns their blocks, counted once
- * for each tile. */
+/* Lists one item for each ATTN_MAX_ROWS virtual rows of each span. Returns the number of their
+ * blocks, counted once for each tile. */
 static uint64_t list_items(struct attn_run *run)
 {
 	const struct attn_params *p = &run->m->params;
@@ -233,15 +233,16 @@ static uint64_t list_items(struct attn_run *run)
 	return work;
 }
 
-/* Cuts long items of one tile so that the threads can share them. Returns the number of items that
- * were cut; they come first, whole, at the end of the array for the merge. */
+/* Splits long items of one tile so that the threads can share them. Returns the number of items
+ * that were split; the whole items are stored at the end of the array, from the last entry down,
+ * for the merge. */
 static uint32_t split_items(struct attn_run *run, uint64_t work)
 {
 	const struct mx_mixer *m = run->m;
 	const struct attn_params *p = &m->params;
 	uint64_t threads = m->device->info.threads;
 	uint64_t part = work * p->kv_heads / (threads * TASKS_A_THREAD);
-	uint32_t n = run->n_items, cut = 0;
+	uint32_t n = run->n_items, n_split = 0;
 	size_t used = 0;
 
 	if (threads == 1)
@@ -253,12 +254,12 @@ static uint32_t split_items(struct attn_run *run, uint64_t work)
 		size_t need = (size_t)p->kv_heads * blocks * it->rows * (p->dpad + 2);
 		uint64_t parts = (blocks + part - 1) / part;
 		if (parts < 2 || it->rows > ATTN_TILE || used + need > m->scratch.max_partials ||
-		    run->n_items + parts + cut > m->scratch.max_items)
+		    run->n_items + parts + n_split > m->scratch.max_items)
 			continue;
 		struct attn_item whole = *it;
 		whole.partials = used;
 		used += need;
-		run->items[m->scratch.max_items - 1 - cut++] = whole;
+		run->items[m->scratch.max_items - 1 - n_split++] = whole;
 		uint32_t b = it->first;
 		for (uint64_t k = 0; k < parts; k++) {
 			struct attn_item *to = k ? &run->items[run->n_items++] : it;
@@ -267,28 +268,28 @@ static uint32_t split_items(struct attn_run *run, uint64_t work)
 			to->b1 = b = whole.first + (uint32_t)(blocks * (k + 1) / parts);
 		}
 	}
-	return cut;
+	return n_split;
 }
 
 /* ---- attend ---- */
 
-/* The values of a chunk with zeros from token n on: what stands there was never written, and a
- * probability of zero does not save us from a NaN. */
+/* Copies the values of a panel to tail, with zeros from token n on: these were never written, and a
+ * probability of zero times a NaN is a NaN. */
 static const unsigned char *complete_values(const struct mx_mixer *m, const unsigned char *values,
                                             uint32_t n, unsigned char *tail)
 {
-	memcpy(tail, values, m->chunk_bytes);
+	memcpy(tail, values, m->panel_bytes);
 	for (uint32_t i = 0; i < m->params.dpad / 16; i++) {
 		if (m->params.dtype == MX_F32) {
-			float *v = (float *)tail + (size_t)i * ATTN_CHUNK * 16;
-			memset(v + n * 16, 0, (ATTN_CHUNK - n) * 16 * sizeof(*v));
+			float *v = (float *)tail + (size_t)i * ATTN_PANEL * 16;
+			memset(v + n * 16, 0, (ATTN_PANEL - n) * 16 * sizeof(*v));
 		} else {
-			uint16_t *v = (uint16_t *)tail + (size_t)i * ATTN_CHUNK * 16;
+			uint16_t *v = (uint16_t *)tail + (size_t)i * ATTN_PANEL * 16;
 			uint32_t pair = (n + 1) / 2;
 			if (n % 2)
 				for (uint32_t j = 0; j < 16; j++)
 					v[n / 2 * 32 + j * 2 + 1] = 0;
-			memset(v + pair * 32, 0, (ATTN_CHUNK / 2 - pair) * 32 * sizeof(*v));
+			memset(v + pair * 32, 0, (ATTN_PANEL / 2 - pair) * 32 * sizeof(*v));
 		}
 	}
 	return tail;
@@ -311,13 +312,13 @@ static void attend_block(const struct attn_run *run, const struct attn_item *it,
 		.t0 = t0,
 		.work = w->work,
 	};
-	for (uint32_t c = 0; c < ATTN_BLOCK_CHUNKS; c++) {
-		uint32_t pos = t0 + c * ATTN_CHUNK;
-		if (pos + ATTN_CHUNK <= lo || pos >= hi)
+	for (uint32_t c = 0; c < ATTN_BLOCK_PANELS; c++) {
+		uint32_t pos = t0 + c * ATTN_PANEL;
+		if (pos + ATTN_PANEL <= lo || pos >= hi)
 			continue;
 		task.keys[c] = keys_at(mixer, span, kv_head, pos);
 		task.values[c] = task.keys[c] + mixer->v_offset;
-		if (hi - pos < ATTN_CHUNK)
+		if (hi - pos < ATTN_PANEL)
 			task.values[c] = complete_values(mixer, task.values[c], hi - pos, w->tail);
 	}
 	if (b + 1 < it->b1)
@@ -325,7 +326,7 @@ static void attend_block(const struct attn_run *run, const struct attn_item *it,
 	mixer->kernels->block(&task, m, l, o);
 }
 
-/* Query rows of an item: packed, with what each may see. */
+/* Packs the query rows of an item and notes which positions each may see. */
 static void load_rows(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
                       const struct attn_worker *w)
 {
@@ -351,7 +352,7 @@ static void clear_state(uint32_t rows, uint32_t dim, float *m, float *l, float *
 	memset(o, 0, (size_t)rows * dim * sizeof(float));
 }
 
-/* Rows of an item to their places in q: each task reads its queries before it writes. */
+/* Writes the outputs of an item over its queries in q, which the task has read before. */
 static void store_rows(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
                        const struct attn_worker *w)
 {
@@ -366,7 +367,7 @@ static void store_rows(const struct attn_run *run, const struct attn_item *it, u
 	}
 }
 
-/* Where the partial of a block of a cut item lies: m[rows], l[rows], o[rows, dpad]. */
+/* Returns the partial of a block of a split item: m[rows], l[rows], o[rows, dpad]. */
 static float *partial_at(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
                          uint32_t b)
 {
@@ -432,11 +433,11 @@ static void attend(struct attn_run *run)
 {
 	struct mx_device *d = run->m->device;
 	uint32_t kv_heads = run->m->params.kv_heads;
-	uint32_t cut = split_items(run, list_items(run));
+	uint32_t n_split = split_items(run, list_items(run));
 
 	d->ops->parallel(d, (size_t)run->n_items * kv_heads, attend_task, run);
-	if (cut)
-		d->ops->parallel(d, (size_t)cut * kv_heads, merge_task, run);
+	if (n_split)
+		d->ops->parallel(d, (size_t)n_split * kv_heads, merge_task, run);
 }
 
 mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)

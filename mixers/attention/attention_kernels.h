@@ -3,18 +3,18 @@
  * The attention kernel table: one per instruction set, complete at every level.
  *
  * Layout of keys and values. A page holds, for each key head, the keys of its
- * tokens and then their values, both in chunks of ATTN_CHUNK tokens. D is
- * head_dim rounded up to ATTN_DIM_MULTIPLE, the rest zero.
+ * tokens and then their values, both in panels of ATTN_PANEL tokens. D is
+ * head_dim rounded up to ATTN_DIM_MULTIPLE; the padding is zero.
  *   f32   keys   [2][D][16]: 16 tokens side by side, dimension by dimension
  *         values [D / 16][32][16]: 16 dimensions side by side, token by token
  *   bf16  keys   [2][D / 2][16][2]: as above with dimensions in pairs
  *         values [D / 16][16][16][2]: as above with tokens in pairs
- * which are the operands of vector FMA and of AMX without a shuffle.
+ * Panels are operands of vector FMA and of AMX without a shuffle.
  *
  * Arithmetic. Each (query row, key head, block of ATTN_BLOCK positions) gives a
  * partial: maximum m, sum l, weighted values o. Partials are folded in order of
  * position. What a kernel computes for a row depends on that row alone: not on
- * the number of rows, nor on the chunks beyond its last visible position.
+ * the number of rows, nor on panels after its last visible position.
  */
 #ifndef MX_MIXERS_ATTENTION_KERNELS_H
 #define MX_MIXERS_ATTENTION_KERNELS_H
@@ -25,11 +25,11 @@
 
 #include "device/device.h"
 
-#define ATTN_CHUNK        32  /* tokens: one AMX tile of values is 32 tokens deep */
+#define ATTN_PANEL        32  /* tokens: one AMX tile of values is 32 tokens deep */
 #define ATTN_BLOCK        256 /* positions of one partial: amortises the fold, fits the L2 cache */
-#define ATTN_BLOCK_CHUNKS (ATTN_BLOCK / ATTN_CHUNK)
+#define ATTN_BLOCK_PANELS (ATTN_BLOCK / ATTN_PANEL)
 #define ATTN_TILE         16  /* query rows of a packed tile: the rows of an AMX tile */
-#define ATTN_MAX_ROWS     128 /* query rows of a call: a block comes from memory once for them */
+#define ATTN_MAX_ROWS     128 /* query rows of a call, which read a block from memory once */
 #define ATTN_DIM_MULTIPLE 32
 #define ATTN_MAX_DIM      512
 
@@ -42,13 +42,13 @@ struct attn_task {
 	const uint32_t *lo; /* [rows] first visible position, ascending */
 	const uint32_t *hi; /* [rows] one past the last visible position, ascending */
 	uint32_t t0;        /* position of the block's first token */
-	/* By chunk; set where a row can see one. */
-	const unsigned char *keys[ATTN_BLOCK_CHUNKS], *values[ATTN_BLOCK_CHUNKS];
-	const unsigned char *next; /* what will be read after this block, or NULL */
+	/* The block's panels; set only for those that a row can see. */
+	const unsigned char *keys[ATTN_BLOCK_PANELS], *values[ATTN_BLOCK_PANELS];
+	const unsigned char *next; /* keys that are read after this block, or NULL */
 	void *work;                /* ATTN_WORK_BYTES */
 };
 
-/* Chunks c0 .. c1 - 1 of the block that rows r .. r + n - 1 can see; false if there are none. */
+/* Finds the panels c0 .. c1 - 1 of the block that rows r .. r + n - 1 can see; false if none. */
 static inline bool attn_visible(const struct attn_task *t, uint32_t r, uint32_t n, uint32_t *c0,
                                 uint32_t *c1)
 {
@@ -57,58 +57,59 @@ static inline bool attn_visible(const struct attn_task *t, uint32_t r, uint32_t 
 	if (hi <= t->t0 || lo >= ATTN_BLOCK)
 		return false;
 	hi = hi - t->t0 < ATTN_BLOCK ? hi - t->t0 : ATTN_BLOCK;
-	*c0 = lo / ATTN_CHUNK;
-	*c1 = (hi + ATTN_CHUNK - 1) / ATTN_CHUNK;
+	*c0 = lo / ATTN_PANEL;
+	*c1 = (hi + ATTN_PANEL - 1) / ATTN_PANEL;
 	return true;
 }
 
-/* Scores in f32 and outputs of two tiles. */
+/* Room for scores in f32 and outputs of two tiles. */
 #define ATTN_WORK_BYTES (2 * ATTN_TILE * (ATTN_BLOCK + 64 + ATTN_MAX_DIM) * 4)
 
 struct attn_kernels {
 	const char *name;
 	uint32_t q_size; /* bytes of an element of a packed query */
 
-	/* Before and after the calls of `block` and `fold` of a task: state of the processor. */
+	/* Called before and after the calls of `block` and `fold` of a task: set and restore the state
+	 * of the processor. */
 	void (*begin)(void);
 	void (*end)(void);
 
-	/* Writes n tokens of one key head into a chunk, from token `first` of it. k and v: f32,
-	 * `ld` elements between tokens, head_dim used. */
+	/* Writes n tokens of one key head into a panel, from its token `first` on. k and v: f32
+	 * [head_dim] each, `ld` elements between tokens. */
 	void (*append)(unsigned char *keys, unsigned char *values, uint32_t first, uint32_t n,
 	               uint32_t head_dim, uint32_t dim, const float *k, const float *v, size_t ld);
 
-	/* One query row, f32 [head_dim], to row `row` of packed tiles, which are ATTN_TILE * dim *
-	 * q_size bytes each. */
+	/* Packs one query row, f32 [head_dim], as row `row` of packed tiles of ATTN_TILE * dim * q_size
+	 * bytes each. */
 	void (*pack_q)(void *tiles, uint32_t row, uint32_t head_dim, uint32_t dim, const float *q);
 
 	/* Folds the block into the running m[rows], l[rows], o[rows, dim]; the empty state is
-	 * (-inf, 0, 0) and folding into it gives the partial itself. m counts in powers of two. Values
-	 * in chunks must be finite, keys may be anything where no row looks. */
+	 * (-inf, 0, 0), and folding into it gives the partial itself. m is an exponent of two. All
+	 * values in the panels must be finite; keys that no row sees may be anything. */
 	void (*block)(const struct attn_task *t, float *m, float *l, float *o);
 
 	/* Folds partials (mb, lb, ob) into the running state. rows <= ATTN_TILE. */
 	void (*fold)(uint32_t rows, uint32_t dim, float *m, float *l, float *o, const float *mb,
 	             const float *lb, const float *ob);
 
-	/* y[head_dim] = o / l of one row. */
+	/* Computes y[head_dim] = o / l of one row. */
 	void (*finish)(uint32_t head_dim, float l, const float *o, float *y);
 };
 
-/* Bytes of the keys, or of the values, of one chunk. */
-static inline size_t attn_chunk_bytes(uint32_t dim, enum mx_dtype dtype)
+/* Returns the bytes of the keys, or of the values, of one panel. */
+static inline size_t attn_panel_bytes(uint32_t dim, enum mx_dtype dtype)
 {
-	return (size_t)ATTN_CHUNK * dim * mx_dtype_size(dtype);
+	return (size_t)ATTN_PANEL * dim * mx_dtype_size(dtype);
 }
 
-/* Asks for memory ahead of its use. One row against many keys waits for memory otherwise. */
+/* Prefetches memory. One row against many keys is bound by memory. */
 static inline void attn_fetch(const unsigned char *p, size_t bytes)
 {
 	for (size_t i = 0; i < bytes; i += 64)
 		__builtin_prefetch(p + i);
 }
 
-/* The table of a level for keys and values of type f32 or bf16 (attention_select.c). */
+/* Returns the table of a level for keys and values of type f32 or bf16 (attention_select.c). */
 const struct attn_kernels *attn_kernels_find(enum mx_isa isa, enum mx_dtype dtype);
 
 extern const struct attn_kernels attn_portable_f32, attn_portable_bf16;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The attention mixer's parameters and tensors: the same for every device, and
- * so part of each of its modules.
+ * The attention mixer's parameters and tensors. They are the same for every
+ * device, so this file is part of each attention module.
  */
 #include "mixers/attention/attention_params.h"
 
 #include <math.h>
 
-#define MAX_HEADS 4096 /* keeps every product of sizes far from overflow */
+#define MAX_HEADS 4096 /* far above any model, so that no product of sizes overflows */
 #define MAX_DIM   512
 
 static mx_status read_dynamic_rope(const struct mx_params *in, struct attn_params *p,
@@ -57,7 +57,7 @@ static mx_status read_rope(const struct mx_layer_desc *layer, struct attn_params
 	return p->rope == ATTN_ROPE_DYNAMIC ? read_dynamic_rope(in, p, err) : MX_OK;
 }
 
-/* Whole numbers and flags; a parameter that is absent from `in` has its default. */
+/* Reads the whole numbers and the flags. */
 static mx_status read_shape(const struct mx_params *in, struct attn_params *p, struct mx_err *err)
 {
 	mx_status status =
@@ -121,7 +121,7 @@ static uint64_t kv_rows(const struct attn_params *p)
 	return (uint64_t)p->kv_heads * p->head_dim;
 }
 
-/* A projection of the input: a tensor of its own, or rows of the fused one. */
+/* Returns the spec of a projection of the input: a tensor of its own, or rows of the fused one. */
 static struct mx_weight_spec projection(const struct attn_params *p, const char *name,
                                         const char *fused, uint64_t width, uint64_t first,
                                         uint64_t n)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters and tensors of the attention mixer, as every module of it reads them. */
+/* Parameters and tensors of the attention mixer, for the modules of all devices. */
 #ifndef MX_MIXERS_ATTENTION_PARAMS_H
 #define MX_MIXERS_ATTENTION_PARAMS_H
 
@@ -11,7 +11,7 @@ enum attn_rope { ATTN_ROPE_NONE, ATTN_ROPE_STATIC, ATTN_ROPE_DYNAMIC };
 struct attn_params {
 	uint32_t heads, kv_heads, head_dim;
 	uint32_t group;  /* query heads that share a key head */
-	uint32_t dpad;   /* head_dim rounded up, what pages hold: the module's choice */
+	uint32_t dpad;   /* head_dim rounded up, as pages hold it: the module's choice */
 	uint32_t window; /* keys a query sees, itself included; 0 = all */
 	float scale;     /* of q.k, times log2(e): softmax runs in powers of two */
 	bool bias, o_bias, qk_norm;
@@ -26,15 +26,15 @@ struct attn_params {
 	enum mx_dtype dtype;    /* of keys and values */
 };
 
-/* As create() gets them; memory of the device. */
+/* The layer's weights in the device's memory, as create gets them. */
 struct attn_weights {
 	const struct mx_weight *q, *k, *v, *o;
 	const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL = none */
 	const float *q_norm, *k_norm;                   /* NULL = none */
 };
 
-/* Checks a layer's parameters; says in *err which one is wrong. out->inv_freq lives as long as the
- * description; out->dpad and what states may be made of are the module's affair. */
+/* Reads and checks a layer's parameters; *err tells which one is wrong. out->inv_freq is valid as
+ * long as the description. The caller sets out->dpad and checks out->dtype. */
 mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params *out,
                            struct mx_err *err);
 

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention as its equation says, for tests and benchmarks; not part of the module. */
+/* Attention computed directly from its equation, for tests and benchmarks; not part of the module.
+ */
 #ifndef MX_MIXERS_ATTENTION_ATTENTION_REF_H
 #define MX_MIXERS_ATTENTION_ATTENTION_REF_H
 
 #include <stdint.h>
 
-/* y[n, heads, dim] of one whole sequence from q[n, heads, dim] and k, v[n, kv_heads, dim]:
- * causal, of the last `window` positions only (0 = all). score[n] is work memory. */
+/* Computes y[n, heads, dim] of one whole sequence from q[n, heads, dim] and k, v[n, kv_heads, dim]:
+ * causal, over the last `window` positions only (0 = all). score[n] is workspace. */
 void mx_attention_ref(uint32_t n, uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t window,
                       double scale, const float *q, const float *k, const float *v, double *score,
                       float *y);
 
-/* Row i of it: q[heads, dim] and y[heads, dim] are that row's, k and v the sequence's. score[i +
- * 1]. */
+/* Computes row i only: q[heads, dim] and y[heads, dim] are that row's, k and v the sequence's.
+ * score[i + 1]. */
 void mx_attention_ref_row(uint32_t i, uint32_t heads, uint32_t kv_heads, uint32_t dim,
                           uint32_t window, double scale, const float *q, const float *k,
                           const float *v, double *score, float *y);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which kernel table serves a level and a state type. */
+/* Chooses the kernel table for a level and a type of keys and values. */
 #include "config.h"
 
 #include "mixers/attention/attention_kernels.h"
