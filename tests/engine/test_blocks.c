@@ -309,11 +309,44 @@ static void tensors_of_blocks_are_checked(void **state)
 	}
 }
 
+/* One slice of axis 0 is taken; others are refused, by the tensor's name, until layers are split.
+ */
+static void slices_beyond_one_of_rows_are_refused(void **state)
+{
+	static const struct {
+		const char *params;
+		mx_status status;
+	} cases[] = {
+		{"", MX_OK},
+		{",\"slices\":2", MX_E_UNSUPPORTED},
+		{",\"axis\":1", MX_E_UNSUPPORTED},
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char text[512];
+		struct loaded l;
+		struct mx_err err = {0};
+		struct mx_engine_config c = loaded_config();
+		struct mx_memory_plan plan;
+		snprintf(text, sizeof text, HEAD "\"mixd_layers\":[{\"mixer\":\"sliced\"%s}]}",
+		         cases[i].params);
+		make_checkpoint(dir, text, MX_F32, 1);
+		loaded_open(dir, &l);
+		assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &plan, &err),
+		                 cases[i].status);
+		if (cases[i].status != MX_OK && !strstr(err.text, "w.weight"))
+			fail_msg("\"%s\" does not name the tensor", err.text);
+		loaded_close(&l);
+		mx_random_model_remove(dir);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(blocks_agree_with_the_reference),
 		cmocka_unit_test(tensors_of_blocks_are_checked),
+		cmocka_unit_test(slices_beyond_one_of_rows_are_refused),
 	};
 	mx_log_set_level(MX_LOG_WARNING);
 	return cmocka_run_group_tests(tests, NULL, NULL);

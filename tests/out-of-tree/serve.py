@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Serves a small random model of ema and attention layers and checks what comes out.
+"""Serves the mixer template's checkpoint and checks what comes out.
 
-   serve.py MIXD DIR     DIR/ema holds the module; work files go to DIR
+   serve.py MIXD DIR     DIR holds the module, and the checkpoint in DIR/model; work files go to DIR
 """
 import json
-import math
 import os
 import random
 import re
-import struct
 import subprocess
 import sys
 import threading
@@ -17,80 +15,8 @@ import time
 import urllib.error
 import urllib.request
 
-WIDTH, MLP, VOCAB, HEADS, CONTEXT = 32, 64, 256, 4, 512
+VOCAB = 256
 SLOW = 5 if os.environ.get("MIXD_TEST_SLOW") else 1
-
-
-def write_safetensors(path, tensors):
-    """tensors: name -> (shape, list of floats); stored as F32."""
-    header, data, at = {}, [], 0
-    for name, (shape, values) in tensors.items():
-        raw = struct.pack("<%df" % len(values), *values)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(raw)]}
-        data.append(raw)
-        at += len(raw)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + b"".join(data))
-
-
-def byte_symbols():
-    """The printable character that stands for each byte in byte-level BPE."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    extra = iter(range(256, 512))
-    return [chr(b) if b in plain else chr(next(extra)) for b in range(256)]
-
-
-def write_checkpoint(folder):
-    os.makedirs(folder)
-    rnd = random.Random(1)
-    tensors = {}
-
-    def matrix(name, rows, cols):
-        tensors[name] = ([rows, cols],
-                         [rnd.gauss(0, 1.5 / math.sqrt(cols)) for _ in range(rows * cols)])
-
-    def vector(name, n):
-        tensors[name] = ([n], [1 + rnd.gauss(0, 0.1) for _ in range(n)])
-
-    layers = [{"mixer": "ema"}, {"mixer": "attention", "num_attention_heads": HEADS},
-              {"mixer": "ema"}]
-    matrix("model.embed_tokens.weight", VOCAB, WIDTH)
-    matrix("lm_head.weight", VOCAB, WIDTH)
-    vector("model.norm.weight", WIDTH)
-    for i, layer in enumerate(layers):
-        p = "model.layers.%d." % i
-        vector(p + "input_layernorm.weight", WIDTH)
-        vector(p + "post_attention_layernorm.weight", WIDTH)
-        matrix(p + "mlp.gate_proj.weight", MLP, WIDTH)
-        matrix(p + "mlp.up_proj.weight", MLP, WIDTH)
-        matrix(p + "mlp.down_proj.weight", WIDTH, MLP)
-        if layer["mixer"] == "ema":
-            matrix(p + "mixer.in_proj.weight", WIDTH, WIDTH)
-            matrix(p + "mixer.out_proj.weight", WIDTH, WIDTH)
-            vector(p + "mixer.gate", WIDTH)
-        else:
-            for w in "qkvo":
-                matrix(p + "mixer.%s_proj.weight" % w, WIDTH, WIDTH)
-    write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump({"model_type": "mixd", "hidden_size": WIDTH, "intermediate_size": MLP,
-                   "vocab_size": VOCAB, "num_hidden_layers": len(layers),
-                   "num_attention_heads": HEADS, "max_position_embeddings": CONTEXT,
-                   "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "hidden_act": "silu",
-                   "torch_dtype": "float32", "eos_token_id": 0, "mixd_layers": layers}, f)
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
-                  "use_regex": True}
-    vocab = {c: i for i, c in enumerate(byte_symbols())}
-    with open(os.path.join(folder, "tokenizer.json"), "w") as f:
-        json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
-                   "normalizer": None, "pre_tokenizer": byte_level, "post_processor": None,
-                   "decoder": byte_level,
-                   "model": {"type": "BPE", "dropout": None, "unk_token": None,
-                             "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                             "fuse_unk": False, "byte_fallback": False, "vocab": vocab,
-                             "merges": []}}, f)
 
 
 class Server:
@@ -100,7 +26,7 @@ class Server:
         config = os.path.join(folder, "mixd-%d.yaml" % step_tokens)
         with open(config, "w") as f:
             f.write("http: { listen: '127.0.0.1:0' }\n"
-                    "modules: [%s/ema]\n"
+                    "modules: [%s]\n"
                     "scheduler: { max_sequences: 8, step_tokens: %d }\n"
                     "models:\n"
                     "  - { name: mix, path: %s/model, threads: 2 }\n"
@@ -164,7 +90,6 @@ def check_second_turn(server, prompt):
 
 def main():
     mixd, folder = sys.argv[1:]
-    write_checkpoint(os.path.join(folder, "model"))
     rnd = random.Random(2)
     prompts = [[rnd.randrange(1, VOCAB) for _ in range(n)] for n in (1, 7, 100, 300)]
 

@@ -16,9 +16,11 @@ void rig_fail(const struct rig *r, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	test_fail("%s, %s, %s, %u threads, drafts of %u: %s: %s (seed %llu)", r->o.mixer, r->c->label,
-	          r->o.device ? r->o.device : mx_isa_name(r->o.isa), r->o.threads, r->layer.max_draft,
-	          r->check, text, (unsigned long long)r->o.seed);
+	if (r->o.begin) /* the rest is known to who is told of every check */
+		test_fail("%s", text);
+	test_fail("%s, %s, %s, %u threads, drafts of %u: %s: %s (MIXD_TEST_SEED=%llu)", r->o.mixer,
+	          r->c->label, r->o.device ? r->o.device : mx_isa_name(r->o.isa), r->o.threads,
+	          r->layer.max_draft, r->check, text, (unsigned long long)r->o.seed);
 }
 
 void rig_check(const struct rig *r, const char *call, mx_status st)
