@@ -103,8 +103,8 @@ static void check_reach(struct rig *r, const struct texts *x)
 	one_shot(r, &t);
 	if (!memcmp(t.y[0] + reach * width, x->t[0].y[0] + reach * width, width * 4))
 		rig_fail(r,
-		         "the first token does not change the output %zu tokens later: the case tests "
-		         "nothing. It should say how the mixer's tensors are drawn, or its reach",
+		         "the first token does not change the output %zu tokens later: either the state is "
+		         "lost, or it fades and the case must say how tensors are drawn, or its reach",
 		         reach);
 	text_free(&t);
 }
