@@ -25,6 +25,9 @@
 /* Channels of one task. Any number gives the same bits: no sum goes over channels. */
 #define BLOCK 64
 
+#define DEFAULT_TAPS 4
+#define MAX_TAPS     64
+
 /* The instance: one layer. Its first member is struct mx_mixer_base. */
 struct mx_mixer {
 	struct mx_mixer_base base;
@@ -40,7 +43,7 @@ struct mx_mixer {
 
 static uint32_t taps_of(const struct mx_layer_desc *layer)
 {
-	return (uint32_t)mx_param_int(&layer->params, "taps", 4);
+	return (uint32_t)mx_param_int(&layer->params, "taps", DEFAULT_TAPS);
 }
 
 /* Rows of the ring. The convolution reads taps - 1 rows before a token. A draft writes max_draft
@@ -61,12 +64,12 @@ static mx_status gated_conv_probe(const struct mx_layer_desc *layer, const struc
                                   struct mx_err *err)
 {
 	static const char *const known[] = {"taps"};
-	const struct mx_param *taps = mx_param_find(&layer->params, "taps");
+	uint32_t taps;
 	if (device->info.kind != MX_DEVICE_CPU || device->info.act_dtype != MX_F32)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "gated_conv: this module runs on CPUs, in f32");
-	if (taps && (taps->type != MX_PARAM_INT || taps->i < 1 || taps->i > 64))
-		return mx_mixer_fail(err, MX_E_INVALID, "gated_conv: taps must be a whole number, 1 .. 64");
-	return mx_params_known(&layer->params, known, 1, "gated_conv", err);
+	mx_status st = mx_param_read_u32(&layer->params, "gated_conv", "taps", DEFAULT_TAPS, 1,
+	                                 MAX_TAPS, &taps, err);
+	return st == MX_OK ? mx_params_known(&layer->params, known, 1, "gated_conv", err) : st;
 }
 
 /* Lists the tensors, in the order in which create gets them. */
