@@ -346,8 +346,7 @@ static inline __attribute__((always_inline)) void softmax(const struct attn_task
 	finish_sum(v, l);
 }
 
-/* Tiles of 16 rows, which are bound by arithmetic, or one tile of fewer, which is bound by memory.
- */
+/* Tiles of 16 rows, which are bound by arithmetic, or one tile of fewer, bound by memory. */
 static void block_amx(const struct attn_task *t, float *m, float *l, float *o)
 {
 	float *s = t->work, *ob = s + TILE_FLOATS;

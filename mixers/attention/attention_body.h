@@ -247,8 +247,7 @@ ALWAYS_INLINE uint32_t bf16_bits(float f)
 	return (u & 0x7fffffffu) > 0x7f800000u ? nan : round;
 }
 
-/* Writes the values [dim] of tokens t (even, lo) and t + 1 (hi) to the panel; NULL = leave as is.
- */
+/* Writes the values [dim] of tokens t (even, lo) and t + 1 (hi) to a panel; NULL = not written. */
 static void append_values(uint16_t *values, uint32_t t, uint32_t dim, const float *lo,
                           const float *hi)
 {

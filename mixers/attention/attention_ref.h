@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention computed directly from its equation, for tests and benchmarks; not part of the module.
- */
+/* Attention directly from its equation, for tests and benchmarks; not part of the module. */
 #ifndef MX_MIXERS_ATTENTION_ATTENTION_REF_H
 #define MX_MIXERS_ATTENTION_ATTENTION_REF_H
 

@@ -9,8 +9,7 @@
 /* Elements of a stream: no product of sizes overflows. */
 #define MAX_ROW (1 << 20)
 
-/* ---- reading: only the first error is reported; values that are read after it are not used ----
- */
+/* ---- reading: only the first error is reported; values read after it are not used ---- */
 
 struct reader {
 	const struct mx_params *in;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Internals of longconv.h: a layer, a sequence's cells and slot, and the functions of each lc_*.c.
- */
+/* Internals of longconv: a layer, a sequence's cells and slot, and what each lc_*.c does. */
 #ifndef MX_MIXERS_HYENA_LC_H
 #define MX_MIXERS_HYENA_LC_H
 
@@ -49,12 +48,10 @@ static inline size_t lc_row_bytes(size_t n)
 
 /* ---- lc_units.c: when each unit is due; pure ---- */
 
-/* Returns the number of levels for max_len lags: sides LC_BLOCK << 0 .. LC_BLOCK << (levels - 1).
- */
+/* Returns the levels for max_len lags: sides LC_BLOCK << 0 .. LC_BLOCK << (levels - 1). */
 uint32_t lc_levels(uint32_t max_len);
 
-/* Returns the largest distance: tiles of block o take inputs of blocks o - 2 .. o - lc_distance(o).
- */
+/* Returns 2 or 3: tiles of block o take inputs of blocks o - 2 .. o - lc_distance(o). */
 static inline uint32_t lc_distance(uint32_t o)
 {
 	return o % 2 ? 3 : 2;
@@ -86,8 +83,8 @@ static inline uint32_t lc_last_due(uint32_t f, uint32_t log2_n, uint32_t due)
 
 /* ---- lc_tables.c: tables that all layers share ---- */
 
-/* Gets the tables for tiles of side 2^log2_n, valid until lc_tables_leave. Any thread. MX_E_NOMEM.
- */
+/* Gets the tables for tiles of side 2^log2_n, valid until lc_tables_leave, on any thread.
+ * MX_E_NOMEM. */
 mx_status lc_tables_take(uint32_t log2_n, const struct lc_plan **out_plan,
                          const float **out_weights);
 void lc_tables_leave(uint32_t log2_n);

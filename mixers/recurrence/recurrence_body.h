@@ -274,8 +274,7 @@ MX_INLINE void merge_rows(const unsigned rows, const unsigned each, const unsign
 	}
 }
 
-/* Returns the rows of the next tile. Tiles have constant sizes, so that sums remain in registers.
- */
+/* Returns the rows of the next tile. Tiles have constant sizes: their sums remain in registers. */
 static uint32_t tile_rows(uint32_t left, uint32_t most)
 {
 	return left >= most ? most : left >= 4 ? 4 : left >= 2 ? 2 : 1;
