@@ -15,15 +15,15 @@ mx_status mx_core_init(struct mx_core *c, const struct mx_engine_ops *ops,
 		c->info.prefix_cache = false;
 	if (!info->slot_bytes || !c->info.prefix_cache)
 		c->info.n_snapshots = c->info.snapshot_every = 0;
-	/* Pages of no bytes are all alike: there is nothing to share. */
+	/* Pages of 0 bytes have nothing to share. */
 	bool share = c->info.prefix_cache && info->page_bytes;
 	mx_status st = mx_pages_create(info->n_pages, info->page_tokens, share, &c->pages);
 	if (st == MX_OK && c->info.n_snapshots)
 		st = mx_snapshots_create(c->info.n_snapshots, &c->snapshots);
 	c->free_slots = mx_calloc(info->max_sequences, sizeof *c->free_slots);
-	c->due = mx_calloc(info->max_sequences, sizeof *c->due);
+	c->to_save = mx_calloc(info->max_sequences, sizeof *c->to_save);
 	c->items = mx_calloc(info->max_sequences, sizeof *c->items);
-	if (st == MX_OK && (!c->free_slots || !c->due || !c->items))
+	if (st == MX_OK && (!c->free_slots || !c->to_save || !c->items))
 		st = MX_E_NOMEM;
 	if (st != MX_OK) {
 		mx_core_fini(c);
@@ -40,12 +40,12 @@ void mx_core_fini(struct mx_core *c)
 	mx_pages_destroy(c->pages);
 	mx_snapshots_destroy(c->snapshots);
 	free(c->free_slots);
-	free(c->due);
+	free(c->to_save);
 	free(c->items);
 	c->pages = NULL;
 	c->snapshots = NULL;
 	c->free_slots = NULL;
-	c->due = NULL;
+	c->to_save = NULL;
 	c->items = NULL;
 }
 
@@ -75,7 +75,7 @@ void mx_core_usage(const struct mx_engine *e, struct mx_engine_usage *out)
 
 /* ---- open and close ---- */
 
-/* Ids outside the vocabulary would index past the logits. */
+/* True if all ids are in the vocabulary; others would index past the logits. */
 static bool ids_valid(const struct mx_core *c, const int32_t *prompt, uint32_t n,
                       const struct mx_seq_params *params)
 {
@@ -109,7 +109,7 @@ static mx_status copy_params(struct mx_core *c, struct mx_seq *s,
 		int32_t *stop = mx_calloc(params->n_stop, sizeof *stop);
 		if (!stop)
 			return MX_E_NOMEM;
-		for (size_t i = 0; i < params->n_stop; i++) /* an id outside is never drawn anyway */
+		for (size_t i = 0; i < params->n_stop; i++) /* other ids are never sampled */
 			if (params->stop[i] >= 0 && (uint32_t)params->stop[i] < c->info.vocab)
 				stop[s->params.n_stop++] = params->stop[i];
 		s->params.stop = stop;
@@ -196,7 +196,7 @@ mx_status mx_core_attach(struct mx_engine *e, struct mx_seq *s, uint32_t *out_co
 	return MX_OK;
 }
 
-/* For whole pages of tokens, so that nobody has to be asked how far each token reaches. */
+/* Reserves for whole pages of tokens, so that the mixers' extent is asked once a page. */
 mx_status mx_core_reserve(struct mx_engine *e, struct mx_seq *s, uint32_t n_tokens)
 {
 	struct mx_core *c = core_of(e);

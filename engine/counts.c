@@ -33,7 +33,7 @@ void mx_counts_destroy(struct mx_counts *c)
 
 void mx_counts_add(struct mx_counts *c, int32_t token, bool in_prompt)
 {
-	/* Fibonacci hashing; probing ends because at most half of the index is taken. */
+	/* Fibonacci hashing; the probe ends because at most half of the index is in use. */
 	uint32_t at = (uint32_t)token * 2654435769u >> 7 & c->mask;
 	while (c->index[at] && c->items[c->index[at] - 1].token != token)
 		at = (at + 1) & c->mask;

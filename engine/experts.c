@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mixture of experts. Each row chooses its experts; then expert by expert the
- * rows that chose it are gathered, computed as one feed-forward and added to
- * their outputs. A row's sum runs over the shared expert and then its own in
- * the order of their numbers, and a product's rows do not depend on each other,
- * so nothing depends on which rows are in the step. On CPUs only: the host reads
- * and adds activations here.
+ * Mixture of experts. Each row chooses its experts; then, expert by expert, the rows that chose it
+ * are gathered, computed as one feed-forward and added to the rows' outputs. A row's output is the
+ * sum of the shared expert's and its own experts' outputs in order of expert, and the rows of a
+ * product do not depend on each other: so a row's output does not depend on the other rows of the
+ * step. CPUs only: the host reads and writes activations here.
  */
 #include <math.h>
 #include <string.h>
 
 #include "engine/model_engine.h"
 
-/* In place; the order of the sum is that of the experts. */
+/* Computes the softmax of v in place, with a sum in order of expert. */
 static void softmax(float *v, uint32_t n)
 {
 	float most = v[0], sum = 0;
@@ -24,8 +23,8 @@ static void softmax(float *v, uint32_t n)
 		v[i] /= sum;
 }
 
-/* The k likeliest experts, the lower number first among equals: k different ones even if the
- * probabilities are NaN. Overwrites probs. */
+/* Chooses the k most probable experts; of equal ones the lower number comes first. The k experts
+ * are different ones even if the probabilities are NaN. Overwrites probs. */
 static void choose(float *probs, uint32_t n, uint32_t k, bool normalize, struct mx_expert_link *out)
 {
 	const float taken = -1;
@@ -57,7 +56,7 @@ static void route_row(void *arg, size_t row, unsigned worker)
 	choose(probs, r->m->n, r->m->chosen, r->m->normalize, r->s->choices + row * r->m->chosen);
 }
 
-/* Fills `rows` and `begin` from the choices: a counting sort by expert. */
+/* Fills s->rows and s->begin from the choices by a counting sort. */
 static void group_rows(const struct mx_model_experts *m, const struct mx_experts_scratch *s,
                        size_t rows)
 {
@@ -70,12 +69,12 @@ static void group_rows(const struct mx_model_experts *m, const struct mx_experts
 		uint32_t at = s->begin[s->choices[i].index]++;
 		s->rows[at] = (struct mx_expert_link){(uint32_t)(i / m->chosen), s->choices[i].weight};
 	}
-	/* each begin has moved to the next one's */
+	/* each begin[e] has grown to begin[e + 1] */
 	memmove(s->begin + 1, s->begin, m->n * sizeof *s->begin);
 	s->begin[0] = 0;
 }
 
-/* scratch.y += weight * expert(scratch.x) for the rows that chose it. */
+/* Adds weight * expert(scratch.x) to scratch.y, for the rows that chose the expert. */
 static mx_status run_expert(struct mx_model_engine *e, const struct mx_model_mlp *expert,
                             const struct mx_expert_link *rows, size_t n)
 {
@@ -95,7 +94,7 @@ static mx_status run_expert(struct mx_model_engine *e, const struct mx_model_mlp
 	return st;
 }
 
-/* scratch.y = the shared expert's output, or 0 without one. */
+/* Sets scratch.y to the shared expert's output, or to 0 without one. */
 static mx_status run_shared(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows)
 {
 	const struct mx_scratch *s = &e->scratch;

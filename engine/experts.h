@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the mixture of experts needs in a step. R rows, E experts, K of them chosen by each row. */
+/* Scratch memory of the mixture of experts: R rows, E experts, each row chooses K of them. */
 #ifndef MX_ENGINE_EXPERTS_H
 #define MX_ENGINE_EXPERTS_H
 
 #include <stdint.h>
 
-/* An expert of a row, or a row of an expert, and the weight of what comes out. */
+/* An expert chosen by a row, or a row that chose an expert, with the weight of its output. */
 struct mx_expert_link {
 	uint32_t index;
 	float weight;
@@ -14,8 +14,8 @@ struct mx_expert_link {
 struct mx_experts_scratch {
 	float *probs;                   /* [R, E] */
 	struct mx_expert_link *choices; /* [R, K] the experts of each row */
-	struct mx_expert_link *rows;    /* [R K] the rows of each expert, experts in order */
-	uint32_t *begin;                /* [E + 1] where an expert's rows begin in `rows` */
+	struct mx_expert_link *rows;    /* [R K] the rows of each expert, in order of expert */
+	uint32_t *begin;                /* [E + 1] begin[e] = index in `rows` of expert e's first row */
 	float *x, *y;                   /* [R, width] input and output of one expert */
 };
 

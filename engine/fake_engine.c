@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fake keeps a state where a real model would: for every token a 64-bit
- * digest of all tokens up to it, in the pages that the pool handed out, and that
- * of the last token in the slot. Tokens are drawn from the digest of the last
- * position, which was computed from the one before it as found in the pages, in
- * the slot, or in both. So a page or a slot that was shared, evicted, saved or
- * reused wrongly changes the output.
+ * The fake's state is a 64-bit digest for every token of all tokens up to it. The digests are in
+ * the pages that the pool handed out; the last token's is also in the slot. A digest is computed
+ * from the one before it, which is read from the pages, the slot, or both; tokens are sampled from
+ * the last digest. So a page or a slot that is shared, evicted, saved or reused wrongly changes the
+ * output.
  *
- * With `reaches` it is like a long convolution too: token 2^k leaves something for
- * each of the tokens from 3/2 2^k up to 3 * 2^k, where their digests will stand,
- * and that is part of them. Behind it needs nothing but its last digest.
+ * With `lookahead` the fake is like a long convolution: token 2^k writes a value to the place of
+ * each token from 3/2 2^k up to 3 * 2^k, and the digest of that token includes the value. Of the
+ * past it then needs the last digest only.
  */
 #include "engine/fake_engine.h"
 
@@ -21,9 +20,8 @@
 #include "base/mem.h"
 #include "engine/core.h"
 
-/* Digests of n tokens, and of one less. */
 struct slot {
-	uint64_t digest, before;
+	uint64_t digest, before; /* after n tokens, after n - 1 */
 	uint32_t n;
 };
 
@@ -35,7 +33,7 @@ struct fake {
 	struct slot *saved;        /* [n_snapshots] */
 	uint64_t *saved_pages;     /* [n_snapshots, page_tokens] */
 	struct mx_logprob *prompt; /* [step_tokens] results of the last step */
-	uint64_t begun_ns;
+	uint64_t begin_ns;
 };
 
 /* The finalizer of MurmurHash3: every input bit moves every output bit. */
@@ -54,9 +52,9 @@ static uint64_t *state_at(struct fake *f, const struct mx_seq *s, uint32_t pos)
 	return &f->state[(size_t)s->pages.ids[pos / pt] * pt + pos % pt];
 }
 
-/* ---- what is ahead ---- */
+/* ---- look-ahead pages ---- */
 
-/* The largest power of two that is at most n >= 1. */
+/* Returns the largest power of two that is at most n >= 1. */
 static uint32_t power(uint32_t n)
 {
 	uint32_t p = 1;
@@ -68,39 +66,38 @@ static uint32_t power(uint32_t n)
 static void find_extent(const struct mx_core *c, uint32_t n, uint32_t max_len, uint32_t *out_first,
                         uint32_t *out_end)
 {
-	bool reaches = ((const struct fake *)c)->config.reaches;
-	uint64_t end = reaches && n > 1 ? 3 * (uint64_t)power(n - 1) : n;
-	*out_first = reaches ? n - 1 : 0;
+	bool lookahead = ((const struct fake *)c)->config.lookahead;
+	uint64_t end = lookahead && n > 1 ? 3 * (uint64_t)power(n - 1) : n;
+	*out_first = lookahead ? n - 1 : 0;
 	*out_end = end < max_len ? (uint32_t)end : max_len;
 }
 
-/* What the token at 2^k has for the one at pos. */
-static uint64_t gift(uint64_t digest, uint32_t pos)
+/* Returns the value that a token at 2^k writes for the token at pos. */
+static uint64_t value_for(uint64_t digest, uint32_t pos)
 {
 	return mix(digest + pos);
 }
 
-/* Whatever token i leaves for those ahead. */
-static void leave(struct fake *f, const struct mx_seq *s, uint32_t i, uint64_t digest)
+/* Writes the values of token i for later tokens, if i is a power of two. */
+static void write_ahead(struct fake *f, const struct mx_seq *s, uint32_t i, uint64_t digest)
 {
 	uint64_t end = 3 * (uint64_t)i;
 	if (!i || i != power(i))
 		return;
 	for (uint64_t pos = (end + 1) / 2; pos < end && pos < s->params.max_len; pos++)
-		*state_at(f, s, (uint32_t)pos) = gift(digest, (uint32_t)pos);
+		*state_at(f, s, (uint32_t)pos) = value_for(digest, (uint32_t)pos);
 }
 
-/* What would be ahead of n tokens, had this sequence computed them: others leave only full pages.
- */
-static void leave_again(struct fake *f, const struct mx_seq *s, uint32_t n)
+/* Rebuilds the look-ahead pages after n tokens: they are never shared. */
+static void rebuild_ahead(struct fake *f, const struct mx_seq *s, uint32_t n)
 {
 	uint32_t first, end;
 	find_extent(&f->core, n, s->params.max_len, &first, &end);
 	for (uint32_t pos = n > 2 ? n : 2; pos < end; pos++)
-		*state_at(f, s, pos) = gift(*state_at(f, s, power(2 * pos / 3)), pos);
+		*state_at(f, s, pos) = value_for(*state_at(f, s, power(2 * pos / 3)), pos);
 }
 
-/* ---- the state in slots ---- */
+/* ---- the slot ---- */
 
 static void clear_slot(struct mx_core *c, const struct mx_seq *s)
 {
@@ -132,7 +129,7 @@ static mx_status load_slot(struct mx_core *c, const struct mx_seq *s, uint32_t b
 
 static const struct mx_state_ops state_ops = {find_extent, clear_slot, save_slot, load_slot};
 
-/* The digest of the first n tokens. Wherever it is kept, it must be the same. */
+/* Returns the digest of the first n tokens; a wrong one if page and slot disagree. */
 static uint64_t digest_of(struct fake *f, const struct mx_seq *s, uint32_t n)
 {
 	const struct slot *slot = &f->slots[s->slot];
@@ -144,7 +141,7 @@ static uint64_t digest_of(struct fake *f, const struct mx_seq *s, uint32_t n)
 	return slot->digest;
 }
 
-/* ---- drawing ---- */
+/* ---- sampling ---- */
 
 static bool is_banned(const struct mx_seq *s, int32_t token)
 {
@@ -156,8 +153,8 @@ static bool is_banned(const struct mx_seq *s, int32_t token)
 	return false;
 }
 
-/* The next token from the digest of all before it. Draws again while the draw is banned, and gives
- * up on banning after some tries: with every id banned there is nothing right to draw. */
+/* Returns the next token, from the digest of all tokens before it. Draws again while the token is
+ * banned, but 64 times at most: all ids may be banned. */
 static int32_t draw(const struct fake *f, const struct mx_seq *s, uint64_t digest)
 {
 	uint64_t h = digest;
@@ -174,7 +171,7 @@ static int32_t draw(const struct fake *f, const struct mx_seq *s, uint64_t diges
 	return token;
 }
 
-/* Made up, but in order, and the same each time. */
+/* Fills *out with an invented log-probability: always the same, and sorted. */
 static void fill_logprob(const struct fake *f, uint64_t digest, int32_t token, int32_t n_top,
                          struct mx_logprob *out)
 {
@@ -214,17 +211,17 @@ static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_
 	struct mx_seq *s = item->seq;
 	uint32_t first = s->computed;
 	uint64_t digest = digest_of(f, s, first);
-	if (f->config.reaches && first &&
-	    s->kept == first) /* it was attached there, or may have been */
-		leave_again(f, s, first);
+	if (f->config.lookahead && first &&
+	    s->snapshotted == first) /* it may have been attached there */
+		rebuild_ahead(f, s, first);
 	for (uint32_t i = first; i < first + item->n; i++) {
 		uint64_t before = digest;
-		if (f->config.reaches && i >= 2)
+		if (f->config.lookahead && i >= 2)
 			digest ^= *state_at(f, s, i);
 		digest = mix(digest ^ mix((uint64_t)(uint32_t)s->tokens[i] + 1));
 		*state_at(f, s, i) = digest;
-		if (f->config.reaches)
-			leave(f, s, i, digest);
+		if (f->config.lookahead)
+			write_ahead(f, s, i, digest);
 		f->slots[s->slot] = (struct slot){digest, before, i + 1};
 	}
 	if (s->params.prompt_logprobs >= 0)
@@ -241,11 +238,11 @@ static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_
 		mx_core_append(s, r->token);
 }
 
-/* Sleeps until a step of so many rows that began then would be done. */
-static void pretend(const struct fake *f, uint64_t begun, uint32_t rows)
+/* Sleeps until a step of `rows` rows that started at time `start` would be done. */
+static void pretend(const struct fake *f, uint64_t start, uint32_t rows)
 {
 	uint64_t ns = f->config.ns_per_step + f->config.ns_per_token * rows;
-	uint64_t gone = mx_now_ns() - begun;
+	uint64_t gone = mx_now_ns() - start;
 	if (gone >= ns)
 		return;
 	struct timespec t = {(time_t)((ns - gone) / MX_NS_PER_S), (long)((ns - gone) % MX_NS_PER_S)};
@@ -257,7 +254,7 @@ static mx_status fake_begin(struct mx_engine *e, const struct mx_step_item *item
 	struct fake *f = (struct fake *)e;
 	mx_status st = mx_core_begin_step(&f->core, items, n);
 	if (st == MX_OK)
-		f->begun_ns = mx_now_ns();
+		f->begin_ns = mx_now_ns();
 	return st;
 }
 
@@ -275,7 +272,7 @@ static mx_status fake_finish(struct mx_engine *e, struct mx_step_result *results
 		run_item(f, item, f->prompt + rows, &results[i]);
 		rows += item->n;
 	}
-	pretend(f, f->config.overlaps ? f->begun_ns : now, rows);
+	pretend(f, f->config.overlaps ? f->begin_ns : now, rows);
 	*out_times = (struct mx_step_times){.forward = mx_now_ns() - now};
 	return MX_OK;
 }
@@ -312,17 +309,9 @@ static const struct mx_engine_ops fake_ops = {
 	.destroy = fake_destroy,
 };
 
-mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_engine **out)
+static void fill_info(const struct mx_fake_config *config, struct mx_engine_info *out)
 {
-	if (!config->vocab || config->vocab > INT32_MAX || !config->max_context ||
-	    !config->max_sequences || !config->step_tokens || !config->page_tokens ||
-	    (config->reaches && config->state == MX_FAKE_SLOT))
-		return MX_E_INVALID;
-	struct fake *f = mx_calloc(1, sizeof *f);
-	if (!f)
-		return MX_E_NOMEM;
-	f->config = *config;
-	struct mx_engine_info info = {
+	*out = (struct mx_engine_info){
 		.vocab = config->vocab,
 		.max_context = config->max_context,
 		.max_sequences = config->max_sequences,
@@ -337,12 +326,26 @@ mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_e
 		.snapshot_every = config->snapshot_every,
 	};
 	if (config->state != MX_FAKE_SLOT)
-		info.page_bytes = config->page_tokens * sizeof *f->state;
+		out->page_bytes = config->page_tokens * sizeof(uint64_t);
 	if (config->state != MX_FAKE_PAGES) {
-		info.slot_bytes = sizeof *f->slots;
-		info.snapshot_bytes = info.slot_bytes + info.page_bytes;
+		out->slot_bytes = sizeof(struct slot);
+		out->snapshot_bytes = out->slot_bytes + out->page_bytes;
 	}
-	strncpy(info.model, config->name, sizeof info.model - 1);
+	strncpy(out->model, config->name, sizeof out->model - 1);
+}
+
+mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_engine **out)
+{
+	if (!config->vocab || config->vocab > INT32_MAX || !config->max_context ||
+	    !config->max_sequences || !config->step_tokens || !config->page_tokens ||
+	    (config->lookahead && config->state == MX_FAKE_SLOT))
+		return MX_E_INVALID;
+	struct fake *f = mx_calloc(1, sizeof *f);
+	if (!f)
+		return MX_E_NOMEM;
+	f->config = *config;
+	struct mx_engine_info info;
+	fill_info(config, &info);
 	mx_status st = mx_core_init(&f->core, &fake_ops, &state_ops, &info);
 	if (st != MX_OK) {
 		free(f);

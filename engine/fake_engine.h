@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An engine that computes nothing: for scheduler tests and for measuring the
- * front end alone. Pages, snapshots and prefix cache are the real ones; tokens
- * are drawn from a hash of the sequence's tokens, so that a preempted or cached
- * run can be compared with an undisturbed one. Like a model it can keep its
- * state in pages, in a slot, or in both, and what it knows of tokens to come in
- * pages ahead.
+ * An engine that computes nothing, for scheduler tests and for measuring the front end alone.
+ * Pages, snapshots and prefix cache are the real ones. Each token is sampled from a hash of the
+ * sequence's tokens, so that a preempted or cached run can be compared with an uninterrupted one.
+ * Like a model's, the state can be in pages, in a slot, or in both, and can need look-ahead pages.
  */
 #ifndef MX_ENGINE_FAKE_ENGINE_H
 #define MX_ENGINE_FAKE_ENGINE_H
@@ -18,15 +16,15 @@ struct mx_fake_config {
 	const char *name;
 	uint32_t vocab, max_context, max_sequences, step_tokens, page_tokens, n_pages;
 	bool prefix_cache;
-	enum mx_fake_state state; /* with a slot alone, page_tokens should be max_context */
-	bool reaches; /* pages reach to 3 * 2^k tokens for more than 2^k; not with a slot alone */
+	enum mx_fake_state state; /* with MX_FAKE_SLOT, page_tokens should be max_context */
+	bool lookahead; /* more than 2^k tokens need pages for 3 * 2^k; not with MX_FAKE_SLOT */
 	uint32_t n_snapshots, snapshot_every;
 	bool prefix_unsupported;
 	uint64_t ns_per_step, ns_per_token; /* time a step pretends to take; 0 = none */
 	uint32_t free_rows;                 /* as in struct mx_engine_info */
-	bool overlaps;                      /* from its begin on, else from its finish */
-	int32_t eos;                        /* drawn now and then; -1 = never */
-	uint32_t eos_one_in;                /* about one token in that many is eos */
+	bool overlaps;                      /* a step's time runs from begin on, else from finish on */
+	int32_t eos;                        /* sampled now and then; -1 = never */
+	uint32_t eos_one_in;                /* about one token in this many is eos */
 };
 
 mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_engine **out);

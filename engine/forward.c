@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The forward pass over all rows of a step: embedding, then blocks of norm, mixers or feed-forward
- * and residual add, then the final norm. The residual add of a mixer's output is done by the next
- * norm, which reads the residual stream anyway.
+ * The forward pass over all rows of a step: embedding, blocks, final norm. A block is a norm,
+ * mixers or a feed-forward, and a residual add. The residual add of a mixer's output is fused into
+ * the next norm, which reads the residual stream anyway.
  */
 #include "engine/model_engine.h"
 

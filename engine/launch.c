@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A step on a device that has memory of its own and runs behind the host: the
- * host writes the step's tables, uploads them with one copy and asks for
- * everything from the embedding to the drawing of tokens, without waiting.
+ * A step on an asynchronous device with its own memory: the host writes the step's tables, uploads
+ * them with one copy, and launches everything from the embedding to the sampling of tokens, without
+ * waiting.
  *
- * Steps in which every sequence decodes one token are the same calls each time
- * but for their number of rows, so they are recorded when the model is loaded,
- * for some numbers, and replayed. A step takes the next larger recording; rows
- * that fill it up belong to spans of no tokens.
+ * Decode steps, in which every sequence computes one token, differ only in their tables and their
+ * number of rows. So they are recorded when the model is loaded, for some numbers of rows
+ * (buckets), and replayed. A step replays the smallest recording that is large enough; its
+ * remaining rows are padding, which belongs to spans of no tokens.
  */
 #include <string.h>
 
 #include "base/clock.h"
 #include "engine/step_layout.h"
 
+/* Most rows of the warm-up step. */
 #define WARM_ROWS 512
 
 static mx_status upload(struct mx_model_engine *e, size_t bytes)
@@ -23,6 +24,7 @@ static mx_status upload(struct mx_model_engine *e, size_t bytes)
 
 /* ---- recordings ---- */
 
+/* Returns the rows of the bucket after that of `rows` rows. */
 static uint32_t next_rows(uint32_t rows)
 {
 	uint32_t by = rows < 8     ? rows
@@ -34,7 +36,7 @@ static uint32_t next_rows(uint32_t rows)
 	return rows + by;
 }
 
-/* The calls of a decode step of the bucket's size. */
+/* Makes the calls of a decode step of the bucket's size. */
 static mx_status run_bucket(struct mx_model_engine *e, const struct mx_bucket *b)
 {
 	struct mx_device *d = e->device;
@@ -55,7 +57,7 @@ static mx_status run_bucket(struct mx_model_engine *e, const struct mx_bucket *b
 	return st;
 }
 
-/* Runs the calls once on padding, so that whatever a first call does is done, then records. */
+/* Runs the calls once on padding, for the first-use work of kernels, then records them. */
 static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 {
 	struct mx_device *d = e->device;
@@ -68,7 +70,7 @@ static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 		st = run_bucket(e, b);
 	if (st == MX_OK)
 		st = d->ops->sample_drawn(d, b->rows, e->scratch.tokens);
-	if (st != MX_OK && st != MX_E_INTERNAL) /* what is drawn from nothing is of no interest */
+	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: padding has no valid logits */
 		return st;
 	st = d->ops->record(d);
 	if (st != MX_OK)
@@ -78,8 +80,8 @@ static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 	return st == MX_OK ? ended : st;
 }
 
-/* A prompt of nothing in particular, on pages that nobody has yet: what a device does when a kernel
- * is used for the first time need not wait for the first request. */
+/* Runs a prompt of zeros on unused pages, so that first-use costs of kernels fall on loading
+ * instead of on the first request. */
 static mx_status warm_up(struct mx_model_engine *e)
 {
 	const struct mx_step_limits *l = &e->limits;
@@ -147,7 +149,8 @@ void mx_launch_forget(struct mx_model_engine *e)
 
 /* ---- a step ---- */
 
-/* The recording for core.items, or NULL: each one token, drawn and not reported. */
+/* Returns the recording for core.items. NULL if there is none that large, or if some item is not
+ * one token to be sampled without log-probabilities. */
 static const struct mx_bucket *find_bucket(const struct mx_model_engine *e)
 {
 	const struct mx_core *c = &e->core;
@@ -162,6 +165,7 @@ static const struct mx_bucket *find_bucket(const struct mx_model_engine *e)
 	return &e->buckets[i];
 }
 
+/* Launches the step by replaying a recording. */
 static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 {
 	struct mx_device *d = e->device;
@@ -180,6 +184,7 @@ static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 	return st;
 }
 
+/* Launches the step call by call. */
 static mx_status launch(struct mx_model_engine *e)
 {
 	struct mx_tables host, device;
@@ -209,8 +214,8 @@ static mx_status launch(struct mx_model_engine *e)
 	return st == MX_OK && e->drawing ? mx_logits_launch(e) : st;
 }
 
-/* Rebuilds what snapshots left out, for sequences that were loaded. Waits, because the step's own
- * tables follow in the same memory. */
+/* Calls resume of the mixers, for sequences that were loaded from snapshots. Waits, because the
+ * step's own tables are written to the same memory next. */
 static mx_status resume(struct mx_model_engine *e)
 {
 	struct mx_tables host, device;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Builds a model engine: opens the device, resolves the model, plans the memory, fills it, creates
- * the mixers and records the decode steps. touch.h says when memory becomes resident.
+ * the mixers and records the decode steps. See touch.h for when memory becomes resident.
  */
 #include "engine/load.h"
 
@@ -11,8 +11,8 @@
 
 #include "engine/load_parts.h"
 
-/* Prompt rows that a step of a GPU takes hardly longer for. Fewer leave multiprocessors idle: deep
- * in a long context a step of 30 rows took as long as one of 500. */
+/* mx_engine_info.free_rows of GPUs. Fewer rows leave multiprocessors idle: deep in a long context a
+ * step of 30 rows took as long as one of 500. */
 #define FREE_ROWS 512
 
 #define DEFAULT_PAGE_TOKENS 32

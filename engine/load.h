@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Builds the engine of a model: plan the memory, then load. */
+/* Plans the memory of a model, and loads it: builds its engine. */
 #ifndef MX_ENGINE_LOAD_H
 #define MX_ENGINE_LOAD_H
 
@@ -8,62 +8,62 @@
 #include "model/plan.h"
 #include "model/safetensors.h"
 
-/* Left to the engine. */
+/* The engine chooses. */
 #define MX_SNAPSHOT_MEMORY_AUTO SIZE_MAX
 #define MX_SNAPSHOT_EVERY_AUTO  UINT32_MAX
 
-/* What the operator asked for. */
+/* The operator's settings. */
 struct mx_engine_config {
 	const char *name;     /* for messages */
 	const char *device;   /* "cpu", "cuda" or "cuda:N"; NULL = "cpu" */
-	bool deterministic;   /* on devices that are not anyway: a row's bits depend on it alone */
-	bool unrecorded;      /* steps are not recorded: for tests and benchmarks */
-	unsigned threads;     /* of a CPU; 0 = one per usable CPU */
+	bool deterministic;   /* a row's bits do not depend on the other rows; always so on CPUs */
+	bool unrecorded;      /* record no steps: for tests and benchmarks */
+	unsigned threads;     /* of a CPU device; 0 = one per usable CPU */
 	uint32_t max_context; /* 0 = the model's own */
-	size_t memory;        /* bytes for everything but the mapped weights; 0 = just enough for
-	                       * max_sequences of max_context, at most half of what the mapped
-	                       * weights leave of the host's (or the cgroup's) memory. Of a device
-	                       * with memory of its own: bytes there, weights included; 0 = at most
-	                       * nine tenths of what is free */
-	size_t outside;       /* bytes that the process holds beside the engine, part of memory */
+	size_t memory;        /* CPU: bytes for everything but the mapped weights; 0 = just enough for
+	                       * max_sequences of max_context, at most half of what the mapped weights
+	                       * leave of the host's (or the cgroup's) memory. Device with its own
+	                       * memory: bytes there, weights included; 0 = at most nine tenths of
+	                       * what is free */
+	size_t outside;       /* bytes of the process outside the engine, counted in memory */
 	uint32_t max_sequences;
 	uint32_t step_tokens;
 	uint32_t page_tokens; /* 0 = the default */
 	int kv_dtype;         /* enum mx_dtype, or -1 = f32 for an f32 checkpoint, else bf16 */
 	bool prefix_cache;
-	/* For models with slots: bytes for saved states (part of memory), without which they have no
-	 * prefix cache; and a state is saved at each multiple of so many tokens, 0 = only at ends. */
-	size_t snapshot_memory;
-	uint32_t snapshot_every;
+	/* Models with slots only. */
+	size_t snapshot_memory;  /* bytes for snapshots, part of memory; 0 = no prefix cache */
+	uint32_t snapshot_every; /* tokens between two snapshots of a sequence; 0 = only at ends */
 };
 
-/* Where the memory will go, in bytes; computed from config.json and tensor shapes alone. */
+/* The use of memory, in bytes; computed from config.json and tensor shapes alone. */
 struct mx_memory_plan {
-	bool own_memory;        /* the device has memory of its own: everything but `other` is there */
-	char device[64];        /* its name then */
-	size_t device_free;     /* what it has */
-	size_t device_total;    /* what is taken of it */
-	size_t weights_device;  /* copies of the checkpoint's matrices */
-	size_t weights_mapped;  /* of the checkpoint file, shared with the page cache */
+	bool own_memory;        /* the device has its own memory, which holds all but `other` */
+	char device[64];        /* own_memory: the device's name */
+	size_t device_free;     /* own_memory: free before loading */
+	size_t device_total;    /* own_memory: used by the engine */
+	size_t weights_device;  /* copies of the matrices in the device's memory */
+	size_t weights_mapped;  /* mapping of the checkpoint file, shared with the page cache */
 	size_t weights_private; /* converted copies (norms, biases) */
 	size_t pages;           /* n_pages * page_bytes */
 	size_t slots;           /* n_slots * slot_bytes */
 	size_t snapshots;       /* n_snapshots * snapshot_bytes */
-	size_t instances; /* what mixers allocate for themselves, and the most while one is created */
-	size_t scratch;   /* activations, logits, operators' workspace */
-	size_t other;     /* tables of pages and sequences, threads' stacks, what is outside */
-	size_t total;     /* what the process will hold resident once warm */
+	size_t instances;       /* allocated by mixer instances, and the most while one is created */
+	size_t scratch;         /* activations, logits, operators' workspace */
+	size_t other;           /* tables of pages and snapshots, threads' stacks, config's `outside` */
+	size_t total;           /* resident memory of the process once warm */
 	uint32_t n_pages, page_tokens;
-	uint32_t n_slots; /* at most max_sequences: what the memory allows */
+	uint32_t n_slots; /* as many as the memory allows, at most max_sequences */
 	size_t page_bytes, slot_bytes;
 	uint32_t n_snapshots, snapshot_every;
-	bool snapshots_short;  /* the operator's snapshot_every lets a longest sequence leave more */
-	size_t snapshot_bytes; /* of a slot and of the page that is begun */
+	bool snapshots_short;  /* config's snapshot_every asks for more than n_snapshots from one
+	                        * sequence of max_context */
+	size_t snapshot_bytes; /* of a saved slot and a page */
 	struct mx_engine_mixer mixers[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_mixers;
 };
 
-/* Sequences of `tokens` tokens that fit at once. */
+/* Returns how many sequences of `tokens` tokens fit at a time. */
 uint32_t mx_memory_sequences(const struct mx_memory_plan *p, uint32_t tokens);
 
 /* Checks every tensor and parameter and fills the plan; loads nothing. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the log says of a model that was loaded. */
+/* Logs a loaded model. */
 #include <stdio.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ static void describe(const struct mx_model_group *g, uint32_t i, char text[DESCR
 	g->ops->describe(g->instances[i], text, DESCRIPTION);
 }
 
-/* Logs a line for each kind of layer of a module: layers with the same description once. */
+/* Logs one line for each different description of a module's instances. */
 static void say_mixers(const char *model, const struct mx_model_group *g)
 {
 	for (uint32_t i = 0; i < g->n; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory of a model: allocated, divided, and filled with the weights. */
+/* Allocates the memory of a model, divides it, and fills it with the weights. */
 #include <stdlib.h>
 
 #include "engine/load_parts.h"
@@ -8,7 +8,7 @@
  * requests. */
 #define TOUCH_STATES ((size_t)64 << 20)
 
-/* Divides memory from base + states on into slots, pages and snapshots. */
+/* Divides the memory from base + states on into slots, pages and snapshots. */
 static void divide_states(struct mx_model_engine *e, const struct mx_memory_plan *p, size_t states,
                           unsigned char *base)
 {
@@ -26,8 +26,8 @@ static void touch_weights(struct mx_model_engine *e, struct mx_touch_progress *p
 		         progress);
 }
 
-/* On CPUs: maps one region for f32 vectors, scratch, slots, pages and snapshots, each aligned as
- * the device wants. The first part of it is made resident now, the rest in the background. */
+/* For CPUs: maps one region for f32 vectors, scratch, slots, pages and snapshots, each aligned to
+ * info.align. Its first part is made resident now, the rest in the background. */
 static mx_status load_host_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
                                   struct mx_touch_progress *progress, struct mx_load_vectors *out,
                                   struct mx_err *err)
@@ -45,7 +45,7 @@ static mx_status load_host_memory(struct mx_model_engine *e, const struct mx_mem
 		               (double)e->map_bytes / (1 << 20));
 	divide_states(e, p, first, e->map);
 	first += states < TOUCH_STATES ? states : TOUCH_STATES;
-	/* Weights that do not fit in memory are read as they are used. */
+	/* Weights that do not fit in memory are read from the file as they are used. */
 	bool fits = m->mapped_bytes + e->map_bytes + p->instances < mx_host_memory();
 	progress->all = first + (fits ? m->mapped_bytes : 0);
 	if (fits)
@@ -59,8 +59,7 @@ static mx_status load_host_memory(struct mx_model_engine *e, const struct mx_mem
 	return MX_OK;
 }
 
-/* Copies the matrices to their places in the device's memory at `base`, in the order of their use.
- */
+/* Copies the matrices to the device's memory at `base`, in the order of their use. */
 static mx_status load_weights(struct mx_model_engine *e, unsigned char *base,
                               struct mx_touch_progress *progress)
 {
@@ -69,12 +68,12 @@ static mx_status load_weights(struct mx_model_engine *e, unsigned char *base,
 	enum mx_dtype to = d->info.act_dtype;
 	mx_model_place(m, base, to);
 	progress->all = m->mapped_bytes;
-	const unsigned char *end = base; /* of what has been copied */
+	const unsigned char *end = base; /* end of the matrices copied so far */
 	mx_status st = MX_OK;
 	for (size_t i = 0; i < m->n_uses && st == MX_OK; i++) {
 		const struct mx_tensor *t = m->uses[i].tensor;
 		unsigned char *at = base + mx_model_offset(m, &m->uses[i]);
-		if (at < end) /* tied */
+		if (at < end) /* tied: copied already */
 			continue;
 		size_t n = t->bytes / mx_dtype_size(t->dtype);
 		st = d->ops->load(d, at, to, t->data, t->dtype, n);
@@ -98,8 +97,8 @@ static mx_status load_vectors(struct mx_model_engine *e, struct mx_load_vectors 
 	return st == MX_OK ? e->device->ops->wait(e->device) : st;
 }
 
-/* On a device with memory of its own: allocates one block there for matrices, vectors, scratch,
- * slots, pages and snapshots, and maps what the host itself works with. */
+/* For a device with its own memory: allocates one block there for matrices, vectors, scratch,
+ * slots, pages and snapshots, and maps memory for the host's buffers. */
 static mx_status load_device_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
                                     struct mx_touch_progress *progress, struct mx_load_vectors *out,
                                     struct mx_err *err)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From hidden states to tokens: lm_head on the rows that are wanted, sampling
- * and log-probabilities, in chunks of rows that fit the logits buffer.
+ * From hidden states to tokens: lm_head on the rows whose logits are needed, sampling and
+ * log-probabilities, in batches of rows that fit the logits buffer.
  *
- * Rows to sample come first, then rows of prompts whose log-probabilities are
- * asked for. Sampling overwrites logits, so a row that is both sampled and
- * reported is copied to the end of its chunk before.
+ * Rows to be sampled come first, then rows of prompts whose log-probabilities are reported.
+ * Sampling overwrites logits, so a row that is both sampled and reported is copied to the end of
+ * its batch before.
  *
- * A device that runs behind the host draws while the host goes on, where one
- * chunk has all and nothing is reported: mx_logits_launch and mx_logits_take.
- * Else the host is in the way, chunk by chunk: mx_logits_run.
+ * If one batch holds all rows and no log-probabilities are reported, an asynchronous device samples
+ * without waiting for the host (mx_logits_launch, mx_logits_take). Otherwise the host waits for
+ * each batch (mx_logits_run).
  */
 #include <math.h>
 #include <string.h>
@@ -17,15 +17,17 @@
 #include "base/clock.h"
 #include "engine/model_engine.h"
 
+/* A row whose logits are needed, and its item. */
 struct want {
 	uint32_t row, item;
 };
 
-struct chunk {
-	const struct want *wants;
-	uint32_t first;       /* of all wanted rows */
-	uint32_t n, n_sample; /* the first n_sample of the n rows are sampled */
-	uint32_t n_report;    /* of these, reported too */
+/* Rows whose logits are computed together. */
+struct batch {
+	const struct want *wants; /* [n] */
+	uint32_t first;           /* index of wants[0] among all wants of the step */
+	uint32_t n, n_sample;     /* the first n_sample of the n rows are sampled */
+	uint32_t n_report;        /* number of sampled rows whose log-probabilities are reported */
 };
 
 static struct want *wants_of(const struct mx_model_engine *e)
@@ -38,7 +40,7 @@ static bool reports(const struct mx_step_item *item)
 	return item->seq->params.logprobs >= 0;
 }
 
-/* Rows whose logits are needed, those to be sampled first. */
+/* Lists the rows whose logits are needed, those to be sampled first, and returns their number. */
 static uint32_t collect(const struct mx_step_item *items, const struct mx_span *spans, uint32_t n,
                         struct want *out, uint32_t *out_n_sample)
 {
@@ -83,18 +85,18 @@ mx_status mx_logits_gather(struct mx_model_engine *e, const uint32_t *rows)
 	           : d->ops->gather(d, s->x, rows, e->n_wants, e->model.plan->width, s->y);
 }
 
-/* Takes as many of the wanted rows as the logits buffer holds. */
-static void next_chunk(const struct mx_model_engine *e, const struct mx_step_item *items,
-                       const struct want *wants, uint32_t n, uint32_t n_sample, struct chunk *c)
+/* Fills *b with the first of wants [n]: as many as the logits buffer holds. */
+static void next_batch(const struct mx_model_engine *e, const struct mx_step_item *items,
+                       const struct want *wants, uint32_t n, uint32_t n_sample, struct batch *b)
 {
-	*c = (struct chunk){.wants = wants};
-	while (c->n < n) {
-		bool sample = c->n < n_sample, report = sample && reports(&items[wants[c->n].item]);
-		if (c->n + c->n_report + 1 + report > e->limits.logits)
+	*b = (struct batch){.wants = wants};
+	while (b->n < n) {
+		bool sample = b->n < n_sample, report = sample && reports(&items[wants[b->n].item]);
+		if (b->n + b->n_report + 1 + report > e->limits.logits)
 			break;
-		c->n++;
-		c->n_sample += sample;
-		c->n_report += report;
+		b->n++;
+		b->n_sample += sample;
+		b->n_report += report;
 	}
 }
 
@@ -111,29 +113,30 @@ mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n)
 	return st;
 }
 
-/* A row with a number that is not finite breaks its sequence and is left out of no operator: its
- * neighbours do not see it. On a device of its own memory drawing and reporting tell. */
-static void check_rows(const struct mx_model_engine *e, const struct chunk *c,
+/* Fails the sequences of rows whose hidden states are not finite. Such a row still takes part in
+ * every operator; other rows are not affected. With a device's own memory, sampling and
+ * log-probabilities tell instead. */
+static void check_rows(const struct mx_model_engine *e, const struct batch *b,
                        struct mx_step_result *results)
 {
 	size_t width = e->model.plan->width;
-	const float *x = (const float *)e->hidden + c->first * width;
-	for (uint32_t i = 0; i < c->n; i++, x += width) {
-		float sum = 0; /* finite if every element is; norms keep it far from overflow */
+	const float *x = (const float *)e->hidden + b->first * width;
+	for (uint32_t i = 0; i < b->n; i++, x += width) {
+		float sum = 0; /* finite if every element is: normed values are too small to overflow */
 		for (size_t k = 0; k < width; k++)
 			sum += fabsf(x[k]);
 		if (!isfinite(sum))
-			results[c->wants[i].item].status = MX_E_INTERNAL;
+			results[b->wants[i].item].status = MX_E_INTERNAL;
 	}
 }
 
-static mx_status make_logits(struct mx_model_engine *e, const struct chunk *c,
+static mx_status make_logits(struct mx_model_engine *e, const struct batch *b,
                              struct mx_step_result *results)
 {
 	size_t row = e->model.plan->width * mx_dtype_size(e->device->info.act_dtype);
-	mx_status st = mx_logits_make(e, (const unsigned char *)e->hidden + c->first * row, c->n);
+	mx_status st = mx_logits_make(e, (const unsigned char *)e->hidden + b->first * row, b->n);
 	if (st == MX_OK && !e->device->info.own_memory)
-		check_rows(e, c, results);
+		check_rows(e, b, results);
 	return st;
 }
 
@@ -157,28 +160,28 @@ static void take_token(const struct mx_model_engine *e, int32_t token, struct mx
 		r->status = MX_E_INTERNAL;
 }
 
-/* Draws the chunk's tokens, and copies rows that are reported behind the others. */
-static mx_status draw(struct mx_model_engine *e, const struct chunk *c,
+/* Samples the batch's tokens, after copying the rows that are also reported to its end. */
+static mx_status draw(struct mx_model_engine *e, const struct batch *b,
                       const struct mx_step_item *items, struct mx_step_result *results)
 {
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
 	size_t ld = e->limits.ld_logits, bytes = e->model.plan->vocab * sizeof *s->logits;
-	uint32_t copies = c->n;
+	uint32_t copies = b->n;
 	mx_status st = MX_OK;
-	for (uint32_t i = 0; i < c->n_sample && st == MX_OK; i++) {
-		const struct mx_step_item *item = &items[c->wants[i].item];
+	for (uint32_t i = 0; i < b->n_sample && st == MX_OK; i++) {
+		const struct mx_step_item *item = &items[b->wants[i].item];
 		describe_row(item->seq, &s->samples[i]);
 		if (reports(item))
 			st = d->ops->copy(d, s->logits + ld * copies++, s->logits + ld * i, bytes);
 	}
 	if (st == MX_OK)
-		st = d->ops->sample(d, s->logits, ld, c->n_sample, e->model.plan->vocab, s->samples,
+		st = d->ops->sample(d, s->logits, ld, b->n_sample, e->model.plan->vocab, s->samples,
 		                    s->tokens);
 	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: some row has token -1 */
 		return st;
-	for (uint32_t i = 0; i < c->n_sample; i++)
-		take_token(e, s->tokens[i], &results[c->wants[i].item]);
+	for (uint32_t i = 0; i < b->n_sample; i++)
+		take_token(e, s->tokens[i], &results[b->wants[i].item]);
 	return MX_OK;
 }
 
@@ -188,50 +191,50 @@ static uint32_t clamp_top(int32_t n, uint32_t vocab)
 	return (uint32_t)n < most ? (uint32_t)n : most;
 }
 
-/* A row of numbers that are not finite breaks its sequence. */
+/* Fails the sequence if the row's logits are not finite. */
 static void take_logprob(const struct mx_logprob *p, struct mx_step_result *r)
 {
 	if (isnan(p->logprob))
 		r->status = MX_E_INTERNAL;
 }
 
-/* Log-probabilities of the prompt rows and of the copies, which stand together from row n_sample:
- * prompt rows first. */
-static mx_status report(struct mx_model_engine *e, const struct chunk *c,
+/* Computes log-probabilities of the prompt rows and of the copied rows. They are adjacent from row
+ * n_sample on, prompt rows first. */
+static mx_status report(struct mx_model_engine *e, const struct batch *b,
                         const struct mx_step_item *items, const struct mx_span *spans,
                         struct mx_step_result *results)
 {
 	const struct mx_scratch *s = &e->scratch;
-	uint32_t vocab = e->model.plan->vocab, n_prompt = c->n - c->n_sample, n = 0;
-	for (uint32_t i = c->n_sample; i < c->n; i++, n++) {
-		const struct want *w = &c->wants[i];
+	uint32_t vocab = e->model.plan->vocab, n_prompt = b->n - b->n_sample, n = 0;
+	for (uint32_t i = b->n_sample; i < b->n; i++, n++) {
+		const struct want *w = &b->wants[i];
 		const struct mx_seq *q = items[w->item].seq;
 		s->n_top[n] = clamp_top(q->params.prompt_logprobs, vocab);
 		s->tokens[n] = q->tokens[spans[w->item].pos + (w->row - spans[w->item].row) + 1];
 	}
-	for (uint32_t i = 0; i < c->n_sample; i++) {
-		const struct mx_step_item *item = &items[c->wants[i].item];
+	for (uint32_t i = 0; i < b->n_sample; i++) {
+		const struct mx_step_item *item = &items[b->wants[i].item];
 		if (!reports(item))
 			continue;
-		int32_t token = results[c->wants[i].item].token;
+		int32_t token = results[b->wants[i].item].token;
 		s->n_top[n] = clamp_top(item->seq->params.logprobs, vocab);
 		s->tokens[n++] = token >= 0 ? token : 0;
 	}
 	if (!n)
 		return MX_OK;
 	mx_status st =
-		e->device->ops->logprobs(e->device, s->logits + c->n_sample * e->limits.ld_logits,
+		e->device->ops->logprobs(e->device, s->logits + b->n_sample * e->limits.ld_logits,
 	                             e->limits.ld_logits, n, vocab, s->tokens, s->n_top, s->probs);
-	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: some are not numbers */
+	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: some are NaN */
 		return st;
 	for (uint32_t i = 0; i < n_prompt; i++) {
-		const struct want *w = &c->wants[c->n_sample + i];
+		const struct want *w = &b->wants[b->n_sample + i];
 		s->prompt[w->row] = s->probs[i];
 		take_logprob(&s->probs[i], &results[w->item]);
 	}
-	for (uint32_t i = 0, k = n_prompt; i < c->n_sample; i++) {
-		struct mx_step_result *r = &results[c->wants[i].item];
-		if (!reports(&items[c->wants[i].item]))
+	for (uint32_t i = 0, k = n_prompt; i < b->n_sample; i++) {
+		struct mx_step_result *r = &results[b->wants[i].item];
+		if (!reports(&items[b->wants[i].item]))
 			continue;
 		r->logprob = s->probs[k++];
 		take_logprob(&r->logprob, r);
@@ -264,27 +267,27 @@ mx_status mx_logits_run(struct mx_model_engine *e, struct mx_step_result *result
 	const struct want *wants = wants_of(e);
 	uint32_t n_sample = e->n_sample, total = e->n_wants;
 	for (uint32_t at = 0; at < total;) {
-		struct chunk c;
+		struct batch b;
 		uint64_t begin = mx_now_ns();
-		next_chunk(e, items, wants + at, total - at, at < n_sample ? n_sample - at : 0, &c);
-		c.first = at;
-		mx_status st = make_logits(e, &c, results);
+		next_batch(e, items, wants + at, total - at, at < n_sample ? n_sample - at : 0, &b);
+		b.first = at;
+		mx_status st = make_logits(e, &b, results);
 		uint64_t made = mx_now_ns();
 		times->forward += made - begin;
-		if (st == MX_OK && c.n_sample)
-			st = draw(e, &c, items, results);
+		if (st == MX_OK && b.n_sample)
+			st = draw(e, &b, items, results);
 		if (st == MX_OK)
-			st = report(e, &c, items, spans, results);
+			st = report(e, &b, items, spans, results);
 		if (st != MX_OK)
 			return st;
 		times->sample += mx_now_ns() - made;
-		at += c.n;
+		at += b.n;
 	}
 	hand_out_prompts(e, wants + n_sample, total - n_sample, items, spans, results);
 	return MX_OK;
 }
 
-/* ---- drawing while the host goes on ---- */
+/* ---- sampling without waiting ---- */
 
 bool mx_logits_simple(const struct mx_model_engine *e)
 {
@@ -326,7 +329,7 @@ mx_status mx_logits_take(struct mx_model_engine *e, struct mx_step_result *resul
 	const struct want *wants = wants_of(e);
 	struct mx_device *d = e->device;
 	mx_status st = d->ops->sample_drawn(d, e->n_wants, e->scratch.tokens);
-	if (st != MX_OK && st != MX_E_INTERNAL) /* as draw */
+	if (st != MX_OK && st != MX_E_INTERNAL) /* as in draw */
 		return st;
 	for (uint32_t i = 0; i < e->n_wants; i++)
 		take_token(e, e->scratch.tokens[i], &results[wants[i].item]);

@@ -10,17 +10,18 @@
 
 #define ALIGN 64
 
-/* Logits of a chunk of rows fit in this: a few hundred thousand times the price of starting a
- * product, and small beside the weights of any model with a vocabulary that large. */
+/* Size of the logits buffer: so large that the overhead of starting a product does not matter, and
+ * small beside the weights of any model whose vocabulary fills it. */
 #define LOGITS_BYTES ((size_t)32 << 20)
-#define LOGITS_ROWS  16 /* and are at least that many, or every decode step reads lm_head twice */
+/* Least rows of the logits buffer. With fewer, small decode steps would read lm_head twice. */
+#define LOGITS_ROWS 16
 
 #define MAX_PAGES ((size_t)UINT32_MAX / 2)
 
-/* What a thread's stack and the allocator's arena for it come to; measured, rounded up. */
+/* Bytes of a thread's stack and of the allocator's arena for it; measured, rounded up. */
 #define THREAD_BYTES ((size_t)64 << 10)
 
-/* Steps of more sequences are rare, and each size that is recorded takes memory and time. */
+/* Most rows of a recorded step. Larger steps are rare, and each recording takes memory and time. */
 #define RECORDED_ROWS 512
 
 void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config *config,
@@ -38,7 +39,7 @@ void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config
 		out->recorded = out->sequences < RECORDED_ROWS ? out->sequences : RECORDED_ROWS;
 	if (rows < out->recorded)
 		rows = out->recorded;
-	/* Twice: a row that is sampled and reported takes two. */
+	/* Twice, because a row that is sampled and reported takes two. */
 	if (rows > 2 * (size_t)out->rows)
 		rows = 2 * (size_t)out->rows;
 	out->logits = (uint32_t)rows;
@@ -74,7 +75,7 @@ static void lay_out_experts(const struct mx_model *m, size_t rows, struct layout
 	x->y = take(a, rows * m->plan->width, sizeof *x->y);
 }
 
-/* What the device computes with. */
+/* Lays out the buffers that the device computes with. */
 static void lay_out_device(const struct mx_model *m, const struct mx_step_limits *l,
                            const struct mx_device_info *info, struct layout *a,
                            struct mx_scratch *s)
@@ -133,7 +134,7 @@ void mx_scratch_layout(const struct mx_model *m, const struct mx_step_limits *l,
 
 /* ---- the host ---- */
 
-/* The first number of a file, or SIZE_MAX ("max", no such file). */
+/* Returns the number at the beginning of a file; SIZE_MAX if it is "max" or there is no file. */
 static size_t read_limit(const char *path)
 {
 	FILE *f = fopen(path, "re");
@@ -170,7 +171,8 @@ size_t mx_host_memory(void)
 
 /* ---- the plan ---- */
 
-/* `snapshots` bytes of `needs` are saved states that were asked for. */
+/* Fails because memory `has` less than one sequence `needs`. `snapshots` = the part of `needs` that
+ * config's snapshot_memory asks for. */
 static mx_status too_little(const struct mx_engine_config *config, const struct mx_memory_plan *p,
                             uint32_t max_context, size_t has, size_t needs, size_t snapshots,
                             struct mx_err *err)
@@ -189,7 +191,7 @@ static mx_status too_little(const struct mx_engine_config *config, const struct 
 	                  snapshots ? " or snapshot_memory" : "");
 }
 
-/* All sizes but the slots' and the pages'. */
+/* Fills the sizes that do not depend on the number of slots, snapshots and pages. */
 static void fixed_parts(const struct mx_model *m, const struct mx_engine_config *config,
                         const struct mx_device *device, size_t device_scratch,
                         struct mx_memory_plan *p)
@@ -223,14 +225,14 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 		p->mixers[g] = m->groups[g].use;
 }
 
-/* What the memory that is to be shared out looks like. */
+/* How the memory of pages, slots and snapshots is counted. */
 struct room {
 	const struct mx_model *m;
-	bool cache;      /* pages are shared */
-	bool own_memory; /* it is a device's own: tables are not in it */
+	bool cache;      /* pages are shared: their tables are larger */
+	bool own_memory; /* it is the device's own memory: tables are not in it */
 };
 
-/* Of n pages and their tables; SIZE_MAX for more than the pool can number. */
+/* Returns the bytes of n pages and their tables; SIZE_MAX if n is more than the pool can number. */
 static size_t pages_bytes(const struct room *r, size_t n)
 {
 	const struct mx_model *m = r->m;
@@ -256,8 +258,9 @@ static size_t pages_that_fit(const struct room *r, size_t bytes)
 	return low;
 }
 
-/* How many slots: as many as sequences of max_context fit, or as half of the room holds if that is
- * more, since most sequences are shorter; but a whole sequence must fit beside them. */
+/* Returns the number of slots: as many as sequences of max_context fit; or, since most sequences
+ * are shorter, as many as half of the room holds, if that is more. The pages of one sequence of
+ * max_context must fit beside them. */
 static uint32_t choose_slots(const struct mx_model *m, uint32_t max_sequences, size_t sequence,
                              size_t room)
 {
@@ -275,8 +278,9 @@ static size_t snapshots_bytes(const struct room *r, size_t n)
 	return n * (r->m->snapshot_bytes + r->m->page_bytes) + tables;
 }
 
-/* How many snapshots: as many as were asked for, or else two a slot, since a turn leaves one at the
- * end of its prompt and one at its own, in at most a quarter of the room. */
+/* Finds the number of snapshots: as many as snapshot_memory holds. By default two a slot, because a
+ * turn of a chat saves one at the end of its prompt and one at its own end, in at most a quarter of
+ * the room. */
 static mx_status choose_snapshots(const struct room *r, const struct mx_engine_config *config,
                                   size_t sequence, size_t room, uint32_t *out, struct mx_err *err)
 {
@@ -297,16 +301,16 @@ static mx_status choose_snapshots(const struct room *r, const struct mx_engine_c
 	return MX_OK;
 }
 
-/* States that a sequence leaves wherever else it does: at the end of its prompt, and its own. */
+/* Snapshots of every sequence: at the end of its prompt, and at its own end. */
 #define ENDS 2
 
-/* Tokens that are computed again at most where two prompts part, unless the operator says
- * otherwise: however long the context may be, shared beginnings are rarely longer than a few
- * thousand tokens. */
+/* The default of snapshot_every is not raised beyond this. It is the most tokens that are computed
+ * again where two prompts part: however long the context, shared beginnings are rarely longer than
+ * a few thousand tokens. */
 #define LONGEST_INTERVAL 2048
 
-/* Where a state is saved on the way: by default no more often than a prompt is cut anyway, and so
- * seldom that one sequence cannot have more than a quarter of the snapshots, within reason. */
+/* Returns snapshot_every. The default is step_tokens (at least 256), because long prompts end a
+ * step there anyway; it is doubled until one sequence takes at most a quarter of the snapshots. */
 static uint32_t choose_interval(const struct mx_engine_config *config, uint32_t n_snapshots,
                                 uint32_t max_context)
 {
@@ -318,14 +322,14 @@ static uint32_t choose_interval(const struct mx_engine_config *config, uint32_t 
 	return every;
 }
 
-/* Whether the model will have a prefix cache. */
+/* True if the model will have a prefix cache. */
 static bool has_cache(const struct mx_model *m, const struct mx_engine_config *config)
 {
 	return config->prefix_cache && m->can_share && (!m->slot_bytes || config->snapshot_memory);
 }
 
-/* What there is for everything that `memory` is about. A device's own memory is all ours, but for
- * what others that come later need (libraries, recordings). */
+/* Returns config's `memory`, or its default. Of a device's own memory the default leaves a tenth,
+ * for later allocations of libraries and recordings. */
 static size_t choose_budget(const struct mx_engine_config *config, const struct mx_memory_plan *p)
 {
 	if (config->memory)
@@ -336,8 +340,9 @@ static size_t choose_budget(const struct mx_engine_config *config, const struct 
 	return host > p->weights_mapped ? (host - p->weights_mapped) / 2 : 0;
 }
 
-/* How many pages for n_slots sequences of `each` pages. What is beyond serves the prefix cache, if
- * memory was given; a device's own is nobody else's, and has it for as much again. */
+/* Returns the number of pages: `each` for n_slots sequences, as far as they fit. With a prefix
+ * cache there are more: as many as fit if config has `memory`, else twice as many in a device's own
+ * memory, which no other program needs. */
 static size_t choose_pages(const struct room *r, const struct mx_engine_config *config, bool cache,
                            size_t each, uint32_t n_slots, size_t room)
 {
@@ -351,7 +356,7 @@ static size_t choose_pages(const struct room *r, const struct mx_engine_config *
 	return pages_bytes(r, n) > room ? pages_that_fit(r, room) : n;
 }
 
-/* Adds up, and looks whether it is there. */
+/* Computes the totals, and fails if the device or the host has less. */
 static mx_status add_up(struct mx_memory_plan *p, struct mx_err *err)
 {
 	size_t states = p->pages + p->slots + p->snapshots, host = mx_host_memory();
@@ -384,7 +389,7 @@ mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config
 	size_t fixed = p.weights_device + p.weights_private + p.instances + p.scratch;
 	fixed += p.own_memory ? 0 : p.other;
 	size_t budget = choose_budget(config, &p);
-	size_t pages = (max_context - 1) / m->page_tokens + 1; /* of one sequence */
+	size_t pages = (max_context - 1) / m->page_tokens + 1; /* of a sequence of max_context */
 	size_t sequence = pages_bytes(&r, pages), least = fixed + m->slot_bytes + sequence;
 	if (sequence == SIZE_MAX || budget < least)
 		return too_little(config, &p, max_context, budget, sequence == SIZE_MAX ? sequence : least,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the bytes of a model instance go: the arithmetic behind
- * mx_engine_plan, and the same arithmetic again when the memory is there.
+ * The memory of a model instance: its sizes, for mx_engine_plan, and its layout, for
+ * mx_engine_load. Both come from the same functions.
  */
 #ifndef MX_ENGINE_MEMORY_H
 #define MX_ENGINE_MEMORY_H
@@ -10,68 +10,69 @@
 #include "engine/resolve.h"
 #include "engine/tables.h"
 
-/* Numbers of a step that the buffers are sized by. */
+/* Limits of a step, which size its buffers. */
 struct mx_step_limits {
 	uint32_t rows;      /* most rows of a step */
 	uint32_t sequences; /* most spans */
-	uint32_t logits;    /* rows of logits made at a time, >= 2 */
-	uint32_t recorded;  /* most sequences of a step that is recorded; 0 = none is */
+	uint32_t logits;    /* rows of the logits buffer, >= 2 */
+	uint32_t recorded;  /* most sequences of a recorded step; 0 = no step is recorded */
 	uint32_t context;   /* longest sequence */
-	size_t ld_logits;   /* floats between rows of logits */
+	size_t ld_logits;   /* floats from one row of logits to the next */
 };
 
-/* Buffers of the step path. R = rows, S = sequences, L = logits. */
+/* Buffers of a step. R = rows, S = sequences, L = logits of struct mx_step_limits. */
 struct mx_scratch {
-	/* In the device's memory, elements of act_dtype unless a type says otherwise. */
+	/* In the device's memory. Elements of act_dtype, unless the field's type says otherwise. */
 	void *h;      /* [R, width] residual stream */
-	void *x;      /* [R, width] input of a block; in the end the normed hidden states */
-	void *y;      /* [R, width] output of a block; in the end rows of x that need logits */
-	void *y2;     /* [R, width] of a second mixer beside it, or NULL */
-	void *scaled; /* [R, width] an input times its in_scale, or NULL */
+	void *x;      /* [R, width] input of a block; after the last, the normed hidden states */
+	void *y;      /* [R, width] output of a block; after the last, the rows of x that need logits */
+	void *y2;     /* [R, width] output of a block's second mixer; NULL if no block has one */
+	void *scaled; /* [R, width] a mixer's input times its in_scale; NULL if all are 1 */
 	struct mx_experts_scratch experts;
 	void *gate;    /* [R, widest mlp] */
-	void *up;      /* [R, widest mlp]; NULL: rows of `gate` have both, one behind the other */
+	void *up;      /* [R, widest mlp]; NULL: `gate` is twice as wide and holds both */
 	float *logits; /* [L, ld_logits] */
-	void *mixer;   /* the mixers' own */
-	void *settle[MX_ENGINE_MAX_MIXERS]; /* of each group, for settle; or NULL */
-	unsigned char *block; /* the step's tables (tables.h), where the device reads them */
+	void *mixer;   /* mx_step.scratch */
+	void *settle[MX_ENGINE_MAX_MIXERS]; /* settle_scratch of each group, or NULL */
+	unsigned char *block;               /* the step's tables (tables.h) as the device reads them */
 
-	/* In the host's. */
-	struct mx_tables tables;       /* of a step of R rows; no spans and pages on CPUs */
-	uint32_t *wants;               /* [2 R] (row, item) of rows whose logits are wanted */
+	/* In the host's memory. */
+	struct mx_tables tables;       /* CPUs: arrays in `block`, without spans and pages */
+	uint32_t *wants;               /* [2 R] (row, item) of the rows whose logits are needed */
 	struct mx_span *spans;         /* [S] */
 	struct mx_kept *kept;          /* [S] */
 	struct mx_sample_row *samples; /* [L] */
-	int32_t *tokens;               /* [L] drawn, or whose probability is asked */
+	int32_t *tokens;               /* [L] sampled tokens, or tokens to report */
 	uint32_t *n_top;               /* [L] */
 	struct mx_logprob *probs;      /* [L] */
-	struct mx_logprob *prompt;     /* [R] log-probabilities of prompt tokens, kept for the caller */
+	struct mx_logprob *prompt;     /* [R] results: log-probabilities of prompt tokens */
 };
 
-/* Bytes of them. On CPUs all is the host's. */
+/* Bytes of the buffers in the device's and in the host's memory. */
 struct mx_scratch_bytes {
 	size_t device, host;
 };
 
+/* Computes the limits of a step from the configuration. */
 void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config *config,
                        const struct mx_device_info *device, struct mx_step_limits *out);
 
-/* Of the block in which a step's tables are laid out. */
+/* Returns the bytes of the block that holds a step's tables. */
 size_t mx_step_tables_bytes(const struct mx_model *m, const struct mx_step_limits *l);
 
-/* Lays the buffers out from `device` and `host`, memory aligned to 64 (NULL to learn the sizes). On
- * CPUs tables and block are the same memory; else the tables are left to the caller, who puts them
- * where the device can copy from. */
+/* Divides the memory at `device` and `host`, aligned to 64, into the buffers; with NULL only the
+ * sizes are computed. On CPUs out->tables are in out->block. For a device with its own memory
+ * out->tables are NULL: the caller allocates them where the device can copy from. */
 void mx_scratch_layout(const struct mx_model *m, const struct mx_step_limits *l,
                        const struct mx_device_info *info, unsigned char *device,
                        unsigned char *host, struct mx_scratch *out,
                        struct mx_scratch_bytes *out_bytes);
 
-/* Memory this process may use: the host's, or its cgroup's limit where that is less. */
+/* Returns the bytes that this process may use: the host's memory, or its cgroup's limit if less. */
 size_t mx_host_memory(void);
 
-/* Fills the plan. `device` as for mx_model_resolve; device_scratch is its own memory, which
- * info.memory does not count as free any more. */
+/* Fills the plan. m was resolved for `device`; device_scratch = bytes that the device has allocated
+ * for itself (mx_load_own_bytes), which info.memory does not count as free. */
 mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config *config,
                          uint32_t max_context, const struct mx_device *device,
                          size_t device_scratch, struct mx_memory_plan *out, struct mx_err *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dense feed-forwards: those of blocks, and each expert of a mixture. */
+/* Dense feed-forwards: those of blocks, and the experts of mixtures. */
 #include "engine/model_engine.h"
 
 /* Computes s->gate [rows, ld] = silu(gate x) * up x. */
@@ -36,7 +36,7 @@ mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, co
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
 	bool gated = m->kind == MX_MLP_SWIGLU;
-	/* Without a buffer for `up`, each row of `gate` is followed by that of `up`. */
+	/* Without a buffer for `up`, each row of s->gate holds gate, then up. */
 	size_t ld = gated && !s->up ? 2 * (size_t)m->width : m->width;
 	const struct mx_linear_out out = {.w = &m->down,
 	                                  .bias = m->down_bias,

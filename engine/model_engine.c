@@ -18,10 +18,10 @@ static void find_extent(const struct mx_core *core, uint32_t n, uint32_t max_len
                         uint32_t *out_first, uint32_t *out_end)
 {
 	const struct mx_model *m = &((const struct mx_model_engine *)core)->model;
-	*out_first = m->keeps_pages || !m->n_reaching ? 0 : n;
+	*out_first = m->needs_all_pages || !m->n_lookahead ? 0 : n;
 	*out_end = n;
-	for (size_t i = 0; i < m->n_reaching; i++) {
-		const struct mx_model_mixer *x = m->reaching[i];
+	for (size_t i = 0; i < m->n_lookahead; i++) {
+		const struct mx_model_mixer *x = m->lookahead[i];
 		uint32_t first, end;
 		x->ops->extent(&x->desc, n, max_len, &first, &end);
 		*out_first = first < *out_first ? first : *out_first;
@@ -29,7 +29,7 @@ static void find_extent(const struct mx_core *core, uint32_t n, uint32_t max_len
 	}
 }
 
-/* A slot may be more than a hundred MiB. */
+/* Bytes that one task clears. A slot may have more than a hundred MiB. */
 #define CLEAR_BYTES ((size_t)1 << 20)
 
 struct clearing {
@@ -50,14 +50,14 @@ static void clear_state(struct mx_core *core, const struct mx_seq *s)
 	struct mx_model_engine *e = engine_of(&core->engine);
 	size_t bytes = e->model.slot_bytes;
 	struct clearing c = {e->slots + s->slot * bytes, bytes};
-	if (e->device->info.own_memory) { /* a device that is lost says so in the next step */
+	if (e->device->info.own_memory) { /* if the device is lost, the next step fails */
 		(void)e->device->ops->zero(e->device, c.slot, bytes);
 		return;
 	}
 	e->device->ops->parallel(e->device, (bytes + CLEAR_BYTES - 1) / CLEAR_BYTES, clear_part, &c);
 }
 
-/* Points the group's parts at its layers' places in a snapshot. */
+/* Points group->parts to its layers' parts of a snapshot. True if the group has slots. */
 static bool find_parts(struct mx_model_group *group, unsigned char *snapshot)
 {
 	for (uint32_t i = 0; i < group->n; i++)
@@ -106,7 +106,7 @@ const struct mx_state_ops mx_model_state_ops = {find_extent, clear_state, save_s
 
 /* ---- a step ---- */
 
-/* The whole step up to the hidden states, by a device that is done on return. */
+/* Computes the step up to the hidden states, on a device that is not asynchronous. */
 static mx_status compute(struct mx_model_engine *e)
 {
 	const struct mx_tables *t = &e->scratch.tables;
@@ -141,7 +141,8 @@ static mx_status begin(struct mx_engine *engine, const struct mx_step_item *item
 	return st;
 }
 
-/* The step's results, whatever is still to be done for them. */
+/* Fills the step's results: computes the step, or waits for the asynchronous device and does what
+ * it has not done. */
 static mx_status complete(struct mx_model_engine *e, struct mx_step_result *results,
                           struct mx_step_times *times)
 {
@@ -182,7 +183,7 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 	uint64_t committing = mx_now_ns();
 	for (uint32_t i = 0; i < n; i++) {
 		if (results[i].status != MX_OK)
-			continue; /* its state must not reach the cache */
+			continue; /* its state is undefined and must not get into the prefix cache */
 		mx_core_commit(&e->core, items[i].seq, items[i].n);
 		results[i].sampled = items[i].sample;
 		if (items[i].sample)

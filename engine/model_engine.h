@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The model engine's parts: an engine (core.h) with a device, a resolved model
- * and one mapping for private weights, slots, pages and scratch; where the device
- * has memory of its own, one block there for these and the weights, and a mapping
- * for what the host computes with.
+ * The model engine: an engine (core.h) with a device and a resolved model. On CPUs one mapping
+ * holds norms, biases, slots, pages, snapshots and scratch. A device with its own memory has these
+ * and the matrices in one allocation there, and the mapping holds the host's buffers.
  *
- * load.c builds it, forward.c runs the layers (experts.c those feed-forwards
- * that are a mixture), logits.c turns hidden states into tokens and
- * log-probabilities, launch.c is the step on a device that runs behind the host,
- * model_engine.c the step around them.
+ * load.c builds the engine. model_engine.c implements its table and runs a step; launch.c does so
+ * on an asynchronous device; step_layout.c fills the step's spans and tables. forward.c runs the
+ * layers, with mlp.c for feed-forwards and experts.c for mixtures of them. logits.c turns hidden
+ * states into tokens and log-probabilities.
  */
 #ifndef MX_ENGINE_MODEL_ENGINE_H
 #define MX_ENGINE_MODEL_ENGINE_H
@@ -17,16 +16,16 @@
 #include "engine/memory.h"
 #include "engine/touch.h"
 
-/* Decode steps of up to so many sequences, recorded. */
+/* A recorded decode step. */
 struct mx_bucket {
-	uint32_t rows;
+	uint32_t rows; /* most sequences of a step that replays it */
 	struct mx_recording *recording;
-	struct mx_tables host, device; /* where the step's tables are laid out, and read */
-	struct mx_device_tables tables;
-	size_t bytes; /* of the tables without pages */
+	struct mx_tables host, device;  /* the step's tables, as the host writes and the device reads */
+	struct mx_device_tables tables; /* the same as `device`, for the mixers */
+	size_t bytes;                   /* of the tables without pages */
 };
 
-/* 1, 2, 4, 8, 12, 16, 24 .. 64, 80 .. 128, 160 .. 256, 320 .. 512 */
+/* Rows of the buckets: 1, 2, 4, 8, 12, 16, 24 .. 64, 80 .. 128, 160 .. 256, 320 .. 512. */
 #define MX_MAX_BUCKETS 24
 
 struct mx_model_engine {
@@ -38,82 +37,88 @@ struct mx_model_engine {
 	unsigned char *map; /* mx_map */
 	size_t map_bytes;
 	struct mx_toucher toucher;
-	unsigned char *arena;     /* memory of a device that has its own: all the engine takes of it */
-	unsigned char *tables;    /* the step's, in memory that the device copies from */
-	unsigned char *slots;     /* [max_sequences, slot_bytes] in the map or arena, as what follows */
-	unsigned char *pages;     /* [n_pages, page_bytes] */
-	unsigned char *snapshots; /* [n_snapshots], each of a saved slot and a page */
+	unsigned char *arena;     /* the engine's allocation in the device's own memory; NULL on CPUs */
+	unsigned char *tables;    /* the step's tables, in host memory that the device copies from */
+	unsigned char *slots;     /* [max_sequences, slot_bytes] in the arena, or else in the map */
+	unsigned char *pages;     /* [n_pages, page_bytes] likewise */
+	unsigned char *snapshots; /* [n_snapshots, snapshot_bytes] likewise; a saved slot and a page */
 
 	struct mx_bucket buckets[MX_MAX_BUCKETS]; /* in ascending order */
-	uint32_t n_recorded;
-	uint64_t recording_ns;
+	uint32_t n_recorded;                      /* number of buckets */
+	uint64_t recording_ns;                    /* time that warming up and recording took */
 
-	/* The step that has begun. */
+	/* The step that runs. */
 	struct mx_step step;
-	struct mx_device_tables step_tables; /* of one that is not recorded */
-	uint32_t n_wants, n_sample;          /* rows whose logits are wanted; the first are sampled */
-	bool in_order;                       /* wanted row i is row i of the step */
-	const void *hidden;                  /* [n_wants, width] normed hidden states of these */
-	bool drawing;                        /* the device draws all that is wanted of this step */
-	uint64_t begin_ns;                   /* that begin took */
+	struct mx_device_tables step_tables; /* tables of a step that is not recorded */
+	uint32_t n_wants;                    /* rows whose logits are needed: wants in scratch */
+	uint32_t n_sample;                   /* the first n_sample of these rows are sampled */
+	bool in_order;                       /* wants[i] is row i of the step, for all i */
+	const void *hidden;                  /* [n_wants, width] their normed hidden states */
+	bool drawing;                        /* the device was asked to sample all n_wants rows */
+	uint64_t begin_ns;                   /* duration of begin */
 };
 
 extern const struct mx_engine_ops mx_model_engine_ops;
 extern const struct mx_state_ops mx_model_state_ops;
 
-/* Destroys instances, device, map and tables; takes a half-built engine. */
+/* Destroys the engine with its mixer instances and its device. Takes a half-built engine. */
 void mx_model_engine_destroy(struct mx_engine *e);
 
-/* Runs the layers over the rows of the step, the token of row i being ids[i] (in the device's
- * memory); leaves the normed hidden states in scratch.x. */
+/* Runs all layers on the rows of the step and leaves the normed hidden states in scratch.x. ids[i]
+ * = token of row i, in the device's memory. */
 mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids);
 
-/* y[rows, width] = the feed-forward of x[rows, width], or += with `add`. x is not y. */
+/* Computes y[rows, width] = the feed-forward of x[rows, width], or += if `add`. x is not y. */
 mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
                      size_t rows, void *y, bool add);
 
-/* scratch.y = the mixture of experts of scratch.x, for rows of them. */
+/* Computes scratch.y[rows, width] = the mixture of experts of scratch.x[rows, width]. */
 mx_status mx_experts_run(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows);
 
-/* Has the mixers rebuild what load left out, for the sequences of the step, which has no rows. */
+/* Calls resume of the mixers for the spans of the step, which has no rows. */
 mx_status mx_forward_resume(struct mx_model_engine *e, const struct mx_step *step);
 
 /* Commits all tokens of the step, then settles. */
 mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step);
 
-/* ---- logits.c, in the order of the calls; items are core.items, spans those in scratch ---- */
+/* ---- logits.c, in the order of the calls; items are core.items, spans are scratch.spans ---- */
 
-/* Finds the rows whose logits are wanted. */
+/* Finds the rows whose logits are needed: fills scratch.wants, n_wants, n_sample and in_order. */
 void mx_logits_collect(struct mx_model_engine *e);
-/* Writes their numbers to rows[n_wants]. */
+/* Writes the numbers of these rows to rows[n_wants]. */
 void mx_logits_list(const struct mx_model_engine *e, uint32_t *rows);
-/* Points e->hidden at their hidden states; `rows` as listed, in the device's memory. */
+/* Gathers their hidden states at e->hidden. `rows` is the list of mx_logits_list, in the device's
+ * memory. */
 mx_status mx_logits_gather(struct mx_model_engine *e, const uint32_t *rows);
 
-/* Draws tokens and computes log-probabilities, and waits for both. Fills results but the status of
- * items whose numbers are sound. Adds the nanoseconds to *times. */
+/* Samples tokens, computes log-probabilities, and waits for both. Fills the results; sets the
+ * status of those only that failed. Adds the nanoseconds to *times. */
 mx_status mx_logits_run(struct mx_model_engine *e, struct mx_step_result *results,
                         struct mx_step_times *times);
 
-/* Whether the tokens can be drawn while the host goes on: all wanted rows are sampled, none is
- * reported. */
+/* True if the device can sample the step's tokens without waiting for the host: logits are needed
+ * for sampling only, and no log-probabilities are reported. Then mx_logits_launch and
+ * mx_logits_take replace mx_logits_run. */
 bool mx_logits_simple(const struct mx_model_engine *e);
-/* Then: has them drawn; and takes them, waiting. */
+/* Asks the device to sample, without waiting. */
 mx_status mx_logits_launch(struct mx_model_engine *e);
+/* Waits for the sampled tokens and fills the results with them. */
 mx_status mx_logits_take(struct mx_model_engine *e, struct mx_step_result *results);
-/* The parts of launch. Tells the device how to draw n >= n_wants rows, greedily where none is
- * wanted; and logits of x[n, width] to scratch.logits. */
+/* Tells the device the sampling parameters of n >= n_wants rows; rows past n_wants are greedy. */
 mx_status mx_logits_describe(struct mx_model_engine *e, uint32_t n);
+/* Computes scratch.logits of the n rows x[n, width]. */
 mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n);
 
-/* ---- launch.c: devices that run behind the host ---- */
+/* ---- launch.c: asynchronous devices ---- */
 
-/* Records the decode steps, if the device records. Once, when the rest is there. */
+/* Warms the device up and records the decode steps, if the device can record. Called once, when the
+ * engine is otherwise complete. */
 mx_status mx_launch_prepare(struct mx_model_engine *e, struct mx_err *err);
+/* Frees the recordings. */
 void mx_launch_forget(struct mx_model_engine *e);
 
-/* Asks the device for the whole step of core.items, as far as the host need not see anything in
- * between. */
+/* Launches the step of core.items without waiting: everything up to the sampling of tokens, or up
+ * to the hidden states if mx_logits_simple is false; and commit. */
 mx_status mx_launch_step(struct mx_model_engine *e);
 
 #endif

@@ -11,12 +11,12 @@
 
 struct page {
 	uint32_t refs;         /* sequences that hold it */
-	uint32_t parent;       /* known: the page before it, MX_NO_PAGE for a first page */
-	uint32_t next;         /* known: in its bucket; free: in the free list */
+	uint32_t parent;       /* known: the page before it; MX_NO_PAGE = it is a first page */
+	uint32_t next;         /* known: next page of its bucket; free: of the free list */
 	uint32_t older, newer; /* cached: in the LRU list */
 	bool known;
 	uint64_t hash;
-	uint64_t salt[2]; /* of first pages */
+	uint64_t salt[2]; /* first pages only */
 };
 
 struct mx_pages {
@@ -87,7 +87,7 @@ mx_status mx_pages_create(uint32_t n_pages, uint32_t page_tokens, bool prefix_ca
 	}
 	for (uint32_t i = 0; i < p->n_buckets; i++)
 		p->buckets[i] = MX_NO_PAGE;
-	/* Touched now, so that memory in use does not grow with the first requests. */
+	/* Touched now, so that resident memory does not grow with the first requests. */
 	if (p->tokens)
 		memset(p->tokens, 0xff, (size_t)n_pages * page_tokens * sizeof *p->tokens);
 	p->first_free = MX_NO_PAGE;
@@ -172,7 +172,7 @@ static uint64_t hash_page(const struct mx_pages *p, uint32_t parent, const uint6
 	return out[0];
 }
 
-/* The known page with that predecessor and those tokens, or MX_NO_PAGE. */
+/* Returns the known page with that parent and those tokens, or MX_NO_PAGE. */
 static uint32_t find(const struct mx_pages *p, uint32_t parent, const uint64_t salt[2],
                      const int32_t *tokens, uint64_t hash)
 {
@@ -223,7 +223,8 @@ static void drop_ref(struct mx_pages *p, uint32_t id)
 		make_free(p, id);
 }
 
-/* A page for a sequence; the caller made sure that one is free or cached. */
+/* Returns a page for a sequence, a free one or else the oldest cached one; the caller has checked
+ * that there is one. */
 static uint32_t take(struct mx_pages *p)
 {
 	if (p->first_free == MX_NO_PAGE) {

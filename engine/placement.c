@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where weights lie: matrices in the checkpoint's mapping or the device's memory, f32 copies of
- * vectors. */
+/* Places of weights: matrices in the checkpoint's mapping or in the device's memory, and the
+ * vectors' f32 copies. */
 #include "engine/resolver.h"
 
 #include <stdlib.h>
 
 #include "device/convert.h"
 
-/* Of matrices in a device's own memory. The rows of real models are multiples of it, so that
- * matrices that are used together lie together without a gap. */
+/* Alignment of matrices in a device's own memory, in bytes. The rows of real models are multiples
+ * of it, so there are no gaps between the matrices of one product. */
 #define MATRIX_ALIGN 256
 
 static int by_tensor(const void *a, const void *b)
@@ -17,7 +17,7 @@ static int by_tensor(const void *a, const void *b)
 	return (x->tensor > y->tensor) - (x->tensor < y->tensor);
 }
 
-/* Lists each matrix once, tied ones too, and adds up what is mapped of the checkpoint. */
+/* Lists each matrix once, even if it is used twice (tied), and counts their mapped bytes. */
 static mx_status count_matrices(struct mx_resolver *r)
 {
 	struct mx_model *m = r->model;
@@ -48,7 +48,7 @@ size_t mx_model_offset(const struct mx_model *m, const struct mx_model_use *use)
 	return matrix_of(m, use)->offset;
 }
 
-/* Gives every matrix its place in the device's memory, in the order of first use. */
+/* With a device's own memory: gives each matrix its offset there, in the order of first use. */
 static void find_places(struct mx_model *m, const struct mx_device *device)
 {
 	for (size_t i = 0; device->info.own_memory && i < m->n_uses; i++) {

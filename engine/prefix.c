@@ -8,9 +8,10 @@
 #define COUNT(counter, by)                                                                         \
 	atomic_store_explicit(&(counter), GET(counter) + (by), memory_order_relaxed)
 
-/* ---- taking ---- */
+/* ---- look-up ---- */
 
-/* Rows that must be computed for their logits cannot come from the cache. */
+/* Returns the most tokens that the prefix cache may cover: rows whose logits are needed must be
+ * computed. */
 static uint32_t limit_of(const struct mx_seq *s)
 {
 	uint32_t limit = s->n - 1;
@@ -20,15 +21,15 @@ static uint32_t limit_of(const struct mx_seq *s)
 	return limit;
 }
 
-/* Resumes at a snapshot that the pages reach: it needs the full pages before the one of its last
- * token. The sequence holds the known pages of its first `known` tokens, and the first `marked`
- * were computed before. */
+/* Loads the longest snapshot whose full pages before its last token's page are known. The sequence
+ * holds the pages of its first `known` tokens. Its first `marked` tokens were computed by earlier
+ * sequences. */
 static mx_status resume(struct mx_core *c, struct mx_seq *s, uint32_t limit, uint32_t known,
                         uint32_t marked, enum mx_lookup *out)
 {
 	struct mx_snapshot found;
-	uint32_t page = c->info.page_tokens, reach = c->info.page_bytes ? known + page : s->n;
-	mx_snapshots_find(c->snapshots, s->pages.salt, s->tokens, limit + 1, reach, &found);
+	uint32_t page = c->info.page_tokens, usable = c->info.page_bytes ? known + page : s->n;
+	mx_snapshots_find(c->snapshots, s->pages.salt, s->tokens, limit + 1, usable, &found);
 	if (found.block != MX_NO_SNAPSHOT) {
 		mx_pages_trim(c->pages, &s->pages, (found.n - 1) / page);
 		mx_status st = mx_pages_reserve(c->pages, &s->pages, found.n);
@@ -65,7 +66,7 @@ static mx_status look_up(struct mx_core *c, struct mx_seq *s, uint32_t limit, en
 	if (c->info.slot_bytes) {
 		uint32_t marked = mx_snapshots_marked(c->snapshots, s->pages.salt, s->tokens, s->n);
 		mx_status st = resume(c, s, limit, known, marked, out);
-		if (!s->hash.n) /* it has no marks of its own */
+		if (!s->hash.n) /* else the marks may be its own */
 			s->branch = marked;
 		return st;
 	}
@@ -90,18 +91,19 @@ mx_status mx_prefix_attach(struct mx_core *c, struct mx_seq *s)
 	}
 	if (c->info.slot_bytes && !s->computed)
 		c->state.clear(c, s);
-	s->kept = s->computed;
+	s->snapshotted = s->computed;
 	s->in_step = 0;
 	return MX_OK;
 }
 
-/* ---- leaving ---- */
+/* ---- saving ---- */
 
+/* Saves a snapshot of the sequence's state, unless that is useless or the state is undefined. */
 static void save(struct mx_core *c, struct mx_seq *s)
 {
 	bool saved;
 	if (!c->snapshots || s->pages.private || s->in_step || s->computed < MX_SNAPSHOT_MIN ||
-	    s->computed == s->kept)
+	    s->computed == s->snapshotted)
 		return;
 	uint32_t block =
 		mx_snapshots_save(c->snapshots, s->pages.salt, &s->hash, s->tokens, s->computed, &saved);
@@ -111,10 +113,11 @@ static void save(struct mx_core *c, struct mx_seq *s)
 		         s->computed, mx_status_str(st));
 		mx_snapshots_forget(c->snapshots, block);
 	}
-	s->kept = s->computed;
+	s->snapshotted = s->computed;
 }
 
-/* The next place after `computed` tokens where the state is to be saved, its prompt's end apart. */
+/* Returns the next position after `computed` where the state is to be saved, not counting the
+ * prompt's end; UINT32_MAX = none. */
 static uint32_t next_point(const struct mx_core *c, const struct mx_seq *s, uint32_t computed)
 {
 	uint32_t every = c->info.snapshot_every, next = UINT32_MAX;
@@ -139,27 +142,27 @@ void mx_prefix_commit(struct mx_core *c, struct mx_seq *s)
 	mx_snapshots_mark(c->snapshots, &s->hash, s->tokens, s->computed);
 	if (s->computed != s->n_prompt && s->computed != next_point(c, s, s->computed - 1))
 		return;
-	if (!s->due)
-		c->due[c->n_due++] = s;
-	s->due = true;
+	if (!s->save_pending)
+		c->to_save[c->n_to_save++] = s;
+	s->save_pending = true;
 }
 
 void mx_prefix_save_snapshots(struct mx_core *c)
 {
-	for (uint32_t i = 0; i < c->n_due; i++) {
-		save(c, c->due[i]);
-		c->due[i]->due = false;
+	for (uint32_t i = 0; i < c->n_to_save; i++) {
+		save(c, c->to_save[i]);
+		c->to_save[i]->save_pending = false;
 	}
-	c->n_due = 0;
+	c->n_to_save = 0;
 }
 
 void mx_prefix_release(struct mx_core *c, struct mx_seq *s)
 {
 	save(c, s);
-	for (uint32_t i = 0; s->due && i < c->n_due; i++)
-		if (c->due[i] == s) {
-			c->due[i] = c->due[--c->n_due];
-			s->due = false;
+	for (uint32_t i = 0; s->save_pending && i < c->n_to_save; i++)
+		if (c->to_save[i] == s) {
+			c->to_save[i] = c->to_save[--c->n_to_save];
+			s->save_pending = false;
 		}
 	mx_pages_release(c->pages, &s->pages, s->tokens, s->computed);
 }

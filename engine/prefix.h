@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The prefix cache as sequences see it: what they take from it when they attach
- * and leave in it as they are computed.
+ * The prefix cache: how a sequence looks up a prefix when it is attached, and saves its state as it
+ * is computed.
  *
- * State in pages is shared by the full page (pages.h). State in slots can only
- * be resumed where a copy was made (snapshots.h): a snapshot is the slot after
- * p tokens, and the page that holds token p-1, since that page is shared only
- * when it is full. With the full pages before it, which must still be known, a
- * sequence goes on at p, to the token. One whose prompt has just p tokens goes
- * on at p-1: the last token of a prompt is always computed, for its logits.
+ * State in pages is shared by full pages (pages.h). State in slots can be resumed only where it was
+ * saved (snapshots.h). A snapshot after p tokens holds the slot, and the page of token p-1, because
+ * that page is shared only when it is full. If the full pages before are still known, a sequence
+ * resumes at p exactly. A prompt of just p tokens resumes at p-1: its last token is always
+ * computed, for its logits.
  *
- * Snapshots are taken where somebody may come back to:
- *   at the end of the prompt      the same prompt again, or another answer to it
- *   at the end of the sequence    the next turn of a chat; and after a preemption
- *   at multiples of snapshot_every   a document with another question behind it
- *   where a prompt parts from those before it   the system message that chats begin with: the
- *       second of them saves its state, the third resumes there
+ * Snapshots are saved where a later sequence is likely to resume:
+ *   at the end of the prompt         the same prompt again
+ *   at the end of the sequence       the next turn of a chat; the sequence after a preemption
+ *   at multiples of snapshot_every   a long document with another question after it
+ *   where a prompt parts from earlier ones   other chats with the same system message: the second
+ *                                            saves the state after it, the third resumes there
  *
  * Engine thread only.
  */
@@ -24,28 +23,29 @@
 
 #include "engine/core.h"
 
-/* Looks the sequence up, takes what there is and sets s->computed. It has its slot and no pages. A
- * sequence that must compute all its tokens is not looked up, nor one that wants no prefix cache.
- * MX_E_NOMEM: no page for the end of what was found; no pages are held. */
+/* Looks up the longest known prefix of the sequence, takes its state, and sets s->computed. The
+ * sequence has its slot, but no pages. There is no look-up if all tokens must be computed (prompt
+ * log-probabilities), or if the sequence does not use the prefix cache. MX_E_NOMEM if the prefix
+ * ends within a page and no page is free; the sequence then holds no pages. */
 mx_status mx_prefix_attach(struct mx_core *c, struct mx_seq *s);
 
-/* As mx_engine_ops.chunk. */
+/* Implements chunk of struct mx_engine_ops. */
 uint32_t mx_prefix_chunk(const struct mx_core *c, const struct mx_seq *s, uint32_t n);
 
-/* s->computed tokens have their state: full pages become known, and at a point the sequence is due
- * for saving. */
+/* Called when s->computed has grown: adds full pages to the prefix cache, and marks the sequence
+ * for mx_prefix_save_snapshots if its state is to be saved here. */
 void mx_prefix_commit(struct mx_core *c, struct mx_seq *s);
 
-/* Saves what is due. */
+/* Saves the states of the marked sequences, c->to_save. */
 void mx_prefix_save_snapshots(struct mx_core *c);
 
-/* Saves the state, unless a step has left it undefined, and gives the pages back. */
+/* Saves the state, unless a failed step has left it undefined, and gives the pages back. */
 void mx_prefix_release(struct mx_core *c, struct mx_seq *s);
 
-/* Forgets everything that no sequence holds. */
+/* Drops all snapshots, and all pages that no sequence holds. */
 void mx_prefix_drop(struct mx_core *c);
 
-/* Fills the prefix cache's part. Any thread. */
+/* Fills the fields about look-ups and snapshots. Any thread. */
 void mx_prefix_usage(const struct mx_core *c, struct mx_engine_usage *out);
 
 #endif

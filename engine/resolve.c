@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a plan and a checkpoint to a model: blocks with the tensors that they use. */
+/* Resolves a plan with a checkpoint: finds the mixers and tensors of each block. */
 #include "engine/resolver.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A bias stands beside its weight: "x.weight" -> "x.bias". */
+/* Finds the bias that belongs to a weight: "x.weight" -> "x.bias". */
 static mx_status bias_beside(struct mx_resolver *r, const char *weight, uint32_t n, float **dest)
 {
 	char name[256];
@@ -18,7 +18,7 @@ static mx_status bias_beside(struct mx_resolver *r, const char *weight, uint32_t
 	return mx_need_vector_1d(r, name, n, dest);
 }
 
-/* Tensors of the plan's kind of norm. */
+/* Finds the tensors of a norm of the plan's kind. */
 static mx_status resolve_norm(struct mx_resolver *r, const char *weight, struct mx_model_norm *out)
 {
 	const struct mx_plan *p = r->model->plan;
@@ -59,7 +59,7 @@ static mx_status resolve_mlp(struct mx_resolver *r, const struct mx_plan_mlp *p,
 	return st;
 }
 
-/* The weights of expert i, all without bias. */
+/* Finds the weights of expert i; experts have no biases. */
 static mx_status resolve_expert(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t i,
                                 struct mx_model_mlp *out)
 {
@@ -119,7 +119,7 @@ static mx_status mixer_weights(struct mx_resolver *r, const struct mx_plan_mixer
 	if (!out->matrices || !out->vectors)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
 	for (size_t i = 0; i < n; i++) {
-		/* A name with a '/' in front is a tensor of the model's, which layers may share. */
+		/* A leading '/' names a tensor of the whole model, which layers may share. */
 		bool whole = specs[i].name[0] == '/';
 		char name[256];
 		if (snprintf(name, sizeof name, "%s%s", whole ? "" : p->prefix, specs[i].name + whole) >=
@@ -138,7 +138,7 @@ static mx_status mixer_weights(struct mx_resolver *r, const struct mx_plan_mixer
 	return MX_OK;
 }
 
-/* Says in *r->err which layer a mixer complains of, as the config names it. */
+/* Sets where in *r->err to the layer that a mixer refused, as the config names it. */
 static mx_status in_layer(struct mx_resolver *r, uint32_t layer, mx_status st)
 {
 	bool ours = !strcmp(r->model->plan->family, "mixd");
@@ -211,8 +211,8 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 	return st;
 }
 
-/* A checkpoint with more layers than config.json says is another model. Other tensors that no block
- * names (buffers such as rotary_emb.inv_freq) are left alone. */
+/* Fails if the checkpoint has more layers than config.json says: it is of another model. Other
+ * unused tensors (buffers such as rotary_emb.inv_freq) are ignored. */
 static mx_status refuse_more_layers(struct mx_resolver *r)
 {
 	const struct mx_model *m = r->model;
@@ -265,7 +265,7 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
                            const struct mx_model_limits *limits, struct mx_model *out,
                            struct mx_err *err)
 {
-	/* In place: the vectors' destinations are addresses in *out. */
+	/* Built in place: struct mx_model_vector.dest points into *out. */
 	*out = (struct mx_model){.plan = plan, .checkpoint = checkpoint};
 	struct mx_resolver r = {out, registry, device, limits, err};
 	mx_status st = resolve_all(&r);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors of the checkpoint: found by name, checked, and listed in the order of their use. */
+/* Finds tensors of the checkpoint by name, checks them, and lists their uses in order. */
 #include "engine/resolver.h"
 
 #include <stdio.h>
@@ -48,7 +48,7 @@ static mx_status check_tensor(const struct mx_tensor *t, const uint64_t *shape, 
 	return MX_OK;
 }
 
-/* Sets *out to the part of axis 0 that spec asks for: all of it unless it has a slice. */
+/* Sets *out to the part of axis 0 that spec asks for; without slices, all of axis 0. */
 static mx_status check_slices(struct mx_resolver *r, const struct mx_weight_spec *spec,
                               struct mx_weight_slice *out)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the mixers of a model need together: page size, memory, groups of layers by module. */
+/* Totals over the mixers of a model: page size, memory, groups of instances by module. */
 #include "engine/resolver.h"
 
 #include <stdio.h>
@@ -14,7 +14,8 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
-/* The least multiple of every mixer's page_multiple that is at least what was wanted. */
+/* Sets page_tokens: the configured page size, rounded up to a multiple of each mixer's
+ * page_multiple. */
 static mx_status choose_page_tokens(struct mx_resolver *r)
 {
 	struct mx_model *m = r->model;
@@ -33,7 +34,8 @@ static mx_status choose_page_tokens(struct mx_resolver *r)
 	return MX_OK;
 }
 
-/* Returns the group of that module, made if there is none yet. NULL: too many, see *r->err. */
+/* Returns the group of the module; creates it if there is none yet. NULL and *r->err if there are
+ * too many. */
 static struct mx_model_group *group_of(struct mx_resolver *r, const struct mx_mixer_ops *ops)
 {
 	struct mx_model *m = r->model;
@@ -51,7 +53,25 @@ static struct mx_model_group *group_of(struct mx_resolver *r, const struct mx_mi
 	return group;
 }
 
-/* Gives the mixer its place in pages, slots and snapshots, and adds it to its group. */
+/* Adds the mixer to its group. page, slot, snapshot = bytes of its parts. */
+static mx_status add_to_group(struct mx_resolver *r, const struct mx_model_mixer *x, size_t page,
+                              size_t slot, size_t snapshot)
+{
+	struct mx_model_group *group = group_of(r, x->ops);
+	if (!group)
+		return MX_E_UNSUPPORTED;
+	group->n++;
+	group->use.layers++;
+	if (x->state.settle_bytes > group->settle_bytes)
+		group->settle_bytes = x->state.settle_bytes;
+	group->use.page_bytes += page;
+	group->use.slot_bytes += slot;
+	group->use.snapshot_bytes += snapshot;
+	group->use.instance_bytes += x->state.instance_bytes;
+	return MX_OK;
+}
+
+/* Gives the mixer its offsets in pages, slots and snapshots, and adds it to the totals. */
 static mx_status add_up(struct mx_resolver *r, struct mx_model_mixer *x)
 {
 	struct mx_model *m = r->model;
@@ -78,27 +98,16 @@ static mx_status add_up(struct mx_resolver *r, struct mx_model_mixer *x)
 		m->mixer_scratch = x->state.scratch_bytes;
 	if (x->state.create_bytes > m->create_bytes)
 		m->create_bytes = x->state.create_bytes;
-	struct mx_model_group *group = group_of(r, x->ops);
-	if (!group)
-		return MX_E_UNSUPPORTED;
 	if (page && x->ops->caps & MX_MIXER_EXTENT) {
 		const struct mx_model_mixer **to = mx_resolve_push(
-			&m->arena, (void **)&m->reaching, &m->n_reaching, &m->cap_reaching, sizeof *to);
+			&m->arena, (void **)&m->lookahead, &m->n_lookahead, &m->cap_lookahead, sizeof *to);
 		if (!to)
 			return mx_fail(r->err, MX_E_NOMEM, "out of memory");
 		*to = x;
 	} else {
-		m->keeps_pages |= page > 0;
+		m->needs_all_pages |= page > 0;
 	}
-	group->n++;
-	group->use.layers++;
-	if (x->state.settle_bytes > group->settle_bytes)
-		group->settle_bytes = x->state.settle_bytes;
-	group->use.page_bytes += page;
-	group->use.slot_bytes += slot;
-	group->use.snapshot_bytes += snapshot;
-	group->use.instance_bytes += x->state.instance_bytes;
-	return MX_OK;
+	return add_to_group(r, x, page, slot, snapshot);
 }
 
 mx_status mx_resolve_totals(struct mx_resolver *r)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside resolve: what its files share. */
+/* Private to resolve*.c and placement.c. */
 #ifndef MX_ENGINE_RESOLVER_H
 #define MX_ENGINE_RESOLVER_H
 
@@ -16,32 +16,32 @@ struct mx_resolver {
 	struct mx_err *err;
 };
 
-/* Grows *list by one entry of `size` bytes and returns it; NULL if out of memory. The old array
- * stays in the arena. */
+/* Appends an entry of `size` bytes to *list and returns it; NULL if out of memory. An array that
+ * was too small is not freed: it is in the arena. */
 void *mx_resolve_push(struct mx_arena *arena, void **list, size_t *n, size_t *cap, size_t size);
 
-/* ---- resolve_tensors.c: each finds a tensor of the checkpoint by its whole name, checks shape and
- * alignment, and notes the use ---- */
+/* ---- resolve_tensors.c: each function finds a tensor of the checkpoint by its full name, checks
+ * shape and alignment, and adds a use to the model ---- */
 
-/* The part of the matrix that spec asks for. */
+/* Fills *out with the part of the matrix that spec asks for. */
 mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
                          struct mx_weight *out);
 mx_status mx_need_matrix_2d(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
                             struct mx_weight *out);
-/* The part of the vector that spec asks for; *dest is set when it is converted. */
+/* Notes that mx_model_convert sets *dest to the part of the vector that spec asks for. */
 mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
                          float **dest);
 mx_status mx_need_vector_1d(struct mx_resolver *r, const char *name, uint32_t n, float **dest);
 
 /* ---- resolve_totals.c ---- */
 
-/* When all blocks are resolved: chooses the page size, groups the mixers by module, and gives every
- * mixer its place in pages, slots and snapshots. */
+/* Called when all blocks are resolved. Chooses the page size, groups the mixers by module, and
+ * gives each mixer its offsets in pages, slots and snapshots. */
 mx_status mx_resolve_totals(struct mx_resolver *r);
 
 /* ---- placement.c ---- */
 
-/* Lists each matrix once, and gives it its place in the device's memory if that is its own. */
+/* Lists each matrix once, with its offset in the device's memory if the device has its own. */
 mx_status mx_resolve_places(struct mx_resolver *r);
 
 #endif

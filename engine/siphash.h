@@ -3,8 +3,8 @@
  * SipHash-2-4 with 128 bits of output (J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast
  * short-input PRF", 2012; the 128-bit variant is the authors' own extension).
  *
- * Keyed, so that a client cannot choose prompts that fall into one bucket, and
- * wide, so that two salts can be told apart by it.
+ * The hash is keyed, so that a client cannot choose prompts that fall into one bucket, and has 128
+ * bits, so that different salts have different hashes.
  */
 #ifndef MX_ENGINE_SIPHASH_H
 #define MX_ENGINE_SIPHASH_H

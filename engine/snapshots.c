@@ -10,18 +10,19 @@
 
 #define NONE UINT32_MAX
 
-/* As many marks a block: those of 2048 tokens; in sets of which a new one drives out the oldest. */
+/* Marks a block, enough for 2048 tokens. They are in sets of WAYS; a new mark replaces the oldest
+ * of its set. */
 #define MARKS 64
 #define WAYS  8
 
 struct entry {
 	uint64_t digest[2];
 	uint32_t n;            /* tokens */
-	uint32_t block;        /* NONE: a ghost */
-	uint32_t older, newer; /* in its list; unused entries are chained by newer */
+	uint32_t block;        /* NONE = a ghost */
+	uint32_t older, newer; /* in its LRU list; unused entries are linked by newer */
 };
 
-/* Entries in the order of use. */
+/* LRU list of entries. */
 struct list {
 	uint32_t oldest, newest, n;
 };
@@ -29,10 +30,10 @@ struct list {
 struct mx_snapshots {
 	uint64_t key[2];
 	uint32_t n_blocks;
-	struct entry *entries; /* [2 n_blocks]: at most as many ghosts as there are blocks */
+	struct entry *entries; /* [2 n_blocks] with a block, ghosts: at most n_blocks of each */
 	uint32_t *order;       /* [n_order] entries in use, by length */
 	uint32_t n_order;
-	uint32_t *owner; /* [n_blocks] the block's entry; of a free block the next free one */
+	uint32_t *owner; /* [n_blocks] a block's entry; a free block's next free block */
 	uint64_t
 		*marks; /* [n_blocks * MARKS / WAYS][WAYS] digests, each in its set, new first; 0 = none */
 	uint32_t first_unused, first_free;
@@ -112,7 +113,7 @@ void mx_snapshots_hash(const struct mx_snapshots *s, const uint64_t salt[2],
 	mx_siphash_update(&out->hash, salt, 2 * sizeof *salt);
 }
 
-/* Continues the hash to n tokens and gives the digest there. */
+/* Continues the hash to n tokens and computes the digest of these. */
 static void digest_at(struct mx_prefix_hash *h, const int32_t *tokens, uint32_t n,
                       uint64_t digest[2])
 {
@@ -159,7 +160,7 @@ static void use_now(struct mx_snapshots *s, uint32_t id)
 
 /* ---- entries ---- */
 
-/* The first place in s->order of an entry of at least n tokens. */
+/* Returns the index in s->order of the first entry of at least n tokens. */
 static uint32_t lower_bound(const struct mx_snapshots *s, uint32_t n)
 {
 	uint32_t low = 0, high = s->n_order;
@@ -178,7 +179,7 @@ static bool is(const struct entry *e, const uint64_t digest[2])
 	return e->digest[0] == digest[0] && e->digest[1] == digest[1];
 }
 
-/* The entry of n tokens with that digest, or NONE. */
+/* Returns the entry of n tokens with that digest, or NONE. */
 static uint32_t lookup(const struct mx_snapshots *s, const uint64_t digest[2], uint32_t n)
 {
 	for (uint32_t at = lower_bound(s, n); at < s->n_order; at++) {
@@ -191,7 +192,7 @@ static uint32_t lookup(const struct mx_snapshots *s, const uint64_t digest[2], u
 	return NONE;
 }
 
-/* An unused entry put in its place in the order; there is one. */
+/* Takes an unused entry, of which there is one, and inserts it in s->order. */
 static uint32_t add(struct mx_snapshots *s, const uint64_t digest[2], uint32_t n)
 {
 	uint32_t id = s->first_unused, at = lower_bound(s, n);
@@ -203,7 +204,7 @@ static uint32_t add(struct mx_snapshots *s, const uint64_t digest[2], uint32_t n
 	return id;
 }
 
-/* The reverse, for an entry without a block that is in no list. */
+/* Makes an entry unused again: it has no block and is in no list. */
 static void discard(struct mx_snapshots *s, uint32_t id)
 {
 	uint32_t at = lower_bound(s, s->entries[id].n);
@@ -223,8 +224,8 @@ static void free_block(struct mx_snapshots *s, struct entry *e)
 	SET(s->n_used, s->live.n);
 }
 
-/* Takes the block of the entry that was not used for longest; the oldest ghost makes room for the
- * new one. So entries with a block and ghosts are never more than the blocks, either of them. */
+/* Frees the block of the least recently used entry, which becomes a ghost. If there are n_blocks
+ * ghosts already, the oldest is discarded. */
 static void evict(struct mx_snapshots *s)
 {
 	uint32_t id = s->live.oldest, ghost = s->ghosts.oldest;
@@ -284,7 +285,7 @@ uint32_t mx_snapshots_save(struct mx_snapshots *s, const uint64_t salt[2],
 		use_now(s, id);
 		return s->entries[id].block;
 	}
-	if (id != NONE) /* a ghost gets a block again */
+	if (id != NONE) /* it is a ghost, and gets a block again */
 		take_out(s, &s->ghosts, id);
 	if (s->first_free == NONE)
 		evict(s);
@@ -302,7 +303,7 @@ uint32_t mx_snapshots_save(struct mx_snapshots *s, const uint64_t salt[2],
 
 /* ---- marks ---- */
 
-/* The set of the mark of the prefix of n tokens; *out is its digest. */
+/* Returns the set for the mark of the first n tokens; *out = its digest. */
 static uint64_t *set_of(const struct mx_snapshots *s, struct mx_prefix_hash *h,
                         const int32_t *tokens, uint32_t n, uint64_t *out)
 {
@@ -312,7 +313,7 @@ static uint64_t *set_of(const struct mx_snapshots *s, struct mx_prefix_hash *h,
 	return &s->marks[digest[1] % (s->n_blocks * MARKS / WAYS) * WAYS];
 }
 
-/* The digest's place in its set; WAYS if it is not there. */
+/* Returns the index of the digest in the set; WAYS if it is not there. */
 static unsigned find_mark(const uint64_t *set, uint64_t digest)
 {
 	unsigned way = 0;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a device is told of a step, packed into one block: written by the host,
- * uploaded with one copy to where the device reads it. On CPUs it is the same
- * memory, and there are no spans and pages in it.
+ * The input of a step for a device, in one block: the host writes it and uploads it with one copy.
+ * On CPUs the device reads the host's block, which has no spans and pages.
  *
- * Pages come last, so that a copy ends with those that there are; where the
- * other arrays begin depends on the numbers of rows, spans and wanted rows only,
- * so it is fixed for the steps that one recording stands for.
+ * The offsets of the arrays depend only on the numbers of rows, spans and gathered rows, so they
+ * are the same for all steps that replay a recording. Pages come last, so that the copy ends after
+ * the step's last page.
  */
 #ifndef MX_ENGINE_TABLES_H
 #define MX_ENGINE_TABLES_H
@@ -14,14 +13,15 @@
 #include "mixers/mixer.h"
 
 struct mx_tables {
-	int32_t *ids;                 /* [rows] */
-	uint32_t *pos, *row_span;     /* [rows] */
+	int32_t *ids;                 /* [rows] token of each row */
+	uint32_t *pos, *row_span;     /* [rows] as in struct mx_device_tables */
 	struct mx_device_span *spans; /* [spans] */
-	uint32_t *gather;             /* [wanted] rows whose logits are wanted */
-	uint32_t *pages;              /* [pages] */
+	uint32_t *gather;             /* [wanted] rows whose logits are needed */
+	uint32_t *pages;              /* [pages] as in struct mx_device_tables */
 };
 
-/* Lays the arrays out from `base`, aligned to 64 or NULL; returns the bytes of the block. */
+/* Divides the block at `base`, aligned to 64, into the arrays, and returns its bytes. With `base`
+ * NULL only the size is computed. */
 size_t mx_tables_layout(size_t rows, size_t spans, size_t wanted, size_t pages, unsigned char *base,
                         struct mx_tables *out);
 

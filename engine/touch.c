@@ -7,10 +7,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Pieces of memory touched by one task: some milliseconds of work. */
+/* Bytes that one task touches: some milliseconds of work. */
 #define TASK_BYTES ((size_t)16 << 20)
 
-/* Of one call in the background: while it lasts, nobody can map or unmap memory. */
+/* Bytes of one background call: while it runs, no other thread can map or unmap memory. */
 #define BACKGROUND_BYTES ((size_t)2 << 20)
 
 #define BACKGROUND_NICE 10
@@ -20,7 +20,7 @@ static size_t page_size(void)
 	return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* One system call for a range instead of a fault a page. */
+/* Makes a range resident with one system call instead of one fault a page. False if that fails. */
 static bool populate(void *base, size_t bytes, bool write)
 {
 #ifdef MADV_POPULATE_WRITE
@@ -48,7 +48,7 @@ static void touch_task(void *arg, size_t task, unsigned worker)
 		return;
 	for (size_t i = 0; i < n; i += page) {
 		if (t->write)
-			p[i] = 0; /* what it holds: the memory is fresh */
+			p[i] = 0; /* fresh memory holds 0 already */
 		else
 			(void)p[i];
 	}
@@ -70,7 +70,7 @@ void mx_touch(struct mx_device *d, const void *base, size_t bytes, bool write,
 	uintptr_t from = (uintptr_t)base & ~(page_size() - 1), to = (uintptr_t)base + bytes;
 	while (from < to) {
 		size_t n = to - from < round ? to - from : round;
-		if (!write) /* a hint to the disk: read ahead of us */
+		if (!write) /* read ahead from disk */
 			(void)madvise((void *)from, n, MADV_WILLNEED);
 		struct touch t = {(unsigned char *)from, n, write};
 		d->ops->parallel(d, (n + TASK_BYTES - 1) / TASK_BYTES, touch_task, &t);
@@ -91,7 +91,7 @@ void mx_touch_forget(const void *base, size_t bytes)
 static void *toucher_main(void *arg)
 {
 	struct mx_toucher *t = arg;
-	/* of this thread alone: Linux gives each its own */
+	/* lowers this thread only: on Linux each thread has its own priority */
 	(void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BACKGROUND_NICE);
 	for (size_t at = 0; at < t->bytes && !atomic_load(&t->stop); at += BACKGROUND_BYTES) {
 		size_t n = t->bytes - at < BACKGROUND_BYTES ? t->bytes - at : BACKGROUND_BYTES;

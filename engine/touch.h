@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes memory resident before it is needed.
+ * Makes memory resident before it is used.
  *
- * What the first request will use (weights, scratch, some pages) is touched
- * while loading, with all threads. The rest, which may be many gigabytes and
- * take a virtual machine seconds, is touched by a thread of its own after the
- * engine is ready, at low priority: memory in use reaches what was planned soon
- * after the start, whether requests come or not. That thread uses
- * MADV_POPULATE_WRITE (Linux 5.14), which leaves contents alone; without it
- * memory becomes resident as it is used.
+ * The memory that the first requests use (weights, scratch, some pages) is touched while loading,
+ * by all threads. The rest, which may be many gigabytes and take a virtual machine seconds, is
+ * touched by a background thread at low priority after the engine is ready: resident memory reaches
+ * the planned size soon after the start, with or without requests. That thread uses
+ * MADV_POPULATE_WRITE (Linux 5.14), which does not change contents; without it memory becomes
+ * resident as it is used.
  */
 #ifndef MX_ENGINE_TOUCH_H
 #define MX_ENGINE_TOUCH_H
@@ -26,15 +25,15 @@ struct mx_touch_progress {
 	size_t done, all; /* bytes */
 };
 
-/* So many bytes more are there. */
+/* Counts `bytes` more as loaded, and reports the progress. */
 void mx_touch_count(struct mx_touch_progress *progress, size_t bytes);
 
-/* Touches [base, base + bytes) with the device's threads. write: fresh private memory, of which
- * nothing has been written yet; else a file's mapping. */
+/* Touches [base, base + bytes) with the device's threads. write = true: private memory, to which
+ * nothing has been written yet; false: a file's mapping. */
 void mx_touch(struct mx_device *d, const void *base, size_t bytes, bool write,
               struct mx_touch_progress *progress);
 
-/* Of a file's mapping that will not be read again: it counts as memory of the process no longer. */
+/* Drops the resident pages of a file's mapping that will not be read again. */
 void mx_touch_forget(const void *base, size_t bytes);
 
 struct mx_toucher {
@@ -45,10 +44,10 @@ struct mx_toucher {
 	size_t bytes;
 };
 
-/* Starts touching [base, base + bytes) in the background. Without a thread to spare nothing is
- * lost but time later. */
+/* Starts touching [base, base + bytes) in the background. If no thread can be created, the memory
+ * becomes resident as it is used. */
 void mx_toucher_start(struct mx_toucher *t, unsigned char *base, size_t bytes);
-/* Ends it; takes a zeroed toucher. The memory must still be there. */
+/* Ends the thread; takes a zeroed toucher. The memory must still be mapped. */
 void mx_toucher_stop(struct mx_toucher *t);
 
 #endif

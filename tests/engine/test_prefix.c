@@ -620,10 +620,10 @@ static void advance(struct mx_engine *e, struct job *j)
 	}
 }
 
-static void random_traffic(enum mx_fake_state kind, bool reaches, uint64_t seed)
+static void random_traffic(enum mx_fake_state kind, bool lookahead, uint64_t seed)
 {
 	struct mx_fake_config c = fake_config(kind);
-	c.reaches = reaches;
+	c.lookahead = lookahead;
 	static int32_t prompt[N_PROMPTS][TOTAL];
 	uint32_t n[N_PROMPTS];
 	struct job jobs[6] = {{0}};

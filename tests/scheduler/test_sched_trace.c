@@ -461,7 +461,7 @@ static void look_ahead_in_pages(void **state)
 {
 	(void)state;
 	config = in_pages;
-	config.reaches = true;
+	config.lookahead = true;
 	run_trace();
 }
 
@@ -469,7 +469,7 @@ static void look_ahead_in_both(void **state)
 {
 	(void)state;
 	config = in_pages;
-	config.reaches = true;
+	config.lookahead = true;
 	config.state = MX_FAKE_HYBRID;
 	run_trace();
 }
@@ -478,7 +478,7 @@ static void look_ahead_in_both_ahead(void **state)
 {
 	(void)state;
 	config = in_pages;
-	config.reaches = true;
+	config.lookahead = true;
 	config.state = MX_FAKE_HYBRID;
 	config.overlaps = true;
 	run_trace();
