@@ -551,7 +551,7 @@ struct jj_value jj_slice(struct jj *j, struct jj_value v, struct jj_value from, 
 struct jj_value jj_percent(struct jj *j, const struct jj_str *fmt, struct jj_value args);
 struct jj_value jj_str_format(struct jj *j, struct jj_value self, struct jj_args *args);
 
-/* ---- JSON (json.c) ---------------------------------------------------------------- */
+/* ---- JSON (tojson.c) ---------------------------------------------------------------- */
 
 struct jj_value jj_from_json(struct jj *j, const json_t *v, unsigned depth);
 struct jj_value jj_tojson(struct jj *j, struct jj_value self, struct jj_args *args);

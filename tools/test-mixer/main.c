@@ -198,20 +198,26 @@ static int test(const struct options *o, const struct mx_mixer_ops *ops, struct 
 	return failures ? 1 : 0;
 }
 
+static const struct mixer_case *find_case(const struct mixer_set *set, const char *label)
+{
+	for (size_t i = 0; i < set->n_cases; i++)
+		if (!strcmp(set->cases[i].label, label))
+			return &set->cases[i];
+	return NULL;
+}
+
 static int dump(const struct options *o, struct rig_options *to, const struct mixer_set *set)
 {
 	struct mx_err err = {0};
-	size_t i = 0;
-	while (i < set->n_cases && strcmp(set->cases[i].label, o->dump_case))
-		i++;
-	if (i == set->n_cases) {
+	const struct mixer_case *c = find_case(set, o->dump_case);
+	if (!c) {
 		fprintf(stderr, "mixd-test-mixer: %s has no case \"%s\"\n", o->cases, o->dump_case);
 		return 2;
 	}
 	to->threads = 1;
 	if (setjmp(after_failure))
 		return 2;
-	if (dump_case(o->dump_file, to, &set->cases[i], &err) != MX_OK) {
+	if (dump_case(o->dump_file, to, c, &err) != MX_OK) {
 		fprintf(stderr, "mixd-test-mixer: %s\n", err.text);
 		return 2;
 	}
