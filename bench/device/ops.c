@@ -43,7 +43,7 @@ struct bench {
 	double read_roof, arith_roof;
 };
 
-/* Seconds of one product, the median of the passes of about 30 ms each. */
+/* Returns the seconds of one product, the median of passes of about 30 ms each. */
 static double time_product(struct bench *b, const struct product *p, size_t n)
 {
 	size_t bytes = (size_t)p->rows * p->cols * mx_dtype_size(b->dtype);
@@ -59,7 +59,7 @@ static double time_product(struct bench *b, const struct product *p, size_t n)
 			at = (at + 1) % copies;
 		}
 		double t = (double)(mx_now_ns() - start) * 1e-9 / (double)calls;
-		if (pass < 0) /* the first pass warms up and says how many calls make a pass */
+		if (pass < 0) /* the first pass warms up and determines the number of calls of a pass */
 			calls = t < 0.03 ? (size_t)(0.03 / t) + 1 : 1;
 		else
 			times[pass] = t;
@@ -85,7 +85,7 @@ static void report(struct bench *b, const struct product *p, size_t n)
 	fflush(stdout);
 }
 
-/* The roof of the arithmetic that the level uses for this dtype. */
+/* Returns the kind of arithmetic that the level uses for this dtype. */
 static enum roof_kind arithmetic_of(enum mx_isa isa, enum mx_dtype dtype)
 {
 	struct mx_kernels k;

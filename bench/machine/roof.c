@@ -63,7 +63,7 @@ CHAIN(chain_i8, "vpdpbusd", "zmm")
 
 __attribute__((target("amx-tile,amx-bf16"))) static void chain_tile(void)
 {
-	/* the operand of LDTILECFG; static, since GCC 12 takes it to read 8 bytes only */
+	/* the operand of LDTILECFG; static, since GCC 12 assumes that it reads only 8 bytes */
 	static const struct {
 		uint8_t palette, start_row, reserved[14];
 		uint16_t colsb[16];
@@ -92,7 +92,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static void chain_tile(void)
 
 struct chain {
 	void (*f)(void);
-	double ops; /* of one call */
+	double ops; /* operations of one call */
 };
 
 static struct chain chain_of(enum roof_kind k)
@@ -170,7 +170,7 @@ double roof_arithmetic(struct mx_pool *p, enum roof_kind k)
 
 /* ---- memory ---- */
 
-/* Sums the lines of a block, asking for those `ahead` bytes further on. */
+/* Sums the lines of a block, prefetching those `ahead` bytes further on. */
 typedef uint64_t read_f(const unsigned char *p, size_t bytes, size_t ahead);
 
 #define READ_BODY(type)                                                                            \
@@ -230,7 +230,7 @@ double roof_read(struct mx_pool *p, const void *data, size_t bytes)
 	if (mx_cpu_isa_max() >= MX_ISA_AVX512)
 		c.f = read_64;
 #endif
-	/* parts of at most 1 MiB, handed out as threads get free, like an operator's tasks */
+	/* parts of at most 1 MiB, distributed to free threads like an operator's tasks */
 	size_t tasks = (bytes >> 20) + 1;
 	c.part = bytes / tasks & ~(size_t)255;
 	double best = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this machine can do at best, measured: the roofs that benchmarks report against. */
+/* Measures the roofs of this machine (peak arithmetic and memory bandwidth) that benchmarks compare
+ * with. */
 #ifndef MX_BENCH_ROOF_H
 #define MX_BENCH_ROOF_H
 
@@ -19,18 +20,18 @@ enum roof_kind {
 
 const char *roof_name(enum roof_kind k);
 
-/* Does the processor have the instruction? */
+/* True if the processor has the instruction. */
 bool roof_has(enum roof_kind k);
 
-/* Billions of operations a second (a multiplication and an addition count as two) with all threads
- * of the pool, from registers. */
+/* Returns billions of operations a second (a multiply-add counts as two) with all threads of the
+ * pool, on registers. */
 double roof_arithmetic(struct mx_pool *p, enum roof_kind k);
 
-/* GB/s at which the threads of the pool read `bytes` of memory over and over, each its own part:
- * the best of several passes and ways of reading. */
+/* Returns the GB/s at which the threads of the pool read `bytes` of memory repeatedly, each its own
+ * part: the best of several passes and read patterns. */
 double roof_read(struct mx_pool *p, const void *data, size_t bytes);
 
-/* `bytes` of bf16 numbers in memory, all normal, touched. NULL if there is no memory. */
+/* Allocates `bytes` of normal bf16 numbers, all written. NULL if there is no memory. */
 void *roof_data(struct mx_pool *p, size_t bytes);
 
 #endif

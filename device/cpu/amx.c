@@ -6,21 +6,21 @@
  * y[i][r] if accumulating; then TDPBF16PS over the columns in ascending order, 32
  * at a time, the last ones padded with zeros. The instruction treats the elements
  * of a result alike and its two operands too, so neither the number of rows of x
- * nor which operand they are changes a bit; and results rest in memory between
- * blocks of columns, which is exact. There are two ways to the same bits:
+ * nor which operand x is changes a bit. Results are stored in memory between blocks
+ * of columns, which is exact. There are two algorithms with the same bits:
  *
  * Few rows of x (amx_few.h): Y^T = W X^T. A tile is 16 rows of the weight by 32
  * columns straight from the checkpoint's row-major memory: nothing is repacked
  * and the page cache holds the only copy. Each call packs x in pairs.
  *
- * Many rows of x (amx_many.h): Y = X W^T. The weight is packed in pairs, a panel
- * of 32 rows ahead of the multiplication and in its shadow, and results go
+ * Many rows of x (amx_many.h): Y = X W^T. The weight is packed in pairs, one panel
+ * of 32 rows ahead of the multiplication and overlapped with it. Results go
  * straight to y.
  *
- * Operands are loaded before the first multiplication of a step, each into a tile
- * just set to zero (load_tile): while the other hardware thread of the core is at
- * work, a processor seems to run loads and multiplications one after the other,
- * and then this order takes a fifth less time (bench/NOTES.md).
+ * All operands of a step are loaded before its first multiplication, each into a
+ * tile that was just set to zero (load_tile). While the other hardware thread of
+ * the core is busy, processors seem to run loads and multiplications one after the
+ * other, and then this order takes a fifth less time (bench/NOTES.md).
  */
 #include <immintrin.h>
 #include <string.h>
@@ -33,8 +33,8 @@
 #define TILE_BYTES 1024
 #define TILE_F32   (TILE_BYTES / 4)
 #define PANEL      (2 * TILE_ROWS) /* weight rows at a time */
-/* Most tiles of a block along the columns: two such panels and the rows of x that one CHUNK_X has
- * in it fit the second-level cache. */
+/* Most tiles of a block along the columns: two such panels and the columns of MANY_X rows of x fit
+ * the second-level cache. */
 #define BLOCK       24
 #define PANEL_BYTES (2 * BLOCK * TILE_BYTES)
 
@@ -50,8 +50,8 @@ static const struct {
                  .colsb = {64, 64, 64, 64, 64, 64, 64, 64},
                  .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 
-/* Loads a tile that is set to zero first, which frees the load from what the tile held. A macro,
- * since the tile's number is part of the instruction. */
+/* Loads a tile after setting it to zero, so that the load does not depend on the tile's old
+ * contents. A macro, since the tile's number is part of the instruction. */
 #define load_tile(tile, p, stride)                                                                 \
 	do {                                                                                           \
 		_tile_zero(tile);                                                                          \
@@ -63,7 +63,7 @@ static size_t tiles_of(size_t cols)
 	return (cols + TILE_COLS - 1) / TILE_COLS;
 }
 
-/* Columns of a block, and so that all blocks are about equal. */
+/* Returns the columns of a block, such that all blocks have about the same size. */
 static size_t block_of(size_t cols)
 {
 	size_t tiles = tiles_of(cols), blocks = (tiles + BLOCK - 1) / BLOCK;
@@ -108,7 +108,7 @@ static inline __attribute__((always_inline)) void transpose(__m512i r[16])
 	}
 }
 
-/* 32 elements of a row from column k, rounded to bf16, zeros past the end. */
+/* Loads 32 elements of a row from column k, rounded to bf16; zeros past the end. */
 static inline __m512i load_bf16(const float *x, size_t k, size_t cols)
 {
 	if (k + TILE_COLS <= cols)

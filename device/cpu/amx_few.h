@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Part of amx.c: products with few rows of x, Y^T = W X^T, and the shapes that are no multiple of
- * anything. */
+/* Part of amx.c: products with few rows of x, Y^T = W X^T, and shapes that are not multiples of the
+ * tile. */
 
-/* Columns of rows that are not there keep what they held: nobody reads what comes of them. */
+/* Packs x. Columns of missing rows keep their old contents: the results of those are not read. */
 static void few_pack(const float *x, size_t ldx, size_t cols, size_t first, size_t count,
                      void *packed)
 {
@@ -30,22 +30,22 @@ static void few_pack(const float *x, size_t ldx, size_t cols, size_t first, size
 	}
 }
 
-/* Two tiles of weights side by side along the rows, and how to go on along the columns. */
+/* Two tiles of weights, adjacent along the rows, and the strides to the next ones along the
+ * columns. */
 struct few_panel {
 	const unsigned char *a0, *a1;
 	size_t stride, step; /* bytes between rows of a tile, and between tiles */
-	/* What is asked for at every step. Where a panel is passed over once, the lines of its tiles
-	 * FEW_AHEAD steps further on, and at the end of the rows the first ones of the next panel;
-	 * NULL: none. */
+	/* Prefetches of every step. If there is one pass over a panel: the lines of its tiles FEW_AHEAD
+	 * steps ahead and, at the end of the rows, the first ones of the next panel; NULL: none. */
 	const unsigned char *near;
 	ptrdiff_t near_next; /* from past the end of the first row to the next panel */
-	/* Where it is passed over several times, lines of the next panel, in order of addresses. */
+	/* If there are several passes: lines of the next panel, in order of addresses. */
 	const unsigned char *ahead;
 	size_t ahead_lines;
 };
 
-/* Steps between asking for the lines of a row and using them: measured, 4 to 8 are alike. It is
- * what makes rows that do not begin on a line, as those of mapped checkpoints, as fast as others.
+/* Steps between prefetching the lines of a row and using them; measured, 4 to 8 are equally fast.
+ * With it, rows that do not begin on a cache line, as in mapped checkpoints, are as fast as others.
  */
 #define FEW_AHEAD 4
 
@@ -124,7 +124,7 @@ static void few_multiply_2(struct few_panel a, const unsigned char *b, size_t ne
 	_tile_stored(3, c + 3 * TILE_F32, 64);
 }
 
-/* What a tile of C, [16 rows of w][16 rows of x], starts from. */
+/* Sets a tile of C, [16 rows of w][16 rows of x], to its initial value: the bias and the old y. */
 static void few_start_tile(const struct mx_product *p, size_t r, size_t rows, size_t i, size_t n,
                            float *c)
 {
@@ -146,7 +146,7 @@ static void few_start_tile(const struct mx_product *p, size_t r, size_t rows, si
 		_mm512_store_si512(c + j * 16, t[j]);
 }
 
-/* A tile of C to y. */
+/* Stores a tile of C to y. */
 static void few_finish_tile(const struct mx_product *p, size_t r, size_t rows, size_t i, size_t n,
                             float *c)
 {
@@ -169,7 +169,7 @@ static void few_finish_tile(const struct mx_product *p, size_t r, size_t rows, s
 typedef void few_tile_f(const struct mx_product *p, size_t r, size_t rows, size_t i, size_t n,
                         float *c);
 
-/* f for each tile of C of `rows` weight rows and n rows of x (at most PANEL). */
+/* Calls f for each tile of C of `rows` weight rows and n rows of x (at most PANEL). */
 static void few_tiles(few_tile_f *f, const struct mx_product *p, size_t r, size_t rows, size_t i,
                       size_t n, float *c)
 {
@@ -180,9 +180,9 @@ static void few_tiles(few_tile_f *f, const struct mx_product *p, size_t r, size_
 	}
 }
 
-/* Rows r .. r + rows - 1 and columns k .. k + cols - 1 by all rows of x. c: 4 tiles for each two
- * tiles of x; if the panel has all columns, C passes through the first 8. A pair of tiles is
- * finished after the next has been multiplied, so that both go on at once. */
+/* Multiplies rows r .. r + rows - 1 and columns k .. k + cols - 1 with all rows of x. c: 4 tiles
+ * for each two tiles of x; if the panel has all columns, only the first 8 are used. A pair of tiles
+ * is finished after the next one has been multiplied, so that both overlap. */
 static void few_by_x(const struct mx_product *p, struct few_panel a, size_t k, size_t cols,
                      size_t r, size_t rows, float *c)
 {
@@ -218,7 +218,7 @@ static void few_copy(const unsigned char *w, size_t stride, size_t rows, size_t 
 			                                          : _mm512_setzero_si512());
 }
 
-/* Fewer rows than a panel has: through a copy, block by block. */
+/* Multiplies fewer rows than a panel has: through a copy, block by block. */
 static void few_rest(const struct mx_product *p, size_t r, size_t rows, float *c,
                      unsigned char *copy)
 {
@@ -234,7 +234,8 @@ static void few_rest(const struct mx_product *p, size_t r, size_t rows, float *c
 	}
 }
 
-/* Rows of x that take this way: as many as the weights' way from memory leaves time for. */
+/* Most rows of x for this algorithm: as many as can be multiplied while the weights come from
+ * memory. */
 #define FEW_ROWS 128
 #define FEW_C    (FEW_ROWS / TILE_ROWS * 2 * TILE_BYTES)
 
@@ -252,12 +253,12 @@ static void few_run(const struct mx_product *p, size_t r0, size_t r1, float *c, 
 		a.a1 = a.a0 + TILE_ROWS * stride;
 		a.ahead = a.a0 + PANEL * stride;
 		if (pairs == 1) {
-			/* after the last panel of all, back to its start */
+			/* after the very last panel, back to its start */
 			bool more = r + 2 * PANEL <= p->w->rows;
 			a.near = a.a0 + FEW_AHEAD * 64;
 			a.near_next = (ptrdiff_t)(more ? PANEL * stride : 0) - (ptrdiff_t)stride;
 		} else if (r + PANEL < p->w->rows) {
-			/* what follows r1 is likely this thread's next task */
+			/* the rows after r1 are likely this thread's next task */
 			a.ahead_lines = (PANEL + pairs - 1) / pairs;
 		}
 		few_by_x(p, a, 0, p->w->cols, r, PANEL, c);

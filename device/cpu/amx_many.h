@@ -2,11 +2,11 @@
 /* Part of amx.c: products with many rows of x, Y = X W^T, and columns that are no multiple of 32.
  */
 
-/* Rows of x and of the weight between which a block is used. */
+/* Rows of x and of the weight that are multiplied with one another block by block. */
 #define MANY_X 512
 #define MANY_W 256
 
-/* x as tiles [16 rows][32 columns], those of a row of tiles one after the other. */
+/* Packs x into tiles [16 rows][32 columns]; the tiles of the same 16 rows are contiguous. */
 static void many_pack(const float *x, size_t ldx, size_t cols, size_t first, size_t count,
                       void *packed)
 {
@@ -17,8 +17,8 @@ static void many_pack(const float *x, size_t ldx, size_t cols, size_t first, siz
 			_mm512_store_si512(out + at, load_bf16(x + i * ldx, k, cols));
 }
 
-/* What is done in the shadow of a multiplication: packing the next panel, asking for the one after
- * it, and for the places of y that will be written. */
+/* Work overlapped with a multiplication: packing the next panel, prefetching the one after it, and
+ * prefetching the part of y that will be written. */
 struct many_work {
 	const unsigned char *w, *ahead; /* first row and column of the two panels; NULL: none */
 	size_t stride, rows, cols;
@@ -104,7 +104,7 @@ static void many_multiply(const unsigned char *x, size_t next, const unsigned ch
 	_tile_stored(3, c + TILE_ROWS * ldc + TILE_ROWS, bytes);
 }
 
-/* Part of y to or from a 32 x 32 buffer, for the places where less than that is left. */
+/* Copies part of y to or from a 32 x 32 buffer, at the edges where less than that is left. */
 static void many_edge(float *buffer, float *y, size_t ldy, size_t n, size_t rows, bool to_y)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -115,9 +115,8 @@ static void many_edge(float *buffer, float *y, size_t ldy, size_t n, size_t rows
 	}
 }
 
-/* The packed panel of rows r .. r + rows - 1 and columns k .. k + cols - 1 by rows i0 .. i1 - 1 of
- * x.
- */
+/* Multiplies the packed panel of rows r .. r + rows - 1 and columns k .. k + cols - 1 with rows
+ * i0 .. i1 - 1 of x. */
 static void many_by_x(const struct mx_product *p, const unsigned char *panel, size_t k, size_t cols,
                       size_t i0, size_t i1, size_t r, size_t rows, float *edge, struct many_work *m)
 {
@@ -137,7 +136,7 @@ static void many_by_x(const struct mx_product *p, const unsigned char *panel, si
 		}
 		if (from_y)
 			many_edge(edge, y, p->ldy, n, rows, false);
-		/* an odd last row of tiles of x stands in for the one that is not there */
+		/* if the number of rows of tiles is odd, the last one is used twice */
 		many_multiply(x, n > TILE_ROWS ? next : 0, panel, steps, from_y ? edge : NULL, PANEL, edge,
 		              PANEL, m);
 		many_edge(edge, y, p->ldy, n, rows, true);
@@ -157,7 +156,7 @@ static void many_start(const struct mx_product *p, size_t r0, size_t r1)
 }
 
 /* Weight rows r0 .. r1 - 1 by rows i0 .. i1 - 1 of x: panel by panel, block by block. */
-static void many_chunk(const struct mx_product *p, size_t r0, size_t r1, size_t i0, size_t i1,
+static void many_block(const struct mx_product *p, size_t r0, size_t r1, size_t i0, size_t i1,
                        unsigned char *panels, float *edge)
 {
 	size_t stride = (size_t)p->w->cols * 2, block = block_of(p->w->cols);
@@ -196,5 +195,5 @@ static void many_run(const struct mx_product *p, size_t r0, size_t r1, unsigned 
 	many_start(p, r0, r1);
 	for (size_t r = r0; r < r1; r += MANY_W)
 		for (size_t i = 0; i < p->n; i += MANY_X)
-			many_chunk(p, r, min(r1, r + MANY_W), i, min(p->n, i + MANY_X), panels, edge);
+			many_block(p, r, min(r1, r + MANY_W), i, min(p->n, i + MANY_X), panels, edge);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CPU device: splits each operator into tasks for the pool and hands them to
- * the kernels. All memory is taken in mx_cpu_create. One engine thread calls it.
+ * The CPU device: splits each operator into tasks for the thread pool, which run
+ * the kernels. mx_cpu_create allocates all memory. One engine thread calls it.
  *
- * How an operator is split never shows in its results: kernels compute a row of
- * output from that row's inputs alone, in an order of their own.
+ * How an operator is split never changes its results: kernels compute a row of
+ * output from that row's inputs alone, in a fixed order.
  */
 #include "config.h"
 
@@ -18,7 +18,7 @@
 #include "base/mem.h"
 #include "device/cpu/impl.h"
 
-/* Below this many elements an operator is done sooner than another thread is told of it. */
+/* An operator on fewer elements takes less time than waking another thread. */
 #define INLINE_ELEMENTS 16384
 
 static void *worker_scratch(struct mx_cpu *c, unsigned worker)
@@ -28,7 +28,7 @@ static void *worker_scratch(struct mx_cpu *c, unsigned worker)
 
 /* ---- linear ---- */
 
-/* Threads that walk through weights of their own; more share theirs. */
+/* Most lanes of a product; more threads than lanes share them. */
 #define MAX_LANES 64
 
 struct linear_call {
@@ -39,10 +39,9 @@ struct linear_call {
 	const struct mx_linear_out *out;
 	size_t n_out;
 	enum mx_dtype dtype;
-	size_t chunk; /* weight rows of a task, a multiple of MX_TASK_ROWS */
+	size_t task_rows; /* weight rows of a task, a multiple of MX_TASK_ROWS */
 	size_t tasks, lanes;
-	/* The next task of each lane: a lane is a run of tasks whose weights lie one after the other.
-	 */
+	/* The next task of each lane. A lane is a run of tasks whose weights are contiguous. */
 	struct {
 		_Alignas(64) atomic_size_t next;
 	} lane[MAX_LANES];
@@ -57,17 +56,18 @@ static void pack_task(void *arg, size_t task, unsigned worker)
 	l->g->pack(l->x, l->ldx, l->n, l->cols, first, count, l->c->packed);
 }
 
-static size_t chunks_of(const struct linear_call *l, const struct mx_linear_out *o)
+static size_t tasks_of(const struct linear_call *l, const struct mx_linear_out *o)
 {
-	return o->w->dtype == l->dtype ? (o->w->rows + l->chunk - 1) / l->chunk : 0;
+	return o->w->dtype == l->dtype ? (o->w->rows + l->task_rows - 1) / l->task_rows : 0;
 }
 
 static void linear_task(struct linear_call *l, size_t task, unsigned worker)
 {
 	const struct mx_linear_out *o = l->out;
-	for (size_t t; task >= (t = chunks_of(l, o)); o++)
+	for (size_t t; task >= (t = tasks_of(l, o)); o++)
 		task -= t;
-	size_t r0 = task * l->chunk, r1 = r0 + l->chunk < o->w->rows ? r0 + l->chunk : o->w->rows;
+	size_t r0 = task * l->task_rows,
+		   r1 = r0 + l->task_rows < o->w->rows ? r0 + l->task_rows : o->w->rows;
 	struct mx_product p = {
 		.w = o->w,
 		.bias = o->bias,
@@ -87,8 +87,8 @@ static size_t lane_begin(const struct linear_call *l, size_t lane)
 	return l->tasks * lane / l->lanes;
 }
 
-/* Works through a lane, in the order of addresses, so that the processor's prefetcher goes on from
- * task to task; then helps with the others. */
+/* Works through a lane in the order of addresses, so that the hardware prefetcher continues from
+ * task to task; then helps with the other lanes. */
 static void lane_task(void *arg, size_t first, unsigned worker)
 {
 	struct linear_call *l = arg;
@@ -100,7 +100,7 @@ static void lane_task(void *arg, size_t first, unsigned worker)
 	}
 }
 
-/* All outputs whose weights are of one dtype: they share the packed input. */
+/* Computes all outputs whose weights have one dtype: they share the packed input. */
 static void linear_dtype(struct linear_call *l)
 {
 	size_t rows = 0, threads = mx_pool_size(l->c->pool);
@@ -117,12 +117,12 @@ static void linear_dtype(struct linear_call *l)
 		else
 			mx_cpu_run(l->c, groups, pack_task, l);
 	}
-	/* Some eight tasks a thread: little is left to wait for when one thread is slower. */
-	size_t chunk = rows / (8 * threads);
-	l->chunk = mx_round_up(chunk < MX_TASK_ROWS ? MX_TASK_ROWS : chunk, MX_TASK_ROWS);
+	/* About eight tasks a thread, so that one slower thread delays the others little. */
+	size_t task_rows = rows / (8 * threads);
+	l->task_rows = mx_round_up(task_rows < MX_TASK_ROWS ? MX_TASK_ROWS : task_rows, MX_TASK_ROWS);
 	l->tasks = 0;
 	for (size_t i = 0; i < l->n_out; i++)
-		l->tasks += chunks_of(l, &l->out[i]);
+		l->tasks += tasks_of(l, &l->out[i]);
 	size_t runs = l->tasks < threads ? l->tasks : threads;
 	l->lanes = runs < MAX_LANES ? runs : MAX_LANES;
 	for (size_t i = 0; i < l->lanes; i++)
@@ -152,7 +152,7 @@ static mx_status linear(struct mx_device *d, const void *x, size_t ldx, size_t n
 
 /* ---- operators on rows ---- */
 
-/* Runs tasks of about INLINE_ELEMENTS / 4 elements each. */
+/* An operator on rows, split into tasks of about INLINE_ELEMENTS / 4 elements each. */
 struct rows_call {
 	struct mx_cpu *c;
 	void (*row)(const struct rows_call *r, size_t i);
@@ -278,7 +278,7 @@ static void rope_row(const struct rows_call *r, size_t i)
 	}
 }
 
-/* Fills the table for these positions unless the last call left just that. */
+/* Fills the table for these positions, unless the last call already did. */
 static void rope_prepare(struct rows_call *r)
 {
 	struct mx_rope_cache *t = &r->c->rope;
@@ -342,13 +342,13 @@ static mx_status embed(struct mx_device *d, const struct mx_weight *table, const
 	return MX_OK;
 }
 
-/* Elements of which no operator knows the rows are cut into pieces. */
+/* Operators without a row length split their elements into pieces of this size. */
 #define PIECE ((size_t)INLINE_ELEMENTS / 4)
 
 static void run_pieces(struct rows_call *r, size_t n)
 {
 	r->n = (n + PIECE - 1) / PIECE;
-	r->width = n % PIECE ? n % PIECE : PIECE; /* of the last */
+	r->width = n % PIECE ? n % PIECE : PIECE; /* size of the last piece */
 	run_rows(r, PIECE);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Numbers too small for a normal float become 0 between the two calls: products
- * of decays and tails of transforms pass through them, and they are slow.
+ * Between the two calls, subnormal numbers are flushed to 0. They occur in products
+ * of decays and in tails of transforms, and arithmetic on them is slow.
  */
 #ifndef MX_DEVICE_CPU_DENORMALS_H
 #define MX_DEVICE_CPU_DENORMALS_H
@@ -10,7 +10,7 @@
 #include <xmmintrin.h>
 #endif
 
-/* Returns what denormals_restore takes. */
+/* Returns the previous state, for denormals_restore. */
 static inline unsigned denormals_off(void)
 {
 #if defined(__SSE__)

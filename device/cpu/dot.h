@@ -3,16 +3,16 @@
  * Template of the matrix product in f32, for the instruction set of the
  * including file. Weights of any dtype are widened to f32, which is exact.
  *
- * Order of operations of every y[i][r], whatever else is computed beside it:
+ * Order of operations of every y[i][r], whatever else the call computes:
  *   start from b[r] (or 0), plus the old y[i][r] if accumulating;
  *   for each block of columns (dot_block), in ascending order:
- *     lane j of one vector gathers the columns k with k % MX_W == j, ascending;
+ *     lane j of one vector adds up the columns k with k % MX_W == j, ascending;
  *     the lanes are summed as vf_sum4 does; the sum is added to y[i][r].
  *
- * A tile is DOT_R rows of the weight, and meets up to DOT_C rows of x at a time
- * in registers. The first of several such passes leaves 16-bit weights in scratch
- * as f32. They stay in the first-level cache while the other rows of x come from
- * the second, and the next tile's weights from memory.
+ * A tile is DOT_R rows of the weight. A pass multiplies it with up to DOT_C rows
+ * of x in registers. The first of several passes stores 16-bit weights in scratch
+ * as f32, where they remain in the first-level cache while the other rows of x come
+ * from the second level, and the next tile's weights from memory.
  */
 #include "device/cpu/kernels.h"
 #include "device/cpu/vec.h"
@@ -21,8 +21,8 @@
 #define DOT_BLOCK 1024
 /* 32 accumulators of 512 bits, 16 registers elsewhere */
 #define DOT_C (MX_W == 16 ? 6 : MX_W == 8 ? 3 : 2)
-/* Up to DOT_X rows of x, of DOT_BLOCK columns, stay in the second-level cache. With more, DOT_PANEL
- * rows of the weight are left there as f32 and meet DOT_X rows of x at a time. */
+/* DOT_X rows of x of DOT_BLOCK columns fit the second-level cache. With more rows, DOT_PANEL rows
+ * of the weight are stored there as f32 and multiplied with DOT_X rows of x at a time. */
 #define DOT_X     48
 #define DOT_PANEL 32
 
@@ -30,7 +30,7 @@
 struct dot_weights {
 	const void *row[DOT_R];
 	float *wide;  /* 16-bit rows as f32: MX_W columns of each in turn, zeros after the last */
-	size_t ahead; /* bytes to the next tile's rows; 0: not to ask for them on the way */
+	size_t ahead; /* bytes to the next tile's rows; 0: do not prefetch them */
 };
 
 enum dot_pass {
@@ -39,9 +39,9 @@ enum dot_pass {
 	DOT_AGAIN, /* the others, read `wide` */
 };
 
-/* Asks for the rows of the next tile where this one stands, so that they arrive in the order of
- * memory: rows shorter than a page leave the hardware's prefetcher behind. Called once for MX_W
- * columns, each line of the DOT_R rows is asked for once. */
+/* Prefetches the same columns of the next tile's rows, so that they arrive in the order of memory:
+ * the hardware prefetcher does not follow rows shorter than a page. Called once for MX_W columns,
+ * it prefetches each line of the DOT_R rows once. */
 MX_INLINE void dot_prefetch(enum mx_dtype dtype, const struct dot_weights *w, size_t k)
 {
 	const size_t size = mx_dtype_size(dtype), lines = DOT_R * MX_W * size / 64;
@@ -139,7 +139,7 @@ DOT_TILES(5)
 DOT_TILES(6)
 #endif
 
-/* By rows of x, less 1; pass; dtype. */
+/* Indices: rows of x less 1; pass; dtype. */
 static dot_f *const dot_tiles[DOT_C][3][3] = {
 	DOT_NAMES(1), DOT_NAMES(2),
 #if MX_W >= 8
@@ -179,8 +179,8 @@ struct dot_part {
 	size_t r, r1, k, n;
 };
 
-/* Asks for share i of n of the lines of DOT_R rows of `bytes`. Inline: a call of a function that
- * does nothing but ask is dropped by GCC at -O2, as one without effect. */
+/* Prefetches share i of n of the lines of DOT_R rows of `bytes`. Inline: GCC drops calls of a
+ * function that only prefetches at -O2, as without effect. */
 MX_INLINE void dot_ask(const char *rows, size_t stride, size_t bytes, size_t i, size_t n)
 {
 	size_t lines = DOT_R * ((bytes + 63) / 64), end = lines * (i + 1) / n;
@@ -188,9 +188,9 @@ MX_INLINE void dot_ask(const char *rows, size_t stride, size_t bytes, size_t i, 
 		__builtin_prefetch(rows + l % DOT_R * stride + l / DOT_R * 64);
 }
 
-/* The first tile of part t times rows i .. i1 - 1 of x, the first of which leaves it in `wide` for
- * calls with others. That one asks for the tile at `next`: two passes in the first, more in
- * equal shares, so that memory is busy all the time. */
+/* Multiplies the first tile of part t with rows i .. i1 - 1 of x; the first pass stores the tile in
+ * `wide` for the following ones. Prefetches the tile at `next`: with two passes in the first, with
+ * more in equal shares, so that memory is always busy. */
 static void dot_rows(const struct mx_product *p, const struct dot_part *t, size_t i, size_t i1,
                      const char *next, float *wide)
 {
@@ -201,7 +201,7 @@ static void dot_rows(const struct mx_product *p, const struct dot_part *t, size_
 	enum dot_pass pass = i ? DOT_AGAIN : DOT_FIRST;
 	size_t passes = (i1 - i + DOT_C - 1) / DOT_C, shares = i || passes <= 2 ? 0 : passes;
 	struct dot_weights w = {.wide = wide, .ahead = i || shares ? 0 : (size_t)(next - base)};
-	for (size_t j = 0; j < DOT_R; j++) /* past the end the last row stands in, unused */
+	for (size_t j = 0; j < DOT_R; j++) /* past the end: the last row again, unused */
 		w.row[j] = base + (j < n_r ? j : n_r - 1) * stride;
 	for (size_t c, share = 0; i < i1; i += c, share++) {
 		v4f sums[8];
@@ -219,7 +219,7 @@ static void dot_rows(const struct mx_product *p, const struct dot_part *t, size_
 	}
 }
 
-/* A part times so few rows of x that one pass is enough. */
+/* Multiplies a part with so few rows of x that one pass is enough. */
 static void dot_once(const struct mx_product *p, const struct dot_part *t)
 {
 	size_t size = mx_dtype_size(p->w->dtype), stride = p->w->cols * size;
@@ -230,7 +230,7 @@ static void dot_once(const struct mx_product *p, const struct dot_part *t)
 	for (size_t r = t->r; r < t->r1; r += DOT_R, base += DOT_R * stride) {
 		v4f sums[8];
 		size_t n_r = t->r1 - r < DOT_R ? t->r1 - r : DOT_R;
-		for (size_t j = 0; j < DOT_R; j++) /* past the end the last row stands in, unused */
+		for (size_t j = 0; j < DOT_R; j++) /* past the end: the last row again, unused */
 			w.row[j] = base + (j < n_r ? j : n_r - 1) * stride;
 		f(&w, x, p->ldx, t->n, sums);
 		if (n_r == DOT_R)
@@ -240,7 +240,8 @@ static void dot_once(const struct mx_product *p, const struct dot_part *t)
 	}
 }
 
-/* Columns of a block: about equal, since a tile asks for as much of the next as it has itself. */
+/* Returns the columns of a block. Blocks have about the same size, since a tile prefetches as much
+ * of the next one as it has itself. */
 static size_t dot_block(size_t cols)
 {
 	size_t blocks = (cols + DOT_BLOCK - 1) / DOT_BLOCK;
@@ -270,7 +271,7 @@ static void dot_run(const struct mx_product *p, size_t r0, size_t r1, void *scra
 				float *wide = scratch;
 				for (t.r = r; t.r < t.r1; t.r += DOT_R, wide += DOT_R * DOT_BLOCK) {
 					size_t i1 = i + rows < p->n ? i + rows : p->n, next = t.r + DOT_R, k = t.k;
-					if (next >= t.r1) { /* then the next block, and then the next panel */
+					if (next >= t.r1) { /* the next block, or else the next panel */
 						k = t.k + t.n < cols ? t.k + t.n : 0;
 						next = k ? r : t.r1;
 					}

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU device's own struct and the operators that live in files of their own. Private. */
+/* Private to the CPU device: its struct, and the operators that are not in cpu.c. */
 #ifndef MX_DEVICE_CPU_IMPL_H
 #define MX_DEVICE_CPU_IMPL_H
 
 #include "base/pool.h"
 #include "device/cpu/kernels.h"
 
-/* Cosines and sines of the last positions that were rotated: the layers of a step share them. */
+/* Cosines and sines of the positions of the last rope call: the layers of a step share them. */
 struct mx_rope_cache {
 	float *table; /* [max_rows][2 * half] */
 	uint32_t *pos;
@@ -30,7 +30,7 @@ struct mx_cpu {
 	unsigned char *scratch; /* [threads][scratch_stride] */
 	size_t packed_bytes, scratch_stride;
 	int32_t *tokens; /* [max_rows] of the last draw */
-	mx_status drawn; /* what came of it */
+	mx_status drawn; /* status of the last draw */
 	const struct mx_sample_row *rows;
 	size_t n_rows;
 	void *map; /* the workspace */
@@ -71,7 +71,7 @@ mx_status mx_cpu_record(struct mx_device *d);
 mx_status mx_cpu_recorded(struct mx_device *d, struct mx_recording **out);
 mx_status mx_cpu_replay(struct mx_device *d, struct mx_recording *r);
 void mx_cpu_forget(struct mx_device *d, struct mx_recording *r);
-/* Bytes of a worker's scratch that sampling and log-probabilities need. */
+/* Returns the bytes of a worker's scratch that sampling and log-probabilities need. */
 size_t mx_cpu_sample_scratch(void);
 
 #endif

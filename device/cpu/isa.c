@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which instruction-set level to use: what the processor has, what the system saves on a context
- * switch (XCR0), and what MIXD_ISA allows. */
+/* Chooses the instruction-set level: what the processor supports, what the operating system saves
+ * on a context switch (XCR0), and what MIXD_ISA allows. */
 #include "config.h"
 
 #include <stdlib.h>

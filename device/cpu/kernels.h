@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels of the CPU device: single-threaded pieces of the operators.
+ * Kernels of the CPU device: the single-threaded parts of the operators.
  *
- * The table is filled in ascending order of instruction set: mx_kernels_ref
- * fills every slot with the equation in double precision, then each level
- * overrides what it does faster. Private to device/cpu, its tests and benchmarks.
+ * The table is filled in ascending order of instruction set: mx_kernels_ref sets
+ * every function to the equation in double precision, then each level replaces
+ * those that it does faster. Private to device/cpu, its tests and benchmarks.
  *
- * Every kernel keeps the device's promise: the bits of a row of output depend
- * on that row's inputs and on the table, never on which rows share the call.
+ * Every kernel is deterministic as the device is: the bits of a row of output
+ * depend on that row's inputs and on the table, never on the other rows of the
+ * call.
  */
 #ifndef MX_DEVICE_CPU_KERNELS_H
 #define MX_DEVICE_CPU_KERNELS_H
@@ -23,21 +24,22 @@ struct mx_product {
 	bool accumulate;
 	const float *x; /* [n, ldx], for kernels without pack */
 	size_t ldx;
-	const void *packed; /* x as pack left it */
+	const void *packed; /* output of pack */
 	size_t n;
 };
 
 /* The matrix product for one weight dtype. */
 struct mx_gemm {
 	bool rounds_x; /* x is rounded to bf16 first, as other servers do for bf16 weights */
-	/* Bytes of n packed rows of `cols`; NULL: the kernel reads x as it is. */
+	/* Returns the bytes of n packed rows of `cols`; NULL: the kernel reads x itself. */
 	size_t (*packed_bytes)(size_t n, size_t cols);
 	/* Packs rows first .. first + count - 1 of x; first is a multiple of MX_PACK_ROWS. */
 	void (*pack)(const float *x, size_t ldx, size_t n, size_t cols, size_t first, size_t count,
 	             void *packed);
-	/* Bytes of workspace that run needs; NULL: none. */
+	/* Returns the bytes of workspace that run needs; NULL: none. */
 	size_t (*scratch_bytes)(size_t n, size_t cols);
-	/* Rows r0 .. r1 - 1 of the weight times all n rows of x; r0 is a multiple of MX_TASK_ROWS. */
+	/* Multiplies rows r0 .. r1 - 1 of the weight with all n rows of x; r0 is a multiple of
+	 * MX_TASK_ROWS. */
 	void (*run)(const struct mx_product *p, size_t r0, size_t r1, void *scratch);
 };
 
@@ -56,16 +58,16 @@ struct mx_kernels {
 	                  size_t width, float *y);
 	/* y = silu(gate) * up; one row. y may be gate. */
 	void (*silu_mul)(const float *gate, const float *up, size_t width, float *y);
-	/* Each element through GELU in its tanh form. */
+	/* Applies GELU (tanh approximation) to each element. */
 	void (*gelu_tanh)(float *y, size_t n);
-	/* cos[half] then sin[half] of pos * inv_freq, times scale. */
+	/* cs: cos[half], then sin[half] of pos * inv_freq, times scale. */
 	void (*rope_table)(uint32_t pos, const float *inv_freq, size_t half, float scale, float *cs);
 	/* Rotates the first 2 * half elements of one head: x[i], x[i + half] by table cs. */
 	void (*rope_head)(float *x, const float *cs, size_t half);
-	/* One row of a table to f32. */
+	/* Converts one row of a table to f32. */
 	void (*convert)(const void *src, enum mx_dtype dtype, size_t n, float *y);
 
-	/* Largest element; NaN if any is NaN. n >= 1. */
+	/* Returns the largest element; NaN if any is NaN. n >= 1. */
 	float (*max)(const float *x, size_t n);
 	/* y = exp((x - max) * scale), sums[b] = sum over block b of MX_SUM_BLOCK; y may be NULL. */
 	void (*exp_sums)(const float *x, size_t n, float max, float scale, float *y, double *sums);
@@ -80,11 +82,11 @@ void mx_kernels_avx2(struct mx_kernels *k);
 void mx_kernels_avx512(struct mx_kernels *k);
 void mx_kernels_amx_bf16(struct mx_kernels *k);
 
-/* All of them up to `isa`, in that order. */
+/* Fills the table by all levels up to `isa`, in ascending order. */
 void mx_kernels_of(struct mx_kernels *k, enum mx_isa isa);
 
-/* Highest level this machine can run, whatever MIXD_ISA says. Asks the kernel for leave to use AMX.
- */
+/* Returns the highest level that this machine can run, regardless of MIXD_ISA. Asks the operating
+ * system for permission to use AMX. */
 enum mx_isa mx_cpu_isa_max(void);
 
 /* As mx_cpu_create, with the kernels given. */

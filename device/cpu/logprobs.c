@@ -17,7 +17,7 @@ struct logprobs_call {
 	struct mx_logprob *out;
 };
 
-/* 1 + the number of tokens that are likelier; equal ones of lower id count as likelier. */
+/* Returns 1 + the number of likelier tokens; equal ones with a lower id count as likelier. */
 static int32_t rank_of(const float *l, uint32_t vocab, int32_t token)
 {
 	float x = l[token];
@@ -29,7 +29,8 @@ static int32_t rank_of(const float *l, uint32_t vocab, int32_t token)
 	return above + 1;
 }
 
-/* The n largest, by insertion into a short sorted list. Returns how many there are. */
+/* Finds the n largest logits, by insertion into a short sorted list. Returns how many were found.
+ */
 static uint32_t top_of(const float *l, uint32_t vocab, uint32_t n, struct mx_top_token *top)
 {
 	uint32_t have = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU device's memory is the host's: copies are copies, and nothing is ever under way. */
+/* Memory of the CPU device, which is the host's: copies are done on return, and wait has nothing to
+ * do. */
 #include "base/mem.h"
 #include "device/convert.h"
 #include "device/cpu/impl.h"
@@ -65,7 +66,7 @@ mx_status mx_cpu_load(struct mx_device *d, void *to, enum mx_dtype to_dtype, con
 	return MX_OK;
 }
 
-/* ---- recording: a CPU gains nothing by it ---- */
+/* ---- recording: not supported, since it would not be faster on a CPU ---- */
 
 mx_status mx_cpu_record(struct mx_device *d)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Philox4x32-10, a counter-based random generator (Salmon et al., "Parallel random numbers: as easy
- * as 1, 2, 3", 2011): the n-th draw of a key needs no state.
+ * as 1, 2, 3", 2011): the n-th draw of a key is computed without any state.
  */
 #ifndef MX_DEVICE_CPU_PHILOX_H
 #define MX_DEVICE_CPU_PHILOX_H
@@ -26,7 +26,7 @@ static inline void mx_philox4x32(const uint32_t counter[4], const uint32_t key[2
 		out[i] = c[i];
 }
 
-/* Uniform in [0, 1) with 53 bits: draw number `position` of the stream `seed`. */
+/* Returns draw number `position` of the stream `seed`: uniform in [0, 1), with 53 bits. */
 static inline double mx_uniform(uint64_t seed, uint64_t position)
 {
 	const uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reference kernels: each operator as its equation, summed in double precision,
- * for tests to compare with and as the base that faster tables override.
+ * Reference kernels: each operator as its equation, summed in double precision.
+ * Tests compare with them, and the faster levels replace them.
  */
 #include <math.h>
 
@@ -13,7 +13,7 @@ static float element(const void *p, enum mx_dtype t, size_t i)
 	case MX_F16: return mx_f16_to_f32(((const uint16_t *)p)[i]);
 	case MX_BF16: return mx_bf16_to_f32(((const uint16_t *)p)[i]);
 	case MX_F32:
-	case MX_F8E4M3: break; /* no tensor is that */
+	case MX_F8E4M3: break; /* tensors are never fp8 */
 	}
 	return ((const float *)p)[i];
 }
@@ -86,7 +86,7 @@ static void gelu_tanh(float *y, size_t n)
 	}
 }
 
-/* The angle is rounded to f32 before the functions are taken, as the Hugging Face models do. */
+/* The angle is rounded to f32 before cosine and sine, as in the Hugging Face models. */
 static void rope_table(uint32_t pos, const float *inv_freq, size_t half, float scale, float *cs)
 {
 	for (size_t i = 0; i < half; i++) {

@@ -9,7 +9,8 @@
 #include "device/cpu/kernels.h"
 #include "device/cpu/vec.h"
 
-/* Sums of n elements. Four running vectors: element i in lane i % (4 * MX_W). */
+/* Returns the sum of n elements. There are four running vectors; element i is in lane i % (4 *
+ * MX_W). */
 static float rows_sum(const float *x, size_t n)
 {
 	vf s[4] = {{0}, {0}, {0}, {0}};
@@ -22,7 +23,7 @@ static float rows_sum(const float *x, size_t n)
 	return vf_sum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
-/* The same of their squared distances from `mean`. */
+/* Returns the sum of their squared distances from `mean`, in the same way. */
 MX_INLINE float rows_square_sum(const float *x, float mean, size_t n)
 {
 	vf s[4] = {{0}, {0}, {0}, {0}};
@@ -171,7 +172,7 @@ static void rows_exp_sums(const float *x, size_t n, float max, float scale, floa
 			s += e;
 		}
 		if (i < end) {
-			/* what fills the vector weighs nothing */
+			/* the padding has weight 0 */
 			vf e = vf_exp((vf_load_part(x + i, end - i, -INFINITY) - max) * scale);
 			if (y)
 				vf_store_part(y + i, e, end - i);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drawing tokens from logits. One task per row; a row's result depends on its
+ * Draws tokens from logits. One task per row; a row's result depends on its
  * logits and parameters alone.
  *
  * Order of operations, as in vLLM's V1 sampler (vllm/v1/sample/sampler.py):
@@ -25,7 +25,7 @@
 #include "device/cpu/philox.h"
 
 #define MAX_BLOCKS (MX_MAX_VOCAB / MX_SUM_BLOCK)
-/* The most tokens that are moved to a list of their own after a filter. */
+/* Most tokens that are moved to a separate list after a filter. */
 #define MAX_LIST 4096
 /* Radix of the search: bits of e are at most 0x3f800000, 30 bits, taken ten at a time. */
 #define RADIX_BITS 10
@@ -45,14 +45,15 @@ size_t mx_cpu_sample_scratch(void)
 	return sizeof(struct workspace);
 }
 
-/* Tokens still in play: weight e[i] of token ids[i], or of token i if ids is NULL. */
+/* The tokens that the filters left: weight e[i] of token ids[i], or of token i if ids is NULL. */
 struct view {
 	float *e;
 	int32_t *ids;
 	size_t n;
 };
 
-/* Where a filter cuts: kept are e above `e`, and equal ones up to index `last`. */
+/* Threshold of a filter: tokens with a weight above `e` remain, and equal ones up to index `last`.
+ */
 struct cut {
 	float e;
 	size_t last;
@@ -87,8 +88,8 @@ static void histogram(const struct view *v, uint32_t prefix, unsigned shift, str
 	}
 }
 
-/* The value at which, going down from the largest, the count reaches k (k > 0) or the mass reaches
- * `share`. *above: count and mass of what is larger. */
+/* Goes down from the largest weight until the number of tokens reaches k (k > 0) or their mass
+ * reaches `share`, and returns that weight. *out_mass_above: mass of all larger weights. */
 static float search(const struct view *v, size_t k, double share, struct workspace *w,
                     double *out_mass_above)
 {
@@ -136,8 +137,8 @@ static struct cut cut_top_p(const struct view *v, double p, struct workspace *w)
 	return c;
 }
 
-/* Drops what the cut leaves out: a few survivors become a list, many stay in place with the others
- * at weight 0. */
+/* Removes the tokens below the threshold. If few remain, they become a list; if many, they remain
+ * in place and the others get weight 0. */
 static void keep(struct view *v, struct cut c, struct workspace *w)
 {
 	size_t n = 0;
@@ -159,8 +160,8 @@ static void keep(struct view *v, struct cut c, struct workspace *w)
 	*v = (struct view){.e = w->list_e, .ids = w->list_ids, .n = at};
 }
 
-/* The token at which the running sum of the weights passes u times their total. sums[b] is the
- * weight of block b. */
+/* Returns the token at which the running sum of the weights exceeds u times their total. sums[b] is
+ * the weight of block b. */
 static int32_t draw(const struct view *v, const double *sums, double u)
 {
 	size_t blocks = (v->n + MX_SUM_BLOCK - 1) / MX_SUM_BLOCK, b = 0, found = 0;
@@ -168,7 +169,7 @@ static int32_t draw(const struct view *v, const double *sums, double u)
 	for (size_t i = 0; i < blocks; i++)
 		total += sums[i];
 	double target = u * total, sum = 0;
-	/* rounding must not carry the target past the last block that has any weight */
+	/* rounding must not move the target beyond the last block that has any weight */
 	size_t last = blocks - 1;
 	while (last > 0 && !(sums[last] > 0))
 		last--;
@@ -216,7 +217,7 @@ static void apply_penalties(float *logits, uint32_t vocab, const struct mx_sampl
 	}
 }
 
-/* -1 if the logits have no largest finite element. */
+/* Returns the token drawn from a row; -1 if the largest logit is not finite. */
 static int32_t sample_row(const struct mx_kernels *k, float *logits, uint32_t vocab,
                           const struct mx_sample_row *row, struct workspace *w)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Vectors of MX_W floats at the instruction set this file is compiled for; the
- * kernel templates rows.h and dot.h are written in these. Elsewhere than on
- * x86-64 with AVX2 they are the compiler's own vectors of four.
+ * Vectors of MX_W floats for the instruction set this file is compiled for. The
+ * kernel templates rows.h and dot.h use them. Except on x86-64 with AVX2 they are
+ * the compiler's generic vectors of four.
  */
 #ifndef MX_DEVICE_CPU_VEC_H
 #define MX_DEVICE_CPU_VEC_H
@@ -47,7 +47,7 @@ MX_INLINE void vf_store(float *p, vf v)
 	memcpy(p, &v, sizeof v);
 }
 
-/* The first n (< MX_W) elements, then `fill`. */
+/* Loads the first n (< MX_W) elements; the others are `fill`. */
 MX_INLINE vf vf_load_part(const float *p, size_t n, float fill)
 {
 	vf v = vf_set(fill);
@@ -60,13 +60,13 @@ MX_INLINE void vf_store_part(float *p, vf v, size_t n)
 	memcpy(p, &v, n * sizeof *p);
 }
 
-/* Lanes of `a` where the mask is set, of `b` elsewhere. */
+/* Returns the lanes of `a` where the mask is set, of `b` elsewhere. */
 MX_INLINE vf vf_select(vi mask, vf a, vf b)
 {
 	return (vf)(((vi)a & mask) | ((vi)b & ~mask));
 }
 
-/* a * b + c: rounded once where there is an instruction for it, twice elsewhere. */
+/* Returns a * b + c: rounded once if there is an instruction for it, else twice. */
 MX_INLINE vf vf_fma(vf a, vf b, vf c)
 {
 #if defined(__AVX512F__)
@@ -78,7 +78,7 @@ MX_INLINE vf vf_fma(vf a, vf b, vf c)
 #endif
 }
 
-/* MX_W 16-bit elements, widened. */
+/* Loads MX_W 16-bit elements and widens them. */
 MX_INLINE vi vi_load_u16(const uint16_t *p)
 {
 #if defined(__AVX512F__)
@@ -114,7 +114,7 @@ MX_INLINE vf vf_load_f16(const uint16_t *p)
 #endif
 }
 
-/* Element i of an array of `dtype` and the MX_W - 1 after it, or n < MX_W and zeros. */
+/* Loads element i of an array of `dtype` and the MX_W - 1 after it as f32. */
 MX_INLINE vf vf_load_as(const void *p, enum mx_dtype dtype, size_t i)
 {
 	if (dtype == MX_F32)
@@ -148,8 +148,9 @@ MX_INLINE v4f vf_fold(vf v)
 #endif
 }
 
-/* The four sums over all lanes of a, b, c, d: four running sums, one for each lane number modulo 4,
- * are added up pairwise; with AVX-512 in the groups of four lanes first, and then across them. */
+/* Returns the four sums over all lanes of a, b, c and d. Four running sums, one for each lane
+ * number modulo 4, are added pairwise; with AVX-512 first within groups of four lanes, then across
+ * them. */
 MX_INLINE v4f vf_sum4(vf a, vf b, vf c, vf d)
 {
 #if MX_W == 16

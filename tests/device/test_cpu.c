@@ -208,16 +208,16 @@ static void test_logits(void **state)
 	free(x);
 }
 
-/* A table has no empty slot. */
+/* Every function of the table is set. */
 static void test_table(void **state)
 {
 	(void)state;
 	const struct mx_ops *o = two->ops;
 	assert_int_equal(o->struct_size, sizeof *o);
-	const char *slots = (const char *)&o->linear, *end = (const char *)(o + 1);
-	for (void (*slot)(void); slots < end; slots += sizeof slot) {
-		memcpy(&slot, slots, sizeof slot);
-		assert_true(slot != NULL);
+	const char *functions = (const char *)&o->linear, *end = (const char *)(o + 1);
+	for (void (*function)(void); functions < end; functions += sizeof function) {
+		memcpy(&function, functions, sizeof function);
+		assert_true(function != NULL);
 	}
 }
 

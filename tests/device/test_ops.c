@@ -532,7 +532,8 @@ static void test_gelu_tanh(void **state)
 			if (!(fabs((double)y[i] - want) <= tolerance))
 				fail_msg("gelu_tanh at level %d of %.9g: %.9g, not %.9g", l, v, (double)y[i], want);
 		}
-		for (size_t n = 1, first = 0; first + n < N; first += n, n += 7) { /* in any company */
+		for (size_t n = 1, first = 0; first + n < N;
+		     first += n, n += 7) { /* among any number of others */
 			float part[512];
 			memcpy(part, x + first, n * sizeof(float));
 			d->ops->gelu_tanh(d, part, n);

@@ -274,7 +274,7 @@ static void test_distribution(void **state)
 
 /* ---- repeatability ---- */
 
-static void test_company(void **state)
+static void test_batches(void **state)
 {
 	(void)state;
 	enum { N = 33, VOCAB = 5000 };
@@ -494,7 +494,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_philox),        cmocka_unit_test(test_filters),
 		cmocka_unit_test(test_top_p_ties),    cmocka_unit_test(test_distribution),
-		cmocka_unit_test(test_company),       cmocka_unit_test(test_keys),
+		cmocka_unit_test(test_batches),       cmocka_unit_test(test_keys),
 		cmocka_unit_test(test_greedy),        cmocka_unit_test(test_penalties),
 		cmocka_unit_test(test_bias_and_bans), cmocka_unit_test(test_not_a_number),
 		cmocka_unit_test(test_logprobs),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention for the device of fake.h: the CPU's module, told of a step by the
- * tables in device memory alone, as a module for a GPU is.
+ * Attention for the device of fake.h: calls the CPU's module, and reads the step
+ * only from the tables in device memory, as a module for a GPU does.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "mixers/mixer.h"
 #include "tests/fake/fake.h"
 
-/* Forward calls of a step or a recording, all kept until the end. */
+/* Forward calls of a step or a recording; freed with the layer. */
 struct call {
 	struct mx_mixer *m;
 	struct mx_step step;

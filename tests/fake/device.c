@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See fake.h. Exports what device-cuda.so does. Nothing is freed before the device is. */
+/* See fake.h. Exports the same function as device-cuda.so. Recordings are freed with the device. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 /* MAX_ROWS and MAX_WIDTH bound the products of the models that tests run. */
 enum { MEMORY = 1 << 28, MAX_OUT = 3, MAX_ROWS = 1024, MAX_WIDTH = 4096 };
 
-/* A call that is still to be made: `run` knows what its operands are. */
+/* A call that has not run yet; `run` knows the meaning of its operands. */
 struct call {
 	void (*run)(struct mx_device *cpu, const struct call *c);
 	const void *a, *b;
@@ -30,13 +30,13 @@ struct mx_recording {
 
 struct fake {
 	struct fake_base base;
-	struct mx_recording queue;     /* to be done */
-	struct mx_recording *recorded; /* all */
+	struct mx_recording queue;     /* calls that have not run yet */
+	struct mx_recording *recorded; /* all recordings */
 	struct mx_recording *recording;
 	struct mx_sample_row *samples;
 	int32_t *drawn;
 	mx_status sampled;
-	unsigned long steps_left; /* until it is lost; 0 = never */
+	unsigned long steps_left; /* steps until the device is lost; 0 = never */
 	bool lost;
 };
 
@@ -156,7 +156,7 @@ static mx_status rope(struct mx_device *d, void *x, size_t ld, size_t n, uint32_
 {
 	(void)d, (void)x, (void)ld, (void)n, (void)n_heads, (void)head_dim, (void)r, (void)pos;
 	(void)norm, (void)eps;
-	return MX_E_UNSUPPORTED; /* the mixer's own */
+	return MX_E_UNSUPPORTED; /* mixers do it themselves */
 }
 
 static void run_embed(struct mx_device *cpu, const struct call *c)
@@ -378,7 +378,7 @@ static void destroy(struct mx_device *d)
 	free(f);
 }
 
-/* As CUDA. */
+/* Not supported, as on CUDA. */
 static mx_status layernorm(struct mx_device *d, void *x, const void *r, const float *weight,
                            const float *bias, float eps, size_t n, size_t width, void *y)
 {

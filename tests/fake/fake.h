@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A device that says it is a GPU and computes on the CPU: memory of its own, and
- * everything asked for is done late, when the host waits. It records. So the
- * engine's side of such devices is tested where there is no GPU: who reads before
- * it was computed, or writes where a copy has not been made, gets it wrong.
- * Activations are f32, whatever was asked for. With MIXD_FAKE_STEPS in the
- * environment the device is lost when tokens have been drawn so many times.
+ * A device that claims to be a GPU and computes on the CPU: it has its own memory,
+ * is asynchronous and records. It runs operators only when the host waits. So the
+ * engine's support for such devices is tested without a GPU: code that reads a
+ * result before it was computed, or overwrites memory before it was copied, gets
+ * wrong results. Activations are always f32. If MIXD_FAKE_STEPS is set, the device
+ * is lost after that number of drawn steps.
  */
 #ifndef MX_TESTS_FAKE_FAKE_H
 #define MX_TESTS_FAKE_FAKE_H
 
 #include "device/device.h"
 
-/* First member of the device. Its ops->parallel(d, 1, fn, arg) calls fn(arg, 0, 0) when the calls
- * before it are done, and each time a recording that holds it is replayed. */
+/* First member of the device. ops->parallel(d, 1, fn, arg) calls fn(arg, 0, 0) after the calls
+ * before it, and again each time a recording that contains it is replayed. */
 struct fake_base {
 	struct mx_device device;
-	struct mx_device *cpu; /* that computes */
+	struct mx_device *cpu; /* computes */
 };
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Products of the CUDA device beside what the chip reads: each shape of linear_cases.def with few
- * and many rows, on copies of W that no cache holds, random data.
+ * Products of the CUDA device compared with the memory bandwidth: each shape of linear_cases.def
+ * with few and many rows, on copies of W that exceed the caches, with random data.
  *
  *   bench/device/cuda/linear [-f] [-n rows of x] [-s rows of W] [-g GiB of copies]
  *     -f  at most 32 rows, and not the deterministic device
@@ -46,7 +46,7 @@ static const uint32_t numbers[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 2048, 8192}
 #define ALONE      21
 #define REPLAYS    5
 
-static size_t copies_bytes = (size_t)1 << 30; /* of W, at least: many times L2 */
+static size_t copies_bytes = (size_t)1 << 30; /* at least, of all copies of W: many times L2 */
 
 static void must(bool ok, const char *what)
 {
@@ -91,7 +91,7 @@ static __global__ void __launch_bounds__(512) read_all(const uint4 *p, size_t n,
 	for (; i < n; i += step)
 		s ^= p[i].x ^ p[i].y ^ p[i].z ^ p[i].w;
 	if (s == 0x12345678)
-		*out = s; /* so that nothing is left out */
+		*out = s; /* so that the compiler drops no read */
 }
 
 static double median(std::vector<double> v)
@@ -100,7 +100,7 @@ static double median(std::vector<double> v)
 	return v[v.size() / 2];
 }
 
-/* Seconds of what f asks of the stream: the median of `times`. */
+/* Returns the median seconds of the work that f puts on the stream. */
 template <typename F> static double seconds(cudaStream_t stream, int times, F f)
 {
 	cudaEvent_t a, b;
@@ -175,7 +175,7 @@ static void measure(run &r, double roof)
 	const int chain = (int)std::max((double)once, std::min(500.0, CHAIN_S / about));
 	mx_recording *recording = NULL;
 
-	r.product(); /* its plan is made */
+	r.product(); /* chooses the algorithm */
 	must(ops->wait(r.d) == MX_OK, "wait");
 	must(ops->record(r.d) == MX_OK, "record");
 	for (int i = 0; i < chain; i++)
@@ -194,7 +194,7 @@ static void measure(run &r, double roof)
 	fflush(stdout);
 }
 
-/* Every number of rows of one shape. */
+/* Measures one shape with every number of rows. */
 static void measure_shape(mx_device *d, const shape *s, uint32_t most, uint32_t only, double roof)
 {
 	const size_t size = (size_t)s->rows * s->cols * 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operators on rows and sampling on the CUDA device, in chains of one recording, as a step runs
- * them, beside what the chip reads.
+ * them, compared with the memory bandwidth.
  *
  *   bench/device/cuda/rows [-m part of a name]
  *
@@ -59,7 +59,7 @@ static void cuda(cudaError_t e, const char *what)
 	must(e == cudaSuccess, what);
 }
 
-/* Near enough to normal, as bf16 or f32. */
+/* Fills with approximately normal numbers, as bf16 or f32. */
 template <typename T> static __global__ void fill(T *to, size_t n, float scale, uint32_t seed)
 {
 	for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
@@ -89,14 +89,14 @@ struct bench {
 	uint32_t *ids;
 };
 
-/* The f32 or bf16 set of a chain's turn `i`. */
+/* Returns the part of an array that call `i` of a chain uses. */
 static void *turn(const bench &b, int array, size_t bytes, size_t i)
 {
 	const size_t sets = std::max((size_t)1, SET_BYTES / bytes);
 	return b.arrays[array] + i % sets * bytes;
 }
 
-/* Seconds of one of `chain` calls of f(i), which are recorded. */
+/* Returns the seconds of one of `chain` recorded calls of f(i). */
 template <typename F> static double seconds(const bench &b, int chain, F f)
 {
 	const mx_ops *ops = b.d->ops;
@@ -199,7 +199,7 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* One step of sampling after the other, as the host sees it. */
+/* Measures consecutive sampling steps on the host's clock. */
 static void measure_drawn(const bench &b, const char *name, float *logits, uint32_t n,
                           const mx_sample_row *rows)
 {

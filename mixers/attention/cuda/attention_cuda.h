@@ -38,7 +38,7 @@ extern "C" {
 /* ---- pages ----
  *
  * A page holds, for each key head, the keys of its tokens and then their values, both in groups of
- * 8 tokens. A group consists of panels, [8 tokens][panel bytes], whose 16-byte units are permuted
+ * 8 tokens. A group consists of panels, [8 tokens][panel bytes], whose 16-byte parts are permuted
  * by the token like the 128, 64 or 32-byte swizzles of shared memory. So one bulk copy brings a
  * block of keys to shared memory, ready for ldmatrix and wgmma without bank conflicts. */
 

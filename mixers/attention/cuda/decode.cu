@@ -31,8 +31,8 @@ template <typename KV, int D> struct tile {
 	static constexpr bool fp8 = sizeof(KV) == 1;
 	static constexpr int row = D * (int)sizeof(KV);
 	static constexpr int panel = row % 128 == 0 ? 128 : row % 64 == 0 ? 64 : 32;
-	static constexpr int slots = panel / 16;
-	static constexpr int shift = slots == 8 ? 0 : slots == 4 ? 1 : 2;
+	static constexpr int parts = panel / 16;
+	static constexpr int shift = parts == 8 ? 0 : parts == 4 ? 1 : 2;
 	static constexpr int block = ATTN_CUDA_WARP_KEYS * row;
 	static constexpr int pitch = D + 4; /* floats between rows of store: no bank conflicts */
 };
@@ -241,14 +241,14 @@ template <typename KV, int D, int NT> struct rows {
 	__device__ void scores(float (&s)[NT][4], uint32_t keys) const
 	{
 		uint32_t lane = threadIdx.x & 31, row = lane & 15;
-		uint32_t turn = (row & 7) >> T::shift & (T::slots - 1), high = lane >> 4 ^ turn;
+		uint32_t turn = (row & 7) >> T::shift & (T::parts - 1), high = lane >> 4 ^ turn;
 		float s1[NT][4] = {};
 		keys += row / 8 * 8 * T::row + row % 8 * T::panel;
 #pragma unroll
 		for (int c = 0; c < T::row / 32; c++) {
 			uint32_t r[4];
-			load_matrices(r, keys + 2 * c / T::slots * 8 * T::panel +
-			                     ((2 * c % T::slots) ^ high) * 16);
+			load_matrices(r, keys + 2 * c / T::parts * 8 * T::panel +
+			                     ((2 * c % T::parts) ^ high) * 16);
 			if constexpr (T::fp8) {
 				uint32_t a0[4] = {widen_fp8(r[0]), widen_fp8(r[1]), widen_fp8(r[0] >> 16),
 				                  widen_fp8(r[1] >> 16)};
@@ -314,7 +314,7 @@ template <typename KV, int D, int NT> struct rows {
 		uint32_t lane = threadIdx.x & 31, t = lane % 4;
 		uint32_t row = T::fp8 ? lane & 15 : (lane & 7) + lane / 16 * 8;
 		uint32_t high = T::fp8 ? lane >> 4 : lane >> 3 & 1;
-		uint32_t turn = (row & 7) >> T::shift & (T::slots - 1);
+		uint32_t turn = (row & 7) >> T::shift & (T::parts - 1);
 		uint32_t keep[2];
 		for (uint32_t i = 0; i < 2; i++)
 			keep[i] = (2 * t + 8 * i < n ? 0xffffu : 0) | (2 * t + 8 * i + 1 < n ? 0xffff0000u : 0);
@@ -323,8 +323,8 @@ template <typename KV, int D, int NT> struct rows {
 #pragma unroll
 		for (int c = 0; c < T::row / 32; c++) {
 			uint32_t r[4];
-			load_transposed(r, values + 2 * c / T::slots * 8 * T::panel +
-			                       ((2 * c % T::slots) ^ high) * 16);
+			load_transposed(r, values + 2 * c / T::parts * 8 * T::panel +
+			                       ((2 * c % T::parts) ^ high) * 16);
 			if constexpr (T::fp8) {
 #pragma unroll
 				for (int k = 0; k < 2; k++) {
@@ -494,7 +494,7 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 	uint4 *units = (uint4 *)(state + P::state);
 	uint32_t *first = (uint32_t *)units + P::units;
 	uint32_t warp = threadIdx.x >> 5, parity = 0;
-	uint32_t slot = shared_address(ring) + warp * stages * 2 * T::block;
+	uint32_t own = shared_address(ring) + warp * stages * 2 * T::block;
 	uint32_t bar = shared_address(bars) + warp * MAX_STAGES * 8;
 	int stage = 0;
 	uint32_t phase = 0;
@@ -521,21 +521,21 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 	int ahead = 0;
 	f.open(a, first, units, n);
 	for (; ahead < stages && f.old(); ahead++)
-		f.push(a, slot + ahead * 2 * T::block, bar + ahead * 8);
+		f.push(a, own + ahead * 2 * T::block, bar + ahead * 8);
 	if (n)
 		load_unit<8 * NT, WHOLE>(a, first, units, 0, w);
 	mx_pdl_wait();
 	if (n)
 		x.load(a, w);
 	for (; ahead < stages; ahead++)
-		f.push(a, slot + ahead * 2 * T::block, bar + ahead * 8);
+		f.push(a, own + ahead * 2 * T::block, bar + ahead * 8);
 	for (uint32_t i = 0; i < n;) {
 		uint32_t b, end;
 		if (w.fresh)
 			x.convert();
 		x.clear();
 		for (warp_blocks(w, warp, b, end); b < end; b += WARPS) {
-			uint32_t at = slot + stage * 2 * T::block;
+			uint32_t at = own + stage * 2 * T::block;
 #if __CUDA_ARCH__ >= 900
 			barrier_wait(bar + stage * 8, phase);
 #else

@@ -122,9 +122,9 @@ template <int D>
 __device__ void load_queries(const attn_args &a, const piece &w, uint32_t group, unsigned char *to)
 {
 	using P = plan<D>;
-	constexpr uint32_t slots = P::row / 16;
-	for (uint32_t i = threadIdx.x & 127; i < 64 * slots; i += 128) {
-		uint32_t r = i / slots, e = i % slots * 8, v = group * 64 + r;
+	constexpr uint32_t parts = P::row / 16;
+	for (uint32_t i = threadIdx.x & 127; i < 64 * parts; i += 128) {
+		uint32_t r = i / parts, e = i % parts * 8, v = group * 64 + r;
 		uint4 x = {0, 0, 0, 0};
 		if (v < w.rows && e < a.head_dim) {
 			uint32_t row = w.row + (w.v0 + v) / a.group;
@@ -141,9 +141,9 @@ __device__ void load_queries(const attn_args &a, const piece &w, uint32_t group,
 template <int D> __device__ void clear_values(unsigned char *values, uint32_t n)
 {
 	using P = plan<D>;
-	constexpr uint32_t slots = P::row / 16;
-	for (uint32_t i = n * slots + (threadIdx.x & 127); i < KEYS * slots; i += 128)
-		*(uint4 *)(values + attn_place(P::row, i / slots, i % slots * 16)) = {0, 0, 0, 0};
+	constexpr uint32_t parts = P::row / 16;
+	for (uint32_t i = n * parts + (threadIdx.x & 127); i < KEYS * parts; i += 128)
+		*(uint4 *)(values + attn_place(P::row, i / parts, i % parts * 16)) = {0, 0, 0, 0};
 }
 
 /* The running state of a thread: rows g and g + 8 of its warp's 16. */

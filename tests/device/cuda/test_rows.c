@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Operators on rows of the CUDA device, in bf16 and f32, on random data with poisoned outputs and
- * guards behind them: against double precision, and a row alone against the row in company, bit
+ * guards behind them: against double precision, and a row alone against the row among others, bit
  * for bit.
  *
  * MX_TEST_SEED repeats a run.

@@ -428,7 +428,7 @@ static void test_distribution(struct test *t)
 	}
 }
 
-/* The same row in other company, at another place, and again: the same token. */
+/* The same row among other rows, at another place, and again gives the same token. */
 static void test_repeats(struct test *t)
 {
 	const uint32_t vocab = 50021;
