@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "model/family/family.h"
 
 #define MAX_FILE   (1 << 20)
@@ -15,7 +14,7 @@
 struct reader {
 	const char *file;
 	char where[200];
-	struct mx_arena arena;
+	struct mx_arena *arena;
 	struct mx_err *err;
 };
 
@@ -91,7 +90,7 @@ static mx_status read_dtype(const struct reader *r, const json_t *object, const 
 static mx_status read_params(struct reader *r, const json_t *object, struct mx_param *out,
                              size_t max, size_t *out_n)
 {
-	const struct mx_plan_build build = {.arena = &r->arena, .err = r->err};
+	const struct mx_plan_build build = {.arena = r->arena, .err = r->err};
 	const json_t *params = json_object_get(object, "params");
 	const char *key;
 	json_t *value;
@@ -143,7 +142,7 @@ static mx_status read_tensors(struct reader *r, const json_t *object,
 	if (!json_is_object(tensors))
 		return mx_fail(r->err, MX_E_INVALID, "%stensors must be an object", r->where);
 	struct mixer_weight *list =
-		mx_arena_alloc(&r->arena, (json_object_size(tensors) + 1) * sizeof *list);
+		mx_arena_alloc(r->arena, (json_object_size(tensors) + 1) * sizeof *list);
 	if (!list)
 		return no_memory(r);
 	json_object_foreach((json_t *)tensors, name, value)
@@ -190,7 +189,7 @@ static mx_status read_cases(struct reader *r, const json_t *list, struct mixer_s
 	size_t n = json_array_size(list); /* 0 if it is no list */
 	if (!n)
 		return mx_fail(r->err, MX_E_INVALID, "%scases must be there, a list of cases", r->where);
-	struct mixer_case *cases = mx_arena_alloc(&r->arena, n * sizeof *cases);
+	struct mixer_case *cases = mx_arena_alloc(r->arena, n * sizeof *cases);
 	if (!cases)
 		return no_memory(r);
 	for (size_t i = 0; i < n; i++) {
@@ -216,7 +215,7 @@ static mx_status read_wrongs(struct reader *r, const json_t *list, struct mixer_
 	enter(r, NULL, 0, NULL);
 	if (list && !json_is_array(list))
 		return mx_fail(r->err, MX_E_INVALID, "%swrong_params must be a list", r->where);
-	struct mixer_wrong *wrongs = mx_arena_alloc(&r->arena, (n + 1) * sizeof *wrongs);
+	struct mixer_wrong *wrongs = mx_arena_alloc(r->arena, (n + 1) * sizeof *wrongs);
 	if (!wrongs)
 		return no_memory(r);
 	for (size_t i = 0; i < n; i++) {
@@ -238,35 +237,38 @@ static mx_status read_wrongs(struct reader *r, const json_t *list, struct mixer_
 	return MX_OK;
 }
 
-mx_status cases_read(const char *file, struct mixer_set *out, struct mx_err *err)
+mx_status cases_read(const char *file, struct case_file *out, struct mx_err *err)
 {
 	static const char *const keys[] = {"mixer", "max_draft", "cases", "wrong_params"};
-	struct reader r = {.file = file, .err = err};
-	struct mixer_set set = {0};
+	struct reader r = {.file = file, .arena = &out->arena, .err = err};
+	struct mixer_set *set = &out->set;
 	char *text = NULL;
 	size_t len;
-	json_t *top = NULL;
-	int64_t max_draft;
+	int64_t max_draft = 0;
+	*out = (struct case_file){0};
 	mx_status st = mx_json_slurp(file, MAX_FILE, &text, &len, err);
 	if (st == MX_OK)
-		st = mx_json_parse(text, len, file, &top, err);
+		st = mx_json_parse(text, len, file, &out->json, err);
 	free(text);
 	if (st != MX_OK)
 		return st;
+	const struct mx_scope s = scope_of(&r, out->json);
 	enter(&r, NULL, 0, NULL);
-	struct mx_scope s = scope_of(&r, top);
-	st = check_object(&r, top, "the file", keys, sizeof keys / sizeof *keys);
+	st = check_object(&r, out->json, "the file", keys, sizeof keys / sizeof *keys);
 	if (st == MX_OK)
-		st = need_string(&r, top, "mixer", &set.mixer);
+		st = need_string(&r, out->json, "mixer", &set->mixer);
 	if (st == MX_OK)
 		st = mx_scope_int(&s, "max_draft", 0, 1024, 0, &max_draft, err);
 	if (st == MX_OK)
-		st = read_cases(&r, json_object_get(top, "cases"), &set);
+		st = read_cases(&r, json_object_get(out->json, "cases"), set);
 	if (st == MX_OK)
-		st = read_wrongs(&r, json_object_get(top, "wrong_params"), &set);
-	if (st != MX_OK)
-		return st;
-	set.max_draft = (uint32_t)max_draft;
-	*out = set;
-	return MX_OK;
+		st = read_wrongs(&r, json_object_get(out->json, "wrong_params"), set);
+	set->max_draft = (uint32_t)max_draft;
+	return st;
+}
+
+void cases_free(struct case_file *f)
+{
+	json_decref(f->json);
+	mx_arena_free(&f->arena);
 }

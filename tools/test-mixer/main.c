@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "device/cpu/cpu.h"
@@ -143,7 +144,7 @@ static void begin_check(const struct rig *r, const char *check)
 
 static void failed(const char *text)
 {
-	printf("%sFAILED: %s\n", line_open ? "" : "before the checks: ", text);
+	printf("FAILED: %s\n", text);
 	fflush(stdout);
 	line_open = false;
 	failures++;
@@ -225,30 +226,50 @@ static int dump(const struct options *o, struct rig_options *to, const struct mi
 }
 
 /* Loads the module and the cases. */
-static mx_status load(const struct options *o, struct mx_registry **out, struct mixer_set *set,
+static mx_status load(const struct options *o, struct mx_registry **out, struct case_file *cases,
                       struct mx_err *err)
 {
 	mx_status st = mx_registry_create(out);
 	if (st == MX_OK)
 		st = mx_registry_load_file(*out, o->module, err);
 	if (st == MX_OK)
-		st = cases_read(o->cases, set, err);
+		st = cases_read(o->cases, cases, err);
 	if (st != MX_OK)
 		return st;
 	const struct mx_mixer_ops *ops = mx_registry_at(*out, 0, NULL);
-	if (strcmp(ops->name, set->mixer))
+	if (strcmp(ops->name, cases->set.mixer))
 		return mx_fail(err, MX_E_INVALID, "%s is for mixer %s, the module has mixer %s", o->cases,
-		               set->mixer, ops->name);
+		               cases->set.mixer, ops->name);
 	if (!(ops->caps & (o->device ? MX_MIXER_CUDA : MX_MIXER_CPU)))
 		return mx_fail(err, MX_E_INVALID, "the module runs on %s: --device %s",
 		               o->device ? "CPUs" : "CUDA devices", o->device ? "cpu" : "cuda:0");
 	return MX_OK;
 }
 
+static int run(const struct options *o, struct mx_registry *registry, const struct mixer_set *set)
+{
+	struct rig_options to = {
+		.registry = registry,
+		.mixer = set->mixer,
+		.device = o->device,
+		.isa = o->isa < 0 ? mx_cpu_isa() : (enum mx_isa)o->isa,
+		.threads = (unsigned)o->threads,
+		.seed = o->seed,
+		.strict = true,
+	};
+	int status =
+		o->dump_case ? dump(o, &to, set) : test(o, mx_registry_at(registry, 0, NULL), &to, set);
+	if (failures) { /* what the failed cases had open is neither freed nor looked for */
+		fflush(stdout);
+		_exit(status);
+	}
+	return status;
+}
+
 int main(int argc, char **argv)
 {
 	struct options o = {.isa = -1};
-	struct mixer_set set = {0};
+	struct case_file cases = {0};
 	struct mx_registry *registry = NULL;
 	struct mx_err err = {0};
 	int status = read_options(argc, argv, &o);
@@ -256,22 +277,12 @@ int main(int argc, char **argv)
 		return status;
 	mx_log_set_level(MX_LOG_WARNING);
 	test_failed = failed;
-	if (load(&o, &registry, &set, &err) != MX_OK) {
+	status = 2;
+	if (load(&o, &registry, &cases, &err) == MX_OK)
+		status = run(&o, registry, &cases.set);
+	else
 		fprintf(stderr, "mixd-test-mixer: %s%s%s\n", err.where, *err.where ? ": " : "", err.text);
-		return 2;
-	}
-	struct rig_options to = {
-		.registry = registry,
-		.mixer = set.mixer,
-		.device = o.device,
-		.isa = o.isa < 0 ? mx_cpu_isa() : (enum mx_isa)o.isa,
-		.threads = (unsigned)o.threads,
-		.seed = o.seed,
-		.strict = true,
-	};
-	status =
-		o.dump_case ? dump(&o, &to, &set) : test(&o, mx_registry_at(registry, 0, NULL), &to, &set);
-	if (!failures) /* a failed case leaves instances, which need their module */
-		mx_registry_destroy(registry);
+	cases_free(&cases);
+	mx_registry_destroy(registry);
 	return status;
 }

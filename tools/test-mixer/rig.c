@@ -16,11 +16,12 @@ void rig_fail(const struct rig *r, const char *fmt, ...)
 	va_start(args, fmt);
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
-	if (r->o.begin) /* the rest is known to who is told of every check */
+	if (r->o.begin && r->check) /* begin was told the rest */
 		test_fail("%s", text);
 	test_fail("%s, %s, %s, %u threads, drafts of %u: %s: %s (MIXD_TEST_SEED=%llu)", r->o.mixer,
 	          r->c->label, r->o.device ? r->o.device : mx_isa_name(r->o.isa), r->o.threads,
-	          r->layer.max_draft, r->check, text, (unsigned long long)r->o.seed);
+	          r->layer.max_draft, r->check ? r->check : "opening", text,
+	          (unsigned long long)r->o.seed);
 }
 
 void rig_check(const struct rig *r, const char *call, mx_status st)
@@ -336,7 +337,7 @@ static void check_caps(struct rig *r)
 void rig_open(struct rig *r, const struct mixer_case *c, const struct rig_options *o)
 {
 	struct mx_err err = {0};
-	*r = (struct rig){.c = c, .o = *o, .check = "opening", .rng = {o->seed}};
+	*r = (struct rig){.c = c, .o = *o, .rng = {o->seed}};
 	r->ops =
 		mx_registry_find(o->registry, o->mixer, o->device ? MX_DEVICE_CUDA : MX_DEVICE_CPU, &err);
 	if (!r->ops)

@@ -51,7 +51,7 @@ struct rig_options {
 struct rig {
 	const struct mixer_case *c;
 	struct rig_options o;
-	const char *check; /* what is being tried, for messages */
+	const char *check; /* what is being tried, for messages; NULL = nothing yet */
 	struct rng rng;
 	const struct mx_mixer_ops *ops;
 	struct mx_device *device;
