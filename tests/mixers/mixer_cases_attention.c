@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cases of the attention mixer, with the whole layer in double precision. */
+/* Cases of the attention mixer. The reference is the whole layer in double precision. */
 #include <math.h>
 #include <stdlib.h>
 

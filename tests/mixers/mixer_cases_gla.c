@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Cases of the gla mixer, with the whole layer in double precision: each
- * variant's equations token by token, as its paper has them (README.md of the
- * mixer), with no chunks.
+ * Cases of the gla mixer. The reference is the whole layer in double precision: each variant's
+ * equations token by token, as in its paper (mixers/gla/README.md), without blocks.
  */
 #include <math.h>
 #include <stdlib.h>
 
 #include "mixer_cases.h"
 
-/* A layer while its reference runs. Weights come in the order of the specs. */
+/* The state of a reference while it runs. Weights are read in the order of the specs. */
 struct layer {
 	const struct mixer_case *c;
 	struct mx_params p;
@@ -71,7 +70,8 @@ static double *product(uint32_t n, uint32_t rows, uint32_t cols, const float *w,
 	return y;
 }
 
-/* A projection of the input, through a low rank if there is one, and a causal convolution. */
+/* Returns a projection of the input, through a low rank if there is one, after a causal
+ * convolution. */
 static double *stream(struct layer *l, uint32_t rows, uint32_t rank, bool bias, uint32_t taps)
 {
 	uint32_t width = l->c->width;
@@ -219,7 +219,7 @@ static double *dpfp(size_t heads, uint32_t dim, const double *x)
 	return y;
 }
 
-/* x[n, heads * dim] through the map, whose tensors are the next ones; *dim may grow. */
+/* Maps x[n, heads * dim] to features. The map's tensors are the next ones; *dim may grow. */
 static double *map_features(struct layer *l, const char *map, uint32_t heads, uint32_t *dim,
                             double *x)
 {
@@ -303,7 +303,7 @@ static double *prepare(struct layer *l, double *x, uint32_t heads, uint32_t *dim
 
 /* ---- decay ---- */
 
-/* What the softmax over the layers leaves between 0 and 1 (Qin et al. 2023). */
+/* Returns the lower bound of a decay: a softmax over the layers, summed (Qin et al. 2023). */
 static double lower_bound(const struct layer *l, const float *all, uint32_t i)
 {
 	double sum = 0, upto = 0;
@@ -340,7 +340,7 @@ static void apply_decay(struct layer *l)
 	}
 }
 
-/* a of token t, head h, key i */
+/* Returns the decay a of token t, head h, key i. */
 static double factor(const struct layer *l, uint32_t t, uint32_t h, uint32_t i)
 {
 	if (is(l, "retnet"))
@@ -358,7 +358,8 @@ static double factor(const struct layer *l, uint32_t t, uint32_t h, uint32_t i)
 
 /* ---- the recurrence ---- */
 
-/* One token of one head; S [k, v] and, for a denominator, the sum of the keys z [k]. */
+/* Runs one token of one head: S [k, v] is the state, z [k] the sum of the keys for a denominator.
+ */
 static void step(const struct layer *l, uint32_t t, uint32_t h, uint32_t k, const double *q,
                  const double *key, const double *v, double *S, double *z, double *o)
 {
@@ -385,7 +386,7 @@ static void step(const struct layer *l, uint32_t t, uint32_t h, uint32_t k, cons
 	}
 }
 
-/* o[n, heads, v]; k is the size of the features. */
+/* Returns o[n, heads, v]; k is the number of features. */
 static double *recur(const struct layer *l, uint32_t k)
 {
 	size_t size = (size_t)k * l->v;
@@ -404,7 +405,7 @@ static double *recur(const struct layer *l, uint32_t k)
 	return o;
 }
 
-/* HGRN: h = a h + (1 - a) v, of each channel. */
+/* HGRN: h = a h + (1 - a) v for each channel. */
 static double *recur_channels(const struct layer *l)
 {
 	double *o = zeros((size_t)l->n * l->heads);
@@ -446,7 +447,7 @@ static void gla_reference(const struct mixer_case *c, uint32_t n, const float *x
 		const float *const *map = l.w, *const * map_k;
 		l.q = prepare(&l, l.q, l.q_heads, &q_dim, "norm_q");
 		map_k = l.w;
-		if (says(&l, "tie_feature_map_qk", false)) /* which is not there for k */
+		if (says(&l, "tie_feature_map_qk", false)) /* absent for k */
 			l.w = map;
 		l.key = prepare(&l, l.key, l.k_heads, &k_dim, "norm_k");
 		l.w = map_k + (map_k - map);
@@ -472,7 +473,7 @@ static void gla_reference(const struct mixer_case *c, uint32_t n, const float *x
 	free(l.gate);
 }
 
-/* Decays from a few tokens to hundreds, convolutions that keep the size. */
+/* Decays from a few tokens to hundreds; convolutions that keep the size of a row. */
 #define CONVS                                                                                      \
 	{"q_conv1d.weight", 0, 0.5f}, {"k_conv1d.weight", 0, 0.5f}, {"v_conv1d.weight", 0, 0.5f},      \
 		{"i_conv1d.weight", 0, 0.5f}, {"f_conv1d.weight", 0, 0.5f}, {"q_conv1d.bias", 0, 0.2f},    \

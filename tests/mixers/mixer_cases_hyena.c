@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cases of the hyena mixer, with the whole layer in double precision: filters from their formulas
- * (Poli et al. 2023 and StripedHyena's), convolutions as double sums. */
+/* Cases of the hyena mixer. The reference is the whole layer in double precision: filters by their
+ * formulas (Poli et al. 2023, and StripedHyena's), convolutions as plain sums. */
 #include <complex.h>
 #include <math.h>
 #include <stdlib.h>
@@ -28,14 +28,14 @@ static struct dims dims_of(const struct mixer_case *c)
 	};
 }
 
-/* Where in a row of the projection part 0, 1 or 2 (x0, x1, v) of channel ch is. */
+/* Returns the column of the projection with part 0, 1 or 2 (x0, x1, v) of channel ch. */
 static uint32_t column(const struct dims *d, int part, uint32_t ch)
 {
 	uint32_t dim = d->width / d->heads;
 	return ch / dim * 3 * dim + (uint32_t)part * dim + ch % dim;
 }
 
-/* What the short filter makes of a column of in[n, 3 width] at token t. */
+/* Returns the short filter's output at token t for a column of in[n, 3 width]. */
 static double short_filter(const struct dims *d, const float *weight, const float *bias,
                            const float *in, uint32_t t, uint32_t col)
 {
@@ -48,7 +48,8 @@ static double short_filter(const struct dims *d, const float *weight, const floa
 	return sum;
 }
 
-/* The layer, given its filter h[n, width] and the skip D. w: the weights of both kinds. */
+/* Computes the layer with the filter h[n, width] and the skip D; w: the weights that both kinds
+ * have. */
 static void layer(const struct mixer_case *c, uint32_t n, const float *x, const float *const *w,
                   const double *h, const float *skip, float *out)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cases of the mamba mixer, with the whole layer in double precision: the recurrence of Dao and Gu
- * 2024, token by token. */
+/* Cases of the mamba mixer. The reference is the whole layer in double precision: the recurrence of
+ * Dao and Gu 2024, token by token. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -42,7 +42,7 @@ static double silu(double x)
 	return x / (1 + exp(-x));
 }
 
-/* What the convolution makes of column `ch` at token t; in[n, rows] holds the raw ones. */
+/* Returns the convolution's output for column `ch` at token t; in[n, rows] is its input. */
 static double conv(const struct dims *d, const float *weight, const float *bias, const float *in,
                    uint32_t t, uint32_t ch)
 {
@@ -55,7 +55,8 @@ static double conv(const struct dims *d, const float *weight, const float *bias,
 	return silu(sum);
 }
 
-/* One token of one head: S [state, head_dim], from its convolved x, B, C; y[head_dim]. */
+/* Runs one token of one head: S [state, head_dim] is the state, x, B and C are after the
+ * convolution; writes y[head_dim]. */
 static void head_step(const struct dims *d, double dt, double a_log, double skip, const double *x,
                       const double *b, const double *c, double *s, double *y)
 {
@@ -70,7 +71,7 @@ static void head_step(const struct dims *d, double dt, double a_log, double skip
 	}
 }
 
-/* Gate and norm of a token's y[inner], groups of inner / groups. */
+/* Applies gate and norm to a token's y[inner], in groups of inner / groups channels. */
 static void gated_norm(const struct dims *d, const float *weight, const float *z, double *y)
 {
 	uint32_t size = d->inner / d->groups;
@@ -89,7 +90,7 @@ static void gated_norm(const struct dims *d, const float *weight, const float *z
 	}
 }
 
-/* in_proj [rows, width] of its parts: rows of z, of x, B and C, and of dt. */
+/* Returns in_proj [rows, width] made of its parts: rows of z, of x, B and C, and of dt. */
 static float *join_rows(const struct dims *d, uint32_t width, const float *const *parts)
 {
 	const size_t rows[3] = {d->inner, d->channels, d->heads};
@@ -148,7 +149,7 @@ static const struct mixer_weight trained[] = {
 /* A state that decays over thousands of tokens. */
 static const struct mixer_weight slow[] = {
 	{"dt_bias", -6, 0.5f}, {"A_log", -1, 0.5f}, {"conv1d.weight", 0, 0.4f}, {NULL, 0, 0}};
-/* Factors down to 0, and a few heads that remember. */
+/* Decays down to 0, and a few heads that remember. */
 static const struct mixer_weight fast[] = {
 	{"dt_bias", 0, 4}, {"A_log", 2, 2}, {"conv1d.weight", 0, 0.4f}, {NULL, 0, 0}};
 

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mixer from outside of mixd's tree: an exponential moving average of each
- * channel, with a learned share of the past.
+ * A mixer for tests of the engine and of the mixers: an exponential moving average of each channel,
+ * with a learned share of the past. Its equation is one line:
  *     u_t = W_in x_t,  h_t = a h_{t-1} + (1 - a) u_t,  y_t = W_out h_t,
  *     a = sigmoid(gate), channel by channel
- * The state is in the sequence's slot: h as of before the last token, and u from
- * the last token on. So a position is all it takes to go back: a draft that was
- * not kept, and the last token of a prompt when it is computed again, are inputs
- * that the next forward does not take up. It shows what a mixer with a recurrent
- * state has to do; see mixers/README.md.
+ * The slot holds h before the last token, and u from the last token on. So the position is all it
+ * takes to go back: u of a draft token that was taken back, or of a prompt's last token that is
+ * computed again, is not taken up by the next forward.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,7 +23,7 @@ struct mx_mixer {
 	size_t slot_stride, state_bytes;
 };
 
-/* A slot. All zero it is a sequence without tokens. */
+/* A slot. All zero: a sequence without tokens. */
 struct ema_state {
 	uint32_t base; /* h is after tokens 0 .. base-1 */
 	float h[];     /* [width], then u [max_draft + 1, width] of the tokens from base on */
@@ -109,22 +107,23 @@ static struct ema_state *state_of(const struct mx_mixer *m, uint32_t slot)
 	return (struct ema_state *)(m->slot_base + slot * m->slot_stride);
 }
 
-/* h[width] after one more token, with the input u. */
+/* Updates h[width] by one token with the input u. */
 static void update(const struct mx_mixer *m, float *h, const float *u)
 {
 	for (uint32_t i = 0; i < m->width; i++)
 		h[i] = m->keep[i] * h[i] + (1 - m->keep[i]) * u[i];
 }
 
-/* rows [n, width]: u of the span's tokens, which becomes h after each. now [width] is workspace. */
+/* Runs one span. rows [n, width] holds u of its tokens and receives h after each of them. now
+ * [width] is workspace. */
 static void run_span(const struct mx_mixer *m, const struct mx_span *span, float *rows, float *now)
 {
 	struct ema_state *s = state_of(m, span->slot);
 	size_t w = m->width, row = w * sizeof(float);
 	float *u = s->h + w;
-	uint32_t inputs = span->pos - s->base; /* in u, and committed, as the position tells */
+	uint32_t inputs = span->pos - s->base; /* committed tokens whose u is kept */
 
-	/* The last one stays an input. */
+	/* u of the last committed token is kept: it may be computed again. */
 	for (; inputs > 1; inputs--, s->base++) {
 		update(m, s->h, u);
 		memmove(u, u + w, m->max_draft * row);
@@ -134,7 +133,7 @@ static void run_span(const struct mx_mixer *m, const struct mx_span *span, float
 		update(m, now, u);
 	for (uint32_t t = 0; t < span->n; t++) {
 		float *x = rows + t * w;
-		if (span->kind != MX_SPAN_DRAFT) { /* all before this token is final */
+		if (span->kind != MX_SPAN_DRAFT) { /* all earlier tokens are final */
 			memcpy(s->h, now, row);
 			s->base = span->pos + t;
 			inputs = 0;

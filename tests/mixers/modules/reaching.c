@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mixer whose pages reach ahead, as little of one as can be:
+ * A mixer for tests that asks for pages ahead of the position, as small as possible:
  *     y_t = x_t + keep y_m(t),  m(t) = the largest power of two with 3 m <= 2 t,  m(1) = 0
- * channel by channel. Token 2^k leaves its y for the tokens from 3/2 2^k up to
- * 3 * 2^k, in the cells of the pages where theirs will stand, and nothing is read
- * from behind. A draft's stay in the slot until they are final. After load or fork all of that is
- * done again, since others leave full pages only.
+ * channel by channel. Token 2^k writes its y for the tokens from 3/2 2^k up to 3 * 2^k, to the
+ * cells of these tokens in the pages ahead; pages behind the position are not read. The y of draft
+ * tokens are in the slot until they are committed. After load or fork the pages ahead are written
+ * again, since only full pages are shared.
  */
 #include <stdlib.h>
 
@@ -23,8 +23,8 @@ struct mx_mixer {
 
 /* A slot. */
 struct state {
-	bool again;   /* what is ahead of the position must be made anew */
-	float rows[]; /* [max_draft, width] y of a draft, until it is known what stays */
+	bool again;   /* the pages ahead must be written again */
+	float rows[]; /* [max_draft, width] y of draft tokens until commit */
 };
 
 static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device *device,
@@ -60,7 +60,7 @@ static mx_status state(const struct mx_layer_desc *layer, const struct mx_device
 	return MX_OK;
 }
 
-/* The largest power of two that is at most n >= 1. */
+/* Returns the largest power of two that is at most n >= 1. */
 static uint32_t power(uint32_t n)
 {
 	uint32_t p = 1;
@@ -117,13 +117,14 @@ static float *cell(const struct mx_mixer *m, const struct mx_span *s, uint32_t p
 	return (float *)page + (size_t)(pos % m->page_tokens) * m->width;
 }
 
-/* Which token leaves something for the one at pos >= 1. */
+/* Returns m(pos), the token whose y the token at pos >= 1 needs. */
 static uint32_t giver(uint32_t pos)
 {
 	return pos > 1 ? power((uint32_t)(2 * (uint64_t)pos / 3)) : 0;
 }
 
-/* What the first n tokens leave for those ahead of them; or, once these are there, the last one. */
+/* Writes y of token n - 1 to the cells ahead that need it; with `all`, y of all of the first n
+ * tokens. */
 static void leave(const struct mx_mixer *m, const struct mx_span *s, uint32_t n, bool all)
 {
 	uint32_t first, end;
@@ -133,7 +134,7 @@ static void leave(const struct mx_mixer *m, const struct mx_span *s, uint32_t n,
 			memcpy(cell(m, s, pos), cell(m, s, giver(pos)), m->width * sizeof(float));
 }
 
-/* y of the token at pos is known for good. */
+/* Stores y of a committed token. */
 static void put(const struct mx_mixer *m, const struct mx_span *s, uint32_t pos, const float *y)
 {
 	memcpy(cell(m, s, pos), y, m->width * sizeof(float));
@@ -192,7 +193,8 @@ static mx_status fork_state(struct mx_mixer *const *layers, uint32_t n_layers, u
 	return MX_OK;
 }
 
-/* Everything is in the pages, but for one byte of no meaning: there is no saving of nothing. */
+/* Everything is in the pages. One byte without meaning is saved, since a snapshot cannot be empty.
+ */
 static mx_status save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
                       uint32_t pos, void *const *out)
 {
