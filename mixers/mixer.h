@@ -11,39 +11,43 @@
  *
  * A step computes the new tokens of several sequences at once. Each sequence contributes a span of
  * consecutive tokens; the spans' tokens are the rows of the step. The model's engine thread calls,
- * in this order: forward  for each layer: the outputs of the step's rows. What a draft span writes
- * is tentative. commit   for all layers of the module: some tokens of each span stay, the others
- * are taken back. Afterwards the sequence behaves as if it had only ever seen the tokens that stay.
- *   settle   for all layers of the module: deferred work whose inputs are now final.
+ * in this order:
+ * - forward, for each layer: the outputs of the step's rows. What a draft span writes is tentative.
+ * - commit, for all layers of the module: some tokens of each span stay, the others are taken back.
+ *   Afterwards the sequence behaves as if it had only ever seen the tokens that stay.
+ * - settle, for all layers of the module: deferred work whose inputs are now final.
  *
  * Equalities that every mixer must keep, bit for bit (mixd-test-mixer checks them):
- *   - a prompt in one span = in spans of any lengths = token by token;
- *   - a sequence alone = in any batch, with any number of threads;
- *   - after commit = never having seen the tokens that were taken back;
- *   - computed again after release = kept; saved and loaded, or forked = never interrupted.
+ * - a prompt in one span = in spans of any lengths = token by token;
+ * - a sequence alone = in any batch, with any number of threads;
+ * - after commit = never having seen the tokens that were taken back;
+ * - computed again after release = kept; saved and loaded, or forked = never interrupted.
+ *
  * So reduce in a fixed order per row, and put block borders at absolute positions: never relative
  * to the span, the batch or the thread count.
  *
- * Memory. A mixer allocates in create and prepare only. The engine owns the state of sequences:
- *   pages  hold bytes_per_token * page_tokens bytes each. A sequence's pages are listed in order of
- *          position. A page is full when all of its tokens are committed; a full page may then be
- *          shared, read-only, by sequences with the same prefix (MX_MIXER_SHARE_PAGES). Pages ahead
- * of the position (see extent) are never shared. slots  hold fixed_bytes each; a sequence has one.
- * A slot is zeroed when a sequence begins. All other memory is handed out dirty. A mixer must not
- * read what it has not written.
+ * A mixer allocates in create and prepare only. The engine owns the state of sequences:
+ * - Pages hold bytes_per_token * page_tokens bytes each. A sequence's pages are listed in order of
+ *   position. A page is full when all of its tokens are committed; a full page may then be shared,
+ *   read-only, by sequences with the same prefix (MX_MIXER_SHARE_PAGES). Pages ahead of the
+ *   position (see extent) are never shared.
+ * - Slots hold fixed_bytes each; a sequence has one. A slot is zeroed when a sequence begins.
  *
- * Prefix cache. A mixer with a slot takes part if its state can be saved:
- *   save    copies what the committed tokens 0 .. pos-1 have made of a slot to a snapshot.
- *   load    fills a slot from a snapshot, at pos or at pos - 1: the logits of a prompt's last token
- *           need that token computed again. So a snapshot must hold what it takes to go on one
- * token earlier. A slot that was loaded at pos - 1 is saved again only after pos is reached. resume
- * rebuilds what load or fork left out, now that the sequence's pages are there.
+ * All other memory is handed out dirty. A mixer must not read what it has not written.
  *
- * Version. MX_MIXER_ABI counts incompatible changes; a module of another version is refused. A
- * module exports const struct mx_mixer_ops *mx_mixer_module_v2(void); Changes: 1 (2026-11) first
- * version. 2 (2026-11) host vectors in create; prepare; resume; workspace for settle; the longest
- * span; struct mx_kept and parents of draft tokens; slices of weights; the rank of a layer; the
- * output type of a product.
+ * A mixer with a slot takes part in the prefix cache if its state can be saved:
+ * - save copies what the committed tokens 0 .. pos-1 have made of a slot to a snapshot.
+ * - load fills a slot from a snapshot, at pos or at pos - 1: the logits of a prompt's last token
+ *   need that token computed again. So a snapshot must hold what it takes to go on one token
+ *   earlier. A slot that was loaded at pos - 1 is saved again only after pos is reached.
+ * - resume rebuilds what load or fork left out, now that the sequence's pages are there.
+ *
+ * MX_MIXER_ABI counts incompatible changes; a module of another version is refused. A module
+ * exports `const struct mx_mixer_ops *mx_mixer_module_v2(void)`. Versions:
+ * - 1 (2026-11): the first.
+ * - 2 (2026-11): host vectors in create; prepare; resume; workspace for settle; the longest span;
+ *   struct mx_kept and parents of draft tokens; slices of weights; the rank of a layer; the output
+ *   type of a product.
  */
 #ifndef MX_MIXERS_MIXER_H
 #define MX_MIXERS_MIXER_H
