@@ -179,7 +179,6 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	const struct mx_layer_desc *layer = init->layer;
 	const struct mx_cuda_base *cuda = mx_cuda_base(init->device);
 	struct mx_mixer *m = calloc(1, sizeof(*m));
-	cudaError_t e = cudaSuccess;
 
 	if (!m)
 		return mx_mixer_fail(err, MX_E_NOMEM, "attention: out of memory");
@@ -217,25 +216,38 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	m->plain = m->launch.act != MX_BF16 || m->launch.kv == MX_F32;
 	m->prefill =
 		!m->args.fixed_shift && attn_prefill_can(&m->launch, m->params.dpad, m->params.head_dim);
-	status = cuda->bind(m->device);
-	if (status != MX_OK) {
-		mx_mixer_fail(err, status, "attention: the device cannot be made current");
-		goto fail;
-	}
-	if (!m->plain)
-		e = attn_decode_prepare(&m->launch, m->params.dpad, m->max_spans);
-	if (e == cudaSuccess && m->prefill)
-		e = attn_prefill_prepare(m->params.dpad);
-	if (e != cudaSuccess) {
-		status = mx_mixer_fail(err, MX_E_DEVICE, "attention: kernels for heads of %u: %s",
-		                       m->params.head_dim, cudaGetErrorString(e));
-		goto fail;
-	}
 	*out = m;
 	return MX_OK;
 fail:
 	attn_destroy(m);
 	return status;
+}
+
+/* Opts the layer's kernels into the shared memory that they use. */
+static cudaError_t prepare_kernels(const struct mx_mixer *m)
+{
+	cudaError_t e = cudaSuccess;
+	if (!m->plain)
+		e = attn_decode_prepare(&m->launch, m->params.dpad, m->max_spans);
+	return e == cudaSuccess && m->prefill ? attn_prefill_prepare(m->params.dpad) : e;
+}
+
+/* Once for each head size of the model: layers of one size have the same kernels. */
+static mx_status attn_prepare(struct mx_mixer *const *layers, uint32_t n_layers, struct mx_err *err)
+{
+	mx_status status = n_layers ? mx_cuda_base(layers[0]->device)->bind(layers[0]->device) : MX_OK;
+	if (status != MX_OK)
+		return mx_mixer_fail(err, status, "attention: the device cannot be made current");
+	for (uint32_t i = 0; i < n_layers; i++) {
+		uint32_t same = 0; /* an earlier layer of this head size, or i itself */
+		while (layers[same]->params.head_dim != layers[i]->params.head_dim)
+			same++;
+		cudaError_t e = same == i ? prepare_kernels(layers[i]) : cudaSuccess;
+		if (e != cudaSuccess)
+			return mx_mixer_fail(err, MX_E_DEVICE, "attention: kernels for heads of %u: %s",
+			                     layers[i]->params.head_dim, cudaGetErrorString(e));
+	}
+	return MX_OK;
 }
 
 /* ---- a step ---- */
@@ -356,7 +368,7 @@ static const struct mx_mixer_ops attn_ops = {
 	.state = attn_state,
 	.extent = mx_mixer_extent_all,
 	.create = attn_create,
-	.prepare = mx_mixer_prepare_nothing,
+	.prepare = attn_prepare,
 	.destroy = attn_destroy,
 	.forward = attn_forward,
 	.commit = mx_mixer_commit_nothing,

@@ -159,7 +159,7 @@ cudaError_t attn_whole(const struct attn_launch *l, const struct attn_args *a);
 
 /* Computes prompts on the tensor cores of compute capability 9.0a. `rows` is an upper bound for the
  * tokens of the spans of this launch. Not bit-equal to any other kernel. can: true if the kernel
- * supports the layer and the device. prepare: once for a layer, opts into the shared memory. */
+ * supports the layer and the device. prepare: once for a head size, opts into the shared memory. */
 bool attn_prefill_can(const struct attn_launch *l, uint32_t dim, uint32_t head_dim);
 cudaError_t attn_prefill_prepare(uint32_t dim);
 cudaError_t attn_prefill(const struct attn_launch *l, const struct attn_args *a, uint32_t rows);
@@ -167,7 +167,7 @@ cudaError_t attn_prefill(const struct attn_launch *l, const struct attn_args *a,
 /* Computes spans of any length with any types; simple: one warp for each query and head. */
 cudaError_t attn_plain(const struct attn_launch *l, const struct attn_args *a);
 
-/* Called once for a layer: opts into the shared memory of attn_decode and attn_whole.
+/* Called once for a head size: opts into the shared memory of attn_decode and attn_whole.
  * cudaErrorInvalidValue if the device has too little. */
 cudaError_t attn_decode_prepare(const struct attn_launch *l, uint32_t dim, uint32_t max_spans);
 

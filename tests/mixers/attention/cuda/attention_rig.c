@@ -235,6 +235,8 @@ static void open_mixer(struct att_rig *r)
 	};
 	if (r->ops->create(&init, &r->mixer, &err) != MX_OK)
 		die(err.text);
+	if (r->ops->prepare(&r->mixer, 1, &err) != MX_OK)
+		die(err.text);
 }
 
 void att_open(struct att_rig *r, const char *modules, const struct att_case *c,
