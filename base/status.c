@@ -33,15 +33,20 @@ static void one_line(char *s)
 			*s = ' ';
 }
 
+static void set_text(struct mx_err *err, mx_status status, const char *fmt, va_list ap)
+{
+	vsnprintf(err->text, sizeof err->text, fmt, ap);
+	one_line(err->text);
+	err->status = status;
+}
+
 mx_status mx_fail(struct mx_err *err, mx_status status, const char *fmt, ...)
 {
 	if (err) {
 		va_list ap;
 		va_start(ap, fmt);
-		vsnprintf(err->text, sizeof err->text, fmt, ap);
+		set_text(err, status, fmt, ap);
 		va_end(ap);
-		one_line(err->text);
-		err->status = status;
 	}
 	return status;
 }
@@ -51,12 +56,10 @@ mx_status mx_fail_at(struct mx_err *err, mx_status status, const char *where, co
 	if (err) {
 		va_list ap;
 		va_start(ap, fmt);
-		vsnprintf(err->text, sizeof err->text, fmt, ap);
+		set_text(err, status, fmt, ap);
 		va_end(ap);
-		one_line(err->text);
 		snprintf(err->where, sizeof err->where, "%s", where);
 		one_line(err->where);
-		err->status = status;
 	}
 	return status;
 }

@@ -1,26 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/open_model.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+#include "base/paths.h"
 #include "device/open.h"
 
 static mx_status load_modules(struct mx_registry *r, struct mx_err *err)
 {
-	const char *dirs = getenv("MIXD_MODULE_PATH");
+	const char *dirs = mx_paths_of("MIXD_MODULE_PATH", MIXD_MODULE_DIR);
+	char dir[4096];
 	mx_status st = MX_OK;
-	if (!dirs || !*dirs)
-		dirs = MIXD_MODULE_DIR;
-	while (st == MX_OK && *dirs) {
-		size_t n = strcspn(dirs, ":");
-		char dir[4096];
-		snprintf(dir, sizeof dir, "%.*s", (int)n, dirs);
-		if (n)
-			st = mx_registry_load_dir(r, dir, err);
-		dirs += n + (dirs[n] == ':');
-	}
+	while (st == MX_OK && mx_paths_next(&dirs, dir, sizeof dir))
+		st = mx_registry_load_dir(r, dir, err);
 	return st;
 }
 

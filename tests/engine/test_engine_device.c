@@ -224,7 +224,7 @@ static void check_model(int dir, double tolerance)
 	start(dirs[dir], device, true, &unrecorded);
 	recorded.engine->ops->info(recorded.engine, &info);
 	assert_true(info.overlaps);
-	assert_string_equal(info.device, "cuda:0");
+	assert_string_equal(info.device, device);
 	check_equalities(recorded.engine, unrecorded.engine);
 	check_prompt(dirs[dir], recorded.engine, tolerance);
 	loaded_close(&recorded);
