@@ -141,8 +141,8 @@ struct mx_ops {
 	mx_status (*copy)(struct mx_device *d, void *to, const void *from, size_t bytes);
 	mx_status (*zero)(struct mx_device *d, void *to, size_t bytes);
 
-	/* Waits until all operators called so far are done. MX_E_DEVICE if the device is lost, since
-	 * whichever call; every later call fails with it too. */
+	/* Waits until all operators called so far are done. Returns MX_E_DEVICE if the device is
+	 * lost, whichever call lost it; all later calls then fail too. */
 	mx_status (*wait)(struct mx_device *d);
 
 	/* Copies n_elements of pageable host memory (a mapped file) to the device through its own
@@ -205,7 +205,8 @@ struct mx_device_info {
 	unsigned threads;        /* CPU: workers of `parallel` */
 	size_t align;            /* alignment of every pointer the engine passes, >= 64 */
 	size_t memory;           /* free bytes of the device; 0 = its memory is the host's */
-	/* memory of the device is its own: the host cannot read it; the engine copies weights there */
+	/* The device has its own memory, which the host cannot read; the engine copies weights there.
+	 */
 	bool own_memory;
 	bool async;         /* operators return before they are done; only those that say so wait */
 	bool records;       /* steps can be recorded and replayed */

@@ -57,7 +57,8 @@ struct mx_state_ops {
 	               uint32_t *out_end);
 
 	/* The other functions are about the state outside full pages: the slot, and the page that holds
-	 * the last computed token. A block of snapshots.h holds both. NULL without slots. */
+	 * the last computed token. A snapshot holds both. These entries are NULL in
+	 * an engine without slots. */
 
 	/* Resets the slot to the state of a sequence without tokens. */
 	void (*clear)(struct mx_core *c, const struct mx_seq *s);

@@ -4,6 +4,7 @@
  * mixers or a feed-forward, and a residual add. The residual add of a mixer's output is fused into
  * the next norm, which reads the residual stream anyway.
  */
+#include "base/log.h"
 #include "engine/model_engine.h"
 
 /* Multiplies y [n] by scale. */
@@ -104,10 +105,16 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 /* Runs the module's resume until all is rebuilt. */
 static mx_status resume_group(const struct mx_model_group *g, const struct mx_step *step)
 {
-	uint32_t progress = 0;
-	mx_status st = MX_OK;
-	while (st == MX_OK && progress != MX_RESUMED)
+	uint32_t progress = 0, before;
+	mx_status st;
+	do {
+		before = progress;
 		st = g->ops->resume(g->instances, g->n, step, &progress);
+		if (st == MX_OK && progress == before) {
+			mx_error("engine", "mixer %s: resume makes no progress", g->ops->name);
+			st = MX_E_INTERNAL;
+		}
+	} while (st == MX_OK && progress != MX_RESUMED);
 	return st;
 }
 

@@ -24,7 +24,7 @@ static mx_status upload(struct mx_model_engine *e, size_t bytes)
 
 /* ---- recordings ---- */
 
-/* Returns the rows of the bucket after that of `rows` rows. */
+/* Returns the size of the next larger bucket. */
 static uint32_t next_rows(uint32_t rows)
 {
 	uint32_t by = rows < 8     ? rows

@@ -72,6 +72,6 @@ void mx_load_log(const struct mx_model_engine *e, const struct mx_memory_plan *p
 	if (p->snapshots_short)
 		mx_warning("engine",
 		           "%s: snapshot_every %u is so short that one sequence of %u tokens would evict "
-		           "states of its own: there is room for %u",
+		           "its own snapshots: there is room for %u",
 		           info->model, p->snapshot_every, info->max_context, p->n_snapshots);
 }

@@ -59,9 +59,9 @@ static mx_status check_slices(struct mx_resolver *r, const struct mx_weight_spec
 	if (spec->n_slices > 1 || s->axis)
 		return mx_fail(
 			r->err, MX_E_UNSUPPORTED,
-			"of tensor %s a mixer wants %u slices, the first of axis %u: the engine takes "
-			"one, of axis 0",
-			spec->name, spec->n_slices, s->axis);
+			"a mixer asks for %u slices of tensor %s, the first along axis %u; the engine "
+			"supports one slice, along axis 0",
+			spec->n_slices, spec->name, s->axis);
 	if (!s->n || s->first > out->n || s->n > out->n - s->first)
 		return mx_fail(r->err, MX_E_INTERNAL,
 		               "a mixer wants rows %llu .. of tensor %s, which has %llu",

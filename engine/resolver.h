@@ -28,7 +28,7 @@ mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct m
                          struct mx_weight *out);
 mx_status mx_need_matrix_2d(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
                             struct mx_weight *out);
-/* Notes that mx_model_convert sets *dest to the part of the vector that spec asks for. */
+/* Registers *dest: mx_model_convert will point it to that part of the vector. */
 mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
                          float **dest);
 mx_status mx_need_vector_1d(struct mx_resolver *r, const char *name, uint32_t n, float **dest);

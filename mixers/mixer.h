@@ -21,7 +21,8 @@
  * - a prompt in one span = in spans of any lengths = token by token;
  * - a sequence alone = in any batch, with any number of threads;
  * - after commit = never having seen the tokens that were taken back;
- * - computed again after release = kept; saved and loaded, or forked = never interrupted.
+ * - computed again after its memory was given back = computed once;
+ * - saved and loaded, or forked = never interrupted.
  *
  * So reduce in a fixed order per row, and put block borders at absolute positions: never relative
  * to the span, the batch or the thread count.
@@ -69,7 +70,7 @@ struct mx_layer_desc {
 	uint32_t max_draft;       /* most tokens of a draft span; 0 = there are no draft spans */
 	uint32_t rank, ranks; /* this device's share of the layer: rank of ranks; 0 of 1 = all of it */
 	enum mx_dtype weight_dtype; /* the checkpoint's */
-	enum mx_dtype state_dtype;  /* wanted for per-token states such as keys and values */
+	enum mx_dtype state_dtype;  /* as configured for per-token states such as keys and values */
 	struct mx_params params;    /* the mixer's own parameters, see its README */
 };
 
@@ -122,8 +123,8 @@ static inline struct mx_weight_spec mx_weight_spec_rows(struct mx_weight_spec sp
 }
 
 struct mx_state_spec {
-	size_t bytes_per_token; /* of a page; 0 = the layer has no pages */
-	size_t fixed_bytes;     /* of a slot; 0 = the layer has no slots */
+	size_t bytes_per_token; /* bytes of one token in the layer's part of a page; 0 = no pages */
+	size_t fixed_bytes;     /* bytes of the layer's part of a slot; 0 = no slots */
 	uint32_t page_multiple; /* page_tokens must be a multiple of this; 0 = any */
 	size_t scratch_bytes;   /* of step->scratch: workspace of one call, shared by all layers */
 	size_t settle_bytes;    /* of init->settle_scratch: workspace of settle; see there */
@@ -266,12 +267,12 @@ struct mx_mixer_ops {
 	mx_status (*state)(const struct mx_layer_desc *layer, const struct mx_device *device,
 	                   struct mx_state_spec *out);
 
-	/* MX_MIXER_EXTENT, for layers with pages. Tells which pages a sequence needs that will never be
-	 * longer than max_len: those of positions < *out_end before a step that ends at n tokens; those
-	 * of positions < *out_first no more once n tokens are committed. 1 <= n <= max_len; *out_first
-	 * <= n <= *out_end <= max_len; neither falls as n grows. The engine frees pages of a sequence
-	 * that runs only if it was computed from its beginning and is neither saved nor forked. Pure.
-	 */
+	/* MX_MIXER_EXTENT, for layers with pages. For a sequence that will never be longer than
+	 * max_len: before a step that ends at n tokens it must have pages for positions < *out_end;
+	 * once n tokens are committed it needs those of positions < *out_first no more. Neither falls
+	 * as n grows; 1 <= n <= max_len and *out_first <= n <= *out_end <= max_len. While a sequence
+	 * runs, the engine frees pages only if it was computed from its beginning and is neither saved
+	 * nor forked. Pure. */
 	void (*extent)(const struct mx_layer_desc *layer, uint32_t n, uint32_t max_len,
 	               uint32_t *out_first, uint32_t *out_end);
 
@@ -291,8 +292,8 @@ struct mx_mixer_ops {
 	 * same memory. Must not allocate, sleep or log. An error fails the step's requests. */
 	mx_status (*forward)(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y);
 
-	/* Of step->spans[i] the tokens kept[i] stay. All spans of the step are listed, those that keep
-	 * everything too. */
+	/* kept[i] lists the tokens of step->spans[i] that stay. There is an entry for every span, also
+	 * for one whose tokens all stay. */
 	mx_status (*commit)(struct mx_mixer *const *layers, uint32_t n_layers,
 	                    const struct mx_step *step, const struct mx_kept *kept);
 
@@ -302,7 +303,8 @@ struct mx_mixer_ops {
 	                    const struct mx_step *step, const struct mx_kept *kept);
 
 	/* MX_MIXER_FORK: copies the slot of one sequence to that of another, at the position reached.
-	 * Between steps. */
+	 * Between steps. The engine does not fork yet: further answers to a prompt load its snapshot.
+	 */
 	mx_status (*fork)(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
 	                  uint32_t to_slot);
 
@@ -320,9 +322,10 @@ struct mx_mixer_ops {
 	/* MX_MIXER_RESUME: rebuilds what load or fork left out, for the sequences of step->spans.
 	 * Called before the first forward of each such sequence, never while recording. The step has no
 	 * rows: each span has n = 0, pos is where the sequence goes on, and pages are those of the
-	 * forward that follows. A call may do a part of the work: *progress is 0 at first, then the
-	 * mixer's own, and MX_RESUMED when all is done. The engine calls again with the same spans
-	 * until it is; in between, it may run steps of other sequences. */
+	 * forward that follows. A call may do a part of the work. *progress is 0 at the first call;
+	 * each call changes it, to MX_RESUMED when all is done, else to a number that the mixer
+	 * chooses. The engine calls again with the same spans until all is done; in between, it may run
+	 * steps of other sequences. */
 	mx_status (*resume)(struct mx_mixer *const *layers, uint32_t n_layers,
 	                    const struct mx_step *step, uint32_t *progress);
 

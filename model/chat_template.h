@@ -37,11 +37,11 @@ struct mx_chat_limits {
 
 /* Renders the template and appends the text to *out; appends nothing on failure.
  *
- * vars   a JSON object: messages, tools, documents, add_generation_prompt, bos_token, eos_token,
- * and the request's chat_template_kwargs. If absent, tools and documents are none and
- *        add_generation_prompt is false, because transformers always passes these.
- * now    seconds since the epoch, for strftime_now; the local time zone is UTC
- * limits NULL = the defaults
+ * - vars: a JSON object with messages, tools, documents, add_generation_prompt, bos_token,
+ *   eos_token, and the request's chat_template_kwargs. If absent, tools and documents are none and
+ *   add_generation_prompt is false, because transformers always passes these.
+ * - now: seconds since the epoch, for strftime_now; the local time zone is UTC.
+ * - limits: NULL = the defaults.
  *
  * MX_E_INVALID with the message for raise_exception() and run-time errors, MX_E_UNSUPPORTED for a
  * method or format that is not implemented, MX_E_LIMIT for limits; *err has line and column. */

@@ -113,8 +113,8 @@ void mx_plan_describe_layers(const struct mx_plan *p, char *text, size_t cap);
  *   fused (BOOL: q, k and v are one tensor), norm_eps (FLOAT),
  *   rope (STRING: none|default|linear|dynamic|llama3|yarn), and unless none: rope_theta (FLOAT),
  *   rope_dim (INT), rope_factor, rope_attention_factor (FLOAT, 1 = none), rope_inv_freq (FLOATS
- *   [rope_dim/2], with the scaling applied; for dynamic: the unscaled ones), rope_max_position
- * (INT, max_position_embeddings: dynamic's Lmax).
+ *   [rope_dim/2], with the scaling applied; for dynamic: the unscaled ones),
+ *   rope_max_position (INT, max_position_embeddings: dynamic's Lmax).
  *
  * Frequencies are float32 values, computed as transformers 5 does.
  *

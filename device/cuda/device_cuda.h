@@ -17,7 +17,7 @@ struct mx_cuda_limits {
 	bool deterministic;      /* a row's bits depend on that row alone, at some cost in speed */
 };
 
-#define MX_CUDA_DEVICE_SYMBOL "mx_cuda_device_v1"
+#define MX_CUDA_DEVICE_SYMBOL "mx_cuda_device_v2"
 
 struct mx_cuda_device_ops {
 	uint32_t struct_size;

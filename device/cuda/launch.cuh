@@ -4,14 +4,15 @@
  * launch, compute capability 9.0 and up; an ordinary launch on older devices).
  *
  * The rules that make this safe, without exception for our own kernels:
- *   - Before mx_pdl_wait() a kernel reads only weights and data from before the step (see below),
- * and writes nothing to global memory. Every thread that reads other data or writes calls
- *     mx_pdl_wait(), and so does at least one thread of every block, even of a block that has
- * nothing to do: a kernel that ends without it lets the next one begin before the previous one has
- * ended.
- *   - Every kernel calls mx_pdl_launch() once the next kernel may run beside it, usually at its
- * start. So a chain of kernels is ordered (each waits until the previous one, which waited for the
- * one before it, has ended), while weights can be fetched before the wait. Kernels of libraries,
+ * - Before mx_pdl_wait() a kernel reads only weights and data from before the step (see below), and
+ *   writes nothing to global memory.
+ * - Every thread that reads other data or writes calls mx_pdl_wait(), and so does at least one
+ *   thread of every block, even of a block that has nothing to do: a kernel that ends without it
+ *   lets the next one begin before the previous one has ended.
+ * - Every kernel calls mx_pdl_launch() once the next kernel may run beside it: usually first.
+ *
+ * So a chain of kernels is ordered (each waits until the previous one, which waited for the one
+ * before it, has ended), while weights can be fetched before the wait. Kernels of libraries,
  * launched without the attribute, are full barriers: they begin after the previous kernel has
  * ended, and the next one waits for their end.
  *

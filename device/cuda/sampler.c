@@ -11,9 +11,9 @@
  * token of the vocabulary once, and ROW_WORDS words more. No request can exceed this;
  * prepare would return MX_E_RANGE.
  *
- * The draw writes each token, with the serial number of its prepare, straight into pinned
- * memory, where drawn waits for it. If no draw followed a prepare, drawn notices when the
- * stream is idle, and goes on to the next prepare or returns MX_E_INVALID.
+ * sample_draw writes each token, with the serial number of its sample_prepare, to pinned memory,
+ * where sample_drawn polls for it. If no sample_draw followed a sample_prepare, sample_drawn
+ * notices when the stream is idle, and goes on to the next one or returns MX_E_INVALID.
  */
 #include "device/cuda/sample.h"
 

@@ -473,9 +473,9 @@ static void log_to(mx_log_to_f *to)
 	(void)to;
 }
 
-mx_cuda_device_f mx_cuda_device_v1;
+mx_cuda_device_f mx_cuda_device_v2;
 
-const struct mx_cuda_device_ops *mx_cuda_device_v1(void)
+const struct mx_cuda_device_ops *mx_cuda_device_v2(void)
 {
 	static const struct mx_cuda_device_ops device = {sizeof device, create, own_bytes, log_to};
 	return &device;

@@ -98,6 +98,17 @@ static float store(void *data, enum mx_dtype type, uint64_t i, float f)
 	return ((float *)data)[i] = f;
 }
 
+/* Returns memory of the device with a copy of the weight, which the host cannot read. */
+static void *copy_to_device(struct rig *r, const void *data, enum mx_dtype type, uint64_t n)
+{
+	const struct mx_ops *ops = r->device->ops;
+	void *to = NULL;
+	rig_check(r, "device memory", ops->alloc(r->device, n * mx_dtype_size(type), &to));
+	rig_check(r, "load", ops->load(r->device, to, type, data, type, n));
+	rig_check(r, "wait", ops->wait(r->device));
+	return to;
+}
+
 static void make_weight(struct rig *r, struct rng *g, struct run_weight *w)
 {
 	const struct mx_weight_spec *spec = &w->spec;
@@ -112,10 +123,13 @@ static void make_weight(struct rig *r, struct rng *g, struct run_weight *w)
 	uint64_t n = rows * cols;
 	w->present = true;
 	w->f32 = allocate(n, 4);
-	block_alloc(&w->data, rig_memory(r), n * mx_dtype_size(type), 64);
+	block_alloc(&w->data, NULL, n * mx_dtype_size(type), 64);
 	for (uint64_t i = 0; i < n; i++)
 		w->f32[i] = store(w->data.p, type, i, weight_element(as, matrix ? cols : 0, g));
-	w->matrix = (struct mx_weight){type, (uint32_t)rows, (uint32_t)cols, w->data.p};
+	w->used = w->data.p;
+	if (rig_memory(r))
+		w->used = w->device = copy_to_device(r, w->data.p, type, n);
+	w->matrix = (struct mx_weight){type, (uint32_t)rows, (uint32_t)cols, w->used};
 }
 
 static void check_spec(const struct rig *r, const struct mx_weight_spec *s)
@@ -159,8 +173,7 @@ static void open_weights(struct rig *r)
 			rig_fail(r, "tensor %s is absent in the case, but not optional", specs[i].name);
 		make_weight(r, &g, w);
 		r->f32_ptrs[i] = w->f32;
-		r->weight_ptrs[i] =
-			w->spec.form == MX_WEIGHT_VECTOR ? (void *)w->data.p : (void *)&w->matrix;
+		r->weight_ptrs[i] = w->spec.form == MX_WEIGHT_VECTOR ? w->used : (void *)&w->matrix;
 	}
 	if (r->o.strict)
 		check_drawn(r);
@@ -363,6 +376,7 @@ void rig_close(struct rig *r)
 	for (uint32_t l = 0; l < RUN_LAYERS; l++)
 		r->ops->destroy(r->mixers[l]);
 	for (size_t i = 0; i < r->n_weights; i++) {
+		r->device->ops->release(r->device, r->weights[i].device);
 		block_free(&r->weights[i].data);
 		free(r->weights[i].f32);
 	}

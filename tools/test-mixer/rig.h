@@ -29,7 +29,9 @@ struct run_weight {
 	bool present;
 	struct mx_weight matrix;
 	struct block data;
-	float *f32; /* the elements after rounding to the weight's dtype */
+	void *device; /* a copy in the device's memory if it has its own; else NULL */
+	void *used;   /* the one that the mixer gets */
+	float *f32;   /* the elements after rounding to the weight's dtype */
 };
 
 struct rig;

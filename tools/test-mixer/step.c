@@ -187,8 +187,11 @@ static void resume(struct rig *r, const struct item *items, const struct mx_span
 		.tables = rig_memory(r) ? &tables : NULL,
 	};
 	while (progress != MX_RESUMED) {
+		uint32_t before = progress;
 		soil_scratch(r);
 		rig_check(r, "resume", r->ops->resume(r->mixers, RUN_LAYERS, &step, &progress));
+		if (progress == before)
+			rig_fail(r, "resume left *progress at %u", progress);
 		check_guards(r);
 	}
 }

@@ -10,7 +10,7 @@
 
 _Noreturn void conv_die(const char *what)
 {
-	fprintf(stderr, "bench/hyena: %s\n", what);
+	fprintf(stderr, "bench/mixers/hyena: %s\n", what);
 	exit(1);
 }
 

@@ -4,9 +4,9 @@
  * projections and feed-forward) by position, up to 64K tokens, with tiles spread over steps, with
  * all units of a block at once, and with the fractal tiling, which has no slack.
  *
- *   bench/mixers/hyena/latency [-t threads] [-m gigabytes] [-s seed] [-d channels] [-k log2 of the
- * length]
- *                       [-n windows drawn] [-w steps of a window] [-p passes] [-f bf16] [-a]
+ *   bench/mixers/hyena/latency [-t threads] [-m gigabytes] [-s seed] [-d channels]
+ *                              [-k log2 of the length] [-n windows drawn] [-w steps of a window]
+ *                              [-p passes] [-f bf16] [-a]
  *     -n  windows of 16 steps, one at a drawn place in each of as many equal parts of the length
  *     -w  of the places chosen because the worst steps should be there: at each multiple of 4096,
  *         and as many places where the most operations are due in a step

@@ -13,7 +13,7 @@
 
 _Noreturn void options_bad(int o, const char *allowed)
 {
-	fprintf(stderr, "bench/hyena: -%c is %s\n", o, allowed);
+	fprintf(stderr, "bench/mixers/hyena: -%c is %s\n", o, allowed);
 	exit(2);
 }
 

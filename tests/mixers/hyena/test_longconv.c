@@ -34,7 +34,7 @@
 #define SEQS      3
 #define MAX_PAGES 1313 /* of a sequence */
 #define SLOTS     8
-#define LONG_TEXT 20000 /* positions; of more a sum as it stands takes too long */
+#define LONG_TEXT 20000 /* positions; of more a sum done directly takes too long */
 
 static uint64_t seed;
 static struct rng rng;
@@ -652,7 +652,7 @@ static void check_channel(const struct test_case *c, const struct text *text, in
 /*
  * Errors of transforms are relative to the norms of inputs and lags, whatever
  * the output: about 2 log2 n stages with 2^-24 each in random directions. Those
- * of the levels, and of sums as they stand, are no larger. 8 standard deviations.
+ * of the levels, and of direct sums, are no larger. 8 standard deviations.
  */
 static void check_text(const struct test_case *c, const struct text *text)
 {

@@ -63,7 +63,7 @@ static void assert_same_lane(const float *a, const float *b, size_t n, size_t la
 }
 
 /*
- * A sum of n products as they stand: each of n roundings is at most 2^-24 of a
+ * A sum of n products done directly: each of n roundings is at most 2^-24 of a
  * partial sum, which is at most `size`; on average far less.
  */
 static double direct_tolerance(size_t n, double size)

@@ -146,8 +146,7 @@ static void run_span(const struct mx_mixer *m, const struct mx_span *s, const fl
 	struct state *state = state_of(m, s->slot);
 	bool draft = s->kind == MX_SPAN_DRAFT;
 	if (state->again)
-		leave(m, s, s->pos, true);
-	state->again = false;
+		abort(); /* resume was not called */
 	for (uint32_t pos = s->pos; pos < s->pos + s->n; pos++, x += m->width, y += m->width) {
 		const float *left = cell(m, s, pos);
 		if (draft && pos && giver(pos) >= s->pos)
@@ -213,6 +212,19 @@ static mx_status load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_
 	return MX_OK;
 }
 
+/* Rebuilds the cells ahead of one sequence in one layer at a call: *progress counts the calls. */
+static mx_status resume(struct mx_mixer *const *layers, uint32_t n_layers,
+                        const struct mx_step *step, uint32_t *progress)
+{
+	const struct mx_mixer *m = layers[*progress % n_layers];
+	const struct mx_span *s = &step->spans[*progress / n_layers];
+	leave(m, s, s->pos, true);
+	state_of(m, s->slot)->again = false;
+	if (++*progress == n_layers * step->n_spans)
+		*progress = MX_RESUMED;
+	return MX_OK;
+}
+
 static void describe(const struct mx_mixer *m, char *text, size_t cap)
 {
 	snprintf(text, cap, "reaching: %u channels", m->width);
@@ -224,7 +236,7 @@ static const struct mx_mixer_ops reaching_ops = {
 	.name = "reaching",
 	.summary = "a mixer for tests, with pages ahead of the tokens",
 	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_FORK |
-            MX_MIXER_SNAPSHOT | MX_MIXER_EXTENT,
+            MX_MIXER_SNAPSHOT | MX_MIXER_EXTENT | MX_MIXER_RESUME,
 	.probe = probe,
 	.weights = weights,
 	.state = state,
@@ -238,7 +250,7 @@ static const struct mx_mixer_ops reaching_ops = {
 	.fork = fork_state,
 	.save = save,
 	.load = load,
-	.resume = mx_mixer_resume_nothing,
+	.resume = resume,
 	.describe = describe,
 };
 
