@@ -37,7 +37,7 @@ typedef enum mx_status {
 	MX_E_INTERNAL = -13,
 } mx_status;
 
-/* What went wrong and where. Zero-initialise; a zero line or column means "not known". */
+/* An error: what went wrong and where. Zero-initialise; a zero line or column means "not known". */
 struct mx_err {
 	mx_status status;
 	uint32_t line, column; /* 1-based position in a text, or 0 */

@@ -134,7 +134,7 @@ static mx_status build(struct mx_model_engine *e, const struct mx_memory_plan *p
                        struct mx_err *err)
 {
 	struct mx_load_vectors vectors;
-	mx_step_limits_of(e->model.plan, config, &e->device->info, &e->limits);
+	mx_step_limits_of(e->model.plan, config, e->device->info.records, &e->limits);
 	mx_status st = mx_load_memory(e, p, progress, &vectors, err);
 	if (st == MX_OK)
 		st = create_mixers(e, &vectors, err);

@@ -13,9 +13,8 @@ static const char *device_name(const struct mx_engine_config *config)
 static void fill_options(const struct mx_plan *plan, const struct mx_engine_config *config,
                          enum mx_dtype act, uint32_t width, struct mx_device_options *out)
 {
-	const struct mx_device_info cuda = {.kind = MX_DEVICE_CUDA, .records = true};
 	struct mx_step_limits l;
-	mx_step_limits_of(plan, config, &cuda, &l);
+	mx_step_limits_of(plan, config, true, &l); /* CUDA devices record */
 	*out = (struct mx_device_options){
 		.threads = config->threads,
 		.max_rows = config->step_tokens,

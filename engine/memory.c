@@ -25,7 +25,7 @@
 #define RECORDED_ROWS 512
 
 void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config *config,
-                       const struct mx_device_info *device, struct mx_step_limits *out)
+                       bool records, struct mx_step_limits *out)
 {
 	*out = (struct mx_step_limits){.rows = config->step_tokens,
 	                               .context = config->max_context ? config->max_context
@@ -35,7 +35,7 @@ void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config
 	out->ld_logits = mx_round_up(plan->vocab, ALIGN / sizeof(float));
 	size_t fit = LOGITS_BYTES / (out->ld_logits * sizeof(float));
 	size_t rows = fit > LOGITS_ROWS ? fit : LOGITS_ROWS;
-	if (device->records && !config->unrecorded)
+	if (records && !config->unrecorded)
 		out->recorded = out->sequences < RECORDED_ROWS ? out->sequences : RECORDED_ROWS;
 	if (rows < out->recorded)
 		rows = out->recorded;
@@ -200,7 +200,7 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 	struct mx_step_limits limits;
 	struct mx_scratch scratch;
 	struct mx_scratch_bytes bytes;
-	mx_step_limits_of(m->plan, config, info, &limits);
+	mx_step_limits_of(m->plan, config, info->records, &limits);
 	mx_scratch_layout(m, &limits, info, NULL, NULL, &scratch, &bytes);
 	p->weights_private = mx_round_up(m->private_bytes, info->align);
 	p->instances = m->instance_bytes + m->create_bytes;

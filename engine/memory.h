@@ -55,7 +55,7 @@ struct mx_scratch_bytes {
 
 /* Computes the limits of a step from the configuration. */
 void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config *config,
-                       const struct mx_device_info *device, struct mx_step_limits *out);
+                       bool records, struct mx_step_limits *out);
 
 /* Returns the bytes of the block that holds a step's tables. */
 size_t mx_step_tables_bytes(const struct mx_model *m, const struct mx_step_limits *l);

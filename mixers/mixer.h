@@ -221,7 +221,7 @@ struct mx_mixer_base {
 	uint32_t layer;
 };
 
-/* What create gets. Weights and state memory outlive the instance. */
+/* The arguments of create. Weights and state memory outlive the instance. */
 struct mx_mixer_init {
 	const struct mx_layer_desc *layer; /* valid during create only */
 	struct mx_device *device;

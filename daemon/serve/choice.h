@@ -23,7 +23,7 @@ struct mx_pending {
 	size_t n_ids, cap_ids;
 };
 
-/* What the choices of one request share. The generation owns the strings. */
+/* Data that the choices of one request share. The generation owns the strings. */
 struct mx_choice_rules {
 	const struct mx_tokenizer *tokenizer;
 	struct mx_api_text *stops; /* [n_stops] */

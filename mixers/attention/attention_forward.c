@@ -30,7 +30,7 @@ struct attn_item {
 	size_t partials;        /* NO_PARTIALS, or floats into the partials: [kv_heads, blocks] */
 };
 
-/* What tasks of one forward share. */
+/* Data that the tasks of one forward share. */
 struct attn_run {
 	const struct mx_mixer *m;
 	const struct mx_step *step;

@@ -38,7 +38,7 @@ enum gla_feature {
 	GLA_DPFP,     /* products of (relu x, relu -x) with its rotations by 1 .. 4 */
 };
 
-/* What each head of q and k is divided by. */
+/* Norm that divides each head of q and k. */
 enum gla_qk_norm {
 	GLA_QK_NONE,
 	GLA_QK_L2,  /* sqrt(sum x^2 + 1e-6) */

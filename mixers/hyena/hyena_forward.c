@@ -24,7 +24,7 @@ void hyena_scratch_layout(const struct mx_layer_desc *layer, size_t filter,
 	*out = s;
 }
 
-/* What the functions of one forward share. */
+/* Data that the functions of one forward share. */
 struct hyena_run {
 	const struct mx_mixer *m;
 	size_t n_rows, task_rows;

@@ -115,7 +115,8 @@ static const char *const common_names[][HYENA_COMMON_WEIGHTS] = {
 	[HYENA_MODAL] = {"projections.weight", "out_filter_dense.weight", "filter.short_filter_weight",
                      "filter.short_filter_bias", "projections.bias", "out_filter_dense.bias"}};
 
-/* Without `bias` the biases are listed as optional: hyena_check_weights refuses them. */
+/* If `bias` is false, biases are listed as optional, so that hyena_check_weights can refuse a
+ * checkpoint that has them. */
 static size_t common_weights(const struct hyena_params *p, uint64_t width,
                              struct mx_weight_spec *specs)
 {

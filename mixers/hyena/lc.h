@@ -9,7 +9,7 @@
 #define LC_MAX_LEVELS 20             /* LC_BLOCK .. 2^24, the longest plan */
 #define LC_WHOLE      4096           /* the longest transform that is one unit */
 #define LC_MAX_DIRECT (2 * LC_WHOLE) /* the largest side of tiles without transforms */
-#define LC_FREE       16 /* no unit of a block is due in so many positions before the block */
+#define LC_FREE       16 /* no unit of a block is due in the last positions before the block */
 
 /* All tiles of one side. */
 struct lc_level {

@@ -27,7 +27,7 @@ void mamba_scratch_layout(const struct mx_layer_desc *layer, const struct mamba_
 	*out = s;
 }
 
-/* What the functions of one forward share. */
+/* Data that the functions of one forward share. */
 struct mamba_run {
 	const struct mx_mixer *m;
 	size_t n_rows;

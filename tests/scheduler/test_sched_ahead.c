@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "tests/scheduler/sched_fixture.h"
 
-/* What a sink observed. */
+/* The calls that a sink observed. */
 struct witness {
 	struct client *client;
 	struct test_engine *engine;

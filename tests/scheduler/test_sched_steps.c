@@ -308,7 +308,7 @@ static void the_next_turn_computes_what_is_new(void **state)
 		struct mx_request r = test_request(chat, n, 25, c);
 		assert_int_equal(mx_sched_submit(f.sched, &r, &c->id, NULL), MX_OK);
 		client_wait_done(c);
-		/* Of the last answer only the last token was not computed. */
+		/* All tokens of the last answer but the last one were computed. */
 		assert_int_equal(c->done.cached_tokens, turn ? n - 10 - 1 : 0);
 		memcpy(chat + n, c->tokens, 25 * sizeof *chat);
 		fill_prompt(chat + n + 25, 10, (int32_t)turn);

@@ -235,7 +235,7 @@ struct seq {
 	uint32_t pages[MAX_PAGES];
 };
 
-/* What save left. */
+/* A saved sequence. */
 struct saved {
 	const struct text *text;
 	uint32_t pos, n_pages;

@@ -71,7 +71,7 @@ static struct child start(const char *variable, const char *value)
 	return (struct child){pid, out[0]};
 }
 
-/* Whether the last answer was in a file. */
+/* True if the last answer was in a file. */
 static bool kept_it;
 
 /* Its answer; 0 if it dies. */
