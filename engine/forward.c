@@ -102,7 +102,8 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 	return st == MX_OK ? add_and_norm(e, pending, &e->model.final_norm, rows) : st;
 }
 
-/* Runs the module's resume until all is rebuilt. */
+/* Calls the resume of one module until all of its layers are rebuilt. A call that leaves *progress
+ * as it was would be repeated for ever: MX_E_INTERNAL. */
 static mx_status resume_group(const struct mx_model_group *g, const struct mx_step *step)
 {
 	uint32_t progress = 0, before;

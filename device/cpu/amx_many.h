@@ -143,7 +143,7 @@ static void many_by_x(const struct mx_product *p, const unsigned char *panel, si
 	}
 }
 
-/* Writes the bias to y, if there is one: the sums start from it. */
+/* Writes the bias to y, or adds it where y accumulates: the sums start from there. */
 static void many_start(const struct mx_product *p, size_t r0, size_t r1)
 {
 	if (!p->bias)
