@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Serves one request on its connection's thread: receives the body, has the answer computed, sends
- * it. */
-#include <inttypes.h>
-#include <stdio.h>
+/* Serves one request on its connection's thread: once it is received, has the answer computed and
+ * sends it. */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/random.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -17,127 +14,8 @@
 /* Bodies up to this size are parsed and tokenised on the connection's own thread. That takes a few
  * hundred microseconds; two changes of thread take longer under load. */
 #define INLINE_BYTES 4096
-/* Bytes beyond the limit that are read and thrown away, so that a client which sends its whole body
- * before it reads gets its answer. After more bytes the connection is closed. */
-#define DISCARD_BYTES (64u << 20)
 /* Parsing a body of this size takes so much heap that it is given back to the system afterwards. */
 #define LARGE_BODY ((size_t)256 << 10)
-
-/* ---- receiving ---- */
-
-/* Takes the id from the client's header if it is printable and short, else makes one. */
-static void choose_id(struct mx_exchange *x)
-{
-	static _Atomic uint64_t counter;
-	static _Atomic uint64_t key;
-	const char *given = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Request-Id");
-	size_t n = given ? strlen(given) : 0;
-	bool good = n > 0 && n <= MX_HTTP_ID_LEN;
-	for (size_t i = 0; i < n && good; i++)
-		good = given[i] > ' ' && given[i] < 0x7f;
-	if (good) {
-		memcpy(x->id, given, n + 1);
-		return;
-	}
-	uint64_t k = atomic_load(&key);
-	while (k == 0) {
-		uint64_t fresh;
-		if (getrandom(&fresh, sizeof(fresh), 0) != sizeof(fresh))
-			fresh = mx_wall_ns();
-		fresh |= 1;
-		if (atomic_compare_exchange_strong(&key, &k, fresh))
-			k = fresh;
-	}
-	/* splitmix64 from a random start: unique in this process, and hardly ever equal elsewhere */
-	uint64_t z = k + atomic_fetch_add(&counter, 1) * 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	z ^= z >> 31;
-	snprintf(x->id, sizeof(x->id), "%016" PRIx64 "%08x", z, (unsigned)(k >> 32));
-}
-
-static enum mx_http_method parse_method(const char *method)
-{
-	if (!strcmp(method, "GET"))
-		return MX_METHOD_GET;
-	if (!strcmp(method, "HEAD"))
-		return MX_METHOD_HEAD;
-	return strcmp(method, "POST") ? MX_METHOD_OTHER : MX_METHOD_POST;
-}
-
-static struct mx_exchange *begin(struct mx_http *h, struct MHD_Connection *c, const char *url,
-                                 const char *method)
-{
-	struct mx_exchange *x = mx_calloc(1, sizeof(*x));
-	if (!x)
-		return NULL;
-	x->http = h;
-	x->conn = c;
-	x->start_ns = mx_now_ns();
-	x->route = mx_route_find(url, &x->tail);
-	x->method = parse_method(method);
-	x->post = x->method == MX_METHOD_POST && x->route->post;
-	choose_id(x);
-	mx_pump_add(x, c);
-	atomic_fetch_add(&h->counters.active, 1);
-	return x;
-}
-
-static uint64_t announced_length(struct mx_exchange *x)
-{
-	const char *v = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "Content-Length");
-	return v ? strtoull(v, NULL, 10) : 0;
-}
-
-static void answer_too_large(struct mx_exchange *x)
-{
-	struct mx_api_error err;
-	mx_api_fail(&err, 413, "request_too_large", NULL, "the body is larger than %zu bytes",
-	            x->http->config.max_body_bytes);
-	mx_exchange_fail(x, &err);
-}
-
-/* The header is complete. Refuses a body that is too large before the client sends it. */
-static enum MHD_Result begin_body(struct mx_exchange *x)
-{
-	uint64_t length = announced_length(x);
-	uint64_t max = x->http->config.max_body_bytes;
-	if (length <= max)
-		return MHD_YES;
-	x->too_large = true;
-	bool asks = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "Expect") != NULL;
-	if (!asks && length <= max + DISCARD_BYTES)
-		return MHD_YES; /* the client is sending it already: it is discarded */
-	answer_too_large(x);
-	return mx_exchange_send_answer(x);
-}
-
-static enum MHD_Result take_body(struct mx_exchange *x, const char *data, size_t n)
-{
-	struct mx_http *h = x->http;
-	x->received += n;
-	atomic_fetch_add(&h->counters.bytes_in, n);
-	uint64_t max = h->config.max_body_bytes;
-	if (x->received > max) {
-		x->too_large = true;
-		if (x->received > max + DISCARD_BYTES)
-			return MHD_NO;
-	}
-	if (x->too_large || x->no_room || !x->post) {
-		mx_exchange_drop_body(x);
-		return MHD_YES;
-	}
-	if (atomic_fetch_add(&h->body_bytes, n) + n > h->body_budget) {
-		atomic_fetch_sub(&h->body_bytes, n);
-		x->no_room = true;
-		return MHD_YES;
-	}
-	x->accounted += n;
-	mx_buf_append(&x->body, data, n);
-	if (x->body.failed)
-		x->no_room = true;
-	return MHD_YES;
-}
 
 /* True for application/json, or if the client names no type. */
 static bool is_json(struct mx_exchange *x)
@@ -179,7 +57,7 @@ static void dispatch(struct mx_exchange *x)
 	} else if (get) {
 		r->get(x);
 	} else if (x->too_large) {
-		answer_too_large(x);
+		mx_exchange_too_large(x);
 	} else if (!is_json(x)) {
 		mx_exchange_fail_with(x, 415, "unsupported_media_type",
 		                      "the body must be application/json");
@@ -247,16 +125,16 @@ enum MHD_Result mx_exchange_handle(void *arg, struct MHD_Connection *c, const ch
 	(void)version;
 	struct mx_exchange *x = *context;
 	if (!x) {
-		x = begin(arg, c, url, method);
+		x = mx_exchange_begin(arg, c, url, method);
 		if (!x)
 			return MHD_NO;
 		*context = x;
-		return begin_body(x);
+		return mx_exchange_begin_body(x);
 	}
 	if (*data_size) {
 		size_t n = *data_size;
 		*data_size = 0;
-		return take_body(x, data, n);
+		return mx_exchange_take_body(x, data, n);
 	}
 	return advance(x);
 }

@@ -80,6 +80,18 @@ enum MHD_Result mx_exchange_handle(void *arg, struct MHD_Connection *c, const ch
 void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
                            enum MHD_RequestTerminationCode code);
 
+/* ---- receive.c: the header and the body ---- */
+
+/* Makes the exchange of a request whose header is complete. NULL if out of memory. */
+struct mx_exchange *mx_exchange_begin(struct mx_http *h, struct MHD_Connection *c, const char *url,
+                                      const char *method);
+/* Refuses a body that is announced as too large before the client sends it. */
+enum MHD_Result mx_exchange_begin_body(struct mx_exchange *x);
+/* Takes n bytes of the body, or discards them. MHD_NO closes the connection. */
+enum MHD_Result mx_exchange_take_body(struct mx_exchange *x, const char *data, size_t n);
+/* Makes the answer 413. */
+void mx_exchange_too_large(struct mx_exchange *x);
+
 /* ---- send.c: hands what is ready to libmicrohttpd ---- */
 
 /* Sends status and answer. MHD_NO if out of memory, which closes the connection. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inside of a generation, shared by generate.c and generate_write.c. */
+/* The inside of a generation, shared by the files generate*.c. */
 #ifndef MX_DAEMON_SERVE_GENERATE_IMPL_H
 #define MX_DAEMON_SERVE_GENERATE_IMPL_H
 
@@ -56,5 +56,23 @@ struct mx_generation {
 void mx_gen_free(struct mx_generation *g);
 /* Drops a reference; the last one frees the generation. */
 void mx_gen_unref(struct mx_generation *g);
+
+/* ---- generate_write.c: for the reader ---- */
+
+/* Returns the error that ended the generation; MX_OK if there is none. Under the lock. */
+mx_status mx_gen_error(const struct mx_generation *g, struct mx_api_error *err);
+/* Takes the output that is ready, so that it can be rendered without the lock. True if the choice
+ * has ended. Under the lock. */
+bool mx_gen_take(struct mx_gen_choice *choice);
+/* Describes the output that was taken; the caller adds the end of the choice. */
+struct mx_api_choice mx_gen_describe(const struct mx_generation *g, uint32_t index);
+/* Adds the prompt's token ids, if the request wants them. */
+void mx_gen_add_prompt_ids(const struct mx_generation *g, const struct mx_gen_choice *choice,
+                           struct mx_api_choice *c);
+/* Sets finish_reason and stop_reason of a choice that has ended. */
+void mx_gen_set_finish(const struct mx_generation *g, const struct mx_gen_choice *choice,
+                       struct mx_api_choice *c);
+/* Counts the tokens up to what was taken. */
+struct mx_api_usage mx_gen_usage(const struct mx_generation *g);
 
 #endif
