@@ -61,11 +61,10 @@ struct mx_req {
 
 TAILQ_HEAD(mx_req_list, mx_req);
 
-/* True if a is in front of b in the order of service. That order is by rank: the number of arrival
- * plus MX_PRIORITY_STEP for each level of priority. So within a priority it is the order of
- * arrival, and a better priority goes first among requests that arrive within MX_PRIORITY_STEP of
- * each other. No request is overtaken by more than that many later requests for each level, so no
- * load can starve a low priority for ever.
+/* True if a is in front of b in the order of service. That order is by rank: the number of arrival,
+ * plus a number of places for the priority, which has a bound (places_back in scheduler.c). So
+ * within a priority it is the order of arrival; priorities 0 and -1 are strict among as many
+ * requests as can be unfinished at a time; and no load can starve a low priority for ever.
  *
  * It is a total order that never changes during a request's life. A preempted request therefore
  * returns to the front of its priority. */

@@ -230,13 +230,22 @@ static mx_status copy_all(const struct mx_request *r, size_t n, struct mx_req_li
 	return MX_OK;
 }
 
+/* Returns the number of places by which a request goes back in the order of arrival: priority / (1
+ * + |priority|) of twice the most unfinished requests. So a level of +-1 reaches past all that can
+ * wait, higher levels reach further, and no level reaches twice as far. */
+static int64_t places_back(const struct mx_sched *s, int32_t priority)
+{
+	int64_t p = priority, most = 2 * (int64_t)s->max_requests;
+	return most * p / (1 + (p < 0 ? -p : p));
+}
+
 /* Gives c an entry of the table, an id and a place in the queue. Under the lock; there is room. */
 static uint64_t enqueue(struct mx_sched *s, struct mx_req *c, int32_t priority)
 {
 	c->index = s->free_indices[--s->n_free];
 	s->table[c->index] = c;
 	c->id = ++s->n_submitted * s->max_requests + c->index;
-	c->rank = (int64_t)s->n_submitted + (int64_t)priority * MX_PRIORITY_STEP;
+	c->rank = (int64_t)s->n_submitted + places_back(s, priority);
 	mx_queue_push(&s->queue, c);
 	atomic_fetch_add(&s->n_live, 1);
 	return c->id;
@@ -302,6 +311,11 @@ void mx_sched_count_too_long(struct mx_sched *s)
 uint32_t mx_sched_max_requests(const struct mx_sched *s)
 {
 	return s->max_requests;
+}
+
+uint64_t mx_sched_max_overtakers(const struct mx_sched *s)
+{
+	return 4 * (uint64_t)s->max_requests;
 }
 
 /* ---- cancel, drain, figures ---- */

@@ -12,8 +12,8 @@
  *  - decode tokens come first in every step, so the gap between two tokens of a
  *    stream is at most one step;
  *  - within a priority, requests are admitted in the order of arrival. A better
- *    priority goes first, but no request is overtaken by more than
- *    MX_PRIORITY_STEP later ones for each level of difference, so none starves;
+ *    priority goes first, but whatever the priorities are, fewer than
+ *    mx_sched_max_overtakers later requests overtake one, so none starves;
  *  - a cancelled request holds no memory after the running step, or after the step
  *    that begins at the moment of cancelling.
  *
@@ -26,10 +26,6 @@
 #include "engine/engine.h"
 
 struct mx_sched;
-
-/* See mx_req_before: within a burst priorities are strict; over hours even the worst priority gets
- * its turn. */
-#define MX_PRIORITY_STEP 4096
 
 enum mx_finish {
 	MX_FINISH_STOP,   /* EOS, a stop token, or the sink ended it (stop string) */
@@ -112,6 +108,10 @@ mx_status mx_sched_submit_all(struct mx_sched *s, const struct mx_request *r, si
 
 /* Returns the most requests that can be unfinished at a time: running ones and queued ones. */
 uint32_t mx_sched_max_requests(const struct mx_sched *s);
+
+/* Returns the bound on later requests that go before a request: 4 * mx_sched_max_requests. Half of
+ * it for a request of priority 0. */
+uint64_t mx_sched_max_overtakers(const struct mx_sched *s);
 
 /* Counts a request that a front end refused for its length without submitting it. */
 void mx_sched_count_too_long(struct mx_sched *s);

@@ -10,8 +10,9 @@
  *  - every accepted request ends exactly once, and in the way it should;
  *  - its tokens are those of its undisturbed run;
  *  - pages and snapshots never leak, and the books agree with the open sequences;
- *  - within a priority the first admission is in order of arrival, and how long
- *    anyone waits and runs, in steps, has a bound.
+ *  - within a priority the first admission is in order of arrival, no request is
+ *    overtaken by more than a bounded number of later ones, whatever their
+ *    priorities are, and how long anyone waits and runs, in steps, has a bound.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,16 +28,17 @@
 #include "base/clock.h"
 #include "tests/scheduler/sched_util.h"
 
-#define N_REQUESTS   100000
-#define N_SUBMITTERS 3
-#define N_TEMPLATES  3000
-#define N_FAMILIES   24
-#define MAX_PREFIX   48
-#define MAX_SUFFIX   16
-#define MAX_PROMPT   (MAX_PREFIX + MAX_SUFFIX)
-#define MAX_OUT      80
-#define QUEUE        256
-#define EOS          7
+#define N_REQUESTS    100000
+#define N_SUBMITTERS  3
+#define N_TEMPLATES   3000
+#define N_FAMILIES    24
+#define MAX_PREFIX    48
+#define MAX_SUFFIX    16
+#define MAX_PROMPT    (MAX_PREFIX + MAX_SUFFIX)
+#define MAX_OUT       80
+#define QUEUE         256
+#define EOS           7
+#define MAX_SEQUENCES 16
 
 /* Snapshots for a turn or two of each sequence; a prompt takes up to five. */
 #define N_SNAPSHOTS 64
@@ -45,7 +47,7 @@ static const struct mx_fake_config in_pages = {
 	.name = "fake",
 	.vocab = 512,
 	.max_context = 320,
-	.max_sequences = 16,
+	.max_sequences = MAX_SEQUENCES,
 	.step_tokens = 64,
 	.page_tokens = 4,
 	.n_pages = 80, /* 16 sequences of mean length need twice that */
@@ -66,13 +68,17 @@ struct template
 
 enum { SEEN_NOTHING, SEEN_WRONG_TOKEN, SEEN_AFTER_DONE, SEEN_WRONG_FLAG };
 
+/* What clients may send: the usual, and the ends of the range. */
+static const int32_t priorities[] = {-1000000, -1, 0, 1, 1000000};
+#define N_LEVELS (sizeof priorities / sizeof *priorities)
+
 struct record {
 	/* by the submitter before submit */
 	const struct template *t;
 	uint32_t max_tokens;
 	uint32_t stop_after; /* the sink ends it at this many tokens; 0 = never */
 	bool ignore_eos, private;
-	int32_t priority;
+	uint32_t level; /* index into priorities */
 	uint64_t steps_at_submit;
 	/* by submit */
 	uint64_t id;
@@ -171,7 +177,8 @@ static void make_records(struct record *r, const struct template *t, uint64_t *r
 		r[i].stop_after = (x >> 32) % 20 == 0 ? 1 + (uint32_t)(x >> 40) % 8 : 0;
 		r[i].ignore_eos = (x >> 48) % 4 == 0;
 		r[i].private = (x >> 56) % 8 == 0;
-		r[i].priority = (x >> 52) % 10 == 0 ? -1 : (x >> 52) % 10 == 1 ? 1 : 0;
+		uint32_t level = (uint32_t)(x >> 52) % 16;
+		r[i].level = level < N_LEVELS ? level : 2;
 	}
 }
 
@@ -179,7 +186,7 @@ static mx_status submit(struct record *r)
 {
 	static const int32_t eos = EOS;
 	struct mx_request q = test_request(r->t->prompt, r->t->n_prompt, r->max_tokens, NULL);
-	q.priority = r->priority;
+	q.priority = priorities[r->level];
 	q.params.no_prefix_cache = r->private;
 	q.sink = (struct mx_sink){.arg = r, .token = on_token, .prompt = on_prompt, .done = on_done};
 	if (!r->max_tokens)
@@ -287,6 +294,9 @@ static int by_id(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+/* As scheduler/README.md says: 4 * (queue + max_sequences). */
+#define MAX_OVERTAKERS (4 * (QUEUE + MAX_SEQUENCES))
+
 /* Within a priority, requests are scheduled in the order of arrival. */
 static void check_order(struct record *records)
 {
@@ -294,14 +304,21 @@ static void check_order(struct record *records)
 	for (int i = 0; i < N_REQUESTS; i++)
 		order[i] = &records[i];
 	qsort(order, N_REQUESTS, sizeof *order, by_id);
-	uint64_t last[3] = {0};
+	uint64_t last[N_LEVELS] = {0};
 	for (int i = 0; i < N_REQUESTS; i++) {
 		const struct record *r = order[i];
 		assert_true(!i || order[i - 1]->id < r->id);
 		if (!r->done.first_scheduled_ns) /* cancelled before */
 			continue;
-		assert_true(r->done.first_scheduled_ns >= last[r->priority + 1]);
-		last[r->priority + 1] = r->done.first_scheduled_ns;
+		assert_true(r->done.first_scheduled_ns >= last[r->level]);
+		last[r->level] = r->done.first_scheduled_ns;
+	}
+	/* No request is scheduled before one that arrived MAX_OVERTAKERS earlier. */
+	uint64_t earliest = UINT64_MAX; /* of the requests from i + MAX_OVERTAKERS on */
+	for (int i = N_REQUESTS - 1 - MAX_OVERTAKERS; i >= 0; i--) {
+		uint64_t far = order[i + MAX_OVERTAKERS]->done.first_scheduled_ns;
+		earliest = far && far < earliest ? far : earliest;
+		assert_true(order[i]->done.first_scheduled_ns <= earliest);
 	}
 }
 
@@ -311,19 +328,18 @@ static void check_order(struct record *records)
 static void check_waits(const struct record *records)
 {
 	uint64_t per_request = 2 * (MAX_PROMPT + MAX_OUT);
-	uint64_t bound[3], longest[3] = {0};
-	for (uint64_t level = 0; level < 3; level++)
-		bound[level] = (QUEUE + config.max_sequences + level * MX_PRIORITY_STEP) * per_request;
+	uint64_t longest[N_LEVELS] = {0};
+	uint64_t bound = (QUEUE + config.max_sequences + MAX_OVERTAKERS) * per_request;
 	for (int i = 0; i < N_REQUESTS; i++) {
 		const struct record *r = &records[i];
 		uint64_t steps = r->steps_at_done - r->steps_at_submit;
-		if (steps > longest[r->priority + 1])
-			longest[r->priority + 1] = steps;
+		if (steps > longest[r->level])
+			longest[r->level] = steps;
 	}
-	for (int level = 0; level < 3; level++) {
-		print_message("priority %d: at most %llu steps from submission to the end\n", level - 1,
-		              (unsigned long long)longest[level]);
-		assert_true(longest[level] <= bound[level]);
+	for (uint32_t level = 0; level < N_LEVELS; level++) {
+		print_message("priority %d: at most %llu steps from submission to the end\n",
+		              priorities[level], (unsigned long long)longest[level]);
+		assert_true(longest[level] <= bound);
 	}
 }
 
