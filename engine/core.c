@@ -130,7 +130,7 @@ static void free_seq(struct mx_seq *s)
 	free((void *)s->params.stop);
 	mx_counts_destroy(&s->counts);
 	free(s->pages.ids);
-	free(s->tokens);
+	free(s->tokens.output);
 	free(s);
 }
 
@@ -147,8 +147,11 @@ mx_status mx_core_open(struct mx_engine *e, const int32_t *prompt, uint32_t n,
 	s->slot = MX_NO_SLOT;
 	s->pages.cap = (params->max_len - 1) / c->info.page_tokens + 1;
 	s->pages.ids = mx_calloc(s->pages.cap, sizeof *s->pages.ids);
-	s->tokens = mx_calloc(params->max_len, sizeof *s->tokens);
-	if (!s->pages.ids || !s->tokens || copy_params(c, s, params) != MX_OK)
+	s->tokens = (struct mx_seq_tokens){prompt, n, NULL};
+	if (params->max_len > n)
+		s->tokens.output = mx_calloc(params->max_len - n, sizeof *s->tokens.output);
+	if (!s->pages.ids || (params->max_len > n && !s->tokens.output) ||
+	    copy_params(c, s, params) != MX_OK)
 		goto fail;
 	if (s->counting) {
 		uint32_t distinct = params->max_len < c->info.vocab ? params->max_len : c->info.vocab;
@@ -157,7 +160,6 @@ mx_status mx_core_open(struct mx_engine *e, const int32_t *prompt, uint32_t n,
 		for (uint32_t i = 0; i < n; i++)
 			mx_counts_add(&s->counts, prompt[i], true);
 	}
-	memcpy(s->tokens, prompt, n * sizeof *prompt);
 	s->n = s->n_prompt = n;
 	*out = s;
 	return MX_OK;
@@ -244,11 +246,12 @@ void mx_core_drop_cache(struct mx_engine *e)
 	mx_prefix_drop(core_of(e));
 }
 
-const int32_t *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n, uint32_t *out_computed)
+const struct mx_seq_tokens *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n,
+                                           uint32_t *out_computed)
 {
 	*out_n = s->n;
 	*out_computed = s->computed;
-	return s->tokens;
+	return &s->tokens;
 }
 
 /* ---- steps ---- */
@@ -313,7 +316,7 @@ void mx_core_commit(struct mx_core *c, struct mx_seq *s, uint32_t n)
 
 void mx_core_append(struct mx_seq *s, int32_t token)
 {
-	s->tokens[s->n++] = token;
+	s->tokens.output[s->n++ - s->n_prompt] = token;
 	if (s->counting)
 		mx_counts_add(&s->counts, token, false);
 }

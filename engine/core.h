@@ -23,11 +23,11 @@
 #define MX_SNAPSHOT_MIN 32
 
 struct mx_seq {
-	int32_t *tokens;      /* [params.max_len] prompt, then output */
-	uint32_t n_prompt, n; /* tokens of the prompt, of prompt and output */
-	uint32_t computed;    /* number of tokens whose state is in the pages and the slot */
-	uint32_t slot;        /* MX_NO_SLOT = not attached */
-	uint32_t reserved;    /* steps may compute up to this many tokens on the pages it holds */
+	struct mx_seq_tokens tokens; /* prompt, then output [params.max_len - n_prompt] */
+	uint32_t n_prompt, n;        /* tokens of the prompt, of prompt and output */
+	uint32_t computed;           /* number of tokens whose state is in the pages and the slot */
+	uint32_t slot;               /* MX_NO_SLOT = not attached */
+	uint32_t reserved; /* steps may compute up to this many tokens on the pages it holds */
 	struct mx_page_list pages;
 	struct mx_seq_params params; /* the pointers in it are the sequence's own copies */
 	struct mx_counts counts;     /* empty unless a penalty is on */
@@ -105,7 +105,8 @@ mx_status mx_core_reserve(struct mx_engine *e, struct mx_seq *s, uint32_t n_toke
 uint32_t mx_core_chunk(const struct mx_engine *e, const struct mx_seq *s, uint32_t n);
 void mx_core_release(struct mx_engine *e, struct mx_seq *s);
 void mx_core_close(struct mx_engine *e, struct mx_seq *s);
-const int32_t *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n, uint32_t *out_computed);
+const struct mx_seq_tokens *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n,
+                                           uint32_t *out_computed);
 void mx_core_save_snapshots(struct mx_engine *e);
 void mx_core_drop_cache(struct mx_engine *e);
 

@@ -9,8 +9,8 @@
  * thread may call.
  *
  * A sequence is a list of tokens (prompt, then sampled tokens) with the pages and the slot that
- * hold the state of its first `computed` tokens. The engine owns the tokens; the scheduler decides
- * which are computed when:
+ * hold the state of its first `computed` tokens. The engine owns the sampled tokens; the scheduler
+ * owns the prompt, which sequences may share, and decides which tokens are computed when:
  *
  *     open -> attach -> (reserve -> step -> save_snapshots)* -> close
  *                ^----------- release (preemption)
@@ -33,6 +33,7 @@
 
 #include "base/status.h"
 #include "device/sampling.h"
+#include "engine/seq_tokens.h"
 
 struct mx_engine;
 struct mx_seq;
@@ -138,8 +139,8 @@ struct mx_engine_ops {
 	void (*info)(const struct mx_engine *e, struct mx_engine_info *out);
 	void (*usage)(const struct mx_engine *e, struct mx_engine_usage *out);
 
-	/* Creates a sequence with a copy of the prompt; it holds no pages. n >= 1, n <= max_len;
-	 * n == max_len for a prompt that is only scored. */
+	/* Creates a sequence that holds no pages. The prompt is not copied: it must stay as it is until
+	 * close. n >= 1, n <= max_len; n == max_len for a prompt that is only scored. */
 	mx_status (*open)(struct mx_engine *e, const int32_t *prompt, uint32_t n,
 	                  const struct mx_seq_params *params, struct mx_seq **out);
 
@@ -187,7 +188,8 @@ struct mx_engine_ops {
 
 	/* Returns the tokens of the sequence (prompt and output), their number *out_n, and the number
 	 * of tokens whose state is computed. */
-	const int32_t *(*tokens)(const struct mx_seq *s, uint32_t *out_n, uint32_t *out_computed);
+	const struct mx_seq_tokens *(*tokens)(const struct mx_seq *s, uint32_t *out_n,
+	                                      uint32_t *out_computed);
 
 	/* Empties the prefix cache, but for pages that a sequence holds. */
 	void (*drop_cache)(struct mx_engine *e);

@@ -200,7 +200,8 @@ static void report_prompt(struct fake *f, struct mx_seq *s, uint32_t first, uint
 			continue;
 		if (!r->prompt_n)
 			r->prompt_first = row + 1;
-		fill_logprob(f, *state_at(f, s, row), s->tokens[row + 1], n_top, &out[r->prompt_n++]);
+		fill_logprob(f, *state_at(f, s, row), mx_seq_token(&s->tokens, row + 1), n_top,
+		             &out[r->prompt_n++]);
 		s->prompt_reported = row + 1;
 	}
 }
@@ -218,7 +219,7 @@ static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_
 		uint64_t before = digest;
 		if (f->config.lookahead && i >= 2)
 			digest ^= *state_at(f, s, i);
-		digest = mix(digest ^ mix((uint64_t)(uint32_t)s->tokens[i] + 1));
+		digest = mix(digest ^ mix((uint64_t)(uint32_t)mx_seq_token(&s->tokens, i) + 1));
 		*state_at(f, s, i) = digest;
 		if (f->config.lookahead)
 			write_ahead(f, s, i, digest);

@@ -210,7 +210,8 @@ static mx_status report(struct mx_model_engine *e, const struct batch *b,
 		const struct want *w = &b->wants[i];
 		const struct mx_seq *q = items[w->item].seq;
 		s->n_top[n] = clamp_top(q->params.prompt_logprobs, vocab);
-		s->tokens[n] = q->tokens[spans[w->item].pos + (w->row - spans[w->item].row) + 1];
+		s->tokens[n] =
+			mx_seq_token(&q->tokens, spans[w->item].pos + (w->row - spans[w->item].row) + 1);
 	}
 	for (uint32_t i = 0; i < b->n_sample; i++) {
 		const struct mx_step_item *item = &items[b->wants[i].item];

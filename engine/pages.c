@@ -157,8 +157,9 @@ static const int32_t *page_key(const struct mx_pages *p, uint32_t id)
 	return p->tokens + (size_t)id * p->page_tokens;
 }
 
+/* Returns the hash of the page whose first token is at position `at`. */
 static uint64_t hash_page(const struct mx_pages *p, uint32_t parent, const uint64_t salt[2],
-                          const int32_t *tokens)
+                          const struct mx_seq_tokens *tokens, uint32_t at)
 {
 	struct mx_siphash h;
 	uint64_t out[2];
@@ -167,21 +168,37 @@ static uint64_t hash_page(const struct mx_pages *p, uint32_t parent, const uint6
 		mx_siphash_update(&h, salt, 16);
 	else
 		mx_siphash_update(&h, &parent, sizeof parent);
-	mx_siphash_update(&h, tokens, p->page_tokens * sizeof *tokens);
+	for (uint32_t n, end = at + p->page_tokens; at < end; at += n) {
+		const int32_t *run = mx_seq_tokens_run(tokens, at, end, &n);
+		mx_siphash_update(&h, run, n * sizeof *run);
+	}
 	mx_siphash_final(&h, out);
 	return out[0];
 }
 
-/* Returns the known page with that parent and those tokens, or MX_NO_PAGE. */
+/* True if the known page has the tokens from position `at` on. */
+static bool has_tokens(const struct mx_pages *p, uint32_t id, const struct mx_seq_tokens *tokens,
+                       uint32_t at)
+{
+	const int32_t *key = page_key(p, id);
+	for (uint32_t n, end = at + p->page_tokens; at < end; at += n, key += n) {
+		const int32_t *run = mx_seq_tokens_run(tokens, at, end, &n);
+		if (memcmp(key, run, n * sizeof *run) != 0)
+			return false;
+	}
+	return true;
+}
+
+/* Returns the known page with that parent and the tokens from position `at` on, or MX_NO_PAGE. */
 static uint32_t find(const struct mx_pages *p, uint32_t parent, const uint64_t salt[2],
-                     const int32_t *tokens, uint64_t hash)
+                     const struct mx_seq_tokens *tokens, uint32_t at, uint64_t hash)
 {
 	for (uint32_t id = p->buckets[hash & (p->n_buckets - 1)]; id != MX_NO_PAGE;
 	     id = p->pages[id].next) {
 		const struct page *g = &p->pages[id];
 		if (g->hash == hash && g->parent == parent &&
 		    (parent != MX_NO_PAGE || (g->salt[0] == salt[0] && g->salt[1] == salt[1])) &&
-		    !memcmp(page_key(p, id), tokens, p->page_tokens * sizeof *tokens))
+		    has_tokens(p, id, tokens, at))
 			return id;
 	}
 	return MX_NO_PAGE;
@@ -243,8 +260,8 @@ static uint32_t take(struct mx_pages *p)
 
 /* ---- sequences ---- */
 
-uint32_t mx_pages_attach(struct mx_pages *p, struct mx_page_list *list, const int32_t *tokens,
-                         uint32_t n, uint32_t limit)
+uint32_t mx_pages_attach(struct mx_pages *p, struct mx_page_list *list,
+                         const struct mx_seq_tokens *tokens, uint32_t n, uint32_t limit)
 {
 	if (!p->cache || list->private)
 		return 0;
@@ -252,8 +269,9 @@ uint32_t mx_pages_attach(struct mx_pages *p, struct mx_page_list *list, const in
 		limit = n;
 	uint32_t parent = MX_NO_PAGE;
 	while (list->n < list->cap && limit - list->n * p->page_tokens >= p->page_tokens) {
-		const int32_t *t = tokens + (size_t)list->n * p->page_tokens;
-		uint32_t id = find(p, parent, list->salt, t, hash_page(p, parent, list->salt, t));
+		uint32_t at = list->n * p->page_tokens;
+		uint64_t hash = hash_page(p, parent, list->salt, tokens, at);
+		uint32_t id = find(p, parent, list->salt, tokens, at, hash);
 		if (id == MX_NO_PAGE)
 			break;
 		hold(p, id);
@@ -278,16 +296,16 @@ mx_status mx_pages_reserve(struct mx_pages *p, struct mx_page_list *list, uint32
 	return MX_OK;
 }
 
-void mx_pages_publish(struct mx_pages *p, struct mx_page_list *list, const int32_t *tokens,
-                      uint32_t computed)
+void mx_pages_publish(struct mx_pages *p, struct mx_page_list *list,
+                      const struct mx_seq_tokens *tokens, uint32_t computed)
 {
 	if (!p->cache || list->private)
 		return;
 	for (uint32_t i = list->n_known; i < computed / p->page_tokens; i++) {
-		const int32_t *t = tokens + (size_t)i * p->page_tokens;
+		uint32_t at = i * p->page_tokens;
 		uint32_t id = list->ids[i], parent = i ? list->ids[i - 1] : MX_NO_PAGE;
-		uint64_t hash = hash_page(p, parent, list->salt, t);
-		uint32_t other = find(p, parent, list->salt, t, hash);
+		uint64_t hash = hash_page(p, parent, list->salt, tokens, at);
+		uint32_t other = find(p, parent, list->salt, tokens, at, hash);
 		if (other != MX_NO_PAGE) {
 			hold(p, other);
 			list->ids[i] = other;
@@ -298,7 +316,8 @@ void mx_pages_publish(struct mx_pages *p, struct mx_page_list *list, const int32
 			g->parent = parent;
 			g->hash = hash;
 			memcpy(g->salt, list->salt, sizeof g->salt);
-			memcpy(p->tokens + (size_t)id * p->page_tokens, t, p->page_tokens * sizeof *t);
+			mx_seq_tokens_copy(tokens, at, at + p->page_tokens,
+			                   p->tokens + (size_t)id * p->page_tokens);
 			g->next = p->buckets[hash & (p->n_buckets - 1)];
 			p->buckets[hash & (p->n_buckets - 1)] = id;
 		}
@@ -326,8 +345,8 @@ void mx_pages_let_go(struct mx_pages *p, struct mx_page_list *list, uint32_t n)
 	}
 }
 
-void mx_pages_release(struct mx_pages *p, struct mx_page_list *list, const int32_t *tokens,
-                      uint32_t computed)
+void mx_pages_release(struct mx_pages *p, struct mx_page_list *list,
+                      const struct mx_seq_tokens *tokens, uint32_t computed)
 {
 	mx_pages_publish(p, list, tokens, computed);
 	mx_pages_trim(p, list, 0);

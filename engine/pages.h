@@ -28,6 +28,7 @@
 #define MX_ENGINE_PAGES_H
 
 #include "engine/engine.h"
+#include "engine/seq_tokens.h"
 
 struct mx_pages;
 
@@ -54,10 +55,10 @@ size_t mx_pages_bytes(uint32_t n_pages, uint32_t page_tokens, bool prefix_cache)
 /* Fills salt[2] with a keyed hash of the text. NULL stands for no salt, which equals no text's. */
 void mx_pages_salt(const struct mx_pages *p, const char *text, uint64_t salt[2]);
 
-/* Adds the longest run of known pages that match tokens[0..n) to an empty list, at most `limit`
- * tokens. Returns the number of tokens covered. */
-uint32_t mx_pages_attach(struct mx_pages *p, struct mx_page_list *list, const int32_t *tokens,
-                         uint32_t n, uint32_t limit);
+/* Adds the longest run of known pages that match the first n tokens to an empty list, at most
+ * `limit` tokens. Returns the number of tokens covered. */
+uint32_t mx_pages_attach(struct mx_pages *p, struct mx_page_list *list,
+                         const struct mx_seq_tokens *tokens, uint32_t n, uint32_t limit);
 
 /* Adds pages to the list until it covers n_tokens positions. All or nothing: MX_E_NOMEM leaves the
  * list unchanged; MX_E_RANGE if it would need more than cap pages. */
@@ -66,8 +67,8 @@ mx_status mx_pages_reserve(struct mx_pages *p, struct mx_page_list *list, uint32
 /* Adds the full pages of the first `computed` tokens to the prefix cache. Ids in the list may
  * change.
  */
-void mx_pages_publish(struct mx_pages *p, struct mx_page_list *list, const int32_t *tokens,
-                      uint32_t computed);
+void mx_pages_publish(struct mx_pages *p, struct mx_page_list *list,
+                      const struct mx_seq_tokens *tokens, uint32_t computed);
 
 /* Gives back all but the first n pages. */
 void mx_pages_trim(struct mx_pages *p, struct mx_page_list *list, uint32_t n);
@@ -77,8 +78,8 @@ void mx_pages_trim(struct mx_pages *p, struct mx_page_list *list, uint32_t n);
 void mx_pages_let_go(struct mx_pages *p, struct mx_page_list *list, uint32_t n);
 
 /* Publishes, then gives all pages back. */
-void mx_pages_release(struct mx_pages *p, struct mx_page_list *list, const int32_t *tokens,
-                      uint32_t computed);
+void mx_pages_release(struct mx_pages *p, struct mx_page_list *list,
+                      const struct mx_seq_tokens *tokens, uint32_t computed);
 
 /* Frees all cached pages. */
 void mx_pages_drop(struct mx_pages *p);

@@ -29,7 +29,7 @@ static mx_status resume(struct mx_core *c, struct mx_seq *s, uint32_t limit, uin
 {
 	struct mx_snapshot found;
 	uint32_t page = c->info.page_tokens, usable = c->info.page_bytes ? known + page : s->n;
-	mx_snapshots_find(c->snapshots, s->pages.salt, s->tokens, limit + 1, usable, &found);
+	mx_snapshots_find(c->snapshots, s->pages.salt, &s->tokens, limit + 1, usable, &found);
 	if (found.block != MX_NO_SNAPSHOT) {
 		mx_pages_trim(c->pages, &s->pages, (found.n - 1) / page);
 		mx_status st = mx_pages_reserve(c->pages, &s->pages, found.n);
@@ -62,9 +62,9 @@ static mx_status look_up(struct mx_core *c, struct mx_seq *s, uint32_t limit, en
 		*out = MX_LOOKUP_UNSUPPORTED;
 		return MX_OK;
 	}
-	uint32_t known = mx_pages_attach(c->pages, &s->pages, s->tokens, s->n, limit);
+	uint32_t known = mx_pages_attach(c->pages, &s->pages, &s->tokens, s->n, limit);
 	if (c->info.slot_bytes) {
-		uint32_t marked = mx_snapshots_marked(c->snapshots, s->pages.salt, s->tokens, s->n);
+		uint32_t marked = mx_snapshots_marked(c->snapshots, s->pages.salt, &s->tokens, s->n);
 		mx_status st = resume(c, s, limit, known, marked, out);
 		if (!s->hash.n) /* else the marks may be its own */
 			s->branch = marked;
@@ -106,7 +106,7 @@ static void save(struct mx_core *c, struct mx_seq *s)
 	    s->computed == s->snapshotted)
 		return;
 	uint32_t block =
-		mx_snapshots_save(c->snapshots, s->pages.salt, &s->hash, s->tokens, s->computed, &saved);
+		mx_snapshots_save(c->snapshots, s->pages.salt, &s->hash, &s->tokens, s->computed, &saved);
 	mx_status st = saved ? MX_OK : c->state.save(c, s, block);
 	if (st != MX_OK) {
 		mx_error("engine", "%s: the state after %u tokens cannot be saved: %s", c->info.model,
@@ -136,10 +136,10 @@ uint32_t mx_prefix_chunk(const struct mx_core *c, const struct mx_seq *s, uint32
 
 void mx_prefix_commit(struct mx_core *c, struct mx_seq *s)
 {
-	mx_pages_publish(c->pages, &s->pages, s->tokens, s->computed);
+	mx_pages_publish(c->pages, &s->pages, &s->tokens, s->computed);
 	if (!c->snapshots || s->pages.private)
 		return;
-	mx_snapshots_mark(c->snapshots, &s->hash, s->tokens, s->computed);
+	mx_snapshots_mark(c->snapshots, &s->hash, &s->tokens, s->computed);
 	if (s->computed != s->n_prompt && s->computed != next_point(c, s, s->computed - 1))
 		return;
 	if (!s->save_pending)
@@ -164,7 +164,7 @@ void mx_prefix_release(struct mx_core *c, struct mx_seq *s)
 			c->to_save[i] = c->to_save[--c->n_to_save];
 			s->save_pending = false;
 		}
-	mx_pages_release(c->pages, &s->pages, s->tokens, s->computed);
+	mx_pages_release(c->pages, &s->pages, &s->tokens, s->computed);
 }
 
 void mx_prefix_drop(struct mx_core *c)

@@ -114,11 +114,13 @@ void mx_snapshots_hash(const struct mx_snapshots *s, const uint64_t salt[2],
 }
 
 /* Continues the hash to n tokens and computes the digest of these. */
-static void digest_at(struct mx_prefix_hash *h, const int32_t *tokens, uint32_t n,
+static void digest_at(struct mx_prefix_hash *h, const struct mx_seq_tokens *tokens, uint32_t n,
                       uint64_t digest[2])
 {
-	mx_siphash_update(&h->hash, tokens + h->n, (n - h->n) * sizeof *tokens);
-	h->n = n;
+	for (uint32_t k; h->n < n; h->n += k) {
+		const int32_t *run = mx_seq_tokens_run(tokens, h->n, n, &k);
+		mx_siphash_update(&h->hash, run, k * sizeof *run);
+	}
 	struct mx_siphash end = h->hash;
 	mx_siphash_final(&end, digest);
 }
@@ -241,8 +243,9 @@ static void evict(struct mx_snapshots *s)
 
 /* ---- look-up and saving ---- */
 
-void mx_snapshots_find(struct mx_snapshots *s, const uint64_t salt[2], const int32_t *tokens,
-                       uint32_t longest, uint32_t usable, struct mx_snapshot *out)
+void mx_snapshots_find(struct mx_snapshots *s, const uint64_t salt[2],
+                       const struct mx_seq_tokens *tokens, uint32_t longest, uint32_t usable,
+                       struct mx_snapshot *out)
 {
 	struct mx_prefix_hash h;
 	uint32_t best = NONE;
@@ -272,8 +275,8 @@ void mx_snapshots_find(struct mx_snapshots *s, const uint64_t salt[2], const int
 }
 
 uint32_t mx_snapshots_save(struct mx_snapshots *s, const uint64_t salt[2],
-                           struct mx_prefix_hash *hash, const int32_t *tokens, uint32_t n,
-                           bool *out_saved)
+                           struct mx_prefix_hash *hash, const struct mx_seq_tokens *tokens,
+                           uint32_t n, bool *out_saved)
 {
 	uint64_t digest[2];
 	if (hash->n > n)
@@ -305,7 +308,7 @@ uint32_t mx_snapshots_save(struct mx_snapshots *s, const uint64_t salt[2],
 
 /* Returns the set for the mark of the first n tokens; *out = its digest. */
 static uint64_t *set_of(const struct mx_snapshots *s, struct mx_prefix_hash *h,
-                        const int32_t *tokens, uint32_t n, uint64_t *out)
+                        const struct mx_seq_tokens *tokens, uint32_t n, uint64_t *out)
 {
 	uint64_t digest[2];
 	digest_at(h, tokens, n, digest);
@@ -322,8 +325,8 @@ static unsigned find_mark(const uint64_t *set, uint64_t digest)
 	return way;
 }
 
-void mx_snapshots_mark(struct mx_snapshots *s, struct mx_prefix_hash *hash, const int32_t *tokens,
-                       uint32_t n)
+void mx_snapshots_mark(struct mx_snapshots *s, struct mx_prefix_hash *hash,
+                       const struct mx_seq_tokens *tokens, uint32_t n)
 {
 	uint64_t digest;
 	while (n / MX_MARK_TOKENS > hash->n / MX_MARK_TOKENS) {
@@ -336,7 +339,7 @@ void mx_snapshots_mark(struct mx_snapshots *s, struct mx_prefix_hash *hash, cons
 }
 
 uint32_t mx_snapshots_marked(const struct mx_snapshots *s, const uint64_t salt[2],
-                             const int32_t *tokens, uint32_t n)
+                             const struct mx_seq_tokens *tokens, uint32_t n)
 {
 	struct mx_prefix_hash h;
 	uint64_t digest;

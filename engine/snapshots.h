@@ -57,26 +57,28 @@ size_t mx_snapshots_bytes(uint32_t n_blocks);
 void mx_snapshots_hash(const struct mx_snapshots *s, const uint64_t salt[2],
                        struct mx_prefix_hash *out);
 
-/* Finds the longest saved prefix of `tokens` [longest] that has at most `usable` tokens, and makes
- * it the most recently used. Sets out->lost if a prefix was longer than `usable`, or is a ghost. */
-void mx_snapshots_find(struct mx_snapshots *s, const uint64_t salt[2], const int32_t *tokens,
-                       uint32_t longest, uint32_t usable, struct mx_snapshot *out);
+/* Finds the longest saved prefix of the first `longest` tokens that has at most `usable` tokens,
+ * and makes it the most recently used. Sets out->lost if a prefix was longer than `usable`, or is a
+ * ghost. */
+void mx_snapshots_find(struct mx_snapshots *s, const uint64_t salt[2],
+                       const struct mx_seq_tokens *tokens, uint32_t longest, uint32_t usable,
+                       struct mx_snapshot *out);
 
-/* Returns the block for the state after tokens[0..n), n >= 1, and makes it the most recently used.
- * If *out_saved, the block holds that state already; else the caller copies it there, or calls
- * mx_snapshots_forget. `hash` is the sequence's; it is continued to n, or restarted with `salt` if
- * it is past n. */
+/* Returns the block for the state after the first n tokens, n >= 1, and makes it the most recently
+ * used. If *out_saved, the block holds that state already; else the caller copies it there, or
+ * calls mx_snapshots_forget. `hash` is the sequence's; it is continued to n, or restarted with
+ * `salt` if it is past n. */
 uint32_t mx_snapshots_save(struct mx_snapshots *s, const uint64_t salt[2],
-                           struct mx_prefix_hash *hash, const int32_t *tokens, uint32_t n,
-                           bool *out_saved);
+                           struct mx_prefix_hash *hash, const struct mx_seq_tokens *tokens,
+                           uint32_t n, bool *out_saved);
 
-/* Marks the prefixes of tokens[0..n) that are longer than hash->n, and continues `hash`. */
-void mx_snapshots_mark(struct mx_snapshots *s, struct mx_prefix_hash *hash, const int32_t *tokens,
-                       uint32_t n);
-/* Returns the length of the longest marked prefix of tokens[0..n): a multiple of MX_MARK_TOKENS, 0
- * = none. */
+/* Marks the prefixes of the first n tokens that are longer than hash->n, and continues `hash`. */
+void mx_snapshots_mark(struct mx_snapshots *s, struct mx_prefix_hash *hash,
+                       const struct mx_seq_tokens *tokens, uint32_t n);
+/* Returns the length of the longest marked prefix of the first n tokens: a multiple of
+ * MX_MARK_TOKENS, 0 = none. */
 uint32_t mx_snapshots_marked(const struct mx_snapshots *s, const uint64_t salt[2],
-                             const int32_t *tokens, uint32_t n);
+                             const struct mx_seq_tokens *tokens, uint32_t n);
 
 /* Frees a block, and drops its entry. */
 void mx_snapshots_forget(struct mx_snapshots *s, uint32_t block);

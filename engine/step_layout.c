@@ -39,7 +39,7 @@ uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
 		uint32_t n = e->core.items[i].n;
 		spans[i] = span_of(q, row, n);
 		longest = n > longest ? n : longest;
-		memcpy(to->ids + row, q->tokens + q->computed, n * sizeof *to->ids);
+		mx_seq_tokens_copy(&q->tokens, q->computed, q->computed + n, to->ids + row);
 		for (uint32_t k = 0; k < n; k++)
 			to->pos[row + k] = q->computed + k;
 		row += n;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handles the results of a step: figures, callbacks, the end of requests. Engine thread only. */
-#include <stdlib.h>
-
 #include "base/clock.h"
 #include "base/log.h"
 #include "scheduler/internal.h"
@@ -58,7 +56,7 @@ void mx_sched_finish(struct mx_sched *s, struct mx_req *r, enum mx_finish finish
 	};
 	count_end(s, r, &d, waiting);
 	r->sink.done(r->sink.arg, &d);
-	free(r);
+	mx_req_free(r);
 	atomic_fetch_sub(&s->n_live, 1);
 }
 

@@ -158,7 +158,7 @@ static mx_status enter(struct mx_sched *s, struct mx_req *r)
 {
 	mx_status st;
 	if (!r->seq) {
-		st = s->ops->open(s->engine, r->prompt, r->n_prompt, &r->params, &r->seq);
+		st = s->ops->open(s->engine, r->prompt->ids, r->n_prompt, &r->params, &r->seq);
 		if (st != MX_OK)
 			return st == MX_E_NOMEM ? MX_E_LIMIT : st; /* heap, not pages: waiting will not help */
 	}

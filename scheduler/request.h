@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A request inside the scheduler: one heap block with copies of everything that
- * the caller gave. Submit allocates it and the engine thread frees it after
- * done().
+ * the caller gave, but for the prompt, which has a block of its own. Submit
+ * allocates it and the engine thread frees it after done().
  *
  * Each group of fields says who may touch it. The lock is mx_sched.lock.
  */
@@ -14,6 +14,14 @@
 #include "scheduler/scheduler.h"
 
 #define MX_REQ_NOT_QUEUED UINT32_MAX
+
+/* A copy of a prompt. The requests that were submitted together with it share it: the choices of a
+ * client's request are as many as a hundred, and a prompt can have a million tokens. */
+struct mx_prompt {
+	uint32_t refs; /* requests; changed by submit before any of them is queued, then by the engine
+	                * thread alone */
+	int32_t ids[];
+};
 
 /* How a request ends. Once this is decided, the request is finished as soon as it is in no running
  * step. */
@@ -30,7 +38,7 @@ struct mx_req {
 	int64_t rank; /* the order of service */
 	uint32_t n_prompt, max_tokens;
 	struct mx_seq_params params; /* its pointers point into this block */
-	const int32_t *prompt;       /* [n_prompt] */
+	struct mx_prompt *prompt;    /* n_prompt ids */
 	const int32_t *stop_tokens;  /* [n_stop_tokens] */
 	size_t n_stop_tokens;
 	struct mx_sink sink;
@@ -101,5 +109,10 @@ static inline bool mx_req_decoding(const struct mx_req *r)
 {
 	return r->output + r->drawing > 0 && mx_req_tokens(r) - mx_req_computed(r) == 1;
 }
+
+/* Copies a request, whose sizes were checked. With a `prompt`, which another copy holds, it shares
+ * that instead of copying r->prompt. NULL: out of memory. */
+struct mx_req *mx_req_copy(const struct mx_request *r, struct mx_prompt *prompt);
+void mx_req_free(struct mx_req *r);
 
 #endif

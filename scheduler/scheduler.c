@@ -115,6 +115,17 @@ void mx_sched_destroy(struct mx_sched *s)
 
 /* ---- submit ---- */
 
+static mx_status check_ids(const struct mx_sched *s, const struct mx_request *r, struct mx_err *err)
+{
+	for (uint32_t i = 0; i < r->n_prompt; i++)
+		if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= s->info.vocab)
+			return mx_fail(err, MX_E_INVALID,
+			               "token %d at position %u of the prompt is outside the vocabulary of %u",
+			               r->prompt[i], i, s->info.vocab);
+	return MX_OK;
+}
+
+/* Checks everything but the prompt's ids. */
 static mx_status check_request(const struct mx_sched *s, const struct mx_request *r,
                                struct mx_err *err)
 {
@@ -132,51 +143,7 @@ static mx_status check_request(const struct mx_sched *s, const struct mx_request
 		               r->n_prompt, r->max_tokens,
 		               context ? "the model's context" : "the memory for one sequence", s->max_len);
 	}
-	for (uint32_t i = 0; i < r->n_prompt; i++)
-		if (r->prompt[i] < 0 || (uint32_t)r->prompt[i] >= s->info.vocab)
-			return mx_fail(err, MX_E_INVALID,
-			               "token %d at position %u of the prompt is outside the vocabulary of %u",
-			               r->prompt[i], i, s->info.vocab);
 	return MX_OK;
-}
-
-/* Copies n elements to *at, advances *at behind them and returns the copy; NULL if n is 0. */
-static void *put(unsigned char **at, const void *from, size_t n, size_t size)
-{
-	void *p = *at;
-	if (n)
-		memcpy(p, from, n * size);
-	*at += n * size;
-	return n ? p : NULL;
-}
-
-/* Copies a request into one heap block; NULL if out of memory. The sizes were checked. */
-static struct mx_req *copy_request(const struct mx_request *r)
-{
-	const struct mx_seq_params *q = &r->params;
-	size_t salt = q->cache_salt ? strlen(q->cache_salt) + 1 : 0;
-	struct mx_req *c = calloc(
-		1, sizeof *c + q->sampling.n_bias * sizeof *q->sampling.bias +
-			   ((size_t)r->n_prompt + r->n_stop_tokens + q->n_stop) * sizeof(int32_t) + salt);
-	if (!c)
-		return NULL;
-	c->n_prompt = c->n_tokens = r->n_prompt;
-	c->max_tokens = r->max_tokens;
-	c->sink = r->sink;
-	c->params = *q;
-	c->params.max_len = r->n_prompt + r->max_tokens;
-	unsigned char *at = (unsigned char *)(c + 1); /* each array needs an alignment of 4 or none */
-	c->params.sampling.bias =
-		put(&at, q->sampling.bias, q->sampling.n_bias, sizeof *q->sampling.bias);
-	c->prompt = put(&at, r->prompt, r->n_prompt, sizeof *r->prompt);
-	c->stop_tokens = put(&at, r->stop_tokens, r->n_stop_tokens, sizeof *r->stop_tokens);
-	c->n_stop_tokens = r->n_stop_tokens;
-	c->params.stop = put(&at, q->stop, q->n_stop, sizeof *q->stop);
-	c->params.cache_salt = put(&at, q->cache_salt, salt, 1);
-	c->heap_index = MX_REQ_NOT_QUEUED;
-	c->fresh = true;
-	c->arrival_ns = mx_now_ns();
-	return c;
 }
 
 static mx_status reject(struct mx_sched *s, mx_status status, struct mx_err *err)
@@ -212,15 +179,22 @@ static void free_copies(struct mx_req_list *copies)
 	struct mx_req *c;
 	while ((c = TAILQ_FIRST(copies)) != NULL) {
 		TAILQ_REMOVE(copies, c, arrival_link);
-		free(c);
+		mx_req_free(c);
 	}
+}
+
+/* True if r[i] has the prompt of the request before it. */
+static bool same_prompt(const struct mx_request *r, size_t i)
+{
+	return i && r[i].prompt == r[i - 1].prompt && r[i].n_prompt == r[i - 1].n_prompt;
 }
 
 /* Copies all requests, or none. The copies are linked as arrivals are. */
 static mx_status copy_all(const struct mx_request *r, size_t n, struct mx_req_list *out)
 {
 	for (size_t i = 0; i < n; i++) {
-		struct mx_req *c = copy_request(&r[i]);
+		const struct mx_req *before = TAILQ_LAST(out, mx_req_list);
+		struct mx_req *c = mx_req_copy(&r[i], same_prompt(r, i) ? before->prompt : NULL);
 		if (!c) {
 			free_copies(out);
 			return MX_E_NOMEM;
@@ -258,8 +232,11 @@ static mx_status check_all(const struct mx_sched *s, const struct mx_request *r,
 		return mx_fail(err, MX_E_LIMIT, "%zu requests together are more than the %u allowed", n,
 		               s->max_requests);
 	mx_status st = MX_OK;
-	for (size_t i = 0; i < n && st == MX_OK; i++)
+	for (size_t i = 0; i < n && st == MX_OK; i++) {
 		st = check_request(s, &r[i], err);
+		if (st == MX_OK && !same_prompt(r, i))
+			st = check_ids(s, &r[i], err);
+	}
 	return st;
 }
 

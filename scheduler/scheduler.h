@@ -62,7 +62,9 @@ struct mx_sink {
 };
 
 struct mx_request {
-	const int32_t *prompt;       /* copied */
+	/* Copied. Requests one after another in mx_sched_submit_all with the same pointer and length
+	 * share one copy. */
+	const int32_t *prompt;
 	uint32_t n_prompt;           /* >= 1 */
 	uint32_t max_tokens;         /* 0 = score the prompt only */
 	struct mx_seq_params params; /* copied; max_len is set by submit */

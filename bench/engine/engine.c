@@ -204,14 +204,14 @@ static void bench_batch(struct bench *b, uint32_t batch)
 	double ns[BATCH_DECODE];
 	struct mx_step_times warm = {0}, t = {0};
 	struct mx_step_item items[MAX_BATCH];
+	static int32_t prompts[MAX_BATCH][BATCH_PROMPT];
 	snprintf(name, sizeof name, "batch%u", batch);
 	if (!options_want(b->o, name))
 		return;
 	for (uint32_t i = 0; i < batch; i++) {
-		int32_t prompt[BATCH_PROMPT];
-		random_tokens(prompt, BATCH_PROMPT, b->m.vocab, 100 + i);
+		random_tokens(prompts[i], BATCH_PROMPT, b->m.vocab, 100 + i);
 		items[i] = (struct mx_step_item){
-			run_open(b->engine, prompt, BATCH_PROMPT, BATCH_DECODE + 1, true), 1, true};
+			run_open(b->engine, prompts[i], BATCH_PROMPT, BATCH_DECODE + 1, true), 1, true};
 		run_prefill(b->engine, items[i].seq, STEP_TOKENS, &warm);
 	}
 	for (int i = 0; i < BATCH_DECODE; i++)

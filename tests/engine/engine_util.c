@@ -177,7 +177,7 @@ static void take_result(struct mx_engine *e, const struct job *j, struct run *r,
 {
 	assert_int_equal(res->status, MX_OK);
 	uint32_t n, computed;
-	const int32_t *tokens = e->ops->tokens(r->seq, &n, &computed);
+	const struct mx_seq_tokens *tokens = e->ops->tokens(r->seq, &n, &computed);
 	for (uint32_t k = 0; k < res->prompt_n; k++) {
 		assert_int_equal(res->prompt_first + k, o->prompt_seen + 1); /* in order, each once */
 		assert_int_equal(res->prompt[k].token, j->prompt[res->prompt_first + k]);
@@ -185,7 +185,7 @@ static void take_result(struct mx_engine *e, const struct job *j, struct run *r,
 		o->prompt_seen++;
 	}
 	if (res->sampled) {
-		assert_int_equal(tokens[n - 1], res->token);
+		assert_int_equal(mx_seq_token(tokens, n - 1), res->token);
 		if (j->logprobs >= 0) {
 			assert_int_equal(res->logprob.token, res->token);
 			o->logprobs[n - 1] = res->logprob;
@@ -193,7 +193,7 @@ static void take_result(struct mx_engine *e, const struct job *j, struct run *r,
 	}
 	r->done = n == j->total && (j->total > j->n_prompt || computed == n);
 	if (r->done) {
-		memcpy(o->tokens, tokens, n * sizeof *tokens);
+		mx_seq_tokens_copy(tokens, 0, n, o->tokens);
 		o->n = n;
 		e->ops->close(e, r->seq);
 		r->seq = NULL;

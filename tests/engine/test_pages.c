@@ -18,6 +18,9 @@
 #include "engine/siphash.h"
 #include "tests/rng.h"
 
+/* The tokens of an array, as those of a sequence that is all prompt. */
+#define ALL(t) (&(struct mx_seq_tokens){.prompt = (t), .n_prompt = UINT32_MAX})
+
 static struct rng rng;
 
 static void test_siphash_vectors(void **state)
@@ -205,7 +208,7 @@ static void op_attach(struct world *w, struct seq *s)
 	s->list = (struct mx_page_list){.ids = s->ids, .cap = MAX_PAGES, .private = s->private};
 	static const char *const salts[] = {NULL, "", "tenant"};
 	mx_pages_salt(w->pool, salts[s->salt], s->list.salt);
-	s->computed = mx_pages_attach(w->pool, &s->list, s->tokens, s->n, s->n - 1);
+	s->computed = mx_pages_attach(w->pool, &s->list, ALL(s->tokens), s->n, s->n - 1);
 	uint32_t expect = 0;
 	if (w->cache && !s->private) {
 		while (expect + PT <= s->n - 1 && model_find(w, s, expect + PT))
@@ -248,13 +251,13 @@ static void op_compute(struct world *w, struct seq *s)
 		w->content[s->ids[p / PT]][p % PT] = s->digest;
 	}
 	s->computed += n;
-	mx_pages_publish(w->pool, &s->list, s->tokens, s->computed);
+	mx_pages_publish(w->pool, &s->list, ALL(s->tokens), s->computed);
 	model_publish(w, s);
 }
 
 static void op_release(struct world *w, struct seq *s)
 {
-	mx_pages_release(w->pool, &s->list, s->tokens, s->computed);
+	mx_pages_release(w->pool, &s->list, ALL(s->tokens), s->computed);
 	for (uint32_t k = s->known; k > 0; k--) {
 		struct entry *e = model_find(w, s, k * PT);
 		assert_non_null(e);
@@ -326,13 +329,13 @@ static void test_last_token_is_never_cached(void **state)
 	int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
 	uint32_t ids[4];
 	struct mx_page_list l = {.ids = ids, .cap = 4};
-	assert_int_equal(mx_pages_attach(p, &l, tokens, 8, 7), 0);
+	assert_int_equal(mx_pages_attach(p, &l, ALL(tokens), 8, 7), 0);
 	assert_int_equal(mx_pages_reserve(p, &l, 8), MX_OK);
-	mx_pages_release(p, &l, tokens, 8);
-	assert_int_equal(mx_pages_attach(p, &l, tokens, 8, 7), 4);
-	mx_pages_release(p, &l, tokens, 4);
-	assert_int_equal(mx_pages_attach(p, &l, tokens, 8, 8), 8);
-	mx_pages_release(p, &l, tokens, 8);
+	mx_pages_release(p, &l, ALL(tokens), 8);
+	assert_int_equal(mx_pages_attach(p, &l, ALL(tokens), 8, 7), 4);
+	mx_pages_release(p, &l, ALL(tokens), 4);
+	assert_int_equal(mx_pages_attach(p, &l, ALL(tokens), 8, 8), 8);
+	mx_pages_release(p, &l, ALL(tokens), 8);
 	mx_pages_destroy(p);
 }
 
@@ -347,15 +350,15 @@ static void test_same_prefix_at_once_is_stored_once(void **state)
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(mx_pages_reserve(p, &l[i], 6), MX_OK);
 	assert_int_not_equal(ids[0][0], ids[1][0]);
-	mx_pages_publish(p, &l[0], tokens, 6);
-	mx_pages_publish(p, &l[1], tokens, 6);
+	mx_pages_publish(p, &l[0], ALL(tokens), 6);
+	mx_pages_publish(p, &l[1], ALL(tokens), 6);
 	assert_int_equal(ids[0][0], ids[1][0]);
 	assert_int_not_equal(ids[0][1], ids[1][1]);
 	struct mx_engine_usage u;
 	mx_pages_usage(p, &u);
 	assert_int_equal(u.pages_used, 3);
 	for (int i = 0; i < 2; i++)
-		mx_pages_release(p, &l[i], tokens, 6);
+		mx_pages_release(p, &l[i], ALL(tokens), 6);
 	mx_pages_usage(p, &u);
 	assert_int_equal(u.pages_cached, 1);
 	assert_int_equal(u.pages_free, 7);
@@ -394,8 +397,8 @@ static void generate(struct mx_engine *e, const int32_t *prompt, uint32_t n, uin
 	assert_int_equal(e->ops->open(e, prompt, n, &params, &s), MX_OK);
 	assert_int_equal(e->ops->attach(e, s, &computed), MX_OK);
 	while (len < total) {
-		const int32_t *t = e->ops->tokens(s, &len, &computed);
-		memcpy(out, t, len * sizeof *t);
+		const struct mx_seq_tokens *t = e->ops->tokens(s, &len, &computed);
+		mx_seq_tokens_copy(t, 0, len, out);
 		if (len == total)
 			break;
 		uint32_t k = len - computed < chunk ? len - computed : chunk;

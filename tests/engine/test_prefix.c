@@ -115,11 +115,10 @@ static uint32_t run_with(struct mx_engine *e, const int32_t *prompt, uint32_t n,
 {
 	uint32_t cached, len = n;
 	struct mx_seq *s = open_with(e, prompt, n, params, &cached);
-	const int32_t *tokens;
 	for (uint32_t computed = cached; len < params->max_len || computed < n;) {
 		step(e, s, chunk);
-		tokens = e->ops->tokens(s, &len, &computed);
-		memcpy(out, tokens, len * sizeof *out);
+		const struct mx_seq_tokens *t = e->ops->tokens(s, &len, &computed);
+		mx_seq_tokens_copy(t, 0, len, out);
 	}
 	e->ops->close(e, s);
 	check(e, NULL, 0);
@@ -232,7 +231,7 @@ static uint32_t run_cut(struct mx_engine *e, const int32_t *prompt, uint32_t n, 
 	struct mx_seq *s = open_with(e, prompt, n, &params, &cached);
 	for (computed = cached; computed < n; e->ops->tokens(s, &len, &computed))
 		step(e, s, e->ops->chunk(e, s, n - computed));
-	memcpy(out, e->ops->tokens(s, &len, &computed), (n + 1) * sizeof *out);
+	mx_seq_tokens_copy(e->ops->tokens(s, &len, &computed), 0, n + 1, out);
 	e->ops->close(e, s);
 	check(e, NULL, 0);
 	return cached;
@@ -609,7 +608,9 @@ static void advance(struct mx_engine *e, struct job *j)
 	assert_int_equal(e->ops->step(e, &item, 1, &r, &times), MX_OK);
 	if (rng_below(&rng, 5)) /* it is allowed to forget it */
 		e->ops->save_snapshots(e);
-	const int32_t *tokens = e->ops->tokens(j->seq, &len, &computed);
+	int32_t tokens[TOTAL];
+	const struct mx_seq_tokens *t = e->ops->tokens(j->seq, &len, &computed);
+	mx_seq_tokens_copy(t, 0, len, tokens);
 	assert_memory_equal(tokens, j->expect, len * sizeof *tokens);
 	if (len == TOTAL || rng_below(&rng, 60) == 0) {
 		e->ops->close(e, j->seq);

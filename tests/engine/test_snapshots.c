@@ -15,6 +15,9 @@
 #include "engine/snapshots.h"
 #include "tests/rng.h"
 
+/* The tokens of an array, as those of a sequence that is all prompt. */
+#define ALL(t) (&(struct mx_seq_tokens){.prompt = (t), .n_prompt = UINT32_MAX})
+
 static struct rng rng;
 
 /* ---- the naive model ---- */
@@ -125,7 +128,8 @@ static void op_save(struct world *w, struct seq *s, uint32_t n)
 		w->saves++;
 	}
 	e->stamp = ++w->now;
-	uint32_t block = mx_snapshots_save(w->store, salts[s->salt], &s->hash, s->tokens, n, &saved);
+	uint32_t block =
+		mx_snapshots_save(w->store, salts[s->salt], &s->hash, ALL(s->tokens), n, &saved);
 	assert_int_equal(saved, known);
 	assert_true(block < N_BLOCKS);
 	if (known) {
@@ -155,7 +159,7 @@ static void op_find(struct world *w, struct seq *s)
 			best = e;
 	}
 	struct mx_snapshot found;
-	mx_snapshots_find(w->store, salts[s->salt], s->tokens, longest, usable, &found);
+	mx_snapshots_find(w->store, salts[s->salt], ALL(s->tokens), longest, usable, &found);
 	assert_int_equal(found.lost, lost);
 	if (!best) {
 		assert_int_equal(found.block, MX_NO_SNAPSHOT);
@@ -226,7 +230,7 @@ static bool save(struct mx_snapshots *s, const int32_t *tokens, uint32_t n)
 	struct mx_prefix_hash h;
 	bool saved;
 	mx_snapshots_hash(s, salts[0], &h);
-	mx_snapshots_save(s, salts[0], &h, tokens, n, &saved);
+	mx_snapshots_save(s, salts[0], &h, ALL(tokens), n, &saved);
 	return saved;
 }
 
@@ -239,14 +243,14 @@ static void what_is_used_stays(void **state)
 	assert_int_equal(mx_snapshots_create(2, &s), MX_OK);
 	assert_false(save(s, tokens, 2));
 	assert_false(save(s, tokens, 4));
-	mx_snapshots_find(s, salts[0], tokens, 3, 3, &found); /* 2 is now the newer one */
+	mx_snapshots_find(s, salts[0], ALL(tokens), 3, 3, &found); /* 2 is now the newer one */
 	assert_int_equal(found.n, 2);
 	assert_false(found.lost);
 	assert_false(save(s, tokens, 6)); /* in the place of 4 */
-	mx_snapshots_find(s, salts[0], tokens, 5, 5, &found);
+	mx_snapshots_find(s, salts[0], ALL(tokens), 5, 5, &found);
 	assert_int_equal(found.n, 2);
 	assert_true(found.lost);
-	mx_snapshots_find(s, salts[1], tokens, 8, 8, &found);
+	mx_snapshots_find(s, salts[1], ALL(tokens), 8, 8, &found);
 	assert_int_equal(found.block, MX_NO_SNAPSHOT);
 	assert_false(found.lost);
 	assert_true(save(s, tokens, 6));
@@ -265,30 +269,30 @@ static void marks_are_of_prefixes(void **state)
 		tokens[i] = i;
 	assert_int_equal(mx_snapshots_create(2, &s), MX_OK);
 	mx_snapshots_hash(s, salts[0], &h);
-	mx_snapshots_mark(s, &h, tokens, M - 1);
-	assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, N), 0);
+	mx_snapshots_mark(s, &h, ALL(tokens), M - 1);
+	assert_int_equal(mx_snapshots_marked(s, salts[0], ALL(tokens), N), 0);
 	for (uint32_t n = M; n < 5 * M; n++) {
-		mx_snapshots_mark(s, &h, tokens, n);
-		assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, N), n / M * M);
+		mx_snapshots_mark(s, &h, ALL(tokens), n);
+		assert_int_equal(mx_snapshots_marked(s, salts[0], ALL(tokens), N), n / M * M);
 	}
-	assert_int_equal(mx_snapshots_marked(s, salts[1], tokens, N), 0);
-	assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, 3 * M + 1), 3 * M);
+	assert_int_equal(mx_snapshots_marked(s, salts[1], ALL(tokens), N), 0);
+	assert_int_equal(mx_snapshots_marked(s, salts[0], ALL(tokens), 3 * M + 1), 3 * M);
 	tokens[2 * M] ^= 1;
-	assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, N), 2 * M);
+	assert_int_equal(mx_snapshots_marked(s, salts[0], ALL(tokens), N), 2 * M);
 	tokens[0] ^= 1;
-	assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, N), 0);
+	assert_int_equal(mx_snapshots_marked(s, salts[0], ALL(tokens), N), 0);
 	tokens[0] ^= 1;
 	/* Many other marks take the place of these. The newest is there. */
 	for (int32_t i = 0; i < 4000; i++) {
 		int32_t other[M] = {i, -1};
 		mx_snapshots_hash(s, salts[0], &h);
-		mx_snapshots_mark(s, &h, other, M);
-		assert_int_equal(mx_snapshots_marked(s, salts[0], other, M), M);
+		mx_snapshots_mark(s, &h, ALL(other), M);
+		assert_int_equal(mx_snapshots_marked(s, salts[0], ALL(other), M), M);
 	}
-	assert_int_equal(mx_snapshots_marked(s, salts[0], tokens, N), 0);
-	mx_snapshots_mark(s, &h, (int32_t[M]){5}, M);
+	assert_int_equal(mx_snapshots_marked(s, salts[0], ALL(tokens), N), 0);
+	mx_snapshots_mark(s, &h, ALL((int32_t[M]){5}), M);
 	mx_snapshots_drop(s);
-	assert_int_equal(mx_snapshots_marked(s, salts[0], (int32_t[M]){5}, M), 0);
+	assert_int_equal(mx_snapshots_marked(s, salts[0], ALL((int32_t[M]){5}), M), 0);
 	mx_snapshots_destroy(s);
 }
 

@@ -129,10 +129,11 @@ static void log_step(struct test_engine *t, const struct mx_step_item *items, ui
 		l->tokens += items[i].n;
 		if (i < LOG_ITEMS) {
 			uint32_t n_tokens, computed;
-			const int32_t *tokens = t->inner->ops->tokens(items[i].seq, &n_tokens, &computed);
+			const struct mx_seq_tokens *tokens =
+				t->inner->ops->tokens(items[i].seq, &n_tokens, &computed);
 			l->seq[i] = items[i].seq;
 			l->item_n[i] = items[i].n;
-			l->first_token[i] = (uint64_t)tokens[0];
+			l->first_token[i] = (uint64_t)mx_seq_token(tokens, 0);
 		}
 	}
 }
