@@ -145,6 +145,7 @@ mx_status mx_core_open(struct mx_engine *e, const int32_t *prompt, uint32_t n,
 	if (!s)
 		return MX_E_NOMEM;
 	s->slot = MX_NO_SLOT;
+	s->lookup = MX_LOOKUP_N;
 	s->pages.cap = (params->max_len - 1) / c->info.page_tokens + 1;
 	s->pages.ids = mx_calloc(s->pages.cap, sizeof *s->pages.ids);
 	s->tokens = (struct mx_seq_tokens){prompt, n, NULL};
@@ -280,6 +281,7 @@ mx_status mx_core_begin_step(struct mx_core *c, const struct mx_step_item *items
 	if (n > c->info.max_sequences || rows > c->info.step_tokens)
 		return MX_E_INVALID;
 	for (uint32_t i = 0; i < n; i++) {
+		mx_prefix_count(c, items[i].seq);
 		items[i].seq->in_step = items[i].n;
 		c->items[i] = items[i];
 	}

@@ -42,6 +42,8 @@ struct mx_seq {
 	/* Number of its first tokens that an earlier sequence computed too: a state after them is worth
 	 * saving. 0 = none. */
 	uint32_t branch;
+	/* Result of the look-up (enum mx_lookup) until it is counted; MX_LOOKUP_N = none. */
+	uint32_t lookup;
 	bool save_pending; /* its state is to be saved: it is in mx_core.to_save */
 	uint32_t in_step;  /* its tokens in the step that runs; stays set if the step fails for it */
 	bool resumes;      /* its slot was loaded from a snapshot, and no step has run since */

@@ -88,7 +88,8 @@ struct mx_engine_usage {
 	uint32_t pages_used;   /* held by open sequences */
 	uint32_t pages_cached; /* held by the prefix cache alone: evicted on demand */
 	uint32_t pages_free;
-	uint32_t slots_used;                  /* attached sequences */
+	uint32_t slots_used; /* attached sequences */
+	/* Of each sequence that looks its prompt up, counted once, when its first step begins: */
 	uint64_t prefix_queries, prefix_hits; /* tokens looked up; tokens found */
 	uint64_t prefix_lookups[MX_LOOKUP_N]; /* number of look-ups by result */
 	uint64_t prefix_evictions;            /* cached pages evicted */

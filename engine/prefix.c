@@ -8,6 +8,9 @@
 #define COUNT(counter, by)                                                                         \
 	atomic_store_explicit(&(counter), GET(counter) + (by), memory_order_relaxed)
 
+/* Value of mx_seq.lookup once the look-up was counted. */
+#define COUNTED (MX_LOOKUP_N + 1)
+
 /* ---- look-up ---- */
 
 /* Returns the most tokens that the prefix cache may cover: rows whose logits are needed must be
@@ -85,15 +88,24 @@ mx_status mx_prefix_attach(struct mx_core *c, struct mx_seq *s)
 		mx_status st = look_up(c, s, limit, &outcome);
 		if (st != MX_OK)
 			return st;
-		COUNT(c->queries, outcome == MX_LOOKUP_UNSUPPORTED ? 0 : s->n);
-		COUNT(c->hits, s->computed);
-		COUNT(c->lookups[outcome], 1);
+		if (s->lookup != COUNTED)
+			s->lookup = outcome;
 	}
 	if (c->info.slot_bytes && !s->computed)
 		c->state.clear(c, s);
 	s->snapshotted = s->computed;
 	s->in_step = 0;
 	return MX_OK;
+}
+
+void mx_prefix_count(struct mx_core *c, struct mx_seq *s)
+{
+	if (s->lookup < MX_LOOKUP_N) {
+		COUNT(c->queries, s->lookup == MX_LOOKUP_UNSUPPORTED ? 0 : s->n);
+		COUNT(c->hits, s->computed);
+		COUNT(c->lookups[s->lookup], 1);
+	}
+	s->lookup = COUNTED;
 }
 
 /* ---- saving ---- */

@@ -29,6 +29,11 @@
  * ends within a page and no page is free; the sequence then holds no pages. */
 mx_status mx_prefix_attach(struct mx_core *c, struct mx_seq *s);
 
+/* Called when a step with s begins: counts the look-up that s was attached with, if it is the
+ * sequence's first step. So a sequence counts once, with what it was spared: neither an attach that
+ * was given up for lack of pages counts, nor one after a preemption. */
+void mx_prefix_count(struct mx_core *c, struct mx_seq *s);
+
 /* Implements chunk of struct mx_engine_ops. */
 uint32_t mx_prefix_chunk(const struct mx_core *c, const struct mx_seq *s, uint32_t n);
 

@@ -343,6 +343,26 @@ static void check_waits(const struct record *records)
 	}
 }
 
+/* A request counts once as looked up: when it is first scheduled, however often it was tried or
+ * preempted. */
+static void check_lookups(const struct record *records, const struct mx_engine_usage *u)
+{
+	uint64_t queries = 0, hits = 0, lookups = 0, counted = 0;
+	for (int i = 0; i < N_REQUESTS; i++) {
+		const struct record *r = &records[i];
+		if (!r->done.first_scheduled_ns || r->private || !r->max_tokens || r->t->n_prompt < 2)
+			continue; /* nothing was looked up */
+		queries += r->t->n_prompt;
+		hits += r->done.cached_tokens;
+		lookups++;
+	}
+	for (int i = 0; i < MX_LOOKUP_N; i++)
+		counted += u->prefix_lookups[i];
+	assert_int_equal(u->prefix_queries, queries);
+	assert_int_equal(u->prefix_hits, hits);
+	assert_int_equal(counted, lookups);
+}
+
 static void start_trace(void)
 {
 	static struct mx_engine_ops counting;
@@ -405,6 +425,7 @@ static void run_trace(void)
 	}
 	check_order(trace.records);
 	check_waits(trace.records);
+	check_lookups(trace.records, &u);
 	assert_int_equal(v.output_tokens, output);
 	assert_int_equal(v.finished[MX_FINISH_ABORT], aborted);
 	assert_int_equal(v.finished[MX_FINISH_ERROR], 0);
