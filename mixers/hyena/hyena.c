@@ -18,13 +18,15 @@ static mx_status hyena_probe(const struct mx_layer_desc *layer, const struct mx_
 	return hyena_read_params(layer, &p, err);
 }
 
-static struct lc_spec lc_spec(const struct mx_layer_desc *layer, const struct mx_device *device)
+static struct lc_spec lc_spec(const struct mx_layer_desc *layer, const struct mx_device *device,
+                              const struct hyena_params *p)
 {
 	return (struct lc_spec){
 		.channels = layer->width,
 		.max_len = layer->max_context,
 		.max_draft = layer->max_draft,
 		.threads = device->info.threads,
+		.more_lags = lc_more_lags(layer->max_context, p->filter_len),
 	};
 }
 
@@ -47,12 +49,18 @@ static struct mx_conv_spec conv_spec(const struct mx_layer_desc *layer,
 	};
 }
 
+/* Returns the lags of an implicit filter that are computed. */
+static size_t n_lags(const struct lc_spec *s)
+{
+	return (size_t)s->max_len + s->more_lags;
+}
+
 /* The memory that the filter needs, without that of the short convolution. */
 static struct mx_state_spec filter_state(const struct mx_layer_desc *layer,
                                          const struct mx_device *device,
                                          const struct hyena_params *p)
 {
-	const struct lc_spec lc = lc_spec(layer, device);
+	const struct lc_spec lc = lc_spec(layer, device, p);
 	const struct modal_spec modal = modal_spec(layer, p);
 	if (p->filter == HYENA_MODAL)
 		return (struct mx_state_spec){
@@ -68,7 +76,7 @@ static struct mx_state_spec filter_state(const struct mx_layer_desc *layer,
 		.settle_bytes = lc_scratch_bytes(&lc),
 		.snapshot_bytes = lc_snapshot_bytes(&lc),
 		.instance_bytes = lc_instance_bytes(&lc),
-		.create_bytes = lc_create_bytes(&lc) + (size_t)lc.max_len * lc.channels * sizeof(float),
+		.create_bytes = lc_create_bytes(&lc) + n_lags(&lc) * lc.channels * sizeof(float),
 	};
 }
 
@@ -114,7 +122,7 @@ static mx_status create_implicit(struct mx_mixer *m, const struct mx_mixer_init 
                                  const float *const *w)
 {
 	const struct hyena_params *p = &m->params;
-	const struct lc_spec spec = lc_spec(init->layer, init->device);
+	const struct lc_spec spec = lc_spec(init->layer, init->device, p);
 	const struct lc_memory memory = {init->page_base, init->slot_base, init->page_stride,
 	                                 init->slot_stride, init->page_tokens};
 	const float *skip = *w++;
@@ -137,8 +145,8 @@ static mx_status create_implicit(struct mx_mixer *m, const struct mx_mixer_init 
 	}
 	f.weight[p->inner_mlps + 1] = *w++;
 
-	float *h = calloc((size_t)spec.max_len * m->width, sizeof(*h));
-	mx_status status = h ? implicit_filter(&f, m->device, spec.max_len, h) : MX_E_NOMEM;
+	float *h = calloc(n_lags(&spec) * m->width, sizeof(*h));
+	mx_status status = h ? implicit_filter(&f, m->device, (uint32_t)n_lags(&spec), h) : MX_E_NOMEM;
 	for (uint32_t c = 0; status == MX_OK && c < m->width; c++)
 		h[c] += skip[c];
 	if (status == MX_OK)

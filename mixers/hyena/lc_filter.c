@@ -23,17 +23,30 @@ static size_t gatherers(const struct lc_spec *s)
 }
 
 /* Returns the lags of a group that tiles need, in rows. */
+static uint32_t tile_lags(uint32_t max_len)
+{
+	uint32_t levels = lc_levels(max_len);
+	return levels ? 4 * LC_BLOCK << (levels - 1) : 2 * LC_BLOCK;
+}
+
 static size_t gathered_rows(const struct lc_spec *s)
 {
-	uint32_t levels = lc_levels(s->max_len);
-	return levels ? (size_t)4 * LC_BLOCK << (levels - 1) : 2 * LC_BLOCK;
+	return tile_lags(s->max_len);
+}
+
+uint32_t lc_more_lags(uint32_t max_len, uint32_t len)
+{
+	uint32_t lags = tile_lags(max_len);
+	lags = lags < len ? lags : len;
+	return lags > max_len ? lags - max_len : 0;
 }
 
 static void filter_group(const struct filter_run *run, size_t g, float *rows)
 {
 	const struct lc *c = run->c;
 	size_t first = g * LC_LANES, left = c->s.channels - first, n = run->n_rows;
-	size_t lanes = left < LC_LANES ? left : LC_LANES, lags = n < c->s.max_len ? n : c->s.max_len;
+	size_t lanes = left < LC_LANES ? left : LC_LANES, given = (size_t)c->s.max_len + c->s.more_lags;
+	size_t lags = n < given ? n : given;
 	unsigned state = c->kernels->begin();
 
 	memset(rows, 0, lc_row_bytes(n));

@@ -44,10 +44,17 @@
 
 struct lc_spec {
 	uint32_t channels;
-	uint32_t max_len;   /* lags of the filter, and the longest sequence; at most 2^26 */
+	uint32_t max_len;   /* the longest sequence, at most 2^26 */
 	uint32_t max_draft; /* <= LC_MAX_DRAFT */
 	unsigned threads;   /* of the device */
+	/* Lags that the filter has past max_len, as far as lc_more_lags tells. No output needs them,
+	 * but the transforms of the largest tiles include them, and so the last bits of outputs. */
+	uint32_t more_lags;
 };
+
+/* Returns the number of lags past max_len that tiles include, of a filter that has `len`. With
+ * these the bits of a position depend on the whole filter, and not on max_len. */
+uint32_t lc_more_lags(uint32_t max_len, uint32_t len);
 
 /* Where the engine keeps the state of a layer (struct mx_mixer_init). */
 struct lc_memory {
@@ -70,10 +77,10 @@ void lc_extent(uint32_t n, uint32_t max_len, uint32_t *out_first, uint32_t *out_
 
 struct lc;
 
-/* Creates the convolution of one layer. h[max_len, channels], in host memory, is read during the
- * call only; a factor on the input itself (Hyena's skip D) belongs into h[0]. `direct` is the
- * largest side of tiles that are computed without transforms; 0 = lc_crossing decides. `phase`, the
- * layer's number, shifts when its units are due against those of other layers. */
+/* Creates the convolution of one layer. h[max_len + more_lags, channels], in host memory, is read
+ * during the call only; a factor on the input itself (Hyena's skip D) belongs into h[0]. `direct`
+ * is the largest side of tiles that are computed without transforms; 0 = lc_crossing decides.
+ * `phase`, the layer's number, shifts when its units are due against those of other layers. */
 mx_status lc_create(const struct lc_spec *s, struct mx_device *d, const struct lc_memory *memory,
                     const float *h, uint32_t direct, uint32_t phase, struct lc **out);
 void lc_destroy(struct lc *c); /* takes NULL */

@@ -142,7 +142,8 @@ struct rig {
 	size_t ldz, ldy;
 };
 
-static float *filters[LAYERS];
+static float *filters[LAYERS]; /* [n_lags, channels] */
+static uint32_t n_lags;
 
 static unsigned char *page_at(const struct rig *r, uint32_t page, int layer)
 {
@@ -158,13 +159,14 @@ static void rig_open(struct rig *r, const struct test_case *c, enum mx_isa isa, 
                      uint32_t page_tokens, uint32_t max_draft, bool at_once)
 {
 	struct mx_err err = {0};
-	*r = (struct rig){.c = c,
-	                  .s = {c->channels, c->max_len, max_draft, threads},
-	                  .page_tokens = page_tokens,
-	                  .n_pages = (SEQS + 1) * ((c->max_len + page_tokens - 1) / page_tokens),
-	                  .max_rows = SEQS * c->max_len,
-	                  .ldz = c->channels + 3,
-	                  .ldy = c->channels + 5};
+	*r = (struct rig){
+		.c = c,
+		.s = {c->channels, c->max_len, max_draft, threads, lc_more_lags(c->max_len, n_lags)},
+		.page_tokens = page_tokens,
+		.n_pages = (SEQS + 1) * ((c->max_len + page_tokens - 1) / page_tokens),
+		.max_rows = SEQS * c->max_len,
+		.ldz = c->channels + 3,
+		.ldy = c->channels + 5};
 	if (mx_cpu_create(threads, isa, 64, 64, &r->d, &err) != MX_OK)
 		fail_msg("%s: %s", mx_isa_name(isa), err.text);
 	assert_int_equal(lc_scratch_bytes(&r->s) % 64, 0);
@@ -704,6 +706,7 @@ static const struct test_case cases[] = {
 
 static void make_filters(const struct test_case *c)
 {
+	n_lags = c->max_len;
 	for (int l = 0; l < LAYERS; l++) {
 		filters[l] = calloc((size_t)c->max_len * c->channels, sizeof(float));
 		assert_non_null(filters[l]);
@@ -751,6 +754,47 @@ static void run_case(const struct test_case *c, enum mx_isa isa, bool thorough)
 		free(filters[l]);
 }
 
+/* Outputs are the same bits for every limit of the context up to the filter's length. */
+static void test_limits_do_not_matter(void **state)
+{
+	enum { LAGS = 2048, CHANNELS = 17 };
+	static const struct test_case whole = {CHANNELS, LAGS, 32, 3};
+	static const uint32_t limits[] = {65, 1000, 1024, 1025, 1111, 1536, 1537, 2047};
+	static const enum mx_isa levels[] = {MX_ISA_PORTABLE, MX_ISA_AVX2, MX_ISA_AVX512};
+	(void)state;
+	make_filters(&whole);
+	for (int i = 0; i < 3 && levels[i] <= mx_cpu_isa(); i++) {
+		struct rig r;
+		struct text text = {.len = LAGS}, part;
+		text.z = calloc(LAGS * CHANNELS, sizeof(float));
+		for (size_t k = 0; k < LAGS * CHANNELS; k++)
+			text.z[k] = rng_normal(&rng);
+		for (int l = 0; l < LAYERS; l++)
+			text.y[l] = allocate(LAGS * CHANNELS, sizeof(float));
+		rig_open(&r, &whole, levels[i], 1, 256, 0, false);
+		run_text(&r, &text);
+		rig_close(&r);
+		for (size_t k = 0; k < sizeof(limits) / sizeof(*limits); k++) {
+			struct test_case c = whole;
+			c.max_len = limits[k];
+			part = text;
+			part.len = c.max_len;
+			rig_open(&r, &c, levels[i], 1, 256, 0, false);
+			struct seq s;
+			seq_open(&r, &s, &part);
+			const struct item all = {&s, MX_SPAN_PREFILL, part.len, part.len, part.len};
+			rig_step(&r, &all, 1, NULL); /* compares */
+			seq_close(&r, &s);
+			rig_close(&r);
+		}
+		free(text.z);
+		for (int l = 0; l < LAYERS; l++)
+			free(text.y[l]);
+	}
+	for (int l = 0; l < LAYERS; l++)
+		free(filters[l]);
+}
+
 /* The thread sanitizer takes a minute or two for these alone, and threads do the same in all. */
 #ifdef __SANITIZE_THREAD__
 #define LONGEST   1000
@@ -781,6 +825,7 @@ int main(void)
 	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_units),
+		cmocka_unit_test(test_limits_do_not_matter),
 		cmocka_unit_test(test_cases),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
