@@ -2,13 +2,16 @@
 /*
  * Log lines on stderr, as text or as one JSON object a line.
  *
- * Any thread may log; a line is written with one write(). Only device/ and the
- * layers above it log. Parsers fill struct mx_err instead.
+ * Any thread may log; a line is written with one write() and never waits: while
+ * nobody reads the pipe or socket that stderr is, lines are lost and counted. Only
+ * device/ and the layers above it log. Parsers fill struct mx_err instead.
  */
 #ifndef MX_BASE_LOG_H
 #define MX_BASE_LOG_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
@@ -30,6 +33,20 @@ unsigned long mx_log_count(enum mx_log_level level);
 
 /* `module` is a short lower-case noun ("sched", "http"). The message is one line. */
 void mx_log(enum mx_log_level level, const char *module, const char *fmt, ...) MX_PRINTF(3, 4);
+
+/* Returns the number of lines that were lost because stderr was not read. */
+unsigned long mx_log_lost(void);
+
+/* A named value of a line: NAME=VALUE behind the text, or a member of the JSON object. */
+struct mx_log_field {
+	const char *name;
+	enum { MX_LOG_STRING, MX_LOG_COUNT, MX_LOG_MS } kind;
+	const char *string; /* MX_LOG_STRING; cut at some 700 bytes */
+	uint64_t count;     /* MX_LOG_COUNT; MX_LOG_MS: nanoseconds, written as milliseconds */
+};
+/* Logs a text with fields. Fields that do not fit into a line of 4096 bytes are left out. */
+void mx_log_fields(enum mx_log_level level, const char *module, const char *text,
+                   const struct mx_log_field *fields, size_t n_fields);
 
 #define mx_error(module, ...)   mx_log(MX_LOG_ERROR, module, __VA_ARGS__)
 #define mx_warning(module, ...) mx_log(MX_LOG_WARNING, module, __VA_ARGS__)

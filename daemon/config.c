@@ -45,6 +45,8 @@ static const struct choice log_levels[] = {{"error", MX_LOG_ERROR},
                                            {NULL, 0}};
 static const struct choice log_formats[] = {
 	{"text", MX_LOG_TEXT}, {"json", MX_LOG_JSON}, {NULL, 0}};
+/* The values of enum mx_access. */
+static const struct choice log_accesses[] = {{"off", 0}, {"errors", 1}, {"all", 2}, {NULL, 0}};
 static const struct choice dtypes[] = {
 	{"auto", -1}, {"f32", MX_F32}, {"f16", MX_F16}, {"bf16", MX_BF16}, {NULL, 0}};
 static const struct choice kv_dtypes[] = {
@@ -72,6 +74,7 @@ static const struct key http_keys[] = {
 #define L(f) offsetof(struct mx_config, log.f)
 static const struct key log_keys[] = {{"level", K_CHOICE, L(level), .choices = log_levels},
                                       {"format", K_CHOICE, L(format), .choices = log_formats},
+                                      {"access", K_CHOICE, L(access), .choices = log_accesses},
                                       {0}};
 
 #define S(f) offsetof(struct mx_config, scheduler.f)
@@ -541,7 +544,7 @@ static void set_defaults(struct mx_config *c)
 	                                  .workers = 2,
 	                                  .keep_alive_s = 5,
 	                                  .stall_s = 60};
-	c->log = (struct mx_config_log){.level = MX_LOG_INFO, .format = MX_LOG_TEXT};
+	c->log = (struct mx_config_log){.level = MX_LOG_INFO, .format = MX_LOG_TEXT, .access = 2};
 	c->scheduler = (struct mx_config_scheduler){
 		.max_sequences = 64, .step_tokens = 512, .queue = 1024, .max_step_stretch = 1.6};
 	c->shutdown.drain_s = 30;

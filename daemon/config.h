@@ -36,6 +36,7 @@ struct mx_config_http {
 struct mx_config_log {
 	int level;  /* enum mx_log_level */
 	int format; /* enum mx_log_format */
+	int access; /* which requests are logged: 0 = off, 1 = errors, 2 = all */
 };
 
 struct mx_config_scheduler {

@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "daemon/config.h"
 #include "daemon/host.h"
+#include "daemon/http/access.h"
 #include "daemon/http/server.h"
 #include "daemon/metrics.h"
 #include "daemon/notify.h"
@@ -58,6 +59,7 @@ static void apply_log(const struct mx_config *c)
 {
 	mx_log_set_level((enum mx_log_level)c->log.level);
 	mx_log_set_format((enum mx_log_format)c->log.format);
+	mx_access_set((enum mx_access)c->log.access);
 }
 
 /* ---- start ---- */

@@ -378,6 +378,9 @@ static void write_models(struct mx_metrics *m, struct mx_metrics_writer *w)
 	mx_metrics_family(w, "mixd_log_lines", MX_METRIC_COUNTER, "Log lines written, by level.");
 	mx_metrics_sample(w, "level=\"error\"", (double)mx_log_count(MX_LOG_ERROR));
 	mx_metrics_sample(w, "level=\"warning\"", (double)mx_log_count(MX_LOG_WARNING));
+	mx_metrics_family(w, "mixd_log_lines_lost", MX_METRIC_COUNTER,
+	                  "Log lines that were lost because standard error was not read.");
+	mx_metrics_sample(w, "", (double)mx_log_lost());
 }
 
 static void write_http(struct mx_metrics *m, struct mx_metrics_writer *w)

@@ -17,6 +17,7 @@ void mx_exchange_answer(struct mx_exchange *x, unsigned status, const char *cont
 	if (x->answer.failed) {
 		mx_buf_free(&x->answer);
 		x->status = 503;
+		x->cause = (struct mx_access_cause){"out_of_memory", "no memory for the answer"};
 		x->retry = true;
 	}
 	x->state = MX_X_ANSWER;
@@ -24,6 +25,7 @@ void mx_exchange_answer(struct mx_exchange *x, unsigned status, const char *cont
 
 void mx_exchange_fail(struct mx_exchange *x, const struct mx_api_error *err)
 {
+	mx_access_note(&x->cause, err);
 	mx_buf_clear(&x->answer);
 	mx_api_error_write(&x->answer, err);
 	x->retry = err->retry;

@@ -148,15 +148,13 @@ void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
 	if (!x)
 		return;
 	*context = NULL;
+	uint64_t ns = mx_now_ns() - x->start_ns;
+	bool whole = code == MHD_REQUEST_TERMINATED_COMPLETED_OK;
+	mx_access_log(x, whole, ns);
 	/* first the engine thread loses its way to the exchange, then the exchange its connection */
 	mx_generation_detach(x->gen);
 	mx_pump_forget(x);
-	uint64_t ns = mx_now_ns() - x->start_ns;
-	bool whole = code == MHD_REQUEST_TERMINATED_COMPLETED_OK;
 	mx_http_count(h, x->route->id, x->method, whole ? x->sent_status : 0, ns);
-	mx_debug("http", "%s %s %u %.1f ms%s", mx_http_method_name(x->method),
-	         mx_http_route_name(x->route->id), x->sent_status, (double)ns * 1e-6,
-	         whole ? "" : " (cut off)");
 	mx_exchange_drop_body(x);
 	mx_buf_free(&x->answer);
 	mx_buf_free(&x->stream);

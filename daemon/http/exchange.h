@@ -17,6 +17,7 @@
 
 #include "base/buf.h"
 #include "daemon/serve/generate.h"
+#include "daemon/http/access.h"
 #include "daemon/http/impl.h"
 
 #define MX_HTTP_ID_LEN 128 /* longest X-Request-Id that is echoed */
@@ -50,8 +51,9 @@ struct mx_exchange {
 	unsigned status;
 	struct mx_buf answer;
 	const char *content_type;
-	const char *allow; /* for 405 */
-	bool retry;        /* with Retry-After */
+	const char *allow;            /* for 405 */
+	struct mx_access_cause cause; /* of an error, for the log */
+	bool retry;                   /* with Retry-After */
 	bool closing; /* http->closing as it was before the answer: a 200 of /readyz never says close */
 	struct mx_buf stream; /* events being sent */
 	size_t stream_at;     /* bytes of `stream` that were sent */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of routes, and the handlers that answer at once. Nothing here waits for a model step.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,10 @@ static void answer_health(struct mx_exchange *x, bool healthy, const char *why)
 		mx_buf_putc(&x->answer, '}');
 	}
 	x->retry = !healthy;
+	if (!healthy) {
+		x->cause.code = "not_healthy";
+		snprintf(x->cause.text, sizeof(x->cause.text), "%s", why);
+	}
 	mx_exchange_answer(x, healthy ? 200 : 503, JSON);
 }
 

@@ -97,6 +97,8 @@ static bool on_token(void *arg, int32_t token, bool is_stop, const struct mx_log
 	struct mx_gen_choice *choice = arg;
 	struct mx_generation *g = choice->g;
 	pthread_mutex_lock(&g->lock);
+	if (!g->first_token_ns)
+		g->first_token_ns = mx_now_ns();
 	bool more = mx_choice_token(&choice->text, token, is_stop, logprob);
 	if (g->stream)
 		signal_reader(g);

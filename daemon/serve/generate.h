@@ -40,6 +40,21 @@ bool mx_generation_stream(struct mx_generation *g, struct mx_buf *out);
 mx_status mx_generation_response(struct mx_generation *g, struct mx_buf *out,
                                  struct mx_api_error *err);
 
+/* What the log of requests says of a generation. */
+struct mx_generation_figures {
+	const char *model; /* name of the model, valid as long as the service */
+	/* A prompt counts once for all its choices. Cached tokens are known of choices that have ended.
+	 */
+	uint64_t prompt_tokens, cached_tokens, output_tokens;
+	bool scheduled;          /* queue_ns is known */
+	uint64_t queue_ns;       /* the shortest wait of a choice for its first step */
+	uint64_t first_token_ns; /* by mx_now_ns; 0 = none came */
+	char finish[40];         /* the choices' reasons, each once: stop, length, cancelled, error */
+};
+/* Sums up a generation, at any time. Returns what mx_generation_response would. */
+mx_status mx_generation_figures(struct mx_generation *g, struct mx_generation_figures *out,
+                                struct mx_api_error *err);
+
 /* Ends the generation with an error, which is what a reader gets next. */
 void mx_generation_abort(struct mx_generation *g);
 

@@ -46,7 +46,8 @@ struct mx_generation {
 	uint32_t n_prompts;
 	struct mx_gen_choice *choices; /* [n_choices] those of the first prompt first */
 	uint32_t n_choices;
-	uint32_t n_done; /* choices whose request has ended; under the lock */
+	uint64_t first_token_ns; /* by mx_now_ns; 0 = no token has come; under the lock */
+	uint32_t n_done;         /* choices whose request has ended; under the lock */
 	struct mx_api_head head;
 	struct mx_api_vocab vocab;
 	struct mx_arena arena;

@@ -203,9 +203,9 @@ class Frontend(Process):
 class Mixd(Process):
     """The daemon itself on the bundled model, or on `models` (name -> folder); other keyword
     arguments are keys of its configuration's scheduler section; keys is more of every model's, env
-    of the environment."""
+    of the environment, top of the configuration's top level."""
 
-    def __init__(self, models=None, keys="", env=None, **scheduler):
+    def __init__(self, models=None, keys="", env=None, top="", **scheduler):
         models = models or {"demo": DEMO}
         self.folder = tempfile.TemporaryDirectory()
         config = os.path.join(self.folder.name, "mixd.yaml")
@@ -213,6 +213,7 @@ class Mixd(Process):
         with open(config, "w") as f:
             f.write("http: { listen: 127.0.0.1:0 }\n"
                     f"scheduler: {{ {section} }}\n"
+                    f"{top}"
                     "models:\n" +
                     "".join(f"  - {{ name: {name}, path: {path}, aliases: [gpt-{name}]{keys} }}\n"
                             for name, path in models.items()))

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See access.h. */
+#include "daemon/http/access.h"
+
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/log.h"
+#include "daemon/http/exchange.h"
+
+#define MAX_FIELDS 20
+
+static _Atomic int access_log = MX_ACCESS_OFF;
+
+/* The fields of a line. */
+struct line {
+	struct mx_log_field fields[MAX_FIELDS];
+	size_t n;
+};
+
+void mx_access_set(enum mx_access which)
+{
+	atomic_store(&access_log, (int)which);
+}
+
+void mx_access_note(struct mx_access_cause *cause, const struct mx_api_error *err)
+{
+	cause->code = err->code;
+	snprintf(cause->text, sizeof(cause->text), "%.199s", err->message);
+}
+
+static void add_string(struct line *l, const char *name, const char *value)
+{
+	l->fields[l->n++] = (struct mx_log_field){name, MX_LOG_STRING, value, 0};
+}
+
+static void add_count(struct line *l, const char *name, uint64_t n)
+{
+	l->fields[l->n++] = (struct mx_log_field){name, MX_LOG_COUNT, NULL, n};
+}
+
+static void add_ms(struct line *l, const char *name, uint64_t ns)
+{
+	l->fields[l->n++] = (struct mx_log_field){name, MX_LOG_MS, NULL, ns};
+}
+
+/* Writes the client's address, "127.0.0.1:40000". */
+static void name_client(const struct mx_exchange *x, char *out, size_t cap)
+{
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(x->conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+	const struct sockaddr *a = info ? info->client_addr : NULL;
+	char host[64], port[8];
+	socklen_t len =
+		a && a->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+	if (!a || (a->sa_family != AF_INET && a->sa_family != AF_INET6) ||
+	    getnameinfo(a, len, host, sizeof(host), port, sizeof(port),
+	                NI_NUMERICHOST | NI_NUMERICSERV))
+		snprintf(out, cap, "unix");
+	else
+		snprintf(out, cap, a->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+static bool is_probe(const struct mx_exchange *x)
+{
+	enum mx_http_route r = x->route->id;
+	return r == MX_ROUTE_HEALTH || r == MX_ROUTE_LIVEZ || r == MX_ROUTE_READYZ ||
+	       r == MX_ROUTE_METRICS;
+}
+
+/* Returns the line's level: of overload and start-up a warning, of a fault an error. */
+static enum mx_log_level level_of(const struct mx_exchange *x, unsigned status)
+{
+	if (status >= 500)
+		return status == 503 ? MX_LOG_WARNING : MX_LOG_ERROR;
+	return is_probe(x) && status < 400 ? MX_LOG_DEBUG : MX_LOG_INFO;
+}
+
+static bool wanted(unsigned status, bool whole)
+{
+	switch (atomic_load_explicit(&access_log, memory_order_relaxed)) {
+	case MX_ACCESS_ALL: return true;
+	case MX_ACCESS_ERRORS: return status >= 400 || !whole;
+	default: return status >= 500;
+	}
+}
+
+void mx_access_log(const struct mx_exchange *x, bool whole, uint64_t ns)
+{
+	struct mx_generation_figures g = {0};
+	struct mx_access_cause cause = x->cause;
+	unsigned status = x->sent_status;
+	unsigned worst = status; /* a stream begins with 200 and may end with an error */
+	if (x->gen) {
+		struct mx_api_error err;
+		if (mx_generation_figures(x->gen, &g, &err) != MX_OK && whole) {
+			mx_access_note(&cause, &err);
+			worst = (unsigned)err.status;
+		}
+	}
+	enum mx_log_level level = level_of(x, worst);
+	if (!wanted(worst, whole) || !mx_log_enabled(level))
+		return;
+	char client[80];
+	name_client(x, client, sizeof(client));
+	struct line l = {.n = 0};
+	add_string(&l, "id", x->id);
+	add_string(&l, "client", client);
+	add_string(&l, "method", mx_http_method_name(x->method));
+	add_string(&l, "route", mx_http_route_name(x->route->id));
+	add_count(&l, "status", status);
+	if (!whole)
+		add_string(&l, "left", "early");
+	if (x->gen) {
+		add_string(&l, "model", g.model);
+		add_count(&l, "prompt_tokens", g.prompt_tokens);
+		add_count(&l, "cached_tokens", g.cached_tokens);
+		add_count(&l, "output_tokens", g.output_tokens);
+		if (g.scheduled)
+			add_ms(&l, "queue_ms", g.queue_ns);
+		if (g.first_token_ns)
+			add_ms(&l, "first_token_ms", g.first_token_ns - x->start_ns);
+	}
+	add_ms(&l, "total_ms", ns);
+	if (x->gen)
+		add_string(&l, "finish", g.finish);
+	if (cause.code)
+		add_string(&l, "code", cause.code);
+	if (cause.text[0])
+		add_string(&l, "error", cause.text);
+	mx_log_fields(level, "http", "request", l.fields, l.n);
+}
