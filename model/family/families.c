@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "model/family/family.h"
+#include "model/folder.h"
 #include "model/plan.h"
 
 #define CONFIG     "config.json"
@@ -58,15 +59,27 @@ static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *sco
 	for (size_t i = 0; i < N_FAMILIES && n < sizeof known; i++)
 		n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "",
 		                      families[i]->model_type);
-	return mx_fail(b->err, MX_E_UNSUPPORTED, "model_type: '%.60s' is none of %s", type, known);
+	return mx_family_unknown(b, type, known);
 }
 
 /* Refuses settings that would change the meaning of the weights or of the feed-forward. */
 static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct mx_scope *scope)
 {
-	if (mx_scope_get(scope, "quantization_config"))
+	const json_t *q = mx_scope_get(scope, "quantization");
+	if (q) /* before quantization_config, which MLX writes too */
+		return mx_fail(
+			b->err, MX_E_UNSUPPORTED,
+			"quantization: MLX's quantized weights (bits %d, group_size %d) are not "
+			"supported: use the checkpoint that they were made from, in BF16, F16 or F32",
+			(int)json_integer_value(json_object_get(q, "bits")),
+			(int)json_integer_value(json_object_get(q, "group_size")));
+	if ((q = mx_scope_get(scope, "quantization_config"))) {
+		const char *method = json_string_value(json_object_get(q, "quant_method"));
 		return mx_fail(b->err, MX_E_UNSUPPORTED,
-		               "quantization_config: quantized checkpoints are not supported");
+		               "quantization_config: quantized checkpoints are not supported%s%.40s%s: use "
+		               "the one in BF16, F16 or F32 that it was made from",
+		               method ? " (" : "", method ? method : "", method ? ")" : "");
+	}
 	return mx_hidden_act_check(b, scope);
 }
 
@@ -192,7 +205,9 @@ mx_status mx_plan_load(const char *dir, struct mx_plan **out, struct mx_err *err
 {
 	char *config = NULL, *generation = NULL;
 	size_t config_len = 0, generation_len = 0;
-	mx_status s = slurp(dir, CONFIG, &config, &config_len, err);
+	mx_status s = mx_folder_check(dir, err);
+	if (!s)
+		s = slurp(dir, CONFIG, &config, &config_len, err);
 	if (!s) {
 		s = slurp(dir, GENERATION, &generation, &generation_len, err);
 		if (s == MX_E_NOTFOUND) { /* the file is optional: its absence is no error */

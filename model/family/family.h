@@ -61,4 +61,8 @@ mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *s
 mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, const json_t *v,
                                const char *where, struct mx_param *out);
 
+/* unknown.c: fails for a model_type that is in no family of the list `known`. The message says
+ * which parts of the model are missing here, as far as its config.json names them. */
+mx_status mx_family_unknown(const struct mx_plan_build *b, const char *type, const char *known);
+
 #endif

@@ -687,7 +687,7 @@ static void a_folder_needs_a_config(void **state)
 	struct mx_plan *p = NULL;
 	struct mx_err err = {0};
 	assert_int_equal(mx_plan_load("no-such-folder", &p, &err), MX_E_NOTFOUND);
-	assert_string_equal(err.where, "no-such-folder/config.json");
+	assert_string_equal(err.where, "no-such-folder");
 	assert_null(p);
 }
 
