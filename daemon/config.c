@@ -13,43 +13,26 @@
 #include "base/buf.h"
 #include "base/address.h"
 #include "daemon/closest.h"
+#include "daemon/config_keys.h"
 #include "device/open.h"
 
 #define MAX_FILE   ((size_t)1 << 20)
 #define MAX_MODELS 64
 #define MAX_LIST   256
 
-enum kind { K_BOOL, K_UINT, K_BYTES, K_NUMBER, K_STRING, K_STRINGS, K_CHOICE, K_MAP, K_MODELS };
-
-struct choice {
-	const char *name;
-	int value;
-};
-
-struct key {
-	const char *name;
-	enum kind kind;
-	size_t offset;
-	double min, max;              /* numbers */
-	bool automatic;               /* K_UINT, K_BYTES: may be "auto", MX_CONFIG_AUTO */
-	const struct choice *choices; /* K_CHOICE, ended by a NULL name */
-	const struct key *keys;       /* K_MAP, ended by a NULL name */
-	bool required;
-	const char *(*check)(const char *item); /* K_STRINGS: returns the fault of an entry, or NULL */
-};
-
-static const struct choice log_levels[] = {{"error", MX_LOG_ERROR},
-                                           {"warning", MX_LOG_WARNING},
-                                           {"info", MX_LOG_INFO},
-                                           {"debug", MX_LOG_DEBUG},
-                                           {NULL, 0}};
-static const struct choice log_formats[] = {
+static const struct mx_config_choice log_levels[] = {{"error", MX_LOG_ERROR},
+                                                     {"warning", MX_LOG_WARNING},
+                                                     {"info", MX_LOG_INFO},
+                                                     {"debug", MX_LOG_DEBUG},
+                                                     {NULL, 0}};
+static const struct mx_config_choice log_formats[] = {
 	{"text", MX_LOG_TEXT}, {"json", MX_LOG_JSON}, {NULL, 0}};
 /* The values of enum mx_access. */
-static const struct choice log_accesses[] = {{"off", 0}, {"errors", 1}, {"all", 2}, {NULL, 0}};
-static const struct choice dtypes[] = {
+static const struct mx_config_choice log_accesses[] = {
+	{"off", 0}, {"errors", 1}, {"all", 2}, {NULL, 0}};
+static const struct mx_config_choice dtypes[] = {
 	{"auto", -1}, {"f32", MX_F32}, {"f16", MX_F16}, {"bf16", MX_BF16}, {NULL, 0}};
-static const struct choice kv_dtypes[] = {
+static const struct mx_config_choice kv_dtypes[] = {
 	{"auto", -1}, {"f32", MX_F32}, {"bf16", MX_BF16}, {"fp8", MX_F8E4M3}, {NULL, 0}};
 
 static const char *check_listen(const char *address)
@@ -60,7 +43,7 @@ static const char *check_listen(const char *address)
 }
 
 #define H(f) offsetof(struct mx_config, http.f)
-static const struct key http_keys[] = {
+static const struct mx_config_key http_keys[] = {
 	{"listen", K_STRINGS, H(listen), .min = 1, .max = 16, .check = check_listen},
 	{"max_body_bytes", K_BYTES, H(max_body_bytes), .min = 1024, .max = 1 << 30},
 	{"max_connections", K_UINT, H(max_connections), .min = 1, .max = 1 << 20},
@@ -72,27 +55,28 @@ static const struct key http_keys[] = {
 	{0}};
 
 #define L(f) offsetof(struct mx_config, log.f)
-static const struct key log_keys[] = {{"level", K_CHOICE, L(level), .choices = log_levels},
-                                      {"format", K_CHOICE, L(format), .choices = log_formats},
-                                      {"access", K_CHOICE, L(access), .choices = log_accesses},
-                                      {0}};
+static const struct mx_config_key log_keys[] = {
+	{"level", K_CHOICE, L(level), .choices = log_levels, .reloadable = true},
+	{"format", K_CHOICE, L(format), .choices = log_formats, .reloadable = true},
+	{"access", K_CHOICE, L(access), .choices = log_accesses, .reloadable = true},
+	{0}};
 
 #define S(f) offsetof(struct mx_config, scheduler.f)
-static const struct key scheduler_keys[] = {
+static const struct mx_config_key scheduler_keys[] = {
 	{"max_sequences", K_UINT, S(max_sequences), .min = 1, .max = 4096},
 	{"step_tokens", K_UINT, S(step_tokens), .min = 16, .max = 65536},
 	{"queue", K_UINT, S(queue), .min = 1, .max = 1 << 20},
 	{"max_step_stretch", K_NUMBER, S(max_step_stretch), .min = 1, .max = 1e6},
 	{0}};
 
-static const struct key shutdown_keys[] = {
+static const struct mx_config_key shutdown_keys[] = {
 	{"drain_s", K_NUMBER, offsetof(struct mx_config, shutdown.drain_s), .min = 0, .max = 86400},
 	{0}};
 
-static const struct key metrics_keys[] = {
+static const struct mx_config_key metrics_keys[] = {
 	{"vllm_names", K_BOOL, offsetof(struct mx_config, metrics.vllm_names), .min = 0}, {0}};
 
-static const struct key top_keys[] = {
+const struct mx_config_key mx_config_top_keys[] = {
 	{"http", K_MAP, .keys = http_keys},
 	{"log", K_MAP, .keys = log_keys},
 	{"scheduler", K_MAP, .keys = scheduler_keys},
@@ -103,10 +87,10 @@ static const struct key top_keys[] = {
 	{0}};
 
 #define M(f) offsetof(struct mx_config_model, f)
-static const struct key model_keys[] = {
+const struct mx_config_key mx_config_model_keys[] = {
 	{"name", K_STRING, M(name), .required = true},
 	{"path", K_STRING, M(path), .required = true},
-	{"aliases", K_STRINGS, M(aliases), .min = 0, .max = MAX_LIST},
+	{"aliases", K_STRINGS, M(aliases), .min = 0, .max = MAX_LIST, .reloadable = true},
 	{"device", K_STRING, M(device), .min = 0},
 	{"deterministic", K_BOOL, M(deterministic), .min = 0},
 	{"threads", K_UINT, M(threads), .min = 0, .max = 1024},
@@ -171,7 +155,8 @@ static mx_status scalar(struct parser *p, const yaml_node_t *n, bool plain, cons
 	return MX_OK;
 }
 
-static mx_status in_range(struct parser *p, const yaml_node_t *n, const struct key *k, double v)
+static mx_status in_range(struct parser *p, const yaml_node_t *n, const struct mx_config_key *k,
+                          double v)
 {
 	if (v >= k->min && v <= k->max)
 		return MX_OK;
@@ -179,7 +164,7 @@ static mx_status in_range(struct parser *p, const yaml_node_t *n, const struct k
 }
 
 /* True if the engine is to choose the number. */
-static bool is_automatic(const struct key *k, const char *s, uint64_t *out)
+static bool is_automatic(const struct mx_config_key *k, const char *s, uint64_t *out)
 {
 	if (!k->automatic || strcmp(s, "auto"))
 		return false;
@@ -187,12 +172,12 @@ static bool is_automatic(const struct key *k, const char *s, uint64_t *out)
 	return true;
 }
 
-static const char *or_auto(const struct key *k)
+static const char *or_auto(const struct mx_config_key *k)
 {
 	return k->automatic ? " or auto" : "";
 }
 
-static mx_status read_uint(struct parser *p, const yaml_node_t *n, const struct key *k,
+static mx_status read_uint(struct parser *p, const yaml_node_t *n, const struct mx_config_key *k,
                            uint64_t *out)
 {
 	const char *s = NULL;
@@ -211,7 +196,7 @@ static mx_status read_uint(struct parser *p, const yaml_node_t *n, const struct 
 }
 
 /* Parses a number of bytes: "2GiB", "512 MiB", "1.5GB", "8388608". */
-static mx_status read_bytes(struct parser *p, const yaml_node_t *n, const struct key *k,
+static mx_status read_bytes(struct parser *p, const yaml_node_t *n, const struct mx_config_key *k,
                             uint64_t *out)
 {
 	static const struct {
@@ -245,7 +230,7 @@ static mx_status read_bytes(struct parser *p, const yaml_node_t *n, const struct
 	return fail(p, n, "unknown unit \"%.20s\": use KiB, MiB, GiB, TiB, kB, MB, GB or TB", end);
 }
 
-static mx_status read_number(struct parser *p, const yaml_node_t *n, const struct key *k,
+static mx_status read_number(struct parser *p, const yaml_node_t *n, const struct mx_config_key *k,
                              double *out)
 {
 	const char *s = NULL;
@@ -291,7 +276,7 @@ static mx_status read_string(struct parser *p, const yaml_node_t *n, const char 
 }
 
 /* Reads a list of strings, or one string as a list of one. */
-static mx_status read_strings(struct parser *p, const yaml_node_t *n, const struct key *k,
+static mx_status read_strings(struct parser *p, const yaml_node_t *n, const struct mx_config_key *k,
                               struct mx_strings *out)
 {
 	struct mx_strings list = {0};
@@ -323,14 +308,15 @@ static mx_status read_strings(struct parser *p, const yaml_node_t *n, const stru
 	return MX_OK;
 }
 
-static mx_status read_choice(struct parser *p, const yaml_node_t *n, const struct key *k, int *out)
+static mx_status read_choice(struct parser *p, const yaml_node_t *n, const struct mx_config_key *k,
+                             int *out)
 {
 	const char *s = NULL;
 	mx_status st = scalar(p, n, false, "a word", &s);
 	if (st)
 		return st;
 	struct mx_buf names = {.limit = 200};
-	for (const struct choice *c = k->choices; c->name; c++) {
+	for (const struct mx_config_choice *c = k->choices; c->name; c++) {
 		if (!strcmp(s, c->name)) {
 			*out = c->value;
 			mx_buf_free(&names);
@@ -343,11 +329,12 @@ static mx_status read_choice(struct parser *p, const yaml_node_t *n, const struc
 	return st;
 }
 
-static mx_status read_map(struct parser *p, const yaml_node_t *n, const struct key *keys,
+static mx_status read_map(struct parser *p, const yaml_node_t *n, const struct mx_config_key *keys,
                           char *base);
 static mx_status read_models(struct parser *p, const yaml_node_t *n);
 
-static mx_status read_value(struct parser *p, const yaml_node_t *n, const struct key *k, char *base)
+static mx_status read_value(struct parser *p, const yaml_node_t *n, const struct mx_config_key *k,
+                            char *base)
 {
 	void *at = base + k->offset;
 	switch (k->kind) {
@@ -364,12 +351,12 @@ static mx_status read_value(struct parser *p, const yaml_node_t *n, const struct
 	return MX_E_INTERNAL;
 }
 
-static mx_status unknown_key(struct parser *p, const yaml_node_t *n, const struct key *keys,
-                             const char *name)
+static mx_status unknown_key(struct parser *p, const yaml_node_t *n,
+                             const struct mx_config_key *keys, const char *name)
 {
 	const char *names[32];
 	size_t n_names = 0;
-	for (const struct key *k = keys; k->name; k++)
+	for (const struct mx_config_key *k = keys; k->name; k++)
 		names[n_names++] = k->name;
 	const char *closest = mx_closest(name, names, n_names);
 	if (closest)
@@ -383,7 +370,7 @@ static mx_status unknown_key(struct parser *p, const yaml_node_t *n, const struc
 }
 
 /* Reads a mapping by its table. Each key may come at most once. */
-static mx_status read_map(struct parser *p, const yaml_node_t *n, const struct key *keys,
+static mx_status read_map(struct parser *p, const yaml_node_t *n, const struct mx_config_key *keys,
                           char *base)
 {
 	if (n->type != YAML_MAPPING_NODE)
@@ -399,7 +386,7 @@ static mx_status read_map(struct parser *p, const yaml_node_t *n, const struct k
 		if (st)
 			return st;
 		snprintf(p->path + parent, sizeof p->path - parent, "%s%.60s", parent ? "." : "", name);
-		const struct key *k = keys;
+		const struct mx_config_key *k = keys;
 		while (k->name && strcmp(k->name, name))
 			k++;
 		if (!k->name)
@@ -412,7 +399,7 @@ static mx_status read_map(struct parser *p, const yaml_node_t *n, const struct k
 			return st;
 		p->path[parent] = 0;
 	}
-	for (const struct key *k = keys; k->name; k++)
+	for (const struct mx_config_key *k = keys; k->name; k++)
 		if (k->required && !seen_line[k - keys])
 			return fail(p, n, "the key \"%s\" is missing", k->name);
 	return MX_OK;
@@ -518,7 +505,7 @@ static mx_status read_models(struct parser *p, const yaml_node_t *n)
 		                              .snapshot_every = MX_CONFIG_AUTO,
 		                              .line = (unsigned)item->start_mark.line + 1};
 		snprintf(p->path + parent, sizeof p->path - parent, "[%zu]", i);
-		mx_status st = read_map(p, item, model_keys, (char *)m);
+		mx_status st = read_map(p, item, mx_config_model_keys, (char *)m);
 		if (st == MX_OK)
 			st = check_device(p, item, m);
 		if (st == MX_OK)
@@ -533,10 +520,11 @@ static mx_status read_models(struct parser *p, const yaml_node_t *n)
 	return MX_OK;
 }
 
+static const char *default_listen[] = {"127.0.0.1:8080"};
+
 static void set_defaults(struct mx_config *c)
 {
-	static const char *listen[] = {"127.0.0.1:8080"};
-	c->http = (struct mx_config_http){.listen = {listen, 1},
+	c->http = (struct mx_config_http){.listen = {default_listen, 1},
 	                                  .max_body_bytes = 8388608,
 	                                  .max_connections = 1024,
 	                                  .idle_timeout_s = 75,
@@ -613,7 +601,7 @@ static mx_status parse_text(struct mx_config *c, const char *text, size_t len, s
 	if (!root) {
 		st = mx_fail_at(err, MX_E_INVALID, c->file, "the file is empty");
 	} else {
-		st = read_map(&p, root, top_keys, (char *)c);
+		st = read_map(&p, root, mx_config_top_keys, (char *)c);
 		for (size_t i = 0; st == MX_OK && i < c->modules.n; i++)
 			st = make_absolute(&p, &c->modules.items[i]);
 		if (st == MX_OK)
@@ -621,6 +609,7 @@ static mx_status parse_text(struct mx_config *c, const char *text, size_t len, s
 		if (st == MX_OK)
 			st = expect_end(&p, &y);
 	}
+	c->http.listen_given = c->http.listen.items != default_listen;
 	yaml_document_delete(&doc);
 	yaml_parser_delete(&y);
 	return st;

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
@@ -28,6 +29,7 @@ struct mx_strings {
 
 struct mx_config_http {
 	struct mx_strings listen;
+	bool listen_given; /* it is in the file */
 	uint64_t max_body_bytes;
 	uint64_t max_connections, idle_timeout_s, threads, workers;
 	double keep_alive_s, stall_s;
@@ -90,6 +92,11 @@ mx_status mx_config_load(const char *file, struct mx_config **out, struct mx_err
 /* Parses text in memory. `file` is used in messages and as the base of relative paths. */
 mx_status mx_config_parse(const char *file, const char *text, size_t len, struct mx_config **out,
                           struct mx_err *err);
+
+/* Appends the paths of the keys that `b` has otherwise than `a` and that take effect only at a
+ * restart: "http.threads, models[demo].memory". Models are compared by name; one that is only in
+ * `b`, or only in `a`, is "models[NAME]". */
+void mx_config_compare(const struct mx_config *a, const struct mx_config *b, struct mx_buf *out);
 
 void mx_config_free(struct mx_config *c); /* takes NULL */
 

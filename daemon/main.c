@@ -17,10 +17,11 @@
 #include "base/mem.h"
 #include "daemon/config.h"
 #include "daemon/host.h"
-#include "daemon/http/access.h"
 #include "daemon/http/server.h"
 #include "daemon/metrics.h"
 #include "daemon/notify.h"
+#include "daemon/passed.h"
+#include "daemon/reload.h"
 #include "daemon/serve/service.h"
 
 /* Everything the process holds, in the order in which it is built. */
@@ -54,14 +55,6 @@ static void print_error(const struct mx_err *err)
 	mx_error("mixd", "%s%s%s", err->where, err->where[0] ? ": " : "", err->text);
 }
 
-/* Logs from now on as the configuration says. */
-static void apply_log(const struct mx_config *c)
-{
-	mx_log_set_level((enum mx_log_level)c->log.level);
-	mx_log_set_format((enum mx_log_format)c->log.format);
-	mx_access_set((enum mx_access)c->log.access);
-}
-
 /* ---- start ---- */
 
 static mx_status start_http(struct mixd *m, struct mx_err *err)
@@ -91,6 +84,8 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 	for (size_t i = 0; mx_http_address(m->http, i); i++)
 		mx_info("http", "listening on %s%s", mx_http_address(m->http, i),
 		        hc.n_fds ? " (passed by the service manager)" : "");
+	if (hc.n_fds && c->listen_given)
+		mx_passed_compare(&c->listen, m->http);
 	return MX_OK;
 }
 
@@ -119,39 +114,6 @@ static void stop(struct mixd *m)
 	mx_service_destroy(&m->service);
 	mx_registry_destroy(m->mixers);
 	mx_config_free(m->config);
-}
-
-/* ---- SIGHUP ---- */
-
-/* Applies the keys that can change at run time: the log's level and format, the models' aliases. */
-static void reload(struct mixd *m)
-{
-	mx_notify_reloading();
-	struct mx_config *fresh = NULL;
-	struct mx_err err = {0};
-	if (mx_config_load(m->config_file, &fresh, &err)) {
-		print_error(&err);
-		mx_error("mixd", "configuration not reloaded: the old one stays in force");
-	} else {
-		apply_log(fresh);
-		for (size_t i = 0; i < m->service.n_models; i++) {
-			struct mx_served *model = &m->service.models[i];
-			const struct mx_config_model *found = NULL;
-			for (size_t j = 0; j < fresh->n_models; j++)
-				if (!strcmp(fresh->models[j].name, model->name))
-					found = &fresh->models[j];
-			if (!found)
-				mx_warning("mixd", "model %s is missing in %s: it is served until a restart",
-				           model->name, m->config_file);
-			else if (mx_service_set_aliases(&m->service, model, found->aliases.items,
-			                                found->aliases.n))
-				mx_error("mixd", "aliases of %s not changed: out of memory", model->name);
-		}
-		mx_info("mixd", "reloaded log settings and aliases from %s", m->config_file);
-		mx_config_free(fresh);
-	}
-	if (m->ready)
-		mx_notify_ready();
 }
 
 /* ---- the signal loop ---- */
@@ -238,6 +200,14 @@ static void drain(struct mixd *m, const sigset_t *signals)
 	}
 }
 
+static void reload(struct mixd *m)
+{
+	mx_notify_reloading();
+	mx_reload(m->config, &m->service);
+	if (m->ready)
+		mx_notify_ready();
+}
+
 static int serve(struct mixd *m, const sigset_t *signals)
 {
 	uint64_t watchdog = mx_notify_watchdog_ns(), fed = 0;
@@ -299,7 +269,7 @@ int main(int argc, char **argv)
 	struct mx_err err = {0};
 	mx_status st = mx_config_load(m.config_file, &m.config, &err);
 	if (st == MX_OK) {
-		apply_log(m.config);
+		mx_reload_log(m.config);
 		st = mx_host_modules(m.config, &m.mixers, &err);
 	}
 	int rc = 0;

@@ -41,7 +41,7 @@ static void every_key_is_taken(void **state)
 	struct mx_config *c = parse(
 		"http: {listen: ['127.0.0.1:1', '[::1]:2'], max_body_bytes: 1MiB, max_connections: 7,\n"
 		"  idle_timeout_s: 9, threads: 3, workers: 4, keep_alive_s: 2.5, stall_s: 11}\n"
-		"log: {level: debug, format: json}\n"
+		"log: {level: debug, format: json, access: errors}\n"
 		"scheduler: {max_sequences: 5, step_tokens: 77, queue: 6, max_step_stretch: 2.5}\n"
 		"shutdown: {drain_s: 1.5}\n"
 		"metrics: {vllm_names: false}\n"
@@ -62,6 +62,7 @@ static void every_key_is_taken(void **state)
 	assert_true(c->http.keep_alive_s == 2.5 && c->http.stall_s == 11);
 	assert_int_equal(c->log.level, MX_LOG_DEBUG);
 	assert_int_equal(c->log.format, MX_LOG_JSON);
+	assert_int_equal(c->log.access, 1);
 	assert_int_equal(c->scheduler.max_sequences, 5);
 	assert_int_equal(c->scheduler.step_tokens, 77);
 	assert_int_equal(c->scheduler.queue, 6);
@@ -94,6 +95,38 @@ static void every_key_is_taken(void **state)
 	mx_config_free(c);
 }
 
+/* The keys that wait for a restart when `after` replaces `before`. */
+static void expect_waiting(const char *before, const char *after, const char *keys)
+{
+	struct mx_config *a = parse(before), *b = parse(after);
+	struct mx_buf out = {0};
+	mx_config_compare(a, b, &out);
+	assert_string_equal(mx_buf_str(&out), keys);
+	mx_buf_free(&out);
+	mx_config_free(a);
+	mx_config_free(b);
+}
+
+static void keys_that_wait_for_a_restart(void **state)
+{
+	(void)state;
+	expect_waiting(MODEL, "http: {listen: '127.0.0.1:8080', threads: 2}\n" MODEL, "");
+	expect_waiting(MODEL, "log: {level: error, format: json, access: off}\n" MODEL, "");
+	expect_waiting(MODEL, "models: [{name: demo, path: m, aliases: [a]}]\n", "");
+	expect_waiting(MODEL,
+	               "http: {threads: 3, listen: [a:1, b:2], stall_s: 60.5}\n"
+	               "modules: [x]\nmetrics: {vllm_names: false}\nscheduler: {queue: 2}\n"
+	               "models: [{name: demo, path: m, memory: 1GiB, device: cuda, dtype: f32,\n"
+	               "  snapshot_every: 0}]\n",
+	               "http.listen, http.threads, http.stall_s, scheduler.queue, metrics.vllm_names, "
+	               "modules, models[demo].device, models[demo].memory, models[demo].dtype, "
+	               "models[demo].snapshot_every");
+	/* models are known by their names, not by their places */
+	expect_waiting("models: [{name: a, path: x}, {name: b, path: y}]",
+	               "models: [{name: b, path: y}, {name: a, path: z}]", "models[a].path");
+	expect_waiting(MODEL, "models: [{name: other, path: m}]", "models[demo], models[other]");
+}
+
 static void defaults_are_those_of_the_manual(void **state)
 {
 	(void)state;
@@ -102,6 +135,7 @@ static void defaults_are_those_of_the_manual(void **state)
 	assert_int_equal(c->http.max_body_bytes, 8388608);
 	assert_int_equal(c->http.max_connections, 1024);
 	assert_int_equal(c->http.idle_timeout_s, 75);
+	assert_int_equal(c->log.access, 2);
 	assert_int_equal(c->scheduler.max_sequences, 64);
 	assert_int_equal(c->scheduler.step_tokens, 512);
 	assert_int_equal(c->scheduler.queue, 1024);
@@ -266,6 +300,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_key_is_taken),
+		cmocka_unit_test(keys_that_wait_for_a_restart),
 		cmocka_unit_test(defaults_are_those_of_the_manual),
 		cmocka_unit_test(faults_name_their_place),
 		cmocka_unit_test(listen_addresses_are_checked),

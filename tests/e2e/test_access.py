@@ -27,9 +27,9 @@ def line_of(s, id):
     return found[0]
 
 
-def ask(s, id, path="/v1/completions", **fields):
-    return s.post(path, dict(dict(prompt="Call me", max_tokens=8, seed=1), **fields),
-                  headers={"X-Request-Id": id})
+def ask(s, id, connection=None, **fields):
+    return s.post("/v1/completions", dict(dict(prompt="Call me", max_tokens=8, seed=1), **fields),
+                  headers={"X-Request-Id": id}, connection=connection)
 
 
 @server(Mixd, top=JSON)
@@ -103,18 +103,21 @@ def test_what_log_access_asks_for():
         s.process.send_signal(signal.SIGHUP)
         s.wait_for(lambda: s.errors().count("reloaded") > n, "reload")
 
-    ask(s, "good0"), ask(s, "bad0", max_tokens=-7)
+    # a request on the same connection comes after the line of the one before
+    c = s.connect()
+    ask(s, "good0", c), ask(s, "bad0", c, max_tokens=-7), s.get("/version", connection=c)
     access("errors")
-    ask(s, "good1"), ask(s, "bad1", max_tokens=-7)
-    s.wait_for(lambda: logged("bad1"), "line")
+    ask(s, "good1", c), ask(s, "bad1", c, max_tokens=-7), s.get("/version", connection=c)
+    assert logged("bad1"), s.errors()
     access("all")
-    ask(s, "good2")
+    ask(s, "good2", c)
     s.wait_for(lambda: logged("good2"), "line")
     assert not logged("good0") and not logged("bad0") and not logged("good1"), s.errors()
     assert re.search(r' info +http: request id=bad1 client=127\.0\.0\.1:\d+ method=POST route=/v1/completions '
                      r'status=400 total_ms=[0-9.]+ code=\w+ error=".*max_tokens.*"$', logged("bad1")[0]), s.errors()
     assert re.search(r" status=200 model=demo prompt_tokens=\d+ cached_tokens=0 output_tokens=8 queue_ms=[0-9.]+ "
                      r"first_token_ms=[0-9.]+ total_ms=[0-9.]+ finish=length$", logged("good2")[0]), s.errors()
+    c.close()
     s.stop()
 
 

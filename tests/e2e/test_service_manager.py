@@ -29,8 +29,10 @@ SLOW = 5 if os.environ.get("MIXD_TEST_SLOW") else 1
 class Manager:
     """Starts mixd as a service manager would and collects what it is told."""
 
-    def __init__(self, tmp, watchdog_us=0, listen=None, drain_s=60 * SLOW):
+    def __init__(self, tmp, watchdog_us=0, listen=None, drain_s=60 * SLOW,
+                 listen_key="127.0.0.1:0"):
         self.tmp = tmp
+        self.listen_key = listen_key
         self.messages = []
         self.streams = []
         self.cond = threading.Condition()
@@ -63,12 +65,12 @@ class Manager:
             ["sh", "-c", command, MIXD, "--config", self.config],
             env=env, stderr=self.log, close_fds=False, preexec_fn=pass_socket)
 
-    def write_config(self, aliases, level, faulty=False):
+    def write_config(self, aliases, level, faulty=False, http="", model=""):
         with open(self.config, "w") as f:
-            f.write(f"http: {{ listen: '127.0.0.1:0' }}\n"
+            f.write(f"http: {{ listen: '{self.listen_key}'{http} }}\n"
                     f"log: {{ level: {level} }}\n"
                     f"shutdown: {{ drain_s: {self.drain_s} }}\n"
-                    f"models: [{{ name: demo, path: {TOP}/models/demo, aliases: {json.dumps(aliases)} }}]\n"
+                    f"models: [{{ name: demo, path: {TOP}/models/demo, aliases: {json.dumps(aliases)}{model} }}]\n"
                     + ("nonsense: 1\n" if faulty else ""))
 
     def listen(self):
@@ -193,6 +195,41 @@ class ServiceManager(unittest.TestCase):
         m.wait_for("READY=1", times=3)
         self.assertIn("nonsense", m.logged())
         self.assertEqual(m.request("POST", "/v1/completions", ask)[0], 200)
+
+    def test_reload_names_the_keys_that_wait_for_a_restart(self):
+        m = self.start()
+        m.wait_for("READY=1")
+        ask = dict(model="second", prompt="x", max_tokens=1)
+        m.write_config(aliases=["second"], level="info", http=", threads: 3", model=", memory: 1GiB")
+        m.process.send_signal(signal.SIGHUP)
+        m.wait_for("READY=1", times=2)
+        self.assertEqual(m.request("POST", "/v1/completions", ask)[0], 200)
+        line = next(line for line in m.logged().splitlines() if "reloaded" in line)
+        self.assertRegex(line, r" warning mixd: reloaded log settings and aliases from .*; "
+                               r"for a restart wait: http\.threads, models\[demo\]\.memory$")
+        # the comparison is with what runs: an edit that is taken back waits for nothing
+        m.write_config(aliases=["second"], level="info")
+        m.process.send_signal(signal.SIGHUP)
+        m.wait_for("READY=1", times=3)
+        lines = [line for line in m.logged().splitlines() if "reloaded" in line]
+        self.assertEqual(len(lines), 2)
+        self.assertRegex(lines[1], r" info +mixd: reloaded .*mixd\.yaml$")
+
+    def test_passed_socket_and_another_address(self):
+        for port, differs in (("1", True), ("0", False)):
+            with self.subTest(port=port), socket.socket() as s:
+                s.bind(("127.0.0.1", 0))
+                s.listen(16)
+                tmp = tempfile.mkdtemp(dir=self.tmp)
+                m = Manager(tmp, listen=s, listen_key=f"127.0.0.1:{port}")
+                self.addCleanup(m.end)
+                m.wait_for("READY=1")
+                warnings = [line for line in m.logged().splitlines() if " warning http: http.listen" in line]
+                self.assertEqual(len(warnings), differs, m.logged())
+                if differs:
+                    self.assertIn("http.listen (127.0.0.1:1) has no effect", warnings[0])
+                    self.assertIn(f"passed 127.0.0.1:{m.port};", warnings[0])
+                m.end()
 
     def test_drain_ends_streams_properly(self):
         m = self.start()

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Compares two configurations over the tables of keys. */
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/config_keys.h"
+
+static void add(struct mx_buf *out, const char *prefix, const char *name)
+{
+	mx_buf_printf(out, "%s%s%s", out->len ? ", " : "", prefix, name);
+}
+
+static bool same_strings(const struct mx_strings *a, const struct mx_strings *b)
+{
+	if (a->n != b->n)
+		return false;
+	for (size_t i = 0; i < a->n; i++)
+		if (strcmp(a->items[i], b->items[i]))
+			return false;
+	return true;
+}
+
+static bool same_value(enum mx_config_kind kind, const void *a, const void *b)
+{
+	switch (kind) {
+	case K_BOOL: return *(const bool *)a == *(const bool *)b;
+	case K_UINT:
+	case K_BYTES: return *(const uint64_t *)a == *(const uint64_t *)b;
+	case K_NUMBER: return !memcmp(a, b, sizeof(double));
+	case K_STRING: return !strcmp(*(const char *const *)a, *(const char *const *)b);
+	case K_STRINGS: return same_strings(a, b);
+	case K_CHOICE: return *(const int *)a == *(const int *)b;
+	case K_MAP:
+	case K_MODELS: break; /* compare_keys goes into them */
+	}
+	return true;
+}
+
+static void compare_keys(const struct mx_config_key *keys, const char *prefix, const char *a,
+                         const char *b, struct mx_buf *out)
+{
+	for (const struct mx_config_key *k = keys; k->name; k++) {
+		if (k->kind == K_MAP) {
+			char path[64];
+			snprintf(path, sizeof path, "%s%s.", prefix, k->name);
+			compare_keys(k->keys, path, a, b, out);
+		} else if (!k->reloadable && !same_value(k->kind, a + k->offset, b + k->offset)) {
+			add(out, prefix, k->name);
+		}
+	}
+}
+
+static const struct mx_config_model *find(const struct mx_config *c, const char *name)
+{
+	for (size_t i = 0; i < c->n_models; i++)
+		if (!strcmp(c->models[i].name, name))
+			return &c->models[i];
+	return NULL;
+}
+
+void mx_config_compare(const struct mx_config *a, const struct mx_config *b, struct mx_buf *out)
+{
+	char path[160];
+	compare_keys(mx_config_top_keys, "", (const char *)a, (const char *)b, out);
+	for (size_t i = 0; i < a->n_models; i++) {
+		const struct mx_config_model *m = &a->models[i], *other = find(b, m->name);
+		snprintf(path, sizeof path, "models[%s]", m->name);
+		if (!other) {
+			add(out, path, "");
+			continue;
+		}
+		strncat(path, ".", sizeof path - strlen(path) - 1);
+		compare_keys(mx_config_model_keys, path, (const char *)m, (const char *)other, out);
+	}
+	for (size_t i = 0; i < b->n_models; i++)
+		if (!find(a, b->models[i].name)) {
+			snprintf(path, sizeof path, "models[%s]", b->models[i].name);
+			add(out, path, "");
+		}
+}
