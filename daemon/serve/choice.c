@@ -140,43 +140,6 @@ void mx_choice_prompt_token(struct mx_choice *c, int32_t id, uint32_t text_offse
 		c->failed = true;
 }
 
-/* Finds the first complete stop string in `held` at or after `from`, the longest if several begin
- * there. False if there is none. */
-static bool find_stop(const struct mx_choice *c, size_t from, size_t *out_at, int32_t *out_stop)
-{
-	const struct mx_choice_rules *r = c->rules;
-	size_t best = SIZE_MAX;
-	for (uint32_t i = 0; i < r->n_stops; i++) {
-		const char *hit =
-			memmem(c->held.data + from, c->held.len - from, r->stops[i].s, r->stops[i].len);
-		if (!hit)
-			continue;
-		size_t at = (size_t)(hit - c->held.data);
-		if (at < best || (at == best && r->stops[i].len > r->stops[*out_stop].len)) {
-			best = at;
-			*out_stop = (int32_t)i;
-		}
-	}
-	*out_at = best;
-	return best != SIZE_MAX;
-}
-
-/* Returns the number of bytes at the end of `held` that could be the beginning of a stop string. */
-static size_t possible_stop(const struct mx_choice *c)
-{
-	const struct mx_choice_rules *r = c->rules;
-	size_t longest = 0;
-	for (uint32_t i = 0; i < r->n_stops; i++) {
-		size_t k = r->stops[i].len - 1;
-		if (k > c->held.len)
-			k = c->held.len;
-		for (; k > longest; k--)
-			if (!memcmp(c->held.data + c->held.len - k, r->stops[i].s, k))
-				longest = k;
-	}
-	return longest;
-}
-
 static void release(struct mx_choice *c, size_t n)
 {
 	mx_buf_append(&c->ready.text, mx_buf_str(&c->held), n);
@@ -193,22 +156,18 @@ static bool add_text(struct mx_choice *c)
 		mx_buf_append(&c->ready.text, mx_buf_str(&c->piece), c->piece.len);
 		return true;
 	}
-	if (!c->piece.len)
-		return true;
 	size_t before = c->held.len;
-	mx_buf_append(&c->held, c->piece.data, c->piece.len);
+	mx_buf_append(&c->held, mx_buf_str(&c->piece), c->piece.len);
 	if (c->held.failed)
 		return false;
-	size_t from = before >= r->longest_stop ? before - r->longest_stop + 1 : 0;
-	size_t at;
-	int32_t stop = 0;
-	if (find_stop(c, from, &at, &stop)) {
-		c->stop = stop;
-		release(c, at + (r->include_stop ? r->stops[stop].len : 0));
+	struct mx_stop_match match;
+	if (mx_stops_feed(&r->automaton, &c->cursor, mx_buf_str(&c->piece), c->piece.len, &match)) {
+		c->stop = (int32_t)match.stop;
+		release(c, before + match.end - (r->include_stop ? 0 : r->stops[match.stop].len));
 		mx_buf_clear(&c->held);
 		return false;
 	}
-	release(c, c->held.len - possible_stop(c));
+	release(c, c->held.len - c->cursor.state.depth);
 	return true;
 }
 

@@ -10,6 +10,7 @@
 #define MX_DAEMON_SERVE_CHOICE_H
 
 #include "daemon/serve/service.h"
+#include "daemon/serve/stops.h"
 #include "proto/request.h"
 #include "proto/response.h"
 
@@ -28,9 +29,9 @@ struct mx_choice_rules {
 	const struct mx_tokenizer *tokenizer;
 	struct mx_api_text *stops; /* [n_stops] */
 	uint32_t n_stops;
-	size_t longest_stop;
-	uint32_t min_tokens; /* stop strings count only after so many tokens */
-	bool include_stop;   /* a stop string found is part of the text */
+	struct mx_stops automaton; /* of `stops` */
+	uint32_t min_tokens;       /* stop strings count only after so many tokens */
+	bool include_stop;         /* a stop string found is part of the text */
 	bool want_ids;
 	int32_t logprobs; /* number of alternatives; -1 = no log-probabilities */
 	bool skip_special;
@@ -39,8 +40,9 @@ struct mx_choice_rules {
 struct mx_choice {
 	const struct mx_choice_rules *rules;
 	struct mx_decoder decoder;
-	struct mx_buf held;  /* text held back: it may be the beginning of a stop string */
-	struct mx_buf piece; /* scratch */
+	struct mx_buf held;           /* text held back: it may be the beginning of a stop string */
+	struct mx_stop_cursor cursor; /* state of the text up to the end of `held` */
+	struct mx_buf piece;          /* scratch */
 	struct mx_pending ready;
 	uint32_t text_chars; /* code points decoded so far, echoed prompt included */
 	uint32_t n_output;   /* tokens so far */

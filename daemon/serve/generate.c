@@ -335,10 +335,10 @@ static mx_status copy_rules(struct mx_generation *g, const struct mx_api_request
 		if (!s)
 			return no_memory(err);
 		rules->stops[i] = (struct mx_api_text){s, r->stops[i].len};
-		if (r->stops[i].len > rules->longest_stop)
-			rules->longest_stop = r->stops[i].len;
 	}
 	rules->n_stops = r->n_stops;
+	if (mx_stops_build(&g->arena, rules->stops, rules->n_stops, &rules->automaton) != MX_OK)
+		return no_memory(err);
 	return MX_OK;
 }
 

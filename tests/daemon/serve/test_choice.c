@@ -95,9 +95,11 @@ static void compare_once(void)
 		stops[i] = (struct mx_api_text){whole.data + at, len};
 		if (len == 0 || draw(4) == 0)
 			stops[i] = (struct mx_api_text){random_stop, 1 + draw(3)};
-		if (stops[i].len > r.longest_stop)
-			r.longest_stop = stops[i].len;
+		if (!stops[i].len) /* of an empty text */
+			r.n_stops = i;
 	}
+	struct mx_arena arena = {0};
+	assert_int_equal(mx_stops_build(&arena, stops, r.n_stops, &r.automaton), MX_OK);
 
 	struct mx_choice c;
 	mx_choice_init(&c, &r, NULL, 0);
@@ -127,6 +129,7 @@ static void compare_once(void)
 		assert_memory_equal(stops[c.stop].s, stops[stop].s, stops[stop].len);
 	assert_false(c.failed);
 	mx_choice_free(&c);
+	mx_arena_free(&arena);
 	mx_decoder_free(&d);
 	mx_buf_free(&whole);
 	mx_buf_free(&so_far);
@@ -149,12 +152,10 @@ static void min_tokens_hides_stops(void **state)
 	assert_int_equal(mx_tokenizer_encode(tokenizer, "one two three two", 17, false, 0, &t, &err),
 	                 MX_OK);
 	struct mx_api_text stop = {" two", 4};
-	struct mx_choice_rules r = {.tokenizer = tokenizer,
-	                            .stops = &stop,
-	                            .n_stops = 1,
-	                            .longest_stop = 4,
-	                            .min_tokens = 3,
-	                            .logprobs = -1};
+	struct mx_choice_rules r = {
+		.tokenizer = tokenizer, .stops = &stop, .n_stops = 1, .min_tokens = 3, .logprobs = -1};
+	struct mx_arena arena = {0};
+	assert_int_equal(mx_stops_build(&arena, &stop, 1, &r.automaton), MX_OK);
 	struct mx_choice c;
 	mx_choice_init(&c, &r, NULL, 0);
 	size_t used = 0;
@@ -164,6 +165,7 @@ static void min_tokens_hides_stops(void **state)
 	assert_string_equal(mx_buf_str(&c.ready.text), "one two three");
 	assert_int_equal(c.stop, 0);
 	mx_choice_free(&c);
+	mx_arena_free(&arena);
 	mx_tokens_free(&t);
 }
 
