@@ -14,11 +14,10 @@
 #include "model/jinja/jinja.h"
 
 enum {
-	DEFAULT_STEPS = 8000000,   /* about half a second; 1000 messages take some 50,000 */
-	DEFAULT_OUTPUT = 16 << 20, /* bytes */
-	PARSE_MEMORY = 256 << 20,  /* bytes: some hundred times the largest template */
-	RENDER_MEMORY = 128 << 20, /* bytes, without the output */
-	MAX_JSON = 64 << 20,       /* bytes of tokenizer_config.json */
+	DEFAULT_STEPS = 8000000,  /* about half a second; 1000 messages take some 50,000 */
+	DEFAULT_OUTPUT = 8 << 20, /* bytes */
+	PARSE_MEMORY = 256 << 20, /* bytes: some hundred times the largest template */
+	MAX_JSON = 64 << 20,      /* bytes of tokenizer_config.json */
 };
 
 struct mx_chat_template {
@@ -86,6 +85,12 @@ void mx_chat_template_destroy(struct mx_chat_template *t)
 	free(t);
 }
 
+size_t mx_chat_template_max_output(size_t n)
+{
+	size_t most = ((size_t)256 << 10) + 4 * n;
+	return most < DEFAULT_OUTPUT ? most : DEFAULT_OUTPUT;
+}
+
 static mx_status run(struct jj *j, const json_t *vars)
 {
 	if (setjmp(j->fail))
@@ -122,7 +127,7 @@ mx_status mx_chat_template_render(const struct mx_chat_template *t, const json_t
 	j->err = err;
 	j->prog = t->prog;
 	j->now = now;
-	j->arena.limit = RENDER_MEMORY;
+	j->arena.limit = MX_CHAT_MEMORY;
 	j->max_cost = steps > UINT64_MAX / JJ_STEP / 2 ? UINT64_MAX / 2 : steps * JJ_STEP;
 	j->out = out;
 	j->out_end = max_output > SIZE_MAX - start ? SIZE_MAX : start + max_output;

@@ -30,9 +30,15 @@ mx_status mx_chat_template_parse(const char *text, size_t len, struct mx_chat_te
                                  struct mx_err *err);
 void mx_chat_template_destroy(struct mx_chat_template *t); /* takes NULL */
 
+/* Most bytes of memory that a rendering takes, without the output. */
+#define MX_CHAT_MEMORY ((size_t)32 << 20)
+/* Returns the most bytes of output that messages and variables of n bytes may give: a template
+ * repeats them a few times at most, and adds its own text. */
+size_t mx_chat_template_max_output(size_t n);
+
 struct mx_chat_limits {
 	uint64_t max_steps; /* evaluated nodes; 0 = a default of some millions */
-	size_t max_output;  /* bytes; 0 = a default of 16 MiB */
+	size_t max_output;  /* bytes; 0 = a default of 8 MiB */
 };
 
 /* Renders the template and appends the text to *out; appends nothing on failure.

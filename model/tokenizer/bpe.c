@@ -46,6 +46,7 @@ struct candidate {
 };
 
 struct mx_tok_bpe_work {
+	struct mx_tok_room *room;
 	int32_t *symbols;
 	size_t n, cap;
 	struct link *links;
@@ -65,6 +66,18 @@ void mx_tok_bpe_work_free(struct mx_tok_bpe_work *b)
 	free(b->heap);
 	free(b->cache);
 	free(b);
+}
+
+mx_status mx_tokens_shrink(struct mx_tokens *t)
+{
+	if (t->n == t->cap || !t->n)
+		return MX_OK;
+	int32_t *ids = mx_realloc(t->ids, t->n, sizeof *ids);
+	if (!ids)
+		return MX_E_NOMEM;
+	t->ids = ids;
+	t->cap = t->n;
+	return MX_OK;
 }
 
 mx_status mx_tokens_reserve(struct mx_tokens *t, size_t n)
@@ -349,8 +362,8 @@ mx_status mx_tok_bpe_parse(struct mx_tokenizer *t, const json_t *json, const cha
 static mx_status symbol_add(struct mx_tok_bpe_work *b, int32_t id)
 {
 	if (b->n == b->cap) {
-		size_t cap = b->cap ? b->cap * 2 : 256;
-		int32_t *s = mx_realloc(b->symbols, cap, sizeof *s);
+		size_t cap = mx_tok_next_cap(b->cap);
+		int32_t *s = mx_tok_grow(b->room, b->symbols, b->cap, cap, sizeof *s);
 		if (!s)
 			return MX_E_NOMEM;
 		b->symbols = s;
@@ -473,8 +486,8 @@ static size_t merge_scan(const struct mx_tok_bpe *m, const int32_t *from, size_t
 static mx_status heap_push(struct mx_tok_bpe_work *b, struct candidate c)
 {
 	if (b->n_heap == b->cap_heap) {
-		size_t cap = b->cap_heap ? b->cap_heap * 2 : 256;
-		struct candidate *h = mx_realloc(b->heap, cap, sizeof *h);
+		size_t cap = mx_tok_next_cap(b->cap_heap);
+		struct candidate *h = mx_tok_grow(b->room, b->heap, b->cap_heap, cap, sizeof *h);
 		if (!h)
 			return MX_E_NOMEM;
 		b->heap = h;
@@ -528,7 +541,7 @@ static mx_status merge_heap(const struct mx_tok_bpe *m, struct mx_tok_bpe_work *
 	if (n > INT32_MAX)
 		return MX_E_LIMIT;
 	if (b->cap_links < n) {
-		struct link *l = mx_realloc(b->links, n, sizeof *l);
+		struct link *l = mx_tok_grow(b->room, b->links, b->cap_links, n, sizeof *l);
 		if (!l)
 			return MX_E_NOMEM;
 		b->links = l;
@@ -622,6 +635,7 @@ mx_status mx_tok_bpe_encode(const struct mx_tokenizer *t, struct mx_tok_work *w,
 	}
 	if (!w->bpe && !(w->bpe = mx_calloc(1, sizeof *w->bpe)))
 		return MX_E_NOMEM;
+	w->bpe->room = &w->room;
 	mx_status st = symbols(t, w, s, n);
 	struct mx_tok_bpe_work *b = w->bpe;
 	for (size_t from = 0; st == MX_OK && from < b->n;) {

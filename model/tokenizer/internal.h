@@ -12,7 +12,7 @@
  * chars.c makes a tokenizer.json for a character tokenizer that has none. All rest
  * on text.c (UTF-8), unicode.c (character classes), pattern.c
  * (regular expressions), vocab.c (string to id), lookup.c (id to string),
- * work.c (memory of one call) and json.c (checked reading).
+ * work.c and room.c (memory of one call) and json.c (checked reading).
  *
  * Everything in struct mx_tokenizer is immutable after load. The memory of one call
  * is struct mx_tok_work.
@@ -214,7 +214,19 @@ struct mx_tok_split {
 	uint32_t first; /* 1 if it begins the whole text */
 };
 
+/* The memory that one call may still take for its arrays. */
+struct mx_tok_room {
+	size_t left; /* bytes */
+	bool over;   /* an array could not grow for lack of it */
+};
+/* Resizes an array of old_n elements to n, within the room. NULL if there is none or memory is out;
+ * the array is intact then. */
+void *mx_tok_grow(struct mx_tok_room *room, void *p, size_t old_n, size_t n, size_t size);
+/* Returns the next capacity of a full array: large ones grow by half. */
+size_t mx_tok_next_cap(size_t cap);
+
 struct mx_tok_splits {
+	struct mx_tok_room *room;
 	struct mx_tok_split *v;
 	size_t n, cap;
 };
@@ -233,6 +245,7 @@ struct mx_tok_work {
 	size_t text_len;   /* bytes of the input */
 	bool newer;        /* the text has characters newer than Unicode 14 */
 	size_t text_limit; /* limit of the bytes of the rewritten text */
+	struct mx_tok_room room;
 	struct mx_buf text, other, scratch[2];
 	struct mx_tok_splits splits, more;
 	struct mx_tok_range *ranges;

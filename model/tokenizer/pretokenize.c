@@ -240,8 +240,8 @@ mx_status mx_tok_pretokenizer_parse(struct mx_tokenizer *t, const json_t *json, 
 static mx_status range_add(struct mx_tok_work *w, size_t start, size_t end, bool match)
 {
 	if (w->n_ranges == w->cap_ranges) {
-		size_t cap = w->cap_ranges ? w->cap_ranges * 2 : 64;
-		struct mx_tok_range *r = mx_realloc(w->ranges, cap, sizeof *r);
+		size_t cap = mx_tok_next_cap(w->cap_ranges);
+		struct mx_tok_range *r = mx_tok_grow(&w->room, w->ranges, w->cap_ranges, cap, sizeof *r);
 		if (!r)
 			return MX_E_NOMEM;
 		w->ranges = r;

@@ -237,6 +237,10 @@ static mx_status encode(const struct mx_tokenizer *t, struct mx_tok_work *w, con
 			st = append(out, &s->id, 1);
 		else
 			st = mx_tok_bpe_encode(t, w, w->text.data + s->off, s->len, limit, out);
+		if (st == MX_OK && out->cap * sizeof *out->ids > w->room.left) {
+			w->room.over = true;
+			st = MX_E_LIMIT;
+		}
 		if (st == MX_OK && limit && out->n > limit)
 			st = MX_E_LIMIT;
 	}
@@ -247,17 +251,40 @@ static mx_status encode(const struct mx_tokenizer *t, struct mx_tok_work *w, con
 	return st;
 }
 
+/* Bytes for the arrays of a text of n bytes. A part of the text takes 44 (twice its place in the
+ * text and a match), a byte that is merged alone 40, and arrays grow by half; so short texts are
+ * never refused, nor a megabyte of single letters, nor long texts of words. */
+static size_t array_room(size_t n)
+{
+	size_t any = ((size_t)1 << 20) + 100 * n, large = ((size_t)64 << 20) + 12 * n;
+	return any < large ? any : large;
+}
+
+/* Bytes of a rewritten text. Normalisation and the spelling of bytes make ordinary texts at most
+ * three times as long. */
+static size_t text_room(size_t n)
+{
+	return ((size_t)1 << 20) + 4 * n;
+}
+
+size_t mx_tokenizer_encode_memory(size_t n)
+{
+	return array_room(n) + 2 * text_room(n);
+}
+
 mx_status mx_tokenizer_encode(const struct mx_tokenizer *t, const char *text, size_t len,
                               bool add_special, size_t limit, struct mx_tokens *out,
                               struct mx_err *err)
 {
 	if (len > MAX_TEXT)
 		return mx_fail(err, MX_E_LIMIT, "text is longer than %zu bytes", MAX_TEXT);
-	struct mx_tok_work w = {.text_len = len, .text_limit = ((size_t)32 << 20) + 8 * len};
+	struct mx_tok_work w = {
+		.text_len = len, .text_limit = text_room(len), .room.left = array_room(len)};
 	struct mx_buf clean = {0};
 	struct mx_tokens ids = {0};
 	struct mx_err mine = {0};
 	w.err = &mine;
+	w.splits.room = w.more.room = &w.room;
 	size_t bad;
 	bool cut;
 	if (mx_tok_valid(text, len, &bad, &cut) != len) {
@@ -268,8 +295,17 @@ mx_status mx_tokenizer_encode(const struct mx_tokenizer *t, const char *text, si
 	w.text.limit = w.text_limit;
 	w.newer = mx_tok_has_newer(text, len);
 	mx_status st = clean.failed ? MX_E_NOMEM : encode(t, &w, text, len, add_special, limit, &ids);
-	if (st == MX_OK)
+	if (st == MX_OK && !out->ids) {
+		*out = ids;
+		ids = (struct mx_tokens){0};
+	} else if (st == MX_OK) {
 		st = append(out, ids.ids, ids.n);
+	}
+	if (w.room.over) {
+		st = MX_E_UNSUPPORTED;
+		mx_fail(&mine, st, "a text of %zu bytes falls into more parts than %zu MiB of memory hold",
+		        len, array_room(len) >> 20);
+	}
 	if (st != MX_OK && mine.status == st && err)
 		*err = mine;
 	else if (st == MX_E_LIMIT)

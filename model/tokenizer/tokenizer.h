@@ -22,6 +22,8 @@ struct mx_tokens {
 	size_t n, cap;
 };
 void mx_tokens_free(struct mx_tokens *t); /* frees ids and zeroes *t; takes NULL */
+/* Frees the memory behind the last id. */
+mx_status mx_tokens_shrink(struct mx_tokens *t);
 
 /* Reads DIR/tokenizer.json and, if it exists, tokenizer_config.json (bos/eos/... token strings,
  * add_bos_token). Without tokenizer.json, tokenizer_config.json must describe a character
@@ -38,6 +40,9 @@ void mx_tokenizer_destroy(struct mx_tokenizer *t); /* takes NULL */
 mx_status mx_tokenizer_encode(const struct mx_tokenizer *t, const char *text, size_t len,
                               bool add_special, size_t limit, struct mx_tokens *out,
                               struct mx_err *err);
+/* Returns the most bytes of memory that encoding a text of n bytes takes, ids included. A text that
+ * needs more, because it falls into very many parts, is refused with MX_E_UNSUPPORTED. */
+size_t mx_tokenizer_encode_memory(size_t n);
 
 /* Appends the text of the ids to *out, as `tokenizers` decode(skip_special_tokens). Unknown ids
  * are skipped. */

@@ -7,8 +7,8 @@
 mx_status mx_tok_splits_add(struct mx_tok_splits *s, size_t off, size_t len, int32_t id, bool first)
 {
 	if (s->n == s->cap) {
-		size_t cap = s->cap ? s->cap * 2 : 64;
-		struct mx_tok_split *v = mx_realloc(s->v, cap, sizeof *v);
+		size_t cap = mx_tok_next_cap(s->cap);
+		struct mx_tok_split *v = mx_tok_grow(s->room, s->v, s->cap, cap, sizeof *v);
 		if (!v)
 			return MX_E_NOMEM;
 		s->v = v;
