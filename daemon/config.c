@@ -46,6 +46,8 @@ static const char *check_listen(const char *address)
 static const struct mx_config_key http_keys[] = {
 	{"listen", K_STRINGS, H(listen), .min = 1, .max = 16, .check = check_listen},
 	{"max_body_bytes", K_BYTES, H(max_body_bytes), .min = 1024, .max = 1 << 30},
+	{"body_memory", K_BYTES, H(body_memory), .min = 1024, .max = 0x1p50, .automatic = true},
+	{"answer_memory", K_BYTES, H(answer_memory), .min = 1 << 20, .max = 0x1p50},
 	{"max_connections", K_UINT, H(max_connections), .min = 1, .max = 1 << 20},
 	{"idle_timeout_s", K_UINT, H(idle_timeout_s), .min = 1, .max = 86400},
 	{"threads", K_UINT, H(threads), .min = 1, .max = 64},
@@ -526,6 +528,8 @@ static void set_defaults(struct mx_config *c)
 {
 	c->http = (struct mx_config_http){.listen = {default_listen, 1},
 	                                  .max_body_bytes = 8388608,
+	                                  .body_memory = MX_CONFIG_AUTO,
+	                                  .answer_memory = 64 << 20,
 	                                  .max_connections = 1024,
 	                                  .idle_timeout_s = 75,
 	                                  .threads = 2,
@@ -544,6 +548,12 @@ static mx_status check_whole(struct parser *p, const yaml_node_t *root)
 {
 	const struct mx_config *c = p->config;
 	p->path[0] = 0;
+	if (c->http.body_memory < c->http.max_body_bytes)
+		return fail(p, root,
+		            "http.body_memory (%llu) is below http.max_body_bytes (%llu): no such body "
+		            "could be received",
+		            (unsigned long long)c->http.body_memory,
+		            (unsigned long long)c->http.max_body_bytes);
 	if (c->scheduler.max_sequences > c->scheduler.step_tokens)
 		return fail(p, root,
 		            "scheduler.max_sequences (%llu) is above scheduler.step_tokens (%llu): every "

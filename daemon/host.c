@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/paths.h"
+#include "daemon/request_plan.h"
 #include "device/open.h"
 #include "engine/load.h"
 #include "model/plan.h"
@@ -248,6 +249,7 @@ static void print_plan(FILE *out, const struct mx_config_model *m, const struct 
 mx_status mx_host_check(const struct mx_config *config, const struct mx_registry *mixers, FILE *out,
                         struct mx_err *err)
 {
+	uint64_t total = 0;
 	for (size_t i = 0; i < config->n_models; i++) {
 		const struct mx_config_model *m = &config->models[i];
 		struct hosted h = {.config = config, .model_config = m};
@@ -260,6 +262,7 @@ mx_status mx_host_check(const struct mx_config *config, const struct mx_registry
 		}
 		if (st == MX_OK) {
 			print_plan(out, m, h.plan, &mp, i ? "" : ", the process itself");
+			total += mp.total;
 			if (open_template(&h, why, sizeof why))
 				fprintf(out, "  no chat: %s\n", why);
 		} else {
@@ -272,6 +275,7 @@ mx_status mx_host_check(const struct mx_config *config, const struct mx_registry
 		if (st)
 			return st;
 	}
+	mx_request_plan_print(config, total, out);
 	return MX_OK;
 }
 

@@ -22,6 +22,7 @@
 #include "daemon/notify.h"
 #include "daemon/passed.h"
 #include "daemon/reload.h"
+#include "daemon/request_plan.h"
 #include "daemon/serve/service.h"
 
 /* Everything the process holds, in the order in which it is built. */
@@ -66,6 +67,7 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 		.n_listen = c->listen.n,
 		.fds = fds,
 		.max_body_bytes = c->max_body_bytes,
+		.body_memory = c->body_memory == MX_CONFIG_AUTO ? 0 : c->body_memory,
 		.max_connections = (unsigned)c->max_connections,
 		.idle_timeout_s = (unsigned)c->idle_timeout_s,
 		.threads = (unsigned)c->threads,
@@ -75,6 +77,7 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 		.metrics = mx_metrics_text,
 		.metrics_arg = m->metrics,
 	};
+	m->service.answers.limit = c->answer_memory;
 	mx_status st = mx_notify_listen_fds(fds, &hc.n_fds, err);
 	if (st == MX_OK)
 		st = mx_http_create(&hc, &m->service, &m->http, err);
@@ -86,6 +89,8 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 		        hc.n_fds ? " (passed by the service manager)" : "");
 	if (hc.n_fds && c->listen_given)
 		mx_passed_compare(&c->listen, m->http);
+	mx_info("http", "requests take at most %.1f MiB, %.1f MiB of them for answers",
+	        (double)mx_request_plan_bytes(m->config) / 0x1p20, (double)c->answer_memory / 0x1p20);
 	return MX_OK;
 }
 

@@ -113,16 +113,6 @@ void mx_json_float(struct mx_buf *b, float v)
 	if (isinf(v))
 		v = v < 0 ? -9999.0f : 9999.0f;
 	/* nine digits always read back as the same float */
-	mx_buf_printf(b, "%.9g", (double)v);
-}
-
-void mx_json_ids(struct mx_buf *b, const int32_t *ids, size_t n)
-{
-	mx_buf_putc(b, '[');
-	for (size_t i = 0; i < n; i++) {
-		if (i)
-			mx_buf_putc(b, ',');
-		mx_json_int(b, ids[i]);
-	}
-	mx_buf_putc(b, ']');
+	char text[32];
+	mx_buf_append(b, text, (size_t)snprintf(text, sizeof(text), "%.9g", (double)v));
 }

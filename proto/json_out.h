@@ -25,8 +25,6 @@ void mx_json_int(struct mx_buf *b, int64_t v);
  * NaN: infinities become -9999 and 9999, as clients of log-probabilities expect, and NaN becomes
  * null. */
 void mx_json_float(struct mx_buf *b, float v);
-/* Appends an array: [1,2,3]. */
-void mx_json_ids(struct mx_buf *b, const int32_t *ids, size_t n);
 
 /* Returns the length (1..4) of the well-formed UTF-8 sequence at s, or 0 if the bytes there are
  * malformed or the sequence is cut off after n bytes. n > 0. */

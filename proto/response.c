@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "proto/json_out.h"
+#include "proto/pieces.h"
 
 /* Appends a string literal without strlen, for the per-token path. */
 #define PUT(b, literal) mx_buf_append((b), literal, sizeof(literal) - 1)
@@ -44,24 +45,49 @@ static void write_usage(struct mx_buf *b, const struct mx_api_usage *u)
 	PUT(b, "}}");
 }
 
-/* Writes the part of a choice behind its text: logprobs, ids, reasons and the closing brace. */
-static void write_tail(struct mx_buf *b, bool chat, const struct mx_api_choice *c)
+/* What a choice is written as. */
+enum form { IN_RESPONSE, IN_EVENT, AS_ROLE };
+
+/* The parts of a choice, in the order in which they are written. */
+enum part {
+	OPENING,
+	TEXT,
+	BEHIND_TEXT,
+	LOGPROBS,
+	IDS_NAME,
+	IDS,
+	PROMPT_IDS_NAME,
+	PROMPT_IDS,
+	CLOSING
+};
+
+/* True if the form has a text; an event that ends a choice of a chat has none. */
+static bool has_text(enum form form, bool chat, const struct mx_api_choice *c)
 {
-	PUT(b, ",\"logprobs\":");
-	if (!c->vocab || (chat && c->n_tokens == 0))
-		PUT(b, "null");
-	else if (chat)
-		mx_api_write_chat_logprobs(b, c->vocab, c->tokens, c->n_tokens);
+	return form != AS_ROLE && !(form == IN_EVENT && chat && c->finish_reason);
+}
+
+/* Writes a choice up to its text. */
+static void write_opening(struct mx_buf *b, enum form form, bool chat,
+                          const struct mx_api_choice *c)
+{
+	PUT(b, "{\"index\":");
+	mx_json_int(b, c->index);
+	if (form == AS_ROLE)
+		PUT(b, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"");
+	else if (!chat)
+		PUT(b, ",\"text\":");
+	else if (form == IN_RESPONSE)
+		PUT(b, ",\"message\":{\"role\":\"assistant\",\"content\":");
+	else if (c->finish_reason)
+		PUT(b, ",\"delta\":{");
 	else
-		mx_api_write_legacy_logprobs(b, c->vocab, c->tokens, c->n_tokens);
-	if (c->ids) {
-		PUT(b, ",\"token_ids\":");
-		mx_json_ids(b, c->ids, c->n_ids);
-	}
-	if (c->prompt_ids) {
-		PUT(b, ",\"prompt_token_ids\":");
-		mx_json_ids(b, c->prompt_ids, c->n_prompt_ids);
-	}
+		PUT(b, ",\"delta\":{\"content\":");
+}
+
+/* Writes the reasons and the brace that closes a choice. */
+static void write_closing(struct mx_buf *b, const struct mx_api_choice *c)
+{
 	if (!c->finish_reason) {
 		PUT(b, ",\"finish_reason\":null}");
 		return;
@@ -78,26 +104,79 @@ static void write_tail(struct mx_buf *b, bool chat, const struct mx_api_choice *
 	mx_buf_putc(b, '}');
 }
 
+/* Writes one part of a choice. True if the part is complete. */
+static bool write_part(struct mx_pieces *p, enum form form, bool chat,
+                       const struct mx_api_choice *c)
+{
+	struct mx_buf *b = p->b;
+	bool logprobs = form != AS_ROLE && c->vocab && !(chat && c->n_tokens == 0);
+	bool ids = form != AS_ROLE && c->ids;
+	switch ((enum part)p->at->part) {
+	case OPENING: write_opening(b, form, chat, c); return true;
+	case TEXT: return !has_text(form, chat, c) || mx_pieces_string(p, c->text, c->len);
+	case BEHIND_TEXT:
+		if (chat)
+			mx_buf_putc(b, '}');
+		PUT(b, ",\"logprobs\":");
+		if (!logprobs)
+			PUT(b, "null");
+		return true;
+	case LOGPROBS:
+		return !logprobs ||
+		       (chat ? mx_pieces_chat_logprobs(p, c) : mx_pieces_legacy_logprobs(p, c));
+	case IDS_NAME:
+		if (ids)
+			PUT(b, ",\"token_ids\":");
+		return true;
+	case IDS: return !ids || mx_pieces_ids(p, c->ids, c->n_ids);
+	case PROMPT_IDS_NAME:
+		if (c->prompt_ids)
+			PUT(b, ",\"prompt_token_ids\":");
+		return true;
+	case PROMPT_IDS: return !c->prompt_ids || mx_pieces_ids(p, c->prompt_ids, c->n_prompt_ids);
+	case CLOSING: write_closing(b, c); return true;
+	}
+	return true;
+}
+
+/* Writes a choice from the cursor on. True if it is complete; the cursor then stands behind its
+ * last part. */
+static bool write_choice(struct mx_buf *b, enum form form, bool chat, const struct mx_api_choice *c,
+                         size_t max, struct mx_api_cursor *at)
+{
+	struct mx_pieces p = mx_pieces_begin(b, max, at);
+	bool more = true;
+	while (more && at->part <= CLOSING) {
+		if (write_part(&p, form, chat, c))
+			at->part++;
+		else
+			more = false;
+		more = more && (b->len < p.end || at->part > CLOSING);
+	}
+	mx_pieces_end(&p);
+	return at->part > CLOSING;
+}
+
 void mx_api_write_begin(struct mx_buf *b, const struct mx_api_head *h)
 {
 	mx_buf_append(b, h->prefix.data, h->prefix.len);
 }
 
-void mx_api_write_choice(struct mx_buf *b, const struct mx_api_head *h,
-                         const struct mx_api_choice *c, bool first)
+bool mx_api_write_choice(struct mx_buf *b, const struct mx_api_head *h,
+                         const struct mx_api_choice *c, bool first, size_t max,
+                         struct mx_api_cursor *at)
 {
-	if (!first)
+	struct mx_api_cursor whole = {0};
+	if (!at) {
+		at = &whole;
+		max = SIZE_MAX;
+	}
+	if (at->part == 0 && !first)
 		mx_buf_putc(b, ',');
-	PUT(b, "{\"index\":");
-	mx_json_int(b, c->index);
-	if (h->chat)
-		PUT(b, ",\"message\":{\"role\":\"assistant\",\"content\":");
-	else
-		PUT(b, ",\"text\":");
-	mx_json_string(b, c->text, c->len);
-	if (h->chat)
-		mx_buf_putc(b, '}');
-	write_tail(b, h->chat, c);
+	if (!write_choice(b, IN_RESPONSE, h->chat, c, max, at))
+		return false;
+	*at = (struct mx_api_cursor){0};
+	return true;
 }
 
 void mx_api_write_end(struct mx_buf *b, const struct mx_api_usage *usage)
@@ -129,40 +208,40 @@ static void end_event(struct mx_buf *b, enum mx_api_usage_mode mode,
 	PUT(b, "}\n\n");
 }
 
-void mx_api_write_role(struct mx_buf *b, const struct mx_api_head *h, const struct mx_api_choice *c,
-                       enum mx_api_usage_mode mode, const struct mx_api_usage *usage)
+static bool write_event(struct mx_buf *b, const struct mx_api_head *h, enum form form,
+                        const struct mx_api_choice *c, enum mx_api_usage_mode mode,
+                        const struct mx_api_usage *usage, size_t max, struct mx_api_cursor *at)
 {
-	begin_event(b, h);
-	PUT(b, "{\"index\":");
-	mx_json_int(b, c->index);
-	PUT(b, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
-	struct mx_api_choice bare = {.index = c->index,
+	struct mx_api_cursor whole = {0};
+	if (!at) {
+		at = &whole;
+		max = SIZE_MAX;
+	}
+	if (at->part == 0)
+		begin_event(b, h);
+	if (!write_choice(b, form, h->chat, c, max, at))
+		return false;
+	*at = (struct mx_api_cursor){0};
+	end_event(b, mode, usage);
+	return true;
+}
+
+bool mx_api_write_role(struct mx_buf *b, const struct mx_api_head *h, const struct mx_api_choice *c,
+                       enum mx_api_usage_mode mode, const struct mx_api_usage *usage, size_t max,
+                       struct mx_api_cursor *at)
+{
+	struct mx_api_choice role = {.index = c->index,
 	                             .stop_token = -1,
 	                             .prompt_ids = c->prompt_ids,
 	                             .n_prompt_ids = c->n_prompt_ids};
-	write_tail(b, true, &bare);
-	end_event(b, mode, usage);
+	return write_event(b, h, AS_ROLE, &role, mode, usage, max, at);
 }
 
-void mx_api_write_event(struct mx_buf *b, const struct mx_api_head *h,
+bool mx_api_write_event(struct mx_buf *b, const struct mx_api_head *h,
                         const struct mx_api_choice *c, enum mx_api_usage_mode mode,
-                        const struct mx_api_usage *usage)
+                        const struct mx_api_usage *usage, size_t max, struct mx_api_cursor *at)
 {
-	begin_event(b, h);
-	PUT(b, "{\"index\":");
-	mx_json_int(b, c->index);
-	if (!h->chat) {
-		PUT(b, ",\"text\":");
-		mx_json_string(b, c->text, c->len);
-	} else if (c->finish_reason) {
-		PUT(b, ",\"delta\":{}");
-	} else {
-		PUT(b, ",\"delta\":{\"content\":");
-		mx_json_string(b, c->text, c->len);
-		mx_buf_putc(b, '}');
-	}
-	write_tail(b, h->chat, c);
-	end_event(b, mode, usage);
+	return write_event(b, h, IN_EVENT, c, mode, usage, max, at);
 }
 
 void mx_api_write_usage_event(struct mx_buf *b, const struct mx_api_head *h,
@@ -199,33 +278,53 @@ void mx_api_write_models(struct mx_buf *b, const struct mx_api_model *m, size_t 
 	PUT(b, "]}");
 }
 
-void mx_api_write_tokens(struct mx_buf *b, const int32_t *ids, size_t n, uint32_t max_model_len,
-                         const char *(*piece)(void *arg, int32_t id), void *arg)
+static void write_piece(struct mx_pieces *p, const void *arg, size_t i)
 {
-	PUT(b, "{\"count\":");
-	mx_json_int(b, (int64_t)n);
-	PUT(b, ",\"max_model_len\":");
-	mx_json_int(b, max_model_len);
-	PUT(b, ",\"tokens\":");
-	mx_json_ids(b, ids, n);
-	if (piece) {
-		PUT(b, ",\"token_strs\":[");
-		for (size_t i = 0; i < n; i++) {
-			if (i)
-				mx_buf_putc(b, ',');
-			mx_json_cstring(b, piece(arg, ids[i]));
-		}
-		mx_buf_putc(b, ']');
-	}
-	mx_buf_putc(b, '}');
+	const struct mx_api_tokens *t = arg;
+	mx_json_cstring(p->b, t->piece(t->arg, t->ids[i]));
 }
 
-void mx_api_write_text(struct mx_buf *b, const char *text, size_t len)
+bool mx_api_write_tokens(struct mx_buf *b, const struct mx_api_tokens *t, size_t max,
+                         struct mx_api_cursor *at)
+{
+	struct mx_api_cursor whole = {0};
+	struct mx_pieces p = mx_pieces_begin(b, at ? max : SIZE_MAX, at ? at : &whole);
+	enum { HEAD, LIST, SPELLINGS } part = (int)p.at->part;
+	if (part == HEAD) {
+		PUT(b, "{\"count\":");
+		mx_json_int(b, (int64_t)t->n);
+		PUT(b, ",\"max_model_len\":");
+		mx_json_int(b, t->max_model_len);
+		PUT(b, ",\"tokens\":");
+		p.at->part = part = LIST;
+	}
+	if (part == LIST) {
+		if (!mx_pieces_ids(&p, t->ids, t->n))
+			return false;
+		if (t->piece)
+			PUT(b, ",\"token_strs\":");
+		p.at->part = SPELLINGS;
+	}
+	if (t->piece && !mx_pieces_array(&p, t->n, write_piece, t))
+		return false;
+	mx_buf_putc(b, '}');
+	*p.at = (struct mx_api_cursor){0};
+	return true;
+}
+
+bool mx_api_write_text(struct mx_buf *b, const char *text, size_t len, size_t max,
+                       struct mx_api_cursor *at)
 {
 	static const char *const names[] = {"{\"prompt\":", ",\"text\":", ",\"content\":"};
-	for (size_t i = 0; i < 3; i++) {
-		mx_buf_puts(b, names[i]);
-		mx_json_string(b, text, len);
+	struct mx_api_cursor whole = {0};
+	struct mx_pieces p = mx_pieces_begin(b, at ? max : SIZE_MAX, at ? at : &whole);
+	for (; p.at->part < 3; p.at->part++) {
+		if (p.at->at == 0)
+			mx_buf_puts(b, names[p.at->part]);
+		if (!mx_pieces_string(&p, text, len))
+			return false;
 	}
 	mx_buf_putc(b, '}');
+	*p.at = (struct mx_api_cursor){0};
+	return true;
 }

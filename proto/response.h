@@ -3,6 +3,13 @@
  * Answers of the OpenAI API: whole responses, events of a stream, lists of
  * models, answers to /tokenize and /detokenize. All functions append to a buffer;
  * the caller checks its `failed` at the end.
+ *
+ * What can be long is written in pieces, so that no thread is busy with one answer
+ * for long and no answer is ever in memory as a whole: a function with a cursor
+ * appends at most about `max` bytes (one element of a list may go beyond, and each
+ * call writes at least one), and returns true when all is written. Until then it is
+ * to be called again with the same arguments. Without a cursor (NULL) it writes all
+ * at once.
  */
 #ifndef MX_PROTO_RESPONSE_H
 #define MX_PROTO_RESPONSE_H
@@ -31,15 +38,24 @@ struct mx_api_vocab {
 	void *arg;
 };
 
-/* A token with its log-probability and alternatives. */
+/* A token with its log-probability. 16 bytes: answers hold millions. */
 struct mx_api_token {
 	int32_t id;
 	float logprob;
-	bool first;           /* first token of a prompt: its log-probability is written as null */
 	uint32_t text_offset; /* code points of the choice's text before it */
-	uint32_t n_top;
-	const struct mx_top_token *top; /* likeliest first */
+	uint8_t n_top;        /* its alternatives */
+	bool first;           /* first token of a prompt: its log-probability is written as null */
 };
+
+/* Where a function that writes in pieces goes on. Zeroed: at the beginning; again so when all is
+ * written. */
+struct mx_api_cursor {
+	unsigned part;    /* of what is written */
+	unsigned section; /* of a part */
+	size_t at;        /* bytes of a text or elements of a list that are written */
+};
+/* Bytes of a piece: rendering them takes well under a millisecond. */
+#define MX_API_PIECE ((size_t)16 << 10)
 
 /* Numbers of tokens. */
 struct mx_api_usage {
@@ -54,6 +70,10 @@ struct mx_api_choice {
 	const struct mx_api_vocab *vocab; /* NULL: no log-probabilities ("logprobs":null) */
 	const struct mx_api_token *tokens;
 	size_t n_tokens;
+	/* [n_tokens * top_stride] the alternatives of token i, likeliest first, begin at
+	 * i * top_stride */
+	const struct mx_top_token *top;
+	uint32_t top_stride;
 	const char *finish_reason; /* NULL: not finished */
 	/* stop_reason: a stop string, or else the id of a stop token. NULL and -1: null. */
 	const char *stop_text; /* [stop_len] */
@@ -68,8 +88,9 @@ struct mx_api_choice {
 
 /* A whole response is written as begin, one choice after the other, end. */
 void mx_api_write_begin(struct mx_buf *b, const struct mx_api_head *h);
-void mx_api_write_choice(struct mx_buf *b, const struct mx_api_head *h,
-                         const struct mx_api_choice *c, bool first);
+bool mx_api_write_choice(struct mx_buf *b, const struct mx_api_head *h,
+                         const struct mx_api_choice *c, bool first, size_t max,
+                         struct mx_api_cursor *at);
 void mx_api_write_end(struct mx_buf *b, const struct mx_api_usage *usage);
 
 enum mx_api_usage_mode {
@@ -79,28 +100,20 @@ enum mx_api_usage_mode {
 };
 
 /* Server-sent events, each "data: {...}\n\n". */
-/* Writes the first event of a chat choice: the role. */
-void mx_api_write_role(struct mx_buf *b, const struct mx_api_head *h, const struct mx_api_choice *c,
-                       enum mx_api_usage_mode mode, const struct mx_api_usage *usage);
+/* Writes the first event of a chat choice: the role, and the ids of the prompt. */
+bool mx_api_write_role(struct mx_buf *b, const struct mx_api_head *h, const struct mx_api_choice *c,
+                       enum mx_api_usage_mode mode, const struct mx_api_usage *usage, size_t max,
+                       struct mx_api_cursor *at);
 /* Writes an event with text or, if finish_reason is set, the end of a choice. In a chat the event
  * that ends a choice has no text. */
-void mx_api_write_event(struct mx_buf *b, const struct mx_api_head *h,
+bool mx_api_write_event(struct mx_buf *b, const struct mx_api_head *h,
                         const struct mx_api_choice *c, enum mx_api_usage_mode mode,
-                        const struct mx_api_usage *usage);
+                        const struct mx_api_usage *usage, size_t max, struct mx_api_cursor *at);
 /* Writes the event that carries the usage and no choices. */
 void mx_api_write_usage_event(struct mx_buf *b, const struct mx_api_head *h,
                               const struct mx_api_usage *usage);
 #define MX_SSE_DONE       "data: [DONE]\n\n"
 #define MX_SSE_KEEP_ALIVE ": keep-alive\n\n"
-
-/* Writes the logprobs member of a completion's choice: the legacy arrays. A token whose bytes are
- * not valid UTF-8 on their own is spelled "bytes:\xe2\x80". The token itself is always among its
- * top_logprobs. */
-void mx_api_write_legacy_logprobs(struct mx_buf *b, const struct mx_api_vocab *vocab,
-                                  const struct mx_api_token *tokens, size_t n);
-/* Writes the logprobs member of a chat's choice. */
-void mx_api_write_chat_logprobs(struct mx_buf *b, const struct mx_api_vocab *vocab,
-                                const struct mx_api_token *tokens, size_t n);
 
 /* One entry of /v1/models. `root` is the model's own name when id is an alias of it. */
 struct mx_api_model {
@@ -111,11 +124,18 @@ struct mx_api_model {
 void mx_api_write_model(struct mx_buf *b, const struct mx_api_model *m);
 void mx_api_write_models(struct mx_buf *b, const struct mx_api_model *m, size_t n);
 
-/* Writes the answer to /tokenize. `piece` returns the spelling of an id; NULL leaves token_strs
- * out. */
-void mx_api_write_tokens(struct mx_buf *b, const int32_t *ids, size_t n, uint32_t max_model_len,
-                         const char *(*piece)(void *arg, int32_t id), void *arg);
+/* The answer to /tokenize. */
+struct mx_api_tokens {
+	const int32_t *ids; /* [n] */
+	size_t n;
+	uint32_t max_model_len;
+	const char *(*piece)(void *arg, int32_t id); /* spelling of an id; NULL: no token_strs */
+	void *arg;
+};
+bool mx_api_write_tokens(struct mx_buf *b, const struct mx_api_tokens *t, size_t max,
+                         struct mx_api_cursor *at);
 /* Writes the answer to /detokenize: the text under the names of vLLM, SGLang and llama-server. */
-void mx_api_write_text(struct mx_buf *b, const char *text, size_t len);
+bool mx_api_write_text(struct mx_buf *b, const char *text, size_t len, size_t max,
+                       struct mx_api_cursor *at);
 
 #endif

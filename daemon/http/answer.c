@@ -5,7 +5,7 @@
 
 void mx_exchange_drop_body(struct mx_exchange *x)
 {
-	atomic_fetch_sub(&x->http->body_bytes, x->accounted);
+	mx_budget_give(&x->http->bodies, x->accounted);
 	x->accounted = 0;
 	mx_buf_free(&x->body);
 }
@@ -19,14 +19,32 @@ void mx_exchange_answer(struct mx_exchange *x, unsigned status, const char *cont
 		x->status = 503;
 		x->cause = (struct mx_access_cause){"out_of_memory", "no memory for the answer"};
 		x->retry = true;
+		x->more = NULL;
 	}
 	x->state = MX_X_ANSWER;
+}
+
+void mx_exchange_answer_pieces(struct mx_exchange *x,
+                               bool (*more)(struct mx_exchange *x, struct mx_buf *out))
+{
+	x->more = more;
+	x->stream_ended = more(x, &x->answer);
+	mx_exchange_answer(x, 200, "application/json");
+}
+
+void mx_exchange_drop_held(struct mx_exchange *x)
+{
+	mx_tokens_free(&x->held.ids);
+	mx_buf_free(&x->held.text);
+	mx_budget_give(&x->http->service->answers, x->held.taken);
+	x->held.taken = 0;
 }
 
 void mx_exchange_fail(struct mx_exchange *x, const struct mx_api_error *err)
 {
 	mx_access_note(&x->cause, err);
 	mx_buf_clear(&x->answer);
+	x->more = NULL;
 	mx_api_error_write(&x->answer, err);
 	x->retry = err->retry;
 	mx_exchange_answer(x, (unsigned)err->status, "application/json");

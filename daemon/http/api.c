@@ -5,6 +5,7 @@
 
 #include "daemon/http/exchange.h"
 #include "daemon/serve/prompt.h"
+#include "proto/parse_cost.h"
 #include "proto/request.h"
 #include "proto/response.h"
 
@@ -13,12 +14,27 @@ static void on_wake(void *arg)
 	mx_pump_wake(arg);
 }
 
+/* Fails if the parsed body would take more memory than a worker may. */
+static mx_status check_cost(struct mx_exchange *x, struct mx_api_error *err)
+{
+	uint64_t limit = mx_http_parse_limit(x->http->config.max_body_bytes);
+	uint64_t cost = mx_parse_cost(mx_buf_str(&x->body), x->body.len);
+	if (cost <= limit)
+		return MX_OK;
+	return mx_api_fail(err, 413, "request_too_large", NULL,
+	                   "the body's values would take %.1f MiB once they are parsed, and at most "
+	                   "%.1f MiB are allowed (12 times http.max_body_bytes): send fewer at a time",
+	                   (double)cost / 0x1p20, (double)limit / 0x1p20);
+}
+
 static void post_generate(struct mx_exchange *x, enum mx_api_kind kind)
 {
 	struct mx_api_request r;
 	struct mx_api_error err;
 	char id[32 + MX_HTTP_ID_LEN];
-	mx_status st = mx_api_parse(kind, mx_buf_str(&x->body), x->body.len, &r, &err);
+	mx_status st = check_cost(x, &err);
+	if (st == MX_OK)
+		st = mx_api_parse(kind, mx_buf_str(&x->body), x->body.len, &r, &err);
 	mx_exchange_drop_body(x);
 	if (st != MX_OK) {
 		mx_exchange_fail(x, &err);
@@ -44,9 +60,45 @@ void mx_api_post_chat(struct mx_exchange *x)
 	post_generate(x, MX_API_CHAT);
 }
 
-static const char *piece(void *arg, int32_t id)
+/* Takes n bytes of the budget of answers for x->held. */
+static mx_status hold(struct mx_exchange *x, uint64_t n, struct mx_api_error *err)
+{
+	struct mx_budget *b = &x->http->service->answers;
+	double mib = (double)n / 0x1p20, limit = (double)b->limit / 0x1p20;
+	if (n > b->limit)
+		return mx_api_fail(err, 400, "answer_too_large", NULL,
+		                   "the answer takes %.1f MiB of memory, and all answers together may take "
+		                   "%.1f MiB (http.answer_memory): send a shorter text",
+		                   mib, limit);
+	if (!mx_budget_take(b, n))
+		return mx_api_fail(err, 503, "server_overloaded", NULL,
+		                   "%.1f MiB for this answer are not free now (http.answer_memory is %.1f "
+		                   "MiB): try again in a moment",
+		                   mib, limit);
+	x->held.taken = n;
+	return MX_OK;
+}
+
+static const char *spelling(void *arg, int32_t id)
 {
 	return mx_tokenizer_piece(arg, id);
+}
+
+static bool more_tokens(struct mx_exchange *x, struct mx_buf *out)
+{
+	struct mx_held *a = &x->held;
+	const struct mx_api_tokens t = {.ids = a->ids.ids,
+	                                .n = a->ids.n,
+	                                .max_model_len = a->model->info.max_context,
+	                                .piece = a->spellings ? spelling : NULL,
+	                                .arg = (void *)(uintptr_t)a->model->tokenizer};
+	return mx_api_write_tokens(out, &t, MX_API_PIECE, &a->cursor);
+}
+
+static bool more_text(struct mx_exchange *x, struct mx_buf *out)
+{
+	struct mx_held *a = &x->held;
+	return mx_api_write_text(out, mx_buf_str(&a->text), a->text.len, MX_API_PIECE, &a->cursor);
 }
 
 void mx_api_post_tokenize(struct mx_exchange *x)
@@ -54,8 +106,10 @@ void mx_api_post_tokenize(struct mx_exchange *x)
 	struct mx_api_tokenize r = {0};
 	struct mx_api_error err;
 	struct mx_served *m = NULL;
-	struct mx_tokens tokens = {0};
-	mx_status st = mx_api_parse_tokenize(mx_buf_str(&x->body), x->body.len, &r, &err);
+	struct mx_tokens *tokens = &x->held.ids;
+	mx_status st = check_cost(x, &err);
+	if (st == MX_OK)
+		st = mx_api_parse_tokenize(mx_buf_str(&x->body), x->body.len, &r, &err);
 	mx_exchange_drop_body(x);
 	if (st == MX_OK)
 		st = mx_prompt_model(x->http->service, &r.model, false, &m, &err);
@@ -65,19 +119,19 @@ void mx_api_post_tokenize(struct mx_exchange *x)
 		                                    .template_vars = r.template_vars,
 		                                    .add_generation_prompt = r.add_generation_prompt,
 		                                    .add_special = r.add_special};
-		st = mx_prompt_chat(m, &chat, &tokens, &err);
+		st = mx_prompt_chat(m, &chat, tokens, &err);
 	} else if (st == MX_OK) {
-		st = mx_prompt_text(m, &r.text, r.add_special, false, &tokens, &err);
+		st = mx_prompt_text(m, &r.text, r.add_special, false, tokens, &err);
 	}
-	if (st == MX_OK) {
-		mx_api_write_tokens(&x->answer, tokens.ids, tokens.n, m->info.max_context,
-		                    r.pieces ? piece : NULL, (void *)(uintptr_t)m->tokenizer);
-		mx_exchange_answer(x, 200, "application/json");
-	} else {
-		mx_exchange_fail(x, &err);
-	}
-	mx_tokens_free(&tokens);
+	if (st == MX_OK && mx_tokens_shrink(tokens) == MX_OK)
+		st = hold(x, tokens->cap * sizeof(*tokens->ids), &err);
+	x->held.model = m;
+	x->held.spellings = r.pieces;
 	mx_api_tokenize_free(&r);
+	if (st == MX_OK)
+		mx_exchange_answer_pieces(x, more_tokens);
+	else
+		mx_exchange_fail(x, &err);
 }
 
 void mx_api_post_detokenize(struct mx_exchange *x)
@@ -85,22 +139,23 @@ void mx_api_post_detokenize(struct mx_exchange *x)
 	struct mx_api_detokenize r = {0};
 	struct mx_api_error err;
 	struct mx_served *m = NULL;
-	struct mx_buf text = {0};
-	mx_status st = mx_api_parse_detokenize(mx_buf_str(&x->body), x->body.len, &r, &err);
+	struct mx_buf *text = &x->held.text;
+	mx_status st = check_cost(x, &err);
+	if (st == MX_OK)
+		st = mx_api_parse_detokenize(mx_buf_str(&x->body), x->body.len, &r, &err);
 	mx_exchange_drop_body(x);
 	if (st == MX_OK)
 		st = mx_prompt_model(x->http->service, &r.model, false, &m, &err);
 	if (st == MX_OK)
 		st = mx_prompt_check_ids(m, r.ids, r.n_ids, "tokens", &err);
 	if (st == MX_OK &&
-	    mx_tokenizer_decode(m->tokenizer, r.ids, r.n_ids, r.skip_special, &text) != MX_OK)
+	    mx_tokenizer_decode(m->tokenizer, r.ids, r.n_ids, r.skip_special, text) != MX_OK)
 		st = mx_api_fail(&err, 503, "out_of_memory", NULL, "out of memory");
-	if (st == MX_OK) {
-		mx_api_write_text(&x->answer, mx_buf_str(&text), text.len);
-		mx_exchange_answer(x, 200, "application/json");
-	} else {
-		mx_exchange_fail(x, &err);
-	}
-	mx_buf_free(&text);
+	if (st == MX_OK)
+		st = hold(x, text->cap, &err);
 	mx_api_detokenize_free(&r);
+	if (st == MX_OK)
+		mx_exchange_answer_pieces(x, more_text);
+	else
+		mx_exchange_fail(x, &err);
 }

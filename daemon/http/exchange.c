@@ -11,9 +11,6 @@
 #include "daemon/http/exchange.h"
 #include "proto/response.h"
 
-/* Bodies up to this size are parsed and tokenised on the connection's own thread. That takes a few
- * hundred microseconds; two changes of thread take longer under load. */
-#define INLINE_BYTES 4096
 /* Parsing a body of this size takes so much heap that it is given back to the system afterwards. */
 #define LARGE_BODY ((size_t)256 << 10)
 
@@ -66,11 +63,10 @@ static void dispatch(struct mx_exchange *x)
 		                      "too much is being received: try again in a moment");
 	} else if (atomic_load(&h->stopping)) {
 		mx_exchange_fail_with(x, 503, "shutting_down", "the server is shutting down");
-	} else if (x->body.len <= INLINE_BYTES) {
-		r->post(x);
 	} else {
+		bool is_long = x->body.len > MX_HTTP_SHORT_BODY;
 		mx_pump_set_busy(x, true);
-		if (mx_workers_push(&h->workers, work, x))
+		if (mx_workers_push(is_long ? &h->long_workers : &h->workers, work, x))
 			return;
 		mx_pump_set_busy(x, false);
 		mx_exchange_fail_with(x, 503, "server_overloaded",
@@ -78,11 +74,22 @@ static void dispatch(struct mx_exchange *x)
 	}
 }
 
-/* Makes the answer of a finished generation. */
+/* Writes the next piece of a finished generation's answer. */
+static bool more_response(struct mx_exchange *x, struct mx_buf *out)
+{
+	struct mx_api_error err;
+	bool end;
+	if (mx_generation_response(x->gen, out, &end, &err) != MX_OK)
+		out->failed = true;
+	return end;
+}
+
+/* Makes the answer of a finished generation: its first piece. */
 static void take_response(struct mx_exchange *x)
 {
 	struct mx_api_error err;
-	if (mx_generation_response(x->gen, &x->answer, &err) == MX_OK)
+	x->more = more_response;
+	if (mx_generation_response(x->gen, &x->answer, &x->stream_ended, &err) == MX_OK)
 		mx_exchange_answer(x, 200, "application/json");
 	else
 		mx_exchange_fail(x, &err);
@@ -156,6 +163,7 @@ void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
 	mx_pump_forget(x);
 	mx_http_count(h, x->route->id, x->method, whole ? x->sent_status : 0, ns);
 	mx_exchange_drop_body(x);
+	mx_exchange_drop_held(x);
 	mx_buf_free(&x->answer);
 	mx_buf_free(&x->stream);
 	free(x);

@@ -29,6 +29,16 @@ enum mx_exchange_state {
 	MX_X_ANSWER,  /* status and answer are complete */
 };
 
+/* What the answer to /tokenize or /detokenize is written from, while it is sent. */
+struct mx_held {
+	const struct mx_served *model;
+	struct mx_tokens ids; /* of /tokenize */
+	bool spellings;       /* token_strs is wanted */
+	struct mx_buf text;   /* of /detokenize */
+	struct mx_api_cursor cursor;
+	uint64_t taken; /* bytes of the service's budget of answers */
+};
+
 struct mx_exchange {
 	struct mx_http *http;
 	struct MHD_Connection *conn;
@@ -41,7 +51,7 @@ struct mx_exchange {
 
 	struct mx_buf body;
 	uint64_t received;       /* bytes, discarded ones too */
-	uint64_t accounted;      /* bytes of http->body_bytes that are this exchange's */
+	uint64_t accounted;      /* bytes of http->bodies that are this exchange's */
 	bool too_large, no_room; /* the body is being discarded */
 	_Atomic int state;       /* enum mx_exchange_state */
 	unsigned sent_status;    /* of the answer that was queued, 0 = none */
@@ -55,9 +65,13 @@ struct mx_exchange {
 	struct mx_access_cause cause; /* of an error, for the log */
 	bool retry;                   /* with Retry-After */
 	bool closing; /* http->closing as it was before the answer: a 200 of /readyz never says close */
-	struct mx_buf stream; /* events being sent */
+	/* Appends the next piece of an answer whose first piece is in `answer`. True after the last.
+	 * NULL: `answer` is the whole. */
+	bool (*more)(struct mx_exchange *x, struct mx_buf *out);
+	struct mx_held held;  /* for `more` */
+	struct mx_buf stream; /* piece or events being sent */
 	size_t stream_at;     /* bytes of `stream` that were sent */
-	bool stream_ended;    /* no events follow those in `stream` */
+	bool stream_ended;    /* nothing follows what is in `stream` */
 
 	_Atomic bool aborted; /* set by mx_pump_abort_all, whoever has the exchange; a wake follows */
 
@@ -105,6 +119,11 @@ enum MHD_Result mx_exchange_send_stream(struct mx_exchange *x);
 
 /* Completes the answer with what was written to x->answer. */
 void mx_exchange_answer(struct mx_exchange *x, unsigned status, const char *content_type);
+/* Answers 200 with JSON that `more` writes in pieces; the first one is written at once. */
+void mx_exchange_answer_pieces(struct mx_exchange *x,
+                               bool (*more)(struct mx_exchange *x, struct mx_buf *out));
+/* Frees what the answer was written from. */
+void mx_exchange_drop_held(struct mx_exchange *x);
 /* Makes the answer an error. */
 void mx_exchange_fail(struct mx_exchange *x, const struct mx_api_error *err);
 /* The same for an error of that status, code and text. */

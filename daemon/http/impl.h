@@ -28,12 +28,12 @@ struct mx_http {
 	bool inherited;   /* the sockets came from a service manager */
 	char **addresses; /* [n_fds] */
 	struct mx_pump pump;
-	struct mx_workers workers;
+	struct mx_workers workers;      /* for bodies of at most MX_HTTP_SHORT_BODY bytes */
+	struct mx_workers long_workers; /* for longer ones */
 	struct mx_http_counters counters;
-	_Atomic uint64_t body_bytes; /* held for requests that are being received or parsed */
-	uint64_t body_budget;        /* most of that */
-	_Atomic bool closing;        /* answers say Connection: close */
-	_Atomic bool stopping;       /* nothing may wait any more */
+	struct mx_budget bodies; /* of requests that are being received, or wait to be parsed */
+	_Atomic bool closing;    /* answers say Connection: close */
+	_Atomic bool stopping;   /* nothing may wait any more */
 };
 
 /* stats.c: counts a request that ended after `ns`. status 0: the client left before the answer was

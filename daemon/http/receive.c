@@ -115,8 +115,7 @@ enum MHD_Result mx_exchange_take_body(struct mx_exchange *x, const char *data, s
 		mx_exchange_drop_body(x);
 		return MHD_YES;
 	}
-	if (atomic_fetch_add(&h->body_bytes, n) + n > h->body_budget) {
-		atomic_fetch_sub(&h->body_bytes, n);
+	if (!mx_budget_take(&h->bodies, n)) {
 		x->no_room = true;
 		return MHD_YES;
 	}

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sends an exchange's answer or its event stream, on the connection's thread. */
+/* Sends an exchange's answer or its event stream, on the connection's thread. What is long is
+ * rendered in pieces when the socket takes more, so that neither its time nor its memory are spent
+ * at once. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,42 +9,14 @@
 #include "daemon/http/exchange.h"
 #include "proto/response.h"
 
-/* Bytes of libmicrohttpd's buffer for a stream. */
-#define STREAM_BLOCK 16384
+/* Bytes of libmicrohttpd's buffer for what is written in pieces. */
+#define STREAM_BLOCK MX_API_PIECE
 
 static void add_headers(struct mx_exchange *x, struct MHD_Response *r)
 {
 	MHD_add_response_header(r, "X-Request-Id", x->id);
 	if (x->closing || (x->gen && atomic_load(&x->http->closing)))
 		MHD_add_response_header(r, "Connection", "close");
-}
-
-enum MHD_Result mx_exchange_send_answer(struct mx_exchange *x)
-{
-	struct mx_buf *b = &x->answer;
-	size_t len = b->len;
-	struct MHD_Response *r = MHD_create_response_from_buffer(
-		len, b->data, b->data ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
-	if (!r)
-		return MHD_NO;
-	*b = (struct mx_buf){0};
-	add_headers(x, r);
-	if (x->content_type)
-		MHD_add_response_header(r, "Content-Type", x->content_type);
-	if (x->allow)
-		MHD_add_response_header(r, "Allow", x->allow);
-	if (x->retry) {
-		char seconds[16];
-		snprintf(seconds, sizeof(seconds), "%u", x->http->config.retry_after);
-		MHD_add_response_header(r, "Retry-After", seconds);
-	}
-	enum MHD_Result ok = MHD_queue_response(x->conn, x->status, r);
-	MHD_destroy_response(r);
-	if (ok == MHD_YES) {
-		x->sent_status = x->status;
-		atomic_fetch_add(&x->http->counters.bytes_out, len);
-	}
-	return ok;
 }
 
 /* Fills x->stream with new events. False if there are none and the connection was suspended. */
@@ -68,6 +42,7 @@ static bool next_events(struct mx_exchange *x)
 	}
 }
 
+/* libmicrohttpd wants more bytes of an answer or a stream. */
 static ssize_t read_stream(void *arg, uint64_t pos, char *out, size_t max)
 {
 	struct mx_exchange *x = arg;
@@ -77,7 +52,9 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *out, size_t max)
 			return MHD_CONTENT_READER_END_OF_STREAM;
 		mx_buf_clear(&x->stream);
 		x->stream_at = 0;
-		if (!next_events(x))
+		if (x->more)
+			x->stream_ended = x->more(x, &x->stream);
+		else if (!next_events(x))
 			return 0;
 		if (x->stream.failed)
 			return MHD_CONTENT_READER_END_WITH_ERROR;
@@ -89,6 +66,47 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *out, size_t max)
 	x->stream_at += n;
 	atomic_fetch_add(&x->http->counters.bytes_out, n);
 	return (ssize_t)n;
+}
+
+/* Makes libmicrohttpd's response of an answer: a buffer if it is whole, else a reader of pieces. */
+static struct MHD_Response *make_response(struct mx_exchange *x)
+{
+	struct mx_buf *b = &x->answer;
+	struct MHD_Response *r;
+	if (x->more && !x->stream_ended) {
+		x->stream = *b;
+		r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, x, NULL);
+	} else {
+		r = MHD_create_response_from_buffer(
+			b->len, b->data, b->data ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
+		if (!r)
+			return NULL;
+		atomic_fetch_add(&x->http->counters.bytes_out, b->len);
+	}
+	*b = (struct mx_buf){0};
+	return r;
+}
+
+enum MHD_Result mx_exchange_send_answer(struct mx_exchange *x)
+{
+	struct MHD_Response *r = make_response(x);
+	if (!r)
+		return MHD_NO;
+	add_headers(x, r);
+	if (x->content_type)
+		MHD_add_response_header(r, "Content-Type", x->content_type);
+	if (x->allow)
+		MHD_add_response_header(r, "Allow", x->allow);
+	if (x->retry) {
+		char seconds[16];
+		snprintf(seconds, sizeof(seconds), "%u", x->http->config.retry_after);
+		MHD_add_response_header(r, "Retry-After", seconds);
+	}
+	enum MHD_Result ok = MHD_queue_response(x->conn, x->status, r);
+	MHD_destroy_response(r);
+	if (ok == MHD_YES)
+		x->sent_status = x->status;
+	return ok;
 }
 
 enum MHD_Result mx_exchange_send_stream(struct mx_exchange *x)

@@ -14,10 +14,6 @@
 #include "base/mem.h"
 #include "daemon/http/exchange.h"
 
-/* Bytes for the request line and headers of a connection; longer ones get 431. */
-#define CONNECTION_MEMORY 32768
-/* Bytes of bodies held by all connections together: this, or eight of the largest body if more. */
-#define BODY_BUDGET (64u << 20)
 /* Time for sending the last answers at destroy. */
 #define LAST_ANSWERS_MS 2000
 
@@ -42,6 +38,8 @@ static void set_defaults(struct mx_http_config *c)
 	c->retry_after = c->retry_after ? c->retry_after : 1;
 	c->max_connections = c->max_connections ? c->max_connections : 1024;
 	c->max_body_bytes = c->max_body_bytes ? c->max_body_bytes : 8u << 20;
+	if (!c->body_memory)
+		c->body_memory = mx_http_body_memory(c->max_body_bytes);
 }
 
 static mx_status open_sockets(struct mx_http *h, const struct mx_http_config *c, struct mx_err *err)
@@ -88,7 +86,7 @@ static mx_status start_mhd(struct mx_http *h, struct mx_err *err)
 		flags, 0, NULL, NULL, mx_exchange_handle, h, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL,
 		MHD_OPTION_NOTIFY_COMPLETED, mx_exchange_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
 		mx_pump_notify, h, MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_TIMEOUT,
-		c->idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
+		c->idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MX_HTTP_CONNECTION_MEMORY,
 		MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
 	if (!h->mhd)
 		return mx_fail(err, MX_E_IO, "libmicrohttpd does not start");
@@ -105,15 +103,15 @@ mx_status mx_http_create(const struct mx_http_config *config, struct mx_service 
 	h->service = service;
 	h->pump.epoll = h->pump.event = -1;
 	pthread_mutex_init(&h->pump.lock, NULL);
-	pthread_mutex_init(&h->workers.lock, NULL);
-	pthread_cond_init(&h->workers.more, NULL);
+	mx_workers_init(&h->workers);
+	mx_workers_init(&h->long_workers);
 	set_defaults(&h->config);
-	h->body_budget = (uint64_t)h->config.max_body_bytes * 8;
-	if (h->body_budget < BODY_BUDGET)
-		h->body_budget = BODY_BUDGET;
+	h->bodies.limit = h->config.body_memory;
 	mx_status st = open_sockets(h, config, err);
 	if (st == MX_OK)
-		st = mx_workers_start(&h->workers, h->config.workers, err);
+		st = mx_workers_start(&h->workers, h->config.workers, false, err);
+	if (st == MX_OK)
+		st = mx_workers_start(&h->long_workers, mx_http_long_workers(h->config.workers), true, err);
 	if (st == MX_OK)
 		st = start_mhd(h, err);
 	if (st == MX_OK)
@@ -176,6 +174,7 @@ void mx_http_destroy(struct mx_http *h)
 	if (h->mhd)
 		MHD_stop_daemon(h->mhd);
 	mx_workers_stop(&h->workers);
+	mx_workers_stop(&h->long_workers);
 	mx_pump_stop(h);
 	for (size_t i = 0; i < h->n_fds; i++)
 		close(h->fds[i]);
@@ -184,7 +183,7 @@ void mx_http_destroy(struct mx_http *h)
 	free(h->fds);
 	free(h->addresses);
 	pthread_mutex_destroy(&h->pump.lock);
-	pthread_mutex_destroy(&h->workers.lock);
-	pthread_cond_destroy(&h->workers.more);
+	mx_workers_destroy(&h->workers);
+	mx_workers_destroy(&h->long_workers);
 	free(h);
 }

@@ -3,7 +3,7 @@
  * The REST front end.
  *
  * Threads: libmicrohttpd's threads (one epoll loop each) parse HTTP and write
- * answers. A few workers parse, render and tokenise larger requests. One pump
+ * answers. A few workers parse, render and tokenise requests. One pump
  * wakes connections that have new output, and watches suspended ones for clients
  * that leave. None of these threads ever waits for a model step.
  */
@@ -33,10 +33,11 @@ struct mx_http_config {
 	size_t n_fds;
 
 	size_t max_body_bytes;
+	uint64_t body_memory; /* bytes of all bodies together; 0 = mx_http_body_memory */
 	unsigned max_connections;
 	unsigned idle_timeout_s;
 	unsigned threads;    /* HTTP threads, for all listening sockets together; 0 = 2 */
-	unsigned workers;    /* threads that tokenise; 0 = 2 */
+	unsigned workers;    /* threads that parse and tokenise short bodies; 0 = 2 */
 	double keep_alive_s; /* silence in a stream after which a comment is sent; 0 = 5 s */
 	double stall_s; /* /livez answers 503 after an engine made no progress for so long; 0 = 60 s */
 	unsigned retry_after; /* seconds in the Retry-After of a 503; 0 = 1 */
@@ -64,6 +65,31 @@ unsigned mx_http_active(const struct mx_http *h);
 /* Ends unfinished requests (streams get an error event, others a 503), closes all connections and
  * frees the server. To be called before the schedulers are destroyed. Takes NULL. */
 void mx_http_destroy(struct mx_http *h);
+
+/* ---- memory.c: what requests may take, for the plan and for those who keep it ---- */
+
+/* Bytes of a body up to which a request is short: it never waits behind a long one. */
+#define MX_HTTP_SHORT_BODY ((size_t)64 << 10)
+/* Bytes for the request line and headers of a connection; longer ones get 431. */
+#define MX_HTTP_CONNECTION_MEMORY ((size_t)32 << 10)
+
+/* Returns the default of body_memory: eight of the largest body, at least 64 MiB. */
+uint64_t mx_http_body_memory(uint64_t max_body_bytes);
+/* Returns the number of threads for long bodies: half as many as for short ones, at least one. */
+unsigned mx_http_long_workers(unsigned workers);
+/* Returns the most bytes that a body may take once it is parsed. */
+uint64_t mx_http_parse_limit(uint64_t max_body_bytes);
+
+/* The most bytes that requests take, by what for. */
+struct mx_http_memory {
+	uint64_t bodies;      /* while they are received, and until they are parsed */
+	uint64_t short_work;  /* parsing, rendering and tokenising of one worker */
+	uint64_t long_work;   /* the same of one worker for long bodies */
+	uint64_t connections; /* of all: headers, and the piece of an answer that is being sent */
+	unsigned n_short, n_long;
+	uint64_t total;
+};
+void mx_http_memory(const struct mx_http_config *c, struct mx_http_memory *out);
 
 /* ---- figures ---- */
 

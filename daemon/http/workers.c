@@ -2,8 +2,24 @@
 #include "daemon/http/workers.h"
 
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include "base/mem.h"
+
+/* Niceness of threads that leave the processors to others. */
+#define PATIENT 5
+
+void mx_workers_init(struct mx_workers *w)
+{
+	pthread_mutex_init(&w->lock, NULL);
+	pthread_cond_init(&w->more, NULL);
+}
+
+void mx_workers_destroy(struct mx_workers *w)
+{
+	pthread_mutex_destroy(&w->lock);
+	pthread_cond_destroy(&w->more);
+}
 
 /* Waits for a job. False when the workers are being stopped and no job is left. */
 static bool take(struct mx_workers *w, struct mx_job *out)
@@ -25,14 +41,17 @@ static void *worker_main(void *arg)
 {
 	struct mx_workers *w = arg;
 	struct mx_job job;
-	pthread_setname_np(pthread_self(), "mx-http-worker");
+	pthread_setname_np(pthread_self(), w->patient ? "mx-http-long" : "mx-http-worker");
+	if (w->patient)
+		(void)setpriority(PRIO_PROCESS, 0, PATIENT); /* on Linux: of this thread */
 	while (take(w, &job))
 		job.fn(job.arg);
 	return NULL;
 }
 
-mx_status mx_workers_start(struct mx_workers *w, unsigned n, struct mx_err *err)
+mx_status mx_workers_start(struct mx_workers *w, unsigned n, bool patient, struct mx_err *err)
 {
+	w->patient = patient;
 	w->threads = mx_calloc(n, sizeof(*w->threads));
 	if (!w->threads)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");

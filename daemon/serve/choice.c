@@ -16,12 +16,11 @@ bool mx_pending_any(const struct mx_pending *p)
 	return p->text.len || p->n_tokens || p->n_ids;
 }
 
-void mx_pending_link(struct mx_pending *p, int32_t logprobs)
+size_t mx_pending_bytes(const struct mx_pending *p, int32_t logprobs)
 {
-	if (logprobs <= 0)
-		return;
-	for (size_t i = 0; i < p->n_tokens; i++)
-		p->tokens[i].top = p->top + i * (size_t)logprobs;
+	size_t n_top = logprobs > 0 ? (size_t)logprobs : 0;
+	return p->text.cap + p->cap_tokens * (sizeof(*p->tokens) + n_top * sizeof(*p->top)) +
+	       p->cap_ids * sizeof(*p->ids);
 }
 
 void mx_pending_clear(struct mx_pending *p)
@@ -39,12 +38,20 @@ void mx_pending_free(struct mx_pending *p)
 	*p = (struct mx_pending){0};
 }
 
+/* Returns the next capacity of a full array that can have `most` elements, 0 = not known: memory
+ * that was reserved for exactly those is enough. */
+static size_t grown(size_t cap, size_t most)
+{
+	size_t next = cap ? cap * 2 : 16;
+	return most > cap && most < next ? most : next;
+}
+
 /* Makes room for one more log-probability. */
-static bool grow_tokens(struct mx_pending *p, int32_t logprobs)
+static bool grow_tokens(struct mx_pending *p, int32_t logprobs, size_t most)
 {
 	if (p->n_tokens < p->cap_tokens)
 		return true;
-	size_t cap = p->cap_tokens ? p->cap_tokens * 2 : 16;
+	size_t cap = grown(p->cap_tokens, most);
 	struct mx_api_token *tokens = mx_realloc(p->tokens, cap, sizeof(*tokens));
 	if (!tokens)
 		return false;
@@ -64,13 +71,13 @@ static bool add_logprob(struct mx_choice *c, int32_t id, uint32_t offset,
 {
 	struct mx_pending *p = &c->ready;
 	int32_t n = c->rules->logprobs;
-	if (!grow_tokens(p, n))
+	if (!grow_tokens(p, n, c->most_tokens))
 		return false;
 	struct mx_api_token *t = &p->tokens[p->n_tokens];
 	*t = (struct mx_api_token){.id = id, .first = !lp, .text_offset = offset};
 	if (lp) {
 		t->logprob = lp->logprob;
-		t->n_top = lp->n_top < (uint32_t)n ? lp->n_top : (uint32_t)n;
+		t->n_top = (uint8_t)(lp->n_top < (uint32_t)n ? lp->n_top : (uint32_t)n);
 		if (t->n_top)
 			memcpy(p->top + p->n_tokens * (size_t)n, lp->top, t->n_top * sizeof(*lp->top));
 	}
@@ -78,10 +85,10 @@ static bool add_logprob(struct mx_choice *c, int32_t id, uint32_t offset,
 	return true;
 }
 
-static bool add_id(struct mx_pending *p, int32_t id)
+static bool add_id(struct mx_pending *p, int32_t id, size_t most)
 {
 	if (p->n_ids == p->cap_ids) {
-		size_t cap = p->cap_ids ? p->cap_ids * 2 : 16;
+		size_t cap = grown(p->cap_ids, most);
 		int32_t *ids = mx_realloc(p->ids, cap, sizeof(*ids));
 		if (!ids)
 			return false;
@@ -182,7 +189,7 @@ bool mx_choice_token(struct mx_choice *c, int32_t id, bool is_stop, const struct
 	const struct mx_choice_rules *r = c->rules;
 	c->n_output++;
 	mx_buf_clear(&c->piece);
-	if (r->want_ids && !add_id(&c->ready, id))
+	if (r->want_ids && !add_id(&c->ready, id, c->most_ids))
 		c->failed = true;
 	if (!is_stop && mx_decoder_push(&c->decoder, id, &c->piece) != MX_OK)
 		c->failed = true;

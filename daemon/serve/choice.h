@@ -18,7 +18,7 @@
 struct mx_pending {
 	struct mx_buf text;
 	struct mx_api_token *tokens; /* [n_tokens], if log-probabilities are wanted */
-	struct mx_top_token *top;    /* [cap_tokens * alternatives of a token] */
+	struct mx_top_token *top;    /* [cap_tokens * alternatives of a token]; likeliest first */
 	size_t n_tokens, cap_tokens;
 	int32_t *ids; /* [n_ids], if token ids are wanted */
 	size_t n_ids, cap_ids;
@@ -33,6 +33,7 @@ struct mx_choice_rules {
 	uint32_t min_tokens;       /* stop strings count only after so many tokens */
 	bool include_stop;         /* a stop string found is part of the text */
 	bool want_ids;
+	bool echo;
 	int32_t logprobs; /* number of alternatives; -1 = no log-probabilities */
 	bool skip_special;
 };
@@ -46,6 +47,8 @@ struct mx_choice {
 	struct mx_pending ready;
 	uint32_t text_chars; /* code points decoded so far, echoed prompt included */
 	uint32_t n_output;   /* tokens so far */
+	size_t most_tokens;  /* log-probabilities that can come at most, 0 = not known */
+	size_t most_ids;     /* the same of token ids */
 	int32_t stop;        /* index of the stop string that was found, -1 = none */
 	bool failed;         /* out of memory: the text is incomplete */
 };
@@ -76,8 +79,8 @@ void mx_choice_finish(struct mx_choice *c);
 
 /* True if there is something to write. */
 bool mx_pending_any(const struct mx_pending *p);
-/* Points each token to its alternatives. To be called before they are written. */
-void mx_pending_link(struct mx_pending *p, int32_t logprobs);
+/* Returns the bytes of heap that it has. `logprobs`: as in the rules. */
+size_t mx_pending_bytes(const struct mx_pending *p, int32_t logprobs);
 void mx_pending_clear(struct mx_pending *p);
 void mx_pending_free(struct mx_pending *p);
 

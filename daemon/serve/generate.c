@@ -30,6 +30,7 @@ void mx_gen_free(struct mx_generation *g)
 	free(g->choices);
 	free(g->prompts);
 	mx_api_head_free(&g->head);
+	mx_hold_end(&g->hold);
 	mx_arena_free(&g->arena);
 	pthread_mutex_destroy(&g->lock);
 	free(g);
@@ -76,7 +77,7 @@ void mx_generation_detach(struct mx_generation *g)
 bool mx_generation_finished(struct mx_generation *g)
 {
 	pthread_mutex_lock(&g->lock);
-	bool finished = g->n_done == g->n_choices || g->aborted;
+	bool finished = g->n_done == g->n_choices || g->aborted || g->no_room;
 	g->signalled = false;
 	pthread_mutex_unlock(&g->lock);
 	return finished;
@@ -100,7 +101,8 @@ static bool on_token(void *arg, int32_t token, bool is_stop, const struct mx_log
 	if (!g->first_token_ns)
 		g->first_token_ns = mx_now_ns();
 	bool more = mx_choice_token(&choice->text, token, is_stop, logprob);
-	if (g->stream)
+	more = mx_gen_account(choice) && more;
+	if (g->stream || g->no_room)
 		signal_reader(g);
 	pthread_mutex_unlock(&g->lock);
 	return more;
@@ -115,7 +117,7 @@ static void on_prompt(void *arg, uint32_t first, uint32_t n, const struct mx_log
 	for (uint32_t i = 0; i < n && first + i < p->tokens.n; i++)
 		mx_choice_prompt_token(&choice->text, p->tokens.ids[first + i], p->offsets[first + i],
 		                       &logprobs[i]);
-	if (g->stream)
+	if (!mx_gen_account(choice) || g->stream)
 		signal_reader(g);
 	pthread_mutex_unlock(&g->lock);
 }
@@ -126,6 +128,7 @@ static void on_done(void *arg, const struct mx_done *done)
 	struct mx_generation *g = choice->g;
 	pthread_mutex_lock(&g->lock);
 	mx_choice_finish(&choice->text);
+	(void)mx_gen_account(choice);
 	choice->end = *done;
 	choice->done = true;
 	g->n_done++;
@@ -191,13 +194,12 @@ static mx_status fit_context(const struct mx_generation *g, const struct mx_api_
 	return MX_OK;
 }
 
-/* Computes the offsets in code points at which the tokens of an echoed prompt begin. */
-static mx_status measure_prompt(struct mx_generation *g, struct mx_gen_prompt *p,
-                                struct mx_api_error *err)
+/* Decodes an echoed prompt without keeping its text. *out: bytes of it. `offsets`, if not NULL:
+ * [tokens.n] the code points before each token. */
+static mx_status measure_prompt(const struct mx_generation *g, const struct mx_gen_prompt *p,
+                                uint32_t *offsets, size_t *out, struct mx_api_error *err)
 {
-	p->offsets = mx_calloc(p->tokens.n, sizeof(*p->offsets));
-	if (!p->offsets)
-		return no_memory(err);
+	size_t bytes = 0;
 	struct mx_decoder d;
 	struct mx_buf text = {0};
 	mx_decoder_init(&d, g->model->tokenizer, g->rules.skip_special);
@@ -206,12 +208,46 @@ static mx_status measure_prompt(struct mx_generation *g, struct mx_gen_prompt *p
 	for (size_t i = 0; i < p->tokens.n && st == MX_OK; i++) {
 		mx_buf_clear(&text);
 		st = mx_decoder_push(&d, p->tokens.ids[i], &text);
-		p->offsets[i] = mx_choice_offset(g->model->tokenizer, p->tokens.ids[i], &text, chars);
+		if (offsets)
+			offsets[i] = mx_choice_offset(g->model->tokenizer, p->tokens.ids[i], &text, chars);
 		chars += (uint32_t)mx_utf8_count(mx_buf_str(&text), text.len);
+		bytes += text.len;
 	}
+	mx_buf_clear(&text);
+	if (st == MX_OK)
+		st = mx_decoder_finish(&d, &text);
+	*out = bytes + text.len;
 	mx_decoder_free(&d);
 	mx_buf_free(&text);
 	return st == MX_OK ? MX_OK : no_memory(err);
+}
+
+/* For echo: computes the length of each prompt's text. */
+static mx_status measure_echo(struct mx_generation *g, const struct mx_api_request *r,
+                              struct mx_api_error *err)
+{
+	mx_status st = MX_OK;
+	for (uint32_t i = 0; i < g->n_prompts && st == MX_OK; i++) {
+		struct mx_gen_prompt *p = &g->prompts[i];
+		if (r->prompts[i].text.s)
+			p->echo_bytes = r->prompts[i].text.len;
+		else
+			st = measure_prompt(g, p, NULL, &p->echo_bytes, err);
+	}
+	return st;
+}
+
+/* For echo with log-probabilities: computes the offset of each prompt token. */
+static mx_status make_offsets(struct mx_generation *g, struct mx_api_error *err)
+{
+	mx_status st = MX_OK;
+	for (uint32_t i = 0; i < g->n_prompts && st == MX_OK; i++) {
+		struct mx_gen_prompt *p = &g->prompts[i];
+		size_t bytes;
+		p->offsets = mx_calloc(p->tokens.n, sizeof(*p->offsets));
+		st = p->offsets ? measure_prompt(g, p, p->offsets, &bytes, err) : no_memory(err);
+	}
+	return st;
 }
 
 /* For echo: adds the prompt's text, as given or decoded, and the entry of its first token. */
@@ -222,6 +258,7 @@ static mx_status echo(struct mx_generation *g, const struct mx_api_request *r, u
 	const struct mx_api_text *text = &r->prompts[i].text;
 	struct mx_buf decoded = {0};
 	mx_status st = MX_OK;
+	mx_buf_reserve(&choice->text.ready.text, p->echo_bytes);
 	if (text->s) {
 		mx_choice_echo(&choice->text, text->s, text->len);
 	} else {
@@ -324,6 +361,7 @@ static mx_status copy_rules(struct mx_generation *g, const struct mx_api_request
 		.min_tokens = (uint32_t)r->min_tokens,
 		.include_stop = r->include_stop,
 		.want_ids = r->return_token_ids,
+		.echo = r->echo,
 		.logprobs = r->logprobs,
 		.skip_special = r->skip_special,
 	};
@@ -361,13 +399,17 @@ static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r
 		st = make_prompt(g, r, i, err);
 		if (st == MX_OK)
 			st = fit_context(g, r, i, &max_tokens[i], err);
-		if (st == MX_OK && r->echo && r->logprobs >= 0)
-			st = measure_prompt(g, &g->prompts[i], err);
 	}
 	for (uint32_t i = 0; i < r->n_bias && st == MX_OK; i++)
 		st = mx_prompt_check_ids(g->model, &r->bias[i].token, 1, "logit_bias", err);
 	if (st == MX_OK)
 		st = mx_prompt_check_ids(g->model, r->stop_ids, r->n_stop_ids, "stop_token_ids", err);
+	if (st == MX_OK && r->echo)
+		st = measure_echo(g, r, err);
+	if (st == MX_OK)
+		st = mx_gen_reserve(g, r, max_tokens, err);
+	if (st == MX_OK && r->echo && r->logprobs >= 0)
+		st = make_offsets(g, err);
 	for (uint32_t i = 0; i < g->n_choices && st == MX_OK; i++) {
 		struct mx_gen_choice *choice = &g->choices[i];
 		uint32_t p = i / (uint32_t)r->n;
@@ -375,8 +417,11 @@ static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r
 		choice->prompt = &g->prompts[p];
 		mx_choice_init(&choice->text, &g->rules, choice->prompt->tokens.ids,
 		               choice->prompt->tokens.n);
+		mx_gen_expect(choice, r, max_tokens[p]);
 		if (r->echo)
 			st = echo(g, r, p, choice, err);
+		if (st == MX_OK && !mx_gen_account(choice))
+			st = no_memory(err);
 	}
 	mx_api_head_init(&g->head, g->chat, g->stream, id, (int64_t)(mx_wall_ns() / MX_NS_PER_S),
 	                 g->model->name);
@@ -441,14 +486,15 @@ static mx_status check_choices(const struct mx_api_request *r, const struct mx_s
 		queue ? "that fit this server's queue (scheduler.queue + max_sequences)" : "allowed");
 }
 
-static struct mx_generation *new_generation(const struct mx_api_request *r, struct mx_served *m,
-                                            struct mx_wake wake)
+static struct mx_generation *new_generation(struct mx_service *s, const struct mx_api_request *r,
+                                            struct mx_served *m, struct mx_wake wake)
 {
 	struct mx_generation *g = mx_calloc(1, sizeof(*g));
 	if (!g)
 		return NULL;
 	g->wake = wake;
 	g->model = m;
+	g->hold.budget = &s->answers;
 	g->chat = r->kind == MX_API_CHAT;
 	g->stream = r->stream;
 	g->include_usage = r->include_usage;
@@ -478,7 +524,7 @@ mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, cons
 	st = check_choices(r, m, err);
 	if (st != MX_OK)
 		return st;
-	struct mx_generation *g = new_generation(r, m, wake);
+	struct mx_generation *g = new_generation(s, r, m, wake);
 	if (!g)
 		return no_memory(err);
 	uint32_t *max_tokens = mx_calloc(g->n_prompts, sizeof(*max_tokens));

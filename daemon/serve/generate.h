@@ -24,7 +24,8 @@ struct mx_wake {
 	void *arg;
 };
 
-/* Tokenises the prompts and submits every choice; takes as long as tokenising takes. The request is
+/* Tokenises the prompts, takes memory for the answer from the service's budget, and submits every
+ * choice; takes as long as tokenising takes. The request is
  * not needed afterwards. `id` is the answer's id ("cmpl-..."). On failure *err is filled and
  * nothing runs. */
 mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, const char *id,
@@ -33,11 +34,15 @@ mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, cons
 /* True if every choice has ended, or the generation was aborted. */
 bool mx_generation_finished(struct mx_generation *g);
 
-/* Appends the output that is ready as server-sent events. True after the last event ([DONE]). */
+/* Appends the output that is ready as server-sent events, at most about MX_API_PIECE bytes. True
+ * after the last event ([DONE]). False with bytes appended: there may be more, so it is to be
+ * called again. */
 bool mx_generation_stream(struct mx_generation *g, struct mx_buf *out);
 
-/* Appends the whole answer of a finished generation, or returns the error that ended it. */
-mx_status mx_generation_response(struct mx_generation *g, struct mx_buf *out,
+/* Appends the next piece of the answer of a finished generation, at most about MX_API_PIECE bytes.
+ * *end: it was the last. Fails at the first piece with the error that ended the generation, and
+ * later only if memory runs out. */
+mx_status mx_generation_response(struct mx_generation *g, struct mx_buf *out, bool *end,
                                  struct mx_api_error *err);
 
 /* What the log of requests says of a generation. */

@@ -12,6 +12,7 @@
 struct mx_gen_prompt {
 	struct mx_tokens tokens;
 	uint32_t *offsets; /* [tokens.n] code points before each token; only for echo with logprobs */
+	size_t echo_bytes; /* of its text; only for echo */
 };
 
 /* A choice of the answer and its request in the scheduler. */
@@ -19,15 +20,19 @@ struct mx_gen_choice {
 	struct mx_generation *g;
 	const struct mx_gen_prompt *prompt;
 	struct mx_choice text; /* under the lock */
-	uint64_t id;        /* the scheduler's id of the request, 0 = not submitted; under the lock */
-	bool done;          /* the request has ended; under the lock */
-	struct mx_done end; /* valid if done */
+	uint64_t id;          /* the scheduler's id of the request, 0 = not submitted; under the lock */
+	bool done;            /* the request has ended; under the lock */
+	struct mx_done end;   /* valid if done */
+	size_t ready_bytes;   /* memory of text.ready as it was accounted; under the lock */
+	size_t writing_bytes; /* the same of `writing`; under the lock */
 
 	/* The reader's alone. */
-	struct mx_pending writing; /* taken from `text`, to be written next */
-	uint32_t n_output;         /* tokens of the output up to `writing` */
-	bool began;                /* its first event was written */
-	bool ended;                /* its last event was written */
+	struct mx_pending writing;   /* taken from `text`, to be written next */
+	uint32_t n_output;           /* tokens of the output up to `writing` */
+	unsigned events;             /* events that `writing` is still to be written as */
+	struct mx_api_cursor cursor; /* in the event, or in the choice of a response */
+	bool began;                  /* its first event was written */
+	bool ended;                  /* its last event was written */
 };
 
 struct mx_generation {
@@ -36,6 +41,15 @@ struct mx_generation {
 	struct mx_wake wake;   /* under the lock; fn NULL once detached */
 	bool signalled;        /* wake.fn was called since the last read; under the lock */
 	bool aborted;          /* under the lock */
+	bool no_room;          /* the budget had no more for the output; under the lock */
+
+	struct mx_hold hold;   /* its part of the budget of answers; under the lock */
+	uint64_t own_bytes;    /* memory besides the output; constant once requests run */
+	uint64_t output_bytes; /* memory of the output of all choices; under the lock */
+
+	/* The reader's alone. */
+	uint32_t reading; /* index of the choice that is being written */
+	bool responding;  /* the response was begun */
 
 	const struct mx_served *model;
 	bool chat, stream, include_usage, continuous_usage, return_ids;
@@ -57,6 +71,21 @@ struct mx_generation {
 void mx_gen_free(struct mx_generation *g);
 /* Drops a reference; the last one frees the generation. */
 void mx_gen_unref(struct mx_generation *g);
+
+/* ---- generate_memory.c ---- */
+
+/* Takes what the request makes certain from the budget of answers. Fails with 400 if it can never
+ * be had, and with 503 if it is not free now. */
+mx_status mx_gen_reserve(struct mx_generation *g, const struct mx_api_request *r,
+                         const uint32_t *max_tokens, struct mx_api_error *err);
+/* Tells a new choice how much can come at most, so that it grows to no more than was reserved. */
+void mx_gen_expect(struct mx_gen_choice *choice, const struct mx_api_request *r,
+                   uint32_t max_tokens);
+/* Accounts for the memory of a choice's output. False if the budget has no more for it: then the
+ * generation has failed. Under the lock. */
+bool mx_gen_account(struct mx_gen_choice *choice);
+/* Frees the output of a choice that was written. Reader, under the lock. */
+void mx_gen_shrink(struct mx_gen_choice *choice);
 
 /* ---- generate_write.c: for the reader ---- */
 

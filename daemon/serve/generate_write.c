@@ -37,6 +37,11 @@ mx_status mx_gen_error(const struct mx_generation *g, struct mx_api_error *err)
 		const struct mx_gen_choice *choice = &g->choices[i];
 		if (choice->text.failed)
 			return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+		if (g->no_room)
+			return mx_api_fail(err, 503, "server_overloaded", NULL,
+			                   "no memory is free for the rest of this answer (http.answer_memory "
+			                   "is %.1f MiB): try again in a moment",
+			                   (double)g->hold.budget->limit / 0x1p20);
 		if (!choice->done || choice->end.finish == MX_FINISH_STOP ||
 		    choice->end.finish == MX_FINISH_LENGTH)
 			continue;
@@ -68,7 +73,6 @@ struct mx_api_choice mx_gen_describe(const struct mx_generation *g, uint32_t ind
 {
 	struct mx_gen_choice *choice = &g->choices[index];
 	struct mx_pending *w = &choice->writing;
-	mx_pending_link(w, g->rules.logprobs);
 	return (struct mx_api_choice){
 		.index = index,
 		.text = mx_buf_str(&w->text),
@@ -76,6 +80,8 @@ struct mx_api_choice mx_gen_describe(const struct mx_generation *g, uint32_t ind
 		.vocab = g->rules.logprobs >= 0 ? &g->vocab : NULL,
 		.tokens = w->tokens,
 		.n_tokens = w->n_tokens,
+		.top = w->top,
+		.top_stride = g->rules.logprobs > 0 ? (uint32_t)g->rules.logprobs : 0,
 		.stop_token = -1,
 		.ids = g->return_ids && w->ids ? w->ids : NULL,
 		.n_ids = w->n_ids,
@@ -87,6 +93,9 @@ bool mx_gen_take(struct mx_gen_choice *choice)
 	struct mx_pending empty = choice->writing;
 	choice->writing = choice->text.ready;
 	choice->text.ready = empty;
+	size_t bytes = choice->writing_bytes;
+	choice->writing_bytes = choice->ready_bytes;
+	choice->ready_bytes = bytes;
 	choice->n_output = choice->text.n_output;
 	return choice->done;
 }

@@ -2,6 +2,7 @@
 #include "daemon/serve/prompt.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "base/clock.h"
 
@@ -90,6 +91,8 @@ static mx_status tokenise(const struct mx_served *m, const char *text, size_t le
 		return mx_prompt_too_long(m, limit, false, -1, err);
 	if (st == MX_E_NOMEM)
 		return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+	if (st == MX_E_UNSUPPORTED)
+		return mx_api_fail(err, 400, "text_too_complex", NULL, "%s: send it in parts", e.text);
 	if (st != MX_OK)
 		return mx_api_fail(err, 500, "internal_error", NULL, "tokenizer: %s", e.text);
 	return MX_OK;
@@ -129,6 +132,21 @@ static json_t *template_vars(const struct mx_served *m, const struct mx_prompt_c
 	return vars;
 }
 
+/* Returns the bytes of all strings in a value, and some for each value. */
+static size_t text_bytes(const json_t *v, int depth)
+{
+	const char *key;
+	json_t *item;
+	size_t i, n = 8;
+	if (depth > 64)
+		return n; /* deeper than any template looks */
+	n += json_is_string(v) ? json_string_length(v) : 0;
+	json_array_foreach((json_t *)(uintptr_t)v, i, item) n += text_bytes(item, depth + 1);
+	json_object_foreach((json_t *)(uintptr_t)v, key, item) n +=
+		strlen(key) + text_bytes(item, depth + 1);
+	return n;
+}
+
 mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat *chat,
                          struct mx_tokens *out, struct mx_api_error *err)
 {
@@ -141,7 +159,8 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 		return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
 	struct mx_buf text = {0};
 	struct mx_err e = {0};
-	struct mx_chat_limits limits = {0};
+	const struct mx_chat_limits limits = {.max_output =
+	                                          mx_chat_template_max_output(text_bytes(vars, 0))};
 	mx_status st = mx_chat_template_render(
 		m->chat_template, vars, (int64_t)(mx_wall_ns() / MX_NS_PER_S), &limits, &text, &e);
 	json_decref(vars);

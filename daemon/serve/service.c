@@ -16,7 +16,7 @@ static void free_names(char **names, size_t n)
 
 mx_status mx_service_init(struct mx_service *s, const char *version, size_t n_models)
 {
-	*s = (struct mx_service){.version = version};
+	*s = (struct mx_service){.version = version, .answers.limit = MX_SERVICE_ANSWERS};
 	s->models = mx_calloc(n_models ? n_models : 1, sizeof(*s->models));
 	if (!s->models)
 		return MX_E_NOMEM;

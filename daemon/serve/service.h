@@ -18,6 +18,7 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "daemon/serve/budget.h"
 #include "engine/engine.h"
 #include "model/chat_template.h"
 #include "model/tokenizer/tokenizer.h"
@@ -68,9 +69,13 @@ struct mx_service {
 	const char *version; /* "0.1.0" */
 	struct mx_served *models;
 	size_t n_models;
-	_Atomic bool draining; /* no new requests, on any model */
-	pthread_rwlock_t lock; /* of the aliases */
+	_Atomic bool draining;    /* no new requests, on any model */
+	struct mx_budget answers; /* requests that were admitted, and answers until they are sent */
+	pthread_rwlock_t lock;    /* of the aliases */
 };
+
+/* Bytes of a new service's budget of answers. */
+#define MX_SERVICE_ANSWERS ((uint64_t)64 << 20)
 
 /* Makes n_models zeroed models in state LOADING with default sampling. `version` must outlive the
  * service. */

@@ -4,12 +4,15 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <malloc.h>
 #include <math.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "proto/json_out.h"
+#include "proto/parse_cost.h"
+#include "proto/pieces.h"
 #include "proto/request.h"
 #include "proto/response.h"
 
@@ -405,15 +408,20 @@ static void legacy_logprobs_serve_lm_eval(void **state)
 {
 	(void)state;
 	const struct mx_api_vocab vocab = {token_bytes, NULL};
-	const struct mx_top_token top[] = {{1, -0.25f}, {2, -1}, {0, -2}};
+	const struct mx_top_token top[12] = {[3] = {1, -0.25f}, {2, -1}, {0, -2}, {1, -0.25f}};
 	const struct mx_api_token tokens[] = {
 		{.id = 5, .first = true},
-		{.id = 1, .logprob = -0.25f, .text_offset = 1, .n_top = 3, .top = top},
-		{.id = 7, .logprob = -INFINITY, .text_offset = 2, .n_top = 1, .top = top},
+		{.id = 1, .logprob = -0.25f, .text_offset = 1, .n_top = 3},
+		{.id = 7, .logprob = -INFINITY, .text_offset = 2, .n_top = 1},
 		{.id = 0, .logprob = -3, .text_offset = 3},
 	};
+	const struct mx_api_choice c = {
+		.vocab = &vocab, .tokens = tokens, .n_tokens = 4, .top = top, .top_stride = 3};
+	struct mx_api_cursor at = {0};
 	struct mx_buf b = {0};
-	mx_api_write_legacy_logprobs(&b, &vocab, tokens, 4);
+	struct mx_pieces p = mx_pieces_begin(&b, SIZE_MAX, &at);
+	assert_true(mx_pieces_legacy_logprobs(&p, &c));
+	mx_pieces_end(&p);
 	json_t *v = load(&b);
 	json_t *expected =
 		json_loads("{\"tokens\":[\"f\",\"a\",\"h\",\"bytes:\\\\xe2\\\\x80\"],"
@@ -435,13 +443,229 @@ static void chat_logprobs_carry_bytes(void **state)
 	(void)state;
 	const struct mx_api_vocab vocab = {token_bytes, NULL};
 	const struct mx_top_token top[] = {{0, -0.5f}};
-	const struct mx_api_token tokens[] = {{.id = 0, .logprob = -0.5f, .n_top = 1, .top = top}};
+	const struct mx_api_token tokens[] = {{.id = 0, .logprob = -0.5f, .n_top = 1}};
+	const struct mx_api_choice c = {
+		.vocab = &vocab, .tokens = tokens, .n_tokens = 1, .top = top, .top_stride = 1};
+	struct mx_api_cursor at = {0};
 	struct mx_buf b = {0};
-	mx_api_write_chat_logprobs(&b, &vocab, tokens, 1);
+	struct mx_pieces p = mx_pieces_begin(&b, SIZE_MAX, &at);
+	assert_true(mx_pieces_chat_logprobs(&p, &c));
+	mx_pieces_end(&p);
 	assert_string_equal(mx_buf_str(&b),
 	                    "{\"content\":[{\"token\":\"\xef\xbf\xbd\xef\xbf\xbd\",\"logprob\":-0.5,"
 	                    "\"bytes\":[226,128],\"top_logprobs\":[{\"token\":\"\xef\xbf\xbd\xef\xbf"
 	                    "\xbd\",\"logprob\":-0.5,\"bytes\":[226,128]}]}]}");
+	mx_buf_free(&b);
+}
+
+/* ---- pieces ---- */
+
+/* A choice with everything that can be long. */
+struct long_choice {
+	struct mx_api_vocab vocab;
+	struct mx_api_token tokens[700];
+	struct mx_top_token top[700 * 20];
+	int32_t ids[3000];
+	struct mx_buf text;
+	struct mx_api_choice c;
+};
+
+static void make_long(struct long_choice *l)
+{
+	*l = (struct long_choice){.vocab = {token_bytes, NULL}};
+	for (uint32_t i = 0; i < 700; i++) {
+		l->tokens[i] = (struct mx_api_token){.id = (int32_t)(i % 26),
+		                                     .logprob = -1.0f / (float)(i + 3),
+		                                     .text_offset = i,
+		                                     .n_top = (uint8_t)(i % 21),
+		                                     .first = i == 0};
+		for (uint32_t j = 0; j < 20; j++)
+			l->top[i * 20 + j] = (struct mx_top_token){(int32_t)((i + j) % 26), -(float)j};
+	}
+	for (int32_t i = 0; i < 3000; i++)
+		l->ids[i] = i * 7919;
+	/* characters of every length, escapes, and bytes that are no UTF-8, at every alignment */
+	static const char *const bits[] = {
+		"a",    "\xc3\xa4", "\xe2\x82\xac",         "\xf0\x9f\x98\x80", "\"",
+		"\x01", "\xff",     "\x80\x80\x80\x80\x80", "\xf0\x9f"};
+	for (int i = 0; i < 9000; i++)
+		mx_buf_puts(&l->text, bits[(i * 5 + i / 9) % 9]);
+	l->c = (struct mx_api_choice){.index = 3,
+	                              .text = l->text.data,
+	                              .len = l->text.len,
+	                              .vocab = &l->vocab,
+	                              .tokens = l->tokens,
+	                              .n_tokens = 700,
+	                              .top = l->top,
+	                              .top_stride = 20,
+	                              .finish_reason = "length",
+	                              .stop_token = -1,
+	                              .ids = l->ids,
+	                              .n_ids = 3000,
+	                              .prompt_ids = l->ids,
+	                              .n_prompt_ids = 2999};
+}
+
+static const char *spelling(void *arg, int32_t id)
+{
+	(void)arg;
+	return id % 3 ? "\xc4\xa0piece" : NULL;
+}
+
+/* Writes answer `kind` into b, in pieces of at most about `max` bytes, or at once if max is 0. */
+static bool write_kind(int kind, const struct long_choice *l, struct mx_buf *b, size_t max,
+                       struct mx_api_cursor *at)
+{
+	const struct mx_api_usage usage = {1, 2, 3};
+	struct mx_api_head h;
+	mx_api_head_init(&h, kind % 2, kind < 4, "id", 1, "m");
+	const struct mx_api_tokens tokens = {l->ids, 3000, 7, kind == 6 ? spelling : NULL, NULL};
+	struct mx_api_choice c = l->c;
+	bool all = false;
+	switch (kind) {
+	case 0:
+	case 1: all = mx_api_write_choice(b, &h, &c, false, max, at); break;
+	case 2: all = mx_api_write_event(b, &h, &c, MX_USAGE_COUNTS, &usage, max, at); break;
+	case 3:
+		c.finish_reason = NULL;
+		all = mx_api_write_event(b, &h, &c, MX_USAGE_COUNTS, &usage, max, at);
+		break;
+	case 4: /* of a completion there is none, but nobody minds */
+	case 5: all = mx_api_write_role(b, &h, &c, MX_USAGE_NULL, NULL, max, at); break;
+	case 6:
+	case 7: all = mx_api_write_tokens(b, &tokens, max, at); break;
+	default: all = mx_api_write_text(b, c.text, c.len, max, at);
+	}
+	mx_api_head_free(&h);
+	return all;
+}
+
+static void pieces_are_small_and_make_the_whole(void **state)
+{
+	(void)state;
+	struct long_choice *l = malloc(sizeof(*l));
+	assert_non_null(l);
+	make_long(l);
+	for (int kind = 0; kind <= 8; kind++) {
+		struct mx_buf whole = {0};
+		assert_true(write_kind(kind, l, &whole, 0, NULL));
+		for (size_t max = 1; max <= 65536; max *= 16) {
+			struct mx_buf b = {0}, piece = {0};
+			struct mx_api_cursor at = {0};
+			bool all = false;
+			size_t n = 0;
+			while (!all) {
+				mx_buf_clear(&piece);
+				all = write_kind(kind, l, &piece, max, &at);
+				mx_buf_append(&b, mx_buf_str(&piece), piece.len);
+				assert_true(all || piece.len > 0);
+				/* an element, or a slice of 1024 characters of which each may become six */
+				assert_true(piece.len <= max + 6 * 1024 + 256);
+				assert_true(++n < 100000);
+			}
+			assert_int_equal(at.part + at.section + at.at, 0);
+			assert_true(n >= whole.len / (max + 6 * 1024 + 256));
+			assert_false(b.failed);
+			assert_string_equal(mx_buf_str(&b), mx_buf_str(&whole));
+			mx_buf_free(&b);
+			mx_buf_free(&piece);
+		}
+		mx_buf_free(&whole);
+	}
+	mx_buf_free(&l->text);
+	free(l);
+}
+
+/* ---- the cost of parsing ---- */
+
+static size_t heap, peak; /* bytes that jansson has, and the most that it had */
+
+static void *counting_malloc(size_t n)
+{
+	void *p = malloc(n);
+	heap += p ? malloc_usable_size(p) + 8 : 0;
+	peak = heap > peak ? heap : peak;
+	return p;
+}
+
+static void counting_free(void *p)
+{
+	heap -= p ? malloc_usable_size(p) + 8 : 0;
+	free(p);
+}
+
+/* Parses a body as each route does, and compares what jansson took with what was foretold. */
+static double check_cost(const struct mx_buf *body)
+{
+	heap = peak = 0;
+	json_set_alloc_funcs(counting_malloc, counting_free);
+	uint64_t cost = mx_parse_cost(body->data, body->len);
+	struct mx_api_error e;
+	struct mx_api_request r;
+	struct mx_api_detokenize d;
+	size_t arena = 0;
+	if (mx_api_parse(MX_API_COMPLETION, body->data, body->len, &r, &e) == MX_OK) {
+		arena = r.arena.used;
+		mx_api_request_free(&r);
+	}
+	if (mx_api_parse(MX_API_CHAT, body->data, body->len, &r, &e) == MX_OK)
+		mx_api_request_free(&r);
+	if (mx_api_parse_detokenize(body->data, body->len, &d, &e) == MX_OK)
+		mx_api_detokenize_free(&d);
+	json_set_alloc_funcs(malloc, free);
+	assert_int_equal(heap, 0);
+	if (peak + arena > cost)
+		fail_msg("%.40s...: %zu bytes, cost %llu, taken %zu", body->data, body->len,
+		         (unsigned long long)cost, peak + arena);
+	return (double)cost / (double)(peak + arena);
+}
+
+static void parsing_costs_what_was_foretold(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *head, *unit, *tail;
+	} shapes[] = {
+		{"{\"prompt\":[1", ",1", "]}"},
+		{"{\"prompt\":[12345", ", 12345", "]}"},
+		{"{\"prompt\":[1", ",-1.5e3", "]}"},
+		{"{\"prompt\":[[1]", ",[1]", "]}"},
+		{"{\"prompt\":[\"\"", ",\"\"", "]}"},
+		{"{\"prompt\":[\"\"", ",\"some words\"", "]}"},
+		{"{\"prompt\":[true", ",true", "]}"},
+		{"{\"prompt\":[{}", ",{}", "]}"},
+		{"{\"prompt\":[[]", ",[]", "]}"},
+		{"{\"prompt\":[{}", ",{\"a\":[{\"b\":\"\"}]}", "]}"},
+		{"{\"prompt\":\"", "x", "\"}"},
+		{"{\"prompt\":\"", "\\u00e4\\n", "\"}"},
+		{"{\"tokens\":[1", ",2", "]}"},
+		{"{\"messages\":[{\"role\":\"user\",\"content\":[", "", "]}]}"},
+		{"{\"messages\":[{\"role\":\"user\"}", ",{\"role\":\"user\",\"content\":\"x\"}", "]}"},
+		{"{\"prompt\":[1", ",1", ""},
+		{"", "[", ""},
+		{"", "{\"a\":", ""},
+	};
+	for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
+		double loosest = 0;
+		for (int n = 1; n < 300000; n = n * 3 + 1) {
+			struct mx_buf b = {0};
+			mx_buf_puts(&b, shapes[i].head);
+			for (int k = 0; k < n; k++)
+				mx_buf_puts(&b, shapes[i].unit);
+			mx_buf_puts(&b, shapes[i].tail);
+			loosest = check_cost(&b);
+			mx_buf_free(&b);
+		}
+		print_message("%s%s: foretold %.1f times what was taken\n", shapes[i].head, shapes[i].unit,
+		              loosest);
+	}
+	/* different keys: buckets grow */
+	struct mx_buf b = {0};
+	mx_buf_puts(&b, "{\"prompt\":\"\"");
+	for (int k = 0; k < 100000; k++)
+		mx_buf_printf(&b, ",\"%x\":%d", k, k);
+	mx_buf_putc(&b, '}');
+	check_cost(&b);
 	mx_buf_free(&b);
 }
 
@@ -455,11 +679,11 @@ static void responses_and_events(void **state)
 
 	mx_api_head_init(&h, false, false, "cmpl-1", 5, "m");
 	mx_api_write_begin(&b, &h);
-	mx_api_write_choice(&b, &h, &c, true);
+	mx_api_write_choice(&b, &h, &c, true, 0, NULL);
 	c.index = 1;
 	c.stop_text = "END";
 	c.stop_len = 3;
-	mx_api_write_choice(&b, &h, &c, false);
+	mx_api_write_choice(&b, &h, &c, false, 0, NULL);
 	mx_api_write_end(&b, &usage);
 	json_t *v = load(&b);
 	const char *id, *object, *t1, *reason;
@@ -481,10 +705,10 @@ static void responses_and_events(void **state)
 	mx_buf_clear(&b);
 	mx_api_head_init(&h, true, true, "chatcmpl-1", 5, "m");
 	c = (struct mx_api_choice){.stop_token = -1, .text = "\"", .len = 1};
-	mx_api_write_role(&b, &h, &c, MX_USAGE_NULL, NULL);
-	mx_api_write_event(&b, &h, &c, MX_USAGE_ABSENT, NULL);
+	mx_api_write_role(&b, &h, &c, MX_USAGE_NULL, NULL, 0, NULL);
+	mx_api_write_event(&b, &h, &c, MX_USAGE_ABSENT, NULL, 0, NULL);
 	c.finish_reason = "length";
-	mx_api_write_event(&b, &h, &c, MX_USAGE_NULL, NULL);
+	mx_api_write_event(&b, &h, &c, MX_USAGE_NULL, NULL, 0, NULL);
 	mx_api_write_usage_event(&b, &h, &usage);
 	assert_string_equal(
 		mx_buf_str(&b),
@@ -519,6 +743,8 @@ int main(void)
 		cmocka_unit_test(error_has_openai_shape),
 		cmocka_unit_test(legacy_logprobs_serve_lm_eval),
 		cmocka_unit_test(chat_logprobs_carry_bytes),
+		cmocka_unit_test(pieces_are_small_and_make_the_whole),
+		cmocka_unit_test(parsing_costs_what_was_foretold),
 		cmocka_unit_test(responses_and_events),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

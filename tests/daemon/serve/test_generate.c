@@ -143,10 +143,11 @@ static int run(enum mx_api_kind kind, const char *body, struct mx_buf *out)
 	} else {
 		while (!mx_generation_finished(g))
 			nap();
-		if (mx_generation_response(g, out, &last) != MX_OK) {
-			mx_generation_detach(g);
-			return last.status;
-		}
+		for (bool end = false; !end;)
+			if (mx_generation_response(g, out, &end, &last) != MX_OK) {
+				mx_generation_detach(g);
+				return last.status;
+			}
 	}
 	mx_generation_detach(g);
 	return out->failed ? 503 : 200;
