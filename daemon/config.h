@@ -33,7 +33,7 @@ struct mx_config_http {
 	uint64_t max_body_bytes;
 	uint64_t body_memory; /* MX_CONFIG_AUTO: mx_http_body_memory */
 	uint64_t answer_memory;
-	uint64_t max_connections, idle_timeout_s, threads, workers;
+	uint64_t max_connections, idle_timeout_s, header_timeout_s, threads, workers;
 	double keep_alive_s, stall_s;
 };
 

@@ -70,6 +70,7 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 		.body_memory = c->body_memory == MX_CONFIG_AUTO ? 0 : c->body_memory,
 		.max_connections = (unsigned)c->max_connections,
 		.idle_timeout_s = (unsigned)c->idle_timeout_s,
+		.header_timeout_s = (unsigned)c->header_timeout_s,
 		.threads = (unsigned)c->threads,
 		.workers = (unsigned)c->workers,
 		.keep_alive_s = c->keep_alive_s,

@@ -47,6 +47,7 @@ static void usage(void)
 	                "  --max-body N           bytes\n"
 	                "  --max-connections N    (1024)\n"
 	                "  --idle-timeout N       seconds (75)\n"
+	                "  --header-timeout N     seconds (10)\n"
 	                "  --keep-alive S         seconds of silence before a comment (5)\n"
 	                "  --hold 1               load only when SIGHUP comes\n"
 	                "  --drain S              seconds to drain after SIGTERM (0)\n");
@@ -73,6 +74,7 @@ static void set_option(struct options *o, int c, const char *v)
 	case 'h': o->http.threads = (unsigned)n; break;
 	case 'b': o->http.max_body_bytes = n; break;
 	case 'm': o->http.max_connections = (unsigned)n; break;
+	case 'T': o->http.header_timeout_s = (unsigned)n; break;
 	case 'i': o->http.idle_timeout_s = (unsigned)n; break;
 	case 'k': o->http.keep_alive_s = strtod(v, NULL); break;
 	case 'H': o->hold = n; break;
@@ -83,27 +85,18 @@ static void set_option(struct options *o, int c, const char *v)
 
 static struct options parse(int argc, char **argv)
 {
-	static const struct option longs[] = {{"tokenizer", 1, NULL, 't'},
-	                                      {"listen", 1, NULL, 'l'},
-	                                      {"name", 1, NULL, 'n'},
-	                                      {"alias", 1, NULL, 'a'},
-	                                      {"models", 1, NULL, 'M'},
-	                                      {"context", 1, NULL, 'c'},
-	                                      {"sequences", 1, NULL, 's'},
-	                                      {"step-tokens", 1, NULL, 'S'},
-	                                      {"pages", 1, NULL, 'p'},
-	                                      {"queue", 1, NULL, 'q'},
-	                                      {"step-ns", 1, NULL, 'x'},
-	                                      {"token-ns", 1, NULL, 'y'},
-	                                      {"eos-one-in", 1, NULL, 'e'},
-	                                      {"threads", 1, NULL, 'h'},
-	                                      {"max-body", 1, NULL, 'b'},
-	                                      {"max-connections", 1, NULL, 'm'},
-	                                      {"idle-timeout", 1, NULL, 'i'},
-	                                      {"keep-alive", 1, NULL, 'k'},
-	                                      {"hold", 1, NULL, 'H'},
-	                                      {"drain", 1, NULL, 'D'},
-	                                      {NULL, 0, NULL, 0}};
+	static const struct option longs[] = {
+		{"tokenizer", 1, NULL, 't'},    {"listen", 1, NULL, 'l'},
+		{"name", 1, NULL, 'n'},         {"alias", 1, NULL, 'a'},
+		{"models", 1, NULL, 'M'},       {"context", 1, NULL, 'c'},
+		{"sequences", 1, NULL, 's'},    {"step-tokens", 1, NULL, 'S'},
+		{"pages", 1, NULL, 'p'},        {"queue", 1, NULL, 'q'},
+		{"step-ns", 1, NULL, 'x'},      {"token-ns", 1, NULL, 'y'},
+		{"eos-one-in", 1, NULL, 'e'},   {"threads", 1, NULL, 'h'},
+		{"max-body", 1, NULL, 'b'},     {"max-connections", 1, NULL, 'm'},
+		{"idle-timeout", 1, NULL, 'i'}, {"header-timeout", 1, NULL, 'T'},
+		{"keep-alive", 1, NULL, 'k'},   {"hold", 1, NULL, 'H'},
+		{"drain", 1, NULL, 'D'},        {NULL, 0, NULL, 0}};
 	struct options o = {.listen = "127.0.0.1:0",
 	                    .name = "fake",
 	                    .n_models = 1,

@@ -160,7 +160,7 @@ void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
 	mx_access_log(x, whole, ns);
 	/* first the engine thread loses its way to the exchange, then the exchange its connection */
 	mx_generation_detach(x->gen);
-	mx_pump_forget(x);
+	mx_pump_forget(x, whole);
 	mx_http_count(h, x->route->id, x->method, whole ? x->sent_status : 0, ns);
 	mx_exchange_drop_body(x);
 	mx_exchange_drop_held(x);

@@ -41,6 +41,10 @@ struct mx_http {
 void mx_http_count(struct mx_http *h, enum mx_http_route route, enum mx_http_method method,
                    unsigned status, uint64_t ns);
 
+/* descriptors.c: raises the process's soft limit of open files to what max_connections and the
+ * daemon itself need, as far as the hard limit allows, and logs a warning if that is not enough. */
+void mx_http_reserve_descriptors(unsigned max_connections);
+
 /* listen.c: opens a listening socket on "host:port" ("*" for every address). */
 mx_status mx_listen_open(const char *address, int *out_fd, struct mx_err *err);
 /* The address a socket is bound to, as text; free() it. NULL if it has none. */

@@ -28,7 +28,7 @@ struct mx_pump_conn {
 	                      * event of an earlier use is recognised */
 	int fd;              /* -1: the entry is free */
 	struct mx_exchange *exchange; /* served on this connection now, or NULL */
-	bool gone;                    /* the client has closed its side */
+	bool gone;                    /* the client has closed its sending side */
 	bool served;                  /* at least one request was answered */
 	bool cut;                     /* shut down by the pump: it is about to close */
 	uint64_t since_ns;  /* start of waiting for a header or body; 0 = an answer is being made */
@@ -52,7 +52,12 @@ struct mx_pump {
 	uint32_t n_waiting;         /* exchanges whose connection is suspended */
 	uint32_t n_cut;             /* connections that are about to close */
 	uint32_t n_streams;         /* exchanges that may need a keep-alive comment */
-	_Atomic uint64_t n_gone;    /* clients that left while their request was served; without lock */
+	_Atomic uint64_t n_gone; /* clients that left before their answer was complete; without lock */
+
+	/* Of the pump's thread alone. */
+	bool starved;       /* the last accept failed for want of descriptors or memory */
+	uint64_t warned_ns; /* time of the last warning of that; 0 = none yet */
+	uint64_t n_failed;  /* accepts that failed since then */
 };
 
 /* Starts the thread and with it accepting. */
@@ -68,7 +73,9 @@ void mx_pump_notify(void *arg, struct MHD_Connection *c, void **context,
 
 /* Ties the exchange to its connection, until mx_pump_forget. */
 void mx_pump_add(struct mx_exchange *x, struct MHD_Connection *c);
-void mx_pump_forget(struct mx_exchange *x);
+/* The exchange has ended. whole: its answer was handed to the kernel to the last byte, so a client
+ * that has closed its side is not counted as one that left. */
+void mx_pump_forget(struct mx_exchange *x, bool whole);
 
 enum mx_look {
 	MX_LOOK_FREE, /* the exchange is the thread's */

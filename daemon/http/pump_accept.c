@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Listening sockets: accepts connections while there is room for them. */
 #include <errno.h>
+#include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "daemon/http/pump_impl.h"
 
 #define ACCEPT_AT_ONCE 64 /* connections, before the pump looks at other events */
+#define WARN_EVERY_S   60
 
 static bool has_room(struct mx_http *h)
 {
@@ -28,6 +31,22 @@ static void count_open(struct mx_pump *p, bool more)
 	pthread_mutex_unlock(&p->lock);
 }
 
+/* accept is tried ten times a second while descriptors are short: one warning a minute. */
+static void warn_starved(struct mx_pump *p, int error)
+{
+	uint64_t now = mx_now_ns();
+	p->n_failed++;
+	if (p->warned_ns && now - p->warned_ns < WARN_EVERY_S * MX_NS_PER_S)
+		return;
+	mx_warning("http",
+	           "cannot accept connections: %s (%" PRIu64
+	           " attempts failed since the last such line, "
+	           "%d s or more ago); clients wait until connections close",
+	           strerror(error), p->n_failed, WARN_EVERY_S);
+	p->warned_ns = now;
+	p->n_failed = 0;
+}
+
 bool mx_pump_accept(struct mx_http *h, int fd)
 {
 	for (int i = 0; i < ACCEPT_AT_ONCE; i++) {
@@ -38,11 +57,13 @@ bool mx_pump_accept(struct mx_http *h, int fd)
 		int c = accept4(fd, (struct sockaddr *)&a, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (c < 0) {
 			if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-				mx_warning("http", "cannot accept a connection: %s", strerror(errno));
+				warn_starved(&h->pump, errno);
+				h->pump.starved = true;
 				return false;
 			}
 			return true;
 		}
+		h->pump.starved = false;
 		int on = 1;
 		setsockopt(c, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 		count_open(&h->pump, true);

@@ -78,10 +78,10 @@ void mx_pump_client_left(struct mx_pump *p, uint64_t data)
 	struct mx_pump_conn *entry = &p->conns[index];
 	if (entry->fd >= 0 && entry->generation == data >> 32) {
 		entry->gone = true;
-		if (entry->exchange) {
-			atomic_fetch_add(&p->n_gone, 1);
+		if (entry->exchange)
 			mx_pump_wake_locked(p, entry->exchange);
-		}
+		else
+			mx_pump_read_again(entry);
 	}
 	pthread_mutex_unlock(&p->lock);
 }

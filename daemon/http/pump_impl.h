@@ -32,6 +32,8 @@ void mx_pump_kick(struct mx_pump *p);
 /* Marks x as woken, and queues its connection for resuming if it is suspended. True if the pump
  * thread has to be kicked for it. */
 bool mx_pump_wake_locked(struct mx_pump *p, struct mx_exchange *x);
+/* Has libmicrohttpd read again from a connection whose client has closed its sending side. */
+void mx_pump_read_again(const struct mx_pump_conn *entry);
 /* Resumes the queued connections. Pump thread. */
 void mx_pump_resume_all(struct mx_pump *p);
 /* Asks silent streams for a keep-alive comment. Pump thread. */
@@ -39,7 +41,7 @@ void mx_pump_ping_silent(struct mx_http *h);
 
 /* ---- pump_connections.c ---- */
 
-/* An epoll event of a connection: its client has left. Pump thread. */
+/* An epoll event of a connection: its client has closed its sending side. Pump thread. */
 void mx_pump_client_left(struct mx_pump *p, uint64_t data);
 
 /* ---- pump_accept.c ---- */
@@ -55,9 +57,9 @@ void mx_pump_pause(struct mx_http *h, bool refused);
 
 /* ---- pump_slow.c ---- */
 
-/* Closes the connections of clients that take longer than the idle timeout for a header, or again
- * for a body, however often they send a byte. If all connections are taken and a client waits, also
- * closes the connection that is idle between two requests for longest. Pump thread. */
+/* Closes the connections of clients that take too long for a header or a body, however often they
+ * send a byte. If connections or descriptors are used up and a client waits, also closes
+ * connections that nobody misses. Pump thread. */
 void mx_pump_cut_slow(struct mx_http *h);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clients that take too long, and idle connections in the way of new ones. */
+/* Clients that take too long, and connections in the way of new clients. */
 #include <poll.h>
 #include <sys/socket.h>
 
 #include "base/clock.h"
 #include "daemon/http/pump_impl.h"
 
-/* When connections run out, those idle between two requests for this long make room. */
+/* When connections run out, those that have been silent or idle for this long make room. */
 #define SPARE_NS MX_NS_PER_S
 
 /* libmicrohttpd finds the end of the connection and closes it; until then the descriptor is its
@@ -18,23 +18,65 @@ static void cut_locked(struct mx_pump *p, struct mx_pump_conn *entry)
 	shutdown(entry->fd, SHUT_RDWR);
 }
 
-/* Cuts the connections that have waited for longer than `limit` ns (0 = no limit) for a header or a
- * body. Returns the one that is idle between two requests for longest, or NULL. */
-static struct mx_pump_conn *cut_late_locked(struct mx_pump *p, uint64_t limit)
+/* What a connection waits for. */
+enum wait {
+	WAIT_FIRST, /* its first header */
+	WAIT_NEXT,  /* the header of a further request */
+	WAIT_BODY,  /* the rest of a body */
+	WAIT_KINDS,
+};
+
+static enum wait wait_of(const struct mx_pump_conn *entry)
 {
-	struct mx_pump_conn *spare = NULL;
+	return entry->exchange ? WAIT_BODY : entry->served ? WAIT_NEXT : WAIT_FIRST;
+}
+
+/* Times in ns, by what is waited for. */
+struct limits {
+	uint64_t most[WAIT_KINDS];  /* longer waits are cut; 0 = no limit */
+	uint64_t spare[WAIT_KINDS]; /* shorter waits make no room for other clients */
+};
+
+static struct limits limits_of(const struct mx_http_config *c)
+{
+	uint64_t idle = (uint64_t)c->idle_timeout_s * MX_NS_PER_S;
+	uint64_t header = (uint64_t)c->header_timeout_s * MX_NS_PER_S;
+	if (idle && idle < header)
+		header = idle;
+	return (struct limits){.most = {[WAIT_FIRST] = header, [WAIT_NEXT] = idle, [WAIT_BODY] = idle},
+	                       .spare = {SPARE_NS, SPARE_NS, header}};
+}
+
+/* Cuts the connections that have waited for too long; with make_room also all that were silent for
+ * SPARE_NS since they were opened. Returns the one to be missed least of the others: the one that
+ * has been idle between two requests for longest, else the upload that has been unfinished for
+ * longest. NULL if there is none, or a silent one soon goes instead. */
+static struct mx_pump_conn *cut_late_locked(struct mx_pump *p, const struct limits *limits,
+                                            bool make_room)
+{
+	struct mx_pump_conn *oldest[WAIT_KINDS] = {NULL};
+	bool silent = false;
 	uint64_t now = mx_now_ns();
 	for (uint32_t i = 0; i < p->n_conns && p->n_open; i++) {
 		struct mx_pump_conn *entry = &p->conns[i];
 		if (entry->fd < 0 || entry->cut || !entry->since_ns || entry->since_ns > now)
 			continue;
-		if (limit && now - entry->since_ns > limit)
+		if (entry->gone)
+			mx_pump_read_again(entry);
+		enum wait wait = wait_of(entry);
+		uint64_t age = now - entry->since_ns;
+		bool spare = age >= limits->spare[wait];
+		if ((limits->most[wait] && age > limits->most[wait]) ||
+		    (make_room && spare && wait == WAIT_FIRST))
 			cut_locked(p, entry);
-		else if (entry->served && !entry->exchange && now - entry->since_ns >= SPARE_NS &&
-		         (!spare || entry->since_ns < spare->since_ns))
-			spare = entry;
+		else if (wait == WAIT_FIRST)
+			silent = true;
+		else if (spare && (!oldest[wait] || entry->since_ns < oldest[wait]->since_ns))
+			oldest[wait] = entry;
 	}
-	return spare;
+	if (silent)
+		return NULL;
+	return oldest[WAIT_NEXT] ? oldest[WAIT_NEXT] : oldest[WAIT_BODY];
 }
 
 static bool client_waits(const struct mx_http *h)
@@ -50,11 +92,12 @@ static bool client_waits(const struct mx_http *h)
 void mx_pump_cut_slow(struct mx_http *h)
 {
 	struct mx_pump *p = &h->pump;
+	const struct limits limits = limits_of(&h->config);
 	pthread_mutex_lock(&p->lock);
-	struct mx_pump_conn *spare =
-		cut_late_locked(p, (uint64_t)h->config.idle_timeout_s * MX_NS_PER_S);
-	bool full = p->accepting && p->n_open >= h->config.max_connections;
-	if (full && spare && !p->n_cut && client_waits(h))
+	bool full = p->starved || p->n_open >= h->config.max_connections;
+	bool make_room = p->accepting && full && client_waits(h);
+	struct mx_pump_conn *spare = cut_late_locked(p, &limits, make_room);
+	if (make_room && spare && !p->n_cut)
 		cut_locked(p, spare);
 	pthread_mutex_unlock(&p->lock);
 }

@@ -5,6 +5,7 @@
  *
  * Lock order: a generation's lock, then the pump's, then libmicrohttpd's own.
  */
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -15,6 +16,15 @@ void mx_pump_kick(struct mx_pump *p)
 	uint64_t one = 1;
 	ssize_t n = write(p->event, &one, sizeof(one));
 	(void)n; /* a full counter is as good */
+}
+
+/* After a short read libmicrohttpd waits for the next event. If the data and the end of the stream
+ * came with one event, there is none, and the connection would stay until its timeout. To shut down
+ * the side that has ended changes nothing but makes that event: data that was not read yet stays
+ * readable, so a pipelined request is still served. */
+void mx_pump_read_again(const struct mx_pump_conn *entry)
+{
+	shutdown(entry->fd, SHUT_RD);
 }
 
 /* ---- from the request to its answer ---- */
@@ -33,14 +43,19 @@ void mx_pump_add(struct mx_exchange *x, struct MHD_Connection *c)
 	pthread_mutex_unlock(&p->lock);
 }
 
-void mx_pump_forget(struct mx_exchange *x)
+void mx_pump_forget(struct mx_exchange *x, bool whole)
 {
 	struct mx_pump *p = &x->http->pump;
 	pthread_mutex_lock(&p->lock);
 	if (x->entry) {
-		x->entry->exchange = NULL;
-		x->entry->served = true;
-		x->entry->since_ns = mx_now_ns();
+		struct mx_pump_conn *entry = x->entry;
+		entry->exchange = NULL;
+		entry->served = true;
+		entry->since_ns = mx_now_ns();
+		if (entry->gone && !entry->cut && !whole)
+			atomic_fetch_add(&p->n_gone, 1);
+		if (entry->gone)
+			mx_pump_read_again(entry);
 	}
 	for (struct mx_exchange **at = &p->queue; x->queued && *at; at = &(*at)->next_wake)
 		if (*at == x) {

@@ -36,6 +36,7 @@ static void set_defaults(struct mx_http_config *c)
 	c->keep_alive_s = c->keep_alive_s > 0 ? c->keep_alive_s : 5;
 	c->stall_s = c->stall_s > 0 ? c->stall_s : 60;
 	c->retry_after = c->retry_after ? c->retry_after : 1;
+	c->header_timeout_s = c->header_timeout_s ? c->header_timeout_s : 10;
 	c->max_connections = c->max_connections ? c->max_connections : 1024;
 	c->max_body_bytes = c->max_body_bytes ? c->max_body_bytes : 8u << 20;
 	if (!c->body_memory)
@@ -107,6 +108,7 @@ mx_status mx_http_create(const struct mx_http_config *config, struct mx_service 
 	mx_workers_init(&h->long_workers);
 	set_defaults(&h->config);
 	h->bodies.limit = h->config.body_memory;
+	mx_http_reserve_descriptors(h->config.max_connections);
 	mx_status st = open_sockets(h, config, err);
 	if (st == MX_OK)
 		st = mx_workers_start(&h->workers, h->config.workers, false, err);

@@ -35,7 +35,10 @@ struct mx_http_config {
 	size_t max_body_bytes;
 	uint64_t body_memory; /* bytes of all bodies together; 0 = mx_http_body_memory */
 	unsigned max_connections;
-	unsigned idle_timeout_s;
+	/* Seconds for the next header of a connection, and for a body; and for the first header (0 =
+	 * 10), where idle_timeout_s is the limit if it is less. */
+	unsigned idle_timeout_s, header_timeout_s;
+
 	unsigned threads;    /* HTTP threads, for all listening sockets together; 0 = 2 */
 	unsigned workers;    /* threads that parse and tokenise short bodies; 0 = 2 */
 	double keep_alive_s; /* silence in a stream after which a comment is sent; 0 = 5 s */

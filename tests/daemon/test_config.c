@@ -40,7 +40,8 @@ static void every_key_is_taken(void **state)
 	(void)state;
 	struct mx_config *c = parse(
 		"http: {listen: ['127.0.0.1:1', '[::1]:2'], max_body_bytes: 1MiB, max_connections: 7,\n"
-		"  idle_timeout_s: 9, threads: 3, workers: 4, keep_alive_s: 2.5, stall_s: 11}\n"
+		"  idle_timeout_s: 9, header_timeout_s: 8, threads: 3, workers: 4,\n"
+		"  keep_alive_s: 2.5, stall_s: 11}\n"
 		"log: {level: debug, format: json, access: errors}\n"
 		"scheduler: {max_sequences: 5, step_tokens: 77, queue: 6, max_step_stretch: 2.5}\n"
 		"shutdown: {drain_s: 1.5}\n"
@@ -57,6 +58,7 @@ static void every_key_is_taken(void **state)
 	assert_int_equal(c->http.max_body_bytes, 1 << 20);
 	assert_int_equal(c->http.max_connections, 7);
 	assert_int_equal(c->http.idle_timeout_s, 9);
+	assert_int_equal(c->http.header_timeout_s, 8);
 	assert_int_equal(c->http.threads, 3);
 	assert_int_equal(c->http.workers, 4);
 	assert_true(c->http.keep_alive_s == 2.5 && c->http.stall_s == 11);
@@ -135,6 +137,7 @@ static void defaults_are_those_of_the_manual(void **state)
 	assert_int_equal(c->http.max_body_bytes, 8388608);
 	assert_int_equal(c->http.max_connections, 1024);
 	assert_int_equal(c->http.idle_timeout_s, 75);
+	assert_int_equal(c->http.header_timeout_s, 10);
 	assert_int_equal(c->log.access, 2);
 	assert_int_equal(c->scheduler.max_sequences, 64);
 	assert_int_equal(c->scheduler.step_tokens, 512);

@@ -185,11 +185,12 @@ class Process:
 
 
 class Frontend(Process):
-    """bench/daemon/frontend_server; options as keyword arguments: step_ns=1000 is --step-ns 1000."""
+    """bench/daemon/frontend_server; options as keyword arguments: step_ns=1000 is --step-ns 1000.
+    wrap is a program that starts it, with its arguments."""
 
-    def __init__(self, wait=True, **options):
+    def __init__(self, wait=True, wrap=(), **options):
         options.setdefault("tokenizer", DEMO)
-        command = [os.path.join(BUILD, "bench/daemon/frontend_server")]
+        command = [*wrap, os.path.join(BUILD, "bench/daemon/frontend_server")]
         for name, value in options.items():
             command += ["--" + name.replace("_", "-"), str(value)]
         super().__init__(command)
