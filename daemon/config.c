@@ -12,7 +12,7 @@
 
 #include "base/buf.h"
 #include "base/address.h"
-#include "daemon/closest.h"
+#include "base/closest.h"
 #include "daemon/config_keys.h"
 #include "device/open.h"
 

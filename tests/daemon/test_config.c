@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/closest.h"
+#include "base/closest.h"
 #include "daemon/config.h"
 #include "daemon/metrics_text.h"
 #include "device/dtype.h"

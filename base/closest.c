@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/closest.h"
+#include "base/closest.h"
 
 #include <ctype.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the name that was probably meant: "did you mean ...?" */
-#ifndef MX_DAEMON_CLOSEST_H
-#define MX_DAEMON_CLOSEST_H
+#ifndef MX_BASE_CLOSEST_H
+#define MX_BASE_CLOSEST_H
 
 #include <stddef.h>
 
