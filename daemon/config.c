@@ -42,6 +42,8 @@ static const char *check_listen(const char *address)
 	return mx_address_split(address, host, &port);
 }
 
+static const struct choice unknown_fields[] = {{"refuse", false}, {"warn", true}, {NULL, 0}};
+
 #define H(f) offsetof(struct mx_config, http.f)
 static const struct mx_config_key http_keys[] = {
 	{"listen", K_STRINGS, H(listen), .min = 1, .max = 16, .check = check_listen},
@@ -55,6 +57,7 @@ static const struct mx_config_key http_keys[] = {
 	{"workers", K_UINT, H(workers), .min = 1, .max = 64},
 	{"keep_alive_s", K_NUMBER, H(keep_alive_s), .min = 0.1, .max = 3600},
 	{"stall_s", K_NUMBER, H(stall_s), .min = 1, .max = 86400},
+	{"unknown_fields", K_CHOICE, H(allow_unknown_fields), .choices = unknown_fields},
 	{0}};
 
 #define L(f) offsetof(struct mx_config, log.f)

@@ -75,6 +75,7 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 		.workers = (unsigned)c->workers,
 		.keep_alive_s = c->keep_alive_s,
 		.stall_s = c->stall_s,
+		.allow_unknown_fields = c->allow_unknown_fields,
 		.metrics = mx_metrics_text,
 		.metrics_arg = m->metrics,
 	};

@@ -4,7 +4,8 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
+
+#include "proto/json_in.h"
 
 static const char *type_name(const json_t *v)
 {
@@ -20,60 +21,19 @@ static const char *type_name(const json_t *v)
 	}
 }
 
-/* True if the digits of an integer do not fit an int64. */
-static bool too_big(const char *digits, size_t n, bool negative)
+/* Refuses numbers beyond 64 bits where a template would see them: they are not what was sent. */
+static mx_status check_template_numbers(const json_t *root, struct mx_api_error *err)
 {
-	const char *limit = negative ? "9223372036854775808" : "9223372036854775807";
-	while (n && *digits == '0') {
-		digits++;
-		n--;
+	static const char *const names[] = {"messages", "tools", "documents", "chat_template_kwargs"};
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		const char *member = names[i];
+		if (mx_json_has_huge(json_object_get(root, names[i]), &member))
+			return mx_api_fail(err, 400, "invalid_value", names[i],
+			                   "'%s' holds a number in '%.60s' that does not fit 64 bits: send it "
+			                   "as a string",
+			                   names[i], member);
 	}
-	return n > 19 || (n == 19 && memcmp(digits, limit, 19) > 0);
-}
-
-/* Copies the body and turns integers that do not fit an int64 into reals, by ".0" behind them. All
- * other numbers have their exact value. */
-static void widen_integers(const char *body, size_t len, struct mx_buf *out)
-{
-	bool string = false;
-	for (size_t i = 0; i < len;) {
-		size_t from = i;
-		char c = body[i++];
-		if (string && c == '\\' && i < len)
-			i++;
-		else if (c == '"')
-			string = !string;
-		bool number = !string && c >= '0' && c <= '9';
-		while (number && i < len && body[i] >= '0' && body[i] <= '9')
-			i++;
-		mx_buf_append(out, body + from, i - from);
-		if (!number || (i < len && strchr(".eE", body[i])))
-			continue;
-		char before = from > 0 ? body[from - 1] : 0;
-		bool part = before && strchr(".eE+", before); /* of a real; or an exponent's sign, below */
-		bool negative = before == '-';
-		if (negative && from > 1 && (body[from - 2] == 'e' || body[from - 2] == 'E'))
-			part = true;
-		if (!part && too_big(body + from, i - from, negative))
-			mx_buf_puts(out, ".0");
-	}
-}
-
-/* json_loadb for integers of any size: jansson refuses a body for one too large, even in a field
- * that nobody reads. */
-static json_t *load(const char *body, size_t len, json_error_t *e)
-{
-	json_t *root = json_loadb(body, len, JSON_ALLOW_NUL, e);
-	if (root || json_error_code(e) != json_error_numeric_overflow)
-		return root;
-	struct mx_buf wide = {0};
-	widen_integers(body, len, &wide);
-	if (wide.failed)
-		e->text[0] = 0; /* out of memory */
-	else
-		root = json_loadb(mx_buf_str(&wide), wide.len, JSON_ALLOW_NUL, e);
-	mx_buf_free(&wide);
-	return root;
+	return MX_OK;
 }
 
 mx_status mx_parse_object(const char *body, size_t len, json_t **out, struct mx_api_error *err)
@@ -81,7 +41,8 @@ mx_status mx_parse_object(const char *body, size_t len, json_t **out, struct mx_
 	json_error_t e;
 	if (len == 0)
 		return mx_api_fail(err, 400, "invalid_json", NULL, "malformed JSON: the body is empty");
-	json_t *root = load(body, len, &e);
+	bool changed;
+	json_t *root = mx_json_load(body, len, &changed, &e);
 	if (!root) {
 		/* jansson gives no text when memory runs out */
 		if (json_error_code(&e) == json_error_out_of_memory || !e.text[0])
@@ -93,6 +54,11 @@ mx_status mx_parse_object(const char *body, size_t len, json_t **out, struct mx_
 	if (!json_is_object(root)) {
 		mx_status s = mx_api_fail(err, 400, "invalid_type", NULL,
 		                          "the body must be a JSON object, but it is %s", type_name(root));
+		json_decref(root);
+		return s;
+	}
+	mx_status s = changed ? check_template_numbers(root, err) : MX_OK;
+	if (s != MX_OK) {
 		json_decref(root);
 		return s;
 	}

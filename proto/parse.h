@@ -11,6 +11,20 @@
  * position. */
 mx_status mx_parse_object(const char *body, size_t len, json_t **out, struct mx_api_error *err);
 
+/* Objects whose members have meanings of their own. */
+enum mx_fields {
+	MX_FIELDS_COMPLETIONS = 1,
+	MX_FIELDS_CHAT = 2,
+	MX_FIELDS_TOKENIZE = 4,
+	MX_FIELDS_DETOKENIZE = 8,
+	MX_FIELDS_STREAM_OPTIONS = 16,
+};
+/* Checks the names of an object's members. Fails with a 400 that says what to do instead for a
+ * known field that this server does not support, and with one that has the closest name for an
+ * unknown field, unless `unknown` allows these. `path` stands before the names in messages. */
+mx_status mx_parse_fields(const json_t *o, const char *path, enum mx_fields route,
+                          struct mx_api_unknown *unknown, struct mx_api_error *err);
+
 /* Returns the member, or NULL if it is absent or null. */
 json_t *mx_parse_get(const json_t *o, const char *name);
 /* Fails with a 400 that names the expected type and the one found. */
@@ -38,7 +52,7 @@ mx_status mx_parse_messages(json_t *root, json_t **out, struct mx_api_error *err
 /* Parses tools, documents, chat_template_kwargs, add_generation_prompt and the fields that go with
  * them. */
 mx_status mx_parse_chat(struct mx_api_request *r, struct mx_api_error *err);
-/* Parses prompt, echo, suffix and best_of. */
+/* Parses prompt and echo. */
 mx_status mx_parse_completion(struct mx_api_request *r, struct mx_api_error *err);
 /* Parses stop, stop_token_ids and logit_bias. */
 mx_status mx_parse_lists(struct mx_api_request *r, struct mx_api_error *err);

@@ -14,15 +14,16 @@ struct number {
 	bool open;
 };
 
-/* The bounds that OpenAI and vLLM document. */
+/* The bounds that OpenAI and vLLM document. Logits are divided by the repetition penalty: between
+ * 0.01 and 100 any finite logit of a model stays finite, and more has no use. */
 static const struct number numbers[] = {
 	{"temperature", offsetof(struct mx_api_request, temperature), 0, 2, false},
 	{"top_p", offsetof(struct mx_api_request, top_p), 0, 1, true},
 	{"min_p", offsetof(struct mx_api_request, min_p), 0, 1, false},
 	{"presence_penalty", offsetof(struct mx_api_request, presence_penalty), -2, 2, false},
 	{"frequency_penalty", offsetof(struct mx_api_request, frequency_penalty), -2, 2, false},
-	{"repeat_penalty", offsetof(struct mx_api_request, repetition_penalty), 0, 100, true},
-	{"repetition_penalty", offsetof(struct mx_api_request, repetition_penalty), 0, 100, true},
+	{"repeat_penalty", offsetof(struct mx_api_request, repetition_penalty), 0.01, 100, false},
+	{"repetition_penalty", offsetof(struct mx_api_request, repetition_penalty), 0.01, 100, false},
 };
 
 static mx_status parse_numbers(struct mx_api_request *r, struct mx_api_error *err)
@@ -41,11 +42,9 @@ static mx_status parse_numbers(struct mx_api_request *r, struct mx_api_error *er
 			                   f->open ? "above" : "at least", f->min, f->max, x);
 		*(float *)(void *)((char *)r + f->offset) = (float)x;
 	}
-	/* a positive double may round to the float 0, which means "off" or would be divided by */
+	/* a positive double may round to the float 0 */
 	if (r->top_p == 0)
 		r->top_p = 1e-30f;
-	if (r->repetition_penalty == 0)
-		r->repetition_penalty = 1e-30f;
 	return MX_OK;
 }
 
@@ -131,7 +130,8 @@ static mx_status parse_option(const json_t *options, const char *name, const cha
 	return mx_parse_bool(options, name, out, err);
 }
 
-static mx_status parse_stream(struct mx_api_request *r, struct mx_api_error *err)
+static mx_status parse_stream(struct mx_api_request *r, struct mx_api_unknown *unknown,
+                              struct mx_api_error *err)
 {
 	mx_status s = mx_parse_bool(r->root, "stream", &r->stream, err);
 	json_t *options = NULL;
@@ -142,8 +142,10 @@ static mx_status parse_stream(struct mx_api_request *r, struct mx_api_error *err
 	if (!r->stream)
 		return mx_api_fail(err, 400, "invalid_value", "stream_options",
 		                   "'stream_options' is only allowed when 'stream' is true");
-	s = parse_option(options, "include_usage", "stream_options.include_usage", &r->include_usage,
-	                 err);
+	s = mx_parse_fields(options, "stream_options.", MX_FIELDS_STREAM_OPTIONS, unknown, err);
+	if (s == MX_OK)
+		s = parse_option(options, "include_usage", "stream_options.include_usage",
+		                 &r->include_usage, err);
 	if (s == MX_OK)
 		s = parse_option(options, "continuous_usage_stats", "stream_options.continuous_usage_stats",
 		                 &r->continuous_usage, err);
@@ -152,14 +154,8 @@ static mx_status parse_stream(struct mx_api_request *r, struct mx_api_error *err
 }
 
 /* Refuses constrained output: it would change every answer, so it must not be ignored. */
-static mx_status refuse_constraints(const struct mx_api_request *r, struct mx_api_error *err)
+static mx_status parse_format(const struct mx_api_request *r, struct mx_api_error *err)
 {
-	static const char *const names[] = {"grammar",      "json_schema",        "regex",
-	                                    "ebnf",         "structured_outputs", "guided_json",
-	                                    "guided_regex", "guided_choice",      "guided_grammar"};
-	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-		if (mx_parse_get(r->root, names[i]))
-			return mx_parse_unsupported(err, names[i], "this server does not constrain its output");
 	json_t *format = NULL;
 	mx_status s = mx_parse_container(r->root, "response_format", JSON_OBJECT, &format, err);
 	if (s != MX_OK || !format)
@@ -168,7 +164,25 @@ static mx_status refuse_constraints(const struct mx_api_request *r, struct mx_ap
 	if (type && !json_is_string(type))
 		return mx_parse_wrong_type(err, "response_format.type", "a string", type);
 	if (!type || strcmp(json_string_value(type), "text"))
-		return mx_parse_unsupported(err, "response_format", "only the type 'text' is");
+		return mx_parse_unsupported(err, "response_format",
+		                            "only the type 'text' is; output is not constrained");
+	return MX_OK;
+}
+
+/* Reads cache_salt. An empty salt would protect nothing. */
+static mx_status parse_salt(struct mx_api_request *r, struct mx_api_error *err)
+{
+	struct mx_api_text *salt = &r->cache_salt;
+	mx_status s = mx_parse_text(r->root, "cache_salt", salt, err);
+	if (s != MX_OK || !salt->s)
+		return s;
+	if (salt->len == 0 || salt->len > MX_API_MAX_SALT)
+		return mx_api_fail(err, 400, "invalid_value", "cache_salt",
+		                   "'cache_salt' must have between 1 and %d bytes, but it has %zu",
+		                   MX_API_MAX_SALT, salt->len);
+	if (memchr(salt->s, 0, salt->len))
+		return mx_api_fail(err, 400, "invalid_value", "cache_salt",
+		                   "'cache_salt' must not hold NUL characters");
 	return MX_OK;
 }
 
@@ -192,10 +206,16 @@ static mx_status parse_switches(struct mx_api_request *r, struct mx_api_error *e
 	return MX_OK;
 }
 
-/* Does every check, in an order that reports faults of the main field first. */
-static mx_status parse_all(struct mx_api_request *r, struct mx_api_error *err)
+/* Does every check, in an order that reports misspelt names and then faults of the main field
+ * first.
+ */
+static mx_status parse_all(struct mx_api_request *r, struct mx_api_unknown *unknown,
+                           struct mx_api_error *err)
 {
-	mx_status s = mx_parse_text(r->root, "model", &r->model, err);
+	enum mx_fields route = r->kind == MX_API_CHAT ? MX_FIELDS_CHAT : MX_FIELDS_COMPLETIONS;
+	mx_status s = mx_parse_fields(r->root, "", route, unknown, err);
+	if (s == MX_OK)
+		s = mx_parse_text(r->root, "model", &r->model, err);
 	if (s == MX_OK)
 		s = r->kind == MX_API_CHAT ? mx_parse_chat(r, err) : mx_parse_completion(r, err);
 	if (s == MX_OK)
@@ -222,20 +242,21 @@ static mx_status parse_all(struct mx_api_request *r, struct mx_api_error *err)
 	if (s == MX_OK)
 		s = parse_logprobs(r, err);
 	if (s == MX_OK)
-		s = parse_stream(r, err);
+		s = parse_stream(r, unknown, err);
 	if (s == MX_OK)
 		s = parse_switches(r, err);
 	if (s == MX_OK)
-		s = mx_parse_text(r->root, "cache_salt", &r->cache_salt, err);
+		s = parse_salt(r, err);
 	if (s == MX_OK)
 		s = mx_parse_lists(r, err);
 	if (s == MX_OK)
-		s = refuse_constraints(r, err);
+		s = parse_format(r, err);
 	return s;
 }
 
 mx_status mx_api_parse(enum mx_api_kind kind, const char *body, size_t len,
-                       struct mx_api_request *out, struct mx_api_error *err)
+                       struct mx_api_unknown *unknown, struct mx_api_request *out,
+                       struct mx_api_error *err)
 {
 	struct mx_api_request r = {
 		.kind = kind,
@@ -252,7 +273,7 @@ mx_status mx_api_parse(enum mx_api_kind kind, const char *body, size_t len,
 	};
 	mx_status s = mx_parse_object(body, len, &r.root, err);
 	if (s == MX_OK)
-		s = parse_all(&r, err);
+		s = parse_all(&r, unknown, err);
 	if (s != MX_OK) {
 		mx_api_request_free(&r);
 		return s;

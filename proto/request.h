@@ -3,10 +3,10 @@
  * Requests of the OpenAI API as plain structs.
  *
  * Parsing checks everything that can be checked without the model: types,
- * ranges, combinations. Unknown fields are ignored. Fields that would change the
- * answer in a way that this server does not support are refused. A request owns
- * its memory, into which its strings and arrays point; mx_api_request_free frees
- * it.
+ * ranges, combinations, and that every field is known (fields.c). Fields that
+ * would change the answer in a way that this server does not support are refused.
+ * A request owns its memory, into which its strings and arrays point;
+ * mx_api_request_free frees it.
  */
 #ifndef MX_PROTO_REQUEST_H
 #define MX_PROTO_REQUEST_H
@@ -25,7 +25,15 @@
 #define MX_API_MAX_STOPS    64   /* stop strings, and stop token ids */
 #define MX_API_MAX_STOP_LEN 1024 /* bytes of a stop string */
 #define MX_API_MAX_BIAS     1024 /* entries of logit_bias */
+#define MX_API_MAX_SALT     1024 /* bytes of cache_salt */
 #define MX_API_UNSET        INT32_MIN
+
+/* What a parser does with fields that have no meaning on its route. NULL in its place: refuses
+ * them. */
+struct mx_api_unknown {
+	bool allow;     /* take the request nevertheless */
+	char text[200]; /* out: the fault of the first such field; empty if there is none */
+};
 
 enum mx_api_kind { MX_API_COMPLETION = 1, MX_API_CHAT = 2 };
 
@@ -92,7 +100,8 @@ struct mx_api_request {
 /* Parses the body of /v1/completions or /v1/chat/completions. On failure *err is filled and *out is
  * not touched. */
 mx_status mx_api_parse(enum mx_api_kind kind, const char *body, size_t len,
-                       struct mx_api_request *out, struct mx_api_error *err);
+                       struct mx_api_unknown *unknown, struct mx_api_request *out,
+                       struct mx_api_error *err);
 void mx_api_request_free(struct mx_api_request *r); /* takes NULL and zeroed requests */
 
 /* A request to /tokenize: a text ({"prompt"} or {"content"}) or a chat ({"messages"}). */
@@ -105,8 +114,8 @@ struct mx_api_tokenize {
 	bool pieces; /* token_strs is wanted */
 	json_t *root;
 };
-mx_status mx_api_parse_tokenize(const char *body, size_t len, struct mx_api_tokenize *out,
-                                struct mx_api_error *err);
+mx_status mx_api_parse_tokenize(const char *body, size_t len, struct mx_api_unknown *unknown,
+                                struct mx_api_tokenize *out, struct mx_api_error *err);
 void mx_api_tokenize_free(struct mx_api_tokenize *r);
 
 /* A request to /detokenize. */
@@ -118,8 +127,8 @@ struct mx_api_detokenize {
 	struct mx_arena arena;
 	json_t *root;
 };
-mx_status mx_api_parse_detokenize(const char *body, size_t len, struct mx_api_detokenize *out,
-                                  struct mx_api_error *err);
+mx_status mx_api_parse_detokenize(const char *body, size_t len, struct mx_api_unknown *unknown,
+                                  struct mx_api_detokenize *out, struct mx_api_error *err);
 void mx_api_detokenize_free(struct mx_api_detokenize *r);
 
 #endif

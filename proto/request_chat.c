@@ -94,7 +94,7 @@ mx_status mx_parse_messages(json_t *root, json_t **out, struct mx_api_error *err
 }
 
 /* Applies tool_choice. "none" hides the tools. A choice that forces a call is refused: it needs
- * constrained output. */
+ * constrained output and a parser of calls. */
 static mx_status parse_tool_choice(struct mx_api_request *r, struct mx_api_error *err)
 {
 	const json_t *v = mx_parse_get(r->root, "tool_choice");
@@ -109,34 +109,41 @@ static mx_status parse_tool_choice(struct mx_api_request *r, struct mx_api_error
 	}
 	if (!word && !json_is_object(v))
 		return mx_parse_wrong_type(err, "tool_choice", "a string or an object", v);
-	return mx_parse_unsupported(err, "tool_choice", "only 'auto' and 'none' are");
+	return mx_parse_unsupported(
+		err, "tool_choice",
+		"tool calls are not parsed yet, so only 'auto' and 'none' are possible");
+}
+
+/* Parses tools and what goes with them. An empty list is none. */
+static mx_status parse_tools(struct mx_api_request *r, struct mx_api_error *err)
+{
+	mx_status s = mx_parse_container(r->root, "tools", JSON_ARRAY, &r->tools, err);
+	if (s == MX_OK && json_array_size(r->tools) == 0)
+		r->tools = NULL;
+	if (s == MX_OK)
+		s = parse_tool_choice(r, err);
+	bool parallel = true;
+	if (s == MX_OK)
+		s = mx_parse_bool(r->root, "parallel_tool_calls", &parallel, err);
+	if (s == MX_OK && r->tools && !parallel)
+		s = mx_parse_unsupported(err, "parallel_tool_calls",
+		                         "tool calls are not parsed yet, so their number is not bounded");
+	return s;
 }
 
 mx_status mx_parse_chat(struct mx_api_request *r, struct mx_api_error *err)
 {
 	mx_status s = mx_parse_messages(r->root, &r->messages, err);
 	if (s == MX_OK)
-		s = mx_parse_container(r->root, "tools", JSON_ARRAY, &r->tools, err);
-	if (s == MX_OK)
-		s = parse_tool_choice(r, err);
+		s = parse_tools(r, err);
 	if (s == MX_OK)
 		s = mx_parse_container(r->root, "documents", JSON_ARRAY, &r->documents, err);
+	if (s == MX_OK && json_array_size(r->documents) == 0)
+		r->documents = NULL;
 	if (s == MX_OK)
 		s = mx_parse_container(r->root, "chat_template_kwargs", JSON_OBJECT, &r->template_vars,
 		                       err);
 	if (s == MX_OK)
 		s = mx_parse_bool(r->root, "add_generation_prompt", &r->add_generation_prompt, err);
-	bool on = false;
-	if (s == MX_OK)
-		s = mx_parse_bool(r->root, "continue_final_message", &on, err);
-	if (s == MX_OK && on)
-		return mx_parse_unsupported(err, "continue_final_message",
-		                            "send the text so far to /v1/completions instead");
-	if (s == MX_OK)
-		s = mx_parse_bool(r->root, "echo", &on, err);
-	if (s == MX_OK && on)
-		return mx_parse_unsupported(err, "echo", "it is for /v1/completions only");
-	if (s == MX_OK && mx_parse_get(r->root, "chat_template"))
-		return mx_parse_unsupported(err, "chat_template", "the checkpoint's own is used");
 	return s;
 }

@@ -60,11 +60,6 @@ mx_status mx_parse_completion(struct mx_api_request *r, struct mx_api_error *err
 	mx_status s = parse_prompts(r, err);
 	if (s == MX_OK)
 		s = mx_parse_bool(r->root, "echo", &r->echo, err);
-	struct mx_api_text suffix = {0};
-	if (s == MX_OK)
-		s = mx_parse_text(r->root, "suffix", &suffix, err);
-	if (s == MX_OK && suffix.len)
-		s = mx_parse_unsupported(err, "suffix", "this server does not fill in between two texts");
 	return s;
 }
 

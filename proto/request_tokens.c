@@ -33,17 +33,21 @@ static mx_status parse_tokenize(struct mx_api_tokenize *r, struct mx_api_error *
 		s = mx_parse_bool(r->root, "add_generation_prompt", &r->add_generation_prompt, err);
 	if (s == MX_OK)
 		s = mx_parse_container(r->root, "tools", JSON_ARRAY, &r->tools, err);
+	if (s == MX_OK && json_array_size(r->tools) == 0)
+		r->tools = NULL;
 	if (s == MX_OK)
 		s = mx_parse_container(r->root, "chat_template_kwargs", JSON_OBJECT, &r->template_vars,
 		                       err);
 	return s;
 }
 
-mx_status mx_api_parse_tokenize(const char *body, size_t len, struct mx_api_tokenize *out,
-                                struct mx_api_error *err)
+mx_status mx_api_parse_tokenize(const char *body, size_t len, struct mx_api_unknown *unknown,
+                                struct mx_api_tokenize *out, struct mx_api_error *err)
 {
 	struct mx_api_tokenize r = {0};
 	mx_status s = mx_parse_object(body, len, &r.root, err);
+	if (s == MX_OK)
+		s = mx_parse_fields(r.root, "", MX_FIELDS_TOKENIZE, unknown, err);
 	if (s == MX_OK)
 		s = parse_tokenize(&r, err);
 	if (s != MX_OK) {
@@ -62,12 +66,14 @@ void mx_api_tokenize_free(struct mx_api_tokenize *r)
 	*r = (struct mx_api_tokenize){0};
 }
 
-mx_status mx_api_parse_detokenize(const char *body, size_t len, struct mx_api_detokenize *out,
-                                  struct mx_api_error *err)
+mx_status mx_api_parse_detokenize(const char *body, size_t len, struct mx_api_unknown *unknown,
+                                  struct mx_api_detokenize *out, struct mx_api_error *err)
 {
 	struct mx_api_detokenize r = {0};
 	json_t *tokens = NULL;
 	mx_status s = mx_parse_object(body, len, &r.root, err);
+	if (s == MX_OK)
+		s = mx_parse_fields(r.root, "", MX_FIELDS_DETOKENIZE, unknown, err);
 	if (s == MX_OK)
 		s = mx_parse_text(r.root, "model", &r.model, err);
 	if (s == MX_OK)

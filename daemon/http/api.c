@@ -27,15 +27,23 @@ static mx_status check_cost(struct mx_exchange *x, struct mx_api_error *err)
 	                   (double)cost / 0x1p20, (double)limit / 0x1p20);
 }
 
+/* What a parser does with unknown fields: http.unknown_fields. */
+static struct mx_api_unknown unknown_fields(const struct mx_exchange *x)
+{
+	return (struct mx_api_unknown){.allow = x->http->config.allow_unknown_fields};
+}
+
 static void post_generate(struct mx_exchange *x, enum mx_api_kind kind)
 {
 	struct mx_api_request r;
 	struct mx_api_error err;
 	char id[32 + MX_HTTP_ID_LEN];
+	struct mx_api_unknown unknown = unknown_fields(x);
 	mx_status st = check_cost(x, &err);
 	if (st == MX_OK)
-		st = mx_api_parse(kind, mx_buf_str(&x->body), x->body.len, &r, &err);
+		st = mx_api_parse(kind, mx_buf_str(&x->body), x->body.len, &unknown, &r, &err);
 	mx_exchange_drop_body(x);
+	mx_exchange_warn_unknown(x, &unknown);
 	if (st != MX_OK) {
 		mx_exchange_fail(x, &err);
 		return;
@@ -107,10 +115,12 @@ void mx_api_post_tokenize(struct mx_exchange *x)
 	struct mx_api_error err;
 	struct mx_served *m = NULL;
 	struct mx_tokens *tokens = &x->held.ids;
+	struct mx_api_unknown unknown = unknown_fields(x);
 	mx_status st = check_cost(x, &err);
 	if (st == MX_OK)
-		st = mx_api_parse_tokenize(mx_buf_str(&x->body), x->body.len, &r, &err);
+		st = mx_api_parse_tokenize(mx_buf_str(&x->body), x->body.len, &unknown, &r, &err);
 	mx_exchange_drop_body(x);
+	mx_exchange_warn_unknown(x, &unknown);
 	if (st == MX_OK)
 		st = mx_prompt_model(x->http->service, &r.model, false, &m, &err);
 	if (st == MX_OK && r.messages) {
@@ -140,10 +150,12 @@ void mx_api_post_detokenize(struct mx_exchange *x)
 	struct mx_api_error err;
 	struct mx_served *m = NULL;
 	struct mx_buf *text = &x->held.text;
+	struct mx_api_unknown unknown = unknown_fields(x);
 	mx_status st = check_cost(x, &err);
 	if (st == MX_OK)
-		st = mx_api_parse_detokenize(mx_buf_str(&x->body), x->body.len, &r, &err);
+		st = mx_api_parse_detokenize(mx_buf_str(&x->body), x->body.len, &unknown, &r, &err);
 	mx_exchange_drop_body(x);
+	mx_exchange_warn_unknown(x, &unknown);
 	if (st == MX_OK)
 		st = mx_prompt_model(x->http->service, &r.model, false, &m, &err);
 	if (st == MX_OK)

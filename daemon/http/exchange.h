@@ -19,6 +19,7 @@
 #include "daemon/serve/generate.h"
 #include "daemon/http/access.h"
 #include "daemon/http/impl.h"
+#include "proto/request.h"
 
 #define MX_HTTP_ID_LEN 128 /* longest X-Request-Id that is echoed */
 
@@ -130,6 +131,11 @@ void mx_exchange_fail(struct mx_exchange *x, const struct mx_api_error *err);
 void mx_exchange_fail_with(struct mx_exchange *x, int status, const char *code, const char *text);
 /* Frees the body, which is not needed any more. */
 void mx_exchange_drop_body(struct mx_exchange *x);
+
+/* ---- unknown_fields.c ---- */
+
+/* Logs, not too often, that a parser took unknown fields; does nothing if it met none. */
+void mx_exchange_warn_unknown(struct mx_exchange *x, const struct mx_api_unknown *unknown);
 
 /* ---- routes.c ---- */
 

@@ -34,6 +34,8 @@ struct mx_http {
 	struct mx_budget bodies; /* of requests that are being received, or wait to be parsed */
 	_Atomic bool closing;    /* answers say Connection: close */
 	_Atomic bool stopping;   /* nothing may wait any more */
+	/* Of warnings about unknown fields: when the next may be logged, and how many were not. */
+	_Atomic uint64_t next_unknown_ns, unknown_unsaid;
 };
 
 /* stats.c: counts a request that ended after `ns`. status 0: the client left before the answer was

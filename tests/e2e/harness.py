@@ -203,16 +203,16 @@ class Frontend(Process):
 
 class Mixd(Process):
     """The daemon itself on the bundled model, or on `models` (name -> folder); other keyword
-    arguments are keys of its configuration's scheduler section; keys is more of every model's, env
-    of the environment, top of the configuration's top level."""
+    arguments are keys of its configuration's scheduler section; keys is more of every model's, http
+    of its http section, env of the environment, top of the configuration's top level."""
 
-    def __init__(self, models=None, keys="", env=None, top="", **scheduler):
+    def __init__(self, models=None, keys="", http="", env=None, top="", **scheduler):
         models = models or {"demo": DEMO}
         self.folder = tempfile.TemporaryDirectory()
         config = os.path.join(self.folder.name, "mixd.yaml")
         section = ", ".join(f"{k}: {v}" for k, v in scheduler.items())
         with open(config, "w") as f:
-            f.write("http: { listen: 127.0.0.1:0 }\n"
+            f.write(f"http: {{ listen: 127.0.0.1:0{http} }}\n"
                     f"scheduler: {{ {section} }}\n"
                     f"{top}"
                     "models:\n" +

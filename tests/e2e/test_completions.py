@@ -157,10 +157,11 @@ def test_cached_tokens_are_reported(s):
 
 
 @server()
-def test_unknown_fields_are_ignored(s):
+def test_harmless_fields_are_ignored(s):
     plain = s.text(prompt="a", seed=1, max_tokens=5)
-    assert plain == s.text(prompt="a", seed=1, max_tokens=5, user="u", frob={"x": [1]}, n=None,
-                           stop=None, logprobs=None, best_of=1, suffix=None)
+    assert plain == s.text(prompt="a", seed=1, max_tokens=5, user="u", metadata={"x": [1]}, n=None,
+                           stop=None, logprobs=None, best_of=1, suffix=None, use_beam_search=False,
+                           cache_prompt=True, prompt_logprobs=None, frob=None)
 
 
 def test_other_tokenizers():

@@ -5,7 +5,7 @@ import json
 import socket
 import sys
 
-from harness import PATIENCE, Thread, check_error, main, server
+from harness import PATIENCE, Mixd, Thread, check_error, main, server
 
 JSON = {"Content-Type": "application/json"}
 
@@ -45,6 +45,83 @@ def test_values_that_need_the_model(s):
     check_error(post(prompt="a", seed=2 ** 63), 400, "invalid_value", "seed", "between")
     check_error(post(prompt="", add_special_tokens=False), 400, "invalid_value", "prompt")
     check_error(post(prompt=["a"] * 100, n=100), 400, "invalid_value", "n")
+
+
+@server()
+def test_fields_that_nobody_knows(s):
+    post = lambda **f: s.post("/v1/completions", dict(prompt="a", max_tokens=1, **f))
+    check_error(post(temperatur=0.5), 400, "unknown_parameter", "temperatur",
+                "did you mean 'temperature'?")
+    check_error(post(stream=True, stream_options={"include_usages": True}), 400,
+                "unknown_parameter", "stream_options.include_usages", "'include_usage'")
+    check_error(post(use_beam_search=True), 400, "unsupported_parameter", "use_beam_search")
+    check_error(s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}],
+                                                "max_token": 5}),
+                400, "unknown_parameter", "max_token", "'max_tokens'")
+    check_error(s.post("/tokenize", {"promt": "a"}), 400, "unknown_parameter", "promt", "'prompt'")
+    check_error(s.post("/detokenize", {"tokens": [1], "skip": True}), 400, "unknown_parameter",
+                "skip")
+
+
+@server(Mixd, http=", unknown_fields: warn")
+def test_unknown_fields_may_be_let_through(s):
+    ask = dict(prompt="a", max_tokens=3, seed=1)
+    plain = s.complete(**ask)["choices"]
+    for i in range(20):
+        assert s.complete(temperatur=0.5, **ask)["choices"] == plain
+    # what changes the meaning is refused nevertheless
+    check_error(s.post("/v1/completions", dict(ask, use_beam_search=True)), 400,
+                "unsupported_parameter", "use_beam_search")
+    s.wait_for(lambda: "temperatur" in s.errors(), "a warning")
+    lines = [l for l in s.errors().splitlines() if "unknown field 'temperatur'" in l]
+    # one in ten seconds, and the twenty requests take less than a hundred
+    assert 1 <= len(lines) <= 10 and "did you mean 'temperature'?" in lines[0], lines
+
+
+@server(Mixd)
+def test_extreme_values(s):
+    """At the ends of its range and beyond them no parameter gives 500 or a log-probability that is
+    not a number."""
+    tiny, huge = (0.0, -0.0, 1e-320, 1e-45, 1e-38, 1e-9), (1e38, 1e300, 2 ** 70)
+    names = ("temperature", "top_p", "min_p", "top_k", "presence_penalty", "frequency_penalty",
+             "repetition_penalty", "repeat_penalty", "logit_bias", "seed", "priority", "n",
+             "min_tokens", "logprobs")
+    middle = (0.01, 0.5, 1, 2, 20, 100, 2 ** 31 - 1, 2 ** 63 - 1)
+    taken = {name: [] for name in names}
+    for name in names:
+        for x in tiny + middle + huge:
+            for value in (x, -x):
+                field = {name: {"5": value, "300": -value} if name == "logit_bias" else value}
+                ask = dict(prompt="a b a b", max_tokens=4, ignore_eos=True, seed=1, logprobs=2,
+                           temperature=0.7)
+                status, _, body = s.post("/v1/completions", dict(ask, **field))
+                assert status in (200, 400), (field, body)
+                if status == 200:
+                    taken[name].append(value)
+                    assert "null" not in json.dumps(body["choices"][0]["logprobs"]), (field, body)
+                else:
+                    check_error((status, None, body), 400, param=name)
+    assert all(taken.values()), taken
+    assert min(taken["repetition_penalty"]) == 0.01, taken["repetition_penalty"]
+    # numbers that no type holds, in a field that is read and in one that is not
+    body = '{"prompt":"a","max_tokens":1,"%s":%s}'
+    for number in ("9" * 400, "-" + "9" * 400, "1e999", "-1E+999"):
+        for name in names:
+            value = '{"5":%s}' % number if name == "logit_bias" else number
+            answer = s.request("POST", "/v1/completions", body % (name, value), JSON)
+            check_error(answer, 400, "invalid_value", name)
+        assert s.request("POST", "/v1/completions", body % ("user", number), JSON)[0] == 200
+    chat = '{"messages":[{"role":"user","content":"a","x":%s}],"max_tokens":1}' % ("9" * 400)
+    check_error(s.request("POST", "/v1/chat/completions", chat, JSON), 400, "invalid_value",
+                "messages", "'x'")
+
+
+@server()
+def test_cache_salt(s):
+    post = lambda salt: s.post("/v1/completions", dict(prompt="a", max_tokens=1, cache_salt=salt))
+    assert post("x" * 1024)[0] == 200
+    for bad in ("x" * 1025, "x" * 100000, "", "a\0b", "\0"):
+        check_error(post(bad), 400, "invalid_value", "cache_salt")
 
 
 @server(context=128)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes any bytes as the JSON body of a route, which the first byte chooses. */
+/* Takes any bytes as the JSON body of a route, which the first byte chooses, as it does whether
+ * unknown fields are refused. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "proto/json_out.h"
 #include "proto/request.h"
@@ -14,7 +16,8 @@ static void check(const struct mx_api_request *r)
 {
 	if (r->n < 1 || r->n > MX_API_MAX_CHOICES || r->n_stops > MX_API_MAX_STOPS ||
 	    r->logprobs > MX_MAX_TOP_LOGPROBS || r->max_tokens < -1 || r->temperature < 0 ||
-	    r->top_p <= 0 || r->repetition_penalty <= 0)
+	    r->top_p <= 0 || r->repetition_penalty < 0.0099f ||
+	    strlen(r->cache_salt.s ? r->cache_salt.s : "") != r->cache_salt.len)
 		abort();
 	if (r->kind == MX_API_COMPLETION && (r->n_prompts < 1 || r->n_prompts > MX_API_MAX_PROMPTS))
 		abort();
@@ -45,20 +48,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	const char *body = (const char *)data + 1;
 	struct mx_api_error err = {0};
+	struct mx_api_unknown unknown = {.allow = true}, *u = data[0] & 4 ? &unknown : NULL;
 	mx_status s;
 	if (data[0] % 4 == 2) {
 		struct mx_api_tokenize t;
-		s = mx_api_parse_tokenize(body, size - 1, &t, &err);
+		s = mx_api_parse_tokenize(body, size - 1, u, &t, &err);
 		if (s == MX_OK)
 			mx_api_tokenize_free(&t);
 	} else if (data[0] % 4 == 3) {
 		struct mx_api_detokenize d;
-		s = mx_api_parse_detokenize(body, size - 1, &d, &err);
+		s = mx_api_parse_detokenize(body, size - 1, u, &d, &err);
 		if (s == MX_OK)
 			mx_api_detokenize_free(&d);
 	} else {
 		struct mx_api_request r;
-		s = mx_api_parse(data[0] % 4 ? MX_API_CHAT : MX_API_COMPLETION, body, size - 1, &r, &err);
+		s = mx_api_parse(data[0] % 4 ? MX_API_CHAT : MX_API_COMPLETION, body, size - 1, u, &r,
+		                 &err);
 		if (s == MX_OK) {
 			check(&r);
 			mx_api_request_free(&r);

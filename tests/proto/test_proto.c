@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <malloc.h>
+#include <stdio.h>
 #include <math.h>
 #include <string.h>
 
@@ -26,7 +27,7 @@ static mx_status parse(enum mx_api_kind kind, const char *text, struct mx_api_re
 	for (size_t i = 0; i <= n; i++)
 		body[i] = text[i] == '\'' ? '"' : text[i];
 	*err = (struct mx_api_error){0};
-	return mx_api_parse(kind, body, n, r, err);
+	return mx_api_parse(kind, body, n, NULL, r, err);
 }
 
 static void silent_request_has_documented_defaults(void **state)
@@ -186,7 +187,15 @@ static void bad_requests_name_their_field(void **state)
 		{MX_API_COMPLETION, "{'prompt':'a','presence_penalty':3}", "presence_penalty",
 	     "invalid_value", "2"},
 		{MX_API_COMPLETION, "{'prompt':'a','repetition_penalty':0}", "repetition_penalty",
-	     "invalid_value", "above 0"},
+	     "invalid_value", "at least 0.01"},
+		{MX_API_COMPLETION, "{'prompt':'a','repetition_penalty':1e-38}", "repetition_penalty",
+	     "invalid_value", "at least 0.01"},
+		{MX_API_COMPLETION, "{'prompt':'a','repeat_penalty':101}", "repeat_penalty",
+	     "invalid_value", "at most 100"},
+		{MX_API_COMPLETION, "{'prompt':'a','cache_salt':''}", "cache_salt", "invalid_value",
+	     "between 1 and 1024 bytes"},
+		{MX_API_COMPLETION, "{'prompt':'a','cache_salt':'a\\u0000b'}", "cache_salt",
+	     "invalid_value", "NUL"},
 		{MX_API_COMPLETION, "{'prompt':'a','n':0}", "n", "invalid_value", "between 1"},
 		{MX_API_COMPLETION, "{'prompt':'a','n':129}", "n", "invalid_value", "128"},
 		{MX_API_COMPLETION, "{'prompt':'a','n':1.5}", "n", "invalid_type", "an integer"},
@@ -248,7 +257,11 @@ static void bad_requests_name_their_field(void **state)
 		{MX_API_CHAT, "{'messages':[{'role':'user'}],'logprobs':3}", "logprobs", "invalid_type",
 	     "an integer"},
 		{MX_API_CHAT, "{'messages':[{'role':'user'}],'tool_choice':'required'}", "tool_choice",
-	     "unsupported_parameter", "auto"},
+	     "unsupported_parameter", "not parsed yet"},
+		{MX_API_CHAT, "{'messages':[{'role':'user'}],'tool_choice':{'type':'function'}}",
+	     "tool_choice", "unsupported_parameter", "not parsed yet"},
+		{MX_API_CHAT, "{'messages':[{'role':'user'}],'tools':[{}],'parallel_tool_calls':false}",
+	     "parallel_tool_calls", "unsupported_parameter", "not parsed yet"},
 		{MX_API_CHAT, "{'messages':[{'role':'user'}],'chat_template':'x'}", "chat_template",
 	     "unsupported_parameter", ""},
 	};
@@ -256,8 +269,30 @@ static void bad_requests_name_their_field(void **state)
 		check_refusal(&cases[i]);
 }
 
-/* Integers that do not fit an int64 are errors only in fields that are read. */
-static void huge_integers_are_no_syntax_error(void **state)
+static void salt_is_taken_whole_or_refused(void **state)
+{
+	(void)state;
+	for (size_t n = MX_API_MAX_SALT; n <= MX_API_MAX_SALT + 1; n++) {
+		char body[MX_API_MAX_SALT + 64];
+		int len =
+			snprintf(body, sizeof(body), "{\"prompt\":\"a\",\"cache_salt\":\"%0*d\"}", (int)n, 7);
+		struct mx_api_request r = {0};
+		struct mx_api_error e = {0};
+		mx_status s = mx_api_parse(MX_API_COMPLETION, body, (size_t)len, NULL, &r, &e);
+		if (n <= MX_API_MAX_SALT) {
+			assert_int_equal(s, MX_OK);
+			assert_int_equal(strlen(r.cache_salt.s), n);
+			mx_api_request_free(&r);
+		} else {
+			assert_int_equal(s, MX_E_INVALID);
+			assert_int_equal(e.status, 400);
+			assert_string_equal(e.param, "cache_salt");
+		}
+	}
+}
+
+/* Numbers that do not fit an int64 or a double are errors only in fields that are read. */
+static void huge_numbers_are_no_syntax_error(void **state)
 {
 	(void)state;
 	struct mx_api_request r = {0};
@@ -280,7 +315,45 @@ static void huge_integers_are_no_syntax_error(void **state)
 	assert_true(json_real_value(json_array_get(b, 1)) == 0x1p63);
 	assert_true(json_real_value(json_array_get(b, 3)) == 0.1);
 	mx_api_request_free(&r);
+	char body[4096], digits[401];
+	memset(digits, '9', 400);
+	digits[400] = 0;
+	snprintf(body, sizeof(body),
+	         "{'prompt':'%s 1e999 \\' %s','user':%s,'metadata':[-%s,1e400,-2E+999,1e-999,0.%s,"
+	         "{'x':%s.%se-1}],'seed':5}",
+	         digits, digits, digits, digits, digits, digits, digits);
+	if (parse(MX_API_COMPLETION, body, &r, &e) != MX_OK)
+		fail_msg("%s", e.message);
+	assert_int_equal(r.prompts[0].text.len, 400 + 9 + 400);
+	assert_true(json_real_value(json_object_get(r.root, "user")) == 1e308);
+	const json_t *list = json_object_get(r.root, "metadata");
+	assert_true(json_real_value(json_array_get(list, 0)) == -1e308);
+	assert_true(json_real_value(json_array_get(list, 2)) == -1e308);
+	assert_true(json_real_value(json_array_get(list, 3)) == 0);
+	assert_true(json_real_value(json_array_get(list, 4)) == 1);
+	assert_int_equal(r.seed, 5);
+	mx_api_request_free(&r);
 	static const struct refusal cases[] = {
+		{MX_API_COMPLETION, "{'prompt':'a','seed':-1e999}", "seed", "invalid_value", "between"},
+		{MX_API_COMPLETION, "{'prompt':'a','top_p':1e999}", "top_p", "invalid_value", "at most 1"},
+		{MX_API_COMPLETION, "{'prompt':'a','logit_bias':{'5':-1e999}}", "logit_bias",
+	     "invalid_value", "between"},
+		{MX_API_COMPLETION, "{'prompt':[1e999]}", "prompt", "invalid_value", "element 0"},
+		{MX_API_COMPLETION, "{'prompt':'a','user':1e999-1}", "", "invalid_json", "line 1"},
+		{MX_API_COMPLETION, "{'prompt':'a','user':01e999}", "", "invalid_json", "line 1"},
+		{MX_API_COMPLETION, "{'prompt':'a','user':1e999.}", "", "invalid_json", "line 1"},
+		{MX_API_COMPLETION, "{'prompt':'a','user':1e999,\n?}", "", "invalid_json", "line 2"},
+		/* a template would see another number than was sent */
+		{MX_API_CHAT, "{'messages':[{'role':'user','content':'a','n':{'big':[1,1e999]}}]}",
+	     "messages", "invalid_value", "'big'"},
+		{MX_API_CHAT,
+	     "{'messages':[{'role':'user'}],'tools':[{'max':18446744073709551615}],'user':1e999}",
+	     "tools", "invalid_value", "'max'"},
+		{MX_API_CHAT, "{'messages':[{'role':'user'}],'documents':[18446744073709551615]}",
+	     "documents", "invalid_value", "64 bits"},
+		{MX_API_CHAT,
+	     "{'messages':[{'role':'user'}],'chat_template_kwargs':{'k':-9223372036854775809}}",
+	     "chat_template_kwargs", "invalid_value", "'k'"},
 		{MX_API_COMPLETION, "{'prompt':'a','seed':9223372036854775808}", "seed", "invalid_value",
 	     "between"},
 		{MX_API_COMPLETION, "{'prompt':'a','seed':-9223372036854775809}", "seed", "invalid_value",
@@ -304,7 +377,8 @@ static void invalid_utf8_is_refused_with_its_position(void **state)
 	static const char body[] = "{\"prompt\":\"a\xff\"}";
 	struct mx_api_request r;
 	struct mx_api_error e = {0};
-	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, &r, &e), MX_E_INVALID);
+	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, NULL, &r, &e),
+	                 MX_E_INVALID);
 	assert_string_equal(e.code, "invalid_json");
 	assert_non_null(strstr(e.message, "byte 12"));
 }
@@ -316,24 +390,26 @@ static void tokenize_bodies(void **state)
 	struct mx_api_detokenize d;
 	struct mx_api_error e = {0};
 #define BODY(s) s, strlen(s)
-	assert_int_equal(mx_api_parse_tokenize(BODY("{\"prompt\":\"a\"}"), &t, &e), MX_OK);
+	assert_int_equal(mx_api_parse_tokenize(BODY("{\"prompt\":\"a\"}"), NULL, &t, &e), MX_OK);
 	assert_true(t.add_special && !t.pieces);
 	mx_api_tokenize_free(&t);
 	assert_int_equal(
-		mx_api_parse_tokenize(BODY("{\"content\":\"a\",\"with_pieces\":true}"), &t, &e), MX_OK);
+		mx_api_parse_tokenize(BODY("{\"content\":\"a\",\"with_pieces\":true}"), NULL, &t, &e),
+		MX_OK);
 	assert_true(!t.add_special && t.pieces);
 	mx_api_tokenize_free(&t);
-	assert_int_equal(mx_api_parse_tokenize(BODY("{\"messages\":[{\"role\":\"user\"}]}"), &t, &e),
-	                 MX_OK);
+	assert_int_equal(
+		mx_api_parse_tokenize(BODY("{\"messages\":[{\"role\":\"user\"}]}"), NULL, &t, &e), MX_OK);
 	assert_non_null(t.messages);
 	mx_api_tokenize_free(&t);
-	assert_int_equal(mx_api_parse_tokenize(BODY("{}"), &t, &e), MX_E_INVALID);
-	assert_int_equal(mx_api_parse_detokenize(BODY("{\"tokens\":[1,2]}"), &d, &e), MX_OK);
+	assert_int_equal(mx_api_parse_tokenize(BODY("{}"), NULL, &t, &e), MX_E_INVALID);
+	assert_int_equal(mx_api_parse_detokenize(BODY("{\"tokens\":[1,2]}"), NULL, &d, &e), MX_OK);
 	assert_int_equal(d.n_ids, 2);
 	mx_api_detokenize_free(&d);
-	assert_int_equal(mx_api_parse_detokenize(BODY("{\"tokens\":\"x\"}"), &d, &e), MX_E_INVALID);
+	assert_int_equal(mx_api_parse_detokenize(BODY("{\"tokens\":\"x\"}"), NULL, &d, &e),
+	                 MX_E_INVALID);
 	assert_string_equal(e.param, "tokens");
-	assert_int_equal(mx_api_parse_detokenize(BODY("{}"), &d, &e), MX_E_INVALID);
+	assert_int_equal(mx_api_parse_detokenize(BODY("{}"), NULL, &d, &e), MX_E_INVALID);
 #undef BODY
 }
 
@@ -736,7 +812,8 @@ int main(void)
 		cmocka_unit_test(synonyms_mean_the_same),
 		cmocka_unit_test(text_parts_and_arguments_are_opened),
 		cmocka_unit_test(bad_requests_name_their_field),
-		cmocka_unit_test(huge_integers_are_no_syntax_error),
+		cmocka_unit_test(salt_is_taken_whole_or_refused),
+		cmocka_unit_test(huge_numbers_are_no_syntax_error),
 		cmocka_unit_test(invalid_utf8_is_refused_with_its_position),
 		cmocka_unit_test(tokenize_bodies),
 		cmocka_unit_test(strings_are_always_valid_json),

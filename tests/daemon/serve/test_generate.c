@@ -130,7 +130,7 @@ static int run(enum mx_api_kind kind, const char *body, struct mx_buf *out)
 	last = (struct mx_api_error){0};
 	struct mx_generation *g = NULL;
 	_Atomic unsigned wakes = 0;
-	if (mx_api_parse(kind, body, strlen(body), &r, &last) != MX_OK)
+	if (mx_api_parse(kind, body, strlen(body), NULL, &r, &last) != MX_OK)
 		return last.status;
 	mx_status st = mx_generate(&service, &r, "id", (struct mx_wake){on_wake, &wakes}, &g, &last);
 	bool stream = r.stream;
@@ -219,7 +219,8 @@ static void a_reader_may_leave_at_any_moment(void **state)
 		_Atomic unsigned wakes = 0;
 		static const char body[] =
 			"{\"prompt\":\"x\",\"n\":3,\"max_tokens\":400,\"stream\":true,\"ignore_eos\":true}";
-		assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, &r, &err), MX_OK);
+		assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, NULL, &r, &err),
+		                 MX_OK);
 		assert_int_equal(
 			mx_generate(&service, &r, "id", (struct mx_wake){on_wake, &wakes}, &g, &err), MX_OK);
 		mx_api_request_free(&r);
@@ -286,7 +287,8 @@ static void the_queue_takes_all_prompts_or_none(void **state)
 	struct mx_api_request r = {0};
 	struct mx_generation *g = NULL;
 	_Atomic unsigned wakes = 0;
-	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, &r, &last), MX_OK);
+	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, NULL, &r, &last),
+	                 MX_OK);
 	struct mx_sched *sched = service.models[0].sched;
 	int status = 0;
 	for (int i = 0; i < 100 && status != 503; i++) { /* until it meets the other one running */
