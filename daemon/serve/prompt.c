@@ -87,8 +87,12 @@ static mx_status tokenise(const struct mx_served *m, const char *text, size_t le
 		return mx_prompt_too_long(m, at_least, false, -1, err);
 	struct mx_err e = {0};
 	mx_status st = mx_tokenizer_encode(m->tokenizer, text, len, add_special, limit, out, &e);
-	if (st == MX_E_LIMIT)
+	if (st == MX_E_RANGE)
 		return mx_prompt_too_long(m, limit, false, -1, err);
+	if (st == MX_E_LIMIT)
+		return mx_api_fail(err, 400, "invalid_value", NULL,
+		                   "the tokenizer of the model '%s' refuses this text: %s", m->name,
+		                   e.text);
 	if (st == MX_E_NOMEM)
 		return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
 	if (st == MX_E_UNSUPPORTED)

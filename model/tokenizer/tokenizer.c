@@ -309,7 +309,7 @@ mx_status mx_tokenizer_encode(const struct mx_tokenizer *t, const char *text, si
 	if (st != MX_OK && mine.status == st && err)
 		*err = mine;
 	else if (st == MX_E_LIMIT)
-		mx_fail(err, st, "text has more than %zu tokens", limit);
+		st = mx_fail(err, MX_E_RANGE, "text has more than %zu tokens", limit);
 	else if (st != MX_OK)
 		mx_fail(err, st, "%s", mx_status_str(st));
 	mx_tokens_free(&ids);

@@ -36,7 +36,8 @@ void mx_tokenizer_destroy(struct mx_tokenizer *t); /* takes NULL */
 
 /* Appends the ids of text[0..len) to *out. add_special: run the post-processor, which adds BOS and
  * the like. Special tokens written in the text are recognised, as in `tokenizers`. Invalid UTF-8 is
- * first replaced by U+FFFD. MX_E_LIMIT if there are more than `limit` ids (0 = no limit). */
+ * first replaced by U+FFFD. MX_E_RANGE if there are more than `limit` ids (0 = no limit),
+ * MX_E_LIMIT with the reason if the tokenizer refuses the text. */
 mx_status mx_tokenizer_encode(const struct mx_tokenizer *t, const char *text, size_t len,
                               bool add_special, size_t limit, struct mx_tokens *out,
                               struct mx_err *err);

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What a completion contains: forms of prompts, choices, stops, log-probabilities, usage."""
+import json
 import os
 import shutil
 import sys
 import tempfile
 
-from harness import SRC, Frontend, main, server
+from harness import DEMO, SRC, Frontend, check_error, main, server
 
 
 def tokens_of(s, text, **kw):
@@ -162,6 +163,31 @@ def test_harmless_fields_are_ignored(s):
     assert plain == s.text(prompt="a", seed=1, max_tokens=5, user="u", metadata={"x": [1]}, n=None,
                            stop=None, logprobs=None, best_of=1, suffix=None, use_beam_search=False,
                            cache_prompt=True, prompt_logprobs=None, frob=None)
+
+
+def test_texts_that_the_tokenizer_refuses():
+    """A hostile or broken regex in tokenizer.json is told as what it is, not as a long text."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(os.path.join(DEMO, name), folder)
+        path = os.path.join(folder, "tokenizer.json")
+        with open(path) as f:
+            config = json.load(f)
+        split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated",
+                 "invert": False}
+        config["pre_tokenizer"] = {"type": "Sequence",
+                                   "pretokenizers": [split, config["pre_tokenizer"]]}
+        with open(path, "w") as f:
+            json.dump(config, f)
+        s = Frontend(tokenizer=folder)
+        text = "a" * 4000 + "!"
+        for path, ask in (("/tokenize", {"prompt": text}), ("/v1/completions", {"prompt": text}),
+                          ("/v1/chat/completions",
+                           {"messages": [{"role": "user", "content": text}]})):
+            e = check_error(s.post(path, ask), 400, "invalid_value", contains="refuses this text")
+            assert "regex" in e["message"] and "tokens" not in e["message"], e
+        assert s.post("/tokenize", {"prompt": "short"})[0] == 200
+        s.stop()
 
 
 def test_other_tokenizers():

@@ -458,7 +458,7 @@ static void test_limit(void **state)
 		assert_int_equal(mx_tokenizer_encode(t, s, strlen(s), true, ids.n, &more, &err), MX_OK);
 		assert_int_equal(more.n, ids.n);
 		assert_int_equal(mx_tokenizer_encode(t, s, strlen(s), true, ids.n - 1, &more, &err),
-		                 MX_E_LIMIT);
+		                 MX_E_RANGE);
 		assert_int_equal(more.n, ids.n); /* written on success only */
 		assert_int_equal(mx_tokenizer_encode(t, s, strlen(s), true, 0, &more, &err), MX_OK);
 		assert_int_equal(more.n, 2 * ids.n); /* appended */
