@@ -91,6 +91,14 @@ size_t mx_chat_template_max_output(size_t n)
 	return most < DEFAULT_OUTPUT ? most : DEFAULT_OUTPUT;
 }
 
+bool mx_chat_template_reads(const struct mx_chat_template *t, const char *name)
+{
+	for (size_t i = 0; i < t->prog->reads->n; i++)
+		if (jj_str_is(t->prog->reads->e[i].key.s, name))
+			return true;
+	return false;
+}
+
 static mx_status run(struct jj *j, const json_t *vars)
 {
 	if (setjmp(j->fail))

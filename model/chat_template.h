@@ -14,6 +14,7 @@
 #define MX_MODEL_CHAT_TEMPLATE_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/buf.h"
@@ -35,6 +36,9 @@ void mx_chat_template_destroy(struct mx_chat_template *t); /* takes NULL */
 /* Returns the most bytes of output that messages and variables of n bytes may give: a template
  * repeats them a few times at most, and adds its own text. */
 size_t mx_chat_template_max_output(size_t n);
+/* Returns true if the template reads a variable of that name anywhere. False means that what is
+ * passed under it cannot change the text. */
+bool mx_chat_template_reads(const struct mx_chat_template *t, const char *name);
 
 struct mx_chat_limits {
 	uint64_t max_steps; /* evaluated nodes; 0 = a default of some millions */

@@ -151,6 +151,18 @@ static size_t text_bytes(const json_t *v, int depth)
 	return n;
 }
 
+/* Refuses what the model's template would drop without a word. */
+static mx_status check_dropped(const struct mx_served *m, const char *name, const json_t *value,
+                               struct mx_api_error *err)
+{
+	if (!value || mx_chat_template_reads(m->chat_template, name))
+		return MX_OK;
+	return mx_api_fail(err, 400, "unsupported_parameter", name,
+	                   "'%s' is not supported: the chat template of the model '%s' never looks at "
+	                   "it; leave it out or write it into the messages",
+	                   name, m->name);
+}
+
 mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat *chat,
                          struct mx_tokens *out, struct mx_api_error *err)
 {
@@ -158,6 +170,11 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 		return mx_api_fail(err, 400, "chat_template_unavailable", "messages",
 		                   "the model '%s' has no usable chat template: %s", m->name,
 		                   m->chat_template_error);
+	mx_status st = check_dropped(m, "tools", chat->tools, err);
+	if (st == MX_OK)
+		st = check_dropped(m, "documents", chat->documents, err);
+	if (st != MX_OK)
+		return st;
 	json_t *vars = template_vars(m, chat);
 	if (!vars)
 		return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
@@ -165,8 +182,8 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 	struct mx_err e = {0};
 	const struct mx_chat_limits limits = {.max_output =
 	                                          mx_chat_template_max_output(text_bytes(vars, 0))};
-	mx_status st = mx_chat_template_render(
-		m->chat_template, vars, (int64_t)(mx_wall_ns() / MX_NS_PER_S), &limits, &text, &e);
+	st = mx_chat_template_render(m->chat_template, vars, (int64_t)(mx_wall_ns() / MX_NS_PER_S),
+	                             &limits, &text, &e);
 	json_decref(vars);
 	if (st == MX_E_NOMEM)
 		st = mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");

@@ -236,6 +236,7 @@ struct jj_program {
 	struct jj_node *body;
 	struct jj_str **names; /* by name id */
 	size_t n_names;
+	struct jj_dict *reads; /* its keys: names whose values the template reads */
 	uint32_t id_loop, id_caller, id_varargs, id_kwargs;
 };
 
@@ -381,6 +382,7 @@ struct jj {
 	struct jj_dict *name_ids;
 	struct jj_program *prog;
 	unsigned nest, in_loop;
+	bool in_target; /* names are assigned to, not read */
 	bool saw_caller, saw_varargs, saw_kwargs;
 	/* rendering */
 	const struct jj_runtime *runtime;

@@ -148,6 +148,8 @@ static struct jj_node *parse_name(struct jj *j, bool with_ns)
 		return constant(j, t, jj_none());
 	struct jj_node *n = jj_node_new(j, N_NAME, t);
 	n->name = jj_name_id(j, t->val);
+	if (!j->in_target)
+		jj_dict_set(j, j->prog->reads, t->val, jj_bool(true));
 	if (with_ns && jj_skip(j, T_DOT)) {
 		n->kind = N_NSREF;
 		n->val = jj_expect(j, T_NAME)->val;
@@ -617,7 +619,9 @@ static void check_target(struct jj *j, const struct jj_node *n)
 
 struct jj_node *jj_parse_target(struct jj *j, bool with_ns, const char *end_name)
 {
+	j->in_target = true;
 	struct jj_node *n = tuple_of(j, true, with_ns, false, end_name);
+	j->in_target = false;
 	check_target(j, n);
 	return n;
 }

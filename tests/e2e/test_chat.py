@@ -122,6 +122,48 @@ def test_template_sees_tools_and_arguments():
         s.stop()
 
 
+def test_what_the_template_drops_is_refused():
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    documents = [{"title": "t", "text": "x"}]
+    reads_none = "{% for m in messages %}{{ m.content }}{{ m.tools }}{% endfor %}"
+    reads_tools = reads_none + "{% if tools %}{{ tools | length }}{% endif %}"
+    reads_documents = reads_none + "{{ documents }}"
+    for template, good, bad in ((reads_none, (), ("tools", "documents")),
+                                (reads_tools, ("tools",), ("documents",)),
+                                (reads_documents, ("documents",), ("tools",))):
+        with tempfile.TemporaryDirectory() as folder:
+            s = Frontend(tokenizer=model_with_template(folder, template))
+            fields = {"tools": tools, "documents": documents}
+            post = lambda **f: s.post(CHAT, dict(messages=HI, max_tokens=1, **f))
+            for name in good:
+                assert post(**{name: fields[name]})[0] == 200
+            for name in bad:
+                check_error(post(**{name: fields[name]}), 400, "unsupported_parameter", name,
+                            "never looks at")
+                assert post(**{name: []})[0] == 200 and post(**{name: None})[0] == 200
+            if "tools" in bad:
+                check_error(s.post("/tokenize", {"messages": HI, "tools": tools}), 400,
+                            "unsupported_parameter", "tools")
+                # none hides the tools: nothing is dropped
+                assert post(tools=tools, tool_choice="none")[0] == 200
+            for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+                check_error(post(tools=tools, tool_choice=choice), 400, "unsupported_parameter",
+                            "tool_choice", "not parsed yet")
+            s.stop()
+
+
+def test_hidden_tools():
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools is none }}"
+    with tempfile.TemporaryDirectory() as folder:
+        s = Frontend(tokenizer=model_with_template(folder, template))
+        ask = dict(messages=HI, max_tokens=1, tools=[{"type": "function"}])
+        seen = lambda **f: s.complete(CHAT, **dict(ask, **f))["usage"]["prompt_tokens"]
+        count = lambda text: s.post("/tokenize", {"content": text})[2]["count"]
+        assert seen() == seen(tool_choice="auto") == count("Hi thereFalse")
+        assert seen(tool_choice="none") == seen(tools=[]) == count("Hi thereTrue")
+        s.stop()
+
+
 def test_template_errors_leave_completions_alone():
     cases = ((None, "chat_template_unavailable", ""),
              ("{% import 'x' as y %}", "chat_template_unavailable", ""),

@@ -555,6 +555,88 @@ static void what_transformers_always_passes_is_defined(void **state)
 	mx_buf_free(&out);
 }
 
+static bool reads(const char *source, size_t len, const char *name)
+{
+	struct mx_chat_template *t = NULL;
+	struct mx_err err = {0};
+	if (mx_chat_template_parse(source, len, &t, &err))
+		fail_msg("%.200s: %s", source, err.text);
+	bool r = mx_chat_template_reads(t, name);
+	mx_chat_template_destroy(t);
+	return r;
+}
+
+static void variables_that_are_read_are_known(void **state)
+{
+	(void)state;
+	static const char *const yes[] = {
+		"{{ tools }}",
+		"{% if tools %}{% endif %}",
+		"{% if not tools is defined %}{% set tools = none %}{% endif %}",
+		"{% for t in tools or [] %}{% endfor %}",
+		"{% set x = tools | tojson %}",
+		"{{ f(1, a=[{'k': tools}]) }}",
+		"{% macro m() %}{{ x[tools] }}{% endmacro %}",
+		"{{ x if y else tools.z }}",
+		"{{ -tools ** 2 }}{% set a, b = 1, tools %}",
+	};
+	static const char *const no[] = {
+		"{{ messages }}",
+		"{{ message.tools }}{{ message['tools'] }}",
+		"tools {# {{ tools }} #}{% raw %}{{ tools }}{% endraw %}",
+		"{% set tools = 1 %}{% for tools in x %}{% endfor %}{% for tools, b in x %}{% endfor %}",
+		"{{ f(tools=1) }}{{ custom_tools }}{{ 'tools' }}",
+		"{{ x | join('tools') }}",
+	};
+	for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
+		if (!reads(yes[i], strlen(yes[i]), "tools"))
+			fail_msg("reads tools: %s", yes[i]);
+	for (size_t i = 0; i < sizeof no / sizeof *no; i++)
+		if (reads(no[i], strlen(no[i]), "tools"))
+			fail_msg("does not read tools: %s", no[i]);
+}
+
+/* What a real template does not read does not change what it renders. */
+static void variables_that_are_not_read_change_nothing(void **state)
+{
+	(void)state;
+	char dir[1024], path[2048];
+	snprintf(dir, sizeof dir, "%s/tests/golden/chat", source_dir());
+	DIR *d = opendir(dir);
+	assert_non_null(d);
+	struct dirent *e;
+	int with = 0, without = 0;
+	while ((e = readdir(d))) {
+		size_t stem = strlen(e->d_name), len;
+		if (stem < 7 || strcmp(e->d_name + stem - 6, ".jinja"))
+			continue;
+		snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+		char *source = read_text(path, &len);
+		if (reads(source, len, "tools")) {
+			with++;
+		} else {
+			without++;
+			json_t *v = json_pack("{s:[{s:s,s:s}],s:s,s:s}", "messages", "role", "user", "content",
+			                      "hi", "bos_token", "<s>", "eos_token", "</s>");
+			struct mx_buf plain = {0}, out = {0};
+			struct mx_err err = {0};
+			mx_status st = render(source, len, v, NULL, &plain, &err);
+			json_object_set_new(
+				v, "tools",
+				json_pack("[{s:s,s:{s:s}}]", "type", "function", "function", "name", "weather"));
+			assert_int_equal(render(source, len, v, NULL, &out, &err), st);
+			assert_string_equal(mx_buf_str(&out), mx_buf_str(&plain));
+			mx_buf_free(&plain);
+			mx_buf_free(&out);
+			json_decref(v);
+		}
+		free(source);
+	}
+	closedir(d);
+	print_message("%d templates read tools, %d do not\n", with, without);
+	assert_true(with > 5 && without > 5);
+}
+
 /* ---- finding ---- */
 
 static void put_file(const char *dir, const char *name, const char *text)
@@ -669,6 +751,8 @@ int main(void)
 		cmocka_unit_test(building_text_by_pieces_is_linear),
 		cmocka_unit_test(a_template_may_be_rendered_by_threads),
 		cmocka_unit_test(what_transformers_always_passes_is_defined),
+		cmocka_unit_test(variables_that_are_read_are_known),
+		cmocka_unit_test(variables_that_are_not_read_change_nothing),
 		cmocka_unit_test(templates_are_found_in_a_folder),
 		cmocka_unit_test(every_allocation_may_fail),
 	};
