@@ -12,7 +12,7 @@ bool mx_buf_reserve(struct mx_buf *b, size_t n)
 	if (b->failed)
 		return false;
 	if (n >= SIZE_MAX - b->len || (b->limit && (n > b->limit || b->len > b->limit - n))) {
-		b->failed = true;
+		b->failed = b->over = true;
 		return false;
 	}
 	size_t need = b->len + n + 1;
@@ -77,7 +77,7 @@ const char *mx_buf_str(const struct mx_buf *b)
 void mx_buf_clear(struct mx_buf *b)
 {
 	b->len = 0;
-	b->failed = false;
+	b->failed = b->over = false;
 	if (b->data)
 		b->data[0] = 0;
 }

@@ -18,6 +18,7 @@ struct mx_buf {
 	size_t len, cap;
 	size_t limit; /* most bytes it may hold, 0 = no limit */
 	bool failed;  /* out of memory or over the limit */
+	bool over;    /* over the limit */
 };
 
 void mx_buf_append(struct mx_buf *b, const void *data, size_t n);

@@ -34,6 +34,8 @@ static const struct mx_config_choice dtypes[] = {
 	{"auto", -1}, {"f32", MX_F32}, {"f16", MX_F16}, {"bf16", MX_BF16}, {NULL, 0}};
 static const struct mx_config_choice kv_dtypes[] = {
 	{"auto", -1}, {"f32", MX_F32}, {"bf16", MX_BF16}, {"fp8", MX_F8E4M3}, {NULL, 0}};
+static const struct mx_config_choice unknown_fields[] = {
+	{"refuse", false}, {"warn", true}, {NULL, 0}};
 
 static const char *check_listen(const char *address)
 {
@@ -41,8 +43,6 @@ static const char *check_listen(const char *address)
 	const char *port;
 	return mx_address_split(address, host, &port);
 }
-
-static const struct choice unknown_fields[] = {{"refuse", false}, {"warn", true}, {NULL, 0}};
 
 #define H(f) offsetof(struct mx_config, http.f)
 static const struct mx_config_key http_keys[] = {

@@ -258,6 +258,8 @@ struct mx_tok_work {
 	uint32_t regex_calls;
 };
 void mx_tok_work_free(struct mx_tok_work *w);
+/* Fails because of a buffer: with `why` if its limit was reached, else for want of memory. */
+mx_status mx_tok_buf_failed(const struct mx_tok_work *w, const struct mx_buf *b, const char *why);
 
 /* --- added.c ------------------------------------------------------------------------- */
 

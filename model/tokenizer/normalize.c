@@ -333,7 +333,7 @@ mx_status mx_tok_normalize(const struct mx_tokenizer *t, struct mx_tok_work *w, 
 		to->limit = w->text_limit;
 		mx_status st = apply(&t->norms.v[k], w, s, n, to);
 		if (st == MX_OK && to->failed)
-			st = mx_fail(w->err, MX_E_LIMIT, "normalizing makes the text too long");
+			st = mx_tok_buf_failed(w, to, "normalizing makes the text too long");
 		if (st != MX_OK)
 			return st == MX_E_NOMEM ? mx_fail(w->err, st, "out of memory") : st;
 		if (to != out) {

@@ -385,7 +385,7 @@ static mx_status rewrite(const struct mx_tok_pre *step, struct mx_tok_work *w,
 	case PRE_CUT: return MX_E_INTERNAL;
 	}
 	if (w->other.failed)
-		return mx_fail(w->err, MX_E_LIMIT, "pre-tokenizing makes the text too long");
+		return mx_tok_buf_failed(w, &w->other, "pre-tokenizing makes the text too long");
 	return mx_tok_splits_add(&w->more, off, w->other.len - off, -1, from->first);
 }
 

@@ -205,7 +205,7 @@ static mx_status split_and_normalize(const struct mx_tokenizer *t, struct mx_tok
 		else
 			mx_buf_append(&w->text, text + s->off, s->len);
 		if (st == MX_OK && w->text.failed)
-			st = mx_fail(w->err, MX_E_LIMIT, "the text is too long");
+			st = mx_tok_buf_failed(w, &w->text, "the text is too long");
 		if (st == MX_OK)
 			st = mx_tok_added_split(t, &t->added.normalized, w->text.data, off, w->text.len - off,
 			                        s->first, &w->splits);

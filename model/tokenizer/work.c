@@ -32,3 +32,9 @@ void mx_tok_work_free(struct mx_tok_work *w)
 	pcre2_match_context_free(w->match_context);
 	pcre2_jit_stack_free(w->jit_stack);
 }
+
+mx_status mx_tok_buf_failed(const struct mx_tok_work *w, const struct mx_buf *b, const char *why)
+{
+	return b->over ? mx_fail(w->err, MX_E_LIMIT, "%s", why)
+	               : mx_fail(w->err, MX_E_NOMEM, "out of memory");
+}

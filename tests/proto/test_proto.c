@@ -678,15 +678,16 @@ static double check_cost(const struct mx_buf *body)
 	uint64_t cost = mx_parse_cost(body->data, body->len);
 	struct mx_api_error e;
 	struct mx_api_request r;
+	struct mx_api_unknown u = {.allow = true};
 	struct mx_api_detokenize d;
 	size_t arena = 0;
-	if (mx_api_parse(MX_API_COMPLETION, body->data, body->len, &r, &e) == MX_OK) {
+	if (mx_api_parse(MX_API_COMPLETION, body->data, body->len, &u, &r, &e) == MX_OK) {
 		arena = r.arena.used;
 		mx_api_request_free(&r);
 	}
-	if (mx_api_parse(MX_API_CHAT, body->data, body->len, &r, &e) == MX_OK)
+	if (mx_api_parse(MX_API_CHAT, body->data, body->len, &u, &r, &e) == MX_OK)
 		mx_api_request_free(&r);
-	if (mx_api_parse_detokenize(body->data, body->len, &d, &e) == MX_OK)
+	if (mx_api_parse_detokenize(body->data, body->len, &u, &d, &e) == MX_OK)
 		mx_api_detokenize_free(&d);
 	json_set_alloc_funcs(malloc, free);
 	assert_int_equal(heap, 0);
