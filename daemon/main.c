@@ -19,6 +19,7 @@
 #include "daemon/host.h"
 #include "daemon/http/server.h"
 #include "daemon/metrics.h"
+#include "daemon/model_option.h"
 #include "daemon/notify.h"
 #include "daemon/passed.h"
 #include "daemon/reload.h"
@@ -27,7 +28,7 @@
 
 /* Everything the process holds, in the order in which it is built. */
 struct mixd {
-	const char *config_file;
+	const char *config_file; /* NULL: the command line has a model */
 	struct mx_config *config;
 	struct mx_registry *mixers;
 	struct mx_service service;
@@ -39,16 +40,35 @@ struct mixd {
 
 enum { TICK_MS = 100 };
 
+#define DEFAULT_CONFIG MIXD_SYSCONFDIR "/mixd/mixd.yaml"
+
 static void usage(FILE *out)
 {
-	fprintf(out,
-	        "usage: mixd [--config FILE] [--check]\n"
-	        "\n"
-	        "  -c, --config FILE  configuration (default %s/mixd/mixd.yaml)\n"
-	        "      --check        validate it, print the memory plan of every model, and exit\n"
-	        "  -V, --version      print the version and exit\n"
-	        "  -h, --help         print this and exit\n",
-	        MIXD_SYSCONFDIR);
+	fputs("usage: mixd [--config FILE] [--check]\n"
+	      "       mixd --model DIR [--name NAME] [--port PORT] [--device DEVICE] [--check]\n"
+	      "\n"
+	      "  -c, --config FILE    configuration (default " DEFAULT_CONFIG ")\n"
+	      "  -m, --model DIR      serve this checkpoint, without a configuration file;\n"
+	      "                       prints the configuration that this stands for\n"
+	      "      --name NAME      its id in requests (default: the folder's name)\n"
+	      "      --port PORT      of 127.0.0.1 (default 8080; 0 = any free one)\n"
+	      "      --device DEVICE  cpu (default), cuda or cuda:N\n"
+	      "      --check          validate, print the memory plan of every model, and exit\n"
+	      "  -V, --version        print the version and exit\n"
+	      "  -h, --help           print this and exit\n",
+	      out);
+}
+
+/* For somebody who starts mixd for the first time. */
+static void explain_start(void)
+{
+	fputs("mixd: there is no configuration file " DEFAULT_CONFIG ".\n"
+	      "Either serve one model, a folder in Hugging Face form, with the defaults:\n"
+	      "    mixd --model DIR\n"
+	      "or write that file, or another and name it (" DEFAULT_CONFIG ".example has\n"
+	      "every key with its default; man mixd.yaml):\n"
+	      "    mixd --config FILE\n",
+	      stderr);
 }
 
 static void print_error(const struct mx_err *err)
@@ -210,7 +230,10 @@ static void drain(struct mixd *m, const sigset_t *signals)
 static void reload(struct mixd *m)
 {
 	mx_notify_reloading();
-	mx_reload(m->config, &m->service);
+	if (m->config_file)
+		mx_reload(m->config, &m->service);
+	else
+		mx_info("mixd", "nothing to reload: the configuration is the command line's");
 	if (m->ready)
 		mx_notify_ready();
 }
@@ -241,19 +264,33 @@ static int serve(struct mixd *m, const sigset_t *signals)
 	return 0;
 }
 
-int main(int argc, char **argv)
+/* What the command line says. */
+struct options {
+	const char *config_file;
+	struct mx_model_option model;
+	bool check;
+};
+
+/* Parses the command line. Returns an exit status, or -1 to continue. */
+static int read_options(int argc, char **argv, struct options *o)
 {
 	static const struct option options[] = {{"config", required_argument, NULL, 'c'},
 	                                        {"check", no_argument, NULL, 'k'},
+	                                        {"model", required_argument, NULL, 'm'},
+	                                        {"name", required_argument, NULL, 'n'},
+	                                        {"port", required_argument, NULL, 'p'},
+	                                        {"device", required_argument, NULL, 'd'},
 	                                        {"version", no_argument, NULL, 'V'},
 	                                        {"help", no_argument, NULL, 'h'},
 	                                        {0}};
-	struct mixd m = {.config_file = MIXD_SYSCONFDIR "/mixd/mixd.yaml"};
-	bool check = false;
-	for (int o; (o = getopt_long(argc, argv, "c:Vh", options, NULL)) != -1;) {
-		switch (o) {
-		case 'c': m.config_file = optarg; break;
-		case 'k': check = true; break;
+	for (int c; (c = getopt_long(argc, argv, "c:m:Vh", options, NULL)) != -1;) {
+		switch (c) {
+		case 'c': o->config_file = optarg; break;
+		case 'k': o->check = true; break;
+		case 'm': o->model.model = optarg; break;
+		case 'n': o->model.name = optarg; break;
+		case 'p': o->model.port = optarg; break;
+		case 'd': o->model.device = optarg; break;
 		case 'V': puts("mixd " PACKAGE_VERSION); return 0;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
@@ -264,6 +301,77 @@ int main(int argc, char **argv)
 		usage(stderr);
 		return 2;
 	}
+	if (o->config_file && o->model.model) {
+		fputs("mixd: --config and --model exclude each other\n", stderr);
+		return 2;
+	}
+	return -1;
+}
+
+/* Makes the configuration of --model, and prints it as a file. Returns an exit status, or -1 to
+ * continue. */
+static int configure_model(const struct mx_model_option *o, struct mx_config **out)
+{
+	struct mx_buf yaml = {.limit = 1 << 20};
+	struct mx_err err = {0};
+	mx_status st = mx_model_option_yaml(o, &yaml, &err);
+	if (st == MX_OK)
+		st = mx_config_parse("command line", mx_buf_str(&yaml), yaml.len, out, &err);
+	if (st == MX_OK) {
+		printf("# mixd --config FILE does the same with this FILE:\n%s", mx_buf_str(&yaml));
+		fflush(stdout);
+	} else {
+		fprintf(stderr, "mixd: %s%s%s\n", err.where, err.where[0] ? ": " : "", err.text);
+	}
+	mx_buf_free(&yaml);
+	return st == MX_OK ? -1 : 2;
+}
+
+/* Loads the configuration that the command line names. Returns an exit status, or -1 to continue.
+ */
+static int configure(const struct options *o, struct mixd *m)
+{
+	const struct mx_model_option *c = &o->model;
+	if (c->model || c->name || c->port || c->device)
+		return configure_model(c, &m->config);
+	m->config_file = o->config_file ? o->config_file : DEFAULT_CONFIG;
+	if (!o->config_file && access(DEFAULT_CONFIG, F_OK) && errno == ENOENT) {
+		explain_start();
+		return 2;
+	}
+	struct mx_err err = {0};
+	if (mx_config_load(m->config_file, &m->config, &err) == MX_OK)
+		return -1;
+	print_error(&err);
+	return 1;
+}
+
+/* Checks or serves what is configured. Returns the exit status. */
+static int run(struct mixd *m, bool check, const sigset_t *signals)
+{
+	struct mx_err err = {0};
+	int rc = 0;
+	mx_reload_log(m->config);
+	mx_status st = mx_host_modules(m->config, &m->mixers, &err);
+	if (st == MX_OK && check) {
+		st = mx_host_check(m->config, m->mixers, stdout, &err);
+	} else if (st == MX_OK) {
+		st = start(m, &err);
+		if (st == MX_OK)
+			rc = serve(m, signals);
+	}
+	if (st == MX_OK)
+		return rc;
+	print_error(&err);
+	return 1;
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = {0};
+	int rc = read_options(argc, argv, &o);
+	if (rc >= 0)
+		return rc;
 
 	mx_heap_setup();
 	/* Before any thread starts, so that all inherit the mask. A client that hangs up must not end
@@ -273,24 +381,10 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	mx_log_set_journal(mx_notify_stderr_is_journal());
 
-	struct mx_err err = {0};
-	mx_status st = mx_config_load(m.config_file, &m.config, &err);
-	if (st == MX_OK) {
-		mx_reload_log(m.config);
-		st = mx_host_modules(m.config, &m.mixers, &err);
-	}
-	int rc = 0;
-	if (st == MX_OK && check) {
-		st = mx_host_check(m.config, m.mixers, stdout, &err);
-	} else if (st == MX_OK) {
-		st = start(&m, &err);
-		if (st == MX_OK)
-			rc = serve(&m, &signals);
-	}
-	if (st) {
-		print_error(&err);
-		rc = 1;
-	}
+	struct mixd m = {0};
+	rc = configure(&o, &m);
+	if (rc < 0)
+		rc = run(&m, o.check, &signals);
 	stop(&m);
 	return rc;
 }

@@ -10,6 +10,7 @@ what the scripts that trained the bundled models printed of it:
 """
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,17 @@ class Eval(unittest.TestCase):
         self.assertEqual(got["bytes"], 3000)
         whole = self.expected["demo"]["bits_per_byte"]
         self.assertAlmostEqual(got["bits_per_byte"] / whole, 1, delta=0.1)
+
+    def test_the_manual_page_has_every_option(self):
+        usage = subprocess.run([EVAL, "--help"], capture_output=True, text=True, check=True).stdout
+        with open(os.path.join(TOP, "conf/mixd-eval.1")) as f:
+            page = f.read()
+        described = page.split(".Sh DESCRIPTION")[1].split(".Sh OUTPUT")[0]
+        items = " ".join(line for line in described.splitlines() if line.startswith(".It Fl"))
+        options = set(re.findall(r"--([a-z0-9-]+)", usage)) | {"help"}
+        self.assertGreater(len(options), 8)
+        for option in options:
+            self.assertRegex(items, rf" -{option}( |$)")
 
     def test_bad_arguments_are_named(self):
         env = dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers", ".libs"))
