@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -130,19 +131,47 @@ static size_t put_field(char *out, size_t cap, const struct mx_log_field *f, boo
 	return n;
 }
 
-/* Writes a line, unless stderr would make the thread wait: then it returns false. A pipe with room
- * takes a line of at most PIPE_BUF bytes whole. */
-static bool write_line(const char *line, size_t len)
+static pthread_mutex_t stderr_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool status_shown; /* under the lock */
+
+#define CLEAR_LINE "\r\x1b[K"
+
+/* Writes, unless stderr would make the thread wait: then it returns false. Under the lock. */
+static bool put(const char *text, size_t len)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
-	pthread_mutex_lock(&lock); /* so that no other thread fills the pipe between poll and write */
 	bool room = poll(&p, 1, 0) != 0;
-	if (room && write(STDERR_FILENO, line, len) < 0) {
+	if (room && write(STDERR_FILENO, text, len) < 0) {
 		/* Nobody is left to tell. */
 	}
-	pthread_mutex_unlock(&lock);
 	return room;
+}
+
+void mx_log_status(const char *text)
+{
+	struct winsize size;
+	if (atomic_load(&log_format) == MX_LOG_JSON || !isatty(STDERR_FILENO))
+		return;
+	size_t width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
+	char line[256];
+	int n =
+		snprintf(line, sizeof line, CLEAR_LINE "%.*s", width < 200 ? (int)width - 1 : 200, text);
+	pthread_mutex_lock(&stderr_lock);
+	if (*text || status_shown)
+		status_shown = put(line, (size_t)n) ? *text != 0 : status_shown;
+	pthread_mutex_unlock(&stderr_lock);
+}
+
+/* Writes a line in place of the status, or returns false if stderr would make the thread wait. A
+ * pipe with room takes a line of at most PIPE_BUF bytes whole. */
+static bool write_line(const char *line, size_t len)
+{
+	pthread_mutex_lock(&stderr_lock); /* so that no other thread fills the pipe meanwhile */
+	if (status_shown && put(CLEAR_LINE, sizeof CLEAR_LINE - 1))
+		status_shown = false;
+	bool written = put(line, len);
+	pthread_mutex_unlock(&stderr_lock);
+	return written;
 }
 
 /* Builds a line in `line` and returns its length. */

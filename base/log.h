@@ -37,6 +37,10 @@ void mx_log(enum mx_log_level level, const char *module, const char *fmt, ...) M
 /* Returns the number of lines that were lost because stderr was not read. */
 unsigned long mx_log_lost(void);
 
+/* Shows a line of text at the end of the log on a terminal, to be shown again and again with newer
+ * text; "" removes it. The next line of the log takes its place. Elsewhere it does nothing. */
+void mx_log_status(const char *text);
+
 /* A named value of a line: NAME=VALUE behind the text, or a member of the JSON object. */
 struct mx_log_field {
 	const char *name;

@@ -279,9 +279,9 @@ mx_status mx_host_check(const struct mx_config *config, const struct mx_registry
 	return MX_OK;
 }
 
-static void on_progress(void *arg, double fraction)
+static void on_progress(void *arg, size_t done, size_t all)
 {
-	mx_served_set_progress(arg, fraction);
+	mx_served_set_progress(arg, done, all);
 }
 
 /* Replaces OpenAI's defaults by the values of generation_config.json. */

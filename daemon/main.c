@@ -22,6 +22,7 @@
 #include "daemon/model_option.h"
 #include "daemon/notify.h"
 #include "daemon/passed.h"
+#include "daemon/progress.h"
 #include "daemon/reload.h"
 #include "daemon/request_plan.h"
 #include "daemon/serve/service.h"
@@ -35,6 +36,7 @@ struct mixd {
 	struct mx_host *host;
 	struct mx_metrics *metrics;
 	struct mx_http *http;
+	struct mx_progress loading;
 	bool ready; /* READY=1 was sent */
 };
 
@@ -163,25 +165,44 @@ static int wait_signal(const sigset_t *set)
 	return sig > 0 ? sig : 0;
 }
 
+/* Tells the service manager and a terminal how far loading is. */
+static void report_loading(struct mixd *m)
+{
+	uint64_t done = 0, all = 0;
+	for (size_t i = 0; i < m->service.n_models; i++) {
+		uint64_t d, a;
+		mx_served_progress_bytes(&m->service.models[i], &d, &a);
+		done += d;
+		all += a;
+	}
+	char text[100], bar[40], line[160];
+	mx_progress_at(&m->loading, mx_now_ns(), done, all);
+	mx_progress_text(&m->loading, text, sizeof text);
+	mx_progress_bar(&m->loading, 20, bar, sizeof bar);
+	snprintf(line, sizeof line, "loading %s %s", bar, text);
+	mx_log_status(line);
+	mx_notify_status("loading models: %s", text);
+	mx_notify_extend(30 * 1000000);
+}
+
 /* Reports the progress of loading, and READY=1 once all models are loaded. False if one failed. */
 static bool watch_loading(struct mixd *m)
 {
 	size_t ready = 0;
-	double progress = 0;
 	for (size_t i = 0; i < m->service.n_models; i++) {
-		const struct mx_served *model = &m->service.models[i];
-		enum mx_served_state state = mx_served_state(model);
-		if (state == MX_SERVED_FAILED)
+		enum mx_served_state state = mx_served_state(&m->service.models[i]);
+		if (state == MX_SERVED_FAILED) {
+			mx_log_status("");
 			return false;
+		}
 		ready += state == MX_SERVED_READY;
-		progress += state == MX_SERVED_READY ? 1 : mx_served_progress(model);
 	}
 	if (ready < m->service.n_models) {
-		mx_notify_status("loading models: %.0f %%", 100 * progress / (double)m->service.n_models);
-		mx_notify_extend(30 * 1000000);
+		report_loading(m);
 		return true;
 	}
 	m->ready = true;
+	mx_log_status("");
 	mx_notify_status("serving %zu model%s", ready, ready == 1 ? "" : "s");
 	mx_notify_ready();
 	mx_info("mixd", "ready");

@@ -71,8 +71,8 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
                          const struct mx_registry *mixers, const struct mx_engine_config *config,
                          struct mx_memory_plan *out, struct mx_err *err);
 
-/* Called during loading with a fraction in 0..1. */
-typedef void mx_progress_f(void *arg, double fraction);
+/* Called during loading: `done` of `all` bytes of weights and memory are ready. */
+typedef void mx_progress_f(void *arg, size_t done, size_t all);
 
 /* Loads a model. Plan, checkpoint and registry must outlive the engine. */
 mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,

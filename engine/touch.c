@@ -57,10 +57,9 @@ static void touch_task(void *arg, size_t task, unsigned worker)
 void mx_touch_count(struct mx_touch_progress *progress, size_t bytes)
 {
 	progress->done += bytes;
-	double fraction =
-		progress->done < progress->all ? (double)progress->done / (double)progress->all : 1.0;
 	if (progress->f)
-		progress->f(progress->arg, fraction);
+		progress->f(progress->arg, progress->done < progress->all ? progress->done : progress->all,
+		            progress->all);
 }
 
 void mx_touch(struct mx_device *d, const void *base, size_t bytes, bool write,

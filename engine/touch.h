@@ -20,7 +20,7 @@
 #include "device/device.h"
 
 struct mx_touch_progress {
-	void (*f)(void *arg, double fraction); /* may be NULL */
+	void (*f)(void *arg, size_t done, size_t all); /* may be NULL */
 	void *arg;
 	size_t done, all; /* bytes */
 };

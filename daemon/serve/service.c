@@ -114,20 +114,30 @@ void mx_served_set_state(struct mx_served *m, enum mx_served_state state)
 	if (state == MX_SERVED_READY) {
 		if (m->tokenizer && !m->max_token_bytes)
 			m->max_token_bytes = longest_token(m->tokenizer);
-		mx_served_set_progress(m, 1);
+		uint64_t all = atomic_load(&m->load_all);
+		mx_served_set_progress(m, all, all);
 	}
 	atomic_store_explicit(&m->state, (int)state, memory_order_release);
 }
 
-void mx_served_set_progress(struct mx_served *m, double fraction)
+void mx_served_set_progress(struct mx_served *m, uint64_t done, uint64_t all)
 {
-	double f = fraction < 0 ? 0 : fraction > 1 ? 1 : fraction;
-	atomic_store(&m->progress, (uint32_t)(f * 1000));
+	atomic_store(&m->load_all, all);
+	atomic_store(&m->load_done, done);
 }
 
 double mx_served_progress(const struct mx_served *m)
 {
-	return atomic_load(&m->progress) / 1000.0;
+	uint64_t done, all;
+	mx_served_progress_bytes(m, &done, &all);
+	return all ? (double)done / (double)all : 0;
+}
+
+void mx_served_progress_bytes(const struct mx_served *m, uint64_t *out_done, uint64_t *out_all)
+{
+	uint64_t all = atomic_load(&m->load_all), done = atomic_load(&m->load_done);
+	*out_all = all;
+	*out_done = done < all ? done : all;
 }
 
 void mx_served_set_failed(struct mx_served *m, const char *why)

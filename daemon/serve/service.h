@@ -61,8 +61,8 @@ struct mx_served {
 
 	/* For the functions below. */
 	_Atomic int state;
-	_Atomic uint32_t progress; /* thousandths */
-	char failure[512];         /* written once, before FAILED is published */
+	_Atomic uint64_t load_done, load_all; /* bytes */
+	char failure[512];                    /* written once, before FAILED is published */
 };
 
 struct mx_service {
@@ -92,8 +92,10 @@ struct mx_served *mx_service_find(struct mx_service *s, const char *name, size_t
 enum mx_served_state mx_served_state(const struct mx_served *m);
 /* Sets the state. READY publishes the loaded fields. */
 void mx_served_set_state(struct mx_served *m, enum mx_served_state state);
-void mx_served_set_progress(struct mx_served *m, double fraction);
-double mx_served_progress(const struct mx_served *m);
+/* `done` of `all` bytes are loaded. */
+void mx_served_set_progress(struct mx_served *m, uint64_t done, uint64_t all);
+void mx_served_progress_bytes(const struct mx_served *m, uint64_t *out_done, uint64_t *out_all);
+double mx_served_progress(const struct mx_served *m); /* 0 to 1 */
 void mx_served_set_failed(struct mx_served *m, const char *why);
 
 /* Refuses new requests and lets the schedulers finish those that they have. */

@@ -30,7 +30,7 @@ class Manager:
     """Starts mixd as a service manager would and collects what it is told."""
 
     def __init__(self, tmp, watchdog_us=0, listen=None, drain_s=60 * SLOW,
-                 listen_key="127.0.0.1:0"):
+                 listen_key="127.0.0.1:0", model="", stderr=None):
         self.tmp = tmp
         self.listen_key = listen_key
         self.messages = []
@@ -42,7 +42,7 @@ class Manager:
         self.known_port = listen.getsockname()[1] if listen else None
         self.drain_s = drain_s
         self.config = os.path.join(tmp, "mixd.yaml")
-        self.write_config(aliases=["first"], level="info")
+        self.write_config(aliases=["first"], level="info", model=model)
         env = dict(os.environ, NOTIFY_SOCKET=os.path.join(tmp, "notify"))
         env["MIXD_MODULE_PATH"] = os.path.join(BUILD, "mixers", ".libs")
         command = '"$0" "$@"'
@@ -63,7 +63,7 @@ class Manager:
 
         self.process = subprocess.Popen(
             ["sh", "-c", command, MIXD, "--config", self.config],
-            env=env, stderr=self.log, close_fds=False, preexec_fn=pass_socket)
+            env=env, stderr=stderr or self.log, close_fds=False, preexec_fn=pass_socket)
 
     def write_config(self, aliases, level, faulty=False, http="", model=""):
         with open(self.config, "w") as f:
@@ -305,20 +305,71 @@ class ServiceManager(unittest.TestCase):
             self.assertEqual(len(errors), 1, r.stderr)
             self.assertIn("hidden_act", errors[0])
 
-    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not here")
-    def test_sandbox_rates_ok(self):
+    def test_progress_of_loading(self):
+        """As status text, and on a terminal as a bar in one line that the log takes the place of."""
+        text = r"\d+ %, \d+\.\d of \d+\.\d GB(, \d+\.\d\d GB/s, \d+ s left)?"
+        leader, follower = os.openpty()
+        many = "".join(f" }}, {{ name: demo{i}, path: {TOP}/models/demo, memory: 100MiB" for i in range(5))
+        m = Manager(self.tmp, model=many, stderr=follower)  # so many take longer than a tick
+        self.addCleanup(m.end)
+        os.close(follower)
+        shown = b""
+        while b"mixd: ready" not in shown:
+            shown += os.read(leader, 65536)
+        m.wait_for("READY=1")
+        states = [line for line in m.lines() if line.startswith("STATUS=loading")]
+        self.assertGreater(len(states), 0)
+        for line in states:
+            self.assertRegex(line, rf"^STATUS=loading models: {text}$")
+        self.assertTrue(len(states) < 9 or "GB/s" in states[-1], states)
+        shown = shown.decode()
+        bars = re.findall(rf"\r\x1b\[Kloading (\[#*\.*\]) {text}(?=\r)", shown)
+        self.assertGreater(len(bars), 0)
+        self.assertTrue(all(len(bar) == 22 for bar, _ in bars), bars)
+        # no line of the log stands behind a bar
+        for line in shown.splitlines(keepends=True):
+            if line.endswith("\n"):
+                self.assertNotIn("loading [", line.split("\r\x1b[K")[-1])
+        threading.Thread(target=self.read_all, args=(leader,), daemon=True).start()
+        m.end()
+
+    @staticmethod
+    def read_all(fd):
+        try:
+            while os.read(fd, 65536):
+                pass
+        except OSError:
+            os.close(fd)
+
+    def exposure(self, gpu):
+        """What systemd-analyze says of the unit, with or without the drop-in for GPU hosts."""
+        folder = tempfile.mkdtemp(dir=self.tmp)
+        path = os.path.join(folder, "mixd.service")
         with open(os.path.join(TOP, "systemd/mixd.service.in")) as f:
             unit = f.read().replace("@sbindir@/mixd", "/bin/true").replace("@sysconfdir@", "/etc")
-        path = os.path.join(self.tmp, "mixd.service")
         with open(path, "w") as f:
             f.write(unit)
-        # "OK" is an exposure below 5.0
-        r = subprocess.run(["systemd-analyze", "security", "--offline=yes", "--threshold=49", path],
+        if gpu:
+            os.mkdir(path + ".d")
+            shutil.copyfile(os.path.join(TOP, "systemd/mixd-gpu.conf"), os.path.join(path + ".d", "gpu.conf"))
+        r = subprocess.run(["systemd-analyze", "security", "--offline=yes", "--threshold=20", path],
                            capture_output=True, text=True)
         if "nrecognized option" in r.stderr:
             self.skipTest("systemd-analyze is too old")
         self.assertEqual(r.returncode, 0, r.stdout[-300:] + r.stderr)
-        self.assertIn("Overall exposure level", r.stdout)
+        self.assertNotIn("ignoring", r.stderr)
+        self.assertEqual("char-nvidia*:rw" in r.stdout, gpu)
+        return re.search(r"Overall exposure level for mixd.service: ([0-9.]+)", r.stdout)[1]
+
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "systemd-analyze is not here")
+    def test_sandbox_rates_ok(self):
+        """Exposure below 2.0 ("OK" is below 5.0), and the manual page tells it as it is."""
+        figures = self.exposure(gpu=False), self.exposure(gpu=True)
+        version = subprocess.run(["systemd-analyze", "--version"], capture_output=True, text=True).stdout
+        with open(os.path.join(TOP, "conf/mixd.8")) as f:
+            told = re.search(r"exposure of ([0-9.]+) for the\nunit and ([0-9.]+) with the drop-in\n\.Pq systemd 252", f.read())
+        if "systemd 252" in version:
+            self.assertEqual(figures, told.groups())
 
 
 def built_with_systemd():
