@@ -26,6 +26,7 @@
 #include "daemon/reload.h"
 #include "daemon/request_plan.h"
 #include "daemon/serve/service.h"
+#include "daemon/weights.h"
 
 /* Everything the process holds, in the order in which it is built. */
 struct mixd {
@@ -46,19 +47,21 @@ enum { TICK_MS = 100 };
 
 static void usage(FILE *out)
 {
-	fputs("usage: mixd [--config FILE] [--check]\n"
-	      "       mixd --model DIR [--name NAME] [--port PORT] [--device DEVICE] [--check]\n"
-	      "\n"
-	      "  -c, --config FILE    configuration (default " DEFAULT_CONFIG ")\n"
-	      "  -m, --model DIR      serve this checkpoint, without a configuration file;\n"
-	      "                       prints the configuration that this stands for\n"
-	      "      --name NAME      its id in requests (default: the folder's name)\n"
-	      "      --port PORT      of 127.0.0.1 (default 8080; 0 = any free one)\n"
-	      "      --device DEVICE  cpu (default), cuda or cuda:N\n"
-	      "      --check          validate, print the memory plan of every model, and exit\n"
-	      "  -V, --version        print the version and exit\n"
-	      "  -h, --help           print this and exit\n",
-	      out);
+	fputs(
+		"usage: mixd [--config FILE] [--check [--deep]]\n"
+		"       mixd --model DIR [--name NAME] [--port PORT] [--device DEVICE] [--check [--deep]]\n"
+		"\n"
+		"  -c, --config FILE    configuration (default " DEFAULT_CONFIG ")\n"
+		"  -m, --model DIR      serve this checkpoint, without a configuration file;\n"
+		"                       prints the configuration that this stands for\n"
+		"      --name NAME      its id in requests (default: the folder's name)\n"
+		"      --port PORT      of 127.0.0.1 (default 8080; 0 = any free one)\n"
+		"      --device DEVICE  cpu (default), cuda or cuda:N\n"
+		"      --check          validate, print the memory plan of every model, and exit\n"
+		"      --deep           with --check: read all weights too, and look for NaN and infinity\n"
+		"  -V, --version        print the version and exit\n"
+		"  -h, --help           print this and exit\n",
+		out);
 }
 
 /* For somebody who starts mixd for the first time. */
@@ -289,25 +292,23 @@ static int serve(struct mixd *m, const sigset_t *signals)
 struct options {
 	const char *config_file;
 	struct mx_model_option model;
-	bool check;
+	bool check, deep; /* deep: all weights are read */
 };
 
 /* Parses the command line. Returns an exit status, or -1 to continue. */
 static int read_options(int argc, char **argv, struct options *o)
 {
-	static const struct option options[] = {{"config", required_argument, NULL, 'c'},
-	                                        {"check", no_argument, NULL, 'k'},
-	                                        {"model", required_argument, NULL, 'm'},
-	                                        {"name", required_argument, NULL, 'n'},
-	                                        {"port", required_argument, NULL, 'p'},
-	                                        {"device", required_argument, NULL, 'd'},
-	                                        {"version", no_argument, NULL, 'V'},
-	                                        {"help", no_argument, NULL, 'h'},
-	                                        {0}};
+	static const struct option options[] = {
+		{"config", required_argument, NULL, 'c'}, {"check", no_argument, NULL, 'k'},
+		{"deep", no_argument, NULL, 'D'},         {"model", required_argument, NULL, 'm'},
+		{"name", required_argument, NULL, 'n'},   {"port", required_argument, NULL, 'p'},
+		{"device", required_argument, NULL, 'd'}, {"version", no_argument, NULL, 'V'},
+		{"help", no_argument, NULL, 'h'},         {0}};
 	for (int c; (c = getopt_long(argc, argv, "c:m:Vh", options, NULL)) != -1;) {
 		switch (c) {
 		case 'c': o->config_file = optarg; break;
 		case 'k': o->check = true; break;
+		case 'D': o->check = o->deep = true; break;
 		case 'm': o->model.model = optarg; break;
 		case 'n': o->model.name = optarg; break;
 		case 'p': o->model.port = optarg; break;
@@ -368,14 +369,16 @@ static int configure(const struct options *o, struct mixd *m)
 }
 
 /* Checks or serves what is configured. Returns the exit status. */
-static int run(struct mixd *m, bool check, const sigset_t *signals)
+static int run(struct mixd *m, const struct options *o, const sigset_t *signals)
 {
 	struct mx_err err = {0};
 	int rc = 0;
 	mx_reload_log(m->config);
 	mx_status st = mx_host_modules(m->config, &m->mixers, &err);
-	if (st == MX_OK && check) {
+	if (st == MX_OK && o->check) {
 		st = mx_host_check(m->config, m->mixers, stdout, &err);
+		if (st == MX_OK && o->deep)
+			st = mx_weights_check(m->config, stdout, &err);
 	} else if (st == MX_OK) {
 		st = start(m, &err);
 		if (st == MX_OK)
@@ -405,7 +408,7 @@ int main(int argc, char **argv)
 	struct mixd m = {0};
 	rc = configure(&o, &m);
 	if (rc < 0)
-		rc = run(&m, o.check, &signals);
+		rc = run(&m, &o, &signals);
 	stop(&m);
 	return rc;
 }

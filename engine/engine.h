@@ -119,7 +119,9 @@ struct mx_step_item {
 
 /* Result of an item. Pointers are valid until the next step is finished. */
 struct mx_step_result {
-	mx_status status; /* not MX_OK: the sequence has failed and must be closed */
+	mx_status status;  /* not MX_OK: the sequence has failed and must be closed */
+	const char *cause; /* of a failure, for people, valid like the pointers below; NULL = the status
+	                    * says all */
 	bool sampled;
 	int32_t token;             /* the sampled token, already appended to the sequence */
 	struct mx_logprob logprob; /* if asked for */

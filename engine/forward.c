@@ -88,6 +88,8 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 	mx_status st = d->ops->embed(d, &e->model.embed, ids, rows, s->h);
 	if (st == MX_OK)
 		st = scale_in_place(d, s->h, n, p->embed_scale);
+	if (st == MX_OK && e->probe)
+		st = e->probe(e, 0, s->h, rows);
 	bool pending = false; /* s->y has not been added to s->h yet */
 	for (uint32_t i = 0; i < e->model.n_blocks && st == MX_OK; i++) {
 		const struct mx_model_block *b = &e->model.blocks[i];
@@ -97,9 +99,13 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 			st = run_block(e, b, step, &added);
 		if (st == MX_OK && !added)
 			st = scale_in_place(d, s->y, n, b->residual_scale);
+		if (st == MX_OK && e->probe)
+			st = e->probe(e, i + 1, added ? s->h : s->y, rows);
 		pending = !added;
 	}
-	return st == MX_OK ? add_and_norm(e, pending, &e->model.final_norm, rows) : st;
+	if (st == MX_OK)
+		st = add_and_norm(e, pending, &e->model.final_norm, rows);
+	return st == MX_OK && e->probe ? e->probe(e, e->model.n_blocks + 1, s->x, rows) : st;
 }
 
 /* Calls the resume of one module until all of its layers are rebuilt. A call that leaves *progress

@@ -234,6 +234,11 @@ static mx_status resume(struct mx_model_engine *e)
 	return st == MX_OK ? e->device->ops->wait(e->device) : st;
 }
 
+mx_status mx_launch_again(struct mx_model_engine *e)
+{
+	return launch(e);
+}
+
 mx_status mx_launch_step(struct mx_model_engine *e)
 {
 	mx_status st = resume(e);

@@ -181,7 +181,9 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 	if (st != MX_OK)
 		return st;
 	uint64_t committing = mx_now_ns();
+	bool failed = false;
 	for (uint32_t i = 0; i < n; i++) {
+		failed |= results[i].status != MX_OK;
 		if (results[i].status != MX_OK)
 			continue; /* its state is undefined and must not get into the prefix cache */
 		mx_core_commit(&e->core, items[i].seq, items[i].n);
@@ -193,6 +195,8 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 	if (e->device->info.async)
 		times.host = e->begin_ns + times.commit;
 	*out_times = times;
+	if (failed)
+		mx_diagnose(e, results);
 	return MX_OK;
 }
 

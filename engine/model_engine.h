@@ -28,6 +28,17 @@ struct mx_bucket {
 /* Rows of the buckets: 1, 2, 4, 8, 12, 16, 24 .. 64, 80 .. 128, 160 .. 256, 320 .. 512. */
 #define MX_MAX_BUCKETS 24
 
+/* Most forward passes that are repeated to find out why a result is not finite. */
+#define MX_MAX_DIAGNOSES 16
+
+/* What is known of results that are not finite. */
+struct mx_diagnosis {
+	char text[256];   /* names layer and tensor */
+	uint32_t n;       /* diagnoses so far */
+	bool weight;      /* a weight is to blame: nothing more needs to be found out */
+	uint32_t suspect; /* while a pass is repeated: the first stage that is not finite */
+};
+
 struct mx_model_engine {
 	struct mx_core core;
 	struct mx_device *device;
@@ -56,6 +67,12 @@ struct mx_model_engine {
 	const void *hidden;                  /* [n_wants, width] their normed hidden states */
 	bool drawing;                        /* the device was asked to sample all n_wants rows */
 	uint64_t begin_ns;                   /* duration of begin */
+
+	struct mx_diagnosis diagnosis;
+	/* NULL, but while a pass is repeated: called by mx_forward with the rows that a stage has
+	 * computed, [n_rows, width]. Stage 0 is the embedding, i + 1 is block i, n_blocks + 1 the final
+	 * norm. A status other than MX_OK ends the pass. */
+	mx_status (*probe)(struct mx_model_engine *e, uint32_t stage, const void *x, size_t n_rows);
 };
 
 extern const struct mx_engine_ops mx_model_engine_ops;
@@ -109,6 +126,13 @@ mx_status mx_logits_describe(struct mx_model_engine *e, uint32_t n);
 /* Computes scratch.logits of the n rows x[n, width]. */
 mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n);
 
+/* ---- diagnose.c ---- */
+
+/* Sets the cause of results that failed because they are not finite, after finding out the layer
+ * and the tensor: repeats the pass of the first of these sequences, stage by stage. To be called
+ * when the step is finished; core.items is empty afterwards. */
+void mx_diagnose(struct mx_model_engine *e, struct mx_step_result *results);
+
 /* ---- launch.c: asynchronous devices ---- */
 
 /* Warms the device up and records the decode steps, if the device can record. Called once, when the
@@ -117,6 +141,8 @@ mx_status mx_launch_prepare(struct mx_model_engine *e, struct mx_err *err);
 /* Frees the recordings. */
 void mx_launch_forget(struct mx_model_engine *e);
 
+/* Launches the passes of core.items again, call by call, up to the hidden states. */
+mx_status mx_launch_again(struct mx_model_engine *e);
 /* Launches the step of core.items without waiting: everything up to the sampling of tokens, or up
  * to the hidden states if mx_logits_simple is false; and commit. */
 mx_status mx_launch_step(struct mx_model_engine *e);

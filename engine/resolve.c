@@ -189,6 +189,9 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 {
 	struct mx_model *m = r->model;
 	out->kind = p->kind;
+	out->layer = layer;
+	out->first_use = m->n_uses;
+	out->first_vector = m->n_vectors;
 	out->residual_scale = p->residual_scale;
 	mx_status st = resolve_norm(r, p->norm, &out->norm);
 	if (st != MX_OK)

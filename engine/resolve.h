@@ -57,6 +57,8 @@ struct mx_model_block {
 	uint32_t n_mixers;
 	struct mx_model_mlp mlp; /* MX_BLOCK_EXPERTS: the shared expert, width 0 = none */
 	struct mx_model_experts experts;
+	uint32_t layer;
+	size_t first_use, first_vector; /* its tensors: from these of the model to the next block's */
 };
 
 /* All instances of one mixer module, in layer order, as commit and settle take them. */

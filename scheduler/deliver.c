@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handles the results of a step: figures, callbacks, the end of requests. Engine thread only. */
+#include <stdio.h>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "scheduler/internal.h"
@@ -54,6 +56,8 @@ void mx_sched_finish(struct mx_sched *s, struct mx_req *r, enum mx_finish finish
 		.first_token_ns = r->first_token_ns,
 		.last_token_ns = r->last_token_ns,
 	};
+	if (finish == MX_FINISH_ERROR && r->end.cause)
+		snprintf(d.cause, sizeof d.cause, "%.*s", (int)sizeof d.cause - 1, r->end.cause);
 	count_end(s, r, &d, waiting);
 	r->sink.done(r->sink.arg, &d);
 	mx_req_free(r);
@@ -86,7 +90,7 @@ static bool is_stop_token(const struct mx_req *r, int32_t token)
 
 static void decide(struct mx_req *r, enum mx_finish finish, mx_status status, int32_t stop_token)
 {
-	r->end = (struct mx_req_end){true, finish, status, stop_token};
+	r->end = (struct mx_req_end){true, finish, status, stop_token, NULL};
 }
 
 static void note_cancelled(struct mx_sched *s)
@@ -104,6 +108,7 @@ static void advance(struct mx_req *r, uint32_t n, const struct mx_step_result *r
 {
 	if (res->status != MX_OK) {
 		decide(r, MX_FINISH_ERROR, res->status, -1);
+		r->end.cause = res->cause;
 		return;
 	}
 	r->computed += n;

@@ -30,6 +30,7 @@ struct mx_req_end {
 	enum mx_finish finish;
 	mx_status status;
 	int32_t stop_token; /* -1 = none */
+	const char *cause;  /* struct mx_step_result's; NULL = none */
 };
 
 struct mx_req {

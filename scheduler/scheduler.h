@@ -40,6 +40,7 @@ enum mx_cancel { MX_CANCEL_CLIENT, MX_CANCEL_API, MX_CANCEL_SHUTDOWN };
 struct mx_done {
 	enum mx_finish finish;
 	mx_status status;   /* MX_OK unless MX_FINISH_ERROR / ABORT */
+	char cause[200];    /* of MX_FINISH_ERROR, for people; "" = the status says all */
 	int32_t stop_token; /* the EOS or stop token that ended it, -1 = none */
 	uint32_t prompt_tokens, cached_tokens, output_tokens;
 	uint32_t preemptions;

@@ -49,7 +49,8 @@ mx_status mx_gen_error(const struct mx_generation *g, struct mx_api_error *err)
 			return mx_api_fail(err, 503, "shutting_down", NULL,
 			                   "the server is shutting down: the answer was cut off");
 		return mx_api_fail(err, 500, "engine_error", NULL, "the engine failed: %s",
-		                   mx_status_str(choice->end.status));
+		                   choice->end.cause[0] ? choice->end.cause
+		                                        : mx_status_str(choice->end.status));
 	}
 	return MX_OK;
 }

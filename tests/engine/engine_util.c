@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/engine/engine_util.h"
 #include "tests/engine/random_checkpoint.h"
@@ -40,6 +41,37 @@ void make_checkpoint(char dir[64], const char *config, enum mx_dtype dtype, uint
 	loaded_modules(&l);
 	must(random_checkpoint_write(dir, config, l.mixers, dtype, seed, &err), &err);
 	loaded_close(&l);
+}
+
+static char modules_dir[64];
+
+void fake_device_use(void)
+{
+	static const char *const files[] = {"mixers/.libs/attention-cpu.so",
+	                                    "tests/fake/.libs/attention-cuda.so"};
+	const char *build = getenv("builddir");
+	char from[4096], to[4096], *whole;
+	make_dir(modules_dir);
+	for (int i = 0; i < 2; i++) {
+		snprintf(from, sizeof from, "%s/%s", build ? build : ".", files[i]);
+		snprintf(to, sizeof to, "%s/%s", modules_dir, strrchr(files[i], '/') + 1);
+		assert_non_null(whole = realpath(from, NULL));
+		assert_int_equal(symlink(whole, to), 0);
+		free(whole);
+	}
+	snprintf(from, sizeof from, "%s/tests/fake/.libs", build ? build : ".");
+	setenv("MIXD_DEVICE_PATH", from, 1);
+	setenv("MIXD_TEST_MODULES", modules_dir, 1);
+}
+
+void fake_device_forget(void)
+{
+	char path[4096];
+	snprintf(path, sizeof path, "%s/attention-cpu.so", modules_dir);
+	unlink(path);
+	snprintf(path, sizeof path, "%s/attention-cuda.so", modules_dir);
+	unlink(path);
+	rmdir(modules_dir);
 }
 
 void loaded_modules(struct loaded *out)

@@ -21,6 +21,12 @@ void make_dir(char dir[64]);
 void make_checkpoint(char dir[64], const char *config, enum mx_dtype dtype, uint64_t seed);
 void make_llama(char dir[64], const struct mx_random_model *m);
 
+/* From here on modules are loaded from a folder with the CPU's attention module and, in the place
+ * of the CUDA module, that of the device in tests/fake, which "cuda:0" is then. */
+void fake_device_use(void);
+/* Removes that folder. */
+void fake_device_forget(void);
+
 /* Loads only the modules: those of the build tree, or of the folder that MIXD_TEST_MODULES names,
  * and those of tests/mixers/modules. */
 void loaded_modules(struct loaded *out);

@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "tests/engine/engine_util.h"
@@ -28,7 +27,6 @@ enum { N_PROMPT = 150, N_TOTAL = 190, VOCAB = 320, CONTEXT = 512, COMPANY = 13 }
 enum { F32, BF16, SCALES, N_DIRS };
 static char dirs[N_DIRS][64];
 static bool fake;
-static char modules_dir[64];
 
 #define OWN                                                                                        \
 	"{\"model_type\":\"mixd\",\"hidden_size\":128,\"num_attention_heads\":4,"                      \
@@ -42,42 +40,11 @@ static const char scales[] =
 		"\"out_scale\":0.5},{\"mixer\":\"attention\",\"in_scale\":1.5}]},"
 		"{\"mixer\":\"attention\"}]}";
 
-/* Makes a folder with the CPU's attention module and, in the place of the CUDA module, that of the
- * fake device. */
-static void use_fake(void)
-{
-	static const char *const files[] = {"mixers/.libs/attention-cpu.so",
-	                                    "tests/fake/.libs/attention-cuda.so"};
-	const char *build = getenv("builddir");
-	char from[4096], to[4096], *whole;
-	make_dir(modules_dir);
-	for (int i = 0; i < 2; i++) {
-		snprintf(from, sizeof from, "%s/%s", build ? build : ".", files[i]);
-		snprintf(to, sizeof to, "%s/%s", modules_dir, strrchr(files[i], '/') + 1);
-		assert_non_null(whole = realpath(from, NULL));
-		assert_int_equal(symlink(whole, to), 0);
-		free(whole);
-	}
-	snprintf(from, sizeof from, "%s/tests/fake/.libs", build ? build : ".");
-	setenv("MIXD_DEVICE_PATH", from, 1);
-	setenv("MIXD_TEST_MODULES", modules_dir, 1);
-}
-
-static void forget_fake(void)
-{
-	char path[4096];
-	snprintf(path, sizeof path, "%s/attention-cpu.so", modules_dir);
-	unlink(path);
-	snprintf(path, sizeof path, "%s/attention-cuda.so", modules_dir);
-	unlink(path);
-	rmdir(modules_dir);
-}
-
 static int setup(void **state)
 {
 	(void)state;
 	if (fake)
-		use_fake();
+		fake_device_use();
 	mx_log_set_level(MX_LOG_WARNING);
 	struct mx_random_model m = {.width = 128,
 	                            .layers = 3,
@@ -101,7 +68,7 @@ static int teardown(void **state)
 	for (int i = 0; i < N_DIRS; i++)
 		mx_random_model_remove(dirs[i]);
 	if (fake)
-		forget_fake();
+		fake_device_forget();
 	return 0;
 }
 
