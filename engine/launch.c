@@ -184,20 +184,20 @@ static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 	return st;
 }
 
-/* Launches the step call by call. */
-static mx_status launch(struct mx_model_engine *e)
+/* Launches the passes of the step call by call. *device: the tables as the device reads them. */
+static mx_status launch_passes(struct mx_model_engine *e, struct mx_tables *device)
 {
-	struct mx_tables host, device;
+	struct mx_tables host;
 	uint32_t n_rows = 0, longest, n = e->core.n_items;
 	for (uint32_t i = 0; i < n; i++)
 		n_rows += e->core.items[i].n;
 	mx_tables_layout(n_rows, n, n_rows, 0, e->tables, &host);
-	size_t bytes = mx_tables_layout(n_rows, n, n_rows, 0, e->scratch.block, &device);
+	size_t bytes = mx_tables_layout(n_rows, n, n_rows, 0, e->scratch.block, device);
 	mx_lay_out_rows(e, &host, &longest);
 	uint32_t n_pages = mx_lay_out_spans(e, n, &host);
 	mx_logits_collect(e);
 	mx_logits_list(e, host.gather);
-	e->step_tables = mx_device_tables_of(&device);
+	e->step_tables = mx_device_tables_of(device);
 	e->step = (struct mx_step){.n_spans = n,
 	                           .n_rows = n_rows,
 	                           .longest = longest,
@@ -206,8 +206,14 @@ static mx_status launch(struct mx_model_engine *e)
 	e->step.spans = e->scratch.spans;
 	e->step.scratch = e->scratch.mixer;
 	mx_status st = upload(e, bytes + n_pages * sizeof *host.pages);
-	if (st == MX_OK)
-		st = mx_forward(e, &e->step, device.ids);
+	return st == MX_OK ? mx_forward(e, &e->step, device->ids) : st;
+}
+
+/* Launches the step call by call. */
+static mx_status launch(struct mx_model_engine *e)
+{
+	struct mx_tables device;
+	mx_status st = launch_passes(e, &device);
 	if (st == MX_OK)
 		st = mx_logits_gather(e, device.gather);
 	e->drawing = mx_logits_simple(e);
@@ -236,7 +242,8 @@ static mx_status resume(struct mx_model_engine *e)
 
 mx_status mx_launch_again(struct mx_model_engine *e)
 {
-	return launch(e);
+	struct mx_tables device;
+	return launch_passes(e, &device);
 }
 
 mx_status mx_launch_step(struct mx_model_engine *e)
