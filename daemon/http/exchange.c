@@ -3,7 +3,6 @@
  * sends it. */
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -13,15 +12,6 @@
 
 /* Parsing a body of this size takes so much heap that it is given back to the system afterwards. */
 #define LARGE_BODY ((size_t)256 << 10)
-
-/* True for application/json, or if the client names no type. */
-static bool is_json(struct mx_exchange *x)
-{
-	const char *type = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "Content-Type");
-	static const char json[] = "application/json";
-	size_t n = sizeof(json) - 1;
-	return !type || (!strncasecmp(type, json, n) && (!type[n] || strchr("; \t", type[n])));
-}
 
 /* A worker's job: computes the answer. */
 static void work(void *arg)
@@ -47,7 +37,7 @@ static void dispatch(struct mx_exchange *x)
 	bool get = x->method == MX_METHOD_GET || x->method == MX_METHOD_HEAD;
 	x->closing = atomic_load(&h->closing);
 	if (!r->path) {
-		mx_exchange_fail_with(x, 404, "not_found", "there is no such route");
+		mx_exchange_not_served(x);
 	} else if (!(get && r->get) && !x->post) {
 		x->allow = r->allow;
 		mx_exchange_fail_with(x, 405, "method_not_allowed", "this route does not take this method");
@@ -55,9 +45,9 @@ static void dispatch(struct mx_exchange *x)
 		r->get(x);
 	} else if (x->too_large) {
 		mx_exchange_too_large(x);
-	} else if (!is_json(x)) {
+	} else if (!mx_exchange_is_json(x)) {
 		mx_exchange_fail_with(x, 415, "unsupported_media_type",
-		                      "the body must be application/json");
+		                      "the body must be JSON: send Content-Type: application/json");
 	} else if (x->no_room) {
 		mx_exchange_fail_with(x, 503, "server_overloaded",
 		                      "too much is being received: try again in a moment");

@@ -44,7 +44,7 @@ struct mx_exchange {
 	struct mx_http *http;
 	struct MHD_Connection *conn;
 	const struct mx_route *route;
-	const char *tail; /* rest of the path, for routes that are a prefix */
+	const char *tail; /* rest of the path, for routes that are a prefix; all of an unknown one */
 	enum mx_http_method method;
 	bool post; /* the body is wanted: for the route's `post` */
 	uint64_t start_ns;
@@ -152,8 +152,21 @@ struct mx_route {
 };
 
 /* Finds the route of a path and the rest of the path behind it. Never returns NULL: unknown paths
- * have a route without path and handlers. */
+ * have a route without path and handlers, and all of the path is the rest. */
 const struct mx_route *mx_route_find(const char *path, const char **out_tail);
+/* Lists the paths of at most `cap` routes that are no prefix; returns their number. */
+#define MX_ROUTES_MAX 32
+size_t mx_route_paths(const char **out, size_t cap);
+
+/* ---- not_served.c ---- */
+
+/* Makes the answer of a path without a route: 404 with what to use instead. */
+void mx_exchange_not_served(struct mx_exchange *x);
+
+/* ---- media_type.c ---- */
+
+/* Returns true if the complete body is to be taken as JSON. */
+bool mx_exchange_is_json(struct mx_exchange *x);
 
 /* ---- api.c: handlers of the routes that take a body ---- */
 

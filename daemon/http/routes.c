@@ -156,6 +156,15 @@ const struct mx_route *mx_route_find(const char *path, const char **out_tail)
 		*out_tail = path + n;
 		return r;
 	}
-	*out_tail = "";
+	*out_tail = path;
 	return &unknown;
+}
+
+size_t mx_route_paths(const char **out, size_t cap)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < sizeof(routes) / sizeof(*routes) && n < cap; i++)
+		if (!routes[i].prefix)
+			out[n++] = routes[i].path;
+	return n;
 }

@@ -25,6 +25,8 @@ def test_curl(s):
     assert head.startswith("HTTP/1.1 200")
     ask = json.dumps({"model": "demo", "prompt": "The sea was", "max_tokens": 6, "temperature": 0})
     whole = json.loads(curl(s, "/v1/completions", "--json", ask))["choices"][0]["text"]
+    # without a header, as people type it
+    assert json.loads(curl(s, "/v1/completions", "-d", ask))["choices"][0]["text"] == whole
     stream = curl(s, "/v1/completions", "-N", "--json", ask[:-1] + ', "stream": true}')
     lines = [l[6:] for l in stream.splitlines() if l.startswith("data: ")]
     assert lines[-1] == "[DONE]"

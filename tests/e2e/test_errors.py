@@ -24,14 +24,26 @@ def test_bodies(s):
                 "temperature")
     check_error(post(b'{"model":"fake","prompt":"a","top_p":2}'), 400, "invalid_value", "top_p")
     check_error(post(b"[" * 100000), 400, "invalid_json")
-    check_error(s.request("POST", "/v1/completions", b"a=b",
-                          {"Content-Type": "application/x-www-form-urlencoded"}),
-                415, "unsupported_media_type")
-    # a missing content type, parameters and letter case do no harm
-    body = b'{"model":"fake","prompt":"a","max_tokens":1}'
-    for type in (None, "application/json; charset=utf-8", "Application/JSON"):
-        headers = {"Content-Type": type} if type else {}
-        assert s.request("POST", "/v1/completions", body, headers)[0] == 200
+
+
+@server()
+def test_types_of_bodies(s):
+    body = b' {"prompt":"a","max_tokens":1}'
+    form = "application/x-www-form-urlencoded"
+    post = lambda type, body=body, **more: s.request(
+        "POST", "/v1/completions", body, dict({"Content-Type": type} if type else {}, **more))
+    # a missing type, parameters and letter case do no harm; curl -d names a form
+    for type in (None, "application/json; charset=utf-8", "Application/JSON", form,
+                 form + "; charset=UTF-8"):
+        assert post(type)[0] == 200, type
+    for type, text in ((form, b"a=b"), (form, b""), ("text/plain", body), ("text/json", body),
+                       ("application/jsonl", body), ("multipart/form-data; boundary=x", body)):
+        check_error(post(type, text), 415, "unsupported_media_type",
+                    contains="Content-Type: application/json")
+    # a page of another site can make a browser send these without asking, but not JSON
+    for type in (None, form, "text/plain"):
+        check_error(post(type, Origin="https://example.org"), 415, "unsupported_media_type")
+    assert post("application/json", Origin="https://example.org")[0] == 200
 
 
 @server()

@@ -44,8 +44,9 @@ def test_head_is_get_without_body(s):
 
 @server()
 def test_unknown_routes_and_methods(s):
-    for path in ("/", "/v1", "/v1/completion", "/v1/completions/", "/v1/models/", "/healthz"):
-        check_error(s.get(path), 404, "not_found")
+    for path in ("/", "/v1", "/v1/completion", "/v1/completions/", "/v1/models/", "/healthz",
+                 "/" + "x" * 3000, "/%01%ff"):
+        check_error(s.get(path), 404, "not_found", contains="'/")
     for method, path, allow in (("GET", "/v1/completions", "POST"),
                                 ("PUT", "/v1/chat/completions", "POST"),
                                 ("DELETE", "/tokenize", "POST"),
@@ -54,6 +55,41 @@ def test_unknown_routes_and_methods(s):
         answer = s.request(method, path, "{}", {"Content-Type": "application/json"})
         check_error(answer, 405, "method_not_allowed")
         assert answer[1]["Allow"] == allow, answer[1]
+
+
+@server()
+def test_paths_without_a_route_say_what_to_use(s):
+    # misspelt: the closest route with its method
+    for path, closest in (("/v1/completion", "POST /v1/completions"), ("/healthz", "GET /health"),
+                          ("/v1/completions/", "POST /v1/completions"),
+                          ("/v1/chat/completion", "POST /v1/chat/completions"),
+                          ("/v1/v1/chat/completions", "POST /v1/chat/completions"),
+                          ("/v1/model", "GET /v1/models"), ("/tokenise", "POST /tokenize"),
+                          ("/metric", "GET /metrics"), ("/ready", "GET /readyz")):
+        for method in ("GET", "POST"):
+            check_error(s.request(method, path, "{}" if method == "POST" else None), 404,
+                        "not_found", contains=f"'{path}'; did you mean {closest}?")
+    # far from all of them
+    check_error(s.get("/favicon.ico"), 404, "not_found", contains="main ones are POST")
+    # of other servers and protocols
+    for path, instead in (("/v1/responses", "/v1/chat/completions"),
+                          ("/v1/responses/resp_1/cancel", "/v1/chat/completions"),
+                          ("/v1/messages", "/v1/chat/completions"),
+                          ("/v1/messages/count_tokens", "/tokenize"),
+                          ("/v1/embeddings", "no vectors"), ("/v1/rerank", "no vectors"),
+                          ("/v1/audio/transcriptions", "text only"),
+                          ("/v1/images/generations", "text only"),
+                          ("/completion", "/v1/completions"), ("/infill", "/v1/completions"),
+                          ("/props", "/v1/models"), ("/slots/0", "/metrics"),
+                          ("/api/generate", "/v1/completions"), ("/api/chat", "/v1/chat"),
+                          ("/api/pull", "mixd.yaml"), ("/generate", "/v1/completions"),
+                          ("/chat/completions", "/v1/chat/completions"), ("/ping", "/health"),
+                          ("/v1/chat/completions/chatcmpl-1", "stores no answers"),
+                          ("/v1/batches", "one by one"), ("/v1/", "/v1/models")):
+        for method in ("GET", "POST"):
+            check_error(s.request(method, path, "{}" if method == "POST" else None), 404,
+                        "not_found", contains=f"'{path}' is not served: ")
+            check_error(s.get(path), 404, contains=instead)
 
 
 @server()
