@@ -437,6 +437,8 @@ static mx_status submit_all(struct mx_generation *g, const struct mx_api_request
 	const int32_t *stops = NULL;
 	size_t n_stops = 0;
 	mx_status st = make_stop_ids(g, r, &stops, &n_stops, err);
+	if (st == MX_OK)
+		st = mx_prompt_check_stops(g->model, stops, n_stops, r->min_tokens, err);
 	if (st != MX_OK)
 		return st;
 	struct mx_request *requests = mx_calloc(g->n_choices, sizeof(*requests));

@@ -207,6 +207,28 @@ mx_status mx_prompt_check_ids(const struct mx_served *m, const int32_t *ids, siz
 	return MX_OK;
 }
 
+static bool holds(const int32_t *ids, size_t n, uint32_t id)
+{
+	for (size_t i = 0; i < n; i++)
+		if ((uint32_t)ids[i] == id)
+			return true;
+	return false;
+}
+
+mx_status mx_prompt_check_stops(const struct mx_served *m, const int32_t *stops, size_t n,
+                                int32_t min_tokens, struct mx_api_error *err)
+{
+	if (min_tokens <= 0 || n < m->info.vocab)
+		return MX_OK;
+	for (uint32_t id = 0; id < m->info.vocab; id++)
+		if (!holds(stops, n, id))
+			return MX_OK;
+	return mx_api_fail(err, 400, "invalid_value", "stop_token_ids",
+	                   "every token of the model is an end of text or among 'stop_token_ids', so "
+	                   "'min_tokens' (%" PRId32 ") cannot be reached",
+	                   min_tokens);
+}
+
 mx_status mx_prompt_check_text(const struct mx_served *m, const int32_t *ids, size_t n,
                                const char *param, struct mx_api_error *err)
 {

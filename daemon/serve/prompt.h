@@ -42,6 +42,11 @@ mx_status mx_prompt_check_ids(const struct mx_served *m, const int32_t *ids, siz
 mx_status mx_prompt_check_text(const struct mx_served *m, const int32_t *ids, size_t n,
                                const char *param, struct mx_api_error *err);
 
+/* Fails with 400 if no token is left before min_tokens: `stops` [n], which are banned until then,
+ * are the whole vocabulary. */
+mx_status mx_prompt_check_stops(const struct mx_served *m, const int32_t *stops, size_t n,
+                                int32_t min_tokens, struct mx_api_error *err);
+
 /* Fails with 400 context_length_exceeded and a message with both lengths. `exact` is false if the
  * prompt has n_prompt tokens or more. max_tokens < 0 leaves the completion out of the message. */
 mx_status mx_prompt_too_long(const struct mx_served *m, uint64_t n_prompt, bool exact,

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import SRC, Mixd, main
+from harness import SRC, Mixd, check_error, main
 
 GOLDEN = os.path.join(SRC, "tests/golden/models")
 # Log-probabilities; with 16-bit weights keys and values are kept in bf16, and a product with bf16
@@ -72,6 +72,15 @@ def check_dna(s):
     assert text and from_text["text"] == "GATTACA" + text, (from_text, text)
 
 
+def check_all_stops(s):
+    """Stop tokens are banned before min_tokens. If they are the whole of HyenaDNA's small vocabulary,
+    nothing is left to draw: that is the client's fault."""
+    ask = lambda n: s.post("/v1/completions", dict(model="hyenadna", prompt=[9, 7], max_tokens=5,
+                                                   min_tokens=3, stop_token_ids=list(range(n))))
+    assert ask(15)[0] == 200
+    check_error(ask(16), 400, "invalid_value", "stop_token_ids", "cannot be reached")
+
+
 def test_every_family():
     names = sorted(n for n in os.listdir(GOLDEN) if os.path.isdir(os.path.join(GOLDEN, n)))
     assert len(names) >= 50
@@ -86,6 +95,7 @@ def test_every_family():
                 worst = max([*map(check, cases), *pool.map(check, cases)])  # alone, then in a batch
                 print(f"{name:16} worst error {worst:.1e}")
             check_dna(s)
+            check_all_stops(s)
             s.stop()
         finally:
             if s.process.poll() is None:

@@ -49,13 +49,25 @@ for chunk in client.chat.completions.create(model="demo", messages=messages, max
         parts[c.index] += c.delta.content or ""
 assert parts == [c.message.content for c in chat.choices], parts
 
+# what applications send along with it, and what the package has no arguments for
+usual = client.chat.completions.create(
+    model="demo", messages=messages, max_tokens=10, seed=2, logprobs=True, top_logprobs=2, n=2,
+    user="u", metadata={"a": "b"}, store=False, service_tier="auto", safety_identifier="s",
+    prompt_cache_key="k", modalities=["text"], response_format={"type": "text"}, tool_choice="auto",
+    parallel_tool_calls=True, functions=[], tools=[], verbosity="medium", stop=None,
+    extra_body={"top_k": 0, "repetition_penalty": 1.0, "use_beam_search": False, "best_of": 2})
+assert [c.message.content for c in usual.choices] == [c.message.content for c in chat.choices]
+
 assert [m.id for m in client.models.list()] == ["demo", "gpt-demo"]
 assert client.models.retrieve("demo").id == "demo"
 
 for bad, kind, code in ((dict(model="nobody"), openai.NotFoundError, "model_not_found"),
                         (dict(max_tokens=100000), openai.BadRequestError,
                          "context_length_exceeded"),
-                        (dict(temperature=9), openai.BadRequestError, "invalid_value")):
+                        (dict(temperature=9), openai.BadRequestError, "invalid_value"),
+                        (dict(suffix="x"), openai.BadRequestError, "unsupported_parameter"),
+                        (dict(extra_body={"max_token": 1}), openai.BadRequestError,
+                         "unknown_parameter")):
     try:
         client.completions.create(**dict(ask, **bad))
         raise SystemExit("accepted: %r" % bad)
