@@ -5,9 +5,7 @@
 
 void mx_exchange_drop_body(struct mx_exchange *x)
 {
-	mx_budget_give(&x->http->bodies, x->accounted);
-	x->accounted = 0;
-	mx_buf_free(&x->body);
+	mx_bodies_free(&x->http->bodies, &x->upload);
 }
 
 void mx_exchange_answer(struct mx_exchange *x, unsigned status, const char *content_type)

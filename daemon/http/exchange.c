@@ -48,7 +48,7 @@ static void dispatch(struct mx_exchange *x)
 	} else if (!mx_exchange_is_json(x)) {
 		mx_exchange_fail_with(x, 415, "unsupported_media_type",
 		                      "the body must be JSON: send Content-Type: application/json");
-	} else if (x->no_room) {
+	} else if (!mx_bodies_complete(&h->bodies, &x->upload)) {
 		mx_exchange_fail_with(x, 503, "server_overloaded",
 		                      "too much is being received: try again in a moment");
 	} else if (atomic_load(&h->stopping)) {

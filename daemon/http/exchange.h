@@ -52,8 +52,8 @@ struct mx_exchange {
 
 	struct mx_buf body;
 	uint64_t received;       /* bytes, discarded ones too */
-	uint64_t accounted;      /* bytes of http->bodies that are this exchange's */
-	bool too_large, no_room; /* the body is being discarded */
+	bool too_large;          /* the body is being discarded */
+	struct mx_upload upload; /* its share of http->bodies */
 	_Atomic int state;       /* enum mx_exchange_state */
 	unsigned sent_status;    /* of the answer that was queued, 0 = none */
 	struct mx_generation *gen;

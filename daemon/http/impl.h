@@ -7,6 +7,7 @@
 #include <microhttpd.h>
 #include <stdatomic.h>
 
+#include "daemon/http/bodies.h"
 #include "daemon/http/pump.h"
 #include "daemon/http/server.h"
 #include "daemon/http/workers.h"
@@ -31,7 +32,7 @@ struct mx_http {
 	struct mx_workers workers;      /* for bodies of at most MX_HTTP_SHORT_BODY bytes */
 	struct mx_workers long_workers; /* for longer ones */
 	struct mx_http_counters counters;
-	struct mx_budget bodies; /* of requests that are being received, or wait to be parsed */
+	struct mx_bodies bodies; /* of requests that are being received, or wait to be parsed */
 	_Atomic bool closing;    /* answers say Connection: close */
 	_Atomic bool stopping;   /* nothing may wait any more */
 	/* Of warnings about unknown fields: when the next may be logged, and how many were not. */

@@ -2,6 +2,7 @@
 /* What requests may take of memory, from the configuration alone. */
 #include "daemon/http/server.h"
 
+#include "daemon/http/bodies.h"
 #include "model/chat_template.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -41,7 +42,8 @@ void mx_http_memory(const struct mx_http_config *c, struct mx_http_memory *out)
 	/* besides a connection's buffer: a piece with room to grow, and our own structs */
 	const uint64_t connection = MX_HTTP_CONNECTION_MEMORY + (32 << 10) + 4096;
 	struct mx_http_memory m = {
-		.bodies = c->body_memory ? c->body_memory : mx_http_body_memory(c->max_body_bytes),
+		.bodies = (c->body_memory ? c->body_memory : mx_http_body_memory(c->max_body_bytes)) +
+	              mx_bodies_free_total(c->max_connections),
 		.short_work = SHORT_PARSED + prompt_work(MX_HTTP_SHORT_BODY),
 		.long_work = mx_http_parse_limit(c->max_body_bytes) + prompt_work(c->max_body_bytes),
 		.connections = c->max_connections * connection,

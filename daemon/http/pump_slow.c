@@ -55,10 +55,11 @@ static struct mx_pump_conn *cut_late_locked(struct mx_pump *p, const struct limi
                                             bool make_room)
 {
 	struct mx_pump_conn *oldest[WAIT_KINDS] = {NULL};
-	bool silent = false;
+	uint32_t n_known = 0, n_silent = 0;
 	uint64_t now = mx_now_ns();
 	for (uint32_t i = 0; i < p->n_conns && p->n_open; i++) {
 		struct mx_pump_conn *entry = &p->conns[i];
+		n_known += entry->fd >= 0;
 		if (entry->fd < 0 || entry->cut || !entry->since_ns || entry->since_ns > now)
 			continue;
 		if (entry->gone)
@@ -70,11 +71,12 @@ static struct mx_pump_conn *cut_late_locked(struct mx_pump *p, const struct limi
 		    (make_room && spare && wait == WAIT_FIRST))
 			cut_locked(p, entry);
 		else if (wait == WAIT_FIRST)
-			silent = true;
+			n_silent++;
 		else if (spare && (!oldest[wait] || entry->since_ns < oldest[wait]->since_ns))
 			oldest[wait] = entry;
 	}
-	if (silent)
+	/* those that were accepted and are not in the table yet are silent, too */
+	if (n_silent || n_known < p->n_open)
 		return NULL;
 	return oldest[WAIT_NEXT] ? oldest[WAIT_NEXT] : oldest[WAIT_BODY];
 }

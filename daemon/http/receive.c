@@ -63,6 +63,7 @@ struct mx_exchange *mx_exchange_begin(struct mx_http *h, struct MHD_Connection *
 	x->http = h;
 	x->conn = c;
 	x->start_ns = mx_now_ns();
+	x->upload.text = &x->body;
 	x->route = mx_route_find(url, &x->tail);
 	x->method = parse_method(method);
 	x->post = x->method == MX_METHOD_POST && x->route->post;
@@ -111,17 +112,9 @@ enum MHD_Result mx_exchange_take_body(struct mx_exchange *x, const char *data, s
 		if (x->received > max + DISCARD_BYTES)
 			return MHD_NO;
 	}
-	if (x->too_large || x->no_room || !x->post) {
+	if (x->too_large || !x->post)
 		mx_exchange_drop_body(x);
-		return MHD_YES;
-	}
-	if (!mx_budget_take(&h->bodies, n)) {
-		x->no_room = true;
-		return MHD_YES;
-	}
-	x->accounted += n;
-	mx_buf_append(&x->body, data, n);
-	if (x->body.failed)
-		x->no_room = true;
+	else
+		mx_bodies_append(&h->bodies, &x->upload, data, n);
 	return MHD_YES;
 }

@@ -107,7 +107,7 @@ mx_status mx_http_create(const struct mx_http_config *config, struct mx_service 
 	mx_workers_init(&h->workers);
 	mx_workers_init(&h->long_workers);
 	set_defaults(&h->config);
-	h->bodies.limit = h->config.body_memory;
+	mx_bodies_init(&h->bodies, h->config.max_connections, h->config.body_memory);
 	mx_http_reserve_descriptors(h->config.max_connections);
 	mx_status st = open_sockets(h, config, err);
 	if (st == MX_OK)
@@ -184,6 +184,7 @@ void mx_http_destroy(struct mx_http *h)
 		free(h->addresses[i]);
 	free(h->fds);
 	free(h->addresses);
+	mx_bodies_destroy(&h->bodies);
 	pthread_mutex_destroy(&h->pump.lock);
 	mx_workers_destroy(&h->workers);
 	mx_workers_destroy(&h->long_workers);

@@ -137,6 +137,40 @@ def test_whoever_has_the_whole_answer_has_not_left(s):
     s.wait_metric("mixd_http_disconnects_total", 1)
 
 
+# ---- bodies ----
+
+def post(path, size):
+    """Header and body of that many bytes; any part of it but the last byte is an unfinished body."""
+    body = b'{"prompt": "a", "max_tokens": 1'
+    return (b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (path, size) +
+            body + b" " * (size - len(body) - 1) + b"}")
+
+
+def status(c):
+    data = b""
+    while more := c.recv(65536):
+        data += more
+    return int(data[9:12])
+
+
+LARGEST = 8 << 20
+
+
+@server(Mixd)
+def test_half_sent_bodies_refuse_nobody(s):
+    whole = post(b"/v1/completions", LARGEST)
+    held = [connect(s, whole[:-1]) for _ in range(8)]
+    s.wait_for(lambda: s.metric("mixd_http_received_bytes_total") >= 8 * (LARGEST - 1), "bodies")
+    for size in (1000, 60000, 100000, LARGEST, LARGEST):
+        assert status(connect(s, post(b"/v1/completions", size))) == 200, size
+    # one of them had to make room
+    answers = []
+    for c in held:
+        c.sendall(b"}")
+        answers.append(status(c))
+    assert sorted(answers) == [200] * 7 + [503], answers
+
+
 # ---- descriptors ----
 
 def warnings(s, what):
