@@ -35,7 +35,7 @@ static void dispatch(struct mx_exchange *x)
 	struct mx_http *h = x->http;
 	const struct mx_route *r = x->route;
 	bool get = x->method == MX_METHOD_GET || x->method == MX_METHOD_HEAD;
-	x->closing = atomic_load(&h->closing);
+	x->closing = x->closing || atomic_load(&h->closing);
 	if (!r->path) {
 		mx_exchange_not_served(x);
 	} else if (!(get && r->get) && !x->post) {
@@ -119,10 +119,9 @@ enum MHD_Result mx_exchange_handle(void *arg, struct MHD_Connection *c, const ch
                                    const char *method, const char *version, const char *data,
                                    size_t *data_size, void **context)
 {
-	(void)version;
 	struct mx_exchange *x = *context;
 	if (!x) {
-		x = mx_exchange_begin(arg, c, url, method);
+		x = mx_exchange_begin(arg, c, url, method, version);
 		if (!x)
 			return MHD_NO;
 		*context = x;

@@ -18,6 +18,7 @@
 #include "base/buf.h"
 #include "daemon/serve/generate.h"
 #include "daemon/http/access.h"
+#include "daemon/http/framing.h"
 #include "daemon/http/impl.h"
 #include "proto/request.h"
 
@@ -49,6 +50,7 @@ struct mx_exchange {
 	bool post; /* the body is wanted: for the route's `post` */
 	uint64_t start_ns;
 	char id[MX_HTTP_ID_LEN + 1]; /* X-Request-Id */
+	struct mx_framing framing;
 
 	struct mx_buf body;
 	uint64_t received;       /* bytes, discarded ones too */
@@ -65,7 +67,9 @@ struct mx_exchange {
 	const char *allow;            /* for 405 */
 	struct mx_access_cause cause; /* of an error, for the log */
 	bool retry;                   /* with Retry-After */
-	bool closing; /* http->closing as it was before the answer: a 200 of /readyz never says close */
+	/* The answer says Connection: close. For http->closing as it was before the answer: a 200 of
+	 * /readyz never says so. */
+	bool closing;
 	/* Appends the next piece of an answer whose first piece is in `answer`. True after the last.
 	 * NULL: `answer` is the whole. */
 	bool (*more)(struct mx_exchange *x, struct mx_buf *out);
@@ -101,8 +105,9 @@ void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
 
 /* Makes the exchange of a request whose header is complete. NULL if out of memory. */
 struct mx_exchange *mx_exchange_begin(struct mx_http *h, struct MHD_Connection *c, const char *url,
-                                      const char *method);
-/* Refuses a body that is announced as too large before the client sends it. */
+                                      const char *method, const char *version);
+/* Refuses a header that is not well framed, and a body that is announced as too large before the
+ * client sends it. */
 enum MHD_Result mx_exchange_begin_body(struct mx_exchange *x);
 /* Takes n bytes of the body, or discards them. MHD_NO closes the connection. */
 enum MHD_Result mx_exchange_take_body(struct mx_exchange *x, const char *data, size_t n);

@@ -30,9 +30,11 @@ struct mx_pump_conn {
 	struct mx_exchange *exchange; /* served on this connection now, or NULL */
 	bool gone;                    /* the client has closed its sending side */
 	bool served;                  /* at least one request was answered */
-	bool cut;                     /* shut down by the pump: it is about to close */
-	uint64_t since_ns;  /* start of waiting for a header or body; 0 = an answer is being made */
-	uint32_t next_free; /* index of the next free entry */
+	const char *target_end; /* of the request target, NULL if that is refused; of the connection's
+	                         * thread alone */
+	bool cut;               /* shut down by the pump: it is about to close */
+	uint64_t since_ns;      /* start of waiting for a header or body; 0 = an answer is being made */
+	uint32_t next_free;     /* index of the next free entry */
 };
 
 /* Every field but the descriptors is under the lock, unless it says otherwise. */

@@ -55,7 +55,7 @@ static enum mx_http_method parse_method(const char *method)
 }
 
 struct mx_exchange *mx_exchange_begin(struct mx_http *h, struct MHD_Connection *c, const char *url,
-                                      const char *method)
+                                      const char *method, const char *version)
 {
 	struct mx_exchange *x = mx_calloc(1, sizeof(*x));
 	if (!x)
@@ -67,6 +67,8 @@ struct mx_exchange *mx_exchange_begin(struct mx_http *h, struct MHD_Connection *
 	x->route = mx_route_find(url, &x->tail);
 	x->method = parse_method(method);
 	x->post = x->method == MX_METHOD_POST && x->route->post;
+	x->framing = mx_framing_check(c, method, url, version);
+	x->closing = x->framing.chunked; /* where the body ends, others on the way may see elsewhere */
 	choose_id(x);
 	mx_pump_add(x, c);
 	atomic_fetch_add(&h->counters.active, 1);
@@ -89,6 +91,11 @@ void mx_exchange_too_large(struct mx_exchange *x)
 
 enum MHD_Result mx_exchange_begin_body(struct mx_exchange *x)
 {
+	if (x->framing.status) {
+		x->closing = true;
+		mx_exchange_fail_with(x, x->framing.status, "bad_framing", x->framing.why);
+		return mx_exchange_send_answer(x);
+	}
 	uint64_t length = announced_length(x);
 	uint64_t max = x->http->config.max_body_bytes;
 	if (length <= max)

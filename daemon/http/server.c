@@ -80,7 +80,9 @@ static mx_status start_mhd(struct mx_http *h, struct mx_err *err)
 	/* The pump enforces the real limit. libmicrohttpd counts a closing connection a bit longer than
 	 * the pump does. */
 	unsigned limit = c->max_connections + 64 * c->threads;
-	struct MHD_OptionItem pool[] = {
+	struct MHD_OptionItem options[] = {
+		/* older versions would close the connection instead of answering, or answer in HTML */
+		{MHD_OPTION_STRICT_FOR_CLIENT, mx_framing_by_library(), NULL},
 		{c->threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, (intptr_t)c->threads, NULL},
 		{MHD_OPTION_END, 0, NULL}};
 	h->mhd = MHD_start_daemon(
@@ -88,7 +90,8 @@ static mx_status start_mhd(struct mx_http *h, struct mx_err *err)
 		MHD_OPTION_NOTIFY_COMPLETED, mx_exchange_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
 		mx_pump_notify, h, MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_TIMEOUT,
 		c->idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MX_HTTP_CONNECTION_MEMORY,
-		MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
+		MHD_OPTION_URI_LOG_CALLBACK, mx_framing_note_target, NULL, MHD_OPTION_ARRAY, options,
+		MHD_OPTION_END);
 	if (!h->mhd)
 		return mx_fail(err, MX_E_IO, "libmicrohttpd does not start");
 	return MX_OK;
