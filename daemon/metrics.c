@@ -114,6 +114,8 @@ VALUE(scratch_bytes, f->info.scratch_bytes)
 VALUE(steps, f->s.steps)
 VALUE(oldest_wait, f->s.oldest_wait_s)
 VALUE(longest_gap, f->s.longest_gap_s)
+VALUE(stream_events, atomic_load(&f->model->stream_events))
+VALUE(stream_joined, atomic_load(&f->model->stream_joined))
 
 struct metric {
 	const char *name;
@@ -166,6 +168,10 @@ static const struct metric own_metrics[] = {
      "How long the oldest waiting request has waited."},
 	{"mixd_longest_token_gap_seconds", MX_METRIC_GAUGE, longest_gap,
      "Longest time between two tokens of one request since the start."},
+	{"mixd_stream_events", MX_METRIC_COUNTER, stream_events,
+     "Events of streams that carried output tokens."},
+	{"mixd_stream_joined_events", MX_METRIC_COUNTER, stream_joined,
+     "Those that carried several tokens, because the client lagged."},
 };
 
 struct histogram {

@@ -15,8 +15,8 @@
  *
  * Sources, read in November 2026: openai-python 3.54, vLLM
  * (entrypoints/openai/{chat_,}completion/protocol.py), SGLang
- * (entrypoints/openai/protocol.py), llama.cpp (tools/server/server-task.cpp), TGI
- * 3.3 and Ollama (docs/api.md).
+ * (entrypoints/openai/protocol.py) and llama.cpp (tools/server/server-task.cpp).
+ * The names of TGI and Ollama are the usual ones of their clients.
  */
 #include <stdio.h>
 #include <string.h>

@@ -173,6 +173,11 @@ static const char *metrics(void *arg, const char *accept, struct mx_buf *out)
 	struct mx_service *s = arg;
 	(void)accept;
 	struct mx_sched_stats stats;
+	mx_buf_printf(out,
+	              "# TYPE events counter\nevents_total %llu\n# TYPE joined counter\n"
+	              "joined_total %llu\n",
+	              (unsigned long long)atomic_load(&s->models[0].stream_events),
+	              (unsigned long long)atomic_load(&s->models[0].stream_joined));
 	if (mx_served_state(&s->models[0]) == MX_SERVED_READY) {
 		mx_sched_stats(s->models[0].sched, &stats);
 		mx_buf_printf(out, "# TYPE running gauge\nrunning %u\n# TYPE waiting gauge\nwaiting %u\n",

@@ -27,6 +27,7 @@ void mx_pending_clear(struct mx_pending *p)
 {
 	mx_buf_clear(&p->text);
 	p->n_tokens = p->n_ids = 0;
+	p->n_cuts = 0;
 }
 
 void mx_pending_free(struct mx_pending *p)
@@ -35,6 +36,7 @@ void mx_pending_free(struct mx_pending *p)
 	free(p->tokens);
 	free(p->top);
 	free(p->ids);
+	free(p->cuts);
 	*p = (struct mx_pending){0};
 }
 
@@ -96,6 +98,19 @@ static bool add_id(struct mx_pending *p, int32_t id, size_t most)
 		p->cap_ids = cap;
 	}
 	p->ids[p->n_ids++] = id;
+	return true;
+}
+
+/* Ends an event behind the token that came last. A token without text makes an event too: its text
+ * goes with the token that releases it. */
+static bool add_cut(struct mx_choice *c)
+{
+	struct mx_pending *p = &c->ready;
+	if (!p->cuts && !(p->cuts = mx_calloc(MX_MAX_CUTS, sizeof(*p->cuts))))
+		return false;
+	if (p->n_cuts == MX_MAX_CUTS) /* the client lags */
+		p->n_cuts--;
+	p->cuts[p->n_cuts++] = (struct mx_cut){p->text.len, p->n_tokens, p->n_ids, c->n_output};
 	return true;
 }
 
@@ -199,6 +214,9 @@ bool mx_choice_token(struct mx_choice *c, int32_t id, bool is_stop, const struct
 			c->failed = true;
 	}
 	bool more = is_stop || add_text(c);
+	c->ended = is_stop || !more || c->n_output == c->max_output;
+	if (r->want_cuts && !c->ended && !add_cut(c))
+		c->failed = true;
 	return !out_of_memory(c) && more;
 }
 

@@ -14,6 +14,17 @@
 #include "proto/request.h"
 #include "proto/response.h"
 
+/* A place between two tokens of the output: how much of a pending output is before it. */
+struct mx_cut {
+	size_t text; /* bytes */
+	size_t n_tokens, n_ids;
+	uint32_t n_output; /* tokens of the choice's output */
+};
+
+/* Most events that a stream's backlog makes: tokens beyond that are joined in the last one. A
+ * client that reads at least every 32nd token gets one event a token. */
+#define MX_MAX_CUTS 32
+
 /* Output that is ready to be written. */
 struct mx_pending {
 	struct mx_buf text;
@@ -22,6 +33,8 @@ struct mx_pending {
 	size_t n_tokens, cap_tokens;
 	int32_t *ids; /* [n_ids], if token ids are wanted */
 	size_t n_ids, cap_ids;
+	struct mx_cut *cuts; /* [n_cuts] the end of each event, if the output is streamed */
+	uint32_t n_cuts;
 };
 
 /* Data that the choices of one request share. The generation owns the strings. */
@@ -34,6 +47,7 @@ struct mx_choice_rules {
 	bool include_stop;         /* a stop string found is part of the text */
 	bool want_ids;
 	bool echo;
+	bool want_cuts;   /* the output is streamed: an event for each token */
 	int32_t logprobs; /* number of alternatives; -1 = no log-probabilities */
 	bool skip_special;
 };
@@ -49,6 +63,8 @@ struct mx_choice {
 	uint32_t n_output;   /* tokens so far */
 	size_t most_tokens;  /* log-probabilities that can come at most, 0 = not known */
 	size_t most_ids;     /* the same of token ids */
+	uint32_t max_output; /* a token that is this many ends the output; 0 = unknown */
+	bool ended;          /* the last token has come; what it adds goes with the end of the text */
 	int32_t stop;        /* index of the stop string that was found, -1 = none */
 	bool failed;         /* out of memory: the text is incomplete */
 };

@@ -362,6 +362,7 @@ static mx_status copy_rules(struct mx_generation *g, const struct mx_api_request
 		.include_stop = r->include_stop,
 		.want_ids = r->return_token_ids,
 		.echo = r->echo,
+		.want_cuts = r->stream,
 		.logprobs = r->logprobs,
 		.skip_special = r->skip_special,
 	};
@@ -418,6 +419,7 @@ static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r
 		mx_choice_init(&choice->text, &g->rules, choice->prompt->tokens.ids,
 		               choice->prompt->tokens.n);
 		mx_gen_expect(choice, r, max_tokens[p]);
+		choice->text.max_output = max_tokens[p];
 		if (r->echo)
 			st = echo(g, r, p, choice, err);
 		if (st == MX_OK && !mx_gen_account(choice))

@@ -15,6 +15,15 @@ struct mx_gen_prompt {
 	size_t echo_bytes; /* of its text; only for echo */
 };
 
+/* An event of a stream. */
+struct mx_gen_event {
+	bool begun; /* it is not yet written whole */
+	bool role;  /* it is the first of a chat */
+	struct mx_api_choice choice;
+	struct mx_api_usage usage;
+	struct mx_api_cursor cursor;
+};
+
 /* A choice of the answer and its request in the scheduler. */
 struct mx_gen_choice {
 	struct mx_generation *g;
@@ -28,11 +37,15 @@ struct mx_gen_choice {
 
 	/* The reader's alone. */
 	struct mx_pending writing;   /* taken from `text`, to be written next */
-	uint32_t n_output;           /* tokens of the output up to `writing` */
-	unsigned events;             /* events that `writing` is still to be written as */
-	struct mx_api_cursor cursor; /* in the event, or in the choice of a response */
-	bool began;                  /* its first event was written */
-	bool ended;                  /* its last event was written */
+	uint32_t n_output;           /* tokens of the output up to `writing`; of a stream, written */
+	struct mx_cut at;            /* of a stream: how much of `writing` was written */
+	uint32_t next_cut;           /* of a stream: index in writing.cuts of the next event's end */
+	uint32_t end_output;         /* of a stream: tokens of the output up to the end of `writing` */
+	bool last;                   /* of a stream: `writing` holds the end of the output */
+	struct mx_gen_event event;   /* of a stream: being written */
+	struct mx_api_cursor cursor; /* of a response */
+	bool began;                  /* its first event was prepared */
+	bool ended;                  /* its last event was prepared */
 };
 
 struct mx_generation {
@@ -51,7 +64,7 @@ struct mx_generation {
 	uint32_t reading; /* index of the choice that is being written */
 	bool responding;  /* the response was begun */
 
-	const struct mx_served *model;
+	struct mx_served *model; /* read, but for the counters of streams */
 	bool chat, stream, include_usage, continuous_usage, return_ids;
 	struct mx_choice_rules rules;
 	const int32_t *stop_ids; /* [n_stop_ids] stop tokens of the request, without EOS */
@@ -62,6 +75,11 @@ struct mx_generation {
 	uint32_t n_choices;
 	uint64_t first_token_ns; /* by mx_now_ns; 0 = no token has come; under the lock */
 	uint32_t n_done;         /* choices whose request has ended; under the lock */
+
+	/* Of a stream; the reader's alone. */
+	uint32_t n_ended;            /* choices whose last event was prepared */
+	uint32_t n_events, n_joined; /* events of this read, as struct mx_served counts them */
+
 	struct mx_api_head head;
 	struct mx_api_vocab vocab;
 	struct mx_arena arena;

@@ -4,8 +4,9 @@
 #include "base/mem.h"
 #include "daemon/serve/generate_impl.h"
 
-/* Bytes of a choice besides its output: the decoder's buffers and what the scheduler keeps. */
-#define CHOICE_BYTES (sizeof(struct mx_gen_choice) + 2048)
+/* Bytes of a choice besides its output: where a stream's events end, the decoder's buffers and what
+ * the scheduler keeps. */
+#define CHOICE_BYTES (sizeof(struct mx_gen_choice) + 2 * MX_MAX_CUTS * sizeof(struct mx_cut) + 2048)
 
 /* Returns the capacity of a buffer to which n bytes are appended. */
 static uint64_t buffer_bytes(uint64_t n)

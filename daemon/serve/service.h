@@ -63,6 +63,9 @@ struct mx_served {
 	_Atomic int state;
 	_Atomic uint64_t load_done, load_all; /* bytes */
 	char failure[512];                    /* written once, before FAILED is published */
+
+	/* Events of streams that carried output tokens; those of them that carried several. */
+	_Atomic uint64_t stream_events, stream_joined;
 };
 
 struct mx_service {

@@ -5,7 +5,7 @@ import json
 import socket
 import sys
 
-from harness import PATIENCE, check_error, main, server
+from harness import Mixd, PATIENCE, check_error, main, server
 
 
 def join(events, index=0):
@@ -46,14 +46,68 @@ def test_stream_equals_whole_answer(s):
                 assert parts[0]["prompt_token_ids"] == c["prompt_token_ids"]
 
 
+def one_token_each(events, n):
+    """Every one of the first n - 1 events carries one token, and the last one, or two in a chat, the rest."""
+    assert events.pop()["usage"]["completion_tokens"] == n
+    counts = [e["usage"]["completion_tokens"] for e in events]
+    chat = "delta" in events[0]["choices"][0]
+    want = list(range(1, n + 1))
+    assert counts == ([0] + want + [n] if chat else want), counts
+    assert all(len(e["choices"]) == 1 for e in events)
+    for e in events[1:-1]:
+        c = e["choices"][0]
+        assert len(c["token_ids"]) == 1 and c["finish_reason"] is None, c
+        assert len(c["logprobs"]["content" if chat else "tokens"]) == 1, c
+
+
+def ask_one_token_each(s, n, **fields):
+    ask = dict(seed=1, max_tokens=n, ignore_eos=True, return_token_ids=True,
+               stream_options={"include_usage": True, "continuous_usage_stats": True})
+    completion = list(s.stream(prompt="a", logprobs=2, **ask, **fields))
+    one_token_each(completion, n)
+    chat = list(s.stream("/v1/chat/completions", messages=[{"role": "user", "content": "a"}], logprobs=True,
+                         top_logprobs=1, **ask, **fields))
+    one_token_each(chat, n)
+
+
+@server(step_ns=0)
+def test_an_event_for_each_token(s):
+    """However fast they come: a backlog of less than 32 tokens is not joined."""
+    for _ in range(10):
+        ask_one_token_each(s, 30)
+    assert s.metric("events_total") == 20 * 30, s.metric("events_total")
+    assert s.metric("joined_total") == 0
+
+
+@server(step_ns=0)
+def test_a_token_whose_text_is_held_back_has_an_event(s):
+    ask = dict(prompt="a", seed=1, max_tokens=30, ignore_eos=True)
+    text = s.text(**ask)
+    events = [e["choices"][0] for e in s.stream(stop=[text + "#"], **ask)]
+    assert [c["text"] for c in events] == 29 * [""] + [text], events
+    # the whole text is a stop string, which the last token with text of its own completes
+    events = [e["choices"][0] for e in s.stream(stop=[text], **ask)]
+    assert not any(c["text"] for c in events) and events[-1]["finish_reason"] == "stop", events
+    assert 25 < len(events) <= 30, len(events)
+
+
+@server(Mixd)
+def test_an_event_for_each_token_of_a_model(s):
+    ask_one_token_each(s, 32)
+    assert s.metric("mixd_stream_events_total") == 64
+    assert s.metric("mixd_stream_joined_events_total") == 0
+
+
 @server(step_ns=50000000)
 def test_tokens_come_one_by_one(s):
-    """Within three seconds: a client that sleeps through one of them finds its tokens in one event."""
-    events = iter(s.stream(prompt="a", seed=1, max_tokens=60))
-    next(events)
+    """Within three seconds, to a client that keeps up: a pause of 1.6 s is 32 tokens."""
+    events = iter(s.stream(prompt="a", seed=1, max_tokens=60, return_token_ids=True))
+    n = [len(next(events)["choices"][0]["token_ids"])]
     assert s.metric("running") == 1, "the first token came with the last"
-    n = 1 + sum(1 for _ in events)
-    assert n > 35, n
+    n += [len(e["choices"][0]["token_ids"]) for e in events]
+    assert sum(n) == 60, n
+    assert len(n) == 60 or max(n) > 1 and len(n) > 32, n
+    assert s.metric("events_total") == len(n) and (s.metric("joined_total") > 0) == (max(n) > 1)
 
 
 @server()

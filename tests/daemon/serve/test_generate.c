@@ -244,6 +244,92 @@ static void a_reader_may_leave_at_any_moment(void **state)
 	wait_idle();
 }
 
+/* ---- events ---- */
+
+static unsigned count(const struct mx_buf *b, const char *what)
+{
+	unsigned n = 0;
+	for (const char *at = mx_buf_str(b); (at = strstr(at, what)); at += strlen(what))
+		n++;
+	return n;
+}
+
+/* Streams an answer to a reader that comes only when it is complete. `more`: further fields.
+ * Returns the number of reads. */
+static unsigned read_late(enum mx_api_kind kind, const char *prompt, const char *more,
+                          struct mx_buf *out)
+{
+	struct mx_api_request r = {0};
+	struct mx_generation *g = NULL;
+	_Atomic unsigned wakes = 0;
+	struct mx_buf body = {0};
+	mx_buf_printf(&body, "{%s,\"stream\":true,\"ignore_eos\":true,\"seed\":4%s}", prompt, more);
+	mx_buf_clear(out);
+	assert_int_equal(mx_api_parse(kind, mx_buf_str(&body), body.len, NULL, &r, &last), MX_OK);
+	assert_int_equal(mx_generate(&service, &r, "id", (struct mx_wake){on_wake, &wakes}, &g, &last),
+	                 MX_OK);
+	mx_api_request_free(&r);
+	while (!mx_generation_finished(g))
+		nap();
+	unsigned reads = 1;
+	for (; !mx_generation_stream(g, out); reads++) {
+		/* a read is bounded, whatever is there */
+		assert_true(out->len / reads < 256 << 10);
+	}
+	mx_generation_detach(g);
+	mx_buf_free(&body);
+	return reads;
+}
+
+static void a_backlog_of_32_tokens_is_joined(void **state)
+{
+	(void)state;
+	static const char prompt[] = "\"prompt\":\"one\"";
+	static const char chat[] = "\"messages\":[{\"role\":\"user\",\"content\":\"one\"}]";
+	const struct mx_served *m = &service.models[0];
+	struct mx_buf out = {0};
+	const struct {
+		unsigned n_tokens, n_events, n_joined;
+	} cases[] = {{1, 1, 0}, {2, 2, 0}, {30, 30, 0}, {33, 33, 0}, {34, 33, 1}, {400, 33, 1}};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		uint64_t events = atomic_load(&m->stream_events), joined = atomic_load(&m->stream_joined);
+		char more[96];
+		snprintf(more, sizeof(more), ",\"max_tokens\":%u,\"return_token_ids\":true",
+		         cases[i].n_tokens);
+		read_late(MX_API_COMPLETION, prompt, more, &out);
+		/* the last token and the end share an event */
+		assert_int_equal(count(&out, "\"token_ids\":["), cases[i].n_events);
+		assert_int_equal(count(&out, "data: {"), cases[i].n_events);
+		assert_int_equal(atomic_load(&m->stream_events) - events, cases[i].n_events);
+		assert_int_equal(atomic_load(&m->stream_joined) - joined, cases[i].n_joined);
+		/* in a chat the role comes first, and the end is an event of its own */
+		snprintf(more, sizeof(more), ",\"max_tokens\":%u", cases[i].n_tokens);
+		read_late(MX_API_CHAT, chat, more, &out);
+		assert_int_equal(count(&out, "data: {"), cases[i].n_events + 2);
+		assert_int_equal(atomic_load(&m->stream_events) - events, 2 * cases[i].n_events);
+	}
+	mx_buf_free(&out);
+}
+
+/* An echo with log-probabilities is written a part at a time, in one event or more. */
+static void a_large_echo_takes_many_reads(void **state)
+{
+	(void)state;
+	struct mx_buf prompt = {0}, out = {0};
+	mx_buf_puts(&prompt, "\"prompt\":[[1");
+	for (int i = 1; i < 400; i++)
+		mx_buf_printf(&prompt, ",%d", i % 3 ? 300 + i : i % 256);
+	mx_buf_puts(&prompt, "]]");
+	unsigned reads = read_late(MX_API_COMPLETION, mx_buf_str(&prompt),
+	                           ",\"max_tokens\":40,\"echo\":true,\"logprobs\":20", &out);
+	assert_true(reads > 4);
+	/* 400 entries of the prompt in events of 32, the first token with the last of them */
+	assert_int_equal(count(&out, "data: {"), 400 / 32 + 33);
+	assert_int_equal(count(&out, "\"finish_reason\":\"length\""), 1);
+	mx_buf_free(&prompt);
+	mx_buf_free(&out);
+}
+
 static struct mx_sched_stats stats(void)
 {
 	struct mx_sched_stats v;
@@ -379,6 +465,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(a_reader_may_leave_at_any_moment),
+		cmocka_unit_test(a_backlog_of_32_tokens_is_joined),
+		cmocka_unit_test(a_large_echo_takes_many_reads),
 		cmocka_unit_test(the_queue_takes_all_prompts_or_none),
 		cmocka_unit_test(a_prompt_that_is_too_long_is_counted),
 		cmocka_unit_test(tokens_the_model_lacks_are_refused),
