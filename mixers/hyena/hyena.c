@@ -249,16 +249,22 @@ static mx_status hyena_settle(struct mx_mixer *const *layers, uint32_t n_layers,
 	return MX_OK;
 }
 
-/* Does all the work in the first call: *progress is 0 or MX_RESUMED. */
+/* *progress is that of the first LAYERS long convolutions; further ones follow in the last call. */
 static mx_status hyena_resume(struct mx_mixer *const *layers, uint32_t n_layers,
                               const struct mx_step *step, uint32_t *progress)
 {
 	struct lc *lc[LAYERS];
-	for (uint32_t i = 0, n; i < n_layers;) {
+	uint32_t n, i = take_lc(layers, n_layers, lc, &n);
+	if (n)
+		lc_resume(lc, n, step, progress);
+	else
+		*progress = MX_RESUMED;
+	while (*progress == MX_RESUMED && i < n_layers) {
+		uint32_t more = 0;
 		i += take_lc(layers + i, n_layers - i, lc, &n);
-		lc_resume(lc, n, step);
+		while (n && more != MX_RESUMED)
+			lc_resume(lc, n, step, &more);
 	}
-	*progress = MX_RESUMED;
 	return MX_OK;
 }
 

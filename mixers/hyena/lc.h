@@ -5,11 +5,12 @@
 
 #include "mixers/hyena/longconv.h"
 
-#define LC_LOG2_BLOCK 5
-#define LC_MAX_LEVELS 20             /* LC_BLOCK .. 2^24, the longest plan */
-#define LC_WHOLE      4096           /* the longest transform that is one unit */
-#define LC_MAX_DIRECT (2 * LC_WHOLE) /* the largest side of tiles without transforms */
-#define LC_FREE       16 /* no unit of a block is due in the last positions before the block */
+#define LC_LOG2_BLOCK   5
+#define LC_MAX_LEVELS   20             /* LC_BLOCK .. 2^24, the longest plan */
+#define LC_WHOLE        4096           /* the longest transform that is one unit */
+#define LC_MAX_DIRECT   (2 * LC_WHOLE) /* the largest side of tiles without transforms */
+#define LC_REBUILD_ROWS 2048           /* sides of the tiles that resume computes in one call */
+#define LC_FREE         16 /* no unit of a block is due in the last positions before the block */
 
 /* All tiles of one side. */
 struct lc_level {
@@ -140,11 +141,14 @@ void lc_advance(const struct lc *c, const struct lc_cells *cells, uint32_t slot,
 void lc_enter(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
               uint32_t from, uint32_t to);
 
-/* After load or fork, for a sequence that goes on at pos: copies the inputs of the current block
- * and of the one before from the pages to the slot, and runs again the units of group g that are
- * due by pos. */
+/* After load or fork, for a sequence that goes on at pos: runs units from .. end - 1 of group g
+ * again, as far as they are due by pos. Unit 0 comes with a copy of the inputs of the current block
+ * and of the one before from the pages to the slot. */
 void lc_rebuild(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
-                uint32_t pos, float *scratch);
+                uint32_t pos, uint32_t from, uint32_t end, float *scratch);
+/* Returns the end of the units that are run together with `from`: so many that their sides add up
+ * to LC_REBUILD_ROWS. If it is `from`, all were run. */
+uint32_t lc_rebuild_end(const struct lc *c, uint32_t pos, uint32_t from);
 
 /* ---- for tests and benchmarks ---- */
 

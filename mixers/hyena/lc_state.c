@@ -113,27 +113,56 @@ void lc_fork(struct lc *c, uint32_t from_slot, uint32_t to_slot)
 }
 
 /* The page of the current block may be shared, so it is only read: no sum is written there. */
-void lc_rebuild(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
-                uint32_t pos, float *scratch)
+static void rebuild_slot(const struct lc *c, const struct lc_cells *cells, uint32_t slot,
+                         uint32_t g, uint32_t pos)
 {
 	uint32_t block = pos / LC_BLOCK, start = block * LC_BLOCK;
-	float *past = lc_slot_rows(c, slot, g), *sums = lc_slot_sums(c, slot, g);
-
+	float *past = lc_slot_rows(c, slot, g);
 	if (block)
 		memcpy(past, lc_cell(c, cells, g, start - LC_BLOCK), lc_row_bytes(LC_BLOCK));
 	if (start < head_of(c, slot)->finished)
 		memcpy(past + LC_BLOCK * LC_LANES, lc_cell(c, cells, g, start),
 		       lc_row_bytes(pos % LC_BLOCK));
-	for (uint32_t i = c->n_levels; i-- > 0;) {
-		const struct lc_level *l = &c->levels[i];
-		for (uint32_t part = 0; part < l->parts; part++) {
-			uint32_t last = lc_last_due(pos, l->log2_n, l->due[g * l->parts + part]);
-			for (uint32_t o = pos >> l->log2_n; o <= last; o++) {
-				bool here = o == pos >> l->log2_n;
-				if (o >= 2 && o * l->n < cells->end)
-					lc_tile(c, l, cells, g, o, part, here ? start + LC_BLOCK : o * l->n,
-					        here ? sums : NULL, scratch);
-			}
-		}
+}
+
+/* A unit that may have to be run again: a part of a block's tiles. */
+struct unit {
+	uint32_t level, part;
+	bool next; /* of the block after the one that holds the position; else of that one */
+};
+
+/* Units are numbered in the order in which they run: the largest levels come first. */
+static struct unit unit_of(const struct lc *c, uint32_t number)
+{
+	return (struct unit){c->n_levels - 1 - number / (2 * LC_PARTS), number / 2 % LC_PARTS,
+	                     number % 2};
+}
+
+uint32_t lc_rebuild_end(const struct lc *c, uint32_t pos, uint32_t from)
+{
+	uint32_t rows = 0, number = from;
+	for (; number < c->n_levels * 2 * LC_PARTS && rows < LC_REBUILD_ROWS; number++) {
+		struct unit u = unit_of(c, number);
+		uint32_t side = LC_BLOCK << u.level, parts = lc_parts(side);
+		if (u.part < parts && side <= pos)
+			rows += side / parts;
+	}
+	return number;
+}
+
+void lc_rebuild(const struct lc *c, const struct lc_cells *cells, uint32_t slot, uint32_t g,
+                uint32_t pos, uint32_t from, uint32_t end, float *scratch)
+{
+	if (!from)
+		rebuild_slot(c, cells, slot, g, pos);
+	for (uint32_t number = from; number < end; number++) {
+		struct unit u = unit_of(c, number);
+		const struct lc_level *l = &c->levels[u.level];
+		uint32_t o = (pos >> l->log2_n) + u.next;
+		if (u.part >= l->parts || o < 2 || o * l->n >= cells->end ||
+		    o > lc_last_due(pos, l->log2_n, l->due[g * l->parts + u.part]))
+			continue;
+		lc_tile(c, l, cells, g, o, u.part, u.next ? o * l->n : (pos / LC_BLOCK + 1) * LC_BLOCK,
+		        u.next ? NULL : lc_slot_sums(c, slot, g), scratch);
 	}
 }

@@ -161,14 +161,19 @@ struct layers_run {
 	unsigned char *scratch;     /* [workers][worker_bytes] */
 };
 
-/* Runs f for each group of each layer, numbered layer * groups + group. */
-static void run_layers(struct layers_run *run, uint32_t n_layers, mx_parallel_f *f)
+static void find_sizes(struct layers_run *run, uint32_t n_layers)
 {
 	for (uint32_t i = 0; i < n_layers; i++) {
 		size_t bytes = lc_worker_bytes(&run->layers[i]->s);
 		run->groups = run->layers[i]->groups > run->groups ? run->layers[i]->groups : run->groups;
 		run->worker_bytes = bytes > run->worker_bytes ? bytes : run->worker_bytes;
 	}
+}
+
+/* Runs f for each group of each layer, numbered layer * groups + group. */
+static void run_layers(struct layers_run *run, uint32_t n_layers, mx_parallel_f *f)
+{
+	find_sizes(run, n_layers);
 	if (!n_layers)
 		return;
 	struct mx_device *d = run->layers[0]->device;
@@ -208,25 +213,57 @@ void lc_settle(struct lc *const *layers, uint32_t n_layers, const struct mx_step
 	run_layers(&run, n_layers, settle_task);
 }
 
+/* A call of lc_resume: units from .. end - 1 of some pairs of a layer and a group. */
+struct resume_run {
+	struct layers_run all;
+	const struct mx_span *span;
+	uint32_t first, n; /* pairs */
+	uint32_t from, end;
+};
+
 static void resume_task(void *arg, size_t task, unsigned worker)
 {
-	const struct layers_run *run = arg;
-	const struct lc *c = run->layers[task / run->groups];
-	uint32_t g = (uint32_t)(task % run->groups);
+	const struct resume_run *run = arg;
+	uint32_t pair = run->first + (uint32_t)task, g = pair % run->all.groups;
+	const struct lc *c = run->all.layers[pair / run->all.groups];
 
 	if (g >= c->groups)
 		return;
 	unsigned state = c->kernels->begin();
-	for (uint32_t i = 0; i < run->step->n_spans; i++) {
-		const struct mx_span *span = &run->step->spans[i];
-		struct lc_cells cells = lc_cells_of(c, span);
-		lc_rebuild(c, &cells, span->slot, g, span->pos, worker_scratch(run, worker));
-	}
+	struct lc_cells cells = lc_cells_of(c, run->span);
+	lc_rebuild(c, &cells, run->span->slot, g, run->span->pos, run->from, run->end,
+	           worker_scratch(&run->all, worker));
 	c->kernels->end(state);
 }
 
-void lc_resume(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step)
+/* Pairs whose units run together: one for each thread, and more if the sequence is so short that
+ * all of its tiles are small. */
+static uint32_t pairs_together(const struct lc *c, uint32_t pos)
 {
-	struct layers_run run = {.layers = layers, .step = step, .scratch = step->scratch};
-	run_layers(&run, n_layers, resume_task);
+	return c->s.threads * (1 + LC_REBUILD_ROWS / (pos + 1));
+}
+
+/* *progress counts units: those of the first pair of a layer and a group, then of the next, and of
+ * one sequence after the other. Layers have the same levels, since max_len is the model's. */
+void lc_resume(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step,
+               uint32_t *progress)
+{
+	const struct lc *c = layers[0];
+	struct resume_run run = {.all = {.layers = layers, .step = step, .scratch = step->scratch}};
+	find_sizes(&run.all, n_layers);
+	uint32_t n_pairs = n_layers * run.all.groups, n_units = c->n_levels * 2 * LC_PARTS + 1;
+	uint32_t at = *progress / n_units, span = at / n_pairs;
+	if (span >= step->n_spans) {
+		*progress = MX_RESUMED;
+		return;
+	}
+	run.span = &step->spans[span];
+	run.first = at % n_pairs;
+	run.n = min_u32(pairs_together(c, run.span->pos), n_pairs - run.first);
+	run.from = *progress % n_units;
+	run.end = lc_rebuild_end(c, run.span->pos, run.from);
+	c->device->ops->parallel(c->device, run.n, resume_task, &run);
+	bool more = run.end < n_units - 1;
+	at += more ? 0 : run.n;
+	*progress = at / n_pairs >= step->n_spans ? MX_RESUMED : at * n_units + (more ? run.end : 0);
 }

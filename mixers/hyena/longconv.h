@@ -30,7 +30,7 @@
  * a draft remain in the slot until they are final; no tile reads them before.
  *
  * After load or fork, resume rebuilds the sums ahead from the inputs in the pages:
- * at most two blocks a level, three tiles.
+ * at most two blocks a level, three tiles; a few units a call.
  *
  * Threads: as mixers/mixer.h.
  */
@@ -100,9 +100,12 @@ mx_status lc_forward(struct lc *c, const struct mx_step *step, const float *z, s
 void lc_settle(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step,
                const struct mx_kept *kept, void *scratch);
 
-/* mx_mixer_ops.resume for some layers of one device: rebuilds, from the inputs in the pages, the
- * sums ahead that load and fork leave out. */
-void lc_resume(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step);
+/* mx_mixer_ops.resume for n_layers >= 1 layers of one device: rebuilds, from the inputs in the
+ * pages, the sums ahead that load and fork leave out. A call does a part of it: for some groups of
+ * some layers of one sequence, one or a few units each, about as much as one group's largest unit
+ * that settle runs in a step. The bits do not depend on what runs in between. */
+void lc_resume(struct lc *const *layers, uint32_t n_layers, const struct mx_step *step,
+               uint32_t *progress);
 
 /* mx_mixer_ops.save, load and fork for this part of a slot. After load or fork, lc_resume must be
  * called before the sequence's next forward. */

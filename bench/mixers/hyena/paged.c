@@ -167,7 +167,8 @@ void paged_load(struct conv *base, uint32_t sequence, uint32_t pos, const void *
 		        (const unsigned char *)in + l * lc_snapshot_bytes(&c->spec));
 	set_span(c, 0, sequence, pos, 0, MX_SPAN_DECODE);
 	set_step(c, 1, 0);
-	lc_resume(c->layers, base->shape.layers, &c->step);
+	for (uint32_t progress = 0; progress != MX_RESUMED;)
+		lc_resume(c->layers, base->shape.layers, &c->step, &progress);
 }
 
 static uint32_t paged_limit(struct conv *base, uint32_t len, uint32_t groups)

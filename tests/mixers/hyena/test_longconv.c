@@ -455,8 +455,12 @@ static void resume(struct rig *r, const struct item *items, const struct mx_span
 			items[i].s->resumes = false;
 		}
 	const struct mx_step step = {.spans = resumed, .n_spans = n, .scratch = r->scratch};
-	soil_scratch(r);
-	lc_resume(r->layers, LAYERS, &step);
+	for (uint32_t progress = 0, before; progress != MX_RESUMED;) {
+		before = progress;
+		soil_scratch(r);
+		lc_resume(r->layers, LAYERS, &step, &progress);
+		assert_true(progress > before);
+	}
 }
 
 /* record: where layer l's outputs go, [n_rows, channels], instead of being compared. */
