@@ -398,6 +398,8 @@ static bool is_neutral(const json_t *v, const struct field *f)
 static mx_status take_unknown(const char *path, const char *name, unsigned route, bool elsewhere,
                               struct mx_api_unknown *unknown, struct mx_api_error *err)
 {
+	if (unknown && unknown->allow && unknown->text[0])
+		return MX_OK;
 	const char *names[N_FIELDS];
 	size_t n = 0;
 	for (size_t i = 0; i < N_FIELDS; i++)
@@ -412,8 +414,7 @@ static mx_status take_unknown(const char *path, const char *name, unsigned route
 	                closest ? "; did you mean '" : "", closest ? closest : "", closest ? "'?" : "");
 	if (!unknown || !unknown->allow)
 		return s;
-	if (!unknown->text[0])
-		snprintf(unknown->text, sizeof(unknown->text), "%.199s", err->message);
+	snprintf(unknown->text, sizeof(unknown->text), "%.199s", err->message);
 	return MX_OK;
 }
 

@@ -48,7 +48,7 @@ static void copy_number(const char *s, size_t n, bool integer, bool negative, st
 	mx_buf_append(out, s, n);
 	if (out->failed)
 		return;
-	bool large = n > 308 || !integer;
+	bool large = n > 308 || (!integer && n >= strlen("1e309"));
 	if (large && isinf(strtod(mx_buf_str(out) + start, NULL))) {
 		/* no shorter number is beyond a double; blanks keep the positions of errors */
 		static const char largest[] = "1e308";

@@ -20,6 +20,6 @@ void mx_exchange_warn_unknown(struct mx_exchange *x, const struct mx_api_unknown
 		return;
 	}
 	uint64_t unsaid = atomic_exchange(&h->unknown_unsaid, 0);
-	mx_warning("http", "%s of request %s is ignored: %s (and of %llu requests before)",
+	mx_warning("http", "%s, request %s: ignored: %s (and %llu more since the last such line)",
 	           mx_http_route_name(x->route->id), x->id, unknown->text, (unsigned long long)unsaid);
 }
