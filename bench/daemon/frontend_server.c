@@ -15,6 +15,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/mem.h"
 #include "daemon/http/server.h"
 #include "engine/fake_engine.h"
 
@@ -24,6 +25,7 @@ struct options {
 	struct mx_sched_config sched;
 	struct mx_http_config http;
 	double drain_s;
+	uint64_t answer_memory; /* 0 = the service's default */
 	bool hold;
 	int n_models;
 };
@@ -44,7 +46,10 @@ static void usage(void)
 	                "  --token-ns N           time of each token in it (0)\n"
 	                "  --eos-one-in N         about one token in N ends a text (never)\n"
 	                "  --threads N            HTTP threads (2)\n"
+	                "  --workers N            for short bodies (2)\n"
 	                "  --max-body N           bytes\n"
+	                "  --body-memory N        bytes of all bodies (64 MiB)\n"
+	                "  --answer-memory N      bytes of all answers (64 MiB)\n"
 	                "  --max-connections N    (1024)\n"
 	                "  --idle-timeout N       seconds (75)\n"
 	                "  --header-timeout N     seconds (10)\n"
@@ -72,7 +77,10 @@ static void set_option(struct options *o, int c, const char *v)
 	case 'y': o->engine.ns_per_token = n; break;
 	case 'e': o->engine.eos_one_in = (uint32_t)n; break;
 	case 'h': o->http.threads = (unsigned)n; break;
+	case 'w': o->http.workers = (unsigned)n; break;
 	case 'b': o->http.max_body_bytes = n; break;
+	case 'B': o->http.body_memory = n; break;
+	case 'A': o->answer_memory = n; break;
 	case 'm': o->http.max_connections = (unsigned)n; break;
 	case 'T': o->http.header_timeout_s = (unsigned)n; break;
 	case 'i': o->http.idle_timeout_s = (unsigned)n; break;
@@ -85,18 +93,31 @@ static void set_option(struct options *o, int c, const char *v)
 
 static struct options parse(int argc, char **argv)
 {
-	static const struct option longs[] = {
-		{"tokenizer", 1, NULL, 't'},    {"listen", 1, NULL, 'l'},
-		{"name", 1, NULL, 'n'},         {"alias", 1, NULL, 'a'},
-		{"models", 1, NULL, 'M'},       {"context", 1, NULL, 'c'},
-		{"sequences", 1, NULL, 's'},    {"step-tokens", 1, NULL, 'S'},
-		{"pages", 1, NULL, 'p'},        {"queue", 1, NULL, 'q'},
-		{"step-ns", 1, NULL, 'x'},      {"token-ns", 1, NULL, 'y'},
-		{"eos-one-in", 1, NULL, 'e'},   {"threads", 1, NULL, 'h'},
-		{"max-body", 1, NULL, 'b'},     {"max-connections", 1, NULL, 'm'},
-		{"idle-timeout", 1, NULL, 'i'}, {"header-timeout", 1, NULL, 'T'},
-		{"keep-alive", 1, NULL, 'k'},   {"hold", 1, NULL, 'H'},
-		{"drain", 1, NULL, 'D'},        {NULL, 0, NULL, 0}};
+	static const struct option longs[] = {{"tokenizer", 1, NULL, 't'},
+	                                      {"listen", 1, NULL, 'l'},
+	                                      {"name", 1, NULL, 'n'},
+	                                      {"alias", 1, NULL, 'a'},
+	                                      {"models", 1, NULL, 'M'},
+	                                      {"context", 1, NULL, 'c'},
+	                                      {"sequences", 1, NULL, 's'},
+	                                      {"step-tokens", 1, NULL, 'S'},
+	                                      {"pages", 1, NULL, 'p'},
+	                                      {"queue", 1, NULL, 'q'},
+	                                      {"step-ns", 1, NULL, 'x'},
+	                                      {"token-ns", 1, NULL, 'y'},
+	                                      {"eos-one-in", 1, NULL, 'e'},
+	                                      {"threads", 1, NULL, 'h'},
+	                                      {"workers", 1, NULL, 'w'},
+	                                      {"max-body", 1, NULL, 'b'},
+	                                      {"body-memory", 1, NULL, 'B'},
+	                                      {"answer-memory", 1, NULL, 'A'},
+	                                      {"max-connections", 1, NULL, 'm'},
+	                                      {"idle-timeout", 1, NULL, 'i'},
+	                                      {"header-timeout", 1, NULL, 'T'},
+	                                      {"keep-alive", 1, NULL, 'k'},
+	                                      {"hold", 1, NULL, 'H'},
+	                                      {"drain", 1, NULL, 'D'},
+	                                      {NULL, 0, NULL, 0}};
 	struct options o = {.listen = "127.0.0.1:0",
 	                    .name = "fake",
 	                    .n_models = 1,
@@ -184,6 +205,8 @@ static const char *metrics(void *arg, const char *accept, struct mx_buf *out)
 		              stats.running, stats.waiting);
 		mx_buf_printf(out, "# TYPE cancelled counter\ncancelled_total %llu\n",
 		              (unsigned long long)(stats.cancelled[0][0] + stats.cancelled[0][1]));
+		mx_buf_printf(out, "# TYPE answers gauge\nanswers %llu\n",
+		              (unsigned long long)mx_budget_used(&s->answers));
 		mx_buf_printf(out, "# TYPE finished counter\nfinished_total %llu\n",
 		              (unsigned long long)(stats.finished[MX_FINISH_STOP] +
 		                                   stats.finished[MX_FINISH_LENGTH]));
@@ -195,6 +218,7 @@ int main(int argc, char **argv)
 {
 	struct options o = parse(argc, argv);
 	struct mx_err err = {0};
+	mx_heap_setup();
 	sigset_t signals;
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);
@@ -204,6 +228,8 @@ int main(int argc, char **argv)
 
 	struct mx_service service;
 	check(mx_service_init(&service, "0", (size_t)o.n_models), &err, "service");
+	if (o.answer_memory)
+		service.answers.limit = o.answer_memory;
 	for (int i = 0; i < o.n_models; i++)
 		snprintf(service.models[i].name, sizeof(service.models[i].name), i ? "%s%d" : "%s", o.name,
 		         i + 1);

@@ -26,7 +26,10 @@ static void work(void *arg)
 	}
 	if (large)
 		mx_heap_trim();
-	mx_pump_set_busy(x, false);
+	if (x->state == MX_X_RUNNING)
+		mx_pump_let_wait(x);
+	else
+		mx_pump_set_busy(x, false);
 }
 
 /* The request is complete. Has the answer computed, or makes it an error. */

@@ -85,6 +85,7 @@ struct mx_exchange {
 	bool suspended; /* libmicrohttpd has suspended the connection, and not resumed it yet */
 	bool waiting;   /* from the suspension until its thread looks again */
 	bool busy;      /* a worker has it */
+	bool missed;    /* a wake came while it was busy */
 	bool woken, queued, streaming;
 	struct mx_exchange *next_wake; /* in the pump's queue */
 

@@ -93,6 +93,9 @@ void mx_pump_wake(struct mx_exchange *x);
 /* busy: gives the exchange to a worker. Else gives it back to its connection's thread, and wakes
  * that; from then on the caller must not touch the exchange. */
 void mx_pump_set_busy(struct mx_exchange *x, bool busy);
+/* Gives a busy exchange back that waits for its generation: wakes it only if a wake came while it
+ * was busy, which spares a short request a change of threads. Else as above. */
+void mx_pump_let_wait(struct mx_exchange *x);
 /* True if the client has left. For whichever thread has the exchange. */
 bool mx_pump_gone(struct mx_exchange *x);
 /* The exchange is an event stream from now on: after a silence it is woken with x->ping set. */

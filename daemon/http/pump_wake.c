@@ -110,10 +110,11 @@ bool mx_pump_suspend(struct mx_exchange *x)
 
 /* A connection whose exchange is with a worker stays suspended whatever happens: libmicrohttpd
  * reads from a resumed socket first, and ends the exchange if the client has left. Giving the
- * exchange back wakes it. */
+ * exchange back wakes it, or makes up for the wakes that it missed. */
 bool mx_pump_wake_locked(struct mx_pump *p, struct mx_exchange *x)
 {
 	x->woken = true;
+	x->missed = x->missed || x->busy;
 	if (!x->suspended || x->queued || x->busy)
 		return false;
 	bool first = !p->queue;
@@ -138,7 +139,20 @@ void mx_pump_set_busy(struct mx_exchange *x, bool busy)
 	struct mx_pump *p = &x->http->pump;
 	pthread_mutex_lock(&p->lock);
 	x->busy = busy;
+	x->missed = false;
 	bool tell = !busy && mx_pump_wake_locked(p, x);
+	pthread_mutex_unlock(&p->lock);
+	/* x may have been freed by now */
+	if (tell)
+		mx_pump_kick(p);
+}
+
+void mx_pump_let_wait(struct mx_exchange *x)
+{
+	struct mx_pump *p = &x->http->pump;
+	pthread_mutex_lock(&p->lock);
+	x->busy = false;
+	bool tell = x->missed && mx_pump_wake_locked(p, x);
 	pthread_mutex_unlock(&p->lock);
 	/* x may have been freed by now */
 	if (tell)

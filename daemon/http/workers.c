@@ -2,7 +2,7 @@
 #include "daemon/http/workers.h"
 
 #include <stdlib.h>
-#include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 
@@ -43,7 +43,7 @@ static void *worker_main(void *arg)
 	struct mx_job job;
 	pthread_setname_np(pthread_self(), w->patient ? "mx-http-long" : "mx-http-worker");
 	if (w->patient)
-		(void)setpriority(PRIO_PROCESS, 0, PATIENT); /* on Linux: of this thread */
+		(void)!nice(PATIENT); /* on Linux: of this thread */
 	while (take(w, &job))
 		job.fn(job.arg);
 	return NULL;

@@ -278,7 +278,7 @@ def server(kind=Frontend, **options):
 def check_error(answer, status, code=None, param=None, contains=""):
     """An error of OpenAI's shape."""
     got, headers, body = answer
-    assert got == status, (got, body)
+    assert got == status, (got, str(body)[:2000])
     assert set(body) == {"error"}, body
     e = body["error"]
     assert isinstance(e["message"], str) and isinstance(e["type"], str), e

@@ -446,6 +446,115 @@ static void tokens_the_model_lacks_are_refused(void **state)
 	mx_buf_free(&out);
 }
 
+/* Starts a generation of a body that is accepted by the parser; the HTTP status. */
+static int begin(const char *body, struct mx_generation **g, _Atomic unsigned *wakes)
+{
+	struct mx_api_request r = {0};
+	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, strlen(body), &r, &last), MX_OK);
+	mx_status st = mx_generate(&service, &r, "id", (struct mx_wake){on_wake, wakes}, g, &last);
+	mx_api_request_free(&r);
+	return st == MX_OK ? 200 : last.status;
+}
+
+/* A body of four prompts of 400 ids with all that can be asked of them. */
+static void long_body(struct mx_buf *body, bool stream)
+{
+	mx_buf_puts(body, "{\"prompt\":[");
+	for (int p = 0; p < 4; p++) {
+		mx_buf_puts(body, p ? ",[300" : "[300");
+		for (int i = 1; i < 400; i++)
+			mx_buf_printf(body, ",%d", 300 + i % 50);
+		mx_buf_putc(body, ']');
+	}
+	mx_buf_printf(body,
+	              "],\"echo\":true,\"logprobs\":20,\"max_tokens\":40,\"ignore_eos\":true,"
+	              "\"return_token_ids\":true,\"seed\":1,\"stream\":%s}",
+	              stream ? "true" : "false");
+}
+
+static void long_answers_come_in_small_pieces(void **state)
+{
+	(void)state;
+	for (int stream = 0; stream < 2; stream++) {
+		struct mx_buf body = {0}, piece = {0};
+		struct mx_generation *g = NULL;
+		_Atomic unsigned wakes = 0;
+		long_body(&body, stream);
+		assert_int_equal(begin(mx_buf_str(&body), &g, &wakes), 200);
+		while (!mx_generation_finished(g)) /* a reader that lags as much as it can */
+			nap();
+		wait_idle();
+		size_t total = 0, largest = 0, n = 0;
+		for (bool end = false; !end; n++) {
+			mx_buf_clear(&piece);
+			if (stream)
+				end = mx_generation_stream(g, &piece);
+			else
+				assert_int_equal(mx_generation_response(g, &piece, &end, &last), MX_OK);
+			total += piece.len;
+			largest = piece.len > largest ? piece.len : largest;
+		}
+		print_message("%zu bytes in %zu pieces of at most %zu\n", total, n, largest);
+		assert_true(total > 500000);
+		/* a piece may end with a token and its alternatives, and the end of an event */
+		assert_true(largest < MX_API_PIECE + 4096);
+		mx_generation_detach(g);
+		assert_int_equal(mx_budget_used(&service.answers), 0);
+		mx_buf_free(&body);
+		mx_buf_free(&piece);
+	}
+}
+
+static void answers_stay_within_their_budget(void **state)
+{
+	(void)state;
+	struct mx_buf body = {0}, out = {0};
+	struct mx_generation *g = NULL, *h = NULL;
+	_Atomic unsigned wakes = 0;
+	uint64_t limit = service.answers.limit;
+	long_body(&body, false);
+
+	/* 4 x 440 tokens of 16 + 20 x 8 bytes: 300 KiB */
+	service.answers.limit = 256 << 10;
+	assert_int_equal(begin(mx_buf_str(&body), &g, &wakes), 400);
+	assert_string_equal(last.code, "answer_too_large");
+	assert_non_null(strstr(last.message, "http.answer_memory"));
+	assert_false(last.retry);
+
+	service.answers.limit = 512 << 10;
+	assert_int_equal(begin(mx_buf_str(&body), &g, &wakes), 200);
+	uint64_t used = mx_budget_used(&service.answers);
+	assert_in_range(used, 300 << 10, 400 << 10);
+	assert_int_equal(begin(mx_buf_str(&body), &h, &wakes), 503);
+	assert_string_equal(last.code, "server_overloaded");
+	assert_true(last.retry);
+	/* what was reserved is enough: it grows by the generated text at most */
+	while (!mx_generation_finished(g))
+		nap();
+	assert_in_range(mx_budget_used(&service.answers), used, used + (64 << 10));
+	mx_generation_detach(g);
+	wait_idle();
+	assert_int_equal(mx_budget_used(&service.answers), 0);
+
+	/* text that nobody reserved: it ends when the budget does, and so does only this one */
+	static const char unread[] = "{\"prompt\":[300],\"max_tokens\":500,\"ignore_eos\":true,"
+								 "\"logprobs\":5,\"stream\":true,\"n\":8}";
+	static const char small[] = "{\"prompt\":[300],\"max_tokens\":1,\"ignore_eos\":true}";
+	service.answers.limit = 128 << 10;
+	assert_int_equal(begin(unread, &g, &wakes), 200);
+	wait_idle(); /* the engine waits for nobody */
+	assert_true(mx_generation_stream(g, &out));
+	assert_non_null(strstr(mx_buf_str(&out), "http.answer_memory"));
+	assert_non_null(strstr(mx_buf_str(&out), "[DONE]"));
+	mx_generation_detach(g);
+	assert_int_equal(mx_budget_used(&service.answers), 0);
+	assert_int_equal(run(MX_API_COMPLETION, small, &out), 200);
+
+	service.answers.limit = limit;
+	mx_buf_free(&body);
+	mx_buf_free(&out);
+}
+
 /* A model's vocabulary is often padded: it has more ids than its tokenizer. */
 static void tokens_without_text_are_reported(void **state)
 {
@@ -471,6 +580,8 @@ int main(void)
 		cmocka_unit_test(a_prompt_that_is_too_long_is_counted),
 		cmocka_unit_test(tokens_the_model_lacks_are_refused),
 		cmocka_unit_test(tokens_without_text_are_reported),
+		cmocka_unit_test(long_answers_come_in_small_pieces),
+		cmocka_unit_test(answers_stay_within_their_budget),
 	};
 	return cmocka_run_group_tests(tests, start, stop);
 }
