@@ -21,8 +21,10 @@ enum {
 };
 
 struct mx_chat_template {
-	struct mx_arena arena; /* owns the program */
+	struct mx_arena arena; /* owns the program and the source */
 	struct jj_program *prog;
+	const char *source; /* [source_len] as it was given */
+	size_t source_len;
 };
 
 static bool valid_utf8(const char *text, size_t len)
@@ -65,6 +67,9 @@ mx_status mx_chat_template_parse(const char *text, size_t len, struct mx_chat_te
 		st = compile(j, text, len);
 		t->arena = j->arena;
 		t->prog = j->prog;
+		t->source_len = len;
+		if (st == MX_OK && !(t->source = mx_arena_strndup(&t->arena, text, len)))
+			st = mx_fail(err, MX_E_NOMEM, "out of memory");
 	} else {
 		mx_fail(err, st, "out of memory");
 	}
@@ -97,6 +102,12 @@ bool mx_chat_template_reads(const struct mx_chat_template *t, const char *name)
 		if (jj_str_is(t->prog->reads->e[i].key.s, name))
 			return true;
 	return false;
+}
+
+const char *mx_chat_template_source(const struct mx_chat_template *t, size_t *out_len)
+{
+	*out_len = t->source_len;
+	return t->source;
 }
 
 static mx_status run(struct jj *j, const json_t *vars)

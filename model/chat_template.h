@@ -30,6 +30,9 @@ mx_status mx_chat_template_load(const char *dir, struct mx_chat_template **out, 
 mx_status mx_chat_template_parse(const char *text, size_t len, struct mx_chat_template **out,
                                  struct mx_err *err);
 void mx_chat_template_destroy(struct mx_chat_template *t); /* takes NULL */
+/* Returns the text that the template was compiled from and, in *out_len, its bytes. The template
+ * owns it. */
+const char *mx_chat_template_source(const struct mx_chat_template *t, size_t *out_len);
 
 /* Most bytes of memory that a rendering takes, without the output. */
 #define MX_CHAT_MEMORY ((size_t)32 << 20)

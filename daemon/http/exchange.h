@@ -181,4 +181,8 @@ void mx_api_post_chat(struct mx_exchange *x);
 void mx_api_post_tokenize(struct mx_exchange *x);
 void mx_api_post_detokenize(struct mx_exchange *x);
 
+/* ---- tokenizer_info.c ---- */
+
+void mx_api_get_tokenizer_info(struct mx_exchange *x);
+
 #endif

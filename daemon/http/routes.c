@@ -135,6 +135,7 @@ static const struct mx_route routes[] = {
 	{MX_ROUTE_TOKENIZE, "/v1/tokenize", false, NULL, mx_api_post_tokenize, POST},
 	{MX_ROUTE_DETOKENIZE, "/detokenize", false, NULL, mx_api_post_detokenize, POST},
 	{MX_ROUTE_DETOKENIZE, "/v1/detokenize", false, NULL, mx_api_post_detokenize, POST},
+	{MX_ROUTE_TOKENIZER_INFO, "/tokenizer_info", false, mx_api_get_tokenizer_info, NULL, GET},
 	{MX_ROUTE_HEALTH, "/health", false, get_health, NULL, GET},
 	{MX_ROUTE_LIVEZ, "/livez", false, get_livez, NULL, GET},
 	{MX_ROUTE_READYZ, "/readyz", false, get_readyz, NULL, GET},

@@ -13,6 +13,7 @@ static const char *const route_names[MX_ROUTE_COUNT] = {
 	[MX_ROUTE_MODEL] = "/v1/models/{id}",
 	[MX_ROUTE_TOKENIZE] = "/tokenize",
 	[MX_ROUTE_DETOKENIZE] = "/detokenize",
+	[MX_ROUTE_TOKENIZER_INFO] = "/tokenizer_info",
 	[MX_ROUTE_HEALTH] = "/health",
 	[MX_ROUTE_LIVEZ] = "/livez",
 	[MX_ROUTE_READYZ] = "/readyz",

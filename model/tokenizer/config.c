@@ -146,6 +146,13 @@ mx_status mx_tok_config_parse(struct mx_tokenizer *t, const json_t *config, stru
 		if (!t->special[i])
 			st = mx_fail(err, MX_E_NOMEM, "out of memory");
 	}
+	const json_t *class_name = json_object_get(config, "tokenizer_class");
+	if (st == MX_OK && json_is_string(class_name)) {
+		t->class_name = mx_arena_strndup(&t->arena, json_string_value(class_name),
+		                                 json_string_length(class_name));
+		if (!t->class_name)
+			st = mx_fail(err, MX_E_NOMEM, "out of memory");
+	}
 	const char *extra = "extra_special_tokens";
 	const json_t *list = json_object_get(config, extra);
 	if (!list)
@@ -156,6 +163,11 @@ mx_status mx_tok_config_parse(struct mx_tokenizer *t, const json_t *config, stru
 		st = add_missing(t, json_array_get(list, i), at, &next_id, err);
 	}
 	return st;
+}
+
+const char *mx_tokenizer_class(const struct mx_tokenizer *t)
+{
+	return t->class_name ? t->class_name : "PreTrainedTokenizerFast";
 }
 
 const char *mx_tokenizer_special(const struct mx_tokenizer *t, const char *name)

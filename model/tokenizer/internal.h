@@ -421,6 +421,7 @@ struct mx_tokenizer {
 	struct mx_tok_decs decs;
 	uint32_t size; /* number of ids, of the vocabulary and of added tokens */
 	const char *special[MX_TOK_N_SPECIAL];
+	const char *class_name; /* tokenizer_class of tokenizer_config.json, or NULL */
 };
 
 #endif

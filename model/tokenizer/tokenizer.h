@@ -88,5 +88,7 @@ bool mx_tokenizer_is_special(const struct mx_tokenizer *t, int32_t id);
 /* Returns the string of a token named in tokenizer_config.json, or NULL. name: "bos_token",
  * "eos_token", "pad_token" or "unk_token". */
 const char *mx_tokenizer_special(const struct mx_tokenizer *t, const char *name);
+/* Returns tokenizer_class of tokenizer_config.json; "PreTrainedTokenizerFast" if it names none. */
+const char *mx_tokenizer_class(const struct mx_tokenizer *t);
 
 #endif

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Routes that answer at once, methods, headers, and the states of a server."""
+import json
+import os
 import signal
 import sys
 
-from harness import check_error, main, server
+from harness import DEMO, check_error, main, server
 
 
 @server(alias="other", models=2)
@@ -129,8 +131,26 @@ def test_tokenize_and_detokenize(s):
     check_error(s.post("/tokenize", {"model": "nobody", "prompt": "a"}), 404, "model_not_found")
 
 
+@server(models=2)
+def test_tokenizer_info(s):
+    with open(os.path.join(DEMO, "tokenizer_config.json")) as f:
+        config = json.load(f)
+    status, _, info = s.get("/tokenizer_info?model=fake2")
+    assert status == 200
+    for key in ("tokenizer_class", "bos_token", "eos_token", "chat_template"):
+        assert info[key] == config[key], (key, info)
+    assert info["pad_token"] is None and info["model_max_length"] == 2048
+    # as lm-eval finds the id of EOS
+    assert len(s.post("/tokenize", {"model": "fake", "prompt": info["eos_token"],
+                                    "add_special_tokens": False})[2]["tokens"]) == 1
+    check_error(s.get("/tokenizer_info"), 400, "missing_required_parameter", "model")
+    check_error(s.get("/tokenizer_info?model=nobody"), 404, "model_not_found")
+    check_error(s.post("/tokenizer_info", {}), 405, "method_not_allowed")
+
+
 @server(hold=1, wait=False)
 def test_loading(s):
+    check_error(s.get("/tokenizer_info"), 503, "model_loading")
     check_error(s.post("/v1/completions", {"prompt": "a"}), 503, "model_loading")
     check_error(s.post("/tokenize", {"prompt": "a"}), 503, "model_loading")
     status, headers, body = s.get("/readyz")
