@@ -450,7 +450,7 @@ static void tokens_the_model_lacks_are_refused(void **state)
 static int begin(const char *body, struct mx_generation **g, _Atomic unsigned *wakes)
 {
 	struct mx_api_request r = {0};
-	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, strlen(body), &r, &last), MX_OK);
+	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, strlen(body), NULL, &r, &last), MX_OK);
 	mx_status st = mx_generate(&service, &r, "id", (struct mx_wake){on_wake, wakes}, g, &last);
 	mx_api_request_free(&r);
 	return st == MX_OK ? 200 : last.status;
