@@ -298,7 +298,7 @@ mx_status mx_core_finish_step(struct mx_core *c, struct mx_step_result *results)
 	for (uint32_t i = 0; i < c->n_items; i++) {
 		results[i].status = MX_OK;
 		results[i].cause = NULL;
-		results[i].sampled = false;
+		results[i].deferred = results[i].sampled = false;
 		results[i].prompt = NULL;
 		results[i].prompt_first = results[i].prompt_n = 0;
 	}

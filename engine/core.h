@@ -46,7 +46,8 @@ struct mx_seq {
 	uint32_t lookup;
 	bool save_pending; /* its state is to be saved: it is in mx_core.to_save */
 	uint32_t in_step;  /* its tokens in the step that runs; stays set if the step fails for it */
-	bool resumes;      /* its slot was loaded from a snapshot, and no step has run since */
+	bool resumes;      /* its slot was loaded from a snapshot, and is not resumed yet */
+	uint32_t resume_module, resume_progress; /* how far: see mx_forward_resume */
 };
 
 struct mx_core;

@@ -122,6 +122,10 @@ struct mx_step_result {
 	mx_status status;  /* not MX_OK: the sequence has failed and must be closed */
 	const char *cause; /* of a failure, for people, valid like the pointers below; NULL = the status
 	                    * says all */
+	/* Nothing was computed: the engine has work to do for a prefix that was found in the cache,
+	 * which other sequences should not wait for. The item is to be asked for again. Never true of
+	 * all items, nor if info.overlaps. */
+	bool deferred;
 	bool sampled;
 	int32_t token;             /* the sampled token, already appended to the sequence */
 	struct mx_logprob logprob; /* if asked for */
@@ -133,9 +137,10 @@ struct mx_step_result {
 /* Nanoseconds of a step by phase. For an asynchronous device `forward` is the time that finish
  * waits for it, sampling included, and `host` is the host's own work in begin and finish, during
  * which the device may be idle: packing, uploading and launching the step, and the work after its
- * tokens have arrived. `host` is 0 on CPUs. */
+ * tokens have arrived. `host` is 0 on CPUs. `resume` is the part of `forward` that was work for
+ * prefixes found in the cache. */
 struct mx_step_times {
-	uint64_t forward, sample, commit, host;
+	uint64_t forward, sample, commit, host, resume;
 };
 
 struct mx_engine_ops {

@@ -239,6 +239,20 @@ static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_
 		mx_core_append(s, r->token);
 }
 
+static bool resumes(const struct fake *f, const struct mx_seq *s)
+{
+	return s->resumes && s->resume_progress < f->config.resume_steps;
+}
+
+/* True if the step has no sequence that could go on. */
+static bool all_resume(const struct fake *f)
+{
+	for (uint32_t i = 0; i < f->core.n_items; i++)
+		if (!resumes(f, f->core.items[i].seq))
+			return false;
+	return true;
+}
+
 /* Sleeps until a step of `rows` rows that started at time `start` would be done. */
 static void pretend(const struct fake *f, uint64_t start, uint32_t rows)
 {
@@ -268,8 +282,16 @@ static mx_status fake_finish(struct mx_engine *e, struct mx_step_result *results
 		return st;
 	uint64_t now = mx_now_ns();
 	uint32_t rows = 0;
+	bool alone = all_resume(f);
 	for (uint32_t i = 0; i < f->core.n_items; i++) {
 		const struct mx_step_item *item = &f->core.items[i];
+		if (resumes(f, item->seq) && !alone) {
+			item->seq->resume_progress++;
+			item->seq->in_step = 0;
+			results[i].deferred = true;
+			continue;
+		}
+		item->seq->resumes = false;
 		run_item(f, item, f->prompt + rows, &results[i]);
 		rows += item->n;
 	}
@@ -339,7 +361,8 @@ mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_e
 {
 	if (!config->vocab || config->vocab > INT32_MAX || !config->max_context ||
 	    !config->max_sequences || !config->step_tokens || !config->page_tokens ||
-	    (config->lookahead && config->state == MX_FAKE_SLOT))
+	    (config->lookahead && config->state == MX_FAKE_SLOT) ||
+	    (config->resume_steps && config->overlaps))
 		return MX_E_INVALID;
 	struct fake *f = mx_calloc(1, sizeof *f);
 	if (!f)

@@ -108,29 +108,34 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 	return st == MX_OK && e->probe ? e->probe(e, e->model.n_blocks + 1, s->x, rows) : st;
 }
 
-/* Calls the resume of one module until all of its layers are rebuilt. A call that leaves *progress
- * as it was would be repeated for ever: MX_E_INTERNAL. */
-static mx_status resume_group(const struct mx_model_group *g, const struct mx_step *step)
+/* Returns the first module from `module` on that has work in resume. */
+static uint32_t resuming(const struct mx_model *m, uint32_t module)
 {
-	uint32_t progress = 0, before;
-	mx_status st;
-	do {
-		before = progress;
-		st = g->ops->resume(g->instances, g->n, step, &progress);
-		if (st == MX_OK && progress == before) {
-			mx_error("engine", "mixer %s: resume makes no progress", g->ops->name);
-			st = MX_E_INTERNAL;
-		}
-	} while (st == MX_OK && progress != MX_RESUMED);
-	return st;
+	while (module < m->n_groups && !(m->groups[module].ops->caps & MX_MIXER_RESUME))
+		module++;
+	return module;
 }
 
-mx_status mx_forward_resume(struct mx_model_engine *e, const struct mx_step *step)
+mx_status mx_forward_resume(struct mx_model_engine *e, const struct mx_step *step, uint32_t *module,
+                            uint32_t *progress, bool *out_done)
 {
-	mx_status st = MX_OK;
-	for (uint32_t g = 0; g < e->model.n_groups && st == MX_OK; g++)
-		if (e->model.groups[g].ops->caps & MX_MIXER_RESUME)
-			st = resume_group(&e->model.groups[g], step);
+	const struct mx_model *m = &e->model;
+	*module = resuming(m, *module);
+	*out_done = *module == m->n_groups;
+	if (*out_done)
+		return MX_OK;
+	const struct mx_model_group *g = &m->groups[*module];
+	uint32_t before = *progress;
+	mx_status st = g->ops->resume(g->instances, g->n, step, progress);
+	if (st == MX_OK && *progress == before) { /* it would be repeated for ever */
+		mx_error("engine", "mixer %s: resume makes no progress", g->ops->name);
+		return MX_E_INTERNAL;
+	}
+	if (*progress == MX_RESUMED) {
+		*module = resuming(m, *module + 1);
+		*progress = 0;
+		*out_done = *module == m->n_groups;
+	}
 	return st;
 }
 

@@ -235,8 +235,9 @@ static mx_status resume(struct mx_model_engine *e)
 	const struct mx_step step = {
 		.spans = e->scratch.spans, .n_spans = n, .scratch = e->scratch.mixer, .tables = &tables};
 	mx_status st = upload(e, bytes + n_pages * sizeof *host.pages);
-	if (st == MX_OK)
-		st = mx_forward_resume(e, &step);
+	uint32_t module = 0, progress = 0;
+	for (bool done = false; st == MX_OK && !done;)
+		st = mx_forward_resume(e, &step, &module, &progress, &done);
 	return st == MX_OK ? e->device->ops->wait(e->device) : st;
 }
 

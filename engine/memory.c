@@ -112,6 +112,7 @@ static void lay_out_host(const struct mx_step_limits *l, struct layout *a, struc
 	s->wants = take(a, 2 * rows, sizeof *s->wants);
 	s->spans = take(a, l->sequences, sizeof *s->spans);
 	s->kept = take(a, l->sequences, sizeof *s->kept);
+	s->order = take(a, l->sequences, sizeof *s->order);
 	s->samples = take(a, l->logits, sizeof *s->samples);
 	s->tokens = take(a, l->logits, sizeof *s->tokens);
 	s->n_top = take(a, l->logits, sizeof *s->n_top);

@@ -41,6 +41,7 @@ struct mx_scratch {
 	uint32_t *wants;               /* [2 R] (row, item) of the rows whose logits are needed */
 	struct mx_span *spans;         /* [S] */
 	struct mx_kept *kept;          /* [S] */
+	uint32_t *order;               /* [S] see mx_resume_results */
 	struct mx_sample_row *samples; /* [L] */
 	int32_t *tokens;               /* [L] sampled tokens, or tokens to report */
 	uint32_t *n_top;               /* [L] */

@@ -110,9 +110,7 @@ const struct mx_state_ops mx_model_state_ops = {find_extent, clear_state, save_s
 static mx_status compute(struct mx_model_engine *e)
 {
 	const struct mx_tables *t = &e->scratch.tables;
-	const struct mx_step resumed = {
-		.spans = e->scratch.spans, .n_spans = mx_lay_out_resumed(e), .scratch = e->scratch.mixer};
-	mx_status st = resumed.n_spans ? mx_forward_resume(e, &resumed) : MX_OK;
+	mx_status st = mx_resume_items(e);
 	if (st != MX_OK)
 		return st;
 	uint32_t longest, n_rows = mx_lay_out_rows(e, t, &longest);
@@ -161,6 +159,9 @@ static mx_status complete(struct mx_model_engine *e, struct mx_step_result *resu
 	if (st == MX_OK && !e->device->info.async)
 		st = mx_forward_commit(e, &e->step);
 	times->forward += mx_now_ns() - settling;
+	times->resume = e->resume_ns;
+	if (!e->device->info.async)
+		mx_resume_observe(e, times->forward + times->sample - e->resume_ns);
 	return st;
 }
 
@@ -171,6 +172,8 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 	const struct mx_step_item *items = e->core.items;
 	uint32_t n = e->core.n_items;
 	mx_status st = mx_core_finish_step(&e->core, results);
+	e->n_deferred = 0;
+	e->resume_ns = 0;
 	if (st != MX_OK)
 		return st;
 	struct mx_step_times times = {0};
@@ -180,6 +183,7 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 	st = complete(e, results, &times);
 	if (st != MX_OK)
 		return st;
+	n = e->n_computed = e->core.n_items; /* without those that are deferred */
 	uint64_t committing = mx_now_ns();
 	bool failed = false;
 	for (uint32_t i = 0; i < n; i++) {
@@ -197,6 +201,7 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 	*out_times = times;
 	if (failed)
 		mx_diagnose(e, results);
+	mx_resume_results(e, results);
 	return MX_OK;
 }
 

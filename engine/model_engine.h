@@ -6,8 +6,9 @@
  *
  * load.c builds the engine. model_engine.c implements its table and runs a step; launch.c does so
  * on an asynchronous device; step_layout.c fills the step's spans and tables. forward.c runs the
- * layers, with mlp.c for feed-forwards and experts.c for mixtures of them. logits.c turns hidden
- * states into tokens and log-probabilities.
+ * layers, with mlp.c for feed-forwards and experts.c for mixtures of them; resume.c resumes
+ * sequences that were loaded from snapshots. logits.c turns hidden states into tokens and
+ * log-probabilities.
  */
 #ifndef MX_ENGINE_MODEL_ENGINE_H
 #define MX_ENGINE_MODEL_ENGINE_H
@@ -67,6 +68,9 @@ struct mx_model_engine {
 	const void *hidden;                  /* [n_wants, width] their normed hidden states */
 	bool drawing;                        /* the device was asked to sample all n_wants rows */
 	uint64_t begin_ns;                   /* duration of begin */
+	uint32_t n_computed, n_deferred;     /* items of the step; their places are in scratch.order */
+	uint64_t resume_ns;                  /* time that resuming took */
+	uint64_t usual_ns; /* mean time of a step in which all decode; 0 = not known */
 
 	struct mx_diagnosis diagnosis;
 	/* NULL, but while a pass is repeated: called by mx_forward with the rows that a stage has
@@ -92,11 +96,25 @@ mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, co
 /* Computes scratch.y[rows, width] = the mixture of experts of scratch.x[rows, width]. */
 mx_status mx_experts_run(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows);
 
-/* Calls resume of the mixers for the spans of the step, which has no rows. */
-mx_status mx_forward_resume(struct mx_model_engine *e, const struct mx_step *step);
+/* Calls resume of a module for the spans of the step, which has no rows. *module and *progress are
+ * 0 at first, and of no meaning to the caller. *out_done: nothing was left to do. MX_E_INTERNAL: a
+ * mixer makes no progress. */
+mx_status mx_forward_resume(struct mx_model_engine *e, const struct mx_step *step, uint32_t *module,
+                            uint32_t *progress, bool *out_done);
 
 /* Commits all tokens of the step, then settles. */
 mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step);
+
+/* ---- resume.c: devices that are not asynchronous ---- */
+
+/* Resumes sequences of core.items: all of them, or a part of the work. Takes those that are not
+ * resumed yet out of core.items. */
+mx_status mx_resume_items(struct mx_model_engine *e);
+/* Puts the results of the n_computed items at the places of these items in the step, and fills
+ * those of deferred ones. */
+void mx_resume_results(struct mx_model_engine *e, struct mx_step_result *results);
+/* Takes note of the time of a step without the work of mx_resume_items. */
+void mx_resume_observe(struct mx_model_engine *e, uint64_t ns);
 
 /* ---- logits.c, in the order of the calls; items are core.items, spans are scratch.spans ---- */
 

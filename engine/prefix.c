@@ -44,6 +44,7 @@ static mx_status resume(struct mx_core *c, struct mx_seq *s, uint32_t limit, uin
 		st = c->state.load(c, s, found.block);
 		if (st == MX_OK) {
 			s->resumes = true;
+			s->resume_module = s->resume_progress = 0;
 			*out = MX_LOOKUP_HIT;
 			return MX_OK;
 		}

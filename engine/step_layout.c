@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static struct mx_span span_of(const struct mx_seq *q, uint32_t row, uint32_t n)
+struct mx_span mx_span_of(const struct mx_seq *q, uint32_t row, uint32_t n)
 {
 	return (struct mx_span){
 		.row = row,
@@ -23,7 +23,7 @@ uint32_t mx_lay_out_resumed(struct mx_model_engine *e)
 	for (uint32_t i = 0; i < e->core.n_items; i++) {
 		struct mx_seq *q = e->core.items[i].seq;
 		if (q->resumes && e->model.resumes)
-			e->scratch.spans[n++] = span_of(q, 0, 0);
+			e->scratch.spans[n++] = mx_span_of(q, 0, 0);
 		q->resumes = false;
 	}
 	return n;
@@ -37,7 +37,7 @@ uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
 	for (uint32_t i = 0; i < e->core.n_items; i++) {
 		const struct mx_seq *q = e->core.items[i].seq;
 		uint32_t n = e->core.items[i].n;
-		spans[i] = span_of(q, row, n);
+		spans[i] = mx_span_of(q, row, n);
 		longest = n > longest ? n : longest;
 		mx_seq_tokens_copy(&q->tokens, q->computed, q->computed + n, to->ids + row);
 		for (uint32_t k = 0; k < n; k++)

@@ -8,6 +8,9 @@
 
 #include "engine/model_engine.h"
 
+/* Returns a span of the sequence's next n tokens, the first of which is row `row`. */
+struct mx_span mx_span_of(const struct mx_seq *q, uint32_t row, uint32_t n);
+
 /* Fills scratch.spans, one for each item, and the ids and positions of their rows in `to`, in the
  * order of the items. Returns the number of rows; *out_longest = tokens of the longest span. */
 uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,

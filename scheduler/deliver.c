@@ -103,9 +103,11 @@ static void note_cancelled(struct mx_sched *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* Moves r forward by n tokens. */
+/* Moves r forward by n tokens, unless it is deferred. */
 static void advance(struct mx_req *r, uint32_t n, const struct mx_step_result *res)
 {
+	if (res->deferred)
+		return;
 	if (res->status != MX_OK) {
 		decide(r, MX_FINISH_ERROR, res->status, -1);
 		r->end.cause = res->cause;
@@ -128,11 +130,14 @@ static void advance(struct mx_req *r, uint32_t n, const struct mx_step_result *r
 
 void mx_sched_collect(struct mx_sched *s, struct mx_sched_plan *p)
 {
+	uint32_t n_decode = p->n_decode;
 	note_cancelled(s);
 	for (uint32_t i = 0; i < p->n; i++) {
 		struct mx_req *r = p->requests[i];
 		r->in_flight = 0;
 		r->drawing = false;
+		if (p->results[i].deferred) /* its tokens were not in the step */
+			*(i < n_decode ? &p->n_decode : &p->n_prompt) -= p->items[i].n;
 		if (r->end.decided) /* nobody needs its results */
 			p->results[i].sampled = false;
 		else

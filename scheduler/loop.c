@@ -60,7 +60,7 @@ static bool turn_over(struct mx_sched *s, struct mx_sched_plan *next)
 	uint64_t beginning = mx_now_ns();
 	bool well = !next->n || begin_step(s, next);
 	uint64_t begun = mx_now_ns();
-	mx_chunk_policy_observe(&s->policy, p->n_decode, p->n_prompt, end - p->begun_ns);
+	mx_chunk_policy_observe(&s->policy, p->n_decode, p->n_prompt, end - p->begun_ns - times.resume);
 	mx_sched_deliver(s, p, end);
 	if (!s->flight)
 		s->ops->save_snapshots(s->engine);

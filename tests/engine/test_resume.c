@@ -2,7 +2,7 @@
 /*
  * Tests models with state in slots on the model engine: sequences that resume from snapshots yield
  * the same bits as sequences that do not, whatever is saved and evicted; a second turn of a chat
- * computes only what is new.
+ * computes only what is new; hits whose state takes long to rebuild do not stop other sequences.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "engine/core.h"
 #include "engine/snapshots.h"
 #include "tests/engine/engine_util.h"
 
@@ -269,6 +270,127 @@ static void preemption_changes_no_bit(void **state)
 		preempt(dirs[i]);
 }
 
+/* Beside a stream, hits are resumed a part a step, and computed when they are resumed. The stream
+ * has a token in every step. Alone, a hit is resumed and computed in one step. */
+static void hits_do_not_stop_streams(void **state)
+{
+	(void)state;
+	enum { LAYERS = 5, HITS = 4, N = 100 };
+	static const char reaching[] =
+		MODEL("{\"mixer\":\"reaching\"},{\"mixer\":\"reaching\"},{\"mixer\":\"reaching\"},"
+	          "{\"mixer\":\"reaching\"},{\"mixer\":\"reaching\"}");
+	static int32_t prompt[N], other[1] = {7};
+	struct loaded l;
+	struct outcome out;
+	char dir[64];
+	make_checkpoint(dir, reaching, MX_F32, 5);
+	loaded_start(dir, NULL, &l);
+	struct mx_engine *e = l.engine;
+	make_tokens(prompt, N, VOCAB, 7);
+	struct job job = make_job(prompt, N, N + 1);
+	job.sampling.temperature = 0;
+	run_jobs(e, &job, 1, CONTEXT, &out);
+	int32_t expect = out.tokens[N];
+	outcome_free(&out);
+	const struct mx_seq_params p = {.sampling = {.repetition_penalty = 1, .top_p = 1},
+	                                .max_len = CONTEXT,
+	                                .logprobs = -1,
+	                                .prompt_logprobs = -1};
+	struct mx_seq *s[1 + HITS];
+	struct mx_step_item items[1 + HITS];
+	struct mx_step_result r[1 + HITS];
+	struct mx_step_times t;
+	uint32_t computed, n_parts = 0, n_done = 0, n_steps = 0;
+	assert_int_equal(e->ops->open(e, other, 1, &p, &s[0]), MX_OK);
+	assert_int_equal(e->ops->attach(e, s[0], &computed), MX_OK);
+	items[0] = (struct mx_step_item){s[0], 1, true};
+	for (uint32_t i = 1; i <= 3; i++) { /* their time is the usual one */
+		assert_int_equal(e->ops->reserve(e, s[0], i), MX_OK);
+		assert_int_equal(e->ops->step(e, items, 1, r, &t), MX_OK);
+	}
+	for (uint32_t i = 1; i <= HITS; i++) {
+		assert_int_equal(e->ops->open(e, prompt, N, &p, &s[i]), MX_OK);
+		assert_int_equal(e->ops->attach(e, s[i], &computed), MX_OK);
+		assert_int_equal(computed, N - 1);
+		assert_int_equal(e->ops->reserve(e, s[i], N), MX_OK);
+	}
+	setenv("MIXD_TEST_RESUME_MS", "50", 1); /* no share of a step's time is so large */
+	while (n_done < HITS) {
+		uint32_t n = 1, before = n_parts;
+		for (uint32_t i = 1; i <= HITS; i++)
+			if (s[i]->computed < N)
+				items[n++] = (struct mx_step_item){s[i], 1, true};
+		assert_int_equal(e->ops->reserve(e, s[0], 4 + n_steps++), MX_OK);
+		assert_int_equal(e->ops->step(e, items, n, r, &t), MX_OK);
+		e->ops->save_snapshots(e);
+		assert_true(r[0].sampled && !r[0].deferred);
+		n_parts = LAYERS * n_done;
+		for (uint32_t i = 1; i < n; i++) {
+			const struct mx_seq *q = items[i].seq;
+			assert_int_equal(r[i].status, MX_OK);
+			assert_int_equal(r[i].sampled, !r[i].deferred);
+			n_parts += r[i].sampled || !q->resumes ? LAYERS : q->resume_progress;
+			n_done += r[i].sampled;
+			assert_true(!r[i].sampled || r[i].token == expect);
+		}
+		assert_true(n_parts - before <= 1);
+	}
+	assert_int_equal(n_parts, HITS * LAYERS);
+	assert_true(n_steps > HITS * LAYERS);
+	for (uint32_t i = 0; i <= HITS; i++)
+		e->ops->close(e, s[i]);
+	/* Alone. */
+	assert_int_equal(e->ops->open(e, prompt, N, &p, &s[0]), MX_OK);
+	assert_int_equal(e->ops->attach(e, s[0], &computed), MX_OK);
+	assert_int_equal(computed, N - 1);
+	assert_int_equal(e->ops->reserve(e, s[0], N), MX_OK);
+	assert_int_equal(e->ops->step(e, items, 1, r, &t), MX_OK);
+	assert_true(r[0].sampled && !r[0].deferred && r[0].token == expect);
+	assert_true(t.resume >= LAYERS * 50000000ull && t.forward >= t.resume);
+	unsetenv("MIXD_TEST_RESUME_MS");
+	e->ops->close(e, s[0]);
+	loaded_close(&l);
+	mx_random_model_remove(dir);
+}
+
+/* Hits that come while others decode and prefill yield the bits that they yield alone. */
+static void hits_in_company(const char *dir)
+{
+	enum { HITS = 6 };
+	static int32_t prompt[300], other[40];
+	struct loaded l;
+	struct job jobs[2 + HITS];
+	struct outcome out[2 + HITS];
+	loaded_start(dir, NULL, &l);
+	make_tokens(prompt, 300, VOCAB, 7);
+	make_tokens(other, 40, VOCAB, 8);
+	struct job first = make_job(prompt, 300, 301);
+	run_jobs(l.engine, &first, 1, CONTEXT, out);
+	outcome_free(out);
+	jobs[0] = make_job(other, 40, 100);
+	jobs[1] = make_job(other, 39, 300);
+	jobs[1].start = 9;
+	for (uint32_t i = 0; i < HITS; i++) {
+		jobs[2 + i] = make_job(prompt, 300, 310 + i);
+		jobs[2 + i].start = 5 + i;
+		jobs[2 + i].preempt = i == HITS - 1 ? 3 : 0;
+	}
+	check_jobs(l.engine, jobs, 2 + HITS, 50, NULL, out);
+	for (uint32_t i = 0; i < 2 + HITS; i++) {
+		if (i >= 2)
+			assert_int_equal(out[i].cached, 299);
+		outcome_free(&out[i]);
+	}
+	loaded_close(&l);
+}
+
+static void company_changes_no_bit_of_a_hit(void **state)
+{
+	(void)state;
+	for (int i = 0; i < N_MODELS; i++)
+		hits_in_company(dirs[i]);
+}
+
 /* A layer whose state cannot be saved leaves the model without a prefix cache, and says so. */
 static void what_cannot_be_saved_is_unsupported(void **state)
 {
@@ -465,6 +587,8 @@ int main(void)
 		cmocka_unit_test(what_cannot_be_saved_is_unsupported),
 		cmocka_unit_test(eviction_changes_no_bit),
 		cmocka_unit_test(preemption_changes_no_bit),
+		cmocka_unit_test(hits_do_not_stop_streams),
+		cmocka_unit_test(company_changes_no_bit_of_a_hit),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -319,6 +319,47 @@ static void the_next_turn_computes_what_is_new(void **state)
 
 /* ---- memory ---- */
 
+/* A hit for which the engine has much to do is deferred; streams have a token in every step, and
+ * the hit's own come when it is done. */
+static void a_deferred_hit_does_not_stop_streams(void **state)
+{
+	(void)state;
+	struct fixture f;
+	struct mx_fake_config config = with_slots();
+	if (steps_overlap) /* nothing is deferred there */
+		return;
+	config.resume_steps = 4;
+	start(&f, &config);
+	submit(&f, 1, 90, 5); /* leaves its state */
+	client_wait_done(&f.c[1]);
+	test_engine_gate(f.engine);
+	submit(&f, 0, 10, 40);
+	test_engine_wait_entered(f.engine);
+	test_engine_pass(f.engine, 3);
+	assert_int_equal(f.c[0].n, 3);
+	int32_t prompt[90];
+	fill_prompt(prompt, 90, 1);
+	struct mx_request r = test_request(prompt, 90, 5, &f.c[2]);
+	assert_int_equal(mx_sched_submit(f.sched, &r, &f.c[2].id, NULL), MX_OK);
+	test_engine_pass(f.engine, 1); /* it was planned before */
+	for (uint32_t i = 0; i < config.resume_steps; i++) {
+		test_engine_pass(f.engine, 1);
+		assert_int_equal(f.c[0].n, 5 + i);
+		assert_int_equal(f.c[2].n, 0);
+	}
+	uint64_t tokens = stats(&f).step_tokens.sum;
+	test_engine_pass(f.engine, 1);
+	assert_int_equal(f.c[2].n, 1);
+	assert_int_equal(stats(&f).step_tokens.sum - tokens, 2); /* deferred ones were not counted */
+	test_engine_open(f.engine);
+	for (int i = 0; i < 3; i++)
+		client_wait_done(&f.c[i]);
+	assert_true(f.c[2].done.cached_tokens > 0);
+	assert_memory_equal(f.c[2].tokens, f.c[1].tokens, 5 * sizeof(int32_t));
+	assert_reference(&f, 0, 10, 40);
+	finish(&f);
+}
+
 static void preemption_gives_identical_output(void **state)
 {
 	(void)state;
@@ -437,6 +478,7 @@ int main(void)
 		cmocka_unit_test(a_prefix_is_shared_with_the_request_just_ahead),
 		cmocka_unit_test(a_prompt_is_cut_where_its_state_is_saved),
 		cmocka_unit_test(the_next_turn_computes_what_is_new),
+		cmocka_unit_test(a_deferred_hit_does_not_stop_streams),
 		cmocka_unit_test(preemption_gives_identical_output),
 		cmocka_unit_test(a_page_a_sequence_admits_all),
 		cmocka_unit_test(without_a_slot_a_request_waits),

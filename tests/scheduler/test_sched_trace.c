@@ -475,6 +475,17 @@ static void state_in_both(void **state)
 	run_trace();
 }
 
+/* Hits are deferred for some steps. */
+static void state_in_both_deferred(void **state)
+{
+	(void)state;
+	config = in_pages;
+	config.state = MX_FAKE_HYBRID;
+	config.lookahead = true;
+	config.resume_steps = 3;
+	run_trace();
+}
+
 /* The same two on an asynchronous device. */
 static void state_in_pages_ahead(void **state)
 {
@@ -524,10 +535,15 @@ static void look_ahead_in_both_ahead(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(state_in_pages),      cmocka_unit_test(state_in_a_slot),
-		cmocka_unit_test(state_in_both),       cmocka_unit_test(state_in_pages_ahead),
-		cmocka_unit_test(state_in_both_ahead), cmocka_unit_test(look_ahead_in_pages),
-		cmocka_unit_test(look_ahead_in_both),  cmocka_unit_test(look_ahead_in_both_ahead),
+		cmocka_unit_test(state_in_pages),
+		cmocka_unit_test(state_in_a_slot),
+		cmocka_unit_test(state_in_both),
+		cmocka_unit_test(state_in_pages_ahead),
+		cmocka_unit_test(state_in_both_ahead),
+		cmocka_unit_test(look_ahead_in_pages),
+		cmocka_unit_test(state_in_both_deferred),
+		cmocka_unit_test(look_ahead_in_both),
+		cmocka_unit_test(look_ahead_in_both_ahead),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -228,11 +228,19 @@ static void rig_close(struct rig *r)
 
 #define NO_PAGE UINT32_MAX
 
+struct item {
+	struct seq *s;
+	enum mx_span_kind kind;
+	uint32_t n, keep, truth; /* tokens, those that stay, those that are the text's */
+};
+
 struct seq {
 	const struct text *text; /* NULL: none */
 	uint32_t computed, max_len, slot, n_pages;
 	bool drops;         /* gives pages back that are not needed: is neither saved nor forked */
-	bool resumes;       /* was loaded or forked, and no step has run since */
+	bool resumes;       /* was loaded or forked, and is not resumed yet */
+	uint32_t progress;  /* of resume */
+	struct item waits;  /* valid if progress: what comes when it is resumed */
 	uint32_t save_from; /* tokens */
 	uint32_t pages[MAX_PAGES];
 };
@@ -375,12 +383,6 @@ static void seq_load(struct rig *r, const struct saved *v, struct seq *s)
 
 /* ---- steps ---- */
 
-struct item {
-	struct seq *s;
-	enum mx_span_kind kind;
-	uint32_t n, keep, truth; /* tokens, those that stay, those that are the text's */
-};
-
 static void add_span(struct rig *r, const struct item *it, uint32_t row, struct mx_span *out)
 {
 	struct seq *s = it->s;
@@ -442,25 +444,58 @@ static uint64_t sum_shared(const struct rig *r)
 	return sum;
 }
 
-/* Resumes those of the items' sequences that were loaded or forked. */
-static void resume(struct rig *r, const struct item *items, const struct mx_span *spans,
-                   uint32_t n_items)
+/* Calls resume for spans [n] until all is done, or at most `calls` times. */
+static void resume(struct rig *r, const struct mx_span *spans, uint32_t n, uint32_t calls,
+                   uint32_t *progress)
+{
+	const struct mx_step step = {.spans = spans, .n_spans = n, .scratch = r->scratch};
+	while (*progress != MX_RESUMED && calls--) {
+		uint32_t before = *progress;
+		soil_scratch(r);
+		lc_resume(r->layers, LAYERS, &step, progress);
+		assert_true(*progress > before);
+	}
+}
+
+/* Does a part of the work for the item's sequence, and maybe all; other sequences run before it
+ * goes on. */
+static void resume_part(struct rig *r, const struct item *it)
+{
+	struct seq *s = it->s;
+	struct mx_span span;
+	uint64_t shared = sum_shared(r);
+	add_span(r, it, 0, &span);
+	span.n = 0;
+	resume(r, &span, 1, 1 + rng_below(&rng, 3), &s->progress);
+	s->resumes = s->progress != MX_RESUMED;
+	s->waits = *it;
+	if (!s->resumes)
+		s->progress = 0;
+	if (shared != sum_shared(r))
+		fail_msg("wrote to a page that sequences share");
+}
+
+/* Resumes those of the items' sequences that were loaded or forked: together, but for one that was
+ * begun. */
+static void resume_all(struct rig *r, const struct item *items, const struct mx_span *spans,
+                       uint32_t n_items)
 {
 	struct mx_span resumed[SEQS];
-	uint32_t n = 0;
-	for (uint32_t i = 0; i < n_items; i++)
-		if (items[i].s->resumes) {
-			resumed[n] = spans[i];
-			resumed[n++].n = 0;
-			items[i].s->resumes = false;
-		}
-	const struct mx_step step = {.spans = resumed, .n_spans = n, .scratch = r->scratch};
-	for (uint32_t progress = 0, before; progress != MX_RESUMED;) {
-		before = progress;
-		soil_scratch(r);
-		lc_resume(r->layers, LAYERS, &step, &progress);
-		assert_true(progress > before);
+	uint32_t n = 0, progress = 0;
+	for (uint32_t i = 0; i < n_items; i++) {
+		struct seq *s = items[i].s;
+		if (!s->resumes)
+			continue;
+		resumed[n] = spans[i];
+		resumed[n].n = 0;
+		if (s->progress)
+			resume(r, &resumed[n], 1, UINT32_MAX, &s->progress);
+		else
+			n++;
+		s->resumes = false;
+		s->progress = 0;
 	}
+	resume(r, resumed, n, UINT32_MAX, &progress);
 }
 
 /* record: where layer l's outputs go, [n_rows, channels], instead of being compared. */
@@ -478,7 +513,7 @@ static void rig_step(struct rig *r, const struct item *items, uint32_t n_items,
 	const struct mx_step step = {
 		.spans = spans, .n_spans = n_items, .n_rows = rows, .pos = r->pos, .scratch = r->scratch};
 	uint64_t shared = sum_shared(r);
-	resume(r, items, spans, n_items);
+	resume_all(r, items, spans, n_items);
 	for (int l = 0; l < LAYERS; l++) {
 		memset(r->y, POISON, rows * r->ldy * sizeof(float));
 		soil_scratch(r);
@@ -565,8 +600,13 @@ static void trial(struct rig *r, struct text *texts, int steps)
 				else
 					seq_open(r, s, &texts[rng_below(&rng, TEXTS)]);
 			}
-			if (rng_below(&rng, 4))
-				items[n_items++] = random_item(r, s);
+			if (!rng_below(&rng, 4))
+				continue;
+			struct item it = s->progress ? s->waits : random_item(r, s);
+			if (s->resumes && rng_below(&rng, 3))
+				resume_part(r, &it);
+			if (!s->progress || rng_below(&rng, 8) == 0)
+				items[n_items++] = it;
 		}
 		if (n_items)
 			rig_step(r, items, n_items, NULL);

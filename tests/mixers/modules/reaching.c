@@ -8,6 +8,7 @@
  * again, since only full pages are shared.
  */
 #include <stdlib.h>
+#include <time.h>
 
 #include "mixers/mixer.h"
 
@@ -212,10 +213,14 @@ static mx_status load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_
 	return MX_OK;
 }
 
-/* Rebuilds the cells ahead of one sequence in one layer at a call: *progress counts the calls. */
+/* Rebuilds the cells ahead of one sequence in one layer at a call: *progress counts the calls. Each
+ * takes as many milliseconds as MIXD_TEST_RESUME_MS says. */
 static mx_status resume(struct mx_mixer *const *layers, uint32_t n_layers,
                         const struct mx_step *step, uint32_t *progress)
 {
+	const char *ms = getenv("MIXD_TEST_RESUME_MS");
+	if (ms)
+		nanosleep(&(struct timespec){0, strtol(ms, NULL, 10) * 1000000}, NULL);
 	const struct mx_mixer *m = layers[*progress % n_layers];
 	const struct mx_span *s = &step->spans[*progress / n_layers];
 	leave(m, s, s->pos, true);
