@@ -74,7 +74,7 @@ static bool is_probe(const struct mx_exchange *x)
 static enum mx_log_level level_of(const struct mx_exchange *x, unsigned status)
 {
 	if (status >= 500)
-		return status == 503 ? MX_LOG_WARNING : MX_LOG_ERROR;
+		return status == 500 ? MX_LOG_ERROR : MX_LOG_WARNING;
 	return is_probe(x) && status < 400 ? MX_LOG_DEBUG : MX_LOG_INFO;
 }
 

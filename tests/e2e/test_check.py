@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,11 @@ def test_the_bundled_model_passes():
     for line in ("hyena              2 layers, 3072 bytes a token", "gla                2 layers, 0 bytes a token",
                  "mamba              2 layers, 0 bytes a token", "attention          2 layers, 1024 bytes a token"):
         assert f"  mixer {line}" in text, text
+    sizes = {k: float(re.search(rf"^  {k} +([0-9.]+) MiB", text, re.M)[1]) for k in
+             ("answers", "bodies", "work on short ones", "work on long ones", "connections",
+              "resident at start")}
+    total = float(re.search(r"^  total +([0-9.]+) MiB  models and requests", text, re.M)[1])
+    assert sizes["answers"] == sizes["bodies"] == 64 and abs(sum(sizes.values()) - total) < 0.4, text
     rc, text = run(ATTENTION)
     assert rc == 0 and "layers 0-8 attention" in text and "9 layers, 2304 bytes a token" in text, text
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What mixd holds resident is what --check said, within 5 %: at start, after requests, and after
-requests much larger than any that is served; with states in pages and with states in slots."""
+requests much larger than any that is served; with states in pages and with states in slots. Under
+bodies and answers as large as clients can make them it is never more than the total."""
 import array
 import json
 import os
 import platform
 import random
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,8 +34,8 @@ def check(s):
 
 
 def planned(s):
-    """MiB of --check's total."""
-    return float(re.search(r"total +([0-9.]+) MiB", check(s))[1])
+    """MiB that --check says are resident at start."""
+    return float(re.search(r"resident at start +([0-9.]+) MiB", check(s))[1])
 
 
 def expect(s, total, when):
@@ -78,6 +80,81 @@ def test_a_small_plan_is_kept_too(s):
     expect(s, total, "at start")
     ask(s)
     expect(s, total, "after 50 requests")
+
+
+class Unread:
+    """A client that sends a request and reads its answer only when told to."""
+
+    def __init__(self, s, path, body):
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.settimeout(PATIENCE)
+        self.socket.connect((s.host, s.port))
+        head = (f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n").encode()
+        self.sender = Thread(self.socket.sendall, head + body)
+
+    def status(self):
+        """Of the answer, whose beginning is read."""
+        self.sender.join()
+        data = b""
+        while b"\r\n\r\n" not in data:
+            more = self.socket.recv(1000)
+            assert more, data
+            data += more
+        return int(data.split()[1])
+
+    def drain(self):
+        while self.socket.recv(1 << 20):
+            pass
+
+
+def peak(s):
+    """MiB that were resident at most."""
+    with open(f"/proc/{s.process.pid}/status") as f:
+        return int(re.search(r"VmHWM:\s+(\d+) kB", f.read())[1]) / 1024
+
+
+@server(Mixd, keys=", memory: 64MiB")
+def test_requests_stay_within_the_total(s):
+    """Clients send an 8 MB /tokenize and do not read; then come the echo of 256 prompts and of
+    4, and bodies that are large once they are parsed."""
+    skip_where_memory_differs()
+    total = float(re.search(r"\n  total +([0-9.]+) MiB  models and requests", check(s))[1])
+    start = planned(s)
+    expect(s, start, "at start")
+    rnd = random.Random(3)
+    words = ["".join(rnd.choice("abcdefgh") for _ in range(rnd.randint(1, 7))) for _ in range(999)]
+    text = " ".join(rnd.choice(words) for _ in range(1600000))[:8000000]
+    prompts = [[rnd.randint(10, 400) for _ in range(2000)] for _ in range(256)]
+
+    def echo(n):
+        return json.dumps(dict(prompt=prompts[:n], echo=True, max_tokens=0, logprobs=20)).encode()
+    floods = {
+        "tokenize": ("/tokenize", json.dumps(dict(prompt=text)).encode(), 8, {200, 503}),
+        "letters": ("/tokenize", json.dumps(dict(prompt="a+1-" * 2000000)).encode(), 6, {400, 503}),
+        "echo": ("/v1/completions", echo(256), 4, {400, 503}),
+        "small echo": ("/v1/completions", echo(4), 4, {200, 503}),
+        "numbers": ("/v1/completions", b'{"prompt":[' + b"1," * 4000000 + b"1]}", 12, {413, 503}),
+        "ids": ("/v1/completions", json.dumps(dict(prompt=[12345] * 1100000)).encode(), 6, {400, 503}),
+    }
+    for name, (path, body, n, expected) in floods.items():
+        clients, found = [], []
+        for _ in range(n):
+            clients.append(Unread(s, path, body))
+            if name == "tokenize":  # one after the other, so that bodies are not in each other's way
+                found.append(clients[-1].status())
+        found = found or [c.status() for c in clients]
+        counts = {v: found.count(v) for v in sorted(set(found))}
+        print(f"{name}: {counts}, {peak(s):.1f} MiB at most, planned {total:.1f}")
+        assert set(found) <= expected, (name, counts)
+        assert counts.keys() - {503}, (name, counts)
+        assert peak(s) < 1.05 * total, (name, peak(s), total)
+        for i, c in enumerate(clients):
+            if i % 2:
+                c.drain()
+            c.socket.close()
+    expect(s, start, "after them")
 
 
 def write_retnet(folder):

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Takes any bytes as the JSON body of a route, which the first byte chooses, as it does whether
  * unknown fields are refused. */
+#include <malloc.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "proto/json_out.h"
+#include "proto/parse_cost.h"
 #include "proto/request.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -42,11 +44,39 @@ static void check_error(const struct mx_api_error *err)
 	mx_buf_free(&b);
 }
 
+/* Bytes of heap that jansson has. */
+static size_t heap, peak;
+
+static void *count_malloc(size_t n)
+{
+	void *p = malloc(n);
+	heap += p ? malloc_usable_size(p) + 8 : 0;
+	peak = heap > peak ? heap : peak;
+	return p;
+}
+
+static void count_free(void *p)
+{
+	heap -= p ? malloc_usable_size(p) + 8 : 0;
+	free(p);
+}
+
+/* Checks that parsing took no more than mx_parse_cost says. */
+static void check_cost(const char *body, size_t len)
+{
+	json_set_alloc_funcs(count_malloc, count_free);
+	heap = peak = 0;
+	json_decref(json_loadb(body, len, JSON_ALLOW_NUL, NULL));
+	if (peak > mx_parse_cost(body, len))
+		abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	if (size < 1)
 		return 0;
 	const char *body = (const char *)data + 1;
+	check_cost(body, size - 1);
 	struct mx_api_error err = {0};
 	struct mx_api_unknown unknown = {.allow = true}, *u = data[0] & 4 ? &unknown : NULL;
 	mx_status s;
