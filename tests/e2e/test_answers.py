@@ -3,12 +3,14 @@
 """Large bodies and large answers: what may be held of them, that they arrive whole, and that nobody
 else waits for them."""
 import json
+import os
 import random
 import socket
 import sys
+import tempfile
 import time
 
-from harness import SLOW, PATIENCE, Thread, check_error, main, server
+from harness import DEMO, SLOW, PATIENCE, Frontend, Thread, check_error, main, server
 
 MIB = 1 << 20
 
@@ -164,6 +166,33 @@ def test_short_requests_pass_long_ones(s):
     for status, _ in [t.join() for t in long_ones]:
         assert status in (200, 503), status
     assert left >= 2, left
+
+
+def test_no_template_runs_on_an_http_thread():
+    """With one HTTP thread /health is answered while a template of some million steps is rendered."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            os.symlink(os.path.join(DEMO, name), os.path.join(folder, name))
+        with open(os.path.join(folder, "chat_template.jinja"), "w") as f:
+            f.write("{% for i in range(500) %}{% for j in range(500) %}"
+                    "{% if (j * j + i * 3 - j * i) % 11 + j * 2 - i * 5 == 0.5 %}x{% endif %}"
+                    "{% endfor %}{% endfor %}{{ messages[0].content }}")
+        s = Frontend(tokenizer=folder, threads=1)
+        try:
+            chat = Thread(s.complete, "/v1/chat/completions", max_tokens=1, ignore_eos=True,
+                          messages=[dict(role="user", content="hello")])
+            time.sleep(0.02)
+            n = 0
+            while chat.is_alive():
+                assert s.get("/health")[0] == 200
+                n += 1
+            chat.join()
+            print(f"{n} times /health")
+            assert n > 3, n
+            s.stop()
+        finally:
+            if s.process.poll() is None:
+                s.process.kill()
 
 
 main(sys.modules[__name__])

@@ -469,6 +469,10 @@ static void limits_are_those_given(void **state)
 	assert_int_equal(render("0123456789A", 11, v, &output, &out, &err), MX_E_LIMIT);
 	assert_string_equal(err.text, "template output is too long");
 	assert_int_equal(out.len, 20);
+	/* 60 MB for a prompt of no bytes: more than a worker may take */
+	const char *large = "{% set a = 'x' * 20000000 %}{% set b = a ~ 'y' ~ a %}{{ b|length }}";
+	assert_int_equal(render(large, strlen(large), v, NULL, &out, &err), MX_E_LIMIT);
+	assert_string_equal(err.text, "template needs too much memory");
 	mx_buf_free(&out);
 	json_decref(v);
 }
