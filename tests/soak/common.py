@@ -62,10 +62,11 @@ def end(server):
 
 
 def planned(server):
-    """Bytes of --check's total."""
+    """Bytes of --check's total: that of the process, or before there was one, the sum of the models'."""
     r = subprocess.run([os.path.join(harness.BUILD, "mixd"), "--check", "--config", server.config], text=True,
                        env=dict(os.environ, **environment()), stdout=subprocess.PIPE, check=True)
-    return float(re.search(r"total +([0-9.]+) MiB", r.stdout)[1]) * MIB
+    totals = [float(t) * MIB for t in re.findall(r"  total +([0-9.]+) MiB", r.stdout)]
+    return totals[-1] if "\nprocess\n" in r.stdout else sum(totals)
 
 
 def rss(server):
