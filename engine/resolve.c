@@ -59,50 +59,6 @@ static mx_status resolve_mlp(struct mx_resolver *r, const struct mx_plan_mlp *p,
 	return st;
 }
 
-/* Finds the weights of expert i; experts have no biases. */
-static mx_status resolve_expert(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t i,
-                                struct mx_model_mlp *out)
-{
-	char gate[256], up[256], down[256];
-	int n = snprintf(gate, sizeof gate, "%s%u.gate_proj.weight", p->prefix, i);
-	snprintf(up, sizeof up, "%s%u.up_proj.weight", p->prefix, i);
-	snprintf(down, sizeof down, "%s%u.down_proj.weight", p->prefix, i);
-	if (n >= (int)sizeof gate)
-		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", gate);
-	const struct mx_plan_mlp mlp = {.gate = gate, .up = up, .down = down, .width = p->width};
-	return resolve_mlp(r, &mlp, out);
-}
-
-static mx_status resolve_experts(struct mx_resolver *r, const struct mx_plan_block *b,
-                                 struct mx_model_block *out)
-{
-	struct mx_model *m = r->model;
-	const struct mx_plan_experts *p = &b->experts;
-	struct mx_model_experts *x = &out->experts;
-	const struct mx_tensor *t;
-	mx_status st = mx_need_matrix_2d(r, p->router, p->n, m->plan->width, &x->router);
-	if (st != MX_OK)
-		return st;
-	x->n = p->n;
-	x->chosen = p->chosen;
-	x->normalize = p->normalize;
-	if (p->n > m->max_experts)
-		m->max_experts = p->n;
-	if (p->chosen > m->max_chosen)
-		m->max_chosen = p->chosen;
-	x->experts = mx_arena_alloc(&m->arena, p->n * sizeof *x->experts);
-	if (!x->experts)
-		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
-	for (uint32_t i = 0; i < p->n && st == MX_OK; i++)
-		st = resolve_expert(r, p, i, &x->experts[i]);
-	if (st != MX_OK || !b->mlp.width)
-		return st;
-	st = resolve_mlp(r, &b->mlp, &out->mlp);
-	if (st == MX_OK && mx_checkpoint_find(m->checkpoint, p->shared_gate, &t, NULL) == MX_OK)
-		st = mx_need_matrix_2d(r, p->shared_gate, 1, m->plan->width, &x->shared_gate);
-	return st;
-}
-
 static mx_status mixer_weights(struct mx_resolver *r, const struct mx_plan_mixer *p,
                                struct mx_model_mixer *out)
 {
@@ -198,8 +154,10 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 	if (p->kind == MX_BLOCK_EXPERTS && r->device->info.own_memory)
 		return mx_fail(r->err, MX_E_UNSUPPORTED,
 		               "layer %u is a mixture of experts, which runs on CPUs only", layer);
-	if (p->kind == MX_BLOCK_EXPERTS)
-		return resolve_experts(r, p, out);
+	if (p->kind == MX_BLOCK_EXPERTS) {
+		st = mx_resolve_experts(r, &p->experts, &out->experts);
+		return st != MX_OK || !p->mlp.width ? st : resolve_mlp(r, &p->mlp, &out->mlp);
+	}
 	if (!p->n_mixers)
 		return mx_fail(r->err, MX_E_UNSUPPORTED, "layer %u has a block without a mixer", layer);
 	out->n_mixers = p->n_mixers;

@@ -42,11 +42,14 @@ struct mx_model_mlp {
 };
 
 struct mx_model_experts {
-	struct mx_weight router;      /* [n, width of the model] */
-	struct mx_weight shared_gate; /* [1, width of the model]; data NULL = none */
-	struct mx_model_mlp *experts; /* [n] */
-	uint32_t n, chosen;           /* experts in all, experts of one token */
-	bool normalize;               /* the weights of a token's experts are scaled to a sum of 1 */
+	struct mx_plan_router rule;
+	struct mx_weight router;                /* [n, width of the model] */
+	float *correction;                      /* [n] NULL = none */
+	struct mx_weight latent_in, latent_out; /* data NULL = none */
+	struct mx_weight shared_gate;           /* [1, width of the model]; data NULL = none */
+	struct mx_model_mlp *experts;           /* [n] */
+	uint32_t n;
+	uint32_t latent; /* width of the experts' inputs and outputs; 0 = that of the model */
 };
 
 struct mx_model_block {
@@ -132,6 +135,7 @@ struct mx_model {
 	uint32_t max_mlp;      /* widest feed-forward */
 	uint32_t max_experts;  /* most experts of a block; 0 = no block has experts */
 	uint32_t max_chosen;   /* most experts that a token chooses */
+	uint32_t max_latent;   /* widest latent of experts; 0 = none */
 	bool parallel_mixers;  /* some block has more than one mixer */
 	bool input_scales;     /* some mixer's in_scale is not 1 */
 	bool can_share;        /* every mixer can share its pages and save its slot */

@@ -28,10 +28,19 @@ mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct m
                          struct mx_weight *out);
 mx_status mx_need_matrix_2d(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
                             struct mx_weight *out);
+/* Fills *out with rows [first, first + n) of a tensor [a, b, cols], counted over both a and b. */
+mx_status mx_need_matrix_3d(struct mx_resolver *r, const char *name, const uint64_t shape[3],
+                            uint32_t first, uint32_t n, struct mx_weight *out);
 /* Registers *dest: mx_model_convert will point it to that part of the vector. */
 mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
                          float **dest);
 mx_status mx_need_vector_1d(struct mx_resolver *r, const char *name, uint32_t n, float **dest);
+
+/* ---- resolve_experts.c ---- */
+
+/* Finds the tensors of a mixture of experts, except the shared expert's. */
+mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts *p,
+                             struct mx_model_experts *out);
 
 /* ---- resolve_totals.c ---- */
 

@@ -45,17 +45,43 @@ struct mx_plan_mlp {
 	uint32_t width; /* intermediate size */
 };
 
-/* Mixture of experts. A router gives each token a softmax over the experts. The token's output is
- * the sum of the outputs of the `chosen` most likely experts, each times its probability. */
+enum mx_router_scores { MX_ROUTER_SOFTMAX, MX_ROUTER_SIGMOID };
+
+/* How a token's experts are chosen from the scores that the router's logits give them, and what
+ * their outputs are multiplied by. */
+struct mx_plan_router {
+	enum mx_router_scores scores;
+	uint32_t chosen; /* experts of a token: those with the highest score, plus correction if any */
+	/* The experts are `groups` runs of equal length, and only those of the kept_groups best ones
+	 * can be chosen. A group counts by the sum of its two best experts. 0 or 1 = no groups. */
+	uint32_t groups, kept_groups;
+	bool normalize; /* divide the scores of a token's experts by their sum + sum_epsilon */
+	float sum_epsilon;
+	float scale; /* then multiply them by this */
+};
+
+#define MX_ROUTER_MAX_GROUPS 64
+
+/* Mixture of experts: the sum of the outputs of a token's experts, each times its score, and of a
+ * shared expert that every token uses. Names are full; NULL = the model has no such tensor. */
 struct mx_plan_experts {
-	const char *router; /* full name of the weight [n, width of the model] */
-	/* What comes before an expert's number in its weights' names: "model.layers.0.mlp.experts." */
-	const char *prefix;
-	uint32_t n, chosen, width; /* width: intermediate size of an expert */
-	bool normalize;            /* scale the probabilities of the chosen experts to sum 1 */
-	/* Full name of an optional tensor [1, width of the model]: the shared expert's output is
-	 * multiplied by the sigmoid of its product with the token. */
+	struct mx_plan_router rule;
+	uint32_t n, width; /* number of experts, intermediate size of one */
+	uint32_t latent;   /* width of the experts' inputs and outputs; 0 = that of the model */
+	enum mx_mlp_kind kind;
+	const char *router;     /* [n, width of the model] */
+	const char *correction; /* [n] added to the scores for the choice only */
+	/* The experts' weights have these names, of which `list` comes before the expert's number and
+	 * gate, up and down after it: "model.layers.0.mlp.experts.", ".gate_proj.weight". Or all are
+	 * in two tensors, if the checkpoint has these: fused_up [n, 2 * width, latent], of each expert
+	 * first the rows of gate, then those of up, and fused_down [n, latent, width]. */
+	const char *list, *gate, *up, *down;
+	const char *fused_up, *fused_down;
+	const char *latent_in, *latent_out; /* [latent, width of the model], and the reverse */
+	/* [1, width of the model]: the shared expert's output is multiplied by the sigmoid of its
+	 * product with the token. */
 	const char *shared_gate;
+	bool shared_gate_optional; /* a checkpoint without that tensor has no such gate */
 };
 
 struct mx_plan_block {

@@ -28,18 +28,31 @@ enum mx_window_rule {
 };
 
 struct mx_plan_build;
+struct mx_mlp_spec;
+
+/* Names of the tensors of a mixture of experts, below a layer; see struct mx_plan_experts. */
+struct mx_expert_names {
+	const char *router, *correction;
+	const char *list, *gate, *up, *down;
+	const char *fused_up, *fused_down;
+	const char *latent_in, *latent_out;
+	const char
+		*shared; /* prefix of the shared expert's gate, up and down, named as a dense one's */
+	const char *shared_gate;
+};
 
 /* A family's tensor names. Names of a layer's tensors begin with `layers` and the layer's number.
  */
 struct mx_tensor_names {
 	const char *embed, *final_norm, *lm_head;
-	const char *layers;     /* "model.layers." */
-	const char *mixer_norm; /* "input_layernorm.weight" */
-	const char *mlp_norm;   /* "post_attention_layernorm.weight" */
-	const char *mlp;        /* "mlp.", the prefix of the three below */
-	const char *gate;       /* "gate_proj.weight" */
-	const char *up;         /* "up_proj.weight" */
-	const char *down;       /* "down_proj.weight" */
+	const char *layers;                    /* "model.layers." */
+	const char *mixer_norm;                /* "input_layernorm.weight" */
+	const char *mlp_norm;                  /* "post_attention_layernorm.weight" */
+	const char *mlp;                       /* "mlp.", the prefix of the three below */
+	const char *gate;                      /* "gate_proj.weight" */
+	const char *up;                        /* "up_proj.weight" */
+	const char *down;                      /* "down_proj.weight" */
+	const struct mx_expert_names *experts; /* NULL = mx_qwen_experts */
 };
 
 /* One model_type. The defaults are those of transformers' configuration classes: a config written
@@ -62,12 +75,17 @@ struct mx_family {
 	bool has_mlp_bias;
 	bool qk_norm;
 	bool own; /* our format: qk_norm, partial rotary, rope "none", attention_multiplier */
+	/* Reads the feed-forward of a layer; NULL = mx_mlp_config_read for all layers. */
+	mx_status (*mlp)(const struct mx_plan_build *b, const struct mx_scope *scope, uint32_t layer,
+	                 struct mx_mlp_spec *out);
 	/* Fills plan->layers and n_layers. May change any field that is already set. */
 	mx_status (*layers)(struct mx_plan_build *b);
 };
 
 /* Llama's tensor names, which most families use. */
 extern const struct mx_tensor_names mx_llama_names;
+/* Qwen's tensor names of experts. */
+extern const struct mx_expert_names mx_qwen_experts;
 
 /* A plan under construction. */
 struct mx_plan_build {
@@ -90,13 +108,17 @@ static inline struct mx_param mx_param_of_bool(const char *name, bool v)
 	return (struct mx_param){.name = name, .type = MX_PARAM_BOOL, .i = v, .f = v};
 }
 
-/* A dense feed-forward, or experts with Qwen's tensor names. */
+/* A feed-forward: dense, or experts. */
 struct mx_mlp_spec {
-	enum mx_mlp_kind kind; /* of the dense feed-forward */
-	uint32_t width;        /* intermediate size; with experts that of the shared expert, 0 = none */
+	enum mx_mlp_kind kind;
+	uint32_t width; /* intermediate size; with experts that of the shared expert, 0 = none */
 	bool bias;
-	uint32_t experts, chosen, expert_width; /* experts 0 = dense */
-	bool normalize;
+	uint32_t experts; /* 0 = dense, and the rest has no meaning */
+	uint32_t expert_width, latent;
+	struct mx_plan_router router;
+	bool corrected;            /* there is a correction of the scores */
+	bool shared_gate;          /* the shared expert has a gate */
+	bool shared_gate_optional; /* if the checkpoint has its tensor */
 };
 
 /* A layer as a family describes it: mixers in parallel, then a feed-forward. */
@@ -111,6 +133,15 @@ struct mx_layer_spec {
 /* Fills one layer of the plan: makes the tensor names and copies the mixers. */
 mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                              struct mx_plan_layer *out);
+
+/* Fills the experts of a layer's feed-forward block; the shared expert is not part of it.
+ * plan_experts.c */
+mx_status mx_plan_experts_fill(const struct mx_plan_build *b, uint32_t layer,
+                               const struct mx_mlp_spec *spec, struct mx_plan_experts *out);
+
+/* Makes the name of a layer's tensor: "model.layers.LAYER." PART REST. NULL if out of memory. */
+const char *mx_plan_layer_name(const struct mx_plan_build *b, uint32_t layer, const char *part,
+                               const char *rest);
 
 /* Refuses a hidden_act that is not SwiGLU's. */
 mx_status mx_hidden_act_check(const struct mx_plan_build *b, const struct mx_scope *scope);

@@ -30,22 +30,13 @@ mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
 	return MX_OK;
 }
 
-/* Makes the name of a layer's tensor: "model.layers.INDEX." PART REST. NULL if out of memory. */
-static const char *layer_name(const struct mx_plan_build *b, uint32_t index, const char *part,
-                              const char *rest)
-{
-	char name[256];
-	int n = snprintf(name, sizeof name, "%s%u.%s%s", b->family->names->layers, index, part, rest);
-	return mx_arena_strndup(b->arena, name, (size_t)n);
-}
-
 static mx_status fill_mixers(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                              struct mx_plan_block *out)
 {
 	struct mx_plan_mixer *m = mx_arena_alloc(b->arena, spec->n_mixers * sizeof *m);
 	*out = (struct mx_plan_block){
 		.kind = MX_BLOCK_MIXER,
-		.norm = layer_name(b, spec->index, b->family->names->mixer_norm, ""),
+		.norm = mx_plan_layer_name(b, spec->index, b->family->names->mixer_norm, ""),
 		.residual_scale = spec->residual_scale,
 		.mixers = m,
 		.n_mixers = spec->n_mixers,
@@ -54,52 +45,40 @@ static mx_status fill_mixers(const struct mx_plan_build *b, const struct mx_laye
 		return mx_plan_no_memory(b);
 	for (uint32_t i = 0; i < spec->n_mixers; i++) {
 		m[i] = spec->mixers[i];
-		m[i].prefix = layer_name(b, spec->index, spec->mixers[i].prefix, "");
+		m[i].prefix = mx_plan_layer_name(b, spec->index, spec->mixers[i].prefix, "");
 		if (!m[i].prefix)
 			return mx_plan_no_memory(b);
 	}
 	return MX_OK;
 }
 
-/* Fills a feed-forward whose names begin with the family's mlp and PART ("" or "shared_expert.").
- */
+/* Fills a dense feed-forward, or the shared expert, whose names begin with `under` in the layer. */
 static mx_status fill_dense(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
-                            const char *part, struct mx_plan_mlp *out)
+                            const char *under, struct mx_plan_mlp *out)
 {
 	const struct mx_tensor_names *names = b->family->names;
-	char under[64];
-	snprintf(under, sizeof under, "%s%s", names->mlp, part);
 	*out = (struct mx_plan_mlp){
 		.kind = spec->mlp->kind,
-		.up = layer_name(b, spec->index, under, names->up),
-		.down = layer_name(b, spec->index, under, names->down),
+		.up = mx_plan_layer_name(b, spec->index, under, names->up),
+		.down = mx_plan_layer_name(b, spec->index, under, names->down),
 		.bias = spec->mlp->bias,
 		.width = spec->mlp->width,
 	};
 	bool whole = out->up && out->down;
 	if (out->kind == MX_MLP_SWIGLU)
-		whole &= (out->gate = layer_name(b, spec->index, under, names->gate)) != NULL;
+		whole &= (out->gate = mx_plan_layer_name(b, spec->index, under, names->gate)) != NULL;
 	return whole ? MX_OK : mx_plan_no_memory(b);
 }
 
 static mx_status fill_experts(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                               struct mx_plan_block *out)
 {
-	const struct mx_mlp_spec *m = spec->mlp;
-	const char *mlp = b->family->names->mlp;
+	const struct mx_expert_names *names = b->family->names->experts;
 	out->kind = MX_BLOCK_EXPERTS;
-	out->experts = (struct mx_plan_experts){
-		.router = layer_name(b, spec->index, mlp, "gate.weight"),
-		.prefix = layer_name(b, spec->index, mlp, "experts."),
-		.n = m->experts,
-		.chosen = m->chosen,
-		.width = m->expert_width,
-		.normalize = m->normalize,
-		.shared_gate = layer_name(b, spec->index, mlp, "shared_expert_gate.weight"),
-	};
-	if (!out->experts.router || !out->experts.prefix || !out->experts.shared_gate)
-		return mx_plan_no_memory(b);
-	return m->width ? fill_dense(b, spec, "shared_expert.", &out->mlp) : MX_OK;
+	mx_status s = mx_plan_experts_fill(b, spec->index, spec->mlp, &out->experts);
+	return s || !spec->mlp->width
+	           ? s
+	           : fill_dense(b, spec, (names ? names : &mx_qwen_experts)->shared, &out->mlp);
 }
 
 static mx_status fill_mlp(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
@@ -107,12 +86,13 @@ static mx_status fill_mlp(const struct mx_plan_build *b, const struct mx_layer_s
 {
 	*out = (struct mx_plan_block){
 		.kind = MX_BLOCK_MLP,
-		.norm = layer_name(b, spec->index, b->family->names->mlp_norm, ""),
+		.norm = mx_plan_layer_name(b, spec->index, b->family->names->mlp_norm, ""),
 		.residual_scale = spec->residual_scale,
 	};
 	if (!out->norm)
 		return mx_plan_no_memory(b);
-	return spec->mlp->experts ? fill_experts(b, spec, out) : fill_dense(b, spec, "", &out->mlp);
+	return spec->mlp->experts ? fill_experts(b, spec, out)
+	                          : fill_dense(b, spec, b->family->names->mlp, &out->mlp);
 }
 
 mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_layer_spec *spec,

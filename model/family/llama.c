@@ -90,12 +90,14 @@ static mx_status llama_layers(struct mx_plan_build *b)
 		s = check_layer_types(b, &scope, (uint32_t)n);
 	if (!s)
 		s = mx_attention_config_window(b, &full, window, &windowed);
-	if (!s)
+	if (!s && !b->family->mlp)
 		s = mx_mlp_config_read(b, &scope, &mlp);
 	for (uint32_t i = 0; !s && i < n; i++) {
 		int64_t w = window;
 		if (b->family->window == MX_WINDOW_LAYERS)
 			s = window_of_layer(b, &scope, window, i, &w);
+		if (!s && b->family->mlp)
+			s = b->family->mlp(b, &scope, i, &mlp);
 		const struct mx_plan_mixer mixer = {.mixer = "attention",
 		                                    .prefix = "self_attn.",
 		                                    .params = w ? windowed : full,

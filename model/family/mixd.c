@@ -176,11 +176,14 @@ static mx_status experts(const struct mx_plan_build *b, const struct mx_scope *s
 	if (!s && bias)
 		s = mx_fail(b->err, MX_E_UNSUPPORTED, "%smlp_bias: experts have none", scope->where);
 	if (!s)
-		*out = (struct mx_mlp_spec){.width = (uint32_t)shared,
-		                            .experts = (uint32_t)n,
-		                            .chosen = (uint32_t)chosen,
-		                            .expert_width = (uint32_t)width,
-		                            .normalize = normalize};
+		*out = (struct mx_mlp_spec){
+			.width = (uint32_t)shared,
+			.experts = (uint32_t)n,
+			.expert_width = (uint32_t)width,
+			.router = {.chosen = (uint32_t)chosen, .normalize = normalize, .scale = 1},
+			.shared_gate = true,
+			.shared_gate_optional = true,
+		};
 	return s;
 }
 

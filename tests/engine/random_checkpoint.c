@@ -87,16 +87,16 @@ static void add_experts(struct list *l, const struct mx_plan_block *b, uint64_t 
 	add_matrix(l, x->router, x->n, width);
 	for (uint32_t i = 0; i < x->n; i++) {
 		char gate[128], up[128], down[128];
-		snprintf(gate, sizeof gate, "%s%u.gate_proj.weight", x->prefix, i);
-		snprintf(up, sizeof up, "%s%u.up_proj.weight", x->prefix, i);
-		snprintf(down, sizeof down, "%s%u.down_proj.weight", x->prefix, i);
+		snprintf(gate, sizeof gate, "%s%u%s", x->list, i, x->gate);
+		snprintf(up, sizeof up, "%s%u%s", x->list, i, x->up);
+		snprintf(down, sizeof down, "%s%u%s", x->list, i, x->down);
 		const struct mx_plan_mlp m = {.gate = gate, .up = up, .down = down, .width = x->width};
 		add_mlp(l, &m, width);
 	}
-	if (b->mlp.width) {
+	if (b->mlp.width)
 		add_mlp(l, &b->mlp, width);
+	if (x->shared_gate)
 		add_matrix(l, x->shared_gate, 1, width);
-	}
 }
 
 static mx_status add_mixer(struct list *l, const struct mx_plan *p, uint32_t layer,

@@ -283,11 +283,11 @@ static void mixd_layers_have_multipliers_and_feed_forwards_of_their_own(void **s
 	assert_int_equal(l[1].blocks[1].kind, MX_BLOCK_EXPERTS);
 	const struct mx_plan_experts *x = &l[1].blocks[1].experts;
 	assert_int_equal(x->n, 6);
-	assert_int_equal(x->chosen, 2);
+	assert_int_equal(x->rule.chosen, 2);
 	assert_int_equal(x->width, 7);
-	assert_true(x->normalize);
+	assert_true(x->rule.normalize);
 	assert_string_equal(x->router, "model.layers.1.mlp.gate.weight");
-	assert_string_equal(x->prefix, "model.layers.1.mlp.experts.");
+	assert_string_equal(x->list, "model.layers.1.mlp.experts.");
 	assert_string_equal(x->shared_gate, "model.layers.1.mlp.shared_expert_gate.weight");
 	assert_int_equal(l[1].blocks[1].mlp.width, 5);
 	assert_string_equal(l[1].blocks[1].mlp.down,
