@@ -21,10 +21,11 @@
 
 /* Which layers look back only sliding_window tokens. */
 enum mx_window_rule {
-	MX_WINDOW_NONE,   /* the family has no window, whatever the config says */
-	MX_WINDOW_ALL,    /* every layer, unless sliding_window is null (Mistral) */
-	MX_WINDOW_LAYERS, /* by use_sliding_window, then layer_types or max_window_layers (Qwen) */
-	MX_WINDOW_OWN,    /* each layer that has the key (mixd) */
+	MX_WINDOW_NONE,    /* the family has no window, whatever the config says */
+	MX_WINDOW_ALL,     /* every layer, unless sliding_window is null (Mistral) */
+	MX_WINDOW_LAYERS,  /* by use_sliding_window, then layer_types or max_window_layers (Qwen) */
+	MX_WINDOW_IF_USED, /* every layer if use_sliding_window is true (Qwen3-MoE) */
+	MX_WINDOW_OWN,     /* each layer that has the key (mixd) */
 };
 
 struct mx_plan_build;

@@ -19,6 +19,9 @@ static const struct mx_family *const families[] = {
 	&mx_family_mistral,
 	&mx_family_qwen2,
 	&mx_family_qwen3,
+	&mx_family_mixtral,
+	&mx_family_qwen2_moe,
+	&mx_family_qwen3_moe,
 	&mx_family_mamba2,
 	&mx_family_hyenadna,
 	&mx_family_safari,
@@ -53,7 +56,7 @@ static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *sco
 			b->family = families[i];
 			return MX_OK;
 		}
-	char known[256];
+	char known[2048];
 	size_t n = 0;
 	for (size_t i = 0; i < N_FAMILIES && n < sizeof known; i++)
 		n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "",

@@ -9,6 +9,7 @@
 /* families.c chooses one by model_type. Families with the same translation share a file. */
 extern const struct mx_family mx_family_llama, mx_family_mistral, mx_family_qwen2, mx_family_qwen3,
 	mx_family_mamba2, mx_family_mixd;
+extern const struct mx_family mx_family_mixtral, mx_family_qwen2_moe, mx_family_qwen3_moe;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
 /* flash-linear-attention */
 extern const struct mx_family mx_family_delta_net, mx_family_gated_deltanet, mx_family_gla,
@@ -55,6 +56,17 @@ mx_status mx_attention_config_window(const struct mx_plan_build *b, const struct
 
 /* Reads sliding_window: 0 = none. If the key is absent, the family's default. */
 mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t *out);
+
+/* Reads the layers of a transformer like Llama: mx_family.layers of several families. llama.c */
+mx_status mx_llama_layers(struct mx_plan_build *b);
+
+/* Reads number, choice and width of experts; and, with out->router.scores of MX_ROUTER_SIGMOID,
+ * groups and scaling. Other fields of *out stay as they are. */
+mx_status mx_experts_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                 const char *width_key, struct mx_mlp_spec *out);
+/* Reads whether a layer has experts, by decoder_sparse_step and mlp_only_layers. */
+mx_status mx_expert_layer_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                               uint32_t layer, bool *out);
 
 /* Makes a parameter of the same name from a key: a boolean, number, string or list of numbers.
  * `where` goes before the key in messages. */

@@ -62,7 +62,7 @@ static mx_status read_window(const struct mx_plan_build *b, const struct mx_scop
 {
 	bool use = b->family->window == MX_WINDOW_ALL;
 	mx_status s = MX_OK;
-	if (b->family->window == MX_WINDOW_LAYERS)
+	if (b->family->window == MX_WINDOW_LAYERS || b->family->window == MX_WINDOW_IF_USED)
 		s = mx_scope_bool(scope, "use_sliding_window", false, &use, b->err);
 	if (s)
 		return s;
@@ -70,7 +70,7 @@ static mx_status read_window(const struct mx_plan_build *b, const struct mx_scop
 	return use ? mx_window_read(b, scope, out) : MX_OK;
 }
 
-static mx_status llama_layers(struct mx_plan_build *b)
+mx_status mx_llama_layers(struct mx_plan_build *b)
 {
 	const struct mx_scope scope = {.where = "", .outer = b->config};
 	struct mx_plan_layer *layers = NULL;
@@ -127,7 +127,7 @@ const struct mx_family mx_family_llama = {
 	.window = MX_WINDOW_NONE,
 	.has_attention_bias = true,
 	.has_mlp_bias = true,
-	.layers = llama_layers,
+	.layers = mx_llama_layers,
 };
 
 const struct mx_family mx_family_mistral = {
@@ -137,7 +137,7 @@ const struct mx_family mx_family_mistral = {
 	.default_max_position = 4096 * 32,
 	.default_window = 4096,
 	.window = MX_WINDOW_ALL,
-	.layers = llama_layers,
+	.layers = mx_llama_layers,
 };
 
 const struct mx_family mx_family_qwen2 = {
@@ -148,7 +148,7 @@ const struct mx_family mx_family_qwen2 = {
 	.default_window = 4096,
 	.window = MX_WINDOW_LAYERS,
 	.qkv_bias = true,
-	.layers = llama_layers,
+	.layers = mx_llama_layers,
 };
 
 const struct mx_family mx_family_qwen3 = {
@@ -161,5 +161,5 @@ const struct mx_family mx_family_qwen3 = {
 	.window = MX_WINDOW_LAYERS,
 	.has_attention_bias = true,
 	.qk_norm = true,
-	.layers = llama_layers,
+	.layers = mx_llama_layers,
 };
