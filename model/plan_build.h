@@ -34,12 +34,13 @@ struct mx_plan_build;
 struct mx_tensor_names {
 	const char *embed, *final_norm, *lm_head;
 	const char *layers;     /* "model.layers." */
-	const char *mixer_norm; /* "input_layernorm.weight" */
-	const char *mlp_norm;   /* "post_attention_layernorm.weight" */
-	const char *mlp;        /* "mlp.", the prefix of the three below */
-	const char *gate;       /* "gate_proj.weight" */
-	const char *up;         /* "up_proj.weight" */
-	const char *down;       /* "down_proj.weight" */
+	const char *mixer_norm; /* "input_layernorm.weight"; NULL = none */
+	const char *mlp_norm;   /* "post_attention_layernorm.weight"; NULL = none */
+	const char *mixer_post_norm, *mlp_post_norm; /* of the blocks' outputs; NULL = none */
+	const char *mlp;                             /* "mlp.", the prefix of the three below */
+	const char *gate;                            /* "gate_proj.weight"; fused: NULL */
+	const char *up;                              /* "up_proj.weight" */
+	const char *down;                            /* "down_proj.weight" */
 };
 
 /* One model_type. The defaults are those of transformers' configuration classes: a config written
@@ -61,6 +62,9 @@ struct mx_family {
 	bool has_attention_bias; /* the key attention_bias has an effect */
 	bool has_mlp_bias;
 	bool qk_norm;
+	const char *const *roots;   /* see struct mx_plan */
+	const char *const *skipped; /* likewise, beside what all families skip */
+	bool tied;                  /* tie_word_embeddings when the key is absent */
 	bool own; /* our format: qk_norm, partial rotary, rope "none", attention_multiplier */
 	/* Fills plan->layers and n_layers. May change any field that is already set. */
 	mx_status (*layers)(struct mx_plan_build *b);
@@ -92,8 +96,9 @@ static inline struct mx_param mx_param_of_bool(const char *name, bool v)
 
 /* A dense feed-forward, or experts with Qwen's tensor names. */
 struct mx_mlp_spec {
-	enum mx_mlp_kind kind; /* of the dense feed-forward */
-	uint32_t width;        /* intermediate size; with experts that of the shared expert, 0 = none */
+	enum mx_act act;   /* of the dense feed-forward */
+	bool plain, fused; /* likewise: no gate; gate and up are one tensor */
+	uint32_t width;    /* intermediate size; with experts that of the shared expert, 0 = none */
 	bool bias;
 	uint32_t experts, chosen, expert_width; /* experts 0 = dense */
 	bool normalize;
@@ -106,6 +111,7 @@ struct mx_layer_spec {
 	uint32_t n_mixers;
 	const struct mx_mlp_spec *mlp; /* NULL = none */
 	float residual_scale;          /* 1 = none */
+	bool parallel;                 /* of the feed-forward, see struct mx_plan_block */
 };
 
 /* Fills one layer of the plan: makes the tensor names and copies the mixers. */
@@ -115,7 +121,7 @@ mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_laye
 /* Refuses a hidden_act that is not SwiGLU's. */
 mx_status mx_hidden_act_check(const struct mx_plan_build *b, const struct mx_scope *scope);
 
-/* Reads intermediate_size and mlp_bias of a feed-forward of kind MX_MLP_SWIGLU. */
+/* Reads intermediate_size and mlp_bias of a feed-forward with a gate and SiLU. */
 mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                              struct mx_mlp_spec *out);
 

@@ -37,7 +37,7 @@ static void check_mixer(const struct mx_plan_mixer *m)
 static void check_mlp(const struct mx_plan_mlp *m)
 {
 	require(m->up && m->down && m->width > 0);
-	require(!m->gate == (m->kind != MX_MLP_SWIGLU));
+	require(m->act <= MX_ACT_RELU2);
 }
 
 static void check_block(const struct mx_plan_block *b)
