@@ -30,13 +30,14 @@ struct mx_model_mixer {
 };
 
 struct mx_model_norm {
-	float *weight;
-	float *bias; /* MX_NORM_LAYER only */
+	float *weight; /* NULL = there is no norm */
+	float *bias;   /* MX_NORM_LAYER only */
 };
 
 struct mx_model_mlp {
-	enum mx_mlp_kind kind;
-	struct mx_weight gate, up, down;        /* gate: MX_MLP_SWIGLU only */
+	enum mx_act act;
+	bool gated;
+	struct mx_weight gate, up, down;        /* gate: only if gated */
 	float *gate_bias, *up_bias, *down_bias; /* NULL = none */
 	uint32_t width;
 };
@@ -54,8 +55,9 @@ struct mx_model_experts {
 
 struct mx_model_block {
 	enum mx_block_kind kind;
-	struct mx_model_norm norm;
+	struct mx_model_norm norm, post_norm;
 	float residual_scale;
+	bool parallel; /* see struct mx_plan_block */
 	struct mx_model_mixer *mixers;
 	uint32_t n_mixers;
 	struct mx_model_mlp mlp; /* MX_BLOCK_EXPERTS: the shared expert, width 0 = none */
@@ -82,6 +84,7 @@ struct mx_model_vector {
 	float *copy;  /* the tensor's f32 copy, in the device's memory */
 	size_t n;     /* elements of the tensor */
 	size_t first; /* element of the tensor that *dest points to */
+	float plus;   /* added to each element */
 };
 
 /* A use of a matrix. */
@@ -89,6 +92,13 @@ struct mx_model_use {
 	const struct mx_tensor *tensor;
 	struct mx_weight *weight; /* the user's: rows [first, ...) of the tensor */
 	uint32_t first;
+};
+
+/* A matrix that is the transpose of a tensor of the checkpoint. */
+struct mx_model_transpose {
+	struct mx_tensor made; /* as it is used; data NULL until mx_model_transpose */
+	const struct mx_tensor *from;
+	struct mx_model_transpose *next;
 };
 
 /* A matrix of the checkpoint that is used. */
@@ -102,7 +112,12 @@ struct mx_model {
 	const struct mx_checkpoint *checkpoint;
 	struct mx_arena arena; /* of all arrays below */
 
-	struct mx_weight embed, lm_head;
+	const char *root;    /* that of plan->roots with which the checkpoint's names begin */
+	bool *used;          /* [tensors of the checkpoint] somebody asked for it */
+	size_t n_skipped;    /* tensors of the checkpoint that the model leaves out */
+	const char *skipped; /* name of the first of these */
+	struct mx_weight embed, lm_head, positions; /* positions: data NULL = none */
+	float embed_scale;
 	struct mx_model_norm final_norm;
 	struct mx_model_block *blocks; /* [n_blocks] of all layers, in order */
 	uint32_t n_blocks;
@@ -119,6 +134,10 @@ struct mx_model {
 	size_t n_uses, cap_uses;
 	struct mx_model_matrix *matrices; /* each once, in the order of the checkpoint's table */
 	size_t n_matrices;
+
+	struct mx_model_transpose *transposes; /* list */
+	unsigned char *transposed;             /* mx_map of transposed_bytes */
+	size_t transposed_bytes;               /* of host memory for these matrices */
 
 	size_t mapped_bytes;   /* bytes of all used tensors in the checkpoint */
 	size_t weight_bytes;   /* bytes of matrices in the device's own memory; 0 on CPUs */
@@ -155,6 +174,9 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
                            struct mx_err *err);
 /* Frees the model; its mixer instances must be destroyed before. Takes a zeroed model. */
 void mx_model_free(struct mx_model *m);
+
+/* Makes the transposed matrices in memory of their own, which mx_model_free frees. MX_E_NOMEM. */
+mx_status mx_model_transpose(struct mx_model *m);
 
 /* Converts the vectors to f32 at `at` [private_bytes], aligned to 64, and points their users to
  * `base`: `at` itself, or the device's memory, to which the caller copies it. */

@@ -4,10 +4,10 @@
 
 #include <stdio.h>
 
-static bool has(const struct mx_resolver *r, const char *name)
+static bool has(struct mx_resolver *r, const char *name)
 {
 	const struct mx_tensor *t;
-	return name && mx_checkpoint_find(r->model->checkpoint, name, &t, NULL) == MX_OK;
+	return name && mx_resolve_find(r, name, &t, NULL) == MX_OK;
 }
 
 /* Finds the weights of expert e where each has a tensor of its own. */
@@ -19,7 +19,7 @@ static mx_status listed(struct mx_resolver *r, const struct mx_plan_experts *p, 
 		uint32_t rows, cols;
 		struct mx_weight *to;
 	} weights[] = {
-		{p->kind == MX_MLP_SWIGLU ? p->gate : NULL, p->width, width, &out->gate},
+		{p->gate, p->width, width, &out->gate},
 		{p->up, p->width, width, &out->up},
 		{p->down, width, p->width, &out->down},
 	};
@@ -40,7 +40,7 @@ static mx_status listed(struct mx_resolver *r, const struct mx_plan_experts *p, 
 static mx_status fused(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t e,
                        uint32_t width, struct mx_model_mlp *out)
 {
-	const uint32_t parts = p->kind == MX_MLP_SWIGLU ? 2 : 1;
+	const uint32_t parts = p->gate ? 2 : 1;
 	const uint64_t up[3] = {p->n, (uint64_t)parts * p->width, width};
 	const uint64_t down[3] = {p->n, width, p->width};
 	uint64_t first = e * up[1];
@@ -78,7 +78,7 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 	const bool in_two = has(r, p->fused_up);
 	mx_status st = mx_need_matrix_2d(r, p->router, p->n, width, &out->router);
 	if (st == MX_OK && p->correction)
-		st = mx_need_vector_1d(r, p->correction, p->n, &out->correction);
+		st = mx_need_vector_1d(r, p->correction, p->n, 0, &out->correction);
 	if (st == MX_OK && p->latent)
 		st = mx_need_matrix_2d(r, p->latent_in, p->latent, width, &out->latent_in);
 	if (st == MX_OK && p->latent)
@@ -95,7 +95,8 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
 	for (uint32_t e = 0; e < p->n && st == MX_OK; e++) {
 		struct mx_model_mlp *expert = &out->experts[e];
-		expert->kind = p->kind;
+		expert->act = p->act;
+		expert->gated = p->gate != NULL;
 		expert->width = p->width;
 		st = in_two ? fused(r, p, e, inner, expert) : listed(r, p, e, inner, expert);
 	}

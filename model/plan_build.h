@@ -46,14 +46,15 @@ struct mx_expert_names {
  */
 struct mx_tensor_names {
 	const char *embed, *final_norm, *lm_head;
-	const char *layers;                    /* "model.layers." */
-	const char *mixer_norm;                /* "input_layernorm.weight" */
-	const char *mlp_norm;                  /* "post_attention_layernorm.weight" */
-	const char *mlp;                       /* "mlp.", the prefix of the three below */
-	const char *gate;                      /* "gate_proj.weight" */
-	const char *up;                        /* "up_proj.weight" */
-	const char *down;                      /* "down_proj.weight" */
-	const struct mx_expert_names *experts; /* NULL = mx_qwen_experts */
+	const char *layers;     /* "model.layers." */
+	const char *mixer_norm; /* "input_layernorm.weight"; NULL = none */
+	const char *mlp_norm;   /* "post_attention_layernorm.weight"; NULL = none */
+	const char *mixer_post_norm, *mlp_post_norm; /* of the blocks' outputs; NULL = none */
+	const char *mlp;                             /* "mlp.", the prefix of the three below */
+	const char *gate;                            /* "gate_proj.weight"; fused: NULL */
+	const char *up;                              /* "up_proj.weight" */
+	const char *down;                            /* "down_proj.weight" */
+	const struct mx_expert_names *experts;       /* NULL = mx_qwen_experts */
 };
 
 /* One model_type. The defaults are those of transformers' configuration classes: a config written
@@ -75,6 +76,9 @@ struct mx_family {
 	bool has_attention_bias; /* the key attention_bias has an effect */
 	bool has_mlp_bias;
 	bool qk_norm;
+	const char *const *roots;   /* see struct mx_plan */
+	const char *const *skipped; /* likewise, beside what all families skip */
+	bool tied;                  /* tie_word_embeddings when the key is absent */
 	bool own; /* our format: qk_norm, partial rotary, rope "none", attention_multiplier */
 	/* Reads the feed-forward of a layer; NULL = mx_mlp_config_read for all layers. */
 	mx_status (*mlp)(const struct mx_plan_build *b, const struct mx_scope *scope, uint32_t layer,
@@ -111,7 +115,9 @@ static inline struct mx_param mx_param_of_bool(const char *name, bool v)
 
 /* A feed-forward: dense, or experts. */
 struct mx_mlp_spec {
-	enum mx_mlp_kind kind;
+	enum mx_act act;
+	bool plain;     /* no gate */
+	bool fused;     /* gate and up are one tensor; not of experts */
 	uint32_t width; /* intermediate size; with experts that of the shared expert, 0 = none */
 	bool bias;
 	uint32_t experts; /* 0 = dense, and the rest has no meaning */
@@ -129,6 +135,7 @@ struct mx_layer_spec {
 	uint32_t n_mixers;
 	const struct mx_mlp_spec *mlp; /* NULL = none */
 	float residual_scale;          /* 1 = none */
+	bool parallel;                 /* of the feed-forward, see struct mx_plan_block */
 };
 
 /* Fills one layer of the plan: makes the tensor names and copies the mixers. */
@@ -147,7 +154,7 @@ const char *mx_plan_layer_name(const struct mx_plan_build *b, uint32_t layer, co
 /* Refuses a hidden_act that is not SwiGLU's. */
 mx_status mx_hidden_act_check(const struct mx_plan_build *b, const struct mx_scope *scope);
 
-/* Reads intermediate_size and mlp_bias of a feed-forward of kind MX_MLP_SWIGLU. */
+/* Reads intermediate_size and mlp_bias of a feed-forward with a gate and SiLU. */
 mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                              struct mx_mlp_spec *out);
 

@@ -30,18 +30,29 @@ mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
 	return MX_OK;
 }
 
+/* Makes the names of a block's norms; false if out of memory. */
+static bool norm_names(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
+                       const char *norm, const char *post_norm, struct mx_plan_block *out)
+{
+	if (norm)
+		out->norm = mx_plan_layer_name(b, spec->index, norm, "");
+	if (post_norm)
+		out->post_norm = mx_plan_layer_name(b, spec->index, post_norm, "");
+	return !norm == !out->norm && !post_norm == !out->post_norm;
+}
+
 static mx_status fill_mixers(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                              struct mx_plan_block *out)
 {
+	const struct mx_tensor_names *names = b->family->names;
 	struct mx_plan_mixer *m = mx_arena_alloc(b->arena, spec->n_mixers * sizeof *m);
 	*out = (struct mx_plan_block){
 		.kind = MX_BLOCK_MIXER,
-		.norm = mx_plan_layer_name(b, spec->index, b->family->names->mixer_norm, ""),
 		.residual_scale = spec->residual_scale,
 		.mixers = m,
 		.n_mixers = spec->n_mixers,
 	};
-	if (!m || !out->norm)
+	if (!m || !norm_names(b, spec, names->mixer_norm, names->mixer_post_norm, out))
 		return mx_plan_no_memory(b);
 	for (uint32_t i = 0; i < spec->n_mixers; i++) {
 		m[i] = spec->mixers[i];
@@ -58,14 +69,17 @@ static mx_status fill_dense(const struct mx_plan_build *b, const struct mx_layer
 {
 	const struct mx_tensor_names *names = b->family->names;
 	*out = (struct mx_plan_mlp){
-		.kind = spec->mlp->kind,
+		.act = spec->mlp->act,
+		.fused = spec->mlp->fused,
 		.up = mx_plan_layer_name(b, spec->index, under, names->up),
 		.down = mx_plan_layer_name(b, spec->index, under, names->down),
 		.bias = spec->mlp->bias,
 		.width = spec->mlp->width,
 	};
 	bool whole = out->up && out->down;
-	if (out->kind == MX_MLP_SWIGLU)
+	if (out->fused)
+		out->gate = out->up;
+	else if (!spec->mlp->plain)
 		whole &= (out->gate = mx_plan_layer_name(b, spec->index, under, names->gate)) != NULL;
 	return whole ? MX_OK : mx_plan_no_memory(b);
 }
@@ -86,10 +100,10 @@ static mx_status fill_mlp(const struct mx_plan_build *b, const struct mx_layer_s
 {
 	*out = (struct mx_plan_block){
 		.kind = MX_BLOCK_MLP,
-		.norm = mx_plan_layer_name(b, spec->index, b->family->names->mlp_norm, ""),
 		.residual_scale = spec->residual_scale,
+		.parallel = spec->parallel,
 	};
-	if (!out->norm)
+	if (!norm_names(b, spec, b->family->names->mlp_norm, b->family->names->mlp_post_norm, out))
 		return mx_plan_no_memory(b);
 	return spec->mlp->experts ? fill_experts(b, spec, out)
 	                          : fill_dense(b, spec, b->family->names->mlp, &out->mlp);

@@ -99,7 +99,7 @@ static mx_status read_model(struct mx_plan_build *b)
 		s = mx_scope_float(&scope, f->norm_eps_key ? f->norm_eps_key : "rms_norm_eps", 0, 1,
 		                   f->default_norm_eps > 0 ? f->default_norm_eps : 1e-6, &eps, b->err);
 	if (!s)
-		s = mx_scope_bool(&scope, "tie_word_embeddings", false, &tied, b->err);
+		s = mx_scope_bool(&scope, "tie_word_embeddings", f->tied, &tied, b->err);
 	if (s)
 		return s;
 	p->family = f->model_type;
@@ -112,6 +112,8 @@ static mx_status read_model(struct mx_plan_build *b)
 	p->final_norm = f->names->final_norm;
 	p->lm_head = tied ? p->embed : f->names->lm_head;
 	p->layer_prefix = f->names->layers;
+	p->roots = f->roots;
+	p->skipped = f->skipped;
 	p->embed_scale = p->logit_scale = 1;
 	return f->layers(b);
 }

@@ -52,7 +52,7 @@ static mx_status read_mlp(const struct mx_plan_build *b, const struct mx_scope *
 	s = mx_scope_int(scope, "inner_mlp_size", 1, MX_PLAN_MAX_WIDTH * 4, own ? computed : 14336,
 	                 &width, b->err);
 	if (!s)
-		*out = (struct mx_mlp_spec){.kind = MX_MLP_SWIGLU, .width = (uint32_t)width};
+		*out = (struct mx_mlp_spec){.width = (uint32_t)width};
 	return s;
 }
 

@@ -48,7 +48,7 @@ static void llama_has_the_expected_shape(void **state)
 	assert_string_equal(l->blocks[0].mixers[0].mixer, "attention");
 	assert_string_equal(l->blocks[0].mixers[0].prefix, "model.layers.1.self_attn.");
 	assert_int_equal(l->blocks[1].kind, MX_BLOCK_MLP);
-	assert_int_equal(l->blocks[1].mlp.kind, MX_MLP_SWIGLU);
+	assert_int_equal(l->blocks[1].mlp.act, MX_ACT_SILU);
 	assert_string_equal(l->blocks[1].norm, "model.layers.1.post_attention_layernorm.weight");
 	assert_string_equal(l->blocks[1].mlp.gate, "model.layers.1.mlp.gate_proj.weight");
 	assert_string_equal(l->blocks[1].mlp.up, "model.layers.1.mlp.up_proj.weight");
@@ -313,14 +313,14 @@ static void mixd_has_two_kinds_of_norm_and_of_feed_forward(void **state)
 			   "{\"mixer\":\"ema\",\"mlp\":{\"mlp_type\":\"swiglu\",\"mlp_bias\":false}}]}");
 	assert_true(p->norm == MX_NORM_LAYER && p->norm_eps == 1e-5f);
 	const struct mx_plan_mlp *gelu = &p->layers[0].blocks[1].mlp;
-	assert_int_equal(gelu->kind, MX_MLP_GELU_TANH);
+	assert_int_equal(gelu->act, MX_ACT_GELU_TANH);
 	assert_null(gelu->gate);
 	assert_string_equal(gelu->up, "model.layers.0.mlp.up_proj.weight");
 	assert_string_equal(gelu->down, "model.layers.0.mlp.down_proj.weight");
 	assert_int_equal(gelu->width, 96);
 	assert_true(gelu->bias);
 	const struct mx_plan_mlp *swiglu = &p->layers[1].blocks[1].mlp;
-	assert_int_equal(swiglu->kind, MX_MLP_SWIGLU);
+	assert_int_equal(swiglu->act, MX_ACT_SILU);
 	assert_string_equal(swiglu->gate, "model.layers.1.mlp.gate_proj.weight");
 	assert_false(swiglu->bias);
 	mx_plan_destroy(p);
