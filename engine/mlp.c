@@ -16,6 +16,8 @@ static mx_status run_gated(struct mx_model_engine *e, const struct mx_model_mlp 
 		{.w = &m->up, .bias = m->up_bias, .y = up, .ldy = ld},
 	};
 	mx_status st = d->ops->linear(d, x, m->up.cols, rows, in, 2);
+	if (st == MX_OK && m->gate_scale != 1)
+		st = d->ops->scale(d, s->gate, rows * m->width, m->gate_scale);
 	if (st != MX_OK)
 		return st;
 	if (m->act == MX_ACT_SILU)

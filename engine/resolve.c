@@ -60,6 +60,11 @@ static mx_status resolve_mlp(struct mx_resolver *r, const struct mx_plan_mlp *p,
 	out->act = p->act;
 	out->gated = p->gate != NULL;
 	out->width = n;
+	out->gate_scale = p->gate_scale;
+	if (p->gate_scale != 1 && r->device->info.own_memory)
+		return mx_fail(r->err, MX_E_UNSUPPORTED,
+		               "the feed-forward %s has a multiplier of its gate, which runs on CPUs only",
+		               p->up);
 	if (n > r->model->max_mlp)
 		r->model->max_mlp = n;
 	if (out->gated)

@@ -40,6 +40,7 @@ struct mx_model_mlp {
 	struct mx_weight gate, up, down;        /* gate: only if gated */
 	float *gate_bias, *up_bias, *down_bias; /* NULL = none */
 	uint32_t width;
+	float gate_scale; /* multiplier of gate x; CPUs only if it is not 1 */
 };
 
 struct mx_model_experts {

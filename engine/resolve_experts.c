@@ -19,7 +19,7 @@ static mx_status listed(struct mx_resolver *r, const struct mx_plan_experts *p, 
 		uint32_t rows, cols;
 		struct mx_weight *to;
 	} weights[] = {
-		{p->gate, p->width, width, &out->gate},
+		{p->gated ? p->gate : NULL, p->width, width, &out->gate},
 		{p->up, p->width, width, &out->up},
 		{p->down, width, p->width, &out->down},
 	};
@@ -40,7 +40,7 @@ static mx_status listed(struct mx_resolver *r, const struct mx_plan_experts *p, 
 static mx_status fused(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t e,
                        uint32_t width, struct mx_model_mlp *out)
 {
-	const uint32_t parts = p->gate ? 2 : 1;
+	const uint32_t parts = p->gated ? 2 : 1;
 	const uint64_t up[3] = {p->n, (uint64_t)parts * p->width, width};
 	const uint64_t down[3] = {p->n, width, p->width};
 	uint64_t first = e * up[1];
@@ -75,7 +75,7 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 {
 	struct mx_model *m = r->model;
 	const uint32_t width = m->plan->width, inner = p->latent ? p->latent : width;
-	const bool in_two = has(r, p->fused_up);
+	const bool in_two = !p->list || has(r, p->fused_up);
 	mx_status st = mx_need_matrix_2d(r, p->router, p->n, width, &out->router);
 	if (st == MX_OK && p->correction)
 		st = mx_need_vector_1d(r, p->correction, p->n, 0, &out->correction);
@@ -96,7 +96,8 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 	for (uint32_t e = 0; e < p->n && st == MX_OK; e++) {
 		struct mx_model_mlp *expert = &out->experts[e];
 		expert->act = p->act;
-		expert->gated = p->gate != NULL;
+		expert->gate_scale = 1;
+		expert->gated = p->gated;
 		expert->width = p->width;
 		st = in_two ? fused(r, p, e, inner, expert) : listed(r, p, e, inner, expert);
 	}

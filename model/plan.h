@@ -36,13 +36,14 @@ enum mx_norm_kind {
 	MX_NORM_LAYER_NO_BIAS, /* the same without b */
 };
 
-/* Dense feed-forward: down(act(gate x) * up x), or down(act(up x)). */
+/* Dense feed-forward: down(act(gate_scale * gate x) * up x), or down(act(up x)). */
 struct mx_plan_mlp {
 	enum mx_act act;
 	const char *gate, *up, *down; /* full names of the weights; gate NULL = there is none */
 	bool fused; /* gate and up are one tensor, [2 width, ..], of which gate has the first rows */
 	bool bias;  /* each has a bias: the weight's name with ".bias" for ".weight" */
-	uint32_t width; /* intermediate size */
+	uint32_t width;   /* intermediate size */
+	float gate_scale; /* 1 = none */
 };
 
 enum mx_router_scores { MX_ROUTER_SOFTMAX, MX_ROUTER_SIGMOID };
@@ -69,10 +70,11 @@ struct mx_plan_experts {
 	uint32_t n, width; /* number of experts, intermediate size of one */
 	uint32_t latent;   /* width of the experts' inputs and outputs; 0 = that of the model */
 	enum mx_act act;
+	bool gated;             /* as in struct mx_plan_mlp */
 	const char *router;     /* [n, width of the model] */
 	const char *correction; /* [n] added to the scores for the choice only */
 	/* The experts' weights have these names, of which `list` comes before the expert's number and
-	 * gate (NULL = there is none), up and down after it: "model.layers.0.mlp.experts.",
+	 * gate, up and down after it: "model.layers.0.mlp.experts.",
 	 * ".gate_proj.weight". Or all are
 	 * in two tensors, if the checkpoint has these: fused_up [n, 2 * width, latent], of each expert
 	 * first the rows of gate, then those of up, and fused_down [n, latent, width]. */

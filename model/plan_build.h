@@ -76,6 +76,8 @@ struct mx_family {
 	bool has_attention_bias; /* the key attention_bias has an effect */
 	bool has_mlp_bias;
 	bool qk_norm;
+	/* Default of partial_rotary_factor; 0 = 1, and the key is refused unless it is 1. */
+	double partial_rope;
 	const char *const *roots;   /* see struct mx_plan */
 	const char *const *skipped; /* likewise, beside what all families skip */
 	bool tied;                  /* tie_word_embeddings when the key is absent */
@@ -120,7 +122,8 @@ struct mx_mlp_spec {
 	bool fused;     /* gate and up are one tensor; not of experts */
 	uint32_t width; /* intermediate size; with experts that of the shared expert, 0 = none */
 	bool bias;
-	uint32_t experts; /* 0 = dense, and the rest has no meaning */
+	float gate_scale, out_scale; /* multipliers of gate x and of the output; 0 = none, as 1 */
+	uint32_t experts;            /* 0 = dense, and the rest has no meaning */
 	uint32_t expert_width, latent;
 	struct mx_plan_router router;
 	bool corrected;            /* there is a correction of the scores */
@@ -132,10 +135,10 @@ struct mx_mlp_spec {
 struct mx_layer_spec {
 	uint32_t index;
 	const struct mx_plan_mixer *mixers; /* [n_mixers]; prefixes are under the layer: "self_attn." */
-	uint32_t n_mixers;
-	const struct mx_mlp_spec *mlp; /* NULL = none */
-	float residual_scale;          /* 1 = none */
-	bool parallel;                 /* of the feed-forward, see struct mx_plan_block */
+	uint32_t n_mixers;                  /* 0 = the layer is a feed-forward only */
+	const struct mx_mlp_spec *mlp;      /* NULL = none */
+	float residual_scale;               /* 1 = none */
+	bool parallel;                      /* of the feed-forward, see struct mx_plan_block */
 };
 
 /* Fills one layer of the plan: makes the tensor names and copies the mixers. */

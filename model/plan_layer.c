@@ -75,6 +75,7 @@ static mx_status fill_dense(const struct mx_plan_build *b, const struct mx_layer
 		.down = mx_plan_layer_name(b, spec->index, under, names->down),
 		.bias = spec->mlp->bias,
 		.width = spec->mlp->width,
+		.gate_scale = spec->mlp->gate_scale != 0 ? spec->mlp->gate_scale : 1,
 	};
 	bool whole = out->up && out->down;
 	if (out->fused)
@@ -100,7 +101,8 @@ static mx_status fill_mlp(const struct mx_plan_build *b, const struct mx_layer_s
 {
 	*out = (struct mx_plan_block){
 		.kind = MX_BLOCK_MLP,
-		.residual_scale = spec->residual_scale,
+		.residual_scale =
+			spec->residual_scale * (spec->mlp->out_scale != 0 ? spec->mlp->out_scale : 1),
 		.parallel = spec->parallel,
 	};
 	if (!norm_names(b, spec, b->family->names->mlp_norm, b->family->names->mlp_post_norm, out))
@@ -113,13 +115,14 @@ mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_laye
                              struct mx_plan_layer *out)
 {
 	struct mx_plan_block *blocks = mx_arena_alloc(b->arena, 2 * sizeof *blocks);
+	uint32_t n = 0;
 	if (!blocks)
 		return mx_plan_no_memory(b);
-	mx_status s = fill_mixers(b, spec, &blocks[0]);
+	mx_status s = spec->n_mixers ? fill_mixers(b, spec, &blocks[n++]) : MX_OK;
 	if (!s && spec->mlp)
-		s = fill_mlp(b, spec, &blocks[1]);
+		s = fill_mlp(b, spec, &blocks[n++]);
 	if (!s)
-		*out = (struct mx_plan_layer){.blocks = blocks, .n_blocks = spec->mlp ? 2 : 1};
+		*out = (struct mx_plan_layer){.blocks = blocks, .n_blocks = n};
 	return s;
 }
 

@@ -14,6 +14,7 @@ import warnings
 
 import golden_models
 import safetensors
+import safetensors.torch
 import torch
 import transformers
 from transformers import AutoModelForCausalLM
@@ -22,6 +23,7 @@ LENGTHS = (1, 7, 15, 16, 17, 65, 200, 500)
 FEWER = (1, 7, 16, 17, 65, 300)
 GREEDY = 24
 MAX_SENSITIVITY = 1e-4  # a tenth of the tests' tolerance
+MIN_MARGIN = 0.01       # nats between the best and the second token: ten times that tolerance
 VOCAB = 128
 
 
@@ -34,6 +36,28 @@ def config(name, **kw):
 def attention(name, **kw):
     return config(name, **dict(num_attention_heads=4, num_key_value_heads=2,
                                intermediate_size=40) | kw)
+
+
+def hub_names(before, after):
+    """Renames tensors from transformers' names to those of published checkpoints."""
+    def edit(path):
+        tensors = safetensors.torch.load_file(path / "model.safetensors")
+        tensors = {after + k[len(before):] if k.startswith(before) else k: t
+                   for k, t in tensors.items()}
+        safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+
+    return edit
+
+
+def pattern(path):
+    """Spells a Nemotron-H's layers as its published configs do."""
+    hub_names("model.", "backbone.")(path)
+    config = json.loads((path / "config.json").read_text())
+    kinds = dict(linear_attention="M", full_attention="*", mlp="-", moe="E")
+    words = config.pop("layers_block_type", None) or config.pop("layer_types")
+    config["hybrid_override_pattern"] = "".join(kinds[w] for w in words)
+    config["num_hidden_layers"] = len(words)
+    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 class Variant:
@@ -61,6 +85,62 @@ VARIANTS = {
 }
 
 
+MAMBA = dict(mamba_n_heads=4, mamba_d_state=24, mamba_n_groups=1)
+MULTIPLIERS = dict(embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.6,
+                   attention_multiplier=0.3)
+HYBRIDS = {
+    "granitemoehybrid": Variant(attention(
+        "GraniteMoeHybrid", num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"],
+        shared_intermediate_size=48, num_local_experts=5, num_experts_per_tok=2, **MAMBA,
+        **MULTIPLIERS), LENGTHS),
+    "granitemoehybrid-dense": Variant(attention(
+        "GraniteMoeHybrid", layer_types=["attention", "mamba"], shared_intermediate_size=48,
+        num_local_experts=0, position_embedding_type="rope", attention_bias=True,
+        mamba_proj_bias=True, mamba_conv_bias=False, mamba_n_heads=8, mamba_d_state=16,
+        mamba_n_groups=2, mamba_d_conv=3, time_step_limit=(0.01, 0.1), tie_word_embeddings=True,
+        attention_multiplier=0.25)),
+    "bamba": Variant(attention("Bamba", num_hidden_layers=3, attn_layer_indices=[1], **MAMBA),
+                     LENGTHS),
+    "bamba-bias": Variant(attention(
+        "Bamba", attn_layer_indices=[0], attention_bias=True, mlp_bias=True, mamba_proj_bias=True,
+        mamba_n_heads=8, mamba_n_groups=2, mamba_d_state=16)),
+    "falcon_h1": Variant(attention("FalconH1", mamba_d_ssm=48, mamba_n_heads=3, mamba_d_state=24,
+                                   head_dim=12, **dict(
+        lm_head_multiplier=0.6, embedding_multiplier=2.5, mlp_multipliers=[0.7, 1.3],
+        key_multiplier=0.8, attention_out_multiplier=1.2, attention_in_multiplier=0.9,
+        ssm_multipliers=[0.5, 1.5, 0.8, 1.25, 0.7], ssm_in_multiplier=1.1,
+        ssm_out_multiplier=0.75)), LENGTHS),
+    "falcon_h1-norm": Variant(attention(
+        "FalconH1", mamba_d_ssm=None, mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=16,
+        mamba_rms_norm=True, mamba_norm_before_gate=False, mamba_proj_bias=True,
+        projectors_bias=False, attention_bias=True, mlp_bias=True, ssm_multipliers=[
+            1.2, 0.8, 1.0, 1.0, 1.4], tie_word_embeddings=True)),
+    "falcon_h1-before": Variant(attention(
+        "FalconH1", mamba_d_ssm=64, mamba_n_heads=2, mamba_n_groups=2, mamba_d_state=16,
+        mamba_rms_norm=True, mamba_conv_bias=False, projectors_bias=True)),
+    "nemotron_h": Variant(attention(
+        "NemotronH", num_hidden_layers=None, layers_block_type=[
+            "linear_attention", "mlp", "full_attention", "moe"], head_dim=12, mamba_num_heads=6,
+        mamba_head_dim=8, ssm_state_size=24, n_groups=2, time_step_min=1e-9, n_routed_experts=8,
+        num_experts_per_tok=3, moe_intermediate_size=24, moe_shared_expert_intermediate_size=40,
+        n_group=4, topk_group=2, routed_scaling_factor=2.5), LENGTHS,
+        hub_names("model.", "backbone.")),
+    "nemotron_h-latent": Variant(attention(
+        "NemotronH", num_hidden_layers=None, layers_block_type=[
+            "moe", "linear_attention", "full_attention"],
+        head_dim=8, mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=16, n_groups=4,
+        use_bias=True, use_conv_bias=False, conv_kernel=3, time_step_min=1e-9, n_routed_experts=6,
+        num_experts_per_tok=2, moe_intermediate_size=40, moe_shared_expert_intermediate_size=24,
+        moe_latent_size=16, norm_topk_prob=False, routed_scaling_factor=1.5)),
+    "nemotron_h-dense": Variant(attention(
+        "NemotronH", num_hidden_layers=None, layers_block_type=[
+            "linear_attention", "mlp", "full_attention", "mlp"], mlp_bias=True, head_dim=16,
+        mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=16, n_groups=1, time_step_min=1e-9,
+        intermediate_size=56), FEWER, pattern),
+}
+VARIANTS |= HYBRIDS
+
+
 def spread(n, low, high, r):
     """n values in geometric steps, from weak to strong, varied a little by r [n]."""
     return torch.logspace(math.log10(low), math.log10(high), n) * torch.exp(0.1 * r)
@@ -71,7 +151,7 @@ def inverse_softplus(x):
 
 
 def randomized(name, shape, r, config):
-    """Every unit's input has a standard deviation near 1, logits one near 2.5; the decays of the
+    """Every unit's input has a standard deviation near 1, logits one near 4; the decays of the
     heads or channels of a layer run from one that forgets in a few tokens to one that does not in
     hundreds."""
     last = name.split(".")[-1]
@@ -91,7 +171,8 @@ def randomized(name, shape, r, config):
     if "embed" in name and not config.tie_word_embeddings:
         return r
     if "embed" in name or "lm_head" in name:
-        return 2.5 * r / shape[1] ** 0.5
+        multiplier = getattr(config, "lm_head_multiplier", 1) / getattr(config, "logits_scaling", 1)
+        return 4 / multiplier * r / shape[1] ** 0.5
     return r / shape[-1] ** 0.5
 
 
@@ -129,9 +210,8 @@ def sensitivity(model, prompt):
 def expect(v, path, prompt):
     model = load(v, path)
     golden_models.refuse_subnormals(model)
-    c, margin = golden_models.case(model, None, prompt, GREEDY,
-                                   min_margin=golden_models.MIN_MARGIN)
-    if margin > golden_models.MIN_MARGIN and sensitivity(model, prompt + c["greedy"]) > MAX_SENSITIVITY:
+    c, margin = golden_models.case(model, None, prompt, GREEDY, min_margin=MIN_MARGIN)
+    if margin > MIN_MARGIN and sensitivity(model, prompt + c["greedy"]) > MAX_SENSITIVITY:
         margin = 0.0
     return c, margin
 
@@ -139,7 +219,7 @@ def expect(v, path, prompt):
 def make(name, v, root):
     golden_models.make(root / name, v.lengths, VOCAB, "whole prompt",
                        lambda path, seed: write(v, path, seed),
-                       lambda path, prompt: expect(v, path, prompt), v.finish)
+                       lambda path, prompt: expect(v, path, prompt), v.finish, MIN_MARGIN)
 
 
 def main():

@@ -118,18 +118,29 @@ mx_status mx_attention_params(const struct mx_plan_build *b, const struct mx_att
 	return MX_OK;
 }
 
-mx_status mx_attention_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
-                                   struct mx_params *out, struct mx_rope_config *out_rope)
+mx_status mx_attention_shape_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                  struct mx_attention_shape *out)
 {
 	struct mx_attention_shape shape = {.qk_norm = b->family->qk_norm};
 	mx_status s = read_heads(b, scope, &shape);
 	if (!s)
 		s = read_biases(b, scope, &shape.bias, &shape.o_bias);
+	if (s)
+		return s;
+	shape.scale = 1 / sqrt((double)shape.dim);
+	*out = shape;
+	return MX_OK;
+}
+
+mx_status mx_attention_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                   struct mx_params *out, struct mx_rope_config *out_rope)
+{
+	struct mx_attention_shape shape = {0};
+	mx_status s = mx_attention_shape_read(b, scope, &shape);
 	if (!s)
 		s = mx_rope_config_read(b, scope, shape.dim, out_rope);
 	if (s)
 		return s;
-	shape.scale = 1 / sqrt((double)shape.dim);
 	if (b->family->own) {
 		s = mx_scope_bool(scope, "qk_norm", false, &shape.qk_norm, b->err);
 		if (!s)

@@ -10,6 +10,8 @@
 extern const struct mx_family mx_family_llama, mx_family_mistral, mx_family_qwen2, mx_family_qwen3,
 	mx_family_mamba2, mx_family_mixd;
 extern const struct mx_family mx_family_mixtral, mx_family_qwen2_moe, mx_family_qwen3_moe;
+extern const struct mx_family mx_family_bamba, mx_family_falcon_h1, mx_family_granitemoehybrid,
+	mx_family_nemotron_h;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
 /* flash-linear-attention */
 extern const struct mx_family mx_family_delta_net, mx_family_gated_deltanet, mx_family_gla,
@@ -32,6 +34,9 @@ struct mx_rope_config {
 mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                               uint32_t head_dim, struct mx_rope_config *out);
 
+/* Sets the plan's longest sequence to the one that the rope scaling is made for. */
+mx_status mx_rope_context_set(struct mx_plan_build *b, const struct mx_rope_config *rope);
+
 /* Reads the attention mixer's parameters for one layer. `window` is items[0] and 0 here; the caller
  * sets it. *out_rope is the rope configuration that went into them. */
 mx_status mx_attention_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
@@ -46,6 +51,10 @@ struct mx_attention_shape {
 	bool fused; /* q, k and v are one tensor */
 };
 
+/* Reads heads and biases. The scale is 1 / sqrt(head_dim). */
+mx_status mx_attention_shape_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                  struct mx_attention_shape *out);
+
 /* Makes the attention mixer's parameters from a shape; norm_eps is the plan's. */
 mx_status mx_attention_params(const struct mx_plan_build *b, const struct mx_attention_shape *shape,
                               const struct mx_rope_config *rope, struct mx_params *out);
@@ -59,6 +68,53 @@ mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *s
 
 /* Reads the layers of a transformer like Llama: mx_family.layers of several families. llama.c */
 mx_status mx_llama_layers(struct mx_plan_build *b);
+
+/* A family's keys for the mixer "mamba"; NULL = it has no such key, and the default holds. */
+struct mx_mamba_keys {
+	const char *heads, *head_dim;
+	bool head_dim_is_auto; /* when the key is absent: the width by the heads, instead of 64 */
+	/* Width of all heads: the value of `inner`, or else of `expand` times that of the model; both
+	 * NULL = whatever heads and head_dim come to. */
+	const char *inner, *expand;
+	const char *state, *groups, *kernel, *bias, *conv_bias;
+	const char *out_bias; /* of out_proj; NULL = as bias */
+	const char *limit;    /* of the step size; NULL = none */
+	const char *norm, *before_gate;
+	int64_t default_state; /* 0 = 128 */
+	int64_t default_groups;
+	bool default_norm, default_before_gate;
+};
+
+/* Parameters of a layer of Mamba-2. */
+struct mx_mamba_config {
+	int64_t heads, head_dim, state, groups, kernel;
+	bool bias, out_bias, conv_bias, norm, before_gate;
+	double norm_eps, limit[2];
+	bool multiplied; /* multipliers are not all 1 */
+	double multipliers[5];
+};
+
+/* Reads all but the multipliers; norm_eps is the plan's. */
+mx_status mx_mamba_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                               const struct mx_mamba_keys *keys, struct mx_mamba_config *out);
+/* Makes the mixer's parameters. */
+mx_status mx_mamba_params(const struct mx_plan_build *b, const struct mx_mamba_config *c,
+                          struct mx_params *out);
+/* Reads the limits of the step size; 0 and infinity if the key is absent. */
+mx_status mx_time_step_limit_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                  const char *key, double out[2]);
+
+/* Reads a multiplier, 1 if the key is absent; it may not be 0. */
+mx_status mx_multiplier_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             const char *key, float *out);
+/* Reads a list of n multipliers, 1 if the key is absent. */
+mx_status mx_multipliers_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                              const char *key, size_t n, double *out);
+
+/* Returns a list of n words, one a layer, under the first of two keys that is there; NULL and an
+ * error otherwise. */
+const json_t *mx_layer_words(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             const char *key, const char *other, size_t n);
 
 /* Reads number, choice and width of experts; and, with out->router.scores of MX_ROUTER_SIGMOID,
  * groups and scaling. Other fields of *out stay as they are. */

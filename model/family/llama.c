@@ -108,15 +108,7 @@ mx_status mx_llama_layers(struct mx_plan_build *b)
 		if (!s)
 			s = mx_plan_layer_fill(b, &spec, &layers[i]);
 	}
-	if (s)
-		return s;
-	/* A context above the bound is a broken config. */
-	if (!(rope.max_context <= MX_PLAN_MAX_POSITION))
-		return mx_fail(b->err, MX_E_RANGE,
-		               "max_position_embeddings: rope scaling stretches it to %g, more than %d",
-		               rope.max_context, MX_PLAN_MAX_POSITION);
-	b->plan->max_context = (uint32_t)(rope.max_context + 0.5);
-	return MX_OK;
+	return s ? s : mx_rope_context_set(b, &rope);
 }
 
 /* Defaults: configuration_{llama,mistral,qwen2,qwen3}.py of transformers 5. */

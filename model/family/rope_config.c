@@ -79,11 +79,13 @@ static mx_status read_dim(const struct rope_source *src, uint32_t head_dim, uint
 	struct mx_err *err = src->b->err;
 	const struct mx_scope *from =
 		mx_scope_get(&src->dict, "partial_rotary_factor") ? &src->dict : src->model;
+	const double def = src->b->family->partial_rope;
 	double part = 1;
-	mx_status s = mx_scope_float(from, "partial_rotary_factor", 0, 1, 1, &part, err);
+	mx_status s =
+		mx_scope_float(from, "partial_rotary_factor", 0, 1, def > 0 ? def : 1, &part, err);
 	if (s)
 		return s;
-	if (part != 1 && !src->b->family->own)
+	if (part != 1 && !src->b->family->own && !(def > 0))
 		return mx_fail(err, MX_E_UNSUPPORTED,
 		               "%spartial_rotary_factor: %g is not supported for model_type '%s'",
 		               from->where, part, src->b->family->model_type);
@@ -231,6 +233,17 @@ static mx_status scale(const struct rope_source *src, struct mx_rope_config *r, 
 	else if (r->dim < 4) /* dynamic's exponent is dim / (dim - 2) */
 		return mx_fail(src->b->err, MX_E_RANGE, "head_dim: dynamic rope needs 4 dimensions, not %u",
 		               r->dim);
+	return MX_OK;
+}
+
+mx_status mx_rope_context_set(struct mx_plan_build *b, const struct mx_rope_config *rope)
+{
+	/* A context above the bound is a broken config. */
+	if (!(rope->max_context <= MX_PLAN_MAX_POSITION))
+		return mx_fail(b->err, MX_E_RANGE,
+		               "max_position_embeddings: rope scaling stretches it to %g, more than %d",
+		               rope->max_context, MX_PLAN_MAX_POSITION);
+	b->plan->max_context = (uint32_t)(rope->max_context + 0.5);
 	return MX_OK;
 }
 

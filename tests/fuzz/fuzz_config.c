@@ -52,7 +52,8 @@ static void check_block(const struct mx_plan_block *b)
 		break;
 	case MX_BLOCK_MLP: check_mlp(&b->mlp); break;
 	case MX_BLOCK_EXPERTS:
-		require(x->router && x->list && x->up && x->down && x->width > 0);
+		require(x->router && ((x->list && x->up && x->down) || (x->fused_up && x->fused_down)) &&
+		        x->width > 0);
 		require(x->rule.chosen > 0 && x->rule.chosen <= x->n);
 		if (x->rule.groups > 1)
 			require(x->n % x->rule.groups == 0 && x->rule.groups <= MX_ROUTER_MAX_GROUPS &&
