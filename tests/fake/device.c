@@ -422,8 +422,8 @@ static void run_softcap_logits(struct mx_device *cpu, const struct call *c)
 static mx_status softcap_logits(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
                                 float cap)
 {
-	return later(
-		d, &(struct call){run_softcap_logits, .y = y, .m = ld, .n = n, .k = vocab, .f = cap});
+	return later(d,
+	             &(struct call){run_softcap_logits, .y = y, .m = ld, .n = n, .k = vocab, .f = cap});
 }
 
 static const struct mx_ops ops = {
