@@ -206,8 +206,10 @@ static mx_status resolve_ends(struct mx_resolver *r)
 	mx_status st = mx_need_table(r, p->embed, p->vocab, p->width, &m->embed);
 	if (st == MX_OK && p->positions)
 		st = mx_need_table(r, p->positions, p->n_positions, p->width, &m->positions);
+	const struct mx_tensor *t;
+	bool tied = p->may_be_tied && mx_resolve_find(r, p->lm_head, &t, NULL) == MX_E_NOTFOUND;
 	if (st == MX_OK)
-		st = mx_need_table(r, p->lm_head, p->vocab, p->width, &m->lm_head);
+		st = mx_need_table(r, tied ? p->embed : p->lm_head, p->vocab, p->width, &m->lm_head);
 	if (st == MX_OK)
 		st = resolve_norm(r, p->final_norm, &m->final_norm);
 	m->embed_scale = p->embed_scale;

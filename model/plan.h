@@ -130,6 +130,7 @@ struct mx_plan {
 	uint32_t n_positions;
 	const char *final_norm;
 	const char *lm_head;            /* the same as embed if tied */
+	bool may_be_tied;               /* embed serves where the checkpoint has no lm_head */
 	const char *layer_prefix;       /* what comes before a layer's number: "model.layers." */
 	float embed_scale, logit_scale; /* multipliers, 1 = none */
 	bool embed_scale_rounds; /* embed_scale is rounded to the type of the embedding (Gemma) */

@@ -26,6 +26,8 @@ enum mx_window_rule {
 	MX_WINDOW_LAYERS,  /* by use_sliding_window, then layer_types or max_window_layers (Qwen) */
 	MX_WINDOW_IF_USED, /* every layer if use_sliding_window is true (Qwen3-MoE) */
 	MX_WINDOW_OWN,     /* each layer that has the key (mixd) */
+	MX_WINDOW_TYPES,   /* by layer_types, else all but each sliding_window_pattern-th (Gemma) */
+	MX_WINDOW_NO_ROPE, /* by layer_types, else those without rope if use_sliding_window (SmolLM3) */
 };
 
 struct mx_plan_build;
@@ -76,8 +78,23 @@ struct mx_family {
 	bool has_attention_bias; /* the key attention_bias has an effect */
 	bool has_mlp_bias;
 	bool qk_norm;
-	/* Default of partial_rotary_factor; 0 = 1, and the key is refused unless it is 1. */
-	double partial_rope;
+	bool bias_by_default;    /* attention_bias when the key is absent */
+	int64_t default_pattern; /* sliding_window_pattern when the key is absent; 0 = no full layers */
+	/* Rope: theta when the key is absent (0 = 10000); partial_rotary_factor likewise (0 = the
+	 * family always rotates all of a head). by type: layers with a window have parameters of their
+	 * own, in the old spelling under local_theta_key. */
+	double default_theta, default_partial;
+	bool rope_by_type;
+	const char *local_theta_key;
+	double default_local_theta;
+	/* hidden_act when the key is absent; NULL = always silu */
+	const char *default_act;
+	uint32_t default_mlp_factor; /* intermediate_size / hidden_size if absent; 0 = it is required */
+	/* Pairs of a key of this family and the usual one, which it stands for; ended by NULL. */
+	const char *const *aliases;
+	/* For configs of several parts: model_type of text_config if that does not say it. The family
+	 * of the text reads it; roots and skipped are of this one. */
+	const char *text_type;
 	const char *const *roots;   /* see struct mx_plan */
 	const char *const *skipped; /* likewise, beside what all families skip */
 	bool tied;                  /* tie_word_embeddings when the key is absent */
@@ -100,6 +117,9 @@ struct mx_plan_build {
 	const json_t *config;
 	struct mx_plan *plan; /* width and vocab are set before layers() */
 	struct mx_arena *arena;
+	const struct mx_family *wrapper; /* of which `config` is the text_config; NULL = none */
+	const json_t *whole;             /* all of config.json, if `config` is a part or was changed */
+	json_t *own;                     /* owned: config with aliases resolved, or NULL */
 	int64_t max_position; /* max_position_embeddings, or the value of the family's own key */
 	struct mx_err *err;
 };
@@ -153,11 +173,15 @@ mx_status mx_plan_experts_fill(const struct mx_plan_build *b, uint32_t layer,
 /* Makes the name of a layer's tensor: "model.layers.LAYER." PART REST. NULL if out of memory. */
 const char *mx_plan_layer_name(const struct mx_plan_build *b, uint32_t layer, const char *part,
                                const char *rest);
+/* Reads hidden_act, of families that have default_act. */
+mx_status mx_hidden_act_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             enum mx_act *out);
 
 /* Refuses a hidden_act that is not SwiGLU's. */
 mx_status mx_hidden_act_check(const struct mx_plan_build *b, const struct mx_scope *scope);
 
-/* Reads intermediate_size and mlp_bias of a feed-forward with a gate and SiLU. */
+/* Reads intermediate_size, mlp_bias and, of families that have default_act, hidden_act of a
+ * feed-forward with a gate. */
 mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                              struct mx_mlp_spec *out);
 

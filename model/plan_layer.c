@@ -138,13 +138,43 @@ mx_status mx_hidden_act_check(const struct mx_plan_build *b, const struct mx_sco
 	return MX_OK;
 }
 
+mx_status mx_hidden_act_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             enum mx_act *out)
+{
+	static const struct {
+		const char *name;
+		enum mx_act act;
+	} known[] = {
+		{"silu", MX_ACT_SILU},
+		{"swish", MX_ACT_SILU},
+		{"gelu_pytorch_tanh", MX_ACT_GELU_TANH},
+		{"gelu_new", MX_ACT_GELU_TANH},
+		{"gelu", MX_ACT_GELU},
+		{"relu2", MX_ACT_RELU2},
+	};
+	const char *act = "";
+	mx_status s = mx_scope_string(scope, "hidden_act", b->family->default_act, &act, b->err);
+	if (s)
+		return s;
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+		if (!strcmp(act, known[i].name)) {
+			*out = known[i].act;
+			return MX_OK;
+		}
+	return mx_fail(b->err, MX_E_UNSUPPORTED,
+	               "%shidden_act: '%.60s' is none of silu, gelu, gelu_pytorch_tanh, relu2",
+	               scope->where, act);
+}
+
 mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                              struct mx_mlp_spec *out)
 {
-	int64_t width = 0;
-	bool bias = false;
-	mx_status s =
-		mx_scope_need_int(scope, "intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4, &width, b->err);
+	int64_t width = (int64_t)b->family->default_mlp_factor * b->plan->width;
+	bool bias = false, need = !width;
+	mx_status s = need ? mx_scope_need_int(scope, "intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4,
+	                                       &width, b->err)
+	                   : mx_scope_int(scope, "intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4, width,
+	                                  &width, b->err);
 	if (!s)
 		s = mx_scope_bool(scope, "mlp_bias", false, &bias, b->err);
 	if (s)
@@ -154,7 +184,7 @@ mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scop
 		               "mlp_bias: true is not supported for model_type '%s'",
 		               b->family->model_type);
 	*out = (struct mx_mlp_spec){.width = (uint32_t)width, .bias = bias};
-	return MX_OK;
+	return b->family->default_act ? mx_hidden_act_read(b, scope, &out->act) : MX_OK;
 }
 
 mx_status mx_vocab_pad(const struct mx_plan_build *b, const struct mx_scope *scope,

@@ -114,8 +114,7 @@ cudaError_t act_mul_as(struct mx_device *d, enum mx_act act, const void *gate, s
 	                 (uint32_t)width, (T *)y, ld_y);
 }
 
-__global__ void __launch_bounds__(BLOCK)
-	softcap(float *y, size_t ld, uint32_t width, float cap)
+__global__ void __launch_bounds__(BLOCK) softcap(float *y, size_t ld, uint32_t width, float cap)
 {
 	const uint32_t i = blockIdx.y * BLOCK + threadIdx.x;
 	float *at = y + blockIdx.x * ld + i;

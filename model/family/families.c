@@ -19,6 +19,20 @@ static const struct mx_family *const families[] = {
 	&mx_family_mistral,
 	&mx_family_qwen2,
 	&mx_family_qwen3,
+	&mx_family_gemma2,
+	&mx_family_gemma3_text,
+	&mx_family_gemma3,
+	&mx_family_phi3,
+	&mx_family_olmo2,
+	&mx_family_olmo3,
+	&mx_family_smollm3,
+	&mx_family_granite,
+	&mx_family_ministral,
+	&mx_family_ministral3,
+	&mx_family_mistral3,
+	&mx_family_cohere2,
+	&mx_family_gpt2,
+	&mx_family_gpt_neox,
 	&mx_family_mixtral,
 	&mx_family_qwen2_moe,
 	&mx_family_qwen3_moe,
@@ -46,7 +60,8 @@ static const struct mx_family *const families[] = {
 static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *scope)
 {
 	const char *type = NULL;
-	mx_status s = mx_scope_string(scope, "model_type", NULL, &type, b->err);
+	const char *def = b->wrapper ? b->wrapper->text_type : NULL;
+	mx_status s = mx_scope_string(scope, "model_type", def, &type, b->err);
 	if (s)
 		return s;
 	if (mx_mamba2_is_raw(b->config)) {
@@ -68,27 +83,84 @@ static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *sco
 	return mx_fail(b->err, MX_E_UNSUPPORTED, "model_type: '%.60s' is none of %s", type, known);
 }
 
+/* For a config of several parts: goes on with text_config and the family of the text. */
+static mx_status enter_text(struct mx_plan_build *b)
+{
+	const json_t *text = json_object_get(b->config, "text_config");
+	if (!json_is_object(text))
+		return mx_fail(b->err, MX_E_INVALID, "text_config: must be an object");
+	b->wrapper = b->family;
+	b->config = text;
+	const struct mx_scope scope = {.where = "text_config.", .inner = text};
+	mx_status s = find_family(b, &scope);
+	if (!s && b->family->text_type)
+		s = mx_fail(b->err, MX_E_UNSUPPORTED, "text_config.model_type: '%s' has parts itself",
+		            b->family->model_type);
+	return s;
+}
+
+/* Replaces b->config by a copy in which the family's own keys have their usual names. */
+static mx_status resolve_aliases(struct mx_plan_build *b)
+{
+	const char *const *a = b->family->aliases;
+	if (!a)
+		return MX_OK;
+	b->own = json_copy((json_t *)b->config);
+	if (!b->own)
+		return mx_plan_no_memory(b);
+	for (; *a; a += 2) {
+		json_t *v = json_object_get(b->own, a[0]);
+		if (v && json_object_set(b->own, a[1], v))
+			return mx_plan_no_memory(b);
+	}
+	b->config = b->own;
+	return MX_OK;
+}
+
 /* Refuses settings that would change the meaning of the weights or of the feed-forward. */
 static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct mx_scope *scope)
 {
 	if (mx_scope_get(scope, "quantization_config"))
 		return mx_fail(b->err, MX_E_UNSUPPORTED,
 		               "quantization_config: quantized checkpoints are not supported");
-	return mx_hidden_act_check(b, scope);
+	if (json_object_get(b->whole, "quantization_config"))
+		return mx_fail(b->err, MX_E_UNSUPPORTED,
+		               "quantization_config: quantized checkpoints are not supported");
+	return b->family->default_act ? MX_OK : mx_hidden_act_check(b, scope);
+}
+
+/* Reads tie_word_embeddings: of the whole config, else of its part. */
+static mx_status read_tied(const struct mx_plan_build *b, const struct mx_scope *scope, bool *out)
+{
+	const struct mx_scope whole = {.where = "", .outer = b->whole};
+	bool outside = mx_scope_get(&whole, "tie_word_embeddings") != NULL;
+	return mx_scope_bool(outside ? &whole : scope, "tie_word_embeddings", b->family->tied, out,
+	                     b->err);
+}
+
+/* Finds the family, and the part of the config that it reads. */
+static mx_status choose_family(struct mx_plan_build *b)
+{
+	const struct mx_scope scope = {.where = "", .outer = b->config};
+	b->whole = b->config;
+	mx_status s = find_family(b, &scope);
+	if (!s && b->family->text_type)
+		s = enter_text(b);
+	return s ? s : resolve_aliases(b);
 }
 
 static mx_status read_model(struct mx_plan_build *b)
 {
-	const struct mx_scope scope = {.where = "", .outer = b->config};
 	struct mx_plan *p = b->plan;
 	int64_t width = 0, vocab = 0;
 	double eps = 0;
 	bool tied = false;
 
-	mx_status s = find_family(b, &scope);
+	mx_status s = choose_family(b);
 	if (s)
 		return s;
-	const struct mx_family *f = b->family;
+	const struct mx_family *f = b->family, *outside = b->wrapper ? b->wrapper : f;
+	const struct mx_scope scope = {.where = b->wrapper ? "text_config." : "", .outer = b->config};
 	s = refuse_unsupported(b, &scope);
 	if (!s)
 		s = mx_scope_need_int(&scope, f->width_key ? f->width_key : "hidden_size", 1,
@@ -103,10 +175,10 @@ static mx_status read_model(struct mx_plan_build *b)
 		s = mx_scope_float(&scope, f->norm_eps_key ? f->norm_eps_key : "rms_norm_eps", 0, 1,
 		                   f->default_norm_eps > 0 ? f->default_norm_eps : 1e-6, &eps, b->err);
 	if (!s)
-		s = mx_scope_bool(&scope, "tie_word_embeddings", f->tied, &tied, b->err);
+		s = read_tied(b, &scope, &tied);
 	if (s)
 		return s;
-	p->family = f->model_type;
+	p->family = outside->model_type;
 	p->width = (uint32_t)width;
 	p->vocab = (uint32_t)vocab;
 	p->max_context = (uint32_t)b->max_position;
@@ -115,9 +187,13 @@ static mx_status read_model(struct mx_plan_build *b)
 	p->embed = f->names->embed;
 	p->final_norm = f->names->final_norm;
 	p->lm_head = tied ? p->embed : f->names->lm_head;
+	/* of several parts: what the whole config does not say, the checkpoint does */
+	p->may_be_tied = b->wrapper && !json_object_get(b->whole, "tie_word_embeddings");
+	if (p->may_be_tied)
+		p->lm_head = f->names->lm_head;
 	p->layer_prefix = f->names->layers;
-	p->roots = f->roots;
-	p->skipped = f->skipped;
+	p->roots = outside->roots;
+	p->skipped = outside->skipped;
 	p->embed_scale = p->logit_scale = 1;
 	return f->layers(b);
 }
@@ -132,7 +208,9 @@ static mx_status read_generation(struct mx_plan_build *b, const json_t *generati
 	if (!ids)
 		return mx_plan_no_memory(b);
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-		json_t *v = json_object_get(b->config, keys[i]);
+		json_t *v = json_object_get(b->whole, keys[i]);
+		if (!v)
+			v = json_object_get(b->config, keys[i]);
 		if (v && json_object_set(ids, keys[i], v))
 			s = mx_plan_no_memory(b);
 	}
@@ -159,6 +237,7 @@ static mx_status build(const json_t *config, const json_t *generation, struct mx
 	s = read_model(&b);
 	if (!s)
 		s = read_generation(&b, generation);
+	json_decref(b.own);
 	if (s) {
 		mx_plan_destroy(b.plan);
 		return s;

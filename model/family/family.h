@@ -13,6 +13,11 @@ extern const struct mx_family mx_family_mixtral, mx_family_qwen2_moe, mx_family_
 extern const struct mx_family mx_family_bamba, mx_family_falcon_h1, mx_family_granitemoehybrid,
 	mx_family_nemotron_h;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
+extern const struct mx_family mx_family_gemma2, mx_family_gemma3_text, mx_family_gemma3;
+extern const struct mx_family mx_family_phi3, mx_family_olmo2, mx_family_olmo3, mx_family_smollm3;
+extern const struct mx_family mx_family_granite, mx_family_ministral, mx_family_ministral3;
+extern const struct mx_family mx_family_mistral3, mx_family_cohere2, mx_family_gpt2;
+extern const struct mx_family mx_family_gpt_neox;
 /* flash-linear-attention */
 extern const struct mx_family mx_family_delta_net, mx_family_gated_deltanet, mx_family_gla,
 	mx_family_hgrn, mx_family_hgrn2, mx_family_kda, mx_family_linear_attn, mx_family_retnet;
@@ -23,19 +28,24 @@ bool mx_mamba2_is_raw(const json_t *config);
 
 /* Rotary embedding as configured, ready for the attention mixer's parameters. */
 struct mx_rope_config {
-	const char *type; /* static: none, default, linear, dynamic, llama3, yarn */
+	const char *type; /* static: none, default, linear, dynamic, llama3, yarn, longrope */
 	double theta, factor, attention_factor;
 	uint32_t dim;
-	const double *inv_freq; /* [dim/2] in the arena */
-	double max_context;     /* longest sequence that the scaling is made for */
+	bool pairs;                  /* x[2i], x[2i + 1] rotate together: the family's choice */
+	const double *inv_freq;      /* [dim/2] in the arena */
+	const double *long_inv_freq; /* longrope: likewise, of sequences longer than .. */
+	int64_t original;            /* .. this; also q_beta's length */
+	double q_beta;               /* llama_4_scaling_beta; 0 = none */
+	double max_context;          /* longest sequence that the scaling is made for */
 };
 
-/* Reads rope_scaling or rope_parameters, and rope_theta, for heads of `head_dim`. */
+/* Reads rope_scaling or rope_parameters, and rope_theta, for heads of `head_dim`, of layers of the
+ * type `layers`: "full_attention", "sliding_attention"; NULL = all have the same. */
 mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
-                              uint32_t head_dim, struct mx_rope_config *out);
+                              const char *layers, uint32_t head_dim, struct mx_rope_config *out);
 
 /* Sets the plan's longest sequence to the one that the rope scaling is made for. */
-mx_status mx_rope_context_set(struct mx_plan_build *b, const struct mx_rope_config *rope);
+mx_status mx_rope_context_set(const struct mx_plan_build *b, const struct mx_rope_config *rope);
 
 /* Reads the attention mixer's parameters for one layer. `window` is items[0] and 0 here; the caller
  * sets it. *out_rope is the rope configuration that went into them. */
@@ -48,10 +58,13 @@ struct mx_attention_shape {
 	double scale; /* of q.k */
 	bool bias;    /* of q, k and v */
 	bool o_bias, qk_norm;
-	bool fused; /* q, k and v are one tensor */
+	bool fused;                                /* q, k and v are one tensor */
+	bool qk_norm_whole, per_head, gate, sinks; /* see plan.h */
+	const char *names;                         /* NULL = the mixer's default */
+	double softcap;                            /* 0 = none */
 };
 
-/* Reads heads and biases. The scale is 1 / sqrt(head_dim). */
+/* Reads heads, head_dim and biases; scale is 1 / sqrt(head_dim). */
 mx_status mx_attention_shape_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                   struct mx_attention_shape *out);
 
@@ -65,9 +78,6 @@ mx_status mx_attention_config_window(const struct mx_plan_build *b, const struct
 
 /* Reads sliding_window: 0 = none. If the key is absent, the family's default. */
 mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t *out);
-
-/* Reads the layers of a transformer like Llama: mx_family.layers of several families. llama.c */
-mx_status mx_llama_layers(struct mx_plan_build *b);
 
 /* A family's keys for the mixer "mamba"; NULL = it has no such key, and the default holds. */
 struct mx_mamba_keys {
@@ -128,5 +138,28 @@ mx_status mx_expert_layer_read(const struct mx_plan_build *b, const struct mx_sc
  * `where` goes before the key in messages. */
 mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, const json_t *v,
                                const char *where, struct mx_param *out);
+
+/* ---- dense.c: layers of attention and a dense feed-forward ---- */
+
+/* What a family's layers have in common, and where they differ. */
+struct mx_dense {
+	uint32_t n;
+	struct mx_attention_shape shape;
+	struct mx_mlp_spec mlp;
+	struct mx_rope_config rope[2]; /* of layers without a window, of those with one */
+	int64_t window;
+	bool *sliding, *no_rope; /* [n] in the arena */
+	const char *prefix;      /* of attention's tensors */
+	const char *const *plus_one;
+	float residual_scale;
+	bool parallel;
+};
+
+/* Reads what the family's fields say; the family may change it before mx_dense_fill. */
+mx_status mx_dense_read(const struct mx_plan_build *b, struct mx_dense *out);
+/* Makes the plan's layers and sets its max_context. */
+mx_status mx_dense_fill(const struct mx_plan_build *b, const struct mx_dense *d);
+/* mx_family.layers of families that need no more than their fields. */
+mx_status mx_dense_layers(struct mx_plan_build *b);
 
 #endif

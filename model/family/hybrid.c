@@ -100,7 +100,7 @@ static mx_status bamba_layers(struct mx_plan_build *b)
 	if (!s)
 		s = mx_attention_shape_read(b, &scope, &shape);
 	if (!s)
-		s = mx_rope_config_read(b, &scope, shape.dim, &rope);
+		s = mx_rope_config_read(b, &scope, NULL, shape.dim, &rope);
 	if (!s)
 		s = make_attention(b, &shape, &rope, &h);
 	if (!s)
@@ -134,7 +134,7 @@ const struct mx_family mx_family_bamba = {
 	.default_max_position = 262144,
 	.has_attention_bias = true,
 	.has_mlp_bias = true,
-	.partial_rope = 0.5,
+	.default_partial = 0.5,
 	.layers = bamba_layers,
 };
 
@@ -167,7 +167,7 @@ static mx_status granite_attention(struct mx_plan_build *b, const struct mx_scop
 	if (!s)
 		s = mx_scope_string(scope, "position_embedding_type", "nope", &positions, b->err);
 	if (!s && !strcmp(positions, "rope"))
-		s = mx_rope_config_read(b, scope, shape.dim, &rope);
+		s = mx_rope_config_read(b, scope, NULL, shape.dim, &rope);
 	else if (!s && strcmp(positions, "nope"))
 		s = mx_fail(b->err, MX_E_UNSUPPORTED, "position_embedding_type: '%.60s' is not rope",
 		            positions);
@@ -275,7 +275,7 @@ static mx_status falcon_attention(struct mx_plan_build *b, const struct mx_scope
 	float key = 1;
 	mx_status s = mx_attention_shape_read(b, scope, &shape);
 	if (!s)
-		s = mx_rope_config_read(b, scope, shape.dim, &rope);
+		s = mx_rope_config_read(b, scope, NULL, shape.dim, &rope);
 	if (!s)
 		s = mx_multiplier_read(b, scope, "key_multiplier", &key);
 	shape.scale *= (double)key;

@@ -42,7 +42,7 @@ const struct mx_family mx_family_mixtral = {
 	.default_max_position = 4096 * 32,
 	.window = MX_WINDOW_ALL,
 	.mlp = mixtral_mlp,
-	.layers = mx_llama_layers,
+	.layers = mx_dense_layers,
 };
 
 /* ---- Qwen ---- */
@@ -94,7 +94,7 @@ const struct mx_family mx_family_qwen2_moe = {
 	.window = MX_WINDOW_LAYERS,
 	.qkv_bias = true,
 	.mlp = qwen2_moe_mlp,
-	.layers = mx_llama_layers,
+	.layers = mx_dense_layers,
 };
 
 const struct mx_family mx_family_qwen3_moe = {
@@ -107,5 +107,5 @@ const struct mx_family mx_family_qwen3_moe = {
 	.has_attention_bias = true,
 	.qk_norm = true,
 	.mlp = qwen3_moe_mlp,
-	.layers = mx_llama_layers,
+	.layers = mx_dense_layers,
 };

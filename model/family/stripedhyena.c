@@ -73,7 +73,7 @@ static mx_status read_rope(const struct mx_plan_build *b, const struct mx_scope 
 	if (!rope)
 		return mx_plan_no_memory(b);
 	const struct mx_scope said = {.where = "rotary_emb: ", .outer = rope};
-	s = mx_rope_config_read(b, &said, head_dim, out);
+	s = mx_rope_config_read(b, &said, NULL, head_dim, out);
 	json_decref(rope);
 	return s;
 }
