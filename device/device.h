@@ -68,6 +68,14 @@ struct mx_rope {
 	float scale;           /* multiplies cos and sin (yarn's attention factor) */
 };
 
+/* Activations of feed-forwards. */
+enum mx_act {
+	MX_ACT_SILU,      /* x / (1 + exp(-x)) */
+	MX_ACT_GELU_TANH, /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) */
+	MX_ACT_GELU,      /* x / 2 * (1 + erf(x / sqrt(2))) */
+	MX_ACT_RELU2,     /* max(x, 0)^2 */
+};
+
 struct mx_ops {
 	uint32_t struct_size;
 
@@ -184,17 +192,25 @@ struct mx_ops {
 	mx_status (*replay)(struct mx_device *d, struct mx_recording *r);
 	void (*forget)(struct mx_device *d, struct mx_recording *r); /* takes NULL */
 
-	/* ---- on CPUs only, so far ---- */
-
 	/* x += r unless r is NULL, then y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, var the
 	 * mean of the squared distances from the mean; all [n, width]. Without r, x is only read and
-	 * may be y. weight and bias f32 [width]. */
+	 * may be y. weight and bias f32 [width]; bias may be NULL. */
 	mx_status (*layernorm)(struct mx_device *d, void *x, const void *r, const float *weight,
 	                       const float *bias, float eps, size_t n, size_t width, void *y);
 
 	/* GELU, tanh approximation: y[i] = y[i] / 2 * (1 + tanh(sqrt(2 / pi) * (y[i] + 0.044715
 	 * y[i]^3))); n elements of the activation dtype. */
 	mx_status (*gelu_tanh)(struct mx_device *d, void *y, size_t n);
+
+	/* y[n, width] = act(gate) * up, or act(gate) if up is NULL; strides in elements; y may be gate.
+	 */
+	mx_status (*act_mul)(struct mx_device *d, enum mx_act act, const void *gate, size_t ld_gate,
+	                     const void *up, size_t ld_up, size_t n, size_t width, void *y,
+	                     size_t ld_y);
+
+	/* y = cap * tanh(y / cap), for f32 logits [n, ld] of which vocab columns are used. */
+	mx_status (*softcap_logits)(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
+	                            float cap);
 };
 
 struct mx_device_info {

@@ -7,6 +7,9 @@
 #include "base/mem.h"
 #include "engine/prefix.h"
 
+/* Makes the salt of long sequences, see mx_engine_info.long_from; any number would do. */
+#define LONG_SALT 0x9e3779b97f4a7c15ull
+
 mx_status mx_core_init(struct mx_core *c, const struct mx_engine_ops *ops,
                        const struct mx_state_ops *state, const struct mx_engine_info *info)
 {
@@ -116,6 +119,8 @@ static mx_status copy_params(struct mx_core *c, struct mx_seq *s,
 	}
 	s->pages.private = params->no_prefix_cache;
 	mx_pages_salt(c->pages, params->cache_salt, s->pages.salt);
+	if (c->info.long_from && params->max_len > c->info.long_from)
+		s->pages.salt[1] ^= LONG_SALT;
 	if (c->snapshots)
 		mx_snapshots_hash(c->snapshots, s->pages.salt, &s->hash);
 	const struct mx_sampling *g = &params->sampling;

@@ -65,7 +65,10 @@ struct mx_engine_info {
 	char model[128]; /* name in the configuration */
 	char device[64]; /* "cpu", "cuda:0" */
 	uint32_t vocab;
-	uint32_t max_context;   /* tokens of prompt and output together */
+	uint32_t max_context; /* tokens of prompt and output together */
+	/* Sequences with a larger max_len have other states than those without: their prefixes are kept
+	 * apart; 0 = all have the same. */
+	uint32_t long_from;
 	uint32_t max_sequences; /* most attached sequences: the number of slots */
 	uint32_t step_tokens;   /* most rows of a step */
 	uint32_t free_rows; /* a step of up to this many prompt tokens takes hardly longer than one of a

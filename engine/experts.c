@@ -10,37 +10,7 @@
 #include <string.h>
 
 #include "engine/model_engine.h"
-
-/* Computes the softmax of v in place, with a sum in order of expert. */
-static void softmax(float *v, uint32_t n)
-{
-	float most = v[0], sum = 0;
-	for (uint32_t i = 1; i < n; i++)
-		most = v[i] > most ? v[i] : most;
-	for (uint32_t i = 0; i < n; i++)
-		sum += v[i] = expf(v[i] - most);
-	for (uint32_t i = 0; i < n; i++)
-		v[i] /= sum;
-}
-
-/* Chooses the k most probable experts; of equal ones the lower number comes first. The k experts
- * are different ones even if the probabilities are NaN. Overwrites probs. */
-static void choose(float *probs, uint32_t n, uint32_t k, bool normalize, struct mx_expert_link *out)
-{
-	const float taken = -1;
-	float sum = 0;
-	for (uint32_t i = 0; i < k; i++) {
-		uint32_t best = n;
-		for (uint32_t e = 0; e < n; e++)
-			if (probs[e] != taken && (best == n || probs[e] > probs[best]))
-				best = e;
-		out[i] = (struct mx_expert_link){best, probs[best]};
-		sum += probs[best];
-		probs[best] = taken;
-	}
-	for (uint32_t i = 0; normalize && i < k; i++)
-		out[i].weight /= sum;
-}
+#include "engine/router.h"
 
 struct routing {
 	const struct mx_model_experts *m;
@@ -50,10 +20,9 @@ struct routing {
 static void route_row(void *arg, size_t row, unsigned worker)
 {
 	const struct routing *r = arg;
-	float *probs = r->s->probs + row * r->m->n;
 	(void)worker;
-	softmax(probs, r->m->n);
-	choose(probs, r->m->n, r->m->chosen, r->m->normalize, r->s->choices + row * r->m->chosen);
+	mx_router_choose(&r->m->rule, r->m->correction, r->m->n, r->s->probs + row * r->m->n,
+	                 r->s->choices + row * r->m->rule.chosen);
 }
 
 /* Fills s->rows and s->begin from the choices by a counting sort. */
@@ -61,27 +30,25 @@ static void group_rows(const struct mx_model_experts *m, const struct mx_experts
                        size_t rows)
 {
 	memset(s->begin, 0, ((size_t)m->n + 1) * sizeof *s->begin);
-	for (size_t i = 0; i < rows * m->chosen; i++)
+	for (size_t i = 0; i < rows * m->rule.chosen; i++)
 		s->begin[s->choices[i].index + 1]++;
 	for (uint32_t e = 0; e < m->n; e++)
 		s->begin[e + 1] += s->begin[e];
-	for (size_t i = 0; i < rows * m->chosen; i++) {
+	for (size_t i = 0; i < rows * m->rule.chosen; i++) {
 		uint32_t at = s->begin[s->choices[i].index]++;
-		s->rows[at] = (struct mx_expert_link){(uint32_t)(i / m->chosen), s->choices[i].weight};
+		s->rows[at] = (struct mx_expert_link){(uint32_t)(i / m->rule.chosen), s->choices[i].weight};
 	}
 	/* each begin[e] has grown to begin[e + 1] */
 	memmove(s->begin + 1, s->begin, m->n * sizeof *s->begin);
 	s->begin[0] = 0;
 }
 
-/* Adds weight * expert(scratch.x) to scratch.y, for the rows that chose the expert. */
+/* Adds weight * expert(x) to y, both [R, width], for the rows that chose the expert. */
 static mx_status run_expert(struct mx_model_engine *e, const struct mx_model_mlp *expert,
-                            const struct mx_expert_link *rows, size_t n)
+                            const struct mx_expert_link *rows, size_t n, const float *x, float *y)
 {
 	const struct mx_experts_scratch *s = &e->scratch.experts;
-	const float *x = e->scratch.x;
-	float *y = e->scratch.y;
-	size_t width = e->model.plan->width;
+	size_t width = expert->down.rows;
 	for (size_t i = 0; i < n; i++)
 		memcpy(s->x + i * width, x + rows[i].index * width, width * sizeof *s->x);
 	mx_status st = mx_mlp_run(e, expert, s->x, n, s->y, false);
@@ -119,23 +86,58 @@ static mx_status run_shared(struct mx_model_engine *e, const struct mx_model_blo
 	return st;
 }
 
-mx_status mx_experts_run(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows)
+/* Computes s->probs, the router's logits, and the groups of rows by expert. */
+static mx_status route(struct mx_model_engine *e, const struct mx_model_experts *m, size_t rows)
 {
-	const struct mx_model_experts *m = &b->experts;
 	const struct mx_experts_scratch *s = &e->scratch.experts;
 	struct mx_device *d = e->device;
 	struct routing routing = {m, s};
-	mx_status st = run_shared(e, b, rows);
 	const struct mx_linear_out router = {.w = &m->router, .y = s->probs, .ldy = m->n};
-	if (st == MX_OK)
-		st = d->ops->linear(d, e->scratch.x, e->model.plan->width, rows, &router, 1);
+	mx_status st = d->ops->linear(d, e->scratch.x, e->model.plan->width, rows, &router, 1);
 	if (st != MX_OK)
 		return st;
 	d->ops->parallel(d, rows, route_row, &routing);
 	group_rows(m, s, rows);
+	return MX_OK;
+}
+
+/* Adds the outputs of the rows' experts for x to y, both [rows, width]. */
+static mx_status run_chosen(struct mx_model_engine *e, const struct mx_model_experts *m,
+                            const float *x, float *y)
+{
+	const struct mx_experts_scratch *s = &e->scratch.experts;
+	mx_status st = MX_OK;
 	for (uint32_t i = 0; i < m->n && st == MX_OK; i++)
 		if (s->begin[i] < s->begin[i + 1])
-			st =
-				run_expert(e, &m->experts[i], s->rows + s->begin[i], s->begin[i + 1] - s->begin[i]);
+			st = run_expert(e, &m->experts[i], s->rows + s->begin[i], s->begin[i + 1] - s->begin[i],
+			                x, y);
 	return st;
+}
+
+/* As run_chosen for scratch.x and scratch.y, in the experts' latent width. */
+static mx_status run_latent(struct mx_model_engine *e, const struct mx_model_experts *m,
+                            size_t rows)
+{
+	const struct mx_scratch *s = &e->scratch;
+	struct mx_device *d = e->device;
+	uint32_t width = e->model.plan->width;
+	const struct mx_linear_out in = {.w = &m->latent_in, .y = s->experts.latent, .ldy = m->latent};
+	const struct mx_linear_out out = {
+		.w = &m->latent_out, .y = s->y, .ldy = width, .accumulate = true};
+	mx_status st = d->ops->linear(d, s->x, width, rows, &in, 1);
+	memset(s->experts.sum, 0, rows * m->latent * sizeof *s->experts.sum);
+	if (st == MX_OK)
+		st = run_chosen(e, m, s->experts.latent, s->experts.sum);
+	return st == MX_OK ? d->ops->linear(d, s->experts.sum, m->latent, rows, &out, 1) : st;
+}
+
+mx_status mx_experts_run(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows)
+{
+	const struct mx_model_experts *m = &b->experts;
+	mx_status st = run_shared(e, b, rows);
+	if (st == MX_OK)
+		st = route(e, m, rows);
+	if (st != MX_OK)
+		return st;
+	return m->latent ? run_latent(e, m, rows) : run_chosen(e, m, e->scratch.x, e->scratch.y);
 }

@@ -16,7 +16,8 @@ struct mx_experts_scratch {
 	struct mx_expert_link *choices; /* [R, K] the experts of each row */
 	struct mx_expert_link *rows;    /* [R K] the rows of each expert, in order of expert */
 	uint32_t *begin;                /* [E + 1] begin[e] = index in `rows` of expert e's first row */
-	float *x, *y;                   /* [R, width] input and output of one expert */
+	float *x, *y;        /* [R, width or the largest latent] input and output of one expert */
+	float *latent, *sum; /* [R, largest latent] the experts' input, and the sum of their outputs */
 };
 
 #endif

@@ -13,23 +13,23 @@ static mx_status scale_in_place(struct mx_device *d, void *y, size_t n, float sc
 	return scale == 1 ? MX_OK : d->ops->scale(d, y, n, scale);
 }
 
-/* Sets *out to the mixer's input: s->x, or s->x times the mixer's in_scale. */
-static mx_status scale_input(struct mx_model_engine *e, const struct mx_model_mixer *m, size_t n,
-                             const void **out)
+/* Sets *out to the mixer's input: x, or x times the mixer's in_scale. */
+static mx_status scale_input(struct mx_model_engine *e, const struct mx_model_mixer *m,
+                             const void *x, size_t n, const void **out)
 {
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
-	*out = s->x;
+	*out = x;
 	if (m->in_scale == 1)
 		return MX_OK;
 	*out = s->scaled;
-	mx_status st = d->ops->copy(d, s->scaled, s->x, n * mx_dtype_size(d->info.act_dtype));
+	mx_status st = d->ops->copy(d, s->scaled, x, n * mx_dtype_size(d->info.act_dtype));
 	return st == MX_OK ? d->ops->scale(d, s->scaled, n, m->in_scale) : st;
 }
 
-/* Computes s->y: the sum of the outputs of the block's mixers for s->x. */
+/* Computes s->y: the sum of the outputs of the block's mixers for `in`. */
 static mx_status run_mixers(struct mx_model_engine *e, const struct mx_model_block *b,
-                            const struct mx_step *step)
+                            const struct mx_step *step, const void *in)
 {
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
@@ -39,7 +39,7 @@ static mx_status run_mixers(struct mx_model_engine *e, const struct mx_model_blo
 		const struct mx_model_mixer *m = &b->mixers[i];
 		const void *x;
 		void *y = i ? s->y2 : s->y;
-		st = scale_input(e, m, n, &x);
+		st = scale_input(e, m, in, n, &x);
 		if (st == MX_OK)
 			st = m->ops->forward(m->instance, step, x, y);
 		if (st == MX_OK)
@@ -49,63 +49,108 @@ static mx_status run_mixers(struct mx_model_engine *e, const struct mx_model_blo
 	return st;
 }
 
-/* Runs a block on s->x. Its output is left in s->y, or already added to s->h (*out_added). */
+/* Runs a block on x, which is s->x or s->h. Its output is left in s->y, or already added to s->h
+ * (*out_added). A parallel block adds its output to that of the block before it, in s->y. */
 static mx_status run_block(struct mx_model_engine *e, const struct mx_model_block *b,
-                           const struct mx_step *step, bool *out_added)
+                           const struct mx_step *step, const void *x, bool *out_added)
 {
 	const struct mx_scratch *s = &e->scratch;
-	*out_added = b->kind == MX_BLOCK_MLP && b->residual_scale == 1;
+	bool here = x == s->x && !b->parallel && !b->post_norm.weight && b->residual_scale == 1;
+	*out_added = b->kind == MX_BLOCK_MLP && here;
 	switch (b->kind) {
-	case MX_BLOCK_MIXER: return run_mixers(e, b, step);
+	case MX_BLOCK_MIXER: return run_mixers(e, b, step, x);
 	case MX_BLOCK_EXPERTS: return mx_experts_run(e, b, step->n_rows);
 	case MX_BLOCK_MLP: break;
 	}
-	return mx_mlp_run(e, &b->mlp, s->x, step->n_rows, *out_added ? s->h : s->y, *out_added);
+	return mx_mlp_run(e, &b->mlp, x, step->n_rows, *out_added ? s->h : s->y,
+	                  *out_added || b->parallel);
 }
 
-/* Adds s->y to s->h if that is pending, then computes s->x: the norm of s->h. */
-static mx_status add_and_norm(struct mx_model_engine *e, bool pending,
-                              const struct mx_model_norm *norm, size_t rows)
+/* Computes y: the norm of x, after x += r unless r is NULL. */
+static mx_status norm_of(struct mx_model_engine *e, const struct mx_model_norm *norm, void *x,
+                         const void *r, size_t rows, void *y)
 {
-	const struct mx_scratch *s = &e->scratch;
 	const struct mx_plan *p = e->model.plan;
 	struct mx_device *d = e->device;
-	const void *y = pending ? s->y : NULL;
-	if (p->norm == MX_NORM_LAYER)
-		return d->ops->layernorm(d, s->h, y, norm->weight, norm->bias, p->norm_eps, rows, p->width,
-		                         s->x);
-	if (pending)
-		return d->ops->add_rmsnorm(d, s->h, y, norm->weight, p->norm_eps, rows, p->width, s->x);
-	return d->ops->rmsnorm(d, s->h, norm->weight, p->norm_eps, rows, p->width, s->x);
+	if (p->norm != MX_NORM_RMS)
+		return d->ops->layernorm(d, x, r, norm->weight, norm->bias, p->norm_eps, rows, p->width, y);
+	if (r)
+		return d->ops->add_rmsnorm(d, x, r, norm->weight, p->norm_eps, rows, p->width, y);
+	return d->ops->rmsnorm(d, x, norm->weight, p->norm_eps, rows, p->width, y);
+}
+
+/* Adds s->y to s->h if that is pending, then computes s->x: the norm of s->h. Sets *out to s->x, or
+ * to s->h if there is no norm. */
+static mx_status add_and_norm(struct mx_model_engine *e, bool pending,
+                              const struct mx_model_norm *norm, size_t rows, const void **out)
+{
+	const struct mx_scratch *s = &e->scratch;
+	*out = norm->weight ? s->x : s->h;
+	if (norm->weight)
+		return norm_of(e, norm, s->h, pending ? s->y : NULL, rows, s->x);
+	return pending
+	           ? e->device->ops->add_scaled(e->device, s->h, s->y, rows * e->model.plan->width, 1)
+	           : MX_OK;
+}
+
+/* Computes the input of a block. That of a parallel block does not have the output of the block
+ * before it; without a norm it is that block's input. */
+static mx_status input_of(struct mx_model_engine *e, const struct mx_model_block *b, bool pending,
+                          size_t rows, const void **out)
+{
+	const struct mx_scratch *s = &e->scratch;
+	if (!b->parallel)
+		return add_and_norm(e, pending, &b->norm, rows, out);
+	*out = s->x;
+	return b->norm.weight ? norm_of(e, &b->norm, s->h, NULL, rows, s->x) : MX_OK;
+}
+
+/* Sets s->h to the embeddings of the step's tokens. */
+static mx_status embed(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids)
+{
+	const struct mx_scratch *s = &e->scratch;
+	const struct mx_model *m = &e->model;
+	struct mx_device *d = e->device;
+	size_t rows = step->n_rows, n = rows * m->plan->width;
+	mx_status st = d->ops->embed(d, &m->embed, ids, rows, s->h);
+	if (st == MX_OK)
+		st = scale_in_place(d, s->h, n, m->embed_scale);
+	if (st != MX_OK || !m->positions.data)
+		return st;
+	const uint32_t *pos = step->tables ? step->tables->pos : step->pos;
+	st = d->ops->embed(d, &m->positions, (const int32_t *)pos, rows, s->x);
+	return st == MX_OK ? d->ops->add_scaled(d, s->h, s->x, n, 1) : st;
 }
 
 mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids)
 {
 	const struct mx_scratch *s = &e->scratch;
-	const struct mx_plan *p = e->model.plan;
 	struct mx_device *d = e->device;
-	size_t rows = step->n_rows, n = rows * p->width;
-	mx_status st = d->ops->embed(d, &e->model.embed, ids, rows, s->h);
-	if (st == MX_OK)
-		st = scale_in_place(d, s->h, n, p->embed_scale);
+	size_t rows = step->n_rows, n = rows * e->model.plan->width;
+	mx_status st = embed(e, step, ids);
 	if (st == MX_OK && e->probe)
 		st = e->probe(e, 0, s->h, rows);
 	bool pending = false; /* s->y has not been added to s->h yet */
+	const void *x;
 	for (uint32_t i = 0; i < e->model.n_blocks && st == MX_OK; i++) {
 		const struct mx_model_block *b = &e->model.blocks[i];
 		bool added = false;
-		st = add_and_norm(e, pending, &b->norm, rows);
+		st = input_of(e, b, pending, rows, &x);
 		if (st == MX_OK)
-			st = run_block(e, b, step, &added);
-		if (st == MX_OK && !added)
+			st = run_block(e, b, step, x, &added);
+		if (st == MX_OK && b->post_norm.weight)
+			st = norm_of(e, &b->post_norm, s->y, NULL, rows, s->y);
+		/* with the next block's output, if that is added to this one */
+		bool joined = i + 1 < e->model.n_blocks && e->model.blocks[i + 1].parallel;
+		if (st == MX_OK && !added && !joined)
 			st = scale_in_place(d, s->y, n, b->residual_scale);
 		if (st == MX_OK && e->probe)
 			st = e->probe(e, i + 1, added ? s->h : s->y, rows);
 		pending = !added;
 	}
 	if (st == MX_OK)
-		st = add_and_norm(e, pending, &e->model.final_norm, rows);
-	return st == MX_OK && e->probe ? e->probe(e, e->model.n_blocks + 1, s->x, rows) : st;
+		st = add_and_norm(e, pending, &e->model.final_norm, rows, &x);
+	return st == MX_OK && e->probe ? e->probe(e, e->model.n_blocks + 1, x, rows) : st;
 }
 
 /* Returns the first module from `module` on that has work in resume. */

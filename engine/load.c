@@ -148,6 +148,7 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 	const struct mx_plan *plan = e->model.plan;
 	struct mx_engine_info info = {
 		.vocab = plan->vocab,
+		.long_from = plan->long_from,
 		.max_context = config->max_context ? config->max_context : plan->max_context,
 		.max_sequences = p->n_slots,
 		.step_tokens = config->step_tokens,

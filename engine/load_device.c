@@ -4,6 +4,7 @@
 
 #include "device/open.h"
 #include "engine/load_parts.h"
+#include "engine/resolver.h"
 
 static const char *device_name(const struct mx_engine_config *config)
 {
@@ -54,7 +55,8 @@ mx_status mx_load_open_device(const struct mx_plan *plan, const struct mx_checkp
 	const struct mx_tensor *embed;
 	struct mx_device_options options;
 	enum mx_device_kind kind;
-	mx_status st = mx_checkpoint_find(checkpoint, plan->embed, &embed, err);
+	const char *root;
+	mx_status st = mx_resolve_embed(plan, checkpoint, &root, &embed, err);
 	if (st != MX_OK)
 		return st;
 	if (!mx_device_parse(device_name(config), &kind, NULL))

@@ -56,6 +56,9 @@ void mx_load_log(const struct mx_model_engine *e, const struct mx_memory_plan *p
 	mx_info("engine", "%s: layers %s", info->model, layers);
 	for (uint32_t g = 0; g < e->model.n_groups; g++)
 		say_mixers(info->model, &e->model.groups[g]);
+	if (e->model.n_skipped)
+		mx_info("engine", "%s: %zu tensors of the checkpoint are not used, such as %s", info->model,
+		        e->model.n_skipped, e->model.skipped);
 	say_device(e, p);
 	char pages[64] = "no pages";
 	if (p->page_bytes)

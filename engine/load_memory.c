@@ -147,6 +147,9 @@ mx_status mx_load_memory(struct mx_model_engine *e, const struct mx_memory_plan 
                          struct mx_err *err)
 {
 	*out = (struct mx_load_vectors){0};
+	if (mx_model_transpose(&e->model) != MX_OK)
+		return mx_fail(err, MX_E_NOMEM, "cannot map %.1f MiB for transposed matrices",
+		               (double)e->model.transposed_bytes / (1 << 20));
 	return e->device->info.own_memory ? load_device_memory(e, p, progress, out, err)
 	                                  : load_host_memory(e, p, progress, out, err);
 }

@@ -110,6 +110,8 @@ mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n)
 	mx_status st = d->ops->linear(d, x, p->width, n, &out, 1);
 	if (st == MX_OK && p->logit_scale != 1)
 		st = d->ops->scale_logits(d, y, ld, n, p->vocab, p->logit_scale);
+	if (st == MX_OK && p->logit_softcap > 0)
+		st = d->ops->softcap_logits(d, y, ld, n, p->vocab, p->logit_softcap);
 	return st;
 }
 

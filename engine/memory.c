@@ -71,8 +71,11 @@ static void lay_out_experts(const struct mx_model *m, size_t rows, struct layout
 	x->choices = take(a, rows * m->max_chosen, sizeof *x->choices);
 	x->rows = take(a, rows * m->max_chosen, sizeof *x->rows);
 	x->begin = take(a, (size_t)m->max_experts + 1, sizeof *x->begin);
-	x->x = take(a, rows * m->plan->width, sizeof *x->x);
-	x->y = take(a, rows * m->plan->width, sizeof *x->y);
+	size_t widest = m->plan->width > m->max_latent ? m->plan->width : m->max_latent;
+	x->x = take(a, rows * widest, sizeof *x->x);
+	x->y = take(a, rows * widest, sizeof *x->y);
+	x->latent = take(a, rows * m->max_latent, sizeof *x->latent);
+	x->sum = take(a, rows * m->max_latent, sizeof *x->sum);
 }
 
 /* Lays out the buffers that the device computes with. */

@@ -2,9 +2,9 @@
 /* Dense feed-forwards: those of blocks, and the experts of mixtures. */
 #include "engine/model_engine.h"
 
-/* Computes s->gate [rows, ld] = silu(gate x) * up x. */
-static mx_status run_swiglu(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
-                            size_t rows, size_t ld)
+/* Computes s->gate [rows, ld] = act(gate x) * up x. */
+static mx_status run_gated(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
+                           size_t rows, size_t ld)
 {
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
@@ -15,19 +15,27 @@ static mx_status run_swiglu(struct mx_model_engine *e, const struct mx_model_mlp
 		{.w = &m->gate, .bias = m->gate_bias, .y = s->gate, .ldy = ld},
 		{.w = &m->up, .bias = m->up_bias, .y = up, .ldy = ld},
 	};
-	mx_status st = d->ops->linear(d, x, e->model.plan->width, rows, in, 2);
-	return st == MX_OK ? d->ops->silu_mul(d, s->gate, ld, up, ld, rows, m->width, s->gate, ld) : st;
+	mx_status st = d->ops->linear(d, x, m->up.cols, rows, in, 2);
+	if (st == MX_OK && m->gate_scale != 1)
+		st = d->ops->scale(d, s->gate, rows * m->width, m->gate_scale);
+	if (st != MX_OK)
+		return st;
+	if (m->act == MX_ACT_SILU)
+		return d->ops->silu_mul(d, s->gate, ld, up, ld, rows, m->width, s->gate, ld);
+	return d->ops->act_mul(d, m->act, s->gate, ld, up, ld, rows, m->width, s->gate, ld);
 }
 
-/* Computes s->gate [rows, m->width] = gelu(up x). */
-static mx_status run_gelu(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
-                          size_t rows)
+/* Computes s->gate [rows, m->width] = act(up x). */
+static mx_status run_plain(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
+                           size_t rows)
 {
 	void *gate = e->scratch.gate;
+	size_t ld = m->width;
 	struct mx_device *d = e->device;
-	const struct mx_linear_out in = {.w = &m->up, .bias = m->up_bias, .y = gate, .ldy = m->width};
-	mx_status st = d->ops->linear(d, x, e->model.plan->width, rows, &in, 1);
-	return st == MX_OK ? d->ops->gelu_tanh(d, gate, rows * m->width) : st;
+	const struct mx_linear_out in = {.w = &m->up, .bias = m->up_bias, .y = gate, .ldy = ld};
+	mx_status st = d->ops->linear(d, x, m->up.cols, rows, &in, 1);
+	return st == MX_OK ? d->ops->act_mul(d, m->act, gate, ld, NULL, 0, rows, m->width, gate, ld)
+	                   : st;
 }
 
 mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
@@ -35,14 +43,10 @@ mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, co
 {
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
-	bool gated = m->kind == MX_MLP_SWIGLU;
 	/* Without a buffer for `up`, each row of s->gate holds gate, then up. */
-	size_t ld = gated && !s->up ? 2 * (size_t)m->width : m->width;
-	const struct mx_linear_out out = {.w = &m->down,
-	                                  .bias = m->down_bias,
-	                                  .y = y,
-	                                  .ldy = e->model.plan->width,
-	                                  .accumulate = add};
-	mx_status st = gated ? run_swiglu(e, m, x, rows, ld) : run_gelu(e, m, x, rows);
+	size_t ld = m->gated && !s->up ? 2 * (size_t)m->width : m->width;
+	const struct mx_linear_out out = {
+		.w = &m->down, .bias = m->down_bias, .y = y, .ldy = m->down.rows, .accumulate = add};
+	mx_status st = m->gated ? run_gated(e, m, x, rows, ld) : run_plain(e, m, x, rows);
 	return st == MX_OK ? d->ops->linear(d, s->gate, ld, rows, &out, 1) : st;
 }

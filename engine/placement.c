@@ -31,7 +31,8 @@ static mx_status count_matrices(struct mx_resolver *r)
 	for (size_t i = 0; i < m->n_uses; i++)
 		if (!n || m->matrices[n - 1].tensor != m->matrices[i].tensor) {
 			m->matrices[n++] = m->matrices[i];
-			m->mapped_bytes += m->matrices[i].tensor->bytes;
+			if (m->matrices[i].tensor->data) /* else it is made at load */
+				m->mapped_bytes += m->matrices[i].tensor->bytes;
 		}
 	m->n_matrices = n;
 	return MX_OK;
@@ -80,6 +81,8 @@ void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base
 		if (v->same != SIZE_MAX)
 			continue;
 		mx_convert(at, MX_F32, v->tensor->data, v->tensor->dtype, v->n);
+		for (size_t k = 0; k < v->n && v->plus != 0; k++)
+			((float *)(void *)at)[k] += v->plus;
 		at += mx_round_up(v->n * sizeof(float), MX_VECTOR_ALIGN);
 		base += mx_round_up(v->n * sizeof(float), MX_VECTOR_ALIGN);
 	}

@@ -2,105 +2,87 @@
 /* Resolves a plan with a checkpoint: finds the mixers and tensors of each block. */
 #include "engine/resolver.h"
 
+#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* Finds the bias that belongs to a weight: "x.weight" -> "x.bias". */
-static mx_status bias_beside(struct mx_resolver *r, const char *weight, uint32_t n, float **dest)
+/* Writes the name of the bias that belongs to a weight: "x.weight" -> "x.bias". */
+static mx_status bias_name(struct mx_resolver *r, const char *weight, char *out, size_t cap)
 {
-	char name[256];
 	size_t stem = strlen(weight);
 	if (stem > 7 && !strcmp(weight + stem - 7, ".weight"))
 		stem -= 7;
-	if (snprintf(name, sizeof name, "%.*s.bias", (int)stem, weight) >= (int)sizeof name)
+	if (snprintf(out, cap, "%.*s.bias", (int)stem, weight) >= (int)cap)
 		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", weight);
-	return mx_need_vector_1d(r, name, n, dest);
+	return MX_OK;
 }
 
-/* Finds the tensors of a norm of the plan's kind. */
+static mx_status bias_beside(struct mx_resolver *r, const char *weight, uint32_t n, float **dest)
+{
+	char name[256];
+	mx_status st = bias_name(r, weight, name, sizeof name);
+	return st == MX_OK ? mx_need_vector_1d(r, name, n, 0, dest) : st;
+}
+
+/* Finds the tensors of a norm of the plan's kind; there is none if weight is NULL. */
 static mx_status resolve_norm(struct mx_resolver *r, const char *weight, struct mx_model_norm *out)
 {
 	const struct mx_plan *p = r->model->plan;
-	mx_status st = mx_need_vector_1d(r, weight, p->width, &out->weight);
-	if (st != MX_OK || p->norm == MX_NORM_RMS)
+	if (!weight)
+		return MX_OK;
+	mx_status st = mx_need_vector_1d(r, weight, p->width, p->norm_plus_one ? 1 : 0, &out->weight);
+	return st != MX_OK || p->norm != MX_NORM_LAYER ? st
+	                                               : bias_beside(r, weight, p->width, &out->bias);
+}
+
+/* Finds rows first .. first + n - 1 of a matrix with `all` rows, and of its bias unless dest is
+ * NULL. */
+static mx_status need_rows(struct mx_resolver *r, const char *name, uint32_t all, uint32_t first,
+                           uint32_t n, struct mx_weight *out, float **bias)
+{
+	char of_bias[256];
+	struct mx_weight_spec w = MX_WEIGHT_SPEC(name, MATRIX, {all, r->model->plan->width});
+	struct mx_weight_spec b = MX_WEIGHT_SPEC(of_bias, VECTOR, {all});
+	w = mx_weight_spec_rows(w, first, n);
+	b = mx_weight_spec_rows(b, first, n);
+	mx_status st = mx_need_matrix(r, name, &w, out);
+	if (st != MX_OK || !bias)
 		return st;
-	if (r->device->info.own_memory)
-		return mx_fail(r->err, MX_E_UNSUPPORTED, "norm %s is a LayerNorm, which runs on CPUs only",
-		               weight);
-	return bias_beside(r, weight, p->width, &out->bias);
+	st = bias_name(r, name, of_bias, sizeof of_bias);
+	return st == MX_OK ? mx_need_vector(r, of_bias, &b, 0, bias) : st;
 }
 
 static mx_status resolve_mlp(struct mx_resolver *r, const struct mx_plan_mlp *p,
                              struct mx_model_mlp *out)
 {
-	uint32_t width = r->model->plan->width;
-	bool gated = p->kind == MX_MLP_SWIGLU;
-	out->kind = p->kind;
-	out->width = p->width;
-	if (p->width > r->model->max_mlp)
-		r->model->max_mlp = p->width;
-	if (!gated && r->device->info.own_memory)
+	uint32_t width = r->model->plan->width, n = p->width, all = p->fused ? 2 * n : n;
+	mx_status st = MX_OK;
+	out->act = p->act;
+	out->gated = p->gate != NULL;
+	out->width = n;
+	out->gate_scale = p->gate_scale;
+	if (p->gate_scale != 1 && r->device->info.own_memory)
 		return mx_fail(r->err, MX_E_UNSUPPORTED,
-		               "the feed-forward %s has GELU, which runs on CPUs only", p->up);
-	mx_status st = gated ? mx_need_matrix_2d(r, p->gate, p->width, width, &out->gate) : MX_OK;
+		               "the feed-forward %s has a multiplier of its gate, which runs on CPUs only",
+		               p->up);
+	if (n > r->model->max_mlp)
+		r->model->max_mlp = n;
+	if (out->gated)
+		st = need_rows(r, p->gate, all, 0, n, &out->gate, p->bias ? &out->gate_bias : NULL);
 	if (st == MX_OK)
-		st = mx_need_matrix_2d(r, p->up, p->width, width, &out->up);
+		st = need_rows(r, p->up, all, all - n, n, &out->up, p->bias ? &out->up_bias : NULL);
 	if (st == MX_OK)
-		st = mx_need_matrix_2d(r, p->down, width, p->width, &out->down);
-	if (st != MX_OK || !p->bias)
-		return st;
-	if (gated)
-		st = bias_beside(r, p->gate, p->width, &out->gate_bias);
-	if (st == MX_OK)
-		st = bias_beside(r, p->up, p->width, &out->up_bias);
-	if (st == MX_OK)
-		st = bias_beside(r, p->down, width, &out->down_bias);
-	return st;
+		st = mx_need_matrix_2d(r, p->down, width, n, &out->down);
+	return st == MX_OK && p->bias ? bias_beside(r, p->down, width, &out->down_bias) : st;
 }
 
-/* Finds the weights of expert i; experts have no biases. */
-static mx_status resolve_expert(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t i,
-                                struct mx_model_mlp *out)
+/* Returns what is added to a mixer's vector. */
+static float plus_of(const struct mx_plan_mixer *p, const char *name)
 {
-	char gate[256], up[256], down[256];
-	int n = snprintf(gate, sizeof gate, "%s%u.gate_proj.weight", p->prefix, i);
-	snprintf(up, sizeof up, "%s%u.up_proj.weight", p->prefix, i);
-	snprintf(down, sizeof down, "%s%u.down_proj.weight", p->prefix, i);
-	if (n >= (int)sizeof gate)
-		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", gate);
-	const struct mx_plan_mlp mlp = {.gate = gate, .up = up, .down = down, .width = p->width};
-	return resolve_mlp(r, &mlp, out);
-}
-
-static mx_status resolve_experts(struct mx_resolver *r, const struct mx_plan_block *b,
-                                 struct mx_model_block *out)
-{
-	struct mx_model *m = r->model;
-	const struct mx_plan_experts *p = &b->experts;
-	struct mx_model_experts *x = &out->experts;
-	const struct mx_tensor *t;
-	mx_status st = mx_need_matrix_2d(r, p->router, p->n, m->plan->width, &x->router);
-	if (st != MX_OK)
-		return st;
-	x->n = p->n;
-	x->chosen = p->chosen;
-	x->normalize = p->normalize;
-	if (p->n > m->max_experts)
-		m->max_experts = p->n;
-	if (p->chosen > m->max_chosen)
-		m->max_chosen = p->chosen;
-	x->experts = mx_arena_alloc(&m->arena, p->n * sizeof *x->experts);
-	if (!x->experts)
-		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
-	for (uint32_t i = 0; i < p->n && st == MX_OK; i++)
-		st = resolve_expert(r, p, i, &x->experts[i]);
-	if (st != MX_OK || !b->mlp.width)
-		return st;
-	st = resolve_mlp(r, &b->mlp, &out->mlp);
-	if (st == MX_OK && mx_checkpoint_find(m->checkpoint, p->shared_gate, &t, NULL) == MX_OK)
-		st = mx_need_matrix_2d(r, p->shared_gate, 1, m->plan->width, &x->shared_gate);
-	return st;
+	for (const char *const *n = p->plus_one; n && *n; n++)
+		if (!strcmp(*n, name))
+			return 1;
+	return 0;
 }
 
 static mx_status mixer_weights(struct mx_resolver *r, const struct mx_plan_mixer *p,
@@ -126,12 +108,12 @@ static mx_status mixer_weights(struct mx_resolver *r, const struct mx_plan_mixer
 		    (int)sizeof name)
 			return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", name);
 		const struct mx_tensor *t;
-		if (specs[i].optional && mx_checkpoint_find(m->checkpoint, name, &t, NULL) == MX_E_NOTFOUND)
+		if (specs[i].optional && mx_resolve_find(r, name, &t, NULL) == MX_E_NOTFOUND)
 			continue;
 		if (specs[i].form == MX_WEIGHT_MATRIX)
 			st = mx_need_matrix(r, name, &specs[i], &out->matrices[i]);
 		else
-			st = mx_need_vector(r, name, &specs[i], &out->vectors[i]);
+			st = mx_need_vector(r, name, &specs[i], plus_of(p, specs[i].name), &out->vectors[i]);
 		if (st != MX_OK)
 			return st;
 	}
@@ -193,7 +175,10 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 	out->first_use = m->n_uses;
 	out->first_vector = m->n_vectors;
 	out->residual_scale = p->residual_scale;
+	out->parallel = p->parallel;
 	mx_status st = resolve_norm(r, p->norm, &out->norm);
+	if (st == MX_OK)
+		st = resolve_norm(r, p->post_norm, &out->post_norm);
 	if (st != MX_OK)
 		return st;
 	if (p->kind == MX_BLOCK_MLP)
@@ -201,8 +186,10 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 	if (p->kind == MX_BLOCK_EXPERTS && r->device->info.own_memory)
 		return mx_fail(r->err, MX_E_UNSUPPORTED,
 		               "layer %u is a mixture of experts, which runs on CPUs only", layer);
-	if (p->kind == MX_BLOCK_EXPERTS)
-		return resolve_experts(r, p, out);
+	if (p->kind == MX_BLOCK_EXPERTS) {
+		st = mx_resolve_experts(r, &p->experts, &out->experts);
+		return st != MX_OK || !p->mlp.width ? st : resolve_mlp(r, &p->mlp, &out->mlp);
+	}
 	if (!p->n_mixers)
 		return mx_fail(r->err, MX_E_UNSUPPORTED, "layer %u has a block without a mixer", layer);
 	out->n_mixers = p->n_mixers;
@@ -214,39 +201,36 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 	return st;
 }
 
-/* Fails if the checkpoint has more layers than config.json says: it is of another model. Other
- * unused tensors (buffers such as rotary_emb.inv_freq) are ignored. */
-static mx_status refuse_more_layers(struct mx_resolver *r)
+/* Finds the embedding, what is added to it, and the head. The embedding is never transposed. */
+static mx_status resolve_ends(struct mx_resolver *r)
 {
-	const struct mx_model *m = r->model;
-	const char *prefix = m->plan->layer_prefix;
-	size_t prefix_len = strlen(prefix);
-	for (size_t i = 0; i < mx_checkpoint_count(m->checkpoint); i++) {
-		const struct mx_tensor *t = mx_checkpoint_at(m->checkpoint, i);
-		const char *digits = t->name + prefix_len;
-		if (strncmp(t->name, prefix, prefix_len))
-			continue;
-		size_t n = strspn(digits, "0123456789");
-		/* saturates at ULONG_MAX */
-		unsigned long layer = n && digits[n] == '.' ? strtoul(digits, NULL, 10) : 0;
-		if (layer >= m->plan->n_layers)
-			return mx_fail_at(r->err, MX_E_FORMAT, t->file,
-			                  "tensor '%.160s' is of layer %lu, but config.json's "
-			                  "num_hidden_layers is %u",
-			                  t->name, layer, m->plan->n_layers);
+	struct mx_model *m = r->model;
+	const struct mx_plan *p = m->plan;
+	mx_status st = mx_need_table(r, p->embed, p->vocab, p->width, &m->embed);
+	if (st == MX_OK && p->positions)
+		st = mx_need_table(r, p->positions, p->n_positions, p->width, &m->positions);
+	const struct mx_tensor *t;
+	bool tied = p->may_be_tied && mx_resolve_find(r, p->lm_head, &t, NULL) == MX_E_NOTFOUND;
+	if (st == MX_OK)
+		st = mx_need_table(r, tied ? p->embed : p->lm_head, p->vocab, p->width, &m->lm_head);
+	if (st == MX_OK)
+		st = resolve_norm(r, p->final_norm, &m->final_norm);
+	m->embed_scale = p->embed_scale;
+	if (p->embed_scale_rounds && m->embed.dtype != MX_F32) {
+		int exponent, bits = m->embed.dtype == MX_BF16 ? 8 : 11;
+		float f = frexpf(p->embed_scale, &exponent);
+		m->embed_scale = ldexpf(nearbyintf(ldexpf(f, bits)), exponent - bits);
 	}
-	return MX_OK;
+	return st;
 }
 
 static mx_status resolve_all(struct mx_resolver *r)
 {
 	struct mx_model *m = r->model;
 	const struct mx_plan *p = m->plan;
-	mx_status st = mx_need_matrix_2d(r, p->embed, p->vocab, p->width, &m->embed);
+	mx_status st = mx_resolve_root(r);
 	if (st == MX_OK)
-		st = mx_need_matrix_2d(r, p->lm_head, p->vocab, p->width, &m->lm_head);
-	if (st == MX_OK)
-		st = resolve_norm(r, p->final_norm, &m->final_norm);
+		st = resolve_ends(r);
 	if (st != MX_OK)
 		return st;
 	for (uint32_t i = 0; i < p->n_layers; i++)
@@ -259,7 +243,7 @@ static mx_status resolve_all(struct mx_resolver *r)
 		for (uint32_t b = 0; b < p->layers[i].n_blocks; b++)
 			if ((st = resolve_block(r, &p->layers[i].blocks[b], i, out++)) != MX_OK)
 				return st;
-	st = refuse_more_layers(r);
+	st = mx_resolve_unused(r);
 	return st == MX_OK ? mx_resolve_totals(r) : st;
 }
 
@@ -279,6 +263,8 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
 
 void mx_model_free(struct mx_model *m)
 {
+	if (m->transposed)
+		mx_unmap(m->transposed, m->transposed_bytes);
 	mx_arena_free(&m->arena);
 	*m = (struct mx_model){0};
 }

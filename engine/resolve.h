@@ -30,29 +30,35 @@ struct mx_model_mixer {
 };
 
 struct mx_model_norm {
-	float *weight;
-	float *bias; /* MX_NORM_LAYER only */
+	float *weight; /* NULL = there is no norm */
+	float *bias;   /* MX_NORM_LAYER only */
 };
 
 struct mx_model_mlp {
-	enum mx_mlp_kind kind;
-	struct mx_weight gate, up, down;        /* gate: MX_MLP_SWIGLU only */
+	enum mx_act act;
+	bool gated;
+	struct mx_weight gate, up, down;        /* gate: only if gated */
 	float *gate_bias, *up_bias, *down_bias; /* NULL = none */
 	uint32_t width;
+	float gate_scale; /* multiplier of gate x; CPUs only if it is not 1 */
 };
 
 struct mx_model_experts {
-	struct mx_weight router;      /* [n, width of the model] */
-	struct mx_weight shared_gate; /* [1, width of the model]; data NULL = none */
-	struct mx_model_mlp *experts; /* [n] */
-	uint32_t n, chosen;           /* experts in all, experts of one token */
-	bool normalize;               /* the weights of a token's experts are scaled to a sum of 1 */
+	struct mx_plan_router rule;
+	struct mx_weight router;                /* [n, width of the model] */
+	float *correction;                      /* [n] NULL = none */
+	struct mx_weight latent_in, latent_out; /* data NULL = none */
+	struct mx_weight shared_gate;           /* [1, width of the model]; data NULL = none */
+	struct mx_model_mlp *experts;           /* [n] */
+	uint32_t n;
+	uint32_t latent; /* width of the experts' inputs and outputs; 0 = that of the model */
 };
 
 struct mx_model_block {
 	enum mx_block_kind kind;
-	struct mx_model_norm norm;
+	struct mx_model_norm norm, post_norm;
 	float residual_scale;
+	bool parallel; /* see struct mx_plan_block */
 	struct mx_model_mixer *mixers;
 	uint32_t n_mixers;
 	struct mx_model_mlp mlp; /* MX_BLOCK_EXPERTS: the shared expert, width 0 = none */
@@ -81,6 +87,7 @@ struct mx_model_vector {
 	float *copy;  /* the tensor's f32 copy, in the device's memory */
 	size_t n;     /* elements of the tensor */
 	size_t first; /* element of the tensor that *dest points to */
+	float plus;   /* added to each element */
 };
 
 /* A use of a matrix. */
@@ -88,6 +95,13 @@ struct mx_model_use {
 	const struct mx_tensor *tensor;
 	struct mx_weight *weight; /* the user's: rows [first, ...) of the tensor */
 	uint32_t first;
+};
+
+/* A matrix that is the transpose of a tensor of the checkpoint. */
+struct mx_model_transpose {
+	struct mx_tensor made; /* as it is used; data NULL until mx_model_transpose */
+	const struct mx_tensor *from;
+	struct mx_model_transpose *next;
 };
 
 /* A matrix of the checkpoint that is used. */
@@ -101,7 +115,12 @@ struct mx_model {
 	const struct mx_checkpoint *checkpoint;
 	struct mx_arena arena; /* of all arrays below */
 
-	struct mx_weight embed, lm_head;
+	const char *root;    /* that of plan->roots with which the checkpoint's names begin */
+	bool *used;          /* [tensors of the checkpoint] somebody asked for it */
+	size_t n_skipped;    /* tensors of the checkpoint that the model leaves out */
+	const char *skipped; /* name of the first of these */
+	struct mx_weight embed, lm_head, positions; /* positions: data NULL = none */
+	float embed_scale;
 	struct mx_model_norm final_norm;
 	struct mx_model_block *blocks; /* [n_blocks] of all layers, in order */
 	uint32_t n_blocks;
@@ -119,6 +138,10 @@ struct mx_model {
 	struct mx_model_matrix *matrices; /* each once, in the order of the checkpoint's table */
 	size_t n_matrices;
 
+	struct mx_model_transpose *transposes; /* list */
+	unsigned char *transposed;             /* mx_map of transposed_bytes */
+	size_t transposed_bytes;               /* of host memory for these matrices */
+
 	size_t mapped_bytes;   /* bytes of all used tensors in the checkpoint */
 	size_t weight_bytes;   /* bytes of matrices in the device's own memory; 0 on CPUs */
 	size_t private_bytes;  /* bytes of the vectors' f32 copies, with padding */
@@ -134,6 +157,7 @@ struct mx_model {
 	uint32_t max_mlp;      /* widest feed-forward */
 	uint32_t max_experts;  /* most experts of a block; 0 = no block has experts */
 	uint32_t max_chosen;   /* most experts that a token chooses */
+	uint32_t max_latent;   /* widest latent of experts; 0 = none */
 	bool parallel_mixers;  /* some block has more than one mixer */
 	bool input_scales;     /* some mixer's in_scale is not 1 */
 	bool can_share;        /* every mixer can share its pages and save its slot */
@@ -153,6 +177,9 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
                            struct mx_err *err);
 /* Frees the model; its mixer instances must be destroyed before. Takes a zeroed model. */
 void mx_model_free(struct mx_model *m);
+
+/* Makes the transposed matrices in memory of their own, which mx_model_free frees. MX_E_NOMEM. */
+mx_status mx_model_transpose(struct mx_model *m);
 
 /* Converts the vectors to f32 at `at` [private_bytes], aligned to 64, and points their users to
  * `base`: `at` itself, or the device's memory, to which the caller copies it. */

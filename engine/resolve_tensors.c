@@ -70,42 +70,84 @@ static mx_status check_slices(struct mx_resolver *r, const struct mx_weight_spec
 	return MX_OK;
 }
 
-mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
-                         struct mx_weight *out)
+/* Adds a use of some rows of a matrix [rows, cols]; `t` is the tensor as it is used. */
+static mx_status use_rows(struct mx_resolver *r, const struct mx_tensor *t, uint64_t rows,
+                          uint64_t cols, const struct mx_weight_slice *part, struct mx_weight *out)
 {
 	struct mx_model *m = r->model;
-	const struct mx_tensor *t;
-	mx_status st = mx_checkpoint_find(m->checkpoint, name, &t, r->err);
-	struct mx_weight_slice rows;
-	if (st == MX_OK)
-		st = check_tensor(t, spec->shape, spec->ndim, r->err);
-	if (st == MX_OK)
-		st = check_slices(r, spec, &rows);
-	if (st != MX_OK)
-		return st;
-	uint64_t cols = 1;
-	for (uint32_t i = 1; i < spec->ndim; i++)
-		cols *= spec->shape[i];
-	if (!spec->ndim || !rows.n || !cols || spec->shape[0] > UINT32_MAX || cols > UINT32_MAX)
-		return mx_fail_at(r->err, MX_E_UNSUPPORTED, name, "tensor %s has an unusable shape", name);
-	const struct mx_weight whole = {t->dtype, (uint32_t)spec->shape[0], (uint32_t)cols, t->data};
-	*out = mx_weight_rows(&whole, (uint32_t)rows.first, (uint32_t)rows.n);
+	if (!part->n || !cols || rows > UINT32_MAX || cols > UINT32_MAX)
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, t->name, "tensor %.160s has an unusable shape",
+		                  t->name);
+	const struct mx_weight whole = {t->dtype, (uint32_t)rows, (uint32_t)cols, t->data};
+	*out = mx_weight_rows(&whole, (uint32_t)part->first, (uint32_t)part->n);
+	if (!t->data) /* it is still to be made */
+		out->data = NULL;
 	if (out->cols > m->max_cols)
 		m->max_cols = out->cols;
 	struct mx_model_use *use =
 		mx_resolve_push(&m->arena, (void **)&m->uses, &m->n_uses, &m->cap_uses, sizeof *use);
 	if (!use)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
-	*use = (struct mx_model_use){t, out, (uint32_t)rows.first};
+	*use = (struct mx_model_use){t, out, (uint32_t)part->first};
 	return MX_OK;
 }
 
+/* Finds a matrix of shape spec->shape; `t` is the tensor as it is used. */
+static mx_status use_matrix(struct mx_resolver *r, const struct mx_tensor *t,
+                            const struct mx_weight_spec *spec, struct mx_weight *out)
+{
+	struct mx_weight_slice rows;
+	mx_status st = check_tensor(t, spec->shape, spec->ndim, r->err);
+	if (st == MX_OK)
+		st = check_slices(r, spec, &rows);
+	if (st != MX_OK)
+		return st;
+	uint64_t cols = spec->ndim ? 1 : 0;
+	for (uint32_t i = 1; i < spec->ndim; i++)
+		cols *= spec->shape[i];
+	return use_rows(r, t, spec->shape[0], cols, &rows, out);
+}
+
+mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
+                         struct mx_weight *out)
+{
+	const struct mx_tensor *t;
+	mx_status st = mx_resolve_find(r, name, &t, r->err);
+	if (st == MX_OK && r->model->plan->transposed && spec->ndim == 2) {
+		const uint64_t shape[2] = {spec->shape[1], spec->shape[0]};
+		st = check_tensor(t, shape, 2, r->err);
+		if (st == MX_OK)
+			st = mx_resolve_transposed(r, t, &t);
+	}
+	return st == MX_OK ? use_matrix(r, t, spec, out) : st;
+}
+
+mx_status mx_need_matrix_3d(struct mx_resolver *r, const char *name, const uint64_t shape[3],
+                            uint32_t first, uint32_t n, struct mx_weight *out)
+{
+	const struct mx_tensor *t;
+	const struct mx_weight_slice part = {.first = first, .n = n};
+	mx_status st = mx_resolve_find(r, name, &t, r->err);
+	if (st == MX_OK)
+		st = check_tensor(t, shape, 3, r->err);
+	return st == MX_OK ? use_rows(r, t, shape[0] * shape[1], shape[2], &part, out) : st;
+}
+
+mx_status mx_need_table(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
+                        struct mx_weight *out)
+{
+	const struct mx_weight_spec spec = MX_WEIGHT_SPEC(name, MATRIX, {rows, cols});
+	const struct mx_tensor *t;
+	mx_status st = mx_resolve_find(r, name, &t, r->err);
+	return st == MX_OK ? use_matrix(r, t, &spec, out) : st;
+}
+
 mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
-                         float **dest)
+                         float plus, float **dest)
 {
 	struct mx_model *m = r->model;
 	const struct mx_tensor *t;
-	mx_status st = mx_checkpoint_find(m->checkpoint, name, &t, r->err);
+	mx_status st = mx_resolve_find(r, name, &t, r->err);
 	struct mx_weight_slice part;
 	if (st == MX_OK)
 		st = check_tensor(t, spec->shape, spec->ndim, r->err);
@@ -114,7 +156,7 @@ mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct m
 	if (st != MX_OK)
 		return st;
 	size_t same = 0, n = t->bytes / mx_dtype_size(t->dtype);
-	while (same < m->n_vectors && m->vectors[same].tensor != t)
+	while (same < m->n_vectors && (m->vectors[same].tensor != t || m->vectors[same].plus != plus))
 		same++;
 	bool copied = same < m->n_vectors;
 	struct mx_model_vector *v =
@@ -127,6 +169,7 @@ mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct m
 		.same = copied ? same : SIZE_MAX,
 		.n = n,
 		.first = spec->ndim ? n / spec->shape[0] * part.first : 0,
+		.plus = plus,
 	};
 	if (copied)
 		return MX_OK;
@@ -142,8 +185,9 @@ mx_status mx_need_matrix_2d(struct mx_resolver *r, const char *name, uint32_t ro
 	return mx_need_matrix(r, name, &spec, out);
 }
 
-mx_status mx_need_vector_1d(struct mx_resolver *r, const char *name, uint32_t n, float **dest)
+mx_status mx_need_vector_1d(struct mx_resolver *r, const char *name, uint32_t n, float plus,
+                            float **dest)
 {
 	const struct mx_weight_spec spec = MX_WEIGHT_SPEC(name, VECTOR, {n});
-	return mx_need_vector(r, name, &spec, dest);
+	return mx_need_vector(r, name, &spec, plus, dest);
 }

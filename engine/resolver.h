@@ -28,10 +28,46 @@ mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct m
                          struct mx_weight *out);
 mx_status mx_need_matrix_2d(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
                             struct mx_weight *out);
+/* As mx_need_matrix_2d, for a table that is stored as it is used even if the plan's matrices are
+ * transposed. */
+mx_status mx_need_table(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
+                        struct mx_weight *out);
+/* Fills *out with rows [first, first + n) of a tensor [a, b, cols], counted over both a and b. */
+mx_status mx_need_matrix_3d(struct mx_resolver *r, const char *name, const uint64_t shape[3],
+                            uint32_t first, uint32_t n, struct mx_weight *out);
 /* Registers *dest: mx_model_convert will point it to that part of the vector. */
 mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
-                         float **dest);
-mx_status mx_need_vector_1d(struct mx_resolver *r, const char *name, uint32_t n, float **dest);
+                         float plus, float **dest);
+/* A vector of n elements; `plus` is added to each when it is converted. */
+mx_status mx_need_vector_1d(struct mx_resolver *r, const char *name, uint32_t n, float plus,
+                            float **dest);
+
+/* ---- transpose.c ---- */
+
+/* Returns the transpose of a tensor of two dimensions: *out has data once mx_model_transpose has
+ * made it. */
+mx_status mx_resolve_transposed(struct mx_resolver *r, const struct mx_tensor *t,
+                                const struct mx_tensor **out);
+
+/* ---- resolve_names.c ---- */
+
+/* Finds the embedding, and with it the root of the checkpoint's names (NULL = there are no roots).
+ */
+mx_status mx_resolve_embed(const struct mx_plan *p, const struct mx_checkpoint *checkpoint,
+                           const char **out_root, const struct mx_tensor **out, struct mx_err *err);
+/* Chooses the root of the checkpoint's names; called before all others. */
+mx_status mx_resolve_root(struct mx_resolver *r);
+/* Finds a tensor by its name in the plan and notes that it is used. */
+mx_status mx_resolve_find(struct mx_resolver *r, const char *name, const struct mx_tensor **out,
+                          struct mx_err *err);
+/* Fails if the checkpoint has tensors that nobody asked for and that the plan does not skip. */
+mx_status mx_resolve_unused(struct mx_resolver *r);
+
+/* ---- resolve_experts.c ---- */
+
+/* Finds the tensors of a mixture of experts, except the shared expert's. */
+mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts *p,
+                             struct mx_model_experts *out);
 
 /* ---- resolve_totals.c ---- */
 

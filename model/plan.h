@@ -24,44 +24,78 @@ struct mx_plan_mixer {
 	const char *prefix; /* tensor name prefix: "model.layers.0.self_attn." */
 	struct mx_params params;
 	float in_scale, out_scale; /* multipliers on its input and output, 1 = none */
+	/* Names, below the prefix, of vectors that the checkpoint stores less 1 (Gemma's norms multiply
+	 * by 1 + w); ended by NULL. NULL = none. */
+	const char *const *plus_one;
 };
 
 /* The kind of all norms of a model, except those inside mixers. */
 enum mx_norm_kind {
 	MX_NORM_RMS,   /* w x / sqrt(mean(x^2) + eps) */
 	MX_NORM_LAYER, /* w (x - mean(x)) / sqrt(var(x) + eps) + b; b has w's name with ".bias" */
+	MX_NORM_LAYER_NO_BIAS, /* the same without b */
 };
 
-enum mx_mlp_kind {
-	MX_MLP_SWIGLU,    /* down(silu(gate x) * up x) */
-	MX_MLP_GELU_TANH, /* down(gelu(up x)), GELU in its tanh form */
-};
-
-/* Dense feed-forward. */
+/* Dense feed-forward: down(act(gate_scale * gate x) * up x), or down(act(up x)). */
 struct mx_plan_mlp {
-	enum mx_mlp_kind kind;
-	const char *gate, *up, *down; /* full names of the weights; gate is NULL if the kind has none */
-	bool bias;      /* each has a bias: the weight's name with ".bias" for ".weight" */
-	uint32_t width; /* intermediate size */
+	enum mx_act act;
+	const char *gate, *up, *down; /* full names of the weights; gate NULL = there is none */
+	bool fused; /* gate and up are one tensor, [2 width, ..], of which gate has the first rows */
+	bool bias;  /* each has a bias: the weight's name with ".bias" for ".weight" */
+	uint32_t width;   /* intermediate size */
+	float gate_scale; /* 1 = none */
 };
 
-/* Mixture of experts. A router gives each token a softmax over the experts. The token's output is
- * the sum of the outputs of the `chosen` most likely experts, each times its probability. */
+enum mx_router_scores { MX_ROUTER_SOFTMAX, MX_ROUTER_SIGMOID };
+
+/* How a token's experts are chosen from the scores that the router's logits give them, and what
+ * their outputs are multiplied by. */
+struct mx_plan_router {
+	enum mx_router_scores scores;
+	uint32_t chosen; /* experts of a token: those with the highest score, plus correction if any */
+	/* The experts are `groups` runs of equal length, and only those of the kept_groups best ones
+	 * can be chosen. A group counts by the sum of its two best experts. 0 or 1 = no groups. */
+	uint32_t groups, kept_groups;
+	bool normalize; /* divide the scores of a token's experts by their sum + sum_epsilon */
+	float sum_epsilon;
+	float scale; /* then multiply them by this */
+};
+
+#define MX_ROUTER_MAX_GROUPS 64
+
+/* Mixture of experts: the sum of the outputs of a token's experts, each times its score, and of a
+ * shared expert that every token uses. Names are full; NULL = the model has no such tensor. */
 struct mx_plan_experts {
-	const char *router; /* full name of the weight [n, width of the model] */
-	/* What comes before an expert's number in its weights' names: "model.layers.0.mlp.experts." */
-	const char *prefix;
-	uint32_t n, chosen, width; /* width: intermediate size of an expert */
-	bool normalize;            /* scale the probabilities of the chosen experts to sum 1 */
-	/* Full name of an optional tensor [1, width of the model]: the shared expert's output is
-	 * multiplied by the sigmoid of its product with the token. */
+	struct mx_plan_router rule;
+	uint32_t n, width; /* number of experts, intermediate size of one */
+	uint32_t latent;   /* width of the experts' inputs and outputs; 0 = that of the model */
+	enum mx_act act;
+	bool gated;             /* as in struct mx_plan_mlp */
+	const char *router;     /* [n, width of the model] */
+	const char *correction; /* [n] added to the scores for the choice only */
+	/* The experts' weights have these names, of which `list` comes before the expert's number and
+	 * gate, up and down after it: "model.layers.0.mlp.experts.",
+	 * ".gate_proj.weight". Or all are
+	 * in two tensors, if the checkpoint has these: fused_up [n, 2 * width, latent], of each expert
+	 * first the rows of gate, then those of up, and fused_down [n, latent, width]. */
+	const char *list, *gate, *up, *down;
+	const char *fused_up, *fused_down;
+	const char *latent_in, *latent_out; /* [latent, width of the model], and the reverse */
+	/* [1, width of the model]: the shared expert's output is multiplied by the sigmoid of its
+	 * product with the token. */
 	const char *shared_gate;
+	bool shared_gate_optional; /* a checkpoint without that tensor has no such gate */
 };
 
 struct mx_plan_block {
 	enum mx_block_kind kind;
-	const char *norm;                   /* full name of the weight of the norm before the block */
-	float residual_scale;               /* h += residual_scale * block(norm(h)) */
+	const char *norm;      /* full name of the weight of the norm before the block; NULL = none */
+	const char *post_norm; /* likewise of the norm of the block's output; NULL = none */
+	float residual_scale;  /* h += residual_scale * post_norm(block(norm(h))) */
+	/* The block sees the same hidden states as the block before it: both outputs are added to them
+	 * together. Without a norm its input is that of the block before it. Feed-forwards only,
+	 * without post_norm, and of the same residual_scale. */
+	bool parallel;
 	const struct mx_plan_mixer *mixers; /* MX_BLOCK_MIXER: outputs are summed */
 	uint32_t n_mixers;
 	struct mx_plan_mlp mlp;         /* the feed-forward, or the shared expert (width 0: none) */
@@ -80,11 +114,30 @@ struct mx_plan {
 	uint32_t max_context;
 	enum mx_norm_kind norm;
 	float norm_eps;
-	const char *embed; /* tensor names */
+	bool
+		norm_plus_one; /* norms multiply by 1 + w; see mx_plan_mixer.plus_one for those in mixers */
+	/* Names of tensors begin with roots[0], or in the checkpoint with another of the roots:
+	 * "model." or "model.language_model.". Ended by NULL; NULL = names are as they are. lm_head is
+	 * found below the root, beside it ("language_model.lm_head.weight") or as it is. */
+	const char *const *roots;
+	/* Tensors of the checkpoint that the model does not use, knowingly: "vision_tower.*", "*.bias".
+	 * Ended by NULL; NULL = none. A tensor that nobody asked for is an error otherwise. */
+	const char *const *skipped;
+	bool skips_layers; /* the same for layers from n_layers on (multi-token prediction) */
+	bool transposed; /* matrices of mixers and feed-forwards are stored [inputs, outputs] (GPT-2) */
+	const char *embed;     /* tensor names */
+	const char *positions; /* learned positions [n_positions, width], added to embed; NULL = none */
+	uint32_t n_positions;
 	const char *final_norm;
 	const char *lm_head;            /* the same as embed if tied */
+	bool may_be_tied;               /* embed serves where the checkpoint has no lm_head */
 	const char *layer_prefix;       /* what comes before a layer's number: "model.layers." */
 	float embed_scale, logit_scale; /* multipliers, 1 = none */
+	bool embed_scale_rounds; /* embed_scale is rounded to the type of the embedding (Gemma) */
+	float logit_softcap;     /* logits = cap tanh(logits / cap); 0 = none */
+	/* Sequences that may grow longer than this have other states from their first token on than
+	 * those that cannot (longrope); 0 = none. The prefix cache keeps them apart. */
+	uint32_t long_from;
 	const struct mx_plan_layer *layers;
 
 	/* From generation_config.json, else config.json. */
@@ -107,14 +160,24 @@ void mx_plan_destroy(struct mx_plan *p); /* takes NULL */
  * ends in "..." if it does not fit into cap (>= 8) bytes with the NUL. */
 void mx_plan_describe_layers(const struct mx_plan *p, char *text, size_t cap);
 
-/* Parameters of the "attention" mixer, as all families write them:
- *   heads, kv_heads, head_dim (INT), window (INT, 0 = none; a token sees itself and window - 1
- *   before it), scale (FLOAT, of q.k), bias (BOOL: q, k, v), o_bias (BOOL), qk_norm (BOOL),
- *   fused (BOOL: q, k and v are one tensor), norm_eps (FLOAT),
- *   rope (STRING: none|default|linear|dynamic|llama3|yarn), and unless none: rope_theta (FLOAT),
- *   rope_dim (INT), rope_factor, rope_attention_factor (FLOAT, 1 = none), rope_inv_freq (FLOATS
- *   [rope_dim/2], with the scaling applied; for dynamic: the unscaled ones),
- *   rope_max_position (INT, max_position_embeddings: dynamic's Lmax).
+/* Parameters of the "attention" mixer, as all families write them; those that are absent are 0,
+ * false or none:
+ *   heads, kv_heads, head_dim (INT), window (INT; a token sees itself and window - 1 before it),
+ *   scale (FLOAT, of q.k), bias (BOOL: q, k, v), o_bias (BOOL), norm_eps (FLOAT),
+ *   qk_norm (BOOL: a norm of each head of q and k), qk_norm_whole (BOOL: of all heads of a token
+ *   together), softcap (FLOAT: scores are softcap tanh(scores / softcap)), sinks (BOOL: each head
+ *   has a logit without a value), gate (BOOL: q_proj has rows [q | gate] for each head; the head's
+ *   output is multiplied by sigmoid(gate)),
+ *   names (STRING: of the tensors, see mixers/attention/README.md), fused (BOOL: q, k and v are one
+ *   tensor), per_head (BOOL: the rows of the fused tensor are [q | k | v] head by head),
+ *   q_scale_beta (FLOAT), q_scale_length (INT: q is multiplied by 1 + beta ln(1 + floor(position /
+ *   length))),
+ *   rope (STRING: none|default|linear|dynamic|llama3|yarn|longrope), and unless none: rope_theta
+ *   (FLOAT), rope_dim (INT), rope_pairs (BOOL: x[2i], x[2i+1] are a pair instead of x[i],
+ *   x[i + rope_dim/2]), rope_factor, rope_attention_factor (FLOAT, 1 = none), rope_inv_freq (FLOATS
+ *   [rope_dim/2], with the scaling applied; for dynamic: the unscaled ones), rope_max_position
+ * (INT, max_position_embeddings: dynamic's Lmax); for longrope: rope_long_inv_freq (FLOATS, of
+ * sequences that may grow longer than) rope_original (INT).
  *
  * Frequencies are float32 values, computed as transformers 5 does.
  *

@@ -30,76 +30,70 @@ mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
 	return MX_OK;
 }
 
-/* Makes the name of a layer's tensor: "model.layers.INDEX." PART REST. NULL if out of memory. */
-static const char *layer_name(const struct mx_plan_build *b, uint32_t index, const char *part,
-                              const char *rest)
+/* Makes the names of a block's norms; false if out of memory. */
+static bool norm_names(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
+                       const char *norm, const char *post_norm, struct mx_plan_block *out)
 {
-	char name[256];
-	int n = snprintf(name, sizeof name, "%s%u.%s%s", b->family->names->layers, index, part, rest);
-	return mx_arena_strndup(b->arena, name, (size_t)n);
+	if (norm)
+		out->norm = mx_plan_layer_name(b, spec->index, norm, "");
+	if (post_norm)
+		out->post_norm = mx_plan_layer_name(b, spec->index, post_norm, "");
+	return !norm == !out->norm && !post_norm == !out->post_norm;
 }
 
 static mx_status fill_mixers(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                              struct mx_plan_block *out)
 {
+	const struct mx_tensor_names *names = b->family->names;
 	struct mx_plan_mixer *m = mx_arena_alloc(b->arena, spec->n_mixers * sizeof *m);
 	*out = (struct mx_plan_block){
 		.kind = MX_BLOCK_MIXER,
-		.norm = layer_name(b, spec->index, b->family->names->mixer_norm, ""),
 		.residual_scale = spec->residual_scale,
 		.mixers = m,
 		.n_mixers = spec->n_mixers,
 	};
-	if (!m || !out->norm)
+	if (!m || !norm_names(b, spec, names->mixer_norm, names->mixer_post_norm, out))
 		return mx_plan_no_memory(b);
 	for (uint32_t i = 0; i < spec->n_mixers; i++) {
 		m[i] = spec->mixers[i];
-		m[i].prefix = layer_name(b, spec->index, spec->mixers[i].prefix, "");
+		m[i].prefix = mx_plan_layer_name(b, spec->index, spec->mixers[i].prefix, "");
 		if (!m[i].prefix)
 			return mx_plan_no_memory(b);
 	}
 	return MX_OK;
 }
 
-/* Fills a feed-forward whose names begin with the family's mlp and PART ("" or "shared_expert.").
- */
+/* Fills a dense feed-forward, or the shared expert, whose names begin with `under` in the layer. */
 static mx_status fill_dense(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
-                            const char *part, struct mx_plan_mlp *out)
+                            const char *under, struct mx_plan_mlp *out)
 {
 	const struct mx_tensor_names *names = b->family->names;
-	char under[64];
-	snprintf(under, sizeof under, "%s%s", names->mlp, part);
 	*out = (struct mx_plan_mlp){
-		.kind = spec->mlp->kind,
-		.up = layer_name(b, spec->index, under, names->up),
-		.down = layer_name(b, spec->index, under, names->down),
+		.act = spec->mlp->act,
+		.fused = spec->mlp->fused,
+		.up = mx_plan_layer_name(b, spec->index, under, names->up),
+		.down = mx_plan_layer_name(b, spec->index, under, names->down),
 		.bias = spec->mlp->bias,
 		.width = spec->mlp->width,
+		.gate_scale = spec->mlp->gate_scale != 0 ? spec->mlp->gate_scale : 1,
 	};
 	bool whole = out->up && out->down;
-	if (out->kind == MX_MLP_SWIGLU)
-		whole &= (out->gate = layer_name(b, spec->index, under, names->gate)) != NULL;
+	if (out->fused)
+		out->gate = out->up;
+	else if (!spec->mlp->plain)
+		whole &= (out->gate = mx_plan_layer_name(b, spec->index, under, names->gate)) != NULL;
 	return whole ? MX_OK : mx_plan_no_memory(b);
 }
 
 static mx_status fill_experts(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                               struct mx_plan_block *out)
 {
-	const struct mx_mlp_spec *m = spec->mlp;
-	const char *mlp = b->family->names->mlp;
+	const struct mx_expert_names *names = b->family->names->experts;
 	out->kind = MX_BLOCK_EXPERTS;
-	out->experts = (struct mx_plan_experts){
-		.router = layer_name(b, spec->index, mlp, "gate.weight"),
-		.prefix = layer_name(b, spec->index, mlp, "experts."),
-		.n = m->experts,
-		.chosen = m->chosen,
-		.width = m->expert_width,
-		.normalize = m->normalize,
-		.shared_gate = layer_name(b, spec->index, mlp, "shared_expert_gate.weight"),
-	};
-	if (!out->experts.router || !out->experts.prefix || !out->experts.shared_gate)
-		return mx_plan_no_memory(b);
-	return m->width ? fill_dense(b, spec, "shared_expert.", &out->mlp) : MX_OK;
+	mx_status s = mx_plan_experts_fill(b, spec->index, spec->mlp, &out->experts);
+	return s || !spec->mlp->width
+	           ? s
+	           : fill_dense(b, spec, (names ? names : &mx_qwen_experts)->shared, &out->mlp);
 }
 
 static mx_status fill_mlp(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
@@ -107,25 +101,28 @@ static mx_status fill_mlp(const struct mx_plan_build *b, const struct mx_layer_s
 {
 	*out = (struct mx_plan_block){
 		.kind = MX_BLOCK_MLP,
-		.norm = layer_name(b, spec->index, b->family->names->mlp_norm, ""),
-		.residual_scale = spec->residual_scale,
+		.residual_scale =
+			spec->residual_scale * (spec->mlp->out_scale != 0 ? spec->mlp->out_scale : 1),
+		.parallel = spec->parallel,
 	};
-	if (!out->norm)
+	if (!norm_names(b, spec, b->family->names->mlp_norm, b->family->names->mlp_post_norm, out))
 		return mx_plan_no_memory(b);
-	return spec->mlp->experts ? fill_experts(b, spec, out) : fill_dense(b, spec, "", &out->mlp);
+	return spec->mlp->experts ? fill_experts(b, spec, out)
+	                          : fill_dense(b, spec, b->family->names->mlp, &out->mlp);
 }
 
 mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                              struct mx_plan_layer *out)
 {
 	struct mx_plan_block *blocks = mx_arena_alloc(b->arena, 2 * sizeof *blocks);
+	uint32_t n = 0;
 	if (!blocks)
 		return mx_plan_no_memory(b);
-	mx_status s = fill_mixers(b, spec, &blocks[0]);
+	mx_status s = spec->n_mixers ? fill_mixers(b, spec, &blocks[n++]) : MX_OK;
 	if (!s && spec->mlp)
-		s = fill_mlp(b, spec, &blocks[1]);
+		s = fill_mlp(b, spec, &blocks[n++]);
 	if (!s)
-		*out = (struct mx_plan_layer){.blocks = blocks, .n_blocks = spec->mlp ? 2 : 1};
+		*out = (struct mx_plan_layer){.blocks = blocks, .n_blocks = n};
 	return s;
 }
 
@@ -141,13 +138,43 @@ mx_status mx_hidden_act_check(const struct mx_plan_build *b, const struct mx_sco
 	return MX_OK;
 }
 
+mx_status mx_hidden_act_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             enum mx_act *out)
+{
+	static const struct {
+		const char *name;
+		enum mx_act act;
+	} known[] = {
+		{"silu", MX_ACT_SILU},
+		{"swish", MX_ACT_SILU},
+		{"gelu_pytorch_tanh", MX_ACT_GELU_TANH},
+		{"gelu_new", MX_ACT_GELU_TANH},
+		{"gelu", MX_ACT_GELU},
+		{"relu2", MX_ACT_RELU2},
+	};
+	const char *act = "";
+	mx_status s = mx_scope_string(scope, "hidden_act", b->family->default_act, &act, b->err);
+	if (s)
+		return s;
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+		if (!strcmp(act, known[i].name)) {
+			*out = known[i].act;
+			return MX_OK;
+		}
+	return mx_fail(b->err, MX_E_UNSUPPORTED,
+	               "%shidden_act: '%.60s' is none of silu, gelu, gelu_pytorch_tanh, relu2",
+	               scope->where, act);
+}
+
 mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                              struct mx_mlp_spec *out)
 {
-	int64_t width = 0;
-	bool bias = false;
-	mx_status s =
-		mx_scope_need_int(scope, "intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4, &width, b->err);
+	int64_t width = (int64_t)b->family->default_mlp_factor * b->plan->width;
+	bool bias = false, need = !width;
+	mx_status s = need ? mx_scope_need_int(scope, "intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4,
+	                                       &width, b->err)
+	                   : mx_scope_int(scope, "intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4, width,
+	                                  &width, b->err);
 	if (!s)
 		s = mx_scope_bool(scope, "mlp_bias", false, &bias, b->err);
 	if (s)
@@ -157,7 +184,7 @@ mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scop
 		               "mlp_bias: true is not supported for model_type '%s'",
 		               b->family->model_type);
 	*out = (struct mx_mlp_spec){.width = (uint32_t)width, .bias = bias};
-	return MX_OK;
+	return b->family->default_act ? mx_hidden_act_read(b, scope, &out->act) : MX_OK;
 }
 
 mx_status mx_vocab_pad(const struct mx_plan_build *b, const struct mx_scope *scope,

@@ -20,7 +20,10 @@ import safetensors
 import safetensors.torch
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, Cohere2Config, Gemma2Config, Gemma3TextConfig,
+                          GPT2Config, GPTNeoXConfig, GraniteConfig, LlamaConfig, Ministral3Config,
+                          MinistralConfig, MistralConfig, Olmo2Config, Olmo3Config, Phi3Config,
+                          Qwen2Config, Qwen3Config, SmolLM3Config)
 
 LENGTHS = (1, 7, 64, 65, 200, 513)
 GREEDY = 32
@@ -65,15 +68,51 @@ def as_mixd(config):
         config.pop(key)
 
 
+def as_part(kind):
+    """A config of several parts: `kind` with this one as its text_config."""
+    def edit(config):
+        text = dict(config)
+        config.clear()
+        config.update(model_type=kind, text_config=text, vision_config=dict(hidden_size=8),
+                      eos_token_id=text.get("eos_token_id"))
+    return edit
+
+
+def gemma3_spelling(config):
+    """A config as transformers 4 wrote it for Gemma 3."""
+    parameters = config.pop("rope_parameters")
+    full = dict(parameters["full_attention"])
+    config["rope_theta"] = full.pop("rope_theta")
+    config["rope_local_base_freq"] = parameters["sliding_attention"]["rope_theta"]
+    config["rope_scaling"] = full
+    config["hidden_act"] = "silu"  # without effect
+    config["sliding_window_pattern"] = 3
+    config.pop("layer_types")
+    config.pop("_sliding_window_pattern", None)
+
+
+def gpt_neox_spelling(config):
+    parameters = config.pop("rope_parameters")
+    config["rotary_pct"] = parameters["partial_rotary_factor"]
+    config["rotary_emb_base"] = parameters["rope_theta"]
+
+
+def vision(hidden=8):
+    """Tensors of the other parts."""
+    return {"vision_tower.vision_model.embeddings.patch_embedding.weight": torch.ones(hidden, 3, 2, 2),
+            "multi_modal_projector.mm_input_projection_weight": torch.ones(hidden, 32)}
+
+
 class Variant:
     def __init__(self, config, dtype=torch.float32, edit=None, shard=None, rename=None,
-                 by_token=False):
+                 by_token=False, extra=None):
         self.config = config      # of transformers
         self.dtype = dtype        # of the file
         self.edit = edit          # change to config.json after transformers wrote it
         self.shard = shard        # max_shard_size
         self.rename = rename      # (from, to) in tensor names
         self.by_token = by_token  # feed one token a call
+        self.extra = extra        # tensors that the file has besides
 
 
 VARIANTS = {
@@ -108,6 +147,82 @@ VARIANTS = {
                             edit=without_layer_types),
     "qwen3": Variant(Qwen3Config(**medium(num_attention_heads=4, num_key_value_heads=2,
                                           head_dim=16), **rope("default", theta=1000000.0))),
+    "gemma2": Variant(Gemma2Config(**small(
+        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+        tie_word_embeddings=True, sliding_window=40, query_pre_attn_scalar=24,
+        attn_logit_softcapping=3.0, final_logit_softcapping=9.0), **rope("default"))),
+    "gemma3": Variant(Gemma3TextConfig(**small(
+        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+        tie_word_embeddings=True, sliding_window=40, query_pre_attn_scalar=24,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"]),
+        rope_parameters=dict(full_attention=dict(rope_type="linear", factor=4.0, rope_theta=1e6),
+                             sliding_attention=dict(rope_type="default", rope_theta=1e4)))),
+    "gemma3-part": Variant(Gemma3TextConfig(**small(
+        num_hidden_layers=3, head_dim=16, tie_word_embeddings=True, sliding_window=40,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"]),
+        rope_parameters=dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+                             sliding_attention=dict(rope_type="default", rope_theta=1e4))),
+        edit=lambda c: (gemma3_spelling(c), as_part("gemma3")(c)),
+        rename=("model.", "language_model.model."), extra=vision),
+    "phi3": Variant(Phi3Config(**small(num_attention_heads=4, num_key_value_heads=2,
+                                       sliding_window=48), **rope("default"))),
+    "phi3-long": Variant(Phi3Config(**small(
+        hidden_size=64, num_attention_heads=4, num_key_value_heads=2,
+        original_max_position_embeddings=256, tie_word_embeddings=True),
+        **rope("longrope", partial_rotary_factor=0.75,
+               short_factor=[1.0, 1.05, 1.1, 1.2, 1.4, 1.7],
+               long_factor=[1.0, 1.5, 2.2, 3.0, 3.5, 4.0]))),
+    "olmo2": Variant(Olmo2Config(**medium(num_attention_heads=4, num_key_value_heads=2),
+                                 **rope("default", theta=500000.0)), edit=old_spelling),
+    "olmo2-bias": Variant(Olmo2Config(**small(attention_bias=True), **rope("default"))),
+    "olmo3": Variant(Olmo3Config(**small(
+        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, sliding_window=40),
+        rope_parameters=dict(
+            full_attention=dict(rope_type="yarn", factor=8.0, rope_theta=5e5,
+                                original_max_position_embeddings=128),
+            sliding_attention=dict(rope_type="default", rope_theta=5e5)))),
+    "smollm3": Variant(SmolLM3Config(**small(
+        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        tie_word_embeddings=True, no_rope_layers=[1, 0, 1, 0]),
+        **rope("default", theta=2000000.0)), edit=old_spelling),
+    "smollm3-window": Variant(SmolLM3Config(**small(
+        num_hidden_layers=4, attention_bias=True, mlp_bias=True, use_sliding_window=True,
+        sliding_window=40), **rope("default"))),
+    "granite": Variant(GraniteConfig(**medium(
+        num_attention_heads=4, num_key_value_heads=2, attention_bias=True, mlp_bias=True,
+        embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.4,
+        logits_scaling=1.3, tie_word_embeddings=True), **rope("default")), edit=old_spelling),
+    "ministral": Variant(MinistralConfig(**small(
+        head_dim=16, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, sliding_window=40,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+        **rope("default", theta=100000.0))),
+    "ministral3": Variant(Ministral3Config(**small(num_attention_heads=4, num_key_value_heads=2,
+                                                   head_dim=16), **rope(
+        "yarn", theta=1000000.0, factor=16.0, original_max_position_embeddings=64, mscale=1.0,
+        mscale_all_dim=1.0, llama_4_scaling_beta=0.3))),
+    "mistral3-part": Variant(MistralConfig(**small(head_dim=16, sliding_window=None),
+                                           **rope("default", theta=1e9)),
+                             edit=as_part("mistral3"),
+                             rename=("", "language_model."), extra=vision),
+    "cohere2": Variant(Cohere2Config(**small(
+        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, sliding_window=40,
+        tie_word_embeddings=True, logit_scale=0.7), **rope("default"))),
+    "cohere2-bias": Variant(Cohere2Config(**small(
+        num_hidden_layers=3, attention_bias=True, sliding_window=40,
+        layer_types=["full_attention", "sliding_attention", "full_attention"]),
+        **rope("default", theta=50000.0))),
+    "gpt2": Variant(GPT2Config(**golden_models.NO_SPECIAL_TOKENS, n_embd=32, n_layer=2, n_head=4,
+                               n_positions=600, vocab_size=256)),
+    "gpt2-scaled": Variant(GPT2Config(**golden_models.NO_SPECIAL_TOKENS, n_embd=48, n_layer=3,
+                                      n_head=4, n_inner=80, n_positions=600, vocab_size=256,
+                                      scale_attn_by_inverse_layer_idx=True,
+                                      activation_function="gelu"),
+                           rename=("transformer.", "")),
+    "gpt_neox": Variant(GPTNeoXConfig(**small(num_attention_heads=4, hidden_size=64), **rope(
+        "default", partial_rotary_factor=0.25)), edit=gpt_neox_spelling),
+    "gpt_neox-sequential": Variant(GPTNeoXConfig(**small(
+        num_attention_heads=2, use_parallel_residual=False, attention_bias=False,
+        hidden_act="gelu_new"), **rope("default", partial_rotary_factor=0.5))),
     "mixd-attention": Variant(Qwen3Config(**small(
         head_dim=16, use_sliding_window=True, sliding_window=40, max_window_layers=1),
         **rope("default")), edit=as_mixd, rename=(".self_attn.", ".mixer.")),
@@ -118,16 +233,20 @@ VARIANTS = {
 def randomize(model, seed):
     """Every unit's input has a standard deviation near 1, logits one near 2.5."""
     g = torch.Generator().manual_seed(seed)
+    gemma = model.config.model_type.startswith("gemma")  # multiplies by 1 + weight
+    embeddings = ("embed_tokens", "embed_in", "wte", "wpe")
     for name, p in model.named_parameters():
         r = torch.randn(p.shape, generator=g)
         if name.endswith(".bias"):
             p.copy_(0.2 * r)
         elif p.dim() == 1:
-            p.copy_(1 + 0.1 * r)
-        elif "embed_tokens" in name and not model.config.tie_word_embeddings:
+            p.copy_((0.0 if gemma else 1.0) + 0.1 * r)
+        elif any(e in name for e in embeddings) and not model.config.tie_word_embeddings:
             p.copy_(r)
-        elif "embed_tokens" in name or "lm_head" in name:
+        elif any(e in name for e in embeddings + ("lm_head", "embed_out")):
             p.copy_(2.5 * r / p.shape[1] ** 0.5)
+        elif model.config.model_type == "gpt2":  # [inputs, outputs]
+            p.copy_(r / p.shape[0] ** 0.5)
         else:
             gain = 1.5 if "q_proj" in name or "k_proj" in name else 1.0
             p.copy_(gain * r / p.shape[1] ** 0.5)
@@ -157,8 +276,9 @@ def finish(v, path):
         (path / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     if v.rename:
         tensors = safetensors.torch.load_file(path / "model.safetensors")
-        safetensors.torch.save_file({k.replace(*v.rename): t for k, t in tensors.items()},
-                                    path / "model.safetensors", metadata={"format": "pt"})
+        tensors = {k.replace(*v.rename, 1): t for k, t in tensors.items()}
+        tensors |= v.extra() if v.extra else {}
+        safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
 
 
 def make(name, v, root):

@@ -159,6 +159,7 @@ struct rows_call {
 	size_t n, per_task;
 	float *x, *y;
 	const float *a, *b, *bias;
+	enum mx_act act;
 	size_t ld_a, ld_b, ld_y, width;
 	float eps;
 	const struct mx_rope *rope;
@@ -249,6 +250,30 @@ static mx_status silu_mul(struct mx_device *d, const void *gate, size_t ld_gate,
 	struct rows_call r = {.c = mx_cpu_of(d),
 	                      .row = silu_mul_row,
 	                      .n = n,
+	                      .a = gate,
+	                      .ld_a = ld_gate,
+	                      .b = up,
+	                      .ld_b = ld_up,
+	                      .width = width,
+	                      .y = y,
+	                      .ld_y = ld_y};
+	run_rows(&r, 2 * width);
+	return MX_OK;
+}
+
+static void act_mul_row(const struct rows_call *r, size_t i)
+{
+	r->c->k.act_mul(r->act, r->a + i * r->ld_a, r->b ? r->b + i * r->ld_b : NULL, r->width,
+	                r->y + i * r->ld_y);
+}
+
+static mx_status act_mul(struct mx_device *d, enum mx_act act, const void *gate, size_t ld_gate,
+                         const void *up, size_t ld_up, size_t n, size_t width, void *y, size_t ld_y)
+{
+	struct rows_call r = {.c = mx_cpu_of(d),
+	                      .row = act_mul_row,
+	                      .n = n,
+	                      .act = act,
 	                      .a = gate,
 	                      .ld_a = ld_gate,
 	                      .b = up,
@@ -400,6 +425,25 @@ static mx_status scale_logits(struct mx_device *d, float *y, size_t ld, size_t n
 	return MX_OK;
 }
 
+static void softcap_row(const struct rows_call *r, size_t i)
+{
+	r->c->k.softcap(r->y + i * r->ld_y, r->width, r->eps);
+}
+
+static mx_status softcap_logits(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
+                                float cap)
+{
+	struct rows_call r = {.c = mx_cpu_of(d),
+	                      .row = softcap_row,
+	                      .n = n,
+	                      .y = y,
+	                      .ld_y = ld,
+	                      .width = vocab,
+	                      .eps = cap};
+	run_rows(&r, vocab);
+	return MX_OK;
+}
+
 static void gather_row(const struct rows_call *r, size_t i)
 {
 	memcpy(r->y + i * r->width, r->a + r->pos[i] * r->width, r->width * sizeof *r->y);
@@ -454,6 +498,8 @@ static const struct mx_ops cpu_ops = {
 	.forget = mx_cpu_forget,
 	.layernorm = layernorm,
 	.gelu_tanh = gelu_tanh,
+	.act_mul = act_mul,
+	.softcap_logits = softcap_logits,
 };
 
 /* ---- life ---- */

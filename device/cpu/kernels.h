@@ -53,13 +53,17 @@ struct mx_kernels {
 	void (*rmsnorm)(float *x, const float *r, const float *weight, float eps, size_t width,
 	                float *y);
 	/* x += r unless r is NULL, then y = (x - mean) / sqrt(var + eps) * weight + bias; one row. y
-	 * may be x. */
+	 * may be x, bias may be NULL. */
 	void (*layernorm)(float *x, const float *r, const float *weight, const float *bias, float eps,
 	                  size_t width, float *y);
 	/* y = silu(gate) * up; one row. y may be gate. */
 	void (*silu_mul)(const float *gate, const float *up, size_t width, float *y);
 	/* Applies GELU (tanh approximation) to each element. */
 	void (*gelu_tanh)(float *y, size_t n);
+	/* y = act(gate) * up, or act(gate) if up is NULL; one row. y may be gate. */
+	void (*act_mul)(enum mx_act act, const float *gate, const float *up, size_t width, float *y);
+	/* Applies cap * tanh(y / cap) to each element. */
+	void (*softcap)(float *y, size_t n, float cap);
 	/* cs: cos[half], then sin[half] of pos * inv_freq, times scale. */
 	void (*rope_table)(uint32_t pos, const float *inv_freq, size_t half, float scale, float *cs);
 	/* Rotates the first 2 * half elements of one head: x[i], x[i + half] by table cs. */

@@ -65,7 +65,8 @@ static void layernorm(float *x, const float *r, const float *weight, const float
 		var += ((double)x[i] - mean) * ((double)x[i] - mean) / (double)width;
 	double scale = 1.0 / sqrt(var + (double)eps);
 	for (size_t i = 0; i < width; i++)
-		y[i] = (float)(((double)x[i] - mean) * scale * (double)weight[i] + (double)bias[i]);
+		y[i] = (float)(((double)x[i] - mean) * scale * (double)weight[i] +
+		               (bias ? (double)bias[i] : 0));
 }
 
 /* silu(g) = g / (1 + exp(-g)) */
@@ -84,6 +85,30 @@ static void gelu_tanh(float *y, size_t n)
 		double x = (double)y[i], u = sqrt(2 / pi) * (x + 0.044715 * x * x * x);
 		y[i] = (float)(x / (1 + exp(-2 * u)));
 	}
+}
+
+static double activation(enum mx_act act, double x)
+{
+	const double pi = 3.14159265358979323846;
+	switch (act) {
+	case MX_ACT_SILU: return x / (1 + exp(-x));
+	case MX_ACT_GELU_TANH: return x / (1 + exp(-2 * sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
+	case MX_ACT_GELU: return x / 2 * erfc(-x / sqrt(2));
+	case MX_ACT_RELU2: break;
+	}
+	return x > 0 ? x * x : x * 0; /* NaN stays NaN */
+}
+
+static void act_mul(enum mx_act act, const float *gate, const float *up, size_t width, float *y)
+{
+	for (size_t i = 0; i < width; i++)
+		y[i] = (float)(activation(act, (double)gate[i]) * (up ? (double)up[i] : 1));
+}
+
+static void softcap(float *y, size_t n, float cap)
+{
+	for (size_t i = 0; i < n; i++)
+		y[i] = (float)((double)cap * tanh((double)y[i] / (double)cap));
 }
 
 /* The angle is rounded to f32 before cosine and sine, as in the Hugging Face models. */
@@ -141,6 +166,8 @@ void mx_kernels_ref(struct mx_kernels *k)
 		.layernorm = layernorm,
 		.silu_mul = silu_mul,
 		.gelu_tanh = gelu_tanh,
+		.act_mul = act_mul,
+		.softcap = softcap,
 		.rope_table = rope_table,
 		.rope_head = rope_head,
 		.convert = convert,

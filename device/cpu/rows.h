@@ -73,13 +73,13 @@ static void rows_layernorm(float *x, const float *r, const float *weight, const 
 	float scale = 1.0f / sqrtf(rows_square_sum(x, mean, width) / (float)width + eps);
 	size_t i = 0;
 	for (; i + MX_W <= width; i += MX_W)
-		vf_store(y + i,
-		         vf_fma((vf_load(x + i) - mean) * scale, vf_load(weight + i), vf_load(bias + i)));
+		vf_store(y + i, vf_fma((vf_load(x + i) - mean) * scale, vf_load(weight + i),
+		                       bias ? vf_load(bias + i) : vf_set(0)));
 	if (i < width) {
 		size_t n = width - i;
 		vf v = (vf_load_part(x + i, n, 0) - mean) * scale;
-		vf_store_part(y + i,
-		              vf_fma(v, vf_load_part(weight + i, n, 0), vf_load_part(bias + i, n, 0)), n);
+		vf b = bias ? vf_load_part(bias + i, n, 0) : vf_set(0);
+		vf_store_part(y + i, vf_fma(v, vf_load_part(weight + i, n, 0), b), n);
 	}
 }
 
@@ -114,6 +114,72 @@ static void rows_gelu_tanh(float *y, size_t n)
 		vf_store(y + i, rows_gelu(vf_load(y + i)));
 	if (i < n)
 		vf_store_part(y + i, rows_gelu(vf_load_part(y + i, n - i, 0)), n - i);
+}
+
+/* x Phi(x); Phi by the error function of Abramowitz and Stegun, 7.1.26: error 1.5e-7. The tail, of
+ * which x times so much is lost, is computed and not its distance from 1. */
+MX_INLINE vf rows_gelu_erf(vf x)
+{
+	vf z = vf_select(x < 0.0f, -x, x) * 0.70710678118654752f;
+	vf t = 1.0f / vf_fma(z, vf_set(0.3275911f), vf_set(1.0f));
+	vf p = vf_set(1.061405429f);
+	p = vf_fma(p, t, vf_set(-1.453152027f));
+	p = vf_fma(p, t, vf_set(1.421413741f));
+	p = vf_fma(p, t, vf_set(-0.284496736f));
+	p = vf_fma(p, t, vf_set(0.254829592f));
+	vf tail = 0.5f * p * t * vf_exp(-(z * z));
+	return x * vf_select(x < 0.0f, tail, 1.0f - tail);
+}
+
+MX_INLINE vf rows_activation(enum mx_act act, vf x)
+{
+	switch (act) {
+	case MX_ACT_SILU: return x / (1.0f + vf_exp(-x));
+	case MX_ACT_GELU_TANH: return rows_gelu(x);
+	case MX_ACT_GELU: return rows_gelu_erf(x);
+	case MX_ACT_RELU2: break;
+	}
+	return vf_select(x > 0.0f, x, x * 0.0f) * x;
+}
+
+MX_INLINE void rows_act_mul_as(const enum mx_act act, const float *gate, const float *up,
+                               size_t width, float *y)
+{
+	for (size_t i = 0; i < width; i += MX_W) {
+		size_t n = width - i < MX_W ? width - i : MX_W;
+		if (n == MX_W) {
+			vf v = rows_activation(act, vf_load(gate + i));
+			vf_store(y + i, up ? v * vf_load(up + i) : v);
+		} else {
+			vf v = rows_activation(act, vf_load_part(gate + i, n, 0));
+			vf_store_part(y + i, up ? v * vf_load_part(up + i, n, 0) : v, n);
+		}
+	}
+}
+
+static void rows_act_mul(enum mx_act act, const float *gate, const float *up, size_t width,
+                         float *y)
+{
+	switch (act) {
+	case MX_ACT_SILU: rows_act_mul_as(MX_ACT_SILU, gate, up, width, y); return;
+	case MX_ACT_GELU_TANH: rows_act_mul_as(MX_ACT_GELU_TANH, gate, up, width, y); return;
+	case MX_ACT_GELU: rows_act_mul_as(MX_ACT_GELU, gate, up, width, y); return;
+	case MX_ACT_RELU2: rows_act_mul_as(MX_ACT_RELU2, gate, up, width, y); return;
+	}
+}
+
+/* cap - 2 cap / (1 + exp(2 y / cap)) */
+static void rows_softcap(float *y, size_t n, float cap)
+{
+	for (size_t i = 0; i < n; i += MX_W) {
+		size_t k = n - i < MX_W ? n - i : MX_W;
+		vf v = k == MX_W ? vf_load(y + i) : vf_load_part(y + i, k, 0);
+		v = cap - 2 * cap / (1.0f + vf_exp(v * (2 / cap)));
+		if (k == MX_W)
+			vf_store(y + i, v);
+		else
+			vf_store_part(y + i, v, k);
+	}
 }
 
 static void rows_rope_head(float *x, const float *cs, size_t half)
@@ -188,6 +254,8 @@ static void rows_fill(struct mx_kernels *k)
 	k->layernorm = rows_layernorm;
 	k->silu_mul = rows_silu_mul;
 	k->gelu_tanh = rows_gelu_tanh;
+	k->act_mul = rows_act_mul;
+	k->softcap = rows_softcap;
 	k->rope_head = rows_rope_head;
 	k->convert = rows_convert;
 	k->max = rows_max;

@@ -36,20 +36,6 @@ static void destroy(struct mx_device *d)
 	free(c);
 }
 
-/* Not on CUDA yet: the engine refuses models that need these operators. */
-static mx_status layernorm(struct mx_device *d, void *x, const void *r, const float *weight,
-                           const float *bias, float eps, size_t n, size_t width, void *y)
-{
-	(void)d, (void)x, (void)r, (void)weight, (void)bias, (void)eps, (void)n, (void)width, (void)y;
-	return MX_E_UNSUPPORTED;
-}
-
-static mx_status gelu_tanh(struct mx_device *d, void *y, size_t n)
-{
-	(void)d, (void)y, (void)n;
-	return MX_E_UNSUPPORTED;
-}
-
 static const struct mx_ops cuda_ops = {
 	.struct_size = sizeof(struct mx_ops),
 	.linear = mx_cuda_linear_run,
@@ -83,8 +69,10 @@ static const struct mx_ops cuda_ops = {
 	.recorded = mx_cuda_recorded,
 	.replay = mx_cuda_replay,
 	.forget = mx_cuda_forget,
-	.layernorm = layernorm,
-	.gelu_tanh = gelu_tanh,
+	.layernorm = mx_cuda_layernorm,
+	.gelu_tanh = mx_cuda_gelu_tanh,
+	.act_mul = mx_cuda_act_mul,
+	.softcap_logits = mx_cuda_softcap_logits,
 };
 
 /* True if the kernels are compiled for compute capability `sm` (90 = 9.0). Code for 8.x would also

@@ -105,6 +105,16 @@ mx_status mx_cuda_scale_logits(struct mx_device *d, float *y, size_t ld, size_t 
 mx_status mx_cuda_gather(struct mx_device *d, const void *x, const uint32_t *rows, size_t n,
                          size_t width, void *y);
 
+/* acts.cu: likewise */
+mx_status mx_cuda_layernorm(struct mx_device *d, void *x, const void *r, const float *weight,
+                            const float *bias, float eps, size_t n, size_t width, void *y);
+mx_status mx_cuda_act_mul(struct mx_device *d, enum mx_act act, const void *gate, size_t ld_gate,
+                          const void *up, size_t ld_up, size_t n, size_t width, void *y,
+                          size_t ld_y);
+mx_status mx_cuda_gelu_tanh(struct mx_device *d, void *y, size_t n);
+mx_status mx_cuda_softcap_logits(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
+                                 float cap);
+
 /* sampler.c, sample.cu, logprobs.cu */
 mx_status mx_cuda_sampler_create(struct mx_device *d, struct mx_err *err);
 void mx_cuda_sampler_destroy(struct mx_device *d);

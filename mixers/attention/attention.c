@@ -56,6 +56,7 @@ static void attn_destroy(struct mx_mixer *m)
 	if (!m)
 		return;
 	free(m->inv_freq);
+	free(m->long_freq);
 	free(m->dynamic_freq);
 	free(m);
 }
@@ -87,14 +88,18 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	attn_params_take(&m->params, init->weights, &m->weights);
 	size_t half = m->params.rope_dim / 2;
 	m->inv_freq = calloc(half + 1, sizeof(float));
+	m->long_freq = calloc(half + 1, sizeof(float));
 	m->dynamic_freq = calloc(half + 1, sizeof(float));
-	if (!m->inv_freq || !m->dynamic_freq) {
+	if (!m->inv_freq || !m->long_freq || !m->dynamic_freq) {
 		status = MX_E_NOMEM;
 		goto fail;
 	}
 	for (size_t i = 0; i < half; i++)
 		m->inv_freq[i] = (float)m->params.inv_freq[i];
-	m->params.inv_freq = NULL; /* the description is valid during create only */
+	for (size_t i = 0; m->params.rope == ATTN_ROPE_LONG && i < half; i++)
+		m->long_freq[i] = (float)m->params.long_inv_freq[i];
+	m->params.inv_freq = m->params.long_inv_freq =
+		NULL; /* the description is valid during create only */
 	attn_scratch_layout(layer, &m->params, m->device->info.threads, &m->scratch);
 	m->kernels = attn_kernels_find(mx_isa_parse(m->device->info.isa), m->params.dtype);
 	m->page_base = init->page_base;

@@ -11,6 +11,7 @@
 struct attn_scratch {
 	size_t q;        /* f32 [max_rows, heads * head_dim]: queries, later outputs */
 	size_t k, v;     /* f32 [max_rows, kv_heads * head_dim] each */
+	size_t raw;      /* f32 [max_rows, attn_params_raw]: products before they are taken apart */
 	size_t items;    /* struct attn_item [max_items] */
 	size_t partials; /* f32 [max_partials]: m, l, o[dpad] for each row and block of split items */
 	size_t workers;  /* per worker, worker_bytes each */
@@ -27,6 +28,7 @@ struct mx_mixer {
 	const struct attn_kernels *kernels;
 	struct attn_weights weights;
 	float *inv_freq;     /* [rope_dim / 2], owned */
+	float *long_freq;    /* [rope_dim / 2], owned: of long sequences, longrope */
 	float *dynamic_freq; /* [rope_dim / 2], owned: frequencies of one position, dynamic rope */
 	uint32_t width, max_rows;
 	struct attn_scratch scratch;
@@ -41,5 +43,17 @@ struct mx_mixer {
 void attn_scratch_layout(const struct mx_layer_desc *layer, const struct attn_params *p,
                          unsigned threads, struct attn_scratch *out);
 mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y);
+
+/* attention_rows.c. q [n_rows, heads * head_dim], k and v [n_rows, kv_heads * head_dim], raw
+ * [n_rows, attn_params_raw]. */
+
+/* Fills q, and k and v, from the products in raw, as far as products are not used as they are. */
+void attn_rows_arrange(const struct mx_mixer *m, uint32_t n_rows, float *raw, float *q, float *k,
+                       float *v);
+/* Normalises, rotates and scales queries and keys. */
+mx_status attn_rows_rotate(const struct mx_mixer *m, const struct mx_step *step, float *q,
+                           float *k);
+/* Multiplies the outputs y, [n_rows, heads * head_dim], by the sigmoids of the gates in raw. */
+void attn_rows_gate(const struct mx_mixer *m, uint32_t n_rows, float *raw, float *y);
 
 #endif

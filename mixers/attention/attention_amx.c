@@ -326,15 +326,41 @@ static void outputs_many(const struct attn_task *t, struct range g, const float 
 
 /* ---- a block ---- */
 
+/* Scales and caps a row of scores: cap - 2 cap / (1 + 2^x), x = 2 log2(e) score / cap; degree 6 as
+ * in attention_portable.c. */
+static void cap_row(const struct attn_task *t, struct range g, float *s, uint32_t r)
+{
+	const __m512 scale = _mm512_set1_ps(t->scale * (2.885390081777927f / t->cap));
+	const __m512 cap = _mm512_set1_ps(t->cap), one = _mm512_set1_ps(1);
+	for (uint32_t c = g.c0; c < g.c1; c++)
+		for (uint32_t i = 0; i < 2; i++) {
+			float *at = s + c * PANEL_FLOATS + i * GROUP_FLOATS + r * 16;
+			__m512 x = _mm512_mul_ps(_mm512_load_ps(at), scale);
+			x = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(-60)), _mm512_set1_ps(60));
+			__m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+			__m512 f = _mm512_sub_ps(x, n), p = _mm512_set1_ps(0.00015353360504377633f);
+			p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.0013398875016719103f));
+			p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.00961843691766262f));
+			p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.055503323674201965f));
+			p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.24022647738456726f));
+			p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0.6931471824645996f));
+			p = _mm512_scalef_ps(_mm512_fmadd_ps(p, f, one), n);
+			p = _mm512_div_ps(_mm512_add_ps(cap, cap), _mm512_add_ps(one, p));
+			_mm512_store_ps(at, _mm512_sub_ps(cap, p));
+		}
+}
+
 /* Maxima, probabilities and sums of `rows` rows from r0. */
 static inline __attribute__((always_inline)) void softmax(const struct attn_task *t, struct range g,
                                                           uint32_t r0, const uint32_t rows,
                                                           float *s, float *m, float *l)
 {
-	const __m512 scale = _mm512_set1_ps(t->scale);
+	const __m512 scale = _mm512_set1_ps(t->cap > 0 ? 1 : t->scale);
 	_Alignas(64) float minus[16];
 	__m512 v[16];
 
+	for (uint32_t r = 0; t->cap > 0 && r < rows; r++)
+		cap_row(t, g, s, r);
 	mask(t, g, r0, rows, s);
 	for (uint32_t r = rows; r < 16; r++)
 		v[r] = _mm512_setzero_ps();

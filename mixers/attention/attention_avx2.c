@@ -43,6 +43,11 @@ static inline v16 v_mul(v16 x, v16 y)
 	return (v16){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)};
 }
 
+static inline v16 v_div(v16 x, v16 y)
+{
+	return (v16){_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)};
+}
+
 static inline v16 v_max(v16 x, v16 y)
 {
 	return (v16){_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)};

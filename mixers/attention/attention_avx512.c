@@ -14,6 +14,7 @@ typedef __m512 v16;
 #define v_load _mm512_loadu_ps
 #define v_add  _mm512_add_ps
 #define v_mul  _mm512_mul_ps
+#define v_div  _mm512_div_ps
 #define v_max  _mm512_max_ps
 #define v_fma  _mm512_fmadd_ps
 #define v_hmax _mm512_reduce_max_ps

@@ -5,7 +5,7 @@
  * operations and differ in instructions only.
  *
  * The includer defines: v16, v_zero, v_set1, v_load, v_store, v_add, v_mul,
- * v_max, v_fma(a, b, c) = a * b + c, v_bf16_pairs(p, &even, &odd) (32 bf16 to
+ * v_div, v_max, v_fma(a, b, c) = a * b + c, v_bf16_pairs(p, &even, &odd) (32 bf16 to
  * their even and odd elements), v_exp2 (for x <= 0 or slightly above; 1 at 0; 0
  * below -126 and at -inf), v_keep(v, a, b) (lanes a <= i < b, -inf elsewhere), v_hmax,
  * v_hsum (a fixed tree), and ROWS, the query rows that a pass keeps in
@@ -68,13 +68,29 @@ struct range {
 	uint32_t c0, c1;
 };
 
+/* Scales and caps a row of scores in place: cap tanh(x / cap) = cap - 2 cap / (1 + exp(2 x / cap)).
+ */
+static void cap_row(const struct attn_task *t, struct range g, float *s)
+{
+	v16 scale = v_set1(t->scale * (-2.885390081777927f / t->cap)), least = v_set1(-60);
+	v16 cap = v_set1(t->cap), twice = v_set1(-2 * t->cap), one = v_set1(1), minus = v_set1(-1);
+	for (uint32_t i = g.c0 * ATTN_PANEL; i < g.c1 * ATTN_PANEL; i += 16) {
+		v16 x = v_mul(v_max(v_mul(v_load(s + i), scale), least), minus);
+		v_store(s + i, v_add(cap, v_div(twice, v_add(one, v_exp2(x)))));
+	}
+}
+
 static void softmax_row(const struct attn_task *t, struct range g, uint32_t row, float *s, float *m,
                         float *l)
 {
+	float factor = t->cap > 0 ? 1 : t->scale;
+	if (t->cap > 0)
+		cap_row(t, g, s);
+
 	uint32_t end = g.c1 * ATTN_PANEL;
 	uint32_t a = t->lo[row] > t->t0 ? t->lo[row] - t->t0 : 0;
 	uint32_t b = t->hi[row] > t->t0 ? t->hi[row] - t->t0 : 0;
-	v16 scale = v_set1(t->scale), top = v_set1(-INFINITY), sum = v_zero();
+	v16 scale = v_set1(factor), top = v_set1(-INFINITY), sum = v_zero();
 
 	b = b < end ? b : end;
 	for (uint32_t i = g.c0 * ATTN_PANEL; i < end; i += 16) {
@@ -86,7 +102,7 @@ static void softmax_row(const struct attn_task *t, struct range g, uint32_t row,
 		}
 		top = v_max(top, x);
 	}
-	float best = v_hmax(top) * t->scale;
+	float best = v_hmax(top) * factor;
 	v16 minus = v_set1(best == -INFINITY ? 0 : -best);
 	for (uint32_t i = g.c0 * ATTN_PANEL; i < end; i += 16) {
 		v16 p = v_exp2(v_fma(v_load(s + i), scale, minus));

@@ -82,10 +82,12 @@ void attn_scratch_layout(const struct mx_layer_desc *layer, const struct attn_pa
 	size_t rows = layer->max_rows, at = 0;
 	uint64_t blocks = (layer->max_context + (uint64_t)ATTN_BLOCK - 1) / ATTN_BLOCK;
 	uint64_t tiles = (uint64_t)rows * p->group / ATTN_MAX_ROWS + layer->max_spans;
+	size_t raw = attn_params_raw(p);
 
 	s.q = at, at = mx_round_up(at + rows * p->heads * p->head_dim * 4, 64);
 	s.k = at, at = mx_round_up(at + rows * p->kv_heads * p->head_dim * 4, 64);
 	s.v = at, at = mx_round_up(at + rows * p->kv_heads * p->head_dim * 4, 64);
+	s.raw = at, at = mx_round_up(at + rows * raw * 4, 64);
 	/* Splitting adds at most threads * TASKS_A_THREAD parts, and one an item for rounding. */
 	s.max_items = (uint32_t)(2 * tiles + threads * TASKS_A_THREAD + 1);
 	s.items = at, at = mx_round_up(at + (size_t)s.max_items * sizeof(struct attn_item), 64);
@@ -97,61 +99,6 @@ void attn_scratch_layout(const struct mx_layer_desc *layer, const struct attn_pa
 	s.workers = at, at += s.worker_bytes * threads;
 	s.bytes = at;
 	*out = s;
-}
-
-/* ---- rotary embedding ---- */
-
-/* Computes the frequencies of one position beyond the trained length, those of a model that decodes
- * token by token: base * (factor * (pos + 1) / max - (factor - 1)) ^ (dim / (dim - 2)) (dynamic
- * NTK, as in transformers' _compute_dynamic_ntk_parameters). A function of the position alone. */
-static void dynamic_frequencies(const struct attn_params *p, uint32_t pos, float *out)
-{
-	double dim = p->rope_dim;
-	double stretch = p->factor * ((double)pos + 1) / p->max_position - (p->factor - 1);
-	double base = p->theta * pow(stretch, dim / (dim - 2));
-	for (uint32_t i = 0; i < p->rope_dim / 2; i++)
-		out[i] = (float)pow(base, -2.0 * i / dim);
-}
-
-static mx_status rotate_rows(const struct mx_mixer *m, float *q, float *k, uint32_t first,
-                             uint32_t n, const uint32_t *pos, const float *inv_freq)
-{
-	const struct attn_params *p = &m->params;
-	const struct mx_ops *ops = m->device->ops;
-	size_t ldq = (size_t)p->heads * p->head_dim, ldk = (size_t)p->kv_heads * p->head_dim;
-	struct mx_rope rope = {inv_freq, p->rope_dim, p->rope_attention_factor};
-
-	mx_status status = ops->rope(m->device, q + first * ldq, ldq, n, p->heads, p->head_dim, &rope,
-	                             pos + first, m->weights.q_norm, p->norm_eps);
-	if (status == MX_OK)
-		status = ops->rope(m->device, k + first * ldk, ldk, n, p->kv_heads, p->head_dim, &rope,
-		                   pos + first, m->weights.k_norm, p->norm_eps);
-	return status;
-}
-
-static mx_status rotate(const struct mx_mixer *m, float *q, float *k, uint32_t n,
-                        const uint32_t *pos)
-{
-	const struct attn_params *p = &m->params;
-	if (p->rope == ATTN_ROPE_NONE && !p->qk_norm)
-		return MX_OK;
-	if (p->rope != ATTN_ROPE_DYNAMIC)
-		return rotate_rows(m, q, k, 0, n, pos, m->inv_freq);
-	for (uint32_t i = 0, run; i < n; i += run) {
-		const float *freq = m->inv_freq;
-		run = 1;
-		if (pos[i] < p->max_position) {
-			while (i + run < n && pos[i + run] < p->max_position)
-				run++;
-		} else {
-			dynamic_frequencies(p, pos[i], m->dynamic_freq);
-			freq = m->dynamic_freq;
-		}
-		mx_status status = rotate_rows(m, q, k, i, run, pos, freq);
-		if (status != MX_OK)
-			return status;
-	}
-	return MX_OK;
 }
 
 /* ---- append ---- */
@@ -306,6 +253,7 @@ static void attend_block(const struct attn_run *run, const struct attn_item *it,
 		.dim = mixer->params.dpad,
 		.rows = it->rows,
 		.scale = mixer->params.scale,
+		.cap = mixer->params.cap,
 		.q = w->q,
 		.lo = w->lo,
 		.hi = w->hi,
@@ -362,7 +310,10 @@ static void store_rows(const struct attn_run *run, const struct attn_item *it, u
 	for (uint32_t r = 0; r < it->rows; r++) {
 		uint32_t v = it->v0 + r, row = span->row + v / p->group;
 		uint32_t head = kv_head * p->group + v % p->group;
-		run->m->kernels->finish(p->head_dim, w->l[r], w->o + (size_t)r * p->dpad,
+		float l = w->l[r];
+		if (run->m->weights.sinks) /* a key of this score, whose value is 0 */
+			l += exp2f(run->m->weights.sinks[head] * (float)ATTN_LOG2E - w->m[r]);
+		run->m->kernels->finish(p->head_dim, l, w->o + (size_t)r * p->dpad,
 		                        run->q + ((size_t)row * p->heads + head) * p->head_dim);
 	}
 }
@@ -440,11 +391,32 @@ static void attend(struct attn_run *run)
 		d->ops->parallel(d, (size_t)n_split * kv_heads, merge_task, run);
 }
 
+/* Computes queries, keys and values of the step's rows. */
+static mx_status project(const struct attn_run *run, float *raw, const void *x)
+{
+	const struct mx_mixer *m = run->m;
+	const struct attn_params *p = &m->params;
+	const struct attn_weights *w = &m->weights;
+	size_t ldq = (size_t)p->heads * p->head_dim, ldk = (size_t)p->kv_heads * p->head_dim;
+	size_t ldr = attn_params_raw(p);
+	const struct mx_linear_out in[] = {
+		{.w = w->q, .bias = w->q_bias, .y = ldr ? raw : run->q, .ldy = ldr ? ldr : ldq},
+		{.w = w->k, .bias = w->k_bias, .y = run->k, .ldy = ldk},
+		{.w = w->v, .bias = w->v_bias, .y = run->v, .ldy = ldk},
+	};
+	mx_status status =
+		m->device->ops->linear(m->device, x, m->width, run->step->n_rows, in, p->per_head ? 1 : 3);
+	if (status != MX_OK)
+		return status;
+	attn_rows_arrange(m, run->step->n_rows, raw, run->q, run->k, run->v);
+	return attn_rows_rotate(m, run->step, run->q, run->k);
+}
+
 mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)
 {
 	const struct attn_params *p = &m->params;
 	const struct mx_ops *ops = m->device->ops;
-	size_t ldq = (size_t)p->heads * p->head_dim, ldk = (size_t)p->kv_heads * p->head_dim;
+	size_t ldq = (size_t)p->heads * p->head_dim;
 	unsigned char *scratch = step->scratch;
 
 	if (step->n_rows > m->max_rows)
@@ -459,20 +431,15 @@ mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const voi
 		.partials = (float *)(scratch + m->scratch.partials),
 		.workers = scratch + m->scratch.workers,
 	};
-	const struct mx_linear_out in[] = {
-		{.w = m->weights.q, .bias = m->weights.q_bias, .y = run.q, .ldy = ldq},
-		{.w = m->weights.k, .bias = m->weights.k_bias, .y = run.k, .ldy = ldk},
-		{.w = m->weights.v, .bias = m->weights.v_bias, .y = run.v, .ldy = ldk},
-	};
 	const struct mx_linear_out out = {
 		.w = m->weights.o, .bias = m->weights.o_bias, .y = y, .ldy = m->width};
+	float *raw = (float *)(scratch + m->scratch.raw);
 
-	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, 3);
-	if (status == MX_OK)
-		status = rotate(m, run.q, run.k, step->n_rows, step->pos);
+	mx_status status = project(&run, raw, x);
 	if (status != MX_OK)
 		return status;
 	append(&run);
 	attend(&run);
+	attn_rows_gate(m, step->n_rows, raw, run.q);
 	return ops->linear(m->device, run.q, ldq, step->n_rows, &out, 1);
 }

@@ -38,6 +38,7 @@ struct attn_task {
 	uint32_t dim;       /* D */
 	uint32_t rows;      /* 1 .. ATTN_MAX_ROWS */
 	float scale;        /* of q.k, with log2(e) */
+	float cap;          /* scaled scores become cap tanh(score / cap); 0 = none */
 	const void *q;      /* packed by pack_q */
 	const uint32_t *lo; /* [rows] first visible position, ascending */
 	const uint32_t *hi; /* [rows] one past the last visible position, ascending */

@@ -10,6 +10,44 @@
 #define MAX_HEADS 4096 /* far above any model, so that no product of sizes overflows */
 #define MAX_DIM   512
 
+#define NAMES(style, q, k, v, qkv, o, q_norm, k_norm)                                              \
+	{                                                                                              \
+		style, q ".weight", k ".weight", v ".weight", qkv ".weight", o ".weight", q ".bias",       \
+			k ".bias", v ".bias", qkv ".bias", o ".bias", q_norm ".weight", k_norm ".weight"       \
+	}
+/* The first is the default. "mha" is flash-attention's MHA, the default if q, k and v are fused. */
+static const struct attn_names names[] = {
+	NAMES("llama", "q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "q_norm", "k_norm"),
+	NAMES("mha", "q_proj", "k_proj", "v_proj", "Wqkv", "out_proj", "q_norm", "k_norm"),
+	NAMES("lfm2", "q_proj", "k_proj", "v_proj", "qkv_proj", "out_proj", "q_layernorm",
+          "k_layernorm"),
+	NAMES("gpt2", "q_attn", "k_attn", "v_attn", "c_attn", "c_proj", "q_norm", "k_norm"),
+	NAMES("gpt_neox", "query", "key", "value", "query_key_value", "dense", "q_norm", "k_norm"),
+};
+
+static mx_status read_names(const struct mx_params *in, struct attn_params *p, struct mx_err *err)
+{
+	const char *style = mx_param_string(in, "names", p->fused ? "mha" : "llama");
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (!strcmp(names[i].style, style)) {
+			p->names = &names[i];
+			return MX_OK;
+		}
+	return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: names \"%s\" are not known", style);
+}
+
+static mx_status read_long_rope(const struct mx_params *in, struct attn_params *p,
+                                struct mx_err *err)
+{
+	const struct mx_param *freq = mx_param_find(in, "rope_long_inv_freq");
+	if (!freq || freq->type != MX_PARAM_FLOATS || freq->n != p->rope_dim / 2)
+		return mx_mixer_fail(err, MX_E_INVALID,
+		                     "attention: rope_long_inv_freq must have %u numbers", p->rope_dim / 2);
+	p->long_inv_freq = freq->v;
+	return mx_param_read_u32(in, "attention", "rope_original", -1, 1, UINT32_MAX, &p->original,
+	                         err);
+}
+
 static mx_status read_dynamic_rope(const struct mx_params *in, struct attn_params *p,
                                    struct mx_err *err)
 {
@@ -35,6 +73,8 @@ static mx_status read_rope(const struct mx_layer_desc *layer, struct attn_params
 	}
 	if (!strcmp(rope, "dynamic"))
 		p->rope = ATTN_ROPE_DYNAMIC;
+	else if (!strcmp(rope, "longrope"))
+		p->rope = ATTN_ROPE_LONG;
 	else if (!strcmp(rope, "default") || !strcmp(rope, "linear") || !strcmp(rope, "llama3") ||
 	         !strcmp(rope, "yarn"))
 		p->rope = ATTN_ROPE_STATIC;
@@ -54,6 +94,11 @@ static mx_status read_rope(const struct mx_layer_desc *layer, struct attn_params
 		                     p->rope_dim / 2);
 	p->inv_freq = freq->v;
 	p->rope_attention_factor = (float)mx_param_float(in, "rope_attention_factor", 1);
+	status = mx_param_read_bool(in, "attention", "rope_pairs", false, &p->rope_pairs, err);
+	if (status != MX_OK)
+		return status;
+	if (p->rope == ATTN_ROPE_LONG)
+		return read_long_rope(in, p, err);
 	return p->rope == ATTN_ROPE_DYNAMIC ? read_dynamic_rope(in, p, err) : MX_OK;
 }
 
@@ -81,10 +126,48 @@ static mx_status read_shape(const struct mx_params *in, struct attn_params *p, s
 		{"o_bias", &p->o_bias},
 		{"qk_norm", &p->qk_norm},
 		{"fused", &p->fused},
+		{"qk_norm_whole", &p->qk_norm_whole},
+		{"per_head", &p->per_head},
+		{"gate", &p->gate},
+		{"sinks", &p->sinks},
 	};
 	for (size_t i = 0; status == MX_OK && i < sizeof flags / sizeof *flags; i++)
 		status = mx_param_read_bool(in, "attention", flags[i].name, false, flags[i].to, err);
 	return status;
+}
+
+/* Refuses combinations that no model has. */
+static mx_status check_together(const struct attn_params *p, struct mx_err *err)
+{
+	if (p->per_head && (!p->fused || p->gate))
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "attention: per_head is for fused matrices without gates");
+	if (p->gate && p->fused)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: gate is not for fused matrices");
+	if (p->qk_norm && p->qk_norm_whole)
+		return mx_mixer_fail(err, MX_E_INVALID,
+		                     "attention: qk_norm and qk_norm_whole exclude each other");
+	if (p->rope_pairs && p->qk_norm)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: rope_pairs with qk_norm");
+	return MX_OK;
+}
+
+/* Reads what happens to scores and queries besides. */
+static mx_status read_scales(const struct mx_params *in, struct attn_params *p, struct mx_err *err)
+{
+	double scale = mx_param_float(in, "scale", 1 / sqrt((double)p->head_dim));
+	double cap = mx_param_float(in, "softcap", 0), beta = mx_param_float(in, "q_scale_beta", 0);
+	if (!(scale > 0) || !isfinite(scale))
+		return mx_mixer_fail(err, MX_E_RANGE, "attention: scale must be positive");
+	if (!(cap >= 0) || !isfinite(cap))
+		return mx_mixer_fail(err, MX_E_RANGE, "attention: softcap must not be negative");
+	if (!isfinite(beta))
+		return mx_mixer_fail(err, MX_E_RANGE, "attention: q_scale_beta must be finite");
+	p->scale = (float)(scale * ATTN_LOG2E);
+	p->cap = (float)(cap * ATTN_LOG2E);
+	p->q_beta = (float)beta;
+	return mx_param_read_u32(in, "attention", "q_scale_length", 1, 1, UINT32_MAX, &p->q_length,
+	                         err);
 }
 
 mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params *out,
@@ -97,13 +180,15 @@ mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params
 	if (status != MX_OK)
 		return status;
 	p.group = p.heads / p.kv_heads;
-	double scale = mx_param_float(in, "scale", 1 / sqrt((double)p.head_dim));
-	if (!(scale > 0) || !isfinite(scale))
-		return mx_mixer_fail(err, MX_E_RANGE, "attention: scale must be positive");
-	p.scale = (float)(scale * 1.4426950408889634); /* log2(e) */
 	p.norm_eps = (float)mx_param_float(in, "norm_eps", 1e-6);
 	p.dtype = layer->state_dtype;
-	status = read_rope(layer, &p, err);
+	status = read_scales(in, &p, err);
+	if (status == MX_OK)
+		status = read_names(in, &p, err);
+	if (status == MX_OK)
+		status = read_rope(layer, &p, err);
+	if (status == MX_OK)
+		status = check_together(&p, err);
 	if (status != MX_OK)
 		return status;
 	*out = p;
@@ -141,29 +226,61 @@ static struct mx_weight_spec bias(const struct attn_params *p, const char *name,
 	return mx_weight_spec_rows(MX_WEIGHT_SPEC(fused, VECTOR, {all}), first, n);
 }
 
-/* Fused tensors are named as in flash-attention's MHA. */
+uint32_t attn_params_raw(const struct attn_params *p)
+{
+	if (p->per_head)
+		return (p->heads + 2 * p->kv_heads) * p->head_dim;
+	return p->gate ? 2 * p->heads * p->head_dim : 0;
+}
+
+/* Lists q, k and v, or all of the fused tensor if per_head. */
+static size_t list_inputs(const struct attn_params *p, uint64_t width, struct mx_weight_spec *specs)
+{
+	const struct attn_names *t = p->names;
+	uint64_t q = q_rows(p), kv = kv_rows(p);
+	size_t n = 0;
+	if (p->per_head) {
+		specs[n++] = MX_WEIGHT_SPEC(t->qkv, MATRIX, {q + 2 * kv, width});
+		return n;
+	}
+	specs[n++] = projection(p, t->q, t->qkv, width, 0, p->gate ? 2 * q : q);
+	specs[n++] = projection(p, t->k, t->qkv, width, q, kv);
+	specs[n++] = projection(p, t->v, t->qkv, width, q + kv, kv);
+	return n;
+}
+
+static size_t list_input_biases(const struct attn_params *p, struct mx_weight_spec *specs)
+{
+	const struct attn_names *t = p->names;
+	uint64_t q = q_rows(p), kv = kv_rows(p);
+	size_t n = 0;
+	if (p->per_head) {
+		specs[n++] = MX_WEIGHT_SPEC(t->qkv_bias, VECTOR, {q + 2 * kv});
+		return n;
+	}
+	specs[n++] = bias(p, t->q_bias, t->qkv_bias, 0, p->gate ? 2 * q : q);
+	specs[n++] = bias(p, t->k_bias, t->qkv_bias, q, kv);
+	specs[n++] = bias(p, t->v_bias, t->qkv_bias, q + kv, kv);
+	return n;
+}
+
 static size_t list_weights(const struct attn_params *p, uint64_t width,
                            struct mx_weight_spec *specs)
 {
-	const char *o = p->fused ? "out_proj.weight" : "o_proj.weight";
-	const char *o_bias = p->fused ? "out_proj.bias" : "o_proj.bias";
-	uint64_t q = q_rows(p), kv = kv_rows(p), d = p->head_dim;
-	size_t n = 0;
-	specs[n++] = projection(p, "q_proj.weight", "Wqkv.weight", width, 0, q);
-	specs[n++] = projection(p, "k_proj.weight", "Wqkv.weight", width, q, kv);
-	specs[n++] = projection(p, "v_proj.weight", "Wqkv.weight", width, q + kv, kv);
-	specs[n++] = MX_WEIGHT_SPEC(o, MATRIX, {width, q});
-	if (p->bias) {
-		specs[n++] = bias(p, "q_proj.bias", "Wqkv.bias", 0, q);
-		specs[n++] = bias(p, "k_proj.bias", "Wqkv.bias", q, kv);
-		specs[n++] = bias(p, "v_proj.bias", "Wqkv.bias", q + kv, kv);
-	}
+	const struct attn_names *t = p->names;
+	uint64_t q = q_rows(p), d = p->head_dim;
+	size_t n = list_inputs(p, width, specs);
+	specs[n++] = MX_WEIGHT_SPEC(t->o, MATRIX, {width, q});
+	if (p->bias)
+		n += list_input_biases(p, specs + n);
 	if (p->o_bias)
-		specs[n++] = MX_WEIGHT_SPEC(o_bias, VECTOR, {width});
-	if (p->qk_norm) {
-		specs[n++] = MX_WEIGHT_SPEC("q_norm.weight", VECTOR, {d});
-		specs[n++] = MX_WEIGHT_SPEC("k_norm.weight", VECTOR, {d});
+		specs[n++] = MX_WEIGHT_SPEC(t->o_bias, VECTOR, {width});
+	if (p->qk_norm || p->qk_norm_whole) {
+		specs[n++] = MX_WEIGHT_SPEC(t->q_norm, VECTOR, {p->qk_norm ? d : q});
+		specs[n++] = MX_WEIGHT_SPEC(t->k_norm, VECTOR, {p->qk_norm ? d : kv_rows(p)});
 	}
+	if (p->sinks)
+		specs[n++] = MX_WEIGHT_SPEC("sinks", VECTOR, {p->heads});
 	return n;
 }
 
@@ -180,17 +297,25 @@ mx_status attn_params_weights(const struct mx_layer_desc *layer, struct mx_weigh
 
 void attn_params_take(const struct attn_params *p, const void *const *w, struct attn_weights *out)
 {
-	*out = (struct attn_weights){.q = w[0], .k = w[1], .v = w[2], .o = w[3]};
-	size_t n = 4;
-	if (p->bias) {
+	size_t n = 0;
+	*out = (struct attn_weights){.q = w[n++]};
+	if (!p->per_head) {
+		out->k = w[n++];
+		out->v = w[n++];
+	}
+	out->o = w[n++];
+	if (p->bias)
 		out->q_bias = w[n++];
+	if (p->bias && !p->per_head) {
 		out->k_bias = w[n++];
 		out->v_bias = w[n++];
 	}
 	if (p->o_bias)
 		out->o_bias = w[n++];
-	if (p->qk_norm) {
+	if (p->qk_norm || p->qk_norm_whole) {
 		out->q_norm = w[n++];
 		out->k_norm = w[n++];
 	}
+	if (p->sinks)
+		out->sinks = w[n++];
 }

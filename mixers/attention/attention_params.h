@@ -5,7 +5,17 @@
 
 #include "mixers/mixer.h"
 
-enum attn_rope { ATTN_ROPE_NONE, ATTN_ROPE_STATIC, ATTN_ROPE_DYNAMIC };
+enum attn_rope { ATTN_ROPE_NONE, ATTN_ROPE_STATIC, ATTN_ROPE_DYNAMIC, ATTN_ROPE_LONG };
+
+#define ATTN_LOG2E 1.4426950408889634
+
+/* Names of the tensors below the layer's prefix. */
+struct attn_names {
+	const char *style;
+	const char *q, *k, *v, *qkv, *o;                          /* weights; qkv: fused */
+	const char *q_bias, *k_bias, *v_bias, *qkv_bias, *o_bias; /* biases */
+	const char *q_norm, *k_norm;
+};
 
 /* The layer's parameters, checked. */
 struct attn_params {
@@ -14,24 +24,41 @@ struct attn_params {
 	uint32_t dpad;   /* head_dim rounded up, as pages hold it: the module's choice */
 	uint32_t window; /* keys a query sees, itself included; 0 = all */
 	float scale;     /* of q.k, times log2(e): softmax runs in powers of two */
+	float cap;       /* scores are at most that: cap tanh(score / cap), times log2(e); 0 = none */
 	bool bias, o_bias, qk_norm;
-	bool fused; /* q, k and v are the rows of one matrix, and one bias */
+	bool qk_norm_whole; /* the norm is of all heads of a row together */
+	bool fused;         /* q, k and v are the rows of one matrix, and one bias */
+	bool per_head;      /* its rows are [q.. | k | v] for each key head */
+	bool gate;          /* the rows of q are [q | gate] for each head */
+	bool sinks;
+	const struct attn_names *names;
+	float q_beta; /* queries are multiplied by 1 + q_beta ln(1 + floor(position / q_length)) */
+	uint32_t q_length;
 	float norm_eps;
 	enum attn_rope rope;
 	uint32_t rope_dim;
+	bool rope_pairs; /* x[2i] and x[2i + 1] are a pair; else x[i] and x[i + rope_dim / 2] */
 	float rope_attention_factor;
-	const double *inv_freq; /* [rope_dim / 2], the description's */
-	double theta, factor;   /* dynamic */
-	uint32_t max_position;  /* dynamic */
-	enum mx_dtype dtype;    /* of keys and values */
+	const double *long_inv_freq; /* ATTN_ROPE_LONG: of sequences that may be longer than .. */
+	uint32_t original;           /* .. this, likewise the description's */
+	const double *inv_freq;      /* [rope_dim / 2], the description's */
+	double theta, factor;        /* dynamic */
+	uint32_t max_position;       /* dynamic */
+	enum mx_dtype dtype;         /* of keys and values */
 };
 
 /* The layer's weights in the device's memory, as create gets them. */
 struct attn_weights {
-	const struct mx_weight *q, *k, *v, *o;
+	const struct mx_weight *q, *k, *v, *o;          /* per_head: q is all of the fused matrix */
 	const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL = none */
 	const float *q_norm, *k_norm;                   /* NULL = none */
+	const float *sinks;                             /* [heads], NULL = none */
 };
+
+/* Returns the columns of the product that rows are taken apart from before they are queries, keys
+ * and values: all of them if per_head, the queries with their gates; 0 = products are used as they
+ * are. */
+uint32_t attn_params_raw(const struct attn_params *p);
 
 /* Reads and checks a layer's parameters; *err tells which one is wrong. out->inv_freq is valid as
  * long as the description. The caller sets out->dpad and checks out->dtype. */

@@ -48,6 +48,12 @@ static inline v16 v_mul(v16 a, v16 b)
 	return a;
 }
 
+static inline v16 v_div(v16 a, v16 b)
+{
+	LANES a.f[i] /= b.f[i];
+	return a;
+}
+
 static inline v16 v_max(v16 a, v16 b)
 {
 	LANES a.f[i] = a.f[i] > b.f[i] ? a.f[i] : b.f[i];

@@ -72,6 +72,21 @@ static mx_status read_flags(const struct mx_params *in, struct mamba_params *p, 
 	return status;
 }
 
+static mx_status read_multipliers(const struct mx_params *in, struct mamba_params *p,
+                                  struct mx_err *err)
+{
+	const struct mx_param *q = mx_param_find(in, "multipliers");
+	if (!q)
+		return MX_OK;
+	if (q->type != MX_PARAM_FLOATS || q->n != 5)
+		return mx_mixer_fail(err, MX_E_INVALID, "mamba: multipliers must be five numbers");
+	for (int i = 0; i < 5; i++)
+		if (!isfinite(q->v[i]) || q->v[i] == 0) /* dt_bias is divided by the last one */
+			return mx_mixer_fail(err, MX_E_RANGE, "mamba: multipliers must be finite and not 0");
+	p->multipliers = q->v;
+	return MX_OK;
+}
+
 static mx_status read_epsilon(const struct mx_params *in, struct mamba_params *p,
                               struct mx_err *err)
 {
@@ -87,10 +102,10 @@ static mx_status read_epsilon(const struct mx_params *in, struct mamba_params *p
 static mx_status read_params(const struct mx_layer_desc *layer, struct mamba_params *out,
                              struct mx_err *err)
 {
-	static const char *const known[] = {"num_heads",        "head_dim",          "state_size",
-	                                    "n_groups",         "conv_kernel",       "time_step_limit",
-	                                    "use_bias",         "use_conv_bias",     "rms_norm",
-	                                    "norm_before_gate", "layer_norm_epsilon"};
+	static const char *const known[] = {
+		"num_heads",          "head_dim",     "state_size",    "n_groups", "conv_kernel",
+		"time_step_limit",    "use_bias",     "use_conv_bias", "rms_norm", "norm_before_gate",
+		"layer_norm_epsilon", "use_out_bias", "multipliers"};
 	const struct mx_params *in = &layer->params;
 	struct mamba_params p = {0};
 	mx_status status = mx_params_known(in, known, sizeof known / sizeof *known, "mamba", err);
@@ -100,6 +115,10 @@ static mx_status read_params(const struct mx_layer_desc *layer, struct mamba_par
 		status = read_limits(in, &p, err);
 	if (status == MX_OK)
 		status = read_flags(in, &p, err);
+	if (status == MX_OK)
+		status = mx_param_read_bool(in, "mamba", "use_out_bias", p.bias, &p.out_bias, err);
+	if (status == MX_OK)
+		status = read_multipliers(in, &p, err);
 	if (status == MX_OK)
 		status = read_epsilon(in, &p, err);
 	if (status == MX_OK)
@@ -140,10 +159,10 @@ static mx_status mamba_weights(const struct mx_layer_desc *layer, struct mx_weig
 		specs[n++] = MX_WEIGHT_SPEC("conv1d.bias", VECTOR, {channels});
 	if (p.norm)
 		specs[n++] = MX_WEIGHT_SPEC("norm.weight", VECTOR, {inner});
-	if (p.bias) {
+	if (p.bias)
 		specs[n++] = MX_WEIGHT_SPEC("in_proj.bias", VECTOR, {in});
+	if (p.out_bias)
 		specs[n++] = MX_WEIGHT_SPEC("out_proj.bias", VECTOR, {width});
-	}
 	*out_n = n;
 	return MX_OK;
 }
@@ -199,9 +218,28 @@ static void mamba_destroy(struct mx_mixer *m)
 {
 	if (!m)
 		return;
+	free(m->own_conv_weight);
 	free(m->a);
 	free(m->b_dt);
 	free(m);
+}
+
+/* Multiplies the convolution's taps instead of its inputs x, B and C, if there are multipliers. */
+static void multiply_conv(struct mx_mixer *m, const float *weight)
+{
+	const struct mamba_params *p = &m->params;
+	const uint32_t bc = p->groups * p->state_size;
+	if (!p->multipliers)
+		return;
+	for (uint32_t c = 0; c < p->channels; c++) {
+		uint32_t part = c < p->inner ? 1 : c < p->inner + bc ? 2 : 3;
+		for (uint32_t i = 0; i < p->conv_kernel; i++)
+			m->own_conv_weight[c * p->conv_kernel + i] =
+				(float)((double)weight[c * p->conv_kernel + i] * p->multipliers[part]);
+	}
+	m->conv_weight = m->own_conv_weight;
+	m->mul_z = (float)p->multipliers[0];
+	m->mul_dt = (float)p->multipliers[4];
 }
 
 /* Takes the pointers that create gets, in the order of mamba_weights. host: init->host_vectors, for
@@ -227,12 +265,15 @@ static void take_weights(struct mx_mixer *m, const void *const *w, const float *
 		in_bias = host[n];
 		m->b_z = w[n++];
 		m->b_xbc = m->b_z + p->inner;
-		m->b_out = w[n++];
 	}
+	if (p->out_bias)
+		m->b_out = w[n++];
 	for (uint32_t h = 0; h < p->heads; h++) {
 		m->a[h] = (float)-exp((double)host[6][h]);
-		m->b_dt[h] = host[5][h] + (in_bias ? in_bias[dt + h] : 0);
+		m->b_dt[h] = p->multipliers ? (float)((double)host[5][h] / p->multipliers[4]) : host[5][h];
+		m->b_dt[h] += in_bias ? in_bias[dt + h] : 0;
 	}
+	multiply_conv(m, host[4]);
 }
 
 static const struct mx_mixer_ops mamba_ops;
@@ -251,10 +292,14 @@ static mx_status mamba_create(const struct mx_mixer_init *init, struct mx_mixer 
 		goto fail;
 	m->a = calloc(m->params.heads, sizeof(float));
 	m->b_dt = calloc(m->params.heads, sizeof(float));
-	if (!m->a || !m->b_dt) {
+	if (m->params.multipliers)
+		m->own_conv_weight =
+			calloc((size_t)m->params.channels * m->params.conv_kernel, sizeof(float));
+	if (!m->a || !m->b_dt || (m->params.multipliers && !m->own_conv_weight)) {
 		status = MX_E_NOMEM;
 		goto fail;
 	}
+	m->mul_z = m->mul_dt = 1;
 	m->base = (struct mx_mixer_base){&mamba_ops, layer->index};
 	m->device = init->device;
 	m->kernels = mx_recur_kernels_find(mx_isa_parse(m->device->info.isa));
@@ -264,6 +309,7 @@ static mx_status mamba_create(const struct mx_mixer_init *init, struct mx_mixer 
 	m->max_rows = layer->max_rows;
 	mamba_scratch_layout(layer, &m->params, &m->recur, m->device->info.threads, &m->scratch);
 	take_weights(m, init->weights, init->host_vectors);
+	m->params.multipliers = NULL; /* the layer's, which is not kept */
 	m->slot_base = init->slot_base;
 	m->slot_stride = init->slot_stride;
 	m->recur_bytes = mx_recur_slot_bytes(&m->recur);

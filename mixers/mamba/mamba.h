@@ -14,7 +14,8 @@ struct mamba_params {
 	uint32_t conv_kernel; /* taps */
 	float dt_min, dt_max; /* limits of the step size */
 	float norm_eps;
-	bool bias, conv_bias;
+	bool bias, out_bias, conv_bias;
+	const double *multipliers; /* [5] of z, x, B, C and dt as in_proj gives them; NULL = none */
 	bool norm, norm_before_gate;
 };
 
@@ -44,8 +45,10 @@ struct mx_mixer {
 	const float *conv_bias;           /* [channels] or NULL */
 	const float *norm_weight;         /* [inner] or NULL */
 	const float *d;                   /* [heads] */
+	float *own_conv_weight;           /* conv_weight if it is multiplied, else NULL; owned */
 	float *a;                         /* [heads] -exp(A_log), owned */
-	float *b_dt;                      /* [heads] all that is added to dt, owned */
+	float *b_dt;         /* [heads] all that is added to dt before it is multiplied, owned */
+	float mul_z, mul_dt; /* multipliers of z and dt */
 	uint32_t width, max_rows;
 	struct mamba_scratch scratch;
 	unsigned char *slot_base; /* a slot: the recurrence's part, then the convolution's */

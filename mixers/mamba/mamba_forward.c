@@ -55,7 +55,13 @@ static mx_status project_in(const struct mamba_run *r, const void *x)
 		{.w = m->w_xbc, .bias = m->b_xbc, .y = r->xbc, .ldy = p->channels},
 		{.w = m->w_dt, .bias = m->b_dt, .y = r->dt, .ldy = p->heads, .y_f32 = true},
 	};
-	return m->device->ops->linear(m->device, x, m->width, r->n_rows, out, 3);
+	struct mx_device *d = m->device;
+	mx_status status = d->ops->linear(d, x, m->width, r->n_rows, out, 3);
+	if (status == MX_OK && m->mul_z != 1)
+		status = d->ops->scale(d, r->z, r->n_rows * p->inner, m->mul_z);
+	if (status == MX_OK && m->mul_dt != 1)
+		status = d->ops->scale(d, r->dt, r->n_rows * p->heads, m->mul_dt);
+	return status;
 }
 
 /* Computes r->y from the outputs of project_in: convolution, step sizes, recurrence. */

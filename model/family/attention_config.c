@@ -5,7 +5,7 @@
 
 #include "model/family/family.h"
 
-#define MAX_PARAMS 19
+#define MAX_PARAMS 40
 
 static struct mx_param *next(struct mx_params *p)
 {
@@ -71,7 +71,7 @@ static mx_status read_biases(const struct mx_plan_build *b, const struct mx_scop
 {
 	const struct mx_family *f = b->family;
 	bool key = false;
-	mx_status s = mx_scope_bool(scope, "attention_bias", false, &key, b->err);
+	mx_status s = mx_scope_bool(scope, "attention_bias", f->bias_by_default, &key, b->err);
 	if (s)
 		return s;
 	if (key && !f->has_attention_bias && !f->qkv_bias)
@@ -95,6 +95,14 @@ static void add_rope(struct mx_params *p, const struct mx_plan_build *b,
 	*next(p) = (struct mx_param){
 		.name = "rope_inv_freq", .type = MX_PARAM_FLOATS, .v = r->inv_freq, .n = r->dim / 2};
 	add_int(p, "rope_max_position", MX_PARAM_INT, b->max_position);
+	add_int(p, "rope_pairs", MX_PARAM_BOOL, r->pairs);
+	if (!r->long_inv_freq)
+		return;
+	*next(p) = (struct mx_param){.name = "rope_long_inv_freq",
+	                             .type = MX_PARAM_FLOATS,
+	                             .v = r->long_inv_freq,
+	                             .n = r->dim / 2};
+	add_int(p, "rope_original", MX_PARAM_INT, r->original);
 }
 
 mx_status mx_attention_params(const struct mx_plan_build *b, const struct mx_attention_shape *shape,
@@ -112,24 +120,44 @@ mx_status mx_attention_params(const struct mx_plan_build *b, const struct mx_att
 	add_int(&p, "o_bias", MX_PARAM_BOOL, shape->o_bias);
 	add_int(&p, "qk_norm", MX_PARAM_BOOL, shape->qk_norm);
 	add_int(&p, "fused", MX_PARAM_BOOL, shape->fused);
+	add_int(&p, "qk_norm_whole", MX_PARAM_BOOL, shape->qk_norm_whole);
+	add_int(&p, "per_head", MX_PARAM_BOOL, shape->per_head);
+	add_int(&p, "gate", MX_PARAM_BOOL, shape->gate);
+	add_int(&p, "sinks", MX_PARAM_BOOL, shape->sinks);
+	add_float(&p, "softcap", shape->softcap);
+	if (shape->names)
+		*next(&p) = (struct mx_param){.name = "names", .type = MX_PARAM_STRING, .s = shape->names};
 	add_float(&p, "norm_eps", b->plan->norm_eps);
+	if (rope->q_beta != 0) {
+		add_float(&p, "q_scale_beta", rope->q_beta);
+		add_int(&p, "q_scale_length", MX_PARAM_INT, rope->original);
+	}
 	add_rope(&p, b, rope);
 	*out = p;
 	return MX_OK;
 }
 
+mx_status mx_attention_shape_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                  struct mx_attention_shape *out)
+{
+	*out = (struct mx_attention_shape){.qk_norm = b->family->qk_norm};
+	mx_status s = read_heads(b, scope, out);
+	if (!s)
+		s = read_biases(b, scope, &out->bias, &out->o_bias);
+	if (!s)
+		out->scale = 1 / sqrt((double)out->dim);
+	return s;
+}
+
 mx_status mx_attention_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                    struct mx_params *out, struct mx_rope_config *out_rope)
 {
-	struct mx_attention_shape shape = {.qk_norm = b->family->qk_norm};
-	mx_status s = read_heads(b, scope, &shape);
+	struct mx_attention_shape shape;
+	mx_status s = mx_attention_shape_read(b, scope, &shape);
 	if (!s)
-		s = read_biases(b, scope, &shape.bias, &shape.o_bias);
-	if (!s)
-		s = mx_rope_config_read(b, scope, shape.dim, out_rope);
+		s = mx_rope_config_read(b, scope, NULL, shape.dim, out_rope);
 	if (s)
 		return s;
-	shape.scale = 1 / sqrt((double)shape.dim);
 	if (b->family->own) {
 		s = mx_scope_bool(scope, "qk_norm", false, &shape.qk_norm, b->err);
 		if (!s)
@@ -156,6 +184,8 @@ mx_status mx_attention_config_window(const struct mx_plan_build *b, const struct
 
 mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t *out)
 {
-	int64_t def = mx_scope_has(scope, "sliding_window") ? 0 : b->family->default_window;
+	/* the text of several parts has no window by default */
+	bool none = b->wrapper || mx_scope_has(scope, "sliding_window");
+	int64_t def = none ? 0 : b->family->default_window;
 	return mx_scope_int(scope, "sliding_window", 1, INT32_MAX, def, out, b->err);
 }

@@ -20,6 +20,27 @@ static const struct mx_family *const families[] = {
 	&mx_family_mistral,
 	&mx_family_qwen2,
 	&mx_family_qwen3,
+	&mx_family_gemma2,
+	&mx_family_gemma3_text,
+	&mx_family_gemma3,
+	&mx_family_phi3,
+	&mx_family_olmo2,
+	&mx_family_olmo3,
+	&mx_family_smollm3,
+	&mx_family_granite,
+	&mx_family_ministral,
+	&mx_family_ministral3,
+	&mx_family_mistral3,
+	&mx_family_cohere2,
+	&mx_family_gpt2,
+	&mx_family_gpt_neox,
+	&mx_family_mixtral,
+	&mx_family_qwen2_moe,
+	&mx_family_qwen3_moe,
+	&mx_family_bamba,
+	&mx_family_falcon_h1,
+	&mx_family_granitemoehybrid,
+	&mx_family_nemotron_h,
 	&mx_family_mamba2,
 	&mx_family_hyenadna,
 	&mx_family_safari,
@@ -40,7 +61,8 @@ static const struct mx_family *const families[] = {
 static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *scope)
 {
 	const char *type = NULL;
-	mx_status s = mx_scope_string(scope, "model_type", NULL, &type, b->err);
+	const char *def = b->wrapper ? b->wrapper->text_type : NULL;
+	mx_status s = mx_scope_string(scope, "model_type", def, &type, b->err);
 	if (s)
 		return s;
 	if (mx_mamba2_is_raw(b->config)) {
@@ -54,18 +76,58 @@ static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *sco
 			b->family = families[i];
 			return MX_OK;
 		}
-	char known[256];
-	size_t n = 0;
-	for (size_t i = 0; i < N_FAMILIES && n < sizeof known; i++)
-		n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "",
-		                      families[i]->model_type);
-	return mx_family_unknown(b, type, known);
+	const char *names[N_FAMILIES];
+	for (size_t i = 0; i < N_FAMILIES; i++)
+		names[i] = families[i]->model_type;
+	return mx_family_unknown(b, type, names, N_FAMILIES);
+}
+
+/* For a config of several parts: goes on with text_config and the family of the text. */
+static mx_status enter_text(struct mx_plan_build *b)
+{
+	const json_t *text = json_object_get(b->config, "text_config");
+	if (!json_is_object(text))
+		return mx_fail(b->err, MX_E_INVALID, "text_config: must be an object");
+	b->wrapper = b->family;
+	b->config = text;
+	const struct mx_scope scope = {.where = "text_config.", .inner = text};
+	mx_status s = find_family(b, &scope);
+	if (!s && b->family->text_type)
+		s = mx_fail(b->err, MX_E_UNSUPPORTED, "text_config.model_type: '%s' has parts itself",
+		            b->family->model_type);
+	return s;
+}
+
+/* Replaces b->config by a copy in which the family's own keys have their usual names. */
+static mx_status resolve_aliases(struct mx_plan_build *b)
+{
+	const char *const *a = b->family->aliases;
+	if (!a)
+		return MX_OK;
+	b->own = json_copy((json_t *)b->config);
+	if (!b->own)
+		return mx_plan_no_memory(b);
+	for (; *a; a += 2) {
+		json_t *v = json_object_get(b->own, a[0]);
+		if (v && json_object_set(b->own, a[1], v))
+			return mx_plan_no_memory(b);
+	}
+	b->config = b->own;
+	return MX_OK;
+}
+
+/* Returns a value of the config or, if it is part of a larger one, of that. */
+static const json_t *own_or_whole(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                  const char *key)
+{
+	const json_t *v = mx_scope_get(scope, key);
+	return v ? v : json_object_get(b->whole, key);
 }
 
 /* Refuses settings that would change the meaning of the weights or of the feed-forward. */
 static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct mx_scope *scope)
 {
-	const json_t *q = mx_scope_get(scope, "quantization");
+	const json_t *q = own_or_whole(b, scope, "quantization");
 	if (q) /* before quantization_config, which MLX writes too */
 		return mx_fail(
 			b->err, MX_E_UNSUPPORTED,
@@ -73,28 +135,48 @@ static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct 
 			"supported: use the checkpoint that they were made from, in BF16, F16 or F32",
 			(int)json_integer_value(json_object_get(q, "bits")),
 			(int)json_integer_value(json_object_get(q, "group_size")));
-	if ((q = mx_scope_get(scope, "quantization_config"))) {
+	if ((q = own_or_whole(b, scope, "quantization_config"))) {
 		const char *method = json_string_value(json_object_get(q, "quant_method"));
 		return mx_fail(b->err, MX_E_UNSUPPORTED,
 		               "quantization_config: quantized checkpoints are not supported%s%.40s%s: use "
 		               "the one in BF16, F16 or F32 that it was made from",
 		               method ? " (" : "", method ? method : "", method ? ")" : "");
 	}
-	return mx_hidden_act_check(b, scope);
+	return b->family->default_act ? MX_OK : mx_hidden_act_check(b, scope);
+}
+
+/* Reads tie_word_embeddings: of the whole config, else of its part. */
+static mx_status read_tied(const struct mx_plan_build *b, const struct mx_scope *scope, bool *out)
+{
+	const struct mx_scope whole = {.where = "", .outer = b->whole};
+	bool outside = mx_scope_get(&whole, "tie_word_embeddings") != NULL;
+	return mx_scope_bool(outside ? &whole : scope, "tie_word_embeddings", b->family->tied, out,
+	                     b->err);
+}
+
+/* Finds the family, and the part of the config that it reads. */
+static mx_status choose_family(struct mx_plan_build *b)
+{
+	const struct mx_scope scope = {.where = "", .outer = b->config};
+	b->whole = b->config;
+	mx_status s = find_family(b, &scope);
+	if (!s && b->family->text_type)
+		s = enter_text(b);
+	return s ? s : resolve_aliases(b);
 }
 
 static mx_status read_model(struct mx_plan_build *b)
 {
-	const struct mx_scope scope = {.where = "", .outer = b->config};
 	struct mx_plan *p = b->plan;
 	int64_t width = 0, vocab = 0;
 	double eps = 0;
 	bool tied = false;
 
-	mx_status s = find_family(b, &scope);
+	mx_status s = choose_family(b);
 	if (s)
 		return s;
-	const struct mx_family *f = b->family;
+	const struct mx_family *f = b->family, *outside = b->wrapper ? b->wrapper : f;
+	const struct mx_scope scope = {.where = b->wrapper ? "text_config." : "", .outer = b->config};
 	s = refuse_unsupported(b, &scope);
 	if (!s)
 		s = mx_scope_need_int(&scope, f->width_key ? f->width_key : "hidden_size", 1,
@@ -109,10 +191,10 @@ static mx_status read_model(struct mx_plan_build *b)
 		s = mx_scope_float(&scope, f->norm_eps_key ? f->norm_eps_key : "rms_norm_eps", 0, 1,
 		                   f->default_norm_eps > 0 ? f->default_norm_eps : 1e-6, &eps, b->err);
 	if (!s)
-		s = mx_scope_bool(&scope, "tie_word_embeddings", false, &tied, b->err);
+		s = read_tied(b, &scope, &tied);
 	if (s)
 		return s;
-	p->family = f->model_type;
+	p->family = outside->model_type;
 	p->width = (uint32_t)width;
 	p->vocab = (uint32_t)vocab;
 	p->max_context = (uint32_t)b->max_position;
@@ -121,7 +203,13 @@ static mx_status read_model(struct mx_plan_build *b)
 	p->embed = f->names->embed;
 	p->final_norm = f->names->final_norm;
 	p->lm_head = tied ? p->embed : f->names->lm_head;
+	/* of several parts: what the whole config does not say, the checkpoint does */
+	p->may_be_tied = b->wrapper && !json_object_get(b->whole, "tie_word_embeddings");
+	if (p->may_be_tied)
+		p->lm_head = f->names->lm_head;
 	p->layer_prefix = f->names->layers;
+	p->roots = outside->roots;
+	p->skipped = outside->skipped;
 	p->embed_scale = p->logit_scale = 1;
 	return f->layers(b);
 }
@@ -136,7 +224,9 @@ static mx_status read_generation(struct mx_plan_build *b, const json_t *generati
 	if (!ids)
 		return mx_plan_no_memory(b);
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-		json_t *v = json_object_get(b->config, keys[i]);
+		json_t *v = json_object_get(b->whole, keys[i]);
+		if (!v)
+			v = json_object_get(b->config, keys[i]);
 		if (v && json_object_set(ids, keys[i], v))
 			s = mx_plan_no_memory(b);
 	}
@@ -163,6 +253,7 @@ static mx_status build(const json_t *config, const json_t *generation, struct mx
 	s = read_model(&b);
 	if (!s)
 		s = read_generation(&b, generation);
+	json_decref(b.own);
 	if (s) {
 		mx_plan_destroy(b.plan);
 		return s;

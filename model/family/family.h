@@ -9,7 +9,15 @@
 /* families.c chooses one by model_type. Families with the same translation share a file. */
 extern const struct mx_family mx_family_llama, mx_family_mistral, mx_family_qwen2, mx_family_qwen3,
 	mx_family_mamba2, mx_family_mixd;
+extern const struct mx_family mx_family_mixtral, mx_family_qwen2_moe, mx_family_qwen3_moe;
+extern const struct mx_family mx_family_bamba, mx_family_falcon_h1, mx_family_granitemoehybrid,
+	mx_family_nemotron_h;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
+extern const struct mx_family mx_family_gemma2, mx_family_gemma3_text, mx_family_gemma3;
+extern const struct mx_family mx_family_phi3, mx_family_olmo2, mx_family_olmo3, mx_family_smollm3;
+extern const struct mx_family mx_family_granite, mx_family_ministral, mx_family_ministral3;
+extern const struct mx_family mx_family_mistral3, mx_family_cohere2, mx_family_gpt2;
+extern const struct mx_family mx_family_gpt_neox;
 /* flash-linear-attention */
 extern const struct mx_family mx_family_delta_net, mx_family_gated_deltanet, mx_family_gla,
 	mx_family_hgrn, mx_family_hgrn2, mx_family_kda, mx_family_linear_attn, mx_family_retnet;
@@ -20,16 +28,24 @@ bool mx_mamba2_is_raw(const json_t *config);
 
 /* Rotary embedding as configured, ready for the attention mixer's parameters. */
 struct mx_rope_config {
-	const char *type; /* static: none, default, linear, dynamic, llama3, yarn */
+	const char *type; /* static: none, default, linear, dynamic, llama3, yarn, longrope */
 	double theta, factor, attention_factor;
 	uint32_t dim;
-	const double *inv_freq; /* [dim/2] in the arena */
-	double max_context;     /* longest sequence that the scaling is made for */
+	bool pairs;                  /* x[2i], x[2i + 1] rotate together: the family's choice */
+	const double *inv_freq;      /* [dim/2] in the arena */
+	const double *long_inv_freq; /* longrope: likewise, of sequences longer than .. */
+	int64_t original;            /* .. this; also q_beta's length */
+	double q_beta;               /* llama_4_scaling_beta; 0 = none */
+	double max_context;          /* longest sequence that the scaling is made for */
 };
 
-/* Reads rope_scaling or rope_parameters, and rope_theta, for heads of `head_dim`. */
+/* Reads rope_scaling or rope_parameters, and rope_theta, for heads of `head_dim`, of layers of the
+ * type `layers`: "full_attention", "sliding_attention"; NULL = all have the same. */
 mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
-                              uint32_t head_dim, struct mx_rope_config *out);
+                              const char *layers, uint32_t head_dim, struct mx_rope_config *out);
+
+/* Sets the plan's longest sequence to the one that the rope scaling is made for. */
+mx_status mx_rope_context_set(const struct mx_plan_build *b, const struct mx_rope_config *rope);
 
 /* Reads the attention mixer's parameters for one layer. `window` is items[0] and 0 here; the caller
  * sets it. *out_rope is the rope configuration that went into them. */
@@ -42,8 +58,15 @@ struct mx_attention_shape {
 	double scale; /* of q.k */
 	bool bias;    /* of q, k and v */
 	bool o_bias, qk_norm;
-	bool fused; /* q, k and v are one tensor */
+	bool fused;                                /* q, k and v are one tensor */
+	bool qk_norm_whole, per_head, gate, sinks; /* see plan.h */
+	const char *names;                         /* NULL = the mixer's default */
+	double softcap;                            /* 0 = none */
 };
+
+/* Reads heads, head_dim and biases; scale is 1 / sqrt(head_dim). */
+mx_status mx_attention_shape_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                  struct mx_attention_shape *out);
 
 /* Makes the attention mixer's parameters from a shape; norm_eps is the plan's. */
 mx_status mx_attention_params(const struct mx_plan_build *b, const struct mx_attention_shape *shape,
@@ -56,13 +79,93 @@ mx_status mx_attention_config_window(const struct mx_plan_build *b, const struct
 /* Reads sliding_window: 0 = none. If the key is absent, the family's default. */
 mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t *out);
 
+/* A family's keys for the mixer "mamba"; NULL = it has no such key, and the default holds. */
+struct mx_mamba_keys {
+	const char *heads, *head_dim;
+	bool head_dim_is_auto; /* when the key is absent: the width by the heads, instead of 64 */
+	/* Width of all heads: the value of `inner`, or else of `expand` times that of the model; both
+	 * NULL = whatever heads and head_dim come to. */
+	const char *inner, *expand;
+	const char *state, *groups, *kernel, *bias, *conv_bias;
+	const char *out_bias; /* of out_proj; NULL = as bias */
+	const char *limit;    /* of the step size; NULL = none */
+	const char *norm, *before_gate;
+	int64_t default_state; /* 0 = 128 */
+	int64_t default_groups;
+	bool default_norm, default_before_gate;
+};
+
+/* Parameters of a layer of Mamba-2. */
+struct mx_mamba_config {
+	int64_t heads, head_dim, state, groups, kernel;
+	bool bias, out_bias, conv_bias, norm, before_gate;
+	double norm_eps, limit[2];
+	bool multiplied; /* multipliers are not all 1 */
+	double multipliers[5];
+};
+
+/* Reads all but the multipliers; norm_eps is the plan's. */
+mx_status mx_mamba_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                               const struct mx_mamba_keys *keys, struct mx_mamba_config *out);
+/* Makes the mixer's parameters. */
+mx_status mx_mamba_params(const struct mx_plan_build *b, const struct mx_mamba_config *c,
+                          struct mx_params *out);
+/* Reads the limits of the step size; 0 and infinity if the key is absent. */
+mx_status mx_time_step_limit_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                  const char *key, double out[2]);
+
+/* Reads a multiplier, 1 if the key is absent; it may not be 0. */
+mx_status mx_multiplier_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             const char *key, float *out);
+/* Reads a list of n multipliers, 1 if the key is absent. */
+mx_status mx_multipliers_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                              const char *key, size_t n, double *out);
+
+/* Returns a list of n words, one a layer, under the first of two keys that is there; NULL and an
+ * error otherwise. */
+const json_t *mx_layer_words(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             const char *key, const char *other, size_t n);
+
+/* Reads number, choice and width of experts; and, with out->router.scores of MX_ROUTER_SIGMOID,
+ * groups and scaling. Other fields of *out stay as they are. */
+mx_status mx_experts_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                 const char *width_key, struct mx_mlp_spec *out);
+/* Reads whether a layer has experts, by decoder_sparse_step and mlp_only_layers. */
+mx_status mx_expert_layer_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                               uint32_t layer, bool *out);
+
 /* Makes a parameter of the same name from a key: a boolean, number, string or list of numbers.
  * `where` goes before the key in messages. */
 mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, const json_t *v,
                                const char *where, struct mx_param *out);
 
-/* unknown.c: fails for a model_type that is in no family of the list `known`. The message says
- * which parts of the model are missing here, as far as its config.json names them. */
-mx_status mx_family_unknown(const struct mx_plan_build *b, const char *type, const char *known);
+/* unknown.c: fails for a model_type that is none of the n names. The message has the closest of
+ * them, and says which parts of the model are missing here, as far as its config.json names them.
+ */
+mx_status mx_family_unknown(const struct mx_plan_build *b, const char *type,
+                            const char *const *names, size_t n);
+
+/* ---- dense.c: layers of attention and a dense feed-forward ---- */
+
+/* What a family's layers have in common, and where they differ. */
+struct mx_dense {
+	uint32_t n;
+	struct mx_attention_shape shape;
+	struct mx_mlp_spec mlp;
+	struct mx_rope_config rope[2]; /* of layers without a window, of those with one */
+	int64_t window;
+	bool *sliding, *no_rope; /* [n] in the arena */
+	const char *prefix;      /* of attention's tensors */
+	const char *const *plus_one;
+	float residual_scale;
+	bool parallel;
+};
+
+/* Reads what the family's fields say; the family may change it before mx_dense_fill. */
+mx_status mx_dense_read(const struct mx_plan_build *b, struct mx_dense *out);
+/* Makes the plan's layers and sets its max_context. */
+mx_status mx_dense_fill(const struct mx_plan_build *b, const struct mx_dense *d);
+/* mx_family.layers of families that need no more than their fields. */
+mx_status mx_dense_layers(struct mx_plan_build *b);
 
 #endif

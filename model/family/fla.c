@@ -121,7 +121,7 @@ static mx_status attention_params(const struct mx_plan_build *b, const struct mx
 	shape.kv_heads = (uint32_t)kv_heads;
 	shape.dim = width / shape.heads;
 	shape.scale = 1 / sqrt((double)shape.dim);
-	s = mx_rope_config_read(b, scope, shape.dim, &rope);
+	s = mx_rope_config_read(b, scope, NULL, shape.dim, &rope);
 	if (!s)
 		s = mx_attention_params(b, &shape, &rope, out);
 	return s ? s : mx_attention_config_window(b, out, window, out);

@@ -76,7 +76,7 @@ static mx_status fill_layers(const struct mx_plan_build *b, const struct mx_scop
 	if (!s)
 		s = mx_plan_layers_alloc(b, (uint32_t)n, &layers);
 	const struct mx_mlp_spec mlp = {
-		.kind = MX_MLP_GELU_TANH, .width = (uint32_t)inner, .bias = true};
+		.act = MX_ACT_GELU_TANH, .plain = true, .width = (uint32_t)inner, .bias = true};
 	for (uint32_t i = 0; !s && i < n; i++) {
 		const struct mx_layer_spec spec = {
 			.index = i, .mixers = &mixer, .n_mixers = 1, .mlp = &mlp, .residual_scale = 1};
@@ -255,10 +255,14 @@ static mx_status safari_layers(struct mx_plan_build *b)
 static const struct mx_tensor_names hyenadna_names = NAMES("hyena.", "lm_head.weight");
 static const struct mx_tensor_names safari_names = NAMES("", "lm_head.weight");
 
+/* Buffers: the decay of a filter without modulation, and positions that are computed here. */
+static const char *const skipped[] = {"*.modulation.deltas", "*.pos_emb.t", "*.pos_emb.z", NULL};
+
 /* Defaults: configuration_hyena.py of the port. */
 const struct mx_family mx_family_hyenadna = {
 	.model_type = "hyenadna",
 	.names = &hyenadna_names,
+	.skipped = skipped,
 	.width_key = "d_model",
 	.norm = MX_NORM_LAYER,
 	.norm_eps_key = "layer_norm_epsilon",
@@ -272,6 +276,7 @@ const struct mx_family mx_family_hyenadna = {
 const struct mx_family mx_family_safari = {
 	.model_type = "safari",
 	.names = &safari_names,
+	.skipped = skipped,
 	.width_key = "d_model",
 	.norm = MX_NORM_LAYER,
 	.norm_eps_key = "layer_norm_epsilon",

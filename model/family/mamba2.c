@@ -13,7 +13,6 @@
  * it (in Mamba-Codestral's it is true, which is wrong). So the key has an effect in
  * the other dialects only.
  */
-#include <math.h>
 #include <string.h>
 
 #include "model/family/family.h"
@@ -21,16 +20,10 @@
 /* The models have no longest sequence; this is the largest context that may be configured. */
 #define MAX_CONTEXT (1 << 20)
 
-/* A dialect's keys for the mixer's parameters. NULL = the dialect has no such key. */
-struct dialect {
-	const char *heads, *head_dim, *state, *groups, *kernel, *bias, *conv_bias, *limit;
-	const char *norm, *before_gate;
-	int64_t default_groups;
-};
-
-static const struct dialect transformers = {
+static const struct mx_mamba_keys transformers = {
 	.heads = "num_heads",
 	.head_dim = "head_dim",
+	.expand = "expand",
 	.state = "state_size",
 	.groups = "n_groups",
 	.kernel = "conv_kernel",
@@ -40,9 +33,10 @@ static const struct dialect transformers = {
 	.default_groups = 8,
 };
 
-static const struct dialect fla = {
+static const struct mx_mamba_keys fla = {
 	.heads = "num_heads",
 	.head_dim = "head_dim",
+	.expand = "expand",
 	.state = "state_size",
 	.groups = "n_groups",
 	.kernel = "conv_kernel",
@@ -50,12 +44,14 @@ static const struct dialect fla = {
 	.conv_bias = "use_conv_bias",
 	.limit = "dt_limit",
 	.norm = "rmsnorm",
+	.default_norm = true,
 	.before_gate = "norm_before_gate",
 	.default_groups = 1,
 };
 
-static const struct dialect state_spaces = {
+static const struct mx_mamba_keys state_spaces = {
 	.head_dim = "headdim",
+	.expand = "expand",
 	.state = "d_state",
 	.groups = "ngroups",
 	.kernel = "d_conv",
@@ -63,130 +59,19 @@ static const struct dialect state_spaces = {
 	.conv_bias = "conv_bias",
 	.limit = "dt_limit",
 	.norm = "rmsnorm",
+	.default_norm = true,
 	.before_gate = "norm_before_gate",
 	.default_groups = 1,
 };
 
-/* The mixer's configuration. */
-struct mixer_config {
-	int64_t heads, head_dim, state, groups, kernel;
-	bool bias, conv_bias, norm, before_gate;
-	double limit[2];
-};
-
-static mx_status read_limit(const struct mx_plan_build *b, const struct mx_scope *scope,
-                            const char *key, double out[2])
-{
-	const json_t *v = mx_scope_get(scope, key);
-	out[0] = 0;
-	out[1] = INFINITY;
-	if (!v)
-		return MX_OK;
-	if (json_array_size(v) != 2 || !mx_json_number(json_array_get(v, 0), &out[0]) ||
-	    !mx_json_number(json_array_get(v, 1), &out[1]) || !(out[0] >= 0) || !(out[0] <= out[1]))
-		return mx_fail(b->err, MX_E_RANGE, "%s%s: must be two numbers, 0 <= low <= high",
-		               scope->where, key);
-	return MX_OK;
-}
-
-static mx_status read_heads(const struct mx_plan_build *b, const struct mx_scope *scope,
-                            const struct dialect *d, struct mixer_config *c)
-{
-	int64_t expand = 2;
-	mx_status s =
-		mx_scope_int(scope, d->head_dim, 1, MX_PLAN_MAX_HEAD_DIM, 64, &c->head_dim, b->err);
-	if (!s)
-		s = mx_scope_int(scope, "expand", 1, 64, 2, &expand, b->err);
-	if (s)
-		return s;
-	int64_t inner = expand * b->plan->width;
-	c->heads = inner / c->head_dim;
-	if (d->heads)
-		s = mx_scope_int(scope, d->heads, 1, MX_PLAN_MAX_HEADS, c->heads, &c->heads, b->err);
-	if (!s && c->heads * c->head_dim != inner)
-		s = mx_fail(b->err, MX_E_RANGE,
-		            "%s%s: %lld heads of %lld are not expand %lld times a width of %u",
-		            scope->where, d->head_dim, (long long)c->heads, (long long)c->head_dim,
-		            (long long)expand, b->plan->width);
-	return s;
-}
-
-static mx_status read_mixer(const struct mx_plan_build *b, const struct mx_scope *scope,
-                            const struct dialect *d, struct mixer_config *out)
-{
-	struct mixer_config c = {.norm = true};
-	mx_status s = read_heads(b, scope, d, &c);
-	if (!s)
-		s = mx_scope_int(scope, d->state, 1, MX_PLAN_MAX_HEAD_DIM, 128, &c.state, b->err);
-	if (!s)
-		s = mx_scope_int(scope, d->groups, 1, MX_PLAN_MAX_HEADS, d->default_groups, &c.groups,
-		                 b->err);
-	if (!s)
-		s = mx_scope_int(scope, d->kernel, 1, 64, 4, &c.kernel, b->err);
-	if (!s)
-		s = mx_scope_bool(scope, d->bias, false, &c.bias, b->err);
-	if (!s)
-		s = mx_scope_bool(scope, d->conv_bias, true, &c.conv_bias, b->err);
-	if (!s && d->norm)
-		s = mx_scope_bool(scope, d->norm, true, &c.norm, b->err);
-	if (!s && d->before_gate)
-		s = mx_scope_bool(scope, d->before_gate, false, &c.before_gate, b->err);
-	if (!s)
-		s = read_limit(b, scope, d->limit, c.limit);
-	if (!s && c.heads % c.groups)
-		s = mx_fail(b->err, MX_E_RANGE, "%s%s: %lld does not divide the %lld heads", scope->where,
-		            d->groups, (long long)c.groups, (long long)c.heads);
-	if (!s)
-		*out = c;
-	return s;
-}
-
-/* Makes the mixer's parameters, see mixers/mamba/README.md. */
-static mx_status mixer_params(const struct mx_plan_build *b, const struct mixer_config *c,
-                              double norm_eps, struct mx_params *out)
-{
-	const struct {
-		const char *name;
-		enum mx_param_type type;
-		int64_t value;
-	} whole[] = {
-		{"num_heads", MX_PARAM_INT, c->heads},
-		{"head_dim", MX_PARAM_INT, c->head_dim},
-		{"state_size", MX_PARAM_INT, c->state},
-		{"n_groups", MX_PARAM_INT, c->groups},
-		{"conv_kernel", MX_PARAM_INT, c->kernel},
-		{"use_bias", MX_PARAM_BOOL, c->bias},
-		{"use_conv_bias", MX_PARAM_BOOL, c->conv_bias},
-		{"rms_norm", MX_PARAM_BOOL, c->norm},
-		{"norm_before_gate", MX_PARAM_BOOL, c->before_gate},
-	};
-	const size_t n = sizeof whole / sizeof *whole;
-	struct mx_param *items = mx_arena_alloc(b->arena, (n + 2) * sizeof *items);
-	double *limit = mx_arena_alloc(b->arena, sizeof c->limit);
-	if (!items || !limit)
-		return mx_plan_no_memory(b);
-	memcpy(limit, c->limit, sizeof c->limit);
-	for (size_t i = 0; i < n; i++)
-		items[i] = (struct mx_param){.name = whole[i].name,
-		                             .type = whole[i].type,
-		                             .i = whole[i].value,
-		                             .f = (double)whole[i].value};
-	items[n] =
-		(struct mx_param){.name = "layer_norm_epsilon", .type = MX_PARAM_FLOAT, .f = norm_eps};
-	items[n + 1] =
-		(struct mx_param){.name = "time_step_limit", .type = MX_PARAM_FLOATS, .v = limit, .n = 2};
-	*out = (struct mx_params){.items = items, .n = n + 2};
-	return MX_OK;
-}
-
 /* Fills the plan with `count` equal layers. */
 static mx_status fill_layers(const struct mx_plan_build *b, uint32_t count,
-                             const struct mixer_config *c, double norm_eps)
+                             const struct mx_mamba_config *c)
 {
 	struct mx_plan_layer *layers = NULL;
 	struct mx_plan_mixer mixer = {
 		.mixer = "mamba", .prefix = "mixer.", .in_scale = 1, .out_scale = 1};
-	mx_status s = mixer_params(b, c, norm_eps, &mixer.params);
+	mx_status s = mx_mamba_params(b, c, &mixer.params);
 	if (!s)
 		s = mx_plan_layers_alloc(b, count, &layers);
 	for (uint32_t i = 0; !s && i < count; i++) {
@@ -202,13 +87,13 @@ static mx_status mamba2_layers(struct mx_plan_build *b)
 {
 	const struct mx_scope scope = {.where = "", .outer = b->config};
 	bool is_fla = !mx_scope_get(&scope, "layer_norm_epsilon") && mx_scope_get(&scope, "norm_eps");
-	struct mixer_config c = {0};
+	struct mx_mamba_config c = {0};
 	bool norm = true, hdim = false;
 	double eps = b->plan->norm_eps;
 	int64_t n = 0;
 	mx_status s = mx_scope_need_int(&scope, "num_hidden_layers", 1, MX_PLAN_MAX_LAYERS, &n, b->err);
 	if (!s)
-		s = read_mixer(b, &scope, is_fla ? &fla : &transformers, &c);
+		s = mx_mamba_config_read(b, &scope, is_fla ? &fla : &transformers, &c);
 	if (!s && is_fla)
 		s = mx_scope_float(&scope, "norm_eps", 0, 1, eps, &eps, b->err);
 	if (!s)
@@ -222,7 +107,8 @@ static mx_status mamba2_layers(struct mx_plan_build *b)
 	if (hdim)
 		return mx_fail(b->err, MX_E_UNSUPPORTED, "D_has_hdim: true is not supported");
 	b->plan->norm_eps = (float)eps;
-	return fill_layers(b, (uint32_t)n, &c, eps);
+	c.norm_eps = eps;
+	return fill_layers(b, (uint32_t)n, &c);
 }
 
 /* ---- state-spaces ---- */
@@ -332,7 +218,7 @@ static mx_status raw_layers(struct mx_plan_build *b)
 	const struct mx_scope model = {.where = "", .outer = b->config};
 	const struct mx_scope ssm = {.where = "ssm_cfg.",
 	                             .outer = json_object_get(b->config, "ssm_cfg")};
-	struct mixer_config c = {0};
+	struct mx_mamba_config c = {0};
 	int64_t n = 0;
 	mx_status s = refuse_raw(b, &model, &ssm);
 	if (!s)
@@ -340,8 +226,8 @@ static mx_status raw_layers(struct mx_plan_build *b)
 	if (!s)
 		s = mx_scope_need_int(&model, "n_layer", 1, MX_PLAN_MAX_LAYERS, &n, b->err);
 	if (!s)
-		s = read_mixer(b, &ssm, &state_spaces, &c);
-	return s ? s : fill_layers(b, (uint32_t)n, &c, b->plan->norm_eps);
+		s = mx_mamba_config_read(b, &ssm, &state_spaces, &c);
+	return s ? s : fill_layers(b, (uint32_t)n, &c);
 }
 
 bool mx_mamba2_is_raw(const json_t *config)

@@ -176,11 +176,14 @@ static mx_status experts(const struct mx_plan_build *b, const struct mx_scope *s
 	if (!s && bias)
 		s = mx_fail(b->err, MX_E_UNSUPPORTED, "%smlp_bias: experts have none", scope->where);
 	if (!s)
-		*out = (struct mx_mlp_spec){.width = (uint32_t)shared,
-		                            .experts = (uint32_t)n,
-		                            .chosen = (uint32_t)chosen,
-		                            .expert_width = (uint32_t)width,
-		                            .normalize = normalize};
+		*out = (struct mx_mlp_spec){
+			.width = (uint32_t)shared,
+			.experts = (uint32_t)n,
+			.expert_width = (uint32_t)width,
+			.router = {.chosen = (uint32_t)chosen, .normalize = normalize, .scale = 1},
+			.shared_gate = true,
+			.shared_gate_optional = true,
+		};
 	return s;
 }
 
@@ -220,8 +223,10 @@ static mx_status feed_forward(const struct mx_plan_build *b, const json_t *entry
 		s = mx_fail(b->err, MX_E_UNSUPPORTED, "%smlp_type: experts are swiglu", scope.where);
 	if (!s)
 		s = n ? experts(b, &scope, n, out) : mx_mlp_config_read(b, &scope, out);
-	if (!s)
-		out->kind = gelu ? MX_MLP_GELU_TANH : MX_MLP_SWIGLU;
+	if (!s) {
+		out->act = gelu ? MX_ACT_GELU_TANH : MX_ACT_SILU;
+		out->plain = gelu;
+	}
 	return s;
 }
 
@@ -229,7 +234,7 @@ static mx_status layer(const struct mx_plan_build *b, const json_t *entry, uint3
                        struct mx_plan_layer *out)
 {
 	char path[40];
-	struct mx_plan_mixer m[MX_PLAN_MAX_MIXERS];
+	struct mx_plan_mixer m[MX_PLAN_MAX_MIXERS] = {0};
 	struct mx_mlp_spec mlp = {0};
 	struct mx_layer_spec spec = {.index = i, .mixers = m};
 	bool has_mlp = false;

@@ -54,3 +54,45 @@ mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, c
 	*out = p;
 	return MX_OK;
 }
+
+mx_status mx_multiplier_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             const char *key, float *out)
+{
+	double v = 1;
+	mx_status s = mx_scope_float(scope, key, -1e9, 1e9, 1, &v, b->err);
+	if (!s && v == 0)
+		s = mx_fail(b->err, MX_E_RANGE, "%s%s: must not be 0", scope->where, key);
+	if (!s)
+		*out = (float)v;
+	return s;
+}
+
+mx_status mx_multipliers_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                              const char *key, size_t n, double *out)
+{
+	const json_t *list = mx_scope_get(scope, key);
+	for (size_t i = 0; i < n; i++)
+		out[i] = 1;
+	if (list && json_array_size(list) != n)
+		return mx_fail(b->err, MX_E_INVALID, "%s%s: must be a list of %zu numbers", scope->where,
+		               key, n);
+	for (size_t i = 0; list && i < n; i++)
+		if (!mx_json_number(json_array_get(list, i), &out[i]) || out[i] == 0 ||
+		    !(out[i] >= -1e9 && out[i] <= 1e9))
+			return mx_fail(b->err, MX_E_RANGE, "%s%s[%zu]: must be a number other than 0",
+			               scope->where, key, i);
+	return MX_OK;
+}
+
+const json_t *mx_layer_words(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             const char *key, const char *other, size_t n)
+{
+	const json_t *list = mx_scope_get(scope, key);
+	if (!list && other)
+		list = mx_scope_get(scope, other);
+	if (json_is_array(list) && json_array_size(list) == n)
+		return list;
+	mx_fail(b->err, MX_E_INVALID, "%s%s: must be a list of %zu strings, one a layer", scope->where,
+	        key, n);
+	return NULL;
+}

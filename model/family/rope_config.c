@@ -18,6 +18,8 @@ struct rope_source {
 	struct mx_scope dict;         /* rope_scaling or rope_parameters; empty if neither exists */
 	const struct mx_scope *model; /* the keys around it */
 	const struct mx_plan_build *b;
+	const char *layers; /* "full_attention", "sliding_attention"; NULL = all layers */
+	bool local;         /* the keys are those of layers with a window, in the old spelling */
 };
 
 /* Returns the rope dictionary of one object: rope_scaling unless it is empty, else rope_parameters.
@@ -33,43 +35,63 @@ static const json_t *dict_of(const json_t *object, const char **out_where)
 	return json_is_null(d) ? NULL : d;
 }
 
-static mx_status find_dict(struct rope_source *src)
+/* True if the dictionary has one for each type of layer. */
+static bool by_type(const json_t *dict)
 {
-	const char *where = "", *key;
-	const json_t *d = dict_of(src->model->inner, &where);
+	const char *key;
 	json_t *v;
 	double number;
+	json_object_foreach((json_t *)dict, key,
+	                    v) if (json_is_object(v) && !mx_json_number(v, &number)) return true;
+	return false;
+}
+
+/* Finds the dictionary of a type of layers; NULL = all have the same. */
+static mx_status find_dict(struct rope_source *src)
+{
+	const char *where = "";
+	const json_t *d = dict_of(src->model->inner, &where);
 	if (!d)
 		d = dict_of(src->model->outer, &where);
 	if (d && !json_is_object(d))
 		return mx_fail(src->b->err, MX_E_INVALID, "%.*s: must be an object", (int)strlen(where) - 1,
 		               where);
-	json_object_foreach(
-		(json_t *)d, key,
-		v) if (json_is_object(v) &&
-	           !mx_json_number(v, &number)) return mx_fail(src->b->err, MX_E_UNSUPPORTED,
-	                                                       "%s%.60s: rope parameters by type of "
-	                                                       "layer are not supported",
-	                                                       where, key);
+	if (d && by_type(d)) {
+		if (!src->layers)
+			return mx_fail(src->b->err, MX_E_UNSUPPORTED,
+			               "%.*s: parameters by type of layer are not supported for model_type "
+			               "'%s'",
+			               (int)strlen(where) - 1, where, src->b->family->model_type);
+		d = json_object_get(d, src->layers);
+		d = json_is_object(d) ? d : NULL;
+	} else if (src->layers && !strcmp(src->layers, "sliding_attention")) {
+		d = NULL; /* scaling in the old spelling is that of the other layers */
+		src->local = true;
+	}
 	src->dict = (struct mx_scope){.where = where, .inner = d};
 	return MX_OK;
 }
 
 static mx_status read_type(const struct rope_source *src, const char **out)
 {
-	static const char *const known[] = {"default", "linear", "dynamic", "llama3", "yarn", "none"};
+	static const char *const known[] = {"default", "linear",   "dynamic", "llama3",
+	                                    "yarn",    "longrope", "none"};
 	const char *type = "";
 	const char *key = mx_scope_get(&src->dict, "rope_type") ? "rope_type" : "type";
 	mx_status s = mx_scope_string(&src->dict, key, "default", &type, src->b->err);
 	if (s)
 		return s;
+	/* earlier names of Phi-3 */
+	if (!strcmp(type, "su") || (!strcmp(type, "yarn") && mx_scope_get(&src->dict, "short_factor")))
+		type = "longrope";
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
 		if (!strcmp(type, known[i]) && (src->b->family->own || strcmp(type, "none"))) {
 			*out = known[i];
 			return MX_OK;
 		}
 	return mx_fail(src->b->err, MX_E_UNSUPPORTED,
-	               "%s%s: '%.60s' is none of default, linear, dynamic, llama3, yarn",
+	               "%s%s: '%.60s' is none of default, linear, dynamic, llama3, yarn, "
+	               "longrope",
 	               src->dict.where, key, type);
 }
 
@@ -79,14 +101,15 @@ static mx_status read_dim(const struct rope_source *src, uint32_t head_dim, uint
 	struct mx_err *err = src->b->err;
 	const struct mx_scope *from =
 		mx_scope_get(&src->dict, "partial_rotary_factor") ? &src->dict : src->model;
-	double part = 1;
-	mx_status s = mx_scope_float(from, "partial_rotary_factor", 0, 1, 1, &part, err);
+	const struct mx_family *f = src->b->family;
+	double part = 1, def = f->default_partial > 0 ? f->default_partial : 1;
+	mx_status s = mx_scope_float(from, "partial_rotary_factor", 0, 1, def, &part, err);
 	if (s)
 		return s;
-	if (part != 1 && !src->b->family->own)
+	if (part != 1 && !f->own && !(f->default_partial > 0))
 		return mx_fail(err, MX_E_UNSUPPORTED,
 		               "%spartial_rotary_factor: %g is not supported for model_type '%s'",
-		               from->where, part, src->b->family->model_type);
+		               from->where, part, f->model_type);
 	uint32_t dim = (uint32_t)(head_dim * part);
 	if (dim < 2 || dim % 2)
 		return mx_fail(err, MX_E_RANGE,
@@ -212,6 +235,50 @@ static mx_status scale_yarn(const struct rope_source *src, struct mx_rope_config
 	return MX_OK;
 }
 
+/* Reads a list of dim / 2 factors and divides the unscaled frequencies by them. */
+static mx_status divide(const struct rope_source *src, const char *key,
+                        const struct mx_rope_config *r, double *inv)
+{
+	const json_t *list = mx_scope_get(&src->dict, key);
+	if (!json_is_array(list) || json_array_size(list) != r->dim / 2)
+		return mx_fail(src->b->err, MX_E_INVALID, "%s%s: must be a list of %u numbers",
+		               src->dict.where, key, r->dim / 2);
+	for (uint32_t i = 0; i < r->dim / 2; i++) {
+		double f;
+		if (!mx_json_number(json_array_get(list, i), &f) || !(f > 0))
+			return mx_fail(src->b->err, MX_E_RANGE, "%s%s[%u]: must be a positive number",
+			               src->dict.where, key, i);
+		inv[i] = 1 / ((float)f * (float)pow((float)r->theta, (float)(2 * i) / (float)r->dim));
+	}
+	return MX_OK;
+}
+
+/* LongRoPE (arXiv 2402.13753): a list of factors for sequences of the original length, another for
+ * longer ones. */
+static mx_status scale_long(const struct rope_source *src, struct mx_rope_config *r, double *inv)
+{
+	struct mx_err *err = src->b->err;
+	double *longer = mx_arena_alloc(src->b->arena, r->dim / 2 * sizeof *longer), def = 1;
+	if (!longer)
+		return mx_plan_no_memory(src->b);
+	mx_status s = read_original(src, &r->original);
+	if (!s && mx_scope_get(&src->dict, "factor"))
+		s = read_factor(src, &r->factor);
+	else if (!s)
+		r->factor = (double)src->b->max_position / (double)r->original;
+	if (!s)
+		s = divide(src, "short_factor", r, inv);
+	if (!s)
+		s = divide(src, "long_factor", r, longer);
+	if (s)
+		return s;
+	r->long_inv_freq = longer;
+	if (r->factor > 1 && r->original > 1)
+		def = sqrt(1 + log(r->factor) / log((double)r->original));
+	return mx_scope_float(&src->dict, "attention_factor", 1e-6, 1e6, def, &r->attention_factor,
+	                      err);
+}
+
 static mx_status scale(const struct rope_source *src, struct mx_rope_config *r, double *inv)
 {
 	mx_status s;
@@ -219,6 +286,8 @@ static mx_status scale(const struct rope_source *src, struct mx_rope_config *r, 
 		return MX_OK;
 	if (!strcmp(r->type, "yarn"))
 		return scale_yarn(src, r, inv);
+	if (!strcmp(r->type, "longrope"))
+		return scale_long(src, r, inv);
 	if ((s = read_factor(src, &r->factor)))
 		return s;
 	if (!strcmp(r->type, "llama3"))
@@ -234,10 +303,37 @@ static mx_status scale(const struct rope_source *src, struct mx_rope_config *r, 
 	return MX_OK;
 }
 
-mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
-                              uint32_t head_dim, struct mx_rope_config *out)
+mx_status mx_rope_context_set(const struct mx_plan_build *b, const struct mx_rope_config *rope)
 {
-	struct rope_source src = {.model = scope, .b = b};
+	/* A context above the bound is a broken config. */
+	if (!(rope->max_context <= MX_PLAN_MAX_POSITION))
+		return mx_fail(b->err, MX_E_RANGE,
+		               "max_position_embeddings: rope scaling stretches it to %g, more than %d",
+		               rope->max_context, MX_PLAN_MAX_POSITION);
+	b->plan->max_context = (uint32_t)(rope->max_context + 0.5);
+	return MX_OK;
+}
+
+/* Reads rope_theta: beside the scaling, or in its dictionary. */
+static mx_status read_theta(const struct rope_source *src, struct mx_rope_config *r)
+{
+	const struct mx_family *f = src->b->family;
+	const struct mx_scope *from = mx_scope_get(&src->dict, "rope_theta") ? &src->dict : src->model;
+	const char *key = src->local && f->local_theta_key ? f->local_theta_key : "rope_theta";
+	bool local =
+		f->default_local_theta > 0 && src->layers && !strcmp(src->layers, "sliding_attention");
+	double def = local ? f->default_local_theta : f->default_theta > 0 ? f->default_theta : 10000;
+	mx_status s = mx_scope_float(from, key, 1.0001, 1e18, def, &r->theta, src->b->err);
+	/* ministral3 */
+	return s ? s
+	         : mx_scope_float(&src->dict, "llama_4_scaling_beta", -1e3, 1e3, 0, &r->q_beta,
+	                          src->b->err);
+}
+
+mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                              const char *layers, uint32_t head_dim, struct mx_rope_config *out)
+{
+	struct rope_source src = {.model = scope, .b = b, .layers = layers};
 	struct mx_rope_config r = {
 		.factor = 1,
 		.attention_factor = 1,
@@ -256,8 +352,9 @@ mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_sco
 	s = read_dim(&src, head_dim, &r.dim);
 	if (s)
 		return s;
-	const struct mx_scope *from = mx_scope_get(&src.dict, "rope_theta") ? &src.dict : scope;
-	s = mx_scope_float(from, "rope_theta", 1.0001, 1e18, 10000, &r.theta, b->err);
+	s = read_theta(&src, &r);
+	if (!s && r.q_beta != 0)
+		s = read_original(&src, &r.original);
 	if (s)
 		return s;
 	double *inv = mx_arena_alloc(b->arena, r.dim / 2 * sizeof *inv);
@@ -269,9 +366,10 @@ mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_sco
 	if (s)
 		return s;
 	for (uint32_t i = 0; i < r.dim / 2; i++)
-		if (!(inv[i] > 0) || !isfinite(inv[i]))
+		if (!(inv[i] > 0) || !isfinite(inv[i]) ||
+		    (r.long_inv_freq && !(r.long_inv_freq[i] > 0 && isfinite(r.long_inv_freq[i]))))
 			return mx_fail(b->err, MX_E_RANGE, "%srope_theta: frequency %u comes to %g",
-			               from->where, i, inv[i]);
+			               src.dict.where, i, inv[i]);
 	r.inv_freq = inv;
 	*out = r;
 	return MX_OK;

@@ -52,7 +52,7 @@ static mx_status read_mlp(const struct mx_plan_build *b, const struct mx_scope *
 	s = mx_scope_int(scope, "inner_mlp_size", 1, MX_PLAN_MAX_WIDTH * 4, own ? computed : 14336,
 	                 &width, b->err);
 	if (!s)
-		*out = (struct mx_mlp_spec){.kind = MX_MLP_SWIGLU, .width = (uint32_t)width};
+		*out = (struct mx_mlp_spec){.width = (uint32_t)width};
 	return s;
 }
 
@@ -73,7 +73,7 @@ static mx_status read_rope(const struct mx_plan_build *b, const struct mx_scope 
 	if (!rope)
 		return mx_plan_no_memory(b);
 	const struct mx_scope said = {.where = "rotary_emb: ", .outer = rope};
-	s = mx_rope_config_read(b, &said, head_dim, out);
+	s = mx_rope_config_read(b, &said, NULL, head_dim, out);
 	json_decref(rope);
 	return s;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/closest.h"
 #include "model/family/family.h"
 
 /* Keys whose presence, other than as false, 0 or null, means a part that is not here. */
@@ -16,12 +17,7 @@ static const struct {
 	{"is_encoder_decoder", "an encoder"},
 	{"kv_lora_rank", "latent attention"},
 	{"alibi", "ALiBi positions"},
-	{"n_positions", "learned positions"},
-	{"attn_logit_softcapping", "capped scores"},
-	{"final_logit_softcapping", "capped logits"},
 	{"clip_qkv", "clipped q, k, v"},
-	{"use_parallel_residual", "attention beside the feed-forward"},
-	{"parallel_attn", "attention beside the feed-forward"},
 };
 
 /* Keys with values that are known here; any other means a part that is not. */
@@ -29,14 +25,21 @@ static const struct {
 	const char *key, *part;
 	const char *known[8];
 } choices[] = {
-	{"hidden_act", "activation", {"silu", "swish", "gelu_pytorch_tanh", "gelu_new"}},
-	{"hidden_activation", "activation", {"silu", "swish", "gelu_pytorch_tanh", "gelu_new"}},
-	{"activation_function", "activation", {"silu", "swish", "gelu_pytorch_tanh", "gelu_new"}},
-	{"scoring_func", "router of experts", {"softmax"}},
+	{"hidden_act",
+     "activation",
+     {"silu", "swish", "gelu", "gelu_pytorch_tanh", "gelu_new", "relu2"}},
+	{"hidden_activation",
+     "activation",
+     {"silu", "swish", "gelu", "gelu_pytorch_tanh", "gelu_new", "relu2"}},
+	{"activation_function",
+     "activation",
+     {"silu", "swish", "gelu", "gelu_pytorch_tanh", "gelu_new", "relu2"}},
+	{"scoring_func", "router of experts", {"softmax", "sigmoid"}},
 	{"position_embedding_type", "positions", {"rope", "absolute"}},
 };
 
-static const char *const rope_types[] = {"default", "linear", "dynamic", "llama3", "yarn", NULL};
+static const char *const rope_types[] = {"default", "linear",   "dynamic", "llama3",
+                                         "yarn",    "longrope", NULL};
 
 /* A list for people, cut where it is full. */
 struct list {
@@ -94,15 +97,18 @@ static void list_missing(struct list *l, const json_t *config)
 	add_rope(l, config);
 }
 
-mx_status mx_family_unknown(const struct mx_plan_build *b, const char *type, const char *known)
+mx_status mx_family_unknown(const struct mx_plan_build *b, const char *type,
+                            const char *const *names, size_t n)
 {
 	struct list missing = {0};
 	list_missing(&missing, b->config);
+	const char *near = mx_closest(type, names, n);
 	return mx_fail(
 		b->err, MX_E_UNSUPPORTED,
-		"model_type: '%.30s' is none of %s. %s%s. A model made of the mixers here can be "
-		"described with model_type: mixd (docs/model-format.md)",
-		type, known,
+		"model_type: '%.30s' is not supported%s%s%s; mixd --list-models names those that are. "
+		"%s%s. A model made of the mixers here can be described with model_type: mixd "
+		"(docs/model-format.md)",
+		type, near ? " (is it like '" : "", near ? near : "", near ? "'?)" : "",
 		missing.n ? "Missing here: " : "Its config.json names no part that is missing here",
 		missing.text);
 }

@@ -551,6 +551,82 @@ static void test_gelu_tanh(void **state)
 	unguard(&gy);
 }
 
+static double activation(enum mx_act act, double x)
+{
+	switch (act) {
+	case MX_ACT_SILU: return x / (1 + exp(-x));
+	case MX_ACT_GELU_TANH:
+		return x / (1 + exp(-2 * sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+	case MX_ACT_GELU: return x / 2 * erfc(-x / sqrt(2));
+	case MX_ACT_RELU2: break;
+	}
+	return x > 0 ? x * x : 0;
+}
+
+/* Every activation, gated and not: against double precision, and a row alone against the row among
+ * others. */
+static void test_act_mul(void **state)
+{
+	(void)state;
+	enum { N = 7 };
+	for (size_t j = 0; j < N_WIDTHS; j++) {
+		size_t w = widths[j], ld = 2 * w + 1;
+		struct guarded gx = guard_floats(N * ld), gy = guard_floats(N * w);
+		struct guarded alone = guard_floats(w);
+		float *x = gx.data, *y = gy.data;
+		for (size_t i = 0; i < N * ld; i++)
+			x[i] = uniform() * (i % 4 ? 4 : 30);
+		for (int l = 0; l <= (int)mx_cpu_isa_max() + 1; l++)
+			for (int act = MX_ACT_SILU; act <= MX_ACT_RELU2; act++)
+				for (int gated = 0; gated < 2; gated++) {
+					struct mx_device *d = devices[l];
+					const float *up = gated ? x + w : NULL;
+					d->ops->act_mul(d, (enum mx_act)act, x, ld, up, ld, N, w, y, w);
+					for (size_t i = 0; i < N * w; i++) {
+						double g = (double)x[i / w * ld + i % w];
+						double u = gated ? (double)x[i / w * ld + w + i % w] : 1;
+						double want = activation((enum mx_act)act, g) * u;
+						/* roundings of the exponent's argument; the error function has 1.5e-7 */
+						double tolerance = 4e-7 * (2 + fmin(fabs(2 * g), 88)) * fabs(want) +
+						                   3e-7 * fabs(g * u) + 1e-28;
+						if (!(fabs((double)y[i] - want) <= tolerance))
+							fail_msg("activation %d at level %d, width %zu: [%zu] of %.9g = %.9g, "
+							         "not %.9g",
+							         act, l, w, i, g, (double)y[i], want);
+					}
+					d->ops->act_mul(d, (enum mx_act)act, x + 3 * ld, ld, up ? up + 3 * ld : NULL,
+					                ld, 1, w, alone.data, w);
+					assert_memory_equal(alone.data, y + 3 * w, w * sizeof(float));
+				}
+		unguard(&gx);
+		unguard(&gy);
+		unguard(&alone);
+	}
+}
+
+static void test_softcap_logits(void **state)
+{
+	(void)state;
+	enum { N = 3, VOCAB = 5003, LD = 5008 };
+	struct guarded gx = guard_floats((size_t)N * LD), gy = guard_floats((size_t)N * LD);
+	float *x = gx.data, *y = gy.data;
+	for (size_t i = 0; i < (size_t)N * LD; i++)
+		x[i] = uniform() * (i % 8 ? 60 : 1e5f);
+	for (int l = 0; l <= (int)mx_cpu_isa_max() + 1; l++) {
+		memcpy(y, x, (size_t)N * LD * sizeof(float));
+		devices[l]->ops->softcap_logits(devices[l], y, LD, N, VOCAB, 30);
+		for (size_t i = 0; i < (size_t)N * LD; i++) {
+			bool used = i % LD < VOCAB;
+			double want = used ? 30 * tanh((double)x[i] / 30) : (double)x[i];
+			if (!(fabs((double)y[i] - want) <= (used ? 1e-5 : 0)))
+				fail_msg("softcap at level %d of %.9g: %.9g, not %.9g", l, (double)x[i],
+				         (double)y[i], want);
+		}
+	}
+	unguard(&gx);
+	unguard(&gy);
+}
+
 static void test_silu_mul(void **state)
 {
 	(void)state;
@@ -780,6 +856,8 @@ int main(void)
 		cmocka_unit_test(test_layernorm),
 		cmocka_unit_test(test_silu_mul),
 		cmocka_unit_test(test_gelu_tanh),
+		cmocka_unit_test(test_act_mul),
+		cmocka_unit_test(test_softcap_logits),
 		cmocka_unit_test(test_rope),
 		cmocka_unit_test(test_rope_accuracy),
 		cmocka_unit_test(test_embed),

@@ -65,6 +65,8 @@ static void add_bias(struct list *l, const char *weight, uint64_t n)
 
 static void add_norm(struct list *l, const struct mx_plan *p, const char *weight)
 {
+	if (!weight)
+		return;
 	add_vector(l, weight, p->width);
 	if (p->norm == MX_NORM_LAYER)
 		add_bias(l, weight, p->width);
@@ -73,8 +75,8 @@ static void add_norm(struct list *l, const struct mx_plan *p, const char *weight
 static void add_mlp(struct list *l, const struct mx_plan_mlp *m, uint64_t width)
 {
 	const char *const weights[3] = {m->gate, m->up, m->down};
-	for (int i = m->gate ? 0 : 1; i < 3; i++) {
-		uint64_t rows = i < 2 ? m->width : width, cols = i < 2 ? width : m->width;
+	for (int i = m->gate && !m->fused ? 0 : 1; i < 3; i++) {
+		uint64_t rows = i < 2 ? m->width << m->fused : width, cols = i < 2 ? width : m->width;
 		add_matrix(l, weights[i], rows, cols);
 		if (m->bias)
 			add_bias(l, weights[i], rows);
@@ -87,16 +89,16 @@ static void add_experts(struct list *l, const struct mx_plan_block *b, uint64_t 
 	add_matrix(l, x->router, x->n, width);
 	for (uint32_t i = 0; i < x->n; i++) {
 		char gate[128], up[128], down[128];
-		snprintf(gate, sizeof gate, "%s%u.gate_proj.weight", x->prefix, i);
-		snprintf(up, sizeof up, "%s%u.up_proj.weight", x->prefix, i);
-		snprintf(down, sizeof down, "%s%u.down_proj.weight", x->prefix, i);
+		snprintf(gate, sizeof gate, "%s%u%s", x->list, i, x->gate);
+		snprintf(up, sizeof up, "%s%u%s", x->list, i, x->up);
+		snprintf(down, sizeof down, "%s%u%s", x->list, i, x->down);
 		const struct mx_plan_mlp m = {.gate = gate, .up = up, .down = down, .width = x->width};
 		add_mlp(l, &m, width);
 	}
-	if (b->mlp.width) {
+	if (b->mlp.width)
 		add_mlp(l, &b->mlp, width);
+	if (x->shared_gate)
 		add_matrix(l, x->shared_gate, 1, width);
-	}
 }
 
 static mx_status add_mixer(struct list *l, const struct mx_plan *p, uint32_t layer,
@@ -139,6 +141,7 @@ static mx_status add_layer(struct list *l, const struct mx_plan *p, uint32_t lay
 	for (uint32_t i = 0; i < p->layers[layer].n_blocks; i++) {
 		const struct mx_plan_block *b = &p->layers[layer].blocks[i];
 		add_norm(l, p, b->norm);
+		add_norm(l, p, b->post_norm);
 		if (b->kind == MX_BLOCK_MLP)
 			add_mlp(l, &b->mlp, p->width);
 		if (b->kind == MX_BLOCK_EXPERTS)

@@ -247,12 +247,6 @@ static void test_what_only_cpus_do_is_named(void **state)
 	expect_refused(OWN "\"num_experts_per_tok\":2,\"moe_intermediate_size\":48,\"mixd_layers\":["
 	                   "{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":6}}]}",
 	               "layer 0 is a mixture of experts, which runs on CPUs only");
-	expect_refused(OWN "\"norm_type\":\"layernorm\",\"mixd_layers\":[{\"mixer\":\"attention\"}]}",
-	               "norm model.norm.weight is a LayerNorm, which runs on CPUs only");
-	expect_refused(
-		OWN "\"mixd_layers\":[{\"mixer\":\"attention\"},"
-			"{\"mixer\":\"attention\",\"mlp\":{\"mlp_type\":\"gelu_tanh\"}}]}",
-		"feed-forward model.layers.1.mlp.up_proj.weight has GELU, which runs on CPUs only");
 }
 
 /* ---- memory ---- */

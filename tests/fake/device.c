@@ -17,6 +17,7 @@ struct call {
 	void *y;
 	size_t n, m, k, l;
 	float f;
+	int i;
 	struct mx_linear_out out[MAX_OUT];
 	struct mx_weight w[MAX_OUT];
 	mx_parallel_f *fn;
@@ -378,18 +379,51 @@ static void destroy(struct mx_device *d)
 	free(f);
 }
 
-/* Not supported, as on CUDA. */
+static void run_layernorm(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->layernorm(cpu, c->out[0].y, c->a, c->b, c->out[0].bias, c->f, c->n, c->m, c->y));
+}
+
 static mx_status layernorm(struct mx_device *d, void *x, const void *r, const float *weight,
                            const float *bias, float eps, size_t n, size_t width, void *y)
 {
-	(void)d, (void)x, (void)r, (void)weight, (void)bias, (void)eps, (void)n, (void)width, (void)y;
-	return MX_E_UNSUPPORTED;
+	return later(d, &(struct call){run_layernorm, .a = r, .b = weight, .y = y, .n = n, .m = width,
+	                               .f = eps, .out = {{.y = x, .bias = bias}}});
+}
+
+static void run_gelu_tanh(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->gelu_tanh(cpu, c->y, c->n));
 }
 
 static mx_status gelu_tanh(struct mx_device *d, void *y, size_t n)
 {
-	(void)d, (void)y, (void)n;
-	return MX_E_UNSUPPORTED;
+	return later(d, &(struct call){run_gelu_tanh, .y = y, .n = n});
+}
+
+static void run_act_mul(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->act_mul(cpu, (enum mx_act)c->i, c->a, c->k, c->b, c->l, c->n, c->m, c->y,
+	                       c->out[0].ldy));
+}
+
+static mx_status act_mul(struct mx_device *d, enum mx_act act, const void *gate, size_t ld_gate,
+                         const void *up, size_t ld_up, size_t n, size_t width, void *y, size_t ld_y)
+{
+	return later(d, &(struct call){run_act_mul, .i = (int)act, .a = gate, .b = up, .y = y, .n = n,
+	                               .m = width, .k = ld_gate, .l = ld_up, .out = {{.ldy = ld_y}}});
+}
+
+static void run_softcap_logits(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->softcap_logits(cpu, c->y, c->m, c->n, (uint32_t)c->k, c->f));
+}
+
+static mx_status softcap_logits(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
+                                float cap)
+{
+	return later(d,
+	             &(struct call){run_softcap_logits, .y = y, .m = ld, .n = n, .k = vocab, .f = cap});
 }
 
 static const struct mx_ops ops = {
@@ -427,6 +461,8 @@ static const struct mx_ops ops = {
 	.forget = forget,
 	.layernorm = layernorm,
 	.gelu_tanh = gelu_tanh,
+	.act_mul = act_mul,
+	.softcap_logits = softcap_logits,
 };
 
 static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_device **out,

@@ -37,7 +37,7 @@ static void check_mixer(const struct mx_plan_mixer *m)
 static void check_mlp(const struct mx_plan_mlp *m)
 {
 	require(m->up && m->down && m->width > 0);
-	require(!m->gate == (m->kind != MX_MLP_SWIGLU));
+	require(m->act <= MX_ACT_RELU2);
 }
 
 static void check_block(const struct mx_plan_block *b)
@@ -52,8 +52,12 @@ static void check_block(const struct mx_plan_block *b)
 		break;
 	case MX_BLOCK_MLP: check_mlp(&b->mlp); break;
 	case MX_BLOCK_EXPERTS:
-		require(x->router && x->prefix && x->shared_gate && x->width > 0);
-		require(x->chosen > 0 && x->chosen <= x->n);
+		require(x->router && ((x->list && x->up && x->down) || (x->fused_up && x->fused_down)) &&
+		        x->width > 0);
+		require(x->rule.chosen > 0 && x->rule.chosen <= x->n);
+		if (x->rule.groups > 1)
+			require(x->n % x->rule.groups == 0 && x->rule.groups <= MX_ROUTER_MAX_GROUPS &&
+			        x->n / x->rule.groups * x->rule.kept_groups >= x->rule.chosen);
 		if (b->mlp.width)
 			check_mlp(&b->mlp);
 		break;

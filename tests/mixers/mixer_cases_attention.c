@@ -15,7 +15,8 @@ static void norm_head(float *x, uint32_t dim, const float *weight, double eps)
 		x[i] = (float)(x[i] / sqrt(sum / dim + eps) * weight[i]);
 }
 
-/* Rotates by the position, pairing i with i + dim/2 (Su et al. 2021, as Llama lays it out). */
+/* Rotates by the position, pairing i with i + dim/2 (Su et al. 2021, as Llama lays it out), or 2i
+ * with 2i + 1 (as Su et al. do). */
 static void rotate_head(const struct mx_params *p, float *x, uint32_t pos)
 {
 	const struct mx_param *freq = mx_param_find(p, "rope_inv_freq");
@@ -34,9 +35,11 @@ static void rotate_head(const struct mx_params *p, float *x, uint32_t pos)
 			f = pow(base, -2.0 * i / dim);
 		}
 		double c = cos(pos * (double)(float)f) * scale, s = sin(pos * (double)(float)f) * scale;
-		double a = x[i], b = x[i + half];
-		x[i] = (float)(a * c - b * s);
-		x[i + half] = (float)(b * c + a * s);
+		bool pairs = mx_param_int(p, "rope_pairs", 0);
+		uint32_t lo = pairs ? 2 * i : i, hi = pairs ? lo + 1 : i + half;
+		double a = x[lo], b = x[hi];
+		x[lo] = (float)(a * c - b * s);
+		x[hi] = (float)(b * c + a * s);
 	}
 }
 
@@ -53,25 +56,73 @@ static void prepare_heads(const struct mx_params *p, uint32_t n, uint32_t heads,
 
 /* The tensors of a layer, NULL where it has none. */
 struct tensors {
-	const float *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm;
+	const float *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm, *sinks;
 };
 
 static struct tensors tensors_of(const struct mx_params *p, const float *const *w)
 {
-	struct tensors t = {.q = w[0], .k = w[1], .v = w[2], .o = w[3]};
-	w += 4;
-	if (mx_param_int(p, "bias", 0)) {
+	struct tensors t = {.q = *w++};
+	bool per_head = mx_param_int(p, "per_head", 0); /* q is all three */
+	if (!per_head) {
+		t.k = *w++;
+		t.v = *w++;
+	}
+	t.o = *w++;
+	if (mx_param_int(p, "bias", 0))
 		t.q_bias = *w++;
+	if (mx_param_int(p, "bias", 0) && !per_head) {
 		t.k_bias = *w++;
 		t.v_bias = *w++;
 	}
 	if (mx_param_int(p, "o_bias", 0))
 		t.o_bias = *w++;
-	if (mx_param_int(p, "qk_norm", 0)) {
+	if (mx_param_int(p, "qk_norm", 0) || mx_param_int(p, "qk_norm_whole", 0)) {
 		t.q_norm = *w++;
 		t.k_norm = *w++;
 	}
+	if (mx_param_int(p, "sinks", 0))
+		t.sinks = *w++;
 	return t;
+}
+
+/* A product whose output has `group` parts of `part` columns: takes part `which` of each. */
+static void product_part(uint32_t n, uint32_t groups, uint32_t group, uint32_t which, uint32_t part,
+                         uint32_t each, uint32_t width, const float *w, const float *b,
+                         const float *x, float *y)
+{
+	uint32_t all = groups * group * part;
+	float *whole = calloc((size_t)n * all, sizeof(*whole));
+	if (!whole)
+		abort();
+	mixer_product(n, all, width, w, b, x, whole);
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t g = 0; g < groups; g++)
+			memcpy(y + ((size_t)i * groups + g) * each * part,
+			       whole + (size_t)i * all + (g * group + which) * part,
+			       (size_t)each * part * sizeof(*y));
+	free(whole);
+}
+
+static void scale_rows(const struct mx_params *p, uint32_t n, uint32_t ld, float *q)
+{
+	double beta = mx_param_float(p, "q_scale_beta", 0);
+	int64_t length = mx_param_int(p, "q_scale_length", 1);
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t k = 0; k < ld; k++)
+			q[(size_t)i * ld + k] *= (float)(1 + beta * log(1 + floor((double)i / (double)length)));
+}
+
+/* Multiplies outputs by their gates. */
+static void gate_rows(uint32_t n, uint32_t heads, uint32_t dim, uint32_t width, const float *w,
+                      const float *b, const float *x, float *y)
+{
+	float *gate = calloc((size_t)n * heads * dim, sizeof(*gate));
+	if (!gate)
+		abort();
+	product_part(n, heads, 2, 1, dim, 1, width, w, b, x, gate);
+	for (size_t i = 0; i < (size_t)n * heads * dim; i++)
+		y[i] = (float)(y[i] / (1 + exp(-(double)gate[i])));
+	free(gate);
 }
 
 static void attention_reference(const struct mixer_case *c, uint32_t n, const float *x,
@@ -88,13 +139,31 @@ static void attention_reference(const struct mixer_case *c, uint32_t n, const fl
 
 	if (!q || !out || !k || !v || !score)
 		abort();
-	mixer_product(n, heads * dim, c->width, t.q, t.q_bias, x, q);
-	mixer_product(n, kv_heads * dim, c->width, t.k, t.k_bias, x, k);
-	mixer_product(n, kv_heads * dim, c->width, t.v, t.v_bias, x, v);
-	prepare_heads(&p, n, heads, dim, t.q_norm, q);
-	prepare_heads(&p, n, kv_heads, dim, t.k_norm, k);
+	bool gate = mx_param_int(&p, "gate", 0), whole = mx_param_int(&p, "qk_norm_whole", 0);
+	uint32_t group = heads / kv_heads;
+	if (mx_param_int(&p, "per_head", 0)) {
+		const uint32_t all = group + 2;
+		product_part(n, kv_heads, all, 0, dim, group, c->width, t.q, t.q_bias, x, q);
+		product_part(n, kv_heads, all, group, dim, 1, c->width, t.q, t.q_bias, x, k);
+		product_part(n, kv_heads, all, group + 1, dim, 1, c->width, t.q, t.q_bias, x, v);
+	} else {
+		product_part(n, heads, gate ? 2 : 1, 0, dim, 1, c->width, t.q, t.q_bias, x, q);
+		mixer_product(n, kv_heads * dim, c->width, t.k, t.k_bias, x, k);
+		mixer_product(n, kv_heads * dim, c->width, t.v, t.v_bias, x, v);
+	}
+	for (uint32_t i = 0; whole && i < n; i++) {
+		double eps = mx_param_float(&p, "norm_eps", 1e-6);
+		norm_head(q + (size_t)i * heads * dim, heads * dim, t.q_norm, eps);
+		norm_head(k + (size_t)i * kv_heads * dim, kv_heads * dim, t.k_norm, eps);
+	}
+	prepare_heads(&p, n, heads, dim, whole ? NULL : t.q_norm, q);
+	prepare_heads(&p, n, kv_heads, dim, whole ? NULL : t.k_norm, k);
+	scale_rows(&p, n, heads * dim, q);
 	mx_attention_ref(n, heads, kv_heads, dim, (uint32_t)mx_param_int(&p, "window", 0),
-	                 mx_param_float(&p, "scale", 1 / sqrt(dim)), q, k, v, score, out);
+	                 mx_param_float(&p, "scale", 1 / sqrt(dim)), mx_param_float(&p, "softcap", 0),
+	                 t.sinks, q, k, v, score, out);
+	if (gate)
+		gate_rows(n, heads, dim, c->width, t.q, t.q_bias, x, out);
 	mixer_product(n, c->width, heads * dim, t.o, t.o_bias, out, y);
 	free(q);
 	free(out);
@@ -144,6 +213,30 @@ static const struct mixer_case cases[] = {
               ROPE("default", 16, freq8)),
 	ATTENTION("one matrix for q, k and v, bf16", 32, 300, MX_BF16, MX_BF16, ROUNDED,
               HEADS(4, 4, 32), BOOL("fused"), ROPE("default", 16, freq8)),
+	ATTENTION("softcap, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(4, 2, 16),
+              FLOAT("softcap", 0.7), INT("window", 90), ROPE("default", 16, freq8)),
+	ATTENTION("softcap, bf16", 32, 300, MX_BF16, MX_BF16, ROUNDED, HEADS(4, 1, 64),
+              FLOAT("softcap", 2), ROPE("default", 16, freq8)),
+	ATTENTION("sinks, f32", 48, 600, MX_F32, MX_F32, EXACT, HEADS(6, 2, 16), BOOL("sinks"),
+              INT("window", 40), ROPE("default", 16, freq8)),
+	ATTENTION("sinks, bf16", 32, 600, MX_BF16, MX_BF16, ROUNDED, HEADS(8, 1, 32), BOOL("sinks"),
+              BOOL("bias"), ROPE("default", 16, freq8)),
+	ATTENTION("gates, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(4, 2, 24), BOOL("gate"),
+              BOOL("qk_norm"), BOOL("bias"), ROPE("default", 8, freq4)),
+	ATTENTION("gates, bf16", 32, 300, MX_BF16, MX_BF16, ROUNDED, HEADS(4, 2, 32), BOOL("gate"),
+              ROPE("default", 16, freq8)),
+	ATTENTION("norm of all heads together, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(6, 2, 16),
+              BOOL("qk_norm_whole"), FLOAT("norm_eps", 1e-5), ROPE("default", 16, freq8)),
+	ATTENTION("rope of pairs, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(3, 1, 24),
+              BOOL("rope_pairs"), ROPE("default", 16, freq8)),
+	ATTENTION("one matrix by heads, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(3, 3, 16),
+              BOOL("fused"), BOOL("per_head"), BOOL("bias"), BOOL("o_bias"),
+              STRING("names", "gpt_neox"), ROPE("default", 8, freq4)),
+	ATTENTION("one matrix by groups, bf16", 32, 300, MX_BF16, MX_BF16, ROUNDED, HEADS(4, 2, 32),
+              BOOL("fused"), BOOL("per_head"), STRING("names", "gpt_neox"),
+              ROPE("default", 16, freq8)),
+	ATTENTION("queries scaled by position, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(4, 2, 16),
+              FLOAT("q_scale_beta", 0.3), INT("q_scale_length", 30), ROPE("default", 16, freq8)),
 	ATTENTION("head of 256, f32", 32, 300, MX_F32, MX_F32, EXACT, HEADS(1, 1, 256),
               ROPE("default", 16, freq8)),
 };
@@ -162,6 +255,11 @@ static const struct mixer_wrong wrongs[] = {
 	{INT("rope_dim", 18), "rope_dim"},
 	{INT("rope_dim", 0), "rope_dim"},
 	{INT("rope_dim", 4), "rope_inv_freq"},
+	{STRING("names", "mine"), "names"},
+	{FLOAT("softcap", -1), "softcap"},
+	{INT("q_scale_length", 0), "q_scale_length"},
+	{STRING("rope", "longrope"), "rope_long_inv_freq"},
+	{BOOL("per_head"), "per_head"},
 };
 
 const struct mixer_set mixer_set_attention = {"attention", SET(cases), SET(wrongs), 0};

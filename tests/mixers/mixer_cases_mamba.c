@@ -10,7 +10,8 @@ struct dims {
 	uint32_t heads, head_dim, state, groups, taps;
 	uint32_t inner, channels, rows; /* rows: of in_proj */
 	double eps, lo, hi;
-	bool bias, conv_bias, norm, norm_before_gate;
+	bool bias, out_bias, conv_bias, norm, norm_before_gate;
+	const double *multipliers; /* [5] or NULL */
 };
 
 static struct dims dims_of(const struct mixer_case *c)
@@ -31,6 +32,9 @@ static struct dims dims_of(const struct mixer_case *c)
 		.norm = mx_param_int(&p, "rms_norm", 1),
 		.norm_before_gate = mx_param_int(&p, "norm_before_gate", 0),
 	};
+	const struct mx_param *multipliers = mx_param_find(&p, "multipliers");
+	d.out_bias = mx_param_int(&p, "use_out_bias", d.bias);
+	d.multipliers = multipliers ? multipliers->v : NULL;
 	d.inner = d.heads * d.head_dim;
 	d.channels = d.inner + 2 * d.groups * d.state;
 	d.rows = d.inner + d.channels + d.heads;
@@ -102,6 +106,19 @@ static float *join_rows(const struct dims *d, uint32_t width, const float *const
 	return out;
 }
 
+/* Multiplies the parts z, x, B, C and dt of what in_proj gives, in[n, rows]. */
+static void multiply(const struct dims *d, uint32_t n, float *in)
+{
+	const uint32_t bc = d->groups * d->state;
+	const uint32_t ends[5] = {d->inner, 2 * d->inner, 2 * d->inner + bc, 2 * d->inner + 2 * bc,
+	                          d->rows};
+	for (uint32_t t = 0; d->multipliers && t < n; t++)
+		for (uint32_t i = 0, part = 0; i < d->rows; i++) {
+			part += i == ends[part];
+			in[(size_t)t * d->rows + i] *= (float)d->multipliers[part];
+		}
+}
+
 static void mamba_reference(const struct mixer_case *c, uint32_t n, const float *x,
                             const float *const *w, float *out)
 {
@@ -110,7 +127,7 @@ static void mamba_reference(const struct mixer_case *c, uint32_t n, const float 
 	const float *const *more = w + 8;
 	const float *conv_bias = d.conv_bias ? *more++ : NULL;
 	const float *norm = d.norm ? *more++ : NULL;
-	const float *in_bias = d.bias ? *more++ : NULL, *out_bias = d.bias ? *more++ : NULL;
+	const float *in_bias = d.bias ? *more++ : NULL, *out_bias = d.out_bias ? *more++ : NULL;
 	float *in = calloc((size_t)n * d.rows, 4), *y = calloc((size_t)n * d.inner, 4);
 	double *xbc = calloc(d.channels, sizeof *xbc), *row = calloc(d.inner, sizeof *row);
 	double *s = calloc((size_t)d.inner * d.state, sizeof *s);
@@ -120,6 +137,7 @@ static void mamba_reference(const struct mixer_case *c, uint32_t n, const float 
 	float *in_proj = join_rows(&d, c->width, w);
 	mixer_product(n, d.rows, c->width, in_proj, in_bias, x, in);
 	free(in_proj);
+	multiply(&d, n, in);
 	for (uint32_t t = 0; t < n; t++) {
 		const float *z = in + (size_t)t * d.rows, *dt = z + d.inner + d.channels;
 		for (uint32_t ch = 0; ch < d.channels; ch++)
@@ -154,6 +172,7 @@ static const struct mixer_weight fast[] = {
 	{"dt_bias", 0, 4}, {"A_log", 2, 2}, {"conv1d.weight", 0, 0.4f}, {NULL, 0, 0}};
 
 static const double limit_both[] = {0.01, 0.1}, limit_high[] = {0, 0.05};
+static const double five[] = {0.5, 1.5, 0.8, 1.25, 0.7}, zero[] = {1, 1, 1, 1, 0};
 
 #define DIMS(h, p, n, g)                                                                           \
 	INT("num_heads", h), INT("head_dim", p), INT("state_size", n), INT("n_groups", g)
@@ -183,6 +202,13 @@ static const struct mixer_case cases[] = {
 	MAMBA("decay to nothing, f32", 32, 300, MX_F32, EXACT, fast, DIMS(8, 16, 32, 1)),
 	MAMBA("norm before gate, eight taps, f32", 32, 300, MX_F32, EXACT, trained, DIMS(4, 16, 32, 2),
           BOOL("norm_before_gate"), INT("conv_kernel", 8)),
+	MAMBA("multipliers, f32", 32, 300, MX_F32, EXACT, trained, DIMS(4, 16, 32, 2),
+          FLOATS("multipliers", five)),
+	MAMBA("multipliers, biases but of the output, no norm, f32", 32, 300, MX_F32, EXACT, trained,
+          DIMS(4, 16, 32, 1), FLOATS("multipliers", five), BOOL("use_bias"), OFF("use_out_bias"),
+          OFF("rms_norm")),
+	MAMBA("a bias of the output alone, f32", 32, 300, MX_F32, EXACT, trained, DIMS(2, 16, 32, 1),
+          BOOL("use_out_bias")),
 	MAMBA("no norm, one tap, f32", 32, 300, MX_F32, EXACT, trained, DIMS(2, 24, 8, 1),
           OFF("rms_norm"), INT("conv_kernel", 1)),
 };
@@ -205,6 +231,8 @@ static const struct mixer_wrong wrongs[] = {
 	{FLOATS("time_step_limit", reversed), "time_step_limit"},
 	{FLOATS("time_step_limit", negative), "time_step_limit"},
 	{INT("time_step_limit", 1), "time_step_limit"},
+	{FLOATS("multipliers", one), "multipliers"},
+	{FLOATS("multipliers", zero), "multipliers"},
 	{FLOAT("layer_norm_epsilon", -1), "layer_norm_epsilon"},
 	{STRING("layer_norm_epsilon", "1e-5"), "layer_norm_epsilon"},
 	{FLOAT("num_heads", 4.5), "num_heads must be a whole number"},

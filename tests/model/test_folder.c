@@ -140,14 +140,15 @@ static void an_unknown_model_type(void **state)
 {
 	(void)state;
 	put("config.json",
-	    "{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":512,\"scoring_func\":\"sigmoid\","
-	    "\"hidden_act\":\"silu\",\"rope_scaling\":{\"type\":\"longrope\"},\"is_encoder_decoder\":"
+	    "{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":512,\"scoring_func\":\"entmax\","
+	    "\"hidden_act\":\"silu\",\"rope_scaling\":{\"type\":\"spiral\"},\"is_encoder_decoder\":"
 	    "false,\"vision_config\":null}");
-	REFUSED(
-		"", MX_E_UNSUPPORTED, "config.json: model_type: 'deepseek_v3' is none of llama, ",
-		"retnet. Missing here: latent attention (kv_lora_rank), router of experts (scoring_func "
-		"'sigmoid'), rope scaling (rope_scaling 'longrope'). ",
-		"model_type: mixd (docs/model-format.md)");
+	REFUSED("", MX_E_UNSUPPORTED, "config.json: model_type: 'deepseek_v3' is not supported",
+	        "those that are. Missing here: latent attention (kv_lora_rank), router of experts "
+	        "(scoring_func 'entmax'), rope scaling (rope_scaling 'spiral'). ",
+	        "model_type: mixd (docs/model-format.md)");
+	put("config.json", "{\"model_type\":\"lama\",\"hidden_act\":\"silu\"}");
+	REFUSED("", MX_E_UNSUPPORTED, "(is it like 'llama'?)", "mixd --list-models");
 	put("config.json", "{\"model_type\":\"other\",\"hidden_act\":\"silu\"}");
 	REFUSED("", MX_E_UNSUPPORTED, "Its config.json names no part that is missing here. ",
 	        "model_type: mixd");
@@ -156,7 +157,7 @@ static void an_unknown_model_type(void **state)
 	    "{\"model_type\":\"ooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooo\","
 	    "\"text_config\":{},\"vision_config\":{},\"audio_config\":{},\"is_encoder_decoder\":true,"
 	    "\"kv_lora_rank\":1,\"alibi\":true,\"n_positions\":1,\"attn_logit_softcapping\":1,"
-	    "\"final_logit_softcapping\":1,\"clip_qkv\":1,\"hidden_act\":\"relu2\"}");
+	    "\"final_logit_softcapping\":1,\"clip_qkv\":1,\"hidden_act\":\"mish\"}");
 	REFUSED("", MX_E_UNSUPPORTED, "an encoder (is_encoder_decoder)", "(docs/model-format.md)");
 }
 

@@ -48,7 +48,7 @@ static void llama_has_the_expected_shape(void **state)
 	assert_string_equal(l->blocks[0].mixers[0].mixer, "attention");
 	assert_string_equal(l->blocks[0].mixers[0].prefix, "model.layers.1.self_attn.");
 	assert_int_equal(l->blocks[1].kind, MX_BLOCK_MLP);
-	assert_int_equal(l->blocks[1].mlp.kind, MX_MLP_SWIGLU);
+	assert_int_equal(l->blocks[1].mlp.act, MX_ACT_SILU);
 	assert_string_equal(l->blocks[1].norm, "model.layers.1.post_attention_layernorm.weight");
 	assert_string_equal(l->blocks[1].mlp.gate, "model.layers.1.mlp.gate_proj.weight");
 	assert_string_equal(l->blocks[1].mlp.up, "model.layers.1.mlp.up_proj.weight");
@@ -283,11 +283,11 @@ static void mixd_layers_have_multipliers_and_feed_forwards_of_their_own(void **s
 	assert_int_equal(l[1].blocks[1].kind, MX_BLOCK_EXPERTS);
 	const struct mx_plan_experts *x = &l[1].blocks[1].experts;
 	assert_int_equal(x->n, 6);
-	assert_int_equal(x->chosen, 2);
+	assert_int_equal(x->rule.chosen, 2);
 	assert_int_equal(x->width, 7);
-	assert_true(x->normalize);
+	assert_true(x->rule.normalize);
 	assert_string_equal(x->router, "model.layers.1.mlp.gate.weight");
-	assert_string_equal(x->prefix, "model.layers.1.mlp.experts.");
+	assert_string_equal(x->list, "model.layers.1.mlp.experts.");
 	assert_string_equal(x->shared_gate, "model.layers.1.mlp.shared_expert_gate.weight");
 	assert_int_equal(l[1].blocks[1].mlp.width, 5);
 	assert_string_equal(l[1].blocks[1].mlp.down,
@@ -313,14 +313,14 @@ static void mixd_has_two_kinds_of_norm_and_of_feed_forward(void **state)
 			   "{\"mixer\":\"ema\",\"mlp\":{\"mlp_type\":\"swiglu\",\"mlp_bias\":false}}]}");
 	assert_true(p->norm == MX_NORM_LAYER && p->norm_eps == 1e-5f);
 	const struct mx_plan_mlp *gelu = &p->layers[0].blocks[1].mlp;
-	assert_int_equal(gelu->kind, MX_MLP_GELU_TANH);
+	assert_int_equal(gelu->act, MX_ACT_GELU_TANH);
 	assert_null(gelu->gate);
 	assert_string_equal(gelu->up, "model.layers.0.mlp.up_proj.weight");
 	assert_string_equal(gelu->down, "model.layers.0.mlp.down_proj.weight");
 	assert_int_equal(gelu->width, 96);
 	assert_true(gelu->bias);
 	const struct mx_plan_mlp *swiglu = &p->layers[1].blocks[1].mlp;
-	assert_int_equal(swiglu->kind, MX_MLP_SWIGLU);
+	assert_int_equal(swiglu->act, MX_ACT_SILU);
 	assert_string_equal(swiglu->gate, "model.layers.1.mlp.gate_proj.weight");
 	assert_false(swiglu->bias);
 	mx_plan_destroy(p);
@@ -486,8 +486,7 @@ static void broken_configs_are_refused(void **state)
 	static const struct refused cases[] = {
 		{"{\"model_type\":\"-\"}", MX_E_INVALID, "model_type: is missing"},
 		{"{\"model_type\":7}", MX_E_INVALID, "model_type: must be a string, not a number"},
-		{"{\"model_type\":\"gpt2\"}", MX_E_UNSUPPORTED,
-	     "model_type: 'gpt2' is none of llama, mistral, qwen2"},
+		{"{\"model_type\":\"gpt1\"}", MX_E_UNSUPPORTED, "model_type: 'gpt1' is not supported"},
 		{"{\"hidden_act\":\"gelu\"}", MX_E_UNSUPPORTED, "hidden_act: 'gelu' is not silu"},
 		{"{\"quantization_config\":{\"bits\":4}}", MX_E_UNSUPPORTED, "quantization_config: "},
 		{"{\"hidden_size\":\"-\"}", MX_E_INVALID, "hidden_size: is missing"},
@@ -525,9 +524,13 @@ static void broken_configs_are_refused(void **state)
 		{"{\"rope_parameters\":{\"rope_type\":3}}", MX_E_INVALID,
 	     "rope_parameters.rope_type: must be"},
 		{"{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}", MX_E_UNSUPPORTED,
-	     "rope_parameters.full_attention: rope parameters by type of layer"},
-		{"{\"rope_scaling\":{\"type\":\"longrope\"}}", MX_E_UNSUPPORTED,
-	     "rope_scaling.type: 'longrope' is none of default, linear, dynamic, llama3, yarn"},
+	     "rope_parameters: parameters by type of layer are not supported for model_type 'llama'"},
+		{"{\"rope_scaling\":{\"type\":\"longrope\"}}", MX_E_INVALID,
+	     "rope_scaling.short_factor: must be a list of 8 numbers"},
+		{"{\"rope_scaling\":{\"type\":\"su\",\"short_factor\":[1,1,1,1,1,1,1,0]}}", MX_E_RANGE,
+	     "rope_scaling.short_factor[7]: must be a positive number"},
+		{"{\"rope_scaling\":{\"type\":\"mrope\"}}", MX_E_UNSUPPORTED,
+	     "rope_scaling.type: 'mrope' is none of default, linear, dynamic, llama3, yarn, longrope"},
 		{"{\"rope_scaling\":{\"rope_type\":\"none\"}}", MX_E_UNSUPPORTED,
 	     "rope_type: 'none' is none"},
 		{"{\"rope_scaling\":{\"type\":\"linear\"}}", MX_E_INVALID,

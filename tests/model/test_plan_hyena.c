@@ -49,7 +49,8 @@ static void hyenadna_layers_are_a_mixer_and_a_feed_forward(void **state)
 	assert_string_equal(l->blocks[0].mixers[0].mixer, "hyena");
 	assert_string_equal(l->blocks[0].mixers[0].prefix, "hyena.backbone.layers.1.mixer.");
 	assert_string_equal(l->blocks[1].norm, "hyena.backbone.layers.1.norm2.weight");
-	assert_int_equal(l->blocks[1].mlp.kind, MX_MLP_GELU_TANH);
+	assert_int_equal(l->blocks[1].mlp.act, MX_ACT_GELU_TANH);
+	assert_null(l->blocks[1].mlp.gate);
 	assert_null(l->blocks[1].mlp.gate);
 	assert_string_equal(l->blocks[1].mlp.up, "hyena.backbone.layers.1.mlp.fc1.weight");
 	assert_string_equal(l->blocks[1].mlp.down, "hyena.backbone.layers.1.mlp.fc2.weight");
@@ -236,7 +237,7 @@ static void stripedhyena_mixes_two_kinds_of_layers(void **state)
 	assert_string_equal(l->blocks[0].mixers[0].mixer, "hyena");
 	assert_string_equal(l->blocks[0].mixers[0].prefix, "backbone.blocks.0.");
 	assert_string_equal(l->blocks[1].norm, "backbone.blocks.0.post_norm.scale");
-	assert_int_equal(l->blocks[1].mlp.kind, MX_MLP_SWIGLU);
+	assert_int_equal(l->blocks[1].mlp.act, MX_ACT_SILU);
 	assert_string_equal(l->blocks[1].mlp.gate, "backbone.blocks.0.mlp.l1.weight");
 	assert_string_equal(l->blocks[1].mlp.up, "backbone.blocks.0.mlp.l2.weight");
 	assert_string_equal(l->blocks[1].mlp.down, "backbone.blocks.0.mlp.l3.weight");

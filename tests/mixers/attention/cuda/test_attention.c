@@ -221,8 +221,8 @@ static void check_row(const struct att_rig *r, const struct seq *s, uint32_t i, 
 	float *want = allocate(width, sizeof(float));
 	double *score = allocate(s->len, sizeof(double)), top = 0, error = 0;
 	mx_attention_ref_row(i, c->heads, c->kv_heads, c->head_dim, c->window,
-	                     1 / sqrt((double)c->head_dim), s->q + (size_t)i * width, s->k, s->v, score,
-	                     want);
+	                     1 / sqrt((double)c->head_dim), 0, NULL, s->q + (size_t)i * width, s->k,
+	                     s->v, score, want);
 	for (uint32_t d = 0; d < width; d++) {
 		float got = from_act(r, s->y, (size_t)i * width + d);
 		double e = fabs((double)got - want[d]);

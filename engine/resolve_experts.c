@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds the tensors of mixtures of experts. */
+#include "engine/resolver.h"
+
+#include <stdio.h>
+
+static bool has(struct mx_resolver *r, const char *name)
+{
+	const struct mx_tensor *t;
+	return name && mx_resolve_find(r, name, &t, NULL) == MX_OK;
+}
+
+/* Finds the weights of expert e where each has a tensor of its own. */
+static mx_status listed(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t e,
+                        uint32_t width, struct mx_model_mlp *out)
+{
+	const struct {
+		const char *part;
+		uint32_t rows, cols;
+		struct mx_weight *to;
+	} weights[] = {
+		{p->gated ? p->gate : NULL, p->width, width, &out->gate},
+		{p->up, p->width, width, &out->up},
+		{p->down, width, p->width, &out->down},
+	};
+	for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
+		char name[256];
+		if (!weights[i].part)
+			continue;
+		if (snprintf(name, sizeof name, "%s%u%s", p->list, e, weights[i].part) >= (int)sizeof name)
+			return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", name);
+		mx_status st = mx_need_matrix_2d(r, name, weights[i].rows, weights[i].cols, weights[i].to);
+		if (st != MX_OK)
+			return st;
+	}
+	return MX_OK;
+}
+
+/* Finds the weights of expert e in the tensors of all experts. */
+static mx_status fused(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t e,
+                       uint32_t width, struct mx_model_mlp *out)
+{
+	const uint32_t parts = p->gated ? 2 : 1;
+	const uint64_t up[3] = {p->n, (uint64_t)parts * p->width, width};
+	const uint64_t down[3] = {p->n, width, p->width};
+	uint64_t first = e * up[1];
+	mx_status st = MX_OK;
+	if (p->n * up[1] > UINT32_MAX || p->n * down[1] > UINT32_MAX)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor %s has too many rows", p->fused_up);
+	if (parts == 2)
+		st = mx_need_matrix_3d(r, p->fused_up, up, (uint32_t)first, p->width, &out->gate);
+	first += (parts - 1) * p->width;
+	if (st == MX_OK)
+		st = mx_need_matrix_3d(r, p->fused_up, up, (uint32_t)first, p->width, &out->up);
+	if (st == MX_OK)
+		st = mx_need_matrix_3d(r, p->fused_down, down, e * width, width, &out->down);
+	return st;
+}
+
+/* Keeps the sizes that scratch memory depends on. */
+static void measure(struct mx_model *m, const struct mx_plan_experts *p)
+{
+	if (p->width > m->max_mlp)
+		m->max_mlp = p->width;
+	if (p->n > m->max_experts)
+		m->max_experts = p->n;
+	if (p->rule.chosen > m->max_chosen)
+		m->max_chosen = p->rule.chosen;
+	if (p->latent > m->max_latent)
+		m->max_latent = p->latent;
+}
+
+mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts *p,
+                             struct mx_model_experts *out)
+{
+	struct mx_model *m = r->model;
+	const uint32_t width = m->plan->width, inner = p->latent ? p->latent : width;
+	const bool in_two = !p->list || has(r, p->fused_up);
+	mx_status st = mx_need_matrix_2d(r, p->router, p->n, width, &out->router);
+	if (st == MX_OK && p->correction)
+		st = mx_need_vector_1d(r, p->correction, p->n, 0, &out->correction);
+	if (st == MX_OK && p->latent)
+		st = mx_need_matrix_2d(r, p->latent_in, p->latent, width, &out->latent_in);
+	if (st == MX_OK && p->latent)
+		st = mx_need_matrix_2d(r, p->latent_out, width, p->latent, &out->latent_out);
+	if (st == MX_OK && p->shared_gate && (!p->shared_gate_optional || has(r, p->shared_gate)))
+		st = mx_need_matrix_2d(r, p->shared_gate, 1, width, &out->shared_gate);
+	if (st != MX_OK)
+		return st;
+	out->rule = p->rule;
+	out->n = p->n;
+	out->latent = p->latent;
+	out->experts = mx_arena_alloc(&m->arena, p->n * sizeof *out->experts);
+	if (!out->experts)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	for (uint32_t e = 0; e < p->n && st == MX_OK; e++) {
+		struct mx_model_mlp *expert = &out->experts[e];
+		expert->act = p->act;
+		expert->gate_scale = 1;
+		expert->gated = p->gated;
+		expert->width = p->width;
+		st = in_two ? fused(r, p, e, inner, expert) : listed(r, p, e, inner, expert);
+	}
+	measure(m, p);
+	return st;
+}

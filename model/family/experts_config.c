@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the keys of mixtures of experts that several families share. */
+#include "model/family/family.h"
+
+/* Reads a number under the first of some names that is there; it must be given. */
+static mx_status need_int(const struct mx_plan_build *b, const struct mx_scope *scope,
+                          const char *const *keys, size_t n, int64_t hi, int64_t *out)
+{
+	size_t i = 0;
+	while (i + 1 < n && !mx_scope_get(scope, keys[i]))
+		i++;
+	return mx_scope_need_int(scope, keys[mx_scope_get(scope, keys[i]) ? i : 0], 1, hi, out, b->err);
+}
+
+/* Reads the groups of experts, and checks that enough experts remain to choose from. */
+static mx_status read_groups(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t n,
+                             int64_t chosen, struct mx_plan_router *out)
+{
+	int64_t groups = 1, kept = 1;
+	const char *key = mx_scope_get(scope, "num_expert_group") ? "num_expert_group" : "n_group";
+	mx_status s = mx_scope_int(scope, key, 1, MX_ROUTER_MAX_GROUPS, 1, &groups, b->err);
+	if (!s)
+		s = mx_scope_int(scope, "topk_group", 1, groups, 1, &kept, b->err);
+	if (s)
+		return s;
+	if (n % groups || (groups > 1 && n / groups < 2))
+		return mx_fail(b->err, MX_E_RANGE, "%s%s: %lld experts in %lld groups", scope->where, key,
+		               (long long)n, (long long)groups);
+	if (n / groups * kept < chosen)
+		return mx_fail(
+			b->err, MX_E_RANGE,
+			"%stopk_group: %lld groups of %lld experts are fewer than the %lld of a token",
+			scope->where, (long long)kept, (long long)(n / groups), (long long)chosen);
+	out->groups = (uint32_t)groups;
+	out->kept_groups = (uint32_t)kept;
+	return MX_OK;
+}
+
+mx_status mx_experts_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                 const char *width_key, struct mx_mlp_spec *out)
+{
+	static const char *const counts[] = {"num_experts", "num_local_experts", "n_routed_experts"};
+	static const char *const choices[] = {"num_experts_per_tok", "num_experts_per_token"};
+	int64_t n = 0, chosen = 0, width = 0;
+	double scale = 1;
+	mx_status s = need_int(b, scope, counts, 3, MX_PLAN_MAX_EXPERTS, &n);
+	if (!s)
+		s = need_int(b, scope, choices, 2, n, &chosen);
+	if (!s)
+		s = mx_scope_need_int(scope, width_key, 1, MX_PLAN_MAX_WIDTH * 4, &width, b->err);
+	if (!s && out->router.scores == MX_ROUTER_SIGMOID) {
+		s = mx_scope_float(scope, "routed_scaling_factor", -1e6, 1e6, 1, &scale, b->err);
+		if (!s)
+			s = read_groups(b, scope, n, chosen, &out->router);
+	}
+	if (s)
+		return s;
+	out->experts = (uint32_t)n;
+	out->expert_width = (uint32_t)width;
+	out->router.chosen = (uint32_t)chosen;
+	out->router.scale = (float)scale;
+	return MX_OK;
+}
+
+mx_status mx_expert_layer_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                               uint32_t layer, bool *out)
+{
+	int64_t every = 1;
+	const json_t *dense = mx_scope_get(scope, "mlp_only_layers");
+	mx_status s = mx_scope_int(scope, "decoder_sparse_step", 1, INT32_MAX, 1, &every, b->err);
+	if (s)
+		return s;
+	*out = (layer + 1) % every == 0;
+	for (size_t i = 0; i < json_array_size(dense); i++)
+		if (json_integer_value(json_array_get(dense, i)) == layer)
+			*out = false;
+	return MX_OK;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* OLMo 2 and OLMo 3: norms after the blocks instead of before them, and of all heads of q and k
+ * together. OLMo 3 has windows in three layers of four, and its rope scaling in the others only. */
+#include "model/family/family.h"
+
+static const struct mx_tensor_names names = {
+	.embed = "model.embed_tokens.weight",
+	.final_norm = "model.norm.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "model.layers.",
+	.mixer_post_norm = "post_attention_layernorm.weight",
+	.mlp_post_norm = "post_feedforward_layernorm.weight",
+	.mlp = "mlp.",
+	.gate = "gate_proj.weight",
+	.up = "up_proj.weight",
+	.down = "down_proj.weight",
+};
+
+static mx_status olmo_layers(struct mx_plan_build *b)
+{
+	struct mx_dense d;
+	mx_status s = mx_dense_read(b, &d);
+	if (s)
+		return s;
+	d.shape.qk_norm_whole = true;
+	return mx_dense_fill(b, &d);
+}
+
+/* Defaults: configuration_olmo2.py, configuration_olmo3.py of transformers 5. */
+const struct mx_family mx_family_olmo2 = {
+	.model_type = "olmo2",
+	.names = &names,
+	.default_norm_eps = 1e-5,
+	.default_max_position = 2048,
+	.window = MX_WINDOW_NONE,
+	.has_attention_bias = true,
+	.default_act = "silu",
+	.layers = olmo_layers,
+};
+
+const struct mx_family mx_family_olmo3 = {
+	.model_type = "olmo3",
+	.names = &names,
+	.default_norm_eps = 1e-5,
+	.default_max_position = 2048,
+	.default_window = 4096,
+	.window = MX_WINDOW_TYPES,
+	.default_pattern = 4,
+	.has_attention_bias = true,
+	.default_act = "silu",
+	.default_theta = 5e5,
+	.rope_by_type = true,
+	.layers = olmo_layers,
+};

@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the checkpoints of hybrids and of mixtures of experts in tests/golden/models, and the results
+of transformers for them (README-hybrid.md there).
+
+    pip install torch transformers safetensors
+    tools/export-golden-hybrid.py tests/golden/models [NAME...]
+"""
+import argparse
+import json
+import math
+import pathlib
+import warnings
+
+import golden_models
+import safetensors
+import safetensors.torch
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+LENGTHS = (1, 7, 15, 16, 17, 65, 200, 500)
+FEWER = (1, 7, 16, 17, 65, 300)
+GREEDY = 24
+MAX_SENSITIVITY = 1e-4  # a tenth of the tests' tolerance
+MIN_MARGIN = 0.01       # nats between the best and the second token: ten times that tolerance
+VOCAB = 128
+
+
+def config(name, **kw):
+    cls = getattr(transformers, name + "Config")
+    return cls(**dict(golden_models.NO_SPECIAL_TOKENS, vocab_size=VOCAB, hidden_size=32,
+                      num_hidden_layers=2, max_position_embeddings=1024) | kw)
+
+
+def attention(name, **kw):
+    return config(name, **dict(num_attention_heads=4, num_key_value_heads=2,
+                               intermediate_size=40) | kw)
+
+
+def hub_names(before, after):
+    """Renames tensors from transformers' names to those of published checkpoints."""
+    def edit(path):
+        tensors = safetensors.torch.load_file(path / "model.safetensors")
+        tensors = {after + k[len(before):] if k.startswith(before) else k: t
+                   for k, t in tensors.items()}
+        safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+
+    return edit
+
+
+def pattern(path):
+    """Spells a Nemotron-H's layers as its published configs do."""
+    hub_names("model.", "backbone.")(path)
+    config = json.loads((path / "config.json").read_text())
+    kinds = dict(linear_attention="M", full_attention="*", mlp="-", moe="E")
+    words = config.pop("layers_block_type", None) or config.pop("layer_types")
+    config["hybrid_override_pattern"] = "".join(kinds[w] for w in words)
+    config["num_hidden_layers"] = len(words)
+    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+class Variant:
+    def __init__(self, config, lengths=FEWER, finish=lambda path: None):
+        self.config = config
+        self.lengths = lengths
+        self.finish = finish  # what the reference would not read
+
+
+VARIANTS = {
+    "mixtral": Variant(attention("Mixtral", num_local_experts=5, num_experts_per_tok=2,
+                                 sliding_window=40), LENGTHS),
+    "qwen2_moe": Variant(attention("Qwen2Moe", num_hidden_layers=3, num_experts=6,
+                                   num_experts_per_tok=3, moe_intermediate_size=24,
+                                   shared_expert_intermediate_size=40, mlp_only_layers=[1]),
+                         LENGTHS),
+    "qwen3_moe": Variant(attention("Qwen3Moe", head_dim=12, num_experts=6, num_experts_per_tok=2,
+                                   moe_intermediate_size=24, norm_topk_prob=True,
+                                   tie_word_embeddings=True), LENGTHS),
+    "qwen3_moe-dense": Variant(attention("Qwen3Moe", num_hidden_layers=4, head_dim=8, num_experts=6,
+                                         num_experts_per_tok=2, moe_intermediate_size=24,
+                                         attention_bias=True, decoder_sparse_step=2,
+                                         mlp_only_layers=[3], use_sliding_window=True,
+                                         sliding_window=30)),
+}
+
+
+MAMBA = dict(mamba_n_heads=4, mamba_d_state=24, mamba_n_groups=1)
+MULTIPLIERS = dict(embedding_multiplier=3.0, logits_scaling=2.0, residual_multiplier=0.6,
+                   attention_multiplier=0.3)
+HYBRIDS = {
+    "granitemoehybrid": Variant(attention(
+        "GraniteMoeHybrid", num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"],
+        shared_intermediate_size=48, num_local_experts=5, num_experts_per_tok=2, **MAMBA,
+        **MULTIPLIERS), LENGTHS),
+    "granitemoehybrid-dense": Variant(attention(
+        "GraniteMoeHybrid", layer_types=["attention", "mamba"], shared_intermediate_size=48,
+        num_local_experts=0, position_embedding_type="rope", attention_bias=True,
+        mamba_proj_bias=True, mamba_conv_bias=False, mamba_n_heads=8, mamba_d_state=16,
+        mamba_n_groups=2, mamba_d_conv=3, time_step_limit=(0.01, 0.1), tie_word_embeddings=True,
+        attention_multiplier=0.25)),
+    "bamba": Variant(attention("Bamba", num_hidden_layers=3, attn_layer_indices=[1], **MAMBA),
+                     LENGTHS),
+    "bamba-bias": Variant(attention(
+        "Bamba", attn_layer_indices=[0], attention_bias=True, mlp_bias=True, mamba_proj_bias=True,
+        mamba_n_heads=8, mamba_n_groups=2, mamba_d_state=16)),
+    "falcon_h1": Variant(attention("FalconH1", mamba_d_ssm=48, mamba_n_heads=3, mamba_d_state=24,
+                                   head_dim=12, **dict(
+        lm_head_multiplier=0.6, embedding_multiplier=2.5, mlp_multipliers=[0.7, 1.3],
+        key_multiplier=0.8, attention_out_multiplier=1.2, attention_in_multiplier=0.9,
+        ssm_multipliers=[0.5, 1.5, 0.8, 1.25, 0.7], ssm_in_multiplier=1.1,
+        ssm_out_multiplier=0.75)), LENGTHS),
+    "falcon_h1-norm": Variant(attention(
+        "FalconH1", mamba_d_ssm=None, mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=16,
+        mamba_rms_norm=True, mamba_norm_before_gate=False, mamba_proj_bias=True,
+        projectors_bias=False, attention_bias=True, mlp_bias=True, ssm_multipliers=[
+            1.2, 0.8, 1.0, 1.0, 1.4], tie_word_embeddings=True)),
+    "falcon_h1-before": Variant(attention(
+        "FalconH1", mamba_d_ssm=64, mamba_n_heads=2, mamba_n_groups=2, mamba_d_state=16,
+        mamba_rms_norm=True, mamba_conv_bias=False, projectors_bias=True)),
+    "nemotron_h": Variant(attention(
+        "NemotronH", num_hidden_layers=None, layers_block_type=[
+            "linear_attention", "mlp", "full_attention", "moe"], head_dim=12, mamba_num_heads=6,
+        mamba_head_dim=8, ssm_state_size=24, n_groups=2, time_step_min=1e-9, n_routed_experts=8,
+        num_experts_per_tok=3, moe_intermediate_size=24, moe_shared_expert_intermediate_size=40,
+        n_group=4, topk_group=2, routed_scaling_factor=2.5), LENGTHS,
+        hub_names("model.", "backbone.")),
+    "nemotron_h-latent": Variant(attention(
+        "NemotronH", num_hidden_layers=None, layers_block_type=[
+            "moe", "linear_attention", "full_attention"],
+        head_dim=8, mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=16, n_groups=4,
+        use_bias=True, use_conv_bias=False, conv_kernel=3, time_step_min=1e-9, n_routed_experts=6,
+        num_experts_per_tok=2, moe_intermediate_size=40, moe_shared_expert_intermediate_size=24,
+        moe_latent_size=16, norm_topk_prob=False, routed_scaling_factor=1.5)),
+    "nemotron_h-dense": Variant(attention(
+        "NemotronH", num_hidden_layers=None, layers_block_type=[
+            "linear_attention", "mlp", "full_attention", "mlp"], mlp_bias=True, head_dim=16,
+        mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=16, n_groups=1, time_step_min=1e-9,
+        intermediate_size=56), FEWER, pattern),
+}
+VARIANTS |= HYBRIDS
+
+
+def spread(n, low, high, r):
+    """n values in geometric steps, from weak to strong, varied a little by r [n]."""
+    return torch.logspace(math.log10(low), math.log10(high), n) * torch.exp(0.1 * r)
+
+
+def inverse_softplus(x):
+    return x + torch.log(-torch.expm1(-x))
+
+
+def randomized(name, shape, r, config):
+    """Every unit's input has a standard deviation near 1, logits one near 4; the decays of the
+    heads or channels of a layer run from one that forgets in a few tokens to one that does not in
+    hundreds."""
+    last = name.split(".")[-1]
+    if last == "A_log":
+        return spread(r.numel(), 1, 16, r.flatten()).log().view(shape)
+    if last == "dt_bias" or name.endswith("dt_proj.bias"):
+        return inverse_softplus(spread(len(r), 0.001, 0.2, r).flip(0))
+    if last in ("e_score_correction_bias", "expert_bias"):
+        return 0.2 * r
+    if name.endswith(".bias"):
+        return 0.2 * r
+    if len(shape) == 1:
+        return (0.1 if getattr(config, "zero_centred", False) and "linear_attn" not in name
+                else 1) + 0.1 * r
+    if "conv" in name and len(shape) == 3 and shape[1] == 1:
+        return r / shape[-1] ** 0.5
+    if "embed" in name and not config.tie_word_embeddings:
+        return r
+    if "embed" in name or "lm_head" in name:
+        multiplier = getattr(config, "lm_head_multiplier", 1) / getattr(config, "logits_scaling", 1)
+        return 4 / multiplier * r / shape[1] ** 0.5
+    return r / shape[-1] ** 0.5
+
+
+@torch.no_grad()
+def write(v, path, seed):
+    v.config._experts_implementation = "eager"
+    model = AutoModelForCausalLM.from_config(v.config, attn_implementation="eager")
+    g = torch.Generator().manual_seed(seed)
+    tensors = dict(model.named_parameters())
+    tensors |= {k: b for k, b in model.named_buffers() if "bias" in k}
+    for name, p in sorted(tensors.items()):
+        p.copy_(randomized(name, p.shape, torch.randn(p.shape, generator=g), v.config))
+    model.tie_weights()
+    model.save_pretrained(path)
+    (path / "generation_config.json").unlink(missing_ok=True)
+
+
+def load(v, path):
+    return AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager",
+        experts_implementation="eager").eval()
+
+
+@torch.no_grad()
+def sensitivity(model, prompt):
+    """How far the prompt's log-probabilities move when each weight is rounded differently. A router
+    that is about to choose another expert shows here."""
+    before = golden_models.run(model, prompt, None)
+    g = torch.Generator().manual_seed(1)
+    for p in model.parameters():
+        p.mul_(1 + 2 ** -23 * torch.randn(p.shape, generator=g))
+    return float((golden_models.run(model, prompt, None) - before).abs().max())
+
+
+def expect(v, path, prompt):
+    model = load(v, path)
+    golden_models.refuse_subnormals(model)
+    c, margin = golden_models.case(model, None, prompt, GREEDY, min_margin=MIN_MARGIN)
+    if margin > MIN_MARGIN and sensitivity(model, prompt + c["greedy"]) > MAX_SENSITIVITY:
+        margin = 0.0
+    return c, margin
+
+
+def make(name, v, root):
+    golden_models.make(root / name, v.lengths, VOCAB, "whole prompt",
+                       lambda path, seed: write(v, path, seed),
+                       lambda path, prompt: expect(v, path, prompt), v.finish, MIN_MARGIN)
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ap.add_argument("folder", type=pathlib.Path)
+    ap.add_argument("names", nargs="*", metavar="NAME", help="only these models")
+    args = ap.parse_args()
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    for name, v in VARIANTS.items():
+        if not args.names or name in args.names:
+            make(name, v, args.folder)
+    (args.folder / "PROVENANCE-hybrid").write_text(
+        "Made by tools/export-golden-hybrid.py tests/golden/models\n"
+        f"torch {torch.__version__}, transformers {transformers.__version__}, safetensors "
+        f"{safetensors.__version__}; on a CPU, float32\nSeeds are in each expected.json.\n")
+
+
+if __name__ == "__main__":
+    main()
