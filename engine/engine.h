@@ -64,7 +64,7 @@ struct mx_engine_info {
 	char model[128]; /* name in the configuration */
 	char device[64]; /* "cpu", "cuda:0" */
 	uint32_t vocab;
-	uint32_t max_context;   /* tokens of prompt and output together */
+	uint32_t max_context; /* tokens of prompt and output together */
 	/* Sequences with a larger max_len have other states than those without: their prefixes are kept
 	 * apart; 0 = all have the same. */
 	uint32_t long_from;

@@ -32,7 +32,8 @@ def with_tokenizer(name, folder):
     if os.path.exists(os.path.join(source, "tokenizer_config.json")):
         return target
     with open(os.path.join(source, "config.json")) as f:
-        vocab = json.load(f)["vocab_size"]
+        config = json.load(f)
+        vocab = config.get("text_config", config)["vocab_size"]
     model = dict(type="BPE", vocab={p: i for i, p in enumerate(byte_pieces()[:vocab])}, merges=[])
     level = dict(type="ByteLevel", add_prefix_space=False, use_regex=True, trim_offsets=True)
     with open(os.path.join(target, "tokenizer.json"), "w") as f:
