@@ -208,7 +208,7 @@ VARIANTS = {
         num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, sliding_window=40,
         tie_word_embeddings=True, logit_scale=0.7), **rope("default"))),
     "cohere2-bias": Variant(Cohere2Config(**small(
-        num_hidden_layers=3, attention_bias=True, sliding_window=40,
+        num_hidden_layers=3, attention_bias=True, sliding_window=40, logit_scale=1.5,
         layer_types=["full_attention", "sliding_attention", "full_attention"]),
         **rope("default", theta=50000.0))),
     "gpt2": Variant(GPT2Config(**golden_models.NO_SPECIAL_TOKENS, n_embd=32, n_layer=2, n_head=4,
