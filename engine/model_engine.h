@@ -70,7 +70,7 @@ struct mx_model_engine {
 	uint64_t begin_ns;                   /* duration of begin */
 	uint32_t n_computed, n_deferred;     /* items of the step; their places are in scratch.order */
 	uint64_t resume_ns;                  /* time that resuming took */
-	uint64_t usual_ns; /* mean time of a step in which all decode; 0 = not known */
+	uint64_t usual_ns; /* time of the shorter steps in which all decode; 0 = not known */
 
 	struct mx_diagnosis diagnosis;
 	/* NULL, but while a pass is repeated: called by mx_forward with the rows that a stage has
