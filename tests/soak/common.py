@@ -62,11 +62,17 @@ def end(server):
 
 
 def planned(server):
-    """Bytes of --check's total: that of the process, or before there was one, the sum of the models'."""
+    """Bytes of --check's total, and whether it counts bodies and answers; else it is the sum of the models'."""
     r = subprocess.run([os.path.join(harness.BUILD, "mixd"), "--check", "--config", server.config], text=True,
                        env=dict(os.environ, **environment()), stdout=subprocess.PIPE, check=True)
     totals = [float(t) * MIB for t in re.findall(r"  total +([0-9.]+) MiB", r.stdout)]
-    return totals[-1] if "\nprocess\n" in r.stdout else sum(totals)
+    whole = "\nprocess\n" in r.stdout
+    return totals[-1] if whole else sum(totals), whole
+
+
+def sanitized():
+    """True if the build has a sanitizer, whose memory is its own."""
+    return bool(os.environ.get("MIXD_TEST_SLOW"))
 
 
 def rss(server):
