@@ -80,6 +80,12 @@ def rss(server):
         return int(re.search(r"VmRSS:\s+(\d+) kB", f.read())[1]) * 1024
 
 
+def cpu_seconds(server):
+    """Processor time that a server has used."""
+    with open(f"/proc/{server.process.pid}/stat") as f:
+        return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 class Peak:
     """The largest resident memory of a server while it is watched."""
 
