@@ -20,8 +20,10 @@ struct att_case {
 	enum mx_dtype act, kv;
 	uint32_t page_tokens;
 	bool rope, norm;
-	double tolerance; /* largest |y - reference| / largest |reference| */
-	double cap;       /* softcap; 0 = none */
+	/* largest |y - reference| / largest |reference|; with rope in f32 the angle at position 5000 is
+	 * rounded to 2.4e-4 of a radian */
+	double tolerance;
+	double cap; /* softcap; 0 = none */
 	bool sinks;
 	bool pairs; /* rope of pairs */
 };
@@ -71,7 +73,7 @@ struct att_case {
 	     32,                                                                                         \
 	     true,                                                                                       \
 	     false,                                                                                      \
-	     .tolerance = 2e-5,                                                                          \
+	     .tolerance = 2e-4,                                                                          \
 	     .cap = 2,                                                                                   \
 	     .sinks = true,                                                                              \
 	     .pairs = true},                                                                             \
