@@ -12,6 +12,9 @@ extern const struct mx_family mx_family_llama, mx_family_mistral, mx_family_qwen
 extern const struct mx_family mx_family_mixtral, mx_family_qwen2_moe, mx_family_qwen3_moe;
 extern const struct mx_family mx_family_bamba, mx_family_falcon_h1, mx_family_granitemoehybrid,
 	mx_family_nemotron_h;
+extern const struct mx_family mx_family_glm4_moe, mx_family_qwen3_next, mx_family_qwen3_5,
+	mx_family_qwen3_5_text, mx_family_qwen3_5_moe, mx_family_qwen3_5_moe_text;
+extern const struct mx_family mx_family_lfm2, mx_family_lfm2_moe;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
 extern const struct mx_family mx_family_gemma2, mx_family_gemma3_text, mx_family_gemma3;
 extern const struct mx_family mx_family_phi3, mx_family_olmo2, mx_family_olmo3, mx_family_smollm3;
@@ -130,6 +133,10 @@ const json_t *mx_layer_words(const struct mx_plan_build *b, const struct mx_scop
  * groups and scaling. Other fields of *out stay as they are. */
 mx_status mx_experts_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                  const char *width_key, struct mx_mlp_spec *out);
+/* Reads the feed-forward of one layer of a Qwen with experts. shared: there is a shared expert with
+ * a gate; normalize: the default of norm_topk_prob. moe.c */
+mx_status mx_qwen_mlp_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                           uint32_t layer, bool shared, bool normalize, struct mx_mlp_spec *out);
 /* Reads whether a layer has experts, by decoder_sparse_step and mlp_only_layers. */
 mx_status mx_expert_layer_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                uint32_t layer, bool *out);
