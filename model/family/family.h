@@ -20,7 +20,8 @@ extern const struct mx_family mx_family_gemma2, mx_family_gemma3_text, mx_family
 extern const struct mx_family mx_family_phi3, mx_family_olmo2, mx_family_olmo3, mx_family_smollm3;
 extern const struct mx_family mx_family_granite, mx_family_ministral, mx_family_ministral3;
 extern const struct mx_family mx_family_mistral3, mx_family_cohere2, mx_family_gpt2;
-extern const struct mx_family mx_family_gpt_neox;
+extern const struct mx_family mx_family_gpt_neox, mx_family_granite_swa, mx_family_arcee;
+extern const struct mx_family mx_family_seed_oss, mx_family_iquestcoder, mx_family_cwm;
 /* flash-linear-attention */
 extern const struct mx_family mx_family_delta_net, mx_family_gated_deltanet, mx_family_gla,
 	mx_family_hgrn, mx_family_hgrn2, mx_family_kda, mx_family_linear_attn, mx_family_retnet;
@@ -49,6 +50,11 @@ mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_sco
 
 /* Sets the plan's longest sequence to the one that the rope scaling is made for. */
 mx_status mx_rope_context_set(const struct mx_plan_build *b, const struct mx_rope_config *rope);
+
+/* Copies a rope configuration of the type "default" with another theta. MX_E_UNSUPPORTED for
+ * another type. */
+mx_status mx_rope_config_theta(const struct mx_plan_build *b, const struct mx_rope_config *from,
+                               double theta, struct mx_rope_config *out);
 
 /* Reads the attention mixer's parameters for one layer. `window` is items[0] and 0 here; the caller
  * sets it. *out_rope is the rope configuration that went into them. */
@@ -153,7 +159,8 @@ struct mx_dense {
 	uint32_t n;
 	struct mx_attention_shape shape;
 	struct mx_mlp_spec mlp;
-	struct mx_rope_config rope[2]; /* of layers without a window, of those with one */
+	struct mx_rope_config rope[2];           /* of layers without a window, of those with one */
+	const struct mx_rope_config *layer_rope; /* [n] of each layer; NULL = rope says it */
 	int64_t window;
 	bool *sliding, *no_rope; /* [n] in the arena */
 	const char *prefix;      /* of attention's tensors */

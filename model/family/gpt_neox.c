@@ -31,6 +31,7 @@ static mx_status gpt_neox_layers(struct mx_plan_build *b)
 		s = mx_scope_bool(&scope, "use_parallel_residual", true, &parallel, b->err);
 	if (s)
 		return s;
+	d.shape.kv_heads = d.shape.heads; /* a key of that name has no effect */
 	d.shape.names = "gpt_neox";
 	d.shape.fused = d.shape.per_head = true;
 	d.prefix = "attention.";

@@ -43,7 +43,8 @@ static void check_mlp(const struct mx_plan_mlp *m)
 static void check_block(const struct mx_plan_block *b)
 {
 	const struct mx_plan_experts *x = &b->experts;
-	require(b->norm && isfinite(b->residual_scale));
+	require(isfinite(b->residual_scale));
+	require(b->kind != MX_BLOCK_EXPERTS || b->norm);
 	switch (b->kind) {
 	case MX_BLOCK_MIXER:
 		require(b->n_mixers > 0);

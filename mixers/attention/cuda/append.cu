@@ -27,9 +27,11 @@ template <> __device__ __forceinline__ __nv_fp8_e4m3 to_state<__nv_fp8_e4m3>(flo
 /* Returns the angle of a pair at a position. With dynamic rope, beyond the trained length, the base
  * depends on the position (NTK, as in transformers' _compute_dynamic_ntk_parameters for pos + 1
  * tokens). */
-__device__ __forceinline__ float angle(const attn_args &a, uint32_t pos, uint32_t pair)
+__device__ __forceinline__ float angle(const attn_args &a, uint32_t pos, uint32_t max_len,
+                                       uint32_t pair)
 {
-	float freq = a.inv_freq[pair];
+	const float *table = a.long_freq && max_len > a.original ? a.long_freq : a.inv_freq;
+	float freq = table[pair];
 	if (a.rope_dynamic && pos >= a.max_position) {
 		double dim = a.rope_dim;
 		double stretch = a.factor * ((double)pos + 1) / a.max_position - (a.factor - 1);
@@ -57,16 +59,17 @@ __device__ __forceinline__ void norm(const attn_args &a, float (&x)[EACH], const
 			x[i] = x[i] * r * weight[lane + 32 * i];
 }
 
-/* Computes the factors of each element of the pairs (i, i + rope_dim / 2) at a position: .x
- * multiplies the element itself, .y the other element of its pair. */
-__device__ __forceinline__ void rotation(const attn_args &a, uint32_t pos, float2 *turn)
+/* Computes the factors of each element of the pairs, (i, i + rope_dim / 2) or (2i, 2i + 1), at a
+ * position: .x multiplies the element itself, .y the other element of its pair. */
+__device__ __forceinline__ void rotation(const attn_args &a, uint32_t pos, uint32_t max_len,
+                                         float2 *turn)
 {
 	uint32_t half = a.rope_dim / 2;
 	for (uint32_t i = threadIdx.x & 31; i < half; i += 32) {
 		float s, c;
-		sincosf(angle(a, pos, i), &s, &c);
-		turn[i] = make_float2(c * a.rope_scale, -(s * a.rope_scale));
-		turn[i + half] = make_float2(c * a.rope_scale, s * a.rope_scale);
+		sincosf(angle(a, pos, max_len, i), &s, &c);
+		turn[a.rope_pairs ? 2 * i : i] = make_float2(c * a.rope_scale, -(s * a.rope_scale));
+		turn[a.rope_pairs ? 2 * i + 1 : i + half] = make_float2(c * a.rope_scale, s * a.rope_scale);
 	}
 	__syncwarp();
 }
@@ -85,7 +88,8 @@ __device__ __forceinline__ void rotate(const attn_args &a, float (&x)[EACH],
 #pragma unroll
 	for (uint32_t i = 0; i < EACH; i++) {
 		uint32_t e = lane + 32 * i;
-		other[i] = all[e < half ? e + half : e < a.rope_dim ? e - half : e];
+		uint32_t o = a.rope_pairs ? e ^ 1 : e < half ? e + half : e - half;
+		other[i] = all[e < a.rope_dim ? o : e];
 	}
 #pragma unroll
 	for (uint32_t i = 0; i < EACH; i++)
@@ -114,7 +118,7 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 	if (there && end > a.heads)
 		page = a.pages[span.page_begin + pos / a.page_tokens];
 	if (there && head < keys && a.inv_freq)
-		rotation(a, pos, turns[warp]);
+		rotation(a, pos, span.max_len, turns[warp]);
 	float2 turn[EACH]; /* elements beyond rope_dim are not read */
 #pragma unroll
 	for (uint32_t i = 0; i < EACH; i++)
@@ -127,10 +131,10 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 #pragma unroll 1
 	for (; head < end; head++) {
 		bool query = head < a.heads, key = !query && head < keys;
-		const float *weight = query ? a.q_norm : key ? a.k_norm : nullptr;
+		const float *weight = a.norm_whole ? nullptr : query ? a.q_norm : key ? a.k_norm : nullptr;
 		A *of_head = in + (size_t)head * a.head_dim;
 		float x[EACH];
-		if (query && !weight && !a.inv_freq)
+		if (query && !weight && !a.inv_freq && a.q_beta == 0)
 			continue; /* the query does not change */
 #pragma unroll
 		for (uint32_t i = 0; i < EACH; i++)
@@ -139,13 +143,15 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 			norm(a, x, weight);
 		if ((query || key) && a.inv_freq)
 			rotate(a, x, turn, heads[warp]);
+		float grow =
+			query && a.q_beta != 0 ? 1 + a.q_beta * logf(1 + (float)(pos / a.q_length)) : 1;
 		uint32_t part = key ? 2 * (head - a.heads) : 2 * (head - keys) + 1;
 		unsigned char *own = to + (size_t)part * a.page_tokens * line;
 #pragma unroll
 		for (uint32_t i = 0; i < EACH; i++) {
 			uint32_t e = lane + 32 * i;
 			if (query && e < a.head_dim)
-				of_head[32 * i] = mx_from_float<A>(x[i]);
+				of_head[32 * i] = mx_from_float<A>(x[i] * grow);
 			else if (!query && e < a.dim)
 				*(KV *)(own + attn_place(line, t, e * (uint32_t)sizeof(KV))) = to_state<KV>(x[i]);
 		}

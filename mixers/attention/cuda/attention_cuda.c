@@ -11,7 +11,7 @@
 
 /* Where things are in the step's scratch memory, in bytes from its start. */
 struct scratch {
-	size_t qkv, out, sums, values, bytes;
+	size_t qkv, raw, out, sums, values, bytes;
 };
 
 struct mx_mixer {
@@ -22,7 +22,8 @@ struct mx_mixer {
 	struct attn_launch launch;
 	struct attn_args args; /* everything that is the same in every step */
 	struct scratch scratch;
-	float *inv_freq; /* device memory, owned; NULL without rope */
+	float *inv_freq;  /* device memory, owned; NULL without rope */
+	float *long_freq; /* likewise; NULL without longrope */
 	uint32_t width, max_rows, max_spans;
 	bool plain;   /* no tensor cores */
 	bool prefill; /* prompts have a kernel of their own */
@@ -92,7 +93,8 @@ static void lay_out(const struct mx_layer_desc *layer, const struct attn_params 
 	plan_parts(layer, p, device->info.deterministic, &a);
 	size_t partials = (size_t)layer->max_spans * a.max_parts * a.max_rows * p->heads;
 	out->qkv = 0;
-	out->out = round_up(rows * (q + 2 * kv) * act);
+	out->raw = round_up(rows * (q + 2 * kv) * act);
+	out->out = out->raw + round_up(rows * attn_params_raw(p) * act);
 	out->sums = out->out + round_up(rows * q * act);
 	out->values = out->sums + round_up(partials * 2 * sizeof(float));
 	out->bytes = out->values + round_up(partials * p->dpad * sizeof(float));
@@ -119,23 +121,32 @@ static void attn_destroy(struct mx_mixer *m)
 {
 	if (!m)
 		return;
-	if (m->device)
+	if (m->device) {
 		m->device->ops->release(m->device, m->inv_freq);
+		m->device->ops->release(m->device, m->long_freq);
+	}
 	free(m);
 }
 
-/* Puts the table of inverse frequencies into device memory. */
-static mx_status load_frequencies(struct mx_mixer *m)
+/* Puts a table of inverse frequencies into device memory. */
+static mx_status load_table(struct mx_mixer *m, const double *freq, float **out)
 {
 	float table[ATTN_CUDA_MAX_DIM / 2];
 	size_t n = m->params.rope_dim / 2;
 	void *to = NULL;
-	if (m->params.rope == ATTN_ROPE_NONE)
-		return MX_OK;
 	for (size_t i = 0; i < n; i++)
-		table[i] = (float)m->params.inv_freq[i];
+		table[i] = (float)freq[i];
 	mx_status status = mx_upload_array(m->device, table, n * sizeof(*table), &to);
-	m->inv_freq = to;
+	*out = to;
+	return status;
+}
+
+static mx_status load_frequencies(struct mx_mixer *m)
+{
+	const struct attn_params *p = &m->params;
+	mx_status status = p->rope != ATTN_ROPE_NONE ? load_table(m, p->inv_freq, &m->inv_freq) : MX_OK;
+	if (status == MX_OK && p->rope == ATTN_ROPE_LONG)
+		status = load_table(m, p->long_inv_freq, &m->long_freq);
 	return status;
 }
 
@@ -153,6 +164,16 @@ static void set_args(struct mx_mixer *m, const struct mx_mixer_init *init)
 		.dim = p->dpad,
 		.window = p->window,
 		.scale = p->scale,
+		.cap = p->cap,
+		.sinks = m->weights.sinks,
+		.ld_raw = attn_params_raw(p),
+		.gate = p->gate,
+		.norm_whole = p->qk_norm_whole,
+		.long_freq = m->long_freq,
+		.original = p->original,
+		.rope_pairs = p->rope_pairs,
+		.q_beta = p->q_beta,
+		.q_length = p->q_length,
 		.page_base = init->page_base,
 		.page_stride = init->page_stride,
 		.page_tokens = init->page_tokens,
@@ -202,7 +223,7 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 		mx_mixer_fail(err, status, "attention: no memory on the device");
 		goto fail;
 	}
-	m->params.inv_freq = NULL; /* the description ends with this call */
+	m->params.inv_freq = m->params.long_inv_freq = NULL; /* the description ends with this call */
 	set_args(m, init);
 	lay_out(layer, &m->params, m->device, &m->scratch);
 	m->launch = (struct attn_launch){
@@ -214,8 +235,8 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 		.kv = m->params.dtype,
 	};
 	m->plain = m->launch.act != MX_BF16 || m->launch.kv == MX_F32;
-	m->prefill =
-		!m->args.fixed_shift && attn_prefill_can(&m->launch, m->params.dpad, m->params.head_dim);
+	m->prefill = !m->args.fixed_shift && !(m->params.cap > 0) &&
+	             attn_prefill_can(&m->launch, m->params.dpad, m->params.head_dim);
 	*out = m;
 	return MX_OK;
 fail:
@@ -321,25 +342,31 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	a.n_spans = step->n_spans;
 	a.min_shift = attn_min_shift(step->n_spans, a.kv_heads);
 	a.n_rows = step->n_rows;
+	a.raw = a.ld_raw ? scratch + m->scratch.raw : NULL;
 	unsigned char *k = (unsigned char *)a.qkv + (size_t)a.heads * a.head_dim * act;
 	unsigned char *v = k + (size_t)a.kv_heads * a.head_dim * act;
 	/* adjacent in memory, so that the device can compute them as one product */
 	const struct mx_linear_out in[] = {
-		{.w = w->q, .bias = w->q_bias, .y = a.qkv, .ldy = a.ld},
+		{.w = w->q, .bias = w->q_bias, .y = a.raw ? a.raw : a.qkv, .ldy = a.raw ? a.ld_raw : a.ld},
 		{.w = w->k, .bias = w->k_bias, .y = k, .ldy = a.ld},
 		{.w = w->v, .bias = w->v_bias, .y = v, .ldy = a.ld},
 	};
 	const struct mx_linear_out out = {.w = w->o, .bias = w->o_bias, .y = y, .ldy = m->width};
 
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
-	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, 3);
+	mx_status status =
+		ops->linear(m->device, x, m->width, step->n_rows, in, m->params.per_head ? 1 : 3);
 	if (status == MX_OK)
 		status = cuda->bind(m->device);
 	if (status != MX_OK)
 		return status;
-	cudaError_t e = attn_append(&m->launch, &a);
+	cudaError_t e = attn_arrange(&m->launch, &a);
+	if (e == cudaSuccess)
+		e = attn_append(&m->launch, &a);
 	if (e == cudaSuccess)
 		e = attend(m, step, &a);
+	if (e == cudaSuccess)
+		e = attn_gates(&m->launch, &a);
 	status = cuda->check(m->device, e, "attention");
 	if (status != MX_OK)
 		return status;

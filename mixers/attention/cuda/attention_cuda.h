@@ -63,7 +63,9 @@ struct attn_args {
 	uint32_t ld, ldo;
 	uint32_t heads, kv_heads, group, head_dim, dim; /* dim: head_dim padded, as in pages */
 	uint32_t window;
-	float scale; /* of scores, times log2(e) */
+	float scale;        /* of scores, times log2(e) */
+	float cap;          /* scaled scores become cap tanh(score / cap); 0 = none */
+	const float *sinks; /* [heads] scores of keys without values, not scaled; NULL = none */
 	/* the step */
 	const struct mx_device_span *spans;
 	const uint32_t *row_span, *pages;
@@ -77,8 +79,19 @@ struct attn_args {
 	float *sums;   /* [.., 2] m, l */
 	float *values; /* [.., dim] */
 	uint32_t max_parts, max_rows, min_shift, fixed_shift;
+	/* products that are taken apart: [rows, ld_raw], NULL = there are none. gate: rows are [q |
+	 * gate] for each head, else [q.. | k | v] for each key head. */
+	void *raw;
+	uint32_t ld_raw;
+	bool gate;
+	bool norm_whole; /* q_norm and k_norm are of all heads together */
 	/* append */
 	const float *q_norm, *k_norm, *inv_freq; /* NULL = none */
+	const float *long_freq; /* frequencies of sequences that may grow longer than .. */
+	uint32_t original;      /* .. this; NULL = none */
+	bool rope_pairs;        /* x[2i], x[2i + 1] rotate together */
+	float q_beta;           /* queries are multiplied by 1 + q_beta ln(1 + floor(pos / q_length)) */
+	uint32_t q_length;
 	float norm_eps, rope_scale;
 	uint32_t rope_dim;
 	bool rope_dynamic;
@@ -134,6 +147,13 @@ ATTN_INLINE uint32_t attn_partials(const struct attn_args *a, uint32_t span, uin
 }
 
 /* ---- launchers ---- */
+
+struct attn_launch;
+
+/* Takes products apart and normalises all heads of a row together, where the layer has that. */
+cudaError_t attn_arrange(const struct attn_launch *l, const struct attn_args *a);
+/* Multiplies the outputs by their gates, where the layer has some. */
+cudaError_t attn_gates(const struct attn_launch *l, const struct attn_args *a);
 
 struct attn_launch {
 	cudaStream_t stream;

@@ -355,6 +355,11 @@ template <typename KV, int D, int NT> struct rows {
 		float s[NT][4] = {};
 		uint32_t p[NT][2];
 		scores(s, at);
+		if (a.cap > 0)
+#pragma unroll
+			for (int j = 0; j < NT; j++)
+				for (int i = 0; i < 4; i++)
+					s[j][i] = capped(a, s[j][i]);
 		if (k0 + ATTN_CUDA_WARP_KEYS > w.first_pos + 1 || w.hi - 1 - k0 >= reach) {
 #pragma unroll
 			for (int j = 0; j < NT; j++)
@@ -364,7 +369,7 @@ template <typename KV, int D, int NT> struct rows {
 					s[j][i] = back < reach ? s[j][i] : -INFINITY;
 				}
 		}
-		softmax(s, p, a.scale);
+		softmax(s, p, a.cap > 0 ? 1.0f : a.scale);
 		add_values(p, at + T::block,
 		           w.hi - k0 < ATTN_CUDA_WARP_KEYS ? w.hi - k0 : ATTN_CUDA_WARP_KEYS);
 	}
@@ -439,7 +444,8 @@ __device__ __forceinline__ void put_out(const attn_args &a, const unit &w, uint3
 	__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)(w.row + token) * a.ldo;
 	for (uint32_t i = 0; i < 4; i++)
 		if (d + i < a.head_dim)
-			out[head * a.head_dim + d + i] = __float2bfloat16_rn(finish({x.m, x.l, x.o[i]}));
+			out[head * a.head_dim + d + i] =
+				__float2bfloat16_rn(finish(a, head, {x.m, x.l, x.o[i]}));
 }
 
 template <typename KV, int D, int NT, bool WHOLE>
@@ -633,7 +639,7 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 	}
 	if (d < a.head_dim)
 		((A *)a.out)[(size_t)(span.row + i) * a.ldo + head * a.head_dim + d] =
-			mx_from_float<A>(finish(all));
+			mx_from_float<A>(finish(a, head, all));
 }
 
 /* ---- launchers ---- */

@@ -11,6 +11,7 @@
 #ifndef MX_MIXERS_ATTENTION_CUDA_PARTIAL_CUH
 #define MX_MIXERS_ATTENTION_CUDA_PARTIAL_CUH
 
+#include "mixers/attention/cuda/attention_cuda.h"
 #include "mixers/attention/cuda/mma.cuh"
 
 struct partial {
@@ -33,9 +34,25 @@ static __device__ __forceinline__ float fold_number(float old, float f_old, floa
 	return __fmaf_rn(add, f_add, __fmul_rn(old, f_old));
 }
 
-static __device__ __forceinline__ float finish(partial p)
+/* Returns the sum with that of the head's sink, a key of value 0. */
+static __device__ __forceinline__ float with_sink(const attn_args &a, uint32_t head, float m,
+                                                  float l)
 {
-	return __fdiv_rn(p.o, p.l);
+	if (!a.sinks)
+		return l;
+	return __fadd_rn(l, exp2_fast(__fmaf_rn(a.sinks[head], 1.4426950408889634f, -m)));
+}
+
+static __device__ __forceinline__ float finish(const attn_args &a, uint32_t head, partial p)
+{
+	return __fdiv_rn(p.o, with_sink(a, head, p.m, p.l));
+}
+
+/* Returns a score, scaled and capped: cap - 2 cap / (1 + 2^(2 log2(e) x / cap)). */
+static __device__ __forceinline__ float capped(const attn_args &a, float score)
+{
+	float e = exp2_fast(score * (a.scale * (2.885390081777927f / a.cap)));
+	return a.cap - __fdividef(2 * a.cap, 1 + fminf(e, 1e30f));
 }
 
 #endif

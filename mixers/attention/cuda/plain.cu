@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 		if (seen) {
 			keys = a.page_base + a.pages[span.page_begin + key / a.page_tokens] * a.page_stride +
 			       2 * (head / a.group) * head_bytes;
-			s = dot<KV>(q, keys, t, line, a.dim) * a.scale;
+			s = dot<KV>(q, keys, t, line, a.dim);
+			s = a.cap > 0 ? capped(a, s) : s * a.scale;
 		}
 		float top = s;
 		for (int d = 16; d; d /= 2)
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 #pragma unroll
 	for (uint32_t i = 0; i < parts; i++)
 		if (lane + 32 * i < a.head_dim)
-			out[lane + 32 * i] = mx_from_float<A>(finish({m, l, o[i]}));
+			out[lane + 32 * i] = mx_from_float<A>(finish(a, head, {m, l, o[i]}));
 }
 
 } // namespace

@@ -13,6 +13,7 @@
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
 #include "mixers/attention/cuda/mma.cuh"
+#include "mixers/attention/cuda/partial.cuh"
 #include "mixers/attention/cuda/wgmma.cuh"
 
 #define GROUPS  2             /* warpgroups that multiply */
@@ -276,7 +277,7 @@ __device__ void consume(const attn_args &a, const piece &w, const barriers &bars
 		uint32_t row = w.row + (w.v0 + at) / a.group;
 		uint32_t head = w.head * a.group + (w.v0 + at) % a.group;
 		__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)row * a.ldo + head * a.head_dim;
-		float scale = __fdividef(1, sum);
+		float scale = __fdividef(1, with_sink(a, head, x.m[r], sum));
 #pragma unroll
 		for (int c = 0; c < D / 8; c++) {
 			uint32_t e = 8 * c + 2 * (lane & 3);

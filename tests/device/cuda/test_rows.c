@@ -245,6 +245,109 @@ static void test_silu(struct test *t, const struct rows_case *c)
 	free(y);
 }
 
+/* ---- layernorm, activations, softcap ---- */
+
+static void test_layernorm(struct test *t, const struct rows_case *c, bool biased)
+{
+	const struct mx_ops *ops = t->d->ops;
+	const size_t n = c->n, w = c->width;
+	const float eps = 1e-5f;
+	snprintf(t->name, sizeof t->name, "layernorm %zux%zu%s", n, w, biased ? ", bias" : "");
+	if (2 * w > MAX_ELEMS)
+		return;
+	put_random(t, 0, n * w, 2);
+	put_random(t, 1, n * w, 1);
+	for (size_t i = 0; i < 2 * w; i++)
+		t->host[2][i] = rng_normal(&t->rng);
+	put_f32(t, 2, 2 * w);
+	poison(t, 3, n * w);
+	const float *weight = (const float *)(void *)t->dev[2], *bias = biased ? weight + w : NULL;
+	for (size_t i = 0; i < n; i++) {
+		double mean = 0, var = 0;
+		for (size_t k = 0; k < w; k++) {
+			float *x = &t->host[0][i * w + k];
+			*x += t->host[1][i * w + k];
+			if (t->bf16)
+				*x = mx_bf16_to_f32(mx_f32_to_bf16(*x));
+			mean += (double)*x / (double)w;
+		}
+		for (size_t k = 0; k < w; k++)
+			var += pow((double)t->host[0][i * w + k] - mean, 2) / (double)w;
+		for (size_t k = 0; k < w; k++) {
+			double v = (double)t->host[2][k] / sqrt(var + (double)eps);
+			double b = biased ? (double)t->host[2][w + k] : 0;
+			t->want[i * w + k] = ((double)t->host[0][i * w + k] - mean) * v + b;
+			/* a few roundings of the values in the mean */
+			t->size[i * w + k] = fabs(t->want[i * w + k]) + fabs(b) + 10 * fabs(v);
+		}
+	}
+	must(ops->layernorm(t->d, t->dev[0], t->dev[1], weight, bias, eps, n, w, t->dev[3]), "norm");
+	get(t, 3, n * w);
+	compare(t, "y", n * w);
+	const size_t row = rng_below(&t->rng, c->n);
+	memmove(t->host[0], t->host[0] + row * w, w * sizeof(float));
+	put(t, 0, w);
+	must(ops->layernorm(t->d, t->dev[0], NULL, weight, bias, eps, 1, w, t->dev[0]), "norm");
+	same_row(t, "a row alone", 0, row, w);
+}
+
+static double activation(enum mx_act act, double x)
+{
+	switch (act) {
+	case MX_ACT_SILU: return x / (1 + exp(-x));
+	case MX_ACT_GELU_TANH:
+		return x / (1 + exp(-2 * sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
+	case MX_ACT_GELU: return x / 2 * erfc(-x / sqrt(2));
+	case MX_ACT_RELU2: break;
+	}
+	return x > 0 ? x * x : 0;
+}
+
+static void test_act(struct test *t, const struct rows_case *c, enum mx_act act, bool gated)
+{
+	const size_t n = c->n, w = c->width, ld = 2 * w; /* gate | up */
+	if (n * ld > MAX_ELEMS)
+		return;
+	snprintf(t->name, sizeof t->name, "act_mul %d%s %zux%zu", act, gated ? "" : " alone", n, w);
+	for (size_t i = 0; i < n * ld; i++)
+		t->host[0][i] = rng_normal(&t->rng) * 3;
+	put(t, 0, n * ld);
+	poison(t, 3, n * w);
+	for (size_t i = 0; i < n * w; i++) {
+		double g = (double)t->host[0][i / w * ld + i % w];
+		double up = gated ? (double)t->host[0][i / w * ld + w + i % w] : 1;
+		t->want[i] = activation(act, g) * up;
+		/* the roundings of arguments, and of 1 + erf where it is small */
+		t->size[i] = fabs(t->want[i]) * (2 + 4 * fabs(g)) + 0.1 * fabs(g * up);
+	}
+	const unsigned char *up = t->dev[0] + w * element(t);
+	must(t->d->ops->act_mul(t->d, act, t->dev[0], ld, gated ? up : NULL, ld, n, w, t->dev[3], w),
+	     "act_mul");
+	get(t, 3, n * w);
+	compare(t, "y", n * w);
+}
+
+static void test_softcap(struct test *t, const struct rows_case *c)
+{
+	struct test f = *t; /* logits are f32 whatever the activations are */
+	const size_t w = c->width, ld = w + 3;
+	f.bf16 = false;
+	if (c->n * ld > MAX_ELEMS)
+		return;
+	snprintf(f.name, sizeof f.name, "softcap_logits %ux%zu", c->n, w);
+	put_random(&f, 0, c->n * ld, 40);
+	must(f.d->ops->softcap_logits(f.d, (float *)(void *)f.dev[0], ld, c->n, (uint32_t)w, 30),
+	     "softcap_logits");
+	get(&f, 0, c->n * ld);
+	for (size_t i = 0; i < c->n * ld; i++) {
+		double x = (double)f.host[0][i], want = i % ld < w ? 30 * tanh(x / 30) : x;
+		if (!(fabs((double)f.got[i] - want) <= 1e-5))
+			fault(&f, "y", i, (double)f.got[i], want);
+	}
+	t->faults = f.faults;
+	t->rng = f.rng;
+}
+
 /* ---- rope ---- */
 
 static void test_rope(struct test *t, uint32_t n, uint32_t heads, uint32_t head_dim, uint32_t dim,
@@ -456,6 +559,13 @@ static int run(bool bf16, uint64_t seed)
 		test_norm(&t, c, false);
 		test_norm(&t, c, true);
 		test_silu(&t, c);
+		test_layernorm(&t, c, false);
+		test_layernorm(&t, c, true);
+		for (int act = MX_ACT_SILU; act <= MX_ACT_RELU2; act++) {
+			test_act(&t, c, (enum mx_act)act, true);
+			test_act(&t, c, (enum mx_act)act, false);
+		}
+		test_softcap(&t, c);
 		test_tables(&t, c);
 		test_scaling(&t, c);
 	}

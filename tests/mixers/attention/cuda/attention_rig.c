@@ -33,6 +33,11 @@ double att_frequency(uint32_t head_dim, uint32_t i)
 	return pow(10000, -2.0 * i / head_dim);
 }
 
+float att_sink(uint32_t head)
+{
+	return 3 - 0.5f * (float)(head % 8);
+}
+
 float att_norm_weight(uint32_t i)
 {
 	return 1 + 0.25f * (float)((int)(i % 5) - 2);
@@ -186,6 +191,9 @@ static void open_mixer(struct att_rig *r)
 	INT("head_dim", c->head_dim);
 	INT("window", c->window);
 	params[n++] = (struct mx_param){.name = "qk_norm", .type = MX_PARAM_BOOL, .i = c->norm};
+	params[n++] = (struct mx_param){.name = "sinks", .type = MX_PARAM_BOOL, .i = c->sinks};
+	params[n++] = (struct mx_param){.name = "softcap", .type = MX_PARAM_FLOAT, .f = c->cap};
+	params[n++] = (struct mx_param){.name = "rope_pairs", .type = MX_PARAM_BOOL, .i = c->pairs};
 	params[n++] = (struct mx_param){
 		.name = "rope", .type = MX_PARAM_STRING, .s = c->rope ? "default" : "none"};
 	params[n++] = (struct mx_param){
@@ -209,7 +217,8 @@ static void open_mixer(struct att_rig *r)
 		die("state");
 	uint32_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
 	const uint32_t rows[4] = {q, kv, kv, q};
-	const void *weights[6];
+	const void *weights[7];
+	int n_weights = 4;
 	for (int i = 0; i < 4; i++) {
 		r->w[i] = (struct mx_weight){c->act, rows[i], r->ld, NULL};
 		weights[i] = &r->w[i];
@@ -217,6 +226,15 @@ static void open_mixer(struct att_rig *r)
 	if (c->norm) {
 		weights[4] = weights[5] = take(r, sizeof(norm));
 		ATT_CUDA(cudaMemcpy((void *)weights[4], norm, sizeof(norm), cudaMemcpyHostToDevice));
+		n_weights = 6;
+	}
+	if (c->sinks) {
+		float sinks[64];
+		for (uint32_t h = 0; h < 64; h++)
+			sinks[h] = att_sink(h);
+		weights[n_weights] = take(r, sizeof(sinks));
+		ATT_CUDA(
+			cudaMemcpy((void *)weights[n_weights], sinks, sizeof(sinks), cudaMemcpyHostToDevice));
 	}
 	r->page_bytes = r->state.bytes_per_token * c->page_tokens;
 	r->page_stride = r->page_bytes + GUARD_BYTES;

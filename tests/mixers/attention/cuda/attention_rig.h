@@ -21,32 +21,72 @@ struct att_case {
 	uint32_t page_tokens;
 	bool rope, norm;
 	double tolerance; /* largest |y - reference| / largest |reference| */
+	double cap;       /* softcap; 0 = none */
+	bool sinks;
+	bool pairs; /* rope of pairs */
 };
 
-#define ATT_SHAPES                                                                                 \
-	{"8 of 128", 8, 2, 128, 0, MX_BF16, MX_BF16, 32, false, false, 1e-2},                          \
-		{"8 of 128, rope, norm", 8, 2, 128, 0, MX_BF16, MX_BF16, 64, true, true, 2e-2},            \
-		{"7 of 64, window", 14, 2, 64, 300, MX_BF16, MX_BF16, 16, false, false, 1e-2},             \
-		{"one of 96", 2, 2, 96, 0, MX_BF16, MX_BF16, 48, false, false, 1e-2},                      \
-		{"8 a key head, of 80", 8, 1, 80, 0, MX_BF16, MX_BF16, 32, true, false, 2e-2},             \
-		{"4 of 256, window", 4, 1, 256, 70, MX_BF16, MX_BF16, 32, false, false, 1e-2},             \
-		{"20 of 16", 20, 1, 16, 0, MX_BF16, MX_BF16, 32, false, false, 1e-2},                      \
-		{"3 of 7, odd", 6, 2, 7, 0, MX_BF16, MX_BF16, 32, false, true, 2e-2},                      \
-		{"8 of 128, fp8", 8, 2, 128, 0, MX_BF16, MX_F8E4M3, 32, false, false, 1e-2},               \
-		{"4 of 64, fp8, window", 8, 2, 64, 129, MX_BF16, MX_F8E4M3, 16, false, false, 1e-2},       \
-		{"2 of 96, fp8", 4, 2, 96, 0, MX_BF16, MX_F8E4M3, 32, false, false, 1e-2},                 \
-		{"2 of 32, fp8", 4, 2, 32, 0, MX_BF16, MX_F8E4M3, 32, false, false, 1e-2},                 \
-		{"1 of 256, fp8", 2, 2, 256, 0, MX_BF16, MX_F8E4M3, 32, false, false, 1e-2},               \
-		{"4 of 8, f32", 4, 1, 8, 0, MX_F32, MX_F32, 16, true, true, 2e-5},                         \
-		{"2 of 128, f32, window", 4, 2, 128, 100, MX_F32, MX_F32, 32, false, false, 2e-5},         \
-		{"f32 of bf16 keys", 4, 2, 64, 0, MX_F32, MX_BF16, 32, false, false, 2e-5},                \
-	{                                                                                              \
-		"bf16 of f32 keys", 4, 2, 64, 0, MX_BF16, MX_F32, 32, false, false, 1e-2                   \
+#define ATT_SHAPES                                                                                   \
+	{"8 of 128", 8, 2, 128, 0, MX_BF16, MX_BF16, 32, false, false, .tolerance = 1e-2},               \
+		{"8 of 128, rope, norm", 8, 2, 128, 0, MX_BF16, MX_BF16, 64, true, true, .tolerance = 2e-2}, \
+		{"7 of 64, window", 14, 2, 64, 300, MX_BF16, MX_BF16, 16, false, false, .tolerance = 1e-2},  \
+		{"one of 96", 2, 2, 96, 0, MX_BF16, MX_BF16, 48, false, false, .tolerance = 1e-2},           \
+		{"8 a key head, of 80", 8, 1, 80, 0, MX_BF16, MX_BF16, 32, true, false, .tolerance = 2e-2},  \
+		{"4 of 256, window", 4, 1, 256, 70, MX_BF16, MX_BF16, 32, false, false, .tolerance = 1e-2},  \
+		{"20 of 16", 20, 1, 16, 0, MX_BF16, MX_BF16, 32, false, false, .tolerance = 1e-2},           \
+		{"3 of 7, odd", 6, 2, 7, 0, MX_BF16, MX_BF16, 32, false, true, .tolerance = 2e-2},           \
+		{"8 of 128, fp8", 8, 2, 128, 0, MX_BF16, MX_F8E4M3, 32, false, false, .tolerance = 1e-2},    \
+		{"4 of 64, fp8, window", 8, 2, 64, 129, MX_BF16, MX_F8E4M3, 16, false, false,                \
+	     .tolerance = 1e-2},                                                                         \
+		{"2 of 96, fp8", 4, 2, 96, 0, MX_BF16, MX_F8E4M3, 32, false, false, .tolerance = 1e-2},      \
+		{"2 of 32, fp8", 4, 2, 32, 0, MX_BF16, MX_F8E4M3, 32, false, false, .tolerance = 1e-2},      \
+		{"1 of 256, fp8", 2, 2, 256, 0, MX_BF16, MX_F8E4M3, 32, false, false, .tolerance = 1e-2},    \
+		{"8 of 128, softcap", 8,       2, 128, 200, MX_BF16, MX_BF16, 32, true, false,               \
+	     .tolerance = 2e-2,   .cap = 5},                                                             \
+		{"4 of 256, softcap", 8,       4, 256, 0, MX_BF16, MX_BF16, 32, false, false,                \
+	     .tolerance = 1e-2,   .cap = 3},                                                             \
+		{"8 of 64, sinks", 8, 1, 64, 128, MX_BF16, MX_BF16, 32, true, false, .tolerance = 2e-2,      \
+	     .sinks = true},                                                                             \
+		{"4 of 128, sinks, fp8",                                                                     \
+	     4,                                                                                          \
+	     2,                                                                                          \
+	     128,                                                                                        \
+	     0,                                                                                          \
+	     MX_BF16,                                                                                    \
+	     MX_F8E4M3,                                                                                  \
+	     32,                                                                                         \
+	     false,                                                                                      \
+	     false,                                                                                      \
+	     .tolerance = 1e-2,                                                                          \
+	     .sinks = true},                                                                             \
+		{"8 of 128, pairs", 8, 2, 128, 90, MX_BF16, MX_BF16, 32, true, false, .tolerance = 2e-2,     \
+	     .pairs = true},                                                                             \
+		{"all, f32",                                                                                 \
+	     4,                                                                                          \
+	     1,                                                                                          \
+	     24,                                                                                         \
+	     70,                                                                                         \
+	     MX_F32,                                                                                     \
+	     MX_F32,                                                                                     \
+	     32,                                                                                         \
+	     true,                                                                                       \
+	     false,                                                                                      \
+	     .tolerance = 2e-5,                                                                          \
+	     .cap = 2,                                                                                   \
+	     .sinks = true,                                                                              \
+	     .pairs = true},                                                                             \
+		{"4 of 8, f32", 4, 1, 8, 0, MX_F32, MX_F32, 16, true, true, .tolerance = 2e-5},              \
+		{"2 of 128, f32, window", 4, 2, 128, 100, MX_F32, MX_F32, 32, false, false,                  \
+	     .tolerance = 2e-5},                                                                         \
+		{"f32 of bf16 keys", 4, 2, 64, 0, MX_F32, MX_BF16, 32, false, false, .tolerance = 2e-5},     \
+	{                                                                                                \
+		"bf16 of f32 keys", 4, 2, 64, 0, MX_BF16, MX_F32, 32, false, false, .tolerance = 1e-2        \
 	}
 
 /* Frequencies of all rotated dimensions; the whole head is rotated. */
 double att_frequency(uint32_t head_dim, uint32_t i);
 #define ATT_NORM_EPS 1e-6
+float att_sink(uint32_t head);     /* its score */
 float att_norm_weight(uint32_t i); /* of dimension i, of queries and keys alike */
 
 struct att_limits {

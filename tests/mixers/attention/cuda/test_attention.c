@@ -97,9 +97,10 @@ static void norm_and_rope(const struct att_case *c, float *x, uint32_t pos)
 	}
 	for (uint32_t i = 0; c->rope && i < half; i++) {
 		double angle = (double)pos * (float)att_frequency(c->head_dim, i);
-		double a = x[i], b = x[i + half];
-		x[i] = (float)(a * cos(angle) - b * sin(angle));
-		x[i + half] = (float)(b * cos(angle) + a * sin(angle));
+		uint32_t lo = c->pairs ? 2 * i : i, hi = c->pairs ? lo + 1 : i + half;
+		double a = x[lo], b = x[hi];
+		x[lo] = (float)(a * cos(angle) - b * sin(angle));
+		x[hi] = (float)(b * cos(angle) + a * sin(angle));
 	}
 }
 
@@ -220,9 +221,12 @@ static void check_row(const struct att_rig *r, const struct seq *s, uint32_t i, 
 	uint32_t width = c->heads * c->head_dim;
 	float *want = allocate(width, sizeof(float));
 	double *score = allocate(s->len, sizeof(double)), top = 0, error = 0;
+	float sinks[64];
+	for (uint32_t h = 0; h < 64; h++)
+		sinks[h] = att_sink(h);
 	mx_attention_ref_row(i, c->heads, c->kv_heads, c->head_dim, c->window,
-	                     1 / sqrt((double)c->head_dim), 0, NULL, s->q + (size_t)i * width, s->k,
-	                     s->v, score, want);
+	                     1 / sqrt((double)c->head_dim), c->cap, c->sinks ? sinks : NULL,
+	                     s->q + (size_t)i * width, s->k, s->v, score, want);
 	for (uint32_t d = 0; d < width; d++) {
 		float got = from_act(r, s->y, (size_t)i * width + d);
 		double e = fabs((double)got - want[d]);

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What happens to the rows of products beside attention, for models that need it: products that
+ * hold q, k and v head by head, or q and its gates, are taken apart; all heads of q and k are
+ * normalised together; outputs are multiplied by their gates.
+ */
+#include "device/cuda/launch.cuh"
+#include "mixers/attention/cuda/attention_cuda.h"
+
+#define BLOCK 256
+
+namespace
+{
+
+/* Returns the element of a row of raw that element e of a row of q, k and v comes from; of q only
+ * if there are gates. */
+__device__ __forceinline__ uint32_t source(const attn_args &a, uint32_t e)
+{
+	uint32_t head = e / a.head_dim, d = e - head * a.head_dim;
+	if (a.gate)
+		return 2 * head * a.head_dim + d;
+	/* [group queries | key | value] for each key head */
+	uint32_t of = head < a.heads                ? head / a.group
+	              : head < a.heads + a.kv_heads ? head - a.heads
+	                                            : head - a.heads - a.kv_heads;
+	uint32_t part = head < a.heads                ? head % a.group
+	                : head < a.heads + a.kv_heads ? a.group
+	                                              : a.group + 1;
+	return (of * (a.group + 2) + part) * a.head_dim + d;
+}
+
+/* Normalises n elements (RMS); all threads of the block call it. */
+template <typename A>
+__device__ void norm(A *x, uint32_t n, const float *weight, float eps, float *part)
+{
+	float sum = 0;
+	for (uint32_t i = threadIdx.x; i < n; i += BLOCK) {
+		float f = mx_to_float<A>(x[i]);
+		sum = fmaf(f, f, sum);
+	}
+	for (int d = 16; d; d /= 2)
+		sum += __shfl_xor_sync(~0u, sum, d);
+	if (threadIdx.x % 32 == 0)
+		part[threadIdx.x / 32] = sum;
+	__syncthreads();
+	sum = 0;
+	for (uint32_t i = 0; i < BLOCK / 32; i++)
+		sum += part[i];
+	float scale = 1.0f / sqrtf(sum / (float)n + eps);
+	for (uint32_t i = threadIdx.x; i < n; i += BLOCK)
+		x[i] = mx_from_float<A>(mx_to_float<A>(x[i]) * scale * weight[i]);
+}
+
+/* A thread block a row. */
+template <typename A> __global__ void __launch_bounds__(BLOCK) arrange(const attn_args a)
+{
+	__shared__ float part[2][BLOCK / 32];
+	uint32_t q = a.heads * a.head_dim, k = a.kv_heads * a.head_dim;
+	const A *raw = (const A *)a.raw + (size_t)blockIdx.x * a.ld_raw;
+	A *row = (A *)a.qkv + (size_t)blockIdx.x * a.ld;
+	mx_pdl_launch();
+	mx_pdl_wait();
+	if (a.raw)
+		for (uint32_t e = threadIdx.x; e < (a.gate ? q : q + 2 * k); e += BLOCK)
+			row[e] = raw[source(a, e)];
+	if (!a.norm_whole)
+		return;
+	__syncthreads(); /* the row is there */
+	norm<A>(row, q, a.q_norm, a.norm_eps, part[0]);
+	norm<A>(row + q, k, a.k_norm, a.norm_eps, part[1]);
+}
+
+template <typename A> __global__ void __launch_bounds__(BLOCK) gates(const attn_args a)
+{
+	uint32_t e = blockIdx.y * BLOCK + threadIdx.x, head = e / a.head_dim;
+	mx_pdl_launch();
+	mx_pdl_wait();
+	if (e >= a.heads * a.head_dim)
+		return;
+	const A *raw = (const A *)a.raw + (size_t)blockIdx.x * a.ld_raw;
+	A *y = (A *)a.out + (size_t)blockIdx.x * a.ldo + e;
+	float gate = mx_to_float<A>(raw[(head + 1) * a.head_dim + e]);
+	*y = mx_from_float<A>(mx_to_float<A>(*y) / (1.0f + expf(-gate)));
+}
+
+} // namespace
+
+cudaError_t attn_arrange(const attn_launch *l, const attn_args *a)
+{
+	dim3 grid(a->n_rows), block(BLOCK);
+	if (!a->raw && !a->norm_whole)
+		return cudaSuccess;
+	return l->act == MX_BF16 ? mx_launch(arrange<__nv_bfloat16>, grid, block, 0, l->stream, *a)
+	                         : mx_launch(arrange<float>, grid, block, 0, l->stream, *a);
+}
+
+cudaError_t attn_gates(const attn_launch *l, const attn_args *a)
+{
+	dim3 grid(a->n_rows, (a->heads * a->head_dim + BLOCK - 1) / BLOCK), block(BLOCK);
+	if (!a->gate)
+		return cudaSuccess;
+	return l->act == MX_BF16 ? mx_launch(gates<__nv_bfloat16>, grid, block, 0, l->stream, *a)
+	                         : mx_launch(gates<float>, grid, block, 0, l->stream, *a);
+}
