@@ -21,6 +21,7 @@
 #include "daemon/metrics.h"
 #include "daemon/notify.h"
 #include "daemon/serve/service.h"
+#include "model/catalogue.h"
 
 /* Everything the process holds, in the order in which it is built. */
 struct mixd {
@@ -39,10 +40,11 @@ enum { TICK_MS = 100 };
 static void usage(FILE *out)
 {
 	fprintf(out,
-	        "usage: mixd [--config FILE] [--check]\n"
+	        "usage: mixd [--config FILE] [--check | --list-models]\n"
 	        "\n"
 	        "  -c, --config FILE  configuration (default %s/mixd/mixd.yaml)\n"
 	        "      --check        validate it, print the memory plan of every model, and exit\n"
+	        "      --list-models  print which models can be loaded, and exit\n"
 	        "  -V, --version      print the version and exit\n"
 	        "  -h, --help         print this and exit\n",
 	        MIXD_SYSCONFDIR);
@@ -262,19 +264,30 @@ static int serve(struct mixd *m, const sigset_t *signals)
 	return 0;
 }
 
+/* Prints the list of models; returns the exit status. */
+static int list_models(void)
+{
+	struct mx_buf text = {0};
+	mx_status st = mx_catalogue_write(&text);
+	if (st == MX_OK)
+		fputs(mx_buf_str(&text), stdout);
+	mx_buf_free(&text);
+	return st == MX_OK ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {{"config", required_argument, NULL, 'c'},
-	                                        {"check", no_argument, NULL, 'k'},
-	                                        {"version", no_argument, NULL, 'V'},
-	                                        {"help", no_argument, NULL, 'h'},
-	                                        {0}};
+	static const struct option options[] = {
+		{"config", required_argument, NULL, 'c'}, {"check", no_argument, NULL, 'k'},
+		{"list-models", no_argument, NULL, 'l'},  {"version", no_argument, NULL, 'V'},
+		{"help", no_argument, NULL, 'h'},         {0}};
 	struct mixd m = {.config_file = MIXD_SYSCONFDIR "/mixd/mixd.yaml"};
 	bool check = false;
 	for (int o; (o = getopt_long(argc, argv, "c:Vh", options, NULL)) != -1;) {
 		switch (o) {
 		case 'c': m.config_file = optarg; break;
 		case 'k': check = true; break;
+		case 'l': return list_models();
 		case 'V': puts("mixd " PACKAGE_VERSION); return 0;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;

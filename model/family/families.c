@@ -70,6 +70,11 @@ static const struct mx_family *const families[] = {
 };
 #define N_FAMILIES (sizeof families / sizeof *families)
 
+const struct mx_family *mx_family_at(size_t i)
+{
+	return i < N_FAMILIES ? families[i] : NULL;
+}
+
 static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *scope)
 {
 	const char *type = NULL;

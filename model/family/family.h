@@ -30,6 +30,9 @@ extern const struct mx_family mx_family_delta_net, mx_family_gated_deltanet, mx_
 extern const struct mx_family mx_family_mamba2_raw;
 bool mx_mamba2_is_raw(const json_t *config);
 
+/* Returns family i of all, NULL past the last. families.c */
+const struct mx_family *mx_family_at(size_t i);
+
 /* Rotary embedding as configured, ready for the attention mixer's parameters. */
 struct mx_rope_config {
 	const char *type; /* static: none, default, linear, dynamic, llama3, yarn, longrope */
