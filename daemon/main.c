@@ -27,6 +27,7 @@
 #include "daemon/request_plan.h"
 #include "daemon/serve/service.h"
 #include "daemon/weights.h"
+#include "model/catalogue.h"
 
 /* Everything the process holds, in the order in which it is built. */
 struct mixd {
@@ -50,6 +51,7 @@ static void usage(FILE *out)
 	fputs(
 		"usage: mixd [--config FILE] [--check [--deep]]\n"
 		"       mixd --model DIR [--name NAME] [--port PORT] [--device DEVICE] [--check [--deep]]\n"
+		"       mixd --list-models\n"
 		"\n"
 		"  -c, --config FILE    configuration (default " DEFAULT_CONFIG ")\n"
 		"  -m, --model DIR      serve this checkpoint, without a configuration file;\n"
@@ -59,6 +61,7 @@ static void usage(FILE *out)
 		"      --device DEVICE  cpu (default), cuda or cuda:N\n"
 		"      --check          validate, print the memory plan of every model, and exit\n"
 		"      --deep           with --check: read all weights too, and look for NaN and infinity\n"
+		"      --list-models    print which models can be loaded, and exit\n"
 		"  -V, --version        print the version and exit\n"
 		"  -h, --help           print this and exit\n",
 		out);
@@ -288,6 +291,17 @@ static int serve(struct mixd *m, const sigset_t *signals)
 	return 0;
 }
 
+/* Prints the list of models; returns the exit status. */
+static int list_models(void)
+{
+	struct mx_buf text = {0};
+	mx_status st = mx_catalogue_write(&text);
+	if (st == MX_OK)
+		fputs(mx_buf_str(&text), stdout);
+	mx_buf_free(&text);
+	return st == MX_OK ? 0 : 1;
+}
+
 /* What the command line says. */
 struct options {
 	const char *config_file;
@@ -298,12 +312,17 @@ struct options {
 /* Parses the command line. Returns an exit status, or -1 to continue. */
 static int read_options(int argc, char **argv, struct options *o)
 {
-	static const struct option options[] = {
-		{"config", required_argument, NULL, 'c'}, {"check", no_argument, NULL, 'k'},
-		{"deep", no_argument, NULL, 'D'},         {"model", required_argument, NULL, 'm'},
-		{"name", required_argument, NULL, 'n'},   {"port", required_argument, NULL, 'p'},
-		{"device", required_argument, NULL, 'd'}, {"version", no_argument, NULL, 'V'},
-		{"help", no_argument, NULL, 'h'},         {0}};
+	static const struct option options[] = {{"config", required_argument, NULL, 'c'},
+	                                        {"check", no_argument, NULL, 'k'},
+	                                        {"list-models", no_argument, NULL, 'l'},
+	                                        {"deep", no_argument, NULL, 'D'},
+	                                        {"model", required_argument, NULL, 'm'},
+	                                        {"name", required_argument, NULL, 'n'},
+	                                        {"port", required_argument, NULL, 'p'},
+	                                        {"device", required_argument, NULL, 'd'},
+	                                        {"version", no_argument, NULL, 'V'},
+	                                        {"help", no_argument, NULL, 'h'},
+	                                        {0}};
 	for (int c; (c = getopt_long(argc, argv, "c:m:Vh", options, NULL)) != -1;) {
 		switch (c) {
 		case 'c': o->config_file = optarg; break;
@@ -313,6 +332,7 @@ static int read_options(int argc, char **argv, struct options *o)
 		case 'n': o->model.name = optarg; break;
 		case 'p': o->model.port = optarg; break;
 		case 'd': o->model.device = optarg; break;
+		case 'l': return list_models();
 		case 'V': puts("mixd " PACKAGE_VERSION); return 0;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;

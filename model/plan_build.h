@@ -80,6 +80,7 @@ struct mx_family {
 	bool qk_norm;
 	bool bias_by_default;    /* attention_bias when the key is absent */
 	int64_t default_pattern; /* sliding_window_pattern when the key is absent; 0 = no full layers */
+	bool first_full;         /* the first layer of each pattern has no window, not the last */
 	/* Rope: theta when the key is absent (0 = 10000); partial_rotary_factor likewise (0 = the
 	 * family always rotates all of a head). by type: layers with a window have parameters of their
 	 * own, in the old spelling under local_theta_key. */

@@ -60,6 +60,32 @@ def pattern(path):
     (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def multimodal(model_type):
+    """Makes a checkpoint of several parts of a text: as published, with experts in two tensors, and
+    with tensors of vision and of multi-token prediction that the text does not use."""
+    def edit(path):
+        hub_names("model.", "model.language_model.")(path)
+        tensors = safetensors.torch.load_file(path / "model.safetensors")
+        layers = {k.split(".experts.")[0] for k in tensors if ".experts.0." in k}
+        for layer in sorted(layers):
+            expert = lambda e, w: tensors.pop(f"{layer}.experts.{e}.{w}_proj.weight")
+            n = sum(k.startswith(layer + ".experts.") and ".gate_proj." in k for k in tensors)
+            up = torch.stack([torch.cat([expert(e, "gate"), expert(e, "up")]) for e in range(n)])
+            tensors[layer + ".experts.gate_up_proj"] = up
+            tensors[layer + ".experts.down_proj"] = torch.stack(
+                [expert(e, "down") for e in range(n)])
+        for name in ("model.visual.patch_embed.proj.bias", "mtp.norm.weight"):
+            tensors[name] = torch.ones(8)
+        safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+        text = json.loads((path / "config.json").read_text())
+        whole = dict(architectures=["ForConditionalGeneration"], model_type=model_type,
+                     tie_word_embeddings=text.pop("tie_word_embeddings"), text_config=text,
+                     vision_config=dict(depth=1))
+        (path / "config.json").write_text(json.dumps(whole, indent=2) + "\n")
+
+    return edit
+
+
 class Variant:
     def __init__(self, config, lengths=FEWER, finish=lambda path: None):
         self.config = config
@@ -138,7 +164,48 @@ HYBRIDS = {
         mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=16, n_groups=1, time_step_min=1e-9,
         intermediate_size=56), FEWER, pattern),
 }
-VARIANTS |= HYBRIDS
+GATED = dict(num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4,
+             linear_key_head_dim=12, linear_value_head_dim=16, head_dim=16,
+             layer_types=["linear_attention", "full_attention", "linear_attention",
+                          "linear_attention"])
+QWEN_EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+                    shared_expert_intermediate_size=40)
+VARIANTS |= HYBRIDS | {
+    "qwen3_next": Variant(attention("Qwen3Next", mlp_only_layers=[2], **GATED, **QWEN_EXPERTS),
+                          LENGTHS),
+    "qwen3_next-gva": Variant(attention(
+        "Qwen3Next", num_hidden_layers=2, linear_num_key_heads=1, linear_num_value_heads=3,
+        linear_key_head_dim=16, linear_value_head_dim=8, linear_conv_kernel_dim=3, head_dim=24,
+        layer_types=["linear_attention", "full_attention"], attention_bias=True,
+        norm_topk_prob=False, tie_word_embeddings=True, rope_parameters=dict(
+            rope_type="default", rope_theta=5e4, partial_rotary_factor=0.5), **QWEN_EXPERTS)),
+    "qwen3_5": Variant(attention("Qwen3_5Text", **GATED), LENGTHS),
+    "qwen3_5-parts": Variant(attention(
+        "Qwen3_5Text", tie_word_embeddings=True, **(GATED | dict(num_hidden_layers=2, layer_types=[
+            "full_attention", "linear_attention"]))), FEWER, multimodal("qwen3_5")),
+    "qwen3_5_moe": Variant(attention("Qwen3_5MoeText", **GATED, **QWEN_EXPERTS), FEWER,
+                           multimodal("qwen3_5_moe")),
+    "glm4_moe": Variant(attention(
+        "Glm4Moe", num_hidden_layers=3, head_dim=12, n_routed_experts=8, num_experts_per_tok=3,
+        moe_intermediate_size=24, n_shared_experts=2, n_group=2, topk_group=1,
+        routed_scaling_factor=1.8, use_qk_norm=True, attention_bias=True), LENGTHS),
+    "glm4_moe-plain": Variant(attention(
+        "Glm4Moe", n_routed_experts=5, num_experts_per_tok=2, moe_intermediate_size=24,
+        first_k_dense_replace=0, norm_topk_prob=False, tie_word_embeddings=True)),
+    "lfm2": Variant(attention("Lfm2", num_hidden_layers=3, block_multiple_of=8, layer_types=[
+        "conv", "full_attention", "conv"]), LENGTHS),
+    "lfm2-bias": Variant(attention(
+        "Lfm2", conv_bias=True, conv_L_cache=4, block_auto_adjust_ff_dim=False,
+        tie_word_embeddings=False, layer_types=["full_attention", "conv"])),
+    "lfm2_moe": Variant(attention(
+        "Lfm2Moe", num_hidden_layers=4, num_dense_layers=1, num_experts=6, num_experts_per_tok=3,
+        moe_intermediate_size=24, routed_scaling_factor=1.7,
+        layer_types=["conv", "conv", "full_attention", "conv"]), LENGTHS),
+    "lfm2_moe-plain": Variant(attention(
+        "Lfm2Moe", num_dense_layers=0, num_experts=5, num_experts_per_tok=2,
+        moe_intermediate_size=24, use_expert_bias=False, norm_topk_prob=False,
+        layer_types=["conv", "full_attention"])),
+}
 
 
 def spread(n, low, high, r):
@@ -164,8 +231,8 @@ def randomized(name, shape, r, config):
     if name.endswith(".bias"):
         return 0.2 * r
     if len(shape) == 1:
-        return (0.1 if getattr(config, "zero_centred", False) and "linear_attn" not in name
-                else 1) + 0.1 * r
+        plus_one = config.model_type.startswith(("qwen3_next", "qwen3_5"))
+        return (0 if plus_one and "linear_attn" not in name else 1) + 0.1 * r
     if "conv" in name and len(shape) == 3 and shape[1] == 1:
         return r / shape[-1] ** 0.5
     if "embed" in name and not config.tie_word_embeddings:

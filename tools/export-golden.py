@@ -20,10 +20,11 @@ import safetensors
 import safetensors.torch
 import torch
 import transformers
-from transformers import (AutoModelForCausalLM, Cohere2Config, Gemma2Config, Gemma3TextConfig,
+from transformers import (ArceeConfig, AutoModelForCausalLM, Cohere2Config, CwmConfig, Gemma2Config,
+                          Gemma3TextConfig, GraniteSWAConfig,
                           GPT2Config, GPTNeoXConfig, GraniteConfig, LlamaConfig, Ministral3Config,
                           MinistralConfig, MistralConfig, Olmo2Config, Olmo3Config, Phi3Config,
-                          Qwen2Config, Qwen3Config, SmolLM3Config)
+                          Qwen2Config, Qwen3Config, SeedOssConfig, SmolLM3Config)
 
 LENGTHS = (1, 7, 64, 65, 200, 513)
 GREEDY = 32
@@ -223,6 +224,21 @@ VARIANTS = {
     "gpt_neox-sequential": Variant(GPTNeoXConfig(**small(
         num_attention_heads=2, use_parallel_residual=False, attention_bias=False,
         hidden_act="gelu_new"), **rope("default", partial_rotary_factor=0.5))),
+    "granite_swa": Variant(GraniteSWAConfig(**small(
+        num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2, sliding_window=40,
+        layer_rope_theta=[0, 10000.0, 10000.0, 500.0, 0], embedding_multiplier=3.0,
+        residual_multiplier=0.6, attention_multiplier=0.4, logits_scaling=1.3,
+        tie_word_embeddings=True), **rope("default"))),
+    "arcee": Variant(ArceeConfig(**small(num_attention_heads=4, num_key_value_heads=2,
+                                         mlp_bias=True), **rope("default"))),
+    "seed_oss": Variant(SeedOssConfig(**small(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, attention_out_bias=True,
+        attention_dropout=0.0, residual_dropout=0.0), **rope("default", theta=1e7))),
+    "cwm": Variant(CwmConfig(**small(
+        num_hidden_layers=5, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        sliding_window=40, bos_token_id=1, eos_token_id=2), **rope("llama3", theta=1e6, factor=16.0, low_freq_factor=1.0,
+                                   high_freq_factor=4.0, original_max_position_embeddings=128)),
+        edit=lambda c: [c.pop(k) for k in ("layer_types", "bos_token_id", "eos_token_id")]),
     "mixd-attention": Variant(Qwen3Config(**small(
         head_dim=16, use_sliding_window=True, sliding_window=40, max_window_layers=1),
         **rope("default")), edit=as_mixd, rename=(".self_attn.", ".mixer.")),
@@ -239,6 +255,8 @@ def randomize(model, seed):
         r = torch.randn(p.shape, generator=g)
         if name.endswith(".bias"):
             p.copy_(0.2 * r)
+        elif name.endswith(".sinks"):
+            p.copy_(r)
         elif p.dim() == 1:
             p.copy_((0.0 if gemma else 1.0) + 0.1 * r)
         elif any(e in name for e in embeddings) and not model.config.tie_word_embeddings:

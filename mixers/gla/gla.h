@@ -110,8 +110,17 @@ struct gla_stream_shape {
 	bool silu;
 };
 
+/* How a checkpoint holds the tensors of gated_deltanet: the parameter `tensors`. */
+enum gla_tensors_form {
+	GLA_TENSORS_FLA,        /* one for each stream, as the variant names them */
+	GLA_TENSORS_QWEN3_5,    /* q, k and v are rows of one, their convolutions too */
+	GLA_TENSORS_QWEN3_NEXT, /* q, k, v and the gate are rows of one, key head by key head; beta and
+	                         * a likewise; convolutions as in Qwen3.5 */
+};
+
 struct gla_params {
 	const struct gla_variant *variant;
+	enum gla_tensors_form form;
 	struct mx_recur_spec recur;
 	/* Sizes of a head, as projected; with some feature maps those in `recur` are larger. */
 	uint32_t k_dim, v_dim;
@@ -151,6 +160,8 @@ struct gla_weights {
 	const float *a_log, *lower_bounds; /* host vectors, NULL after create */
 	const float *norm;
 	const struct mx_weight *o;
+	/* GLA_TENSORS_QWEN3_NEXT: the streams have no w, but are taken from these products. */
+	const struct mx_weight *qkvz, *ba;
 };
 
 struct gla_tensor {
@@ -191,6 +202,7 @@ struct gla_buffers {
 	float *features[2];                             /* features of q and k, if larger than those */
 	float *layers[2];                               /* products of a feature map */
 	float *y;                                       /* [rows, heads * recur.v_dim] */
+	float *qkvz, *ba; /* products that streams are taken from, key head by key head */
 	void *core;
 };
 
@@ -219,6 +231,11 @@ uint32_t gla_feature_dim(enum gla_feature f, uint32_t dim);
 int gla_feature_layers(enum gla_feature f); /* number of trained products, 0 to 2 */
 void gla_apply_features(struct mx_device *d, const struct gla_features *f, size_t n_rows,
                         const float *x, const float *x2, float *y);
+
+/* Takes the streams q, k, v, gate, beta and a of `n_rows` rows from qkvz [rows, k_heads,
+ * q|k|v|gate] and ba [rows, k_heads, beta|a], and adds bias [heads] to a. */
+void gla_unpack(struct mx_device *d, const struct gla_params *p, size_t n_rows,
+                const struct gla_buffers *b, const float *bias);
 
 /* k <- 1 - a */
 void gla_complement(struct mx_device *d, size_t n_rows, size_t n, const float *a, float *k);

@@ -31,10 +31,27 @@ size_t gla_layout(const struct gla_params *p, size_t max_rows, unsigned threads,
 			b.layers[i] = place(base, &at, max_rows * l->q_heads * p->k_dim);
 	}
 	b.y = place(base, &at, max_rows * l->heads * l->v_dim);
+	if (p->form == GLA_TENSORS_QWEN3_NEXT) {
+		b.qkvz = place(base, &at, max_rows * 2 * (p->streams[GLA_Q].n + p->streams[GLA_V].n));
+		b.ba = place(base, &at, max_rows * 2 * l->heads);
+	}
 	b.core = base ? base + at : NULL;
 	if (out)
 		*out = b;
 	return at + mx_recur_scratch_bytes(l, threads);
+}
+
+/* Computes Qwen3-Next's two products and takes the streams from them. */
+static mx_status project_packed(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows,
+                                const float *x)
+{
+	const struct gla_weights *w = &m->w;
+	const struct mx_linear_out outs[2] = {{.w = w->qkvz, .y = b->qkvz, .ldy = w->qkvz->rows},
+	                                      {.w = w->ba, .y = b->ba, .ldy = w->ba->rows}};
+	mx_status status = m->device->ops->linear(m->device, x, m->width, n_rows, outs, 2);
+	if (status == MX_OK)
+		gla_unpack(m->device, &m->params, n_rows, b, w->streams[GLA_A].bias);
+	return status;
 }
 
 /* Computes all products of the layer's input, then the second products of low-rank streams. */
@@ -45,6 +62,8 @@ static mx_status project(struct mx_mixer *m, const struct gla_buffers *b, size_t
 	struct mx_linear_out outs[GLA_STREAMS];
 	size_t n = 0;
 
+	if (p->form == GLA_TENSORS_QWEN3_NEXT)
+		return project_packed(m, b, n_rows, x);
 	for (int s = 0; s < GLA_STREAMS; s++) {
 		const struct gla_stream_shape *shape = &p->streams[s];
 		const struct gla_stream_weights *w = &m->w.streams[s];

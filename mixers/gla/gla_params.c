@@ -346,7 +346,25 @@ static const char *const known[] = {
 	"elementwise_affine",
 	"gate_logit_normalizer",
 	"gate_low_rank_dim",
+	"tensors",
 };
+
+static void read_form(struct reader *r, struct gla_params *p)
+{
+	static const char *const forms[] = {"fla", "qwen3_5", "qwen3_next"};
+	const char *name = get_string(r, "tensors", forms[0]);
+	size_t i = 0;
+	while (i < 3 && strcmp(forms[i], name))
+		i++;
+	if (i == 3)
+		REFUSE(r, MX_E_UNSUPPORTED, "tensors '%.60s' is none of fla, qwen3_5, qwen3_next", name);
+	else if (i && (strcmp(p->variant->name, "gated_deltanet") || !p->conv_size || !p->gate))
+		REFUSE(r, MX_E_UNSUPPORTED,
+		       "tensors '%s' are of a gated_deltanet with convolutions and a gate", name);
+	p->form = (enum gla_tensors_form)(i % 3);
+	if (p->form)
+		p->norm_name = "norm.weight";
+}
 
 mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *out,
                           struct mx_err *err)
@@ -372,6 +390,8 @@ mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *
 	read_norm(&r, &p);
 	if (r.status == MX_OK)
 		read_streams(&r, &p);
+	if (r.status == MX_OK)
+		read_form(&r, &p);
 	if (p.has_lower_bounds && p.streams[GLA_A].n != layer->width)
 		REFUSE(&r, MX_E_UNSUPPORTED, "expand_ratio: %u gates cannot take use_lower_bound's %u",
 		       p.streams[GLA_A].n, layer->width);

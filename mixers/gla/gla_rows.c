@@ -255,3 +255,49 @@ void gla_divide(struct mx_device *d, size_t n_rows, uint32_t heads, uint32_t dim
 	const struct groups g = {heads, dim, y};
 	for_rows(d, n_rows, (size_t)heads * dim, divide_row, &g);
 }
+
+/* ---- streams that are taken from products, key head by key head ---- */
+
+struct unpack {
+	const struct gla_params *p;
+	const struct gla_buffers *b;
+	const float *bias;
+};
+
+/* Copies n elements to the next place of a stream. */
+static const float *take(float **to, const float *from, size_t n)
+{
+	memcpy(*to, from, n * sizeof *from);
+	*to += n;
+	return from + n;
+}
+
+static void unpack_row(const void *arg, size_t row)
+{
+	const struct unpack *u = arg;
+	const struct gla_params *p = u->p;
+	const uint32_t k_heads = p->recur.k_heads, each = p->recur.heads / k_heads;
+	const float *qkvz = u->b->qkvz + row * 2 * (p->streams[GLA_Q].n + p->streams[GLA_V].n);
+	const float *ba = u->b->ba + row * 2 * p->recur.heads;
+	float *to[GLA_STREAMS];
+	for (int s = 0; s < GLA_STREAMS; s++)
+		to[s] = u->b->streams[s] + row * p->streams[s].ld;
+	for (uint32_t h = 0; h < k_heads; h++) {
+		qkvz = take(&to[GLA_Q], qkvz, p->k_dim);
+		qkvz = take(&to[GLA_K], qkvz, p->k_dim);
+		qkvz = take(&to[GLA_V], qkvz, (size_t)each * p->v_dim);
+		qkvz = take(&to[GLA_GATE], qkvz, (size_t)each * p->v_dim);
+		ba = take(&to[GLA_BETA], ba, each);
+		ba = take(&to[GLA_A], ba, each);
+	}
+	float *a = u->b->streams[GLA_A] + row * p->streams[GLA_A].ld;
+	for (uint32_t h = 0; h < p->recur.heads; h++)
+		a[h] += u->bias[h];
+}
+
+void gla_unpack(struct mx_device *d, const struct gla_params *p, size_t n_rows,
+                const struct gla_buffers *b, const float *bias)
+{
+	const struct unpack u = {p, b, bias};
+	for_rows(d, n_rows, 2 * (p->streams[GLA_Q].n + p->streams[GLA_V].n), unpack_row, &u);
+}

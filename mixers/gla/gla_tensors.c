@@ -32,6 +32,40 @@ static void matrix(struct lister *l, const char *name, uint64_t rows, uint64_t c
 
 #define AT(field) offsetof(struct gla_weights, field)
 
+/* Names of Qwen3.5's tensors; Qwen3-Next's convolution and bias are named alike. */
+static const struct gla_names qwen[GLA_STREAMS] = {
+	[GLA_Q] = {.weight = "in_proj_qkv.weight", .conv = "conv1d.weight"},
+	[GLA_K] = {.weight = "in_proj_qkv.weight", .conv = "conv1d.weight"},
+	[GLA_V] = {.weight = "in_proj_qkv.weight", .conv = "conv1d.weight"},
+	[GLA_A] = {.weight = "in_proj_a.weight", .bias = "dt_bias"},
+	[GLA_BETA] = {.weight = "in_proj_b.weight"},
+	[GLA_GATE] = {.weight = "in_proj_z.weight"},
+};
+
+/* Lists a stream of Qwen's gated delta net: q, k and v are rows of the tensors of all three. */
+static void list_qwen_stream(struct lister *l, const struct gla_params *p, int s, uint32_t width)
+{
+	const struct gla_stream_shape *shape = p->streams;
+	const uint32_t n = shape[s].n, all = shape[GLA_Q].n + shape[GLA_K].n + shape[GLA_V].n;
+	const uint32_t first = s == GLA_Q ? 0 : s == GLA_K ? shape[GLA_Q].n : all - n;
+	const bool part = s <= GLA_V;
+	size_t at = AT(streams) + (size_t)s * sizeof(struct gla_stream_weights);
+	if (p->form == GLA_TENSORS_QWEN3_5) {
+		matrix(l, qwen[s].weight, part ? all : n, width,
+		       at + offsetof(struct gla_stream_weights, w));
+		if (part)
+			l->out[l->n - 1].spec = mx_weight_spec_rows(l->out[l->n - 1].spec, first, n);
+	}
+	if (qwen[s].bias)
+		vector(l, qwen[s].bias, n, at + offsetof(struct gla_stream_weights, bias));
+	if (part) {
+		const struct mx_weight_spec spec =
+			MX_WEIGHT_SPEC(qwen[s].conv, VECTOR, {all, 1, p->conv_size});
+		*add(l, qwen[s].conv, MX_WEIGHT_VECTOR, at + offsetof(struct gla_stream_weights, conv)) =
+			mx_weight_spec_rows(spec, first, n);
+	}
+}
+
 static void list_stream(struct lister *l, const struct gla_params *p, int s, uint32_t width)
 {
 	const struct gla_names *names = &p->variant->streams[s];
@@ -86,7 +120,14 @@ size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p
 	struct lister l = {out, 0};
 	for (int s = 0; s < GLA_STREAMS; s++)
 		if (p->streams[s].n)
-			list_stream(&l, p, s, layer->width);
+			(p->form ? list_qwen_stream : list_stream)(&l, p, s, layer->width);
+	if (p->form == GLA_TENSORS_QWEN3_NEXT) {
+		const struct gla_stream_shape *shape = p->streams;
+		matrix(&l, "in_proj_qkvz.weight",
+		       shape[GLA_Q].n + shape[GLA_K].n + shape[GLA_V].n + shape[GLA_GATE].n, layer->width,
+		       AT(qkvz));
+		matrix(&l, "in_proj_ba.weight", 2 * p->recur.heads, layer->width, AT(ba));
+	}
 	list_feature(&l, p);
 	if (p->variant->decay == GLA_SOFTPLUS) {
 		vector(&l, "A_log", p->recur.heads, AT(a_log));
@@ -103,6 +144,7 @@ size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p
 	if (p->norm_affine)
 		vector(&l, p->norm_name, p->variant->norm_whole ? p->recur.heads * p->v_dim : p->v_dim,
 		       AT(norm));
-	matrix(&l, "o_proj.weight", layer->width, (uint64_t)p->recur.heads * p->v_dim, AT(o));
+	matrix(&l, p->form ? "out_proj.weight" : "o_proj.weight", layer->width,
+	       (uint64_t)p->recur.heads * p->v_dim, AT(o));
 	return l.n;
 }

@@ -66,7 +66,7 @@ static mx_status choose_windows(const struct mx_plan_build *b, const struct mx_s
 		else if (rule == MX_WINDOW_NO_ROPE)
 			sliding &= d->no_rope[i];
 		else if (rule == MX_WINDOW_TYPES && rhythm)
-			sliding &= (i + 1) % rhythm != 0;
+			sliding &= (i + !b->family->first_full) % rhythm != 0;
 		if (!s && sliding && !d->window)
 			s = mx_fail(b->err, MX_E_INVALID,
 			            "layer_types[%u]: 'sliding_attention' without %ssliding_window", i,
@@ -156,15 +156,28 @@ mx_status mx_dense_read(const struct mx_plan_build *b, struct mx_dense *out)
 	return s;
 }
 
-/* Makes the parameters of attention of layers with a window or without, with rope or without. */
-static mx_status make_params(const struct mx_plan_build *b, const struct mx_dense *d, bool sliding,
-                             bool no_rope, struct mx_params *out)
+static const struct mx_rope_config *rope_of(const struct mx_dense *d, uint32_t i)
 {
 	static const struct mx_rope_config none = {.type = "none"};
+	if (d->no_rope[i])
+		return &none;
+	return d->layer_rope ? &d->layer_rope[i] : &d->rope[d->sliding[i]];
+}
+
+/* Makes the parameters of attention of layer i, or takes those of an earlier layer that has the
+ * same. */
+static mx_status make_params(const struct mx_plan_build *b, const struct mx_dense *d,
+                             const struct mx_plan_layer *layers, uint32_t i, struct mx_params *out)
+{
 	struct mx_params p;
-	const struct mx_rope_config *rope = no_rope ? &none : &d->rope[sliding];
-	mx_status s = mx_attention_params(b, &d->shape, rope, &p);
-	return s ? s : mx_attention_config_window(b, &p, sliding ? d->window : 0, out);
+	for (uint32_t k = 0; k < i; k++)
+		if (d->sliding[k] == d->sliding[i] && d->no_rope[k] == d->no_rope[i] &&
+		    rope_of(d, k)->theta == rope_of(d, i)->theta) {
+			*out = layers[k].blocks[0].mixers[0].params;
+			return MX_OK;
+		}
+	mx_status s = mx_attention_params(b, &d->shape, rope_of(d, i), &p);
+	return s ? s : mx_attention_config_window(b, &p, d->sliding[i] ? d->window : 0, out);
 }
 
 mx_status mx_dense_fill(const struct mx_plan_build *b, const struct mx_dense *d)
@@ -172,15 +185,13 @@ mx_status mx_dense_fill(const struct mx_plan_build *b, const struct mx_dense *d)
 	const struct mx_scope scope = {.where = "", .outer = b->config};
 	struct mx_mlp_spec mlp = d->mlp;
 	struct mx_plan_layer *layers = NULL;
-	struct mx_params params[2][2] = {0};
 	mx_status s = mx_plan_layers_alloc(b, d->n, &layers);
 	for (uint32_t i = 0; !s && i < d->n; i++) {
-		struct mx_params *p = &params[d->sliding[i]][d->no_rope[i]];
-		if (!p->items)
-			s = make_params(b, d, d->sliding[i], d->no_rope[i], p);
+		struct mx_params params = {0};
+		s = make_params(b, d, layers, i, &params);
 		const struct mx_plan_mixer mixer = {.mixer = "attention",
 		                                    .prefix = d->prefix,
-		                                    .params = *p,
+		                                    .params = params,
 		                                    .in_scale = 1,
 		                                    .out_scale = 1,
 		                                    .plus_one = d->plus_one};

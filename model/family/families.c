@@ -34,9 +34,22 @@ static const struct mx_family *const families[] = {
 	&mx_family_cohere2,
 	&mx_family_gpt2,
 	&mx_family_gpt_neox,
+	&mx_family_granite_swa,
+	&mx_family_arcee,
+	&mx_family_seed_oss,
+	&mx_family_iquestcoder,
+	&mx_family_cwm,
 	&mx_family_mixtral,
 	&mx_family_qwen2_moe,
 	&mx_family_qwen3_moe,
+	&mx_family_glm4_moe,
+	&mx_family_qwen3_next,
+	&mx_family_qwen3_5,
+	&mx_family_qwen3_5_text,
+	&mx_family_qwen3_5_moe,
+	&mx_family_qwen3_5_moe_text,
+	&mx_family_lfm2,
+	&mx_family_lfm2_moe,
 	&mx_family_bamba,
 	&mx_family_falcon_h1,
 	&mx_family_granitemoehybrid,
@@ -57,6 +70,11 @@ static const struct mx_family *const families[] = {
 	&mx_family_retnet,
 };
 #define N_FAMILIES (sizeof families / sizeof *families)
+
+const struct mx_family *mx_family_at(size_t i)
+{
+	return i < N_FAMILIES ? families[i] : NULL;
+}
 
 static mx_status find_family(struct mx_plan_build *b, const struct mx_scope *scope)
 {

@@ -12,12 +12,16 @@ extern const struct mx_family mx_family_llama, mx_family_mistral, mx_family_qwen
 extern const struct mx_family mx_family_mixtral, mx_family_qwen2_moe, mx_family_qwen3_moe;
 extern const struct mx_family mx_family_bamba, mx_family_falcon_h1, mx_family_granitemoehybrid,
 	mx_family_nemotron_h;
+extern const struct mx_family mx_family_glm4_moe, mx_family_qwen3_next, mx_family_qwen3_5,
+	mx_family_qwen3_5_text, mx_family_qwen3_5_moe, mx_family_qwen3_5_moe_text;
+extern const struct mx_family mx_family_lfm2, mx_family_lfm2_moe;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
 extern const struct mx_family mx_family_gemma2, mx_family_gemma3_text, mx_family_gemma3;
 extern const struct mx_family mx_family_phi3, mx_family_olmo2, mx_family_olmo3, mx_family_smollm3;
 extern const struct mx_family mx_family_granite, mx_family_ministral, mx_family_ministral3;
 extern const struct mx_family mx_family_mistral3, mx_family_cohere2, mx_family_gpt2;
-extern const struct mx_family mx_family_gpt_neox;
+extern const struct mx_family mx_family_gpt_neox, mx_family_granite_swa, mx_family_arcee;
+extern const struct mx_family mx_family_seed_oss, mx_family_iquestcoder, mx_family_cwm;
 /* flash-linear-attention */
 extern const struct mx_family mx_family_delta_net, mx_family_gated_deltanet, mx_family_gla,
 	mx_family_hgrn, mx_family_hgrn2, mx_family_kda, mx_family_linear_attn, mx_family_retnet;
@@ -25,6 +29,9 @@ extern const struct mx_family mx_family_delta_net, mx_family_gated_deltanet, mx_
 /* mamba_ssm's own models, whose configs have no model_type: mx_mamba2_is_raw recognises them. */
 extern const struct mx_family mx_family_mamba2_raw;
 bool mx_mamba2_is_raw(const json_t *config);
+
+/* Returns family i of all, NULL past the last. families.c */
+const struct mx_family *mx_family_at(size_t i);
 
 /* Rotary embedding as configured, ready for the attention mixer's parameters. */
 struct mx_rope_config {
@@ -46,6 +53,11 @@ mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_sco
 
 /* Sets the plan's longest sequence to the one that the rope scaling is made for. */
 mx_status mx_rope_context_set(const struct mx_plan_build *b, const struct mx_rope_config *rope);
+
+/* Copies a rope configuration of the type "default" with another theta. MX_E_UNSUPPORTED for
+ * another type. */
+mx_status mx_rope_config_theta(const struct mx_plan_build *b, const struct mx_rope_config *from,
+                               double theta, struct mx_rope_config *out);
 
 /* Reads the attention mixer's parameters for one layer. `window` is items[0] and 0 here; the caller
  * sets it. *out_rope is the rope configuration that went into them. */
@@ -130,6 +142,10 @@ const json_t *mx_layer_words(const struct mx_plan_build *b, const struct mx_scop
  * groups and scaling. Other fields of *out stay as they are. */
 mx_status mx_experts_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                  const char *width_key, struct mx_mlp_spec *out);
+/* Reads the feed-forward of one layer of a Qwen with experts. shared: there is a shared expert with
+ * a gate; normalize: the default of norm_topk_prob. moe.c */
+mx_status mx_qwen_mlp_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                           uint32_t layer, bool shared, bool normalize, struct mx_mlp_spec *out);
 /* Reads whether a layer has experts, by decoder_sparse_step and mlp_only_layers. */
 mx_status mx_expert_layer_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                uint32_t layer, bool *out);
@@ -152,7 +168,8 @@ struct mx_dense {
 	uint32_t n;
 	struct mx_attention_shape shape;
 	struct mx_mlp_spec mlp;
-	struct mx_rope_config rope[2]; /* of layers without a window, of those with one */
+	struct mx_rope_config rope[2];           /* of layers without a window, of those with one */
+	const struct mx_rope_config *layer_rope; /* [n] of each layer; NULL = rope says it */
 	int64_t window;
 	bool *sliding, *no_rope; /* [n] in the arena */
 	const char *prefix;      /* of attention's tensors */

@@ -3,6 +3,32 @@
  * a divisor of logits. */
 #include "model/family/family.h"
 
+/* Reads layer_rope_theta, where 0 means that a layer has no rope. */
+static mx_status read_thetas(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             struct mx_dense *d)
+{
+	const json_t *list = mx_scope_get(scope, "layer_rope_theta");
+	struct mx_rope_config *ropes = mx_arena_alloc(b->arena, d->n * sizeof *ropes);
+	mx_status s = MX_OK;
+	if (!list)
+		return MX_OK;
+	if (!ropes)
+		return mx_plan_no_memory(b);
+	if (!json_is_array(list) || json_array_size(list) != d->n)
+		return mx_fail(b->err, MX_E_INVALID,
+		               "layer_rope_theta: must be a list of num_hidden_layers = %u numbers", d->n);
+	for (uint32_t i = 0; !s && i < d->n; i++) {
+		double theta = 0;
+		if (!mx_json_number(json_array_get(list, i), &theta) ||
+		    !(theta == 0 || (theta > 1 && theta <= 1e18)))
+			return mx_fail(b->err, MX_E_RANGE, "layer_rope_theta[%u]: must be 0 or above 1", i);
+		d->no_rope[i] = theta == 0;
+		s = mx_rope_config_theta(b, &d->rope[0], theta > 0 ? theta : 2, &ropes[i]);
+	}
+	d->layer_rope = ropes;
+	return s;
+}
+
 static mx_status granite_layers(struct mx_plan_build *b)
 {
 	const struct mx_scope scope = {.where = "", .outer = b->config};
@@ -20,6 +46,10 @@ static mx_status granite_layers(struct mx_plan_build *b)
 	mx_status s = mx_dense_read(b, &d);
 	for (size_t i = 0; !s && i < sizeof keys / sizeof *keys; i++)
 		s = mx_scope_float(&scope, keys[i].key, 1e-9, 1e9, 1, keys[i].to, b->err);
+	if (!s && b->family == &mx_family_granite_swa) {
+		d.shape.sinks = true;
+		s = read_thetas(b, &scope, &d);
+	}
 	if (s)
 		return s;
 	d.shape.scale = scale;
@@ -35,6 +65,24 @@ const struct mx_family mx_family_granite = {
 	.names = &mx_llama_names,
 	.default_max_position = 2048,
 	.window = MX_WINDOW_NONE,
+	.has_attention_bias = true,
+	.has_mlp_bias = true,
+	.default_act = "silu",
+	.layers = granite_layers,
+};
+
+/* Defaults: configuration_granite_swa.py of transformers 5. */
+const struct mx_family mx_family_granite_swa = {
+	.model_type = "granite_swa",
+	.names = &mx_llama_names,
+	.tied = true,
+	.default_norm_eps = 1e-5,
+	.default_kv_heads = 4,
+	.default_max_position = 8192,
+	.default_window = 128,
+	.window = MX_WINDOW_TYPES,
+	.default_pattern = 4,
+	.first_full = true,
 	.has_attention_bias = true,
 	.has_mlp_bias = true,
 	.default_act = "silu",

@@ -47,16 +47,15 @@ const struct mx_family mx_family_mixtral = {
 
 /* ---- Qwen ---- */
 
-/* Reads the feed-forward of one layer of a Qwen with experts. shared: there is a shared expert. */
-static mx_status qwen_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
-                          uint32_t layer, bool shared, struct mx_mlp_spec *out)
+mx_status mx_qwen_mlp_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                           uint32_t layer, bool shared, bool normalize, struct mx_mlp_spec *out)
 {
-	bool sparse = false, normalize = false;
+	bool sparse = false;
 	int64_t width = 0;
 	mx_status s = mx_expert_layer_read(b, scope, layer, &sparse);
 	if (s || !sparse)
 		return s ? s : mx_mlp_config_read(b, scope, out);
-	s = mx_scope_bool(scope, "norm_topk_prob", false, &normalize, b->err);
+	s = mx_scope_bool(scope, "norm_topk_prob", normalize, &normalize, b->err);
 	if (!s && shared)
 		s = mx_scope_need_int(scope, "shared_expert_intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4,
 		                      &width, b->err);
@@ -68,7 +67,7 @@ static mx_status qwen_mlp(const struct mx_plan_build *b, const struct mx_scope *
 static mx_status qwen3_moe_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
                                uint32_t layer, struct mx_mlp_spec *out)
 {
-	return qwen_mlp(b, scope, layer, false, out);
+	return mx_qwen_mlp_read(b, scope, layer, false, false, out);
 }
 
 static mx_status qwen2_moe_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
@@ -81,7 +80,7 @@ static mx_status qwen2_moe_mlp(const struct mx_plan_build *b, const struct mx_sc
 	if (!s && windows && !mx_scope_get(scope, "layer_types"))
 		s = mx_fail(b->err, MX_E_UNSUPPORTED,
 		            "use_sliding_window: true without layer_types is not supported for qwen2_moe");
-	return s ? s : qwen_mlp(b, scope, layer, true, out);
+	return s ? s : mx_qwen_mlp_read(b, scope, layer, true, false, out);
 }
 
 /* Defaults: configuration_{qwen2_moe,qwen3_moe}.py of transformers 5. */
@@ -108,4 +107,80 @@ const struct mx_family mx_family_qwen3_moe = {
 	.qk_norm = true,
 	.mlp = qwen3_moe_mlp,
 	.layers = mx_dense_layers,
+};
+
+/* ---- GLM-4 ---- */
+
+static mx_status glm_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
+                         uint32_t layer, struct mx_mlp_spec *out)
+{
+	int64_t dense = 1, shared = 1;
+	bool normalize = true;
+	mx_status s = mx_scope_int(scope, "first_k_dense_replace", 0, INT32_MAX, 1, &dense, b->err);
+	if (s || layer < dense)
+		return s ? s : mx_mlp_config_read(b, scope, out);
+	s = mx_scope_bool(scope, "norm_topk_prob", true, &normalize, b->err);
+	if (!s)
+		s = mx_scope_int(scope, "n_shared_experts", 1, 64, 1, &shared, b->err);
+	*out = (struct mx_mlp_spec){
+		.corrected = true,
+		.router = {.scores = MX_ROUTER_SIGMOID, .normalize = normalize, .sum_epsilon = 1e-20f}};
+	if (!s)
+		s = mx_experts_config_read(b, scope, "moe_intermediate_size", out);
+	out->width = (uint32_t)shared * out->expert_width;
+	return s;
+}
+
+/* Attention has norms of q and k if the config says so, and never a bias of its output. */
+static mx_status glm_layers(struct mx_plan_build *b)
+{
+	const struct mx_scope scope = {.where = "", .outer = b->config};
+	struct mx_dense d;
+	mx_status s = mx_dense_read(b, &d);
+	if (!s)
+		s = mx_scope_bool(&scope, "use_qk_norm", false, &d.shape.qk_norm, b->err);
+	if (s)
+		return s;
+	d.shape.o_bias = false;
+	b->plan->skips_layers = true;
+	return mx_dense_fill(b, &d);
+}
+
+static const struct mx_expert_names glm_experts = {
+	.router = "mlp.gate.weight",
+	.correction = "mlp.gate.e_score_correction_bias",
+	.list = "mlp.experts.",
+	.gate = ".gate_proj.weight",
+	.up = ".up_proj.weight",
+	.down = ".down_proj.weight",
+	.fused_up = "mlp.experts.gate_up_proj",
+	.fused_down = "mlp.experts.down_proj",
+	.shared = "mlp.shared_experts.",
+};
+
+static const struct mx_tensor_names glm_names = {
+	.embed = "model.embed_tokens.weight",
+	.final_norm = "model.norm.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "model.layers.",
+	.mixer_norm = "input_layernorm.weight",
+	.mlp_norm = "post_attention_layernorm.weight",
+	.mlp = "mlp.",
+	.gate = "gate_proj.weight",
+	.up = "up_proj.weight",
+	.down = "down_proj.weight",
+	.experts = &glm_experts,
+};
+
+/* Defaults: configuration_glm4_moe.py of transformers 5. */
+const struct mx_family mx_family_glm4_moe = {
+	.model_type = "glm4_moe",
+	.names = &glm_names,
+	.default_norm_eps = 1e-5,
+	.default_kv_heads = 8,
+	.default_max_position = 131072,
+	.default_partial = 0.5,
+	.has_attention_bias = true,
+	.mlp = glm_mlp,
+	.layers = glm_layers,
 };

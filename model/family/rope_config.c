@@ -330,6 +330,31 @@ static mx_status read_theta(const struct rope_source *src, struct mx_rope_config
 	                          src->b->err);
 }
 
+/* Allocates and computes the unscaled frequencies of a theta; NULL if out of memory. */
+static double *frequencies(const struct mx_plan_build *b, double theta, uint32_t dim)
+{
+	double *inv = mx_arena_alloc(b->arena, dim / 2 * sizeof *inv);
+	for (uint32_t i = 0; inv && i < dim / 2; i++)
+		inv[i] = 1 / (float)pow((float)theta, (float)(2 * i) / (float)dim);
+	return inv;
+}
+
+mx_status mx_rope_config_theta(const struct mx_plan_build *b, const struct mx_rope_config *from,
+                               double theta, struct mx_rope_config *out)
+{
+	struct mx_rope_config r = *from;
+	if (strcmp(from->type, "default"))
+		return mx_fail(b->err, MX_E_UNSUPPORTED,
+		               "rope_parameters: '%s' with a theta for each layer is not supported",
+		               from->type);
+	r.theta = theta;
+	r.inv_freq = frequencies(b, theta, r.dim);
+	if (!r.inv_freq)
+		return mx_plan_no_memory(b);
+	*out = r;
+	return MX_OK;
+}
+
 mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                               const char *layers, uint32_t head_dim, struct mx_rope_config *out)
 {
@@ -357,11 +382,9 @@ mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_sco
 		s = read_original(&src, &r.original);
 	if (s)
 		return s;
-	double *inv = mx_arena_alloc(b->arena, r.dim / 2 * sizeof *inv);
+	double *inv = frequencies(b, r.theta, r.dim);
 	if (!inv)
 		return mx_plan_no_memory(b);
-	for (uint32_t i = 0; i < r.dim / 2; i++)
-		inv[i] = 1 / (float)pow((float)r.theta, (float)(2 * i) / (float)r.dim);
 	s = scale(&src, &r, inv);
 	if (s)
 		return s;

@@ -89,7 +89,7 @@ static double *stream(struct layer *l, uint32_t rows, uint32_t rank, bool bias, 
 	if (!taps)
 		return y;
 	w = *l->w++;
-	b = *l->w++;
+	b = mx_param_find(&l->p, "tensors") ? NULL : *l->w++; /* Qwen's have no bias */
 	x = y;
 	y = zeros((size_t)l->n * rows);
 	for (uint32_t t = 0; t < l->n; t++)
@@ -584,6 +584,9 @@ static const struct mixer_case cases[] = {
 	GLA("gated_deltanet, value heads, no gate, f32", 48, 300, MX_F32, EXACT, trained,
         "gated_deltanet", INT("num_heads", 2), INT("num_v_heads", 6), INT("head_dim", 12),
         OFF("use_gate"), BOOL("allow_neg_eigval")),
+	GLA("gated_deltanet, Qwen3.5's tensors, f32", 48, 300, MX_F32, EXACT, trained, "gated_deltanet",
+        STRING("tensors", "qwen3_5"), INT("num_heads", 2), INT("num_v_heads", 4),
+        INT("head_dim", 12), INT("expand_v", 2)),
 	GLA("gated_deltanet, decay to nothing, f32", 48, 150, MX_F32, EXACT, fast, "gated_deltanet",
         INT("num_heads", 8), INT("head_dim", 16), OFF("use_short_conv"),
         STRING("output_gate_activation", "sigmoid")),
@@ -612,6 +615,7 @@ static const struct mixer_wrong wrongs[] = {
 	{FLOAT("expand_v", 0.02), "expand_v"},
 	{STRING("feature_map", "gelu"), "feature_map 'gelu' is none of relu, sigmoid"},
 	{INT("use_short_conv", 1), "use_short_conv must be true or false"},
+	{STRING("tensors", "qwen"), "none of fla, qwen3_5, qwen3_next"},
 	{STRING("use_output_gate", "yes"), "use_output_gate"},
 	{INT("gate_low_rank_dim", 0), "gate_low_rank_dim"},
 	{FLOAT("clamp_min", 0.5), "clamp_min"},

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gated short convolution of LFM2 (Liquid AI 2025):
+ *
+ *     B, C, x = in_proj(u)
+ *     y       = out_proj(C * conv(B * x))       depthwise over time, without an activation
+ *
+ * The convolution and its part of a slot are those of mixers/recurrence, with what makes them
+ * bit-equal. commit does nothing: the next span's position tells which tokens were kept.
+ */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "mixers/mixer.h"
+#include "mixers/recurrence/recurrence.h"
+
+#define MAX_KERNEL    8
+#define TASK_ELEMENTS 8192 /* less work is not worth waking a thread */
+
+struct shortconv_params {
+	uint32_t taps;
+	bool bias;
+};
+
+struct mx_mixer {
+	struct mx_mixer_base base;
+	struct mx_device *device;
+	const struct mx_recur_kernels *kernels;
+	struct mx_conv_spec conv;
+	const struct mx_weight *w_b, *w_c, *w_x; /* rows of in_proj */
+	const struct mx_weight *w_out;
+	const float *conv_weight;                    /* [width, taps] */
+	const float *in_bias, *conv_bias, *out_bias; /* NULL = none; in_bias [3 width] */
+	uint32_t width, max_rows;
+	size_t row_bytes; /* of one of three buffers in the step's scratch */
+	unsigned char *slot_base;
+	size_t slot_stride, slot_bytes;
+};
+
+static mx_status read_params(const struct mx_layer_desc *layer, struct shortconv_params *out,
+                             struct mx_err *err)
+{
+	static const char *const known[] = {"conv_L_cache", "conv_bias"};
+	const struct mx_params *in = &layer->params;
+	struct shortconv_params p = {0};
+	mx_status status = mx_params_known(in, known, sizeof known / sizeof *known, "shortconv", err);
+	if (status == MX_OK)
+		status = mx_param_read_u32(in, "shortconv", "conv_L_cache", 3, 1, MAX_KERNEL, &p.taps, err);
+	if (status == MX_OK)
+		status = mx_param_read_bool(in, "shortconv", "conv_bias", false, &p.bias, err);
+	if (status == MX_OK)
+		*out = p;
+	return status;
+}
+
+static mx_status shortconv_probe(const struct mx_layer_desc *layer, const struct mx_device *device,
+                                 struct mx_err *err)
+{
+	struct shortconv_params p;
+	if (device->info.kind != MX_DEVICE_CPU || device->info.act_dtype != MX_F32)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "shortconv: this module runs on CPUs in f32");
+	return read_params(layer, &p, err);
+}
+
+static mx_status shortconv_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
+                                   size_t *out_n)
+{
+	struct shortconv_params p;
+	mx_status status = read_params(layer, &p, NULL);
+	if (status != MX_OK)
+		return status;
+	const uint64_t width = layer->width, taps = p.taps;
+	size_t n = 0;
+
+	const struct mx_weight_spec in = MX_WEIGHT_SPEC("in_proj.weight", MATRIX, {3 * width, width});
+	specs[n++] = mx_weight_spec_rows(in, 0, width);         /* B */
+	specs[n++] = mx_weight_spec_rows(in, width, width);     /* C */
+	specs[n++] = mx_weight_spec_rows(in, 2 * width, width); /* x */
+	specs[n++] = MX_WEIGHT_SPEC("out_proj.weight", MATRIX, {width, width});
+	specs[n++] = MX_WEIGHT_SPEC("conv.weight", VECTOR, {width, 1, taps});
+	if (p.bias) {
+		specs[n++] = MX_WEIGHT_SPEC("in_proj.bias", VECTOR, {3 * width});
+		specs[n++] = MX_WEIGHT_SPEC("conv.bias", VECTOR, {width});
+		specs[n++] = MX_WEIGHT_SPEC("out_proj.bias", VECTOR, {width});
+	}
+	*out_n = n;
+	return MX_OK;
+}
+
+static struct mx_conv_spec conv_spec(const struct mx_layer_desc *layer,
+                                     const struct shortconv_params *p)
+{
+	return (struct mx_conv_spec){
+		.channels = layer->width, .width = p->taps, .max_draft = layer->max_draft};
+}
+
+/* Returns the bytes of one of the three buffers [max_rows, width] in the step's scratch. */
+static size_t buffer_bytes(const struct mx_layer_desc *layer)
+{
+	return mx_round_up((size_t)layer->max_rows * layer->width * sizeof(float), 64);
+}
+
+static mx_status shortconv_state(const struct mx_layer_desc *layer, const struct mx_device *device,
+                                 struct mx_state_spec *out)
+{
+	struct shortconv_params p;
+	(void)device;
+	mx_status status = read_params(layer, &p, NULL);
+	if (status != MX_OK)
+		return status;
+	const struct mx_conv_spec conv = conv_spec(layer, &p);
+	*out = (struct mx_state_spec){
+		.fixed_bytes = mx_conv_slot_bytes(&conv),
+		.scratch_bytes = 3 * buffer_bytes(layer),
+		.snapshot_bytes = mx_conv_snapshot_bytes(&conv),
+	};
+	return MX_OK;
+}
+
+static void shortconv_destroy(struct mx_mixer *m)
+{
+	free(m);
+}
+
+static const struct mx_mixer_ops shortconv_ops;
+
+static mx_status shortconv_create(const struct mx_mixer_init *init, struct mx_mixer **out,
+                                  struct mx_err *err)
+{
+	const struct mx_layer_desc *layer = init->layer;
+	const void *const *w = init->weights;
+	struct shortconv_params p;
+	mx_status status = read_params(layer, &p, err);
+	if (status != MX_OK)
+		return status;
+	struct mx_mixer *m = calloc(1, sizeof(*m));
+	if (!m)
+		return mx_mixer_fail(err, MX_E_NOMEM, "shortconv: out of memory");
+	*m = (struct mx_mixer){
+		.base = {&shortconv_ops, layer->index},
+		.device = init->device,
+		.kernels = mx_recur_kernels_find(mx_isa_parse(init->device->info.isa)),
+		.conv = conv_spec(layer, &p),
+		.w_b = w[0],
+		.w_c = w[1],
+		.w_x = w[2],
+		.w_out = w[3],
+		.conv_weight = w[4],
+		.in_bias = p.bias ? w[5] : NULL,
+		.conv_bias = p.bias ? w[6] : NULL,
+		.out_bias = p.bias ? w[7] : NULL,
+		.width = layer->width,
+		.max_rows = layer->max_rows,
+		.row_bytes = buffer_bytes(layer),
+		.slot_base = init->slot_base,
+		.slot_stride = init->slot_stride,
+	};
+	m->slot_bytes = mx_conv_slot_bytes(&m->conv);
+	*out = m;
+	return MX_OK;
+}
+
+/* ---- a step ---- */
+
+struct multiply {
+	float *y;
+	const float *x;
+	size_t n;
+};
+
+static void multiply_task(void *arg, size_t task, unsigned worker)
+{
+	const struct multiply *m = arg;
+	size_t to = (task + 1) * TASK_ELEMENTS;
+	(void)worker;
+	for (size_t i = task * TASK_ELEMENTS; i < to && i < m->n; i++)
+		m->y[i] *= m->x[i];
+}
+
+/* y *= x, n elements */
+static void multiply(struct mx_device *d, float *y, const float *x, size_t n)
+{
+	struct multiply m = {y, x, n};
+	size_t tasks = (n + TASK_ELEMENTS - 1) / TASK_ELEMENTS;
+	if (tasks == 1)
+		multiply_task(&m, 0, 0);
+	else
+		d->ops->parallel(d, tasks, multiply_task, &m);
+}
+
+static mx_status shortconv_forward(struct mx_mixer *m, const struct mx_step *step, const void *x,
+                                   void *y)
+{
+	unsigned char *scratch = step->scratch;
+	float *b = (float *)scratch, *c = (float *)(scratch + m->row_bytes);
+	float *z = (float *)(scratch + 2 * m->row_bytes);
+	const size_t rows = step->n_rows, ld = m->width;
+	const float *bias = m->in_bias;
+	struct mx_device *d = m->device;
+	const struct mx_linear_out in[3] = {
+		{.w = m->w_b, .bias = bias, .y = b, .ldy = ld},
+		{.w = m->w_c, .bias = bias ? bias + ld : NULL, .y = c, .ldy = ld},
+		{.w = m->w_x, .bias = bias ? bias + 2 * ld : NULL, .y = z, .ldy = ld},
+	};
+	const struct mx_linear_out out = {.w = m->w_out, .bias = m->out_bias, .y = y, .ldy = ld};
+
+	if (rows > m->max_rows)
+		return MX_E_RANGE;
+	mx_status status = d->ops->linear(d, x, ld, rows, in, 3);
+	if (status != MX_OK)
+		return status;
+	multiply(d, z, b, rows * ld);
+	mx_conv_forward(m->kernels, d, &m->conv, step, m->slot_base, m->slot_stride, m->conv_weight,
+	                m->conv_bias, z, ld, z, ld);
+	multiply(d, z, c, rows * ld);
+	return d->ops->linear(d, z, ld, rows, &out, 1);
+}
+
+/* ---- a sequence's state ---- */
+
+static unsigned char *slot_of(const struct mx_mixer *m, uint32_t slot)
+{
+	return m->slot_base + slot * m->slot_stride;
+}
+
+static mx_status shortconv_fork(struct mx_mixer *const *layers, uint32_t n_layers,
+                                uint32_t from_slot, uint32_t to_slot)
+{
+	for (uint32_t i = 0; i < n_layers; i++)
+		memcpy(slot_of(layers[i], to_slot), slot_of(layers[i], from_slot), layers[i]->slot_bytes);
+	return MX_OK;
+}
+
+static void save_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, void *out)
+{
+	mx_conv_save(&m->conv, slot_of(m, slot), pos, out);
+}
+
+static void load_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, const void *in)
+{
+	mx_conv_load(&m->conv, slot_of(m, slot), pos, in);
+}
+
+static mx_status shortconv_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                                uint32_t pos, void *const *out)
+{
+	return mx_recur_save_layers(layers[0]->device, layers, n_layers, slot, pos, out, save_layer);
+}
+
+static mx_status shortconv_load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                                uint32_t pos, const void *const *in)
+{
+	return mx_recur_load_layers(layers[0]->device, layers, n_layers, slot, pos, in, load_layer);
+}
+
+static void shortconv_describe(const struct mx_mixer *m, char *text, size_t cap)
+{
+	snprintf(text, cap, "shortconv: %u taps, kernels %s", m->conv.width,
+	         mx_recur_kernels_name(m->kernels));
+}
+
+static const struct mx_mixer_ops shortconv_ops = {
+	.abi = MX_MIXER_ABI,
+	.struct_size = sizeof(struct mx_mixer_ops),
+	.name = "shortconv",
+	.summary = "gated short convolution",
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.probe = shortconv_probe,
+	.weights = shortconv_weights,
+	.state = shortconv_state,
+	.extent = mx_mixer_extent_all,
+	.create = shortconv_create,
+	.prepare = mx_mixer_prepare_nothing,
+	.destroy = shortconv_destroy,
+	.forward = shortconv_forward,
+	.commit = mx_mixer_commit_nothing,
+	.settle = mx_mixer_settle_nothing,
+	.fork = shortconv_fork,
+	.save = shortconv_save,
+	.load = shortconv_load,
+	.resume = mx_mixer_resume_nothing,
+	.describe = shortconv_describe,
+};
+
+mx_mixer_module_f mx_mixer_module_v2;
+
+const struct mx_mixer_ops *mx_mixer_module_v2(void)
+{
+	return &shortconv_ops;
+}

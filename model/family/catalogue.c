@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is said of each family: mixd --list-models, and docs/models.md, which is its output. */
+#include "model/catalogue.h"
+
+#include <string.h>
+
+#include "model/family/family.h"
+
+#define ATTENTION "attention"
+#define EXPERTS   "experts"
+
+/* Where a family's layers run. */
+enum place {
+	ANYWHERE, /* CPUs and GPUs */
+	ON_CPU,
+};
+
+static const struct entry {
+	const char *type; /* model_type */
+	const char *models, *layers;
+	enum place place;
+	const char *missing; /* what of the family is refused or left out, beside its skipped tensors */
+} entries[] = {
+	{"llama", "Llama 2 and 3, and what is built like them", ATTENTION, ANYWHERE, ""},
+	{"mistral", "Mistral 7B, Nemo, Small", ATTENTION ", windows", ANYWHERE, ""},
+	{"qwen2", "Qwen 1.5, 2, 2.5", ATTENTION ", windows", ANYWHERE, ""},
+	{"qwen3", "Qwen 3", ATTENTION ", windows", ANYWHERE, ""},
+	{"gemma2", "Gemma 2", ATTENTION ", windows, softcaps", ANYWHERE, ""},
+	{"gemma3_text", "Gemma 3 1B", ATTENTION ", windows", ANYWHERE, "`use_bidirectional_attention`"},
+	{"gemma3", "Gemma 3", ATTENTION ", windows", ANYWHERE, "images; `use_bidirectional_attention`"},
+	{"phi3", "Phi 3, 3.5, 4, 4 mini", ATTENTION ", windows, longrope", ANYWHERE, ""},
+	{"olmo2", "OLMo 2", ATTENTION, ANYWHERE, ""},
+	{"olmo3", "OLMo 3", ATTENTION ", windows", ANYWHERE, ""},
+	{"smollm3", "SmolLM 3", ATTENTION ", some without rope", ANYWHERE, ""},
+	{"granite", "Granite 3", ATTENTION ", multipliers", ANYWHERE, ""},
+	{"granite_swa", "Granite with windows", ATTENTION ", windows, multipliers", ANYWHERE, ""},
+	{"ministral", "Ministral", ATTENTION ", windows", ANYWHERE, ""},
+	{"ministral3", "Ministral 3", ATTENTION, ANYWHERE, ""},
+	{"mistral3", "Mistral Small 3.1, Ministral 3", ATTENTION, ANYWHERE, "images"},
+	{"cohere2", "Command R7B, Command A", ATTENTION ", windows, blocks side by side", ANYWHERE, ""},
+	{"gpt2", "GPT-2", ATTENTION ", learned positions", ANYWHERE, ""},
+	{"gpt_neox", "GPT-NeoX, Pythia", ATTENTION ", blocks side by side", ANYWHERE, ""},
+	{"arcee", "AFM 4.5B", ATTENTION, ANYWHERE, ""},
+	{"seed_oss", "Seed-OSS", ATTENTION, ANYWHERE, ""},
+	{"iquestcoder", "IQuest-Coder", ATTENTION, ANYWHERE, ""},
+	{"cwm", "Code World Model", ATTENTION ", windows", ANYWHERE, ""},
+	{"mixtral", "Mixtral 8x7B, 8x22B", ATTENTION ", windows; " EXPERTS, ON_CPU, ""},
+	{"qwen2_moe", "Qwen 1.5 MoE, Qwen 2 57B-A14B", ATTENTION ", windows; " EXPERTS ", a shared one",
+     ON_CPU, "`use_sliding_window` without `layer_types`"},
+	{"qwen3_moe", "Qwen 3 30B-A3B, 235B-A22B", ATTENTION ", windows; " EXPERTS, ON_CPU, ""},
+	{"glm4_moe", "GLM 4.5, 4.6, 4.7", ATTENTION "; " EXPERTS ", shared ones", ON_CPU,
+     "multi-token prediction"},
+	{"qwen3_next", "Qwen 3 Next 80B-A3B",
+     "gla (gated delta net), " ATTENTION " with an output gate; " EXPERTS ", a shared one", ON_CPU,
+     "multi-token prediction"},
+	{"qwen3_5", "Qwen 3.5, dense", "gla (gated delta net), " ATTENTION " with an output gate",
+     ON_CPU, "images; multi-token prediction"},
+	{"qwen3_5_text", "the text of Qwen 3.5, dense", "as qwen3_5", ON_CPU, "multi-token prediction"},
+	{"qwen3_5_moe", "Qwen 3.5 35B-A3B and larger",
+     "gla (gated delta net), " ATTENTION " with an output gate; " EXPERTS ", a shared one", ON_CPU,
+     "images; multi-token prediction"},
+	{"qwen3_5_moe_text", "the text of Qwen 3.5 with experts", "as qwen3_5_moe", ON_CPU,
+     "multi-token prediction"},
+	{"lfm2", "LFM2 350M to 2.6B", "shortconv, " ATTENTION, ON_CPU, ""},
+	{"lfm2_moe", "LFM2 8B-A1B, 24B-A2B", "shortconv, " ATTENTION "; " EXPERTS, ON_CPU, ""},
+	{"bamba", "Bamba 9B", "mamba, " ATTENTION, ON_CPU, ""},
+	{"falcon_h1", "Falcon-H1 0.5B to 34B", "mamba and " ATTENTION " side by side, multipliers",
+     ON_CPU, ""},
+	{"granitemoehybrid", "Granite 4",
+     "mamba, " ATTENTION ", multipliers; " EXPERTS ", a shared one", ON_CPU, ""},
+	{"nemotron_h", "Nemotron-H, Nemotron Nano 2 and 3",
+     "mamba, " ATTENTION " without rope, feed-forwards or " EXPERTS ", one a layer", ON_CPU,
+     "multi-token prediction; the step is clamped to `time_step_limit`, not to `time_step_min`"},
+	{"mamba2", "Mamba-2, Codestral Mamba; also flash-linear-attention's and state-spaces' configs",
+     "mamba", ON_CPU, "hybrids of state-spaces (`attn_layer_idx`)"},
+	{"hyenadna", "HyenaDNA", "hyena", ON_CPU, ""},
+	{"safari", "Hyena of safari", "hyena", ON_CPU, ""},
+	{"stripedhyena", "StripedHyena 7B", "hyena, " ATTENTION, ON_CPU, ""},
+	{"mixd", "models of any mixers, see model-format.md", "as the config says", ON_CPU, ""},
+	{"delta_net", "flash-linear-attention: DeltaNet", "gla, " ATTENTION, ON_CPU, ""},
+	{"gated_deltanet", "flash-linear-attention: gated DeltaNet", "gla, " ATTENTION, ON_CPU, ""},
+	{"gla", "flash-linear-attention: GLA", "gla, " ATTENTION, ON_CPU, ""},
+	{"hgrn", "flash-linear-attention: HGRN", "gla, " ATTENTION, ON_CPU, ""},
+	{"hgrn2", "flash-linear-attention: HGRN2", "gla, " ATTENTION, ON_CPU, ""},
+	{"kda", "flash-linear-attention: Kimi delta attention", "gla, " ATTENTION, ON_CPU, ""},
+	{"linear_attn", "flash-linear-attention: linear attention", "gla, " ATTENTION, ON_CPU, ""},
+	{"retnet", "flash-linear-attention: RetNet", "gla, " ATTENTION, ON_CPU, ""},
+};
+#define N_ENTRIES (sizeof entries / sizeof *entries)
+
+static const char head[] =
+	"# Models\n"
+	"\n"
+	"What `mixd --list-models` prints. A checkpoint folder is recognised by the `model_type` of "
+	"its "
+	"`config.json`; weights are F32, F16 or BF16 in safetensors. A tensor that nothing asks for is "
+	"an "
+	"error unless it is listed here as skipped; buffers `*.rotary_emb.inv_freq` always are. GPUs "
+	"run "
+	"the families of attention with dense feed-forwards only; `mixd`'s own format runs there if "
+	"its "
+	"layers do.\n"
+	"\n"
+	"Quantised checkpoints are refused.\n"
+	"\n"
+	"| model_type | models | layers | runs on | not supported | skipped tensors |\n"
+	"| --- | --- | --- | --- | --- | --- |\n";
+
+static const struct entry *entry_of(const struct mx_family *f)
+{
+	for (size_t i = 0; i < N_ENTRIES; i++)
+		if (!strcmp(entries[i].type, f->model_type))
+			return &entries[i];
+	return NULL;
+}
+
+mx_status mx_catalogue_write(struct mx_buf *out)
+{
+	size_t n = 0;
+	mx_buf_puts(out, head);
+	for (const struct mx_family *f; (f = mx_family_at(n)); n++) {
+		const struct entry *e = entry_of(f);
+		if (!e)
+			return MX_E_INTERNAL;
+		mx_buf_printf(out, "| %s | %s | %s | %s | %s |", e->type, e->models, e->layers,
+		              e->place == ANYWHERE ? "CPU, GPU" : "CPU", e->missing);
+		for (const char *const *s = f->skipped; s && *s; s++)
+			mx_buf_printf(out, "%s `%s`", s == f->skipped ? "" : ",", *s);
+		mx_buf_puts(out, " |\n");
+	}
+	if (n != N_ENTRIES)
+		return MX_E_INTERNAL;
+	return out->failed ? MX_E_NOMEM : MX_OK;
+}

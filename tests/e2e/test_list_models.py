@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""mixd --list-models prints docs/models.md, which has every family that a golden checkpoint is of."""
+import json
+import os
+import subprocess
+import sys
+
+from harness import BUILD, PATIENCE, SRC, main
+
+
+def listed():
+    return subprocess.run([os.path.join(BUILD, "mixd"), "--list-models"], check=True,
+                          stdout=subprocess.PIPE, text=True, timeout=PATIENCE).stdout
+
+
+def test_the_document_is_the_output():
+    with open(os.path.join(SRC, "docs/models.md"), encoding="utf-8") as f:
+        assert f.read() == listed(), "make it anew: mixd --list-models > docs/models.md"
+
+
+def test_every_golden_checkpoint_has_its_row():
+    rows = {line.split("|")[1].strip() for line in listed().splitlines() if line[:1] == "|"}
+    root = os.path.join(SRC, "tests/golden/models")
+    for name in sorted(os.listdir(root)):
+        config = os.path.join(root, name, "config.json")
+        if os.path.exists(config):
+            with open(config, encoding="utf-8") as f:
+                assert json.load(f).get("model_type", "mamba2") in rows, name
+
+
+if __name__ == "__main__":
+    main(sys.modules[__name__])
