@@ -28,6 +28,10 @@ static const struct entry {
 	{"gemma2", "Gemma 2", ATTENTION ", windows, softcaps", ANYWHERE, ""},
 	{"gemma3_text", "Gemma 3 1B", ATTENTION ", windows", ANYWHERE, "`use_bidirectional_attention`"},
 	{"gemma3", "Gemma 3", ATTENTION ", windows", ANYWHERE, "images; `use_bidirectional_attention`"},
+	{"gemma4_text", "the text of Gemma 4, dense", ATTENTION ", windows", ANYWHERE,
+     "`hidden_size_per_layer_input`, `num_kv_shared_layers`, `enable_moe_block`; GPUs: heads of "
+     "512"},
+	{"gemma4", "Gemma 4, dense", ATTENTION ", windows", ANYWHERE, "images, sound; as gemma4_text"},
 	{"phi3", "Phi 3, 3.5, 4, 4 mini", ATTENTION ", windows, longrope", ANYWHERE, ""},
 	{"olmo2", "OLMo 2", ATTENTION, ANYWHERE, ""},
 	{"olmo3", "OLMo 3", ATTENTION ", windows", ANYWHERE, ""},
