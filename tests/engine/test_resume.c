@@ -344,6 +344,7 @@ static void hits_do_not_stop_streams(void **state)
 	assert_int_equal(e->ops->attach(e, s[0], &computed), MX_OK);
 	assert_int_equal(computed, N - 1);
 	assert_int_equal(e->ops->reserve(e, s[0], N), MX_OK);
+	items[0].seq = s[0];
 	assert_int_equal(e->ops->step(e, items, 1, r, &t), MX_OK);
 	assert_true(r[0].sampled && !r[0].deferred && r[0].token == expect);
 	assert_true(t.resume >= LAYERS * 50000000ull && t.forward >= t.resume);
