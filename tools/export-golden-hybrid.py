@@ -205,6 +205,16 @@ VARIANTS |= HYBRIDS | {
         "Lfm2Moe", num_dense_layers=0, num_experts=5, num_experts_per_tok=2,
         moe_intermediate_size=24, use_expert_bias=False, norm_topk_prob=False,
         layer_types=["conv", "full_attention"])),
+    "mamba": Variant(config("Mamba", state_size=12, time_step_rank=5), LENGTHS),
+    "mamba-bias": Variant(config("Mamba", use_bias=True, use_conv_bias=False, conv_kernel=3,
+                                 expand=3, tie_word_embeddings=False)),
+    "falcon_mamba": Variant(config("FalconMamba", state_size=12, mixer_rms_eps=1e-4)),
+    "jamba": Variant(attention(
+        "Jamba", num_hidden_layers=4, num_experts=5, num_experts_per_tok=2, attn_layer_period=4,
+        attn_layer_offset=2, mamba_d_state=12, mamba_dt_rank=5), LENGTHS),
+    "jamba-bias": Variant(attention(
+        "Jamba", num_experts=1, attn_layer_period=2, attn_layer_offset=0, mamba_proj_bias=True,
+        mamba_conv_bias=False, mamba_expand=1, tie_word_embeddings=True)),
 }
 
 
@@ -223,6 +233,8 @@ def randomized(name, shape, r, config):
     hundreds."""
     last = name.split(".")[-1]
     if last == "A_log":
+        if len(shape) == 2:  # Mamba-1: the states of a channel
+            return spread(shape[1], 1, 16, r).log()
         return spread(r.numel(), 1, 16, r.flatten()).log().view(shape)
     if last == "dt_bias" or name.endswith("dt_proj.bias"):
         return inverse_softplus(spread(len(r), 0.001, 0.2, r).flip(0))

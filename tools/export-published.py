@@ -8,7 +8,8 @@ mixd reads it, and the names, shapes and type of its tensors; no weights.
 
 Names and shapes are those of transformers' model of that configuration, on the meta device, with the
 prefixes and buffers that the published files have. Tensors that differ in the number of a layer alone
-stand once, with {} for it.
+stand once, with {} for it, in layers 0 to n - 1 or in those of the list "at"; those of m experts once,
+with [] for its number.
 """
 import argparse
 import json
@@ -23,9 +24,13 @@ FACTORS = dict(short_factor=[1.0] * 48, long_factor=[1.5] * 48)
 LOCAL = dict(rope_theta=1000000.0, rope_local_base_freq=10000.0, sliding_window_pattern=6)
 
 
+QWEN = ("gate_proj", "up_proj", "down_proj")
+
+
 class Published:
-    def __init__(self, config, dtype="BF16", rename=(), drop=(), extra=None):
+    def __init__(self, config, dtype="BF16", rename=(), drop=(), extra=None, experts=None):
         self.config = config  # config.json
+        self.experts = experts  # names of an expert's gate, up and down, if each has its own tensors
         self.dtype = dtype
         self.rename = rename  # (pattern, replacement), the first that fits
         self.drop = drop      # patterns of tensors that the files do not have
@@ -135,6 +140,135 @@ PUBLISHED = {
         hidden_act="silu", max_position_embeddings=524288, rms_norm_eps=1e-6,
         rope_scaling=dict(rope_type="default"), rope_theta=10000000.0, attention_bias=True,
         attention_out_bias=False, mlp_bias=False, tie_word_embeddings=False)),
+    "Mixtral-8x7B-v0.1": Published(dict(
+        model_type="mixtral", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+        num_attention_heads=32, num_key_value_heads=8, vocab_size=32000, hidden_act="silu",
+        max_position_embeddings=32768, rms_norm_eps=1e-5, rope_theta=1000000.0,
+        sliding_window=None, num_local_experts=8, num_experts_per_tok=2,
+        tie_word_embeddings=False), experts=("w1", "w3", "w2"),
+        rename=((r"\.mlp\.gate\.", ".block_sparse_moe.gate."),
+                (r"\.mlp\.experts\.", ".block_sparse_moe.experts."))),
+    "Qwen1.5-MoE-A2.7B": Published(dict(
+        model_type="qwen2_moe", hidden_size=2048, intermediate_size=5632, num_hidden_layers=24,
+        num_attention_heads=16, num_key_value_heads=16, vocab_size=151936, hidden_act="silu",
+        max_position_embeddings=8192, rms_norm_eps=1e-6, rope_theta=1000000.0,
+        use_sliding_window=False, sliding_window=32768, max_window_layers=21, num_experts=60,
+        num_experts_per_tok=4, decoder_sparse_step=1, moe_intermediate_size=1408,
+        shared_expert_intermediate_size=5632, norm_topk_prob=False, tie_word_embeddings=False),
+        experts=QWEN),
+    "Qwen3-30B-A3B": Published(dict(
+        model_type="qwen3_moe", hidden_size=2048, intermediate_size=6144, num_hidden_layers=48,
+        num_attention_heads=32, num_key_value_heads=4, head_dim=128, vocab_size=151936,
+        hidden_act="silu", max_position_embeddings=40960, rms_norm_eps=1e-6,
+        rope_theta=1000000.0, rope_scaling=None, use_sliding_window=False, sliding_window=None,
+        max_window_layers=48, num_experts=128, num_experts_per_tok=8, decoder_sparse_step=1,
+        mlp_only_layers=[], moe_intermediate_size=768, norm_topk_prob=True, attention_bias=False,
+        tie_word_embeddings=False), experts=QWEN),
+    "GLM-4.5-Air": Published(dict(
+        model_type="glm4_moe", hidden_size=4096, intermediate_size=10944, num_hidden_layers=46,
+        num_attention_heads=96, num_key_value_heads=8, head_dim=128, vocab_size=151552,
+        hidden_act="silu", max_position_embeddings=131072, rms_norm_eps=1e-5,
+        rope_theta=1000000, rope_scaling=None, partial_rotary_factor=0.5, use_qk_norm=False,
+        attention_bias=True, n_routed_experts=128, num_experts_per_tok=8, n_shared_experts=1,
+        moe_intermediate_size=1408, first_k_dense_replace=1, n_group=1, topk_group=1,
+        norm_topk_prob=True, routed_scaling_factor=1.0, num_nextn_predict_layers=1,
+        tie_word_embeddings=False), experts=QWEN,
+        extra={"model.layers.46.eh_proj.weight": [4096, 8192],
+               "model.layers.46.enorm.weight": [4096],
+               "model.layers.46.mlp.experts.0.up_proj.weight": [1408, 4096]}),
+    "granite-4.0-h-tiny": Published(dict(
+        model_type="granitemoehybrid", hidden_size=1536, intermediate_size=512,
+        shared_intermediate_size=1024, num_hidden_layers=40, num_attention_heads=12,
+        num_key_value_heads=4, vocab_size=100352, hidden_act="silu",
+        max_position_embeddings=131072, rms_norm_eps=1e-5, attention_bias=False,
+        attention_multiplier=0.0078125, embedding_multiplier=12, logits_scaling=6,
+        residual_multiplier=0.22, position_embedding_type="nope", rope_scaling=None,
+        rope_theta=10000, num_local_experts=64, num_experts_per_tok=6, mamba_n_heads=48,
+        mamba_d_head=64, mamba_d_state=128, mamba_n_groups=1, mamba_d_conv=4, mamba_expand=2,
+        mamba_conv_bias=True, mamba_proj_bias=False, mamba_chunk_size=256,
+        layer_types=((["mamba"] * 5 + ["attention"] + ["mamba"] * 4) * 4),
+        tie_word_embeddings=True), rename=(
+            (r"\.block_sparse_moe\.(gate|router)\.weight$",
+             ".block_sparse_moe.router.layer.weight"),
+            (r"\.experts\.gate_up_proj$", ".input_linear.weight"),
+            (r"\.experts\.down_proj$", ".output_linear.weight"))),
+    "Falcon-H1-0.5B-Base": Published(dict(
+        model_type="falcon_h1", hidden_size=1024, intermediate_size=2048, num_hidden_layers=36,
+        num_attention_heads=8, num_key_value_heads=2, head_dim=64, vocab_size=32784,
+        hidden_act="silu", max_position_embeddings=16384, rms_norm_eps=1e-5,
+        rope_theta=100000000000.0, rope_scaling=None, attention_bias=False, mlp_bias=False,
+        projectors_bias=False, mamba_d_ssm=1536, mamba_n_heads=24, mamba_d_head=64,
+        mamba_d_state=128, mamba_n_groups=1, mamba_d_conv=4, mamba_expand=2,
+        mamba_conv_bias=True, mamba_proj_bias=False, mamba_rms_norm=False,
+        mamba_norm_before_gate=False, key_multiplier=0.390625, tie_word_embeddings=False)),
+    "Bamba-9B": Published(dict(
+        model_type="bamba", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+        num_attention_heads=32, num_key_value_heads=8, vocab_size=128256, hidden_act="silu",
+        max_position_embeddings=262144, rms_norm_eps=1e-5, attn_layer_indices=[9, 18, 27],
+        mamba_n_heads=128, mamba_d_head=64, mamba_d_state=128, mamba_n_groups=1, mamba_d_conv=4,
+        mamba_expand=2, mamba_conv_bias=True, mamba_proj_bias=False,
+        tie_word_embeddings=False)),
+    "NVIDIA-Nemotron-Nano-9B-v2": Published(dict(
+        model_type="nemotron_h", hidden_size=4480, intermediate_size=15680,
+        num_hidden_layers=56, hybrid_override_pattern="M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*"
+        "-M-MM-M-M-M-M-M-", num_attention_heads=40, num_key_value_heads=8, head_dim=128,
+        vocab_size=131072, mlp_hidden_act="relu2", mlp_bias=False, attention_bias=False,
+        mamba_num_heads=128, mamba_head_dim=80, ssm_state_size=128, n_groups=8, conv_kernel=4,
+        expand=2, use_bias=False, use_conv_bias=True, time_step_limit=[0.0, float("inf")],
+        layer_norm_epsilon=1e-5, max_position_embeddings=131072, tie_word_embeddings=False),
+        rename=((r"^model\.", "backbone."),)),
+    "Qwen3-Next-80B-A3B-Instruct": Published(dict(
+        model_type="qwen3_next", hidden_size=2048, intermediate_size=5120, num_hidden_layers=48,
+        num_attention_heads=16, num_key_value_heads=2, head_dim=256, vocab_size=151936,
+        hidden_act="silu", max_position_embeddings=262144, rms_norm_eps=1e-6,
+        rope_theta=10000000, rope_scaling=None, partial_rotary_factor=0.25,
+        full_attention_interval=4, linear_num_key_heads=16, linear_num_value_heads=32,
+        linear_key_head_dim=128, linear_value_head_dim=128, linear_conv_kernel_dim=4,
+        num_experts=512, num_experts_per_tok=10, decoder_sparse_step=1, mlp_only_layers=[],
+        moe_intermediate_size=512, shared_expert_intermediate_size=512, norm_topk_prob=True,
+        attention_bias=False, tie_word_embeddings=False), experts=QWEN,
+        extra={"mtp.fc.weight": [2048, 4096], "mtp.norm.weight": [2048]}),
+    "LFM2-1.2B": Published(dict(
+        model_type="lfm2", hidden_size=2048, num_hidden_layers=16, num_attention_heads=32,
+        num_key_value_heads=8, vocab_size=65536, max_position_embeddings=128000, norm_eps=1e-5,
+        rope_theta=1000000.0, conv_L_cache=3, conv_bias=False, block_ff_dim=12288,
+        block_multiple_of=256, block_ffn_dim_multiplier=1.0, block_auto_adjust_ff_dim=True,
+        full_attn_idxs=[2, 5, 8, 10, 12, 14], tie_embedding=True)),
+    "LFM2-8B-A1B": Published(dict(
+        model_type="lfm2_moe", hidden_size=2048, intermediate_size=7168,
+        moe_intermediate_size=1792, num_hidden_layers=24, num_attention_heads=32,
+        num_key_value_heads=8, vocab_size=65536, max_position_embeddings=128000, norm_eps=1e-5,
+        rope_theta=1000000.0, conv_L_cache=3, conv_bias=False, num_dense_layers=2,
+        num_experts=32, num_experts_per_tok=4, norm_topk_prob=True, use_expert_bias=True,
+        routed_scaling_factor=1.0, tie_word_embeddings=True, layer_types=[
+            "full_attention" if i in (2, 6, 10, 14, 18, 21) else "conv" for i in range(24)]),
+        experts=("w1", "w3", "w2")),
+    "Jamba-v0.1": Published(dict(
+        model_type="jamba", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
+        num_attention_heads=32, num_key_value_heads=8, vocab_size=65536, hidden_act="silu",
+        max_position_embeddings=262144, rms_norm_eps=1e-6, attn_layer_period=8,
+        attn_layer_offset=4, expert_layer_period=2, expert_layer_offset=1, num_experts=16,
+        num_experts_per_tok=2, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2,
+        mamba_dt_rank=256, mamba_conv_bias=True, mamba_proj_bias=False, sliding_window=None,
+        tie_word_embeddings=False), experts=QWEN),
+    "mamba-130m-hf": Published(dict(
+        model_type="mamba", hidden_size=768, num_hidden_layers=24, state_size=16, expand=2,
+        conv_kernel=4, time_step_rank=48, use_bias=False, use_conv_bias=True, vocab_size=50280,
+        layer_norm_epsilon=1e-5, hidden_act="silu"), dtype="F32"),
+    "falcon-mamba-7b": Published(dict(
+        model_type="falcon_mamba", hidden_size=4096, num_hidden_layers=64, state_size=16,
+        expand=2, conv_kernel=4, time_step_rank=256, use_bias=False, use_conv_bias=True,
+        vocab_size=65024, layer_norm_epsilon=1e-5, hidden_act="silu",
+        tie_word_embeddings=False)),
+    "Qwen3.5-35B-A3B": Published(dict(
+        model_type="qwen3_5_moe", tie_word_embeddings=False,
+        text_config=dict(model_type="qwen3_5_moe_text", hidden_size=2048, num_hidden_layers=40,
+                         num_attention_heads=16, num_key_value_heads=2, head_dim=256,
+                         vocab_size=248320, num_experts=256, num_experts_per_tok=8,
+                         moe_intermediate_size=512, shared_expert_intermediate_size=512,
+                         max_position_embeddings=262144, rms_norm_eps=1e-6),
+        vision_config=dict(model_type="qwen3_5_moe_vision")),
+        extra={"mtp.fc.weight": [2048, 4096], "mtp.norm.weight": [2048]}),
 }
 
 
@@ -153,23 +287,45 @@ def tensors_of(p):
             if re.search(pattern, name):
                 name = re.sub(pattern, new, name)
                 break
-        out[name] = list(t.shape)
+        if any(re.search(d, name) for d in p.drop):
+            continue
+        fused = re.match(r"(.*experts)\.(gate_up_proj|up_proj|down_proj)$", name)
+        if fused and p.experts:
+            out |= of_experts(fused[1], fused[2], list(t.shape), p.experts)
+        else:
+            out[name] = list(t.shape)
     return out
 
 
+def of_experts(prefix, what, shape, names):
+    """The tensors of each expert, of which [] is the number, for one that transformers holds of all."""
+    gate, up, down = (f"{prefix}.[].{n}.weight" for n in names)
+    n, rows, cols = shape
+    if what == "down_proj":
+        return {down: dict(shape=[rows, cols], m=n)}
+    if what == "up_proj":
+        return {up: dict(shape=[rows, cols], m=n)}
+    return {name: dict(shape=[rows // 2, cols], m=n) for name in (gate, up)}
+
+
 def folded(tensors):
-    """Tensors that every layer of a stack has with one shape stand once."""
+    """Tensors that layers of a stack have with one shape stand once."""
     groups = {}
-    for name, shape in tensors.items():
-        m = re.match(r"(.*?(?:^|\.)(?:layers|h)\.)(\d+)(\..*)", name)
-        key = (m[1] + "{}" + m[3], tuple(shape)) if m else (name, tuple(shape))
+    for name, t in tensors.items():
+        t = t if isinstance(t, dict) else dict(shape=t)
+        m = re.match(r"(.*?(?:^|\.)(?:layers|h|blocks)\.)(\d+)(\..*)", name)
+        key = (m[1] + "{}" + m[3] if m else name, json.dumps(t))
         groups.setdefault(key, []).append(int(m[2]) if m else None)
     out = {}
-    for (name, shape), numbers in groups.items():
+    for (name, t), numbers in groups.items():
         assert name not in out, name
-        if numbers != [None]:
-            assert sorted(numbers) == list(range(len(numbers))), (name, numbers)
-        out[name] = dict(shape=list(shape)) | ({} if numbers == [None] else dict(n=len(numbers)))
+        out[name] = json.loads(t)
+        if numbers == [None]:
+            continue
+        if sorted(numbers) == list(range(len(numbers))):
+            out[name]["n"] = len(numbers)
+        else:
+            out[name]["at"] = sorted(numbers)
     return out
 
 

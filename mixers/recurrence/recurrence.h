@@ -122,6 +122,46 @@ void mx_conv_forward(const struct mx_recur_kernels *k, struct mx_device *d,
 void mx_conv_save(const struct mx_conv_spec *s, const void *slot, uint32_t pos, void *out);
 void mx_conv_load(const struct mx_conv_spec *s, void *slot, uint32_t pos, const void *in);
 
+/* ---- the selective scan: a state vector for each channel (Mamba, version 1) ----
+ *
+ *     h[n] <- exp(dt a[n]) h[n] + dt b[n] x        each channel has its own h, a, dt and x
+ *     y     = sum of c[n] h[n] + skip x            b and c are the same for all channels
+ *
+ * A slot holds h as of a token before the last one, and the inputs of the tokens since in a ring
+ * indexed by position: one, or a draft's. So a step of one token writes h once, nothing is undone
+ * when tokens are taken back, and a state saved at position p can be loaded at p - 1. Tokens are
+ * computed one after the other, whatever the spans. */
+struct mx_select_spec {
+	uint32_t channels;
+	uint32_t states; /* of a channel, at most MX_SELECT_STATES */
+	uint32_t max_draft;
+};
+
+#define MX_SELECT_STATES 128
+
+/* Rows of a step, f32; strides in elements. */
+struct mx_select_in {
+	const float *dt, *x; /* [n_rows, channels] */
+	const float *b, *c;  /* [n_rows, states] */
+	const float *a;      /* as mx_select_pack makes it */
+	const float *skip;   /* [channels] */
+	size_t ld, ldb;      /* of dt and x; of b and c */
+};
+
+/* Elements of mx_select_in.a, and its contents from a[channels, states]. */
+size_t mx_select_packed(const struct mx_select_spec *s);
+void mx_select_pack(const struct mx_select_spec *s, const float *a, float *to);
+
+/* As mx_conv_*, for the scan's part of a slot. y may be in->x. */
+size_t mx_select_slot_bytes(const struct mx_select_spec *s);
+size_t mx_select_snapshot_bytes(const struct mx_select_spec *s);
+void mx_select_forward(const struct mx_recur_kernels *k, struct mx_device *d,
+                       const struct mx_select_spec *s, const struct mx_step *step,
+                       unsigned char *slot_base, size_t slot_stride, const struct mx_select_in *in,
+                       float *y, size_t ldy);
+void mx_select_save(const struct mx_select_spec *s, const void *slot, uint32_t pos, void *out);
+void mx_select_load(const struct mx_select_spec *s, void *slot, uint32_t pos, const void *in);
+
 /* ---- save and load of a mixer's layers ---- */
 
 /* Copies slot `slot` of one layer to its snapshot, or back; as mx_mixer_ops.save and load. */

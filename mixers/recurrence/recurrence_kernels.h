@@ -83,6 +83,13 @@ struct mx_recur_kernels {
 	void (*conv)(uint32_t n, uint32_t width, uint32_t taps, const float *w, const float *bias,
 	             bool silu, float *past, const float *x, size_t ldx, float *y, size_t ldy);
 
+	/* One token of the selective scan for `width` <= RECUR_CHANNELS channels: dt, x, skip, y
+	 * [width], b, c [states], a, h [states][RECUR_CHANNELS]. The new state goes to `to`, which may
+	 * be h, unless that is NULL; y likewise. */
+	void (*selective)(uint32_t width, uint32_t states, const float *dt, const float *x,
+	                  const float *b, const float *c, const float *a, const float *skip,
+	                  const float *h, float *to, float *y);
+
 	/* Each works on one row; see recurrence.h. */
 	void (*norm)(const struct mx_recur_norm *n, const float *gate, float *y);
 	void (*l2norm)(uint32_t heads, uint32_t dim, float eps, float scale, float *x);

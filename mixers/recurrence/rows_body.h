@@ -182,6 +182,28 @@ static void conv(uint32_t n, uint32_t width, uint32_t taps, const float *w, cons
 	}
 }
 
+/* Channels are lanes, so there is no sum over lanes; states are summed in order. */
+static void selective(uint32_t width, uint32_t states, const float *dt, const float *x,
+                      const float *b, const float *c, const float *a, const float *skip,
+                      const float *h, float *to, float *y)
+{
+	for (uint32_t i = 0; i < width; i += MX_W) {
+		size_t lanes = width - i;
+		vf step = load_some(dt + i, lanes, 0), in = load_some(x + i, lanes, 0);
+		vf sum = load_some(skip + i, lanes, 0) * in;
+		in *= step;
+		for (uint32_t n = 0; n < states; n++) {
+			const size_t at = n * RECUR_CHANNELS + i;
+			vf s = vf_fma(vf_exp(step * vf_load(a + at)), vf_load(h + at), in * b[n]);
+			sum = vf_fma(s, vf_set(c[n]), sum);
+			if (to)
+				vf_store(to + at, s);
+		}
+		if (y)
+			store_some(y + i, sum, lanes);
+	}
+}
+
 /* The table of this level, from both bodies. */
 #define RECUR_TABLE(level)                                                                         \
 	const struct mx_recur_kernels recur_##level = {                                                \
@@ -196,6 +218,7 @@ static void conv(uint32_t n, uint32_t width, uint32_t taps, const float *w, cons
 		.fold = fold,                                                                              \
 		.scan = scan,                                                                              \
 		.conv = conv,                                                                              \
+		.selective = selective,                                                                    \
 		.norm = norm,                                                                              \
 		.l2norm = l2norm,                                                                          \
 		.map = map,                                                                                \

@@ -15,6 +15,7 @@ extern const struct mx_family mx_family_bamba, mx_family_falcon_h1, mx_family_gr
 extern const struct mx_family mx_family_glm4_moe, mx_family_qwen3_next, mx_family_qwen3_5,
 	mx_family_qwen3_5_text, mx_family_qwen3_5_moe, mx_family_qwen3_5_moe_text;
 extern const struct mx_family mx_family_lfm2, mx_family_lfm2_moe;
+extern const struct mx_family mx_family_mamba, mx_family_falcon_mamba, mx_family_jamba;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
 extern const struct mx_family mx_family_gemma2, mx_family_gemma3_text, mx_family_gemma3;
 extern const struct mx_family mx_family_gemma4_text, mx_family_gemma4;

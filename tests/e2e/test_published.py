@@ -18,11 +18,12 @@ BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 
 
 def tensors_of(model):
-    """{name: shape}; a name with {} stands for the same in every layer."""
+    """{name: shape}; a name with {} stands for the same in layers, one with [] for that of experts."""
     out = {}
     for name, t in model["tensors"].items():
-        for i in range(t.get("n", 1)):
-            out[name.replace("{}", str(i))] = t["shape"]
+        for i in t.get("at", range(t.get("n", 1))):
+            for e in range(t.get("m", 1)):
+                out[name.replace("{}", str(i)).replace("[]", str(e))] = t["shape"]
     return out
 
 

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The mamba1 mixer's instance, shared by mamba1.c and mamba1_forward.c. */
+#ifndef MX_MIXERS_MAMBA1_MAMBA1_H
+#define MX_MIXERS_MAMBA1_MAMBA1_H
+
+#include "mixers/recurrence/recurrence.h"
+#include "mixers/mixer.h"
+
+/* Norms of dt, B and C before they are used. */
+enum mamba1_norms { MAMBA1_NONE, MAMBA1_WEIGHTED, MAMBA1_PLAIN };
+
+/* The layer's parameters, checked. */
+struct mamba1_params {
+	uint32_t inner; /* channels */
+	uint32_t states, taps, rank;
+	bool bias, conv_bias;
+	enum mamba1_norms norms;
+	float norm_eps;
+};
+
+/* Where things are in the step's scratch memory, in bytes from its start. All are f32, the step's
+ * rows one after the other. */
+struct mamba1_scratch {
+	size_t x, z, dt; /* [max_rows, inner] */
+	size_t low;      /* [max_rows, rank] */
+	size_t b, c;     /* [max_rows, states] */
+	size_t bytes;
+};
+
+struct mx_mixer {
+	struct mx_mixer_base base;
+	struct mamba1_params params;
+	struct mx_device *device;
+	const struct mx_recur_kernels *kernels;
+	struct mx_select_spec scan;
+	struct mx_conv_spec conv;
+	const struct mx_weight *w_x, *w_z;         /* rows of in_proj */
+	const struct mx_weight *w_low, *w_b, *w_c; /* rows of x_proj */
+	const struct mx_weight *w_dt, *w_out;
+	const float *b_x, *b_z, *b_dt, *b_out;  /* NULL = none */
+	const float *conv_weight, *conv_bias;   /* [inner, taps]; [inner] or NULL */
+	const float *norm_dt, *norm_b, *norm_c; /* NULL = none */
+	const float *d;                         /* [inner] */
+	float *a;                               /* packed -exp(A_log), owned */
+	uint32_t width, max_rows;
+	struct mamba1_scratch scratch;
+	unsigned char *slot_base; /* a slot: the scan's part, then the convolution's */
+	size_t slot_stride;
+	size_t scan_bytes, slot_bytes, scan_snapshot;
+};
+
+/* mamba1_forward.c */
+void mamba1_scratch_layout(const struct mx_layer_desc *layer, const struct mamba1_params *p,
+                           struct mamba1_scratch *out);
+mx_status mamba1_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y);
+
+#endif
