@@ -191,9 +191,11 @@ void mx_diagnose(struct mx_model_engine *e, struct mx_step_result *results)
 		diagnose(e);
 		d->n++;
 		mx_error("engine", "%s: a result is not finite: %s", c->info.model, d->text);
+		snprintf(d->later, sizeof d->later, "not finite; an earlier one came from: %s", d->text);
+		results[first++].cause = d->text;
 	}
 	for (uint32_t i = first; i < n; i++)
 		if (results[i].status != MX_OK)
-			results[i].cause = d->text;
+			results[i].cause = d->later;
 	c->n_items = 0;
 }

@@ -34,9 +34,10 @@ struct mx_bucket {
 
 /* What is known of results that are not finite. */
 struct mx_diagnosis {
-	char text[256];   /* names layer and tensor */
+	char text[256];   /* of the latest diagnosis: names layer and tensor */
+	char later[320];  /* cause of results that are not diagnosed themselves */
 	uint32_t n;       /* diagnoses so far */
-	bool weight;      /* a weight is to blame: nothing more needs to be found out */
+	bool weight;      /* a weight is to blame: no pass is repeated any more */
 	uint32_t suspect; /* while a pass is repeated: the first stage that is not finite */
 };
 
@@ -146,9 +147,11 @@ mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n);
 
 /* ---- diagnose.c ---- */
 
-/* Sets the cause of results that failed because they are not finite, after finding out the layer
- * and the tensor: repeats the pass of the first of these sequences, stage by stage. To be called
- * when the step is finished; core.items is empty afterwards. */
+/* Sets the cause of results that failed because they are not finite. The first of them is
+ * diagnosed: its pass is repeated, stage by stage, to find the layer and the tensor. The others may
+ * have another cause and say what the latest diagnosis found; so does the first, once a weight is
+ * to blame or MX_MAX_DIAGNOSES passes were repeated. To be called when the step is finished;
+ * core.items is empty afterwards. */
 void mx_diagnose(struct mx_model_engine *e, struct mx_step_result *results);
 
 /* ---- launch.c: asynchronous devices ---- */

@@ -190,6 +190,65 @@ static void test_on_a_device(void **state)
 		fake_device_forget();
 }
 
+/* Runs a prompt of one token; copies the cause of its failure. */
+static void fail_one(struct mx_engine *e, int32_t token, char *cause, size_t cap)
+{
+	struct mx_seq *s = begin(e, &token, 1, -1);
+	const struct mx_step_item item = {s, 1, true};
+	struct mx_step_result r;
+	struct mx_step_times t;
+	assert_int_equal(e->ops->step(e, &item, 1, &r, &t), MX_OK);
+	e->ops->save_snapshots(e);
+	assert_int_equal(r.status, MX_E_INTERNAL);
+	assert_non_null(r.cause);
+	snprintf(cause, cap, "%s", r.cause);
+	e->ops->close(e, s);
+}
+
+/* Two weights that different tokens meet: the first one found is not blamed for the other. */
+static void test_a_second_cause_is_not_the_first(void **state)
+{
+	(void)state;
+	const struct mx_random_model m = {.width = 128,
+	                                  .layers = 1,
+	                                  .heads = 4,
+	                                  .kv_heads = 2,
+	                                  .intermediate = 320,
+	                                  .vocab = VOCAB,
+	                                  .max_context = CONTEXT,
+	                                  .dtype = MX_F32,
+	                                  .seed = 3};
+	static const char earlier[] = "an earlier one came from: ", first[] = "first at element 1288";
+	struct mx_engine_config c = loaded_config();
+	struct loaded l;
+	char dir[64], cause[400];
+	make_llama(dir, &m);
+	poke(dir, "model.embed_tokens.weight", 10 * 128 + 8, 1, NAN);
+	poke(dir, "model.embed_tokens.weight", 20 * 128, 1, INFINITY);
+	loaded_start(dir, &c, &l);
+	fail_one(l.engine, 10, cause, sizeof cause);
+	assert_true(!strncmp(cause, "embedding: ", 11) && strstr(cause, first));
+	fail_one(l.engine, 20, cause, sizeof cause);
+	if (!strstr(cause, earlier) || strstr(cause, first) < strstr(cause, earlier))
+		fail_msg("\"%s\" blames the first for the second", cause);
+	loaded_close(&l);
+	/* two results of one step: only one of them is diagnosed */
+	loaded_start(dir, &c, &l);
+	const int32_t tokens[] = {20, 10};
+	struct mx_seq *s[2] = {begin(l.engine, &tokens[0], 1, -1), begin(l.engine, &tokens[1], 1, -1)};
+	const struct mx_step_item items[] = {{s[0], 1, true}, {s[1], 1, true}};
+	struct mx_step_result r[2];
+	struct mx_step_times t;
+	assert_int_equal(l.engine->ops->step(l.engine, items, 2, r, &t), MX_OK);
+	l.engine->ops->save_snapshots(l.engine);
+	assert_true(!strncmp(r[0].cause, "embedding: ", 11) && strstr(r[0].cause, "element 2560"));
+	assert_non_null(strstr(r[1].cause, earlier));
+	for (int i = 0; i < 2; i++)
+		l.engine->ops->close(l.engine, s[i]);
+	loaded_close(&l);
+	mx_random_model_remove(dir);
+}
+
 /* Every dtype, at the borders of the runs in which elements are read. */
 static void test_values_are_found(void **state)
 {
@@ -223,6 +282,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_values_are_found),
 		cmocka_unit_test(test_on_cpus),
+		cmocka_unit_test(test_a_second_cause_is_not_the_first),
 		cmocka_unit_test(test_on_a_device),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
