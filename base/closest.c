@@ -39,7 +39,7 @@ static unsigned distance(const char *a, const char *b)
 const char *mx_closest(const char *word, const char *const *names, size_t n)
 {
 	size_t len = strlen(word);
-	if (len > MAX_WORD)
+	if (len < 2 || len > MAX_WORD)
 		return NULL;
 	const char *best = NULL;
 	unsigned best_distance = (unsigned)len / 3 + 2; /* a word with more edits is another word */

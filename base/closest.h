@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 /* Returns the name with the fewest edits (Levenshtein distance) from `word`, or NULL if all are too
- * different to be what was meant. */
+ * different to be what was meant, as they are for a word of no or one letter. */
 const char *mx_closest(const char *word, const char *const *names, size_t n);
 
 #endif

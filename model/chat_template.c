@@ -96,12 +96,22 @@ size_t mx_chat_template_max_output(size_t n)
 	return most < DEFAULT_OUTPUT ? most : DEFAULT_OUTPUT;
 }
 
-bool mx_chat_template_reads(const struct mx_chat_template *t, const char *name)
+static bool has_key(const struct jj_dict *d, const char *name)
 {
-	for (size_t i = 0; i < t->prog->reads->n; i++)
-		if (jj_str_is(t->prog->reads->e[i].key.s, name))
+	for (size_t i = 0; i < d->n; i++)
+		if (jj_str_is(d->e[i].key.s, name))
 			return true;
 	return false;
+}
+
+bool mx_chat_template_reads(const struct mx_chat_template *t, const char *name)
+{
+	return has_key(t->prog->reads, name);
+}
+
+bool mx_chat_template_names(const struct mx_chat_template *t, const char *word)
+{
+	return has_key(t->prog->words, word);
 }
 
 const char *mx_chat_template_source(const struct mx_chat_template *t, size_t *out_len)

@@ -42,6 +42,10 @@ size_t mx_chat_template_max_output(size_t n);
 /* Returns true if the template reads a variable of that name anywhere. False means that what is
  * passed under it cannot change the text. */
 bool mx_chat_template_reads(const struct mx_chat_template *t, const char *name);
+/* Returns true if an attribute or a whole string of the template is that word: x.word, x['word'],
+ * x.get('word'), 'word' in x, x == 'word'. False means that the template looks at no member of that
+ * name, unless it writes out all members of an object. */
+bool mx_chat_template_names(const struct mx_chat_template *t, const char *word);
 
 struct mx_chat_limits {
 	uint64_t max_steps; /* evaluated nodes; 0 = a default of some millions */

@@ -2,10 +2,14 @@
 #include "proto/json_in.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
+
+/* Of two members with one name, who reads which would be anybody's guess. */
+#define FLAGS (JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES)
 
 /* True if the digits of an integer do not fit an int64. */
 static bool beyond_int64(const char *digits, size_t n, bool negative)
@@ -85,7 +89,7 @@ static void copy_text(const char *s, size_t len, struct mx_buf *out)
 json_t *mx_json_load(const char *text, size_t len, bool *changed, json_error_t *e)
 {
 	*changed = false;
-	json_t *root = json_loadb(text, len, JSON_ALLOW_NUL, e);
+	json_t *root = json_loadb(text, len, FLAGS, e);
 	if (root || json_error_code(e) != json_error_numeric_overflow)
 		return root;
 	*changed = true;
@@ -94,9 +98,17 @@ json_t *mx_json_load(const char *text, size_t len, bool *changed, json_error_t *
 	if (copy.failed)
 		e->text[0] = 0; /* out of memory */
 	else
-		root = json_loadb(mx_buf_str(&copy), copy.len, JSON_ALLOW_NUL, e);
+		root = json_loadb(mx_buf_str(&copy), copy.len, FLAGS, e);
 	mx_buf_free(&copy);
 	return root;
+}
+
+void mx_json_number_text(double x, char *out, size_t cap)
+{
+	if (fabs(x) >= 1e308)
+		snprintf(out, cap, "a number beyond 1e308");
+	else
+		snprintf(out, cap, "%g", x);
 }
 
 /* jansson bounds the depth of what it reads, and so the depth here. */

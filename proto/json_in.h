@@ -15,8 +15,14 @@
 
 /* Parses a text of len bytes. Integers beyond an int64 become the nearest reals, and numbers beyond
  * a double 1e308 or -1e308; all others are exact. *changed: there were such numbers. Returns NULL
- * with *e for a syntax error; e->text is empty if memory ran out. */
+ * with *e for a syntax error, or an object with two members of one name; e->text is empty if memory
+ * ran out. */
 json_t *mx_json_load(const char *text, size_t len, bool *changed, json_error_t *e);
+
+/* Bytes of such a text. */
+#define MX_JSON_NUMBER_TEXT 32
+/* Writes a number for people: its value, or that it is beyond what mx_json_load can hold. */
+void mx_json_number_text(double x, char *out, size_t cap);
 
 /* Returns true if the value or one below it is a number that mx_json_load changed, or as large as
  * those. *member: name of the innermost object member that is or holds the number, unchanged if

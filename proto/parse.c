@@ -109,9 +109,11 @@ mx_status mx_parse_int(const json_t *o, const char *name, int64_t min, int64_t m
 	} else if (json_is_real(v) && real == floor(real) && fabs(real) < 0x1p63) {
 		i = (int64_t)real; /* some clients write the integer 16 as 16.0 */
 	} else if (json_is_real(v) && fabs(real) >= 0x1p63) {
+		char text[MX_JSON_NUMBER_TEXT];
+		mx_json_number_text(real, text, sizeof(text));
 		return mx_api_fail(err, 400, "invalid_value", name,
-		                   "'%s' must be between %" PRId64 " and %" PRId64 ", but it is %g", name,
-		                   min, max, real);
+		                   "'%s' must be between %" PRId64 " and %" PRId64 ", but it is %s", name,
+		                   min, max, text);
 	} else {
 		return mx_parse_wrong_type(err, name, "an integer", v);
 	}
@@ -158,8 +160,9 @@ mx_status mx_parse_ids(const json_t *array, const char *name, struct mx_arena *a
 		const json_t *v = json_array_get(array, i);
 		if (json_is_real(v) && fabs(json_real_value(v)) >= 0x1p63)
 			return mx_api_fail(err, 400, "invalid_value", name,
-			                   "'%s' holds %g at element %zu, which is no token id", name,
-			                   json_real_value(v), i);
+			                   "'%s' holds a number beyond 64 bits at element %zu, which is no "
+			                   "token id",
+			                   name, i);
 		if (!json_is_integer(v))
 			return mx_api_fail(err, 400, "invalid_type", name,
 			                   "'%s' must hold token ids, but its element %zu is %s", name, i,

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "proto/json_in.h"
 #include "proto/parse.h"
 
 struct number {
@@ -36,10 +37,13 @@ static mx_status parse_numbers(struct mx_api_request *r, struct mx_api_error *er
 		if (!json_is_number(v))
 			return mx_parse_wrong_type(err, f->name, "a number", v);
 		double x = json_number_value(v);
-		if (!(f->open ? x > f->min : x >= f->min) || !(x <= f->max))
+		if (!(f->open ? x > f->min : x >= f->min) || !(x <= f->max)) {
+			char text[MX_JSON_NUMBER_TEXT];
+			mx_json_number_text(x, text, sizeof(text));
 			return mx_api_fail(err, 400, "invalid_value", f->name,
-			                   "'%s' must be %s %g and at most %g, but it is %g", f->name,
-			                   f->open ? "above" : "at least", f->min, f->max, x);
+			                   "'%s' must be %s %g and at most %g, but it is %s", f->name,
+			                   f->open ? "above" : "at least", f->min, f->max, text);
+		}
 		*(float *)(void *)((char *)r + f->offset) = (float)x;
 	}
 	/* a positive double may round to the float 0 */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/closest.h"
 #include "proto/parse.h"
 
 /* Joins content given as a list of text parts to one string, each part on lines of its own: the
@@ -58,6 +59,26 @@ static void open_arguments(json_t *message)
 	}
 }
 
+/* Refuses a message that says nothing: its content is missing or null, and it calls no tool. */
+static mx_status check_content(const json_t *message, size_t i, struct mx_api_error *err)
+{
+	static const char *const content[] = {"content"};
+	if (mx_parse_get(message, "content") || mx_parse_get(message, "function_call") ||
+	    json_array_size(json_object_get(message, "tool_calls")))
+		return MX_OK;
+	const char *near = NULL;
+	/* jansson's iterators take no const, but do not write */
+	json_t *o = (json_t *)(uintptr_t)message;
+	for (void *at = json_object_iter(o); at && !near; at = json_object_iter_next(o, at)) {
+		const char *key = json_object_iter_key(at);
+		if (strcmp(key, "content") && mx_closest(key, content, 1))
+			near = key;
+	}
+	return mx_api_fail(err, 400, "missing_required_parameter", "messages",
+	                   "messages[%zu] has no 'content'%s%s%s", i,
+	                   near ? "; did you mean it by '" : "", near ? near : "", near ? "'?" : "");
+}
+
 mx_status mx_parse_messages(json_t *root, json_t **out, struct mx_api_error *err)
 {
 	json_t *messages = NULL;
@@ -78,6 +99,9 @@ mx_status mx_parse_messages(json_t *root, json_t **out, struct mx_api_error *err
 		if (!json_is_string(json_object_get(message, "role")))
 			return mx_api_fail(err, 400, "invalid_type", "messages",
 			                   "message %zu must have a string 'role'", i);
+		s = check_content(message, i, err);
+		if (s != MX_OK)
+			return s;
 		const json_t *content = mx_parse_get(message, "content");
 		if (json_is_array(content)) {
 			s = join_parts(message, content, err);

@@ -2,6 +2,7 @@
 /* Parses the fields of a request that are lists: prompts, stop strings and ids, logit_bias. */
 #include <string.h>
 
+#include "proto/json_in.h"
 #include "proto/parse.h"
 
 static mx_status no_memory(struct mx_api_error *err, const char *name)
@@ -136,10 +137,13 @@ static mx_status parse_bias(struct mx_api_request *r, struct mx_api_error *err)
 		if (!json_is_number(v))
 			return mx_parse_wrong_type(err, "logit_bias", "an object of numbers", v);
 		double x = json_number_value(v);
-		if (!(x >= -100 && x <= 100))
+		if (!(x >= -100 && x <= 100)) {
+			char text[MX_JSON_NUMBER_TEXT];
+			mx_json_number_text(x, text, sizeof(text));
 			return mx_api_fail(err, 400, "invalid_value", "logit_bias",
-			                   "a value of 'logit_bias' must be between -100 and 100, but it is %g",
-			                   x);
+			                   "a value of 'logit_bias' must be between -100 and 100, but it is %s",
+			                   text);
+		}
 		bias[i++].bias = (float)x;
 	}
 	r->bias = bias;

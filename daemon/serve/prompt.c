@@ -163,6 +163,37 @@ static mx_status check_dropped(const struct mx_served *m, const char *name, cons
 	                   name, m->name);
 }
 
+/* Refuses messages about tool calls if the template looks at none: it would drop them, or show a
+ * tool's result as if somebody had said it. */
+static mx_status check_calls(const struct mx_served *m, const json_t *messages,
+                             struct mx_api_error *err)
+{
+	const struct mx_chat_template *t = m->chat_template;
+	size_t i;
+	const json_t *message;
+	json_array_foreach((json_t *)(uintptr_t)messages, i, message)
+	{
+		const char *role = json_string_value(json_object_get(message, "role")), *dropped = NULL;
+		const json_t *call = json_object_get(message, "function_call");
+		if (json_array_size(json_object_get(message, "tool_calls")) &&
+		    !mx_chat_template_names(t, "tool_calls"))
+			dropped = "'tool_calls'";
+		else if (call && !json_is_null(call) && !mx_chat_template_names(t, "function_call"))
+			dropped = "'function_call'";
+		else if (role && !strcmp(role, "tool") && !mx_chat_template_names(t, "tool") &&
+		         !mx_chat_template_names(t, "tool_calls"))
+			dropped = "the role 'tool'";
+		else if (role && !strcmp(role, "function") && !mx_chat_template_names(t, "function"))
+			dropped = "the role 'function'";
+		if (dropped)
+			return mx_api_fail(err, 400, "unsupported_parameter", "messages",
+			                   "messages[%zu] has %s, but the chat template of the model '%s' "
+			                   "never looks at it; write it into the content of a message",
+			                   i, dropped, m->name);
+	}
+	return MX_OK;
+}
+
 mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat *chat,
                          struct mx_tokens *out, struct mx_api_error *err)
 {
@@ -173,6 +204,8 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 	mx_status st = check_dropped(m, "tools", chat->tools, err);
 	if (st == MX_OK)
 		st = check_dropped(m, "documents", chat->documents, err);
+	if (st == MX_OK)
+		st = check_calls(m, chat->messages, err);
 	if (st != MX_OK)
 		return st;
 	json_t *vars = template_vars(m, chat);

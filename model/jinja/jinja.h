@@ -237,6 +237,7 @@ struct jj_program {
 	struct jj_str **names; /* by name id */
 	size_t n_names;
 	struct jj_dict *reads; /* its keys: names whose values the template reads */
+	struct jj_dict *words; /* its keys: attributes and whole strings of the template */
 	uint32_t id_loop, id_caller, id_varargs, id_kwargs;
 };
 

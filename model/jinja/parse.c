@@ -167,6 +167,7 @@ static struct jj_node *parse_string(struct jj *j)
 	while (jj_at(j, T_STRING)) /* adjacent strings are one string, as in Python */
 		v = jj_concat(j, v.s, jj_take(j)->val.s);
 	jj_freeze(j, v.s);
+	jj_dict_set(j, j->prog->words, v, jj_bool(true));
 	return constant(j, t, v);
 }
 
@@ -310,13 +311,15 @@ static struct jj_node *parse_subscript(struct jj *j, struct jj_node *of)
 		struct jj_token *name = jj_take(j);
 		struct jj_node *n = jj_node_new(j, name->type == T_NAME ? N_ATTR : N_ITEM, name);
 		n->a = of;
-		if (name->type == T_NAME)
+		if (name->type == T_NAME) {
 			n->val = name->val;
-		else if (name->type == T_INT)
+			jj_dict_set(j, j->prog->words, name->val, jj_bool(true));
+		} else if (name->type == T_INT) {
 			n->b = constant(j, name, name->val);
-		else
+		} else {
 			jj_raise_at(j, MX_E_FORMAT, name->line, name->column,
 			            "expected a name or a number after '.'");
+		}
 		return n;
 	}
 	struct jj_node *n = parse_index(j, of, t);

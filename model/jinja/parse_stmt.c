@@ -301,6 +301,7 @@ void jj_parse(struct jj *j)
 	j->prog = p;
 	j->name_ids = jj_dict_new(j);
 	p->reads = jj_dict_new(j);
+	p->words = jj_dict_new(j);
 	p->id_loop = jj_name_id(j, jj_cstr(j, "loop"));
 	p->id_caller = jj_name_id(j, jj_cstr(j, "caller"));
 	p->id_varargs = jj_name_id(j, jj_cstr(j, "varargs"));

@@ -101,6 +101,13 @@ def test_bad_messages(s):
     check_error(post(), 400, "missing_required_parameter", "messages")
     check_error(post(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), 400,
                 "unsupported_parameter", "messages")
+    for message in ({"role": "user"}, {"role": "user", "content": None}):
+        check_error(post(messages=HI + [message]), 400, "missing_required_parameter", "messages",
+                    "messages[1] has no 'content'")
+    check_error(post(messages=[{"role": "user", "contnt": "Hi"}]), 400, "missing_required_parameter",
+                "messages", "did you mean it by 'contnt'?")
+    check_error(s.request("POST", CHAT, '{"messages": [], "seed": 1, "seed": 2}'), 400, "invalid_json",
+                contains='"seed"')
     check_error(post(messages=HI, tool_choice="required"), 400, "unsupported_parameter")
     check_error(post(messages=HI, response_format={"type": "json_object"}), 400,
                 "unsupported_parameter", "response_format")
@@ -120,6 +127,33 @@ def test_template_sees_tools_and_arguments():
         text = s.post("/detokenize", {"tokens": tokens})[2]["text"]
         assert text == "user:Hi there;weather,plusTrue", text
         s.stop()
+
+
+def test_messages_about_calls_that_the_template_drops_are_refused():
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    calls = {"role": "assistant", "content": None, "tool_calls": [call]}
+    function_call = {"role": "assistant", "content": None, "function_call": call["function"]}
+    tool = {"role": "tool", "content": "4", "tool_call_id": "c"}
+    function = {"role": "function", "content": "4", "name": "f"}
+    plain = "{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}"
+    for template, good in (
+            (plain, ()), (plain + "{{ messages[0]['tool_calls'] }}", (calls, tool)),
+            (plain + "{% if 'function_call' in messages[0] %}{% endif %}", (function_call,)),
+            (plain + "{% if messages[0].role == 'tool' %}{% endif %}", (tool,)),
+            (plain + "{% if messages[0].role == 'function' %}{% endif %}", (function,))):
+        with tempfile.TemporaryDirectory() as folder:
+            s = Frontend(tokenizer=model_with_template(folder, template))
+            for message in (calls, function_call, tool, function):
+                answer = s.post(CHAT, dict(messages=HI + [message], max_tokens=1))
+                if message in good:
+                    assert answer[0] == 200, (template, answer)
+                else:
+                    check_error(answer, 400, "unsupported_parameter", "messages", "messages[1] has ")
+                    assert "never looks at it" in answer[2]["error"]["message"], answer
+            # what says nothing about calls is no concern of theirs
+            for message in (dict(HI[0], tool_calls=[]), dict(HI[0], tool_calls=None, function_call=None)):
+                assert s.post(CHAT, dict(messages=HI + [message], max_tokens=1))[0] == 200
+            s.stop()
 
 
 def test_what_the_template_drops_is_refused():

@@ -600,6 +600,42 @@ static void variables_that_are_read_are_known(void **state)
 			fail_msg("does not read tools: %s", no[i]);
 }
 
+static bool names(const char *source, const char *word)
+{
+	struct mx_chat_template *t = NULL;
+	struct mx_err err = {0};
+	if (mx_chat_template_parse(source, strlen(source), &t, &err))
+		fail_msg("%.200s: %s", source, err.text);
+	bool r = mx_chat_template_names(t, word);
+	mx_chat_template_destroy(t);
+	return r;
+}
+
+static void members_that_are_named_are_known(void **state)
+{
+	(void)state;
+	static const char *const yes[] = {
+		"{{ m.calls }}",
+		"{{ m['calls'] }}{{ m.x }}",
+		"{% if m.get('calls') %}{% endif %}",
+		"{% if 'calls' in m %}{% endif %}",
+		"{{ ms | selectattr(\"calls\") | list }}",
+		"{% set k = 'ca' 'lls' %}{{ m[k] }}",
+		"{% macro f() %}{% for m in ms %}{{ m.a.calls.b }}{% endfor %}{% endmacro %}",
+	};
+	static const char *const no[] = {
+		"{{ calls }}",
+		"calls {# m.calls #}{% raw %}{{ m.calls }}{% endraw %}",
+		"{{ m.call }}{{ 'the calls' }}{{ f(calls=1) }}",
+	};
+	for (size_t i = 0; i < sizeof yes / sizeof *yes; i++)
+		if (!names(yes[i], "calls"))
+			fail_msg("names calls: %s", yes[i]);
+	for (size_t i = 0; i < sizeof no / sizeof *no; i++)
+		if (names(no[i], "calls"))
+			fail_msg("does not name calls: %s", no[i]);
+}
+
 /* What a real template does not read does not change what it renders. */
 static void variables_that_are_not_read_change_nothing(void **state)
 {
@@ -756,6 +792,7 @@ int main(void)
 		cmocka_unit_test(a_template_may_be_rendered_by_threads),
 		cmocka_unit_test(what_transformers_always_passes_is_defined),
 		cmocka_unit_test(variables_that_are_read_are_known),
+		cmocka_unit_test(members_that_are_named_are_known),
 		cmocka_unit_test(variables_that_are_not_read_change_nothing),
 		cmocka_unit_test(templates_are_found_in_a_folder),
 		cmocka_unit_test(every_allocation_may_fail),

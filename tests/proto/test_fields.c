@@ -78,10 +78,15 @@ static void misspelt_fields_get_the_closest_name(void **state)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
 		check_refused(cases[i].route, cases[i].member, "unknown_parameter", cases[i].param,
 		              cases[i].part);
+	/* no name is close to no or one letter */
+	struct mx_api_error e;
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(take(COMPLETIONS, i ? "'x':1" : "'':1", NULL, &e), MX_E_INVALID);
+		assert_null(strstr(e.message, "did you mean"));
+	}
 	/* names of any length and content */
 	char member[512];
 	snprintf(member, sizeof(member), "'%0300d':1", 7);
-	struct mx_api_error e;
 	assert_int_equal(take(CHAT, member, NULL, &e), MX_E_INVALID);
 	assert_string_equal(e.code, "unknown_parameter");
 }

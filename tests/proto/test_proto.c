@@ -113,7 +113,7 @@ static void synonyms_mean_the_same(void **state)
 	assert_false(r.has_seed);
 	mx_api_request_free(&r);
 	assert_int_equal(parse(MX_API_CHAT,
-	                       "{'messages':[{'role':'user'}],'max_tokens':5,"
+	                       "{'messages':[{'role':'user','content':'a'}],'max_tokens':5,"
 	                       "'max_completion_tokens':6,'logprobs':true,'top_logprobs':3}",
 	                       &r, &e),
 	                 MX_OK);
@@ -221,11 +221,13 @@ static void bad_requests_name_their_field(void **state)
 	     "invalid_type", "a string"},
 		{MX_API_COMPLETION, "{'prompt':'a','n_predict':0}", "n_predict", "invalid_value",
 	     "'n_predict'"},
-		{MX_API_CHAT, "{'messages':[{'role':'user'}],'max_tokens':5,'max_completion_tokens':0}",
+		{MX_API_CHAT,
+	     "{'messages':[{'role':'user','content':'a'}],'max_tokens':5,'max_completion_tokens':0}",
 	     "max_completion_tokens", "invalid_value", "'max_completion_tokens'"},
-		{MX_API_CHAT, "{'messages':[{'role':'user'}],'max_completion_tokens':2,'min_tokens':3}",
+		{MX_API_CHAT,
+	     "{'messages':[{'role':'user','content':'a'}],'max_completion_tokens':2,'min_tokens':3}",
 	     "min_tokens", "invalid_value", "'max_completion_tokens'"},
-		{MX_API_CHAT, "{'messages':[{'role':'user'}],'max_tokens':0}", "max_tokens",
+		{MX_API_CHAT, "{'messages':[{'role':'user','content':'a'}],'max_tokens':0}", "max_tokens",
 	     "invalid_value", "'max_tokens'"},
 		{MX_API_COMPLETION, "{'prompt':'a','stop':['']}", "stop", "invalid_value", "1 and"},
 		{MX_API_COMPLETION, "{'prompt':'a','stop':[1]}", "stop", "invalid_type", "an integer"},
@@ -247,23 +249,36 @@ static void bad_requests_name_their_field(void **state)
 		{MX_API_CHAT, "{}", "messages", "missing_required_parameter", "required"},
 		{MX_API_CHAT, "{'messages':[]}", "messages", "invalid_value", "empty"},
 		{MX_API_CHAT, "{'messages':['a']}", "messages", "invalid_type", "a string"},
+		{MX_API_CHAT, "{'messages':[{'role':'user'}]}", "messages", "missing_required_parameter",
+	     "messages[0] has no 'content'"},
+		{MX_API_CHAT, "{'messages':[{'role':'user','contnt':'a'}]}", "messages",
+	     "missing_required_parameter", "did you mean it by 'contnt'?"},
+		{MX_API_CHAT,
+	     "{'messages':[{'role':'user','content':'a'},{'role':'assistant','content':null,"
+	     "'tool_calls':[]}]}",
+	     "messages", "missing_required_parameter", "messages[1] has no 'content'"},
+		{MX_API_COMPLETION, "{'prompt':'a','seed':1,'seed':2}", "", "invalid_json", "seed"},
+		{MX_API_COMPLETION, "{'prompt':'a','user':1e999,'n':1,'n':2}", "", "invalid_json",
+	     "duplicate"},
 		{MX_API_CHAT, "{'messages':[{'content':'a'}]}", "messages", "invalid_type", "role"},
 		{MX_API_CHAT, "{'messages':[{'role':'user','content':1}]}", "messages", "invalid_type",
 	     "message 0"},
 		{MX_API_CHAT, "{'messages':[{'role':'user','content':[{'type':'image_url'}]}]}", "messages",
 	     "unsupported_parameter", "image_url"},
-		{MX_API_CHAT, "{'messages':[{'role':'user'}],'top_logprobs':2}", "top_logprobs",
-	     "invalid_value", "logprobs"},
-		{MX_API_CHAT, "{'messages':[{'role':'user'}],'logprobs':3}", "logprobs", "invalid_type",
-	     "an integer"},
-		{MX_API_CHAT, "{'messages':[{'role':'user'}],'tool_choice':'required'}", "tool_choice",
-	     "unsupported_parameter", "not parsed yet"},
-		{MX_API_CHAT, "{'messages':[{'role':'user'}],'tool_choice':{'type':'function'}}",
+		{MX_API_CHAT, "{'messages':[{'role':'user','content':'a'}],'top_logprobs':2}",
+	     "top_logprobs", "invalid_value", "logprobs"},
+		{MX_API_CHAT, "{'messages':[{'role':'user','content':'a'}],'logprobs':3}", "logprobs",
+	     "invalid_type", "an integer"},
+		{MX_API_CHAT, "{'messages':[{'role':'user','content':'a'}],'tool_choice':'required'}",
 	     "tool_choice", "unsupported_parameter", "not parsed yet"},
-		{MX_API_CHAT, "{'messages':[{'role':'user'}],'tools':[{}],'parallel_tool_calls':false}",
+		{MX_API_CHAT,
+	     "{'messages':[{'role':'user','content':'a'}],'tool_choice':{'type':'function'}}",
+	     "tool_choice", "unsupported_parameter", "not parsed yet"},
+		{MX_API_CHAT,
+	     "{'messages':[{'role':'user','content':'a'}],'tools':[{}],'parallel_tool_calls':false}",
 	     "parallel_tool_calls", "unsupported_parameter", "not parsed yet"},
-		{MX_API_CHAT, "{'messages':[{'role':'user'}],'chat_template':'x'}", "chat_template",
-	     "unsupported_parameter", ""},
+		{MX_API_CHAT, "{'messages':[{'role':'user','content':'a'}],'chat_template':'x'}",
+	     "chat_template", "unsupported_parameter", ""},
 	};
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
 		check_refusal(&cases[i]);
@@ -334,11 +349,14 @@ static void huge_numbers_are_no_syntax_error(void **state)
 	assert_int_equal(r.seed, 5);
 	mx_api_request_free(&r);
 	static const struct refusal cases[] = {
-		{MX_API_COMPLETION, "{'prompt':'a','seed':-1e999}", "seed", "invalid_value", "between"},
-		{MX_API_COMPLETION, "{'prompt':'a','top_p':1e999}", "top_p", "invalid_value", "at most 1"},
+		{MX_API_COMPLETION, "{'prompt':'a','seed':-1e999}", "seed", "invalid_value",
+	     "but it is a number beyond 1e308"},
+		{MX_API_COMPLETION, "{'prompt':'a','top_p':1e999}", "top_p", "invalid_value",
+	     "at most 1, but it is a number beyond 1e308"},
 		{MX_API_COMPLETION, "{'prompt':'a','logit_bias':{'5':-1e999}}", "logit_bias",
-	     "invalid_value", "between"},
-		{MX_API_COMPLETION, "{'prompt':[1e999]}", "prompt", "invalid_value", "element 0"},
+	     "invalid_value", "but it is a number beyond 1e308"},
+		{MX_API_COMPLETION, "{'prompt':[1e999]}", "prompt", "invalid_value",
+	     "a number beyond 64 bits at element 0"},
 		{MX_API_COMPLETION, "{'prompt':'a','user':1e999-1}", "", "invalid_json", "line 1"},
 		{MX_API_COMPLETION, "{'prompt':'a','user':01e999}", "", "invalid_json", "line 1"},
 		{MX_API_COMPLETION, "{'prompt':'a','user':1e999.}", "", "invalid_json", "line 1"},
@@ -347,12 +365,15 @@ static void huge_numbers_are_no_syntax_error(void **state)
 		{MX_API_CHAT, "{'messages':[{'role':'user','content':'a','n':{'big':[1,1e999]}}]}",
 	     "messages", "invalid_value", "'big'"},
 		{MX_API_CHAT,
-	     "{'messages':[{'role':'user'}],'tools':[{'max':18446744073709551615}],'user':1e999}",
+	     "{'messages':[{'role':'user','content':'a'}],'tools':[{'max':18446744073709551615}],'user'"
+	     ":1e999}",
 	     "tools", "invalid_value", "'max'"},
-		{MX_API_CHAT, "{'messages':[{'role':'user'}],'documents':[18446744073709551615]}",
+		{MX_API_CHAT,
+	     "{'messages':[{'role':'user','content':'a'}],'documents':[18446744073709551615]}",
 	     "documents", "invalid_value", "64 bits"},
 		{MX_API_CHAT,
-	     "{'messages':[{'role':'user'}],'chat_template_kwargs':{'k':-9223372036854775809}}",
+	     "{'messages':[{'role':'user','content':'a'}],'chat_template_kwargs':{'k':-"
+	     "9223372036854775809}}",
 	     "chat_template_kwargs", "invalid_value", "'k'"},
 		{MX_API_COMPLETION, "{'prompt':'a','seed':9223372036854775808}", "seed", "invalid_value",
 	     "between"},
@@ -399,7 +420,9 @@ static void tokenize_bodies(void **state)
 	assert_true(!t.add_special && t.pieces);
 	mx_api_tokenize_free(&t);
 	assert_int_equal(
-		mx_api_parse_tokenize(BODY("{\"messages\":[{\"role\":\"user\"}]}"), NULL, &t, &e), MX_OK);
+		mx_api_parse_tokenize(BODY("{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"), NULL,
+	                          &t, &e),
+		MX_OK);
 	assert_non_null(t.messages);
 	mx_api_tokenize_free(&t);
 	assert_int_equal(mx_api_parse_tokenize(BODY("{}"), NULL, &t, &e), MX_E_INVALID);
