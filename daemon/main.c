@@ -309,6 +309,17 @@ struct options {
 	bool check, deep; /* deep: all weights are read */
 };
 
+/* Stores the value of an option that may be given once. Returns false if it was given before. */
+static bool take_once(const char *name, const char **out)
+{
+	if (*out) {
+		fprintf(stderr, "mixd: --%s is given twice: \"%s\" and \"%s\"\n", name, *out, optarg);
+		return false;
+	}
+	*out = optarg;
+	return true;
+}
+
 /* Parses the command line. Returns an exit status, or -1 to continue. */
 static int read_options(int argc, char **argv, struct options *o)
 {
@@ -324,19 +335,22 @@ static int read_options(int argc, char **argv, struct options *o)
 	                                        {"help", no_argument, NULL, 'h'},
 	                                        {0}};
 	for (int c; (c = getopt_long(argc, argv, "c:m:Vh", options, NULL)) != -1;) {
+		bool fine = true;
 		switch (c) {
-		case 'c': o->config_file = optarg; break;
+		case 'c': fine = take_once("config", &o->config_file); break;
 		case 'k': o->check = true; break;
 		case 'D': o->check = o->deep = true; break;
-		case 'm': o->model.model = optarg; break;
-		case 'n': o->model.name = optarg; break;
-		case 'p': o->model.port = optarg; break;
-		case 'd': o->model.device = optarg; break;
+		case 'm': fine = take_once("model", &o->model.model); break;
+		case 'n': fine = take_once("name", &o->model.name); break;
+		case 'p': fine = take_once("port", &o->model.port); break;
+		case 'd': fine = take_once("device", &o->model.device); break;
 		case 'l': return list_models();
 		case 'V': puts("mixd " PACKAGE_VERSION); return 0;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}
+		if (!fine)
+			return 2;
 	}
 	if (optind < argc) {
 		fprintf(stderr, "mixd: unexpected argument \"%s\"\n", argv[optind]);

@@ -80,6 +80,11 @@ def test_wrong_command_lines():
                         (["--port", "80"], "--port: goes with --model"),
                         (["--name", "x", "--config", "f"], "--name: goes with --model"),
                         (["--model", DEMO, "--config", "f"], "exclude"),
+                        (["--model", "a", "-m", "b"], '--model is given twice: "a" and "b"'),
+                        (["--config", "a", "-c", "a"], "--config is given twice"),
+                        (["--model", DEMO, "--name", "a", "--name", "b"], "--name is given twice"),
+                        (["--model", DEMO, "--port", "1", "--port", "2"], "--port is given twice"),
+                        (["--model", DEMO, "--device", "cpu", "--device", "cpu"], "--device is given twice"),
                         (["model"], 'unexpected argument "model"')):
         rc, out, err = run(*args)
         assert rc == 2 and words in err and not out, (args, rc, out, err)
