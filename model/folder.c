@@ -16,7 +16,7 @@
 
 /* What a folder holds. */
 struct content {
-	bool safetensors;
+	bool config, safetensors;
 	char gguf[160], pickle[160], pointer[160]; /* a file of that kind, or empty */
 };
 
@@ -114,6 +114,8 @@ static void look_at(struct content *c, int folder, const char *name)
 		if (is_pointer(head))
 			snprintf(c->pointer, sizeof c->pointer, "%.159s", name);
 	}
+	if (!strcmp(name, "config.json"))
+		c->config = true;
 	if (ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json"))
 		c->safetensors = true;
 	else if (ends_with(name, ".gguf"))
@@ -158,5 +160,10 @@ mx_status mx_folder_check(const char *dir, struct mx_err *err)
 		                  "\"NEW\"; M.from_pretrained(d).save_pretrained(o); "
 		                  "T.from_pretrained(d).save_pretrained(o)', and give NEW as its path",
 		                  c.pickle, dir);
+	if (!c.config)
+		return mx_fail_at(
+			err, MX_E_NOTFOUND, dir,
+			"is not a model folder: it has no config.json; give the folder that holds "
+			"the checkpoint (" FORM ")");
 	return MX_OK;
 }

@@ -109,6 +109,6 @@ mx_status mx_family_unknown(const struct mx_plan_build *b, const char *type,
 		"%s%s. A model made of the mixers here can be described with model_type: mixd "
 		"(docs/model-format.md)",
 		type, near ? " (is it like '" : "", near ? near : "", near ? "'?)" : "",
-		missing.n ? "Missing here: " : "Its config.json names no part that is missing here",
+		missing.n ? "Missing here: " : "Its config.json does not say what is missing here",
 		missing.text);
 }

@@ -91,6 +91,18 @@ static void another_file(void **state)
 	REFUSED("model.safetensors", MX_E_INVALID, "is a file: give the folder");
 }
 
+static void a_folder_without_config(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		REFUSED("", MX_E_NOTFOUND, folder, "is not a model folder: it has no config.json",
+		        "give the folder that holds the checkpoint");
+		put("model.safetensors", ""); /* empty at first */
+	}
+	put("config.json", CONFIG);
+	REFUSED("", MX_E_UNSUPPORTED, "model_type: 'nothing'");
+}
+
 static void git_lfs_pointers(void **state)
 {
 	(void)state;
@@ -133,7 +145,8 @@ static void a_name_on_the_hub(void **state)
 	assert_int_equal(mx_folder_check(path, &err), MX_E_NOTFOUND);
 	assert_null(strstr(err.text, "hf download"));
 	assert_int_equal(mx_folder_check("", &err), MX_E_NOTFOUND);
-	assert_int_equal(mx_folder_check("/", &err), MX_OK);
+	assert_int_equal(mx_folder_check("/", &err), MX_E_NOTFOUND); /* there, but not a model */
+	assert_non_null(strstr(err.text, "is not a model folder"));
 }
 
 static void an_unknown_model_type(void **state)
@@ -150,7 +163,7 @@ static void an_unknown_model_type(void **state)
 	put("config.json", "{\"model_type\":\"lama\",\"hidden_act\":\"silu\"}");
 	REFUSED("", MX_E_UNSUPPORTED, "(is it like 'llama'?)", "mixd --list-models");
 	put("config.json", "{\"model_type\":\"other\",\"hidden_act\":\"silu\"}");
-	REFUSED("", MX_E_UNSUPPORTED, "Its config.json names no part that is missing here. ",
+	REFUSED("", MX_E_UNSUPPORTED, "Its config.json does not say what is missing here. ",
 	        "model_type: mixd");
 	/* the longest that can be is not cut at its end */
 	put("config.json",
@@ -178,9 +191,9 @@ static void quantized_weights(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(a_gguf_file),       TEST(another_file),      TEST(git_lfs_pointers),
-		TEST(pickles_alone),     TEST(a_name_on_the_hub), TEST(an_unknown_model_type),
-		TEST(quantized_weights),
+		TEST(a_folder_without_config), TEST(a_gguf_file),       TEST(another_file),
+		TEST(git_lfs_pointers),        TEST(pickles_alone),     TEST(a_name_on_the_hub),
+		TEST(an_unknown_model_type),   TEST(quantized_weights),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
