@@ -37,5 +37,6 @@ mx_status mx_weights_check(const struct mx_config *config, FILE *out, struct mx_
 	}
 	if (!n_bad)
 		return MX_OK;
-	return mx_fail(err, MX_E_FORMAT, "%zu tensors hold values that are not finite", n_bad);
+	return mx_fail(err, MX_E_FORMAT, "%zu tensor%s values that are not finite", n_bad,
+	               n_bad == 1 ? " holds" : "s hold");
 }

@@ -52,6 +52,9 @@ def check(path, *options):
 def test_deep_check_names_every_tensor():
     rc, text = check(ATTENTION, "--check", "--deep")
     assert rc == 0 and "tensors are finite" in text, text
+    with damaged(("model.layers.3.mlp.down_proj.weight", 7, math.nan)) as path:
+        rc, text = check(path, "--deep")
+        assert rc == 1 and ": 1 tensor holds values that are not finite" in text, text
     with damaged(("model.layers.3.mlp.down_proj.weight", 7, math.nan),
                  ("model.layers.5.input_layernorm.weight", 2, -math.inf)) as path:
         rc, text = check(path, "--check")
