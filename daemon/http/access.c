@@ -70,10 +70,11 @@ static bool is_probe(const struct mx_exchange *x)
 	       r == MX_ROUTE_METRICS;
 }
 
-/* Returns the line's level: of overload and start-up a warning, of a fault an error. */
+/* Returns the line's level: of overload and start-up a warning, of a fault an error. That a probe
+ * finds a model loading is nothing to warn of. */
 static enum mx_log_level level_of(const struct mx_exchange *x, unsigned status)
 {
-	if (status >= 500)
+	if (status >= 500 && !x->cause.loading)
 		return status == 500 ? MX_LOG_ERROR : MX_LOG_WARNING;
 	return is_probe(x) && status < 400 ? MX_LOG_DEBUG : MX_LOG_INFO;
 }

@@ -22,6 +22,7 @@ void mx_access_set(enum mx_access which);
 struct mx_access_cause {
 	const char *code; /* static string, NULL = none */
 	char text[200];
+	bool loading; /* a probe found a model that is not loaded yet */
 };
 
 /* Keeps the error for the request's line. */

@@ -15,7 +15,8 @@ void mx_exchange_answer(struct mx_exchange *x, unsigned status, const char *cont
 	if (x->answer.failed) {
 		mx_buf_free(&x->answer);
 		x->status = 503;
-		x->cause = (struct mx_access_cause){"out_of_memory", "no memory for the answer"};
+		x->cause =
+			(struct mx_access_cause){.code = "out_of_memory", .text = "no memory for the answer"};
 		x->retry = true;
 		x->more = NULL;
 	}

@@ -32,6 +32,15 @@ static void work(void *arg)
 		mx_pump_set_busy(x, false);
 }
 
+static void refuse_method(struct mx_exchange *x)
+{
+	struct mx_api_error err;
+	x->allow = x->route->allow;
+	mx_api_fail(&err, 405, "method_not_allowed", NULL, "%s does not take %.20s: send %s",
+	            x->route->path, x->method_text, x->allow);
+	mx_exchange_fail(x, &err);
+}
+
 /* The request is complete. Has the answer computed, or makes it an error. */
 static void dispatch(struct mx_exchange *x)
 {
@@ -42,8 +51,7 @@ static void dispatch(struct mx_exchange *x)
 	if (!r->path) {
 		mx_exchange_not_served(x);
 	} else if (!(get && r->get) && !x->post) {
-		x->allow = r->allow;
-		mx_exchange_fail_with(x, 405, "method_not_allowed", "this route does not take this method");
+		refuse_method(x);
 	} else if (get) {
 		r->get(x);
 	} else if (x->too_large) {

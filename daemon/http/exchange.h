@@ -47,7 +47,8 @@ struct mx_exchange {
 	const struct mx_route *route;
 	const char *tail; /* rest of the path, for routes that are a prefix; all of an unknown one */
 	enum mx_http_method method;
-	bool post; /* the body is wanted: for the route's `post` */
+	const char *method_text; /* as the client sent it; libmicrohttpd's, while the request lasts */
+	bool post;               /* the body is wanted: for the route's `post` */
 	uint64_t start_ns;
 	char id[MX_HTTP_ID_LEN + 1]; /* X-Request-Id */
 	struct mx_framing framing;

@@ -66,6 +66,7 @@ struct mx_exchange *mx_exchange_begin(struct mx_http *h, struct MHD_Connection *
 	x->upload.text = &x->body;
 	x->route = mx_route_find(url, &x->tail);
 	x->method = parse_method(method);
+	x->method_text = method;
 	x->post = x->method == MX_METHOD_POST && x->route->post;
 	x->framing = mx_framing_check(c, method, url, version);
 	x->closing = x->framing.chunked; /* where the body ends, others on the way may see elsewhere */

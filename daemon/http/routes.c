@@ -12,6 +12,14 @@
 
 #define JSON "application/json"
 
+static bool is_loading(const struct mx_service *s)
+{
+	for (size_t i = 0; i < s->n_models; i++)
+		if (mx_served_state(&s->models[i]) == MX_SERVED_LOADING)
+			return true;
+	return false;
+}
+
 /* Answers 200 if healthy, else 503 with the reason. */
 static void answer_health(struct mx_exchange *x, bool healthy, const char *why)
 {
@@ -38,6 +46,7 @@ static void get_readyz(struct mx_exchange *x)
 {
 	struct mx_buf why = {0};
 	bool ready = mx_service_ready(x->http->service, &why);
+	x->cause.loading = !ready && is_loading(x->http->service);
 	answer_health(x, ready, mx_buf_str(&why));
 	mx_buf_free(&why);
 }

@@ -135,6 +135,7 @@ def test_a_5xx_is_logged_with_its_cause_whatever_log_access_says():
     # and so has a probe that came before the model was loaded
     others = [line for line in lines(s) if line["id"] != "full"]
     assert all(line["route"] == "/readyz" and "is loading" in line["error"] for line in others), others
+    assert all(line["level"] == "info" for line in others), others
     s.stop()
 
 

@@ -55,7 +55,8 @@ def test_unknown_routes_and_methods(s):
                                 ("POST", "/health", "GET, HEAD"),
                                 ("POST", "/v1/models", "GET, HEAD")):
         answer = s.request(method, path, "{}", {"Content-Type": "application/json"})
-        check_error(answer, 405, "method_not_allowed")
+        check_error(answer, 405, "method_not_allowed",
+                    contains=f"{path} does not take {method}: send {allow}")
         assert answer[1]["Allow"] == allow, answer[1]
 
 
@@ -155,8 +156,13 @@ def test_loading(s):
     check_error(s.post("/tokenize", {"prompt": "a"}), 503, "model_loading")
     status, headers, body = s.get("/readyz")
     assert status == 503 and "loading" in body["status"] and headers["Retry-After"]
-    assert s.get("/health")[0] == 503
+    assert s.get("/health", headers={"X-Request-Id": "probe"})[0] == 503
     assert s.get("/livez")[0] == 200
+    # who asks whether it is loaded and hears that it is not needs no warning; other requests do
+    s.wait_for(lambda: "id=probe" in s.errors(), "line")
+    levels = {line.split()[1] for line in s.errors().splitlines() if "route=/health" in line or "/readyz" in line}
+    assert levels == {"info"}, s.errors()
+    assert " warning http: request " in s.errors(), s.errors()
     assert s.get("/v1/models")[2]["data"][0]["max_model_len"] is None
     s.process.send_signal(signal.SIGHUP)
     s.wait_ready()
