@@ -105,6 +105,17 @@ static mx_status input_of(struct mx_model_engine *e, const struct mx_model_block
 	return b->norm.weight ? norm_of(e, &b->norm, s->h, NULL, rows, s->x) : MX_OK;
 }
 
+/* Adds what is pending to s->h and multiplies it. */
+static mx_status scale_stream(struct mx_model_engine *e, float scalar, size_t rows, bool *pending)
+{
+	const struct mx_scratch *s = &e->scratch;
+	size_t n = rows * e->model.plan->width;
+	struct mx_device *d = e->device;
+	mx_status st = *pending ? d->ops->add_scaled(d, s->h, s->y, n, 1) : MX_OK;
+	*pending = false;
+	return st == MX_OK ? d->ops->scale(d, s->h, n, scalar) : st;
+}
+
 /* Sets s->h to the embeddings of the step's tokens. */
 static mx_status embed(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids)
 {
@@ -143,6 +154,8 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 		if (st == MX_OK && !added && !joined)
 			st = scale_in_place(d, s->y, n, b->residual_scale);
 		pending = !added;
+		if (st == MX_OK && b->scalar != 1)
+			st = scale_stream(e, b->scalar, rows, &pending);
 	}
 	return st == MX_OK ? add_and_norm(e, pending, &e->model.final_norm, rows, &x) : st;
 }

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "device/convert.h"
+
 /* Writes the name of the bias that belongs to a weight: "x.weight" -> "x.bias". */
 static mx_status bias_name(struct mx_resolver *r, const char *weight, char *out, size_t cap)
 {
@@ -166,6 +168,23 @@ static mx_status resolve_mixer(struct mx_resolver *r, const struct mx_plan_mixer
 	return mixer_weights(r, p, out);
 }
 
+/* Reads a tensor of one element; 1 if there is none. */
+static mx_status resolve_scalar(struct mx_resolver *r, const char *name, float *out)
+{
+	const struct mx_tensor *t;
+	*out = 1;
+	if (!name)
+		return MX_OK;
+	mx_status st = mx_resolve_find(r, name, &t, r->err);
+	if (st != MX_OK)
+		return st;
+	if (t->bytes != mx_dtype_size(t->dtype))
+		return mx_fail_at(r->err, MX_E_FORMAT, t->file,
+		                  "tensor '%.160s' has more than the one element it must have", t->name);
+	mx_convert(out, MX_F32, t->data, t->dtype, 1);
+	return MX_OK;
+}
+
 static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block *p, uint32_t layer,
                                struct mx_model_block *out)
 {
@@ -176,6 +195,8 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 	mx_status st = resolve_norm(r, p->norm, &out->norm);
 	if (st == MX_OK)
 		st = resolve_norm(r, p->post_norm, &out->post_norm);
+	if (st == MX_OK)
+		st = resolve_scalar(r, p->scalar, &out->scalar);
 	if (st != MX_OK)
 		return st;
 	if (p->kind == MX_BLOCK_MLP)

@@ -91,7 +91,9 @@ struct mx_plan_block {
 	enum mx_block_kind kind;
 	const char *norm;      /* full name of the weight of the norm before the block; NULL = none */
 	const char *post_norm; /* likewise of the norm of the block's output; NULL = none */
-	float residual_scale;  /* h += residual_scale * post_norm(block(norm(h))) */
+	/* Full name of a tensor [1], or NULL: h *= that after the block. */
+	const char *scalar;
+	float residual_scale; /* h += residual_scale * post_norm(block(norm(h))) */
 	/* The block sees the same hidden states as the block before it: both outputs are added to them
 	 * together. Without a norm its input is that of the block before it. Feed-forwards only,
 	 * without post_norm, and of the same residual_scale. */
@@ -166,18 +168,18 @@ void mx_plan_describe_layers(const struct mx_plan *p, char *text, size_t cap);
  *   scale (FLOAT, of q.k), bias (BOOL: q, k, v), o_bias (BOOL), norm_eps (FLOAT),
  *   qk_norm (BOOL: a norm of each head of q and k), qk_norm_whole (BOOL: of all heads of a token
  *   together), softcap (FLOAT: scores are softcap tanh(scores / softcap)), sinks (BOOL: each head
- *   has a logit without a value), gate (BOOL: q_proj has rows [q | gate] for each head; the head's
- *   output is multiplied by sigmoid(gate)),
- *   names (STRING: of the tensors, see mixers/attention/README.md), fused (BOOL: q, k and v are one
- *   tensor), per_head (BOOL: the rows of the fused tensor are [q | k | v] head by head),
- *   q_scale_beta (FLOAT), q_scale_length (INT: q is multiplied by 1 + beta ln(1 + floor(position /
- *   length))),
- *   rope (STRING: none|default|linear|dynamic|llama3|yarn|longrope), and unless none: rope_theta
- *   (FLOAT), rope_dim (INT), rope_pairs (BOOL: x[2i], x[2i+1] are a pair instead of x[i],
- *   x[i + rope_dim/2]), rope_factor, rope_attention_factor (FLOAT, 1 = none), rope_inv_freq (FLOATS
- *   [rope_dim/2], with the scaling applied; for dynamic: the unscaled ones), rope_max_position
- * (INT, max_position_embeddings: dynamic's Lmax); for longrope: rope_long_inv_freq (FLOATS, of
- * sequences that may grow longer than) rope_original (INT).
+ *   has a logit without a value), v_norm (BOOL: a norm of each head of v, without a weight), k_is_v
+ *   (BOOL: v is what k is before its norm), gate (BOOL: q_proj has rows [q | gate] for each head;
+ * the head's output is multiplied by sigmoid(gate)), names (STRING: of the tensors, see
+ * mixers/attention/README.md), fused (BOOL: q, k and v are one tensor), per_head (BOOL: the rows of
+ * the fused tensor are [q | k | v] head by head), q_scale_beta (FLOAT), q_scale_length (INT: q is
+ * multiplied by 1 + beta ln(1 + floor(position / length))), rope (STRING:
+ * none|default|linear|dynamic|llama3|yarn|longrope), and unless none: rope_theta (FLOAT), rope_dim
+ * (INT), rope_pairs (BOOL: x[2i], x[2i+1] are a pair instead of x[i], x[i + rope_dim/2]),
+ * rope_factor, rope_attention_factor (FLOAT, 1 = none), rope_inv_freq (FLOATS [rope_dim/2], with
+ * the scaling applied; for dynamic: the unscaled ones), rope_max_position (INT,
+ * max_position_embeddings: dynamic's Lmax); for longrope: rope_long_inv_freq (FLOATS, of sequences
+ * that may grow longer than) rope_original (INT).
  *
  * Frequencies are float32 values, computed as transformers 5 does.
  *

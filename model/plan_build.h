@@ -48,9 +48,10 @@ struct mx_expert_names {
  */
 struct mx_tensor_names {
 	const char *embed, *final_norm, *lm_head;
-	const char *layers;     /* "model.layers." */
-	const char *mixer_norm; /* "input_layernorm.weight"; NULL = none */
-	const char *mlp_norm;   /* "post_attention_layernorm.weight"; NULL = none */
+	const char *layers;       /* "model.layers." */
+	const char *mixer_norm;   /* "input_layernorm.weight"; NULL = none */
+	const char *mlp_norm;     /* "post_attention_layernorm.weight"; NULL = none */
+	const char *layer_scalar; /* NULL = none */
 	const char *mixer_post_norm, *mlp_post_norm; /* of the blocks' outputs; NULL = none */
 	const char *mlp;                             /* "mlp.", the prefix of the three below */
 	const char *gate;                            /* "gate_proj.weight"; fused: NULL */

@@ -107,6 +107,9 @@ static mx_status fill_mlp(const struct mx_plan_build *b, const struct mx_layer_s
 	};
 	if (!norm_names(b, spec, b->family->names->mlp_norm, b->family->names->mlp_post_norm, out))
 		return mx_plan_no_memory(b);
+	const char *scalar = b->family->names->layer_scalar;
+	if (scalar && !(out->scalar = mx_plan_layer_name(b, spec->index, scalar, "")))
+		return mx_plan_no_memory(b);
 	return spec->mlp->experts ? fill_experts(b, spec, out)
 	                          : fill_dense(b, spec, b->family->names->mlp, &out->mlp);
 }

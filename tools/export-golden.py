@@ -20,6 +20,7 @@ import safetensors
 import safetensors.torch
 import torch
 import transformers
+from transformers.models.gemma4 import Gemma4TextConfig
 from transformers import (ArceeConfig, AutoModelForCausalLM, Cohere2Config, CwmConfig, Gemma2Config,
                           Gemma3TextConfig, GraniteSWAConfig,
                           GPT2Config, GPTNeoXConfig, GraniteConfig, LlamaConfig, Ministral3Config,
@@ -165,6 +166,16 @@ VARIANTS = {
                              sliding_attention=dict(rope_type="default", rope_theta=1e4))),
         edit=lambda c: (gemma3_spelling(c), as_part("gemma3")(c)),
         rename=("model.", "language_model.model."), extra=vision),
+    "gemma4": Variant(Gemma4TextConfig(**small(
+        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+        global_head_dim=24, num_global_key_value_heads=1, attention_k_eq_v=True,
+        hidden_size_per_layer_input=0, tie_word_embeddings=True, sliding_window=40,
+        final_logit_softcapping=9.0,
+        layer_types=["sliding_attention", "full_attention", "full_attention"]),
+        rope_parameters=dict(
+            full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25,
+                                rope_theta=1e6),
+            sliding_attention=dict(rope_type="default", rope_theta=1e4)))),
     "phi3": Variant(Phi3Config(**small(num_attention_heads=4, num_key_value_heads=2,
                                        sliding_window=48), **rope("default"))),
     "phi3-long": Variant(Phi3Config(**small(
@@ -249,7 +260,7 @@ VARIANTS = {
 def randomize(model, seed):
     """Every unit's input has a standard deviation near 1, logits one near 2.5."""
     g = torch.Generator().manual_seed(seed)
-    gemma = model.config.model_type.startswith("gemma")  # multiplies by 1 + weight
+    gemma = model.config.model_type.startswith(("gemma2", "gemma3"))  # multiplies by 1 + weight
     embeddings = ("embed_tokens", "embed_in", "wte", "wpe")
     for name, p in model.named_parameters():
         r = torch.randn(p.shape, generator=g)
@@ -268,6 +279,9 @@ def randomize(model, seed):
         else:
             gain = 1.5 if "q_proj" in name or "k_proj" in name else 1.0
             p.copy_(gain * r / p.shape[1] ** 0.5)
+    for name, p in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            p.copy_(1 + 0.2 * torch.randn(p.shape, generator=g))
     model.tie_weights()
 
 

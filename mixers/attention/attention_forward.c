@@ -404,8 +404,8 @@ static mx_status project(const struct attn_run *run, float *raw, const void *x)
 		{.w = w->k, .bias = w->k_bias, .y = run->k, .ldy = ldk},
 		{.w = w->v, .bias = w->v_bias, .y = run->v, .ldy = ldk},
 	};
-	mx_status status =
-		m->device->ops->linear(m->device, x, m->width, run->step->n_rows, in, p->per_head ? 1 : 3);
+	size_t n_in = p->per_head ? 1 : p->k_is_v ? 2 : 3;
+	mx_status status = m->device->ops->linear(m->device, x, m->width, run->step->n_rows, in, n_in);
 	if (status != MX_OK)
 		return status;
 	attn_rows_arrange(m, run->step->n_rows, raw, run->q, run->k, run->v);

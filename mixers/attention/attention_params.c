@@ -130,6 +130,8 @@ static mx_status read_shape(const struct mx_params *in, struct attn_params *p, s
 		{"per_head", &p->per_head},
 		{"gate", &p->gate},
 		{"sinks", &p->sinks},
+		{"v_norm", &p->v_norm},
+		{"k_is_v", &p->k_is_v},
 	};
 	for (size_t i = 0; status == MX_OK && i < sizeof flags / sizeof *flags; i++)
 		status = mx_param_read_bool(in, "attention", flags[i].name, false, flags[i].to, err);
@@ -142,6 +144,8 @@ static mx_status check_together(const struct attn_params *p, struct mx_err *err)
 	if (p->per_head && (!p->fused || p->gate))
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: per_head is for fused matrices without gates");
+	if (p->k_is_v && p->fused)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: k_is_v is not for fused matrices");
 	if (p->gate && p->fused)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: gate is not for fused matrices");
 	if (p->qk_norm && p->qk_norm_whole)
@@ -245,7 +249,8 @@ static size_t list_inputs(const struct attn_params *p, uint64_t width, struct mx
 	}
 	specs[n++] = projection(p, t->q, t->qkv, width, 0, p->gate ? 2 * q : q);
 	specs[n++] = projection(p, t->k, t->qkv, width, q, kv);
-	specs[n++] = projection(p, t->v, t->qkv, width, q + kv, kv);
+	if (!p->k_is_v)
+		specs[n++] = projection(p, t->v, t->qkv, width, q + kv, kv);
 	return n;
 }
 
@@ -260,7 +265,8 @@ static size_t list_input_biases(const struct attn_params *p, struct mx_weight_sp
 	}
 	specs[n++] = bias(p, t->q_bias, t->qkv_bias, 0, p->gate ? 2 * q : q);
 	specs[n++] = bias(p, t->k_bias, t->qkv_bias, q, kv);
-	specs[n++] = bias(p, t->v_bias, t->qkv_bias, q + kv, kv);
+	if (!p->k_is_v)
+		specs[n++] = bias(p, t->v_bias, t->qkv_bias, q + kv, kv);
 	return n;
 }
 
@@ -299,17 +305,17 @@ void attn_params_take(const struct attn_params *p, const void *const *w, struct 
 {
 	size_t n = 0;
 	*out = (struct attn_weights){.q = w[n++]};
-	if (!p->per_head) {
+	if (!p->per_head)
 		out->k = w[n++];
+	if (!p->per_head && !p->k_is_v)
 		out->v = w[n++];
-	}
 	out->o = w[n++];
 	if (p->bias)
 		out->q_bias = w[n++];
-	if (p->bias && !p->per_head) {
+	if (p->bias && !p->per_head)
 		out->k_bias = w[n++];
+	if (p->bias && !p->per_head && !p->k_is_v)
 		out->v_bias = w[n++];
-	}
 	if (p->o_bias)
 		out->o_bias = w[n++];
 	if (p->qk_norm || p->qk_norm_whole) {

@@ -31,6 +31,8 @@ struct attn_params {
 	bool per_head;      /* its rows are [q.. | k | v] for each key head */
 	bool gate;          /* the rows of q are [q | gate] for each head */
 	bool sinks;
+	bool v_norm; /* of each head, without a weight */
+	bool k_is_v; /* values are the keys before norm and rotation: there is no matrix for them */
 	const struct attn_names *names;
 	float q_beta; /* queries are multiplied by 1 + q_beta ln(1 + floor(position / q_length)) */
 	uint32_t q_length;

@@ -137,6 +137,20 @@ static void split_pairs(float *x, uint32_t heads, uint32_t head_dim, uint32_t di
 	}
 }
 
+/* Divides each head by its root mean square. */
+static void norm_values(const struct attn_params *p, float *v)
+{
+	uint32_t d = p->head_dim;
+	for (uint32_t h = 0; h < p->kv_heads; h++, v += d) {
+		double sum = 0;
+		for (uint32_t i = 0; i < d; i++)
+			sum += (double)v[i] * (double)v[i];
+		float scale = (float)(1 / sqrt(sum / d + (double)p->norm_eps));
+		for (uint32_t i = 0; i < d; i++)
+			v[i] *= scale;
+	}
+}
+
 static void arrange_row(const struct rows_run *r, uint32_t row)
 {
 	const struct attn_params *p = &r->m->params;
@@ -152,6 +166,10 @@ static void arrange_row(const struct rows_run *r, uint32_t row)
 		memcpy(k + h * d, raw + p->group * d, bytes);
 		memcpy(v + h * d, raw + (p->group + 1) * d, bytes);
 	}
+	if (p->k_is_v)
+		memcpy(v, k, p->kv_heads * bytes);
+	if (p->v_norm)
+		norm_values(p, v);
 	if (p->rope_pairs) {
 		split_pairs(q, p->heads, p->head_dim, p->rope_dim);
 		split_pairs(k, p->kv_heads, p->head_dim, p->rope_dim);
@@ -181,7 +199,7 @@ void attn_rows_arrange(const struct mx_mixer *m, uint32_t n_rows, float *raw, fl
 {
 	const struct attn_params *p = &m->params;
 	struct rows_run r = {m, n_rows, raw, q, k, v};
-	if (p->rope_pairs || p->gate || p->per_head)
+	if (p->rope_pairs || p->gate || p->per_head || p->v_norm || p->k_is_v)
 		run_rows(&r, arrange_task);
 }
 

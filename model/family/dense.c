@@ -176,7 +176,8 @@ static mx_status make_params(const struct mx_plan_build *b, const struct mx_dens
 			*out = layers[k].blocks[0].mixers[0].params;
 			return MX_OK;
 		}
-	mx_status s = mx_attention_params(b, &d->shape, rope_of(d, i), &p);
+	bool other = d->sliding[i] && d->window_shape;
+	mx_status s = mx_attention_params(b, other ? d->window_shape : &d->shape, rope_of(d, i), &p);
 	return s ? s : mx_attention_config_window(b, &p, d->sliding[i] ? d->window : 0, out);
 }
 

@@ -22,6 +22,8 @@ static const struct mx_family *const families[] = {
 	&mx_family_gemma2,
 	&mx_family_gemma3_text,
 	&mx_family_gemma3,
+	&mx_family_gemma4_text,
+	&mx_family_gemma4,
 	&mx_family_phi3,
 	&mx_family_olmo2,
 	&mx_family_olmo3,

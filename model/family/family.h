@@ -18,6 +18,7 @@ extern const struct mx_family mx_family_lfm2, mx_family_lfm2_moe;
 extern const struct mx_family mx_family_mamba, mx_family_falcon_mamba, mx_family_jamba;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
 extern const struct mx_family mx_family_gemma2, mx_family_gemma3_text, mx_family_gemma3;
+extern const struct mx_family mx_family_gemma4_text, mx_family_gemma4;
 extern const struct mx_family mx_family_phi3, mx_family_olmo2, mx_family_olmo3, mx_family_smollm3;
 extern const struct mx_family mx_family_granite, mx_family_ministral, mx_family_ministral3;
 extern const struct mx_family mx_family_mistral3, mx_family_cohere2, mx_family_gpt2;
@@ -71,10 +72,10 @@ struct mx_attention_shape {
 	double scale; /* of q.k */
 	bool bias;    /* of q, k and v */
 	bool o_bias, qk_norm;
-	bool fused;                                /* q, k and v are one tensor */
-	bool qk_norm_whole, per_head, gate, sinks; /* see plan.h */
-	const char *names;                         /* NULL = the mixer's default */
-	double softcap;                            /* 0 = none */
+	bool fused;                                                /* q, k and v are one tensor */
+	bool qk_norm_whole, per_head, gate, sinks, v_norm, k_is_v; /* see plan.h */
+	const char *names;                                         /* NULL = the mixer's default */
+	double softcap;                                            /* 0 = none */
 };
 
 /* Reads heads, head_dim and biases; scale is 1 / sqrt(head_dim). */
@@ -162,6 +163,7 @@ mx_status mx_param_config_read(const struct mx_plan_build *b, const char *key, c
 struct mx_dense {
 	uint32_t n;
 	struct mx_attention_shape shape;
+	const struct mx_attention_shape *window_shape; /* of layers with a window; NULL = the same */
 	struct mx_mlp_spec mlp;
 	struct mx_rope_config rope[2];           /* of layers without a window, of those with one */
 	const struct mx_rope_config *layer_rope; /* [n] of each layer; NULL = rope says it */

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gemma 2 and Gemma 3 (text). Norms multiply by 1 + w and stand before and after each block, the
- * embedding is scaled by sqrt(hidden_size), feed-forwards are GeGLU. Gemma 2 caps scores and
- * logits; Gemma 3 has q/k norms, and a rope of its own in layers with a window.
+ * Gemma 2, Gemma 3 and the dense Gemma 4 (text). Norms multiply by 1 + w and stand before and after
+ * each block, the embedding is scaled by sqrt(hidden_size), feed-forwards are GeGLU. Gemma 2 caps
+ * scores and logits; Gemma 3 has q/k norms, and a rope of its own in layers with a window. Gemma
+ * 4's norms multiply by w; it has norms of values, other heads in layers without a window, whose
+ * values are their keys, and multiplies the hidden states after each layer. Its small models add
+ * embeddings in each layer and share keys between layers, and one has experts: these are refused.
  */
 #include <math.h>
+#include <string.h>
 
 #include "model/family/family.h"
 
@@ -112,4 +116,148 @@ const struct mx_family mx_family_gemma3 = {
 	.text_type = "gemma3_text",
 	.roots = roots,
 	.skipped = skipped,
+};
+
+/* ---- Gemma 4 ---- */
+
+static const struct mx_tensor_names gemma4_names = {
+	.embed = "model.embed_tokens.weight",
+	.final_norm = "model.norm.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "model.layers.",
+	.mixer_norm = "input_layernorm.weight",
+	.mixer_post_norm = "post_attention_layernorm.weight",
+	.mlp_norm = "pre_feedforward_layernorm.weight",
+	.mlp_post_norm = "post_feedforward_layernorm.weight",
+	.layer_scalar = "layer_scalar",
+	.mlp = "mlp.",
+	.gate = "gate_proj.weight",
+	.up = "up_proj.weight",
+	.down = "down_proj.weight",
+};
+
+static mx_status refuse_gemma4_extras(const struct mx_plan_build *b, const struct mx_scope *scope)
+{
+	int64_t per_layer = 0, shared = 0;
+	bool experts = false;
+	const char *both_ways = "";
+	mx_status s = mx_scope_int(scope, "hidden_size_per_layer_input", 0, MX_PLAN_MAX_WIDTH, 256,
+	                           &per_layer, b->err);
+	if (!s)
+		s = mx_scope_int(scope, "num_kv_shared_layers", 0, MX_PLAN_MAX_LAYERS, 0, &shared, b->err);
+	if (!s)
+		s = mx_scope_bool(scope, "enable_moe_block", false, &experts, b->err);
+	if (!s)
+		s = mx_scope_string(scope, "use_bidirectional_attention", "", &both_ways, b->err);
+	if (s)
+		return s;
+	if (per_layer)
+		return mx_fail(b->err, MX_E_UNSUPPORTED,
+		               "hidden_size_per_layer_input: embeddings in each layer are not supported");
+	if (shared)
+		return mx_fail(b->err, MX_E_UNSUPPORTED,
+		               "num_kv_shared_layers: keys of other layers are not supported");
+	if (experts)
+		return mx_fail(b->err, MX_E_UNSUPPORTED, "enable_moe_block: true is not supported");
+	if (!strcmp(both_ways, "all")) /* "vision" is of images */
+		return mx_fail(b->err, MX_E_UNSUPPORTED,
+		               "use_bidirectional_attention: models of embeddings are not supported");
+	return MX_OK;
+}
+
+/* Reads head_dim and key heads of the full layers: global_head_dim and num_global_key_value_heads,
+ * or transformers 5's per_layer_config, an object for each of these layers. */
+static mx_status read_global_heads(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                   struct mx_dense *d)
+{
+	const json_t *layers = mx_scope_get(scope, "per_layer_config"), *own = NULL, *v;
+	int64_t dim = 512, kv_heads = d->shape.kv_heads;
+	const char *key;
+	json_object_foreach((json_t *)layers, key, v)
+	{
+		if (own && !json_equal(own, v))
+			return mx_fail(b->err, MX_E_UNSUPPORTED,
+			               "per_layer_config: layers of more than two kinds are not supported");
+		own = v;
+	}
+	const struct mx_scope one = {.where = "per_layer_config.", .inner = own};
+	const struct mx_scope *from = own ? &one : scope;
+	mx_status s = mx_scope_int(from, own ? "head_dim" : "global_head_dim", 1, MX_PLAN_MAX_HEAD_DIM,
+	                           dim, &dim, b->err);
+	if (!s && d->shape.k_is_v)
+		s = mx_scope_int(from, own ? "num_key_value_heads" : "num_global_key_value_heads", 1,
+		                 d->shape.heads, kv_heads, &kv_heads, b->err);
+	if (!s && d->shape.heads % kv_heads)
+		s = mx_fail(b->err, MX_E_RANGE,
+		            "num_global_key_value_heads: %lld does not divide num_attention_heads %u",
+		            (long long)kv_heads, d->shape.heads);
+	d->shape.dim = (uint32_t)dim;
+	d->shape.kv_heads = (uint32_t)kv_heads;
+	return s;
+}
+
+static mx_status gemma4_layers(struct mx_plan_build *b)
+{
+	const struct mx_scope scope = {.where = "", .outer = b->config};
+	struct mx_attention_shape *local = mx_arena_alloc(b->arena, sizeof *local);
+	struct mx_dense d;
+	double logits = 0;
+	mx_status s = refuse_gemma4_extras(b, &scope);
+	if (!s)
+		s = local ? mx_dense_read(b, &d) : mx_plan_no_memory(b);
+	if (!s && !mx_scope_get(&scope, "rope_parameters"))
+		s = mx_fail(b->err, MX_E_INVALID, "rope_parameters: is missing");
+	if (!s)
+		s = mx_scope_float(&scope, "final_logit_softcapping", 1e-3, 1e9, 0, &logits, b->err);
+	if (s)
+		return s;
+	d.shape.scale = 1;
+	d.shape.v_norm = true;
+	*local = d.shape;
+	d.window_shape = local;
+	s = mx_scope_bool(&scope, "attention_k_eq_v", false, &d.shape.k_is_v, b->err);
+	if (!s)
+		s = read_global_heads(b, &scope, &d);
+	if (!s)
+		s = mx_rope_config_read(b, &scope, "full_attention", d.shape.dim, &d.rope[0]);
+	if (s)
+		return s;
+	d.sliding[d.n - 1] = false; /* whatever layer_types says, as in transformers */
+	b->plan->logit_softcap = (float)logits;
+	b->plan->embed_scale = (float)sqrt(b->plan->width);
+	b->plan->embed_scale_rounds = true;
+	return mx_dense_fill(b, &d);
+}
+
+/* Defaults: configuration_gemma4.py of transformers 5. */
+const struct mx_family mx_family_gemma4_text = {
+	.model_type = "gemma4_text",
+	.names = &gemma4_names,
+	.aliases = aliases,
+	.tied = true,
+	.default_kv_heads = 4,
+	.default_head_dim = 256,
+	.default_max_position = 131072,
+	.default_window = 512,
+	.window = MX_WINDOW_TYPES,
+	.default_pattern = 6,
+	.has_attention_bias = true,
+	.qk_norm = true,
+	.default_act = "gelu_pytorch_tanh",
+	.default_theta = 1e6,
+	.default_partial = 1,
+	.rope_by_type = true,
+	.default_local_theta = 1e4,
+	.layers = gemma4_layers,
+};
+
+static const char *const gemma4_roots[] = {"model.", "model.language_model.", NULL};
+static const char *const gemma4_skipped[] = {"model.vision_tower.*", "model.embed_vision.*",
+                                             "model.audio_tower.*", "model.embed_audio.*", NULL};
+
+const struct mx_family mx_family_gemma4 = {
+	.model_type = "gemma4",
+	.text_type = "gemma4_text",
+	.roots = gemma4_roots,
+	.skipped = gemma4_skipped,
 };

@@ -74,8 +74,8 @@ static mx_status find_dict(struct rope_source *src)
 
 static mx_status read_type(const struct rope_source *src, const char **out)
 {
-	static const char *const known[] = {"default", "linear",   "dynamic", "llama3",
-	                                    "yarn",    "longrope", "none"};
+	static const char *const known[] = {"default", "linear",   "dynamic",      "llama3",
+	                                    "yarn",    "longrope", "proportional", "none"};
 	const char *type = "";
 	const char *key = mx_scope_get(&src->dict, "rope_type") ? "rope_type" : "type";
 	mx_status s = mx_scope_string(&src->dict, key, "default", &type, src->b->err);
@@ -85,7 +85,8 @@ static mx_status read_type(const struct rope_source *src, const char **out)
 	if (!strcmp(type, "su") || (!strcmp(type, "yarn") && mx_scope_get(&src->dict, "short_factor")))
 		type = "longrope";
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-		if (!strcmp(type, known[i]) && (src->b->family->own || strcmp(type, "none"))) {
+		if (!strcmp(type, known[i]) && (src->b->family->own || strcmp(type, "none")) &&
+		    (src->b->family->rope_by_type || strcmp(type, "proportional"))) {
 			*out = known[i];
 			return MX_OK;
 		}
@@ -95,7 +96,8 @@ static mx_status read_type(const struct rope_source *src, const char **out)
 	               src->dict.where, key, type);
 }
 
-/* Reads the number of rotated dimensions of a head. */
+/* Reads the number of rotated dimensions of a head, or for "proportional" of those that have a
+ * frequency other than 0. */
 static mx_status read_dim(const struct rope_source *src, uint32_t head_dim, uint32_t *out)
 {
 	struct mx_err *err = src->b->err;
@@ -374,9 +376,15 @@ mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_sco
 		return MX_OK;
 	}
 
-	s = read_dim(&src, head_dim, &r.dim);
+	uint32_t turning = 0;
+	s = read_dim(&src, head_dim, &turning);
 	if (s)
 		return s;
+	bool proportional = !strcmp(r.type, "proportional");
+	r.dim = proportional ? head_dim : turning;
+	if (r.dim % 2)
+		return mx_fail(b->err, MX_E_RANGE, "head_dim: rope over %u dimensions, which must be even",
+		               r.dim);
 	s = read_theta(&src, &r);
 	if (!s && r.q_beta != 0)
 		s = read_original(&src, &r.original);
@@ -385,11 +393,16 @@ mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_sco
 	double *inv = frequencies(b, r.theta, r.dim);
 	if (!inv)
 		return mx_plan_no_memory(b);
-	s = scale(&src, &r, inv);
+	if (proportional) { /* frequencies of the whole head, of which the last are 0 */
+		r.type = "default";
+		memset(inv + turning / 2, 0, (r.dim - turning) / 2 * sizeof *inv);
+	} else {
+		s = scale(&src, &r, inv);
+	}
 	if (s)
 		return s;
 	for (uint32_t i = 0; i < r.dim / 2; i++)
-		if (!(inv[i] > 0) || !isfinite(inv[i]) ||
+		if (!(inv[i] > 0 || proportional) || !isfinite(inv[i]) ||
 		    (r.long_inv_freq && !(r.long_inv_freq[i] > 0 && isfinite(r.long_inv_freq[i]))))
 			return mx_fail(b->err, MX_E_RANGE, "%srope_theta: frequency %u comes to %g",
 			               src.dict.where, i, inv[i]);

@@ -65,14 +65,14 @@ static struct tensors tensors_of(const struct mx_params *p, const float *const *
 	bool per_head = mx_param_int(p, "per_head", 0); /* q is all three */
 	if (!per_head) {
 		t.k = *w++;
-		t.v = *w++;
+		t.v = mx_param_int(p, "k_is_v", 0) ? t.k : *w++;
 	}
 	t.o = *w++;
 	if (mx_param_int(p, "bias", 0))
 		t.q_bias = *w++;
 	if (mx_param_int(p, "bias", 0) && !per_head) {
 		t.k_bias = *w++;
-		t.v_bias = *w++;
+		t.v_bias = mx_param_int(p, "k_is_v", 0) ? t.k_bias : *w++;
 	}
 	if (mx_param_int(p, "o_bias", 0))
 		t.o_bias = *w++;
@@ -139,6 +139,7 @@ static void attention_reference(const struct mixer_case *c, uint32_t n, const fl
 
 	if (!q || !out || !k || !v || !score)
 		abort();
+	float ones[512] = {0}; /* of a norm without a weight */
 	bool gate = mx_param_int(&p, "gate", 0), whole = mx_param_int(&p, "qk_norm_whole", 0);
 	uint32_t group = heads / kv_heads;
 	if (mx_param_int(&p, "per_head", 0)) {
@@ -151,6 +152,10 @@ static void attention_reference(const struct mixer_case *c, uint32_t n, const fl
 		mixer_product(n, kv_heads * dim, c->width, t.k, t.k_bias, x, k);
 		mixer_product(n, kv_heads * dim, c->width, t.v, t.v_bias, x, v);
 	}
+	for (uint32_t d = 0; d < dim && mx_param_int(&p, "v_norm", 0); d++)
+		ones[d] = 1;
+	for (uint32_t i = 0; i < n * kv_heads && ones[0] > 0; i++)
+		norm_head(v + (size_t)i * dim, dim, ones, mx_param_float(&p, "norm_eps", 1e-6));
 	for (uint32_t i = 0; whole && i < n; i++) {
 		double eps = mx_param_float(&p, "norm_eps", 1e-6);
 		norm_head(q + (size_t)i * heads * dim, heads * dim, t.q_norm, eps);
@@ -237,6 +242,11 @@ static const struct mixer_case cases[] = {
               ROPE("default", 16, freq8)),
 	ATTENTION("queries scaled by position, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(4, 2, 16),
               FLOAT("q_scale_beta", 0.3), INT("q_scale_length", 30), ROPE("default", 16, freq8)),
+	ATTENTION("values are keys, norms of values, f32", 48, 300, MX_F32, MX_F32, EXACT,
+              HEADS(4, 2, 16), BOOL("k_is_v"), BOOL("v_norm"), BOOL("qk_norm"), BOOL("bias"),
+              ROPE("default", 16, freq8)),
+	ATTENTION("values are keys, bf16", 32, 300, MX_BF16, MX_BF16, ROUNDED, HEADS(4, 1, 32),
+              BOOL("k_is_v"), ROPE("default", 16, freq8)),
 	ATTENTION("head of 256, f32", 32, 300, MX_F32, MX_F32, EXACT, HEADS(1, 1, 256),
               ROPE("default", 16, freq8)),
 };

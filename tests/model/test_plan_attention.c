@@ -90,6 +90,38 @@ static void gemma3_by_default(void **state)
 	mx_plan_destroy(p);
 }
 
+static void gemma4_by_default(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(
+		LEAST("gemma4_text", "6"),
+		"{\"hidden_size_per_layer_input\":0,\"attention_k_eq_v\":true,"
+		"\"num_global_key_value_heads\":2,\"rope_parameters\":{\"full_attention\":{\"rope_type\":"
+		"\"proportional\",\"partial_rotary_factor\":0.25,\"rope_theta\":1e6}}}");
+	assert_true(!p->norm_plus_one && get_float(p, 5, "scale") == 1);
+	for (uint32_t i = 0; i < 6; i++) {
+		const struct mx_param *freq = mx_param_find(params_of(p, i), "rope_inv_freq");
+		assert_int_equal(get_int(p, i, "window"), i == 5 ? 0 : 512);
+		assert_int_equal(get_int(p, i, "head_dim"), i == 5 ? 512 : 256);
+		assert_int_equal(get_int(p, i, "kv_heads"), i == 5 ? 2 : 4);
+		assert_int_equal(get_int(p, i, "k_is_v"), i == 5);
+		assert_true(i == 5 ? freq->n == 256 && freq->v[63] > 0 && freq->v[64] == 0
+		                   : freq->n == 128 && freq->v[127] > 0);
+		assert_non_null(p->layers[i].blocks[1].scalar);
+	}
+	mx_plan_destroy(p);
+
+	const struct refused cases[] = {
+		{"{}", MX_E_UNSUPPORTED, "hidden_size_per_layer_input: embeddings in each layer"},
+		{"{\"hidden_size_per_layer_input\":0,\"num_kv_shared_layers\":2}", MX_E_UNSUPPORTED,
+	     "num_kv_shared_layers: keys of other layers"},
+		{"{\"hidden_size_per_layer_input\":0,\"enable_moe_block\":true}", MX_E_UNSUPPORTED,
+	     "enable_moe_block: true"},
+		{"{\"hidden_size_per_layer_input\":0}", MX_E_INVALID, "rope_parameters: is missing"},
+	};
+	check_refused(LEAST("gemma4_text", "1"), cases, sizeof cases / sizeof *cases);
+}
+
 static void configs_of_parts_are_their_text(void **state)
 {
 	(void)state;
@@ -269,6 +301,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(gemma2_by_default),
 		cmocka_unit_test(gemma3_by_default),
+		cmocka_unit_test(gemma4_by_default),
 		cmocka_unit_test(configs_of_parts_are_their_text),
 		cmocka_unit_test(phi3_is_fused),
 		cmocka_unit_test(olmo_has_norms_after_blocks),

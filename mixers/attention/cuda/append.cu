@@ -41,7 +41,7 @@ __device__ __forceinline__ float angle(const attn_args &a, uint32_t pos, uint32_
 	return (float)pos * freq;
 }
 
-/* Normalises a head; called by a whole warp. */
+/* Normalises a head; called by a whole warp. weight NULL = 1. */
 template <int EACH>
 __device__ __forceinline__ void norm(const attn_args &a, float (&x)[EACH], const float *weight)
 {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void norm(const attn_args &a, float (&x)[EACH], const
 #pragma unroll
 	for (uint32_t i = 0; i < EACH; i++)
 		if (lane + 32 * i < a.head_dim)
-			x[i] = x[i] * r * weight[lane + 32 * i];
+			x[i] = weight ? x[i] * r * weight[lane + 32 * i] : x[i] * r;
 }
 
 /* Computes the factors of each element of the pairs, (i, i + rope_dim / 2) or (2i, 2i + 1), at a
@@ -132,14 +132,16 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 	for (; head < end; head++) {
 		bool query = head < a.heads, key = !query && head < keys;
 		const float *weight = a.norm_whole ? nullptr : query ? a.q_norm : key ? a.k_norm : nullptr;
-		A *of_head = in + (size_t)head * a.head_dim;
+		bool value = !query && !key;
+		uint32_t from = value && a.k_is_v ? head - a.kv_heads : head;
+		A *of_head = in + (size_t)from * a.head_dim;
 		float x[EACH];
 		if (query && !weight && !a.inv_freq && a.q_beta == 0)
 			continue; /* the query does not change */
 #pragma unroll
 		for (uint32_t i = 0; i < EACH; i++)
 			x[i] = lane + 32 * i < a.head_dim ? mx_to_float(of_head[32 * i]) : 0;
-		if (weight)
+		if (weight || (value && a.v_norm))
 			norm(a, x, weight);
 		if ((query || key) && a.inv_freq)
 			rotate(a, x, turn, heads[warp]);

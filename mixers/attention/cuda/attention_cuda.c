@@ -171,6 +171,8 @@ static void set_args(struct mx_mixer *m, const struct mx_mixer_init *init)
 		.norm_whole = p->qk_norm_whole,
 		.long_freq = m->long_freq,
 		.original = p->original,
+		.v_norm = p->v_norm,
+		.k_is_v = p->k_is_v,
 		.rope_pairs = p->rope_pairs,
 		.q_beta = p->q_beta,
 		.q_length = p->q_length,
@@ -354,8 +356,10 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	const struct mx_linear_out out = {.w = w->o, .bias = w->o_bias, .y = y, .ldy = m->width};
 
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
-	mx_status status =
-		ops->linear(m->device, x, m->width, step->n_rows, in, m->params.per_head ? 1 : 3);
+	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in,
+	                               m->params.per_head ? 1
+	                               : m->params.k_is_v ? 2
+	                                                  : 3);
 	if (status == MX_OK)
 		status = cuda->bind(m->device);
 	if (status != MX_OK)

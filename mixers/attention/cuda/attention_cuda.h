@@ -89,6 +89,8 @@ struct attn_args {
 	const float *q_norm, *k_norm, *inv_freq; /* NULL = none */
 	const float *long_freq; /* frequencies of sequences that may grow longer than .. */
 	uint32_t original;      /* .. this; NULL = none */
+	bool v_norm;            /* values are normalised, without a weight */
+	bool k_is_v;            /* values are the keys before norm and rotation */
 	bool rope_pairs;        /* x[2i], x[2i + 1] rotate together */
 	float q_beta;           /* queries are multiplied by 1 + q_beta ln(1 + floor(pos / q_length)) */
 	uint32_t q_length;
