@@ -170,7 +170,8 @@ void mx_plan_describe_layers(const struct mx_plan *p, char *text, size_t cap);
  *   together), softcap (FLOAT: scores are softcap tanh(scores / softcap)), sinks (BOOL: each head
  *   has a logit without a value), v_norm (BOOL: a norm of each head of v, without a weight), k_is_v
  *   (BOOL: v is what k is before its norm), gate (BOOL: q_proj has rows [q | gate] for each head;
- * the head's output is multiplied by sigmoid(gate)), names (STRING: of the tensors, see
+ * the head's output is multiplied by sigmoid(gate)), head_gate (BOOL: it is multiplied by the
+ * sigmoid of one number, a row of gate_proj; on CPUs), names (STRING: of the tensors, see
  * mixers/attention/README.md), fused (BOOL: q, k and v are one tensor), per_head (BOOL: the rows of
  * the fused tensor are [q | k | v] head by head), q_scale_beta (FLOAT), q_scale_length (INT: q is
  * multiplied by 1 + beta ln(1 + floor(position / length))), rope (STRING:

@@ -205,6 +205,20 @@ VARIANTS |= HYBRIDS | {
         "Lfm2Moe", num_dense_layers=0, num_experts=5, num_experts_per_tok=2,
         moe_intermediate_size=24, use_expert_bias=False, norm_topk_prob=False,
         layer_types=["conv", "full_attention"])),
+    "lfm3": Variant(attention(
+        "Lfm3", num_hidden_layers=4, head_dim=16, sliding_window=30, layer_types=[
+            "conv", "sliding_attention", "full_attention", "conv"]), LENGTHS),
+    "lfm3-plain": Variant(attention(
+        "Lfm3", head_dim=12, use_sandwich_norm=False, use_attention_gate=False, conv_bias=True,
+        conv_L_cache=5, tie_word_embeddings=False, sliding_window=20,
+        layer_types=["sliding_attention", "conv"], rope_parameters=dict(
+            sliding_attention=dict(rope_type="default", rope_theta=500.0),
+            full_attention=dict(rope_type="default", rope_theta=1e4)))),
+    "minimax_m2": Variant(attention(
+        "MiniMaxM2", head_dim=12, num_local_experts=6, num_experts_per_tok=2, intermediate_size=24,
+        rotary_dim=8), LENGTHS),
+    "olmoe": Variant(attention("Olmoe", num_experts=6, num_experts_per_tok=3,
+                               intermediate_size=24)),
     "mamba": Variant(config("Mamba", state_size=12, time_step_rank=5), LENGTHS),
     "mamba-bias": Variant(config("Mamba", use_bias=True, use_conv_bias=False, conv_kernel=3,
                                  expand=3, tie_word_embeddings=False)),

@@ -269,6 +269,22 @@ PUBLISHED = {
                          max_position_embeddings=262144, rms_norm_eps=1e-6),
         vision_config=dict(model_type="qwen3_5_moe_vision")),
         extra={"mtp.fc.weight": [2048, 4096], "mtp.norm.weight": [2048]}),
+    "LFM3-1.7B": Published(dict(
+        model_type="lfm3", hidden_size=2048, intermediate_size=7680, num_hidden_layers=24,
+        num_attention_heads=16, num_key_value_heads=4, head_dim=128, vocab_size=128000,
+        max_position_embeddings=128000, norm_eps=1e-5, conv_L_cache=7, conv_bias=False,
+        sliding_window=256, use_sandwich_norm=True, use_attention_gate=True,
+        tie_word_embeddings=True, rope_parameters=dict(
+            sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+            full_attention=dict(rope_type="proportional", rope_theta=1000000.0,
+                                partial_rotary_factor=0.5))),
+        rename=((r"\.self_attn\.g_proj\.", ".self_attn.gate_proj."),)),
+    "OLMoE-1B-7B-0924": Published(dict(
+        model_type="olmoe", hidden_size=2048, intermediate_size=1024, num_hidden_layers=16,
+        num_attention_heads=16, num_key_value_heads=16, vocab_size=50304, hidden_act="silu",
+        max_position_embeddings=4096, rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None,
+        attention_bias=False, clip_qkv=None, num_experts=64, num_experts_per_tok=8,
+        norm_topk_prob=False, tie_word_embeddings=False), experts=QWEN),
 }
 
 

@@ -12,6 +12,7 @@ struct attn_scratch {
 	size_t q;        /* f32 [max_rows, heads * head_dim]: queries, later outputs */
 	size_t k, v;     /* f32 [max_rows, kv_heads * head_dim] each */
 	size_t raw;      /* f32 [max_rows, attn_params_raw]: products before they are taken apart */
+	size_t gates;    /* f32 [max_rows, heads] with head_gate */
 	size_t items;    /* struct attn_item [max_items] */
 	size_t partials; /* f32 [max_partials]: m, l, o[dpad] for each row and block of split items */
 	size_t workers;  /* per worker, worker_bytes each */
@@ -53,7 +54,8 @@ void attn_rows_arrange(const struct mx_mixer *m, uint32_t n_rows, float *raw, fl
 /* Normalises, rotates and scales queries and keys. */
 mx_status attn_rows_rotate(const struct mx_mixer *m, const struct mx_step *step, float *q,
                            float *k);
-/* Multiplies the outputs y, [n_rows, heads * head_dim], by the sigmoids of the gates in raw. */
-void attn_rows_gate(const struct mx_mixer *m, uint32_t n_rows, float *raw, float *y);
+/* Multiplies the outputs y, [n_rows, heads * head_dim], by the sigmoids of the gates in raw, or of
+ * those of whole heads, gates [n_rows, heads]. */
+void attn_rows_gate(const struct mx_mixer *m, uint32_t n_rows, float *raw, float *gates, float *y);
 
 #endif

@@ -88,6 +88,7 @@ void attn_scratch_layout(const struct mx_layer_desc *layer, const struct attn_pa
 	s.k = at, at = mx_round_up(at + rows * p->kv_heads * p->head_dim * 4, 64);
 	s.v = at, at = mx_round_up(at + rows * p->kv_heads * p->head_dim * 4, 64);
 	s.raw = at, at = mx_round_up(at + rows * raw * 4, 64);
+	s.gates = at, at = mx_round_up(at + (p->head_gate ? rows * p->heads * 4 : 0), 64);
 	/* Splitting adds at most threads * TASKS_A_THREAD parts, and one an item for rounding. */
 	s.max_items = (uint32_t)(2 * tiles + threads * TASKS_A_THREAD + 1);
 	s.items = at, at = mx_round_up(at + (size_t)s.max_items * sizeof(struct attn_item), 64);
@@ -392,19 +393,21 @@ static void attend(struct attn_run *run)
 }
 
 /* Computes queries, keys and values of the step's rows. */
-static mx_status project(const struct attn_run *run, float *raw, const void *x)
+static mx_status project(const struct attn_run *run, float *raw, float *gates, const void *x)
 {
 	const struct mx_mixer *m = run->m;
 	const struct attn_params *p = &m->params;
 	const struct attn_weights *w = &m->weights;
 	size_t ldq = (size_t)p->heads * p->head_dim, ldk = (size_t)p->kv_heads * p->head_dim;
 	size_t ldr = attn_params_raw(p);
-	const struct mx_linear_out in[] = {
+	struct mx_linear_out in[4] = {
 		{.w = w->q, .bias = w->q_bias, .y = ldr ? raw : run->q, .ldy = ldr ? ldr : ldq},
 		{.w = w->k, .bias = w->k_bias, .y = run->k, .ldy = ldk},
 		{.w = w->v, .bias = w->v_bias, .y = run->v, .ldy = ldk},
 	};
 	size_t n_in = p->per_head ? 1 : p->k_is_v ? 2 : 3;
+	if (p->head_gate)
+		in[n_in++] = (struct mx_linear_out){.w = w->head_gate, .y = gates, .ldy = p->heads};
 	mx_status status = m->device->ops->linear(m->device, x, m->width, run->step->n_rows, in, n_in);
 	if (status != MX_OK)
 		return status;
@@ -433,13 +436,14 @@ mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const voi
 	};
 	const struct mx_linear_out out = {
 		.w = m->weights.o, .bias = m->weights.o_bias, .y = y, .ldy = m->width};
-	float *raw = (float *)(scratch + m->scratch.raw);
+	float *raw = (float *)(scratch + m->scratch.raw),
+		  *gates = (float *)(scratch + m->scratch.gates);
 
-	mx_status status = project(&run, raw, x);
+	mx_status status = project(&run, raw, gates, x);
 	if (status != MX_OK)
 		return status;
 	append(&run);
 	attend(&run);
-	attn_rows_gate(m, step->n_rows, raw, run.q);
+	attn_rows_gate(m, step->n_rows, raw, gates, run.q);
 	return ops->linear(m->device, run.q, ldq, step->n_rows, &out, 1);
 }

@@ -129,6 +129,7 @@ static mx_status read_shape(const struct mx_params *in, struct attn_params *p, s
 		{"qk_norm_whole", &p->qk_norm_whole},
 		{"per_head", &p->per_head},
 		{"gate", &p->gate},
+		{"head_gate", &p->head_gate},
 		{"sinks", &p->sinks},
 		{"v_norm", &p->v_norm},
 		{"k_is_v", &p->k_is_v},
@@ -287,6 +288,8 @@ static size_t list_weights(const struct attn_params *p, uint64_t width,
 	}
 	if (p->sinks)
 		specs[n++] = MX_WEIGHT_SPEC("sinks", VECTOR, {p->heads});
+	if (p->head_gate)
+		specs[n++] = MX_WEIGHT_SPEC("gate_proj.weight", MATRIX, {p->heads, width});
 	return n;
 }
 
@@ -324,4 +327,6 @@ void attn_params_take(const struct attn_params *p, const void *const *w, struct 
 	}
 	if (p->sinks)
 		out->sinks = w[n++];
+	if (p->head_gate)
+		out->head_gate = w[n++];
 }

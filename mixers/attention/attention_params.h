@@ -30,6 +30,7 @@ struct attn_params {
 	bool fused;         /* q, k and v are the rows of one matrix, and one bias */
 	bool per_head;      /* its rows are [q.. | k | v] for each key head */
 	bool gate;          /* the rows of q are [q | gate] for each head */
+	bool head_gate;     /* each head's output is multiplied by the sigmoid of one number */
 	bool sinks;
 	bool v_norm; /* of each head, without a weight */
 	bool k_is_v; /* values are the keys before norm and rotation: there is no matrix for them */
@@ -55,6 +56,7 @@ struct attn_weights {
 	const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL = none */
 	const float *q_norm, *k_norm;                   /* NULL = none */
 	const float *sinks;                             /* [heads], NULL = none */
+	const struct mx_weight *head_gate;              /* [heads, width], NULL = none */
 };
 
 /* Returns the columns of the product that rows are taken apart from before they are queries, keys

@@ -221,9 +221,27 @@ static void gate_task(void *arg, size_t task, unsigned worker)
 		}
 }
 
-void attn_rows_gate(const struct mx_mixer *m, uint32_t n_rows, float *raw, float *y)
+static void head_gate_task(void *arg, size_t task, unsigned worker)
+{
+	const struct rows_run *r = arg;
+	const struct attn_params *p = &r->m->params;
+	(void)worker;
+	for (uint32_t i = 0, row = (uint32_t)task * TASK_ROWS; i < TASK_ROWS && row < r->n_rows;
+	     i++, row++)
+		for (uint32_t h = 0; h < p->heads; h++) {
+			float factor = 1 / (1 + expf(-r->raw[(size_t)row * p->heads + h]));
+			float *y = r->q + ((size_t)row * p->heads + h) * p->head_dim;
+			for (uint32_t k = 0; k < p->head_dim; k++)
+				y[k] *= factor;
+		}
+}
+
+void attn_rows_gate(const struct mx_mixer *m, uint32_t n_rows, float *raw, float *gates, float *y)
 {
 	struct rows_run r = {.m = m, .n_rows = n_rows, .raw = raw, .q = y};
 	if (m->params.gate)
 		run_rows(&r, gate_task);
+	r.raw = gates;
+	if (m->params.head_gate)
+		run_rows(&r, head_gate_task);
 }

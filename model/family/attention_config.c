@@ -123,6 +123,7 @@ mx_status mx_attention_params(const struct mx_plan_build *b, const struct mx_att
 	add_int(&p, "qk_norm_whole", MX_PARAM_BOOL, shape->qk_norm_whole);
 	add_int(&p, "per_head", MX_PARAM_BOOL, shape->per_head);
 	add_int(&p, "gate", MX_PARAM_BOOL, shape->gate);
+	add_int(&p, "head_gate", MX_PARAM_BOOL, shape->head_gate);
 	add_int(&p, "sinks", MX_PARAM_BOOL, shape->sinks);
 	add_int(&p, "v_norm", MX_PARAM_BOOL, shape->v_norm);
 	add_int(&p, "k_is_v", MX_PARAM_BOOL, shape->k_is_v);

@@ -16,6 +16,7 @@ extern const struct mx_family mx_family_glm4_moe, mx_family_qwen3_next, mx_famil
 	mx_family_qwen3_5_text, mx_family_qwen3_5_moe, mx_family_qwen3_5_moe_text;
 extern const struct mx_family mx_family_lfm2, mx_family_lfm2_moe;
 extern const struct mx_family mx_family_mamba, mx_family_falcon_mamba, mx_family_jamba;
+extern const struct mx_family mx_family_lfm3, mx_family_minimax_m2, mx_family_olmoe;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
 extern const struct mx_family mx_family_gemma2, mx_family_gemma3_text, mx_family_gemma3;
 extern const struct mx_family mx_family_gemma4_text, mx_family_gemma4;
@@ -74,6 +75,7 @@ struct mx_attention_shape {
 	bool o_bias, qk_norm;
 	bool fused;                                                /* q, k and v are one tensor */
 	bool qk_norm_whole, per_head, gate, sinks, v_norm, k_is_v; /* see plan.h */
+	bool head_gate;                                            /* see plan.h */
 	const char *names;                                         /* NULL = the mixer's default */
 	double softcap;                                            /* 0 = none */
 };

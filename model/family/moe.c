@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transformers with mixtures of experts: Mixtral, Qwen2-MoE, Qwen3-MoE and GLM-4-MoE. Their layers
- * are Llama's but for the feed-forward. Tensors of multi-token prediction are not used.
+ * Transformers with mixtures of experts: Mixtral, Qwen2-MoE, Qwen3-MoE, GLM-4-MoE, MiniMax-M2 and
+ * OLMoE. Their layers are Llama's but for the feed-forward and norms of q and k. Tensors of
+ * multi-token prediction are not used.
  */
 #include "model/family/family.h"
 
@@ -183,4 +184,84 @@ const struct mx_family mx_family_glm4_moe = {
 	.has_attention_bias = true,
 	.mlp = glm_mlp,
 	.layers = glm_layers,
+};
+
+/* ---- MiniMax-M2 and OLMoE: norms of all heads of q and of k together ---- */
+
+static mx_status whole_norm_layers(struct mx_plan_build *b)
+{
+	struct mx_dense d;
+	mx_status s = mx_dense_read(b, &d);
+	if (s)
+		return s;
+	d.shape.qk_norm_whole = true;
+	return mx_dense_fill(b, &d);
+}
+
+static mx_status minimax_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             uint32_t layer, struct mx_mlp_spec *out)
+{
+	(void)layer;
+	*out = (struct mx_mlp_spec){.corrected = true,
+	                            .router = {.scores = MX_ROUTER_SIGMOID, .normalize = true}};
+	mx_status s = mx_scope_only_string(scope, "scoring_func", "sigmoid", b->err);
+	if (!s)
+		s = mx_scope_only_bool(scope, "use_routing_bias", true, b->err);
+	if (!s)
+		s = mx_scope_only_int(scope, "shared_intermediate_size", 0, b->err);
+	return s ? s : mx_experts_config_read(b, scope, "intermediate_size", out);
+}
+
+static const struct mx_expert_names minimax_experts = {
+	.router = "block_sparse_moe.gate.weight",
+	.correction = "block_sparse_moe.e_score_correction_bias",
+	.list = "block_sparse_moe.experts.",
+	.gate = ".w1.weight",
+	.up = ".w3.weight",
+	.down = ".w2.weight",
+};
+
+static const struct mx_tensor_names minimax_names = {
+	.embed = "model.embed_tokens.weight",
+	.final_norm = "model.norm.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "model.layers.",
+	.mixer_norm = "input_layernorm.weight",
+	.mlp_norm = "post_attention_layernorm.weight",
+	.experts = &minimax_experts,
+};
+
+static mx_status olmoe_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
+                           uint32_t layer, struct mx_mlp_spec *out)
+{
+	bool normalize = false;
+	(void)layer;
+	if (mx_scope_get(scope, "clip_qkv"))
+		return mx_fail(b->err, MX_E_UNSUPPORTED, "clip_qkv: is not supported");
+	mx_status s = mx_scope_bool(scope, "norm_topk_prob", false, &normalize, b->err);
+	*out = (struct mx_mlp_spec){.router = {.normalize = normalize}};
+	return s ? s : mx_experts_config_read(b, scope, "intermediate_size", out);
+}
+
+/* Defaults: configuration_{minimax_m2,olmoe}.py of transformers 5. */
+const struct mx_family mx_family_minimax_m2 = {
+	.model_type = "minimax_m2",
+	.names = &minimax_names,
+	.default_kv_heads = 8,
+	.default_head_dim = 128,
+	.default_max_position = 196608,
+	.default_theta = 5e6,
+	.default_partial = 1,
+	.mlp = minimax_mlp,
+	.layers = whole_norm_layers,
+};
+
+const struct mx_family mx_family_olmoe = {
+	.model_type = "olmoe",
+	.names = &mx_llama_names,
+	.default_norm_eps = 1e-5,
+	.default_max_position = 4096,
+	.has_attention_bias = true,
+	.mlp = olmoe_mlp,
+	.layers = whole_norm_layers,
 };

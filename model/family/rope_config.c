@@ -112,7 +112,12 @@ static mx_status read_dim(const struct rope_source *src, uint32_t head_dim, uint
 		return mx_fail(err, MX_E_UNSUPPORTED,
 		               "%spartial_rotary_factor: %g is not supported for model_type '%s'",
 		               from->where, part, f->model_type);
-	uint32_t dim = (uint32_t)(head_dim * part);
+	int64_t rotated = (int64_t)(head_dim * part);
+	if (f->default_partial > 0) /* MiniMax's spelling */
+		s = mx_scope_int(src->model, "rotary_dim", 2, head_dim, rotated, &rotated, err);
+	if (s)
+		return s;
+	uint32_t dim = (uint32_t)rotated;
 	if (dim < 2 || dim % 2)
 		return mx_fail(err, MX_E_RANGE,
 		               "head_dim: rope over %u dimensions, which must be even and 2 or more", dim);

@@ -57,6 +57,7 @@ static void prepare_heads(const struct mx_params *p, uint32_t n, uint32_t heads,
 /* The tensors of a layer, NULL where it has none. */
 struct tensors {
 	const float *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm, *sinks;
+	const float *head_gate;
 };
 
 static struct tensors tensors_of(const struct mx_params *p, const float *const *w)
@@ -82,6 +83,8 @@ static struct tensors tensors_of(const struct mx_params *p, const float *const *
 	}
 	if (mx_param_int(p, "sinks", 0))
 		t.sinks = *w++;
+	if (mx_param_int(p, "head_gate", 0))
+		t.head_gate = *w++;
 	return t;
 }
 
@@ -122,6 +125,19 @@ static void gate_rows(uint32_t n, uint32_t heads, uint32_t dim, uint32_t width, 
 	product_part(n, heads, 2, 1, dim, 1, width, w, b, x, gate);
 	for (size_t i = 0; i < (size_t)n * heads * dim; i++)
 		y[i] = (float)(y[i] / (1 + exp(-(double)gate[i])));
+	free(gate);
+}
+
+/* Multiplies each head's outputs by the sigmoid of its number. */
+static void gate_heads(uint32_t n, uint32_t heads, uint32_t dim, uint32_t width, const float *w,
+                       const float *x, float *y)
+{
+	float *gate = calloc((size_t)n * heads, sizeof(*gate));
+	if (!gate)
+		abort();
+	mixer_product(n, heads, width, w, NULL, x, gate);
+	for (size_t i = 0; i < (size_t)n * heads * dim; i++)
+		y[i] = (float)(y[i] / (1 + exp(-(double)gate[i / dim])));
 	free(gate);
 }
 
@@ -169,6 +185,8 @@ static void attention_reference(const struct mixer_case *c, uint32_t n, const fl
 	                 t.sinks, q, k, v, score, out);
 	if (gate)
 		gate_rows(n, heads, dim, c->width, t.q, t.q_bias, x, out);
+	if (t.head_gate)
+		gate_heads(n, heads, dim, c->width, t.head_gate, x, out);
 	mixer_product(n, c->width, heads * dim, t.o, t.o_bias, out, y);
 	free(q);
 	free(out);
@@ -228,6 +246,8 @@ static const struct mixer_case cases[] = {
               BOOL("bias"), ROPE("default", 16, freq8)),
 	ATTENTION("gates, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(4, 2, 24), BOOL("gate"),
               BOOL("qk_norm"), BOOL("bias"), ROPE("default", 8, freq4)),
+	ATTENTION("gates of heads, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(4, 2, 24),
+              BOOL("head_gate"), BOOL("qk_norm"), BOOL("o_bias"), ROPE("default", 8, freq4)),
 	ATTENTION("gates, bf16", 32, 300, MX_BF16, MX_BF16, ROUNDED, HEADS(4, 2, 32), BOOL("gate"),
               ROPE("default", 16, freq8)),
 	ATTENTION("norm of all heads together, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(6, 2, 16),

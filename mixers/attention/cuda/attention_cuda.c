@@ -57,7 +57,10 @@ static mx_status attn_probe(const struct mx_layer_desc *layer, const struct mx_d
 	if (device->info.kind != MX_DEVICE_CUDA || (act != MX_BF16 && act != MX_F32))
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: this module runs on CUDA devices in bf16 or f32");
-	return read_params(layer, &p, err);
+	mx_status status = read_params(layer, &p, err);
+	if (status == MX_OK && p.head_gate)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: head_gate runs on CPUs only");
+	return status;
 }
 
 /* Sets how the keys of a row are split, see attn_split_shift. */
