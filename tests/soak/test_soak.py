@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The soak for some seconds, as "make check" runs it; not under the thread sanitizer, which is too slow for
-the requests' deadlines: run tests/soak/soak there by hand."""
+"""The soak for some seconds, as "make check" runs it. Under the thread sanitizer it has not been tried yet: run
+tests/soak/soak there by hand."""
 import os
 import sys
 
