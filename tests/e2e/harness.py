@@ -89,8 +89,12 @@ class Process:
         raise AssertionError(f"no line {prefix!r} from the server: {data!r} {self.errors()}")
 
     def errors(self):
-        self.log.seek(0)
-        return self.log.read().decode(errors="replace")
+        """What the server has written on stderr. The server shares the file's position, so that it stays
+        as it is: a seek would have the server's next line overwrite the first."""
+        data = b""
+        while more := os.pread(self.log.fileno(), 1 << 20, len(data)):
+            data += more
+        return data.decode(errors="replace")
 
     def stop(self, sig=signal.SIGTERM):
         """Ends the server and checks that it ended well."""
@@ -119,7 +123,7 @@ class Process:
                     return
             except OSError:
                 pass
-            assert time.monotonic() < end, "not ready"
+            assert time.monotonic() < end, f"not ready: {self.errors()}"
             time.sleep(0.01)
 
     # ---- requests ----
@@ -227,7 +231,7 @@ class Mixd(Process):
         while not self.port:
             found = re.search(r"listening on \S*:(\d+)", self.errors())
             assert found or self.process.poll() is None, self.errors()
-            assert time.monotonic() < end, "mixd does not listen"
+            assert time.monotonic() < end, f"mixd does not listen: {self.errors()}"
             self.port = int(found[1]) if found else None
             time.sleep(0.01)
         self.wait_ready()
