@@ -86,6 +86,25 @@ def cpu_seconds(server):
         return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
+def descriptors(server):
+    """What a server's descriptors are: files, and the states of its sockets."""
+    states, folder = {}, f"/proc/{server.process.pid}"
+    with open(f"{folder}/net/tcp") as f:
+        for line in list(f)[1:]:
+            w = line.split()
+            states[w[9]] = (f"tcp port {int(w[1].split(':')[1], 16)} to {int(w[2].split(':')[1], 16)} "
+                            f"state {w[3]} queues {w[4]}")
+    out = []
+    for fd in sorted(os.listdir(f"{folder}/fd"), key=int):
+        try:
+            target = os.readlink(f"{folder}/fd/{fd}")
+        except OSError:
+            continue
+        inode = re.match(r"socket:\[(\d+)\]", target)
+        out.append(f"{fd}: {states.get(inode[1], target) if inode else target}")
+    return "; ".join(out)
+
+
 class Peak:
     """The largest resident memory of a server while it is watched."""
 
