@@ -253,15 +253,24 @@ static bool all_resume(const struct fake *f)
 	return true;
 }
 
-/* Sleeps until a step of `rows` rows that started at time `start` would be done. */
-static void pretend(const struct fake *f, uint64_t start, uint32_t rows)
+/* Sleeps until `ns` after the time `start`. */
+static void pretend(uint64_t start, uint64_t ns)
 {
-	uint64_t ns = f->config.ns_per_step + f->config.ns_per_token * rows;
 	uint64_t gone = mx_now_ns() - start;
 	if (gone >= ns)
 		return;
 	struct timespec t = {(time_t)((ns - gone) / MX_NS_PER_S), (long)((ns - gone) % MX_NS_PER_S)};
 	(void)clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
+static mx_status fake_attach(struct mx_engine *e, struct mx_seq *s, uint32_t *out_computed)
+{
+	const struct fake *f = (const struct fake *)e;
+	uint64_t begin = mx_now_ns();
+	mx_status st = mx_core_attach(e, s, out_computed);
+	if (st == MX_OK && *out_computed)
+		pretend(begin, f->config.ns_per_hit);
+	return st;
 }
 
 static mx_status fake_begin(struct mx_engine *e, const struct mx_step_item *items, uint32_t n)
@@ -295,7 +304,8 @@ static mx_status fake_finish(struct mx_engine *e, struct mx_step_result *results
 		run_item(f, item, f->prompt + rows, &results[i]);
 		rows += item->n;
 	}
-	pretend(f, f->config.overlaps ? f->begin_ns : now, rows);
+	pretend(f->config.overlaps ? f->begin_ns : now,
+	        f->config.ns_per_step + f->config.ns_per_token * rows);
 	*out_times = (struct mx_step_times){.forward = mx_now_ns() - now};
 	return MX_OK;
 }
@@ -318,7 +328,7 @@ static const struct mx_engine_ops fake_ops = {
 	.info = mx_core_info,
 	.usage = mx_core_usage,
 	.open = mx_core_open,
-	.attach = mx_core_attach,
+	.attach = fake_attach,
 	.reserve = mx_core_reserve,
 	.chunk = mx_core_chunk,
 	.release = mx_core_release,

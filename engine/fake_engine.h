@@ -23,6 +23,7 @@ struct mx_fake_config {
 	/* Steps in which a sequence that resumes from a snapshot is deferred, if others run; not with
 	 * overlaps. */
 	uint32_t resume_steps;
+	uint64_t ns_per_hit;                /* time that attach takes if it finds a prefix */
 	uint64_t ns_per_step, ns_per_token; /* time a step pretends to take; 0 = none */
 	uint32_t free_rows;                 /* as in struct mx_engine_info */
 	bool overlaps;                      /* a step's time runs from begin on, else from finish on */

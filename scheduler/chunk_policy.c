@@ -86,6 +86,14 @@ uint32_t mx_chunk_policy_share(struct mx_chunk_policy *p, uint32_t n_decode)
 	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
 
+uint32_t mx_chunk_policy_tokens(const struct mx_chunk_policy *p, uint64_t ns)
+{
+	if (p->stretch >= NO_LIMIT)
+		return 0;
+	double n = p->token_ns > 0 ? ceil((double)ns / p->token_ns) : UINT32_MAX;
+	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
 static double follow(double mean, double sample)
 {
 	return mean + (fmin(fmax(sample, 0), mean * MAX_RISE) - mean) * WEIGHT;

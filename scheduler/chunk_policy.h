@@ -66,6 +66,10 @@ void mx_chunk_policy_init(struct mx_chunk_policy *p, double stretch, uint32_t mi
  * called at most once a step, and only if a prompt waits to be computed. */
 uint32_t mx_chunk_policy_share(struct mx_chunk_policy *p, uint32_t n_decode);
 
+/* Returns the prompt tokens that would lengthen a mixed step by `ns`, rounded up; UINT32_MAX if the
+ * cost of a token is not known, 0 if there is no limit. */
+uint32_t mx_chunk_policy_tokens(const struct mx_chunk_policy *p, uint64_t ns);
+
 /* Tells the policy that a step with that many tokens took `ns`. */
 void mx_chunk_policy_observe(struct mx_chunk_policy *p, uint32_t n_decode, uint32_t n_prompt,
                              uint64_t ns);

@@ -6,7 +6,8 @@
  *  1. the next token of every decoding stream; if pages run out, requests are
  *     preempted from the end of the order of service;
  *  2. chunks of running prompts, in the order of service;
- *  3. chunks of requests that are admitted now, in the order of service.
+ *  3. chunks of requests that are admitted now, in the order of service; the
+ *     time of admitting them counts.
  * 2 and 3 share the tokens that the chunk policy allows beside decoding streams.
  *
  * On an asynchronous device a step is planned while the step before runs, for the
@@ -178,6 +179,22 @@ static mx_status enter(struct mx_sched *s, struct mx_req *r)
 	return st;
 }
 
+/* Time of an admission counts this many times as much as time of prompt tokens: the engine's work
+ * for the found prefix comes on top, in the same step. */
+#define ADMISSION_WEIGHT 2
+
+/* Takes the tokens out of the step's share that could have been computed in the `ns` that an
+ * admission took; the last one is left for the request itself. Looking a prompt up takes time in
+ * proportion to its length, and loading a saved state to its size. If nobody decodes, nobody waits
+ * for that. */
+static void charge_admission(const struct mx_sched *s, struct mx_sched_plan *p, uint64_t ns)
+{
+	if (!p->n_decode)
+		return;
+	uint32_t cost = mx_chunk_policy_tokens(&s->policy, ns * ADMISSION_WEIGHT);
+	p->share = cost < p->share ? p->share - cost : 1;
+}
+
 /* True if r did not fit before, and neither more pages are available nor fewer requests run now. */
 static bool still_blocked(const struct mx_sched *s, const struct mx_req *r)
 {
@@ -198,7 +215,9 @@ static void admit(struct mx_sched *s, struct mx_sched_plan *p, uint32_t longest)
 		pthread_mutex_unlock(&s->lock);
 		if (!r || r->n_tokens > longest || still_blocked(s, r))
 			return;
+		uint64_t begin = mx_now_ns();
 		mx_status st = enter(s, r);
+		charge_admission(s, p, mx_now_ns() - begin);
 		if (st == MX_E_NOMEM && s->n_running) {
 			s->blocked = (struct mx_sched_blocked){r, available_pages(s), s->n_running};
 			return;
