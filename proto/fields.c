@@ -31,6 +31,7 @@ enum {
 	T = MX_FIELDS_TOKENIZE,
 	D = MX_FIELDS_DETOKENIZE,
 	S = MX_FIELDS_STREAM_OPTIONS,
+	M = MX_FIELDS_MESSAGE,
 	G = C | H,
 };
 
@@ -82,7 +83,15 @@ struct field {
 	"reasoning is not told from the rest of the text; what the chat template understands goes "    \
 	"into 'chat_template_kwargs'"
 
+#define NOT_SHOWN "the model's chat template never looks at it; leave it out"
+
 static const struct field fields[] = {
+	READ("role", M),
+	READ("content", M | T),
+	READ("tool_calls", M),
+	READ("tool_call_id", M), /* which call, a template that cares says by their order too */
+	READ("name", M),         /* of a participant or a tool */
+	READ("function_call", M),
 	READ("model", C | H | T | D),
 	READ("prompt", C | T),
 	READ("messages", H | T),
@@ -122,8 +131,8 @@ static const struct field fields[] = {
 	READ("parallel_tool_calls", H),
 	READ("documents", H),
 	READ("chat_template_kwargs", H | T),
+	READ("reasoning_effort", H | T),
 	READ("add_generation_prompt", H | T),
-	READ("content", T),
 	READ("add_special", T),
 	READ("with_pieces", T),
 	READ("return_token_strs", T),
@@ -178,7 +187,22 @@ static const struct field fields[] = {
 	IGNORED("spaces_between_special_tokens", C | H | D),
 	IGNORED("return_mm_kwargs", G),
 
+	/* Of messages: what answers of other servers hold that clients send back. */
+	IGNORED("refusal", M), /* a message that has nothing else is refused */
+	IGNORED("annotations", M),
+	IGNORED("parsed", M),
+	IGNORED("cache_control", M), /* every prefix is cached */
+	REFUSED("audio", M, NONE, NO_MEDIA),
+	REFUSED("images", M, NONE, NO_MEDIA),
+	REFUSED("reasoning_content", M, NONE, NOT_SHOWN),
+	REFUSED("reasoning", M, NONE, NOT_SHOWN),
+	REFUSED("reasoning_details", M, NONE, NOT_SHOWN),
+	REFUSED("thinking", M, NONE, NOT_SHOWN),
+	REFUSED("prefix", M, NO, "send the text so far to /v1/completions instead"),
+	REFUSED("partial", M, NO, "send the text so far to /v1/completions instead"),
+
 	/* Fields of another route. */
+	REFUSED("reasoning_effort", C, NONE, FOR_CHATS),
 	REFUSED("messages", C, NONE, FOR_CHATS),
 	REFUSED("prompt", H, NONE, "send 'messages', or the prompt to /v1/completions"),
 	REFUSED("top_logprobs", C, 0, "/v1/completions takes the number as 'logprobs'"),
@@ -306,7 +330,6 @@ static const struct field fields[] = {
 	REFUSED("task", H, 0, "write the task into the messages"),
 
 	/* Reasoning. */
-	REFUSED("reasoning_effort", G, NONE, NO_REASONING),
 	REFUSED("reasoning", G, NONE, NO_REASONING),
 	REFUSED("thinking", G, NONE, NO_REASONING),
 	REFUSED("think", G, NONE, NO_REASONING),
@@ -418,15 +441,17 @@ static mx_status take_unknown(const char *path, const char *name, unsigned route
 	return MX_OK;
 }
 
-mx_status mx_parse_fields(const json_t *o, const char *path, enum mx_fields route,
-                          struct mx_api_unknown *unknown, struct mx_api_error *err)
+/* As mx_parse_fields; a member that `reader` (may be NULL) knows is not looked at. */
+static mx_status check_names(const json_t *o, const char *path, enum mx_fields route,
+                             const struct mx_api_reader *reader, struct mx_api_unknown *unknown,
+                             struct mx_api_error *err)
 {
 	/* jansson's iterators take no const, but do not write */
 	json_t *object = (json_t *)(uintptr_t)o;
 	for (void *at = json_object_iter(object); at; at = json_object_iter_next(object, at)) {
 		const char *name = json_object_iter_key(at);
 		const json_t *v = json_object_iter_value(at);
-		if (json_is_null(v))
+		if (json_is_null(v) || (reader && reader->reads(reader->arg, name)))
 			continue;
 		bool elsewhere;
 		const struct field *f = find(name, route, &elsewhere);
@@ -442,4 +467,19 @@ mx_status mx_parse_fields(const json_t *o, const char *path, enum mx_fields rout
 			return s;
 	}
 	return MX_OK;
+}
+
+mx_status mx_parse_fields(const json_t *o, const char *path, enum mx_fields route,
+                          struct mx_api_unknown *unknown, struct mx_api_error *err)
+{
+	return check_names(o, path, route, NULL, unknown, err);
+}
+
+mx_status mx_api_check_message(const json_t *message, size_t index,
+                               const struct mx_api_reader *reader, struct mx_api_unknown *unknown,
+                               struct mx_api_error *err)
+{
+	char path[32];
+	snprintf(path, sizeof(path), "messages[%zu].", index);
+	return check_names(message, path, MX_FIELDS_MESSAGE, reader, unknown, err);
 }

@@ -18,6 +18,7 @@ enum mx_fields {
 	MX_FIELDS_TOKENIZE = 4,
 	MX_FIELDS_DETOKENIZE = 8,
 	MX_FIELDS_STREAM_OPTIONS = 16,
+	MX_FIELDS_MESSAGE = 32,
 };
 /* Checks the names of an object's members. Fails with a 400 that says what to do instead for a
  * known field that this server does not support, and with one that has the closest name for an
@@ -49,6 +50,9 @@ mx_status mx_parse_ids(const json_t *array, const char *name, struct mx_arena *a
 
 /* Checks `messages` and brings it into the form that templates expect (see request.h). */
 mx_status mx_parse_messages(json_t *root, json_t **out, struct mx_api_error *err);
+/* Parses reasoning_effort, which chat_template_kwargs must not hold as well. */
+mx_status mx_parse_reasoning_effort(const json_t *root, const json_t *template_vars,
+                                    struct mx_api_text *out, struct mx_api_error *err);
 /* Parses tools, documents, chat_template_kwargs, add_generation_prompt and the fields that go with
  * them. */
 mx_status mx_parse_chat(struct mx_api_request *r, struct mx_api_error *err);

@@ -274,6 +274,7 @@ mx_status mx_api_parse(enum mx_api_kind kind, const char *body, size_t len,
 			kind == MX_API_COMPLETION, /* chat templates write their special tokens themselves */
 		.skip_special = true,
 		.add_generation_prompt = true,
+		.unknown = unknown,
 	};
 	mx_status s = mx_parse_object(body, len, &r.root, err);
 	if (s == MX_OK)

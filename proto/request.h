@@ -63,6 +63,7 @@ struct mx_api_request {
 	json_t *tools;         /* NULL = none */
 	json_t *documents;     /* NULL = none */
 	json_t *template_vars; /* chat_template_kwargs, NULL = none */
+	struct mx_api_text reasoning_effort; /* for the template; s is NULL if absent */
 	bool add_generation_prompt;
 
 	/* Not in the request: NaN for these floats, MX_API_UNSET for top_k. */
@@ -92,23 +93,39 @@ struct mx_api_request {
 	int32_t priority; /* lower is served first */
 	struct mx_api_text cache_salt;
 
+	struct mx_api_unknown *unknown; /* as mx_api_parse got it */
+
 	/* The memory of all fields above. */
 	struct mx_arena arena;
 	json_t *root;
 };
 
 /* Parses the body of /v1/completions or /v1/chat/completions. On failure *err is filled and *out is
- * not touched. */
+ * not touched. The members of messages are not checked: which ones there are depends on the model
+ * (mx_api_check_message). */
 mx_status mx_api_parse(enum mx_api_kind kind, const char *body, size_t len,
                        struct mx_api_unknown *unknown, struct mx_api_request *out,
                        struct mx_api_error *err);
 void mx_api_request_free(struct mx_api_request *r); /* takes NULL and zeroed requests */
+
+/* Says which members of a message the chat template of a model reads. */
+struct mx_api_reader {
+	bool (*reads)(void *arg, const char *name);
+	void *arg;
+};
+/* Checks the names of a message's members, as the parsers check those of a request: fails with a
+ * 400 for one that neither the template reads nor OpenAI's API knows, unless `unknown` allows it.
+ * `index`: of the message, for the error. */
+mx_status mx_api_check_message(const json_t *message, size_t index,
+                               const struct mx_api_reader *reader, struct mx_api_unknown *unknown,
+                               struct mx_api_error *err);
 
 /* A request to /tokenize: a text ({"prompt"} or {"content"}) or a chat ({"messages"}). */
 struct mx_api_tokenize {
 	struct mx_api_text model;
 	struct mx_api_text text; /* s is NULL for a chat */
 	json_t *messages, *tools, *template_vars;
+	struct mx_api_text reasoning_effort;
 	bool add_generation_prompt;
 	bool add_special;
 	bool pieces; /* token_strs is wanted */

@@ -155,6 +155,16 @@ static mx_status parse_tools(struct mx_api_request *r, struct mx_api_error *err)
 	return s;
 }
 
+mx_status mx_parse_reasoning_effort(const json_t *root, const json_t *template_vars,
+                                    struct mx_api_text *out, struct mx_api_error *err)
+{
+	mx_status s = mx_parse_text(root, "reasoning_effort", out, err);
+	if (s == MX_OK && out->s && mx_parse_get(template_vars, "reasoning_effort"))
+		s = mx_api_fail(err, 400, "invalid_value", "reasoning_effort",
+		                "'reasoning_effort' is there twice: also in 'chat_template_kwargs'");
+	return s;
+}
+
 mx_status mx_parse_chat(struct mx_api_request *r, struct mx_api_error *err)
 {
 	mx_status s = mx_parse_messages(r->root, &r->messages, err);
@@ -167,6 +177,8 @@ mx_status mx_parse_chat(struct mx_api_request *r, struct mx_api_error *err)
 	if (s == MX_OK)
 		s = mx_parse_container(r->root, "chat_template_kwargs", JSON_OBJECT, &r->template_vars,
 		                       err);
+	if (s == MX_OK)
+		s = mx_parse_reasoning_effort(r->root, r->template_vars, &r->reasoning_effort, err);
 	if (s == MX_OK)
 		s = mx_parse_bool(r->root, "add_generation_prompt", &r->add_generation_prompt, err);
 	return s;

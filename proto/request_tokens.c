@@ -38,6 +38,8 @@ static mx_status parse_tokenize(struct mx_api_tokenize *r, struct mx_api_error *
 	if (s == MX_OK)
 		s = mx_parse_container(r->root, "chat_template_kwargs", JSON_OBJECT, &r->template_vars,
 		                       err);
+	if (s == MX_OK)
+		s = mx_parse_reasoning_effort(r->root, r->template_vars, &r->reasoning_effort, err);
 	return s;
 }
 

@@ -43,7 +43,6 @@ static void post_generate(struct mx_exchange *x, enum mx_api_kind kind)
 	if (st == MX_OK)
 		st = mx_api_parse(kind, mx_buf_str(&x->body), x->body.len, &unknown, &r, &err);
 	mx_exchange_drop_body(x);
-	mx_exchange_warn_unknown(x, &unknown);
 	if (st != MX_OK) {
 		mx_exchange_fail(x, &err);
 		return;
@@ -52,6 +51,7 @@ static void post_generate(struct mx_exchange *x, enum mx_api_kind kind)
 	bool stream = r.stream;
 	st = mx_generate(x->http->service, &r, id, (struct mx_wake){on_wake, x}, &x->gen, &err);
 	mx_api_request_free(&r);
+	mx_exchange_warn_unknown(x, &unknown);
 	if (st != MX_OK)
 		mx_exchange_fail(x, &err);
 	else
@@ -120,15 +120,16 @@ void mx_api_post_tokenize(struct mx_exchange *x)
 	if (st == MX_OK)
 		st = mx_api_parse_tokenize(mx_buf_str(&x->body), x->body.len, &unknown, &r, &err);
 	mx_exchange_drop_body(x);
-	mx_exchange_warn_unknown(x, &unknown);
 	if (st == MX_OK)
 		st = mx_prompt_model(x->http->service, &r.model, false, &m, &err);
 	if (st == MX_OK && r.messages) {
 		const struct mx_prompt_chat chat = {.messages = r.messages,
 		                                    .tools = r.tools,
 		                                    .template_vars = r.template_vars,
+		                                    .reasoning_effort = r.reasoning_effort,
 		                                    .add_generation_prompt = r.add_generation_prompt,
-		                                    .add_special = r.add_special};
+		                                    .add_special = r.add_special,
+		                                    .unknown = &unknown};
 		st = mx_prompt_chat(m, &chat, tokens, &err);
 	} else if (st == MX_OK) {
 		st = mx_prompt_text(m, &r.text, r.add_special, false, tokens, &err);
@@ -138,6 +139,7 @@ void mx_api_post_tokenize(struct mx_exchange *x)
 	x->held.model = m;
 	x->held.spellings = r.pieces;
 	mx_api_tokenize_free(&r);
+	mx_exchange_warn_unknown(x, &unknown);
 	if (st == MX_OK)
 		mx_exchange_answer_pieces(x, more_tokens);
 	else

@@ -153,9 +153,14 @@ static mx_status make_prompt(struct mx_generation *g, const struct mx_api_reques
 	const struct mx_served *m = g->model;
 	mx_status st;
 	if (r->kind == MX_API_CHAT) {
-		const struct mx_prompt_chat chat = {
-			r->messages,   r->tools, r->documents, r->template_vars, r->add_generation_prompt,
-			r->add_special};
+		const struct mx_prompt_chat chat = {.messages = r->messages,
+		                                    .tools = r->tools,
+		                                    .documents = r->documents,
+		                                    .template_vars = r->template_vars,
+		                                    .reasoning_effort = r->reasoning_effort,
+		                                    .add_generation_prompt = r->add_generation_prompt,
+		                                    .add_special = r->add_special,
+		                                    .unknown = r->unknown};
 		st = mx_prompt_chat(m, &chat, t, err);
 	} else if (r->prompts[i].ids) {
 		t->ids = mx_calloc(r->prompts[i].n_ids, sizeof(*t->ids));

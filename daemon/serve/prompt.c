@@ -116,7 +116,11 @@ static json_t *template_vars(const struct mx_served *m, const struct mx_prompt_c
 	json_t *vars = json_object();
 	if (!vars)
 		return NULL;
+	const struct mx_api_text *effort = &chat->reasoning_effort;
 	int failed = chat->template_vars ? json_object_update(vars, chat->template_vars) : 0;
+	if (effort->s)
+		failed |=
+			json_object_set_new(vars, "reasoning_effort", json_stringn(effort->s, effort->len));
 	failed |= json_object_set(vars, "messages", chat->messages);
 	failed |= json_object_set_new(vars, "add_generation_prompt",
 	                              json_boolean(chat->add_generation_prompt));
@@ -152,10 +156,10 @@ static size_t text_bytes(const json_t *v, int depth)
 }
 
 /* Refuses what the model's template would drop without a word. */
-static mx_status check_dropped(const struct mx_served *m, const char *name, const json_t *value,
+static mx_status check_dropped(const struct mx_served *m, const char *name, bool given,
                                struct mx_api_error *err)
 {
-	if (!value || mx_chat_template_reads(m->chat_template, name))
+	if (!given || mx_chat_template_reads(m->chat_template, name))
 		return MX_OK;
 	return mx_api_fail(err, 400, "unsupported_parameter", name,
 	                   "'%s' is not supported: the chat template of the model '%s' never looks at "
@@ -194,6 +198,30 @@ static mx_status check_calls(const struct mx_served *m, const json_t *messages,
 	return MX_OK;
 }
 
+static bool template_reads(void *arg, const char *name)
+{
+	return mx_chat_template_names(arg, name);
+}
+
+/* Refuses members of messages that nobody looks at. A template that writes out whole messages
+ * without naming their members is not known to read any. */
+static mx_status check_members(const struct mx_served *m, const struct mx_prompt_chat *chat,
+                               struct mx_api_error *err)
+{
+	/* template_reads gets it back as const */
+	const struct mx_api_reader reader = {template_reads, (void *)(uintptr_t)m->chat_template};
+	size_t i;
+	const json_t *message;
+	mx_status st = MX_OK;
+	json_array_foreach(chat->messages, i, message)
+	{
+		st = mx_api_check_message(message, i, &reader, chat->unknown, err);
+		if (st != MX_OK)
+			break;
+	}
+	return st;
+}
+
 mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat *chat,
                          struct mx_tokens *out, struct mx_api_error *err)
 {
@@ -201,9 +229,13 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 		return mx_api_fail(err, 400, "chat_template_unavailable", "messages",
 		                   "the model '%s' has no usable chat template: %s", m->name,
 		                   m->chat_template_error);
-	mx_status st = check_dropped(m, "tools", chat->tools, err);
+	mx_status st = check_dropped(m, "tools", chat->tools != NULL, err);
 	if (st == MX_OK)
-		st = check_dropped(m, "documents", chat->documents, err);
+		st = check_dropped(m, "documents", chat->documents != NULL, err);
+	if (st == MX_OK)
+		st = check_dropped(m, "reasoning_effort", chat->reasoning_effort.s != NULL, err);
+	if (st == MX_OK)
+		st = check_members(m, chat, err);
 	if (st == MX_OK)
 		st = check_calls(m, chat->messages, err);
 	if (st != MX_OK)

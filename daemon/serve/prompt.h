@@ -26,10 +26,13 @@ mx_status mx_prompt_text(const struct mx_served *m, const struct mx_api_text *te
 struct mx_prompt_chat {
 	json_t *messages;                          /* not NULL */
 	json_t *tools, *documents, *template_vars; /* may be NULL */
+	struct mx_api_text reasoning_effort;       /* s may be NULL */
 	bool add_generation_prompt;
 	bool add_special;
+	struct mx_api_unknown *unknown; /* as in struct mx_api_request */
 };
-/* Renders the chat template and tokenises the result. */
+/* Renders the chat template and tokenises the result. Fails with 400 for what the template would
+ * drop. */
 mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat *chat,
                          struct mx_tokens *out, struct mx_api_error *err);
 

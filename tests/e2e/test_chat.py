@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 
-from harness import DEMO, Frontend, check_error, main, server
+from harness import DEMO, Frontend, Mixd, check_error, main, server
 
 HI = [{"role": "user", "content": "Hi there"}]
 CHAT = "/v1/chat/completions"
@@ -183,6 +183,55 @@ def test_what_the_template_drops_is_refused():
             for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
                 check_error(post(tools=tools, tool_choice=choice), 400, "unsupported_parameter",
                             "tool_choice", "not parsed yet")
+            s.stop()
+
+
+def test_members_of_messages_that_nobody_reads_are_refused():
+    plain = "{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}"
+    reads = plain + "{{ messages[0].thinking }}{% if 'my_own' in messages[0] %}{% endif %}"
+    for template, good in ((plain, ()), (reads, ("thinking", "my_own"))):
+        with tempfile.TemporaryDirectory() as folder:
+            s = Frontend(tokenizer=model_with_template(folder, template))
+            # what the openai client sends back of an answer, and what names a speaker
+            for more in ({"name": "n"}, {"refusal": None, "annotations": [], "audio": None},
+                         {"cache_control": {"type": "ephemeral"}}):
+                assert s.post(CHAT, dict(messages=[dict(HI[0], **more)], max_tokens=1))[0] == 200, more
+            for name, code, word in (("thinking", "unsupported_parameter", "never looks at it"),
+                                     ("my_own", "unknown_parameter", "unknown field"),
+                                     ("nmae", "unknown_parameter", "did you mean 'name'?")):
+                for path in (CHAT, "/tokenize"):
+                    messages = HI + [dict(HI[0], **{name: "x"})]
+                    answer = s.post(path, dict(messages=messages, **({} if path != CHAT else {"max_tokens": 1})))
+                    if name in good:
+                        assert answer[0] == 200, answer
+                    else:
+                        check_error(answer, 400, code, "messages[1]." + name, word)
+            s.stop()
+
+
+@server(Mixd, http=", unknown_fields: warn")
+def test_unknown_members_of_messages_may_be_let_through(s):
+    ask = dict(max_tokens=3, seed=1)
+    plain = s.complete(CHAT, messages=HI, **ask)["choices"]
+    assert s.complete(CHAT, messages=[dict(HI[0], nmae="x")], **ask)["choices"] == plain
+    s.wait_for(lambda: "'messages[0].nmae'" in s.errors(), "a warning")
+
+
+def test_reasoning_effort_is_a_variable_of_the_template():
+    plain = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    for template, reads in ((plain, False), (plain + ", {{ reasoning_effort }}", True)):
+        with tempfile.TemporaryDirectory() as folder:
+            s = Frontend(tokenizer=model_with_template(folder, template))
+            ask = dict(messages=HI, reasoning_effort="high")
+            if reads:
+                tokens = s.post("/tokenize", ask)[2]["tokens"]
+                assert s.post("/detokenize", {"tokens": tokens})[2]["text"] == "Hi there, high"
+                assert s.complete(CHAT, max_tokens=1, **ask)["usage"]["prompt_tokens"] == len(tokens)
+            else:
+                for path in (CHAT, "/tokenize"):
+                    check_error(s.post(path, ask), 400, "unsupported_parameter", "reasoning_effort",
+                                "never looks at it")
+                assert s.post(CHAT, dict(ask, reasoning_effort=None, max_tokens=1))[0] == 200
             s.stop()
 
 

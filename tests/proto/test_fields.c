@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "proto/request.h"
 
@@ -108,7 +109,8 @@ static void fields_that_change_the_meaning_are_refused_by_name(void **state)
 		{CHAT, "'function_call':{'name':'f'}", "function_call", "'tools'"},
 		{CHAT, "'echo':true", "echo", "/v1/completions"},
 		{CHAT, "'continue_final_message':true", "continue_final_message", "/v1/completions"},
-		{CHAT, "'reasoning_effort':'low'", "reasoning_effort", "'chat_template_kwargs'"},
+		{COMPLETIONS, "'reasoning_effort':'low'", "reasoning_effort", "/v1/chat/completions"},
+		{CHAT, "'reasoning':{'effort':'low'}", "reasoning", "'chat_template_kwargs'"},
 		{CHAT, "'modalities':['text','audio']", "modalities", "text only"},
 		{CHAT, "'modalities':['audio']", "modalities", "text only"},
 		{CHAT, "'verbosity':'low'", "verbosity", "messages"},
@@ -190,6 +192,83 @@ static void unknown_fields_may_be_allowed(void **state)
 	assert_non_null(strstr(unknown.text, "'stream_options.frob'"));
 }
 
+static bool reads_thinking(void *arg, const char *name)
+{
+	(void)arg;
+	return !strcmp(name, "thinking") || !strcmp(name, "my_own");
+}
+
+/* Checks a message with that member beside role and content. */
+static mx_status take_member(const char *member, struct mx_api_unknown *unknown,
+                             struct mx_api_error *err)
+{
+	static const struct mx_api_reader reader = {reads_thinking, NULL};
+	char text[256];
+	int n = snprintf(text, sizeof(text), "{'role':'user','content':'a',%s}", member);
+	for (int i = 0; i < n; i++)
+		text[i] = text[i] == '\'' ? '"' : text[i];
+	json_t *message = json_loads(text, 0, NULL);
+	assert_non_null(message);
+	*err = (struct mx_api_error){0};
+	mx_status s = mx_api_check_message(message, 7, &reader, unknown, err);
+	json_decref(message);
+	return s;
+}
+
+static void members_of_messages_are_checked(void **state)
+{
+	(void)state;
+	static const char *const good[] = {
+		"'name':'n','tool_call_id':'c','tool_calls':[]",
+		/* an answer of OpenAI's, sent back */
+		"'refusal':null,'annotations':[],'audio':null,'function_call':null,'parsed':null",
+		"'cache_control':{'type':'ephemeral'}",
+		"'prefix':false,'partial':false,'images':[]",
+		/* what this template reads */
+		"'thinking':'so','my_own':{'x':1}",
+		"'frobnicate':null",
+	};
+	static const struct {
+		const char *member, *code, *param, *part;
+	} bad[] = {
+		{"'nam':'n'", "unknown_parameter", "messages[7].nam", "did you mean 'name'?"},
+		{"'toolcalls':[]", "unknown_parameter", "messages[7].toolcalls", "'tool_calls'?"},
+		{"'frobnicate':1", "unknown_parameter", "messages[7].frobnicate", "unknown field"},
+		{"'temperature':1", "unknown_parameter", "messages[7].temperature", "does not take"},
+		{"'reasoning_content':'so'", "unsupported_parameter", "messages[7].reasoning_content",
+	     "chat template never looks at it"},
+		{"'images':['x']", "unsupported_parameter", "messages[7].images", "text only"},
+		{"'prefix':true", "unsupported_parameter", "messages[7].prefix", "/v1/completions"},
+	};
+	struct mx_api_error e;
+	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++)
+		if (take_member(good[i], NULL, &e) != MX_OK)
+			fail_msg("%s: %s", good[i], e.message);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+		if (take_member(bad[i].member, NULL, &e) == MX_OK)
+			fail_msg("accepted: %s", bad[i].member);
+		if (e.status != 400 || strcmp(e.code, bad[i].code) || strcmp(e.param, bad[i].param) ||
+		    !strstr(e.message, bad[i].part))
+			fail_msg("%s: %s, %s, %s", bad[i].member, e.code, e.param, e.message);
+	}
+	struct mx_api_unknown unknown = {.allow = true};
+	assert_int_equal(take_member("'nam':'n'", &unknown, &e), MX_OK);
+	assert_non_null(strstr(unknown.text, "'messages[7].nam'"));
+	assert_int_equal(take_member("'prefix':true", &unknown, &e), MX_E_INVALID);
+}
+
+static void reasoning_effort_is_a_string_and_there_once(void **state)
+{
+	(void)state;
+	check_refused(CHAT, "'reasoning_effort':1", "invalid_type", "reasoning_effort", "a string");
+	check_refused(CHAT,
+	              "'reasoning_effort':'low','chat_template_kwargs':{'reasoning_effort':'high'}",
+	              "invalid_value", "reasoning_effort", "twice");
+	struct mx_api_error e;
+	assert_int_equal(take(CHAT, "'reasoning_effort':'low'", NULL, &e), MX_OK);
+	assert_int_equal(take(TOKENIZE, "'reasoning_effort':'low'", NULL, &e), MX_OK);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -197,6 +276,8 @@ int main(void)
 		cmocka_unit_test(fields_that_change_the_meaning_are_refused_by_name),
 		cmocka_unit_test(harmless_fields_and_neutral_values_are_taken),
 		cmocka_unit_test(unknown_fields_may_be_allowed),
+		cmocka_unit_test(members_of_messages_are_checked),
+		cmocka_unit_test(reasoning_effort_is_a_string_and_there_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
