@@ -126,16 +126,25 @@ static enum MHD_Result advance(struct mx_exchange *x)
 	}
 }
 
-enum MHD_Result mx_exchange_handle(void *arg, struct MHD_Connection *c, const char *url,
-                                   const char *method, const char *version, const char *data,
-                                   size_t *data_size, void **context)
+void *mx_exchange_announced(void *arg, const char *target, struct MHD_Connection *c)
 {
-	struct mx_exchange *x = *context;
-	if (!x) {
-		x = mx_exchange_begin(arg, c, url, method, version);
-		if (!x)
-			return MHD_NO;
-		*context = x;
+	mx_framing_note_target(c, target);
+	struct mx_exchange *x = mx_calloc(1, sizeof(*x));
+	if (!x)
+		return NULL;
+	x->http = arg;
+	x->conn = c;
+	x->start_ns = mx_now_ns();
+	x->route = mx_route_find("", &x->tail);
+	x->method = MX_METHOD_OTHER;
+	return x;
+}
+
+static enum MHD_Result handle(struct mx_exchange *x, const char *url, const char *method,
+                              const char *version, const char *data, size_t *data_size)
+{
+	if (!x->begun) {
+		mx_exchange_begin(x, url, method, version);
 		return mx_exchange_begin_body(x);
 	}
 	if (*data_size) {
@@ -144,6 +153,35 @@ enum MHD_Result mx_exchange_handle(void *arg, struct MHD_Connection *c, const ch
 		return mx_exchange_take_body(x, data, n);
 	}
 	return advance(x);
+}
+
+enum MHD_Result mx_exchange_handle(void *arg, struct MHD_Connection *c, const char *url,
+                                   const char *method, const char *version, const char *data,
+                                   size_t *data_size, void **context)
+{
+	(void)arg;
+	(void)c;
+	struct mx_exchange *x = *context;
+	if (!x)
+		return MHD_NO;
+	enum MHD_Result r = handle(x, url, method, version, data, data_size);
+	x->dropped = r == MHD_NO;
+	return r;
+}
+
+/* Ends an exchange whose header was complete. */
+static void end(struct mx_exchange *x, bool whole, uint64_t ns)
+{
+	struct mx_http *h = x->http;
+	/* first the engine thread loses its way to the exchange, then the exchange its connection */
+	mx_generation_detach(x->gen);
+	mx_pump_forget(x, whole);
+	mx_http_count(h, x->route->id, x->method, whole ? x->sent_status : 0, ns);
+	mx_exchange_drop_body(x);
+	mx_exchange_drop_held(x);
+	mx_buf_free(&x->answer);
+	mx_buf_free(&x->stream);
+	atomic_fetch_sub(&h->counters.active, 1);
 }
 
 void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
@@ -157,15 +195,15 @@ void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
 	*context = NULL;
 	uint64_t ns = mx_now_ns() - x->start_ns;
 	bool whole = code == MHD_REQUEST_TERMINATED_COMPLETED_OK;
-	mx_access_log(x, whole, ns);
-	/* first the engine thread loses its way to the exchange, then the exchange its connection */
-	mx_generation_detach(x->gen);
-	mx_pump_forget(x, whole);
-	mx_http_count(h, x->route->id, x->method, whole ? x->sent_status : 0, ns);
-	mx_exchange_drop_body(x);
-	mx_exchange_drop_held(x);
-	mx_buf_free(&x->answer);
-	mx_buf_free(&x->stream);
+	if (code == MHD_REQUEST_TERMINATED_WITH_ERROR && !x->sent_status && !x->dropped) {
+		mx_exchange_refused(x);
+		whole = true;
+	}
+	if (x->begun || x->sent_status)
+		mx_access_log(x, whole, ns);
+	if (x->begun)
+		end(x, whole, ns);
+	else if (x->sent_status)
+		mx_http_count(h, x->route->id, x->method, x->sent_status, ns);
 	free(x);
-	atomic_fetch_sub(&h->counters.active, 1);
 }

@@ -49,6 +49,8 @@ struct mx_exchange {
 	enum mx_http_method method;
 	const char *method_text; /* as the client sent it; libmicrohttpd's, while the request lasts */
 	bool post;               /* the body is wanted: for the route's `post` */
+	bool begun;              /* the header is complete; false: only the fields above are valid */
+	bool dropped;            /* we had libmicrohttpd close the connection */
 	uint64_t start_ns;
 	char id[MX_HTTP_ID_LEN + 1]; /* X-Request-Id */
 	struct mx_framing framing;
@@ -97,6 +99,10 @@ struct mx_exchange {
 
 /* ---- exchange.c: libmicrohttpd's callbacks ---- */
 
+/* A request line has come. Returns the exchange, which is the `context` of the others; NULL if out
+ * of memory. */
+void *mx_exchange_announced(void *arg, const char *target, struct MHD_Connection *c);
+
 enum MHD_Result mx_exchange_handle(void *arg, struct MHD_Connection *c, const char *url,
                                    const char *method, const char *version, const char *data,
                                    size_t *data_size, void **context);
@@ -105,9 +111,11 @@ void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
 
 /* ---- receive.c: the header and the body ---- */
 
-/* Makes the exchange of a request whose header is complete. NULL if out of memory. */
-struct mx_exchange *mx_exchange_begin(struct mx_http *h, struct MHD_Connection *c, const char *url,
-                                      const char *method, const char *version);
+/* Begins a request whose header is complete. */
+void mx_exchange_begin(struct mx_exchange *x, const char *url, const char *method,
+                       const char *version);
+/* Notes that libmicrohttpd has refused the request by itself. */
+void mx_exchange_refused(struct mx_exchange *x);
 /* Refuses a header that is not well framed, and a body that is announced as too large before the
  * client sends it. */
 enum MHD_Result mx_exchange_begin_body(struct mx_exchange *x);

@@ -7,6 +7,8 @@
 
 #include "daemon/http/pump.h"
 
+#define MAX_ARGUMENTS 64 /* of a query */
+
 #define NUMBER(c) ((c) >= '0' && (c) <= '9')
 #define LETTER(c) (((c) | 0x20) >= 'a' && ((c) | 0x20) <= 'z')
 
@@ -45,13 +47,28 @@ static const char *target_end(const char *target)
 	return s == target ? NULL : s;
 }
 
-void *mx_framing_note_target(void *arg, const char *target, struct MHD_Connection *c)
+/* Removes a query with more than MAX_ARGUMENTS, of each of which libmicrohttpd would keep a record
+ * in the connection's memory: that may be exhausted, and then nobody gets an answer. The string is
+ * libmicrohttpd's own buffer, which it cuts up itself right after this. */
+static bool cut_query(const char *target)
 {
-	(void)arg;
+	char *query = (char *)(uintptr_t)strchr(target, '?');
+	unsigned n = 0;
+	for (const char *s = query; s && *s; s++)
+		n += *s == '&';
+	if (n < MAX_ARGUMENTS)
+		return false;
+	query[1] = 0;
+	return true;
+}
+
+void mx_framing_note_target(struct MHD_Connection *c, const char *target)
+{
 	struct mx_pump_conn *entry = entry_of(c);
-	if (entry)
-		entry->target_end = target ? target_end(target) : NULL;
-	return NULL;
+	if (!entry)
+		return;
+	entry->target_end = target ? target_end(target) : NULL;
+	entry->many_arguments = target && cut_query(target);
 }
 
 /* ---- the fields ---- */
@@ -157,6 +174,8 @@ struct mx_framing mx_framing_check(struct MHD_Connection *c, const char *method,
 	struct fields f = {NULL};
 	if (!entry || !entry->target_end)
 		return refuse(400, "the request target has a character or an escape that is not allowed");
+	if (entry->many_arguments)
+		return refuse(400, "the query has more than 64 arguments");
 	if (!is_token(method, strlen(method)))
 		return refuse(400, "the method has a character that is not allowed");
 	if (!mx_framing_by_library() && !(f.at = behind_request_line(entry, method, url, version)))

@@ -16,9 +16,9 @@
 #include <microhttpd.h>
 #include <stdbool.h>
 
-/* libmicrohttpd's callback for the request target before it is decoded: notes in the connection's
- * entry of the pump's table where it ends, or that it is refused. Returns NULL. */
-void *mx_framing_note_target(void *arg, const char *target, struct MHD_Connection *c);
+/* Looks at the request target before libmicrohttpd decodes it: notes in the connection's entry of
+ * the pump's table where it ends, or that it is refused. Removes a query of too many arguments. */
+void mx_framing_note_target(struct MHD_Connection *c, const char *target);
 
 struct mx_framing {
 	int status;      /* 0 = the request is well framed; 400 or 501 = it is not, for this reason: */

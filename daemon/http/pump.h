@@ -32,6 +32,7 @@ struct mx_pump_conn {
 	bool served;                  /* at least one request was answered */
 	const char *target_end; /* of the request target, NULL if that is refused; of the connection's
 	                         * thread alone */
+	bool many_arguments;    /* its query was removed; as target_end */
 	bool cut;               /* shut down by the pump: it is about to close */
 	uint64_t since_ns;      /* start of waiting for a header or body; 0 = an answer is being made */
 	uint32_t next_free;     /* index of the next free entry */

@@ -54,26 +54,33 @@ static enum mx_http_method parse_method(const char *method)
 	return strcmp(method, "POST") ? MX_METHOD_OTHER : MX_METHOD_POST;
 }
 
-struct mx_exchange *mx_exchange_begin(struct mx_http *h, struct MHD_Connection *c, const char *url,
-                                      const char *method, const char *version)
+void mx_exchange_begin(struct mx_exchange *x, const char *url, const char *method,
+                       const char *version)
 {
-	struct mx_exchange *x = mx_calloc(1, sizeof(*x));
-	if (!x)
-		return NULL;
-	x->http = h;
-	x->conn = c;
+	x->begun = true;
 	x->start_ns = mx_now_ns();
 	x->upload.text = &x->body;
 	x->route = mx_route_find(url, &x->tail);
 	x->method = parse_method(method);
 	x->method_text = method;
 	x->post = x->method == MX_METHOD_POST && x->route->post;
-	x->framing = mx_framing_check(c, method, url, version);
+	x->framing = mx_framing_check(x->conn, method, url, version);
 	x->closing = x->framing.chunked; /* where the body ends, others on the way may see elsewhere */
 	choose_id(x);
-	mx_pump_add(x, c);
-	atomic_fetch_add(&h->counters.active, 1);
-	return x;
+	mx_pump_add(x, x->conn);
+	atomic_fetch_add(&x->http->counters.active, 1);
+}
+
+void mx_exchange_refused(struct mx_exchange *x)
+{
+	if (!x->begun)
+		choose_id(x);
+	x->sent_status = 400;
+	x->cause.code = "bad_framing";
+	snprintf(x->cause.text, sizeof(x->cause.text), "%s",
+	         x->begun ? "the HTTP library refused a chunk of the body"
+	                  : "the HTTP library refused the header: its size, a line or its "
+	                    "Content-Length");
 }
 
 static uint64_t announced_length(struct mx_exchange *x)

@@ -90,7 +90,7 @@ static mx_status start_mhd(struct mx_http *h, struct mx_err *err)
 		MHD_OPTION_NOTIFY_COMPLETED, mx_exchange_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
 		mx_pump_notify, h, MHD_OPTION_CONNECTION_LIMIT, limit, MHD_OPTION_CONNECTION_TIMEOUT,
 		c->idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MX_HTTP_CONNECTION_MEMORY,
-		MHD_OPTION_URI_LOG_CALLBACK, mx_framing_note_target, NULL, MHD_OPTION_ARRAY, options,
+		MHD_OPTION_URI_LOG_CALLBACK, mx_exchange_announced, h, MHD_OPTION_ARRAY, options,
 		MHD_OPTION_END);
 	if (!h->mhd)
 		return mx_fail(err, MX_E_IO, "libmicrohttpd does not start");

@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 
-from harness import PATIENCE, main, server
+from harness import PATIENCE, Mixd, main, server
 
 SECOND = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"
 BODY = b'{"prompt": "a", "max_tokens": 1}'
@@ -158,6 +158,58 @@ def test_request_lines(s):
         check_refused(s, get(host, version=version))
     check_refused(s, b"G(T /health HTTP/1.1\r\nHost: x\r\n\r\n")
     check_refused(s, get(host, version=b"HTTP/2.0"), 505)
+
+
+@server()
+def test_queries_of_many_arguments(s):
+    host = b"Host: x"
+    for n, good in ((64, True), (65, False), (400, False), (700, False), (7000, False)):
+        for query in (b"&".join(b"a%d=b" % i for i in range(n)), b"&" * (n - 1)):
+            if len(query) > 30000:
+                continue
+            request = get(host, path=b"/health?" + query)
+            if good:
+                assert talk(s, [request], ends=False).startswith(b"HTTP/1.1 200 "), n
+            else:
+                answer = talk(s, [request + SECOND])
+                assert answer.startswith(b"HTTP/1.1 400 ") and b'"version"' not in answer, (n, answer)
+                assert b"X-Request-Id" in answer and b"more than 64 arguments" in answer, answer
+
+
+@server(Mixd, top="log: { format: json, access: errors }\n")
+def test_what_the_library_refuses_has_a_line(s):
+    """Its answers are pages of HTML, but the log and the metrics know of them."""
+    host = b"Host: x"
+    chunked = b"Transfer-Encoding: chunked"
+    cases = (("header", post(b"Content-Length: +32", b"X-Request-Id: length")),
+             ("header", get(host, b"X: " + b"y" * 40000)),
+             ("header", get(host, b"no colon", b"X: y")),
+             ("chunk", post(chunked, body=b"zz\r\n" + BODY)),
+             ("chunk", post(chunked, body=b"20\r\n" + BODY + b"xx0\r\n\r\n")),
+             ("chunk", post(chunked, body=b"20;" + b"x" * 40000)))
+    found = []
+    for i, (part, request) in enumerate(cases):
+        answer = talk(s, [request])
+        # where it closes a socket that has unread bytes, the client may lose the answer
+        assert answer[:10] in (b"HTTP/1.1 4", b"HTTP/1.1 5", b""), answer
+        lines = lambda: [l for l in map(json.loads, s.errors().splitlines()) if l.get("code", "not_healthy") != "not_healthy"]
+        s.wait_for(lambda: len(lines()) > i, f"line of {request[:80]}")
+        found = lines()
+        assert len(found) == i + 1, found
+        line = found[i]
+        assert line["status"] == 400 and line["code"] == "bad_framing" and part in line["error"], line
+        assert line["id"] and line["client"].startswith("127.0.0.1:"), line
+    assert found[0]["id"] == "length", found
+    # a client that leaves within a header made no request
+    c = socket.create_connection((s.host, s.port))
+    c.sendall(b"GET /health HTTP/1.1\r\nHost:")
+    c.close()
+    assert s.post("/v1/completions", {"nonsense": 1})[0] == 400
+    s.wait_for(lambda: len(lines()) == len(cases) + 1, "a line")
+    assert lines()[-1]["code"] == "unknown_parameter", lines()
+    count = sum(float(l.rsplit(" ", 1)[1]) for l in s.get("/metrics")[2].decode().splitlines()
+                if l.startswith("http_requests_total") and '"4xx"' in l)
+    assert count == len(cases) + 1, count
 
 
 @server()
