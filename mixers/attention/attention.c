@@ -21,7 +21,6 @@ static mx_status read_params(const struct mx_layer_desc *layer, struct attn_para
 	if (out->dtype != MX_F32 && out->dtype != MX_BF16)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: keys and values in %s",
 		                     mx_dtype_name(out->dtype));
-	out->dpad = (out->head_dim + ATTN_DIM_MULTIPLE - 1) / ATTN_DIM_MULTIPLE * ATTN_DIM_MULTIPLE;
 	return MX_OK;
 }
 
@@ -42,9 +41,10 @@ static mx_status attn_state(const struct mx_layer_desc *layer, const struct mx_d
 	mx_status status = read_params(layer, &p, NULL);
 	if (status != MX_OK)
 		return status;
+	const struct mx_softmax_shape shape = attn_softmax_shape(&p);
 	attn_scratch_layout(layer, &p, device->info.threads, &scratch);
 	*out = (struct mx_state_spec){
-		.bytes_per_token = (size_t)2 * p.kv_heads * p.dpad * mx_dtype_size(p.dtype),
+		.bytes_per_token = mx_softmax_token_bytes(&shape),
 		.page_multiple = ATTN_PANEL,
 		.scratch_bytes = scratch.bytes,
 	};
@@ -80,11 +80,10 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	status = read_params(layer, &m->params, err);
 	if (status != MX_OK)
 		goto fail;
-	if (init->page_tokens == 0 || init->page_tokens % ATTN_PANEL) {
-		status =
-			mx_mixer_fail(err, MX_E_INVALID, "attention: pages of %u tokens", init->page_tokens);
+	const struct mx_softmax_shape shape = attn_softmax_shape(&m->params);
+	status = mx_softmax_init(&shape, init, "attention", &m->softmax, err);
+	if (status != MX_OK)
 		goto fail;
-	}
 	attn_params_take(&m->params, init->weights, &m->weights);
 	size_t half = m->params.rope_dim / 2;
 	m->inv_freq = calloc(half + 1, sizeof(float));
@@ -101,12 +100,7 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	m->params.inv_freq = m->params.long_inv_freq =
 		NULL; /* the description is valid during create only */
 	attn_scratch_layout(layer, &m->params, m->device->info.threads, &m->scratch);
-	m->kernels = attn_kernels_find(mx_isa_parse(m->device->info.isa), m->params.dtype);
-	m->page_base = init->page_base;
-	m->page_stride = init->page_stride;
-	m->page_tokens = init->page_tokens;
-	m->panel_bytes = attn_panel_bytes(m->params.dpad, m->params.dtype);
-	m->v_offset = m->page_tokens / ATTN_PANEL * m->panel_bytes;
+	m->softmax.sinks = m->weights.sinks;
 	*out = m;
 	return MX_OK;
 fail:
@@ -121,7 +115,7 @@ static void attn_describe(const struct mx_mixer *m, char *text, size_t cap)
 	snprintf(text, cap,
 	         "attention: %u heads, %u key heads of %u, keys and values in %s, kernels %s",
 	         m->params.heads, m->params.kv_heads, m->params.head_dim,
-	         mx_dtype_name(m->params.dtype), m->kernels->name);
+	         mx_dtype_name(m->params.dtype), m->softmax.kernels->name);
 }
 
 /* commit does nothing: the caller tracks lengths, a row reads no position after its own, and

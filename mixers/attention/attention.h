@@ -3,22 +3,17 @@
 #ifndef MX_MIXERS_ATTENTION_ATTENTION_H
 #define MX_MIXERS_ATTENTION_ATTENTION_H
 
-#include "mixers/attention/attention_kernels.h"
 #include "mixers/attention/attention_params.h"
 #include "mixers/mixer.h"
+#include "mixers/softmax/softmax.h"
 
 /* Where things are in the step's scratch memory, in bytes from its start. */
 struct attn_scratch {
-	size_t q;        /* f32 [max_rows, heads * head_dim]: queries, later outputs */
-	size_t k, v;     /* f32 [max_rows, kv_heads * head_dim] each */
-	size_t raw;      /* f32 [max_rows, attn_params_raw]: products before they are taken apart */
-	size_t gates;    /* f32 [max_rows, heads] with head_gate */
-	size_t items;    /* struct attn_item [max_items] */
-	size_t partials; /* f32 [max_partials]: m, l, o[dpad] for each row and block of split items */
-	size_t workers;  /* per worker, worker_bytes each */
-	size_t worker_bytes;
-	uint32_t max_items;
-	size_t max_partials;
+	size_t q;       /* f32 [max_rows, heads * head_dim]: queries, later outputs */
+	size_t k, v;    /* f32 [max_rows, kv_heads * head_dim] each */
+	size_t raw;     /* f32 [max_rows, attn_params_raw]: products before they are taken apart */
+	size_t gates;   /* f32 [max_rows, heads] with head_gate */
+	size_t softmax; /* that of mixers/softmax */
 	size_t bytes;
 };
 
@@ -26,21 +21,19 @@ struct mx_mixer {
 	struct mx_mixer_base base;
 	struct attn_params params;
 	struct mx_device *device;
-	const struct attn_kernels *kernels;
+	struct mx_softmax softmax;
 	struct attn_weights weights;
 	float *inv_freq;     /* [rope_dim / 2], owned */
 	float *long_freq;    /* [rope_dim / 2], owned: of long sequences, longrope */
 	float *dynamic_freq; /* [rope_dim / 2], owned: frequencies of one position, dynamic rope */
 	uint32_t width, max_rows;
 	struct attn_scratch scratch;
-	unsigned char *page_base;
-	size_t page_stride;
-	size_t panel_bytes; /* bytes of the keys, or of the values, of a panel */
-	size_t v_offset;    /* bytes from a panel's keys to its values */
-	uint32_t page_tokens;
 };
 
 /* attention_forward.c */
+
+/* Returns what softmax computes for the layer. */
+struct mx_softmax_shape attn_softmax_shape(const struct attn_params *p);
 void attn_scratch_layout(const struct mx_layer_desc *layer, const struct attn_params *p,
                          unsigned threads, struct attn_scratch *out);
 mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y);

@@ -2,7 +2,7 @@
 /* Chooses the kernel table for a level and a type of keys and values. */
 #include "config.h"
 
-#include "mixers/attention/attention_kernels.h"
+#include "mixers/softmax/softmax_kernels.h"
 
 const struct attn_kernels *attn_kernels_find(enum mx_isa isa, enum mx_dtype dtype)
 {

@@ -8,8 +8,8 @@
  * v_div, v_max, v_fma(a, b, c) = a * b + c, v_bf16_pairs(p, &even, &odd) (32 bf16 to
  * their even and odd elements), v_exp2 (for x <= 0 or slightly above; 1 at 0; 0
  * below -126 and at -inf), v_keep(v, a, b) (lanes a <= i < b, -inf elsewhere), v_hmax,
- * v_hsum (a fixed tree), and ROWS, the query rows that a pass keeps in
- * registers.
+ * v_hsum (a fixed tree), transpose_32 (rows of 16 elements of 32 bits), transpose_64
+ * (8 of 64 bits), and ROWS, the query rows that a pass keeps in registers.
  */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -147,8 +147,8 @@ ALWAYS_INLINE void values_rows(const struct attn_task *t, struct range g, const 
 		}
 	}
 	for (unsigned r = 0; r < rows; r++) {
-		v_store(o + (size_t)r * t->dim + i, acc0[r]);
-		v_store(o + (size_t)r * t->dim + i + 16, acc1[r]);
+		v_store(o + (size_t)r * t->value_dim + i, acc0[r]);
+		v_store(o + (size_t)r * t->value_dim + i + 16, acc1[r]);
 	}
 }
 
@@ -200,9 +200,9 @@ ALWAYS_INLINE void block_rows(const struct attn_task *t, struct range g, uint32_
 	}
 	for (uint32_t r = 0; r < rows; r++)
 		softmax_row(t, g, r0 + r, s + (size_t)r * ATTN_BLOCK, &mb[r], &lb[r]);
-	for (uint32_t i = 0; i < t->dim; i += 32)
+	for (uint32_t i = 0; i < t->value_dim; i += 32)
 		values_rows(t, g, s, rows, i, is_bf16, ob);
-	fold(rows, t->dim, m + r0, l + r0, o + (size_t)r0 * t->dim, mb, lb, ob);
+	fold(rows, t->value_dim, m + r0, l + r0, o + (size_t)r0 * t->value_dim, mb, lb, ob);
 }
 
 ALWAYS_INLINE void block_any(const struct attn_task *t, const int is_bf16, float *m, float *l,
@@ -244,14 +244,15 @@ static void pack_q_f32(void *tiles, uint32_t row, uint32_t head_dim, uint32_t di
 static void append_f32(unsigned char *keys, unsigned char *values, uint32_t first, uint32_t n,
                        uint32_t head_dim, uint32_t dim, const float *k, const float *v, size_t ld)
 {
-	for (uint32_t t = first; t < first + n; t++, k += ld, v += ld) {
+	for (uint32_t t = first; t < first + n; t++, k += ld) {
 		float *to = (float *)keys + (size_t)(t / 16) * dim * 16 + t % 16;
 		for (uint32_t i = 0; i < dim; i++)
 			to[(size_t)i * 16] = i < head_dim ? k[i] : 0;
+	}
+	for (uint32_t t = first; v && t < first + n; t++, v += ld)
 		for (uint32_t i = 0; i < dim; i++)
 			((float *)values)[((size_t)(i / 16) * ATTN_PANEL + t) * 16 + i % 16] =
 				i < head_dim ? v[i] : 0;
-	}
 }
 
 /* mx_f32_to_bf16 without branches, so that loops over it become vectors. */
@@ -284,10 +285,10 @@ static void append_values(uint16_t *values, uint32_t t, uint32_t dim, const floa
 static void append_bf16(unsigned char *keys, unsigned char *values, uint32_t first, uint32_t n,
                         uint32_t head_dim, uint32_t dim, const float *k, const float *v, size_t ld)
 {
-	float pad[2][ATTN_MAX_DIM];
+	float pad[2][ATTN_MAX_KEY_DIM];
 	for (uint32_t t = first; t < first + n; t++, k += ld) {
 		unsigned char *to = keys + (size_t)(t / 16) * dim * 32 + t % 16 * 4;
-		uint32_t pairs[ATTN_MAX_DIM / 2];
+		uint32_t pairs[ATTN_MAX_KEY_DIM / 2];
 		memcpy(pad[0], k, head_dim * sizeof(float));
 		memset(pad[0] + head_dim, 0, (dim - head_dim) * sizeof(float));
 		for (uint32_t i = 0; i < dim / 2; i++)
@@ -295,6 +296,8 @@ static void append_bf16(unsigned char *keys, unsigned char *values, uint32_t fir
 		for (uint32_t i = 0; i < dim / 2; i++)
 			memcpy(to + (size_t)i * 64, &pairs[i], 4);
 	}
+	if (!v)
+		return;
 	memset(pad, 0, sizeof(pad));
 	for (uint32_t t = first, step; t < first + n; t += step, v += step * ld) {
 		bool two = t % 2 == 0 && t + 1 < first + n;
@@ -309,6 +312,30 @@ static void append_bf16(unsigned char *keys, unsigned char *values, uint32_t fir
 	}
 }
 
+/* ---- values that are parts of keys ---- */
+
+static void values_of_keys_f32(const unsigned char *keys, uint32_t dim, uint32_t value_dim,
+                               unsigned char *values)
+{
+	const float *k = (const float *)keys;
+	float *v = (float *)values;
+	for (uint32_t half = 0; half < 2; half++)
+		for (uint32_t i = 0; i < value_dim; i += 16)
+			transpose_32(k + ((size_t)half * dim + i) * 16,
+			             v + ((size_t)i * ATTN_PANEL + half * 256));
+}
+
+static void values_of_keys_bf16(const unsigned char *keys, uint32_t dim, uint32_t value_dim,
+                                unsigned char *values)
+{
+	const uint16_t *k = (const uint16_t *)keys;
+	uint16_t *v = (uint16_t *)values;
+	for (uint32_t half = 0; half < 2; half++)
+		for (uint32_t i = 0; i < value_dim; i += 16)
+			transpose_64(k + ((size_t)half * dim + i) * 16,
+			             v + ((size_t)i * ATTN_PANEL + half * 256));
+}
+
 /* clang-format off */
 #define ATTN_TABLES(level)                                                                         \
 	const struct attn_kernels attn_##level##_f32 = {                                               \
@@ -317,6 +344,7 @@ static void append_bf16(unsigned char *keys, unsigned char *values, uint32_t fir
 		.begin = nothing,                                                                          \
 		.end = nothing,                                                                            \
 		.append = append_f32,                                                                      \
+		.values_of_keys = values_of_keys_f32,                                                      \
 		.pack_q = pack_q_f32,                                                                      \
 		.block = block_f32,                                                                        \
 		.fold = fold,                                                                              \
@@ -328,6 +356,7 @@ static void append_bf16(unsigned char *keys, unsigned char *values, uint32_t fir
 		.begin = nothing,                                                                          \
 		.end = nothing,                                                                            \
 		.append = append_bf16,                                                                     \
+		.values_of_keys = values_of_keys_bf16,                                                     \
 		.pack_q = pack_q_f32,                                                                      \
 		.block = block_bf16,                                                                       \
 		.fold = fold,                                                                              \

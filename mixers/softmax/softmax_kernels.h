@@ -3,12 +3,13 @@
  * The attention kernel table: one per instruction set, complete at every level.
  *
  * Layout of keys and values. A page holds, for each key head, the keys of its
- * tokens and then their values, both in panels of ATTN_PANEL tokens. D is
- * head_dim rounded up to ATTN_DIM_MULTIPLE; the padding is zero.
+ * tokens and then their values, both in panels of ATTN_PANEL tokens; or keys
+ * only, if a value is a part of its key. D is the dimension of keys, V that of
+ * values, rounded up to ATTN_DIM_MULTIPLE; the padding is zero.
  *   f32   keys   [2][D][16]: 16 tokens side by side, dimension by dimension
- *         values [D / 16][32][16]: 16 dimensions side by side, token by token
+ *         values [V / 16][32][16]: 16 dimensions side by side, token by token
  *   bf16  keys   [2][D / 2][16][2]: as above with dimensions in pairs
- *         values [D / 16][16][16][2]: as above with tokens in pairs
+ *         values [V / 16][16][16][2]: as above with tokens in pairs
  * Panels are operands of vector FMA and of AMX without a shuffle.
  *
  * Arithmetic. Each (query row, key head, block of ATTN_BLOCK positions) gives a
@@ -16,8 +17,8 @@
  * position. What a kernel computes for a row depends on that row alone: not on
  * the number of rows, nor on panels after its last visible position.
  */
-#ifndef MX_MIXERS_ATTENTION_KERNELS_H
-#define MX_MIXERS_ATTENTION_KERNELS_H
+#ifndef MX_MIXERS_SOFTMAX_KERNELS_H
+#define MX_MIXERS_SOFTMAX_KERNELS_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,11 +32,13 @@
 #define ATTN_TILE         16  /* query rows of a packed tile: the rows of an AMX tile */
 #define ATTN_MAX_ROWS     128 /* query rows of a call, which read a block from memory once */
 #define ATTN_DIM_MULTIPLE 32
-#define ATTN_MAX_DIM      512
+#define ATTN_MAX_DIM      512  /* of values, and of keys where both are the same */
+#define ATTN_MAX_KEY_DIM  1024 /* of keys */
 
 /* Query rows against one block. */
 struct attn_task {
 	uint32_t dim;       /* D */
+	uint32_t value_dim; /* V */
 	uint32_t rows;      /* 1 .. ATTN_MAX_ROWS */
 	float scale;        /* of q.k, with log2(e) */
 	float cap;          /* scaled scores become cap tanh(score / cap); 0 = none */
@@ -76,15 +79,19 @@ struct attn_kernels {
 	void (*end)(void);
 
 	/* Writes n tokens of one key head into a panel, from its token `first` on. k and v: f32
-	 * [head_dim] each, `ld` elements between tokens. */
+	 * [head_dim] each, `ld` elements between tokens; v NULL = there are keys only. */
 	void (*append)(unsigned char *keys, unsigned char *values, uint32_t first, uint32_t n,
 	               uint32_t head_dim, uint32_t dim, const float *k, const float *v, size_t ld);
+
+	/* Makes the values of a panel, the first value_dim elements of its keys. */
+	void (*values_of_keys)(const unsigned char *keys, uint32_t dim, uint32_t value_dim,
+	                       unsigned char *values);
 
 	/* Packs one query row, f32 [head_dim], as row `row` of packed tiles of ATTN_TILE * dim * q_size
 	 * bytes each. */
 	void (*pack_q)(void *tiles, uint32_t row, uint32_t head_dim, uint32_t dim, const float *q);
 
-	/* Folds the block into the running m[rows], l[rows], o[rows, dim]; the empty state is
+	/* Folds the block into the running m[rows], l[rows], o[rows, V]; the empty state is
 	 * (-inf, 0, 0), and folding into it gives the partial itself. m is an exponent of two. All
 	 * values in the panels must be finite; keys that no row sees may be anything. */
 	void (*block)(const struct attn_task *t, float *m, float *l, float *o);
@@ -97,7 +104,7 @@ struct attn_kernels {
 	void (*finish)(uint32_t head_dim, float l, const float *o, float *y);
 };
 
-/* Returns the bytes of the keys, or of the values, of one panel. */
+/* Returns the bytes of the keys, or of the values, of one panel; dim is D or V. */
 static inline size_t attn_panel_bytes(uint32_t dim, enum mx_dtype dtype)
 {
 	return (size_t)ATTN_PANEL * dim * mx_dtype_size(dtype);
@@ -110,7 +117,7 @@ static inline void attn_fetch(const unsigned char *p, size_t bytes)
 		__builtin_prefetch(p + i);
 }
 
-/* Returns the table of a level for keys and values of type f32 or bf16 (attention_select.c). */
+/* Returns the table of a level for keys and values of type f32 or bf16 (softmax_select.c). */
 const struct attn_kernels *attn_kernels_find(enum mx_isa isa, enum mx_dtype dtype);
 
 extern const struct attn_kernels attn_portable_f32, attn_portable_bf16;

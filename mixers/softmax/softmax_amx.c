@@ -18,7 +18,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "mixers/attention/attention_kernels.h"
+#include "mixers/softmax/softmax_kernels.h"
 
 #define TILE_BYTES 1024
 #define CUT        0x1.008p0f /* 1 + 2^-9 */
@@ -254,9 +254,9 @@ static inline void finish_sum(const __m512 v[16], float *l)
 
 static void outputs_one(const struct attn_task *t, struct range g, const float *p, float *o)
 {
-	size_t stride = (size_t)t->dim * 4, panel = (size_t)t->dim * 64;
+	size_t stride = (size_t)t->value_dim * 4, panel = (size_t)t->value_dim * 64;
 
-	for (size_t i = 0; i < t->dim / 16; i += 2) {
+	for (size_t i = 0; i < t->value_dim / 16; i += 2) {
 		_tile_zero(0);
 		_tile_zero(1);
 		for (uint32_t c = g.c0; c < g.c1; c++) {
@@ -283,8 +283,8 @@ static void fold_amx(uint32_t rows, uint32_t dim, float *m, float *l, float *o, 
 
 static void outputs_many(const struct attn_task *t, struct range g, const float *p, float *o)
 {
-	size_t stride = (size_t)t->dim * 4;
-	uint32_t tiles = t->dim / 16, i = 0;
+	size_t stride = (size_t)t->value_dim * 4;
+	uint32_t tiles = t->value_dim / 16, i = 0;
 
 	for (; i + 4 <= tiles; i += 4) {
 		_tile_zero(0);
@@ -327,7 +327,7 @@ static void outputs_many(const struct attn_task *t, struct range g, const float 
 /* ---- a block ---- */
 
 /* Scales and caps a row of scores: cap - 2 cap / (1 + 2^x), x = 2 log2(e) score / cap; degree 6 as
- * in attention_portable.c. */
+ * in softmax_portable.c. */
 static void cap_row(const struct attn_task *t, struct range g, float *s, uint32_t r)
 {
 	const __m512 scale = _mm512_set1_ps(t->scale * (2.885390081777927f / t->cap));
@@ -401,7 +401,7 @@ static void block_amx(const struct attn_task *t, float *m, float *l, float *o)
 		else
 			outputs_many(t, g, s, ob);
 		BARRIER();
-		fold_amx(n, t->dim, m + r, l + r, o + (size_t)r * t->dim, mb, lb, ob);
+		fold_amx(n, t->value_dim, m + r, l + r, o + (size_t)r * t->value_dim, mb, lb, ob);
 	}
 }
 
@@ -422,6 +422,12 @@ static void append_amx(unsigned char *keys, unsigned char *values, uint32_t firs
 	attn_avx512_bf16.append(keys, values, first, n, head_dim, dim, k, v, ld);
 }
 
+static void values_of_keys_amx(const unsigned char *keys, uint32_t dim, uint32_t value_dim,
+                               unsigned char *values)
+{
+	attn_avx512_bf16.values_of_keys(keys, dim, value_dim, values);
+}
+
 static void finish_amx(uint32_t head_dim, float l, const float *o, float *y)
 {
 	attn_avx512_bf16.finish(head_dim, l, o, y);
@@ -433,6 +439,7 @@ const struct attn_kernels attn_amx_bf16 = {
 	.begin = begin,
 	.end = end,
 	.append = append_amx,
+	.values_of_keys = values_of_keys_amx,
 	.pack_q = pack_q_amx,
 	.block = block_amx,
 	.fold = fold_amx,

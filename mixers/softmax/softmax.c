@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One step of softmax attention: append, plan, attend, merge.
+ *
+ * A "virtual row" is a query row of a span and a query head. The query heads that
+ * share a key head are neighbours, so that a tile of virtual rows reads each key
+ * once. Virtual row v of a span is token v / group, head v % group of the group.
+ *
+ * An item is up to ATTN_MAX_ROWS virtual rows of a span: they go through the keys
+ * once, and all its tiles but the first find the keys in the cache. A task is an
+ * item for one key head. If there are too few items for the threads, items are
+ * split into ranges of blocks. Their partials go to scratch and are folded
+ * afterwards in the same order as without the split, so that the result is the
+ * same to the bit.
+ */
+#include "mixers/softmax/softmax.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#define TASKS_A_THREAD 4 /* tasks a thread that balance the work well enough */
+#define NO_PARTIALS    SIZE_MAX
+
+struct attn_item {
+	uint32_t span;
+	uint32_t v0, rows;      /* virtual rows */
+	uint32_t first, b0, b1; /* first block of the item; blocks b0 .. b1 - 1 of this part */
+	uint32_t end;           /* one past the last block of the item */
+	size_t partials;        /* NO_PARTIALS, or floats into the partials: [kv_heads, blocks] */
+};
+
+/* Data that the tasks of one run share. */
+struct attn_run {
+	const struct mx_softmax *m;
+	const struct mx_step *step;
+	float *q;
+	const float *k, *v;
+	struct attn_item *items;
+	uint32_t n_items;
+	float *partials;
+	unsigned char *workers;
+};
+
+/* A worker's memory. */
+struct attn_worker {
+	unsigned char *q; /* packed, f32 [ATTN_MAX_ROWS, kpad] at most */
+	float *m, *l;     /* running state, [ATTN_MAX_ROWS] */
+	float *o;         /* [ATTN_MAX_ROWS, vpad] */
+	/* A panel of values whose last tokens are not written yet: zeros. With values in keys, the
+	 * values of a block. */
+	unsigned char *values;
+	void *work;
+	uint32_t *lo, *hi; /* [ATTN_MAX_ROWS] */
+};
+
+static uint32_t padded(uint32_t dim)
+{
+	return (dim + ATTN_DIM_MULTIPLE - 1) / ATTN_DIM_MULTIPLE * ATTN_DIM_MULTIPLE;
+}
+
+/* Places the parts of a worker's memory, unless base is NULL, and returns their size. */
+static size_t worker_layout(unsigned char *base, const struct mx_softmax_shape *shape,
+                            struct attn_worker *out)
+{
+	uint32_t kpad = padded(shape->key_dim), vpad = padded(shape->value_dim);
+	size_t at = 0, panels = shape->values_in_keys ? ATTN_BLOCK_PANELS : 1;
+#define PLACE(field, bytes)                                                                        \
+	do {                                                                                           \
+		if (out)                                                                                   \
+			out->field = (void *)(base + at);                                                      \
+		at += mx_round_up((bytes), 64);                                                            \
+	} while (0)
+	PLACE(q, (size_t)ATTN_MAX_ROWS * kpad * 4);
+	PLACE(o, (size_t)ATTN_MAX_ROWS * vpad * 4);
+	PLACE(m, ATTN_MAX_ROWS * 4);
+	PLACE(l, ATTN_MAX_ROWS * 4);
+	PLACE(values, panels * attn_panel_bytes(vpad, shape->dtype));
+	PLACE(work, ATTN_WORK_BYTES);
+	PLACE(lo, ATTN_MAX_ROWS * 4);
+	PLACE(hi, ATTN_MAX_ROWS * 4);
+#undef PLACE
+	return mx_round_up(at, 4096) +
+	       64; /* not a multiple of a page: workers' buffers must not alias */
+}
+
+size_t mx_softmax_scratch_layout(const struct mx_layer_desc *layer,
+                                 const struct mx_softmax_shape *shape, unsigned threads,
+                                 struct mx_softmax_scratch *out)
+{
+	struct mx_softmax_scratch s = {0};
+	size_t at = 0, group = shape->heads / shape->kv_heads;
+	uint64_t blocks = (layer->max_context + (uint64_t)ATTN_BLOCK - 1) / ATTN_BLOCK;
+	uint64_t tiles = layer->max_rows * group / ATTN_MAX_ROWS + layer->max_spans;
+
+	/* Splitting adds at most threads * TASKS_A_THREAD parts, and one an item for rounding. */
+	s.max_items = (uint32_t)(2 * tiles + threads * TASKS_A_THREAD + 1);
+	s.items = at, at = mx_round_up(at + (size_t)s.max_items * sizeof(struct attn_item), 64);
+	/* Partials of two sequences of full length, one row each: with more sequences there are enough
+	 * items without splitting. */
+	s.max_partials = (size_t)2 * shape->heads * (padded(shape->value_dim) + 2) * blocks;
+	s.partials = at, at = mx_round_up(at + s.max_partials * 4, 64);
+	s.worker_bytes = worker_layout(NULL, shape, NULL);
+	s.workers = at, at += s.worker_bytes * threads;
+	s.bytes = at;
+	*out = s;
+	return at;
+}
+
+size_t mx_softmax_token_bytes(const struct mx_softmax_shape *shape)
+{
+	size_t elements = padded(shape->key_dim);
+	if (!shape->values_in_keys)
+		elements += padded(shape->value_dim);
+	return shape->kv_heads * elements * mx_dtype_size(shape->dtype);
+}
+
+mx_status mx_softmax_init(const struct mx_softmax_shape *shape, const struct mx_mixer_init *init,
+                          const char *mixer, struct mx_softmax *out, struct mx_err *err)
+{
+	struct mx_device *d = init->device;
+	size_t panels = init->page_tokens / ATTN_PANEL;
+	if (init->page_tokens == 0 || init->page_tokens % ATTN_PANEL)
+		return mx_mixer_fail(err, MX_E_INVALID, "%s: pages of %u tokens", mixer, init->page_tokens);
+	*out = (struct mx_softmax){
+		.shape = *shape,
+		.device = d,
+		.kernels = attn_kernels_find(mx_isa_parse(d->info.isa), shape->dtype),
+		.group = shape->heads / shape->kv_heads,
+		.kpad = padded(shape->key_dim),
+		.vpad = padded(shape->value_dim),
+		.page_base = init->page_base,
+		.page_stride = init->page_stride,
+		.page_tokens = init->page_tokens,
+	};
+	out->k_panel = attn_panel_bytes(out->kpad, shape->dtype);
+	out->v_panel = attn_panel_bytes(out->vpad, shape->dtype);
+	out->v_offset = panels * out->k_panel;
+	out->head_bytes = out->v_offset + (shape->values_in_keys ? 0 : panels * out->v_panel);
+	mx_softmax_scratch_layout(init->layer, shape, d->info.threads, &out->scratch);
+	return MX_OK;
+}
+
+/* ---- append ---- */
+
+/* Returns the panel of keys that holds a position; its values are v_offset bytes further on. */
+static unsigned char *keys_at(const struct mx_softmax *m, const struct mx_span *span,
+                              uint32_t kv_head, uint32_t pos)
+{
+	uint32_t page = span->pages[pos / m->page_tokens];
+	uint32_t panel = pos % m->page_tokens / ATTN_PANEL;
+	return m->page_base + page * m->page_stride + kv_head * m->head_bytes + panel * m->k_panel;
+}
+
+static void append_task(void *arg, size_t task, unsigned worker)
+{
+	const struct attn_run *run = arg;
+	const struct mx_softmax *m = run->m;
+	const struct mx_softmax_shape *p = &m->shape;
+	const struct mx_span *span = &run->step->spans[task / p->kv_heads];
+	uint32_t head = (uint32_t)(task % p->kv_heads);
+	size_t ld = (size_t)p->kv_heads * p->key_dim;
+	(void)worker;
+
+	for (uint32_t i = 0, n; i < span->n; i += n) {
+		uint32_t pos = span->pos + i, first = pos % ATTN_PANEL;
+		size_t from = (span->row + i) * ld + (size_t)head * p->key_dim;
+		n = ATTN_PANEL - first < span->n - i ? ATTN_PANEL - first : span->n - i;
+		unsigned char *keys = keys_at(m, span, head, pos);
+		m->kernels->append(keys, keys + m->v_offset, first, n, p->key_dim, m->kpad, run->k + from,
+		                   p->values_in_keys ? NULL : run->v + from, ld);
+	}
+}
+
+static void append(const struct attn_run *run)
+{
+	size_t n = (size_t)run->step->n_spans * run->m->shape.kv_heads;
+	/* Waking the threads costs more than appending a few rows. */
+	if (run->step->n_rows <= 2)
+		for (size_t i = 0; i < n; i++)
+			append_task((void *)run, i, 0);
+	else
+		run->m->device->ops->parallel(run->m->device, n, append_task, (void *)run);
+}
+
+/* ---- plan ---- */
+
+static uint32_t first_visible(const struct mx_softmax_shape *p, uint32_t pos)
+{
+	return p->window && pos + 1 > p->window ? pos + 1 - p->window : 0;
+}
+
+static uint32_t item_position(const struct attn_run *run, const struct attn_item *item, uint32_t v)
+{
+	return run->step->spans[item->span].pos + (item->v0 + v) / run->m->group;
+}
+
+/* Lists one item for each ATTN_MAX_ROWS virtual rows of each span. Returns the number of their
+ * blocks, counted once for each tile. */
+static uint64_t list_items(struct attn_run *run)
+{
+	const struct mx_softmax_shape *p = &run->m->shape;
+	uint64_t work = 0;
+
+	run->n_items = 0;
+	for (uint32_t s = 0; s < run->step->n_spans; s++) {
+		uint32_t rows = run->step->spans[s].n * run->m->group;
+		for (uint32_t v = 0; v < rows; v += ATTN_MAX_ROWS) {
+			struct attn_item *it = &run->items[run->n_items++];
+			*it = (struct attn_item){.span = s, .v0 = v, .partials = NO_PARTIALS};
+			it->rows = rows - v < ATTN_MAX_ROWS ? rows - v : ATTN_MAX_ROWS;
+			it->first = first_visible(p, item_position(run, it, 0)) / ATTN_BLOCK;
+			it->end = item_position(run, it, it->rows - 1) / ATTN_BLOCK + 1;
+			it->b0 = it->first;
+			it->b1 = it->end;
+			work += (uint64_t)(it->end - it->first) * ((it->rows + ATTN_TILE - 1) / ATTN_TILE);
+		}
+	}
+	return work;
+}
+
+/* Splits long items so that the threads can share them. Returns the number of items
+ * that were split; the whole items are stored at the end of the array, from the last entry down,
+ * for the merge. */
+static uint32_t split_items(struct attn_run *run, uint64_t work)
+{
+	const struct mx_softmax *m = run->m;
+	const struct mx_softmax_shape *p = &m->shape;
+	uint64_t threads = m->device->info.threads;
+	uint64_t part = work * p->kv_heads / (threads * TASKS_A_THREAD);
+	uint32_t n = run->n_items, n_split = 0;
+	size_t used = 0;
+
+	if (threads == 1)
+		return 0;
+	part = part < 2 ? 2 : part;
+	for (uint32_t i = 0; i < n; i++) {
+		struct attn_item *it = &run->items[i];
+		uint32_t blocks = it->end - it->first;
+		size_t need = (size_t)p->kv_heads * blocks * it->rows * (m->vpad + 2);
+		uint64_t cost = (uint64_t)blocks * ((it->rows + ATTN_TILE - 1) / ATTN_TILE);
+		uint64_t parts = (cost + part - 1) / part;
+		parts = parts < blocks ? parts : blocks;
+		if (parts < 2 || used + need > m->scratch.max_partials ||
+		    run->n_items + parts + n_split > m->scratch.max_items)
+			continue;
+		struct attn_item whole = *it;
+		whole.partials = used;
+		used += need;
+		run->items[m->scratch.max_items - 1 - n_split++] = whole;
+		uint32_t b = it->first;
+		for (uint64_t k = 0; k < parts; k++) {
+			struct attn_item *to = k ? &run->items[run->n_items++] : it;
+			*to = whole;
+			to->b0 = b;
+			to->b1 = b = whole.first + (uint32_t)(blocks * (k + 1) / parts);
+		}
+	}
+	return n_split;
+}
+
+/* ---- attend ---- */
+
+/* Writes zeros over the values of a panel from token n on: these were never written, and a
+ * probability of zero times a NaN is a NaN. */
+static void clear_values(const struct mx_softmax *m, uint32_t n, unsigned char *to)
+{
+	for (uint32_t i = 0; i < m->vpad / 16; i++) {
+		if (m->shape.dtype == MX_F32) {
+			float *v = (float *)to + (size_t)i * ATTN_PANEL * 16;
+			memset(v + n * 16, 0, (ATTN_PANEL - n) * 16 * sizeof(*v));
+		} else {
+			uint16_t *v = (uint16_t *)to + (size_t)i * ATTN_PANEL * 16;
+			uint32_t pair = (n + 1) / 2;
+			if (n % 2)
+				for (uint32_t j = 0; j < 16; j++)
+					v[n / 2 * 32 + j * 2 + 1] = 0;
+			memset(v + pair * 32, 0, (ATTN_PANEL / 2 - pair) * 32 * sizeof(*v));
+		}
+	}
+}
+
+/* Returns the values of panel c of a block, of which the first n tokens are written; `keys` are the
+ * panel's keys. */
+static const unsigned char *values_at(const struct mx_softmax *m, const unsigned char *keys,
+                                      uint32_t c, uint32_t n, const struct attn_worker *w)
+{
+	if (m->shape.values_in_keys) {
+		unsigned char *to = w->values + c * m->v_panel;
+		m->kernels->values_of_keys(keys, m->kpad, m->vpad, to);
+		if (n < ATTN_PANEL)
+			clear_values(m, n, to);
+		return to;
+	}
+	if (n == ATTN_PANEL)
+		return keys + m->v_offset;
+	memcpy(w->values, keys + m->v_offset, m->v_panel);
+	clear_values(m, n, w->values);
+	return w->values;
+}
+
+/* Folds block b of an item into (m, l, o). */
+static void attend_block(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
+                         uint32_t b, const struct attn_worker *w, float *m, float *l, float *o)
+{
+	const struct mx_softmax *mixer = run->m;
+	const struct mx_span *span = &run->step->spans[it->span];
+	uint32_t lo = w->lo[0], hi = w->hi[it->rows - 1], t0 = b * ATTN_BLOCK;
+	struct attn_task task = {
+		.dim = mixer->kpad,
+		.value_dim = mixer->vpad,
+		.rows = it->rows,
+		.scale = mixer->shape.scale,
+		.cap = mixer->shape.cap,
+		.q = w->q,
+		.lo = w->lo,
+		.hi = w->hi,
+		.t0 = t0,
+		.work = w->work,
+	};
+	for (uint32_t c = 0; c < ATTN_BLOCK_PANELS; c++) {
+		uint32_t pos = t0 + c * ATTN_PANEL;
+		if (pos + ATTN_PANEL <= lo || pos >= hi)
+			continue;
+		task.keys[c] = keys_at(mixer, span, kv_head, pos);
+		task.values[c] =
+			values_at(mixer, task.keys[c], c, hi - pos < ATTN_PANEL ? hi - pos : ATTN_PANEL, w);
+	}
+	if (b + 1 < it->b1)
+		task.next = keys_at(mixer, span, kv_head, t0 + ATTN_BLOCK);
+	mixer->kernels->block(&task, m, l, o);
+}
+
+/* Packs the query rows of an item and notes which positions each may see. */
+static void load_rows(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
+                      const struct attn_worker *w)
+{
+	const struct mx_softmax_shape *p = &run->m->shape;
+	const struct mx_span *span = &run->step->spans[it->span];
+	uint32_t group = run->m->group;
+
+	for (uint32_t r = 0; r < it->rows; r++) {
+		uint32_t v = it->v0 + r, row = span->row + v / group;
+		uint32_t head = kv_head * group + v % group, pos = span->pos + v / group;
+		run->m->kernels->pack_q(w->q, r, p->key_dim, run->m->kpad,
+		                        run->q + ((size_t)row * p->heads + head) * p->key_dim);
+		w->lo[r] = first_visible(p, pos);
+		w->hi[r] = pos + 1;
+	}
+}
+
+static void clear_state(uint32_t rows, uint32_t dim, float *m, float *l, float *o)
+{
+	for (uint32_t r = 0; r < rows; r++) {
+		m[r] = -INFINITY;
+		l[r] = 0;
+	}
+	memset(o, 0, (size_t)rows * dim * sizeof(float));
+}
+
+/* Writes the outputs of an item over its queries in q, which the task has read before. */
+static void store_rows(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
+                       const struct attn_worker *w)
+{
+	const struct mx_softmax_shape *p = &run->m->shape;
+	const struct mx_span *span = &run->step->spans[it->span];
+	uint32_t group = run->m->group;
+
+	for (uint32_t r = 0; r < it->rows; r++) {
+		uint32_t v = it->v0 + r, row = span->row + v / group;
+		uint32_t head = kv_head * group + v % group;
+		float l = w->l[r];
+		if (run->m->sinks) /* a key of this score, whose value is 0 */
+			l += exp2f(run->m->sinks[head] * (float)MX_SOFTMAX_LOG2E - w->m[r]);
+		run->m->kernels->finish(p->value_dim, l, w->o + (size_t)r * run->m->vpad,
+		                        run->q + ((size_t)row * p->heads + head) * p->key_dim);
+	}
+}
+
+/* Returns the partial of a block of a split item: m[rows], l[rows], o[rows, dpad]. */
+static float *partial_at(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
+                         uint32_t b)
+{
+	size_t size = (size_t)it->rows * (run->m->vpad + 2);
+	size_t index = (size_t)kv_head * (it->end - it->first) + (b - it->first);
+	return run->partials + it->partials + index * size;
+}
+
+static void worker_of(const struct attn_run *run, unsigned worker, struct attn_worker *out)
+{
+	const struct mx_softmax *m = run->m;
+	worker_layout(run->workers + worker * m->scratch.worker_bytes, &m->shape, out);
+}
+
+static void attend_task(void *arg, size_t task, unsigned worker)
+{
+	const struct attn_run *run = arg;
+	const struct mx_softmax *m = run->m;
+	uint32_t dim = m->vpad, kv_head = (uint32_t)(task / run->n_items);
+	const struct attn_item *it = &run->items[task % run->n_items];
+	struct attn_worker w;
+
+	worker_of(run, worker, &w);
+	load_rows(run, it, kv_head, &w);
+	m->kernels->begin();
+	if (it->partials == NO_PARTIALS) {
+		clear_state(it->rows, dim, w.m, w.l, w.o);
+		for (uint32_t b = it->b0; b < it->b1; b++)
+			attend_block(run, it, kv_head, b, &w, w.m, w.l, w.o);
+	} else {
+		for (uint32_t b = it->b0; b < it->b1; b++) {
+			float *mb = partial_at(run, it, kv_head, b), *lb = mb + it->rows, *ob = lb + it->rows;
+			clear_state(it->rows, dim, mb, lb, ob);
+			attend_block(run, it, kv_head, b, &w, mb, lb, ob);
+		}
+	}
+	m->kernels->end();
+	if (it->partials == NO_PARTIALS)
+		store_rows(run, it, kv_head, &w);
+}
+
+static void merge_task(void *arg, size_t task, unsigned worker)
+{
+	const struct attn_run *run = arg;
+	const struct mx_softmax *m = run->m;
+	uint32_t kv_heads = m->shape.kv_heads, dim = m->vpad, kv_head = (uint32_t)(task % kv_heads);
+	const struct attn_item *it = &run->items[m->scratch.max_items - 1 - task / kv_heads];
+	struct attn_worker w;
+
+	worker_of(run, worker, &w);
+	m->kernels->begin();
+	clear_state(it->rows, dim, w.m, w.l, w.o);
+	for (uint32_t b = it->first; b < it->end; b++) {
+		const float *mb = partial_at(run, it, kv_head, b), *lb = mb + it->rows;
+		const float *ob = lb + it->rows;
+		for (uint32_t r = 0; r < it->rows; r += ATTN_TILE)
+			m->kernels->fold(it->rows - r < ATTN_TILE ? it->rows - r : ATTN_TILE, dim, w.m + r,
+			                 w.l + r, w.o + (size_t)r * dim, mb + r, lb + r, ob + (size_t)r * dim);
+	}
+	m->kernels->end();
+	store_rows(run, it, kv_head, &w);
+}
+
+static void attend(struct attn_run *run)
+{
+	struct mx_device *d = run->m->device;
+	uint32_t kv_heads = run->m->shape.kv_heads;
+	uint32_t n_split = split_items(run, list_items(run));
+
+	d->ops->parallel(d, (size_t)run->n_items * kv_heads, attend_task, run);
+	if (n_split)
+		d->ops->parallel(d, (size_t)n_split * kv_heads, merge_task, run);
+}
+
+void mx_softmax_run(const struct mx_softmax *s, const struct mx_step *step, unsigned char *scratch,
+                    float *q, const float *k, const float *v)
+{
+	struct attn_run run = {
+		.m = s,
+		.step = step,
+		.q = q,
+		.k = k,
+		.v = v,
+		.items = (struct attn_item *)(scratch + s->scratch.items),
+		.partials = (float *)(scratch + s->scratch.partials),
+		.workers = scratch + s->scratch.workers,
+	};
+	append(&run);
+	attend(&run);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Softmax over paged keys and values on CPUs: what the mixers of softmax attention share. Not a
+ * mixer: a convenience library, linked into each module that needs it. See README.md.
+ *
+ * The mixer makes queries, keys and values of a step's rows, normed and rotated; mx_softmax_run
+ * appends keys and values to the pages and computes the outputs. The engine thread calls it.
+ */
+#ifndef MX_MIXERS_SOFTMAX_H
+#define MX_MIXERS_SOFTMAX_H
+
+#include "mixers/mixer.h"
+#include "mixers/softmax/softmax_kernels.h"
+
+#define MX_SOFTMAX_LOG2E 1.4426950408889634
+
+/* What a layer computes. */
+struct mx_softmax_shape {
+	uint32_t heads, kv_heads; /* kv_heads divides heads */
+	uint32_t key_dim;         /* 1 .. ATTN_MAX_KEY_DIM: elements of a query and of a key */
+	uint32_t value_dim;       /* 1 .. ATTN_MAX_DIM: elements of a value and of an output */
+	/* A value is the first value_dim elements of its key, and pages hold keys only; else value_dim
+	 * is key_dim. */
+	bool values_in_keys;
+	uint32_t window;     /* keys a query sees, itself included; 0 = all */
+	float scale;         /* of q.k, times log2(e): softmax runs in powers of two */
+	float cap;           /* scores are at most that, times log2(e); 0 = none */
+	enum mx_dtype dtype; /* of keys and values: f32 or bf16 */
+};
+
+/* Where things are in the step's scratch memory, in bytes from the start of softmax's part. */
+struct mx_softmax_scratch {
+	size_t items;    /* struct attn_item [max_items] */
+	size_t partials; /* f32 [max_partials]: m, l, o[vpad] for each row and block of split items */
+	size_t workers;  /* per worker, worker_bytes each */
+	size_t worker_bytes;
+	uint32_t max_items;
+	size_t max_partials;
+	size_t bytes;
+};
+
+/* A layer. */
+struct mx_softmax {
+	struct mx_softmax_shape shape;
+	struct mx_device *device;
+	const struct attn_kernels *kernels;
+	const float *sinks; /* [heads], the mixer's; NULL = none */
+	uint32_t group;     /* query heads that share a key head */
+	uint32_t kpad, vpad;
+	struct mx_softmax_scratch scratch;
+	unsigned char *page_base;
+	size_t page_stride;
+	uint32_t page_tokens;
+	size_t k_panel, v_panel; /* bytes of the keys and of the values of a panel */
+	size_t v_offset;         /* bytes from a panel's keys to its values */
+	size_t head_bytes;       /* bytes of a key head in a page */
+};
+
+/* Returns the bytes of one token in a page. */
+size_t mx_softmax_token_bytes(const struct mx_softmax_shape *shape);
+
+/* Returns the bytes of scratch memory that mx_softmax_run needs; *out tells where. */
+size_t mx_softmax_scratch_layout(const struct mx_layer_desc *layer,
+                                 const struct mx_softmax_shape *shape, unsigned threads,
+                                 struct mx_softmax_scratch *out);
+
+/* Makes *out for a layer that is created. `mixer` is its name, for the message. */
+mx_status mx_softmax_init(const struct mx_softmax_shape *shape, const struct mx_mixer_init *init,
+                          const char *mixer, struct mx_softmax *out, struct mx_err *err);
+
+/* Attends. q [n_rows, heads, key_dim]; k [n_rows, kv_heads, key_dim]; v [n_rows, kv_heads,
+ * value_dim], unread with values_in_keys. The output of a head takes the place of the first
+ * value_dim elements of its query. `scratch` is aligned to 64 bytes. */
+void mx_softmax_run(const struct mx_softmax *s, const struct mx_step *step, unsigned char *scratch,
+                    float *q, const float *k, const float *v);
+
+#endif

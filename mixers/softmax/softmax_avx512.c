@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention kernels for AVX-512 (F, BW, DQ, VL). */
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "mixers/softmax/softmax_kernels.h"
+
+typedef __m512 v16;
+
+#define ROWS   8 /* 16 accumulators of 32 registers, and a pair of loads feeds 16 FMAs */
+#define v_zero _mm512_setzero_ps
+#define v_set1 _mm512_set1_ps
+#define v_load _mm512_loadu_ps
+#define v_add  _mm512_add_ps
+#define v_mul  _mm512_mul_ps
+#define v_div  _mm512_div_ps
+#define v_max  _mm512_max_ps
+#define v_fma  _mm512_fmadd_ps
+#define v_hmax _mm512_reduce_max_ps
+
+static inline void v_store(float *p, v16 v)
+{
+	_mm512_storeu_ps(p, v);
+}
+
+static inline void v_bf16_pairs(const uint16_t *p, v16 *even, v16 *odd)
+{
+	__m512i a = _mm512_loadu_si512(p);
+	*even = _mm512_castsi512_ps(_mm512_slli_epi32(a, 16));
+	*odd = _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* As in softmax_portable.c. */
+static inline v16 v_exp2(v16 x)
+{
+	__mmask16 live = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_GT_OQ);
+	v16 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+	v16 f = _mm512_sub_ps(x, n), p = v_set1(0.00015353360504377633f);
+	p = v_fma(p, f, v_set1(0.0013398875016719103f));
+	p = v_fma(p, f, v_set1(0.00961843691766262f));
+	p = v_fma(p, f, v_set1(0.055503323674201965f));
+	p = v_fma(p, f, v_set1(0.24022647738456726f));
+	p = v_fma(p, f, v_set1(0.6931471824645996f));
+	p = v_fma(p, f, v_set1(1.0f));
+	return _mm512_maskz_scalef_ps(live, p, n);
+}
+
+static inline v16 v_keep(v16 v, uint32_t a, uint32_t b)
+{
+	__mmask16 keep = b > a ? (__mmask16)(((1u << b) - 1) & ~((1u << a) - 1)) : 0;
+	return _mm512_mask_mov_ps(v_set1(-INFINITY), keep, v);
+}
+
+static inline float v_hsum(v16 v)
+{
+	__m256 x = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+	__m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+	y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+	y = _mm_add_ss(y, _mm_movehdup_ps(y));
+	return _mm_cvtss_f32(y);
+}
+
+/* Exchanges the quarters of eight vectors with those of eight others: what is left of a transpose
+ * whose quarters hold their part already. Vectors are stored in the order of `to`. */
+static inline void transpose_quarters(const __m512i q[16], float *to, int rows)
+{
+	for (int i = 0; i < rows / 4; i++) {
+		__m512i a = q[i], b = q[i + rows / 4], c = q[i + rows / 2], d = q[i + rows / 4 * 3];
+		__m512i ab0 = _mm512_shuffle_i32x4(a, b, 0x44), ab1 = _mm512_shuffle_i32x4(a, b, 0xee);
+		__m512i cd0 = _mm512_shuffle_i32x4(c, d, 0x44), cd1 = _mm512_shuffle_i32x4(c, d, 0xee);
+		_mm512_storeu_si512(to + i * 16, _mm512_shuffle_i32x4(ab0, cd0, 0x88));
+		_mm512_storeu_si512(to + (i + rows / 4) * 16, _mm512_shuffle_i32x4(ab0, cd0, 0xdd));
+		_mm512_storeu_si512(to + (i + rows / 2) * 16, _mm512_shuffle_i32x4(ab1, cd1, 0x88));
+		_mm512_storeu_si512(to + (i + rows / 4 * 3) * 16, _mm512_shuffle_i32x4(ab1, cd1, 0xdd));
+	}
+}
+
+/* As in softmax_portable.c. */
+static void transpose_32(const float *from, float *to)
+{
+	__m512i q[16];
+	for (int i = 0; i < 16; i += 4) { /* q[4 part + c]: rows of quarter i of columns 4 part + c */
+		__m512i a = _mm512_loadu_si512(from + i * 16), b = _mm512_loadu_si512(from + i * 16 + 16);
+		__m512i c = _mm512_loadu_si512(from + i * 16 + 32),
+				d = _mm512_loadu_si512(from + i * 16 + 48);
+		__m512i ab0 = _mm512_unpacklo_epi32(a, b), ab1 = _mm512_unpackhi_epi32(a, b);
+		__m512i cd0 = _mm512_unpacklo_epi32(c, d), cd1 = _mm512_unpackhi_epi32(c, d);
+		q[i] = _mm512_unpacklo_epi64(ab0, cd0);
+		q[i + 1] = _mm512_unpackhi_epi64(ab0, cd0);
+		q[i + 2] = _mm512_unpacklo_epi64(ab1, cd1);
+		q[i + 3] = _mm512_unpackhi_epi64(ab1, cd1);
+	}
+	transpose_quarters(q, to, 16);
+}
+
+static void transpose_64(const uint16_t *from, uint16_t *to)
+{
+	const __m512i swap =
+		_mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+	__m512i q[16];
+	for (int i = 0; i < 8; i += 2) {
+		__m512i a = _mm512_shuffle_epi8(_mm512_loadu_si512(from + i * 32), swap);
+		__m512i b = _mm512_shuffle_epi8(_mm512_loadu_si512(from + i * 32 + 32), swap);
+		q[i] = _mm512_unpacklo_epi64(a, b);
+		q[i + 1] = _mm512_unpackhi_epi64(a, b);
+	}
+	transpose_quarters(q, (float *)to, 8);
+}
+
+#include "mixers/softmax/softmax_body.h"
+
+ATTN_TABLES(avx512)
