@@ -123,20 +123,6 @@ struct rows_run {
 	float *raw, *q, *k, *v;
 };
 
-/* [x0 x1 x2 x3 ..] -> [x0 x2 .. x1 x3 ..] of the first `dim` elements of each head: half-split
- * rotation of these is the rotation of pairs, and scores do not depend on the order. */
-static void split_pairs(float *x, uint32_t heads, uint32_t head_dim, uint32_t dim)
-{
-	float odd[ATTN_MAX_DIM / 2];
-	for (uint32_t h = 0; h < heads; h++, x += head_dim) {
-		for (uint32_t i = 0; i < dim / 2; i++) {
-			odd[i] = x[2 * i + 1];
-			x[i] = x[2 * i];
-		}
-		memcpy(x + dim / 2, odd, dim / 2 * sizeof *x);
-	}
-}
-
 /* Divides each head by its root mean square. */
 static void norm_values(const struct attn_params *p, float *v)
 {
@@ -171,8 +157,8 @@ static void arrange_row(const struct rows_run *r, uint32_t row)
 	if (p->v_norm)
 		norm_values(p, v);
 	if (p->rope_pairs) {
-		split_pairs(q, p->heads, p->head_dim, p->rope_dim);
-		split_pairs(k, p->kv_heads, p->head_dim, p->rope_dim);
+		mx_softmax_split_pairs(q, p->heads, p->head_dim, p->rope_dim);
+		mx_softmax_split_pairs(k, p->kv_heads, p->head_dim, p->rope_dim);
 	}
 }
 

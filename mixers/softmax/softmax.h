@@ -74,4 +74,9 @@ mx_status mx_softmax_init(const struct mx_softmax_shape *shape, const struct mx_
 void mx_softmax_run(const struct mx_softmax *s, const struct mx_step *step, unsigned char *scratch,
                     float *q, const float *k, const float *v);
 
+/* rows.c: [x0 x1 x2 x3 ..] -> [x0 x2 .. x1 x3 ..] of the first `dim` elements, at most
+ * ATTN_MAX_DIM, of each head; a head begins every `ld` elements. Half-split rotation of these is
+ * the rotation of pairs, and scores do not depend on the order. */
+void mx_softmax_split_pairs(float *x, uint32_t heads, size_t ld, uint32_t dim);
+
 #endif
