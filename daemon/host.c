@@ -215,7 +215,7 @@ static void print_memory(FILE *out, const struct mx_config_model *m, uint32_t ma
 		fprintf(out, "  weights             %10.1f MiB\n", mib(mp->weights_device));
 	else
 		fprintf(out, "  weights, mapped     %10.1f MiB\n", mib(mp->weights_mapped));
-	fprintf(out, "  weights, converted  %10.1f MiB\n", mib(mp->weights_private));
+	fprintf(out, "  weights, converted  %10.1f MiB\n", mib(mp->weights_private + mp->weights_made));
 	if (mp->instances)
 		fprintf(out, "  mixers' own         %10.1f MiB\n", mib(mp->instances));
 	print_states(out, m, max_context, mp);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/convert.h"
 
+#include <math.h>
+
 bool mx_converts(enum mx_dtype to, enum mx_dtype from)
 {
 	return to == from || ((to == MX_F32 || to == MX_BF16) && from != MX_F8E4M3);
@@ -39,5 +41,21 @@ void mx_convert(void *to, enum mx_dtype to_dtype, const void *from, enum mx_dtyp
 			uint16_t h = mx_f32_to_bf16(f);
 			memcpy(out + i * sizeof h, &h, sizeof h);
 		}
+	}
+}
+
+void mx_convert_mxfp4(const unsigned char *codes, const unsigned char *scales, size_t n,
+                      enum mx_dtype dtype, void *to)
+{
+	static const float values[16] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
+	                                 -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+	for (size_t i = 0; i < n; i++) {
+		unsigned char scale = scales[i / MX_MXFP4_BLOCK];
+		float unit = scale == 255 ? NAN : ldexpf(1, scale - 127);
+		float v = values[codes[i / 2] >> (i & 1 ? 4 : 0) & 15] * unit;
+		if (dtype == MX_F32)
+			((float *)to)[i] = v;
+		else
+			((uint16_t *)to)[i] = mx_f32_to_bf16(v);
 	}
 }

@@ -92,7 +92,8 @@ static mx_status route(struct mx_model_engine *e, const struct mx_model_experts 
 	const struct mx_experts_scratch *s = &e->scratch.experts;
 	struct mx_device *d = e->device;
 	struct routing routing = {m, s};
-	const struct mx_linear_out router = {.w = &m->router, .y = s->probs, .ldy = m->n};
+	const struct mx_linear_out router = {
+		.w = &m->router, .bias = m->router_bias, .y = s->probs, .ldy = m->n};
 	mx_status st = d->ops->linear(d, e->scratch.x, e->model.plan->width, rows, &router, 1);
 	if (st != MX_OK)
 		return st;

@@ -161,7 +161,8 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 		.n_snapshots = p->n_snapshots,
 		.snapshot_every = p->snapshot_every,
 		.snapshot_bytes = p->snapshot_bytes,
-		.weight_bytes = p->weights_mapped + p->weights_device + p->weights_private,
+		.weight_bytes =
+			p->weights_mapped + p->weights_device + p->weights_made + p->weights_private,
 		.page_bytes = p->page_bytes,
 		.slot_bytes = p->slot_bytes,
 		.scratch_bytes = p->scratch,

@@ -20,8 +20,8 @@ struct mx_engine_config {
 	bool unrecorded;      /* record no steps: for tests and benchmarks */
 	unsigned threads;     /* of a CPU device; 0 = one per usable CPU */
 	uint32_t max_context; /* 0 = the model's own */
-	size_t memory;        /* CPU: bytes for everything but the mapped weights; 0 = just enough for
-	                       * max_sequences of max_context, at most half of what the mapped weights
+	size_t memory;        /* CPU: bytes for everything but the matrices; 0 = just enough for
+	                       * max_sequences of max_context, at most half of what the matrices
 	                       * leave of the host's (or the cgroup's) memory. Device with its own
 	                       * memory: bytes there, weights included; 0 = at most nine tenths of
 	                       * what is free */
@@ -45,6 +45,7 @@ struct mx_memory_plan {
 	size_t weights_device;  /* copies of the matrices in the device's memory */
 	size_t weights_mapped;  /* mapping of the checkpoint file, shared with the page cache */
 	size_t weights_private; /* converted copies (norms, biases) */
+	size_t weights_made;    /* CPU: copies of matrices that are stored in another form */
 	size_t pages;           /* n_pages * page_bytes */
 	size_t slots;           /* n_slots * slot_bytes */
 	size_t snapshots;       /* n_snapshots * snapshot_bytes */

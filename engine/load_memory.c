@@ -46,7 +46,7 @@ static mx_status load_host_memory(struct mx_model_engine *e, const struct mx_mem
 	divide_states(e, p, first, e->map);
 	first += states < TOUCH_STATES ? states : TOUCH_STATES;
 	/* Weights that do not fit in memory are read from the file as they are used. */
-	bool fits = m->mapped_bytes + e->map_bytes + p->instances < mx_host_memory();
+	bool fits = m->mapped_bytes + e->map_bytes + p->instances + p->weights_made < mx_host_memory();
 	progress->all = first + (fits ? m->mapped_bytes : 0);
 	if (fits)
 		touch_weights(e, progress);
@@ -147,9 +147,9 @@ mx_status mx_load_memory(struct mx_model_engine *e, const struct mx_memory_plan 
                          struct mx_err *err)
 {
 	*out = (struct mx_load_vectors){0};
-	if (mx_model_transpose(&e->model) != MX_OK)
-		return mx_fail(err, MX_E_NOMEM, "cannot map %.1f MiB for transposed matrices",
-		               (double)e->model.transposed_bytes / (1 << 20));
+	if (mx_model_make(&e->model, e->device) != MX_OK)
+		return mx_fail(err, MX_E_NOMEM, "cannot map %.1f MiB for converted matrices",
+		               (double)e->model.made_bytes / (1 << 20));
 	return e->device->info.own_memory ? load_device_memory(e, p, progress, out, err)
 	                                  : load_host_memory(e, p, progress, out, err);
 }

@@ -220,6 +220,7 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 		p->other += bytes.host + mx_step_tables_bytes(m, &limits);
 	} else {
 		p->weights_mapped = m->mapped_bytes;
+		p->weights_made = m->made_bytes;
 		p->scratch = bytes.device + bytes.host + device_scratch;
 	}
 	p->page_tokens = m->page_tokens;
@@ -340,8 +341,8 @@ static size_t choose_budget(const struct mx_engine_config *config, const struct 
 		return config->memory;
 	if (p->own_memory)
 		return p->device_free / 10 * 9;
-	size_t host = mx_host_memory();
-	return host > p->weights_mapped ? (host - p->weights_mapped) / 2 : 0;
+	size_t host = mx_host_memory(), weights = p->weights_mapped + p->weights_made;
+	return host > weights ? (host - weights) / 2 : 0;
 }
 
 /* Returns the number of pages: `each` for n_slots sequences, as far as they fit. With a prefix
@@ -366,7 +367,7 @@ static mx_status add_up(struct mx_memory_plan *p, struct mx_err *err)
 	size_t states = p->pages + p->slots + p->snapshots, host = mx_host_memory();
 	size_t computing = p->weights_device + p->weights_private + p->instances + states + p->scratch;
 	p->device_total = p->own_memory ? computing : 0;
-	p->total = p->weights_mapped + (p->own_memory ? 0 : computing) + p->other;
+	p->total = p->weights_mapped + p->weights_made + (p->own_memory ? 0 : computing) + p->other;
 	if (p->device_total > p->device_free)
 		return mx_fail_at(err, MX_E_RANGE, "memory",
 		                  "the plan needs %.1f MiB of %s, which has %.1f MiB free: lower memory",

@@ -2,6 +2,28 @@
 /* Dense feed-forwards: those of blocks, and the experts of mixtures. */
 #include "engine/model_engine.h"
 
+struct clamping {
+	const struct mx_model_mlp *m;
+	float *gate, *up;
+	size_t ld;
+};
+
+/* Cuts a row so that silu(gate) up is what struct mx_plan_experts says. */
+static void clamp_row(void *arg, size_t row, unsigned worker)
+{
+	const struct clamping *c = arg;
+	const float alpha = c->m->alpha, limit = c->m->limit, share = 1 / alpha;
+	float *gate = c->gate + row * c->ld, *up = c->up + row * c->ld;
+	(void)worker;
+	for (uint32_t i = 0; i < c->m->width; i++) {
+		/* so written that a NaN remains one */
+		float g = gate[i] > limit ? limit : gate[i], u = up[i] > limit ? limit : up[i];
+		u = u < -limit ? -limit : u;
+		gate[i] = alpha * g;
+		up[i] = share * (u + 1);
+	}
+}
+
 /* Computes s->gate [rows, ld] = act(gate x) * up x. */
 static mx_status run_gated(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
                            size_t rows, size_t ld)
@@ -20,6 +42,10 @@ static mx_status run_gated(struct mx_model_engine *e, const struct mx_model_mlp 
 		st = d->ops->scale(d, s->gate, rows * m->width, m->gate_scale);
 	if (st != MX_OK)
 		return st;
+	if (m->limit != 0) { /* on CPUs */
+		struct clamping clamping = {m, s->gate, up, ld};
+		d->ops->parallel(d, rows, clamp_row, &clamping);
+	}
 	if (m->act == MX_ACT_SILU)
 		return d->ops->silu_mul(d, s->gate, ld, up, ld, rows, m->width, s->gate, ld);
 	return d->ops->act_mul(d, m->act, s->gate, ld, up, ld, rows, m->width, s->gate, ld);

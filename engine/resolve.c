@@ -284,8 +284,8 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
 
 void mx_model_free(struct mx_model *m)
 {
-	if (m->transposed)
-		mx_unmap(m->transposed, m->transposed_bytes);
+	if (m->made_map)
+		mx_unmap(m->made_map, m->made_bytes);
 	mx_arena_free(&m->arena);
 	*m = (struct mx_model){0};
 }

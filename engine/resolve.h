@@ -40,13 +40,14 @@ struct mx_model_mlp {
 	struct mx_weight gate, up, down;        /* gate: only if gated */
 	float *gate_bias, *up_bias, *down_bias; /* NULL = none */
 	uint32_t width;
-	float gate_scale; /* multiplier of gate x; CPUs only if it is not 1 */
+	float gate_scale;   /* multiplier of gate x; CPUs only if it is not 1 */
+	float alpha, limit; /* see struct mx_plan_experts */
 };
 
 struct mx_model_experts {
 	struct mx_plan_router rule;
 	struct mx_weight router;                /* [n, width of the model] */
-	float *correction;                      /* [n] NULL = none */
+	float *router_bias, *correction;        /* [n] NULL = none */
 	struct mx_weight latent_in, latent_out; /* data NULL = none */
 	struct mx_weight shared_gate;           /* [1, width of the model]; data NULL = none */
 	struct mx_model_mlp *experts;           /* [n] */
@@ -87,8 +88,10 @@ struct mx_model_vector {
 	               * this is the first */
 	float *copy;  /* the tensor's f32 copy, in the device's memory */
 	size_t n;     /* elements of the tensor */
-	size_t first; /* element of the tensor that *dest points to */
+	size_t first; /* element of the copy that *dest points to */
 	float plus;   /* added to each element */
+	size_t pairs; /* if not 0: of each run of so many elements the copy has first the even ones,
+	               * then the odd ones */
 };
 
 /* A use of a matrix. */
@@ -98,11 +101,13 @@ struct mx_model_use {
 	uint32_t first;
 };
 
-/* A matrix that is the transpose of a tensor of the checkpoint. */
-struct mx_model_transpose {
-	struct mx_tensor made; /* as it is used; data NULL until mx_model_transpose */
-	const struct mx_tensor *from;
-	struct mx_model_transpose *next;
+/* A matrix, or n of them [n, rows, cols], that the checkpoint stores in another form. */
+struct mx_model_made {
+	struct mx_tensor made;          /* as it is used; data NULL until mx_model_make */
+	const struct mx_tensor *from;   /* its transpose, or MXFP4's codes [n, rows, cols / 32, 16] */
+	const struct mx_tensor *scales; /* MXFP4's scales [n, rows, cols / 32]; NULL = a transpose */
+	bool pairs; /* row 2i of each stored matrix becomes row i, row 2i + 1 row i + rows / 2 */
+	struct mx_model_made *next;
 };
 
 /* A matrix of the checkpoint that is used. */
@@ -139,9 +144,9 @@ struct mx_model {
 	struct mx_model_matrix *matrices; /* each once, in the order of the checkpoint's table */
 	size_t n_matrices;
 
-	struct mx_model_transpose *transposes; /* list */
-	unsigned char *transposed;             /* mx_map of transposed_bytes */
-	size_t transposed_bytes;               /* of host memory for these matrices */
+	struct mx_model_made *made; /* list */
+	unsigned char *made_map;    /* mx_map of made_bytes */
+	size_t made_bytes;          /* of host memory for these matrices */
 
 	size_t mapped_bytes;   /* bytes of all used tensors in the checkpoint */
 	size_t weight_bytes;   /* bytes of matrices in the device's own memory; 0 on CPUs */
@@ -179,8 +184,9 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
 /* Frees the model; its mixer instances must be destroyed before. Takes a zeroed model. */
 void mx_model_free(struct mx_model *m);
 
-/* Makes the transposed matrices in memory of their own, which mx_model_free frees. MX_E_NOMEM. */
-mx_status mx_model_transpose(struct mx_model *m);
+/* Makes the matrices that the checkpoint stores in another form, in memory of their own, which
+ * mx_model_free frees; by the threads of `d` if that is a CPU. MX_E_NOMEM. */
+mx_status mx_model_make(struct mx_model *m, struct mx_device *d);
 
 /* Converts the vectors to f32 at `at` [private_bytes], aligned to 64, and points their users to
  * `base`: `at` itself, or the device's memory, to which the caller copies it. */

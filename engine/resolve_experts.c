@@ -57,6 +57,44 @@ static mx_status fused(struct mx_resolver *r, const struct mx_plan_experts *p, u
 	return st;
 }
 
+/* Finds the weights of expert e as gpt-oss stores them. */
+static mx_status interleaved(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t e,
+                             uint32_t width, struct mx_model_mlp *out)
+{
+	const uint64_t up[3] = {p->n, (uint64_t)2 * p->width, width}, down[3] = {p->n, width, p->width};
+	const uint32_t first = e * (uint32_t)up[1];
+	char of_up[256], of_down[256];
+	if (p->n * up[1] > UINT32_MAX || p->n * down[1] > UINT32_MAX)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor %s has too many rows", p->fused_up);
+	if (snprintf(of_up, sizeof of_up, "%s_bias", p->fused_up) >= (int)sizeof of_up ||
+	    snprintf(of_down, sizeof of_down, "%s_bias", p->fused_down) >= (int)sizeof of_down)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", p->fused_up);
+	mx_status st = mx_need_matrix_oss(r, p->fused_up, up, true, first, p->width, &out->gate);
+	if (st == MX_OK)
+		st = mx_need_matrix_oss(r, p->fused_up, up, true, first + p->width, p->width, &out->up);
+	if (st == MX_OK)
+		st = mx_need_matrix_oss(r, p->fused_down, down, false, e * width, width, &out->down);
+	if (st == MX_OK)
+		st = mx_need_rows(r, of_up, up, true, first, &out->gate_bias);
+	if (st == MX_OK)
+		st = mx_need_rows(r, of_up, up, true, first + p->width, &out->up_bias);
+	return st == MX_OK ? mx_need_rows(r, of_down, down, false, e * width, &out->down_bias) : st;
+}
+
+static mx_status find_expert(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t e,
+                             uint32_t width, bool in_two, struct mx_model_mlp *out)
+{
+	*out = (struct mx_model_mlp){.act = p->act,
+	                             .gated = p->gated,
+	                             .width = p->width,
+	                             .gate_scale = 1,
+	                             .alpha = p->alpha,
+	                             .limit = p->limit};
+	if (p->interleaved)
+		return interleaved(r, p, e, width, out);
+	return in_two ? fused(r, p, e, width, out) : listed(r, p, e, width, out);
+}
+
 /* Keeps the sizes that scratch memory depends on. */
 static void measure(struct mx_model *m, const struct mx_plan_experts *p)
 {
@@ -77,6 +115,8 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 	const uint32_t width = m->plan->width, inner = p->latent ? p->latent : width;
 	const bool in_two = !p->list || has(r, p->fused_up);
 	mx_status st = mx_need_matrix_2d(r, p->router, p->n, width, &out->router);
+	if (st == MX_OK && p->router_bias)
+		st = mx_need_vector_1d(r, p->router_bias, p->n, 0, &out->router_bias);
 	if (st == MX_OK && p->correction)
 		st = mx_need_vector_1d(r, p->correction, p->n, 0, &out->correction);
 	if (st == MX_OK && p->latent)
@@ -93,14 +133,8 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 	out->experts = mx_arena_alloc(&m->arena, p->n * sizeof *out->experts);
 	if (!out->experts)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
-	for (uint32_t e = 0; e < p->n && st == MX_OK; e++) {
-		struct mx_model_mlp *expert = &out->experts[e];
-		expert->act = p->act;
-		expert->gate_scale = 1;
-		expert->gated = p->gated;
-		expert->width = p->width;
-		st = in_two ? fused(r, p, e, inner, expert) : listed(r, p, e, inner, expert);
-	}
+	for (uint32_t e = 0; e < p->n && st == MX_OK; e++)
+		st = find_expert(r, p, e, inner, in_two, &out->experts[e]);
 	measure(m, p);
 	return st;
 }

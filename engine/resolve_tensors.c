@@ -30,8 +30,8 @@ static void print_shape(char *text, size_t cap, const uint64_t *shape, uint32_t 
 		text[0] = 0;
 }
 
-static mx_status check_tensor(const struct mx_tensor *t, const uint64_t *shape, uint32_t ndim,
-                              struct mx_err *err)
+static mx_status check_shape(const struct mx_tensor *t, const uint64_t *shape, uint32_t ndim,
+                             struct mx_err *err)
 {
 	if (t->ndim != ndim || memcmp(t->shape, shape, ndim * sizeof *shape)) {
 		char has[128], wants[128];
@@ -41,6 +41,15 @@ static mx_status check_tensor(const struct mx_tensor *t, const uint64_t *shape, 
 		                  "tensor '%.160s' has shape [%s] where config.json asks for [%s]", t->name,
 		                  has, wants);
 	}
+	return MX_OK;
+}
+
+static mx_status check_tensor(const struct mx_tensor *t, const uint64_t *shape, uint32_t ndim,
+                              struct mx_err *err)
+{
+	mx_status st = check_shape(t, shape, ndim, err);
+	if (st != MX_OK)
+		return st;
 	if ((uintptr_t)t->data % mx_dtype_size(t->dtype))
 		return mx_fail_at(err, MX_E_FORMAT, t->file,
 		                  "tensor '%.160s' is not aligned to its %zu-byte elements", t->name,
@@ -117,7 +126,7 @@ mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct m
 		const uint64_t shape[2] = {spec->shape[1], spec->shape[0]};
 		st = check_tensor(t, shape, 2, r->err);
 		if (st == MX_OK)
-			st = mx_resolve_transposed(r, t, &t);
+			st = mx_resolve_transposed(r, t, false, &t);
 	}
 	return st == MX_OK ? use_matrix(r, t, spec, out) : st;
 }
@@ -133,6 +142,45 @@ mx_status mx_need_matrix_3d(struct mx_resolver *r, const char *name, const uint6
 	return st == MX_OK ? use_rows(r, t, shape[0] * shape[1], shape[2], &part, out) : st;
 }
 
+/* Finds MXFP4's tensors of matrices [n, rows, cols]. */
+static mx_status find_mxfp4(struct mx_resolver *r, const char *name, const uint64_t shape[3],
+                            bool pairs, const struct mx_tensor **out)
+{
+	const uint64_t blocks[4] = {shape[0], shape[1], shape[2] / 32, 16};
+	const struct mx_tensor *codes, *scales;
+	char part[256];
+	if (shape[2] % 32)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor %s has no whole blocks of 32", name);
+	if (snprintf(part, sizeof part, "%s_blocks", name) >= (int)sizeof part)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", name);
+	mx_status st = mx_checkpoint_find_bytes(r->model->checkpoint, part, &codes, r->err);
+	if (st == MX_OK)
+		st = check_shape(codes, blocks, 4, r->err);
+	snprintf(part, sizeof part, "%s_scales", name);
+	if (st == MX_OK)
+		st = mx_checkpoint_find_bytes(r->model->checkpoint, part, &scales, r->err);
+	if (st == MX_OK)
+		st = check_shape(scales, blocks, 3, r->err);
+	return st == MX_OK ? mx_resolve_mxfp4(r, codes, scales, pairs, out) : st;
+}
+
+mx_status mx_need_matrix_oss(struct mx_resolver *r, const char *name, const uint64_t shape[3],
+                             bool pairs, uint32_t first, uint32_t n, struct mx_weight *out)
+{
+	const uint64_t stored[3] = {shape[0], shape[2], shape[1]};
+	const struct mx_weight_slice part = {.first = first, .n = n};
+	const struct mx_tensor *t;
+	mx_status st = mx_resolve_find(r, name, &t, NULL);
+	if (st == MX_E_NOTFOUND) {
+		st = find_mxfp4(r, name, shape, pairs, &t);
+	} else if (st == MX_OK) {
+		st = check_tensor(t, stored, 3, r->err);
+		if (st == MX_OK)
+			st = mx_resolve_transposed(r, t, pairs, &t);
+	}
+	return st == MX_OK ? use_rows(r, t, shape[0] * shape[1], shape[2], &part, out) : st;
+}
+
 mx_status mx_need_table(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
                         struct mx_weight *out)
 {
@@ -142,19 +190,11 @@ mx_status mx_need_table(struct mx_resolver *r, const char *name, uint32_t rows, 
 	return st == MX_OK ? use_matrix(r, t, &spec, out) : st;
 }
 
-mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
-                         float plus, float **dest)
+/* Adds a use of a vector from element `first` of its copy on. */
+static mx_status use_vector(struct mx_resolver *r, const struct mx_tensor *t, size_t first,
+                            float plus, size_t pairs, float **dest)
 {
 	struct mx_model *m = r->model;
-	const struct mx_tensor *t;
-	mx_status st = mx_resolve_find(r, name, &t, r->err);
-	struct mx_weight_slice part;
-	if (st == MX_OK)
-		st = check_tensor(t, spec->shape, spec->ndim, r->err);
-	if (st == MX_OK)
-		st = check_slices(r, spec, &part);
-	if (st != MX_OK)
-		return st;
 	size_t same = 0, n = t->bytes / mx_dtype_size(t->dtype);
 	while (same < m->n_vectors && (m->vectors[same].tensor != t || m->vectors[same].plus != plus))
 		same++;
@@ -168,14 +208,41 @@ mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct m
 		.dest = dest,
 		.same = copied ? same : SIZE_MAX,
 		.n = n,
-		.first = spec->ndim ? n / spec->shape[0] * part.first : 0,
+		.first = first,
 		.plus = plus,
+		.pairs = pairs,
 	};
 	if (copied)
 		return MX_OK;
 	m->private_bytes += mx_round_up(v->n * sizeof(float), MX_VECTOR_ALIGN);
 	m->mapped_bytes += t->bytes;
 	return MX_OK;
+}
+
+mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
+                         float plus, float **dest)
+{
+	const struct mx_tensor *t;
+	mx_status st = mx_resolve_find(r, name, &t, r->err);
+	struct mx_weight_slice part;
+	if (st == MX_OK)
+		st = check_tensor(t, spec->shape, spec->ndim, r->err);
+	if (st == MX_OK)
+		st = check_slices(r, spec, &part);
+	if (st != MX_OK)
+		return st;
+	size_t n = t->bytes / mx_dtype_size(t->dtype);
+	return use_vector(r, t, spec->ndim ? n / spec->shape[0] * part.first : 0, plus, 0, dest);
+}
+
+mx_status mx_need_rows(struct mx_resolver *r, const char *name, const uint64_t shape[2], bool pairs,
+                       size_t first, float **dest)
+{
+	const struct mx_tensor *t;
+	mx_status st = mx_resolve_find(r, name, &t, r->err);
+	if (st == MX_OK)
+		st = check_tensor(t, shape, 2, r->err);
+	return st == MX_OK ? use_vector(r, t, first, 0, pairs ? shape[1] : 0, dest) : st;
 }
 
 mx_status mx_need_matrix_2d(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,

@@ -35,19 +35,33 @@ mx_status mx_need_table(struct mx_resolver *r, const char *name, uint32_t rows, 
 /* Fills *out with rows [first, first + n) of a tensor [a, b, cols], counted over both a and b. */
 mx_status mx_need_matrix_3d(struct mx_resolver *r, const char *name, const uint64_t shape[3],
                             uint32_t first, uint32_t n, struct mx_weight *out);
+/* Fills *out with rows [first, first + n) of matrices shape [a, b, cols] that gpt-oss stores as [a,
+ * cols, b], or in MXFP4: see struct mx_plan_experts. pairs: of each matrix the rows of even number
+ * come first. */
+mx_status mx_need_matrix_oss(struct mx_resolver *r, const char *name, const uint64_t shape[3],
+                             bool pairs, uint32_t first, uint32_t n, struct mx_weight *out);
 /* Registers *dest: mx_model_convert will point it to that part of the vector. */
 mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
                          float plus, float **dest);
+/* Points *dest to element `first` of a table [rows, cols] that is converted as a whole; pairs: of
+ * each row first the even elements, then the odd ones. */
+mx_status mx_need_rows(struct mx_resolver *r, const char *name, const uint64_t shape[2], bool pairs,
+                       size_t first, float **dest);
 /* A vector of n elements; `plus` is added to each when it is converted. */
 mx_status mx_need_vector_1d(struct mx_resolver *r, const char *name, uint32_t n, float plus,
                             float **dest);
 
-/* ---- transpose.c ---- */
+/* ---- made.c: *out has data once mx_model_make has made it. pairs: see struct mx_model_made ----
+ */
 
-/* Returns the transpose of a tensor of two dimensions: *out has data once mx_model_transpose has
- * made it. */
-mx_status mx_resolve_transposed(struct mx_resolver *r, const struct mx_tensor *t,
+/* Returns the transpose of a tensor of two dimensions, or of each matrix of one of three. */
+mx_status mx_resolve_transposed(struct mx_resolver *r, const struct mx_tensor *t, bool pairs,
                                 const struct mx_tensor **out);
+/* Returns the matrices [n, rows, cols] that MXFP4's codes [n, rows, cols / 32, 16] and scales [n,
+ * rows, cols / 32] stand for: in bf16, or f32 if the embedding is. */
+mx_status mx_resolve_mxfp4(struct mx_resolver *r, const struct mx_tensor *blocks,
+                           const struct mx_tensor *scales, bool pairs,
+                           const struct mx_tensor **out);
 
 /* ---- resolve_names.c ---- */
 

@@ -282,6 +282,16 @@ mx_status mx_checkpoint_find(const struct mx_checkpoint *c, const char *name,
 	return mx_fail_at(err, MX_E_NOTFOUND, c->dir, "tensor '%.160s' is missing", name);
 }
 
+mx_status mx_checkpoint_find_bytes(const struct mx_checkpoint *c, const char *name,
+                                   const struct mx_tensor **out, struct mx_err *err)
+{
+	const struct mx_st_entry *e = lookup(c->others, c->n_others, sizeof *e, name);
+	if (!e || strcmp(e->other, "U8"))
+		return mx_fail_at(err, MX_E_NOTFOUND, c->dir, "tensor '%.160s' of U8 is missing", name);
+	*out = &e->tensor;
+	return MX_OK;
+}
+
 size_t mx_checkpoint_count(const struct mx_checkpoint *c)
 {
 	return c->n;

@@ -70,9 +70,13 @@ struct mx_plan_experts {
 	uint32_t n, width; /* number of experts, intermediate size of one */
 	uint32_t latent;   /* width of the experts' inputs and outputs; 0 = that of the model */
 	enum mx_act act;
-	bool gated;             /* as in struct mx_plan_mlp */
-	const char *router;     /* [n, width of the model] */
-	const char *correction; /* [n] added to the scores for the choice only */
+	bool gated; /* as in struct mx_plan_mlp */
+	/* If limit is not 0: the feed-forward's product is gate sigmoid(alpha gate) (up + 1) of gate
+	 * cut at limit and up at +- limit (gpt-oss). */
+	float alpha, limit;
+	const char *router;      /* [n, width of the model] */
+	const char *router_bias; /* [n] */
+	const char *correction;  /* [n] added to the scores for the choice only */
 	/* The experts' weights have these names, of which `list` comes before the expert's number and
 	 * gate, up and down after it: "model.layers.0.mlp.experts.",
 	 * ".gate_proj.weight". Or all are
@@ -80,6 +84,10 @@ struct mx_plan_experts {
 	 * first the rows of gate, then those of up, and fused_down [n, latent, width]. */
 	const char *list, *gate, *up, *down;
 	const char *fused_up, *fused_down;
+	/* As gpt-oss has these: [n, latent, 2 * width], of which gate has the even columns and up the
+	 * odd ones, and [n, width, latent]; or MXFP4's "_blocks" and "_scales" of their transposes.
+	 * They have biases: "_bias" [n, 2 * width], [n, latent]. */
+	bool interleaved;
 	const char *latent_in, *latent_out; /* [latent, width of the model], and the reverse */
 	/* [1, width of the model]: the shared expert's output is multiplied by the sigmoid of its
 	 * product with the token. */

@@ -35,9 +35,10 @@ struct mx_mlp_spec;
 
 /* Names of the tensors of a mixture of experts, below a layer; see struct mx_plan_experts. */
 struct mx_expert_names {
-	const char *router, *correction;
+	const char *router, *router_bias, *correction;
 	const char *list, *gate, *up, *down;
 	const char *fused_up, *fused_down;
+	bool interleaved;
 	const char *latent_in, *latent_out;
 	const char
 		*shared; /* prefix of the shared expert's gate, up and down, named as a dense one's */
@@ -99,6 +100,7 @@ struct mx_family {
 	const char *text_type;
 	const char *const *roots;   /* see struct mx_plan */
 	const char *const *skipped; /* likewise, beside what all families skip */
+	const char *quantized;      /* quant_method of weights that the engine expands; NULL = none */
 	bool tied;                  /* tie_word_embeddings when the key is absent */
 	bool own; /* our format: qk_norm, partial rotary, rope "none", attention_multiplier */
 	/* Reads the feed-forward of a layer; NULL = mx_mlp_config_read for all layers. */
@@ -148,6 +150,7 @@ struct mx_mlp_spec {
 	uint32_t experts;            /* 0 = dense, and the rest has no meaning */
 	uint32_t expert_width, latent;
 	struct mx_plan_router router;
+	float alpha, limit;        /* see struct mx_plan_experts */
 	bool corrected;            /* there is a correction of the scores */
 	bool shared_gate;          /* the shared expert has a gate */
 	bool shared_gate_optional; /* if the checkpoint has its tensor */

@@ -86,9 +86,46 @@ def multimodal(model_type):
     return edit
 
 
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def mxfp4(w):
+    """Blocks, scales and values of w [n, inputs, outputs], as gpt-oss stores its experts."""
+    w = w.transpose(1, 2).unflatten(-1, (-1, 32))
+    exponent = w.abs().amax(-1).log2().floor() - 2
+    x = w / exponent.exp2().unsqueeze(-1)
+    code = (x.abs().unsqueeze(-1) - E2M1).abs().argmin(-1)
+    values = E2M1[code] * torch.where(x < 0, -1, 1) * exponent.exp2().unsqueeze(-1)
+    code = (code + 8 * (x < 0)).to(torch.uint8)
+    return (code[..., 0::2] | code[..., 1::2] << 4, (exponent + 127).to(torch.uint8),
+            values.flatten(-2).transpose(1, 2).contiguous())
+
+
+def rounded_mxfp4(name, w):
+    return mxfp4(w)[2] if name.endswith(("experts.gate_up_proj", "experts.down_proj")) else w
+
+
+def as_mxfp4(path):
+    """Stores experts as published: codes and scales; and rope in the old spelling."""
+    tensors = safetensors.torch.load_file(path / "model.safetensors")
+    for k in [k for k in tensors if k.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        w = tensors.pop(k)
+        tensors[k + "_blocks"], tensors[k + "_scales"], values = mxfp4(w)
+        assert torch.equal(w, values)
+    safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    config["rope_scaling"] = config.pop("rope_parameters")
+    config["rope_theta"] = config["rope_scaling"].pop("rope_theta")
+    config["quantization_config"] = dict(quant_method="mxfp4", modules_to_not_convert=[
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"])
+    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
 class Variant:
-    def __init__(self, config, lengths=FEWER, finish=lambda path: None):
+    def __init__(self, config, lengths=FEWER, finish=lambda path: None,
+                 rounded=lambda name, w: w):
         self.config = config
+        self.rounded = rounded  # changes a random tensor
         self.lengths = lengths
         self.finish = finish  # what the reference would not read
 
@@ -219,6 +256,20 @@ VARIANTS |= HYBRIDS | {
         rotary_dim=8), LENGTHS),
     "olmoe": Variant(attention("Olmoe", num_experts=6, num_experts_per_tok=3,
                                intermediate_size=24)),
+    "gpt_oss": Variant(attention(
+        "GptOss", num_hidden_layers=3, head_dim=12, num_local_experts=6, num_experts_per_tok=3,
+        intermediate_size=24, sliding_window=30, swiglu_alpha=1.3, swiglu_limit=1.1,
+        rope_parameters=dict(rope_type="yarn", rope_theta=1500.0, factor=8.0, beta_fast=32.0,
+                             beta_slow=1.0, truncate=False,
+                             original_max_position_embeddings=128)), LENGTHS),
+    "gpt_oss-mxfp4": Variant(attention(
+        "GptOss", head_dim=16, num_local_experts=5, num_experts_per_tok=2, intermediate_size=32,
+        sliding_window=20, attention_bias=False, tie_word_embeddings=True, layer_types=[
+            "full_attention", "sliding_attention"],
+        rope_parameters=dict(rope_type="yarn", rope_theta=1500.0, factor=8.0, beta_fast=32.0,
+                             beta_slow=1.0, truncate=False,
+                             original_max_position_embeddings=128)), FEWER, as_mxfp4,
+        rounded_mxfp4),
     "mamba": Variant(config("Mamba", state_size=12, time_step_rank=5), LENGTHS),
     "mamba-bias": Variant(config("Mamba", use_bias=True, use_conv_bias=False, conv_kernel=3,
                                  expand=3, tie_word_embeddings=False)),
@@ -254,8 +305,12 @@ def randomized(name, shape, r, config):
         return inverse_softplus(spread(len(r), 0.001, 0.2, r).flip(0))
     if last in ("e_score_correction_bias", "expert_bias"):
         return 0.2 * r
-    if name.endswith(".bias"):
+    if name.endswith((".bias", "_proj_bias")):
         return 0.2 * r
+    if last == "sinks":
+        return r
+    if config.model_type == "gpt_oss" and len(shape) == 3:  # [n, inputs, outputs]
+        return r / shape[1] ** 0.5
     if len(shape) == 1:
         plus_one = config.model_type.startswith(("qwen3_next", "qwen3_5"))
         return (0 if plus_one and "linear_attn" not in name else 1) + 0.1 * r
@@ -277,7 +332,8 @@ def write(v, path, seed):
     tensors = dict(model.named_parameters())
     tensors |= {k: b for k, b in model.named_buffers() if "bias" in k}
     for name, p in sorted(tensors.items()):
-        p.copy_(randomized(name, p.shape, torch.randn(p.shape, generator=g), v.config))
+        r = torch.randn(p.shape, generator=g)
+        p.copy_(v.rounded(name, randomized(name, p.shape, r, v.config)))
     model.tie_weights()
     model.save_pretrained(path)
     (path / "generation_config.json").unlink(missing_ok=True)

@@ -28,13 +28,15 @@ QWEN = ("gate_proj", "up_proj", "down_proj")
 
 
 class Published:
-    def __init__(self, config, dtype="BF16", rename=(), drop=(), extra=None, experts=None):
+    def __init__(self, config, dtype="BF16", rename=(), drop=(), extra=None, experts=None,
+                 mxfp4=False):
         self.config = config  # config.json
         self.experts = experts  # names of an expert's gate, up and down, if each has its own tensors
         self.dtype = dtype
         self.rename = rename  # (pattern, replacement), the first that fits
         self.drop = drop      # patterns of tensors that the files do not have
         self.extra = extra or {}
+        self.mxfp4 = mxfp4    # experts are in codes and scales
 
 
 PUBLISHED = {
@@ -279,6 +281,19 @@ PUBLISHED = {
             full_attention=dict(rope_type="proportional", rope_theta=1000000.0,
                                 partial_rotary_factor=0.5))),
         rename=((r"\.self_attn\.g_proj\.", ".self_attn.gate_proj."),)),
+    "gpt-oss-20b": Published(dict(
+        model_type="gpt_oss", hidden_size=2880, intermediate_size=2880, num_hidden_layers=24,
+        num_attention_heads=64, num_key_value_heads=8, head_dim=64, vocab_size=201088,
+        hidden_act="silu", max_position_embeddings=131072, rms_norm_eps=1e-5, rope_theta=150000,
+        rope_scaling=dict(rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0,
+                          original_max_position_embeddings=4096, truncate=False),
+        layer_types=["sliding_attention", "full_attention"] * 12, sliding_window=128,
+        attention_bias=True, num_local_experts=32, num_experts_per_tok=4, experts_per_token=4,
+        initial_context_length=4096, swiglu_limit=7.0, tie_word_embeddings=False,
+        eos_token_id=200002, quantization_config=dict(
+            quant_method="mxfp4", modules_to_not_convert=[
+                "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                "lm_head"])), mxfp4=True),
     "OLMoE-1B-7B-0924": Published(dict(
         model_type="olmoe", hidden_size=2048, intermediate_size=1024, num_hidden_layers=16,
         num_attention_heads=16, num_key_value_heads=16, vocab_size=50304, hidden_act="silu",
@@ -289,7 +304,8 @@ PUBLISHED = {
 
 
 def tensors_of(p):
-    config = AutoConfig.for_model(**p.config)
+    config = AutoConfig.for_model(**{k: v for k, v in p.config.items()
+                                     if k != "quantization_config"})
     parts = "text_config" in p.config
     with torch.device("meta"):
         model = (AutoModelForImageTextToText if parts else AutoModelForCausalLM).from_config(config)
@@ -304,6 +320,12 @@ def tensors_of(p):
                 name = re.sub(pattern, new, name)
                 break
         if any(re.search(d, name) for d in p.drop):
+            continue
+        if p.mxfp4 and name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            n, inputs, outputs = t.shape
+            shape = [n, outputs, inputs // 32]
+            out[name + "_blocks"] = dict(shape=[*shape, 16], dtype="U8")
+            out[name + "_scales"] = dict(shape=shape, dtype="U8")
             continue
         fused = re.match(r"(.*experts)\.(gate_up_proj|up_proj|down_proj)$", name)
         if fused and p.experts:

@@ -57,6 +57,7 @@ static const struct entry {
      "multi-token prediction"},
 	{"minimax_m2", "MiniMax M2", ATTENTION "; " EXPERTS, ON_CPU, "FP8 weights, as it is published"},
 	{"olmoe", "OLMoE", ATTENTION "; " EXPERTS, ON_CPU, "`clip_qkv`"},
+	{"gpt_oss", "gpt-oss 20B, 120B", ATTENTION ", windows, sinks; " EXPERTS, ON_CPU, ""},
 	{"qwen3_next", "Qwen 3 Next 80B-A3B",
      "gla (gated delta net), " ATTENTION " with an output gate; " EXPERTS ", a shared one", ON_CPU,
      "multi-token prediction"},
@@ -113,7 +114,9 @@ static const char head[] =
 	"its "
 	"layers do.\n"
 	"\n"
-	"Quantised checkpoints are refused.\n"
+	"Quantised checkpoints are refused, but for the MXFP4 weights of gpt-oss, which are expanded "
+	"to "
+	"bf16 when they are loaded.\n"
 	"\n"
 	"| model_type | models | layers | runs on | not supported | skipped tensors |\n"
 	"| --- | --- | --- | --- | --- | --- |\n";

@@ -59,6 +59,7 @@ static const struct mx_family *const families[] = {
 	&mx_family_lfm3,
 	&mx_family_minimax_m2,
 	&mx_family_olmoe,
+	&mx_family_gpt_oss,
 	&mx_family_jamba,
 	&mx_family_mamba,
 	&mx_family_falcon_mamba,
@@ -163,10 +164,13 @@ static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct 
 			(int)json_integer_value(json_object_get(q, "group_size")));
 	if ((q = own_or_whole(b, scope, "quantization_config"))) {
 		const char *method = json_string_value(json_object_get(q, "quant_method"));
-		return mx_fail(b->err, MX_E_UNSUPPORTED,
-		               "quantization_config: quantized checkpoints are not supported%s%.40s%s: use "
-		               "the one in BF16, F16 or F32 that it was made from",
-		               method ? " (" : "", method ? method : "", method ? ")" : "");
+		const char *known = b->family->quantized;
+		if (!method || !known || strcmp(method, known))
+			return mx_fail(
+				b->err, MX_E_UNSUPPORTED,
+				"quantization_config: quantized checkpoints are not supported%s%.40s%s: use "
+				"the one in BF16, F16 or F32 that it was made from",
+				method ? " (" : "", method ? method : "", method ? ")" : "");
 	}
 	return b->family->default_act ? MX_OK : mx_hidden_act_check(b, scope);
 }

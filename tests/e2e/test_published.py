@@ -14,27 +14,29 @@ from test_check import run
 from test_golden_api import byte_pieces
 
 PUBLISHED = os.path.join(SRC, "tests/golden/published")
-BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1}
 
 
 def tensors_of(model):
-    """{name: shape}; a name with {} stands for the same in layers, one with [] for that of experts."""
+    """{name: (shape, type)}; a name with {} stands for the same in layers, one with [] for that of
+    experts."""
     out = {}
     for name, t in model["tensors"].items():
         for i in t.get("at", range(t.get("n", 1))):
             for e in range(t.get("m", 1)):
-                out[name.replace("{}", str(i)).replace("[]", str(e))] = t["shape"]
+                each = name.replace("{}", str(i)).replace("[]", str(e))
+                out[each] = t["shape"], t.get("dtype", model["dtype"])
     return out
 
 
 def write(folder, model, tensors):
     """A checkpoint without weights: a header, and a hole for the data."""
     header, at = {}, 0
-    for name, shape in tensors.items():
-        n = BYTES[model["dtype"]]
+    for name, (shape, dtype) in tensors.items():
+        n = BYTES[dtype]
         for d in shape:
             n *= d
-        header[name] = dict(dtype=model["dtype"], shape=shape, data_offsets=[at, at + n])
+        header[name] = dict(dtype=dtype, shape=shape, data_offsets=[at, at + n])
         at += n
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -58,6 +60,11 @@ def check(model, tensors):
         return rc, text, size
 
 
+def fits(rc, text):
+    """The checkpoint is taken; or this host has too little memory for it, which is found out last."""
+    return rc == 0 and "total" in text or "beside the mapped weights, and this host" in text
+
+
 def each():
     for name in sorted(os.listdir(PUBLISHED)):
         if name.endswith(".json"):
@@ -69,7 +76,7 @@ def test_published_checkpoints_are_taken():
     for name, model in each():
         tensors = tensors_of(model)
         rc, text, size = check(model, tensors)
-        assert rc == 0 and "total" in text, (name, text)
+        assert fits(rc, text), (name, text)
         print(f"{name}: {len(tensors)} tensors, {size / 1e9:.1f} GB")
 
 
@@ -82,7 +89,7 @@ def test_what_does_not_belong_is_named():
         skipped = used.startswith(("vision_tower", "model.vision_tower"))
         assert rc == (0 if skipped else 1) and (skipped or used in text), (name, used, text)
         more = used.replace(".1.", ".0.").replace("weight", "lora")
-        rc, text, _ = check(model, tensors | {more: [8, 8]})
+        rc, text, _ = check(model, tensors | {more: ([8, 8], "BF16")})
         assert rc == (0 if skipped else 1) and (skipped or more in text), (name, more, text)
 
 

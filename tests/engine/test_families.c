@@ -219,6 +219,36 @@ static void embedding_scale_is_rounded_like_the_weights(void **state)
 	}
 }
 
+/* Matrices that are stored in another form are counted as copies of their own, whatever `memory`
+ * is: gpt-oss's experts, of which the file has no others, GPT-2's matrices. */
+static void converted_matrices_are_planned_for(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *model;
+		size_t made;
+	} cases[] = {
+		{"gpt_oss", 3 * 6 * (2 * 24 * 32 + 32 * 24) * sizeof(float)},
+		{"gpt_oss-mxfp4", 2 * 5 * (2 * 32 * 32 + 32 * 32) * sizeof(float)},
+		{"gpt2", 2 * (4 + 8) * 32 * 32 * sizeof(float)},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct loaded l;
+		struct mx_memory_plan p, less;
+		struct mx_err err = {0};
+		struct mx_engine_config config = loaded_config();
+		loaded_open(golden(cases[i].model), &l);
+		assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &config, &p, &err), MX_OK);
+		assert_int_equal(p.weights_made, cases[i].made);
+		assert_int_equal(p.total, p.weights_mapped + p.weights_made + p.weights_private + p.pages +
+		                              p.slots + p.scratch + p.other);
+		config.memory = p.total - p.weights_mapped - p.weights_made;
+		assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &config, &less, &err),
+		                 MX_OK);
+		loaded_close(&l);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -226,6 +256,7 @@ int main(void)
 		cmocka_unit_test(short_and_long_prefixes_are_apart),
 		cmocka_unit_test(tensors_nobody_asked_for_are_refused),
 		cmocka_unit_test(skipped_tensors_are_counted),
+		cmocka_unit_test(converted_matrices_are_planned_for),
 		cmocka_unit_test(embedding_scale_is_rounded_like_the_weights),
 	};
 	mx_log_set_level(MX_LOG_ERROR);

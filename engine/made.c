@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Matrices that a checkpoint stores in another form than they are used in: transposed (GPT-2's
+ * Conv1D, gpt-oss's experts) or in MXFP4. Copies of them are made once at load, in the host's
+ * memory.
+ */
+#include <string.h>
+
+#include "device/convert.h"
+#include "engine/resolver.h"
+#include "engine/touch.h"
+
+#define TILE 32 /* elements: rows and columns of a tile both stay in the cache */
+
+/* Finds the matrix that was made of a tensor already; else adds one, whose shape the caller sets.
+ * NULL if out of memory. */
+static struct mx_model_made *made_of(struct mx_resolver *r, const struct mx_tensor *t,
+                                     bool *out_new)
+{
+	struct mx_model *m = r->model;
+	for (struct mx_model_made *x = m->made; x; x = x->next)
+		if (x->from == t) {
+			*out_new = false;
+			return x;
+		}
+	struct mx_model_made *x = mx_arena_alloc(&m->arena, sizeof *x);
+	if (!x)
+		return NULL;
+	*x = (struct mx_model_made){.made = *t, .from = t, .next = m->made};
+	x->made.data = NULL;
+	m->made = x;
+	*out_new = true;
+	return x;
+}
+
+/* Sets the size of a matrix from its shape and type, and counts it. */
+static void count(struct mx_model *m, struct mx_tensor *made)
+{
+	made->bytes = mx_dtype_size(made->dtype);
+	for (uint32_t i = 0; i < made->ndim; i++)
+		made->bytes *= made->shape[i];
+	m->made_bytes += mx_round_up(made->bytes, MX_VECTOR_ALIGN);
+}
+
+mx_status mx_resolve_transposed(struct mx_resolver *r, const struct mx_tensor *t, bool pairs,
+                                const struct mx_tensor **out)
+{
+	bool is_new;
+	struct mx_model_made *x = made_of(r, t, &is_new);
+	if (!x)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	*out = &x->made;
+	if (!is_new)
+		return MX_OK;
+	x->pairs = pairs;
+	x->made.shape[t->ndim - 2] = t->shape[t->ndim - 1];
+	x->made.shape[t->ndim - 1] = t->shape[t->ndim - 2];
+	count(r->model, &x->made);
+	return MX_OK;
+}
+
+mx_status mx_resolve_mxfp4(struct mx_resolver *r, const struct mx_tensor *blocks,
+                           const struct mx_tensor *scales, bool pairs, const struct mx_tensor **out)
+{
+	bool is_new;
+	struct mx_model_made *x = made_of(r, blocks, &is_new);
+	if (!x)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	*out = &x->made;
+	if (!is_new)
+		return MX_OK;
+	x->scales = scales;
+	x->pairs = pairs;
+	x->made.ndim = 3;
+	x->made.shape[2] = blocks->shape[2] * MX_MXFP4_BLOCK;
+	x->made.dtype = r->model->embed.dtype == MX_F32 ? MX_F32 : MX_BF16;
+	count(r->model, &x->made);
+	return MX_OK;
+}
+
+/* Returns the row of the copy that row r of n of the stored matrix becomes. */
+static size_t row_of(const struct mx_model_made *x, size_t r, size_t n)
+{
+	return x->pairs ? r / 2 + (r & 1) * (n / 2) : r;
+}
+
+/* Fills a tile of a transposed matrix: rows [r0, r0 + TILE), columns [c0, c0 + TILE), before rows
+ * that are pairs are parted. */
+static void transpose_tile(const struct mx_model_made *x, const unsigned char *from,
+                           unsigned char *to, size_t r0, size_t c0)
+{
+	const uint64_t *shape = x->made.shape + x->made.ndim - 2;
+	size_t rows = shape[0], cols = shape[1], size = mx_dtype_size(x->made.dtype);
+	for (size_t r = r0; r < rows && r < r0 + TILE; r++)
+		for (size_t c = c0; c < cols && c < c0 + TILE; c++)
+			memcpy(to + (row_of(x, r, rows) * cols + c) * size, from + (c * rows + r) * size, size);
+}
+
+/* A matrix of a tensor that is made: all of it, or of [n, rows, cols] one of n. */
+struct making {
+	const struct mx_model_made *x;
+	unsigned char *to;
+};
+
+static void make_one(void *arg, size_t task, unsigned worker)
+{
+	const struct making *g = arg;
+	const struct mx_model_made *x = g->x;
+	const uint64_t *shape = x->made.shape + x->made.ndim - 2;
+	const size_t rows = shape[0], cols = shape[1], size = mx_dtype_size(x->made.dtype);
+	unsigned char *to = g->to + task * rows * cols * size;
+	(void)worker;
+	if (x->scales) {
+		const unsigned char *codes = (const unsigned char *)x->from->data + task * rows * cols / 2;
+		const unsigned char *scales =
+			(const unsigned char *)x->scales->data + task * rows * cols / MX_MXFP4_BLOCK;
+		for (size_t r = 0; r < rows; r++)
+			mx_convert_mxfp4(codes + r * cols / 2, scales + r * cols / MX_MXFP4_BLOCK, cols,
+			                 x->made.dtype, to + row_of(x, r, rows) * cols * size);
+		return;
+	}
+	const unsigned char *from = (const unsigned char *)x->from->data + task * rows * cols * size;
+	for (size_t r = 0; r < rows; r += TILE)
+		for (size_t c = 0; c < cols; c += TILE)
+			transpose_tile(x, from, to, r, c);
+}
+
+mx_status mx_model_make(struct mx_model *m, struct mx_device *d)
+{
+	if (!m->made)
+		return MX_OK;
+	m->made_map = mx_map(m->made_bytes);
+	if (!m->made_map)
+		return MX_E_NOMEM;
+	unsigned char *at = m->made_map;
+	for (struct mx_model_made *x = m->made; x; x = x->next) {
+		struct making g = {x, at};
+		size_t n = x->made.ndim == 3 ? x->made.shape[0] : 1;
+		if (d->info.own_memory)
+			for (size_t i = 0; i < n; i++)
+				make_one(&g, i, 0);
+		else
+			d->ops->parallel(d, n, make_one, &g);
+		x->made.data = at;
+		at += mx_round_up(x->made.bytes, MX_VECTOR_ALIGN);
+		mx_touch_forget(x->from->data, x->from->bytes);
+	}
+	for (size_t i = 0; i < m->n_uses; i++) {
+		struct mx_weight *w = m->uses[i].weight;
+		if (!w->data)
+			w->data = (const unsigned char *)m->uses[i].tensor->data +
+			          (size_t)m->uses[i].first * w->cols * mx_dtype_size(w->dtype);
+	}
+	return MX_OK;
+}
