@@ -59,6 +59,8 @@ static const struct variant variants[] = {
       .delta = true}},
 	{"delta-vector",
      {HEADS(16), .k_dim = 128, .v_dim = 128, .decay = MX_RECUR_VECTOR, .delta = true}},
+	{"removal", /* a layer of RWKV-7 2.9B */
+     {HEADS(40), .k_dim = 64, .v_dim = 64, .decay = MX_RECUR_VECTOR, .removal = true}},
 	{"channel", {.heads = 1, .v_heads = 1, .a_heads = 1, .v_dim = 2048, .decay = MX_RECUR_CHANNEL}},
 };
 
@@ -76,8 +78,8 @@ struct bench {
 	struct mx_device *device;
 	const struct mx_recur_kernels *kernels;
 	struct mx_recur_in in;
-	float *data[5], *y;
-	size_t size[5], y_size;
+	float *data[7], *y;
+	size_t size[7], y_size;
 	unsigned char *slots, *scratch;
 	size_t slot_bytes, slots_size, scratch_size;
 };
@@ -130,6 +132,8 @@ static void bench_open(struct bench *b, size_t slots)
 	in->v = input(b, 2, in->ldv, -1, 1);
 	in->a = input(b, 3, in->lda, b->o->strong ? 1e-6f : 0.9f, b->o->strong ? 1e-5f : 1);
 	in->beta = input(b, 4, in->ldbeta, 0, 1);
+	in->z = input(b, 5, in->ldk, -k, k);
+	in->b = input(b, 6, in->ldk, -k / 2, k / 2);
 	b->y_size = STEP_ROWS * (size_t)s->heads * s->v_dim * sizeof(float);
 	b->y = mx_map(b->y_size);
 	b->slot_bytes = mx_recur_slot_bytes(s);
@@ -144,7 +148,7 @@ static void bench_open(struct bench *b, size_t slots)
 
 static void bench_close(struct bench *b)
 {
-	for (int i = 0; i < 5; i++)
+	for (int i = 0; i < 7; i++)
 		mx_unmap(b->data[i], b->size[i]);
 	mx_unmap(b->y, b->y_size);
 	mx_unmap(b->slots, b->slots_size);
@@ -164,10 +168,11 @@ static void forward(struct bench *b, size_t first_slot, const struct mx_span *sp
  * and tokens is computed. */
 static double token_flop(const struct mx_recur_spec *s)
 {
-	double k = s->k_dim, v = s->v_dim, half = 0.5 * (MX_RECUR_CHUNK + 1), rules = s->delta ? 2 : 1;
+	double k = s->k_dim, v = s->v_dim, half = 0.5 * (MX_RECUR_CHUNK + 1);
+	double reads = s->delta || s->removal ? 2 : 1, pairs = s->removal ? 2 : 1;
 	if (s->decay == MX_RECUR_CHANNEL)
 		return 2 * v * s->heads;
-	return s->heads * (2 * k * v * (rules + 1) + rules * half * 2 * (k + v));
+	return s->heads * (2 * k * v * (reads + pairs) + reads * pairs * half * 2 * (k + v));
 }
 
 /* Measures one sequence of n tokens in steps of `rows`. */

@@ -11,6 +11,11 @@
  *     S <- S + k u^T
  *     o  = S^T q             and, if there is a skip, + d v
  *
+ * With removal (RWKV-7), what S has at one key is taken out at another, and k and v are added:
+ *
+ *     p  = -S^T z            of S before the decay
+ *     S <- diag(a) S + b p^T + k v^T
+ *
  * In chunks: borders lie at multiples of MX_RECUR_CHUNK of the absolute position.
  * The slot holds S as of a border and, in a ring indexed by position, k, u and
  * a of the tokens since. An output is always the sum of two parts, in one order:
@@ -59,7 +64,8 @@ struct mx_recur_spec {
 	uint32_t k_dim, v_dim;
 	enum mx_recur_decay decay;
 	bool delta;
-	bool gain; /* only without delta, and with MX_RECUR_NO_DECAY or MX_RECUR_SCALAR */
+	bool gain;    /* only without delta, and with MX_RECUR_NO_DECAY or MX_RECUR_SCALAR */
+	bool removal; /* only without delta, and with MX_RECUR_VECTOR */
 	uint32_t max_draft;
 };
 
@@ -68,7 +74,8 @@ struct mx_recur_in {
 	const float *q, *k, *v; /* [n_rows, heads * dim] */
 	const float *a;         /* factors in [0, 1] */
 	const float *beta;      /* [n_rows, heads]; delta and gain */
-	const float *skip;      /* [heads] d; NULL = none; not with delta or MX_RECUR_CHANNEL */
+	const float *skip;  /* [heads] d; NULL = none; not with delta, removal or MX_RECUR_CHANNEL */
+	const float *z, *b; /* [n_rows, k_heads * k_dim], strides as of k; removal */
 	size_t ldq, ldk, ldv, lda, ldbeta;
 };
 
@@ -183,11 +190,13 @@ enum mx_recur_gate { MX_RECUR_GATE_NONE, MX_RECUR_GATE_SILU, MX_RECUR_GATE_SIGMO
 
 /* RMS norm of groups of `dim` elements with an output gate g, in place on y[n_rows, groups * dim]:
  * gate_first ? norm(y * g(gate)) : norm(y) * g(gate). weight f32 [dim], or [groups * dim] if
- * weight_per_group; NULL = 1. gate may be NULL with MX_RECUR_GATE_NONE. */
+ * weight_per_group; NULL = 1. bias f32 of the weight's shape; NULL = 0. gate may be NULL with
+ * MX_RECUR_GATE_NONE. */
 struct mx_recur_norm {
 	uint32_t groups, dim;
-	const float *weight;
+	const float *weight, *bias;
 	bool weight_per_group;
+	bool center; /* a group's mean is subtracted first: a group norm */
 	float eps;
 	enum mx_recur_gate gate;
 	bool gate_first;
@@ -208,6 +217,7 @@ enum mx_recur_map {
 	MX_RECUR_SOFTPLUS, /* x > 20 gives x */
 	MX_RECUR_EXP,
 	MX_RECUR_LOGSIGMOID,
+	MX_RECUR_TANH,
 };
 void mx_recur_map(const struct mx_recur_kernels *k, struct mx_device *d, enum mx_recur_map f,
                   size_t n_rows, size_t n, float *x, size_t ldx);

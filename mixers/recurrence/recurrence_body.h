@@ -107,46 +107,57 @@ MX_INLINE void scale_row(const struct recur_chunk *c, const float *x, const floa
 		vf_store(w + i, vf_load(x + i) * vf_set(p));
 }
 
-/* s[j] = w . k_j, then w *= a_j, for n tokens downwards: j = n - 1 .. 0. */
-MX_INLINE void decayed_dots(const unsigned n, const float *const *k, const float *const *a,
-                            uint32_t len, float *w, float *s)
+/* s[j] = w . k_j and, if there is b, s[Q + j] = w . b_j; then w *= a_j, for n tokens downwards: j =
+ * n - 1 .. 0. */
+MX_INLINE void decayed_dots(const unsigned n, const float *const *k, const float *const *b,
+                            const float *const *a, uint32_t len, float *w, float *s)
 {
-	vf acc[4] = {{0}, {0}, {0}, {0}};
+	vf acc[4] = {{0}, {0}, {0}, {0}}, acc_b[4] = {{0}, {0}, {0}, {0}};
 	for (uint32_t i = 0; i < len; i += MX_W) {
 		vf v = vf_load(w + i);
 #pragma GCC unroll 16
 		for (unsigned j = n; j-- > 0;) {
 			acc[j] = vf_fma(v, vf_load(k[j] + i), acc[j]);
+			if (b)
+				acc_b[j] = vf_fma(v, vf_load(b[j] + i), acc_b[j]);
 			v *= vf_load(a[j] + i);
 		}
 		vf_store(w + i, v);
 	}
 	v4f sums = vf_sum4(acc[0], acc[1], acc[2], acc[3]);
 	memcpy(s, &sums, n * sizeof(*s));
+	if (!b)
+		return;
+	sums = vf_sum4(acc_b[0], acc_b[1], acc_b[2], acc_b[3]);
+	memcpy(s + Q, &sums, n * sizeof(*s));
 }
 
 /* With a factor for each element: products are computed while x decays. */
-MX_INLINE void decay_row(const struct recur_chunk *c, const float *x, uint32_t r, bool past,
-                         float *s, float *w)
+MX_INLINE void decay_row(const bool removal, const struct recur_chunk *c, const float *x,
+                         uint32_t r, bool past, float *s, float *w)
 {
+	const float *const *b = removal ? c->b : NULL;
 	uint32_t j = visible(r, past);
 	for (uint32_t i = 0; i < c->ldk; i += MX_W) {
 		vf v = vf_load(x + i);
-		vf_store(w + i, past ? v * vf_load(c->a[r] + i) : v);
+		vf_store(w + i, past && !removal ? v * vf_load(c->a[r] + i) : v);
 	}
 	for (; j >= 4; j -= 4)
-		decayed_dots(4, c->k + j - 4, c->a + j - 4, c->ldk, w, s + j - 4);
+		decayed_dots(4, c->k + j - 4, b ? b + j - 4 : NULL, c->a + j - 4, c->ldk, w, s + j - 4);
 	for (; j > 0; j--)
-		decayed_dots(1, c->k + j - 1, c->a + j - 1, c->ldk, w, s + j - 1);
+		decayed_dots(1, c->k + j - 1, b ? b + j - 1 : NULL, c->a + j - 1, c->ldk, w, s + j - 1);
 }
 
 static void scores(const struct recur_chunk *c, const float *x, const float *raw, uint32_t r0,
                    uint32_t r1, bool past, float *s, float *w, size_t step)
 {
-	for (uint32_t r = r0; r < r1; r++, s += step * Q, w += step * c->ldk) {
+	const size_t lds = recur_scores(c->removal);
+	for (uint32_t r = r0; r < r1; r++, s += step * lds, w += step * c->ldk) {
 		const float *row = x + (size_t)r * c->ldk;
-		if (c->vector)
-			decay_row(c, row, r, past, s, w);
+		if (c->removal)
+			decay_row(true, c, row, r, past, s, w);
+		else if (c->vector)
+			decay_row(false, c, row, r, past, s, w);
 		else
 			scale_row(c, row, raw + r * Q, r, past, s, w);
 	}
@@ -164,6 +175,8 @@ static void keys(const struct recur_chunk *c, float *k, float *d)
 		for (unsigned j = Q; j-- > 0;) {
 			vf_store(k + (size_t)j * c->ldk + i,
 			         vf_load(c->k[j] + i) * (c->vector ? v : vf_set(factor[j])));
+			if (c->removal)
+				vf_store(k + (size_t)(Q + j) * c->ldk + i, vf_load(c->b[j] + i) * v);
 			if (c->vector)
 				v *= vf_load(c->a[j] + i);
 		}
@@ -226,23 +239,43 @@ MX_INLINE void delta_row(const unsigned vecs, const struct merge_at *m, uint32_t
 		vf_store(u + i * MX_W, vf_set(m->beta[r]) * (vf_load(v + i * MX_W) - acc[i]));
 }
 
-/* Rows r .. r + rows - 1; each = 2 sums for each row with the delta rule, else 1. */
-MX_INLINE void merge_tile(const unsigned rows, const unsigned each, const unsigned vecs,
+/* p_r = -acc */
+MX_INLINE void removal_row(const unsigned vecs, const struct merge_at *m, uint32_t r, const vf *acc)
+{
+	float *p = m->c->p[r] + m->col;
+#pragma GCC unroll 16
+	for (unsigned i = 0; i < vecs; i++)
+		vf_store(p + i * MX_W, -acc[i]);
+}
+
+/* What sums a row of merge has. */
+enum rule { ADD, DELTA, REMOVAL };
+
+/* Rows r .. r + rows - 1: 2 sums for each row with the delta rule and with removal, else 1. */
+MX_INLINE void merge_tile(const unsigned rows, const enum rule rule, const unsigned vecs,
                           const struct merge_at *m, uint32_t r, const float *w, const float *s,
                           float *y)
 {
+	const unsigned each = rule == ADD ? 1 : 2, lds = rule == REMOVAL ? 2 * Q : Q;
 	const struct recur_chunk *c = m->c;
 	vf acc[TILE_ROWS][ROW_VECS];
 	tile_read(rows * each, vecs, acc, c->k_dim, w, c->ldk, m->S, m->width);
-	for (uint32_t j = 0; j < r; j++)
-		tile_add(rows * each, vecs, acc, s + j, Q, c->u[j] + m->col);
+	for (uint32_t j = 0; j < r; j++) {
+		tile_add(rows * each, vecs, acc, s + j, lds, c->u[j] + m->col);
+		if (rule == REMOVAL)
+			tile_add(rows * each, vecs, acc, s + Q + j, lds, c->p[j] + m->col);
+	}
 #pragma GCC unroll 16
 	for (unsigned i = 0; i < rows; i++) { /* token r + i is seen by its own row and those after */
 		const unsigned seen = each * i + each - 1;
-		if (each == 2)
+		const float *scores = s + seen * lds + r + i;
+		if (rule == DELTA)
 			delta_row(vecs, m, r + i, acc[each * i]);
-		tile_add(rows * each - seen, vecs, acc + seen, s + seen * Q + r + i, Q,
-		         c->u[r + i] + m->col);
+		if (rule == REMOVAL)
+			removal_row(vecs, m, r + i, acc[each * i]);
+		tile_add(rows * each - seen, vecs, acc + seen, scores, lds, c->u[r + i] + m->col);
+		if (rule == REMOVAL)
+			tile_add(rows * each - seen, vecs, acc + seen, scores + Q, lds, c->p[r + i] + m->col);
 	}
 	if (m->used >= vecs * MX_W) {
 #pragma GCC unroll 16
@@ -260,7 +293,7 @@ MX_INLINE void merge_tile(const unsigned rows, const unsigned each, const unsign
 	}
 }
 
-MX_INLINE void merge_rows(const unsigned rows, const unsigned each, const unsigned vecs,
+MX_INLINE void merge_rows(const unsigned rows, const enum rule rule, const unsigned vecs,
                           struct merge_at m, uint32_t r, const float *w, const float *s, float *y)
 {
 	uint32_t end = m.col + m.width, used = m.used;
@@ -268,9 +301,9 @@ MX_INLINE void merge_rows(const unsigned rows, const unsigned each, const unsign
 		m.used = used > i ? used - i : 0;
 		n = m.col + vecs * MX_W <= end ? vecs * MX_W : MX_W;
 		if (n == vecs * MX_W)
-			merge_tile(rows, each, vecs, &m, r, w, s, y + i);
+			merge_tile(rows, rule, vecs, &m, r, w, s, y + i);
 		else
-			merge_tile(rows, each, 1, &m, r, w, s, y + i);
+			merge_tile(rows, rule, 1, &m, r, w, s, y + i);
 	}
 }
 
@@ -280,27 +313,36 @@ static uint32_t tile_rows(uint32_t left, uint32_t most)
 	return left >= most ? most : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
+/* n rows of two sums each. */
+MX_INLINE void merge_pairs(const enum rule rule, uint32_t n, const struct merge_at m, uint32_t r,
+                           const float *w, const float *s, float *y)
+{
+	switch (n) {
+	case TILE_ROWS / 2: merge_rows(TILE_ROWS / 2, rule, TILE_VECS, m, r, w, s, y); break;
+	case 2: merge_rows(2, rule, TILE_VECS, m, r, w, s, y); break;
+	default: merge_rows(1, rule, PAIR_VECS, m, r, w, s, y); break;
+	}
+}
+
 static void merge(const struct recur_chunk *c, uint32_t r0, uint32_t r1, uint32_t col,
                   uint32_t width, const float *w, const float *S, const float *s, const float *v,
                   size_t ldv, const float *beta, float *y, size_t ldy, uint32_t used)
 {
 	const struct merge_at m = {c, col, width, S, v, ldv, beta, ldy, used};
-	uint32_t each = beta ? 2 : 1;
+	const uint32_t each = beta || c->removal ? 2 : 1, lds = recur_scores(c->removal);
 	for (uint32_t r = r0, n; r < r1;
-	     r += n, w += each * n * c->ldk, s += each * n * Q, y += n * ldy) {
+	     r += n, w += each * n * c->ldk, s += each * n * lds, y += n * ldy) {
 		n = tile_rows(r1 - r, TILE_ROWS / each);
-		if (!beta)
-			switch (n) {
-			case TILE_ROWS: merge_rows(TILE_ROWS, 1, TILE_VECS, m, r, w, s, y); break;
-			case 4: merge_rows(4, 1, TILE_VECS, m, r, w, s, y); break;
-			case 2: merge_rows(2, 1, PAIR_VECS, m, r, w, s, y); break;
-			default: merge_rows(1, 1, ROW_VECS, m, r, w, s, y); break;
-			}
+		if (c->removal)
+			merge_pairs(REMOVAL, n, m, r, w, s, y);
+		else if (beta)
+			merge_pairs(DELTA, n, m, r, w, s, y);
 		else
 			switch (n) {
-			case TILE_ROWS / 2: merge_rows(TILE_ROWS / 2, 2, TILE_VECS, m, r, w, s, y); break;
-			case 2: merge_rows(2, 2, TILE_VECS, m, r, w, s, y); break;
-			default: merge_rows(1, 2, PAIR_VECS, m, r, w, s, y); break;
+			case TILE_ROWS: merge_rows(TILE_ROWS, ADD, TILE_VECS, m, r, w, s, y); break;
+			case 4: merge_rows(4, ADD, TILE_VECS, m, r, w, s, y); break;
+			case 2: merge_rows(2, ADD, PAIR_VECS, m, r, w, s, y); break;
+			default: merge_rows(1, ADD, ROW_VECS, m, r, w, s, y); break;
 			}
 	}
 }
@@ -317,8 +359,11 @@ MX_INLINE void fold_tile(const unsigned rows, const unsigned vecs, const struct 
 #pragma GCC unroll 16
 		for (unsigned v = 0; v < vecs; v++)
 			acc[r][v] = vf_set(d[r]) * vf_load(S + r * width + v * MX_W);
-	for (unsigned j = 0; j < Q; j++)
+	for (unsigned j = 0; j < Q; j++) {
 		tile_add(rows, vecs, acc, k + (size_t)j * c->ldk, 1, c->u[j] + col);
+		if (c->removal)
+			tile_add(rows, vecs, acc, k + (size_t)(Q + j) * c->ldk, 1, c->p[j] + col);
+	}
 #pragma GCC unroll 16
 	for (unsigned r = 0; r < rows; r++)
 #pragma GCC unroll 16

@@ -34,10 +34,12 @@ struct recur_run {
 /* A worker's memory. */
 struct recur_work {
 	float *q, *k, *a, *v; /* [Q][ld..]: this step's tokens of the chunk, padded */
+	float *z, *b;         /* the same; empty without removal */
 	float *rawq, *rawk;   /* [Q][Q]: products of q and k with the chunk's keys */
 	float *s, *w;         /* [2 Q][Q], [2 Q][ldk]: the same decayed, and q and k to be multiplied
-	                         with S; with the delta rule k and q of a token alternate */
-	float *kd, *d;        /* [Q][ldk], [ldk]: for fold */
+	                         with S; with the delta rule k and q of a token alternate; with removal
+	                         s is [2 Q][2 Q], and z and q alternate */
+	float *kd, *d;        /* [Q][ldk], with removal [2 Q][ldk]; [ldk]: for fold */
 	float *copy;          /* a copy of a block of S, or of a row of channels; for drafts only */
 };
 
@@ -51,16 +53,19 @@ static size_t take(float **p, unsigned char *base, size_t at, size_t n)
 /* Lays out a worker's memory at `base`, unless that is NULL, and returns its size. */
 static size_t work_layout(const struct recur_layout *l, unsigned char *base, struct recur_work *w)
 {
+	const size_t second = l->pairs - 1;
 	size_t n = 0;
 	n = take(&w->q, base, n, (size_t)Q * l->ldk);
 	n = take(&w->k, base, n, (size_t)Q * l->ldk);
 	n = take(&w->a, base, n, (size_t)Q * l->lda);
 	n = take(&w->v, base, n, (size_t)Q * l->ldv);
+	n = take(&w->z, base, n, second * Q * l->ldk);
+	n = take(&w->b, base, n, second * Q * l->ldk);
 	n = take(&w->rawq, base, n, Q * Q);
 	n = take(&w->rawk, base, n, Q * Q);
-	n = take(&w->s, base, n, 2 * Q * Q);
+	n = take(&w->s, base, n, (size_t)l->pairs * 2 * Q * Q);
 	n = take(&w->w, base, n, (size_t)2 * Q * l->ldk);
-	n = take(&w->kd, base, n, (size_t)Q * l->ldk);
+	n = take(&w->kd, base, n, (size_t)l->pairs * Q * l->ldk);
 	n = take(&w->d, base, n, l->ldk);
 	return take(&w->copy, base, n, l->chunk == 1 ? l->ldv : (size_t)l->k_dim * RECUR_COLS);
 }
@@ -132,18 +137,29 @@ static void load_keys(const struct recur_task *t, uint32_t head, const struct re
 	uint32_t hq = recur_shared(head, s->heads, s->q_heads);
 	uint32_t hk = recur_shared(head, s->heads, s->k_heads), n = p->r1 - p->r0;
 
-	*c = (struct recur_chunk){
-		.k_dim = s->k_dim, .ldk = l->ldk, .vector = s->decay == MX_RECUR_VECTOR};
-	for (uint32_t j = 0; j < Q; j++)
-		c->k[j] = j >= p->r0 && j < p->r1
-		              ? w->k + j * l->ldk
-		              : recur_ring(t->slot, l->k, l->cap, l->ldk, hk, p->from + j);
+	*c = (struct recur_chunk){.k_dim = s->k_dim,
+	                          .ldk = l->ldk,
+	                          .vector = s->decay == MX_RECUR_VECTOR,
+	                          .removal = s->removal};
+	for (uint32_t j = 0; j < Q; j++) {
+		bool own = j >= p->r0 && j < p->r1;
+		c->k[j] =
+			own ? w->k + j * l->ldk : recur_ring(t->slot, l->k, l->cap, l->ldk, hk, p->from + j);
+		if (s->removal)
+			c->b[j] = own ? w->b + j * l->ldk
+			              : recur_ring(t->slot, l->b, l->cap, l->ldk, hk, p->from + j);
+	}
 	if (!n)
 		return;
 	run->kernels->pack(n, s->k_dim, in->q + p->row * in->ldq + (size_t)hq * s->k_dim, in->ldq,
 	                   w->q + p->r0 * l->ldk, l->ldk);
 	run->kernels->pack(n, s->k_dim, in->k + p->row * in->ldk + (size_t)hk * s->k_dim, in->ldk,
 	                   w->k + p->r0 * l->ldk, l->ldk);
+	if (s->removal) {
+		const size_t at = p->row * in->ldk + (size_t)hk * s->k_dim, row = p->r0 * l->ldk;
+		run->kernels->pack(n, s->k_dim, in->z + at, in->ldk, w->z + row, l->ldk);
+		run->kernels->pack(n, s->k_dim, in->b + at, in->ldk, w->b + row, l->ldk);
+	}
 	if (c->vector)
 		return;
 	run->kernels->dots(c, w->q, p->r0, p->r1, false, w->rawq);
@@ -174,6 +190,8 @@ static void load_values(const struct recur_task *t, uint32_t head, const struct 
 		                      : in->beta[(p->row + j - p->r0) * in->ldbeta + head];
 		c->u[j] = old || s->delta ? recur_ring(t->slot, l->u, l->cap, l->ldv, hu, p->from + j)
 		                          : w->v + j * l->ldv;
+		if (s->removal)
+			c->p[j] = recur_ring(t->slot, l->p, l->cap, l->ldv, head, p->from + j);
 		if (!decays)
 			c->a[j] = &one;
 		else if (old)
@@ -204,7 +222,10 @@ static void run_chunk(const struct recur_task *t, uint32_t head, const struct re
 
 	for (uint32_t r = p->r0; s->delta && r < p->r1; r++)
 		beta[r] = run->in->beta[(p->row + r - p->r0) * run->in->ldbeta + head];
-	if (s->delta) {
+	if (s->removal) {
+		kernels->scores(c, w->z, NULL, p->r0, p->r1, true, w->s, w->w, 2);
+		kernels->scores(c, w->q, NULL, p->r0, p->r1, false, w->s + 2 * Q, w->w + c->ldk, 2);
+	} else if (s->delta) {
 		kernels->scores(c, w->k, w->rawk, p->r0, p->r1, true, w->s, w->w, 2);
 		kernels->scores(c, w->q, w->rawq, p->r0, p->r1, false, w->s + Q, w->w + c->ldk, 2);
 	} else {
@@ -357,6 +378,8 @@ static void store_task(void *arg, size_t task, unsigned worker)
 	uint32_t n = l->lda == 1 ? 1 : l->chunk == 1 ? s->v_dim : s->k_dim;
 	for (uint32_t h = part; l->lda && h < s->a_heads; h += parts)
 		store_rows(run, span, from, l->a, l->lda, h, in->a, in->lda, n);
+	for (uint32_t h = part; s->removal && h < s->k_heads; h += parts)
+		store_rows(run, span, from, l->b, l->ldk, h, in->b, in->ldk, s->k_dim);
 	for (uint32_t h = part; s->gain && h < s->heads; h += parts)
 		store_rows(run, span, from, l->beta, 1, h, in->beta, in->ldbeta, 1);
 }

@@ -27,7 +27,17 @@ struct recur_chunk {
 	const float *a[MX_RECUR_CHUNK]; /* [ldk] or [1] */
 	float gain[MX_RECUR_CHUNK];     /* factor of what the token adds to S; 1 without a gain */
 	float *u[MX_RECUR_CHUNK];       /* [ldv] */
+	/* With removal each token has a second pair: b p^T is added to S as k u^T is. */
+	bool removal;
+	const float *b[MX_RECUR_CHUNK]; /* [ldk] */
+	float *p[MX_RECUR_CHUNK];       /* [ldv] */
 };
+
+/* Elements of a row of scores: the keys' and, with removal, those of b behind them. */
+static inline uint32_t recur_scores(bool removal)
+{
+	return removal ? 2 * MX_RECUR_CHUNK : MX_RECUR_CHUNK;
+}
 
 struct mx_recur_kernels {
 	const char *name;
@@ -49,27 +59,32 @@ struct mx_recur_kernels {
 
 	/* The same products with x_r decayed from token r down to j, to s[j]; and w = x_r decayed by
 	 * all tokens up to r, [ldk]. s and w point to row r0; the next row is `step` rows (of
-	 * MX_RECUR_CHUNK and of ldk) further on. Takes raw from dots unless c->vector. */
+	 * recur_scores and of ldk) further on. Takes raw from dots unless c->vector. With c->removal s
+	 * has the products with b_j too, from element MX_RECUR_CHUNK on, and with `past` (x_r is z_r)
+	 * x_r is decayed from token r - 1 down. */
 	void (*scores)(const struct recur_chunk *c, const float *x, const float *raw, uint32_t r0,
 	               uint32_t r1, bool past, float *s, float *w, size_t step);
 
 	/* k[j] = k_j decayed by the tokens after it in the chunk, [MX_RECUR_CHUNK][ldk]; d[k] = product
-	 * of all factors, [ldk]. */
+	 * of all factors, [ldk]. With c->removal the decayed b_j follow those k. */
 	void (*keys)(const struct recur_chunk *c, float *k, float *d);
 
 	/* Outputs of rows r0 .. r1 - 1: y[r - r0] = S^T w_r + sum of s_rj u_j, j <= r, for columns
 	 * col .. col + width - 1 of u and v; S [k_dim][width] is the block of these columns. s
-	 * [..][MX_RECUR_CHUNK] and w [..][ldk] begin with row r0. Only the first `used` columns of y,
+	 * [..][recur_scores] and w [..][ldk] begin with row r0. Only the first `used` columns of y,
 	 * from col on, are written.
 	 *
 	 * With `beta`, the delta rule: s and w have two rows for each r, that of k_r first, and u_r is
 	 * computed before: u_r = beta_r (v_r - S^T w'_r - sum of s'_rj u_j, j < r). v
-	 * [MX_RECUR_CHUNK][ldv]. */
+	 * [MX_RECUR_CHUNK][ldv]. With c->removal there are two rows likewise, that of z_r first: p_r =
+	 * -(S^T w'_r + sum of s'_rj u_j + s'_r,Q+j p_j, j < r), and each sum has the pairs of both
+	 * kinds; v and beta are NULL. */
 	void (*merge)(const struct recur_chunk *c, uint32_t r0, uint32_t r1, uint32_t col,
 	              uint32_t width, const float *w, const float *S, const float *s, const float *v,
 	              size_t ldv, const float *beta, float *y, size_t ldy, uint32_t used);
 
-	/* Folds a whole chunk into S: to = d S + sum of k[j] u_j^T; `to` may be S. */
+	/* Folds a whole chunk into S: to = d S + sum of k[j] u_j^T, with c->removal + k[Q + j] p_j^T;
+	 * `to` may be S. */
 	void (*fold)(const struct recur_chunk *c, const float *k, const float *d, uint32_t col,
 	             uint32_t width, const float *S, float *to);
 

@@ -9,6 +9,8 @@
  *   u     [heads or v_heads] [cap] [ldv]
  *   a     [a_heads] [cap] [lda]
  *   beta  [heads] [cap] [1]             with gain only
+ *   b     [k_heads] [cap] [ldk]         with removal only
+ *   p     [heads] [cap] [ldv]           with removal only
  *
  * All f32, padding zero. MX_RECUR_CHANNEL: k_dim is 1, there is no k, u is v.
  */
@@ -26,8 +28,9 @@ struct recur_layout {
 	uint32_t cap;
 	uint32_t k_dim, ldk, ldv, lda;
 	uint32_t u_heads;
-	size_t S, k, u, a, beta; /* offsets in bytes */
-	size_t bytes;            /* of all */
+	uint32_t pairs;                /* of a key and a value that a token has: 2 with removal */
+	size_t S, k, u, a, beta, b, p; /* offsets in bytes */
+	size_t bytes;                  /* of all */
 };
 
 void recur_layout(const struct mx_recur_spec *s, struct recur_layout *out);

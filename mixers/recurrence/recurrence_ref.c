@@ -26,6 +26,23 @@ static void step(double *S, uint32_t k_dim, uint32_t v_dim, const float *q, cons
 	}
 }
 
+/* p = -S^T z; S <- diag(a) S + b p^T + k v^T; o = S^T q. One head, one token. */
+static void removal_step(double *S, uint32_t k_dim, uint32_t v_dim, const float *q, const float *k,
+                         const float *v, const float *a, const float *z, const float *b, double *o)
+{
+	for (uint32_t j = 0; j < v_dim; j++) {
+		double p = 0;
+		for (uint32_t i = 0; i < k_dim; i++)
+			p -= S[i * v_dim + j] * (double)z[i];
+		o[j] = 0;
+		for (uint32_t i = 0; i < k_dim; i++) {
+			S[i * v_dim + j] =
+				(double)a[i] * S[i * v_dim + j] + (double)b[i] * p + (double)k[i] * (double)v[j];
+			o[j] += S[i * v_dim + j] * (double)q[i];
+		}
+	}
+}
+
 /* S = a S + v, o = S, element by element. */
 static void channel_step(double *S, uint32_t v_dim, const float *v, const float *a, double *o)
 {
@@ -55,7 +72,12 @@ bool recur_ref(const struct mx_recur_spec *s, size_t n, const struct mx_recur_in
 				continue;
 			}
 			const float *q = in->q + t * in->ldq + (size_t)(h / (s->heads / s->q_heads)) * kd;
-			const float *k = in->k + t * in->ldk + (size_t)(h / (s->heads / s->k_heads)) * kd;
+			const size_t at = t * in->ldk + (size_t)(h / (s->heads / s->k_heads)) * kd;
+			const float *k = in->k + at;
+			if (s->removal) {
+				removal_step(S, kd, vd, q, k, v, a, in->z + at, in->b + at, o);
+				continue;
+			}
 			double beta = s->delta || s->gain ? (double)in->beta[t * in->ldbeta + h] : 1;
 			step(S, kd, vd, q, k, v, a, vector, s->delta, beta, in->skip ? (double)in->skip[h] : 0,
 			     o);
@@ -73,6 +95,7 @@ double recur_ref_map(enum mx_recur_map f, double x)
 	case MX_RECUR_SOFTPLUS: return x > 20 ? x : log1p(exp(x));
 	case MX_RECUR_EXP: return exp(x);
 	case MX_RECUR_LOGSIGMOID: return x < -20 ? x - exp(x) : -log1p(exp(-x));
+	case MX_RECUR_TANH: return tanh(x);
 	}
 	return NAN;
 }
@@ -102,10 +125,15 @@ static double gate_of(enum mx_recur_gate g, float x)
 void recur_ref_norm(const struct mx_recur_norm *n, const float *gate, const float *x, double *y)
 {
 	for (uint32_t g = 0; g < n->groups; g++) {
-		double sum = 0;
+		double sum = 0, mean = 0;
 		for (uint32_t i = 0; i < n->dim; i++) {
 			size_t at = (size_t)g * n->dim + i;
 			y[at] = (double)x[at] * (n->gate_first ? gate_of(n->gate, gate[at]) : 1);
+			mean += n->center ? y[at] / n->dim : 0;
+		}
+		for (uint32_t i = 0; i < n->dim; i++) {
+			size_t at = (size_t)g * n->dim + i;
+			y[at] -= mean;
 			sum += y[at] * y[at];
 		}
 		double factor = 1 / sqrt(sum / n->dim + (double)n->eps);
@@ -114,6 +142,8 @@ void recur_ref_norm(const struct mx_recur_norm *n, const float *gate, const floa
 			y[at] *= factor;
 			if (n->weight)
 				y[at] *= (double)n->weight[n->weight_per_group ? at : i];
+			if (n->bias)
+				y[at] += (double)n->bias[n->weight_per_group ? at : i];
 			if (n->gate && !n->gate_first)
 				y[at] *= gate_of(n->gate, gate[at]);
 		}

@@ -13,6 +13,7 @@ void recur_layout(const struct mx_recur_spec *s, struct recur_layout *out)
 		.ldk = channel ? 0 : recur_pad(s->k_dim),
 		.ldv = recur_pad(s->v_dim),
 		.u_heads = s->delta ? s->heads : s->v_heads,
+		.pairs = s->removal ? 2 : 1,
 	};
 	/* Room for a chunk that is not folded into S yet, and for a draft after it. */
 	l.cap = l.chunk + s->max_draft;
@@ -25,7 +26,9 @@ void recur_layout(const struct mx_recur_spec *s, struct recur_layout *out)
 	l.u = l.k + recur_align((size_t)s->k_heads * l.cap * l.ldk * sizeof(float));
 	l.a = l.u + recur_align((size_t)l.u_heads * l.cap * l.ldv * sizeof(float));
 	l.beta = l.a + recur_align((size_t)s->a_heads * l.cap * l.lda * sizeof(float));
-	l.bytes = l.beta + recur_align(s->gain ? (size_t)s->heads * l.cap * sizeof(float) : 0);
+	l.b = l.beta + recur_align(s->gain ? (size_t)s->heads * l.cap * sizeof(float) : 0);
+	l.p = l.b + (s->removal ? l.u - l.k : 0);
+	l.bytes = l.p + recur_align(s->removal ? (size_t)s->heads * l.cap * l.ldv * sizeof(float) : 0);
 	*out = l;
 }
 
@@ -63,6 +66,10 @@ void mx_recur_save(const struct mx_recur_spec *s, const void *slot, uint32_t pos
 	save_ring(&l, slot, out, l.a, s->a_heads, l.lda, head->border, pos);
 	if (s->gain)
 		save_ring(&l, slot, out, l.beta, s->heads, 1, head->border, pos);
+	if (s->removal) {
+		save_ring(&l, slot, out, l.b, s->k_heads, l.ldk, head->border, pos);
+		save_ring(&l, slot, out, l.p, s->heads, l.ldv, head->border, pos);
+	}
 }
 
 /* The border is at most pos - 1, so a sequence can go on at pos or at pos - 1. */

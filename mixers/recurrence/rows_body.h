@@ -54,6 +54,19 @@ MX_INLINE vf softplus(vf x)
 	return vf_select(x > 0.0f, x, vf_set(0)) + log1p_unit(vf_exp(-absolute(x)));
 }
 
+/* Near 0 the polynomial of tanhf in the Cephes library (Moshier). */
+MX_INLINE vf tanh_of(vf x)
+{
+	vf z = x * x, p = vf_set(-5.70498872745e-3f), a = absolute(x);
+	p = vf_fma(p, z, vf_set(2.06390887954e-2f));
+	p = vf_fma(p, z, vf_set(-5.37397155531e-2f));
+	p = vf_fma(p, z, vf_set(1.33314422036e-1f));
+	p = vf_fma(p, z, vf_set(-3.33332819422e-1f));
+	p = vf_fma(p * z, x, x);
+	vf large = 1.0f - 2.0f / (vf_exp(a + a) + 1.0f);
+	return vf_select(a < 0.625f, p, vf_select(x < 0.0f, -large, large));
+}
+
 MX_INLINE vf apply(const enum mx_recur_map f, vf x)
 {
 	switch (f) {
@@ -61,6 +74,7 @@ MX_INLINE vf apply(const enum mx_recur_map f, vf x)
 	case MX_RECUR_SILU: return silu(x);
 	case MX_RECUR_SOFTPLUS: return softplus(x);
 	case MX_RECUR_EXP: return vf_exp(x);
+	case MX_RECUR_TANH: return tanh_of(x);
 	default: return -softplus(-x);
 	}
 }
@@ -79,6 +93,7 @@ static void map(enum mx_recur_map f, size_t n, float *x)
 	case MX_RECUR_SOFTPLUS: map_as(MX_RECUR_SOFTPLUS, n, x); break;
 	case MX_RECUR_EXP: map_as(MX_RECUR_EXP, n, x); break;
 	case MX_RECUR_LOGSIGMOID: map_as(MX_RECUR_LOGSIGMOID, n, x); break;
+	case MX_RECUR_TANH: map_as(MX_RECUR_TANH, n, x); break;
 	}
 }
 
@@ -95,6 +110,17 @@ MX_INLINE float square_sum(const float *x, size_t n)
 		}
 	}
 	return vf_sum(a + b);
+}
+
+/* x -= the mean of x; element i is summed in lane i % MX_W */
+MX_INLINE void subtract_mean(float *x, size_t n)
+{
+	vf sum = {0};
+	for (size_t i = 0; i < n; i += MX_W)
+		sum += load_some(x + i, n - i, 0);
+	vf mean = vf_set(vf_sum(sum) / (float)n);
+	for (size_t i = 0; i < n; i += MX_W)
+		store_some(x + i, load_some(x + i, n - i, 0) - mean, n - i);
 }
 
 static void l2norm(uint32_t heads, uint32_t dim, float eps, float scale, float *x)
@@ -116,7 +142,7 @@ MX_INLINE vf gated(vf y, enum mx_recur_gate g, const float *gate, size_t n)
 
 static void norm(const struct mx_recur_norm *n, const float *gate, float *y)
 {
-	const float *weight = n->weight;
+	const float *weight = n->weight, *bias = n->bias;
 	enum mx_recur_gate before = n->gate_first ? n->gate : MX_RECUR_GATE_NONE;
 	enum mx_recur_gate after = n->gate_first ? MX_RECUR_GATE_NONE : n->gate;
 	size_t dim = n->dim;
@@ -125,17 +151,23 @@ static void norm(const struct mx_recur_norm *n, const float *gate, float *y)
 		for (size_t i = 0; before && i < dim; i += MX_W)
 			store_some(y + i, gated(load_some(y + i, dim - i, 0), before, gate + i, dim - i),
 			           dim - i);
+		if (n->center)
+			subtract_mean(y, dim);
 		vf factor = vf_set(1.0f / sqrtf(square_sum(y, dim) / (float)dim + n->eps));
 		for (size_t i = 0; i < dim; i += MX_W) {
 			vf v = load_some(y + i, dim - i, 0) * factor;
 			if (weight)
 				v *= load_some(weight + i, dim - i, 0);
+			if (bias)
+				v += load_some(bias + i, dim - i, 0);
 			store_some(y + i, after ? gated(v, after, gate + i, dim - i) : v, dim - i);
 		}
 		if (gate)
 			gate += dim;
 		if (weight && n->weight_per_group)
 			weight += dim;
+		if (bias && n->weight_per_group)
+			bias += dim;
 	}
 }
 

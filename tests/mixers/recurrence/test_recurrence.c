@@ -62,7 +62,7 @@ static void block_check(const struct block *b, const char *what)
 
 /* ---- what is run: the recurrence or the convolution, behind one face ---- */
 
-#define MAX_INPUTS 5
+#define MAX_INPUTS 7
 
 /* A sequence's inputs: input i of token t at x[i] + t * width[i]. */
 struct text {
@@ -138,6 +138,7 @@ static void rig_open(struct rig *r, const struct test_case *c, enum mx_isa isa, 
 		r->width[2] = s->v_heads * s->v_dim;
 		r->width[3] = factor_width(s);
 		r->width[4] = s->delta || s->gain ? s->heads : 0;
+		r->width[5] = r->width[6] = s->removal ? r->width[1] : 0;
 		r->out_width = s->heads * s->v_dim;
 		r->skip = calloc(s->heads, sizeof(float));
 		for (uint32_t i = 0; i < s->heads; i++)
@@ -221,6 +222,8 @@ static void forward(const struct rig *r, const struct mx_step *step)
 		.a = (const float *)r->x[3].p,
 		.beta = (const float *)r->x[4].p,
 		.skip = c->skip ? r->skip : NULL,
+		.z = (const float *)r->x[5].p,
+		.b = (const float *)r->x[6].p,
 		.ldq = stride_of(r->width[0]),
 		.ldk = stride_of(r->width[1]),
 		.ldv = stride_of(r->width[2]),
@@ -356,13 +359,18 @@ static void text_make(struct rig *r, struct text *t, uint32_t len)
 		for (size_t j = 0; j < (size_t)len * r->width[i]; j++)
 			t->x[i][j] = make_element(r, i);
 	}
-	for (uint32_t tok = 0; r->c->s.delta && tok < len; tok++)
+	const int unit = r->c->s.removal ? 5 : 1; /* keys that are made unit vectors */
+	for (uint32_t tok = 0; (r->c->s.delta || r->c->s.removal) && tok < len; tok++)
 		for (uint32_t h = 0; h < r->c->s.k_heads; h++) {
-			float *k = t->x[1] + (size_t)tok * r->width[1] + (size_t)h * r->c->s.k_dim, sum = 0;
+			const size_t at = (size_t)tok * r->width[1] + (size_t)h * r->c->s.k_dim;
+			float *k = t->x[unit] + at, sum = 0;
 			for (uint32_t i = 0; i < r->c->s.k_dim; i++)
 				sum += k[i] * k[i];
 			for (uint32_t i = 0; i < r->c->s.k_dim; i++)
 				k[i] /= sqrtf(sum);
+			/* as in RWKV-7: a part of each element is taken out */
+			for (uint32_t i = 0; r->c->s.removal && i < r->c->s.k_dim; i++)
+				t->x[6][at + i] = k[i] * rng_unit(&rng);
 		}
 	seq_open(r, &s, t, 0);
 	run_to(r, &s, len);
@@ -403,6 +411,8 @@ static void check_reference(const struct rig *r, const struct text *t)
 		.a = t->x[3],
 		.beta = t->x[4],
 		.skip = c->skip ? r->skip : NULL,
+		.z = t->x[5],
+		.b = t->x[6],
 		.ldq = r->width[0],
 		.ldk = r->width[1],
 		.ldv = r->width[2],
@@ -648,6 +658,23 @@ static const struct test_case cases[] = {
            .max_draft = 4}},
 	{"delta", .tokens = 300, .tolerance = NEAR,
      .s = {HEADS(2), .k_dim = 32, .v_dim = 64, .delta = true, .max_draft = 4}},
+	{"removal, as in RWKV-7", .tokens = 300, .tolerance = NEAR,
+     .s = {HEADS(2), .k_dim = 64, .v_dim = 64, .decay = MX_RECUR_VECTOR, .removal = true,
+           .max_draft = 4}},
+	{"removal, odd, long drafts", .tokens = 200, .tolerance = NEAR, .factors = MIXED,
+     .s = {HEADS(3), .k_dim = 24, .v_dim = 84, .decay = MX_RECUR_VECTOR, .removal = true,
+           .max_draft = 18}},
+	{"removal, shared keys, strong", .tokens = 150, .tolerance = NEAR, .factors = STRONG,
+     .s = {.heads = 4,
+           .q_heads = 4,
+           .k_heads = 2,
+           .v_heads = 1,
+           .a_heads = 2,
+           .k_dim = 16,
+           .v_dim = 40,
+           .decay = MX_RECUR_VECTOR,
+           .removal = true,
+           .max_draft = 5}},
 	{"delta, scalar, few keys, as in Qwen3-Next", .tokens = 200, .tolerance = NEAR,
      .s = {.heads = 4,
            .q_heads = 2,

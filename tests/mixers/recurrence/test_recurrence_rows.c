@@ -96,9 +96,9 @@ static void test_norms(void **state)
 {
 	static const uint32_t shapes[][2] = {{1, 64}, {3, 40}, {2, 1}, {5, 7}, {1, 3000}};
 	(void)state;
-	float *weight = calloc(3000, 4);
+	float *weight = calloc(3001, 4);
 	rng.state = seed;
-	for (size_t i = 0; i < 3000; i++)
+	for (size_t i = 0; i < 3001; i++)
 		weight[i] = 1 + rng_normal(&rng);
 	for (size_t l = 0; l < 3 && levels[l] <= mx_cpu_isa(); l++) {
 		struct mx_device *d;
@@ -106,13 +106,15 @@ static void test_norms(void **state)
 		assert_int_equal(mx_cpu_create(2, levels[l], 64, 64, &d, &err), MX_OK);
 		for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
 			uint32_t groups = shapes[i][0], dim = shapes[i][1];
-			for (int j = 0; j < 3 * 2 * 3; j++) {
+			for (int j = 0; j < 2 * 3 * 2 * 3; j++) {
 				const struct mx_recur_norm n = {.groups = groups,
 				                                .dim = dim,
 				                                .weight = j % 3 ? weight : NULL,
 				                                .weight_per_group = j % 3 == 2,
 				                                .eps = 1e-5f,
-				                                .gate = (enum mx_recur_gate)(j / 6),
+				                                .bias = j < 18 ? NULL : weight + 1,
+				                                .center = j >= 18,
+				                                .gate = (enum mx_recur_gate)(j / 6 % 3),
 				                                .gate_first = j / 3 % 2};
 				check_norm(&n, d, levels[l]);
 			}
@@ -160,14 +162,14 @@ static void check_map(const struct mx_recur_kernels *k, struct mx_device *d, enu
 
 static void test_maps(void **state)
 {
-	static const char *const names[] = {"sigmoid", "silu", "softplus", "exp", "logsigmoid"};
+	static const char *const names[] = {"sigmoid", "silu", "softplus", "exp", "logsigmoid", "tanh"};
 	(void)state;
 	rng.state = seed;
 	for (size_t l = 0; l < 3 && levels[l] <= mx_cpu_isa(); l++) {
 		struct mx_device *d;
 		struct mx_err err = {0};
 		assert_int_equal(mx_cpu_create(2, levels[l], 64, 64, &d, &err), MX_OK);
-		for (int f = MX_RECUR_SIGMOID; f <= MX_RECUR_LOGSIGMOID; f++)
+		for (int f = MX_RECUR_SIGMOID; f <= MX_RECUR_TANH; f++)
 			check_map(mx_recur_kernels_find(levels[l]), d, (enum mx_recur_map)f, names[f]);
 		mx_cpu_destroy(d);
 	}
