@@ -432,7 +432,7 @@ static mx_status take_unknown(const char *path, const char *name, unsigned route
 	char param[64];
 	snprintf(param, sizeof(param), "%s%.48s", path, name);
 	mx_status s =
-		mx_api_fail(err, 400, "unknown_parameter", param, "%s '%s%.60s'%s%s%s",
+		mx_api_fail(err, MX_FAULT_INVALID, "unknown_parameter", param, "%s '%s%.60s'%s%s%s",
 	                elsewhere ? "this route does not take the field" : "unknown field", path, name,
 	                closest ? "; did you mean '" : "", closest ? closest : "", closest ? "'?" : "");
 	if (!unknown || !unknown->allow)

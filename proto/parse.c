@@ -28,7 +28,7 @@ static mx_status check_template_numbers(const json_t *root, struct mx_api_error 
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
 		const char *member = names[i];
 		if (mx_json_has_huge(json_object_get(root, names[i]), &member))
-			return mx_api_fail(err, 400, "invalid_value", names[i],
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", names[i],
 			                   "'%s' holds a number in '%.60s' that does not fit 64 bits: send it "
 			                   "as a string",
 			                   names[i], member);
@@ -40,19 +40,20 @@ mx_status mx_parse_object(const char *body, size_t len, json_t **out, struct mx_
 {
 	json_error_t e;
 	if (len == 0)
-		return mx_api_fail(err, 400, "invalid_json", NULL, "malformed JSON: the body is empty");
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_json", NULL,
+		                   "malformed JSON: the body is empty");
 	bool changed;
 	json_t *root = mx_json_load(body, len, &changed, &e);
 	if (!root) {
 		/* jansson gives no text when memory runs out */
 		if (json_error_code(&e) == json_error_out_of_memory || !e.text[0])
-			return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
-		return mx_api_fail(err, 400, "invalid_json", NULL,
+			return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_json", NULL,
 		                   "malformed JSON at line %d, column %d (byte %d): %s", e.line, e.column,
 		                   e.position, e.text);
 	}
 	if (!json_is_object(root)) {
-		mx_status s = mx_api_fail(err, 400, "invalid_type", NULL,
+		mx_status s = mx_api_fail(err, MX_FAULT_INVALID, "invalid_type", NULL,
 		                          "the body must be a JSON object, but it is %s", type_name(root));
 		json_decref(root);
 		return s;
@@ -75,14 +76,14 @@ json_t *mx_parse_get(const json_t *o, const char *name)
 mx_status mx_parse_wrong_type(struct mx_api_error *err, const char *name, const char *expected,
                               const json_t *found)
 {
-	return mx_api_fail(err, 400, "invalid_type", name, "'%s' must be %s, but it is %s", name,
-	                   expected, type_name(found));
+	return mx_api_fail(err, MX_FAULT_INVALID, "invalid_type", name, "'%s' must be %s, but it is %s",
+	                   name, expected, type_name(found));
 }
 
 mx_status mx_parse_unsupported(struct mx_api_error *err, const char *name, const char *why)
 {
-	return mx_api_fail(err, 400, "unsupported_parameter", name, "'%s' is not supported: %s", name,
-	                   why);
+	return mx_api_fail(err, MX_FAULT_INVALID, "unsupported_parameter", name,
+	                   "'%s' is not supported: %s", name, why);
 }
 
 mx_status mx_parse_bool(const json_t *o, const char *name, bool *out, struct mx_api_error *err)
@@ -111,14 +112,14 @@ mx_status mx_parse_int(const json_t *o, const char *name, int64_t min, int64_t m
 	} else if (json_is_real(v) && fabs(real) >= 0x1p63) {
 		char text[MX_JSON_NUMBER_TEXT];
 		mx_json_number_text(real, text, sizeof(text));
-		return mx_api_fail(err, 400, "invalid_value", name,
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", name,
 		                   "'%s' must be between %" PRId64 " and %" PRId64 ", but it is %s", name,
 		                   min, max, text);
 	} else {
 		return mx_parse_wrong_type(err, name, "an integer", v);
 	}
 	if (i < min || i > max)
-		return mx_api_fail(err, 400, "invalid_value", name,
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", name,
 		                   "'%s' must be between %" PRId64 " and %" PRId64 ", but it is %" PRId64,
 		                   name, min, max, i);
 	*out = i;
@@ -155,21 +156,21 @@ mx_status mx_parse_ids(const json_t *array, const char *name, struct mx_arena *a
 	size_t n = json_array_size(array);
 	int32_t *ids = mx_arena_alloc(arena, (n ? n : 1) * sizeof(*ids));
 	if (!ids)
-		return mx_api_fail(err, 503, "out_of_memory", name, "out of memory");
+		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", name, "out of memory");
 	for (size_t i = 0; i < n; i++) {
 		const json_t *v = json_array_get(array, i);
 		if (json_is_real(v) && fabs(json_real_value(v)) >= 0x1p63)
-			return mx_api_fail(err, 400, "invalid_value", name,
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", name,
 			                   "'%s' holds a number beyond 64 bits at element %zu, which is no "
 			                   "token id",
 			                   name, i);
 		if (!json_is_integer(v))
-			return mx_api_fail(err, 400, "invalid_type", name,
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_type", name,
 			                   "'%s' must hold token ids, but its element %zu is %s", name, i,
 			                   type_name(v));
 		json_int_t id = json_integer_value(v);
 		if (id < 0 || id > INT32_MAX)
-			return mx_api_fail(err, 400, "invalid_value", name,
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", name,
 			                   "'%s' holds %" JSON_INTEGER_FORMAT
 			                   " at element %zu, which is no token id",
 			                   name, id, i);

@@ -40,7 +40,7 @@ static mx_status parse_numbers(struct mx_api_request *r, struct mx_api_error *er
 		if (!(f->open ? x > f->min : x >= f->min) || !(x <= f->max)) {
 			char text[MX_JSON_NUMBER_TEXT];
 			mx_json_number_text(x, text, sizeof(text));
-			return mx_api_fail(err, 400, "invalid_value", f->name,
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", f->name,
 			                   "'%s' must be %s %g and at most %g, but it is %s", f->name,
 			                   f->open ? "above" : "at least", f->min, f->max, text);
 		}
@@ -81,10 +81,11 @@ static mx_status parse_max_tokens(struct mx_api_request *r, struct mx_api_error 
 			return s;
 	}
 	if (r->max_tokens == 0 && !r->echo)
-		return mx_api_fail(err, 400, "invalid_value", name, "'%s' must be at least 1%s", name,
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", name,
+		                   "'%s' must be at least 1%s", name,
 		                   r->kind == MX_API_COMPLETION ? ", or 0 together with 'echo'" : "");
 	if (r->max_tokens >= 0 && r->min_tokens > r->max_tokens)
-		return mx_api_fail(err, 400, "invalid_value", "min_tokens",
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "min_tokens",
 		                   "'min_tokens' (%d) is above '%s' (%d)", r->min_tokens, name,
 		                   r->max_tokens);
 	return MX_OK;
@@ -117,7 +118,7 @@ static mx_status parse_logprobs(struct mx_api_request *r, struct mx_api_error *e
 	if (s != MX_OK)
 		return s;
 	if (top > 0 && !on)
-		return mx_api_fail(err, 400, "invalid_value", "top_logprobs",
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "top_logprobs",
 		                   "'top_logprobs' needs 'logprobs' to be true");
 	if (on)
 		r->logprobs = top < 0 ? 0 : top;
@@ -144,7 +145,7 @@ static mx_status parse_stream(struct mx_api_request *r, struct mx_api_unknown *u
 	if (s != MX_OK || !options)
 		return s;
 	if (!r->stream)
-		return mx_api_fail(err, 400, "invalid_value", "stream_options",
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "stream_options",
 		                   "'stream_options' is only allowed when 'stream' is true");
 	s = mx_parse_fields(options, "stream_options.", MX_FIELDS_STREAM_OPTIONS, unknown, err);
 	if (s == MX_OK)
@@ -181,11 +182,11 @@ static mx_status parse_salt(struct mx_api_request *r, struct mx_api_error *err)
 	if (s != MX_OK || !salt->s)
 		return s;
 	if (salt->len == 0 || salt->len > MX_API_MAX_SALT)
-		return mx_api_fail(err, 400, "invalid_value", "cache_salt",
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "cache_salt",
 		                   "'cache_salt' must have between 1 and %d bytes, but it has %zu",
 		                   MX_API_MAX_SALT, salt->len);
 	if (memchr(salt->s, 0, salt->len))
-		return mx_api_fail(err, 400, "invalid_value", "cache_salt",
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "cache_salt",
 		                   "'cache_salt' must not hold NUL characters");
 	return MX_OK;
 }

@@ -17,13 +17,13 @@ static mx_status join_parts(json_t *message, const json_t *parts, struct mx_api_
 		const char *type = json_string_value(json_object_get(part, "type"));
 		const json_t *t = json_object_get(part, "text");
 		if (!json_is_object(part) || !type)
-			s = mx_api_fail(err, 400, "invalid_type", "messages",
+			s = mx_api_fail(err, MX_FAULT_INVALID, "invalid_type", "messages",
 			                "a part of a message's content must be an object with a type");
 		else if (strcmp(type, "text"))
-			s = mx_api_fail(err, 400, "unsupported_parameter", "messages",
+			s = mx_api_fail(err, MX_FAULT_INVALID, "unsupported_parameter", "messages",
 			                "content of type '%.40s' is not supported: only text is", type);
 		else if (!json_is_string(t))
-			s = mx_api_fail(err, 400, "invalid_type", "messages",
+			s = mx_api_fail(err, MX_FAULT_INVALID, "invalid_type", "messages",
 			                "a part of type 'text' must have a string 'text'");
 		if (s != MX_OK)
 			break;
@@ -34,7 +34,7 @@ static mx_status join_parts(json_t *message, const json_t *parts, struct mx_api_
 	if (s == MX_OK &&
 	    (text.failed ||
 	     json_object_set_new(message, "content", json_stringn(mx_buf_str(&text), text.len))))
-		s = mx_api_fail(err, 503, "out_of_memory", "messages", "out of memory");
+		s = mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", "messages", "out of memory");
 	mx_buf_free(&text);
 	return s;
 }
@@ -74,7 +74,7 @@ static mx_status check_content(const json_t *message, size_t i, struct mx_api_er
 		if (strcmp(key, "content") && mx_closest(key, content, 1))
 			near = key;
 	}
-	return mx_api_fail(err, 400, "missing_required_parameter", "messages",
+	return mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", "messages",
 	                   "messages[%zu] has no 'content'%s%s%s", i,
 	                   near ? "; did you mean it by '" : "", near ? near : "", near ? "'?" : "");
 }
@@ -86,10 +86,11 @@ mx_status mx_parse_messages(json_t *root, json_t **out, struct mx_api_error *err
 	if (s != MX_OK)
 		return s;
 	if (!messages)
-		return mx_api_fail(err, 400, "missing_required_parameter", "messages",
+		return mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", "messages",
 		                   "'messages' is required");
 	if (json_array_size(messages) == 0)
-		return mx_api_fail(err, 400, "invalid_value", "messages", "'messages' is empty");
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "messages",
+		                   "'messages' is empty");
 	size_t i;
 	json_t *message;
 	json_array_foreach(messages, i, message)
@@ -97,7 +98,7 @@ mx_status mx_parse_messages(json_t *root, json_t **out, struct mx_api_error *err
 		if (!json_is_object(message))
 			return mx_parse_wrong_type(err, "messages", "a list of objects", message);
 		if (!json_is_string(json_object_get(message, "role")))
-			return mx_api_fail(err, 400, "invalid_type", "messages",
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_type", "messages",
 			                   "message %zu must have a string 'role'", i);
 		s = check_content(message, i, err);
 		if (s != MX_OK)
@@ -108,7 +109,7 @@ mx_status mx_parse_messages(json_t *root, json_t **out, struct mx_api_error *err
 			if (s != MX_OK)
 				return s;
 		} else if (content && !json_is_string(content)) {
-			return mx_api_fail(err, 400, "invalid_type", "messages",
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_type", "messages",
 			                   "the content of message %zu must be a string or a list of parts", i);
 		}
 		open_arguments(message);
@@ -160,7 +161,7 @@ mx_status mx_parse_reasoning_effort(const json_t *root, const json_t *template_v
 {
 	mx_status s = mx_parse_text(root, "reasoning_effort", out, err);
 	if (s == MX_OK && out->s && mx_parse_get(template_vars, "reasoning_effort"))
-		s = mx_api_fail(err, 400, "invalid_value", "reasoning_effort",
+		s = mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "reasoning_effort",
 		                "'reasoning_effort' is there twice: also in 'chat_template_kwargs'");
 	return s;
 }

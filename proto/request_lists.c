@@ -7,7 +7,7 @@
 
 static mx_status no_memory(struct mx_api_error *err, const char *name)
 {
-	return mx_api_fail(err, 503, "out_of_memory", name, "out of memory");
+	return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", name, "out of memory");
 }
 
 /* Parses one element of a list of prompts: a string or a list of ids. */
@@ -24,7 +24,8 @@ static mx_status parse_prompt(struct mx_api_request *r, const json_t *v, struct 
 		                           "ids or a list of such lists",
 		                           v);
 	if (json_array_size(v) == 0)
-		return mx_api_fail(err, 400, "invalid_value", "prompt", "'prompt' holds no tokens");
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "prompt",
+		                   "'prompt' holds no tokens");
 	return mx_parse_ids(v, "prompt", &r->arena, &out->ids, &out->n_ids, err);
 }
 
@@ -32,15 +33,16 @@ static mx_status parse_prompts(struct mx_api_request *r, struct mx_api_error *er
 {
 	const json_t *v = mx_parse_get(r->root, "prompt");
 	if (!v)
-		return mx_api_fail(err, 400, "missing_required_parameter", "prompt",
+		return mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", "prompt",
 		                   "'prompt' is required");
 	/* a list whose first element is a number is one prompt made of ids */
 	bool list = json_is_array(v) && !json_is_number(json_array_get(v, 0));
 	size_t n = list ? json_array_size(v) : 1;
 	if (n == 0)
-		return mx_api_fail(err, 400, "invalid_value", "prompt", "'prompt' is an empty list");
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "prompt",
+		                   "'prompt' is an empty list");
 	if (n > MX_API_MAX_PROMPTS)
-		return mx_api_fail(err, 400, "invalid_value", "prompt",
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "prompt",
 		                   "'prompt' holds %zu prompts, at most %d are allowed", n,
 		                   MX_API_MAX_PROMPTS);
 	struct mx_api_prompt *prompts = mx_arena_alloc(&r->arena, n * sizeof(*prompts));
@@ -73,7 +75,7 @@ static mx_status parse_stops(struct mx_api_request *r, struct mx_api_error *err)
 		return mx_parse_wrong_type(err, "stop", "a string or a list of strings", v);
 	size_t n = json_is_array(v) ? json_array_size(v) : 1;
 	if (n > MX_API_MAX_STOPS)
-		return mx_api_fail(err, 400, "invalid_value", "stop",
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "stop",
 		                   "'stop' holds %zu strings, at most %d are allowed", n, MX_API_MAX_STOPS);
 	struct mx_api_text *stops = mx_arena_alloc(&r->arena, (n ? n : 1) * sizeof(*stops));
 	if (!stops)
@@ -84,7 +86,7 @@ static mx_status parse_stops(struct mx_api_request *r, struct mx_api_error *err)
 			return mx_parse_wrong_type(err, "stop", "a string or a list of strings", e);
 		stops[i] = (struct mx_api_text){json_string_value(e), json_string_length(e)};
 		if (stops[i].len == 0 || stops[i].len > MX_API_MAX_STOP_LEN)
-			return mx_api_fail(err, 400, "invalid_value", "stop",
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "stop",
 			                   "a string of 'stop' must have between 1 and %d bytes, but string "
 			                   "%zu has %zu",
 			                   MX_API_MAX_STOP_LEN, i, stops[i].len);
@@ -120,7 +122,7 @@ static mx_status parse_bias(struct mx_api_request *r, struct mx_api_error *err)
 		return s;
 	size_t n = json_object_size(o);
 	if (n > MX_API_MAX_BIAS)
-		return mx_api_fail(err, 400, "invalid_value", "logit_bias",
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "logit_bias",
 		                   "'logit_bias' holds %zu entries, at most %d are allowed", n,
 		                   MX_API_MAX_BIAS);
 	struct mx_logit_bias *bias = mx_arena_alloc(&r->arena, (n ? n : 1) * sizeof(*bias));
@@ -132,7 +134,7 @@ static mx_status parse_bias(struct mx_api_request *r, struct mx_api_error *err)
 	json_object_foreach(o, key, v)
 	{
 		if (!key_to_id(key, &bias[i].token))
-			return mx_api_fail(err, 400, "invalid_value", "logit_bias",
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "logit_bias",
 			                   "the key '%.40s' of 'logit_bias' is no token id", key);
 		if (!json_is_number(v))
 			return mx_parse_wrong_type(err, "logit_bias", "an object of numbers", v);
@@ -140,7 +142,7 @@ static mx_status parse_bias(struct mx_api_request *r, struct mx_api_error *err)
 		if (!(x >= -100 && x <= 100)) {
 			char text[MX_JSON_NUMBER_TEXT];
 			mx_json_number_text(x, text, sizeof(text));
-			return mx_api_fail(err, 400, "invalid_value", "logit_bias",
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "logit_bias",
 			                   "a value of 'logit_bias' must be between -100 and 100, but it is %s",
 			                   text);
 		}
@@ -159,7 +161,7 @@ mx_status mx_parse_lists(struct mx_api_request *r, struct mx_api_error *err)
 		s = mx_parse_container(r->root, "stop_token_ids", JSON_ARRAY, &ids, err);
 	if (s == MX_OK && ids) {
 		if (json_array_size(ids) > MX_API_MAX_STOPS)
-			return mx_api_fail(err, 400, "invalid_value", "stop_token_ids",
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "stop_token_ids",
 			                   "'stop_token_ids' may hold at most %d ids", MX_API_MAX_STOPS);
 		s = mx_parse_ids(ids, "stop_token_ids", &r->arena, &r->stop_ids, &r->n_stop_ids, err);
 	}

@@ -15,7 +15,7 @@ static mx_status parse_tokenize(struct mx_api_tokenize *r, struct mx_api_error *
 	}
 	if (s == MX_OK && !r->text.s) {
 		if (!mx_parse_get(r->root, "messages"))
-			return mx_api_fail(err, 400, "missing_required_parameter", "prompt",
+			return mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", "prompt",
 			                   "one of 'prompt', 'content' and 'messages' is required");
 		r->add_special = false;
 		s = mx_parse_messages(r->root, &r->messages, err);
@@ -81,7 +81,8 @@ mx_status mx_api_parse_detokenize(const char *body, size_t len, struct mx_api_un
 	if (s == MX_OK)
 		s = mx_parse_container(r.root, "tokens", JSON_ARRAY, &tokens, err);
 	if (s == MX_OK && !tokens)
-		s = mx_api_fail(err, 400, "missing_required_parameter", "tokens", "'tokens' is required");
+		s = mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", "tokens",
+		                "'tokens' is required");
 	if (s == MX_OK)
 		s = mx_parse_bool(r.root, "skip_special_tokens", &r.skip_special, err);
 	if (s == MX_OK)

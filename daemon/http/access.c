@@ -98,7 +98,7 @@ void mx_access_log(const struct mx_exchange *x, bool whole, uint64_t ns)
 		struct mx_api_error err;
 		if (mx_generation_figures(x->gen, &g, &err) != MX_OK && whole) {
 			mx_access_note(&cause, &err);
-			worst = (unsigned)err.status;
+			worst = mx_http_status(err.fault);
 		}
 	}
 	enum mx_log_level level = level_of(x, worst);

@@ -39,19 +39,28 @@ void mx_exchange_drop_held(struct mx_exchange *x)
 	x->held.taken = 0;
 }
 
-void mx_exchange_fail(struct mx_exchange *x, const struct mx_api_error *err)
+void mx_exchange_fail_as(struct mx_exchange *x, unsigned status, const struct mx_api_error *err)
 {
 	mx_access_note(&x->cause, err);
 	mx_buf_clear(&x->answer);
 	x->more = NULL;
 	mx_api_error_write(&x->answer, err);
 	x->retry = err->retry;
-	mx_exchange_answer(x, (unsigned)err->status, "application/json");
+	mx_exchange_answer(x, status, "application/json");
 }
 
-void mx_exchange_fail_with(struct mx_exchange *x, int status, const char *code, const char *text)
+void mx_exchange_fail(struct mx_exchange *x, const struct mx_api_error *err)
+{
+	mx_exchange_fail_as(x, mx_http_status(err->fault), err);
+}
+
+void mx_exchange_fail_with(struct mx_exchange *x, unsigned status, const char *code,
+                           const char *text)
 {
 	struct mx_api_error err;
-	mx_api_fail(&err, status, code, NULL, "%s", text);
-	mx_exchange_fail(x, &err);
+	enum mx_fault fault = status == 503  ? MX_FAULT_UNAVAILABLE
+	                      : status < 500 ? MX_FAULT_INVALID
+	                                     : MX_FAULT_INTERNAL;
+	mx_api_fail(&err, fault, code, NULL, "%s", text);
+	mx_exchange_fail_as(x, status, &err);
 }

@@ -21,7 +21,7 @@ static mx_status check_cost(struct mx_exchange *x, struct mx_api_error *err)
 	uint64_t cost = mx_parse_cost(mx_buf_str(&x->body), x->body.len);
 	if (cost <= limit)
 		return MX_OK;
-	return mx_api_fail(err, 413, "request_too_large", NULL,
+	return mx_api_fail(err, MX_FAULT_TOO_LARGE, "request_too_large", NULL,
 	                   "the body's values would take %.1f MiB once they are parsed, and at most "
 	                   "%.1f MiB are allowed (12 times http.max_body_bytes): send fewer at a time",
 	                   (double)cost / 0x1p20, (double)limit / 0x1p20);
@@ -74,12 +74,12 @@ static mx_status hold(struct mx_exchange *x, uint64_t n, struct mx_api_error *er
 	struct mx_budget *b = &x->http->service->answers;
 	double mib = (double)n / 0x1p20, limit = (double)b->limit / 0x1p20;
 	if (n > b->limit)
-		return mx_api_fail(err, 400, "answer_too_large", NULL,
+		return mx_api_fail(err, MX_FAULT_INVALID, "answer_too_large", NULL,
 		                   "the answer takes %.1f MiB of memory, and all answers together may take "
 		                   "%.1f MiB (http.answer_memory): send a shorter text",
 		                   mib, limit);
 	if (!mx_budget_take(b, n))
-		return mx_api_fail(err, 503, "server_overloaded", NULL,
+		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "server_overloaded", NULL,
 		                   "%.1f MiB for this answer are not free now (http.answer_memory is %.1f "
 		                   "MiB): try again in a moment",
 		                   mib, limit);
@@ -164,7 +164,7 @@ void mx_api_post_detokenize(struct mx_exchange *x)
 		st = mx_prompt_check_ids(m, r.ids, r.n_ids, "tokens", &err);
 	if (st == MX_OK &&
 	    mx_tokenizer_decode(m->tokenizer, r.ids, r.n_ids, r.skip_special, text) != MX_OK)
-		st = mx_api_fail(&err, 503, "out_of_memory", NULL, "out of memory");
+		st = mx_api_fail(&err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	if (st == MX_OK)
 		st = hold(x, text->cap, &err);
 	mx_api_detokenize_free(&r);

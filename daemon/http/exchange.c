@@ -36,9 +36,9 @@ static void refuse_method(struct mx_exchange *x)
 {
 	struct mx_api_error err;
 	x->allow = x->route->allow;
-	mx_api_fail(&err, 405, "method_not_allowed", NULL, "%s does not take %.20s: send %s",
-	            x->route->path, x->method_text, x->allow);
-	mx_exchange_fail(x, &err);
+	mx_api_fail(&err, MX_FAULT_INVALID, "method_not_allowed", NULL,
+	            "%s does not take %.20s: send %s", x->route->path, x->method_text, x->allow);
+	mx_exchange_fail_as(x, 405, &err);
 }
 
 /* The request is complete. Has the answer computed, or makes it an error. */

@@ -142,10 +142,18 @@ void mx_exchange_answer_pieces(struct mx_exchange *x,
 void mx_exchange_drop_held(struct mx_exchange *x);
 /* Makes the answer an error. */
 void mx_exchange_fail(struct mx_exchange *x, const struct mx_api_error *err);
+/* The same for an error whose status only HTTP has. */
+void mx_exchange_fail_as(struct mx_exchange *x, unsigned status, const struct mx_api_error *err);
 /* The same for an error of that status, code and text. */
-void mx_exchange_fail_with(struct mx_exchange *x, int status, const char *code, const char *text);
+void mx_exchange_fail_with(struct mx_exchange *x, unsigned status, const char *code,
+                           const char *text);
 /* Frees the body, which is not needed any more. */
 void mx_exchange_drop_body(struct mx_exchange *x);
+
+/* ---- status.c ---- */
+
+/* Returns the HTTP status of a fault. */
+unsigned mx_http_status(enum mx_fault fault);
 
 /* ---- unknown_fields.c ---- */
 

@@ -162,7 +162,7 @@ static const char *behind_request_line(const struct mx_pump_conn *entry, const c
 	return version + strlen(version) + 2;
 }
 
-static struct mx_framing refuse(int status, const char *why)
+static struct mx_framing refuse(unsigned status, const char *why)
 {
 	return (struct mx_framing){.status = status, .why = why};
 }

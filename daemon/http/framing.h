@@ -21,7 +21,7 @@
 void mx_framing_note_target(struct MHD_Connection *c, const char *target);
 
 struct mx_framing {
-	int status;      /* 0 = the request is well framed; 400 or 501 = it is not, for this reason: */
+	unsigned status; /* 0 = the request is well framed; 400 or 501 = it is not, for this reason: */
 	const char *why; /* a static text */
 	bool chunked;    /* the body comes in chunks */
 };

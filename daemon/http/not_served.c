@@ -130,7 +130,7 @@ void mx_exchange_not_served(struct mx_exchange *x)
 	for (size_t i = 0; i < sizeof(not_served) / sizeof(*not_served); i++) {
 		if (!fits(path, not_served[i].path))
 			continue;
-		mx_api_fail(&err, 404, "not_found", NULL, "'%.200s' is not served: %s", path,
+		mx_api_fail(&err, MX_FAULT_NOT_FOUND, "not_found", NULL, "'%.200s' is not served: %s", path,
 		            not_served[i].instead);
 		mx_exchange_fail(x, &err);
 		return;
@@ -139,10 +139,11 @@ void mx_exchange_not_served(struct mx_exchange *x)
 	size_t n = mx_route_paths(names, MX_ROUTES_MAX);
 	const char *closest = mx_closest(path, names, n), *tail;
 	if (closest)
-		mx_api_fail(&err, 404, "not_found", NULL, "there is no route '%.200s'; did you mean %s %s?",
-		            path, mx_route_find(closest, &tail)->post ? "POST" : "GET", closest);
+		mx_api_fail(&err, MX_FAULT_NOT_FOUND, "not_found", NULL,
+		            "there is no route '%.200s'; did you mean %s %s?", path,
+		            mx_route_find(closest, &tail)->post ? "POST" : "GET", closest);
 	else
-		mx_api_fail(&err, 404, "not_found", NULL,
+		mx_api_fail(&err, MX_FAULT_NOT_FOUND, "not_found", NULL,
 		            "there is no route '%.200s'; the main ones are POST /v1/chat/completions, POST "
 		            "/v1/completions and GET /v1/models",
 		            path);

@@ -92,8 +92,8 @@ static uint64_t announced_length(struct mx_exchange *x)
 void mx_exchange_too_large(struct mx_exchange *x)
 {
 	struct mx_api_error err;
-	mx_api_fail(&err, 413, "request_too_large", NULL, "the body is larger than %zu bytes",
-	            x->http->config.max_body_bytes);
+	mx_api_fail(&err, MX_FAULT_TOO_LARGE, "request_too_large", NULL,
+	            "the body is larger than %zu bytes", x->http->config.max_body_bytes);
 	mx_exchange_fail(x, &err);
 }
 

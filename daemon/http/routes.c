@@ -73,7 +73,7 @@ static void get_metrics(struct mx_exchange *x)
 	const struct mx_http_config *c = &x->http->config;
 	if (!c->metrics) {
 		struct mx_api_error err;
-		mx_api_fail(&err, 404, "not_found", NULL, "this server keeps no metrics");
+		mx_api_fail(&err, MX_FAULT_NOT_FOUND, "not_found", NULL, "this server keeps no metrics");
 		mx_exchange_fail(x, &err);
 		return;
 	}
@@ -122,8 +122,8 @@ static void get_model(struct mx_exchange *x)
 	const struct mx_served *m = mx_service_find(x->http->service, x->tail, strlen(x->tail));
 	if (!m) {
 		struct mx_api_error err;
-		mx_api_fail(&err, 404, "model_not_found", "model", "the model '%.200s' does not exist",
-		            x->tail);
+		mx_api_fail(&err, MX_FAULT_NOT_FOUND, "model_not_found", "model",
+		            "the model '%.200s' does not exist", x->tail);
 		mx_exchange_fail(x, &err);
 		return;
 	}

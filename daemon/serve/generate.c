@@ -142,7 +142,7 @@ static void on_done(void *arg, const struct mx_done *done)
 
 static mx_status no_memory(struct mx_api_error *err)
 {
-	return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+	return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 }
 
 /* Makes the token ids of prompt i. */
@@ -176,7 +176,7 @@ static mx_status make_prompt(struct mx_generation *g, const struct mx_api_reques
 		return st;
 	const char *param = r->kind == MX_API_CHAT ? "messages" : "prompt";
 	if (t->n == 0)
-		return mx_api_fail(err, 400, "invalid_value", param,
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", param,
 		                   "the prompt is empty: it has no tokens");
 	return mx_prompt_check_text(m, t->ids, t->n, param, err);
 }
@@ -320,15 +320,18 @@ static void submit_failed(mx_status st, const struct mx_err *e, struct mx_api_er
 {
 	switch (st) {
 	case MX_E_BUSY:
-		mx_api_fail(err, 503, "server_overloaded", NULL,
+		mx_api_fail(err, MX_FAULT_EXHAUSTED, "server_overloaded", NULL,
 		            "the queue is full: try again in a moment");
 		return;
 	case MX_E_SHUTDOWN:
-		mx_api_fail(err, 503, "shutting_down", NULL, "the server is shutting down");
+		mx_api_fail(err, MX_FAULT_UNAVAILABLE, "shutting_down", NULL,
+		            "the server is shutting down");
 		return;
 	case MX_E_NOMEM: no_memory(err); return;
-	case MX_E_RANGE: mx_api_fail(err, 400, "context_length_exceeded", NULL, "%s", e->text); return;
-	default: mx_api_fail(err, 500, "internal_error", NULL, "%s", e->text);
+	case MX_E_RANGE:
+		mx_api_fail(err, MX_FAULT_INVALID, "context_length_exceeded", NULL, "%s", e->text);
+		return;
+	default: mx_api_fail(err, MX_FAULT_INTERNAL, "internal_error", NULL, "%s", e->text);
 	}
 }
 
@@ -490,7 +493,7 @@ static mx_status check_choices(const struct mx_api_request *r, const struct mx_s
 	if (n_prompts * (uint64_t)r->n <= most)
 		return MX_OK;
 	return mx_api_fail(
-		err, 400, "invalid_value", n_prompts > most ? "prompt" : "n",
+		err, MX_FAULT_INVALID, "invalid_value", n_prompts > most ? "prompt" : "n",
 		"%u prompts with %d choices each are more than the %u %s", n_prompts, r->n, most,
 		queue ? "that fit this server's queue (scheduler.queue + max_sequences)" : "allowed");
 }

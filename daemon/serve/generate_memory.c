@@ -66,13 +66,13 @@ mx_status mx_gen_reserve(struct mx_generation *g, const struct mx_api_request *r
 	}
 	double mib = (double)bytes / 0x1p20, limit = (double)g->hold.budget->limit / 0x1p20;
 	if (bytes > g->hold.budget->limit)
-		return mx_api_fail(err, 400, "answer_too_large", NULL,
+		return mx_api_fail(err, MX_FAULT_INVALID, "answer_too_large", NULL,
 		                   "the answer would take %.1f MiB of memory, and all answers together may "
 		                   "take %.1f MiB (http.answer_memory): ask for fewer prompts, choices, "
 		                   "tokens or log-probabilities",
 		                   mib, limit);
 	if (!mx_hold_ensure(&g->hold, bytes))
-		return mx_api_fail(err, 503, "server_overloaded", NULL,
+		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "server_overloaded", NULL,
 		                   "%.1f MiB for this answer are not free now (http.answer_memory is %.1f "
 		                   "MiB): try again in a moment",
 		                   mib, limit);

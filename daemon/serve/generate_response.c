@@ -53,6 +53,6 @@ mx_status mx_generation_response(struct mx_generation *g, struct mx_buf *out, bo
 		*end = true;
 	}
 	if (out->failed)
-		return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	return MX_OK;
 }

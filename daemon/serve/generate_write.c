@@ -31,14 +31,14 @@ void mx_gen_set_finish(const struct mx_generation *g, const struct mx_gen_choice
 mx_status mx_gen_error(const struct mx_generation *g, struct mx_api_error *err)
 {
 	if (g->aborted)
-		return mx_api_fail(err, 503, "shutting_down", NULL,
+		return mx_api_fail(err, MX_FAULT_UNAVAILABLE, "shutting_down", NULL,
 		                   "the server is shutting down: the answer was cut off");
 	for (uint32_t i = 0; i < g->n_choices; i++) {
 		const struct mx_gen_choice *choice = &g->choices[i];
 		if (choice->text.failed)
-			return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+			return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 		if (g->no_room)
-			return mx_api_fail(err, 503, "server_overloaded", NULL,
+			return mx_api_fail(err, MX_FAULT_EXHAUSTED, "server_overloaded", NULL,
 			                   "no memory is free for the rest of this answer (http.answer_memory "
 			                   "is %.1f MiB): try again in a moment",
 			                   (double)g->hold.budget->limit / 0x1p20);
@@ -46,9 +46,9 @@ mx_status mx_gen_error(const struct mx_generation *g, struct mx_api_error *err)
 		    choice->end.finish == MX_FINISH_LENGTH)
 			continue;
 		if (choice->end.status == MX_E_SHUTDOWN || choice->end.finish == MX_FINISH_ABORT)
-			return mx_api_fail(err, 503, "shutting_down", NULL,
+			return mx_api_fail(err, MX_FAULT_UNAVAILABLE, "shutting_down", NULL,
 			                   "the server is shutting down: the answer was cut off");
-		return mx_api_fail(err, 500, "engine_error", NULL, "the engine failed: %s",
+		return mx_api_fail(err, MX_FAULT_INTERNAL, "engine_error", NULL, "the engine failed: %s",
 		                   choice->end.cause[0] ? choice->end.cause
 		                                        : mx_status_str(choice->end.status));
 	}

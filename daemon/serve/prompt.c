@@ -16,13 +16,15 @@ static mx_status check_state(const struct mx_service *s, const struct mx_served 
 {
 	enum mx_served_state state = mx_served_state(m);
 	if (atomic_load(&s->draining) || state == MX_SERVED_DRAINING)
-		return mx_api_fail(err, 503, "shutting_down", NULL, "the server is shutting down");
+		return mx_api_fail(err, MX_FAULT_UNAVAILABLE, "shutting_down", NULL,
+		                   "the server is shutting down");
 	if (state == MX_SERVED_LOADING)
-		return mx_api_fail(err, 503, "model_loading", NULL, "the model '%s' is loading (%.0f%%)",
-		                   m->name, 100 * mx_served_progress(m));
+		return mx_api_fail(err, MX_FAULT_UNAVAILABLE, "model_loading", NULL,
+		                   "the model '%s' is loading (%.0f%%)", m->name,
+		                   100 * mx_served_progress(m));
 	if (state == MX_SERVED_FAILED || mx_sched_failed(m->sched)) {
-		mx_status st =
-			mx_api_fail(err, 503, "model_failed", NULL, "the model '%s' has failed", m->name);
+		mx_status st = mx_api_fail(err, MX_FAULT_UNAVAILABLE, "model_failed", NULL,
+		                           "the model '%s' has failed", m->name);
 		err->retry = false;
 		return st;
 	}
@@ -36,12 +38,12 @@ mx_status mx_prompt_model(struct mx_service *s, const struct mx_api_text *name, 
 	if (name->s) {
 		m = mx_service_find(s, name->s, name->len);
 		if (!m)
-			return mx_api_fail(err, 404, "model_not_found", "model",
+			return mx_api_fail(err, MX_FAULT_NOT_FOUND, "model_not_found", "model",
 			                   "the model '%.200s' does not exist", name->s);
 	} else if (s->n_models == 1) {
 		m = &s->models[0];
 	} else {
-		return mx_api_fail(err, 400, "missing_required_parameter", "model",
+		return mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", "model",
 		                   "'model' is required: this server has %zu models", s->n_models);
 	}
 	enum mx_served_state state = mx_served_state(m);
@@ -61,12 +63,12 @@ mx_status mx_prompt_too_long(const struct mx_served *m, uint64_t n_prompt, bool 
 	uint32_t n_ctx = m->info.max_context;
 	mx_status st;
 	if (max_tokens < 0)
-		st = mx_api_fail(err, 400, "context_length_exceeded", NULL,
+		st = mx_api_fail(err, MX_FAULT_INVALID, "context_length_exceeded", NULL,
 		                 "this model's context is %" PRIu32 " tokens, but the prompt has %s%" PRIu64
 		                 "; shorten it",
 		                 n_ctx, exact ? "" : "more than ", n_prompt);
 	else
-		st = mx_api_fail(err, 400, "context_length_exceeded", NULL,
+		st = mx_api_fail(err, MX_FAULT_INVALID, "context_length_exceeded", NULL,
 		                 "this model's context is %" PRIu32 " tokens, but %" PRIu64
 		                 " were asked for (%" PRIu64 " in the prompt, %" PRId64
 		                 " in the completion); shorten the prompt or 'max_tokens'",
@@ -90,15 +92,16 @@ static mx_status tokenise(const struct mx_served *m, const char *text, size_t le
 	if (st == MX_E_RANGE)
 		return mx_prompt_too_long(m, limit, false, -1, err);
 	if (st == MX_E_LIMIT)
-		return mx_api_fail(err, 400, "invalid_value", NULL,
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", NULL,
 		                   "the tokenizer of the model '%s' refuses this text: %s", m->name,
 		                   e.text);
 	if (st == MX_E_NOMEM)
-		return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	if (st == MX_E_UNSUPPORTED)
-		return mx_api_fail(err, 400, "text_too_complex", NULL, "%s: send it in parts", e.text);
+		return mx_api_fail(err, MX_FAULT_INVALID, "text_too_complex", NULL, "%s: send it in parts",
+		                   e.text);
 	if (st != MX_OK)
-		return mx_api_fail(err, 500, "internal_error", NULL, "tokenizer: %s", e.text);
+		return mx_api_fail(err, MX_FAULT_INTERNAL, "internal_error", NULL, "tokenizer: %s", e.text);
 	return MX_OK;
 }
 
@@ -161,7 +164,7 @@ static mx_status check_dropped(const struct mx_served *m, const char *name, bool
 {
 	if (!given || mx_chat_template_reads(m->chat_template, name))
 		return MX_OK;
-	return mx_api_fail(err, 400, "unsupported_parameter", name,
+	return mx_api_fail(err, MX_FAULT_INVALID, "unsupported_parameter", name,
 	                   "'%s' is not supported: the chat template of the model '%s' never looks at "
 	                   "it; leave it out or write it into the messages",
 	                   name, m->name);
@@ -190,7 +193,7 @@ static mx_status check_calls(const struct mx_served *m, const json_t *messages,
 		else if (role && !strcmp(role, "function") && !mx_chat_template_names(t, "function"))
 			dropped = "the role 'function'";
 		if (dropped)
-			return mx_api_fail(err, 400, "unsupported_parameter", "messages",
+			return mx_api_fail(err, MX_FAULT_INVALID, "unsupported_parameter", "messages",
 			                   "messages[%zu] has %s, but the chat template of the model '%s' "
 			                   "never looks at it; write it into the content of a message",
 			                   i, dropped, m->name);
@@ -226,7 +229,7 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
                          struct mx_tokens *out, struct mx_api_error *err)
 {
 	if (!m->chat_template)
-		return mx_api_fail(err, 400, "chat_template_unavailable", "messages",
+		return mx_api_fail(err, MX_FAULT_INVALID, "chat_template_unavailable", "messages",
 		                   "the model '%s' has no usable chat template: %s", m->name,
 		                   m->chat_template_error);
 	mx_status st = check_dropped(m, "tools", chat->tools != NULL, err);
@@ -242,7 +245,7 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 		return st;
 	json_t *vars = template_vars(m, chat);
 	if (!vars)
-		return mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	struct mx_buf text = {0};
 	struct mx_err e = {0};
 	const struct mx_chat_limits limits = {.max_output =
@@ -251,9 +254,10 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 	                             &limits, &text, &e);
 	json_decref(vars);
 	if (st == MX_E_NOMEM)
-		st = mx_api_fail(err, 503, "out_of_memory", NULL, "out of memory");
+		st = mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	else if (st != MX_OK)
-		st = mx_api_fail(err, 400, "chat_template_error", "messages", "chat template: %s", e.text);
+		st = mx_api_fail(err, MX_FAULT_INVALID, "chat_template_error", "messages",
+		                 "chat template: %s", e.text);
 	else
 		st = tokenise(m, mx_buf_str(&text), text.len, chat->add_special, true, out, err);
 	mx_buf_free(&text);
@@ -265,7 +269,7 @@ mx_status mx_prompt_check_ids(const struct mx_served *m, const int32_t *ids, siz
 {
 	for (size_t i = 0; i < n; i++)
 		if ((uint32_t)ids[i] >= m->info.vocab)
-			return mx_api_fail(err, 400, "invalid_value", param,
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", param,
 			                   "'%s' holds the token id %" PRId32
 			                   ", but the model's vocabulary ends at %" PRIu32,
 			                   param, ids[i], m->info.vocab - 1);
@@ -288,7 +292,7 @@ mx_status mx_prompt_check_stops(const struct mx_served *m, const int32_t *stops,
 	for (uint32_t id = 0; id < m->info.vocab; id++)
 		if (!holds(stops, n, id))
 			return MX_OK;
-	return mx_api_fail(err, 400, "invalid_value", "stop_token_ids",
+	return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "stop_token_ids",
 	                   "every token of the model is an end of text or among 'stop_token_ids', so "
 	                   "'min_tokens' (%" PRId32 ") cannot be reached",
 	                   min_tokens);
@@ -301,7 +305,7 @@ mx_status mx_prompt_check_text(const struct mx_served *m, const int32_t *ids, si
 		if ((uint32_t)ids[i] < m->info.vocab)
 			continue;
 		const char *piece = mx_tokenizer_piece(m->tokenizer, ids[i]);
-		return mx_api_fail(err, 400, "invalid_value", param,
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", param,
 		                   "the text holds the token '%.200s' (id %" PRId32
 		                   "), but the model's vocabulary ends at %" PRIu32,
 		                   piece ? piece : "", ids[i], m->info.vocab - 1);

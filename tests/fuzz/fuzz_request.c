@@ -32,13 +32,13 @@ static void check(const struct mx_api_request *r)
 			abort();
 }
 
-/* Checks that a refusal has a status and can be written as JSON. */
+/* Checks that a refusal has a fault and can be written as JSON. */
 static void check_error(const struct mx_api_error *err)
 {
 	struct mx_buf b = {0};
 	mx_api_error_write(&b, err);
 	json_t *v = json_loadb(mx_buf_str(&b), b.len, 0, NULL);
-	if (err->status < 400 || !v)
+	if (err->fault == MX_FAULT_NONE || !v)
 		abort();
 	json_decref(v);
 	mx_buf_free(&b);

@@ -50,9 +50,9 @@ static void check_refused(enum route route, const char *member, const char *code
 	struct mx_api_error e;
 	if (take(route, member, NULL, &e) == MX_OK)
 		fail_msg("accepted: %s", member);
-	if (e.status != 400 || strcmp(e.code, code) || strcmp(e.param, param) ||
+	if (e.fault != MX_FAULT_INVALID || strcmp(e.code, code) || strcmp(e.param, param) ||
 	    !strstr(e.message, part))
-		fail_msg("%s: %d, %s, %s, %s", member, e.status, e.code, e.param, e.message);
+		fail_msg("%s: %d, %s, %s, %s", member, (int)e.fault, e.code, e.param, e.message);
 }
 
 static void misspelt_fields_get_the_closest_name(void **state)
@@ -247,8 +247,8 @@ static void members_of_messages_are_checked(void **state)
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
 		if (take_member(bad[i].member, NULL, &e) == MX_OK)
 			fail_msg("accepted: %s", bad[i].member);
-		if (e.status != 400 || strcmp(e.code, bad[i].code) || strcmp(e.param, bad[i].param) ||
-		    !strstr(e.message, bad[i].part))
+		if (e.fault != MX_FAULT_INVALID || strcmp(e.code, bad[i].code) ||
+		    strcmp(e.param, bad[i].param) || !strstr(e.message, bad[i].part))
 			fail_msg("%s: %s, %s, %s", bad[i].member, e.code, e.param, e.message);
 	}
 	struct mx_api_unknown unknown = {.allow = true};

@@ -154,7 +154,7 @@ static void check_refusal(const struct refusal *c)
 	struct mx_api_error e;
 	if (parse(c->kind, c->body, &r, &e) == MX_OK)
 		fail_msg("accepted: %s", c->body);
-	assert_int_equal(e.status, 400);
+	assert_int_equal(e.fault, MX_FAULT_INVALID);
 	if (strcmp(e.param, c->param) || strcmp(e.code, c->code) || !strstr(e.message, c->message))
 		fail_msg("%s: %s, %s, %s", c->body, e.param, e.code, e.message);
 }
@@ -300,7 +300,7 @@ static void salt_is_taken_whole_or_refused(void **state)
 			mx_api_request_free(&r);
 		} else {
 			assert_int_equal(s, MX_E_INVALID);
-			assert_int_equal(e.status, 400);
+			assert_int_equal(e.fault, MX_FAULT_INVALID);
 			assert_string_equal(e.param, "cache_salt");
 		}
 	}
@@ -466,15 +466,16 @@ static void error_has_openai_shape(void **state)
 	(void)state;
 	struct mx_api_error e;
 	struct mx_buf b = {0};
-	assert_int_equal(mx_api_fail(&e, 404, "model_not_found", "model", "no \"%s\"", "x"),
-	                 MX_E_NOTFOUND);
+	assert_int_equal(
+		mx_api_fail(&e, MX_FAULT_NOT_FOUND, "model_not_found", "model", "no \"%s\"", "x"),
+		MX_E_NOTFOUND);
 	mx_api_error_write(&b, &e);
 	assert_string_equal(
 		mx_buf_str(&b),
 		"{\"error\":{\"message\":\"no \\\"x\\\"\",\"type\":\"invalid_request_error\","
 		"\"param\":\"model\",\"code\":\"model_not_found\"}}");
 	mx_buf_clear(&b);
-	mx_api_fail(&e, 400, "context_length_exceeded", NULL, "long");
+	mx_api_fail(&e, MX_FAULT_INVALID, "context_length_exceeded", NULL, "long");
 	e.n_prompt_tokens = 5000;
 	e.n_ctx = 2048;
 	mx_api_error_write(&b, &e);

@@ -123,20 +123,20 @@ static void on_wake(void *arg)
 	atomic_fetch_add((_Atomic unsigned *)arg, 1);
 }
 
-/* Parses, generates and reads the answer to its end; the HTTP status. */
-static int run(enum mx_api_kind kind, const char *body, struct mx_buf *out)
+/* Parses, generates and reads the answer to its end; the fault. */
+static enum mx_fault run(enum mx_api_kind kind, const char *body, struct mx_buf *out)
 {
 	struct mx_api_request r = {0};
 	last = (struct mx_api_error){0};
 	struct mx_generation *g = NULL;
 	_Atomic unsigned wakes = 0;
 	if (mx_api_parse(kind, body, strlen(body), NULL, &r, &last) != MX_OK)
-		return last.status;
+		return last.fault;
 	mx_status st = mx_generate(&service, &r, "id", (struct mx_wake){on_wake, &wakes}, &g, &last);
 	bool stream = r.stream;
 	mx_api_request_free(&r);
 	if (st != MX_OK)
-		return last.status;
+		return last.fault;
 	if (stream) {
 		while (!mx_generation_stream(g, out))
 			nap();
@@ -146,11 +146,11 @@ static int run(enum mx_api_kind kind, const char *body, struct mx_buf *out)
 		for (bool end = false; !end;)
 			if (mx_generation_response(g, out, &end, &last) != MX_OK) {
 				mx_generation_detach(g);
-				return last.status;
+				return last.fault;
 			}
 	}
 	mx_generation_detach(g);
-	return out->failed ? 503 : 200;
+	return out->failed ? MX_FAULT_EXHAUSTED : MX_FAULT_NONE;
 }
 
 static const struct {
@@ -182,23 +182,23 @@ static void every_allocation_may_fail(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(bodies) / sizeof(*bodies); i++) {
 		struct mx_buf want = {0}, got = {0};
-		assert_int_equal(run(bodies[i].kind, bodies[i].body, &want), 200);
-		int status = 0;
+		assert_int_equal(run(bodies[i].kind, bodies[i].body, &want), MX_FAULT_NONE);
+		enum mx_fault fault = MX_FAULT_NONE;
 		long n = 0;
 		long left = 0;
 		do {
 			mx_buf_free(&got);
 			fail_at = ++n;
-			status = run(bodies[i].kind, bodies[i].body, &got);
+			fault = run(bodies[i].kind, bodies[i].body, &got);
 			left = fail_at;
 			fail_at = 0;
-			if (status == 200 && !strstr(bodies[i].body, "stream"))
+			if (fault == MX_FAULT_NONE && !strstr(bodies[i].body, "stream"))
 				check_same(&want, &got);
 			/* Refused for the moment, or the failed allocation was not needed. */
-			if (status != 503 && status != 200 && status != 500)
-				fail_msg("allocation %ld of request %zu: %d %s", n, i, status, last.message);
+			if (fault != MX_FAULT_EXHAUSTED && fault != MX_FAULT_NONE && fault != MX_FAULT_INTERNAL)
+				fail_msg("allocation %ld of request %zu: %d %s", n, i, fault, last.message);
 		} while (left == 0 && n < 100000);
-		assert_int_equal(status, 200);
+		assert_int_equal(fault, MX_FAULT_NONE);
 		assert_true(n > 10);
 		print_message("request %zu: %ld allocations\n", i, n - 1);
 		mx_buf_free(&want);
@@ -337,18 +337,18 @@ static struct mx_sched_stats stats(void)
 	return v;
 }
 
-/* n short prompts with that many tokens each; the HTTP status. */
-static int run_prompts(int n, int max_tokens)
+/* n short prompts with that many tokens each; the fault. */
+static enum mx_fault run_prompts(int n, int max_tokens)
 {
 	struct mx_buf body = {0}, out = {0};
 	mx_buf_printf(&body, "{\"max_tokens\":%d,\"ignore_eos\":true,\"prompt\":[\"a\"", max_tokens);
 	for (int i = 1; i < n; i++)
 		mx_buf_puts(&body, ",\"a\"");
 	mx_buf_puts(&body, "]}");
-	int status = run(MX_API_COMPLETION, mx_buf_str(&body), &out);
+	enum mx_fault fault = run(MX_API_COMPLETION, mx_buf_str(&body), &out);
 	mx_buf_free(&body);
 	mx_buf_free(&out);
-	return status;
+	return fault;
 }
 
 static void the_queue_takes_all_prompts_or_none(void **state)
@@ -356,16 +356,16 @@ static void the_queue_takes_all_prompts_or_none(void **state)
 	(void)state;
 	struct mx_sched_stats before = stats();
 	/* 64 wait while 16 run: more can never be taken, so trying again would be in vain */
-	assert_int_equal(run_prompts(81, 4), 400);
+	assert_int_equal(run_prompts(81, 4), MX_FAULT_INVALID);
 	assert_string_equal(last.param, "prompt");
 	assert_non_null(strstr(last.message, "80"));
 	assert_false(last.retry);
 	struct mx_buf out = {0};
 	assert_int_equal(
 		run(MX_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"n\":81}", &out),
-		400);
+		MX_FAULT_INVALID);
 	assert_string_equal(last.param, "n");
-	assert_int_equal(run_prompts(80, 4), 200);
+	assert_int_equal(run_prompts(80, 4), MX_FAULT_NONE);
 	/* one place is taken: refused for now, without other effects */
 	static const char body[] = "{\"prompt\":\"x\",\"max_tokens\":480,\"ignore_eos\":true}";
 	struct mx_api_request r = {0};
@@ -374,19 +374,20 @@ static void the_queue_takes_all_prompts_or_none(void **state)
 	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, NULL, &r, &last),
 	                 MX_OK);
 	struct mx_sched *sched = service.models[0].sched;
-	int status = 0;
-	for (int i = 0; i < 100 && status != 503; i++) { /* until it meets the other one running */
+	enum mx_fault fault = MX_FAULT_NONE;
+	/* until it meets the other one running */
+	for (int i = 0; i < 100 && fault != MX_FAULT_EXHAUSTED; i++) {
 		wait_idle();
 		before = stats();
 		assert_int_equal(
 			mx_generate(&service, &r, "id", (struct mx_wake){on_wake, &wakes}, &g, &last), MX_OK);
-		status = run_prompts(80, 1);
+		fault = run_prompts(80, 1);
 		while (!mx_generation_finished(g))
 			nap();
 		mx_generation_detach(g);
 	}
 	mx_api_request_free(&r);
-	assert_int_equal(status, 503);
+	assert_int_equal(fault, MX_FAULT_EXHAUSTED);
 	wait_idle();
 	struct mx_sched_stats after = stats();
 	assert_true(mx_sched_idle(sched));
@@ -409,11 +410,12 @@ static void a_prompt_that_is_too_long_is_counted(void **state)
 	                               "{\"prompt\":[\"a\",[300,301]],\"max_tokens\":511}",
 	                               mx_buf_str(&body)};
 	for (uint64_t i = 0; i < 3; i++) {
-		assert_int_equal(run(MX_API_COMPLETION, refused[i], &out), 400);
+		assert_int_equal(run(MX_API_COMPLETION, refused[i], &out), MX_FAULT_INVALID);
 		assert_string_equal(last.code, "context_length_exceeded");
 		assert_int_equal(stats().rejected_length, before + i + 1);
 	}
-	assert_int_equal(run(MX_API_COMPLETION, "{\"prompt\":[300,301],\"max_tokens\":0}", &out), 400);
+	assert_int_equal(run(MX_API_COMPLETION, "{\"prompt\":[300,301],\"max_tokens\":0}", &out),
+	                 MX_FAULT_INVALID);
 	assert_int_equal(stats().rejected_length, before + 3);
 	mx_buf_free(&body);
 	mx_buf_free(&out);
@@ -424,7 +426,8 @@ static void tokens_the_model_lacks_are_refused(void **state)
 	(void)state;
 	struct mx_buf out = {0};
 	assert_int_equal(
-		run(MX_API_COMPLETION, "{\"prompt\":\"a\",\"stop_token_ids\":[5,99999999]}", &out), 400);
+		run(MX_API_COMPLETION, "{\"prompt\":\"a\",\"stop_token_ids\":[5,99999999]}", &out),
+		MX_FAULT_INVALID);
 	assert_string_equal(last.param, "stop_token_ids");
 	assert_non_null(strstr(last.message, "99999999"));
 	/* a tokenizer that knows more than the model, as those with tokens added later do */
@@ -436,9 +439,10 @@ static void tokens_the_model_lacks_are_refused(void **state)
 	for (size_t i = 1; i < t.n; i++)
 		top = t.ids[i] > top ? t.ids[i] : top;
 	info->vocab = (uint32_t)top;
-	int status = run(MX_API_COMPLETION, "{\"prompt\":\"zq\",\"add_special_tokens\":false}", &out);
+	enum mx_fault fault =
+		run(MX_API_COMPLETION, "{\"prompt\":\"zq\",\"add_special_tokens\":false}", &out);
 	info->vocab = vocab;
-	assert_int_equal(status, 400);
+	assert_int_equal(fault, MX_FAULT_INVALID);
 	assert_string_equal(last.param, "prompt");
 	assert_non_null(strstr(last.message, mx_tokenizer_piece(tokenizer, top)));
 	assert_non_null(strstr(last.message, "vocabulary"));
@@ -446,14 +450,14 @@ static void tokens_the_model_lacks_are_refused(void **state)
 	mx_buf_free(&out);
 }
 
-/* Starts a generation of a body that is accepted by the parser; the HTTP status. */
-static int begin(const char *body, struct mx_generation **g, _Atomic unsigned *wakes)
+/* Starts a generation of a body that is accepted by the parser; the fault. */
+static enum mx_fault begin(const char *body, struct mx_generation **g, _Atomic unsigned *wakes)
 {
 	struct mx_api_request r = {0};
 	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, strlen(body), NULL, &r, &last), MX_OK);
 	mx_status st = mx_generate(&service, &r, "id", (struct mx_wake){on_wake, wakes}, g, &last);
 	mx_api_request_free(&r);
-	return st == MX_OK ? 200 : last.status;
+	return st == MX_OK ? MX_FAULT_NONE : last.fault;
 }
 
 /* A body of four prompts of 400 ids with all that can be asked of them. */
@@ -480,7 +484,7 @@ static void long_answers_come_in_small_pieces(void **state)
 		struct mx_generation *g = NULL;
 		_Atomic unsigned wakes = 0;
 		long_body(&body, stream);
-		assert_int_equal(begin(mx_buf_str(&body), &g, &wakes), 200);
+		assert_int_equal(begin(mx_buf_str(&body), &g, &wakes), MX_FAULT_NONE);
 		while (!mx_generation_finished(g)) /* a reader that lags as much as it can */
 			nap();
 		wait_idle();
@@ -516,16 +520,16 @@ static void answers_stay_within_their_budget(void **state)
 
 	/* 4 x 440 tokens of 16 + 20 x 8 bytes: 300 KiB */
 	service.answers.limit = 256 << 10;
-	assert_int_equal(begin(mx_buf_str(&body), &g, &wakes), 400);
+	assert_int_equal(begin(mx_buf_str(&body), &g, &wakes), MX_FAULT_INVALID);
 	assert_string_equal(last.code, "answer_too_large");
 	assert_non_null(strstr(last.message, "http.answer_memory"));
 	assert_false(last.retry);
 
 	service.answers.limit = 512 << 10;
-	assert_int_equal(begin(mx_buf_str(&body), &g, &wakes), 200);
+	assert_int_equal(begin(mx_buf_str(&body), &g, &wakes), MX_FAULT_NONE);
 	uint64_t used = mx_budget_used(&service.answers);
 	assert_in_range(used, 300 << 10, 400 << 10);
-	assert_int_equal(begin(mx_buf_str(&body), &h, &wakes), 503);
+	assert_int_equal(begin(mx_buf_str(&body), &h, &wakes), MX_FAULT_EXHAUSTED);
 	assert_string_equal(last.code, "server_overloaded");
 	assert_true(last.retry);
 	/* what was reserved is enough: it grows by the generated text at most */
@@ -541,14 +545,14 @@ static void answers_stay_within_their_budget(void **state)
 								 "\"logprobs\":5,\"stream\":true,\"n\":8}";
 	static const char small[] = "{\"prompt\":[300],\"max_tokens\":1,\"ignore_eos\":true}";
 	service.answers.limit = 128 << 10;
-	assert_int_equal(begin(unread, &g, &wakes), 200);
+	assert_int_equal(begin(unread, &g, &wakes), MX_FAULT_NONE);
 	wait_idle(); /* the engine waits for nobody */
 	assert_true(mx_generation_stream(g, &out));
 	assert_non_null(strstr(mx_buf_str(&out), "http.answer_memory"));
 	assert_non_null(strstr(mx_buf_str(&out), "[DONE]"));
 	mx_generation_detach(g);
 	assert_int_equal(mx_budget_used(&service.answers), 0);
-	assert_int_equal(run(MX_API_COMPLETION, small, &out), 200);
+	assert_int_equal(run(MX_API_COMPLETION, small, &out), MX_FAULT_NONE);
 
 	service.answers.limit = limit;
 	mx_buf_free(&body);
@@ -564,7 +568,7 @@ static void tokens_without_text_are_reported(void **state)
 	snprintf(body, sizeof body,
 	         "{\"prompt\":[300,%zu,301],\"max_tokens\":1,\"echo\":true,\"logprobs\":0}",
 	         mx_tokenizer_size(tokenizer) + 2);
-	assert_int_equal(run(MX_API_COMPLETION, body, &out), 200);
+	assert_int_equal(run(MX_API_COMPLETION, body, &out), MX_FAULT_NONE);
 	assert_non_null(strstr(mx_buf_str(&out), ",\"\",")); /* its name, between two others */
 	mx_buf_free(&out);
 }
