@@ -105,6 +105,15 @@ static mx_status input_of(struct mx_model_engine *e, const struct mx_model_block
 	return b->norm.weight ? norm_of(e, &b->norm, s->h, NULL, rows, s->x) : MX_OK;
 }
 
+/* Replaces s->h by the block's input, multiplied. */
+static mx_status carry(struct mx_model_engine *e, float carried, size_t n)
+{
+	const struct mx_scratch *s = &e->scratch;
+	struct mx_device *d = e->device;
+	mx_status st = d->ops->copy(d, s->h, s->x, n * mx_dtype_size(d->info.act_dtype));
+	return st == MX_OK ? scale_in_place(d, s->h, n, carried) : st;
+}
+
 /* Adds what is pending to s->h and multiplies it. */
 static mx_status scale_stream(struct mx_model_engine *e, float scalar, size_t rows, bool *pending)
 {
@@ -147,6 +156,8 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 		const struct mx_model_block *b = &e->model.blocks[i];
 		bool added = false;
 		st = input_of(e, b, pending, rows, &x);
+		if (st == MX_OK && b->carried != 0)
+			st = carry(e, b->carried, n);
 		if (st == MX_OK)
 			st = run_block(e, b, step, x, &added);
 		if (st == MX_OK && b->post_norm.weight)

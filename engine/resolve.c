@@ -194,6 +194,7 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 	out->first_use = m->n_uses;
 	out->first_vector = m->n_vectors;
 	out->residual_scale = p->residual_scale;
+	out->carried = p->carried;
 	out->parallel = p->parallel;
 	mx_status st = resolve_norm(r, p->norm, &out->norm);
 	if (st == MX_OK)

@@ -59,6 +59,7 @@ struct mx_model_block {
 	enum mx_block_kind kind;
 	struct mx_model_norm norm, post_norm;
 	float residual_scale;
+	float carried; /* see struct mx_plan_block */
 	float scalar;  /* h *= that after the block; 1 = none */
 	bool parallel; /* see struct mx_plan_block */
 	struct mx_model_mixer *mixers;

@@ -102,6 +102,9 @@ struct mx_plan_block {
 	/* Full name of a tensor [1], or NULL: h *= that after the block. */
 	const char *scalar;
 	float residual_scale; /* h += residual_scale * post_norm(block(norm(h))) */
+	/* If not 0, that is added to carried * norm(h), which h is replaced by (MiniMax). Not of a
+	 * parallel block. */
+	float carried;
 	/* The block sees the same hidden states as the block before it: both outputs are added to them
 	 * together. Without a norm its input is that of the block before it. Feed-forwards only,
 	 * without post_norm, and of the same residual_scale. */

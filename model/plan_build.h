@@ -163,7 +163,8 @@ struct mx_layer_spec {
 	uint32_t n_mixers;                  /* 0 = the layer is a feed-forward only */
 	const struct mx_mlp_spec *mlp;      /* NULL = none */
 	float residual_scale;               /* 1 = none */
-	bool parallel;                      /* of the feed-forward, see struct mx_plan_block */
+	float carried[2]; /* of the mixers' block and of the feed-forward's, see struct mx_plan_block */
+	bool parallel;    /* of the feed-forward, see struct mx_plan_block */
 };
 
 /* Fills one layer of the plan: makes the tensor names and copies the mixers. */

@@ -49,6 +49,7 @@ static mx_status fill_mixers(const struct mx_plan_build *b, const struct mx_laye
 	*out = (struct mx_plan_block){
 		.kind = MX_BLOCK_MIXER,
 		.residual_scale = spec->residual_scale,
+		.carried = spec->carried[0],
 		.mixers = m,
 		.n_mixers = spec->n_mixers,
 	};
@@ -103,6 +104,7 @@ static mx_status fill_mlp(const struct mx_plan_build *b, const struct mx_layer_s
 		.kind = MX_BLOCK_MLP,
 		.residual_scale =
 			spec->residual_scale * (spec->mlp->out_scale != 0 ? spec->mlp->out_scale : 1),
+		.carried = spec->carried[1],
 		.parallel = spec->parallel,
 	};
 	if (!norm_names(b, spec, b->family->names->mlp_norm, b->family->names->mlp_post_norm, out))

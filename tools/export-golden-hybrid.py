@@ -121,6 +121,20 @@ def as_mxfp4(path):
     (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def as_minimax_m1(path):
+    """Spells a config as those of MiniMax-M1 are published."""
+    config = json.loads((path / "config.json").read_text())
+    config["model_type"] = "minimax_m1"
+    config["attn_type_list"] = [int(t == "full_attention") for t in config.pop("layer_types")]
+    for kind, name in (("full_attn", "full_attention"), ("linear_attn", "linear_attention"),
+                       ("mlp", "mlp")):
+        for factor in "alpha", "beta":
+            config[f"layernorm_{name}_{factor}"] = config.pop(f"{kind}_{factor}_factor")
+    config |= dict(postnorm=True, shared_intermediate_size=0, rotary_dim=config["head_dim"])
+    config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
+    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
 class Variant:
     def __init__(self, config, lengths=FEWER, finish=lambda path: None,
                  rounded=lambda name, w: w):
@@ -270,6 +284,17 @@ VARIANTS |= HYBRIDS | {
                              beta_slow=1.0, truncate=False,
                              original_max_position_embeddings=128)), FEWER, as_mxfp4,
         rounded_mxfp4),
+    "minimax": Variant(attention(
+        "MiniMax", num_hidden_layers=4, head_dim=12, block_size=16, num_local_experts=5, num_experts_per_tok=2,
+        intermediate_size=24, layer_types=["linear_attention", "full_attention",
+                                           "linear_attention", "linear_attention"],
+        full_attn_alpha_factor=1.7, full_attn_beta_factor=0.8, linear_attn_alpha_factor=1.4,
+        linear_attn_beta_factor=1.3, mlp_alpha_factor=2.2, mlp_beta_factor=0.9), LENGTHS),
+    "minimax-published": Variant(attention(
+        "MiniMax", head_dim=8, num_attention_heads=6, block_size=8, num_local_experts=4, num_experts_per_tok=2,
+        intermediate_size=24, layer_types=["full_attention", "linear_attention"],
+        sliding_window=30, full_attn_alpha_factor=3.5, linear_attn_alpha_factor=3.5,
+        mlp_alpha_factor=3.5), FEWER, as_minimax_m1),
     "mamba": Variant(config("Mamba", state_size=12, time_step_rank=5), LENGTHS),
     "mamba-bias": Variant(config("Mamba", use_bias=True, use_conv_bias=False, conv_kernel=3,
                                  expand=3, tie_word_embeddings=False)),

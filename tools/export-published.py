@@ -29,13 +29,14 @@ QWEN = ("gate_proj", "up_proj", "down_proj")
 
 class Published:
     def __init__(self, config, dtype="BF16", rename=(), drop=(), extra=None, experts=None,
-                 mxfp4=False):
+                 mxfp4=False, reads=None):
         self.config = config  # config.json
         self.experts = experts  # names of an expert's gate, up and down, if each has its own tensors
         self.dtype = dtype
         self.rename = rename  # (pattern, replacement), the first that fits
         self.drop = drop      # patterns of tensors that the files do not have
         self.extra = extra or {}
+        self.reads = reads or {}  # keys for transformers
         self.mxfp4 = mxfp4    # experts are in codes and scales
 
 
@@ -294,6 +295,21 @@ PUBLISHED = {
             quant_method="mxfp4", modules_to_not_convert=[
                 "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
                 "lm_head"])), mxfp4=True),
+    "MiniMax-Text-01": Published(dict(
+        model_type="minimax_text_01", hidden_size=6144, intermediate_size=9216,
+        num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8, head_dim=128,
+        vocab_size=200064, hidden_act="silu", max_position_embeddings=10240000, rms_norm_eps=1e-5,
+        rope_theta=10000000, rotary_dim=64, attn_type_list=([0] * 7 + [1]) * 10, postnorm=True,
+        layernorm_full_attention_alpha=3.5565588200778455, layernorm_full_attention_beta=1.0,
+        layernorm_linear_attention_alpha=3.5565588200778455, layernorm_linear_attention_beta=1.0,
+        layernorm_mlp_alpha=3.5565588200778455, layernorm_mlp_beta=1.0, num_experts_per_tok=2,
+        num_local_experts=32, shared_intermediate_size=0, shared_moe_mode="sigmoid",
+        router_jitter_noise=0.0, tie_word_embeddings=False), experts=("w1", "w3", "w2"),
+        reads=dict(model_type="minimax", layer_types=(
+            ["linear_attention"] * 7 + ["full_attention"]) * 10),
+        rename=((r"\.mlp\.gate\.", ".block_sparse_moe.gate."),
+                (r"\.mlp\.experts\.", ".block_sparse_moe.experts.")),
+        drop=(r"\.(slope_rate|query_decay|key_decay|diagonal_decay)$",)),
     "OLMoE-1B-7B-0924": Published(dict(
         model_type="olmoe", hidden_size=2048, intermediate_size=1024, num_hidden_layers=16,
         num_attention_heads=16, num_key_value_heads=16, vocab_size=50304, hidden_act="silu",
@@ -305,7 +321,7 @@ PUBLISHED = {
 
 def tensors_of(p):
     config = AutoConfig.for_model(**{k: v for k, v in p.config.items()
-                                     if k != "quantization_config"})
+                                     if k != "quantization_config"} | p.reads)
     parts = "text_config" in p.config
     with torch.device("meta"):
         model = (AutoModelForImageTextToText if parts else AutoModelForCausalLM).from_config(config)

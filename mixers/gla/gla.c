@@ -103,6 +103,18 @@ static bool alloc(float **out, size_t n)
 	return *out != NULL;
 }
 
+/* Returns a of head h, which no token changes. */
+static double fixed_factor(enum gla_decay decay, const struct mx_layer_desc *layer, uint32_t h,
+                           uint32_t heads)
+{
+	const double at = layer->index, n = layer->n_layers;
+	if (decay == GLA_RETENTION)
+		return 1 - exp2(-5.0 - h);
+	if (decay == GLA_SLOPES)
+		return exp(-exp2(-8.0 * (h + 1) / heads) * (1 - at / (n - 1 + 1e-5) + 1e-5));
+	return exp(-8.0 / heads * (1 - at / n) * h);
+}
+
 static bool fill_fixed(struct mx_mixer *m, const struct mx_layer_desc *layer)
 {
 	const struct gla_params *p = &m->params;
@@ -114,9 +126,7 @@ static bool fill_fixed(struct mx_mixer *m, const struct mx_layer_desc *layer)
 	for (uint32_t i = 0; i < half; i++)
 		m->inv_freq[i] = 1 / (float)pow(10000, (float)(2 * i) / (float)p->k_dim);
 	for (uint32_t h = 0; h < heads; h++) {
-		double slope = 8.0 / heads * (1 - (double)layer->index / layer->n_layers);
-		m->fixed_a[h] =
-			(float)(p->variant->decay == GLA_RETENTION ? 1 - exp2(-5.0 - h) : exp(-slope * h));
+		m->fixed_a[h] = (float)fixed_factor(p->variant->decay, layer, h, heads);
 		m->beta_scale[h] = p->neg_eigval ? 2 : 1;
 	}
 	return true;
@@ -151,7 +161,8 @@ static bool fill_decay(struct mx_mixer *m, const struct mx_layer_desc *layer)
 	switch (p->variant->decay) {
 	case GLA_NO_DECAY:
 	case GLA_RETENTION:
-	case GLA_LIGHTNING: break;
+	case GLA_LIGHTNING:
+	case GLA_SLOPES: break;
 	case GLA_LOGSIGMOID:
 		if (!alloc(&m->mul, n))
 			return false;

@@ -18,8 +18,9 @@ enum gla_stream { GLA_Q, GLA_K, GLA_V, GLA_A, GLA_BETA, GLA_GATE, GLA_STREAMS };
 /* How the factors a are computed from stream A, which holds z. */
 enum gla_decay {
 	GLA_NO_DECAY,
-	GLA_RETENTION,   /* 1 - 2^(-5-h), no stream */
-	GLA_LIGHTNING,   /* exp(-8/H (1 - layer/layers) h), no stream */
+	GLA_RETENTION, /* 1 - 2^(-5-h), no stream */
+	GLA_LIGHTNING, /* exp(-8/H (1 - layer/layers) h), no stream */
+	GLA_SLOPES, /* exp(-2^(-8 (h + 1) / H) (1 - layer / (layers - 1 + 1e-5) + 1e-5)), no stream */
 	GLA_LOGSIGMOID,  /* exp(max(log sigmoid(z) / normalizer, clamp_min)) */
 	GLA_SOFTPLUS,    /* exp(-e^A_log softplus(z)); exp(bound sigmoid(e^A_log z)) with a bound */
 	GLA_LOWER_BOUND, /* b + (1 - b) sigmoid(z), b from model.lower_bounds */
@@ -92,6 +93,8 @@ struct gla_variant {
 	bool silu_q, silu_k, silu_v;
 	bool l2; /* q and k are made unit vectors */
 	bool rope;
+	bool unscaled;          /* q is not divided by sqrt(k_dim) */
+	bool packed;            /* its tensors are GLA_TENSORS_MINIMAX */
 	bool norm_whole;        /* one output norm over all heads */
 	const char *norm;       /* name of the norm's weight */
 	const char *norm_fused; /* its name if the norm is fused with the gate; NULL = the same */
@@ -110,12 +113,13 @@ struct gla_stream_shape {
 	bool silu;
 };
 
-/* How a checkpoint holds the tensors of gated_deltanet: the parameter `tensors`. */
+/* How a checkpoint holds the tensors: of gated_deltanet the parameter `tensors`. */
 enum gla_tensors_form {
 	GLA_TENSORS_FLA,        /* one for each stream, as the variant names them */
 	GLA_TENSORS_QWEN3_5,    /* q, k and v are rows of one, their convolutions too */
 	GLA_TENSORS_QWEN3_NEXT, /* q, k, v and the gate are rows of one, key head by key head; beta and
 	                         * a likewise; convolutions as in Qwen3.5 */
+	GLA_TENSORS_MINIMAX,    /* q, k and v are rows of one, head by head */
 };
 
 struct gla_params {
@@ -160,7 +164,8 @@ struct gla_weights {
 	const float *a_log, *lower_bounds; /* host vectors, NULL after create */
 	const float *norm;
 	const struct mx_weight *o;
-	/* GLA_TENSORS_QWEN3_NEXT: the streams have no w, but are taken from these products. */
+	/* GLA_TENSORS_QWEN3_NEXT, GLA_TENSORS_MINIMAX: the streams have no w, but are taken from these
+	 * products. Of MiniMax the gate has its own. */
 	const struct mx_weight *qkvz, *ba;
 };
 
@@ -186,7 +191,7 @@ struct mx_mixer {
 	unsigned char *slot_base;
 	size_t slot_stride, slot_bytes, snapshot_bytes;
 	float *inv_freq;   /* [k_dim / 2] with rope */
-	float *fixed_a;    /* [heads] a of GLA_RETENTION and GLA_LIGHTNING */
+	float *fixed_a;    /* [heads] a of GLA_RETENTION, GLA_LIGHTNING, GLA_SLOPES */
 	float *beta_scale; /* [heads] factor of sigmoid; without a stream BETA, beta itself */
 	/* Stream A becomes f(z * pre) * mul + add, each [n]; NULL = left out. */
 	float *pre, *mul, *add;
@@ -236,6 +241,10 @@ void gla_apply_features(struct mx_device *d, const struct gla_features *f, size_
  * q|k|v|gate] and ba [rows, k_heads, beta|a], and adds bias [heads] to a. */
 void gla_unpack(struct mx_device *d, const struct gla_params *p, size_t n_rows,
                 const struct gla_buffers *b, const float *bias);
+
+/* Takes the streams q, k and v from qkv [rows, heads, q|k|v]. */
+void gla_unpack_qkv(struct mx_device *d, const struct gla_params *p, size_t n_rows,
+                    const struct gla_buffers *b);
 
 /* k <- 1 - a */
 void gla_complement(struct mx_device *d, size_t n_rows, size_t n, const float *a, float *k);

@@ -35,6 +35,8 @@ size_t gla_layout(const struct gla_params *p, size_t max_rows, unsigned threads,
 		b.qkvz = place(base, &at, max_rows * 2 * (p->streams[GLA_Q].n + p->streams[GLA_V].n));
 		b.ba = place(base, &at, max_rows * 2 * l->heads);
 	}
+	if (p->form == GLA_TENSORS_MINIMAX)
+		b.qkvz = place(base, &at, max_rows * (2 * p->streams[GLA_Q].n + p->streams[GLA_V].n));
 	b.core = base ? base + at : NULL;
 	if (out)
 		*out = b;
@@ -54,6 +56,21 @@ static mx_status project_packed(struct mx_mixer *m, const struct gla_buffers *b,
 	return status;
 }
 
+/* Computes MiniMax's two products and takes q, k and v from the first. */
+static mx_status project_qkv(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows,
+                             const float *x)
+{
+	const struct gla_weights *w = &m->w;
+	const struct mx_weight *gate = w->streams[GLA_GATE].w;
+	const struct mx_linear_out outs[2] = {
+		{.w = w->qkvz, .y = b->qkvz, .ldy = w->qkvz->rows},
+		{.w = gate, .y = b->streams[GLA_GATE], .ldy = m->params.streams[GLA_GATE].ld}};
+	mx_status status = m->device->ops->linear(m->device, x, m->width, n_rows, outs, 2);
+	if (status == MX_OK)
+		gla_unpack_qkv(m->device, &m->params, n_rows, b);
+	return status;
+}
+
 /* Computes all products of the layer's input, then the second products of low-rank streams. */
 static mx_status project(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows,
                          const float *x)
@@ -64,6 +81,8 @@ static mx_status project(struct mx_mixer *m, const struct gla_buffers *b, size_t
 
 	if (p->form == GLA_TENSORS_QWEN3_NEXT)
 		return project_packed(m, b, n_rows, x);
+	if (p->form == GLA_TENSORS_MINIMAX)
+		return project_qkv(m, b, n_rows, x);
 	for (int s = 0; s < GLA_STREAMS; s++) {
 		const struct gla_stream_shape *shape = &p->streams[s];
 		const struct gla_stream_weights *w = &m->w.streams[s];
@@ -141,7 +160,7 @@ static mx_status prepare(struct mx_mixer *m, const struct gla_buffers *b, int qk
 	const struct gla_params *p = &m->params;
 	uint32_t heads = qk == GLA_Q ? p->recur.q_heads : p->recur.k_heads, n = step->n_rows;
 	enum gla_qk_norm norm = qk == GLA_Q ? p->norm_q : p->norm_k;
-	float scale = qk == GLA_Q ? 1 / sqrtf((float)p->recur.k_dim) : 1;
+	float scale = qk == GLA_Q && !p->variant->unscaled ? 1 / sqrtf((float)p->recur.k_dim) : 1;
 	bool rope = p->variant->rope, l2 = norm == GLA_QK_L2;
 	const struct gla_features f = {.feature = p->feature,
 	                               .heads = heads,

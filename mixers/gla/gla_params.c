@@ -122,6 +122,8 @@ static void shape_head_dim(struct reader *r, struct gla_params *p)
 	uint32_t heads = get_count(r, "num_v_heads", 1, MAX_HEADS, k_heads);
 	if (heads % k_heads)
 		REFUSE(r, MX_E_RANGE, "num_v_heads %u is no multiple of num_heads %u", heads, k_heads);
+	if (v->packed && heads != k_heads)
+		REFUSE(r, MX_E_UNSUPPORTED, "num_v_heads: minimax has as many as num_heads, %u", k_heads);
 	p->k_dim = get_count(r, "head_dim", 1, MAX_DIM, v->head_dim);
 	p->v_dim = expand(r, p->k_dim, "expand_v", v->expand_v);
 	if (fabs(p->k_dim * get_number(r, "expand_v", 0, 1e9, v->expand_v) - p->v_dim) > 1e-3)
@@ -220,7 +222,8 @@ static void read_decay(struct reader *r, struct gla_params *p)
 	case GLA_LOWER_BOUND: p->has_lower_bounds = get_bool(r, "use_lower_bound", true); break;
 	case GLA_NO_DECAY:
 	case GLA_RETENTION:
-	case GLA_LIGHTNING: break;
+	case GLA_LIGHTNING:
+	case GLA_SLOPES: break;
 	}
 	if (p->variant->decay != GLA_NO_DECAY)
 		p->recur.decay = p->variant->shape == GLA_CHANNELS ? MX_RECUR_CHANNEL
@@ -361,7 +364,7 @@ static void read_form(struct reader *r, struct gla_params *p)
 	else if (i && (strcmp(p->variant->name, "gated_deltanet") || !p->conv_size || !p->gate))
 		REFUSE(r, MX_E_UNSUPPORTED,
 		       "tensors '%s' are of a gated_deltanet with convolutions and a gate", name);
-	p->form = (enum gla_tensors_form)(i % 3);
+	p->form = p->variant->packed ? GLA_TENSORS_MINIMAX : (enum gla_tensors_form)(i % 3);
 	if (p->form)
 		p->norm_name = "norm.weight";
 }

@@ -301,3 +301,25 @@ void gla_unpack(struct mx_device *d, const struct gla_params *p, size_t n_rows,
 	const struct unpack u = {p, b, bias};
 	for_rows(d, n_rows, 2 * (p->streams[GLA_Q].n + p->streams[GLA_V].n), unpack_row, &u);
 }
+
+static void unpack_qkv_row(const void *arg, size_t row)
+{
+	const struct unpack *u = arg;
+	const struct gla_params *p = u->p;
+	const float *qkv = u->b->qkvz + row * (2 * p->streams[GLA_Q].n + p->streams[GLA_V].n);
+	float *to[GLA_V + 1];
+	for (int s = GLA_Q; s <= GLA_V; s++)
+		to[s] = u->b->streams[s] + row * p->streams[s].ld;
+	for (uint32_t h = 0; h < p->recur.heads; h++) {
+		qkv = take(&to[GLA_Q], qkv, p->k_dim);
+		qkv = take(&to[GLA_K], qkv, p->k_dim);
+		qkv = take(&to[GLA_V], qkv, p->v_dim);
+	}
+}
+
+void gla_unpack_qkv(struct mx_device *d, const struct gla_params *p, size_t n_rows,
+                    const struct gla_buffers *b)
+{
+	const struct unpack u = {p, b, NULL};
+	for_rows(d, n_rows, 2 * p->streams[GLA_Q].n + p->streams[GLA_V].n, unpack_qkv_row, &u);
+}

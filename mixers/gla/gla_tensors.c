@@ -118,9 +118,14 @@ size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p
                    struct gla_tensor *out)
 {
 	struct lister l = {out, 0};
-	for (int s = 0; s < GLA_STREAMS; s++)
+	const bool packed = p->form == GLA_TENSORS_MINIMAX, qwen_names = p->form && !packed;
+	if (packed)
+		matrix(&l, "qkv_proj.weight",
+		       p->streams[GLA_Q].n + p->streams[GLA_K].n + p->streams[GLA_V].n, layer->width,
+		       AT(qkvz));
+	for (int s = packed ? GLA_A : GLA_Q; s < GLA_STREAMS; s++)
 		if (p->streams[s].n)
-			(p->form ? list_qwen_stream : list_stream)(&l, p, s, layer->width);
+			(qwen_names ? list_qwen_stream : list_stream)(&l, p, s, layer->width);
 	if (p->form == GLA_TENSORS_QWEN3_NEXT) {
 		const struct gla_stream_shape *shape = p->streams;
 		matrix(&l, "in_proj_qkvz.weight",

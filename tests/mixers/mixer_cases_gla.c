@@ -114,10 +114,11 @@ static void read_sizes(struct layer *l)
 {
 	uint32_t width = l->c->width, heads = (uint32_t)mx_param_int(&l->p, "num_heads", 1);
 	l->heads = l->q_heads = l->k_heads = l->v_heads = heads;
-	if (is(l, "gated_deltanet") || is(l, "kda")) {
+	if (is(l, "gated_deltanet") || is(l, "kda") || is(l, "minimax")) {
 		l->heads = l->v_heads = (uint32_t)mx_param_int(&l->p, "num_v_heads", heads);
 		l->k = (uint32_t)mx_param_int(&l->p, "head_dim", 0);
-		l->v = (uint32_t)(l->k * mx_param_float(&l->p, "expand_v", is(l, "kda") ? 1 : 2));
+		l->v =
+			(uint32_t)(l->k * mx_param_float(&l->p, "expand_v", is(l, "gated_deltanet") ? 2 : 1));
 	} else if (is(l, "hgrn2")) {
 		l->k = l->v = (uint32_t)mx_param_int(&l->p, "expand_ratio", 0);
 		l->heads = l->q_heads = l->k_heads = l->v_heads = width / l->k;
@@ -136,8 +137,30 @@ static void read_sizes(struct layer *l)
 		l->taps = (uint32_t)mx_param_int(&l->p, "conv_size", 4);
 }
 
+/* MiniMax: q, k and v of a head are rows of one tensor. */
+static void read_packed(struct layer *l)
+{
+	uint32_t heads = l->heads, k = l->k, v = l->v, each_head = 2 * k + v;
+	double *qkv = stream(l, heads * each_head, 0, false, 0);
+	each(qkv, (size_t)l->n * heads * each_head, silu);
+	l->q = zeros((size_t)l->n * heads * k);
+	l->key = zeros((size_t)l->n * heads * k);
+	l->value = zeros((size_t)l->n * heads * v);
+	for (size_t h = 0; h < (size_t)l->n * heads; h++) {
+		memcpy(l->q + h * k, qkv + h * each_head, k * sizeof *qkv);
+		memcpy(l->key + h * k, qkv + h * each_head + k, k * sizeof *qkv);
+		memcpy(l->value + h * v, qkv + h * each_head + 2 * k, v * sizeof *qkv);
+	}
+	free(qkv);
+	l->gate = stream(l, heads * v, 0, false, 0);
+}
+
 static void read_streams(struct layer *l)
 {
+	if (is(l, "minimax")) {
+		read_packed(l);
+		return;
+	}
 	uint32_t q = l->q_heads * l->k, k = l->k_heads * l->k, v = l->v_heads * l->v, n = l->n;
 	uint32_t out = l->heads * l->v;
 
@@ -347,6 +370,9 @@ static double factor(const struct layer *l, uint32_t t, uint32_t h, uint32_t i)
 		return 1 - pow(2, -5.0 - h);
 	if (is(l, "lightning_attn"))
 		return exp(-8.0 / l->heads * (1 - (double)CASE_LAYER / CASE_LAYERS) * h);
+	if (is(l, "minimax"))
+		return exp(-pow(2, -8.0 * (h + 1) / l->heads) *
+		           (1 - CASE_LAYER / (CASE_LAYERS - 1 + 1e-5) + 1e-5));
 	if (!l->a)
 		return 1;
 	if (is(l, "gla"))
@@ -363,6 +389,7 @@ static double factor(const struct layer *l, uint32_t t, uint32_t h, uint32_t i)
 static void step(const struct layer *l, uint32_t t, uint32_t h, uint32_t k, const double *q,
                  const double *key, const double *v, double *S, double *z, double *o)
 {
+	double scale = is(l, "minimax") ? 1 : 1 / sqrt(k);
 	double beta = !is_delta(l) ? 1 : l->beta ? l->beta[(size_t)t * l->heads + h] : 1, sum = 1e-10;
 	if (says(l, "allow_neg_eigval", false))
 		beta *= 2;
@@ -379,7 +406,7 @@ static void step(const struct layer *l, uint32_t t, uint32_t h, uint32_t k, cons
 		o[j] = 0;
 		for (uint32_t i = 0; i < k; i++) {
 			S[i * l->v + j] += beta * key[i] * u;
-			o[j] += S[i * l->v + j] * q[i] / sqrt(k);
+			o[j] += S[i * l->v + j] * q[i] * scale;
 		}
 		if (says(l, "norm_feature_map", false))
 			o[j] /= sum;
@@ -416,7 +443,8 @@ static double *recur_channels(const struct layer *l)
 
 static void normalise(struct layer *l, double *o)
 {
-	bool whole = is(l, "hgrn") || is(l, "hgrn2"), affine = says(l, "elementwise_affine", true);
+	bool whole = is(l, "hgrn") || is(l, "hgrn2") || is(l, "minimax"),
+		 affine = says(l, "elementwise_affine", true);
 	uint32_t size = whole ? l->heads * l->v : l->v;
 	const float *w = affine ? *l->w++ : NULL;
 	const char *activation = mx_param_string(&l->p, "output_gate_activation", "swish");
@@ -429,7 +457,9 @@ static void normalise(struct layer *l, double *o)
 			double *y = &o[g * size + i], gate = l->gate ? l->gate[g * size + i] : 0;
 			*y *= (w ? w[i] : 1) / sqrt(sum / size + eps);
 			if (l->gate)
-				*y *= is(l, "kda") || !strcmp(activation, "sigmoid") ? sigmoid(gate) : silu(gate);
+				*y *= is(l, "kda") || is(l, "minimax") || !strcmp(activation, "sigmoid")
+				          ? sigmoid(gate)
+				          : silu(gate);
 		}
 	}
 }
@@ -590,6 +620,10 @@ static const struct mixer_case cases[] = {
 	GLA("gated_deltanet, decay to nothing, f32", 48, 150, MX_F32, EXACT, fast, "gated_deltanet",
         INT("num_heads", 8), INT("head_dim", 16), OFF("use_short_conv"),
         STRING("output_gate_activation", "sigmoid")),
+	GLA("minimax, f32", 48, 300, MX_F32, EXACT, published, "minimax", INT("num_heads", 4),
+        INT("head_dim", 16)),
+	GLA("minimax, odd sizes, bf16", 42, 150, MX_BF16, ROUNDED, trained, "minimax",
+        INT("num_heads", 3), INT("head_dim", 10)),
 	GLA("kda, f32", 64, 300, MX_F32, EXACT, published, "kda", INT("num_heads", 2),
         INT("head_dim", 32)),
 	GLA("kda, bounded decay, value heads, f32", 48, 150, MX_F32, EXACT, bounded, "kda",

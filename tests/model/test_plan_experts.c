@@ -54,10 +54,50 @@ static void gpt_oss_by_default(void **state)
 	check_refused(OSS, refused, sizeof refused / sizeof *refused);
 }
 
+#define MINIMAX(type, more)                                                                        \
+	LEAST(type, "3") ",\"num_local_experts\":4,\"num_experts_per_tok\":2" more "}"
+
+static void minimax_adds_to_normed_inputs(void **state)
+{
+	(void)state;
+	struct mx_plan *p =
+		plan_of(MINIMAX("minimax", ",\"mlp_beta_factor\":0.5,\"head_dim\":32"), "{}");
+	for (uint32_t i = 0; i < 3; i++) {
+		const struct mx_plan_block *mixer = &p->layers[i].blocks[0];
+		assert_string_equal(mixer->mixers[0].mixer, i == 1 ? "gla" : "attention");
+		assert_true(mixer->carried == 1 && mixer->residual_scale == 1);
+		assert_true(feed_forward(p, i)->carried == 1 && feed_forward(p, i)->residual_scale == 0.5f);
+	}
+	assert_int_equal(get_int(p, 0, "rope_dim"), 32);
+	assert_int_equal(get_int(p, 1, "head_dim"), 32);
+	mx_plan_destroy(p);
+
+	p = plan_of(MINIMAX("minimax_m1",
+	                    ",\"attn_type_list\":[0,1,0],\"head_dim\":32,\"rotary_dim\":16,"
+	                    "\"layernorm_full_attention_alpha\":3.5,"
+	                    "\"layernorm_linear_attention_alpha\":2.5,"
+	                    "\"layernorm_full_attention_beta\":0.25"),
+	            "{}");
+	assert_string_equal(p->layers[0].blocks[0].mixers[0].mixer, "gla");
+	assert_true(p->layers[0].blocks[0].carried == 2.5f && p->layers[1].blocks[0].carried == 3.5f);
+	assert_true(p->layers[1].blocks[0].mixers[0].out_scale == 0.25f);
+	assert_int_equal(get_int(p, 1, "rope_dim"), 16);
+	mx_plan_destroy(p);
+	const struct refused refused[] = {
+		{"{\"postnorm\":false}", MX_E_UNSUPPORTED, "postnorm"},
+		{"{\"shared_intermediate_size\":64}", MX_E_UNSUPPORTED, "shared_intermediate_size"},
+		{"{\"attn_type_list\":[0,2,0]}", MX_E_INVALID, "attn_type_list[1]"},
+		{"{\"layer_types\":[\"mamba\",\"mamba\",\"mamba\"]}", MX_E_INVALID, "layer_types[0]"},
+		{"{\"mlp_alpha_factor\":0}", MX_E_RANGE, "mlp_alpha_factor"},
+	};
+	check_refused(MINIMAX("minimax", ""), refused, sizeof refused / sizeof *refused);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(gpt_oss_by_default),
+		cmocka_unit_test(minimax_adds_to_normed_inputs),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
