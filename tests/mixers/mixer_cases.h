@@ -11,7 +11,7 @@
 /* Sets of mixers whose modules are not loaded are left out. */
 extern const struct mixer_set mixer_set_attention, mixer_set_ema, mixer_set_gla, mixer_set_hyena,
 	mixer_set_hyena_modal, mixer_set_mamba, mixer_set_mamba1, mixer_set_mla, mixer_set_reaching,
-	mixer_set_shortconv, mixer_set_sliced;
+	mixer_set_rwkv, mixer_set_shortconv, mixer_set_sliced;
 extern const struct mixer_set *const mixer_sets[]; /* ends with NULL */
 
 /* y[n, rows] = W x + b, summed in double, for references; b may be NULL. */
