@@ -120,6 +120,44 @@ const char *mx_chat_template_source(const struct mx_chat_template *t, size_t *ou
 	return t->source;
 }
 
+/* Makes the value of a message: without members that are null, and with its reasoning under the
+ * names that templates read, as apply_chat_template of transformers does. */
+static struct jj_value message_value(struct jj *j, const json_t *message)
+{
+	static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+	if (!json_is_object(message))
+		return jj_from_json(j, message, 0);
+	struct jj_value reasoning = {.type = JJ_MISSING};
+	struct jj_dict *d = jj_dict_new(j);
+	for (size_t i = 0; i < sizeof names / sizeof *names && reasoning.type == JJ_MISSING; i++) {
+		const json_t *v = json_object_get(message, names[i]);
+		if (v && !json_is_null(v))
+			reasoning = jj_from_json(j, v, 0);
+	}
+	if (reasoning.type != JJ_MISSING)
+		jj_dict_set(j, d, jj_cstr(j, "thinking"), reasoning);
+	const char *key;
+	json_t *v;
+	json_object_foreach((json_t *)(uintptr_t)message, key, v)
+	{
+		if (!json_is_null(v))
+			jj_dict_set(j, d, jj_cstr(j, key), jj_from_json(j, v, 0));
+	}
+	if (reasoning.type != JJ_MISSING)
+		jj_dict_set(j, d, jj_cstr(j, "reasoning_content"), reasoning);
+	return (struct jj_value){.type = JJ_DICT, .d = d};
+}
+
+static struct jj_value messages_value(struct jj *j, const json_t *messages)
+{
+	if (!json_is_array(messages))
+		return jj_from_json(j, messages, 0);
+	struct jj_list *l = jj_list_new(j, json_array_size(messages));
+	for (size_t i = 0; i < json_array_size(messages); i++)
+		jj_push(j, l, message_value(j, json_array_get(messages, i)));
+	return jj_seq(JJ_LIST, l);
+}
+
 static mx_status run(struct jj *j, const json_t *vars)
 {
 	if (setjmp(j->fail))
@@ -132,7 +170,9 @@ static mx_status run(struct jj *j, const json_t *vars)
 		char *key = jj_alloc(j, name->len + 1, 1); /* with a NUL at its end */
 		memcpy(key, name->p, name->len);
 		const json_t *v = json_object_get(vars, key);
-		if (v)
+		if (v && strcmp(key, "messages") == 0)
+			j->root[i] = messages_value(j, v);
+		else if (v)
 			j->root[i] = jj_from_json(j, v, 0);
 		else if (strcmp(key, "tools") == 0 || strcmp(key, "documents") == 0)
 			j->root[i] = jj_none(); /* transformers always passes these */

@@ -56,7 +56,9 @@ struct mx_chat_limits {
  *
  * - vars: a JSON object with messages, tools, documents, add_generation_prompt, bos_token,
  *   eos_token, and the request's chat_template_kwargs. If absent, tools and documents are none and
- *   add_generation_prompt is false, because transformers always passes these.
+ *   add_generation_prompt is false, because transformers always passes these. As there, members
+ *   of a message that are null are left out, and its reasoning (reasoning_content, thinking or
+ *   reasoning, the first that it has) is also there as reasoning_content and as thinking.
  * - now: seconds since the epoch, for strftime_now; the local time zone is UTC.
  * - limits: NULL = the defaults.
  *

@@ -141,6 +141,9 @@ static struct jj_value eval_call(struct jj *j, const struct jj_node *n)
 static struct jj_value apply(struct jj *j, const struct jj_node *n, struct jj_value v)
 {
 	struct jj_args args;
+	if (!n->fn)
+		jj_raise(j, MX_E_INVALID, "no %s is named '%.*s'", n->kind == N_TEST ? "test" : "filter",
+		         (int)(n->val.s->len < 80 ? n->val.s->len : 80), n->val.s->p);
 	jj_eval_args(j, n->call, &args);
 	j->at = n;
 	return jj_invoke(j, n->fn, v, &args);

@@ -383,7 +383,8 @@ struct jj {
 	struct jj_dict *name_ids;
 	struct jj_program *prog;
 	unsigned nest, in_loop;
-	bool in_target; /* names are assigned to, not read */
+	const struct jj_node *unknown; /* unknown filter or test, outside of conditions */
+	bool in_target;                /* names are assigned to, not read */
 	bool saw_caller, saw_varargs, saw_kwargs;
 	/* rendering */
 	const struct jj_runtime *runtime;

@@ -354,19 +354,19 @@ static struct jj_node *parse_postfix(struct jj *j, struct jj_node *n)
 	}
 }
 
-/* Parses the dotted name of a filter or test and looks it up in its table. */
-static const struct jj_builtin *parse_builtin(struct jj *j, const struct jj_builtin *table,
-                                              const char *what)
+/* Parses the name of a filter or test, looks it up in its table and stores it in the node. A name
+ * that is not there is an error when it is reached; outside of conditions, as in Jinja, the
+ * template is refused for it (jj.unknown). */
+static void parse_builtin(struct jj *j, const struct jj_builtin *table, struct jj_node *n)
 {
 	struct jj_token *t = jj_expect(j, T_NAME);
 	if (jj_at(j, T_DOT))
 		jj_raise_at(j, MX_E_UNSUPPORTED, t->line, t->column, "dotted %s names are not supported",
-		            what);
-	const struct jj_builtin *fn = jj_find(table, t->val.s);
-	if (!fn)
-		jj_raise_at(j, MX_E_UNSUPPORTED, t->line, t->column, "%s '%.*s' is not supported", what,
-		            (int)(t->val.s->len < 80 ? t->val.s->len : 80), t->val.s->p);
-	return fn;
+		            n->kind == N_TEST ? "test" : "filter");
+	n->fn = jj_find(table, t->val.s);
+	n->val = t->val;
+	if (!n->fn && !j->unknown)
+		j->unknown = n;
 }
 
 struct jj_node *jj_parse_filters(struct jj *j, struct jj_node *of, bool start_inline)
@@ -375,7 +375,7 @@ struct jj_node *jj_parse_filters(struct jj *j, struct jj_node *of, bool start_in
 		start_inline = false;
 		struct jj_node *n = jj_node_new(j, N_FILTER, jj_peek(j, 0));
 		n->a = of;
-		n->fn = parse_builtin(j, jj_filters, "filter");
+		parse_builtin(j, jj_filters, n);
 		n->call = jj_at(j, T_LPAREN) ? parse_call_args(j) : jj_alloc(j, 1, sizeof *n->call);
 		of = n;
 	}
@@ -388,7 +388,7 @@ static struct jj_node *parse_test(struct jj *j, struct jj_node *of)
 	struct jj_node *n = jj_node_new(j, N_TEST, jj_peek(j, 0));
 	n->a = of;
 	n->flag = jj_skip_name(j, "not");
-	n->fn = parse_builtin(j, jj_tests, "test");
+	parse_builtin(j, jj_tests, n);
 	struct jj_token *t = jj_peek(j, 0);
 	if (t->type == T_LPAREN) {
 		n->call = parse_call_args(j);
@@ -561,6 +561,7 @@ static struct jj_node *parse_or(struct jj *j)
 
 struct jj_node *jj_parse_expr(struct jj *j, bool with_cond)
 {
+	const struct jj_node *unknown = j->unknown;
 	jj_nest(j, jj_peek(j, 0));
 	struct jj_node *n = parse_or(j);
 	while (with_cond && jj_at_name(j, "if")) {
@@ -570,6 +571,7 @@ struct jj_node *jj_parse_expr(struct jj *j, bool with_cond)
 		if (jj_skip_name(j, "else"))
 			cond->c = jj_parse_expr(j, true);
 		n = cond;
+		j->unknown = unknown;
 	}
 	j->nest--;
 	return n;

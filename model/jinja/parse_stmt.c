@@ -45,6 +45,7 @@ static struct jj_node *parse_if(struct jj *j, const struct jj_token *t)
 {
 	static const char *const ends[] = {"elif", "else", "endif", NULL};
 	struct jj_node *n = jj_node_new(j, N_IF, t);
+	const struct jj_node *unknown = j->unknown;
 	size_t cap = 0;
 	for (;;) {
 		struct jj_node *test = jj_parse_tuple(j, false, false, NULL);
@@ -59,6 +60,7 @@ static struct jj_node *parse_if(struct jj *j, const struct jj_token *t)
 			n->a = statements_to(j, "endif", "if", t);
 		else
 			jj_take(j);
+		j->unknown = unknown;
 		return n;
 	}
 }
@@ -307,6 +309,11 @@ void jj_parse(struct jj *j)
 	p->id_varargs = jj_name_id(j, jj_cstr(j, "varargs"));
 	p->id_kwargs = jj_name_id(j, jj_cstr(j, "kwargs"));
 	p->body = parse_body(j, NULL, NULL, NULL);
+	if (j->unknown)
+		jj_raise_at(j, MX_E_UNSUPPORTED, j->unknown->line, j->unknown->column,
+		            "%s '%.*s' is not supported", j->unknown->kind == N_TEST ? "test" : "filter",
+		            (int)(j->unknown->val.s->len < 80 ? j->unknown->val.s->len : 80),
+		            j->unknown->val.s->p);
 	p->n_names = j->name_ids->n;
 	p->names = jj_alloc(j, p->n_names, sizeof *p->names);
 	for (size_t i = 0; i < p->n_names; i++)
