@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds, compiles and renders chat templates. The interpreter is in model/jinja. */
+/* Compiles and renders chat templates. The interpreter is in model/jinja. */
 #include "model/chat_template.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <utf8proc.h>
 
 #include "model/jinja/jinja.h"
@@ -17,7 +12,6 @@ enum {
 	DEFAULT_STEPS = 8000000,  /* about half a second; 1000 messages take some 50,000 */
 	DEFAULT_OUTPUT = 8 << 20, /* bytes */
 	PARSE_MEMORY = 256 << 20, /* bytes: some hundred times the largest template */
-	MAX_JSON = 64 << 20,      /* bytes of tokenizer_config.json */
 };
 
 struct mx_chat_template {
@@ -25,6 +19,7 @@ struct mx_chat_template {
 	struct jj_program *prog;
 	const char *source; /* [source_len] as it was given */
 	size_t source_len;
+	struct mx_chat_template *with_tools; /* owned; renders conversations with tools, or NULL */
 };
 
 static bool valid_utf8(const char *text, size_t len)
@@ -86,8 +81,15 @@ void mx_chat_template_destroy(struct mx_chat_template *t)
 {
 	if (!t)
 		return;
+	mx_chat_template_destroy(t->with_tools);
 	mx_arena_free(&t->arena);
 	free(t);
+}
+
+void mx_chat_template_add_tools(struct mx_chat_template *t, struct mx_chat_template *with_tools)
+{
+	mx_chat_template_destroy(t->with_tools);
+	t->with_tools = with_tools;
 }
 
 size_t mx_chat_template_max_output(size_t n)
@@ -106,12 +108,14 @@ static bool has_key(const struct jj_dict *d, const char *name)
 
 bool mx_chat_template_reads(const struct mx_chat_template *t, const char *name)
 {
-	return has_key(t->prog->reads, name);
+	return has_key(t->prog->reads, name) ||
+	       (t->with_tools && mx_chat_template_reads(t->with_tools, name));
 }
 
 bool mx_chat_template_names(const struct mx_chat_template *t, const char *word)
 {
-	return has_key(t->prog->words, word);
+	return has_key(t->prog->words, word) ||
+	       (t->with_tools && mx_chat_template_names(t->with_tools, word));
 }
 
 const char *mx_chat_template_source(const struct mx_chat_template *t, size_t *out_len)
@@ -190,6 +194,9 @@ mx_status mx_chat_template_render(const struct mx_chat_template *t, const json_t
 	uint64_t steps = limits && limits->max_steps ? limits->max_steps : DEFAULT_STEPS;
 	size_t max_output = limits && limits->max_output ? limits->max_output : DEFAULT_OUTPUT;
 	size_t start = out->len;
+	const json_t *tools = json_object_get(vars, "tools");
+	if (t->with_tools && tools && !json_is_null(tools))
+		t = t->with_tools;
 	struct jj *j = calloc(1, sizeof *j);
 	if (!j)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
@@ -209,123 +216,4 @@ mx_status mx_chat_template_render(const struct mx_chat_template *t, const json_t
 			out->data[start] = 0;
 	}
 	return st;
-}
-
-/* ---- finding the template of a checkpoint ---- */
-
-/* Reads a whole file into a new buffer; MX_E_NOTFOUND if it does not exist. */
-static mx_status read_file(const char *path, size_t limit, char **out, size_t *out_len,
-                           struct mx_err *err)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct stat sb;
-	char *data = NULL;
-	size_t n = 0;
-	mx_status st = MX_OK;
-	if (fd < 0)
-		return mx_fail_at(err, errno == ENOENT ? MX_E_NOTFOUND : MX_E_IO, path, "%s",
-		                  strerror(errno));
-	if (fstat(fd, &sb) < 0 || !S_ISREG(sb.st_mode))
-		st = mx_fail_at(err, MX_E_IO, path, "not a readable file");
-	else if (sb.st_size < 0 || (uint64_t)sb.st_size > limit)
-		st = mx_fail_at(err, MX_E_LIMIT, path, "file is too large");
-	else if (!(data = malloc((size_t)sb.st_size + 1)))
-		st = mx_fail_at(err, MX_E_NOMEM, path, "out of memory");
-	while (!st && n < (size_t)sb.st_size) {
-		ssize_t k = read(fd, data + n, (size_t)sb.st_size - n);
-		if (k < 0 && errno == EINTR)
-			continue;
-		if (k < 0)
-			st = mx_fail_at(err, MX_E_IO, path, "%s", strerror(errno));
-		if (k <= 0)
-			break;
-		n += (size_t)k;
-	}
-	close(fd);
-	if (st) {
-		free(data);
-		return st;
-	}
-	data[n] = 0;
-	*out = data;
-	*out_len = n;
-	return MX_OK;
-}
-
-/* Returns the template of a JSON document: a string, or the list entry named "default". */
-static const json_t *template_of(const json_t *root)
-{
-	const json_t *t = json_object_get(root, "chat_template"), *item;
-	size_t i;
-	if (!json_is_array(t))
-		return t;
-	json_array_foreach((json_t *)(uintptr_t)t, i, item)
-	{
-		const char *name = json_string_value(json_object_get(item, "name"));
-		if (name && strcmp(name, "default") == 0)
-			return json_object_get(item, "template");
-	}
-	return NULL;
-}
-
-static mx_status load_json(const char *path, struct mx_chat_template **out, struct mx_err *err)
-{
-	char *data;
-	size_t len;
-	mx_status st = read_file(path, MAX_JSON, &data, &len, err);
-	if (st)
-		return st;
-	json_error_t je;
-	json_t *root = json_loadb(data, len, 0, &je);
-	free(data);
-	if (!root)
-		return mx_fail_at(err, MX_E_FORMAT, path, "line %d column %d: %s", je.line, je.column,
-		                  je.text);
-	const json_t *t = template_of(root);
-	if (!t || json_is_null(t))
-		st = mx_fail_at(err, MX_E_NOTFOUND, path, "no chat_template");
-	else if (!json_is_string(t))
-		st = mx_fail_at(err, MX_E_FORMAT, path, "chat_template is not a string");
-	else
-		st = mx_chat_template_parse(json_string_value(t), json_string_length(t), out, err);
-	json_decref(root);
-	if (st && st != MX_E_NOTFOUND && err)
-		snprintf(err->where, sizeof err->where, "%s", path);
-	return st;
-}
-
-static mx_status load_jinja(const char *path, struct mx_chat_template **out, struct mx_err *err)
-{
-	char *data;
-	size_t len;
-	mx_status st = read_file(path, JJ_MAX_SOURCE, &data, &len, err);
-	if (st)
-		return st;
-	st = mx_chat_template_parse(data, len, out, err);
-	free(data);
-	if (st && err)
-		snprintf(err->where, sizeof err->where, "%s", path);
-	return st;
-}
-
-mx_status mx_chat_template_load(const char *dir, struct mx_chat_template **out, struct mx_err *err)
-{
-	static const struct {
-		const char *name;
-		mx_status (*load)(const char *path, struct mx_chat_template **out, struct mx_err *err);
-	} places[] = {
-		{"chat_template.jinja", load_jinja},
-		{"chat_template.json", load_json},
-		{"tokenizer_config.json", load_json},
-	};
-	for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-		char path[4096];
-		int n = snprintf(path, sizeof path, "%s/%s", dir, places[i].name);
-		if (n < 0 || (size_t)n >= sizeof path)
-			return mx_fail(err, MX_E_INVALID, "path too long");
-		mx_status st = places[i].load(path, out, err);
-		if (st != MX_E_NOTFOUND)
-			return st;
-	}
-	return mx_fail_at(err, MX_E_NOTFOUND, dir, "the checkpoint has no chat template");
 }

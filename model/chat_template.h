@@ -23,13 +23,17 @@
 struct mx_chat_template;
 
 /* Loads the template of a checkpoint folder: chat_template.jinja, else chat_template.json, else
- * chat_template in tokenizer_config.json (a string, or a list from which "default" is taken).
- * MX_E_NOTFOUND if the checkpoint has none. */
+ * chat_template in tokenizer_config.json. Where it has templates of several names, "default" is
+ * taken, and "tool_use" for conversations with tools: from the list in the JSON file, or from
+ * additional_chat_templates/tool_use.jinja. MX_E_NOTFOUND if the checkpoint has none. */
 mx_status mx_chat_template_load(const char *dir, struct mx_chat_template **out, struct mx_err *err);
 /* Compiles a template. For syntax errors and unsupported constructs *err has line and column. */
 mx_status mx_chat_template_parse(const char *text, size_t len, struct mx_chat_template **out,
                                  struct mx_err *err);
 void mx_chat_template_destroy(struct mx_chat_template *t); /* takes NULL */
+/* Makes with_tools, which t then owns, the template of conversations with tools: it is rendered
+ * instead of t where the variable `tools` is given and not null. */
+void mx_chat_template_add_tools(struct mx_chat_template *t, struct mx_chat_template *with_tools);
 /* Returns the text that the template was compiled from and, in *out_len, its bytes. The template
  * owns it. */
 const char *mx_chat_template_source(const struct mx_chat_template *t, size_t *out_len);
@@ -39,10 +43,10 @@ const char *mx_chat_template_source(const struct mx_chat_template *t, size_t *ou
 /* Returns the most bytes of output that messages and variables of n bytes may give: a template
  * repeats them a few times at most, and adds its own text. */
 size_t mx_chat_template_max_output(size_t n);
-/* Returns true if the template reads a variable of that name anywhere. False means that what is
- * passed under it cannot change the text. */
+/* Returns true if the template, or the one for tools, reads a variable of that name anywhere. False
+ * means that what is passed under it cannot change the text. */
 bool mx_chat_template_reads(const struct mx_chat_template *t, const char *name);
-/* Returns true if an attribute or a whole string of the template is that word: x.word, x['word'],
+/* Returns true if an attribute or a whole string of the templates is that word: x.word, x['word'],
  * x.get('word'), 'word' in x, x == 'word'. False means that the template looks at no member of that
  * name, unless it writes out all members of an object. */
 bool mx_chat_template_names(const struct mx_chat_template *t, const char *word);

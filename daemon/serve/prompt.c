@@ -115,7 +115,8 @@ mx_status mx_prompt_text(const struct mx_served *m, const struct mx_api_text *te
 /* Makes the variables that a template sees. Those of the request never replace others. */
 static json_t *template_vars(const struct mx_served *m, const struct mx_prompt_chat *chat)
 {
-	static const char *const specials[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
+	static const char *const specials[] = {"bos_token", "eos_token", "pad_token", "unk_token",
+	                                       "sep_token", "cls_token", "mask_token"};
 	json_t *vars = json_object();
 	if (!vars)
 		return NULL;

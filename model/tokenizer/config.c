@@ -11,9 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const names[] = {"bos_token", "eos_token", "pad_token", "unk_token",
-                                    "sep_token", "cls_token", "mask_token"};
-#define N_NAMES (sizeof names / sizeof *names)
+static const char *const names[MX_TOK_N_SPECIAL] = {
+	"bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token"};
 
 /* Reads a token: a string, or an object with "content". *there is false if v is absent or null. */
 static mx_status read_token(const json_t *v, const char *path, bool special,
@@ -49,7 +48,7 @@ static bool same(const struct mx_tok_added *a, const struct mx_tok_added *b)
 /* True if p is the content of a named token. */
 static bool is_named(const json_t *config, const struct mx_tok_piece *p)
 {
-	for (size_t i = 0; i < N_NAMES; i++) {
+	for (size_t i = 0; i < MX_TOK_N_SPECIAL; i++) {
 		const json_t *v = json_object_get(config, names[i]);
 		if (json_is_object(v))
 			v = json_object_get(v, "content");
@@ -135,12 +134,12 @@ mx_status mx_tok_config_parse(struct mx_tokenizer *t, const json_t *config, stru
 		return mx_fail_at(err, MX_E_FORMAT, "tokenizer_config.json", "must be an object");
 	int32_t next_id = mx_tok_added_next_id(t);
 	mx_status st = add_decoder_tokens(t, config, &next_id, err);
-	for (size_t i = 0; i < N_NAMES && st == MX_OK; i++) {
+	for (size_t i = 0; i < MX_TOK_N_SPECIAL && st == MX_OK; i++) {
 		const json_t *v = json_object_get(config, names[i]);
 		st = add_missing(t, v, names[i], &next_id, err);
 		if (json_is_object(v))
 			v = json_object_get(v, "content");
-		if (st != MX_OK || i >= MX_TOK_N_SPECIAL || !json_is_string(v))
+		if (st != MX_OK || !json_is_string(v))
 			continue;
 		t->special[i] = mx_arena_strndup(&t->arena, json_string_value(v), json_string_length(v));
 		if (!t->special[i])
@@ -172,7 +171,7 @@ const char *mx_tokenizer_class(const struct mx_tokenizer *t)
 
 const char *mx_tokenizer_special(const struct mx_tokenizer *t, const char *name)
 {
-	for (int i = 0; i < MX_TOK_N_SPECIAL; i++)
+	for (size_t i = 0; i < MX_TOK_N_SPECIAL; i++)
 		if (!strcmp(names[i], name))
 			return t->special[i];
 	return NULL;

@@ -407,7 +407,7 @@ const struct mx_tok_piece *mx_tok_decode_piece(const struct mx_tokenizer *t, int
 
 /* --- the tokenizer ----------------------------------------------------------------------- */
 
-enum { MX_TOK_BOS, MX_TOK_EOS, MX_TOK_PAD, MX_TOK_UNK, MX_TOK_N_SPECIAL };
+enum { MX_TOK_N_SPECIAL = 7 }; /* names of special tokens, in config.c */
 
 struct mx_tokenizer {
 	struct mx_arena arena;

@@ -85,8 +85,8 @@ const char *mx_tokenizer_piece(const struct mx_tokenizer *t, int32_t id);
 int32_t mx_tokenizer_id(const struct mx_tokenizer *t, const char *piece);
 bool mx_tokenizer_is_special(const struct mx_tokenizer *t, int32_t id);
 
-/* Returns the string of a token named in tokenizer_config.json, or NULL. name: "bos_token",
- * "eos_token", "pad_token" or "unk_token". */
+/* Returns the string of a token named in tokenizer_config.json, or NULL. name: one of "bos_token",
+ * "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token". */
 const char *mx_tokenizer_special(const struct mx_tokenizer *t, const char *name);
 /* Returns tokenizer_class of tokenizer_config.json; "PreTrainedTokenizerFast" if it names none. */
 const char *mx_tokenizer_class(const struct mx_tokenizer *t);

@@ -13,8 +13,9 @@ HI = [{"role": "user", "content": "Hi there"}]
 CHAT = "/v1/chat/completions"
 
 
-def model_with_template(folder, template):
-    """The bundled model's tokenizer with another chat template; None for none."""
+def model_with_template(folder, template, **more):
+    """The bundled model's tokenizer with another chat template, None for none, and members of its
+    tokenizer_config.json."""
     for name in ("tokenizer.json", "config.json"):
         shutil.copy(os.path.join(DEMO, name), folder)
     with open(os.path.join(DEMO, "tokenizer_config.json")) as f:
@@ -22,6 +23,7 @@ def model_with_template(folder, template):
     config.pop("chat_template", None)
     if template is not None:
         config["chat_template"] = template
+    config.update(more)
     with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:
         json.dump(config, f)
     return folder
@@ -244,6 +246,19 @@ def test_hidden_tools():
         count = lambda text: s.post("/tokenize", {"content": text})[2]["count"]
         assert seen() == seen(tool_choice="auto") == count("Hi thereFalse")
         assert seen(tool_choice="none") == seen(tools=[]) == count("Hi thereTrue")
+        s.stop()
+
+
+def test_templates_of_several_names():
+    templates = [{"name": "tool_use", "template": "{{ cls_token }}{{ tools[0].type }}"},
+                 {"name": "default", "template": "{{ cls_token }}{{ messages[0].content }}"}]
+    with tempfile.TemporaryDirectory() as folder:
+        s = Frontend(tokenizer=model_with_template(folder, templates, cls_token="of the"))
+        tools = [{"type": "a function of many tokens"}]
+        seen = lambda **f: s.complete(CHAT, messages=HI, max_tokens=1, **f)["usage"]["prompt_tokens"]
+        count = lambda text: s.post("/tokenize", {"content": text})[2]["count"]
+        assert seen() == seen(tools=tools, tool_choice="none") == count("of theHi there")
+        assert seen(tools=tools) == count("of thea function of many tokens")
         s.stop()
 
 

@@ -17,9 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "model/chat_template.h"
@@ -677,76 +675,6 @@ static void variables_that_are_not_read_change_nothing(void **state)
 	assert_true(with > 5 && without > 5);
 }
 
-/* ---- finding ---- */
-
-static void put_file(const char *dir, const char *name, const char *text)
-{
-	char path[512];
-	snprintf(path, sizeof path, "%s/%s", dir, name);
-	if (!text) {
-		unlink(path);
-		return;
-	}
-	FILE *f = fopen(path, "w");
-	assert_non_null(f);
-	fputs(text, f);
-	fclose(f);
-}
-
-static void expect_loaded(const char *dir, mx_status want, const char *text, struct mx_err *err)
-{
-	struct mx_chat_template *t = NULL;
-	struct mx_buf out = {0};
-	json_t *v = json_object();
-	memset(err, 0, sizeof *err);
-	assert_int_equal(mx_chat_template_load(dir, &t, err), want);
-	if (!want) {
-		assert_int_equal(mx_chat_template_render(t, v, 0, NULL, &out, err), MX_OK);
-		assert_string_equal(mx_buf_str(&out), text);
-	} else {
-		assert_null(t);
-	}
-	mx_chat_template_destroy(t);
-	mx_buf_free(&out);
-	json_decref(v);
-}
-
-static void templates_are_found_in_a_folder(void **state)
-{
-	(void)state;
-	char dir[] = "/tmp/mixd-chat-XXXXXX";
-	struct mx_err err;
-	assert_non_null(mkdtemp(dir));
-	expect_loaded(dir, MX_E_NOTFOUND, NULL, &err);
-	put_file(dir, "tokenizer_config.json", "{}");
-	expect_loaded(dir, MX_E_NOTFOUND, NULL, &err);
-	put_file(dir, "tokenizer_config.json", "{\"chat_template\": null}");
-	expect_loaded(dir, MX_E_NOTFOUND, NULL, &err);
-	put_file(dir, "tokenizer_config.json", "{\"chat_template\": 5}");
-	expect_loaded(dir, MX_E_FORMAT, NULL, &err);
-	put_file(dir, "tokenizer_config.json", "{\"chat_template\": ");
-	expect_loaded(dir, MX_E_FORMAT, NULL, &err);
-	assert_non_null(strstr(err.where, "tokenizer_config.json"));
-	put_file(dir, "tokenizer_config.json",
-	         "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"t\"},"
-	         " {\"name\": \"default\", \"template\": \"list {{ 1 }}\"}]}");
-	expect_loaded(dir, MX_OK, "list 1", &err);
-	put_file(dir, "tokenizer_config.json", "{\"chat_template\": \"string {{ 2 }}\"}");
-	expect_loaded(dir, MX_OK, "string 2", &err);
-	put_file(dir, "chat_template.json", "{\"chat_template\": \"json {{ 3 }}\"}");
-	expect_loaded(dir, MX_OK, "json 3", &err);
-	put_file(dir, "chat_template.jinja", "jinja {{ 4 }}\n");
-	expect_loaded(dir, MX_OK, "jinja 4", &err);
-	put_file(dir, "chat_template.jinja", "\n{{ 4 ");
-	expect_loaded(dir, MX_E_FORMAT, NULL, &err); /* the first place decides */
-	assert_non_null(strstr(err.where, "chat_template.jinja"));
-	assert_int_equal(err.line, 2);
-	put_file(dir, "chat_template.jinja", NULL);
-	put_file(dir, "chat_template.json", NULL);
-	put_file(dir, "tokenizer_config.json", NULL);
-	rmdir(dir);
-}
-
 /* ---- allocation failures ---- */
 
 static void every_allocation_may_fail(void **state)
@@ -794,7 +722,6 @@ int main(void)
 		cmocka_unit_test(variables_that_are_read_are_known),
 		cmocka_unit_test(members_that_are_named_are_known),
 		cmocka_unit_test(variables_that_are_not_read_change_nothing),
-		cmocka_unit_test(templates_are_found_in_a_folder),
 		cmocka_unit_test(every_allocation_may_fail),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
