@@ -248,6 +248,8 @@ static const struct mixer_case cases[] = {
               BOOL("qk_norm"), BOOL("bias"), ROPE("default", 8, freq4)),
 	ATTENTION("gates of heads, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(4, 2, 24),
               BOOL("head_gate"), BOOL("qk_norm"), BOOL("o_bias"), ROPE("default", 8, freq4)),
+	ATTENTION("gates of heads and of elements, bf16", 32, 300, MX_BF16, MX_BF16, ROUNDED,
+              HEADS(8, 4, 32), BOOL("head_gate"), BOOL("gate"), ROPE("default", 16, freq8)),
 	ATTENTION("gates, bf16", 32, 300, MX_BF16, MX_BF16, ROUNDED, HEADS(4, 2, 32), BOOL("gate"),
               ROPE("default", 16, freq8)),
 	ATTENTION("norm of all heads together, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(6, 2, 16),
@@ -269,6 +271,10 @@ static const struct mixer_case cases[] = {
               BOOL("k_is_v"), ROPE("default", 16, freq8)),
 	ATTENTION("head of 256, f32", 32, 300, MX_F32, MX_F32, EXACT, HEADS(1, 1, 256),
               ROPE("default", 16, freq8)),
+	ATTENTION("head of 512, f32", 32, 300, MX_F32, MX_F32, EXACT, HEADS(2, 1, 512),
+              ROPE("default", 16, freq8)),
+	ATTENTION("head of 400, norms of values, bf16", 32, 300, MX_BF16, MX_BF16, ROUNDED,
+              HEADS(4, 2, 400), BOOL("qk_norm"), BOOL("v_norm"), ROPE("default", 16, freq8)),
 };
 
 static const struct mixer_wrong wrongs[] = {

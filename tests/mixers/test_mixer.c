@@ -72,18 +72,6 @@ TEST_ISA(avx512, MX_ISA_AVX512)
 TEST_ISA(avx512_bf16, MX_ISA_AVX512_BF16)
 TEST_ISA(amx_bf16, MX_ISA_AMX_BF16)
 
-/* Parameters that the modules for devices other than the CPU refuse. */
-static const char *const cpu_only[] = {"head_gate"};
-
-static bool is_cpu_only(const struct mixer_case *c)
-{
-	for (size_t i = 0; i < c->n_params; i++)
-		for (size_t k = 0; k < sizeof(cpu_only) / sizeof(*cpu_only); k++)
-			if (!strcmp(c->params[i].name, cpu_only[k]))
-				return true;
-	return false;
-}
-
 /* Modules for the device of MIXD_TEST_DEVICE. */
 static void test_device(void **state)
 {
@@ -93,8 +81,7 @@ static void test_device(void **state)
 	for (const struct mixer_set *const *set = mixer_sets; *set; set++) {
 		const struct rig_options o = options_of(*set);
 		for (size_t i = 0; i < (*set)->n_cases; i++)
-			if (!is_cpu_only(&(*set)->cases[i]) &&
-			    mx_registry_find(registry, o.mixer, MX_DEVICE_CUDA, NULL)) {
+			if (mx_registry_find(registry, o.mixer, MX_DEVICE_CUDA, NULL)) {
 				print_message("%s, %s\n", o.mixer, (*set)->cases[i].label);
 				trials_run(&o, *set, &(*set)->cases[i]);
 			}

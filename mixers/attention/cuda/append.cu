@@ -171,8 +171,9 @@ cudaError_t attn_append(const struct attn_launch *l, const struct attn_args *a)
 	dim3 grid((unsigned)((warps + WARPS - 1) / WARPS)), block(WARPS * 32);
 	bool narrow = l->act == MX_BF16;
 #define FORM(A, KV)                                                                                \
-	(a->dim <= 128 ? mx_launch(append<A, KV, 4>, grid, block, 0, l->stream, *a, each)              \
-	               : mx_launch(append<A, KV, 8>, grid, block, 0, l->stream, *a, each))
+	(a->dim <= 128   ? mx_launch(append<A, KV, 4>, grid, block, 0, l->stream, *a, each)            \
+	 : a->dim <= 256 ? mx_launch(append<A, KV, 8>, grid, block, 0, l->stream, *a, each)            \
+	                 : mx_launch(append<A, KV, 16>, grid, block, 0, l->stream, *a, each))
 #define CALL(KV) (narrow ? FORM(__nv_bfloat16, KV) : FORM(float, KV))
 	switch (l->kv) {
 	case MX_F32: return CALL(float);

@@ -11,7 +11,7 @@
 
 /* Where things are in the step's scratch memory, in bytes from its start. */
 struct scratch {
-	size_t qkv, raw, out, sums, values, bytes;
+	size_t qkv, raw, gates, out, sums, values, bytes;
 };
 
 struct mx_mixer {
@@ -34,7 +34,7 @@ struct mx_mixer {
 static mx_status read_params(const struct mx_layer_desc *layer, struct attn_params *out,
                              struct mx_err *err)
 {
-	static const uint32_t dims[] = {32, 64, 96, 128, 256}; /* that kernels are compiled for */
+	static const uint32_t dims[] = {32, 64, 96, 128, 256, 512}; /* that kernels are compiled for */
 	mx_status status = attn_params_read(layer, out, err);
 	if (status != MX_OK)
 		return status;
@@ -57,10 +57,7 @@ static mx_status attn_probe(const struct mx_layer_desc *layer, const struct mx_d
 	if (device->info.kind != MX_DEVICE_CUDA || (act != MX_BF16 && act != MX_F32))
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: this module runs on CUDA devices in bf16 or f32");
-	mx_status status = read_params(layer, &p, err);
-	if (status == MX_OK && p.head_gate)
-		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: head_gate runs on CPUs only");
-	return status;
+	return read_params(layer, &p, err);
 }
 
 /* Sets how the keys of a row are split, see attn_split_shift. */
@@ -97,7 +94,8 @@ static void lay_out(const struct mx_layer_desc *layer, const struct attn_params 
 	size_t partials = (size_t)layer->max_spans * a.max_parts * a.max_rows * p->heads;
 	out->qkv = 0;
 	out->raw = round_up(rows * (q + 2 * kv) * act);
-	out->out = out->raw + round_up(rows * attn_params_raw(p) * act);
+	out->gates = out->raw + round_up(rows * attn_params_raw(p) * act);
+	out->out = out->gates + (p->head_gate ? round_up(rows * p->heads * sizeof(float)) : 0);
 	out->sums = out->out + round_up(rows * q * act);
 	out->values = out->sums + round_up(partials * 2 * sizeof(float));
 	out->bytes = out->values + round_up(partials * p->dpad * sizeof(float));
@@ -239,7 +237,7 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 		.act = m->device->info.act_dtype,
 		.kv = m->params.dtype,
 	};
-	m->plain = m->launch.act != MX_BF16 || m->launch.kv == MX_F32;
+	m->plain = m->launch.act != MX_BF16 || m->launch.kv == MX_F32 || m->params.dpad > ATTN_MMA_DIM;
 	m->prefill = !m->args.fixed_shift && !(m->params.cap > 0) &&
 	             attn_prefill_can(&m->launch, m->params.dpad, m->params.head_dim);
 	*out = m;
@@ -348,21 +346,23 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	a.min_shift = attn_min_shift(step->n_spans, a.kv_heads);
 	a.n_rows = step->n_rows;
 	a.raw = a.ld_raw ? scratch + m->scratch.raw : NULL;
+	a.head_gates = m->params.head_gate ? (float *)(scratch + m->scratch.gates) : NULL;
 	unsigned char *k = (unsigned char *)a.qkv + (size_t)a.heads * a.head_dim * act;
 	unsigned char *v = k + (size_t)a.kv_heads * a.head_dim * act;
 	/* adjacent in memory, so that the device can compute them as one product */
-	const struct mx_linear_out in[] = {
+	struct mx_linear_out in[4] = {
 		{.w = w->q, .bias = w->q_bias, .y = a.raw ? a.raw : a.qkv, .ldy = a.raw ? a.ld_raw : a.ld},
 		{.w = w->k, .bias = w->k_bias, .y = k, .ldy = a.ld},
 		{.w = w->v, .bias = w->v_bias, .y = v, .ldy = a.ld},
 	};
+	size_t n_in = m->params.per_head ? 1 : m->params.k_is_v ? 2 : 3;
+	if (a.head_gates)
+		in[n_in++] = (struct mx_linear_out){
+			.w = w->head_gate, .y = a.head_gates, .ldy = a.heads, .y_f32 = true};
 	const struct mx_linear_out out = {.w = w->o, .bias = w->o_bias, .y = y, .ldy = m->width};
 
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
-	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in,
-	                               m->params.per_head ? 1
-	                               : m->params.k_is_v ? 2
-	                                                  : 3);
+	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, n_in);
 	if (status == MX_OK)
 		status = cuda->bind(m->device);
 	if (status != MX_OK)

@@ -25,7 +25,8 @@
 extern "C" {
 #endif
 
-#define ATTN_CUDA_MAX_DIM 256
+#define ATTN_CUDA_MAX_DIM 512
+#define ATTN_MMA_DIM      256 /* largest head of the kernels for tensor cores */
 #define ATTN_CUDA_WARP_KEYS                                                                        \
 	16                      /* keys that a warp takes at a time: a block; pages hold whole blocks */
 #define ATTN_SHORT       16 /* tokens: longer spans are prompts */
@@ -84,7 +85,8 @@ struct attn_args {
 	void *raw;
 	uint32_t ld_raw;
 	bool gate;
-	bool norm_whole; /* q_norm and k_norm are of all heads together */
+	float *head_gates; /* [rows, heads], their sigmoids multiply the heads' outputs; NULL = none */
+	bool norm_whole;   /* q_norm and k_norm are of all heads together */
 	/* append */
 	const float *q_norm, *k_norm, *inv_freq; /* NULL = none */
 	const float *long_freq; /* frequencies of sequences that may grow longer than .. */

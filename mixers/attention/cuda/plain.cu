@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attention in f32 for what the tensor-core kernels do not support: f32
- * activations, or keys in f32. One warp for each row and head goes through the
- * keys 32 at a time, starting at a multiple of 32. For scores a lane has one key,
- * for values every 32nd dimension.
+ * activations, keys in f32, or heads of more than ATTN_MMA_DIM. One warp for each row and head goes
+ * through the keys 32 at a time, starting at a multiple of 32. For scores a lane has one key, for
+ * values every 32nd dimension.
  */
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
@@ -42,11 +42,11 @@ __device__ __forceinline__ float dot(const float *q, const unsigned char *keys, 
 	return sum;
 }
 
-template <typename A, typename KV>
+template <typename A, typename KV, int DIM>
 __global__ void __launch_bounds__(WARPS * 32) attend_plain(const attn_args a)
 {
-	constexpr uint32_t parts = ATTN_CUDA_MAX_DIM / 32;
-	__shared__ float queries[WARPS][ATTN_CUDA_MAX_DIM];
+	constexpr uint32_t parts = DIM / 32;
+	__shared__ float queries[WARPS][DIM];
 	uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 	uint64_t at = (uint64_t)blockIdx.x * WARPS + warp;
 	uint32_t row = (uint32_t)(at / a.heads), head = (uint32_t)(at % a.heads);
@@ -118,9 +118,11 @@ cudaError_t attn_plain(const struct attn_launch *l, const struct attn_args *a)
 	uint64_t warps = (uint64_t)a->n_rows * a->heads;
 	dim3 grid((unsigned)((warps + WARPS - 1) / WARPS)), block(WARPS * 32);
 	bool narrow = l->act == MX_BF16;
-#define CALL(KV)                                                                                   \
-	(narrow ? mx_launch(attend_plain<__nv_bfloat16, KV>, grid, block, 0, l->stream, *a)            \
-	        : mx_launch(attend_plain<float, KV>, grid, block, 0, l->stream, *a))
+#define FORM(A, KV)                                                                                \
+	(a->dim <= 256                                                                                 \
+	     ? mx_launch(attend_plain<A, KV, 256>, grid, block, 0, l->stream, *a)                      \
+	     : mx_launch(attend_plain<A, KV, ATTN_CUDA_MAX_DIM>, grid, block, 0, l->stream, *a))
+#define CALL(KV) (narrow ? FORM(__nv_bfloat16, KV) : FORM(float, KV))
 	switch (l->kv) {
 	case MX_F32: return CALL(float);
 	case MX_BF16: return CALL(__nv_bfloat16);
@@ -128,4 +130,5 @@ cudaError_t attn_plain(const struct attn_launch *l, const struct attn_args *a)
 	default: return cudaErrorInvalidValue;
 	}
 #undef CALL
+#undef FORM
 }

@@ -176,13 +176,13 @@ static void open_module(struct att_rig *r, const char *modules)
 static void open_mixer(struct att_rig *r)
 {
 	const struct att_case *c = r->c;
-	double freq[128];
-	float norm[256];
+	double freq[256];
+	float norm[512];
 	struct mx_param params[16];
 	size_t n = 0;
-	for (uint32_t i = 0; i < 128; i++)
-		freq[i] = att_frequency(c->head_dim, i);
 	for (uint32_t i = 0; i < 256; i++)
+		freq[i] = att_frequency(c->head_dim, i);
+	for (uint32_t i = 0; i < 512; i++)
 		norm[i] = att_norm_weight(i);
 #define INT(key, value)                                                                            \
 	params[n++] = (struct mx_param){.name = key, .type = MX_PARAM_INT, .i = value}

@@ -78,6 +78,10 @@ struct att_case {
 	     .sinks = true,                                                                              \
 	     .pairs = true},                                                                             \
 		{"4 of 8, f32", 4, 1, 8, 0, MX_F32, MX_F32, 16, true, true, .tolerance = 2e-5},              \
+		{"2 of 512", 4, 2, 512, 0, MX_BF16, MX_BF16, 32, true, true, .tolerance = 2e-2},             \
+		{"4 of 300, fp8, window", 4, 1, 300, 90, MX_BF16, MX_F8E4M3, 32, true, false,                \
+	     .tolerance = 2e-2},                                                                         \
+		{"2 of 512, f32", 2, 1, 512, 0, MX_F32, MX_F32, 32, true, true, .tolerance = 2e-4},          \
 		{"2 of 128, f32, window", 4, 2, 128, 100, MX_F32, MX_F32, 32, false, false,                  \
 	     .tolerance = 2e-5},                                                                         \
 		{"f32 of bf16 keys", 4, 2, 64, 0, MX_F32, MX_BF16, 32, false, false, .tolerance = 2e-5},     \
