@@ -35,16 +35,19 @@ static mx_status weights(const struct mx_layer_desc *layer, struct mx_weight_spe
 	return MX_OK;
 }
 
-static void slot_size(const struct gla_params *p, size_t *out_slot, size_t *out_snapshot)
+_Static_assert(1 + GLA_STREAMS <= MX_RECUR_PARTS, "a recurrence, and a convolution a stream");
+
+/* Returns the parts of a layer's slot. convs: of the streams that have one, [GLA_STREAMS]; as long
+ * as the result. */
+static struct mx_recur_slots slots_of(const struct gla_params *p, struct mx_conv_spec *convs)
 {
-	*out_slot = mx_recur_slot_bytes(&p->recur);
-	*out_snapshot = mx_recur_snapshot_bytes(&p->recur);
-	for (int s = 0; s < GLA_STREAMS; s++)
+	struct mx_recur_slots slots = {.parts = {{.recur = &p->recur}}};
+	for (int s = 0, n = 1; s < GLA_STREAMS; s++)
 		if (p->streams[s].conv) {
-			const struct mx_conv_spec spec = gla_conv_spec(p, s);
-			*out_slot += mx_conv_slot_bytes(&spec);
-			*out_snapshot += mx_conv_snapshot_bytes(&spec);
+			convs[s] = gla_conv_spec(p, s);
+			slots.parts[n++].conv = &convs[s];
 		}
+	return slots;
 }
 
 static mx_status state(const struct mx_layer_desc *layer, const struct mx_device *device,
@@ -54,9 +57,13 @@ static mx_status state(const struct mx_layer_desc *layer, const struct mx_device
 	mx_status status = gla_params_read(layer, &p, NULL);
 	if (status != MX_OK)
 		return status;
+	struct mx_conv_spec convs[GLA_STREAMS];
+	const struct mx_recur_slots slots = slots_of(&p, convs);
 	*out = (struct mx_state_spec){
-		.scratch_bytes = gla_layout(&p, layer->max_rows, device->info.threads, NULL, NULL)};
-	slot_size(&p, &out->fixed_bytes, &out->snapshot_bytes);
+		.fixed_bytes = mx_recur_slots_bytes(&slots),
+		.scratch_bytes = gla_layout(&p, layer->max_rows, device->info.threads, NULL, NULL),
+		.snapshot_bytes = mx_recur_slots_snapshot_bytes(&slots),
+	};
 	return MX_OK;
 }
 
@@ -200,14 +207,10 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 
 	if (!m)
 		goto fail;
-	m->base.ops = &gla_ops;
-	m->base.layer = layer->index;
-	m->device = init->device;
+	m->common = (struct mx_recur_mixer){.base = {&gla_ops, layer->index}, .device = init->device};
 	m->width = layer->width;
 	m->max_rows = layer->max_rows;
-	m->slot_base = init->slot_base;
-	m->slot_stride = init->slot_stride;
-	m->kernels = mx_recur_kernels_find(mx_isa_parse(m->device->info.isa));
+	m->kernels = mx_recur_kernels_find(mx_isa_parse(init->device->info.isa));
 	status = gla_params_read(layer, &m->params, err);
 	if (status == MX_OK)
 		status = take_weights(m, init, err);
@@ -218,7 +221,9 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 		goto fail;
 	}
 	m->w.a_log = m->w.lower_bounds = NULL; /* host vectors are valid during create only */
-	slot_size(&m->params, &m->slot_bytes, &m->snapshot_bytes);
+	m->common.slots = slots_of(&m->params, m->convs);
+	m->common.slots.base = init->slot_base;
+	m->common.slots.stride = init->slot_stride;
 	*out = m;
 	return MX_OK;
 fail:
@@ -226,67 +231,6 @@ fail:
 		mx_mixer_fail(err, status, "gla: out of memory");
 	destroy(m);
 	return status;
-}
-
-/* ---- slots ---- */
-
-static unsigned char *slot_of(const struct mx_mixer *m, uint32_t slot)
-{
-	return m->slot_base + slot * m->slot_stride;
-}
-
-static mx_status fork_slots(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
-                            uint32_t to_slot)
-{
-	for (uint32_t i = 0; i < n_layers; i++)
-		memcpy(slot_of(layers[i], to_slot), slot_of(layers[i], from_slot), layers[i]->slot_bytes);
-	return MX_OK;
-}
-
-static void save_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, void *out)
-{
-	const struct gla_params *p = &m->params;
-	const unsigned char *from = slot_of(m, slot);
-	unsigned char *to = out;
-	mx_recur_save(&p->recur, from, pos, to);
-	from += mx_recur_slot_bytes(&p->recur);
-	to += mx_recur_snapshot_bytes(&p->recur);
-	for (int s = 0; s < GLA_STREAMS; s++)
-		if (p->streams[s].conv) {
-			const struct mx_conv_spec spec = gla_conv_spec(p, s);
-			mx_conv_save(&spec, from, pos, to);
-			from += mx_conv_slot_bytes(&spec);
-			to += mx_conv_snapshot_bytes(&spec);
-		}
-}
-
-static void load_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, const void *in)
-{
-	const struct gla_params *p = &m->params;
-	unsigned char *to = slot_of(m, slot);
-	const unsigned char *from = in;
-	mx_recur_load(&p->recur, to, pos, from);
-	to += mx_recur_slot_bytes(&p->recur);
-	from += mx_recur_snapshot_bytes(&p->recur);
-	for (int s = 0; s < GLA_STREAMS; s++)
-		if (p->streams[s].conv) {
-			const struct mx_conv_spec spec = gla_conv_spec(p, s);
-			mx_conv_load(&spec, to, pos, from);
-			to += mx_conv_slot_bytes(&spec);
-			from += mx_conv_snapshot_bytes(&spec);
-		}
-}
-
-static mx_status save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                      uint32_t pos, void *const *out)
-{
-	return mx_recur_save_layers(layers[0]->device, layers, n_layers, slot, pos, out, save_layer);
-}
-
-static mx_status load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                      uint32_t pos, const void *const *in)
-{
-	return mx_recur_load_layers(layers[0]->device, layers, n_layers, slot, pos, in, load_layer);
 }
 
 static void describe(const struct mx_mixer *m, char *text, size_t cap)
@@ -316,9 +260,9 @@ static const struct mx_mixer_ops gla_ops = {
 	.forward = gla_forward,
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
-	.fork = fork_slots,
-	.save = save,
-	.load = load,
+	.fork = mx_recur_slots_fork,
+	.save = mx_recur_slots_save,
+	.load = mx_recur_slots_load,
 	.resume = mx_mixer_resume_nothing,
 	.describe = describe,
 };

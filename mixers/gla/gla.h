@@ -11,7 +11,7 @@
 #ifndef MX_MIXERS_GLA_GLA_H
 #define MX_MIXERS_GLA_GLA_H
 
-#include "mixers/recurrence/recurrence.h"
+#include "mixers/recurrence/slots.h"
 
 enum gla_stream { GLA_Q, GLA_K, GLA_V, GLA_A, GLA_BETA, GLA_GATE, GLA_STREAMS };
 
@@ -182,15 +182,13 @@ size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p
 /* ---- an instance ---- */
 
 struct mx_mixer {
-	struct mx_mixer_base base;
-	struct mx_device *device;
+	struct mx_recur_mixer common; /* a slot: the recurrence's part, then one for each of convs */
 	const struct mx_recur_kernels *kernels;
 	struct gla_params params;
 	struct gla_weights w;
 	uint32_t width, max_rows;
-	unsigned char *slot_base;
-	size_t slot_stride, slot_bytes, snapshot_bytes;
-	float *inv_freq;   /* [k_dim / 2] with rope */
+	struct mx_conv_spec convs[GLA_STREAMS]; /* of the streams that have one */
+	float *inv_freq;                        /* [k_dim / 2] with rope */
 	float *fixed_a;    /* [heads] a of GLA_RETENTION, GLA_LIGHTNING, GLA_SLOPES */
 	float *beta_scale; /* [heads] factor of sigmoid; without a stream BETA, beta itself */
 	/* Stream A becomes f(z * pre) * mul + add, each [n]; NULL = left out. */

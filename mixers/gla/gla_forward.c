@@ -50,9 +50,10 @@ static mx_status project_packed(struct mx_mixer *m, const struct gla_buffers *b,
 	const struct gla_weights *w = &m->w;
 	const struct mx_linear_out outs[2] = {{.w = w->qkvz, .y = b->qkvz, .ldy = w->qkvz->rows},
 	                                      {.w = w->ba, .y = b->ba, .ldy = w->ba->rows}};
-	mx_status status = m->device->ops->linear(m->device, x, m->width, n_rows, outs, 2);
+	mx_status status =
+		m->common.device->ops->linear(m->common.device, x, m->width, n_rows, outs, 2);
 	if (status == MX_OK)
-		gla_unpack(m->device, &m->params, n_rows, b, w->streams[GLA_A].bias);
+		gla_unpack(m->common.device, &m->params, n_rows, b, w->streams[GLA_A].bias);
 	return status;
 }
 
@@ -92,14 +93,16 @@ static mx_status project(struct mx_mixer *m, const struct gla_buffers *b, size_t
 			                : (struct mx_linear_out){
 								  .w = w->w, .bias = w->bias, .y = b->streams[s], .ldy = shape->ld};
 	}
-	mx_status status = m->device->ops->linear(m->device, x, m->width, n_rows, outs, n);
+	mx_status status =
+		m->common.device->ops->linear(m->common.device, x, m->width, n_rows, outs, n);
 	for (int s = 0; s < GLA_STREAMS && status == MX_OK; s++) {
 		const struct gla_stream_shape *shape = &p->streams[s];
 		const struct gla_stream_weights *w = &m->w.streams[s];
 		const struct mx_linear_out up = {
 			.w = w->up, .bias = w->bias, .y = b->streams[s], .ldy = shape->ld};
 		if (shape->n && shape->rank)
-			status = m->device->ops->linear(m->device, b->low[s], shape->rank, n_rows, &up, 1);
+			status = m->common.device->ops->linear(m->common.device, b->low[s], shape->rank, n_rows,
+			                                       &up, 1);
 	}
 	return status;
 }
@@ -114,19 +117,19 @@ struct mx_conv_spec gla_conv_spec(const struct gla_params *p, int stream)
 
 static void convolve(struct mx_mixer *m, const struct gla_buffers *b, const struct mx_step *step)
 {
-	unsigned char *slot = m->slot_base + mx_recur_slot_bytes(&m->params.recur);
+	unsigned char *slot = mx_recur_slots_part(&m->common.slots, 1);
 
 	for (int s = 0; s < GLA_STREAMS; s++) {
 		const struct gla_stream_shape *shape = &m->params.streams[s];
 		const struct gla_stream_weights *w = &m->w.streams[s];
 		float *x = b->streams[s];
 		if (shape->conv) {
-			const struct mx_conv_spec spec = gla_conv_spec(&m->params, s);
-			mx_conv_forward(m->kernels, m->device, &spec, step, slot, m->slot_stride, w->conv,
-			                w->conv_bias, x, shape->ld, x, shape->ld);
-			slot += mx_conv_slot_bytes(&spec);
+			mx_conv_forward(m->kernels, m->common.device, &m->convs[s], step, slot,
+			                m->common.slots.stride, w->conv, w->conv_bias, x, shape->ld, x,
+			                shape->ld);
+			slot += mx_conv_slot_bytes(&m->convs[s]);
 		} else if (shape->silu) {
-			mx_recur_map(m->kernels, m->device, MX_RECUR_SILU, step->n_rows, shape->n, x,
+			mx_recur_map(m->kernels, m->common.device, MX_RECUR_SILU, step->n_rows, shape->n, x,
 			             shape->ld);
 		}
 	}
@@ -147,8 +150,8 @@ static mx_status feature_layers(struct mx_mixer *m, const struct gla_buffers *b,
 			                                 .bias = m->w.feature_bias[qk][i],
 			                                 .y = b->layers[i] + (size_t)h * dim,
 			                                 .ldy = (size_t)heads * dim};
-		status = m->device->ops->linear(m->device, b->streams[qk] + (size_t)h * dim,
-		                                (size_t)heads * dim, n_rows, outs, (size_t)layers);
+		status = m->common.device->ops->linear(m->common.device, b->streams[qk] + (size_t)h * dim,
+		                                       (size_t)heads * dim, n_rows, outs, (size_t)layers);
 	}
 	return status;
 }
@@ -175,14 +178,14 @@ static mx_status prepare(struct mx_mixer *m, const struct gla_buffers *b, int qk
 		x = b->layers[0];
 	}
 	if (status == MX_OK && (f.feature != GLA_IDENTITY || f.norm != GLA_QK_NONE || f.scale != 1))
-		gla_apply_features(m->device, &f, n, x, b->layers[1], y);
+		gla_apply_features(m->common.device, &f, n, x, b->layers[1], y);
 	if (status == MX_OK && rope) {
 		const struct mx_rope r = {m->inv_freq, p->k_dim, scale};
-		status = m->device->ops->rope(m->device, y, (size_t)heads * p->k_dim, n, heads, p->k_dim,
-		                              &r, step->pos, NULL, 0);
+		status = m->common.device->ops->rope(m->common.device, y, (size_t)heads * p->k_dim, n,
+		                                     heads, p->k_dim, &r, step->pos, NULL, 0);
 	}
 	if (l2)
-		mx_recur_l2norm(m->kernels, m->device, n, heads, p->recur.k_dim, 1e-6f, scale, y,
+		mx_recur_l2norm(m->kernels, m->common.device, n, heads, p->recur.k_dim, 1e-6f, scale, y,
 		                (size_t)heads * p->recur.k_dim);
 	*out = y;
 	return status;
@@ -199,13 +202,13 @@ static void decay(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows
 	                        : p->variant->decay == GLA_SOFTPLUS && !bound ? MX_RECUR_SOFTPLUS
 	                                                                      : MX_RECUR_SIGMOID;
 	if (m->pre)
-		gla_affine(m->device, n_rows, n, m->pre, NULL, -INFINITY, a);
-	mx_recur_map(m->kernels, m->device, map, n_rows, n, a, n);
+		gla_affine(m->common.device, n_rows, n, m->pre, NULL, -INFINITY, a);
+	mx_recur_map(m->kernels, m->common.device, map, n_rows, n, a, n);
 	if (m->mul)
-		gla_affine(m->device, n_rows, n, m->mul, m->add,
+		gla_affine(m->common.device, n_rows, n, m->mul, m->add,
 		           p->variant->decay == GLA_LOGSIGMOID ? p->clamp_min : -INFINITY, a);
 	if (p->variant->decay != GLA_LOWER_BOUND)
-		mx_recur_map(m->kernels, m->device, MX_RECUR_EXP, n_rows, n, a, n);
+		mx_recur_map(m->kernels, m->common.device, MX_RECUR_EXP, n_rows, n, a, n);
 }
 
 static void beta(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
@@ -213,9 +216,9 @@ static void beta(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
 	const struct gla_params *p = &m->params;
 	size_t n = p->recur.heads;
 	float *x = b->streams[GLA_BETA];
-	mx_recur_map(m->kernels, m->device, MX_RECUR_SIGMOID, n_rows, n, x, n);
+	mx_recur_map(m->kernels, m->common.device, MX_RECUR_SIGMOID, n_rows, n, x, n);
 	if (p->neg_eigval)
-		gla_affine(m->device, n_rows, n, m->beta_scale, NULL, -INFINITY, x);
+		gla_affine(m->common.device, n_rows, n, m->beta_scale, NULL, -INFINITY, x);
 }
 
 static void recur(struct mx_mixer *m, const struct gla_buffers *b, const struct mx_step *step,
@@ -236,8 +239,8 @@ static void recur(struct mx_mixer *m, const struct gla_buffers *b, const struct 
 		.lda = s[GLA_A].n, /* 0: one row for all */
 		.ldbeta = s[GLA_BETA].n,
 	};
-	mx_recur_forward(m->kernels, m->device, l, step, m->slot_base, m->slot_stride, &in, b->core,
-	                 b->y, (size_t)l->heads * l->v_dim);
+	mx_recur_forward(m->kernels, m->common.device, l, step, m->common.slots.base,
+	                 m->common.slots.stride, &in, b->core, b->y, (size_t)l->heads * l->v_dim);
 }
 
 static void normalise(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
@@ -252,8 +255,8 @@ static void normalise(struct mx_mixer *m, const struct gla_buffers *b, size_t n_
 		.gate = p->gate,
 	};
 	if (p->normalize)
-		gla_divide(m->device, n_rows, p->recur.heads, p->v_dim, b->y);
-	mx_recur_norm(m->kernels, m->device, &norm, n_rows, b->streams[GLA_GATE],
+		gla_divide(m->common.device, n_rows, p->recur.heads, p->v_dim, b->y);
+	mx_recur_norm(m->kernels, m->common.device, &norm, n_rows, b->streams[GLA_GATE],
 	              p->streams[GLA_GATE].ld, b->y, (size_t)p->recur.heads * p->recur.v_dim);
 }
 
@@ -264,7 +267,7 @@ mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 	struct gla_buffers b;
 	const float *q = NULL, *k = NULL;
 
-	gla_layout(p, m->max_rows, m->device->info.threads, step->scratch, &b);
+	gla_layout(p, m->max_rows, m->common.device->info.threads, step->scratch, &b);
 	mx_status status = project(m, &b, n, x);
 	if (status != MX_OK)
 		return status;
@@ -274,9 +277,11 @@ mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 	if (p->streams[GLA_BETA].n)
 		beta(m, &b, n);
 	if (p->variant->shape == GLA_RATIO)
-		gla_complement(m->device, n, p->streams[GLA_A].n, b.streams[GLA_A], b.streams[GLA_K]);
+		gla_complement(m->common.device, n, p->streams[GLA_A].n, b.streams[GLA_A],
+		               b.streams[GLA_K]);
 	if (p->variant->shape == GLA_CHANNELS)
-		gla_input_gate(m->device, n, p->streams[GLA_A].n, b.streams[GLA_A], b.streams[GLA_V]);
+		gla_input_gate(m->common.device, n, p->streams[GLA_A].n, b.streams[GLA_A],
+		               b.streams[GLA_V]);
 	else
 		status = prepare(m, &b, GLA_Q, step, &q);
 	if (p->streams[GLA_K].ld && status == MX_OK)
@@ -284,10 +289,10 @@ mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 	if (status != MX_OK)
 		return status;
 	if (p->normalize)
-		gla_append_ones(m->device, n, p->recur.v_heads, p->v_dim, b.streams[GLA_V]);
+		gla_append_ones(m->common.device, n, p->recur.v_heads, p->v_dim, b.streams[GLA_V]);
 	recur(m, &b, step, q, k);
 	normalise(m, &b, n);
 	const struct mx_linear_out out = {.w = m->w.o, .y = y, .ldy = m->width};
-	return m->device->ops->linear(m->device, b.y, (size_t)p->recur.heads * p->recur.v_dim, n, &out,
-	                              1);
+	return m->common.device->ops->linear(m->common.device, b.y,
+	                                     (size_t)p->recur.heads * p->recur.v_dim, n, &out, 1);
 }

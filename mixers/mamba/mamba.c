@@ -195,6 +195,12 @@ static struct mx_conv_spec conv_spec(const struct mx_layer_desc *layer,
 	};
 }
 
+static struct mx_recur_slots slots_of(const struct mx_recur_spec *recur,
+                                      const struct mx_conv_spec *conv)
+{
+	return (struct mx_recur_slots){.parts = {{.recur = recur}, {.conv = conv}}};
+}
+
 static mx_status mamba_state(const struct mx_layer_desc *layer, const struct mx_device *device,
                              struct mx_state_spec *out)
 {
@@ -205,11 +211,12 @@ static mx_status mamba_state(const struct mx_layer_desc *layer, const struct mx_
 		return status;
 	const struct mx_recur_spec recur = recur_spec(layer, &p);
 	const struct mx_conv_spec conv = conv_spec(layer, &p);
+	const struct mx_recur_slots slots = slots_of(&recur, &conv);
 	mamba_scratch_layout(layer, &p, &recur, device->info.threads, &scratch);
 	*out = (struct mx_state_spec){
-		.fixed_bytes = mx_recur_slot_bytes(&recur) + mx_conv_slot_bytes(&conv),
+		.fixed_bytes = mx_recur_slots_bytes(&slots),
 		.scratch_bytes = scratch.bytes,
-		.snapshot_bytes = mx_recur_snapshot_bytes(&recur) + mx_conv_snapshot_bytes(&conv),
+		.snapshot_bytes = mx_recur_slots_snapshot_bytes(&slots),
 	};
 	return MX_OK;
 }
@@ -300,21 +307,21 @@ static mx_status mamba_create(const struct mx_mixer_init *init, struct mx_mixer 
 		goto fail;
 	}
 	m->mul_z = m->mul_dt = 1;
-	m->base = (struct mx_mixer_base){&mamba_ops, layer->index};
-	m->device = init->device;
-	m->kernels = mx_recur_kernels_find(mx_isa_parse(m->device->info.isa));
+	m->common = (struct mx_recur_mixer){
+		.base = {&mamba_ops, layer->index},
+		.device = init->device,
+		.slots = slots_of(&m->recur, &m->conv),
+	};
+	m->common.slots.base = init->slot_base;
+	m->common.slots.stride = init->slot_stride;
+	m->kernels = mx_recur_kernels_find(mx_isa_parse(init->device->info.isa));
 	m->recur = recur_spec(layer, &m->params);
 	m->conv = conv_spec(layer, &m->params);
 	m->width = layer->width;
 	m->max_rows = layer->max_rows;
-	mamba_scratch_layout(layer, &m->params, &m->recur, m->device->info.threads, &m->scratch);
+	mamba_scratch_layout(layer, &m->params, &m->recur, init->device->info.threads, &m->scratch);
 	take_weights(m, init->weights, init->host_vectors);
 	m->params.multipliers = NULL; /* the layer's, which is not kept */
-	m->slot_base = init->slot_base;
-	m->slot_stride = init->slot_stride;
-	m->recur_bytes = mx_recur_slot_bytes(&m->recur);
-	m->slot_bytes = m->recur_bytes + mx_conv_slot_bytes(&m->conv);
-	m->recur_snapshot = mx_recur_snapshot_bytes(&m->recur);
 	*out = m;
 	return MX_OK;
 fail:
@@ -322,49 +329,6 @@ fail:
 		mx_mixer_fail(err, status, "mamba: out of memory");
 	mamba_destroy(m);
 	return status;
-}
-
-/* ---- a sequence's state ---- */
-
-static unsigned char *slot_of(const struct mx_mixer *m, uint32_t slot)
-{
-	return m->slot_base + slot * m->slot_stride;
-}
-
-static mx_status mamba_fork(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
-                            uint32_t to_slot)
-{
-	for (uint32_t i = 0; i < n_layers; i++)
-		memcpy(slot_of(layers[i], to_slot), slot_of(layers[i], from_slot), layers[i]->slot_bytes);
-	return MX_OK;
-}
-
-static void save_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, void *out)
-{
-	const unsigned char *from = slot_of(m, slot);
-	unsigned char *to = out;
-	mx_recur_save(&m->recur, from, pos, to);
-	mx_conv_save(&m->conv, from + m->recur_bytes, pos, to + m->recur_snapshot);
-}
-
-static void load_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, const void *in)
-{
-	const unsigned char *from = in;
-	unsigned char *to = slot_of(m, slot);
-	mx_recur_load(&m->recur, to, pos, from);
-	mx_conv_load(&m->conv, to + m->recur_bytes, pos, from + m->recur_snapshot);
-}
-
-static mx_status mamba_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                            uint32_t pos, void *const *out)
-{
-	return mx_recur_save_layers(layers[0]->device, layers, n_layers, slot, pos, out, save_layer);
-}
-
-static mx_status mamba_load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                            uint32_t pos, const void *const *in)
-{
-	return mx_recur_load_layers(layers[0]->device, layers, n_layers, slot, pos, in, load_layer);
 }
 
 static void mamba_describe(const struct mx_mixer *m, char *text, size_t cap)
@@ -392,9 +356,9 @@ static const struct mx_mixer_ops mamba_ops = {
 	.forward = mamba_forward,
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
-	.fork = mamba_fork,
-	.save = mamba_save,
-	.load = mamba_load,
+	.fork = mx_recur_slots_fork,
+	.save = mx_recur_slots_save,
+	.load = mx_recur_slots_load,
 	.resume = mx_mixer_resume_nothing,
 	.describe = mamba_describe,
 };

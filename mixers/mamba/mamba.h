@@ -3,7 +3,7 @@
 #ifndef MX_MIXERS_MAMBA_MAMBA_H
 #define MX_MIXERS_MAMBA_MAMBA_H
 
-#include "mixers/recurrence/recurrence.h"
+#include "mixers/recurrence/slots.h"
 #include "mixers/mixer.h"
 
 /* The layer's parameters, checked. */
@@ -32,9 +32,8 @@ struct mamba_scratch {
 };
 
 struct mx_mixer {
-	struct mx_mixer_base base;
+	struct mx_recur_mixer common; /* a slot: the recurrence's part, then the convolution's */
 	struct mamba_params params;
-	struct mx_device *device;
 	const struct mx_recur_kernels *kernels;
 	struct mx_recur_spec recur;
 	struct mx_conv_spec conv;
@@ -51,10 +50,6 @@ struct mx_mixer {
 	float mul_z, mul_dt; /* multipliers of z and dt */
 	uint32_t width, max_rows;
 	struct mamba_scratch scratch;
-	unsigned char *slot_base; /* a slot: the recurrence's part, then the convolution's */
-	size_t slot_stride;
-	size_t recur_bytes, slot_bytes; /* of the slot: of the recurrence, of all */
-	size_t recur_snapshot;          /* of a snapshot: of the recurrence */
 };
 
 /* mamba_forward.c */

@@ -55,7 +55,7 @@ static mx_status project_in(const struct mamba_run *r, const void *x)
 		{.w = m->w_xbc, .bias = m->b_xbc, .y = r->xbc, .ldy = p->channels},
 		{.w = m->w_dt, .bias = m->b_dt, .y = r->dt, .ldy = p->heads, .y_f32 = true},
 	};
-	struct mx_device *d = m->device;
+	struct mx_device *d = m->common.device;
 	mx_status status = d->ops->linear(d, x, m->width, r->n_rows, out, 3);
 	if (status == MX_OK && m->mul_z != 1)
 		status = d->ops->scale(d, r->z, r->n_rows * p->inner, m->mul_z);
@@ -82,14 +82,15 @@ static void scan(const struct mamba_run *r, const struct mx_step *step, void *co
 		.lda = p->heads,
 		.ldbeta = p->heads,
 	};
-	mx_conv_forward(m->kernels, m->device, &m->conv, step, m->slot_base + m->recur_bytes,
-	                m->slot_stride, m->conv_weight, m->conv_bias, r->xbc, p->channels, r->xbc,
-	                p->channels);
-	mx_recur_map(m->kernels, m->device, MX_RECUR_SOFTPLUS, r->n_rows, p->heads, r->dt, p->heads);
+	mx_conv_forward(m->kernels, m->common.device, &m->conv, step,
+	                mx_recur_slots_part(&m->common.slots, 1), m->common.slots.stride,
+	                m->conv_weight, m->conv_bias, r->xbc, p->channels, r->xbc, p->channels);
+	mx_recur_map(m->kernels, m->common.device, MX_RECUR_SOFTPLUS, r->n_rows, p->heads, r->dt,
+	             p->heads);
 	limit_steps(r);
-	mx_recur_map(m->kernels, m->device, MX_RECUR_EXP, r->n_rows, p->heads, r->a, p->heads);
-	mx_recur_forward(m->kernels, m->device, &m->recur, step, m->slot_base, m->slot_stride, &in,
-	                 core, r->y, p->inner);
+	mx_recur_map(m->kernels, m->common.device, MX_RECUR_EXP, r->n_rows, p->heads, r->a, p->heads);
+	mx_recur_forward(m->kernels, m->common.device, &m->recur, step, m->common.slots.base,
+	                 m->common.slots.stride, &in, core, r->y, p->inner);
 }
 
 /* Applies gate and norm; *out points to the result. */
@@ -97,7 +98,7 @@ static mx_status gate(const struct mamba_run *r, const float **out)
 {
 	const struct mx_mixer *m = r->m;
 	const struct mamba_params *p = &m->params;
-	struct mx_device *d = m->device;
+	struct mx_device *d = m->common.device;
 	if (!p->norm) {
 		*out = r->z;
 		return d->ops->silu_mul(d, r->z, p->inner, r->y, p->inner, r->n_rows, p->inner, r->z,
@@ -142,5 +143,6 @@ mx_status mamba_forward(struct mx_mixer *m, const struct mx_step *step, const vo
 	status = gate(&run, &gated);
 	if (status != MX_OK)
 		return status;
-	return m->device->ops->linear(m->device, gated, m->params.inner, run.n_rows, &out, 1);
+	return m->common.device->ops->linear(m->common.device, gated, m->params.inner, run.n_rows, &out,
+	                                     1);
 }

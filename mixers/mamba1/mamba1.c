@@ -130,6 +130,12 @@ static struct mx_conv_spec conv_spec(const struct mx_layer_desc *layer,
 		.channels = p->inner, .width = p->taps, .silu = true, .max_draft = layer->max_draft};
 }
 
+static struct mx_recur_slots slots_of(const struct mx_select_spec *scan,
+                                      const struct mx_conv_spec *conv)
+{
+	return (struct mx_recur_slots){.parts = {{.scan = scan}, {.conv = conv}}};
+}
+
 static mx_status mamba1_state(const struct mx_layer_desc *layer, const struct mx_device *device,
                               struct mx_state_spec *out)
 {
@@ -141,11 +147,12 @@ static mx_status mamba1_state(const struct mx_layer_desc *layer, const struct mx
 		return status;
 	const struct mx_select_spec scan = select_spec(layer, &p);
 	const struct mx_conv_spec conv = conv_spec(layer, &p);
+	const struct mx_recur_slots slots = slots_of(&scan, &conv);
 	mamba1_scratch_layout(layer, &p, &scratch);
 	*out = (struct mx_state_spec){
-		.fixed_bytes = mx_select_slot_bytes(&scan) + mx_conv_slot_bytes(&conv),
+		.fixed_bytes = mx_recur_slots_bytes(&slots),
 		.scratch_bytes = scratch.bytes,
-		.snapshot_bytes = mx_select_snapshot_bytes(&scan) + mx_conv_snapshot_bytes(&conv),
+		.snapshot_bytes = mx_recur_slots_snapshot_bytes(&slots),
 		.instance_bytes = mx_select_packed(&scan) * sizeof(float),
 	};
 	return MX_OK;
@@ -217,70 +224,27 @@ static mx_status mamba1_create(const struct mx_mixer_init *init, struct mx_mixer
 	struct mx_mixer *m = calloc(1, sizeof(*m));
 	if (!m)
 		return mx_mixer_fail(err, MX_E_NOMEM, "mamba1: out of memory");
-	m->base = (struct mx_mixer_base){&mamba1_ops, layer->index};
+	m->common = (struct mx_recur_mixer){
+		.base = {&mamba1_ops, layer->index},
+		.device = init->device,
+		.slots = slots_of(&m->scan, &m->conv),
+	};
+	m->common.slots.base = init->slot_base;
+	m->common.slots.stride = init->slot_stride;
 	m->params = p;
-	m->device = init->device;
-	m->kernels = mx_recur_kernels_find(mx_isa_parse(m->device->info.isa));
+	m->kernels = mx_recur_kernels_find(mx_isa_parse(init->device->info.isa));
 	m->scan = select_spec(layer, &p);
 	m->conv = conv_spec(layer, &p);
 	m->width = layer->width;
 	m->max_rows = layer->max_rows;
 	mamba1_scratch_layout(layer, &p, &m->scratch);
 	take_weights(m, init->weights);
-	m->slot_base = init->slot_base;
-	m->slot_stride = init->slot_stride;
-	m->scan_bytes = mx_select_slot_bytes(&m->scan);
-	m->slot_bytes = m->scan_bytes + mx_conv_slot_bytes(&m->conv);
-	m->scan_snapshot = mx_select_snapshot_bytes(&m->scan);
 	if (!make_a(m, init->host_vectors[9])) {
 		mamba1_destroy(m);
 		return mx_mixer_fail(err, MX_E_NOMEM, "mamba1: out of memory");
 	}
 	*out = m;
 	return MX_OK;
-}
-
-/* ---- a sequence's state ---- */
-
-static unsigned char *slot_of(const struct mx_mixer *m, uint32_t slot)
-{
-	return m->slot_base + slot * m->slot_stride;
-}
-
-static mx_status mamba1_fork(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
-                             uint32_t to_slot)
-{
-	for (uint32_t i = 0; i < n_layers; i++)
-		memcpy(slot_of(layers[i], to_slot), slot_of(layers[i], from_slot), layers[i]->slot_bytes);
-	return MX_OK;
-}
-
-static void save_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, void *out)
-{
-	const unsigned char *from = slot_of(m, slot);
-	unsigned char *to = out;
-	mx_select_save(&m->scan, from, pos, to);
-	mx_conv_save(&m->conv, from + m->scan_bytes, pos, to + m->scan_snapshot);
-}
-
-static void load_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, const void *in)
-{
-	const unsigned char *from = in;
-	unsigned char *to = slot_of(m, slot);
-	mx_select_load(&m->scan, to, pos, from);
-	mx_conv_load(&m->conv, to + m->scan_bytes, pos, from + m->scan_snapshot);
-}
-
-static mx_status mamba1_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                             uint32_t pos, void *const *out)
-{
-	return mx_recur_save_layers(layers[0]->device, layers, n_layers, slot, pos, out, save_layer);
-}
-
-static mx_status mamba1_load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                             uint32_t pos, const void *const *in)
-{
-	return mx_recur_load_layers(layers[0]->device, layers, n_layers, slot, pos, in, load_layer);
 }
 
 static void mamba1_describe(const struct mx_mixer *m, char *text, size_t cap)
@@ -307,9 +271,9 @@ static const struct mx_mixer_ops mamba1_ops = {
 	.forward = mamba1_forward,
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
-	.fork = mamba1_fork,
-	.save = mamba1_save,
-	.load = mamba1_load,
+	.fork = mx_recur_slots_fork,
+	.save = mx_recur_slots_save,
+	.load = mx_recur_slots_load,
 	.resume = mx_mixer_resume_nothing,
 	.describe = mamba1_describe,
 };

@@ -3,7 +3,7 @@
 #ifndef MX_MIXERS_MAMBA1_MAMBA1_H
 #define MX_MIXERS_MAMBA1_MAMBA1_H
 
-#include "mixers/recurrence/recurrence.h"
+#include "mixers/recurrence/slots.h"
 #include "mixers/mixer.h"
 
 /* Norms of dt, B and C before they are used. */
@@ -28,9 +28,8 @@ struct mamba1_scratch {
 };
 
 struct mx_mixer {
-	struct mx_mixer_base base;
+	struct mx_recur_mixer common; /* a slot: the scan's part, then the convolution's */
 	struct mamba1_params params;
-	struct mx_device *device;
 	const struct mx_recur_kernels *kernels;
 	struct mx_select_spec scan;
 	struct mx_conv_spec conv;
@@ -44,9 +43,6 @@ struct mx_mixer {
 	float *a;                               /* packed -exp(A_log), owned */
 	uint32_t width, max_rows;
 	struct mamba1_scratch scratch;
-	unsigned char *slot_base; /* a slot: the scan's part, then the convolution's */
-	size_t slot_stride;
-	size_t scan_bytes, slot_bytes, scan_snapshot;
 };
 
 /* mamba1_forward.c */

@@ -37,7 +37,7 @@ static void norm_rows(const struct mx_mixer *m, size_t n, uint32_t dim, const fl
 	const struct mx_recur_norm norm = {
 		.groups = 1, .dim = dim, .weight = weight, .eps = m->params.norm_eps};
 	if (m->params.norms != MAMBA1_NONE)
-		mx_recur_norm(m->kernels, m->device, &norm, n, NULL, 0, x, dim);
+		mx_recur_norm(m->kernels, m->common.device, &norm, n, NULL, 0, x, dim);
 }
 
 mx_status mamba1_forward(struct mx_mixer *m, const struct mx_step *step, const void *u, void *out)
@@ -49,7 +49,7 @@ mx_status mamba1_forward(struct mx_mixer *m, const struct mx_step *step, const v
 	float *dt = (float *)(scratch + s->dt), *low = (float *)(scratch + s->low);
 	float *b = (float *)(scratch + s->b), *c = (float *)(scratch + s->c);
 	const size_t n = step->n_rows, inner = p->inner;
-	struct mx_device *d = m->device;
+	struct mx_device *d = m->common.device;
 	const struct mx_linear_out in[2] = {
 		{.w = m->w_x, .bias = m->b_x, .y = x, .ldy = inner},
 		{.w = m->w_z, .bias = m->b_z, .y = z, .ldy = inner},
@@ -69,8 +69,8 @@ mx_status mamba1_forward(struct mx_mixer *m, const struct mx_step *step, const v
 	mx_status status = d->ops->linear(d, u, m->width, n, in, 2);
 	if (status != MX_OK)
 		return status;
-	mx_conv_forward(m->kernels, d, &m->conv, step, m->slot_base + m->scan_bytes, m->slot_stride,
-	                m->conv_weight, m->conv_bias, x, inner, x, inner);
+	mx_conv_forward(m->kernels, d, &m->conv, step, mx_recur_slots_part(&m->common.slots, 1),
+	                m->common.slots.stride, m->conv_weight, m->conv_bias, x, inner, x, inner);
 	status = d->ops->linear(d, x, inner, n, select, 3);
 	if (status != MX_OK)
 		return status;
@@ -81,7 +81,8 @@ mx_status mamba1_forward(struct mx_mixer *m, const struct mx_step *step, const v
 	if (status != MX_OK)
 		return status;
 	mx_recur_map(m->kernels, d, MX_RECUR_SOFTPLUS, n, inner, dt, inner);
-	mx_select_forward(m->kernels, d, &m->scan, step, m->slot_base, m->slot_stride, &rows, x, inner);
+	mx_select_forward(m->kernels, d, &m->scan, step, m->common.slots.base, m->common.slots.stride,
+	                  &rows, x, inner);
 	status = d->ops->silu_mul(d, z, inner, x, inner, n, inner, z, inner);
 	return status == MX_OK ? d->ops->linear(d, z, inner, n, &last, 1) : status;
 }

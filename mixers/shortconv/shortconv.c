@@ -12,7 +12,7 @@
 
 #include "base/mem.h"
 #include "mixers/mixer.h"
-#include "mixers/recurrence/recurrence.h"
+#include "mixers/recurrence/slots.h"
 
 #define MAX_KERNEL    8
 #define TASK_ELEMENTS 8192 /* less work is not worth waking a thread */
@@ -23,8 +23,7 @@ struct shortconv_params {
 };
 
 struct mx_mixer {
-	struct mx_mixer_base base;
-	struct mx_device *device;
+	struct mx_recur_mixer common;
 	const struct mx_recur_kernels *kernels;
 	struct mx_conv_spec conv;
 	const struct mx_weight *w_b, *w_c, *w_x; /* rows of in_proj */
@@ -33,8 +32,6 @@ struct mx_mixer {
 	const float *in_bias, *conv_bias, *out_bias; /* NULL = none; in_bias [3 width] */
 	uint32_t width, max_rows;
 	size_t row_bytes; /* of one of three buffers in the step's scratch */
-	unsigned char *slot_base;
-	size_t slot_stride, slot_bytes;
 };
 
 static mx_status read_params(const struct mx_layer_desc *layer, struct shortconv_params *out,
@@ -137,8 +134,11 @@ static mx_status shortconv_create(const struct mx_mixer_init *init, struct mx_mi
 	if (!m)
 		return mx_mixer_fail(err, MX_E_NOMEM, "shortconv: out of memory");
 	*m = (struct mx_mixer){
-		.base = {&shortconv_ops, layer->index},
-		.device = init->device,
+		.common = {.base = {&shortconv_ops, layer->index},
+	               .device = init->device,
+	               .slots = {.parts = {{.conv = &m->conv}},
+	                         .base = init->slot_base,
+	                         .stride = init->slot_stride}},
 		.kernels = mx_recur_kernels_find(mx_isa_parse(init->device->info.isa)),
 		.conv = conv_spec(layer, &p),
 		.w_b = w[0],
@@ -152,10 +152,7 @@ static mx_status shortconv_create(const struct mx_mixer_init *init, struct mx_mi
 		.width = layer->width,
 		.max_rows = layer->max_rows,
 		.row_bytes = buffer_bytes(layer),
-		.slot_base = init->slot_base,
-		.slot_stride = init->slot_stride,
 	};
-	m->slot_bytes = mx_conv_slot_bytes(&m->conv);
 	*out = m;
 	return MX_OK;
 }
@@ -196,7 +193,7 @@ static mx_status shortconv_forward(struct mx_mixer *m, const struct mx_step *ste
 	float *z = (float *)(scratch + 2 * m->row_bytes);
 	const size_t rows = step->n_rows, ld = m->width;
 	const float *bias = m->in_bias;
-	struct mx_device *d = m->device;
+	struct mx_device *d = m->common.device;
 	const struct mx_linear_out in[3] = {
 		{.w = m->w_b, .bias = bias, .y = b, .ldy = ld},
 		{.w = m->w_c, .bias = bias ? bias + ld : NULL, .y = c, .ldy = ld},
@@ -210,47 +207,10 @@ static mx_status shortconv_forward(struct mx_mixer *m, const struct mx_step *ste
 	if (status != MX_OK)
 		return status;
 	multiply(d, z, b, rows * ld);
-	mx_conv_forward(m->kernels, d, &m->conv, step, m->slot_base, m->slot_stride, m->conv_weight,
-	                m->conv_bias, z, ld, z, ld);
+	mx_conv_forward(m->kernels, d, &m->conv, step, m->common.slots.base, m->common.slots.stride,
+	                m->conv_weight, m->conv_bias, z, ld, z, ld);
 	multiply(d, z, c, rows * ld);
 	return d->ops->linear(d, z, ld, rows, &out, 1);
-}
-
-/* ---- a sequence's state ---- */
-
-static unsigned char *slot_of(const struct mx_mixer *m, uint32_t slot)
-{
-	return m->slot_base + slot * m->slot_stride;
-}
-
-static mx_status shortconv_fork(struct mx_mixer *const *layers, uint32_t n_layers,
-                                uint32_t from_slot, uint32_t to_slot)
-{
-	for (uint32_t i = 0; i < n_layers; i++)
-		memcpy(slot_of(layers[i], to_slot), slot_of(layers[i], from_slot), layers[i]->slot_bytes);
-	return MX_OK;
-}
-
-static void save_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, void *out)
-{
-	mx_conv_save(&m->conv, slot_of(m, slot), pos, out);
-}
-
-static void load_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos, const void *in)
-{
-	mx_conv_load(&m->conv, slot_of(m, slot), pos, in);
-}
-
-static mx_status shortconv_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                                uint32_t pos, void *const *out)
-{
-	return mx_recur_save_layers(layers[0]->device, layers, n_layers, slot, pos, out, save_layer);
-}
-
-static mx_status shortconv_load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                                uint32_t pos, const void *const *in)
-{
-	return mx_recur_load_layers(layers[0]->device, layers, n_layers, slot, pos, in, load_layer);
 }
 
 static void shortconv_describe(const struct mx_mixer *m, char *text, size_t cap)
@@ -275,9 +235,9 @@ static const struct mx_mixer_ops shortconv_ops = {
 	.forward = shortconv_forward,
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
-	.fork = shortconv_fork,
-	.save = shortconv_save,
-	.load = shortconv_load,
+	.fork = mx_recur_slots_fork,
+	.save = mx_recur_slots_save,
+	.load = mx_recur_slots_load,
 	.resume = mx_mixer_resume_nothing,
 	.describe = shortconv_describe,
 };
