@@ -95,6 +95,9 @@ struct mx_exchange {
 	/* Written by the pump under its lock and by the connection's thread without. */
 	_Atomic bool ping;        /* the stream needs a keep-alive comment */
 	_Atomic uint64_t last_ns; /* time of the last write to the stream */
+	/* Written by the connection's thread, see mx_pump_handed; the first is read by the pump. */
+	_Atomic uint64_t read_due_ns; /* when the client must have taken what it can; 0 = it has */
+	uint64_t read_behind_ns;      /* how far it is behind the least rate of reading */
 };
 
 /* ---- exchange.c: libmicrohttpd's callbacks ---- */

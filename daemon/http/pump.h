@@ -101,6 +101,10 @@ void mx_pump_let_wait(struct mx_exchange *x);
 bool mx_pump_gone(struct mx_exchange *x);
 /* The exchange is an event stream from now on: after a silence it is woken with x->ping set. */
 void mx_pump_stream(struct mx_exchange *x);
+/* The connection's thread hands n bytes of the exchange's answer to libmicrohttpd; the client has
+ * taken all that were handed out before. 0: there are none now, and no time counts that passes
+ * until there are. */
+void mx_pump_handed(struct mx_exchange *x, size_t n);
 /* Wakes every exchange with x->aborted set. Any thread. */
 void mx_pump_abort_all(struct mx_http *h);
 

@@ -57,9 +57,9 @@ void mx_pump_pause(struct mx_http *h, bool refused);
 
 /* ---- pump_slow.c ---- */
 
-/* Closes the connections of clients that take too long for a header or a body, however often they
- * send a byte. If connections or descriptors are used up and a client waits, also closes
- * connections that nobody misses. Pump thread. */
+/* Closes the connections of clients that take too long for a header, a body or an answer, however
+ * often they send or take a byte. If connections or descriptors are used up and a client waits,
+ * also closes connections that nobody misses. Pump thread. */
 void mx_pump_cut_slow(struct mx_http *h);
 
 #endif

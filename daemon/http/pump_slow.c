@@ -9,6 +9,11 @@
 /* When connections run out, those that have been silent or idle for this long make room. */
 #define SPARE_NS MX_NS_PER_S
 
+/* Bytes a second at which a client reads an answer at least; it may fall behind by
+ * http.idle_timeout_s. Streams of text are slower, but those bytes are not there to be read before.
+ */
+#define READ_RATE ((uint64_t)16 << 10)
+
 /* libmicrohttpd finds the end of the connection and closes it; until then the descriptor is its
  * own. */
 static void cut_locked(struct mx_pump *p, struct mx_pump_conn *entry)
@@ -16,6 +21,28 @@ static void cut_locked(struct mx_pump *p, struct mx_pump_conn *entry)
 	entry->cut = true;
 	p->n_cut++;
 	shutdown(entry->fd, SHUT_RDWR);
+}
+
+static uint64_t idle_ns(const struct mx_http_config *c)
+{
+	return (uint64_t)c->idle_timeout_s * MX_NS_PER_S;
+}
+
+void mx_pump_handed(struct mx_exchange *x, size_t n)
+{
+	uint64_t now = mx_now_ns(), idle = idle_ns(&x->http->config);
+	uint64_t due = atomic_load(&x->read_due_ns);
+	if (due) /* the bytes before were taken: due = their time + READ_RATE's + idle - behind */
+		x->read_behind_ns = now + idle > due ? now + idle - due : 0;
+	due = n && idle ? now + n * MX_NS_PER_S / READ_RATE + idle - x->read_behind_ns : 0;
+	atomic_store(&x->read_due_ns, due);
+}
+
+/* True if the connection's client is behind READ_RATE by more than the idle timeout. */
+static bool reads_too_slowly(const struct mx_pump_conn *entry, uint64_t now)
+{
+	uint64_t due = entry->exchange ? atomic_load(&entry->exchange->read_due_ns) : 0;
+	return due && now > due;
 }
 
 /* What a connection waits for. */
@@ -39,7 +66,7 @@ struct limits {
 
 static struct limits limits_of(const struct mx_http_config *c)
 {
-	uint64_t idle = (uint64_t)c->idle_timeout_s * MX_NS_PER_S;
+	uint64_t idle = idle_ns(c);
 	uint64_t header = (uint64_t)c->header_timeout_s * MX_NS_PER_S;
 	if (idle && idle < header)
 		header = idle;
@@ -47,10 +74,10 @@ static struct limits limits_of(const struct mx_http_config *c)
 	                       .spare = {SPARE_NS, SPARE_NS, header}};
 }
 
-/* Cuts the connections that have waited for too long; with make_room also all that were silent for
- * SPARE_NS since they were opened. Returns the one to be missed least of the others: the one that
- * has been idle between two requests for longest, else the upload that has been unfinished for
- * longest. NULL if there is none, or a silent one soon goes instead. */
+/* Cuts the connections that have waited or read for too long; with make_room also all that were
+ * silent for SPARE_NS since they were opened. Returns the one to be missed least of the others: the
+ * one that has been idle between two requests for longest, else the upload that has been unfinished
+ * for longest. NULL if there is none, or a silent one soon goes instead. */
 static struct mx_pump_conn *cut_late_locked(struct mx_pump *p, const struct limits *limits,
                                             bool make_room)
 {
@@ -60,6 +87,8 @@ static struct mx_pump_conn *cut_late_locked(struct mx_pump *p, const struct limi
 	for (uint32_t i = 0; i < p->n_conns && p->n_open; i++) {
 		struct mx_pump_conn *entry = &p->conns[i];
 		n_known += entry->fd >= 0;
+		if (entry->fd >= 0 && !entry->cut && reads_too_slowly(entry, now))
+			cut_locked(p, entry);
 		if (entry->fd < 0 || entry->cut || !entry->since_ns || entry->since_ns > now)
 			continue;
 		if (entry->gone)

@@ -47,6 +47,7 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *out, size_t max)
 {
 	struct mx_exchange *x = arg;
 	(void)pos;
+	mx_pump_handed(x, 0);
 	if (x->stream_at == x->stream.len) {
 		if (x->stream_ended)
 			return MHD_CONTENT_READER_END_OF_STREAM;
@@ -65,6 +66,7 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *out, size_t max)
 	memcpy(out, x->stream.data + x->stream_at, n);
 	x->stream_at += n;
 	atomic_fetch_add(&x->http->counters.bytes_out, n);
+	mx_pump_handed(x, n);
 	return (ssize_t)n;
 }
 
@@ -82,6 +84,7 @@ static struct MHD_Response *make_response(struct mx_exchange *x)
 		if (!r)
 			return NULL;
 		atomic_fetch_add(&x->http->counters.bytes_out, b->len);
+		mx_pump_handed(x, b->len);
 	}
 	*b = (struct mx_buf){0};
 	return r;
