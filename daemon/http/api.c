@@ -49,7 +49,9 @@ static void post_generate(struct mx_exchange *x, enum mx_api_kind kind)
 	}
 	snprintf(id, sizeof(id), "%s-%s", kind == MX_API_CHAT ? "chatcmpl" : "cmpl", x->id);
 	bool stream = r.stream;
-	st = mx_generate(x->http->service, &r, id, (struct mx_wake){on_wake, x}, &x->gen, &err);
+	st = mx_generate(x->http->service, &r, (struct mx_wake){on_wake, x}, &x->gen, &err);
+	if (st == MX_OK && mx_openai_init(&x->writer, &r, id, x->gen) != MX_OK)
+		st = mx_api_fail(&err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	mx_api_request_free(&r);
 	mx_exchange_warn_unknown(x, &unknown);
 	if (st != MX_OK)

@@ -80,7 +80,7 @@ static bool more_response(struct mx_exchange *x, struct mx_buf *out)
 {
 	struct mx_api_error err;
 	bool end;
-	if (mx_generation_response(x->gen, out, &end, &err) != MX_OK)
+	if (mx_openai_response(&x->writer, out, &end, &err) != MX_OK)
 		out->failed = true;
 	return end;
 }
@@ -90,7 +90,7 @@ static void take_response(struct mx_exchange *x)
 {
 	struct mx_api_error err;
 	x->more = more_response;
-	if (mx_generation_response(x->gen, &x->answer, &x->stream_ended, &err) == MX_OK)
+	if (mx_openai_response(&x->writer, &x->answer, &x->stream_ended, &err) == MX_OK)
 		mx_exchange_answer(x, 200, "application/json");
 	else
 		mx_exchange_fail(x, &err);
@@ -175,6 +175,7 @@ static void end(struct mx_exchange *x, bool whole, uint64_t ns)
 	struct mx_http *h = x->http;
 	/* first the engine thread loses its way to the exchange, then the exchange its connection */
 	mx_generation_detach(x->gen);
+	mx_openai_free(&x->writer);
 	mx_pump_forget(x, whole);
 	mx_http_count(h, x->route->id, x->method, whole ? x->sent_status : 0, ns);
 	mx_exchange_drop_body(x);

@@ -20,6 +20,7 @@
 #include "daemon/http/access.h"
 #include "daemon/http/framing.h"
 #include "daemon/http/impl.h"
+#include "daemon/http/openai.h"
 #include "proto/request.h"
 
 #define MX_HTTP_ID_LEN 128 /* longest X-Request-Id that is echoed */
@@ -62,6 +63,7 @@ struct mx_exchange {
 	_Atomic int state;       /* enum mx_exchange_state */
 	unsigned sent_status;    /* of the answer that was queued, 0 = none */
 	struct mx_generation *gen;
+	struct mx_openai writer; /* of gen's output */
 
 	/* The answer. */
 	unsigned status;

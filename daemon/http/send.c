@@ -29,7 +29,7 @@ static bool next_events(struct mx_exchange *x)
 		}
 		if (x->aborted)
 			mx_generation_abort(x->gen);
-		x->stream_ended = mx_generation_stream(x->gen, &x->stream);
+		x->stream_ended = mx_openai_stream(&x->writer, &x->stream);
 		if (!x->stream.len && x->ping)
 			mx_buf_puts(&x->stream, MX_SSE_KEEP_ALIVE);
 		if (x->stream.len || x->stream.failed) {

@@ -29,7 +29,6 @@ void mx_gen_free(struct mx_generation *g)
 	}
 	free(g->choices);
 	free(g->prompts);
-	mx_api_head_free(&g->head);
 	mx_hold_end(&g->hold);
 	mx_arena_free(&g->arena);
 	pthread_mutex_destroy(&g->lock);
@@ -74,10 +73,20 @@ void mx_generation_detach(struct mx_generation *g)
 	mx_gen_unref(g);
 }
 
+const char *mx_generation_model(const struct mx_generation *g)
+{
+	return g->model->name;
+}
+
+bool mx_gen_is_over(const struct mx_generation *g)
+{
+	return g->n_done == g->n_choices || g->aborted || g->no_room;
+}
+
 bool mx_generation_finished(struct mx_generation *g)
 {
 	pthread_mutex_lock(&g->lock);
-	bool finished = g->n_done == g->n_choices || g->aborted || g->no_room;
+	bool finished = mx_gen_is_over(g);
 	g->signalled = false;
 	pthread_mutex_unlock(&g->lock);
 	return finished;
@@ -398,7 +407,7 @@ static void token_bytes(void *arg, int32_t id, struct mx_buf *out)
 }
 
 /* Does everything but submitting. */
-static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r, const char *id,
+static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r,
                          uint32_t *max_tokens, struct mx_api_error *err)
 {
 	/* token_bytes gets it back as const: the tokenizer is never written */
@@ -433,10 +442,6 @@ static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r
 		if (st == MX_OK && !mx_gen_account(choice))
 			st = no_memory(err);
 	}
-	mx_api_head_init(&g->head, g->chat, g->stream, id, (int64_t)(mx_wall_ns() / MX_NS_PER_S),
-	                 g->model->name);
-	if (st == MX_OK && g->head.prefix.failed)
-		st = no_memory(err);
 	return st;
 }
 
@@ -509,8 +514,6 @@ static struct mx_generation *new_generation(struct mx_service *s, const struct m
 	g->hold.budget = &s->answers;
 	g->chat = r->kind == MX_API_CHAT;
 	g->stream = r->stream;
-	g->include_usage = r->include_usage;
-	g->continuous_usage = r->continuous_usage;
 	g->return_ids = r->return_token_ids;
 	atomic_init(&g->refs, 1);
 	pthread_mutex_init(&g->lock, NULL);
@@ -526,8 +529,8 @@ static struct mx_generation *new_generation(struct mx_service *s, const struct m
 	return g;
 }
 
-mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, const char *id,
-                      struct mx_wake wake, struct mx_generation **out, struct mx_api_error *err)
+mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, struct mx_wake wake,
+                      struct mx_generation **out, struct mx_api_error *err)
 {
 	struct mx_served *m = NULL;
 	mx_status st = mx_prompt_model(s, &r->model, true, &m, err);
@@ -540,7 +543,7 @@ mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, cons
 	if (!g)
 		return no_memory(err);
 	uint32_t *max_tokens = mx_calloc(g->n_prompts, sizeof(*max_tokens));
-	st = max_tokens ? prepare(g, r, id, max_tokens, err) : no_memory(err);
+	st = max_tokens ? prepare(g, r, max_tokens, err) : no_memory(err);
 	if (st != MX_OK && err->n_ctx)
 		mx_sched_count_too_long(m->sched);
 	if (st == MX_OK)

@@ -25,25 +25,38 @@ struct mx_wake {
 };
 
 /* Tokenises the prompts, takes memory for the answer from the service's budget, and submits every
- * choice; takes as long as tokenising takes. The request is
- * not needed afterwards. `id` is the answer's id ("cmpl-..."). On failure *err is filled and
- * nothing runs. */
-mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, const char *id,
-                      struct mx_wake wake, struct mx_generation **out, struct mx_api_error *err);
+ * choice; takes as long as tokenising takes. The request is not needed afterwards. On failure *err
+ * is filled and nothing runs. */
+mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, struct mx_wake wake,
+                      struct mx_generation **out, struct mx_api_error *err);
+
+/* Returns the name of the model, valid as long as the service. */
+const char *mx_generation_model(const struct mx_generation *g);
 
 /* True if every choice has ended, or the generation was aborted. */
 bool mx_generation_finished(struct mx_generation *g);
 
-/* Appends the output that is ready as server-sent events, at most about MX_API_PIECE bytes. True
- * after the last event ([DONE]). False with bytes appended: there may be more, so it is to be
- * called again. */
-bool mx_generation_stream(struct mx_generation *g, struct mx_buf *out);
+/* New output of one choice. */
+struct mx_gen_event {
+	/* What is new of the choice. finish_reason is set in its last event. Pointers are valid until
+	 * the next call of mx_generation_next. */
+	struct mx_api_choice choice;
+	bool opens; /* the choice of a chat begins: there is no output yet */
+};
 
-/* Appends the next piece of the answer of a finished generation, at most about MX_API_PIECE bytes.
- * *end: it was the last. Fails at the first piece with the error that ended the generation, and
- * later only if memory runs out. */
-mx_status mx_generation_response(struct mx_generation *g, struct mx_buf *out, bool *end,
-                                 struct mx_api_error *err);
+enum mx_gen_next {
+	MX_GEN_EVENT, /* *e is filled */
+	MX_GEN_WAIT,  /* there is nothing new: a wake call will follow */
+	MX_GEN_END,   /* the last event of the last choice was read */
+	MX_GEN_ERROR, /* the generation has ended with *err */
+};
+/* Returns the next event. If the request is to be streamed: output as it comes, in parts of bounded
+ * size; all choices have turns. Else all output of a choice is one event, and the first comes when
+ * all choices have ended. */
+enum mx_gen_next mx_generation_next(struct mx_generation *g, struct mx_gen_event *e,
+                                    struct mx_api_error *err);
+/* Counts the tokens up to the last event; for the reader. */
+struct mx_api_usage mx_generation_usage(const struct mx_generation *g);
 
 /* What the log of requests says of a generation. */
 struct mx_generation_figures {
@@ -56,7 +69,8 @@ struct mx_generation_figures {
 	uint64_t first_token_ns; /* by mx_now_ns; 0 = none came */
 	char finish[40];         /* the choices' reasons, each once: stop, length, cancelled, error */
 };
-/* Sums up a generation, at any time. Returns what mx_generation_response would. */
+/* Sums up a generation, at any time. Fails with the error that
+ * ended it. */
 mx_status mx_generation_figures(struct mx_generation *g, struct mx_generation_figures *out,
                                 struct mx_api_error *err);
 

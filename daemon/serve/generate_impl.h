@@ -15,15 +15,6 @@ struct mx_gen_prompt {
 	size_t echo_bytes; /* of its text; only for echo */
 };
 
-/* An event of a stream. */
-struct mx_gen_event {
-	bool begun; /* it is not yet written whole */
-	bool role;  /* it is the first of a chat */
-	struct mx_api_choice choice;
-	struct mx_api_usage usage;
-	struct mx_api_cursor cursor;
-};
-
 /* A choice of the answer and its request in the scheduler. */
 struct mx_gen_choice {
 	struct mx_generation *g;
@@ -36,16 +27,15 @@ struct mx_gen_choice {
 	size_t writing_bytes; /* the same of `writing`; under the lock */
 
 	/* The reader's alone. */
-	struct mx_pending writing;   /* taken from `text`, to be written next */
-	uint32_t n_output;           /* tokens of the output up to `writing`; of a stream, written */
-	struct mx_cut at;            /* of a stream: how much of `writing` was written */
-	uint32_t next_cut;           /* of a stream: index in writing.cuts of the next event's end */
-	uint32_t end_output;         /* of a stream: tokens of the output up to the end of `writing` */
-	bool last;                   /* of a stream: `writing` holds the end of the output */
-	struct mx_gen_event event;   /* of a stream: being written */
-	struct mx_api_cursor cursor; /* of a response */
-	bool began;                  /* its first event was prepared */
-	bool ended;                  /* its last event was prepared */
+	struct mx_pending writing; /* taken from `text`, to be read next */
+	uint32_t n_output;         /* tokens of the output up to `writing`; of a stream, read */
+	bool ended;                /* of a stream: its last event was read; else it was taken */
+	/* Of a stream: */
+	struct mx_cut at;    /* how much of `writing` was read */
+	uint32_t next_cut;   /* index in writing.cuts of the next event's end */
+	uint32_t end_output; /* tokens of the output up to the end of `writing` */
+	bool last;           /* `writing` holds the end of the output */
+	bool began;          /* its first event was read */
 };
 
 struct mx_generation {
@@ -53,19 +43,20 @@ struct mx_generation {
 	_Atomic unsigned refs; /* one of the reader, one of each submitted choice */
 	struct mx_wake wake;   /* under the lock; fn NULL once detached */
 	bool signalled;        /* wake.fn was called since the last read; under the lock */
-	bool aborted;          /* under the lock */
-	bool no_room;          /* the budget had no more for the output; under the lock */
+	_Atomic bool aborted;  /* written under the lock */
+	_Atomic bool no_room;  /* the budget had no more for the output; written under the lock */
 
 	struct mx_hold hold;   /* its part of the budget of answers; under the lock */
 	uint64_t own_bytes;    /* memory besides the output; constant once requests run */
 	uint64_t output_bytes; /* memory of the output of all choices; under the lock */
 
 	/* The reader's alone. */
-	uint32_t reading; /* index of the choice that is being written */
-	bool responding;  /* the response was begun */
+	uint32_t reading; /* of a stream: index of the choice whose turn it is */
+	bool taken;       /* its output was taken in this turn; not of a stream: that of all was */
+	uint32_t n_ended; /* choices whose last event was read */
 
 	struct mx_served *model; /* read, but for the counters of streams */
-	bool chat, stream, include_usage, continuous_usage, return_ids;
+	bool chat, stream, return_ids;
 	struct mx_choice_rules rules;
 	const int32_t *stop_ids; /* [n_stop_ids] stop tokens of the request, without EOS */
 	uint32_t n_stop_ids;
@@ -76,17 +67,14 @@ struct mx_generation {
 	uint64_t first_token_ns; /* by mx_now_ns; 0 = no token has come; under the lock */
 	uint32_t n_done;         /* choices whose request has ended; under the lock */
 
-	/* Of a stream; the reader's alone. */
-	uint32_t n_ended;            /* choices whose last event was prepared */
-	uint32_t n_events, n_joined; /* events of this read, as struct mx_served counts them */
-
-	struct mx_api_head head;
 	struct mx_api_vocab vocab;
 	struct mx_arena arena;
 };
 
 /* Frees the generation. None of its choices may still be in the scheduler. */
 void mx_gen_free(struct mx_generation *g);
+/* True if every choice has ended, or no more comes for another reason. Under the lock. */
+bool mx_gen_is_over(const struct mx_generation *g);
 /* Drops a reference; the last one frees the generation. */
 void mx_gen_unref(struct mx_generation *g);
 
@@ -120,7 +108,5 @@ void mx_gen_add_prompt_ids(const struct mx_generation *g, const struct mx_gen_ch
 /* Sets finish_reason and stop_reason of a choice that has ended. */
 void mx_gen_set_finish(const struct mx_generation *g, const struct mx_gen_choice *choice,
                        struct mx_api_choice *c);
-/* Counts the tokens up to what was taken. */
-struct mx_api_usage mx_gen_usage(const struct mx_generation *g);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reader's side of a generation: what events and whole responses share. */
+/* The reader's side of a generation: what the events of streams and of whole answers share. */
 #include <string.h>
 
 #include "daemon/serve/generate_impl.h"
@@ -55,7 +55,7 @@ mx_status mx_gen_error(const struct mx_generation *g, struct mx_api_error *err)
 	return MX_OK;
 }
 
-struct mx_api_usage mx_gen_usage(const struct mx_generation *g)
+struct mx_api_usage mx_generation_usage(const struct mx_generation *g)
 {
 	struct mx_api_usage u = {0};
 	uint32_t n = g->n_choices / g->n_prompts;

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/serve/generate.h"
+#include "daemon/http/openai.h"
 #include "engine/fake_engine.h"
 
 /* ---- allocations of this thread that fail (jansson's own are its own affair) ---- */
@@ -123,33 +123,53 @@ static void on_wake(void *arg)
 	atomic_fetch_add((_Atomic unsigned *)arg, 1);
 }
 
+/* Starts a generation and its answer; `last` has the error. */
+static mx_status generate(const struct mx_api_request *r, _Atomic unsigned *wakes,
+                          struct mx_openai *out)
+{
+	struct mx_generation *g = NULL;
+	mx_status st = mx_generate(&service, r, (struct mx_wake){on_wake, wakes}, &g, &last);
+	if (st == MX_OK && (st = mx_openai_init(out, r, "id", g)) != MX_OK) {
+		mx_openai_free(out);
+		mx_generation_detach(g);
+		mx_api_fail(&last, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
+	}
+	return st;
+}
+
+static void leave(struct mx_openai *w)
+{
+	mx_generation_detach(w->gen);
+	mx_openai_free(w);
+}
+
 /* Parses, generates and reads the answer to its end; the fault. */
 static enum mx_fault run(enum mx_api_kind kind, const char *body, struct mx_buf *out)
 {
 	struct mx_api_request r = {0};
 	last = (struct mx_api_error){0};
-	struct mx_generation *g = NULL;
+	struct mx_openai g = {0};
 	_Atomic unsigned wakes = 0;
 	if (mx_api_parse(kind, body, strlen(body), NULL, &r, &last) != MX_OK)
 		return last.fault;
-	mx_status st = mx_generate(&service, &r, "id", (struct mx_wake){on_wake, &wakes}, &g, &last);
+	mx_status st = generate(&r, &wakes, &g);
 	bool stream = r.stream;
 	mx_api_request_free(&r);
 	if (st != MX_OK)
 		return last.fault;
 	if (stream) {
-		while (!mx_generation_stream(g, out))
+		while (!mx_openai_stream(&g, out))
 			nap();
 	} else {
-		while (!mx_generation_finished(g))
+		while (!mx_generation_finished(g.gen))
 			nap();
 		for (bool end = false; !end;)
-			if (mx_generation_response(g, out, &end, &last) != MX_OK) {
-				mx_generation_detach(g);
+			if (mx_openai_response(&g, out, &end, &last) != MX_OK) {
+				leave(&g);
 				return last.fault;
 			}
 	}
-	mx_generation_detach(g);
+	leave(&g);
 	return out->failed ? MX_FAULT_EXHAUSTED : MX_FAULT_NONE;
 }
 
@@ -213,28 +233,27 @@ static void a_reader_may_leave_at_any_moment(void **state)
 	for (int round = 0; round < 300; round++) {
 		struct mx_api_request r = {0};
 		struct mx_api_error err = {0};
-		struct mx_generation *g = NULL;
+		struct mx_openai g = {0};
 		_Atomic unsigned wakes = 0;
 		static const char body[] =
 			"{\"prompt\":\"x\",\"n\":3,\"max_tokens\":400,\"stream\":true,\"ignore_eos\":true}";
 		assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, NULL, &r, &err),
 		                 MX_OK);
-		assert_int_equal(
-			mx_generate(&service, &r, "id", (struct mx_wake){on_wake, &wakes}, &g, &err), MX_OK);
+		assert_int_equal(generate(&r, &wakes, &g), MX_OK);
 		mx_api_request_free(&r);
 		struct mx_buf out = {0};
 		for (int i = 0; i < round % 7; i++) {
-			mx_generation_stream(g, &out);
+			mx_openai_stream(&g, &out);
 			nap();
 		}
 		if (round % 3 == 0)
-			mx_generation_abort(g);
+			mx_generation_abort(g.gen);
 		if (round % 6 == 0) {
 			mx_buf_clear(&out);
-			assert_true(mx_generation_stream(g, &out));
+			assert_true(mx_openai_stream(&g, &out));
 			assert_non_null(strstr(mx_buf_str(&out), "shutting_down"));
 		}
-		mx_generation_detach(g);
+		leave(&g);
 		/* no wake call comes any more: the counter is about to be freed */
 		unsigned seen = atomic_load(&wakes);
 		nap();
@@ -260,23 +279,22 @@ static unsigned read_late(enum mx_api_kind kind, const char *prompt, const char 
                           struct mx_buf *out)
 {
 	struct mx_api_request r = {0};
-	struct mx_generation *g = NULL;
+	struct mx_openai g = {0};
 	_Atomic unsigned wakes = 0;
 	struct mx_buf body = {0};
 	mx_buf_printf(&body, "{%s,\"stream\":true,\"ignore_eos\":true,\"seed\":4%s}", prompt, more);
 	mx_buf_clear(out);
 	assert_int_equal(mx_api_parse(kind, mx_buf_str(&body), body.len, NULL, &r, &last), MX_OK);
-	assert_int_equal(mx_generate(&service, &r, "id", (struct mx_wake){on_wake, &wakes}, &g, &last),
-	                 MX_OK);
+	assert_int_equal(generate(&r, &wakes, &g), MX_OK);
 	mx_api_request_free(&r);
-	while (!mx_generation_finished(g))
+	while (!mx_generation_finished(g.gen))
 		nap();
 	unsigned reads = 1;
-	for (; !mx_generation_stream(g, out); reads++) {
+	for (; !mx_openai_stream(&g, out); reads++) {
 		/* a read is bounded, whatever is there */
 		assert_true(out->len / reads < 256 << 10);
 	}
-	mx_generation_detach(g);
+	leave(&g);
 	mx_buf_free(&body);
 	return reads;
 }
@@ -330,6 +348,91 @@ static void a_large_echo_takes_many_reads(void **state)
 	mx_buf_free(&out);
 }
 
+/* What a reader that writes no JSON gets of a choice. */
+struct read {
+	struct mx_buf text;
+	size_t n_ids, n_tokens, n_prompt_ids;
+	unsigned n_events, n_opens, n_ends;
+};
+
+/* Reads all events of a generation, with a nap where there is none; *out [n_choices]. */
+static void read_events(const char *body, enum mx_api_kind kind, struct read *out,
+                        struct mx_api_usage *usage)
+{
+	struct mx_api_request r = {0};
+	struct mx_generation *g = NULL;
+	_Atomic unsigned wakes = 0;
+	assert_int_equal(mx_api_parse(kind, body, strlen(body), NULL, &r, &last), MX_OK);
+	assert_int_equal(mx_generate(&service, &r, (struct mx_wake){on_wake, &wakes}, &g, &last),
+	                 MX_OK);
+	mx_api_request_free(&r);
+	assert_string_equal(mx_generation_model(g), "fake");
+	struct mx_gen_event e;
+	enum mx_gen_next next;
+	while ((next = mx_generation_next(g, &e, &last)) != MX_GEN_END) {
+		assert_int_not_equal(next, MX_GEN_ERROR);
+		if (next == MX_GEN_WAIT) {
+			nap();
+			continue;
+		}
+		struct read *c = &out[e.choice.index];
+		assert_int_equal(c->n_ends, 0); /* nothing follows the end */
+		mx_buf_append(&c->text, e.choice.text ? e.choice.text : "", e.choice.len);
+		c->n_ids += e.choice.n_ids;
+		c->n_tokens += e.choice.n_tokens;
+		c->n_prompt_ids += e.choice.n_prompt_ids;
+		c->n_events++;
+		c->n_opens += e.opens;
+		c->n_ends += e.choice.finish_reason != NULL;
+	}
+	assert_int_equal(mx_generation_next(g, &e, &last), MX_GEN_END);
+	*usage = mx_generation_usage(g);
+	mx_generation_detach(g);
+}
+
+/* A front end that does not speak JSON reads the same output, streamed or not. */
+static void events_have_what_answers_have(void **state)
+{
+	(void)state;
+	static const char *const forms[] = {
+		"{\"prompt\":\"one two\",\"n\":3,\"max_tokens\":40,\"seed\":1,\"logprobs\":2,"
+		"\"ignore_eos\":true,\"return_token_ids\":true%s}",
+		"{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"n\":3,\"max_tokens\":40,"
+		"\"seed\":1,\"logprobs\":true,\"ignore_eos\":true,\"return_token_ids\":true%s}",
+	};
+	for (int k = 0; k < 2; k++) {
+		struct read whole[3] = {0}, part[3] = {0};
+		struct mx_api_usage u[2];
+		char body[512];
+		enum mx_api_kind kind = k ? MX_API_CHAT : MX_API_COMPLETION;
+		snprintf(body, sizeof body, forms[k], "");
+		read_events(body, kind, whole, &u[0]);
+		snprintf(body, sizeof body, forms[k], ",\"stream\":true");
+		read_events(body, kind, part, &u[1]);
+		for (int i = 0; i < 3; i++) {
+			assert_int_equal(whole[i].n_events, 1);
+			assert_int_equal(whole[i].n_opens, 0);
+			assert_in_range(part[i].n_events, 3, 42);
+			assert_int_equal(part[i].n_opens, k);
+			assert_string_equal(mx_buf_str(&part[i].text), mx_buf_str(&whole[i].text));
+			const struct read *both[] = {&whole[i], &part[i]};
+			for (int j = 0; j < 2; j++) {
+				assert_int_equal(both[j]->n_ids, 40);
+				assert_int_equal(both[j]->n_tokens, 40);
+				assert_int_equal(both[j]->n_prompt_ids, u[0].prompt);
+				assert_int_equal(both[j]->n_ends, 1);
+			}
+			mx_buf_free(&whole[i].text);
+			mx_buf_free(&part[i].text);
+		}
+		assert_int_equal(u[0].completion, 120);
+		assert_int_equal(u[1].completion, 120);
+		assert_int_equal(u[1].prompt, u[0].prompt);
+	}
+	wait_idle();
+	assert_int_equal(mx_budget_used(&service.answers), 0);
+}
+
 static struct mx_sched_stats stats(void)
 {
 	struct mx_sched_stats v;
@@ -369,7 +472,7 @@ static void the_queue_takes_all_prompts_or_none(void **state)
 	/* one place is taken: refused for now, without other effects */
 	static const char body[] = "{\"prompt\":\"x\",\"max_tokens\":480,\"ignore_eos\":true}";
 	struct mx_api_request r = {0};
-	struct mx_generation *g = NULL;
+	struct mx_openai g = {0};
 	_Atomic unsigned wakes = 0;
 	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, NULL, &r, &last),
 	                 MX_OK);
@@ -379,12 +482,11 @@ static void the_queue_takes_all_prompts_or_none(void **state)
 	for (int i = 0; i < 100 && fault != MX_FAULT_EXHAUSTED; i++) {
 		wait_idle();
 		before = stats();
-		assert_int_equal(
-			mx_generate(&service, &r, "id", (struct mx_wake){on_wake, &wakes}, &g, &last), MX_OK);
+		assert_int_equal(generate(&r, &wakes, &g), MX_OK);
 		fault = run_prompts(80, 1);
-		while (!mx_generation_finished(g))
+		while (!mx_generation_finished(g.gen))
 			nap();
-		mx_generation_detach(g);
+		leave(&g);
 	}
 	mx_api_request_free(&r);
 	assert_int_equal(fault, MX_FAULT_EXHAUSTED);
@@ -451,11 +553,11 @@ static void tokens_the_model_lacks_are_refused(void **state)
 }
 
 /* Starts a generation of a body that is accepted by the parser; the fault. */
-static enum mx_fault begin(const char *body, struct mx_generation **g, _Atomic unsigned *wakes)
+static enum mx_fault begin(const char *body, struct mx_openai *g, _Atomic unsigned *wakes)
 {
 	struct mx_api_request r = {0};
 	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, strlen(body), NULL, &r, &last), MX_OK);
-	mx_status st = mx_generate(&service, &r, "id", (struct mx_wake){on_wake, wakes}, g, &last);
+	mx_status st = generate(&r, wakes, g);
 	mx_api_request_free(&r);
 	return st == MX_OK ? MX_FAULT_NONE : last.fault;
 }
@@ -481,20 +583,20 @@ static void long_answers_come_in_small_pieces(void **state)
 	(void)state;
 	for (int stream = 0; stream < 2; stream++) {
 		struct mx_buf body = {0}, piece = {0};
-		struct mx_generation *g = NULL;
+		struct mx_openai g = {0};
 		_Atomic unsigned wakes = 0;
 		long_body(&body, stream);
 		assert_int_equal(begin(mx_buf_str(&body), &g, &wakes), MX_FAULT_NONE);
-		while (!mx_generation_finished(g)) /* a reader that lags as much as it can */
+		while (!mx_generation_finished(g.gen)) /* a reader that lags as much as it can */
 			nap();
 		wait_idle();
 		size_t total = 0, largest = 0, n = 0;
 		for (bool end = false; !end; n++) {
 			mx_buf_clear(&piece);
 			if (stream)
-				end = mx_generation_stream(g, &piece);
+				end = mx_openai_stream(&g, &piece);
 			else
-				assert_int_equal(mx_generation_response(g, &piece, &end, &last), MX_OK);
+				assert_int_equal(mx_openai_response(&g, &piece, &end, &last), MX_OK);
 			total += piece.len;
 			largest = piece.len > largest ? piece.len : largest;
 		}
@@ -502,7 +604,7 @@ static void long_answers_come_in_small_pieces(void **state)
 		assert_true(total > 500000);
 		/* a piece may end with a token and its alternatives, and the end of an event */
 		assert_true(largest < MX_API_PIECE + 4096);
-		mx_generation_detach(g);
+		leave(&g);
 		assert_int_equal(mx_budget_used(&service.answers), 0);
 		mx_buf_free(&body);
 		mx_buf_free(&piece);
@@ -513,7 +615,7 @@ static void answers_stay_within_their_budget(void **state)
 {
 	(void)state;
 	struct mx_buf body = {0}, out = {0};
-	struct mx_generation *g = NULL, *h = NULL;
+	struct mx_openai g = {0}, h = {0};
 	_Atomic unsigned wakes = 0;
 	uint64_t limit = service.answers.limit;
 	long_body(&body, false);
@@ -533,10 +635,10 @@ static void answers_stay_within_their_budget(void **state)
 	assert_string_equal(last.code, "server_overloaded");
 	assert_true(last.retry);
 	/* what was reserved is enough: it grows by the generated text at most */
-	while (!mx_generation_finished(g))
+	while (!mx_generation_finished(g.gen))
 		nap();
 	assert_in_range(mx_budget_used(&service.answers), used, used + (64 << 10));
-	mx_generation_detach(g);
+	leave(&g);
 	wait_idle();
 	assert_int_equal(mx_budget_used(&service.answers), 0);
 
@@ -547,10 +649,10 @@ static void answers_stay_within_their_budget(void **state)
 	service.answers.limit = 128 << 10;
 	assert_int_equal(begin(unread, &g, &wakes), MX_FAULT_NONE);
 	wait_idle(); /* the engine waits for nobody */
-	assert_true(mx_generation_stream(g, &out));
+	assert_true(mx_openai_stream(&g, &out));
 	assert_non_null(strstr(mx_buf_str(&out), "http.answer_memory"));
 	assert_non_null(strstr(mx_buf_str(&out), "[DONE]"));
-	mx_generation_detach(g);
+	leave(&g);
 	assert_int_equal(mx_budget_used(&service.answers), 0);
 	assert_int_equal(run(MX_API_COMPLETION, small, &out), MX_FAULT_NONE);
 
@@ -578,6 +680,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_allocation_may_fail),
 		cmocka_unit_test(a_reader_may_leave_at_any_moment),
+		cmocka_unit_test(events_have_what_answers_have),
 		cmocka_unit_test(a_backlog_of_32_tokens_is_joined),
 		cmocka_unit_test(a_large_echo_takes_many_reads),
 		cmocka_unit_test(the_queue_takes_all_prompts_or_none),
