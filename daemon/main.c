@@ -37,7 +37,8 @@ struct mixd {
 	struct mx_service service;
 	struct mx_host *host;
 	struct mx_metrics *metrics;
-	struct mx_http *http;
+	struct mx_front *fronts[2]; /* [n_fronts] in the order in which they were started */
+	size_t n_fronts;
 	struct mx_progress loading;
 	bool ready; /* READY=1 was sent */
 };
@@ -86,6 +87,15 @@ static void print_error(const struct mx_err *err)
 
 /* ---- start ---- */
 
+/* Takes a front end that was started. `how`: for the log, how it got its sockets. */
+static void add_front(struct mixd *m, struct mx_front *front, const char *how)
+{
+	m->fronts[m->n_fronts++] = front;
+	mx_metrics_add_front(m->metrics, front);
+	for (size_t i = 0; front->ops->address(front, i); i++)
+		mx_info(front->ops->name, "listening on %s%s", front->ops->address(front, i), how);
+}
+
 static mx_status start_http(struct mixd *m, struct mx_err *err)
 {
 	const struct mx_config_http *c = &m->config->http;
@@ -108,17 +118,15 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 		.metrics_arg = m->metrics,
 	};
 	m->service.answers.limit = c->answer_memory;
+	struct mx_front *front = NULL;
 	mx_status st = mx_notify_listen_fds(fds, &hc.n_fds, err);
 	if (st == MX_OK)
-		st = mx_http_create(&hc, &m->service, &m->http, err);
+		st = mx_http_create(&hc, &m->service, &front, err);
 	if (st)
 		return st;
-	mx_metrics_set_http(m->metrics, m->http);
-	for (size_t i = 0; mx_http_address(m->http, i); i++)
-		mx_info("http", "listening on %s%s", mx_http_address(m->http, i),
-		        hc.n_fds ? " (passed by the service manager)" : "");
+	add_front(m, front, hc.n_fds ? " (passed by the service manager)" : "");
 	if (hc.n_fds && c->listen_given)
-		mx_passed_compare(&c->listen, m->http);
+		mx_passed_compare(&c->listen, front);
 	mx_info("http", "requests take at most %.1f MiB, %.1f MiB of them for answers",
 	        (double)mx_request_plan_bytes(m->config) / 0x1p20, (double)c->answer_memory / 0x1p20);
 	return MX_OK;
@@ -143,7 +151,9 @@ static mx_status start(struct mixd *m, struct mx_err *err)
 
 static void stop(struct mixd *m)
 {
-	mx_http_destroy(m->http);
+	/* HTTP first: its /metrics asks the others */
+	for (size_t i = 0; i < m->n_fronts; i++)
+		m->fronts[i]->ops->destroy(m->fronts[i]);
 	mx_host_destroy(m->host);
 	mx_metrics_destroy(m->metrics);
 	mx_service_destroy(&m->service);
@@ -228,26 +238,35 @@ static bool engine_lost(const struct mixd *m)
 	return false;
 }
 
-/* Lets accepted requests finish, until the deadline or a second signal. mx_http_destroy ends the
- * rest with an error. */
+/* Returns the number of requests that are being served. */
+static unsigned active(const struct mixd *m)
+{
+	unsigned n = 0;
+	for (size_t i = 0; i < m->n_fronts; i++)
+		n += m->fronts[i]->ops->active(m->fronts[i]);
+	return n;
+}
+
+/* Lets accepted requests finish, until the deadline or a second signal. The end of the front ends
+ * ends the rest with an error. */
 static void drain(struct mixd *m, const sigset_t *signals)
 {
 	mx_notify_stopping();
 	mx_service_drain(&m->service);
-	mx_http_stop_accepting(m->http);
+	for (size_t i = 0; i < m->n_fronts; i++)
+		m->fronts[i]->ops->stop_accepting(m->fronts[i]);
 	uint64_t deadline = mx_now_ns() + (uint64_t)(m->config->shutdown.drain_s * 1e9);
 	mx_info("mixd", "draining: up to %.0f s, a second signal ends at once",
 	        m->config->shutdown.drain_s);
 	mx_notify_extend((uint64_t)(m->config->shutdown.drain_s * 1e6) + 10 * 1000000);
-	while (!(mx_service_idle(&m->service) && mx_http_active(m->http) == 0)) {
+	while (!(mx_service_idle(&m->service) && active(m) == 0)) {
 		if (mx_now_ns() >= deadline) {
-			mx_warning("mixd", "drain deadline passed: ending %u requests",
-			           mx_http_active(m->http));
+			mx_warning("mixd", "drain deadline passed: ending %u requests", active(m));
 			return;
 		}
 		int sig = wait_signal(signals);
 		if (sig == SIGTERM || sig == SIGINT) {
-			mx_warning("mixd", "second signal: ending %u requests", mx_http_active(m->http));
+			mx_warning("mixd", "second signal: ending %u requests", active(m));
 			return;
 		}
 		mx_notify_alive();

@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "daemon/metrics_text.h"
+#include "daemon/serve/metrics_text.h"
 
 /* One model's figures at the time of the scrape. */
 struct figures {
@@ -33,7 +33,8 @@ struct figures {
 struct mx_metrics {
 	struct mx_service *service;
 	bool vllm_names;
-	_Atomic(struct mx_http *) http;
+	const struct mx_front *fronts[MX_METRICS_FRONTS]; /* [n_fronts] */
+	_Atomic unsigned n_fronts;
 	double start_s; /* start of the process, seconds since the epoch */
 	pthread_mutex_t lock;
 	struct figures *figures; /* [service->n_models]; under the lock */
@@ -65,9 +66,13 @@ void mx_metrics_destroy(struct mx_metrics *m)
 	free(m);
 }
 
-void mx_metrics_set_http(struct mx_metrics *m, struct mx_http *http)
+void mx_metrics_add_front(struct mx_metrics *m, const struct mx_front *front)
 {
-	atomic_store(&m->http, http);
+	unsigned n = atomic_load(&m->n_fronts);
+	if (n == MX_METRICS_FRONTS)
+		return;
+	m->fronts[n] = front;
+	atomic_store(&m->n_fronts, n + 1);
 }
 
 /* ---- tables of metrics with one value for each model ---- */
@@ -389,46 +394,11 @@ static void write_models(struct mx_metrics *m, struct mx_metrics_writer *w)
 	mx_metrics_sample(w, "", (double)mx_log_lost());
 }
 
-static void write_http(struct mx_metrics *m, struct mx_metrics_writer *w)
+static void write_fronts(struct mx_metrics *m, struct mx_metrics_writer *w)
 {
-	struct mx_http *http = atomic_load(&m->http);
-	if (!http)
-		return;
-	static const char *const classes[] = {"gone", "1xx", "2xx", "3xx", "4xx", "5xx"};
-	struct mx_http_stats s;
-	char labels[200];
-	mx_http_stats(http, &s);
-	mx_metrics_family(w, "http_requests", MX_METRIC_COUNTER,
-	                  "HTTP requests by route, method and class of status.");
-	for (unsigned r = 0; r < MX_ROUTE_COUNT; r++)
-		for (unsigned k = 0; k < MX_METHOD_N; k++)
-			for (unsigned c = 0; c < 6; c++) {
-				if (!s.requests[r][k][c])
-					continue;
-				snprintf(labels, sizeof labels, "handler=\"%s\",method=\"%s\",status=\"%s\"",
-				         mx_http_route_name((enum mx_http_route)r),
-				         mx_http_method_name((enum mx_http_method)k), classes[c]);
-				mx_metrics_sample(w, labels, (double)s.requests[r][k][c]);
-			}
-	mx_metrics_family(w, "http_request_duration_seconds", MX_METRIC_HISTOGRAM,
-	                  "Header of a request to the end of its answer.");
-	for (unsigned r = 0; r < MX_ROUTE_COUNT; r++) {
-		snprintf(labels, sizeof labels, "handler=\"%s\"",
-		         mx_http_route_name((enum mx_http_route)r));
-		mx_metrics_histogram(w, labels, s.bounds, MX_HTTP_DURATION_BOUNDS, s.duration[r],
-		                     s.duration_sum[r]);
-	}
-	mx_metrics_family(w, "mixd_http_disconnects", MX_METRIC_COUNTER,
-	                  "Clients that left before their answer was complete.");
-	mx_metrics_sample(w, "", (double)s.disconnects);
-	mx_metrics_family(w, "mixd_http_received_bytes", MX_METRIC_COUNTER, "Bodies of requests.");
-	mx_metrics_sample(w, "", (double)s.bytes_in);
-	mx_metrics_family(w, "mixd_http_sent_bytes", MX_METRIC_COUNTER, "Bodies of answers.");
-	mx_metrics_sample(w, "", (double)s.bytes_out);
-	mx_metrics_family(w, "mixd_http_active_requests", MX_METRIC_GAUGE, "Requests being served.");
-	mx_metrics_sample(w, "", s.active);
-	mx_metrics_family(w, "mixd_http_connections", MX_METRIC_GAUGE, "Open connections.");
-	mx_metrics_sample(w, "", s.connections);
+	unsigned n = atomic_load(&m->n_fronts);
+	for (unsigned i = 0; i < n; i++)
+		m->fronts[i]->ops->stats(m->fronts[i], w);
 }
 
 static double open_fds(void)
@@ -515,7 +485,7 @@ const char *mx_metrics_text(void *arg, const char *accept, struct mx_buf *out)
 		write_histograms(m, &w, vllm_histograms, sizeof vllm_histograms / sizeof *vllm_histograms);
 		write_vllm_by_reason(m, &w);
 	}
-	write_http(m, &w);
+	write_fronts(m, &w);
 	write_process(m, &w);
 	mx_metrics_end(&w);
 	pthread_mutex_unlock(&m->lock);

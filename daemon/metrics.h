@@ -8,7 +8,7 @@
 #ifndef MX_DAEMON_METRICS_H
 #define MX_DAEMON_METRICS_H
 
-#include "daemon/http/server.h"
+#include "daemon/serve/front.h"
 #include "daemon/serve/service.h"
 
 struct mx_metrics;
@@ -17,8 +17,10 @@ struct mx_metrics;
 struct mx_metrics *mx_metrics_create(struct mx_service *service, bool vllm_names);
 void mx_metrics_destroy(struct mx_metrics *m); /* takes NULL */
 
-/* Sets the server whose figures are reported. To be called once, after the server has started. */
-void mx_metrics_set_http(struct mx_metrics *m, struct mx_http *http);
+#define MX_METRICS_FRONTS 4
+/* Adds a front end whose figures are reported, MX_METRICS_FRONTS at most. For one thread, after the
+ * front end has started. */
+void mx_metrics_add_front(struct mx_metrics *m, const struct mx_front *front);
 
 /* A mx_metrics_text_f: writes all metrics. arg is the struct mx_metrics. */
 const char *mx_metrics_text(void *arg, const char *accept, struct mx_buf *out);

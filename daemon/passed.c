@@ -34,13 +34,13 @@ static bool any_same(const struct mx_strings *listen, const char *passed)
 	return false;
 }
 
-void mx_passed_compare(const struct mx_strings *listen, const struct mx_http *http)
+void mx_passed_compare(const struct mx_strings *listen, const struct mx_front *front)
 {
 	struct mx_buf wanted = {.limit = 600}, passed = {.limit = 600};
 	const char *address;
 	bool differ = false;
 	size_t n = 0;
-	for (; (address = mx_http_address(http, n)); n++) {
+	for (; (address = front->ops->address(front, n)); n++) {
 		mx_buf_printf(&passed, "%s%s", n ? ", " : "", address);
 		differ = differ || !any_same(listen, address);
 	}

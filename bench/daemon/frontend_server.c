@@ -235,13 +235,13 @@ int main(int argc, char **argv)
 		         i + 1);
 	if (o.alias)
 		check(mx_service_set_aliases(&service, &service.models[0], &o.alias, 1), &err, "alias");
-	struct mx_http *http = NULL;
+	struct mx_front *http = NULL;
 	o.http.listen = &o.listen;
 	o.http.n_listen = 1;
 	o.http.metrics = metrics;
 	o.http.metrics_arg = &service;
 	check(mx_http_create(&o.http, &service, &http, &err), &err, "http");
-	printf("listening on %s\n", mx_http_address(http, 0));
+	printf("listening on %s\n", http->ops->address(http, 0));
 	fflush(stdout);
 
 	int sig = 0;
@@ -258,11 +258,11 @@ int main(int argc, char **argv)
 
 	/* in mixd's order: first not ready, then no new clients */
 	mx_service_drain(&service);
-	mx_http_stop_accepting(http);
-	for (double t = 0; t < o.drain_s && (mx_http_active(http) || !mx_service_idle(&service));
+	http->ops->stop_accepting(http);
+	for (double t = 0; t < o.drain_s && (http->ops->active(http) || !mx_service_idle(&service));
 	     t += 0.01)
 		nap(0.01);
-	mx_http_destroy(http);
+	http->ops->destroy(http);
 	for (int i = 0; i < o.n_models; i++) {
 		mx_sched_destroy(loaded[i].sched);
 		loaded[i].engine->ops->destroy(loaded[i].engine);

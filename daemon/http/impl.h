@@ -10,6 +10,7 @@
 #include "daemon/http/bodies.h"
 #include "daemon/http/pump.h"
 #include "daemon/http/server.h"
+#include "daemon/http/stats.h"
 #include "daemon/http/workers.h"
 
 struct mx_http_counters {
@@ -21,6 +22,7 @@ struct mx_http_counters {
 };
 
 struct mx_http {
+	struct mx_front front; /* first: the two pointers are one */
 	struct mx_http_config config;
 	struct mx_service *service;
 	struct MHD_Daemon *mhd;
@@ -43,6 +45,9 @@ struct mx_http {
  * complete. */
 void mx_http_count(struct mx_http *h, enum mx_http_route route, enum mx_http_method method,
                    unsigned status, uint64_t ns);
+
+/* metrics.c */
+void mx_http_write_metrics(const struct mx_http *h, struct mx_metrics_writer *w);
 
 /* descriptors.c: raises the process's soft limit of open files to what max_connections and the
  * daemon itself need, as far as the hard limit allows, and logs a warning if that is not enough. */

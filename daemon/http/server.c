@@ -97,12 +97,92 @@ static mx_status start_mhd(struct mx_http *h, struct mx_err *err)
 	return MX_OK;
 }
 
+static const char *address(const struct mx_front *f, size_t i)
+{
+	const struct mx_http *h = (const struct mx_http *)f;
+	return i < h->n_fds ? h->addresses[i] : NULL;
+}
+
+static void stop_accepting(struct mx_front *f)
+{
+	struct mx_http *h = (struct mx_http *)f;
+	mx_pump_stop_accepting(h);
+	/* last: a client that closes and connects again is already refused */
+	atomic_store(&h->closing, true);
+}
+
+static unsigned active(const struct mx_front *f)
+{
+	const struct mx_http *h = (const struct mx_http *)f;
+	return atomic_load(&h->counters.active);
+}
+
+static unsigned waiting(struct mx_http *h)
+{
+	pthread_mutex_lock(&h->pump.lock);
+	unsigned n = h->pump.n_waiting;
+	pthread_mutex_unlock(&h->pump.lock);
+	return n;
+}
+
+/* Gives every waiting exchange its last answer. libmicrohttpd must not be stopped while a
+ * connection is suspended, so those are waited for without limit (the longest wait is for a prompt
+ * that is being tokenised). Slow readers get LAST_ANSWERS_MS. */
+static void end_exchanges(struct mx_http *h)
+{
+	const struct timespec ms = {.tv_nsec = 1000000};
+	stop_accepting(&h->front);
+	atomic_store(&h->stopping, true);
+	for (int i = 0; waiting(h) > 0 || (active(&h->front) > 0 && i < LAST_ANSWERS_MS); i++) {
+		mx_pump_abort_all(h);
+		nanosleep(&ms, NULL);
+	}
+}
+
+static void write_stats(const struct mx_front *f, struct mx_metrics_writer *w)
+{
+	mx_http_write_metrics((const struct mx_http *)f, w);
+}
+
+static void destroy(struct mx_front *f)
+{
+	struct mx_http *h = (struct mx_http *)f;
+	if (h->pump.started)
+		end_exchanges(h);
+	if (h->mhd)
+		MHD_stop_daemon(h->mhd);
+	mx_workers_stop(&h->workers);
+	mx_workers_stop(&h->long_workers);
+	mx_pump_stop(h);
+	for (size_t i = 0; i < h->n_fds; i++)
+		close(h->fds[i]);
+	for (size_t i = 0; i < h->n_fds && h->addresses; i++)
+		free(h->addresses[i]);
+	free(h->fds);
+	free(h->addresses);
+	mx_bodies_destroy(&h->bodies);
+	pthread_mutex_destroy(&h->pump.lock);
+	mx_workers_destroy(&h->workers);
+	mx_workers_destroy(&h->long_workers);
+	free(h);
+}
+
+static const struct mx_front_ops ops = {
+	.name = "http",
+	.address = address,
+	.stop_accepting = stop_accepting,
+	.active = active,
+	.stats = write_stats,
+	.destroy = destroy,
+};
+
 mx_status mx_http_create(const struct mx_http_config *config, struct mx_service *service,
-                         struct mx_http **out, struct mx_err *err)
+                         struct mx_front **out, struct mx_err *err)
 {
 	struct mx_http *h = mx_calloc(1, sizeof(*h));
 	if (!h)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
+	h->front.ops = &ops;
 	h->config = *config;
 	h->service = service;
 	h->pump.epoll = h->pump.event = -1;
@@ -124,72 +204,9 @@ mx_status mx_http_create(const struct mx_http_config *config, struct mx_service 
 	if (st != MX_OK) {
 		if (h->inherited)
 			h->n_fds = 0; /* they still belong to the caller */
-		mx_http_destroy(h);
+		destroy(&h->front);
 		return st;
 	}
-	*out = h;
+	*out = &h->front;
 	return MX_OK;
-}
-
-const char *mx_http_address(const struct mx_http *h, size_t i)
-{
-	return i < h->n_fds ? h->addresses[i] : NULL;
-}
-
-void mx_http_stop_accepting(struct mx_http *h)
-{
-	mx_pump_stop_accepting(h);
-	/* last: a client that closes and connects again is already refused */
-	atomic_store(&h->closing, true);
-}
-
-unsigned mx_http_active(const struct mx_http *h)
-{
-	return atomic_load(&h->counters.active);
-}
-
-static unsigned waiting(struct mx_http *h)
-{
-	pthread_mutex_lock(&h->pump.lock);
-	unsigned n = h->pump.n_waiting;
-	pthread_mutex_unlock(&h->pump.lock);
-	return n;
-}
-
-/* Gives every waiting exchange its last answer. libmicrohttpd must not be stopped while a
- * connection is suspended, so those are waited for without limit (the longest wait is for a prompt
- * that is being tokenised). Slow readers get LAST_ANSWERS_MS. */
-static void end_exchanges(struct mx_http *h)
-{
-	const struct timespec ms = {.tv_nsec = 1000000};
-	mx_http_stop_accepting(h);
-	atomic_store(&h->stopping, true);
-	for (int i = 0; waiting(h) > 0 || (mx_http_active(h) > 0 && i < LAST_ANSWERS_MS); i++) {
-		mx_pump_abort_all(h);
-		nanosleep(&ms, NULL);
-	}
-}
-
-void mx_http_destroy(struct mx_http *h)
-{
-	if (!h)
-		return;
-	if (h->pump.started)
-		end_exchanges(h);
-	if (h->mhd)
-		MHD_stop_daemon(h->mhd);
-	mx_workers_stop(&h->workers);
-	mx_workers_stop(&h->long_workers);
-	mx_pump_stop(h);
-	for (size_t i = 0; i < h->n_fds; i++)
-		close(h->fds[i]);
-	for (size_t i = 0; i < h->n_fds && h->addresses; i++)
-		free(h->addresses[i]);
-	free(h->fds);
-	free(h->addresses);
-	mx_bodies_destroy(&h->bodies);
-	pthread_mutex_destroy(&h->pump.lock);
-	mx_workers_destroy(&h->workers);
-	mx_workers_destroy(&h->long_workers);
-	free(h);
 }

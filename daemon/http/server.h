@@ -14,9 +14,8 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "daemon/serve/front.h"
 #include "daemon/serve/service.h"
-
-struct mx_http;
 
 /* Appends the process's metrics to *out, in the exposition format that fits the client's Accept
  * header (NULL if it sent none), and returns the Content-Type. Called on an HTTP thread, so it must
@@ -53,22 +52,7 @@ struct mx_http_config {
 /* Starts serving. The service and the strings of the metrics hook must outlive the server.
  * MX_E_IO with the address in err->where if a socket cannot be bound. */
 mx_status mx_http_create(const struct mx_http_config *config, struct mx_service *service,
-                         struct mx_http **out, struct mx_err *err);
-
-/* Returns the address of listening socket i as "host:port" with the port that was bound; NULL if
- * there is no such socket. */
-const char *mx_http_address(const struct mx_http *h, size_t i);
-
-/* Stops accepting connections, and then closes each open connection with its next answer. Until
- * then open connections are served (a new request gets 503). Drain the service first: /readyz must
- * answer 503 before clients are sent away. Idempotent. */
-void mx_http_stop_accepting(struct mx_http *h);
-/* Returns the number of requests being served. 0 after draining means that every answer was handed
- * to the kernel. */
-unsigned mx_http_active(const struct mx_http *h);
-/* Ends unfinished requests (streams get an error event, others a 503), closes all connections and
- * frees the server. To be called before the schedulers are destroyed. Takes NULL. */
-void mx_http_destroy(struct mx_http *h);
+                         struct mx_front **out, struct mx_err *err);
 
 /* ---- memory.c: what requests may take, for the plan and for those who keep it ---- */
 
@@ -94,45 +78,5 @@ struct mx_http_memory {
 	uint64_t total;
 };
 void mx_http_memory(const struct mx_http_config *c, struct mx_http_memory *out);
-
-/* ---- figures ---- */
-
-enum mx_http_route {
-	MX_ROUTE_COMPLETIONS,
-	MX_ROUTE_CHAT,
-	MX_ROUTE_MODELS,
-	MX_ROUTE_MODEL,
-	MX_ROUTE_TOKENIZE,
-	MX_ROUTE_DETOKENIZE,
-	MX_ROUTE_TOKENIZER_INFO,
-	MX_ROUTE_HEALTH,
-	MX_ROUTE_LIVEZ,
-	MX_ROUTE_READYZ,
-	MX_ROUTE_VERSION,
-	MX_ROUTE_METRICS,
-	MX_ROUTE_OTHER, /* unknown paths */
-	MX_ROUTE_COUNT
-};
-enum mx_http_method { MX_METHOD_GET, MX_METHOD_HEAD, MX_METHOD_POST, MX_METHOD_OTHER, MX_METHOD_N };
-
-/* Names for metrics and logs: "/v1/completions", ..., "other"; "GET", ..., "OTHER". */
-const char *mx_http_route_name(enum mx_http_route r);
-const char *mx_http_method_name(enum mx_http_method m);
-
-#define MX_HTTP_DURATION_BOUNDS 16
-
-struct mx_http_stats {
-	/* Number of requests by route, method and status / 100; status 0 = the client left before the
-	 * answer was complete. */
-	uint64_t requests[MX_ROUTE_COUNT][MX_METHOD_N][6];
-	/* Seconds from the complete header of a request to the end of its answer, by route. */
-	const double *bounds;                                           /* [MX_HTTP_DURATION_BOUNDS] */
-	uint64_t duration[MX_ROUTE_COUNT][MX_HTTP_DURATION_BOUNDS + 1]; /* not cumulative */
-	double duration_sum[MX_ROUTE_COUNT];
-	uint64_t disconnects;         /* clients that left while their request was being served */
-	uint64_t bytes_in, bytes_out; /* of bodies */
-	unsigned active, connections;
-};
-void mx_http_stats(const struct mx_http *h, struct mx_http_stats *out);
 
 #endif

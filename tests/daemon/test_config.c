@@ -10,7 +10,7 @@
 
 #include "base/closest.h"
 #include "daemon/config.h"
-#include "daemon/metrics_text.h"
+#include "daemon/serve/metrics_text.h"
 #include "device/dtype.h"
 
 #define MODEL "models: [{name: demo, path: m}]\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Formats: https://prometheus.io/docs/instrumenting/exposition_formats/ */
-#include "daemon/metrics_text.h"
+#include "daemon/serve/metrics_text.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -5,8 +5,8 @@
  * A family of metrics is begun once and then gets its samples. Counters are named
  * without "_total"; the writer adds that where the format wants it.
  */
-#ifndef MX_DAEMON_METRICS_TEXT_H
-#define MX_DAEMON_METRICS_TEXT_H
+#ifndef MX_DAEMON_SERVE_METRICS_TEXT_H
+#define MX_DAEMON_SERVE_METRICS_TEXT_H
 
 #include <stdbool.h>
 #include <stdint.h>
