@@ -79,7 +79,8 @@ struct gla_variant {
 	double expand_k, expand_v;
 	bool kv_heads; /* has num_kv_heads */
 	enum gla_decay decay;
-	bool vector; /* a is a vector: a factor for each k */
+	bool vector;   /* a is a vector: a factor for each k */
+	bool a_log_4d; /* A_log is stored as [1, 1, heads, 1] */
 	bool delta;
 	enum gla_option conv; /* use_short_conv */
 	enum gla_option gate; /* gate_key */

@@ -136,6 +136,8 @@ size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p
 	list_feature(&l, p);
 	if (p->variant->decay == GLA_SOFTPLUS) {
 		vector(&l, "A_log", p->recur.heads, AT(a_log));
+		if (p->variant->a_log_4d)
+			l.out[l.n - 1].spec = MX_WEIGHT_SPEC("A_log", VECTOR, {1, 1, p->recur.heads, 1});
 		l.out[l.n - 1].on_host = true;
 	}
 	if (p->has_lower_bounds) {
