@@ -4,7 +4,8 @@
  * and their factors depend on its logits alone.
  *
  * The sigmoid scores with a correction that only the choice sees, and groups of experts of which
- * some are kept, are DeepSeek-V3's (arXiv:2412.19437).
+ * some are kept, are DeepSeek-V3's (arXiv:2412.19437); groups by their best expert are V2's
+ * (arXiv:2405.04434).
  */
 #include "engine/router.h"
 
@@ -32,6 +33,7 @@ static void sigmoid(float *v, uint32_t n)
 struct choice {
 	const float *scores, *correction;
 	uint64_t taken_groups; /* bit g: group g cannot be chosen from */
+	bool by_best;          /* a group counts by its best expert */
 	uint32_t per_group, n;
 	const struct mx_expert_link *out; /* [n_out] those chosen already */
 	uint32_t n_out;
@@ -52,7 +54,7 @@ static bool can_choose(const struct choice *c, uint32_t e)
 	return true;
 }
 
-/* Returns the sum of the two highest ranks of a group. */
+/* Returns the sum of the two highest ranks of a group, or the highest one. */
 static float group_rank(const struct choice *c, uint32_t group)
 {
 	uint32_t first = group * c->per_group;
@@ -62,7 +64,7 @@ static float group_rank(const struct choice *c, uint32_t group)
 		b = r > a ? a : r > b ? r : b;
 		a = r > a ? r : a;
 	}
-	return a + b;
+	return c->by_best ? a : a + b;
 }
 
 /* Sets c->taken_groups to all groups but the `kept` best ones. */
@@ -86,6 +88,7 @@ void mx_router_choose(const struct mx_plan_router *rule, const float *correction
 	struct choice c = {.scores = logits,
 	                   .correction = correction,
 	                   .per_group = grouped ? n / rule->groups : n,
+	                   .by_best = rule->by_best,
 	                   .n = n,
 	                   .out = out};
 	float sum = 0;

@@ -54,8 +54,10 @@ struct mx_plan_router {
 	enum mx_router_scores scores;
 	uint32_t chosen; /* experts of a token: those with the highest score, plus correction if any */
 	/* The experts are `groups` runs of equal length, and only those of the kept_groups best ones
-	 * can be chosen. A group counts by the sum of its two best experts. 0 or 1 = no groups. */
+	 * can be chosen. A group counts by the sum of its two best experts, or by its best one. 0 or 1
+	 * = no groups. */
 	uint32_t groups, kept_groups;
+	bool by_best;
 	bool normalize; /* divide the scores of a token's experts by their sum + sum_epsilon */
 	float sum_epsilon;
 	float scale; /* then multiply them by this */

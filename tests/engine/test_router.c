@@ -47,7 +47,8 @@ static void reference(const struct mx_plan_router *rule, const float *correction
 		struct scored of_group[N];
 		memcpy(of_group, experts + g * size, size * sizeof *of_group);
 		qsort(of_group, size, sizeof *of_group, by_rank);
-		groups[g] = (struct scored){of_group[0].rank + of_group[1].rank, g};
+		double second = rule->by_best ? 0 : of_group[1].rank;
+		groups[g] = (struct scored){of_group[0].rank + second, g};
 	}
 	qsort(groups, n_groups, sizeof *groups, by_rank);
 	for (uint32_t g = 0; g < n_groups; g++)
@@ -87,6 +88,7 @@ static void agrees_with_the_reference(void **state)
 	     .normalize = true,
 	     .sum_epsilon = 0.5f,
 	     .scale = 1},
+		{.chosen = 6, .groups = 8, .kept_groups = 3, .by_best = true, .scale = 16},
 	};
 	(void)state;
 	struct rng g = {7}; /* fixed: with another seed two ranks may be nearly equal */
