@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import pathlib
+import sys
 import warnings
 
 import golden_models
@@ -221,6 +222,86 @@ GATED = dict(num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads
                           "linear_attention"])
 QWEN_EXPERTS = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
                     shared_expert_intermediate_size=40)
+
+
+def latent(name, **kw):
+    return attention(name, **dict(
+        num_hidden_layers=3, num_key_value_heads=4, q_lora_rank=20, kv_lora_rank=24,
+        qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=16, n_routed_experts=8,
+        num_experts_per_tok=3, moe_intermediate_size=24, first_k_dense_replace=1) | kw)
+
+
+def yarn(**kw):
+    return dict(rope_type="yarn", rope_theta=1e4, factor=8.0, beta_fast=32.0, beta_slow=1.0,
+                original_max_position_embeddings=128) | kw
+
+
+def with_layer_of_prediction(path):
+    """Adds tensors of multi-token prediction, as published."""
+    tensors = safetensors.torch.load_file(path / "model.safetensors")
+    tensors["model.layers.3.eh_proj.weight"] = torch.ones(32, 64)
+    safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+
+
+def kimi(published):
+    """Makes a Kimi Linear as its authors publish it: the dense layer's names, and the config's."""
+    def edit(path):
+        tensors = safetensors.torch.load_file(path / "model.safetensors")
+        dense = {k for k in tensors if k.split(".")[-2] in ("gate_proj", "up_proj", "down_proj")
+                 and ".shared_experts." not in k}
+        tensors = {k.replace(".block_sparse_moe.", ".mlp.") if k in dense else k: t
+                   for k, t in tensors.items()}
+        safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+        if not published:
+            return
+        c = json.loads((path / "config.json").read_text())
+        types = c.pop("layer_types")
+        where = lambda t: [i + 1 for i, x in enumerate(types) if x == t]
+        c["linear_attn_config"] = dict(
+            head_dim=c.pop("linear_head_dim"), num_heads=c.pop("linear_num_heads"),
+            short_conv_kernel_size=c.pop("linear_conv_kernel_dim"),
+            full_attn_layers=where("full_attention"), kda_layers=where("linear_attention"))
+        c["first_k_dense_replace"] = c.pop("mlp_layer_types").count("dense")
+        for usual, own in (("max_position_embeddings", "model_max_length"),
+                           ("norm_topk_prob", "moe_renormalize"), ("n_group", "num_expert_group"),
+                           ("num_local_experts", "num_experts"),
+                           ("num_experts_per_tok", "num_experts_per_token"),
+                           ("n_shared_experts", "num_shared_experts")):
+            if usual in c:
+                c[own] = c.pop(usual)
+        c |= dict(mla_use_nope=True, moe_router_activation_func="sigmoid", rope_theta=10000.0)
+        (path / "config.json").write_text(json.dumps(c, indent=2) + "\n")
+
+    return edit
+
+
+LATENT = {
+    "deepseek_v2": Variant(latent(
+        "DeepseekV2", topk_method="group_limited_greedy", n_group=4, topk_group=2,
+        routed_scaling_factor=2.5, attention_bias=True, n_shared_experts=2,
+        rope_parameters=yarn(mscale=0.7, mscale_all_dim=0.9)), LENGTHS),
+    "deepseek_v2-lite": Variant(latent(
+        "DeepseekV2", num_hidden_layers=2, q_lora_rank=None, topk_method="greedy", n_group=1,
+        topk_group=1, first_k_dense_replace=0, n_shared_experts=1, tie_word_embeddings=True)),
+    "deepseek_v3": Variant(latent(
+        "DeepseekV3", n_group=4, topk_group=2, routed_scaling_factor=2.5,
+        rope_parameters=yarn(mscale=1.0, mscale_all_dim=1.0)), LENGTHS, with_layer_of_prediction),
+    "deepseek_v3-plain": Variant(latent(
+        "DeepseekV3", num_hidden_layers=2, q_lora_rank=None, n_group=1, topk_group=1,
+        norm_topk_prob=False, rope_interleave=False, attention_bias=True, n_shared_experts=2,
+        routed_scaling_factor=1.0, first_k_dense_replace=0, tie_word_embeddings=True)),
+    "glm4_moe_lite": Variant(latent(
+        "Glm4MoeLite", num_hidden_layers=2, mlp_layer_types=["sparse", "dense"], v_head_dim=24)),
+    "kimi_linear": Variant(latent(
+        "KimiLinear", num_hidden_layers=4, q_lora_rank=None, linear_head_dim=16, linear_num_heads=3,
+        num_local_experts=8, layer_types=["linear_attention", "linear_attention", "full_attention",
+                                          "linear_attention"]), LENGTHS, kimi(True)),
+    "kimi_linear-plain": Variant(latent(
+        "KimiLinear", num_hidden_layers=2, linear_head_dim=8, linear_num_heads=4, n_group=4,
+        num_local_experts=8, topk_group=2, norm_topk_prob=False, linear_conv_kernel_dim=3,
+        layer_types=["full_attention", "linear_attention"],
+        mlp_layer_types=["sparse", "dense"]), FEWER, kimi(False)),
+}
 VARIANTS |= HYBRIDS | {
     "qwen3_next": Variant(attention("Qwen3Next", mlp_only_layers=[2], **GATED, **QWEN_EXPERTS),
                           LENGTHS),
@@ -243,6 +324,7 @@ VARIANTS |= HYBRIDS | {
     "glm4_moe-plain": Variant(attention(
         "Glm4Moe", n_routed_experts=5, num_experts_per_tok=2, moe_intermediate_size=24,
         first_k_dense_replace=0, norm_topk_prob=False, tie_word_embeddings=True)),
+    **LATENT,
     "lfm2": Variant(attention("Lfm2", num_hidden_layers=3, block_multiple_of=8, layer_types=[
         "conv", "full_attention", "conv"]), LENGTHS),
     "lfm2-bias": Variant(attention(
@@ -402,6 +484,7 @@ def main():
     ap.add_argument("names", nargs="*", metavar="NAME", help="only these models")
     args = ap.parse_args()
     warnings.filterwarnings("ignore")
+    sys.modules["fla"] = None  # its kernels need a GPU: transformers' own code instead
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)

@@ -16,11 +16,12 @@ static mx_status need_int(const struct mx_plan_build *b, const struct mx_scope *
 static mx_status read_groups(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t n,
                              int64_t chosen, struct mx_plan_router *out)
 {
-	int64_t groups = 1, kept = 1;
+	int64_t groups = out->groups ? out->groups : 1, kept = out->kept_groups ? out->kept_groups : 1;
 	const char *key = mx_scope_get(scope, "num_expert_group") ? "num_expert_group" : "n_group";
-	mx_status s = mx_scope_int(scope, key, 1, MX_ROUTER_MAX_GROUPS, 1, &groups, b->err);
+	mx_status s = mx_scope_int(scope, key, 1, MX_ROUTER_MAX_GROUPS, groups, &groups, b->err);
 	if (!s)
-		s = mx_scope_int(scope, "topk_group", 1, groups, 1, &kept, b->err);
+		s = mx_scope_int(scope, "topk_group", 1, groups, kept < groups ? kept : groups, &kept,
+		                 b->err);
 	if (s)
 		return s;
 	if (n % groups || (groups > 1 && n / groups < 2))
@@ -36,29 +37,38 @@ static mx_status read_groups(const struct mx_plan_build *b, const struct mx_scop
 	return MX_OK;
 }
 
+mx_status mx_router_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                bool grouped, struct mx_mlp_spec *out)
+{
+	struct mx_plan_router *r = &out->router;
+	double scale = 1;
+	mx_status s = mx_scope_float(scope, "routed_scaling_factor", -1e6, 1e6,
+	                             r->scale != 0 ? (double)r->scale : 1, &scale, b->err);
+	if (s)
+		return s;
+	r->scale = (float)scale;
+	return grouped ? read_groups(b, scope, out->experts, r->chosen, r) : MX_OK;
+}
+
 mx_status mx_experts_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                  const char *width_key, struct mx_mlp_spec *out)
 {
 	static const char *const counts[] = {"num_experts", "num_local_experts", "n_routed_experts"};
 	static const char *const choices[] = {"num_experts_per_tok", "num_experts_per_token"};
 	int64_t n = 0, chosen = 0, width = 0;
-	double scale = 1;
 	mx_status s = need_int(b, scope, counts, 3, MX_PLAN_MAX_EXPERTS, &n);
 	if (!s)
 		s = need_int(b, scope, choices, 2, n, &chosen);
 	if (!s)
 		s = mx_scope_need_int(scope, width_key, 1, MX_PLAN_MAX_WIDTH * 4, &width, b->err);
-	if (!s && out->router.scores == MX_ROUTER_SIGMOID) {
-		s = mx_scope_float(scope, "routed_scaling_factor", -1e6, 1e6, 1, &scale, b->err);
-		if (!s)
-			s = read_groups(b, scope, n, chosen, &out->router);
-	}
 	if (s)
 		return s;
 	out->experts = (uint32_t)n;
 	out->expert_width = (uint32_t)width;
 	out->router.chosen = (uint32_t)chosen;
-	out->router.scale = (float)scale;
+	if (out->router.scores == MX_ROUTER_SIGMOID)
+		return mx_router_config_read(b, scope, true, out);
+	out->router.scale = 1;
 	return MX_OK;
 }
 

@@ -14,6 +14,8 @@ extern const struct mx_family mx_family_bamba, mx_family_falcon_h1, mx_family_gr
 	mx_family_nemotron_h;
 extern const struct mx_family mx_family_glm4_moe, mx_family_qwen3_next, mx_family_qwen3_5,
 	mx_family_qwen3_5_text, mx_family_qwen3_5_moe, mx_family_qwen3_5_moe_text;
+extern const struct mx_family mx_family_deepseek_v2, mx_family_deepseek_v3, mx_family_kimi_k2,
+	mx_family_glm4_moe_lite, mx_family_kimi_linear;
 extern const struct mx_family mx_family_lfm2, mx_family_lfm2_moe;
 extern const struct mx_family mx_family_mamba, mx_family_falcon_mamba, mx_family_jamba;
 extern const struct mx_family mx_family_lfm3, mx_family_minimax_m2, mx_family_olmoe;
@@ -145,9 +147,13 @@ const json_t *mx_layer_words(const struct mx_plan_build *b, const struct mx_scop
                              const char *key, const char *other, size_t n);
 
 /* Reads number, choice and width of experts; and, with out->router.scores of MX_ROUTER_SIGMOID,
- * groups and scaling. Other fields of *out stay as they are. */
+ * what mx_router_config_read does. Other fields of *out stay as they are. */
 mx_status mx_experts_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                  const char *width_key, struct mx_mlp_spec *out);
+/* Reads the scaling of out->router and, if grouped, its groups; what it has of these, other than 0,
+ * are the defaults. The number of experts is set. */
+mx_status mx_router_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                bool grouped, struct mx_mlp_spec *out);
 /* Reads the feed-forward of one layer of a Qwen with experts. shared: there is a shared expert with
  * a gate; normalize: the default of norm_topk_prob. moe.c */
 mx_status mx_qwen_mlp_read(const struct mx_plan_build *b, const struct mx_scope *scope,
@@ -155,6 +161,29 @@ mx_status mx_qwen_mlp_read(const struct mx_plan_build *b, const struct mx_scope 
 /* Reads whether a layer has experts, by decoder_sparse_step and mlp_only_layers. */
 mx_status mx_expert_layer_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                uint32_t layer, bool *out);
+
+/* Latent attention (mixers/mla/README.md): sizes when the keys are absent, q_rank 0 = none. */
+struct mx_mla_config {
+	int64_t heads, q_rank, rank, nope, rope, v;
+	bool bias;
+	bool rotates; /* there is a rope */
+	bool pairs;   /* x[2i], x[2i + 1] of it are a pair */
+};
+
+/* Reads the keys of latent attention and makes the mixer of a layer. Sets the plan's max_context by
+ * the rope, if there is one. mla_config.c */
+mx_status mx_mla_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             const struct mx_mla_config *defaults, struct mx_plan_mixer *out);
+
+/* Makes layers of one mixer and a feed-forward each, which b->family->mlp reads. mixer_of returns
+ * the mixer of a layer. deepseek.c */
+mx_status mx_deepseek_layers(struct mx_plan_build *b, const struct mx_plan_mixer *mixers,
+                             const uint8_t *mixer_of);
+/* Reads a feed-forward of DeepSeek-V3's kind. first_dense and rule are what absent keys mean.
+ * deepseek.c */
+mx_status mx_deepseek_mlp_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                               uint32_t layer, int64_t first_dense,
+                               const struct mx_plan_router *rule, struct mx_mlp_spec *out);
 
 /* Makes a parameter of the same name from a key: a boolean, number, string or list of numbers.
  * `where` goes before the key in messages. */

@@ -15,7 +15,7 @@ static const struct {
 	{"vision_config", "images"},
 	{"audio_config", "sound"},
 	{"is_encoder_decoder", "an encoder"},
-	{"kv_lora_rank", "latent attention"},
+	{"index_topk", "sparse attention"},
 	{"alibi", "ALiBi positions"},
 	{"clip_qkv", "clipped q, k, v"},
 };

@@ -153,11 +153,11 @@ static void an_unknown_model_type(void **state)
 {
 	(void)state;
 	put("config.json",
-	    "{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":512,\"scoring_func\":\"entmax\","
+	    "{\"model_type\":\"deepseek_v32\",\"index_topk\":512,\"scoring_func\":\"entmax\","
 	    "\"hidden_act\":\"silu\",\"rope_scaling\":{\"type\":\"spiral\"},\"is_encoder_decoder\":"
 	    "false,\"vision_config\":null}");
-	REFUSED("", MX_E_UNSUPPORTED, "config.json: model_type: 'deepseek_v3' is not supported",
-	        "those that are. Missing here: latent attention (kv_lora_rank), router of experts "
+	REFUSED("", MX_E_UNSUPPORTED, "config.json: model_type: 'deepseek_v32' is not supported",
+	        "those that are. Missing here: sparse attention (index_topk), router of experts "
 	        "(scoring_func 'entmax'), rope scaling (rope_scaling 'spiral'). ",
 	        "model_type: mixd (docs/model-format.md)");
 	put("config.json", "{\"model_type\":\"lama\",\"hidden_act\":\"silu\"}");
@@ -169,7 +169,7 @@ static void an_unknown_model_type(void **state)
 	put("config.json",
 	    "{\"model_type\":\"ooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooooo\","
 	    "\"text_config\":{},\"vision_config\":{},\"audio_config\":{},\"is_encoder_decoder\":true,"
-	    "\"kv_lora_rank\":1,\"alibi\":true,\"n_positions\":1,\"attn_logit_softcapping\":1,"
+	    "\"index_topk\":1,\"alibi\":true,\"n_positions\":1,\"attn_logit_softcapping\":1,"
 	    "\"final_logit_softcapping\":1,\"clip_qkv\":1,\"hidden_act\":\"mish\"}");
 	REFUSED("", MX_E_UNSUPPORTED, "an encoder (is_encoder_decoder)", "(docs/model-format.md)");
 }
