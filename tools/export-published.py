@@ -29,7 +29,8 @@ QWEN = ("gate_proj", "up_proj", "down_proj")
 
 class Published:
     def __init__(self, config, dtype="BF16", rename=(), drop=(), extra=None, experts=None,
-                 mxfp4=False, reads=None):
+                 mxfp4=False, reads=None, parts=None):
+        self.parts = parts or {}  # end of a name: those of the tensors whose rows it holds
         self.config = config  # config.json
         self.experts = experts  # names of an expert's gate, up and down, if each has its own tensors
         self.dtype = dtype
@@ -179,6 +180,58 @@ PUBLISHED = {
         extra={"model.layers.46.eh_proj.weight": [4096, 8192],
                "model.layers.46.enorm.weight": [4096],
                "model.layers.46.mlp.experts.0.up_proj.weight": [1408, 4096]}),
+    "DeepSeek-V2-Lite": Published(dict(
+        model_type="deepseek_v2", hidden_size=2048, intermediate_size=10944, num_hidden_layers=27,
+        num_attention_heads=16, num_key_value_heads=16, q_lora_rank=None, kv_lora_rank=512,
+        qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, vocab_size=102400,
+        hidden_act="silu", max_position_embeddings=163840, rms_norm_eps=1e-6, rope_theta=10000,
+        rope_scaling=dict(type="yarn", factor=40, beta_fast=32, beta_slow=1, mscale=0.707,
+                          mscale_all_dim=0.707, original_max_position_embeddings=4096),
+        n_routed_experts=64, num_experts_per_tok=6, n_shared_experts=2, n_group=1, topk_group=1,
+        topk_method="greedy", scoring_func="softmax", norm_topk_prob=False, moe_layer_freq=1,
+        routed_scaling_factor=1.0, moe_intermediate_size=1408, first_k_dense_replace=1,
+        attention_bias=False, tie_word_embeddings=False), experts=QWEN),
+    "DeepSeek-V3-bf16": Published(dict(
+        model_type="deepseek_v3", hidden_size=7168, intermediate_size=18432, num_hidden_layers=61,
+        num_attention_heads=128, num_key_value_heads=128, q_lora_rank=1536, kv_lora_rank=512,
+        qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, vocab_size=129280,
+        hidden_act="silu", max_position_embeddings=163840, rms_norm_eps=1e-6, rope_theta=10000,
+        rope_scaling=dict(type="yarn", factor=40, beta_fast=32, beta_slow=1, mscale=1.0,
+                          mscale_all_dim=1.0, original_max_position_embeddings=4096),
+        n_routed_experts=256, num_experts_per_tok=8, n_shared_experts=1, n_group=8, topk_group=4,
+        topk_method="noaux_tc", scoring_func="sigmoid", norm_topk_prob=True, moe_layer_freq=1,
+        routed_scaling_factor=2.5, moe_intermediate_size=2048, first_k_dense_replace=3,
+        num_nextn_predict_layers=1, attention_bias=False, tie_word_embeddings=False),
+        experts=QWEN, extra={"model.layers.61.eh_proj.weight": [7168, 14336],
+                             "model.layers.61.shared_head.norm.weight": [7168],
+                             "model.layers.61.mlp.experts.0.up_proj.weight": [2048, 7168]}),
+    "GLM-4.7-Flash": Published(dict(
+        model_type="glm4_moe_lite", hidden_size=2048, intermediate_size=10240,
+        num_hidden_layers=47, num_attention_heads=20, num_key_value_heads=20, q_lora_rank=768,
+        kv_lora_rank=512, qk_nope_head_dim=192, qk_rope_head_dim=64, v_head_dim=256,
+        vocab_size=154880, hidden_act="silu", max_position_embeddings=202752, rms_norm_eps=1e-5,
+        rope_theta=1000000, rope_scaling=None, partial_rotary_factor=1.0, n_routed_experts=64,
+        num_experts_per_tok=4, n_shared_experts=1, n_group=1, topk_group=1, topk_method="noaux_tc",
+        norm_topk_prob=True, routed_scaling_factor=1.8, moe_intermediate_size=1536,
+        first_k_dense_replace=1, num_nextn_predict_layers=1, attention_bias=False,
+        tie_word_embeddings=False), experts=QWEN,
+        extra={"model.layers.47.eh_proj.weight": [2048, 4096]}),
+    "Kimi-Linear-48B-A3B-Instruct": Published(dict(
+        model_type="kimi_linear", hidden_size=2304, intermediate_size=9216, num_hidden_layers=27,
+        num_attention_heads=32, num_key_value_heads=32, head_dim=72, q_lora_rank=None,
+        kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128,
+        vocab_size=163840, hidden_act="silu", model_max_length=1048576, rms_norm_eps=1e-5,
+        rope_theta=10000.0, rope_scaling=None, mla_use_nope=True, num_experts=256,
+        num_experts_per_token=8, num_shared_experts=1, num_expert_group=1, topk_group=1,
+        use_grouped_topk=True, moe_router_activation_func="sigmoid", moe_renormalize=True,
+        moe_layer_freq=1, routed_scaling_factor=2.446, moe_intermediate_size=1024,
+        first_k_dense_replace=1, num_nextn_predict_layers=0, linear_attn_config=dict(
+            full_attn_layers=[4, 8, 12, 16, 20, 24, 27], head_dim=128, num_heads=32,
+            kda_layers=[i for i in range(1, 27) if i % 4], short_conv_kernel_size=4),
+        tie_word_embeddings=False), experts=("w1", "w3", "w2"),
+        rename=((r"\.mlp\.(gate|experts|shared_experts)\.", r".block_sparse_moe.\1."),
+                (r"\.forget_gate\.", ".")),
+        parts={"conv1d.weight": ("q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight")}),
     "granite-4.0-h-tiny": Published(dict(
         model_type="granitemoehybrid", hidden_size=1536, intermediate_size=512,
         shared_intermediate_size=1024, num_hidden_layers=40, num_attention_heads=12,
@@ -343,6 +396,12 @@ def tensors_of(p):
             out[name + "_blocks"] = dict(shape=[*shape, 16], dtype="U8")
             out[name + "_scales"] = dict(shape=shape, dtype="U8")
             continue
+        part = next((e for e in p.parts if name.endswith(e)), None)
+        if part:
+            rows, *rest = t.shape
+            out |= {name[:-len(part)] + n: [rows // len(p.parts[part]), *rest]
+                    for n in p.parts[part]}
+            continue
         fused = re.match(r"(.*experts)\.(gate_up_proj|up_proj|down_proj)$", name)
         if fused and p.experts:
             out |= of_experts(fused[1], fused[2], list(t.shape), p.experts)
@@ -372,7 +431,9 @@ def folded(tensors):
         groups.setdefault(key, []).append(int(m[2]) if m else None)
     out = {}
     for (name, t), numbers in groups.items():
-        assert name not in out, name
+        if name in out:  # of another shape in other layers
+            out |= {name.replace("{}", str(i)): json.loads(t) for i in numbers}
+            continue
         out[name] = json.loads(t)
         if numbers == [None]:
             continue
