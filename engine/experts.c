@@ -21,8 +21,10 @@ static void route_row(void *arg, size_t row, unsigned worker)
 {
 	const struct routing *r = arg;
 	(void)worker;
-	mx_router_choose(&r->m->rule, r->m->correction, r->m->n, r->s->probs + row * r->m->n,
-	                 r->s->choices + row * r->m->rule.chosen);
+	struct mx_expert_link *chosen = r->s->choices + row * r->m->rule.chosen;
+	mx_router_choose(&r->m->rule, r->m->correction, r->m->n, r->s->probs + row * r->m->n, chosen);
+	for (uint32_t i = 0; r->m->scales && i < r->m->rule.chosen; i++)
+		chosen[i].weight *= r->m->scales[chosen[i].index];
 }
 
 /* Fills s->rows and s->begin from the choices by a counting sort. */
@@ -95,6 +97,8 @@ static mx_status route(struct mx_model_engine *e, const struct mx_model_experts 
 	const struct mx_linear_out router = {
 		.w = &m->router, .bias = m->router_bias, .y = s->probs, .ldy = m->n};
 	mx_status st = d->ops->linear(d, e->scratch.x, e->model.plan->width, rows, &router, 1);
+	if (st == MX_OK && m->logit_scale != 1)
+		st = d->ops->scale(d, s->probs, rows * m->n, m->logit_scale);
 	if (st != MX_OK)
 		return st;
 	d->ops->parallel(d, rows, route_row, &routing);
@@ -132,13 +136,42 @@ static mx_status run_latent(struct mx_model_engine *e, const struct mx_model_exp
 	return st == MX_OK ? d->ops->linear(d, s->experts.sum, m->latent, rows, &out, 1) : st;
 }
 
+/* Adds the normed sum of the outputs of the rows' experts to scratch.y. */
+static mx_status run_normed(struct mx_model_engine *e, const struct mx_model_experts *m,
+                            size_t rows)
+{
+	const struct mx_scratch *s = &e->scratch;
+	size_t n = rows * e->model.plan->width;
+	float *sum = s->experts.sum;
+	memset(sum, 0, n * sizeof *sum);
+	mx_status st = run_chosen(e, m, s->x, sum);
+	if (st == MX_OK)
+		st = mx_norm_run(e, &m->post_norm, sum, NULL, rows, sum);
+	return st == MX_OK ? e->device->ops->add_scaled(e->device, s->y, sum, n, 1) : st;
+}
+
+/* Replaces scratch.x by a norm of the hidden states; leaves it if there is no such norm. */
+static mx_status input(struct mx_model_engine *e, const struct mx_model_norm *norm, size_t rows)
+{
+	const struct mx_scratch *s = &e->scratch;
+	return norm->weight ? mx_norm_run(e, norm, s->h, NULL, rows, s->x) : MX_OK;
+}
+
 mx_status mx_experts_run(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows)
 {
 	const struct mx_model_experts *m = &b->experts;
 	mx_status st = run_shared(e, b, rows);
+	if (st == MX_OK && m->shared_post_norm.weight)
+		st = mx_norm_run(e, &m->shared_post_norm, e->scratch.y, NULL, rows, e->scratch.y);
+	if (st == MX_OK)
+		st = input(e, &m->router_norm, rows);
 	if (st == MX_OK)
 		st = route(e, m, rows);
+	if (st == MX_OK)
+		st = input(e, &m->norm, rows);
 	if (st != MX_OK)
 		return st;
+	if (m->post_norm.weight)
+		return run_normed(e, m, rows);
 	return m->latent ? run_latent(e, m, rows) : run_chosen(e, m, e->scratch.x, e->scratch.y);
 }

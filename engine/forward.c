@@ -66,19 +66,6 @@ static mx_status run_block(struct mx_model_engine *e, const struct mx_model_bloc
 	                  *out_added || b->parallel);
 }
 
-/* Computes y: the norm of x, after x += r unless r is NULL. */
-static mx_status norm_of(struct mx_model_engine *e, const struct mx_model_norm *norm, void *x,
-                         const void *r, size_t rows, void *y)
-{
-	const struct mx_plan *p = e->model.plan;
-	struct mx_device *d = e->device;
-	if (p->norm != MX_NORM_RMS)
-		return d->ops->layernorm(d, x, r, norm->weight, norm->bias, p->norm_eps, rows, p->width, y);
-	if (r)
-		return d->ops->add_rmsnorm(d, x, r, norm->weight, p->norm_eps, rows, p->width, y);
-	return d->ops->rmsnorm(d, x, norm->weight, p->norm_eps, rows, p->width, y);
-}
-
 /* Adds s->y to s->h if that is pending, then computes s->x: the norm of s->h. Sets *out to s->x, or
  * to s->h if there is no norm. */
 static mx_status add_and_norm(struct mx_model_engine *e, bool pending,
@@ -87,7 +74,7 @@ static mx_status add_and_norm(struct mx_model_engine *e, bool pending,
 	const struct mx_scratch *s = &e->scratch;
 	*out = norm->weight ? s->x : s->h;
 	if (norm->weight)
-		return norm_of(e, norm, s->h, pending ? s->y : NULL, rows, s->x);
+		return mx_norm_run(e, norm, s->h, pending ? s->y : NULL, rows, s->x);
 	return pending
 	           ? e->device->ops->add_scaled(e->device, s->h, s->y, rows * e->model.plan->width, 1)
 	           : MX_OK;
@@ -102,7 +89,7 @@ static mx_status input_of(struct mx_model_engine *e, const struct mx_model_block
 	if (!b->parallel)
 		return add_and_norm(e, pending, &b->norm, rows, out);
 	*out = s->x;
-	return b->norm.weight ? norm_of(e, &b->norm, s->h, NULL, rows, s->x) : MX_OK;
+	return b->norm.weight ? mx_norm_run(e, &b->norm, s->h, NULL, rows, s->x) : MX_OK;
 }
 
 /* Replaces s->h by the block's input, multiplied. */
@@ -161,7 +148,7 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 		if (st == MX_OK)
 			st = run_block(e, b, step, x, &added);
 		if (st == MX_OK && b->post_norm.weight)
-			st = norm_of(e, &b->post_norm, s->y, NULL, rows, s->y);
+			st = mx_norm_run(e, &b->post_norm, s->y, NULL, rows, s->y);
 		/* with the next block's output, if that is added to this one */
 		bool joined = i + 1 < e->model.n_blocks && e->model.blocks[i + 1].parallel;
 		if (st == MX_OK && !added && !joined)

@@ -6,7 +6,7 @@
  *
  * load.c builds the engine. model_engine.c implements its table and runs a step; launch.c does so
  * on an asynchronous device; step_layout.c fills the step's spans and tables. forward.c runs the
- * layers, with mlp.c for feed-forwards and experts.c for mixtures of them; resume.c resumes
+ * layers, with norm.c, mlp.c for feed-forwards and experts.c for mixtures of them; resume.c resumes
  * sequences that were loaded from snapshots. logits.c turns hidden states into tokens and
  * log-probabilities.
  */
@@ -90,11 +90,16 @@ void mx_model_engine_destroy(struct mx_engine *e);
  * = token of row i, in the device's memory. */
 mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids);
 
+/* Computes y: the norm of x, after x += r unless r is NULL; y may be x. */
+mx_status mx_norm_run(struct mx_model_engine *e, const struct mx_model_norm *norm, void *x,
+                      const void *r, size_t rows, void *y);
+
 /* Computes y[rows, width] = the feed-forward of x[rows, width], or += if `add`. x is not y. */
 mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
                      size_t rows, void *y, bool add);
 
-/* Computes scratch.y[rows, width] = the mixture of experts of scratch.x[rows, width]. */
+/* Computes scratch.y[rows, width] = the mixture of experts of scratch.x[rows, width], which may be
+ * overwritten. scratch.h are the hidden states. */
 mx_status mx_experts_run(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows);
 
 /* Calls resume of a module for the spans of the step, which has no rows. *module and *progress are

@@ -8,35 +8,6 @@
 
 #include "device/convert.h"
 
-/* Writes the name of the bias that belongs to a weight: "x.weight" -> "x.bias". */
-static mx_status bias_name(struct mx_resolver *r, const char *weight, char *out, size_t cap)
-{
-	size_t stem = strlen(weight);
-	if (stem > 7 && !strcmp(weight + stem - 7, ".weight"))
-		stem -= 7;
-	if (snprintf(out, cap, "%.*s.bias", (int)stem, weight) >= (int)cap)
-		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", weight);
-	return MX_OK;
-}
-
-static mx_status bias_beside(struct mx_resolver *r, const char *weight, uint32_t n, float **dest)
-{
-	char name[256];
-	mx_status st = bias_name(r, weight, name, sizeof name);
-	return st == MX_OK ? mx_need_vector_1d(r, name, n, 0, dest) : st;
-}
-
-/* Finds the tensors of a norm of the plan's kind; there is none if weight is NULL. */
-static mx_status resolve_norm(struct mx_resolver *r, const char *weight, struct mx_model_norm *out)
-{
-	const struct mx_plan *p = r->model->plan;
-	if (!weight)
-		return MX_OK;
-	mx_status st = mx_need_vector_1d(r, weight, p->width, p->norm_plus_one ? 1 : 0, &out->weight);
-	return st != MX_OK || p->norm != MX_NORM_LAYER ? st
-	                                               : bias_beside(r, weight, p->width, &out->bias);
-}
-
 /* Finds rows first .. first + n - 1 of a matrix with `all` rows, and of its bias unless dest is
  * NULL. */
 static mx_status need_rows(struct mx_resolver *r, const char *name, uint32_t all, uint32_t first,
@@ -50,7 +21,7 @@ static mx_status need_rows(struct mx_resolver *r, const char *name, uint32_t all
 	mx_status st = mx_need_matrix(r, name, &w, out);
 	if (st != MX_OK || !bias)
 		return st;
-	st = bias_name(r, name, of_bias, sizeof of_bias);
+	st = mx_bias_name(r, name, of_bias, sizeof of_bias);
 	return st == MX_OK ? mx_need_vector(r, of_bias, &b, 0, bias) : st;
 }
 
@@ -75,7 +46,7 @@ static mx_status resolve_mlp(struct mx_resolver *r, const struct mx_plan_mlp *p,
 		st = need_rows(r, p->up, all, all - n, n, &out->up, p->bias ? &out->up_bias : NULL);
 	if (st == MX_OK)
 		st = mx_need_matrix_2d(r, p->down, width, n, &out->down);
-	return st == MX_OK && p->bias ? bias_beside(r, p->down, width, &out->down_bias) : st;
+	return st == MX_OK && p->bias ? mx_need_bias(r, p->down, width, &out->down_bias) : st;
 }
 
 /* Returns what is added to a mixer's vector. */
@@ -196,9 +167,9 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 	out->residual_scale = p->residual_scale;
 	out->carried = p->carried;
 	out->parallel = p->parallel;
-	mx_status st = resolve_norm(r, p->norm, &out->norm);
+	mx_status st = mx_resolve_norm(r, p->norm, &out->norm);
 	if (st == MX_OK)
-		st = resolve_norm(r, p->post_norm, &out->post_norm);
+		st = mx_resolve_norm(r, p->post_norm, &out->post_norm);
 	if (st == MX_OK)
 		st = resolve_scalar(r, p->scalar, &out->scalar);
 	if (st != MX_OK)
@@ -236,7 +207,7 @@ static mx_status resolve_ends(struct mx_resolver *r)
 	if (st == MX_OK)
 		st = mx_need_table(r, tied ? p->embed : p->lm_head, p->vocab, p->width, &m->lm_head);
 	if (st == MX_OK)
-		st = resolve_norm(r, p->final_norm, &m->final_norm);
+		st = mx_resolve_norm(r, p->final_norm, &m->final_norm);
 	m->embed_scale = p->embed_scale;
 	if (p->embed_scale_rounds && m->embed.dtype != MX_F32) {
 		int exponent, bits = m->embed.dtype == MX_BF16 ? 8 : 11;

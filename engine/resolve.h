@@ -50,7 +50,11 @@ struct mx_model_experts {
 	float *router_bias, *correction;        /* [n] NULL = none */
 	struct mx_weight latent_in, latent_out; /* data NULL = none */
 	struct mx_weight shared_gate;           /* [1, width of the model]; data NULL = none */
-	struct mx_model_mlp *experts;           /* [n] */
+	/* see struct mx_plan_experts; weight NULL = there is none */
+	struct mx_model_norm norm, post_norm, shared_post_norm, router_norm;
+	float logit_scale;
+	float *scales;                /* [n] NULL = none */
+	struct mx_model_mlp *experts; /* [n] */
 	uint32_t n;
 	uint32_t latent; /* width of the experts' inputs and outputs; 0 = that of the model */
 };

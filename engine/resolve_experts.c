@@ -104,8 +104,27 @@ static void measure(struct mx_model *m, const struct mx_plan_experts *p)
 		m->max_experts = p->n;
 	if (p->rule.chosen > m->max_chosen)
 		m->max_chosen = p->rule.chosen;
-	if (p->latent > m->max_latent)
-		m->max_latent = p->latent;
+	uint32_t apart = p->post_norm ? m->plan->width : p->latent; /* their sum is not added at once */
+	if (apart > m->max_latent)
+		m->max_latent = apart;
+}
+
+static mx_status norms(struct mx_resolver *r, const struct mx_plan_experts *p,
+                       struct mx_model_experts *out)
+{
+	const struct {
+		const char *name;
+		struct mx_model_norm *to;
+	} all[] = {
+		{p->norm, &out->norm},
+		{p->post_norm, &out->post_norm},
+		{p->shared_post_norm, &out->shared_post_norm},
+		{p->router_norm, &out->router_norm},
+	};
+	mx_status st = MX_OK;
+	for (size_t i = 0; i < sizeof all / sizeof *all && st == MX_OK; i++)
+		st = mx_resolve_norm(r, all[i].name, all[i].to);
+	return st;
 }
 
 mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts *p,
@@ -117,6 +136,10 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 	mx_status st = mx_need_matrix_2d(r, p->router, p->n, width, &out->router);
 	if (st == MX_OK && p->router_bias)
 		st = mx_need_vector_1d(r, p->router_bias, p->n, 0, &out->router_bias);
+	if (st == MX_OK && p->scales)
+		st = mx_need_vector_1d(r, p->scales, p->n, 0, &out->scales);
+	if (st == MX_OK)
+		st = norms(r, p, out);
 	if (st == MX_OK && p->correction)
 		st = mx_need_vector_1d(r, p->correction, p->n, 0, &out->correction);
 	if (st == MX_OK && p->latent)
@@ -130,6 +153,7 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 	out->rule = p->rule;
 	out->n = p->n;
 	out->latent = p->latent;
+	out->logit_scale = p->logit_scale;
 	out->experts = mx_arena_alloc(&m->arena, p->n * sizeof *out->experts);
 	if (!out->experts)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");

@@ -258,3 +258,30 @@ mx_status mx_need_vector_1d(struct mx_resolver *r, const char *name, uint32_t n,
 	const struct mx_weight_spec spec = MX_WEIGHT_SPEC(name, VECTOR, {n});
 	return mx_need_vector(r, name, &spec, plus, dest);
 }
+
+mx_status mx_bias_name(struct mx_resolver *r, const char *weight, char *out, size_t cap)
+{
+	size_t stem = strlen(weight);
+	if (stem > 7 && !strcmp(weight + stem - 7, ".weight"))
+		stem -= 7;
+	if (snprintf(out, cap, "%.*s.bias", (int)stem, weight) >= (int)cap)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", weight);
+	return MX_OK;
+}
+
+mx_status mx_need_bias(struct mx_resolver *r, const char *weight, uint32_t n, float **dest)
+{
+	char name[256];
+	mx_status st = mx_bias_name(r, weight, name, sizeof name);
+	return st == MX_OK ? mx_need_vector_1d(r, name, n, 0, dest) : st;
+}
+
+mx_status mx_resolve_norm(struct mx_resolver *r, const char *weight, struct mx_model_norm *out)
+{
+	const struct mx_plan *p = r->model->plan;
+	if (!weight)
+		return MX_OK;
+	mx_status st = mx_need_vector_1d(r, weight, p->width, p->norm_plus_one ? 1 : 0, &out->weight);
+	return st != MX_OK || p->norm != MX_NORM_LAYER ? st
+	                                               : mx_need_bias(r, weight, p->width, &out->bias);
+}

@@ -51,6 +51,13 @@ mx_status mx_need_rows(struct mx_resolver *r, const char *name, const uint64_t s
 mx_status mx_need_vector_1d(struct mx_resolver *r, const char *name, uint32_t n, float plus,
                             float **dest);
 
+/* Writes the name of the bias that belongs to a weight: "x.weight" -> "x.bias". */
+mx_status mx_bias_name(struct mx_resolver *r, const char *weight, char *out, size_t cap);
+/* Finds that bias, of n elements. */
+mx_status mx_need_bias(struct mx_resolver *r, const char *weight, uint32_t n, float **dest);
+/* Finds the tensors of a norm of the plan's kind; there is none if weight is NULL. */
+mx_status mx_resolve_norm(struct mx_resolver *r, const char *weight, struct mx_model_norm *out);
+
 /* ---- made.c: *out has data once mx_model_make has made it. pairs: see struct mx_model_made ----
  */
 

@@ -94,6 +94,12 @@ struct mx_plan_experts {
 	/* [1, width of the model]: the shared expert's output is multiplied by the sigmoid of its
 	 * product with the token. */
 	const char *shared_gate;
+	/* Gemma 4: the experts and the router see the hidden states through norms of their own, the
+	 * block's norm being that of the shared expert; router_norm's output is then multiplied by
+	 * logit_scale. Norms of the shared expert's output and of the sum of the others'. */
+	const char *norm, *post_norm, *shared_post_norm, *router_norm;
+	float logit_scale;         /* 1 = none */
+	const char *scales;        /* [n] factors of the experts' outputs, beside their scores */
 	bool shared_gate_optional; /* a checkpoint without that tensor has no such gate */
 };
 

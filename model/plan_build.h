@@ -43,6 +43,7 @@ struct mx_expert_names {
 	const char
 		*shared; /* prefix of the shared expert's gate, up and down, named as a dense one's */
 	const char *shared_gate;
+	const char *norm, *post_norm, *shared_post_norm, *router_norm, *scales;
 };
 
 /* A family's tensor names. Names of a layer's tensors begin with `layers` and the layer's number.
@@ -151,6 +152,7 @@ struct mx_mlp_spec {
 	uint32_t expert_width, latent;
 	struct mx_plan_router router;
 	float alpha, limit;        /* see struct mx_plan_experts */
+	float logit_scale;         /* likewise; 0 = 1 */
 	bool corrected;            /* there is a correction of the scores */
 	bool shared_gate;          /* the shared expert has a gate */
 	bool shared_gate_optional; /* if the checkpoint has its tensor */

@@ -19,6 +19,7 @@ import safetensors.torch
 import torch
 import transformers
 from transformers import AutoModelForCausalLM
+from transformers.models.gemma4 import Gemma4TextConfig
 
 LENGTHS = (1, 7, 15, 16, 17, 65, 200, 500)
 FEWER = (1, 7, 16, 17, 65, 300)
@@ -377,6 +378,18 @@ VARIANTS |= HYBRIDS | {
         intermediate_size=24, layer_types=["full_attention", "linear_attention"],
         sliding_window=30, full_attn_alpha_factor=3.5, linear_attn_alpha_factor=3.5,
         mlp_alpha_factor=3.5), FEWER, as_minimax_m1),
+    "gemma4-experts": Variant(Gemma4TextConfig(**dict(
+        golden_models.NO_SPECIAL_TOKENS, vocab_size=VOCAB, hidden_size=32, num_hidden_layers=3,
+        max_position_embeddings=1024, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+        intermediate_size=40, global_head_dim=24, num_global_key_value_heads=1,
+        attention_k_eq_v=True, hidden_size_per_layer_input=0, sliding_window=40,
+        final_logit_softcapping=9.0, layer_types=["sliding_attention", "full_attention",
+                                                  "full_attention"],
+        enable_moe_block=True, num_experts=6, top_k_experts=3, moe_intermediate_size=24,
+        rope_parameters=dict(
+            full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25,
+                                rope_theta=1e6),
+            sliding_attention=dict(rope_type="default", rope_theta=1e4)))), FEWER),
     "mamba": Variant(config("Mamba", state_size=12, time_step_rank=5), LENGTHS),
     "mamba-bias": Variant(config("Mamba", use_bias=True, use_conv_bias=False, conv_kernel=3,
                                  expand=3, tie_word_embeddings=False)),
@@ -437,7 +450,7 @@ def write(v, path, seed):
     model = AutoModelForCausalLM.from_config(v.config, attn_implementation="eager")
     g = torch.Generator().manual_seed(seed)
     tensors = dict(model.named_parameters())
-    tensors |= {k: b for k, b in model.named_buffers() if "bias" in k}
+    tensors |= {k: b for k, b in model.named_buffers() if "bias" in k or "layer_scalar" in k}
     for name, p in sorted(tensors.items()):
         r = torch.randn(p.shape, generator=g)
         p.copy_(v.rounded(name, randomized(name, p.shape, r, v.config)))

@@ -28,9 +28,10 @@ static const struct entry {
 	{"gemma2", "Gemma 2", ATTENTION ", windows, softcaps", ANYWHERE, ""},
 	{"gemma3_text", "Gemma 3 1B", ATTENTION ", windows", ANYWHERE, "`use_bidirectional_attention`"},
 	{"gemma3", "Gemma 3", ATTENTION ", windows", ANYWHERE, "images; `use_bidirectional_attention`"},
-	{"gemma4_text", "the text of Gemma 4, dense", ATTENTION ", windows", ANYWHERE,
-     "experts; `hidden_size_per_layer_input`, `num_kv_shared_layers` (E2B, E4B)"},
-	{"gemma4", "Gemma 4, dense", ATTENTION ", windows", ANYWHERE,
+	{"gemma4_text", "the text of Gemma 4", ATTENTION ", windows; " EXPERTS " in 26B-A4B", ANYWHERE,
+     "`hidden_size_per_layer_input`, `num_kv_shared_layers` (E2B, E4B); on GPUs "
+     "experts"},
+	{"gemma4", "Gemma 4", ATTENTION ", windows; " EXPERTS " in 26B-A4B", ANYWHERE,
      "images and sound; as gemma4_text"},
 	{"phi3", "Phi 3, 3.5, 4, 4 mini", ATTENTION ", windows, longrope", ANYWHERE, ""},
 	{"olmo2", "OLMo 2", ATTENTION, ANYWHERE, ""},

@@ -4,8 +4,9 @@
  * each block, the embedding is scaled by sqrt(hidden_size), feed-forwards are GeGLU. Gemma 2 caps
  * scores and logits; Gemma 3 has q/k norms, and a rope of its own in layers with a window. Gemma
  * 4's norms multiply by w; it has norms of values, other heads in layers without a window, whose
- * values are their keys, and multiplies the hidden states after each layer. Its small models add
- * embeddings in each layer and share keys between layers, and one has experts: these are refused.
+ * values are their keys, and multiplies the hidden states after each layer; one has experts beside
+ * the feed-forward, with norms of their own. Its small models add embeddings in each layer and
+ * share keys between layers: these are refused.
  */
 #include <math.h>
 #include <string.h>
@@ -28,7 +29,8 @@ static const struct mx_tensor_names names = {
 };
 
 /* hidden_act is there too, and has no effect. */
-static const char *const aliases[] = {"hidden_activation", "hidden_act", NULL};
+static const char *const aliases[] = {"hidden_activation", "hidden_act", "top_k_experts",
+                                      "num_experts_per_tok", NULL};
 
 static mx_status gemma_layers(struct mx_plan_build *b)
 {
@@ -120,6 +122,34 @@ const struct mx_family mx_family_gemma3 = {
 
 /* ---- Gemma 4 ---- */
 
+static const struct mx_expert_names gemma4_experts = {
+	.router = "router.proj.weight",
+	.router_norm = "router.scale",
+	.scales = "router.per_expert_scale",
+	.norm = "pre_feedforward_layernorm_2.weight",
+	.post_norm = "post_feedforward_layernorm_2.weight",
+	.shared_post_norm = "post_feedforward_layernorm_1.weight",
+	.fused_up = "experts.gate_up_proj",
+	.fused_down = "experts.down_proj",
+	.shared = "mlp.",
+};
+
+/* Reads the feed-forward, which experts may stand beside. */
+static mx_status gemma4_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
+                            uint32_t layer, struct mx_mlp_spec *out)
+{
+	bool experts = false;
+	(void)layer;
+	mx_status s = mx_scope_bool(scope, "enable_moe_block", false, &experts, b->err);
+	if (!s)
+		s = mx_mlp_config_read(b, scope, out);
+	if (s || !experts)
+		return s;
+	out->router.normalize = true;
+	out->logit_scale = 1 / sqrtf((float)b->plan->width);
+	return mx_experts_config_read(b, scope, "moe_intermediate_size", out);
+}
+
 static const struct mx_tensor_names gemma4_names = {
 	.embed = "model.embed_tokens.weight",
 	.final_norm = "model.norm.weight",
@@ -134,19 +164,17 @@ static const struct mx_tensor_names gemma4_names = {
 	.gate = "gate_proj.weight",
 	.up = "up_proj.weight",
 	.down = "down_proj.weight",
+	.experts = &gemma4_experts,
 };
 
 static mx_status refuse_gemma4_extras(const struct mx_plan_build *b, const struct mx_scope *scope)
 {
 	int64_t per_layer = 0, shared = 0;
-	bool experts = false;
 	const char *both_ways = "";
 	mx_status s = mx_scope_int(scope, "hidden_size_per_layer_input", 0, MX_PLAN_MAX_WIDTH, 256,
 	                           &per_layer, b->err);
 	if (!s)
 		s = mx_scope_int(scope, "num_kv_shared_layers", 0, MX_PLAN_MAX_LAYERS, 0, &shared, b->err);
-	if (!s)
-		s = mx_scope_bool(scope, "enable_moe_block", false, &experts, b->err);
 	if (!s)
 		s = mx_scope_string(scope, "use_bidirectional_attention", "", &both_ways, b->err);
 	if (s)
@@ -157,8 +185,6 @@ static mx_status refuse_gemma4_extras(const struct mx_plan_build *b, const struc
 	if (shared)
 		return mx_fail(b->err, MX_E_UNSUPPORTED,
 		               "num_kv_shared_layers: keys of other layers are not supported");
-	if (experts)
-		return mx_fail(b->err, MX_E_UNSUPPORTED, "enable_moe_block: true is not supported");
 	if (!strcmp(both_ways, "all")) /* "vision" is of images */
 		return mx_fail(b->err, MX_E_UNSUPPORTED,
 		               "use_bidirectional_attention: models of embeddings are not supported");
@@ -248,6 +274,7 @@ const struct mx_family mx_family_gemma4_text = {
 	.default_partial = 1,
 	.rope_by_type = true,
 	.default_local_theta = 1e4,
+	.mlp = gemma4_mlp,
 	.layers = gemma4_layers,
 };
 

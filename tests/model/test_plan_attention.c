@@ -115,8 +115,6 @@ static void gemma4_by_default(void **state)
 		{"{}", MX_E_UNSUPPORTED, "hidden_size_per_layer_input: embeddings in each layer"},
 		{"{\"hidden_size_per_layer_input\":0,\"num_kv_shared_layers\":2}", MX_E_UNSUPPORTED,
 	     "num_kv_shared_layers: keys of other layers"},
-		{"{\"hidden_size_per_layer_input\":0,\"enable_moe_block\":true}", MX_E_UNSUPPORTED,
-	     "enable_moe_block: true"},
 		{"{\"hidden_size_per_layer_input\":0}", MX_E_INVALID, "rope_parameters: is missing"},
 	};
 	check_refused(LEAST("gemma4_text", "1"), cases, sizeof cases / sizeof *cases);

@@ -93,10 +93,34 @@ static void minimax_adds_to_normed_inputs(void **state)
 	check_refused(MINIMAX("minimax", ""), refused, sizeof refused / sizeof *refused);
 }
 
+static void gemma4_has_experts_beside_the_feed_forward(void **state)
+{
+	(void)state;
+	static const char config[] = LEAST(
+		"gemma4_text", "2") ",\"hidden_size_per_layer_input\":0,\"enable_moe_block\":true,"
+							"\"num_experts\":8,\"top_k_experts\":3,\"moe_intermediate_size\":24,"
+							"\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"},"
+							"\"sliding_attention\":{\"rope_type\":\"default\"}}}";
+	struct mx_plan *p = plan_of(config, "{}");
+	const struct mx_plan_experts *x = &feed_forward(p, 1)->experts;
+	assert_int_equal(feed_forward(p, 1)->kind, MX_BLOCK_EXPERTS);
+	assert_int_equal(feed_forward(p, 1)->mlp.width, 96);
+	assert_true(x->n == 8 && x->width == 24 && x->rule.chosen == 3 && x->rule.normalize);
+	assert_true(x->logit_scale == 0.125f && x->act == MX_ACT_GELU_TANH);
+	assert_string_equal(x->router_norm, "model.layers.1.router.scale");
+	assert_string_equal(x->scales, "model.layers.1.router.per_expert_scale");
+	assert_string_equal(x->norm, "model.layers.1.pre_feedforward_layernorm_2.weight");
+	mx_plan_destroy(p);
+	p = plan_of(config, "{\"enable_moe_block\":false}");
+	assert_int_equal(feed_forward(p, 1)->kind, MX_BLOCK_MLP);
+	mx_plan_destroy(p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(gpt_oss_by_default),
+		cmocka_unit_test(gemma4_has_experts_beside_the_feed_forward),
 		cmocka_unit_test(minimax_adds_to_normed_inputs),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
