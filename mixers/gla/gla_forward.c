@@ -66,9 +66,10 @@ static mx_status project_qkv(struct mx_mixer *m, const struct gla_buffers *b, si
 	const struct mx_linear_out outs[2] = {
 		{.w = w->qkvz, .y = b->qkvz, .ldy = w->qkvz->rows},
 		{.w = gate, .y = b->streams[GLA_GATE], .ldy = m->params.streams[GLA_GATE].ld}};
-	mx_status status = m->device->ops->linear(m->device, x, m->width, n_rows, outs, 2);
+	mx_status status =
+		m->common.device->ops->linear(m->common.device, x, m->width, n_rows, outs, 2);
 	if (status == MX_OK)
-		gla_unpack_qkv(m->device, &m->params, n_rows, b);
+		gla_unpack_qkv(m->common.device, &m->params, n_rows, b);
 	return status;
 }
 
