@@ -112,7 +112,7 @@ static mx_status scale_stream(struct mx_model_engine *e, float scalar, size_t ro
 	return st == MX_OK ? d->ops->scale(d, s->h, n, scalar) : st;
 }
 
-/* Sets s->h to the embeddings of the step's tokens. */
+/* Sets s->h to the embeddings of the step's tokens, after their norm if there is one. */
 static mx_status embed(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids)
 {
 	const struct mx_scratch *s = &e->scratch;
@@ -122,6 +122,8 @@ static mx_status embed(struct mx_model_engine *e, const struct mx_step *step, co
 	mx_status st = d->ops->embed(d, &m->embed, ids, rows, s->h);
 	if (st == MX_OK)
 		st = scale_in_place(d, s->h, n, m->embed_scale);
+	if (st == MX_OK && m->embed_norm.weight)
+		st = norm_of(e, &m->embed_norm, s->h, NULL, rows, s->h);
 	if (st != MX_OK || !m->positions.data)
 		return st;
 	const uint32_t *pos = step->tables ? step->tables->pos : step->pos;

@@ -132,8 +132,8 @@ struct mx_model {
 	const char *skipped; /* name of the first of these */
 	struct mx_weight embed, lm_head, positions; /* positions: data NULL = none */
 	float embed_scale;
-	struct mx_model_norm final_norm;
-	struct mx_model_block *blocks; /* [n_blocks] of all layers, in order */
+	struct mx_model_norm embed_norm, final_norm; /* embed_norm: weight NULL = none */
+	struct mx_model_block *blocks;               /* [n_blocks] of all layers, in order */
 	uint32_t n_blocks;
 	struct mx_model_group groups[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_groups;

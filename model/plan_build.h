@@ -158,13 +158,16 @@ struct mx_mlp_spec {
 	bool shared_gate_optional; /* if the checkpoint has its tensor */
 };
 
-/* A layer as a family describes it: mixers in parallel, then a feed-forward. */
+/* A layer as a family describes it: mixers in parallel, then a feed-forward, or a mixer that stands
+ * in its place. */
 struct mx_layer_spec {
 	uint32_t index;
 	const struct mx_plan_mixer *mixers; /* [n_mixers]; prefixes are under the layer: "self_attn." */
 	uint32_t n_mixers;                  /* 0 = the layer is a feed-forward only */
 	const struct mx_mlp_spec *mlp;      /* NULL = none */
-	float residual_scale;               /* 1 = none */
+	/* A mixer in the feed-forward's place, after its norm; NULL = none. */
+	const struct mx_plan_mixer *mlp_mixer;
+	float residual_scale; /* 1 = none */
 	float carried[2]; /* of the mixers' block and of the feed-forward's, see struct mx_plan_block */
 	bool parallel;    /* of the feed-forward, see struct mx_plan_block */
 };

@@ -42,22 +42,22 @@ static bool norm_names(const struct mx_plan_build *b, const struct mx_layer_spec
 }
 
 static mx_status fill_mixers(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
-                             struct mx_plan_block *out)
+                             const struct mx_plan_mixer *mixers, uint32_t n, const char *norm,
+                             const char *post_norm, struct mx_plan_block *out)
 {
-	const struct mx_tensor_names *names = b->family->names;
-	struct mx_plan_mixer *m = mx_arena_alloc(b->arena, spec->n_mixers * sizeof *m);
+	struct mx_plan_mixer *m = mx_arena_alloc(b->arena, n * sizeof *m);
 	*out = (struct mx_plan_block){
 		.kind = MX_BLOCK_MIXER,
 		.residual_scale = spec->residual_scale,
 		.carried = spec->carried[0],
 		.mixers = m,
-		.n_mixers = spec->n_mixers,
+		.n_mixers = n,
 	};
-	if (!m || !norm_names(b, spec, names->mixer_norm, names->mixer_post_norm, out))
+	if (!m || !norm_names(b, spec, norm, post_norm, out))
 		return mx_plan_no_memory(b);
-	for (uint32_t i = 0; i < spec->n_mixers; i++) {
-		m[i] = spec->mixers[i];
-		m[i].prefix = mx_plan_layer_name(b, spec->index, spec->mixers[i].prefix, "");
+	for (uint32_t i = 0; i < n; i++) {
+		m[i] = mixers[i];
+		m[i].prefix = mx_plan_layer_name(b, spec->index, mixers[i].prefix, "");
 		if (!m[i].prefix)
 			return mx_plan_no_memory(b);
 	}
@@ -119,11 +119,18 @@ static mx_status fill_mlp(const struct mx_plan_build *b, const struct mx_layer_s
 mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                              struct mx_plan_layer *out)
 {
+	const struct mx_tensor_names *names = b->family->names;
 	struct mx_plan_block *blocks = mx_arena_alloc(b->arena, 2 * sizeof *blocks);
+	mx_status s = MX_OK;
 	uint32_t n = 0;
 	if (!blocks)
 		return mx_plan_no_memory(b);
-	mx_status s = spec->n_mixers ? fill_mixers(b, spec, &blocks[n++]) : MX_OK;
+	if (spec->n_mixers)
+		s = fill_mixers(b, spec, spec->mixers, spec->n_mixers, names->mixer_norm,
+		                names->mixer_post_norm, &blocks[n++]);
+	if (!s && spec->mlp_mixer)
+		s = fill_mixers(b, spec, spec->mlp_mixer, 1, names->mlp_norm, names->mlp_post_norm,
+		                &blocks[n++]);
 	if (!s && spec->mlp)
 		s = fill_mlp(b, spec, &blocks[n++]);
 	if (!s)

@@ -26,12 +26,13 @@ import torch
 import transformers
 import triton
 from fla.models import (DeltaNetConfig, GatedDeltaNetConfig, GLAConfig, HGRN2Config, HGRNConfig,
-                        KDAConfig, LinearAttentionConfig, RetNetConfig)
+                        KDAConfig, LinearAttentionConfig, RetNetConfig, RWKV7Config)
 from fla.models.utils import Cache
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, Mamba2Config, Mamba2ForCausalLM
 
 LENGTHS = (1, 7, 15, 16, 17, 64, 65, 200, 500, 1000)
 FEWER = (1, 7, 16, 17, 65, 300)
+RWKV = (1, 15, 16, 17, 65, 500)
 GREEDY = 16
 MAX_SENSITIVITY = 1e-4  # a tenth of the tests' tolerance
 VOCAB = 128
@@ -75,12 +76,27 @@ def state_spaces(ssm_cfg):
     return edit
 
 
+def rwkv7(**kw):
+    return small(RWKV7Config, **dict(num_hidden_layers=3, head_dim=16, decay_low_rank_dim=8,
+                                     gate_low_rank_dim=12, a_low_rank_dim=8, v_low_rank_dim=4) | kw)
+
+
+def one_shift(path):
+    """The first version of fla's RWKV-7: the six vectors of a layer's token shift are one tensor."""
+    tensors = safetensors.torch.load_file(path / "model.safetensors")
+    for i in range(json.loads((path / "config.json").read_text())["num_hidden_layers"]):
+        at = f"model.layers.{i}.attn."
+        tensors[at + "x_x"] = torch.cat([tensors.pop(at + "x_" + x)[0] for x in "rwkvag"])
+    safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+
+
 class Variant:
-    def __init__(self, config, lengths=FEWER, vocab=VOCAB, finish=lambda path: None):
+    def __init__(self, config, lengths=FEWER, vocab=VOCAB, finish=lambda path: None, greedy=GREEDY):
         self.config = config
         self.lengths = lengths
         self.vocab = vocab    # prompts are drawn from its first so many tokens
         self.finish = finish  # what the reference would not read
+        self.greedy = greedy  # tokens of a continuation
 
 
 VARIANTS = {
@@ -152,6 +168,12 @@ VARIANTS = {
                                safe_gate=True, lower_bound=-5.0, allow_neg_eigval=True)),
     "kda-plain": Variant(small(KDAConfig, num_heads=1, head_dim=24, expand_v=5 / 3,
                                use_short_conv=False)),
+    "rwkv7": Variant(rwkv7(tie_word_embeddings=False), RWKV, greedy=24),
+    "rwkv7-plain": Variant(rwkv7(fuse_norm=False, norm_bias=False, norm_eps=1e-3, head_dim=8,
+                                 intermediate_size=None, hidden_ratio=2.6), RWKV, finish=one_shift,
+                           greedy=24),
+    "rwkv7-one-head": Variant(rwkv7(norm_first=False, head_dim=32, intermediate_size=72,
+                                    num_hidden_layers=2), RWKV, greedy=24),
 }
 
 
@@ -179,6 +201,12 @@ def randomized(name, shape, r, config):
         return inverse_softplus(spread(len(r), 0.001, 0.2, r).flip(0))
     if "gk_proj.1.bias" in name:
         return 4 * r
+    if last in ("x_r", "x_w", "x_k", "x_v", "x_a", "x_g"):
+        return torch.sigmoid(r)
+    if last in ("k_k", "r_k"):
+        return (0.7 if last == "k_k" else 0) + 0.3 * r
+    if "w_lora.lora.2.bias" in name:
+        return torch.linspace(-9, 2, len(r)) + 0.3 * r
     if name.endswith("lower_bounds"):
         return r
     if name.endswith(".bias"):
@@ -238,7 +266,7 @@ def expect(v, path, prompt):
     model = load(v, path)
     golden_models.refuse_subnormals(model)
     with fla_torch.torch_ops():
-        c, margin = golden_models.case(model, new_cache(v), prompt, GREEDY)
+        c, margin = golden_models.case(model, new_cache(v), prompt, v.greedy)
         if margin > golden_models.MIN_MARGIN and sensitivity(model, prompt) > MAX_SENSITIVITY:
             margin = 0.0  # a head's output near zero, say, that its norm makes large
     return c, margin
@@ -262,14 +290,16 @@ def kernels_agree(v, path):
 
 
 def make(name, v, root):
-    path = root / name
-    golden_models.make(path, v.lengths, v.vocab, "whole prompt",
+    def finish(path):
+        if not isinstance(v.config, Mamba2Config):
+            error = kernels_agree(v, path)
+            print(f"    the kernels differ by {error:.1e}", flush=True)
+            assert error < 1e-4
+        v.finish(path)
+
+    golden_models.make(root / name, v.lengths, v.vocab, "whole prompt",
                        lambda path, seed: write(v, path, seed),
-                       lambda path, prompt: expect(v, path, prompt), v.finish)
-    if not isinstance(v.config, Mamba2Config):
-        error = kernels_agree(v, path)
-        print(f"    the kernels differ by {error:.1e}", flush=True)
-        assert error < 1e-4
+                       lambda path, prompt: expect(v, path, prompt), finish)
 
 
 def main():

@@ -3,7 +3,8 @@
 """Makes tests/golden/published: for a published checkpoint of each family its config.json, as far as
 mixd reads it, and the names, shapes and type of its tensors; no weights.
 
-    pip install torch transformers
+    pip install torch transformers einops
+    pip install --no-deps flash-linear-attention fla-core triton
     tools/export-published.py tests/golden/published [NAME...]
 
 Names and shapes are those of transformers' model of that configuration, on the meta device, with the
@@ -369,15 +370,40 @@ PUBLISHED = {
         max_position_embeddings=4096, rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=None,
         attention_bias=False, clip_qkv=None, num_experts=64, num_experts_per_tok=8,
         norm_topk_prob=False, tie_word_embeddings=False), experts=QWEN),
+    "RWKV7-Goose-World3-2.9B-HF": Published(dict(
+        model_type="rwkv7", hidden_size=2560, intermediate_size=10240, num_hidden_layers=32,
+        head_dim=64, num_heads=40, a_low_rank_dim=96, decay_low_rank_dim=96, v_low_rank_dim=64,
+        gate_low_rank_dim=320, hidden_act="sqrelu", hidden_ratio=4.0, norm_bias=True,
+        norm_eps=1e-5, norm_first=True, fuse_norm=False, max_position_embeddings=2048,
+        value_dim=[2560] * 32, vocab_size=65536, bos_token_id=0, eos_token_id=0,
+        tie_word_embeddings=False)),
 }
 
 
-def tensors_of(p):
+def fla_model(config):
+    """flash-linear-attention's model. Its import replaces some of transformers' classes by its own, so
+    its checkpoints come last. The initialisation, which sets elements one by one, is left out."""
+    import fla_torch  # noqa: F401, before fla
+    from fla.layers import rwkv6, rwkv7
+    from fla.models.rwkv7 import modeling_rwkv7
+    for cls in rwkv6.LoRA, rwkv7.RWKV7Attention, modeling_rwkv7.RWKV7FeedForward:
+        cls._initialize_weights = lambda self, module: None
+    modeling_rwkv7.RWKV7PreTrainedModel._init_weights = lambda self, module: None
+    return modeling_rwkv7.RWKV7ForCausalLM(modeling_rwkv7.RWKV7Config(**config))
+
+
+def model_of(p):
+    if p.config["model_type"] == "rwkv7":
+        return fla_model(p.config)
     config = AutoConfig.for_model(**{k: v for k, v in p.config.items()
                                      if k != "quantization_config"} | p.reads)
     parts = "text_config" in p.config
+    return (AutoModelForImageTextToText if parts else AutoModelForCausalLM).from_config(config)
+
+
+def tensors_of(p):
     with torch.device("meta"):
-        model = (AutoModelForImageTextToText if parts else AutoModelForCausalLM).from_config(config)
+        model = model_of(p)
     model.tie_weights()
     tied = set(model.all_tied_weights_keys) if hasattr(model, "all_tied_weights_keys") else set()
     out = {}

@@ -14,18 +14,24 @@ import fla.layers.attn  # noqa: E402
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from fla.layers import (delta_net, gated_deltanet, gla, hgrn, hgrn2, kda, linear_attn,  # noqa: E402
-                        multiscale_retention)
-from fla.modules import FusedRMSNormGated, RMSNorm, RotaryEmbedding, ShortConvolution  # noqa: E402
+                        multiscale_retention, rwkv7)
+from fla.models.rwkv7 import modeling_rwkv7  # noqa: E402
+from fla.modules import (FusedRMSNormGated, GroupNorm, LayerNorm, RMSNorm, RotaryEmbedding,  # noqa: E402
+                         ShortConvolution)
 from fla.modules.layernorm_gated import RMSNormGated  # noqa: E402
 from fla.modules.mlp import SwiGLULinear  # noqa: E402
 from fla.ops.delta_rule.naive import delta_rule_recurrence  # noqa: E402
 from fla.ops.gated_delta_rule.gate import naive_gdn_gate  # noqa: E402
 from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule  # noqa: E402
+from fla.ops.generalized_delta_rule.dplr.naive import dplr_recurrence  # noqa: E402
 from fla.ops.gla.naive import naive_recurrent_gla  # noqa: E402
 from fla.ops.hgrn.naive import naive_recurrent_hgrn  # noqa: E402
 from fla.ops.kda.gate import naive_kda_gate, naive_kda_lowerbound_gate  # noqa: E402
 from fla.ops.kda.naive import naive_recurrent_kda  # noqa: E402
 from fla.ops.linear_attn.naive import naive_recurrent_linear_attn  # noqa: E402
+from fla.ops.rwkv7.fused_addcmul import torch_addcmul_rwkv7  # noqa: E402
+from fla.ops.rwkv7.fused_k_update import k_update_ref  # noqa: E402
+from fla.ops.rwkv7.gate_output_correction import gate_output_correction_ref  # noqa: E402
 from fla.ops.simple_gla.naive import naive_recurrent_simple_gla  # noqa: E402
 from triton.runtime.autotuner import Autotuner  # noqa: E402
 
@@ -88,6 +94,18 @@ def mamba_norm(self, x, z):
 def rms_norm_linear(x, norm_weight, norm_bias, weight, bias, eps=1e-5):
     assert norm_bias is None
     return F.linear(rms(x, norm_weight, eps), weight, bias)
+
+
+def layer_norm(self, x, residual=None, prenorm=False):
+    if residual is not None:
+        x = x + residual
+    y = F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+    return (y, x) if prenorm else y
+
+
+def group_norm(self, x):
+    return F.group_norm(x.flatten(0, 1), self.num_groups, self.weight, self.bias,
+                        self.eps).view_as(x)
 
 
 def short_convolution(self, x, cache=None, output_final_state=False, cu_seqlens=None, mask=None):
@@ -177,7 +195,29 @@ def linear_op(q, k, v, initial_state=None, output_final_state=False, normalize=F
                                        output_final_state=output_final_state)
 
 
+def token_shift(x, cu_seqlens=None, cache=None, output_cache=False):
+    assert cu_seqlens is None and output_cache
+    before = torch.zeros_like(x[:, :1]) if cache is None else cache[:, None]
+    return torch.cat([before, x[:, :-1]], 1) - x, x[:, -1]
+
+
+def rwkv7_op(r, w, k, v, a, b, scale, initial_state=None, output_final_state=False, **_):
+    assert scale == 1
+    r = r * r.shape[-1] ** 0.5  # what the naive op divides by
+    o, state = dplr_recurrence(*(x.transpose(1, 2) for x in (r, k, v, a, b, w)), initial_state,
+                               output_final_state)
+    return o.transpose(1, 2), state
+
+
+def rwkv7_mul_op(r, w, k, v, kk, a, **kw):
+    return rwkv7_op(r, w, k, v, -kk, kk * a, **kw)
+
+
 FUNCTIONS = {
+    rwkv7: dict(chunk_rwkv7=rwkv7_op, fused_mul_recurrent_rwkv7=rwkv7_mul_op, l2_norm=l2,
+                fused_addcmul_rwkv7=torch_addcmul_rwkv7, fused_k_rwkv7=k_update_ref,
+                gate_output_correction=gate_output_correction_ref, token_shift=token_shift),
+    modeling_rwkv7: dict(token_shift=token_shift),
     gla: dict(fused_recurrent_gla=gla_op, chunk_gla=gla_op),
     hgrn2: dict(fused_recurrent_gla=gla_op, chunk_gla=gla_op, rms_norm_linear=rms_norm_linear,
                 swish=F.silu),
@@ -193,6 +233,8 @@ FUNCTIONS = {
 }
 METHODS = {
     RMSNorm: rms_norm,
+    LayerNorm: layer_norm,
+    GroupNorm: group_norm,
     RMSNormGated: mamba_norm,
     FusedRMSNormGated: rms_norm_gated,
     ShortConvolution: short_convolution,

@@ -72,6 +72,7 @@ static const struct mx_family *const families[] = {
 	&mx_family_mamba,
 	&mx_family_falcon_mamba,
 	&mx_family_mamba2,
+	&mx_family_rwkv7,
 	&mx_family_hyenadna,
 	&mx_family_safari,
 	&mx_family_stripedhyena,

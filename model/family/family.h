@@ -21,6 +21,7 @@ extern const struct mx_family mx_family_mamba, mx_family_falcon_mamba, mx_family
 extern const struct mx_family mx_family_lfm3, mx_family_minimax_m2, mx_family_olmoe;
 extern const struct mx_family mx_family_gpt_oss, mx_family_minimax, mx_family_minimax_text_01,
 	mx_family_minimax_m1;
+extern const struct mx_family mx_family_rwkv7;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
 extern const struct mx_family mx_family_gemma2, mx_family_gemma3_text, mx_family_gemma3;
 extern const struct mx_family mx_family_gemma4_text, mx_family_gemma4;
