@@ -9,7 +9,8 @@
  *   (?m)            Ruby's "dot matches newline" -> (?s)
  *   a{1,3}+         a repeated interval, not a possessive one -> (?:a{1,3})+
  *   a{,3}           -> a{0,3}
- *   [a[b]] [a&&b]   nested and intersected classes: refused
+ *   [a&&b] [a&&[b]] intersected classes -> (?:(?=[a])[b])
+ *   [a[b]]          nested classes: refused
  *
  * Facts from Oniguruma's doc/RE and doc/SYNTAX.md and PCRE2's pcre2pattern(3).
  */
@@ -48,6 +49,7 @@ struct translate {
 	size_t groups[MAX_GROUPS]; /* where each open group begins in out */
 	size_t depth;
 	size_t atom; /* where the last atom begins in out */
+	size_t fold; /* depth of the outermost group that ignores case, SIZE_MAX if none does */
 	bool in_class;
 	bool newer;
 };
@@ -215,17 +217,11 @@ static mx_status escape(struct translate *t)
 	return MX_OK;
 }
 
-/* Translates a class, from [ to its ]. */
-static mx_status class(struct translate *t)
+/* Translates the members of a class, up to its ] or &&. */
+static mx_status members(struct translate *t)
 {
-	t->atom = t->out->len;
 	t->in_class = true;
-	mx_buf_putc(t->out, t->s[t->i++]);
-	if (t->i < t->n && t->s[t->i] == '^')
-		mx_buf_putc(t->out, t->s[t->i++]);
-	if (t->i < t->n && t->s[t->i] == ']')
-		return refuse(t, "] first in a class");
-	while (t->i < t->n && t->s[t->i] != ']') {
+	while (t->i < t->n && t->s[t->i] != ']' && !at(t, "&&")) {
 		if (t->s[t->i] == '\\') {
 			mx_status st = escape(t);
 			if (st != MX_OK)
@@ -234,15 +230,64 @@ static mx_status class(struct translate *t)
 		}
 		if (t->s[t->i] == '[')
 			return refuse(t, "class in a class");
-		if (at(t, "&&"))
-			return refuse(t, "intersection of classes");
 		mx_buf_putc(t->out, t->s[t->i++]);
 	}
-	if (t->i == t->n)
-		return refuse(t, "missing ]");
-	mx_buf_putc(t->out, t->s[t->i++]);
 	t->in_class = false;
-	return MX_OK;
+	return t->i < t->n ? MX_OK : refuse(t, "missing ]");
+}
+
+/* Translates a class without intersections, from [ to its ] or &&. */
+static mx_status simple_class(struct translate *t)
+{
+	mx_buf_putc(t->out, t->s[t->i++]);
+	if (t->i < t->n && t->s[t->i] == '^')
+		mx_buf_putc(t->out, t->s[t->i++]);
+	if (t->i < t->n && t->s[t->i] == ']')
+		return refuse(t, "] first in a class");
+	mx_status st = members(t);
+	mx_buf_putc(t->out, ']');
+	return st;
+}
+
+/* Translates the rest of [a&&b], from && on: to (?:(?=[a])[b]). */
+static mx_status intersection(struct translate *t)
+{
+	struct mx_buf left = {0};
+	if (t->fold <= t->depth) /* Oniguruma adds the other case after the intersection */
+		return refuse(t, "intersection of classes that ignore case");
+	mx_buf_append(&left, t->out->data + t->atom, t->out->len - t->atom);
+	t->out->len = t->atom;
+	mx_buf_printf(t->out, "(?:(?=%s)", mx_buf_str(&left));
+	t->out->failed |= left.failed;
+	mx_buf_free(&left);
+	t->i += 2;
+	mx_status st;
+	if (t->i < t->n && t->s[t->i] == '[') {
+		st = simple_class(t);
+		if (st == MX_OK && (t->s[t->i] != ']' || t->i + 1 == t->n || t->s[t->i + 1] != ']'))
+			st = refuse(t, "this intersection of classes");
+		t->i++;
+	} else {
+		mx_buf_putc(t->out, '[');
+		st = at(t, "^") ? refuse(t, "this intersection of classes") : members(t);
+		mx_buf_putc(t->out, ']');
+		if (st == MX_OK && t->s[t->i] != ']')
+			st = refuse(t, "this intersection of classes");
+	}
+	mx_buf_putc(t->out, ')');
+	return st;
+}
+
+/* Translates a class, from [ to its ]. */
+static mx_status class(struct translate *t)
+{
+	bool inverted = t->i + 1 < t->n && t->s[t->i + 1] == '^';
+	t->atom = t->out->len;
+	mx_status st = simple_class(t);
+	if (st == MX_OK && t->s[t->i] != ']') /* it is && */
+		st = inverted ? refuse(t, "intersection in an inverted class") : intersection(t);
+	t->i++;
+	return st;
 }
 
 static mx_status open_group(struct translate *t)
@@ -265,7 +310,9 @@ static mx_status open_group(struct translate *t)
 		j++;
 	if (j < t->n && j > t->i && (t->s[j] == ':' || t->s[j] == ')')) {
 		if (t->s[j] == ')' && t->depth > 1)
-			return refuse(t, "options in the middle of a group"); /* they end elsewhere */
+			return refuse(t, "options in the middle of a group");     /* they end elsewhere */
+		if (memchr(t->s + t->i, 'i', j - t->i) && t->fold > t->depth) /* (?i) holds to the end */
+			t->fold = t->s[j] == ')' ? 0 : t->depth;
 		for (; t->i < j; t->i++)
 			mx_buf_putc(t->out, t->s[t->i] == 'm' ? 's' : t->s[t->i]);
 	}
@@ -326,6 +373,8 @@ static mx_status one(struct translate *t)
 		if (!t->depth)
 			return refuse(t, "unmatched )");
 		t->atom = t->groups[--t->depth];
+		if (t->depth < t->fold && t->fold)
+			t->fold = SIZE_MAX;
 		break;
 	case '{': return interval(t);
 	case 0: return refuse(t, "NUL");
@@ -348,7 +397,8 @@ static mx_status one(struct translate *t)
 mx_status mx_tok_regex_translate(const char *regex, size_t n, bool newer, const char *path,
                                  struct mx_buf *out, struct mx_err *err)
 {
-	struct translate t = {.s = regex, .n = n, .path = path, .out = out, .err = err, .newer = newer};
+	struct translate t = {
+		.s = regex, .n = n, .path = path, .out = out, .err = err, .newer = newer, .fold = SIZE_MAX};
 	while (t.i < t.n) {
 		mx_status st = one(&t);
 		if (st != MX_OK)

@@ -19,8 +19,9 @@
 #include "model/tokenizer/tokenizer.h"
 
 static const char *const families[] = {
-	"gpt2",   "llama3", "qwen2",   "o200k", "cl100k",    "deepseek",    "neox",
-	"llama2", "gemma",  "mistral", "added", "metaspace", "normalizers", "affixes",
+	"gpt2",        "llama3",  "qwen2",  "o200k",     "cl100k",      "deepseek", "neox", "llama2",
+	"gemma",       "mistral", "added",  "metaspace", "normalizers", "affixes",  "kimi", "tekken",
+	"deepseek-v3", "qwen35",  "falcon", "command-r", "gemma4",      "afmoe",
 };
 #define N_FAMILIES (sizeof families / sizeof *families)
 
@@ -578,9 +579,28 @@ static const struct {
 	{"{\"normalizer\":\"NFC\"," MODEL("") "}", MX_E_FORMAT, "normalizer", "object"},
 	{"{\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}," MODEL("") "}", MX_E_UNSUPPORTED,
      "pre_tokenizer", "BertPreTokenizer"},
-	{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"},\"behavior\":"
+	{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^a&&b]\"},\"behavior\":"
+     "\"Isolated\",\"invert\":false}," MODEL("") "}",
+     MX_E_UNSUPPORTED, "pre_tokenizer.pattern", "inverted"},
+	{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i)[a&&b]\"},\"behavior\":"
+     "\"Isolated\",\"invert\":false}," MODEL("") "}",
+     MX_E_UNSUPPORTED, "pre_tokenizer.pattern", "ignore case"},
+	{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"x(?i:y)(?i:a|([a&&[b]]))\"},"
+     "\"behavior\":"
+     "\"Isolated\",\"invert\":false}," MODEL("") "}",
+     MX_E_UNSUPPORTED, "pre_tokenizer.pattern", "ignore case"},
+	{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b&&c]\"},\"behavior\":"
      "\"Isolated\",\"invert\":false}," MODEL("") "}",
      MX_E_UNSUPPORTED, "pre_tokenizer.pattern", "intersection"},
+	{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a-c&&[b]c]\"},\"behavior\":"
+     "\"Isolated\",\"invert\":false}," MODEL("") "}",
+     MX_E_UNSUPPORTED, "pre_tokenizer.pattern", "intersection"},
+	{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&^b]\"},\"behavior\":"
+     "\"Isolated\",\"invert\":false}," MODEL("") "}",
+     MX_E_UNSUPPORTED, "pre_tokenizer.pattern", "intersection"},
+	{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a[b]]\"},\"behavior\":"
+     "\"Isolated\",\"invert\":false}," MODEL("") "}",
+     MX_E_UNSUPPORTED, "pre_tokenizer.pattern", "class in a class"},
 	{"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Apart\"}"
      "," MODEL("") "}",
      MX_E_UNSUPPORTED, "pre_tokenizer", "Apart"},
