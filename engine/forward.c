@@ -123,7 +123,7 @@ static mx_status embed(struct mx_model_engine *e, const struct mx_step *step, co
 	if (st == MX_OK)
 		st = scale_in_place(d, s->h, n, m->embed_scale);
 	if (st == MX_OK && m->embed_norm.weight)
-		st = norm_of(e, &m->embed_norm, s->h, NULL, rows, s->h);
+		st = mx_norm_run(e, &m->embed_norm, s->h, NULL, rows, s->h);
 	if (st != MX_OK || !m->positions.data)
 		return st;
 	const uint32_t *pos = step->tables ? step->tables->pos : step->pos;
