@@ -203,7 +203,7 @@ static mx_status resolve_ends(struct mx_resolver *r)
 	if (st == MX_OK && p->positions)
 		st = mx_need_table(r, p->positions, p->n_positions, p->width, &m->positions);
 	if (st == MX_OK)
-		st = resolve_norm(r, p->embed_norm, &m->embed_norm);
+		st = mx_resolve_norm(r, p->embed_norm, &m->embed_norm);
 	const struct mx_tensor *t;
 	bool tied = p->may_be_tied && mx_resolve_find(r, p->lm_head, &t, NULL) == MX_E_NOTFOUND;
 	if (st == MX_OK)
