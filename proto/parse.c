@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "proto/check.h"
 #include "proto/json_in.h"
 
 static const char *type_name(const json_t *v)
@@ -118,10 +119,9 @@ mx_status mx_parse_int(const json_t *o, const char *name, int64_t min, int64_t m
 	} else {
 		return mx_parse_wrong_type(err, name, "an integer", v);
 	}
-	if (i < min || i > max)
-		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", name,
-		                   "'%s' must be between %" PRId64 " and %" PRId64 ", but it is %" PRId64,
-		                   name, min, max, i);
+	mx_status s = mx_check_integer(name, i, min, max, err);
+	if (s != MX_OK)
+		return s;
 	*out = i;
 	return MX_OK;
 }

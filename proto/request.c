@@ -1,49 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fields that both kinds of request share: a table of scalars and the rules between them. */
+/* Parses the fields that both kinds of request share. */
 #include "proto/request.h"
 
-#include <math.h>
 #include <string.h>
 
-#include "proto/json_in.h"
+#include "proto/check.h"
 #include "proto/parse.h"
 
 struct number {
-	const char *name;
-	size_t offset;   /* of a float in struct mx_api_request */
-	double min, max; /* both allowed, except for min if `open` */
-	bool open;
+	const char *key;  /* of the JSON */
+	const char *name; /* of the field */
+	size_t offset;    /* of a float in struct mx_api_request */
 };
 
-/* The bounds that OpenAI and vLLM document. Logits are divided by the repetition penalty: between
- * 0.01 and 100 any finite logit of a model stays finite, and more has no use. */
 static const struct number numbers[] = {
-	{"temperature", offsetof(struct mx_api_request, temperature), 0, 2, false},
-	{"top_p", offsetof(struct mx_api_request, top_p), 0, 1, true},
-	{"min_p", offsetof(struct mx_api_request, min_p), 0, 1, false},
-	{"presence_penalty", offsetof(struct mx_api_request, presence_penalty), -2, 2, false},
-	{"frequency_penalty", offsetof(struct mx_api_request, frequency_penalty), -2, 2, false},
-	{"repeat_penalty", offsetof(struct mx_api_request, repetition_penalty), 0.01, 100, false},
-	{"repetition_penalty", offsetof(struct mx_api_request, repetition_penalty), 0.01, 100, false},
+	{"temperature", "temperature", offsetof(struct mx_api_request, temperature)},
+	{"top_p", "top_p", offsetof(struct mx_api_request, top_p)},
+	{"min_p", "min_p", offsetof(struct mx_api_request, min_p)},
+	{"presence_penalty", "presence_penalty", offsetof(struct mx_api_request, presence_penalty)},
+	{"frequency_penalty", "frequency_penalty", offsetof(struct mx_api_request, frequency_penalty)},
+	{"repeat_penalty", "repetition_penalty", offsetof(struct mx_api_request, repetition_penalty)},
+	{"repetition_penalty", "repetition_penalty",
+     offsetof(struct mx_api_request, repetition_penalty)},
 };
 
 static mx_status parse_numbers(struct mx_api_request *r, struct mx_api_error *err)
 {
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
 		const struct number *f = &numbers[i];
-		const json_t *v = mx_parse_get(r->root, f->name);
+		const json_t *v = mx_parse_get(r->root, f->key);
 		if (!v)
 			continue;
 		if (!json_is_number(v))
-			return mx_parse_wrong_type(err, f->name, "a number", v);
+			return mx_parse_wrong_type(err, f->key, "a number", v);
 		double x = json_number_value(v);
-		if (!(f->open ? x > f->min : x >= f->min) || !(x <= f->max)) {
-			char text[MX_JSON_NUMBER_TEXT];
-			mx_json_number_text(x, text, sizeof(text));
-			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", f->name,
-			                   "'%s' must be %s %g and at most %g, but it is %s", f->name,
-			                   f->open ? "above" : "at least", f->min, f->max, text);
-		}
+		mx_status s = mx_check_number(f->name, f->key, x, err);
+		if (s != MX_OK)
+			return s;
 		*(float *)(void *)((char *)r + f->offset) = (float)x;
 	}
 	/* a positive double may round to the float 0 */
@@ -52,15 +45,13 @@ static mx_status parse_numbers(struct mx_api_request *r, struct mx_api_error *er
 	return MX_OK;
 }
 
-/* Reads an integer member into an int32. */
-static mx_status parse_i32(const struct mx_api_request *r, const char *name, int32_t min,
-                           int32_t max, int32_t *out, struct mx_api_error *err)
+/* Reads an integer within the bounds of the field `name`, from the member `key`. */
+static mx_status parse_integer(const struct mx_api_request *r, const char *key, const char *name,
+                               int64_t *out, struct mx_api_error *err)
 {
-	int64_t v = *out;
-	mx_status s = mx_parse_int(r->root, name, min, max, &v, err);
-	if (s == MX_OK)
-		*out = (int32_t)v;
-	return s;
+	int64_t min = INT64_MIN, max = INT64_MAX;
+	mx_check_bounds(name, &min, &max);
+	return mx_parse_int(r->root, key, min, max, out, err);
 }
 
 /* Reads max_tokens under its several names; the newest name wins. */
@@ -68,27 +59,18 @@ static mx_status parse_max_tokens(struct mx_api_request *r, struct mx_api_error 
 {
 	static const char *const names[] = {"n_predict", "max_tokens", "max_completion_tokens"};
 	const size_t n_names = r->kind == MX_API_CHAT ? 3 : 2;
-	const char *name = "max_tokens"; /* the name that is in use */
-	r->max_tokens = r->kind == MX_API_COMPLETION ? 16 : -1;
-	r->max_tokens_default = true;
-	for (size_t i = 0; i < n_names; i++) {
+	mx_status s = MX_OK;
+	for (size_t i = 0; i < n_names && s == MX_OK; i++) {
 		if (!mx_parse_get(r->root, names[i]))
 			continue;
-		name = names[i];
+		r->max_tokens_name = names[i];
 		r->max_tokens_default = false;
-		mx_status s = parse_i32(r, name, i ? 0 : -1, INT32_MAX, &r->max_tokens, err);
-		if (s != MX_OK)
-			return s;
+		if (i == 0) /* llama-server's -1 is no limit */
+			s = mx_parse_int(r->root, names[i], -1, INT32_MAX, &r->max_tokens, err);
+		else
+			s = parse_integer(r, names[i], "max_tokens", &r->max_tokens, err);
 	}
-	if (r->max_tokens == 0 && !r->echo)
-		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", name,
-		                   "'%s' must be at least 1%s", name,
-		                   r->kind == MX_API_COMPLETION ? ", or 0 together with 'echo'" : "");
-	if (r->max_tokens >= 0 && r->min_tokens > r->max_tokens)
-		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "min_tokens",
-		                   "'min_tokens' (%d) is above '%s' (%d)", r->min_tokens, name,
-		                   r->max_tokens);
-	return MX_OK;
+	return s;
 }
 
 static mx_status parse_seed(struct mx_api_request *r, struct mx_api_error *err)
@@ -107,14 +89,13 @@ static mx_status parse_seed(struct mx_api_request *r, struct mx_api_error *err)
 /* Reads logprobs: a number in completions, a switch in chats, where top_logprobs is the number. */
 static mx_status parse_logprobs(struct mx_api_request *r, struct mx_api_error *err)
 {
-	r->logprobs = -1;
 	if (r->kind == MX_API_COMPLETION)
-		return parse_i32(r, "logprobs", 0, MX_MAX_TOP_LOGPROBS, &r->logprobs, err);
+		return parse_integer(r, "logprobs", "logprobs", &r->logprobs, err);
 	bool on = false;
-	int32_t top = -1;
+	int64_t top = -1;
 	mx_status s = mx_parse_bool(r->root, "logprobs", &on, err);
 	if (s == MX_OK)
-		s = parse_i32(r, "top_logprobs", 0, MX_MAX_TOP_LOGPROBS, &top, err);
+		s = parse_integer(r, "top_logprobs", "logprobs", &top, err);
 	if (s != MX_OK)
 		return s;
 	if (top > 0 && !on)
@@ -174,23 +155,6 @@ static mx_status parse_format(const struct mx_api_request *r, struct mx_api_erro
 	return MX_OK;
 }
 
-/* Reads cache_salt. An empty salt would protect nothing. */
-static mx_status parse_salt(struct mx_api_request *r, struct mx_api_error *err)
-{
-	struct mx_api_text *salt = &r->cache_salt;
-	mx_status s = mx_parse_text(r->root, "cache_salt", salt, err);
-	if (s != MX_OK || !salt->s)
-		return s;
-	if (salt->len == 0 || salt->len > MX_API_MAX_SALT)
-		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "cache_salt",
-		                   "'cache_salt' must have between 1 and %d bytes, but it has %zu",
-		                   MX_API_MAX_SALT, salt->len);
-	if (memchr(salt->s, 0, salt->len))
-		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "cache_salt",
-		                   "'cache_salt' must not hold NUL characters");
-	return MX_OK;
-}
-
 static mx_status parse_switches(struct mx_api_request *r, struct mx_api_error *err)
 {
 	const struct {
@@ -211,9 +175,8 @@ static mx_status parse_switches(struct mx_api_request *r, struct mx_api_error *e
 	return MX_OK;
 }
 
-/* Does every check, in an order that reports misspelt names and then faults of the main field
- * first.
- */
+/* Reads every field, in an order that reports misspelt names and then faults of the main field
+ * first. */
 static mx_status parse_all(struct mx_api_request *r, struct mx_api_unknown *unknown,
                            struct mx_api_error *err)
 {
@@ -226,22 +189,20 @@ static mx_status parse_all(struct mx_api_request *r, struct mx_api_unknown *unkn
 	if (s == MX_OK)
 		s = parse_numbers(r, err);
 	if (s == MX_OK)
-		s = parse_i32(r, "top_k", -1, INT32_MAX, &r->top_k, err);
-	if (r->top_k == -1)
-		r->top_k = 0;
+		s = parse_integer(r, "top_k", "top_k", &r->top_k, err);
 	if (s == MX_OK)
-		s = parse_i32(r, "n", 1, MX_API_MAX_CHOICES, &r->n, err);
-	int32_t best_of = r->n;
+		s = parse_integer(r, "n", "n", &r->n, err);
+	int64_t best_of = r->n;
 	if (s == MX_OK)
-		s = parse_i32(r, "best_of", 1, MX_API_MAX_CHOICES, &best_of, err);
+		s = parse_integer(r, "best_of", "n", &best_of, err);
 	if (s == MX_OK && best_of != r->n)
 		s = mx_parse_unsupported(err, "best_of", "it must be equal to 'n'");
 	if (s == MX_OK)
-		s = parse_i32(r, "min_tokens", 0, INT32_MAX, &r->min_tokens, err);
+		s = parse_integer(r, "min_tokens", "min_tokens", &r->min_tokens, err);
 	if (s == MX_OK)
 		s = parse_max_tokens(r, err);
 	if (s == MX_OK)
-		s = parse_i32(r, "priority", -1000000, 1000000, &r->priority, err);
+		s = parse_integer(r, "priority", "priority", &r->priority, err);
 	if (s == MX_OK)
 		s = parse_seed(r, err);
 	if (s == MX_OK)
@@ -251,7 +212,7 @@ static mx_status parse_all(struct mx_api_request *r, struct mx_api_unknown *unkn
 	if (s == MX_OK)
 		s = parse_switches(r, err);
 	if (s == MX_OK)
-		s = parse_salt(r, err);
+		s = mx_parse_text(r->root, "cache_salt", &r->cache_salt, err);
 	if (s == MX_OK)
 		s = mx_parse_lists(r, err);
 	if (s == MX_OK)
@@ -263,23 +224,14 @@ mx_status mx_api_parse(enum mx_api_kind kind, const char *body, size_t len,
                        struct mx_api_unknown *unknown, struct mx_api_request *out,
                        struct mx_api_error *err)
 {
-	struct mx_api_request r = {
-		.kind = kind,
-		.temperature = NAN,
-		.top_p = NAN,
-		.min_p = NAN,
-		.repetition_penalty = NAN,
-		.top_k = MX_API_UNSET,
-		.n = 1,
-		.add_special =
-			kind == MX_API_COMPLETION, /* chat templates write their special tokens themselves */
-		.skip_special = true,
-		.add_generation_prompt = true,
-		.unknown = unknown,
-	};
+	struct mx_api_request r;
+	mx_api_request_init(&r, kind);
+	r.unknown = unknown;
 	mx_status s = mx_parse_object(body, len, &r.root, err);
 	if (s == MX_OK)
 		s = parse_all(&r, unknown, err);
+	if (s == MX_OK)
+		s = mx_api_check(&r, err);
 	if (s != MX_OK) {
 		mx_api_request_free(&r);
 		return s;

@@ -69,16 +69,17 @@ struct mx_api_request {
 	/* Not in the request: NaN for these floats, MX_API_UNSET for top_k. */
 	float temperature, top_p, min_p, repetition_penalty;
 	float presence_penalty, frequency_penalty; /* 0 if not in the request */
-	int32_t top_k;                             /* 0 = off */
+	int64_t top_k;                             /* 0 or -1 = off */
 	const struct mx_logit_bias *bias;          /* [n_bias] */
 	uint32_t n_bias;
 	bool has_seed;
 	uint64_t seed;
 
-	int32_t n;               /* choices per prompt */
-	int32_t max_tokens;      /* -1 = as many as fit */
-	bool max_tokens_default; /* max_tokens is our default: it may be cut to what fits */
-	int32_t min_tokens;
+	int64_t n;                   /* choices per prompt */
+	int64_t max_tokens;          /* -1 = as many as fit */
+	bool max_tokens_default;     /* max_tokens is our default: it may be cut to what fits */
+	const char *max_tokens_name; /* the client's name for it, for errors; NULL = "max_tokens" */
+	int64_t min_tokens;
 	bool ignore_eos;
 	const struct mx_api_text *stops; /* [n_stops], none empty */
 	uint32_t n_stops;
@@ -86,11 +87,11 @@ struct mx_api_request {
 	uint32_t n_stop_ids;
 	bool include_stop; /* the text includes the stop string */
 
-	int32_t logprobs; /* -1 = none, else the number of alternatives */
+	int64_t logprobs; /* -1 = none, else the number of alternatives */
 	bool return_token_ids;
 	bool add_special, skip_special;
 	bool stream, include_usage, continuous_usage;
-	int32_t priority; /* lower is served first */
+	int64_t priority; /* lower is served first */
 	struct mx_api_text cache_salt;
 
 	struct mx_api_unknown *unknown; /* as mx_api_parse got it */
@@ -99,6 +100,13 @@ struct mx_api_request {
 	struct mx_arena arena;
 	json_t *root;
 };
+
+/* Makes a request in which nothing is set: the defaults. */
+void mx_api_request_init(struct mx_api_request *r, enum mx_api_kind kind);
+/* Checks that all values are in their ranges and fit each other, whatever they were read from;
+ * mx_api_parse has called it. Fails with the name of the field. Afterwards the integers fit an
+ * int32_t. What only the model knows (its context, its vocabulary) is checked by mx_generate. */
+mx_status mx_api_check(struct mx_api_request *r, struct mx_api_error *err);
 
 /* Parses the body of /v1/completions or /v1/chat/completions. On failure *err is filled and *out is
  * not touched. The members of messages are not checked: which ones there are depends on the model

@@ -2,7 +2,7 @@
 /* Parses the fields of a request that are lists: prompts, stop strings and ids, logit_bias. */
 #include <string.h>
 
-#include "proto/json_in.h"
+#include "proto/check.h"
 #include "proto/parse.h"
 
 static mx_status no_memory(struct mx_api_error *err, const char *name)
@@ -41,15 +41,14 @@ static mx_status parse_prompts(struct mx_api_request *r, struct mx_api_error *er
 	if (n == 0)
 		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "prompt",
 		                   "'prompt' is an empty list");
-	if (n > MX_API_MAX_PROMPTS)
-		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "prompt",
-		                   "'prompt' holds %zu prompts, at most %d are allowed", n,
-		                   MX_API_MAX_PROMPTS);
+	mx_status s = mx_check_count("prompt", "prompts", n, MX_API_MAX_PROMPTS, err);
+	if (s != MX_OK)
+		return s;
 	struct mx_api_prompt *prompts = mx_arena_alloc(&r->arena, n * sizeof(*prompts));
 	if (!prompts)
 		return no_memory(err, "prompt");
 	for (size_t i = 0; i < n; i++) {
-		mx_status s = parse_prompt(r, list ? json_array_get(v, i) : v, &prompts[i], err);
+		s = parse_prompt(r, list ? json_array_get(v, i) : v, &prompts[i], err);
 		if (s != MX_OK)
 			return s;
 	}
@@ -74,9 +73,9 @@ static mx_status parse_stops(struct mx_api_request *r, struct mx_api_error *err)
 	if (!json_is_string(v) && !json_is_array(v))
 		return mx_parse_wrong_type(err, "stop", "a string or a list of strings", v);
 	size_t n = json_is_array(v) ? json_array_size(v) : 1;
-	if (n > MX_API_MAX_STOPS)
-		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "stop",
-		                   "'stop' holds %zu strings, at most %d are allowed", n, MX_API_MAX_STOPS);
+	mx_status s = mx_check_count("stop", "strings", n, MX_API_MAX_STOPS, err);
+	if (s != MX_OK)
+		return s;
 	struct mx_api_text *stops = mx_arena_alloc(&r->arena, (n ? n : 1) * sizeof(*stops));
 	if (!stops)
 		return no_memory(err, "stop");
@@ -85,11 +84,6 @@ static mx_status parse_stops(struct mx_api_request *r, struct mx_api_error *err)
 		if (!json_is_string(e))
 			return mx_parse_wrong_type(err, "stop", "a string or a list of strings", e);
 		stops[i] = (struct mx_api_text){json_string_value(e), json_string_length(e)};
-		if (stops[i].len == 0 || stops[i].len > MX_API_MAX_STOP_LEN)
-			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "stop",
-			                   "a string of 'stop' must have between 1 and %d bytes, but string "
-			                   "%zu has %zu",
-			                   MX_API_MAX_STOP_LEN, i, stops[i].len);
 	}
 	r->stops = stops;
 	r->n_stops = (uint32_t)n;
@@ -121,10 +115,9 @@ static mx_status parse_bias(struct mx_api_request *r, struct mx_api_error *err)
 	if (s != MX_OK || !o)
 		return s;
 	size_t n = json_object_size(o);
-	if (n > MX_API_MAX_BIAS)
-		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "logit_bias",
-		                   "'logit_bias' holds %zu entries, at most %d are allowed", n,
-		                   MX_API_MAX_BIAS);
+	s = mx_check_count("logit_bias", "entries", n, MX_API_MAX_BIAS, err);
+	if (s != MX_OK)
+		return s;
 	struct mx_logit_bias *bias = mx_arena_alloc(&r->arena, (n ? n : 1) * sizeof(*bias));
 	if (!bias)
 		return no_memory(err, "logit_bias");
@@ -139,13 +132,9 @@ static mx_status parse_bias(struct mx_api_request *r, struct mx_api_error *err)
 		if (!json_is_number(v))
 			return mx_parse_wrong_type(err, "logit_bias", "an object of numbers", v);
 		double x = json_number_value(v);
-		if (!(x >= -100 && x <= 100)) {
-			char text[MX_JSON_NUMBER_TEXT];
-			mx_json_number_text(x, text, sizeof(text));
-			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "logit_bias",
-			                   "a value of 'logit_bias' must be between -100 and 100, but it is %s",
-			                   text);
-		}
+		s = mx_check_bias(x, err);
+		if (s != MX_OK)
+			return s;
 		bias[i++].bias = (float)x;
 	}
 	r->bias = bias;
@@ -160,11 +149,10 @@ mx_status mx_parse_lists(struct mx_api_request *r, struct mx_api_error *err)
 	if (s == MX_OK)
 		s = mx_parse_container(r->root, "stop_token_ids", JSON_ARRAY, &ids, err);
 	if (s == MX_OK && ids) {
-		if (json_array_size(ids) > MX_API_MAX_STOPS)
-			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "stop_token_ids",
-			                   "'stop_token_ids' may hold at most %d ids", MX_API_MAX_STOPS);
-		s = mx_parse_ids(ids, "stop_token_ids", &r->arena, &r->stop_ids, &r->n_stop_ids, err);
+		s = mx_check_count("stop_token_ids", "ids", json_array_size(ids), MX_API_MAX_STOPS, err);
 	}
+	if (s == MX_OK && ids)
+		s = mx_parse_ids(ids, "stop_token_ids", &r->arena, &r->stop_ids, &r->n_stop_ids, err);
 	if (s == MX_OK)
 		s = parse_bias(r, err);
 	return s;

@@ -295,7 +295,7 @@ static struct mx_sampling make_sampling(const struct mx_generation *g,
 		.temperature = isnan(r->temperature) ? d->temperature : r->temperature,
 		.top_p = isnan(r->top_p) ? d->top_p : r->top_p,
 		.min_p = isnan(r->min_p) ? d->min_p : r->min_p,
-		.top_k = r->top_k == MX_API_UNSET ? d->top_k : r->top_k,
+		.top_k = r->top_k == MX_API_UNSET ? d->top_k : (int32_t)r->top_k,
 		.repetition_penalty =
 			isnan(r->repetition_penalty) ? d->repetition_penalty : r->repetition_penalty,
 		.presence_penalty = r->presence_penalty,
@@ -359,12 +359,12 @@ static struct mx_request make_request(const struct mx_generation *g, const struc
 	               .min_tokens = (uint32_t)r->min_tokens,
 	               .stop = stops,
 	               .n_stop = n_stops,
-	               .logprobs = r->logprobs,
-	               .prompt_logprobs = prompt_logprobs ? r->logprobs : -1,
+	               .logprobs = (int32_t)r->logprobs,
+	               .prompt_logprobs = prompt_logprobs ? (int32_t)r->logprobs : -1,
 	               .cache_salt = r->cache_salt.s},
 		.stop_tokens = r->ignore_eos ? stops + n_eos : stops,
 		.n_stop_tokens = r->ignore_eos ? n_stops - n_eos : n_stops,
-		.priority = r->priority,
+		.priority = (int32_t)r->priority,
 		.sink = {choice, on_token, prompt_logprobs ? on_prompt : NULL, on_done},
 	};
 }
@@ -380,7 +380,7 @@ static mx_status copy_rules(struct mx_generation *g, const struct mx_api_request
 		.want_ids = r->return_token_ids,
 		.echo = r->echo,
 		.want_cuts = r->stream,
-		.logprobs = r->logprobs,
+		.logprobs = (int32_t)r->logprobs,
 		.skip_special = r->skip_special,
 	};
 	rules->stops = mx_arena_alloc(&g->arena, (r->n_stops + 1) * sizeof(*rules->stops));
@@ -453,7 +453,7 @@ static mx_status submit_all(struct mx_generation *g, const struct mx_api_request
 	size_t n_stops = 0;
 	mx_status st = make_stop_ids(g, r, &stops, &n_stops, err);
 	if (st == MX_OK)
-		st = mx_prompt_check_stops(g->model, stops, n_stops, r->min_tokens, err);
+		st = mx_prompt_check_stops(g->model, stops, n_stops, (int32_t)r->min_tokens, err);
 	if (st != MX_OK)
 		return st;
 	struct mx_request *requests = mx_calloc(g->n_choices, sizeof(*requests));
@@ -499,7 +499,7 @@ static mx_status check_choices(const struct mx_api_request *r, const struct mx_s
 		return MX_OK;
 	return mx_api_fail(
 		err, MX_FAULT_INVALID, "invalid_value", n_prompts > most ? "prompt" : "n",
-		"%u prompts with %d choices each are more than the %u %s", n_prompts, r->n, most,
+		"%u prompts with %d choices each are more than the %u %s", n_prompts, (int)r->n, most,
 		queue ? "that fit this server's queue (scheduler.queue + max_sequences)" : "allowed");
 }
 
