@@ -100,6 +100,9 @@ mx_status mx_attention_config_window(const struct mx_plan_build *b, const struct
 /* Reads sliding_window: 0 = none. If the key is absent, the family's default. */
 mx_status mx_window_read(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t *out);
 
+/* The names of transformers for the tensors of models of Mamba layers alone. */
+extern const struct mx_tensor_names mx_mamba_names;
+
 /* A family's keys for the mixer "mamba"; NULL = it has no such key, and the default holds. */
 struct mx_mamba_keys {
 	const char *heads, *head_dim;

@@ -32,13 +32,26 @@ static const struct mx_tensor_names names = {
 static const char *const aliases[] = {"hidden_activation", "hidden_act", "top_k_experts",
                                       "num_experts_per_tok", NULL};
 
+/* Reads what all Gemmas do with embeddings and logits. cap: the limit of logits where the key is
+ * absent; 0 = none. */
+static mx_status read_ends(const struct mx_plan_build *b, const struct mx_scope *scope, double cap)
+{
+	mx_status s = mx_scope_float(scope, "final_logit_softcapping", 1e-3, 1e9, cap, &cap, b->err);
+	if (s)
+		return s;
+	b->plan->logit_softcap = (float)cap;
+	b->plan->embed_scale = (float)sqrt(b->plan->width);
+	b->plan->embed_scale_rounds = true;
+	return MX_OK;
+}
+
 static mx_status gemma_layers(struct mx_plan_build *b)
 {
 	static const char *const plus_one[] = {"q_norm.weight", "k_norm.weight", NULL};
 	const struct mx_scope scope = {.where = "", .outer = b->config};
 	bool gemma2 = b->family == &mx_family_gemma2, both_ways = false;
 	struct mx_dense d;
-	double scalar = 0, logits = 0;
+	double scalar = 0;
 	mx_status s = mx_dense_read(b, &d);
 	if (!s)
 		s = mx_scope_bool(&scope, "use_bidirectional_attention", false, &both_ways, b->err);
@@ -53,18 +66,14 @@ static mx_status gemma_layers(struct mx_plan_build *b)
 	if (!s && gemma2)
 		s = mx_scope_float(&scope, "attn_logit_softcapping", 1e-3, 1e9, d.shape.softcap,
 		                   &d.shape.softcap, b->err);
-	if (!s && gemma2 && !mx_scope_has(&scope, "final_logit_softcapping"))
-		logits = 30;
 	if (!s)
-		s = mx_scope_float(&scope, "final_logit_softcapping", 1e-3, 1e9, logits, &logits, b->err);
+		s = read_ends(b, &scope,
+		              gemma2 && !mx_scope_has(&scope, "final_logit_softcapping") ? 30 : 0);
 	if (s)
 		return s;
 	d.shape.scale = 1 / sqrt(scalar);
 	d.plus_one = plus_one;
-	b->plan->logit_softcap = (float)logits;
 	b->plan->norm_plus_one = true;
-	b->plan->embed_scale = (float)sqrt(b->plan->width);
-	b->plan->embed_scale_rounds = true;
 	return mx_dense_fill(b, &d);
 }
 
@@ -227,14 +236,13 @@ static mx_status gemma4_layers(struct mx_plan_build *b)
 	const struct mx_scope scope = {.where = "", .outer = b->config};
 	struct mx_attention_shape *local = mx_arena_alloc(b->arena, sizeof *local);
 	struct mx_dense d;
-	double logits = 0;
 	mx_status s = refuse_gemma4_extras(b, &scope);
 	if (!s)
 		s = local ? mx_dense_read(b, &d) : mx_plan_no_memory(b);
 	if (!s && !mx_scope_get(&scope, "rope_parameters"))
 		s = mx_fail(b->err, MX_E_INVALID, "rope_parameters: is missing");
 	if (!s)
-		s = mx_scope_float(&scope, "final_logit_softcapping", 1e-3, 1e9, 0, &logits, b->err);
+		s = read_ends(b, &scope, 0);
 	if (s)
 		return s;
 	d.shape.scale = 1;
@@ -249,9 +257,6 @@ static mx_status gemma4_layers(struct mx_plan_build *b)
 	if (s)
 		return s;
 	d.sliding[d.n - 1] = false; /* whatever layer_types says, as in transformers */
-	b->plan->logit_softcap = (float)logits;
-	b->plan->embed_scale = (float)sqrt(b->plan->width);
-	b->plan->embed_scale_rounds = true;
 	return mx_dense_fill(b, &d);
 }
 

@@ -91,18 +91,10 @@ static mx_status mamba_layers(struct mx_plan_build *b)
 	return s;
 }
 
-static const struct mx_tensor_names names = {
-	.embed = "backbone.embeddings.weight",
-	.final_norm = "backbone.norm_f.weight",
-	.lm_head = "lm_head.weight",
-	.layers = "backbone.layers.",
-	.mixer_norm = "norm.weight",
-};
-
 /* Defaults: configuration_{mamba,falcon_mamba}.py of transformers 5. */
 const struct mx_family mx_family_mamba = {
 	.model_type = "mamba",
-	.names = &names,
+	.names = &mx_mamba_names,
 	.norm_eps_key = "layer_norm_epsilon",
 	.default_norm_eps = 1e-5,
 	.default_max_position = MAX_CONTEXT,
@@ -112,7 +104,7 @@ const struct mx_family mx_family_mamba = {
 
 const struct mx_family mx_family_falcon_mamba = {
 	.model_type = "falcon_mamba",
-	.names = &names,
+	.names = &mx_mamba_names,
 	.norm_eps_key = "layer_norm_epsilon",
 	.default_norm_eps = 1e-5,
 	.default_max_position = MAX_CONTEXT,

@@ -236,14 +236,6 @@ bool mx_mamba2_is_raw(const json_t *config)
 	       json_is_object(json_object_get(config, "ssm_cfg"));
 }
 
-static const struct mx_tensor_names names = {
-	.embed = "backbone.embeddings.weight",
-	.final_norm = "backbone.norm_f.weight",
-	.lm_head = "lm_head.weight",
-	.layers = "backbone.layers.",
-	.mixer_norm = "norm.weight",
-};
-
 static const struct mx_tensor_names raw_names = {
 	.embed = "backbone.embedding.weight",
 	.final_norm = "backbone.norm_f.weight",
@@ -255,7 +247,7 @@ static const struct mx_tensor_names raw_names = {
 /* Defaults: configuration_mamba2.py of transformers 5. */
 const struct mx_family mx_family_mamba2 = {
 	.model_type = "mamba2",
-	.names = &names,
+	.names = &mx_mamba_names,
 	.norm_eps_key = "layer_norm_epsilon",
 	.default_norm_eps = 1e-5,
 	.default_max_position = MAX_CONTEXT,

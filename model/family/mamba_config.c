@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the parameters of the mixer "mamba" from a config; see mixers/mamba/README.md. */
+/* What Mamba's versions share: the names of their tensors; and the parameters of the mixer "mamba"
+ * as a config has them, see mixers/mamba/README.md. */
 #include <math.h>
 #include <string.h>
 
 #include "model/family/family.h"
+
+const struct mx_tensor_names mx_mamba_names = {
+	.embed = "backbone.embeddings.weight",
+	.final_norm = "backbone.norm_f.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "backbone.layers.",
+	.mixer_norm = "norm.weight",
+};
 
 mx_status mx_time_step_limit_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                   const char *key, double out[2])
