@@ -92,7 +92,7 @@ struct mx_ops {
 	mx_status (*add_rmsnorm)(struct mx_device *d, void *x, const void *r, const float *weight,
 	                         float eps, size_t n, size_t width, void *y);
 
-	/* y[n, width] = silu(gate) * up; strides in elements; y may be gate. */
+	/* act_mul with MX_ACT_SILU and `up`; in the table for modules that were built for it. */
 	mx_status (*silu_mul)(struct mx_device *d, const void *gate, size_t ld_gate, const void *up,
 	                      size_t ld_up, size_t n, size_t width, void *y, size_t ld_y);
 
@@ -198,8 +198,8 @@ struct mx_ops {
 	mx_status (*layernorm)(struct mx_device *d, void *x, const void *r, const float *weight,
 	                       const float *bias, float eps, size_t n, size_t width, void *y);
 
-	/* GELU, tanh approximation: y[i] = y[i] / 2 * (1 + tanh(sqrt(2 / pi) * (y[i] + 0.044715
-	 * y[i]^3))); n elements of the activation dtype. */
+	/* act_mul with MX_ACT_GELU_TANH and without `up`, of n elements in place; in the table for
+	 * modules that were built for it. */
 	mx_status (*gelu_tanh)(struct mx_device *d, void *y, size_t n);
 
 	/* y[n, width] = act(gate) * up, or act(gate) if up is NULL; strides in elements; y may be gate.

@@ -46,8 +46,6 @@ static mx_status run_gated(struct mx_model_engine *e, const struct mx_model_mlp 
 		struct clamping clamping = {m, s->gate, up, ld};
 		d->ops->parallel(d, rows, clamp_row, &clamping);
 	}
-	if (m->act == MX_ACT_SILU)
-		return d->ops->silu_mul(d, s->gate, ld, up, ld, rows, m->width, s->gate, ld);
 	return d->ops->act_mul(d, m->act, s->gate, ld, up, ld, rows, m->width, s->gate, ld);
 }
 

@@ -239,28 +239,6 @@ static mx_status layernorm(struct mx_device *d, void *x, const void *res, const 
 	return MX_OK;
 }
 
-static void silu_mul_row(const struct rows_call *r, size_t i)
-{
-	r->c->k.silu_mul(r->a + i * r->ld_a, r->b + i * r->ld_b, r->width, r->y + i * r->ld_y);
-}
-
-static mx_status silu_mul(struct mx_device *d, const void *gate, size_t ld_gate, const void *up,
-                          size_t ld_up, size_t n, size_t width, void *y, size_t ld_y)
-{
-	struct rows_call r = {.c = mx_cpu_of(d),
-	                      .row = silu_mul_row,
-	                      .n = n,
-	                      .a = gate,
-	                      .ld_a = ld_gate,
-	                      .b = up,
-	                      .ld_b = ld_up,
-	                      .width = width,
-	                      .y = y,
-	                      .ld_y = ld_y};
-	run_rows(&r, 2 * width);
-	return MX_OK;
-}
-
 static void act_mul_row(const struct rows_call *r, size_t i)
 {
 	r->c->k.act_mul(r->act, r->a + i * r->ld_a, r->b ? r->b + i * r->ld_b : NULL, r->width,
@@ -283,6 +261,12 @@ static mx_status act_mul(struct mx_device *d, enum mx_act act, const void *gate,
 	                      .ld_y = ld_y};
 	run_rows(&r, 2 * width);
 	return MX_OK;
+}
+
+static mx_status silu_mul(struct mx_device *d, const void *gate, size_t ld_gate, const void *up,
+                          size_t ld_up, size_t n, size_t width, void *y, size_t ld_y)
+{
+	return act_mul(d, MX_ACT_SILU, gate, ld_gate, up, ld_up, n, width, y, ld_y);
 }
 
 static void rope_table_row(const struct rows_call *r, size_t i)
@@ -384,7 +368,8 @@ static size_t piece_size(const struct rows_call *r, size_t i)
 
 static void gelu_tanh_piece(const struct rows_call *r, size_t i)
 {
-	r->c->k.gelu_tanh(r->y + i * PIECE, piece_size(r, i));
+	float *y = r->y + i * PIECE;
+	r->c->k.act_mul(MX_ACT_GELU_TANH, y, NULL, piece_size(r, i), y);
 }
 
 static mx_status gelu_tanh(struct mx_device *d, void *y, size_t n)

@@ -56,10 +56,6 @@ struct mx_kernels {
 	 * may be x, bias may be NULL. */
 	void (*layernorm)(float *x, const float *r, const float *weight, const float *bias, float eps,
 	                  size_t width, float *y);
-	/* y = silu(gate) * up; one row. y may be gate. */
-	void (*silu_mul)(const float *gate, const float *up, size_t width, float *y);
-	/* Applies GELU (tanh approximation) to each element. */
-	void (*gelu_tanh)(float *y, size_t n);
 	/* y = act(gate) * up, or act(gate) if up is NULL; one row. y may be gate. */
 	void (*act_mul)(enum mx_act act, const float *gate, const float *up, size_t width, float *y);
 	/* Applies cap * tanh(y / cap) to each element. */

@@ -69,24 +69,9 @@ static void layernorm(float *x, const float *r, const float *weight, const float
 		               (bias ? (double)bias[i] : 0));
 }
 
-/* silu(g) = g / (1 + exp(-g)) */
-static void silu_mul(const float *gate, const float *up, size_t width, float *y)
-{
-	for (size_t i = 0; i < width; i++)
-		y[i] = (float)((double)gate[i] / (1 + exp(-(double)gate[i])) * (double)up[i]);
-}
-
-/* gelu(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel, 2016); with
- * 1 + tanh(u) = 2 / (1 + exp(-2 u)), which loses nothing where tanh is near -1. */
-static void gelu_tanh(float *y, size_t n)
-{
-	const double pi = 3.14159265358979323846;
-	for (size_t i = 0; i < n; i++) {
-		double x = (double)y[i], u = sqrt(2 / pi) * (x + 0.044715 * x * x * x);
-		y[i] = (float)(x / (1 + exp(-2 * u)));
-	}
-}
-
+/* silu(x) = x / (1 + exp(-x)); gelu(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+ * (Hendrycks and Gimpel, 2016), with 1 + tanh(u) = 2 / (1 + exp(-2 u)), which loses nothing where
+ * tanh is near -1. */
 static double activation(enum mx_act act, double x)
 {
 	const double pi = 3.14159265358979323846;
@@ -164,8 +149,6 @@ void mx_kernels_ref(struct mx_kernels *k)
 		.gemm = {gemm, gemm, gemm},
 		.rmsnorm = rmsnorm,
 		.layernorm = layernorm,
-		.silu_mul = silu_mul,
-		.gelu_tanh = gelu_tanh,
 		.act_mul = act_mul,
 		.softcap = softcap,
 		.rope_table = rope_table,

@@ -83,37 +83,12 @@ static void rows_layernorm(float *x, const float *r, const float *weight, const 
 	}
 }
 
-MX_INLINE vf rows_silu(vf g, vf u)
-{
-	return g / (1.0f + vf_exp(-g)) * u;
-}
-
-static void rows_silu_mul(const float *gate, const float *up, size_t width, float *y)
-{
-	size_t i = 0;
-	for (; i + MX_W <= width; i += MX_W)
-		vf_store(y + i, rows_silu(vf_load(gate + i), vf_load(up + i)));
-	if (i < width) {
-		vf g = vf_load_part(gate + i, width - i, 0), u = vf_load_part(up + i, width - i, 0);
-		vf_store_part(y + i, rows_silu(g, u), width - i);
-	}
-}
-
 /* x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): that is x / 2 (1 + tanh(u)) */
 MX_INLINE vf rows_gelu(vf x)
 {
 	const float linear = -1.5957691216057308f, cubic = -0.07135481282247193f;
 	vf t = vf_fma(x * x, vf_set(cubic), vf_set(linear));
 	return x / (1.0f + vf_exp(x * t));
-}
-
-static void rows_gelu_tanh(float *y, size_t n)
-{
-	size_t i = 0;
-	for (; i + MX_W <= n; i += MX_W)
-		vf_store(y + i, rows_gelu(vf_load(y + i)));
-	if (i < n)
-		vf_store_part(y + i, rows_gelu(vf_load_part(y + i, n - i, 0)), n - i);
 }
 
 /* x Phi(x); Phi by the error function of Abramowitz and Stegun, 7.1.26: error 1.5e-7. The tail, of
@@ -252,8 +227,6 @@ static void rows_fill(struct mx_kernels *k)
 {
 	k->rmsnorm = rows_rmsnorm;
 	k->layernorm = rows_layernorm;
-	k->silu_mul = rows_silu_mul;
-	k->gelu_tanh = rows_gelu_tanh;
 	k->act_mul = rows_act_mul;
 	k->softcap = rows_softcap;
 	k->rope_head = rows_rope_head;

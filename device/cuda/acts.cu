@@ -141,6 +141,8 @@ mx_status mx_cuda_act_mul(struct mx_device *d, enum mx_act act, const void *gate
 {
 	if (!n || !width)
 		return MX_OK;
+	if (act == MX_ACT_SILU && up) /* has vectors */
+		return mx_cuda_silu_mul(d, gate, ld_gate, up, ld_up, n, width, y, ld_y);
 	auto as = mx_cuda_bf16(d) ? act_mul_as<__nv_bfloat16> : act_mul_as<float>;
 	return mx_cuda_check(d, as(d, act, gate, ld_gate, up, ld_up, n, width, y, ld_y), "act_mul");
 }

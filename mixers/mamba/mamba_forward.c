@@ -101,8 +101,8 @@ static mx_status gate(const struct mamba_run *r, const float **out)
 	struct mx_device *d = m->common.device;
 	if (!p->norm) {
 		*out = r->z;
-		return d->ops->silu_mul(d, r->z, p->inner, r->y, p->inner, r->n_rows, p->inner, r->z,
-		                        p->inner);
+		return d->ops->act_mul(d, MX_ACT_SILU, r->z, p->inner, r->y, p->inner, r->n_rows, p->inner,
+		                       r->z, p->inner);
 	}
 	const struct mx_recur_norm norm = {
 		.groups = p->groups,

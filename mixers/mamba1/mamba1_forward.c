@@ -83,6 +83,6 @@ mx_status mamba1_forward(struct mx_mixer *m, const struct mx_step *step, const v
 	mx_recur_map(m->kernels, d, MX_RECUR_SOFTPLUS, n, inner, dt, inner);
 	mx_select_forward(m->kernels, d, &m->scan, step, m->common.slots.base, m->common.slots.stride,
 	                  &rows, x, inner);
-	status = d->ops->silu_mul(d, z, inner, x, inner, n, inner, z, inner);
+	status = d->ops->act_mul(d, MX_ACT_SILU, z, inner, x, inner, n, inner, z, inner);
 	return status == MX_OK ? d->ops->linear(d, z, inner, n, &last, 1) : status;
 }

@@ -638,7 +638,7 @@ static void test_silu_mul(void **state)
 		fill_floats(x, N * ld);
 		for (size_t i = 0; i < N * ld; i++)
 			x[i] *= rng() % 4 ? 8 : 120;
-		devices[0]->ops->silu_mul(devices[0], x, ld, x + w, ld, N, w, want, w);
+		devices[0]->ops->act_mul(devices[0], MX_ACT_SILU, x, ld, x + w, ld, N, w, want, w);
 		FOR_LEVELS(l)
 		{
 			struct mx_device *d = devices[l];
@@ -648,7 +648,7 @@ static void test_silu_mul(void **state)
 			float *y = gy.data;
 			for (size_t i = 0; i < w; i++) { /* each element alone: the same bits */
 				float one[16];
-				d->ops->silu_mul(d, x + i, ld, x + w + i, ld, 1, 1, one, 1);
+				d->ops->act_mul(d, MX_ACT_SILU, x + i, ld, x + w + i, ld, 1, 1, one, 1);
 				assert_memory_equal(one, y + i, sizeof(float));
 			}
 		}
