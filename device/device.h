@@ -58,6 +58,15 @@ struct mx_linear_out {
 	bool y_f32;                /* y is f32 whatever the activation dtype; else activation dtype */
 };
 
+/* One product of mx_ops.linear_each: y[n, ldy] = W x. */
+struct mx_linear_each {
+	const struct mx_weight *w; /* [rows, cols] */
+	const void *x;             /* [n, ldx] */
+	size_t ldx;                /* elements between rows of x, >= w->cols */
+	void *y;                   /* [n, ldy]; columns 0..rows-1 are written */
+	size_t ldy;                /* elements between rows of y, >= w->rows */
+};
+
 typedef void mx_parallel_f(void *arg, size_t task, unsigned worker);
 
 /* Parameters of a rotary embedding, prepared once per layer: inverse frequencies with the scaling
@@ -211,6 +220,11 @@ struct mx_ops {
 	/* y = cap * tanh(y / cap), for f32 logits [n, ld] of which vocab columns are used. */
 	mx_status (*softcap_logits)(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
 	                            float cap);
+
+	/* Products of one shape and type, each with an input of its own, n rows each: the heads of a
+	 * layer. The bits of linear. x and y are of the activation dtype. */
+	mx_status (*linear_each)(struct mx_device *d, size_t n, const struct mx_linear_each *each,
+	                         size_t n_each);
 };
 
 struct mx_device_info {

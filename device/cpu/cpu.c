@@ -485,6 +485,7 @@ static const struct mx_ops cpu_ops = {
 	.gelu_tanh = gelu_tanh,
 	.act_mul = act_mul,
 	.softcap_logits = softcap_logits,
+	.linear_each = mx_cpu_linear_each,
 };
 
 /* ---- life ---- */

@@ -59,6 +59,9 @@ mx_status mx_cpu_sample_drawn(struct mx_device *d, size_t n, int32_t *out_tokens
 mx_status mx_cpu_logprobs(struct mx_device *d, const float *logits, size_t ld, size_t n,
                           uint32_t vocab, const int32_t *tokens, const uint32_t *n_top,
                           struct mx_logprob *out);
+/* device/cpu/each.c */
+mx_status mx_cpu_linear_each(struct mx_device *d, size_t n, const struct mx_linear_each *each,
+                             size_t n_each);
 /* device/cpu/memory.c */
 mx_status mx_cpu_alloc(struct mx_device *d, size_t bytes, void **out);
 void mx_cpu_release(struct mx_device *d, void *p);

@@ -36,6 +36,17 @@ static void destroy(struct mx_device *d)
 	free(c);
 }
 
+static mx_status linear_each(struct mx_device *d, size_t n, const struct mx_linear_each *each,
+                             size_t n_each)
+{
+	mx_status st = MX_OK;
+	for (size_t i = 0; i < n_each && st == MX_OK; i++) {
+		const struct mx_linear_out out = {.w = each[i].w, .y = each[i].y, .ldy = each[i].ldy};
+		st = mx_cuda_linear_run(d, each[i].x, each[i].ldx, n, &out, 1);
+	}
+	return st;
+}
+
 static const struct mx_ops cuda_ops = {
 	.struct_size = sizeof(struct mx_ops),
 	.linear = mx_cuda_linear_run,
@@ -73,6 +84,7 @@ static const struct mx_ops cuda_ops = {
 	.gelu_tanh = mx_cuda_gelu_tanh,
 	.act_mul = mx_cuda_act_mul,
 	.softcap_logits = mx_cuda_softcap_logits,
+	.linear_each = linear_each,
 };
 
 /* True if the kernels are compiled for compute capability `sm` (90 = 9.0). Code for 8.x would also

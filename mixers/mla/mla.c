@@ -53,6 +53,7 @@ static void mla_destroy(struct mx_mixer *m)
 		return;
 	free(m->uk);
 	free(m->uv);
+	free(m->each);
 	free(m->uk_data);
 	free(m->inv_freq);
 	free(m);
@@ -80,8 +81,9 @@ static mx_status absorb(struct mx_mixer *m)
 	size_t head_bytes = (size_t)p->rank * p->nope * mx_dtype_size(kv->dtype);
 	m->uk = calloc(p->heads, sizeof *m->uk);
 	m->uv = calloc(p->heads, sizeof *m->uv);
+	m->each = calloc(p->heads, sizeof *m->each);
 	m->uk_data = aligned_alloc(64, uk_bytes(p, kv->dtype));
-	if (!m->uk || !m->uv || !m->uk_data)
+	if (!m->uk || !m->uv || !m->each || !m->uk_data)
 		return MX_E_NOMEM;
 	for (uint32_t h = 0; h < p->heads; h++) {
 		const struct mx_weight keys = mx_weight_rows(kv, h * (p->nope + p->v), p->nope);

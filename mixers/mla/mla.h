@@ -56,6 +56,7 @@ struct mx_mixer {
 	struct mx_weight kv_latent, k_rope; /* rows of kv_a */
 	struct mx_weight *uk;               /* [heads], owned: each [rank, nope], of uk_data */
 	struct mx_weight *uv;               /* [heads], owned: each [v, rank], rows of kv_b */
+	struct mx_linear_each *each;        /* [heads], owned: arguments of one call */
 	void *uk_data;                      /* owned: the keys' part of kv_b, transposed by heads */
 	float *inv_freq;                    /* [rope / 2], owned */
 	uint32_t width, max_rows;

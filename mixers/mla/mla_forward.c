@@ -132,14 +132,13 @@ static mx_status each_head(const struct run *r, const struct mx_weight *w, const
 {
 	const struct mx_mixer *m = r->m;
 	const uint32_t heads = m->params.heads;
-	mx_status s = MX_OK;
-	for (uint32_t h = 0; h < heads && s == MX_OK; h++) {
-		const struct mx_linear_out out = {
-			.w = &w[h], .y = y + (size_t)h * ldy, .ldy = (size_t)heads * ldy};
-		s = m->device->ops->linear(m->device, x + (size_t)h * ldx, (size_t)heads * ldx, r->n, &out,
-		                           1);
-	}
-	return s;
+	for (uint32_t h = 0; h < heads; h++)
+		m->each[h] = (struct mx_linear_each){.w = &w[h],
+		                                     .x = x + (size_t)h * ldx,
+		                                     .ldx = (size_t)heads * ldx,
+		                                     .y = y + (size_t)h * ldy,
+		                                     .ldy = (size_t)heads * ldy};
+	return m->device->ops->linear_each(m->device, r->n, m->each, heads);
 }
 
 mx_status mla_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)

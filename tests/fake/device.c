@@ -115,6 +115,17 @@ static mx_status linear(struct mx_device *d, const void *x, size_t ldx, size_t n
 	return later(d, &c);
 }
 
+static mx_status linear_each(struct mx_device *d, size_t n, const struct mx_linear_each *each,
+                             size_t n_each)
+{
+	mx_status st = MX_OK;
+	for (size_t i = 0; i < n_each && st == MX_OK; i++) {
+		const struct mx_linear_out out = {.w = each[i].w, .y = each[i].y, .ldy = each[i].ldy};
+		st = linear(d, each[i].x, each[i].ldx, n, &out, 1);
+	}
+	return st;
+}
+
 static void run_rmsnorm(struct mx_device *cpu, const struct call *c)
 {
 	must(cpu->ops->rmsnorm(cpu, c->a, c->b, c->f, c->n, c->m, c->y));
@@ -463,6 +474,7 @@ static const struct mx_ops ops = {
 	.gelu_tanh = gelu_tanh,
 	.act_mul = act_mul,
 	.softcap_logits = softcap_logits,
+	.linear_each = linear_each,
 };
 
 static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_device **out,
