@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures the attention mixer beside the roofs: decoding in GB/s of keys and values beside the
- * machine's reading speed, prompts in GFLOP/s of the causal half beside its fastest arithmetic.
- * Products with weights are left out (bench/device/ops).
+ * Measures the mixers attention and mla beside the roofs: decoding in GB/s of keys and values
+ * beside the machine's reading speed, prompts in GFLOP/s of the causal half beside its fastest
+ * arithmetic. Products with weights are left out (bench/device/ops), but with -k those of mla's
+ * kv_b, head by head.
  *
  *   bench/mixers/attention [-t threads] [-m modules] [-f] [-d | -p] [-s shape] [-c context]
- *     -f  keys and values in f32      -d  decode only      -p  prefill only
+ *     -f  keys and values in f32      -d  decode only      -p  prefill only      -k  kv_b
  */
 #include <errno.h>
 #include <math.h>
@@ -30,10 +31,14 @@
 struct shape {
 	const char *name;
 	uint32_t heads, kv_heads, head_dim;
+	uint32_t rank, rope; /* mla: of a latent and of the rotated key; head_dim is nope and v */
 };
 
 static const struct shape shapes[] = {
-	{"12x64", 12, 12, 64}, {"32/8x128", 32, 8, 128}, {"32/4x64", 32, 4, 64}};
+	{"12x64", 12, 12, 64, 0, 0},       {"32/8x128", 32, 8, 128, 0, 0},
+	{"32/4x64", 32, 4, 64, 0, 0},      {"mla-16", 16, 1, 128, 512, 64}, /* DeepSeek-V2-Lite */
+	{"mla-128", 128, 1, 128, 512, 64},                                  /* DeepSeek-V3 */
+};
 
 static const double inv_freq[64] = {1, 0.1, 0.01, 0.001};
 
@@ -41,7 +46,7 @@ struct options {
 	unsigned threads;
 	const char *modules, *shape;
 	enum mx_dtype dtype;
-	bool decode, prefill;
+	bool decode, prefill, kv_b;
 	uint32_t context; /* 0 = all */
 };
 
@@ -56,7 +61,9 @@ struct bench {
 	uint32_t n_layers, n_pages; /* pages of a layer */
 	size_t page_bytes;
 	unsigned char *state, *scratch;
-	size_t state_bytes, scratch_bytes;
+	size_t state_bytes, scratch_bytes, kv_b_bytes;
+	void *kv_b;       /* mla */
+	float ones[1024]; /* mla: the norm of latents */
 	float *x, *y;
 };
 
@@ -66,12 +73,15 @@ _Noreturn static void die(const char *what)
 	exit(1);
 }
 
+/* The device's linear, for products with weights that are there; NULL = none are computed. */
+static mx_status (*real_linear)(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                                const struct mx_linear_out *out, size_t n_out);
+
 /* Takes the place of linear: queries, keys and values are what the scratch memory holds. */
 static mx_status no_product(struct mx_device *d, const void *x, size_t ldx, size_t n,
                             const struct mx_linear_out *out, size_t n_out)
 {
-	(void)d, (void)x, (void)ldx, (void)n, (void)out, (void)n_out;
-	return MX_OK;
+	return real_linear && out->w->data ? real_linear(d, x, ldx, n, out, n_out) : MX_OK;
 }
 
 /* The attention layers of a model, with pages for `tokens` tokens each. */
@@ -86,6 +96,13 @@ static void bench_open(struct bench *b, uint32_t tokens, uint32_t max_context, u
 		{.name = "rope", .type = MX_PARAM_STRING, .s = "default"},
 		{.name = "rope_inv_freq", .type = MX_PARAM_FLOATS, .v = inv_freq, .n = half},
 	};
+	const struct mx_param latent[] = {
+		{.name = "heads", .type = MX_PARAM_INT, .i = s->heads},
+		{.name = "kv_lora_rank", .type = MX_PARAM_INT, .i = s->rank},
+		{.name = "qk_nope_head_dim", .type = MX_PARAM_INT, .i = s->head_dim},
+		{.name = "qk_rope_head_dim", .type = MX_PARAM_INT, .i = s->rope},
+		{.name = "v_head_dim", .type = MX_PARAM_INT, .i = s->head_dim},
+	};
 	struct mx_layer_desc layer = {
 		.n_layers = 1,
 		.width = width,
@@ -96,8 +113,21 @@ static void bench_open(struct bench *b, uint32_t tokens, uint32_t max_context, u
 		.state_dtype = b->o->dtype,
 		.params = {params, sizeof(params) / sizeof(*params)},
 	};
+	if (s->rank)
+		layer.params = (struct mx_params){latent, sizeof(latent) / sizeof(*latent)};
 	const struct mx_weight none = {MX_BF16, width, width, NULL};
+	struct mx_weight kv_b = {MX_BF16, 2 * width, s->rank, NULL};
 	const void *weights[MX_MIXER_MAX_WEIGHTS] = {&none, &none, &none, &none};
+	if (s->rank) {
+		b->kv_b_bytes = (size_t)kv_b.rows * kv_b.cols * 2;
+		kv_b.data = b->kv_b = roof_data(b->pool, b->kv_b_bytes);
+		if (!b->kv_b)
+			die("out of memory");
+		for (uint32_t i = 0; i < s->rank; i++)
+			b->ones[i] = 1;
+		const void *own[] = {&none, &none, b->ones, &kv_b, &none};
+		memcpy(weights, own, sizeof(own));
+	}
 	struct mx_state_spec spec;
 	struct mx_err err = {0};
 
@@ -105,6 +135,7 @@ static void bench_open(struct bench *b, uint32_t tokens, uint32_t max_context, u
 	    b->ops->probe(&layer, b->device, &err) != MX_OK)
 		die(err.text);
 	b->device_ops = *b->device->ops;
+	real_linear = b->o->kv_b ? b->device_ops.linear : NULL;
 	b->device_ops.linear = no_product;
 	b->device->ops = &b->device_ops;
 	if (b->ops->state(&layer, b->device, &spec) != MX_OK)
@@ -140,6 +171,8 @@ static void bench_close(struct bench *b)
 	for (uint32_t i = 0; i < b->n_layers; i++)
 		b->ops->destroy(b->layers[i]);
 	mx_cpu_destroy(b->device);
+	if (b->shape->rank)
+		mx_unmap(b->kv_b, b->kv_b_bytes);
 	mx_unmap(b->state, b->state_bytes);
 	mx_unmap(b->scratch, b->scratch_bytes);
 	mx_unmap(b->x, row);
@@ -239,7 +272,9 @@ static void prefill(struct bench *b, uint32_t n, double roof)
 	}
 	for (uint32_t at = 0; at < n; at += STEP_ROWS)
 		sum += best[at / STEP_ROWS];
-	double flop = 2.0 * n * (n + 1.0) * b->shape->heads * b->shape->head_dim;
+	const struct shape *s = b->shape;
+	double row = s->rank ? 2 * s->rank + s->rope : 2 * s->head_dim; /* of q, k and v */
+	double flop = (double)n * (n + 1.0) * s->heads * row;
 	printf("%-9s prefill  1 x %5u  %9.1f ms/layer  %7.1f GFLOP/s of %6.1f  %5.1f %%\n",
 	       b->shape->name, n, sum * 1e3, flop / sum * 1e-9, roof, flop / sum * 1e-7 / roof);
 	fflush(stdout);
@@ -275,13 +310,14 @@ int main(int argc, char **argv)
 	struct mx_err err = {0};
 	int c;
 
-	while ((c = getopt(argc, argv, "t:m:fdps:c:")) != -1) {
+	while ((c = getopt(argc, argv, "t:m:fdpks:c:")) != -1) {
 		switch (c) {
 		case 't': o.threads = (unsigned)atoi(optarg); break;
 		case 'm': o.modules = optarg; break;
 		case 'f': o.dtype = MX_F32; break;
 		case 'd': o.prefill = false; break;
 		case 'p': o.decode = false; break;
+		case 'k': o.kv_b = true; break;
 		case 's': o.shape = optarg; break;
 		case 'c': o.context = (uint32_t)atoi(optarg); break;
 		default: return 2;
@@ -290,14 +326,17 @@ int main(int argc, char **argv)
 	struct bench b = {.o = &o};
 	if (mx_pool_create(o.threads, &b.pool) != MX_OK || mx_registry_create(&registry) != MX_OK)
 		die("out of memory");
-	if (mx_registry_load_dir(registry, o.modules, &err) != MX_OK ||
-	    !(b.ops = mx_registry_find(registry, "attention", MX_DEVICE_CPU, &err)))
+	if (mx_registry_load_dir(registry, o.modules, &err) != MX_OK)
 		die(err.text);
 	printf("%u threads, %s, keys and values in %s\n", mx_pool_size(b.pool),
 	       mx_isa_name(mx_cpu_isa()), mx_dtype_name(o.dtype));
 	for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
 		b.shape = &shapes[i];
-		if (!o.shape || !strcmp(o.shape, shapes[i].name))
+		b.ops =
+			mx_registry_find(registry, b.shape->rank ? "mla" : "attention", MX_DEVICE_CPU, &err);
+		if (!b.ops)
+			die(err.text);
+		if (!o.shape || !strcmp(o.shape, b.shape->name))
 			run(&b);
 	}
 	mx_registry_destroy(registry);
