@@ -63,7 +63,8 @@ mx_status mx_tok_added_add(struct mx_tokenizer *t, const struct mx_tok_added *a,
 		char *copy = mx_arena_strndup(&t->arena, a->content.s, a->content.n);
 		if (!copy || grow(set, &t->arena) != MX_OK)
 			return mx_fail(err, MX_E_NOMEM, "out of memory");
-		int32_t id = mx_tok_vocab_id(&t->vocab, a->content.s, a->content.n);
+		int32_t id = t->world.any ? mx_tok_vocab_bytes_id(&t->vocab, a->content.s, a->content.n)
+		                          : mx_tok_vocab_id(&t->vocab, a->content.s, a->content.n);
 		if (id < 0)
 			id = (*next_id)++;
 		if ((uint32_t)id >= MX_TOK_MAX_IDS)
@@ -157,7 +158,7 @@ static int32_t child(const struct mx_tok_trie *trie, int32_t node, unsigned char
 	return c;
 }
 
-static mx_status trie_add(struct mx_tok_trie *trie, const struct mx_tok_piece *p, int32_t added,
+mx_status mx_tok_trie_add(struct mx_tok_trie *trie, const struct mx_tok_piece *p, int32_t added,
                           struct mx_arena *arena)
 {
 	if (!p->n)
@@ -216,16 +217,15 @@ mx_status mx_tok_added_finish(struct mx_tokenizer *t, struct mx_err *err)
 			if (st == MX_OK)
 				a->pattern = (struct mx_tok_piece){copy, (uint32_t)w.text.len};
 		}
-		if (st == MX_OK && trie_add(a->normalized ? &set->normalized : &set->raw, &a->pattern,
-		                            (int32_t)i, &t->arena) != MX_OK)
+		if (st == MX_OK && mx_tok_trie_add(a->normalized ? &set->normalized : &set->raw,
+		                                   &a->pattern, (int32_t)i, &t->arena) != MX_OK)
 			st = mx_fail(err, MX_E_NOMEM, "out of memory");
 	}
 	mx_tok_work_free(&w);
 	return st;
 }
 
-/* Returns the length of the longest token at s, 0 if there is none. */
-static size_t longest(const struct mx_tok_trie *trie, const char *s, size_t n, int32_t *added)
+size_t mx_tok_trie_longest(const struct mx_tok_trie *trie, const char *s, size_t n, int32_t *added)
 {
 	size_t best = 0;
 	int32_t node = trie->root[(unsigned char)s[0]];
@@ -261,7 +261,7 @@ mx_status mx_tok_added_split(const struct mx_tokenizer *t, const struct mx_tok_t
 	size_t stripped = 0; /* end of the last run of spaces that an rstrip took */
 	for (size_t i = 0; trie->any && i < len;) {
 		int32_t which = -1;
-		size_t match = longest(trie, s + i, len - i, &which);
+		size_t match = mx_tok_trie_longest(trie, s + i, len - i, &which);
 		if (!match) {
 			i++;
 			continue;

@@ -9,7 +9,8 @@
  *   bpe.c         pre-token to ids
  *   decode.c      ids to text
  *
- * chars.c makes a tokenizer.json for a character tokenizer that has none. All rest
+ * chars.c makes a tokenizer.json for a character tokenizer that has none, world.c for
+ * RWKV's, which it also encodes with. All rest
  * on text.c (UTF-8), unicode.c (character classes), pattern.c
  * (regular expressions), vocab.c (string to id), lookup.c (id to string),
  * work.c and room.c (memory of one call) and json.c (checked reading).
@@ -158,6 +159,9 @@ static inline int32_t mx_tok_vocab_id(const struct mx_tok_vocab *v, const char *
 	return mx_tok_map_find(&v->map, v->pieces, s, n);
 }
 
+/* Returns the id of the piece that has the bytes s in the byte-level alphabet, or -1. */
+int32_t mx_tok_vocab_bytes_id(const struct mx_tok_vocab *v, const char *s, size_t n);
+
 /* --- pattern.c ----------------------------------------------------------------------- */
 
 enum mx_tok_pattern_kind {
@@ -283,6 +287,12 @@ struct mx_tok_trie {
 	bool any;
 };
 
+/* Adds a token unless an equal one is there. The roots of an empty trie are -1. */
+mx_status mx_tok_trie_add(struct mx_tok_trie *trie, const struct mx_tok_piece *p, int32_t added,
+                          struct mx_arena *arena);
+/* Returns the length of the longest token at s, of n > 0 bytes; 0 if there is none. */
+size_t mx_tok_trie_longest(const struct mx_tok_trie *trie, const char *s, size_t n, int32_t *added);
+
 struct mx_tok_added_set {
 	struct mx_tok_added *v;
 	struct mx_tok_piece *contents; /* [cap] beside v, for the map */
@@ -390,6 +400,20 @@ bool mx_tok_is_chars(const json_t *config);
  * `config` does not mention are added to `config`. */
 mx_status mx_tok_chars(json_t *config, json_t **out, struct mx_err *err);
 
+/* --- world.c ------------------------------------------------------------------------- */
+
+#define MX_TOK_WORLD_FILE "rwkv_vocab_v20230424.txt"
+/* Makes a tokenizer.json from that file, which the caller owns (json_decref). config may be NULL.
+ */
+mx_status mx_tok_world(const char *text, size_t len, const json_t *config, json_t **out,
+                       struct mx_err *err);
+/* Fills t->world. Call it when the vocabulary is there. */
+mx_status mx_tok_world_index(struct mx_tokenizer *t, struct mx_err *err);
+/* Appends the ids of a text in the byte-level alphabet: the longest token at each place. *out may
+ * hold at most `limit` ids (0 = no limit). */
+mx_status mx_tok_world_encode(const struct mx_tokenizer *t, const char *s, size_t n, size_t limit,
+                              struct mx_tokens *out);
+
 /* --- decode.c ------------------------------------------------------------------------ */
 
 struct mx_tok_dec;
@@ -417,6 +441,7 @@ struct mx_tokenizer {
 	struct mx_tok_norms norms;
 	struct mx_tok_pres pres;
 	struct mx_tok_bpe bpe;
+	struct mx_tok_trie world; /* RWKV's tokens, which take the place of bpe; any = false: none */
 	struct mx_tok_post post;
 	struct mx_tok_decs decs;
 	uint32_t size; /* number of ids, of the vocabulary and of added tokens */

@@ -57,7 +57,13 @@ static mx_status in_file(mx_status st, const char *file, struct mx_err *err)
 	return st;
 }
 
-static mx_status parse_tokenizer(struct mx_tokenizer *t, const json_t *j, struct mx_err *err)
+struct text {
+	const char *s;
+	size_t n;
+};
+
+static mx_status parse_tokenizer(struct mx_tokenizer *t, const json_t *j, bool world,
+                                 struct mx_err *err)
 {
 	/* truncation and padding are defaults for callers of `tokenizers`; they are ignored */
 	static const char *const keys[] = {
@@ -74,6 +80,8 @@ static mx_status parse_tokenizer(struct mx_tokenizer *t, const json_t *j, struct
 			mx_tok_pretokenizer_parse(t, json_object_get(j, "pre_tokenizer"), "pre_tokenizer", err);
 	if (st == MX_OK)
 		st = mx_tok_bpe_parse(t, json_object_get(j, "model"), "model", err);
+	if (st == MX_OK && world)
+		st = mx_tok_world_index(t, err);
 	if (st == MX_OK)
 		st = mx_tok_added_parse(t, json_object_get(j, "added_tokens"), "added_tokens", err);
 	if (st == MX_OK)
@@ -83,22 +91,26 @@ static mx_status parse_tokenizer(struct mx_tokenizer *t, const json_t *j, struct
 	return st;
 }
 
-mx_status mx_tokenizer_parse(const char *json, size_t len, const char *config, size_t config_len,
-                             struct mx_tokenizer **out, struct mx_err *err)
+/* Makes a tokenizer of one of two files (s NULL: it is not there) and the config. */
+static mx_status parse(struct text json, struct text world, struct text config,
+                       struct mx_tokenizer **out, struct mx_err *err)
 {
 	json_t *j = NULL, *c = NULL;
 	struct mx_tokenizer *t = mx_calloc(1, sizeof *t);
 	mx_status st = t ? MX_OK : mx_fail(err, MX_E_NOMEM, "out of memory");
-	if (st == MX_OK && json)
-		st = parse_json(json, len, "tokenizer.json", &j, err);
-	if (st == MX_OK && config)
-		st = parse_json(config, config_len, "tokenizer_config.json", &c, err);
-	if (st == MX_OK && !json && mx_tok_is_chars(c))
+	if (st == MX_OK && json.s)
+		st = parse_json(json.s, json.n, "tokenizer.json", &j, err);
+	if (st == MX_OK && config.s)
+		st = parse_json(config.s, config.n, "tokenizer_config.json", &c, err);
+	if (st == MX_OK && world.s)
+		st = mx_tok_world(world.s, world.n, c, &j, err);
+	else if (st == MX_OK && !json.s && mx_tok_is_chars(c))
 		st = in_file(mx_tok_chars(c, &j, err), "tokenizer_config.json", err);
-	else if (st == MX_OK && !json)
+	else if (st == MX_OK && !json.s)
 		st = mx_fail_at(err, MX_E_NOTFOUND, "tokenizer.json", "is missing");
 	if (st == MX_OK)
-		st = in_file(parse_tokenizer(t, j, err), "tokenizer.json", err);
+		st = in_file(parse_tokenizer(t, j, world.s != NULL, err),
+		             world.s ? MX_TOK_WORLD_FILE : "tokenizer.json", err);
 	if (st == MX_OK && c)
 		st = in_file(mx_tok_config_parse(t, c, err), "tokenizer_config.json", err);
 	if (st == MX_OK)
@@ -111,6 +123,20 @@ mx_status mx_tokenizer_parse(const char *json, size_t len, const char *config, s
 	}
 	*out = t;
 	return MX_OK;
+}
+
+mx_status mx_tokenizer_parse(const char *json, size_t len, const char *config, size_t config_len,
+                             struct mx_tokenizer **out, struct mx_err *err)
+{
+	return parse((struct text){json, len}, (struct text){0}, (struct text){config, config_len}, out,
+	             err);
+}
+
+mx_status mx_tokenizer_parse_world(const char *vocab, size_t len, const char *config,
+                                   size_t config_len, struct mx_tokenizer **out, struct mx_err *err)
+{
+	return parse((struct text){0}, (struct text){vocab, len}, (struct text){config, config_len},
+	             out, err);
 }
 
 /* Reads the whole file; MX_E_NOTFOUND if it does not exist. */
@@ -161,15 +187,19 @@ static mx_status read_optional(const char *dir, const char *name, struct mx_buf 
 
 mx_status mx_tokenizer_load(const char *dir, struct mx_tokenizer **out, struct mx_err *err)
 {
-	struct mx_buf json = {0}, config = {0};
-	bool has_json = false, has_config = false;
+	struct mx_buf json = {0}, world = {0}, config = {0};
+	bool has_json = false, has_world = false, has_config = false;
 	mx_status st = read_optional(dir, "tokenizer.json", &json, &has_json, err);
 	if (st == MX_OK)
 		st = read_optional(dir, "tokenizer_config.json", &config, &has_config, err);
+	if (st == MX_OK && !has_json)
+		st = read_optional(dir, MX_TOK_WORLD_FILE, &world, &has_world, err);
 	if (st == MX_OK)
-		st = mx_tokenizer_parse(has_json ? mx_buf_str(&json) : NULL, json.len,
-		                        has_config ? mx_buf_str(&config) : NULL, config.len, out, err);
+		st = parse((struct text){has_json ? mx_buf_str(&json) : NULL, json.len},
+		           (struct text){has_world ? mx_buf_str(&world) : NULL, world.len},
+		           (struct text){has_config ? mx_buf_str(&config) : NULL, config.len}, out, err);
 	mx_buf_free(&json);
+	mx_buf_free(&world);
 	mx_buf_free(&config);
 	return st;
 }
@@ -235,6 +265,8 @@ static mx_status encode(const struct mx_tokenizer *t, struct mx_tok_work *w, con
 		const struct mx_tok_split *s = &w->splits.v[i];
 		if (s->id >= 0)
 			st = append(out, &s->id, 1);
+		else if (t->world.any)
+			st = mx_tok_world_encode(t, w->text.data + s->off, s->len, limit, out);
 		else
 			st = mx_tok_bpe_encode(t, w, w->text.data + s->off, s->len, limit, out);
 		if (st == MX_OK && out->cap * sizeof *out->ids > w->room.left) {

@@ -2,7 +2,7 @@
 /*
  * tokenizer.json: text to token ids and back, exactly as Hugging Face
  * `tokenizers` does it, for byte-level and SentencePiece-style BPE. HyenaDNA's
- * character tokenizer, which has no such file, is supported too.
+ * character tokenizer and RWKV's, which have no such file, are supported too.
  *
  * A tokenizer is immutable after load and may be used by any thread; the work
  * memory of encoding belongs to the call.
@@ -26,12 +26,16 @@ void mx_tokens_free(struct mx_tokens *t); /* frees ids and zeroes *t; takes NULL
 mx_status mx_tokens_shrink(struct mx_tokens *t);
 
 /* Reads DIR/tokenizer.json and, if it exists, tokenizer_config.json (bos/eos/... token strings,
- * add_bos_token). Without tokenizer.json, tokenizer_config.json must describe a character
- * tokenizer; otherwise MX_E_NOTFOUND. */
+ * add_bos_token). Without tokenizer.json, there must be RWKV's rwkv_vocab_v20230424.txt, or
+ * tokenizer_config.json must describe a character tokenizer; otherwise MX_E_NOTFOUND. */
 mx_status mx_tokenizer_load(const char *dir, struct mx_tokenizer **out, struct mx_err *err);
 /* As mx_tokenizer_load, from texts in memory; either may be NULL. */
 mx_status mx_tokenizer_parse(const char *json, size_t len, const char *config, size_t config_len,
                              struct mx_tokenizer **out, struct mx_err *err);
+/* As mx_tokenizer_load, from the text of RWKV's vocabulary file; config may be NULL. */
+mx_status mx_tokenizer_parse_world(const char *vocab, size_t len, const char *config,
+                                   size_t config_len, struct mx_tokenizer **out,
+                                   struct mx_err *err);
 void mx_tokenizer_destroy(struct mx_tokenizer *t); /* takes NULL */
 
 /* Appends the ids of text[0..len) to *out. add_special: run the post-processor, which adds BOS and

@@ -65,6 +65,21 @@ void mx_tok_map_set(struct mx_tok_map *m, const struct mx_tok_piece *pieces, int
 	m->cells[i] = index;
 }
 
+int32_t mx_tok_vocab_bytes_id(const struct mx_tok_vocab *v, const char *s, size_t n)
+{
+	char key[2 * 1024];
+	size_t len = 0;
+	if (n > sizeof key / 2)
+		return -1;
+	for (size_t i = 0; i < n; i++) {
+		const uint32_t cp = mx_tok_byte_char((unsigned char)s[i]); /* below 0x800 */
+		if (cp >= 0x80)
+			key[len++] = (char)(0xc0 | cp >> 6);
+		key[len++] = (char)(cp < 0x80 ? cp : 0x80 | (cp & 0x3f));
+	}
+	return mx_tok_vocab_id(v, key, len);
+}
+
 mx_status mx_tok_vocab_parse(const json_t *vocab, const char *path, struct mx_arena *arena,
                              struct mx_tok_vocab *v, struct mx_err *err)
 {

@@ -3,7 +3,8 @@
  * Takes the bytes up to the first NUL as tokenizer.json (none: there is no such file), those up to
  * the second as tokenizer_config.json, and the rest as a text. If the first byte is 1 or 2, the
  * rest is a text for a built-in tokenizer, byte-level or SentencePiece-style, and must survive
- * encoding and decoding.
+ * encoding and decoding. If it is 3, the bytes up to the first NUL are lines of RWKV's vocabulary,
+ * after those of the single bytes, and the rest is a text that must survive likewise.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -122,8 +123,33 @@ static void check_ids(const struct mx_tokenizer *t, const uint8_t *data, size_t 
 	mx_buf_free(&stream);
 }
 
+static void check_world(const char *lines, size_t size)
+{
+	const char *nul = memchr(lines, 0, size), *text = nul ? nul + 1 : "a b\xc3\xa9";
+	const size_t n = nul ? (size_t)(nul - lines) : size;
+	const size_t n_text = nul ? size - n - 1 : strlen(text);
+	struct mx_tokenizer *t = NULL;
+	struct mx_err err = {0};
+	struct mx_buf b = {0};
+	for (unsigned c = 0; c < 256; c++)
+		mx_buf_printf(&b, "%u b'\\x%02x' 1\n", c + 1, c);
+	mx_buf_append(&b, lines, n);
+	if (mx_tokenizer_parse_world(b.data, b.len, NULL, 0, &t, &err) == MX_OK) {
+		check_text(t, text, n_text, true);
+		check_ids(t, (const uint8_t *)text, n_text);
+	} else {
+		require(err.text[0] && !t);
+	}
+	mx_tokenizer_destroy(t);
+	mx_buf_free(&b);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	if (size && data[0] == 3) {
+		check_world((const char *)data + 1, size - 1);
+		return 0;
+	}
 	static struct mx_tokenizer *fixed[2];
 	if (size && (data[0] == 1 || data[0] == 2)) {
 		struct mx_tokenizer **t = &fixed[data[0] - 1];

@@ -42,6 +42,20 @@ static json_t *golden_json(const char *name)
 	return j;
 }
 
+static struct mx_buf golden_file(const char *name)
+{
+	char path[4096], part[4096];
+	struct mx_buf b = {0};
+	golden_path(path, sizeof path, name);
+	FILE *f = fopen(path, "rb");
+	assert_non_null(f);
+	for (size_t n; (n = fread(part, 1, sizeof part, f)) > 0;)
+		mx_buf_append(&b, part, n);
+	fclose(f);
+	assert_false(b.failed);
+	return b;
+}
+
 static struct mx_tokenizer *parse(const char *json, const char *config)
 {
 	struct mx_tokenizer *t = NULL;
@@ -445,6 +459,134 @@ static void test_chars_refused(void **state)
 	}
 }
 
+/* --- RWKV's tokenizer -------------------------------------------------------------------- */
+
+static const char world_config[] =
+	"{\"added_tokens_decoder\":{\"0\":{\"content\":\"<|rwkv_tokenizer_end_of_text|>\","
+	"\"special\":true,\"normalized\":false}},\"bos_token\":\"<|rwkv_tokenizer_end_of_text|>\","
+	"\"eos_token\":\"\\n\\n\",\"tokenizer_class\":\"RwkvTokenizer\"}";
+
+static struct mx_tokenizer *parse_world(const char *vocab, size_t len, const char *config)
+{
+	struct mx_tokenizer *t = NULL;
+	struct mx_err err = {0};
+	if (mx_tokenizer_parse_world(vocab, len, config, config ? strlen(config) : 0, &t, &err) !=
+	    MX_OK)
+		fail_msg("%s:%u: %s", err.where, err.line, err.text);
+	return t;
+}
+
+static void test_world(void **state)
+{
+	(void)state;
+	struct mx_buf vocab = golden_file("world.txt");
+	json_t *golden = golden_json("world.cases.json"), *cases = json_object_get(golden, "cases"), *v;
+	struct mx_tokenizer *t = parse_world(vocab.data, vocab.len, NULL);
+	size_t i;
+	assert_true(json_array_size(cases) > 50);
+	json_array_foreach(cases, i, v)
+	{
+		const char *text = json_string_value(json_object_get(v, "text"));
+		const size_t n = json_string_length(json_object_get(v, "text"));
+		struct mx_tokens ids = encode(t, text, n, true);
+		check_ids("world", text, &ids, NULL, json_object_get(v, "ids"), NULL);
+		check_decode(t, "world", ids.ids, ids.n, false, text, n);
+		mx_tokens_free(&ids);
+	}
+	assert_int_equal(mx_tokenizer_id(t, "<|rwkv_tokenizer_end_of_text|>"), 0);
+	assert_true(mx_tokenizer_is_special(t, 0));
+	mx_tokenizer_destroy(t);
+	json_decref(golden);
+
+	/* the end of a text, and a token of the vocabulary that the config makes special */
+	t = parse_world(vocab.data, vocab.len, world_config);
+	const int32_t blank = mx_tokenizer_id(t, "\n\n");
+	assert_true(blank > 256 && (size_t)blank < mx_tokenizer_size(t));
+	assert_true(mx_tokenizer_is_special(t, blank));
+	assert_string_equal(mx_tokenizer_special(t, "eos_token"), "\n\n");
+	const char text[] = "a<|rwkv_tokenizer_end_of_text|>\n\n";
+	struct mx_tokens ids = encode(t, text, strlen(text), true);
+	assert_int_equal(ids.n, 3);
+	assert_int_equal(ids.ids[1], 0);
+	assert_int_equal(ids.ids[2], blank);
+	check_decode(t, "world", ids.ids, ids.n, false, text, strlen(text));
+	check_decode(t, "world", ids.ids, ids.n, true, "a", 1);
+	mx_tokens_free(&ids);
+	mx_tokenizer_destroy(t);
+
+	/* from a folder */
+	char dir[] = "/tmp/mixd-world-XXXXXX", path[64];
+	struct mx_err err = {0};
+	assert_non_null(mkdtemp(dir));
+	snprintf(path, sizeof path, "%s/rwkv_vocab_v20230424.txt", dir);
+	FILE *f = fopen(path, "w");
+	assert_non_null(f);
+	assert_int_equal(fwrite(vocab.data, 1, vocab.len, f), vocab.len);
+	fclose(f);
+	assert_int_equal(mx_tokenizer_load(dir, &t, &err), MX_OK);
+	assert_int_equal(mx_tokenizer_id(t, "<|rwkv_tokenizer_end_of_text|>"), 0);
+	mx_tokenizer_destroy(t);
+	unlink(path);
+	rmdir(dir);
+	mx_buf_free(&vocab);
+}
+
+static void test_world_refused(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *line, *text; /* line 257 of a vocabulary that is right otherwise */
+	} cases[] = {
+		{"", NULL},
+		{"300 'ab' 2", NULL}, /* the last line need not end */
+		{"300 \"'\\\"\" 2\r\n", NULL},
+		{"300 '\\u00e9\\U0001f600' 6\n", NULL},
+		{"300 b'\\xe9\\xff' 2\n", NULL},
+		{"'ab' 2\n", "begin with an id"},
+		{"300\n", "begin with an id"},
+		{"300 ab 2\n", "Python literal"},
+		{"300 'ab 2\n", "Python literal"},
+		{"300 'ab", "Python literal"},
+		{"300 'a\\q' 2\n", "Python literal"},
+		{"300 b'\\u0041' 1\n", "Python literal"},
+		{"300 '\\ud800' 3\n", "Python literal"},
+		{"300 '\\x4' 1\n", "Python literal"},
+		{"300 'a\\", "Python literal"},
+		{"300 'ab'\n", "Python literal"},
+		{"300 'ab' 3\n", "length"},
+		{"300 '' 0\n", "length"},
+		{"300 'ab' 2 3\n", "more than"},
+		{"0 'ab' 2\n", "out of range"},
+		{"99999999 'ab' 2\n", "out of range"},
+		{"300 'a' 1\n", "twice"},
+		{"1 'ab' 2\n", "same id"},
+		{"300 '<|rwkv_tokenizer_end_of_text|>' 30\n", "twice"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct mx_tokenizer *t = NULL;
+		struct mx_err err = {0};
+		struct mx_buf b = {0};
+		for (unsigned c = 0; c < 256; c++)
+			mx_buf_printf(&b, "%u b'\\x%02x' 1\n", c + 1, c);
+		mx_buf_puts(&b, cases[i].line);
+		mx_status st = mx_tokenizer_parse_world(b.data, b.len, NULL, 0, &t, &err);
+		if (!cases[i].text != (st == MX_OK) || (cases[i].text && !strstr(err.text, cases[i].text)))
+			fail_msg("%s: %s: %s: %s", cases[i].line, mx_status_str(st), err.where, err.text);
+		if (cases[i].text)
+			assert_non_null(strstr(err.where, "rwkv_vocab_v20230424.txt"));
+		assert_true((st == MX_OK) == (t != NULL));
+		mx_tokenizer_destroy(t);
+		mx_buf_free(&b);
+	}
+	struct mx_tokenizer *t = NULL;
+	struct mx_err err = {0};
+	assert_int_equal(mx_tokenizer_parse_world("1 'a' 1\n", 8, NULL, 0, &t, &err), MX_E_FORMAT);
+	assert_string_equal(err.text, "byte 0x00 has no token");
+	const char bos[] = "{\"add_bos_token\":true}";
+	assert_int_equal(mx_tokenizer_parse_world("", 0, bos, strlen(bos), &t, &err), MX_E_UNSUPPORTED);
+	assert_null(t);
+}
+
 /* --- the rest of the interface ----------------------------------------------------------- */
 
 static void test_limit(void **state)
@@ -775,6 +917,7 @@ int main(void)
 		cmocka_unit_test(test_golden),        cmocka_unit_test(test_config),
 		cmocka_unit_test(test_load),          cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_chars),         cmocka_unit_test(test_chars_refused),
+		cmocka_unit_test(test_world),         cmocka_unit_test(test_world_refused),
 		cmocka_unit_test(test_token_bytes),   cmocka_unit_test(test_decoder_dropped),
 		cmocka_unit_test(test_refused),       cmocka_unit_test(test_nesting),
 		cmocka_unit_test(test_hostile_texts), cmocka_unit_test(test_hostile_regex),
