@@ -136,7 +136,8 @@ struct mx_api_tokenize {
 	struct mx_api_text reasoning_effort;
 	bool add_generation_prompt;
 	bool add_special;
-	bool pieces; /* token_strs is wanted */
+	bool pieces;                    /* token_strs is wanted */
+	struct mx_api_unknown *unknown; /* as mx_api_parse_tokenize got it */
 	json_t *root;
 };
 mx_status mx_api_parse_tokenize(const char *body, size_t len, struct mx_api_unknown *unknown,

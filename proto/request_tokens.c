@@ -46,7 +46,7 @@ static mx_status parse_tokenize(struct mx_api_tokenize *r, struct mx_api_error *
 mx_status mx_api_parse_tokenize(const char *body, size_t len, struct mx_api_unknown *unknown,
                                 struct mx_api_tokenize *out, struct mx_api_error *err)
 {
-	struct mx_api_tokenize r = {0};
+	struct mx_api_tokenize r = {.unknown = unknown};
 	mx_status s = mx_parse_object(body, len, &r.root, err);
 	if (s == MX_OK)
 		s = mx_parse_fields(r.root, "", MX_FIELDS_TOKENIZE, unknown, err);

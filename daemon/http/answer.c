@@ -33,10 +33,7 @@ void mx_exchange_answer_pieces(struct mx_exchange *x,
 
 void mx_exchange_drop_held(struct mx_exchange *x)
 {
-	mx_tokens_free(&x->held.ids);
-	mx_buf_free(&x->held.text);
-	mx_budget_give(&x->http->service->answers, x->held.taken);
-	x->held.taken = 0;
+	mx_token_answer_free(&x->held.answer);
 }
 
 void mx_exchange_fail_as(struct mx_exchange *x, unsigned status, const struct mx_api_error *err)

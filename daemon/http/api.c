@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "daemon/http/exchange.h"
-#include "daemon/serve/prompt.h"
 #include "proto/parse_cost.h"
 #include "proto/request.h"
 #include "proto/response.h"
@@ -37,7 +36,7 @@ static void post_generate(struct mx_exchange *x, enum mx_api_kind kind)
 {
 	struct mx_api_request r;
 	struct mx_api_error err;
-	char id[32 + MX_HTTP_ID_LEN];
+	char id[32 + MX_REQUEST_ID_LEN];
 	struct mx_api_unknown unknown = unknown_fields(x);
 	mx_status st = check_cost(x, &err);
 	if (st == MX_OK)
@@ -70,25 +69,6 @@ void mx_api_post_chat(struct mx_exchange *x)
 	post_generate(x, MX_API_CHAT);
 }
 
-/* Takes n bytes of the budget of answers for x->held. */
-static mx_status hold(struct mx_exchange *x, uint64_t n, struct mx_api_error *err)
-{
-	struct mx_budget *b = &x->http->service->answers;
-	double mib = (double)n / 0x1p20, limit = (double)b->limit / 0x1p20;
-	if (n > b->limit)
-		return mx_api_fail(err, MX_FAULT_INVALID, "answer_too_large", NULL,
-		                   "the answer takes %.1f MiB of memory, and all answers together may take "
-		                   "%.1f MiB (http.answer_memory): send a shorter text",
-		                   mib, limit);
-	if (!mx_budget_take(b, n))
-		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "server_overloaded", NULL,
-		                   "%.1f MiB for this answer are not free now (http.answer_memory is %.1f "
-		                   "MiB): try again in a moment",
-		                   mib, limit);
-	x->held.taken = n;
-	return MX_OK;
-}
-
 static const char *spelling(void *arg, int32_t id)
 {
 	return mx_tokenizer_piece(arg, id);
@@ -96,49 +76,33 @@ static const char *spelling(void *arg, int32_t id)
 
 static bool more_tokens(struct mx_exchange *x, struct mx_buf *out)
 {
-	struct mx_held *a = &x->held;
+	struct mx_held *h = &x->held;
+	const struct mx_token_answer *a = &h->answer;
 	const struct mx_api_tokens t = {.ids = a->ids.ids,
 	                                .n = a->ids.n,
 	                                .max_model_len = a->model->info.max_context,
-	                                .piece = a->spellings ? spelling : NULL,
+	                                .piece = h->spellings ? spelling : NULL,
 	                                .arg = (void *)(uintptr_t)a->model->tokenizer};
-	return mx_api_write_tokens(out, &t, MX_API_PIECE, &a->cursor);
+	return mx_api_write_tokens(out, &t, MX_API_PIECE, &h->cursor);
 }
 
 static bool more_text(struct mx_exchange *x, struct mx_buf *out)
 {
-	struct mx_held *a = &x->held;
-	return mx_api_write_text(out, mx_buf_str(&a->text), a->text.len, MX_API_PIECE, &a->cursor);
+	const struct mx_buf *text = &x->held.answer.text;
+	return mx_api_write_text(out, mx_buf_str(text), text->len, MX_API_PIECE, &x->held.cursor);
 }
 
 void mx_api_post_tokenize(struct mx_exchange *x)
 {
 	struct mx_api_tokenize r = {0};
 	struct mx_api_error err;
-	struct mx_served *m = NULL;
-	struct mx_tokens *tokens = &x->held.ids;
 	struct mx_api_unknown unknown = unknown_fields(x);
 	mx_status st = check_cost(x, &err);
 	if (st == MX_OK)
 		st = mx_api_parse_tokenize(mx_buf_str(&x->body), x->body.len, &unknown, &r, &err);
 	mx_exchange_drop_body(x);
 	if (st == MX_OK)
-		st = mx_prompt_model(x->http->service, &r.model, false, &m, &err);
-	if (st == MX_OK && r.messages) {
-		const struct mx_prompt_chat chat = {.messages = r.messages,
-		                                    .tools = r.tools,
-		                                    .template_vars = r.template_vars,
-		                                    .reasoning_effort = r.reasoning_effort,
-		                                    .add_generation_prompt = r.add_generation_prompt,
-		                                    .add_special = r.add_special,
-		                                    .unknown = &unknown};
-		st = mx_prompt_chat(m, &chat, tokens, &err);
-	} else if (st == MX_OK) {
-		st = mx_prompt_text(m, &r.text, r.add_special, false, tokens, &err);
-	}
-	if (st == MX_OK && mx_tokens_shrink(tokens) == MX_OK)
-		st = hold(x, tokens->cap * sizeof(*tokens->ids), &err);
-	x->held.model = m;
+		st = mx_serve_tokenize(x->http->service, &r, &x->held.answer, &err);
 	x->held.spellings = r.pieces;
 	mx_api_tokenize_free(&r);
 	mx_exchange_warn_unknown(x, &unknown);
@@ -152,8 +116,6 @@ void mx_api_post_detokenize(struct mx_exchange *x)
 {
 	struct mx_api_detokenize r = {0};
 	struct mx_api_error err;
-	struct mx_served *m = NULL;
-	struct mx_buf *text = &x->held.text;
 	struct mx_api_unknown unknown = unknown_fields(x);
 	mx_status st = check_cost(x, &err);
 	if (st == MX_OK)
@@ -161,14 +123,7 @@ void mx_api_post_detokenize(struct mx_exchange *x)
 	mx_exchange_drop_body(x);
 	mx_exchange_warn_unknown(x, &unknown);
 	if (st == MX_OK)
-		st = mx_prompt_model(x->http->service, &r.model, false, &m, &err);
-	if (st == MX_OK)
-		st = mx_prompt_check_ids(m, r.ids, r.n_ids, "tokens", &err);
-	if (st == MX_OK &&
-	    mx_tokenizer_decode(m->tokenizer, r.ids, r.n_ids, r.skip_special, text) != MX_OK)
-		st = mx_api_fail(&err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
-	if (st == MX_OK)
-		st = hold(x, text->cap, &err);
+		st = mx_serve_detokenize(x->http->service, &r, &x->held.answer, &err);
 	mx_api_detokenize_free(&r);
 	if (st == MX_OK)
 		mx_exchange_answer_pieces(x, more_text);

@@ -17,13 +17,13 @@
 
 #include "base/buf.h"
 #include "daemon/serve/generate.h"
+#include "daemon/serve/request_id.h"
+#include "daemon/serve/tokens.h"
 #include "daemon/http/access.h"
 #include "daemon/http/framing.h"
 #include "daemon/http/impl.h"
 #include "daemon/http/openai.h"
 #include "proto/request.h"
-
-#define MX_HTTP_ID_LEN 128 /* longest X-Request-Id that is echoed */
 
 enum mx_exchange_state {
 	MX_X_BODY,    /* the body is being received */
@@ -34,12 +34,9 @@ enum mx_exchange_state {
 
 /* What the answer to /tokenize or /detokenize is written from, while it is sent. */
 struct mx_held {
-	const struct mx_served *model;
-	struct mx_tokens ids; /* of /tokenize */
-	bool spellings;       /* token_strs is wanted */
-	struct mx_buf text;   /* of /detokenize */
+	struct mx_token_answer answer;
+	bool spellings; /* token_strs is wanted */
 	struct mx_api_cursor cursor;
-	uint64_t taken; /* bytes of the service's budget of answers */
 };
 
 struct mx_exchange {
@@ -53,7 +50,7 @@ struct mx_exchange {
 	bool begun;              /* the header is complete; false: only the fields above are valid */
 	bool dropped;            /* we had libmicrohttpd close the connection */
 	uint64_t start_ns;
-	char id[MX_HTTP_ID_LEN + 1]; /* X-Request-Id */
+	char id[MX_REQUEST_ID_LEN + 1];
 	struct mx_framing framing;
 
 	struct mx_buf body;

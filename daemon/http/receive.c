@@ -1,48 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Receives a request: its header, its id, and its body within the budget of bodies. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "daemon/http/exchange.h"
+#include "daemon/serve/request_id.h"
 
 /* Bytes beyond the limit that are read and thrown away, so that a client which sends its whole body
  * before it reads gets its answer. After more bytes the connection is closed. */
 #define DISCARD_BYTES (64u << 20)
 
-/* Takes the id from the client's header if it is printable and short, else makes one. */
 static void choose_id(struct mx_exchange *x)
 {
-	static _Atomic uint64_t counter;
-	static _Atomic uint64_t key;
-	const char *given = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Request-Id");
-	size_t n = given ? strlen(given) : 0;
-	bool good = n > 0 && n <= MX_HTTP_ID_LEN;
-	for (size_t i = 0; i < n && good; i++)
-		good = given[i] > ' ' && given[i] < 0x7f;
-	if (good) {
-		memcpy(x->id, given, n + 1);
-		return;
-	}
-	uint64_t k = atomic_load(&key);
-	while (k == 0) {
-		uint64_t fresh;
-		if (getrandom(&fresh, sizeof(fresh), 0) != sizeof(fresh))
-			fresh = mx_wall_ns();
-		fresh |= 1;
-		if (atomic_compare_exchange_strong(&key, &k, fresh))
-			k = fresh;
-	}
-	/* splitmix64 from a random start: unique in this process, and hardly ever equal elsewhere */
-	uint64_t z = k + atomic_fetch_add(&counter, 1) * 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	z ^= z >> 31;
-	snprintf(x->id, sizeof(x->id), "%016" PRIx64 "%08x", z, (unsigned)(k >> 32));
+	mx_request_id(MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Request-Id"),
+	              MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "traceparent"), x->id);
 }
 
 static enum mx_http_method parse_method(const char *method)

@@ -82,38 +82,27 @@ static void get_metrics(struct mx_exchange *x)
 	mx_exchange_answer(x, 200, type);
 }
 
-static struct mx_api_model describe(const struct mx_served *m, const char *id)
+static struct mx_api_model describe(const struct mx_listed *m)
 {
-	enum mx_served_state state = mx_served_state(m);
-	bool known = state == MX_SERVED_READY || state == MX_SERVED_DRAINING;
 	return (struct mx_api_model){
-		.id = id,
-		.root = m->name,
-		.created = m->created,
-		.max_model_len = known ? m->info.max_context : 0,
-	};
+		.id = m->id, .root = m->root, .created = m->created, .max_model_len = m->max_context};
 }
 
 static void get_models(struct mx_exchange *x)
 {
-	struct mx_service *s = x->http->service;
-	pthread_rwlock_rdlock(&s->lock); /* aliases must not be replaced while they are written out */
-	size_t n = s->n_models;
-	for (size_t i = 0; i < s->n_models; i++)
-		n += s->models[i].n_aliases;
-	struct mx_api_model *list = mx_calloc(n ? n : 1, sizeof(*list));
-	size_t k = 0;
-	for (size_t i = 0; list && i < s->n_models; i++)
-		list[k++] = describe(&s->models[i], s->models[i].name);
-	for (size_t i = 0; list && i < s->n_models; i++)
-		for (size_t j = 0; j < s->models[i].n_aliases; j++)
-			list[k++] = describe(&s->models[i], s->models[i].aliases[j]);
+	struct mx_listed *listed = NULL;
+	struct mx_api_model *list = NULL;
+	size_t n = 0;
+	if (mx_service_list(x->http->service, &listed, &n) == MX_OK)
+		list = mx_calloc(n ? n : 1, sizeof(*list));
+	for (size_t i = 0; list && i < n; i++)
+		list[i] = describe(&listed[i]);
 	if (list)
-		mx_api_write_models(&x->answer, list, k);
+		mx_api_write_models(&x->answer, list, n);
 	else
 		x->answer.failed = true;
-	pthread_rwlock_unlock(&s->lock);
 	free(list);
+	free(listed);
 	mx_exchange_answer(x, 200, JSON);
 }
 
@@ -127,7 +116,8 @@ static void get_model(struct mx_exchange *x)
 		mx_exchange_fail(x, &err);
 		return;
 	}
-	struct mx_api_model entry = describe(m, x->tail);
+	struct mx_listed listed = mx_served_describe(m, x->tail);
+	struct mx_api_model entry = describe(&listed);
 	mx_api_write_model(&x->answer, &entry);
 	mx_exchange_answer(x, 200, JSON);
 }

@@ -222,3 +222,51 @@ bool mx_service_alive(const struct mx_service *s, double stall_s)
 	}
 	return true;
 }
+
+struct mx_listed mx_served_describe(const struct mx_served *m, const char *id)
+{
+	enum mx_served_state state = mx_served_state(m);
+	bool known = state == MX_SERVED_READY || state == MX_SERVED_DRAINING;
+	return (struct mx_listed){.id = id,
+	                          .root = m->name,
+	                          .created = m->created,
+	                          .max_context = known ? m->info.max_context : 0,
+	                          .ready = state == MX_SERVED_READY};
+}
+
+/* Adds a name to a list whose strings begin at *text. */
+static void add_listed(struct mx_listed *list, size_t *n, char **text, const struct mx_served *m,
+                       const char *id)
+{
+	size_t size = strlen(id) + 1;
+	memcpy(*text, id, size);
+	list[(*n)++] = mx_served_describe(m, *text);
+	*text += size;
+}
+
+mx_status mx_service_list(struct mx_service *s, struct mx_listed **out, size_t *out_n)
+{
+	pthread_rwlock_rdlock(&s->lock); /* aliases must not be replaced while they are copied */
+	size_t n = 0, bytes = 0;
+	for (size_t i = 0; i < s->n_models; i++) {
+		const struct mx_served *m = &s->models[i];
+		n += 1 + m->n_aliases;
+		bytes += strlen(m->name) + 1;
+		for (size_t j = 0; j < m->n_aliases; j++)
+			bytes += strlen(m->aliases[j]) + 1;
+	}
+	struct mx_listed *list = mx_calloc(1, n * sizeof(*list) + bytes + 1);
+	char *text = (char *)(list + n);
+	n = 0;
+	for (size_t i = 0; list && i < s->n_models; i++)
+		add_listed(list, &n, &text, &s->models[i], s->models[i].name);
+	for (size_t i = 0; list && i < s->n_models; i++)
+		for (size_t j = 0; j < s->models[i].n_aliases; j++)
+			add_listed(list, &n, &text, &s->models[i], s->models[i].aliases[j]);
+	pthread_rwlock_unlock(&s->lock);
+	if (!list)
+		return MX_E_NOMEM;
+	*out = list;
+	*out_n = n;
+	return MX_OK;
+}

@@ -92,6 +92,19 @@ mx_status mx_service_set_aliases(struct mx_service *s, struct mx_served *m,
 /* Returns the model of that name or alias, or NULL. */
 struct mx_served *mx_service_find(struct mx_service *s, const char *name, size_t len);
 
+/* A name under which a model is served. */
+struct mx_listed {
+	const char *id;
+	const char *root;     /* the model's own name when id is an alias of it */
+	int64_t created;      /* seconds since the epoch */
+	uint32_t max_context; /* tokens; 0 = not known yet */
+	bool ready;
+};
+/* Lists all names, the models' own first; free(*out), which holds the strings too, but for root. */
+mx_status mx_service_list(struct mx_service *s, struct mx_listed **out, size_t *out_n);
+/* Describes a model under one of its names, which *out points to. */
+struct mx_listed mx_served_describe(const struct mx_served *m, const char *id);
+
 enum mx_served_state mx_served_state(const struct mx_served *m);
 /* Sets the state. READY publishes the loaded fields. */
 void mx_served_set_state(struct mx_served *m, enum mx_served_state state);

@@ -87,6 +87,23 @@ def test_errors_have_their_code_and_probes_no_line(s):
     assert not [line for line in lines(s) if line["id"] == "probe"]
 
 
+@server(Mixd, top=JSON)
+def test_ids_of_traces(s):
+    """The trace id of a W3C traceparent is the request's id, unless the client names the request."""
+    trace, rest = "4bf92f3577b34da6a3ce929d0e0e4736", "-00f067aa0ba902b7-01"
+    for headers, id in (({"traceparent": f"00-{trace}{rest}"}, trace),
+                        ({"traceparent": f"42-{trace}{rest}-more"}, trace),
+                        ({"traceparent": f"00-{trace}{rest}", "X-Request-Id": "mine"}, "mine"),
+                        ({"traceparent": f"00-{trace}{rest}", "X-Request-Id": "a b"}, trace),
+                        ({"traceparent": f"00-{'0' * 32}{rest}"}, None),
+                        ({"traceparent": f"ff-{trace}{rest}"}, None),
+                        ({"traceparent": f"00-{trace.upper()}{rest}"}, None),
+                        ({"traceparent": f"00-{trace}"}, None), ({"traceparent": ""}, None)):
+        given = s.get("/version", headers=headers)[1]["X-Request-Id"]
+        assert given == id or (id is None and given != trace and len(given) == 24), (headers, given)
+        s.wait_for(lambda: any(line["id"] == given for line in lines(s)), f"line of {given}")
+
+
 def test_what_log_access_asks_for():
     """off: no line. errors: of those only. A reload changes it. A log in text has the same fields."""
     s = Mixd(top="log: { access: off }\n")
