@@ -109,6 +109,19 @@ static void measure(struct mx_model *m, const struct mx_plan_experts *p)
 		m->max_latent = apart;
 }
 
+/* Finds the scores' correction: [n], or [1, n] (ERNIE). */
+static mx_status find_correction(struct mx_resolver *r, const struct mx_plan_experts *p,
+                                 float **out)
+{
+	const uint64_t shape[2] = {1, p->n};
+	const struct mx_tensor *t;
+	mx_status st = mx_resolve_find(r, p->correction, &t, r->err);
+	if (st != MX_OK)
+		return st;
+	return t->ndim == 2 ? mx_need_rows(r, p->correction, shape, false, 0, out)
+	                    : mx_need_vector_1d(r, p->correction, p->n, 0, out);
+}
+
 static mx_status norms(struct mx_resolver *r, const struct mx_plan_experts *p,
                        struct mx_model_experts *out)
 {
@@ -141,7 +154,7 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 	if (st == MX_OK)
 		st = norms(r, p, out);
 	if (st == MX_OK && p->correction)
-		st = mx_need_vector_1d(r, p->correction, p->n, 0, &out->correction);
+		st = find_correction(r, p, &out->correction);
 	if (st == MX_OK && p->latent)
 		st = mx_need_matrix_2d(r, p->latent_in, p->latent, width, &out->latent_in);
 	if (st == MX_OK && p->latent)

@@ -390,6 +390,26 @@ VARIANTS |= HYBRIDS | {
             full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25,
                                 rope_theta=1e6),
             sliding_attention=dict(rope_type="default", rope_theta=1e4)))), FEWER),
+    "ernie4_5_moe": Variant(attention(
+        "Ernie4_5_Moe", num_hidden_layers=3, moe_num_experts=6, moe_k=3, moe_intermediate_size=24,
+        moe_num_shared_experts=2, moe_layer_start_index=1), LENGTHS),
+    "dots1": Variant(attention(
+        "Dots1", num_hidden_layers=3, head_dim=12, n_routed_experts=8, num_experts_per_tok=3,
+        moe_intermediate_size=24, n_shared_experts=2, n_group=4, topk_group=2,
+        first_k_dense_replace=1, routed_scaling_factor=1.6, norm_topk_prob=True,
+        sliding_window=30, max_window_layers=2, attention_bias=True), LENGTHS),
+    "solar_open": Variant(attention(
+        "SolarOpen", head_dim=12, n_routed_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=24, n_shared_experts=1, routed_scaling_factor=1.3,
+        attention_bias=True)),
+    "mellum": Variant(attention(
+        "Mellum", num_hidden_layers=3, head_dim=12, num_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=24, sliding_window=30, layer_types=[
+            "sliding_attention", "full_attention", "sliding_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"], rope_parameters=dict(
+            full_attention=dict(rope_type="yarn", factor=8.0, rope_theta=5e5,
+                                original_max_position_embeddings=128),
+            sliding_attention=dict(rope_type="default", rope_theta=500.0)))),
     "mamba": Variant(config("Mamba", state_size=12, time_step_rank=5), LENGTHS),
     "mamba-bias": Variant(config("Mamba", use_bias=True, use_conv_bias=False, conv_kernel=3,
                                  expand=3, tie_word_embeddings=False)),

@@ -21,8 +21,10 @@ import safetensors.torch
 import torch
 import transformers
 from transformers.models.gemma4 import Gemma4TextConfig
-from transformers import (ArceeConfig, AutoModelForCausalLM, Cohere2Config, CwmConfig, Gemma2Config,
-                          Gemma3TextConfig, GraniteSWAConfig,
+from transformers import (ArceeConfig, AutoModelForCausalLM, Cohere2Config, CohereConfig, CwmConfig,
+                          Ernie4_5Config, Exaone4Config, Gemma2Config, Gemma3TextConfig, GemmaConfig,
+                          Glm4Config, GlmConfig, GraniteSWAConfig, NemotronConfig,
+                          Starcoder2Config,
                           GPT2Config, GPTNeoXConfig, GraniteConfig, LlamaConfig, Ministral3Config,
                           MinistralConfig, MistralConfig, Olmo2Config, Olmo3Config, Phi3Config,
                           Qwen2Config, Qwen3Config, SeedOssConfig, SmolLM3Config)
@@ -250,6 +252,34 @@ VARIANTS = {
         sliding_window=40, bos_token_id=1, eos_token_id=2), **rope("llama3", theta=1e6, factor=16.0, low_freq_factor=1.0,
                                    high_freq_factor=4.0, original_max_position_embeddings=128)),
         edit=lambda c: [c.pop(k) for k in ("layer_types", "bos_token_id", "eos_token_id")]),
+    "cohere": Variant(CohereConfig(**small(
+        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, logit_scale=0.7,
+        attention_bias=True), **rope("default"))),
+    "gemma": Variant(GemmaConfig(**small(
+        num_attention_heads=4, num_key_value_heads=1, head_dim=12, tie_word_embeddings=True),
+        **rope("default")), edit=lambda c: c.update(hidden_act="gelu", hidden_activation=None)),
+    "glm": Variant(GlmConfig(**small(num_attention_heads=4, num_key_value_heads=2, head_dim=12),
+                             **rope("default", partial_rotary_factor=0.5)),
+                   edit=lambda c: c.pop("eos_token_id")),
+    "glm4": Variant(Glm4Config(**small(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, attention_bias=False),
+        **rope("default", partial_rotary_factor=0.5)), edit=lambda c: c.pop("eos_token_id")),
+    "ernie4_5": Variant(Ernie4_5Config(**small(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=12, use_bias=True,
+        tie_word_embeddings=True), **rope("default", theta=500000.0))),
+    "exaone4": Variant(Exaone4Config(**small(
+        num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=12,
+        sliding_window=40, sliding_window_pattern=4), **rope("default")),
+        edit=lambda c: c.update(sliding_window_pattern="LLLG")),
+    "exaone4-full": Variant(Exaone4Config(**small(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=12, sliding_window=None,
+        tie_word_embeddings=True, layer_types=["full_attention"] * 2), **rope("default"))),
+    "starcoder2": Variant(Starcoder2Config(**small(
+        num_attention_heads=4, num_key_value_heads=2, sliding_window=40,
+        tie_word_embeddings=True), **rope("default"))),
+    "nemotron": Variant(NemotronConfig(**small(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=12, mlp_bias=True),
+        **rope("default", partial_rotary_factor=0.5))),
     "mixd-attention": Variant(Qwen3Config(**small(
         head_dim=16, use_sliding_window=True, sliding_window=40, max_window_layers=1),
         **rope("default")), edit=as_mixd, rename=(".self_attn.", ".mixer.")),
@@ -260,7 +290,7 @@ VARIANTS = {
 def randomize(model, seed):
     """Every unit's input has a standard deviation near 1, logits one near 2.5."""
     g = torch.Generator().manual_seed(seed)
-    gemma = model.config.model_type.startswith(("gemma2", "gemma3"))  # multiplies by 1 + weight
+    plus_one = model.config.model_type in ("gemma", "gemma2", "gemma3_text", "nemotron")
     embeddings = ("embed_tokens", "embed_in", "wte", "wpe")
     for name, p in model.named_parameters():
         r = torch.randn(p.shape, generator=g)
@@ -269,7 +299,7 @@ def randomize(model, seed):
         elif name.endswith(".sinks"):
             p.copy_(r)
         elif p.dim() == 1:
-            p.copy_((0.0 if gemma else 1.0) + 0.1 * r)
+            p.copy_((0.0 if plus_one else 1.0) + 0.1 * r)
         elif any(e in name for e in embeddings) and not model.config.tie_word_embeddings:
             p.copy_(r)
         elif any(e in name for e in embeddings + ("lm_head", "embed_out")):

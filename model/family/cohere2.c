@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Command R7B and Command A: one LayerNorm without a bias before attention and feed-forward, which
- * stand beside each other; rope of pairs in layers with a window, none in the others. */
+/* Command R, R7B and A: one LayerNorm without a bias before attention and feed-forward, which stand
+ * beside each other; rope of pairs, from R7B on in layers with a window only. */
 #include <string.h>
 
 #include "model/family/family.h"
@@ -17,7 +17,7 @@ static const struct mx_tensor_names names = {
 	.down = "down_proj.weight",
 };
 
-static mx_status cohere2_layers(struct mx_plan_build *b)
+static mx_status cohere_layers(struct mx_plan_build *b)
 {
 	const struct mx_scope scope = {.where = "", .outer = b->config};
 	struct mx_dense d;
@@ -25,9 +25,11 @@ static mx_status cohere2_layers(struct mx_plan_build *b)
 	mx_status s = mx_dense_read(b, &d);
 	if (!s)
 		s = mx_scope_float(&scope, "logit_scale", 1e-9, 1e9, 0.0625, &logits, b->err);
+	if (!s) /* Command R+: a LayerNorm with other weights for each head */
+		s = mx_scope_only_bool(&scope, "use_qk_norm", false, b->err);
 	if (s)
 		return s;
-	for (uint32_t i = 0; i < d.n; i++)
+	for (uint32_t i = 0; i < d.n && b->family->window; i++)
 		d.no_rope[i] = !d.sliding[i];
 	d.rope[0].pairs = d.rope[1].pairs = true;
 	d.parallel = true;
@@ -49,5 +51,21 @@ const struct mx_family mx_family_cohere2 = {
 	.default_pattern = 4,
 	.has_attention_bias = true,
 	.default_act = "silu",
-	.layers = cohere2_layers,
+	.layers = cohere_layers,
+};
+
+/* Defaults: configuration_cohere.py of transformers 5. */
+const struct mx_family mx_family_cohere = {
+	.model_type = "cohere",
+	.names = &names,
+	.tied = true,
+	.norm = MX_NORM_LAYER_NO_BIAS,
+	.norm_eps_key = "layer_norm_eps",
+	.default_norm_eps = 1e-5,
+	.default_max_position = 8192,
+	.window = MX_WINDOW_NONE,
+	.has_attention_bias = true,
+	.default_act = "silu",
+	.default_theta = 5e5,
+	.layers = cohere_layers,
 };

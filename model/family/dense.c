@@ -52,7 +52,7 @@ static mx_status choose_windows(const struct mx_plan_build *b, const struct mx_s
 	enum mx_window_rule rule = b->family->window;
 	bool alike = rule == MX_WINDOW_NONE || rule == MX_WINDOW_ALL || rule == MX_WINDOW_IF_USED;
 	int64_t rhythm = 0;
-	mx_status s = alike ? MX_OK : read_rhythm(b, scope, &rhythm);
+	mx_status s = alike || types ? MX_OK : read_rhythm(b, scope, &rhythm);
 	if (!s && !alike)
 		s = check_layer_types(b, scope, d->n);
 	else

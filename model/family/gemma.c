@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gemma 2, Gemma 3 and the dense Gemma 4 (text). Norms multiply by 1 + w and stand before and after
- * each block, the embedding is scaled by sqrt(hidden_size), feed-forwards are GeGLU. Gemma 2 caps
- * scores and logits; Gemma 3 has q/k norms, and a rope of its own in layers with a window. Gemma
- * 4's norms multiply by w; it has norms of values, other heads in layers without a window, whose
- * values are their keys, and multiplies the hidden states after each layer; one has experts beside
- * the feed-forward, with norms of their own. Its small models add embeddings in each layer and
- * share keys between layers: these are refused.
+ * Gemma, Gemma 2, Gemma 3 and the dense Gemma 4 (text). Norms multiply by 1 + w and stand before
+ * and after each block, the embedding is scaled by sqrt(hidden_size), feed-forwards are GeGLU.
+ * Gemma 2 caps scores and logits; Gemma 3 has q/k norms, and a rope of its own in layers with a
+ * window. Gemma 4's norms multiply by w; it has norms of values, other heads in layers without a
+ * window, whose values are their keys, and multiplies the hidden states after each layer; one has
+ * experts beside the feed-forward, with norms of their own. Its small models add embeddings in each
+ * layer and share keys between layers: these are refused.
  */
 #include <math.h>
 #include <string.h>
@@ -44,6 +44,44 @@ static mx_status read_ends(const struct mx_plan_build *b, const struct mx_scope 
 	b->plan->embed_scale_rounds = true;
 	return MX_OK;
 }
+
+/* The first Gemma has no norms after the blocks and no caps, and says gelu for its approximation by
+ * tanh. */
+static mx_status gemma1_layers(struct mx_plan_build *b)
+{
+	const struct mx_scope scope = {.where = "", .outer = b->config};
+	bool both_ways = false;
+	struct mx_dense d;
+	mx_status s = mx_dense_read(b, &d);
+	if (!s)
+		s = mx_scope_bool(&scope, "use_bidirectional_attention", false, &both_ways, b->err);
+	if (!s && both_ways)
+		s = mx_fail(b->err, MX_E_UNSUPPORTED,
+		            "use_bidirectional_attention: models of embeddings are not supported");
+	if (!s)
+		s = read_ends(b, &scope, 0);
+	if (s)
+		return s;
+	if (d.mlp.act == MX_ACT_GELU)
+		d.mlp.act = MX_ACT_GELU_TANH;
+	b->plan->norm_plus_one = true;
+	return mx_dense_fill(b, &d);
+}
+
+/* Defaults: configuration_gemma.py of transformers 5. */
+const struct mx_family mx_family_gemma = {
+	.model_type = "gemma",
+	.names = &mx_llama_names,
+	.aliases = aliases,
+	.tied = true,
+	.default_kv_heads = 16,
+	.default_head_dim = 256,
+	.default_max_position = 8192,
+	.window = MX_WINDOW_NONE,
+	.has_attention_bias = true,
+	.default_act = "gelu_pytorch_tanh",
+	.layers = gemma1_layers,
+};
 
 static mx_status gemma_layers(struct mx_plan_build *b)
 {

@@ -294,6 +294,52 @@ static void what_is_not_done_is_named(void **state)
 	check_refused(LEAST("ministral3", "1"), ministral3, 1);
 }
 
+static void older_families_by_default(void **state)
+{
+	(void)state;
+	struct mx_plan *p =
+		plan_of(LEAST("gemma", "1"), "{\"hidden_act\":\"gelu\",\"num_key_value_heads\":1}");
+	assert_int_equal(p->layers[0].blocks[1].mlp.act, MX_ACT_GELU_TANH);
+	assert_true(p->norm_plus_one && p->embed_scale_rounds && p->lm_head == p->embed);
+	assert_true(get_int(p, 0, "head_dim") == 256 && !p->layers[0].blocks[0].post_norm);
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("glm4", "1"), "{}");
+	assert_true(get_int(p, 0, "bias") && !get_int(p, 0, "o_bias") && get_int(p, 0, "rope_pairs"));
+	assert_true(get_int(p, 0, "rope_dim") == 64 && p->layers[0].blocks[1].mlp.fused);
+	assert_true(p->layers[0].blocks[0].post_norm && p->layers[0].blocks[1].post_norm);
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("exaone4", "8"), "{\"sliding_window\":30,\"num_key_value_heads\":2}");
+	for (uint32_t i = 0; i < 8; i++) {
+		const struct mx_param *rope = mx_param_find(params_of(p, i), "rope");
+		assert_int_equal(get_int(p, i, "window"), i % 4 == 3 ? 0 : 30);
+		assert_string_equal(rope->s, i % 4 == 3 ? "none" : "default");
+	}
+	assert_true(!p->layers[0].blocks[0].norm && get_int(p, 0, "qk_norm"));
+	mx_plan_destroy(p);
+	p = plan_of(LEAST("exaone4", "1"), "{\"sliding_window\":null,\"num_key_value_heads\":2}");
+	assert_string_equal(mx_param_find(params_of(p, 0), "rope")->s, "default");
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("starcoder2", "1"), "{}");
+	assert_true(get_int(p, 0, "bias") && get_int(p, 0, "o_bias") && get_int(p, 0, "window") == 0);
+	assert_true(p->norm == MX_NORM_LAYER && !p->layers[0].blocks[1].mlp.gate);
+	assert_string_equal(p->layers[0].blocks[1].mlp.up, "model.layers.0.mlp.c_fc.weight");
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("nemotron", "1"), "{}");
+	assert_true(p->norm == MX_NORM_LAYER && p->norm_plus_one && p->norm_eps == 1e-5f);
+	assert_int_equal(p->layers[0].blocks[1].mlp.act, MX_ACT_RELU2);
+	mx_plan_destroy(p);
+
+	const struct refused cohere[] = {{"{\"use_qk_norm\":true}", MX_E_UNSUPPORTED, "use_qk_norm"}};
+	check_refused(LEAST("cohere", "1"), cohere, 1);
+	p = plan_of(LEAST("cohere", "2"), "{}");
+	assert_true(get_int(p, 1, "rope_pairs") && p->logit_scale == 0.0625f);
+	mx_plan_destroy(p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -307,6 +353,7 @@ int main(void)
 		cmocka_unit_test(gpt_families_by_default),
 		cmocka_unit_test(queries_grow_with_their_position),
 		cmocka_unit_test(what_is_not_done_is_named),
+		cmocka_unit_test(older_families_by_default),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,11 +116,76 @@ static void gemma4_has_experts_beside_the_feed_forward(void **state)
 	mx_plan_destroy(p);
 }
 
+/* What configs mean that leave keys out. */
+static void other_families_by_default(void **state)
+{
+	(void)state;
+	struct mx_plan *p =
+		plan_of(LEAST("ernie4_5_moe",
+	                  "3") ",\"moe_num_experts\":8,\"moe_k\":2,\"moe_intermediate_size\":24}",
+	            "{}");
+	const struct mx_plan_experts *x = &feed_forward(p, 1)->experts;
+	assert_int_equal(feed_forward(p, 0)->kind, MX_BLOCK_MLP);
+	assert_true(x->n == 8 && x->rule.chosen == 2 && x->rule.normalize);
+	assert_true(x->rule.scores == MX_ROUTER_SOFTMAX && feed_forward(p, 1)->mlp.width == 48);
+	assert_string_equal(x->correction, "model.layers.1.mlp.moe_statics.e_score_correction_bias");
+	assert_true(get_int(p, 0, "rope_pairs") && p->lm_head == p->embed);
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("dots1", "2") ",\"n_routed_experts\":8,\"num_experts_per_tok\":2,"
+	                                "\"moe_intermediate_size\":24,\"sliding_window\":30,"
+	                                "\"max_window_layers\":1}",
+	            "{}");
+	x = &feed_forward(p, 0)->experts;
+	assert_true(x->rule.scores == MX_ROUTER_SIGMOID && !x->rule.normalize && x->correction);
+	assert_int_equal(feed_forward(p, 0)->mlp.width, 0);
+	assert_true(get_int(p, 0, "window") == 0 && get_int(p, 1, "window") == 30);
+	assert_true(get_int(p, 0, "qk_norm"));
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("solar_open", "1") ",\"n_routed_experts\":8,\"num_experts_per_tok\":2,"
+	                                     "\"moe_intermediate_size\":24,\"attention_bias\":true}",
+	            "{}");
+	assert_true(feed_forward(p, 0)->experts.rule.normalize && feed_forward(p, 0)->mlp.width == 24);
+	assert_true(get_int(p, 0, "bias") && !get_int(p, 0, "o_bias"));
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("mellum", "2") ",\"num_experts\":8,\"num_experts_per_tok\":2,"
+	                                 "\"moe_intermediate_size\":24}",
+	            "{}");
+	assert_true(feed_forward(p, 0)->experts.rule.normalize && get_int(p, 0, "window") == 0);
+	mx_plan_destroy(p);
+	p = plan_of(LEAST("mellum", "2") ",\"num_experts\":8,\"num_experts_per_tok\":2,"
+	                                 "\"moe_intermediate_size\":24,\"layer_types\":["
+	                                 "\"sliding_attention\",\"full_attention\"],"
+	                                 "\"mlp_layer_types\":[\"dense\",\"sparse\"]}",
+	            "{}");
+	assert_true(get_int(p, 0, "window") == 1024 && get_int(p, 1, "window") == 0);
+	assert_true(feed_forward(p, 0)->kind == MX_BLOCK_MLP && feed_forward(p, 1)->experts.n == 8);
+	mx_plan_destroy(p);
+}
+
+static void other_families_refuse_what_they_cannot(void **state)
+{
+	(void)state;
+	const struct refused ernie[] = {{"{\"use_bias\":true}", MX_E_UNSUPPORTED, "use_bias"}};
+	check_refused(LEAST("ernie4_5_moe", "2") ",\"moe_num_experts\":8,\"moe_k\":2,"
+	                                         "\"moe_intermediate_size\":24}",
+	              ernie, 1);
+	const struct refused mellum[] = {
+		{"{\"mlp_layer_types\":[\"sparse\"]}", MX_E_INVALID, "mlp_layer_types[1]"}};
+	check_refused(LEAST("mellum", "2") ",\"num_experts\":8,\"num_experts_per_tok\":2,"
+	                                   "\"moe_intermediate_size\":24}",
+	              mellum, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(gpt_oss_by_default),
 		cmocka_unit_test(gemma4_has_experts_beside_the_feed_forward),
+		cmocka_unit_test(other_families_by_default),
+		cmocka_unit_test(other_families_refuse_what_they_cannot),
 		cmocka_unit_test(minimax_adds_to_normed_inputs),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* EXAONE 4: norms after the blocks instead of before them, norms of q and k. The large model has
+ * windows in three layers of four, and rope in these only. */
+#include "model/family/family.h"
+
+static mx_status exaone4_layers(struct mx_plan_build *b)
+{
+	struct mx_dense d;
+	mx_status s = mx_dense_read(b, &d);
+	if (s)
+		return s;
+	for (uint32_t i = 0; i < d.n; i++)
+		d.no_rope[i] = d.window && !d.sliding[i];
+	return mx_dense_fill(b, &d);
+}
+
+static const struct mx_tensor_names names = {
+	.embed = "model.embed_tokens.weight",
+	.final_norm = "model.norm.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "model.layers.",
+	.mixer_post_norm = "post_attention_layernorm.weight",
+	.mlp_post_norm = "post_feedforward_layernorm.weight",
+	.mlp = "mlp.",
+	.gate = "gate_proj.weight",
+	.up = "up_proj.weight",
+	.down = "down_proj.weight",
+};
+
+/* Defaults: configuration_exaone4.py of transformers 5. */
+const struct mx_family mx_family_exaone4 = {
+	.model_type = "exaone4",
+	.names = &names,
+	.default_norm_eps = 1e-5,
+	.default_kv_heads = 32,
+	.default_max_position = 2048,
+	.default_window = 4096,
+	.window = MX_WINDOW_TYPES,
+	.default_pattern = 4,
+	.qk_norm = true,
+	.default_act = "silu",
+	.layers = exaone4_layers,
+};
