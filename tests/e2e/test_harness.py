@@ -3,7 +3,7 @@
 """The harness itself: what a server writes on stderr is read while it writes, and no line is lost."""
 import sys
 
-from harness import Process, main
+from harness import Process, main, sanitizer_report
 
 ROUNDS, LINES = 25, 5000
 WRITER = f"""
@@ -25,6 +25,12 @@ def test_log_is_read_while_it_is_written():
             assert want.startswith(got), f"{len(got)} bytes are not how the log begins: {got[:50]!r}"
         assert s.errors() == want
         s.stop()
+
+
+def test_reports_of_sanitizers_are_found():
+    assert sanitizer_report("a\n==7==ERROR: LeakSanitizer: b\nc\n") == "==7==ERROR: LeakSanitizer: b\nc\n"
+    assert sanitizer_report("a\nx.c:7:9: runtime error: b\n") == "x.c:7:9: runtime error: b\n"
+    assert sanitizer_report("a\nb\n") == ""
 
 
 if __name__ == "__main__":
