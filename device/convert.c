@@ -49,13 +49,19 @@ void mx_convert_mxfp4(const unsigned char *codes, const unsigned char *scales, s
 {
 	static const float values[16] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
 	                                 -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-	for (size_t i = 0; i < n; i++) {
-		unsigned char scale = scales[i / MX_MXFP4_BLOCK];
-		float unit = scale == 255 ? NAN : ldexpf(1, scale - 127);
-		float v = values[codes[i / 2] >> (i & 1 ? 4 : 0) & 15] * unit;
-		if (dtype == MX_F32)
-			((float *)to)[i] = v;
-		else
-			((uint16_t *)to)[i] = mx_f32_to_bf16(v);
+	for (size_t b = 0; b < n / MX_MXFP4_BLOCK; b++) {
+		const unsigned char *from = codes + b * (MX_MXFP4_BLOCK / 2);
+		float unit = scales[b] == 255 ? NAN : ldexpf(1, scales[b] - 127);
+		float *f = (float *)to + b * MX_MXFP4_BLOCK;
+		uint16_t *h = (uint16_t *)to + b * MX_MXFP4_BLOCK;
+		uint16_t halves[16]; /* of the block's sixteen values */
+		for (size_t i = 0; i < 16; i++)
+			halves[i] = mx_f32_to_bf16(values[i] * unit);
+		for (size_t i = 0; i < MX_MXFP4_BLOCK && dtype == MX_F32; i++)
+			f[i] = values[from[i / 2] >> (i & 1 ? 4 : 0) & 15] * unit;
+		for (size_t i = 0; i < MX_MXFP4_BLOCK / 2 && dtype != MX_F32; i++) {
+			h[2 * i] = halves[from[i] & 15];
+			h[2 * i + 1] = halves[from[i] >> 4];
+		}
 	}
 }
