@@ -410,6 +410,12 @@ VARIANTS |= HYBRIDS | {
             full_attention=dict(rope_type="yarn", factor=8.0, rope_theta=5e5,
                                 original_max_position_embeddings=128),
             sliding_attention=dict(rope_type="default", rope_theta=500.0)))),
+    "granitemoe": Variant(attention(
+        "GraniteMoe", num_local_experts=5, num_experts_per_tok=2, intermediate_size=24,
+        attention_bias=True, **MULTIPLIERS)),
+    "granitemoeshared": Variant(attention(
+        "GraniteMoeShared", num_local_experts=6, num_experts_per_tok=3, intermediate_size=24,
+        shared_intermediate_size=40, **MULTIPLIERS)),
     "mamba": Variant(config("Mamba", state_size=12, time_step_rank=5), LENGTHS),
     "mamba-bias": Variant(config("Mamba", use_bias=True, use_conv_bias=False, conv_kernel=3,
                                  expand=3, tie_word_embeddings=False)),

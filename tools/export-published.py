@@ -428,6 +428,17 @@ PUBLISHED = {
         moe_intermediate_size=1280, n_shared_experts=1, n_group=1, topk_group=1,
         norm_topk_prob=True, routed_scaling_factor=1.0, tie_word_embeddings=False),
         experts=QWEN),
+    "granite-3.1-1b-a400m-base": Published(dict(
+        model_type="granitemoe", hidden_size=1024, intermediate_size=512, num_hidden_layers=24,
+        num_attention_heads=16, num_key_value_heads=8, vocab_size=49155, hidden_act="silu",
+        max_position_embeddings=131072, rms_norm_eps=1e-6, rope_theta=1500000.0,
+        rope_scaling=None, attention_bias=False, attention_multiplier=0.015625,
+        embedding_multiplier=12.0, logits_scaling=6.0, residual_multiplier=0.22,
+        num_local_experts=32, num_experts_per_tok=8, tie_word_embeddings=True), rename=(
+            (r"\.block_sparse_moe\.(gate|router)\.weight$",
+             ".block_sparse_moe.router.layer.weight"),
+            (r"\.experts\.gate_up_proj$", ".input_linear.weight"),
+            (r"\.experts\.down_proj$", ".output_linear.weight"))),
     "OLMoE-1B-7B-0924": Published(dict(
         model_type="olmoe", hidden_size=2048, intermediate_size=1024, num_hidden_layers=16,
         num_attention_heads=16, num_key_value_heads=16, vocab_size=50304, hidden_act="silu",

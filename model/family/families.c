@@ -80,6 +80,8 @@ static const struct mx_family *const families[] = {
 	&mx_family_dots1,
 	&mx_family_solar_open,
 	&mx_family_mellum,
+	&mx_family_granitemoe,
+	&mx_family_granitemoeshared,
 	&mx_family_jamba,
 	&mx_family_mamba,
 	&mx_family_falcon_mamba,

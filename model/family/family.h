@@ -21,7 +21,8 @@ extern const struct mx_family mx_family_mamba, mx_family_falcon_mamba, mx_family
 extern const struct mx_family mx_family_lfm3, mx_family_minimax_m2, mx_family_olmoe;
 extern const struct mx_family mx_family_cohere, mx_family_gemma, mx_family_glm, mx_family_glm4,
 	mx_family_ernie4_5, mx_family_exaone4, mx_family_starcoder2, mx_family_nemotron,
-	mx_family_ernie4_5_moe, mx_family_dots1, mx_family_solar_open, mx_family_mellum;
+	mx_family_granitemoe, mx_family_granitemoeshared, mx_family_ernie4_5_moe, mx_family_dots1,
+	mx_family_solar_open, mx_family_mellum;
 extern const struct mx_family mx_family_gpt_oss, mx_family_minimax, mx_family_minimax_text_01,
 	mx_family_minimax_m1;
 extern const struct mx_family mx_family_rwkv7;

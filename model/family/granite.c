@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Granite 3: Llama's layer with multipliers of the embedding, of scores, of what a block adds, and
- * a divisor of logits. */
+ * a divisor of logits. granitemoe has experts instead of the feed-forward, granitemoeshared beside
+ * it. */
 #include "model/family/family.h"
 
 /* Reads layer_rope_theta, where 0 means that a layer has no rope. */
@@ -86,5 +87,61 @@ const struct mx_family mx_family_granite_swa = {
 	.has_attention_bias = true,
 	.has_mlp_bias = true,
 	.default_act = "silu",
+	.layers = granite_layers,
+};
+
+/* ---- experts ---- */
+
+static mx_status granitemoe_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                uint32_t layer, struct mx_mlp_spec *out)
+{
+	int64_t shared = 0;
+	mx_status s = MX_OK;
+	(void)layer;
+	if (b->family == &mx_family_granitemoeshared)
+		s = mx_scope_int(scope, "shared_intermediate_size", 0, MX_PLAN_MAX_WIDTH * 4, 0, &shared,
+		                 b->err);
+	*out = (struct mx_mlp_spec){
+		.fused = true, .width = (uint32_t)shared, .router = {.normalize = true}};
+	return s ? s : mx_experts_config_read(b, scope, "intermediate_size", out);
+}
+
+static const struct mx_expert_names experts = {
+	.router = "block_sparse_moe.router.layer.weight",
+	.fused_up = "block_sparse_moe.input_linear.weight",
+	.fused_down = "block_sparse_moe.output_linear.weight",
+	.shared = "shared_mlp.",
+};
+
+static const struct mx_tensor_names moe_names = {
+	.embed = "model.embed_tokens.weight",
+	.final_norm = "model.norm.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "model.layers.",
+	.mixer_norm = "input_layernorm.weight",
+	.mlp_norm = "post_attention_layernorm.weight",
+	.up = "input_linear.weight",
+	.down = "output_linear.weight",
+	.experts = &experts,
+};
+
+/* Defaults: configuration_{granitemoe,granitemoeshared}.py of transformers 5. */
+const struct mx_family mx_family_granitemoe = {
+	.model_type = "granitemoe",
+	.names = &moe_names,
+	.default_max_position = 2048,
+	.window = MX_WINDOW_NONE,
+	.has_attention_bias = true,
+	.mlp = granitemoe_mlp,
+	.layers = granite_layers,
+};
+
+const struct mx_family mx_family_granitemoeshared = {
+	.model_type = "granitemoeshared",
+	.names = &moe_names,
+	.default_max_position = 2048,
+	.window = MX_WINDOW_NONE,
+	.has_attention_bias = true,
+	.mlp = granitemoe_mlp,
 	.layers = granite_layers,
 };

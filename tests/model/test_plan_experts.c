@@ -165,6 +165,30 @@ static void other_families_by_default(void **state)
 	mx_plan_destroy(p);
 }
 
+static void granite_has_experts(void **state)
+{
+	(void)state;
+	static const char plain[] = LEAST("granitemoe", "1") ",\"num_local_experts\":8,"
+														 "\"num_experts_per_tok\":2}";
+	static const char shared[] = LEAST("granitemoeshared", "1") ",\"num_local_experts\":8,"
+																"\"num_experts_per_tok\":2}";
+	struct mx_plan *p = plan_of(plain, "{\"shared_intermediate_size\":40}"); /* not its key */
+	const struct mx_plan_experts *x = &feed_forward(p, 0)->experts;
+	assert_true(x->n == 8 && x->width == 96 && x->rule.normalize && x->rule.chosen == 2);
+	assert_true(feed_forward(p, 0)->mlp.width == 0 && !x->list);
+	assert_string_equal(x->fused_up, "model.layers.0.block_sparse_moe.input_linear.weight");
+	mx_plan_destroy(p);
+	p = plan_of(shared, "{}");
+	assert_int_equal(feed_forward(p, 0)->mlp.width, 0);
+	mx_plan_destroy(p);
+	p = plan_of(shared, "{\"shared_intermediate_size\":40,\"residual_multiplier\":0.5}");
+	assert_true(feed_forward(p, 0)->mlp.width == 40 && feed_forward(p, 0)->mlp.fused);
+	assert_true(feed_forward(p, 0)->residual_scale == 0.5f);
+	assert_string_equal(feed_forward(p, 0)->mlp.up,
+	                    "model.layers.0.shared_mlp.input_linear.weight");
+	mx_plan_destroy(p);
+}
+
 static void other_families_refuse_what_they_cannot(void **state)
 {
 	(void)state;
@@ -185,6 +209,7 @@ int main(void)
 		cmocka_unit_test(gpt_oss_by_default),
 		cmocka_unit_test(gemma4_has_experts_beside_the_feed_forward),
 		cmocka_unit_test(other_families_by_default),
+		cmocka_unit_test(granite_has_experts),
 		cmocka_unit_test(other_families_refuse_what_they_cannot),
 		cmocka_unit_test(minimax_adds_to_normed_inputs),
 	};
