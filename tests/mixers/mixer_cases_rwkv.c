@@ -180,7 +180,7 @@ static void channel_reference(const struct mixer_case *c, uint32_t n, const floa
 
 #define COMMON                                                                                     \
 	{"x_r", 0.5f, 0.3f}, {"x_w", 0.5f, 0.3f}, {"x_k", 0.5f, 0.3f}, {"x_v", 0.5f, 0.3f},            \
-		{"x_a", 0.5f, 0.3f}, {"x_g", 0.5f, 0.3f}, {"k_k", 0.7f, 0.2f}, {"r_k", 0, 0.3f},           \
+		{"x_a", 0.5f, 0.3f}, {"x_g", 0.5f, 0.3f}, {"k_k", 0.7f, 0.2f}, {"r_k", 0, 0.05f},          \
 		{"a_lora.lora.2.bias", 0, 1}, {"v_lora.lora.2.bias", 0, 1}, {"g_norm.bias", 0, 0.3f},
 /* Decays from 0.55 a token to nearly 1. */
 static const struct mixer_weight six[] = {
