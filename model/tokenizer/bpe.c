@@ -218,13 +218,10 @@ static mx_status parse_merge(struct mx_tokenizer *t, const json_t *v, size_t i, 
 	return MX_OK;
 }
 
-static mx_status parse_merges(struct mx_tokenizer *t, const json_t *list, const char *path,
-                              struct mx_err *err)
+/* Allocates the tables of n merges. */
+static mx_status tables_new(struct mx_tokenizer *t, size_t n, const char *path, struct mx_err *err)
 {
 	struct mx_tok_bpe *m = &t->bpe;
-	if (!json_is_array(list))
-		return mx_fail_at(err, MX_E_FORMAT, path, "must be an array");
-	size_t n = json_array_size(list);
 	if (n > MX_TOK_MAX_IDS * 4u)
 		return mx_fail_at(err, MX_E_UNSUPPORTED, path, "too many merges");
 	uint32_t size = 16;
@@ -237,8 +234,51 @@ static mx_status parse_merges(struct mx_tokenizer *t, const json_t *list, const 
 	memset(m->merges, 0xff, size * sizeof *m->merges);
 	memset(m->joints, 0xff, size * sizeof *m->joints);
 	m->merge_mask = m->joint_mask = size - 1;
+	return MX_OK;
+}
+
+/* Counts the merges that make a piece of two others; stores them if the tables are there. */
+static size_t rank_merges(struct mx_tokenizer *t, int32_t id)
+{
+	struct mx_tok_bpe *m = &t->bpe;
+	const struct mx_tok_piece *p = &t->vocab.pieces[id];
+	int32_t first = (int32_t)m->first_rank;
+	size_t found = 0;
+	for (size_t i = 0; p->s && i < p->n;) {
+		(void)mx_tok_next(p->s, &i);
+		int32_t a = mx_tok_vocab_id(&t->vocab, p->s, i);
+		int32_t b = a < first ? -1 : mx_tok_vocab_id(&t->vocab, p->s + i, p->n - i);
+		if (b < first)
+			continue;
+		found++;
+		if (!m->merges)
+			continue;
+		merge_set(m, (struct mx_tok_merge){(uint32_t)a, (uint32_t)b, (uint32_t)id, id});
+		joint_set(m, end_char(t, &t->vocab.pieces[a], true),
+		          end_char(t, &t->vocab.pieces[b], false));
+	}
+	return found;
+}
+
+static mx_status merges_by_rank(struct mx_tokenizer *t, const char *path, struct mx_err *err)
+{
+	size_t n = 0;
+	for (uint32_t id = t->bpe.first_rank; id < t->vocab.n_ids; id++)
+		n += rank_merges(t, (int32_t)id);
+	mx_status st = tables_new(t, n, path, err);
+	for (uint32_t id = t->bpe.first_rank; st == MX_OK && id < t->vocab.n_ids; id++)
+		(void)rank_merges(t, (int32_t)id);
+	return st;
+}
+
+static mx_status parse_merges(struct mx_tokenizer *t, const json_t *list, const char *path,
+                              struct mx_err *err)
+{
+	if (!json_is_array(list))
+		return mx_fail_at(err, MX_E_FORMAT, path, "must be an array");
+	size_t n = json_array_size(list);
+	mx_status st = tables_new(t, n, path, err);
 	struct mx_buf joined = {0};
-	mx_status st = MX_OK;
 	for (size_t i = 0; i < n && st == MX_OK; i++) {
 		const json_t *v = json_array_get(list, i);
 		const char *s = json_string_value(v);
@@ -354,7 +394,10 @@ mx_status mx_tok_bpe_parse(struct mx_tokenizer *t, const json_t *json, const cha
 	m->unk = m->unk_token ? mx_tok_vocab_id(&t->vocab, m->unk_token, strlen(m->unk_token)) : -1;
 	m->can_cut = !m->prefix && !m->suffix;
 	mx_tok_path(at, path, "merges", 0);
-	return st == MX_OK ? parse_merges(t, json_object_get(json, "merges"), at, err) : st;
+	if (st != MX_OK)
+		return st;
+	return m->by_rank ? merges_by_rank(t, at, err)
+	                  : parse_merges(t, json_object_get(json, "merges"), at, err);
 }
 
 /* --- characters to initial symbols ------------------------------------------------------- */

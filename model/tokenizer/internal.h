@@ -368,6 +368,10 @@ struct mx_tok_bpe {
 	const char *prefix, *suffix; /* continuing_subword_prefix, end_of_word_suffix, or NULL */
 	size_t n_prefix, n_suffix;
 	bool fuse_unk, byte_fallback, ignore_merges;
+	/* The file has no merges: any two pieces whose union is one may be merged, in the order of the
+	 * ids of the unions. Pieces below first_rank take no part. */
+	bool by_rank;
+	uint32_t first_rank;
 };
 
 mx_status mx_tok_bpe_parse(struct mx_tokenizer *t, const json_t *json, const char *path,
@@ -413,6 +417,15 @@ mx_status mx_tok_world_index(struct mx_tokenizer *t, struct mx_err *err);
  * hold at most `limit` ids (0 = no limit). */
 mx_status mx_tok_world_encode(const struct mx_tokenizer *t, const char *s, size_t n, size_t limit,
                               struct mx_tokens *out);
+
+/* --- tekken.c ------------------------------------------------------------------------ */
+
+/* True if a JSON file is a tekken.json. */
+bool mx_tok_is_tekken(const json_t *json);
+/* Makes the equivalent tokenizer.json, which the caller owns (json_decref); its model is merged by
+ * rank from the id *first on. Named tokens that `config` does not mention are added to `config`. */
+mx_status mx_tok_tekken(const json_t *tekken, json_t *config, json_t **out, uint32_t *first,
+                        struct mx_err *err);
 
 /* --- decode.c ------------------------------------------------------------------------ */
 

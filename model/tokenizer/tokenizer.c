@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "model/tokenizer/internal.h"
 
@@ -26,11 +27,11 @@ void mx_tokens_free(struct mx_tokens *t)
 
 /* --- load -------------------------------------------------------------------------------- */
 
-static mx_status parse_json(const char *text, size_t len, const char *file, json_t **out,
-                            struct mx_err *err)
+static mx_status parse_json(const char *text, size_t len, size_t flags, const char *file,
+                            json_t **out, struct mx_err *err)
 {
 	json_error_t e;
-	json_t *j = json_loadb(text, len, 0, &e);
+	json_t *j = json_loadb(text, len, flags, &e);
 	if (!j) {
 		if (!e.text[0] || json_error_code(&e) == json_error_out_of_memory)
 			return mx_fail_at(err, MX_E_NOMEM, file, "out of memory");
@@ -91,30 +92,64 @@ static mx_status parse_tokenizer(struct mx_tokenizer *t, const json_t *j, bool w
 	return st;
 }
 
+/* Parses tokenizer.json, or tekken.json: only there may strings hold U+0000. */
+static mx_status parse_file(const char *text, size_t len, json_t **out, struct mx_err *err)
+{
+	static const char key[] = "\"token_bytes\"";
+	if (memmem(text, len, key, sizeof key - 1)) {
+		mx_status st = parse_json(text, len, JSON_ALLOW_NUL, "tekken.json", out, err);
+		if (st != MX_OK || mx_tok_is_tekken(*out))
+			return st;
+		json_decref(*out); /* an ordinary token has that name */
+		*out = NULL;
+	}
+	return parse_json(text, len, 0, "tokenizer.json", out, err);
+}
+
+/* Replaces *j, a tekken.json, by the equivalent tokenizer.json. *c may be NULL before. */
+static mx_status open_tekken(struct mx_tokenizer *t, json_t **j, json_t **c, struct mx_err *err)
+{
+	json_t *made = NULL;
+	if (!*c && !(*c = json_object()))
+		return mx_fail(err, MX_E_NOMEM, "out of memory");
+	mx_status st = mx_tok_tekken(*j, *c, &made, &t->bpe.first_rank, err);
+	if (st != MX_OK)
+		return st;
+	t->bpe.by_rank = true;
+	json_decref(*j);
+	*j = made;
+	return MX_OK;
+}
+
 /* Makes a tokenizer of one of two files (s NULL: it is not there) and the config. */
 static mx_status parse(struct text json, struct text world, struct text config,
                        struct mx_tokenizer **out, struct mx_err *err)
 {
+	const char *file = "tokenizer.json";
 	json_t *j = NULL, *c = NULL;
 	struct mx_tokenizer *t = mx_calloc(1, sizeof *t);
 	mx_status st = t ? MX_OK : mx_fail(err, MX_E_NOMEM, "out of memory");
 	if (st == MX_OK && json.s)
-		st = parse_json(json.s, json.n, "tokenizer.json", &j, err);
+		st = parse_file(json.s, json.n, &j, err);
 	if (st == MX_OK && config.s)
-		st = parse_json(config.s, config.n, "tokenizer_config.json", &c, err);
-	if (st == MX_OK && world.s)
+		st = parse_json(config.s, config.n, 0, "tokenizer_config.json", &c, err);
+	if (st == MX_OK && mx_tok_is_tekken(j)) {
+		file = "tekken.json";
+		st = in_file(open_tekken(t, &j, &c, err), file, err);
+	} else if (st == MX_OK && world.s) {
+		file = MX_TOK_WORLD_FILE;
 		st = mx_tok_world(world.s, world.n, c, &j, err);
-	else if (st == MX_OK && !json.s && mx_tok_is_chars(c))
+	} else if (st == MX_OK && !json.s && mx_tok_is_chars(c)) {
 		st = in_file(mx_tok_chars(c, &j, err), "tokenizer_config.json", err);
-	else if (st == MX_OK && !json.s)
-		st = mx_fail_at(err, MX_E_NOTFOUND, "tokenizer.json", "is missing");
+	} else if (st == MX_OK && !json.s) {
+		st = mx_fail_at(err, MX_E_NOTFOUND, file, "is missing");
+	}
 	if (st == MX_OK)
-		st = in_file(parse_tokenizer(t, j, world.s != NULL, err),
-		             world.s ? MX_TOK_WORLD_FILE : "tokenizer.json", err);
+		st = in_file(parse_tokenizer(t, j, world.s != NULL, err), file, err);
 	if (st == MX_OK && c)
 		st = in_file(mx_tok_config_parse(t, c, err), "tokenizer_config.json", err);
 	if (st == MX_OK)
-		st = in_file(mx_tok_added_finish(t, err), "tokenizer.json", err);
+		st = in_file(mx_tok_added_finish(t, err), file, err);
 	json_decref(j);
 	json_decref(c);
 	if (st != MX_OK) {
@@ -185,11 +220,31 @@ static mx_status read_optional(const char *dir, const char *name, struct mx_buf 
 	return MX_OK;
 }
 
+/* Says what to do about a folder whose tokenizer is in a form that is not read. */
+static mx_status explain_missing(const char *dir, struct mx_err *err)
+{
+	static const char *const others[] = {"tokenizer.model", "tiktoken.model", "qwen.tiktoken",
+	                                     "vocab.json", "spiece.model"};
+	char path[4096];
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+		if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, others[i]) < sizeof path &&
+		    access(path, F_OK) == 0)
+			return mx_fail_at(err, MX_E_UNSUPPORTED, path,
+			                  "is the only form of the tokenizer in this folder, and is not read: "
+			                  "make a tokenizer.json of it: python3 -c 'from transformers import "
+			                  "AutoTokenizer as T; T.from_pretrained(\"%.100s\", "
+			                  "trust_remote_code=True).save_pretrained(\"%.100s\")'",
+			                  dir, dir);
+	return mx_fail_at(err, MX_E_NOTFOUND, "tokenizer.json", "is missing");
+}
+
 mx_status mx_tokenizer_load(const char *dir, struct mx_tokenizer **out, struct mx_err *err)
 {
 	struct mx_buf json = {0}, world = {0}, config = {0};
 	bool has_json = false, has_world = false, has_config = false;
 	mx_status st = read_optional(dir, "tokenizer.json", &json, &has_json, err);
+	if (st == MX_OK && !has_json)
+		st = read_optional(dir, "tekken.json", &json, &has_json, err);
 	if (st == MX_OK)
 		st = read_optional(dir, "tokenizer_config.json", &config, &has_config, err);
 	if (st == MX_OK && !has_json)
@@ -198,6 +253,8 @@ mx_status mx_tokenizer_load(const char *dir, struct mx_tokenizer **out, struct m
 		st = parse((struct text){has_json ? mx_buf_str(&json) : NULL, json.len},
 		           (struct text){has_world ? mx_buf_str(&world) : NULL, world.len},
 		           (struct text){has_config ? mx_buf_str(&config) : NULL, config.len}, out, err);
+	if (st == MX_E_NOTFOUND && !has_json && !has_world)
+		st = explain_missing(dir, err);
 	mx_buf_free(&json);
 	mx_buf_free(&world);
 	mx_buf_free(&config);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * tokenizer.json: text to token ids and back, exactly as Hugging Face
- * `tokenizers` does it, for byte-level and SentencePiece-style BPE. HyenaDNA's
- * character tokenizer and RWKV's, which have no such file, are supported too.
+ * `tokenizers` does it, for byte-level and SentencePiece-style BPE. Also tekken.json of
+ * Mistral's newer checkpoints, and HyenaDNA's character tokenizer and RWKV's, which
+ * have no such file.
  *
  * A tokenizer is immutable after load and may be used by any thread; the work
  * memory of encoding belongs to the call.
@@ -25,11 +26,14 @@ void mx_tokens_free(struct mx_tokens *t); /* frees ids and zeroes *t; takes NULL
 /* Frees the memory behind the last id. */
 mx_status mx_tokens_shrink(struct mx_tokens *t);
 
-/* Reads DIR/tokenizer.json and, if it exists, tokenizer_config.json (bos/eos/... token strings,
- * add_bos_token). Without tokenizer.json, there must be RWKV's rwkv_vocab_v20230424.txt, or
- * tokenizer_config.json must describe a character tokenizer; otherwise MX_E_NOTFOUND. */
+/* Reads DIR/tokenizer.json, else DIR/tekken.json, and, if it exists, tokenizer_config.json
+ * (bos/eos/... token strings). Without the first two, there must be RWKV's
+ * rwkv_vocab_v20230424.txt, or tokenizer_config.json must describe a character tokenizer;
+ * otherwise MX_E_NOTFOUND, or MX_E_UNSUPPORTED with what to do if the folder has a tokenizer in
+ * another form. */
 mx_status mx_tokenizer_load(const char *dir, struct mx_tokenizer **out, struct mx_err *err);
-/* As mx_tokenizer_load, from texts in memory; either may be NULL. */
+/* As mx_tokenizer_load, from texts in memory: that of tokenizer.json or tekken.json, and that of
+ * tokenizer_config.json. Either may be NULL. */
 mx_status mx_tokenizer_parse(const char *json, size_t len, const char *config, size_t config_len,
                              struct mx_tokenizer **out, struct mx_err *err);
 /* As mx_tokenizer_load, from the text of RWKV's vocabulary file; config may be NULL. */

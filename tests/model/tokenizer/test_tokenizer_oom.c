@@ -114,8 +114,8 @@ static mx_status use(const struct mx_tokenizer *t, const struct seed *s)
 
 static void every_failing_allocation_is_survived(void **state)
 {
-	static const char *const seeds[] = {"llama2", "qwen2",   "normalizers",
-	                                    "added",  "mistral", "characters"};
+	static const char *const seeds[] = {"llama2",  "qwen2",      "normalizers", "added",
+	                                    "mistral", "characters", "tekken"};
 	static struct seed s;
 	(void)state;
 	json_set_alloc_funcs(json_alloc, free);
