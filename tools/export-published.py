@@ -25,7 +25,25 @@ FACTORS = dict(short_factor=[1.0] * 48, long_factor=[1.5] * 48)
 LOCAL = dict(rope_theta=1000000.0, rope_local_base_freq=10000.0, sliding_window_pattern=6)
 
 
+GEMMA3 = ((r"^model\.language_model\.", "language_model.model."),
+          (r"^model\.vision_tower\.", "vision_tower.vision_model."),
+          (r"^model\.multi_modal_projector\.", "multi_modal_projector."))
 QWEN = ("gate_proj", "up_proj", "down_proj")
+
+
+CONFIRMED = """
+Confirmed by files of the checkpoints themselves, as public repositories hold them (2026-11):
+- medgemma-27b-it (its names are gemma-3-4b-it's), Devstral-Small-2507: config.json and the names of
+  model.safetensors.index.json are the same as here;
+- Mixtral-8x7B-v0.1, Phi-3.5-mini-instruct, pythia-160m: names are those of the index files of
+  WizardLM-2-8x22B, of a merge of Phi-3 minis and of a reward model from Pythia 1.4B;
+- Qwen3.5-35B-A3B: a pruned 25B has the same names in its index, but the experts one by one and no
+  vision or prediction tensors (mixd --check takes it, and all that are named above, with the
+  config.json that is published with them);
+- GLM-4.5-Air, SmolLM3-3B, NVIDIA-Nemotron-Nano-9B-v2, Falcon-H1-0.5B-Base, LFM2-8B-A1B, Jamba-v0.1:
+  the configuration, or its sizes, as other projects' logs and tests quote it.
+The others are not confirmed.
+"""
 
 
 class Published:
@@ -64,8 +82,29 @@ PUBLISHED = {
         vision_config=dict(model_type="siglip_vision_model", hidden_size=1152, image_size=896,
                            intermediate_size=4304, num_attention_heads=16, num_hidden_layers=27,
                            patch_size=14, vision_use_head=False)),
-        rename=((r"^model\.language_model\.", "language_model.model."),
-                (r"^model\.(vision_tower|multi_modal_projector)\.", r"\1."))),
+        rename=GEMMA3),
+    "medgemma-27b-it": Published(dict(
+        model_type="gemma3", mm_tokens_per_image=256,
+        text_config=dict(attention_bias=False, attn_logit_softcapping=None,
+                         final_logit_softcapping=None, head_dim=128,
+                         hidden_activation='gelu_pytorch_tanh', hidden_size=5376,
+                         intermediate_size=21504, max_position_embeddings=131072,
+                         model_type='gemma3_text', num_attention_heads=32, num_hidden_layers=62,
+                         num_key_value_heads=16, query_pre_attn_scalar=168, rms_norm_eps=1e-06,
+                         rope_local_base_freq=10000,
+                         rope_scaling={'factor': 8.0, 'rope_type': 'linear'}, rope_theta=1000000,
+                         sliding_window=1024, torch_dtype='bfloat16', vocab_size=262208,
+                         layer_types=((["sliding_attention"] * 5 + ["full_attention"]) * 11)[:62]),
+        vision_config=dict(hidden_act='gelu_pytorch_tanh', hidden_size=1152, image_size=896,
+                           intermediate_size=4304, layer_norm_eps=1e-06,
+                           model_type='siglip_vision_model', num_attention_heads=16,
+                           num_channels=3, num_hidden_layers=27, patch_size=14,
+                           torch_dtype='bfloat16', vision_use_head=False)), rename=GEMMA3),
+    "Devstral-Small-2507": Published(dict(
+        head_dim=128, hidden_act='silu', hidden_size=5120, intermediate_size=32768,
+        max_position_embeddings=131072, model_type='mistral', num_attention_heads=32,
+        num_hidden_layers=40, num_key_value_heads=8, rms_norm_eps=1e-05, rope_theta=1000000000.0,
+        sliding_window=None, tie_word_embeddings=False, vocab_size=131072)),
     "Phi-3.5-mini-instruct": Published(dict(
         model_type="phi3", hidden_size=3072, intermediate_size=8192, num_hidden_layers=32,
         num_attention_heads=32, num_key_value_heads=32, vocab_size=32064, hidden_act="silu",
@@ -566,7 +605,7 @@ def main():
     (args.folder / "PROVENANCE").write_text(
         "Made by tools/export-published.py tests/golden/published with transformers "
         f"{transformers.__version__}:\nnames and shapes are its models'; the configurations are "
-        "those of the model cards.\n")
+        "those of the model cards.\n" + CONFIRMED)
 
 
 if __name__ == "__main__":
