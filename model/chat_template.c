@@ -112,10 +112,22 @@ bool mx_chat_template_reads(const struct mx_chat_template *t, const char *name)
 	       (t->with_tools && mx_chat_template_reads(t->with_tools, name));
 }
 
+static bool has_word(const struct mx_chat_template *t, const char *word)
+{
+	return has_key(t->prog->words, word) || (t->with_tools && has_word(t->with_tools, word));
+}
+
 bool mx_chat_template_names(const struct mx_chat_template *t, const char *word)
 {
-	return has_key(t->prog->words, word) ||
-	       (t->with_tools && mx_chat_template_names(t->with_tools, word));
+	bool reasoning = strcmp(word, "reasoning") == 0 || strcmp(word, "thinking") == 0 ||
+	                 strcmp(word, "reasoning_content") == 0;
+	return has_word(t, word) || (reasoning && (has_word(t, "reasoning_content") ||
+	                                           has_word(t, "thinking"))); /* see message_value */
+}
+
+bool mx_chat_template_takes_parts(const struct mx_chat_template *t)
+{
+	return t->prog->loops_content || (t->with_tools && mx_chat_template_takes_parts(t->with_tools));
 }
 
 const char *mx_chat_template_source(const struct mx_chat_template *t, size_t *out_len)

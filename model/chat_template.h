@@ -48,8 +48,13 @@ size_t mx_chat_template_max_output(size_t n);
 bool mx_chat_template_reads(const struct mx_chat_template *t, const char *name);
 /* Returns true if an attribute or a whole string of the templates is that word: x.word, x['word'],
  * x.get('word'), 'word' in x, x == 'word'. False means that the template looks at no member of that
- * name, unless it writes out all members of an object. */
+ * name, unless it writes out all members of an object. The names of a message's reasoning count as
+ * one another, as in mx_chat_template_render. */
 bool mx_chat_template_names(const struct mx_chat_template *t, const char *word);
+
+/* Returns true if the template understands content that is a list of parts: it has a loop over
+ * something named `content`. Others take it for a string. */
+bool mx_chat_template_takes_parts(const struct mx_chat_template *t);
 
 struct mx_chat_limits {
 	uint64_t max_steps; /* evaluated nodes; 0 = a default of some millions */

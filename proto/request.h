@@ -59,7 +59,7 @@ struct mx_api_request {
 	bool echo;
 
 	/* Chat; borrowed from `root`. */
-	json_t *messages;      /* the text parts of a message's content are joined to one string */
+	json_t *messages;      /* content is a string, absent, null, or a list of text parts */
 	json_t *tools;         /* NULL = none */
 	json_t *documents;     /* NULL = none */
 	json_t *template_vars; /* chat_template_kwargs, NULL = none */

@@ -2,41 +2,26 @@
 /* Parses messages, tools and template switches of a chat. */
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/closest.h"
 #include "proto/parse.h"
 
-/* Joins content given as a list of text parts to one string, each part on lines of its own: the
- * templates of text models expect strings. */
-static mx_status join_parts(json_t *message, const json_t *parts, struct mx_api_error *err)
+/* Checks content given as a list of parts: only text is supported. */
+static mx_status check_parts(const json_t *parts, struct mx_api_error *err)
 {
-	struct mx_buf text = {0};
-	mx_status s = MX_OK;
-	for (size_t i = 0; i < json_array_size(parts) && s == MX_OK; i++) {
+	for (size_t i = 0; i < json_array_size(parts); i++) {
 		const json_t *part = json_array_get(parts, i);
 		const char *type = json_string_value(json_object_get(part, "type"));
-		const json_t *t = json_object_get(part, "text");
 		if (!json_is_object(part) || !type)
-			s = mx_api_fail(err, MX_FAULT_INVALID, "invalid_type", "messages",
-			                "a part of a message's content must be an object with a type");
-		else if (strcmp(type, "text"))
-			s = mx_api_fail(err, MX_FAULT_INVALID, "unsupported_parameter", "messages",
-			                "content of type '%.40s' is not supported: only text is", type);
-		else if (!json_is_string(t))
-			s = mx_api_fail(err, MX_FAULT_INVALID, "invalid_type", "messages",
-			                "a part of type 'text' must have a string 'text'");
-		if (s != MX_OK)
-			break;
-		if (i)
-			mx_buf_putc(&text, '\n');
-		mx_buf_append(&text, json_string_value(t), json_string_length(t));
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_type", "messages",
+			                   "a part of a message's content must be an object with a type");
+		if (strcmp(type, "text"))
+			return mx_api_fail(err, MX_FAULT_INVALID, "unsupported_parameter", "messages",
+			                   "content of type '%.40s' is not supported: only text is", type);
+		if (!json_is_string(json_object_get(part, "text")))
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_type", "messages",
+			                   "a part of type 'text' must have a string 'text'");
 	}
-	if (s == MX_OK &&
-	    (text.failed ||
-	     json_object_set_new(message, "content", json_stringn(mx_buf_str(&text), text.len))))
-		s = mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", "messages", "out of memory");
-	mx_buf_free(&text);
-	return s;
+	return MX_OK;
 }
 
 /* Parses the arguments of past tool calls: clients send them as JSON texts, templates expect
@@ -105,7 +90,7 @@ mx_status mx_parse_messages(json_t *root, json_t **out, struct mx_api_error *err
 			return s;
 		const json_t *content = mx_parse_get(message, "content");
 		if (json_is_array(content)) {
-			s = join_parts(message, content, err);
+			s = check_parts(content, err);
 			if (s != MX_OK)
 				return s;
 		} else if (content && !json_is_string(content)) {

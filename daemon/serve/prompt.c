@@ -112,6 +112,34 @@ mx_status mx_prompt_text(const struct mx_served *m, const struct mx_api_text *te
 	return tokenise(m, text->s, text->len, add_special, bounded, out, err);
 }
 
+/* Joins the content of messages that is a list of text parts to one string, each part on lines of
+ * its own, for templates that expect strings. */
+static mx_status join_parts(const json_t *messages)
+{
+	size_t i, k;
+	json_t *message, *part;
+	json_array_foreach((json_t *)(uintptr_t)messages, i, message)
+	{
+		const json_t *parts = json_object_get(message, "content");
+		struct mx_buf text = {0};
+		if (!json_is_array(parts))
+			continue;
+		json_array_foreach((json_t *)(uintptr_t)parts, k, part)
+		{
+			const json_t *t = json_object_get(part, "text");
+			if (k)
+				mx_buf_putc(&text, '\n');
+			mx_buf_append(&text, json_string_value(t), json_string_length(t));
+		}
+		bool failed = text.failed || json_object_set_new(message, "content",
+		                                                 json_stringn(mx_buf_str(&text), text.len));
+		mx_buf_free(&text);
+		if (failed)
+			return MX_E_NOMEM;
+	}
+	return MX_OK;
+}
+
 /* Makes the variables that a template sees. Those of the request never replace others. */
 static json_t *template_vars(const struct mx_served *m, const struct mx_prompt_chat *chat)
 {
@@ -244,7 +272,9 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 		st = check_calls(m, chat->messages, err);
 	if (st != MX_OK)
 		return st;
-	json_t *vars = template_vars(m, chat);
+	json_t *vars = NULL;
+	if (mx_chat_template_takes_parts(m->chat_template) || join_parts(chat->messages) == MX_OK)
+		vars = template_vars(m, chat);
 	if (!vars)
 		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	struct mx_buf text = {0};

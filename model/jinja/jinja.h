@@ -239,6 +239,7 @@ struct jj_program {
 	struct jj_dict *reads; /* its keys: names whose values the template reads */
 	struct jj_dict *words; /* its keys: attributes and whole strings of the template */
 	uint32_t id_loop, id_caller, id_varargs, id_kwargs;
+	bool loops_content; /* a loop is over something named `content` */
 };
 
 /* ---- tokens ------------------------------------------------------------------------------ */

@@ -65,6 +65,19 @@ static struct jj_node *parse_if(struct jj *j, const struct jj_token *t)
 	}
 }
 
+/* Returns true for x.content, x['content'] and content, filtered or not. */
+static bool is_content(const struct jj *j, const struct jj_node *n)
+{
+	while (n->kind == N_FILTER && n->a)
+		n = n->a;
+	if (n->kind == N_ATTR)
+		return jj_str_is(n->val.s, "content");
+	if (n->kind == N_ITEM)
+		return n->b->kind == N_CONST && n->b->val.type == JJ_STR &&
+		       jj_str_is(n->b->val.s, "content");
+	return n->kind == N_NAME && jj_str_is(j->name_ids->e[n->name].key.s, "content");
+}
+
 static struct jj_node *parse_for(struct jj *j, const struct jj_token *t)
 {
 	static const char *const ends[] = {"endfor", "else", NULL};
@@ -74,6 +87,7 @@ static struct jj_node *parse_for(struct jj *j, const struct jj_token *t)
 	if (!jj_skip_name(j, "in"))
 		jj_unexpected(j, "'in'");
 	n->b = jj_parse_tuple(j, false, false, "recursive");
+	j->prog->loops_content |= is_content(j, n->b);
 	if (jj_skip_name(j, "if"))
 		n->c = jj_parse_expr(j, true);
 	n->flag = jj_skip_name(j, "recursive");

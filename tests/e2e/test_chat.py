@@ -249,6 +249,21 @@ def test_hidden_tools():
         s.stop()
 
 
+def test_content_in_parts():
+    text = lambda *parts: [{"role": "user", "content": [{"type": "text", "text": p} for p in parts]}]
+    plain = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
+    loop = ("{% for m in messages %}<{% if m.content is string %}{{ m.content }}{% else %}"
+            "{% for p in m['content'] %}{{ p.text | trim }}{% endfor %}{% endif %}>{% endfor %}")
+    macro = ("{% macro show(content) %}{% for p in content %}{{ p['text'] }},{% endfor %}{% endmacro %}"
+             "{% for m in messages %}{{ show(m.content) }}{% endfor %}")
+    for template, want in ((plain, "<one \ntwo>"), (loop, "<onetwo>"), (macro, "one ,two,")):
+        with tempfile.TemporaryDirectory() as folder:
+            s = Frontend(tokenizer=model_with_template(folder, template))
+            got = s.post("/tokenize", {"messages": text("one ", "two")})[2]
+            assert got["tokens"] == s.post("/tokenize", {"content": want})[2]["tokens"], (template, got)
+            s.stop()
+
+
 def test_templates_of_several_names():
     templates = [{"name": "tool_use", "template": "{{ cls_token }}{{ tools[0].type }}"},
                  {"name": "default", "template": "{{ cls_token }}{{ messages[0].content }}"}]

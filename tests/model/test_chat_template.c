@@ -632,6 +632,32 @@ static void members_that_are_named_are_known(void **state)
 	for (size_t i = 0; i < sizeof no / sizeof *no; i++)
 		if (names(no[i], "calls"))
 			fail_msg("does not name calls: %s", no[i]);
+	/* reasoning is shown under the names that templates read */
+	assert_true(names("{{ m.reasoning_content }}", "reasoning"));
+	assert_true(names("{{ m.thinking }}", "reasoning_content"));
+	assert_false(names("{{ m.reasoning }}", "thinking"));
+	assert_false(names("{{ m.reasoning_content }}", "calls"));
+}
+
+static bool takes_parts(const char *source)
+{
+	struct mx_chat_template *t = NULL;
+	struct mx_err err = {0};
+	assert_int_equal(mx_chat_template_parse(source, strlen(source), &t, &err), MX_OK);
+	bool r = mx_chat_template_takes_parts(t);
+	mx_chat_template_destroy(t);
+	return r;
+}
+
+static void templates_that_take_parts_are_known(void **state)
+{
+	(void)state;
+	assert_true(takes_parts("{% for p in m.content %}{% endfor %}"));
+	assert_true(takes_parts("{% for p in m['content'] | selectattr('text') | list %}{% endfor %}"));
+	assert_true(
+		takes_parts("{% macro f(content) %}{% for p in content %}{% endfor %}{% endmacro %}"));
+	assert_false(takes_parts("{% for m in messages %}{{ m.content }}{% endfor %}"));
+	assert_false(takes_parts("{% for p in m.content.split('x') %}{{ p }}{% endfor %}"));
 }
 
 /* What a real template does not read does not change what it renders. */
@@ -721,6 +747,7 @@ int main(void)
 		cmocka_unit_test(what_transformers_always_passes_is_defined),
 		cmocka_unit_test(variables_that_are_read_are_known),
 		cmocka_unit_test(members_that_are_named_are_known),
+		cmocka_unit_test(templates_that_take_parts_are_known),
 		cmocka_unit_test(variables_that_are_not_read_change_nothing),
 		cmocka_unit_test(every_allocation_may_fail),
 	};
