@@ -120,6 +120,9 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 	m->service.answers.limit = c->answer_memory;
 	struct mx_front *front = NULL;
 	mx_status st = mx_notify_listen_fds(fds, &hc.n_fds, err);
+	const struct mx_service_limits limits = mx_http_limits(&hc);
+	if (st == MX_OK)
+		st = mx_service_start(&m->service, &limits, err);
 	if (st == MX_OK)
 		st = mx_http_create(&hc, &m->service, &front, err);
 	if (st)

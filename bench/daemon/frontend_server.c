@@ -240,6 +240,8 @@ int main(int argc, char **argv)
 	o.http.n_listen = 1;
 	o.http.metrics = metrics;
 	o.http.metrics_arg = &service;
+	const struct mx_service_limits limits = mx_http_limits(&o.http);
+	check(mx_service_start(&service, &limits, &err), &err, "service");
 	check(mx_http_create(&o.http, &service, &http, &err), &err, "http");
 	printf("listening on %s\n", http->ops->address(http, 0));
 	fflush(stdout);

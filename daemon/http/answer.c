@@ -5,7 +5,7 @@
 
 void mx_exchange_drop_body(struct mx_exchange *x)
 {
-	mx_bodies_free(&x->http->bodies, &x->upload);
+	mx_bodies_free(&x->http->service->bodies, &x->upload);
 }
 
 void mx_exchange_answer(struct mx_exchange *x, unsigned status, const char *content_type)

@@ -59,7 +59,7 @@ static void dispatch(struct mx_exchange *x)
 	} else if (!mx_exchange_is_json(x)) {
 		mx_exchange_fail_with(x, 415, "unsupported_media_type",
 		                      "the body must be JSON: send Content-Type: application/json");
-	} else if (!mx_bodies_complete(&h->bodies, &x->upload)) {
+	} else if (!mx_bodies_complete(&h->service->bodies, &x->upload)) {
 		mx_exchange_fail_with(x, 503, "server_overloaded",
 		                      "too much is being received: try again in a moment");
 	} else if (atomic_load(&h->stopping)) {
@@ -67,7 +67,7 @@ static void dispatch(struct mx_exchange *x)
 	} else {
 		bool is_long = x->body.len > MX_HTTP_SHORT_BODY;
 		mx_pump_set_busy(x, true);
-		if (mx_workers_push(is_long ? &h->long_workers : &h->workers, work, x))
+		if (mx_workers_push(is_long ? &h->service->long_work : &h->service->work, work, x))
 			return;
 		mx_pump_set_busy(x, false);
 		mx_exchange_fail_with(x, 503, "server_overloaded",

@@ -7,11 +7,9 @@
 #include <microhttpd.h>
 #include <stdatomic.h>
 
-#include "daemon/http/bodies.h"
 #include "daemon/http/pump.h"
 #include "daemon/http/server.h"
 #include "daemon/http/stats.h"
-#include "daemon/http/workers.h"
 
 struct mx_http_counters {
 	_Atomic uint64_t requests[MX_ROUTE_COUNT][MX_METHOD_N][6];
@@ -31,12 +29,9 @@ struct mx_http {
 	bool inherited;   /* the sockets came from a service manager */
 	char **addresses; /* [n_fds] */
 	struct mx_pump pump;
-	struct mx_workers workers;      /* for bodies of at most MX_HTTP_SHORT_BODY bytes */
-	struct mx_workers long_workers; /* for longer ones */
 	struct mx_http_counters counters;
-	struct mx_bodies bodies; /* of requests that are being received, or wait to be parsed */
-	_Atomic bool closing;    /* answers say Connection: close */
-	_Atomic bool stopping;   /* nothing may wait any more */
+	_Atomic bool closing;  /* answers say Connection: close */
+	_Atomic bool stopping; /* nothing may wait any more */
 	/* Of warnings about unknown fields: when the next may be logged, and how many were not. */
 	_Atomic uint64_t next_unknown_ns, unknown_unsaid;
 };

@@ -2,7 +2,7 @@
 /* What requests may take of memory, from the configuration alone. */
 #include "daemon/http/server.h"
 
-#include "daemon/http/bodies.h"
+#include "daemon/serve/bodies.h"
 #include "model/chat_template.h"
 #include "model/tokenizer/tokenizer.h"
 

@@ -104,6 +104,6 @@ enum MHD_Result mx_exchange_take_body(struct mx_exchange *x, const char *data, s
 	if (x->too_large || !x->post)
 		mx_exchange_drop_body(x);
 	else
-		mx_bodies_append(&h->bodies, &x->upload, data, n);
+		mx_bodies_append(&h->service->bodies, &x->upload, data, n);
 	return MHD_YES;
 }

@@ -43,6 +43,16 @@ static void set_defaults(struct mx_http_config *c)
 		c->body_memory = mx_http_body_memory(c->max_body_bytes);
 }
 
+struct mx_service_limits mx_http_limits(const struct mx_http_config *config)
+{
+	struct mx_http_config c = *config;
+	set_defaults(&c);
+	return (struct mx_service_limits){.workers = c.workers,
+	                                  .long_workers = mx_http_long_workers(c.workers),
+	                                  .max_uploads = c.max_connections,
+	                                  .body_memory = c.body_memory};
+}
+
 static mx_status open_sockets(struct mx_http *h, const struct mx_http_config *c, struct mx_err *err)
 {
 	size_t n = c->n_fds ? c->n_fds : c->n_listen;
@@ -151,8 +161,7 @@ static void destroy(struct mx_front *f)
 		end_exchanges(h);
 	if (h->mhd)
 		MHD_stop_daemon(h->mhd);
-	mx_workers_stop(&h->workers);
-	mx_workers_stop(&h->long_workers);
+	mx_service_stop_work(h->service); /* a job's last steps use the pump */
 	mx_pump_stop(h);
 	for (size_t i = 0; i < h->n_fds; i++)
 		close(h->fds[i]);
@@ -160,10 +169,7 @@ static void destroy(struct mx_front *f)
 		free(h->addresses[i]);
 	free(h->fds);
 	free(h->addresses);
-	mx_bodies_destroy(&h->bodies);
 	pthread_mutex_destroy(&h->pump.lock);
-	mx_workers_destroy(&h->workers);
-	mx_workers_destroy(&h->long_workers);
 	free(h);
 }
 
@@ -187,16 +193,9 @@ mx_status mx_http_create(const struct mx_http_config *config, struct mx_service 
 	h->service = service;
 	h->pump.epoll = h->pump.event = -1;
 	pthread_mutex_init(&h->pump.lock, NULL);
-	mx_workers_init(&h->workers);
-	mx_workers_init(&h->long_workers);
 	set_defaults(&h->config);
-	mx_bodies_init(&h->bodies, h->config.max_connections, h->config.body_memory);
 	mx_http_reserve_descriptors(h->config.max_connections);
 	mx_status st = open_sockets(h, config, err);
-	if (st == MX_OK)
-		st = mx_workers_start(&h->workers, h->config.workers, false, err);
-	if (st == MX_OK)
-		st = mx_workers_start(&h->long_workers, mx_http_long_workers(h->config.workers), true, err);
 	if (st == MX_OK)
 		st = start_mhd(h, err);
 	if (st == MX_OK)

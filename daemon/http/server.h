@@ -49,8 +49,12 @@ struct mx_http_config {
 	void *metrics_arg;
 };
 
-/* Starts serving. The service and the strings of the metrics hook must outlive the server.
- * MX_E_IO with the address in err->where if a socket cannot be bound. */
+/* Returns what the service is to be started with, so that what requests take stays within
+ * mx_http_memory. */
+struct mx_service_limits mx_http_limits(const struct mx_http_config *config);
+
+/* Starts serving. The service has been started; it and the strings of the metrics hook must outlive
+ * the server. MX_E_IO with the address in err->where if a socket cannot be bound. */
 mx_status mx_http_create(const struct mx_http_config *config, struct mx_service *service,
                          struct mx_front **out, struct mx_err *err);
 

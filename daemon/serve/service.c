@@ -34,10 +34,35 @@ mx_status mx_service_init(struct mx_service *s, const char *version, size_t n_mo
 	return MX_OK;
 }
 
+mx_status mx_service_start(struct mx_service *s, const struct mx_service_limits *limits,
+                           struct mx_err *err)
+{
+	mx_workers_init(&s->work);
+	mx_workers_init(&s->long_work);
+	mx_bodies_init(&s->bodies, limits->max_uploads, limits->body_memory);
+	s->started = true;
+	mx_status st = mx_workers_start(&s->work, limits->workers, false, err);
+	return st == MX_OK ? mx_workers_start(&s->long_work, limits->long_workers, true, err) : st;
+}
+
+void mx_service_stop_work(struct mx_service *s)
+{
+	if (!s->started)
+		return;
+	mx_workers_stop(&s->work);
+	mx_workers_stop(&s->long_work);
+}
+
 void mx_service_destroy(struct mx_service *s)
 {
 	if (!s || !s->models)
 		return;
+	if (s->started) {
+		mx_service_stop_work(s);
+		mx_workers_destroy(&s->work);
+		mx_workers_destroy(&s->long_work);
+		mx_bodies_destroy(&s->bodies);
+	}
 	for (size_t i = 0; i < s->n_models; i++)
 		free_names(s->models[i].aliases, s->models[i].n_aliases);
 	free(s->models);

@@ -18,7 +18,9 @@
 
 #include "base/buf.h"
 #include "base/status.h"
+#include "daemon/serve/bodies.h"
 #include "daemon/serve/budget.h"
+#include "daemon/serve/workers.h"
 #include "engine/engine.h"
 #include "model/chat_template.h"
 #include "model/tokenizer/tokenizer.h"
@@ -75,6 +77,18 @@ struct mx_service {
 	_Atomic bool draining;    /* no new requests, on any model */
 	struct mx_budget answers; /* requests that were admitted, and answers until they are sent */
 	pthread_rwlock_t lock;    /* of the aliases */
+
+	/* What all front ends share, from mx_service_start on. */
+	bool started;
+	struct mx_bodies bodies;     /* requests that are being received, or wait to be parsed */
+	struct mx_workers work;      /* parse, render and tokenise short requests */
+	struct mx_workers long_work; /* and long ones */
+};
+
+struct mx_service_limits {
+	unsigned workers, long_workers; /* threads */
+	unsigned max_uploads;           /* requests that are being received at once */
+	uint64_t body_memory;           /* bytes of their bodies together */
 };
 
 /* Bytes of a new service's budget of answers. */
@@ -83,7 +97,14 @@ struct mx_service {
 /* Makes n_models zeroed models in state LOADING with default sampling. `version` must outlive the
  * service. */
 mx_status mx_service_init(struct mx_service *s, const char *version, size_t n_models);
-/* Frees aliases and models, but not what was loaded. Takes a zeroed service. */
+/* Starts the workers and opens the room for bodies. To be called once, before any front end starts.
+ */
+mx_status mx_service_start(struct mx_service *s, const struct mx_service_limits *limits,
+                           struct mx_err *err);
+/* Runs the jobs that are queued and ends the workers; no job is taken any more. A front end calls
+ * it when it is destroyed, before it frees what its jobs use. Idempotent; for one thread. */
+void mx_service_stop_work(struct mx_service *s);
+/* Ends the workers; frees aliases and models, but not what was loaded. Takes a zeroed service. */
 void mx_service_destroy(struct mx_service *s);
 
 /* Replaces the aliases of a model, at any time. The strings are copied. */

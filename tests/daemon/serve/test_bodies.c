@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "daemon/http/bodies.h"
+#include "daemon/serve/bodies.h"
 
 #define MIB         ((size_t)1 << 20)
 #define CONNECTIONS 1024

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/http/workers.h"
+#include "daemon/serve/workers.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ static void *worker_main(void *arg)
 {
 	struct mx_workers *w = arg;
 	struct mx_job job;
-	pthread_setname_np(pthread_self(), w->patient ? "mx-http-long" : "mx-http-worker");
+	pthread_setname_np(pthread_self(), w->patient ? "mx-worker-long" : "mx-worker");
 	if (w->patient)
 		(void)!nice(PATIENT); /* on Linux: of this thread */
 	while (take(w, &job))

@@ -10,8 +10,8 @@
  *
  * Any thread.
  */
-#ifndef MX_DAEMON_HTTP_BODIES_H
-#define MX_DAEMON_HTTP_BODIES_H
+#ifndef MX_DAEMON_SERVE_BODIES_H
+#define MX_DAEMON_SERVE_BODIES_H
 
 #include <pthread.h>
 #include <stdbool.h>

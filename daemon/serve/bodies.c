@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/http/bodies.h"
+#include "daemon/serve/bodies.h"
 
 #define FREE_BYTES     (64u << 10) /* of one body */
 #define ALL_FREE_BYTES (64u << 20) /* of all connections together */

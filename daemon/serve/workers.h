@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads for work that takes long, behind a bounded queue, so that the HTTP
- * threads never do it themselves. A job is a function and its argument: the
+ * Threads for work that takes long, behind a bounded queue, so that the
+ * threads of front ends never do it themselves. A job is a function and its argument: the
  * workers know nothing of requests.
  */
-#ifndef MX_DAEMON_HTTP_WORKERS_H
-#define MX_DAEMON_HTTP_WORKERS_H
+#ifndef MX_DAEMON_SERVE_WORKERS_H
+#define MX_DAEMON_SERVE_WORKERS_H
 
 #include <pthread.h>
 #include <stdbool.h>
