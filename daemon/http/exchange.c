@@ -196,7 +196,9 @@ void mx_exchange_completed(void *arg, struct MHD_Connection *c, void **context,
 	*context = NULL;
 	uint64_t ns = mx_now_ns() - x->start_ns;
 	bool whole = code == MHD_REQUEST_TERMINATED_COMPLETED_OK;
-	if (code == MHD_REQUEST_TERMINATED_WITH_ERROR && !x->sent_status && !x->dropped) {
+	/* once the request is complete, the same code says that the client has left */
+	bool incomplete = !x->begun || (x->framing.chunked && x->state == MX_X_BODY);
+	if (code == MHD_REQUEST_TERMINATED_WITH_ERROR && incomplete && !x->sent_status && !x->dropped) {
 		mx_exchange_refused(x);
 		whole = true;
 	}
