@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures the mixers attention and mla beside the roofs: decoding in GB/s of keys and values
- * beside the machine's reading speed, prompts in GFLOP/s of the causal half beside its fastest
- * arithmetic. Products with weights are left out (bench/device/ops), but with -k those of mla's
- * kv_b, head by head.
+ * beside the machine's reading speed, and in GFLOP/s; prompts in GFLOP/s of the causal half beside
+ * its fastest arithmetic. Products with weights are left out (bench/device/ops), but with -k those
+ * of mla's kv_b, head by head.
  *
- *   bench/mixers/attention [-t threads] [-m modules] [-f] [-d | -p] [-s shape] [-c context]
+ *   bench/mixers/attention [-t threads] [-m modules] [-f] [-d | -p] [-k] [-s shape] [-c context]
  *     -f  keys and values in f32      -d  decode only      -p  prefill only      -k  kv_b
  */
 #include <errno.h>
@@ -73,15 +73,20 @@ _Noreturn static void die(const char *what)
 	exit(1);
 }
 
-/* The device's linear, for products with weights that are there; NULL = none are computed. */
-static mx_status (*real_linear)(struct mx_device *d, const void *x, size_t ldx, size_t n,
-                                const struct mx_linear_out *out, size_t n_out);
-
 /* Takes the place of linear: queries, keys and values are what the scratch memory holds. */
 static mx_status no_product(struct mx_device *d, const void *x, size_t ldx, size_t n,
                             const struct mx_linear_out *out, size_t n_out)
 {
-	return real_linear && out->w->data ? real_linear(d, x, ldx, n, out, n_out) : MX_OK;
+	(void)d, (void)x, (void)ldx, (void)n, (void)out, (void)n_out;
+	return MX_OK;
+}
+
+/* Takes the place of linear_each, that of mla's kv_b, without -k. */
+static mx_status no_products(struct mx_device *d, size_t n, const struct mx_linear_each *each,
+                             size_t n_each)
+{
+	(void)d, (void)n, (void)each, (void)n_each;
+	return MX_OK;
 }
 
 /* The attention layers of a model, with pages for `tokens` tokens each. */
@@ -135,7 +140,8 @@ static void bench_open(struct bench *b, uint32_t tokens, uint32_t max_context, u
 	    b->ops->probe(&layer, b->device, &err) != MX_OK)
 		die(err.text);
 	b->device_ops = *b->device->ops;
-	real_linear = b->o->kv_b ? b->device_ops.linear : NULL;
+	if (!b->o->kv_b)
+		b->device_ops.linear_each = no_products;
 	b->device_ops.linear = no_product;
 	b->device->ops = &b->device_ops;
 	if (b->ops->state(&layer, b->device, &spec) != MX_OK)
@@ -188,6 +194,12 @@ static double step_seconds(struct bench *b, const struct mx_step *step)
 	return (double)(mx_now_ns() - start) * 1e-9;
 }
 
+/* Returns the multiply-adds of one query row, of all heads, with one key. */
+static double row_products(const struct shape *s)
+{
+	return (double)s->heads * (s->rank ? 2 * s->rank + s->rope : 2 * s->head_dim);
+}
+
 /* Returns the best time of some steps of `batch` sequences, each of which attends to `context`
  * tokens and its own. */
 static void decode(struct bench *b, uint32_t batch, uint32_t context)
@@ -227,8 +239,11 @@ static void decode(struct bench *b, uint32_t batch, uint32_t context)
 	}
 	double bytes = (double)batch * (context + 1) * b->page_bytes / PAGE_TOKENS * b->n_layers;
 	double rate = bytes / best * 1e-9, roof = roof_read(b->pool, b->state, b->state_bytes);
-	printf("%-9s decode   %2u x %5u  %9.1f us/layer  %7.2f GB/s of %6.2f  %5.1f %%\n",
-	       b->shape->name, batch, context, best / b->n_layers * 1e6, rate, roof, rate / roof * 100);
+	double flop = 2.0 * batch * (context + 1) * row_products(b->shape) * b->n_layers;
+	printf(
+		"%-9s decode   %2u x %5u  %9.1f us/layer  %7.2f GB/s of %6.2f  %5.1f %%  %7.1f GFLOP/s\n",
+		b->shape->name, batch, context, best / b->n_layers * 1e6, rate, roof, rate / roof * 100,
+		flop / best * 1e-9);
 	fflush(stdout);
 	free(pages);
 	bench_close(b);
@@ -272,9 +287,7 @@ static void prefill(struct bench *b, uint32_t n, double roof)
 	}
 	for (uint32_t at = 0; at < n; at += STEP_ROWS)
 		sum += best[at / STEP_ROWS];
-	const struct shape *s = b->shape;
-	double row = s->rank ? 2 * s->rank + s->rope : 2 * s->head_dim; /* of q, k and v */
-	double flop = (double)n * (n + 1.0) * s->heads * row;
+	double flop = (double)n * (n + 1.0) * row_products(b->shape);
 	printf("%-9s prefill  1 x %5u  %9.1f ms/layer  %7.1f GFLOP/s of %6.1f  %5.1f %%\n",
 	       b->shape->name, n, sum * 1e3, flop / sum * 1e-9, roof, flop / sum * 1e-7 / roof);
 	fflush(stdout);
