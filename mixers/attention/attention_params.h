@@ -21,7 +21,7 @@ struct attn_names {
 struct attn_params {
 	uint32_t heads, kv_heads, head_dim;
 	uint32_t group;  /* query heads that share a key head */
-	uint32_t dpad;   /* head_dim rounded up, as pages hold it: the module's choice */
+	uint32_t dpad;   /* head_dim rounded up, as pages of the CUDA module hold it; else unset */
 	uint32_t window; /* keys a query sees, itself included; 0 = all */
 	float scale;     /* of q.k, times log2(e): softmax runs in powers of two */
 	float cap;       /* scores are at most that: cap tanh(score / cap), times log2(e); 0 = none */
@@ -65,7 +65,7 @@ struct attn_weights {
 uint32_t attn_params_raw(const struct attn_params *p);
 
 /* Reads and checks a layer's parameters; *err tells which one is wrong. out->inv_freq is valid as
- * long as the description. The caller sets out->dpad and checks out->dtype. */
+ * long as the description. The caller checks out->dtype. */
 mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params *out,
                            struct mx_err *err);
 
