@@ -3,26 +3,16 @@
  * bench/engine/engine measures the model engine alone, on random weights: prompts of several
  * lengths, decoding at several depths of context, and decoding of several sequences together. Each
  * figure is printed beside the roof that bounds it, measured in the same run: for decoding the
- * speed of reading a buffer as large as the weights and KV of a step, for prompts arithmetic.
+ * speed of reading a buffer as large as the weights and KV of a step, for prompts arithmetic. The
+ * weights are written to a folder first; --dir keeps it, and takes it if it is there already.
  *
- * Shapes:
- *   110m  768 wide, 12 layers, 12 heads, 2048 feed-forward, 32,000 tokens tied:
- *         109.5 million parameters
- *   1.1b  TinyLlama: 2048 wide, 22 layers, 32 heads over 4 kv heads, 5632
- *         feed-forward, 32,000 tokens untied: 1.10 billion parameters
- *   mamba2-130m  state-spaces/mamba2-130m: 768 wide, 24 layers of 24 heads of 64 with states of
- *         128, 50,288 tokens tied: 129 million parameters
- *   gdn-350m  Gated DeltaNet: 1024 wide, 21 layers of 3 heads of 256 x 512, 2816 feed-forward,
- *         32,000 tokens tied: 350 million parameters
- *   hyena-153m  Hyena as trained on the Pile: 864 wide, 18 layers with filters of 2048, 1728
- *         feed-forward, 50,288 tokens tied: 150 million parameters, and those that make the filters
- *   moe   8 experts of 1024, two of which a token uses: 768 wide, 4 layers, 12 heads, 8,192 tokens
- *         tied: 91 million parameters
- *   moe-dense  the same with one feed-forward of 2048: the parameters that a token of moe uses
+ * The shapes are in shapes.c.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -31,91 +21,12 @@
 #include "bench/engine/options.h"
 #include "bench/engine/random_model.h"
 #include "bench/engine/run.h"
+#include "bench/engine/shapes.h"
 #include "bench/machine/roof.h"
 #include "tests/engine/random_checkpoint.h"
 #include "tools/open_model.h"
 
 enum { STEP_TOKENS = 512, MAX_BATCH = 16, DECODE = 128, BATCH_DECODE = 64, BATCH_PROMPT = 32 };
-
-#define MOE(feed_forward)                                                                          \
-	"{\"model_type\": \"mixd\", \"hidden_size\": 768, \"num_attention_heads\": 12,\n"              \
-	" \"vocab_size\": 8192, \"max_position_embeddings\": 1280, \"tie_word_embeddings\": true,\n"   \
-	" " feed_forward "\n"                                                                          \
-	" \"mixd_layers\": [{\"mixer\": \"attention\"}, {\"mixer\": \"attention\"},\n"                 \
-	"  {\"mixer\": \"attention\"}, {\"mixer\": \"attention\"}]}\n"
-
-#define HYENA                                                                                      \
-	"{\"mixer\": \"hyena\", \"filter_len\": 2048, \"emb_dim\": 33, \"filter_order\": 64, "         \
-	"\"shift\": 0.0}"
-#define HYENA6 HYENA "," HYENA "," HYENA "," HYENA "," HYENA "," HYENA
-
-static const struct shape shapes[] = {
-	{.name = "110m",
-     .model = {.width = 768,
-               .layers = 12,
-               .heads = 12,
-               .kv_heads = 12,
-               .intermediate = 2048,
-               .vocab = 32000,
-               .max_context = 16384 + 256,
-               .tied = true,
-               .seed = 1},
-     .deepest = 16384},
-	{.name = "1.1b",
-     .model = {.width = 2048,
-               .layers = 22,
-               .heads = 32,
-               .kv_heads = 4,
-               .intermediate = 5632,
-               .vocab = 32000,
-               .max_context = 4096 + 256,
-               .seed = 1},
-     .deepest = 4096},
-	{.name = "mamba2-130m",
-     .model = {.width = 768, .layers = 24, .vocab = 50288, .max_context = 4096 + 256, .seed = 1},
-     .deepest = 4096,
-     .config = "{\"model_type\": \"mamba2\", \"hidden_size\": 768, \"num_hidden_layers\": 24,\n"
-               " \"num_heads\": 24, \"head_dim\": 64, \"state_size\": 128, \"n_groups\": 1,\n"
-               " \"conv_kernel\": 4, \"layer_norm_epsilon\": 1e-05, \"vocab_size\": 50288,\n"
-               " \"max_position_embeddings\": 4352, \"tie_word_embeddings\": true}\n",
-     /* S is read and updated; a token sees 8.5 tokens of its chunk of 16 on average, and heads
-      * share C B */
-     .mixer_ops = 24 * (24 * 2.0 * (2 * 64 * 128 + 8.5 * 64) + 2 * 8.5 * 128),
-     .state_bytes = 24 * 24 * 64 * 128 * 4.0},
-	{.name = "gdn-350m",
-     .model = {.width = 1024, .layers = 21, .vocab = 32000, .max_context = 4096 + 256, .seed = 1},
-     .deepest = 4096,
-     .config = "{\"model_type\": \"gated_deltanet\", \"hidden_size\": 1024,\n"
-               " \"num_hidden_layers\": 21, \"num_heads\": 3, \"head_dim\": 256, \"expand_v\": 2,\n"
-               " \"vocab_size\": 32000, \"max_position_embeddings\": 4352,\n"
-               " \"tie_word_embeddings\": true}\n",
-     /* S is read for k and for q, and updated; both see 8.5 tokens of a chunk on average */
-     .mixer_ops = 21 * 3 * (6.0 * 256 * 512 + 8.5 * 4 * (256 + 512)),
-     .state_bytes = 21 * 3 * 256 * 512 * 4.0},
-	{.name = "hyena-153m",
-     .model = {.width = 864, .layers = 18, .vocab = 50288, .max_context = 2048, .seed = 1},
-     .deepest = 1024,
-     .config =
-         "{\"model_type\": \"mixd\", \"hidden_size\": 864, \"intermediate_size\": 1728,\n"
-         " \"vocab_size\": 50288, \"max_position_embeddings\": 2048, \"mlp_bias\": true,\n"
-         " \"norm_type\": \"layernorm\", \"mlp_type\": \"gelu_tanh\",\n"
-         " \"tie_word_embeddings\": true, \"mixd_layers\": [" HYENA6 "," HYENA6 "," HYENA6 "]}\n",
-     /* tiles (mixers/hyena/README.md), short filters and gates */
-     .mixer_ops = 18 * 864 * (500 + 3 * 6 + 2.0),
-     /* lags and inputs of the window; spectra and cells of the tiles, a step's share */
-     .state_bytes = 18 * 864 * 4.0 * (128 + 30)},
-	/* Attention over prompts this short is 3 % of the operations and is not counted. */
-	{.name = "moe",
-     .model = {.width = 768, .layers = 4, .vocab = 8192, .max_context = 1024 + 256, .seed = 1},
-     .deepest = 512,
-     .config = MOE("\"num_experts\": 8, \"num_experts_per_tok\": 2,\n"
-                   " \"moe_intermediate_size\": 1024, \"norm_topk_prob\": true,"),
-     .idle_params = 4 * 6 * 3.0 * 768 * 1024},
-	{.name = "moe-dense",
-     .model = {.width = 768, .layers = 4, .vocab = 8192, .max_context = 1024 + 256, .seed = 1},
-     .deepest = 512,
-     .config = MOE("\"intermediate_size\": 2048,")},
-};
 
 struct bench {
 	const struct options *o;
@@ -125,8 +36,9 @@ struct bench {
 	double arithmetic;    /* best Gop/s of any instruction */
 	const char *arithmetic_name;
 	double params, layer_params, head_params;
-	double kv_bytes; /* of one token */
-	int32_t *tokens; /* [max_context] */
+	double kv_bytes;    /* of one token */
+	double state_bytes; /* of one sequence */
+	int32_t *tokens;    /* [deepest] */
 };
 
 /* ---- prompts ---- */
@@ -148,6 +60,7 @@ static void bench_prompt(struct bench *b, uint32_t n)
 	}
 	double s = median(seconds, reps), attended = (double)n * (n + 1) / 2;
 	double linear = 2 * b->layer_params * n;
+	/* 0: not counted */
 	double mixers = b->o->shape->config ? b->o->shape->mixer_ops * n
 	                                    : 4.0 * b->m.width * attended * b->m.layers;
 	printf("%-18s %9.1f t/s  %7.1f GFLOP/s of %.1f (%s) %3.0f %%; mixers are %2.0f %% of it\n",
@@ -166,7 +79,7 @@ static void report_decode(struct bench *b, const char *name, uint32_t batch, dou
 		all += ns[i];
 	double middle = median(ns, steps), per = all / steps;
 	double weights = (b->layer_params + b->head_params) * (double)mx_dtype_size(b->m.dtype);
-	double bytes = weights + batch * (b->kv_bytes * depth + b->o->shape->state_bytes);
+	double bytes = weights + batch * (b->kv_bytes * depth + b->state_bytes);
 	size_t size = mx_round_up((size_t)bytes, (size_t)1 << 20);
 	void *data = roof_data(b->pool, size);
 	double roof = data ? roof_read(b->pool, data, size) : 0;
@@ -184,6 +97,7 @@ static void bench_depth(struct bench *b, uint32_t depth)
 {
 	char name[32];
 	double ns[DECODE];
+	uint32_t steps = b->o->steps && b->o->steps < DECODE ? b->o->steps : DECODE;
 	struct mx_step_times warm = {0}, t = {0};
 	snprintf(name, sizeof name, "tg%u@%u", DECODE, depth);
 	if (!options_want(b->o, name))
@@ -192,16 +106,17 @@ static void bench_depth(struct bench *b, uint32_t depth)
 	struct mx_seq *s = run_open(b->engine, b->tokens, n, DECODE + 1, true);
 	run_prefill(b->engine, s, STEP_TOKENS, &warm);
 	const struct mx_step_item item = {s, 1, true};
-	for (int i = 0; i < DECODE; i++)
+	for (uint32_t i = 0; i < steps; i++)
 		ns[i] = (double)run_step(b->engine, &item, 1, &t);
 	b->engine->ops->close(b->engine, s);
-	report_decode(b, name, 1, n + DECODE / 2.0, ns, DECODE, &t);
+	report_decode(b, name, 1, n + steps / 2.0, ns, steps, &t);
 }
 
 static void bench_batch(struct bench *b, uint32_t batch)
 {
 	char name[32];
 	double ns[BATCH_DECODE];
+	uint32_t steps = b->o->steps && b->o->steps < BATCH_DECODE ? b->o->steps : BATCH_DECODE;
 	struct mx_step_times warm = {0}, t = {0};
 	struct mx_step_item items[MAX_BATCH];
 	static int32_t prompts[MAX_BATCH][BATCH_PROMPT];
@@ -214,11 +129,11 @@ static void bench_batch(struct bench *b, uint32_t batch)
 			run_open(b->engine, prompts[i], BATCH_PROMPT, BATCH_DECODE + 1, true), 1, true};
 		run_prefill(b->engine, items[i].seq, STEP_TOKENS, &warm);
 	}
-	for (int i = 0; i < BATCH_DECODE; i++)
+	for (uint32_t i = 0; i < steps; i++)
 		ns[i] = (double)run_step(b->engine, items, batch, &t);
 	for (uint32_t i = 0; i < batch; i++)
 		b->engine->ops->close(b->engine, items[i].seq);
-	report_decode(b, name, batch, BATCH_PROMPT + BATCH_DECODE / 2.0, ns, BATCH_DECODE, &t);
+	report_decode(b, name, batch, BATCH_PROMPT + steps / 2.0, ns, steps, &t);
 }
 
 /* ---- set-up ---- */
@@ -237,12 +152,28 @@ static void measure_arithmetic(struct bench *b)
 	}
 }
 
+/* Returns the number of weights of the experts that a token does not choose. */
+static double idle_params(const struct mx_plan *p)
+{
+	double n = 0;
+	for (uint32_t i = 0; i < p->n_layers; i++)
+		for (uint32_t k = 0; k < p->layers[i].n_blocks; k++) {
+			const struct mx_plan_experts *x = &p->layers[i].blocks[k].experts;
+			if (p->layers[i].blocks[k].kind == MX_BLOCK_EXPERTS)
+				n += (x->n - x->rule.chosen) * (x->gated ? 3.0 : 2.0) * x->width *
+				     (x->latent ? x->latent : p->width);
+		}
+	return n;
+}
+
 static void count_parameters(struct bench *b, const struct opened_model *m,
                              const struct mx_engine_info *info)
 {
-	b->layer_params = run_layer_params(m, &b->params) - b->o->shape->idle_params;
-	b->head_params = (double)b->m.vocab * b->m.width;
-	b->kv_bytes = b->o->shape->config ? 0 : (double)info->page_bytes / info->page_tokens;
+	bool stated = b->o->shape->state_bytes > 0;
+	b->layer_params = run_layer_params(m, &b->params) - idle_params(m->plan);
+	b->head_params = (double)m->plan->vocab * m->plan->width;
+	b->kv_bytes = stated ? 0 : (double)info->page_bytes / info->page_tokens;
+	b->state_bytes = stated ? b->o->shape->state_bytes : (double)info->slot_bytes;
 }
 
 static void run_all(struct bench *b)
@@ -277,6 +208,7 @@ static int bench_model(struct bench *b, const char *dir)
 		.step_tokens = STEP_TOKENS,
 		.kv_dtype = b->o->kv,
 		.prefix_cache = true,
+		.max_context = b->m.max_context ? b->m.max_context : b->o->shape->deepest + 256,
 		.memory = (size_t)2 << 30,
 	};
 	mx_status st = opened_model_open(dir, &m, &err);
@@ -289,14 +221,15 @@ static int bench_model(struct bench *b, const char *dir)
 		return 1;
 	}
 	begin = mx_now_ns() - begin;
+	b->m.vocab = m.plan->vocab;
 	b->engine = m.engine;
 	b->engine->ops->info(b->engine, &info);
 	count_parameters(b, &m, &info);
 	printf("%s: %.1f million parameters, loaded in %.2f s\n", b->o->shape->name, b->params * 1e-6,
 	       (double)begin * 1e-9);
-	b->tokens = calloc(b->m.max_context, sizeof *b->tokens);
+	b->tokens = calloc(b->o->shape->deepest, sizeof *b->tokens);
 	must(b->tokens ? MX_OK : MX_E_NOMEM, "tokens");
-	random_tokens(b->tokens, b->m.max_context, b->m.vocab, 1);
+	random_tokens(b->tokens, b->o->shape->deepest, b->m.vocab, 1);
 	must(mx_pool_create(b->o->threads, &b->pool), "threads");
 	measure_arithmetic(b);
 	run_all(b);
@@ -321,11 +254,29 @@ static mx_status write_model(const struct bench *b, const char *dir, struct mx_e
 	return st;
 }
 
+/* Benchmarks the model of --dir, which stays; writes it first if the folder is new. */
+static int bench_kept(struct bench *b)
+{
+	struct mx_err err = {0};
+	if (mkdir(b->o->dir, 0777)) {
+		if (errno == EEXIST)
+			return bench_model(b, b->o->dir);
+		perror(b->o->dir);
+		return 1;
+	}
+	if (write_model(b, b->o->dir, &err) == MX_OK)
+		return bench_model(b, b->o->dir);
+	fprintf(stderr, "bench/engine/engine: %s %s\n", err.where, err.text);
+	return 1;
+}
+
 static int make_and_bench(struct bench *b)
 {
 	char dir[256];
 	struct mx_err err = {0};
 	const char *tmp = getenv("TMPDIR");
+	if (b->o->dir)
+		return bench_kept(b);
 	snprintf(dir, sizeof dir, "%s/mixd-bench-XXXXXX", tmp ? tmp : "/tmp");
 	if (!mkdtemp(dir)) {
 		perror(dir);
@@ -341,17 +292,16 @@ static int make_and_bench(struct bench *b)
 }
 
 static const char usage[] =
-	"usage: engine [--shape 110m|1.1b|mamba2-130m|gdn-350m|hyena-153m|moe|moe-dense] "
-	"[--dtype bf16|f32]\n"
-	"              [--kv bf16|f32] [--threads N] [--only TEXT] [--reps N]\n"
+	"usage: engine [--shape NAME, of bench/engine/shapes.c] [--dtype bf16|f32] [--kv bf16|f32]\n"
+	"              [--threads N] [--only TEXT] [--reps N] [--steps N] [--dir FOLDER]\n"
 	"Tests are called pp512, pp4096, ..., tg128@0, ..., batch1, ...; --only takes those\n"
 	"whose name contains TEXT. MIXD_ISA and MIXD_MODULE_PATH as for mixd.\n";
 
 int main(int argc, char **argv)
 {
-	static const char *const taken[] = {"shape", "dtype", "kv", "threads", "only", "reps", NULL};
-	const struct options o =
-		options_read(argc, argv, taken, shapes, sizeof shapes / sizeof *shapes, usage);
+	static const char *const taken[] = {"shape", "dtype", "kv",  "threads", "only",
+	                                    "reps",  "steps", "dir", NULL};
+	const struct options o = options_read(argc, argv, taken, engine_shapes, n_engine_shapes, usage);
 	struct bench b = {.o = &o, .m = o.shape->model};
 	b.m.dtype = o.dtype;
 	mx_log_set_level(MX_LOG_INFO);

@@ -10,8 +10,9 @@ static const struct option all[] = {
 	{"shape", required_argument, NULL, 's'},   {"dtype", required_argument, NULL, 't'},
 	{"kv", required_argument, NULL, 'k'},      {"device", required_argument, NULL, 'd'},
 	{"threads", required_argument, NULL, 'j'}, {"reps", required_argument, NULL, 'r'},
-	{"only", required_argument, NULL, 'o'},    {"dir", required_argument, NULL, 'f'},
-	{"deterministic", no_argument, NULL, 'e'}, {"unrecorded", no_argument, NULL, 'u'},
+	{"only", required_argument, NULL, 'o'},    {"steps", required_argument, NULL, 'n'},
+	{"dir", required_argument, NULL, 'f'},     {"deterministic", no_argument, NULL, 'e'},
+	{"unrecorded", no_argument, NULL, 'u'},
 };
 enum { N_OPTIONS = sizeof all / sizeof *all };
 
@@ -72,6 +73,7 @@ struct options options_read(int argc, char **argv, const char *const *taken,
 		case 'j': o.threads = (unsigned)strtoul(optarg, NULL, 10); break;
 		case 'r': o.reps = strtoul(optarg, NULL, 10); break;
 		case 'o': o.only = optarg; break;
+		case 'n': o.steps = (uint32_t)strtoul(optarg, NULL, 10); break;
 		case 'f': o.dir = optarg; break;
 		case 'e': o.deterministic = true; break;
 		case 'u': o.unrecorded = true; break;

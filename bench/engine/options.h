@@ -19,9 +19,7 @@ struct shape {
 	const char *config;
 	/* Recurrent layers, all of them together: f32 operations of a token, and bytes of state that
 	 * a decoded token cannot do without. */
-	double mixer_ops, state_bytes;
-	double
-		idle_params; /* of the experts that a token does not choose; several tokens choose more */
+	double mixer_ops, state_bytes; /* 0: not counted; the engine's slot and pages */
 };
 
 struct options {
@@ -32,6 +30,7 @@ struct options {
 	unsigned threads;          /* --threads; 0: all CPUs */
 	unsigned long reps;        /* --reps of short tests, 1 to 16: 3 */
 	const char *only;          /* --only: part of the names of the tests to run; NULL: all */
+	uint32_t steps;            /* --steps of decoding; 0: as the program chooses */
 	const char *dir;           /* --dir of the checkpoint */
 	bool deterministic, unrecorded;
 };

@@ -108,7 +108,7 @@ double run_layer_params(const struct opened_model *m, double *out_all)
 		const struct mx_tensor *t = mx_checkpoint_at(m->checkpoint, i);
 		double n = (double)(t->bytes / mx_dtype_size(t->dtype));
 		all += n;
-		if (t->ndim == 2 && !strncmp(t->name, prefix, strlen(prefix)))
+		if (t->ndim >= 2 && !strncmp(t->name, prefix, strlen(prefix)))
 			layers += n;
 	}
 	*out_all = all;

@@ -86,8 +86,14 @@ static void add_mlp(struct list *l, const struct mx_plan_mlp *m, uint64_t width)
 static void add_experts(struct list *l, const struct mx_plan_block *b, uint64_t width)
 {
 	const struct mx_plan_experts *x = &b->experts;
+	const uint64_t up_shape[3] = {x->n, 2ull * x->width, width},
+				   down_shape[3] = {x->n, width, x->width};
 	add_matrix(l, x->router, x->n, width);
-	for (uint32_t i = 0; i < x->n; i++) {
+	if (!x->list) {
+		add(l, x->fused_up, 3, up_shape);
+		add(l, x->fused_down, 3, down_shape);
+	}
+	for (uint32_t i = 0; x->list && i < x->n; i++) {
 		char gate[128], up[128], down[128];
 		snprintf(gate, sizeof gate, "%s%u%s", x->list, i, x->gate);
 		snprintf(up, sizeof up, "%s%u%s", x->list, i, x->up);
