@@ -58,6 +58,7 @@ static const struct mx_config_key http_keys[] = {
 	{"keep_alive_s", K_NUMBER, H(keep_alive_s), .min = 0.1, .max = 3600},
 	{"stall_s", K_NUMBER, H(stall_s), .min = 1, .max = 86400},
 	{"unknown_fields", K_CHOICE, H(allow_unknown_fields), .choices = unknown_fields},
+	{"cors_origins", K_STRINGS, H(cors_origins), .min = 0, .max = MAX_LIST},
 	{0}};
 
 #define L(f) offsetof(struct mx_config, log.f)

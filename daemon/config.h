@@ -36,6 +36,7 @@ struct mx_config_http {
 	uint64_t max_connections, idle_timeout_s, header_timeout_s, threads, workers;
 	double keep_alive_s, stall_s;
 	int allow_unknown_fields; /* 0 or 1 */
+	struct mx_strings cors_origins;
 };
 
 struct mx_config_log {

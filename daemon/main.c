@@ -114,6 +114,8 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 		.keep_alive_s = c->keep_alive_s,
 		.stall_s = c->stall_s,
 		.allow_unknown_fields = c->allow_unknown_fields,
+		.cors_origins = c->cors_origins.items,
+		.n_cors_origins = c->cors_origins.n,
 		.metrics = mx_metrics_text,
 		.metrics_arg = m->metrics,
 	};

@@ -50,6 +50,9 @@ static void dispatch(struct mx_exchange *x)
 	x->closing = x->closing || atomic_load(&h->closing);
 	if (!r->path) {
 		mx_exchange_not_served(x);
+	} else if (mx_cors_is_preflight(x)) {
+		x->preflight = true;
+		mx_exchange_answer(x, 204, NULL);
 	} else if (!(get && r->get) && !x->post) {
 		refuse_method(x);
 	} else if (get) {

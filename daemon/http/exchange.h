@@ -67,6 +67,7 @@ struct mx_exchange {
 	struct mx_buf answer;
 	const char *content_type;
 	const char *allow;            /* for 405 */
+	bool preflight;               /* the answer says what a web page may send */
 	struct mx_access_cause cause; /* of an error, for the log */
 	bool retry;                   /* with Retry-After */
 	/* The answer says Connection: close. For http->closing as it was before the answer: a 200 of
@@ -156,6 +157,13 @@ void mx_exchange_drop_body(struct mx_exchange *x);
 
 /* Returns the HTTP status of a fault. */
 unsigned mx_http_status(enum mx_fault fault);
+
+/* ---- cors.c ---- */
+
+/* True if a browser asks whether a web page that is allowed may send a request. */
+bool mx_cors_is_preflight(const struct mx_exchange *x);
+/* Adds what lets the web pages of http.cors_origins see the answer. */
+void mx_cors_add_headers(const struct mx_exchange *x, struct MHD_Response *r);
 
 /* ---- unknown_fields.c ---- */
 

@@ -15,6 +15,8 @@
 static void add_headers(struct mx_exchange *x, struct MHD_Response *r)
 {
 	MHD_add_response_header(r, "X-Request-Id", x->id);
+	MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+	mx_cors_add_headers(x, r);
 	if (x->closing || (x->gen && atomic_load(&x->http->closing)))
 		MHD_add_response_header(r, "Connection", "close");
 }

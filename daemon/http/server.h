@@ -43,7 +43,11 @@ struct mx_http_config {
 	double keep_alive_s; /* silence in a stream after which a comment is sent; 0 = 5 s */
 	double stall_s; /* /livez answers 503 after an engine made no progress for so long; 0 = 60 s */
 	bool allow_unknown_fields; /* in request bodies; they are logged */
-	unsigned retry_after;      /* seconds in the Retry-After of a 503; 0 = 1 */
+	/* [n_cors_origins] Origins whose web pages may use the server: "https://chat.example"; "*" =
+	 * all. */
+	const char *const *cors_origins;
+	size_t n_cors_origins;
+	unsigned retry_after; /* seconds in the Retry-After of a 503; 0 = 1 */
 
 	mx_metrics_text_f *metrics; /* NULL: /metrics answers 404 */
 	void *metrics_arg;

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from harness import DEMO, check_error, main, server
+from harness import DEMO, Mixd, check_error, main, server
 
 
 @server(alias="other", models=2)
@@ -168,6 +168,32 @@ def test_loading(s):
     s.wait_ready()
     assert s.get("/health")[0] == 200
     s.complete(prompt="a", max_tokens=1)
+
+
+PAGE, OTHER = "https://chat.example", "https://evil.example"
+ASKS = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+
+
+@server(Mixd, http=f", cors_origins: [{PAGE}]")
+def test_web_pages_of_listed_origins(s):
+    for origin, good in ((PAGE, True), (OTHER, False), ("null", False), (PAGE + "x", False)):
+        status, headers, body = s.request("OPTIONS", "/v1/completions", headers=dict(ASKS, Origin=origin))
+        assert status == (204 if good else 405), (origin, status)
+        assert not good or headers["Access-Control-Allow-Methods"] == "POST" and not body, dict(headers)
+        for answer in (s.get("/v1/models", headers={"Origin": origin}), s.get("/nowhere", headers={"Origin": origin}),
+                       s.request("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1}, {"Origin": origin}),
+                       s.request("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1, "stream": True},
+                                 {"Origin": origin})):
+            assert answer[1]["Access-Control-Allow-Origin"] == (origin if good else None), dict(answer[1])
+            assert answer[1]["Vary"] == "Origin" and answer[1]["X-Content-Type-Options"] == "nosniff"
+    assert s.get("/version")[1]["Access-Control-Allow-Origin"] is None
+
+
+@server()
+def test_web_pages_have_no_access_unless_it_is_given(s):
+    headers = dict(ASKS, Origin=PAGE)
+    check_error(s.request("OPTIONS", "/v1/completions", headers=headers), 405, "method_not_allowed")
+    assert s.get("/version", headers=headers)[1]["Access-Control-Allow-Origin"] is None
 
 
 main(sys.modules[__name__])
