@@ -61,6 +61,21 @@ static const struct mx_config_key http_keys[] = {
 	{"cors_origins", K_STRINGS, H(cors_origins), .min = 0, .max = MAX_LIST},
 	{0}};
 
+#define G(f) offsetof(struct mx_config, grpc.f)
+static const struct mx_config_key grpc_tls_keys[] = {
+	{"cert", K_STRING, G(tls.cert), .min = 0},
+	{"key", K_STRING, G(tls.key), .min = 0},
+	{"client_ca", K_STRING, G(tls.client_ca), .min = 0},
+	{0}};
+static const struct mx_config_key grpc_keys[] = {
+	{"listen", K_STRINGS, G(listen), .min = 0, .max = 16, .check = check_listen},
+	{"tls", K_MAP, .keys = grpc_tls_keys},
+	{"memory", K_BYTES, G(memory), .min = 1 << 20, .max = 0x1p50},
+	{"max_calls", K_UINT, G(max_calls), .min = 1, .max = 1 << 20},
+	{"idle_timeout_s", K_UINT, G(idle_timeout_s), .min = 1, .max = 86400},
+	{"threads", K_UINT, G(threads), .min = 1, .max = 64},
+	{0}};
+
 #define L(f) offsetof(struct mx_config, log.f)
 static const struct mx_config_key log_keys[] = {
 	{"level", K_CHOICE, L(level), .choices = log_levels, .reloadable = true},
@@ -85,6 +100,7 @@ static const struct mx_config_key metrics_keys[] = {
 
 const struct mx_config_key mx_config_top_keys[] = {
 	{"http", K_MAP, .keys = http_keys},
+	{"grpc", K_MAP, .keys = grpc_keys},
 	{"log", K_MAP, .keys = log_keys},
 	{"scheduler", K_MAP, .keys = scheduler_keys},
 	{"shutdown", K_MAP, .keys = shutdown_keys},
@@ -542,6 +558,8 @@ static void set_defaults(struct mx_config *c)
 	                                  .workers = 2,
 	                                  .keep_alive_s = 5,
 	                                  .stall_s = 60};
+	c->grpc = (struct mx_config_grpc){
+		.memory = 64 << 20, .max_calls = 1024, .idle_timeout_s = 75, .threads = 2};
 	c->log = (struct mx_config_log){.level = MX_LOG_INFO, .format = MX_LOG_TEXT, .access = 2};
 	c->scheduler = (struct mx_config_scheduler){
 		.max_sequences = 64, .step_tokens = 512, .queue = 1024, .max_step_stretch = 1.6};
@@ -560,6 +578,8 @@ static mx_status check_whole(struct parser *p, const yaml_node_t *root)
 		            "could be received",
 		            (unsigned long long)c->http.body_memory,
 		            (unsigned long long)c->http.max_body_bytes);
+	if (!c->grpc.tls.cert != !c->grpc.tls.key || (c->grpc.tls.client_ca && !c->grpc.tls.cert))
+		return fail(p, root, "grpc.tls needs both cert and key");
 	if (c->scheduler.max_sequences > c->scheduler.step_tokens)
 		return fail(p, root,
 		            "scheduler.max_sequences (%llu) is above scheduler.step_tokens (%llu): every "
@@ -620,6 +640,9 @@ static mx_status parse_text(struct mx_config *c, const char *text, size_t len, s
 		st = read_map(&p, root, mx_config_top_keys, (char *)c);
 		for (size_t i = 0; st == MX_OK && i < c->modules.n; i++)
 			st = make_absolute(&p, &c->modules.items[i]);
+		const char **const files[] = {&c->grpc.tls.cert, &c->grpc.tls.key, &c->grpc.tls.client_ca};
+		for (size_t i = 0; st == MX_OK && i < sizeof files / sizeof files[0]; i++)
+			st = *files[i] ? make_absolute(&p, files[i]) : MX_OK;
 		if (st == MX_OK)
 			st = check_whole(&p, root);
 		if (st == MX_OK)

@@ -39,6 +39,16 @@ struct mx_config_http {
 	struct mx_strings cors_origins;
 };
 
+struct mx_config_tls {
+	const char *cert, *key, *client_ca; /* made absolute; NULL = none */
+};
+
+struct mx_config_grpc {
+	struct mx_strings listen; /* empty: not served */
+	uint64_t max_calls, memory, idle_timeout_s, threads;
+	struct mx_config_tls tls;
+};
+
 struct mx_config_log {
 	int level;  /* enum mx_log_level */
 	int format; /* enum mx_log_format */
@@ -79,6 +89,7 @@ struct mx_config_model {
 struct mx_config {
 	const char *file; /* name as given, for messages */
 	struct mx_config_http http;
+	struct mx_config_grpc grpc;
 	struct mx_config_log log;
 	struct mx_config_scheduler scheduler;
 	struct mx_config_shutdown shutdown;

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "daemon/config.h"
+#include "daemon/grpc/front.h"
 #include "daemon/host.h"
 #include "daemon/http/server.h"
 #include "daemon/metrics.h"
@@ -137,6 +138,31 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 	return MX_OK;
 }
 
+static mx_status start_grpc(struct mixd *m, struct mx_err *err)
+{
+	const struct mx_config_grpc *c = &m->config->grpc;
+	const struct mx_grpc_config gc = {
+		.listen = c->listen.items,
+		.n_listen = c->listen.n,
+		.tls = {c->tls.cert, c->tls.key, c->tls.client_ca},
+		.max_message_bytes = m->config->http.max_body_bytes,
+		.memory = c->memory,
+		.max_calls = (unsigned)c->max_calls,
+		.idle_timeout_s = (unsigned)c->idle_timeout_s,
+		.threads = (unsigned)c->threads,
+	};
+	const struct mx_grpc_table *grpc = NULL;
+	struct mx_front *front = NULL;
+	if (!c->listen.n)
+		return MX_OK;
+	mx_status st = mx_grpc_load(&grpc, err);
+	if (st == MX_OK)
+		st = grpc->create(&gc, &m->service, &front, err);
+	if (st == MX_OK)
+		add_front(m, front, "");
+	return st;
+}
+
 static mx_status start(struct mixd *m, struct mx_err *err)
 {
 	mx_status st = mx_service_init(&m->service, PACKAGE_VERSION, m->config->n_models);
@@ -149,6 +175,8 @@ static mx_status start(struct mixd *m, struct mx_err *err)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
 	/* Sockets open first: clients that connect while weights load get a 503 with that reason. */
 	st = start_http(m, err);
+	if (st == MX_OK)
+		st = start_grpc(m, err);
 	if (st == MX_OK)
 		st = mx_host_start(m->config, m->mixers, &m->service, &m->host, err);
 	return st;

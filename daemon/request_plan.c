@@ -21,9 +21,15 @@ static struct mx_http_memory memory(const struct mx_config *c)
 	return m;
 }
 
+/* What gRPC may take beside, if it is served: buffers of its library. */
+static uint64_t grpc_bytes(const struct mx_config *c)
+{
+	return c->grpc.listen.n ? c->grpc.memory : 0;
+}
+
 uint64_t mx_request_plan_bytes(const struct mx_config *c)
 {
-	return memory(c).total + c->http.answer_memory;
+	return memory(c).total + c->http.answer_memory + grpc_bytes(c);
 }
 
 void mx_request_plan_print(const struct mx_config *c, uint64_t models, FILE *out)
@@ -40,6 +46,8 @@ void mx_request_plan_print(const struct mx_config *c, uint64_t models, FILE *out
 	        mib(m.n_long * m.long_work), m.n_long, mib(m.long_work), MX_HTTP_SHORT_BODY >> 10);
 	fprintf(out, "  connections         %10.1f MiB  http.max_connections: %u\n", mib(m.connections),
 	        (unsigned)c->http.max_connections);
+	if (c->grpc.listen.n)
+		fprintf(out, "  gRPC                %10.1f MiB  grpc.memory\n", mib(grpc_bytes(c)));
 	fprintf(out, "process\n");
 	fprintf(out, "  resident at start   %10.1f MiB  models\n", mib(models));
 	fprintf(out, "  total               %10.1f MiB  models and requests\n", mib(models + requests));

@@ -25,6 +25,11 @@ void mx_access_set(enum mx_access which)
 	atomic_store(&access_log, (int)which);
 }
 
+enum mx_access mx_access_get(void)
+{
+	return (enum mx_access)atomic_load_explicit(&access_log, memory_order_relaxed);
+}
+
 void mx_access_note(struct mx_access_cause *cause, const struct mx_api_error *err)
 {
 	cause->code = err->code;
@@ -81,7 +86,7 @@ static enum mx_log_level level_of(const struct mx_exchange *x, unsigned status)
 
 static bool wanted(unsigned status, bool whole)
 {
-	switch (atomic_load_explicit(&access_log, memory_order_relaxed)) {
+	switch (mx_access_get()) {
 	case MX_ACCESS_ALL: return true;
 	case MX_ACCESS_ERRORS: return status >= 400 || !whole;
 	default: return status >= 500;

@@ -17,6 +17,8 @@ enum mx_access {
 
 /* For all servers of the process, at any time. MX_ACCESS_OFF until then. */
 void mx_access_set(enum mx_access which);
+/* Returns what was set, for other front ends. */
+enum mx_access mx_access_get(void);
 
 /* Why an answer is an error. */
 struct mx_access_cause {

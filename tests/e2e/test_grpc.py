@@ -1,0 +1,295 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The gRPC front end with the real Python client (grpcio, with its packages for health and reflection).
+MIXD_TEST_PYTHON names an interpreter that has them; without one, or without the front end in the build,
+the test is skipped. The same prompts by REST must give the same bits."""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+from harness import BUILD, PATIENCE, SRC, Mixd, Skip, main
+
+PYTHON = os.environ.get("MIXD_TEST_PYTHON", sys.executable)
+FRONTS = os.path.join(BUILD, "daemon/.libs")
+
+CLIENT = r'''
+import json, struct, sys, threading, time, urllib.request
+http, address, messages = sys.argv[1:4]
+sys.path.insert(0, messages)
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from google.protobuf.descriptor_pool import DescriptorPool
+from mixd.v1 import inference_pb2 as pb, inference_pb2_grpc
+from google.rpc import status_pb2 as rpc_status
+
+channel = grpc.insecure_channel(address)
+stub = inference_pb2_grpc.InferenceStub(channel)
+f32 = lambda x: struct.unpack("f", struct.pack("f", x))[0]
+NIGHT = "It was a dark and stormy night"
+
+
+def rest(path, **body):
+    r = urllib.request.Request(http + path, json.dumps(dict(body, model="demo")).encode())
+    return json.loads(urllib.request.urlopen(r).read())
+
+
+def collect(call):
+    """The choices of a stream, each as one message, and the usage; and the number of messages."""
+    choices, usage, n = {}, None, 0
+    for m in call:
+        n += 1
+        for c in m.choices:
+            choices.setdefault(c.index, pb.Choice()).MergeFrom(pb.Choice(**{"index": c.index}))
+            whole = choices[c.index]
+            text = whole.text + c.text
+            whole.MergeFrom(c)
+            whole.text = text
+        if m.HasField("usage"):
+            usage = m.usage
+    return choices, usage, n
+
+
+def fails(code, call, *words):
+    try:
+        list(call) if hasattr(call, "__iter__") else call()
+    except grpc.RpcError as e:
+        assert e.code() == code, (e.code(), e.details())
+        for w in words:
+            assert w in e.details(), (w, e.details())
+        return e
+    raise AssertionError("no error")
+
+
+def complete(text=NIGHT, **more):
+    fields = dict(model="demo", prompts=[pb.Prompt(text=text)], sampling=pb.Sampling(temperature=0),
+                  stopping=pb.Stopping(max_tokens=24))
+    return pb.CompleteRequest(**dict(fields, **more))
+
+
+def same_bits():
+    """Greedy and sampled, one and several choices: token ids, texts and log-probabilities as by REST."""
+    for sampling, fields, n in ((pb.Sampling(temperature=0), dict(temperature=0), 1),
+                                (pb.Sampling(temperature=1, seed=7, top_p=0.9),
+                                 dict(temperature=1, seed=7, top_p=0.9), 3)):
+        choices, usage, _ = collect(stub.Complete(complete(
+            sampling=sampling, output=pb.Output(n=n, logprobs=3, token_ids=True))))
+        want = rest("/v1/completions", prompt=NIGHT, max_tokens=24, logprobs=3, n=n, return_token_ids=True,
+                    **fields)
+        assert len(choices) == n and usage.completion_tokens == want["usage"]["completion_tokens"]
+        for c in want["choices"]:
+            got, lp = choices[c["index"]], c["logprobs"]
+            assert got.text == c["text"] and list(got.token_ids) == c["token_ids"], (got, c)
+            assert list(got.logprobs.values) == [f32(x) for x in lp["token_logprobs"]]
+            assert list(got.logprobs.counts) == [3] * len(got.logprobs.ids)
+            assert got.finish_reason == {"stop": 1, "length": 2}[c["finish_reason"]]
+
+
+def one_message_a_step():
+    choices, usage, n = collect(stub.Complete(complete()))
+    assert usage.completion_tokens == 24 and 8 <= n <= 26, n
+    _, _, whole = collect(stub.Complete(complete(output=pb.Output(whole=True))))
+    assert whole == 1, whole
+
+
+def prompts_and_echo():
+    request = complete(prompts=[pb.Prompt(text="A"), pb.Prompt(tokens=pb.TokenIds(ids=[12, 5, 9]))],
+                       echo=True, output=pb.Output(token_ids=True))
+    choices, usage, _ = collect(stub.Complete(request))
+    assert set(choices) == {0, 1} and choices[0].text.startswith("A")
+    assert list(choices[1].prompt_token_ids) == [12, 5, 9], choices[1]
+    assert usage.completion_tokens == 48
+
+
+def chat():
+    messages = [pb.Message(role="user", content="Tell me of the sea.")]
+    sampling = pb.Sampling(temperature=0)
+    choices, _, _ = collect(stub.Chat(pb.ChatRequest(model="demo", messages=messages, sampling=sampling,
+                                                     stopping=pb.Stopping(max_tokens=12))))
+    want = rest("/v1/chat/completions", messages=[dict(role="user", content="Tell me of the sea.")],
+                temperature=0, max_tokens=12)
+    assert choices[0].text == want["choices"][0]["message"]["content"]
+    ids = stub.Tokenize(pb.TokenizeRequest(model="demo", chat=pb.ChatRequest(messages=messages))).ids
+    want = rest("/tokenize", messages=[dict(role="user", content="Tell me of the sea.")])
+    assert list(ids) == want["tokens"], (ids, want)
+
+
+def score_and_tokens():
+    ids = list(stub.Tokenize(pb.TokenizeRequest(model="demo", text=NIGHT)).ids)
+    assert ids == rest("/tokenize", prompt=NIGHT)["tokens"]
+    assert stub.Detokenize(pb.DetokenizeRequest(model="demo", ids=ids)).text == NIGHT
+    zero = "a\0b"  # a NUL byte is a character as others
+    zeros = stub.Tokenize(pb.TokenizeRequest(model="demo", text=zero)).ids
+    assert stub.Detokenize(pb.DetokenizeRequest(model="demo", ids=zeros)).text == zero
+    s = stub.Score(pb.ScoreRequest(model="demo", prompt=pb.Prompt(text=NIGHT), alternatives=2)).logprobs
+    want = rest("/v1/completions", prompt=NIGHT, max_tokens=0, echo=True, logprobs=2)["choices"][0]["logprobs"]
+    assert list(s.ids) == ids and s.values[0] != s.values[0]
+    assert list(s.values[1:]) == [f32(x) for x in want["token_logprobs"][1:]]
+    assert list(s.counts) == [0] + [2] * (len(ids) - 1) and len(s.top_ids) == sum(s.counts)
+
+
+def errors():
+    bad = grpc.StatusCode.INVALID_ARGUMENT
+    e = fails(bad, stub.Complete(complete(sampling=pb.Sampling(top_p=2))), "top_p")
+    status = rpc_status.Status.FromString(dict(e.trailing_metadata())["grpc-status-details-bin"])
+    kinds = [d.type_url.rsplit(".", 1)[1] for d in status.details]
+    assert kinds == ["ErrorInfo", "BadRequest"], kinds
+    violation = rpc_status.BadRequest.FromString(status.details[1].value).field_violations[0]
+    assert violation.field == "top_p", violation
+    fails(grpc.StatusCode.NOT_FOUND, stub.Complete(complete(model="nope")), "nope")
+    fails(bad, stub.Complete(complete(prompts=[])), "prompt")
+    fails(bad, stub.Complete(complete(stopping=pb.Stopping(max_tokens=1 << 20))), "context")
+    fails(bad, stub.Complete(complete(stopping=pb.Stopping(stop=[""]))), "stop")
+    fails(bad, stub.Chat(pb.ChatRequest(model="demo")), "messages")
+    raw = channel.unary_stream("/mixd.v1.Inference/Complete")
+    fails(bad, raw(b"\xff\xff\xff"), "well-formed")
+    fails(bad, raw(b"\x0a\x02\xff\xfe"), "UTF-8")
+    fails(grpc.StatusCode.UNIMPLEMENTED, channel.unary_stream("/mixd.v1.Inference/Nothing")(b""), "Nothing")
+    fails(grpc.StatusCode.RESOURCE_EXHAUSTED, raw(b"\0" * (9 << 20)))
+
+
+def running():
+    text = urllib.request.urlopen(http + "/metrics").read().decode()
+    return next(float(l.rsplit(" ", 1)[1]) for l in text.splitlines()
+                if l.startswith("vllm:num_requests_running{"))
+
+
+def is_idle():
+    end = time.monotonic() + 30
+    while running():
+        assert time.monotonic() < end, "a request still runs"
+        time.sleep(0.02)
+
+
+def cancels():
+    long = complete(stopping=pb.Stopping(max_tokens=1900, ignore_eos=True), output=pb.Output(n=4))
+    call = stub.Complete(long)
+    next(call)
+    call.cancel()
+    is_idle()
+    fails(grpc.StatusCode.DEADLINE_EXCEEDED, stub.Complete(long, timeout=0.3))
+    is_idle()
+    with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as other:
+        next(inference_pb2_grpc.InferenceStub(other).Complete(long))
+    is_idle()
+
+
+def many():
+    """Streams at once, some of which leave: each of the others is as alone."""
+    alone, _, _ = collect(stub.Complete(complete()))
+    faults = []
+
+    def one(i):
+        call = stub.Complete(complete())
+        if i % 3 == 0:
+            next(call)
+            call.cancel()
+            return
+        got, _, _ = collect(call)
+        if got[0].text != alone[0].text:
+            faults.append(i)
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(48)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    assert not faults, faults
+    is_idle()
+
+
+def health_and_reflection():
+    stub = health_pb2_grpc.HealthStub(channel)
+    check = lambda name: stub.Check(health_pb2.HealthCheckRequest(service=name)).status
+    assert check("") == check("demo") == check("gpt-demo") == check("mixd.v1.Inference") == 1
+    fails(grpc.StatusCode.NOT_FOUND, lambda: check("nope"), "nope")
+    watch = stub.Watch(health_pb2.HealthCheckRequest(service="nope"))
+    assert next(watch).status == 3  # SERVICE_UNKNOWN
+    watch.cancel()
+    database = ProtoReflectionDescriptorDatabase(channel)
+    assert {"mixd.v1.Inference", "grpc.health.v1.Health"} <= set(database.get_services())
+    pool = DescriptorPool(database)
+    assert "Complete" in pool.FindServiceByName("mixd.v1.Inference").methods_by_name
+    assert "prompts" in pool.FindMessageTypeByName("mixd.v1.CompleteRequest").fields_by_name
+
+
+def figures():
+    text = urllib.request.urlopen(http + "/metrics").read().decode()
+    line = next(l for l in text.splitlines() if l.startswith("grpc_server_handled_total")
+                and 'grpc_method="Tokenize"' in l and 'grpc_code="OK"' in l)
+    assert float(line.rsplit(" ", 1)[1]) >= 3, line
+    _, metadata = stub.ListModels.with_call(pb.ListModelsRequest())
+    call = stub.Complete(complete(), metadata=[("x-request-id", "mine-1")])
+    assert dict(call.initial_metadata())["x-request-id"] == "mine-1"
+    list(call)
+
+
+for f in (same_bits, one_message_a_step, prompts_and_echo, chat, score_and_tokens, errors, cancels, many,
+          health_and_reflection, figures):
+    f()
+    print("passed", f.__name__, flush=True)
+'''
+
+DRAIN = r'''
+import sys
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+watch = health_pb2_grpc.HealthStub(grpc.insecure_channel(sys.argv[1])).Watch(
+    health_pb2.HealthCheckRequest(service="demo"), timeout=60)
+try:
+    for m in watch:
+        print(m.status, flush=True)
+        if m.status == 2:
+            break
+except grpc.RpcError as e:
+    print(e.code())
+'''
+
+
+def python(code, *arguments):
+    return subprocess.Popen([PYTHON, "-c", code, *arguments], stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
+
+
+def need():
+    if not os.path.exists(os.path.join(FRONTS, "front-grpc.so")):
+        raise Skip("built without gRPC")
+    modules = "import grpc, grpc_tools, grpc_health.v1, grpc_reflection.v1alpha"
+    if subprocess.run([PYTHON, "-c", modules], stderr=subprocess.DEVNULL).returncode:
+        raise Skip("no grpcio in " + PYTHON)
+
+
+def start():
+    s = Mixd(top="grpc: { listen: 127.0.0.1:0 }\n", env={"MIXD_FRONT_PATH": FRONTS})
+    return s, re.search(r"grpc: listening on (\S+)", s.errors())[1]
+
+
+def test_client():
+    need()
+    s, address = start()
+    with tempfile.TemporaryDirectory() as folder:
+        protos = os.path.join(SRC, "proto")
+        subprocess.run([PYTHON, "-m", "grpc_tools.protoc", "-I", protos, "--python_out", folder,
+                        "--grpc_python_out", folder, os.path.join(protos, "mixd/v1/inference.proto")], check=True)
+        # google.rpc is also a package of others: ours has a name of its own here
+        subprocess.run([PYTHON, "-m", "grpc_tools.protoc", "-I", protos, "--python_out", folder,
+                        os.path.join(protos, "google/rpc/status.proto")], check=True)
+        p = python(CLIENT, f"http://127.0.0.1:{s.port}", address, folder)
+        out, _ = p.communicate(timeout=5 * PATIENCE)
+        assert p.returncode == 0, out
+        print(out)
+    s.stop()
+
+
+def test_drain_turns_health():
+    need()
+    s, address = start()
+    p = python(DRAIN, address)
+    assert p.stdout.readline().strip() == "1"
+    s.stop()
+    out, _ = p.communicate(timeout=PATIENCE)
+    assert out.split()[0] == "2" or "UNAVAILABLE" in out, out
+    assert p.returncode == 0
+
+
+if __name__ == "__main__":
+    main(sys.modules[__name__])
