@@ -63,9 +63,9 @@ static const struct mx_config_key http_keys[] = {
 
 #define G(f) offsetof(struct mx_config, grpc.f)
 static const struct mx_config_key grpc_tls_keys[] = {
-	{"cert", K_STRING, G(tls.cert), .min = 0},
-	{"key", K_STRING, G(tls.key), .min = 0},
-	{"client_ca", K_STRING, G(tls.client_ca), .min = 0},
+	{"cert", K_STRING, G(tls.cert), .automatic = true},
+	{"key", K_STRING, G(tls.key), .automatic = true},
+	{"client_ca", K_STRING, G(tls.client_ca), .automatic = true},
 	{0}};
 static const struct mx_config_key grpc_keys[] = {
 	{"listen", K_STRINGS, G(listen), .min = 0, .max = 16, .check = check_listen},
@@ -283,12 +283,17 @@ static mx_status read_bool(struct parser *p, const yaml_node_t *n, bool *out)
 	return MX_OK;
 }
 
-static mx_status read_string(struct parser *p, const yaml_node_t *n, const char **out)
+static mx_status read_string(struct parser *p, const yaml_node_t *n, const struct mx_config_key *k,
+                             const char **out)
 {
 	const char *s = NULL;
 	mx_status st = scalar(p, n, false, "a string", &s);
 	if (st)
 		return st;
+	if (!*s && k->automatic) {
+		*out = NULL;
+		return MX_OK;
+	}
 	if (!*s)
 		return fail(p, n, "must not be empty");
 	const char *copy = mx_arena_strndup(&p->config->arena, s, strlen(s));
@@ -319,7 +324,7 @@ static mx_status read_strings(struct parser *p, const yaml_node_t *n, const stru
 			snprintf(p->path + parent, sizeof p->path - parent, "[%zu]", i);
 		}
 		const char *why = NULL;
-		mx_status st = read_string(p, item, &list.items[i]);
+		mx_status st = read_string(p, item, k, &list.items[i]);
 		if (st == MX_OK && k->check && (why = k->check(list.items[i])))
 			st = fail(p, item, "\"%.60s\": %s", list.items[i], why);
 		if (st)
@@ -365,7 +370,7 @@ static mx_status read_value(struct parser *p, const yaml_node_t *n, const struct
 	case K_UINT: return read_uint(p, n, k, at);
 	case K_BYTES: return read_bytes(p, n, k, at);
 	case K_NUMBER: return read_number(p, n, k, at);
-	case K_STRING: return read_string(p, n, at);
+	case K_STRING: return read_string(p, n, k, at);
 	case K_STRINGS: return read_strings(p, n, k, at);
 	case K_CHOICE: return read_choice(p, n, k, at);
 	case K_MAP: return read_map(p, n, k->keys, base);

@@ -20,6 +20,12 @@ static bool same_strings(const struct mx_strings *a, const struct mx_strings *b)
 	return true;
 }
 
+/* Strings of keys that may be left empty are NULL then. */
+static bool same_string(const char *a, const char *b)
+{
+	return a && b ? !strcmp(a, b) : a == b;
+}
+
 static bool same_value(enum mx_config_kind kind, const void *a, const void *b)
 {
 	switch (kind) {
@@ -27,7 +33,7 @@ static bool same_value(enum mx_config_kind kind, const void *a, const void *b)
 	case K_UINT:
 	case K_BYTES: return *(const uint64_t *)a == *(const uint64_t *)b;
 	case K_NUMBER: return !memcmp(a, b, sizeof(double));
-	case K_STRING: return !strcmp(*(const char *const *)a, *(const char *const *)b);
+	case K_STRING: return same_string(*(const char *const *)a, *(const char *const *)b);
 	case K_STRINGS: return same_strings(a, b);
 	case K_CHOICE: return *(const int *)a == *(const int *)b;
 	case K_MAP:

@@ -26,8 +26,8 @@ struct mx_config_key {
 	const char *name;
 	enum mx_config_kind kind;
 	size_t offset;
-	double min, max;                        /* numbers */
-	bool automatic;                         /* K_UINT, K_BYTES: may be "auto", MX_CONFIG_AUTO */
+	double min, max; /* numbers */
+	bool automatic;  /* K_UINT, K_BYTES: may be "auto", MX_CONFIG_AUTO; K_STRING: empty, NULL */
 	const struct mx_config_choice *choices; /* K_CHOICE, ended by a NULL name */
 	const struct mx_config_key *keys;       /* K_MAP, ended by a NULL name */
 	bool required;

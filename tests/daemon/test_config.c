@@ -42,6 +42,8 @@ static void every_key_is_taken(void **state)
 		"http: {listen: ['127.0.0.1:1', '[::1]:2'], max_body_bytes: 1MiB, max_connections: 7,\n"
 		"  idle_timeout_s: 9, header_timeout_s: 8, threads: 3, workers: 4,\n"
 		"  keep_alive_s: 2.5, stall_s: 11}\n"
+		"grpc: {listen: ['127.0.0.1:3'], tls: {cert: c.pem, key: /k.pem, client_ca: ''},\n"
+		"  memory: 2MiB, max_calls: 12, idle_timeout_s: 13, threads: 5}\n"
 		"log: {level: debug, format: json, access: errors}\n"
 		"scheduler: {max_sequences: 5, step_tokens: 77, queue: 6, max_step_stretch: 2.5}\n"
 		"shutdown: {drain_s: 1.5}\n"
@@ -62,6 +64,14 @@ static void every_key_is_taken(void **state)
 	assert_int_equal(c->http.threads, 3);
 	assert_int_equal(c->http.workers, 4);
 	assert_true(c->http.keep_alive_s == 2.5 && c->http.stall_s == 11);
+	assert_int_equal(c->grpc.listen.n, 1);
+	assert_string_equal(c->grpc.tls.cert, "dir/c.pem");
+	assert_string_equal(c->grpc.tls.key, "/k.pem");
+	assert_null(c->grpc.tls.client_ca);
+	assert_int_equal(c->grpc.memory, 2 << 20);
+	assert_int_equal(c->grpc.max_calls, 12);
+	assert_int_equal(c->grpc.idle_timeout_s, 13);
+	assert_int_equal(c->grpc.threads, 5);
 	assert_int_equal(c->log.level, MX_LOG_DEBUG);
 	assert_int_equal(c->log.format, MX_LOG_JSON);
 	assert_int_equal(c->log.access, 1);
@@ -123,6 +133,7 @@ static void keys_that_wait_for_a_restart(void **state)
 	               "http.listen, http.threads, http.stall_s, scheduler.queue, metrics.vllm_names, "
 	               "modules, models[demo].device, models[demo].memory, models[demo].dtype, "
 	               "models[demo].snapshot_every");
+	expect_waiting(MODEL, "grpc: {tls: {cert: c, key: k}}\n" MODEL, "grpc.tls.cert, grpc.tls.key");
 	/* models are known by their names, not by their places */
 	expect_waiting("models: [{name: a, path: x}, {name: b, path: y}]",
 	               "models: [{name: b, path: y}, {name: a, path: z}]", "models[a].path");
