@@ -40,6 +40,8 @@ struct mixd {
 	struct mx_metrics *metrics;
 	struct mx_front *fronts[2]; /* [n_fronts] in the order in which they were started */
 	size_t n_fronts;
+	const struct mx_grpc_table *grpc_table; /* of the module */
+	struct mx_front *grpc;                  /* one of fronts; NULL: gRPC is not served */
 	struct mx_progress loading;
 	bool ready; /* READY=1 was sent */
 };
@@ -151,15 +153,13 @@ static mx_status start_grpc(struct mixd *m, struct mx_err *err)
 		.idle_timeout_s = (unsigned)c->idle_timeout_s,
 		.threads = (unsigned)c->threads,
 	};
-	const struct mx_grpc_table *grpc = NULL;
-	struct mx_front *front = NULL;
 	if (!c->listen.n)
 		return MX_OK;
-	mx_status st = mx_grpc_load(&grpc, err);
+	mx_status st = mx_grpc_load(&m->grpc_table, err);
 	if (st == MX_OK)
-		st = grpc->create(&gc, &m->service, &front, err);
+		st = m->grpc_table->create(&gc, &m->service, &m->grpc, err);
 	if (st == MX_OK)
-		add_front(m, front, "");
+		add_front(m, m->grpc, "");
 	return st;
 }
 
@@ -306,6 +306,18 @@ static void drain(struct mixd *m, const sigset_t *signals)
 	}
 }
 
+/* Reads the files of TLS again, wherever they are named: they are renewed under the same names. */
+static void reload_tls(struct mixd *m)
+{
+	struct mx_err err = {0};
+	if (!m->grpc || !m->config->grpc.tls.cert)
+		return;
+	if (m->grpc_table->reload_tls(m->grpc, &err) == MX_OK)
+		mx_info("grpc", "read the files of TLS again");
+	else
+		mx_error("grpc", "%s: %s: the old files of TLS stay in force", err.where, err.text);
+}
+
 static void reload(struct mixd *m)
 {
 	mx_notify_reloading();
@@ -313,6 +325,7 @@ static void reload(struct mixd *m)
 		mx_reload(m->config, &m->service);
 	else
 		mx_info("mixd", "nothing to reload: the configuration is the command line's");
+	reload_tls(m);
 	if (m->ready)
 		mx_notify_ready();
 }

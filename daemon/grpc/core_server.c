@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Servers, their threads and their TLS: see core.h. */
 #include <grpc/grpc_security.h>
+#include <grpc/support/log.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 
 #include "base/address.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "daemon/grpc/core_impl.h"
 
@@ -96,6 +98,18 @@ static void *pump_main(void *arg)
 }
 
 /* ---- the server ---- */
+
+/* Writes what the library says to our log, at most a line a second: clients can make it say as much
+ * as they like, above all by handshakes that fail. */
+static void write_log(gpr_log_func_args *line)
+{
+	static _Atomic uint64_t last;
+	uint64_t now = mx_now_ns(), then = atomic_load(&last);
+	if (line->severity != GPR_LOG_SEVERITY_ERROR || now - then < MX_NS_PER_S ||
+	    !atomic_compare_exchange_strong(&last, &then, now))
+		return;
+	mx_warning("grpc", "%s", line->message);
+}
 
 /* Gives the library the files of TLS if they are new. */
 static grpc_ssl_certificate_config_reload_status
@@ -247,6 +261,7 @@ mx_status mx_rpc_server_create(const struct mx_rpc_config *config, struct mx_rpc
 	if (!s)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
 	s->config = *config;
+	gpr_set_log_function(write_log);
 	grpc_init();
 	mx_status st = init(s, err);
 	if (st == MX_OK) {
