@@ -52,6 +52,7 @@ void mx_rpc_unref(struct mx_rpc_call *c)
 static bool start(struct mx_rpc_call *c, const grpc_op *ops, size_t n, struct mx_rpc_tag *tag)
 {
 	atomic_fetch_add(&c->refs, 1);
+	mx_rpc_give(tag);
 	grpc_call_error e = grpc_call_start_batch(c->call, ops, n, tag, NULL);
 	if (e == GRPC_CALL_OK)
 		return true;
@@ -286,6 +287,7 @@ void mx_rpc_request(struct mx_rpc_server *s, grpc_completion_queue *q)
 	grpc_call_details_init(&c->details);
 	grpc_metadata_array_init(&c->metadata);
 	atomic_init(&c->refs, 1);
+	mx_rpc_give(&c->fresh);
 	if (grpc_server_request_call(s->server, &c->call, &c->details, &c->metadata, q, q, &c->fresh) !=
 	    GRPC_CALL_OK)
 		mx_rpc_unref(c);

@@ -27,6 +27,7 @@ static void *queue_main(void *arg)
 		grpc_event e = grpc_completion_queue_next(q, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
 		if (e.type == GRPC_QUEUE_SHUTDOWN)
 			return NULL;
+		mx_rpc_taken(e.tag);
 		if (e.type == GRPC_OP_COMPLETE &&
 		    ((struct mx_rpc_tag *)e.tag)->kind == MX_RPC_TAG_SHUTDOWN) {
 			struct mx_rpc_server *s = (void *)((struct mx_rpc_tag *)e.tag)->call;
@@ -295,6 +296,7 @@ void mx_rpc_server_stop_accepting(struct mx_rpc_server *s)
 	s->stopped_accepting = true;
 	pthread_mutex_unlock(&s->lock);
 	s->shutdown = (struct mx_rpc_tag){MX_RPC_TAG_SHUTDOWN, (void *)s};
+	mx_rpc_give(&s->shutdown);
 	if (!stopped)
 		grpc_server_shutdown_and_notify(s->server, s->queues[0], &s->shutdown);
 }

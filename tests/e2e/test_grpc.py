@@ -355,7 +355,8 @@ def test_tls():
         assert "server.key" in s.errors()
         assert ask("two.pem", "two.test", *pair) == "1"
         s.process.terminate()  # stop() would not have errors in the log
-        assert s.process.wait(PATIENCE) == 0
+        rc = s.process.wait(PATIENCE)
+        assert rc == 0, (rc, s.errors())
 
 
 if __name__ == "__main__":
