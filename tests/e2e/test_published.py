@@ -65,9 +65,14 @@ def fits(rc, text):
     return rc == 0 and "total" in text or "beside the mapped weights, and this host" in text
 
 
+# A file of more than a terabyte has not always room in what the thread sanitizer leaves of the address
+# space.
+TOO_LARGE = {"DeepSeek-V3-bf16"} if os.environ.get("TSAN_OPTIONS") else set()
+
+
 def each():
     for name in sorted(os.listdir(PUBLISHED)):
-        if name.endswith(".json"):
+        if name.endswith(".json") and name[:-5] not in TOO_LARGE:
             with open(os.path.join(PUBLISHED, name)) as f:
                 yield name[:-5], json.load(f)
 
