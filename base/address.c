@@ -60,3 +60,12 @@ const char *mx_address_split(const char *address, char host[MX_ADDRESS_HOST], co
 		*out_port = port;
 	return why;
 }
+
+bool mx_address_is_local(const char *address)
+{
+	static const char *const local[] = {"127.", "[::1]:", "[::ffff:127.", "localhost:", "unix"};
+	for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++)
+		if (!strncmp(address, local[i], strlen(local[i])))
+			return true;
+	return false;
+}

@@ -27,6 +27,11 @@ struct mx_strings {
 	size_t n;
 };
 
+struct mx_config_tls {
+	const char *cert, *key, *client_ca; /* made absolute; NULL = none */
+	int min_version;                    /* 12 or 13, for 1.2 or 1.3 */
+};
+
 struct mx_config_http {
 	struct mx_strings listen;
 	bool listen_given; /* it is in the file */
@@ -37,16 +42,22 @@ struct mx_config_http {
 	double keep_alive_s, stall_s;
 	int allow_unknown_fields; /* 0 or 1 */
 	struct mx_strings cors_origins;
-};
-
-struct mx_config_tls {
-	const char *cert, *key, *client_ca; /* made absolute; NULL = none */
+	bool page;
+	struct mx_config_tls tls;
 };
 
 struct mx_config_grpc {
 	struct mx_strings listen; /* empty: not served */
-	uint64_t max_calls, memory, idle_timeout_s, threads;
+	uint64_t max_calls, memory, idle_timeout_s, min_ping_s, threads;
 	struct mx_config_tls tls;
+};
+
+struct mx_config_kv_events {
+	const char *endpoint;        /* NULL: events are not published */
+	const char *replay_endpoint; /* NULL: no replay */
+	const char *topic;           /* NULL = "" */
+	int encoding;                /* enum mx_kv_encoding */
+	uint64_t buffer_steps, hwm;
 };
 
 struct mx_config_log {
@@ -61,12 +72,19 @@ struct mx_config_scheduler {
 };
 
 struct mx_config_shutdown {
-	double drain_s;
+	double notice_s, drain_s;
 };
 
 struct mx_config_metrics {
 	bool vllm_names;
 };
+
+struct mx_config_admin {
+	struct mx_strings listen; /* of probes and /metrics; empty: http.listen has them */
+	const char *socket;       /* a path, made absolute; MX_CONFIG_SOCKET_AUTO; NULL = none */
+};
+/* The socket is admin.sock in the folder that the service manager made for sockets, if it did. */
+#define MX_CONFIG_SOCKET_AUTO "auto"
 
 struct mx_config_model {
 	const char *name;
@@ -81,19 +99,27 @@ struct mx_config_model {
 	int dtype;            /* enum mx_dtype; -1 = auto */
 	int kv_dtype;         /* enum mx_dtype; -1 = auto */
 	bool prefix_cache;
-	uint64_t snapshot_memory; /* bytes, or MX_CONFIG_AUTO */
-	uint64_t snapshot_every;  /* tokens, or MX_CONFIG_AUTO */
-	unsigned line;            /* line of the model in the file, for later messages */
+	uint64_t snapshot_memory;          /* bytes, or MX_CONFIG_AUTO */
+	uint64_t snapshot_every;           /* tokens, or MX_CONFIG_AUTO */
+	const char *tool_parser;           /* "auto", "none" or a name of mx_tool_format_named */
+	const char *reasoning_parser;      /* the same of mx_reasoning_format_named */
+	int pooling;                       /* enum mx_pooling; -1 = auto */
+	const char *reranker;              /* "qwen3" or a prompt; NULL = it is none */
+	struct mx_strings reranker_tokens; /* yes, no */
+	unsigned line;                     /* line of the model in the file, for later messages */
 };
 
 struct mx_config {
 	const char *file; /* name as given, for messages */
 	struct mx_config_http http;
 	struct mx_config_grpc grpc;
+	struct mx_config_kv_events kv_events;
 	struct mx_config_log log;
 	struct mx_config_scheduler scheduler;
 	struct mx_config_shutdown shutdown;
 	struct mx_config_metrics metrics;
+	struct mx_config_admin admin;
+	const char *keys;          /* file of keys, made absolute; NULL: requests need none */
 	struct mx_strings modules; /* folders of mixer modules, besides the built-in one */
 	struct mx_config_model *models;
 	size_t n_models;
@@ -108,10 +134,15 @@ mx_status mx_config_load(const char *file, struct mx_config **out, struct mx_err
 mx_status mx_config_parse(const char *file, const char *text, size_t len, struct mx_config **out,
                           struct mx_err *err);
 
-/* Appends the paths of the keys that `b` has otherwise than `a` and that take effect only at a
- * restart: "http.threads, models[demo].memory". Models are compared by name; one that is only in
- * `b`, or only in `a`, is "models[NAME]". */
-void mx_config_compare(const struct mx_config *a, const struct mx_config *b, struct mx_buf *out);
+/* Appends the paths of the keys that `b` has otherwise than `a`: "http.threads, modules". Either
+ * those that a reload applies, or those that take effect only at a restart. Of models, only their
+ * aliases: "models[demo].aliases". */
+void mx_config_compare(const struct mx_config *a, const struct mx_config *b, bool reloadable,
+                       struct mx_buf *out);
+/* Returns the model of that name, or NULL. */
+const struct mx_config_model *mx_config_find(const struct mx_config *c, const char *name);
+/* True if the two differ in nothing but aliases and their places in the files. */
+bool mx_config_same_model(const struct mx_config_model *a, const struct mx_config_model *b);
 
 void mx_config_free(struct mx_config *c); /* takes NULL */
 

@@ -43,20 +43,21 @@ static bool same_value(enum mx_config_kind kind, const void *a, const void *b)
 }
 
 static void compare_keys(const struct mx_config_key *keys, const char *prefix, const char *a,
-                         const char *b, struct mx_buf *out)
+                         const char *b, bool reloadable, struct mx_buf *out)
 {
 	for (const struct mx_config_key *k = keys; k->name; k++) {
 		if (k->kind == K_MAP) {
 			char path[64];
 			snprintf(path, sizeof path, "%s%s.", prefix, k->name);
-			compare_keys(k->keys, path, a, b, out);
-		} else if (!k->reloadable && !same_value(k->kind, a + k->offset, b + k->offset)) {
+			compare_keys(k->keys, path, a, b, reloadable, out);
+		} else if (k->reloadable == reloadable &&
+		           !same_value(k->kind, a + k->offset, b + k->offset)) {
 			add(out, prefix, k->name);
 		}
 	}
 }
 
-static const struct mx_config_model *find(const struct mx_config *c, const char *name)
+const struct mx_config_model *mx_config_find(const struct mx_config *c, const char *name)
 {
 	for (size_t i = 0; i < c->n_models; i++)
 		if (!strcmp(c->models[i].name, name))
@@ -64,23 +65,25 @@ static const struct mx_config_model *find(const struct mx_config *c, const char 
 	return NULL;
 }
 
-void mx_config_compare(const struct mx_config *a, const struct mx_config *b, struct mx_buf *out)
+bool mx_config_same_model(const struct mx_config_model *a, const struct mx_config_model *b)
+{
+	struct mx_buf differ = {.limit = 1500};
+	compare_keys(mx_config_model_keys, "", (const char *)a, (const char *)b, false, &differ);
+	bool same = !differ.len && !differ.failed;
+	mx_buf_free(&differ);
+	return same;
+}
+
+void mx_config_compare(const struct mx_config *a, const struct mx_config *b, bool reloadable,
+                       struct mx_buf *out)
 {
 	char path[160];
-	compare_keys(mx_config_top_keys, "", (const char *)a, (const char *)b, out);
-	for (size_t i = 0; i < a->n_models; i++) {
-		const struct mx_config_model *m = &a->models[i], *other = find(b, m->name);
-		snprintf(path, sizeof path, "models[%s]", m->name);
-		if (!other) {
-			add(out, path, "");
+	compare_keys(mx_config_top_keys, "", (const char *)a, (const char *)b, reloadable, out);
+	for (size_t i = 0; reloadable && i < a->n_models; i++) {
+		const struct mx_config_model *m = &a->models[i], *other = mx_config_find(b, m->name);
+		if (!other)
 			continue;
-		}
-		strncat(path, ".", sizeof path - strlen(path) - 1);
-		compare_keys(mx_config_model_keys, path, (const char *)m, (const char *)other, out);
+		snprintf(path, sizeof path, "models[%.130s].", m->name);
+		compare_keys(mx_config_model_keys, path, (const char *)m, (const char *)other, true, out);
 	}
-	for (size_t i = 0; i < b->n_models; i++)
-		if (!find(a, b->models[i].name)) {
-			snprintf(path, sizeof path, "models[%s]", b->models[i].name);
-			add(out, path, "");
-		}
 }

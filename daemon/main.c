@@ -15,9 +15,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/paths.h"
+#include "daemon/admin/admin.h"
 #include "daemon/config.h"
+#include "daemon/exposed.h"
+#include "daemon/files_check.h"
 #include "daemon/grpc/front.h"
 #include "daemon/host.h"
+#include "daemon/keys_file.h"
 #include "daemon/http/server.h"
 #include "daemon/metrics.h"
 #include "daemon/model_option.h"
@@ -27,6 +32,8 @@
 #include "daemon/reload.h"
 #include "daemon/request_plan.h"
 #include "daemon/serve/service.h"
+#include "daemon/serve/tls_check.h"
+#include "daemon/version.h"
 #include "daemon/weights.h"
 #include "model/catalogue.h"
 
@@ -36,9 +43,14 @@ struct mixd {
 	struct mx_config *config;
 	struct mx_registry *mixers;
 	struct mx_service service;
+	struct mx_keys *keys; /* the service's */
 	struct mx_host *host;
+	struct mx_reload *reload;
+	struct mx_admin *admin; /* NULL: there is no socket */
+	bool reloading;         /* the service manager was told so */
 	struct mx_metrics *metrics;
-	struct mx_front *fronts[2]; /* [n_fronts] in the order in which they were started */
+	struct mx_front *http;      /* one of fronts */
+	struct mx_front *fronts[3]; /* [n_fronts] in the order in which they were started */
 	size_t n_fronts;
 	const struct mx_grpc_table *grpc_table; /* of the module */
 	struct mx_front *grpc;                  /* one of fronts; NULL: gRPC is not served */
@@ -46,7 +58,7 @@ struct mixd {
 	bool ready; /* READY=1 was sent */
 };
 
-enum { TICK_MS = 100 };
+enum { TICK_MS = 100, OPERATOR_CONNECTIONS = 64 };
 
 #define DEFAULT_CONFIG MIXD_SYSCONFDIR "/mixd/mixd.yaml"
 
@@ -56,6 +68,7 @@ static void usage(FILE *out)
 		"usage: mixd [--config FILE] [--check [--deep]]\n"
 		"       mixd --model DIR [--name NAME] [--port PORT] [--device DEVICE] [--check [--deep]]\n"
 		"       mixd --list-models\n"
+		"       mixd --hash-key\n"
 		"\n"
 		"  -c, --config FILE    configuration (default " DEFAULT_CONFIG ")\n"
 		"  -m, --model DIR      serve this checkpoint, without a configuration file;\n"
@@ -66,7 +79,9 @@ static void usage(FILE *out)
 		"      --check          validate, print the memory plan of every model, and exit\n"
 		"      --deep           with --check: read all weights too, and look for NaN and infinity\n"
 		"      --list-models    print which models can be loaded, and exit\n"
-		"  -V, --version        print the version and exit\n"
+		"      --hash-key       read a key from standard input, or make one, and print its line\n"
+		"                       for the file of keys\n"
+		"  -V, --version        print the version and what the build has, and exit\n"
 		"  -h, --help           print this and exit\n",
 		out);
 }
@@ -91,12 +106,45 @@ static void print_error(const struct mx_err *err)
 /* ---- start ---- */
 
 /* Takes a front end that was started. `how`: for the log, how it got its sockets. */
-static void add_front(struct mixd *m, struct mx_front *front, const char *how)
+static void add_front(struct mixd *m, struct mx_front *front, const struct mx_config_tls *tls,
+                      const char *how)
 {
 	m->fronts[m->n_fronts++] = front;
 	mx_metrics_add_front(m->metrics, front);
 	for (size_t i = 0; front->ops->address(front, i); i++)
 		mx_info(front->ops->name, "listening on %s%s", front->ops->address(front, i), how);
+	mx_exposed_warn(
+		front, (struct mx_protection){.encrypted = tls->cert != NULL,
+	                                  .knows_clients = tls->client_ca || mx_keys_wanted(m->keys)});
+}
+
+/* Starts the listener for operators, if there is to be one. It is the first to start and to end:
+ * its /metrics asks the others. */
+static mx_status start_operators(struct mixd *m, struct mx_err *err)
+{
+	const struct mx_config *c = m->config;
+	const struct mx_http_config hc = {
+		.role = MX_HTTP_OPERATORS,
+		.listen = c->admin.listen.items,
+		.n_listen = c->admin.listen.n,
+		.max_connections = OPERATOR_CONNECTIONS,
+		.idle_timeout_s = (unsigned)c->http.idle_timeout_s,
+		.header_timeout_s = (unsigned)c->http.header_timeout_s,
+		.threads = 1,
+		.stall_s = c->http.stall_s,
+		.metrics = mx_metrics_text,
+		.metrics_arg = m->metrics,
+	};
+	if (!c->admin.listen.n)
+		return MX_OK;
+	struct mx_front *front = NULL;
+	mx_status st = mx_http_create(&hc, &m->service, &front, err);
+	if (st)
+		return st;
+	m->fronts[m->n_fronts++] = front;
+	for (size_t i = 0; front->ops->address(front, i); i++)
+		mx_info("admin", "probes and metrics on %s", front->ops->address(front, i));
+	return MX_OK;
 }
 
 static mx_status start_http(struct mixd *m, struct mx_err *err)
@@ -104,6 +152,7 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 	const struct mx_config_http *c = &m->config->http;
 	int fds[MX_NOTIFY_MAX_FDS];
 	struct mx_http_config hc = {
+		.role = m->config->admin.listen.n ? MX_HTTP_CLIENTS : MX_HTTP_ALL,
 		.listen = c->listen.items,
 		.n_listen = c->listen.n,
 		.fds = fds,
@@ -119,6 +168,9 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 		.allow_unknown_fields = c->allow_unknown_fields,
 		.cors_origins = c->cors_origins.items,
 		.n_cors_origins = c->cors_origins.n,
+		.tls = {c->tls.cert, c->tls.key, c->tls.client_ca},
+		.tls_min_version = c->tls.min_version,
+		.page = c->page,
 		.metrics = mx_metrics_text,
 		.metrics_arg = m->metrics,
 	};
@@ -129,10 +181,13 @@ static mx_status start_http(struct mixd *m, struct mx_err *err)
 	if (st == MX_OK)
 		st = mx_service_start(&m->service, &limits, err);
 	if (st == MX_OK)
+		st = start_operators(m, err);
+	if (st == MX_OK)
 		st = mx_http_create(&hc, &m->service, &front, err);
 	if (st)
 		return st;
-	add_front(m, front, hc.n_fds ? " (passed by the service manager)" : "");
+	m->http = front;
+	add_front(m, front, &c->tls, hc.n_fds ? " (passed by the service manager)" : "");
 	if (hc.n_fds && c->listen_given)
 		mx_passed_compare(&c->listen, front);
 	mx_info("http", "requests take at most %.1f MiB, %.1f MiB of them for answers",
@@ -151,45 +206,177 @@ static mx_status start_grpc(struct mixd *m, struct mx_err *err)
 		.memory = c->memory,
 		.max_calls = (unsigned)c->max_calls,
 		.idle_timeout_s = (unsigned)c->idle_timeout_s,
+		.min_ping_s = (unsigned)c->min_ping_s,
 		.threads = (unsigned)c->threads,
 	};
 	if (!c->listen.n)
 		return MX_OK;
-	mx_status st = mx_grpc_load(&m->grpc_table, err);
+	mx_status st = m->grpc_table->create(&gc, &m->service, &m->grpc, err);
 	if (st == MX_OK)
-		st = m->grpc_table->create(&gc, &m->service, &m->grpc, err);
-	if (st == MX_OK)
-		add_front(m, m->grpc, "");
+		add_front(m, m->grpc, &c->tls, "");
+	return st;
+}
+
+/* Adds a word to a list that is separated by ", ". */
+static void add_word(struct mx_buf *list, const char *word)
+{
+	mx_buf_puts(list, list->len ? ", " : "");
+	mx_buf_puts(list, word);
+}
+
+/* Reads the files of TLS again, wherever they are named: they are renewed under the same names. The
+ * names are those of the start. A reload has checked the ones of the fresh configuration: these
+ * fail only if the names differ, or if they were written meanwhile. */
+static void reload_tls(struct mixd *m, struct mx_buf *read)
+{
+	const struct mx_config_tls *const tls[] = {&m->config->http.tls, &m->config->grpc.tls};
+	struct mx_front *const fronts[] = {m->http, m->grpc};
+	for (size_t i = 0; i < 2; i++) {
+		bool grpc = i == 1;
+		struct mx_front *f = fronts[i];
+		struct mx_err err = {0};
+		if (!f || !tls[i]->cert)
+			continue;
+		/* gRPC's library says of a faulty pair only that the next handshake failed */
+		const struct mx_tls_paths paths = {tls[i]->cert, tls[i]->key, tls[i]->client_ca};
+		mx_status st = mx_tls_check(&paths, NULL, &err);
+		if (st == MX_OK)
+			st = grpc ? m->grpc_table->reload_tls(f, &err) : mx_http_reload_tls(f, &err);
+		if (st == MX_OK) {
+			add_word(read, grpc ? "grpc.tls" : "http.tls");
+			mx_info(f->ops->name, "read the files of TLS again");
+		} else {
+			mx_error(f->ops->name, "%s: %s: the old files of TLS stay in force", err.where,
+			         err.text);
+		}
+	}
+}
+
+/* Requests need a key of the file from now on, or none if there is no file. */
+static mx_status use_keys(struct mixd *m, const char *file, struct mx_err *err)
+{
+	mx_status st = MX_OK;
+	if (file)
+		st = mx_keys_file_load(file, m->keys, err);
+	else if ((st = mx_keys_set(m->keys, NULL, 0, false)) != MX_OK)
+		mx_fail_at(err, st, "keys", "out of memory");
+	if (st == MX_OK && file)
+		mx_info("mixd", "requests need a key of %s", file);
+	return st;
+}
+
+/* Applies what a reload changes in the front ends. */
+static void apply(void *arg, const struct mx_config *fresh, struct mx_buf *read)
+{
+	struct mixd *m = arg;
+	struct mx_err err = {0};
+	if (!fresh->keys && mx_keys_wanted(m->keys))
+		mx_warning("mixd", "keys: there is no file any more, and requests need no key");
+	if (use_keys(m, fresh->keys, &err))
+		mx_error("mixd", "%s: %s: the old keys stay in force", err.where, err.text);
+	else if (fresh->keys)
+		add_word(read, "keys");
+	const struct mx_strings *origins = &fresh->http.cors_origins;
+	if (mx_http_set_cors(m->http, origins->items, origins->n))
+		mx_error("http", "http.cors.origins stays as it is: out of memory");
+	mx_http_set_page(m->http, fresh->http.page);
+	reload_tls(m, read);
+}
+
+static mx_status start_reloads(struct mixd *m, struct mx_err *err)
+{
+	const struct mx_reload_setup setup = {
+		.config = m->config,
+		.from_file = m->config_file != NULL,
+		.service = &m->service,
+		.host = m->host,
+		.apply = apply,
+		.arg = m,
+	};
+	mx_status st = mx_reload_start(&setup, &m->reload);
+	return st == MX_OK ? MX_OK : mx_fail(err, st, "out of memory");
+}
+
+/* Returns the number of requests that are being served. */
+static unsigned active(const struct mixd *m)
+{
+	unsigned n = 0;
+	for (size_t i = 0; i < m->n_fronts; i++)
+		n += m->fronts[i]->ops->active(m->fronts[i]);
+	return n;
+}
+
+static unsigned active_of(void *arg)
+{
+	return active(arg);
+}
+
+/* Opens the admin socket, if there is to be one. */
+static mx_status start_admin(struct mixd *m, struct mx_err *err)
+{
+	char path[4096];
+	struct mx_admin_setup setup = {
+		.path = m->config->admin.socket,
+		.service = &m->service,
+		.host = m->host,
+		.reload = m->reload,
+		.active = active_of,
+		.arg = m,
+	};
+	if (setup.path && !strcmp(setup.path, MX_CONFIG_SOCKET_AUTO)) {
+		const char *folders = mx_paths_of("RUNTIME_DIRECTORY", "");
+		char folder[4000];
+		setup.path = NULL;
+		if (mx_paths_next(&folders, folder, sizeof folder)) {
+			snprintf(path, sizeof path, "%s/admin.sock", folder);
+			setup.path = path;
+		}
+	}
+	mx_status st = setup.path ? mx_admin_start(&setup, &m->admin, err) : MX_OK;
+	if (st == MX_OK && setup.path)
+		mx_info("admin", "listening on %s", setup.path);
 	return st;
 }
 
 static mx_status start(struct mixd *m, struct mx_err *err)
 {
-	mx_status st = mx_service_init(&m->service, PACKAGE_VERSION, m->config->n_models);
+	mx_status st = mx_service_init(&m->service, PACKAGE_VERSION);
 	if (st == MX_OK)
-		st = mx_host_name(m->config, &m->service);
+		st = mx_keys_create(&m->keys);
+	m->service.keys = m->keys;
+	if (st == MX_OK)
+		st = mx_host_create(m->config, m->mixers, &m->service, &m->host);
 	if (st)
 		return mx_fail(err, st, "out of memory");
 	m->metrics = mx_metrics_create(&m->service, m->config->metrics.vllm_names);
 	if (!m->metrics)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
+	st = use_keys(m, m->config->keys, err);
 	/* Sockets open first: clients that connect while weights load get a 503 with that reason. */
-	st = start_http(m, err);
+	if (st == MX_OK)
+		st = start_http(m, err);
 	if (st == MX_OK)
 		st = start_grpc(m, err);
 	if (st == MX_OK)
-		st = mx_host_start(m->config, m->mixers, &m->service, &m->host, err);
+		st = mx_host_start(m->host, err);
+	if (st == MX_OK)
+		st = start_reloads(m, err);
+	if (st == MX_OK)
+		st = start_admin(m, err);
 	return st;
 }
 
 static void stop(struct mixd *m)
 {
-	/* HTTP first: its /metrics asks the others */
+	mx_admin_stop(m->admin);
+	mx_reload_stop(m->reload); /* it changes the others */
+	/* in the order of their start: the first has /metrics, which asks the others */
 	for (size_t i = 0; i < m->n_fronts; i++)
 		m->fronts[i]->ops->destroy(m->fronts[i]);
 	mx_host_destroy(m->host);
 	mx_metrics_destroy(m->metrics);
 	mx_service_destroy(&m->service);
+	mx_keys_destroy(m->keys);
 	mx_registry_destroy(m->mixers);
 	mx_config_free(m->config);
 }
@@ -215,12 +402,12 @@ static int wait_signal(const sigset_t *set)
 }
 
 /* Tells the service manager and a terminal how far loading is. */
-static void report_loading(struct mixd *m)
+static void report_loading(struct mixd *m, const struct mx_served_set *models)
 {
 	uint64_t done = 0, all = 0;
-	for (size_t i = 0; i < m->service.n_models; i++) {
+	for (size_t i = 0; i < models->n; i++) {
 		uint64_t d, a;
-		mx_served_progress_bytes(&m->service.models[i], &d, &a);
+		mx_served_progress_bytes(models->items[i], &d, &a);
 		done += d;
 		all += a;
 	}
@@ -234,50 +421,63 @@ static void report_loading(struct mixd *m)
 	mx_notify_extend(30 * 1000000);
 }
 
+static void tell_ready(size_t models)
+{
+	mx_notify_status("serving %zu model%s", models, models == 1 ? "" : "s");
+	mx_notify_ready();
+}
+
+/* For who started mixd with --model: where to look. A comment, since standard output has a
+ * configuration (configure_model). */
+static void print_address(const struct mixd *m)
+{
+	printf("# ready: http://%s/\n", m->http->ops->address(m->http, 0));
+	fflush(stdout);
+}
+
 /* Reports the progress of loading, and READY=1 once all models are loaded. False if one failed. */
 static bool watch_loading(struct mixd *m)
 {
-	size_t ready = 0;
-	for (size_t i = 0; i < m->service.n_models; i++) {
-		enum mx_served_state state = mx_served_state(&m->service.models[i]);
-		if (state == MX_SERVED_FAILED) {
-			mx_log_status("");
-			return false;
-		}
+	struct mx_served_set models;
+	mx_service_take_all(&m->service, &models);
+	size_t ready = 0, failed = 0, n = models.n;
+	for (size_t i = 0; i < n; i++) {
+		enum mx_served_state state = mx_served_state(models.items[i]);
+		failed += state == MX_SERVED_FAILED;
 		ready += state == MX_SERVED_READY;
 	}
-	if (ready < m->service.n_models) {
-		report_loading(m);
+	if (ready < n && !failed)
+		report_loading(m, &models);
+	mx_served_set_release(&models);
+	if (ready < n && !failed)
 		return true;
-	}
-	m->ready = true;
 	mx_log_status("");
-	mx_notify_status("serving %zu model%s", ready, ready == 1 ? "" : "s");
-	mx_notify_ready();
+	if (failed)
+		return false;
+	m->ready = true;
+	tell_ready(n);
 	mx_info("mixd", "ready");
+	if (!m->config_file)
+		print_address(m);
 	return true;
 }
 
-static bool engine_lost(const struct mixd *m)
+/* Says for shutdown.notice_s, or until a second signal, that it is not ready, while it serves as
+ * before: a load balancer needs some time to see it. */
+static void give_notice(struct mixd *m, const sigset_t *signals)
 {
-	for (size_t i = 0; i < m->service.n_models; i++) {
-		const struct mx_served *model = &m->service.models[i];
-		enum mx_served_state state = mx_served_state(model);
-		/* the scheduler is published with these states */
-		if ((state == MX_SERVED_READY || state == MX_SERVED_DRAINING) &&
-		    mx_sched_failed(model->sched))
-			return true;
+	double notice_s = m->config->shutdown.notice_s;
+	uint64_t end = mx_now_ns() + (uint64_t)(notice_s * 1e9);
+	if (notice_s <= 0)
+		return;
+	mx_service_leave(&m->service);
+	mx_info("mixd", "not ready any more: serving for %.1f s yet, a second signal ends that",
+	        notice_s);
+	mx_notify_extend((uint64_t)(notice_s * 1e6) + 10 * 1000000);
+	for (int sig = 0; mx_now_ns() < end && sig != SIGTERM && sig != SIGINT;) {
+		sig = wait_signal(signals);
+		mx_notify_alive();
 	}
-	return false;
-}
-
-/* Returns the number of requests that are being served. */
-static unsigned active(const struct mixd *m)
-{
-	unsigned n = 0;
-	for (size_t i = 0; i < m->n_fronts; i++)
-		n += m->fronts[i]->ops->active(m->fronts[i]);
-	return n;
 }
 
 /* Lets accepted requests finish, until the deadline or a second signal. The end of the front ends
@@ -285,13 +485,14 @@ static unsigned active(const struct mixd *m)
 static void drain(struct mixd *m, const sigset_t *signals)
 {
 	mx_notify_stopping();
+	give_notice(m, signals);
 	mx_service_drain(&m->service);
 	for (size_t i = 0; i < m->n_fronts; i++)
 		m->fronts[i]->ops->stop_accepting(m->fronts[i]);
-	uint64_t deadline = mx_now_ns() + (uint64_t)(m->config->shutdown.drain_s * 1e9);
-	mx_info("mixd", "draining: up to %.0f s, a second signal ends at once",
-	        m->config->shutdown.drain_s);
-	mx_notify_extend((uint64_t)(m->config->shutdown.drain_s * 1e6) + 10 * 1000000);
+	double drain_s = mx_reload_drain_s(m->reload);
+	uint64_t deadline = mx_now_ns() + (uint64_t)(drain_s * 1e9);
+	mx_info("mixd", "draining: up to %.0f s, a second signal ends at once", drain_s);
+	mx_notify_extend((uint64_t)(drain_s * 1e6) + 10 * 1000000);
 	while (!(mx_service_idle(&m->service) && active(m) == 0)) {
 		if (mx_now_ns() >= deadline) {
 			mx_warning("mixd", "drain deadline passed: ending %u requests", active(m));
@@ -306,28 +507,28 @@ static void drain(struct mixd *m, const sigset_t *signals)
 	}
 }
 
-/* Reads the files of TLS again, wherever they are named: they are renewed under the same names. */
-static void reload_tls(struct mixd *m)
+/* Asks for a reload if `wanted`, and keeps the service manager informed of those that run. */
+static void watch_reload(struct mixd *m, bool wanted)
 {
-	struct mx_err err = {0};
-	if (!m->grpc || !m->config->grpc.tls.cert)
+	if (wanted)
+		mx_reload_request(m->reload);
+	bool busy = mx_reload_busy(m->reload);
+	if (wanted || (busy && !m->reloading)) {
+		mx_notify_reloading();
+		mx_notify_status("reloading the configuration");
+		m->reloading = true;
+	} else if (busy) {
+		mx_notify_extend(30 * 1000000);
+	}
+	if (busy || !m->reloading)
 		return;
-	if (m->grpc_table->reload_tls(m->grpc, &err) == MX_OK)
-		mx_info("grpc", "read the files of TLS again");
-	else
-		mx_error("grpc", "%s: %s: the old files of TLS stay in force", err.where, err.text);
-}
-
-static void reload(struct mixd *m)
-{
-	mx_notify_reloading();
-	if (m->config_file)
-		mx_reload(m->config, &m->service);
-	else
-		mx_info("mixd", "nothing to reload: the configuration is the command line's");
-	reload_tls(m);
+	m->reloading = false;
+	struct mx_served_set models;
+	mx_service_take_all(&m->service, &models);
+	size_t n = models.n;
+	mx_served_set_release(&models);
 	if (m->ready)
-		mx_notify_ready();
+		tell_ready(n);
 }
 
 static int serve(struct mixd *m, const sigset_t *signals)
@@ -338,11 +539,10 @@ static int serve(struct mixd *m, const sigset_t *signals)
 		int sig = wait_signal(signals);
 		if (sig == SIGTERM || sig == SIGINT)
 			break;
-		if (sig == SIGHUP)
-			reload(m);
+		watch_reload(m, sig == SIGHUP);
 		if (!m->ready && !watch_loading(m))
 			return 1; /* the loader has logged the reason */
-		if (engine_lost(m)) {
+		if (mx_service_lost(&m->service)) {
 			mx_error("mixd", "an engine is lost: exiting to be restarted");
 			return 1;
 		}
@@ -388,17 +588,13 @@ static bool take_once(const char *name, const char **out)
 /* Parses the command line. Returns an exit status, or -1 to continue. */
 static int read_options(int argc, char **argv, struct options *o)
 {
-	static const struct option options[] = {{"config", required_argument, NULL, 'c'},
-	                                        {"check", no_argument, NULL, 'k'},
-	                                        {"list-models", no_argument, NULL, 'l'},
-	                                        {"deep", no_argument, NULL, 'D'},
-	                                        {"model", required_argument, NULL, 'm'},
-	                                        {"name", required_argument, NULL, 'n'},
-	                                        {"port", required_argument, NULL, 'p'},
-	                                        {"device", required_argument, NULL, 'd'},
-	                                        {"version", no_argument, NULL, 'V'},
-	                                        {"help", no_argument, NULL, 'h'},
-	                                        {0}};
+	static const struct option options[] = {
+		{"config", required_argument, NULL, 'c'}, {"check", no_argument, NULL, 'k'},
+		{"list-models", no_argument, NULL, 'l'},  {"deep", no_argument, NULL, 'D'},
+		{"hash-key", no_argument, NULL, 'K'},     {"model", required_argument, NULL, 'm'},
+		{"name", required_argument, NULL, 'n'},   {"port", required_argument, NULL, 'p'},
+		{"device", required_argument, NULL, 'd'}, {"version", no_argument, NULL, 'V'},
+		{"help", no_argument, NULL, 'h'},         {0}};
 	for (int c; (c = getopt_long(argc, argv, "c:m:Vh", options, NULL)) != -1;) {
 		bool fine = true;
 		switch (c) {
@@ -410,7 +606,8 @@ static int read_options(int argc, char **argv, struct options *o)
 		case 'p': fine = take_once("port", &o->model.port); break;
 		case 'd': fine = take_once("device", &o->model.device); break;
 		case 'l': return list_models();
-		case 'V': puts("mixd " PACKAGE_VERSION); return 0;
+		case 'K': return mx_hash_key(isatty(STDIN_FILENO) ? NULL : stdin, stdout);
+		case 'V': mx_version_print(stdout); return 0;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}
@@ -474,6 +671,10 @@ static int run(struct mixd *m, const struct options *o, const sigset_t *signals)
 	int rc = 0;
 	mx_reload_log(m->config);
 	mx_status st = mx_host_modules(m->config, &m->mixers, &err);
+	if (st == MX_OK)
+		st = mx_files_check(m->config, &err);
+	if (st == MX_OK && m->config->grpc.listen.n)
+		st = mx_grpc_load(&m->grpc_table, &err);
 	if (st == MX_OK && o->check) {
 		st = mx_host_check(m->config, m->mixers, stdout, &err);
 		if (st == MX_OK && o->deep)

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "daemon/serve/load_report.h"
 #include "daemon/serve/metrics_text.h"
 
 /* One model's figures at the time of the scrape. */
@@ -37,21 +38,18 @@ struct mx_metrics {
 	_Atomic unsigned n_fronts;
 	double start_s; /* start of the process, seconds since the epoch */
 	pthread_mutex_t lock;
-	struct figures *figures; /* [service->n_models]; under the lock */
+	struct mx_served_set models; /* of this scrape; under the lock, as what follows */
+	struct figures *figures;     /* [cap] of the models */
+	size_t cap;
 };
 
 struct mx_metrics *mx_metrics_create(struct mx_service *service, bool vllm_names)
 {
 	struct mx_metrics *m = mx_calloc(1, sizeof *m);
-	struct figures *f = mx_calloc(service->n_models, sizeof *f);
-	if (!m || !f) {
-		free(m);
-		free(f);
+	if (!m)
 		return NULL;
-	}
 	m->service = service;
 	m->vllm_names = vllm_names;
-	m->figures = f;
 	m->start_s = (double)mx_wall_ns() / 1e9;
 	pthread_mutex_init(&m->lock, NULL);
 	return m;
@@ -85,14 +83,7 @@ void mx_metrics_add_front(struct mx_metrics *m, const struct mx_front *front)
 
 VALUE(running, f->s.running)
 VALUE(waiting, f->s.waiting)
-/* A model without pages: a sequence takes a slot and nothing else. */
-static double kv_usage(const struct figures *f)
-{
-	if (!f->info.n_pages)
-		return (double)f->usage.slots_used / f->info.max_sequences;
-	return (double)f->usage.pages_used / f->info.n_pages;
-}
-
+VALUE(kv_usage, mx_kv_usage(&f->info, &f->usage))
 VALUE(prompt_tokens, f->s.prompt_tokens)
 VALUE(cached_tokens, f->s.cached_prompt_tokens)
 VALUE(output_tokens, f->s.output_tokens)
@@ -117,6 +108,8 @@ VALUE(snapshot_saves, f->usage.snapshot_saves)
 VALUE(snapshot_evictions, f->usage.snapshot_evictions)
 VALUE(scratch_bytes, f->info.scratch_bytes)
 VALUE(steps, f->s.steps)
+VALUE(principals, f->s.principals)
+VALUE(share_preemptions, f->s.share_preemptions)
 VALUE(oldest_wait, f->s.oldest_wait_s)
 VALUE(longest_gap, f->s.longest_gap_s)
 VALUE(stream_events, atomic_load(&f->model->stream_events))
@@ -147,6 +140,10 @@ static const struct metric vllm_metrics[] = {
 
 static const struct metric own_metrics[] = {
 	{"mixd_steps", MX_METRIC_COUNTER, steps, "Engine steps."},
+	{"mixd_principals", MX_METRIC_GAUGE, principals,
+     "Keys that have unfinished requests; all requests without one count as one."},
+	{"mixd_share_preemptions", MX_METRIC_COUNTER, share_preemptions,
+     "Of the preemptions: so that another principal gets its share of sequences or pages."},
 	{"mixd_pages", MX_METRIC_GAUGE, pages, "Pages of the pool."},
 	{"mixd_pages_used", MX_METRIC_GAUGE, pages_used, "Pages held by running requests."},
 	{"mixd_pages_cached", MX_METRIC_GAUGE, pages_cached,
@@ -218,7 +215,7 @@ static void write_metrics(struct mx_metrics *m, struct mx_metrics_writer *w,
 {
 	for (size_t i = 0; i < n; i++) {
 		mx_metrics_family(w, table[i].name, table[i].type, table[i].help);
-		for (size_t k = 0; k < m->service->n_models; k++)
+		for (size_t k = 0; k < m->models.n; k++)
 			if (m->figures[k].loaded)
 				mx_metrics_sample(w, m->figures[k].labels, table[i].value(&m->figures[k]));
 	}
@@ -234,7 +231,7 @@ static void write_histograms(struct mx_metrics *m, struct mx_metrics_writer *w,
 {
 	for (size_t i = 0; i < n; i++) {
 		mx_metrics_family(w, table[i].name, MX_METRIC_HISTOGRAM, table[i].help);
-		for (size_t k = 0; k < m->service->n_models; k++) {
+		for (size_t k = 0; k < m->models.n; k++) {
 			if (!m->figures[k].loaded)
 				continue;
 			const struct mx_hist *h = hist_of(&m->figures[k], table[i].offset);
@@ -256,13 +253,13 @@ static void write_vllm_by_reason(struct mx_metrics *m, struct mx_metrics_writer 
 {
 	static const char *const finishes[] = {"stop", "length", "abort", "error"};
 	mx_metrics_family(w, "vllm:request_success", MX_METRIC_COUNTER, "Requests ended, by reason.");
-	for (size_t k = 0; k < m->service->n_models; k++)
+	for (size_t k = 0; k < m->models.n; k++)
 		for (size_t r = 0; m->figures[k].loaded && r < 4; r++)
 			sample_with(w, &m->figures[k], "finished_reason", finishes[r],
 			            (double)m->figures[k].s.finished[r]);
 	mx_metrics_family(w, "vllm:cache_config_info", MX_METRIC_GAUGE,
 	                  "Settings of the page pool, as labels; always 1.");
-	for (size_t k = 0; k < m->service->n_models; k++) {
+	for (size_t k = 0; k < m->models.n; k++) {
 		const struct figures *f = &m->figures[k];
 		char labels[500];
 		snprintf(labels, sizeof labels,
@@ -308,7 +305,7 @@ static void write_own_by_mixer(struct mx_metrics *m, struct mx_metrics_writer *w
 	};
 	for (size_t t = 0; t < sizeof table / sizeof *table; t++) {
 		mx_metrics_family(w, table[t].name, MX_METRIC_GAUGE, table[t].help);
-		for (size_t k = 0; k < m->service->n_models; k++) {
+		for (size_t k = 0; k < m->models.n; k++) {
 			const struct figures *f = &m->figures[k];
 			for (uint32_t i = 0; f->loaded && i < f->info.n_mixers; i++)
 				sample_with(w, f, "mixer", f->info.mixers[i].name,
@@ -321,7 +318,7 @@ static void write_own_by_reason(struct mx_metrics *m, struct mx_metrics_writer *
 {
 	static const char *const why[] = {"client", "api", "shutdown"};
 	static const char *const phase[] = {"waiting", "running"};
-	size_t n = m->service->n_models;
+	size_t n = m->models.n;
 	mx_metrics_family(w, "mixd_requests_rejected", MX_METRIC_COUNTER,
 	                  "Requests refused for lack of room, by reason.");
 	for (size_t k = 0; k < n; k++) {
@@ -384,7 +381,7 @@ static void write_models(struct mx_metrics *m, struct mx_metrics_writer *w)
 	snprintf(labels, sizeof labels, "version=\"%s\"", m->service->version);
 	mx_metrics_sample(w, labels, 1);
 	mx_metrics_family(w, "mixd_model_ready", MX_METRIC_GAUGE, "1 if the model serves requests.");
-	for (size_t k = 0; k < m->service->n_models; k++)
+	for (size_t k = 0; k < m->models.n; k++)
 		mx_metrics_sample(w, m->figures[k].labels, m->figures[k].loaded);
 	mx_metrics_family(w, "mixd_log_lines", MX_METRIC_COUNTER, "Log lines written, by level.");
 	mx_metrics_sample(w, "level=\"error\"", (double)mx_log_count(MX_LOG_ERROR));
@@ -399,6 +396,8 @@ static void write_fronts(struct mx_metrics *m, struct mx_metrics_writer *w)
 	unsigned n = atomic_load(&m->n_fronts);
 	for (unsigned i = 0; i < n; i++)
 		m->fronts[i]->ops->stats(m->fronts[i], w);
+	mx_keys_write_metrics(m->service->keys, w);
+	mx_grammars_write_metrics(&m->service->grammars, w);
 }
 
 static double open_fds(void)
@@ -445,11 +444,22 @@ static void write_process(struct mx_metrics *m, struct mx_metrics_writer *w)
 	}
 }
 
+/* Takes the models and their figures; without memory for these, no models. */
 static void gather(struct mx_metrics *m)
 {
-	for (size_t k = 0; k < m->service->n_models; k++) {
+	mx_service_take_all(m->service, &m->models);
+	if (m->models.n > m->cap) {
+		struct figures *more = mx_realloc(m->figures, m->models.n, sizeof *more);
+		if (!more) {
+			mx_served_set_release(&m->models);
+			return;
+		}
+		m->figures = more;
+		m->cap = m->models.n;
+	}
+	for (size_t k = 0; k < m->models.n; k++) {
 		struct figures *f = &m->figures[k];
-		const struct mx_served *model = &m->service->models[k];
+		const struct mx_served *model = m->models.items[k];
 		char name[260];
 		mx_metrics_escape(name, sizeof name, model->name);
 		snprintf(f->labels, sizeof f->labels, "model_name=\"%s\",engine=\"0\"", name);
@@ -488,6 +498,7 @@ const char *mx_metrics_text(void *arg, const char *accept, struct mx_buf *out)
 	write_fronts(m, &w);
 	write_process(m, &w);
 	mx_metrics_end(&w);
+	mx_served_set_release(&m->models);
 	pthread_mutex_unlock(&m->lock);
 	return w.openmetrics ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
 	                     : "text/plain; version=0.0.4; charset=utf-8";

@@ -2,6 +2,8 @@
 #include "daemon/request_plan.h"
 
 #include "daemon/http/server.h"
+#include "daemon/serve/grammars.h"
+#include "daemon/serve/vocabulary.h"
 
 static double mib(uint64_t bytes)
 {
@@ -15,6 +17,7 @@ static struct mx_http_memory memory(const struct mx_config *c)
 		.body_memory = c->http.body_memory == MX_CONFIG_AUTO ? 0 : c->http.body_memory,
 		.max_connections = (unsigned)c->http.max_connections,
 		.workers = (unsigned)c->http.workers,
+		.tls.cert = c->http.tls.cert,
 	};
 	struct mx_http_memory m;
 	mx_http_memory(&hc, &m);
@@ -27,9 +30,16 @@ static uint64_t grpc_bytes(const struct mx_config *c)
 	return c->grpc.listen.n ? c->grpc.memory : 0;
 }
 
+/* What grammars of structured output may take: compiled ones, and the masks that each model keeps.
+ */
+static uint64_t grammar_bytes(const struct mx_config *c)
+{
+	return MX_GRAMMARS_BYTES + c->n_models * MX_VOCABULARY_MASKS;
+}
+
 uint64_t mx_request_plan_bytes(const struct mx_config *c)
 {
-	return memory(c).total + c->http.answer_memory + grpc_bytes(c);
+	return memory(c).total + c->http.answer_memory + grammar_bytes(c) + grpc_bytes(c);
 }
 
 void mx_request_plan_print(const struct mx_config *c, uint64_t models, FILE *out)
@@ -46,6 +56,7 @@ void mx_request_plan_print(const struct mx_config *c, uint64_t models, FILE *out
 	        mib(m.n_long * m.long_work), m.n_long, mib(m.long_work), MX_HTTP_SHORT_BODY >> 10);
 	fprintf(out, "  connections         %10.1f MiB  http.max_connections: %u\n", mib(m.connections),
 	        (unsigned)c->http.max_connections);
+	fprintf(out, "  grammars            %10.1f MiB  of structured output\n", mib(grammar_bytes(c)));
 	if (c->grpc.listen.n)
 		fprintf(out, "  gRPC                %10.1f MiB  grpc.memory\n", mib(grpc_bytes(c)));
 	fprintf(out, "process\n");

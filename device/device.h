@@ -24,6 +24,7 @@
 
 #include "base/status.h"
 #include "device/dtype.h"
+#include "device/experts.h"
 #include "device/sampling.h"
 
 struct mx_device;
@@ -75,14 +76,6 @@ struct mx_rope {
 	const float *inv_freq; /* [dim / 2] */
 	uint32_t dim;          /* rotated dimensions of each head, half-split pairing */
 	float scale;           /* multiplies cos and sin (yarn's attention factor) */
-};
-
-/* Activations of feed-forwards. */
-enum mx_act {
-	MX_ACT_SILU,      /* x / (1 + exp(-x)) */
-	MX_ACT_GELU_TANH, /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) */
-	MX_ACT_GELU,      /* x / 2 * (1 + erf(x / sqrt(2))) */
-	MX_ACT_RELU2,     /* max(x, 0)^2 */
 };
 
 struct mx_ops {
@@ -225,6 +218,12 @@ struct mx_ops {
 	 * layer. The bits of linear. x and y are of the activation dtype. */
 	mx_status (*linear_each)(struct mx_device *d, size_t n, const struct mx_linear_each *each,
 	                         size_t n_each);
+
+	/* A mixture of experts for devices with memory of their own: chooses each row's experts and
+	 * adds the sum of their outputs, each times its weight, in order of expert. The order of a
+	 * row's sums does not depend on the other rows if the device is deterministic. */
+	mx_status (*experts)(struct mx_device *d, const struct mx_experts *m,
+	                     const struct mx_experts_call *call);
 };
 
 struct mx_device_info {

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/open.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
+#include <string.h>
 
-#include "base/paths.h"
+#include "base/module.h"
 #include "device/cpu/cpu.h"
 #include "device/cuda/cuda.h"
-
-#define MODULE "device-cuda.so"
 
 bool mx_device_parse(const char *name, enum mx_device_kind *out_kind, int *out_ordinal)
 {
@@ -47,47 +43,36 @@ static void write_log(enum mx_log_level level, const char *module, const char *t
 	mx_log(level, module, "%s", text);
 }
 
-static mx_status load(const char *path, struct mx_err *err)
+/* Loads the module. Under the lock. */
+static mx_status load(struct mx_err *err)
 {
-	void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!handle) {
-		const char *why = dlerror();
-		return mx_fail_at(err, MX_E_NOTFOUND, path, "cannot load the module of CUDA devices: %s",
-		                  why ? why : "unknown error");
-	}
-	void *symbol = dlsym(handle, MX_CUDA_DEVICE_SYMBOL);
-	mx_cuda_device_f *module = NULL;
-	memcpy(&module, &symbol, sizeof module); /* POSIX: dlsym may return a function */
-	const struct mx_cuda_device_ops *ops = module ? module() : NULL;
-	if (!ops || ops->struct_size < sizeof *ops) {
-		dlclose(handle);
-		return mx_fail_at(err, MX_E_UNSUPPORTED, path, "the module is not one of this version");
-	}
+	static const struct mx_module module = {
+		.file = "device-cuda.so",
+		.variable = "MIXD_DEVICE_PATH",
+		.folders = MIXD_DEVICE_DIR,
+		.symbol = MX_CUDA_DEVICE_SYMBOL,
+		.what = "the module of CUDA devices",
+		.needed = "CUDA devices need",
+		.built = "where a CUDA toolkit is (configure --with-cuda)",
+	};
+	void *symbol = NULL;
+	mx_status st = mx_module_load(&module, &symbol, err);
+	if (st)
+		return st;
+	mx_cuda_device_f *function = NULL;
+	memcpy(&function, &symbol, sizeof function); /* POSIX: dlsym may return a function */
+	const struct mx_cuda_device_ops *ops = function();
+	if (ops->struct_size < sizeof *ops)
+		return mx_fail(err, MX_E_UNSUPPORTED, "device-cuda.so is not one of this version");
 	ops->log_to(write_log);
 	cuda = ops;
 	return MX_OK;
 }
 
-/* Loads the module from the first folder that has it. */
-static mx_status find(struct mx_err *err)
-{
-	const char *path = mx_paths_of("MIXD_DEVICE_PATH", MIXD_DEVICE_DIR), *folders = path;
-	char folder[4096], file[sizeof folder + sizeof "/" MODULE];
-	while (mx_paths_next(&folders, folder, sizeof folder)) {
-		snprintf(file, sizeof file, "%s/" MODULE, folder);
-		if (!access(file, F_OK))
-			return load(file, err);
-	}
-	return mx_fail(err, MX_E_NOTFOUND,
-	               "CUDA devices need %s, which is not in %s: it is built where a CUDA toolkit is "
-	               "(configure --with-cuda)",
-	               MODULE, path);
-}
-
 static mx_status need_cuda(struct mx_err *err)
 {
 	pthread_mutex_lock(&lock);
-	mx_status st = cuda ? MX_OK : find(err);
+	mx_status st = cuda ? MX_OK : load(err);
 	pthread_mutex_unlock(&lock);
 	return st;
 }

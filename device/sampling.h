@@ -34,6 +34,14 @@ struct mx_sampling {
 	size_t n_bias;
 };
 
+/* A set of tokens is an array of words: token t is bit t % 32 of word t / 32. */
+
+/* Returns the words of a set of tokens. */
+static inline size_t mx_mask_words(uint32_t vocab)
+{
+	return ((size_t)vocab + 31) / 32;
+}
+
 /* One row of logits to draw a token from. The operator reads what the pointers point to only during
  * the call; after sample_prepare, until the tokens are drawn. */
 struct mx_sample_row {
@@ -44,6 +52,9 @@ struct mx_sample_row {
 	size_t n_counts;
 	const int32_t *banned; /* tokens that must not be drawn (EOS before min_tokens) */
 	size_t n_banned;
+	/* [mx_mask_words] the only tokens that may be drawn; NULL = all. Of the vocabulary that the
+	 * device was opened for, which is not smaller than that of the call. */
+	const uint32_t *allowed;
 };
 
 struct mx_top_token {

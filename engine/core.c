@@ -10,6 +10,22 @@
 /* Makes the salt of long sequences, see mx_engine_info.long_from; any number would do. */
 #define LONG_SALT 0x9e3779b97f4a7c15ull
 
+/* Has the prefix cache tell its events. */
+static mx_status start_events(struct mx_core *c)
+{
+	uint32_t n = c->info.n_snapshots;
+	mx_status st = mx_kv_events_create(c->info.n_pages, c->info.page_tokens, &c->kv_events);
+	if (st == MX_OK && n) {
+		c->covers = mx_calloc(n, sizeof *c->covers);
+		for (uint32_t i = 0; c->covers && i < n; i++)
+			c->covers[i].page = MX_NO_PAGE;
+		st = c->covers ? MX_OK : MX_E_NOMEM;
+	}
+	if (st == MX_OK)
+		mx_pages_tell(c->pages, c->kv_events, n > 0);
+	return st;
+}
+
 mx_status mx_core_init(struct mx_core *c, const struct mx_engine_ops *ops,
                        const struct mx_state_ops *state, const struct mx_engine_info *info)
 {
@@ -23,6 +39,9 @@ mx_status mx_core_init(struct mx_core *c, const struct mx_engine_ops *ops,
 	mx_status st = mx_pages_create(info->n_pages, info->page_tokens, share, &c->pages);
 	if (st == MX_OK && c->info.n_snapshots)
 		st = mx_snapshots_create(c->info.n_snapshots, &c->snapshots);
+	c->info.kv_events = info->kv_events && share;
+	if (st == MX_OK && c->info.kv_events)
+		st = start_events(c);
 	c->free_slots = mx_calloc(info->max_sequences, sizeof *c->free_slots);
 	c->to_save = mx_calloc(info->max_sequences, sizeof *c->to_save);
 	c->items = mx_calloc(info->max_sequences, sizeof *c->items);
@@ -42,11 +61,15 @@ void mx_core_fini(struct mx_core *c)
 {
 	mx_pages_destroy(c->pages);
 	mx_snapshots_destroy(c->snapshots);
+	mx_kv_events_destroy(c->kv_events);
+	free(c->covers);
 	free(c->free_slots);
 	free(c->to_save);
 	free(c->items);
 	c->pages = NULL;
 	c->snapshots = NULL;
+	c->kv_events = NULL;
+	c->covers = NULL;
 	c->free_slots = NULL;
 	c->to_save = NULL;
 	c->items = NULL;
@@ -60,6 +83,11 @@ static struct mx_core *core_of(struct mx_engine *e)
 void mx_core_info(const struct mx_engine *e, struct mx_engine_info *out)
 {
 	*out = ((const struct mx_core *)e)->info;
+}
+
+struct mx_kv_events *mx_core_kv_events(const struct mx_engine *e)
+{
+	return ((const struct mx_core *)e)->kv_events;
 }
 
 static uint32_t free_slots(const struct mx_core *c)
@@ -93,6 +121,21 @@ static bool ids_valid(const struct mx_core *c, const int32_t *prompt, uint32_t n
 	return true;
 }
 
+/* True if a sequence of n prompt tokens may be pooled as asked for. */
+static bool pooling_valid(const struct mx_core *c, uint32_t n, const struct mx_seq_params *params)
+{
+	if (params->pooling == MX_POOLING_NONE)
+		return true;
+	if (params->max_len != n)
+		return false;
+	if (params->pooling != MX_POOLING_TOKENS)
+		return true;
+	for (size_t i = 0; i < params->n_pooled && i < MX_MAX_POOLED; i++)
+		if (params->pooled[i] < 0 || (uint32_t)params->pooled[i] >= c->info.vocab)
+			return false;
+	return params->n_pooled >= 1 && params->n_pooled <= MX_MAX_POOLED;
+}
+
 static mx_status copy_params(struct mx_core *c, struct mx_seq *s,
                              const struct mx_seq_params *params)
 {
@@ -100,6 +143,7 @@ static mx_status copy_params(struct mx_core *c, struct mx_seq *s,
 	s->params.cache_salt = NULL;
 	s->params.stop = NULL;
 	s->params.n_stop = 0;
+	s->params.pooled = NULL;
 	s->params.sampling.bias = NULL;
 	if (params->sampling.n_bias) {
 		struct mx_logit_bias *bias = mx_calloc(params->sampling.n_bias, sizeof *bias);
@@ -107,6 +151,11 @@ static mx_status copy_params(struct mx_core *c, struct mx_seq *s,
 			return MX_E_NOMEM;
 		memcpy(bias, params->sampling.bias, params->sampling.n_bias * sizeof *bias);
 		s->params.sampling.bias = bias;
+	}
+	if (params->constraint) {
+		s->mask.allowed = mx_calloc(mx_mask_words(c->info.vocab), sizeof *s->mask.allowed);
+		if (!s->mask.allowed)
+			return MX_E_NOMEM;
 	}
 	if (params->n_stop) {
 		int32_t *stop = mx_calloc(params->n_stop, sizeof *stop);
@@ -117,7 +166,14 @@ static mx_status copy_params(struct mx_core *c, struct mx_seq *s,
 				stop[s->params.n_stop++] = params->stop[i];
 		s->params.stop = stop;
 	}
-	s->pages.private = params->no_prefix_cache;
+	if (params->pooling == MX_POOLING_TOKENS) {
+		int32_t *pooled = mx_calloc(params->n_pooled, sizeof *pooled);
+		if (!pooled)
+			return MX_E_NOMEM;
+		memcpy(pooled, params->pooled, params->n_pooled * sizeof *pooled);
+		s->params.pooled = pooled;
+	}
+	s->pages.private = params->no_prefix_cache || params->pooling == MX_POOLING_MEAN;
 	mx_pages_salt(c->pages, params->cache_salt, s->pages.salt);
 	if (c->info.long_from && params->max_len > c->info.long_from)
 		s->pages.salt[1] ^= LONG_SALT;
@@ -133,7 +189,10 @@ static void free_seq(struct mx_seq *s)
 {
 	free((void *)s->params.sampling.bias);
 	free((void *)s->params.stop);
+	free((void *)s->params.pooled);
 	mx_counts_destroy(&s->counts);
+	mx_pooled_destroy(&s->pooled);
+	free(s->mask.allowed);
 	free(s->pages.ids);
 	free(s->tokens.output);
 	free(s);
@@ -144,7 +203,7 @@ mx_status mx_core_open(struct mx_engine *e, const int32_t *prompt, uint32_t n,
 {
 	struct mx_core *c = core_of(e);
 	if (!n || n > params->max_len || params->max_len > c->info.max_context ||
-	    !ids_valid(c, prompt, n, params))
+	    !ids_valid(c, prompt, n, params) || !pooling_valid(c, n, params))
 		return MX_E_INVALID;
 	struct mx_seq *s = mx_calloc(1, sizeof *s);
 	if (!s)
@@ -158,6 +217,8 @@ mx_status mx_core_open(struct mx_engine *e, const int32_t *prompt, uint32_t n,
 		s->tokens.output = mx_calloc(params->max_len - n, sizeof *s->tokens.output);
 	if (!s->pages.ids || (params->max_len > n && !s->tokens.output) ||
 	    copy_params(c, s, params) != MX_OK)
+		goto fail;
+	if (mx_pooled_create(&s->params, c->info.width, &s->pooled) != MX_OK)
 		goto fail;
 	if (s->counting) {
 		uint32_t distinct = params->max_len < c->info.vocab ? params->max_len : c->info.vocab;
@@ -303,9 +364,11 @@ mx_status mx_core_finish_step(struct mx_core *c, struct mx_step_result *results)
 	for (uint32_t i = 0; i < c->n_items; i++) {
 		results[i].status = MX_OK;
 		results[i].cause = NULL;
-		results[i].deferred = results[i].sampled = false;
+		results[i].deferred = results[i].sampled = results[i].ended = false;
 		results[i].prompt = NULL;
 		results[i].prompt_first = results[i].prompt_n = 0;
+		results[i].vector = NULL;
+		results[i].n_vector = 0;
 	}
 	return MX_OK;
 }

@@ -13,7 +13,10 @@
 
 #include "engine/counts.h"
 #include "engine/engine.h"
+#include "engine/kv_events.h"
+#include "engine/mask.h"
 #include "engine/pages.h"
+#include "engine/pooled.h"
 #include "engine/snapshots.h"
 
 #define MX_NO_SLOT UINT32_MAX
@@ -32,7 +35,9 @@ struct mx_seq {
 	struct mx_seq_params params; /* the pointers in it are the sequence's own copies */
 	struct mx_counts counts;     /* empty unless a penalty is on */
 	bool counting;               /* a penalty is on */
+	struct mx_mask mask;         /* of a constrained sequence */
 	uint32_t prompt_reported;    /* log-probabilities of positions 1 .. this one were reported */
+	struct mx_pooled pooled;     /* empty without pooling */
 
 	/* See prefix.h. */
 	struct mx_prefix_hash hash; /* of the first hash.n tokens */
@@ -86,7 +91,10 @@ struct mx_core {
 	/* See prefix.h. */
 	struct mx_snapshots *snapshots; /* NULL if the engine has none */
 	struct mx_state_ops state;
-	struct mx_seq **to_save; /* [n_to_save] sequences whose state save_snapshots saves */
+	struct mx_kv_events *kv_events; /* NULL if the engine tells none */
+	struct mx_cover *covers;        /* [n_snapshots] the pages that each block covers; NULL without
+	                                 * events */
+	struct mx_seq **to_save;        /* [n_to_save] sequences whose state save_snapshots saves */
 	uint32_t n_to_save;
 	atomic_ullong queries, hits, lookups[MX_LOOKUP_N]; /* written by the engine thread only */
 };
@@ -112,6 +120,7 @@ const struct mx_seq_tokens *mx_core_tokens(const struct mx_seq *s, uint32_t *out
                                            uint32_t *out_computed);
 void mx_core_save_snapshots(struct mx_engine *e);
 void mx_core_drop_cache(struct mx_engine *e);
+struct mx_kv_events *mx_core_kv_events(const struct mx_engine *e);
 
 /* Runs a step by calling the engine's begin and finish. */
 mx_status mx_core_step(struct mx_engine *e, const struct mx_step_item *items, uint32_t n,

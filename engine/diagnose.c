@@ -118,18 +118,29 @@ static bool blame_named(struct mx_model_engine *e, const char *layer, const char
 	       blame(&e->diagnosis, layer, t, 0, mx_tensor_count(t));
 }
 
-/* Reads the embeddings of the sequence's tokens: one that is not finite may have come in an earlier
- * step, and be in the state of the first layer since. */
+/* Reads the rows of a table for the sequence's tokens: one that is not finite may have come in an
+ * earlier step, and be in the state of the first layer since. */
+static bool blame_rows(struct mx_model_engine *e, const struct mx_seq *s, const struct mx_tensor *t)
+{
+	size_t width = t->shape[1];
+	for (uint32_t i = 0; i < s->n; i++)
+		if (blame(&e->diagnosis, "embedding", t, mx_seq_token(&s->tokens, i) * width, width))
+			return true;
+	return false;
+}
+
+/* Looks for the embeddings' tables, and what makes the layers' inputs of them. */
 static bool blame_embedding(struct mx_model_engine *e, const struct mx_seq *s)
 {
-	const struct mx_tensor *t;
-	uint32_t width = e->model.plan->width;
-	if (mx_checkpoint_find(e->model.checkpoint, e->model.plan->embed, &t, NULL) != MX_OK)
-		return false;
-	for (uint32_t i = 0; i < s->n; i++)
-		if (blame(&e->diagnosis, "embedding", t, (size_t)mx_seq_token(&s->tokens, i) * width,
-		          width))
+	const struct mx_model *m = &e->model;
+	for (size_t u = 0; u < m->blocks[0].first_use; u++) {
+		const struct mx_weight *w = m->uses[u].weight;
+		if ((w == &m->embed || w == &m->inputs.embed) && blame_rows(e, s, m->uses[u].tensor))
 			return true;
+		if (w == &m->inputs.projection && blame(&e->diagnosis, "embedding", m->uses[u].tensor, 0,
+		                                        mx_tensor_count(m->uses[u].tensor)))
+			return true;
+	}
 	return false;
 }
 
@@ -140,9 +151,9 @@ static void describe_block(const struct mx_model_block *b, char *text, size_t ca
 		n += snprintf(text + n, cap - (size_t)n, "%s%s", i ? ", " : "", b->mixers[i].ops->name);
 	if (n > 0 && (size_t)n < cap)
 		snprintf(text + n, cap - (size_t)n, "%s)",
-		         b->kind == MX_BLOCK_MIXER ? ""
-		         : b->kind == MX_BLOCK_MLP ? "feed-forward"
-		                                   : "experts");
+		         b->kind == MX_BLOCK_MIXER || b->kind == MX_BLOCK_ASIDE ? ""
+		         : b->kind == MX_BLOCK_MLP                              ? "feed-forward"
+		                                                                : "experts");
 }
 
 static void blame_block(struct mx_model_engine *e, uint32_t i)
@@ -178,12 +189,17 @@ static void diagnose(struct mx_model_engine *e)
 	say(&e->diagnosis, "the logits are not finite, although all weights that lead to them are");
 }
 
+static bool unexplained(const struct mx_step_result *r)
+{
+	return r->status != MX_OK && !r->cause;
+}
+
 void mx_diagnose(struct mx_model_engine *e, struct mx_step_result *results)
 {
 	struct mx_core *c = &e->core;
 	struct mx_diagnosis *d = &e->diagnosis;
 	uint32_t first = 0, n = c->n_items;
-	while (results[first].status == MX_OK)
+	while (!unexplained(&results[first]))
 		first++;
 	if (!d->weight && d->n < MX_MAX_DIAGNOSES) {
 		c->items[0] = c->items[first];
@@ -195,7 +211,7 @@ void mx_diagnose(struct mx_model_engine *e, struct mx_step_result *results)
 		results[first++].cause = d->text;
 	}
 	for (uint32_t i = first; i < n; i++)
-		if (results[i].status != MX_OK)
+		if (unexplained(&results[i]))
 			results[i].cause = d->later;
 	c->n_items = 0;
 }

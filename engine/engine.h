@@ -5,8 +5,8 @@
  * by a fake that computes nothing (engine/fake_engine.c). Both manage their pages with
  * engine/pages.h.
  *
- * All calls come from one thread, the model's engine thread, except `info` and `usage`, which any
- * thread may call.
+ * All calls come from one thread, the model's engine thread, except `info`, `usage` and
+ * `kv_events`, which any thread may call.
  *
  * A sequence is a list of tokens (prompt, then sampled tokens) with the pages and the slot that
  * hold the state of its first `computed` tokens. The engine owns the sampled tokens; the scheduler
@@ -33,9 +33,11 @@
 
 #include "base/status.h"
 #include "device/sampling.h"
+#include "engine/constraint.h"
 #include "engine/seq_tokens.h"
 
 struct mx_engine;
+struct mx_kv_events;
 struct mx_seq;
 
 /* Most mixer modules that one model may use. */
@@ -65,6 +67,8 @@ struct mx_engine_info {
 	char model[128]; /* name in the configuration */
 	char device[64]; /* "cpu", "cuda:0" */
 	uint32_t vocab;
+	uint32_t width;       /* elements of a hidden state */
+	bool headless;        /* the checkpoint has no lm_head: only hidden states mean anything */
 	uint32_t max_context; /* tokens of prompt and output together */
 	/* Sequences with a larger max_len have other states than those without: their prefixes are kept
 	 * apart; 0 = all have the same. */
@@ -78,11 +82,13 @@ struct mx_engine_info {
 	bool overlaps;                      /* the device computes between begin and finish */
 	bool prefix_cache;                  /* prefixes are shared */
 	bool prefix_unsupported;            /* configured to be shared, but a mixer cannot */
+	bool kv_events;                     /* changes of the prefix cache are told */
 	uint32_t n_snapshots;               /* snapshots that there is room for */
 	uint32_t snapshot_every;            /* tokens between two snapshots; 0 = only at ends */
 	size_t weight_bytes, scratch_bytes; /* bytes in total */
-	size_t page_bytes, slot_bytes;      /* bytes of one */
-	size_t snapshot_bytes;              /* bytes of one: a saved slot and a page */
+	size_t host_bytes;             /* memory of the host that it takes, without mapped weights */
+	size_t page_bytes, slot_bytes; /* bytes of one */
+	size_t snapshot_bytes;         /* bytes of one: a saved slot and a page */
 	struct mx_engine_mixer mixers[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_mixers;
 };
@@ -100,7 +106,18 @@ struct mx_engine_usage {
 	uint64_t snapshot_saves, snapshot_evictions;
 };
 
-/* How to sample tokens and what to report; open copies it. */
+/* Most tokens of MX_POOLING_TOKENS. */
+#define MX_MAX_POOLED 8
+
+/* What a sequence gives of its prompt when all of it is computed. */
+enum mx_pooling {
+	MX_POOLING_NONE,
+	MX_POOLING_LAST,   /* the hidden state of the last token, after the final norm: [width] */
+	MX_POOLING_MEAN,   /* the mean of those of all tokens: [width] */
+	MX_POOLING_TOKENS, /* the log-probabilities of some tokens as the next one: [n_pooled] */
+};
+
+/* How to sample tokens and what to report; open copies it, but for the constraint. */
 struct mx_seq_params {
 	struct mx_sampling sampling;
 	uint32_t max_len;    /* prompt + output tokens, <= max_context */
@@ -111,6 +128,14 @@ struct mx_seq_params {
 	int32_t prompt_logprobs; /* -1 = none; else likewise for prompt tokens but the first */
 	bool no_prefix_cache;    /* neither look up in the prefix cache nor add to it */
 	const char *cache_salt;  /* sequences with different salts share nothing; may be NULL */
+	/* Unless NONE, the prompt is all there is (max_len is its length). MEAN needs the hidden states
+	 * of all tokens, and so looks nothing up in the prefix cache and adds nothing to it. */
+	enum mx_pooling pooling;
+	const int32_t *pooled; /* [n_pooled] tokens of MX_POOLING_TOKENS */
+	size_t n_pooled;       /* 1 .. MX_MAX_POOLED */
+	/* Restricts the output; NULL = nothing does. Stays the caller's, and must stay until close. Its
+	 * bans go before those of `stop`: a text that can only end ends before min_tokens. */
+	struct mx_constraint *constraint;
 };
 
 /* Tokens of one sequence in one step: positions [computed, computed + n). */
@@ -130,11 +155,18 @@ struct mx_step_result {
 	 * all items, nor if info.overlaps. */
 	bool deferred;
 	bool sampled;
+	/* The constraint allows nothing more, not even an end: no token was sampled, and none can be.
+	 */
+	bool ended;
 	int32_t token;             /* the sampled token, already appended to the sequence */
 	struct mx_logprob logprob; /* if asked for */
 	/* Log-probabilities of the prompt tokens at positions first .. first + n - 1, if asked for. */
 	const struct mx_logprob *prompt;
 	uint32_t prompt_first, prompt_n;
+	/* Of a sequence with pooling whose prompt this step ended: its vector, [n_vector], valid until
+	 * the sequence is closed. Else NULL. */
+	const float *vector;
+	uint32_t n_vector;
 };
 
 /* Nanoseconds of a step by phase. For an asynchronous device `forward` is the time that finish
@@ -204,6 +236,10 @@ struct mx_engine_ops {
 
 	/* Empties the prefix cache, but for pages that a sequence holds. */
 	void (*drop_cache)(struct mx_engine *e);
+
+	/* Returns the events of the prefix cache (engine/kv_events.h); NULL if info.kv_events is not
+	 * set. Any thread. */
+	struct mx_kv_events *(*kv_events)(const struct mx_engine *e);
 
 	/* Frees everything; no sequence may be open. Takes NULL. */
 	void (*destroy)(struct mx_engine *e);

@@ -4,7 +4,7 @@
  * are gathered, computed as one feed-forward and added to the rows' outputs. A row's output is the
  * sum of the shared expert's and its own experts' outputs in order of expert, and the rows of a
  * product do not depend on each other: so a row's output does not depend on the other rows of the
- * step. CPUs only: the host reads and writes activations here.
+ * step. CPUs only: the host reads and writes activations here. experts_device.c is for the rest.
  */
 #include <math.h>
 #include <string.h>
@@ -108,10 +108,13 @@ static mx_status route(struct mx_model_engine *e, const struct mx_model_experts 
 
 /* Adds the outputs of the rows' experts for x to y, both [rows, width]. */
 static mx_status run_chosen(struct mx_model_engine *e, const struct mx_model_experts *m,
-                            const float *x, float *y)
+                            size_t rows, const float *x, float *y)
 {
 	const struct mx_experts_scratch *s = &e->scratch.experts;
-	mx_status st = MX_OK;
+	mx_status st = rows == 1 ? mx_experts_run_row(e, m, x, y) : MX_E_UNSUPPORTED;
+	if (st != MX_E_UNSUPPORTED)
+		return st;
+	st = MX_OK;
 	for (uint32_t i = 0; i < m->n && st == MX_OK; i++)
 		if (s->begin[i] < s->begin[i + 1])
 			st = run_expert(e, &m->experts[i], s->rows + s->begin[i], s->begin[i + 1] - s->begin[i],
@@ -130,9 +133,9 @@ static mx_status run_latent(struct mx_model_engine *e, const struct mx_model_exp
 	const struct mx_linear_out out = {
 		.w = &m->latent_out, .y = s->y, .ldy = width, .accumulate = true};
 	mx_status st = d->ops->linear(d, s->x, width, rows, &in, 1);
-	memset(s->experts.sum, 0, rows * m->latent * sizeof *s->experts.sum);
+	memset(s->experts.sum, 0, rows * m->latent * sizeof(float));
 	if (st == MX_OK)
-		st = run_chosen(e, m, s->experts.latent, s->experts.sum);
+		st = run_chosen(e, m, rows, s->experts.latent, s->experts.sum);
 	return st == MX_OK ? d->ops->linear(d, s->experts.sum, m->latent, rows, &out, 1) : st;
 }
 
@@ -142,9 +145,9 @@ static mx_status run_normed(struct mx_model_engine *e, const struct mx_model_exp
 {
 	const struct mx_scratch *s = &e->scratch;
 	size_t n = rows * e->model.plan->width;
-	float *sum = s->experts.sum;
-	memset(sum, 0, n * sizeof *sum);
-	mx_status st = run_chosen(e, m, s->x, sum);
+	void *sum = s->experts.sum;
+	memset(sum, 0, n * sizeof(float));
+	mx_status st = run_chosen(e, m, rows, s->x, sum);
 	if (st == MX_OK)
 		st = mx_norm_run(e, &m->post_norm, sum, NULL, rows, sum);
 	return st == MX_OK ? e->device->ops->add_scaled(e->device, s->y, sum, n, 1) : st;
@@ -173,5 +176,5 @@ mx_status mx_experts_run(struct mx_model_engine *e, const struct mx_model_block 
 		return st;
 	if (m->post_norm.weight)
 		return run_normed(e, m, rows);
-	return m->latent ? run_latent(e, m, rows) : run_chosen(e, m, e->scratch.x, e->scratch.y);
+	return m->latent ? run_latent(e, m, rows) : run_chosen(e, m, rows, e->scratch.x, e->scratch.y);
 }

@@ -145,6 +145,9 @@ static uint64_t digest_of(struct fake *f, const struct mx_seq *s, uint32_t n)
 
 static bool is_banned(const struct mx_seq *s, int32_t token)
 {
+	const uint32_t *allowed = s->mask.allowed;
+	if (allowed)
+		return !(allowed[token / 32] >> token % 32 & 1);
 	if (s->n - s->n_prompt >= s->params.min_tokens)
 		return false;
 	for (size_t i = 0; i < s->params.n_stop; i++)
@@ -154,20 +157,26 @@ static bool is_banned(const struct mx_seq *s, int32_t token)
 }
 
 /* Returns the next token, from the digest of all tokens before it. Draws again while the token is
- * banned, but 64 times at most: all ids may be banned. */
+ * banned, but 64 times at most: all ids may be banned. Then it takes the next one that the
+ * sequence's constraint allows. */
 static int32_t draw(const struct fake *f, const struct mx_seq *s, uint64_t digest)
 {
 	uint64_t h = digest;
 	if (s->params.sampling.temperature > 0)
 		h = mix(h ^ s->params.sampling.seed * 0x9e3779b97f4a7c15u);
 	int32_t token = 0;
+	uint32_t n_output = s->n - s->n_prompt;
+	if (f->config.script)
+		return n_output < f->config.n_script ? f->config.script[n_output] : f->config.eos;
 	for (int tries = 0; tries < 64; tries++) {
 		h = mix(h + 1);
 		bool eos = f->config.eos >= 0 && f->config.eos_one_in && h % f->config.eos_one_in == 0;
 		token = eos ? f->config.eos : (int32_t)((h >> 32) % f->config.vocab);
 		if (!is_banned(s, token))
-			break;
+			return token;
 	}
+	while (s->mask.allowed && is_banned(s, token))
+		token = (int32_t)(((uint32_t)token + 1) % f->config.vocab);
 	return token;
 }
 
@@ -206,6 +215,36 @@ static void report_prompt(struct fake *f, struct mx_seq *s, uint32_t first, uint
 	}
 }
 
+/* Writes the hidden state of a token: made of its digest. */
+static void hidden_state(uint64_t digest, float *out)
+{
+	for (unsigned i = 0; i < MX_FAKE_WIDTH; i++)
+		out[i] = (float)(mix(digest + i) >> 40) / 0x1p23f - 1;
+}
+
+/* Adds the n tokens that the step computed to what is pooled. */
+static void pool(struct fake *f, struct mx_seq *s, uint32_t first, uint32_t n,
+                 struct mx_step_result *r)
+{
+	struct mx_pooled *p = &s->pooled;
+	float row[MX_FAKE_WIDTH];
+	for (uint32_t i = mx_pooled_from(p, first, n, s->n_prompt); i < first + n; i++) {
+		uint64_t digest = *state_at(f, s, i);
+		struct mx_logprob lp;
+		hidden_state(digest, row);
+		if (p->kind != MX_POOLING_TOKENS)
+			mx_pooled_add(p, i, row);
+		for (uint32_t k = 0; p->kind == MX_POOLING_TOKENS && k < p->n; k++) {
+			fill_logprob(f, digest ^ (uint64_t)s->params.pooled[k], s->params.pooled[k], 0, &lp);
+			p->vector[k] = lp.logprob;
+		}
+	}
+	if (first + n == s->n_prompt) {
+		r->vector = mx_pooled_end(p);
+		r->n_vector = p->n;
+	}
+}
+
 static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_logprob *prompt,
                      struct mx_step_result *r)
 {
@@ -227,7 +266,17 @@ static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_
 	}
 	if (s->params.prompt_logprobs >= 0)
 		report_prompt(f, s, first, item->n, prompt, r);
-	if (item->sample) {
+	if (s->params.pooling != MX_POOLING_NONE)
+		pool(f, s, first, item->n, r);
+	if (item->sample && s->mask.allowed) {
+		mx_mask_make(s, f->config.vocab);
+		r->status = s->mask.status;
+		r->cause = s->mask.cause;
+		r->ended = s->mask.complete;
+		if (r->status != MX_OK)
+			return;
+	}
+	if (item->sample && !r->ended) {
 		r->sampled = true;
 		r->token = draw(f, s, digest);
 		if (s->params.logprobs >= 0)
@@ -235,7 +284,7 @@ static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_
 			             (int32_t)clamp_top(s->params.logprobs, f->config.vocab), &r->logprob);
 	}
 	mx_core_commit(&f->core, s, item->n);
-	if (item->sample)
+	if (r->sampled)
 		mx_core_append(s, r->token);
 }
 
@@ -339,6 +388,7 @@ static const struct mx_engine_ops fake_ops = {
 	.save_snapshots = mx_core_save_snapshots,
 	.tokens = mx_core_tokens,
 	.drop_cache = mx_core_drop_cache,
+	.kv_events = mx_core_kv_events,
 	.destroy = fake_destroy,
 };
 
@@ -346,6 +396,7 @@ static void fill_info(const struct mx_fake_config *config, struct mx_engine_info
 {
 	*out = (struct mx_engine_info){
 		.vocab = config->vocab,
+		.width = MX_FAKE_WIDTH,
 		.max_context = config->max_context,
 		.max_sequences = config->max_sequences,
 		.step_tokens = config->step_tokens,
@@ -357,6 +408,7 @@ static void fill_info(const struct mx_fake_config *config, struct mx_engine_info
 		.prefix_unsupported = config->prefix_unsupported,
 		.n_snapshots = config->n_snapshots,
 		.snapshot_every = config->snapshot_every,
+		.kv_events = config->kv_events,
 	};
 	if (config->state != MX_FAKE_SLOT)
 		out->page_bytes = config->page_tokens * sizeof(uint64_t);

@@ -10,12 +10,15 @@
 
 #include "engine/engine.h"
 
+/* Elements of its hidden states. */
+#define MX_FAKE_WIDTH 8
+
 enum mx_fake_state { MX_FAKE_PAGES, MX_FAKE_SLOT, MX_FAKE_HYBRID };
 
 struct mx_fake_config {
 	const char *name;
 	uint32_t vocab, max_context, max_sequences, step_tokens, page_tokens, n_pages;
-	bool prefix_cache;
+	bool prefix_cache, kv_events;
 	enum mx_fake_state state; /* with MX_FAKE_SLOT, page_tokens should be max_context */
 	bool lookahead; /* more than 2^k tokens need pages for 3 * 2^k; not with MX_FAKE_SLOT */
 	uint32_t n_snapshots, snapshot_every;
@@ -29,6 +32,9 @@ struct mx_fake_config {
 	bool overlaps;                      /* a step's time runs from begin on, else from finish on */
 	int32_t eos;                        /* sampled now and then; -1 = never */
 	uint32_t eos_one_in;                /* about one token in this many is eos */
+	/* [n_script] the output of every sequence, then eos; not NULL: nothing else is drawn. */
+	const int32_t *script;
+	uint32_t n_script;
 };
 
 mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_engine **out);

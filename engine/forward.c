@@ -4,6 +4,8 @@
  * mixers or a feed-forward, and a residual add. The residual add of a mixer's output is fused into
  * the next norm, which reads the residual stream anyway.
  */
+#include <math.h>
+
 #include "base/log.h"
 #include "engine/model_engine.h"
 
@@ -59,7 +61,10 @@ static mx_status run_block(struct mx_model_engine *e, const struct mx_model_bloc
 	*out_added = b->kind == MX_BLOCK_MLP && here;
 	switch (b->kind) {
 	case MX_BLOCK_MIXER: return run_mixers(e, b, step, x);
-	case MX_BLOCK_EXPERTS: return mx_experts_run(e, b, step->n_rows);
+	case MX_BLOCK_EXPERTS:
+		return e->device->info.own_memory ? mx_experts_run_device(e, b, step->n_rows)
+		                                  : mx_experts_run(e, b, step->n_rows);
+	case MX_BLOCK_ASIDE: *out_added = true; return mx_aside_run(e, b, step);
 	case MX_BLOCK_MLP: break;
 	}
 	return mx_mlp_run(e, &b->mlp, x, step->n_rows, *out_added ? s->h : s->y,
@@ -81,14 +86,16 @@ static mx_status add_and_norm(struct mx_model_engine *e, bool pending,
 }
 
 /* Computes the input of a block. That of a parallel block does not have the output of the block
- * before it; without a norm it is that block's input. */
+ * before it; without a norm it is that block's input. After an aside it has that one's output. */
 static mx_status input_of(struct mx_model_engine *e, const struct mx_model_block *b, bool pending,
                           size_t rows, const void **out)
 {
 	const struct mx_scratch *s = &e->scratch;
+	*out = s->x;
+	if (b > e->model.blocks && b[-1].kind == MX_BLOCK_ASIDE)
+		return mx_norm_run(e, &b->norm, s->aside, NULL, rows, s->x);
 	if (!b->parallel)
 		return add_and_norm(e, pending, &b->norm, rows, out);
-	*out = s->x;
 	return b->norm.weight ? mx_norm_run(e, &b->norm, s->h, NULL, rows, s->x) : MX_OK;
 }
 
@@ -112,6 +119,28 @@ static mx_status scale_stream(struct mx_model_engine *e, float scalar, size_t ro
 	return st == MX_OK ? d->ops->scale(d, s->h, n, scalar) : st;
 }
 
+/* Computes s->inputs from the embeddings in s->h, see struct mx_plan_inputs. */
+static mx_status make_inputs(struct mx_model_engine *e, size_t rows, const int32_t *ids)
+{
+	const struct mx_scratch *s = &e->scratch;
+	const struct mx_model_inputs *in = &e->model.inputs;
+	const struct mx_plan *p = e->model.plan;
+	struct mx_device *d = e->device;
+	size_t all = in->embed.cols, n = rows * all;
+	const struct mx_linear_out out = {.w = &in->projection, .y = s->inputs, .ldy = all};
+	mx_status st = d->ops->linear(d, s->h, p->width, rows, &out, 1);
+	if (st == MX_OK)
+		st = d->ops->scale(d, s->inputs, n, 1 / sqrtf((float)p->width));
+	if (st == MX_OK)
+		st = d->ops->rmsnorm(d, s->inputs, in->norm, p->norm_eps, n / in->width, in->width,
+		                     s->inputs);
+	if (st == MX_OK)
+		st = d->ops->embed(d, &in->embed, ids, rows, s->gate);
+	if (st == MX_OK)
+		st = d->ops->add_scaled(d, s->inputs, s->gate, n, in->embed_scale);
+	return st == MX_OK ? d->ops->scale(d, s->inputs, n, sqrtf(0.5f)) : st;
+}
+
 /* Sets s->h to the embeddings of the step's tokens, after their norm if there is one. */
 static mx_status embed(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids)
 {
@@ -124,6 +153,10 @@ static mx_status embed(struct mx_model_engine *e, const struct mx_step *step, co
 		st = scale_in_place(d, s->h, n, m->embed_scale);
 	if (st == MX_OK && m->embed_norm.weight)
 		st = mx_norm_run(e, &m->embed_norm, s->h, NULL, rows, s->h);
+	if (st == MX_OK && m->asides)
+		st = d->ops->copy(d, s->embedded, s->h, n * sizeof *s->embedded);
+	if (st == MX_OK && m->inputs.width)
+		st = make_inputs(e, rows, ids);
 	if (st != MX_OK || !m->positions.data)
 		return st;
 	const uint32_t *pos = step->tables ? step->tables->pos : step->pos;
@@ -156,7 +189,11 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 		if (st == MX_OK && !added && !joined)
 			st = scale_in_place(d, s->y, n, b->residual_scale);
 		if (st == MX_OK && e->probe)
-			st = e->probe(e, i + 1, added ? s->h : s->y, rows);
+			st = e->probe(e, i + 1,
+			              b->kind == MX_BLOCK_ASIDE ? s->aside
+			              : added                   ? s->h
+			                                        : s->y,
+			              rows);
 		pending = !added;
 		if (st == MX_OK && b->scalar != 1)
 			st = scale_stream(e, b->scalar, rows, &pending);

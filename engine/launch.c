@@ -8,6 +8,9 @@
  * number of rows. So they are recorded when the model is loaded, for some numbers of rows
  * (buckets), and replayed. A step replays the smallest recording that is large enough; its
  * remaining rows are padding, which belongs to spans of no tokens.
+ *
+ * A recording ends with the logits. The draw is launched behind it: at once, or, if sequences are
+ * constrained, when their masks are made, which the host does meanwhile.
  */
 #include <string.h>
 
@@ -39,7 +42,6 @@ static uint32_t next_rows(uint32_t rows)
 /* Makes the calls of a decode step of the bucket's size. */
 static mx_status run_bucket(struct mx_model_engine *e, const struct mx_bucket *b)
 {
-	struct mx_device *d = e->device;
 	const struct mx_step step = {.spans = e->scratch.spans,
 	                             .n_spans = b->rows,
 	                             .n_rows = b->rows,
@@ -49,12 +51,7 @@ static mx_status run_bucket(struct mx_model_engine *e, const struct mx_bucket *b
 	                             .tables = &b->tables,
 	                             .recording = true};
 	mx_status st = mx_forward(e, &step, b->device.ids);
-	if (st == MX_OK)
-		st = mx_logits_make(e, e->scratch.x, b->rows);
-	if (st == MX_OK)
-		st = d->ops->sample_draw(d, e->scratch.logits, e->limits.ld_logits, b->rows,
-		                         e->model.plan->vocab);
-	return st;
+	return st == MX_OK ? mx_logits_make(e, e->scratch.x, b->rows) : st;
 }
 
 /* Runs the calls once on padding, for the first-use work of kernels, then records them. */
@@ -68,6 +65,9 @@ static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 		st = mx_logits_describe(e, b->rows);
 	if (st == MX_OK)
 		st = run_bucket(e, b);
+	if (st == MX_OK)
+		st = d->ops->sample_draw(d, e->scratch.logits, e->limits.ld_logits, b->rows,
+		                         e->model.plan->vocab);
 	if (st == MX_OK)
 		st = d->ops->sample_drawn(d, b->rows, e->scratch.tokens);
 	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: padding has no valid logits */
@@ -149,6 +149,12 @@ void mx_launch_forget(struct mx_model_engine *e)
 
 /* ---- a step ---- */
 
+/* True if the sampling parameters of the step are known only when its masks are made. */
+static bool masked(const struct mx_model_engine *e)
+{
+	return mx_mask_workers_listed(e->masks) > 0;
+}
+
 /* Returns the recording for core.items. NULL if there is none that large, or if some item is not
  * one token to be sampled without log-probabilities. */
 static const struct mx_bucket *find_bucket(const struct mx_model_engine *e)
@@ -174,11 +180,11 @@ static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 	mx_lay_out_padding(&b->host, n, b->rows);
 	mx_status st = upload(e, b->bytes + n_pages * sizeof *b->host.pages);
 	mx_logits_collect(e);
-	if (st == MX_OK)
-		st = mx_logits_describe(e, b->rows);
+	e->drawing = true;
+	if (st == MX_OK && !masked(e))
+		st = mx_logits_describe(e, e->n_wants);
 	if (st == MX_OK)
 		st = d->ops->replay(d, b->recording);
-	e->drawing = true;
 	e->step = (struct mx_step){
 		.n_spans = n, .n_rows = n, .longest = longest, .pos = b->host.pos, .tables = &b->tables};
 	return st;
@@ -217,6 +223,8 @@ static mx_status launch(struct mx_model_engine *e)
 	if (st == MX_OK)
 		st = mx_logits_gather(e, device.gather);
 	e->drawing = mx_logits_simple(e);
+	if (st == MX_OK && e->drawing && !masked(e))
+		st = mx_logits_describe(e, e->n_wants);
 	return st == MX_OK && e->drawing ? mx_logits_launch(e) : st;
 }
 
@@ -256,5 +264,22 @@ mx_status mx_launch_step(struct mx_model_engine *e)
 	st = b ? replay(e, b) : launch(e);
 	e->step.spans = e->scratch.spans;
 	e->step.scratch = e->scratch.mixer;
+	e->draw_waits = e->drawing && masked(e);
+	if (st != MX_OK)
+		return st;
+	if (e->draw_waits)
+		return mx_mask_workers_ready(e->masks) ? mx_launch_draw(e) : MX_OK;
+	if (e->drawing)
+		st = mx_logits_draw(e);
+	return st == MX_OK ? mx_forward_commit(e, &e->step) : st;
+}
+
+mx_status mx_launch_draw(struct mx_model_engine *e)
+{
+	e->draw_waits = false;
+	mx_mask_workers_finish(e->masks);
+	mx_status st = mx_logits_describe(e, e->n_wants);
+	if (st == MX_OK)
+		st = mx_logits_draw(e);
 	return st == MX_OK ? mx_forward_commit(e, &e->step) : st;
 }

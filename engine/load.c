@@ -148,6 +148,8 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 	const struct mx_plan *plan = e->model.plan;
 	struct mx_engine_info info = {
 		.vocab = plan->vocab,
+		.width = plan->width,
+		.headless = e->model.headless,
 		.long_from = plan->long_from,
 		.max_context = config->max_context ? config->max_context : plan->max_context,
 		.max_sequences = p->n_slots,
@@ -161,11 +163,13 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 		.n_snapshots = p->n_snapshots,
 		.snapshot_every = p->snapshot_every,
 		.snapshot_bytes = p->snapshot_bytes,
+		.kv_events = config->kv_events,
 		.weight_bytes =
 			p->weights_mapped + p->weights_device + p->weights_made + p->weights_private,
 		.page_bytes = p->page_bytes,
 		.slot_bytes = p->slot_bytes,
 		.scratch_bytes = p->scratch,
+		.host_bytes = p->total - p->weights_mapped,
 	};
 	info.n_mixers = p->n_mixers;
 	memcpy(info.mixers, p->mixers, sizeof info.mixers);
@@ -199,8 +203,14 @@ mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint 
 		st = build(e, &memory, config, &tell, err);
 	if (st != MX_OK)
 		goto fail;
+	e->plan = memory;
 	if ((st = start_core(e, &memory, config)) != MX_OK) {
 		mx_fail(err, st, "cannot make the tables of %u pages", memory.n_pages);
+		goto fail;
+	}
+	st = mx_mask_workers_create(e->device, e->core.info.max_sequences, plan->vocab, &e->masks);
+	if (st != MX_OK) {
+		mx_fail(err, st, "cannot start the threads that make masks");
 		goto fail;
 	}
 	mx_load_log(e, &memory);

@@ -31,6 +31,7 @@ struct mx_engine_config {
 	uint32_t page_tokens; /* 0 = the default */
 	int kv_dtype;         /* enum mx_dtype, or -1 = f32 for an f32 checkpoint, else bf16 */
 	bool prefix_cache;
+	bool kv_events; /* tell the changes of the prefix cache */
 	/* Models with slots only. */
 	size_t snapshot_memory;  /* bytes for snapshots, part of memory; 0 = no prefix cache */
 	uint32_t snapshot_every; /* tokens between two snapshots of a sequence; 0 = only at ends */
@@ -63,6 +64,9 @@ struct mx_memory_plan {
 	struct mx_engine_mixer mixers[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_mixers;
 };
+
+/* Returns the bytes that this process may use: the host's memory, or its cgroup's limit if less. */
+size_t mx_host_memory(void);
 
 /* Returns how many sequences of `tokens` tokens fit at a time. */
 uint32_t mx_memory_sequences(const struct mx_memory_plan *p, uint32_t tokens);

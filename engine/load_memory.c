@@ -97,6 +97,26 @@ static mx_status load_vectors(struct mx_model_engine *e, struct mx_load_vectors 
 	return st == MX_OK ? e->device->ops->wait(e->device) : st;
 }
 
+/* Tells the device where the matrices of each expert are. */
+static mx_status load_experts(struct mx_model_engine *e, unsigned char *base)
+{
+	struct mx_model *m = &e->model;
+	const enum mx_dtype byte = MX_F8E4M3; /* elements of one byte, which load leaves as they are */
+	const size_t bytes = m->n_experts * sizeof(struct mx_expert_weights);
+	if (!bytes)
+		return MX_OK;
+	struct mx_expert_weights *host = mx_calloc(m->n_experts, sizeof *host);
+	if (!host)
+		return MX_E_NOMEM;
+	void *to = base + m->experts_offset;
+	mx_experts_tables(m, host, to);
+	mx_status st = e->device->ops->load(e->device, to, byte, host, byte, bytes);
+	if (st == MX_OK)
+		st = e->device->ops->wait(e->device);
+	free(host);
+	return st;
+}
+
 /* For a device with its own memory: allocates one block there for matrices, vectors, scratch,
  * slots, pages and snapshots, and maps memory for the host's buffers. */
 static mx_status load_device_memory(struct mx_model_engine *e, const struct mx_memory_plan *p,
@@ -126,6 +146,11 @@ static mx_status load_device_memory(struct mx_model_engine *e, const struct mx_m
 	if (st != MX_OK)
 		return mx_fail(err, st, "no memory that %s can copy from", d->info.name);
 	e->tables = tables;
+	size_t rows, pooling = mx_pooling_bytes(m->plan, &e->limits, &d->info, &rows);
+	st = d->ops->host_alloc(d, pooling, &tables);
+	if (st != MX_OK)
+		return mx_fail(err, st, "no memory that %s can copy to", d->info.name);
+	e->pooling = tables;
 	divide_states(e, p, states, e->arena);
 	mx_scratch_layout(m, &e->limits, &d->info, e->arena + scratch, e->map, &e->scratch, &bytes);
 	st = d->ops->zero(d, e->arena + scratch, bytes.device);
@@ -134,6 +159,8 @@ static mx_status load_device_memory(struct mx_model_engine *e, const struct mx_m
 	out->base = e->arena + vectors;
 	if (st == MX_OK)
 		st = load_vectors(e, out);
+	if (st == MX_OK)
+		st = load_experts(e, e->arena);
 	if (st != MX_OK)
 		return mx_fail(err, st, "the weights cannot be copied to %s: %s", d->info.name,
 		               mx_status_str(st));

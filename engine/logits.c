@@ -8,8 +8,10 @@
  * its batch before.
  *
  * If one batch holds all rows and no log-probabilities are reported, an asynchronous device samples
- * without waiting for the host (mx_logits_launch, mx_logits_take). Otherwise the host waits for
- * each batch (mx_logits_run).
+ * without waiting for the host (mx_logits_launch, mx_logits_draw, mx_logits_take). Otherwise the
+ * host waits for each batch (mx_logits_run).
+ *
+ * A constrained row is sampled with its mask. Log-probabilities are those before it.
  */
 #include <math.h>
 #include <string.h>
@@ -142,24 +144,38 @@ static mx_status make_logits(struct mx_model_engine *e, const struct batch *b,
 	return st;
 }
 
+/* True if a token may be sampled for a constrained sequence. Otherwise its row is drawn from all
+ * tokens, for nothing. */
+static bool has_mask(const struct mx_seq *q)
+{
+	return q->mask.allowed && q->mask.status == MX_OK && !q->mask.complete;
+}
+
 static void describe_row(const struct mx_seq *q, struct mx_sample_row *out)
 {
-	bool early = q->n - q->n_prompt < q->params.min_tokens;
+	bool masked = has_mask(q), early = q->n - q->n_prompt < q->params.min_tokens;
 	*out = (struct mx_sample_row){
 		.sampling = &q->params.sampling,
 		.position = q->n,
 		.counts = q->counts.items,
 		.n_counts = q->counts.n,
 		.banned = q->params.stop,
-		.n_banned = early ? q->params.n_stop : 0,
+		.n_banned = early && !masked ? q->params.n_stop : 0, /* a mask has that in it */
+		.allowed = masked ? q->mask.allowed : NULL,
 	};
 }
 
-static void take_token(const struct mx_model_engine *e, int32_t token, struct mx_step_result *r)
+static void take_token(const struct mx_model_engine *e, const struct mx_seq *q, int32_t token,
+                       struct mx_step_result *r)
 {
 	r->token = token;
 	if (token < 0 || (uint32_t)token >= e->model.plan->vocab)
 		r->status = MX_E_INTERNAL;
+	if (!q->mask.allowed || r->status != MX_OK)
+		return;
+	r->status = q->mask.status;
+	r->cause = q->mask.cause;
+	r->ended = q->mask.complete;
 }
 
 /* Samples the batch's tokens, after copying the rows that are also reported to its end. */
@@ -183,7 +199,7 @@ static mx_status draw(struct mx_model_engine *e, const struct batch *b,
 	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: some row has token -1 */
 		return st;
 	for (uint32_t i = 0; i < b->n_sample; i++)
-		take_token(e, s->tokens[i], &results[b->wants[i].item]);
+		take_token(e, items[b->wants[i].item].seq, s->tokens[i], &results[b->wants[i].item]);
 	return MX_OK;
 }
 
@@ -269,6 +285,9 @@ mx_status mx_logits_run(struct mx_model_engine *e, struct mx_step_result *result
 	const struct mx_span *spans = e->scratch.spans;
 	const struct want *wants = wants_of(e);
 	uint32_t n_sample = e->n_sample, total = e->n_wants;
+	uint64_t waiting = mx_now_ns();
+	mx_mask_workers_finish(e->masks);
+	times->sample += mx_now_ns() - waiting;
 	for (uint32_t at = 0; at < total;) {
 		struct batch b;
 		uint64_t begin = mx_now_ns();
@@ -317,14 +336,13 @@ mx_status mx_logits_describe(struct mx_model_engine *e, uint32_t n)
 
 mx_status mx_logits_launch(struct mx_model_engine *e)
 {
-	struct mx_device *d = e->device;
-	mx_status st = mx_logits_describe(e, e->n_wants);
-	if (st == MX_OK)
-		st = mx_logits_make(e, e->hidden, e->n_wants);
-	if (st == MX_OK)
-		st = d->ops->sample_draw(d, e->scratch.logits, e->limits.ld_logits, e->n_wants,
-		                         e->model.plan->vocab);
-	return st;
+	return mx_logits_make(e, e->hidden, e->n_wants);
+}
+
+mx_status mx_logits_draw(struct mx_model_engine *e)
+{
+	return e->device->ops->sample_draw(e->device, e->scratch.logits, e->limits.ld_logits,
+	                                   e->n_wants, e->model.plan->vocab);
 }
 
 mx_status mx_logits_take(struct mx_model_engine *e, struct mx_step_result *results)
@@ -335,6 +353,7 @@ mx_status mx_logits_take(struct mx_model_engine *e, struct mx_step_result *resul
 	if (st != MX_OK && st != MX_E_INTERNAL) /* as in draw */
 		return st;
 	for (uint32_t i = 0; i < e->n_wants; i++)
-		take_token(e, e->scratch.tokens[i], &results[wants[i].item]);
+		take_token(e, e->core.items[wants[i].item].seq, e->scratch.tokens[i],
+		           &results[wants[i].item]);
 	return MX_OK;
 }

@@ -52,6 +52,17 @@ size_t mx_step_tables_bytes(const struct mx_model *m, const struct mx_step_limit
 	return mx_tables_layout(l->rows, l->sequences, l->rows, pages, NULL, &t);
 }
 
+/* Bytes of hidden states that the host reads at a time; at least a row. */
+#define POOLING_BYTES ((size_t)1 << 20)
+
+size_t mx_pooling_bytes(const struct mx_plan *plan, const struct mx_step_limits *l,
+                        const struct mx_device_info *info, size_t *out_rows)
+{
+	size_t row = plan->width * mx_dtype_size(info->act_dtype), n = POOLING_BYTES / row;
+	*out_rows = n < 1 ? 1 : n < l->rows ? n : l->rows;
+	return mx_round_up(*out_rows * row, sizeof(float)) + plan->width * sizeof(float);
+}
+
 struct layout {
 	unsigned char *base;
 	size_t at, align;
@@ -64,18 +75,28 @@ static void *take(struct layout *l, size_t n, size_t size)
 	return p;
 }
 
-static void lay_out_experts(const struct mx_model *m, size_t rows, struct layout *a,
+static void lay_out_experts(const struct mx_model *m, size_t rows,
+                            const struct mx_device_info *info, struct layout *a,
                             struct mx_experts_scratch *x)
 {
+	const size_t size = mx_dtype_size(info->act_dtype);
 	x->probs = take(a, rows * m->max_experts, sizeof *x->probs);
+	x->latent = take(a, rows * m->max_latent, size);
+	x->sum = take(a, rows * m->max_latent, size);
+	if (info->own_memory) {
+		x->share = take(a, rows, sizeof *x->share);
+		x->work = take(a,
+		               mx_experts_work(rows, m->max_experts, m->max_chosen, m->max_expert_cols,
+		                               m->max_expert_width, size),
+		               1);
+		return;
+	}
 	x->choices = take(a, rows * m->max_chosen, sizeof *x->choices);
 	x->rows = take(a, rows * m->max_chosen, sizeof *x->rows);
 	x->begin = take(a, (size_t)m->max_experts + 1, sizeof *x->begin);
 	size_t widest = m->plan->width > m->max_latent ? m->plan->width : m->max_latent;
 	x->x = take(a, rows * widest, sizeof *x->x);
 	x->y = take(a, rows * widest, sizeof *x->y);
-	x->latent = take(a, rows * m->max_latent, sizeof *x->latent);
-	x->sum = take(a, rows * m->max_latent, sizeof *x->sum);
 }
 
 /* Lays out the buffers that the device computes with. */
@@ -93,8 +114,17 @@ static void lay_out_device(const struct mx_model *m, const struct mx_step_limits
 		s->y2 = take(a, hidden, size);
 	if (m->input_scales)
 		s->scaled = take(a, hidden, size);
+	if (m->asides) {
+		s->embedded = take(a, hidden, sizeof *s->embedded);
+		s->beside = take(a, 2 * hidden, sizeof *s->beside);
+		s->aside = take(a, hidden, sizeof *s->aside);
+	}
+	if (m->max_rank)
+		s->low = take(a, rows * m->max_rank, sizeof *s->low);
+	if (m->inputs.width)
+		s->inputs = take(a, rows * m->inputs.embed.cols, sizeof *s->inputs);
 	if (m->max_experts)
-		lay_out_experts(m, rows, a, &s->experts);
+		lay_out_experts(m, rows, info, a, &s->experts);
 	s->gate = take(a, host ? mlp : 2 * mlp, size);
 	if (host)
 		s->up = take(a, mlp, size);
@@ -217,7 +247,9 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 		p->device_free = info->memory + device_scratch;
 		p->weights_device = m->weight_bytes;
 		p->scratch = bytes.device + device_scratch;
-		p->other += bytes.host + mx_step_tables_bytes(m, &limits);
+		size_t rows;
+		p->other += bytes.host + mx_step_tables_bytes(m, &limits) +
+		            mx_pooling_bytes(m->plan, &limits, info, &rows);
 	} else {
 		p->weights_mapped = m->mapped_bytes;
 		p->weights_made = m->made_bytes;
@@ -234,8 +266,16 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 struct room {
 	const struct mx_model *m;
 	bool cache;      /* pages are shared: their tables are larger */
+	bool events;     /* changes of the prefix cache are told: one table more */
 	bool own_memory; /* it is the device's own memory: tables are not in it */
 };
+
+/* Returns the bytes of the tables of n pages. */
+static size_t page_tables(const struct room *r, uint32_t n)
+{
+	size_t bytes = mx_pages_bytes(n, r->m->page_tokens, r->cache);
+	return r->events ? bytes + mx_kv_events_bytes(n, r->m->page_tokens) : bytes;
+}
 
 /* Returns the bytes of n pages and their tables; SIZE_MAX if n is more than the pool can number. */
 static size_t pages_bytes(const struct room *r, size_t n)
@@ -243,7 +283,7 @@ static size_t pages_bytes(const struct room *r, size_t n)
 	const struct mx_model *m = r->m;
 	if (n > MAX_PAGES || (m->page_bytes && n > SIZE_MAX / 2 / m->page_bytes))
 		return SIZE_MAX;
-	size_t tables = r->own_memory ? 0 : mx_pages_bytes((uint32_t)n, m->page_tokens, r->cache);
+	size_t tables = r->own_memory ? 0 : page_tables(r, (uint32_t)n);
 	return n * m->page_bytes + tables;
 }
 
@@ -390,7 +430,8 @@ mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config
 	struct mx_memory_plan p = {0};
 	fixed_parts(m, config, device, device_scratch, &p);
 	bool cache = has_cache(m, config);
-	const struct room r = {m, cache && m->page_bytes, p.own_memory};
+	bool shares = cache && m->page_bytes;
+	const struct room r = {m, shares, shares && config->kv_events, p.own_memory};
 	size_t fixed = p.weights_device + p.weights_private + p.instances + p.scratch;
 	fixed += p.own_memory ? 0 : p.other;
 	size_t budget = choose_budget(config, &p);
@@ -418,7 +459,7 @@ mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config
 	size_t room = budget - fixed - p.slots;
 	p.n_pages = (uint32_t)choose_pages(&r, config, cache, pages, p.n_slots, room);
 	p.pages = p.n_pages * m->page_bytes;
-	p.other += mx_pages_bytes(p.n_pages, m->page_tokens, r.cache);
+	p.other += page_tables(&r, p.n_pages);
 	mx_status st = add_up(&p, err);
 	if (st == MX_OK)
 		*out = p;

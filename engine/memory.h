@@ -28,6 +28,11 @@ struct mx_scratch {
 	void *y;      /* [R, width] output of a block; after the last, the rows of x that need logits */
 	void *y2;     /* [R, width] output of a block's second mixer; NULL if no block has one */
 	void *scaled; /* [R, width] a mixer's input times its in_scale; NULL if all are 1 */
+	/* Asides (NULL if there are none): [R, width] embeddings, [R, 2 width] hidden states beside
+	 * them, [R, width] hidden states plus the aside's output. */
+	float *embedded, *beside, *aside;
+	float *low;    /* [R, max_rank] of a feed-forward's adapter; NULL if there is none */
+	float *inputs; /* [R, n_layers * their width] inputs of layers; NULL if there are none */
 	struct mx_experts_scratch experts;
 	void *gate;    /* [R, widest mlp] */
 	void *up;      /* [R, widest mlp]; NULL: `gate` is twice as wide and holds both */
@@ -61,6 +66,11 @@ void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config
 /* Returns the bytes of the block that holds a step's tables. */
 size_t mx_step_tables_bytes(const struct mx_model *m, const struct mx_step_limits *l);
 
+/* Returns the bytes of the buffer through which the host reads hidden states from a device with
+ * memory of its own: *out_rows of them, then one in f32. */
+size_t mx_pooling_bytes(const struct mx_plan *plan, const struct mx_step_limits *l,
+                        const struct mx_device_info *info, size_t *out_rows);
+
 /* Divides the memory at `device` and `host`, aligned to 64, into the buffers; with NULL only the
  * sizes are computed. On CPUs out->tables are in out->block. For a device with its own memory
  * out->tables are NULL: the caller allocates them where the device can copy from. */
@@ -68,9 +78,6 @@ void mx_scratch_layout(const struct mx_model *m, const struct mx_step_limits *l,
                        const struct mx_device_info *info, unsigned char *device,
                        unsigned char *host, struct mx_scratch *out,
                        struct mx_scratch_bytes *out_bytes);
-
-/* Returns the bytes that this process may use: the host's memory, or its cgroup's limit if less. */
-size_t mx_host_memory(void);
 
 /* Fills the plan. m was resolved for `device`; device_scratch = bytes that the device has allocated
  * for itself (mx_load_own_bytes), which info.memory does not count as free. */

@@ -24,6 +24,36 @@ static void clamp_row(void *arg, size_t row, unsigned worker)
 	}
 }
 
+/* Computes s->gate [rows, m->width] = act(gate x) * the layer's input. */
+static mx_status run_on_input(struct mx_model_engine *e, const struct mx_model_mlp *m,
+                              const void *x, size_t rows)
+{
+	const struct mx_scratch *s = &e->scratch;
+	struct mx_device *d = e->device;
+	size_t ld = m->width;
+	const struct mx_linear_out in = {.w = &m->gate, .y = s->gate, .ldy = ld};
+	mx_status st = d->ops->linear(d, x, m->gate.cols, rows, &in, 1);
+	if (st != MX_OK)
+		return st;
+	return d->ops->act_mul(d, m->act, s->gate, ld, s->inputs + m->input_at,
+	                       e->model.inputs.embed.cols, rows, m->width, s->gate, ld);
+}
+
+/* Adds the adapter's products to gate and up [rows, ld]. */
+static mx_status adapt(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
+                       size_t rows, size_t ld, void *up)
+{
+	const struct mx_scratch *s = &e->scratch;
+	struct mx_device *d = e->device;
+	const struct mx_linear_out low = {.w = &m->low, .y = s->low, .ldy = m->low.rows};
+	const struct mx_linear_out out[2] = {
+		{.w = &m->low_gate, .y = s->gate, .ldy = ld, .accumulate = true},
+		{.w = &m->low_up, .y = up, .ldy = ld, .accumulate = true},
+	};
+	mx_status st = d->ops->linear(d, x, m->low.cols, rows, &low, 1);
+	return st == MX_OK ? d->ops->linear(d, s->low, m->low.rows, rows, out, 2) : st;
+}
+
 /* Computes s->gate [rows, ld] = act(gate x) * up x. */
 static mx_status run_gated(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
                            size_t rows, size_t ld)
@@ -32,12 +62,15 @@ static mx_status run_gated(struct mx_model_engine *e, const struct mx_model_mlp 
 	struct mx_device *d = e->device;
 	void *up = s->up;
 	if (!up)
-		up = (unsigned char *)s->gate + m->width * mx_dtype_size(d->info.act_dtype);
+		up = (unsigned char *)s->gate +
+		     (ld == m->width ? rows * ld : m->width) * mx_dtype_size(d->info.act_dtype);
 	const struct mx_linear_out in[2] = {
 		{.w = &m->gate, .bias = m->gate_bias, .y = s->gate, .ldy = ld},
 		{.w = &m->up, .bias = m->up_bias, .y = up, .ldy = ld},
 	};
 	mx_status st = d->ops->linear(d, x, m->up.cols, rows, in, 2);
+	if (st == MX_OK && m->low.data)
+		st = adapt(e, m, x, rows, ld, up);
 	if (st == MX_OK && m->gate_scale != 1)
 		st = d->ops->scale(d, s->gate, rows * m->width, m->gate_scale);
 	if (st != MX_OK)
@@ -67,10 +100,13 @@ mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, co
 {
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
-	/* Without a buffer for `up`, each row of s->gate holds gate, then up. */
-	size_t ld = m->gated && !s->up ? 2 * (size_t)m->width : m->width;
+	/* Without a buffer for `up`, each row of s->gate holds gate, then up: so they are one product.
+	 * gate that is multiplied stands alone, before all of up. */
+	size_t ld = m->gated && !s->up && m->gate_scale == 1 ? 2 * (size_t)m->width : m->width;
 	const struct mx_linear_out out = {
 		.w = &m->down, .bias = m->down_bias, .y = y, .ldy = m->down.rows, .accumulate = add};
-	mx_status st = m->gated ? run_gated(e, m, x, rows, ld) : run_plain(e, m, x, rows);
+	mx_status st = m->from_input ? run_on_input(e, m, x, rows)
+	               : m->gated    ? run_gated(e, m, x, rows, ld)
+	                             : run_plain(e, m, x, rows);
 	return st == MX_OK ? d->ops->linear(d, s->gate, ld, rows, &out, 1) : st;
 }

@@ -122,6 +122,7 @@ static mx_status compute(struct mx_model_engine *e)
 	                           .scratch = e->scratch.mixer};
 	mx_logits_collect(e);
 	mx_logits_list(e, t->gather);
+	mx_mask_workers_begin(e->masks, e->core.items, e->core.n_items);
 	st = mx_forward(e, &e->step, t->ids);
 	return st == MX_OK ? mx_logits_gather(e, t->gather) : st;
 }
@@ -133,7 +134,10 @@ static mx_status begin(struct mx_engine *engine, const struct mx_step_item *item
 	mx_status st = mx_core_begin_step(&e->core, items, n);
 	if (st != MX_OK || !e->device->info.async || !n)
 		return st;
+	mx_mask_workers_begin(e->masks, items, n);
 	st = mx_launch_step(e);
+	if (st != MX_OK) /* the sequences are closed next */
+		mx_mask_workers_finish(e->masks);
 	e->core.stepping = st == MX_OK;
 	e->begin_ns = mx_now_ns() - start;
 	return st;
@@ -148,13 +152,17 @@ static mx_status complete(struct mx_model_engine *e, struct mx_step_result *resu
 	mx_status st = MX_OK;
 	if (!e->device->info.async)
 		st = compute(e);
-	else if (e->drawing)
+	else if (e->draw_waits)
+		st = mx_launch_draw(e);
+	if (st == MX_OK && e->drawing)
 		st = mx_logits_take(e, results);
-	else if (!e->n_wants)
+	else if (st == MX_OK && e->device->info.async && !e->n_wants)
 		st = e->device->ops->wait(e->device);
 	times->forward = mx_now_ns() - start;
 	if (st == MX_OK && !e->drawing)
 		st = mx_logits_run(e, results, times);
+	if (st == MX_OK)
+		st = mx_pooling_run(e, results);
 	uint64_t settling = mx_now_ns();
 	if (st == MX_OK && !e->device->info.async)
 		st = mx_forward_commit(e, &e->step);
@@ -187,12 +195,12 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 	uint64_t committing = mx_now_ns();
 	bool failed = false;
 	for (uint32_t i = 0; i < n; i++) {
-		failed |= results[i].status != MX_OK;
+		failed |= results[i].status != MX_OK && !results[i].cause;
 		if (results[i].status != MX_OK)
 			continue; /* its state is undefined and must not get into the prefix cache */
 		mx_core_commit(&e->core, items[i].seq, items[i].n);
-		results[i].sampled = items[i].sample;
-		if (items[i].sample)
+		results[i].sampled = items[i].sample && !results[i].ended;
+		if (results[i].sampled)
 			mx_core_append(items[i].seq, results[i].token);
 	}
 	times.commit = mx_now_ns() - committing;
@@ -217,10 +225,12 @@ void mx_model_engine_destroy(struct mx_engine *engine)
 				m->ops->destroy(m->instance);
 		}
 	mx_launch_forget(e);
+	mx_mask_workers_destroy(e->masks);
 	mx_core_fini(&e->core);
 	mx_model_free(&e->model);
 	if (e->device) {
 		e->device->ops->host_release(e->device, e->tables);
+		e->device->ops->host_release(e->device, e->pooling);
 		e->device->ops->release(e->device, e->arena);
 		e->device->ops->destroy(e->device);
 	}
@@ -244,5 +254,6 @@ const struct mx_engine_ops mx_model_engine_ops = {
 	.save_snapshots = mx_core_save_snapshots,
 	.tokens = mx_core_tokens,
 	.drop_cache = mx_core_drop_cache,
+	.kv_events = mx_core_kv_events,
 	.destroy = mx_model_engine_destroy,
 };

@@ -14,6 +14,7 @@
 #define MX_ENGINE_MODEL_ENGINE_H
 
 #include "engine/core.h"
+#include "engine/mask_workers.h"
 #include "engine/memory.h"
 #include "engine/touch.h"
 
@@ -45,6 +46,7 @@ struct mx_model_engine {
 	struct mx_core core;
 	struct mx_device *device;
 	struct mx_model model;
+	struct mx_memory_plan plan; /* of the memory that it has */
 	struct mx_step_limits limits;
 	struct mx_scratch scratch;
 	unsigned char *map; /* mx_map */
@@ -52,6 +54,7 @@ struct mx_model_engine {
 	struct mx_toucher toucher;
 	unsigned char *arena;     /* the engine's allocation in the device's own memory; NULL on CPUs */
 	unsigned char *tables;    /* the step's tables, in host memory that the device copies from */
+	unsigned char *pooling;   /* hidden states that the device was asked for; NULL on CPUs */
 	unsigned char *slots;     /* [max_sequences, slot_bytes] in the arena, or else in the map */
 	unsigned char *pages;     /* [n_pages, page_bytes] likewise */
 	unsigned char *snapshots; /* [n_snapshots, snapshot_bytes] likewise; a saved slot and a page */
@@ -67,7 +70,9 @@ struct mx_model_engine {
 	uint32_t n_sample;                   /* the first n_sample of these rows are sampled */
 	bool in_order;                       /* wants[i] is row i of the step, for all i */
 	const void *hidden;                  /* [n_wants, width] their normed hidden states */
-	bool drawing;                        /* the device was asked to sample all n_wants rows */
+	struct mx_mask_workers *masks;       /* of its constrained sequences */
+	bool drawing;                        /* the device samples all n_wants rows by itself */
+	bool draw_waits;                     /* it is to be asked for that when the masks are made */
 	uint64_t begin_ns;                   /* duration of begin */
 	uint32_t n_computed, n_deferred;     /* items of the step; their places are in scratch.order */
 	uint64_t resume_ns;                  /* time that resuming took */
@@ -101,6 +106,24 @@ mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, co
 /* Computes scratch.y[rows, width] = the mixture of experts of scratch.x[rows, width], which may be
  * overwritten. scratch.h are the hidden states. */
 mx_status mx_experts_run(struct mx_model_engine *e, const struct mx_model_block *b, size_t rows);
+/* The same on a device with memory of its own. */
+mx_status mx_experts_run_device(struct mx_model_engine *e, const struct mx_model_block *b,
+                                size_t rows);
+/* Fills host[n_experts of the model] with where the experts' matrices are, block after block, and
+ * notes that the device has these tables at `device`. */
+void mx_experts_tables(struct mx_model *m, struct mx_expert_weights *host,
+                       const struct mx_expert_weights *device);
+
+/* experts_row.c, after the only row of a step chose its experts. Adds the outputs of these for x to
+ * y, both [width of their inputs]. MX_E_UNSUPPORTED, and nothing is done: they cannot be computed
+ * together, since they have biases or limits, weights of several types, or are too many. */
+mx_status mx_experts_run_row(struct mx_model_engine *e, const struct mx_model_experts *m,
+                             const float *x, float *y);
+
+/* Computes scratch.aside[rows, width] = scratch.h plus the output of a block of the kind
+ * MX_BLOCK_ASIDE. Overwrites scratch.x and scratch.y. aside.c */
+mx_status mx_aside_run(struct mx_model_engine *e, const struct mx_model_block *b,
+                       const struct mx_step *step);
 
 /* Calls resume of a module for the spans of the step, which has no rows. *module and *progress are
  * 0 at first, and of no meaning to the caller. *out_done: nothing was left to do. MX_E_INTERNAL: a
@@ -141,21 +164,30 @@ mx_status mx_logits_run(struct mx_model_engine *e, struct mx_step_result *result
  * for sampling only, and no log-probabilities are reported. Then mx_logits_launch and
  * mx_logits_take replace mx_logits_run. */
 bool mx_logits_simple(const struct mx_model_engine *e);
-/* Asks the device to sample, without waiting. */
+/* Asks the device for the logits, without waiting. */
 mx_status mx_logits_launch(struct mx_model_engine *e);
+/* Asks the device to sample, whose sampling parameters it knows, without waiting. */
+mx_status mx_logits_draw(struct mx_model_engine *e);
 /* Waits for the sampled tokens and fills the results with them. */
 mx_status mx_logits_take(struct mx_model_engine *e, struct mx_step_result *results);
-/* Tells the device the sampling parameters of n >= n_wants rows; rows past n_wants are greedy. */
+/* Tells the device the sampling parameters of n >= n_wants rows; rows past n_wants are greedy. The
+ * masks must have been made. */
 mx_status mx_logits_describe(struct mx_model_engine *e, uint32_t n);
 /* Computes scratch.logits of the n rows x[n, width]. */
 mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n);
 
+/* ---- pooling.c ---- */
+
+/* Gives the sequences with pooling what the step computed of them, after its logits were taken;
+ * fills the vectors of results. Sets the status of those only that are not finite. */
+mx_status mx_pooling_run(struct mx_model_engine *e, struct mx_step_result *results);
+
 /* ---- diagnose.c ---- */
 
-/* Sets the cause of results that failed because they are not finite. The first of them is
- * diagnosed: its pass is repeated, stage by stage, to find the layer and the tensor. The others may
- * have another cause and say what the latest diagnosis found; so does the first, once a weight is
- * to blame or MX_MAX_DIAGNOSES passes were repeated. To be called when the step is finished;
+/* Sets the cause of results that failed without one: because they are not finite. The first of them
+ * is diagnosed: its pass is repeated, stage by stage, to find the layer and the tensor. The others
+ * may have another cause and say what the latest diagnosis found; so does the first, once a weight
+ * is to blame or MX_MAX_DIAGNOSES passes were repeated. To be called when the step is finished;
  * core.items is empty afterwards. */
 void mx_diagnose(struct mx_model_engine *e, struct mx_step_result *results);
 
@@ -170,7 +202,10 @@ void mx_launch_forget(struct mx_model_engine *e);
 /* Launches the passes of core.items again, call by call, up to the hidden states. */
 mx_status mx_launch_again(struct mx_model_engine *e);
 /* Launches the step of core.items without waiting: everything up to the sampling of tokens, or up
- * to the hidden states if mx_logits_simple is false; and commit. */
+ * to the hidden states if mx_logits_simple is false; and commit. If masks are not made yet, it ends
+ * with the logits and sets draw_waits. */
 mx_status mx_launch_step(struct mx_model_engine *e);
+/* Launches the rest of such a step, when the masks are made. */
+mx_status mx_launch_draw(struct mx_model_engine *e);
 
 #endif

@@ -15,7 +15,9 @@ struct page {
 	uint32_t next;         /* known: next page of its bucket; free: of the free list */
 	uint32_t older, newer; /* cached: in the LRU list */
 	bool known;
-	uint64_t hash;
+	uint32_t cover;   /* known: saved states at it, and covered pages behind it */
+	uint32_t stamp;   /* number of times that it became unknown */
+	uint64_t hash;    /* known: of all tokens up to its end, and the salt; not 0 */
 	uint64_t salt[2]; /* first pages only */
 };
 
@@ -29,6 +31,8 @@ struct mx_pages {
 	uint32_t n_buckets;  /* a power of two */
 	uint32_t first_free; /* stack through page.next */
 	uint32_t oldest, newest;
+	struct mx_kv_events *events; /* NULL = nobody is told */
+	bool only_covered;
 
 	/* Written by the engine thread only; read by any. */
 	atomic_uint n_free, n_cached;
@@ -157,7 +161,8 @@ static const int32_t *page_key(const struct mx_pages *p, uint32_t id)
 	return p->tokens + (size_t)id * p->page_tokens;
 }
 
-/* Returns the hash of the page whose first token is at position `at`. */
+/* Returns the hash of the page whose first token is at position `at`. It includes the hash of the
+ * page before it, so that equal prefixes have equal hashes. */
 static uint64_t hash_page(const struct mx_pages *p, uint32_t parent, const uint64_t salt[2],
                           const struct mx_seq_tokens *tokens, uint32_t at)
 {
@@ -167,13 +172,13 @@ static uint64_t hash_page(const struct mx_pages *p, uint32_t parent, const uint6
 	if (parent == MX_NO_PAGE)
 		mx_siphash_update(&h, salt, 16);
 	else
-		mx_siphash_update(&h, &parent, sizeof parent);
+		mx_siphash_update(&h, &p->pages[parent].hash, sizeof p->pages[parent].hash);
 	for (uint32_t n, end = at + p->page_tokens; at < end; at += n) {
 		const int32_t *run = mx_seq_tokens_run(tokens, at, end, &n);
 		mx_siphash_update(&h, run, n * sizeof *run);
 	}
 	mx_siphash_final(&h, out);
-	return out[0];
+	return out[0] ? out[0] : 1;
 }
 
 /* True if the known page has the tokens from position `at` on. */
@@ -204,6 +209,71 @@ static uint32_t find(const struct mx_pages *p, uint32_t parent, const uint64_t s
 	return MX_NO_PAGE;
 }
 
+/* ---- events ---- */
+
+static void tell_stored(struct mx_pages *p, uint32_t id)
+{
+	const struct page *g = &p->pages[id];
+	mx_kv_events_store(p->events, id, g->hash, g->parent, g->salt, page_key(p, id));
+}
+
+/* Takes one cover from a page. A page without any gives up its own of the page before. */
+static void uncover(struct mx_pages *p, uint32_t id)
+{
+	while (id != MX_NO_PAGE && --p->pages[id].cover == 0) {
+		mx_kv_events_remove(p->events, id);
+		id = p->pages[id].parent;
+	}
+}
+
+/* The page is known no more; no known page is behind it. */
+static void tell_forgotten(struct mx_pages *p, uint32_t id)
+{
+	struct page *g = &p->pages[id];
+	g->stamp++;
+	if (p->events && !p->only_covered)
+		mx_kv_events_remove(p->events, id);
+	else if (g->cover) { /* only saved states can cover it */
+		g->cover = 1;
+		uncover(p, id);
+	}
+}
+
+void mx_pages_tell(struct mx_pages *p, struct mx_kv_events *events, bool only_covered)
+{
+	p->events = events;
+	p->only_covered = only_covered;
+}
+
+struct mx_cover mx_pages_cover(struct mx_pages *p, const struct mx_page_list *list, uint32_t n)
+{
+	if (!n)
+		return (struct mx_cover){.page = MX_NO_PAGE};
+	uint32_t last = list->ids[n - 1], from = n;
+	while (from && !p->pages[list->ids[from - 1]].cover)
+		from--;
+	if (from)
+		p->pages[list->ids[from - 1]].cover++;
+	for (uint32_t i = from; i < n; i++) { /* each by the page behind it, the last by the state */
+		p->pages[list->ids[i]].cover = 1;
+		tell_stored(p, list->ids[i]);
+	}
+	return (struct mx_cover){.page = last, .stamp = p->pages[last].stamp};
+}
+
+bool mx_pages_covered(const struct mx_pages *p, struct mx_cover c)
+{
+	return c.page == MX_NO_PAGE || p->pages[c.page].stamp == c.stamp;
+}
+
+void mx_pages_uncover(struct mx_pages *p, struct mx_cover c)
+{
+	if (c.page != MX_NO_PAGE && mx_pages_covered(p, c))
+		uncover(p, c.page);
+}
+
+/* ---- the forest, continued ---- */
+
 static void forget(struct mx_pages *p, uint32_t id)
 {
 	struct page *g = &p->pages[id];
@@ -212,6 +282,7 @@ static void forget(struct mx_pages *p, uint32_t id)
 		at = &p->pages[*at].next;
 	*at = g->next;
 	g->known = false;
+	tell_forgotten(p, id);
 }
 
 /* ---- references ---- */
@@ -320,6 +391,8 @@ void mx_pages_publish(struct mx_pages *p, struct mx_page_list *list,
 			                   p->tokens + (size_t)id * p->page_tokens);
 			g->next = p->buckets[hash & (p->n_buckets - 1)];
 			p->buckets[hash & (p->n_buckets - 1)] = id;
+			if (p->events && !p->only_covered)
+				tell_stored(p, id);
 		}
 		list->n_known = i + 1;
 	}

@@ -28,6 +28,7 @@
 #define MX_ENGINE_PAGES_H
 
 #include "engine/engine.h"
+#include "engine/kv_events.h"
 #include "engine/seq_tokens.h"
 
 struct mx_pages;
@@ -83,6 +84,26 @@ void mx_pages_release(struct mx_pages *p, struct mx_page_list *list,
 
 /* Frees all cached pages. */
 void mx_pages_drop(struct mx_pages *p);
+
+/* ---- events ---- */
+
+/* Has every known page that comes or goes told to `events`, whose block i is page i; if
+ * only_covered, those only that are covered by a saved state. To be called before any page is
+ * known. */
+void mx_pages_tell(struct mx_pages *p, struct mx_kv_events *events, bool only_covered);
+
+/* A saved state at or behind the end of a known page. */
+struct mx_cover {
+	uint32_t page;  /* MX_NO_PAGE = the state covers no page */
+	uint32_t stamp; /* tells whether the page is still the one that was covered */
+};
+
+/* Covers the first n known pages of a list, n <= n_known, for one saved state, and returns what
+ * mx_pages_uncover takes when the state is lost. A page that becomes unknown is covered no more. */
+struct mx_cover mx_pages_cover(struct mx_pages *p, const struct mx_page_list *list, uint32_t n);
+/* True if the covered pages are known still. */
+bool mx_pages_covered(const struct mx_pages *p, struct mx_cover c);
+void mx_pages_uncover(struct mx_pages *p, struct mx_cover c);
 
 /* Fills the fields about pages, and prefix_evictions. Any thread. */
 void mx_pages_usage(const struct mx_pages *p, struct mx_engine_usage *out);

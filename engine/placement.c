@@ -49,7 +49,8 @@ size_t mx_model_offset(const struct mx_model *m, const struct mx_model_use *use)
 	return matrix_of(m, use)->offset;
 }
 
-/* With a device's own memory: gives each matrix its offset there, in the order of first use. */
+/* With a device's own memory: gives each matrix its offset there, in the order of first use, and
+ * the tables of experts theirs. */
 static void find_places(struct mx_model *m, const struct mx_device *device)
 {
 	for (size_t i = 0; device->info.own_memory && i < m->n_uses; i++) {
@@ -60,6 +61,9 @@ static void find_places(struct mx_model *m, const struct mx_device *device)
 		size_t n = x->tensor->bytes / mx_dtype_size(x->tensor->dtype);
 		m->weight_bytes += mx_round_up(n * mx_dtype_size(device->info.act_dtype), MATRIX_ALIGN);
 	}
+	m->experts_offset = m->weight_bytes;
+	if (device->info.own_memory)
+		m->weight_bytes += m->n_experts * sizeof(struct mx_expert_weights);
 }
 
 mx_status mx_resolve_places(struct mx_resolver *r)

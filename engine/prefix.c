@@ -11,6 +11,34 @@
 /* Value of mx_seq.lookup once the look-up was counted. */
 #define COUNTED (MX_LOOKUP_N + 1)
 
+/* ---- events of models with snapshots ---- */
+
+/* The state in `block` needs the first n pages of the sequence, which are known. */
+static void cover(struct mx_core *c, const struct mx_seq *s, uint32_t block, uint32_t n)
+{
+	if (!c->covers)
+		return;
+	struct mx_cover old = c->covers[block];
+	c->covers[block] = mx_pages_cover(c->pages, &s->pages, n);
+	mx_pages_uncover(c->pages, old); /* now: pages that stay are not told of */
+}
+
+/* The state in `block` is lost. */
+static void uncover(struct mx_core *c, uint32_t block)
+{
+	if (!c->covers)
+		return;
+	mx_pages_uncover(c->pages, c->covers[block]);
+	c->covers[block].page = MX_NO_PAGE;
+}
+
+/* Drops the state in `block`. */
+static void forget(struct mx_core *c, uint32_t block)
+{
+	mx_snapshots_forget(c->snapshots, block);
+	uncover(c, block);
+}
+
 /* ---- look-up ---- */
 
 /* Returns the most tokens that the prefix cache may cover: rows whose logits are needed must be
@@ -43,6 +71,9 @@ static mx_status resume(struct mx_core *c, struct mx_seq *s, uint32_t limit, uin
 		s->computed = found.n <= limit ? found.n : limit;
 		st = c->state.load(c, s, found.block);
 		if (st == MX_OK) {
+			/* A page that it needs was evicted since it was saved, and computed again. */
+			if (c->covers && !mx_pages_covered(c->pages, c->covers[found.block]))
+				cover(c, s, found.block, s->pages.n_known);
 			s->resumes = true;
 			s->resume_module = s->resume_progress = 0;
 			*out = MX_LOOKUP_HIT;
@@ -51,7 +82,7 @@ static mx_status resume(struct mx_core *c, struct mx_seq *s, uint32_t limit, uin
 		s->computed = 0;
 		mx_error("engine", "%s: a saved state of %u tokens cannot be loaded: %s", c->info.model,
 		         found.n, mx_status_str(st));
-		mx_snapshots_forget(c->snapshots, found.block);
+		forget(c, found.block);
 	}
 	mx_pages_trim(c->pages, &s->pages, 0);
 	*out = found.lost        ? MX_LOOKUP_EVICTED
@@ -124,7 +155,9 @@ static void save(struct mx_core *c, struct mx_seq *s)
 	if (st != MX_OK) {
 		mx_error("engine", "%s: the state after %u tokens cannot be saved: %s", c->info.model,
 		         s->computed, mx_status_str(st));
-		mx_snapshots_forget(c->snapshots, block);
+		forget(c, block);
+	} else {
+		cover(c, s, block, s->computed / c->info.page_tokens);
 	}
 	s->snapshotted = s->computed;
 }
@@ -182,6 +215,8 @@ void mx_prefix_release(struct mx_core *c, struct mx_seq *s)
 
 void mx_prefix_drop(struct mx_core *c)
 {
+	for (uint32_t i = 0; i < c->info.n_snapshots; i++)
+		uncover(c, i);
 	mx_pages_drop(c->pages);
 	if (c->snapshots)
 		mx_snapshots_drop(c->snapshots);

@@ -25,6 +25,23 @@ static mx_status need_rows(struct mx_resolver *r, const char *name, uint32_t all
 	return st == MX_OK ? mx_need_vector(r, of_bias, &b, 0, bias) : st;
 }
 
+/* Finds the low-rank matrices that a feed-forward adds to gate and up. */
+static mx_status resolve_adapter(struct mx_resolver *r, const struct mx_plan_mlp *p,
+                                 struct mx_model_mlp *out)
+{
+	uint32_t n = p->width;
+	if (!p->rank)
+		return MX_OK;
+	if (p->rank > r->model->max_rank)
+		r->model->max_rank = p->rank;
+	struct mx_weight_spec w = MX_WEIGHT_SPEC(p->adapter_out, MATRIX, {2 * n, p->rank});
+	struct mx_weight_spec gate = mx_weight_spec_rows(w, 0, n), up = mx_weight_spec_rows(w, n, n);
+	mx_status st = mx_need_matrix_2d(r, p->adapter_in, p->rank, r->model->plan->width, &out->low);
+	if (st == MX_OK)
+		st = mx_need_matrix(r, p->adapter_out, &gate, &out->low_gate);
+	return st == MX_OK ? mx_need_matrix(r, p->adapter_out, &up, &out->low_up) : st;
+}
+
 static mx_status resolve_mlp(struct mx_resolver *r, const struct mx_plan_mlp *p,
                              struct mx_model_mlp *out)
 {
@@ -32,20 +49,19 @@ static mx_status resolve_mlp(struct mx_resolver *r, const struct mx_plan_mlp *p,
 	mx_status st = MX_OK;
 	out->act = p->act;
 	out->gated = p->gate != NULL;
+	out->from_input = p->from_input;
 	out->width = n;
 	out->gate_scale = p->gate_scale;
-	if (p->gate_scale != 1 && r->device->info.own_memory)
-		return mx_fail(r->err, MX_E_UNSUPPORTED,
-		               "the feed-forward %s has a multiplier of its gate, which runs on CPUs only",
-		               p->up);
 	if (n > r->model->max_mlp)
 		r->model->max_mlp = n;
 	if (out->gated)
 		st = need_rows(r, p->gate, all, 0, n, &out->gate, p->bias ? &out->gate_bias : NULL);
-	if (st == MX_OK)
+	if (st == MX_OK && !p->from_input)
 		st = need_rows(r, p->up, all, all - n, n, &out->up, p->bias ? &out->up_bias : NULL);
 	if (st == MX_OK)
 		st = mx_need_matrix_2d(r, p->down, width, n, &out->down);
+	if (st == MX_OK)
+		st = resolve_adapter(r, p, out);
 	return st == MX_OK && p->bias ? mx_need_bias(r, p->down, width, &out->down_bias) : st;
 }
 
@@ -115,6 +131,7 @@ static mx_status resolve_mixer(struct mx_resolver *r, const struct mx_plan_mixer
 		return in_layer(r, layer, MX_E_NOTFOUND);
 	out->in_scale = p->in_scale;
 	out->out_scale = p->out_scale;
+	out->pages_back = p->pages_back;
 	out->desc = (struct mx_layer_desc){
 		.index = layer,
 		.n_layers = m->plan->n_layers,
@@ -156,6 +173,24 @@ static mx_status resolve_scalar(struct mx_resolver *r, const char *name, float *
 	return MX_OK;
 }
 
+/* Finds what an aside has beside its mixer and feed-forward. */
+static mx_status resolve_aside(struct mx_resolver *r, const struct mx_plan_aside *p, uint32_t layer,
+                               struct mx_model_aside *out)
+{
+	const struct mx_plan *plan = r->model->plan;
+	if (r->device->info.own_memory)
+		return mx_fail(r->err, MX_E_UNSUPPORTED,
+		               "layer %u has a shared block beside the hidden states, which runs on CPUs "
+		               "only",
+		               layer);
+	r->model->asides = true;
+	mx_status st = mx_need_vector_1d(r, p->norm, 2 * plan->width, plan->norm_plus_one ? 1 : 0,
+	                                 &out->norm.weight);
+	if (st == MX_OK)
+		st = mx_resolve_norm(r, p->mlp_norm, &out->mlp_norm);
+	return st == MX_OK ? mx_need_matrix_2d(r, p->out, plan->width, plan->width, &out->out) : st;
+}
+
 static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block *p, uint32_t layer,
                                struct mx_model_block *out)
 {
@@ -174,14 +209,19 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 		st = resolve_scalar(r, p->scalar, &out->scalar);
 	if (st != MX_OK)
 		return st;
+	out->mlp.input_at = (size_t)layer * m->plan->inputs.width;
 	if (p->kind == MX_BLOCK_MLP)
 		return resolve_mlp(r, &p->mlp, &out->mlp);
-	if (p->kind == MX_BLOCK_EXPERTS && r->device->info.own_memory)
-		return mx_fail(r->err, MX_E_UNSUPPORTED,
-		               "layer %u is a mixture of experts, which runs on CPUs only", layer);
 	if (p->kind == MX_BLOCK_EXPERTS) {
 		st = mx_resolve_experts(r, &p->experts, &out->experts);
 		return st != MX_OK || !p->mlp.width ? st : resolve_mlp(r, &p->mlp, &out->mlp);
+	}
+	if (p->kind == MX_BLOCK_ASIDE) {
+		st = resolve_aside(r, &p->aside, layer, &out->aside);
+		if (st == MX_OK)
+			st = resolve_mlp(r, &p->mlp, &out->mlp);
+		if (st != MX_OK)
+			return st;
 	}
 	if (!p->n_mixers)
 		return mx_fail(r->err, MX_E_UNSUPPORTED, "layer %u has a block without a mixer", layer);
@@ -191,6 +231,41 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
 	for (uint32_t i = 0; i < p->n_mixers && st == MX_OK; i++)
 		st = resolve_mixer(r, &p->mixers[i], layer, &out->mixers[i]);
+	return st;
+}
+
+/* Returns f as a number of the type. */
+static float rounded(float f, enum mx_dtype dtype)
+{
+	int exponent, bits = dtype == MX_BF16 ? 8 : 11;
+	if (dtype == MX_F32)
+		return f;
+	f = frexpf(f, &exponent);
+	return ldexpf(nearbyintf(ldexpf(f, bits)), exponent - bits);
+}
+
+/* Finds what layers get beside the hidden states. */
+static mx_status resolve_inputs(struct mx_resolver *r, const struct mx_plan_inputs *p,
+                                struct mx_model_inputs *out)
+{
+	struct mx_model *m = r->model;
+	uint64_t all = (uint64_t)p->width * m->plan->n_layers;
+	if (!p->width)
+		return MX_OK;
+	if (r->device->info.own_memory)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "%s: embeddings in each layer run on CPUs only",
+		               p->embed);
+	if (all > UINT32_MAX)
+		return mx_fail(r->err, MX_E_RANGE, "%s: has more than 2^32 columns", p->embed);
+	out->width = p->width;
+	mx_status st = mx_need_table(r, p->embed, p->vocab, (uint32_t)all, &out->embed);
+	if (st == MX_OK)
+		st = mx_need_matrix_2d(r, p->projection, (uint32_t)all, m->plan->width, &out->projection);
+	if (st == MX_OK)
+		st = mx_need_vector_1d(r, p->norm, p->width, m->plan->norm_plus_one ? 1 : 0, &out->norm);
+	out->embed_scale = rounded(sqrtf((float)p->width), out->embed.dtype);
+	if (all > m->max_mlp) /* rows of embed are read to the feed-forward's buffer */
+		m->max_mlp = (uint32_t)all;
 	return st;
 }
 
@@ -206,17 +281,18 @@ static mx_status resolve_ends(struct mx_resolver *r)
 		st = mx_resolve_norm(r, p->embed_norm, &m->embed_norm);
 	const struct mx_tensor *t;
 	bool tied = p->may_be_tied && mx_resolve_find(r, p->lm_head, &t, NULL) == MX_E_NOTFOUND;
+	/* of vectors alone; the embedding is in its place, so that nothing else differs */
+	m->headless =
+		!tied && m->root && !*m->root && mx_resolve_find(r, p->lm_head, &t, NULL) == MX_E_NOTFOUND;
+	tied = tied || m->headless;
 	if (st == MX_OK)
 		st = mx_need_table(r, tied ? p->embed : p->lm_head, p->vocab, p->width, &m->lm_head);
 	if (st == MX_OK)
 		st = mx_resolve_norm(r, p->final_norm, &m->final_norm);
 	m->embed_scale = p->embed_scale;
-	if (p->embed_scale_rounds && m->embed.dtype != MX_F32) {
-		int exponent, bits = m->embed.dtype == MX_BF16 ? 8 : 11;
-		float f = frexpf(p->embed_scale, &exponent);
-		m->embed_scale = ldexpf(nearbyintf(ldexpf(f, bits)), exponent - bits);
-	}
-	return st;
+	if (p->embed_scale_rounds)
+		m->embed_scale = rounded(p->embed_scale, m->embed.dtype);
+	return st == MX_OK ? resolve_inputs(r, &p->inputs, &m->inputs) : st;
 }
 
 static mx_status resolve_all(struct mx_resolver *r)

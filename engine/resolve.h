@@ -20,6 +20,7 @@ struct mx_model_mixer {
 	struct mx_layer_desc desc;
 	struct mx_state_spec state;
 	float in_scale, out_scale;
+	uint32_t pages_back; /* see struct mx_plan_mixer */
 	size_t n_weights;
 	struct mx_weight *matrices; /* [n_weights] data NULL if the spec is a vector or absent */
 	float **vectors;            /* [n_weights] NULL if the spec is a matrix or absent */
@@ -37,15 +38,29 @@ struct mx_model_norm {
 struct mx_model_mlp {
 	enum mx_act act;
 	bool gated;
-	struct mx_weight gate, up, down;        /* gate: only if gated */
+	struct mx_weight gate, up, down; /* gate: only if gated; up: unless from_input */
+	bool from_input;                 /* see struct mx_plan_mlp */
+	size_t input_at;                 /* element of the inputs' row that the layer's begin at */
 	float *gate_bias, *up_bias, *down_bias; /* NULL = none */
 	uint32_t width;
-	float gate_scale;   /* multiplier of gate x; CPUs only if it is not 1 */
+	float gate_scale; /* multiplier of gate x */
+	/* Adapter, see struct mx_plan_mlp: low [rank, width of the model], and the rows of its other
+	 * matrix that belong to gate and up, [width, rank]. CPUs only; data NULL = there is none. */
+	struct mx_weight low, low_gate, low_up;
 	float alpha, limit; /* see struct mx_plan_experts */
 };
 
+/* See struct mx_plan_inputs. CPUs only. */
+struct mx_model_inputs {
+	uint32_t width; /* 0 = there are none */
+	struct mx_weight embed,
+		projection; /* [vocab, n_layers width], [n_layers width, width of model] */
+	float *norm;    /* [width] */
+	float embed_scale;
+};
+
 struct mx_model_experts {
-	struct mx_plan_router rule;
+	struct mx_router_rule rule;
 	struct mx_weight router;                /* [n, width of the model] */
 	float *router_bias, *correction;        /* [n] NULL = none */
 	struct mx_weight latent_in, latent_out; /* data NULL = none */
@@ -53,10 +68,17 @@ struct mx_model_experts {
 	/* see struct mx_plan_experts; weight NULL = there is none */
 	struct mx_model_norm norm, post_norm, shared_post_norm, router_norm;
 	float logit_scale;
-	float *scales;                /* [n] NULL = none */
-	struct mx_model_mlp *experts; /* [n] */
+	float *scales;                         /* [n] NULL = none */
+	struct mx_model_mlp *experts;          /* [n] */
+	const struct mx_expert_weights *table; /* [n] in the device's own memory; NULL on CPUs */
 	uint32_t n;
 	uint32_t latent; /* width of the experts' inputs and outputs; 0 = that of the model */
+};
+
+/* See struct mx_plan_aside. CPUs only. */
+struct mx_model_aside {
+	struct mx_model_norm norm, mlp_norm; /* norm: of twice the model's width */
+	struct mx_weight out;
 };
 
 struct mx_model_block {
@@ -70,6 +92,7 @@ struct mx_model_block {
 	uint32_t n_mixers;
 	struct mx_model_mlp mlp; /* MX_BLOCK_EXPERTS: the shared expert, width 0 = none */
 	struct mx_model_experts experts;
+	struct mx_model_aside aside; /* MX_BLOCK_ASIDE */
 	uint32_t layer;
 	size_t first_use, first_vector; /* its tensors: from these of the model to the next block's */
 };
@@ -130,8 +153,10 @@ struct mx_model {
 	bool *used;          /* [tensors of the checkpoint] somebody asked for it */
 	size_t n_skipped;    /* tensors of the checkpoint that the model leaves out */
 	const char *skipped; /* name of the first of these */
+	bool headless;       /* the checkpoint has no lm_head; `lm_head` is the embedding */
 	struct mx_weight embed, lm_head, positions; /* positions: data NULL = none */
 	float embed_scale;
+	struct mx_model_inputs inputs;
 	struct mx_model_norm embed_norm, final_norm; /* embed_norm: weight NULL = none */
 	struct mx_model_block *blocks;               /* [n_blocks] of all layers, in order */
 	uint32_t n_blocks;
@@ -155,6 +180,7 @@ struct mx_model {
 
 	size_t mapped_bytes;   /* bytes of all used tensors in the checkpoint */
 	size_t weight_bytes;   /* bytes of matrices in the device's own memory; 0 on CPUs */
+	size_t experts_offset; /* in these bytes: the tables of experts' weights, behind the matrices */
 	size_t private_bytes;  /* bytes of the vectors' f32 copies, with padding */
 	size_t page_bytes;     /* bytes of a page: page_tokens tokens of all layers */
 	size_t slot_bytes;     /* bytes of a slot, all layers */
@@ -168,10 +194,14 @@ struct mx_model {
 	uint32_t max_mlp;      /* widest feed-forward */
 	uint32_t max_experts;  /* most experts of a block; 0 = no block has experts */
 	uint32_t max_chosen;   /* most experts that a token chooses */
-	uint32_t max_latent;   /* widest latent of experts; 0 = none */
-	bool parallel_mixers;  /* some block has more than one mixer */
-	bool input_scales;     /* some mixer's in_scale is not 1 */
-	bool can_share;        /* every mixer can share its pages and save its slot */
+	uint32_t max_expert_cols, max_expert_width; /* widest input and widest product of an expert */
+	uint32_t n_experts;                         /* experts of all blocks */
+	uint32_t max_latent;                        /* widest latent of experts; 0 = none */
+	uint32_t max_rank;    /* largest rank of a feed-forward's adapter; 0 = none */
+	bool asides;          /* some block is MX_BLOCK_ASIDE */
+	bool parallel_mixers; /* some block has more than one mixer */
+	bool input_scales;    /* some mixer's in_scale is not 1 */
+	bool can_share;       /* every mixer can share its pages and save its slot */
 };
 
 /* Settings of the configuration that mixers see. */

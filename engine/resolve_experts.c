@@ -96,7 +96,7 @@ static mx_status find_expert(struct mx_resolver *r, const struct mx_plan_experts
 }
 
 /* Keeps the sizes that scratch memory depends on. */
-static void measure(struct mx_model *m, const struct mx_plan_experts *p)
+static void measure(struct mx_model *m, const struct mx_plan_experts *p, uint32_t cols)
 {
 	if (p->width > m->max_mlp)
 		m->max_mlp = p->width;
@@ -104,6 +104,11 @@ static void measure(struct mx_model *m, const struct mx_plan_experts *p)
 		m->max_experts = p->n;
 	if (p->rule.chosen > m->max_chosen)
 		m->max_chosen = p->rule.chosen;
+	if (p->width > m->max_expert_width)
+		m->max_expert_width = p->width;
+	if (cols > m->max_expert_cols)
+		m->max_expert_cols = cols;
+	m->n_experts += p->n;
 	uint32_t apart = p->post_norm ? m->plan->width : p->latent; /* their sum is not added at once */
 	if (apart > m->max_latent)
 		m->max_latent = apart;
@@ -146,6 +151,11 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 	struct mx_model *m = r->model;
 	const uint32_t width = m->plan->width, inner = p->latent ? p->latent : width;
 	const bool in_two = !p->list || has(r, p->fused_up);
+	if (r->device->info.own_memory &&
+	    (p->n > MX_EXPERTS_MAX || p->rule.chosen > MX_EXPERTS_MAX_CHOSEN))
+		return mx_fail(r->err, MX_E_UNSUPPORTED,
+		               "%u experts, %u of a token: %s supports at most %u and %u", p->n,
+		               p->rule.chosen, r->device->info.name, MX_EXPERTS_MAX, MX_EXPERTS_MAX_CHOSEN);
 	mx_status st = mx_need_matrix_2d(r, p->router, p->n, width, &out->router);
 	if (st == MX_OK && p->router_bias)
 		st = mx_need_vector_1d(r, p->router_bias, p->n, 0, &out->router_bias);
@@ -172,6 +182,6 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
 	for (uint32_t e = 0; e < p->n && st == MX_OK; e++)
 		st = find_expert(r, p, e, inner, in_two, &out->experts[e]);
-	measure(m, p);
+	measure(m, p, inner);
 	return st;
 }

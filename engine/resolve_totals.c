@@ -71,8 +71,25 @@ static mx_status add_to_group(struct mx_resolver *r, const struct mx_model_mixer
 	return MX_OK;
 }
 
+/* Finds the pages that a mixer of block `b` reads, which are another's. */
+static mx_status find_pages(struct mx_resolver *r, uint32_t b, struct mx_model_mixer *x)
+{
+	struct mx_model *m = r->model;
+	uint32_t layer = m->blocks[b].layer;
+	while (b-- > 0) {
+		const struct mx_model_mixer *y = m->blocks[b].mixers;
+		if (m->blocks[b].layer + x->pages_back != layer || !m->blocks[b].n_mixers ||
+		    y->ops != x->ops || !y->state.bytes_per_token)
+			continue;
+		x->page_offset = y->page_offset;
+		return MX_OK;
+	}
+	return mx_fail(r->err, MX_E_INTERNAL, "layer %u reads the pages of a layer that has none",
+	               layer);
+}
+
 /* Gives the mixer its offsets in pages, slots and snapshots, and adds it to the totals. */
-static mx_status add_up(struct mx_resolver *r, struct mx_model_mixer *x)
+static mx_status add_up(struct mx_resolver *r, uint32_t b, struct mx_model_mixer *x)
 {
 	struct mx_model *m = r->model;
 	size_t align = r->device->info.align;
@@ -82,6 +99,11 @@ static mx_status add_up(struct mx_resolver *r, struct mx_model_mixer *x)
 	size_t slot = mx_round_up(x->state.fixed_bytes, align);
 	size_t snapshot = mx_round_up(x->state.snapshot_bytes, align);
 	x->page_offset = m->page_bytes;
+	if (x->pages_back) {
+		mx_status st = find_pages(r, b, x);
+		if (st != MX_OK)
+			return st;
+	}
 	x->slot_offset = m->slot_bytes;
 	x->snapshot_offset = m->snapshot_bytes;
 	m->page_bytes += page;
@@ -122,7 +144,7 @@ mx_status mx_resolve_totals(struct mx_resolver *r)
 	for (uint32_t b = 0; b < m->n_blocks && st == MX_OK; b++) {
 		m->parallel_mixers |= m->blocks[b].n_mixers > 1;
 		for (uint32_t i = 0; i < m->blocks[b].n_mixers && st == MX_OK; i++)
-			st = add_up(r, &m->blocks[b].mixers[i]);
+			st = add_up(r, b, &m->blocks[b].mixers[i]);
 	}
 	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
 		struct mx_model_group *group = &m->groups[g];

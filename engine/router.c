@@ -81,7 +81,7 @@ static void keep_groups(struct choice *c, uint32_t groups, uint32_t kept)
 	c->taken_groups = ~keep;
 }
 
-void mx_router_choose(const struct mx_plan_router *rule, const float *correction, uint32_t n,
+void mx_router_choose(const struct mx_router_rule *rule, const float *correction, uint32_t n,
                       float *logits, struct mx_expert_link *out)
 {
 	const bool grouped = rule->groups > 1;

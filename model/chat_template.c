@@ -136,6 +136,11 @@ const char *mx_chat_template_source(const struct mx_chat_template *t, size_t *ou
 	return t->source;
 }
 
+const struct mx_chat_template *mx_chat_template_tools(const struct mx_chat_template *t)
+{
+	return t->with_tools;
+}
+
 /* Makes the value of a message: without members that are null, and with its reasoning under the
  * names that templates read, as apply_chat_template of transformers does. */
 static struct jj_value message_value(struct jj *j, const json_t *message)

@@ -37,6 +37,8 @@ void mx_chat_template_add_tools(struct mx_chat_template *t, struct mx_chat_templ
 /* Returns the text that the template was compiled from and, in *out_len, its bytes. The template
  * owns it. */
 const char *mx_chat_template_source(const struct mx_chat_template *t, size_t *out_len);
+/* Returns the template of conversations with tools, NULL if it is the same one. */
+const struct mx_chat_template *mx_chat_template_tools(const struct mx_chat_template *t);
 
 /* Most bytes of memory that a rendering takes, without the output. */
 #define MX_CHAT_MEMORY ((size_t)32 << 20)

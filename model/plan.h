@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "mixers/mixer.h"
 
-enum mx_block_kind { MX_BLOCK_MIXER, MX_BLOCK_MLP, MX_BLOCK_EXPERTS };
+enum mx_block_kind { MX_BLOCK_MIXER, MX_BLOCK_MLP, MX_BLOCK_EXPERTS, MX_BLOCK_ASIDE };
 
 /* One mixer of a block. */
 struct mx_plan_mixer {
@@ -27,6 +27,9 @@ struct mx_plan_mixer {
 	/* Names, below the prefix, of vectors that the checkpoint stores less 1 (Gemma's norms multiply
 	 * by 1 + w); ended by NULL. NULL = none. */
 	const char *const *plus_one;
+	/* If not 0: the mixer reads the pages of the mixer that is so many layers before it, and has
+	 * none of its own. */
+	uint32_t pages_back;
 };
 
 /* The kind of all norms of a model, except those inside mixers. */
@@ -40,35 +43,22 @@ enum mx_norm_kind {
 struct mx_plan_mlp {
 	enum mx_act act;
 	const char *gate, *up, *down; /* full names of the weights; gate NULL = there is none */
+	/* `up x` is the layer's input (struct mx_plan_inputs), of width elements; up is NULL. */
+	bool from_input;
 	bool fused; /* gate and up are one tensor, [2 width, ..], of which gate has the first rows */
 	bool bias;  /* each has a bias: the weight's name with ".bias" for ".weight" */
 	uint32_t width;   /* intermediate size */
 	float gate_scale; /* 1 = none */
+	/* If rank is not 0: adapter_out adapter_in x is added to [gate x | up x]. Full names, [rank,
+	 * width of the model] and [2 width, rank]. */
+	const char *adapter_in, *adapter_out;
+	uint32_t rank;
 };
-
-enum mx_router_scores { MX_ROUTER_SOFTMAX, MX_ROUTER_SIGMOID };
-
-/* How a token's experts are chosen from the scores that the router's logits give them, and what
- * their outputs are multiplied by. */
-struct mx_plan_router {
-	enum mx_router_scores scores;
-	uint32_t chosen; /* experts of a token: those with the highest score, plus correction if any */
-	/* The experts are `groups` runs of equal length, and only those of the kept_groups best ones
-	 * can be chosen. A group counts by the sum of its two best experts, or by its best one. 0 or 1
-	 * = no groups. */
-	uint32_t groups, kept_groups;
-	bool by_best;
-	bool normalize; /* divide the scores of a token's experts by their sum + sum_epsilon */
-	float sum_epsilon;
-	float scale; /* then multiply them by this */
-};
-
-#define MX_ROUTER_MAX_GROUPS 64
 
 /* Mixture of experts: the sum of the outputs of a token's experts, each times its score, and of a
  * shared expert that every token uses. Names are full; NULL = the model has no such tensor. */
 struct mx_plan_experts {
-	struct mx_plan_router rule;
+	struct mx_router_rule rule;
 	uint32_t n, width; /* number of experts, intermediate size of one */
 	uint32_t latent;   /* width of the experts' inputs and outputs; 0 = that of the model */
 	enum mx_act act;
@@ -103,6 +93,16 @@ struct mx_plan_experts {
 	bool shared_gate_optional; /* a checkpoint without that tensor has no such gate */
 };
 
+/* A block that the hidden states pass by (Zamba 2's shared transformer): its output
+ *     t = out mlp(mlp_norm(mixer(norm([h | e]))))
+ * is added to the input of the next block only, which is norm(h + t). e is the embedding of the
+ * token. The mixer's input has twice the model's width. Full names; norms of the plan's kind, [2
+ * width of the model] and [width of the model]. */
+struct mx_plan_aside {
+	const char *norm, *mlp_norm;
+	const char *out; /* [width of the model, width of the model] */
+};
+
 struct mx_plan_block {
 	enum mx_block_kind kind;
 	const char *norm;      /* full name of the weight of the norm before the block; NULL = none */
@@ -117,15 +117,28 @@ struct mx_plan_block {
 	 * together. Without a norm its input is that of the block before it. Feed-forwards only,
 	 * without post_norm, and of the same residual_scale. */
 	bool parallel;
-	const struct mx_plan_mixer *mixers; /* MX_BLOCK_MIXER: outputs are summed */
+	const struct mx_plan_mixer *mixers; /* MX_BLOCK_MIXER: outputs are summed; aside: one */
 	uint32_t n_mixers;
 	struct mx_plan_mlp mlp;         /* the feed-forward, or the shared expert (width 0: none) */
+	struct mx_plan_aside aside;     /* MX_BLOCK_ASIDE, which has no norm, scale or scalar */
 	struct mx_plan_experts experts; /* MX_BLOCK_EXPERTS */
 };
 
 struct mx_plan_layer {
 	const struct mx_plan_block *blocks;
 	uint32_t n_blocks;
+};
+
+/* What layers get of a token beside its hidden states (Gemma 4's per-layer embeddings): layer i
+ * elements i width .. (i + 1) width - 1 of
+ *     (norm(projection x / sqrt(width of the model)) + sqrt(width) embed[token]) / sqrt(2)
+ * where x is the token's embedding as the first layer gets it, and the norm is of each layer's
+ * part. */
+struct mx_plan_inputs {
+	uint32_t width; /* 0 = there are none */
+	uint32_t vocab; /* rows of embed: at least the plan's */
+	/* Full names: [vocab, n_layers width], [n_layers width, width of the model], [width]. */
+	const char *embed, *projection, *norm;
 };
 
 struct mx_plan {
@@ -150,6 +163,7 @@ struct mx_plan {
 	const char *embed_norm; /* norm of the embedding, of the plan's kind; NULL = none */
 	const char *positions; /* learned positions [n_positions, width], added to embed; NULL = none */
 	uint32_t n_positions;
+	struct mx_plan_inputs inputs;
 	const char *final_norm;
 	const char *lm_head;            /* the same as embed if tied */
 	bool may_be_tied;               /* embed serves where the checkpoint has no lm_head */
@@ -189,12 +203,17 @@ void mx_plan_describe_layers(const struct mx_plan *p, char *text, size_t cap);
  *   qk_norm (BOOL: a norm of each head of q and k), qk_norm_whole (BOOL: of all heads of a token
  *   together), softcap (FLOAT: scores are softcap tanh(scores / softcap)), sinks (BOOL: each head
  *   has a logit without a value), v_norm (BOOL: a norm of each head of v, without a weight), k_is_v
- *   (BOOL: v is what k is before its norm), gate (BOOL: q_proj has rows [q | gate] for each head;
- * the head's output is multiplied by sigmoid(gate)), head_gate (BOOL: it is multiplied by the
- * sigmoid of one number, a row of gate_proj; on CPUs), names (STRING: of the tensors, see
- * mixers/attention/README.md), fused (BOOL: q, k and v are one tensor), per_head (BOOL: the rows of
- * the fused tensor are [q | k | v] head by head), q_scale_beta (FLOAT), q_scale_length (INT: q is
- * multiplied by 1 + beta ln(1 + floor(position / length))), rope (STRING:
+ *   (BOOL: v is what k is before its norm), wide_gate (BOOL: the output
+ * is multiplied by the sigmoids of gate_proj x; on CPUs), norm_last (BOOL: qk_norm comes after
+ * rope; on CPUs), shared_kv (BOOL: there are no k and v, the layer reads the pages of an earlier
+ * one; on CPUs), input_width (INT, of x; 0 = the model's), adapter_rank (INT: adapter_out
+ * adapter_in x is added to q, k and v; STRINGs q_adapter_in, q_adapter_out, k_adapter_in ...
+ * v_adapter_out are the names of these tensors; on CPUs), gate (BOOL: q_proj has rows [q | gate]
+ * for each head; the head's output is multiplied by sigmoid(gate)), head_gate (BOOL: it is
+ * multiplied by the sigmoid of one number, a row of gate_proj; on CPUs), names (STRING: of the
+ * tensors, see mixers/attention/README.md), fused (BOOL: q, k and v are one tensor), per_head
+ * (BOOL: the rows of the fused tensor are [q | k | v] head by head), q_scale_beta (FLOAT),
+ * q_scale_length (INT: q is multiplied by 1 + beta ln(1 + floor(position / length))), rope (STRING:
  * none|default|linear|dynamic|llama3|yarn|longrope), and unless none: rope_theta (FLOAT), rope_dim
  * (INT), rope_pairs (BOOL: x[2i], x[2i+1] are a pair instead of x[i], x[i + rope_dim/2]),
  * rope_factor, rope_attention_factor (FLOAT, 1 = none), rope_inv_freq (FLOATS [rope_dim/2], with

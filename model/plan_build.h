@@ -54,6 +54,9 @@ struct mx_tensor_names {
 	const char *mixer_norm;   /* "input_layernorm.weight"; NULL = none */
 	const char *mlp_norm;     /* "post_attention_layernorm.weight"; NULL = none */
 	const char *layer_scalar; /* NULL = none */
+	/* Of the feed-forward on a layer's input, in plans that have inputs: gate, down, and the norm
+	 * of its output. */
+	const char *input_gate, *input_down, *input_post_norm;
 	const char *mixer_post_norm, *mlp_post_norm; /* of the blocks' outputs; NULL = none */
 	const char *mlp;                             /* "mlp.", the prefix of the three below */
 	const char *gate;                            /* "gate_proj.weight"; fused: NULL */
@@ -89,6 +92,7 @@ struct mx_family {
 	 * own, in the old spelling under local_theta_key. */
 	double default_theta, default_partial;
 	bool rope_by_type;
+	bool rope_alpha; /* "dynamic" with alpha stretches the base, whatever the position (Hunyuan) */
 	const char *local_theta_key;
 	double default_local_theta;
 	/* hidden_act when the key is absent; NULL = always silu */
@@ -150,7 +154,7 @@ struct mx_mlp_spec {
 	float gate_scale, out_scale; /* multipliers of gate x and of the output; 0 = none, as 1 */
 	uint32_t experts;            /* 0 = dense, and the rest has no meaning */
 	uint32_t expert_width, latent;
-	struct mx_plan_router router;
+	struct mx_router_rule router;
 	float alpha, limit;        /* see struct mx_plan_experts */
 	float logit_scale;         /* likewise; 0 = 1 */
 	bool corrected;            /* there is a correction of the scores */

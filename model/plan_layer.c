@@ -109,18 +109,35 @@ static mx_status fill_mlp(const struct mx_plan_build *b, const struct mx_layer_s
 	};
 	if (!norm_names(b, spec, b->family->names->mlp_norm, b->family->names->mlp_post_norm, out))
 		return mx_plan_no_memory(b);
-	const char *scalar = b->family->names->layer_scalar;
-	if (scalar && !(out->scalar = mx_plan_layer_name(b, spec->index, scalar, "")))
-		return mx_plan_no_memory(b);
 	return spec->mlp->experts ? fill_experts(b, spec, out)
 	                          : fill_dense(b, spec, b->family->names->mlp, &out->mlp);
+}
+
+/* Fills the feed-forward on the layer's input, which has the activation of the other. */
+static mx_status fill_input(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
+                            struct mx_plan_block *out)
+{
+	const struct mx_tensor_names *names = b->family->names;
+	*out = (struct mx_plan_block){
+		.kind = MX_BLOCK_MLP,
+		.residual_scale = 1,
+		.mlp = {.act = spec->mlp->act,
+	            .from_input = true,
+	            .gate = mx_plan_layer_name(b, spec->index, names->input_gate, ""),
+	            .down = mx_plan_layer_name(b, spec->index, names->input_down, ""),
+	            .width = b->plan->inputs.width,
+	            .gate_scale = 1},
+	};
+	return out->mlp.gate && out->mlp.down && norm_names(b, spec, NULL, names->input_post_norm, out)
+	           ? MX_OK
+	           : mx_plan_no_memory(b);
 }
 
 mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_layer_spec *spec,
                              struct mx_plan_layer *out)
 {
 	const struct mx_tensor_names *names = b->family->names;
-	struct mx_plan_block *blocks = mx_arena_alloc(b->arena, 2 * sizeof *blocks);
+	struct mx_plan_block *blocks = mx_arena_alloc(b->arena, 3 * sizeof *blocks);
 	mx_status s = MX_OK;
 	uint32_t n = 0;
 	if (!blocks)
@@ -133,6 +150,11 @@ mx_status mx_plan_layer_fill(const struct mx_plan_build *b, const struct mx_laye
 		                &blocks[n++]);
 	if (!s && spec->mlp)
 		s = fill_mlp(b, spec, &blocks[n++]);
+	if (!s && b->plan->inputs.width)
+		s = fill_input(b, spec, &blocks[n++]);
+	if (!s && names->layer_scalar &&
+	    !(blocks[n - 1].scalar = mx_plan_layer_name(b, spec->index, names->layer_scalar, "")))
+		s = mx_plan_no_memory(b);
 	if (!s)
 		*out = (struct mx_plan_layer){.blocks = blocks, .n_blocks = n};
 	return s;

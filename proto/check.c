@@ -44,6 +44,7 @@ static const struct integer integers[] = {
 	{"min_tokens", AT(min_tokens), 0, INT32_MAX, 0},
 	{"logprobs", AT(logprobs), 0, MX_MAX_TOP_LOGPROBS, -1},
 	{"priority", AT(priority), -1000000, 1000000, 0},
+	{"dimensions", AT(dimensions), 1, INT32_MAX, -1},
 };
 
 static bool is_inside(const struct number *f, double x)
@@ -126,10 +127,17 @@ static mx_status check_scalars(const struct mx_api_request *r, struct mx_api_err
 static mx_status check_lengths(const struct mx_api_request *r, struct mx_api_error *err)
 {
 	const char *name = r->max_tokens_name ? r->max_tokens_name : "max_tokens";
-	if (r->max_tokens == 0 && !r->echo)
+	if (mx_api_is_pooled(r->kind) && (r->max_tokens || r->echo || r->n != 1))
+		return mx_api_fail(err, MX_FAULT_INTERNAL, "internal_error", NULL,
+		                   "embeddings and scores have no output tokens");
+	if (r->max_tokens == 0 && !r->echo && !mx_api_is_pooled(r->kind))
 		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", name,
 		                   "'%s' must be at least 1%s", name,
 		                   r->kind == MX_API_COMPLETION ? ", or 0 together with 'echo'" : "");
+	if (r->max_tokens == 0 && r->constraint.kind != MX_CONSTRAINT_NONE)
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", r->constraint.field,
+		                   "'%s' is 0, so there is no output that '%s' could constrain", name,
+		                   r->constraint.field);
 	if (r->max_tokens >= 0 && r->min_tokens > r->max_tokens)
 		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "min_tokens",
 		                   "'min_tokens' (%" PRId64 ") is above '%s' (%" PRId64 ")", r->min_tokens,
@@ -151,16 +159,17 @@ static mx_status check_prompts(const struct mx_api_request *r, struct mx_api_err
 {
 	if (r->kind == MX_API_CHAT)
 		return MX_OK;
+	const char *name = r->prompt_name ? r->prompt_name : "prompt";
 	if (!r->n_prompts)
-		return mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", "prompt",
-		                   "'prompt' is required");
-	mx_status s = mx_check_count("prompt", "prompts", r->n_prompts, MX_API_MAX_PROMPTS, err);
+		return mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", name,
+		                   "'%s' is required", name);
+	mx_status s = mx_check_count(name, "prompts", r->n_prompts, MX_API_MAX_PROMPTS, err);
 	for (uint32_t i = 0; i < r->n_prompts && s == MX_OK; i++) {
 		const struct mx_api_prompt *p = &r->prompts[i];
 		if (p->ids && !p->n_ids)
-			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "prompt",
-			                   "'prompt' holds no tokens");
-		s = check_ids("prompt", p->ids, p->ids ? p->n_ids : 0, err);
+			return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", name, "'%s' holds no tokens",
+			                   name);
+		s = check_ids(name, p->ids, p->ids ? p->n_ids : 0, err);
 	}
 	return s;
 }
@@ -247,12 +256,17 @@ void mx_api_request_init(struct mx_api_request *r, enum mx_api_kind kind)
 		.repetition_penalty = NAN,
 		.top_k = MX_API_UNSET,
 		.n = 1,
-		.max_tokens = kind == MX_API_COMPLETION ? 16 : -1,
+		.max_tokens = kind == MX_API_COMPLETION ? 16
+	                  : mx_api_is_pooled(kind)  ? 0
+	                                            : -1,
 		.max_tokens_default = true,
+		.dimensions = -1,
 		.logprobs = -1,
 		.add_special =
-			kind == MX_API_COMPLETION, /* chat templates write their special tokens themselves */
+			kind != MX_API_CHAT, /* chat templates write their special tokens themselves */
 		.skip_special = true,
 		.add_generation_prompt = true,
+		.parse_calls = true,
+		.parallel_calls = true,
 	};
 }

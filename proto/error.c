@@ -37,7 +37,9 @@ void mx_api_error_write(struct mx_buf *b, const struct mx_api_error *err)
 	mx_buf_puts(b, "{\"error\":{\"message\":");
 	mx_json_cstring(b, err->message);
 	mx_buf_puts(b, ",\"type\":");
-	mx_json_cstring(b, err->fault >= MX_FAULT_INTERNAL ? "server_error" : "invalid_request_error");
+	mx_json_cstring(b, err->fault >= MX_FAULT_INTERNAL       ? "server_error"
+	                   : err->fault == MX_FAULT_RATE_LIMITED ? "rate_limit_error"
+	                                                         : "invalid_request_error");
 	mx_buf_puts(b, ",\"param\":");
 	mx_json_cstring(b, err->param[0] ? err->param : NULL);
 	mx_buf_puts(b, ",\"code\":");

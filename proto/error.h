@@ -31,7 +31,8 @@ struct mx_api_error {
 	const char *code; /* static string ("model_not_found"), or NULL */
 	char param[64];   /* the request's field, or empty */
 	char message[640];
-	bool retry; /* the request may succeed later: the answer says when */
+	bool retry;       /* the request may succeed later: the answer says when */
+	unsigned retry_s; /* in so many seconds; 0 = the server's usual time */
 	/* For context errors: the prompt's length and the context's, in tokens. n_ctx = 0: neither is
 	 * written. */
 	uint64_t n_prompt_tokens, n_ctx;

@@ -1,27 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which fields a request may have.
- *
- * A field that OpenAI, vLLM, SGLang, llama-server, TGI or Ollama documents is in
- * one of three classes:
- *
- * - read: a parser looks at it;
- * - ignored: no value of it changes what the client gets;
- * - refused: a value asks for what this server does not do. Neutral values, which
- *   clients send as defaults, are accepted.
- *
- * Everything else is unknown. null always means "absent". Read fields come first:
- * they are the most frequent, and a search is linear.
+ * Which fields requests of OpenAI's API may have.
  *
  * Sources, read in November 2026: openai-python 3.54, vLLM
  * (entrypoints/openai/{chat_,}completion/protocol.py), SGLang
  * (entrypoints/openai/protocol.py) and llama.cpp (tools/server/server-task.cpp).
  * The names of TGI and Ollama are the usual ones of their clients.
  */
-#include <stdio.h>
-#include <string.h>
+#include "proto/fields.h"
 
-#include "base/closest.h"
+#include <stdio.h>
+
 #include "proto/parse.h"
 
 /* Routes. */
@@ -32,60 +21,41 @@ enum {
 	D = MX_FIELDS_DETOKENIZE,
 	S = MX_FIELDS_STREAM_OPTIONS,
 	M = MX_FIELDS_MESSAGE,
+	F = MX_FIELDS_FORMAT,
+	J = MX_FIELDS_JSON_SCHEMA,
+	O = MX_FIELDS_STRUCTURED,
 	G = C | H,
 };
 
 /* Neutral values. */
 enum {
-	NO = 1,     /* false */
-	YES = 2,    /* true */
-	ZERO = 4,   /* 0 */
-	ONE = 8,    /* 1 */
-	MINUS = 16, /* -1 */
-	NONE = 32,  /* an empty string, list or object */
+	NO = MX_NEUTRAL_NO,
+	YES = MX_NEUTRAL_YES,
+	ZERO = MX_NEUTRAL_ZERO,
+	ONE = MX_NEUTRAL_ONE,
+	MINUS = MX_NEUTRAL_MINUS,
+	NONE = MX_NEUTRAL_NONE,
 };
 
-enum class { F_READ, F_IGNORED, F_REFUSED };
+#define READ        MX_READ
+#define IGNORED     MX_IGNORED
+#define REFUSED     MX_REFUSED
+#define REFUSED_BUT MX_REFUSED_BUT
 
-struct field {
-	const char *name;
-	unsigned routes; /* on which the name has this meaning */
-	enum class class;
-	unsigned neutral;
-	const char *remedy; /* of refused fields: the end of "'x' is not supported: ..." */
-	const char *word;   /* another neutral value: this string, or a list of it alone; may be NULL */
-};
-
-#define READ(name, routes)                                                                         \
-	{                                                                                              \
-		name, routes, F_READ, 0, NULL, NULL                                                        \
-	}
-#define IGNORED(name, routes)                                                                      \
-	{                                                                                              \
-		name, routes, F_IGNORED, 0, NULL, NULL                                                     \
-	}
-#define REFUSED(name, routes, neutral, remedy)                                                     \
-	{                                                                                              \
-		name, routes, F_REFUSED, neutral, remedy, NULL                                             \
-	}
-#define REFUSED_BUT(name, routes, neutral, word, remedy)                                           \
-	{                                                                                              \
-		name, routes, F_REFUSED, neutral, remedy, word                                             \
-	}
-
-#define CONSTRAINED "this server does not constrain its output"
-#define FOR_CHATS   "it is for /v1/chat/completions"
-#define NO_MEDIA    "this server takes and gives text only"
-#define NO_ADAPTERS "this server has no adapters; name a model that has what you need"
-#define NO_SPLIT    "this server computes prompt and answer in one place"
-#define NO_SAMPLER  "the samplers are temperature, top_k, top_p, min_p and the penalties"
+#define FROM_THE_START "output is constrained from its first token on, or not at all"
+#define WHITESPACE     "JSON may have a bounded amount of whitespace; a 'grammar' can say more"
+#define FOR_CHATS      "it is for /v1/chat/completions"
+#define NO_MEDIA       "this server takes and gives text only"
+#define NO_ADAPTERS    "this server has no adapters; name a model that has what you need"
+#define NO_SPLIT       "this server computes prompt and answer in one place"
+#define NO_SAMPLER     "the samplers are temperature, top_k, top_p, min_p and the penalties"
 #define NO_REASONING                                                                               \
-	"reasoning is not told from the rest of the text; what the chat template understands goes "    \
-	"into 'chat_template_kwargs'"
+	"how a model reasons is up to its chat template; what that understands goes into "             \
+	"'chat_template_kwargs'"
 
 #define NOT_SHOWN "the model's chat template never looks at it; leave it out"
 
-static const struct field fields[] = {
+static const struct mx_field fields[] = {
 	READ("role", M),
 	READ("content", M | T),
 	READ("tool_calls", M),
@@ -122,6 +92,21 @@ static const struct field fields[] = {
 	READ("top_logprobs", H),
 	READ("return_token_ids", G),
 	READ("response_format", G),
+	READ("structured_outputs", G),
+	READ("grammar", G | O),
+	READ("json_schema", G | F),
+	READ("regex", G | O),
+	READ("ebnf", G),
+	READ("guided_json", G),
+	READ("guided_json_object", G),
+	READ("guided_regex", G),
+	READ("guided_choice", G),
+	READ("guided_grammar", G),
+	READ("json", O),
+	READ("json_object", O),
+	READ("choice", O),
+	READ("type", F),
+	READ("schema", F | J),
 	READ("priority", G),
 	READ("cache_salt", G),
 	READ("add_special_tokens", C | H | T),
@@ -129,6 +114,10 @@ static const struct field fields[] = {
 	READ("tools", H | T),
 	READ("tool_choice", H),
 	READ("parallel_tool_calls", H),
+	READ("parse_tool_calls", H),
+	READ("include_reasoning", H),
+	READ("separate_reasoning", H),
+	READ("reasoning_format", H),
 	READ("documents", H),
 	READ("chat_template_kwargs", H | T),
 	READ("reasoning_effort", H | T),
@@ -173,7 +162,10 @@ static const struct field fields[] = {
 	/* What says how another field works that is refused unless it is off. */
 	IGNORED("truncation_side", G),
 	IGNORED("guided_decoding_backend", G),
-	IGNORED("guided_whitespace_pattern", G),
+	IGNORED("disable_fallback", O),
+	IGNORED("name", J),
+	IGNORED("description", J),
+	IGNORED("strict", J), /* every schema is kept to the letter */
 	IGNORED("mirostat_tau", G),
 	IGNORED("mirostat_eta", G),
 	IGNORED("xtc_threshold", G),
@@ -256,25 +248,19 @@ static const struct field fields[] = {
 	REFUSED("allowed_token_ids", G, 0, "'logit_bias' of 100 favours up to 1024 tokens"),
 	REFUSED("bad_words", G, NONE, "use 'logit_bias' of -100 for their tokens"),
 	REFUSED("bad_words_ids", G, NONE, "use 'logit_bias' of -100"),
-	REFUSED("grammar", G, NONE, CONSTRAINED),
-	REFUSED("grammar_lazy", G, NO, CONSTRAINED),
-	REFUSED("grammar_triggers", G, NONE, CONSTRAINED),
-	REFUSED("preserved_tokens", G, NONE, CONSTRAINED),
-	REFUSED("json_schema", G, 0, CONSTRAINED),
-	REFUSED("regex", G, NONE, CONSTRAINED),
-	REFUSED("ebnf", G, NONE, CONSTRAINED),
-	REFUSED("structural_tag", G, NONE, CONSTRAINED),
-	REFUSED("structured_outputs", G, NONE, CONSTRAINED),
-	REFUSED("guided_json", G, 0, CONSTRAINED),
-	REFUSED("guided_json_object", G, NO, CONSTRAINED),
-	REFUSED("guided_regex", G, NONE, CONSTRAINED),
-	REFUSED("guided_choice", G, NONE, CONSTRAINED),
-	REFUSED("guided_grammar", G, NONE, CONSTRAINED),
-	REFUSED("format", G, NONE, CONSTRAINED),
+	REFUSED("grammar_lazy", G, NO, FROM_THE_START),
+	REFUSED("grammar_triggers", G, NONE, FROM_THE_START),
+	REFUSED("preserved_tokens", G, NONE, FROM_THE_START),
+	REFUSED("structural_tag", G | O, NONE, FROM_THE_START),
+	REFUSED("guided_whitespace_pattern", G, NONE, WHITESPACE),
+	REFUSED("whitespace_pattern", O, NONE, WHITESPACE),
+	REFUSED("disable_any_whitespace", O, NO, WHITESPACE),
+	REFUSED("disable_additional_properties", O, NO, "say it in the schema"),
+	REFUSED("format", G, NONE, "use 'response_format'"),
 	REFUSED("stop_regex", G, NONE, "stops are texts: use 'stop'"),
 	REFUSED("repetition_detection", G, NONE, "use 'max_tokens' and the penalties"),
 	REFUSED("t_max_predict_ms", G, ZERO | MINUS, "use 'max_tokens', or close the connection"),
-	REFUSED("n_indent", G, ZERO, CONSTRAINED),
+	REFUSED("n_indent", G, ZERO, "a line's indentation can be said in a 'grammar'"),
 
 	/* How tokens are drawn. */
 	REFUSED("use_beam_search", G, NO, "tokens are drawn one after the other; use 'n' for several"),
@@ -335,16 +321,17 @@ static const struct field fields[] = {
 	REFUSED("think", G, NONE, NO_REASONING),
 	REFUSED("enable_thinking", G, 0, NO_REASONING),
 	REFUSED_BUT("verbosity", G, NONE, "medium", "ask for it in the messages"),
-	REFUSED("include_reasoning", G, YES, NO_REASONING),
-	REFUSED("separate_reasoning", G, NO, NO_REASONING),
+	REFUSED("include_reasoning", C, YES, FOR_CHATS),
+	/* true is the default of SGLang, whose servers do nothing then unless they were told how */
+	REFUSED("separate_reasoning", C, NO | YES, FOR_CHATS),
 	REFUSED("stream_reasoning", G, YES, NO_REASONING),
-	REFUSED_BUT("reasoning_format", G, NONE, "none", NO_REASONING),
+	REFUSED_BUT("reasoning_format", C, NONE, "none", FOR_CHATS),
 	REFUSED("reasoning_budget", G, MINUS, NO_REASONING),
 	REFUSED("reasoning_budget_tokens", G, MINUS, NO_REASONING),
 	REFUSED("thinking_budget_tokens", G, MINUS, NO_REASONING),
 	REFUSED("thinking_token_budget", G, MINUS, NO_REASONING),
 	REFUSED("thinking_forced_open", G, NO, NO_REASONING),
-	REFUSED("parse_tool_calls", G, NO, "tool calls are not parsed yet"),
+	REFUSED("parse_tool_calls", C, NO, FOR_CHATS),
 
 	/* What the answer holds. */
 	REFUSED("prompt_logprobs", G, 0, "use 'echo' and 'logprobs' of /v1/completions"),
@@ -380,99 +367,12 @@ static const struct field fields[] = {
 	REFUSED("data_parallel_rank", G, ZERO, NO_SPLIT),
 	REFUSED("session_params", G, NONE, "send the whole conversation: its prefix is cached"),
 };
-#define N_FIELDS (sizeof(fields) / sizeof(*fields))
-
-/* Returns what a name means on a route, or NULL. *elsewhere: it is read on another route. */
-static const struct field *find(const char *name, unsigned route, bool *elsewhere)
-{
-	*elsewhere = false;
-	for (size_t i = 0; i < N_FIELDS; i++) {
-		const struct field *f = &fields[i];
-		if (strcmp(f->name, name))
-			continue;
-		if (f->routes & route)
-			return f;
-		*elsewhere = *elsewhere || f->class == F_READ;
-	}
-	return NULL;
-}
-
-static bool is_neutral(const json_t *v, const struct field *f)
-{
-	const char *word = json_string_value(json_is_array(v) ? json_array_get(v, 0) : v);
-	bool is_word = f->word && word && !strcmp(word, f->word);
-	double x = json_number_value(v);
-	switch (json_typeof(v)) {
-	case JSON_NULL: return true;
-	case JSON_FALSE: return f->neutral & NO;
-	case JSON_TRUE: return f->neutral & YES;
-	case JSON_INTEGER:
-	case JSON_REAL:
-		return (x == 0 && f->neutral & ZERO) || (x == 1 && f->neutral & ONE) ||
-		       (x == -1 && f->neutral & MINUS);
-	case JSON_STRING: return json_string_length(v) ? is_word : f->neutral & NONE;
-	case JSON_ARRAY:
-		return json_array_size(v) ? is_word && json_array_size(v) == 1 : f->neutral & NONE;
-	default: return !json_object_size(v) && f->neutral & NONE;
-	}
-}
-
-/* Refuses a field that has no meaning on the route, or notes it. */
-static mx_status take_unknown(const char *path, const char *name, unsigned route, bool elsewhere,
-                              struct mx_api_unknown *unknown, struct mx_api_error *err)
-{
-	if (unknown && unknown->allow && unknown->text[0])
-		return MX_OK;
-	const char *names[N_FIELDS];
-	size_t n = 0;
-	for (size_t i = 0; i < N_FIELDS; i++)
-		if (fields[i].class == F_READ && fields[i].routes & route)
-			names[n++] = fields[i].name;
-	const char *closest = elsewhere ? NULL : mx_closest(name, names, n);
-	char param[64];
-	snprintf(param, sizeof(param), "%s%.48s", path, name);
-	mx_status s =
-		mx_api_fail(err, MX_FAULT_INVALID, "unknown_parameter", param, "%s '%s%.60s'%s%s%s",
-	                elsewhere ? "this route does not take the field" : "unknown field", path, name,
-	                closest ? "; did you mean '" : "", closest ? closest : "", closest ? "'?" : "");
-	if (!unknown || !unknown->allow)
-		return s;
-	snprintf(unknown->text, sizeof(unknown->text), "%.199s", err->message);
-	return MX_OK;
-}
-
-/* As mx_parse_fields; a member that `reader` (may be NULL) knows is not looked at. */
-static mx_status check_names(const json_t *o, const char *path, enum mx_fields route,
-                             const struct mx_api_reader *reader, struct mx_api_unknown *unknown,
-                             struct mx_api_error *err)
-{
-	/* jansson's iterators take no const, but do not write */
-	json_t *object = (json_t *)(uintptr_t)o;
-	for (void *at = json_object_iter(object); at; at = json_object_iter_next(object, at)) {
-		const char *name = json_object_iter_key(at);
-		const json_t *v = json_object_iter_value(at);
-		if (json_is_null(v) || (reader && reader->reads(reader->arg, name)))
-			continue;
-		bool elsewhere;
-		const struct field *f = find(name, route, &elsewhere);
-		mx_status s = MX_OK;
-		if (!f) {
-			s = take_unknown(path, name, route, elsewhere, unknown, err);
-		} else if (f->class == F_REFUSED && !is_neutral(v, f)) {
-			char whole[64];
-			snprintf(whole, sizeof(whole), "%s%s", path, name);
-			s = mx_parse_unsupported(err, whole, f->remedy);
-		}
-		if (s != MX_OK)
-			return s;
-	}
-	return MX_OK;
-}
+static const struct mx_field_table table = {fields, sizeof(fields) / sizeof(*fields)};
 
 mx_status mx_parse_fields(const json_t *o, const char *path, enum mx_fields route,
                           struct mx_api_unknown *unknown, struct mx_api_error *err)
 {
-	return check_names(o, path, route, NULL, unknown, err);
+	return mx_fields_check(&table, route, o, path, NULL, unknown, err);
 }
 
 mx_status mx_api_check_message(const json_t *message, size_t index,
@@ -481,5 +381,5 @@ mx_status mx_api_check_message(const json_t *message, size_t index,
 {
 	char path[32];
 	snprintf(path, sizeof(path), "messages[%zu].", index);
-	return check_names(message, path, MX_FIELDS_MESSAGE, reader, unknown, err);
+	return mx_fields_check(&table, MX_FIELDS_MESSAGE, message, path, reader, unknown, err);
 }

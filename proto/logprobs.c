@@ -180,11 +180,16 @@ static void chat_token(struct mx_pieces *p, const void *arg, size_t i)
 	mx_buf_puts(p->b, "]}");
 }
 
+bool mx_pieces_chat_tokens(struct mx_pieces *p, const struct mx_api_choice *c)
+{
+	return mx_pieces_array(p, c->n_tokens, chat_token, c);
+}
+
 bool mx_pieces_chat_logprobs(struct mx_pieces *p, const struct mx_api_choice *c)
 {
 	if (p->at->at == 0)
 		mx_buf_puts(p->b, "{\"content\":");
-	if (!mx_pieces_array(p, c->n_tokens, chat_token, c))
+	if (!mx_pieces_chat_tokens(p, c))
 		return false;
 	mx_buf_putc(p->b, '}');
 	return true;

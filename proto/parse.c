@@ -25,7 +25,8 @@ static const char *type_name(const json_t *v)
 /* Refuses numbers beyond 64 bits where a template would see them: they are not what was sent. */
 static mx_status check_template_numbers(const json_t *root, struct mx_api_error *err)
 {
-	static const char *const names[] = {"messages", "tools", "documents", "chat_template_kwargs"};
+	static const char *const names[] = {"messages", "input",     "system",
+	                                    "tools",    "documents", "chat_template_kwargs"};
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
 		const char *member = names[i];
 		if (mx_json_has_huge(json_object_get(root, names[i]), &member))

@@ -19,6 +19,9 @@ enum mx_fields {
 	MX_FIELDS_DETOKENIZE = 8,
 	MX_FIELDS_STREAM_OPTIONS = 16,
 	MX_FIELDS_MESSAGE = 32,
+	MX_FIELDS_FORMAT = 64,       /* response_format */
+	MX_FIELDS_JSON_SCHEMA = 128, /* its json_schema */
+	MX_FIELDS_STRUCTURED = 256,  /* structured_outputs */
 };
 /* Checks the names of an object's members. Fails with a 400 that says what to do instead for a
  * known field that this server does not support, and with one that has the closest name for an
@@ -56,8 +59,14 @@ mx_status mx_parse_reasoning_effort(const json_t *root, const json_t *template_v
 /* Parses tools, documents, chat_template_kwargs, add_generation_prompt and the fields that go with
  * them. */
 mx_status mx_parse_chat(struct mx_api_request *r, struct mx_api_error *err);
+/* Parses the member of that name: a prompt in one of four forms, or a list of them. */
+mx_status mx_parse_prompts(struct mx_api_request *r, const char *name, struct mx_api_error *err);
 /* Parses prompt and echo. */
 mx_status mx_parse_completion(struct mx_api_request *r, struct mx_api_error *err);
+/* Parses response_format, structured_outputs, grammar and the other fields that constrain the
+ * output, of which there may be one. */
+mx_status mx_parse_constraint(struct mx_api_request *r, struct mx_api_unknown *unknown,
+                              struct mx_api_error *err);
 /* Parses stop, stop_token_ids and logit_bias. */
 mx_status mx_parse_lists(struct mx_api_request *r, struct mx_api_error *err);
 

@@ -17,11 +17,9 @@ static size_t slice(const char *s, size_t len)
 	return n;
 }
 
-bool mx_pieces_string(struct mx_pieces *p, const char *s, size_t len)
+bool mx_pieces_escaped(struct mx_pieces *p, const char *s, size_t len)
 {
 	struct mx_api_cursor *at = p->at;
-	if (!at->at)
-		mx_buf_putc(p->b, '"');
 	for (bool first = true; at->at < len; first = false) {
 		if (!first && p->b->len >= p->end)
 			return false;
@@ -29,8 +27,17 @@ bool mx_pieces_string(struct mx_pieces *p, const char *s, size_t len)
 		mx_json_escape(p->b, s + at->at, n);
 		at->at += n;
 	}
-	mx_buf_putc(p->b, '"');
 	at->at = 0;
+	return true;
+}
+
+bool mx_pieces_string(struct mx_pieces *p, const char *s, size_t len)
+{
+	if (!p->at->at)
+		mx_buf_putc(p->b, '"');
+	if (!mx_pieces_escaped(p, s, len))
+		return false;
+	mx_buf_putc(p->b, '"');
 	return true;
 }
 

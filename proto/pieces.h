@@ -32,6 +32,8 @@ static inline void mx_pieces_end(struct mx_pieces *p)
 	mx_buf_free(&p->name);
 }
 
+/* Writes the characters of a string, escaped, without quotes around them. */
+bool mx_pieces_escaped(struct mx_pieces *p, const char *s, size_t len);
 /* Writes a string with its quotes. */
 bool mx_pieces_string(struct mx_pieces *p, const char *s, size_t len);
 /* Writes "[", n elements with commas between them, and "]". `element` appends element i to p->b. */
@@ -49,5 +51,7 @@ bool mx_pieces_ids(struct mx_pieces *p, const int32_t *ids, size_t n);
 bool mx_pieces_legacy_logprobs(struct mx_pieces *p, const struct mx_api_choice *c);
 /* Writes the logprobs member of a chat's choice. */
 bool mx_pieces_chat_logprobs(struct mx_pieces *p, const struct mx_api_choice *c);
+/* Writes only the list in it: an element a token. */
+bool mx_pieces_chat_tokens(struct mx_pieces *p, const struct mx_api_choice *c);
 
 #endif

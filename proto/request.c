@@ -139,22 +139,6 @@ static mx_status parse_stream(struct mx_api_request *r, struct mx_api_unknown *u
 	return s;
 }
 
-/* Refuses constrained output: it would change every answer, so it must not be ignored. */
-static mx_status parse_format(const struct mx_api_request *r, struct mx_api_error *err)
-{
-	json_t *format = NULL;
-	mx_status s = mx_parse_container(r->root, "response_format", JSON_OBJECT, &format, err);
-	if (s != MX_OK || !format)
-		return s;
-	const json_t *type = mx_parse_get(format, "type");
-	if (type && !json_is_string(type))
-		return mx_parse_wrong_type(err, "response_format.type", "a string", type);
-	if (!type || strcmp(json_string_value(type), "text"))
-		return mx_parse_unsupported(err, "response_format",
-		                            "only the type 'text' is; output is not constrained");
-	return MX_OK;
-}
-
 static mx_status parse_switches(struct mx_api_request *r, struct mx_api_error *err)
 {
 	const struct {
@@ -216,7 +200,7 @@ static mx_status parse_all(struct mx_api_request *r, struct mx_api_unknown *unkn
 	if (s == MX_OK)
 		s = mx_parse_lists(r, err);
 	if (s == MX_OK)
-		s = parse_format(r, err);
+		s = mx_parse_constraint(r, unknown, err);
 	return s;
 }
 
@@ -224,12 +208,19 @@ mx_status mx_api_parse(enum mx_api_kind kind, const char *body, size_t len,
                        struct mx_api_unknown *unknown, struct mx_api_request *out,
                        struct mx_api_error *err)
 {
+	json_t *root = NULL;
+	mx_status s = mx_parse_object(body, len, &root, err);
+	return s == MX_OK ? mx_api_parse_json(kind, root, unknown, out, err) : s;
+}
+
+mx_status mx_api_parse_json(enum mx_api_kind kind, json_t *root, struct mx_api_unknown *unknown,
+                            struct mx_api_request *out, struct mx_api_error *err)
+{
 	struct mx_api_request r;
 	mx_api_request_init(&r, kind);
 	r.unknown = unknown;
-	mx_status s = mx_parse_object(body, len, &r.root, err);
-	if (s == MX_OK)
-		s = parse_all(&r, unknown, err);
+	r.root = root;
+	mx_status s = parse_all(&r, unknown, err);
 	if (s == MX_OK)
 		s = mx_api_check(&r, err);
 	if (s != MX_OK) {

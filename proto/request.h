@@ -18,7 +18,9 @@
 
 #include "base/mem.h"
 #include "device/sampling.h" /* struct mx_logit_bias */
+#include "proto/constraint.h"
 #include "proto/error.h"
+#include "proto/text.h"
 
 #define MX_API_MAX_CHOICES  128  /* n */
 #define MX_API_MAX_PROMPTS  2048 /* prompts of one request */
@@ -35,12 +37,18 @@ struct mx_api_unknown {
 	char text[200]; /* out: the fault of the first such field; empty if there is none */
 };
 
-enum mx_api_kind { MX_API_COMPLETION = 1, MX_API_CHAT = 2 };
-
-struct mx_api_text {
-	const char *s; /* may contain NUL bytes; NULL = absent */
-	size_t len;
+enum mx_api_kind {
+	MX_API_COMPLETION = 1,
+	MX_API_CHAT = 2,
+	/* These give no text, but what their prompts end in: */
+	MX_API_EMBEDDING = 3, /* a vector of each prompt */
+	MX_API_SCORE = 4,     /* a number for each pair of texts */
 };
+
+static inline bool mx_api_is_pooled(enum mx_api_kind kind)
+{
+	return kind == MX_API_EMBEDDING || kind == MX_API_SCORE;
+}
 
 /* One prompt: token ids if `ids` is not NULL, else text. */
 struct mx_api_prompt {
@@ -49,14 +57,31 @@ struct mx_api_prompt {
 	uint32_t n_ids;
 };
 
+/* What becomes of the reasoning in an answer. */
+enum mx_api_reasoning {
+	MX_REASONING_APART, /* it is told from the content */
+	MX_REASONING_HIDDEN,
+	MX_REASONING_INLINE, /* it stays in the text, with its marks */
+};
+
 struct mx_api_request {
 	enum mx_api_kind kind;
 	struct mx_api_text model;
 
-	/* Completions. */
+	/* Completions, embeddings and scores. */
 	const struct mx_api_prompt *prompts; /* [n_prompts], at least 1 */
 	uint32_t n_prompts;
 	bool echo;
+
+	/* Embeddings. */
+	int64_t dimensions; /* -1 = all */
+	bool truncate;      /* a prompt may be cut to the model's context */
+
+	/* Scores: the first n_queries prompts are queries, the others documents. There is one query for
+	 * all documents, or one for each. All are texts. */
+	uint32_t n_queries;
+	struct mx_api_text instruction; /* s is NULL if absent */
+	uint64_t kept_bytes; /* of the request that its writer holds until the answer is sent */
 
 	/* Chat; borrowed from `root`. */
 	json_t *messages;      /* content is a string, absent, null, or a list of text parts */
@@ -65,6 +90,15 @@ struct mx_api_request {
 	json_t *template_vars; /* chat_template_kwargs, NULL = none */
 	struct mx_api_text reasoning_effort; /* for the template; s is NULL if absent */
 	bool add_generation_prompt;
+	bool must_call;        /* the answer has to call a tool: */
+	const char *call_name; /* this one, NULL = any */
+	bool parse_calls;      /* calls in the answer are told from its text */
+	bool parallel_calls;   /* the answer may have several */
+	enum mx_api_reasoning reasoning;
+	/* Members reasoning_content of messages go where the template reads them and are dropped
+	 * elsewhere: clients of agents' APIs send back all that they got. Else they are refused there.
+	 */
+	bool may_drop_reasoning;
 
 	/* Not in the request: NaN for these floats, MX_API_UNSET for top_k. */
 	float temperature, top_p, min_p, repetition_penalty;
@@ -78,6 +112,7 @@ struct mx_api_request {
 	int64_t n;                   /* choices per prompt */
 	int64_t max_tokens;          /* -1 = as many as fit */
 	bool max_tokens_default;     /* max_tokens is our default: it may be cut to what fits */
+	const char *prompt_name;     /* the client's name for prompts, for errors; NULL = "prompt" */
 	const char *max_tokens_name; /* the client's name for it, for errors; NULL = "max_tokens" */
 	int64_t min_tokens;
 	bool ignore_eos;
@@ -86,6 +121,8 @@ struct mx_api_request {
 	const int32_t *stop_ids; /* [n_stop_ids] */
 	uint32_t n_stop_ids;
 	bool include_stop; /* the text includes the stop string */
+	struct mx_api_constraint
+		constraint; /* of the output's form; its json is borrowed from `root` */
 
 	int64_t logprobs; /* -1 = none, else the number of alternatives */
 	bool return_token_ids;
@@ -114,6 +151,16 @@ mx_status mx_api_check(struct mx_api_request *r, struct mx_api_error *err);
 mx_status mx_api_parse(enum mx_api_kind kind, const char *body, size_t len,
                        struct mx_api_unknown *unknown, struct mx_api_request *out,
                        struct mx_api_error *err);
+/* The same for an object that is already parsed, or was made of a request of another API. `root` is
+ * taken over, on failure too. */
+mx_status mx_api_parse_json(enum mx_api_kind kind, json_t *root, struct mx_api_unknown *unknown,
+                            struct mx_api_request *out, struct mx_api_error *err);
+/* Checks a list of tools, NULL or not: each is a function with a name of its own, and parameters
+ * that are an object or absent. */
+mx_status mx_api_check_tools(const json_t *tools, struct mx_api_error *err);
+/* Reads tool_choice from r->root, once the tools are read; mx_api_parse has called it. "none" hides
+ * the tools. */
+mx_status mx_api_choose_tool(struct mx_api_request *r, struct mx_api_error *err);
 void mx_api_request_free(struct mx_api_request *r); /* takes NULL and zeroed requests */
 
 /* Says which members of a message the chat template of a model reads. */
@@ -135,6 +182,7 @@ struct mx_api_tokenize {
 	json_t *messages, *tools, *template_vars;
 	struct mx_api_text reasoning_effort;
 	bool add_generation_prompt;
+	bool may_drop_reasoning; /* as in struct mx_api_request */
 	bool add_special;
 	bool pieces;                    /* token_strs is wanted */
 	struct mx_api_unknown *unknown; /* as mx_api_parse_tokenize got it */
@@ -149,6 +197,7 @@ struct mx_api_detokenize {
 	struct mx_api_text model;
 	const int32_t *ids; /* each >= 0 */
 	uint32_t n_ids;
+	const char *ids_name; /* the client's name for them, for errors; NULL = "tokens" */
 	bool skip_special;
 	struct mx_arena arena;
 	json_t *root;

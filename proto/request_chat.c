@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parses messages, tools and template switches of a chat. */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/closest.h"
+#include "base/mem.h"
 #include "proto/parse.h"
 
 /* Checks content given as a list of parts: only text is supported. */
@@ -103,25 +106,137 @@ mx_status mx_parse_messages(json_t *root, json_t **out, struct mx_api_error *err
 	return MX_OK;
 }
 
-/* Applies tool_choice. "none" hides the tools. A choice that forces a call is refused: it needs
- * constrained output and a parser of calls. */
-static mx_status parse_tool_choice(struct mx_api_request *r, struct mx_api_error *err)
+/* Most characters of a tool's name. */
+#define NAME_MOST 64
+
+/* Refuses a part of tool i; part: its path in the tool, with a dot in front. */
+static mx_status refuse_tool(struct mx_api_error *err, size_t i, const char *part, const char *why)
+{
+	char at[sizeof(err->param)];
+	snprintf(at, sizeof(at), "tools[%zu]%s", i, part);
+	return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", at, "'%s' %s", at, why);
+}
+
+static bool is_tool_name(const json_t *name)
+{
+	const char *s = json_string_value(name);
+	size_t n = json_string_length(name);
+	if (!n || n > NAME_MOST)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/-", s[i]) ||
+		    !s[i])
+			return false;
+	return true;
+}
+
+static mx_status check_tool(const json_t *tool, size_t i, struct mx_api_error *err)
+{
+	const char *type = json_string_value(json_object_get(tool, "type"));
+	const json_t *function = json_object_get(tool, "function");
+	const json_t *parameters = mx_parse_get(function, "parameters");
+	if (!json_is_object(tool))
+		return refuse_tool(err, i, "", "must be an object");
+	if (!type || strcmp(type, "function"))
+		return refuse_tool(err, i, ".type", "must be 'function'");
+	if (!json_is_object(function))
+		return refuse_tool(err, i, ".function", "must be an object");
+	if (!is_tool_name(json_object_get(function, "name")))
+		return refuse_tool(err, i, ".function.name",
+		                   "must be a name of 1 to 64 letters, digits and characters of _-.:/");
+	if (parameters && !json_is_object(parameters))
+		return refuse_tool(err, i, ".function.parameters",
+		                   "must be an object, the JSON schema of the arguments");
+	return MX_OK;
+}
+
+/* Returns the name of a tool that was checked. */
+static const char *tool_name(const json_t *tool)
+{
+	return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+}
+
+struct named {
+	const char *name;
+	size_t i;
+};
+
+static int by_name(const void *a, const void *b)
+{
+	const struct named *x = a, *y = b;
+	int order = strcmp(x->name, y->name);
+	return order ? order : (x->i > y->i) - (x->i < y->i);
+}
+
+mx_status mx_api_check_tools(const json_t *tools, struct mx_api_error *err)
+{
+	size_t n = json_array_size(tools);
+	mx_status s = MX_OK;
+	struct named *all = n ? mx_calloc(n, sizeof(*all)) : NULL;
+	if (n && !all)
+		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
+	for (size_t i = 0; i < n && s == MX_OK; i++) {
+		const json_t *tool = json_array_get(tools, i);
+		s = check_tool(tool, i, err);
+		all[i] = (struct named){tool_name(tool), i};
+	}
+	if (n && s == MX_OK)
+		qsort(all, n, sizeof(*all), by_name);
+	for (size_t i = 1; i < n && s == MX_OK; i++)
+		if (!strcmp(all[i - 1].name, all[i].name))
+			s = refuse_tool(err, all[i].i, ".function.name", "is the name of another tool, too");
+	free(all);
+	return s;
+}
+
+/* Checks that there are tools of which one has to be called, and one of the name that is asked for.
+ */
+static mx_status check_choice(const struct mx_api_request *r, struct mx_api_error *err)
+{
+	size_t i;
+	const json_t *tool;
+	bool found = !r->call_name;
+	if (!r->tools)
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "tool_choice",
+		                   "'tool_choice' asks for a call, but there are no 'tools'");
+	json_array_foreach(r->tools, i, tool)
+	{
+		found = found || !strcmp(tool_name(tool), r->call_name);
+	}
+	if (!found)
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "tool_choice",
+		                   "'tool_choice' names the tool '%.60s', which is not among 'tools'",
+		                   r->call_name);
+	return MX_OK;
+}
+
+mx_status mx_api_choose_tool(struct mx_api_request *r, struct mx_api_error *err)
 {
 	const json_t *v = mx_parse_get(r->root, "tool_choice");
-	if (!v)
-		return MX_OK;
 	const char *word = json_string_value(v);
-	if (word && !strcmp(word, "auto"))
+	if (!v || (word && !strcmp(word, "auto")))
 		return MX_OK;
 	if (word && !strcmp(word, "none")) {
 		r->tools = NULL;
 		return MX_OK;
 	}
-	if (!word && !json_is_object(v))
-		return mx_parse_wrong_type(err, "tool_choice", "a string or an object", v);
-	return mx_parse_unsupported(
-		err, "tool_choice",
-		"tool calls are not parsed yet, so only 'auto' and 'none' are possible");
+	r->must_call = true;
+	if (word && !strcmp(word, "required"))
+		return check_choice(r, err);
+	if (!json_is_object(v))
+		return word ? mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "tool_choice",
+		                          "'tool_choice' must be 'none', 'auto', 'required' or a tool, but "
+		                          "it is '%.40s'",
+		                          word)
+		            : mx_parse_wrong_type(err, "tool_choice", "a string or an object", v);
+	const char *type = json_string_value(json_object_get(v, "type"));
+	r->call_name = tool_name(v);
+	if (!type || strcmp(type, "function"))
+		return mx_parse_unsupported(err, "tool_choice", "of its types only 'function' is");
+	if (!r->call_name)
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "tool_choice",
+		                   "'tool_choice' must have the name of a tool in 'function'");
+	return check_choice(r, err);
 }
 
 /* Parses tools and what goes with them. An empty list is none. */
@@ -131,14 +246,40 @@ static mx_status parse_tools(struct mx_api_request *r, struct mx_api_error *err)
 	if (s == MX_OK && json_array_size(r->tools) == 0)
 		r->tools = NULL;
 	if (s == MX_OK)
-		s = parse_tool_choice(r, err);
-	bool parallel = true;
+		s = mx_api_check_tools(r->tools, err);
 	if (s == MX_OK)
-		s = mx_parse_bool(r->root, "parallel_tool_calls", &parallel, err);
-	if (s == MX_OK && r->tools && !parallel)
-		s = mx_parse_unsupported(err, "parallel_tool_calls",
-		                         "tool calls are not parsed yet, so their number is not bounded");
+		s = mx_api_choose_tool(r, err);
+	if (s == MX_OK)
+		s = mx_parse_bool(r->root, "parallel_tool_calls", &r->parallel_calls, err);
+	if (s == MX_OK)
+		s = mx_parse_bool(r->root, "parse_tool_calls", &r->parse_calls, err);
 	return s;
+}
+
+/* Parses what is to become of reasoning, by vLLM's name, SGLang's and llama-server's. */
+static mx_status parse_reasoning(struct mx_api_request *r, struct mx_api_error *err)
+{
+	bool include = true, separate = true;
+	struct mx_api_text format = {0};
+	mx_status s = mx_parse_bool(r->root, "include_reasoning", &include, err);
+	if (s == MX_OK)
+		s = mx_parse_bool(r->root, "separate_reasoning", &separate, err);
+	if (s == MX_OK)
+		s = mx_parse_text(r->root, "reasoning_format", &format, err);
+	if (s != MX_OK)
+		return s;
+	const char *f = format.s && *format.s ? format.s : "auto";
+	if (strcmp(f, "auto") && strcmp(f, "none") && strcmp(f, "deepseek"))
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "reasoning_format",
+		                   "'reasoning_format' must be 'auto', 'deepseek' or 'none', but it is "
+		                   "'%.40s'",
+		                   f);
+	if (!strcmp(f, "none"))
+		separate = false;
+	r->reasoning = !include    ? MX_REASONING_HIDDEN
+	               : !separate ? MX_REASONING_INLINE
+	                           : MX_REASONING_APART;
+	return MX_OK;
 }
 
 mx_status mx_parse_reasoning_effort(const json_t *root, const json_t *template_vars,
@@ -156,6 +297,8 @@ mx_status mx_parse_chat(struct mx_api_request *r, struct mx_api_error *err)
 	mx_status s = mx_parse_messages(r->root, &r->messages, err);
 	if (s == MX_OK)
 		s = parse_tools(r, err);
+	if (s == MX_OK)
+		s = parse_reasoning(r, err);
 	if (s == MX_OK)
 		s = mx_parse_container(r->root, "documents", JSON_ARRAY, &r->documents, err);
 	if (s == MX_OK && json_array_size(r->documents) == 0)

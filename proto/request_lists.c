@@ -11,44 +11,44 @@ static mx_status no_memory(struct mx_api_error *err, const char *name)
 }
 
 /* Parses one element of a list of prompts: a string or a list of ids. */
-static mx_status parse_prompt(struct mx_api_request *r, const json_t *v, struct mx_api_prompt *out,
-                              struct mx_api_error *err)
+static mx_status parse_prompt(struct mx_api_request *r, const char *name, const json_t *v,
+                              struct mx_api_prompt *out, struct mx_api_error *err)
 {
 	if (json_is_string(v)) {
 		out->text = (struct mx_api_text){json_string_value(v), json_string_length(v)};
 		return MX_OK;
 	}
 	if (!json_is_array(v))
-		return mx_parse_wrong_type(err, "prompt",
+		return mx_parse_wrong_type(err, name,
 		                           "a string, a list of strings, a list of token "
 		                           "ids or a list of such lists",
 		                           v);
 	if (json_array_size(v) == 0)
-		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "prompt",
-		                   "'prompt' holds no tokens");
-	return mx_parse_ids(v, "prompt", &r->arena, &out->ids, &out->n_ids, err);
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", name, "'%s' holds no tokens",
+		                   name);
+	return mx_parse_ids(v, name, &r->arena, &out->ids, &out->n_ids, err);
 }
 
-static mx_status parse_prompts(struct mx_api_request *r, struct mx_api_error *err)
+mx_status mx_parse_prompts(struct mx_api_request *r, const char *name, struct mx_api_error *err)
 {
-	const json_t *v = mx_parse_get(r->root, "prompt");
+	const json_t *v = mx_parse_get(r->root, name);
 	if (!v)
-		return mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", "prompt",
-		                   "'prompt' is required");
+		return mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", name,
+		                   "'%s' is required", name);
 	/* a list whose first element is a number is one prompt made of ids */
 	bool list = json_is_array(v) && !json_is_number(json_array_get(v, 0));
 	size_t n = list ? json_array_size(v) : 1;
 	if (n == 0)
-		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "prompt",
-		                   "'prompt' is an empty list");
-	mx_status s = mx_check_count("prompt", "prompts", n, MX_API_MAX_PROMPTS, err);
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", name, "'%s' is an empty list",
+		                   name);
+	mx_status s = mx_check_count(name, "prompts", n, MX_API_MAX_PROMPTS, err);
 	if (s != MX_OK)
 		return s;
 	struct mx_api_prompt *prompts = mx_arena_alloc(&r->arena, n * sizeof(*prompts));
 	if (!prompts)
-		return no_memory(err, "prompt");
+		return no_memory(err, name);
 	for (size_t i = 0; i < n; i++) {
-		s = parse_prompt(r, list ? json_array_get(v, i) : v, &prompts[i], err);
+		s = parse_prompt(r, name, list ? json_array_get(v, i) : v, &prompts[i], err);
 		if (s != MX_OK)
 			return s;
 	}
@@ -59,7 +59,7 @@ static mx_status parse_prompts(struct mx_api_request *r, struct mx_api_error *er
 
 mx_status mx_parse_completion(struct mx_api_request *r, struct mx_api_error *err)
 {
-	mx_status s = parse_prompts(r, err);
+	mx_status s = mx_parse_prompts(r, "prompt", err);
 	if (s == MX_OK)
 		s = mx_parse_bool(r->root, "echo", &r->echo, err);
 	return s;

@@ -36,6 +36,8 @@ static mx_status parse_tokenize(struct mx_api_tokenize *r, struct mx_api_error *
 	if (s == MX_OK && json_array_size(r->tools) == 0)
 		r->tools = NULL;
 	if (s == MX_OK)
+		s = mx_api_check_tools(r->tools, err);
+	if (s == MX_OK)
 		s = mx_parse_container(r->root, "chat_template_kwargs", JSON_OBJECT, &r->template_vars,
 		                       err);
 	if (s == MX_OK)

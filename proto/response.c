@@ -42,7 +42,13 @@ static void write_usage(struct mx_buf *b, const struct mx_api_usage *u)
 	mx_json_int(b, (int64_t)(u->prompt + u->completion));
 	PUT(b, ",\"prompt_tokens_details\":{\"cached_tokens\":");
 	mx_json_int(b, (int64_t)u->cached);
-	PUT(b, "}}");
+	mx_buf_putc(b, '}');
+	if (u->tells_reasoning) {
+		PUT(b, ",\"completion_tokens_details\":{\"reasoning_tokens\":");
+		mx_json_int(b, (int64_t)u->reasoning);
+		mx_buf_putc(b, '}');
+	}
+	mx_buf_putc(b, '}');
 }
 
 /* What a choice is written as. */
@@ -52,6 +58,11 @@ enum form { IN_RESPONSE, IN_EVENT, AS_ROLE };
 enum part {
 	OPENING,
 	TEXT,
+	REASONING_NAME,
+	REASONING,
+	REASONING_ALIAS,
+	REASONING_AGAIN,
+	CALLS,
 	BEHIND_TEXT,
 	LOGPROBS,
 	IDS_NAME,
@@ -61,10 +72,19 @@ enum part {
 	CLOSING
 };
 
-/* True if the form has a text; an event that ends a choice of a chat has none. */
+/* True if the form has a text. An event that ends a choice of a chat has none, and one of reasoning
+ * or a call has no other. */
 static bool has_text(enum form form, bool chat, const struct mx_api_choice *c)
 {
-	return form != AS_ROLE && !(form == IN_EVENT && chat && c->finish_reason);
+	if (form == AS_ROLE)
+		return false;
+	return form == IN_RESPONSE || !chat || !(c->finish_reason || c->reasoning_len || c->n_calls);
+}
+
+/* True if an answer's content is null: it consists of calls. */
+static bool is_null(enum form form, bool chat, const struct mx_api_choice *c)
+{
+	return form == IN_RESPONSE && chat && !c->len && c->n_calls;
 }
 
 /* Writes a choice up to its text. */
@@ -79,10 +99,78 @@ static void write_opening(struct mx_buf *b, enum form form, bool chat,
 		PUT(b, ",\"text\":");
 	else if (form == IN_RESPONSE)
 		PUT(b, ",\"message\":{\"role\":\"assistant\",\"content\":");
-	else if (c->finish_reason)
-		PUT(b, ",\"delta\":{");
-	else
+	else if (has_text(form, chat, c))
 		PUT(b, ",\"delta\":{\"content\":");
+	else
+		PUT(b, ",\"delta\":{");
+}
+
+/* Writes the reasoning under one of its two names: the first member of an event's delta, or behind
+ * the content of a message. */
+static bool write_reasoning(struct mx_pieces *p, enum form form, const struct mx_api_choice *c)
+{
+	struct mx_buf *b = p->b;
+	if (form == AS_ROLE || !c->reasoning_len)
+		return true;
+	switch ((enum part)p->at->part) {
+	case REASONING_NAME:
+		if (form == IN_RESPONSE)
+			mx_buf_putc(b, ',');
+		PUT(b, "\"reasoning_content\":");
+		return true;
+	case REASONING_ALIAS: PUT(b, ",\"reasoning\":"); return true;
+	default: return mx_pieces_string(p, c->reasoning, c->reasoning_len);
+	}
+}
+
+/* Writes a call up to its arguments. Ids and names are short. */
+static void open_call(struct mx_buf *b, enum form form, const struct mx_api_call *c)
+{
+	mx_buf_putc(b, '{');
+	if (form == IN_EVENT) {
+		PUT(b, "\"index\":");
+		mx_json_int(b, c->index);
+		mx_buf_putc(b, ',');
+	}
+	if (c->begins) {
+		PUT(b, "\"id\":");
+		mx_json_string(b, c->id, c->id_len);
+		PUT(b, ",\"type\":\"function\",");
+	}
+	PUT(b, "\"function\":{");
+	if (c->begins) {
+		PUT(b, "\"name\":");
+		mx_json_string(b, c->name, c->name_len);
+		mx_buf_putc(b, ',');
+	}
+	PUT(b, "\"arguments\":");
+}
+
+/* Writes the list of calls, or what an event says of one. */
+static bool write_calls(struct mx_pieces *p, enum form form, const struct mx_api_choice *c)
+{
+	struct mx_api_cursor *at = p->at;
+	if (form == AS_ROLE || !c->n_calls || (form == IN_EVENT && c->calls->ends))
+		return true;
+	for (bool first = true; at->section < c->n_calls; first = false) {
+		const struct mx_api_call *call = &c->calls[at->section];
+		if (!first && p->b->len >= p->end)
+			return false;
+		if (!at->at) {
+			if (at->section)
+				mx_buf_putc(p->b, ',');
+			else
+				mx_buf_puts(p->b, form == IN_EVENT ? "\"tool_calls\":[" : ",\"tool_calls\":[");
+			open_call(p->b, form, call);
+		}
+		if (!mx_pieces_string(p, call->arguments ? call->arguments : "", call->len))
+			return false;
+		mx_buf_puts(p->b, "}}");
+		at->section++;
+	}
+	at->section = 0;
+	mx_buf_putc(p->b, ']');
+	return true;
 }
 
 /* Writes the reasons and the brace that closes a choice. */
@@ -113,7 +201,17 @@ static bool write_part(struct mx_pieces *p, enum form form, bool chat,
 	bool ids = form != AS_ROLE && c->ids;
 	switch ((enum part)p->at->part) {
 	case OPENING: write_opening(b, form, chat, c); return true;
-	case TEXT: return !has_text(form, chat, c) || mx_pieces_string(p, c->text, c->len);
+	case TEXT:
+		if (is_null(form, chat, c)) {
+			PUT(b, "null");
+			return true;
+		}
+		return !has_text(form, chat, c) || mx_pieces_string(p, c->text, c->len);
+	case REASONING_NAME:
+	case REASONING:
+	case REASONING_ALIAS:
+	case REASONING_AGAIN: return !chat || write_reasoning(p, form, c);
+	case CALLS: return !chat || write_calls(p, form, c);
 	case BEHIND_TEXT:
 		if (chat)
 			mx_buf_putc(b, '}');

@@ -60,13 +60,34 @@ struct mx_api_cursor {
 /* Numbers of tokens. */
 struct mx_api_usage {
 	uint64_t prompt, cached, completion;
+	uint64_t reasoning;   /* of the completion */
+	bool tells_reasoning; /* `reasoning` is known */
 };
 
-/* A whole choice, or the part of it that one event carries. */
+/* A tool call of an answer, or the part of it that one event carries. */
+struct mx_api_call {
+	uint32_t index; /* of the call in its choice */
+	bool begins;    /* id and name are there; of a part: it is the first */
+	bool ends;      /* the arguments are complete; of a part: it is the last, and has no text */
+	const char *id; /* [id_len] */
+	size_t id_len;
+	const char *name; /* [name_len] */
+	size_t name_len;
+	const char *arguments; /* [len] a JSON object, or the next piece of its text */
+	size_t len;
+};
+
+/* A whole choice, or the part of it that one event carries: text, reasoning, or a part of one call.
+ */
 struct mx_api_choice {
 	uint32_t index;
 	const char *text;
 	size_t len;
+	/* Of chats whose answers are told apart (struct mx_choice_rules). */
+	const char *reasoning; /* NULL = none */
+	size_t reasoning_len;
+	const struct mx_api_call *calls;
+	size_t n_calls;
 	const struct mx_api_vocab *vocab; /* NULL: no log-probabilities ("logprobs":null) */
 	const struct mx_api_token *tokens;
 	size_t n_tokens;

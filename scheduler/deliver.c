@@ -26,16 +26,19 @@ void mx_sched_finish(struct mx_sched *s, struct mx_req *r, enum mx_finish finish
                      int32_t stop_token)
 {
 	pthread_mutex_lock(&s->lock);
-	bool waiting = r->heap_index != MX_REQ_NOT_QUEUED;
+	bool waiting = r->queued;
 	if (waiting) {
-		mx_queue_remove(&s->queue, r);
-		atomic_store_explicit(&s->n_waiting, s->queue.n, memory_order_relaxed);
+		mx_shares_remove(&s->shares, r);
+		mx_sched_show_waiting(s);
 	}
 	if (r->cancelled)
 		TAILQ_REMOVE(&s->cancelled, r, cancel_link);
 	s->table[r->index] = NULL; /* from here on no cancel can find it */
 	s->free_indices[s->n_free++] = r->index;
+	mx_shares_leave(&s->shares, r->share);
 	pthread_mutex_unlock(&s->lock);
+	if (s->turn == r->share) /* [progress] the turn passes on */
+		s->turn = NULL;
 
 	if (!waiting)
 		mx_running_remove(s, r);
@@ -70,7 +73,8 @@ void mx_sched_finish_all(struct mx_sched *s, mx_status status)
 		mx_sched_finish(s, s->running[s->n_running - 1], MX_FINISH_ERROR, status, -1);
 	for (;;) {
 		pthread_mutex_lock(&s->lock);
-		struct mx_req *r = mx_queue_top(&s->queue);
+		struct mx_share *share = mx_shares_next(&s->shares);
+		struct mx_req *r = share ? mx_queue_top(&share->queue) : NULL;
 		pthread_mutex_unlock(&s->lock);
 		if (!r)
 			return;
@@ -116,6 +120,8 @@ static void advance(struct mx_req *r, uint32_t n, const struct mx_step_result *r
 	r->computed += n;
 	if (res->prompt_n && r->sink.prompt)
 		r->sink.prompt(r->sink.arg, res->prompt_first, res->prompt_n, res->prompt);
+	if (res->vector && r->sink.vector)
+		r->sink.vector(r->sink.arg, res->vector, res->n_vector);
 	if (res->sampled) {
 		r->n_tokens++;
 		r->output++;
@@ -123,6 +129,8 @@ static void advance(struct mx_req *r, uint32_t n, const struct mx_step_result *r
 			decide(r, MX_FINISH_STOP, MX_OK, res->token);
 		else if (r->output >= r->max_tokens)
 			decide(r, MX_FINISH_LENGTH, MX_OK, -1);
+	} else if (res->ended) {
+		decide(r, MX_FINISH_STOP, MX_OK, -1);
 	} else if (!r->max_tokens && r->computed == r->n_tokens) {
 		decide(r, MX_FINISH_LENGTH, MX_OK, -1);
 	}
@@ -136,8 +144,10 @@ void mx_sched_collect(struct mx_sched *s, struct mx_sched_plan *p)
 		struct mx_req *r = p->requests[i];
 		r->in_flight = 0;
 		r->drawing = false;
-		if (p->results[i].deferred) /* its tokens were not in the step */
+		if (p->results[i].deferred) { /* its tokens were not in the step */
 			*(i < n_decode ? &p->n_decode : &p->n_prompt) -= p->items[i].n;
+			r->share->service -= p->costs[i];
+		}
 		if (r->end.decided) /* nobody needs its results */
 			p->results[i].sampled = false;
 		else

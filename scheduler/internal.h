@@ -5,7 +5,9 @@
  *   scheduler.c  the functions that any thread may call
  *   loop.c       the engine thread
  *   running.c    the set of running requests
- *   plan.c       plans the next step: admission, preemption, chunks
+ *   plan.c       plans the next step: admission, chunks
+ *   preempt.c    takes memory from running requests
+ *   shares.c     fairness between principals
  *   deliver.c    handles a step's results: callbacks, the end of requests, figures
  *
  * Locking and lifetime rules are in scheduler/README.md.
@@ -17,9 +19,9 @@
 #include <stdatomic.h>
 
 #include "scheduler/chunk_policy.h"
-#include "scheduler/queue.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/shares.h"
 #include "scheduler/stats.h"
 
 /* A planned step: its items, their requests in the same order, and sums for the chunk policy. */
@@ -27,6 +29,7 @@ struct mx_sched_plan {
 	struct mx_step_item *items;     /* [max_sequences] */
 	struct mx_req **requests;       /* [max_sequences] */
 	struct mx_step_result *results; /* [max_sequences] */
+	uint64_t *costs; /* [max_sequences] what each item added to its share's service */
 	uint32_t n;
 	uint32_t n_decode, n_prompt; /* tokens of either kind; decode items come first */
 	uint32_t share;              /* prompt tokens that can still be added */
@@ -56,15 +59,17 @@ struct mx_sched {
 	pthread_cond_t wake;  /* the engine thread sleeps here */
 	bool sleeping;        /* under the lock */
 	bool stop;            /* under the lock: destroy was called */
-	struct mx_queue queue;
+	struct mx_shares shares;
 	struct mx_req_list cancelled;
-	struct mx_req **table;  /* [max_requests] unfinished requests, by id modulo max_requests */
-	uint32_t *free_indices; /* [n_free] of the table; a stack */
-	uint32_t max_requests, n_free;
+	struct mx_req **table;         /* [cap] unfinished requests, by the index in their ids */
+	uint32_t *free_indices;        /* [n_free] of the table; a stack */
+	uint32_t cap, n_free;          /* cap: written by mx_sched_set_queue only */
+	_Atomic uint32_t max_requests; /* most unfinished requests, of one principal; of all twice as
+	                                  many, at most cap */
 	uint64_t n_submitted;
 
 	_Atomic uint32_t n_live;          /* accepted and not done; falls after done() */
-	_Atomic uint32_t n_waiting;       /* copy of queue.n for readers without the lock */
+	_Atomic uint32_t n_waiting;       /* copy of shares.n_waiting for readers without the lock */
 	_Atomic uint32_t n_running_shown; /* copy of n_running for readers */
 	atomic_bool draining, failed, idle;
 	_Atomic uint64_t progress_ns;
@@ -72,8 +77,12 @@ struct mx_sched {
 	struct mx_stats stats;
 
 	/* Engine thread only. */
-	struct mx_req **running; /* [max_sequences] admitted requests in the order of service */
+	struct mx_req **running; /* [max_sequences] admitted requests by rank */
 	uint32_t n_running;
+	struct mx_req **prompts;     /* [max_sequences] running requests to be given a chunk */
+	const struct mx_share *turn; /* its first running request is never preempted; NULL = none */
+	uint32_t n_principals;       /* with unfinished requests, when the step was planned */
+	uint64_t weights;            /* the sum of theirs */
 	struct mx_sched_blocked blocked;
 	struct mx_chunk_policy policy;
 	struct mx_sched_plan plans[2];
@@ -84,12 +93,35 @@ struct mx_sched {
 /* loop.c: the thread; arg is the scheduler. Returns when s->stop is set. */
 void *mx_sched_loop(void *arg);
 
+/* Publishes the number of waiting requests. Under the lock. */
+static inline void mx_sched_show_waiting(struct mx_sched *s)
+{
+	atomic_store_explicit(&s->n_waiting, s->shares.n_waiting, memory_order_relaxed);
+}
+
 /* running.c: the running set. Both functions publish its size, so readers never see an old one. */
 
-/* Puts r into its place in the order of service. There must be room. */
+/* Puts r into its place by rank. There must be room. */
 void mx_running_insert(struct mx_sched *s, struct mx_req *r);
 /* Takes r out. Does nothing if r is not in the set. */
 void mx_running_remove(struct mx_sched *s, const struct mx_req *r);
+
+/* preempt.c */
+
+/* Reserves pages for all tokens of the running request r: one more page, or many if its look-ahead
+ * pages grow. Preempts requests until there is room, and then sets *out_preempted. Returns false if
+ * r got no pages: either because a step runs and nobody can be preempted, or because r itself was
+ * preempted or ended and has left the running set. */
+bool mx_sched_make_room(struct mx_sched *s, struct mx_req *r, bool *out_preempted);
+/* Preempts requests of principals that hold more than their share of sequences or pages, until the
+ * request that is admitted next finds room, if with it its own principal has no more than its
+ * share. Returns false if it has to, but a step runs. */
+bool mx_sched_claim(struct mx_sched *s);
+/* Returns the pages that are free or could be freed. */
+uint32_t mx_sched_available_pages(const struct mx_sched *s);
+/* Counts the running requests whose pages do not suffice to their end. (If a model has no state in
+ * pages, one page stands for a whole sequence.) */
+uint32_t mx_sched_growing_streams(const struct mx_sched *s);
 
 /* plan.c */
 

@@ -30,6 +30,9 @@ static bool begin_step(struct mx_sched *s, struct mx_sched_plan *p)
 	for (uint32_t i = 0; i < p->n; i++) {
 		struct mx_req *r = p->requests[i];
 		r->in_flight = p->items[i].n;
+		p->costs[i] = p->items[i].n * r->share->price;
+		r->share->service += p->costs[i];
+		r->share->planned = 0;
 		r->drawing = p->items[i].sample;
 		if (!r->first_scheduled_ns)
 			r->first_scheduled_ns = p->begun_ns;
@@ -111,7 +114,7 @@ static void end_cancelled(struct mx_sched *s)
 static bool wait_for_work(struct mx_sched *s)
 {
 	pthread_mutex_lock(&s->lock);
-	while (!s->stop && !s->n_running && !s->queue.n) {
+	while (!s->stop && !s->n_running && !s->shares.n_waiting) {
 		s->sleeping = true;
 		atomic_store(&s->idle, true);
 		pthread_cond_wait(&s->wake, &s->lock);

@@ -4,11 +4,11 @@
  *
  * These are added in this order, until the step's tokens are used up:
  *  1. the next token of every decoding stream; if pages run out, requests are
- *     preempted from the end of the order of service;
- *  2. chunks of running prompts, in the order of service;
- *  3. chunks of requests that are admitted now, in the order of service; the
- *     time of admitting them counts.
- * 2 and 3 share the tokens that the chunk policy allows beside decoding streams.
+ *     preempted;
+ *  2. of the principal that is first by its share (shares.h) the running prompts in
+ *     the order of service, then requests that are admitted now; the time of
+ *     admitting them counts. Then of the principal that is first after that, ...
+ * 2 is given the tokens that the chunk policy allows beside decoding streams.
  *
  * On an asynchronous device a step is planned while the step before runs, for the
  * requests as they will be after that one (mx_req_tokens and the other functions
@@ -20,57 +20,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "scheduler/internal.h"
-
-/* ---- memory of running requests ---- */
-
-/* Takes pages and slot from the last running request in the order of service and puts the request
- * back into the queue, in front of all that arrived later with its priority. */
-static void preempt_last(struct mx_sched *s)
-{
-	struct mx_req *r = s->running[s->n_running - 1];
-	mx_running_remove(s, r);
-	mx_debug("sched", "request %llu preempted at %u tokens", (unsigned long long)r->id,
-	         r->n_tokens);
-	s->ops->release(s->engine, r->seq);
-	r->computed = 0;
-	r->preemptions++;
-	pthread_mutex_lock(&s->stats.lock);
-	s->stats.v.preemptions++;
-	pthread_mutex_unlock(&s->stats.lock);
-	pthread_mutex_lock(&s->lock);
-	mx_queue_push(&s->queue, r);
-	atomic_store_explicit(&s->n_waiting, s->queue.n, memory_order_relaxed);
-	pthread_mutex_unlock(&s->lock);
-}
-
-/* Reserves pages for all tokens of the running request r: one more page, or many if its look-ahead
- * pages grow. Preempts requests behind r until there is room. Returns false if r got no pages:
- * either because a step runs and nobody can be preempted, or because r itself was preempted or
- * ended and has left the running set. */
-static bool make_room(struct mx_sched *s, struct mx_req *r)
-{
-	for (;;) {
-		mx_status st = s->ops->reserve(s->engine, r->seq, mx_req_tokens(r));
-		if (st == MX_OK)
-			return true;
-		if (s->flight) /* the running step uses everybody's memory */
-			return false;
-		if (st == MX_E_NOMEM && s->n_running > 1) {
-			/* [progress] Nobody in front of r is preempted: the first running request only gains.
-			 */
-			bool self = s->running[s->n_running - 1] == r;
-			preempt_last(s);
-			if (!self)
-				continue;
-			return false;
-		}
-		/* A request that runs alone must fit: submit refused any that is longer than the pool. */
-		mx_error("sched", "no pages for %u tokens of the only running request: %s", r->n_tokens,
-		         mx_status_str(st));
-		mx_sched_finish(s, r, MX_FINISH_ERROR, st == MX_E_NOMEM ? MX_E_INTERNAL : st, -1);
-		return false;
-	}
-}
 
 /* ---- items ---- */
 
@@ -84,22 +33,28 @@ static void add_item(struct mx_sched_plan *p, struct mx_req *r, uint32_t n)
 	p->requests[p->n++] = r;
 }
 
+static bool decodes(const struct mx_req *r)
+{
+	return !mx_req_complete(r) && mx_req_decoding(r);
+}
+
 /* Adds the decode tokens. False if pages are short and nobody can be preempted now. */
 static bool add_decodes(struct mx_sched *s, struct mx_sched_plan *p)
 {
-	/* make_room shortens the running set from its end, so requests with an item stay in it. */
-	for (uint32_t i = 0; i < s->n_running;) {
-		struct mx_req *r = s->running[i];
-		if (mx_req_complete(r) || !mx_req_decoding(r)) {
-			i++;
-		} else if (make_room(s, r)) {
-			add_item(p, r, 1);
-			p->n_decode++;
-			i++;
-		} else if (s->flight) {
+	/* All get their pages before one gets an item: those who give way need not be the last. */
+	for (uint32_t i = 0; i < s->n_running; i++) {
+		bool preempted = false;
+		if (decodes(s->running[i]) && !mx_sched_make_room(s, s->running[i], &preempted) &&
+		    s->flight)
 			return false;
-		}
+		if (preempted) /* the set is another now; who has pages keeps them */
+			i = UINT32_MAX;
 	}
+	for (uint32_t i = 0; i < s->n_running; i++)
+		if (decodes(s->running[i])) {
+			add_item(p, s->running[i], 1);
+			p->n_decode++;
+		}
 	return true;
 }
 
@@ -113,6 +68,7 @@ static void add_chunk(struct mx_sched *s, struct mx_sched_plan *p, struct mx_req
 	add_item(p, r, n);
 	p->n_prompt += n;
 	p->share -= n;
+	r->share->planned += n * r->share->price;
 }
 
 /* Finds out how many prompt tokens the step can take. [progress] max_sequences <= step_tokens, so
@@ -132,26 +88,6 @@ static void find_share(struct mx_sched *s, struct mx_sched_plan *p)
 
 /* ---- admission ---- */
 
-static uint32_t available_pages(const struct mx_sched *s)
-{
-	struct mx_engine_usage u;
-	s->ops->usage(s->engine, &u);
-	return u.pages_free + u.pages_cached;
-}
-
-/* Counts the running requests whose pages do not suffice to their end. (If a model has no state in
- * pages, one page stands for a whole sequence.) */
-static uint32_t growing_streams(const struct mx_sched *s)
-{
-	uint32_t n = 0;
-	for (uint32_t i = 0; i < s->n_running; i++) {
-		const struct mx_req *r = s->running[i];
-		uint64_t pages = (mx_req_tokens(r) - 1) / s->info.page_tokens + 1;
-		n += pages * s->info.page_tokens < r->params.max_len;
-	}
-	return n;
-}
-
 /* Gives r a slot, its cached prefix, and pages for all of its tokens, so that a prompt begins only
  * if it can be completed. One page is left for each running request that will need one; else r
  * would soon be preempted again. MX_E_NOMEM: not now; r holds nothing then. */
@@ -167,7 +103,7 @@ static mx_status enter(struct mx_sched *s, struct mx_req *r)
 	if (st != MX_OK)
 		return st;
 	st = s->ops->reserve(s->engine, r->seq, r->n_tokens);
-	if (st == MX_OK && s->n_running && available_pages(s) < growing_streams(s))
+	if (st == MX_OK && s->n_running && mx_sched_available_pages(s) < mx_sched_growing_streams(s))
 		st = MX_E_NOMEM;
 	if (st != MX_OK) {
 		s->ops->release(s->engine, r->seq);
@@ -199,46 +135,16 @@ static void charge_admission(const struct mx_sched *s, struct mx_sched_plan *p, 
 static bool still_blocked(const struct mx_sched *s, const struct mx_req *r)
 {
 	const struct mx_sched_blocked *b = &s->blocked;
-	return b->request == r && available_pages(s) <= b->available && s->n_running >= b->running;
+	return b->request == r && mx_sched_available_pages(s) <= b->available &&
+	       s->n_running >= b->running;
 }
 
-/* Admits requests in the order of service while the step has tokens left and there are slots and
- * pages; stops at a request of more than `longest` tokens. A request is admitted only if the step
- * computes some of it: so no prompt holds memory without being computed, and a prompt that another
- * request has just computed is found in the cache. Requests are never admitted out of order, since
- * small ones could overtake a large one for ever. */
-static void admit(struct mx_sched *s, struct mx_sched_plan *p, uint32_t longest)
-{
-	while (p->share && s->n_running < s->config.max_sequences) {
-		pthread_mutex_lock(&s->lock);
-		struct mx_req *r = mx_queue_top(&s->queue);
-		pthread_mutex_unlock(&s->lock);
-		if (!r || r->n_tokens > longest || still_blocked(s, r))
-			return;
-		uint64_t begin = mx_now_ns();
-		mx_status st = enter(s, r);
-		charge_admission(s, p, mx_now_ns() - begin);
-		if (st == MX_E_NOMEM && s->n_running) {
-			s->blocked = (struct mx_sched_blocked){r, available_pages(s), s->n_running};
-			return;
-		}
-		s->blocked.request = NULL;
-		if (st != MX_OK) {
-			/* [progress] If nothing runs, every request fits: so this is an error, no reason to
-			 * wait. */
-			mx_error("sched", "request %llu cannot start: %s", (unsigned long long)r->id,
-			         mx_status_str(st));
-			mx_sched_finish(s, r, MX_FINISH_ERROR, st == MX_E_NOMEM ? MX_E_INTERNAL : st, -1);
-			continue;
-		}
-		pthread_mutex_lock(&s->lock);
-		mx_queue_remove(&s->queue, r);
-		atomic_store_explicit(&s->n_waiting, s->queue.n, memory_order_relaxed);
-		pthread_mutex_unlock(&s->lock);
-		mx_running_insert(s, r);
-		add_chunk(s, p, r);
-	}
-}
+/* What may wait to be computed beside decoding streams. */
+struct candidates {
+	uint32_t n_prompts; /* of mx_sched.prompts, in the order of service of each principal */
+	uint32_t longest;   /* the most tokens of a request that is admitted */
+	bool closed;        /* nobody is admitted any more */
+};
 
 static bool may_admit(const struct mx_sched *s)
 {
@@ -246,9 +152,113 @@ static bool may_admit(const struct mx_sched *s)
 	       atomic_load_explicit(&s->n_waiting, memory_order_relaxed) > 0;
 }
 
+/* Returns the index of the running prompt whose principal is first. There is one. */
+static uint32_t first_prompt(const struct mx_sched *s, const struct candidates *c)
+{
+	uint32_t first = 0;
+	for (uint32_t i = 1; i < c->n_prompts && s->n_principals > 1; i++)
+		if (mx_share_key(s->prompts[i]->share) < mx_share_key(s->prompts[first]->share))
+			first = i;
+	return first;
+}
+
+/* Takes the next request that is to be given a chunk; NULL if there is none. It runs or, if
+ * *out_waits, it is to be admitted. The principal with the least service goes first; of its
+ * requests the running ones. */
+static struct mx_req *next_candidate(struct mx_sched *s, struct candidates *c, bool *out_waits)
+{
+	struct mx_req *r = NULL;
+	uint32_t at = 0;
+	if (c->n_prompts) {
+		at = first_prompt(s, c);
+		r = s->prompts[at];
+	}
+	*out_waits = false;
+	if (!c->closed && may_admit(s) && !(r && s->n_principals < 2)) {
+		pthread_mutex_lock(&s->lock);
+		const struct mx_share *share = mx_shares_next(&s->shares);
+		if (share && !(r && (share == r->share || mx_share_key(share) > mx_share_key(r->share)))) {
+			*out_waits = true;
+			r = mx_queue_top(&share->queue);
+		}
+		pthread_mutex_unlock(&s->lock);
+	}
+	if (r && !*out_waits) {
+		c->n_prompts--;
+		for (; at < c->n_prompts; at++)
+			s->prompts[at] = s->prompts[at + 1];
+	}
+	return r;
+}
+
+/* Admits r, which is first among those that wait, and adds a chunk of it. A request is admitted
+ * only if the step computes some of it: so no prompt holds memory without being computed, and a
+ * prompt that another request has just computed is found in the cache. Returns false if r does not
+ * fit now. Then nobody is admitted, since small requests could overtake a large one for ever. */
+static bool admit(struct mx_sched *s, struct mx_sched_plan *p, struct mx_req *r)
+{
+	if (still_blocked(s, r))
+		return false;
+	uint64_t begin = mx_now_ns();
+	mx_status st = enter(s, r);
+	charge_admission(s, p, mx_now_ns() - begin);
+	if (st == MX_E_NOMEM && s->n_running) {
+		s->blocked = (struct mx_sched_blocked){r, mx_sched_available_pages(s), s->n_running};
+		return false;
+	}
+	s->blocked.request = NULL;
+	if (st != MX_OK) {
+		/* [progress] If nothing runs, every request fits: so this is an error, no reason to
+		 * wait. */
+		mx_error("sched", "request %llu cannot start: %s", (unsigned long long)r->id,
+		         mx_status_str(st));
+		mx_sched_finish(s, r, MX_FINISH_ERROR, st == MX_E_NOMEM ? MX_E_INTERNAL : st, -1);
+		return true;
+	}
+	pthread_mutex_lock(&s->lock);
+	mx_shares_remove(&s->shares, r);
+	mx_sched_show_waiting(s);
+	pthread_mutex_unlock(&s->lock);
+	mx_running_insert(s, r);
+	add_chunk(s, p, r);
+	return true;
+}
+
+/* Adds chunks of running prompts, and of requests that it admits, while the step has tokens left
+ * and there are slots and pages. */
+static void add_prompts(struct mx_sched *s, struct mx_sched_plan *p, struct candidates c)
+{
+	struct mx_req *r;
+	bool waits;
+	while ((r = next_candidate(s, &c, &waits)) != NULL) {
+		find_share(s, p);
+		if (!p->share)
+			return;
+		if (!waits)
+			add_chunk(s, p, r);
+		else if (r->n_tokens > c.longest || !admit(s, p, r))
+			c.closed = true;
+	}
+}
+
 static bool wants_chunk(const struct mx_req *r)
 {
 	return !mx_req_complete(r) && !mx_req_decoding(r);
+}
+
+/* Notes who has a backlog, and sets virtual time. */
+static void update_shares(struct mx_sched *s)
+{
+	for (uint32_t i = 0; i < s->n_running; i++)
+		if (wants_chunk(s->running[i]))
+			s->running[i]->share->in_prompt = true;
+	pthread_mutex_lock(&s->lock);
+	mx_shares_update(&s->shares);
+	s->n_principals = s->shares.n_active;
+	s->weights = s->shares.weights;
+	if (!s->turn)
+		s->turn = mx_shares_least(&s->shares);
+	pthread_mutex_unlock(&s->lock);
 }
 
 void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p)
@@ -256,22 +266,16 @@ void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p)
 	uint64_t begin = mx_now_ns();
 	p->n = p->n_decode = p->n_prompt = p->share = 0;
 	p->share_known = false;
-	if (!add_decodes(s, p)) {
+	update_shares(s);
+	if (!mx_sched_claim(s) || !add_decodes(s, p)) {
 		p->n = p->n_decode = 0;
 		return;
 	}
-	for (uint32_t i = 0; i < s->n_running; i++) {
-		if (!wants_chunk(s->running[i]))
-			continue;
-		find_share(s, p);
-		if (!p->share)
-			break;
-		add_chunk(s, p, s->running[i]);
-	}
-	if (may_admit(s)) {
-		find_share(s, p);
-		admit(s, p, UINT32_MAX);
-	}
+	struct candidates c = {.longest = UINT32_MAX};
+	for (uint32_t i = 0; i < s->n_running; i++)
+		if (wants_chunk(s->running[i]))
+			s->prompts[c.n_prompts++] = s->running[i];
+	add_prompts(s, p, c);
 	p->planning_ns = mx_now_ns() - begin;
 }
 
@@ -286,8 +290,10 @@ static void drop_ended(struct mx_sched_plan *p)
 	uint32_t n = 0, n_decode = 0;
 	for (uint32_t i = 0; i < p->n; i++) {
 		if (p->requests[i]->end.decided) {
-			if (i >= p->n_decode)
+			if (i >= p->n_decode) {
 				p->n_prompt -= p->items[i].n;
+				p->requests[i]->share->planned = 0;
+			}
 			continue;
 		}
 		n_decode += i < p->n_decode;
@@ -303,6 +309,6 @@ void mx_sched_plan_revise(struct mx_sched *s, struct mx_sched_plan *p)
 	drop_ended(p);
 	if (!p->n || !may_admit(s))
 		return;
-	find_share(s, p);
-	admit(s, p, LATE_TOKENS);
+	update_shares(s);
+	add_prompts(s, p, (struct candidates){.longest = LATE_TOKENS});
 }

@@ -1,78 +1,86 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "scheduler/queue.h"
 
-#include <stdlib.h>
+#include <stddef.h>
 
-#include "base/mem.h"
-
-mx_status mx_queue_init(struct mx_queue *q, uint32_t cap)
+void mx_queue_init(struct mx_queue *q)
 {
-	*q = (struct mx_queue){.cap = cap};
+	*q = (struct mx_queue){0};
 	TAILQ_INIT(&q->arrivals);
-	q->heap = mx_calloc(cap, sizeof *q->heap);
-	return q->heap ? MX_OK : MX_E_NOMEM;
 }
 
-void mx_queue_free(struct mx_queue *q)
+/* Makes one heap of two, either of which may be NULL. */
+static struct mx_req *meld(struct mx_req *a, struct mx_req *b)
 {
-	free(q->heap);
-	q->heap = NULL;
-}
-
-static void place(struct mx_queue *q, uint32_t i, struct mx_req *r)
-{
-	q->heap[i] = r;
-	r->heap_index = i;
-}
-
-/* Moves r from the hole at i towards the root. */
-static void sift_up(struct mx_queue *q, uint32_t i, struct mx_req *r)
-{
-	while (i > 0) {
-		uint32_t parent = (i - 1) / 2;
-		if (!mx_req_before(r, q->heap[parent]))
-			break;
-		place(q, i, q->heap[parent]);
-		i = parent;
+	if (!a || !b)
+		return a ? a : b;
+	if (mx_req_before(b, a)) {
+		struct mx_req *t = a;
+		a = b;
+		b = t;
 	}
-	place(q, i, r);
+	b->heap_next = a->heap_child;
+	b->heap_prev = a;
+	if (b->heap_next)
+		b->heap_next->heap_prev = b;
+	a->heap_child = b;
+	return a;
 }
 
-/* Moves r from the hole at i towards the leaves. */
-static void sift_down(struct mx_queue *q, uint32_t i, struct mx_req *r)
+/* Takes the first heap off a list of siblings. */
+static struct mx_req *cut_first(struct mx_req **list)
 {
-	for (;;) {
-		uint32_t child = 2 * i + 1;
-		if (child >= q->n)
-			break;
-		if (child + 1 < q->n && mx_req_before(q->heap[child + 1], q->heap[child]))
-			child++;
-		if (!mx_req_before(q->heap[child], r))
-			break;
-		place(q, i, q->heap[child]);
-		i = child;
+	struct mx_req *r = *list;
+	if (r) {
+		*list = r->heap_next;
+		r->heap_next = r->heap_prev = NULL;
 	}
-	place(q, i, r);
+	return r;
+}
+
+/* Makes one heap of a list of siblings: melds them by pairs from the left, then the pairs from the
+ * right. */
+static struct mx_req *meld_siblings(struct mx_req *list)
+{
+	struct mx_req *pairs = NULL, *all = NULL;
+	while (list) {
+		struct mx_req *a = cut_first(&list), *pair = meld(a, cut_first(&list));
+		pair->heap_next = pairs;
+		pairs = pair;
+	}
+	while (pairs) {
+		struct mx_req *pair = cut_first(&pairs);
+		all = meld(all, pair);
+	}
+	return all;
 }
 
 void mx_queue_push(struct mx_queue *q, struct mx_req *r)
 {
-	sift_up(q, q->n++, r);
+	r->heap_child = r->heap_next = r->heap_prev = NULL;
+	r->queued = true;
+	q->top = meld(q->top, r);
+	q->n++;
 	if (r->fresh)
 		TAILQ_INSERT_TAIL(&q->arrivals, r, arrival_link);
 }
 
 void mx_queue_remove(struct mx_queue *q, struct mx_req *r)
 {
-	uint32_t i = r->heap_index;
-	struct mx_req *last = q->heap[--q->n];
-	if (last != r) {
-		if (i > 0 && mx_req_before(last, q->heap[(i - 1) / 2]))
-			sift_up(q, i, last);
+	struct mx_req *below = meld_siblings(r->heap_child);
+	if (q->top == r) {
+		q->top = below;
+	} else {
+		if (r->heap_prev->heap_child == r)
+			r->heap_prev->heap_child = r->heap_next;
 		else
-			sift_down(q, i, last);
+			r->heap_prev->heap_next = r->heap_next;
+		if (r->heap_next)
+			r->heap_next->heap_prev = r->heap_prev;
+		q->top = meld(q->top, below);
 	}
-	r->heap_index = MX_REQ_NOT_QUEUED;
+	q->n--;
+	r->queued = false;
 	if (r->fresh) {
 		TAILQ_REMOVE(&q->arrivals, r, arrival_link);
 		r->fresh = false;
@@ -81,7 +89,7 @@ void mx_queue_remove(struct mx_queue *q, struct mx_req *r)
 
 struct mx_req *mx_queue_top(const struct mx_queue *q)
 {
-	return q->n ? q->heap[0] : NULL;
+	return q->top;
 }
 
 struct mx_req *mx_queue_oldest(const struct mx_queue *q)

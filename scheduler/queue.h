@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The waiting requests: a binary heap in the order of service. Its members know
- * their index in it, so that any of them can leave in O(log n). Beside it is the
- * list of fresh requests (those never admitted), by arrival. The capacity is
- * fixed at creation. No locking: the scheduler calls it under its lock.
+ * The waiting requests of a principal: a pairing heap in the order of service
+ * (Fredman, Sedgewick, Sleator, Tarjan, 1986), whose links are in the requests. So
+ * any of them can leave in O(log n), amortised, and nothing is allocated. Beside it
+ * is the list of fresh requests (those never admitted), by arrival. No locking: the
+ * scheduler calls it under its lock.
  */
 #ifndef MX_SCHEDULER_QUEUE_H
 #define MX_SCHEDULER_QUEUE_H
@@ -11,15 +12,14 @@
 #include "scheduler/request.h"
 
 struct mx_queue {
-	struct mx_req **heap; /* [cap] */
-	uint32_t n, cap;
+	struct mx_req *top; /* NULL = empty */
+	uint32_t n;
 	struct mx_req_list arrivals; /* fresh requests, oldest first */
 };
 
-mx_status mx_queue_init(struct mx_queue *q, uint32_t cap);
-void mx_queue_free(struct mx_queue *q);
+void mx_queue_init(struct mx_queue *q);
 
-/* Adds r; there must be room. A fresh request also joins `arrivals`. */
+/* Adds r. A fresh request also joins `arrivals`. */
 void mx_queue_push(struct mx_queue *q, struct mx_req *r);
 /* Takes out r, which must be a member. From then on it is not fresh. */
 void mx_queue_remove(struct mx_queue *q, struct mx_req *r);

@@ -13,7 +13,7 @@
 
 #include "scheduler/scheduler.h"
 
-#define MX_REQ_NOT_QUEUED UINT32_MAX
+struct mx_share;
 
 /* A copy of a prompt. The requests that were submitted together with it share it: the choices of a
  * client's request are as many as a hundred, and a prompt can have a million tokens. */
@@ -35,8 +35,9 @@ struct mx_req_end {
 
 struct mx_req {
 	/* Set by submit before the engine thread sees the request; constant from then on. */
-	uint64_t id;  /* grows with arrival */
-	int64_t rank; /* the order of service */
+	uint64_t id;            /* grows with arrival */
+	struct mx_share *share; /* of the principal that pays */
+	int64_t rank;           /* the order of service of the principal's requests */
 	uint32_t n_prompt, max_tokens;
 	struct mx_seq_params params; /* its pointers point into this block */
 	struct mx_prompt *prompt;    /* n_prompt ids */
@@ -47,7 +48,10 @@ struct mx_req {
 
 	/* Under the lock. */
 	uint32_t index;                   /* in mx_sched.table */
-	uint32_t heap_index;              /* in the queue, or MX_REQ_NOT_QUEUED */
+	bool queued;                      /* in the queue */
+	struct mx_req *heap_child;        /* in the queue: the first of those below */
+	struct mx_req *heap_next;         /* the next one of the same level */
+	struct mx_req *heap_prev;         /* the one before; of the first one the one above */
 	bool fresh;                       /* never admitted: in the list of arrivals */
 	bool cancelled;                   /* in the list of cancelled requests */
 	enum mx_cancel why;               /* valid if cancelled */
@@ -70,10 +74,12 @@ struct mx_req {
 
 TAILQ_HEAD(mx_req_list, mx_req);
 
-/* True if a is in front of b in the order of service. That order is by rank: the number of arrival,
- * plus a number of places for the priority, which has a bound (places_back in scheduler.c). So
- * within a priority it is the order of arrival; priorities 0 and -1 are strict among as many
- * requests as can be unfinished at a time; and no load can starve a low priority for ever.
+/* True if a is in front of b in the order of service, of two requests of one principal. That order
+ * is by rank: the number of arrival among the principal's, plus a number of places for the
+ * priority, which has a bound (places_back in scheduler.c). So within a priority it is the order of
+ * arrival; priorities 0 and -1 are strict among as many requests as can be unfinished at a time;
+ * and no load can starve a low priority for ever. Between principals their shares decide
+ * (shares.h).
  *
  * It is a total order that never changes during a request's life. A preempted request therefore
  * returns to the front of its priority. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The running set: admitted requests in the order of service. Engine thread only. */
+/* The running set: admitted requests by rank. Engine thread only. */
 #include <string.h>
 
 #include "scheduler/internal.h"

@@ -12,7 +12,9 @@
 
 /* Most entries of a list in a request. Longer lists are mistakes, and memory must have a bound. */
 #define MAX_LIST 1024
-#define MAX_SALT 1024
+#define MAX_SALT 1100 /* a client's, and what a front end writes before it */
+/* Most requests that a table can hold; an id is a count times this, plus an index. */
+#define MAX_REQUESTS ((uint32_t)1 << 22)
 
 /* ---- create and destroy ---- */
 
@@ -20,7 +22,8 @@ static bool config_valid(const struct mx_sched_config *c, const struct mx_engine
 {
 	return c->max_sequences && c->max_sequences <= info->max_sequences && c->step_tokens &&
 	       c->step_tokens <= info->step_tokens && c->max_sequences <= c->step_tokens && c->queue &&
-	       c->queue <= INT32_MAX && !(c->max_step_stretch < 0) && !isnan(c->max_step_stretch);
+	       c->queue < MAX_REQUESTS / 2 - c->max_sequences && !(c->max_step_stretch < 0) &&
+	       !isnan(c->max_step_stretch);
 }
 
 static void free_sched(struct mx_sched *s)
@@ -28,41 +31,46 @@ static void free_sched(struct mx_sched *s)
 	mx_stats_free(&s->stats);
 	pthread_cond_destroy(&s->wake);
 	pthread_mutex_destroy(&s->lock);
-	mx_queue_free(&s->queue);
+	mx_shares_free(&s->shares);
 	free(s->table);
 	free(s->free_indices);
 	free(s->running);
+	free(s->prompts);
 	for (int i = 0; i < 2; i++) {
 		free(s->plans[i].items);
 		free(s->plans[i].requests);
 		free(s->plans[i].results);
+		free(s->plans[i].costs);
 	}
 	free(s);
 }
 
 static mx_status allocate(struct mx_sched *s)
 {
-	/* A request holds an entry of the table from submit to its end, and submit refuses when none is
-	 * free. So as many may wait as the queue has places and the engine has idle sequences, and the
-	 * queue can take back everything that runs. */
-	s->max_requests = s->n_free = s->config.queue + s->config.max_sequences;
-	s->table = mx_calloc(s->max_requests, sizeof *s->table);
-	s->free_indices = mx_calloc(s->max_requests, sizeof *s->free_indices);
+	/* A request holds an entry of the table from submit to its end. A principal can have half of
+	 * the entries: so as many of its requests may wait as the queue has places and the engine has
+	 * idle sequences. The rest is room for other principals. */
+	atomic_store(&s->max_requests, s->config.queue + s->config.max_sequences);
+	s->cap = s->n_free = 2 * s->max_requests;
+	s->table = mx_calloc(s->cap, sizeof *s->table);
+	s->free_indices = mx_calloc(s->cap, sizeof *s->free_indices);
 	uint32_t n = s->config.max_sequences;
 	s->running = mx_calloc(n, sizeof *s->running);
-	if (mx_queue_init(&s->queue, s->max_requests) != MX_OK || !s->table || !s->free_indices ||
-	    !s->running)
+	s->prompts = mx_calloc(n, sizeof *s->prompts);
+	if (mx_shares_init(&s->shares, s->cap) != MX_OK || !s->table || !s->free_indices ||
+	    !s->running || !s->prompts)
 		return MX_E_NOMEM;
 	for (int i = 0; i < 2; i++) {
 		struct mx_sched_plan *p = &s->plans[i];
 		p->items = mx_calloc(n, sizeof *p->items);
 		p->requests = mx_calloc(n, sizeof *p->requests);
 		p->results = mx_calloc(n, sizeof *p->results);
-		if (!p->items || !p->requests || !p->results)
+		p->costs = mx_calloc(n, sizeof *p->costs);
+		if (!p->items || !p->requests || !p->results || !p->costs)
 			return MX_E_NOMEM;
 	}
-	for (uint32_t i = 0; i < s->max_requests; i++)
-		s->free_indices[i] = s->max_requests - 1 - i;
+	for (uint32_t i = 0; i < s->cap; i++)
+		s->free_indices[i] = s->cap - 1 - i;
 	return MX_OK;
 }
 
@@ -135,6 +143,16 @@ static mx_status check_request(const struct mx_sched *s, const struct mx_request
 	    r->params.sampling.n_bias > MAX_LIST ||
 	    (r->params.cache_salt && strnlen(r->params.cache_salt, MAX_SALT + 1) > MAX_SALT))
 		return mx_fail(err, MX_E_INVALID, "a list of the request is too long");
+	if (r->params.pooling != MX_POOLING_NONE && r->max_tokens)
+		return mx_fail(err, MX_E_INVALID, "a request with pooling has no output tokens");
+	bool tokens = r->params.pooling == MX_POOLING_TOKENS;
+	if (r->params.n_pooled > MX_MAX_POOLED || (tokens && !r->params.n_pooled))
+		return mx_fail(err, MX_E_INVALID, "1 to %d tokens can be scored, not %zu", MX_MAX_POOLED,
+		               r->params.n_pooled);
+	for (size_t i = 0; i < r->params.n_pooled; i++)
+		if (r->params.pooled[i] < 0 || (uint32_t)r->params.pooled[i] >= s->info.vocab)
+			return mx_fail(err, MX_E_INVALID, "token %d is outside the vocabulary of %u",
+			               r->params.pooled[i], s->info.vocab);
 	if ((uint64_t)r->n_prompt + r->max_tokens > s->max_len) {
 		bool context = s->max_len == s->info.max_context;
 		return mx_fail(err, MX_E_RANGE,
@@ -156,7 +174,8 @@ static mx_status reject(struct mx_sched *s, mx_status status, struct mx_err *err
 	pthread_mutex_unlock(&s->stats.lock);
 	switch (status) {
 	case MX_E_BUSY:
-		return mx_fail(err, status, "the queue of %u requests is full", s->config.queue);
+		return mx_fail(err, status, "the queue of %u requests is full",
+		               mx_sched_max_requests(s) - s->config.max_sequences);
 	case MX_E_SHUTDOWN: return mx_fail(err, status, "the server is shutting down");
 	case MX_E_DEVICE: return mx_fail(err, status, "the device is lost");
 	case MX_E_NOMEM: return mx_fail(err, status, "out of memory");
@@ -164,14 +183,26 @@ static mx_status reject(struct mx_sched *s, mx_status status, struct mx_err *err
 	}
 }
 
-/* Returns MX_OK if n requests may be queued now, else the reason why not. Under the lock. */
-static mx_status may_queue(const struct mx_sched *s, size_t n)
+static uint32_t weight_of(const struct mx_request *r)
+{
+	return !r->weight ? 1 : r->weight < MX_MAX_WEIGHT ? r->weight : MX_MAX_WEIGHT;
+}
+
+/* Returns MX_OK if n requests of r's principal may be queued now, else the reason why not. Under
+ * the lock. */
+static mx_status may_queue(const struct mx_sched *s, const struct mx_request *r, size_t n)
 {
 	if (atomic_load(&s->failed))
 		return MX_E_DEVICE;
 	if (atomic_load(&s->draining))
 		return MX_E_SHUTDOWN;
-	return n > s->n_free ? MX_E_BUSY : MX_OK;
+	const struct mx_share *share = mx_shares_find(&s->shares, r->principal);
+	uint32_t has = share ? share->n_unfinished : 0;
+	uint32_t most = mx_sched_max_requests(s), used = s->cap - s->n_free;
+	uint32_t places = used < 2 * most ? 2 * most - used : 0;
+	bool room =
+		has + n <= most && n <= mx_shares_room(&s->shares, r->principal, weight_of(r), places);
+	return room ? MX_OK : MX_E_BUSY;
 }
 
 static void free_copies(struct mx_req_list *copies)
@@ -209,18 +240,20 @@ static mx_status copy_all(const struct mx_request *r, size_t n, struct mx_req_li
  * wait, higher levels reach further, and no level reaches twice as far. */
 static int64_t places_back(const struct mx_sched *s, int32_t priority)
 {
-	int64_t p = priority, most = 2 * (int64_t)s->max_requests;
+	int64_t p = priority, most = 2 * (int64_t)mx_sched_max_requests(s);
 	return most * p / (1 + (p < 0 ? -p : p));
 }
 
-/* Gives c an entry of the table, an id and a place in the queue. Under the lock; there is room. */
-static uint64_t enqueue(struct mx_sched *s, struct mx_req *c, int32_t priority)
+/* Gives c, a copy of r, an entry of the table, an id and a place in the queue. Under the lock;
+ * there is room. */
+static uint64_t enqueue(struct mx_sched *s, struct mx_req *c, const struct mx_request *r)
 {
 	c->index = s->free_indices[--s->n_free];
 	s->table[c->index] = c;
-	c->id = ++s->n_submitted * s->max_requests + c->index;
-	c->rank = (int64_t)s->n_submitted + places_back(s, priority);
-	mx_queue_push(&s->queue, c);
+	c->id = ++s->n_submitted * MAX_REQUESTS + c->index;
+	c->share = mx_shares_join(&s->shares, r->principal, weight_of(r));
+	c->rank = (int64_t)++c->share->n_submitted + places_back(s, r->priority);
+	mx_shares_push(&s->shares, c);
 	atomic_fetch_add(&s->n_live, 1);
 	return c->id;
 }
@@ -228,9 +261,9 @@ static uint64_t enqueue(struct mx_sched *s, struct mx_req *c, int32_t priority)
 static mx_status check_all(const struct mx_sched *s, const struct mx_request *r, size_t n,
                            struct mx_err *err)
 {
-	if (n > s->max_requests)
+	if (n > mx_sched_max_requests(s))
 		return mx_fail(err, MX_E_LIMIT, "%zu requests together are more than the %u allowed", n,
-		               s->max_requests);
+		               mx_sched_max_requests(s));
 	mx_status st = MX_OK;
 	for (size_t i = 0; i < n && st == MX_OK; i++) {
 		st = check_request(s, &r[i], err);
@@ -246,7 +279,7 @@ mx_status mx_sched_submit_all(struct mx_sched *s, const struct mx_request *r, si
 	mx_status st = check_all(s, r, n, err);
 	if (st == MX_OK) { /* to save copies; the check below, after copying, is the one that counts */
 		pthread_mutex_lock(&s->lock);
-		st = may_queue(s, n);
+		st = may_queue(s, r, n);
 		pthread_mutex_unlock(&s->lock);
 	}
 	struct mx_req_list copies = TAILQ_HEAD_INITIALIZER(copies);
@@ -256,7 +289,7 @@ mx_status mx_sched_submit_all(struct mx_sched *s, const struct mx_request *r, si
 		return reject(s, st, err);
 
 	pthread_mutex_lock(&s->lock);
-	st = may_queue(s, n);
+	st = may_queue(s, r, n);
 	if (st != MX_OK) {
 		pthread_mutex_unlock(&s->lock);
 		free_copies(&copies);
@@ -265,9 +298,9 @@ mx_status mx_sched_submit_all(struct mx_sched *s, const struct mx_request *r, si
 	for (size_t i = 0; i < n; i++) {
 		struct mx_req *c = TAILQ_FIRST(&copies);
 		TAILQ_REMOVE(&copies, c, arrival_link);
-		out_ids[i] = enqueue(s, c, r[i].priority);
+		out_ids[i] = enqueue(s, c, &r[i]);
 	}
-	atomic_store_explicit(&s->n_waiting, s->queue.n, memory_order_relaxed);
+	mx_sched_show_waiting(s);
 	if (s->sleeping)
 		pthread_cond_signal(&s->wake);
 	pthread_mutex_unlock(&s->lock);
@@ -287,12 +320,12 @@ void mx_sched_count_too_long(struct mx_sched *s)
 
 uint32_t mx_sched_max_requests(const struct mx_sched *s)
 {
-	return s->max_requests;
+	return atomic_load_explicit(&s->max_requests, memory_order_relaxed);
 }
 
 uint64_t mx_sched_max_overtakers(const struct mx_sched *s)
 {
-	return 4 * (uint64_t)s->max_requests;
+	return 4 * (uint64_t)mx_sched_max_requests(s);
 }
 
 /* ---- cancel, drain, figures ---- */
@@ -300,7 +333,8 @@ uint64_t mx_sched_max_overtakers(const struct mx_sched *s)
 void mx_sched_cancel(struct mx_sched *s, uint64_t id, enum mx_cancel why)
 {
 	pthread_mutex_lock(&s->lock);
-	struct mx_req *r = s->table[id % s->max_requests];
+	uint32_t index = (uint32_t)(id % MAX_REQUESTS);
+	struct mx_req *r = index < s->cap ? s->table[index] : NULL;
 	if (r && r->id == id && !r->cancelled) {
 		r->cancelled = true;
 		r->why = why;
@@ -308,6 +342,46 @@ void mx_sched_cancel(struct mx_sched *s, uint64_t id, enum mx_cancel why)
 		/* The engine thread is awake: it sleeps only when no request is left. */
 	}
 	pthread_mutex_unlock(&s->lock);
+}
+
+/* Makes room for `cap` requests, more than there is. */
+static mx_status grow(struct mx_sched *s, uint32_t cap)
+{
+	struct mx_req **table = mx_calloc(cap, sizeof *table);
+	uint32_t *indices = mx_calloc(cap, sizeof *indices);
+	struct mx_share_block *shares = mx_share_block_create(cap - s->cap);
+	if (!table || !indices || !shares) {
+		free(table);
+		free(indices);
+		free(shares);
+		return MX_E_NOMEM;
+	}
+	pthread_mutex_lock(&s->lock);
+	mx_shares_add(&s->shares, shares);
+	struct mx_req **old_table = s->table;
+	uint32_t *old_indices = s->free_indices;
+	memcpy(table, old_table, s->cap * sizeof *table);
+	memcpy(indices, old_indices, s->n_free * sizeof *indices);
+	for (uint32_t i = s->cap; i < cap; i++)
+		indices[s->n_free++] = i;
+	s->table = table;
+	s->free_indices = indices;
+	s->cap = cap;
+	pthread_mutex_unlock(&s->lock);
+	free(old_table);
+	free(old_indices);
+	return MX_OK;
+}
+
+mx_status mx_sched_set_queue(struct mx_sched *s, uint32_t queue)
+{
+	if (!queue || queue >= MAX_REQUESTS / 2 - s->config.max_sequences)
+		return MX_E_INVALID;
+	uint32_t n = queue + s->config.max_sequences;
+	mx_status st = 2 * n > s->cap ? grow(s, 2 * n) : MX_OK;
+	if (st == MX_OK)
+		atomic_store(&s->max_requests, n);
+	return st;
 }
 
 uint32_t mx_sched_max_len(const struct mx_sched *s)
@@ -346,9 +420,16 @@ void mx_sched_stats(const struct mx_sched *cs, struct mx_sched_stats *out)
 	*out = s->stats.v;
 	pthread_mutex_unlock(&s->stats.lock);
 	pthread_mutex_lock(&s->lock);
-	out->waiting = s->queue.n;
-	const struct mx_req *oldest = mx_queue_oldest(&s->queue);
-	uint64_t arrival = oldest ? oldest->arrival_ns : 0;
+	out->waiting = s->shares.n_waiting;
+	out->principals = s->shares.n_active;
+	uint64_t arrival = 0;
+	const struct mx_share *e;
+	TAILQ_FOREACH(e, &s->shares.active, link)
+	{
+		const struct mx_req *oldest = mx_queue_oldest(&e->queue);
+		if (oldest && (!arrival || oldest->arrival_ns < arrival))
+			arrival = oldest->arrival_ns;
+	}
 	pthread_mutex_unlock(&s->lock);
 	out->running = atomic_load(&s->n_running_shown);
 	uint64_t now = mx_now_ns();

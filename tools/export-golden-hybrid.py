@@ -20,6 +20,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 from transformers.models.gemma4 import Gemma4TextConfig
+from transformers.models.mistral4 import Mistral4Config, Mistral4ForCausalLM
 
 LENGTHS = (1, 7, 15, 16, 17, 65, 200, 500)
 FEWER = (1, 7, 16, 17, 65, 300)
@@ -30,7 +31,7 @@ VOCAB = 128
 
 
 def config(name, **kw):
-    cls = getattr(transformers, name + "Config")
+    cls = Mistral4Config if name == "Mistral4" else getattr(transformers, name + "Config")
     return cls(**dict(golden_models.NO_SPECIAL_TOKENS, vocab_size=VOCAB, hidden_size=32,
                       num_hidden_layers=2, max_position_embeddings=1024) | kw)
 
@@ -303,6 +304,21 @@ LATENT = {
         layer_types=["full_attention", "linear_attention"],
         mlp_layer_types=["sparse", "dense"]), FEWER, kimi(False)),
 }
+def zamba(**kw):
+    # time_step_min: transformers cuts the steps of prompts there, and those of decoding not
+    return attention("Zamba2", **dict(num_key_value_heads=4, mamba_d_state=16,
+                                      time_step_min=1e-9, chunk_size=16) | kw)
+
+
+def zamba_names(path):
+    """Spells the layers as published."""
+    config = json.loads((path / "config.json").read_text())
+    words = config.pop("layer_types", None) or config.pop("layers_block_type")
+    config["layers_block_type"] = [{"linear_attention": "mamba"}.get(w, w) for w in words]
+    config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
+    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
 VARIANTS |= HYBRIDS | {
     "qwen3_next": Variant(attention("Qwen3Next", mlp_only_layers=[2], **GATED, **QWEN_EXPERTS),
                           LENGTHS),
@@ -423,6 +439,33 @@ VARIANTS |= HYBRIDS | {
     "jamba": Variant(attention(
         "Jamba", num_hidden_layers=4, num_experts=5, num_experts_per_tok=2, attn_layer_period=4,
         attn_layer_offset=2, mamba_d_state=12, mamba_dt_rank=5), LENGTHS),
+    "hunyuan_v1_moe": Variant(attention(
+        "HunYuanMoEV1", head_dim=12, num_experts=6, moe_topk=[2, 3], intermediate_size=24)),
+    "afmoe": Variant(attention(
+        "Afmoe", num_hidden_layers=4, head_dim=12, num_experts=8, num_experts_per_tok=3,
+        moe_intermediate_size=24, num_shared_experts=2, num_dense_layers=1, route_scale=1.8,
+        global_attn_every_n_layers=3, sliding_window=30, mup_enabled=True), LENGTHS),
+    "youtu": Variant(attention(
+        "Youtu", num_key_value_heads=4, q_lora_rank=20, kv_lora_rank=24, qk_nope_head_dim=12,
+        qk_rope_head_dim=8, v_head_dim=16)),
+    "mistral4": Variant(latent(
+        "Mistral4", n_group=4, topk_group=2, routed_scaling_factor=1.7, n_shared_experts=2,
+        rope_parameters=yarn(original_max_position_embeddings=64, factor=16.0, mscale=1.0,
+                             mscale_all_dim=1.0, llama_4_scaling_beta=0.3)), LENGTHS),
+    "exaone_moe": Variant(attention(
+        "ExaoneMoe", num_hidden_layers=4, head_dim=12, num_experts=8, num_experts_per_tok=3,
+        moe_intermediate_size=24, num_shared_experts=2, n_group=4, topk_group=2,
+        sliding_window=30)),
+    "zamba2": Variant(zamba(
+        num_hidden_layers=6, num_mem_blocks=2, use_shared_attention_adapter=True, adapter_rank=6,
+        use_mem_rope=True, mamba_ngroups=2, n_mamba_heads=8, layers_block_type=[
+            "linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid", "hybrid"]),
+        LENGTHS, zamba_names),
+    "zamba2-plain": Variant(zamba(
+        num_hidden_layers=3, adapter_rank=5, num_attention_heads=2, num_key_value_heads=1,
+        n_mamba_heads=4, mamba_d_conv=3, mamba_expand=3, add_bias_linear=True, mamba_d_state=24,
+        intermediate_size=None,
+        layers_block_type=["hybrid", "linear_attention", "hybrid"])),
     "jamba-bias": Variant(attention(
         "Jamba", num_experts=1, attn_layer_period=2, attn_layer_offset=0, mamba_proj_bias=True,
         mamba_conv_bias=False, mamba_expand=1, tie_word_embeddings=True)),
@@ -460,6 +503,9 @@ def randomized(name, shape, r, config):
     if len(shape) == 1:
         plus_one = config.model_type.startswith(("qwen3_next", "qwen3_5"))
         return (0 if plus_one and "linear_attn" not in name else 1) + 0.1 * r
+    if "_adapter_list" in name or (config.model_type == "zamba2" and "_proj" in name and
+                                   ".self_attn." in name):
+        return 0.5 * r / shape[-1] ** 0.5  # sums of two products
     if "conv" in name and len(shape) == 3 and shape[1] == 1:
         return r / shape[-1] ** 0.5
     if "embed" in name and not config.tie_word_embeddings:
@@ -473,7 +519,10 @@ def randomized(name, shape, r, config):
 @torch.no_grad()
 def write(v, path, seed):
     v.config._experts_implementation = "eager"
-    model = AutoModelForCausalLM.from_config(v.config, attn_implementation="eager")
+    make = AutoModelForCausalLM.from_config
+    if v.config.model_type == "mistral4":  # which transformers has as a part of others only
+        make = Mistral4ForCausalLM._from_config
+    model = make(v.config, attn_implementation="eager")
     g = torch.Generator().manual_seed(seed)
     tensors = dict(model.named_parameters())
     tensors |= {k: b for k, b in model.named_buffers() if "bias" in k or "layer_scalar" in k}
@@ -486,7 +535,8 @@ def write(v, path, seed):
 
 
 def load(v, path):
-    return AutoModelForCausalLM.from_pretrained(
+    cls = Mistral4ForCausalLM if v.config.model_type == "mistral4" else AutoModelForCausalLM
+    return cls.from_pretrained(
         path, dtype=torch.float32, attn_implementation="eager",
         experts_implementation="eager").eval()
 

@@ -23,7 +23,9 @@ import transformers
 from transformers.models.gemma4 import Gemma4TextConfig
 from transformers import (ArceeConfig, AutoModelForCausalLM, Cohere2Config, CohereConfig, CwmConfig,
                           Ernie4_5Config, Exaone4Config, Gemma2Config, Gemma3TextConfig, GemmaConfig,
-                          Glm4Config, GlmConfig, GraniteSWAConfig, NemotronConfig,
+                          HeliumConfig, HunYuanDenseV1Config, HyperCLOVAXConfig,
+                          InternLM3Config, StableLmConfig,
+                          VaultGemmaConfig, Glm4Config, GlmConfig, GraniteSWAConfig, NemotronConfig,
                           Starcoder2Config,
                           GPT2Config, GPTNeoXConfig, GraniteConfig, LlamaConfig, Ministral3Config,
                           MinistralConfig, MistralConfig, Olmo2Config, Olmo3Config, Phi3Config,
@@ -107,6 +109,18 @@ def vision(hidden=8):
             "multi_modal_projector.mm_input_projection_weight": torch.ones(hidden, 32)}
 
 
+def unused_keys():
+    """Tensors of layers that read the keys of others, and of another part."""
+    layers = {f"model.language_model.layers.{i}.self_attn.{k}": torch.ones(8)
+              for i in (3, 4, 5) for k in ("k_proj.weight", "v_proj.weight", "k_norm.weight")}
+    return layers | {"model.embed_vision.embedding_projection.weight": torch.ones(4, 4)}
+
+
+GEMMA4_ROPE = dict(
+    full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25, rope_theta=1e6),
+    sliding_attention=dict(rope_type="default", rope_theta=1e4))
+
+
 class Variant:
     def __init__(self, config, dtype=torch.float32, edit=None, shard=None, rename=None,
                  by_token=False, extra=None):
@@ -174,10 +188,19 @@ VARIANTS = {
         hidden_size_per_layer_input=0, tie_word_embeddings=True, sliding_window=40,
         final_logit_softcapping=9.0,
         layer_types=["sliding_attention", "full_attention", "full_attention"]),
-        rope_parameters=dict(
-            full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25,
-                                rope_theta=1e6),
-            sliding_attention=dict(rope_type="default", rope_theta=1e4)))),
+        rope_parameters=GEMMA4_ROPE)),
+    "gemma4-shared": Variant(Gemma4TextConfig(**small(
+        num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+        global_head_dim=24, hidden_size_per_layer_input=12, vocab_size_per_layer_input=256,
+        num_kv_shared_layers=3, use_double_wide_mlp=True, tie_word_embeddings=True,
+        sliding_window=40, final_logit_softcapping=9.0,
+        layer_types=["sliding_attention", "full_attention"] * 3), rope_parameters=GEMMA4_ROPE),
+        edit=as_part("gemma4"), rename=("model.", "model.language_model."), extra=unused_keys),
+    "gemma4-inputs": Variant(Gemma4TextConfig(**small(
+        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1, head_dim=16,
+        global_head_dim=8, hidden_size_per_layer_input=8, vocab_size_per_layer_input=260,
+        sliding_window=24, layer_types=["full_attention", "sliding_attention", "full_attention"]),
+        rope_parameters=GEMMA4_ROPE)),
     "phi3": Variant(Phi3Config(**small(num_attention_heads=4, num_key_value_heads=2,
                                        sliding_window=48), **rope("default"))),
     "phi3-long": Variant(Phi3Config(**small(
@@ -280,6 +303,26 @@ VARIANTS = {
     "nemotron": Variant(NemotronConfig(**small(
         num_attention_heads=4, num_key_value_heads=2, head_dim=12, mlp_bias=True),
         **rope("default", partial_rotary_factor=0.5))),
+    "hunyuan_v1_dense": Variant(HunYuanDenseV1Config(**small(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=12, attention_bias=True),
+        **rope("dynamic", alpha=50.0, factor=1.0))),
+    "stablelm": Variant(StableLmConfig(**small(
+        hidden_size=64, num_attention_heads=4, num_key_value_heads=2, use_qkv_bias=True),
+        **rope("default", partial_rotary_factor=0.25))),
+    "helium": Variant(HeliumConfig(**small(
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16, mlp_bias=True),
+        **rope("default"))),
+    "internlm3": Variant(InternLM3Config(**small(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=12, attention_bias=True,
+        mlp_bias=True), **rope("linear", factor=4.0))),
+    "hyperclovax": Variant(HyperCLOVAXConfig(**medium(
+        num_attention_heads=4, num_key_value_heads=2, head_dim=16, embedding_multiplier=3.0,
+        residual_multiplier=0.6, attention_multiplier=0.4, logits_scaling=0.8),
+        **rope("default"))),
+    "vaultgemma": Variant(VaultGemmaConfig(**small(
+        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+        tie_word_embeddings=True, sliding_window=40, query_pre_attn_scalar=24,
+        attn_logit_softcapping=3.0, final_logit_softcapping=9.0), **rope("default"))),
     "mixd-attention": Variant(Qwen3Config(**small(
         head_dim=16, use_sliding_window=True, sliding_window=40, max_window_layers=1),
         **rope("default")), edit=as_mixd, rename=(".self_attn.", ".mixer.")),
@@ -290,7 +333,8 @@ VARIANTS = {
 def randomize(model, seed):
     """Every unit's input has a standard deviation near 1, logits one near 2.5."""
     g = torch.Generator().manual_seed(seed)
-    plus_one = model.config.model_type in ("gemma", "gemma2", "gemma3_text", "nemotron")
+    plus_one = model.config.model_type in ("gemma", "gemma2", "gemma3_text", "nemotron",
+                                               "vaultgemma")
     embeddings = ("embed_tokens", "embed_in", "wte", "wpe")
     for name, p in model.named_parameters():
         r = torch.randn(p.shape, generator=g)

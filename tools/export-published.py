@@ -20,6 +20,7 @@ import re
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.models.mistral4 import Mistral4ForCausalLM
 
 FACTORS = dict(short_factor=[1.0] * 48, long_factor=[1.5] * 48)
 LOCAL = dict(rope_theta=1000000.0, rope_local_base_freq=10000.0, sliding_window_pattern=6)
@@ -40,6 +41,8 @@ Confirmed by files of the checkpoints themselves, as public repositories hold th
 - Qwen3.5-35B-A3B: a pruned 25B has the same names in its index, but the experts one by one and no
   vision or prediction tensors (mixd --check takes it, and all that are named above, with the
   config.json that is published with them);
+- Qwen3-Embedding-8B: sizes, the names without "model." and that 398 tensors have no lm_head, as threads
+  of vllm-project/vllm-metal (730, 736) quote them; its row here was written by hand, not by transformers;
 - GLM-4.5-Air, SmolLM3-3B, NVIDIA-Nemotron-Nano-9B-v2, Falcon-H1-0.5B-Base, LFM2-8B-A1B, Jamba-v0.1:
   the configuration, or its sizes, as other projects' logs and tests quote it.
 The others are not confirmed.
@@ -178,6 +181,13 @@ PUBLISHED = {
         rename=((r"^lm_head\.", "embed_out."),),
         extra={"gpt_neox.layers.{}.attention.masked_bias": [],
                "gpt_neox.layers.{}.attention.rotary_emb.inv_freq": [8]}),
+    "Qwen3-Embedding-8B": Published(dict(
+        model_type="qwen3", hidden_size=4096, intermediate_size=12288, num_hidden_layers=36,
+        num_attention_heads=32, num_key_value_heads=8, head_dim=128, vocab_size=151665,
+        hidden_act="silu", max_position_embeddings=40960, rms_norm_eps=1e-6, rope_theta=1000000.0,
+        rope_scaling=None, use_sliding_window=False, sliding_window=None, max_window_layers=36,
+        attention_bias=False, tie_word_embeddings=False),
+        rename=((r"^model\.", ""),), drop=(r"^lm_head\.",)),
     "Seed-OSS-36B-Instruct": Published(dict(
         model_type="seed_oss", hidden_size=5120, intermediate_size=27648, num_hidden_layers=64,
         num_attention_heads=80, num_key_value_heads=8, head_dim=128, vocab_size=155136,
@@ -403,6 +413,124 @@ PUBLISHED = {
         rename=((r"\.mlp\.gate\.", ".block_sparse_moe.gate."),
                 (r"\.mlp\.experts\.", ".block_sparse_moe.experts.")),
         drop=(r"\.(slope_rate|query_decay|key_decay|diagonal_decay)$",)),
+    "Hunyuan-7B-Instruct": Published(dict(
+        model_type="hunyuan_v1_dense", hidden_size=4096, intermediate_size=14336,
+        num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, head_dim=128,
+        attention_head_dim=128, vocab_size=128167, hidden_act="silu",
+        max_position_embeddings=32768, rms_norm_eps=1e-5, rope_theta=10000.0, rope_scaling=dict(
+            alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0, mscale=1.0, mscale_all_dim=1.0,
+            type="dynamic"), use_qk_norm=True, use_cla=False, attention_bias=False,
+        mlp_bias=False, tie_word_embeddings=True), reads=dict(rope_scaling=None)),
+    "Hunyuan-A13B-Instruct": Published(dict(
+        model_type="hunyuan_v1_moe", hidden_size=4096, intermediate_size=3072,
+        num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, head_dim=128,
+        vocab_size=128167, hidden_act="silu", max_position_embeddings=32768, rms_norm_eps=1e-5,
+        rope_theta=10000.0, rope_scaling=dict(
+            alpha=1000.0, beta_fast=32, beta_slow=1, factor=1.0, mscale=1.0, mscale_all_dim=0.0,
+            type="dynamic"), use_qk_norm=True, use_cla=False, num_experts=64,
+        moe_topk=[8] * 32, num_shared_expert=[1] * 32, moe_intermediate_size=[3072] * 32,
+        moe_layer_num_skipped=0, use_mixed_mlp_moe=True, attention_bias=False, mlp_bias=False,
+        tie_word_embeddings=True), experts=QWEN, reads=dict(rope_scaling=None)),
+    "Trinity-Mini": Published(dict(
+        model_type="afmoe", hidden_size=2048, intermediate_size=6144,
+        moe_intermediate_size=1024, num_hidden_layers=32, num_attention_heads=32,
+        num_key_value_heads=4, head_dim=128, vocab_size=200192, hidden_act="silu",
+        max_position_embeddings=131072, rms_norm_eps=1e-5, rope_theta=10000, rope_scaling=None,
+        num_experts=128, num_experts_per_tok=8, num_shared_experts=1, num_dense_layers=2,
+        n_group=1, topk_group=1, route_norm=True, route_scale=2.826, score_func="sigmoid",
+        mup_enabled=True, global_attn_every_n_layers=4, sliding_window=2048,
+        layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * 8,
+        tie_word_embeddings=False), experts=QWEN),
+    "HyperCLOVAX-SEED-Think-14B": Published(dict(
+        model_type="hyperclovax", hidden_size=6144, intermediate_size=14336,
+        num_hidden_layers=38, num_attention_heads=48, num_key_value_heads=8, head_dim=128,
+        vocab_size=110592, hidden_act="silu", max_position_embeddings=131072, rms_norm_eps=1e-5,
+        rope_theta=100000000, attention_bias=False, mlp_bias=False,
+        attention_multiplier=0.0078125, embedding_multiplier=10.0, logits_scaling=0.125,
+        residual_multiplier=1.0, use_post_norm=True, tie_word_embeddings=False)),
+    "stablelm-2-1_6b": Published(dict(
+        model_type="stablelm", hidden_size=2048, intermediate_size=5632, num_hidden_layers=24,
+        num_attention_heads=32, num_key_value_heads=32, vocab_size=100352, hidden_act="silu",
+        max_position_embeddings=4096, layer_norm_eps=1e-5, rope_theta=10000,
+        partial_rotary_factor=0.25, use_qkv_bias=True, tie_word_embeddings=False)),
+    "helium-1-2b": Published(dict(
+        model_type="helium", hidden_size=2048, intermediate_size=8192, num_hidden_layers=28,
+        num_attention_heads=16, num_key_value_heads=8, head_dim=128, vocab_size=64000,
+        hidden_act="silu", max_position_embeddings=4096, rms_norm_eps=1e-8, rope_theta=20000.0,
+        attention_bias=False, mlp_bias=False, tie_word_embeddings=False)),
+    "internlm3-8b-instruct": Published(dict(
+        model_type="internlm3", hidden_size=4096, intermediate_size=10240, num_hidden_layers=48,
+        num_attention_heads=32, num_key_value_heads=2, head_dim=128, vocab_size=128512,
+        hidden_act="silu", max_position_embeddings=32768, rms_norm_eps=1e-5, rope_theta=50000000,
+        rope_scaling=dict(factor=6.0, rope_type="dynamic"), bias=False, qkv_bias=False,
+        tie_word_embeddings=False)),
+    "vaultgemma-1b": Published(dict(
+        model_type="vaultgemma", hidden_size=1152, intermediate_size=6912, num_hidden_layers=26,
+        num_attention_heads=4, num_key_value_heads=4, head_dim=256, vocab_size=256000,
+        hidden_activation="gelu_pytorch_tanh", max_position_embeddings=1024, rms_norm_eps=1e-6,
+        rope_theta=10000.0, query_pre_attn_scalar=256, sliding_window=512)),
+    "Youtu-LLM-2B": Published(dict(
+        model_type="youtu", hidden_size=2048, intermediate_size=6144, num_hidden_layers=32,
+        num_attention_heads=16, num_key_value_heads=16, q_lora_rank=1536, kv_lora_rank=512,
+        qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, vocab_size=128256,
+        hidden_act="silu", max_position_embeddings=131072, rms_norm_eps=1e-6,
+        rope_theta=1600000, rope_interleave=True, attention_bias=False,
+        tie_word_embeddings=True)),
+    "Mistral-Small-4-119B-2603-bf16": Published(dict(
+        model_type="mistral4", hidden_size=4096, intermediate_size=12288,
+        moe_intermediate_size=2048, num_hidden_layers=36, num_attention_heads=32,
+        num_key_value_heads=32, n_shared_experts=1, n_routed_experts=128, num_experts_per_tok=4,
+        q_lora_rank=1024, kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=64,
+        v_head_dim=128, vocab_size=131072, hidden_act="silu", max_position_embeddings=1048576,
+        rms_norm_eps=1e-6, n_group=1, topk_group=1, first_k_dense_replace=0,
+        norm_topk_prob=True, routed_scaling_factor=1.0, rope_parameters=dict(
+            rope_type="yarn", rope_theta=10000.0, factor=128.0, beta_fast=32.0, beta_slow=1.0,
+            mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1,
+            original_max_position_embeddings=8192), rope_interleave=True,
+        tie_word_embeddings=False)),
+    "K-EXAONE-236B-A23B": Published(dict(
+        model_type="exaone_moe", hidden_size=6144, intermediate_size=18432,
+        moe_intermediate_size=2048, num_hidden_layers=48, num_attention_heads=64,
+        num_key_value_heads=8, head_dim=128, vocab_size=153600, hidden_act="silu",
+        max_position_embeddings=262144, rms_norm_eps=1e-5, rope_parameters=dict(
+            rope_type="default", rope_theta=1000000), num_experts=128, num_experts_per_tok=8,
+        num_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True,
+        routed_scaling_factor=2.5, sliding_window=128, sliding_window_pattern="LLLG",
+        layer_types=(["sliding_attention"] * 3 + ["full_attention"]) * 12,
+        mlp_layer_types=["dense"] + ["sparse"] * 47, tie_word_embeddings=False), experts=QWEN,
+        reads=dict(sliding_window_pattern=4),
+        rename=((r"\.mlp\.gate\.e_score", ".mlp.e_score"),),
+        extra={"mtp.norm.weight": [6144]}),
+    "gemma-4-E2B-it": Published(dict(
+        model_type="gemma4", tie_word_embeddings=True, text_config=dict(
+            model_type="gemma4_text", hidden_size=1536, intermediate_size=6144,
+            num_hidden_layers=35, num_attention_heads=8, num_key_value_heads=1, head_dim=256,
+            global_head_dim=512, vocab_size=262144, vocab_size_per_layer_input=262144,
+            hidden_size_per_layer_input=256, num_kv_shared_layers=20, use_double_wide_mlp=True,
+            hidden_activation="gelu_pytorch_tanh", max_position_embeddings=131072,
+            rms_norm_eps=1e-6, sliding_window=512, final_logit_softcapping=30.0,
+            layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 7,
+            rope_parameters=dict(
+                full_attention=dict(rope_type="proportional", partial_rotary_factor=0.25,
+                                    rope_theta=1000000.0),
+                sliding_attention=dict(rope_type="default", rope_theta=10000.0)))),
+        extra={f"model.language_model.layers.{i}.self_attn.{name}": shape for i in range(15, 35)
+               for name, shape in (
+                   ("k_proj.weight", [512 if i % 5 == 4 else 256, 1536]),
+                   ("v_proj.weight", [512 if i % 5 == 4 else 256, 1536]),
+                   ("k_norm.weight", [512 if i % 5 == 4 else 256]))}),
+    "Zamba2-1.2B": Published(dict(
+        model_type="zamba2", hidden_size=2048, intermediate_size=8192, num_hidden_layers=38,
+        num_attention_heads=32, num_key_value_heads=32, attention_head_dim=128,
+        attention_hidden_size=4096, kv_channels=64, vocab_size=32000, hidden_act="gelu",
+        max_position_embeddings=4096, rms_norm_eps=1e-5, add_bias_linear=False,
+        adapter_rank=128, ft_lora=False, hybrid_layer_ids=[5, 11, 17, 23, 29, 35],
+        layers_block_type=[
+            "hybrid" if i % 6 == 5 else "mamba" for i in range(38)], lora_rank=128,
+        mamba_d_conv=4, mamba_d_state=128, mamba_expand=2, mamba_headdim=64, mamba_ngroups=1,
+        n_mamba_heads=64, num_mem_blocks=1, rope_theta=10000, use_conv_bias=True,
+        use_long_context=False, use_mem_rope=True, use_shared_attention_adapter=True,
+        use_shared_mlp_adapter=True, time_step_min=0.001, tie_word_embeddings=True)),
     "gemma-2b": Published(dict(
         model_type="gemma", hidden_size=2048, intermediate_size=16384, num_hidden_layers=18,
         num_attention_heads=8, num_key_value_heads=1, head_dim=256, vocab_size=256000,
@@ -511,6 +639,8 @@ def model_of(p):
         return fla_model(p.config)
     config = AutoConfig.for_model(**{k: v for k, v in p.config.items()
                                      if k != "quantization_config"} | p.reads)
+    if p.config["model_type"] == "mistral4":  # which transformers has as a part of others only
+        return Mistral4ForCausalLM(config)
     parts = "text_config" in p.config
     return (AutoModelForImageTextToText if parts else AutoModelForCausalLM).from_config(config)
 

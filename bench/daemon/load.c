@@ -509,7 +509,8 @@ static double quantile(const struct samples *s, double q)
 
 static void report_one(const struct options *o, const char *name, struct samples *s, bool last)
 {
-	qsort(s->v, s->n, sizeof(*s->v), compare);
+	if (s->n)
+		qsort(s->v, s->n, sizeof(*s->v), compare);
 	double p[4] = {quantile(s, .5), quantile(s, .9), quantile(s, .99), quantile(s, 1)};
 	if (o->json)
 		printf("\"%s_ms\":{\"p50\":%.4f,\"p90\":%.4f,\"p99\":%.4f,\"max\":%.4f,\"n\":%zu}%s", name,
@@ -644,6 +645,20 @@ static struct options parse(int argc, char **argv)
 	return o;
 }
 
+static void free_all(struct run *r)
+{
+	struct samples *const all[] = {&r->ttft, &r->gap, &r->e2e, &r->tpot, &r->slowed, &r->longs};
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		free(all[i]->v);
+	for (unsigned i = 0; i < r->n_conns; i++) {
+		mx_buf_free(&r->conns[i].out);
+		mx_buf_free(&r->conns[i].in);
+		mx_buf_free(&r->conns[i].line);
+	}
+	free(r->conns);
+	freeaddrinfo(r->address);
+}
+
 int main(int argc, char **argv)
 {
 	struct run r = {.o = parse(argc, argv)};
@@ -667,5 +682,6 @@ int main(int argc, char **argv)
 		die("start");
 	run_all(&r);
 	report(&r, now_s() - r.begin);
+	free_all(&r);
 	return r.errors ? 1 : 0;
 }

@@ -295,7 +295,8 @@ static const char usage[] =
 	"usage: engine [--shape NAME, of bench/engine/shapes.c] [--dtype bf16|f32] [--kv bf16|f32]\n"
 	"              [--threads N] [--only TEXT] [--reps N] [--steps N] [--dir FOLDER]\n"
 	"Tests are called pp512, pp4096, ..., tg128@0, ..., batch1, ...; --only takes those\n"
-	"whose name contains TEXT. MIXD_ISA and MIXD_MODULE_PATH as for mixd.\n";
+	"whose name contains TEXT, or one of several: pp512,tg128@0. MIXD_ISA and MIXD_MODULE_PATH as "
+	"for mixd.\n";
 
 int main(int argc, char **argv)
 {

@@ -89,5 +89,13 @@ struct options options_read(int argc, char **argv, const char *const *taken,
 
 bool options_want(const struct options *o, const char *test)
 {
-	return !o->only || strstr(test, o->only);
+	if (!o->only)
+		return true;
+	for (const char *p = o->only; *p; p += strcspn(p, ","), p += *p == ',') {
+		char part[32];
+		snprintf(part, sizeof part, "%.*s", (int)strcspn(p, ","), p);
+		if (strstr(test, part))
+			return true;
+	}
+	return false;
 }

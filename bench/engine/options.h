@@ -29,9 +29,9 @@ struct options {
 	const char *device;        /* --device */
 	unsigned threads;          /* --threads; 0: all CPUs */
 	unsigned long reps;        /* --reps of short tests, 1 to 16: 3 */
-	const char *only;          /* --only: part of the names of the tests to run; NULL: all */
-	uint32_t steps;            /* --steps of decoding; 0: as the program chooses */
-	const char *dir;           /* --dir of the checkpoint */
+	const char *only; /* --only: parts of the names of the tests to run, with commas; NULL: all */
+	uint32_t steps;   /* --steps of decoding; 0: as the program chooses */
+	const char *dir;  /* --dir of the checkpoint */
 	bool deterministic, unrecorded;
 };
 

@@ -1,27 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shapes:
- *   110m  768 wide, 12 layers, 12 heads, 2048 feed-forward, 32,000 tokens tied:
- *         109.5 million parameters
- *   1.1b  TinyLlama: 2048 wide, 22 layers, 32 heads over 4 kv heads, 5632
- *         feed-forward, 32,000 tokens untied: 1.10 billion parameters
- *   mamba2-130m  state-spaces/mamba2-130m: 768 wide, 24 layers of 24 heads of 64 with states of
- *         128, 50,288 tokens tied: 129 million parameters
- *   gdn-350m  Gated DeltaNet: 1024 wide, 21 layers of 3 heads of 256 x 512, 2816 feed-forward,
- *         32,000 tokens tied: 350 million parameters
- *   hyena-153m  Hyena as trained on the Pile: 864 wide, 18 layers with filters of 2048, 1728
- *         feed-forward, 50,288 tokens tied: 150 million parameters, and those that make the filters
- *   moe   8 experts of 1024, two of which a token uses: 768 wide, 4 layers, 12 heads, 8,192 tokens
- *         tied: 91 million parameters
- *   moe-dense  the same with one feed-forward of 2048: the parameters that a token of moe uses
- *   falcon-h1-1.5b  Falcon-H1 1.5B: 24 layers of Mamba-2 beside attention
- *   granite4-moe    ten layers of Granite 4.0 H Tiny: Mamba-2, one of attention; 64 experts, six
- * used nemotron-h-1b   Nemotron-H's blocks, 28 of them, 2048 wide lfm2-1.2b       LFM2 1.2B: short
- * convolutions and six layers of attention qwen3next-moe   Qwen3-Next's layers, 12 of them, 1024
- * wide: GDN, gated attention; 64 experts, eight used and one shared mamba-1.4b      Mamba 1.4B
- *   gemma3-1b       Gemma 3 1B
- *   qwen3-moe       Qwen 3's layers, 16 of them, 1024 wide: 64 experts, eight used
- * Of the last eight LFM2 and Gemma have their vocabularies, the others one of 32,768 tokens.
+ * - 110m: 768 wide, 12 layers, 12 heads, 2048 feed-forward, 32,000 tokens tied: 109.5 million
+ *   parameters
+ * - 1.1b: TinyLlama: 2048 wide, 22 layers, 32 heads over 4 kv heads, 5632 feed-forward, 32,000
+ *   tokens untied: 1.10 billion parameters
+ * - mamba2-130m: state-spaces/mamba2-130m: 768 wide, 24 layers of 24 heads of 64 with states of
+ *   128, 50,288 tokens tied: 129 million parameters
+ * - gdn-350m: Gated DeltaNet: 1024 wide, 21 layers of 3 heads of 256 x 512, 2816 feed-forward,
+ *   32,000 tokens tied: 350 million parameters
+ * - hyena-153m: Hyena as trained on the Pile: 864 wide, 18 layers with filters of 2048, 1728
+ *   feed-forward, 50,288 tokens tied: 150 million parameters, and those that make the filters
+ * - moe: 8 experts of 1024, two of which a token uses: 768 wide, 4 layers, 12 heads, 8,192 tokens
+ *   tied: 91 million parameters
+ * - moe-dense: the same with one feed-forward of 2048: the parameters that a token of moe uses
+ * - falcon-h1-1.5b: Falcon-H1 1.5B: 24 layers of Mamba-2 beside attention
+ * - granite4-moe: ten layers of Granite 4.0 H Tiny: Mamba-2, one of attention; 64 experts, six used
+ * - nemotron-h-1b: Nemotron-H's blocks, 28 of them, 2048 wide
+ * - lfm2-1.2b: LFM2 1.2B: short convolutions and six layers of attention
+ * - qwen3next-moe: Qwen3-Next's layers, 12 of them, 1024 wide: GDN, gated attention; 64 experts,
+ *   eight used and one shared
+ * - mamba-1.4b: Mamba 1.4B
+ * - gemma3-1b: Gemma 3 1B
+ * - qwen3-moe: Qwen 3's layers, 16 of them, 1024 wide: 64 experts, eight used
+ * - rwkv7-1.5b: RWKV-7 World 1.5B
+ * - gpt-oss-moe: four layers of gpt-oss 20B, two with a window: sinks, biases; 16 experts, four of
+ *   them used
+ * - deepseek-v2-moe: six layers as wide as those of DeepSeek-V2 Lite, queries through a latent as
+ *   in the large model: latent attention; 32 experts, six used, and two shared
+ *
+ * LFM2, Gemma and RWKV-7 have their vocabularies, those from falcon-h1-1.5b on otherwise one of
+ * 32,768 tokens.
  */
 #include "bench/engine/shapes.h"
 
@@ -207,6 +216,46 @@ const struct shape engine_shapes[] = {
          " \"decoder_sparse_step\": 1, \"mlp_only_layers\": [], \"moe_intermediate_size\": 384,\n"
          " \"norm_topk_prob\": true, \"attention_bias\": false,\n"
          " \"tie_word_embeddings\": false}\n"},
+	{.name = "rwkv7-1.5b",
+     .model = {.seed = 1},
+     .deepest = 512,
+     .config = "{\"model_type\": \"rwkv7\", \"hidden_size\": 2048, \"num_hidden_layers\": 24,\n"
+               " \"head_dim\": 64, \"intermediate_size\": 8192, \"hidden_act\": \"sqrelu\",\n"
+               " \"decay_low_rank_dim\": 96, \"a_low_rank_dim\": 96, \"v_low_rank_dim\": 64,\n"
+               " \"gate_low_rank_dim\": 256, \"norm_first\": true, \"norm_bias\": true,\n"
+               " \"norm_eps\": 1e-05, \"vocab_size\": 65536, \"max_position_embeddings\": 4096,\n"
+               " \"tie_word_embeddings\": false}\n"},
+	{.name = "gpt-oss-moe",
+     .model = {.seed = 1},
+     .deepest = 512,
+     .config =
+         "{\"model_type\": \"gpt_oss\", \"hidden_size\": 2880, \"intermediate_size\": 2880,\n"
+         " \"num_hidden_layers\": 4, \"num_attention_heads\": 64, \"num_key_value_heads\": 8,\n"
+         " \"head_dim\": 64, \"vocab_size\": 32768, \"hidden_act\": \"silu\",\n"
+         " \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-05,\n"
+         " \"rope_theta\": 150000, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 32.0,\n"
+         "  \"beta_fast\": 32.0, \"beta_slow\": 1.0, \"truncate\": false,\n"
+         "  \"original_max_position_embeddings\": 4096},\n"
+         " \"sliding_window\": 128, \"attention_bias\": true, \"swiglu_limit\": 7.0,\n"
+         " \"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\",\n"
+         "  \"full_attention\"], \"num_local_experts\": 16, \"num_experts_per_tok\": 4,\n"
+         " \"tie_word_embeddings\": false}\n"},
+	{.name = "deepseek-v2-moe",
+     .model = {.seed = 1},
+     .deepest = 512,
+     .config =
+         "{\"model_type\": \"deepseek_v2\", \"hidden_size\": 2048, \"intermediate_size\": 10944,\n"
+         " \"num_hidden_layers\": 6, \"num_attention_heads\": 16, \"num_key_value_heads\": 16,\n"
+         " \"q_lora_rank\": 768, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128,\n"
+         " \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"vocab_size\": 32768,\n"
+         " \"hidden_act\": \"silu\", \"max_position_embeddings\": 4096,\n"
+         " \"rms_norm_eps\": 1e-06, \"rope_theta\": 10000, \"attention_bias\": false,\n"
+         " \"n_routed_experts\": 32, \"num_experts_per_tok\": 6, \"n_shared_experts\": 2,\n"
+         " \"moe_intermediate_size\": 1408, \"moe_layer_freq\": 1,\n"
+         " \"first_k_dense_replace\": 1, \"norm_topk_prob\": false, \"scoring_func\": "
+         "\"softmax\",\n"
+         " \"topk_method\": \"greedy\", \"n_group\": 1, \"topk_group\": 1,\n"
+         " \"routed_scaling_factor\": 1.0, \"tie_word_embeddings\": false}\n"},
 };
 
 const size_t n_engine_shapes = sizeof engine_shapes / sizeof *engine_shapes;

@@ -7,7 +7,8 @@
  * A thread keeps the queue full while the engine thread serves it. Prints the host
  * time of a step (planning, and delivery into a sink that does nothing), the part
  * of it that the device waits for, the time of the fake engine itself, and tokens
- * and requests a second. "ahead": on an asynchronous device.
+ * and requests a second. "ahead": on an asynchronous device. "principals": who send
+ * the requests in turn.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -45,6 +46,7 @@ static void die(const char *what)
 struct load {
 	const char *name;
 	uint32_t sequences, prompt, output;
+	uint32_t principals; /* that send them in turn */
 };
 
 struct feeder {
@@ -70,6 +72,7 @@ static void *feed(void *arg)
 	for (int32_t i = 0; !atomic_load(&f->stop); i = (i + 1) % 32000) {
 		uint64_t id;
 		prompt[0] = i;
+		r.principal = (uint32_t)i % f->load->principals;
 		mx_status st;
 		while ((st = mx_sched_submit(f->sched, &r, &id, NULL)) == MX_E_BUSY &&
 		       !atomic_load(&f->stop))
@@ -117,8 +120,8 @@ static void measure(const struct load *l, bool ahead, double seconds)
 	double host = (b.step_host.sum - a.step_host.sum) / steps;
 	double idle = (b.step_idle.sum - a.step_idle.sum) / steps;
 	double engine = (b.step_forward.sum - a.step_forward.sum) / steps;
-	printf("%-16s %9u %6s %12.2f %12.2f %12.2f %12.0f %12.0f\n", l->name, l->sequences,
-	       ahead ? "yes" : "no", host * 1e6, idle * 1e6, engine * 1e6,
+	printf("%-16s %9u %10u %6s %12.2f %12.2f %12.2f %12.0f %12.0f\n", l->name, l->sequences,
+	       l->principals, ahead ? "yes" : "no", host * 1e6, idle * 1e6, engine * 1e6,
 	       (double)(b.output_tokens - a.output_tokens) / took,
 	       (double)(b.finished[MX_FINISH_LENGTH] - a.finished[MX_FINISH_LENGTH]) / took);
 	mx_sched_destroy(f.sched);
@@ -128,14 +131,16 @@ static void measure(const struct load *l, bool ahead, double seconds)
 int main(int argc, char **argv)
 {
 	static const struct load loads[] = {
-		{"decode", 1, 16, 4000}, {"decode", 64, 16, 4000},     {"decode", 256, 16, 4000},
-		{"chat", 64, 512, 128},  {"short requests", 64, 8, 8},
+		{"decode", 1, 16, 4000, 1},      {"decode", 64, 16, 4000, 1},
+		{"decode", 256, 16, 4000, 1},    {"decode", 256, 16, 4000, 64},
+		{"chat", 64, 512, 128, 1},       {"chat", 64, 512, 128, 64},
+		{"short requests", 64, 8, 8, 1}, {"short requests", 64, 8, 8, 64},
 	};
 	double seconds = argc > 1 ? atof(argv[1]) : 1;
 	if (!(seconds > 0 && seconds <= 600))
 		die("usage: sched [SECONDS]");
-	printf("%-16s %9s %6s %12s %12s %12s %12s %12s\n", "load", "sequences", "ahead", "host us/step",
-	       "idle us/step", "fake us/step", "tokens/s", "requests/s");
+	printf("%-16s %9s %10s %6s %12s %12s %12s %12s %12s\n", "load", "sequences", "principals",
+	       "ahead", "host us/step", "idle us/step", "fake us/step", "tokens/s", "requests/s");
 	for (size_t i = 0; i < sizeof loads / sizeof *loads; i++)
 		for (int ahead = 0; ahead < 2; ahead++)
 			measure(&loads[i], ahead, seconds);

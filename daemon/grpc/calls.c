@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What methods of all services need: see front_impl.h. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/grpc/front_impl.h"
@@ -24,9 +23,7 @@ bool mx_grpc_fine(struct mx_rpc_call *c, mx_status st, const struct mx_api_error
 	return st == MX_OK;
 }
 
-/* Copies the client's metadata `key`; empty if there is none or it is too long. */
-static const char *copy_metadata(const struct mx_rpc_call *c, const char *key, char *out,
-                                 size_t cap)
+const char *mx_grpc_metadata(const struct mx_rpc_call *c, const char *key, char *out, size_t cap)
 {
 	size_t len = 0;
 	const char *value = mx_rpc_metadata(c, key, &len);
@@ -37,50 +34,31 @@ static const char *copy_metadata(const struct mx_rpc_call *c, const char *key, c
 	return out;
 }
 
-void mx_grpc_request_id(const struct mx_rpc_call *c, char out[MX_REQUEST_ID_LEN + 1])
-{
-	char given[MX_REQUEST_ID_LEN + 1], trace[128];
-	mx_request_id(copy_metadata(c, "x-request-id", given, sizeof(given)),
-	              copy_metadata(c, "traceparent", trace, sizeof(trace)), out);
-}
+_Static_assert(MX_REQUEST_ID_LEN <= MX_RPC_MAX_NAME, "a request's id is the call's name");
 
-/* Memory of the budget of answers that a call has. */
-struct held {
-	uint64_t bytes;
-};
-
-void mx_grpc_reply(struct mx_rpc_call *c, struct mx_buf *message)
+const char *mx_grpc_request_id(struct mx_rpc_call *c)
 {
-	struct mx_grpc *g = mx_rpc_arg(c);
-	struct mx_budget *b = &g->service->answers;
-	struct mx_api_error err = {0};
-	struct held *held = mx_calloc(1, sizeof(*held));
-	if (!held || message->failed) {
-		mx_rpc_fail(c, MX_RPC_RESOURCE_EXHAUSTED, "out of memory", NULL, 0);
-	} else if (message->cap > b->limit || !mx_budget_take(b, message->cap)) {
-		bool never = message->cap > b->limit;
-		mx_api_fail(&err, never ? MX_FAULT_INVALID : MX_FAULT_EXHAUSTED,
-		            never ? "answer_too_large" : "server_overloaded", NULL,
-		            "the answer takes %.1f MiB, and all answers together may take %.1f MiB "
-		            "(http.answer_memory)",
-		            (double)message->cap / 0x1p20, (double)b->limit / 0x1p20);
-		mx_rpc_fail_api(c, &err, g->retry_after);
-	} else {
-		held->bytes = message->cap;
-		mx_rpc_set_state(c, held);
-		mx_rpc_reply(c, message);
-		return;
+	char given[MX_REQUEST_ID_LEN + 1], trace[128], id[MX_REQUEST_ID_LEN + 1];
+	if (!mx_rpc_name(c)[0]) {
+		mx_request_id(mx_grpc_metadata(c, "x-request-id", given, sizeof(given)),
+		              mx_grpc_metadata(c, "traceparent", trace, sizeof(trace)), id);
+		mx_rpc_set_name(c, id);
 	}
-	free(held);
-	mx_buf_free(message);
+	return mx_rpc_name(c);
 }
 
-void mx_grpc_reply_end(struct mx_rpc_call *c, enum mx_rpc_code code)
+struct mx_served *mx_grpc_first_model(struct mx_rpc_call *c)
 {
-	struct mx_grpc *g = mx_rpc_arg(c);
-	struct held *held = mx_rpc_state(c);
-	(void)code;
-	if (held)
-		mx_budget_give(&g->service->answers, held->bytes);
-	free(held);
+	const struct mx_grpc *g = mx_rpc_arg(c);
+	struct mx_served_set all;
+	mx_service_take_all(g->service, &all);
+	for (size_t i = 1; i < all.n; i++)
+		mx_served_release(all.items[i]);
+	enum mx_served_state state = all.n ? mx_served_state(all.items[0]) : MX_SERVED_LOADING;
+	if (state == MX_SERVED_READY || state == MX_SERVED_DRAINING)
+		return all.items[0];
+	if (all.n)
+		mx_served_release(all.items[0]);
+	mx_rpc_fail(c, MX_RPC_UNAVAILABLE, "the model is not loaded", NULL, 0);
+	return NULL;
 }

@@ -152,6 +152,8 @@ static void send(struct mx_rpc_call *c, const struct mx_buf *message, bool done)
 	grpc_metadata trailer = {.value = grpc_empty_slice()};
 	grpc_byte_buffer *bytes = NULL;
 	if (!c->begun) {
+		if (c->server->config.answers)
+			c->server->config.answers(c);
 		ops[n] = (grpc_op){.op = GRPC_OP_SEND_INITIAL_METADATA};
 		ops[n].data.send_initial_metadata.count = c->n_added;
 		ops[n++].data.send_initial_metadata.metadata = c->added;
@@ -247,11 +249,11 @@ static void on_received(struct mx_rpc_call *c)
 		c->n_received++;
 		atomic_fetch_add(&c->figures->received, 1);
 		atomic_fetch_add(&c->refs, 1);
-		if (c->method->quick)
+		size_t n = grpc_byte_buffer_length(c->incoming);
+		if (c->method->quick || n <= c->method->quick_bytes)
 			take(c);
 		else
-			refused = !c->server->config.push(c->server->config.arg,
-			                                  grpc_byte_buffer_length(c->incoming), take, c);
+			refused = !c->server->config.push(c->server->config.arg, n, take, c);
 		if (!refused)
 			return;
 		mx_rpc_fail(c, MX_RPC_RESOURCE_EXHAUSTED, "too many requests wait to be read", NULL, 0);
@@ -322,6 +324,8 @@ static void check(struct mx_rpc_call *c)
 		snprintf(text, sizeof(text), "%u calls are being served (grpc.max_calls)",
 		         s->config.max_calls);
 		mx_rpc_fail(c, MX_RPC_RESOURCE_EXHAUSTED, text, NULL, 0);
+	} else if (s->config.admit) {
+		s->config.admit(c);
 	}
 }
 
@@ -410,6 +414,26 @@ void *mx_rpc_arg(const struct mx_rpc_call *c)
 	return c->server->config.arg;
 }
 
+void mx_rpc_set_caller(struct mx_rpc_call *c, void *caller)
+{
+	c->caller = caller;
+}
+
+void *mx_rpc_caller(const struct mx_rpc_call *c)
+{
+	return c->caller;
+}
+
+void mx_rpc_mark(struct mx_rpc_call *c, unsigned mark)
+{
+	c->marks |= mark;
+}
+
+bool mx_rpc_is_marked(const struct mx_rpc_call *c, unsigned mark)
+{
+	return c->marks & mark;
+}
+
 const struct mx_rpc_method *mx_rpc_method(const struct mx_rpc_call *c)
 {
 	return c->method;
@@ -455,6 +479,16 @@ const char *mx_rpc_metadata(const struct mx_rpc_call *c, const char *key, size_t
 		return (const char *)GRPC_SLICE_START_PTR(m->value);
 	}
 	return NULL;
+}
+
+void mx_rpc_set_name(struct mx_rpc_call *c, const char *name)
+{
+	snprintf(c->name, sizeof(c->name), "%s", name);
+}
+
+const char *mx_rpc_name(const struct mx_rpc_call *c)
+{
+	return c->name;
 }
 
 void mx_rpc_add_metadata(struct mx_rpc_call *c, const char *key, const char *value)

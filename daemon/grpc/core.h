@@ -39,6 +39,7 @@ enum mx_rpc_code {
 	MX_RPC_PERMISSION_DENIED = 7,
 	MX_RPC_RESOURCE_EXHAUSTED = 8,
 	MX_RPC_FAILED_PRECONDITION = 9,
+	MX_RPC_OUT_OF_RANGE = 11,
 	MX_RPC_UNIMPLEMENTED = 12,
 	MX_RPC_INTERNAL = 13,
 	MX_RPC_UNAVAILABLE = 14,
@@ -62,6 +63,7 @@ struct mx_rpc_method {
 	bool client_streams; /* the client may send several messages */
 	bool server_streams; /* the answer may be several messages; for metrics */
 	bool quick;          /* `take` does no long work: it runs on a thread of the library's queue */
+	size_t quick_bytes;  /* a message of at most so many bytes is as quick */
 	bool ticks;          /* the call is woken four times a second */
 	/* Takes a message of n bytes, valid during the call. */
 	void (*take)(struct mx_rpc_call *c, const uint8_t *message, size_t n);
@@ -87,6 +89,12 @@ struct mx_rpc_config {
 	size_t n_methods;
 	/* Has a worker run fn(job), for a message of n bytes. False if too many wait. */
 	bool (*push)(void *arg, size_t n, void (*fn)(void *job), void *job);
+	/* A call begins, with its metadata and no message yet: may end it with mx_rpc_fail, and give it
+	 * a caller. Must not wait. May be NULL. */
+	void (*admit)(struct mx_rpc_call *c);
+	/* The first message of an answer, or the status, is about to be sent: may add metadata. Must
+	 * not wait. May be NULL. */
+	void (*answers)(struct mx_rpc_call *c);
 	/* A call has ended after `ns`; its method's `end` follows. `text` is the status's. */
 	void (*ended)(struct mx_rpc_call *c, enum mx_rpc_code code, const char *text, uint64_t ns);
 	void *arg; /* for mx_rpc_arg */
@@ -113,6 +121,18 @@ const struct mx_rpc_method *mx_rpc_method(const struct mx_rpc_call *c); /* NULL:
 /* The method's own data of a call. */
 void mx_rpc_set_state(struct mx_rpc_call *c, void *state);
 void *mx_rpc_state(const struct mx_rpc_call *c);
+/* Who makes the call, as `admit` found out; NULL until then. */
+void mx_rpc_set_caller(struct mx_rpc_call *c, void *caller);
+void *mx_rpc_caller(const struct mx_rpc_call *c);
+/* The call's name in logs, "" at first; given by the front end, of at most MX_RPC_MAX_NAME bytes.
+ */
+#define MX_RPC_MAX_NAME 128
+void mx_rpc_set_name(struct mx_rpc_call *c, const char *name);
+const char *mx_rpc_name(const struct mx_rpc_call *c);
+/* Marks of the front end's own; a call has none at first. */
+#define MX_RPC_MARK(i) (1u << (i))
+void mx_rpc_mark(struct mx_rpc_call *c, unsigned mark);
+bool mx_rpc_is_marked(const struct mx_rpc_call *c, unsigned mark);
 /* Gives the only message of an answer; takes over the buffer's memory. */
 void mx_rpc_reply(struct mx_rpc_call *c, struct mx_buf *message);
 /* Sets the status with which the call ends; OK if it is never set. `details` ([n] bytes of a

@@ -12,7 +12,7 @@
 #include "daemon/grpc/core.h"
 
 #define MX_RPC_MAX_LISTEN   16
-#define MX_RPC_MAX_METADATA 4 /* that a method adds */
+#define MX_RPC_MAX_METADATA 16 /* that a method adds */
 
 struct mx_rpc_figures {
 	_Atomic uint64_t started, received, sent;
@@ -47,9 +47,11 @@ struct mx_rpc_call {
 	const struct mx_rpc_method *method; /* NULL = there is none of that name */
 	struct mx_rpc_figures *figures;     /* of the method, or of all unknown ones */
 	uint64_t start_ns;
-	void *state;
+	void *state, *caller;
+	unsigned marks;
 	grpc_metadata added[MX_RPC_MAX_METADATA];
 	size_t n_added;
+	char name[MX_RPC_MAX_NAME + 1];
 
 	/* References: operations of the library, the queue of wakes, and the call until its end. */
 	_Atomic unsigned refs;

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Servers, their threads and their TLS: see core.h. */
+#include <errno.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/log.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/address.h"
 #include "base/clock.h"
@@ -122,7 +126,10 @@ give_files(void *arg, grpc_ssl_server_certificate_config **out)
 	if (fresh) {
 		grpc_ssl_pem_key_cert_pair pair = {.private_key = s->files.key,
 		                                   .cert_chain = s->files.cert};
-		*out = grpc_ssl_server_certificate_config_create(s->files.client_ca, &pair, 1);
+		/* The library aborts without roots, even if it asks clients for no certificate: then they
+		 * verify nothing, and any will do. */
+		const char *roots = s->files.client_ca ? s->files.client_ca : s->files.cert;
+		*out = grpc_ssl_server_certificate_config_create(roots, &pair, 1);
 		s->files_new = false;
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -158,6 +165,30 @@ static grpc_server_credentials *make_credentials(struct mx_rpc_server *s)
 		grpc_ssl_server_credentials_create_options_using_config_fetcher(ask_client, give_files, s));
 }
 
+/* Tries what the library failed to do, which does not say why: returns a constant text or the
+ * system's, or NULL if a socket can listen there. */
+static const char *why_not(const char *host, const char *port)
+{
+	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+	                               .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+	struct addrinfo *list = NULL;
+	int rc = getaddrinfo(host[0] ? host : NULL, port, &hints, &list), error = 0, on = 1;
+	if (rc)
+		return gai_strerror(rc);
+	for (const struct addrinfo *a = list; a; a = a->ai_next) {
+		int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+		bool fine = fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) &&
+		            !bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, 1);
+		error = fine ? 0 : errno;
+		if (fd >= 0)
+			close(fd);
+		if (fine)
+			break;
+	}
+	freeaddrinfo(list);
+	return error ? strerror(error) : NULL;
+}
+
 /* Binds the addresses. */
 static mx_status bind_all(struct mx_rpc_server *s, struct mx_err *err)
 {
@@ -173,7 +204,11 @@ static mx_status bind_all(struct mx_rpc_server *s, struct mx_err *err)
 		snprintf(name, sizeof(name), form, host[0] ? host : "[::]", port);
 		int bound = grpc_server_add_http2_port(s->server, name, creds);
 		if (!bound) {
-			st = mx_fail_at(err, MX_E_IO, address, "cannot listen, or the files of TLS do not fit");
+			why = why_not(host, port);
+			if (!why)
+				why = s->config.tls.cert ? "gRPC's library does not take the files of grpc.tls"
+				                         : "gRPC's library does not say why";
+			st = mx_fail_at(err, MX_E_IO, address, "cannot listen: %s", why);
 			break;
 		}
 		char number[16];

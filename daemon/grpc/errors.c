@@ -79,7 +79,7 @@ void mx_rpc_fail_api(struct mx_rpc_call *c, const struct mx_api_error *err, unsi
 	if (err->param[0])
 		pack_field(&details[n++], err);
 	if (err->retry)
-		pack_retry(&details[n++], retry_after ? retry_after : 1);
+		pack_retry(&details[n++], err->retry_s ? err->retry_s : retry_after ? retry_after : 1);
 	for (size_t i = 0; i < n; i++)
 		list[i] = &details[i].any;
 	Google__Rpc__Status status = GOOGLE__RPC__STATUS__INIT;
@@ -90,6 +90,8 @@ void mx_rpc_fail_api(struct mx_rpc_call *c, const struct mx_api_error *err, unsi
 	status.n_details = n;
 	status.details = list;
 	mx_pb_pack(&status.base, &bytes);
+	if (err->fault < MX_FAULT_INTERNAL)
+		mx_rpc_mark(c, MX_RPC_CLIENTS_FAULT);
 	mx_rpc_fail(c, code, err->message, mx_buf_str(&bytes), bytes.failed ? 0 : bytes.len);
 	mx_buf_free(&bytes);
 	for (size_t i = 0; i < n; i++)

@@ -9,6 +9,10 @@
 /* Returns gRPC's code of a fault. */
 enum mx_rpc_code mx_rpc_code_of(enum mx_fault fault);
 
+/* Mark of a call that mx_rpc_fail_api ended for a fault of its client: for one status there are
+ * faults of both sides. */
+#define MX_RPC_CLIENTS_FAULT MX_RPC_MARK(0)
+
 /* Ends a call with an error of the API. The status says in its details: the error's code
  * (google.rpc.ErrorInfo), the request's field (BadRequest), and after how many seconds another try
  * may succeed (RetryInfo). */

@@ -73,3 +73,36 @@ mx_status mx_fill_stops(struct mx_api_request *r, const ProtobufCBinaryData *sto
 	}
 	return MX_OK;
 }
+
+mx_status mx_fill_form(struct mx_api_request *r, enum mx_constraint_kind kind,
+                       const ProtobufCBinaryData *text, const char *field, struct mx_api_error *err)
+{
+	struct mx_api_constraint c = {.kind = kind, .field = field};
+	mx_status st = mx_fill_text(text, field, &c.text, err);
+	if (st == MX_OK && !c.text.s)
+		st = mx_fill_invalid(err, field, "it is empty");
+	if (st == MX_OK)
+		r->constraint = c;
+	return st;
+}
+
+mx_status mx_fill_choice(struct mx_api_request *r, const ProtobufCBinaryData *texts, size_t n,
+                         const char *field, struct mx_api_error *err)
+{
+	if (!n)
+		return mx_fill_invalid(err, field, "it is empty");
+	if (n > MX_API_MAX_ALTERNATIVES)
+		return mx_fill_too_many(err, field, n, MX_API_MAX_ALTERNATIVES);
+	struct mx_api_text *list = mx_arena_alloc(&r->arena, n * sizeof(*list));
+	if (!list)
+		return mx_fill_no_memory(err);
+	for (size_t i = 0; i < n; i++) {
+		list[i] = (struct mx_api_text){.s = ""}; /* an empty text is one too */
+		mx_status st = mx_fill_text(&texts[i], field, &list[i], err);
+		if (st != MX_OK)
+			return st;
+	}
+	r->constraint = (struct mx_api_constraint){
+		.kind = MX_CONSTRAINT_CHOICE, .field = field, .choices = list, .n_choices = (uint32_t)n};
+	return MX_OK;
+}

@@ -22,4 +22,12 @@ mx_status mx_fill_ids(const uint32_t *ids, size_t n, const char *field, const in
 mx_status mx_fill_stops(struct mx_api_request *r, const ProtobufCBinaryData *stops, size_t n,
                         const char *field, struct mx_api_error *err);
 
+/* Borrows the text of a constraint, or the texts of a choice; an empty one is refused. `field` is
+ * kept. */
+mx_status mx_fill_form(struct mx_api_request *r, enum mx_constraint_kind kind,
+                       const ProtobufCBinaryData *text, const char *field,
+                       struct mx_api_error *err);
+mx_status mx_fill_choice(struct mx_api_request *r, const ProtobufCBinaryData *texts, size_t n,
+                         const char *field, struct mx_api_error *err);
+
 #endif

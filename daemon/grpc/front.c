@@ -9,17 +9,19 @@
 #include "daemon/grpc/front_impl.h"
 
 static const struct mx_rpc_method *const methods[] = {
-	&mx_grpc_complete,
-	&mx_grpc_chat,
-	&mx_grpc_score,
-	&mx_grpc_tokenize,
-	&mx_grpc_detokenize,
-	&mx_grpc_list_models,
-	&mx_grpc_health_check,
-	&mx_grpc_health_list,
-	&mx_grpc_health_watch,
-	&mx_grpc_reflection_v1,
-	&mx_grpc_reflection_v1alpha,
+	&mx_grpc_complete,      &mx_grpc_chat,
+	&mx_grpc_score,         &mx_grpc_tokenize,
+	&mx_grpc_detokenize,    &mx_grpc_list_models,
+	&mx_oip_live,           &mx_oip_ready,
+	&mx_oip_model_ready,    &mx_oip_metadata,
+	&mx_oip_model_metadata, &mx_oip_infer,
+	&mx_oip_stream,         &mx_vllm_generate,
+	&mx_vllm_abort,         &mx_vllm_health,
+	&mx_vllm_model,         &mx_vllm_server,
+	&mx_vllm_loads,         &mx_vllm_tokenizer,
+	&mx_vllm_events,        &mx_grpc_health_check,
+	&mx_grpc_health_list,   &mx_grpc_health_watch,
+	&mx_grpc_reflection_v1, &mx_grpc_reflection_v1alpha,
 };
 #define N_METHODS (sizeof(methods) / sizeof(methods[0]))
 
@@ -55,6 +57,7 @@ static void destroy(struct mx_front *f)
 	struct mx_grpc *g = (struct mx_grpc *)f;
 	mx_rpc_server_destroy(g->server);
 	mx_reflection_destroy(g->reflection);
+	pthread_mutex_destroy(&g->vllm_lock);
 	free(g);
 }
 
@@ -75,12 +78,19 @@ static bool push(void *arg, size_t n, void (*fn)(void *job), void *job)
 	return mx_workers_push(n > SHORT_MESSAGE ? &s->long_work : &s->work, fn, job);
 }
 
+static void ended(struct mx_rpc_call *c, enum mx_rpc_code code, const char *text, uint64_t ns)
+{
+	mx_grpc_log(c, code, text, ns);
+	mx_grpc_leave(c);
+}
+
 static mx_status create(const struct mx_grpc_config *config, struct mx_service *service,
                         struct mx_front **out, struct mx_err *err)
 {
 	struct mx_grpc *g = mx_calloc(1, sizeof(*g));
 	if (!g)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
+	pthread_mutex_init(&g->vllm_lock, NULL);
 	g->front.ops = &ops;
 	g->service = service;
 	g->methods = methods;
@@ -94,11 +104,14 @@ static mx_status create(const struct mx_grpc_config *config, struct mx_service *
 	                                 .memory = config->memory,
 	                                 .max_calls = config->max_calls,
 	                                 .idle_timeout_s = config->idle_timeout_s,
+	                                 .min_ping_s = config->min_ping_s,
 	                                 .threads = config->threads,
 	                                 .methods = methods,
 	                                 .n_methods = N_METHODS,
 	                                 .push = push,
-	                                 .ended = mx_grpc_log,
+	                                 .admit = mx_grpc_admit,
+	                                 .answers = mx_grpc_answers,
+	                                 .ended = ended,
 	                                 .arg = g};
 	mx_status st = mx_reflection_create(&g->reflection, err);
 	if (st == MX_OK)

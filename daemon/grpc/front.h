@@ -19,6 +19,7 @@ struct mx_grpc_config {
 	uint64_t memory;          /* bytes of the library's buffers together */
 	unsigned max_calls;       /* at once */
 	unsigned idle_timeout_s;  /* for a client that does not read */
+	unsigned min_ping_s;      /* shortest time between a client's pings; 0 = 5 */
 	unsigned threads;         /* 0 = 2 */
 	unsigned retry_after;     /* seconds, where a call is refused for now */
 };

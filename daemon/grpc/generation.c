@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "daemon/grpc/fill.h"
+#include "daemon/serve/live.h"
 
 /* Bytes after which a message is sent, though there is more. */
 #define MESSAGE_BYTES ((size_t)64 << 10)
@@ -13,26 +15,56 @@ static void on_wake(void *arg)
 	mx_rpc_wake(arg);
 }
 
-struct mx_grpc_generation *mx_grpc_generate(struct mx_rpc_call *c, const struct mx_api_request *r)
+struct mx_grpc_generation *mx_grpc_generate(struct mx_rpc_call *c, const struct mx_api_request *r,
+                                            struct mx_api_error *err)
 {
 	struct mx_grpc *front = mx_rpc_arg(c);
 	struct mx_grpc_generation *g = mx_calloc(1, sizeof(*g));
-	struct mx_api_error err = {0};
 	if (!g) {
-		mx_rpc_fail(c, MX_RPC_RESOURCE_EXHAUSTED, "out of memory", NULL, 0);
+		mx_fill_no_memory(err);
 		return NULL;
 	}
 	g->start_ns = mx_now_ns();
-	mx_grpc_request_id(c, g->id);
-	mx_rpc_add_metadata(c, "x-request-id", g->id);
-	if (mx_generate(front->service, r, (struct mx_wake){on_wake, c}, &g->parts.gen, &err) !=
-	    MX_OK) {
-		mx_rpc_fail_api(c, &err, front->retry_after);
+	g->id = mx_grpc_request_id(c);
+	if (mx_generate(front->service, mx_grpc_who(c), r, (struct mx_wake){on_wake, c}, &g->parts.gen,
+	                err) != MX_OK) {
 		free(g);
 		return NULL;
 	}
+	mx_generation_name(g->parts.gen, g->id);
 	mx_rpc_set_state(c, g);
 	return g;
+}
+
+void mx_grpc_refuse(struct mx_rpc_call *c, const struct mx_api_error *err)
+{
+	struct mx_grpc_generation *g = mx_calloc(1, sizeof(*g));
+	struct mx_api_error *refusal = mx_calloc(1, sizeof(*refusal));
+	if (!g || !refusal) {
+		free(g);
+		free(refusal);
+		mx_rpc_fail(c, MX_RPC_RESOURCE_EXHAUSTED, "out of memory", NULL, 0);
+		return;
+	}
+	*refusal = *err;
+	g->start_ns = mx_now_ns();
+	g->refusal = refusal;
+	g->id = mx_grpc_request_id(c);
+	mx_rpc_set_state(c, g);
+}
+
+mx_status mx_grpc_hold(struct mx_rpc_call *c, uint64_t n, struct mx_api_error *err)
+{
+	struct mx_grpc_generation *g = mx_rpc_state(c);
+	struct mx_budget *b = &((struct mx_grpc *)mx_rpc_arg(c))->service->answers;
+	if (!mx_budget_take(b, n))
+		return mx_api_fail(
+			err, MX_FAULT_EXHAUSTED, "server_overloaded", NULL,
+			"no memory is left for this answer (http.answer_memory is %.1f MiB): try "
+			"again in a moment",
+			(double)b->limit / 0x1p20);
+	g->held += n;
+	return MX_OK;
 }
 
 static enum mx_rpc_next fail(struct mx_rpc_call *c, const struct mx_api_error *err)
@@ -72,6 +104,7 @@ void mx_grpc_generation_end(struct mx_rpc_call *c, enum mx_rpc_code code)
 	mx_generation_detach(g->parts.gen);
 	mx_parts_free(&g->parts);
 	mx_buf_free(&g->whole);
+	free(g->refusal);
 	mx_budget_give(&((struct mx_grpc *)mx_rpc_arg(c))->service->answers, g->held);
 	if (g->free)
 		g->free(g->arg);

@@ -19,21 +19,16 @@ static bool is_service(const char *path, const char *name, size_t len)
 	return !strncmp(path + 1, name, len) && path[1 + len] == '/';
 }
 
-static int model_status(struct mx_service *s, const struct mx_served *m)
-{
-	return !atomic_load(&s->draining) && mx_served_state(m) == MX_SERVED_READY &&
-	               !mx_sched_failed(m->sched)
-	           ? SERVING
-	           : NOT_SERVING;
-}
-
 /* Returns the status of a server, service or model of that name. */
 static int status_of(const struct mx_grpc *g, const char *name, size_t len)
 {
 	struct mx_service *s = g->service;
-	const struct mx_served *m = len ? mx_service_find(s, name, len) : NULL;
-	if (m)
-		return model_status(s, m);
+	struct mx_served *m = len ? mx_service_take(s, name, len) : NULL;
+	if (m) {
+		bool takes = mx_served_takes(s, m);
+		mx_served_release(m);
+		return takes ? SERVING : NOT_SERVING;
+	}
 	bool known = len == 0;
 	for (size_t i = 0; i < g->n_methods && !known; i++)
 		known = is_service(g->methods[i]->path, name, len);
@@ -119,7 +114,9 @@ static void take_list(struct mx_rpc_call *c, const uint8_t *message, size_t n)
 	(void)message;
 	(void)n;
 	const struct mx_grpc *g = mx_rpc_arg(c);
-	size_t count = g->service->n_models + 1;
+	struct mx_served_set models;
+	mx_service_take_all(g->service, &models);
+	size_t count = models.n + 1;
 	Grpc__Health__V1__HealthListResponse m = GRPC__HEALTH__V1__HEALTH_LIST_RESPONSE__INIT;
 	struct mx_arena arena = {0};
 	struct mx_buf reply = {0};
@@ -129,7 +126,7 @@ static void take_list(struct mx_rpc_call *c, const uint8_t *message, size_t n)
 	m.statuses = mx_arena_alloc(&arena, count * sizeof(*m.statuses));
 	if (entries && values && m.statuses) {
 		for (size_t i = 0; i < count; i++) {
-			const char *name = i ? g->service->models[i - 1].name : "";
+			const char *name = i ? models.items[i - 1]->name : "";
 			grpc__health__v1__health_list_response__statuses_entry__init(&entries[i]);
 			grpc__health__v1__health_check_response__init(&values[i]);
 			entries[i].key = (char *)(uintptr_t)name;
@@ -144,6 +141,7 @@ static void take_list(struct mx_rpc_call *c, const uint8_t *message, size_t n)
 	} else {
 		mx_rpc_fail(c, MX_RPC_RESOURCE_EXHAUSTED, "out of memory", NULL, 0);
 	}
+	mx_served_set_release(&models);
 	mx_arena_free(&arena);
 }
 

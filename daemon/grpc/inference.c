@@ -6,7 +6,7 @@
 #include "daemon/grpc/fill.h"
 #include "daemon/grpc/generation.h"
 #include "daemon/grpc/inference_request.h"
-#include "daemon/serve/prompt.h"
+#include "daemon/serve/tokens.h"
 
 #define SERVICE "/mixd.v1.Inference/"
 
@@ -31,6 +31,8 @@ static Mixd__V1__FinishReason finish_of(const char *reason)
 {
 	if (!reason)
 		return MIXD__V1__FINISH_REASON__FINISH_REASON_UNSPECIFIED;
+	if (!strcmp(reason, "tool_calls"))
+		return MIXD__V1__FINISH_REASON__FINISH_REASON_TOOL_CALLS;
 	return strcmp(reason, "length") ? MIXD__V1__FINISH_REASON__FINISH_REASON_STOP
 	                                : MIXD__V1__FINISH_REASON__FINISH_REASON_LENGTH;
 }
@@ -47,6 +49,33 @@ static void describe_stop(const struct mx_part *p, Mixd__V1__Choice *m)
 	}
 }
 
+/* Packs the calls of a part, one a message. */
+static void write_calls(const struct mx_part *p, struct mx_buf *out)
+{
+	for (size_t i = 0; i < p->n_calls; i++) {
+		const struct mx_api_call *c = &p->calls[i];
+		Mixd__V1__ToolCallPart call, *calls[] = {&call};
+		Mixd__V1__Choice choice, *choices[] = {&choice};
+		Mixd__V1__GenerateResponse m = MIXD__V1__GENERATE_RESPONSE__INIT;
+		mixd__v1__tool_call_part__init(&call);
+		mixd__v1__choice__init(&choice);
+		choice.index = p->index;
+		call.index = c->index;
+		if (c->begins) {
+			call.id = mx_pb_bytes(c->id, c->id_len);
+			call.name = mx_pb_bytes(c->name, c->name_len);
+		}
+		if (c->len)
+			call.arguments = mx_pb_bytes(c->arguments, c->len);
+		call.complete = c->ends;
+		choice.n_tool_calls = 1;
+		choice.tool_calls = calls;
+		m.n_choices = 1;
+		m.choices = choices;
+		mx_pb_pack(&m.base, out);
+	}
+}
+
 /* Parts are packed one behind the other: repeated fields add up. */
 static void write_part(struct mx_grpc_generation *g, const struct mx_part *p, struct mx_buf *out)
 {
@@ -57,6 +86,7 @@ static void write_part(struct mx_grpc_generation *g, const struct mx_part *p, st
 	choice.index = p->index;
 	if (!g->no_text)
 		choice.text = mx_pb_bytes(mx_buf_str(&p->text), p->text.len);
+	choice.reasoning = mx_pb_bytes(mx_buf_str(&p->reasoning), p->reasoning.len);
 	choice.n_token_ids = mx_numbers_n(&p->ids);
 	choice.token_ids = mx_numbers_u32(&p->ids);
 	choice.n_prompt_token_ids = mx_numbers_n(&p->prompt_ids);
@@ -70,6 +100,7 @@ static void write_part(struct mx_grpc_generation *g, const struct mx_part *p, st
 		m.id = mx_pb_string(g->id);
 	m.n_choices = 1;
 	m.choices = choices;
+	write_calls(p, out);
 	mx_pb_pack(&m.base, out);
 }
 
@@ -79,6 +110,7 @@ static void describe_usage(const struct mx_api_usage *u, Mixd__V1__Usage *m)
 	m->prompt_tokens = u->prompt;
 	m->cached_tokens = u->cached;
 	m->completion_tokens = u->completion;
+	m->reasoning_tokens = u->reasoning;
 }
 
 static void write_end(struct mx_grpc_generation *g, const struct mx_api_usage *u,
@@ -92,19 +124,29 @@ static void write_end(struct mx_grpc_generation *g, const struct mx_api_usage *u
 	mx_pb_pack(&m.base, out);
 }
 
-/* Starts the generation of what was read. `st` is the reading's status. */
-static void begin(struct mx_rpc_call *c, mx_status st, struct mx_api_request *r,
-                  const Mixd__V1__Output *output, const struct mx_api_error *err)
+/* Starts the generation of what was read; `st` is the reading's status. On failure ends the call
+ * with the error and returns NULL. */
+static struct mx_grpc_generation *begin(struct mx_rpc_call *c, mx_status st,
+                                        struct mx_api_request *r, struct mx_api_error *err)
 {
 	if (!mx_grpc_fine(c, st, err))
-		return;
-	struct mx_grpc_generation *g = mx_grpc_generate(c, r);
-	if (g) {
-		g->write_part = write_part;
-		g->write_end = write_end;
-		g->no_text = output && output->no_text;
-	}
+		return NULL;
+	struct mx_grpc_generation *g = mx_grpc_generate(c, r, err);
+	if (!g)
+		mx_grpc_fine(c, MX_E_INVALID, err);
 	mx_api_request_free(r);
+	return g;
+}
+
+static void begin_text(struct mx_rpc_call *c, mx_status st, struct mx_api_request *r,
+                       const Mixd__V1__Output *output, struct mx_api_error *err)
+{
+	struct mx_grpc_generation *g = begin(c, st, r, err);
+	if (!g)
+		return;
+	g->write_part = write_part;
+	g->write_end = write_end;
+	g->no_text = output && output->no_text;
 }
 
 static void take_complete(struct mx_rpc_call *c, const uint8_t *message, size_t n)
@@ -115,7 +157,7 @@ static void take_complete(struct mx_rpc_call *c, const uint8_t *message, size_t 
 	Mixd__V1__CompleteRequest *m =
 		(void *)mx_grpc_unpack(c, &mixd__v1__complete_request__descriptor, message, n, &arena);
 	if (m)
-		begin(c, mx_inference_complete(m, &r, &err), &r, m->output, &err);
+		begin_text(c, mx_inference_complete(m, &r, &err), &r, m->output, &err);
 	mx_arena_free(&arena);
 }
 
@@ -127,7 +169,7 @@ static void take_chat(struct mx_rpc_call *c, const uint8_t *message, size_t n)
 	Mixd__V1__ChatRequest *m =
 		(void *)mx_grpc_unpack(c, &mixd__v1__chat_request__descriptor, message, n, &arena);
 	if (m)
-		begin(c, mx_inference_chat(m, &r, &err), &r, m->output, &err);
+		begin_text(c, mx_inference_chat(m, &r, &err), &r, m->output, &err);
 	mx_arena_free(&arena);
 }
 
@@ -161,13 +203,10 @@ static void take_score(struct mx_rpc_call *c, const uint8_t *message, size_t n)
 	struct mx_api_error err = {0};
 	Mixd__V1__ScoreRequest *m =
 		(void *)mx_grpc_unpack(c, &mixd__v1__score_request__descriptor, message, n, &arena);
-	if (m && mx_grpc_fine(c, mx_inference_score(m, &r, &err), &err)) {
-		struct mx_grpc_generation *g = mx_grpc_generate(c, &r);
-		if (g) {
-			g->write_part = write_score;
-			g->write_end = write_score_end;
-		}
-		mx_api_request_free(&r);
+	struct mx_grpc_generation *g = m ? begin(c, mx_inference_score(m, &r, &err), &r, &err) : NULL;
+	if (g) {
+		g->write_part = write_score;
+		g->write_end = write_score_end;
 	}
 	mx_arena_free(&arena);
 }
@@ -177,15 +216,13 @@ static void take_score(struct mx_rpc_call *c, const uint8_t *message, size_t n)
 static enum mx_rpc_next next_score(struct mx_rpc_call *c, struct mx_buf *out)
 {
 	struct mx_grpc_generation *g = mx_rpc_state(c);
-	struct mx_grpc *front = mx_rpc_arg(c);
 	struct mx_buf *all = &g->whole;
+	struct mx_api_error err;
 	for (;;) {
 		struct mx_buf piece = {0};
 		enum mx_rpc_next next = mx_grpc_generation_next(c, &piece);
-		if (mx_budget_take(&front->service->answers, piece.len))
-			g->held += piece.len;
-		else
-			all->failed = true;
+		if (!mx_grpc_fine(c, mx_grpc_hold(c, piece.len, &err), &err))
+			next = MX_RPC_DONE;
 		mx_buf_append(all, mx_buf_str(&piece), piece.len);
 		all->failed = all->failed || piece.failed;
 		mx_buf_free(&piece);
@@ -201,31 +238,53 @@ static enum mx_rpc_next next_score(struct mx_rpc_call *c, struct mx_buf *out)
 
 /* ---- Tokenize, Detokenize ---- */
 
-static mx_status tokenize(struct mx_grpc *front, const Mixd__V1__TokenizeRequest *m,
-                          struct mx_served **model, struct mx_tokens *tokens,
+/* Makes what was found the state of the call, or ends the call with the error. */
+static void keep_answer(struct mx_rpc_call *c, mx_status st, struct mx_token_answer *found,
+                        const struct mx_api_error *err)
+{
+	struct mx_token_answer *a = st == MX_OK ? mx_calloc(1, sizeof(*a)) : NULL;
+	if (!mx_grpc_fine(c, st, err))
+		return;
+	if (a) {
+		*a = *found;
+		mx_rpc_set_state(c, a);
+	} else {
+		mx_rpc_fail(c, MX_RPC_RESOURCE_EXHAUSTED, "out of memory", NULL, 0);
+		mx_token_answer_free(found);
+	}
+}
+
+static void end_tokens(struct mx_rpc_call *c, enum mx_rpc_code code)
+{
+	struct mx_token_answer *a = mx_rpc_state(c);
+	(void)code;
+	if (a)
+		mx_token_answer_free(a);
+	free(a);
+}
+
+static mx_status tokenize(struct mx_grpc *front, struct mx_principal *who,
+                          const Mixd__V1__TokenizeRequest *m, struct mx_token_answer *out,
                           struct mx_api_error *err)
 {
-	struct mx_api_text name = {0}, text = {.s = ""};
 	struct mx_api_request chat = {0};
-	bool is_chat = m->input_case == MIXD__V1__TOKENIZE_REQUEST__INPUT_CHAT;
-	mx_status st = mx_fill_text(&m->model, "model", &name, err);
-	if (st == MX_OK)
-		st = mx_prompt_model(front->service, &name, false, model, err);
-	if (st == MX_OK && is_chat)
+	struct mx_api_tokenize r = {.add_special = !m->no_special_tokens};
+	mx_status st = mx_fill_text(&m->model, "model", &r.model, err);
+	if (st == MX_OK && m->input_case == MIXD__V1__TOKENIZE_REQUEST__INPUT_CHAT) {
 		st = mx_inference_chat(m->chat, &chat, err);
-	else if (st == MX_OK && m->input_case == MIXD__V1__TOKENIZE_REQUEST__INPUT_TEXT)
-		st = mx_fill_text(&m->text, "text", &text, err);
-	else if (st == MX_OK)
-		st = mx_fill_invalid(err, "text", "there is neither a text nor a chat");
-	if (st == MX_OK && is_chat) {
-		const struct mx_prompt_chat what = {.messages = chat.messages,
-		                                    .tools = chat.tools,
-		                                    .template_vars = chat.template_vars,
-		                                    .add_generation_prompt = chat.add_generation_prompt};
-		st = mx_prompt_chat(*model, &what, tokens, err);
+		r.messages = chat.messages;
+		r.tools = chat.tools;
+		r.template_vars = chat.template_vars;
+		r.add_generation_prompt = chat.add_generation_prompt;
+		r.add_special = false; /* the template has them */
+	} else if (st == MX_OK && m->input_case == MIXD__V1__TOKENIZE_REQUEST__INPUT_TEXT) {
+		r.text.s = ""; /* an empty text is one too */
+		st = mx_fill_text(&m->text, "text", &r.text, err);
 	} else if (st == MX_OK) {
-		st = mx_prompt_text(*model, &text, !m->no_special_tokens, false, tokens, err);
+		st = mx_fill_invalid(err, "text", "there is neither a text nor a chat");
 	}
+	if (st == MX_OK)
+		st = mx_serve_tokenize(front->service, who, &r, out, err);
 	mx_api_request_free(&chat);
 	return st;
 }
@@ -234,39 +293,36 @@ static void take_tokenize(struct mx_rpc_call *c, const uint8_t *message, size_t 
 {
 	struct mx_arena arena = {0};
 	struct mx_api_error err = {0};
-	struct mx_served *model = NULL;
-	struct mx_tokens tokens = {0};
-	struct mx_buf reply = {0};
+	struct mx_token_answer a;
 	Mixd__V1__TokenizeRequest *m =
 		(void *)mx_grpc_unpack(c, &mixd__v1__tokenize_request__descriptor, message, n, &arena);
-	if (m && mx_grpc_fine(c, tokenize(mx_rpc_arg(c), m, &model, &tokens, &err), &err)) {
-		Mixd__V1__TokenizeResponse a = MIXD__V1__TOKENIZE_RESPONSE__INIT;
-		a.n_ids = tokens.n;
-		a.ids = (uint32_t *)tokens.ids;
-		a.max_model_len = model->info.max_context;
-		mx_pb_pack(&a.base, &reply);
-		mx_grpc_reply(c, &reply);
-	}
-	mx_tokens_free(&tokens);
+	if (m)
+		keep_answer(c, tokenize(mx_rpc_arg(c), mx_grpc_who(c), m, &a, &err), &a, &err);
 	mx_arena_free(&arena);
 }
 
-static mx_status detokenize(struct mx_grpc *front, const Mixd__V1__DetokenizeRequest *m,
-                            struct mx_buf *text, struct mx_api_error *err)
+static enum mx_rpc_next next_tokenize(struct mx_rpc_call *c, struct mx_buf *out)
 {
-	struct mx_api_text name = {0};
-	struct mx_served *model = NULL;
-	const int32_t *ids = NULL;
-	mx_status st = mx_fill_text(&m->model, "model", &name, err);
+	const struct mx_token_answer *a = mx_rpc_state(c);
+	Mixd__V1__TokenizeResponse m = MIXD__V1__TOKENIZE_RESPONSE__INIT;
+	m.n_ids = a->ids.n;
+	m.ids = (uint32_t *)a->ids.ids;
+	m.max_model_len = a->model->info.max_context;
+	mx_pb_pack(&m.base, out);
+	return MX_RPC_MESSAGE | MX_RPC_DONE;
+}
+
+static mx_status detokenize(struct mx_grpc *front, struct mx_principal *who,
+                            const Mixd__V1__DetokenizeRequest *m, struct mx_token_answer *out,
+                            struct mx_api_error *err)
+{
+	struct mx_api_detokenize r = {
+		.n_ids = (uint32_t)m->n_ids, .ids_name = "ids", .skip_special = !m->keep_special_tokens};
+	mx_status st = mx_fill_text(&m->model, "model", &r.model, err);
 	if (st == MX_OK)
-		st = mx_prompt_model(front->service, &name, false, &model, err);
+		st = mx_fill_ids(m->ids, m->n_ids, "ids", &r.ids, err);
 	if (st == MX_OK)
-		st = mx_fill_ids(m->ids, m->n_ids, "ids", &ids, err);
-	if (st == MX_OK)
-		st = mx_prompt_check_ids(model, ids, m->n_ids, "ids", err);
-	if (st == MX_OK && mx_tokenizer_decode(model->tokenizer, ids, m->n_ids, !m->keep_special_tokens,
-	                                       text) != MX_OK)
-		st = mx_fill_no_memory(err);
+		st = mx_serve_detokenize(front->service, who, &r, out, err);
 	return st;
 }
 
@@ -274,17 +330,21 @@ static void take_detokenize(struct mx_rpc_call *c, const uint8_t *message, size_
 {
 	struct mx_arena arena = {0};
 	struct mx_api_error err = {0};
-	struct mx_buf text = {0}, reply = {0};
+	struct mx_token_answer a;
 	Mixd__V1__DetokenizeRequest *m =
 		(void *)mx_grpc_unpack(c, &mixd__v1__detokenize_request__descriptor, message, n, &arena);
-	if (m && mx_grpc_fine(c, detokenize(mx_rpc_arg(c), m, &text, &err), &err)) {
-		Mixd__V1__DetokenizeResponse a = MIXD__V1__DETOKENIZE_RESPONSE__INIT;
-		a.text = mx_pb_bytes(mx_buf_str(&text), text.len);
-		mx_pb_pack(&a.base, &reply);
-		mx_grpc_reply(c, &reply);
-	}
-	mx_buf_free(&text);
+	if (m)
+		keep_answer(c, detokenize(mx_rpc_arg(c), mx_grpc_who(c), m, &a, &err), &a, &err);
 	mx_arena_free(&arena);
+}
+
+static enum mx_rpc_next next_detokenize(struct mx_rpc_call *c, struct mx_buf *out)
+{
+	const struct mx_token_answer *a = mx_rpc_state(c);
+	Mixd__V1__DetokenizeResponse m = MIXD__V1__DETOKENIZE_RESPONSE__INIT;
+	m.text = mx_pb_bytes(mx_buf_str(&a->text), a->text.len);
+	mx_pb_pack(&m.base, out);
+	return MX_RPC_MESSAGE | MX_RPC_DONE;
 }
 
 /* ---- ListModels ---- */
@@ -295,8 +355,12 @@ static void take_list(struct mx_rpc_call *c, const uint8_t *message, size_t n)
 	(void)n;
 	const struct mx_grpc *front = mx_rpc_arg(c);
 	struct mx_buf reply = {0};
-	for (size_t i = 0; i < front->service->n_models; i++) {
-		const struct mx_served *served = &front->service->models[i];
+	struct mx_served_set all;
+	mx_service_take_all(front->service, &all);
+	for (size_t i = 0; i < all.n; i++) {
+		const struct mx_served *served = all.items[i];
+		if (!mx_principal_may_use(mx_grpc_who(c), served->name, served->name))
+			continue;
 		bool ready = mx_served_state(served) == MX_SERVED_READY;
 		Mixd__V1__Model model, *models[] = {&model};
 		Mixd__V1__ListModelsResponse a = MIXD__V1__LIST_MODELS_RESPONSE__INIT;
@@ -310,11 +374,13 @@ static void take_list(struct mx_rpc_call *c, const uint8_t *message, size_t n)
 		a.models = models;
 		mx_pb_pack(&a.base, &reply);
 	}
+	mx_served_set_release(&all);
 	mx_rpc_reply(c, &reply);
 }
 
 const struct mx_rpc_method mx_grpc_complete = {.path = SERVICE "Complete",
                                                .server_streams = true,
+                                               .quick_bytes = MX_GRPC_QUICK_PROMPT,
                                                .take = take_complete,
                                                .next = mx_grpc_generation_next,
                                                .end = mx_grpc_generation_end};
@@ -326,8 +392,10 @@ const struct mx_rpc_method mx_grpc_chat = {.path = SERVICE "Chat",
 const struct mx_rpc_method mx_grpc_score = {
 	.path = SERVICE "Score", .take = take_score, .next = next_score, .end = mx_grpc_generation_end};
 const struct mx_rpc_method mx_grpc_tokenize = {
-	.path = SERVICE "Tokenize", .take = take_tokenize, .end = mx_grpc_reply_end};
-const struct mx_rpc_method mx_grpc_detokenize = {
-	.path = SERVICE "Detokenize", .take = take_detokenize, .end = mx_grpc_reply_end};
+	.path = SERVICE "Tokenize", .take = take_tokenize, .next = next_tokenize, .end = end_tokens};
+const struct mx_rpc_method mx_grpc_detokenize = {.path = SERVICE "Detokenize",
+                                                 .take = take_detokenize,
+                                                 .next = next_detokenize,
+                                                 .end = end_tokens};
 const struct mx_rpc_method mx_grpc_list_models = {
 	.path = SERVICE "ListModels", .quick = true, .take = take_list};

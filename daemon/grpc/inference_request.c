@@ -107,6 +107,28 @@ static mx_status read_common(const Mixd__V1__Sampling *sampling, const Mixd__V1_
 	return st;
 }
 
+static mx_status read_constraint(const Mixd__V1__Constraint *m, struct mx_api_request *r,
+                                 struct mx_api_error *err)
+{
+	switch (m ? m->form_case : MIXD__V1__CONSTRAINT__FORM__NOT_SET) {
+	case MIXD__V1__CONSTRAINT__FORM_JSON_OBJECT:
+		if (m->json_object)
+			r->constraint = (struct mx_api_constraint){.kind = MX_CONSTRAINT_JSON_OBJECT,
+			                                           .field = "constraint.json_object"};
+		return MX_OK;
+	case MIXD__V1__CONSTRAINT__FORM_JSON_SCHEMA:
+		return mx_fill_form(r, MX_CONSTRAINT_JSON_SCHEMA, &m->json_schema, "constraint.json_schema",
+		                    err);
+	case MIXD__V1__CONSTRAINT__FORM_REGEX:
+		return mx_fill_form(r, MX_CONSTRAINT_REGEX, &m->regex, "constraint.regex", err);
+	case MIXD__V1__CONSTRAINT__FORM_GRAMMAR:
+		return mx_fill_form(r, MX_CONSTRAINT_GRAMMAR, &m->grammar, "constraint.grammar", err);
+	case MIXD__V1__CONSTRAINT__FORM_CHOICE:
+		return mx_fill_choice(r, m->choice->texts, m->choice->n_texts, "constraint.choice", err);
+	default: return MX_OK;
+	}
+}
+
 /* ---- completions ---- */
 
 static mx_status read_prompt(const Mixd__V1__Prompt *m, struct mx_api_prompt *out,
@@ -172,6 +194,8 @@ mx_status mx_inference_complete(const Mixd__V1__CompleteRequest *m, struct mx_ap
 		st = read_prompts(m->prompts, m->n_prompts, &r, err);
 	if (st == MX_OK)
 		st = read_common(m->sampling, m->stopping, m->output, &r, err);
+	if (st == MX_OK)
+		st = read_constraint(m->constraint, &r, err);
 	return end(&r, st, out, err);
 }
 
@@ -269,7 +293,9 @@ static mx_status read_tool(const Mixd__V1__Tool *m, json_t *o, struct mx_api_err
 		fine = fine && put(function, "description", &m->description);
 	if (!fine)
 		return mx_fill_invalid(err, "tools", "a text of a tool is not UTF-8");
-	json_t *parameters = m->parameters.len ? read_object(&m->parameters) : json_object();
+	if (!m->parameters.len) /* as by REST: it has none */
+		return MX_OK;
+	json_t *parameters = read_object(&m->parameters);
 	if (!parameters || json_object_set_new(function, "parameters", parameters))
 		return mx_fill_invalid(err, "tools.parameters", "it is no JSON object");
 	return MX_OK;
@@ -303,7 +329,25 @@ static mx_status read_lists(const Mixd__V1__ChatRequest *m, struct mx_api_reques
 		st = o ? read_tool(m->tools[i], o, err) : mx_fill_no_memory(err);
 	}
 	r->tools = m->n_tools ? tools : NULL;
-	return st;
+	return st == MX_OK ? mx_api_check_tools(r->tools, err) : st;
+}
+
+/* Reads tool_choice: a word or the name of a tool. */
+static mx_status read_tool_choice(const ProtobufCBinaryData *choice, struct mx_api_request *r,
+                                  struct mx_api_error *err)
+{
+	static const char *const words[] = {"auto", "none", "required"};
+	bool word = false;
+	for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++)
+		word = word || mx_pb_is(choice, words[i]);
+	json_t *v = json_stringn((const char *)choice->data, choice->len);
+	if (!v)
+		return mx_fill_invalid(err, "tool_choice", "the text is not UTF-8");
+	if (!word)
+		v = json_pack("{s:s,s:{s:o}}", "type", "function", "function", "name", v);
+	if (!v || json_object_set_new(r->root, "tool_choice", v))
+		return mx_fill_no_memory(err);
+	return mx_api_choose_tool(r, err);
 }
 
 mx_status mx_inference_chat(const Mixd__V1__ChatRequest *m, struct mx_api_request *out,
@@ -318,6 +362,9 @@ mx_status mx_inference_chat(const Mixd__V1__ChatRequest *m, struct mx_api_reques
 		st = mx_fill_text(&m->cache_salt, "cache_salt", &r.cache_salt, err);
 	if (st == MX_OK)
 		st = read_lists(m, &r, err);
+	r.parallel_calls = !m->one_tool_call;
+	if (st == MX_OK && m->tool_choice.len)
+		st = read_tool_choice(&m->tool_choice, &r, err);
 	if (st == MX_OK && m->template_vars.len) {
 		r.template_vars = read_object(&m->template_vars);
 		if (!r.template_vars || json_object_set_new(r.root, "vars", r.template_vars))
@@ -325,5 +372,7 @@ mx_status mx_inference_chat(const Mixd__V1__ChatRequest *m, struct mx_api_reques
 	}
 	if (st == MX_OK)
 		st = read_common(m->sampling, m->stopping, m->output, &r, err);
+	if (st == MX_OK)
+		st = read_constraint(m->constraint, &r, err);
 	return end(&r, st, out, err);
 }

@@ -52,7 +52,7 @@ mx_status mx_pb_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *da
 	}
 	if (room.full)
 		return mx_api_fail(
-			err, 413, "request_too_large", NULL,
+			err, MX_FAULT_TOO_LARGE, "request_too_large", NULL,
 			"the message takes more than %d times its %zu bytes when it is read: send "
 			"fewer values at a time",
 			MX_PB_GROWTH, n);

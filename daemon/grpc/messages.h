@@ -37,8 +37,9 @@ void mx_pb_pack(const ProtobufCMessage *m, struct mx_buf *out);
 /* Bytes of memory that a message may take when it is read: this many for each of its own. */
 #define MX_PB_GROWTH 12
 
-/* Reads a message of n bytes into the arena, which frees it. On failure *err has a 400, for one
- * that is not well formed, or a 413, for one that takes more than MX_PB_GROWTH times its bytes. */
+/* Reads a message of n bytes into the arena, which frees it. On failure *err has the fault
+ * MX_FAULT_INVALID, for one that is not well formed, or MX_FAULT_TOO_LARGE, for one that takes more
+ * than MX_PB_GROWTH times its bytes. */
 mx_status mx_pb_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *data, size_t n,
                        struct mx_arena *arena, ProtobufCMessage **out, struct mx_api_error *err);
 

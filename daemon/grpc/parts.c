@@ -4,21 +4,22 @@
 #include <math.h>
 #include <string.h>
 
-/* Most text, tokens with log-probabilities, and ids of a part: some 50 KiB with 20 alternatives a
- * token. */
-#define PART_TEXT   ((size_t)16 << 10)
-#define PART_TOKENS ((size_t)128)
-#define PART_IDS    ((size_t)4 << 10)
+/* Most text and ids of a part: with its log-probabilities, 20 alternatives a token, some 50 KiB. */
+#define PART_TEXT ((size_t)16 << 10)
+#define PART_IDS  ((size_t)4 << 10)
 
 static void clear(struct mx_part *p)
 {
 	struct mx_buf *buffers[] = {&p->text,          &p->ids.bytes,        &p->prompt_ids.bytes,
 	                            &p->lp_ids.bytes,  &p->lp_values.bytes,  &p->lp_counts.bytes,
-	                            &p->top_ids.bytes, &p->top_values.bytes, &p->stop_text};
+	                            &p->top_ids.bytes, &p->top_values.bytes, &p->stop_text,
+	                            &p->reasoning};
 	for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++)
 		mx_buf_clear(buffers[i]);
 	p->finish_reason = NULL;
 	p->stop_token = -1;
+	p->calls = NULL;
+	p->n_calls = 0;
 }
 
 static void add(struct mx_numbers *v, const void *number)
@@ -49,7 +50,7 @@ static void add_ids(struct mx_numbers *to, const int32_t *ids, size_t n, size_t 
 static void add_tokens(struct mx_part *p, const struct mx_api_choice *c, size_t *at)
 {
 	size_t i = *at;
-	take(at, c->n_tokens, PART_TOKENS - least(PART_TOKENS, mx_numbers_n(&p->lp_ids)));
+	take(at, c->n_tokens, MX_PART_TOKENS - least(MX_PART_TOKENS, mx_numbers_n(&p->lp_ids)));
 	for (; i < *at; i++) {
 		const struct mx_api_token *t = &c->tokens[i];
 		float value = t->first ? NAN : t->logprob;
@@ -65,13 +66,14 @@ static void add_tokens(struct mx_part *p, const struct mx_api_choice *c, size_t 
 	}
 }
 
-static void add_text(struct mx_part *p, const struct mx_api_choice *c, size_t *at)
+/* Adds what fits of a text of n bytes. */
+static void add_text(struct mx_buf *to, const char *text, size_t n, size_t *at)
 {
 	size_t from = *at;
-	take(at, c->len, PART_TEXT - least(PART_TEXT, p->text.len));
-	while (*at<c->len && * at> from && ((unsigned char)c->text[*at] & 0xc0) == 0x80)
+	take(at, n, PART_TEXT - least(PART_TEXT, to->len));
+	while (*at<n && * at> from && ((unsigned char)text[*at] & 0xc0) == 0x80)
 		(*at)--; /* whole characters */
-	mx_buf_append(&p->text, c->text + from, *at - from);
+	mx_buf_append(to, text + from, *at - from);
 }
 
 /* Adds what fits of the event to the part. True if all of it did. */
@@ -79,13 +81,17 @@ static bool add_event(struct mx_parts *p)
 {
 	const struct mx_api_choice *c = &p->event.choice;
 	struct mx_part *to = &p->part;
-	add_text(to, c, &p->at.text);
+	add_text(&to->text, c->text, c->len, &p->at.text);
+	if (c->reasoning_len)
+		add_text(&to->reasoning, c->reasoning, c->reasoning_len, &p->at.reasoning);
 	add_tokens(to, c, &p->at.tokens);
 	add_ids(&to->ids, c->ids, c->n_ids, &p->at.ids);
 	add_ids(&to->prompt_ids, c->prompt_ids, c->n_prompt_ids, &p->at.prompt_ids);
-	if (p->at.text < c->len || p->at.tokens < c->n_tokens || (c->ids && p->at.ids < c->n_ids) ||
-	    (c->prompt_ids && p->at.prompt_ids < c->n_prompt_ids))
+	if (p->at.text < c->len || p->at.reasoning < c->reasoning_len || p->at.tokens < c->n_tokens ||
+	    (c->ids && p->at.ids < c->n_ids) || (c->prompt_ids && p->at.prompt_ids < c->n_prompt_ids))
 		return false;
+	to->calls = c->calls;
+	to->n_calls = c->n_calls;
 	to->finish_reason = c->finish_reason;
 	to->stop_token = c->stop_token;
 	if (c->stop_text)
@@ -116,7 +122,8 @@ enum mx_gen_next mx_parts_next(struct mx_parts *p, struct mx_api_error *err)
 		p->part.index = index;
 		any = true;
 		p->has_event = !add_event(p);
-		if (p->has_event || p->part.finish_reason)
+		/* calls are borrowed until the next event is read */
+		if (p->has_event || p->part.finish_reason || p->part.n_calls)
 			break;
 	}
 	/* an end or an error comes again at the next call */
@@ -127,6 +134,7 @@ void mx_parts_free(struct mx_parts *p)
 {
 	struct mx_part *q = &p->part;
 	mx_buf_free(&q->text);
+	mx_buf_free(&q->reasoning);
 	mx_buf_free(&q->ids.bytes);
 	mx_buf_free(&q->prompt_ids.bytes);
 	mx_buf_free(&q->lp_ids.bytes);

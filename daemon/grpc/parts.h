@@ -26,14 +26,20 @@ static inline float *mx_numbers_f32(const struct mx_numbers *v)
 	return (float *)(void *)v->bytes.data;
 }
 
+/* Most tokens with log-probabilities of a part. */
+#define MX_PART_TOKENS ((size_t)128)
+
 struct mx_part {
 	uint32_t index; /* of the choice */
-	struct mx_buf text;
+	struct mx_buf text, reasoning;
+	/* [n_calls] of tool calls; borrowed from the generation until the next part */
+	const struct mx_api_call *calls;
+	size_t n_calls;
 	struct mx_numbers ids, prompt_ids; /* u32, if the request wants them */
 	/* Log-probabilities, if wanted: of tokens (echoed ones too), and counts[i] alternatives of
 	 * token i. The value of a prompt's first token is not a number. */
 	struct mx_numbers lp_ids, lp_values, lp_counts, top_ids, top_values;
-	/* The end of the choice; NULL, or "stop" or "length". */
+	/* The end of the choice; NULL, or "stop", "length" or "tool_calls". */
 	const char *finish_reason;
 	struct mx_buf stop_text; /* the stop string that was found; empty if none */
 	int32_t stop_token;      /* the stop token, -1 = none */
@@ -44,7 +50,7 @@ struct mx_parts {
 	struct mx_gen_event event; /* being read, from `at` */
 	bool has_event;
 	struct {
-		size_t text, tokens, ids, prompt_ids;
+		size_t text, reasoning, tokens, ids, prompt_ids;
 	} at;
 	struct mx_part part;
 };

@@ -7,48 +7,13 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "base/log.h"
 #include "daemon/http/exchange.h"
-
-#define MAX_FIELDS 20
-
-static _Atomic int access_log = MX_ACCESS_OFF;
-
-/* The fields of a line. */
-struct line {
-	struct mx_log_field fields[MAX_FIELDS];
-	size_t n;
-};
-
-void mx_access_set(enum mx_access which)
-{
-	atomic_store(&access_log, (int)which);
-}
-
-enum mx_access mx_access_get(void)
-{
-	return (enum mx_access)atomic_load_explicit(&access_log, memory_order_relaxed);
-}
+#include "daemon/serve/access.h"
 
 void mx_access_note(struct mx_access_cause *cause, const struct mx_api_error *err)
 {
 	cause->code = err->code;
 	snprintf(cause->text, sizeof(cause->text), "%.199s", err->message);
-}
-
-static void add_string(struct line *l, const char *name, const char *value)
-{
-	l->fields[l->n++] = (struct mx_log_field){name, MX_LOG_STRING, value, 0};
-}
-
-static void add_count(struct line *l, const char *name, uint64_t n)
-{
-	l->fields[l->n++] = (struct mx_log_field){name, MX_LOG_COUNT, NULL, n};
-}
-
-static void add_ms(struct line *l, const char *name, uint64_t ns)
-{
-	l->fields[l->n++] = (struct mx_log_field){name, MX_LOG_MS, NULL, ns};
 }
 
 /* Writes the client's address, "127.0.0.1:40000". */
@@ -68,11 +33,12 @@ static void name_client(const struct mx_exchange *x, char *out, size_t cap)
 		snprintf(out, cap, a->sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 }
 
+/* True for what is asked again and again by programs, the page among them. */
 static bool is_probe(const struct mx_exchange *x)
 {
 	enum mx_http_route r = x->route->id;
 	return r == MX_ROUTE_HEALTH || r == MX_ROUTE_LIVEZ || r == MX_ROUTE_READYZ ||
-	       r == MX_ROUTE_METRICS;
+	       r == MX_ROUTE_METRICS || r == MX_ROUTE_PAGE || r == MX_ROUTE_REQUESTS;
 }
 
 /* Returns the line's level: of overload and start-up a warning, of a fault an error. That a probe
@@ -111,30 +77,20 @@ void mx_access_log(const struct mx_exchange *x, bool whole, uint64_t ns)
 		return;
 	char client[80];
 	name_client(x, client, sizeof(client));
-	struct line l = {.n = 0};
-	add_string(&l, "id", x->id);
-	add_string(&l, "client", client);
-	add_string(&l, "method", mx_http_method_name(x->method));
-	add_string(&l, "route", mx_http_route_name(x->route->id));
-	add_count(&l, "status", status);
+	struct mx_access_line l = {.n = 0};
+	mx_access_add_string(&l, "id", x->id);
+	mx_access_add_string(&l, "client", client);
+	if (x->who)
+		mx_access_add_string(&l, "principal", mx_principal_name(x->who));
+	mx_access_add_string(&l, "method", mx_http_method_name(x->method));
+	mx_access_add_string(&l, "route", mx_http_route_name(x->route->id));
+	mx_access_add_count(&l, "status", status);
 	if (!whole)
-		add_string(&l, "left", "early");
-	if (x->gen) {
-		add_string(&l, "model", g.model);
-		add_count(&l, "prompt_tokens", g.prompt_tokens);
-		add_count(&l, "cached_tokens", g.cached_tokens);
-		add_count(&l, "output_tokens", g.output_tokens);
-		if (g.scheduled)
-			add_ms(&l, "queue_ms", g.queue_ns);
-		if (g.first_token_ns)
-			add_ms(&l, "first_token_ms", g.first_token_ns - x->start_ns);
-	}
-	add_ms(&l, "total_ms", ns);
-	if (x->gen)
-		add_string(&l, "finish", g.finish);
+		mx_access_add_string(&l, "left", "early");
+	mx_access_add_work(&l, x->gen ? &g : NULL, x->start_ns, ns);
 	if (cause.code)
-		add_string(&l, "code", cause.code);
+		mx_access_add_string(&l, "code", cause.code);
 	if (cause.text[0])
-		add_string(&l, "error", cause.text);
+		mx_access_add_string(&l, "error", cause.text);
 	mx_log_fields(level, "http", "request", l.fields, l.n);
 }

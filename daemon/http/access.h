@@ -1,24 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The log of requests: one line a request, written when it has ended, on its
- * connection's thread. Which requests get one is said by the setting log.access;
- * an answer of 500 and above always does, with its cause.
+ * connection's thread. daemon/serve/access.h says which requests get one.
  */
 #ifndef MX_DAEMON_HTTP_ACCESS_H
 #define MX_DAEMON_HTTP_ACCESS_H
 
 #include "proto/error.h"
-
-enum mx_access {
-	MX_ACCESS_OFF,    /* only answers of 500 and above */
-	MX_ACCESS_ERRORS, /* also those of 400 and above, and requests whose client left */
-	MX_ACCESS_ALL,    /* every request; probes that went well at level debug */
-};
-
-/* For all servers of the process, at any time. MX_ACCESS_OFF until then. */
-void mx_access_set(enum mx_access which);
-/* Returns what was set, for other front ends. */
-enum mx_access mx_access_get(void);
 
 /* Why an answer is an error. */
 struct mx_access_cause {

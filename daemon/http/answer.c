@@ -41,14 +41,19 @@ void mx_exchange_fail_as(struct mx_exchange *x, unsigned status, const struct mx
 	mx_access_note(&x->cause, err);
 	mx_buf_clear(&x->answer);
 	x->more = NULL;
-	mx_api_error_write(&x->answer, err);
+	if (x->route->dialect)
+		x->route->dialect->error(&x->answer, err, status, x->id);
+	else
+		mx_api_error_write(&x->answer, err);
 	x->retry = err->retry;
+	x->retry_s = err->retry_s;
 	mx_exchange_answer(x, status, "application/json");
 }
 
 void mx_exchange_fail(struct mx_exchange *x, const struct mx_api_error *err)
 {
-	mx_exchange_fail_as(x, mx_http_status(err->fault), err);
+	const struct mx_dialect *d = x->route->dialect;
+	mx_exchange_fail_as(x, d ? d->status(err->fault) : mx_http_status(err->fault), err);
 }
 
 void mx_exchange_fail_with(struct mx_exchange *x, unsigned status, const char *code,

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "daemon/http/exchange.h"
+#include "daemon/http/openai.h"
+#include "daemon/serve/live.h"
 #include "proto/parse_cost.h"
 #include "proto/request.h"
 #include "proto/response.h"
@@ -13,11 +15,10 @@ static void on_wake(void *arg)
 	mx_pump_wake(arg);
 }
 
-/* Fails if the parsed body would take more memory than a worker may. */
-static mx_status check_cost(struct mx_exchange *x, struct mx_api_error *err)
+mx_status mx_api_check_cost(struct mx_exchange *x, unsigned times, struct mx_api_error *err)
 {
 	uint64_t limit = mx_http_parse_limit(x->http->config.max_body_bytes);
-	uint64_t cost = mx_parse_cost(mx_buf_str(&x->body), x->body.len);
+	uint64_t cost = mx_parse_cost(mx_buf_str(&x->body), x->body.len) * times;
 	if (cost <= limit)
 		return MX_OK;
 	return mx_api_fail(err, MX_FAULT_TOO_LARGE, "request_too_large", NULL,
@@ -26,10 +27,40 @@ static mx_status check_cost(struct mx_exchange *x, struct mx_api_error *err)
 	                   (double)cost / 0x1p20, (double)limit / 0x1p20);
 }
 
-/* What a parser does with unknown fields: http.unknown_fields. */
-static struct mx_api_unknown unknown_fields(const struct mx_exchange *x)
+struct mx_api_unknown mx_api_unknown_fields(const struct mx_exchange *x)
 {
 	return (struct mx_api_unknown){.allow = x->http->config.allow_unknown_fields};
+}
+
+mx_status mx_api_generate(struct mx_exchange *x, const struct mx_api_request *r,
+                          struct mx_api_error *err)
+{
+	mx_status st =
+		mx_generate(x->http->service, x->who, r, (struct mx_wake){on_wake, x}, &x->gen, err);
+	if (st == MX_OK)
+		mx_generation_name(x->gen, x->id);
+	return st;
+}
+
+mx_status mx_api_count(struct mx_exchange *x, const struct mx_api_request *r, uint64_t *out,
+                       struct mx_api_error *err)
+{
+	const struct mx_api_tokenize t = {.model = r->model,
+	                                  .messages = r->messages,
+	                                  .tools = r->tools,
+	                                  .template_vars = r->template_vars,
+	                                  .reasoning_effort = r->reasoning_effort,
+	                                  .add_generation_prompt = r->add_generation_prompt,
+	                                  .may_drop_reasoning = r->may_drop_reasoning,
+	                                  .add_special = r->add_special,
+	                                  .unknown = r->unknown};
+	struct mx_token_answer a;
+	mx_status st = mx_serve_tokenize(x->http->service, x->who, &t, &a, err);
+	if (st != MX_OK)
+		return st;
+	*out = a.ids.n;
+	mx_token_answer_free(&a);
+	return MX_OK;
 }
 
 static void post_generate(struct mx_exchange *x, enum mx_api_kind kind)
@@ -37,8 +68,8 @@ static void post_generate(struct mx_exchange *x, enum mx_api_kind kind)
 	struct mx_api_request r;
 	struct mx_api_error err;
 	char id[32 + MX_REQUEST_ID_LEN];
-	struct mx_api_unknown unknown = unknown_fields(x);
-	mx_status st = check_cost(x, &err);
+	struct mx_api_unknown unknown = mx_api_unknown_fields(x);
+	mx_status st = mx_api_check_cost(x, 1, &err);
 	if (st == MX_OK)
 		st = mx_api_parse(kind, mx_buf_str(&x->body), x->body.len, &unknown, &r, &err);
 	mx_exchange_drop_body(x);
@@ -48,8 +79,8 @@ static void post_generate(struct mx_exchange *x, enum mx_api_kind kind)
 	}
 	snprintf(id, sizeof(id), "%s-%s", kind == MX_API_CHAT ? "chatcmpl" : "cmpl", x->id);
 	bool stream = r.stream;
-	st = mx_generate(x->http->service, &r, (struct mx_wake){on_wake, x}, &x->gen, &err);
-	if (st == MX_OK && mx_openai_init(&x->writer, &r, id, x->gen) != MX_OK)
+	st = mx_api_generate(x, &r, &err);
+	if (st == MX_OK && !(x->writer = mx_openai_create(&r, id, x->gen)))
 		st = mx_api_fail(&err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	mx_api_request_free(&r);
 	mx_exchange_warn_unknown(x, &unknown);
@@ -96,13 +127,13 @@ void mx_api_post_tokenize(struct mx_exchange *x)
 {
 	struct mx_api_tokenize r = {0};
 	struct mx_api_error err;
-	struct mx_api_unknown unknown = unknown_fields(x);
-	mx_status st = check_cost(x, &err);
+	struct mx_api_unknown unknown = mx_api_unknown_fields(x);
+	mx_status st = mx_api_check_cost(x, 1, &err);
 	if (st == MX_OK)
 		st = mx_api_parse_tokenize(mx_buf_str(&x->body), x->body.len, &unknown, &r, &err);
 	mx_exchange_drop_body(x);
 	if (st == MX_OK)
-		st = mx_serve_tokenize(x->http->service, &r, &x->held.answer, &err);
+		st = mx_serve_tokenize(x->http->service, x->who, &r, &x->held.answer, &err);
 	x->held.spellings = r.pieces;
 	mx_api_tokenize_free(&r);
 	mx_exchange_warn_unknown(x, &unknown);
@@ -116,14 +147,14 @@ void mx_api_post_detokenize(struct mx_exchange *x)
 {
 	struct mx_api_detokenize r = {0};
 	struct mx_api_error err;
-	struct mx_api_unknown unknown = unknown_fields(x);
-	mx_status st = check_cost(x, &err);
+	struct mx_api_unknown unknown = mx_api_unknown_fields(x);
+	mx_status st = mx_api_check_cost(x, 1, &err);
 	if (st == MX_OK)
 		st = mx_api_parse_detokenize(mx_buf_str(&x->body), x->body.len, &unknown, &r, &err);
 	mx_exchange_drop_body(x);
 	mx_exchange_warn_unknown(x, &unknown);
 	if (st == MX_OK)
-		st = mx_serve_detokenize(x->http->service, &r, &x->held.answer, &err);
+		st = mx_serve_detokenize(x->http->service, x->who, &r, &x->held.answer, &err);
 	mx_api_detokenize_free(&r);
 	if (st == MX_OK)
 		mx_exchange_answer_pieces(x, more_text);

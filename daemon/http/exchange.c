@@ -48,7 +48,9 @@ static void dispatch(struct mx_exchange *x)
 	const struct mx_route *r = x->route;
 	bool get = x->method == MX_METHOD_GET || x->method == MX_METHOD_HEAD;
 	x->closing = x->closing || atomic_load(&h->closing);
-	if (!r->path) {
+	if (x->refused) {
+		mx_exchange_fail(x, &x->refusal);
+	} else if (!r->path) {
 		mx_exchange_not_served(x);
 	} else if (mx_cors_is_preflight(x)) {
 		x->preflight = true;
@@ -67,7 +69,7 @@ static void dispatch(struct mx_exchange *x)
 		                      "too much is being received: try again in a moment");
 	} else if (atomic_load(&h->stopping)) {
 		mx_exchange_fail_with(x, 503, "shutting_down", "the server is shutting down");
-	} else {
+	} else if (mx_exchange_enter(x)) {
 		bool is_long = x->body.len > MX_HTTP_SHORT_BODY;
 		mx_pump_set_busy(x, true);
 		if (mx_workers_push(is_long ? &h->service->long_work : &h->service->work, work, x))
@@ -83,7 +85,7 @@ static bool more_response(struct mx_exchange *x, struct mx_buf *out)
 {
 	struct mx_api_error err;
 	bool end;
-	if (mx_openai_response(&x->writer, out, &end, &err) != MX_OK)
+	if (x->writer->ops->response(x->writer, out, &end, &err) != MX_OK)
 		out->failed = true;
 	return end;
 }
@@ -93,7 +95,7 @@ static void take_response(struct mx_exchange *x)
 {
 	struct mx_api_error err;
 	x->more = more_response;
-	if (mx_openai_response(&x->writer, &x->answer, &x->stream_ended, &err) == MX_OK)
+	if (x->writer->ops->response(x->writer, &x->answer, &x->stream_ended, &err) == MX_OK)
 		mx_exchange_answer(x, 200, "application/json");
 	else
 		mx_exchange_fail(x, &err);
@@ -131,6 +133,7 @@ static enum MHD_Result advance(struct mx_exchange *x)
 
 void *mx_exchange_announced(void *arg, const char *target, struct MHD_Connection *c)
 {
+	mx_pump_requested(c);
 	mx_framing_note_target(c, target);
 	struct mx_exchange *x = mx_calloc(1, sizeof(*x));
 	if (!x)
@@ -138,7 +141,7 @@ void *mx_exchange_announced(void *arg, const char *target, struct MHD_Connection
 	x->http = arg;
 	x->conn = c;
 	x->start_ns = mx_now_ns();
-	x->route = mx_route_find("", &x->tail);
+	x->route = mx_route_find(x->http, "", &x->tail);
 	x->method = MX_METHOD_OTHER;
 	return x;
 }
@@ -178,9 +181,11 @@ static void end(struct mx_exchange *x, bool whole, uint64_t ns)
 	struct mx_http *h = x->http;
 	/* first the engine thread loses its way to the exchange, then the exchange its connection */
 	mx_generation_detach(x->gen);
-	mx_openai_free(&x->writer);
+	if (x->writer)
+		x->writer->ops->destroy(x->writer);
 	mx_pump_forget(x, whole);
 	mx_http_count(h, x->route->id, x->method, whole ? x->sent_status : 0, ns);
+	mx_exchange_leave(x);
 	mx_exchange_drop_body(x);
 	mx_exchange_drop_held(x);
 	mx_buf_free(&x->answer);

@@ -22,7 +22,8 @@
 #include "daemon/http/access.h"
 #include "daemon/http/framing.h"
 #include "daemon/http/impl.h"
-#include "daemon/http/openai.h"
+#include "daemon/http/writer.h"
+#include "proto/response.h"
 #include "proto/request.h"
 
 enum mx_exchange_state {
@@ -45,10 +46,13 @@ struct mx_exchange {
 	const struct mx_route *route;
 	const char *tail; /* rest of the path, for routes that are a prefix; all of an unknown one */
 	enum mx_http_method method;
-	const char *method_text; /* as the client sent it; libmicrohttpd's, while the request lasts */
-	bool post;               /* the body is wanted: for the route's `post` */
-	bool begun;              /* the header is complete; false: only the fields above are valid */
-	bool dropped;            /* we had libmicrohttpd close the connection */
+	const char *method_text;  /* as the client sent it; libmicrohttpd's, while the request lasts */
+	bool post;                /* the body is wanted: for the route's `post` */
+	bool begun;               /* the header is complete; false: only the fields above are valid */
+	struct mx_principal *who; /* whose key it has; NULL: no key is wanted */
+	bool refused;             /* it has no good key, and gets `refusal` */
+	bool entered;             /* it counts as one of the principal's */
+	bool dropped;             /* we had libmicrohttpd close the connection */
 	uint64_t start_ns;
 	char id[MX_REQUEST_ID_LEN + 1];
 	struct mx_framing framing;
@@ -60,16 +64,19 @@ struct mx_exchange {
 	_Atomic int state;       /* enum mx_exchange_state */
 	unsigned sent_status;    /* of the answer that was queued, 0 = none */
 	struct mx_generation *gen;
-	struct mx_openai writer; /* of gen's output */
+	struct mx_writer *writer; /* of gen's output; NULL as long as there is no gen */
 
 	/* The answer. */
 	unsigned status;
 	struct mx_buf answer;
 	const char *content_type;
-	const char *allow;            /* for 405 */
-	bool preflight;               /* the answer says what a web page may send */
-	struct mx_access_cause cause; /* of an error, for the log */
-	bool retry;                   /* with Retry-After */
+	const struct mx_page_file *file; /* the answer is this; NULL = none */
+	const char *allow;               /* for 405 */
+	bool preflight;                  /* the answer says what a web page may send */
+	struct mx_access_cause cause;    /* of an error, for the log */
+	bool retry;                      /* with Retry-After */
+	unsigned retry_s;                /* its seconds; 0 = the server's usual */
+	struct mx_api_error refusal;
 	/* The answer says Connection: close. For http->closing as it was before the answer: a 200 of
 	 * /readyz never says so. */
 	bool closing;
@@ -153,6 +160,17 @@ void mx_exchange_fail_with(struct mx_exchange *x, unsigned status, const char *c
 /* Frees the body, which is not needed any more. */
 void mx_exchange_drop_body(struct mx_exchange *x);
 
+/* ---- admit.c ---- */
+
+/* Finds out who asks; sets x->refused if that is nobody and the route wants a key. */
+void mx_exchange_identify(struct mx_exchange *x);
+/* Counts the request among those of its principal. False if a limit refuses it: then the answer is
+ * made. */
+bool mx_exchange_enter(struct mx_exchange *x);
+void mx_exchange_leave(struct mx_exchange *x);
+/* Adds what is left of the principal's limits, and how to show a key. */
+void mx_admit_add_headers(const struct mx_exchange *x, struct MHD_Response *r);
+
 /* ---- status.c ---- */
 
 /* Returns the HTTP status of a fault. */
@@ -162,8 +180,13 @@ unsigned mx_http_status(enum mx_fault fault);
 
 /* True if a browser asks whether a web page that is allowed may send a request. */
 bool mx_cors_is_preflight(const struct mx_exchange *x);
-/* Adds what lets the web pages of http.cors_origins see the answer. */
+/* Adds what lets the web pages of http.cors.origins see the answer. */
 void mx_cors_add_headers(const struct mx_exchange *x, struct MHD_Response *r);
+
+/* ---- load_report.c ---- */
+
+/* Adds the load of the generation's model to its answer, if the client asks for it. */
+void mx_exchange_add_load_report(const struct mx_exchange *x, struct MHD_Response *r);
 
 /* ---- unknown_fields.c ---- */
 
@@ -182,14 +205,18 @@ struct mx_route {
 	mx_route_f *get;  /* must be quick; NULL = not allowed, as for post */
 	mx_route_f *post; /* takes a JSON body; may run on a worker */
 	const char *allow;
+	const struct mx_dialect *dialect; /* of its errors; NULL: OpenAI's */
 };
 
-/* Finds the route of a path and the rest of the path behind it. Never returns NULL: unknown paths
- * have a route without path and handlers, and all of the path is the rest. */
-const struct mx_route *mx_route_find(const char *path, const char **out_tail);
-/* Lists the paths of at most `cap` routes that are no prefix; returns their number. */
-#define MX_ROUTES_MAX 32
-size_t mx_route_paths(const char **out, size_t cap);
+/* Finds the route of a path, if the server has it, and the rest of the path behind it. Never
+ * returns NULL: unknown paths have a route without path and handlers, and all of the path is the
+ * rest. */
+const struct mx_route *mx_route_find(const struct mx_http *h, const char *path,
+                                     const char **out_tail);
+/* Lists the paths that the server has of at most `cap` routes that are no prefix; returns their
+ * number. */
+#define MX_ROUTES_MAX 64
+size_t mx_route_paths(const struct mx_http *h, const char **out, size_t cap);
 
 /* ---- not_served.c ---- */
 
@@ -203,10 +230,38 @@ bool mx_exchange_is_json(struct mx_exchange *x);
 
 /* ---- api.c: handlers of the routes that take a body ---- */
 
+/* Fails if the parsed body, `times` over, would take more memory than a worker may. */
+mx_status mx_api_check_cost(struct mx_exchange *x, unsigned times, struct mx_api_error *err);
+/* Returns what a parser does with unknown fields: http.unknown_fields. */
+struct mx_api_unknown mx_api_unknown_fields(const struct mx_exchange *x);
+/* Starts the generation of a request, as x->gen. */
+mx_status mx_api_generate(struct mx_exchange *x, const struct mx_api_request *r,
+                          struct mx_api_error *err);
+/* Counts the tokens of the prompt of a chat. */
+mx_status mx_api_count(struct mx_exchange *x, const struct mx_api_request *r, uint64_t *out,
+                       struct mx_api_error *err);
 void mx_api_post_completions(struct mx_exchange *x);
 void mx_api_post_chat(struct mx_exchange *x);
 void mx_api_post_tokenize(struct mx_exchange *x);
 void mx_api_post_detokenize(struct mx_exchange *x);
+
+/* ---- page.c: handlers of the page and its files, for whom nothing is computed ---- */
+
+void mx_page_get(struct mx_exchange *x);
+void mx_page_get_file(struct mx_exchange *x);
+/* Adds what a browser may do with x->file, and how long it is good for. */
+void mx_page_add_headers(const struct mx_exchange *x, struct MHD_Response *r);
+
+/* ---- map.c ---- */
+
+/* GET /v1/models/ID/map: what the model consists of, and how far it is loaded. `id` has n bytes. */
+void mx_map_get(struct mx_exchange *x, const char *id, size_t n);
+
+/* ---- embed.c ---- */
+
+void mx_api_post_embeddings(struct mx_exchange *x);
+void mx_api_post_score(struct mx_exchange *x);
+void mx_api_post_rerank(struct mx_exchange *x);
 
 /* ---- tokenizer_info.c ---- */
 

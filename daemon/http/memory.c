@@ -11,6 +11,10 @@
 /* Bytes of a short body once it is parsed: at most about a hundred for each of its bytes. */
 #define SHORT_PARSED (7 * MIB)
 
+/* Bytes of a connection's TLS: 10 KiB of keys and state with GnuTLS 3.7, a record that comes and
+ * one that leaves. */
+#define TLS_SESSION (48u << 10)
+
 uint64_t mx_http_body_memory(uint64_t max_body_bytes)
 {
 	return max_body_bytes * 8 > 64 * MIB ? max_body_bytes * 8 : 64 * MIB;
@@ -40,7 +44,8 @@ static uint64_t prompt_work(uint64_t n)
 void mx_http_memory(const struct mx_http_config *c, struct mx_http_memory *out)
 {
 	/* besides a connection's buffer: a piece with room to grow, and our own structs */
-	const uint64_t connection = MX_HTTP_CONNECTION_MEMORY + (32 << 10) + 4096;
+	const uint64_t connection =
+		MX_HTTP_CONNECTION_MEMORY + (32 << 10) + 4096 + (c->tls.cert ? TLS_SESSION : 0);
 	struct mx_http_memory m = {
 		.bodies = (c->body_memory ? c->body_memory : mx_http_body_memory(c->max_body_bytes)) +
 	              mx_bodies_free_total(c->max_connections),

@@ -41,4 +41,13 @@ void mx_http_write_metrics(const struct mx_http *http, struct mx_metrics_writer 
 	mx_metrics_sample(w, "", s.active);
 	mx_metrics_family(w, "mixd_http_connections", MX_METRIC_GAUGE, "Open connections.");
 	mx_metrics_sample(w, "", s.connections);
+	if (!http->tls)
+		return;
+	mx_metrics_family(w, "mixd_http_tls_connections", MX_METRIC_COUNTER,
+	                  "Connections that were accepted for TLS.");
+	mx_metrics_sample(w, "", (double)atomic_load(&http->counters.tls_connections));
+	mx_metrics_family(w, "mixd_http_tls_unused", MX_METRIC_COUNTER,
+	                  "Of these, connections that ended before a request: handshakes that failed "
+	                  "or took too long, and clients that said nothing.");
+	mx_metrics_sample(w, "", (double)atomic_load(&http->counters.tls_unused));
 }

@@ -6,7 +6,8 @@
 #include "daemon/http/exchange.h"
 
 #define TEXT_ONLY  "this server takes and gives text only"
-#define NO_VECTORS "this server generates text; it gives no vectors and scores"
+#define NO_CLASSES "this server sorts texts into no classes"
+#define EMBED      "use POST /v1/embeddings"
 #define NO_STORE   "this server stores no answers, files and conversations"
 #define AS_CONFIGURED                                                                              \
 	"models are named in the configuration (mixd.yaml) and loaded at start; GET /v1/models lists " \
@@ -18,30 +19,22 @@
 static const struct {
 	const char *path, *instead;
 } not_served[] = {
-	{"/v1/responses/", "use POST /v1/chat/completions"},
-	{"/v1/messages/count_tokens", "use POST /tokenize with 'messages'"},
-	{"/v1/messages/", "use POST /v1/chat/completions"},
+	{"/v1/responses/", NO_STORE},
+	{"/v1/messages/batches/",
+     "send the messages one by one: those in flight are computed together"},
+	{"/v1/messages/", NO_STORE},
 	{"/v1/complete", "use POST /v1/completions"},
 	{"/v1/chat/completions/", NO_STORE},
-	{"/v1/embeddings/", NO_VECTORS},
-	{"/embeddings", NO_VECTORS},
-	{"/embedding", NO_VECTORS},
-	{"/embed", NO_VECTORS},
-	{"/v2/embed", NO_VECTORS},
-	{"/pooling", NO_VECTORS},
-	{"/encode", NO_VECTORS},
-	{"/api/embed", NO_VECTORS},
-	{"/api/embeddings", NO_VECTORS},
-	{"/rerank", NO_VECTORS},
-	{"/reranking", NO_VECTORS},
-	{"/v1/rerank", NO_VECTORS},
-	{"/v1/reranking", NO_VECTORS},
-	{"/v2/rerank", NO_VECTORS},
-	{"/score", NO_VECTORS},
-	{"/v1/score", NO_VECTORS},
-	{"/classify", NO_VECTORS},
-	{"/v1/classify", NO_VECTORS},
-	{"/v1/moderations", NO_VECTORS},
+	{"/embedding", EMBED},
+	{"/embed", EMBED},
+	{"/v2/embed", EMBED},
+	{"/pooling", EMBED},
+	{"/encode", EMBED},
+	{"/reranking", "use POST /v1/rerank"},
+	{"/v1/reranking", "use POST /v1/rerank"},
+	{"/classify", NO_CLASSES},
+	{"/v1/classify", NO_CLASSES},
+	{"/v1/moderations", NO_CLASSES},
 	{"/v1/audio/", TEXT_ONLY},
 	{"/v1/images/", TEXT_ONLY},
 	{"/v1/videos/", TEXT_ONLY},
@@ -98,12 +91,6 @@ static const struct {
 	{"/lora-adapters", AS_CONFIGURED},
 	{"/models/", AS_CONFIGURED},
 	/* Ollama */
-	{"/api/generate", "use POST /v1/completions"},
-	{"/api/chat", "use POST /v1/chat/completions"},
-	{"/api/tags", "use GET /v1/models"},
-	{"/api/ps", "use GET /v1/models"},
-	{"/api/show", "use GET /v1/models"},
-	{"/api/version", "use GET /version"},
 	{"/api/", AS_CONFIGURED},
 	/* people and other protocols */
 	{"/v2/health/live", "use GET /livez"},
@@ -136,12 +123,12 @@ void mx_exchange_not_served(struct mx_exchange *x)
 		return;
 	}
 	const char *names[MX_ROUTES_MAX];
-	size_t n = mx_route_paths(names, MX_ROUTES_MAX);
+	size_t n = mx_route_paths(x->http, names, MX_ROUTES_MAX);
 	const char *closest = mx_closest(path, names, n), *tail;
 	if (closest)
 		mx_api_fail(&err, MX_FAULT_NOT_FOUND, "not_found", NULL,
 		            "there is no route '%.200s'; did you mean %s %s?", path,
-		            mx_route_find(closest, &tail)->post ? "POST" : "GET", closest);
+		            mx_route_find(x->http, closest, &tail)->post ? "POST" : "GET", closest);
 	else
 		mx_api_fail(&err, MX_FAULT_NOT_FOUND, "not_found", NULL,
 		            "there is no route '%.200s'; the main ones are POST /v1/chat/completions, POST "

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/http/openai.h"
 
+#include <stdlib.h>
+
 #include "base/clock.h"
+#include "base/mem.h"
 
 mx_status mx_openai_init(struct mx_openai *w, const struct mx_api_request *r, const char *id,
                          struct mx_generation *g)
@@ -111,4 +114,41 @@ mx_status mx_openai_response(struct mx_openai *w, struct mx_buf *out, bool *end,
 	if (out->failed)
 		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	return MX_OK;
+}
+
+static bool stream(struct mx_writer *w, struct mx_buf *out)
+{
+	return mx_openai_stream((struct mx_openai *)w, out);
+}
+
+static mx_status response(struct mx_writer *w, struct mx_buf *out, bool *end,
+                          struct mx_api_error *err)
+{
+	return mx_openai_response((struct mx_openai *)w, out, end, err);
+}
+
+static void destroy(struct mx_writer *w)
+{
+	mx_openai_free((struct mx_openai *)w);
+	free(w);
+}
+
+static const struct mx_writer_ops ops = {.stream = stream,
+                                         .response = response,
+                                         .destroy = destroy,
+                                         .stream_type = MX_STREAM_SSE,
+                                         .ping = MX_SSE_KEEP_ALIVE};
+
+struct mx_writer *mx_openai_create(const struct mx_api_request *r, const char *id,
+                                   struct mx_generation *g)
+{
+	struct mx_openai *w = mx_calloc(1, sizeof(*w));
+	if (!w)
+		return NULL;
+	if (mx_openai_init(w, r, id, g) != MX_OK) {
+		destroy(&w->writer);
+		return NULL;
+	}
+	w->writer.ops = &ops;
+	return &w->writer;
 }

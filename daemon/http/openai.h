@@ -10,10 +10,12 @@
 #ifndef MX_DAEMON_HTTP_OPENAI_H
 #define MX_DAEMON_HTTP_OPENAI_H
 
+#include "daemon/http/writer.h"
 #include "daemon/serve/generate.h"
 #include "proto/response.h"
 
 struct mx_openai {
+	struct mx_writer writer;   /* for mx_openai_create */
 	struct mx_generation *gen; /* not owned */
 	struct mx_api_head head;
 	bool include_usage, continuous_usage;
@@ -29,6 +31,9 @@ struct mx_openai {
 mx_status mx_openai_init(struct mx_openai *w, const struct mx_api_request *r, const char *id,
                          struct mx_generation *g);
 void mx_openai_free(struct mx_openai *w); /* takes zeroed ones */
+/* The same as a writer of its own, which its `destroy` frees. NULL: out of memory. */
+struct mx_writer *mx_openai_create(const struct mx_api_request *r, const char *id,
+                                   struct mx_generation *g);
 
 /* Appends the output that is ready as server-sent events, at most about MX_API_PIECE bytes. True
  * after the last event ([DONE]). False with bytes appended: there may be more, so it is to be

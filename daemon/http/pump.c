@@ -50,7 +50,7 @@ static void handle_events(struct mx_http *h, const struct epoll_event *events, i
 			tried = true;
 			refused = !mx_pump_accept(h, h->fds[(uint32_t)data]) || refused;
 		} else {
-			mx_pump_client_left(p, data);
+			mx_pump_connection_event(p, data, events[i].events);
 		}
 	}
 	mx_pump_resume_all(p);

@@ -21,6 +21,7 @@
 
 struct mx_exchange;
 struct mx_http;
+struct mx_tls_files_used;
 
 /* An open connection: an entry in the pump's table. */
 struct mx_pump_conn {
@@ -34,8 +35,17 @@ struct mx_pump_conn {
 	                         * thread alone */
 	bool many_arguments;    /* its query was removed; as target_end */
 	bool cut;               /* shut down by the pump: it is about to close */
-	uint64_t since_ns;      /* start of waiting for a header or body; 0 = an answer is being made */
-	uint32_t next_free;     /* index of the next free entry */
+
+	/* Of TLS, see pump_tls.c; `tls` is NULL without it, and then nothing else of these is used. The
+	 * first five are of the connection's thread alone. */
+	struct mx_tls_files_used *tls;
+	struct mx_http *http;
+	struct MHD_Connection *conn;
+	bool tls_heard;     /* the client has sent something */
+	bool requested;     /* a request line has come: the handshake has succeeded */
+	bool tls_waits;     /* suspended until there is more to read */
+	uint64_t since_ns;  /* start of waiting for a header or body; 0 = an answer is being made */
+	uint32_t next_free; /* index of the next free entry */
 };
 
 /* Every field but the descriptors is under the lock, unless it says otherwise. */
@@ -74,6 +84,8 @@ void mx_pump_stop(struct mx_http *h);
 void mx_pump_notify(void *arg, struct MHD_Connection *c, void **context,
                     enum MHD_ConnectionNotificationCode code);
 
+/* A request line has come on the connection. */
+void mx_pump_requested(struct MHD_Connection *c);
 /* Ties the exchange to its connection, until mx_pump_forget. */
 void mx_pump_add(struct mx_exchange *x, struct MHD_Connection *c);
 /* The exchange has ended. whole: its answer was handed to the kernel to the last byte, so a client

@@ -15,8 +15,16 @@
 #include "base/log.h"
 #include "daemon/http/pump_impl.h"
 
-static struct mx_pump_conn *opened(struct mx_pump *p, struct MHD_Connection *c)
+static struct mx_pump_conn *entry_of(struct MHD_Connection *c)
 {
+	const union MHD_ConnectionInfo *info =
+		MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+	return info ? info->socket_context : NULL;
+}
+
+static struct mx_pump_conn *opened(struct mx_http *h, struct MHD_Connection *c)
+{
+	struct mx_pump *p = &h->pump;
 	const union MHD_ConnectionInfo *info =
 		MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
 	struct mx_pump_conn *entry = NULL;
@@ -29,6 +37,7 @@ static struct mx_pump_conn *opened(struct mx_pump *p, struct MHD_Connection *c)
 		entry->gone = entry->served = entry->cut = false;
 		entry->since_ns = mx_now_ns();
 		entry->exchange = NULL;
+		mx_pump_tls_begin(h, entry, c);
 		struct epoll_event e = {.events = EPOLLRDHUP | EPOLLET};
 		e.data.u64 = (uint64_t)entry->generation << 32 | index;
 		if (epoll_ctl(p->epoll, EPOLL_CTL_ADD, entry->fd, &e))
@@ -39,10 +48,12 @@ static struct mx_pump_conn *opened(struct mx_pump *p, struct MHD_Connection *c)
 }
 
 /* entry: may be NULL. */
-static void closed(struct mx_pump *p, struct mx_pump_conn *entry)
+static void closed(struct mx_http *h, struct mx_pump_conn *entry)
 {
+	struct mx_pump *p = &h->pump;
 	pthread_mutex_lock(&p->lock);
 	if (entry) {
+		mx_pump_tls_end(h, entry);
 		epoll_ctl(p->epoll, EPOLL_CTL_DEL, entry->fd, NULL);
 		entry->fd = -1;
 		p->n_cut -= entry->cut;
@@ -62,14 +73,21 @@ void mx_pump_notify(void *arg, struct MHD_Connection *c, void **context,
 {
 	struct mx_http *h = arg;
 	if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-		*context = opened(&h->pump, c);
+		*context = opened(h, c);
 	} else {
-		closed(&h->pump, *context);
+		closed(h, *context);
 		*context = NULL;
 	}
 }
 
-void mx_pump_client_left(struct mx_pump *p, uint64_t data)
+void mx_pump_requested(struct MHD_Connection *c)
+{
+	struct mx_pump_conn *entry = entry_of(c);
+	if (entry)
+		entry->requested = true;
+}
+
+void mx_pump_connection_event(struct mx_pump *p, uint64_t data, uint32_t events)
 {
 	uint32_t index = (uint32_t)data;
 	if (index >= p->n_conns)
@@ -77,10 +95,12 @@ void mx_pump_client_left(struct mx_pump *p, uint64_t data)
 	pthread_mutex_lock(&p->lock);
 	struct mx_pump_conn *entry = &p->conns[index];
 	if (entry->fd >= 0 && entry->generation == data >> 32) {
-		entry->gone = true;
-		if (entry->exchange)
+		mx_pump_tls_resume_locked(p, entry);
+		bool left = events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+		entry->gone = entry->gone || left;
+		if (left && entry->exchange)
 			mx_pump_wake_locked(p, entry->exchange);
-		else
+		else if (left)
 			mx_pump_read_again(entry);
 	}
 	pthread_mutex_unlock(&p->lock);

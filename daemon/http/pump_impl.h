@@ -7,6 +7,7 @@
  *   pump_connections.c  the table of connections; clients that leave
  *   pump_wake.c         exchanges: who waits, who is woken
  *   pump_slow.c         clients that take too long
+ *   pump_tls.c          connections of TLS, until their first request
  *
  * A function named _locked is called under the pump's lock.
  */
@@ -41,8 +42,18 @@ void mx_pump_ping_silent(struct mx_http *h);
 
 /* ---- pump_connections.c ---- */
 
-/* An epoll event of a connection: its client has closed its sending side. Pump thread. */
-void mx_pump_client_left(struct mx_pump *p, uint64_t data);
+/* An epoll event of a connection: there is something to read that TLS waits for, or its client has
+ * closed its sending side. Pump thread. */
+void mx_pump_connection_event(struct mx_pump *p, uint64_t data, uint32_t events);
+
+/* ---- pump_tls.c ---- */
+
+/* Sets up the session of a connection whose entry is new; does nothing without TLS. */
+void mx_pump_tls_begin(struct mx_http *h, struct mx_pump_conn *entry, struct MHD_Connection *c);
+/* The connection's session is gone. */
+void mx_pump_tls_end(struct mx_http *h, struct mx_pump_conn *entry);
+/* Has libmicrohttpd read again if the connection waits for more of a handshake. */
+void mx_pump_tls_resume_locked(struct mx_pump *p, struct mx_pump_conn *entry);
 
 /* ---- pump_accept.c ---- */
 

@@ -165,6 +165,8 @@ void mx_pump_abort_all(struct mx_http *h)
 	pthread_mutex_lock(&p->lock);
 	for (uint32_t i = 0; i < p->n_conns; i++) {
 		struct mx_exchange *x = p->conns[i].exchange;
+		if (p->conns[i].fd >= 0 && p->conns[i].tls)
+			mx_pump_tls_resume_locked(p, &p->conns[i]);
 		if (!x)
 			continue;
 		x->aborted = true;

@@ -21,11 +21,10 @@ static void choose_id(struct mx_exchange *x)
 
 static enum mx_http_method parse_method(const char *method)
 {
-	if (!strcmp(method, "GET"))
-		return MX_METHOD_GET;
-	if (!strcmp(method, "HEAD"))
-		return MX_METHOD_HEAD;
-	return strcmp(method, "POST") ? MX_METHOD_OTHER : MX_METHOD_POST;
+	int m = 0;
+	while (m < MX_METHOD_OTHER && strcmp(method, mx_http_method_name((enum mx_http_method)m)) != 0)
+		m++;
+	return (enum mx_http_method)m;
 }
 
 void mx_exchange_begin(struct mx_exchange *x, const char *url, const char *method,
@@ -34,7 +33,7 @@ void mx_exchange_begin(struct mx_exchange *x, const char *url, const char *metho
 	x->begun = true;
 	x->start_ns = mx_now_ns();
 	x->upload.text = &x->body;
-	x->route = mx_route_find(url, &x->tail);
+	x->route = mx_route_find(x->http, url, &x->tail);
 	x->method = parse_method(method);
 	x->method_text = method;
 	x->post = x->method == MX_METHOD_POST && x->route->post;
@@ -78,12 +77,17 @@ enum MHD_Result mx_exchange_begin_body(struct mx_exchange *x)
 		mx_exchange_fail_with(x, x->framing.status, "bad_framing", x->framing.why);
 		return mx_exchange_send_answer(x);
 	}
+	mx_exchange_identify(x);
 	uint64_t length = announced_length(x);
 	uint64_t max = x->http->config.max_body_bytes;
+	bool asks = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "Expect") != NULL;
+	if (x->refused && asks) { /* else the client is sending its body already: it is discarded */
+		mx_exchange_fail(x, &x->refusal);
+		return mx_exchange_send_answer(x);
+	}
 	if (length <= max)
 		return MHD_YES;
 	x->too_large = true;
-	bool asks = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "Expect") != NULL;
 	if (!asks && length <= max + DISCARD_BYTES)
 		return MHD_YES; /* the client is sending it already: it is discarded */
 	mx_exchange_too_large(x);
@@ -101,7 +105,7 @@ enum MHD_Result mx_exchange_take_body(struct mx_exchange *x, const char *data, s
 		if (x->received > max + DISCARD_BYTES)
 			return MHD_NO;
 	}
-	if (x->too_large || !x->post)
+	if (x->too_large || !x->post || x->refused)
 		mx_exchange_drop_body(x);
 	else
 		mx_bodies_append(&h->service->bodies, &x->upload, data, n);

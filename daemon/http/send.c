@@ -7,17 +7,33 @@
 
 #include "base/clock.h"
 #include "daemon/http/exchange.h"
+#include "daemon/page/files.h"
 #include "proto/response.h"
 
 /* Bytes of libmicrohttpd's buffer for what is written in pieces. */
 #define STREAM_BLOCK MX_API_PIECE
 
+/* True if connections are to be closed, so that clients of a balancer get to another server. */
+static bool leaves(const struct mx_http *h)
+{
+	return atomic_load(&h->closing) || atomic_load(&h->service->leaving);
+}
+
 static void add_headers(struct mx_exchange *x, struct MHD_Response *r)
 {
 	MHD_add_response_header(r, "X-Request-Id", x->id);
+	if (x->route->dialect && x->route->dialect->id_header)
+		MHD_add_response_header(r, x->route->dialect->id_header, x->id);
 	MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+	if (x->file)
+		mx_page_add_headers(x, r);
+	else /* for a browser that is shown an answer: it is data, not a page */
+		MHD_add_response_header(r, "Content-Security-Policy",
+		                        "default-src 'none'; frame-ancestors 'none'");
 	mx_cors_add_headers(x, r);
-	if (x->closing || (x->gen && atomic_load(&x->http->closing)))
+	mx_exchange_add_load_report(x, r);
+	mx_admit_add_headers(x, r);
+	if (x->closing || (x->gen && leaves(x->http)))
 		MHD_add_response_header(r, "Connection", "close");
 }
 
@@ -31,9 +47,10 @@ static bool next_events(struct mx_exchange *x)
 		}
 		if (x->aborted)
 			mx_generation_abort(x->gen);
-		x->stream_ended = mx_openai_stream(&x->writer, &x->stream);
-		if (!x->stream.len && x->ping)
-			mx_buf_puts(&x->stream, MX_SSE_KEEP_ALIVE);
+		const struct mx_writer_ops *ops = x->writer->ops;
+		x->stream_ended = ops->stream(x->writer, &x->stream);
+		if (!x->stream.len && x->ping && ops->ping)
+			mx_buf_puts(&x->stream, ops->ping);
 		if (x->stream.len || x->stream.failed) {
 			x->ping = false;
 			x->last_ns = mx_now_ns();
@@ -80,6 +97,13 @@ static struct MHD_Response *make_response(struct mx_exchange *x)
 	if (x->more && !x->stream_ended) {
 		x->stream = *b;
 		r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, x, NULL);
+	} else if (x->file && x->status == 200) {
+		r = MHD_create_response_from_buffer(x->file->n, (void *)(uintptr_t)x->file->data,
+		                                    MHD_RESPMEM_PERSISTENT);
+		if (!r)
+			return NULL;
+		atomic_fetch_add(&x->http->counters.bytes_out, x->file->n);
+		mx_pump_handed(x, x->file->n);
 	} else {
 		r = MHD_create_response_from_buffer(
 			b->len, b->data, b->data ? MHD_RESPMEM_MUST_FREE : MHD_RESPMEM_PERSISTENT);
@@ -98,13 +122,16 @@ enum MHD_Result mx_exchange_send_answer(struct mx_exchange *x)
 	if (!r)
 		return MHD_NO;
 	add_headers(x, r);
+	if (!x->file)
+		MHD_add_response_header(r, "Cache-Control", "no-store");
 	if (x->content_type)
 		MHD_add_response_header(r, "Content-Type", x->content_type);
 	if (x->allow)
 		MHD_add_response_header(r, "Allow", x->allow);
 	if (x->retry) {
 		char seconds[16];
-		snprintf(seconds, sizeof(seconds), "%u", x->http->config.retry_after);
+		snprintf(seconds, sizeof(seconds), "%u",
+		         x->retry_s ? x->retry_s : x->http->config.retry_after);
 		MHD_add_response_header(r, "Retry-After", seconds);
 	}
 	enum MHD_Result ok = MHD_queue_response(x->conn, x->status, r);
@@ -121,7 +148,7 @@ enum MHD_Result mx_exchange_send_stream(struct mx_exchange *x)
 	if (!r)
 		return MHD_NO;
 	add_headers(x, r);
-	MHD_add_response_header(r, "Content-Type", "text/event-stream; charset=utf-8");
+	MHD_add_response_header(r, "Content-Type", x->writer->ops->stream_type);
 	MHD_add_response_header(r, "Cache-Control", "no-cache");
 	MHD_add_response_header(r, "X-Accel-Buffering", "no");
 	mx_pump_stream(x);

@@ -82,19 +82,31 @@ static mx_status open_sockets(struct mx_http *h, const struct mx_http_config *c,
 	return MX_OK;
 }
 
+/* libmicrohttpd wants to know who has the certificates. Nobody is asked: each session has its own
+ * from its beginning (mx_pump_tls_begin). */
+static int no_certificate(void)
+{
+	return -1;
+}
+
 static mx_status start_mhd(struct mx_http *h, struct mx_err *err)
 {
 	const struct mx_http_config *c = &h->config;
 	unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ITC |
-	                 MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+	                 MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (h->tls ? MHD_USE_TLS : 0);
 	/* The pump enforces the real limit. libmicrohttpd counts a closing connection a bit longer than
 	 * the pump does. */
 	unsigned limit = c->max_connections + 64 * c->threads;
-	struct MHD_OptionItem options[] = {
+	struct MHD_OptionItem options[4] = {
 		/* older versions would close the connection instead of answering, or answer in HTML */
-		{MHD_OPTION_STRICT_FOR_CLIENT, mx_framing_by_library(), NULL},
-		{c->threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, (intptr_t)c->threads, NULL},
-		{MHD_OPTION_END, 0, NULL}};
+		{MHD_OPTION_STRICT_FOR_CLIENT, mx_framing_by_library(), NULL}};
+	size_t n = 1;
+	if (c->threads > 1)
+		options[n++] = (struct MHD_OptionItem){MHD_OPTION_THREAD_POOL_SIZE, c->threads, NULL};
+	if (h->tls)
+		options[n++] =
+			(struct MHD_OptionItem){MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)no_certificate};
+	options[n] = (struct MHD_OptionItem){MHD_OPTION_END, 0, NULL};
 	h->mhd = MHD_start_daemon(
 		flags, 0, NULL, NULL, mx_exchange_handle, h, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL,
 		MHD_OPTION_NOTIFY_COMPLETED, mx_exchange_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
@@ -161,7 +173,8 @@ static void destroy(struct mx_front *f)
 		end_exchanges(h);
 	if (h->mhd)
 		MHD_stop_daemon(h->mhd);
-	mx_service_stop_work(h->service); /* a job's last steps use the pump */
+	if (h->config.role != MX_HTTP_OPERATORS)
+		mx_service_stop_work(h->service); /* a job's last steps use the pump */
 	mx_pump_stop(h);
 	for (size_t i = 0; i < h->n_fds; i++)
 		close(h->fds[i]);
@@ -169,7 +182,9 @@ static void destroy(struct mx_front *f)
 		free(h->addresses[i]);
 	free(h->fds);
 	free(h->addresses);
+	mx_tls_destroy(h->tls);
 	pthread_mutex_destroy(&h->pump.lock);
+	mx_cors_free(&h->cors);
 	free(h);
 }
 
@@ -182,20 +197,63 @@ static const struct mx_front_ops ops = {
 	.destroy = destroy,
 };
 
+/* A listener for operators stays while the others end, and neither counts nor is waited for. */
+static void keep_accepting(struct mx_front *f)
+{
+	(void)f;
+}
+
+static unsigned none_active(const struct mx_front *f)
+{
+	(void)f;
+	return 0;
+}
+
+static void no_stats(const struct mx_front *f, struct mx_metrics_writer *w)
+{
+	(void)f;
+	(void)w;
+}
+
+static const struct mx_front_ops operators_ops = {
+	.name = "admin",
+	.address = address,
+	.stop_accepting = keep_accepting,
+	.active = none_active,
+	.stats = no_stats,
+	.destroy = destroy,
+};
+
+void mx_http_set_page(struct mx_front *f, bool page)
+{
+	atomic_store(&((struct mx_http *)f)->page, page);
+}
+
+mx_status mx_http_reload_tls(struct mx_front *f, struct mx_err *err)
+{
+	struct mx_http *h = (struct mx_http *)f;
+	return h->tls ? mx_tls_reload(h->tls, err) : MX_OK;
+}
+
 mx_status mx_http_create(const struct mx_http_config *config, struct mx_service *service,
                          struct mx_front **out, struct mx_err *err)
 {
 	struct mx_http *h = mx_calloc(1, sizeof(*h));
 	if (!h)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
-	h->front.ops = &ops;
+	h->front.ops = config->role == MX_HTTP_OPERATORS ? &operators_ops : &ops;
 	h->config = *config;
 	h->service = service;
+	h->page = config->page;
 	h->pump.epoll = h->pump.event = -1;
 	pthread_mutex_init(&h->pump.lock, NULL);
+	mx_cors_init(&h->cors);
 	set_defaults(&h->config);
 	mx_http_reserve_descriptors(h->config.max_connections);
-	mx_status st = open_sockets(h, config, err);
+	mx_status st = mx_cors_set(&h->cors, config->cors_origins, config->n_cors_origins);
+	st = st == MX_OK ? open_sockets(h, config, err) : mx_fail(err, st, "out of memory");
+	if (st == MX_OK && config->tls.cert)
+		st = mx_tls_create(&config->tls, config->tls_min_version, &h->tls, err);
 	if (st == MX_OK)
 		st = start_mhd(h, err);
 	if (st == MX_OK)

@@ -16,13 +16,22 @@
 #include "base/status.h"
 #include "daemon/serve/front.h"
 #include "daemon/serve/service.h"
+#include "daemon/serve/tls_files.h"
 
 /* Appends the process's metrics to *out, in the exposition format that fits the client's Accept
  * header (NULL if it sent none), and returns the Content-Type. Called on an HTTP thread, so it must
  * not wait for a model step. */
 typedef const char *mx_metrics_text_f(void *arg, const char *accept, struct mx_buf *out);
 
+/* Whom a server is for. */
+enum mx_http_role {
+	MX_HTTP_ALL,       /* clients and operators */
+	MX_HTTP_CLIENTS,   /* no /metrics: another server has it */
+	MX_HTTP_OPERATORS, /* probes and /metrics only; it writes no figures of its own */
+};
+
 struct mx_http_config {
+	enum mx_http_role role;
 	/* Addresses to listen on: "127.0.0.1:8080", "[::1]:8080", "*:8080"; port 0 = any free port. */
 	const char *const *listen;
 	size_t n_listen;
@@ -30,6 +39,10 @@ struct mx_http_config {
 	 * If n_fds > 0, `listen` is not used. */
 	const int *fds;
 	size_t n_fds;
+	/* Files of TLS on all of them, read at the start and by mx_http_reload_tls; the paths must
+	 * outlive the server. cert NULL = no TLS. min_version: 12 or 13, for 1.2 or 1.3. */
+	struct mx_tls_paths tls;
+	int tls_min_version;
 
 	size_t max_body_bytes;
 	uint64_t body_memory; /* bytes of all bodies together; 0 = mx_http_body_memory */
@@ -49,6 +62,7 @@ struct mx_http_config {
 	size_t n_cors_origins;
 	unsigned retry_after; /* seconds in the Retry-After of a 503; 0 = 1 */
 
+	bool page;                  /* serve the page at "/" */
 	mx_metrics_text_f *metrics; /* NULL: /metrics answers 404 */
 	void *metrics_arg;
 };
@@ -61,6 +75,14 @@ struct mx_service_limits mx_http_limits(const struct mx_http_config *config);
  * the server. MX_E_IO with the address in err->where if a socket cannot be bound. */
 mx_status mx_http_create(const struct mx_http_config *config, struct mx_service *service,
                          struct mx_front **out, struct mx_err *err);
+
+/* Replaces the origins whose web pages may use the server, at any time. The strings are copied. */
+mx_status mx_http_set_cors(struct mx_front *f, const char *const *origins, size_t n);
+/* Serves the page at "/" from now on, or does not, at any time. */
+void mx_http_set_page(struct mx_front *f, bool page);
+/* Reads the files of TLS again; connections that follow use them. Does nothing without TLS. On
+ * failure nothing changes. */
+mx_status mx_http_reload_tls(struct mx_front *f, struct mx_err *err);
 
 /* ---- memory.c: what requests may take, for the plan and for those who keep it ---- */
 

@@ -9,8 +9,20 @@ static const double bounds[MX_HTTP_DURATION_BOUNDS] = {
 static const char *const route_names[MX_ROUTE_COUNT] = {
 	[MX_ROUTE_COMPLETIONS] = "/v1/completions",
 	[MX_ROUTE_CHAT] = "/v1/chat/completions",
+	[MX_ROUTE_RESPONSES] = "/v1/responses",
+	[MX_ROUTE_INPUT_TOKENS] = "/v1/responses/input_tokens",
+	[MX_ROUTE_EMBEDDINGS] = "/v1/embeddings",
+	[MX_ROUTE_SCORE] = "/v1/score",
+	[MX_ROUTE_RERANK] = "/v1/rerank",
+	[MX_ROUTE_MESSAGES] = "/v1/messages",
+	[MX_ROUTE_COUNT_TOKENS] = "/v1/messages/count_tokens",
+	[MX_ROUTE_OLLAMA_CHAT] = "/api/chat",
+	[MX_ROUTE_OLLAMA_GENERATE] = "/api/generate",
+	[MX_ROUTE_OLLAMA_EMBED] = "/api/embed",
+	[MX_ROUTE_OLLAMA_MODELS] = "/api/tags",
 	[MX_ROUTE_MODELS] = "/v1/models",
 	[MX_ROUTE_MODEL] = "/v1/models/{id}",
+	[MX_ROUTE_REQUESTS] = "/v1/requests",
 	[MX_ROUTE_TOKENIZE] = "/tokenize",
 	[MX_ROUTE_DETOKENIZE] = "/detokenize",
 	[MX_ROUTE_TOKENIZER_INFO] = "/tokenizer_info",
@@ -19,6 +31,7 @@ static const char *const route_names[MX_ROUTE_COUNT] = {
 	[MX_ROUTE_READYZ] = "/readyz",
 	[MX_ROUTE_VERSION] = "/version",
 	[MX_ROUTE_METRICS] = "/metrics",
+	[MX_ROUTE_PAGE] = "/",
 	[MX_ROUTE_OTHER] = "other",
 };
 
@@ -29,7 +42,7 @@ const char *mx_http_route_name(enum mx_http_route r)
 
 const char *mx_http_method_name(enum mx_http_method m)
 {
-	static const char *const names[MX_METHOD_N] = {"GET", "HEAD", "POST", "OTHER"};
+	static const char *const names[MX_METHOD_N] = {"GET", "HEAD", "POST", "OPTIONS", "OTHER"};
 	return names[m];
 }
 

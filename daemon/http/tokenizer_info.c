@@ -19,7 +19,7 @@ void mx_api_get_tokenizer_info(struct mx_exchange *x)
 	struct mx_served *m = NULL;
 	const char *name = MHD_lookup_connection_value(x->conn, MHD_GET_ARGUMENT_KIND, "model");
 	const struct mx_api_text wanted = {.s = name, .len = name ? strlen(name) : 0};
-	if (mx_prompt_model(x->http->service, &wanted, false, &m, &err) != MX_OK) {
+	if (mx_prompt_take_model(x->http->service, x->who, &wanted, false, &m, &err) != MX_OK) {
 		mx_exchange_fail(x, &err);
 		return;
 	}
@@ -38,5 +38,6 @@ void mx_api_get_tokenizer_info(struct mx_exchange *x)
 		mx_json_string(b, source, n);
 	}
 	mx_buf_putc(b, '}');
+	mx_served_release(m);
 	mx_exchange_answer(x, 200, "application/json");
 }

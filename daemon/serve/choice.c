@@ -11,35 +11,6 @@
  */
 #define PRIME_TOKENS 5
 
-bool mx_pending_any(const struct mx_pending *p)
-{
-	return p->text.len || p->n_tokens || p->n_ids;
-}
-
-size_t mx_pending_bytes(const struct mx_pending *p, int32_t logprobs)
-{
-	size_t n_top = logprobs > 0 ? (size_t)logprobs : 0;
-	return p->text.cap + p->cap_tokens * (sizeof(*p->tokens) + n_top * sizeof(*p->top)) +
-	       p->cap_ids * sizeof(*p->ids);
-}
-
-void mx_pending_clear(struct mx_pending *p)
-{
-	mx_buf_clear(&p->text);
-	p->n_tokens = p->n_ids = 0;
-	p->n_cuts = 0;
-}
-
-void mx_pending_free(struct mx_pending *p)
-{
-	mx_buf_free(&p->text);
-	free(p->tokens);
-	free(p->top);
-	free(p->ids);
-	free(p->cuts);
-	*p = (struct mx_pending){0};
-}
-
 /* Returns the next capacity of a full array that can have `most` elements, 0 = not known: memory
  * that was reserved for exactly those is enough. */
 static size_t grown(size_t cap, size_t most)
@@ -110,7 +81,8 @@ static bool add_cut(struct mx_choice *c)
 		return false;
 	if (p->n_cuts == MX_MAX_CUTS) /* the client lags */
 		p->n_cuts--;
-	p->cuts[p->n_cuts++] = (struct mx_cut){p->text.len, p->n_tokens, p->n_ids, c->n_output};
+	p->cuts[p->n_cuts++] =
+		(struct mx_cut){p->text.len, p->n_segments, p->n_tokens, p->n_ids, c->n_output};
 	return true;
 }
 
@@ -146,6 +118,34 @@ void mx_choice_free(struct mx_choice *c)
 	mx_buf_free(&c->held);
 	mx_buf_free(&c->piece);
 	mx_pending_free(&c->ready);
+	mx_tool_parser_free(c->parser);
+}
+
+/* Adds what the parser has told. */
+static void on_event(void *arg, const struct mx_tool_event *e)
+{
+	struct mx_choice *c = arg;
+	const struct mx_choice_rules *r = c->rules;
+	if (c->closed || (e->kind == MX_TOOL_REASONING && r->drop_reasoning))
+		return;
+	if (!mx_pending_add(&c->ready, e, r->want_cuts))
+		c->failed = true;
+	c->n_calls += e->kind == MX_TOOL_CALL_END;
+	c->n_broken += e->kind == MX_TOOL_CALL_BROKEN;
+	c->closed = r->one_call && c->n_calls;
+}
+
+bool mx_choice_parse(struct mx_choice *c, uint64_t seed)
+{
+	const struct mx_choice_rules *r = c->rules;
+	if (!r->calls && !r->reasoning)
+		return true;
+	const struct mx_tool_parser_options options = {.calls = r->calls,
+	                                               .reasoning = r->reasoning,
+	                                               .reasoning_open = r->reasoning_open,
+	                                               .types = r->types,
+	                                               .seed = seed};
+	return mx_tool_parser_create(&options, (struct mx_tool_sink){on_event, c}, &c->parser) == MX_OK;
 }
 
 void mx_choice_echo(struct mx_choice *c, const char *text, size_t len)
@@ -162,9 +162,18 @@ void mx_choice_prompt_token(struct mx_choice *c, int32_t id, uint32_t text_offse
 		c->failed = true;
 }
 
+/* Adds text that is certain to be part of the answer. */
+static void give(struct mx_choice *c, const char *text, size_t n)
+{
+	if (c->parser)
+		mx_tool_parser_feed(c->parser, text, n);
+	else
+		mx_buf_append(&c->ready.text, text, n);
+}
+
 static void release(struct mx_choice *c, size_t n)
 {
-	mx_buf_append(&c->ready.text, mx_buf_str(&c->held), n);
+	give(c, mx_buf_str(&c->held), n);
 	mx_buf_consume(&c->held, n);
 }
 
@@ -175,7 +184,7 @@ static bool add_text(struct mx_choice *c)
 	c->text_chars += (uint32_t)mx_utf8_count(mx_buf_str(&c->piece), c->piece.len);
 	if (r->n_stops == 0 || c->n_output < r->min_tokens) {
 		release(c, c->held.len);
-		mx_buf_append(&c->ready.text, mx_buf_str(&c->piece), c->piece.len);
+		give(c, mx_buf_str(&c->piece), c->piece.len);
 		return true;
 	}
 	size_t before = c->held.len;
@@ -195,8 +204,23 @@ static bool add_text(struct mx_choice *c)
 
 static bool out_of_memory(struct mx_choice *c)
 {
-	c->failed = c->failed || c->ready.text.failed || c->held.failed || c->piece.failed;
+	c->failed = c->failed || c->ready.text.failed || c->held.failed || c->piece.failed ||
+	            (c->parser && mx_tool_parser_failed(c->parser));
 	return c->failed;
+}
+
+/* Returns true if a token is left out of the text. */
+static bool is_left_out(const struct mx_choice_rules *r, int32_t id)
+{
+	for (uint32_t i = 0; i < r->n_shown; i++)
+		if (r->shown[i] == id)
+			return false;
+	return r->skip_special;
+}
+
+static bool in_reasoning(const struct mx_choice *c)
+{
+	return c->parser && mx_tool_parser_in_reasoning(c->parser);
 }
 
 bool mx_choice_token(struct mx_choice *c, int32_t id, bool is_stop, const struct mx_logprob *lp)
@@ -206,6 +230,7 @@ bool mx_choice_token(struct mx_choice *c, int32_t id, bool is_stop, const struct
 	mx_buf_clear(&c->piece);
 	if (r->want_ids && !add_id(&c->ready, id, c->most_ids))
 		c->failed = true;
+	c->decoder.skip_special = is_left_out(r, id);
 	if (!is_stop && mx_decoder_push(&c->decoder, id, &c->piece) != MX_OK)
 		c->failed = true;
 	if (r->logprobs >= 0 && lp) {
@@ -213,14 +238,16 @@ bool mx_choice_token(struct mx_choice *c, int32_t id, bool is_stop, const struct
 		if (!add_logprob(c, id, offset, lp))
 			c->failed = true;
 	}
-	bool more = is_stop || add_text(c);
+	bool reasoned = in_reasoning(c);
+	bool more = (is_stop || add_text(c)) && !c->closed;
+	c->n_reasoning += reasoned && in_reasoning(c); /* the marks are none */
 	c->ended = is_stop || !more || c->n_output == c->max_output;
 	if (r->want_cuts && !c->ended && !add_cut(c))
 		c->failed = true;
 	return !out_of_memory(c) && more;
 }
 
-void mx_choice_finish(struct mx_choice *c)
+void mx_choice_finish(struct mx_choice *c, bool cut)
 {
 	mx_buf_clear(&c->piece);
 	if (c->stop < 0) {
@@ -229,5 +256,7 @@ void mx_choice_finish(struct mx_choice *c)
 		if (add_text(c))
 			release(c, c->held.len);
 	}
+	if (c->parser)
+		mx_tool_parser_finish(c->parser, cut && c->stop < 0);
 	out_of_memory(c);
 }

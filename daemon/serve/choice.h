@@ -9,33 +9,14 @@
 #ifndef MX_DAEMON_SERVE_CHOICE_H
 #define MX_DAEMON_SERVE_CHOICE_H
 
+#include "daemon/serve/pending.h"
 #include "daemon/serve/service.h"
 #include "daemon/serve/stops.h"
 #include "proto/request.h"
 #include "proto/response.h"
 
-/* A place between two tokens of the output: how much of a pending output is before it. */
-struct mx_cut {
-	size_t text; /* bytes */
-	size_t n_tokens, n_ids;
-	uint32_t n_output; /* tokens of the choice's output */
-};
-
-/* Most events that a stream's backlog makes: tokens beyond that are joined in the last one. A
- * client that reads at least every 32nd token gets one event a token. */
-#define MX_MAX_CUTS 32
-
-/* Output that is ready to be written. */
-struct mx_pending {
-	struct mx_buf text;
-	struct mx_api_token *tokens; /* [n_tokens], if log-probabilities are wanted */
-	struct mx_top_token *top;    /* [cap_tokens * alternatives of a token]; likeliest first */
-	size_t n_tokens, cap_tokens;
-	int32_t *ids; /* [n_ids], if token ids are wanted */
-	size_t n_ids, cap_ids;
-	struct mx_cut *cuts; /* [n_cuts] the end of each event, if the output is streamed */
-	uint32_t n_cuts;
-};
+/* Most special tokens of a format of calls and one of reasoning. */
+#define MX_CHOICE_SHOWN 16
 
 /* Data that the choices of one request share. The generation owns the strings. */
 struct mx_choice_rules {
@@ -50,6 +31,19 @@ struct mx_choice_rules {
 	bool want_cuts;   /* the output is streamed: an event for each token */
 	int32_t logprobs; /* number of alternatives; -1 = no log-probabilities */
 	bool skip_special;
+
+	/* How calls and reasoning are told from the rest of a chat's answers; both NULL: they are not.
+	 */
+	const struct mx_tool_format *calls;
+	const struct mx_reasoning_format *reasoning;
+	bool reasoning_open;               /* the prompt has begun the reasoning */
+	bool reasoning_over;               /* the prompt has ended it */
+	bool drop_reasoning;               /* the client does not want it */
+	bool one_call;                     /* an answer ends with its first call */
+	const struct mx_tool_types *types; /* of the request's tools, NULL = not known */
+	/* [n_shown] special tokens that the parser needs in the text, though others are left out */
+	int32_t shown[MX_CHOICE_SHOWN];
+	uint32_t n_shown;
 };
 
 struct mx_choice {
@@ -67,7 +61,16 @@ struct mx_choice {
 	bool ended;          /* the last token has come; what it adds goes with the end of the text */
 	int32_t stop;        /* index of the stop string that was found, -1 = none */
 	bool failed;         /* out of memory: the text is incomplete */
+
+	struct mx_tool_parser *parser; /* NULL: the text is given on as it is */
+	uint32_t n_reasoning;          /* tokens of reasoning so far */
+	uint32_t n_calls;              /* calls that are complete */
+	uint32_t n_broken;             /* what began as calls and is none */
+	bool closed;                   /* the rest of the output is not wanted */
 };
+
+/* Makes the parser that the rules ask for. `seed`: of the ids of calls. False if memory ran out. */
+bool mx_choice_parse(struct mx_choice *c, uint64_t seed);
 
 /* Starts a choice behind a prompt. The prompt's last tokens prime the decoder, so that the first
  * output token is decoded as the continuation it is, with its leading space. */
@@ -88,16 +91,9 @@ void mx_choice_echo(struct mx_choice *c, const char *text, size_t len);
 void mx_choice_prompt_token(struct mx_choice *c, int32_t id, uint32_t text_offset,
                             const struct mx_logprob *lp);
 /* Adds an output token. is_stop: the token ends the text and adds nothing to it. Returns false if
- * the text ends here: a stop string is complete, or memory ran out. */
+ * the text ends here: a stop string or the only call is complete, or memory ran out. */
 bool mx_choice_token(struct mx_choice *c, int32_t id, bool is_stop, const struct mx_logprob *lp);
-/* Ends the text: what was held back becomes ready. */
-void mx_choice_finish(struct mx_choice *c);
-
-/* True if there is something to write. */
-bool mx_pending_any(const struct mx_pending *p);
-/* Returns the bytes of heap that it has. `logprobs`: as in the rules. */
-size_t mx_pending_bytes(const struct mx_pending *p, int32_t logprobs);
-void mx_pending_clear(struct mx_pending *p);
-void mx_pending_free(struct mx_pending *p);
+/* Ends the text: what was held back becomes ready. cut: the output has the most tokens it may. */
+void mx_choice_finish(struct mx_choice *c, bool cut);
 
 #endif

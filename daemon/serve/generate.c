@@ -3,6 +3,7 @@
 #include "daemon/serve/generate.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -19,6 +20,7 @@ void mx_gen_free(struct mx_generation *g)
 {
 	if (!g)
 		return;
+	mx_gen_constrain_end(g);
 	for (uint32_t i = 0; i < g->n_choices; i++) {
 		mx_choice_free(&g->choices[i].text);
 		mx_pending_free(&g->choices[i].writing);
@@ -28,8 +30,11 @@ void mx_gen_free(struct mx_generation *g)
 		free(g->prompts[i].offsets);
 	}
 	free(g->choices);
+	free(g->vectors);
 	free(g->prompts);
+	free(g->calls);
 	mx_hold_end(&g->hold);
+	mx_served_release(g->model);
 	mx_arena_free(&g->arena);
 	pthread_mutex_destroy(&g->lock);
 	free(g);
@@ -41,7 +46,7 @@ void mx_gen_unref(struct mx_generation *g)
 		mx_gen_free(g);
 }
 
-static void cancel_all(struct mx_generation *g, enum mx_cancel why)
+void mx_gen_cancel(struct mx_generation *g, enum mx_cancel why)
 {
 	for (uint32_t i = 0; i < g->n_choices; i++) {
 		pthread_mutex_lock(&g->lock);
@@ -57,19 +62,42 @@ void mx_generation_abort(struct mx_generation *g)
 	pthread_mutex_lock(&g->lock);
 	g->aborted = true;
 	pthread_mutex_unlock(&g->lock);
-	cancel_all(g, MX_CANCEL_SHUTDOWN);
+	mx_gen_cancel(g, MX_CANCEL_SHUTDOWN);
+}
+
+void mx_generation_name(struct mx_generation *g, const char *id)
+{
+	pthread_mutex_lock(&g->live->lock);
+	snprintf(g->id, sizeof(g->id), "%s", id);
+	g->named_ns = mx_now_ns();
+	TAILQ_INSERT_HEAD(&g->live->list, g, live_link);
+	g->live->n++;
+	pthread_mutex_unlock(&g->live->lock);
+}
+
+/* Takes the generation off the list of those that run. */
+static void unlist(struct mx_generation *g)
+{
+	pthread_mutex_lock(&g->live->lock);
+	if (g->id[0]) {
+		TAILQ_REMOVE(&g->live->list, g, live_link);
+		g->live->n--;
+		g->id[0] = 0;
+	}
+	pthread_mutex_unlock(&g->live->lock);
 }
 
 void mx_generation_detach(struct mx_generation *g)
 {
 	if (!g)
 		return;
+	unlist(g);
 	pthread_mutex_lock(&g->lock);
 	g->wake.fn = NULL;
 	bool running = g->n_done < g->n_choices && !g->aborted;
 	pthread_mutex_unlock(&g->lock);
 	if (running)
-		cancel_all(g, MX_CANCEL_CLIENT);
+		mx_gen_cancel(g, MX_CANCEL_CLIENT);
 	mx_gen_unref(g);
 }
 
@@ -106,6 +134,7 @@ static bool on_token(void *arg, int32_t token, bool is_stop, const struct mx_log
 {
 	struct mx_gen_choice *choice = arg;
 	struct mx_generation *g = choice->g;
+	mx_principal_charge_output(g->who, 1);
 	pthread_mutex_lock(&g->lock);
 	if (!g->first_token_ns)
 		g->first_token_ns = mx_now_ns();
@@ -136,7 +165,7 @@ static void on_done(void *arg, const struct mx_done *done)
 	struct mx_gen_choice *choice = arg;
 	struct mx_generation *g = choice->g;
 	pthread_mutex_lock(&g->lock);
-	mx_choice_finish(&choice->text);
+	mx_choice_finish(&choice->text, done->finish == MX_FINISH_LENGTH);
 	(void)mx_gen_account(choice);
 	choice->end = *done;
 	choice->done = true;
@@ -160,6 +189,7 @@ static mx_status make_prompt(struct mx_generation *g, const struct mx_api_reques
 {
 	struct mx_tokens *t = &g->prompts[i].tokens;
 	const struct mx_served *m = g->model;
+	const char *name = r->prompt_name ? r->prompt_name : "prompt";
 	mx_status st;
 	if (r->kind == MX_API_CHAT) {
 		const struct mx_prompt_chat chat = {.messages = r->messages,
@@ -169,21 +199,35 @@ static mx_status make_prompt(struct mx_generation *g, const struct mx_api_reques
 		                                    .reasoning_effort = r->reasoning_effort,
 		                                    .add_generation_prompt = r->add_generation_prompt,
 		                                    .add_special = r->add_special,
-		                                    .unknown = r->unknown};
+		                                    .may_drop_reasoning = r->may_drop_reasoning,
+		                                    .unknown = r->unknown,
+		                                    .reasoning = g->rules.reasoning,
+		                                    .reasoning_open = &g->rules.reasoning_open,
+		                                    .reasoning_over = &g->rules.reasoning_over};
 		st = mx_prompt_chat(m, &chat, t, err);
+	} else if (r->kind == MX_API_SCORE && m->pooling.prompt) {
+		struct mx_buf text = {0};
+		mx_gen_rerank_text(m, r, i, &text);
+		const struct mx_api_text whole = {mx_buf_str(&text), text.len};
+		st = text.failed ? no_memory(err) : mx_prompt_text(m, &whole, false, true, t, err);
+		mx_buf_free(&text);
 	} else if (r->prompts[i].ids) {
 		t->ids = mx_calloc(r->prompts[i].n_ids, sizeof(*t->ids));
 		if (!t->ids)
 			return no_memory(err);
 		memcpy(t->ids, r->prompts[i].ids, r->prompts[i].n_ids * sizeof(*t->ids));
 		t->n = t->cap = r->prompts[i].n_ids;
-		st = mx_prompt_check_ids(m, t->ids, t->n, "prompt", err);
+		st = mx_prompt_check_ids(m, t->ids, t->n, name, err);
 	} else {
 		st = mx_prompt_text(m, &r->prompts[i].text, r->add_special, true, t, err);
 	}
 	if (st != MX_OK)
 		return st;
-	const char *param = r->kind == MX_API_CHAT ? "messages" : "prompt";
+	const char *param = r->kind == MX_API_CHAT ? "messages" : name;
+	if (r->truncate && t->n > m->info.max_context) {
+		t->ids[m->info.max_context - 1] = t->ids[t->n - 1]; /* it may be special */
+		t->n = m->info.max_context;
+	}
 	if (t->n == 0)
 		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", param,
 		                   "the prompt is empty: it has no tokens");
@@ -344,13 +388,46 @@ static void submit_failed(mx_status st, const struct mx_err *e, struct mx_api_er
 	}
 }
 
+/* Writes the salt of a request's prefix-cache entries: that of the client, behind what no client
+ * can write where keys are in force, so that none reaches the entries that another keeps private.
+ */
+static mx_status make_salt(struct mx_generation *g, const struct mx_api_request *r,
+                           const struct mx_principal_share *share, const char **out,
+                           struct mx_api_error *err)
+{
+	const char *own = r->cache_salt.s, *name = mx_principal_name(g->who);
+	*out = own;
+	if (!name || (!own && !share->private_cache))
+		return MX_OK;
+	size_t cap = strlen(name) + (own ? r->cache_salt.len : 0) + 3;
+	char *salt = mx_arena_alloc(&g->arena, cap);
+	if (!salt)
+		return no_memory(err);
+	if (share->private_cache)
+		snprintf(salt, cap, "p%s:%s", name, own ? own : "");
+	else
+		snprintf(salt, cap, "s%s", own);
+	*out = salt;
+	return MX_OK;
+}
+
+/* Returns the priority of a request: a client may put it behind others of its class, not before. */
+static int32_t priority_of(const struct mx_generation *g, const struct mx_api_request *r,
+                           const struct mx_principal_share *share)
+{
+	int64_t own = g->who && r->priority < 0 ? 0 : r->priority, sum = share->priority + own;
+	return sum > INT32_MAX ? INT32_MAX : (int32_t)sum;
+}
+
 /* Makes the scheduler request of a choice. */
 static struct mx_request make_request(const struct mx_generation *g, const struct mx_api_request *r,
                                       struct mx_gen_choice *choice, uint64_t seed,
-                                      uint32_t max_tokens, const int32_t *stops, size_t n_stops)
+                                      uint32_t max_tokens, const int32_t *stops, size_t n_stops,
+                                      const struct mx_principal_share *share, const char *salt)
 {
 	size_t n_eos = g->model->n_eos;
 	bool prompt_logprobs = r->echo && r->logprobs >= 0;
+	bool no_eos = r->ignore_eos && !choice->constraint; /* a constraint may have no other end */
 	return (struct mx_request){
 		.prompt = choice->prompt->tokens.ids,
 		.n_prompt = (uint32_t)choice->prompt->tokens.n,
@@ -361,11 +438,21 @@ static struct mx_request make_request(const struct mx_generation *g, const struc
 	               .n_stop = n_stops,
 	               .logprobs = (int32_t)r->logprobs,
 	               .prompt_logprobs = prompt_logprobs ? (int32_t)r->logprobs : -1,
-	               .cache_salt = r->cache_salt.s},
-		.stop_tokens = r->ignore_eos ? stops + n_eos : stops,
-		.n_stop_tokens = r->ignore_eos ? n_stops - n_eos : n_stops,
-		.priority = (int32_t)r->priority,
-		.sink = {choice, on_token, prompt_logprobs ? on_prompt : NULL, on_done},
+	               .cache_salt = salt,
+	               .constraint = choice->constraint,
+	               .pooling = g->pooling,
+	               .pooled = g->model->pooling.answers,
+	               .n_pooled = g->pooling == MX_POOLING_TOKENS ? 2 : 0},
+		.stop_tokens = no_eos ? stops + n_eos : stops,
+		.n_stop_tokens = no_eos ? n_stops - n_eos : n_stops,
+		.priority = priority_of(g, r, share),
+		.principal = share->principal,
+		.weight = share->weight,
+		.sink = {.arg = choice,
+	             .token = on_token,
+	             .prompt = prompt_logprobs ? on_prompt : NULL,
+	             .vector = mx_gen_on_vector,
+	             .done = on_done},
 	};
 }
 
@@ -413,6 +500,10 @@ static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r
 	/* token_bytes gets it back as const: the tokenizer is never written */
 	g->vocab = (struct mx_api_vocab){token_bytes, (void *)(uintptr_t)g->model->tokenizer};
 	mx_status st = copy_rules(g, r, err);
+	if (st == MX_OK && g->chat)
+		st = mx_gen_parse_rules(g, r, err);
+	if (st == MX_OK && mx_api_is_pooled(r->kind))
+		st = mx_gen_pooled_plan(g, r, err);
 	for (uint32_t i = 0; i < g->n_prompts && st == MX_OK; i++) {
 		st = make_prompt(g, r, i, err);
 		if (st == MX_OK)
@@ -425,19 +516,26 @@ static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r
 	if (st == MX_OK && r->echo)
 		st = measure_echo(g, r, err);
 	if (st == MX_OK)
+		st = mx_gen_constrain(g, r, err);
+	if (st == MX_OK)
 		st = mx_gen_reserve(g, r, max_tokens, err);
 	if (st == MX_OK && r->echo && r->logprobs >= 0)
 		st = make_offsets(g, err);
+	if (st == MX_OK && mx_gen_pooled_alloc(g) != MX_OK)
+		st = no_memory(err);
 	for (uint32_t i = 0; i < g->n_choices && st == MX_OK; i++) {
 		struct mx_gen_choice *choice = &g->choices[i];
 		uint32_t p = i / (uint32_t)r->n;
 		choice->g = g;
 		choice->prompt = &g->prompts[p];
+		choice->vector = g->vectors ? g->vectors + (size_t)i * g->n_vector : NULL;
 		mx_choice_init(&choice->text, &g->rules, choice->prompt->tokens.ids,
 		               choice->prompt->tokens.n);
 		mx_gen_expect(choice, r, max_tokens[p]);
 		choice->text.max_output = max_tokens[p];
-		if (r->echo)
+		if (!mx_choice_parse(&choice->text, g->call_seed + i))
+			st = no_memory(err);
+		if (st == MX_OK && r->echo)
 			st = echo(g, r, p, choice, err);
 		if (st == MX_OK && !mx_gen_account(choice))
 			st = no_memory(err);
@@ -452,8 +550,12 @@ static mx_status submit_all(struct mx_generation *g, const struct mx_api_request
 	const int32_t *stops = NULL;
 	size_t n_stops = 0;
 	mx_status st = make_stop_ids(g, r, &stops, &n_stops, err);
+	const struct mx_principal_share share = mx_principal_share(g->who);
+	const char *salt = NULL;
 	if (st == MX_OK)
 		st = mx_prompt_check_stops(g->model, stops, n_stops, (int32_t)r->min_tokens, err);
+	if (st == MX_OK)
+		st = make_salt(g, r, &share, &salt, err);
 	if (st != MX_OK)
 		return st;
 	struct mx_request *requests = mx_calloc(g->n_choices, sizeof(*requests));
@@ -468,7 +570,7 @@ static mx_status submit_all(struct mx_generation *g, const struct mx_api_request
 		seed = mx_now_ns();
 	for (uint32_t i = 0; i < g->n_choices; i++)
 		requests[i] = make_request(g, r, &g->choices[i], seed + i % (uint32_t)r->n,
-		                           max_tokens[i / (uint32_t)r->n], stops, n_stops);
+		                           max_tokens[i / (uint32_t)r->n], stops, n_stops, &share, salt);
 	struct mx_err e = {0};
 	atomic_fetch_add(&g->refs, g->n_choices);
 	st = mx_sched_submit_all(g->model->sched, requests, g->n_choices, ids, &e);
@@ -486,11 +588,23 @@ static mx_status submit_all(struct mx_generation *g, const struct mx_api_request
 	return st;
 }
 
+/* Refuses what needs more than hidden states of a model that has nothing else. */
+static mx_status check_head(const struct mx_api_request *r, const struct mx_served *m,
+                            struct mx_api_error *err)
+{
+	bool vectors = r->kind == MX_API_EMBEDDING || (r->kind == MX_API_SCORE && !m->pooling.prompt);
+	if (!m->info.headless || vectors)
+		return MX_OK;
+	return mx_api_fail(err, MX_FAULT_INVALID, "unsupported_model", "model",
+	                   "the model '%s' gives embeddings only: its checkpoint has no lm_head",
+	                   m->name);
+}
+
 /* Refuses a request with more choices than the scheduler could ever take together. */
 static mx_status check_choices(const struct mx_api_request *r, const struct mx_served *m,
                                struct mx_api_error *err)
 {
-	uint32_t n_prompts = r->kind == MX_API_CHAT ? 1 : r->n_prompts;
+	uint32_t n_prompts = mx_gen_count_prompts(m, r);
 	uint32_t most = mx_sched_max_requests(m->sched);
 	bool queue = most < MX_API_MAX_PROMPTS;
 	if (!queue)
@@ -498,26 +612,35 @@ static mx_status check_choices(const struct mx_api_request *r, const struct mx_s
 	if (n_prompts * (uint64_t)r->n <= most)
 		return MX_OK;
 	return mx_api_fail(
-		err, MX_FAULT_INVALID, "invalid_value", n_prompts > most ? "prompt" : "n",
+		err, MX_FAULT_INVALID, "invalid_value",
+		n_prompts <= most ? "n"
+		: r->prompt_name  ? r->prompt_name
+						  : "prompt",
 		"%u prompts with %d choices each are more than the %u %s", n_prompts, (int)r->n, most,
 		queue ? "that fit this server's queue (scheduler.queue + max_sequences)" : "allowed");
 }
 
+/* Takes over the hold of the model. */
 static struct mx_generation *new_generation(struct mx_service *s, const struct mx_api_request *r,
                                             struct mx_served *m, struct mx_wake wake)
 {
 	struct mx_generation *g = mx_calloc(1, sizeof(*g));
-	if (!g)
+	if (!g) {
+		mx_served_release(m);
 		return NULL;
+	}
 	g->wake = wake;
 	g->model = m;
+	g->live = &s->live;
 	g->hold.budget = &s->answers;
+	g->grammars = &s->grammars;
 	g->chat = r->kind == MX_API_CHAT;
+	g->kind = r->kind;
 	g->stream = r->stream;
 	g->return_ids = r->return_token_ids;
 	atomic_init(&g->refs, 1);
 	pthread_mutex_init(&g->lock, NULL);
-	uint32_t n_prompts = g->chat ? 1 : r->n_prompts;
+	uint32_t n_prompts = mx_gen_count_prompts(m, r);
 	g->prompts = mx_calloc(n_prompts, sizeof(*g->prompts));
 	g->choices = mx_calloc((size_t)n_prompts * (size_t)r->n, sizeof(*g->choices));
 	if (!g->prompts || !g->choices) {
@@ -529,25 +652,47 @@ static struct mx_generation *new_generation(struct mx_service *s, const struct m
 	return g;
 }
 
-mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, struct mx_wake wake,
+/* Pays for the prompts and submits all choices. */
+static mx_status pay_and_submit(struct mx_generation *g, const struct mx_api_request *r,
+                                const uint32_t *max_tokens, struct mx_api_error *err)
+{
+	uint64_t n = 0;
+	for (uint32_t i = 0; i < g->n_prompts; i++)
+		n += g->prompts[i].tokens.n;
+	mx_status st = mx_principal_take_prompt(g->who, n, err);
+	if (st != MX_OK)
+		return st;
+	st = submit_all(g, r, max_tokens, err);
+	if (st != MX_OK)
+		mx_principal_return_prompt(g->who, n);
+	return st;
+}
+
+mx_status mx_generate(struct mx_service *s, struct mx_principal *who,
+                      const struct mx_api_request *r, struct mx_wake wake,
                       struct mx_generation **out, struct mx_api_error *err)
 {
 	struct mx_served *m = NULL;
-	mx_status st = mx_prompt_model(s, &r->model, true, &m, err);
+	mx_status st = mx_prompt_take_model(s, who, &r->model, true, &m, err);
 	if (st != MX_OK)
 		return st;
-	st = check_choices(r, m, err);
-	if (st != MX_OK)
+	st = check_head(r, m, err);
+	if (st == MX_OK)
+		st = check_choices(r, m, err);
+	if (st != MX_OK) {
+		mx_served_release(m);
 		return st;
+	}
 	struct mx_generation *g = new_generation(s, r, m, wake);
 	if (!g)
 		return no_memory(err);
+	g->who = who;
 	uint32_t *max_tokens = mx_calloc(g->n_prompts, sizeof(*max_tokens));
 	st = max_tokens ? prepare(g, r, max_tokens, err) : no_memory(err);
 	if (st != MX_OK && err->n_ctx)
 		mx_sched_count_too_long(m->sched);
 	if (st == MX_OK)
-		st = submit_all(g, r, max_tokens, err);
+		st = pay_and_submit(g, r, max_tokens, err);
 	free(max_tokens);
 	if (st != MX_OK) {
 		mx_gen_unref(g);

@@ -24,13 +24,14 @@ struct mx_wake {
 	void *arg;
 };
 
-/* Tokenises the prompts, takes memory for the answer from the service's budget, and submits every
- * choice; takes as long as tokenising takes. The request is not needed afterwards. On failure *err
- * is filled and nothing runs. */
-mx_status mx_generate(struct mx_service *s, const struct mx_api_request *r, struct mx_wake wake,
+/* For `who` (NULL = nobody in particular): tokenises the prompts, takes memory for the answer from
+ * the service's budget, and submits every choice; takes as long as tokenising takes. The request is
+ * not needed afterwards. On failure *err is filled and nothing runs. */
+mx_status mx_generate(struct mx_service *s, struct mx_principal *who,
+                      const struct mx_api_request *r, struct mx_wake wake,
                       struct mx_generation **out, struct mx_api_error *err);
 
-/* Returns the name of the model, valid as long as the service. */
+/* Returns the name of the model, valid as long as the generation. */
 const char *mx_generation_model(const struct mx_generation *g);
 
 /* True if every choice has ended, or the generation was aborted. */
@@ -39,9 +40,15 @@ bool mx_generation_finished(struct mx_generation *g);
 /* New output of one choice. */
 struct mx_gen_event {
 	/* What is new of the choice. finish_reason is set in its last event. Pointers are valid until
-	 * the next call of mx_generation_next. */
+	 * the next call of mx_generation_next. Of a stream that is text, reasoning, or a part of one
+	 * call: its beginning with id and name, a piece of its arguments, or its end. */
 	struct mx_api_choice choice;
 	bool opens; /* the choice of a chat begins: there is no output yet */
+	/* Instead of these: an embedding, as the request wants it, or else (NULL) the score of a pair.
+	 * choice.index is the number of the input, or of the document. */
+	const float *vector; /* [n_vector] */
+	uint32_t n_vector;
+	float score;
 };
 
 enum mx_gen_next {
@@ -60,7 +67,7 @@ struct mx_api_usage mx_generation_usage(const struct mx_generation *g);
 
 /* What the log of requests says of a generation. */
 struct mx_generation_figures {
-	const char *model; /* name of the model, valid as long as the service */
+	const char *model; /* name of the model, valid as long as the generation */
 	/* A prompt counts once for all its choices. Cached tokens are known of choices that have ended.
 	 */
 	uint64_t prompt_tokens, cached_tokens, output_tokens;

@@ -7,6 +7,7 @@
 
 #include "daemon/serve/choice.h"
 #include "daemon/serve/generate.h"
+#include "daemon/serve/live.h"
 
 /* A prompt, as long as the answer may need it. */
 struct mx_gen_prompt {
@@ -19,16 +20,21 @@ struct mx_gen_prompt {
 struct mx_gen_choice {
 	struct mx_generation *g;
 	const struct mx_gen_prompt *prompt;
-	struct mx_choice text; /* under the lock */
+	struct mx_choice text;            /* under the lock */
+	struct mx_constraint *constraint; /* NULL = none; the engine's until the request has ended */
 	uint64_t id;          /* the scheduler's id of the request, 0 = not submitted; under the lock */
 	bool done;            /* the request has ended; under the lock */
 	struct mx_done end;   /* valid if done */
 	size_t ready_bytes;   /* memory of text.ready as it was accounted; under the lock */
 	size_t writing_bytes; /* the same of `writing`; under the lock */
+	size_t parser_bytes;  /* the same of text.parser; under the lock */
+	float *vector;        /* [n_vector] of the generation; under the lock, until done */
+	bool pooled;          /* it has come */
 
 	/* The reader's alone. */
 	struct mx_pending writing; /* taken from `text`, to be read next */
 	uint32_t n_output;         /* tokens of the output up to `writing`; of a stream, read */
+	uint32_t n_reasoning;      /* of them, tokens of reasoning; all of `writing` counts as read */
 	bool ended;                /* of a stream: its last event was read; else it was taken */
 	/* Of a stream: */
 	struct mx_cut at;    /* how much of `writing` was read */
@@ -46,6 +52,12 @@ struct mx_generation {
 	_Atomic bool aborted;  /* written under the lock */
 	_Atomic bool no_room;  /* the budget had no more for the output; written under the lock */
 
+	struct mx_live *live;           /* the service's */
+	char id[MX_REQUEST_ID_LEN + 1]; /* "" = not listed there; under its lock, as the next two */
+	uint64_t named_ns;              /* by mx_now_ns */
+	TAILQ_ENTRY(mx_generation) live_link;
+	_Atomic bool cancelled; /* by an operator */
+
 	struct mx_hold hold;   /* its part of the budget of answers; under the lock */
 	uint64_t own_bytes;    /* memory besides the output; constant once requests run */
 	uint64_t output_bytes; /* memory of the output of all choices; under the lock */
@@ -54,11 +66,26 @@ struct mx_generation {
 	uint32_t reading; /* of a stream: index of the choice whose turn it is */
 	bool taken;       /* its output was taken in this turn; not of a stream: that of all was */
 	uint32_t n_ended; /* choices whose last event was read */
+	struct mx_api_call part;   /* of a stream: the call of the event */
+	struct mx_api_call *calls; /* of a whole answer: those of the choice that is read */
 
-	struct mx_served *model; /* read, but for the counters of streams */
+	struct mx_principal *who; /* pays; NULL = nobody in particular */
+	struct mx_served *model;  /* held; read, but for the counters of streams */
 	bool chat, stream, return_ids;
+
+	/* Embeddings and scores. */
+	enum mx_api_kind kind;
+	enum mx_pooling pooling;
+	float *vectors;      /* of all choices */
+	uint32_t n_vector;   /* elements of a choice's vector */
+	uint32_t dimensions; /* elements that are wanted */
+	uint32_t n_queries;  /* of the choices that are compared, which come first; 0 = rerankers */
 	struct mx_choice_rules rules;
-	const int32_t *stop_ids; /* [n_stop_ids] stop tokens of the request, without EOS */
+	uint64_t call_seed;              /* of the ids of tool calls */
+	struct mx_grammars *grammars;    /* the service's */
+	struct mx_grammar_held *grammar; /* of its choices' constraints; NULL = none */
+	const char *constrained_by;      /* the field that asked for them */
+	const int32_t *stop_ids;         /* [n_stop_ids] stop tokens of the request, without EOS */
 	uint32_t n_stop_ids;
 	struct mx_gen_prompt *prompts; /* [n_prompts] */
 	uint32_t n_prompts;
@@ -71,12 +98,23 @@ struct mx_generation {
 	struct mx_arena arena;
 };
 
+/* Cancels the requests of all choices that have not ended. */
+void mx_gen_cancel(struct mx_generation *g, enum mx_cancel why);
 /* Frees the generation. None of its choices may still be in the scheduler. */
 void mx_gen_free(struct mx_generation *g);
 /* True if every choice has ended, or no more comes for another reason. Under the lock. */
 bool mx_gen_is_over(const struct mx_generation *g);
 /* Drops a reference; the last one frees the generation. */
 void mx_gen_unref(struct mx_generation *g);
+
+/* ---- generate_constrain.c ---- */
+
+/* Makes the constraints of all choices, if the request asks for some. Takes as long as compiling
+ * the grammar takes. */
+mx_status mx_gen_constrain(struct mx_generation *g, const struct mx_api_request *r,
+                           struct mx_api_error *err);
+/* Frees them. */
+void mx_gen_constrain_end(struct mx_generation *g);
 
 /* ---- generate_memory.c ---- */
 
@@ -93,6 +131,37 @@ bool mx_gen_account(struct mx_gen_choice *choice);
 /* Frees the output of a choice that was written. Reader, under the lock. */
 void mx_gen_shrink(struct mx_gen_choice *choice);
 
+/* ---- generate_calls.c ---- */
+
+/* Finds or makes the grammar of an answer that has to call tools. */
+mx_status mx_gen_take_calls(struct mx_generation *g, const struct mx_api_request *r,
+                            struct mx_api_error *err);
+
+/* Sets how a chat's answers are told apart. MX_E_NOMEM is the only error. */
+mx_status mx_gen_parse_rules(struct mx_generation *g, const struct mx_api_request *r,
+                             struct mx_api_error *err);
+
+/* ---- generate_pooled.c: embeddings and scores ---- */
+
+/* Returns the number of prompts that a request makes of the model. */
+uint32_t mx_gen_count_prompts(const struct mx_served *m, const struct mx_api_request *r);
+/* Decides how the vectors are made. Fails with 400 if the model, or the request, does not suit. */
+mx_status mx_gen_pooled_plan(struct mx_generation *g, const struct mx_api_request *r,
+                             struct mx_api_error *err);
+/* Makes room for the vectors, which was reserved. MX_E_NOMEM */
+mx_status mx_gen_pooled_alloc(struct mx_generation *g);
+/* Appends the text of a reranker's prompt i. */
+void mx_gen_rerank_text(const struct mx_served *m, const struct mx_api_request *r, uint32_t i,
+                        struct mx_buf *out);
+/* Takes a vector [n] from the scheduler. */
+void mx_gen_on_vector(void *arg, const float *vector, uint32_t n);
+
+/* ---- generate_vectors.c ---- */
+
+/* mx_generation_next of embeddings and scores. */
+enum mx_gen_next mx_gen_next_pooled(struct mx_generation *g, struct mx_gen_event *e,
+                                    struct mx_api_error *err);
+
 /* ---- generate_write.c: for the reader ---- */
 
 /* Returns the error that ended the generation; MX_OK if there is none. Under the lock. */
@@ -100,8 +169,13 @@ mx_status mx_gen_error(const struct mx_generation *g, struct mx_api_error *err);
 /* Takes the output that is ready, so that it can be rendered without the lock. True if the choice
  * has ended. Under the lock. */
 bool mx_gen_take(struct mx_gen_choice *choice);
+/* Takes the output of all choices of a whole answer once they have ended. */
+enum mx_gen_next mx_gen_take_all(struct mx_generation *g, struct mx_api_error *err);
 /* Describes the output that was taken; the caller adds the end of the choice. */
 struct mx_api_choice mx_gen_describe(const struct mx_generation *g, uint32_t index);
+/* Adds the calls of a whole answer, valid until the next use. MX_E_NOMEM is the only error. */
+mx_status mx_gen_add_calls(struct mx_generation *g, const struct mx_gen_choice *choice,
+                           struct mx_api_choice *c, struct mx_api_error *err);
 /* Adds the prompt's token ids, if the request wants them. */
 void mx_gen_add_prompt_ids(const struct mx_generation *g, const struct mx_gen_choice *choice,
                            struct mx_api_choice *c);

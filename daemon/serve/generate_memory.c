@@ -8,6 +8,9 @@
  * the scheduler keeps. */
 #define CHOICE_BYTES (sizeof(struct mx_gen_choice) + 2 * MX_MAX_CUTS * sizeof(struct mx_cut) + 2048)
 
+/* Bytes of a choice's constraint: the matcher of a grammar that is not very ambiguous. */
+#define CONSTRAINT_BYTES ((uint64_t)32 << 10)
+
 /* Returns the capacity of a buffer to which n bytes are appended. */
 static uint64_t buffer_bytes(uint64_t n)
 {
@@ -45,6 +48,9 @@ static uint64_t choice_bytes(const struct mx_api_request *r, const struct mx_gen
 static uint64_t own_bytes(const struct mx_generation *g)
 {
 	uint64_t bytes = sizeof(*g) + g->arena.used + g->n_choices * (uint64_t)CHOICE_BYTES;
+	bytes += g->n_choices * (uint64_t)g->n_vector * sizeof(*g->vectors);
+	if (g->grammar) /* and the engine's mask */
+		bytes += g->n_choices * (CONSTRAINT_BYTES + g->model->info.vocab / 8);
 	for (uint32_t i = 0; i < g->n_prompts; i++) {
 		const struct mx_gen_prompt *p = &g->prompts[i];
 		/* and the scheduler's copy of the ids */
@@ -58,7 +64,7 @@ static uint64_t own_bytes(const struct mx_generation *g)
 mx_status mx_gen_reserve(struct mx_generation *g, const struct mx_api_request *r,
                          const uint32_t *max_tokens, struct mx_api_error *err)
 {
-	uint64_t own = own_bytes(g), bytes = own;
+	uint64_t own = own_bytes(g) + r->kept_bytes, bytes = own;
 	uint32_t n = g->n_choices / g->n_prompts;
 	for (uint32_t i = 0; i < g->n_choices; i++) {
 		const struct mx_gen_prompt *p = &g->prompts[i / n];
@@ -91,10 +97,12 @@ bool mx_gen_account(struct mx_gen_choice *choice)
 {
 	struct mx_generation *g = choice->g;
 	size_t bytes = mx_pending_bytes(&choice->text.ready, g->rules.logprobs);
-	if (bytes == choice->ready_bytes)
+	size_t parser = choice->text.parser ? mx_tool_parser_bytes(choice->text.parser) : 0;
+	if (bytes == choice->ready_bytes && parser == choice->parser_bytes)
 		return !g->no_room;
-	g->output_bytes += bytes - choice->ready_bytes;
+	g->output_bytes += bytes + parser - choice->ready_bytes - choice->parser_bytes;
 	choice->ready_bytes = bytes;
+	choice->parser_bytes = parser;
 	if (!mx_hold_use(&g->hold, g->own_bytes + g->output_bytes))
 		g->no_room = true;
 	return !g->no_room;

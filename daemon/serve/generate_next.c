@@ -45,44 +45,95 @@ static mx_status take(struct mx_generation *g, struct mx_gen_choice *choice,
 static struct mx_cut all(const struct mx_gen_choice *choice)
 {
 	const struct mx_pending *w = &choice->writing;
-	return (struct mx_cut){w->text.len, w->n_tokens, w->n_ids, choice->end_output};
+	return (struct mx_cut){w->text.len, w->n_segments, w->n_tokens, w->n_ids, choice->end_output};
 }
 
 static bool is_read(const struct mx_gen_choice *choice)
 {
 	struct mx_cut end = all(choice);
 	return choice->next_cut == choice->writing.n_cuts && choice->at.text == end.text &&
-	       choice->at.n_tokens == end.n_tokens && choice->at.n_ids == end.n_ids;
+	       choice->at.n_segments == end.n_segments && choice->at.n_tokens == end.n_tokens &&
+	       choice->at.n_ids == end.n_ids;
 }
 
-/* Returns the end of the next event. */
+/* Returns the segment in which the next event begins, NULL if there is none before `cut`. */
+static const struct mx_segment *segment_at(const struct mx_gen_choice *choice,
+                                           const struct mx_cut *cut)
+{
+	size_t i = choice->at.n_segments;
+	return i < cut->n_segments ? &choice->writing.segments[i] : NULL;
+}
+
+/* Returns the end of the next event. It is of one segment at most. In choice->at and in what is
+ * returned, n_segments are those that are read to their ends. */
 static struct mx_cut next_end(struct mx_gen_choice *choice)
 {
 	const struct mx_pending *w = &choice->writing;
-	struct mx_cut at = choice->at, end = all(choice);
-	if (choice->next_cut < w->n_cuts)
-		end = w->cuts[choice->next_cut];
-	if (end.text - at.text <= EVENT_BYTES && end.n_tokens - at.n_tokens <= EVENT_TOKENS) {
-		choice->next_cut += choice->next_cut < w->n_cuts;
-		return end;
-	}
+	bool is_cut = choice->next_cut < w->n_cuts;
+	struct mx_cut at = choice->at, cut = is_cut ? w->cuts[choice->next_cut] : all(choice);
+	struct mx_cut end = cut;
+	const struct mx_segment *s = segment_at(choice, &cut);
+	if (s && s->end < end.text)
+		end.text = s->end;
 	if (end.text - at.text > EVENT_BYTES) { /* whole characters */
 		end.text = at.text + EVENT_BYTES;
 		for (int i = 0; i < 3 && (w->text.data[end.text] & 0xc0) == 0x80; i++)
 			end.text--;
 	}
+	end.n_segments = at.n_segments + (s && end.text == s->end);
 	if (end.n_tokens - at.n_tokens > EVENT_TOKENS)
 		end.n_tokens = at.n_tokens + EVENT_TOKENS;
-	/* the token ids, and the count, go with the last of its events */
-	end.n_ids = at.n_ids;
-	end.n_output = at.n_output;
+	/* the last segment may go on behind the cut */
+	bool whole = end.text == cut.text && end.n_tokens == cut.n_tokens &&
+	             (end.n_segments >= cut.n_segments || w->segments[end.n_segments].end > end.text);
+	if (whole) {
+		choice->next_cut += is_cut;
+	} else { /* the token ids, and the count, go with the last of its events */
+		end.n_ids = at.n_ids;
+		end.n_output = at.n_output;
+	}
 	return end;
+}
+
+/* Says what a part of the text is: [c->text, c->len) of a segment. */
+static void set_kind(struct mx_generation *g, const struct mx_segment *s, struct mx_api_choice *c)
+{
+	const char *text = c->text;
+	size_t len = c->len;
+	struct mx_api_call *call = &g->part;
+	if (s->kind == MX_TOOL_CONTENT)
+		return;
+	c->len = 0;
+	if (s->kind == MX_TOOL_REASONING) {
+		c->reasoning = text;
+		c->reasoning_len = len;
+		return;
+	}
+	*call = (struct mx_api_call){.index = s->call};
+	if (s->kind == MX_TOOL_CALL_BEGIN) {
+		call->begins = true;
+		call->id = text;
+		call->id_len = s->id_len;
+		call->name = text + s->id_len;
+		call->name_len = len - s->id_len;
+	} else if (s->kind == MX_TOOL_CALL_ARGUMENTS) {
+		call->arguments = text;
+		call->len = len;
+	} else {
+		call->ends = true;
+	}
+	c->calls = call;
+	c->n_calls = 1;
 }
 
 /* Describes the next event's part of the output, and counts it as written. */
 static struct mx_api_choice next_part(struct mx_generation *g, struct mx_gen_choice *choice)
 {
 	struct mx_cut at = choice->at, end = next_end(choice);
+	const struct mx_segment *s = at.n_segments < choice->writing.n_segments
+	                                 ? &choice->writing.segments[at.n_segments]
+	                                 : NULL;
+	bool some = end.text > at.text || end.n_segments > at.n_segments;
 	uint32_t n = end.n_output - at.n_output;
 	choice->at = end;
 	choice->n_output = end.n_output;
@@ -101,7 +152,15 @@ static struct mx_api_choice next_part(struct mx_generation *g, struct mx_gen_cho
 	if (c.ids)
 		c.ids += at.n_ids;
 	c.n_ids = end.n_ids - at.n_ids;
+	if (s && some)
+		set_kind(g, s, &c);
 	return c;
+}
+
+/* Returns true if an event says something new. */
+static bool says(const struct mx_api_choice *c)
+{
+	return c->len || c->reasoning_len || c->n_calls || c->n_tokens || c->n_ids;
 }
 
 /* Prepares the next event of a choice. False if nothing is left. */
@@ -116,15 +175,21 @@ static bool next_of(struct mx_generation *g, struct mx_gen_choice *choice, struc
 			(struct mx_api_choice){.index = (uint32_t)(choice - g->choices), .stop_token = -1};
 	else
 		e->choice = next_part(g, choice);
+	/* where the output is parsed, many tokens say nothing for now */
+	while (!opens && choice->text.parser && !says(&e->choice) && !is_read(choice))
+		e->choice = next_part(g, choice);
 	if (!choice->began) /* a completion's prompt ids go with its first event */
 		mx_gen_add_prompt_ids(g, choice, &e->choice);
 	choice->began = true;
 	/* in a chat the event that ends a choice carries no output */
-	bool output = e->choice.len || e->choice.n_tokens || e->choice.n_ids;
+	bool output = says(&e->choice);
 	if (!opens && choice->last && is_read(choice) && !(g->chat && output)) {
 		mx_gen_set_finish(g, choice, &e->choice);
 		choice->ended = true;
+		choice->n_output = choice->end_output; /* the last tokens may have given nothing to read */
 		g->n_ended++;
+	} else if (!opens && choice->text.parser && !output) {
+		return false;
 	}
 	return true;
 }
@@ -157,25 +222,6 @@ static enum mx_gen_next next_part_of_all(struct mx_generation *g, struct mx_gen_
 
 /* ---- whole answers ---- */
 
-/* Takes the output of all choices once they have ended. */
-static enum mx_gen_next take_all(struct mx_generation *g, struct mx_api_error *err)
-{
-	enum mx_gen_next next = MX_GEN_EVENT;
-	pthread_mutex_lock(&g->lock);
-	g->signalled = false;
-	if (!mx_gen_is_over(g))
-		next = MX_GEN_WAIT;
-	else if (mx_gen_error(g, err) != MX_OK)
-		next = MX_GEN_ERROR;
-	for (uint32_t i = 0; i < g->n_choices && next == MX_GEN_EVENT; i++)
-		g->choices[i].ended = mx_gen_take(&g->choices[i]);
-	if (next == MX_GEN_EVENT)
-		mx_hold_settle(&g->hold); /* nothing more comes */
-	pthread_mutex_unlock(&g->lock);
-	g->taken = next == MX_GEN_EVENT;
-	return next;
-}
-
 /* Frees the output of a choice that was read. */
 static void drop(struct mx_gen_choice *choice)
 {
@@ -187,7 +233,7 @@ static void drop(struct mx_gen_choice *choice)
 static enum mx_gen_next next_whole(struct mx_generation *g, struct mx_gen_event *e,
                                    struct mx_api_error *err)
 {
-	enum mx_gen_next next = g->taken ? MX_GEN_EVENT : take_all(g, err);
+	enum mx_gen_next next = g->taken ? MX_GEN_EVENT : mx_gen_take_all(g, err);
 	if (next != MX_GEN_EVENT)
 		return next;
 	if (g->n_ended)
@@ -196,6 +242,8 @@ static enum mx_gen_next next_whole(struct mx_generation *g, struct mx_gen_event 
 		return MX_GEN_END;
 	const struct mx_gen_choice *choice = &g->choices[g->n_ended];
 	*e = (struct mx_gen_event){.choice = mx_gen_describe(g, g->n_ended)};
+	if (mx_gen_add_calls(g, choice, &e->choice, err) != MX_OK)
+		return MX_GEN_ERROR;
 	mx_gen_add_prompt_ids(g, choice, &e->choice);
 	mx_gen_set_finish(g, choice, &e->choice);
 	g->n_ended++;
@@ -205,5 +253,7 @@ static enum mx_gen_next next_whole(struct mx_generation *g, struct mx_gen_event 
 enum mx_gen_next mx_generation_next(struct mx_generation *g, struct mx_gen_event *e,
                                     struct mx_api_error *err)
 {
+	if (mx_api_is_pooled(g->kind))
+		return mx_gen_next_pooled(g, e, err);
 	return g->stream ? next_part_of_all(g, e, err) : next_whole(g, e, err);
 }

@@ -15,9 +15,12 @@ static mx_status check_state(const struct mx_service *s, const struct mx_served 
                              struct mx_api_error *err)
 {
 	enum mx_served_state state = mx_served_state(m);
-	if (atomic_load(&s->draining) || state == MX_SERVED_DRAINING)
+	if (atomic_load(&s->draining))
 		return mx_api_fail(err, MX_FAULT_UNAVAILABLE, "shutting_down", NULL,
-		                   "the server is shutting down");
+		                   "the server takes no new requests: it is being drained or shut down");
+	if (state == MX_SERVED_DRAINING)
+		return mx_api_fail(err, MX_FAULT_UNAVAILABLE, "model_draining", NULL,
+		                   "the model '%s' takes no new requests for now", m->name);
 	if (state == MX_SERVED_LOADING)
 		return mx_api_fail(err, MX_FAULT_UNAVAILABLE, "model_loading", NULL,
 		                   "the model '%s' is loading (%.0f%%)", m->name,
@@ -31,27 +34,34 @@ static mx_status check_state(const struct mx_service *s, const struct mx_served 
 	return MX_OK;
 }
 
-mx_status mx_prompt_model(struct mx_service *s, const struct mx_api_text *name, bool ready,
-                          struct mx_served **out, struct mx_api_error *err)
+mx_status mx_prompt_take_model(struct mx_service *s, struct mx_principal *who,
+                               const struct mx_api_text *name, bool ready, struct mx_served **out,
+                               struct mx_api_error *err)
 {
-	struct mx_served *m = NULL;
-	if (name->s) {
-		m = mx_service_find(s, name->s, name->len);
-		if (!m)
-			return mx_api_fail(err, MX_FAULT_NOT_FOUND, "model_not_found", "model",
-			                   "the model '%.200s' does not exist", name->s);
-	} else if (s->n_models == 1) {
-		m = &s->models[0];
-	} else {
+	size_t n = 0;
+	struct mx_served *m =
+		name->s ? mx_service_take(s, name->s, name->len) : mx_service_take_only(s, &n);
+	if (!m && name->s)
+		return mx_api_fail(err, MX_FAULT_NOT_FOUND, "model_not_found", "model",
+		                   "the model '%.200s' does not exist", name->s);
+	if (!m)
 		return mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", "model",
-		                   "'model' is required: this server has %zu models", s->n_models);
+		                   "'model' is required: this server has %zu models", n);
+	if (!mx_principal_may_use(who, name->s ? name->s : m->name, m->name)) {
+		mx_status st = mx_api_fail(err, MX_FAULT_FORBIDDEN, "model_not_allowed", "model",
+		                           "%s may not use the model '%.200s'", mx_principal_name(who),
+		                           name->s ? name->s : m->name);
+		mx_served_release(m);
+		return st;
 	}
 	enum mx_served_state state = mx_served_state(m);
 	bool loaded = state == MX_SERVED_READY || state == MX_SERVED_DRAINING;
 	if (ready || !loaded) {
 		mx_status st = check_state(s, m, err);
-		if (st != MX_OK)
+		if (st != MX_OK) {
+			mx_served_release(m);
 			return st;
+		}
 	}
 	*out = m;
 	return MX_OK;
@@ -254,6 +264,20 @@ static mx_status check_members(const struct mx_served *m, const struct mx_prompt
 	return st;
 }
 
+/* Drops reasoning that the template would not show. */
+static void drop_reasoning(const struct mx_served *m, const json_t *messages)
+{
+	static const char name[] = "reasoning_content";
+	size_t i;
+	json_t *message;
+	if (mx_chat_template_names(m->chat_template, name))
+		return;
+	json_array_foreach((json_t *)(uintptr_t)messages, i, message)
+	{
+		json_object_del(message, name);
+	}
+}
+
 mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat *chat,
                          struct mx_tokens *out, struct mx_api_error *err)
 {
@@ -261,6 +285,8 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 		return mx_api_fail(err, MX_FAULT_INVALID, "chat_template_unavailable", "messages",
 		                   "the model '%s' has no usable chat template: %s", m->name,
 		                   m->chat_template_error);
+	if (chat->may_drop_reasoning)
+		drop_reasoning(m, chat->messages);
 	mx_status st = check_dropped(m, "tools", chat->tools != NULL, err);
 	if (st == MX_OK)
 		st = check_dropped(m, "documents", chat->documents != NULL, err);
@@ -291,6 +317,10 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 		                 "chat template: %s", e.text);
 	else
 		st = tokenise(m, mx_buf_str(&text), text.len, chat->add_special, true, out, err);
+	if (st == MX_OK && chat->reasoning) {
+		*chat->reasoning_open = mx_reasoning_is_open(chat->reasoning, mx_buf_str(&text), text.len);
+		*chat->reasoning_over = mx_reasoning_is_over(chat->reasoning, mx_buf_str(&text), text.len);
+	}
 	mx_buf_free(&text);
 	return st;
 }

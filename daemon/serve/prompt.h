@@ -11,11 +11,13 @@
 #include "daemon/serve/service.h"
 #include "proto/request.h"
 
-/* Finds the model that a request names; a request without a name means the only model there is.
- * Fails with 404 if there is none, and, if `ready` is true, with 503 while the model loads or
- * drains. */
-mx_status mx_prompt_model(struct mx_service *s, const struct mx_api_text *name, bool ready,
-                          struct mx_served **out, struct mx_api_error *err);
+/* Finds the model that a request of `who` names; a request without a name means the only model
+ * there is. The caller ends its hold with mx_served_release. Fails with 404 if there is none, with
+ * 403 if `who` may not use it, and, if `ready` is true, with 503 while the model loads or drains.
+ */
+mx_status mx_prompt_take_model(struct mx_service *s, struct mx_principal *who,
+                               const struct mx_api_text *name, bool ready, struct mx_served **out,
+                               struct mx_api_error *err);
 
 /* Appends the token ids of a text. `bounded`: fails with 400 context_length_exceeded if the text
  * has many more tokens than the model's context; the caller does the exact check. */
@@ -29,7 +31,12 @@ struct mx_prompt_chat {
 	struct mx_api_text reasoning_effort;       /* s may be NULL */
 	bool add_generation_prompt;
 	bool add_special;
+	bool may_drop_reasoning;        /* as in struct mx_api_request */
 	struct mx_api_unknown *unknown; /* as in struct mx_api_request */
+	/* *reasoning_open: true if the prompt ends with the mark that begins reasoning of this format;
+	 * *reasoning_over: with the one that ends it. All may be NULL. */
+	const struct mx_reasoning_format *reasoning;
+	bool *reasoning_open, *reasoning_over;
 };
 /* Renders the chat template and tokenises the result. Fails with 400 for what the template would
  * drop. */

@@ -30,12 +30,13 @@ static mx_status fail(struct mx_token_answer *a, mx_status st)
 	return st;
 }
 
-mx_status mx_serve_tokenize(struct mx_service *s, const struct mx_api_tokenize *r,
-                            struct mx_token_answer *out, struct mx_api_error *err)
+mx_status mx_serve_tokenize(struct mx_service *s, struct mx_principal *who,
+                            const struct mx_api_tokenize *r, struct mx_token_answer *out,
+                            struct mx_api_error *err)
 {
 	struct mx_token_answer a = {0};
 	struct mx_served *m = NULL;
-	mx_status st = mx_prompt_model(s, &r->model, false, &m, err);
+	mx_status st = mx_prompt_take_model(s, who, &r->model, false, &m, err);
 	if (st == MX_OK && r->messages) {
 		const struct mx_prompt_chat chat = {.messages = r->messages,
 		                                    .tools = r->tools,
@@ -43,6 +44,7 @@ mx_status mx_serve_tokenize(struct mx_service *s, const struct mx_api_tokenize *
 		                                    .reasoning_effort = r->reasoning_effort,
 		                                    .add_generation_prompt = r->add_generation_prompt,
 		                                    .add_special = r->add_special,
+		                                    .may_drop_reasoning = r->may_drop_reasoning,
 		                                    .unknown = r->unknown};
 		st = mx_prompt_chat(m, &chat, &a.ids, err);
 	} else if (st == MX_OK) {
@@ -50,29 +52,30 @@ mx_status mx_serve_tokenize(struct mx_service *s, const struct mx_api_tokenize *
 	}
 	if (st == MX_OK && mx_tokens_shrink(&a.ids) == MX_OK)
 		st = hold(s, &a, a.ids.cap * sizeof(*a.ids.ids), err);
+	a.model = m;
 	if (st != MX_OK)
 		return fail(&a, st);
-	a.model = m;
 	*out = a;
 	return MX_OK;
 }
 
-mx_status mx_serve_detokenize(struct mx_service *s, const struct mx_api_detokenize *r,
-                              struct mx_token_answer *out, struct mx_api_error *err)
+mx_status mx_serve_detokenize(struct mx_service *s, struct mx_principal *who,
+                              const struct mx_api_detokenize *r, struct mx_token_answer *out,
+                              struct mx_api_error *err)
 {
 	struct mx_token_answer a = {0};
 	struct mx_served *m = NULL;
-	mx_status st = mx_prompt_model(s, &r->model, false, &m, err);
+	mx_status st = mx_prompt_take_model(s, who, &r->model, false, &m, err);
 	if (st == MX_OK)
-		st = mx_prompt_check_ids(m, r->ids, r->n_ids, "tokens", err);
+		st = mx_prompt_check_ids(m, r->ids, r->n_ids, r->ids_name ? r->ids_name : "tokens", err);
 	if (st == MX_OK &&
 	    mx_tokenizer_decode(m->tokenizer, r->ids, r->n_ids, r->skip_special, &a.text) != MX_OK)
 		st = mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	if (st == MX_OK)
 		st = hold(s, &a, a.text.cap, err);
+	a.model = m;
 	if (st != MX_OK)
 		return fail(&a, st);
-	a.model = m;
 	*out = a;
 	return MX_OK;
 }
@@ -83,5 +86,6 @@ void mx_token_answer_free(struct mx_token_answer *a)
 	mx_buf_free(&a->text);
 	if (a->taken)
 		mx_budget_give(a->budget, a->taken);
+	mx_served_release(a->model);
 	*a = (struct mx_token_answer){0};
 }

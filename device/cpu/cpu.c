@@ -448,6 +448,16 @@ static void parallel(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, voi
 	mx_cpu_run(mx_cpu_of(d), n_tasks, fn, arg);
 }
 
+/* The engine computes mixtures of experts on CPUs. */
+static mx_status no_experts(struct mx_device *d, const struct mx_experts *m,
+                            const struct mx_experts_call *call)
+{
+	(void)d;
+	(void)m;
+	(void)call;
+	return MX_E_UNSUPPORTED;
+}
+
 static const struct mx_ops cpu_ops = {
 	.struct_size = sizeof(struct mx_ops),
 	.linear = linear,
@@ -486,6 +496,7 @@ static const struct mx_ops cpu_ops = {
 	.act_mul = act_mul,
 	.softcap_logits = softcap_logits,
 	.linear_each = mx_cpu_linear_each,
+	.experts = no_experts,
 };
 
 /* ---- life ---- */

@@ -15,7 +15,7 @@ struct each_call {
 	size_t rows, cols;    /* of each weight */
 	size_t groups, parts; /* tasks of one product: packing, multiplying */
 	size_t task_rows;     /* weight rows of a task, a multiple of MX_TASK_ROWS */
-	size_t packed;        /* bytes of one packed input */
+	size_t packed;        /* bytes from one packed input to the next; 0 = all have the same one */
 };
 
 static void pack_task(void *arg, size_t task, unsigned worker)
@@ -56,11 +56,14 @@ mx_status mx_cpu_linear_each(struct mx_device *d, size_t n, const struct mx_line
 	struct each_call l = {.c = c, .n = n, .rows = w->rows, .cols = w->cols};
 	if (n > c->max_rows || l.cols > c->max_width)
 		return MX_E_RANGE;
-	for (size_t i = 0; i < n_each; i++)
+	bool same = true;
+	for (size_t i = 0; i < n_each; i++) {
+		same &= each[i].x == each->x && each[i].ldx == each->ldx;
 		if (each[i].w->rows != l.rows || each[i].w->cols != l.cols ||
 		    each[i].w->dtype != w->dtype || w->dtype > MX_BF16 || each[i].ldx < l.cols ||
 		    each[i].ldy < l.rows)
 			return MX_E_INVALID;
+	}
 	l.g = &c->k.gemm[w->dtype];
 	/* About eight tasks a thread, as in linear. */
 	size_t task_rows = n_each * l.rows / (8 * mx_pool_size(c->pool));
@@ -69,14 +72,14 @@ mx_status mx_cpu_linear_each(struct mx_device *d, size_t n, const struct mx_line
 	l.parts = (l.rows + l.task_rows - 1) / l.task_rows;
 	l.groups = (n + MX_PACK_ROWS - 1) / MX_PACK_ROWS;
 	size_t fit = n_each;
-	if (l.g->pack) {
+	if (l.g->pack && !same) {
 		l.packed = mx_round_up(l.g->packed_bytes(n, l.cols), 64);
 		fit = l.packed < c->packed_bytes ? c->packed_bytes / l.packed : 1;
 	}
 	for (size_t i = 0; i < n_each; i += fit) {
 		const size_t count = n_each - i < fit ? n_each - i : fit;
 		l.each = each + i;
-		const size_t packs = l.g->pack ? count * l.groups : 0;
+		const size_t packs = l.g->pack ? (same ? 1 : count) * l.groups : 0;
 		if (packs * MX_PACK_ROWS * l.cols <= INLINE_ELEMENTS)
 			for (size_t t = 0; t < packs; t++)
 				pack_task(&l, t, 0);

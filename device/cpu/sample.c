@@ -5,7 +5,7 @@
  *
  * Order of operations, as in vLLM's V1 sampler (vllm/v1/sample/sampler.py):
  *   logit_bias, banned tokens; repetition, frequency, presence penalties;
- *   temperature 0: the first of the largest logits. Otherwise
+ *   tokens that are not allowed; temperature 0: the first of the largest logits. Otherwise
  *   e = exp((logit - largest) / temperature), min_p, top_k, top_p, draw.
  * min_p keeps e >= min_p (the largest e is 1). top_k keeps the k largest and all
  * that equal the k-th. top_p keeps the shortest run of tokens, largest first and
@@ -217,12 +217,28 @@ static void apply_penalties(float *logits, uint32_t vocab, const struct mx_sampl
 	}
 }
 
+/* Takes away the tokens that are not in a set. */
+static void apply_mask(float *logits, uint32_t vocab, const uint32_t *allowed)
+{
+	uint32_t whole = vocab / 32 * 32;
+	for (uint32_t i = 0; i < whole; i += 32) {
+		uint32_t word = allowed[i / 32];
+		for (uint32_t k = 0; k < 32; k++)
+			logits[i + k] = word & 1u << k ? logits[i + k] : -INFINITY;
+	}
+	for (uint32_t i = whole; i < vocab; i++)
+		if (!(allowed[i / 32] >> i % 32 & 1))
+			logits[i] = -INFINITY;
+}
+
 /* Returns the token drawn from a row; -1 if the largest logit is not finite. */
 static int32_t sample_row(const struct mx_kernels *k, float *logits, uint32_t vocab,
                           const struct mx_sample_row *row, struct workspace *w)
 {
 	const struct mx_sampling *s = row->sampling;
 	apply_penalties(logits, vocab, row);
+	if (row->allowed)
+		apply_mask(logits, vocab, row->allowed);
 	float max = k->max(logits, vocab);
 	if (!isfinite(max))
 		return -1;

@@ -6,6 +6,7 @@
  */
 #include <stdint.h>
 
+#include "device/cuda/acts.cuh"
 #include "device/cuda/impl.h"
 #include "device/cuda/launch.cuh"
 
@@ -76,20 +77,6 @@ cudaError_t layernorm_as(struct mx_device *d, void *x, const void *r, const floa
 
 /* ---- activations: block (row, part of the columns) ---- */
 
-__device__ __forceinline__ float activation(enum mx_act act, float x)
-{
-	switch (act) {
-	case MX_ACT_SILU: return x / (1.0f + expf(-x));
-	case MX_ACT_GELU_TANH: {
-		float u = x * fmaf(x * x, 0.07135481282247193f, 1.5957691216057308f);
-		return x / (1.0f + expf(-u));
-	}
-	case MX_ACT_GELU: return 0.5f * x * erfcf(-x * 0.70710678118654752f);
-	case MX_ACT_RELU2: break;
-	}
-	return x > 0 ? x * x : x * 0.0f;
-}
-
 template <typename T>
 __global__ void __launch_bounds__(BLOCK)
 	act_mul(enum mx_act act, const T *gate, size_t ld_gate, const T *up, size_t ld_up,
@@ -101,7 +88,7 @@ __global__ void __launch_bounds__(BLOCK)
 	mx_pdl_wait();
 	if (i >= width)
 		return;
-	float v = activation(act, mx_to_float<T>(gate[row * ld_gate + i]));
+	float v = mx_activation(act, mx_to_float<T>(gate[row * ld_gate + i]));
 	y[row * ld_y + i] = mx_from_float<T>(up ? v * mx_to_float<T>(up[row * ld_up + i]) : v);
 }
 

@@ -105,6 +105,10 @@ mx_status mx_cuda_scale_logits(struct mx_device *d, float *y, size_t ld, size_t 
 mx_status mx_cuda_gather(struct mx_device *d, const void *x, const uint32_t *rows, size_t n,
                          size_t width, void *y);
 
+/* experts.c: likewise */
+mx_status mx_cuda_experts(struct mx_device *d, const struct mx_experts *m,
+                          const struct mx_experts_call *call);
+
 /* acts.cu: likewise */
 mx_status mx_cuda_layernorm(struct mx_device *d, void *x, const void *r, const float *weight,
                             const float *bias, float eps, size_t n, size_t width, void *y);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "device/cuda/impl.h"
+#include "device/cuda/experts.h"
 #include "device/cuda/linear.h"
 
 #define WORKSPACE ((size_t)64 << 20) /* cuBLAS recommends 32 MiB on 9.0 */
@@ -83,6 +84,10 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 		rc = mx_cuda_check(d, mx_cuda_linear_few_setup(), "shared memory of linear");
 	if (rc == MX_OK)
 		rc = mx_cuda_check(d, mx_cuda_linear_exact_setup(), "shared memory of linear");
+	if (rc == MX_OK)
+		rc = mx_cuda_check(d, mx_cuda_experts_few_setup(), "shared memory of experts");
+	if (rc == MX_OK)
+		rc = mx_cuda_check(d, mx_cuda_experts_many_setup(), "shared memory of experts");
 	return rc;
 }
 

@@ -117,7 +117,7 @@ mx_status mx_cuda_download(struct mx_device *d, void *to, const void *from, size
 
 mx_status mx_cuda_copy(struct mx_device *d, void *to, const void *from, size_t bytes)
 {
-	return copy(d, to, from, bytes, cudaMemcpyDeviceToDevice, "copying within the device");
+	return copy(d, to, from, bytes, cudaMemcpyDefault, "copying within the device");
 }
 
 mx_status mx_cuda_zero(struct mx_device *d, void *to, size_t bytes)

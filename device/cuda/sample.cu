@@ -100,6 +100,18 @@ static __device__ void apply_lists(const slice &s, const mx_draw_row &r, const u
 	__syncthreads();
 }
 
+/* Takes away the tokens that are not in a set. A thread changes its own elements only, so this
+ * needs no barrier. */
+template <int BLOCKS>
+static __device__ __forceinline__ void apply_mask(const slice &s, const uint32_t *mask)
+{
+	slice_each<BLOCKS>(s, [&](float, uint32_t i) {
+		const uint32_t token = s.first + i;
+		if (i < s.n && !(mask[token / 32] >> token % 32 & 1))
+			s.v[i] = -INFINITY;
+	});
+}
+
 /* ---- sums over a block ---- */
 
 static __device__ __forceinline__ uint64_t warp_running_sum(uint64_t v)
@@ -328,7 +340,8 @@ static __device__ __forceinline__ void hand_back(uint64_t *tokens, size_t max_ro
 template <int BLOCKS>
 static __global__ void __launch_bounds__(MX_SAMPLE_THREADS, 2)
 	draw_rows(float *logits, size_t ld, uint32_t vocab, bool vectors, const mx_draw_row *rows,
-              const uint32_t *words, uint64_t *tokens, size_t max_rows)
+              const uint32_t *words, const uint32_t *masks, size_t mask_words, uint64_t *tokens,
+              size_t max_rows)
 {
 	extern __shared__ float4 space[];
 	__shared__ draw_space sh;
@@ -347,7 +360,7 @@ static __global__ void __launch_bounds__(MX_SAMPLE_THREADS, 2)
 	const slice s = slice_of<BLOCKS>(BLOCKS > 1 ? (float *)space : logits, vocab, rank);
 	const bool lists = r.n_bias | r.n_banned | r.n_counts | r.n_many;
 	largest most;
-	if (BLOCKS > 1 && r.mode == MX_DRAW_LARGEST && !lists) {
+	if (BLOCKS > 1 && r.mode == MX_DRAW_LARGEST && !lists && !r.mask) {
 #pragma unroll 8
 		for (uint32_t i = s.begin + threadIdx.x % 32 * 4; i < s.end; i += 128) {
 			const float4 q = slice_fetch(logits, s, i, vectors);
@@ -361,6 +374,8 @@ static __global__ void __launch_bounds__(MX_SAMPLE_THREADS, 2)
 			slice_load(logits, s, vectors);
 		if (lists)
 			apply_lists(s, r, words);
+		if (r.mask)
+			apply_mask<BLOCKS>(s, masks + (r.mask - 1) * mask_words);
 		slice_each<BLOCKS>(s, [&](float l, uint32_t i) { most.take(l, s.first + i); });
 	}
 	const uint64_t key = cluster_max<BLOCKS>(most.key(), rank, sh.max);
@@ -395,7 +410,8 @@ cudaError_t mx_cuda_draw_setup(struct mx_device *d)
 
 cudaError_t mx_cuda_draw_launch(struct mx_device *d, float *logits, size_t ld, size_t n,
                                 uint32_t vocab, const struct mx_draw_row *rows,
-                                const uint32_t *words, uint64_t *tokens, size_t max_rows)
+                                const uint32_t *words, const uint32_t *masks, size_t mask_words,
+                                uint64_t *tokens, size_t max_rows)
 {
 	const cudaStream_t stream = mx_cuda_stream(d);
 	const bool vectors = ld % 4 == 0 && (uintptr_t)logits % 16 == 0;
@@ -403,7 +419,7 @@ cudaError_t mx_cuda_draw_launch(struct mx_device *d, float *logits, size_t ld, s
 	if (bytes)
 		return launch_cluster(draw_rows<MX_SAMPLE_BLOCKS>, MX_SAMPLE_BLOCKS,
 		                      dim3((uint32_t)n * MX_SAMPLE_BLOCKS), bytes, stream, logits, ld,
-		                      vocab, vectors, rows, words, tokens, max_rows);
+		                      vocab, vectors, rows, words, masks, mask_words, tokens, max_rows);
 	return mx_launch(draw_rows<1>, dim3((uint32_t)n), dim3(MX_SAMPLE_THREADS), 0, stream, logits,
-	                 ld, vocab, vectors, rows, words, tokens, max_rows);
+	                 ld, vocab, vectors, rows, words, masks, mask_words, tokens, max_rows);
 }

@@ -32,6 +32,7 @@ struct mx_draw_row {
 	double uniform;  /* the random number, in [0, 1) */
 	uint32_t serial; /* number of the step, returned with its tokens; always set in row 0 */
 	uint32_t first, n_bias, n_banned, n_counts, n_many;
+	uint32_t mask; /* the set of tokens that may be drawn is masks[mask - 1]; 0 = all may */
 };
 
 #define MX_DRAW_COUNT_BITS 12
@@ -49,10 +50,12 @@ struct mx_logprob_ask {
 cudaError_t mx_cuda_draw_setup(struct mx_device *d);
 cudaError_t mx_cuda_logprobs_setup(struct mx_device *d);
 
-/* Draws n tokens: row i by rows[i], into tokens[serial % 2 * max_rows + i] (pinned host memory). */
+/* Draws n tokens: row i by rows[i], into tokens[serial % 2 * max_rows + i] (pinned host memory).
+ * masks: [][mask_words] sets of tokens. */
 cudaError_t mx_cuda_draw_launch(struct mx_device *d, float *logits, size_t ld, size_t n,
                                 uint32_t vocab, const struct mx_draw_row *rows,
-                                const uint32_t *words, uint64_t *tokens, size_t max_rows);
+                                const uint32_t *words, const uint32_t *masks, size_t mask_words,
+                                uint64_t *tokens, size_t max_rows);
 
 /* asks[n] and out[n] are pinned host memory. */
 cudaError_t mx_cuda_logprobs_launch(struct mx_device *d, const float *logits, size_t ld, size_t n,

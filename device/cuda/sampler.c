@@ -9,7 +9,7 @@
  * with more words than both batches hold waits until the first batch is copied, which
  * happens after the running step. On the device there is room for every row to list each
  * token of the vocabulary once, and ROW_WORDS words more. No request can exceed this;
- * prepare would return MX_E_RANGE.
+ * prepare would return MX_E_RANGE. Sets of allowed tokens have memory of their own.
  *
  * sample_draw writes each token, with the serial number of its sample_prepare, to pinned memory,
  * where sample_drawn polls for it. If no sample_draw followed a sample_prepare, sample_drawn
@@ -31,12 +31,14 @@
 #define LOOKS 4096
 
 struct mx_cuda_sampler {
-	size_t max_rows, max_words;
+	size_t max_rows, max_words, mask_words;
 	void *device, *pinned;    /* the two allocations, which contain all memory below */
 	struct mx_draw_row *rows; /* on the device [max_rows] */
 	uint32_t *words;          /* on the device [max_words] */
+	uint32_t *masks;          /* on the device [max_rows][mask_words] */
 	struct mx_draw_row *host_rows[2];
 	uint32_t *host_words[2]; /* [BATCH] */
+	uint32_t *host_masks[2]; /* [max_rows][mask_words] */
 	cudaEvent_t rows_copied[2], words_copied[2];
 	int turn;                    /* index of the half of host_words in use */
 	uint64_t *tokens;            /* pinned [2][max_rows], see sample.h */
@@ -62,6 +64,7 @@ static size_t lay_out_device(struct mx_cuda_sampler *s)
 	size_t at = 0;
 	s->rows = take(s->device, &at, s->max_rows * sizeof *s->rows);
 	s->words = take(s->device, &at, s->max_words * sizeof *s->words);
+	s->masks = take(s->device, &at, s->max_rows * s->mask_words * sizeof *s->masks);
 	return at;
 }
 
@@ -71,6 +74,7 @@ static size_t lay_out_pinned(struct mx_cuda_sampler *s)
 	for (int i = 0; i < 2; i++) {
 		s->host_rows[i] = take(s->pinned, &at, s->max_rows * sizeof *s->rows);
 		s->host_words[i] = take(s->pinned, &at, BATCH * sizeof *s->words);
+		s->host_masks[i] = take(s->pinned, &at, s->max_rows * s->mask_words * sizeof *s->masks);
 	}
 	s->tokens = take(s->pinned, &at, 2 * s->max_rows * sizeof *s->tokens);
 	s->asks = take(s->pinned, &at, s->max_rows * sizeof *s->asks);
@@ -81,7 +85,8 @@ static size_t lay_out_pinned(struct mx_cuda_sampler *s)
 static struct mx_cuda_sampler sized(const struct mx_cuda_limits *l)
 {
 	return (struct mx_cuda_sampler){.max_rows = l->max_samples,
-	                                .max_words = (size_t)l->max_samples * (l->vocab + ROW_WORDS)};
+	                                .max_words = (size_t)l->max_samples * (l->vocab + ROW_WORDS),
+	                                .mask_words = mx_mask_words(l->vocab)};
 }
 
 size_t mx_cuda_sampler_bytes(const struct mx_cuda_limits *l)
@@ -264,6 +269,22 @@ static void put_row(struct lists *l, const struct mx_sample_row *row, uint32_t s
 		put_counts(l, row, out);
 }
 
+/* Copies the rows' sets of allowed tokens to the device. out[n] get their numbers. */
+static mx_status put_masks(struct mx_device *d, const struct mx_sample_row *rows, size_t n,
+                           uint32_t serial, struct mx_draw_row *out)
+{
+	struct mx_cuda_sampler *s = mx_cuda(d)->sampler;
+	uint32_t *host = s->host_masks[serial % 2], n_masks = 0;
+	for (size_t i = 0; i < n; i++) {
+		if (!rows[i].allowed)
+			continue;
+		memcpy(host + n_masks * s->mask_words, rows[i].allowed, s->mask_words * sizeof *host);
+		out[i].mask = ++n_masks;
+	}
+	return n_masks ? mx_cuda_upload(d, s->masks, host, n_masks * s->mask_words * sizeof *host)
+	               : MX_OK;
+}
+
 mx_status mx_cuda_sample_prepare(struct mx_device *d, const struct mx_sample_row *rows, size_t n)
 {
 	struct mx_cuda_sampler *s = mx_cuda(d)->sampler;
@@ -287,6 +308,8 @@ mx_status mx_cuda_sample_prepare(struct mx_device *d, const struct mx_sample_row
 		mx_error("cuda", "%s: the lists of %zu rows to sample have more than %zu words",
 		         d->info.name, n, s->max_words);
 	if (l.status == MX_OK)
+		l.status = put_masks(d, rows, n, serial, out);
+	if (l.status == MX_OK)
 		l.status = mx_cuda_upload(d, s->rows, out, copied * sizeof *out);
 	if (l.status == MX_OK)
 		l.status = mx_cuda_check(d, cudaEventRecord(s->rows_copied[serial % 2], mx_cuda_stream(d)),
@@ -306,9 +329,10 @@ mx_status mx_cuda_sample_draw(struct mx_device *d, float *logits, size_t ld, siz
 		return MX_E_RANGE;
 	if (!n)
 		return MX_OK;
-	return mx_cuda_check(
-		d, mx_cuda_draw_launch(d, logits, ld, n, vocab, s->rows, s->words, s->tokens, s->max_rows),
-		"sampling");
+	return mx_cuda_check(d,
+	                     mx_cuda_draw_launch(d, logits, ld, n, vocab, s->rows, s->words, s->masks,
+	                                         s->mask_words, s->tokens, s->max_rows),
+	                     "sampling");
 }
 
 /* Returns the first of rows first .. n - 1 whose token of step `serial` has not arrived, or n. */

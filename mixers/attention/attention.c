@@ -43,11 +43,9 @@ static mx_status attn_state(const struct mx_layer_desc *layer, const struct mx_d
 		return status;
 	const struct mx_softmax_shape shape = attn_softmax_shape(&p);
 	attn_scratch_layout(layer, &p, device->info.threads, &scratch);
-	*out = (struct mx_state_spec){
-		.bytes_per_token = mx_softmax_token_bytes(&shape),
-		.page_multiple = ATTN_PANEL,
-		.scratch_bytes = scratch.bytes,
-	};
+	*out = mx_softmax_state(&shape, scratch.bytes);
+	if (p.shared_kv)
+		out->bytes_per_token = 0; /* the pages of another layer are read */
 	return MX_OK;
 }
 
@@ -113,9 +111,10 @@ fail:
 static void attn_describe(const struct mx_mixer *m, char *text, size_t cap)
 {
 	snprintf(text, cap,
-	         "attention: %u heads, %u key heads of %u, keys and values in %s, kernels %s",
+	         "attention: %u heads, %u key heads of %u, keys and values %sin %s, kernels %s",
 	         m->params.heads, m->params.kv_heads, m->params.head_dim,
-	         mx_dtype_name(m->params.dtype), m->softmax.kernels->name);
+	         m->params.shared_kv ? "of an earlier layer " : "", mx_dtype_name(m->params.dtype),
+	         m->softmax.kernels->name);
 }
 
 /* commit does nothing: the caller tracks lengths, a row reads no position after its own, and

@@ -12,7 +12,8 @@ struct attn_scratch {
 	size_t q;       /* f32 [max_rows, heads * head_dim]: queries, later outputs */
 	size_t k, v;    /* f32 [max_rows, kv_heads * head_dim] each */
 	size_t raw;     /* f32 [max_rows, attn_params_raw]: products before they are taken apart */
-	size_t gates;   /* f32 [max_rows, heads] with head_gate */
+	size_t gates;   /* f32 [max_rows, attn_params_gates] */
+	size_t low;     /* f32 [3, max_rows, adapter_rank] */
 	size_t softmax; /* that of mixers/softmax */
 	size_t bytes;
 };
@@ -38,17 +39,17 @@ void attn_scratch_layout(const struct mx_layer_desc *layer, const struct attn_pa
                          unsigned threads, struct attn_scratch *out);
 mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y);
 
-/* attention_rows.c. q [n_rows, heads * head_dim], k and v [n_rows, kv_heads * head_dim], raw
- * [n_rows, attn_params_raw]. */
+/* attention_rows.c. q [n_rows, heads * head_dim], k and v [n_rows, kv_heads * head_dim] or NULL
+ * with shared_kv, raw [n_rows, attn_params_raw]. */
 
 /* Fills q, and k and v, from the products in raw, as far as products are not used as they are. */
 void attn_rows_arrange(const struct mx_mixer *m, uint32_t n_rows, float *raw, float *q, float *k,
                        float *v);
-/* Normalises, rotates and scales queries and keys. */
+/* Normalises, rotates and scales queries, and keys unless k is NULL. */
 mx_status attn_rows_rotate(const struct mx_mixer *m, const struct mx_step *step, float *q,
                            float *k);
 /* Multiplies the outputs y, [n_rows, heads * head_dim], by the sigmoids of the gates in raw, or of
- * those of whole heads, gates [n_rows, heads]. */
+ * those in gates [n_rows, attn_params_gates]. */
 void attn_rows_gate(const struct mx_mixer *m, uint32_t n_rows, float *raw, float *gates, float *y);
 
 #endif

@@ -22,25 +22,47 @@ void attn_scratch_layout(const struct mx_layer_desc *layer, const struct attn_pa
                          unsigned threads, struct attn_scratch *out)
 {
 	const struct mx_softmax_shape shape = attn_softmax_shape(p);
-	struct mx_softmax_scratch inner;
 	struct attn_scratch s = {0};
 	size_t rows = layer->max_rows, at = 0;
 	size_t raw = attn_params_raw(p);
+	size_t kv = p->shared_kv ? 0 : rows * p->kv_heads * p->head_dim * 4;
 
 	s.q = at, at = mx_round_up(at + rows * p->heads * p->head_dim * 4, 64);
-	s.k = at, at = mx_round_up(at + rows * p->kv_heads * p->head_dim * 4, 64);
-	s.v = at, at = mx_round_up(at + rows * p->kv_heads * p->head_dim * 4, 64);
+	s.k = at, at = mx_round_up(at + kv, 64);
+	s.v = at, at = mx_round_up(at + kv, 64);
 	s.raw = at, at = mx_round_up(at + rows * raw * 4, 64);
-	s.gates = at, at = mx_round_up(at + (p->head_gate ? rows * p->heads * 4 : 0), 64);
-	s.softmax = at, at += mx_softmax_scratch_layout(layer, &shape, threads, &inner);
+	s.gates = at, at = mx_round_up(at + rows * attn_params_gates(p) * 4, 64);
+	s.low = at, at = mx_round_up(at + 3 * rows * p->adapter_rank * 4, 64);
+	s.softmax = at, at += mx_softmax_scratch_bytes(layer, &shape, threads);
 	s.bytes = at;
 	*out = s;
 }
 
-/* Queries, keys and values of a step's rows. */
+/* Queries, keys and values of a step's rows; k and v are NULL with shared_kv. */
 struct attn_rows {
 	float *q, *k, *v;
 };
+
+/* Adds the adapters' products to queries, keys and values. `low` is scratch memory. */
+static mx_status adapt(const struct mx_mixer *m, uint32_t n_rows, const struct attn_rows *rows,
+                       float *low, const void *x)
+{
+	const struct attn_params *p = &m->params;
+	const struct mx_ops *ops = m->device->ops;
+	size_t rank = p->adapter_rank;
+	float *const to[3] = {rows->q, rows->k, rows->v};
+	struct mx_linear_out in[3];
+	for (size_t i = 0; i < 3; i++)
+		in[i] = (struct mx_linear_out){
+			.w = m->weights.adapters[i][0], .y = low + i * n_rows * rank, .ldy = rank};
+	mx_status status = ops->linear(m->device, x, attn_params_input(p, m->width), n_rows, in, 3);
+	for (size_t i = 0; i < 3 && status == MX_OK; i++) {
+		const struct mx_weight *w = m->weights.adapters[i][1];
+		const struct mx_linear_out out = {.w = w, .y = to[i], .ldy = w->rows, .accumulate = true};
+		status = ops->linear(m->device, in[i].y, rank, n_rows, &out, 1);
+	}
+	return status;
+}
 
 /* Computes queries, keys and values of the step's rows. */
 static mx_status project(const struct mx_mixer *m, const struct mx_step *step,
@@ -55,10 +77,14 @@ static mx_status project(const struct mx_mixer *m, const struct mx_step *step,
 		{.w = w->k, .bias = w->k_bias, .y = rows->k, .ldy = ldk},
 		{.w = w->v, .bias = w->v_bias, .y = rows->v, .ldy = ldk},
 	};
-	size_t n_in = p->per_head ? 1 : p->k_is_v ? 2 : 3;
-	if (p->head_gate)
-		in[n_in++] = (struct mx_linear_out){.w = w->head_gate, .y = gates, .ldy = p->heads};
-	mx_status status = m->device->ops->linear(m->device, x, m->width, step->n_rows, in, n_in);
+	size_t n_in = p->per_head || p->shared_kv ? 1 : p->k_is_v ? 2 : 3;
+	if (w->gate)
+		in[n_in++] = (struct mx_linear_out){.w = w->gate, .y = gates, .ldy = w->gate->rows};
+	size_t ldx = attn_params_input(p, m->width);
+	mx_status status = m->device->ops->linear(m->device, x, ldx, step->n_rows, in, n_in);
+	if (status == MX_OK && p->adapter_rank)
+		status = adapt(m, step->n_rows, rows,
+		               (float *)((unsigned char *)step->scratch + m->scratch.low), x);
 	if (status != MX_OK)
 		return status;
 	attn_rows_arrange(m, step->n_rows, raw, rows->q, rows->k, rows->v);
@@ -76,8 +102,8 @@ mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const voi
 		return MX_E_RANGE;
 	const struct attn_rows rows = {
 		.q = (float *)(scratch + m->scratch.q),
-		.k = (float *)(scratch + m->scratch.k),
-		.v = (float *)(scratch + m->scratch.v),
+		.k = p->shared_kv ? NULL : (float *)(scratch + m->scratch.k),
+		.v = p->shared_kv ? NULL : (float *)(scratch + m->scratch.v),
 	};
 	const struct mx_linear_out out = {
 		.w = m->weights.o, .bias = m->weights.o_bias, .y = y, .ldy = m->width};

@@ -9,6 +9,7 @@
 
 #define MAX_HEADS 4096 /* far above any model, so that no product of sizes overflows */
 #define MAX_DIM   512
+#define MAX_INPUT (1 << 22)
 
 #define NAMES(style, q, k, v, qkv, o, q_norm, k_norm)                                              \
 	{                                                                                              \
@@ -21,6 +22,8 @@ static const struct attn_names names[] = {
 	NAMES("mha", "q_proj", "k_proj", "v_proj", "Wqkv", "out_proj", "q_norm", "k_norm"),
 	NAMES("lfm2", "q_proj", "k_proj", "v_proj", "qkv_proj", "out_proj", "q_layernorm",
           "k_layernorm"),
+	NAMES("hunyuan", "q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "query_layernorm",
+          "key_layernorm"),
 	NAMES("gpt2", "q_attn", "k_attn", "v_attn", "c_attn", "c_proj", "q_norm", "k_norm"),
 	NAMES("gpt_neox", "query", "key", "value", "query_key_value", "dense", "q_norm", "k_norm"),
 };
@@ -130,25 +133,61 @@ static mx_status read_shape(const struct mx_params *in, struct attn_params *p, s
 		{"per_head", &p->per_head},
 		{"gate", &p->gate},
 		{"head_gate", &p->head_gate},
+		{"wide_gate", &p->wide_gate},
 		{"sinks", &p->sinks},
 		{"v_norm", &p->v_norm},
 		{"k_is_v", &p->k_is_v},
+		{"shared_kv", &p->shared_kv},
+		{"norm_last", &p->norm_last},
 	};
 	for (size_t i = 0; status == MX_OK && i < sizeof flags / sizeof *flags; i++)
 		status = mx_param_read_bool(in, "attention", flags[i].name, false, flags[i].to, err);
 	return status;
 }
 
+static mx_status read_adapters(const struct mx_params *in, struct attn_params *p,
+                               struct mx_err *err)
+{
+	static const char *const keys[3][2] = {{"q_adapter_in", "q_adapter_out"},
+	                                       {"k_adapter_in", "k_adapter_out"},
+	                                       {"v_adapter_in", "v_adapter_out"}};
+	mx_status status =
+		mx_param_read_u32(in, "attention", "input_width", 0, 0, MAX_INPUT, &p->input_width, err);
+	if (status == MX_OK)
+		status = mx_param_read_u32(in, "attention", "adapter_rank", 0, 0, MAX_INPUT,
+		                           &p->adapter_rank, err);
+	for (size_t i = 0; status == MX_OK && p->adapter_rank && i < 6; i++) {
+		const char **name = &p->adapters[i / 2][i % 2];
+		*name = mx_param_string(in, keys[i / 2][i % 2], NULL);
+		if (!*name)
+			status =
+				mx_mixer_fail(err, MX_E_INVALID, "attention: %s is missing", keys[i / 2][i % 2]);
+	}
+	return status;
+}
+
 /* Refuses combinations that no model has. */
 static mx_status check_together(const struct attn_params *p, struct mx_err *err)
 {
+	if (p->adapter_rank && (p->fused || p->gate || p->k_is_v || p->shared_kv))
+		return mx_mixer_fail(
+			err, MX_E_UNSUPPORTED,
+			"attention: adapters are for matrices of q, k and v alone, without gates");
 	if (p->per_head && (!p->fused || p->gate))
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: per_head is for fused matrices without gates");
+	if (p->shared_kv && (p->fused || p->rope_pairs))
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "attention: shared_kv is not for fused matrices or rope_pairs");
 	if (p->k_is_v && p->fused)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: k_is_v is not for fused matrices");
 	if (p->gate && p->fused)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: gate is not for fused matrices");
+	if (p->norm_last && !p->qk_norm)
+		return mx_mixer_fail(err, MX_E_INVALID, "attention: norm_last without qk_norm");
+	if (p->gate + p->head_gate + p->wide_gate > 1)
+		return mx_mixer_fail(err, MX_E_INVALID,
+		                     "attention: gate, head_gate and wide_gate exclude each other");
 	if (p->qk_norm && p->qk_norm_whole)
 		return mx_mixer_fail(err, MX_E_INVALID,
 		                     "attention: qk_norm and qk_norm_whole exclude each other");
@@ -193,9 +232,13 @@ mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params
 	if (status == MX_OK)
 		status = read_rope(layer, &p, err);
 	if (status == MX_OK)
+		status = read_adapters(in, &p, err);
+	if (status == MX_OK)
 		status = check_together(&p, err);
 	if (status != MX_OK)
 		return status;
+	if (p.shared_kv)
+		p.v_norm = p.k_is_v = false;
 	*out = p;
 	return MX_OK;
 }
@@ -249,6 +292,8 @@ static size_t list_inputs(const struct attn_params *p, uint64_t width, struct mx
 		return n;
 	}
 	specs[n++] = projection(p, t->q, t->qkv, width, 0, p->gate ? 2 * q : q);
+	if (p->shared_kv)
+		return n;
 	specs[n++] = projection(p, t->k, t->qkv, width, q, kv);
 	if (!p->k_is_v)
 		specs[n++] = projection(p, t->v, t->qkv, width, q + kv, kv);
@@ -265,6 +310,8 @@ static size_t list_input_biases(const struct attn_params *p, struct mx_weight_sp
 		return n;
 	}
 	specs[n++] = bias(p, t->q_bias, t->qkv_bias, 0, p->gate ? 2 * q : q);
+	if (p->shared_kv)
+		return n;
 	specs[n++] = bias(p, t->k_bias, t->qkv_bias, q, kv);
 	if (!p->k_is_v)
 		specs[n++] = bias(p, t->v_bias, t->qkv_bias, q + kv, kv);
@@ -275,8 +322,8 @@ static size_t list_weights(const struct attn_params *p, uint64_t width,
                            struct mx_weight_spec *specs)
 {
 	const struct attn_names *t = p->names;
-	uint64_t q = q_rows(p), d = p->head_dim;
-	size_t n = list_inputs(p, width, specs);
+	uint64_t q = q_rows(p), d = p->head_dim, input = attn_params_input(p, (uint32_t)width);
+	size_t n = list_inputs(p, input, specs);
 	specs[n++] = MX_WEIGHT_SPEC(t->o, MATRIX, {width, q});
 	if (p->bias)
 		n += list_input_biases(p, specs + n);
@@ -284,12 +331,18 @@ static size_t list_weights(const struct attn_params *p, uint64_t width,
 		specs[n++] = MX_WEIGHT_SPEC(t->o_bias, VECTOR, {width});
 	if (p->qk_norm || p->qk_norm_whole) {
 		specs[n++] = MX_WEIGHT_SPEC(t->q_norm, VECTOR, {p->qk_norm ? d : q});
-		specs[n++] = MX_WEIGHT_SPEC(t->k_norm, VECTOR, {p->qk_norm ? d : kv_rows(p)});
+		if (!p->shared_kv)
+			specs[n++] = MX_WEIGHT_SPEC(t->k_norm, VECTOR, {p->qk_norm ? d : kv_rows(p)});
 	}
 	if (p->sinks)
 		specs[n++] = MX_WEIGHT_SPEC("sinks", VECTOR, {p->heads});
-	if (p->head_gate)
-		specs[n++] = MX_WEIGHT_SPEC("gate_proj.weight", MATRIX, {p->heads, width});
+	if (attn_params_gates(p))
+		specs[n++] = MX_WEIGHT_SPEC("gate_proj.weight", MATRIX, {attn_params_gates(p), input});
+	for (size_t i = 0; p->adapter_rank && i < 3; i++) {
+		uint64_t rank = p->adapter_rank, rows = i ? kv_rows(p) : q;
+		specs[n++] = MX_WEIGHT_SPEC(p->adapters[i][0], MATRIX, {rank, input});
+		specs[n++] = MX_WEIGHT_SPEC(p->adapters[i][1], MATRIX, {rows, rank});
+	}
 	return n;
 }
 
@@ -306,27 +359,31 @@ mx_status attn_params_weights(const struct mx_layer_desc *layer, struct mx_weigh
 
 void attn_params_take(const struct attn_params *p, const void *const *w, struct attn_weights *out)
 {
+	bool has_k = !p->per_head && !p->shared_kv, has_v = has_k && !p->k_is_v;
 	size_t n = 0;
 	*out = (struct attn_weights){.q = w[n++]};
-	if (!p->per_head)
+	if (has_k)
 		out->k = w[n++];
-	if (!p->per_head && !p->k_is_v)
+	if (has_v)
 		out->v = w[n++];
 	out->o = w[n++];
 	if (p->bias)
 		out->q_bias = w[n++];
-	if (p->bias && !p->per_head)
+	if (p->bias && has_k)
 		out->k_bias = w[n++];
-	if (p->bias && !p->per_head && !p->k_is_v)
+	if (p->bias && has_v)
 		out->v_bias = w[n++];
 	if (p->o_bias)
 		out->o_bias = w[n++];
 	if (p->qk_norm || p->qk_norm_whole) {
 		out->q_norm = w[n++];
-		out->k_norm = w[n++];
+		if (!p->shared_kv)
+			out->k_norm = w[n++];
 	}
 	if (p->sinks)
 		out->sinks = w[n++];
-	if (p->head_gate)
-		out->head_gate = w[n++];
+	if (attn_params_gates(p))
+		out->gate = w[n++];
+	for (size_t i = 0; p->adapter_rank && i < 6; i++)
+		out->adapters[i / 2][i % 2] = w[n++];
 }

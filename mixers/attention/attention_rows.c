@@ -32,12 +32,12 @@ static mx_status rotate_rows(const struct mx_mixer *m, float *q, float *k, uint3
 	size_t ldq = (size_t)p->heads * p->head_dim, ldk = (size_t)p->kv_heads * p->head_dim;
 	struct mx_rope rope = {inv_freq, p->rope_dim, p->rope_attention_factor};
 
-	const float *q_norm = p->qk_norm ? m->weights.q_norm : NULL;
-	const float *k_norm = p->qk_norm ? m->weights.k_norm : NULL;
+	const float *q_norm = p->qk_norm && !p->norm_last ? m->weights.q_norm : NULL;
+	const float *k_norm = p->qk_norm && !p->norm_last ? m->weights.k_norm : NULL;
 
 	mx_status status = ops->rope(m->device, q + first * ldq, ldq, n, p->heads, p->head_dim, &rope,
 	                             pos + first, q_norm, p->norm_eps);
-	if (status == MX_OK)
+	if (status == MX_OK && k)
 		status = ops->rope(m->device, k + first * ldk, ldk, n, p->kv_heads, p->head_dim, &rope,
 		                   pos + first, k_norm, p->norm_eps);
 	return status;
@@ -91,6 +91,19 @@ static void scale_queries(const struct mx_mixer *m, float *q, uint32_t n, const 
 	}
 }
 
+/* Normalises the heads of queries and keys. */
+static mx_status norm_heads(const struct mx_mixer *m, float *q, float *k, size_t n)
+{
+	const struct attn_params *p = &m->params;
+	const struct mx_ops *ops = m->device->ops;
+	mx_status status =
+		ops->rmsnorm(m->device, q, m->weights.q_norm, p->norm_eps, n * p->heads, p->head_dim, q);
+	if (status == MX_OK && k)
+		status = ops->rmsnorm(m->device, k, m->weights.k_norm, p->norm_eps, n * p->kv_heads,
+		                      p->head_dim, k);
+	return status;
+}
+
 mx_status attn_rows_rotate(const struct mx_mixer *m, const struct mx_step *step, float *q, float *k)
 {
 	const struct attn_params *p = &m->params;
@@ -100,7 +113,7 @@ mx_status attn_rows_rotate(const struct mx_mixer *m, const struct mx_step *step,
 	mx_status status = MX_OK;
 	if (p->qk_norm_whole)
 		status = ops->rmsnorm(m->device, q, m->weights.q_norm, p->norm_eps, n, ldq, q);
-	if (p->qk_norm_whole && status == MX_OK)
+	if (p->qk_norm_whole && k && status == MX_OK)
 		status = ops->rmsnorm(m->device, k, m->weights.k_norm, p->norm_eps, n, ldk, k);
 	if (status != MX_OK)
 		return status;
@@ -110,6 +123,8 @@ mx_status attn_rows_rotate(const struct mx_mixer *m, const struct mx_step *step,
 		status = rotate_long(m, q, k, step);
 	else if (p->rope != ATTN_ROPE_NONE || p->qk_norm)
 		status = rotate_rows(m, q, k, 0, n, step->pos, m->inv_freq);
+	if (status == MX_OK && p->norm_last)
+		status = norm_heads(m, q, k, n);
 	if (status == MX_OK && p->q_beta != 0)
 		scale_queries(m, q, n, step->pos);
 	return status;
@@ -207,6 +222,17 @@ static void gate_task(void *arg, size_t task, unsigned worker)
 		}
 }
 
+static void wide_gate_task(void *arg, size_t task, unsigned worker)
+{
+	const struct rows_run *r = arg;
+	const struct attn_params *p = &r->m->params;
+	size_t n = (size_t)p->heads * p->head_dim, first = task * TASK_ROWS;
+	size_t rows = r->n_rows - first < TASK_ROWS ? r->n_rows - first : TASK_ROWS;
+	(void)worker;
+	for (size_t i = first * n; i < (first + rows) * n; i++)
+		r->q[i] /= 1 + expf(-r->raw[i]);
+}
+
 static void head_gate_task(void *arg, size_t task, unsigned worker)
 {
 	const struct rows_run *r = arg;
@@ -230,4 +256,6 @@ void attn_rows_gate(const struct mx_mixer *m, uint32_t n_rows, float *raw, float
 	r.raw = gates;
 	if (m->params.head_gate)
 		run_rows(&r, head_gate_task);
+	if (m->params.wide_gate)
+		run_rows(&r, wide_gate_task);
 }

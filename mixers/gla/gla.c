@@ -7,7 +7,6 @@
  * A slot is the recurrence's part, then a part for each convolution. commit has
  * nothing to do: the next span's position tells the core which tokens were kept.
  */
-#include <math.h>
 #include <stdlib.h>
 
 #include "mixers/gla/gla.h"
@@ -35,14 +34,14 @@ static mx_status weights(const struct mx_layer_desc *layer, struct mx_weight_spe
 	return MX_OK;
 }
 
-_Static_assert(1 + GLA_STREAMS <= MX_RECUR_PARTS, "a recurrence, and a convolution a stream");
+_Static_assert(1 + MX_RECUR_STREAMS <= MX_RECUR_PARTS, "a recurrence, and a convolution a stream");
 
-/* Returns the parts of a layer's slot. convs: of the streams that have one, [GLA_STREAMS]; as long
- * as the result. */
+/* Returns the parts of a layer's slot. convs: of the streams that have one, [MX_RECUR_STREAMS]; as
+ * long as the result. */
 static struct mx_recur_slots slots_of(const struct gla_params *p, struct mx_conv_spec *convs)
 {
 	struct mx_recur_slots slots = {.parts = {{.recur = &p->recur}}};
-	for (int s = 0, n = 1; s < GLA_STREAMS; s++)
+	for (int s = 0, n = 1; s < MX_RECUR_STREAMS; s++)
 		if (p->streams[s].conv) {
 			convs[s] = gla_conv_spec(p, s);
 			slots.parts[n++].conv = &convs[s];
@@ -57,7 +56,7 @@ static mx_status state(const struct mx_layer_desc *layer, const struct mx_device
 	mx_status status = gla_params_read(layer, &p, NULL);
 	if (status != MX_OK)
 		return status;
-	struct mx_conv_spec convs[GLA_STREAMS];
+	struct mx_conv_spec convs[MX_RECUR_STREAMS];
 	const struct mx_recur_slots slots = slots_of(&p, convs);
 	*out = (struct mx_state_spec){
 		.fixed_bytes = mx_recur_slots_bytes(&slots),
@@ -71,130 +70,18 @@ static void destroy(struct mx_mixer *m)
 {
 	if (!m)
 		return;
-	free(m->inv_freq);
-	free(m->fixed_a);
+	gla_tables_free(&m->tables);
 	free(m->beta_scale);
-	free(m->pre);
-	free(m->mul);
-	free(m->add);
 	free(m);
 }
 
-/* Stores the pointers. If q and k share a feature map, the one that the file has serves both. */
-static mx_status take_weights(struct mx_mixer *m, const struct mx_mixer_init *init,
-                              struct mx_err *err)
+static bool fill_beta(struct mx_mixer *m)
 {
-	struct gla_tensor tensors[MX_MIXER_MAX_WEIGHTS];
-	size_t n = gla_tensors(init->layer, &m->params, tensors);
-	struct gla_weights *w = &m->w;
-
-	for (size_t i = 0; i < n; i++) {
-		const void *p = tensors[i].on_host ? init->host_vectors[i] : init->weights[i];
-		memcpy((unsigned char *)w + tensors[i].offset, &p, sizeof(p));
-	}
-	for (int i = 0; m->params.feature_tied && i < gla_feature_layers(m->params.feature); i++) {
-		int has = w->feature[0][i] ? 0 : 1;
-		w->feature[!has][i] = w->feature[has][i];
-		w->feature_bias[!has][i] = w->feature_bias[has][i];
-		if (!w->feature[has][i] || (m->params.feature != GLA_T2R && !w->feature_bias[has][i]))
-			return mx_mixer_fail(err, MX_E_FORMAT, "gla: the tied feature map has no tensors");
-	}
-	return MX_OK;
-}
-
-/* ---- factors and vectors that depend only on parameters and weights ---- */
-
-static bool alloc(float **out, size_t n)
-{
-	*out = calloc(n, sizeof(float));
-	return *out != NULL;
-}
-
-/* Returns a of head h, which no token changes. */
-static double fixed_factor(enum gla_decay decay, const struct mx_layer_desc *layer, uint32_t h,
-                           uint32_t heads)
-{
-	const double at = layer->index, n = layer->n_layers;
-	if (decay == GLA_RETENTION)
-		return 1 - exp2(-5.0 - h);
-	if (decay == GLA_SLOPES)
-		return exp(-exp2(-8.0 * (h + 1) / heads) * (1 - at / (n - 1 + 1e-5) + 1e-5));
-	return exp(-8.0 / heads * (1 - at / n) * h);
-}
-
-static bool fill_fixed(struct mx_mixer *m, const struct mx_layer_desc *layer)
-{
-	const struct gla_params *p = &m->params;
-	uint32_t heads = p->recur.heads, half = p->variant->rope ? p->k_dim / 2 : 0;
-
-	if (!alloc(&m->inv_freq, half + 1) || !alloc(&m->fixed_a, heads) ||
-	    !alloc(&m->beta_scale, heads))
-		return false;
-	for (uint32_t i = 0; i < half; i++)
-		m->inv_freq[i] = 1 / (float)pow(10000, (float)(2 * i) / (float)p->k_dim);
-	for (uint32_t h = 0; h < heads; h++) {
-		m->fixed_a[h] = (float)fixed_factor(p->variant->decay, layer, h, heads);
-		m->beta_scale[h] = p->neg_eigval ? 2 : 1;
-	}
-	return true;
-}
-
-/* The lower bound of this layer: the softmax over the layers, summed from the second layer to this
- * one (Qin et al. 2023). */
-static void lower_bounds(const struct mx_layer_desc *layer, const float *all, float *mul,
-                         float *add)
-{
-	uint32_t n = layer->width;
-	for (uint32_t i = 0; i < n; i++) {
-		float max = -INFINITY;
-		double sum = 0, upto = 0;
-		for (uint32_t l = 0; l < layer->n_layers; l++)
-			max = fmaxf(max, all[(size_t)l * n + i]);
-		for (uint32_t l = 0; l < layer->n_layers; l++) {
-			double e = exp((double)all[(size_t)l * n + i] - max);
-			sum += e;
-			upto += l && l <= layer->index ? e : 0;
-		}
-		add[i] = (float)(upto / sum);
-		mul[i] = (float)(1 - upto / sum);
-	}
-}
-
-static bool fill_decay(struct mx_mixer *m, const struct mx_layer_desc *layer)
-{
-	const struct gla_params *p = &m->params;
-	uint32_t n = p->streams[GLA_A].n, group = n / p->recur.a_heads;
-
-	switch (p->variant->decay) {
-	case GLA_NO_DECAY:
-	case GLA_RETENTION:
-	case GLA_LIGHTNING:
-	case GLA_SLOPES: break;
-	case GLA_LOGSIGMOID:
-		if (!alloc(&m->mul, n))
-			return false;
-		for (uint32_t i = 0; i < n; i++)
-			m->mul[i] = 1 / p->normalizer;
-		break;
-	case GLA_SOFTPLUS:
-		if (!alloc(&m->mul, n) || (p->has_bound && !alloc(&m->pre, n)))
-			return false;
-		for (uint32_t i = 0; i < n; i++) {
-			float a = expf(m->w.a_log[i / group]);
-			m->mul[i] = p->has_bound ? p->bound : -a;
-			if (p->has_bound)
-				m->pre[i] = a;
-		}
-		break;
-	case GLA_LOWER_BOUND:
-		if (!p->has_lower_bounds)
-			break;
-		if (!alloc(&m->mul, n) || !alloc(&m->add, n))
-			return false;
-		lower_bounds(layer, m->w.lower_bounds, m->mul, m->add);
-		break;
-	}
-	return true;
+	const uint32_t heads = m->params.recur.heads;
+	m->beta_scale = calloc(heads, sizeof(float));
+	for (uint32_t h = 0; m->beta_scale && h < heads; h++)
+		m->beta_scale[h] = m->params.neg_eigval ? 2 : 1;
+	return m->beta_scale != NULL;
 }
 
 static const struct mx_mixer_ops gla_ops;
@@ -213,13 +100,14 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 	m->kernels = mx_recur_kernels_find(mx_isa_parse(init->device->info.isa));
 	status = gla_params_read(layer, &m->params, err);
 	if (status == MX_OK)
-		status = take_weights(m, init, err);
+		status = gla_take_weights(init, &m->params, &m->w, err);
 	if (status != MX_OK)
 		goto fail;
-	if (!fill_fixed(m, layer) || !fill_decay(m, layer)) {
+	status = gla_tables_fill(layer, &m->params, &m->w, &m->tables);
+	if (status == MX_OK && !fill_beta(m))
 		status = MX_E_NOMEM;
+	if (status != MX_OK)
 		goto fail;
-	}
 	m->w.a_log = m->w.lower_bounds = NULL; /* host vectors are valid during create only */
 	m->common.slots = slots_of(&m->params, m->convs);
 	m->common.slots.base = init->slot_base;

@@ -20,23 +20,25 @@ size_t gla_layout(const struct gla_params *p, size_t max_rows, unsigned threads,
 	struct gla_buffers b = {0};
 	size_t at = 0;
 
-	for (int s = 0; s < GLA_STREAMS; s++) {
+	for (int s = 0; s < MX_RECUR_STREAMS; s++) {
 		b.streams[s] = place(base, &at, max_rows * p->streams[s].ld);
 		b.low[s] = place(base, &at, max_rows * p->streams[s].rank);
 	}
 	for (int i = 0; i < 2; i++) {
 		if (l->k_dim > p->k_dim)
 			b.features[i] = place(base, &at, max_rows * heads[i] * l->k_dim);
-		if (i < gla_feature_layers(p->feature))
+		if (i < mx_recur_feature_layers(p->feature))
 			b.layers[i] = place(base, &at, max_rows * l->q_heads * p->k_dim);
 	}
 	b.y = place(base, &at, max_rows * l->heads * l->v_dim);
 	if (p->form == GLA_TENSORS_QWEN3_NEXT) {
-		b.qkvz = place(base, &at, max_rows * 2 * (p->streams[GLA_Q].n + p->streams[GLA_V].n));
+		b.qkvz =
+			place(base, &at, max_rows * 2 * (p->streams[MX_RECUR_Q].n + p->streams[MX_RECUR_V].n));
 		b.ba = place(base, &at, max_rows * 2 * l->heads);
 	}
 	if (p->form == GLA_TENSORS_MINIMAX)
-		b.qkvz = place(base, &at, max_rows * (2 * p->streams[GLA_Q].n + p->streams[GLA_V].n));
+		b.qkvz =
+			place(base, &at, max_rows * (2 * p->streams[MX_RECUR_Q].n + p->streams[MX_RECUR_V].n));
 	b.core = base ? base + at : NULL;
 	if (out)
 		*out = b;
@@ -53,7 +55,7 @@ static mx_status project_packed(struct mx_mixer *m, const struct gla_buffers *b,
 	mx_status status =
 		m->common.device->ops->linear(m->common.device, x, m->width, n_rows, outs, 2);
 	if (status == MX_OK)
-		gla_unpack(m->common.device, &m->params, n_rows, b, w->streams[GLA_A].bias);
+		gla_unpack(m->common.device, &m->params, n_rows, b, w->streams[MX_RECUR_A].bias);
 	return status;
 }
 
@@ -62,10 +64,10 @@ static mx_status project_qkv(struct mx_mixer *m, const struct gla_buffers *b, si
                              const float *x)
 {
 	const struct gla_weights *w = &m->w;
-	const struct mx_weight *gate = w->streams[GLA_GATE].w;
+	const struct mx_weight *gate = w->streams[MX_RECUR_GATE].w;
 	const struct mx_linear_out outs[2] = {
 		{.w = w->qkvz, .y = b->qkvz, .ldy = w->qkvz->rows},
-		{.w = gate, .y = b->streams[GLA_GATE], .ldy = m->params.streams[GLA_GATE].ld}};
+		{.w = gate, .y = b->streams[MX_RECUR_GATE], .ldy = m->params.streams[MX_RECUR_GATE].ld}};
 	mx_status status =
 		m->common.device->ops->linear(m->common.device, x, m->width, n_rows, outs, 2);
 	if (status == MX_OK)
@@ -78,15 +80,15 @@ static mx_status project(struct mx_mixer *m, const struct gla_buffers *b, size_t
                          const float *x)
 {
 	const struct gla_params *p = &m->params;
-	struct mx_linear_out outs[GLA_STREAMS];
+	struct mx_linear_out outs[MX_RECUR_STREAMS];
 	size_t n = 0;
 
 	if (p->form == GLA_TENSORS_QWEN3_NEXT)
 		return project_packed(m, b, n_rows, x);
 	if (p->form == GLA_TENSORS_MINIMAX)
 		return project_qkv(m, b, n_rows, x);
-	for (int s = 0; s < GLA_STREAMS; s++) {
-		const struct gla_stream_shape *shape = &p->streams[s];
+	for (int s = 0; s < MX_RECUR_STREAMS; s++) {
+		const struct mx_recur_stream_desc *shape = &p->streams[s];
 		const struct gla_stream_weights *w = &m->w.streams[s];
 		if (shape->n)
 			outs[n++] = shape->rank
@@ -96,8 +98,8 @@ static mx_status project(struct mx_mixer *m, const struct gla_buffers *b, size_t
 	}
 	mx_status status =
 		m->common.device->ops->linear(m->common.device, x, m->width, n_rows, outs, n);
-	for (int s = 0; s < GLA_STREAMS && status == MX_OK; s++) {
-		const struct gla_stream_shape *shape = &p->streams[s];
+	for (int s = 0; s < MX_RECUR_STREAMS && status == MX_OK; s++) {
+		const struct mx_recur_stream_desc *shape = &p->streams[s];
 		const struct gla_stream_weights *w = &m->w.streams[s];
 		const struct mx_linear_out up = {
 			.w = w->up, .bias = w->bias, .y = b->streams[s], .ldy = shape->ld};
@@ -120,8 +122,8 @@ static void convolve(struct mx_mixer *m, const struct gla_buffers *b, const stru
 {
 	unsigned char *slot = mx_recur_slots_part(&m->common.slots, 1);
 
-	for (int s = 0; s < GLA_STREAMS; s++) {
-		const struct gla_stream_shape *shape = &m->params.streams[s];
+	for (int s = 0; s < MX_RECUR_STREAMS; s++) {
+		const struct mx_recur_stream_desc *shape = &m->params.streams[s];
 		const struct gla_stream_weights *w = &m->w.streams[s];
 		float *x = b->streams[s];
 		if (shape->conv) {
@@ -141,7 +143,7 @@ static mx_status feature_layers(struct mx_mixer *m, const struct gla_buffers *b,
                                 size_t n_rows, uint32_t heads)
 {
 	uint32_t dim = m->params.k_dim;
-	int layers = gla_feature_layers(m->params.feature);
+	int layers = mx_recur_feature_layers(m->params.feature);
 	mx_status status = MX_OK;
 
 	for (uint32_t h = 0; h < heads && status == MX_OK; h++) {
@@ -162,26 +164,27 @@ static mx_status prepare(struct mx_mixer *m, const struct gla_buffers *b, int qk
                          const struct mx_step *step, const float **out)
 {
 	const struct gla_params *p = &m->params;
-	uint32_t heads = qk == GLA_Q ? p->recur.q_heads : p->recur.k_heads, n = step->n_rows;
-	enum gla_qk_norm norm = qk == GLA_Q ? p->norm_q : p->norm_k;
-	float scale = qk == GLA_Q && !p->variant->unscaled ? 1 / sqrtf((float)p->recur.k_dim) : 1;
-	bool rope = p->variant->rope, l2 = norm == GLA_QK_L2;
+	uint32_t heads = qk == MX_RECUR_Q ? p->recur.q_heads : p->recur.k_heads, n = step->n_rows;
+	enum mx_recur_qk_norm norm = qk == MX_RECUR_Q ? p->norm_q : p->norm_k;
+	float scale = qk == MX_RECUR_Q && !p->variant->unscaled ? 1 / sqrtf((float)p->recur.k_dim) : 1;
+	bool rope = p->variant->rope, l2 = norm == MX_RECUR_QK_L2;
 	const struct gla_features f = {.feature = p->feature,
 	                               .heads = heads,
 	                               .dim = p->k_dim,
-	                               .norm = l2 ? GLA_QK_NONE : norm,
+	                               .norm = l2 ? MX_RECUR_QK_NONE : norm,
 	                               .scale = rope || l2 ? 1 : scale};
 	float *x = b->streams[qk], *y = b->features[qk] ? b->features[qk] : x;
 	mx_status status = MX_OK;
 
-	if (gla_feature_layers(p->feature)) {
+	if (mx_recur_feature_layers(p->feature)) {
 		status = feature_layers(m, b, qk, n, heads);
 		x = b->layers[0];
 	}
-	if (status == MX_OK && (f.feature != GLA_IDENTITY || f.norm != GLA_QK_NONE || f.scale != 1))
+	if (status == MX_OK &&
+	    (f.feature != MX_RECUR_FEATURE_IDENTITY || f.norm != MX_RECUR_QK_NONE || f.scale != 1))
 		gla_apply_features(m->common.device, &f, n, x, b->layers[1], y);
 	if (status == MX_OK && rope) {
-		const struct mx_rope r = {m->inv_freq, p->k_dim, scale};
+		const struct mx_rope r = {m->tables.inv_freq, p->k_dim, scale};
 		status = m->common.device->ops->rope(m->common.device, y, (size_t)heads * p->k_dim, n,
 		                                     heads, p->k_dim, &r, step->pos, NULL, 0);
 	}
@@ -196,17 +199,17 @@ static mx_status prepare(struct mx_mixer *m, const struct gla_buffers *b, int qk
 static void decay(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
 {
 	const struct gla_params *p = &m->params;
-	size_t n = p->streams[GLA_A].n;
-	float *a = b->streams[GLA_A];
+	size_t n = p->streams[MX_RECUR_A].n;
+	float *a = b->streams[MX_RECUR_A];
 	bool bound = p->variant->decay == GLA_SOFTPLUS && p->has_bound;
 	enum mx_recur_map map = p->variant->decay == GLA_LOGSIGMOID           ? MX_RECUR_LOGSIGMOID
 	                        : p->variant->decay == GLA_SOFTPLUS && !bound ? MX_RECUR_SOFTPLUS
 	                                                                      : MX_RECUR_SIGMOID;
-	if (m->pre)
-		gla_affine(m->common.device, n_rows, n, m->pre, NULL, -INFINITY, a);
+	if (m->tables.pre)
+		gla_affine(m->common.device, n_rows, n, m->tables.pre, NULL, -INFINITY, a);
 	mx_recur_map(m->kernels, m->common.device, map, n_rows, n, a, n);
-	if (m->mul)
-		gla_affine(m->common.device, n_rows, n, m->mul, m->add,
+	if (m->tables.mul)
+		gla_affine(m->common.device, n_rows, n, m->tables.mul, m->tables.add,
 		           p->variant->decay == GLA_LOGSIGMOID ? p->clamp_min : -INFINITY, a);
 	if (p->variant->decay != GLA_LOWER_BOUND)
 		mx_recur_map(m->kernels, m->common.device, MX_RECUR_EXP, n_rows, n, a, n);
@@ -216,7 +219,7 @@ static void beta(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
 {
 	const struct gla_params *p = &m->params;
 	size_t n = p->recur.heads;
-	float *x = b->streams[GLA_BETA];
+	float *x = b->streams[MX_RECUR_BETA];
 	mx_recur_map(m->kernels, m->common.device, MX_RECUR_SIGMOID, n_rows, n, x, n);
 	if (p->neg_eigval)
 		gla_affine(m->common.device, n_rows, n, m->beta_scale, NULL, -INFINITY, x);
@@ -227,18 +230,18 @@ static void recur(struct mx_mixer *m, const struct gla_buffers *b, const struct 
 {
 	const struct gla_params *p = &m->params;
 	const struct mx_recur_spec *l = &p->recur;
-	const struct gla_stream_shape *s = p->streams;
+	const struct mx_recur_stream_desc *s = p->streams;
 	struct mx_recur_in in = {
 		.q = q,
 		.k = k,
-		.v = b->streams[GLA_V],
-		.a = s[GLA_A].n ? b->streams[GLA_A] : m->fixed_a,
-		.beta = s[GLA_BETA].n ? b->streams[GLA_BETA] : m->beta_scale,
+		.v = b->streams[MX_RECUR_V],
+		.a = s[MX_RECUR_A].n ? b->streams[MX_RECUR_A] : m->tables.fixed_a,
+		.beta = s[MX_RECUR_BETA].n ? b->streams[MX_RECUR_BETA] : m->beta_scale,
 		.ldq = (size_t)l->q_heads * l->k_dim,
 		.ldk = (size_t)l->k_heads * l->k_dim,
-		.ldv = s[GLA_V].ld,
-		.lda = s[GLA_A].n, /* 0: one row for all */
-		.ldbeta = s[GLA_BETA].n,
+		.ldv = s[MX_RECUR_V].ld,
+		.lda = s[MX_RECUR_A].n, /* 0: one row for all */
+		.ldbeta = s[MX_RECUR_BETA].n,
 	};
 	mx_recur_forward(m->kernels, m->common.device, l, step, m->common.slots.base,
 	                 m->common.slots.stride, &in, b->core, b->y, (size_t)l->heads * l->v_dim);
@@ -257,8 +260,8 @@ static void normalise(struct mx_mixer *m, const struct gla_buffers *b, size_t n_
 	};
 	if (p->normalize)
 		gla_divide(m->common.device, n_rows, p->recur.heads, p->v_dim, b->y);
-	mx_recur_norm(m->kernels, m->common.device, &norm, n_rows, b->streams[GLA_GATE],
-	              p->streams[GLA_GATE].ld, b->y, (size_t)p->recur.heads * p->recur.v_dim);
+	mx_recur_norm(m->kernels, m->common.device, &norm, n_rows, b->streams[MX_RECUR_GATE],
+	              p->streams[MX_RECUR_GATE].ld, b->y, (size_t)p->recur.heads * p->recur.v_dim);
 }
 
 mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)
@@ -273,24 +276,24 @@ mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 	if (status != MX_OK)
 		return status;
 	convolve(m, &b, step);
-	if (p->streams[GLA_A].n)
+	if (p->streams[MX_RECUR_A].n)
 		decay(m, &b, n);
-	if (p->streams[GLA_BETA].n)
+	if (p->streams[MX_RECUR_BETA].n)
 		beta(m, &b, n);
 	if (p->variant->shape == GLA_RATIO)
-		gla_complement(m->common.device, n, p->streams[GLA_A].n, b.streams[GLA_A],
-		               b.streams[GLA_K]);
+		gla_complement(m->common.device, n, p->streams[MX_RECUR_A].n, b.streams[MX_RECUR_A],
+		               b.streams[MX_RECUR_K]);
 	if (p->variant->shape == GLA_CHANNELS)
-		gla_input_gate(m->common.device, n, p->streams[GLA_A].n, b.streams[GLA_A],
-		               b.streams[GLA_V]);
+		gla_input_gate(m->common.device, n, p->streams[MX_RECUR_A].n, b.streams[MX_RECUR_A],
+		               b.streams[MX_RECUR_V]);
 	else
-		status = prepare(m, &b, GLA_Q, step, &q);
-	if (p->streams[GLA_K].ld && status == MX_OK)
-		status = prepare(m, &b, GLA_K, step, &k);
+		status = prepare(m, &b, MX_RECUR_Q, step, &q);
+	if (p->streams[MX_RECUR_K].ld && status == MX_OK)
+		status = prepare(m, &b, MX_RECUR_K, step, &k);
 	if (status != MX_OK)
 		return status;
 	if (p->normalize)
-		gla_append_ones(m->common.device, n, p->recur.v_heads, p->v_dim, b.streams[GLA_V]);
+		gla_append_ones(m->common.device, n, p->recur.v_heads, p->v_dim, b.streams[MX_RECUR_V]);
 	recur(m, &b, step, q, k);
 	normalise(m, &b, n);
 	const struct mx_linear_out out = {.w = m->w.o, .y = y, .ldy = m->width};

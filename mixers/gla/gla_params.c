@@ -2,7 +2,7 @@
 /* Parameters of a layer, named as flash-linear-attention names them. */
 #include <math.h>
 
-#include "mixers/gla/gla.h"
+#include "mixers/gla/gla_layer.h"
 
 #define MAX_HEADS 4096
 #define MAX_DIM   8192
@@ -182,23 +182,23 @@ static void read_qk(struct reader *r, struct gla_params *p)
 	const struct gla_variant *v = p->variant;
 	read_feature(r, p);
 	if (v->l2)
-		p->norm_q = p->norm_k = GLA_QK_L2;
+		p->norm_q = p->norm_k = MX_RECUR_QK_L2;
 	if (v->delta && v->shape == GLA_EXPANSION) {
 		const char *norm = get_string(r, "qk_norm", "l2");
 		if (!strcmp(norm, "sum"))
-			p->norm_q = p->norm_k = GLA_QK_L1;
+			p->norm_q = p->norm_k = MX_RECUR_QK_L1;
 		else if (strcmp(norm, "l2"))
 			REFUSE(r, MX_E_UNSUPPORTED, "qk_norm '%.60s' is none of l2, sum", norm);
 	}
 	if (v->feature_norms) {
-		p->norm_q = get_bool(r, "norm_q", false) ? GLA_QK_SUM : GLA_QK_NONE;
-		p->norm_k = get_bool(r, "norm_k", false) ? GLA_QK_SUM : GLA_QK_NONE;
+		p->norm_q = get_bool(r, "norm_q", false) ? MX_RECUR_QK_SUM : MX_RECUR_QK_NONE;
+		p->norm_k = get_bool(r, "norm_k", false) ? MX_RECUR_QK_SUM : MX_RECUR_QK_NONE;
 		p->normalize = get_bool(r, "norm_feature_map", false);
 		p->feature_tied = get_bool(r, "tie_feature_map_qk", false);
 	}
 	if (v->rope && p->k_dim % 2)
 		REFUSE(r, MX_E_RANGE, "heads of %u keys cannot be rotated in pairs", p->k_dim);
-	p->recur.k_dim = gla_feature_dim(p->feature, p->k_dim);
+	p->recur.k_dim = mx_recur_feature_dim(p->feature, p->k_dim);
 	p->recur.v_dim = p->v_dim + p->normalize;
 }
 
@@ -254,17 +254,17 @@ static void read_norm(struct reader *r, struct gla_params *p)
 static uint32_t stream_size(const struct gla_params *p, int s)
 {
 	const struct mx_recur_spec *l = &p->recur;
-	switch ((enum gla_stream)s) {
-	case GLA_Q: return l->q_heads * p->k_dim;
-	case GLA_K: return l->k_heads * p->k_dim;
-	case GLA_V: return l->v_heads * p->v_dim;
-	case GLA_A:
+	switch ((enum mx_recur_stream)s) {
+	case MX_RECUR_Q: return l->q_heads * p->k_dim;
+	case MX_RECUR_K: return l->k_heads * p->k_dim;
+	case MX_RECUR_V: return l->v_heads * p->v_dim;
+	case MX_RECUR_A:
 		return l->a_heads * (l->decay == MX_RECUR_CHANNEL  ? p->v_dim
 		                     : l->decay == MX_RECUR_VECTOR ? p->k_dim
 		                                                   : 1);
-	case GLA_BETA: return l->heads;
-	case GLA_GATE: return l->heads * p->v_dim;
-	case GLA_STREAMS: break;
+	case MX_RECUR_BETA: return l->heads;
+	case MX_RECUR_GATE: return l->heads * p->v_dim;
+	case MX_RECUR_STREAMS: break;
 	}
 	return 0;
 }
@@ -274,19 +274,20 @@ static void read_streams(struct reader *r, struct gla_params *p)
 	const struct gla_variant *v = p->variant;
 	bool conv = get_option(r, v->conv, "use_short_conv");
 	bool beta = v->shape != GLA_EXPANSION || get_bool(r, "use_beta", true);
-	bool silu = p->feature == GLA_SILU && v->delta;
+	bool silu = p->feature == MX_RECUR_FEATURE_SILU && v->delta;
 	p->conv_size = conv ? get_count(r, "conv_size", 1, 8, 4) : 0;
 	p->neg_eigval = v->delta && get_bool(r, "allow_neg_eigval", false);
 
-	for (int s = 0; s < GLA_STREAMS; s++) {
+	for (int s = 0; s < MX_RECUR_STREAMS; s++) {
 		const struct gla_names *names = &v->streams[s];
-		struct gla_stream_shape *out = &p->streams[s];
-		if (!names->weight || (s == GLA_BETA && !beta) || (s == GLA_GATE && !p->gate))
+		struct mx_recur_stream_desc *out = &p->streams[s];
+		if (!names->weight || (s == MX_RECUR_BETA && !beta) || (s == MX_RECUR_GATE && !p->gate))
 			continue;
 		out->n = out->ld = stream_size(p, s);
 		out->conv = conv && names->conv;
-		out->silu = (out->conv && v->silu_conv) || (s == GLA_V && v->silu_v) ||
-		            (s == GLA_Q && (v->silu_q || silu)) || (s == GLA_K && (v->silu_k || silu));
+		out->silu = (out->conv && v->silu_conv) || (s == MX_RECUR_V && v->silu_v) ||
+		            (s == MX_RECUR_Q && (v->silu_q || silu)) ||
+		            (s == MX_RECUR_K && (v->silu_k || silu));
 		if (names->up)
 			out->rank = v->shape == GLA_HEAD_DIM
 			                ? p->v_dim
@@ -295,11 +296,11 @@ static void read_streams(struct reader *r, struct gla_params *p)
 			REFUSE(r, MX_E_LIMIT, "%s has %u rows", names->weight, out->n);
 	}
 	if (silu)
-		p->feature = GLA_IDENTITY;
-	p->streams[GLA_V].ld = p->recur.v_heads * p->recur.v_dim;
+		p->feature = MX_RECUR_FEATURE_IDENTITY;
+	p->streams[MX_RECUR_V].ld = p->recur.v_heads * p->recur.v_dim;
 	/* HGRN2's k has no tensor, but memory. */
 	if (v->shape == GLA_RATIO)
-		p->streams[GLA_K].ld = stream_size(p, GLA_K);
+		p->streams[MX_RECUR_K].ld = stream_size(p, MX_RECUR_K);
 }
 
 static const struct gla_variant *find_variant(struct reader *r)
@@ -395,9 +396,9 @@ mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *
 		read_streams(&r, &p);
 	if (r.status == MX_OK)
 		read_form(&r, &p);
-	if (p.has_lower_bounds && p.streams[GLA_A].n != layer->width)
+	if (p.has_lower_bounds && p.streams[MX_RECUR_A].n != layer->width)
 		REFUSE(&r, MX_E_UNSUPPORTED, "expand_ratio: %u gates cannot take use_lower_bound's %u",
-		       p.streams[GLA_A].n, layer->width);
+		       p.streams[MX_RECUR_A].n, layer->width);
 	if (r.status == MX_OK)
 		*out = p;
 	return r.status;

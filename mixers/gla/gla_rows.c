@@ -109,16 +109,6 @@ void gla_input_gate(struct mx_device *d, size_t n_rows, size_t n, const float *a
 
 /* ---- features ---- */
 
-uint32_t gla_feature_dim(enum gla_feature f, uint32_t dim)
-{
-	return f == GLA_HEDGEHOG ? 2 * dim : f == GLA_DPFP ? 8 * dim : dim;
-}
-
-int gla_feature_layers(enum gla_feature f)
-{
-	return f == GLA_PRODUCT ? 2 : f == GLA_T2R || f == GLA_HEDGEHOG ? 1 : 0;
-}
-
 /* softmax(2x, -2x) (Zhang et al. 2024, "The Hedgehog & the Porcupine"). */
 static void hedgehog(size_t n, const float *x, float *y)
 {
@@ -149,36 +139,37 @@ static void dpfp(size_t n, const float *x, float *y)
 			*y++ = dpfp_part(n, x, i) * dpfp_part(n, x, (i + 4 * n - j % (2 * n)) % (2 * n));
 }
 
-static void feature_head(enum gla_feature f, size_t n, const float *x, const float *x2, float *y)
+static void feature_head(enum mx_recur_feature f, size_t n, const float *x, const float *x2,
+                         float *y)
 {
 	switch (f) {
-	case GLA_IDENTITY:
+	case MX_RECUR_FEATURE_IDENTITY:
 		for (size_t i = 0; i < n; i++)
 			y[i] = x[i];
 		break;
-	case GLA_RELU:
-	case GLA_T2R:
+	case MX_RECUR_FEATURE_RELU:
+	case MX_RECUR_FEATURE_T2R:
 		for (size_t i = 0; i < n; i++)
 			y[i] = x[i] > 0 ? x[i] : 0;
 		break;
-	case GLA_SIGMOID:
+	case MX_RECUR_FEATURE_SIGMOID:
 		for (size_t i = 0; i < n; i++)
 			y[i] = 1 / (1 + expf(-x[i]));
 		break;
-	case GLA_SILU:
+	case MX_RECUR_FEATURE_SILU:
 		for (size_t i = 0; i < n; i++)
 			y[i] = x[i] / (1 + expf(-x[i]));
 		break;
-	case GLA_ELU:
+	case MX_RECUR_FEATURE_ELU:
 		for (size_t i = 0; i < n; i++)
 			y[i] = x[i] > 0 ? x[i] + 1 : expf(x[i]);
 		break;
-	case GLA_PRODUCT:
+	case MX_RECUR_FEATURE_PRODUCT:
 		for (size_t i = 0; i < n; i++)
 			y[i] = x[i] * x2[i];
 		break;
-	case GLA_HEDGEHOG: hedgehog(n, x, y); break;
-	case GLA_DPFP: dpfp(n, x, y); break;
+	case MX_RECUR_FEATURE_HEDGEHOG: hedgehog(n, x, y); break;
+	case MX_RECUR_FEATURE_DPFP: dpfp(n, x, y); break;
 	}
 }
 
@@ -192,12 +183,12 @@ static void feature_row(const void *arg, size_t row)
 {
 	const struct feature_rows *r = arg;
 	const struct gla_features *f = r->f;
-	size_t out = gla_feature_dim(f->feature, f->dim);
+	size_t out = mx_recur_feature_dim(f->feature, f->dim);
 	for (size_t h = row * f->heads; h < (row + 1) * f->heads; h++) {
 		float *y = r->y + h * out, scale = f->scale, sum = 0;
-		bool l1 = f->norm == GLA_QK_L1;
+		bool l1 = f->norm == MX_RECUR_QK_L1;
 		feature_head(f->feature, f->dim, r->x + h * f->dim, r->x2 ? r->x2 + h * f->dim : NULL, y);
-		if (f->norm != GLA_QK_NONE) {
+		if (f->norm != MX_RECUR_QK_NONE) {
 			for (size_t i = 0; i < out; i++)
 				sum += l1 ? fabsf(y[i]) : y[i];
 			scale /= l1 ? fmaxf(sum, 1e-6f) : sum + 1e-4f;
@@ -212,7 +203,8 @@ void gla_apply_features(struct mx_device *d, const struct gla_features *f, size_
                         const float *x, const float *x2, float *y)
 {
 	const struct feature_rows r = {f, x, x2, y};
-	for_rows(d, n_rows, (size_t)f->heads * gla_feature_dim(f->feature, f->dim), feature_row, &r);
+	for_rows(d, n_rows, (size_t)f->heads * mx_recur_feature_dim(f->feature, f->dim), feature_row,
+	         &r);
 }
 
 /* ---- the denominator of normalised linear attention ---- */
@@ -277,20 +269,21 @@ static void unpack_row(const void *arg, size_t row)
 	const struct unpack *u = arg;
 	const struct gla_params *p = u->p;
 	const uint32_t k_heads = p->recur.k_heads, each = p->recur.heads / k_heads;
-	const float *qkvz = u->b->qkvz + row * 2 * (p->streams[GLA_Q].n + p->streams[GLA_V].n);
+	const float *qkvz =
+		u->b->qkvz + row * 2 * (p->streams[MX_RECUR_Q].n + p->streams[MX_RECUR_V].n);
 	const float *ba = u->b->ba + row * 2 * p->recur.heads;
-	float *to[GLA_STREAMS];
-	for (int s = 0; s < GLA_STREAMS; s++)
+	float *to[MX_RECUR_STREAMS];
+	for (int s = 0; s < MX_RECUR_STREAMS; s++)
 		to[s] = u->b->streams[s] + row * p->streams[s].ld;
 	for (uint32_t h = 0; h < k_heads; h++) {
-		qkvz = take(&to[GLA_Q], qkvz, p->k_dim);
-		qkvz = take(&to[GLA_K], qkvz, p->k_dim);
-		qkvz = take(&to[GLA_V], qkvz, (size_t)each * p->v_dim);
-		qkvz = take(&to[GLA_GATE], qkvz, (size_t)each * p->v_dim);
-		ba = take(&to[GLA_BETA], ba, each);
-		ba = take(&to[GLA_A], ba, each);
+		qkvz = take(&to[MX_RECUR_Q], qkvz, p->k_dim);
+		qkvz = take(&to[MX_RECUR_K], qkvz, p->k_dim);
+		qkvz = take(&to[MX_RECUR_V], qkvz, (size_t)each * p->v_dim);
+		qkvz = take(&to[MX_RECUR_GATE], qkvz, (size_t)each * p->v_dim);
+		ba = take(&to[MX_RECUR_BETA], ba, each);
+		ba = take(&to[MX_RECUR_A], ba, each);
 	}
-	float *a = u->b->streams[GLA_A] + row * p->streams[GLA_A].ld;
+	float *a = u->b->streams[MX_RECUR_A] + row * p->streams[MX_RECUR_A].ld;
 	for (uint32_t h = 0; h < p->recur.heads; h++)
 		a[h] += u->bias[h];
 }
@@ -299,21 +292,21 @@ void gla_unpack(struct mx_device *d, const struct gla_params *p, size_t n_rows,
                 const struct gla_buffers *b, const float *bias)
 {
 	const struct unpack u = {p, b, bias};
-	for_rows(d, n_rows, 2 * (p->streams[GLA_Q].n + p->streams[GLA_V].n), unpack_row, &u);
+	for_rows(d, n_rows, 2 * (p->streams[MX_RECUR_Q].n + p->streams[MX_RECUR_V].n), unpack_row, &u);
 }
 
 static void unpack_qkv_row(const void *arg, size_t row)
 {
 	const struct unpack *u = arg;
 	const struct gla_params *p = u->p;
-	const float *qkv = u->b->qkvz + row * (2 * p->streams[GLA_Q].n + p->streams[GLA_V].n);
-	float *to[GLA_V + 1];
-	for (int s = GLA_Q; s <= GLA_V; s++)
+	const float *qkv = u->b->qkvz + row * (2 * p->streams[MX_RECUR_Q].n + p->streams[MX_RECUR_V].n);
+	float *to[MX_RECUR_V + 1];
+	for (int s = MX_RECUR_Q; s <= MX_RECUR_V; s++)
 		to[s] = u->b->streams[s] + row * p->streams[s].ld;
 	for (uint32_t h = 0; h < p->recur.heads; h++) {
-		qkv = take(&to[GLA_Q], qkv, p->k_dim);
-		qkv = take(&to[GLA_K], qkv, p->k_dim);
-		qkv = take(&to[GLA_V], qkv, p->v_dim);
+		qkv = take(&to[MX_RECUR_Q], qkv, p->k_dim);
+		qkv = take(&to[MX_RECUR_K], qkv, p->k_dim);
+		qkv = take(&to[MX_RECUR_V], qkv, p->v_dim);
 	}
 }
 
@@ -321,5 +314,6 @@ void gla_unpack_qkv(struct mx_device *d, const struct gla_params *p, size_t n_ro
                     const struct gla_buffers *b)
 {
 	const struct unpack u = {p, b, NULL};
-	for_rows(d, n_rows, 2 * p->streams[GLA_Q].n + p->streams[GLA_V].n, unpack_qkv_row, &u);
+	for_rows(d, n_rows, 2 * p->streams[MX_RECUR_Q].n + p->streams[MX_RECUR_V].n, unpack_qkv_row,
+	         &u);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tensors of a layer and the places of their pointers: one list for weights() and create(). */
-#include "mixers/gla/gla.h"
+#include "mixers/gla/gla_layer.h"
 
 struct lister {
 	struct gla_tensor *out;
@@ -33,22 +33,23 @@ static void matrix(struct lister *l, const char *name, uint64_t rows, uint64_t c
 #define AT(field) offsetof(struct gla_weights, field)
 
 /* Names of Qwen3.5's tensors; Qwen3-Next's convolution and bias are named alike. */
-static const struct gla_names qwen[GLA_STREAMS] = {
-	[GLA_Q] = {.weight = "in_proj_qkv.weight", .conv = "conv1d.weight"},
-	[GLA_K] = {.weight = "in_proj_qkv.weight", .conv = "conv1d.weight"},
-	[GLA_V] = {.weight = "in_proj_qkv.weight", .conv = "conv1d.weight"},
-	[GLA_A] = {.weight = "in_proj_a.weight", .bias = "dt_bias"},
-	[GLA_BETA] = {.weight = "in_proj_b.weight"},
-	[GLA_GATE] = {.weight = "in_proj_z.weight"},
+static const struct gla_names qwen[MX_RECUR_STREAMS] = {
+	[MX_RECUR_Q] = {.weight = "in_proj_qkv.weight", .conv = "conv1d.weight"},
+	[MX_RECUR_K] = {.weight = "in_proj_qkv.weight", .conv = "conv1d.weight"},
+	[MX_RECUR_V] = {.weight = "in_proj_qkv.weight", .conv = "conv1d.weight"},
+	[MX_RECUR_A] = {.weight = "in_proj_a.weight", .bias = "dt_bias"},
+	[MX_RECUR_BETA] = {.weight = "in_proj_b.weight"},
+	[MX_RECUR_GATE] = {.weight = "in_proj_z.weight"},
 };
 
 /* Lists a stream of Qwen's gated delta net: q, k and v are rows of the tensors of all three. */
 static void list_qwen_stream(struct lister *l, const struct gla_params *p, int s, uint32_t width)
 {
-	const struct gla_stream_shape *shape = p->streams;
-	const uint32_t n = shape[s].n, all = shape[GLA_Q].n + shape[GLA_K].n + shape[GLA_V].n;
-	const uint32_t first = s == GLA_Q ? 0 : s == GLA_K ? shape[GLA_Q].n : all - n;
-	const bool part = s <= GLA_V;
+	const struct mx_recur_stream_desc *shape = p->streams;
+	const uint32_t n = shape[s].n,
+				   all = shape[MX_RECUR_Q].n + shape[MX_RECUR_K].n + shape[MX_RECUR_V].n;
+	const uint32_t first = s == MX_RECUR_Q ? 0 : s == MX_RECUR_K ? shape[MX_RECUR_Q].n : all - n;
+	const bool part = s <= MX_RECUR_V;
 	size_t at = AT(streams) + (size_t)s * sizeof(struct gla_stream_weights);
 	if (p->form == GLA_TENSORS_QWEN3_5) {
 		matrix(l, qwen[s].weight, part ? all : n, width,
@@ -69,7 +70,7 @@ static void list_qwen_stream(struct lister *l, const struct gla_params *p, int s
 static void list_stream(struct lister *l, const struct gla_params *p, int s, uint32_t width)
 {
 	const struct gla_names *names = &p->variant->streams[s];
-	const struct gla_stream_shape *shape = &p->streams[s];
+	const struct mx_recur_stream_desc *shape = &p->streams[s];
 	size_t at = AT(streams) + (size_t)s * sizeof(struct gla_stream_weights);
 #define STREAM(field) at + offsetof(struct gla_stream_weights, field)
 	matrix(l, names->weight, shape->rank ? shape->rank : shape->n, width, STREAM(w));
@@ -103,11 +104,11 @@ static void list_feature(struct lister *l, const struct gla_params *p)
 		{"feature_map_k.layer1.bias", "feature_map_k.layer2.bias", "feature_map_k.layer.bias"},
 	};
 	for (int qk = 0; qk < 2; qk++)
-		for (int layer = 0; layer < gla_feature_layers(p->feature); layer++) {
-			int name = p->feature == GLA_PRODUCT ? layer : 2;
+		for (int layer = 0; layer < mx_recur_feature_layers(p->feature); layer++) {
+			int name = p->feature == MX_RECUR_FEATURE_PRODUCT ? layer : 2;
 			size_t i = (size_t)(qk * 2 + layer) * sizeof(void *), from = l->n;
 			matrix(l, weights[qk][name], p->k_dim, p->k_dim, AT(feature) + i);
-			if (p->feature != GLA_T2R)
+			if (p->feature != MX_RECUR_FEATURE_T2R)
 				vector(l, biases[qk][name], p->k_dim, AT(feature_bias) + i);
 			for (size_t k = from; k < l->n; k++)
 				l->out[k].spec.optional = p->feature_tied;
@@ -121,16 +122,17 @@ size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p
 	const bool packed = p->form == GLA_TENSORS_MINIMAX, qwen_names = p->form && !packed;
 	if (packed)
 		matrix(&l, "qkv_proj.weight",
-		       p->streams[GLA_Q].n + p->streams[GLA_K].n + p->streams[GLA_V].n, layer->width,
-		       AT(qkvz));
-	for (int s = packed ? GLA_A : GLA_Q; s < GLA_STREAMS; s++)
+		       p->streams[MX_RECUR_Q].n + p->streams[MX_RECUR_K].n + p->streams[MX_RECUR_V].n,
+		       layer->width, AT(qkvz));
+	for (int s = packed ? MX_RECUR_A : MX_RECUR_Q; s < MX_RECUR_STREAMS; s++)
 		if (p->streams[s].n)
 			(qwen_names ? list_qwen_stream : list_stream)(&l, p, s, layer->width);
 	if (p->form == GLA_TENSORS_QWEN3_NEXT) {
-		const struct gla_stream_shape *shape = p->streams;
+		const struct mx_recur_stream_desc *shape = p->streams;
 		matrix(&l, "in_proj_qkvz.weight",
-		       shape[GLA_Q].n + shape[GLA_K].n + shape[GLA_V].n + shape[GLA_GATE].n, layer->width,
-		       AT(qkvz));
+		       shape[MX_RECUR_Q].n + shape[MX_RECUR_K].n + shape[MX_RECUR_V].n +
+		           shape[MX_RECUR_GATE].n,
+		       layer->width, AT(qkvz));
 		matrix(&l, "in_proj_ba.weight", 2 * p->recur.heads, layer->width, AT(ba));
 	}
 	list_feature(&l, p);

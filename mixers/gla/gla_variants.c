@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of variants. Defaults are those of flash-linear-attention's configuration classes. */
-#include "mixers/gla/gla.h"
+#include "mixers/gla/gla_layer.h"
 
 /* A stream of one projection. */
 #define PROJ(x)                                                                                    \
@@ -12,28 +12,30 @@
 	{                                                                                              \
 		.weight = x "_proj.weight", .conv = x "_conv1d.weight", .conv_bias = x "_conv1d.bias"      \
 	}
-#define QKV [GLA_Q] = CONV("q"), [GLA_K] = CONV("k"), [GLA_V] = CONV("v")
+#define QKV [MX_RECUR_Q] = CONV("q"), [MX_RECUR_K] = CONV("k"), [MX_RECUR_V] = CONV("v")
 
 /* The feature maps of layers whose configuration calls them activations. */
 static const struct gla_feature_name activations[] = {
-	{"relu", GLA_RELU},  {"sigmoid", GLA_SIGMOID}, {"silu", GLA_SILU},
-	{"swish", GLA_SILU}, {NULL, GLA_IDENTITY},
+	{"relu", MX_RECUR_FEATURE_RELU},   {"sigmoid", MX_RECUR_FEATURE_SIGMOID},
+	{"silu", MX_RECUR_FEATURE_SILU},   {"swish", MX_RECUR_FEATURE_SILU},
+	{NULL, MX_RECUR_FEATURE_IDENTITY},
 };
 
 static const struct gla_feature_name delta_activations[] = {
-	{"silu", GLA_SILU},         {"relu", GLA_RELU},   {"elu", GLA_ELU},
-	{"identity", GLA_IDENTITY}, {NULL, GLA_IDENTITY},
+	{"silu", MX_RECUR_FEATURE_SILU},   {"relu", MX_RECUR_FEATURE_RELU},
+	{"elu", MX_RECUR_FEATURE_ELU},     {"identity", MX_RECUR_FEATURE_IDENTITY},
+	{NULL, MX_RECUR_FEATURE_IDENTITY},
 };
 
 static const struct gla_feature_name feature_maps[] = {
-	{"elementwise_product", GLA_PRODUCT},
-	{"identity", GLA_IDENTITY},
-	{"relu", GLA_RELU},
-	{"elu", GLA_ELU},
-	{"t2r", GLA_T2R},
-	{"hedgehog", GLA_HEDGEHOG},
-	{"dpfp", GLA_DPFP},
-	{NULL, GLA_IDENTITY},
+	{"elementwise_product", MX_RECUR_FEATURE_PRODUCT},
+	{"identity", MX_RECUR_FEATURE_IDENTITY},
+	{"relu", MX_RECUR_FEATURE_RELU},
+	{"elu", MX_RECUR_FEATURE_ELU},
+	{"t2r", MX_RECUR_FEATURE_T2R},
+	{"hedgehog", MX_RECUR_FEATURE_HEDGEHOG},
+	{"dpfp", MX_RECUR_FEATURE_DPFP},
+	{NULL, MX_RECUR_FEATURE_IDENTITY},
 };
 
 const struct gla_variant gla_variants[] = {
@@ -67,7 +69,7 @@ const struct gla_variant gla_variants[] = {
 		.norm = "g_norm.weight",
 		.norm_fused = "g_norm_swish_gate.weight",
 		.norm_eps = 1e-6,
-		.streams = {QKV, [GLA_GATE] = PROJ("g")},
+		.streams = {QKV, [MX_RECUR_GATE] = PROJ("g")},
 	},
 	{
 		.name = "lightning_attn",
@@ -85,7 +87,7 @@ const struct gla_variant gla_variants[] = {
 		.norm = "g_norm.weight",
 		.norm_fused = "g_norm_swish_gate.weight",
 		.norm_eps = 1e-6,
-		.streams = {QKV, [GLA_GATE] = PROJ("g")},
+		.streams = {QKV, [MX_RECUR_GATE] = PROJ("g")},
 	},
 	{
 		.name = "minimax",
@@ -104,10 +106,10 @@ const struct gla_variant gla_variants[] = {
 		.norm_whole = true,
 		.norm = "norm.weight",
 		.norm_eps = 1e-6,
-		.streams = {[GLA_Q] = {.weight = "qkv_proj.weight"},
-                    [GLA_K] = {.weight = "qkv_proj.weight"},
-                    [GLA_V] = {.weight = "qkv_proj.weight"},
-                    [GLA_GATE] = {.weight = "output_gate.weight"}},
+		.streams = {[MX_RECUR_Q] = {.weight = "qkv_proj.weight"},
+                    [MX_RECUR_K] = {.weight = "qkv_proj.weight"},
+                    [MX_RECUR_V] = {.weight = "qkv_proj.weight"},
+                    [MX_RECUR_GATE] = {.weight = "output_gate.weight"}},
 	},
 	{
 		.name = "simple_gla",
@@ -125,8 +127,8 @@ const struct gla_variant gla_variants[] = {
 		.norm = "g_norm.weight",
 		.norm_fused = "g_norm_swish_gate.weight",
 		.norm_eps = 1e-6,
-		.streams = {QKV, [GLA_A] = {.weight = "gk_proj.weight", .bias = "gk_proj.bias"},
-                    [GLA_GATE] = PROJ("g")},
+		.streams = {QKV, [MX_RECUR_A] = {.weight = "gk_proj.weight", .bias = "gk_proj.bias"},
+                    [MX_RECUR_GATE] = PROJ("g")},
 	},
 	{
 		.name = "gla",
@@ -147,10 +149,10 @@ const struct gla_variant gla_variants[] = {
 		.norm_fused = "g_norm_swish_gate.weight",
 		.norm_eps = 1e-6,
 		.streams = {QKV,
-                    [GLA_A] = {.weight = "gk_proj.0.weight",
-                               .up = "gk_proj.1.weight",
-                               .bias = "gk_proj.1.bias"},
-                    [GLA_GATE] = PROJ("g")},
+                    [MX_RECUR_A] = {.weight = "gk_proj.0.weight",
+                                    .up = "gk_proj.1.weight",
+                                    .bias = "gk_proj.1.bias"},
+                    [MX_RECUR_GATE] = PROJ("g")},
 	},
 	{
 		.name = "hgrn2",
@@ -162,7 +164,7 @@ const struct gla_variant gla_variants[] = {
 		.norm_whole = true,
 		.norm = "g_norm.weight",
 		.norm_eps = 1e-5,
-		.streams = {[GLA_Q] = CONV("q"), [GLA_A] = CONV("f"), [GLA_V] = CONV("i")},
+		.streams = {[MX_RECUR_Q] = CONV("q"), [MX_RECUR_A] = CONV("f"), [MX_RECUR_V] = CONV("i")},
 	},
 	{
 		.name = "hgrn",
@@ -176,7 +178,8 @@ const struct gla_variant gla_variants[] = {
 		.norm_whole = true,
 		.norm = "g_norm.weight",
 		.norm_eps = 1e-6,
-		.streams = {[GLA_A] = CONV("f"), [GLA_V] = CONV("i"), [GLA_GATE] = PROJ("g")},
+		.streams =
+			{[MX_RECUR_A] = CONV("f"), [MX_RECUR_V] = CONV("i"), [MX_RECUR_GATE] = PROJ("g")},
 	},
 	{
 		.name = "delta_net",
@@ -195,7 +198,7 @@ const struct gla_variant gla_variants[] = {
 		.gate_function = MX_RECUR_GATE_SILU,
 		.norm = "o_norm.weight",
 		.norm_eps = 1e-6,
-		.streams = {QKV, [GLA_BETA] = PROJ("b"), [GLA_GATE] = PROJ("g")},
+		.streams = {QKV, [MX_RECUR_BETA] = PROJ("b"), [MX_RECUR_GATE] = PROJ("g")},
 	},
 	{
 		.name = "gated_deltanet",
@@ -216,8 +219,8 @@ const struct gla_variant gla_variants[] = {
 		.gate_activation = true,
 		.norm = "o_norm.weight",
 		.norm_eps = 1e-6,
-		.streams = {QKV, [GLA_A] = {.weight = "a_proj.weight", .bias = "dt_bias"},
-                    [GLA_BETA] = PROJ("b"), [GLA_GATE] = PROJ("g")},
+		.streams = {QKV, [MX_RECUR_A] = {.weight = "a_proj.weight", .bias = "dt_bias"},
+                    [MX_RECUR_BETA] = PROJ("b"), [MX_RECUR_GATE] = PROJ("g")},
 	},
 	{
 		.name = "kda",
@@ -238,13 +241,13 @@ const struct gla_variant gla_variants[] = {
 		.norm = "o_norm.weight",
 		.norm_eps = 1e-6,
 		.streams = {QKV,
-                    [GLA_A] = {.weight = "f_proj.0.weight",
-                               .up = "f_proj.1.weight",
-                               .bias = "dt_bias"},
-                    [GLA_BETA] = PROJ("b"),
-                    [GLA_GATE] = {.weight = "g_proj.0.weight",
-                                  .up = "g_proj.1.weight",
-                                  .bias = "g_proj.1.bias"}},
+                    [MX_RECUR_A] = {.weight = "f_proj.0.weight",
+                                    .up = "f_proj.1.weight",
+                                    .bias = "dt_bias"},
+                    [MX_RECUR_BETA] = PROJ("b"),
+                    [MX_RECUR_GATE] = {.weight = "g_proj.0.weight",
+                                       .up = "g_proj.1.weight",
+                                       .bias = "g_proj.1.bias"}},
 	},
 	{
 		.name = "kimi",
@@ -266,11 +269,11 @@ const struct gla_variant gla_variants[] = {
 		.norm = "o_norm.weight",
 		.norm_eps = 1e-5,
 		.streams = {QKV,
-                    [GLA_A] = {.weight = "f_a_proj.weight",
-                               .up = "f_b_proj.weight",
-                               .bias = "dt_bias"},
-                    [GLA_BETA] = PROJ("b"),
-                    [GLA_GATE] = {.weight = "g_a_proj.weight", .up = "g_b_proj.weight"}},
+                    [MX_RECUR_A] = {.weight = "f_a_proj.weight",
+                                    .up = "f_b_proj.weight",
+                                    .bias = "dt_bias"},
+                    [MX_RECUR_BETA] = PROJ("b"),
+                    [MX_RECUR_GATE] = {.weight = "g_a_proj.weight", .up = "g_b_proj.weight"}},
 	},
 };
 

@@ -42,7 +42,7 @@ static void limit_steps(const struct mamba_run *r)
 		for (size_t h = 0; h < p->heads; h++) {
 			float *dt = &r->dt[i * p->heads + h];
 			*dt = *dt < p->dt_min ? p->dt_min : *dt > p->dt_max ? p->dt_max : *dt;
-			r->a[i * p->heads + h] = *dt * r->m->a[h];
+			r->a[i * p->heads + h] = *dt * r->m->w.a[h];
 		}
 }
 
@@ -51,16 +51,16 @@ static mx_status project_in(const struct mamba_run *r, const void *x)
 	const struct mx_mixer *m = r->m;
 	const struct mamba_params *p = &m->params;
 	const struct mx_linear_out out[] = {
-		{.w = m->w_z, .bias = m->b_z, .y = r->z, .ldy = p->inner},
-		{.w = m->w_xbc, .bias = m->b_xbc, .y = r->xbc, .ldy = p->channels},
-		{.w = m->w_dt, .bias = m->b_dt, .y = r->dt, .ldy = p->heads, .y_f32 = true},
+		{.w = m->w.z, .bias = m->w.b_z, .y = r->z, .ldy = p->inner},
+		{.w = m->w.xbc, .bias = m->w.b_xbc, .y = r->xbc, .ldy = p->channels},
+		{.w = m->w.dt, .bias = m->w.b_dt, .y = r->dt, .ldy = p->heads, .y_f32 = true},
 	};
 	struct mx_device *d = m->common.device;
 	mx_status status = d->ops->linear(d, x, m->width, r->n_rows, out, 3);
-	if (status == MX_OK && m->mul_z != 1)
-		status = d->ops->scale(d, r->z, r->n_rows * p->inner, m->mul_z);
-	if (status == MX_OK && m->mul_dt != 1)
-		status = d->ops->scale(d, r->dt, r->n_rows * p->heads, m->mul_dt);
+	if (status == MX_OK && m->w.mul_z != 1)
+		status = d->ops->scale(d, r->z, r->n_rows * p->inner, m->w.mul_z);
+	if (status == MX_OK && m->w.mul_dt != 1)
+		status = d->ops->scale(d, r->dt, r->n_rows * p->heads, m->w.mul_dt);
 	return status;
 }
 
@@ -75,7 +75,7 @@ static void scan(const struct mamba_run *r, const struct mx_step *step, void *co
 		.v = r->xbc,
 		.a = r->a,
 		.beta = r->dt,
-		.skip = m->d,
+		.skip = m->w.d,
 		.ldq = p->channels,
 		.ldk = p->channels,
 		.ldv = p->channels,
@@ -84,7 +84,8 @@ static void scan(const struct mamba_run *r, const struct mx_step *step, void *co
 	};
 	mx_conv_forward(m->kernels, m->common.device, &m->conv, step,
 	                mx_recur_slots_part(&m->common.slots, 1), m->common.slots.stride,
-	                m->conv_weight, m->conv_bias, r->xbc, p->channels, r->xbc, p->channels);
+	                m->w.own_conv ? m->w.own_conv : m->w.conv, m->w.conv_bias, r->xbc, p->channels,
+	                r->xbc, p->channels);
 	mx_recur_map(m->kernels, m->common.device, MX_RECUR_SOFTPLUS, r->n_rows, p->heads, r->dt,
 	             p->heads);
 	limit_steps(r);
@@ -107,7 +108,7 @@ static mx_status gate(const struct mamba_run *r, const float **out)
 	const struct mx_recur_norm norm = {
 		.groups = p->groups,
 		.dim = p->inner / p->groups,
-		.weight = m->norm_weight,
+		.weight = m->w.norm,
 		.weight_per_group = true,
 		.eps = p->norm_eps,
 		.gate = MX_RECUR_GATE_SILU,
@@ -132,7 +133,7 @@ mx_status mamba_forward(struct mx_mixer *m, const struct mx_step *step, const vo
 		.y = (float *)(scratch + s->y),
 	};
 	const float *gated = NULL;
-	const struct mx_linear_out out = {.w = m->w_out, .bias = m->b_out, .y = y, .ldy = m->width};
+	const struct mx_linear_out out = {.w = m->w.out, .bias = m->w.b_out, .y = y, .ldy = m->width};
 
 	if (step->n_rows > m->max_rows)
 		return MX_E_RANGE;

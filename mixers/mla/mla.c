@@ -8,7 +8,6 @@
  */
 #include "mixers/mla/mla.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -38,12 +37,8 @@ static mx_status mla_state(const struct mx_layer_desc *layer, const struct mx_de
 		return s;
 	const struct mx_softmax_shape shape = mla_softmax_shape(&p);
 	mla_scratch_layout(layer, &p, device->info.threads, &scratch);
-	*out = (struct mx_state_spec){
-		.bytes_per_token = mx_softmax_token_bytes(&shape),
-		.page_multiple = ATTN_PANEL,
-		.scratch_bytes = scratch.bytes,
-		.instance_bytes = uk_bytes(&p, layer->weight_dtype),
-	};
+	*out = mx_softmax_state(&shape, scratch.bytes);
+	out->instance_bytes = uk_bytes(&p, layer->weight_dtype);
 	return MX_OK;
 }
 
@@ -102,9 +97,7 @@ static mx_status make_frequencies(struct mx_mixer *m)
 	if (!m->inv_freq)
 		return MX_E_NOMEM;
 	for (uint32_t i = 0; p->rotates && i < p->rope / 2; i++)
-		m->inv_freq[i] = p->inv_freq
-		                     ? (float)p->inv_freq[i]
-		                     : 1 / (float)pow((float)p->theta, (float)(2 * i) / (float)p->rope);
+		m->inv_freq[i] = mla_params_frequency(p, i);
 	m->params.inv_freq = NULL; /* the description is valid during create only */
 	return MX_OK;
 }

@@ -5,6 +5,7 @@
  * the weighted sum of latents is multiplied by the part of the values. Each row is computed alone
  * and in the same way in a prompt and in decode.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -31,7 +32,6 @@ void mla_scratch_layout(const struct mx_layer_desc *layer, const struct mla_para
 	const struct mx_softmax_shape shape = mla_softmax_shape(p);
 	const size_t row = layer->max_rows * sizeof(float), heads = p->heads;
 	const size_t per_head = p->nope + p->rope > p->v ? p->nope + p->rope : p->v;
-	struct mx_softmax_scratch inner;
 	struct mla_scratch s = {0};
 	size_t at = 0;
 	s.q_latent = at, at = mx_round_up(at + row * p->q_rank, 64);
@@ -40,7 +40,7 @@ void mla_scratch_layout(const struct mx_layer_desc *layer, const struct mla_para
 	s.latent = at, at = mx_round_up(at + row * p->rank, 64);
 	s.k_rope = at, at = mx_round_up(at + row * p->rope, 64);
 	s.key = at, at = mx_round_up(at + row * (p->rank + p->rope), 64);
-	s.softmax = at, at += mx_softmax_scratch_layout(layer, &shape, threads, &inner);
+	s.softmax = at, at += mx_softmax_scratch_bytes(layer, &shape, threads);
 	s.bytes = at;
 	*out = s;
 }
@@ -97,6 +97,18 @@ static mx_status rotate(const struct run *r, const uint32_t *pos)
 	return s != MX_OK ? s
 	                  : m->device->ops->rope(m->device, r->k_rope, p->rope, r->n, 1, p->rope, &rope,
 	                                         pos, NULL, 0);
+}
+
+/* Multiplies queries by the factor of their position. */
+static void scale_queries(const struct run *r, const uint32_t *pos)
+{
+	const struct mla_params *p = &r->m->params;
+	const size_t ld = (size_t)p->heads * (p->nope + p->rope);
+	for (uint32_t i = 0; p->q_beta != 0 && i < r->n; i++) {
+		float factor = 1 + p->q_beta * logf(1 + (float)(pos[i] / p->q_length));
+		for (size_t k = 0; factor != 1 && k < ld; k++)
+			r->q[i * ld + k] *= factor;
+	}
 }
 
 /* Puts the rope elements of queries and keys behind those of latents. */
@@ -162,6 +174,8 @@ mx_status mla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 	mx_status s = project(&r, x);
 	if (s == MX_OK)
 		s = rotate(&r, step->pos);
+	if (s == MX_OK)
+		scale_queries(&r, step->pos);
 	if (s == MX_OK)
 		s = each_head(&r, m->uk, r.q, p->nope + p->rope, r.absorbed, p->rank + p->rope);
 	if (s != MX_OK)

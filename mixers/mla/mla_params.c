@@ -2,10 +2,11 @@
 /* Parameters and tensors of the mixer mla. */
 #include <math.h>
 
-#include "mixers/mla/mla.h"
+#include "mixers/mla/mla_params.h"
 
 #define MAX_HEADS 1024 /* far above any model, so that no product of sizes overflows */
 #define MAX_RANK  65536
+#define LOG2E     1.4426950408889634
 
 /* Reads the rotation of the rope elements. */
 static mx_status read_rope(const struct mx_params *in, struct mla_params *p, struct mx_err *err)
@@ -40,13 +41,13 @@ mx_status mla_params_read(const struct mx_layer_desc *layer, struct mla_params *
                           struct mx_err *err)
 {
 	static const char *const known[] = {
-		"heads",      "q_lora_rank",  "kv_lora_rank", "qk_nope_head_dim",
-		"v_head_dim", "norm_eps",     "scale",        "qk_rope_head_dim",
-		"bias",       "rope",         "rope_theta",   "rope_attention_factor",
-		"rope_pairs", "rope_inv_freq"};
+		"heads",      "q_lora_rank",   "kv_lora_rank", "qk_nope_head_dim",
+		"v_head_dim", "norm_eps",      "scale",        "qk_rope_head_dim",
+		"bias",       "rope",          "rope_theta",   "rope_attention_factor",
+		"rope_pairs", "rope_inv_freq", "q_scale_beta", "q_scale_length"};
 	const struct mx_params *in = &layer->params;
 	struct mla_params p = {.dtype = layer->state_dtype};
-	const uint32_t widest = layer->width < ATTN_MAX_DIM ? layer->width : ATTN_MAX_DIM;
+	const uint32_t widest = layer->width < MLA_MAX_DIM ? layer->width : MLA_MAX_DIM;
 	const struct {
 		const char *name;
 		int64_t def;
@@ -55,13 +56,13 @@ mx_status mla_params_read(const struct mx_layer_desc *layer, struct mla_params *
 	} sizes[] = {
 		{"heads", -1, 1, MAX_HEADS, &p.heads},
 		{"q_lora_rank", 0, 0, MAX_RANK, &p.q_rank},
-		{"kv_lora_rank", 512, 1, ATTN_MAX_DIM, &p.rank},
+		{"kv_lora_rank", 512, 1, MLA_MAX_DIM, &p.rank},
 		/* the device takes products of vectors as wide as the model's widest matrix */
 		{"qk_nope_head_dim", 128, 1, widest, &p.nope},
-		{"qk_rope_head_dim", 64, 1, ATTN_MAX_DIM, &p.rope},
-		{"v_head_dim", 128, 1, ATTN_MAX_DIM, &p.v},
+		{"qk_rope_head_dim", 64, 1, MLA_MAX_DIM, &p.rope},
+		{"v_head_dim", 128, 1, MLA_MAX_DIM, &p.v},
 	};
-	double eps = 0, scale = 0;
+	double eps = 0, scale = 0, beta = 0;
 	mx_status s = mx_params_known(in, known, sizeof known / sizeof *known, "mla", err);
 	for (size_t i = 0; s == MX_OK && i < sizeof sizes / sizeof *sizes; i++)
 		s = mx_param_read_u32(in, "mla", sizes[i].name, sizes[i].def, sizes[i].min, sizes[i].max,
@@ -74,13 +75,18 @@ mx_status mla_params_read(const struct mx_layer_desc *layer, struct mla_params *
 	if (s == MX_OK)
 		s = mx_param_read_bool(in, "mla", "bias", false, &p.bias, err);
 	if (s == MX_OK)
+		s = mx_param_read_number(in, "mla", "q_scale_beta", 0, -1e3, 1e3, &beta, err);
+	if (s == MX_OK)
+		s = mx_param_read_u32(in, "mla", "q_scale_length", 1, 1, UINT32_MAX, &p.q_length, err);
+	if (s == MX_OK)
 		s = read_rope(in, &p, err);
 	if (s != MX_OK)
 		return s;
 	if (p.dtype != MX_F32 && p.dtype != MX_BF16)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "mla: latents in %s", mx_dtype_name(p.dtype));
 	p.norm_eps = (float)eps;
-	p.scale = (float)(scale * MX_SOFTMAX_LOG2E);
+	p.q_beta = (float)beta;
+	p.scale = (float)(scale * LOG2E);
 	*out = p;
 	return MX_OK;
 }
@@ -134,4 +140,10 @@ void mla_params_take(const struct mla_params *p, const void *const *w, struct ml
 		out->kv_a_bias = *w++;
 		out->o_bias = *w++;
 	}
+}
+
+float mla_params_frequency(const struct mla_params *p, uint32_t i)
+{
+	return p->inv_freq ? (float)p->inv_freq[i]
+	                   : 1 / (float)pow((float)p->theta, (float)(2 * i) / (float)p->rope);
 }

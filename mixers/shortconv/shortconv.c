@@ -11,16 +11,10 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "mixers/mixer.h"
 #include "mixers/recurrence/slots.h"
+#include "mixers/shortconv/shortconv.h"
 
-#define MAX_KERNEL    8
 #define TASK_ELEMENTS 8192 /* less work is not worth waking a thread */
-
-struct shortconv_params {
-	uint32_t taps;
-	bool bias;
-};
 
 struct mx_mixer {
 	struct mx_recur_mixer common;
@@ -34,54 +28,13 @@ struct mx_mixer {
 	size_t row_bytes; /* of one of three buffers in the step's scratch */
 };
 
-static mx_status read_params(const struct mx_layer_desc *layer, struct shortconv_params *out,
-                             struct mx_err *err)
-{
-	static const char *const known[] = {"conv_L_cache", "conv_bias"};
-	const struct mx_params *in = &layer->params;
-	struct shortconv_params p = {0};
-	mx_status status = mx_params_known(in, known, sizeof known / sizeof *known, "shortconv", err);
-	if (status == MX_OK)
-		status = mx_param_read_u32(in, "shortconv", "conv_L_cache", 3, 1, MAX_KERNEL, &p.taps, err);
-	if (status == MX_OK)
-		status = mx_param_read_bool(in, "shortconv", "conv_bias", false, &p.bias, err);
-	if (status == MX_OK)
-		*out = p;
-	return status;
-}
-
 static mx_status shortconv_probe(const struct mx_layer_desc *layer, const struct mx_device *device,
                                  struct mx_err *err)
 {
 	struct shortconv_params p;
 	if (device->info.kind != MX_DEVICE_CPU || device->info.act_dtype != MX_F32)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "shortconv: this module runs on CPUs in f32");
-	return read_params(layer, &p, err);
-}
-
-static mx_status shortconv_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
-                                   size_t *out_n)
-{
-	struct shortconv_params p;
-	mx_status status = read_params(layer, &p, NULL);
-	if (status != MX_OK)
-		return status;
-	const uint64_t width = layer->width, taps = p.taps;
-	size_t n = 0;
-
-	const struct mx_weight_spec in = MX_WEIGHT_SPEC("in_proj.weight", MATRIX, {3 * width, width});
-	specs[n++] = mx_weight_spec_rows(in, 0, width);         /* B */
-	specs[n++] = mx_weight_spec_rows(in, width, width);     /* C */
-	specs[n++] = mx_weight_spec_rows(in, 2 * width, width); /* x */
-	specs[n++] = MX_WEIGHT_SPEC("out_proj.weight", MATRIX, {width, width});
-	specs[n++] = MX_WEIGHT_SPEC("conv.weight", VECTOR, {width, 1, taps});
-	if (p.bias) {
-		specs[n++] = MX_WEIGHT_SPEC("in_proj.bias", VECTOR, {3 * width});
-		specs[n++] = MX_WEIGHT_SPEC("conv.bias", VECTOR, {width});
-		specs[n++] = MX_WEIGHT_SPEC("out_proj.bias", VECTOR, {width});
-	}
-	*out_n = n;
-	return MX_OK;
+	return shortconv_params_read(layer, &p, err);
 }
 
 static struct mx_conv_spec conv_spec(const struct mx_layer_desc *layer,
@@ -102,7 +55,7 @@ static mx_status shortconv_state(const struct mx_layer_desc *layer, const struct
 {
 	struct shortconv_params p;
 	(void)device;
-	mx_status status = read_params(layer, &p, NULL);
+	mx_status status = shortconv_params_read(layer, &p, NULL);
 	if (status != MX_OK)
 		return status;
 	const struct mx_conv_spec conv = conv_spec(layer, &p);
@@ -127,7 +80,7 @@ static mx_status shortconv_create(const struct mx_mixer_init *init, struct mx_mi
 	const struct mx_layer_desc *layer = init->layer;
 	const void *const *w = init->weights;
 	struct shortconv_params p;
-	mx_status status = read_params(layer, &p, err);
+	mx_status status = shortconv_params_read(layer, &p, err);
 	if (status != MX_OK)
 		return status;
 	struct mx_mixer *m = calloc(1, sizeof(*m));
@@ -226,7 +179,7 @@ static const struct mx_mixer_ops shortconv_ops = {
 	.summary = "gated short convolution",
 	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
 	.probe = shortconv_probe,
-	.weights = shortconv_weights,
+	.weights = shortconv_params_weights,
 	.state = shortconv_state,
 	.extent = mx_mixer_extent_all,
 	.create = shortconv_create,

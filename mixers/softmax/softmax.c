@@ -85,9 +85,9 @@ static size_t worker_layout(unsigned char *base, const struct mx_softmax_shape *
 	       64; /* not a multiple of a page: workers' buffers must not alias */
 }
 
-size_t mx_softmax_scratch_layout(const struct mx_layer_desc *layer,
-                                 const struct mx_softmax_shape *shape, unsigned threads,
-                                 struct mx_softmax_scratch *out)
+static struct mx_softmax_scratch scratch_layout(const struct mx_layer_desc *layer,
+                                                const struct mx_softmax_shape *shape,
+                                                unsigned threads)
 {
 	struct mx_softmax_scratch s = {0};
 	size_t at = 0, group = shape->heads / shape->kv_heads;
@@ -104,16 +104,25 @@ size_t mx_softmax_scratch_layout(const struct mx_layer_desc *layer,
 	s.worker_bytes = worker_layout(NULL, shape, NULL);
 	s.workers = at, at += s.worker_bytes * threads;
 	s.bytes = at;
-	*out = s;
-	return at;
+	return s;
 }
 
-size_t mx_softmax_token_bytes(const struct mx_softmax_shape *shape)
+size_t mx_softmax_scratch_bytes(const struct mx_layer_desc *layer,
+                                const struct mx_softmax_shape *shape, unsigned threads)
+{
+	return scratch_layout(layer, shape, threads).bytes;
+}
+
+struct mx_state_spec mx_softmax_state(const struct mx_softmax_shape *shape, size_t scratch_bytes)
 {
 	size_t elements = padded(shape->key_dim);
 	if (!shape->values_in_keys)
 		elements += padded(shape->value_dim);
-	return shape->kv_heads * elements * mx_dtype_size(shape->dtype);
+	return (struct mx_state_spec){
+		.bytes_per_token = shape->kv_heads * elements * mx_dtype_size(shape->dtype),
+		.page_multiple = ATTN_PANEL,
+		.scratch_bytes = scratch_bytes,
+	};
 }
 
 mx_status mx_softmax_init(const struct mx_softmax_shape *shape, const struct mx_mixer_init *init,
@@ -138,7 +147,7 @@ mx_status mx_softmax_init(const struct mx_softmax_shape *shape, const struct mx_
 	out->v_panel = attn_panel_bytes(out->vpad, shape->dtype);
 	out->v_offset = panels * out->k_panel;
 	out->head_bytes = out->v_offset + (shape->values_in_keys ? 0 : panels * out->v_panel);
-	mx_softmax_scratch_layout(init->layer, shape, d->info.threads, &out->scratch);
+	out->scratch = scratch_layout(init->layer, shape, d->info.threads);
 	return MX_OK;
 }
 
@@ -466,6 +475,7 @@ void mx_softmax_run(const struct mx_softmax *s, const struct mx_step *step, unsi
 		.partials = (float *)(scratch + s->scratch.partials),
 		.workers = scratch + s->scratch.workers,
 	};
-	append(&run);
+	if (k)
+		append(&run);
 	attend(&run);
 }

@@ -56,21 +56,22 @@ struct mx_softmax {
 	size_t head_bytes;       /* bytes of a key head in a page */
 };
 
-/* Returns the bytes of one token in a page. */
-size_t mx_softmax_token_bytes(const struct mx_softmax_shape *shape);
+/* Returns the bytes of scratch memory that mx_softmax_run needs. */
+size_t mx_softmax_scratch_bytes(const struct mx_layer_desc *layer,
+                                const struct mx_softmax_shape *shape, unsigned threads);
 
-/* Returns the bytes of scratch memory that mx_softmax_run needs; *out tells where. */
-size_t mx_softmax_scratch_layout(const struct mx_layer_desc *layer,
-                                 const struct mx_softmax_shape *shape, unsigned threads,
-                                 struct mx_softmax_scratch *out);
+/* Returns the memory of a layer: pages of keys and values, and `scratch_bytes`, the mixer's own and
+ * those of mx_softmax_run. */
+struct mx_state_spec mx_softmax_state(const struct mx_softmax_shape *shape, size_t scratch_bytes);
 
 /* Makes *out for a layer that is created. `mixer` is its name, for the message. */
 mx_status mx_softmax_init(const struct mx_softmax_shape *shape, const struct mx_mixer_init *init,
                           const char *mixer, struct mx_softmax *out, struct mx_err *err);
 
-/* Attends. q [n_rows, heads, key_dim]; k [n_rows, kv_heads, key_dim]; v [n_rows, kv_heads,
- * value_dim], unread with values_in_keys. The output of a head takes the place of the first
- * value_dim elements of its query. `scratch` is aligned to 64 bytes. */
+/* Appends the step's keys and values to the pages, unless k is NULL: then another layer, whose
+ * pages these are, has done so. Attends. q [n_rows, heads, key_dim]; k [n_rows, kv_heads, key_dim];
+ * v [n_rows, kv_heads, value_dim], unread with values_in_keys. The output of a head takes the place
+ * of the first value_dim elements of its query. `scratch` is aligned to 64 bytes. */
 void mx_softmax_run(const struct mx_softmax *s, const struct mx_step *step, unsigned char *scratch,
                     float *q, const float *k, const float *v);
 

@@ -127,6 +127,9 @@ mx_status mx_attention_params(const struct mx_plan_build *b, const struct mx_att
 	add_int(&p, "sinks", MX_PARAM_BOOL, shape->sinks);
 	add_int(&p, "v_norm", MX_PARAM_BOOL, shape->v_norm);
 	add_int(&p, "k_is_v", MX_PARAM_BOOL, shape->k_is_v);
+	add_int(&p, "wide_gate", MX_PARAM_BOOL, shape->wide_gate);
+	add_int(&p, "norm_last", MX_PARAM_BOOL, shape->norm_last);
+	add_int(&p, "shared_kv", MX_PARAM_BOOL, shape->shared_kv);
 	add_float(&p, "softcap", shape->softcap);
 	if (shape->names)
 		*next(&p) = (struct mx_param){.name = "names", .type = MX_PARAM_STRING, .s = shape->names};

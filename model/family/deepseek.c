@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Transformers with latent attention and mixtures of experts: DeepSeek-V2, DeepSeek-V3 (also R1),
- * Kimi K2, which is built like it, and GLM 4.7 Flash. Tensors of multi-token prediction are not
+ * Kimi K2, which is built like it, GLM 4.7 Flash, Mistral Small 4, and Youtu-LLM, which has no
+ * experts. Tensors of multi-token prediction are not
  * used.
  *
  * The norms of latents have an epsilon of 1e-6 whatever rms_norm_eps says, as in transformers.
@@ -22,18 +23,10 @@ static mx_status read_dense(const struct mx_plan_build *b, const struct mx_scope
 		return mx_fail(b->err, MX_E_UNSUPPORTED,
 		               "mlp_layer_types[%u]: '%.60s' is neither dense nor sparse", layer,
 		               type ? type : "?");
-	mx_status s = mx_scope_int(scope, "first_k_dense_replace", 0, INT32_MAX, first, &first, b->err);
-	*out = types ? type[0] == 'd' : layer < first;
+	mx_status s = mx_first_dense_read(b, scope, layer, first, out);
+	if (types)
+		*out = type[0] == 'd';
 	return s ? s : mx_scope_only_int(scope, "moe_layer_freq", 1, b->err);
-}
-
-/* Reads the shared experts, which are one of their widths together. */
-static mx_status read_shared(const struct mx_plan_build *b, const struct mx_scope *scope,
-                             int64_t shared, struct mx_mlp_spec *out)
-{
-	mx_status s = mx_scope_int(scope, "n_shared_experts", 0, 64, shared, &shared, b->err);
-	out->width = (uint32_t)shared * out->expert_width;
-	return s;
 }
 
 /* Softmax over all experts; groups count by their best expert. */
@@ -60,43 +53,60 @@ static mx_status v2_mlp(const struct mx_plan_build *b, const struct mx_scope *sc
 		s = mx_experts_config_read(b, scope, "moe_intermediate_size", out);
 	if (!s)
 		s = mx_router_config_read(b, scope, grouped, out);
-	return s ? s : read_shared(b, scope, 2, out);
+	return s ? s : mx_shared_experts_read(b, scope, "n_shared_experts", 2, out);
 }
 
 mx_status mx_deepseek_mlp_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                uint32_t layer, int64_t first_dense,
-                               const struct mx_plan_router *rule, struct mx_mlp_spec *out)
+                               const struct mx_router_rule *rule, struct mx_mlp_spec *out)
 {
-	bool dense = false, normalize = true;
+	bool dense = false;
 	mx_status s = read_dense(b, scope, layer, first_dense, &dense);
 	if (s || dense)
 		return s ? s : mx_mlp_config_read(b, scope, out);
 	s = mx_scope_only_string(scope, "topk_method", "noaux_tc", b->err);
 	if (!s)
 		s = mx_scope_only_string(scope, "scoring_func", "sigmoid", b->err);
-	if (!s)
-		s = mx_scope_bool(scope, "norm_topk_prob", true, &normalize, b->err);
-	*out = (struct mx_mlp_spec){.corrected = true, .router = *rule};
-	out->router.scores = MX_ROUTER_SIGMOID;
-	out->router.normalize = normalize;
-	out->router.sum_epsilon = 1e-20f;
-	if (!s)
-		s = mx_experts_config_read(b, scope, "moe_intermediate_size", out);
-	return s ? s : read_shared(b, scope, 1, out);
+	return s ? s : mx_corrected_experts_read(b, scope, rule, 1, out);
 }
 
 static mx_status v3_mlp(const struct mx_plan_build *b, const struct mx_scope *scope, uint32_t layer,
                         struct mx_mlp_spec *out)
 {
-	static const struct mx_plan_router rule = {.groups = 8, .kept_groups = 4, .scale = 2.5f};
+	static const struct mx_router_rule rule = {
+		.normalize = true, .groups = 8, .kept_groups = 4, .scale = 2.5f};
 	return mx_deepseek_mlp_read(b, scope, layer, 3, &rule, out);
 }
 
 static mx_status glm_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
                          uint32_t layer, struct mx_mlp_spec *out)
 {
-	static const struct mx_plan_router rule = {.scale = 1.8f};
+	static const struct mx_router_rule rule = {.normalize = true, .scale = 1.8f};
 	return mx_deepseek_mlp_read(b, scope, layer, 1, &rule, out);
+}
+
+/* Softmax over all experts, without a correction; groups count by their two best. */
+static mx_status mistral_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             uint32_t layer, struct mx_mlp_spec *out)
+{
+	bool dense = false, normalize = true;
+	mx_status s = read_dense(b, scope, layer, 0, &dense);
+	if (s || dense)
+		return s ? s : mx_mlp_config_read(b, scope, out);
+	s = mx_scope_bool(scope, "norm_topk_prob", true, &normalize, b->err);
+	*out = (struct mx_mlp_spec){.router = {.normalize = normalize, .sum_epsilon = 1e-20f}};
+	if (!s)
+		s = mx_experts_config_read(b, scope, "moe_intermediate_size", out);
+	if (!s)
+		s = mx_router_config_read(b, scope, true, out);
+	return s ? s : mx_shared_experts_read(b, scope, "n_shared_experts", 1, out);
+}
+
+static mx_status youtu_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
+                           uint32_t layer, struct mx_mlp_spec *out)
+{
+	(void)layer;
+	return mx_mlp_config_read(b, scope, out);
 }
 
 /* ---- layers ---- */
@@ -150,39 +160,19 @@ static mx_status glm_layers(struct mx_plan_build *b)
 		b, (struct mx_mla_config){.q_rank = 768, .rank = 512, .nope = 192, .rope = 64, .v = 256});
 }
 
+static mx_status mistral_layers(struct mx_plan_build *b)
+{
+	return layers_of(
+		b, (struct mx_mla_config){.q_rank = 1024, .rank = 256, .nope = 64, .rope = 64, .v = 128});
+}
+
 /* ---- families ---- */
 
-static const struct mx_expert_names experts = {
-	.router = "mlp.gate.weight",
-	.correction = "mlp.gate.e_score_correction_bias",
-	.list = "mlp.experts.",
-	.gate = ".gate_proj.weight",
-	.up = ".up_proj.weight",
-	.down = ".down_proj.weight",
-	.fused_up = "mlp.experts.gate_up_proj",
-	.fused_down = "mlp.experts.down_proj",
-	.shared = "mlp.shared_experts.",
-};
-
-static const struct mx_tensor_names names = {
-	.embed = "model.embed_tokens.weight",
-	.final_norm = "model.norm.weight",
-	.lm_head = "lm_head.weight",
-	.layers = "model.layers.",
-	.mixer_norm = "input_layernorm.weight",
-	.mlp_norm = "post_attention_layernorm.weight",
-	.mlp = "mlp.",
-	.gate = "gate_proj.weight",
-	.up = "up_proj.weight",
-	.down = "down_proj.weight",
-	.experts = &experts,
-};
-
-/* Defaults: configuration_{deepseek_v2,deepseek_v3,glm4_moe_lite}.py of transformers 5; Kimi K2's
- * configs say all keys. */
+/* Defaults: configuration_{deepseek_v2,deepseek_v3,glm4_moe_lite,youtu,mistral4}.py of transformers
+ * 5; Kimi K2's configs say all keys. */
 #define FAMILY(type, position, feed_forward, function)                                             \
-	.model_type = type, .names = &names, .default_max_position = position, .mlp = feed_forward,    \
-	.layers = function
+	.model_type = type, .names = &mx_deepseek_names, .default_max_position = position,             \
+	.mlp = feed_forward, .layers = function
 
 const struct mx_family mx_family_deepseek_v2 = {
 	FAMILY("deepseek_v2", 2048, v2_mlp, deepseek_layers)};
@@ -191,3 +181,7 @@ const struct mx_family mx_family_deepseek_v3 = {
 const struct mx_family mx_family_kimi_k2 = {FAMILY("kimi_k2", 131072, v3_mlp, deepseek_layers)};
 const struct mx_family mx_family_glm4_moe_lite = {
 	FAMILY("glm4_moe_lite", 202752, glm_mlp, glm_layers), .default_norm_eps = 1e-5};
+const struct mx_family mx_family_youtu = {FAMILY("youtu", 131072, youtu_mlp, deepseek_layers),
+                                          .tied = true};
+const struct mx_family mx_family_mistral4 = {
+	FAMILY("mistral4", 1048576, mistral_mlp, mistral_layers), .default_partial = 1};

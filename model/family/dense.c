@@ -164,6 +164,27 @@ static const struct mx_rope_config *rope_of(const struct mx_dense *d, uint32_t i
 	return d->layer_rope ? &d->layer_rope[i] : &d->rope[d->sliding[i]];
 }
 
+static bool shares(const struct mx_dense *d, uint32_t i)
+{
+	return i >= d->n - d->shared_kv;
+}
+
+/* Finds the layer whose keys layer i reads: *out layers before it; 0 = it has its own. */
+static mx_status find_keys(const struct mx_plan_build *b, const struct mx_dense *d, uint32_t i,
+                           uint32_t *out)
+{
+	*out = 0;
+	if (!shares(d, i))
+		return MX_OK;
+	for (uint32_t k = d->n - d->shared_kv; k-- > 0;)
+		if (d->sliding[k] == d->sliding[i]) {
+			*out = i - k;
+			return MX_OK;
+		}
+	return mx_fail(b->err, MX_E_INVALID,
+	               "num_kv_shared_layers: no layer before them is of the kind of layer %u", i);
+}
+
 /* Makes the parameters of attention of layer i, or takes those of an earlier layer that has the
  * same. */
 static mx_status make_params(const struct mx_plan_build *b, const struct mx_dense *d,
@@ -172,12 +193,14 @@ static mx_status make_params(const struct mx_plan_build *b, const struct mx_dens
 	struct mx_params p;
 	for (uint32_t k = 0; k < i; k++)
 		if (d->sliding[k] == d->sliding[i] && d->no_rope[k] == d->no_rope[i] &&
-		    rope_of(d, k)->theta == rope_of(d, i)->theta) {
+		    rope_of(d, k)->theta == rope_of(d, i)->theta && shares(d, k) == shares(d, i)) {
 			*out = layers[k].blocks[0].mixers[0].params;
 			return MX_OK;
 		}
 	bool other = d->sliding[i] && d->window_shape;
-	mx_status s = mx_attention_params(b, other ? d->window_shape : &d->shape, rope_of(d, i), &p);
+	struct mx_attention_shape shape = other ? *d->window_shape : d->shape;
+	shape.shared_kv = shares(d, i);
+	mx_status s = mx_attention_params(b, &shape, rope_of(d, i), &p);
 	return s ? s : mx_attention_config_window(b, &p, d->sliding[i] ? d->window : 0, out);
 }
 
@@ -189,13 +212,17 @@ mx_status mx_dense_fill(const struct mx_plan_build *b, const struct mx_dense *d)
 	mx_status s = mx_plan_layers_alloc(b, d->n, &layers);
 	for (uint32_t i = 0; !s && i < d->n; i++) {
 		struct mx_params params = {0};
+		uint32_t pages_back = 0;
 		s = make_params(b, d, layers, i, &params);
+		if (!s)
+			s = find_keys(b, d, i, &pages_back);
 		const struct mx_plan_mixer mixer = {.mixer = "attention",
 		                                    .prefix = d->prefix,
 		                                    .params = params,
 		                                    .in_scale = 1,
 		                                    .out_scale = 1,
-		                                    .plus_one = d->plus_one};
+		                                    .plus_one = d->plus_one,
+		                                    .pages_back = pages_back};
 		const struct mx_layer_spec spec = {.index = i,
 		                                   .mixers = &mixer,
 		                                   .n_mixers = 1,

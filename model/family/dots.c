@@ -5,31 +5,15 @@
 
 #include "model/family/family.h"
 
-/* Reads experts whose scores are sigmoids with a correction; shared: number of shared experts if
- * the key is absent. */
-static mx_status read_experts(const struct mx_plan_build *b, const struct mx_scope *scope,
-                              bool normalize, int64_t shared, struct mx_mlp_spec *out)
-{
-	mx_status s = mx_scope_bool(scope, "norm_topk_prob", normalize, &normalize, b->err);
-	if (!s)
-		s = mx_scope_int(scope, "n_shared_experts", 0, 64, shared, &shared, b->err);
-	*out = (struct mx_mlp_spec){
-		.corrected = true,
-		.router = {.scores = MX_ROUTER_SIGMOID, .normalize = normalize, .sum_epsilon = 1e-20f}};
-	if (!s)
-		s = mx_experts_config_read(b, scope, "moe_intermediate_size", out);
-	out->width = (uint32_t)shared * out->expert_width;
-	return s;
-}
-
 static mx_status dots_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
                           uint32_t layer, struct mx_mlp_spec *out)
 {
-	int64_t dense = 0;
-	mx_status s = mx_scope_int(scope, "first_k_dense_replace", 0, INT32_MAX, 0, &dense, b->err);
-	if (s || layer < dense)
+	static const struct mx_router_rule rule = {.normalize = false};
+	bool dense = false;
+	mx_status s = mx_first_dense_read(b, scope, layer, 0, &dense);
+	if (s || dense)
 		return s ? s : mx_mlp_config_read(b, scope, out);
-	return read_experts(b, scope, false, 0, out);
+	return mx_corrected_experts_read(b, scope, &rule, 0, out);
 }
 
 /* Without layer_types the layers from max_window_layers on have windows. */
@@ -51,8 +35,9 @@ static mx_status dots_layers(struct mx_plan_build *b)
 static mx_status solar_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
                            uint32_t layer, struct mx_mlp_spec *out)
 {
+	static const struct mx_router_rule rule = {.normalize = true};
 	(void)layer;
-	return read_experts(b, scope, true, 1, out);
+	return mx_corrected_experts_read(b, scope, &rule, 1, out);
 }
 
 static mx_status solar_layers(struct mx_plan_build *b)
@@ -92,38 +77,12 @@ static mx_status mellum_layers(struct mx_plan_build *b)
 	return s ? s : mx_dense_fill(b, &d);
 }
 
-static const struct mx_expert_names experts = {
-	.router = "mlp.gate.weight",
-	.correction = "mlp.gate.e_score_correction_bias",
-	.list = "mlp.experts.",
-	.gate = ".gate_proj.weight",
-	.up = ".up_proj.weight",
-	.down = ".down_proj.weight",
-	.fused_up = "mlp.experts.gate_up_proj",
-	.fused_down = "mlp.experts.down_proj",
-	.shared = "mlp.shared_experts.",
-};
-
-static const struct mx_tensor_names names = {
-	.embed = "model.embed_tokens.weight",
-	.final_norm = "model.norm.weight",
-	.lm_head = "lm_head.weight",
-	.layers = "model.layers.",
-	.mixer_norm = "input_layernorm.weight",
-	.mlp_norm = "post_attention_layernorm.weight",
-	.mlp = "mlp.",
-	.gate = "gate_proj.weight",
-	.up = "up_proj.weight",
-	.down = "down_proj.weight",
-	.experts = &experts,
-};
-
 static const char *const mellum_skipped[] = {"mtp.*", NULL};
 
 /* Defaults: configuration_{dots1,solar_open,mellum}.py of transformers 5. */
 const struct mx_family mx_family_dots1 = {
 	.model_type = "dots1",
-	.names = &names,
+	.names = &mx_deepseek_names,
 	.default_kv_heads = 32,
 	.default_max_position = 2048,
 	.default_window = 4096,
@@ -136,7 +95,7 @@ const struct mx_family mx_family_dots1 = {
 
 const struct mx_family mx_family_solar_open = {
 	.model_type = "solar_open",
-	.names = &names,
+	.names = &mx_deepseek_names,
 	.default_norm_eps = 1e-5,
 	.default_kv_heads = 8,
 	.default_head_dim = 128,
@@ -151,7 +110,7 @@ const struct mx_family mx_family_solar_open = {
 
 const struct mx_family mx_family_mellum = {
 	.model_type = "mellum",
-	.names = &names,
+	.names = &mx_deepseek_names,
 	.skipped = mellum_skipped,
 	.default_kv_heads = 4,
 	.default_head_dim = 128,

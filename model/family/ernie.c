@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ERNIE 4.5, dense and with experts: Llama's layer with rope of pairs. Experts are chosen by their
- * probability plus a correction. Tensors of multi-token prediction are not used. */
+/* Helium, and ERNIE 4.5, dense and with experts: Llama's layer with rope of pairs. ERNIE's experts
+ * are chosen by their probability plus a correction. Tensors of multi-token prediction are not
+ * used. */
 #include "model/family/family.h"
 
 static mx_status ernie_layers(struct mx_plan_build *b)
@@ -31,7 +32,6 @@ static mx_status ernie_mlp(const struct mx_plan_build *b, const struct mx_scope 
                            uint32_t layer, struct mx_mlp_spec *out)
 {
 	bool sparse = false;
-	int64_t shared = 0;
 	/* with it lm_head had a bias too */
 	mx_status s = mx_scope_only_bool(scope, "use_bias", false, b->err);
 	if (!s)
@@ -40,10 +40,7 @@ static mx_status ernie_mlp(const struct mx_plan_build *b, const struct mx_scope 
 		return s ? s : mx_mlp_config_read(b, scope, out);
 	*out = (struct mx_mlp_spec){.corrected = true, .router = {.normalize = true}};
 	s = mx_experts_config_read(b, scope, "moe_intermediate_size", out);
-	if (!s)
-		s = mx_scope_int(scope, "moe_num_shared_experts", 0, 64, 2, &shared, b->err);
-	out->width = (uint32_t)shared * out->expert_width;
-	return s;
+	return s ? s : mx_shared_experts_read(b, scope, "moe_num_shared_experts", 2, out);
 }
 
 static const struct mx_expert_names experts = {
@@ -108,5 +105,18 @@ const struct mx_family mx_family_ernie4_5_moe = {
 	.default_act = "silu",
 	.default_theta = 5e5,
 	.mlp = ernie_mlp,
+	.layers = ernie_layers,
+};
+
+/* Defaults: configuration_helium.py of transformers 5. */
+const struct mx_family mx_family_helium = {
+	.model_type = "helium",
+	.names = &mx_llama_names,
+	.default_norm_eps = 1e-8,
+	.default_kv_heads = 20,
+	.default_head_dim = 128,
+	.default_max_position = 4096,
+	.window = MX_WINDOW_NONE,
+	.has_mlp_bias = true,
 	.layers = ernie_layers,
 };

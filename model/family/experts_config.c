@@ -2,6 +2,32 @@
 /* Reads the keys of mixtures of experts that several families share. */
 #include "model/family/family.h"
 
+const struct mx_expert_names mx_deepseek_experts = {
+	.router = "mlp.gate.weight",
+	.correction = "mlp.gate.e_score_correction_bias",
+	.list = "mlp.experts.",
+	.gate = ".gate_proj.weight",
+	.up = ".up_proj.weight",
+	.down = ".down_proj.weight",
+	.fused_up = "mlp.experts.gate_up_proj",
+	.fused_down = "mlp.experts.down_proj",
+	.shared = "mlp.shared_experts.",
+};
+
+const struct mx_tensor_names mx_deepseek_names = {
+	.embed = "model.embed_tokens.weight",
+	.final_norm = "model.norm.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "model.layers.",
+	.mixer_norm = "input_layernorm.weight",
+	.mlp_norm = "post_attention_layernorm.weight",
+	.mlp = "mlp.",
+	.gate = "gate_proj.weight",
+	.up = "up_proj.weight",
+	.down = "down_proj.weight",
+	.experts = &mx_deepseek_experts,
+};
+
 /* Reads a number under the first of some names that is there; it must be given. */
 static mx_status need_int(const struct mx_plan_build *b, const struct mx_scope *scope,
                           const char *const *keys, size_t n, int64_t hi, int64_t *out)
@@ -14,7 +40,7 @@ static mx_status need_int(const struct mx_plan_build *b, const struct mx_scope *
 
 /* Reads the groups of experts, and checks that enough experts remain to choose from. */
 static mx_status read_groups(const struct mx_plan_build *b, const struct mx_scope *scope, int64_t n,
-                             int64_t chosen, struct mx_plan_router *out)
+                             int64_t chosen, struct mx_router_rule *out)
 {
 	int64_t groups = out->groups ? out->groups : 1, kept = out->kept_groups ? out->kept_groups : 1;
 	const char *key = mx_scope_get(scope, "num_expert_group") ? "num_expert_group" : "n_group";
@@ -40,7 +66,7 @@ static mx_status read_groups(const struct mx_plan_build *b, const struct mx_scop
 mx_status mx_router_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                 bool grouped, struct mx_mlp_spec *out)
 {
-	struct mx_plan_router *r = &out->router;
+	struct mx_router_rule *r = &out->router;
 	double scale = 1;
 	mx_status s = mx_scope_float(scope, "routed_scaling_factor", -1e6, 1e6,
 	                             r->scale != 0 ? (double)r->scale : 1, &scale, b->err);
@@ -70,6 +96,36 @@ mx_status mx_experts_config_read(const struct mx_plan_build *b, const struct mx_
 		return mx_router_config_read(b, scope, true, out);
 	out->router.scale = 1;
 	return MX_OK;
+}
+
+mx_status mx_shared_experts_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                 const char *key, int64_t shared, struct mx_mlp_spec *out)
+{
+	mx_status s = mx_scope_int(scope, key, 0, 64, shared, &shared, b->err);
+	out->width = (uint32_t)shared * out->expert_width;
+	return s;
+}
+
+mx_status mx_first_dense_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                              uint32_t layer, int64_t first, bool *out)
+{
+	mx_status s = mx_scope_int(scope, "first_k_dense_replace", 0, INT32_MAX, first, &first, b->err);
+	*out = layer < first;
+	return s;
+}
+
+mx_status mx_corrected_experts_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                    const struct mx_router_rule *rule, int64_t shared,
+                                    struct mx_mlp_spec *out)
+{
+	*out = (struct mx_mlp_spec){.corrected = true, .router = *rule};
+	out->router.scores = MX_ROUTER_SIGMOID;
+	out->router.sum_epsilon = 1e-20f;
+	mx_status s =
+		mx_scope_bool(scope, "norm_topk_prob", rule->normalize, &out->router.normalize, b->err);
+	if (!s)
+		s = mx_experts_config_read(b, scope, "moe_intermediate_size", out);
+	return s ? s : mx_shared_experts_read(b, scope, "n_shared_experts", shared, out);
 }
 
 mx_status mx_expert_layer_read(const struct mx_plan_build *b, const struct mx_scope *scope,

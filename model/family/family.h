@@ -11,7 +11,7 @@ extern const struct mx_family mx_family_llama, mx_family_mistral, mx_family_qwen
 	mx_family_mamba2, mx_family_mixd;
 extern const struct mx_family mx_family_mixtral, mx_family_qwen2_moe, mx_family_qwen3_moe;
 extern const struct mx_family mx_family_bamba, mx_family_falcon_h1, mx_family_granitemoehybrid,
-	mx_family_nemotron_h;
+	mx_family_nemotron_h, mx_family_zamba2;
 extern const struct mx_family mx_family_glm4_moe, mx_family_qwen3_next, mx_family_qwen3_5,
 	mx_family_qwen3_5_text, mx_family_qwen3_5_moe, mx_family_qwen3_5_moe_text;
 extern const struct mx_family mx_family_deepseek_v2, mx_family_deepseek_v3, mx_family_kimi_k2,
@@ -23,6 +23,10 @@ extern const struct mx_family mx_family_cohere, mx_family_gemma, mx_family_glm, 
 	mx_family_ernie4_5, mx_family_exaone4, mx_family_starcoder2, mx_family_nemotron,
 	mx_family_granitemoe, mx_family_granitemoeshared, mx_family_ernie4_5_moe, mx_family_dots1,
 	mx_family_solar_open, mx_family_mellum;
+extern const struct mx_family mx_family_hunyuan_v1_dense, mx_family_hunyuan_v1_moe,
+	mx_family_stablelm, mx_family_helium, mx_family_internlm3, mx_family_vaultgemma,
+	mx_family_youtu, mx_family_afmoe, mx_family_hyperclovax, mx_family_exaone_moe,
+	mx_family_mistral4;
 extern const struct mx_family mx_family_gpt_oss, mx_family_minimax, mx_family_minimax_text_01,
 	mx_family_minimax_m1;
 extern const struct mx_family mx_family_rwkv7;
@@ -84,7 +88,7 @@ struct mx_attention_shape {
 	bool o_bias, qk_norm;
 	bool fused;                                                /* q, k and v are one tensor */
 	bool qk_norm_whole, per_head, gate, sinks, v_norm, k_is_v; /* see plan.h */
-	bool head_gate;                                            /* see plan.h */
+	bool head_gate, wide_gate, shared_kv, norm_last;           /* see plan.h */
 	const char *names;                                         /* NULL = the mixer's default */
 	double softcap;                                            /* 0 = none */
 };
@@ -166,6 +170,22 @@ mx_status mx_router_config_read(const struct mx_plan_build *b, const struct mx_s
  * a gate; normalize: the default of norm_topk_prob. moe.c */
 mx_status mx_qwen_mlp_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                            uint32_t layer, bool shared, bool normalize, struct mx_mlp_spec *out);
+/* Reads the number of shared experts, which are one expert of their widths together. The width of
+ * an expert is set. */
+mx_status mx_shared_experts_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                 const char *key, int64_t shared, struct mx_mlp_spec *out);
+/* Reads whether a layer is one of the first first_k_dense_replace, which have no experts. */
+mx_status mx_first_dense_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                              uint32_t layer, int64_t first, bool *out);
+/* Reads experts that are chosen as DeepSeek-V3's: by sigmoids plus a correction. rule and shared
+ * are what absent keys mean. */
+mx_status mx_corrected_experts_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                    const struct mx_router_rule *rule, int64_t shared,
+                                    struct mx_mlp_spec *out);
+/* Names of DeepSeek's tensors, and of those who take its experts. */
+extern const struct mx_expert_names mx_deepseek_experts;
+extern const struct mx_tensor_names mx_deepseek_names;
+
 /* Reads whether a layer has experts, by decoder_sparse_step and mlp_only_layers. */
 mx_status mx_expert_layer_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                uint32_t layer, bool *out);
@@ -191,7 +211,7 @@ mx_status mx_deepseek_layers(struct mx_plan_build *b, const struct mx_plan_mixer
  * deepseek.c */
 mx_status mx_deepseek_mlp_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                uint32_t layer, int64_t first_dense,
-                               const struct mx_plan_router *rule, struct mx_mlp_spec *out);
+                               const struct mx_router_rule *rule, struct mx_mlp_spec *out);
 
 /* Makes a parameter of the same name from a key: a boolean, number, string or list of numbers.
  * `where` goes before the key in messages. */
@@ -220,6 +240,7 @@ struct mx_dense {
 	const char *const *plus_one;
 	float residual_scale;
 	bool parallel;
+	uint32_t shared_kv; /* so many of the last layers read the keys of the last one of their kind */
 };
 
 /* Reads what the family's fields say; the family may change it before mx_dense_fill. */

@@ -5,10 +5,12 @@
  * Gemma 2 caps scores and logits; Gemma 3 has q/k norms, and a rope of its own in layers with a
  * window. Gemma 4's norms multiply by w; it has norms of values, other heads in layers without a
  * window, whose values are their keys, and multiplies the hidden states after each layer; one has
- * experts beside the feed-forward, with norms of their own. Its small models add embeddings in each
- * layer and share keys between layers: these are refused.
+ * experts beside the feed-forward, with norms of their own. In its small models each layer has a
+ * second feed-forward, on an embedding of its own of the token, and the last layers read the keys
+ * of earlier ones.
  */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "model/family/family.h"
@@ -87,7 +89,7 @@ static mx_status gemma_layers(struct mx_plan_build *b)
 {
 	static const char *const plus_one[] = {"q_norm.weight", "k_norm.weight", NULL};
 	const struct mx_scope scope = {.where = "", .outer = b->config};
-	bool gemma2 = b->family == &mx_family_gemma2, both_ways = false;
+	bool gemma2 = !b->family->qk_norm, both_ways = false;
 	struct mx_dense d;
 	double scalar = 0;
 	mx_status s = mx_dense_read(b, &d);
@@ -115,10 +117,40 @@ static mx_status gemma_layers(struct mx_plan_build *b)
 	return mx_dense_fill(b, &d);
 }
 
-/* Defaults: configuration_gemma2.py, configuration_gemma3.py of transformers 5. */
+/* Defaults: configuration_{gemma2,vaultgemma,gemma3}.py of transformers 5. */
 const struct mx_family mx_family_gemma2 = {
 	.model_type = "gemma2",
 	.names = &names,
+	.aliases = aliases,
+	.tied = true,
+	.default_kv_heads = 4,
+	.default_head_dim = 256,
+	.default_max_position = 8192,
+	.default_window = 4096,
+	.window = MX_WINDOW_TYPES,
+	.default_pattern = 2,
+	.has_attention_bias = true,
+	.default_act = "gelu_pytorch_tanh",
+	.layers = gemma_layers,
+};
+
+/* VaultGemma is Gemma 2 without the norms after the blocks. */
+static const struct mx_tensor_names vault_names = {
+	.embed = "model.embed_tokens.weight",
+	.final_norm = "model.norm.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "model.layers.",
+	.mixer_norm = "input_layernorm.weight",
+	.mlp_norm = "pre_feedforward_layernorm.weight",
+	.mlp = "mlp.",
+	.gate = "gate_proj.weight",
+	.up = "up_proj.weight",
+	.down = "down_proj.weight",
+};
+
+const struct mx_family mx_family_vaultgemma = {
+	.model_type = "vaultgemma",
+	.names = &vault_names,
 	.aliases = aliases,
 	.tied = true,
 	.default_kv_heads = 4,
@@ -181,15 +213,22 @@ static const struct mx_expert_names gemma4_experts = {
 	.shared = "mlp.",
 };
 
-/* Reads the feed-forward, which experts may stand beside. */
+/* Reads the feed-forward, which experts may stand beside; that of layers that read the keys of
+ * others may be twice as wide. */
 static mx_status gemma4_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
                             uint32_t layer, struct mx_mlp_spec *out)
 {
-	bool experts = false;
-	(void)layer;
+	bool experts = false, wide = false;
+	int64_t shared = 0;
 	mx_status s = mx_scope_bool(scope, "enable_moe_block", false, &experts, b->err);
 	if (!s)
+		s = mx_scope_bool(scope, "use_double_wide_mlp", false, &wide, b->err);
+	if (!s)
+		s = mx_scope_int(scope, "num_kv_shared_layers", 0, MX_PLAN_MAX_LAYERS, 0, &shared, b->err);
+	if (!s)
 		s = mx_mlp_config_read(b, scope, out);
+	if (!s && wide && layer + shared >= b->plan->n_layers)
+		out->width *= 2;
 	if (s || !experts)
 		return s;
 	out->router.normalize = true;
@@ -207,6 +246,9 @@ static const struct mx_tensor_names gemma4_names = {
 	.mlp_norm = "pre_feedforward_layernorm.weight",
 	.mlp_post_norm = "post_feedforward_layernorm.weight",
 	.layer_scalar = "layer_scalar",
+	.input_gate = "per_layer_input_gate.weight",
+	.input_down = "per_layer_projection.weight",
+	.input_post_norm = "post_per_layer_input_norm.weight",
 	.mlp = "mlp.",
 	.gate = "gate_proj.weight",
 	.up = "up_proj.weight",
@@ -214,28 +256,73 @@ static const struct mx_tensor_names gemma4_names = {
 	.experts = &gemma4_experts,
 };
 
-static mx_status refuse_gemma4_extras(const struct mx_plan_build *b, const struct mx_scope *scope)
+/* Reads the embeddings that each layer adds. */
+static mx_status read_inputs(const struct mx_plan_build *b, const struct mx_scope *scope)
 {
-	int64_t per_layer = 0, shared = 0;
-	const char *both_ways = "";
+	struct mx_plan_inputs in = {.embed = "model.embed_tokens_per_layer.weight",
+	                            .projection = "model.per_layer_model_projection.weight",
+	                            .norm = "model.per_layer_projection_norm.weight"};
+	int64_t width = 0, vocab = 0;
 	mx_status s = mx_scope_int(scope, "hidden_size_per_layer_input", 0, MX_PLAN_MAX_WIDTH, 256,
-	                           &per_layer, b->err);
+	                           &width, b->err);
 	if (!s)
-		s = mx_scope_int(scope, "num_kv_shared_layers", 0, MX_PLAN_MAX_LAYERS, 0, &shared, b->err);
-	if (!s)
-		s = mx_scope_string(scope, "use_bidirectional_attention", "", &both_ways, b->err);
-	if (s)
-		return s;
-	if (per_layer)
-		return mx_fail(b->err, MX_E_UNSUPPORTED,
-		               "hidden_size_per_layer_input: embeddings in each layer are not supported");
-	if (shared)
-		return mx_fail(b->err, MX_E_UNSUPPORTED,
-		               "num_kv_shared_layers: keys of other layers are not supported");
-	if (!strcmp(both_ways, "all")) /* "vision" is of images */
-		return mx_fail(b->err, MX_E_UNSUPPORTED,
-		               "use_bidirectional_attention: models of embeddings are not supported");
+		s = mx_scope_int(scope, "vocab_size_per_layer_input", 1, MX_PLAN_MAX_VOCAB, 262144, &vocab,
+		                 b->err);
+	if (!s && width && vocab < b->plan->vocab)
+		s = mx_fail(b->err, MX_E_RANGE,
+		            "vocab_size_per_layer_input: %lld is less than vocab_size %u", (long long)vocab,
+		            b->plan->vocab);
+	in.width = (uint32_t)width;
+	in.vocab = (uint32_t)vocab;
+	if (!s && width)
+		b->plan->inputs = in;
+	return s;
+}
+
+/* Skips the keys and values that checkpoints have of layers that do not use them, beside what is
+ * skipped already. */
+static mx_status skip_unused_keys(const struct mx_plan_build *b, const struct mx_dense *d)
+{
+	static const char *const parts[] = {"k_proj.weight", "v_proj.weight", "k_norm.weight"};
+	const char *const *already = b->plan->skipped;
+	size_t n = 0, n_parts = sizeof parts / sizeof *parts;
+	while (already && already[n])
+		n++;
+	const char **all = mx_arena_alloc(b->arena, (n + d->shared_kv * n_parts + 1) * sizeof *all);
+	if (!all)
+		return mx_plan_no_memory(b);
+	if (n)
+		memcpy(all, already, n * sizeof *all);
+	for (uint32_t i = d->n - d->shared_kv; i < d->n; i++)
+		for (size_t k = 0; k < n_parts; k++) {
+			char name[80];
+			int len = snprintf(name, sizeof name, "*.layers.%u.self_attn.%s", i, parts[k]);
+			if (!(all[n++] = mx_arena_strndup(b->arena, name, (size_t)len)))
+				return mx_plan_no_memory(b);
+		}
+	b->plan->skipped = all;
 	return MX_OK;
+}
+
+/* Reads how many of the last layers read the keys of earlier ones. */
+static mx_status read_shared(const struct mx_plan_build *b, const struct mx_scope *scope,
+                             struct mx_dense *d)
+{
+	int64_t shared = 0;
+	mx_status s =
+		mx_scope_int(scope, "num_kv_shared_layers", 0, (int64_t)d->n - 1, 0, &shared, b->err);
+	d->shared_kv = (uint32_t)shared;
+	return s || !shared ? s : skip_unused_keys(b, d);
+}
+
+static mx_status refuse_both_ways(const struct mx_plan_build *b, const struct mx_scope *scope)
+{
+	const char *both_ways = "";
+	mx_status s = mx_scope_string(scope, "use_bidirectional_attention", "", &both_ways, b->err);
+	if (!s && !strcmp(both_ways, "all")) /* "vision" is of images */
+		s = mx_fail(b->err, MX_E_UNSUPPORTED,
+		            "use_bidirectional_attention: models of embeddings are not supported");
+	return s;
 }
 
 /* Reads head_dim and key heads of the full layers: global_head_dim and num_global_key_value_heads,
@@ -274,7 +361,9 @@ static mx_status gemma4_layers(struct mx_plan_build *b)
 	const struct mx_scope scope = {.where = "", .outer = b->config};
 	struct mx_attention_shape *local = mx_arena_alloc(b->arena, sizeof *local);
 	struct mx_dense d;
-	mx_status s = refuse_gemma4_extras(b, &scope);
+	mx_status s = refuse_both_ways(b, &scope);
+	if (!s)
+		s = read_inputs(b, &scope);
 	if (!s)
 		s = local ? mx_dense_read(b, &d) : mx_plan_no_memory(b);
 	if (!s && !mx_scope_get(&scope, "rope_parameters"))
@@ -295,7 +384,8 @@ static mx_status gemma4_layers(struct mx_plan_build *b)
 	if (s)
 		return s;
 	d.sliding[d.n - 1] = false; /* whatever layer_types says, as in transformers */
-	return mx_dense_fill(b, &d);
+	s = read_shared(b, &scope, &d);
+	return s ? s : mx_dense_fill(b, &d);
 }
 
 /* Defaults: configuration_gemma4.py of transformers 5. */

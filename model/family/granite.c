@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Granite 3: Llama's layer with multipliers of the embedding, of scores, of what a block adds, and
- * a divisor of logits. granitemoe has experts instead of the feed-forward, granitemoeshared beside
- * it. */
+ * a divisor of logits. HyperCLOVA X has norms after the blocks too, and multiplies logits.
+ * granitemoe has experts instead of the feed-forward, granitemoeshared beside it. */
 #include "model/family/family.h"
 
 /* Reads layer_rope_theta, where 0 means that a layer has no rope. */
@@ -44,9 +44,14 @@ static mx_status granite_layers(struct mx_plan_build *b)
 		{"attention_multiplier", &scale},
 		{"logits_scaling", &logits},
 	};
+	bool clova = b->family == &mx_family_hyperclovax;
 	mx_status s = mx_dense_read(b, &d);
+	if (!s && clova) {
+		scale = d.shape.scale;
+		s = mx_scope_only_bool(&scope, "use_post_norm", true, b->err);
+	}
 	for (size_t i = 0; !s && i < sizeof keys / sizeof *keys; i++)
-		s = mx_scope_float(&scope, keys[i].key, 1e-9, 1e9, 1, keys[i].to, b->err);
+		s = mx_scope_float(&scope, keys[i].key, 1e-9, 1e9, *keys[i].to, keys[i].to, b->err);
 	if (!s && b->family == &mx_family_granite_swa) {
 		d.shape.sinks = true;
 		s = read_thetas(b, &scope, &d);
@@ -56,7 +61,7 @@ static mx_status granite_layers(struct mx_plan_build *b)
 	d.shape.scale = scale;
 	d.residual_scale = (float)residual;
 	b->plan->embed_scale = (float)embed;
-	b->plan->logit_scale = (float)(1 / logits);
+	b->plan->logit_scale = (float)(clova ? logits : 1 / logits);
 	return mx_dense_fill(b, &d);
 }
 
@@ -64,6 +69,33 @@ static mx_status granite_layers(struct mx_plan_build *b)
 const struct mx_family mx_family_granite = {
 	.model_type = "granite",
 	.names = &mx_llama_names,
+	.default_max_position = 2048,
+	.window = MX_WINDOW_NONE,
+	.has_attention_bias = true,
+	.has_mlp_bias = true,
+	.default_act = "silu",
+	.layers = granite_layers,
+};
+
+static const struct mx_tensor_names clova_names = {
+	.embed = "model.embed_tokens.weight",
+	.final_norm = "model.norm.weight",
+	.lm_head = "lm_head.weight",
+	.layers = "model.layers.",
+	.mixer_norm = "input_layernorm.weight",
+	.mixer_post_norm = "post_norm1.weight",
+	.mlp_norm = "post_attention_layernorm.weight",
+	.mlp_post_norm = "post_norm2.weight",
+	.mlp = "mlp.",
+	.gate = "gate_proj.weight",
+	.up = "up_proj.weight",
+	.down = "down_proj.weight",
+};
+
+/* Defaults: configuration_hyperclovax.py of transformers 5. */
+const struct mx_family mx_family_hyperclovax = {
+	.model_type = "hyperclovax",
+	.names = &clova_names,
 	.default_max_position = 2048,
 	.window = MX_WINDOW_NONE,
 	.has_attention_bias = true,

@@ -125,7 +125,7 @@ static mx_status kimi_layers(struct mx_plan_build *b)
 static mx_status kimi_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
                           uint32_t layer, struct mx_mlp_spec *out)
 {
-	static const struct mx_plan_router rule = {.scale = 2.446f};
+	static const struct mx_router_rule rule = {.normalize = true, .scale = 2.446f};
 	mx_status s = mx_scope_only_string(scope, "moe_router_activation_func", "sigmoid", b->err);
 	return s ? s : mx_deepseek_mlp_read(b, scope, layer, 1, &rule, out);
 }

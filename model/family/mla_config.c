@@ -6,14 +6,36 @@
 
 #include "model/family/family.h"
 
-/* Reads mscale_all_dim of a scaled rope: scores are multiplied by the square of its magnitude. */
-static mx_status read_score_factor(const struct mx_plan_build *b, const struct mx_scope *scope,
-                                   const struct mx_rope_config *rope, double *out)
+/* Returns the object of rope's keys, NULL if there is none. */
+static const json_t *rope_dict(const struct mx_scope *scope)
 {
 	const json_t *dict = mx_scope_get(scope, "rope_scaling");
 	if (!json_is_object(dict) || !json_object_size(dict))
 		dict = mx_scope_get(scope, "rope_parameters");
-	const struct mx_scope inner = {.where = "rope_scaling.", .inner = dict};
+	return dict;
+}
+
+/* Reads the rope. transformers writes Mistral's rotated part as one of the whole head: it must be
+ * the rope elements. */
+static mx_status read_rope(const struct mx_plan_build *b, const struct mx_scope *scope,
+                           const struct mx_mla_config *c, struct mx_rope_config *out)
+{
+	bool part = b->family->default_partial > 0 &&
+	            json_object_get(rope_dict(scope), "partial_rotary_factor");
+	int64_t dim = part ? c->nope + c->rope : c->rope;
+	mx_status s = mx_rope_config_read(b, scope, NULL, (uint32_t)dim, out);
+	if (!s && out->dim != c->rope)
+		s = mx_fail(b->err, MX_E_RANGE,
+		            "partial_rotary_factor: %u elements of a head are not qk_rope_head_dim %lld",
+		            out->dim, (long long)c->rope);
+	return s;
+}
+
+/* Reads mscale_all_dim of a scaled rope: scores are multiplied by the square of its magnitude. */
+static mx_status read_score_factor(const struct mx_plan_build *b, const struct mx_scope *scope,
+                                   const struct mx_rope_config *rope, double *out)
+{
+	const struct mx_scope inner = {.where = "rope_scaling.", .inner = rope_dict(scope)};
 	double all = 0;
 	mx_status s = mx_scope_float(&inner, "mscale_all_dim", 0, 1e3, 0, &all, b->err);
 	if (s)
@@ -49,7 +71,7 @@ static mx_status read_shape(const struct mx_plan_build *b, const struct mx_scope
 static mx_status make_params(const struct mx_plan_build *b, const struct mx_mla_config *c,
                              const struct mx_rope_config *rope, double scale, struct mx_params *out)
 {
-	struct mx_param items[16] = {
+	struct mx_param items[18] = {
 		mx_param_of_int("heads", c->heads),
 		mx_param_of_int("q_lora_rank", c->q_rank),
 		mx_param_of_int("kv_lora_rank", c->rank),
@@ -71,6 +93,11 @@ static mx_status make_params(const struct mx_plan_build *b, const struct mx_mla_
 		items[n++] = (struct mx_param){
 			.name = "rope_attention_factor", .type = MX_PARAM_FLOAT, .f = rope->attention_factor};
 	}
+	if (rope->q_beta != 0) {
+		items[n++] =
+			(struct mx_param){.name = "q_scale_beta", .type = MX_PARAM_FLOAT, .f = rope->q_beta};
+		items[n++] = mx_param_of_int("q_scale_length", rope->original);
+	}
 	struct mx_param *copy = mx_arena_alloc(b->arena, n * sizeof *copy);
 	if (!copy)
 		return mx_plan_no_memory(b);
@@ -87,7 +114,7 @@ mx_status mx_mla_config_read(const struct mx_plan_build *b, const struct mx_scop
 	double factor = 1;
 	mx_status s = read_shape(b, scope, &c);
 	if (!s && c.rotates)
-		s = mx_rope_config_read(b, scope, NULL, (uint32_t)c.rope, &rope);
+		s = read_rope(b, scope, &c, &rope);
 	if (!s && (!strcmp(rope.type, "dynamic") || !strcmp(rope.type, "longrope")))
 		s = mx_fail(b->err, MX_E_UNSUPPORTED,
 		            "rope_scaling: '%s' is not supported with latent attention", rope.type);

@@ -115,21 +115,12 @@ const struct mx_family mx_family_qwen3_moe = {
 static mx_status glm_mlp(const struct mx_plan_build *b, const struct mx_scope *scope,
                          uint32_t layer, struct mx_mlp_spec *out)
 {
-	int64_t dense = 1, shared = 1;
-	bool normalize = true;
-	mx_status s = mx_scope_int(scope, "first_k_dense_replace", 0, INT32_MAX, 1, &dense, b->err);
-	if (s || layer < dense)
+	static const struct mx_router_rule rule = {.normalize = true};
+	bool dense = false;
+	mx_status s = mx_first_dense_read(b, scope, layer, 1, &dense);
+	if (s || dense)
 		return s ? s : mx_mlp_config_read(b, scope, out);
-	s = mx_scope_bool(scope, "norm_topk_prob", true, &normalize, b->err);
-	if (!s)
-		s = mx_scope_int(scope, "n_shared_experts", 1, 64, 1, &shared, b->err);
-	*out = (struct mx_mlp_spec){
-		.corrected = true,
-		.router = {.scores = MX_ROUTER_SIGMOID, .normalize = normalize, .sum_epsilon = 1e-20f}};
-	if (!s)
-		s = mx_experts_config_read(b, scope, "moe_intermediate_size", out);
-	out->width = (uint32_t)shared * out->expert_width;
-	return s;
+	return mx_corrected_experts_read(b, scope, &rule, 1, out);
 }
 
 /* Attention has norms of q and k if the config says so, and never a bias of its output. */
@@ -147,36 +138,10 @@ static mx_status glm_layers(struct mx_plan_build *b)
 	return mx_dense_fill(b, &d);
 }
 
-static const struct mx_expert_names glm_experts = {
-	.router = "mlp.gate.weight",
-	.correction = "mlp.gate.e_score_correction_bias",
-	.list = "mlp.experts.",
-	.gate = ".gate_proj.weight",
-	.up = ".up_proj.weight",
-	.down = ".down_proj.weight",
-	.fused_up = "mlp.experts.gate_up_proj",
-	.fused_down = "mlp.experts.down_proj",
-	.shared = "mlp.shared_experts.",
-};
-
-static const struct mx_tensor_names glm_names = {
-	.embed = "model.embed_tokens.weight",
-	.final_norm = "model.norm.weight",
-	.lm_head = "lm_head.weight",
-	.layers = "model.layers.",
-	.mixer_norm = "input_layernorm.weight",
-	.mlp_norm = "post_attention_layernorm.weight",
-	.mlp = "mlp.",
-	.gate = "gate_proj.weight",
-	.up = "up_proj.weight",
-	.down = "down_proj.weight",
-	.experts = &glm_experts,
-};
-
 /* Defaults: configuration_glm4_moe.py of transformers 5. */
 const struct mx_family mx_family_glm4_moe = {
 	.model_type = "glm4_moe",
-	.names = &glm_names,
+	.names = &mx_deepseek_names,
 	.default_norm_eps = 1e-5,
 	.default_kv_heads = 8,
 	.default_max_position = 131072,

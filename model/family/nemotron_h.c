@@ -66,7 +66,7 @@ static mx_status read_experts(const struct mx_plan_build *b, const struct mx_sco
 	out->width = (uint32_t)shared;
 	out->latent = (uint32_t)latent;
 	out->corrected = true;
-	out->router = (struct mx_plan_router){
+	out->router = (struct mx_router_rule){
 		.scores = MX_ROUTER_SIGMOID, .normalize = normalize, .sum_epsilon = 1e-20f};
 	return s ? s : mx_experts_config_read(b, scope, "moe_intermediate_size", out);
 }

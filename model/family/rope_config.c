@@ -337,6 +337,21 @@ static mx_status read_theta(const struct rope_source *src, struct mx_rope_config
 	                          src->b->err);
 }
 
+/* Applies alpha, if there is one: it makes "dynamic" a "default" of another base. */
+static mx_status stretch_base(const struct rope_source *src, struct mx_rope_config *r)
+{
+	double alpha = 0;
+	mx_status s = mx_scope_float(&src->dict, "alpha", 0, 1e9, 0, &alpha, src->b->err);
+	if (s || alpha <= 0 || strcmp(r->type, "dynamic"))
+		return s;
+	if (r->dim < 4)
+		return mx_fail(src->b->err, MX_E_RANGE, "head_dim: alpha needs 4 dimensions, not %u",
+		               r->dim);
+	r->theta *= pow(alpha, (double)r->dim / (r->dim - 2));
+	r->type = "default";
+	return MX_OK;
+}
+
 /* Allocates and computes the unscaled frequencies of a theta; NULL if out of memory. */
 static double *frequencies(const struct mx_plan_build *b, double theta, uint32_t dim)
 {
@@ -391,6 +406,8 @@ mx_status mx_rope_config_read(const struct mx_plan_build *b, const struct mx_sco
 		return mx_fail(b->err, MX_E_RANGE, "head_dim: rope over %u dimensions, which must be even",
 		               r.dim);
 	s = read_theta(&src, &r);
+	if (!s && b->family->rope_alpha)
+		s = stretch_base(&src, &r);
 	if (!s && r.q_beta != 0)
 		s = read_original(&src, &r.original);
 	if (s)

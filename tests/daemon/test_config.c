@@ -43,7 +43,7 @@ static void every_key_is_taken(void **state)
 		"  idle_timeout_s: 9, header_timeout_s: 8, threads: 3, workers: 4,\n"
 		"  keep_alive_s: 2.5, stall_s: 11}\n"
 		"grpc: {listen: ['127.0.0.1:3'], tls: {cert: c.pem, key: /k.pem, client_ca: ''},\n"
-		"  memory: 2MiB, max_calls: 12, idle_timeout_s: 13, threads: 5}\n"
+		"  memory: 2MiB, max_calls: 12, idle_timeout_s: 13, min_ping_s: 7, threads: 5}\n"
 		"log: {level: debug, format: json, access: errors}\n"
 		"scheduler: {max_sequences: 5, step_tokens: 77, queue: 6, max_step_stretch: 2.5}\n"
 		"shutdown: {drain_s: 1.5}\n"
@@ -71,6 +71,7 @@ static void every_key_is_taken(void **state)
 	assert_int_equal(c->grpc.memory, 2 << 20);
 	assert_int_equal(c->grpc.max_calls, 12);
 	assert_int_equal(c->grpc.idle_timeout_s, 13);
+	assert_int_equal(c->grpc.min_ping_s, 7);
 	assert_int_equal(c->grpc.threads, 5);
 	assert_int_equal(c->log.level, MX_LOG_DEBUG);
 	assert_int_equal(c->log.format, MX_LOG_JSON);
@@ -107,12 +108,13 @@ static void every_key_is_taken(void **state)
 	mx_config_free(c);
 }
 
-/* The keys that wait for a restart when `after` replaces `before`. */
-static void expect_waiting(const char *before, const char *after, const char *keys)
+/* Compares the keys of one kind that differ when `after` replaces `before`. */
+static void expect_differing(const char *before, const char *after, bool reloadable,
+                             const char *keys)
 {
 	struct mx_config *a = parse(before), *b = parse(after);
 	struct mx_buf out = {0};
-	mx_config_compare(a, b, &out);
+	mx_config_compare(a, b, reloadable, &out);
 	assert_string_equal(mx_buf_str(&out), keys);
 	mx_buf_free(&out);
 	mx_config_free(a);
@@ -122,22 +124,67 @@ static void expect_waiting(const char *before, const char *after, const char *ke
 static void keys_that_wait_for_a_restart(void **state)
 {
 	(void)state;
-	expect_waiting(MODEL, "http: {listen: '127.0.0.1:8080', threads: 2}\n" MODEL, "");
-	expect_waiting(MODEL, "log: {level: error, format: json, access: off}\n" MODEL, "");
-	expect_waiting(MODEL, "models: [{name: demo, path: m, aliases: [a]}]\n", "");
-	expect_waiting(MODEL,
-	               "http: {threads: 3, listen: [a:1, b:2], stall_s: 60.5}\n"
-	               "modules: [x]\nmetrics: {vllm_names: false}\nscheduler: {queue: 2}\n"
-	               "models: [{name: demo, path: m, memory: 1GiB, device: cuda, dtype: f32,\n"
-	               "  snapshot_every: 0}]\n",
-	               "http.listen, http.threads, http.stall_s, scheduler.queue, metrics.vllm_names, "
-	               "modules, models[demo].device, models[demo].memory, models[demo].dtype, "
-	               "models[demo].snapshot_every");
-	expect_waiting(MODEL, "grpc: {tls: {cert: c, key: k}}\n" MODEL, "grpc.tls.cert, grpc.tls.key");
+	expect_differing(MODEL, "http: {listen: '127.0.0.1:8080', threads: 2}\n" MODEL, false, "");
+	expect_differing(MODEL, "log: {level: error, format: json, access: off}\n" MODEL, false, "");
+	expect_differing(MODEL, "models: [{name: demo, path: other, memory: 1GiB}]\n", false, "");
+	expect_differing(MODEL,
+	                 "http: {threads: 3, listen: [a:1, b:2], stall_s: 60.5}\n"
+	                 "modules: [x]\nmetrics: {vllm_names: false}\n"
+	                 "scheduler: {queue: 2, step_tokens: 64}\n" MODEL,
+	                 false,
+	                 "http.listen, http.threads, http.stall_s, scheduler.step_tokens, "
+	                 "metrics.vllm_names, modules");
+	expect_differing(MODEL, "http: {tls: {cert: c, key: k, min_version: 1.3}}\n" MODEL, false,
+	                 "http.tls.cert, http.tls.key, http.tls.min_version");
+	expect_differing(MODEL, "admin: {listen: '127.0.0.1:9'}\n" MODEL, false, "admin.listen");
+	expect_differing(MODEL, "grpc: {tls: {cert: c, key: k}}\n" MODEL, false,
+	                 "grpc.tls.cert, grpc.tls.key");
+}
+
+static void keys_that_a_reload_applies(void **state)
+{
+	(void)state;
+	expect_differing(MODEL, MODEL, true, "");
+	expect_differing(MODEL, "http: {threads: 3}\n" MODEL, true, "");
+	expect_differing(
+		MODEL,
+		"http: {cors: {origins: ['*']}, page: false}\nlog: {level: error, format: json, access: "
+		"off}\n"
+		"scheduler: {queue: 2}\nshutdown: {drain_s: 1}\n" MODEL,
+		true,
+		"http.cors.origins, http.page, log.level, log.format, log.access, scheduler.queue, "
+		"shutdown.drain_s");
 	/* models are known by their names, not by their places */
-	expect_waiting("models: [{name: a, path: x}, {name: b, path: y}]",
-	               "models: [{name: b, path: y}, {name: a, path: z}]", "models[a].path");
-	expect_waiting(MODEL, "models: [{name: other, path: m}]", "models[demo], models[other]");
+	expect_differing("models: [{name: a, path: x}, {name: b, path: y}]",
+	                 "models: [{name: b, path: y, aliases: [c]}, {name: a, path: x}]", true,
+	                 "models[b].aliases");
+	expect_differing(MODEL, "models: [{name: other, path: m, aliases: [c]}]", true, "");
+}
+
+static void models_with_other_settings(void **state)
+{
+	(void)state;
+	struct mx_config *a = parse("models: [{name: a, path: x}]");
+	static const struct {
+		const char *keys;
+		bool same;
+	} cases[] = {{"path: x", true},
+	             {"path: x, aliases: [b]", true},
+	             {"path: y", false},
+	             {"path: x, memory: 1GiB", false},
+	             {"path: x, kv_dtype: f32", false},
+	             {"path: x, snapshot_every: 0", false}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char text[200];
+		snprintf(text, sizeof text, "models: [{name: z, path: z}, {name: a, %s}]", cases[i].keys);
+		struct mx_config *b = parse(text);
+		const struct mx_config_model *m = mx_config_find(b, "a");
+		assert_non_null(m);
+		assert_int_equal(mx_config_same_model(mx_config_find(a, "a"), m), cases[i].same);
+		assert_null(mx_config_find(b, "b"));
+		mx_config_free(b);
+	}
+	mx_config_free(a);
 }
 
 static void defaults_are_those_of_the_manual(void **state)
@@ -173,6 +220,10 @@ static void faults_name_their_place(void **state)
 	(void)state;
 	refuse("htpp: {}\n" MODEL, "f.yaml:1:1: htpp", "did you mean \"http\"");
 	refuse("http: {lisen: x}\n" MODEL, "f.yaml:1:8: http.lisen", "did you mean \"listen\"");
+	refuse("http: {tls: {cert: c}}\n" MODEL, "f.yaml:1:1: (top level)", "http.tls needs both");
+	refuse("http: {tls: {min_version: 1.1}}\n" MODEL, "f.yaml:1:27: http.tls.min_version",
+	       "must be one of 1.2, 1.3");
+	refuse("grpc: {tls: {min_version: 1.3}}\n" MODEL, "f.yaml:1:1: (top level)", "gRPC's library");
 	refuse("log: {colour: red}\n" MODEL, "f.yaml:1:7: log.colour",
 	       "valid keys here: level, format");
 	refuse("log:\n  level: loud\n" MODEL, "f.yaml:2:10: log.level",
@@ -315,6 +366,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_key_is_taken),
 		cmocka_unit_test(keys_that_wait_for_a_restart),
+		cmocka_unit_test(keys_that_a_reload_applies),
+		cmocka_unit_test(models_with_other_settings),
 		cmocka_unit_test(defaults_are_those_of_the_manual),
 		cmocka_unit_test(faults_name_their_place),
 		cmocka_unit_test(listen_addresses_are_checked),

@@ -38,17 +38,21 @@ static void fill(struct rng *g, enum mx_dtype dtype, struct mx_weight *w)
 	}
 }
 
-/* The same products, by one call of linear for each, into z, and by linear_each into y. */
-static void compare(struct mx_device *d, const struct mx_weight *w, size_t n)
+/* The same products, by one call of linear for each, into z, and by linear_each into y. `apart`:
+ * elements from one input to the next; 0 = all have the same one. */
+static void compare(struct mx_device *d, const struct mx_weight *w, size_t n, size_t apart)
 {
 	struct mx_linear_each each[HEADS];
 	memset(y, 0xff, sizeof y);
 	memset(z, 0xff, sizeof z);
 	for (int h = 0; h < HEADS; h++) {
 		const struct mx_linear_out out = {.w = &w[h], .y = z + h * LDY, .ldy = HEADS * LDY};
-		assert_int_equal(d->ops->linear(d, x + h * LDX, HEADS * LDX, n, &out, 1), MX_OK);
-		each[h] = (struct mx_linear_each){
-			.w = &w[h], .x = x + h * LDX, .ldx = HEADS * LDX, .y = y + h * LDY, .ldy = HEADS * LDY};
+		assert_int_equal(d->ops->linear(d, x + h * apart, HEADS * LDX, n, &out, 1), MX_OK);
+		each[h] = (struct mx_linear_each){.w = &w[h],
+		                                  .x = x + h * apart,
+		                                  .ldx = HEADS * LDX,
+		                                  .y = y + h * LDY,
+		                                  .ldy = HEADS * LDY};
 	}
 	assert_int_equal(d->ops->linear_each(d, n, each, HEADS), MX_OK);
 	assert_memory_equal(y, z, sizeof y);
@@ -69,8 +73,10 @@ static void is_linear_product_by_product(void **state)
 			                 MX_OK);
 			for (int t = MX_F32; t <= MX_BF16; t++) {
 				fill(&g, (enum mx_dtype)t, w);
-				for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-					compare(d, w, counts[i]);
+				for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+					compare(d, w, counts[i], LDX);
+					compare(d, w, counts[i], 0);
+				}
 			}
 			mx_cpu_destroy(d);
 		}

@@ -398,6 +398,95 @@ static void test_bias_and_bans(void **state)
 	}
 }
 
+/* ---- allowed tokens ---- */
+
+static bool holds(const uint32_t *set, uint32_t token)
+{
+	return set[token / 32] >> token % 32 & 1;
+}
+
+static void random_set(uint32_t *set, uint32_t vocab, uint32_t one_in)
+{
+	memset(set, 0, mx_mask_words(vocab) * sizeof *set);
+	for (uint32_t i = 0; i < vocab; i++)
+		if (rng() % one_in == 0)
+			set[i / 32] |= 1u << i % 32;
+	uint32_t one = rng() % vocab;
+	set[one / 32] |= 1u << one % 32;
+}
+
+/* Draws as if the other tokens did not exist: the same token as from logits that lack them, and as
+ * from a vocabulary without them. There the weights are summed in other blocks, so that a draw on
+ * the border of two tokens may fall on the other side. */
+static void test_masks(void **state)
+{
+	(void)state;
+	static float logits[MAX_VOCAB], without[MAX_VOCAB], few[MAX_VOCAB];
+	static uint32_t set[(MAX_VOCAB + 31) / 32];
+	static int32_t ids[MAX_VOCAB];
+	static const uint32_t vocabs[] = {1, 31, 32, 33, 300, 5000, 39999};
+	unsigned draws = 0, borders = 0;
+	for (unsigned round = 0; round < 1500; round++) {
+		uint32_t vocab = vocabs[rng() % 7], n = 0;
+		random_logits(logits, vocab, (int)(rng() % 3)); /* without holes */
+		random_set(set, vocab, 1 + rng() % 3 * 40);
+		for (uint32_t i = 0; i < vocab; i++) {
+			without[i] = holds(set, i) ? logits[i] : -INFINITY;
+			if (holds(set, i)) {
+				few[n] = logits[i];
+				ids[n++] = (int32_t)i;
+			}
+		}
+		struct mx_sampling s = plain;
+		s.seed = round;
+		s.temperature = (float)(rng() % 3) / 2;
+		s.top_p = rng() % 2 ? 1 : 0.8f;
+		s.min_p = rng() % 3 ? 0 : 0.1f;
+		s.top_k = rng() % 2 ? 0 : 7;
+		struct mx_sample_row row = {.sampling = &s, .position = rng()};
+		int32_t removed = sample_one(without, vocab, &row);
+		int32_t compact = ids[sample_one(few, n, &row)];
+		row.allowed = set;
+		int32_t token = sample_one(logits, vocab, &row);
+		assert_true(holds(set, (uint32_t)token));
+		assert_int_equal(token, removed);
+		draws++;
+		borders += token != compact;
+	}
+	assert_true(borders <= draws / 500);
+}
+
+/* A set is kept whatever bias and penalties say, and a ban beside it. */
+static void test_masks_and_lists(void **state)
+{
+	(void)state;
+	float logits[70] = {0};
+	uint32_t set[3] = {1u << 5, 1u << 1, 1u << 3}; /* 5, 33, 67 */
+	const struct mx_logit_bias bias[] = {{6, 100}, {33, 50}};
+	const struct mx_token_count counts[] = {{33, 0, 9}, {8, 0, 1}};
+	const int32_t banned[] = {67};
+	struct mx_sampling s = plain;
+	s.temperature = 0;
+	s.bias = bias;
+	s.n_bias = 2;
+	struct mx_sample_row row = {.sampling = &s, .allowed = set};
+	assert_int_equal(sample_one(logits, 70, &row), 33);
+	s.n_bias = 1;
+	s.frequency_penalty = 1;
+	row.counts = counts;
+	row.n_counts = 2;
+	assert_int_equal(sample_one(logits, 70, &row), 5);
+	logits[67] = 3;
+	assert_int_equal(sample_one(logits, 70, &row), 67);
+	row.banned = banned;
+	row.n_banned = 1;
+	assert_int_equal(sample_one(logits, 70, &row), 5);
+	int32_t token;
+	set[0] = set[1] = 0; /* nothing is left */
+	assert_int_equal(device->ops->sample(device, logits, 70, 1, 70, &row, &token), MX_E_INTERNAL);
+	assert_int_equal(token, -1);
+}
+
 /* No token rather than an undefined one; the other rows are good. */
 static void test_not_a_number(void **state)
 {
@@ -492,12 +581,13 @@ static void test_logprobs(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_philox),        cmocka_unit_test(test_filters),
-		cmocka_unit_test(test_top_p_ties),    cmocka_unit_test(test_distribution),
-		cmocka_unit_test(test_batches),       cmocka_unit_test(test_keys),
-		cmocka_unit_test(test_greedy),        cmocka_unit_test(test_penalties),
-		cmocka_unit_test(test_bias_and_bans), cmocka_unit_test(test_not_a_number),
-		cmocka_unit_test(test_logprobs),
+		cmocka_unit_test(test_philox),          cmocka_unit_test(test_filters),
+		cmocka_unit_test(test_top_p_ties),      cmocka_unit_test(test_distribution),
+		cmocka_unit_test(test_batches),         cmocka_unit_test(test_keys),
+		cmocka_unit_test(test_greedy),          cmocka_unit_test(test_penalties),
+		cmocka_unit_test(test_bias_and_bans),   cmocka_unit_test(test_not_a_number),
+		cmocka_unit_test(test_logprobs),        cmocka_unit_test(test_masks),
+		cmocka_unit_test(test_masks_and_lists),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -69,8 +69,18 @@ class Thread(threading.Thread):
         return self.result
 
 
+def make_pair(folder, name, host, issuer=None):
+    """NAME.pem and NAME.key: a certificate of the issuer, or one that signs itself."""
+    signer = ["-CA", issuer + ".pem", "-CAkey", issuer + ".key"] if issuer else []
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+                    "-nodes", "-keyout", name + ".key", "-out", name + ".pem", "-days", "2",
+                    "-subj", "/CN=" + host, "-addext", f"subjectAltName=DNS:{host},IP:127.0.0.1", *signer],
+                   cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
 class Process:
     """A server process that has said where it listens."""
+    tls = None  # the ssl.SSLContext of clients; None: plain HTTP
 
     def __init__(self, command, env=None):
         self.log = tempfile.TemporaryFile()
@@ -135,6 +145,8 @@ class Process:
     # ---- requests ----
 
     def connect(self, timeout=PATIENCE):
+        if self.tls:
+            return http.client.HTTPSConnection(self.host, self.port, timeout=timeout, context=self.tls)
         return http.client.HTTPConnection(self.host, self.port, timeout=timeout)
 
     def request(self, method, path, body=None, headers=None, connection=None):
@@ -214,15 +226,18 @@ class Frontend(Process):
 class Mixd(Process):
     """The daemon itself on the bundled model, or on `models` (name -> folder); other keyword
     arguments are keys of its configuration's scheduler section; keys is more of every model's, http
-    of its http section, env of the environment, top of the configuration's top level."""
+    of its http section, env of the environment, top of the configuration's top level, tls the
+    context of its clients."""
 
-    def __init__(self, models=None, keys="", http="", env=None, top="", **scheduler):
+    def __init__(self, models=None, keys="", http="", env=None, top="", tls=None, **scheduler):
+        self.tls = tls
         models = models or {"demo": DEMO}
         self.folder = tempfile.TemporaryDirectory()
         config = os.path.join(self.folder.name, "mixd.yaml")
         section = ", ".join(f"{k}: {v}" for k, v in scheduler.items())
         with open(config, "w") as f:
-            f.write(f"http: {{ listen: 127.0.0.1:0{http} }}\n"
+            listen = "" if "listen:" in http else "listen: 127.0.0.1:0"
+            f.write(f"http: {{ {listen}{http} }}\n"
                     f"scheduler: {{ {section} }}\n"
                     f"{top}"
                     "models:\n" +
@@ -235,7 +250,7 @@ class Mixd(Process):
         self.model = next(iter(models))
         end = time.monotonic() + PATIENCE
         while not self.port:
-            found = re.search(r"listening on \S*:(\d+)", self.errors())
+            found = re.search(r'http(?:: |","msg":")listening on \S*?:(\d+)', self.errors())
             assert found or self.process.poll() is None, self.errors()
             assert time.monotonic() < end, f"mixd does not listen: {self.errors()}"
             self.port = int(found[1]) if found else None

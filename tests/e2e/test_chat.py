@@ -110,8 +110,9 @@ def test_bad_messages(s):
                 "messages", "did you mean it by 'contnt'?")
     check_error(s.request("POST", CHAT, '{"messages": [], "seed": 1, "seed": 2}'), 400, "invalid_json",
                 contains='"seed"')
-    check_error(post(messages=HI, tool_choice="required"), 400, "unsupported_parameter")
-    check_error(post(messages=HI, response_format={"type": "json_object"}), 400,
+    check_error(post(messages=HI, tool_choice="required"), 400, "invalid_value", "tool_choice",
+                "there are no 'tools'")
+    check_error(post(messages=HI, response_format={"type": "xml"}), 400,
                 "unsupported_parameter", "response_format")
     check_error(post(messages=[{"role": "user", "content": "word " * 3000}]), 400,
                 "context_length_exceeded")
@@ -182,9 +183,9 @@ def test_what_the_template_drops_is_refused():
                             "unsupported_parameter", "tools")
                 # none hides the tools: nothing is dropped
                 assert post(tools=tools, tool_choice="none")[0] == 200
-            for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
-                check_error(post(tools=tools, tool_choice=choice), 400, "unsupported_parameter",
-                            "tool_choice", "not parsed yet")
+            if "tools" in good: # nothing in these templates says how calls are written
+                check_error(post(tools=tools, tool_choice="required"), 400, "unsupported_parameter",
+                            "tool_choice", "is not known")
             s.stop()
 
 
@@ -241,7 +242,7 @@ def test_hidden_tools():
     template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools is none }}"
     with tempfile.TemporaryDirectory() as folder:
         s = Frontend(tokenizer=model_with_template(folder, template))
-        ask = dict(messages=HI, max_tokens=1, tools=[{"type": "function"}])
+        ask = dict(messages=HI, max_tokens=1, tools=[{"type": "function", "function": {"name": "f"}}])
         seen = lambda **f: s.complete(CHAT, **dict(ask, **f))["usage"]["prompt_tokens"]
         count = lambda text: s.post("/tokenize", {"content": text})[2]["count"]
         assert seen() == seen(tool_choice="auto") == count("Hi thereFalse")
@@ -265,11 +266,11 @@ def test_content_in_parts():
 
 
 def test_templates_of_several_names():
-    templates = [{"name": "tool_use", "template": "{{ cls_token }}{{ tools[0].type }}"},
+    templates = [{"name": "tool_use", "template": "{{ cls_token }}{{ tools[0].function.description }}"},
                  {"name": "default", "template": "{{ cls_token }}{{ messages[0].content }}"}]
     with tempfile.TemporaryDirectory() as folder:
         s = Frontend(tokenizer=model_with_template(folder, templates, cls_token="of the"))
-        tools = [{"type": "a function of many tokens"}]
+        tools = [{"type": "function", "function": {"name": "f", "description": "a function of many tokens"}}]
         seen = lambda **f: s.complete(CHAT, messages=HI, max_tokens=1, **f)["usage"]["prompt_tokens"]
         count = lambda text: s.post("/tokenize", {"content": text})[2]["count"]
         assert seen() == seen(tools=tools, tool_choice="none") == count("of theHi there")

@@ -6,22 +6,25 @@ import json
 import os
 import re
 import shutil
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
 
-from harness import ATTENTION, BUILD, DEMO, PATIENCE, main
+from harness import ATTENTION, BUILD, DEMO, PATIENCE, main, make_pair
 
 
-def run(path=DEMO, check=True, keys="", top=""):
-    """(exit status, output) of mixd on one model, with more keys of it and of the configuration."""
+def run(path=DEMO, check=True, keys="", top="", http="", fronts=os.path.join(BUILD, "daemon/.libs")):
+    """(exit status, output) of mixd on one model, with more keys of it, of the configuration and of its
+    http section."""
     with tempfile.TemporaryDirectory() as folder:
         config = os.path.join(folder, "mixd.yaml")
         with open(config, "w") as f:
-            f.write(f"http: {{ listen: '127.0.0.1:0' }}\n{top}models: [{{ name: demo, path: {path}{keys} }}]\n")
+            f.write(f"http: {{ listen: '127.0.0.1:0'{http} }}\n{top}models: [{{ name: demo, path: {path}{keys} }}]\n")
         r = subprocess.run([os.path.join(BUILD, "mixd"), "--config", config] + ["--check"] * check,
-                           env=dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers/.libs")),
+                           env=dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers/.libs"),
+                                    MIXD_FRONT_PATH=fronts),
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            timeout=PATIENCE)
         return r.returncode, r.stdout
@@ -91,7 +94,7 @@ def test_the_bundled_model_passes():
         assert f"  mixer {line}" in text, text
     sizes = {k: float(re.search(rf"^  {k} +([0-9.]+) MiB", text, re.M)[1]) for k in
              ("answers", "bodies", "work on short ones", "work on long ones", "connections",
-              "resident at start")}
+              "grammars", "resident at start")}
     total = float(re.search(r"^  total +([0-9.]+) MiB  models and requests", text, re.M)[1])
     assert sizes["answers"] == 64 and sizes["bodies"] == 2 * 64, text
     assert abs(sum(sizes.values()) - total) < 0.4, text
@@ -137,6 +140,44 @@ def test_more_memory_than_the_host_has():
     for check in (True, False):
         rc, text = run(check=check, keys=", memory: 900TiB")
         assert rc == 1 and "beside the mapped weights, and this host" in text, text
+
+def test_files_and_modules():
+    """What a start needs beside the models: files of TLS that fit, and the module of gRPC."""
+    have_grpc = os.path.exists(os.path.join(BUILD, "daemon/.libs/front-grpc.so"))
+    with tempfile.TemporaryDirectory() as d:
+        for name in "one", "two":
+            make_pair(d, name, name + ".test")
+        at = lambda name: os.path.join(d, name)
+
+        def refused(cert, key, *words, ca=""):
+            tls = f"tls: {{ cert: {at(cert)}, key: {at(key)}{ca and ', client_ca: ' + at(ca)} }}"
+            for check in True, False:
+                for section in dict(http=", " + tls), dict(top=f"grpc: {{ listen: 127.0.0.1:0, {tls} }}\n"):
+                    rc, text = run(check=check, **section)
+                    assert rc == 1, (rc, section, check, text)
+                    assert all(w in text for w in words) and "listening" not in text, (words, text)
+        refused("one.pem", "two.key", at("one.pem"), "not usable with the key " + at("two.key"))
+        refused("one.pem", "none.key", at("none.key"), "cannot be opened")
+        refused("one.pem", "one.key", at("one.key"), "has no usable certificate", ca="one.key")
+        if have_grpc:
+            tls = f"tls: {{ cert: {at('one.pem')}, key: {at('one.key')}, client_ca: {at('two.pem')} }}"
+            rc, text = run(http=", " + tls, top=f"grpc: {{ listen: 127.0.0.1:0, {tls} }}\n")
+            assert rc == 0, text
+        for check in True, False:
+            rc, text = run(check=check, top="grpc: { listen: 127.0.0.1:0 }\n", fronts=d)
+            assert rc == 1 and "front-grpc.so" in text, text
+
+def test_an_address_that_is_taken():
+    """The address is named with the cause, and files of TLS are not suspected."""
+    have_grpc = os.path.exists(os.path.join(BUILD, "daemon/.libs/front-grpc.so"))
+    with tempfile.TemporaryDirectory() as d, socket.create_server(("127.0.0.1", 0)) as taken:
+        make_pair(d, "one", "one.test")
+        address = "127.0.0.1:%d" % taken.getsockname()[1]
+        tls = f"tls: {{ cert: {d}/one.pem, key: {d}/one.key, client_ca: {d}/one.pem }}"
+        for section in [f"admin: {{ listen: {address} }}\n",
+                        f"grpc: {{ listen: {address}, {tls} }}\n"][:1 + have_grpc]:
+            rc, text = run(check=False, top=section)
+            assert rc == 1 and f"{address}: cannot listen: Address already in use\n" in text, text
 
 
 if __name__ == "__main__":

@@ -53,6 +53,8 @@ def test_one_model_without_a_configuration():
         # a reload has nothing to read, and does no harm
         s.process.send_signal(signal.SIGHUP)
         s.wait_for(lambda: "nothing to reload" in s.errors(), "answer to SIGHUP")
+        # where to look, once it is ready, as a comment of the YAML
+        s.wait_for(lambda: f"\n# ready: http://127.0.0.1:{s.port}/\n" in s.printed(), "address")
         yaml = s.printed()
         s.stop()
     # the YAML that it printed is a configuration as it stands, whereever it is stored
@@ -68,8 +70,34 @@ def test_one_model_without_a_configuration():
 def test_check_of_one_model():
     rc, out, err = run("--model", DEMO, "--check")
     assert rc == 0 and "total" in out and 'name: "demo"' in out and 'listen: "127.0.0.1:8080"' in out, (out, err)
+    assert "  tool calls none, reasoning none\n" in out, out
     rc, out, err = run("--model", "Org/no-such-model", "--check", cwd="/")
     assert rc == 1 and "hf download Org/no-such-model" in err, err
+
+
+def test_check_names_the_parsers():
+    """Those of the configuration."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
+        f.write("http: { listen: 127.0.0.1:0 }\nmodels:\n  - name: demo\n    path: %s\n"
+                "    tool_parser: mistral_args\n    reasoning_parser: think\n" % DEMO)
+        f.flush()
+        rc, out, err = run("--config", f.name, "--check")
+        assert rc == 0 and "  tool calls mistral_args, reasoning think\n" in out, (out, err)
+
+
+def test_version():
+    """It says what the build has: the same as configure found."""
+    rc, out, err = run("--version")
+    assert rc == 0 and not err, (rc, err)
+    with open(os.path.join(BUILD, "config.h")) as f:
+        defined = dict(re.findall(r"^#define (\w+) (.*)$", f.read(), re.M))
+    lines = out.splitlines()
+    assert lines[0] == "mixd " + defined["PACKAGE_VERSION"].strip('"'), out
+    parts = {"x86-64": "MX_X86_64", "tls": "HAVE_GNUTLS", "keys": "HAVE_GNUTLS", "grpc": "HAVE_GRPC",
+             "zmq": "HAVE_ZMQ", "systemd": "HAVE_SYSTEMD", "cuda": "HAVE_CUDA"}
+    said = dict((name, sign == "+") for sign, name in re.findall(r"([+-])([a-z][a-z0-9-]*)(?= |$)", lines[1]))
+    assert said == {name: macro in defined for name, macro in parts.items()}, (out, said)
+    assert ("-fsanitize=" in lines[2]) == ("-fsanitize=" in defined["SANITIZERS"]), out
 
 
 def test_wrong_command_lines():

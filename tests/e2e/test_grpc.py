@@ -1,26 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The gRPC front end with the real Python client (grpcio, with its packages for health and reflection).
-MIXD_TEST_PYTHON names an interpreter that has them; without one, or without the front end in the build,
-the test is skipped. The same prompts by REST must give the same bits."""
+The same prompts by REST must give the same bits."""
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 
-from harness import BUILD, PATIENCE, SRC, Mixd, Skip, main
-
-PYTHON = os.environ.get("MIXD_TEST_PYTHON", sys.executable)
-FRONTS = os.path.join(BUILD, "daemon/.libs")
+from grpc_harness import FRONTS, need, python, run, start
+from harness import PATIENCE, Mixd, main, make_pair
 
 CLIENT = r'''
-import json, struct, sys, threading, time, urllib.request
-http, address, messages = sys.argv[1:4]
-sys.path.insert(0, messages)
-import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -31,11 +23,6 @@ channel = grpc.insecure_channel(address)
 stub = inference_pb2_grpc.InferenceStub(channel)
 f32 = lambda x: struct.unpack("f", struct.pack("f", x))[0]
 NIGHT = "It was a dark and stormy night"
-
-
-def rest(path, **body):
-    r = urllib.request.Request(http + path, json.dumps(dict(body, model="demo")).encode())
-    return json.loads(urllib.request.urlopen(r).read())
 
 
 def collect(call):
@@ -52,17 +39,6 @@ def collect(call):
         if m.HasField("usage"):
             usage = m.usage
     return choices, usage, n
-
-
-def fails(code, call, *words):
-    try:
-        list(call) if hasattr(call, "__iter__") else call()
-    except grpc.RpcError as e:
-        assert e.code() == code, (e.code(), e.details())
-        for w in words:
-            assert w in e.details(), (w, e.details())
-        return e
-    raise AssertionError("no error")
 
 
 def complete(text=NIGHT, **more):
@@ -87,6 +63,29 @@ def same_bits():
             assert list(got.logprobs.values) == [f32(x) for x in lp["token_logprobs"]]
             assert list(got.logprobs.counts) == [3] * len(got.logprobs.ids)
             assert got.finish_reason == {"stop": 1, "length": 2}[c["finish_reason"]]
+
+
+def same_constrained():
+    """What the output must look like, in each form."""
+    schema = '{"type":"object","properties":{"a":{"type":"integer","minimum":0,"maximum":999}},' \
+             '"required":["a"],"additionalProperties":false}'
+    for form, fields in ((pb.Constraint(regex="[0-9]{2}:[a-z]{3}"), dict(guided_regex="[0-9]{2}:[a-z]{3}")),
+                         (pb.Constraint(choice=pb.Texts(texts=["yes", "no"])),
+                          dict(guided_choice=["yes", "no"])),
+                         (pb.Constraint(grammar='root ::= "x" [a-c]+ "."'),
+                          dict(grammar='root ::= "x" [a-c]+ "."')),
+                         (pb.Constraint(json_schema=schema), dict(guided_json=schema)),
+                         (pb.Constraint(json_object=True), dict(guided_json_object=True))):
+        sampling = pb.Sampling(temperature=1, seed=7, top_p=1)
+        choices, usage, _ = collect(stub.Complete(complete(sampling=sampling, constraint=form,
+                                                           output=pb.Output(n=2, token_ids=True))))
+        want = rest("/v1/completions", prompt=NIGHT, max_tokens=24, n=2, return_token_ids=True,
+                    temperature=1, seed=7, top_p=1, **fields)
+        for c in want["choices"]:
+            got = choices[c["index"]]
+            assert got.text == c["text"] and list(got.token_ids) == c["token_ids"], (got, c)
+    fails(grpc.StatusCode.INVALID_ARGUMENT, stub.Complete(complete(constraint=pb.Constraint(regex="a(b"))), "constraint.regex")
+    fails(grpc.StatusCode.INVALID_ARGUMENT, stub.Complete(complete(constraint=pb.Constraint(choice=pb.Texts()))), "constraint.choice")
 
 
 def one_message_a_step():
@@ -145,24 +144,16 @@ def errors():
     fails(bad, stub.Complete(complete(stopping=pb.Stopping(max_tokens=1 << 20))), "context")
     fails(bad, stub.Complete(complete(stopping=pb.Stopping(stop=[""]))), "stop")
     fails(bad, stub.Chat(pb.ChatRequest(model="demo")), "messages")
+    e = fails(bad, lambda: stub.Detokenize(pb.DetokenizeRequest(model="demo", ids=[1, 1 << 30])), "'ids'")
+    status = rpc_status.Status.FromString(dict(e.trailing_metadata())["grpc-status-details-bin"])
+    assert rpc_status.BadRequest.FromString(status.details[1].value).field_violations[0].field == "ids"
     raw = channel.unary_stream("/mixd.v1.Inference/Complete")
     fails(bad, raw(b"\xff\xff\xff"), "well-formed")
+    # prompts of nothing, two bytes each: read, they take many times the message
+    fails(grpc.StatusCode.RESOURCE_EXHAUSTED, raw(b"\x12\0" * 4000), "12 times")
     fails(bad, raw(b"\x0a\x02\xff\xfe"), "UTF-8")
     fails(grpc.StatusCode.UNIMPLEMENTED, channel.unary_stream("/mixd.v1.Inference/Nothing")(b""), "Nothing")
     fails(grpc.StatusCode.RESOURCE_EXHAUSTED, raw(b"\0" * (9 << 20)))
-
-
-def running():
-    text = urllib.request.urlopen(http + "/metrics").read().decode()
-    return next(float(l.rsplit(" ", 1)[1]) for l in text.splitlines()
-                if l.startswith("vllm:num_requests_running{"))
-
-
-def is_idle():
-    end = time.monotonic() + 30
-    while running():
-        assert time.monotonic() < end, "a request still runs"
-        time.sleep(0.02)
 
 
 def cancels():
@@ -225,8 +216,8 @@ def figures():
     list(call)
 
 
-for f in (same_bits, one_message_a_step, prompts_and_echo, chat, score_and_tokens, errors, cancels, many,
-          health_and_reflection, figures):
+for f in (same_bits, same_constrained, one_message_a_step, prompts_and_echo, chat, score_and_tokens, errors,
+          cancels, many, health_and_reflection, figures):
     f()
     print("passed", f.__name__, flush=True)
 '''
@@ -262,38 +253,11 @@ except grpc.RpcError as e:
 '''
 
 
-def python(code, *arguments):
-    return subprocess.Popen([PYTHON, "-c", code, *arguments], stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True)
-
-
-def need():
-    if not os.path.exists(os.path.join(FRONTS, "front-grpc.so")):
-        raise Skip("built without gRPC")
-    modules = "import grpc, grpc_tools, grpc_health.v1, grpc_reflection.v1alpha"
-    if subprocess.run([PYTHON, "-c", modules], stderr=subprocess.DEVNULL).returncode:
-        raise Skip("no grpcio in " + PYTHON)
-
-
-def start():
-    s = Mixd(top="grpc: { listen: 127.0.0.1:0 }\n", env={"MIXD_FRONT_PATH": FRONTS})
-    return s, re.search(r"grpc: listening on (\S+)", s.errors())[1]
-
-
 def test_client():
     need()
     s, address = start()
-    with tempfile.TemporaryDirectory() as folder:
-        protos = os.path.join(SRC, "proto")
-        subprocess.run([PYTHON, "-m", "grpc_tools.protoc", "-I", protos, "--python_out", folder,
-                        "--grpc_python_out", folder, os.path.join(protos, "mixd/v1/inference.proto")], check=True)
-        # google.rpc is also a package of others: ours has a name of its own here
-        subprocess.run([PYTHON, "-m", "grpc_tools.protoc", "-I", protos, "--python_out", folder,
-                        os.path.join(protos, "google/rpc/status.proto")], check=True)
-        p = python(CLIENT, f"http://127.0.0.1:{s.port}", address, folder)
-        out, _ = p.communicate(timeout=5 * PATIENCE)
-        assert p.returncode == 0, out
-        print(out)
+    run(CLIENT, f"http://127.0.0.1:{s.port}", address,
+        protos=("mixd/v1/inference.proto", "google/rpc/status.proto"))
     s.stop()
 
 
@@ -306,19 +270,6 @@ def test_drain_turns_health():
     out, _ = p.communicate(timeout=PATIENCE)
     assert out.split()[0] == "2" or "UNAVAILABLE" in out, out
     assert p.returncode == 0
-
-
-def openssl(folder, *arguments):
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
-
-
-def make_pair(folder, name, host, issuer=None):
-    """NAME.pem and NAME.key: a certificate of the issuer, or one that signs itself."""
-    signer = ["-CA", issuer + ".pem", "-CAkey", issuer + ".key"] if issuer else []
-    openssl(folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-keyout", name + ".key", "-out", name + ".pem", "-days", "2", "-subj", "/CN=" + host,
-            "-addext", "subjectAltName=DNS:" + host, *signer)
 
 
 def test_tls():
@@ -351,12 +302,39 @@ def test_tls():
         with open(at("server.key"), "w") as f:
             f.write("no key")
         s.process.send_signal(signal.SIGHUP)
-        s.wait_for(lambda: "the old files of TLS stay in force" in s.errors(), "refused files")
+        s.wait_for(lambda: "configuration not reloaded" in s.errors(), "refused files")
         assert "server.key" in s.errors()
+        assert ask("two.pem", "two.test", *pair) == "1"
+        shutil.copy(at("one.key"), at("server.key"))  # a key of another certificate
+        s.process.send_signal(signal.SIGHUP)
+        s.wait_for(lambda: s.errors().count("configuration not reloaded") == 2, "refused pair")
         assert ask("two.pem", "two.test", *pair) == "1"
         s.process.terminate()  # stop() would not have errors in the log
         rc = s.process.wait(PATIENCE)
         assert rc == 0, (rc, s.errors())
+
+
+def test_tls_without_client_certificates():
+    """A certificate and a key are enough: clients that trust it get in, also after a reload, and others do
+    not."""
+    need()
+    with tempfile.TemporaryDirectory() as d:
+        at = lambda f: os.path.join(d, f)
+        for name in "server", "other":
+            make_pair(d, name, "one.test")
+        s, address = start(f", tls: {{ cert: {at('server.pem')}, key: {at('server.key')} }}")
+
+        def ask(ca):
+            p = python(TLS, address, at(ca), "", "", "one.test")
+            return p.communicate(timeout=PATIENCE)[0].strip()
+        assert ask("server.pem") == "1"
+        assert "UNAVAILABLE" in ask("other.pem")
+        for suffix in ".pem", ".key":
+            os.replace(at("other" + suffix), at("server" + suffix))
+        s.process.send_signal(signal.SIGHUP)
+        s.wait_for(lambda: "read the files of TLS again" in s.errors(), "new files")
+        assert ask("server.pem") == "1"
+        s.stop()
 
 
 if __name__ == "__main__":

@@ -138,6 +138,48 @@ class Metrics(unittest.TestCase):
         for name in BOARD:
             self.assertIn("vllm:" + name + "{", text)
 
+    def test_what_an_endpoint_picker_scrapes(self):
+        # Kubernetes' Gateway API Inference Extension (its default specs for vLLM, and llm-d's): three
+        # gauges, and a gauge with two labels that it reads as integers. LoRA's may be absent.
+        text, values = self.values()
+        for name in ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc",
+                     "cache_config_info"):
+            self.assertIn(f"# TYPE vllm:{name} gauge\n", text)
+            samples = [(k, v) for k, v in values.items() if k.split("{")[0] == "vllm:" + name]
+            self.assertEqual(len(samples), 1)  # it takes the newest of several; we have one
+        labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', samples[0][0]))
+        self.assertEqual(samples[0][1], 1)
+        own = '{model_name="de\\"mo",engine="0"}'
+        self.assertEqual(int(labels["block_size"]), values["mixd_page_tokens" + own])
+        self.assertEqual(int(labels["num_gpu_blocks"]), values["mixd_pages" + own])
+
+    def load_report(self, form, **body):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60 * SLOW)
+        headers = {"Content-Type": "application/json"}
+        if form:
+            headers["endpoint-load-metrics-format"] = form
+        c.request("POST", "/v1/completions", json.dumps(dict(prompt=[6] * 40, max_tokens=2, **body)), headers)
+        r = c.getresponse()
+        r.read()
+        c.close()
+        return r.status, r.headers.get("endpoint-load-metrics")
+
+    def test_load_reports(self):
+        for stream in False, True:
+            status, report = self.load_report("JSON", stream=stream)
+            self.assertEqual((status, report[:5]), (200, "JSON "))
+            named = json.loads(report[5:])["named_metrics"]
+            self.assertEqual(sorted(named), ["kv_cache_usage_perc", "num_requests_waiting"])
+            # a stream begins when its request is accepted, so that may still wait itself
+            self.assertIn(named["num_requests_waiting"], (0, 1) if stream else (0,))
+            self.assertTrue(0 <= named["kv_cache_usage_perc"] <= 1)
+            _, report = self.load_report("text", stream=stream)
+            self.assertRegex(report, r"^TEXT named_metrics\.kv_cache_usage_perc=[01]\.\d+, "
+                                     r"named_metrics\.num_requests_waiting=[01]$")
+        self.assertEqual(self.load_report(None), (200, None))
+        self.assertEqual(self.load_report("BIN"), (200, None))
+        self.assertEqual(self.load_report("JSON", temperature=-1), (400, None))
+
     def test_openmetrics_is_negotiated(self):
         status, kind, text = self.request("GET", "/metrics",
                                           headers={"Accept": "application/openmetrics-text; version=1.0.0"})

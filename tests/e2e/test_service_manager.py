@@ -205,15 +205,15 @@ class ServiceManager(unittest.TestCase):
         m.wait_for("READY=1", times=2)
         self.assertEqual(m.request("POST", "/v1/completions", ask)[0], 200)
         line = next(line for line in m.logged().splitlines() if "reloaded" in line)
-        self.assertRegex(line, r" warning mixd: reloaded log settings and aliases from .*; "
-                               r"for a restart wait: http\.threads, models\[demo\]\.memory$")
+        self.assertRegex(line, r" warning mixd: reloaded .*mixd\.yaml; applied: models\[demo\]\.aliases; "
+                               r"models replaced: demo; for a restart wait: http\.threads$")
         # the comparison is with what runs: an edit that is taken back waits for nothing
         m.write_config(aliases=["second"], level="info")
         m.process.send_signal(signal.SIGHUP)
         m.wait_for("READY=1", times=3)
         lines = [line for line in m.logged().splitlines() if "reloaded" in line]
         self.assertEqual(len(lines), 2)
-        self.assertRegex(lines[1], r" info +mixd: reloaded .*mixd\.yaml$")
+        self.assertRegex(lines[1], r" info +mixd: reloaded .*mixd\.yaml; models replaced: demo$")
 
     def test_passed_socket_and_another_address(self):
         for port, differs in (("1", True), ("0", False)):

@@ -141,6 +141,7 @@ void outcome_free(struct outcome *o)
 {
 	free(o->tokens);
 	free(o->logprobs);
+	free(o->vector);
 	*o = (struct outcome){0};
 }
 
@@ -148,6 +149,9 @@ void assert_same(const struct outcome *a, const struct outcome *b)
 {
 	assert_int_equal(a->n, b->n);
 	assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
+	assert_int_equal(a->n_vector, b->n_vector);
+	if (a->n_vector)
+		assert_memory_equal(a->vector, b->vector, a->n_vector * sizeof *a->vector);
 	for (uint32_t i = 1; i < a->n; i++) {
 		if (i < a->n_prompt && (!a->prompt_seen || !b->prompt_seen))
 			continue;
@@ -180,6 +184,7 @@ struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total)
 
 struct run {
 	struct mx_seq *seq;
+	struct set_constraint constraint;
 	bool done;
 };
 
@@ -195,7 +200,14 @@ static void begin(struct mx_engine *e, const struct job *j, struct run *r, struc
 		.prompt_logprobs = j->prompt_logprobs,
 		.no_prefix_cache = j->no_prefix_cache,
 		.cache_salt = j->salt,
+		.pooling = j->pooling,
+		.pooled = j->pooled,
+		.n_pooled = j->n_pooled,
 	};
+	if (j->constraint) {
+		r->constraint = *j->constraint;
+		params.constraint = &r->constraint.base;
+	}
 	*o = (struct outcome){.n_prompt = j->n_prompt};
 	o->tokens = calloc(j->total, sizeof *o->tokens);
 	o->logprobs = calloc(j->total, sizeof *o->logprobs);
@@ -207,7 +219,7 @@ static void begin(struct mx_engine *e, const struct job *j, struct run *r, struc
 static void take_result(struct mx_engine *e, const struct job *j, struct run *r,
                         const struct mx_step_result *res, struct outcome *o)
 {
-	assert_int_equal(res->status, MX_OK);
+	assert_true(res->status == MX_OK || (j->constraint && j->constraint->fail_at));
 	uint32_t n, computed;
 	const struct mx_seq_tokens *tokens = e->ops->tokens(r->seq, &n, &computed);
 	for (uint32_t k = 0; k < res->prompt_n; k++) {
@@ -223,7 +235,18 @@ static void take_result(struct mx_engine *e, const struct job *j, struct run *r,
 			o->logprobs[n - 1] = res->logprob;
 		}
 	}
-	r->done = n == j->total && (j->total > j->n_prompt || computed == n);
+	o->ended = res->ended;
+	o->status = res->status;
+	o->cause = res->cause;
+	r->done = (n == j->total && (j->total > j->n_prompt || computed == n)) || res->ended ||
+	          res->status != MX_OK;
+	assert_true((res->vector != NULL) == (r->done && j->pooling != MX_POOLING_NONE));
+	if (res->vector) {
+		o->n_vector = res->n_vector;
+		o->vector = calloc(res->n_vector, sizeof *o->vector);
+		assert_non_null(o->vector);
+		memcpy(o->vector, res->vector, res->n_vector * sizeof *o->vector);
+	}
 	if (r->done) {
 		mx_seq_tokens_copy(tokens, 0, n, o->tokens);
 		o->n = n;

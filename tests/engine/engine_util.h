@@ -6,6 +6,7 @@
 
 #include "bench/engine/random_model.h"
 #include "engine/load.h"
+#include "tests/set_constraint.h"
 
 struct loaded {
 	struct mx_registry *mixers;
@@ -47,6 +48,11 @@ struct outcome {
 	struct mx_logprob *logprobs; /* [n], one a token; for prompt tokens if asked; [0] is 0 */
 	uint32_t cached;             /* tokens found in the prefix cache at first */
 	uint32_t prompt_seen;        /* prompt log-probabilities received */
+	float *vector;               /* [n_vector] with pooling */
+	uint32_t n_vector;
+	bool ended;       /* its constraint ended it */
+	mx_status status; /* of its end */
+	const char *cause;
 };
 void outcome_free(struct outcome *o);
 /* Fails the running test unless tokens and log-probabilities of the output are the same bits. The
@@ -66,6 +72,10 @@ struct job {
 	uint32_t min_tokens;
 	const int32_t *stop;
 	size_t n_stop;
+	enum mx_pooling pooling;
+	const int32_t *pooled;
+	size_t n_pooled;
+	const struct set_constraint *constraint; /* copied when it joins; NULL = none */
 };
 
 /* Fills out[n] with pseudo-random tokens below vocab. */

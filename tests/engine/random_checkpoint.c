@@ -83,16 +83,33 @@ static void add_mlp(struct list *l, const struct mx_plan_mlp *m, uint64_t width)
 	}
 }
 
+static void add_fused_experts(struct list *l, const struct mx_plan_experts *x, uint64_t width)
+{
+	const uint64_t up = 2ull * x->width, down = x->width;
+	const uint64_t up_shape[3] = {x->n, x->interleaved ? width : up, x->interleaved ? up : width};
+	const uint64_t down_shape[3] = {x->n, x->interleaved ? down : width,
+	                                x->interleaved ? width : down};
+	add(l, x->fused_up, 3, up_shape);
+	add(l, x->fused_down, 3, down_shape);
+	if (x->interleaved) {
+		char bias[128];
+		snprintf(bias, sizeof bias, "%s_bias", x->fused_up);
+		add_matrix(l, bias, x->n, up);
+		snprintf(bias, sizeof bias, "%s_bias", x->fused_down);
+		add_matrix(l, bias, x->n, width);
+	}
+}
+
 static void add_experts(struct list *l, const struct mx_plan_block *b, uint64_t width)
 {
 	const struct mx_plan_experts *x = &b->experts;
-	const uint64_t up_shape[3] = {x->n, 2ull * x->width, width},
-				   down_shape[3] = {x->n, width, x->width};
 	add_matrix(l, x->router, x->n, width);
-	if (!x->list) {
-		add(l, x->fused_up, 3, up_shape);
-		add(l, x->fused_down, 3, down_shape);
-	}
+	if (x->router_bias)
+		add_vector(l, x->router_bias, x->n);
+	if (x->correction)
+		add_vector(l, x->correction, x->n);
+	if (!x->list)
+		add_fused_experts(l, x, width);
 	for (uint32_t i = 0; x->list && i < x->n; i++) {
 		char gate[128], up[128], down[128];
 		snprintf(gate, sizeof gate, "%s%u%s", x->list, i, x->gate);
@@ -167,6 +184,7 @@ static mx_status list_tensors(struct list *l, const struct mx_plan *p,
 		return st;
 	add_matrix(l, p->embed, p->vocab, p->width);
 	add_matrix(l, p->lm_head, p->vocab, p->width);
+	add_norm(l, p, p->embed_norm);
 	add_norm(l, p, p->final_norm);
 	for (uint32_t i = 0; i < p->n_layers && st == MX_OK; i++)
 		st = add_layer(l, p, i, mixers, device, err);

@@ -113,6 +113,7 @@ static void check_in_company(struct mx_engine *e, const struct job *job, uint32_
                              const struct outcome *expect)
 {
 	enum { N = 16 };
+	const struct set_constraint sets = set_constraint(VOCAB, 3);
 	static int32_t prompts[N][CONTEXT];
 	struct job jobs[N];
 	struct outcome out[N];
@@ -126,6 +127,7 @@ static void check_in_company(struct mx_engine *e, const struct job *job, uint32_
 		jobs[i].sampling.frequency_penalty = i % 4 ? 0 : 0.5f;
 		jobs[i].logprobs = i % 2 ? -1 : 2;
 		jobs[i].prompt_logprobs = i % 7 ? -1 : 1;
+		jobs[i].constraint = i % 3 == 1 ? &sets : NULL;
 	}
 	jobs[7] = *job;
 	jobs[7].start = 3;
@@ -163,6 +165,35 @@ static void check_chunks(struct mx_engine *e, const struct job *job, const struc
 	check_alone(e, &scored, 40, expect);
 }
 
+/* The same of a constrained sequence. Its log-probabilities are the model's own: those of the same
+ * text as a prompt. */
+static void check_constrained(struct mx_engine *e, const int32_t *prompt)
+{
+	const struct set_constraint sets = set_constraint(VOCAB, 5);
+	struct job job = make_job(prompt, N_PROMPT, N_TOTAL), preempted, scored;
+	struct outcome expect, got;
+	struct set_constraint walk = sets;
+	const char *cause;
+	job.constraint = &sets;
+	e->ops->drop_cache(e);
+	run_jobs(e, &job, 1, 512, &expect);
+	for (uint32_t i = N_PROMPT; i < N_TOTAL; i++)
+		assert_int_equal(walk.base.ops->accept(&walk.base, expect.tokens[i], &cause), MX_OK);
+	scored = make_job(expect.tokens, N_TOTAL, N_TOTAL);
+	scored.prompt_logprobs = 5;
+	run_jobs(e, &scored, 1, 512, &got);
+	for (uint32_t i = N_PROMPT; i < N_TOTAL; i++)
+		assert_memory_equal(&got.logprobs[i], &expect.logprobs[i], sizeof *got.logprobs);
+	outcome_free(&got);
+	check_alone(e, &job, 16, &expect);
+	check_in_company(e, &job, 64, &expect);
+	preempted = job;
+	preempted.preempt = 14;
+	e->ops->drop_cache(e);
+	check_alone(e, &preempted, 100, &expect);
+	outcome_free(&expect);
+}
+
 static void check_engine(struct mx_engine *e, const struct job *job, const struct outcome *expect)
 {
 	struct job scored = *job, uncached = *job;
@@ -196,6 +227,7 @@ static void check_model(const char *dir)
 		if (threads == 1)
 			check_chunks(l.engine, &job, &expect);
 		check_engine(l.engine, &job, &expect);
+		check_constrained(l.engine, prompt);
 		loaded_close(&l);
 	}
 	outcome_free(&expect);
@@ -241,6 +273,69 @@ static void test_min_tokens_bans_stop_ids(void **state)
 		assert_int_not_equal(banned.tokens[i], free_run.tokens[6]);
 	outcome_free(&free_run);
 	outcome_free(&banned);
+	loaded_close(&l);
+}
+
+/* An end that the constraint asks for comes in spite of min_tokens; where it allows something else,
+ * the end waits. */
+static void test_constraints_end(void **state)
+{
+	(void)state;
+	struct loaded l;
+	int32_t prompt[4] = {1, 2, 3, 4}, end = 7;
+	struct set_constraint sets = set_constraint(VOCAB, 9);
+	struct job job = make_job(prompt, 4, 40);
+	struct outcome out;
+	sets.length = 10;
+	sets.end = end;
+	job.constraint = &sets;
+	job.stop = &end;
+	job.n_stop = 1;
+	job.min_tokens = 30;
+	loaded_start(dirs[F32], NULL, &l);
+	run_jobs(l.engine, &job, 1, 512, &out);
+	assert_int_equal(out.n, 4 + 11);
+	assert_int_equal(out.tokens[14], end);
+	assert_true(out.ended);
+	outcome_free(&out);
+	sets.end = -1; /* a model without an end of text */
+	run_jobs(l.engine, &job, 1, 512, &out);
+	assert_int_equal(out.n, 4 + 10);
+	assert_true(out.ended);
+	outcome_free(&out);
+	sets = set_constraint(VOCAB, 9);
+	sets.one_in = 1;
+	sets.end = end; /* allowed everywhere, and the likeliest token */
+	const struct mx_logit_bias bias = {end, 100};
+	job.sampling.bias = &bias;
+	job.sampling.n_bias = 1;
+	run_jobs(l.engine, &job, 1, 512, &out);
+	for (int i = 4; i < 40; i++)
+		assert_true((out.tokens[i] == end) == (i >= 34));
+	outcome_free(&out);
+	loaded_close(&l);
+}
+
+/* The sequence alone fails, and says why. */
+static void test_constraints_fail_alone(void **state)
+{
+	(void)state;
+	struct loaded l;
+	int32_t prompt[4] = {1, 2, 3, 4};
+	struct set_constraint sets = set_constraint(VOCAB, 9);
+	struct job jobs[2] = {make_job(prompt, 4, 20), make_job(prompt, 4, 20)};
+	struct outcome out[2];
+	sets.fail_at = 6;
+	jobs[1].constraint = &sets;
+	loaded_start(dirs[F32], NULL, &l);
+	run_jobs(l.engine, jobs, 2, 512, out);
+	assert_int_equal(out[0].n, 20);
+	assert_int_equal(out[0].status, MX_OK);
+	assert_int_equal(out[1].n, 4 + 6);
+	assert_int_equal(out[1].status, MX_E_LIMIT);
+	assert_string_equal(out[1].cause, "too ambiguous");
+	outcome_free(&out[0]);
+	outcome_free(&out[1]);
 	loaded_close(&l);
 }
 
@@ -731,6 +826,8 @@ int main(void)
 		cmocka_unit_test(test_bad_requests_are_refused),
 		cmocka_unit_test(test_a_step_in_two),
 		cmocka_unit_test(test_min_tokens_bans_stop_ids),
+		cmocka_unit_test(test_constraints_end),
+		cmocka_unit_test(test_constraints_fail_alone),
 		cmocka_unit_test(test_penalties_count_the_sequence),
 		cmocka_unit_test(test_salts_share_nothing),
 		cmocka_unit_test(test_damaged_checkpoints_are_named),

@@ -24,7 +24,7 @@
 
 enum { N_PROMPT = 150, N_TOTAL = 190, VOCAB = 320, CONTEXT = 512, COMPANY = 13 };
 
-enum { F32, BF16, SCALES, N_DIRS };
+enum { F32, BF16, SCALES, EXPERTS, N_DIRS };
 static char dirs[N_DIRS][64];
 static bool fake;
 
@@ -39,6 +39,14 @@ static const char scales[] =
 		"\"logit_scale\":0.8,\"mixd_layers\":[{\"mixers\":[{\"mixer\":\"attention\","
 		"\"out_scale\":0.5},{\"mixer\":\"attention\",\"in_scale\":1.5}]},"
 		"{\"mixer\":\"attention\"}]}";
+
+/* Mixtures of experts beside a dense feed-forward. */
+static const char experts[] =
+	OWN "\"num_experts\":12,\"num_experts_per_tok\":3,\"moe_intermediate_size\":48,"
+		"\"norm_topk_prob\":true,\"mixd_layers\":[{\"mixer\":\"attention\"},"
+		"{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":0}},{\"mixer\":\"attention\","
+		"\"mlp\":{\"num_experts\":5,\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":"
+		"64}}]}";
 
 static int setup(void **state)
 {
@@ -59,6 +67,7 @@ static int setup(void **state)
 	m.dtype = MX_BF16;
 	make_llama(dirs[BF16], &m);
 	make_checkpoint(dirs[SCALES], scales, MX_F32, 5);
+	make_checkpoint(dirs[EXPERTS], experts, MX_F32, 6);
 	return 0;
 }
 
@@ -100,6 +109,75 @@ static void same_text(const struct outcome *a, const struct outcome *b)
 	assert_memory_equal(a->tokens, b->tokens, a->n * sizeof *a->tokens);
 }
 
+/* Runs the job in a batch with sequences of several kinds, which join and leave. */
+static void check_company(struct mx_engine *e, const struct job *job, uint32_t chunk,
+                          const struct outcome *expect)
+{
+	static int32_t prompts[COMPANY][CONTEXT];
+	const struct set_constraint sets = set_constraint(VOCAB, 3);
+	struct job jobs[COMPANY];
+	struct outcome out[COMPANY];
+	for (uint32_t i = 0; i < COMPANY; i++) {
+		uint32_t n = 1 + i * 9;
+		make_tokens(prompts[i], n, VOCAB, 100 + i);
+		jobs[i] = make_quiet(prompts[i], n, n + 5 + i * 7);
+		jobs[i].start = i % 5;
+		jobs[i].sampling.seed = i;
+		jobs[i].sampling.temperature = i % 3 ? 0.7f : 0;
+		jobs[i].sampling.frequency_penalty = i % 4 ? 0 : 0.5f;
+		jobs[i].logprobs = i % 6 == 5 ? 2 : -1;
+		jobs[i].prompt_logprobs = i % 7 == 6 ? 1 : -1;
+		jobs[i].constraint = i % 4 == 1 ? &sets : NULL;
+	}
+	jobs[6] = *job;
+	jobs[6].start = 2;
+	run_jobs(e, jobs, COMPANY, chunk, out);
+	same_text(&out[6], expect);
+	for (uint32_t i = 0; i < COMPANY; i++)
+		outcome_free(&out[i]);
+}
+
+/* A constrained text is the same from recorded and other steps, in company and after preemption;
+ * with the fake device the CPU's. The draw waits for masks that are made meanwhile. */
+static void check_constrained(const char *dir, struct mx_engine *e, struct mx_engine *unrecorded)
+{
+	static int32_t prompt[N_PROMPT];
+	const struct set_constraint sets = set_constraint(VOCAB, 5);
+	make_tokens(prompt, N_PROMPT, VOCAB, 1);
+	struct set_constraint slow = sets;
+	struct job job = make_quiet(prompt, N_PROMPT, N_TOTAL), told, late, preempted;
+	struct outcome expect, got;
+	job.constraint = &sets;
+	told = late = preempted = job;
+	run_one(unrecorded, &job, 512, &expect);
+	run_one(e, &job, 512, &got);
+	same_text(&got, &expect);
+	outcome_free(&got);
+	check_company(e, &job, 64, &expect);
+	told.logprobs = 4;
+	run_one(e, &told, 512, &got);
+	same_text(&got, &expect);
+	outcome_free(&got);
+	slow.slow_us = 2000; /* longer than the step takes the host */
+	late.constraint = &slow;
+	run_one(e, &late, 512, &got);
+	same_text(&got, &expect);
+	outcome_free(&got);
+	preempted.preempt = 9;
+	run_one(e, &preempted, 100, &got);
+	same_text(&got, &expect);
+	outcome_free(&got);
+	if (fake) {
+		struct loaded cpu;
+		start(dir, "cpu", false, &cpu);
+		run_one(cpu.engine, &job, 512, &got);
+		same_text(&got, &expect);
+		outcome_free(&got);
+		loaded_close(&cpu);
+	}
+	outcome_free(&expect);
+}
+
 /* Compares log-probabilities of a given text on the device and on the CPU. */
 static void check_prompt(const char *dir, struct mx_engine *device, double tolerance)
 {
@@ -125,32 +203,6 @@ static void check_prompt(const char *dir, struct mx_engine *device, double toler
 	print_message("  beside the CPU: worst error %.2e\n", worst);
 	assert_true(worst <= tolerance);
 	outcome_free(&expect);
-}
-
-/* Runs the job in a batch with sequences of several kinds, which join and leave. */
-static void check_company(struct mx_engine *e, const struct job *job, uint32_t chunk,
-                          const struct outcome *expect)
-{
-	static int32_t prompts[COMPANY][CONTEXT];
-	struct job jobs[COMPANY];
-	struct outcome out[COMPANY];
-	for (uint32_t i = 0; i < COMPANY; i++) {
-		uint32_t n = 1 + i * 9;
-		make_tokens(prompts[i], n, VOCAB, 100 + i);
-		jobs[i] = make_quiet(prompts[i], n, n + 5 + i * 7);
-		jobs[i].start = i % 5;
-		jobs[i].sampling.seed = i;
-		jobs[i].sampling.temperature = i % 3 ? 0.7f : 0;
-		jobs[i].sampling.frequency_penalty = i % 4 ? 0 : 0.5f;
-		jobs[i].logprobs = i % 6 == 5 ? 2 : -1;
-		jobs[i].prompt_logprobs = i % 7 == 6 ? 1 : -1;
-	}
-	jobs[6] = *job;
-	jobs[6].start = 2;
-	run_jobs(e, jobs, COMPANY, chunk, out);
-	same_text(&out[6], expect);
-	for (uint32_t i = 0; i < COMPANY; i++)
-		outcome_free(&out[i]);
 }
 
 /* Every run must give the text of a run alone without recordings. */
@@ -193,6 +245,7 @@ static void check_model(int dir, double tolerance)
 	assert_true(info.overlaps);
 	assert_string_equal(info.device, device);
 	check_equalities(recorded.engine, unrecorded.engine);
+	check_constrained(dirs[dir], recorded.engine, unrecorded.engine);
 	check_prompt(dirs[dir], recorded.engine, tolerance);
 	loaded_close(&recorded);
 	loaded_close(&unrecorded);
@@ -208,6 +261,12 @@ static void test_multipliers(void **state)
 {
 	(void)state;
 	check_model(SCALES, fake ? 0 : 1e-3);
+}
+
+static void test_experts(void **state)
+{
+	(void)state;
+	check_model(EXPERTS, fake ? 0 : 1e-3);
 }
 
 static void test_bf16(void **state)
@@ -244,9 +303,9 @@ static void test_what_only_cpus_do_is_named(void **state)
 	(void)state;
 	expect_refused(OWN "\"mixd_layers\":[{\"mixer\":\"attention\"},{\"mixer\":\"ema\"}]}",
 	               "layer 1: mixer ema does not run on cuda:0");
-	expect_refused(OWN "\"num_experts_per_tok\":2,\"moe_intermediate_size\":48,\"mixd_layers\":["
-	                   "{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":6}}]}",
-	               "layer 0 is a mixture of experts, which runs on CPUs only");
+	expect_refused(OWN "\"num_experts_per_tok\":33,\"moe_intermediate_size\":48,\"mixd_layers\":["
+	                   "{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":34}}]}",
+	               "34 experts, 33 of a token: cuda:0 supports at most 1024 and 32");
 }
 
 /* ---- memory ---- */
@@ -286,6 +345,7 @@ int main(void)
 		cmocka_unit_test(test_memory_is_the_device_s),
 		cmocka_unit_test(test_f32),
 		cmocka_unit_test(test_multipliers),
+		cmocka_unit_test(test_experts),
 		cmocka_unit_test(test_bf16),
 		cmocka_unit_test(test_what_only_cpus_do_is_named),
 	};

@@ -31,6 +31,7 @@ static struct {
 	const struct mx_ops *ops; /* of the device itself */
 	struct counted list[MAX_COUNTED];
 	size_t n;
+	size_t calls; /* operators with a product of an expert since reset() */
 } count;
 
 static struct counted *find(const struct mx_weight *w)
@@ -41,18 +42,35 @@ static struct counted *find(const struct mx_weight *w)
 	return NULL;
 }
 
+/* Counts a product of n rows if the matrix is an expert's; returns whether it is. */
+static bool count_product(const struct mx_weight *w, size_t n)
+{
+	struct counted *c = find(w);
+	if (!c)
+		return false;
+	c->products++;
+	c->rows += n;
+	c->bytes += (size_t)w->rows * w->cols * mx_dtype_size(w->dtype);
+	return true;
+}
+
 static mx_status counting_linear(struct mx_device *d, const void *x, size_t ldx, size_t n,
                                  const struct mx_linear_out *out, size_t n_out)
 {
-	for (size_t i = 0; i < n_out; i++) {
-		struct counted *c = find(out[i].w);
-		if (!c)
-			continue;
-		c->products++;
-		c->rows += n;
-		c->bytes += (size_t)out[i].w->rows * out[i].w->cols * mx_dtype_size(out[i].w->dtype);
-	}
+	bool expert = false;
+	for (size_t i = 0; i < n_out; i++)
+		expert |= count_product(out[i].w, n);
+	count.calls += expert;
 	return count.ops->linear(d, x, ldx, n, out, n_out);
+}
+
+static mx_status counting_each(struct mx_device *d, size_t n, const struct mx_linear_each *each,
+                               size_t n_each)
+{
+	for (size_t i = 0; i < n_each; i++)
+		count_product(each[i].w, n);
+	count.calls++;
+	return count.ops->linear_each(d, n, each, n_each);
 }
 
 static void add(const struct mx_weight *w, uint32_t layer, uint32_t expert)
@@ -70,6 +88,7 @@ static void watch(struct mx_engine *engine)
 	count.ops = e->device->ops;
 	ops = *count.ops;
 	ops.linear = counting_linear;
+	ops.linear_each = counting_each;
 	e->device->ops = &ops;
 	for (uint32_t b = 0; b < e->model.n_blocks; b++)
 		for (uint32_t i = 0; i < e->model.blocks[b].experts.n; i++) {
@@ -84,6 +103,7 @@ static void watch(struct mx_engine *engine)
 
 static void reset(void)
 {
+	count.calls = 0;
 	for (size_t i = 0; i < count.n; i++)
 		count.list[i].products = count.list[i].rows = count.list[i].bytes = 0;
 }
@@ -98,17 +118,18 @@ static void run(struct mx_engine *e, const int32_t *prompt, uint32_t n, uint32_t
 	outcome_free(&out);
 }
 
-/* Models whose experts are stored in each of the forms, and the bytes of one expert's matrices. */
+/* Models whose experts are stored in each of the forms, the bytes of one expert's matrices, and the
+ * operators that a layer's experts take for one row: two, or two an expert if these have biases. */
 static const struct {
 	const char *name;
 	uint32_t layers, experts, chosen; /* layers with experts */
-	size_t bytes;
+	size_t bytes, calls;
 } models[] = {
-	{"mixtral", 2, 5, 2, (size_t)3 * 40 * 32 * 4},
-	{"qwen3_5_moe", 4, 6, 2, (size_t)3 * 24 * 32 * 4},
-	{"gpt_oss", 3, 6, 3, (size_t)3 * 24 * 32 * 4},
-	{"gpt_oss-mxfp4", 2, 5, 2, (size_t)3 * 32 * 32 * 4},
-	{"nemotron_h", 1, 8, 3, (size_t)2 * 24 * 32 * 4},
+	{"mixtral", 2, 5, 2, (size_t)3 * 40 * 32 * 4, 2},
+	{"qwen3_5_moe", 4, 6, 2, (size_t)3 * 24 * 32 * 4, 2},
+	{"gpt_oss", 3, 6, 3, (size_t)3 * 24 * 32 * 4, 6},
+	{"gpt_oss-mxfp4", 2, 5, 2, (size_t)3 * 32 * 32 * 4, 4},
+	{"nemotron_h", 1, 8, 3, (size_t)2 * 24 * 32 * 4, 2},
 };
 
 static void start(const char *name, struct loaded *l)
@@ -145,6 +166,7 @@ static void one_token_reads_its_experts_only(void **state)
 		}
 		assert_int_equal(bytes, models[m].layers * models[m].chosen * models[m].bytes);
 		assert_true(read < count.n);
+		assert_int_equal(count.calls, models[m].layers * models[m].calls);
 		/* generated tokens are steps of one row too */
 		bytes = 0;
 		run(l.engine, prompt, 1, 1 + STEPS);

@@ -249,6 +249,23 @@ static void converted_matrices_are_planned_for(void **state)
 	}
 }
 
+/* Of six layers three have pages: of 2 heads of 16, or of 24 in the one without a window. */
+static void shared_pages_are_counted_once(void **state)
+{
+	(void)state;
+	struct loaded l;
+	struct mx_engine_config config = loaded_config();
+	config.kv_dtype = MX_F32;
+	loaded_start(golden("gemma4-shared"), &config, &l);
+	struct mx_engine_info info;
+	l.engine->ops->info(l.engine, &info);
+	/* each is padded to 32 */
+	size_t token = sizeof(float) * 2 * 2 * 3 * 32;
+	assert_int_equal(info.page_bytes, token * info.page_tokens);
+	assert_int_equal(info.mixers[0].layers, 6);
+	loaded_close(&l);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -257,6 +274,7 @@ int main(void)
 		cmocka_unit_test(tensors_nobody_asked_for_are_refused),
 		cmocka_unit_test(skipped_tensors_are_counted),
 		cmocka_unit_test(converted_matrices_are_planned_for),
+		cmocka_unit_test(shared_pages_are_counted_once),
 		cmocka_unit_test(embedding_scale_is_rounded_like_the_weights),
 	};
 	mx_log_set_level(MX_LOG_ERROR);

@@ -29,7 +29,7 @@ static int by_rank(const void *a, const void *b)
 }
 
 /* Writes the chosen experts and their factors, as the papers define them. */
-static void reference(const struct mx_plan_router *rule, const float *correction,
+static void reference(const struct mx_router_rule *rule, const float *correction,
                       const float *logits, uint32_t *index, double *weight)
 {
 	double score[N], sum = 0;
@@ -70,7 +70,7 @@ static void reference(const struct mx_plan_router *rule, const float *correction
 
 static void agrees_with_the_reference(void **state)
 {
-	static const struct mx_plan_router rules[] = {
+	static const struct mx_router_rule rules[] = {
 		{.chosen = 4, .scale = 1},
 		{.chosen = 4, .normalize = true, .scale = 1},
 		{.scores = MX_ROUTER_SIGMOID, .chosen = 6, .scale = 2.5f},
@@ -119,7 +119,7 @@ static void experts_differ_whatever_the_logits(void **state)
 	for (int scores = 0; scores < 2; scores++)
 		for (int groups = 0; groups < 2; groups++)
 			for (int round = 0; round < 64; round++) {
-				struct mx_plan_router rule = {.scores = (enum mx_router_scores)scores,
+				struct mx_router_rule rule = {.scores = (enum mx_router_scores)scores,
 				                              .chosen = 12,
 				                              .groups = groups ? 8 : 0,
 				                              .kept_groups = 2,

@@ -21,6 +21,8 @@ struct call {
 	struct mx_linear_out out[MAX_OUT];
 	struct mx_weight w[MAX_OUT];
 	mx_parallel_f *fn;
+	struct mx_experts experts;
+	struct mx_experts_call experts_call;
 	struct call *next;
 };
 
@@ -437,6 +439,17 @@ static mx_status softcap_logits(struct mx_device *d, float *y, size_t ld, size_t
 	             &(struct call){run_softcap_logits, .y = y, .m = ld, .n = n, .k = vocab, .f = cap});
 }
 
+static void run_experts(struct mx_device *cpu, const struct call *c)
+{
+	must(fake_experts(cpu, &c->experts, &c->experts_call));
+}
+
+static mx_status experts(struct mx_device *d, const struct mx_experts *m,
+                         const struct mx_experts_call *call)
+{
+	return later(d, &(struct call){run_experts, .experts = *m, .experts_call = *call});
+}
+
 static const struct mx_ops ops = {
 	.struct_size = sizeof(struct mx_ops),
 	.linear = linear,
@@ -475,6 +488,7 @@ static const struct mx_ops ops = {
 	.act_mul = act_mul,
 	.softcap_logits = softcap_logits,
 	.linear_each = linear_each,
+	.experts = experts,
 };
 
 static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_device **out,

@@ -19,4 +19,8 @@ struct fake_base {
 	struct mx_device *cpu; /* computes */
 };
 
+/* experts.c: the operator `experts`, at once. Without `limit`. */
+mx_status fake_experts(struct mx_device *cpu, const struct mx_experts *m,
+                       const struct mx_experts_call *c);
+
 #endif

@@ -36,7 +36,7 @@ static void check_mixer(const struct mx_plan_mixer *m)
 
 static void check_mlp(const struct mx_plan_mlp *m)
 {
-	require(m->up && m->down && m->width > 0);
+	require((m->up || (m->gate && m->from_input)) && m->down && m->width > 0);
 	require(m->act <= MX_ACT_RELU2);
 }
 
@@ -50,6 +50,10 @@ static void check_block(const struct mx_plan_block *b)
 		require(b->n_mixers > 0);
 		for (uint32_t i = 0; i < b->n_mixers; i++)
 			check_mixer(&b->mixers[i]);
+		break;
+	case MX_BLOCK_ASIDE:
+		require(b->n_mixers == 1 && b->aside.norm && b->aside.mlp_norm && b->aside.out);
+		check_mlp(&b->mlp);
 		break;
 	case MX_BLOCK_MLP: check_mlp(&b->mlp); break;
 	case MX_BLOCK_EXPERTS:

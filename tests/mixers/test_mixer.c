@@ -5,7 +5,8 @@
  *
  *   test_mixer [DIR[:DIR...] [TEST]]   modules, default mixers/.libs; name of one test
  *
- * MIXD_TEST_SEED=n repeats a run. With MIXD_TEST_DEVICE=cuda:0 only the modules for CUDA devices
+ * MIXD_TEST_SEED=n repeats a run. MIXD_TEST_CASE=text leaves out the cases in whose name, "mixer,
+ * label", it is not. With MIXD_TEST_DEVICE=cuda:0 only the modules for CUDA devices
  * are tried, on that device, with `deterministic` on (tests/gpu/test_mixer).
  */
 #include <setjmp.h>
@@ -40,6 +41,14 @@ static struct rig_options options_of(const struct mixer_set *set)
 		.registry = registry, .mixer = set->mixer, .device = gpu, .seed = seed};
 }
 
+static bool wanted(const char *mixer, const struct mixer_case *c)
+{
+	char name[256];
+	const char *text = getenv("MIXD_TEST_CASE");
+	snprintf(name, sizeof name, "%s, %s", mixer, c->label);
+	return !text || strstr(name, text);
+}
+
 /* The highest level of this host gets all trials. The others have other kernels, but the same code
  * around them, and get a part; so do builds with a sanitizer. */
 static void run_isa(enum mx_isa isa)
@@ -55,7 +64,8 @@ static void run_isa(enum mx_isa isa)
 		o.isa = isa;
 		o.thorough = isa == mx_cpu_isa() && !RUN_SLOWLY;
 		for (size_t i = 0; i < (*set)->n_cases; i++)
-			if (mx_registry_find(registry, o.mixer, MX_DEVICE_CPU, NULL))
+			if (wanted(o.mixer, &(*set)->cases[i]) &&
+			    mx_registry_find(registry, o.mixer, MX_DEVICE_CPU, NULL))
 				trials_run(&o, *set, &(*set)->cases[i]);
 	}
 }
@@ -81,7 +91,8 @@ static void test_device(void **state)
 	for (const struct mixer_set *const *set = mixer_sets; *set; set++) {
 		const struct rig_options o = options_of(*set);
 		for (size_t i = 0; i < (*set)->n_cases; i++)
-			if (mx_registry_find(registry, o.mixer, MX_DEVICE_CUDA, NULL)) {
+			if (wanted(o.mixer, &(*set)->cases[i]) &&
+			    mx_registry_find(registry, o.mixer, MX_DEVICE_CUDA, NULL)) {
 				print_message("%s, %s\n", o.mixer, (*set)->cases[i].label);
 				trials_run(&o, *set, &(*set)->cases[i]);
 			}

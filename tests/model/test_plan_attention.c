@@ -112,12 +112,54 @@ static void gemma4_by_default(void **state)
 	mx_plan_destroy(p);
 
 	const struct refused cases[] = {
-		{"{}", MX_E_UNSUPPORTED, "hidden_size_per_layer_input: embeddings in each layer"},
-		{"{\"hidden_size_per_layer_input\":0,\"num_kv_shared_layers\":2}", MX_E_UNSUPPORTED,
-	     "num_kv_shared_layers: keys of other layers"},
 		{"{\"hidden_size_per_layer_input\":0}", MX_E_INVALID, "rope_parameters: is missing"},
+		{"{\"vocab_size_per_layer_input\":99}", MX_E_RANGE, "vocab_size_per_layer_input: 99"},
 	};
 	check_refused(LEAST("gemma4_text", "1"), cases, sizeof cases / sizeof *cases);
+}
+
+#define GEMMA4_ROPE                                                                                \
+	"\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"},"                         \
+	"\"sliding_attention\":{\"rope_type\":\"default\"}}"
+
+/* The small models: inputs of layers, keys of earlier layers of the same kind. */
+static void gemma4_small(void **state)
+{
+	(void)state;
+	static const char config[] = "{\"num_kv_shared_layers\":3,\"use_double_wide_mlp\":true,"
+								 "\"layer_types\":[\"sliding_attention\",\"full_attention\","
+								 "\"sliding_attention\",\"sliding_attention\","
+								 "\"sliding_attention\",\"full_attention\"]," GEMMA4_ROPE "}";
+	struct mx_plan *p = plan_of(LEAST("gemma4_text", "6"), config);
+	static const uint32_t back[] = {0, 0, 0, 1, 2, 4};
+	assert_true(p->inputs.width == 256 && p->inputs.vocab == 262144);
+	assert_string_equal(p->inputs.embed, "model.embed_tokens_per_layer.weight");
+	for (uint32_t i = 0; i < 6; i++) {
+		const struct mx_plan_block *b = p->layers[i].blocks;
+		assert_int_equal(p->layers[i].n_blocks, 3);
+		assert_int_equal(b[0].mixers[0].pages_back, back[i]);
+		assert_int_equal(get_int(p, i, "shared_kv"), i >= 3);
+		assert_int_equal(get_int(p, i, "window"), i == 1 || i == 5 ? 0 : 512);
+		assert_int_equal(b[1].mlp.width, i >= 3 ? 192 : 96);
+		assert_true(b[2].kind == MX_BLOCK_MLP && b[2].mlp.from_input && !b[2].mlp.up && !b[2].norm);
+		assert_true(!b[0].scalar && !b[1].scalar && b[2].scalar);
+	}
+	assert_string_equal(p->layers[2].blocks[2].post_norm,
+	                    "model.layers.2.post_per_layer_input_norm.weight");
+	assert_true(has(p->skipped, "*.layers.3.self_attn.k_proj.weight"));
+	assert_false(has(p->skipped, "*.layers.2.self_attn.k_proj.weight"));
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("gemma4_text", "2"), "{\"hidden_size_per_layer_input\":0," GEMMA4_ROPE "}");
+	assert_true(!p->inputs.width && p->layers[0].n_blocks == 2 && !p->skipped);
+	mx_plan_destroy(p);
+
+	const struct refused cases[] = {
+		{"{\"num_kv_shared_layers\":6," GEMMA4_ROPE "}", MX_E_RANGE, "num_kv_shared_layers"},
+		{"{\"num_kv_shared_layers\":1," GEMMA4_ROPE "}", MX_E_INVALID,
+	     "num_kv_shared_layers: no layer before them is of the kind of layer 5"},
+	};
+	check_refused(LEAST("gemma4_text", "6"), cases, sizeof cases / sizeof *cases);
 }
 
 static void configs_of_parts_are_their_text(void **state)
@@ -340,12 +382,69 @@ static void older_families_by_default(void **state)
 	mx_plan_destroy(p);
 }
 
+static void more_families_by_default(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(LEAST("hunyuan_v1_dense", "1"),
+	                            "{\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":1000.0,"
+	                            "\"factor\":1.0}}");
+	assert_true(get_int(p, 0, "qk_norm") && get_int(p, 0, "norm_last"));
+	assert_string_equal(mx_param_string(params_of(p, 0), "names", ""), "hunyuan");
+	assert_string_equal(get_rope(p, 0), "default");
+	assert_true(fabs(get_float(p, 0, "rope_theta") / (1e4 * pow(1000, 16 / 14.0)) - 1) < 1e-12);
+	assert_int_equal(p->max_context, 2048);
+	mx_plan_destroy(p);
+	p = plan_of(LEAST("hunyuan_v1_dense", "1"),
+	            "{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}}");
+	assert_string_equal(get_rope(p, 0), "dynamic");
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("stablelm", "1"), "{\"num_key_value_heads\":4,\"use_qkv_bias\":true}");
+	assert_true(p->norm == MX_NORM_LAYER && get_int(p, 0, "rope_dim") == 4);
+	assert_true(get_int(p, 0, "bias") && !get_int(p, 0, "o_bias"));
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("helium", "1"), "{\"num_key_value_heads\":4}");
+	assert_true(get_int(p, 0, "rope_pairs") && get_int(p, 0, "head_dim") == 128);
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("internlm3", "1"), "{\"bias\":true,\"qkv_bias\":true}");
+	assert_true(get_int(p, 0, "bias") && get_int(p, 0, "o_bias"));
+	assert_true(p->layers[0].blocks[1].mlp.bias && get_int(p, 0, "kv_heads") == 2);
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("vaultgemma", "2"), "{}");
+	assert_true(p->norm_plus_one && p->logit_softcap == 30 && get_float(p, 0, "softcap") == 50);
+	assert_true(!p->layers[0].blocks[0].post_norm && !p->layers[0].blocks[1].post_norm);
+	assert_string_equal(p->layers[1].blocks[1].norm,
+	                    "model.layers.1.pre_feedforward_layernorm.weight");
+	assert_true(get_int(p, 0, "window") == 4096 && get_int(p, 1, "window") == 0);
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("hyperclovax", "1"), "{\"logits_scaling\":0.25,\"residual_multiplier\":0.5}");
+	assert_true(p->logit_scale == 0.25f && get_float(p, 0, "scale") == 0.25);
+	assert_true(p->layers[0].blocks[1].residual_scale == 0.5f);
+	assert_string_equal(p->layers[0].blocks[1].post_norm, "model.layers.0.post_norm2.weight");
+	mx_plan_destroy(p);
+
+	const struct refused hunyuan[] = {{"{\"use_qk_norm\":false}", MX_E_UNSUPPORTED, "use_qk_norm"}};
+	check_refused(LEAST("hunyuan_v1_dense", "1"), hunyuan, 1);
+	const struct refused stable[] = {
+		{"{\"qk_layernorm\":true}", MX_E_UNSUPPORTED, "qk_layernorm"},
+		{"{\"use_parallel_residual\":true}", MX_E_UNSUPPORTED, "use_parallel_residual"},
+	};
+	check_refused(LEAST("stablelm", "1"), stable, 2);
+	const struct refused intern[] = {{"{\"qkv_bias\":true}", MX_E_UNSUPPORTED, "qkv_bias"}};
+	check_refused(LEAST("internlm3", "1"), intern, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(gemma2_by_default),
 		cmocka_unit_test(gemma3_by_default),
 		cmocka_unit_test(gemma4_by_default),
+		cmocka_unit_test(gemma4_small),
 		cmocka_unit_test(configs_of_parts_are_their_text),
 		cmocka_unit_test(phi3_is_fused),
 		cmocka_unit_test(olmo_has_norms_after_blocks),
@@ -354,6 +453,7 @@ int main(void)
 		cmocka_unit_test(queries_grow_with_their_position),
 		cmocka_unit_test(what_is_not_done_is_named),
 		cmocka_unit_test(older_families_by_default),
+		cmocka_unit_test(more_families_by_default),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -203,6 +203,70 @@ static void other_families_refuse_what_they_cannot(void **state)
 	              mellum, 1);
 }
 
+static void hunyuan_and_exaone_by_default(void **state)
+{
+	(void)state;
+	static const char hunyuan[] = LEAST("hunyuan_v1_moe", "2") ",\"num_experts\":8}";
+	struct mx_plan *p = plan_of(hunyuan, "{\"moe_topk\":[2,3]}");
+	for (uint32_t i = 0; i < 2; i++) {
+		const struct mx_plan_experts *x = &feed_forward(p, i)->experts;
+		assert_true(x->n == 8 && x->rule.chosen == 2 + i && x->rule.normalize && x->width == 96);
+		assert_int_equal(feed_forward(p, i)->mlp.width, 96);
+	}
+	assert_string_equal(feed_forward(p, 1)->experts.router, "model.layers.1.mlp.gate.wg.weight");
+	assert_string_equal(feed_forward(p, 1)->mlp.up, "model.layers.1.mlp.shared_mlp.up_proj.weight");
+	mx_plan_destroy(p);
+	p = plan_of(hunyuan, "{}");
+	assert_int_equal(feed_forward(p, 0)->experts.rule.chosen, 1);
+	mx_plan_destroy(p);
+	const struct refused cases[] = {
+		{"{\"moe_topk\":[2]}", MX_E_RANGE, "moe_topk[1]"},
+		{"{\"moe_topk\":9}", MX_E_RANGE, "moe_topk"},
+		{"{\"use_cla\":true}", MX_E_UNSUPPORTED, "use_cla"},
+	};
+	check_refused(hunyuan, cases, sizeof cases / sizeof *cases);
+
+	p = plan_of(LEAST("exaone_moe", "4") ",\"num_key_value_heads\":2,\"num_experts\":8,"
+	                                     "\"num_experts_per_tok\":2,\"moe_intermediate_size\":24}",
+	            "{}");
+	const struct mx_plan_experts *x = &feed_forward(p, 1)->experts;
+	assert_int_equal(feed_forward(p, 0)->kind, MX_BLOCK_MLP);
+	assert_true(x->rule.scale == 2.5f && x->rule.normalize && feed_forward(p, 1)->mlp.width == 24);
+	assert_string_equal(x->correction, "model.layers.1.mlp.e_score_correction_bias");
+	assert_non_null(p->layers[0].blocks[0].norm);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(get_int(p, i, "window"), i == 3 ? 0 : 4096);
+		assert_string_equal(mx_param_string(params_of(p, i), "rope", ""),
+		                    i == 3 ? "none" : "default");
+	}
+	mx_plan_destroy(p);
+}
+
+static void afmoe_by_default(void **state)
+{
+	(void)state;
+	static const char config[] = LEAST(
+		"afmoe", "4") ",\"num_experts\":8,\"num_experts_per_tok\":2,"
+					  "\"moe_intermediate_size\":24,\"route_scale\":2.0,\"mup_enabled\":true}";
+	struct mx_plan *p = plan_of(config, "{}");
+	const struct mx_plan_experts *x = &feed_forward(p, 1)->experts;
+	assert_true(p->embed_scale == 8 && !p->embed_scale_rounds);
+	assert_int_equal(feed_forward(p, 0)->kind, MX_BLOCK_MLP);
+	assert_true(x->rule.scale == 2 && x->rule.normalize && feed_forward(p, 1)->mlp.width == 48);
+	assert_string_equal(x->correction, "model.layers.1.mlp.expert_bias");
+	assert_string_equal(feed_forward(p, 1)->norm, "model.layers.1.pre_mlp_layernorm.weight");
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_int_equal(get_int(p, i, "window"), i == 3 ? 0 : 1024);
+		assert_int_equal(get_int(p, i, "wide_gate"), 1);
+		assert_string_equal(mx_param_string(params_of(p, i), "rope", ""),
+		                    i == 3 ? "none" : "default");
+	}
+	mx_plan_destroy(p);
+	const struct refused cases[] = {
+		{"{\"score_func\":\"softmax\"}", MX_E_UNSUPPORTED, "score_func"}};
+	check_refused(config, cases, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -211,6 +275,8 @@ int main(void)
 		cmocka_unit_test(other_families_by_default),
 		cmocka_unit_test(granite_has_experts),
 		cmocka_unit_test(other_families_refuse_what_they_cannot),
+		cmocka_unit_test(hunyuan_and_exaone_by_default),
+		cmocka_unit_test(afmoe_by_default),
 		cmocka_unit_test(minimax_adds_to_normed_inputs),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -262,6 +263,64 @@ static void what_is_not_done_is_refused(void **state)
 	              sizeof lfm / sizeof *lfm);
 }
 
+/* Shared transformers stand before some layers and take turns; each use has adapters of its own. */
+static void zamba2_shares_transformers(void **state)
+{
+	(void)state;
+	static const char config[] =
+		"{\"model_type\":\"zamba2\",\"hidden_size\":64,\"num_hidden_layers\":5,\"vocab_size\":100,"
+		"\"num_attention_heads\":4,\"n_mamba_heads\":8,\"num_mem_blocks\":2,\"adapter_rank\":6,"
+		"\"layers_block_type\":[\"mamba\",\"hybrid\",\"hybrid\",\"linear_attention\",\"hybrid\"]}";
+	struct mx_plan *p = plan_of(config, "{}");
+	static const uint32_t owner[] = {0, 1, 2, 0, 1}, use[] = {0, 0, 1, 0, 2};
+	assert_true(p->lm_head == p->embed);
+	for (uint32_t i = 0; i < 5; i++) {
+		const struct mx_plan_block *b = p->layers[i].blocks;
+		char name[128];
+		bool hybrid = owner[i] > 0;
+		assert_int_equal(p->layers[i].n_blocks, 1 + hybrid);
+		snprintf(name, sizeof name, "model.layers.%u.%smamba.", i, hybrid ? "mamba_decoder." : "");
+		assert_string_equal(b[hybrid].mixers[0].prefix, name);
+		if (!hybrid)
+			continue;
+		assert_int_equal(b->kind, MX_BLOCK_ASIDE);
+		snprintf(name, sizeof name, "model.layers.%u.shared_transformer.self_attn.", owner[i]);
+		assert_string_equal(b->mixers[0].prefix, name);
+		snprintf(name, sizeof name,
+		         "model.layers.%u.shared_transformer.feed_forward.gate_up_proj_adapter_list.%u.1."
+		         "weight",
+		         owner[i], use[i]);
+		assert_string_equal(b->mlp.adapter_out, name);
+		snprintf(name, sizeof name, "model.layers.%u.linear.weight", i);
+		assert_string_equal(b->aside.out, name);
+		assert_true(b->mlp.rank == 6 && b->mlp.width == 256 && b->mlp.act == MX_ACT_GELU);
+	}
+	const struct mx_params *attention = params_of(p, 1);
+	assert_int_equal(get_int(p, 1, "head_dim"), 32);
+	assert_int_equal(get_int(p, 1, "input_width"), 128);
+	assert_true(mx_param_float(attention, "scale", 0) == 0.25);
+	assert_string_equal(mx_param_string(attention, "rope", ""), "none");
+	assert_null(mx_param_find(attention, "adapter_rank"));
+	assert_true(p->skipped && p->skipped[0] && !p->skipped[1]);
+	assert_string_equal(p->skipped[0], "model.layers.4.shared_transformer.*");
+	mx_plan_destroy(p);
+
+	p = plan_of(config, "{\"use_shared_attention_adapter\":true,\"use_mem_rope\":true}");
+	assert_string_equal(mx_param_string(params_of(p, 4), "k_adapter_in", ""),
+	                    "linear_k_adapter_list.2.0.weight");
+	assert_int_equal(get_int(p, 4, "adapter_rank"), 6);
+	assert_string_equal(mx_param_string(params_of(p, 4), "rope", ""), "default");
+	mx_plan_destroy(p);
+
+	const struct refused cases[] = {
+		{"{\"use_long_context\":true}", MX_E_UNSUPPORTED, "use_long_context"},
+		{"{\"tie_word_embeddings\":false}", MX_E_UNSUPPORTED, "tie_word_embeddings"},
+		{"{\"layers_block_type\":[\"mamba\",\"mamba\",\"mamba\",\"mamba\",\"attention\"]}",
+	     MX_E_UNSUPPORTED, "layers_block_type[4]: 'attention' is neither mamba nor hybrid"},
+	};
+	check_refused(config, cases, sizeof cases / sizeof *cases);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -270,6 +329,7 @@ int main(void)
 		cmocka_unit_test(nemotron_layers_are_one_block_each),
 		cmocka_unit_test(qwen3_next_by_default),
 		cmocka_unit_test(lfm2_and_jamba_by_default),
+		cmocka_unit_test(zamba2_shares_transformers),
 		cmocka_unit_test(what_is_not_done_is_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -219,6 +219,44 @@ static void what_is_not_supported_is_refused(void **state)
 	check_refused(KIMI, kimi, sizeof kimi / sizeof *kimi);
 }
 
+static void mistral4_and_youtu_by_default(void **state)
+{
+	(void)state;
+	static const char mistral[] =
+		"{\"model_type\":\"mistral4\",\"hidden_size\":64,\"intermediate_size\":96,\"vocab_size\":"
+		"100,"
+		"\"num_hidden_layers\":2,\"num_attention_heads\":4,\"n_routed_experts\":8,"
+		"\"num_experts_per_tok\":2,\"moe_intermediate_size\":24}";
+	struct mx_plan *p = plan_of(
+		mistral, "{\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":128,"
+				 "\"llama_4_scaling_beta\":0.1,\"original_max_position_embeddings\":8192}}");
+	const struct mx_plan_experts *x = &feed_forward(p, 0)->experts;
+	assert_true(x->rule.scores == MX_ROUTER_SOFTMAX && x->rule.normalize && !x->rule.by_best);
+	assert_true(!x->correction && x->rule.scale == 1 && feed_forward(p, 1)->mlp.width == 24);
+	assert_int_equal(get_int(p, 0, "kv_lora_rank"), 256);
+	assert_int_equal(get_int(p, 0, "qk_nope_head_dim"), 64);
+	assert_int_equal(get_int(p, 0, "q_scale_length"), 8192);
+	assert_true(fabs(number(p, 0, "q_scale_beta") - 0.1) < 1e-12);
+	mx_plan_destroy(p);
+	const struct refused part[] = {
+		{"{\"rope_parameters\":{\"rope_type\":\"default\",\"partial_rotary_factor\":0.25}}",
+	     MX_E_RANGE, "partial_rotary_factor: 32 elements of a head are not qk_rope_head_dim 64"}};
+	check_refused(mistral, part, 1);
+	p = plan_of(mistral, "{\"rope_parameters\":{\"rope_type\":\"default\","
+	                     "\"partial_rotary_factor\":0.5}}");
+	mx_plan_destroy(p);
+	p = plan_of(mistral, "{}");
+	assert_null(mx_param_find(params_of(p, 0), "q_scale_beta"));
+	mx_plan_destroy(p);
+
+	p = plan_of("{\"model_type\":\"youtu\",\"hidden_size\":64,\"intermediate_size\":96,"
+	            "\"vocab_size\":100,\"num_hidden_layers\":1,\"num_attention_heads\":4}",
+	            "{}");
+	assert_true(feed_forward(p, 0)->kind == MX_BLOCK_MLP && p->lm_head == p->embed);
+	assert_int_equal(get_int(p, 0, "q_lora_rank"), 1536);
+	mx_plan_destroy(p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -226,6 +264,7 @@ int main(void)
 		cmocka_unit_test(yarn_scales_scores),
 		cmocka_unit_test(routers_have_their_families_rules),
 		cmocka_unit_test(kimi_linear_has_two_spellings),
+		cmocka_unit_test(mistral4_and_youtu_by_default),
 		cmocka_unit_test(what_is_not_supported_is_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

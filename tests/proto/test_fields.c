@@ -117,7 +117,11 @@ static void fields_that_change_the_meaning_are_refused_by_name(void **state)
 		{COMPLETIONS, "'n_probs':5", "n_probs", "'logprobs'"},
 		{COMPLETIONS, "'mirostat':2", "mirostat", "samplers"},
 		{COMPLETIONS, "'max_new_tokens':5", "max_new_tokens", "'max_tokens'"},
-		{COMPLETIONS, "'guided_json':{}", "guided_json", "constrain"},
+		{COMPLETIONS, "'structural_tag':{'x':1}", "structural_tag", "from its first token"},
+		{CHAT, "'grammar_lazy':true", "grammar_lazy", "from its first token"},
+		{CHAT, "'structured_outputs':{'regex':'a','whitespace_pattern':' '}",
+	     "structured_outputs.whitespace_pattern", "whitespace"},
+		{CHAT, "'format':'json'", "format", "'response_format'"},
 		{COMPLETIONS, "'messages':[{'role':'user'}]", "messages", "/v1/chat/completions"},
 		{CHAT, "'prompt':'a'", "prompt", "/v1/completions"},
 		{COMPLETIONS, "'repeat_last_n':64", "repeat_last_n", "-1"},
@@ -150,6 +154,12 @@ static void harmless_fields_and_neutral_values_are_taken(void **state)
 	           "'chat_template':null,'return_hidden_states':false,'logprob_token_ids':[],"
 	           "'spaces_between_special_tokens':true,'include_reasoning':true,'lora_path':null,"
 	           "'separate_reasoning':false,'reasoning_effort':null,'web_search_options':null"},
+		/* what the SGLang model gateway adds to every request */
+		{CHAT, "'logprobs':false,'no_stop_trim':false,'ignore_eos':false,"
+	           "'continue_final_message':false,'skip_special_tokens':true,"
+	           "'separate_reasoning':true,'stream_reasoning':true,'return_hidden_states':false"},
+		{COMPLETIONS, "'echo':false,'no_stop_trim':false,'ignore_eos':false,"
+	                  "'skip_special_tokens':true,'return_hidden_states':false"},
 		/* llama-server's web page and its friends */
 		{COMPLETIONS, "'cache_prompt':true,'n_keep':0,'repeat_last_n':-1,'mirostat':0,"
 	                  "'mirostat_tau':5,'dry_multiplier':0,'dry_base':1.75,'xtc_probability':0,"

@@ -131,7 +131,8 @@ static void text_parts_are_kept_and_arguments_opened(void **state)
 		parse(MX_API_CHAT,
 	          "{'messages':[{'role':'user','content':[{'type':'text','text':'a'},"
 	          "{'type':'text','text':'b'}]},{'role':'assistant','tool_calls':[{'function':"
-	          "{'name':'f','arguments':'{\\'x\\':1}'}}]}],'tools':[{}],'tool_choice':'none'}",
+	          "{'name':'f','arguments':'{\\'x\\':1}'}}]}],'tools':[{'type':'function',"
+	          "'function':{'name':'f'}}],'tool_choice':'none'}",
 	          &r, &e),
 		MX_OK);
 	json_t *first = json_array_get(r.messages, 0);
@@ -141,6 +142,57 @@ static void text_parts_are_kept_and_arguments_opened(void **state)
 	assert_int_equal(json_integer_value(json_object_get(arguments, "x")), 1);
 	assert_null(r.tools);
 	mx_api_request_free(&r);
+}
+
+static void tools_are_checked(void **state)
+{
+	(void)state;
+#define FN(name) "{'type':'function','function':{'name':'" name "'}}"
+#define LONG     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
+	static const struct {
+		const char *tools, *param; /* NULL: they are right */
+	} cases[] = {
+		{FN(LONG), NULL},
+		{FN("a.b:c/d_e-1") "," FN("a"), NULL},
+		{"{'type':'function','function':{'name':'f','parameters':null}}", NULL},
+		{"{'type':'function','function':{'name':'f','parameters':{}}}", NULL},
+		{"{'type':'function','function':{'name':'f','parameters':[]}}",
+	     "tools[0].function.parameters"},
+		{"3", "tools[0]"},
+		{"{}", "tools[0].type"},
+		{"{'type':'retrieval'}", "tools[0].type"},
+		{"{'type':'function','name':'f'}", "tools[0].function"},
+		{"{'type':'function','function':{}}", "tools[0].function.name"},
+		{"{'type':'function','function':{'name':3}}", "tools[0].function.name"},
+		{FN(""), "tools[0].function.name"},
+		{FN(LONG "x"), "tools[0].function.name"},
+		{FN("a") "," FN("a b"), "tools[1].function.name"},
+		{FN("\u00e4"), "tools[0].function.name"},
+		{FN("a\\u0000"), "tools[0].function.name"},
+		{FN("b") "," FN("a") "," FN("c") "," FN("a"), "tools[3].function.name"},
+	};
+	static const char *const choices[] = {"auto", "none", "required"};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+		for (size_t k = 0; k < 4; k++) {
+			char body[512];
+			struct mx_api_request r;
+			struct mx_api_error e = {0};
+			snprintf(body, sizeof(body),
+			         "{'messages':[{'role':'user','content':'a'}],'tools':[%s]%s%s%s}",
+			         cases[i].tools, k < 3 ? ",'tool_choice':'" : "", k < 3 ? choices[k] : "",
+			         k < 3 ? "'" : "");
+			struct mx_api_tokenize t;
+			for (char *c = body; *c; c++)
+				*c = *c == '\'' ? '"' : *c;
+			mx_status s = k < 3 ? mx_api_parse(MX_API_CHAT, body, strlen(body), NULL, &r, &e)
+			                    : mx_api_parse_tokenize(body, strlen(body), NULL, &t, &e);
+			if ((s == MX_OK) != !cases[i].param || (s != MX_OK && strcmp(e.param, cases[i].param)))
+				fail_msg("%s: %s: %s", body, e.param, e.message);
+			if (s == MX_OK && k < 3)
+				mx_api_request_free(&r);
+			if (s == MX_OK && k == 3)
+				mx_api_tokenize_free(&t);
+		}
 }
 
 struct refusal {
@@ -243,9 +295,8 @@ static void bad_requests_name_their_field(void **state)
 		{MX_API_COMPLETION, "{'prompt':'a','logit_bias':[1]}", "logit_bias", "invalid_type",
 	     "an object"},
 		{MX_API_COMPLETION, "{'prompt':'a','suffix':'b'}", "suffix", "unsupported_parameter", ""},
-		{MX_API_COMPLETION, "{'prompt':'a','response_format':{'type':'json_object'}}",
-	     "response_format", "unsupported_parameter", "text"},
-		{MX_API_COMPLETION, "{'prompt':'a','grammar':'x'}", "grammar", "unsupported_parameter", ""},
+		{MX_API_COMPLETION, "{'prompt':'a','response_format':{'type':'xml'}}", "response_format",
+	     "unsupported_parameter", "'json_schema'"},
 		{MX_API_CHAT, "{}", "messages", "missing_required_parameter", "required"},
 		{MX_API_CHAT, "{'messages':[]}", "messages", "invalid_value", "empty"},
 		{MX_API_CHAT, "{'messages':['a']}", "messages", "invalid_type", "a string"},
@@ -270,13 +321,38 @@ static void bad_requests_name_their_field(void **state)
 		{MX_API_CHAT, "{'messages':[{'role':'user','content':'a'}],'logprobs':3}", "logprobs",
 	     "invalid_type", "an integer"},
 		{MX_API_CHAT, "{'messages':[{'role':'user','content':'a'}],'tool_choice':'required'}",
-	     "tool_choice", "unsupported_parameter", "not parsed yet"},
+	     "tool_choice", "invalid_value", "no 'tools'"},
 		{MX_API_CHAT,
-	     "{'messages':[{'role':'user','content':'a'}],'tool_choice':{'type':'function'}}",
-	     "tool_choice", "unsupported_parameter", "not parsed yet"},
+	     "{'messages':[{'role':'user','content':'a'}],'tools':[{'type':'function','function':{'"
+	     "name':'f'}}],'tool_"
+	     "choice':'maybe'}",
+	     "tool_choice", "invalid_value", "'required' or a tool"},
 		{MX_API_CHAT,
-	     "{'messages':[{'role':'user','content':'a'}],'tools':[{}],'parallel_tool_calls':false}",
-	     "parallel_tool_calls", "unsupported_parameter", "not parsed yet"},
+	     "{'messages':[{'role':'user','content':'a'}],'tools':[{'type':'function','function':{'"
+	     "name':'f'}}],'tool_"
+	     "choice':3}",
+	     "tool_choice", "invalid_type", "an object"},
+		{MX_API_CHAT,
+	     "{'messages':[{'role':'user','content':'a'}],'tools':[{'type':'function','function':{'"
+	     "name':'f'}}],'tool_"
+	     "choice':{'type':'function','function':{'name':'g'}}}",
+	     "tool_choice", "invalid_value", "not among"},
+		{MX_API_CHAT,
+	     "{'messages':[{'role':'user','content':'a'}],'tools':[{'type':'function','function':{'"
+	     "name':'f'}}],'tool_"
+	     "choice':{'type':'function'}}",
+	     "tool_choice", "invalid_value", "the name of a tool"},
+		{MX_API_CHAT,
+	     "{'messages':[{'role':'user','content':'a'}],'tools':[{'type':'function','function':{'"
+	     "name':'f'}}],'tool_"
+	     "choice':{'type':'allowed_tools'}}",
+	     "tool_choice", "unsupported_parameter", "'function'"},
+		{MX_API_CHAT,
+	     "{'messages':[{'role':'user','content':'a'}],'tools':[{'type':'function','function':"
+	     "{'name':'f'}}],'parallel_tool_calls':0}",
+	     "parallel_tool_calls", "invalid_type", "a boolean"},
+		{MX_API_CHAT, "{'messages':[{'role':'user','content':'a'}],'reasoning_format':'x'}",
+	     "reasoning_format", "invalid_value", "'deepseek'"},
 		{MX_API_CHAT, "{'messages':[{'role':'user','content':'a'}],'chat_template':'x'}",
 	     "chat_template", "unsupported_parameter", ""},
 	};
@@ -365,7 +441,8 @@ static void huge_numbers_are_no_syntax_error(void **state)
 		{MX_API_CHAT, "{'messages':[{'role':'user','content':'a','n':{'big':[1,1e999]}}]}",
 	     "messages", "invalid_value", "'big'"},
 		{MX_API_CHAT,
-	     "{'messages':[{'role':'user','content':'a'}],'tools':[{'max':18446744073709551615}],'user'"
+	     "{'messages':[{'role':'user','content':'a'}],'tools':[{'type':'function','function':{'"
+	     "name':'f','parameters':{'max':18446744073709551615}}}],'user'"
 	     ":1e999}",
 	     "tools", "invalid_value", "'max'"},
 		{MX_API_CHAT,
@@ -558,6 +635,75 @@ static void chat_logprobs_carry_bytes(void **state)
 	mx_buf_free(&b);
 }
 
+static void calls_and_reasoning_are_members_of_their_own(void **state)
+{
+	(void)state;
+	const struct mx_api_call calls[] = {{.begins = true,
+	                                     .ends = true,
+	                                     .id = "i1",
+	                                     .id_len = 2,
+	                                     .name = "f",
+	                                     .name_len = 1,
+	                                     .arguments = "{\"a\":1}",
+	                                     .len = 7},
+	                                    {.index = 1,
+	                                     .begins = true,
+	                                     .id = "i2",
+	                                     .id_len = 2,
+	                                     .name = "g",
+	                                     .name_len = 1,
+	                                     .arguments = "{}",
+	                                     .len = 2}};
+	struct mx_api_choice c = {.text = "",
+	                          .calls = calls,
+	                          .n_calls = 2,
+	                          .reasoning = "why",
+	                          .reasoning_len = 3,
+	                          .finish_reason = "tool_calls",
+	                          .stop_token = -1};
+	struct mx_api_head h;
+	struct mx_buf b = {0};
+	mx_api_head_init(&h, true, false, "id", 1, "m");
+	mx_api_write_choice(&b, &h, &c, true, 0, NULL);
+	assert_string_equal(mx_buf_str(&b),
+	                    "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":null,"
+	                    "\"reasoning_content\":\"why\",\"reasoning\":\"why\",\"tool_calls\":["
+	                    "{\"id\":\"i1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+	                    "\"arguments\":\"{\\\"a\\\":1}\"}},"
+	                    "{\"id\":\"i2\",\"type\":\"function\",\"function\":{\"name\":\"g\","
+	                    "\"arguments\":\"{}\"}}]},"
+	                    "\"logprobs\":null,\"finish_reason\":\"tool_calls\",\"stop_reason\":null}");
+	mx_buf_clear(&b);
+	mx_buf_clear(&h.prefix);
+	const struct mx_api_call parts[] = {
+		{.index = 1, .begins = true, .id = "i2", .id_len = 2, .name = "g", .name_len = 1},
+		{.index = 1, .arguments = "{}", .len = 2},
+		{.index = 1, .ends = true}};
+	static const char *const expected[] = {
+		"{\"tool_calls\":[{\"index\":1,\"id\":\"i2\",\"type\":\"function\",\"function\":{"
+		"\"name\":\"g\",\"arguments\":\"\"}}]}",
+		"{\"tool_calls\":[{\"index\":1,\"function\":{\"arguments\":\"{}\"}}]}", "{}"};
+	for (size_t i = 0; i < 3; i++) {
+		c = (struct mx_api_choice){.text = "", .calls = &parts[i], .n_calls = 1, .stop_token = -1};
+		mx_buf_clear(&b);
+		mx_api_write_event(&b, &h, &c, MX_USAGE_ABSENT, NULL, 0, NULL);
+		char whole[256];
+		snprintf(whole, sizeof(whole),
+		         "data: {\"index\":0,\"delta\":%s,\"logprobs\":null,\"finish_reason\":null}]}\n\n",
+		         expected[i]);
+		assert_string_equal(mx_buf_str(&b), whole);
+	}
+	mx_buf_clear(&b);
+	c = (struct mx_api_choice){.text = "", .reasoning = "so", .reasoning_len = 2, .stop_token = -1};
+	mx_api_write_event(&b, &h, &c, MX_USAGE_ABSENT, NULL, 0, NULL);
+	assert_string_equal(
+		mx_buf_str(&b),
+		"data: {\"index\":0,\"delta\":{\"reasoning_content\":\"so\",\"reasoning\":\"so\"},"
+		"\"logprobs\":null,\"finish_reason\":null}]}\n\n");
+	mx_buf_free(&b);
+	mx_api_head_free(&h);
+}
+
 /* ---- pieces ---- */
 
 /* A choice with everything that can be long. */
@@ -567,6 +713,7 @@ struct long_choice {
 	struct mx_top_token top[700 * 20];
 	int32_t ids[3000];
 	struct mx_buf text;
+	struct mx_api_call calls[200];
 	struct mx_api_choice c;
 };
 
@@ -590,7 +737,20 @@ static void make_long(struct long_choice *l)
 		"\x01", "\xff",     "\x80\x80\x80\x80\x80", "\xf0\x9f"};
 	for (int i = 0; i < 9000; i++)
 		mx_buf_puts(&l->text, bits[(i * 5 + i / 9) % 9]);
+	for (uint32_t i = 0; i < 200; i++)
+		l->calls[i] = (struct mx_api_call){.index = i,
+		                                   .begins = true,
+		                                   .id = "call_x",
+		                                   .id_len = 6,
+		                                   .name = "name",
+		                                   .name_len = 4,
+		                                   .arguments = l->text.data,
+		                                   .len = i * 7 % 3000};
 	l->c = (struct mx_api_choice){.index = 3,
+	                              .reasoning = l->text.data,
+	                              .reasoning_len = l->text.len / 2,
+	                              .calls = l->calls,
+	                              .n_calls = 200,
 	                              .text = l->text.data,
 	                              .len = l->text.len,
 	                              .vocab = &l->vocab,
@@ -616,7 +776,7 @@ static const char *spelling(void *arg, int32_t id)
 static bool write_kind(int kind, const struct long_choice *l, struct mx_buf *b, size_t max,
                        struct mx_api_cursor *at)
 {
-	const struct mx_api_usage usage = {1, 2, 3};
+	const struct mx_api_usage usage = {.prompt = 1, .cached = 2, .completion = 3};
 	struct mx_api_head h;
 	mx_api_head_init(&h, kind % 2, kind < 4, "id", 1, "m");
 	const struct mx_api_tokens tokens = {l->ids, 3000, 7, kind == 6 ? spelling : NULL, NULL};
@@ -775,7 +935,7 @@ static void responses_and_events(void **state)
 	(void)state;
 	struct mx_api_head h;
 	struct mx_buf b = {0};
-	const struct mx_api_usage usage = {7, 4, 3};
+	const struct mx_api_usage usage = {.prompt = 7, .cached = 4, .completion = 3};
 	struct mx_api_choice c = {.text = "x", .len = 1, .finish_reason = "stop", .stop_token = 2};
 
 	mx_api_head_init(&h, false, false, "cmpl-1", 5, "m");
@@ -836,6 +996,7 @@ int main(void)
 		cmocka_unit_test(every_field_arrives),
 		cmocka_unit_test(synonyms_mean_the_same),
 		cmocka_unit_test(text_parts_are_kept_and_arguments_opened),
+		cmocka_unit_test(tools_are_checked),
 		cmocka_unit_test(bad_requests_name_their_field),
 		cmocka_unit_test(salt_is_taken_whole_or_refused),
 		cmocka_unit_test(huge_numbers_are_no_syntax_error),
@@ -845,6 +1006,7 @@ int main(void)
 		cmocka_unit_test(error_has_openai_shape),
 		cmocka_unit_test(legacy_logprobs_serve_lm_eval),
 		cmocka_unit_test(chat_logprobs_carry_bytes),
+		cmocka_unit_test(calls_and_reasoning_are_members_of_their_own),
 		cmocka_unit_test(pieces_are_small_and_make_the_whole),
 		cmocka_unit_test(parsing_costs_what_was_foretold),
 		cmocka_unit_test(responses_and_events),

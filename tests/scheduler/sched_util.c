@@ -321,9 +321,20 @@ static void on_done(void *arg, const struct mx_done *done)
 	pthread_mutex_unlock(&c->lock);
 }
 
+static void on_vector(void *arg, const float *vector, uint32_t n)
+{
+	struct client *c = arg;
+	pthread_mutex_lock(&c->lock);
+	c->n_after_done += c->n_done;
+	c->n_vectors++;
+	memcpy(c->vector, vector, (n < MX_FAKE_WIDTH ? n : MX_FAKE_WIDTH) * sizeof *vector);
+	pthread_mutex_unlock(&c->lock);
+}
+
 struct mx_sink client_sink(struct client *c)
 {
-	return (struct mx_sink){.arg = c, .token = on_token, .prompt = on_prompt, .done = on_done};
+	return (struct mx_sink){
+		.arg = c, .token = on_token, .prompt = on_prompt, .vector = on_vector, .done = on_done};
 }
 
 void client_wait_done(struct client *c)
@@ -381,6 +392,8 @@ uint32_t reference_run(const struct mx_fake_config *config, const struct mx_requ
 		struct mx_step_result result;
 		struct mx_step_times times;
 		assert_int_equal(e->ops->step(e, &item, 1, &result, &times), MX_OK);
+		if (result.ended)
+			break;
 		assert_true(result.sampled);
 		out[n] = result.token;
 		for (size_t i = 0; i < r->n_stop_tokens; i++)

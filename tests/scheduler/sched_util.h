@@ -69,6 +69,8 @@ struct client {
 	uint32_t n, n_stop, n_done, n_logprobs, n_after_done;
 	uint32_t prompt_next, n_prompt_logprobs; /* positions seen in order */
 	bool prompt_in_order;
+	float vector[MX_FAKE_WIDTH]; /* the last that came */
+	uint32_t n_vectors;
 	uint32_t stop_after;          /* the sink returns false at this many tokens; 0 = never */
 	uint32_t cancel_after;        /* the sink cancels its request at that many; 0 = never */
 	struct mx_sched *cancel_from; /* for cancel_after */

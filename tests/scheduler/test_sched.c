@@ -88,6 +88,53 @@ static void scoring_ends_after_the_prompt(void **state)
 	finish(&f);
 }
 
+/* Each time the same vector, once, before the end: beside streams, in chunks, from the cache. */
+static void a_pooled_prompt_gives_its_vector(void **state)
+{
+	(void)state;
+	struct fixture f;
+	start(&f, &roomy);
+	int32_t prompt[300];
+	fill_prompt(prompt, 300, 1);
+	static const int32_t pooled[] = {3, 5};
+	for (int p = MX_POOLING_LAST; p <= MX_POOLING_TOKENS; p++) {
+		for (int i = 0; i < 2; i++) {
+			struct client *c = &f.c[2 * (p - 1) + i];
+			struct mx_request r = test_request(prompt, 300, 0, c);
+			r.params.pooling = (enum mx_pooling)p;
+			r.params.pooled = pooled;
+			r.params.n_pooled = p == MX_POOLING_TOKENS ? 2 : 0;
+			if (i) /* in company */
+				submit(&f, 7, 20, 30);
+			assert_int_equal(mx_sched_submit(f.sched, &r, &c->id, NULL), MX_OK);
+			client_wait_done(c);
+			assert_int_equal(c->done.finish, MX_FINISH_LENGTH);
+			assert_int_equal(c->n, 0);
+			assert_int_equal(c->n_vectors, 1);
+			assert_int_equal(c->n_after_done, 0);
+			assert_memory_equal(c->vector, c[-i].vector, sizeof c->vector);
+			if (!i)
+				continue;
+			client_wait_done(&f.c[7]);
+			client_free(&f.c[7]);
+			client_init(&f.c[7]);
+		}
+	}
+	assert_memory_not_equal(f.c[0].vector, f.c[2].vector, sizeof f.c[0].vector);
+	struct mx_request r = test_request(prompt, 300, 1, &f.c[6]);
+	struct mx_err err = {0};
+	r.params.pooling = MX_POOLING_LAST;
+	assert_int_equal(mx_sched_submit(f.sched, &r, &f.c[6].id, &err), MX_E_INVALID);
+	r.max_tokens = 0;
+	r.params.pooling = MX_POOLING_TOKENS;
+	assert_int_equal(mx_sched_submit(f.sched, &r, &f.c[6].id, &err), MX_E_INVALID);
+	static const int32_t beyond[] = {VOCAB};
+	r.params.pooled = beyond;
+	r.params.n_pooled = 1;
+	assert_int_equal(mx_sched_submit(f.sched, &r, &f.c[6].id, &err), MX_E_INVALID);
+	finish(&f);
+}
+
 static void a_stop_token_is_delivered_and_ends_the_request(void **state)
 {
 	(void)state;
@@ -235,6 +282,62 @@ static void a_burst_fills_sequences_and_queue(void **state)
 	test_engine_open(f.engine);
 	for (int i = 0; i < 6; i++)
 		client_wait_done(&f.c[i]);
+	finish(&f);
+}
+
+static mx_status try_submit(struct fixture *f, int i)
+{
+	int32_t prompt[10];
+	fill_prompt(prompt, 10, i);
+	struct mx_request r = test_request(prompt, 10, 3, &f->c[i]);
+	return mx_sched_submit(f->sched, &r, &f->c[i].id, NULL);
+}
+
+/* Requests that wait keep their ids and places while the queue moves to more memory. */
+static void the_queue_can_change_its_length(void **state)
+{
+	(void)state;
+	struct fixture f;
+	struct mx_fake_config one = roomy;
+	one.max_sequences = 1;
+	start_with(&f, &one, 2, 1e6);
+	test_engine_gate(f.engine);
+	submit(&f, 0, 10, 3);
+	test_engine_wait_entered(f.engine);
+	submit(&f, 1, 10, 3);
+	submit(&f, 2, 10, 3);
+	assert_int_equal(try_submit(&f, 3), MX_E_BUSY);
+	assert_int_equal(mx_sched_set_queue(f.sched, 0), MX_E_INVALID);
+	assert_int_equal(mx_sched_set_queue(f.sched, UINT32_MAX), MX_E_INVALID);
+	assert_int_equal(mx_sched_set_queue(f.sched, 9), MX_OK);
+	assert_int_equal(mx_sched_max_requests(f.sched), 10);
+	for (int i = 3; i < 10; i++)
+		submit(&f, i, 10, 3);
+	assert_int_equal(try_submit(&f, 10), MX_E_BUSY);
+	/* a shorter one takes nobody in, and throws nobody out */
+	assert_int_equal(mx_sched_set_queue(f.sched, 1), MX_OK);
+	assert_int_equal(try_submit(&f, 10), MX_E_BUSY);
+	assert_int_equal(stats(&f).waiting, 9);
+	mx_sched_cancel(f.sched, f.c[1].id, MX_CANCEL_API);
+	mx_sched_cancel(f.sched, f.c[8].id, MX_CANCEL_API);
+	mx_sched_cancel(f.sched, f.c[8].id | (1u << 21), MX_CANCEL_API); /* an index beyond the table */
+	test_engine_open(f.engine);
+	for (int i = 0; i < 10; i++)
+		client_wait_done(&f.c[i]);
+	for (int i = 0; i < 10; i++) {
+		bool cancelled = i == 1 || i == 8;
+		assert_int_equal(f.c[i].done.finish, cancelled ? MX_FINISH_ABORT : MX_FINISH_LENGTH);
+		if (!cancelled)
+			assert_reference(&f, i, 10, 3);
+	}
+	test_engine_gate(f.engine);
+	submit(&f, 10, 10, 3);
+	test_engine_wait_entered(f.engine);
+	submit(&f, 11, 10, 3);
+	assert_int_equal(try_submit(&f, 12), MX_E_BUSY);
+	test_engine_open(f.engine);
+	client_wait_done(&f.c[10]);
+	client_wait_done(&f.c[11]);
 	finish(&f);
 }
 
@@ -523,12 +626,14 @@ int main(void)
 		cmocka_unit_test(a_request_gets_its_tokens),
 		cmocka_unit_test(log_probabilities_come_when_asked_for),
 		cmocka_unit_test(scoring_ends_after_the_prompt),
+		cmocka_unit_test(a_pooled_prompt_gives_its_vector),
 		cmocka_unit_test(a_stop_token_is_delivered_and_ends_the_request),
 		cmocka_unit_test(the_sink_can_end_its_request),
 		cmocka_unit_test(requests_that_cannot_fit_are_refused),
 		cmocka_unit_test(what_exceeds_the_pool_is_refused_even_if_the_context_is_longer),
 		cmocka_unit_test(a_full_queue_refuses),
 		cmocka_unit_test(a_burst_fills_sequences_and_queue),
+		cmocka_unit_test(the_queue_can_change_its_length),
 		cmocka_unit_test(a_batch_comes_in_whole_or_not_at_all),
 		cmocka_unit_test(service_is_by_priority_then_arrival),
 		cmocka_unit_test(cancelling_frees_memory_in_every_phase),

@@ -68,7 +68,7 @@ static void submit(struct mx_sched *s, struct sent *r, uint32_t n, int32_t prior
 		prompt[i] = (int32_t)((r - sent) * 7 + i) % 100;
 	struct mx_request q = test_request(prompt, PROMPT, n, NULL);
 	q.priority = priority;
-	q.sink = (struct mx_sink){r, on_token, NULL, on_done};
+	q.sink = (struct mx_sink){.arg = r, .token = on_token, .done = on_done};
 	assert_int_equal(mx_sched_submit(s, &q, &r->id, NULL), MX_OK);
 }
 

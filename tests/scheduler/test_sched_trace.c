@@ -5,14 +5,16 @@
  * so small that requests are preempted all the time: for a model with its state
  * in pages, in a slot (where pages are never short), and in both, for devices
  * that are asynchronous, and with many look-ahead pages, in front of
- * their tokens. What is checked:
+ * their tokens; and once more from two principals that flood the scheduler, beside
+ * others that send one request after another. What is checked:
  *
  *  - every accepted request ends exactly once, and in the way it should;
  *  - its tokens are those of its undisturbed run;
  *  - pages and snapshots never leak, and the books agree with the open sequences;
  *  - within a priority the first admission is in order of arrival, no request is
- *    overtaken by more than a bounded number of later ones, whatever their
- *    priorities are, and how long anyone waits and runs, in steps, has a bound.
+ *    overtaken by more than a bounded number of later ones of its principal, whatever
+ *    their priorities are, and how long anyone waits and runs, in steps, has a bound;
+ *  - who does not flood has a first token within a step's work and its share.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,6 +41,14 @@
 #define QUEUE         256
 #define EOS           7
 #define MAX_SEQUENCES 16
+
+/* Principals 1 .. N_FLOODS send the requests of the trace, if there are tenants; those from
+ * N_FLOODS
+ * + 1 send one at a time. Else all come from 0. */
+#define N_FLOODS     2
+#define N_PRINCIPALS 5
+#define MAX_LIGHT    20000 /* requests of those who send one at a time */
+static const uint32_t weights[N_PRINCIPALS] = {1, 1, 2, 1, 2};
 
 /* Snapshots for a turn or two of each sequence; a prompt takes up to five. */
 #define N_SNAPSHOTS 64
@@ -79,6 +89,7 @@ struct record {
 	uint32_t stop_after; /* the sink ends it at this many tokens; 0 = never */
 	bool ignore_eos, private;
 	uint32_t level; /* index into priorities */
+	uint32_t principal;
 	uint64_t steps_at_submit;
 	/* by submit */
 	uint64_t id;
@@ -96,7 +107,10 @@ struct trace {
 	struct test_engine *engine;
 	struct mx_sched *sched;
 	struct template *templates;
-	struct record *records; /* [N_REQUESTS] */
+	bool tenants;
+	struct record *records; /* [n_records] the first N_REQUESTS are the submitters' */
+	uint32_t n_records;
+	struct record *light[N_PRINCIPALS]; /* the one that each sent last; NULL = none */
 	uint64_t seed;
 	_Atomic uint32_t next;  /* the next record to submit */
 	_Atomic uint64_t steps; /* a copy of the engine's for the submitters */
@@ -139,9 +153,13 @@ static void on_done(void *arg, const struct mx_done *done)
 
 static mx_status (*inner_begin)(struct mx_engine *e, const struct mx_step_item *items, uint32_t n);
 
+static void submit_light(void);
+
 static mx_status counting_begin(struct mx_engine *e, const struct mx_step_item *items, uint32_t n)
 {
 	atomic_fetch_add_explicit(&trace.steps, 1, memory_order_relaxed);
+	if (trace.tenants)
+		submit_light();
 	return inner_begin(e, items, n);
 }
 
@@ -168,7 +186,7 @@ static void make_templates(struct template *t, uint64_t *rng)
 
 static void make_records(struct record *r, const struct template *t, uint64_t *rng)
 {
-	for (int i = 0; i < N_REQUESTS; i++) {
+	for (int i = 0; i < N_REQUESTS + MAX_LIGHT; i++) {
 		uint64_t x = test_random(rng);
 		r[i].t = &t[x % N_TEMPLATES];
 		/* mostly short, some long, some only scored */
@@ -187,6 +205,8 @@ static mx_status submit(struct record *r)
 	static const int32_t eos = EOS;
 	struct mx_request q = test_request(r->t->prompt, r->t->n_prompt, r->max_tokens, NULL);
 	q.priority = priorities[r->level];
+	q.principal = r->principal;
+	q.weight = weights[r->principal];
 	q.params.no_prefix_cache = r->private;
 	q.sink = (struct mx_sink){.arg = r, .token = on_token, .prompt = on_prompt, .done = on_done};
 	if (!r->max_tokens)
@@ -197,6 +217,26 @@ static mx_status submit(struct record *r)
 	}
 	r->steps_at_submit = atomic_load_explicit(&trace.steps, memory_order_relaxed);
 	return mx_sched_submit(trace.sched, &q, &r->id, NULL);
+}
+
+/* Sends the next request of every principal whose last one has ended. It is called on the engine
+ * thread, at the beginning of a step: so the steps that a request waits are counted exactly. Only
+ * while the submitters are at work. */
+static void submit_light(void)
+{
+	for (uint32_t p = N_FLOODS + 1; p < N_PRINCIPALS; p++) {
+		const struct record *last = trace.light[p];
+		if ((last && !last->n_done) || trace.n_records == N_REQUESTS + MAX_LIGHT ||
+		    atomic_load(&trace.next) >= N_REQUESTS)
+			continue;
+		struct record *r = &trace.records[trace.n_records];
+		r->principal = p;
+		if (submit(r) != MX_OK) /* it would show: every other one is accepted */
+			continue;
+		trace.n_records++;
+		trace.light[p] = r;
+		atomic_fetch_add(&trace.n_accepted, 1);
+	}
 }
 
 static void cancel(struct record *r, enum mx_cancel why)
@@ -216,6 +256,7 @@ static void *submitter(void *arg)
 	uint32_t i;
 	while ((i = atomic_fetch_add(&trace.next, 1)) < N_REQUESTS) {
 		struct record *r = &trace.records[i];
+		r->principal = trace.tenants ? 1 + (uint32_t)(uintptr_t)arg % N_FLOODS : 0;
 		mx_status st;
 		while ((st = submit(r)) == MX_E_BUSY) {
 			atomic_fetch_add(&trace.n_busy, 1);
@@ -246,7 +287,8 @@ static void *canceller(void *arg)
 			cancel(&trace.records[next - back], MX_CANCEL_API);
 		struct mx_sched_stats v;
 		mx_sched_stats(trace.sched, &v);
-		if (v.waiting > QUEUE + config.max_sequences || v.running > config.max_sequences)
+		uint32_t most = (QUEUE + config.max_sequences) * (trace.tenants ? 2 : 1);
+		if (v.waiting > most || v.running > config.max_sequences)
 			abort();
 		usleep(1000);
 	}
@@ -297,15 +339,17 @@ static int by_id(const void *a, const void *b)
 /* As scheduler/README.md says: 4 * (queue + max_sequences). */
 #define MAX_OVERTAKERS (4 * (QUEUE + MAX_SEQUENCES))
 
-/* Within a priority, requests are scheduled in the order of arrival. */
-static void check_order(struct record *records)
+/* Within a priority, requests of a principal are scheduled in the order of arrival. */
+static void check_order(struct record *records, uint32_t principal)
 {
-	static struct record *order[N_REQUESTS];
-	for (int i = 0; i < N_REQUESTS; i++)
-		order[i] = &records[i];
-	qsort(order, N_REQUESTS, sizeof *order, by_id);
+	static struct record *order[N_REQUESTS + MAX_LIGHT];
+	int n = 0;
+	for (uint32_t i = 0; i < trace.n_records; i++)
+		if (records[i].principal == principal)
+			order[n++] = &records[i];
+	qsort(order, (size_t)n, sizeof *order, by_id);
 	uint64_t last[N_LEVELS] = {0};
-	for (int i = 0; i < N_REQUESTS; i++) {
+	for (int i = 0; i < n; i++) {
 		const struct record *r = order[i];
 		assert_true(!i || order[i - 1]->id < r->id);
 		if (!r->done.first_scheduled_ns) /* cancelled before */
@@ -315,22 +359,24 @@ static void check_order(struct record *records)
 	}
 	/* No request is scheduled before one that arrived MAX_OVERTAKERS earlier. */
 	uint64_t earliest = UINT64_MAX; /* of the requests from i + MAX_OVERTAKERS on */
-	for (int i = N_REQUESTS - 1 - MAX_OVERTAKERS; i >= 0; i--) {
+	for (int i = n - 1 - MAX_OVERTAKERS; i >= 0; i--) {
 		uint64_t far = order[i + MAX_OVERTAKERS]->done.first_scheduled_ns;
 		earliest = far && far < earliest ? far : earliest;
 		assert_true(order[i]->done.first_scheduled_ns <= earliest);
 	}
 }
 
-/* The request that is first in the order of service gets at least a token computed in every other
- * step, so it takes at most 2 * (prompt + output) steps once it is first; a request has at most the
- * queue, what runs, and those that may overtake it in front. */
+/* With one principal, the request that is first in the order of service gets at least a token
+ * computed in every other step, so it takes at most 2 * (prompt + output) steps once it is first; a
+ * request has at most the queue, what runs, and those that may overtake it in front. With more
+ * principals it is in front of as many of theirs, in proportion to the weights. */
 static void check_waits(const struct record *records)
 {
 	uint64_t per_request = 2 * (MAX_PROMPT + MAX_OUT);
 	uint64_t longest[N_LEVELS] = {0};
 	uint64_t bound = (QUEUE + config.max_sequences + MAX_OVERTAKERS) * per_request;
-	for (int i = 0; i < N_REQUESTS; i++) {
+	bound *= trace.tenants ? 6 : 1;
+	for (uint32_t i = 0; i < trace.n_records; i++) {
 		const struct record *r = &records[i];
 		uint64_t steps = r->steps_at_done - r->steps_at_submit;
 		if (steps > longest[r->level])
@@ -343,12 +389,42 @@ static void check_waits(const struct record *records)
 	}
 }
 
+/* A principal that sends one request at a time is ahead of the others by at most its last request
+ * when it sends the next one. While they use as many tokens for their weights, and as many as its
+ * prompt has, it may have to wait. They use at least one for every sequence in a step, and half of
+ * the sequences run at least. Beside that there are a step's work, for each of them, and two steps
+ * until it is planned for. */
+static void check_light_waits(void)
+{
+	for (uint32_t p = N_FLOODS + 1; p < N_PRINCIPALS; p++) {
+		uint64_t longest = 0, sum = 0, n = 0, others = 0;
+		for (uint32_t i = 1; i < N_PRINCIPALS; i++)
+			others += i == p ? 0 : weights[i];
+		uint64_t tokens = (MAX_PROMPT + MAX_OUT + MAX_PROMPT) * others / weights[p];
+		uint64_t bound = tokens / (MAX_SEQUENCES / 2) + N_PRINCIPALS - 2 + 2;
+		for (uint32_t i = N_REQUESTS; i < trace.n_records; i++) {
+			const struct record *r = &trace.records[i];
+			if (r->principal != p || !r->n)
+				continue;
+			uint64_t steps = r->steps_at_first - r->steps_at_submit;
+			longest = steps > longest ? steps : longest;
+			sum += steps;
+			n++;
+		}
+		print_message("principal %u: %llu requests, first token after %.1f steps, at most %llu, "
+		              "bound %llu\n",
+		              p, (unsigned long long)n, (double)sum / (double)n,
+		              (unsigned long long)longest, (unsigned long long)bound);
+		assert_true(n > 100 && longest <= bound);
+	}
+}
+
 /* A request counts once as looked up: when it is first scheduled, however often it was tried or
  * preempted. */
 static void check_lookups(const struct record *records, const struct mx_engine_usage *u)
 {
 	uint64_t queries = 0, hits = 0, lookups = 0, counted = 0;
-	for (int i = 0; i < N_REQUESTS; i++) {
+	for (uint32_t i = 0; i < trace.n_records; i++) {
 		const struct record *r = &records[i];
 		if (!r->done.first_scheduled_ns || r->private || !r->max_tokens || r->t->n_prompt < 2)
 			continue; /* nothing was looked up */
@@ -363,14 +439,16 @@ static void check_lookups(const struct record *records, const struct mx_engine_u
 	assert_int_equal(counted, lookups);
 }
 
-static void start_trace(void)
+static void start_trace(bool tenants)
 {
 	static struct mx_engine_ops counting;
 	memset(&trace, 0, sizeof trace);
+	trace.tenants = tenants;
+	trace.n_records = N_REQUESTS;
 	trace.seed = test_seed();
 	uint64_t rng = trace.seed;
 	trace.templates = calloc(N_TEMPLATES, sizeof *trace.templates);
-	trace.records = calloc(N_REQUESTS, sizeof *trace.records);
+	trace.records = calloc(N_REQUESTS + MAX_LIGHT, sizeof *trace.records);
 	assert_true(trace.templates && trace.records);
 	make_templates(trace.templates, &rng);
 	make_records(trace.records, trace.templates, &rng);
@@ -380,14 +458,17 @@ static void start_trace(void)
 	inner_begin = counting.begin;
 	counting.begin = counting_begin;
 	trace.engine->base.ops = &counting;
-	struct mx_sched_config sc = {
-		.max_sequences = config.max_sequences, .step_tokens = config.step_tokens, .queue = QUEUE};
+	struct mx_sched_config sc = {.max_sequences = config.max_sequences,
+	                             .step_tokens = config.step_tokens,
+	                             .queue = QUEUE,
+	                             .max_step_stretch =
+	                                 tenants ? 1e6 : 0}; /* so that waits can be counted in steps */
 	assert_int_equal(mx_sched_create(&trace.engine->base, &sc, &trace.sched), MX_OK);
 }
 
-static void run_trace(void)
+static void run_trace_of(bool tenants)
 {
-	start_trace();
+	start_trace(tenants);
 	uint64_t begin = mx_now_ns();
 	pthread_t threads[N_SUBMITTERS + 1];
 	for (uintptr_t i = 0; i < N_SUBMITTERS; i++)
@@ -414,16 +495,19 @@ static void run_trace(void)
 	test_engine_check(trace.engine);
 	test_engine_destroy(trace.engine);
 
-	assert_int_equal(trace.n_accepted, N_REQUESTS);
+	assert_int_equal(trace.n_accepted, trace.n_records);
 	uint64_t output = 0, aborted = 0, preempted = 0;
-	for (int i = 0; i < N_REQUESTS; i++) {
+	for (uint32_t i = 0; i < trace.n_records; i++) {
 		const struct record *r = &trace.records[i];
 		check_record(r);
 		output += r->n;
 		aborted += r->done.finish == MX_FINISH_ABORT;
 		preempted += r->done.preemptions;
 	}
-	check_order(trace.records);
+	for (uint32_t p = tenants; p < (tenants ? N_PRINCIPALS : 1); p++)
+		check_order(trace.records, p);
+	if (tenants)
+		check_light_waits();
 	check_waits(trace.records);
 	check_lookups(trace.records, &u);
 	assert_int_equal(v.output_tokens, output);
@@ -439,6 +523,7 @@ static void run_trace(void)
 	/* Else the trace did not test what it is for. */
 	assert_true(aborted > 1000 && v.cached_prompt_tokens > 0);
 	assert_true(preempted > 1000 || config.state == MX_FAKE_SLOT);
+	assert_true(tenants == (v.share_preemptions > 0));
 	assert_true(u.snapshot_evictions > 1000 || config.state == MX_FAKE_PAGES);
 	for (int i = 0; i < MX_LOOKUP_UNSUPPORTED; i++) {
 		bool possible = i < MX_LOOKUP_NO_SNAPSHOT || config.state != MX_FAKE_PAGES;
@@ -448,6 +533,11 @@ static void run_trace(void)
 	assert_true(v.cancelled[MX_CANCEL_CLIENT][1] + v.cancelled[MX_CANCEL_API][1] > 0);
 	free(trace.records);
 	free(trace.templates);
+}
+
+static void run_trace(void)
+{
+	run_trace_of(false);
 }
 
 static void state_in_pages(void **state)
@@ -532,6 +622,26 @@ static void look_ahead_in_both_ahead(void **state)
 	run_trace();
 }
 
+/* Principals beside each other, on a pool of which every request fits into its principal's share.
+ */
+static void tenants_in_pages(void **state)
+{
+	(void)state;
+	config = in_pages;
+	config.n_pages = 200;
+	run_trace_of(true);
+}
+
+static void tenants_in_both_ahead(void **state)
+{
+	(void)state;
+	config = in_pages;
+	config.n_pages = 200;
+	config.state = MX_FAKE_HYBRID;
+	config.overlaps = true;
+	run_trace_of(true);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -544,6 +654,8 @@ int main(void)
 		cmocka_unit_test(state_in_both_deferred),
 		cmocka_unit_test(look_ahead_in_both),
 		cmocka_unit_test(look_ahead_in_both_ahead),
+		cmocka_unit_test(tenants_in_pages),
+		cmocka_unit_test(tenants_in_both_ahead),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
  */
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
-#include "mixers/attention/cuda/mma.cuh"
+#include "mixers/softmax/cuda/mma.cuh"
 
 #define WARPS 4
 

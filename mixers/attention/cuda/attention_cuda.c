@@ -41,6 +41,18 @@ static mx_status read_params(const struct mx_layer_desc *layer, struct attn_para
 	if (out->head_dim > ATTN_CUDA_MAX_DIM)
 		return mx_mixer_fail(err, MX_E_RANGE, "attention: head_dim must be 1..%d on GPUs, not %u",
 		                     ATTN_CUDA_MAX_DIM, out->head_dim);
+	if (out->adapter_rank || out->input_width)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "attention: adapters and wider inputs run on CPUs only");
+	if (out->wide_gate)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "attention: gates of a matrix of their own run on CPUs only");
+	if (out->norm_last)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "attention: norms of q and k after rope run on CPUs only");
+	if (out->shared_kv)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "attention: layers that read the keys of others run on CPUs only");
 	if (out->dtype != MX_F32 && out->dtype != MX_BF16 && out->dtype != MX_F8E4M3)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: keys and values in %s",
 		                     mx_dtype_name(out->dtype));
@@ -357,8 +369,8 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	};
 	size_t n_in = m->params.per_head ? 1 : m->params.k_is_v ? 2 : 3;
 	if (a.head_gates)
-		in[n_in++] = (struct mx_linear_out){
-			.w = w->head_gate, .y = a.head_gates, .ldy = a.heads, .y_f32 = true};
+		in[n_in++] =
+			(struct mx_linear_out){.w = w->gate, .y = a.head_gates, .ldy = a.heads, .y_f32 = true};
 	const struct mx_linear_out out = {.w = w->o, .bias = w->o_bias, .y = y, .ldy = m->width};
 
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);

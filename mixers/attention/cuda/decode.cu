@@ -15,7 +15,7 @@
  */
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
-#include "mixers/attention/cuda/mma.cuh"
+#include "mixers/softmax/cuda/mma.cuh"
 #include "mixers/attention/cuda/partial.cuh"
 #include "mixers/attention/cuda/units.cuh"
 

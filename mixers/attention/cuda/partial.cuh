@@ -12,27 +12,11 @@
 #define MX_MIXERS_ATTENTION_CUDA_PARTIAL_CUH
 
 #include "mixers/attention/cuda/attention_cuda.h"
-#include "mixers/attention/cuda/mma.cuh"
+#include "mixers/softmax/cuda/fold.cuh"
 
 struct partial {
 	float m, l, o; /* o: one dimension; without keys: -inf, 0, 0 */
 };
-
-struct fold_factors {
-	float old, add;
-};
-
-/* Returns what the old and the added sums are multiplied by. */
-static __device__ __forceinline__ fold_factors factors(float old_m, float add_m)
-{
-	float m = fmaxf(old_m, add_m), use = m == -INFINITY ? 0 : m;
-	return {exp2_fast(__fsub_rn(old_m, use)), exp2_fast(__fsub_rn(add_m, use))};
-}
-
-static __device__ __forceinline__ float fold_number(float old, float f_old, float add, float f_add)
-{
-	return __fmaf_rn(add, f_add, __fmul_rn(old, f_old));
-}
 
 /* Returns the sum with that of the head's sink, a key of value 0. */
 static __device__ __forceinline__ float with_sink(const attn_args &a, uint32_t head, float m,

@@ -115,7 +115,7 @@ static void compare_once(void)
 		assert_true(c.ready.text.len <= so_far.len);
 		assert_memory_equal(mx_buf_str(&c.ready.text), mx_buf_str(&so_far), c.ready.text.len);
 	}
-	mx_choice_finish(&c);
+	mx_choice_finish(&c, false);
 	if (stop < 0) {
 		assert_int_equal(mx_decoder_finish(&d, &so_far), MX_OK);
 		plain_find(&so_far, &r, &at, &stop);
@@ -161,7 +161,7 @@ static void min_tokens_hides_stops(void **state)
 	size_t used = 0;
 	while (used < t.n && mx_choice_token(&c, t.ids[used++], false, NULL))
 		;
-	mx_choice_finish(&c);
+	mx_choice_finish(&c, false);
 	assert_string_equal(mx_buf_str(&c.ready.text), "one two three");
 	assert_int_equal(c.stop, 0);
 	mx_choice_free(&c);
@@ -181,7 +181,7 @@ static void alternatives_stay_with_their_token(void **state)
 		lp.top[1] = (struct mx_top_token){i, -200};
 		assert_true(mx_choice_token(&c, 300 + i, i == 99, &lp));
 	}
-	mx_choice_finish(&c);
+	mx_choice_finish(&c, false);
 	assert_int_equal(c.ready.n_tokens, 100);
 	assert_int_equal(c.ready.n_ids, 100);
 	for (int i = 0; i < 100; i++) {

@@ -66,10 +66,12 @@ static int start(void **state)
 	snprintf(dir, sizeof(dir), "%s/models/demo", src ? src : ".");
 	if (mx_tokenizer_load(dir, &tokenizer, &err) != MX_OK ||
 	    mx_chat_template_load(dir, &chat_template, &err) != MX_OK ||
-	    mx_service_init(&service, "0", 1) != MX_OK)
+	    mx_service_init(&service, "0") != MX_OK)
 		return -1;
-	struct mx_served *m = &service.models[0];
-	snprintf(m->name, sizeof(m->name), "fake");
+	struct mx_served *m = mx_served_create("fake");
+	const struct mx_listing list = {.model = m};
+	if (!m || mx_service_publish(&service, &list, 1) != MX_OK)
+		return -1;
 	const struct mx_fake_config fake = {.name = "fake",
 	                                    .vocab = (uint32_t)mx_tokenizer_size(tokenizer) + 8,
 	                                    .max_context = 512,
@@ -94,7 +96,7 @@ static int start(void **state)
 static int stop(void **state)
 {
 	(void)state;
-	mx_sched_destroy(service.models[0].sched);
+	mx_sched_destroy(service.models[0]->sched);
 	engine->ops->destroy(engine);
 	mx_service_destroy(&service);
 	mx_chat_template_destroy(chat_template);
@@ -110,9 +112,9 @@ static void nap(void)
 
 static void wait_idle(void)
 {
-	for (int i = 0; i < 200000 && !mx_sched_idle(service.models[0].sched); i++)
+	for (int i = 0; i < 200000 && !mx_sched_idle(service.models[0]->sched); i++)
 		nap();
-	assert_true(mx_sched_idle(service.models[0].sched));
+	assert_true(mx_sched_idle(service.models[0]->sched));
 	struct mx_engine_usage usage;
 	engine->ops->usage(engine, &usage);
 	assert_int_equal(usage.pages_used, 0);
@@ -128,7 +130,7 @@ static mx_status generate(const struct mx_api_request *r, _Atomic unsigned *wake
                           struct mx_openai *out)
 {
 	struct mx_generation *g = NULL;
-	mx_status st = mx_generate(&service, r, (struct mx_wake){on_wake, wakes}, &g, &last);
+	mx_status st = mx_generate(&service, NULL, r, (struct mx_wake){on_wake, wakes}, &g, &last);
 	if (st == MX_OK && (st = mx_openai_init(out, r, "id", g)) != MX_OK) {
 		mx_openai_free(out);
 		mx_generation_detach(g);
@@ -304,7 +306,7 @@ static void a_backlog_of_32_tokens_is_joined(void **state)
 	(void)state;
 	static const char prompt[] = "\"prompt\":\"one\"";
 	static const char chat[] = "\"messages\":[{\"role\":\"user\",\"content\":\"one\"}]";
-	const struct mx_served *m = &service.models[0];
+	const struct mx_served *m = service.models[0];
 	struct mx_buf out = {0};
 	const struct {
 		unsigned n_tokens, n_events, n_joined;
@@ -363,7 +365,7 @@ static void read_events(const char *body, enum mx_api_kind kind, struct read *ou
 	struct mx_generation *g = NULL;
 	_Atomic unsigned wakes = 0;
 	assert_int_equal(mx_api_parse(kind, body, strlen(body), NULL, &r, &last), MX_OK);
-	assert_int_equal(mx_generate(&service, &r, (struct mx_wake){on_wake, &wakes}, &g, &last),
+	assert_int_equal(mx_generate(&service, NULL, &r, (struct mx_wake){on_wake, &wakes}, &g, &last),
 	                 MX_OK);
 	mx_api_request_free(&r);
 	assert_string_equal(mx_generation_model(g), "fake");
@@ -436,7 +438,7 @@ static void events_have_what_answers_have(void **state)
 static struct mx_sched_stats stats(void)
 {
 	struct mx_sched_stats v;
-	mx_sched_stats(service.models[0].sched, &v);
+	mx_sched_stats(service.models[0]->sched, &v);
 	return v;
 }
 
@@ -476,7 +478,7 @@ static void the_queue_takes_all_prompts_or_none(void **state)
 	_Atomic unsigned wakes = 0;
 	assert_int_equal(mx_api_parse(MX_API_COMPLETION, body, sizeof(body) - 1, NULL, &r, &last),
 	                 MX_OK);
-	struct mx_sched *sched = service.models[0].sched;
+	struct mx_sched *sched = service.models[0]->sched;
 	enum mx_fault fault = MX_FAULT_NONE;
 	/* until it meets the other one running */
 	for (int i = 0; i < 100 && fault != MX_FAULT_EXHAUSTED; i++) {
@@ -533,7 +535,7 @@ static void tokens_the_model_lacks_are_refused(void **state)
 	assert_string_equal(last.param, "stop_token_ids");
 	assert_non_null(strstr(last.message, "99999999"));
 	/* a tokenizer that knows more than the model, as those with tokens added later do */
-	struct mx_engine_info *info = &service.models[0].info;
+	struct mx_engine_info *info = &service.models[0]->info;
 	uint32_t vocab = info->vocab;
 	struct mx_tokens t = {0};
 	assert_int_equal(mx_tokenizer_encode(tokenizer, "zq", 2, false, 0, &t, NULL), MX_OK);

@@ -150,12 +150,29 @@ static void random_lists(struct test *t, struct mx_sampling *s, struct mx_sample
 	}
 }
 
+/* A set of allowed tokens, few or many, with at least one whose logit is finite and that is not
+ * banned; it is as long as the device reads, and lives until free_lists. */
+static void random_mask(struct test *t, struct mx_sample_row *row, const float *l, uint32_t vocab)
+{
+	const uint32_t dense = rng_below(&t->rng, 3);
+	uint32_t *allowed = calloc(mx_mask_words(HUGE_VOCAB), sizeof *allowed), one = 0;
+	for (size_t i = 0; i < mx_mask_words(vocab); i++)
+		allowed[i] = dense == 2 ? rng_next(&t->rng) | rng_next(&t->rng)
+		             : dense    ? rng_next(&t->rng) & rng_next(&t->rng) & rng_next(&t->rng)
+		                        : 0;
+	while (one + 2 < vocab && !isfinite(l[one]))
+		one += 2; /* even ones are never banned */
+	allowed[one / 32] |= 1u << one % 32;
+	row->allowed = allowed;
+}
+
 static void free_lists(struct test *t, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		free((void *)(uintptr_t)t->sampling[i].bias);
 		free((void *)(uintptr_t)t->rows[i].banned);
 		free((void *)(uintptr_t)t->rows[i].counts);
+		free((void *)(uintptr_t)t->rows[i].allowed);
 	}
 }
 
@@ -292,6 +309,8 @@ static void test_against_cpu(struct test *t)
 				                                    .position = rng_next(&t->rng)};
 				if (vocab > 4)
 					random_lists(t, &t->sampling[i], &t->rows[i], vocab);
+				if (vocab > 4 && rng_below(&t->rng, 3) == 0)
+					random_mask(t, &t->rows[i], t->logits + i * t->ld, vocab);
 			}
 			compare(t, "a token", n, vocab);
 			free_lists(t, n);

@@ -54,13 +54,13 @@ static void a_token_of_latents_is_one_key(void **state)
 		                             .value_dim = VALUE,
 		                             .values_in_keys = true,
 		                             .dtype = MX_BF16};
-		assert_int_equal(mx_softmax_token_bytes(&s), KEY * 2);
+		assert_int_equal(mx_softmax_state(&s, 0).bytes_per_token, KEY * 2);
 		s.dtype = MX_F32;
-		assert_int_equal(mx_softmax_token_bytes(&s), KEY * 4);
+		assert_int_equal(mx_softmax_state(&s, 0).bytes_per_token, KEY * 4);
 	}
 	const struct mx_softmax_shape grouped = {
 		.heads = 32, .kv_heads = 8, .key_dim = 100, .value_dim = 100, .dtype = MX_BF16};
-	assert_int_equal(mx_softmax_token_bytes(&grouped), 2 * 8 * 128 * 2);
+	assert_int_equal(mx_softmax_state(&grouped, 0).bytes_per_token, 2 * 8 * 128 * 2);
 }
 
 int main(void)

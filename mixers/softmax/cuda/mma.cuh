@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PTX instructions without a C++ intrinsic: matrix products of a warp, copies to shared memory. */
-#ifndef MX_MIXERS_ATTENTION_CUDA_MMA_CUH
-#define MX_MIXERS_ATTENTION_CUDA_MMA_CUH
+#ifndef MX_MIXERS_SOFTMAX_CUDA_MMA_CUH
+#define MX_MIXERS_SOFTMAX_CUDA_MMA_CUH
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

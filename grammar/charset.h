@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sets of characters while a class of a regular expression is read. */
+#ifndef MX_GRAMMAR_CHARSET_H
+#define MX_GRAMMAR_CHARSET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#define MX_CHARSET_MAX 400000 /* ranges */
+
+struct mx_charset {
+	uint32_t (*ranges)[2];
+	size_t n, cap;
+	mx_status status; /* the first failure */
+};
+
+void mx_charset_free(struct mx_charset *s);
+void mx_charset_add(struct mx_charset *s, uint32_t lo, uint32_t hi);
+/* Adds what \d, \w or \s stands for (letter: 'd', 'w', 's'), or all other characters. */
+void mx_charset_add_escape(struct mx_charset *s, char letter, bool negated);
+/* Adds a general category of Unicode by its short or long name; false if there is none of that
+ * name. */
+bool mx_charset_add_category(struct mx_charset *s, const char *name, size_t n, bool negated);
+
+#endif

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * JSON Schema (draft 2020-12) as a grammar: the texts of the values that obey a schema.
+ *
+ * What is enforced is enforced exactly: no text of the grammar is a value that the schema refuses.
+ * What cannot be is refused with its JSON pointer, never ignored. Annotations (title, default,
+ * examples ...) and unknown keywords are ignored, as JSON Schema asks; keywords of validation that
+ * are not supported are not ignored.
+ *
+ * A value has many texts; the grammar has these.
+ *
+ * Properties stand in the order of the schema: those of `properties`, then further names of
+ * `required`, then additional ones, whose names never are one of the former. Optional ones may be
+ * left out. Additional names may repeat; each value is valid by itself, and maxProperties counts
+ * all of them.
+ *
+ * One space may follow a comma and a colon, and there is no other white space; see any_whitespace.
+ *
+ * Strings without constraints, or with minLength and maxLength only, may have any escape; other
+ * strings and names have only the escapes that JSON demands. Surrogates come in pairs.
+ *
+ * Integers have no fraction and no exponent. Other numbers with constraints have no exponent, and
+ * at most 15 digits if they have a fraction, so that a reader with double precision finds them
+ * valid too. Numbers without constraints have exponents up to 299.
+ *
+ * Formats that are enforced: date, date-time, time (without leap seconds), duration, email,
+ * hostname (without punycode; more than three labels have 20 characters each at most), ipv4, ipv6,
+ * uuid, uri, uri-reference, iri, iri-reference, json-pointer, relative-json-pointer. idn-email,
+ * idn-hostname, uri-template and regex are refused, others are annotations.
+ *
+ * `oneOf`, `not`, `if` and `contains` are exact where the values are scalars. For arrays and
+ * objects the complement is needed of what a schema says of them: it exists for properties,
+ * required, min- and maxProperties, items, prefixItems, min- and maxItems, contains, enum and
+ * const, and not for additionalProperties, patternProperties, propertyNames and uniqueItems.
+ * Alternatives of oneOf that share no value (a property with another const, say) need none.
+ */
+#ifndef MX_GRAMMAR_JSON_SCHEMA_H
+#define MX_GRAMMAR_JSON_SCHEMA_H
+
+#include <jansson.h>
+
+#include "grammar/rules.h"
+
+struct mx_json_options {
+	/* Around every part of an array or object there may be a new line and 64 spaces or tabs. */
+	bool any_whitespace;
+};
+
+/* Adds the values that obey `schema` to the rules; returns their node. options: NULL for the
+ * defaults. Returns 0 and fills *err (`where` is a JSON pointer) if the schema is wrong
+ * (MX_E_INVALID), has what cannot be enforced (MX_E_UNSUPPORTED), or takes too much to enforce
+ * (MX_E_LIMIT). The rules have then failed. Large integers must have been read with
+ * JSON_DECODE_INT_AS_REAL or fit 64 bits. */
+uint32_t mx_rules_json_schema(struct mx_rules *r, const json_t *schema,
+                              const struct mx_json_options *options, struct mx_err *err);
+/* Any JSON value, and any JSON object. */
+uint32_t mx_rules_json_value(struct mx_rules *r, const struct mx_json_options *options);
+uint32_t mx_rules_json_object(struct mx_rules *r, const struct mx_json_options *options);
+/* Returns true if `format` of that name is enforced or refused: others are annotations. */
+bool mx_json_format_asserts(const char *name);
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The recurrence in chunks of 16 tokens at absolute positions, README.md has the equations. A block
+ * computes a unit (some columns of a head) of a span, chunk by chunk; a warp has 16 columns of S in
+ * registers, transposed, so that they are at once the sums of a product and an operand of the next.
+ *
+ * What a chunk's tokens are to each other is computed by the whole block: scores, the inverse T of
+ * the delta rule's triangle, and the weights M with which tokens go into outputs:
+ *
+ *     x_r = beta_r (v_r - S^T w_r)             w_r: k_r decayed from the border; without the delta
+ *     o_r = S^T q'_r + sum_j M_rj x_j          rule x_r = v_r, and beta is a gain
+ *     S  <- d S + sum_j k'_j (T x)_j           k'_j: k_j decayed to the chunk's end
+ *
+ * A row's bits depend on the tokens of its chunk up to its own and on S as of the border: rows of
+ * tokens that are not there are zero, and zero times a number adds nothing.
+ */
+#include "mixers/recurrence/cuda/chunk.cuh"
+
+namespace
+{
+
+template <typename T, int P, int KT>
+__global__ void __launch_bounds__(RECUR_UNIT * 2, P == 1 && KT <= 8 ? 2 : 1)
+	chunks(const recur_core a)
+{
+	extern __shared__ __align__(16) unsigned char memory[];
+	const uint32_t warp = threadIdx.x >> 5, unit = blockIdx.x;
+	const mx_device_span span = a.step.spans[blockIdx.y];
+	shared<T> s;
+	columns<T, P, KT> state;
+	mx_pdl_launch();
+	share(memory, a.kpad, a.vector, &s);
+	work w;
+	w.head = unit / a.unit.per_head;
+	w.col = unit % a.unit.per_head * a.unit.cols;
+	w.row = span.row, w.pos = span.pos, w.end = span.pos + span.n;
+	w.unit = a.step.slot_base + span.slot * a.step.slot_stride + unit * a.unit.bytes;
+	const bool stays = span.kind != MX_SPAN_DRAFT;
+	if (!span.n || (!a.all && stays && (span.n == 1 || span.n >= RECUR_LONG))) {
+		mx_pdl_wait();
+		return;
+	}
+	const uint32_t border = *(const volatile uint32_t *)w.unit;
+	state.read(a, w, warp);
+	const uint32_t next = border_after(span, border, Q);
+	w.keep_from = next > span.pos ? next : span.pos;
+	mx_pdl_wait();
+	for (uint32_t at = border; at < w.end; at += Q) {
+		part p = {at, span.pos > at ? span.pos - at : 0, 0, at + Q < w.end};
+		p.r0 = p.r0 < Q ? p.r0 : Q;
+		p.r1 = p.whole ? Q : w.end - at;
+		if (at == next && at > border)
+			state.write(a, w, warp);
+		load(a, w, p, s);
+		__syncthreads();
+		if (a.vector)
+			vector_scores(a, p, s);
+		else
+			scores<T, P>(a, p, s);
+		__syncthreads();
+		decay_scores(a, p, s);
+		__syncthreads();
+		if (a.delta) {
+			invert(a, w, p, s);
+			__syncthreads();
+		}
+		weights(a, w, p, s);
+		__syncthreads();
+		run_chunk(a, w, p, s, warp, state);
+		__syncthreads();
+	}
+	if (threadIdx.x == 0 && next != border)
+		*(uint32_t *)w.unit = next;
+	keep_inputs<T>(a, span);
+}
+
+template <typename T, int P, int KT> cudaError_t launch(cudaStream_t stream, const recur_core &a)
+{
+	const size_t smem = share<T>(NULL, a.kpad, a.vector, NULL);
+	return mx_launch(chunks<T, P, KT>, dim3(a.heads * a.unit.per_head, a.step.n_spans),
+	                 dim3(a.unit.cols * 2), smem, stream, a);
+}
+
+template <typename T, int P, int KT> cudaError_t prepare(uint32_t kpad)
+{
+	return cudaFuncSetAttribute(chunks<T, P, KT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                            (int)share<T>(NULL, kpad, true, NULL));
+}
+
+} // namespace
+
+/* One kernel for each size of keys and type. */
+#define FOR_SIZE(f, ...)                                                                           \
+	do {                                                                                           \
+		const bool f32 = act == MX_F32;                                                            \
+		switch (kpad) {                                                                            \
+		case 32: return f32 ? f<float, 3, 2>(__VA_ARGS__) : f<__nv_bfloat16, 1, 2>(__VA_ARGS__);   \
+		case 64: return f32 ? f<float, 3, 4>(__VA_ARGS__) : f<__nv_bfloat16, 1, 4>(__VA_ARGS__);   \
+		case 128: return f32 ? f<float, 3, 8>(__VA_ARGS__) : f<__nv_bfloat16, 1, 8>(__VA_ARGS__);  \
+		case 256:                                                                                  \
+			return f32 ? f<float, 3, 16>(__VA_ARGS__) : f<__nv_bfloat16, 1, 16>(__VA_ARGS__);      \
+		default: return cudaErrorInvalidValue;                                                     \
+		}                                                                                          \
+	} while (0)
+
+cudaError_t recur_cuda_chunks(cudaStream_t stream, enum mx_dtype act, const struct recur_core *a)
+{
+	const uint32_t kpad = a->kpad;
+	FOR_SIZE(launch, stream, *a);
+}
+
+cudaError_t recur_cuda_chunks_prepare(enum mx_dtype act, uint32_t kpad)
+{
+	FOR_SIZE(prepare, kpad);
+}
+
+static size_t align_up(size_t n)
+{
+	return (n + 63) / 64 * 64;
+}
+
+void recur_cuda_unit(const struct mx_recur_spec *s, uint32_t kpad, size_t act_size,
+                     struct recur_unit *out)
+{
+	struct recur_unit u = {};
+	u.per_head = (s->v_dim + RECUR_UNIT - 1) / RECUR_UNIT;
+	u.cols = ((s->v_dim + u.per_head - 1) / u.per_head + 15) / 16 * 16;
+	u.cap = Q + (s->max_draft + Q - 1) / Q * Q;
+	u.S = 64;
+	u.k = u.S + align_up((size_t)kpad * u.cols * sizeof(float));
+	u.x = u.k + align_up((size_t)u.cap * kpad * act_size);
+	u.a = u.x + align_up((size_t)u.cap * u.cols * (s->delta ? sizeof(float) : act_size));
+	u.b = u.a + align_up((size_t)u.cap * sizeof(float) *
+	                     (s->decay == MX_RECUR_VECTOR ? kpad
+	                      : s->decay                  ? 1
+	                                                  : 0));
+	u.t = u.b + align_up(s->gain ? u.cap * sizeof(float) : 0);
+	u.bytes = u.t + align_up(s->delta ? (size_t)u.cap * Q * sizeof(float) : 0);
+	*out = u;
+}

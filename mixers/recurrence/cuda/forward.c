@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step of a recurrent layer on a CUDA device. */
+#include "device/cuda/cuda.h"
+#include "mixers/recurrence/cuda/layer_cuda.h"
+
+/* What the functions of a step share. */
+struct run {
+	const struct mx_mixer *m;
+	const struct mx_step *step;
+	unsigned char *scratch;
+	size_t act; /* bytes of an activation */
+	cudaStream_t stream;
+};
+
+static void *at(const struct run *r, size_t offset)
+{
+	return r->scratch + offset;
+}
+
+/* Returns the product of a stream, or of the streams of a packed one. */
+static struct mx_linear_out product(const struct run *r, const struct mx_weight *w,
+                                    const float *bias, uint32_t off, bool gates)
+{
+	const struct recur_cuda_sizes *z = &r->m->sizes;
+	unsigned char *base = at(r, gates ? z->scratch.gates : z->scratch.proj);
+	return (struct mx_linear_out){.w = w,
+	                              .bias = bias,
+	                              .y = base + off * (gates ? sizeof(float) : r->act),
+	                              .ldy = gates ? z->ld_gates : z->ld_proj,
+	                              .y_f32 = gates};
+}
+
+/* Computes all products of the layer's input, then the second ones of low-rank streams. Biases of
+ * `gates` are added later, so that its products can be one. */
+static mx_status project(const struct run *r, const void *x)
+{
+	static const int order[] = {MX_RECUR_Q, MX_RECUR_K,    MX_RECUR_V,
+	                            MX_RECUR_A, MX_RECUR_BETA, MX_RECUR_GATE};
+	const struct mx_mixer *m = r->m;
+	const struct recur_cuda_weights *w = &m->w;
+	const struct mx_ops *ops = m->device->ops;
+	struct mx_linear_out outs[MX_RECUR_STREAMS + 2];
+	const size_t n_rows = r->step->n_rows;
+	const bool gate_first = m->source[MX_RECUR_GATE].off < m->packed_at[0];
+	size_t n = 0;
+
+	if (gate_first)
+		outs[n++] =
+			product(r, w->streams[MX_RECUR_GATE].w, w->streams[MX_RECUR_GATE].bias, 0, false);
+	for (int i = 0; i < 2; i++)
+		if (w->packed[i])
+			outs[n++] = product(r, w->packed[i], i ? NULL : w->packed_bias, m->packed_at[i], i);
+	for (int i = 0; i < MX_RECUR_STREAMS; i++) {
+		const int s = order[i];
+		const struct recur_cuda_stream *from = &w->streams[s];
+		const struct recur_source *to = &m->source[s];
+		if (!from->w || (s == MX_RECUR_GATE && gate_first))
+			continue;
+		if (from->up)
+			outs[n++] = (struct mx_linear_out){
+				.w = from->w, .y = at(r, m->sizes.scratch.low[s]), .ldy = from->w->rows};
+		else
+			outs[n++] = product(r, from->w, to->gates ? NULL : from->bias, to->off, to->gates);
+	}
+	mx_status status = ops->linear(m->device, x, m->width, n_rows, outs, n);
+	for (int s = 0; s < MX_RECUR_STREAMS && status == MX_OK; s++) {
+		const struct recur_cuda_stream *from = &w->streams[s];
+		const struct recur_source *to = &m->source[s];
+		if (!from->up)
+			continue;
+		const struct mx_linear_out up =
+			product(r, from->up, to->gates ? NULL : from->bias, to->off, to->gates);
+		status =
+			ops->linear(m->device, at(r, m->sizes.scratch.low[s]), from->w->rows, n_rows, &up, 1);
+	}
+	return status;
+}
+
+static struct recur_step step_of(const struct run *r)
+{
+	const struct mx_device_tables *t = r->step->tables;
+	return (struct recur_step){
+		.spans = t->spans,
+		.row_span = t->row_span,
+		.pos = t->pos,
+		.n_rows = r->step->n_rows,
+		.n_spans = r->step->n_spans,
+		.slot_base = r->m->slot_base,
+		.slot_stride = r->m->slot_stride,
+	};
+}
+
+static struct recur_conv conv_of(const struct mx_mixer *m)
+{
+	return (struct recur_conv){
+		.taps = m->desc.taps,
+		.channels = m->sizes.channels,
+		.cap = m->desc.taps + m->desc.core.max_draft,
+		.at = m->sizes.conv_at,
+	};
+}
+
+/* The trained products of feature maps, for all heads of a row at once. */
+static mx_status feature_products(const struct run *r, const struct recur_rows *a)
+{
+	const struct mx_mixer *m = r->m;
+	const uint32_t heads[2] = {m->desc.core.q_heads, m->desc.core.k_heads}, dim = m->desc.k_dim;
+	mx_status status = MX_OK;
+	for (int qk = 0; qk < 2 && status == MX_OK; qk++) {
+		struct mx_linear_out outs[2];
+		const int n = mx_recur_feature_layers(m->desc.feature);
+		for (int i = 0; i < n; i++)
+			outs[i] = (struct mx_linear_out){.w = m->w.feature[qk][i],
+			                                 .bias = m->w.feature_bias[qk][i],
+			                                 .y = (void *)a->layers[qk][i],
+			                                 .ldy = dim};
+		status = m->device->ops->linear(m->device, a->plain[qk], dim,
+		                                (size_t)r->step->n_rows * heads[qk], outs, (size_t)n);
+	}
+	return status;
+}
+
+/* Computes what the recurrence takes. */
+static mx_status prepare_rows(const struct run *r)
+{
+	const struct mx_mixer *m = r->m;
+	const struct mx_recur_layer *d = &m->desc;
+	const struct recur_cuda_scratch *s = &m->sizes.scratch;
+	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
+	const enum mx_dtype act = m->device->info.act_dtype;
+	const int layers = mx_recur_feature_layers(d->feature);
+	struct recur_rows a = {
+		.step = step_of(r),
+		.conv = conv_of(m),
+		.proj = at(r, s->proj),
+		.gates = at(r, s->gates),
+		.ld_proj = m->sizes.ld_proj,
+		.ld_gates = m->sizes.ld_gates,
+		.first = layers > 0,
+		.feature = d->feature,
+		.features = d->core.k_dim,
+		.norm = {d->norm_q, d->norm_k},
+		.scale = {d->q_scale, 1},
+		.inv_freq = m->tables.inv_freq,
+		.decay = d->decay,
+		.pre = m->tables.pre,
+		.mul = m->tables.mul,
+		.add = m->tables.add,
+		.decay_min = d->decay_min,
+		.beta = d->beta,
+		.beta_scale = d->beta_scale,
+		.step_min = d->step_min,
+		.step_max = d->step_max,
+		.k_is_rest = d->k_is_rest,
+		.v_times_rest = d->v_times_rest,
+		.vector = d->core.decay == MX_RECUR_VECTOR,
+		.channel = d->core.decay == MX_RECUR_CHANNEL,
+		.one = d->normalize,
+		.q = at(r, s->q),
+		.k = at(r, s->k),
+		.v = at(r, s->v),
+		.a = at(r, s->a),
+		.b = at(r, s->b),
+		.kpad = m->sizes.kpad,
+		.vpad = m->sizes.vpad,
+	};
+	memcpy(a.source, m->source, sizeof a.source);
+	for (int qk = 0; qk < 2 && layers; qk++) {
+		a.plain[qk] = at(r, s->plain[qk]);
+		for (int i = 0; i < layers; i++)
+			a.layers[qk][i] = at(r, s->layers[qk][i]);
+	}
+	const cudaError_t e = recur_cuda_heads_can(&a) ? recur_cuda_heads(r->stream, act, &a)
+	                                               : recur_cuda_rows(r->stream, act, &a);
+	mx_status status = cuda->check(m->device, e, "recurrence, rows");
+	if (status != MX_OK || !layers)
+		return status;
+	status = feature_products(r, &a);
+	a.first = false;
+	a.second = true;
+	if (status == MX_OK)
+		status =
+			cuda->check(m->device, recur_cuda_rows(r->stream, act, &a), "recurrence, features");
+	return status;
+}
+
+/* The kinds of spans in a step. Only decode steps are recorded: of one token each, or of drafts. */
+struct mixture {
+	bool ones, longs, others;
+};
+
+static struct mixture sort_spans(const struct mx_step *step, bool drafts)
+{
+	struct mixture mix = {0};
+	if (step->recording)
+		return (struct mixture){.ones = true, .others = drafts || step->longest > 1};
+	for (uint32_t i = 0; i < step->n_spans; i++) {
+		const struct mx_span *s = &step->spans[i];
+		if (s->kind == MX_SPAN_DRAFT)
+			mix.others = true;
+		else
+			*(s->n == 1 ? &mix.ones : s->n >= RECUR_LONG ? &mix.longs : &mix.others) = true;
+	}
+	return mix;
+}
+
+/* Launches the kernels of the spans that are there. */
+static cudaError_t recur_spans(const struct run *r, enum mx_dtype act, const struct recur_core *a)
+{
+	const struct mixture mix = sort_spans(r->step, r->m->desc.core.max_draft > 0);
+	cudaError_t e = cudaSuccess;
+	if (a->all)
+		return recur_cuda_chunks(r->stream, act, a);
+	if (mix.ones)
+		e = recur_cuda_step(r->stream, a);
+	if (e == cudaSuccess && mix.others)
+		e = recur_cuda_chunks(r->stream, act, a);
+	if (e == cudaSuccess && mix.longs)
+		e = recur_cuda_prompt(r->stream, a);
+	return e;
+}
+
+/* Returns 2^32 over `all` / `n`, rounded up. */
+static uint64_t quotient(uint32_t all, uint32_t n)
+{
+	const uint64_t each = n ? all / n : 1;
+	return (((uint64_t)1 << 32) + each - 1) / each;
+}
+
+static cudaError_t recur(const struct run *r)
+{
+	const struct mx_mixer *m = r->m;
+	const struct mx_recur_layer *d = &m->desc;
+	const struct mx_recur_spec *c = &d->core;
+	const struct recur_cuda_scratch *s = &m->sizes.scratch;
+	const enum mx_dtype act = m->device->info.act_dtype;
+	struct recur_core a = {
+		.step = step_of(r),
+		.conv = conv_of(m),
+		.proj = at(r, s->proj),
+		.ld_proj = m->sizes.ld_proj,
+		.unit = m->sizes.unit,
+		.heads = c->heads,
+		.q_heads = c->q_heads,
+		.k_heads = c->k_heads,
+		.v_heads = c->v_heads,
+		.a_heads = c->a_heads,
+		.per_q = quotient(c->heads, c->q_heads),
+		.per_k = quotient(c->heads, c->k_heads),
+		.per_v = quotient(c->heads, c->v_heads),
+		.per_a = quotient(c->heads, c->a_heads),
+		.per_unit = quotient(m->sizes.unit.per_head, 1),
+		.keep_channels = (m->sizes.channels + m->sizes.units - 1) / m->sizes.units,
+		.kpad = m->sizes.kpad,
+		.vpad = m->sizes.vpad,
+		.v_dim = c->v_dim,
+		.delta = c->delta,
+		.gain = c->gain,
+		.vector = c->decay == MX_RECUR_VECTOR,
+		.decays = c->decay != MX_RECUR_NO_DECAY,
+		.q = at(r, s->q),
+		.k = at(r, s->k),
+		.v = at(r, s->v),
+		.a = at(r, s->a),
+		.b = d->beta == MX_RECUR_BETA_FIXED ? NULL : at(r, s->b),
+		.fixed_a = m->tables.fixed_a,
+		.fixed_b = d->beta_scale,
+		.skip = m->w.skip,
+		.y = at(r, s->y),
+		.all = act != MX_BF16,
+		.records = at(r, s->records),
+		.n_records =
+			r->step->n_rows / MX_RECUR_CHUNK + r->step->n_spans * m->sizes.extra_chunks + 1,
+		.extra_chunks = m->sizes.extra_chunks,
+	};
+	memcpy(a.source, m->source, sizeof a.source);
+	return c->decay == MX_RECUR_CHANNEL ? recur_cuda_scan(r->stream, act, &a)
+	                                    : recur_spans(r, act, &a);
+}
+
+static cudaError_t finish(const struct run *r)
+{
+	const struct mx_mixer *m = r->m;
+	const struct mx_recur_layer *d = &m->desc;
+	const struct recur_cuda_scratch *s = &m->sizes.scratch;
+	struct recur_out a = {
+		.n_rows = r->step->n_rows,
+		.norm = d->out,
+		.has_norm = d->norm,
+		.y = at(r, s->y),
+		.ldy = (size_t)d->core.heads * d->core.v_dim,
+		.heads = d->core.heads,
+		.head_dim = d->v_dim,
+		.head_ld = d->core.v_dim,
+		.divide = d->normalize,
+		.gate = at(r, s->proj),
+		.ld_gate = m->sizes.ld_proj,
+		.source = m->source[MX_RECUR_GATE],
+		.gate_scale = d->gate_scale,
+		.out = at(r, s->out),
+	};
+	a.norm.weight = m->w.norm;
+	return recur_cuda_out(r->stream, m->device->info.act_dtype, &a);
+}
+
+mx_status recur_cuda_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)
+{
+	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
+	const struct run r = {
+		.m = m,
+		.step = step,
+		.scratch = step->scratch,
+		.act = mx_dtype_size(m->device->info.act_dtype),
+		.stream = (cudaStream_t)cuda->stream,
+	};
+	const size_t n = (size_t)m->desc.core.heads * m->desc.v_dim;
+	const struct mx_linear_out out = {.w = m->w.o, .bias = m->w.o_bias, .y = y, .ldy = m->width};
+
+	if (step->n_rows > m->max_rows)
+		return MX_E_RANGE;
+	mx_status status = project(&r, x);
+	if (status == MX_OK)
+		status = cuda->bind(m->device);
+	if (status == MX_OK)
+		status = prepare_rows(&r);
+	if (status == MX_OK)
+		status = cuda->check(m->device, recur(&r), "recurrence");
+	if (status == MX_OK)
+		status = cuda->check(m->device, finish(&r), "recurrence, norm");
+	if (status != MX_OK)
+		return status;
+	return m->device->ops->linear(m->device, at(&r, m->sizes.scratch.out), n, step->n_rows, &out,
+	                              1);
+}

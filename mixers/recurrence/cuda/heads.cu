@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rows.cu for most layers: heads of up to 128 elements whose feature map, if any, is a function of
+ * elements, without rotation. A warp computes a head, or 128 elements of a stream without heads, of
+ * several rows, one after the other: the taps and the inputs that they see stay in registers. A
+ * lane has 4 neighbours.
+ */
+#include "device/cuda/launch.cuh"
+#include "mixers/recurrence/cuda/math.cuh"
+#include "mixers/recurrence/cuda/recur_cuda.h"
+
+#define WARPS 4
+#define WIDE  128 /* elements of a warp, PARTS for each lane four */
+#define PARTS (WIDE / 128)
+#define TAPS  4
+
+namespace
+{
+
+/* Four neighbours in memory. */
+__device__ __forceinline__ float4 load4(const float *p)
+{
+	return *(const float4 *)p;
+}
+__device__ __forceinline__ float4 load4(const __nv_bfloat16 *p)
+{
+	const uint2 v = *(const uint2 *)p;
+	const __nv_bfloat162 lo = *(const __nv_bfloat162 *)&v.x, hi = *(const __nv_bfloat162 *)&v.y;
+	return make_float4(__low2float(lo), __high2float(lo), __low2float(hi), __high2float(hi));
+}
+__device__ __forceinline__ void store4(float *p, float4 v)
+{
+	*(float4 *)p = v;
+}
+__device__ __forceinline__ void store4(__nv_bfloat16 *p, float4 v)
+{
+	const __nv_bfloat162 lo = __floats2bfloat162_rn(v.x, v.y), hi = __floats2bfloat162_rn(v.z, v.w);
+	*(uint2 *)p = make_uint2(*(const uint32_t *)&lo, *(const uint32_t *)&hi);
+}
+
+template <typename F> __device__ __forceinline__ void each4(float4 &v, F f)
+{
+	f(v.x, 0), f(v.y, 1), f(v.z, 2), f(v.w, 3);
+}
+
+/* What a warp is to do: a head of a stream, or a part of it. */
+struct job {
+	int stream;
+	uint32_t head, first; /* first element, of the head */
+};
+
+__host__ __device__ __forceinline__ uint32_t pieces(uint32_t n)
+{
+	return (n + WIDE - 1) / WIDE;
+}
+
+/* Warps of a row for each stream. Those of numbers have a lane for each head. */
+struct jobs {
+	uint32_t q, k, v, a, b;
+};
+
+__host__ __device__ __forceinline__ jobs jobs_of(const recur_rows &a)
+{
+	const recur_source *s = a.source;
+	jobs j = {s[MX_RECUR_Q].heads, s[MX_RECUR_K].heads, 0, 0, 0};
+	j.v = a.v_times_rest ? 0 : s[MX_RECUR_V].heads * pieces(a.vpad);
+	j.a = a.channel  ? s[MX_RECUR_A].heads * pieces(a.vpad)
+	      : a.vector ? s[MX_RECUR_A].heads
+	                 : (s[MX_RECUR_A].heads + 31) / 32;
+	j.b = (s[MX_RECUR_BETA].heads + 31) / 32;
+	return j;
+}
+
+/* A stream's head as a lane sees it, and the inputs of the last rows. */
+template <typename X> struct window {
+	const X *from; /* element of this lane in row 0 of the product */
+	size_t ld;
+	float4 w[TAPS], seen[TAPS], bias;
+};
+
+/* Takes the place of a lane's elements, their taps and biases. */
+template <typename X>
+__device__ __forceinline__ void open(const recur_rows &a, const recur_source &s, uint32_t head,
+                                     uint32_t i, window<X> *out)
+{
+	const uint32_t n = head * s.dim + i, taps = s.conv ? a.conv.taps : 0;
+	out->from = (const X *)(s.gates ? a.gates : a.proj) + s.off + head / s.per * s.stride +
+	            head % s.per * s.dim + i;
+	out->ld = s.gates ? a.ld_gates : a.ld_proj;
+	out->bias = make_float4(0, 0, 0, 0);
+	const float *bias = s.conv ? s.conv_bias : s.bias;
+	if (bias)
+		each4(out->bias, [&](float &x, int e) { x = bias[n + e]; });
+#pragma unroll
+	for (uint32_t t = 0; t < TAPS; t++)
+		if (t < taps)
+			each4(out->w[t], [&](float &x, int e) { x = s.w[(size_t)(n + e) * taps + t]; });
+}
+
+/* Brings the inputs of the rows before `row`, which is token t of its span. */
+template <typename T>
+__device__ __forceinline__ void fill(const recur_rows &a, const recur_source &s, uint32_t n,
+                                     uint32_t row, uint32_t t, uint32_t pos,
+                                     const unsigned char *slot, window<T> &w)
+{
+	const T *ring = (const T *)(slot + a.conv.at) + s.channel + n;
+#pragma unroll
+	for (uint32_t i = 0; i + 1 < TAPS; i++) {
+		const uint32_t back = a.conv.taps - 1 - i;
+		if (i + 1 >= a.conv.taps)
+			break;
+		w.seen[i] = make_float4(0, 0, 0, 0);
+		if (t >= back)
+			w.seen[i] = load4(w.from + (size_t)(row - back) * w.ld);
+		else if (pos >= back)
+			w.seen[i] = load4(ring + (size_t)((pos - back) % a.conv.cap) * a.conv.channels);
+	}
+}
+
+/* Returns the lane's elements of a row; the window moves on. */
+template <typename T, typename X>
+__device__ __forceinline__ float4 take(const recur_rows &a, const recur_source &s, float4 in,
+                                       window<X> &w)
+{
+	float4 x = w.bias;
+	if (s.conv) {
+#pragma unroll
+		for (uint32_t t = 0; t < TAPS; t++) {
+			if (t >= a.conv.taps)
+				break;
+			const float4 v = t + 1 == a.conv.taps ? in : w.seen[t];
+			x.x = __fmaf_rn(w.w[t].x, v.x, x.x);
+			x.y = __fmaf_rn(w.w[t].y, v.y, x.y);
+			x.z = __fmaf_rn(w.w[t].z, v.z, x.z);
+			x.w = __fmaf_rn(w.w[t].w, v.w, x.w);
+		}
+#pragma unroll
+		for (uint32_t t = 0; t + 1 < TAPS; t++)
+			if (t + 1 < a.conv.taps)
+				w.seen[t] = t + 2 == a.conv.taps ? in : w.seen[t + 1];
+	} else
+		x = make_float4(x.x + in.x, x.y + in.y, x.z + in.z, x.w + in.w);
+	if (s.silu)
+		each4(x, [](float &e, int) { e = silu_of<T>(e); });
+	return x;
+}
+
+__device__ __forceinline__ float feature(enum mx_recur_feature f, float x)
+{
+	switch (f) {
+	case MX_RECUR_FEATURE_RELU: return x > 0 ? x : 0;
+	case MX_RECUR_FEATURE_SIGMOID: return sigmoid(x);
+	case MX_RECUR_FEATURE_SILU: return silu(x);
+	case MX_RECUR_FEATURE_ELU: return x > 0 ? x + 1 : expf(x);
+	default: return x;
+	}
+}
+
+/* Returns the factor of a head's norm. */
+__device__ __forceinline__ float norm_of(enum mx_recur_qk_norm norm, const float4 (&x)[PARTS])
+{
+	float sum = 0;
+#pragma unroll
+	for (int half = 0; half < PARTS; half++) {
+		const float4 v = x[half];
+		if (norm == MX_RECUR_QK_L2)
+			sum = __fmaf_rn(v.w, v.w,
+			                __fmaf_rn(v.z, v.z, __fmaf_rn(v.y, v.y, __fmaf_rn(v.x, v.x, sum))));
+		else if (norm == MX_RECUR_QK_L1)
+			sum += fabsf(v.x) + fabsf(v.y) + fabsf(v.z) + fabsf(v.w);
+		else
+			sum += v.x + v.y + v.z + v.w;
+	}
+	sum = warp_sum(sum);
+	return norm == MX_RECUR_QK_L2   ? 1 / sqrtf(sum + 1e-6f)
+	       : norm == MX_RECUR_QK_L1 ? 1 / fmaxf(sum, 1e-6f)
+	                                : 1 / (sum + 1e-4f);
+}
+
+/* Returns a factor from its stream's element z, the n-th of a row. */
+__device__ __forceinline__ float factor(const recur_rows &a, uint32_t n, float z)
+{
+	float x = 0;
+	switch (a.decay) {
+	case MX_RECUR_A_LOGSIGMOID: x = log_sigmoid(z); break;
+	case MX_RECUR_A_SOFTPLUS: x = softplus(z); break;
+	default: x = sigmoid(a.pre ? z * a.pre[n] : z); break;
+	}
+	if (a.mul)
+		x *= a.mul[n];
+	if (a.add)
+		x += a.add[n];
+	if (a.decay == MX_RECUR_A_SIGMOID)
+		return x;
+	return expf(a.decay == MX_RECUR_A_LOGSIGMOID ? fmaxf(x, a.decay_min) : x);
+}
+
+/* Writes what a stream's elements of a row become. */
+template <typename T>
+__device__ __forceinline__ void finish(const recur_rows &a, const job &j, uint32_t row,
+                                       float4 (&x)[PARTS], const float4 (&other)[PARTS])
+{
+	const recur_source &s = a.source[j.stream];
+	const bool key = j.stream <= MX_RECUR_K;
+	const uint32_t pad = key || (j.stream == MX_RECUR_A && !a.channel) ? a.kpad : a.vpad;
+	const size_t base = ((size_t)row * s.heads + j.head) * pad + j.first;
+	float scale = 1;
+	if (key) {
+#pragma unroll
+		for (int half = 0; half < PARTS; half++)
+			each4(x[half], [&](float &e, int) { e = feature(a.feature, e); });
+			/* elements beyond the head are not part of it */
+#pragma unroll
+		for (int half = 0; half < PARTS; half++)
+			if (half * 128 + (threadIdx.x & 31) * 4 >= s.dim)
+				x[half] = make_float4(0, 0, 0, 0);
+		scale = a.scale[j.stream];
+		if (a.norm[j.stream] != MX_RECUR_QK_NONE)
+			scale *= norm_of(a.norm[j.stream], x);
+	}
+#pragma unroll
+	for (int half = 0; half < PARTS; half++) {
+		const uint32_t i = half * 128 + (threadIdx.x & 31) * 4, e = j.first + i;
+		if (e >= pad)
+			continue;
+		const bool there = e < s.dim;
+		float4 v = x[half];
+		if (j.stream == MX_RECUR_A) {
+			each4(v,
+			      [&](float &f, int n) { f = there ? factor(a, j.head * s.dim + e + n, f) : 1; });
+			store4(a.a + base + i, v);
+			float4 rest = make_float4(1 - v.x, 1 - v.y, 1 - v.z, 1 - v.w), o = other[half];
+			if (a.k_is_rest)
+				store4((T *)a.k + base + i, rest);
+			else if (a.v_times_rest)
+				store4((T *)a.v + base + i,
+				       make_float4(rest.x * o.x, rest.y * o.y, rest.z * o.z, rest.w * o.w));
+			continue;
+		}
+		if (key)
+			each4(v, [&](float &f, int) { f *= scale; });
+		if (!there)
+			each4(v, [&](float &f, int n) { f = a.one && !key && e + n == s.dim ? 1 : 0; });
+		store4((T *)(j.stream == MX_RECUR_Q   ? a.q
+		             : j.stream == MX_RECUR_K ? a.k
+		                                      : a.v) +
+		           base + i,
+		       v);
+	}
+}
+
+/* Rows `first` .. of a head. X: the type of its product. */
+template <typename T, typename X, bool PAIR>
+__device__ void run_head(const recur_rows &a, const job &j, uint32_t first, uint32_t rows)
+{
+	const recur_source &s = a.source[j.stream], &sv = a.source[MX_RECUR_V];
+	const uint32_t lane = threadIdx.x & 31;
+	const bool pair = PAIR && j.stream == MX_RECUR_A && a.v_times_rest;
+	window<X> w[PARTS];
+	window<T> v[PARTS];
+#pragma unroll
+	for (int half = 0; half < PARTS; half++) {
+		const uint32_t i = j.first + half * 128 + lane * 4;
+		if (i < s.dim)
+			open(a, s, j.head, i, &w[half]);
+		if (i < s.dim && pair)
+			open(a, sv, j.head, i, &v[half]);
+	}
+	const uint32_t end = first + rows < a.step.n_rows ? first + rows : a.step.n_rows;
+	float4 in[PARTS] = {}, in_v[PARTS] = {};
+	const auto fetch = [&](uint32_t row) {
+#pragma unroll
+		for (int half = 0; half < PARTS; half++) {
+			const uint32_t i = j.first + half * 128 + lane * 4;
+			if (row >= end || i >= s.dim)
+				continue;
+			in[half] = load4(w[half].from + (size_t)row * w[half].ld);
+			if (pair)
+				in_v[half] = load4(v[half].from + (size_t)row * v[half].ld);
+		}
+	};
+	mx_device_span span = {};
+	fetch(first);
+	for (uint32_t row = first; row < end; row++) {
+		float4 x[PARTS] = {}, other[PARTS] = {};
+		const bool enters = row == first || row - span.row >= span.n;
+		if (enters)
+			span = a.step.spans[a.step.row_span[row]];
+		const uint32_t t = row - span.row, pos = span.pos + t;
+		const unsigned char *slot = a.step.slot_base + span.slot * a.step.slot_stride;
+		float4 now[PARTS], now_v[PARTS];
+#pragma unroll
+		for (int half = 0; half < PARTS; half++)
+			now[half] = in[half], now_v[half] = in_v[half];
+		fetch(row + 1);
+		if (t >= span.n)
+			continue; /* pads a recorded step */
+#pragma unroll
+		for (int half = 0; half < PARTS; half++) {
+			const uint32_t i = j.first + half * 128 + lane * 4;
+			if (i >= s.dim)
+				continue;
+			if constexpr (sizeof(X) == sizeof(T))
+				if (s.conv && enters)
+					fill<T>(a, s, j.head * s.dim + i, row, t, pos, slot, w[half]);
+			if (pair && sv.conv && enters)
+				fill<T>(a, sv, j.head * s.dim + i, row, t, pos, slot, v[half]);
+			x[half] = take<T>(a, s, now[half], w[half]);
+			if (pair)
+				other[half] = take<T>(a, sv, now_v[half], v[half]);
+		}
+		finish<T>(a, j, row, x, other);
+	}
+}
+
+/* Numbers of heads: a, beta and Mamba's step. A lane has a head. */
+__device__ void run_numbers(const recur_rows &a, int stream, uint32_t head, uint32_t first,
+                            uint32_t rows)
+{
+	const recur_source &s = a.source[stream];
+	const uint32_t n = head + (threadIdx.x & 31);
+	if (n >= s.heads)
+		return;
+	const float *from = (const float *)a.gates + s.off + n / s.per * s.stride + n % s.per;
+	const float bias = s.bias ? s.bias[n] : 0;
+	for (uint32_t row = first; row < first + rows && row < a.step.n_rows; row++) {
+		const size_t to = (size_t)row * s.heads + n;
+		const float z = from[row * a.ld_gates] + bias;
+		if (stream == MX_RECUR_A)
+			a.a[to] = factor(a, n, z);
+		else if (a.beta == MX_RECUR_BETA_STEP) {
+			float b = softplus(z * a.beta_scale);
+			b = b < a.step_min ? a.step_min : b > a.step_max ? a.step_max : b;
+			a.a[to] = expf(b * a.mul[n]);
+			a.b[to] = b;
+		} else
+			a.b[to] = sigmoid(z) * a.beta_scale;
+	}
+}
+
+template <typename T, bool PAIR>
+__global__ void __launch_bounds__(WARPS * 32, PAIR ? 3 : 5)
+	heads(const recur_rows a, const uint32_t rows)
+{
+	uint32_t n = blockIdx.x * WARPS + (threadIdx.x >> 5);
+	const uint32_t first = blockIdx.y * rows;
+	const jobs all = jobs_of(a);
+	job j = {MX_RECUR_Q, n, 0};
+	mx_pdl_launch();
+	mx_pdl_wait();
+	if (n < all.q)
+		return run_head<T, T, PAIR>(a, j, first, rows);
+	j.stream = MX_RECUR_K, j.head = n -= all.q;
+	if (n < all.k)
+		return run_head<T, T, PAIR>(a, j, first, rows);
+	n -= all.k;
+	const uint32_t each = pieces(a.vpad);
+	j.stream = MX_RECUR_V, j.head = n / each, j.first = n % each * WIDE;
+	if (n < all.v)
+		return run_head<T, T, PAIR>(a, j, first, rows);
+	n -= all.v;
+	if (n < all.a && !a.vector && !a.channel)
+		return run_numbers(a, MX_RECUR_A, n * 32, first, rows);
+	const uint32_t parts = a.channel ? each : 1;
+	j.stream = MX_RECUR_A, j.head = n / parts, j.first = n % parts * WIDE;
+	if (n < all.a && a.source[MX_RECUR_A].gates)
+		return run_head<T, float, PAIR>(a, j, first, rows);
+	if (n < all.a)
+		return run_head<T, T, PAIR>(a, j, first, rows);
+	n -= all.a;
+	if (n < all.b)
+		run_numbers(a, MX_RECUR_BETA, n * 32, first, rows);
+}
+
+template <typename T, bool PAIR> cudaError_t launch(cudaStream_t stream, const recur_rows &a)
+{
+	const jobs j = jobs_of(a);
+	const uint32_t all = j.q + j.k + j.v + j.a + j.b, n = a.step.n_rows;
+	/* enough warps for the GPU before a warp takes more rows */
+	const uint32_t rows = n >= 4096 ? 16 : n >= 1024 ? 8 : n >= 256 ? 2 : 1;
+	return mx_launch(heads<T, PAIR>, dim3((all + WARPS - 1) / WARPS, (n + rows - 1) / rows),
+	                 dim3(WARPS * 32), 0, stream, a, rows);
+}
+
+} // namespace
+
+bool recur_cuda_heads_can(const struct recur_rows *a)
+{
+	const bool map = a->feature <= MX_RECUR_FEATURE_ELU;
+	if (!map || a->conv.taps > TAPS || a->inv_freq || a->kpad > WIDE || a->ld_proj % 4 ||
+	    a->ld_gates % 4)
+		return false;
+	for (int s = 0; s <= MX_RECUR_BETA; s++) {
+		const struct recur_source *from = &a->source[s];
+		const bool number = from->dim == 1 && from->gates;
+		if (from->heads && !number &&
+		    (from->dim % 4 || from->off % 4 || from->stride % 4 || from->channel % 4))
+			return false;
+		if (from->heads && s <= MX_RECUR_K && from->dim > WIDE)
+			return false;
+	}
+	return a->conv.channels % 4 == 0 && a->vpad % 4 == 0;
+}
+
+cudaError_t recur_cuda_heads(cudaStream_t stream, enum mx_dtype act, const struct recur_rows *a)
+{
+	if (a->v_times_rest)
+		return act == MX_F32 ? launch<float, true>(stream, *a)
+		                     : launch<__nv_bfloat16, true>(stream, *a);
+	return act == MX_F32 ? launch<float, false>(stream, *a)
+	                     : launch<__nv_bfloat16, false>(stream, *a);
+}

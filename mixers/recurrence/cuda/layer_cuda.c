@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A recurrent layer on a CUDA device: sizes, life cycle, slots. */
+#include "mixers/recurrence/cuda/layer_cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "device/cuda/cuda.h"
+
+mx_status recur_cuda_probe(const char *mixer, const struct mx_recur_layer *desc,
+                           const struct mx_device *device, struct mx_err *err)
+{
+	const enum mx_dtype act = device->info.act_dtype;
+	if (device->info.kind != MX_DEVICE_CUDA || (act != MX_BF16 && act != MX_F32))
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "%s: this module runs on CUDA devices in bf16 or f32", mixer);
+	if (desc->core.k_dim > RECUR_MAX_KEYS)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "%s: heads of %u keys; on GPUs there may be %d",
+		                     mixer, desc->core.k_dim, RECUR_MAX_KEYS);
+	if (desc->core.heads * (desc->core.v_dim / RECUR_UNIT + 1) > 65535)
+		return mx_mixer_fail(err, MX_E_LIMIT, "%s: %u heads", mixer, desc->core.heads);
+	return MX_OK;
+}
+
+/* ---- sizes ---- */
+
+static size_t take(size_t *at, size_t bytes)
+{
+	const size_t from = *at;
+	*at += (bytes + 255) / 256 * 256;
+	return from;
+}
+
+static bool channel(const struct mx_recur_layer *d)
+{
+	return d->core.decay == MX_RECUR_CHANNEL;
+}
+
+/* True if a stream's products are f32: what is summed up over many tokens. */
+static bool in_gates(const struct mx_recur_layer *d, int s)
+{
+	return (s == MX_RECUR_A || s == MX_RECUR_BETA) && !d->streams[s].conv;
+}
+
+static void lay_out(const struct mx_recur_layer *d, const struct mx_layer_desc *layer, size_t act,
+                    struct recur_cuda_sizes *z)
+{
+	const size_t rows = layer->max_rows;
+	const struct mx_recur_spec *c = &d->core;
+	struct recur_cuda_scratch s = {0};
+	size_t at = 0;
+	const uint32_t heads[2] = {c->q_heads, c->k_heads};
+	const size_t a = channel(d)                    ? (size_t)c->heads * z->vpad
+	                 : c->decay == MX_RECUR_VECTOR ? (size_t)c->a_heads * z->kpad
+	                                               : c->a_heads;
+	s.proj = take(&at, rows * z->ld_proj * act);
+	s.gates = take(&at, rows * z->ld_gates * sizeof(float));
+	for (int i = 0; i < MX_RECUR_STREAMS; i++)
+		s.low[i] = take(&at, rows * d->streams[i].rank * act);
+	for (int i = 0; i < 2 && mx_recur_feature_layers(d->feature); i++) {
+		s.plain[i] = take(&at, rows * heads[i] * d->k_dim * act);
+		for (int l = 0; l < 2; l++)
+			s.layers[i][l] = take(&at, rows * heads[i] * d->k_dim * act);
+	}
+	s.q = take(&at, rows * c->q_heads * z->kpad * act);
+	s.k = take(&at, rows * c->k_heads * z->kpad * act);
+	s.v = take(&at, rows * c->v_heads * z->vpad * act);
+	s.a = take(&at, rows * a * sizeof(float));
+	s.b = take(&at, rows * c->heads * sizeof(float));
+	s.y = take(&at, rows * c->heads * c->v_dim * sizeof(float));
+	s.out = take(&at, rows * c->heads * d->v_dim * act);
+	if (act == 2 && !channel(d))
+		s.records =
+			take(&at, (rows / MX_RECUR_CHUNK + (size_t)layer->max_spans * z->extra_chunks + 1) *
+		                  c->heads * recur_cuda_record_bytes(z->kpad, c->decay == MX_RECUR_VECTOR));
+	s.bytes = at;
+	z->scratch = s;
+}
+
+static void sizes_of(const struct mx_layer_desc *layer, const struct mx_recur_layer *d,
+                     const struct mx_device *device, struct recur_cuda_sizes *out)
+{
+	const size_t act = mx_dtype_size(device->info.act_dtype);
+	struct recur_cuda_sizes z = {.kpad = 32};
+	if (channel(d)) {
+		recur_cuda_scan_unit(&d->core, act, &z.unit);
+		z.units = z.unit.per_head;
+		z.vpad = d->core.v_dim;
+	} else {
+		while (z.kpad < d->core.k_dim)
+			z.kpad *= 2;
+		recur_cuda_unit(&d->core, z.kpad, act, &z.unit);
+		z.units = d->core.heads * z.unit.per_head;
+		z.vpad = z.unit.per_head * z.unit.cols;
+	}
+	for (int s = 0; s < MX_RECUR_STREAMS; s++) {
+		z.channels += d->streams[s].conv ? d->streams[s].n : 0;
+		*(in_gates(d, s) ? &z.ld_gates : &z.ld_proj) += d->streams[s].n;
+	}
+	z.ld_proj = (z.ld_proj + 7) / 8 * 8;
+	z.ld_gates = (z.ld_gates + 3) / 4 * 4;
+	z.conv_at = (size_t)z.units * z.unit.bytes;
+	z.slot_bytes =
+		z.conv_at + ((size_t)(d->taps + d->core.max_draft) * z.channels * act + 63) / 64 * 64;
+	z.extra_chunks = 5 + d->core.max_draft / MX_RECUR_CHUNK;
+	lay_out(d, layer, act, &z);
+	*out = z;
+}
+
+mx_status recur_cuda_state(const struct mx_layer_desc *layer, const struct mx_recur_layer *desc,
+                           const struct mx_device *device, struct mx_state_spec *out)
+{
+	struct recur_cuda_sizes z;
+	sizes_of(layer, desc, device, &z);
+	*out = (struct mx_state_spec){
+		.fixed_bytes = z.slot_bytes,
+		.scratch_bytes = z.scratch.bytes,
+		.snapshot_bytes = z.slot_bytes,
+	};
+	return MX_OK;
+}
+
+/* ---- life cycle ---- */
+
+mx_status recur_cuda_own(struct mx_mixer *m, const float *from, size_t n, const float **out)
+{
+	void *to = NULL;
+	if (m->n_owned == RECUR_CUDA_OWNED)
+		return MX_E_LIMIT;
+	mx_status status = mx_upload_array(m->device, from, n * sizeof(*from), &to);
+	if (status == MX_OK)
+		m->owned[m->n_owned++] = to;
+	*out = to;
+	return status;
+}
+
+static mx_status own_table(struct mx_mixer *m, const float *from, size_t n, float **out)
+{
+	const float *to = NULL;
+	mx_status status = from && n ? recur_cuda_own(m, from, n, &to) : MX_OK;
+	*out = (float *)to;
+	return status;
+}
+
+static mx_status own_tables(struct mx_mixer *m, const struct mx_recur_tables *t)
+{
+	const struct mx_recur_layer *d = &m->desc;
+	const size_t heads = d->core.heads;
+	const size_t n = d->decay == MX_RECUR_A_STEP ? heads : d->streams[MX_RECUR_A].n;
+	mx_status status = MX_OK;
+	if (d->rope)
+		status = own_table(m, t->inv_freq, d->k_dim / 2, &m->tables.inv_freq);
+	if (status == MX_OK && d->decay == MX_RECUR_A_FIXED)
+		status = own_table(m, t->fixed_a, heads, &m->tables.fixed_a);
+	if (status == MX_OK)
+		status = own_table(m, t->pre, n, &m->tables.pre);
+	if (status == MX_OK)
+		status = own_table(m, t->mul, n, &m->tables.mul);
+	if (status == MX_OK)
+		status = own_table(m, t->add, n, &m->tables.add);
+	return status;
+}
+
+/* Heads of a stream, as its source counts them. */
+static uint32_t heads_of(const struct mx_recur_layer *d, int s)
+{
+	const struct mx_recur_spec *c = &d->core;
+	switch ((enum mx_recur_stream)s) {
+	case MX_RECUR_Q: return c->q_heads;
+	case MX_RECUR_K: return c->k_heads;
+	case MX_RECUR_V: return c->v_heads;
+	case MX_RECUR_A: return c->a_heads;
+	default: return c->heads;
+	}
+}
+
+/* Gives each stream its place in the rows of products. */
+static void place_streams(struct mx_mixer *m)
+{
+	const struct mx_recur_layer *d = &m->desc;
+	const struct recur_cuda_weights *w = &m->w;
+	uint32_t proj = 0, gates = 0, channel = 0;
+	const struct mx_weight *gate = w->streams[MX_RECUR_GATE].w, *packed = w->packed[0];
+
+	/* in the order of the weights in memory, so that they can be one product */
+	const bool gate_first = gate && packed && !w->streams[MX_RECUR_GATE].up &&
+	                        (const char *)gate->data < (const char *)packed->data;
+	if (gate_first)
+		proj = d->streams[MX_RECUR_GATE].n;
+	for (int i = 0; i < 2; i++)
+		if (w->packed[i]) {
+			uint32_t *at = i ? &gates : &proj;
+			m->packed_at[i] = *at;
+			*at += w->packed[i]->rows;
+		}
+	for (int s = 0; s < MX_RECUR_STREAMS; s++) {
+		const struct mx_recur_stream_desc *shape = &d->streams[s];
+		const struct recur_cuda_stream *from = &w->streams[s];
+		const bool f32 = in_gates(d, s);
+		struct recur_source *to = &m->source[s];
+		if (!shape->n)
+			continue;
+		*to = (struct recur_source){
+			.heads = heads_of(d, s),
+			.dim = shape->n / heads_of(d, s),
+			.per = heads_of(d, s),
+			.gates = f32,
+			.conv = shape->conv,
+			.silu = shape->silu,
+			.channel = channel,
+			.bias = f32 ? from->bias : NULL,
+			.w = from->conv,
+			.conv_bias = from->conv_bias,
+		};
+		channel += shape->conv ? shape->n : 0;
+		if (!from->w) {
+			to->off = m->packed_at[from->pack] + from->off;
+			to->per = from->per;
+			to->stride = from->stride;
+		} else if (s == MX_RECUR_GATE && gate_first)
+			to->off = 0;
+		else {
+			uint32_t *at = f32 ? &gates : &proj;
+			to->off = *at;
+			*at += shape->n;
+		}
+	}
+}
+
+mx_status recur_cuda_create(struct mx_mixer *m, const struct mx_mixer_init *init,
+                            const struct mx_recur_tables *tables)
+{
+	m->width = init->layer->width;
+	m->max_rows = init->layer->max_rows;
+	m->slot_base = init->slot_base;
+	m->slot_stride = init->slot_stride;
+	sizes_of(init->layer, &m->desc, m->device, &m->sizes);
+	place_streams(m);
+	return own_tables(m, tables);
+}
+
+void recur_cuda_destroy(struct mx_mixer *m)
+{
+	if (!m)
+		return;
+	for (uint32_t i = 0; i < m->n_owned; i++)
+		m->device->ops->release(m->device, m->owned[i]);
+	free(m);
+}
+
+mx_status recur_cuda_prepare(struct mx_mixer *const *layers, uint32_t n_layers, struct mx_err *err)
+{
+	mx_status status = n_layers ? mx_cuda_base(layers[0]->device)->bind(layers[0]->device) : MX_OK;
+	if (status != MX_OK)
+		return mx_mixer_fail(err, status, "recurrence: the device cannot be made current");
+	for (uint32_t i = 0; i < n_layers; i++) {
+		const struct mx_mixer *m = layers[i];
+		if (channel(&m->desc))
+			continue;
+		cudaError_t e = recur_cuda_chunks_prepare(m->device->info.act_dtype, m->sizes.kpad);
+		if (e == cudaSuccess)
+			e = recur_cuda_step_prepare(m->sizes.kpad);
+		if (e == cudaSuccess)
+			e = recur_cuda_prompt_prepare(m->sizes.kpad);
+		if (e != cudaSuccess)
+			return mx_mixer_fail(err, MX_E_DEVICE, "recurrence: kernels for heads of %u keys: %s",
+			                     m->desc.core.k_dim, cudaGetErrorString(e));
+	}
+	return MX_OK;
+}
+
+void recur_cuda_describe(const struct mx_mixer *m, char *text, size_t cap)
+{
+	snprintf(text, cap, "%s", m->what);
+}
+
+/* ---- slots: a snapshot is a copy ---- */
+
+mx_status recur_cuda_fork(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
+                          uint32_t to_slot)
+{
+	mx_status status = MX_OK;
+	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++) {
+		const struct mx_mixer *m = layers[i];
+		status =
+			m->device->ops->copy(m->device, m->slot_base + to_slot * m->slot_stride,
+		                         m->slot_base + from_slot * m->slot_stride, m->sizes.slot_bytes);
+	}
+	return status;
+}
+
+mx_status recur_cuda_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                          uint32_t pos, void *const *out)
+{
+	mx_status status = MX_OK;
+	(void)pos;
+	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
+		status = layers[i]->device->ops->copy(layers[i]->device, out[i],
+		                                      layers[i]->slot_base + slot * layers[i]->slot_stride,
+		                                      layers[i]->sizes.slot_bytes);
+	return status;
+}
+
+mx_status recur_cuda_load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                          uint32_t pos, const void *const *in)
+{
+	mx_status status = MX_OK;
+	(void)pos;
+	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
+		status = layers[i]->device->ops->copy(layers[i]->device,
+		                                      layers[i]->slot_base + slot * layers[i]->slot_stride,
+		                                      in[i], layers[i]->sizes.slot_bytes);
+	return status;
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels of recurrent layers on CUDA devices, and their arguments. README.md has the maths of
+ * a step and the layout of a slot. Included by C and CUDA C++.
+ *
+ * Element types: "act" is the device's activation type, bf16 or f32.
+ */
+#ifndef MX_MIXERS_RECURRENCE_CUDA_RECUR_CUDA_H
+#define MX_MIXERS_RECURRENCE_CUDA_RECUR_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+#include "mixers/recurrence/layer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RECUR_LONG     32  /* tokens of a span from which on it is long */
+#define RECUR_TAPS     8   /* most taps of a convolution */
+#define RECUR_UNIT     128 /* most columns of a unit */
+#define RECUR_CHANNELS 128 /* channels of a unit of MX_RECUR_CHANNEL */
+#define RECUR_MAX_KEYS 256 /* most elements of a key */
+#define RECUR_MAX_HEAD 256 /* most elements of a head of q and k as projected */
+
+/* What differs between steps, and what does not but is used by all kernels. */
+struct recur_step {
+	const struct mx_device_span *spans;
+	const uint32_t *row_span, *pos;
+	uint32_t n_rows, n_spans;
+	unsigned char *slot_base; /* of this layer */
+	size_t slot_stride;
+};
+
+/* Where a stream's elements are in a row of a product, and what happens to them first: element i of
+ * head h is at off + h / per * stride + h % per * dim + i. */
+struct recur_source {
+	uint32_t heads, dim; /* n = heads * dim; 0 heads = the layer has no such stream */
+	uint32_t off, per, stride;
+	bool gates; /* the product is `gates`, in f32; else `proj` */
+	bool conv, silu;
+	uint32_t channel;           /* first of the convolution's channels */
+	const float *bias;          /* [n] added to it; NULL = none */
+	const float *w, *conv_bias; /* [n, taps], [n] or NULL */
+};
+
+/* The convolutions' part of a slot: raw inputs, act [cap][channels], that of position p at p % cap.
+ */
+struct recur_conv {
+	uint32_t taps, channels, cap;
+	size_t at; /* offset in a slot, in bytes */
+};
+
+/* Streams to what the recurrence takes. */
+struct recur_rows {
+	struct recur_step step;
+	struct recur_source source[MX_RECUR_STREAMS];
+	struct recur_conv conv;
+	const void *proj, *gates; /* [n_rows, ld_proj] act, [n_rows, ld_gates] f32 */
+	size_t ld_proj, ld_gates;
+	/* The second pass of feature maps with trained products: q and k are read from these products,
+	 * act [n_rows * heads, k_dim], and nothing else is done; first: q and k are written without
+	 * their map, act [n_rows, heads * k_dim]. */
+	const void *layers[2][2];
+	void *plain[2];
+	bool first, second;
+	enum mx_recur_feature feature;
+	uint32_t features;             /* elements of a head after the map */
+	enum mx_recur_qk_norm norm[2]; /* of q, of k */
+	float scale[2];
+	const float *inv_freq; /* NULL = no rope */
+	enum mx_recur_decay_map decay;
+	const float *pre, *mul, *add;
+	float decay_min;
+	enum mx_recur_beta_map beta;
+	float beta_scale, step_min, step_max;
+	bool k_is_rest, v_times_rest, vector, channel;
+	bool one; /* v has a 1 behind its elements */
+	/* The results. Heads are padded with zeros to kpad and vpad elements. */
+	void *q, *k, *v; /* act [n_rows, heads * kpad], .. vpad */
+	float *a;        /* [n_rows, a_heads], [n_rows, a_heads * kpad] or, by channel, as v */
+	float *b;        /* [n_rows, heads] */
+	uint32_t kpad, vpad;
+};
+
+/* The layout of a unit: the state that one thread block reads and writes, RECUR_UNIT columns of a
+ * head or fewer. Offsets in bytes from its beginning, where the border is. */
+struct recur_unit {
+	uint32_t per_head; /* units of a head; of recur_cuda_scan: all units */
+	uint32_t cols;     /* columns of a unit, a multiple of 16 */
+	uint32_t cap;      /* tokens of a ring */
+	size_t S, k, x, a, b, t;
+	size_t bytes;
+};
+
+/* The recurrence. */
+struct recur_core {
+	struct recur_step step;
+	struct recur_conv conv;
+	struct recur_source source[MX_RECUR_STREAMS]; /* for the inputs of convolutions that are kept */
+	const void *proj;
+	size_t ld_proj;
+	struct recur_unit unit;
+	uint32_t heads, q_heads, k_heads, v_heads, a_heads;
+	/* 2^32 over the heads that share one of q, k, v, a, and over the units of a head, rounded up:
+	 * multiplied by a head's or unit's number, below 2^16, it gives the quotient in the high half
+	 */
+	uint64_t per_q, per_k, per_v, per_a, per_unit;
+	uint32_t keep_channels;     /* of convolutions, whose inputs a block keeps */
+	uint32_t kpad, vpad, v_dim; /* v_dim: columns of y */
+	bool delta, gain, vector, decays;
+	const void *q, *k, *v; /* as recur_rows writes them */
+	const float *a, *b;    /* likewise; NULL: fixed_a, 1 */
+	const float *fixed_a;  /* [heads] or NULL */
+	float fixed_b;         /* beta of the delta rule without a stream */
+	const float *skip;     /* [heads] or NULL */
+	float *y;              /* [n_rows, heads * v_dim] */
+	/* bf16: spans of one token that stays are left to recur_cuda_step, long ones to
+	 * recur_cuda_prompt. f32: recur_cuda_chunks computes all. */
+	bool all;
+	void *records;         /* of recur_cuda_prompt: n_records * heads of recur_cuda_record_bytes */
+	uint32_t n_records;    /* n_rows / 16 + n_spans * extra_chunks + 1 */
+	uint32_t extra_chunks; /* chunks of a span beyond the sixteenth part of its rows */
+};
+
+/* The norm and the gate of outputs. */
+struct recur_out {
+	uint32_t n_rows;
+	struct mx_recur_norm norm; /* with its pointers */
+	bool has_norm;
+	const float *y; /* [n_rows, ldy]; heads of head_dim elements, head_ld apart */
+	size_t ldy;
+	uint32_t heads, head_dim, head_ld;
+	bool divide;      /* by the element behind the head's */
+	const void *gate; /* act [n_rows, ld_gate], placed as `source` says */
+	size_t ld_gate;
+	struct recur_source source;
+	float gate_scale;
+	void *out; /* act [n_rows, heads * head_dim] */
+};
+
+/* Launches: act is MX_BF16 or MX_F32. heads: rows, if it can. */
+bool recur_cuda_heads_can(const struct recur_rows *a);
+cudaError_t recur_cuda_heads(cudaStream_t stream, enum mx_dtype act, const struct recur_rows *a);
+cudaError_t recur_cuda_rows(cudaStream_t stream, enum mx_dtype act, const struct recur_rows *a);
+cudaError_t recur_cuda_chunks(cudaStream_t stream, enum mx_dtype act, const struct recur_core *a);
+cudaError_t recur_cuda_step(cudaStream_t stream, const struct recur_core *a);
+cudaError_t recur_cuda_prompt(cudaStream_t stream, const struct recur_core *a);
+cudaError_t recur_cuda_scan(cudaStream_t stream, enum mx_dtype act, const struct recur_core *a);
+cudaError_t recur_cuda_out(cudaStream_t stream, enum mx_dtype act, const struct recur_out *a);
+
+/* Opt the kernels into their shared memory; once for a size of keys. */
+cudaError_t recur_cuda_chunks_prepare(enum mx_dtype act, uint32_t kpad);
+cudaError_t recur_cuda_step_prepare(uint32_t kpad);
+cudaError_t recur_cuda_prompt_prepare(uint32_t kpad);
+
+/* Bytes of what recur_cuda_prompt notes of a chunk of a head. */
+size_t recur_cuda_record_bytes(uint32_t kpad, bool vector);
+
+/* Fill the layout of a unit: of recur_cuda_chunks, and of recur_cuda_scan. */
+void recur_cuda_unit(const struct mx_recur_spec *s, uint32_t kpad, size_t act_size,
+                     struct recur_unit *out);
+void recur_cuda_scan_unit(const struct mx_recur_spec *s, size_t act_size, struct recur_unit *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the recurrence's kernels share: what a step leaves in a slot. */
+#ifndef MX_MIXERS_RECURRENCE_CUDA_SLOT_CUH
+#define MX_MIXERS_RECURRENCE_CUDA_SLOT_CUH
+
+#include "mixers/recurrence/cuda/recur_cuda.h"
+
+/* Copies the inputs of convolutions that the next step may need to the slot: a part of the
+ * channels, for each unit another one. */
+template <typename T>
+static __device__ void keep_inputs(const recur_core &a, const mx_device_span &span)
+{
+	const uint32_t taps = a.conv.taps, first = a.keep_channels * blockIdx.x;
+	const uint32_t last = first + a.keep_channels;
+	const uint32_t keep = span.kind == MX_SPAN_DRAFT || span.n < taps ? span.n : taps;
+	if (!a.conv.channels)
+		return;
+	T *ring = (T *)(a.step.slot_base + span.slot * a.step.slot_stride + a.conv.at);
+	for (int n = 0; n < MX_RECUR_STREAMS; n++) {
+		const recur_source &s = a.source[n];
+		if (!s.conv)
+			continue;
+		const uint32_t from = first > s.channel ? first - s.channel : 0;
+		const uint32_t size = s.heads * s.dim, end = last < s.channel ? 0 : last - s.channel;
+		for (uint32_t i = from + threadIdx.x; i < end && i < size; i += blockDim.x) {
+			uint32_t at = s.off + i;
+			if (s.per < s.heads) {
+				const uint32_t h = i / s.dim;
+				at = s.off + h / s.per * s.stride + h % s.per * s.dim + i % s.dim;
+			}
+			for (uint32_t t = span.n - keep; t < span.n; t++)
+				ring[(size_t)((span.pos + t) % a.conv.cap) * a.conv.channels + s.channel + i] =
+					((const T *)a.proj)[(span.row + t) * a.ld_proj + at];
+		}
+	}
+}
+
+/* The border of S after a step: as in recurrence_forward.c. */
+static __device__ __forceinline__ uint32_t border_after(const mx_device_span &span, uint32_t border,
+                                                        uint32_t chunk)
+{
+	const uint32_t end = span.kind == MX_SPAN_DRAFT ? span.pos : span.pos + span.n;
+	const uint32_t b = end ? (end - 1) / chunk * chunk : 0;
+	return b > border ? b : border;
+}
+
+#endif
