@@ -839,8 +839,8 @@ static void test_limits_do_not_matter(void **state)
 		free(filters[l]);
 }
 
-/* The thread sanitizer takes a minute or two for these alone, and threads do the same in all. */
-#ifdef __SANITIZE_THREAD__
+/* A sanitizer takes a minute or two for these alone. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LONGEST   1000
 #define BEST_ONLY true
 #else
