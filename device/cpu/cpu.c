@@ -510,6 +510,8 @@ void mx_kernels_of(struct mx_kernels *k, enum mx_isa isa)
 		mx_kernels_avx2(k);
 	if (isa >= MX_ISA_AVX512)
 		mx_kernels_avx512(k);
+	if (isa >= MX_ISA_AVX512_BF16)
+		mx_kernels_avx512_bf16(k);
 	if (isa >= MX_ISA_AMX_BF16)
 		mx_kernels_amx_bf16(k);
 #else

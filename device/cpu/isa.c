@@ -32,6 +32,12 @@ static uint64_t xcr0(void)
 	return (uint64_t)d << 32 | a;
 }
 
+static bool is_intel(void)
+{
+	unsigned a, b, c, d;
+	return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
+}
+
 enum mx_isa mx_cpu_isa_max(void)
 {
 	unsigned a, b, c, d, b7, c7, d7, a71 = 0;
@@ -50,11 +56,11 @@ enum mx_isa mx_cpu_isa_max(void)
 		return MX_ISA_AVX2;
 	if (!(a71 & bit_AVX512BF16))
 		return MX_ISA_AVX512;
-	if (!(d7 & EDX_AMX_TILE) || !(d7 & EDX_AMX_BF16) || (saved & XCR0_AMX) != XCR0_AMX)
-		return MX_ISA_AVX512_BF16;
-	if (syscall(SYS_arch_prctl, MX_ARCH_REQ_XCOMP_PERM, MX_XFEATURE_XTILEDATA) != 0)
-		return MX_ISA_AVX512_BF16;
-	return MX_ISA_AMX_BF16;
+	if (d7 & EDX_AMX_TILE && d7 & EDX_AMX_BF16 && (saved & XCR0_AMX) == XCR0_AMX &&
+	    syscall(SYS_arch_prctl, MX_ARCH_REQ_XCOMP_PERM, MX_XFEATURE_XTILEDATA) == 0)
+		return MX_ISA_AMX_BF16;
+	/* Intel's VDPBF16PS does half the work of f32 FMA in its time (bench/NOTES.md). */
+	return is_intel() ? MX_ISA_AVX512 : MX_ISA_AVX512_BF16;
 }
 #else
 enum mx_isa mx_cpu_isa_max(void)

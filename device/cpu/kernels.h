@@ -80,6 +80,7 @@ void mx_kernels_ref(struct mx_kernels *k);
 void mx_kernels_portable(struct mx_kernels *k);
 void mx_kernels_avx2(struct mx_kernels *k);
 void mx_kernels_avx512(struct mx_kernels *k);
+void mx_kernels_avx512_bf16(struct mx_kernels *k);
 void mx_kernels_amx_bf16(struct mx_kernels *k);
 
 /* Fills the table by all levels up to `isa`, in ascending order. */

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Part of bf16.c: what products with few and with many rows of x share. */
+#ifndef MX_DEVICE_CPU_BF16_H
+#define MX_DEVICE_CPU_BF16_H
+
+#define BF16_STEP  32   /* columns of one VDPBF16PS */
+#define BF16_BLOCK 1024 /* most columns of a block */
+#define BF16_R     4    /* weight rows of a tile */
+#define BF16_C     6    /* most rows of x of a tile: 24 sums of 32 registers */
+
+/* Returns the columns of a packed row of x: an odd number of lines, so that rows of 2048 columns do
+ * not fall into the same sets of the first-level cache. */
+static inline size_t bf16_padded(size_t cols)
+{
+	return (cols + BF16_STEP - 1) / BF16_STEP * BF16_STEP | BF16_STEP;
+}
+
+/* Returns the columns of a block, a multiple of BF16_STEP. Blocks have about the same size. */
+static inline size_t bf16_block(size_t cols)
+{
+	size_t blocks = (cols + BF16_BLOCK - 1) / BF16_BLOCK;
+	return mx_round_up((cols + blocks - 1) / blocks, BF16_STEP);
+}
+
+/* Returns sum plus the products of 32 pairs of elements, two to a lane. */
+MX_INLINE vf bf16_dot(vf sum, __m512i a, __m512i b)
+{
+	return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+}
+
+/* Loads BF16_STEP elements of a row of the weight, n of which are left; zeros behind them. */
+MX_INLINE __m512i bf16_load(const uint16_t *w, size_t n)
+{
+	return n >= BF16_STEP ? _mm512_loadu_si512(w)
+	                      : _mm512_maskz_loadu_epi16((__mmask32)((1u << n) - 1), w);
+}
+
+/* Computes the products of BF16_STEP columns, of which n are left, of R rows of the weight and C
+ * rows of x. */
+MX_INLINE void bf16_step(const int R, const int C, const uint16_t *const *row, size_t n,
+                         const uint16_t *x, size_t ldx, size_t k, vf acc[BF16_R][BF16_C])
+{
+	__m512i w[BF16_R];
+#pragma GCC unroll 8
+	for (int r = 0; r < R; r++)
+		w[r] = bf16_load(row[r] + k, n);
+#pragma GCC unroll 8
+	for (int c = 0; c < C; c++) {
+		__m512i b = _mm512_loadu_si512(x + (size_t)c * ldx + k);
+#pragma GCC unroll 8
+		for (int r = 0; r < R; r++)
+			acc[r][c] = bf16_dot(acc[r][c], w[r], b);
+	}
+}
+
+/* Adds n_r (at most BF16_R) sums to y. */
+MX_INLINE void bf16_add(float *y, size_t n_r, v4f sums)
+{
+	v4f v = {0};
+	if (n_r == BF16_R) {
+		memcpy(&v, y, sizeof v);
+		v += sums;
+		memcpy(y, &v, sizeof v);
+		return;
+	}
+	for (size_t r = 0; r < n_r; r++)
+		y[r] += sums[r];
+}
+
+#endif
