@@ -23,6 +23,7 @@
 #include "device/cpu/bf16.h"
 
 #include "device/cpu/bf16_few.h"
+#include "device/cpu/bf16_many.h"
 
 static size_t packed_bytes(size_t n, size_t cols)
 {
@@ -61,13 +62,19 @@ static void start(const struct mx_product *p, size_t r0, size_t r1)
 
 static void run(const struct mx_product *p, size_t r0, size_t r1, void *scratch)
 {
-	(void)scratch;
+	if (p->n >= BF16_MANY) {
+		bf16_many(p, r0, r1, scratch);
+		return;
+	}
 	start(p, r0, r1);
 	bf16_few(p, r0, r1);
 }
 
 void mx_kernels_avx512_bf16(struct mx_kernels *k)
 {
-	k->gemm[MX_BF16] =
-		(struct mx_gemm){.rounds_x = true, .packed_bytes = packed_bytes, .pack = pack, .run = run};
+	k->gemm[MX_BF16] = (struct mx_gemm){.rounds_x = true,
+	                                    .packed_bytes = packed_bytes,
+	                                    .pack = pack,
+	                                    .scratch_bytes = bf16_many_scratch,
+	                                    .run = run};
 }

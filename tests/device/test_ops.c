@@ -349,6 +349,7 @@ static void test_linear_bits(void **state)
 		one_bit_equal((enum mx_dtype)t, 200, 768, 40);
 		one_bit_equal((enum mx_dtype)t, 33, 2090, 20);
 		one_bit_equal((enum mx_dtype)t, 65, 1056, MAX_ROWS);
+		one_bit_equal((enum mx_dtype)t, 70, 1049, 131);
 	}
 }
 
