@@ -123,6 +123,7 @@ const struct attn_kernels *attn_kernels_find(enum mx_isa isa, enum mx_dtype dtyp
 extern const struct attn_kernels attn_portable_f32, attn_portable_bf16;
 extern const struct attn_kernels attn_avx2_f32, attn_avx2_bf16;
 extern const struct attn_kernels attn_avx512_f32, attn_avx512_bf16;
+extern const struct attn_kernels attn_dot_bf16; /* level avx512-bf16 */
 extern const struct attn_kernels attn_amx_bf16;
 
 #endif

@@ -9,8 +9,7 @@ const struct attn_kernels *attn_kernels_find(enum mx_isa isa, enum mx_dtype dtyp
 #ifdef MX_X86_64
 	switch (isa) {
 	case MX_ISA_AMX_BF16: return dtype == MX_F32 ? &attn_avx512_f32 : &attn_amx_bf16;
-	/* VDPBF16PS does half the work of FMA in the same time: the same kernels serve this level. */
-	case MX_ISA_AVX512_BF16:
+	case MX_ISA_AVX512_BF16: return dtype == MX_F32 ? &attn_avx512_f32 : &attn_dot_bf16;
 	case MX_ISA_AVX512: return dtype == MX_F32 ? &attn_avx512_f32 : &attn_avx512_bf16;
 	case MX_ISA_AVX2: return dtype == MX_F32 ? &attn_avx2_f32 : &attn_avx2_bf16;
 	case MX_ISA_PORTABLE: break;
