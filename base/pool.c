@@ -9,11 +9,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
-/* About 20 us on a 3 GHz core: longer than the gap between two operators of a
- * step, shorter than anything a person or a scheduler would notice. */
-#define SPIN_ROUNDS 4000
+/* Longer than the gap between two operators of a step. A worker that spins keeps its CPU from the
+ * threads that deliver tokens. */
+#define WORKER_SPIN_NS 20000
+
+/* Longer than threads end apart on a quiet host, much shorter than a time slice. A worker that got
+ * no CPU may need the caller's: the kernel moves it there once the caller sleeps. */
+#define CALLER_SPIN_NS 50000
 
 /* Set when no tasks are left. High enough that workers who decrement in vain do not borrow from the
  * upper half. */
@@ -39,11 +44,13 @@ struct mx_pool {
 	/* Upper half: the number of the run; lower half: NONE_LEFT and the tasks not taken yet. */
 	_Alignas(64) _Atomic uint64_t tickets;
 	_Alignas(64) atomic_uint done; /* number of finished tasks */
+	atomic_bool caller_sleeps;     /* until all tasks are done */
 	_Alignas(64) atomic_uint sleepers;
 	atomic_bool stop;
 
 	pthread_mutex_t lock;
-	pthread_cond_t wake;
+	pthread_cond_t wake;     /* a run has begun */
+	pthread_cond_t finished; /* the run's last task is done */
 };
 
 static inline void cpu_relax(void)
@@ -53,6 +60,23 @@ static inline void cpu_relax(void)
 #elif defined(__aarch64__)
 	__asm__ volatile("yield");
 #endif
+}
+
+/* Spins until `ready` or for about ns nanoseconds. Returns what `ready` returned last. */
+static inline bool spin(struct mx_pool *p, uint32_t value, uint64_t ns,
+                        bool (*ready)(struct mx_pool *p, uint32_t value))
+{
+	uint64_t end = 0;
+	for (unsigned i = 0; !ready(p, value); i++) {
+		cpu_relax();
+		if (i % 64 != 63)
+			continue;
+		uint64_t now = mx_now_ns();
+		end = end ? end : now + ns;
+		if (now >= end)
+			return ready(p, value);
+	}
+	return true;
 }
 
 static uint32_t run_of(uint64_t tickets)
@@ -71,27 +95,53 @@ static void work(struct mx_pool *p, unsigned index)
 			break;
 		p->fn(p->arg, p->n_tasks - (left - NONE_LEFT), index);
 	}
-	if (done)
-		atomic_fetch_add_explicit(&p->done, done, memory_order_release);
+	if (!done)
+		return;
+	const uint32_t n_tasks = p->n_tasks; /* before the run ends */
+	/* In one order with caller_sleeps: either this thread sees that the caller sleeps, or the
+	 * caller sees that all is done. */
+	if (atomic_fetch_add(&p->done, done) + done == n_tasks && atomic_load(&p->caller_sleeps)) {
+		pthread_mutex_lock(&p->lock);
+		pthread_cond_signal(&p->finished);
+		pthread_mutex_unlock(&p->lock);
+	}
+}
+
+static bool has_begun(struct mx_pool *p, uint32_t seen)
+{
+	return run_of(atomic_load(&p->tickets)) != seen;
+}
+
+static bool is_done(struct mx_pool *p, uint32_t n_tasks)
+{
+	return atomic_load(&p->done) == n_tasks;
 }
 
 /* Waits until the number of the run differs from `seen`: spins first, then sleeps. */
 static uint32_t wait_run(struct mx_pool *p, uint32_t seen)
 {
-	for (unsigned i = 0; i < SPIN_ROUNDS; i++) {
-		uint32_t run = run_of(atomic_load_explicit(&p->tickets, memory_order_acquire));
-		if (run != seen)
-			return run;
-		cpu_relax();
+	if (!spin(p, seen, WORKER_SPIN_NS, has_begun)) {
+		pthread_mutex_lock(&p->lock);
+		atomic_fetch_add(&p->sleepers, 1);
+		while (!has_begun(p, seen))
+			pthread_cond_wait(&p->wake, &p->lock);
+		atomic_fetch_sub(&p->sleepers, 1);
+		pthread_mutex_unlock(&p->lock);
 	}
+	return run_of(atomic_load(&p->tickets));
+}
+
+/* Waits until all tasks are done: spins first, then sleeps. */
+static void wait_done(struct mx_pool *p, uint32_t n_tasks)
+{
+	if (spin(p, n_tasks, CALLER_SPIN_NS, is_done))
+		return;
 	pthread_mutex_lock(&p->lock);
-	atomic_fetch_add(&p->sleepers, 1);
-	uint32_t run;
-	while ((run = run_of(atomic_load(&p->tickets))) == seen)
-		pthread_cond_wait(&p->wake, &p->lock);
-	atomic_fetch_sub(&p->sleepers, 1);
+	atomic_store(&p->caller_sleeps, true);
+	while (!is_done(p, n_tasks))
+		pthread_cond_wait(&p->finished, &p->lock);
+	atomic_store(&p->caller_sleeps, false);
 	pthread_mutex_unlock(&p->lock);
-	return run;
 }
 
 static void *worker_main(void *arg)
@@ -141,6 +191,7 @@ mx_status mx_pool_create(unsigned n_threads, struct mx_pool **out)
 	*p = (struct mx_pool){.n_threads = n_threads, .n_started = 1};
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->wake, NULL);
+	pthread_cond_init(&p->finished, NULL);
 	p->workers = mx_calloc(n_threads, sizeof *p->workers);
 	if (!p->workers) {
 		mx_pool_destroy(p);
@@ -166,6 +217,7 @@ void mx_pool_destroy(struct mx_pool *p)
 	start_run(p, 0);
 	for (unsigned i = 1; i < p->n_started; i++)
 		pthread_join(p->workers[i].thread, NULL);
+	pthread_cond_destroy(&p->finished);
 	pthread_cond_destroy(&p->wake);
 	pthread_mutex_destroy(&p->lock);
 	free(p->workers);
@@ -190,11 +242,5 @@ void mx_pool_run(struct mx_pool *p, size_t n_tasks, mx_task_f *fn, void *arg)
 	atomic_store_explicit(&p->done, 0, memory_order_relaxed);
 	start_run(p, (uint32_t)n_tasks);
 	work(p, 0);
-	for (unsigned i = 0; atomic_load_explicit(&p->done, memory_order_acquire) != n_tasks; i++) {
-		/* The worker that we wait for may need this CPU. */
-		if (i % 1024 == 1023)
-			sched_yield();
-		else
-			cpu_relax();
-	}
+	wait_done(p, (uint32_t)n_tasks);
 }

@@ -6,7 +6,8 @@
  * assigned dynamically, so results must not depend on which worker runs a task.
  * Workers spin briefly between runs (a model step is a chain of short runs) and
  * then sleep. A run ends when all tasks are done. It does not wait for a worker
- * that got no CPU before all tasks were taken.
+ * that got no CPU before all tasks were taken. The caller, too, spins briefly and
+ * then sleeps while it waits for the last tasks.
  */
 #ifndef MX_BASE_POOL_H
 #define MX_BASE_POOL_H

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -65,6 +66,28 @@ static void mark(void *arg, size_t task, unsigned worker)
 		atomic_fetch_add(&t->wrong_worker, 1);
 }
 
+/* Takes longer than the caller of mx_pool_run spins, if a worker runs it. */
+static void mark_slowly(void *arg, size_t task, unsigned worker)
+{
+	if (worker)
+		nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
+	mark(arg, task, worker);
+}
+
+static void pool_wakes_a_caller_that_waits(void **state)
+{
+	(void)state;
+	struct mx_pool *p = NULL;
+	assert_int_equal(mx_pool_create(3, &p), MX_OK);
+	for (size_t round = 0; round < 100; round++) {
+		struct tally t = {.size = 3};
+		mx_pool_run(p, 8, mark_slowly, &t);
+		for (size_t i = 0; i < 8; i++)
+			assert_int_equal(t.seen[i], 1);
+	}
+	mx_pool_destroy(p);
+}
+
 static void pool_runs_every_task_once(void **state)
 {
 	(void)state;
@@ -113,6 +136,7 @@ int main(void)
 		cmocka_unit_test(buffer_keeps_content_at_its_limit),
 		cmocka_unit_test(arena_stops_at_its_limit),
 		cmocka_unit_test(pool_runs_every_task_once),
+		cmocka_unit_test(pool_wakes_a_caller_that_waits),
 		cmocka_unit_test(paths_are_taken_one_by_one),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
