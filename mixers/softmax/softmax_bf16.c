@@ -55,9 +55,9 @@ static void pack_q(void *tiles, uint32_t row, uint32_t head_dim, uint32_t dim, c
 	}
 }
 
-/* s[row][token] = q . k of one panel. */
+/* s[row][token] = q . k of one panel; fetches as much from `next` on, unless that is NULL. */
 ALWAYS_INLINE void scores(const uint32_t *q, const unsigned char *keys, uint32_t dim,
-                          const unsigned rows, float *s)
+                          const unsigned rows, const unsigned char *next, float *s)
 {
 	const unsigned char *k = keys;
 	v16 acc0[ROWS], acc1[ROWS];
@@ -65,6 +65,8 @@ ALWAYS_INLINE void scores(const uint32_t *q, const unsigned char *keys, uint32_t
 		acc0[r] = acc1[r] = v_zero();
 	for (uint32_t i = 0; i < dim; i += 2, k += 64, q += ROWS) {
 		__m512i k0 = _mm512_loadu_si512(k), k1 = _mm512_loadu_si512(k + (size_t)dim * 32);
+		if (next)
+			attn_fetch_pair(next + (size_t)i * 64);
 		for (unsigned r = 0; r < rows; r++) {
 			__m512i pair = _mm512_set1_epi32((int)q[r]);
 			acc0[r] = v_dot(acc0[r], pair, k0);
@@ -80,7 +82,7 @@ ALWAYS_INLINE void scores(const uint32_t *q, const unsigned char *keys, uint32_t
 /* o[row][dim] = p . v, dimensions i .. i + 31; the pairs of probabilities of a row begin every
  * ATTN_BLOCK pairs. */
 ALWAYS_INLINE void values(const struct attn_task *t, struct range g, const uint32_t *p,
-                          const unsigned rows, uint32_t i, float *o)
+                          const unsigned rows, uint32_t i, const int fetch, float *o)
 {
 	v16 acc0[ROWS], acc1[ROWS];
 	for (unsigned r = 0; r < rows; r++)
@@ -88,8 +90,11 @@ ALWAYS_INLINE void values(const struct attn_task *t, struct range g, const uint3
 	for (uint32_t c = g.c0; c < g.c1; c++) {
 		const unsigned char *v = t->values[c] + (size_t)i * ATTN_PANEL * 2;
 		const uint32_t *pc = p + c * (ATTN_PANEL / 2);
+		const unsigned char *next = fetch ? attn_values_ahead(t, g.c0, g.c1, c, i, 2) : NULL;
 		for (uint32_t j = 0; j < ATTN_PANEL / 2; j++, v += 64) {
 			__m512i v0 = _mm512_loadu_si512(v), v1 = _mm512_loadu_si512(v + 16 * ATTN_PANEL * 2);
+			if (next)
+				attn_fetch_pair(next + (size_t)j * 128);
 			for (unsigned r = 0; r < rows; r++) {
 				__m512i pair = _mm512_set1_epi32((int)pc[r * ATTN_BLOCK + j]);
 				acc0[r] = v_dot(acc0[r], pair, v0);
@@ -106,18 +111,19 @@ ALWAYS_INLINE void values(const struct attn_task *t, struct range g, const uint3
 /* Rows r0 .. r0 + rows - 1, all in one range of panels and of ROWS packed queries: scores, softmax,
  * outputs, fold. */
 ALWAYS_INLINE void block_rows(const struct attn_task *t, struct range g, uint32_t r0,
-                              const unsigned rows, float *m, float *l, float *o)
+                              const unsigned rows, const int fetch, float *m, float *l, float *o)
 {
 	const uint32_t *q =
 		(const uint32_t *)t->q + (size_t)(r0 / ROWS) * (t->dim / 2) * ROWS + r0 % ROWS;
 	float *s = (float *)t->work, *ob = s + ATTN_TILE * ATTN_BLOCK, mb[ROWS], lb[ROWS];
 
 	for (uint32_t c = g.c0; c < g.c1; c++)
-		scores(q, t->keys[c], t->dim, rows, s + c * ATTN_PANEL);
+		scores(q, t->keys[c], t->dim, rows, fetch ? attn_keys_ahead(t, g.c0, g.c1, c) : NULL,
+		       s + c * ATTN_PANEL);
 	for (uint32_t r = 0; r < rows; r++)
 		softmax_row(t, g, r0 + r, s + (size_t)r * ATTN_BLOCK, &mb[r], &lb[r]);
 	for (uint32_t i = 0; i < t->value_dim; i += 32)
-		values(t, g, (const uint32_t *)(void *)s, rows, i, ob);
+		values(t, g, (const uint32_t *)(void *)s, rows, i, fetch, ob);
 	attn_avx512_bf16.fold(rows, t->value_dim, m + r0, l + r0, o + (size_t)r0 * t->value_dim, mb, lb,
 	                      ob);
 }
@@ -128,12 +134,12 @@ static void block(const struct attn_task *t, float *m, float *l, float *o)
 	uint32_t r = 0;
 	for (; r + ROWS <= t->rows; r += ROWS)
 		if (attn_visible(t, r, ROWS, &g.c0, &g.c1))
-			block_rows(t, g, r, ROWS, m, l, o);
+			block_rows(t, g, r, ROWS, !r && attn_is_few(t), m, l, o);
 	for (; r + 2 <= t->rows; r += 2)
 		if (attn_visible(t, r, 2, &g.c0, &g.c1))
-			block_rows(t, g, r, 2, m, l, o);
+			block_rows(t, g, r, 2, !r && attn_is_few(t), m, l, o);
 	if (r < t->rows && attn_visible(t, r, 1, &g.c0, &g.c1))
-		block_rows(t, g, r, 1, m, l, o);
+		block_rows(t, g, r, 1, !r && attn_is_few(t), m, l, o);
 }
 
 /* ---- what is as in f32 ---- */

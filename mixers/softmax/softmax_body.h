@@ -18,7 +18,7 @@
 /* ---- scores: s[row][token] = q . k of one panel for `rows` rows ---- */
 
 ALWAYS_INLINE void scores_rows_f32(const float *q, const unsigned char *keys, uint32_t dim,
-                                   const unsigned rows, float *s)
+                                   const unsigned rows, const unsigned char *next, float *s)
 {
 	const float *k = (const float *)keys;
 	v16 acc0[ROWS], acc1[ROWS];
@@ -26,6 +26,8 @@ ALWAYS_INLINE void scores_rows_f32(const float *q, const unsigned char *keys, ui
 		acc0[r] = acc1[r] = v_zero();
 	for (uint32_t i = 0; i < dim; i++) {
 		v16 k0 = v_load(k + (size_t)i * 16), k1 = v_load(k + (size_t)(dim + i) * 16);
+		if (next)
+			attn_fetch_pair(next + (size_t)i * 128);
 		for (unsigned r = 0; r < rows; r++) {
 			v16 qi = v_set1(q[r * dim + i]);
 			acc0[r] = v_fma(qi, k0, acc0[r]);
@@ -39,7 +41,7 @@ ALWAYS_INLINE void scores_rows_f32(const float *q, const unsigned char *keys, ui
 }
 
 ALWAYS_INLINE void scores_rows_bf16(const float *q, const unsigned char *keys, uint32_t dim,
-                                    const unsigned rows, float *s)
+                                    const unsigned rows, const unsigned char *next, float *s)
 {
 	const uint16_t *k = (const uint16_t *)keys;
 	v16 acc0[ROWS], acc1[ROWS];
@@ -47,6 +49,8 @@ ALWAYS_INLINE void scores_rows_bf16(const float *q, const unsigned char *keys, u
 		acc0[r] = acc1[r] = v_zero();
 	for (uint32_t i = 0; i < dim; i += 2) {
 		v16 even0, odd0, even1, odd1;
+		if (next)
+			attn_fetch_pair(next + (size_t)i * 64);
 		v_bf16_pairs(k + (size_t)i * 16, &even0, &odd0);
 		v_bf16_pairs(k + (size_t)(dim + i) * 16, &even1, &odd1);
 		for (unsigned r = 0; r < rows; r++) {
@@ -66,7 +70,8 @@ ALWAYS_INLINE void scores_rows_bf16(const float *q, const unsigned char *keys, u
 /* ---- o[row][dim] = p . v, 32 dimensions at a time ---- */
 
 ALWAYS_INLINE void values_rows(const struct attn_task *t, struct range g, const float *p,
-                               const unsigned rows, uint32_t i, const int is_bf16, float *o)
+                               const unsigned rows, uint32_t i, const int is_bf16, const int fetch,
+                               float *o)
 {
 	size_t size = is_bf16 ? 2 : 4;
 	size_t at = (size_t)i * ATTN_PANEL * size, next = (size_t)16 * ATTN_PANEL * size;
@@ -76,8 +81,14 @@ ALWAYS_INLINE void values_rows(const struct attn_task *t, struct range g, const 
 	for (uint32_t c = g.c0; c < g.c1; c++) {
 		const unsigned char *v0 = t->values[c] + at, *v1 = v0 + next;
 		const float *pc = p + c * ATTN_PANEL;
+		const unsigned char *ahead =
+			fetch ? attn_values_ahead(t, g.c0, g.c1, c, i, (uint32_t)size) : NULL;
 		for (uint32_t j = 0; j < ATTN_PANEL; j += 2) {
 			v16 even0, odd0, even1, odd1;
+			if (ahead)
+				attn_fetch_pair(ahead + (size_t)j * 32 * size);
+			if (ahead && !is_bf16)
+				attn_fetch_pair(ahead + (size_t)j * 128 + 128);
 			if (is_bf16) {
 				v_bf16_pairs((const uint16_t *)v0 + j * 16, &even0, &odd0);
 				v_bf16_pairs((const uint16_t *)v1 + j * 16, &even1, &odd1);
@@ -137,21 +148,23 @@ static void finish(uint32_t head_dim, float l, const float *o, float *y)
 
 /* Rows r0 .. r0 + rows - 1, all in one range of panels: scores, softmax, outputs, fold. */
 ALWAYS_INLINE void block_rows(const struct attn_task *t, struct range g, uint32_t r0,
-                              const unsigned rows, const int is_bf16, float *m, float *l, float *o)
+                              const unsigned rows, const int is_bf16, const int fetch, float *m,
+                              float *l, float *o)
 {
 	const float *q = (const float *)t->q + (size_t)r0 * t->dim;
 	float *s = (float *)t->work, *ob = s + ATTN_TILE * ATTN_BLOCK, mb[ROWS], lb[ROWS];
 
 	for (uint32_t c = g.c0; c < g.c1; c++) {
+		const unsigned char *next = fetch ? attn_keys_ahead(t, g.c0, g.c1, c) : NULL;
 		if (is_bf16)
-			scores_rows_bf16(q, t->keys[c], t->dim, rows, s + c * ATTN_PANEL);
+			scores_rows_bf16(q, t->keys[c], t->dim, rows, next, s + c * ATTN_PANEL);
 		else
-			scores_rows_f32(q, t->keys[c], t->dim, rows, s + c * ATTN_PANEL);
+			scores_rows_f32(q, t->keys[c], t->dim, rows, next, s + c * ATTN_PANEL);
 	}
 	for (uint32_t r = 0; r < rows; r++)
 		softmax_row(t, g, r0 + r, s + (size_t)r * ATTN_BLOCK, &mb[r], &lb[r]);
 	for (uint32_t i = 0; i < t->value_dim; i += 32)
-		values_rows(t, g, s, rows, i, is_bf16, ob);
+		values_rows(t, g, s, rows, i, is_bf16, fetch, ob);
 	fold(rows, t->value_dim, m + r0, l + r0, o + (size_t)r0 * t->value_dim, mb, lb, ob);
 }
 
@@ -162,10 +175,10 @@ ALWAYS_INLINE void block_any(const struct attn_task *t, const int is_bf16, float
 	uint32_t r = 0;
 	for (; r + ROWS <= t->rows; r += ROWS)
 		if (attn_visible(t, r, ROWS, &g.c0, &g.c1))
-			block_rows(t, g, r, ROWS, is_bf16, m, l, o);
+			block_rows(t, g, r, ROWS, is_bf16, !r && attn_is_few(t), m, l, o);
 	for (; r < t->rows; r++)
 		if (attn_visible(t, r, 1, &g.c0, &g.c1))
-			block_rows(t, g, r, 1, is_bf16, m, l, o);
+			block_rows(t, g, r, 1, is_bf16, !r && attn_is_few(t), m, l, o);
 }
 
 static void block_f32(const struct attn_task *t, float *m, float *l, float *o)

@@ -117,6 +117,42 @@ static inline void attn_fetch(const unsigned char *p, size_t bytes)
 		__builtin_prefetch(p + i);
 }
 
+/* Says whether memory bounds a task: then its first rows prefetch what is read next. */
+static inline bool attn_is_few(const struct attn_task *t)
+{
+	return t->rows <= ATTN_TILE;
+}
+
+/* Prefetches two lines into the second-level cache: the first level's misses would be too few in
+ * flight. */
+static inline void attn_fetch_pair(const unsigned char *p)
+{
+	__builtin_prefetch(p, 0, 2);
+	__builtin_prefetch(p + 64, 0, 2);
+}
+
+/* Returns the keys that are read after those of panel c, of panels c0 .. c1 - 1 of a block, or the
+ * values that are read after the last keys. */
+static inline const unsigned char *attn_keys_ahead(const struct attn_task *t, uint32_t c0,
+                                                   uint32_t c1, uint32_t c)
+{
+	return c + 1 < c1 ? t->keys[c + 1] : t->values[c0];
+}
+
+/* Returns the values that are read two panels after dimensions i .. i + 31 of panel c, of panels c0
+ * .. c1 - 1 of a block, with `size` bytes an element; after the last ones the next block's keys. */
+static inline const unsigned char *attn_values_ahead(const struct attn_task *t, uint32_t c0,
+                                                     uint32_t c1, uint32_t c, uint32_t i,
+                                                     uint32_t size)
+{
+	const uint32_t step = 32 * ATTN_PANEL * size;
+	for (c += 2; c >= c1 && i < t->value_dim; i += 32)
+		c -= c1 - c0;
+	if (i < t->value_dim)
+		return t->values[c] + (size_t)i * ATTN_PANEL * size;
+	return t->next ? t->next + (size_t)(c - c0) * step : NULL;
+}
+
 /* Returns the table of a level for keys and values of type f32 or bf16 (softmax_select.c). */
 const struct attn_kernels *attn_kernels_find(enum mx_isa isa, enum mx_dtype dtype);
 
