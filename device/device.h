@@ -32,15 +32,20 @@ struct mx_recording;
 
 enum mx_device_kind { MX_DEVICE_CPU = 0, MX_DEVICE_CUDA = 1 };
 
+struct mx_quant; /* device/quant.h, private to engine and devices */
+
 /* A weight matrix [rows, cols], row-major: y[rows] = W x[cols]. */
 struct mx_weight {
 	enum mx_dtype dtype;
 	uint32_t rows, cols;
-	const void
-		*data; /* device memory, lives as long as the model; rows * cols elements, no padding */
+	/* Device memory, lives as long as the model: rows * cols elements, no padding. With MX_QUANT
+	 * packed panels, for the device alone: a mixer that reads elements asks for the tensor as
+	 * MX_WEIGHT_PLAIN. */
+	const void *data;
+	const struct mx_quant *quant; /* MX_QUANT: how it is packed */
 };
 
-/* Returns rows first .. first + n - 1 of a weight; they share its memory. */
+/* Returns rows first .. first + n - 1 of a weight, which is not MX_QUANT; they share its memory. */
 static inline struct mx_weight mx_weight_rows(const struct mx_weight *w, uint32_t first, uint32_t n)
 {
 	struct mx_weight part = *w;

@@ -7,19 +7,50 @@
 #include <stdint.h>
 #include <string.h>
 
-/* MX_F8E4M3 (4 bits of exponent, 3 of mantissa, no infinity) is for states only. */
-enum mx_dtype { MX_F32 = 0, MX_F16 = 1, MX_BF16 = 2, MX_F8E4M3 = 3 };
+/* MX_F8E4M3 (4 bits of exponent, 3 of mantissa, no infinity) is for states only. MX_QUANT is for
+ * weights only: quantised, as mx_weight.quant says. */
+enum mx_dtype { MX_F32 = 0, MX_F16 = 1, MX_BF16 = 2, MX_F8E4M3 = 3, MX_QUANT = 4 };
 
-/* Returns the bytes of one element. */
+/* Returns the bytes of one element; of MX_QUANT, which has none, 1. */
 static inline size_t mx_dtype_size(enum mx_dtype t)
 {
-	return t == MX_F32 ? 4 : t == MX_F8E4M3 ? 1 : 2;
+	return t == MX_F32 ? 4 : t == MX_F16 || t == MX_BF16 ? 2 : 1;
 }
 
 static inline const char *mx_dtype_name(enum mx_dtype t)
 {
-	return t == MX_F32 ? "f32" : t == MX_F16 ? "f16" : t == MX_BF16 ? "bf16" : "fp8";
+	return t == MX_F32     ? "f32"
+	       : t == MX_F16   ? "f16"
+	       : t == MX_BF16  ? "bf16"
+	       : t == MX_QUANT ? "quantised"
+	                       : "fp8";
 }
+
+/* How a checkpoint stores a matrix. The formats, bit by bit: ggml-common.h of llama.cpp (GGUF's
+ * blocks), compressed-tensors, AutoAWQ, GPTQModel. */
+enum mx_quant_format {
+	MX_QUANT_PLAIN, /* elements of a dtype */
+	/* GGUF's blocks, along a row */
+	MX_QUANT_Q4_0,
+	MX_QUANT_Q4_1,
+	MX_QUANT_Q5_0,
+	MX_QUANT_Q5_1,
+	MX_QUANT_Q8_0,
+	MX_QUANT_Q4_K,
+	MX_QUANT_Q5_K,
+	MX_QUANT_Q6_K,
+	MX_QUANT_IQ4_NL,
+	MX_QUANT_IQ4_XS,
+	MX_QUANT_MXFP4,
+	/* codes, scales and zeros in tensors of their own */
+	MX_QUANT_INT8,    /* i8 [rows, cols], scales [rows, groups] */
+	MX_QUANT_INT4,    /* compressed-tensors' pack-quantized, 4 bits; scales [rows, groups] */
+	MX_QUANT_AWQ,     /* AutoAWQ's "gemm"; scales [groups, rows] */
+	MX_QUANT_GPTQ,    /* GPTQ in 4 bits without act order; scales [groups, rows] */
+	MX_QUANT_GPTQ8,   /* likewise in 8 bits */
+	MX_QUANT_FP8,     /* e4m3 [rows, cols], a scale for the tensor, each row, or each block */
+	MX_QUANT_FORMATS, /* their number */
+};
 
 static inline float mx_bf16_to_f32(uint16_t v)
 {

@@ -99,7 +99,7 @@ static mx_status mixer_weights(struct mx_resolver *r, const struct mx_plan_mixer
 		const struct mx_tensor *t;
 		if (specs[i].optional && mx_resolve_find(r, name, &t, NULL) == MX_E_NOTFOUND)
 			continue;
-		if (specs[i].form == MX_WEIGHT_MATRIX)
+		if (specs[i].form != MX_WEIGHT_VECTOR)
 			st = mx_need_matrix(r, name, &specs[i], &out->matrices[i]);
 		else
 			st = mx_need_vector(r, name, &specs[i], plus_of(p, specs[i].name), &out->vectors[i]);

@@ -87,7 +87,7 @@ static mx_status use_rows(struct mx_resolver *r, const struct mx_tensor *t, uint
 	if (!part->n || !cols || rows > UINT32_MAX || cols > UINT32_MAX)
 		return mx_fail_at(r->err, MX_E_UNSUPPORTED, t->name, "tensor %.160s has an unusable shape",
 		                  t->name);
-	const struct mx_weight whole = {t->dtype, (uint32_t)rows, (uint32_t)cols, t->data};
+	const struct mx_weight whole = {t->dtype, (uint32_t)rows, (uint32_t)cols, t->data, NULL};
 	*out = mx_weight_rows(&whole, (uint32_t)part->first, (uint32_t)part->n);
 	if (!t->data) /* it is still to be made */
 		out->data = NULL;

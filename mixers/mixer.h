@@ -48,7 +48,7 @@
  * - 1 (2026-11): the first.
  * - 2 (2026-11): host vectors in create; prepare; resume; workspace for settle; the longest span;
  *   struct mx_kept and parents of draft tokens; slices of weights; the rank of a layer; the output
- *   type of a product.
+ *   type of a product; quantised matrices.
  */
 #ifndef MX_MIXERS_MIXER_H
 #define MX_MIXERS_MIXER_H
@@ -77,8 +77,10 @@ struct mx_layer_desc {
 /* ---- what a mixer declares, as pure functions of the layer ---- */
 
 enum mx_weight_form {
-	MX_WEIGHT_MATRIX, /* as stored in the checkpoint, an operand of mx_ops.linear */
+	MX_WEIGHT_MATRIX, /* an operand of mx_ops.linear; quantised if the operator wants or the
+	                   * checkpoint is */
 	MX_WEIGHT_VECTOR, /* converted to f32 */
+	MX_WEIGHT_PLAIN,  /* a matrix whose elements the mixer reads itself: never quantised */
 };
 
 /* Indices [first, first + n) of one axis of a tensor. */

@@ -20,6 +20,7 @@
 struct mx_tensor {
 	const char *name;
 	enum mx_dtype dtype;
+	enum mx_quant_format format; /* MX_QUANT: of the blocks; else MX_QUANT_PLAIN */
 	uint32_t ndim;
 	uint64_t shape[MX_TENSOR_MAX_DIMS];
 	const void *data; /* in the mapping; aligned to its dtype if the file is */

@@ -53,7 +53,7 @@ static double time_product(struct bench *b, const struct product *p, size_t n)
 	for (int pass = -1; pass < 9; pass++) {
 		uint64_t start = mx_now_ns();
 		for (size_t i = 0; i < calls; i++) {
-			struct mx_weight w = {b->dtype, p->rows, p->cols, b->weights + at * bytes};
+			struct mx_weight w = {b->dtype, p->rows, p->cols, b->weights + at * bytes, NULL};
 			struct mx_linear_out o = {.w = &w, .y = b->y, .ldy = p->rows};
 			b->d->ops->linear(b->d, b->x, p->cols, n, &o, 1);
 			at = (at + 1) % copies;

@@ -227,8 +227,8 @@ static void make_weights(const struct mx_weight_spec *specs, size_t n, const voi
 		uint64_t size = specs[i].n_slices ? specs[i].slices[0].n : specs[i].shape[0], cols = 1;
 		for (uint32_t d = 1; d < specs[i].ndim; d++)
 			cols *= specs[i].shape[d];
-		if (specs[i].form == MX_WEIGHT_MATRIX) {
-			matrices[i] = (struct mx_weight){MX_BF16, (uint32_t)size, (uint32_t)cols, NULL};
+		if (specs[i].form != MX_WEIGHT_VECTOR) {
+			matrices[i] = (struct mx_weight){MX_BF16, (uint32_t)size, (uint32_t)cols, NULL, NULL};
 			weights[i] = &matrices[i];
 			continue;
 		}

@@ -80,8 +80,8 @@ static void open_layer(struct bench *b, const struct mx_layer_desc *desc, uint32
 	struct layer *l = &b->layers[i];
 	const float *v = b->vectors; /* convolution, its bias, dt_bias, A_log, D, norm */
 	struct mx_err err = {0};
-	l->in = (struct mx_weight){MX_BF16, INNER + CHANNELS + HEADS, WIDTH, w};
-	l->out = (struct mx_weight){MX_BF16, WIDTH, INNER, w + 2 * in};
+	l->in = (struct mx_weight){MX_BF16, INNER + CHANNELS + HEADS, WIDTH, w, NULL};
+	l->out = (struct mx_weight){MX_BF16, WIDTH, INNER, w + 2 * in, NULL};
 	const void *const weights[] = {&l->in,           &l->out,          v,
 	                               v + CHANNELS * 5, v + CHANNELS * 6, v + CHANNELS * 7,
 	                               v + CHANNELS * 4, v + CHANNELS * 8};

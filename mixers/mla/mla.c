@@ -84,7 +84,7 @@ static mx_status absorb(struct mx_mixer *m)
 		const struct mx_weight keys = mx_weight_rows(kv, h * (p->nope + p->v), p->nope);
 		unsigned char *to = (unsigned char *)m->uk_data + h * head_bytes;
 		transpose(&keys, to);
-		m->uk[h] = (struct mx_weight){kv->dtype, p->rank, p->nope, to};
+		m->uk[h] = (struct mx_weight){kv->dtype, p->rank, p->nope, to, NULL};
 		m->uv[h] = mx_weight_rows(kv, h * (p->nope + p->v) + p->nope, p->v);
 	}
 	return MX_OK;

@@ -110,7 +110,7 @@ mx_status mla_params_weights(const struct mx_layer_desc *layer, struct mx_weight
 	}
 	specs[n++] = MX_WEIGHT_SPEC("kv_a_proj_with_mqa.weight", MATRIX, {rank + p.rope, width});
 	specs[n++] = MX_WEIGHT_SPEC("kv_a_layernorm.weight", VECTOR, {rank});
-	specs[n++] = MX_WEIGHT_SPEC("kv_b_proj.weight", MATRIX, {kv, rank});
+	specs[n++] = MX_WEIGHT_SPEC("kv_b_proj.weight", PLAIN, {kv, rank});
 	specs[n++] = MX_WEIGHT_SPEC("o_proj.weight", MATRIX, {width, (uint64_t)p.heads * p.v});
 	if (p.bias && q_rank)
 		specs[n++] = MX_WEIGHT_SPEC("q_a_proj.bias", VECTOR, {q_rank});

@@ -172,7 +172,7 @@ static void test_logits(void **state)
 	struct mx_device *d = two;
 	const struct mx_ops *o = d->ops;
 	float *values = dirty(VOCAB * WIDTH * 4), *x = dirty(N * WIDTH * 4);
-	const struct mx_weight w = {MX_F32, VOCAB, WIDTH, values};
+	const struct mx_weight w = {MX_F32, VOCAB, WIDTH, values, NULL};
 	static float y[N * LD], z[N * LD];
 	int32_t whole[N], parts[N];
 	fill_floats(values, VOCAB * WIDTH);

@@ -24,7 +24,7 @@ static void fill(struct rng *g, enum mx_dtype dtype, struct mx_weight *w)
 	for (size_t i = 0; i < sizeof x / sizeof *x; i++)
 		x[i] = rng_normal(g);
 	for (int h = 0; h < HEADS; h++) {
-		w[h] = (struct mx_weight){dtype, ROWS, COLS, data[h]};
+		w[h] = (struct mx_weight){dtype, ROWS, COLS, data[h], NULL};
 		for (size_t i = 0; i < ROWS * COLS; i++) {
 			float v = rng_normal(g);
 			uint16_t half = (uint16_t)(dtype == MX_F16 ? 0x3000 + i * 7 % 0x800 : 0);
@@ -86,7 +86,7 @@ static void wrong_shapes_are_refused(void **state)
 {
 	struct mx_device *d = NULL;
 	struct mx_err err = {0};
-	struct mx_weight w[2] = {{MX_F32, ROWS, COLS, data[0]}, {MX_F32, ROWS, COLS, data[1]}};
+	struct mx_weight w[2] = {{MX_F32, ROWS, COLS, data[0], NULL}, {MX_F32, ROWS, COLS, data[1], NULL}};
 	struct mx_linear_each e[2] = {{&w[0], x, LDX, y, LDY}, {&w[1], x, LDX, z, LDY}};
 	(void)state;
 	assert_int_equal(mx_cpu_create(1, mx_cpu_isa(), MAX_ROWS, COLS, &d, &err), MX_OK);

@@ -16,7 +16,7 @@ struct run {
 static mx_status multiply(const struct run *r, const void *w, const float *bias, uint32_t rows,
                           uint32_t cols, const float *x, float *y)
 {
-	const struct mx_weight weight = {MX_F32, rows, cols, w};
+	const struct mx_weight weight = {MX_F32, rows, cols, w, NULL};
 	const struct mx_linear_out out = {.w = &weight, .bias = bias, .y = y, .ldy = rows};
 	return r->cpu->ops->linear(r->cpu, x, cols, 1, &out, 1);
 }

@@ -113,7 +113,7 @@ static void make_weight(struct rig *r, struct rng *g, struct run_weight *w)
 {
 	const struct mx_weight_spec *spec = &w->spec;
 	const struct mixer_weight *as = drawn_as(r->c, spec->name);
-	bool matrix = spec->form == MX_WEIGHT_MATRIX;
+	bool matrix = spec->form != MX_WEIGHT_VECTOR;
 	enum mx_dtype type = MX_F32;
 	if (matrix)
 		type = rig_memory(r) ? r->device->info.act_dtype : r->c->weight_dtype;
@@ -129,7 +129,7 @@ static void make_weight(struct rig *r, struct rng *g, struct run_weight *w)
 	w->used = w->data.p;
 	if (rig_memory(r))
 		w->used = w->device = copy_to_device(r, w->data.p, type, n);
-	w->matrix = (struct mx_weight){type, (uint32_t)rows, (uint32_t)cols, w->used};
+	w->matrix = (struct mx_weight){type, (uint32_t)rows, (uint32_t)cols, w->used, NULL};
 }
 
 static void check_spec(const struct rig *r, const struct mx_weight_spec *s)

@@ -124,7 +124,7 @@ static void measure_products(struct bench *b)
 	if (d->info.act_dtype != MX_BF16 || info->n_pages * info->page_bytes < 3 * one ||
 	    b->m.width < 4096)
 		return; /* the device was created for narrower matrices */
-	const struct mx_weight w = {MX_BF16, N, N, b->inside->pages + one};
+	const struct mx_weight w = {MX_BF16, N, N, b->inside->pages + one, NULL};
 	const struct mx_linear_out out = {.w = &w, .y = b->inside->pages + 2 * one, .ldy = N};
 	uint64_t begin = 0;
 	for (int i = -2; i < ROOF_REPS; i++) {

@@ -171,7 +171,7 @@ static mx_status absorb(struct mx_mixer *m)
 		return status;
 	for (uint32_t h = 0; h < p->heads; h++) {
 		unsigned char *to = (unsigned char *)m->uk_data + h * head;
-		m->uk[h] = (struct mx_weight){kv->dtype, p->rank, p->nope, to};
+		m->uk[h] = (struct mx_weight){kv->dtype, p->rank, p->nope, to, NULL};
 		m->uv[h] = mx_weight_rows(kv, h * (p->nope + p->v) + p->nope, p->v);
 	}
 	return cuda->check(m->device,

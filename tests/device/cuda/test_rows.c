@@ -456,7 +456,7 @@ static void test_tables(struct test *t, const struct rows_case *c)
 			t->size[i] = 0;
 		}
 		const struct mx_weight table = {bf16 ? MX_BF16 : MX_F32, (uint32_t)rows, (uint32_t)w,
-		                                t->dev[0]};
+		                                t->dev[0], NULL};
 		poison(t, 3, n * w);
 		must(t->d->ops->embed(t->d, &table, (const int32_t *)(void *)t->dev[2], n, t->dev[3]),
 		     "embed");

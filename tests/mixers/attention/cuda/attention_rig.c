@@ -220,7 +220,7 @@ static void open_mixer(struct att_rig *r)
 	const void *weights[7];
 	int n_weights = 4;
 	for (int i = 0; i < 4; i++) {
-		r->w[i] = (struct mx_weight){c->act, rows[i], r->ld, NULL};
+		r->w[i] = (struct mx_weight){c->act, rows[i], r->ld, NULL, NULL};
 		weights[i] = &r->w[i];
 	}
 	if (c->norm) {

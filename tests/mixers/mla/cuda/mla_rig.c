@@ -134,9 +134,9 @@ static void make_weights(struct rig *r, const struct mx_weight_spec *specs, size
 	for (size_t i = 0; i < n; i++) {
 		const uint32_t rows = (uint32_t)specs[i].shape[0];
 		const uint32_t cols = specs[i].ndim > 1 ? (uint32_t)specs[i].shape[1] : 1;
-		const bool matrix = specs[i].form == MX_WEIGHT_MATRIX;
+		const bool matrix = specs[i].form != MX_WEIGHT_VECTOR;
 		const size_t size = (size_t)rows * cols;
-		r->matrices[i] = (struct mx_weight){MX_BF16, rows, cols, NULL};
+		r->matrices[i] = (struct mx_weight){MX_BF16, rows, cols, NULL, NULL};
 		weights[i] = &r->matrices[i];
 		if (matrix && !strstr(specs[i].name, "kv_b"))
 			continue;

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Quantised matrices: how a checkpoint stores them (struct mx_quant_source), and how a CPU device
+ * multiplies with them (struct mx_quant, beside packed panels).
+ *
+ * A source is never multiplied with as it lies. When a model is loaded, the engine packs each
+ * matrix once into panels of MX_QUANT_ROWS rows, in which one vector register takes the same
+ * columns of all the rows of a panel; so a product needs no sums across lanes, and any source of
+ * small integers is read at the speed of memory. Only the panels stay resident.
+ *
+ * A product rounds x to 8 bits, by blocks of MX_QUANT_BLOCK columns of a row: scale = the largest
+ * magnitude of the block / 127. Codes are multiplied and summed as integers, exactly; the blocks'
+ * sums are added in f32 by a fused multiply-add each, in the order of the columns. So all
+ * instruction sets give the same bits, and a row's bits depend on that row alone.
+ */
+#ifndef MX_DEVICE_QUANT_H
+#define MX_DEVICE_QUANT_H
+
+#include "device/device.h"
+
+/* A matrix [rows, cols] as a checkpoint stores it. Everything points into the checkpoint's mapping.
+ */
+struct mx_quant_source {
+	enum mx_quant_format format;
+	enum mx_dtype dtype; /* MX_QUANT_PLAIN: of the elements */
+	uint32_t rows, cols;
+	const void *codes; /* or blocks, or plain elements */
+	/* MX_QUANT_INT8 and those after it: */
+	const void *scales;
+	enum mx_dtype scale_dtype;
+	uint32_t group;      /* columns that share a scale; cols = one group */
+	uint32_t group_rows; /* MX_QUANT_FP8: rows that share a scale */
+	const void *zeros;   /* as the format packs them; NULL = symmetric */
+	bool zeros_less_one; /* GPTQ v1: the stored zero is one less */
+};
+
+/* Returns the elements of a block of one of GGUF's formats, 1 for others. */
+uint32_t mx_quant_block_elements(enum mx_quant_format f);
+/* Returns the bytes of one row of a matrix in one of GGUF's formats; cols is a multiple of the
+ * block. */
+size_t mx_quant_row_bytes(enum mx_quant_format f, size_t cols);
+/* Returns the format's name as messages have it, e.g. "Q4_K". */
+const char *mx_quant_format_name(enum mx_quant_format f);
+
+/* Expands row `row` of a source of any format to f32 [cols]: the reference of the formats. */
+void mx_quant_expand(const struct mx_quant_source *s, size_t row, float *y);
+
+/* ---- packed ---- */
+
+#define MX_QUANT_ROWS  16  /* rows of a panel */
+#define MX_QUANT_BLOCK 32  /* columns of x that share a scale */
+#define MX_QUANT_SUPER 256 /* columns of a block of a panel */
+
+/* Codes of a packed matrix. */
+enum mx_quant_codes {
+	MX_CODES_8, /* signed, 8 bits */
+	MX_CODES_4, /* unsigned, 4 bits */
+	MX_CODES_5,
+	MX_CODES_6,
+	MX_CODES_TABLE, /* 4 bits that choose one of 16 signed numbers */
+};
+
+/* Scales of a packed matrix. */
+enum mx_quant_scales {
+	MX_SCALES_F32, /* one number for each row and group */
+	MX_SCALES_F16,
+	MX_SCALES_BF16,
+	MX_SCALES_TWO, /* an f16 for each row and MX_QUANT_SUPER columns, times 8 bits for each group */
+};
+
+/* What a product subtracts from the codes. */
+enum mx_quant_offset {
+	MX_OFFSET_NONE, /* codes are signed, or all of one constant offset */
+	MX_OFFSET_ZERO, /* a number of 8 bits for each row and group: scale (code - zero) */
+	MX_OFFSET_MIN,  /* MX_SCALES_TWO: scale code - minimum, which has two levels like the scale */
+};
+
+/* How a matrix is packed. mx_weight.data points to its panels: [ceil(rows / MX_QUANT_ROWS)] of
+ * panel_bytes, each [ceil(cols / MX_QUANT_SUPER)] of super_bytes. The last rows and columns are
+ * padded with zeros. quant_pack.h has the layout of a block. */
+struct mx_quant {
+	enum mx_quant_codes codes;
+	enum mx_quant_scales scales;
+	enum mx_quant_offset offset;
+	uint32_t group;      /* columns that share a scale: 16, 32, 64, 128 or 256 */
+	int32_t center;      /* MX_OFFSET_NONE: the code that stands for 0 */
+	const int8_t *table; /* [16] MX_CODES_TABLE; static */
+	size_t super_bytes, panel_bytes;
+};
+
+/* Returns how a source is packed. MX_E_UNSUPPORTED for sources that are not (MX_QUANT_FP8, groups
+ * that are not a multiple of 16): these are expanded instead. With MX_QUANT_PLAIN, `bits` is 8 or 4
+ * and the elements are rounded to nearest; else `bits` is ignored. */
+mx_status mx_quant_choose(const struct mx_quant_source *s, int bits, struct mx_quant *out);
+/* Returns the bytes of all panels of `rows` rows. */
+size_t mx_quant_bytes(const struct mx_quant *q, uint32_t rows);
+/* Packs rows first .. first + n - 1 of the source as the rows of panel `panel`; n <= MX_QUANT_ROWS.
+ * `to` has q->panel_bytes. Threads may pack different panels at a time. `scratch` has
+ * mx_quant_scratch bytes. */
+void mx_quant_pack(const struct mx_quant *q, const struct mx_quant_source *s, size_t first,
+                   size_t n, void *to, void *scratch);
+size_t mx_quant_scratch(const struct mx_quant_source *s);
+/* Expands row `row` of a packed weight to f32 [cols]: the reference of the products, and what embed
+ * does. */
+void mx_quant_row(const struct mx_weight *w, size_t row, float *y);
+
+#endif
