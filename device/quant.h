@@ -94,12 +94,10 @@ struct mx_quant {
 mx_status mx_quant_choose(const struct mx_quant_source *s, int bits, struct mx_quant *out);
 /* Returns the bytes of all panels of `rows` rows. */
 size_t mx_quant_bytes(const struct mx_quant *q, uint32_t rows);
-/* Packs rows first .. first + n - 1 of the source as the rows of panel `panel`; n <= MX_QUANT_ROWS.
- * `to` has q->panel_bytes. Threads may pack different panels at a time. `scratch` has
- * mx_quant_scratch bytes. */
+/* Packs rows first .. first + n - 1 of the source as one panel; n <= MX_QUANT_ROWS. `to` has
+ * q->panel_bytes. Threads may pack different panels at a time. */
 void mx_quant_pack(const struct mx_quant *q, const struct mx_quant_source *s, size_t first,
-                   size_t n, void *to, void *scratch);
-size_t mx_quant_scratch(const struct mx_quant_source *s);
+                   size_t n, void *to);
 /* Expands row `row` of a packed weight to f32 [cols]: the reference of the products, and what embed
  * does. */
 void mx_quant_row(const struct mx_weight *w, size_t row, float *y);

@@ -17,6 +17,7 @@
 
 #include "base/mem.h"
 #include "device/cpu/impl.h"
+#include "device/quant.h"
 
 /* An operator on fewer elements takes less time than waking another thread. */
 #define INLINE_ELEMENTS 16384
@@ -141,9 +142,10 @@ static mx_status linear(struct mx_device *d, const void *x, size_t ldx, size_t n
 	if (n > c->max_rows || l.cols > c->max_width || ldx < l.cols)
 		return MX_E_RANGE;
 	for (size_t i = 0; i < n_out; i++)
-		if (out[i].w->cols != l.cols || out[i].ldy < out[i].w->rows || out[i].w->dtype > MX_BF16)
+		if (out[i].w->cols != l.cols || out[i].ldy < out[i].w->rows ||
+		    !c->k.gemm[out[i].w->dtype].run)
 			return MX_E_INVALID;
-	for (int t = MX_F32; t <= MX_BF16; t++) {
+	for (int t = MX_F32; t <= MX_QUANT; t++) {
 		l.dtype = (enum mx_dtype)t;
 		linear_dtype(&l);
 	}
@@ -334,6 +336,10 @@ static mx_status rope(struct mx_device *d, void *x, size_t ld, size_t n, uint32_
 static void embed_row(const struct rows_call *r, size_t i)
 {
 	size_t cols = r->table->cols;
+	if (r->table->dtype == MX_QUANT) {
+		mx_quant_row(r->table, (size_t)r->ids[i], r->y + i * cols);
+		return;
+	}
 	const unsigned char *src = (const unsigned char *)r->table->data +
 	                           (size_t)r->ids[i] * cols * mx_dtype_size(r->table->dtype);
 	r->c->k.convert(src, r->table->dtype, cols, r->y + i * cols);
@@ -505,6 +511,7 @@ void mx_kernels_of(struct mx_kernels *k, enum mx_isa isa)
 {
 	mx_kernels_ref(k);
 	mx_kernels_portable(k);
+	mx_quant_gemm_portable(&k->gemm[MX_QUANT]);
 #ifdef MX_X86_64
 	if (isa >= MX_ISA_AVX2)
 		mx_kernels_avx2(k);
@@ -514,6 +521,10 @@ void mx_kernels_of(struct mx_kernels *k, enum mx_isa isa)
 		mx_kernels_avx512_bf16(k);
 	if (isa >= MX_ISA_AMX_BF16)
 		mx_kernels_amx_bf16(k);
+	if (isa >= MX_ISA_AVX2)
+		mx_quant_gemm_avx2(&k->gemm[MX_QUANT]);
+	if (isa >= MX_ISA_AVX512 && mx_cpu_has_vnni())
+		mx_quant_gemm_vnni(&k->gemm[MX_QUANT]);
 #else
 	(void)isa;
 #endif
@@ -527,7 +538,7 @@ struct layout {
 static void lay_out(const struct mx_kernels *k, size_t max_rows, size_t max_width, struct layout *l)
 {
 	*l = (struct layout){.scratch = mx_cpu_sample_scratch()};
-	for (int t = 0; t < 3; t++) {
+	for (int t = 0; t <= MX_QUANT; t++) {
 		const struct mx_gemm *g = &k->gemm[t];
 		size_t packed = g->packed_bytes ? g->packed_bytes(max_rows, max_width) : 0;
 		size_t scratch = g->scratch_bytes ? g->scratch_bytes(max_rows, max_width) : 0;

@@ -60,7 +60,7 @@ mx_status mx_cpu_linear_each(struct mx_device *d, size_t n, const struct mx_line
 	for (size_t i = 0; i < n_each; i++) {
 		same &= each[i].x == each->x && each[i].ldx == each->ldx;
 		if (each[i].w->rows != l.rows || each[i].w->cols != l.cols ||
-		    each[i].w->dtype != w->dtype || w->dtype > MX_BF16 || each[i].ldx < l.cols ||
+		    each[i].w->dtype != w->dtype || !c->k.gemm[w->dtype].run || each[i].ldx < l.cols ||
 		    each[i].ldy < l.rows)
 			return MX_E_INVALID;
 	}

@@ -62,7 +62,19 @@ enum mx_isa mx_cpu_isa_max(void)
 	/* Intel's VDPBF16PS does half the work of f32 FMA in its time (bench/NOTES.md). */
 	return is_intel() ? MX_ISA_AVX512 : MX_ISA_AVX512_BF16;
 }
+
+bool mx_cpu_has_vnni(void)
+{
+	unsigned a, b, c, d;
+	return mx_cpu_isa_max() >= MX_ISA_AVX512 && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+	       c & bit_AVX512VNNI;
+}
 #else
+bool mx_cpu_has_vnni(void)
+{
+	return false;
+}
+
 enum mx_isa mx_cpu_isa_max(void)
 {
 	return MX_ISA_PORTABLE;

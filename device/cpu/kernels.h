@@ -47,7 +47,7 @@ struct mx_gemm {
 #define MX_TASK_ROWS 32
 
 struct mx_kernels {
-	struct mx_gemm gemm[3]; /* by enum mx_dtype */
+	struct mx_gemm gemm[MX_QUANT + 1]; /* by enum mx_dtype; none of MX_F8E4M3 */
 
 	/* x += r unless r is NULL, then y = rmsnorm(x) * weight; one row. y may be x. */
 	void (*rmsnorm)(float *x, const float *r, const float *weight, float eps, size_t width,
@@ -83,12 +83,20 @@ void mx_kernels_avx512(struct mx_kernels *k);
 void mx_kernels_avx512_bf16(struct mx_kernels *k);
 void mx_kernels_amx_bf16(struct mx_kernels *k);
 
+/* Products with packed weights (device/quant.h), which have the same bits on every level. */
+void mx_quant_gemm_portable(struct mx_gemm *g);
+void mx_quant_gemm_avx2(struct mx_gemm *g);
+void mx_quant_gemm_vnni(struct mx_gemm *g);
+
 /* Fills the table by all levels up to `isa`, in ascending order. */
 void mx_kernels_of(struct mx_kernels *k, enum mx_isa isa);
 
 /* Returns the highest level that this machine can run, regardless of MIXD_ISA. Asks the operating
  * system for permission to use AMX. */
 enum mx_isa mx_cpu_isa_max(void);
+
+/* True if this machine has AVX-512 VNNI. */
+bool mx_cpu_has_vnni(void);
 
 /* As mx_cpu_create, with the kernels given. */
 mx_status mx_cpu_create_kernels(unsigned n_threads, const struct mx_kernels *k, enum mx_isa isa,

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Codes and scales of quantised matrices, whatever their format. Private to device/. */
+#ifndef MX_DEVICE_QUANT_DECODE_H
+#define MX_DEVICE_QUANT_DECODE_H
+
+#include "device/quant.h"
+
+/* MX_QUANT_SUPER columns of a row, in the terms of struct mx_quant. Columns behind the last have
+ * the code that stands for 0. */
+struct mx_quant_part {
+	uint8_t code[MX_QUANT_SUPER]; /* as packed: signed ones plus 128 */
+	float scale[16];              /* of each group; MX_SCALES_TWO: [0] */
+	float minimum[16];            /* likewise */
+	int8_t second[16], second_minimum[16];
+	uint8_t zero[16];
+};
+
+/* Fills *out with columns col .. of a row; q is what mx_quant_choose returned for s. */
+void mx_quant_decode(const struct mx_quant_source *s, const struct mx_quant *q, size_t row,
+                     size_t col, struct mx_quant_part *out);
+/* The same of one of GGUF's formats (quant_blocks.c). n columns are left. */
+void mx_quant_decode_blocks(enum mx_quant_format f, const unsigned char *row, size_t col, size_t n,
+                            struct mx_quant_part *out);
+
+/* Returns the value of column i of a part. */
+float mx_quant_value(const struct mx_quant *q, const struct mx_quant_part *p, size_t i);
+
+#endif
