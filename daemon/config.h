@@ -97,6 +97,7 @@ struct mx_config_model {
 	uint64_t memory;      /* bytes; 0 = automatic */
 	uint64_t page_tokens; /* 0 = automatic */
 	int dtype;            /* enum mx_dtype; -1 = auto */
+	int weight_bits;      /* see struct mx_engine_config */
 	int kv_dtype;         /* enum mx_dtype; -1 = auto */
 	bool prefix_cache;
 	uint64_t snapshot_memory;          /* bytes, or MX_CONFIG_AUTO */

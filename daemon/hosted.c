@@ -30,6 +30,7 @@ static struct mx_engine_config engine_config(const struct mx_hosted *h)
 		.max_sequences = (uint32_t)h->scheduler.max_sequences,
 		.step_tokens = (uint32_t)h->scheduler.step_tokens,
 		.page_tokens = (uint32_t)m->page_tokens,
+		.weight_bits = m->weight_bits,
 		.kv_dtype = m->kv_dtype,
 		.prefix_cache = m->prefix_cache,
 		.kv_events = h->tells,

@@ -289,56 +289,63 @@ static float e4m3(uint8_t b)
 	return b & 128 ? -f : f;
 }
 
-static void expand_fp8(const struct mx_quant_source *s, size_t row, float *y)
+static void expand_fp8(const struct mx_quant_source *s, size_t row, size_t col, size_t n, float *y)
 {
 	const unsigned char *p = (const unsigned char *)s->codes + row * s->cols;
 	const size_t groups = (s->cols + s->group - 1) / s->group;
-	float table[256];
-	for (int i = 0; i < 256; i++)
-		table[i] = e4m3((uint8_t)i);
-	for (size_t k = 0; k < s->cols; k++)
-		y[k] = table[p[k]] *
-		       number_at(s->scales, s->scale_dtype, row / s->group_rows * groups + k / s->group);
+	for (size_t k = col; k < col + n; k++)
+		y[k - col] = e4m3(p[k]) * number_at(s->scales, s->scale_dtype,
+		                                    row / s->group_rows * groups + k / s->group);
 }
 
 /* A source that is not packed: int8 with zeros, groups of another size. */
-static void expand_codes(const struct mx_quant_source *s, size_t row, float *y)
+static void expand_codes(const struct mx_quant_source *s, size_t row, size_t col, size_t n,
+                         float *y)
 {
 	const size_t groups = (s->cols + s->group - 1) / s->group;
 	const bool eight = s->format == MX_QUANT_INT8 || s->format == MX_QUANT_GPTQ8;
 	const bool by_group = s->format != MX_QUANT_INT8 && s->format != MX_QUANT_INT4;
-	for (size_t k = 0; k < s->cols; k++) {
+	for (size_t k = col; k < col + n; k++) {
 		const size_t g = k / s->group;
 		const int zero = s->zeros ? zero_at(s, row, g, groups) : eight ? 128 : 8;
-		y[k] =
+		y[k - col] =
 			(float)(code_at(s, row, k) - zero) *
 			number_at(s->scales, s->scale_dtype, by_group ? g * s->rows + row : row * groups + g);
 	}
 }
 
-void mx_quant_expand(const struct mx_quant_source *s, size_t row, float *y)
+/* Expands n <= MX_QUANT_SUPER columns from col on, which is a multiple of that. */
+static void expand_part(const struct mx_quant_source *s, size_t row, size_t col, size_t n, float *y)
 {
 	struct mx_quant q;
 	struct mx_quant_part p;
+	const size_t at = (row * s->cols + col) * mx_dtype_size(s->dtype);
 	if (s->format == MX_QUANT_PLAIN) {
-		const size_t size = mx_dtype_size(s->dtype);
-		mx_convert(y, MX_F32, (const unsigned char *)s->codes + row * s->cols * size, s->dtype,
-		           s->cols);
-		return;
+		mx_convert(y, MX_F32, (const unsigned char *)s->codes + at, s->dtype, n);
+	} else if (s->format == MX_QUANT_FP8) {
+		expand_fp8(s, row, col, n, y);
+	} else if (mx_quant_choose(s, 0, &q) != MX_OK) {
+		expand_codes(s, row, col, n, y);
+	} else {
+		mx_quant_decode(s, &q, row, col, &p);
+		for (size_t i = 0; i < n; i++)
+			y[i] = mx_quant_value(&q, &p, i);
 	}
-	if (s->format == MX_QUANT_FP8) {
-		expand_fp8(s, row, y);
-		return;
+}
+
+void mx_quant_expand_as(const struct mx_quant_source *s, size_t row, enum mx_dtype dtype, void *to)
+{
+	float y[MX_QUANT_SUPER];
+	for (size_t col = 0; col < s->cols; col += MX_QUANT_SUPER) {
+		const size_t left = s->cols - col, n = left < MX_QUANT_SUPER ? left : MX_QUANT_SUPER;
+		expand_part(s, row, col, n, y);
+		mx_convert((unsigned char *)to + col * mx_dtype_size(dtype), dtype, y, MX_F32, n);
 	}
-	if (mx_quant_choose(s, 0, &q) != MX_OK) {
-		expand_codes(s, row, y);
-		return;
-	}
-	for (size_t k = 0; k < s->cols; k++) {
-		if (k % MX_QUANT_SUPER == 0)
-			mx_quant_decode(s, &q, row, k, &p);
-		y[k] = mx_quant_value(&q, &p, k % MX_QUANT_SUPER);
-	}
+}
+
+void mx_quant_expand(const struct mx_quant_source *s, size_t row, float *y)
+{
+	mx_quant_expand_as(s, row, MX_F32, y);
 }
 
 /* ---- packing ---- */

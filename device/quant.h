@@ -45,6 +45,9 @@ const char *mx_quant_format_name(enum mx_quant_format f);
 /* Expands row `row` of a source of any format to f32 [cols]: the reference of the formats. */
 void mx_quant_expand(const struct mx_quant_source *s, size_t row, float *y);
 
+/* The same, as f32 or bf16 (rounded to nearest even). */
+void mx_quant_expand_as(const struct mx_quant_source *s, size_t row, enum mx_dtype dtype, void *to);
+
 /* ---- packed ---- */
 
 #define MX_QUANT_ROWS  16  /* rows of a panel */

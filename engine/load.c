@@ -26,6 +26,8 @@ static mx_status check_config(const struct mx_plan *plan, const struct mx_engine
 	if (!c->max_sequences || !c->step_tokens || c->step_tokens > 1 << 20 ||
 	    c->max_sequences > 1 << 20)
 		return mx_fail(err, MX_E_RANGE, "max_sequences and step_tokens must be 1 .. 1048576");
+	if (c->weight_bits && c->weight_bits != 8 && c->weight_bits != 4)
+		return mx_fail_at(err, MX_E_RANGE, "weights", "%d bits: must be 8 or 4", c->weight_bits);
 	return MX_OK;
 }
 
@@ -39,6 +41,7 @@ static mx_status resolve(const struct mx_plan *plan, const struct mx_checkpoint 
 		.max_spans = config->max_sequences,
 		.page_tokens = config->page_tokens ? config->page_tokens : DEFAULT_PAGE_TOKENS,
 		.kv_dtype = config->kv_dtype,
+		.weight_bits = config->weight_bits,
 	};
 	return mx_model_resolve(plan, checkpoint, mixers, device, &limits, out, err);
 }

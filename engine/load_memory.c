@@ -177,6 +177,9 @@ mx_status mx_load_memory(struct mx_model_engine *e, const struct mx_memory_plan 
 	if (mx_model_make(&e->model, e->device) != MX_OK)
 		return mx_fail(err, MX_E_NOMEM, "cannot map %.1f MiB for converted matrices",
 		               (double)e->model.made_bytes / (1 << 20));
+	if (mx_model_pack(&e->model, e->device) != MX_OK)
+		return mx_fail(err, MX_E_NOMEM, "cannot map %.1f MiB for quantised matrices",
+		               (double)e->model.packed_bytes / (1 << 20));
 	return e->device->info.own_memory ? load_device_memory(e, p, progress, out, err)
 	                                  : load_host_memory(e, p, progress, out, err);
 }

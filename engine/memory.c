@@ -252,7 +252,7 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 		            mx_pooling_bytes(m->plan, &limits, info, &rows);
 	} else {
 		p->weights_mapped = m->mapped_bytes;
-		p->weights_made = m->made_bytes;
+		p->weights_made = m->made_bytes + m->packed_bytes;
 		p->scratch = bytes.device + bytes.host + device_scratch;
 	}
 	p->page_tokens = m->page_tokens;

@@ -5,7 +5,8 @@
 
 static size_t matrix_bytes(const struct mx_weight *w)
 {
-	return (size_t)w->rows * w->cols * mx_dtype_size(w->dtype);
+	return w->quant ? mx_quant_bytes(w->quant, w->rows)
+	                : (size_t)w->rows * w->cols * mx_dtype_size(w->dtype);
 }
 
 void mx_model_map_get(const struct mx_engine *engine, struct mx_model_map *out)

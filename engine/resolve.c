@@ -141,7 +141,7 @@ static mx_status resolve_mixer(struct mx_resolver *r, const struct mx_plan_mixer
 		.max_spans = l->max_spans,
 		.max_draft = l->max_draft,
 		.ranks = 1,
-		.weight_dtype = m->embed.dtype,
+		.weight_dtype = m->embed.dtype == MX_QUANT ? MX_BF16 : m->embed.dtype,
 		.params = p->params,
 	};
 	if (l->kv_dtype >= 0)
@@ -237,7 +237,7 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 /* Returns f as a number of the type. */
 static float rounded(float f, enum mx_dtype dtype)
 {
-	int exponent, bits = dtype == MX_BF16 ? 8 : 11;
+	int exponent, bits = dtype == MX_F16 ? 11 : 8;
 	if (dtype == MX_F32)
 		return f;
 	f = frexpf(f, &exponent);
@@ -258,7 +258,7 @@ static mx_status resolve_inputs(struct mx_resolver *r, const struct mx_plan_inpu
 	if (all > UINT32_MAX)
 		return mx_fail(r->err, MX_E_RANGE, "%s: has more than 2^32 columns", p->embed);
 	out->width = p->width;
-	mx_status st = mx_need_table(r, p->embed, p->vocab, (uint32_t)all, &out->embed);
+	mx_status st = mx_need_table(r, p->embed, p->vocab, (uint32_t)all, false, &out->embed);
 	if (st == MX_OK)
 		st = mx_need_matrix_2d(r, p->projection, (uint32_t)all, m->plan->width, &out->projection);
 	if (st == MX_OK)
@@ -274,19 +274,20 @@ static mx_status resolve_ends(struct mx_resolver *r)
 {
 	struct mx_model *m = r->model;
 	const struct mx_plan *p = m->plan;
-	mx_status st = mx_need_table(r, p->embed, p->vocab, p->width, &m->embed);
-	if (st == MX_OK && p->positions)
-		st = mx_need_table(r, p->positions, p->n_positions, p->width, &m->positions);
-	if (st == MX_OK)
-		st = mx_resolve_norm(r, p->embed_norm, &m->embed_norm);
 	const struct mx_tensor *t;
 	bool tied = p->may_be_tied && mx_resolve_find(r, p->lm_head, &t, NULL) == MX_E_NOTFOUND;
 	/* of vectors alone; the embedding is in its place, so that nothing else differs */
 	m->headless =
 		!tied && m->root && !*m->root && mx_resolve_find(r, p->lm_head, &t, NULL) == MX_E_NOTFOUND;
+	mx_status st = mx_need_table(r, p->embed, p->vocab, p->width, tied && !m->headless, &m->embed);
+	if (st == MX_OK && p->positions)
+		st = mx_need_table(r, p->positions, p->n_positions, p->width, false, &m->positions);
+	if (st == MX_OK)
+		st = mx_resolve_norm(r, p->embed_norm, &m->embed_norm);
 	tied = tied || m->headless;
 	if (st == MX_OK)
-		st = mx_need_table(r, tied ? p->embed : p->lm_head, p->vocab, p->width, &m->lm_head);
+		st = mx_need_table(r, tied ? p->embed : p->lm_head, p->vocab, p->width, !m->headless,
+		                   &m->lm_head);
 	if (st == MX_OK)
 		st = mx_resolve_norm(r, p->final_norm, &m->final_norm);
 	m->embed_scale = p->embed_scale;
@@ -334,6 +335,8 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
 
 void mx_model_free(struct mx_model *m)
 {
+	if (m->packed_map)
+		mx_unmap(m->packed_map, m->packed_bytes);
 	if (m->made_map)
 		mx_unmap(m->made_map, m->made_bytes);
 	mx_arena_free(&m->arena);

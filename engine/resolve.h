@@ -12,6 +12,7 @@
 #define MX_ENGINE_RESOLVE_H
 
 #include "base/mem.h"
+#include "device/quant.h"
 #include "engine/load.h"
 
 /* One mixer instance of one layer. */
@@ -138,6 +139,22 @@ struct mx_model_made {
 	struct mx_model_made *next;
 };
 
+/* A quantised matrix of a checkpoint; source.codes is tensor->data, once that is there. */
+struct mx_quant_matrix {
+	const struct mx_tensor *tensor; /* of the codes */
+	struct mx_quant_source source;
+};
+
+/* Rows [first, first + n) of a matrix, packed or expanded: see packed.c. */
+struct mx_model_packed {
+	struct mx_tensor made; /* as it is used; data NULL until mx_model_pack */
+	struct mx_quant_matrix from;
+	uint32_t first, n;
+	bool plain;            /* expanded to made.dtype */
+	struct mx_quant quant; /* unless plain */
+	struct mx_model_packed *next;
+};
+
 /* A matrix of the checkpoint that is used. */
 struct mx_model_matrix {
 	const struct mx_tensor *tensor;
@@ -178,6 +195,10 @@ struct mx_model {
 	unsigned char *made_map;    /* mx_map of made_bytes */
 	size_t made_bytes;          /* of host memory for these matrices */
 
+	struct mx_model_packed *packed; /* list */
+	unsigned char *packed_map;      /* mx_map of packed_bytes */
+	size_t packed_bytes;            /* of host memory for these matrices */
+
 	size_t mapped_bytes;   /* bytes of all used tensors in the checkpoint */
 	size_t weight_bytes;   /* bytes of matrices in the device's own memory; 0 on CPUs */
 	size_t experts_offset; /* in these bytes: the tables of experts' weights, behind the matrices */
@@ -207,7 +228,8 @@ struct mx_model {
 /* Settings of the configuration that mixers see. */
 struct mx_model_limits {
 	uint32_t max_context, max_rows, max_spans, max_draft, page_tokens;
-	int kv_dtype; /* as in struct mx_engine_config */
+	int kv_dtype;    /* as in struct mx_engine_config */
+	int weight_bits; /* likewise */
 };
 
 /* Finds and checks all tensors and mixers of the plan; the mixers are asked for this `device`. *out
@@ -222,6 +244,10 @@ void mx_model_free(struct mx_model *m);
 /* Makes the matrices that the checkpoint stores in another form, in memory of their own, which
  * mx_model_free frees; by the threads of `d` if that is a CPU. MX_E_NOMEM. */
 mx_status mx_model_make(struct mx_model *m, struct mx_device *d);
+
+/* Packs the quantised matrices, after mx_model_make, in memory of their own, which mx_model_free
+ * frees; by the threads of `d`. MX_E_NOMEM. */
+mx_status mx_model_pack(struct mx_model *m, struct mx_device *d);
 
 /* Converts the vectors to f32 at `at` [private_bytes], aligned to 64, and points their users to
  * `base`: `at` itself, or the device's memory, to which the caller copies it. */

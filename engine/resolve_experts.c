@@ -156,7 +156,7 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 		return mx_fail(r->err, MX_E_UNSUPPORTED,
 		               "%u experts, %u of a token: %s supports at most %u and %u", p->n,
 		               p->rule.chosen, r->device->info.name, MX_EXPERTS_MAX, MX_EXPERTS_MAX_CHOSEN);
-	mx_status st = mx_need_matrix_2d(r, p->router, p->n, width, &out->router);
+	mx_status st = mx_need_exact_2d(r, p->router, p->n, width, &out->router);
 	if (st == MX_OK && p->router_bias)
 		st = mx_need_vector_1d(r, p->router_bias, p->n, 0, &out->router_bias);
 	if (st == MX_OK && p->scales)
@@ -170,7 +170,7 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 	if (st == MX_OK && p->latent)
 		st = mx_need_matrix_2d(r, p->latent_out, width, p->latent, &out->latent_out);
 	if (st == MX_OK && p->shared_gate && (!p->shared_gate_optional || has(r, p->shared_gate)))
-		st = mx_need_matrix_2d(r, p->shared_gate, 1, width, &out->shared_gate);
+		st = mx_need_exact_2d(r, p->shared_gate, 1, width, &out->shared_gate);
 	if (st != MX_OK)
 		return st;
 	out->rule = p->rule;

@@ -79,31 +79,64 @@ static mx_status check_slices(struct mx_resolver *r, const struct mx_weight_spec
 	return MX_OK;
 }
 
-/* Adds a use of some rows of a matrix [rows, cols]; `t` is the tensor as it is used. */
-static mx_status use_rows(struct mx_resolver *r, const struct mx_tensor *t, uint64_t rows,
-                          uint64_t cols, const struct mx_weight_slice *part, struct mx_weight *out)
+/* Adds the tensor as a matrix that *out is rows first .. of. */
+static mx_status push_use(struct mx_resolver *r, const struct mx_tensor *t, uint32_t first,
+                          struct mx_weight *out)
 {
 	struct mx_model *m = r->model;
-	if (!part->n || !cols || rows > UINT32_MAX || cols > UINT32_MAX)
-		return mx_fail_at(r->err, MX_E_UNSUPPORTED, t->name, "tensor %.160s has an unusable shape",
-		                  t->name);
-	const struct mx_weight whole = {t->dtype, (uint32_t)rows, (uint32_t)cols, t->data, NULL};
-	*out = mx_weight_rows(&whole, (uint32_t)part->first, (uint32_t)part->n);
-	if (!t->data) /* it is still to be made */
-		out->data = NULL;
 	if (out->cols > m->max_cols)
 		m->max_cols = out->cols;
 	struct mx_model_use *use =
 		mx_resolve_push(&m->arena, (void **)&m->uses, &m->n_uses, &m->cap_uses, sizeof *use);
 	if (!use)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
-	*use = (struct mx_model_use){t, out, (uint32_t)part->first};
+	*use = (struct mx_model_use){t, out, first};
 	return MX_OK;
+}
+
+/* Adds a use of rows that are packed at load, or expanded. */
+static mx_status use_packed(struct mx_resolver *r, const struct mx_quant_matrix *from,
+                            const struct mx_weight_slice *part, int bits, bool plain,
+                            struct mx_weight *out)
+{
+	struct mx_model_packed *x;
+	mx_status st = mx_resolve_packed(r, from, part, bits, plain, &x);
+	if (st != MX_OK)
+		return st;
+	*out = (struct mx_weight){.dtype = x->made.dtype, .rows = x->n, .cols = from->source.cols};
+	if (!x->plain)
+		out->quant = &x->quant;
+	return push_use(r, &x->made, 0, out);
+}
+
+/* Adds a use of some rows of a matrix [rows, cols]; `t` is the tensor as it is used. */
+static mx_status use_rows(struct mx_resolver *r, const struct mx_tensor *t, uint64_t rows,
+                          uint64_t cols, const struct mx_weight_slice *part, enum mx_quantise how,
+                          struct mx_weight *out)
+{
+	if (!part->n || !cols || rows > UINT32_MAX || cols > UINT32_MAX)
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, t->name, "tensor %.160s has an unusable shape",
+		                  t->name);
+	const int bits = mx_resolve_bits(r, how, part->n, cols);
+	if (t->dtype == MX_QUANT || bits) {
+		const struct mx_quant_matrix from = {t,
+		                                     {.format = t->format,
+		                                      .dtype = t->dtype,
+		                                      .rows = (uint32_t)rows,
+		                                      .cols = (uint32_t)cols}};
+		return use_packed(r, &from, part, bits, how == MX_QUANTISE_NEVER, out);
+	}
+	const struct mx_weight whole = {t->dtype, (uint32_t)rows, (uint32_t)cols, t->data, NULL};
+	*out = mx_weight_rows(&whole, (uint32_t)part->first, (uint32_t)part->n);
+	if (!t->data) /* it is still to be made */
+		out->data = NULL;
+	return push_use(r, t, (uint32_t)part->first, out);
 }
 
 /* Finds a matrix of shape spec->shape; `t` is the tensor as it is used. */
 static mx_status use_matrix(struct mx_resolver *r, const struct mx_tensor *t,
-                            const struct mx_weight_spec *spec, struct mx_weight *out)
+                            const struct mx_weight_spec *spec, enum mx_quantise how,
+                            struct mx_weight *out)
 {
 	struct mx_weight_slice rows;
 	mx_status st = check_tensor(t, spec->shape, spec->ndim, r->err);
@@ -114,7 +147,7 @@ static mx_status use_matrix(struct mx_resolver *r, const struct mx_tensor *t,
 	uint64_t cols = spec->ndim ? 1 : 0;
 	for (uint32_t i = 1; i < spec->ndim; i++)
 		cols *= spec->shape[i];
-	return use_rows(r, t, spec->shape[0], cols, &rows, out);
+	return use_rows(r, t, spec->shape[0], cols, &rows, how, out);
 }
 
 mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
@@ -128,7 +161,15 @@ mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct m
 		if (st == MX_OK)
 			st = mx_resolve_transposed(r, t, false, &t);
 	}
-	return st == MX_OK ? use_matrix(r, t, spec, out) : st;
+	const enum mx_quantise how = spec->form == MX_WEIGHT_PLAIN ? MX_QUANTISE_NEVER : MX_QUANTISE;
+	return st == MX_OK ? use_matrix(r, t, spec, how, out) : st;
+}
+
+mx_status mx_need_exact_2d(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
+                           struct mx_weight *out)
+{
+	const struct mx_weight_spec spec = MX_WEIGHT_SPEC(name, PLAIN, {rows, cols});
+	return mx_need_matrix(r, name, &spec, out);
 }
 
 mx_status mx_need_matrix_3d(struct mx_resolver *r, const char *name, const uint64_t shape[3],
@@ -139,7 +180,8 @@ mx_status mx_need_matrix_3d(struct mx_resolver *r, const char *name, const uint6
 	mx_status st = mx_resolve_find(r, name, &t, r->err);
 	if (st == MX_OK)
 		st = check_tensor(t, shape, 3, r->err);
-	return st == MX_OK ? use_rows(r, t, shape[0] * shape[1], shape[2], &part, out) : st;
+	return st == MX_OK ? use_rows(r, t, shape[0] * shape[1], shape[2], &part, MX_QUANTISE, out)
+	                   : st;
 }
 
 /* Finds MXFP4's tensors of matrices [n, rows, cols]. */
@@ -178,16 +220,18 @@ mx_status mx_need_matrix_oss(struct mx_resolver *r, const char *name, const uint
 		if (st == MX_OK)
 			st = mx_resolve_transposed(r, t, pairs, &t);
 	}
-	return st == MX_OK ? use_rows(r, t, shape[0] * shape[1], shape[2], &part, out) : st;
+	return st == MX_OK ? use_rows(r, t, shape[0] * shape[1], shape[2], &part, MX_QUANTISE, out)
+	                   : st;
 }
 
 mx_status mx_need_table(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
-                        struct mx_weight *out)
+                        bool logits, struct mx_weight *out)
 {
 	const struct mx_weight_spec spec = MX_WEIGHT_SPEC(name, MATRIX, {rows, cols});
 	const struct mx_tensor *t;
 	mx_status st = mx_resolve_find(r, name, &t, r->err);
-	return st == MX_OK ? use_matrix(r, t, &spec, out) : st;
+	const enum mx_quantise how = logits ? MX_QUANTISE_8 : MX_QUANTISE_STORED;
+	return st == MX_OK ? use_matrix(r, t, &spec, how, out) : st;
 }
 
 /* Adds a use of a vector from element `first` of its copy on. */

@@ -28,10 +28,13 @@ mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct m
                          struct mx_weight *out);
 mx_status mx_need_matrix_2d(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
                             struct mx_weight *out);
+/* The same of a matrix that is never rounded at load. */
+mx_status mx_need_exact_2d(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
+                           struct mx_weight *out);
 /* As mx_need_matrix_2d, for a table that is stored as it is used even if the plan's matrices are
- * transposed. */
+ * transposed. logits: it is multiplied with, too. */
 mx_status mx_need_table(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
-                        struct mx_weight *out);
+                        bool logits, struct mx_weight *out);
 /* Fills *out with rows [first, first + n) of a tensor [a, b, cols], counted over both a and b. */
 mx_status mx_need_matrix_3d(struct mx_resolver *r, const char *name, const uint64_t shape[3],
                             uint32_t first, uint32_t n, struct mx_weight *out);
@@ -69,6 +72,25 @@ mx_status mx_resolve_transposed(struct mx_resolver *r, const struct mx_tensor *t
 mx_status mx_resolve_mxfp4(struct mx_resolver *r, const struct mx_tensor *blocks,
                            const struct mx_tensor *scales, bool pairs,
                            const struct mx_tensor **out);
+
+/* ---- packed.c ---- */
+
+/* What a matrix is used for, and so whether limits->weight_bits counts. */
+enum mx_quantise {
+	MX_QUANTISE_NEVER,  /* its elements are read: a quantised one is expanded */
+	MX_QUANTISE_STORED, /* as the checkpoint has it */
+	MX_QUANTISE,        /* products */
+	MX_QUANTISE_8,      /* the logits: with 8 bits at least */
+};
+
+/* Returns the bits to which a plain matrix is rounded at load; 0 = it is not. */
+int mx_resolve_bits(const struct mx_resolver *r, enum mx_quantise how, uint64_t rows,
+                    uint64_t cols);
+/* Finds or adds rows of a matrix that is packed; or expanded, if `plain` or if it cannot be packed.
+ * bits: those of mx_resolve_bits, for sources of plain elements. */
+mx_status mx_resolve_packed(struct mx_resolver *r, const struct mx_quant_matrix *from,
+                            const struct mx_weight_slice *part, int bits, bool plain,
+                            struct mx_model_packed **out);
 
 /* ---- resolve_names.c ---- */
 

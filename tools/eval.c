@@ -29,7 +29,7 @@
 
 struct options {
 	const char *model, *text, *device;
-	unsigned long context, stride, limit, threads;
+	unsigned long context, stride, limit, threads, bits;
 	bool deterministic, fp8;
 };
 
@@ -42,14 +42,15 @@ static void usage(FILE *to)
 {
 	fputs("usage: mixd-eval --model DIR --text FILE [--context N] [--stride N] [--limit BYTES]\n"
 	      "                 [--threads N] [--device cpu|cuda|cuda:N] [--deterministic]\n"
-	      "                 [--kv-fp8]\n"
+	      "                 [--kv-fp8] [--weights 8|4]\n"
 	      "Perplexity and bits per byte of a text (\"-\": standard input) under a model.\n"
 	      "  --context N    tokens of a window, the model's own by default\n"
 	      "  --stride N     ids from one window to the next, a whole window by default\n"
 	      "  --limit BYTES  of the text\n"
 	      "  --threads N    one per CPU by default\n"
 	      "  --device NAME  cpu by default\n"
-	      "  --deterministic, --kv-fp8  as deterministic: true and kv_dtype: fp8 in mixd.yaml\n",
+	      "  --deterministic, --kv-fp8  as deterministic: true and kv_dtype: fp8 in mixd.yaml\n"
+	      "  --weights BITS as weights: int8 or int4 in mixd.yaml\n",
 	      to);
 }
 
@@ -63,17 +64,13 @@ static bool read_number(const char *text, unsigned long *out)
 /* Parses the options. Returns an exit status, or -1 to continue. */
 static int read_options(int argc, char **argv, struct options *o)
 {
-	static const struct option options[] = {{"model", required_argument, NULL, 'm'},
-	                                        {"text", required_argument, NULL, 't'},
-	                                        {"context", required_argument, NULL, 'c'},
-	                                        {"stride", required_argument, NULL, 's'},
-	                                        {"limit", required_argument, NULL, 'l'},
-	                                        {"threads", required_argument, NULL, 'j'},
-	                                        {"device", required_argument, NULL, 'd'},
-	                                        {"deterministic", no_argument, NULL, 'e'},
-	                                        {"kv-fp8", no_argument, NULL, 'k'},
-	                                        {"help", no_argument, NULL, 'h'},
-	                                        {NULL, 0, NULL, 0}};
+	static const struct option options[] = {
+		{"model", required_argument, NULL, 'm'},   {"text", required_argument, NULL, 't'},
+		{"context", required_argument, NULL, 'c'}, {"stride", required_argument, NULL, 's'},
+		{"limit", required_argument, NULL, 'l'},   {"threads", required_argument, NULL, 'j'},
+		{"device", required_argument, NULL, 'd'},  {"deterministic", no_argument, NULL, 'e'},
+		{"kv-fp8", no_argument, NULL, 'k'},        {"weights", required_argument, NULL, 'w'},
+		{"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
 	for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
 		bool ok = true;
 		switch (c) {
@@ -84,13 +81,14 @@ static int read_options(int argc, char **argv, struct options *o)
 		case 'l': ok = read_number(optarg, &o->limit); break;
 		case 'j': ok = read_number(optarg, &o->threads); break;
 		case 'd': o->device = optarg; break;
+		case 'w': ok = read_number(optarg, &o->bits) && (o->bits == 8 || o->bits == 4); break;
 		case 'e': o->deterministic = true; break;
 		case 'k': o->fp8 = true; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}
 		if (!ok) {
-			fprintf(stderr, "mixd-eval: \"%s\" is not a number\n", optarg);
+			fprintf(stderr, "mixd-eval: \"%s\" is not such a number\n", optarg);
 			return 2;
 		}
 	}
@@ -220,6 +218,7 @@ static mx_status evaluate(const struct options *o, struct opened_model *m,
 		.max_context = (uint32_t)o->context,
 		.max_sequences = 1,
 		.step_tokens = 512,
+		.weight_bits = (int)o->bits,
 		.kv_dtype = o->fp8 ? MX_F8E4M3 : -1,
 	};
 	if (st == MX_OK)

@@ -23,6 +23,7 @@
 #include "bench/engine/run.h"
 #include "bench/engine/shapes.h"
 #include "bench/machine/roof.h"
+#include "engine/model_map.h"
 #include "tests/engine/random_checkpoint.h"
 #include "tools/open_model.h"
 
@@ -36,9 +37,10 @@ struct bench {
 	double arithmetic;    /* best Gop/s of any instruction */
 	const char *arithmetic_name;
 	double params, layer_params, head_params;
-	double kv_bytes;    /* of one token */
-	double state_bytes; /* of one sequence */
-	int32_t *tokens;    /* [deepest] */
+	double packed_bytes; /* of rounded weights */
+	double kv_bytes;     /* of one token */
+	double state_bytes;  /* of one sequence */
+	int32_t *tokens;     /* [deepest] */
 };
 
 /* ---- prompts ---- */
@@ -79,6 +81,8 @@ static void report_decode(struct bench *b, const char *name, uint32_t batch, dou
 		all += ns[i];
 	double middle = median(ns, steps), per = all / steps;
 	double weights = (b->layer_params + b->head_params) * (double)mx_dtype_size(b->m.dtype);
+	if (b->o->weight_bits) /* the copies; the file's tables are not read as a whole */
+		weights = b->packed_bytes;
 	double bytes = weights + batch * (b->kv_bytes * depth + b->state_bytes);
 	size_t size = mx_round_up((size_t)bytes, (size_t)1 << 20);
 	void *data = roof_data(b->pool, size);
@@ -172,6 +176,9 @@ static void count_parameters(struct bench *b, const struct opened_model *m,
 	bool stated = b->o->shape->state_bytes > 0;
 	b->layer_params = run_layer_params(m, &b->params) - idle_params(m->plan);
 	b->head_params = (double)m->plan->vocab * m->plan->width;
+	struct mx_model_map map;
+	mx_model_map_get(m->engine, &map);
+	b->packed_bytes = (double)map.memory->weights_made;
 	b->kv_bytes = stated ? 0 : (double)info->page_bytes / info->page_tokens;
 	b->state_bytes = stated ? b->o->shape->state_bytes : (double)info->slot_bytes;
 }
@@ -206,6 +213,7 @@ static int bench_model(struct bench *b, const char *dir)
 		.threads = b->o->threads,
 		.max_sequences = MAX_BATCH,
 		.step_tokens = STEP_TOKENS,
+		.weight_bits = b->o->weight_bits,
 		.kv_dtype = b->o->kv,
 		.prefix_cache = true,
 		.max_context = b->m.max_context ? b->m.max_context : b->o->shape->deepest + 256,
@@ -293,6 +301,7 @@ static int make_and_bench(struct bench *b)
 
 static const char usage[] =
 	"usage: engine [--shape NAME, of bench/engine/shapes.c] [--dtype bf16|f32] [--kv bf16|f32]\n"
+	"              [--weight-bits 8|4]\n"
 	"              [--threads N] [--only TEXT] [--reps N] [--steps N] [--dir FOLDER]\n"
 	"Tests are called pp512, pp4096, ..., tg128@0, ..., batch1, ...; --only takes those\n"
 	"whose name contains TEXT, or one of several: pp512,tg128@0. MIXD_ISA and MIXD_MODULE_PATH as "
@@ -300,8 +309,8 @@ static const char usage[] =
 
 int main(int argc, char **argv)
 {
-	static const char *const taken[] = {"shape", "dtype", "kv",  "threads", "only",
-	                                    "reps",  "steps", "dir", NULL};
+	static const char *const taken[] = {"shape", "dtype", "kv",    "weight-bits", "threads",
+	                                    "only",  "reps",  "steps", "dir",         NULL};
 	const struct options o = options_read(argc, argv, taken, engine_shapes, n_engine_shapes, usage);
 	struct bench b = {.o = &o, .m = o.shape->model};
 	b.m.dtype = o.dtype;

@@ -12,7 +12,7 @@ static const struct option all[] = {
 	{"threads", required_argument, NULL, 'j'}, {"reps", required_argument, NULL, 'r'},
 	{"only", required_argument, NULL, 'o'},    {"steps", required_argument, NULL, 'n'},
 	{"dir", required_argument, NULL, 'f'},     {"deterministic", no_argument, NULL, 'e'},
-	{"unrecorded", no_argument, NULL, 'u'},
+	{"unrecorded", no_argument, NULL, 'u'},    {"weight-bits", required_argument, NULL, 'w'},
 };
 enum { N_OPTIONS = sizeof all / sizeof *all };
 
@@ -77,6 +77,7 @@ struct options options_read(int argc, char **argv, const char *const *taken,
 		case 'f': o.dir = optarg; break;
 		case 'e': o.deterministic = true; break;
 		case 'u': o.unrecorded = true; break;
+		case 'w': o.weight_bits = (int)strtoul(optarg, NULL, 10); break;
 		case 'h': end(usage, 0);
 		default: end(usage, 2);
 		}

@@ -26,6 +26,7 @@ struct options {
 	const struct shape *shape; /* --shape; the first one */
 	enum mx_dtype dtype;       /* --dtype of the weights: bf16 */
 	int kv;                    /* --kv, an enum mx_dtype; -1: as the engine chooses */
+	int weight_bits;           /* --weight-bits that weights are rounded to; 0: they are not */
 	const char *device;        /* --device */
 	unsigned threads;          /* --threads; 0: all CPUs */
 	unsigned long reps;        /* --reps of short tests, 1 to 16: 3 */
