@@ -86,7 +86,8 @@ static void wrong_shapes_are_refused(void **state)
 {
 	struct mx_device *d = NULL;
 	struct mx_err err = {0};
-	struct mx_weight w[2] = {{MX_F32, ROWS, COLS, data[0], NULL}, {MX_F32, ROWS, COLS, data[1], NULL}};
+	struct mx_weight w[2] = {{MX_F32, ROWS, COLS, data[0], NULL},
+	                         {MX_F32, ROWS, COLS, data[1], NULL}};
 	struct mx_linear_each e[2] = {{&w[0], x, LDX, y, LDY}, {&w[1], x, LDX, z, LDY}};
 	(void)state;
 	assert_int_equal(mx_cpu_create(1, mx_cpu_isa(), MAX_ROWS, COLS, &d, &err), MX_OK);
