@@ -16,8 +16,6 @@
 
 #define QUANT_V     (MX_QUANT_ROWS / MX_W) /* vectors of a panel's rows */
 #define QUANT_BYTES (4 * MX_W)             /* of codes in a vector */
-#define QUANT_LOG   (MX_W == 16 ? 3 : MX_W == 8 ? 2 : 0)
-#define QUANT_TILE  (1 << QUANT_LOG) /* rows of x in registers */
 /* Bytes of packed x that stay in the second-level cache beside a panel. */
 #define QUANT_X_CACHE ((size_t)320 << 10)
 
@@ -88,7 +86,7 @@ MX_INLINE vb quant_code(const enum mx_quant_codes codes, const unsigned char *bl
 }
 
 /* acc[r] += the products of four codes with four of x. */
-MX_INLINE vi quant_dot4(const enum mx_quant_codes codes, vi acc, vb w, const int8_t *x)
+MX_INLINE vi quant_dot4(const enum mx_quant_codes codes, vi acc, vb w, const unsigned char *x)
 {
 	int32_t four;
 	memcpy(&four, x, 4);
@@ -108,7 +106,7 @@ MX_INLINE vi quant_dot4(const enum mx_quant_codes codes, vi acc, vb w, const int
 		for (int c = 0; c < 4; c++) {
 			uint8_t u = w[4 * l + c];
 			bool is_signed = codes == MX_CODES_8 || codes == MX_CODES_TABLE;
-			acc[l] += (is_signed ? (int8_t)u : u) * x[c];
+			acc[l] += (is_signed ? (int8_t)u : u) * (int8_t)x[c];
 		}
 	return acc;
 #endif
@@ -181,31 +179,34 @@ struct quant_run {
 	size_t supers;
 };
 
-/* dot[c] += the products of columns 4 k .. 4 k + 3 of block i. */
+/* dot[c] += the products of columns 4 k .. 4 k + 3 of a block with those of x. */
 MX_INLINE void quant_step(const int C, const enum mx_quant_codes codes, const int v, const int k,
-                          const unsigned char *block, vb table, const struct quant_x *x, size_t i,
-                          vi *dot)
+                          const unsigned char *block, vb table, const unsigned char *x, vi *dot)
 {
 	const vb w = quant_code(codes, block, table, v, k);
 #pragma GCC unroll 8
 	for (int c = 0; c < C; c++)
-		dot[c] = quant_dot4(codes, dot[c], w, x[c].codes + i * MX_QUANT_BLOCK + 4 * k);
+		dot[c] = quant_dot4(codes, dot[c], w, x + (k * C + c) * 4);
 }
 
-/* acc[c] += block i of a panel times that of x, of the rows of vector v; h = 0 or 1: that half of
+/* acc[c] += a block of a panel times that of x, of the rows of vector v; h = 0 or 1: that half of
  * the columns, else all. */
 MX_INLINE void quant_group(const int C, const enum mx_quant_codes codes, const bool minima,
                            const int h, const int v, const unsigned char *block, vb table,
                            int32_t center, const float *scales, const float *minimum,
-                           const struct quant_x *x, size_t i, vf (*acc)[QUANT_V])
+                           const unsigned char *x, vf (*acc)[QUANT_V])
 {
+	const float *x_scales = (const float *)(const void *)(x + C * MX_QUANT_BLOCK);
+	const int32_t *sums = (const int32_t *)(const void *)(x_scales + 2 * C);
+	int32_t less[QUANT_TILE];
 	vi dot[QUANT_TILE];
 #pragma GCC unroll 8
-	for (int c = 0; c < C; c++) {
-		const int32_t *sum = x[c].sums + 2 * i;
-		dot[c] = (vi){0} - center * (h < 2 ? sum[h] : sum[0] + sum[1]);
-	}
-#define QUANT_STEP(k) quant_step(C, codes, v, k, block, table, x, i, dot)
+	for (int c = 0; c < C; c++)
+		less[c] = -center * (h < 2 ? sums[h * C + c] : sums[c] + sums[C + c]);
+#pragma GCC unroll 8
+	for (int c = 0; c < C; c++)
+		dot[c] = (vi){0} + less[c];
+#define QUANT_STEP(k) quant_step(C, codes, v, k, block, table, x, dot)
 	if (h < 2) {
 		QUANT_STEP(4 * h);
 		QUANT_STEP(4 * h + 1);
@@ -225,14 +226,13 @@ MX_INLINE void quant_group(const int C, const enum mx_quant_codes codes, const b
 	const vf scale = vf_load(scales + v * MX_W);
 #pragma GCC unroll 8
 	for (int c = 0; c < C; c++)
-		acc[c][v] =
-			quant_fma(__builtin_convertvector(dot[c], vf), scale * x[c].scales[i], acc[c][v]);
+		acc[c][v] = quant_fma(__builtin_convertvector(dot[c], vf), scale * x_scales[c], acc[c][v]);
 	if (!minima)
 		return;
 	const vf minus = -vf_load(minimum + v * MX_W);
 #pragma GCC unroll 8
 	for (int c = 0; c < C; c++)
-		acc[c][v] = quant_fma(minus, vf_set(x[c].scaled[i]), acc[c][v]);
+		acc[c][v] = quant_fma(minus, vf_set(x_scales[C + c]), acc[c][v]);
 }
 
 /* sums[c] of one panel and C rows of x from `first` on. halves: groups of 16 columns. */
@@ -242,7 +242,6 @@ MX_INLINE void quant_tile(const int C, const enum mx_quant_codes codes, const bo
 {
 	const struct mx_quant *q = r->p->w->quant;
 	struct quant_scales s;
-	struct quant_x x[QUANT_TILE];
 	vf acc[QUANT_TILE][QUANT_V];
 	const bool has_sign = codes == MX_CODES_8 || codes == MX_CODES_TABLE;
 	const int32_t center = !has_sign ? q->center : QUANT_SIGNED ? 0 : 128;
@@ -251,25 +250,25 @@ MX_INLINE void quant_tile(const int C, const enum mx_quant_codes codes, const bo
 	if (codes == MX_CODES_TABLE)
 		for (int l = 0; l < QUANT_BYTES; l++)
 			table[l] = (uint8_t)(q->table[l % 16] + (QUANT_SIGNED ? 0 : 128));
+	const unsigned char *x =
+		(const unsigned char *)r->p->packed + first * quant_x_bytes(r->p->w->cols);
 #pragma GCC unroll 8
-	for (int c = 0; c < C; c++) {
-		x[c] = quant_x_row(r->p->packed, first + (size_t)c, r->p->w->cols);
+	for (int c = 0; c < C; c++)
 #pragma GCC unroll 4
 		for (int v = 0; v < QUANT_V; v++)
 			acc[c][v] = (vf){0};
-	}
-	for (size_t i = 0; i < 8 * r->supers; panel += r->layout.bytes) {
+	for (size_t i = 0; i < r->supers; i++, panel += r->layout.bytes) {
 		quant_read_scales(q, &r->layout, panel, minima, &s);
 		const unsigned char *block = panel + r->layout.codes;
-		for (unsigned b = 0; b < 8; b++, i++, block += r->layout.block_bytes) {
+		for (unsigned b = 0; b < 8; b++, block += r->layout.block_bytes, x += C * QUANT_X_BYTES) {
 			const unsigned g = halves ? 2 * b : b >> shift;
 #pragma GCC unroll 4
 			for (int v = 0; v < QUANT_V; v++) {
 				quant_group(C, codes, minima, halves ? 0 : 2, v, block, table, center, s.scale[g],
-				            s.minimum[g], x, i, acc);
+				            s.minimum[g], x, acc);
 				if (halves)
 					quant_group(C, codes, minima, 1, v, block, table, center, s.scale[g + 1],
-					            s.minimum[g + 1], x, i, acc);
+					            s.minimum[g + 1], x, acc);
 			}
 		}
 	}
@@ -352,9 +351,7 @@ static void quant_panel(const struct quant_run *r, quant_tile_f *const *tiles, s
 	size_t n_r = rows_end - row < MX_QUANT_ROWS ? rows_end - row : MX_QUANT_ROWS;
 	for (size_t i = first; i < end;) {
 		vf sums[QUANT_TILE][QUANT_V];
-		unsigned log = QUANT_LOG;
-		while ((size_t)1 << log > end - i)
-			log--;
+		const unsigned log = quant_x_width(i, r->p->n);
 		tiles[log](r, panel, i, sums);
 		for (size_t c = 0; c < (size_t)1 << log; c++)
 			quant_store(r->p, i + c, row, n_r, sums[c]);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Rows of x in 8 bits, as products with quantised weights take them; for the instruction set of the
- * including file. A packed row has, for blocks of MX_QUANT_BLOCK columns and padded with zeros to
- * whole MX_QUANT_SUPER columns:
+ * including file. Rows lie in tiles of QUANT_TILE; those that are left over in tiles of half that,
+ * of a quarter, and so on, so that a tile is as wide as the product's registers. A tile of w rows
+ * has, for blocks of MX_QUANT_BLOCK columns and padded with zeros to whole MX_QUANT_SUPER columns:
  *
- *     codes i8 [blocks][32] | scales f32 [blocks] | scale times sum of codes f32 [blocks]
- *                           | sums of codes i32 [blocks][2 halves]
+ *     codes i8 [8][w][4 columns] | scales f32 [w] | scale times sum of codes f32 [w]
+ *                                | sums of codes i32 [2 halves of the columns][w]
  *
  * The order of operations is written out, so that every instruction set gives the same bits.
  */
@@ -19,33 +20,28 @@
 #include "device/cpu/vec.h"
 #include "device/quant.h"
 
-struct quant_x {
-	const int8_t *codes;
-	const float *scales, *scaled;
-	const int32_t *sums;
-};
+#define QUANT_LOG  (MX_W == 16 ? 3 : MX_W == 8 ? 2 : 0)
+#define QUANT_TILE (1 << QUANT_LOG) /* rows of x in registers */
+/* Bytes of a block of one row. */
+#define QUANT_X_BYTES (MX_QUANT_BLOCK + 4 * 4)
 
 MX_INLINE size_t quant_x_blocks(size_t cols)
 {
 	return mx_round_up(cols, MX_QUANT_SUPER) / MX_QUANT_BLOCK;
 }
 
-/* Bytes of a packed row: not a multiple of 4096, so that rows do not share a set of the cache. */
 MX_INLINE size_t quant_x_bytes(size_t cols)
 {
-	size_t bytes = quant_x_blocks(cols) * (MX_QUANT_BLOCK + 4 * 4);
-	return mx_round_up(bytes, 128) + 64;
+	return quant_x_blocks(cols) * QUANT_X_BYTES;
 }
 
-MX_INLINE struct quant_x quant_x_row(const void *packed, size_t row, size_t cols)
+/* Returns the logarithm of the width of the tile of n rows in all that begins with row `first`. */
+MX_INLINE unsigned quant_x_width(size_t first, size_t n)
 {
-	const size_t blocks = quant_x_blocks(cols);
-	const unsigned char *p = (const unsigned char *)packed + row * quant_x_bytes(cols);
-	struct quant_x x = {.codes = (const int8_t *)p};
-	x.scales = (const float *)(const void *)(p + blocks * MX_QUANT_BLOCK);
-	x.scaled = x.scales + blocks;
-	x.sums = (const int32_t *)(const void *)(x.scaled + blocks);
-	return x;
+	unsigned log = QUANT_LOG;
+	while ((size_t)1 << log > n - first)
+		log--;
+	return log;
 }
 
 /* Rounds one block. A value that is not finite makes the scale NaN, and so every sum. */
@@ -94,26 +90,42 @@ MX_INLINE void quant_x_block(const float *x, int8_t *codes, float *scale, float 
 	*scaled = *scale * (float)(sums[0] + sums[1]);
 }
 
+/* Rounds row c of a tile of w rows. */
+static void quant_x_row(const float *x, size_t cols, size_t w, size_t c, unsigned char *tile)
+{
+	const size_t blocks = quant_x_blocks(cols);
+	for (size_t b = 0; b < blocks; b++, tile += w * QUANT_X_BYTES) {
+		const size_t at = b * MX_QUANT_BLOCK;
+		float part[MX_QUANT_BLOCK] = {0}, scale, scaled;
+		int8_t codes[MX_QUANT_BLOCK];
+		int32_t sums[2];
+		const float *from = x + at;
+		if (at + MX_QUANT_BLOCK > cols) {
+			if (at < cols)
+				memcpy(part, from, (cols - at) * sizeof *part);
+			from = part;
+		}
+		quant_x_block(from, codes, &scale, &scaled, sums);
+		for (size_t k = 0; k < MX_QUANT_BLOCK / 4; k++)
+			memcpy(tile + (k * w + c) * 4, codes + 4 * k, 4);
+		unsigned char *after = tile + w * MX_QUANT_BLOCK + 4 * c;
+		memcpy(after, &scale, 4);
+		memcpy(after + 4 * w, &scaled, 4);
+		memcpy(after + 8 * w, &sums[0], 4);
+		memcpy(after + 12 * w, &sums[1], 4);
+	}
+}
+
+/* A run of MX_PACK_ROWS rows is whole tiles, but for the last. */
 static void quant_x_pack(const float *x, size_t ldx, size_t n, size_t cols, size_t first,
                          size_t count, void *packed)
 {
-	const size_t blocks = quant_x_blocks(cols);
-	(void)n;
-	for (size_t i = first; i < first + count; i++) {
-		unsigned char *p = (unsigned char *)packed + i * quant_x_bytes(cols);
-		float *scales = (float *)(void *)(p + blocks * MX_QUANT_BLOCK);
-		int32_t *sums = (int32_t *)(void *)(scales + 2 * blocks);
-		for (size_t b = 0; b < blocks; b++) {
-			const size_t at = b * MX_QUANT_BLOCK;
-			float part[MX_QUANT_BLOCK] = {0};
-			const float *from = x + i * ldx + at;
-			if (at + MX_QUANT_BLOCK > cols) {
-				if (at < cols)
-					memcpy(part, from, (cols - at) * sizeof *part);
-				from = part;
-			}
-			quant_x_block(from, (int8_t *)p + at, scales + b, scales + blocks + b, sums + 2 * b);
-		}
+	for (size_t i = first; i < first + count;) {
+		const size_t w = (size_t)1 << quant_x_width(i, n);
+		unsigned char *tile = (unsigned char *)packed + i * quant_x_bytes(cols);
+		for (size_t c = 0; c < w; c++)
+			quant_x_row(x + (i + c) * ldx, cols, w, c, tile);
+		i += w;
 	}
 }
 
