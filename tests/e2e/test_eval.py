@@ -78,4 +78,4 @@ class Eval(unittest.TestCase):
 if __name__ == "__main__":
     if not os.path.exists(EVAL):
         sys.exit(77)
-    unittest.main()
+    unittest.main(verbosity=2)

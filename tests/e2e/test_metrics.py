@@ -204,4 +204,4 @@ class Metrics(unittest.TestCase):
 if __name__ == "__main__":
     if not os.path.exists(MIXD):
         sys.exit(77)
-    unittest.main()
+    unittest.main(verbosity=2)

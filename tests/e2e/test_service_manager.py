@@ -380,4 +380,4 @@ def built_with_systemd():
 if __name__ == "__main__":
     if not os.path.exists(MIXD) or not built_with_systemd():
         sys.exit(77)
-    unittest.main()
+    unittest.main(verbosity=2)
