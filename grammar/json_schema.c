@@ -14,6 +14,7 @@ struct compile {
 	struct mx_rules *rules;
 	const json_t *schema;
 	const struct mx_json_options *options;
+	const struct mx_json_members *members; /* NULL: the values are JSON */
 	uint32_t node;
 };
 
@@ -28,7 +29,8 @@ static void compile(struct compile *c)
 	uint32_t goal = js_goal_of(&c->js, root, false);
 	c->plans.c = &c->js;
 	js_plan_all(&c->plans, goal);
-	c->node = js_emit(&c->plans, &c->texts, goal);
+	c->node = c->members ? js_emit_members(&c->plans, &c->texts, goal, c->members)
+	                     : js_emit(&c->plans, &c->texts, goal);
 }
 
 /* Whatever fails below comes back here. */
@@ -40,8 +42,8 @@ static bool guarded(struct compile *c)
 	return true;
 }
 
-uint32_t mx_rules_json_schema(struct mx_rules *r, const json_t *schema,
-                              const struct mx_json_options *options, struct mx_err *err)
+static uint32_t add(struct mx_rules *r, const json_t *schema, const struct mx_json_options *options,
+                    const struct mx_json_members *members, struct mx_err *err)
 {
 	struct mx_err own = {0};
 	if (!err)
@@ -56,6 +58,7 @@ uint32_t mx_rules_json_schema(struct mx_rules *r, const json_t *schema,
 	c->rules = r;
 	c->schema = schema;
 	c->options = options;
+	c->members = members;
 	c->js.doc.base.err = err;
 	c->js.doc.base.arena.limit = MAX_MEMORY;
 	c->js.doc.base.scratch.limit = MAX_SCRATCH;
@@ -70,6 +73,18 @@ uint32_t mx_rules_json_schema(struct mx_rules *r, const json_t *schema,
 	else if (mx_rules_error(r, err) != MX_OK)
 		node = 0;
 	return node;
+}
+
+uint32_t mx_rules_json_schema(struct mx_rules *r, const json_t *schema,
+                              const struct mx_json_options *options, struct mx_err *err)
+{
+	return add(r, schema, options, NULL, err);
+}
+
+uint32_t mx_rules_json_members(struct mx_rules *r, const json_t *schema,
+                               const struct mx_json_members *members, struct mx_err *err)
+{
+	return add(r, schema, &members->options, members, err);
 }
 
 uint32_t mx_rules_json_value(struct mx_rules *r, const struct mx_json_options *options)

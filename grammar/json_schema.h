@@ -44,6 +44,35 @@
 struct mx_json_options {
 	/* Around every part of an array or object there may be a new line and 64 spaces or tabs. */
 	bool any_whitespace;
+	/* "</" stands nowhere in a text, so that an end tag behind a value is the first one. Strings
+	 * without constraints have no slash behind '<'; other strings and names have '<' as its escape,
+	 * or, with minLength and maxLength only, not as itself. */
+	bool no_end_tags;
+};
+
+/*
+ * The members of an object in a notation of its own, as formats of tool calls write arguments:
+ * <parameter=key>value</parameter>, or key=value. They stand in the order of the schema, and only
+ * those whose names the schema has. Values are JSON, or strings without quotes.
+ */
+enum mx_json_member {
+	MX_JSON_MEMBER,     /* its value is written as JSON */
+	MX_JSON_PLAIN,      /* its value is a string, and is written without quotes */
+	MX_JSON_UNWRITABLE, /* the notation has no way to write that name */
+};
+struct mx_json_members {
+	/* Returns how a member of that name is written. */
+	enum mx_json_member (*kind)(const void *arg, const char *name);
+	/* Returns the node of a member, from that of its value. */
+	uint32_t (*write)(const void *arg, struct mx_rules *r, const char *name, bool plain,
+	                  uint32_t value);
+	const void *arg;
+	const char *between; /* members */
+	/* The mark that ends strings without quotes; it begins with a character that it has once. A
+	 * string in which it stands cannot be written and is left out. NULL: no member is
+	 * MX_JSON_PLAIN. */
+	const char *plain_end;
+	struct mx_json_options options; /* of values in JSON */
 };
 
 /* Adds the values that obey `schema` to the rules; returns their node. options: NULL for the
@@ -53,10 +82,10 @@ struct mx_json_options {
  * JSON_DECODE_INT_AS_REAL or fit 64 bits. */
 uint32_t mx_rules_json_schema(struct mx_rules *r, const json_t *schema,
                               const struct mx_json_options *options, struct mx_err *err);
+/* As mx_rules_json_schema, for the members of an object in a notation of its own. */
+uint32_t mx_rules_json_members(struct mx_rules *r, const json_t *schema,
+                               const struct mx_json_members *members, struct mx_err *err);
 /* Any JSON value, and any JSON object. */
 uint32_t mx_rules_json_value(struct mx_rules *r, const struct mx_json_options *options);
 uint32_t mx_rules_json_object(struct mx_rules *r, const struct mx_json_options *options);
-/* Returns true if `format` of that name is enforced or refused: others are annotations. */
-bool mx_json_format_asserts(const char *name);
-
 #endif

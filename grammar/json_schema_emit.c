@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "grammar/json_schema_plain.h"
 #include "grammar/json_schema_quote.h"
 #include "grammar/json_schema_scalar.h"
 
@@ -20,6 +21,8 @@ struct emit {
 		uint32_t node;
 	} cache[CACHE];
 	uint32_t n_cached;
+	const struct mx_json_members *as; /* the notation of root's members; NULL: JSON */
+	struct js_plain plain;
 };
 
 /* An automaton that is being written. */
@@ -148,6 +151,16 @@ static uint32_t goal_node(struct emit *e, uint32_t goal)
 
 /* ---- objects ------------------------------------------------------------------------------- */
 
+/* Whether a member can exist, and be written. */
+static bool live(struct emit *e, const struct js_member *m)
+{
+	if (!used(e, m->goal) || !e->as)
+		return used(e, m->goal);
+	enum mx_json_member kind = e->as->kind(e->as->arg, m->name);
+	return kind == MX_JSON_MEMBER ||
+	       (kind == MX_JSON_PLAIN && !e->p->of[m->goal]->set->string.none);
+}
+
 /* The members that can exist. */
 static size_t live_members(struct emit *e, const struct js_object_plan *o,
                            const struct js_member **out, size_t *n_required)
@@ -155,18 +168,39 @@ static size_t live_members(struct emit *e, const struct js_object_plan *o,
 	size_t n = 0;
 	*n_required = 0;
 	for (size_t i = 0; i < o->n_members; i++)
-		if (used(e, o->member[i].goal)) {
+		if (live(e, &o->member[i])) {
 			out[n++] = &o->member[i];
 			*n_required += o->member[i].required;
 		}
 	return n;
 }
 
+/* A member in a notation of its own. */
+static uint32_t own_member(struct emit *e, const struct js_member *m)
+{
+	bool plain = e->as->kind(e->as->arg, m->name) == MX_JSON_PLAIN;
+	uint32_t value = 0;
+	at_goal(e, m->goal);
+	if (plain) {
+		const struct js_string *s = &e->p->of[m->goal]->set->string;
+		value = js_plain_node(&e->plain, e->p->c, e->t, s);
+		check_bounds(e, "minLength", s->min, "maxLength", s->max);
+		if (!value)
+			js_fail(e->b, MX_E_UNSUPPORTED,
+			        "no value can be written: each has the mark with which this model ends "
+			        "strings");
+	} else {
+		value = goal_node(e, m->goal);
+	}
+	return e->as->write(e->as->arg, e->t->r, m->name, plain, value);
+}
+
 /* "name": value */
 static uint32_t member_node(struct emit *e, const struct js_member *m)
 {
-	struct js_text name = js_quote(e->b, m->name, strlen(m->name));
-	uint32_t text = mx_rules_bytes(e->t->r, name.s, name.len);
+	if (e->as)
+		return own_member(e, m);
+	uint32_t text = js_text_json(e->t, e->b, js_quote(e->b, m->name, strlen(m->name)));
 	return js_text_seq(e->t, text, e->t->colon, goal_node(e, m->goal));
 }
 
@@ -175,7 +209,7 @@ static uint32_t class_node(struct emit *e, const struct js_object_plan *o)
 {
 	uint32_t *node = js_alloc(e->b, o->n_classes, sizeof *node);
 	size_t n = 0;
-	for (size_t i = 0; i < o->n_classes; i++) {
+	for (size_t i = 0; i < o->n_classes && !e->as; i++) {
 		if (!used(e, o->class[i].goal))
 			continue;
 		uint32_t name =
@@ -205,18 +239,19 @@ static void connect_members(struct machine *m, const struct object_states *s, ui
 {
 	struct emit *e = m->e;
 	bool once = s->most == 1 && max > 1;
+	uint32_t comma = e->as ? js_text_bytes(e->t, e->as->between) : e->t->comma;
 	for (uint32_t i = 0; i < s->n; i++) {
 		uint32_t node = member_node(e, member[i]), behind = object_state(s, s->n + 2, i);
 		if (once) {
 			behind = (s->n + 2) * 2 + i;
 			connect(m, object_state(s, i, 0), behind, e->t->empty);
-			connect(m, object_state(s, i, 1), behind, e->t->comma);
+			connect(m, object_state(s, i, 1), behind, comma);
 			connect(m, behind, object_state(s, i + 1, 1), node);
 		}
 		for (uint32_t k = 0; k <= s->most && k <= i; k++) {
 			if (!once && (k < max || max == UINT32_MAX))
 				connect(m, object_state(s, i, k), object_state(s, i + 1, k + 1),
-				        k ? js_text_seq(e->t, e->t->comma, node, 0) : node);
+				        k ? js_text_seq(e->t, comma, node, 0) : node);
 			if (!member[i]->required)
 				connect(m, object_state(s, i, k), object_state(s, i + 1, k), e->t->empty);
 		}
@@ -288,7 +323,7 @@ static uint32_t unique_inside(struct emit *e, const struct js_array_plan *a)
 		uint32_t size = (uint32_t)__builtin_popcount(set);
 		m.accept[set] = size >= a->min && size <= a->max;
 		for (size_t i = 0; i < a->n_unique; i++) {
-			uint32_t text = mx_rules_bytes(e->t->r, a->unique[i].s, a->unique[i].len);
+			uint32_t text = js_text_json(e->t, e->b, a->unique[i]);
 			if (!(set >> i & 1) && size < a->max)
 				connect(&m, set, set | 1u << i, set ? behind_comma(e, text) : text);
 		}
@@ -362,18 +397,75 @@ static void define(struct emit *e, uint32_t goal)
 	mx_rules_define(e->t->r, plan->node, mx_rules_alt(e->t->r, node, n));
 }
 
+/* Defines what goal_node has declared, or will have. `but`: a goal that is not, or UINT32_MAX. */
+static void define_all(struct emit *e, uint32_t but)
+{
+	for (uint32_t i = 0; i < e->p->n_order; i++) {
+		uint32_t goal = e->p->order[i];
+		if (goal == JS_ANY || goal == but || !any_shape(e->p->of[goal]->set))
+			continue;
+		goal_node(e, goal);
+		at_goal(e, goal);
+		define(e, goal);
+		check(e);
+	}
+}
+
 uint32_t js_emit(struct js_plans *p, struct js_texts *t, uint32_t root)
 {
 	struct emit e = {.p = p, .t = t, .b = &p->c->doc.base};
 	uint32_t node = goal_node(&e, root);
-	for (uint32_t i = 0; i < p->n_order; i++) {
-		uint32_t goal = p->order[i];
-		if (goal != JS_ANY && any_shape(p->of[goal]->set)) {
-			goal_node(&e, goal);
-			at_goal(&e, goal);
-			define(&e, goal);
-			check(&e);
-		}
-	}
+	define_all(&e, UINT32_MAX);
 	return node;
+}
+
+/* Whether the members that can be written suffice for an object. If not and `tell`, fails. */
+static bool can_be_written(struct emit *e, const struct js_object_plan *o, bool tell)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < o->n_members; i++) {
+		bool yes = live(e, &o->member[i]);
+		n += yes;
+		if (yes || !o->member[i].required)
+			continue;
+		if (!tell)
+			return false;
+		at_goal(e, o->member[i].goal);
+		js_fail(e->b, MX_E_UNSUPPORTED,
+		        "this model's format of calls has no way to write an argument of that name");
+	}
+	if (n < o->min && tell) {
+		js_doc_at_bound(&e->p->c->doc, "minProperties", o->min);
+		js_fail(e->b, MX_E_UNSUPPORTED,
+		        "this model's format of calls has only arguments that the schema names");
+	}
+	return n >= o->min;
+}
+
+uint32_t js_emit_members(struct js_plans *p, struct js_texts *t, uint32_t root,
+                         const struct mx_json_members *members)
+{
+	struct emit e = {
+		.p = p, .t = t, .b = &p->c->doc.base, .as = members, .plain = {members->plain_end}};
+	const struct js_plan *plan = p->of[root];
+	size_t n = 0, n_objects = plan->set->n_objects;
+	uint32_t *node = js_alloc(e.b, n_objects, sizeof *node);
+	at_goal(&e, root);
+	for (size_t i = 0; i < n_objects; i++)
+		if (!plan->object[i].dead && can_be_written(&e, &plan->object[i], false))
+			node[n++] = object_inside(&e, &plan->object[i]);
+	for (size_t i = 0; i < n_objects && !n; i++)
+		if (!plan->object[i].dead)
+			can_be_written(&e, &plan->object[i], true);
+	at_goal(&e, root);
+	if (!n)
+		js_fail(e.b, MX_E_INVALID, "no object obeys the schema");
+	check(&e);
+	e.as = NULL;
+	define_all(&e, root);
+	if (plan->node) { /* a member has such an object inside */
+		define(&e, root);
+		check(&e);
+	}
+	return mx_rules_alt(t->r, node, n);
 }

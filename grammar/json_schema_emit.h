@@ -8,5 +8,8 @@
 
 /* Adds all used goals of the plans to the rules of t; returns the node of `root`. */
 uint32_t js_emit(struct js_plans *p, struct js_texts *t, uint32_t root);
+/* As js_emit, with the members of root's objects in a notation of their own. */
+uint32_t js_emit_members(struct js_plans *p, struct js_texts *t, uint32_t root,
+                         const struct mx_json_members *members);
 
 #endif

@@ -2,7 +2,6 @@
 /* Formats of JSON Schema as regular expressions. */
 #include <string.h>
 
-#include "grammar/json_schema.h"
 #include "grammar/json_schema_regex.h"
 #include "grammar/json_schema_scalar.h"
 
@@ -115,12 +114,4 @@ const struct js_dfa *js_format(struct js_base *b, const char *name, bool *refuse
 		return b->formats[i] = d;
 	}
 	return NULL;
-}
-
-bool mx_json_format_asserts(const char *name)
-{
-	for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
-		if (!strcmp(formats[i].name, name))
-			return true;
-	return false;
 }

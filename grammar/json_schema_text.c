@@ -41,11 +41,14 @@ static uint32_t times(struct js_texts *t, uint32_t node, uint32_t min, uint32_t 
 	return mx_rules_repeat(t->r, node, min, max);
 }
 
+/* '<' as an escape. */
+#define LESS "\\u003c"
+
 /* A character of a string: itself, or an escape. Surrogates come in pairs, which are one character.
  */
 static uint32_t character(struct js_texts *t)
 {
-	static const uint32_t special[][2] = {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}};
+	static const uint32_t special[][2] = {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}, {'<', '<'}};
 	uint32_t hex = one_of(t, "0-9a-fA-F"), d = one_of(t, "dD");
 	uint32_t u = js_text_bytes(t, "u"), escaped_u = js_text_bytes(t, "\\u");
 	uint32_t other = js_text_seq(t, one_of(t, "0-9a-cA-Ce-fE-F"), times(t, hex, 3, 3), 0);
@@ -54,9 +57,8 @@ static uint32_t character(struct js_texts *t)
 	uint32_t low = js_text_seq(t, d, one_of(t, "c-fC-F"), times(t, hex, 2, 2));
 	uint32_t pair = js_text_seq(t, high, escaped_u, low);
 	uint32_t code = js_text_seq(t, u, mx_rules_alt(t->r, (uint32_t[]){other, low_d, pair}, 3), 0);
-	uint32_t escape =
-		js_text_seq(t, js_text_bytes(t, "\\"), either(t, one_of(t, "\"\\/bfnrt"), code), 0);
-	return either(t, mx_rules_class(t->r, special, 3, true), escape);
+	t->escape = js_text_seq(t, js_text_bytes(t, "\\"), either(t, one_of(t, "\"\\/bfnrt"), code), 0);
+	return either(t, mx_rules_class(t->r, special, t->no_end_tags ? 4 : 3, true), t->escape);
 }
 
 static uint32_t any_number(struct js_texts *t)
@@ -103,9 +105,24 @@ uint32_t js_text_string(struct js_texts *t, uint32_t min, uint32_t max)
 	return js_text_seq(t, quote, times(t, one, min, max), quote);
 }
 
+/* Any string without "</". State 1 is behind '<'. */
+static uint32_t string_without_end_tags(struct js_texts *t)
+{
+	uint32_t quote = js_text_bytes(t, "\""), less = js_text_bytes(t, "<");
+	static const uint32_t no_slash[][2] = {
+		{0, 0x1f}, {'"', '"'}, {'\\', '\\'}, {'<', '<'}, {'/', '/'}};
+	static const bool accept[] = {true, true};
+	uint32_t other = either(t, mx_rules_class(t->r, no_slash, 5, true), t->escape);
+	const struct mx_rules_edge edges[] = {
+		{0, 0, t->character}, {0, 1, less}, {1, 1, less}, {1, 0, other}};
+	return js_text_seq(t, quote, mx_rules_automaton(t->r, 2, accept, edges, 4), quote);
+}
+
 void js_texts_open(struct js_texts *t, struct mx_rules *r, const struct mx_json_options *options)
 {
-	*t = (struct js_texts){.r = r, .any_whitespace = options && options->any_whitespace};
+	*t = (struct js_texts){.r = r,
+	                       .any_whitespace = options && options->any_whitespace,
+	                       .no_end_tags = options && options->no_end_tags};
 	t->empty = js_text_bytes(t, "");
 	t->space = times(t, js_text_bytes(t, " "), 0, 1);
 	uint32_t comma = js_text_bytes(t, ","), colon = js_text_bytes(t, ":");
@@ -119,7 +136,7 @@ void js_texts_open(struct js_texts *t, struct mx_rules *r, const struct mx_json_
 	t->comma = js_text_seq(t, comma, t->space, 0);
 	t->colon = js_text_seq(t, colon, t->space, 0);
 	t->character = character(t);
-	t->string = js_text_string(t, 0, MX_RULES_NO_END);
+	t->string = t->no_end_tags ? string_without_end_tags(t) : js_text_string(t, 0, MX_RULES_NO_END);
 	t->number = any_number(t);
 	t->value = mx_rules_declare(r);
 	t->array = js_text_brackets(t, "[]", items(t, t->value));
@@ -134,18 +151,45 @@ void js_texts_open(struct js_texts *t, struct mx_rules *r, const struct mx_json_
 	mx_rules_define(r, t->value, mx_rules_alt(r, kinds, sizeof kinds / sizeof kinds[0]));
 }
 
-/* The ranges with which a state goes on to `to`, as one class. */
+uint32_t js_text_json(struct js_texts *t, struct js_base *b, struct js_text text)
+{
+	if (!t->no_end_tags || !memchr(text.s, '<', text.len))
+		return mx_rules_bytes(t->r, text.s, text.len);
+	char *out = js_alloc(b, text.len, strlen(LESS)), *p = out;
+	for (size_t i = 0; i < text.len; i++) { /* it stands in strings only */
+		if (text.s[i] == '<')
+			p = mempcpy(p, LESS, strlen(LESS));
+		else
+			*p++ = text.s[i];
+	}
+	return mx_rules_bytes(t->r, out, (size_t)(p - out));
+}
+
+/* The ranges with which a state goes on to `to`, as one class. range: room for one more than there
+ * are. */
 static uint32_t edge_class(struct js_texts *t, const struct js_state *s, uint32_t to, bool quoted,
                            uint32_t (*range)[2])
 {
 	size_t n = 0;
-	for (uint32_t i = 0; i < s->n_edges; i++)
-		if (s->edge[i].to == to) {
-			range[n][0] = s->edge[i].lo;
-			range[n++][1] = s->edge[i].hi;
+	bool less = false; /* '<' is among them, and is written as its escape */
+	for (uint32_t i = 0; i < s->n_edges; i++) {
+		uint32_t lo = s->edge[i].lo, hi = s->edge[i].hi;
+		if (s->edge[i].to != to)
+			continue;
+		if (quoted && t->no_end_tags && lo <= '<' && hi >= '<') {
+			less = true;
+			if (lo < '<')
+				range[n][0] = lo, range[n++][1] = '<' - 1;
+			lo = '<' + 1;
 		}
-	return (quoted ? mx_rules_json_class : mx_rules_class)(t->r, (const uint32_t(*)[2])range, n,
-	                                                       false);
+		if (lo <= hi)
+			range[n][0] = lo, range[n++][1] = hi;
+	}
+	if (!n)
+		return js_text_bytes(t, LESS);
+	uint32_t node = (quoted ? mx_rules_json_class
+	                        : mx_rules_class)(t->r, (const uint32_t(*)[2])range, n, false);
+	return less ? either(t, node, js_text_bytes(t, LESS)) : node;
 }
 
 uint32_t js_text_dfa(struct js_texts *t, struct js_base *b, const struct js_dfa *d, bool quoted)
@@ -157,7 +201,7 @@ uint32_t js_text_dfa(struct js_texts *t, struct js_base *b, const struct js_dfa 
 	}
 	bool *accept = js_scratch(b, d->n, sizeof *accept);
 	struct mx_rules_edge *edge = js_scratch(b, n_edges, sizeof *edge);
-	uint32_t(*range)[2] = js_scratch(b, widest, sizeof *range);
+	uint32_t(*range)[2] = js_scratch(b, widest + 1, sizeof *range);
 	uint32_t *met = js_scratch(b, d->n, sizeof *met); /* state + 1 that last had an edge to it */
 	js_work(b, n_edges);
 	for (uint32_t i = 0; i < d->n; i++) {

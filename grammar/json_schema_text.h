@@ -9,8 +9,9 @@
 /* The parts that do not depend on a schema; each is made once and used often. */
 struct js_texts {
 	struct mx_rules *r;
-	bool any_whitespace;
-	uint32_t character;             /* one character of a string */
+	bool any_whitespace, no_end_tags;
+	uint32_t character;             /* one character of a string; not '<' if no_end_tags */
+	uint32_t escape;                /* one that is written as an escape */
 	uint32_t string, number, value; /* any of them */
 	uint32_t array, object;
 	uint32_t space;        /* behind a comma or colon */
@@ -28,6 +29,8 @@ uint32_t js_text_seq(struct js_texts *t, uint32_t a, uint32_t b, uint32_t c);
 uint32_t js_text_brackets(struct js_texts *t, const char *brackets, uint32_t inside);
 /* A string of min to max characters. */
 uint32_t js_text_string(struct js_texts *t, uint32_t min, uint32_t max);
+/* A text that is JSON already. */
+uint32_t js_text_json(struct js_texts *t, struct js_base *b, struct js_text text);
 /* The members of a set, as strings in quotes, or as they are (numbers). */
 uint32_t js_text_dfa(struct js_texts *t, struct js_base *b, const struct js_dfa *d, bool quoted);
 

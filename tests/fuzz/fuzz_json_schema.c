@@ -71,7 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct mx_rules *r = NULL;
 	struct mx_grammar *g = NULL;
 	struct mx_err err = {0};
-	struct mx_json_options options = {.any_whitespace = data[0] & 1};
+	struct mx_json_options options = {.any_whitespace = data[0] & 1, .no_end_tags = data[0] & 2};
 	struct mx_grammar_limits limits = {.states = 100000, .work = 10000000};
 	if (mx_rules_new(&r) != MX_OK)
 		abort();

@@ -121,7 +121,8 @@ static json_t *try_line(const json_t *line)
 	struct mx_rules *r = NULL;
 	struct mx_grammar *g = NULL;
 	struct mx_err err = {0};
-	struct mx_json_options options = {json_is_true(json_object_get(line, "any_whitespace"))};
+	struct mx_json_options options = {.any_whitespace =
+	                                      json_is_true(json_object_get(line, "any_whitespace"))};
 	double begin = now();
 	if (mx_rules_new(&r) != MX_OK)
 		test_die("out of memory");

@@ -96,10 +96,13 @@ static void write_text(struct mx_grammar *grammar, struct mx_buf *out)
 			break;
 		if (st != MX_OK || out->len > 100000)
 			fail_msg("%s: %s", mx_status_str(st), mx_buf_str(out));
-		/* chance alone would not come upon the end of reasoning */
-		static const char *const marks[] = {"</think>", "[/THINK]", "<|end|>"};
-		const char *mark = marks[draw(3)];
-		if (!draw(20) && mx_matcher_accept_bytes(m, mark, strlen(mark))) {
+		/* chance alone would not come upon the end of reasoning and of strings without quotes */
+		static const char *const marks[] = {"</think>",     "[/THINK]",
+		                                    "<|end|>",      "\n</parameter>",
+		                                    "</arg_value>", "</｜DSML｜parameter>",
+		                                    "<|\"|>",       "<escape>"};
+		const char *mark = marks[draw(8)];
+		if (!draw(8) && mx_matcher_accept_bytes(m, mark, strlen(mark))) {
 			mx_buf_puts(out, mark);
 			continue;
 		}
@@ -261,7 +264,7 @@ static void other_texts_come_after_reasoning(void **state)
 		mx_tool_parser_finish(p, false);
 		mx_tool_parser_free(p);
 		if (strcmp(mx_buf_str(&texts[0]), "{\"a\": 1}") ||
-		    (o.reasoning_open && text.len > 20 && !texts[1].len))
+		    (o.reasoning_open && text.len > 60 && !texts[1].len))
 			fail_msg("%s: %s\ncontent: %s", cases[i % 4].reasoning, mx_buf_str(&text),
 			         mx_buf_str(&texts[0]));
 		for (size_t k = 0; k < 2; k++)
@@ -283,10 +286,15 @@ static void faults_name_their_place(void **state)
 		{"qwen3_coder", "{\"properties\":{\"a\":{\"type\":\"blob\"}}}",
 	     "/0/function/parameters/properties/a"},
 		{"qwen3_coder", "{\"minProperties\":1}", "/0/function/parameters/minProperties"},
-		{"pythonic", "{\"required\":[\"x\"]}", "/0/function/parameters/required"},
+		{"pythonic", "{\"required\":[\"x y\"]}", "/0/function/parameters"},
+		{"qwen3_coder",
+	     "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^.*</parameter>\"}},"
+	     "\"required\":[\"a\"]}",
+	     "/0/function/parameters/properties/a"},
 		{"pythonic", "{\"type\":\"array\"}", "/0/function/parameters/type"},
 		{"hermes", "{\"type\":[\"string\",\"null\"]}", "/0/function/parameters/type"},
-		{"qwen3_coder", "{\"a/b~\":1}", "/0/function/parameters/a~1b~0"},
+		{"qwen3_coder", "{\"properties\":{\"a>\":{}},\"required\":[\"a>\"]}",
+	     "/0/function/parameters/properties/a>"},
 		{"qwen3_coder", "{\"properties\":{\"a/~b\":{\"type\":\"blob\"}}}",
 	     "/0/function/parameters/properties/a~1~0b"},
 		{"hermes",
@@ -319,40 +327,53 @@ static void strings_without_quotes(void **state)
 	} cases[] = {
 		{"{\"type\":\"string\",\"minLength\":4.0,\"maxLength\":5.0}", "abcd", "abc", NULL},
 		{"{\"type\":\"string\",\"minLength\":4.0,\"maxLength\":5.0}", "ääääü", "abcdef", NULL},
-		{"{\"type\":[\"string\"],\"maxLength\":2000000000}", "abc", "<", NULL},
+		{"{\"type\":[\"string\"],\"maxLength\":2000000000}", "<", "</parameter>", NULL},
 		{"{\"type\":\"string\",\"maxLength\":16777215}", "abc", "<", NULL},
+		{"{\"type\":\"string\"}", "a<b </p\n</parameter", "a\x01", NULL},
+		{"{\"type\":\"string\",\"maxLength\":9}", "<</</para", "abcdefghij", NULL},
 		{"{\"type\":\"string\",\"minLength\":1e12}", NULL, NULL, "/minLength"},
-		{"{\"type\":\"string\",\"minLength\":2,\"maxLength\":1}", NULL, NULL, "/minLength"},
+		{"{\"type\":\"string\",\"minLength\":2,\"maxLength\":1}", NULL, NULL, ""},
 		{"{\"type\":\"string\",\"maxLength\":1.5}", NULL, NULL, "/maxLength"},
 		{"{\"type\":\"string\",\"maxLength\":-1}", NULL, NULL, "/maxLength"},
-		{"{\"type\":\"string\",\"pattern\":\"a\"}", NULL, NULL, "/pattern"},
-		{"{\"type\":\"string\",\"enum\":[\"a\"],\"pattern\":\"b\"}", NULL, NULL, "/pattern"},
-		{"{\"type\":\"string\",\"format\":\"date\"}", NULL, NULL, "/format"},
-		{"{\"type\":\"string\",\"format\":\"password\"}", "abc", "<", NULL},
-		{"{\"type\":\"string\",\"oneOf\":[{\"const\":\"a\"}]}", NULL, NULL, "/oneOf"},
-		{"{\"type\":\"string\",\"anyOf\":[{\"const\":\"a\"}]}", NULL, NULL, "/anyOf"},
-		{"{\"type\":\"string\",\"allOf\":[{\"const\":\"a\"}]}", NULL, NULL, "/allOf"},
-		{"{\"type\":\"string\",\"not\":{\"const\":\"a\"}}", NULL, NULL, "/not"},
-		{"{\"type\":\"string\",\"$ref\":\"#/$defs/x\"}", NULL, NULL, "/$ref"},
-		{"{\"type\":\"string\",\"const\":3}", NULL, NULL, "/const"},
-		{"{\"type\":\"string\",\"enum\":[3,null]}", NULL, NULL, "/enum"},
+		{"{\"type\":\"string\",\"pattern\":\"a\"}", "<a>", "b", NULL},
+		{"{\"type\":\"string\",\"pattern\":\"^[<a-z/>]+$\"}", "a</para>", "A", NULL},
+		{"{\"type\":\"string\",\"enum\":[\"a\"],\"pattern\":\"b\"}", NULL, NULL, ""},
+		{"{\"type\":\"string\",\"format\":\"date\"}", "2026-11-23", "2026-13-23", NULL},
+		{"{\"type\":\"string\",\"format\":\"regex\"}", NULL, NULL, "/format"},
+		{"{\"type\":\"string\",\"format\":\"password\"}", "a<", "</parameter>", NULL},
+		{"{\"type\":\"string\",\"oneOf\":[{\"const\":\"a\"}]}", "a", "b", NULL},
+		{"{\"type\":\"string\",\"anyOf\":[{\"const\":\"a\"},{\"const\":1}]}", "a", "1", NULL},
+		{"{\"type\":\"string\",\"allOf\":[{\"const\":\"a\"}]}", "a", "b", NULL},
+		{"{\"type\":\"string\",\"not\":{\"const\":\"a\"}}", "ab", "a", NULL},
+		{"{\"type\":\"string\",\"$ref\":\"#/$defs/x\"}", "x1", "x", NULL},
+		{"{\"type\":\"string\",\"$ref\":\"#/$defs/y\"}", NULL, NULL, "/$ref"},
+		{"{\"type\":\"string\",\"const\":3}", NULL, NULL, ""},
+		{"{\"type\":\"string\",\"enum\":[3,null]}", NULL, NULL, ""},
 		{"{\"type\":\"string\",\"enum\":[3,\"a\"]}", "a", "3", NULL},
 		{"{\"type\":\"string\",\"enum\":[\"a\",\"abc\"],\"minLength\":2}", "abc", "a", NULL},
 		{"{\"enum\":[\"a\",\"b\"],\"const\":\"b\"}", "b", "a", NULL},
-		{"{\"enum\":[\"a\",\"b\"],\"const\":\"c\"}", NULL, NULL, "/const"},
+		{"{\"enum\":[\"a\",\"b\"],\"const\":\"c\"}", NULL, NULL, ""},
 		{"{\"enum\":[\"a\",\"<b>\"]}", "<b>", "\"a\"", NULL},
 		{"{\"const\":\"a\"}", "a", "\"a\"", NULL},
 		{"{\"type\":[\"string\",\"null\"],\"enum\":[\"a\"]}", "a", "\"a\"", NULL},
 		{"{\"type\":[\"string\",\"null\"]}", "\"a\"", "a", NULL},
 		{"{\"enum\":[\"a\",1]}", "\"a\"", "a", NULL},
 		{"{\"anyOf\":[{\"const\":\"a\"}]}", "\"a\"", "a", NULL},
-		{"{\"enum\":[\"a\",\"x</parameter>\"]}", NULL, NULL, "/enum"},
-		{"{\"const\":\"</parameter>\"}", NULL, NULL, "/const"},
+		{"{\"enum\":[\"a\",\"x</parameter>\"]}", "a", "x</parameter>", NULL},
+		{"{\"const\":\"</parameter>\"}", NULL, NULL, ""},
+		/* strings inside JSON: the first end tag is that of the value */
+		{"{\"type\":\"array\"}", "[\"< <b>\\u003c/<\\/\"]", "[\"</parameter>\"]", NULL},
+		{"{\"type\":\"array\",\"items\":{\"maxLength\":3}}", "[\"\\u003c/\"]", "[\"<\"]", NULL},
+		{"{\"enum\":[[\"</parameter>\"],1]}", "[\"\\u003c/parameter>\"]", "[\"</parameter>\"]",
+	     NULL},
+		{"{\"properties\":{\"<a\":{\"const\":1}},\"required\":[\"<a\"]}", "{\"\\u003ca\":1}",
+	     "{\"<a\":1}", NULL},
 	};
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		json_t *own =
-			json_pack("[{s:{s:s,s:{s:{s:o},s:[s]}}}]", "function", "name", "f", "parameters",
-		              "properties", "a/b", json_loads(cases[i].schema, 0, NULL), "required", "a/b");
+			json_pack("[{s:{s:s,s:{s:{s:o},s:[s],s:{s:{s:s}}}}}]", "function", "name", "f",
+		              "parameters", "properties", "a/b", json_loads(cases[i].schema, 0, NULL),
+		              "required", "a/b", "$defs", "x", "pattern", "\\d");
 		assert_non_null(own);
 		struct mx_err err;
 		char text[256];
@@ -373,6 +394,52 @@ static void strings_without_quotes(void **state)
 			                 "<tool_call>\n<function=f>\n<parameter=a/b>\n%s\n</parameter>\n"
 			                 "</function>\n</tool_call>",
 			                 k ? cases[i].no : cases[i].yes);
+			assert_int_equal(mx_matcher_new(grammar, vocab, &m), MX_OK);
+			bool taken = mx_matcher_accept_bytes(m, text, (size_t)n) && mx_matcher_may_end(m);
+			mx_matcher_free(m);
+			if (taken == (k == 1))
+				fail_msg("%s: %s is %staken", cases[i].schema, text, taken ? "" : "not ");
+		}
+		mx_grammar_unref(grammar);
+		json_decref(own);
+	}
+}
+
+/* What the schema says of all arguments together holds in notations of their own. */
+static void arguments_without_an_object(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *format, *schema, *yes, *no; /* the text between the brackets of a call */
+	} cases[] = {
+		{"pythonic", "{\"properties\":{\"a\":{},\"b\":{}},\"minProperties\":1}", "b=1", ""},
+		{"pythonic", "{\"properties\":{\"a\":{},\"b\":{}},\"maxProperties\":1}", "b=1", "a=1, b=1"},
+		{"pythonic",
+	     "{\"properties\":{\"a\":{},\"b\":{}},\"oneOf\":[{\"required\":[\"a\"]},"
+	     "{\"required\":[\"b\"]}]}",
+	     "b=1", "a=1, b=1"},
+		{"pythonic", "{\"required\":[\"x\"],\"additionalProperties\":{\"type\":\"integer\"}}",
+	     "x=1", "x=\"a\""},
+		{"pythonic",
+	     "{\"properties\":{\"a\":{\"$ref\":\"#\"},\"n\":{\"type\":\"integer\"}},"
+	     "\"additionalProperties\":false}",
+	     "a={\"a\": {\"n\": 2}}, n=1", "a={\"b\": 1}"},
+		{"pythonic", "{\"properties\":{\"a b\":{},\"c\":{\"$ref\":\"#/properties/a%20b\"}}}", "c=1",
+	     "a b=1"},
+	};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		json_t *own = json_pack("[{s:{s:s,s:o}}]", "function", "name", "f", "parameters",
+		                        json_loads(cases[i].schema, 0, NULL));
+		struct mx_err err;
+		const struct mx_tool_grammar g = {.format = mx_tool_format_named(cases[i].format),
+		                                  .tools = own};
+		struct mx_grammar *grammar = compile(&g, &err);
+		if (!grammar)
+			fail_msg("%s: %s: %s", cases[i].schema, err.where, err.text);
+		for (size_t k = 0; k < 2; k++) {
+			struct mx_matcher *m = NULL;
+			char text[256];
+			int n = snprintf(text, sizeof(text), "[f(%s)]", k ? cases[i].no : cases[i].yes);
 			assert_int_equal(mx_matcher_new(grammar, vocab, &m), MX_OK);
 			bool taken = mx_matcher_accept_bytes(m, text, (size_t)n) && mx_matcher_may_end(m);
 			mx_matcher_free(m);
@@ -414,6 +481,7 @@ int main(void)
 		cmocka_unit_test(other_texts_come_after_reasoning),
 		cmocka_unit_test(faults_name_their_place),
 		cmocka_unit_test(strings_without_quotes),
+		cmocka_unit_test(arguments_without_an_object),
 		cmocka_unit_test(long_enums_are_whole),
 	};
 	return cmocka_run_group_tests(tests, start, stop);
