@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The attention mixer's table on CPUs: parameters, memory, life cycle.
- * Arithmetic is in attention_forward.c and the kernels.
+ * The attention mixer on CPUs: memory, life cycle, a step. Heads and their
+ * parameters, and softmax over pages, are in mixers/softmax.
  *
  * Softmax attention with grouped queries, optional biases, qk-norm, sliding
  * window and rotary embedding; keys and values in pages. See README.md.
  */
 #include <stdlib.h>
 
-#include "mixers/attention/attention.h"
+#include "mixers/softmax/heads.h"
+#include "mixers/softmax/softmax.h"
+
+struct mx_mixer {
+	struct mx_mixer_base base;
+	struct attn_heads heads;
+	struct mx_softmax softmax;
+};
 
 /* Reads and checks the parameters, as probe does. The other entries of the table call it again
  * instead of keeping state. */
@@ -33,17 +40,32 @@ static mx_status attn_probe(const struct mx_layer_desc *layer, const struct mx_d
 	return read_params(layer, &p, err);
 }
 
+static struct mx_softmax_shape softmax_shape(const struct attn_params *p)
+{
+	return (struct mx_softmax_shape){
+		.heads = p->heads,
+		.kv_heads = p->kv_heads,
+		.key_dim = p->head_dim,
+		.value_dim = p->head_dim,
+		.window = p->window,
+		.scale = p->scale,
+		.cap = p->cap,
+		.dtype = p->dtype,
+	};
+}
+
 static mx_status attn_state(const struct mx_layer_desc *layer, const struct mx_device *device,
                             struct mx_state_spec *out)
 {
 	struct attn_params p;
-	struct attn_scratch scratch;
+	struct attn_heads_scratch heads;
 	mx_status status = read_params(layer, &p, NULL);
 	if (status != MX_OK)
 		return status;
-	const struct mx_softmax_shape shape = attn_softmax_shape(&p);
-	attn_scratch_layout(layer, &p, device->info.threads, &scratch);
-	*out = mx_softmax_state(&shape, scratch.bytes);
+	const struct mx_softmax_shape shape = softmax_shape(&p);
+	attn_heads_layout(layer, &p, &heads);
+	*out = mx_softmax_state(
+		&shape, heads.bytes + mx_softmax_scratch_bytes(layer, &shape, device->info.threads));
 	if (p.shared_kv)
 		out->bytes_per_token = 0; /* the pages of another layer are read */
 	return MX_OK;
@@ -53,9 +75,7 @@ static void attn_destroy(struct mx_mixer *m)
 {
 	if (!m)
 		return;
-	free(m->inv_freq);
-	free(m->long_freq);
-	free(m->dynamic_freq);
+	attn_heads_free(&m->heads);
 	free(m);
 }
 
@@ -64,41 +84,24 @@ static const struct mx_mixer_ops attn_ops;
 static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer **out,
                              struct mx_err *err)
 {
-	const struct mx_layer_desc *layer = init->layer;
+	struct attn_params params;
 	struct mx_mixer *m = calloc(1, sizeof(*m));
 	mx_status status = MX_E_NOMEM;
 
 	if (!m)
 		goto fail;
 	m->base.ops = &attn_ops;
-	m->base.layer = layer->index;
-	m->device = init->device;
-	m->width = layer->width;
-	m->max_rows = layer->max_rows;
-	status = read_params(layer, &m->params, err);
+	m->base.layer = init->layer->index;
+	status = read_params(init->layer, &params, err);
+	if (status == MX_OK)
+		status = attn_heads_init(init, &params, &m->heads);
 	if (status != MX_OK)
 		goto fail;
-	const struct mx_softmax_shape shape = attn_softmax_shape(&m->params);
+	const struct mx_softmax_shape shape = softmax_shape(&params);
 	status = mx_softmax_init(&shape, init, "attention", &m->softmax, err);
 	if (status != MX_OK)
 		goto fail;
-	attn_params_take(&m->params, init->weights, &m->weights);
-	size_t half = m->params.rope_dim / 2;
-	m->inv_freq = calloc(half + 1, sizeof(float));
-	m->long_freq = calloc(half + 1, sizeof(float));
-	m->dynamic_freq = calloc(half + 1, sizeof(float));
-	if (!m->inv_freq || !m->long_freq || !m->dynamic_freq) {
-		status = MX_E_NOMEM;
-		goto fail;
-	}
-	for (size_t i = 0; i < half; i++)
-		m->inv_freq[i] = (float)m->params.inv_freq[i];
-	for (size_t i = 0; m->params.rope == ATTN_ROPE_LONG && i < half; i++)
-		m->long_freq[i] = (float)m->params.long_inv_freq[i];
-	m->params.inv_freq = m->params.long_inv_freq =
-		NULL; /* the description is valid during create only */
-	attn_scratch_layout(layer, &m->params, m->device->info.threads, &m->scratch);
-	m->softmax.sinks = m->weights.sinks;
+	m->softmax.sinks = m->heads.weights.sinks;
 	*out = m;
 	return MX_OK;
 fail:
@@ -108,13 +111,25 @@ fail:
 	return status;
 }
 
+static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const void *x,
+                              void *y)
+{
+	struct attn_rows rows;
+	mx_status status = attn_heads_project(&m->heads, step, x, &rows);
+	if (status != MX_OK)
+		return status;
+	unsigned char *scratch = (unsigned char *)step->scratch + m->heads.scratch.bytes;
+	mx_softmax_run(&m->softmax, step, scratch, rows.q, rows.k, rows.v);
+	return attn_heads_output(&m->heads, step, y);
+}
+
 static void attn_describe(const struct mx_mixer *m, char *text, size_t cap)
 {
+	const struct attn_params *p = &m->heads.params;
 	snprintf(text, cap,
 	         "attention: %u heads, %u key heads of %u, keys and values %sin %s, kernels %s",
-	         m->params.heads, m->params.kv_heads, m->params.head_dim,
-	         m->params.shared_kv ? "of an earlier layer " : "", mx_dtype_name(m->params.dtype),
-	         m->softmax.kernels->name);
+	         p->heads, p->kv_heads, p->head_dim, p->shared_kv ? "of an earlier layer " : "",
+	         mx_dtype_name(p->dtype), m->softmax.kernels->name);
 }
 
 /* commit does nothing: the caller tracks lengths, a row reads no position after its own, and

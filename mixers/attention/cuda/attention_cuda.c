@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-#include "mixers/attention/attention_params.h"
+#include "mixers/softmax/heads.h"
 
 /* Where things are in the step's scratch memory, in bytes from its start. */
 struct scratch {

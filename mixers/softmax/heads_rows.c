@@ -6,7 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "mixers/attention/attention.h"
+#include "mixers/softmax/heads.h"
+#include "mixers/softmax/softmax.h"
 
 #define TASK_ROWS 8 /* of a task of these passes over activations */
 
@@ -24,7 +25,7 @@ static void dynamic_frequencies(const struct attn_params *p, uint32_t pos, float
 		out[i] = (float)pow(base, -2.0 * i / dim);
 }
 
-static mx_status rotate_rows(const struct mx_mixer *m, float *q, float *k, uint32_t first,
+static mx_status rotate_rows(const struct attn_heads *m, float *q, float *k, uint32_t first,
                              uint32_t n, const uint32_t *pos, const float *inv_freq)
 {
 	const struct attn_params *p = &m->params;
@@ -44,7 +45,7 @@ static mx_status rotate_rows(const struct mx_mixer *m, float *q, float *k, uint3
 }
 
 /* Beyond the trained length the frequencies are those of a position. */
-static mx_status rotate_dynamic(const struct mx_mixer *m, float *q, float *k, uint32_t n,
+static mx_status rotate_dynamic(const struct attn_heads *m, float *q, float *k, uint32_t n,
                                 const uint32_t *pos)
 {
 	const struct attn_params *p = &m->params;
@@ -67,7 +68,7 @@ static mx_status rotate_dynamic(const struct mx_mixer *m, float *q, float *k, ui
 
 /* Sequences that may outgrow the original length have the long frequencies, from their first token
  * on: keys of both kinds never meet. */
-static mx_status rotate_long(const struct mx_mixer *m, float *q, float *k,
+static mx_status rotate_long(const struct attn_heads *m, float *q, float *k,
                              const struct mx_step *step)
 {
 	mx_status status = MX_OK;
@@ -80,7 +81,7 @@ static mx_status rotate_long(const struct mx_mixer *m, float *q, float *k,
 }
 
 /* Multiplies queries by the factor of their position. */
-static void scale_queries(const struct mx_mixer *m, float *q, uint32_t n, const uint32_t *pos)
+static void scale_queries(const struct attn_heads *m, float *q, uint32_t n, const uint32_t *pos)
 {
 	const struct attn_params *p = &m->params;
 	size_t ld = (size_t)p->heads * p->head_dim;
@@ -92,7 +93,7 @@ static void scale_queries(const struct mx_mixer *m, float *q, uint32_t n, const 
 }
 
 /* Normalises the heads of queries and keys. */
-static mx_status norm_heads(const struct mx_mixer *m, float *q, float *k, size_t n)
+static mx_status norm_heads(const struct attn_heads *m, float *q, float *k, size_t n)
 {
 	const struct attn_params *p = &m->params;
 	const struct mx_ops *ops = m->device->ops;
@@ -104,7 +105,8 @@ static mx_status norm_heads(const struct mx_mixer *m, float *q, float *k, size_t
 	return status;
 }
 
-mx_status attn_rows_rotate(const struct mx_mixer *m, const struct mx_step *step, float *q, float *k)
+mx_status attn_rows_rotate(const struct attn_heads *m, const struct mx_step *step, float *q,
+                           float *k)
 {
 	const struct attn_params *p = &m->params;
 	const struct mx_ops *ops = m->device->ops;
@@ -133,7 +135,7 @@ mx_status attn_rows_rotate(const struct mx_mixer *m, const struct mx_step *step,
 /* ---- taking products apart ---- */
 
 struct rows_run {
-	const struct mx_mixer *m;
+	const struct attn_heads *m;
 	uint32_t n_rows;
 	float *raw, *q, *k, *v;
 };
@@ -195,7 +197,7 @@ static void run_rows(struct rows_run *r, mx_parallel_f *task)
 		r->m->device->ops->parallel(r->m->device, n, task, r);
 }
 
-void attn_rows_arrange(const struct mx_mixer *m, uint32_t n_rows, float *raw, float *q, float *k,
+void attn_rows_arrange(const struct attn_heads *m, uint32_t n_rows, float *raw, float *q, float *k,
                        float *v)
 {
 	const struct attn_params *p = &m->params;
@@ -248,7 +250,7 @@ static void head_gate_task(void *arg, size_t task, unsigned worker)
 		}
 }
 
-void attn_rows_gate(const struct mx_mixer *m, uint32_t n_rows, float *raw, float *gates, float *y)
+void attn_rows_gate(const struct attn_heads *m, uint32_t n_rows, float *raw, float *gates, float *y)
 {
 	struct rows_run r = {.m = m, .n_rows = n_rows, .raw = raw, .q = y};
 	if (m->params.gate)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The attention mixer's parameters and tensors. They are the same for every
- * device, so this file is part of each attention module.
+ * Attention's parameters and tensors. They are the same for every device, so this
+ * file is part of each module of attention.
  */
-#include "mixers/attention/attention_params.h"
+#include "mixers/softmax/heads.h"
 
 #include <math.h>
 

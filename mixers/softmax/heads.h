@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters and tensors of the attention mixer, for the modules of all devices. */
-#ifndef MX_MIXERS_ATTENTION_PARAMS_H
-#define MX_MIXERS_ATTENTION_PARAMS_H
+/*
+ * Heads of queries, keys and values, with attention's parameters and tensors: what the mixers of
+ * attention over such heads share. Parameters are read alike for the modules of all devices
+ * (heads_params.c); the rest runs on CPUs.
+ */
+#ifndef MX_MIXERS_SOFTMAX_HEADS_H
+#define MX_MIXERS_SOFTMAX_HEADS_H
 
 #include "mixers/mixer.h"
 
@@ -92,11 +96,80 @@ static inline uint32_t attn_params_input(const struct attn_params *p, uint32_t w
 mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params *out,
                            struct mx_err *err);
 
+/* The names of all parameters that attn_params_read knows. */
+#define ATTN_PARAM_NAMES                                                                           \
+	"heads", "kv_heads", "head_dim", "window", "scale", "softcap", "q_scale_beta",                 \
+		"q_scale_length", "bias", "o_bias", "qk_norm", "qk_norm_whole", "norm_eps", "norm_last",   \
+		"fused", "per_head", "gate", "head_gate", "wide_gate", "sinks", "v_norm", "k_is_v",        \
+		"shared_kv", "input_width", "adapter_rank", "q_adapter_in", "q_adapter_out",               \
+		"k_adapter_in", "k_adapter_out", "v_adapter_in", "v_adapter_out", "names", "rope",         \
+		"rope_theta", "rope_dim", "rope_pairs", "rope_factor", "rope_attention_factor",            \
+		"rope_inv_freq", "rope_long_inv_freq", "rope_max_position", "rope_original"
+
 /* mx_mixer_ops.weights of every attention module. */
 mx_status attn_params_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
                               size_t *out_n);
 
 /* Takes the pointers of create, which are in the order of attn_params_weights. */
 void attn_params_take(const struct attn_params *p, const void *const *w, struct attn_weights *out);
+
+/* ---- on CPUs ---- */
+
+/* Where a step's rows are in its scratch memory, in bytes from the start. */
+struct attn_heads_scratch {
+	size_t q;     /* f32 [max_rows, heads * head_dim]: queries, later outputs */
+	size_t k, v;  /* f32 [max_rows, kv_heads * head_dim] each */
+	size_t raw;   /* f32 [max_rows, attn_params_raw]: products before they are taken apart */
+	size_t gates; /* f32 [max_rows, attn_params_gates] */
+	size_t low;   /* f32 [3, max_rows, adapter_rank] */
+	size_t bytes;
+};
+
+/* A layer. */
+struct attn_heads {
+	struct attn_params params;
+	struct attn_weights weights;
+	struct mx_device *device;
+	float *inv_freq;     /* [rope_dim / 2], owned */
+	float *long_freq;    /* [rope_dim / 2], owned: of long sequences, longrope */
+	float *dynamic_freq; /* [rope_dim / 2], owned: frequencies of one position, dynamic rope */
+	uint32_t width, max_rows;
+	struct attn_heads_scratch scratch;
+};
+
+/* Queries, keys and values of a step's rows; k and v are NULL with shared_kv. */
+struct attn_rows {
+	float *q, *k, *v;
+};
+
+/* heads.c */
+
+/* Lays out the scratch memory of a step's rows. */
+void attn_heads_layout(const struct mx_layer_desc *layer, const struct attn_params *p,
+                       struct attn_heads_scratch *out);
+/* Makes *out of a layer that is created. On failure *out is to be freed, too. */
+mx_status attn_heads_init(const struct mx_mixer_init *init, const struct attn_params *p,
+                          struct attn_heads *out);
+void attn_heads_free(struct attn_heads *h);
+/* Computes queries, keys and values of the step's rows, x, in scratch memory: normed, rotated. */
+mx_status attn_heads_project(const struct attn_heads *h, const struct mx_step *step, const void *x,
+                             struct attn_rows *out);
+/* Multiplies the rows' outputs, which have taken the place of their queries, by the gates, and
+ * computes y of them. */
+mx_status attn_heads_output(const struct attn_heads *h, const struct mx_step *step, void *y);
+
+/* heads_rows.c. q [n_rows, heads * head_dim], k and v [n_rows, kv_heads * head_dim] or NULL with
+ * shared_kv, raw [n_rows, attn_params_raw]. */
+
+/* Fills q, and k and v, from the products in raw, as far as products are not used as they are. */
+void attn_rows_arrange(const struct attn_heads *h, uint32_t n_rows, float *raw, float *q, float *k,
+                       float *v);
+/* Normalises, rotates and scales queries, and keys unless k is NULL. */
+mx_status attn_rows_rotate(const struct attn_heads *h, const struct mx_step *step, float *q,
+                           float *k);
+/* Multiplies the outputs y, [n_rows, heads * head_dim], by the sigmoids of the gates in raw, or of
+ * those in gates [n_rows, attn_params_gates]. */
+void attn_rows_gate(const struct attn_heads *h, uint32_t n_rows, float *raw, float *gates,
+                    float *y);
 
 #endif
