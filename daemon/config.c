@@ -30,7 +30,8 @@ static const struct mx_config_choice log_accesses[] = {
 static const struct mx_config_choice dtypes[] = {
 	{"auto", -1}, {"f32", MX_F32}, {"f16", MX_F16}, {"bf16", MX_BF16}, {NULL, 0}};
 static const struct mx_config_choice weight_choices[] = {
-	{"auto", 0}, {"int8", 8}, {"int4", 4}, {NULL, 0}};
+	{"auto", MX_WEIGHTS_MAPPED}, {"mapped", MX_WEIGHTS_MAPPED}, {"copied", MX_WEIGHTS_COPIED},
+	{"int8", MX_WEIGHTS_INT8},   {"int4", MX_WEIGHTS_INT4},     {NULL, 0}};
 static const struct mx_config_choice kv_dtypes[] = {
 	{"auto", -1}, {"f32", MX_F32}, {"bf16", MX_BF16}, {"fp8", MX_F8E4M3}, {NULL, 0}};
 static const struct mx_config_choice poolings[] = {{"auto", -1},
@@ -163,7 +164,7 @@ const struct mx_config_key mx_config_model_keys[] = {
 	{"memory", K_BYTES, M(memory), .min = 0, .max = 0x1p50},
 	{"page_tokens", K_UINT, M(page_tokens), .min = 0, .max = 4096},
 	{"dtype", K_CHOICE, M(dtype), .choices = dtypes},
-	{"weights", K_CHOICE, M(weight_bits), .choices = weight_choices},
+	{"weights", K_CHOICE, M(weights), .choices = weight_choices},
 	{"kv_dtype", K_CHOICE, M(kv_dtype), .choices = kv_dtypes},
 	{"prefix_cache", K_BOOL, M(prefix_cache), .min = 0},
 	{"snapshot_memory", K_BYTES, M(snapshot_memory), .max = 0x1p50, .automatic = true},
@@ -255,9 +256,8 @@ static mx_status check_device(struct mx_config_reader *p, const yaml_node_t *n,
 		                      "no device \"%.40s\": must be cpu, cuda or cuda:N", m->device);
 	if (kind == MX_DEVICE_CPU && m->kv_dtype == MX_F8E4M3)
 		return mx_config_fail(p, go_to(p, n, "kv_dtype", 0), "fp8 needs device: cuda");
-	if (kind != MX_DEVICE_CPU && m->weight_bits)
-		return mx_config_fail(p, go_to(p, n, "weights", 0), "int%d needs device: cpu",
-		                      m->weight_bits);
+	if (kind != MX_DEVICE_CPU && (m->weights == MX_WEIGHTS_INT8 || m->weights == MX_WEIGHTS_INT4))
+		return mx_config_fail(p, go_to(p, n, "weights", 0), "int%d needs device: cpu", m->weights);
 	return MX_OK;
 }
 

@@ -86,6 +86,14 @@ struct mx_config_admin {
 /* The socket is admin.sock in the folder that the service manager made for sockets, if it did. */
 #define MX_CONFIG_SOCKET_AUTO "auto"
 
+/* models[].weights. The values of the last two are the bits of a weight. */
+enum mx_config_weights {
+	MX_WEIGHTS_MAPPED = 0,
+	MX_WEIGHTS_COPIED = 1,
+	MX_WEIGHTS_INT4 = 4,
+	MX_WEIGHTS_INT8 = 8,
+};
+
 struct mx_config_model {
 	const char *name;
 	const char *path; /* made absolute against the folder of the file */
@@ -97,7 +105,7 @@ struct mx_config_model {
 	uint64_t memory;      /* bytes; 0 = automatic */
 	uint64_t page_tokens; /* 0 = automatic */
 	int dtype;            /* enum mx_dtype; -1 = auto */
-	int weight_bits;      /* see struct mx_engine_config */
+	int weights;          /* enum mx_config_weights */
 	int kv_dtype;         /* enum mx_dtype; -1 = auto */
 	bool prefix_cache;
 	uint64_t snapshot_memory;          /* bytes, or MX_CONFIG_AUTO */

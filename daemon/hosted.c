@@ -30,8 +30,9 @@ static struct mx_engine_config engine_config(const struct mx_hosted *h)
 		.max_sequences = (uint32_t)h->scheduler.max_sequences,
 		.step_tokens = (uint32_t)h->scheduler.step_tokens,
 		.page_tokens = (uint32_t)m->page_tokens,
-		.weight_bits = m->weight_bits,
+		.weight_bits = m->weights == MX_WEIGHTS_COPIED ? 0 : m->weights,
 		.kv_dtype = m->kv_dtype,
+		.copy_weights = m->weights == MX_WEIGHTS_COPIED,
 		.prefix_cache = m->prefix_cache,
 		.kv_events = h->tells,
 		.snapshot_memory = m->snapshot_memory == MX_CONFIG_AUTO ? MX_SNAPSHOT_MEMORY_AUTO

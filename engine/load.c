@@ -42,6 +42,7 @@ static mx_status resolve(const struct mx_plan *plan, const struct mx_checkpoint 
 		.page_tokens = config->page_tokens ? config->page_tokens : DEFAULT_PAGE_TOKENS,
 		.kv_dtype = config->kv_dtype,
 		.weight_bits = config->weight_bits,
+		.copy_weights = config->copy_weights && !device->info.own_memory,
 	};
 	return mx_model_resolve(plan, checkpoint, mixers, device, &limits, out, err);
 }

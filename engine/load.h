@@ -31,6 +31,7 @@ struct mx_engine_config {
 	uint32_t page_tokens; /* 0 = the default */
 	int weight_bits;      /* CPU: round matrices to 8 or 4 bits; 0 = as the checkpoint has them */
 	int kv_dtype;         /* enum mx_dtype, or -1 = f32 for an f32 checkpoint, else bf16 */
+	bool copy_weights;    /* CPU: the matrices are copied to huge pages of the process */
 	bool prefix_cache;
 	bool kv_events; /* tell the changes of the prefix cache */
 	/* Models with slots only. */
@@ -47,7 +48,7 @@ struct mx_memory_plan {
 	size_t weights_device;  /* copies of the matrices in the device's memory */
 	size_t weights_mapped;  /* mapping of the checkpoint file, shared with the page cache */
 	size_t weights_private; /* converted copies (norms, biases) */
-	size_t weights_made;    /* CPU: copies of matrices that are stored in another form, or packed */
+	size_t weights_made;    /* CPU: copies of matrices: in another form, packed, or on huge pages */
 	size_t pages;           /* n_pages * page_bytes */
 	size_t slots;           /* n_slots * slot_bytes */
 	size_t snapshots;       /* n_snapshots * snapshot_bytes */

@@ -130,11 +130,13 @@ struct mx_model_use {
 	uint32_t first;
 };
 
-/* A matrix, or n of them [n, rows, cols], that the checkpoint stores in another form. */
+/* A matrix, or n of them [n, rows, cols], that the checkpoint stores in another form, or that is to
+ * be copied as it is. */
 struct mx_model_made {
 	struct mx_tensor made;          /* as it is used; data NULL until mx_model_make */
 	const struct mx_tensor *from;   /* its transpose, or MXFP4's codes [n, rows, cols / 32, 16] */
-	const struct mx_tensor *scales; /* MXFP4's scales [n, rows, cols / 32]; NULL = a transpose */
+	const struct mx_tensor *scales; /* MXFP4's scales [n, rows, cols / 32]; NULL = no MXFP4 */
+	bool same;                      /* a copy; else, without scales, the transpose */
 	bool pairs; /* row 2i of each stored matrix becomes row i, row 2i + 1 row i + rows / 2 */
 	struct mx_model_made *next;
 };
@@ -228,8 +230,9 @@ struct mx_model {
 /* Settings of the configuration that mixers see. */
 struct mx_model_limits {
 	uint32_t max_context, max_rows, max_spans, max_draft, page_tokens;
-	int kv_dtype;    /* as in struct mx_engine_config */
-	int weight_bits; /* likewise */
+	int kv_dtype;      /* as in struct mx_engine_config */
+	int weight_bits;   /* likewise */
+	bool copy_weights; /* likewise */
 };
 
 /* Finds and checks all tensors and mixers of the plan; the mixers are asked for this `device`. *out

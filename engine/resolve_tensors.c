@@ -126,6 +126,9 @@ static mx_status use_rows(struct mx_resolver *r, const struct mx_tensor *t, uint
 		                                      .cols = (uint32_t)cols}};
 		return use_packed(r, &from, part, bits, how == MX_QUANTISE_NEVER, out);
 	}
+	mx_status st = r->limits->copy_weights && t->data ? mx_resolve_copied(r, t, &t) : MX_OK;
+	if (st != MX_OK)
+		return st;
 	const struct mx_weight whole = {t->dtype, (uint32_t)rows, (uint32_t)cols, t->data, NULL};
 	*out = mx_weight_rows(&whole, (uint32_t)part->first, (uint32_t)part->n);
 	if (!t->data) /* it is still to be made */

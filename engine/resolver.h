@@ -64,6 +64,9 @@ mx_status mx_resolve_norm(struct mx_resolver *r, const char *weight, struct mx_m
 /* ---- made.c: *out has data once mx_model_make has made it. pairs: see struct mx_model_made ----
  */
 
+/* Returns a copy of a tensor. */
+mx_status mx_resolve_copied(struct mx_resolver *r, const struct mx_tensor *t,
+                            const struct mx_tensor **out);
 /* Returns the transpose of a tensor of two dimensions, or of each matrix of one of three. */
 mx_status mx_resolve_transposed(struct mx_resolver *r, const struct mx_tensor *t, bool pairs,
                                 const struct mx_tensor **out);

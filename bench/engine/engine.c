@@ -215,6 +215,7 @@ static int bench_model(struct bench *b, const char *dir)
 		.step_tokens = STEP_TOKENS,
 		.weight_bits = b->o->weight_bits,
 		.kv_dtype = b->o->kv,
+		.copy_weights = b->o->copied,
 		.prefix_cache = true,
 		.max_context = b->m.max_context ? b->m.max_context : b->o->shape->deepest + 256,
 		.memory = (size_t)2 << 30,
@@ -301,7 +302,7 @@ static int make_and_bench(struct bench *b)
 
 static const char usage[] =
 	"usage: engine [--shape NAME, of bench/engine/shapes.c] [--dtype bf16|f32] [--kv bf16|f32]\n"
-	"              [--weight-bits 8|4]\n"
+	"              [--weight-bits 8|4] [--copied]\n"
 	"              [--threads N] [--only TEXT] [--reps N] [--steps N] [--dir FOLDER]\n"
 	"Tests are called pp512, pp4096, ..., tg128@0, ..., batch1, ...; --only takes those\n"
 	"whose name contains TEXT, or one of several: pp512,tg128@0. MIXD_ISA and MIXD_MODULE_PATH as "
@@ -309,8 +310,9 @@ static const char usage[] =
 
 int main(int argc, char **argv)
 {
-	static const char *const taken[] = {"shape", "dtype", "kv",    "weight-bits", "threads",
-	                                    "only",  "reps",  "steps", "dir",         NULL};
+	static const char *const taken[] = {"shape",  "dtype",   "kv",   "weight-bits",
+	                                    "copied", "threads", "only", "reps",
+	                                    "steps",  "dir",     NULL};
 	const struct options o = options_read(argc, argv, taken, engine_shapes, n_engine_shapes, usage);
 	struct bench b = {.o = &o, .m = o.shape->model};
 	b.m.dtype = o.dtype;

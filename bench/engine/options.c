@@ -13,6 +13,7 @@ static const struct option all[] = {
 	{"only", required_argument, NULL, 'o'},    {"steps", required_argument, NULL, 'n'},
 	{"dir", required_argument, NULL, 'f'},     {"deterministic", no_argument, NULL, 'e'},
 	{"unrecorded", no_argument, NULL, 'u'},    {"weight-bits", required_argument, NULL, 'w'},
+	{"copied", no_argument, NULL, 'c'},
 };
 enum { N_OPTIONS = sizeof all / sizeof *all };
 
@@ -78,6 +79,7 @@ struct options options_read(int argc, char **argv, const char *const *taken,
 		case 'e': o.deterministic = true; break;
 		case 'u': o.unrecorded = true; break;
 		case 'w': o.weight_bits = (int)strtoul(optarg, NULL, 10); break;
+		case 'c': o.copied = true; break;
 		case 'h': end(usage, 0);
 		default: end(usage, 2);
 		}

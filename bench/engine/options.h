@@ -34,6 +34,7 @@ struct options {
 	uint32_t steps;   /* --steps of decoding; 0: as the program chooses */
 	const char *dir;  /* --dir of the checkpoint */
 	bool deterministic, unrecorded;
+	bool copied; /* --copied: weights are copied to huge pages */
 };
 
 /* Reads the command line. `taken` lists the options that the program has. Prints the usage and ends

@@ -52,7 +52,8 @@ static void every_key_is_taken(void **state)
 		"models:\n"
 		"  - {name: demo, path: m/demo, aliases: [x, y], device: cpu, threads: 2, max_context: "
 		"99,\n"
-		"     memory: 1.5GiB, page_tokens: 32, dtype: bf16, kv_dtype: f32, prefix_cache: false,\n"
+		"     memory: 1.5GiB, page_tokens: 32, dtype: bf16, kv_dtype: f32, prefix_cache: false, "
+		"weights: copied,\n"
 		"     snapshot_memory: 64MiB, snapshot_every: 100}\n"
 		"  - {name: other, path: /abs, device: 'cuda:3', deterministic: true, kv_dtype: fp8}\n");
 	assert_int_equal(c->http.listen.n, 2);
@@ -95,6 +96,8 @@ static void every_key_is_taken(void **state)
 	assert_int_equal(m->dtype, MX_BF16);
 	assert_int_equal(m->kv_dtype, MX_F32);
 	assert_false(m->prefix_cache);
+	assert_int_equal(m[0].weights, MX_WEIGHTS_COPIED);
+	assert_int_equal(m[1].weights, MX_WEIGHTS_MAPPED);
 	assert_int_equal(m->snapshot_memory, 64 << 20);
 	assert_int_equal(m->snapshot_every, 100);
 	assert_string_equal(m[0].device, "cpu");

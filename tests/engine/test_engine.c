@@ -214,6 +214,7 @@ static void check_model(const char *dir)
 		struct mx_engine_config c = loaded_config();
 		struct loaded l;
 		c.threads = threads;
+		c.copy_weights = threads > 1;
 		loaded_start(dir, &c, &l);
 		if (threads == 1) {
 			struct job first = make_job(prompt, N_PROMPT, N_TOTAL);
