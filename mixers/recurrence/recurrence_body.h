@@ -40,10 +40,8 @@ static void pack(uint32_t n, uint32_t len, const float *from, size_t ld_from, fl
                  size_t ld_to)
 {
 	for (; n > 0; n--, from += ld_from, to += ld_to)
-		for (uint32_t i = 0; i < ld_to; i += MX_W) {
-			__builtin_prefetch(from + Q * ld_from + i);
+		for (uint32_t i = 0; i < ld_to; i += MX_W)
 			vf_store(to + i, i < len ? load_some(from + i, len - i, 0) : (vf){0});
-		}
 }
 
 /* ---- scores: rows of the chunk against its keys ---- */
@@ -349,9 +347,21 @@ static void merge(const struct recur_chunk *c, uint32_t r0, uint32_t r1, uint32_
 
 /* ---- a chunk is folded into S ---- */
 
-MX_INLINE void fold_tile(const unsigned rows, const unsigned vecs, const struct recur_chunk *c,
-                         const float *k, const float *d, uint32_t col, uint32_t width,
-                         const float *S, float *to)
+/* Fetches one more of the rows that are needed next. */
+MX_INLINE void fetch_row(struct recur_ahead *a)
+{
+	if (a->next == a->n)
+		return;
+	const float *row = a->rows[a->next];
+	uint32_t len = a->len[a->next++];
+	for (uint32_t i = 0; i < len; i += RECUR_LINE)
+		__builtin_prefetch(row + i);
+}
+
+/* `width` and `removal` are constants of a whole block: then all offsets are. */
+MX_INLINE void fold_tile(const unsigned rows, const unsigned vecs, const bool removal,
+                         const uint32_t width, const struct recur_chunk *c, const float *k,
+                         const float *d, uint32_t col, const float *S, float *to)
 {
 	vf acc[TILE_ROWS][ROW_VECS];
 #pragma GCC unroll 16
@@ -361,7 +371,7 @@ MX_INLINE void fold_tile(const unsigned rows, const unsigned vecs, const struct 
 			acc[r][v] = vf_set(d[r]) * vf_load(S + r * width + v * MX_W);
 	for (unsigned j = 0; j < Q; j++) {
 		tile_add(rows, vecs, acc, k + (size_t)j * c->ldk, 1, c->u[j] + col);
-		if (c->removal)
+		if (removal)
 			tile_add(rows, vecs, acc, k + (size_t)(Q + j) * c->ldk, 1, c->p[j] + col);
 	}
 #pragma GCC unroll 16
@@ -371,32 +381,53 @@ MX_INLINE void fold_tile(const unsigned rows, const unsigned vecs, const struct 
 			vf_store(to + r * width + v * MX_W, acc[r][v]);
 }
 
-MX_INLINE void fold_rows(const unsigned rows, const unsigned vecs, const struct recur_chunk *c,
-                         const float *k, const float *d, uint32_t col, uint32_t width,
-                         const float *S, float *to)
+MX_INLINE void fold_rows(const unsigned rows, const unsigned vecs, const bool removal,
+                         const uint32_t width, const struct recur_chunk *c, const float *k,
+                         const float *d, uint32_t col, const float *S, float *to)
 {
 	uint32_t i = 0;
 	for (; i + vecs * MX_W <= width; i += vecs * MX_W)
-		fold_tile(rows, vecs, c, k, d, col + i, width, S + i, to + i);
+		fold_tile(rows, vecs, removal, width, c, k, d, col + i, S + i, to + i);
 	for (; i < width; i += MX_W)
-		fold_tile(rows, 1, c, k, d, col + i, width, S + i, to + i);
+		fold_tile(rows, 1, removal, width, c, k, d, col + i, S + i, to + i);
 }
 
-static void fold(const struct recur_chunk *c, const float *k, const float *d, uint32_t col,
-                 uint32_t width, const float *S, float *to)
+MX_INLINE void fold_block(const bool removal, const uint32_t width, const struct recur_chunk *c,
+                          const float *k, const float *d, uint32_t col, const float *S, float *to,
+                          struct recur_ahead *ahead)
 {
 	for (uint32_t i = 0, n; i < c->k_dim; i += n) {
 		size_t at = (size_t)i * width;
+		fetch_row(ahead);
 		n = tile_rows(c->k_dim - i, TILE_ROWS);
 		switch (n) {
 		case TILE_ROWS:
-			fold_rows(TILE_ROWS, TILE_VECS, c, k + i, d + i, col, width, S + at, to + at);
+			fold_rows(TILE_ROWS, TILE_VECS, removal, width, c, k + i, d + i, col, S + at, to + at);
 			break;
-		case 4: fold_rows(4, TILE_VECS, c, k + i, d + i, col, width, S + at, to + at); break;
-		case 2: fold_rows(2, PAIR_VECS, c, k + i, d + i, col, width, S + at, to + at); break;
-		default: fold_rows(1, ROW_VECS, c, k + i, d + i, col, width, S + at, to + at); break;
+		case 4:
+			fold_rows(4, TILE_VECS, removal, width, c, k + i, d + i, col, S + at, to + at);
+			break;
+		case 2:
+			fold_rows(2, PAIR_VECS, removal, width, c, k + i, d + i, col, S + at, to + at);
+			break;
+		default:
+			fold_rows(1, ROW_VECS, removal, width, c, k + i, d + i, col, S + at, to + at);
+			break;
 		}
 	}
+}
+
+static void fold(const struct recur_chunk *c, const float *k, const float *d, uint32_t col,
+                 uint32_t width, const float *S, float *to, struct recur_ahead *ahead)
+{
+	if (c->removal && width == RECUR_COLS)
+		fold_block(true, RECUR_COLS, c, k, d, col, S, to, ahead);
+	else if (c->removal)
+		fold_block(true, width, c, k, d, col, S, to, ahead);
+	else if (width == RECUR_COLS)
+		fold_block(false, RECUR_COLS, c, k, d, col, S, to, ahead);
+	else
+		fold_block(false, width, c, k, d, col, S, to, ahead);
 }
 
 /* ---- MX_RECUR_CHANNEL: each channel on its own ---- */

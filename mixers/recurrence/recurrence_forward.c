@@ -124,6 +124,43 @@ static struct recur_part part_at(const struct recur_task *t, uint32_t from)
 	return p;
 }
 
+/* ---- what is fetched into the cache before it is used ---- */
+
+/* Adds the rows of the step that a part has to those that are needed next. */
+static void need(struct recur_ahead *a, const struct recur_part *p, const float *from, size_t ld,
+                 uint32_t len)
+{
+	for (uint32_t j = p->r0; j < p->r1; j++, a->n++) {
+		a->rows[a->n] = from + (p->row + (j - p->r0)) * ld;
+		a->len[a->n] = len;
+	}
+}
+
+/* Lists the inputs of one head in a part; those that a task's heads share only with `shared`. */
+static void need_inputs(const struct recur_task *t, uint32_t head, const struct recur_part *p,
+                        bool shared, struct recur_ahead *a)
+{
+	const struct mx_recur_spec *s = t->run->s;
+	const struct mx_recur_in *in = t->run->in;
+	const size_t q = (size_t)recur_shared(head, s->heads, s->q_heads) * s->k_dim;
+	const size_t k = (size_t)recur_shared(head, s->heads, s->k_heads) * s->k_dim;
+	need(a, p, in->v + (size_t)recur_shared(head, s->heads, s->v_heads) * s->v_dim, in->ldv,
+	     s->v_dim);
+	if (s->decay == MX_RECUR_VECTOR)
+		need(a, p, in->a + (size_t)recur_shared(head, s->heads, s->a_heads) * s->k_dim, in->lda,
+		     s->k_dim);
+	if (!shared)
+		return;
+	need(a, p, in->q + q, in->ldq, s->k_dim);
+	need(a, p, in->k + k, in->ldk, s->k_dim);
+	if (s->removal) {
+		need(a, p, in->z + k, in->ldk, s->k_dim);
+		need(a, p, in->b + k, in->ldk, s->k_dim);
+	}
+}
+
+/* ---- the operands of a chunk ---- */
+
 /* Gets q and k of a chunk, for all heads that share them. Earlier tokens are read from the rings;
  * the step's own are padded in the worker's memory. */
 static void load_keys(const struct recur_task *t, uint32_t head, const struct recur_part *p,
@@ -207,10 +244,11 @@ static void load_values(const struct recur_task *t, uint32_t head, const struct 
 		run->kernels->pack(n, s->k_dim, a, in->lda, w->a + p->r0 * l->ldk, l->ldk);
 }
 
-/* Computes columns c0 .. c1 - 1 of one head: outputs, and S if the chunk is folded. For a draft
- * beyond t->next_border, S is a copy in the worker's memory. */
+/* Computes columns c0 .. c1 - 1 of one head: outputs, and S if the chunk is folded, while the rows
+ * of `ahead` are fetched. For a draft beyond t->next_border, S is a copy in the worker's memory. */
 static void run_chunk(const struct recur_task *t, uint32_t head, const struct recur_part *p,
-                      const struct recur_chunk *c, uint32_t c0, uint32_t c1)
+                      const struct recur_chunk *c, uint32_t c0, uint32_t c1,
+                      struct recur_ahead *ahead)
 {
 	const struct recur_run *run = t->run;
 	const struct mx_recur_kernels *kernels = run->kernels;
@@ -242,7 +280,7 @@ static void run_chunk(const struct recur_task *t, uint32_t head, const struct re
 		kernels->merge(c, p->r0, p->r1, col, width, w->w, S + block, w->s, w->v, run->l.ldv,
 		               s->delta ? beta : NULL, y + col, run->ldy, used);
 		if (p->whole)
-			kernels->fold(c, w->kd, w->d, col, width, S + block, to + block);
+			kernels->fold(c, w->kd, w->d, col, width, S + block, to + block, ahead);
 	}
 }
 
@@ -250,13 +288,20 @@ static void run_chunk(const struct recur_task *t, uint32_t head, const struct re
 static void run_heads(const struct recur_task *t, uint32_t head, uint32_t n_heads, uint32_t c0,
                       uint32_t c1)
 {
+	const uint32_t end = t->span->pos + t->span->n;
 	struct recur_chunk c;
-	for (uint32_t at = t->border; at < t->span->pos + t->span->n; at += Q) {
-		struct recur_part p = part_at(t, at);
+	struct recur_ahead ahead;
+	for (uint32_t at = t->border; at < end; at += Q) {
+		const struct recur_part p = part_at(t, at), next = part_at(t, at + Q);
 		load_keys(t, head, &p, &c);
 		for (uint32_t h = head; h < head + n_heads; h++) {
 			load_values(t, h, &p, &c);
-			run_chunk(t, h, &p, &c, c0, c1);
+			ahead.n = ahead.next = 0;
+			if (h + 1 < head + n_heads)
+				need_inputs(t, h + 1, &p, false, &ahead);
+			else if (p.whole)
+				need_inputs(t, head, &next, true, &ahead);
+			run_chunk(t, h, &p, &c, c0, c1, &ahead);
 		}
 	}
 }

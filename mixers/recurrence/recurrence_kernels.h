@@ -14,6 +14,7 @@
 /* Columns of a block of S: with one token a block is a run of cache lines, which prefetchers
  * follow; with 16 tokens and k_dim = 128 it fits the L1 cache. */
 #define RECUR_COLS     32
+#define RECUR_LINE     16 /* elements of a cache line */
 #define RECUR_PAD      16 /* rows of k_dim and v_dim elements are padded to this with zeros */
 #define CONV_ROWS      16 /* rows of a call of conv: they remain in the L1 cache for all vectors */
 #define RECUR_CHANNELS 64 /* channels of a task of the convolution */
@@ -31,6 +32,14 @@ struct recur_chunk {
 	bool removal;
 	const float *b[MX_RECUR_CHUNK]; /* [ldk] */
 	float *p[MX_RECUR_CHUNK];       /* [ldv] */
+};
+
+/* Rows that are needed after this chunk. fold fetches them into the cache one by one between its
+ * tiles: all at once they would wait for each other. */
+struct recur_ahead {
+	const float *rows[6 * MX_RECUR_CHUNK];
+	uint32_t len[6 * MX_RECUR_CHUNK]; /* elements */
+	uint32_t n, next;                 /* rows; those fetched */
 };
 
 /* Elements of a row of scores: the keys' and, with removal, those of b behind them. */
@@ -84,9 +93,9 @@ struct mx_recur_kernels {
 	              size_t ldv, const float *beta, float *y, size_t ldy, uint32_t used);
 
 	/* Folds a whole chunk into S: to = d S + sum of k[j] u_j^T, with c->removal + k[Q + j] p_j^T;
-	 * `to` may be S. */
+	 * `to` may be S. Fetches some rows of `ahead`. */
 	void (*fold)(const struct recur_chunk *c, const float *k, const float *d, uint32_t col,
-	             uint32_t width, const float *S, float *to);
+	             uint32_t width, const float *S, float *to, struct recur_ahead *ahead);
 
 	/* For MX_RECUR_CHANNEL: n times h = a h + v, each h written to y unless that is NULL. */
 	void (*scan)(uint32_t n, uint32_t width, const float *a, size_t lda, const float *v, size_t ldv,
