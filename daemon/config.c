@@ -167,6 +167,7 @@ const struct mx_config_key mx_config_model_keys[] = {
 	{"weights", K_CHOICE, M(weights), .choices = weight_choices},
 	{"kv_dtype", K_CHOICE, M(kv_dtype), .choices = kv_dtypes},
 	{"prefix_cache", K_BOOL, M(prefix_cache), .min = 0},
+	{"layers", K_LAYERS, M(layers), .min = 0, .max = 64},
 	{"snapshot_memory", K_BYTES, M(snapshot_memory), .max = 0x1p50, .automatic = true},
 	{"snapshot_every", K_UINT, M(snapshot_every), .max = 1 << 30, .automatic = true},
 	{"tool_parser", K_STRING, M(tool_parser), .min = 0},

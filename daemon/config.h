@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "model/plan.h"
 
 /* Value of a number that the engine is to choose. */
 #define MX_CONFIG_AUTO UINT64_MAX
@@ -24,6 +25,12 @@
 /* A list of strings, in order. */
 struct mx_strings {
 	const char **items;
+	size_t n;
+};
+
+/* Mixers that take the place of others in some layers, in order. */
+struct mx_config_layers {
+	struct mx_plan_override *items; /* origin: "FILE:LINE:COLUMN: KEY.PATH" of each */
 	size_t n;
 };
 
@@ -108,6 +115,7 @@ struct mx_config_model {
 	int weights;          /* enum mx_config_weights */
 	int kv_dtype;         /* enum mx_dtype; -1 = auto */
 	bool prefix_cache;
+	struct mx_config_layers layers;
 	uint64_t snapshot_memory;          /* bytes, or MX_CONFIG_AUTO */
 	uint64_t snapshot_every;           /* tokens, or MX_CONFIG_AUTO */
 	const char *tool_parser;           /* "auto", "none" or a name of mx_tool_format_named */

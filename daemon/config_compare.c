@@ -20,6 +20,33 @@ static bool same_strings(const struct mx_strings *a, const struct mx_strings *b)
 	return true;
 }
 
+static bool same_params(const struct mx_params *a, const struct mx_params *b)
+{
+	if (a->n != b->n)
+		return false;
+	for (size_t i = 0; i < a->n; i++) {
+		const struct mx_param *x = &a->items[i], *y = mx_param_find(b, x->name);
+		if (!y || x->type != y->type)
+			return false;
+		if (x->type == MX_PARAM_STRING ? strcmp(x->s, y->s) != 0
+		                               : x->i != y->i || memcmp(&x->f, &y->f, sizeof x->f))
+			return false;
+	}
+	return true;
+}
+
+static bool same_layers(const struct mx_config_layers *a, const struct mx_config_layers *b)
+{
+	if (a->n != b->n)
+		return false;
+	for (size_t i = 0; i < a->n; i++)
+		if (strcmp(a->items[i].layers, b->items[i].layers) ||
+		    strcmp(a->items[i].mixer, b->items[i].mixer) ||
+		    !same_params(&a->items[i].params, &b->items[i].params))
+			return false;
+	return true;
+}
+
 /* Strings of keys that may be left empty are NULL then. */
 static bool same_string(const char *a, const char *b)
 {
@@ -35,6 +62,7 @@ static bool same_value(enum mx_config_kind kind, const void *a, const void *b)
 	case K_NUMBER: return !memcmp(a, b, sizeof(double));
 	case K_STRING: return same_string(*(const char *const *)a, *(const char *const *)b);
 	case K_STRINGS: return same_strings(a, b);
+	case K_LAYERS: return same_layers(a, b);
 	case K_CHOICE: return *(const int *)a == *(const int *)b;
 	case K_MAP:
 	case K_MODELS: break; /* compare_keys goes into them */

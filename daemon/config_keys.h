@@ -14,7 +14,8 @@ enum mx_config_kind {
 	K_STRINGS,
 	K_CHOICE,
 	K_MAP,
-	K_MODELS
+	K_MODELS,
+	K_LAYERS
 };
 
 struct mx_config_choice {

@@ -235,6 +235,96 @@ static mx_status read_choice(struct mx_config_reader *p, const yaml_node_t *n,
 	return st;
 }
 
+#define MAX_PARAMS 16 /* of an entry of a list of layers */
+
+static mx_status no_memory(struct mx_config_reader *p)
+{
+	return mx_fail(p->err, MX_E_NOMEM, "out of memory");
+}
+
+/* Reads a key of an entry of a list of layers: "layers", "mixer", else a parameter of the mixer. */
+static mx_status read_layers_key(struct mx_config_reader *p, const char *key, const yaml_node_t *n,
+                                 struct mx_plan_override *out)
+{
+	static const struct mx_config_key plain = {0};
+	const char *s = NULL;
+	bool layers = !strcmp(key, "layers"), mixer = !strcmp(key, "mixer");
+	if (layers || mixer)
+		return read_string(p, n, &plain, layers ? &out->layers : &out->mixer);
+	mx_status st = scalar(p, n, false, "a number, a word, true or false", &s);
+	if (st != MX_OK)
+		return st;
+	if (out->params.n == MAX_PARAMS)
+		return mx_config_fail(p, n, "the mixer has more than %d parameters", MAX_PARAMS);
+	key = mx_arena_strndup(p->arena, key, strlen(key));
+	s = mx_arena_strndup(p->arena, s, strlen(s));
+	if (!key || !s)
+		return no_memory(p);
+	/* The list was allocated by read_layers_entry. */
+	mx_param_of_text(key, s, (struct mx_param *)&out->params.items[out->params.n++]);
+	return MX_OK;
+}
+
+static mx_status read_layers_entry(struct mx_config_reader *p, const yaml_node_t *n,
+                                   struct mx_plan_override *out)
+{
+	if (n->type != YAML_MAPPING_NODE)
+		return mx_config_fail(p, n, "must be a mapping, not %s", mx_config_kind_of(n));
+	struct mx_buf origin = {.limit = 512};
+	mx_buf_printf(&origin, "%s:%zu:%zu: %s", p->file, n->start_mark.line + 1,
+	              n->start_mark.column + 1, p->path);
+	out->origin = mx_arena_strndup(p->arena, mx_buf_str(&origin), origin.len);
+	mx_buf_free(&origin);
+	out->params.items = mx_arena_alloc(p->arena, MAX_PARAMS * sizeof *out->params.items);
+	if (!out->origin || !out->params.items)
+		return no_memory(p);
+	size_t parent = strlen(p->path);
+	for (const yaml_node_pair_t *pair = n->data.mapping.pairs.start;
+	     pair < n->data.mapping.pairs.top; pair++) {
+		const yaml_node_t *kn = yaml_document_get_node(p->doc, pair->key);
+		const char *name = NULL;
+		mx_status st = scalar(p, kn, false, "a key", &name);
+		if (st != MX_OK)
+			return st;
+		snprintf(p->path + parent, sizeof p->path - parent, ".%.60s", name);
+		if (mx_param_find(&out->params, name) || (!strcmp(name, "layers") && out->layers) ||
+		    (!strcmp(name, "mixer") && out->mixer))
+			return mx_config_fail(p, kn, "duplicate key");
+		st = read_layers_key(p, name, yaml_document_get_node(p->doc, pair->value), out);
+		if (st != MX_OK)
+			return st;
+		p->path[parent] = 0;
+	}
+	if (!out->layers || !out->mixer)
+		return mx_config_fail(p, n, "the key \"%s\" is missing", out->layers ? "mixer" : "layers");
+	return MX_OK;
+}
+
+/* Reads a list of mixers for layers: mappings of "layers", "mixer" and the mixer's parameters. */
+static mx_status read_layers(struct mx_config_reader *p, const yaml_node_t *n,
+                             const struct mx_config_key *k, struct mx_config_layers *out)
+{
+	if (n->type != YAML_SEQUENCE_NODE)
+		return mx_config_fail(p, n, "must be a list, not %s", mx_config_kind_of(n));
+	size_t n_items = (size_t)(n->data.sequence.items.top - n->data.sequence.items.start);
+	if ((double)n_items > k->max)
+		return mx_config_fail(p, n, "must have at most %.0f entries, not %zu", k->max, n_items);
+	out->items = mx_arena_alloc(p->arena, (n_items + 1) * sizeof *out->items);
+	if (!out->items)
+		return no_memory(p);
+	size_t parent = strlen(p->path);
+	for (out->n = 0; out->n < n_items; out->n++) {
+		const yaml_node_t *item =
+			yaml_document_get_node(p->doc, n->data.sequence.items.start[out->n]);
+		snprintf(p->path + parent, sizeof p->path - parent, "[%zu]", out->n);
+		mx_status st = read_layers_entry(p, item, &out->items[out->n]);
+		if (st != MX_OK)
+			return st;
+	}
+	p->path[parent] = 0;
+	return MX_OK;
+}
+
 static mx_status read_value(struct mx_config_reader *p, const yaml_node_t *n,
                             const struct mx_config_key *k, char *base)
 {
@@ -249,6 +339,7 @@ static mx_status read_value(struct mx_config_reader *p, const yaml_node_t *n,
 	case K_CHOICE: return read_choice(p, n, k, at);
 	case K_MAP: return mx_config_read_map(p, n, k->keys, base);
 	case K_MODELS: return p->read_models(p, n);
+	case K_LAYERS: return read_layers(p, n, k, at);
 	}
 	return MX_E_INTERNAL;
 }

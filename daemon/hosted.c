@@ -61,6 +61,8 @@ static mx_status open_checkpoint(struct mx_hosted *h, struct mx_err *err)
 	const char *path = h->settings->path;
 	h->folder = realpath(path, NULL);
 	mx_status st = mx_plan_load(path, &h->plan, err);
+	for (size_t i = 0; i < h->settings->layers.n && st == MX_OK; i++)
+		st = mx_plan_override(h->plan, &h->settings->layers.items[i], err);
 	if (st == MX_OK)
 		st = mx_checkpoint_open(path, &h->checkpoint, err);
 	if (st == MX_OK && h->settings->dtype >= 0) {

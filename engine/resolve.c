@@ -109,11 +109,15 @@ static mx_status mixer_weights(struct mx_resolver *r, const struct mx_plan_mixer
 	return MX_OK;
 }
 
-/* Sets where in *r->err to the layer that a mixer refused, as the config names it. */
-static mx_status in_layer(struct mx_resolver *r, uint32_t layer, mx_status st)
+/* Sets where in *r->err to the layer that a mixer refused, as the config names it, or to
+ * where the mixer was chosen. */
+static mx_status in_layer(struct mx_resolver *r, const struct mx_plan_mixer *p, uint32_t layer,
+                          mx_status st)
 {
 	bool ours = !strcmp(r->model->plan->family, "mixd");
-	if (r->err && !r->err->where[0])
+	if (r->err && !r->err->where[0] && p->origin)
+		snprintf(r->err->where, sizeof r->err->where, "%s", p->origin);
+	else if (r->err && !r->err->where[0])
 		snprintf(r->err->where, sizeof r->err->where, ours ? "mixd_layers[%u]" : "layer %u", layer);
 	return st;
 }
@@ -128,7 +132,7 @@ static mx_status resolve_mixer(struct mx_resolver *r, const struct mx_plan_mixer
 		return mx_fail(r->err, MX_E_UNSUPPORTED, "layer %u: mixer %s does not run on %s", layer,
 		               p->mixer, r->device->info.name);
 	if (!out->ops)
-		return in_layer(r, layer, MX_E_NOTFOUND);
+		return in_layer(r, p, layer, MX_E_NOTFOUND);
 	out->in_scale = p->in_scale;
 	out->out_scale = p->out_scale;
 	out->pages_back = p->pages_back;
@@ -150,7 +154,7 @@ static mx_status resolve_mixer(struct mx_resolver *r, const struct mx_plan_mixer
 		out->desc.state_dtype = m->embed.dtype == MX_F32 ? MX_F32 : MX_BF16;
 	mx_status st = out->ops->probe(&out->desc, r->device, r->err);
 	if (st != MX_OK)
-		return in_layer(r, layer, st);
+		return in_layer(r, p, layer, st);
 	if ((st = out->ops->state(&out->desc, r->device, &out->state)) != MX_OK)
 		return mx_fail(r->err, st, "mixer %s cannot say the memory of layer %u", p->mixer, layer);
 	return mixer_weights(r, p, out);

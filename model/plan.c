@@ -36,6 +36,11 @@ void mx_plan_destroy(struct mx_plan *p)
 	free(m);
 }
 
+struct mx_arena *mx_plan_arena(struct mx_plan *p)
+{
+	return &((struct plan_memory *)p)->arena;
+}
+
 mx_status mx_plan_no_memory(const struct mx_plan_build *b)
 {
 	return mx_fail(b->err, MX_E_NOMEM, "no memory for the layer plan (at most %u MiB)",

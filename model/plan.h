@@ -30,6 +30,7 @@ struct mx_plan_mixer {
 	/* If not 0: the mixer reads the pages of the mixer that is so many layers before it, and has
 	 * none of its own. */
 	uint32_t pages_back;
+	const char *origin; /* where it was chosen, if not by the checkpoint's config; else NULL */
 };
 
 /* The kind of all norms of a model, except those inside mixers. */
@@ -191,6 +192,24 @@ mx_status mx_plan_load(const char *dir, struct mx_plan **out, struct mx_err *err
 mx_status mx_plan_parse(const char *config, size_t config_len, const char *generation,
                         size_t generation_len, struct mx_plan **out, struct mx_err *err);
 void mx_plan_destroy(struct mx_plan *p); /* takes NULL */
+
+/* Another mixer for some attention layers, which takes the parameters and tensors of attention. */
+struct mx_plan_override {
+	const char *layers;      /* "8-31", "0, 4-7" or "all" */
+	const char *mixer;       /* registry name */
+	struct mx_params params; /* besides those of the layer */
+	const char *origin; /* where this was said, for messages: "mixd.yaml:7:5"; NULL = nowhere */
+};
+
+/* Changes the plan; copies what it keeps. Fails, with o->origin as err->where, if `layers` is not
+ * understood, names a layer that is not of attention or whose keys another layer reads, or a
+ * parameter is one that the layer has. The mixer checks its parameters when the model is resolved.
+ */
+mx_status mx_plan_override(struct mx_plan *p, const struct mx_plan_override *o, struct mx_err *err);
+
+/* Makes a parameter of a text: a whole number, a number, true or false, else a string. Keeps the
+ * pointers. */
+void mx_param_of_text(const char *name, const char *text, struct mx_param *out);
 
 /* Describes which mixers run which layers, for people: "0-2 gla, 3 attention, 4-6 gla". The text
  * ends in "..." if it does not fit into cap (>= 8) bytes with the NUL. */

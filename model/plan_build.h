@@ -212,6 +212,9 @@ mx_status mx_vocab_pad(const struct mx_plan_build *b, const struct mx_scope *sco
  * MX_E_NOMEM without a message. */
 mx_status mx_plan_new(struct mx_plan_build *b);
 
+/* Returns the arena that holds the plan. */
+struct mx_arena *mx_plan_arena(struct mx_plan *p);
+
 /* Returns MX_E_NOMEM with the message that the plan does not fit in its arena. */
 mx_status mx_plan_no_memory(const struct mx_plan_build *b);
 

@@ -29,6 +29,7 @@
 
 struct options {
 	const char *model, *text, *device;
+	char *layers;
 	unsigned long context, stride, limit, threads, bits;
 	bool deterministic, fp8;
 };
@@ -43,6 +44,7 @@ static void usage(FILE *to)
 	fputs("usage: mixd-eval --model DIR --text FILE [--context N] [--stride N] [--limit BYTES]\n"
 	      "                 [--threads N] [--device cpu|cuda|cuda:N] [--deterministic]\n"
 	      "                 [--kv-fp8] [--weights 8|4]\n"
+	      "                 [--layers LAYERS:MIXER[:NAME=VALUE]...]\n"
 	      "Perplexity and bits per byte of a text (\"-\": standard input) under a model.\n"
 	      "  --context N    tokens of a window, the model's own by default\n"
 	      "  --stride N     ids from one window to the next, a whole window by default\n"
@@ -50,7 +52,9 @@ static void usage(FILE *to)
 	      "  --threads N    one per CPU by default\n"
 	      "  --device NAME  cpu by default\n"
 	      "  --deterministic, --kv-fp8  as deterministic: true and kv_dtype: fp8 in mixd.yaml\n"
-	      "  --weights BITS as weights: int8 or int4 in mixd.yaml\n",
+	      "  --weights BITS as weights: int8 or int4 in mixd.yaml\n"
+	      "  --layers WHICH another mixer for some layers: all:dci:top_k=100, as layers in "
+	      "mixd.yaml\n",
 	      to);
 }
 
@@ -64,13 +68,19 @@ static bool read_number(const char *text, unsigned long *out)
 /* Parses the options. Returns an exit status, or -1 to continue. */
 static int read_options(int argc, char **argv, struct options *o)
 {
-	static const struct option options[] = {
-		{"model", required_argument, NULL, 'm'},   {"text", required_argument, NULL, 't'},
-		{"context", required_argument, NULL, 'c'}, {"stride", required_argument, NULL, 's'},
-		{"limit", required_argument, NULL, 'l'},   {"threads", required_argument, NULL, 'j'},
-		{"device", required_argument, NULL, 'd'},  {"deterministic", no_argument, NULL, 'e'},
-		{"kv-fp8", no_argument, NULL, 'k'},        {"weights", required_argument, NULL, 'w'},
-		{"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+	static const struct option options[] = {{"model", required_argument, NULL, 'm'},
+	                                        {"text", required_argument, NULL, 't'},
+	                                        {"context", required_argument, NULL, 'c'},
+	                                        {"stride", required_argument, NULL, 's'},
+	                                        {"limit", required_argument, NULL, 'l'},
+	                                        {"threads", required_argument, NULL, 'j'},
+	                                        {"device", required_argument, NULL, 'd'},
+	                                        {"deterministic", no_argument, NULL, 'e'},
+	                                        {"kv-fp8", no_argument, NULL, 'k'},
+	                                        {"weights", required_argument, NULL, 'w'},
+	                                        {"layers", required_argument, NULL, 'y'},
+	                                        {"help", no_argument, NULL, 'h'},
+	                                        {NULL, 0, NULL, 0}};
 	for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
 		bool ok = true;
 		switch (c) {
@@ -84,6 +94,7 @@ static int read_options(int argc, char **argv, struct options *o)
 		case 'w': ok = read_number(optarg, &o->bits) && (o->bits == 8 || o->bits == 4); break;
 		case 'e': o->deterministic = true; break;
 		case 'k': o->fp8 = true; break;
+		case 'y': o->layers = optarg; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}
@@ -199,6 +210,25 @@ static mx_status run(const struct options *o, struct mx_engine *e, const struct 
 	return st;
 }
 
+/* Gives layers another mixer: "8-31:dci:top_k=100:visits=400". Changes `text`. */
+static mx_status set_layers(char *text, struct mx_plan *plan, struct mx_err *err)
+{
+	struct mx_param params[16];
+	struct mx_plan_override o = {.origin = "--layers", .params = {params, 0}};
+	char *rest = text;
+	o.layers = strsep(&rest, ":");
+	o.mixer = strsep(&rest, ":");
+	if (!o.mixer || !*o.mixer)
+		return mx_fail_at(err, MX_E_INVALID, o.origin, "must be LAYERS:MIXER[:NAME=VALUE]...");
+	while (rest) {
+		char *value = strsep(&rest, ":"), *name = strsep(&value, "=");
+		if (!value || o.params.n == sizeof params / sizeof *params)
+			return mx_fail_at(err, MX_E_INVALID, o.origin, "must be NAME=VALUE at \"%.40s\"", name);
+		mx_param_of_text(name, value, &params[o.params.n++]);
+	}
+	return mx_plan_override(plan, &o, err);
+}
+
 static mx_status evaluate(const struct options *o, struct opened_model *m,
                           struct mx_tokenizer **tokenizer, struct mx_tokens *ids,
                           struct mx_buf *text, struct mx_err *err)
@@ -206,6 +236,8 @@ static mx_status evaluate(const struct options *o, struct opened_model *m,
 	mx_status st = read_text(o->text, o->limit, text, err);
 	if (st == MX_OK)
 		st = opened_model_open(o->model, m, err);
+	if (st == MX_OK && o->layers)
+		st = set_layers(o->layers, m->plan, err);
 	if (st == MX_OK)
 		st = mx_tokenizer_load(o->model, tokenizer, err);
 	if (st == MX_OK)

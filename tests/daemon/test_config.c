@@ -54,7 +54,9 @@ static void every_key_is_taken(void **state)
 		"99,\n"
 		"     memory: 1.5GiB, page_tokens: 32, dtype: bf16, kv_dtype: f32, prefix_cache: false, "
 		"weights: copied,\n"
-		"     snapshot_memory: 64MiB, snapshot_every: 100}\n"
+		"     snapshot_memory: 64MiB, snapshot_every: 100,\n"
+		"     layers: [{layers: 8-31, mixer: dci, top_k: auto, alpha: 0.5},\n"
+		"       {mixer: dci, layers: 3, top_k: 40}]}\n"
 		"  - {name: other, path: /abs, device: 'cuda:3', deterministic: true, kv_dtype: fp8}\n");
 	assert_int_equal(c->http.listen.n, 2);
 	assert_string_equal(c->http.listen.items[1], "[::1]:2");
@@ -100,6 +102,15 @@ static void every_key_is_taken(void **state)
 	assert_int_equal(m[1].weights, MX_WEIGHTS_MAPPED);
 	assert_int_equal(m->snapshot_memory, 64 << 20);
 	assert_int_equal(m->snapshot_every, 100);
+	assert_int_equal(m->layers.n, 2);
+	const struct mx_plan_override *o = m->layers.items;
+	assert_string_equal(o[0].layers, "8-31");
+	assert_string_equal(o[0].mixer, "dci");
+	assert_string_equal(mx_param_string(&o[0].params, "top_k", ""), "auto");
+	assert_true(mx_param_float(&o[0].params, "alpha", 0) == 0.5);
+	assert_string_equal(o[1].layers, "3");
+	assert_int_equal(mx_param_int(&o[1].params, "top_k", 0), 40);
+	assert_non_null(strstr(o[1].origin, ":16:8: models[0].layers[1]"));
 	assert_string_equal(m[0].device, "cpu");
 	assert_false(m[0].deterministic);
 	assert_string_equal(m[1].device, "cuda:3");
@@ -176,6 +187,7 @@ static void models_with_other_settings(void **state)
 	             {"path: y", false},
 	             {"path: x, memory: 1GiB", false},
 	             {"path: x, kv_dtype: f32", false},
+	             {"path: x, layers: [{layers: 1, mixer: dci, top_k: 5}]", false},
 	             {"path: x, snapshot_every: 0", false}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		char text[200];
@@ -250,6 +262,14 @@ static void faults_name_their_place(void **state)
 	       "f.yaml:1:46: models[0].snapshot_memory", "such as 2GiB or auto, not \"all\"");
 	refuse("models: [{name: a, path: b, snapshot_every: often}]\n",
 	       "f.yaml:1:45: models[0].snapshot_every", "whole number or auto, not \"often\"");
+	refuse("models: [{name: a, path: b, layers: 3}]\n", "f.yaml:1:37: models[0].layers",
+	       "must be a list");
+	refuse("models: [{name: a, path: b, layers: [{layers: all}]}]\n",
+	       "f.yaml:1:38: models[0].layers[0]", "the key \"mixer\" is missing");
+	refuse("models: [{name: a, path: b, layers: [{layers: all, mixer: [x]}]}]\n",
+	       "f.yaml:1:59: models[0].layers[0].mixer", "must be a string");
+	refuse("models: [{name: a, path: b, layers: [{layers: all, mixer: dci, k: 1, k: 2}]}]\n",
+	       "f.yaml:1:70: models[0].layers[0].k", "duplicate key");
 	refuse("http: {keep_alive_s: .nan}\n" MODEL, "f.yaml:1:22: http.keep_alive_s",
 	       "must be a number");
 	refuse("metrics: {vllm_names: yes}\n" MODEL, "f.yaml:1:23: metrics.vllm_names",

@@ -87,6 +87,68 @@ static void layers_are_described_in_runs(void **state)
 	mx_plan_destroy(p);
 }
 
+static void attention_layers_can_have_another_mixer(void **state)
+{
+	(void)state;
+	const struct mx_param k = {.name = "top_k", .type = MX_PARAM_INT, .i = 40};
+	const struct mx_param heads = {.name = "heads", .type = MX_PARAM_INT, .i = 4};
+	struct mx_plan *p = plan_of(llama, "{\"num_hidden_layers\":9}");
+	const struct mx_plan_override o = {
+		"1, 4-6,8", "dci", {&k, 1}, "f.yaml:3:5: models[0].layers[0]"};
+	char text[128];
+	assert_int_equal(mx_plan_override(p, &o, NULL), MX_OK);
+	mx_plan_describe_layers(p, text, sizeof text);
+	assert_string_equal(text, "0 attention, 1 dci, 2-3 attention, 4-6 dci, 7 attention, 8 dci");
+	assert_int_equal(get_int(p, 4, "top_k"), 40);
+	assert_int_equal(get_int(p, 4, "heads"), get_int(p, 3, "heads"));
+	assert_null(mx_param_find(params_of(p, 3), "top_k"));
+
+	static const struct {
+		const char *layers, *message;
+	} faults[] = {{"9", "from 0 to 8"},        {"1-", "must be all"},
+	              {"3-2", "must be all"},      {"", "must be all"},
+	              {"1,,2", "must be all"},     {"1 2", "must be all"},
+	              {"-1", "must be all"},       {"99999999999", "must be all"},
+	              {"4", "no attention layer"}, {"all", "layer 1 is no attention layer"}};
+	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+		struct mx_err err = {0};
+		struct mx_plan_override wrong = o;
+		wrong.layers = faults[i].layers;
+		assert_int_equal(mx_plan_override(p, &wrong, &err), MX_E_INVALID);
+		assert_non_null(strstr(err.text, faults[i].message));
+		assert_string_equal(err.where, o.origin);
+	}
+	struct mx_err err = {0};
+	const struct mx_plan_override twice = {"0", "dci", {&heads, 1}, o.origin};
+	assert_int_equal(mx_plan_override(p, &twice, &err), MX_E_INVALID);
+	assert_non_null(strstr(err.text, "heads: the checkpoint's config says that"));
+	mx_plan_describe_layers(p, text, sizeof text);
+	assert_string_equal(text, "0 attention, 1 dci, 2-3 attention, 4-6 dci, 7 attention, 8 dci");
+	mx_plan_destroy(p);
+}
+
+static void texts_become_parameters_of_their_types(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *text;
+		enum mx_param_type type;
+		double value;
+	} cases[] = {{"12", MX_PARAM_INT, 12},     {"-3", MX_PARAM_INT, -3},
+	             {"0.5", MX_PARAM_FLOAT, 0.5}, {"1e-2", MX_PARAM_FLOAT, 0.01},
+	             {"true", MX_PARAM_BOOL, 1},   {"false", MX_PARAM_BOOL, 0},
+	             {"auto", MX_PARAM_STRING, 0}, {"8-31", MX_PARAM_STRING, 0},
+	             {"", MX_PARAM_STRING, 0},     {"-", MX_PARAM_STRING, 0},
+	             {"e", MX_PARAM_STRING, 0},    {"99999999999999999999", MX_PARAM_FLOAT, 1e20}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct mx_param p;
+		mx_param_of_text("x", cases[i].text, &p);
+		assert_int_equal(p.type, cases[i].type);
+		assert_true(p.type == MX_PARAM_STRING || p.type == MX_PARAM_BOOL || p.f == cases[i].value);
+		assert_true(p.type != MX_PARAM_BOOL || (double)p.i == cases[i].value);
+	}
+}
+
 static void families_differ_as_in_transformers(void **state)
 {
 	(void)state;
@@ -765,6 +827,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(llama_has_the_expected_shape),
 		cmocka_unit_test(layers_are_described_in_runs),
+		cmocka_unit_test(attention_layers_can_have_another_mixer),
+		cmocka_unit_test(texts_become_parameters_of_their_types),
 		cmocka_unit_test(families_differ_as_in_transformers),
 		cmocka_unit_test(embeddings_may_be_tied_and_mlp_biased),
 		cmocka_unit_test(context_is_stretched_by_scaling),
