@@ -2,19 +2,13 @@
 #include "mixer_cases.h"
 
 const struct mixer_set *const mixer_sets[] = {
-	&mixer_set_attention,
-	&mixer_set_ema,
-	&mixer_set_gla,
-	&mixer_set_hyena,
-	&mixer_set_hyena_modal,
-	&mixer_set_mamba,
-	&mixer_set_mamba1,
-	&mixer_set_mla,
-	&mixer_set_reaching,
-	&mixer_set_rwkv,
-	&mixer_set_shortconv,
-	&mixer_set_sliced,
-	NULL,
+	&mixer_set_attention, &mixer_set_dci,
+	&mixer_set_ema,       &mixer_set_gla,
+	&mixer_set_hyena,     &mixer_set_hyena_modal,
+	&mixer_set_mamba,     &mixer_set_mamba1,
+	&mixer_set_mla,       &mixer_set_reaching,
+	&mixer_set_rwkv,      &mixer_set_shortconv,
+	&mixer_set_sliced,    NULL,
 };
 
 void mixer_product(uint32_t n, uint32_t rows, uint32_t cols, const float *w, const float *b,

@@ -141,8 +141,8 @@ static void gate_heads(uint32_t n, uint32_t heads, uint32_t dim, uint32_t width,
 	free(gate);
 }
 
-static void attention_reference(const struct mixer_case *c, uint32_t n, const float *x,
-                                const float *const *w, float *y)
+void mixer_attention_reference(const struct mixer_case *c, uint32_t n, const float *x,
+                               const float *const *w, float *y)
 {
 	const struct mx_params p = {c->params, c->n_params};
 	uint32_t heads = (uint32_t)mx_param_int(&p, "heads", 0);
@@ -207,7 +207,7 @@ static const double freq8[] = {1,    0.31622776601683794,   0.1,   0.03162277660
 #define ATTENTION(label, width, tokens, weights, state, tolerance, ...)                            \
 	{                                                                                              \
 		label, width, tokens, weights, state, PARAMS(__VA_ARGS__), NULL, tolerance,                \
-			attention_reference, 0                                                                 \
+			mixer_attention_reference, 0                                                           \
 	}
 
 static const struct mixer_case cases[] = {
