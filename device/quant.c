@@ -162,7 +162,7 @@ static uint8_t code_at(const struct mx_quant_source *s, size_t row, size_t col)
 {
 	const unsigned char *p = s->codes;
 	switch (s->format) {
-	case MX_QUANT_INT8: return p[row * s->cols + col] ^ 0x80;
+	case MX_QUANT_INT8: return p[row * s->cols + col] ^ (s->codes_unsigned ? 0 : 0x80);
 	case MX_QUANT_INT4: return nibble_at(p + row * ((s->cols + 7) / 8 * 4), col);
 	case MX_QUANT_AWQ: return nibble_at(p + col * (s->rows / 2), awq_nibble(row));
 	case MX_QUANT_GPTQ: return nibble_at(p + (col / 8 * s->rows + row) * 4, col & 7);
@@ -280,13 +280,12 @@ float mx_quant_value(const struct mx_quant *q, const struct mx_quant_part *p, si
 	return v - (two ? p->minimum[0] * p->second_minimum[g] : p->minimum[g]);
 }
 
+/* As a half, the exponent's bias is 8 more: exact, but for NaN. */
 static float e4m3(uint8_t b)
 {
-	const int e = b >> 3 & 15, m = b & 7;
-	float f = e ? ldexpf((float)(8 + m), e - 10) : ldexpf((float)m, -9);
 	if ((b & 127) == 127)
-		f = NAN;
-	return b & 128 ? -f : f;
+		return NAN;
+	return mx_f16_to_f32((uint16_t)((b & 0x80) << 8 | (b & 0x7f) << 7)) * 256;
 }
 
 static void expand_fp8(const struct mx_quant_source *s, size_t row, size_t col, size_t n, float *y)

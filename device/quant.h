@@ -32,6 +32,7 @@ struct mx_quant_source {
 	uint32_t group_rows; /* MX_QUANT_FP8: rows that share a scale */
 	const void *zeros;   /* as the format packs them; NULL = symmetric */
 	bool zeros_less_one; /* GPTQ v1: the stored zero is one less */
+	bool codes_unsigned; /* MX_QUANT_INT8: codes have 128 added */
 };
 
 /* Returns the elements of a block of one of GGUF's formats, 1 for others. */

@@ -97,7 +97,10 @@ static mx_status mixer_weights(struct mx_resolver *r, const struct mx_plan_mixer
 		    (int)sizeof name)
 			return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", name);
 		const struct mx_tensor *t;
-		if (specs[i].optional && mx_resolve_find(r, name, &t, NULL) == MX_E_NOTFOUND)
+		struct mx_quant_matrix q;
+		if (specs[i].optional && mx_resolve_find(r, name, &t, NULL) == MX_E_NOTFOUND &&
+		    mx_resolve_quantised(r, name, specs[i].shape[0], specs[i].shape[1], &q) ==
+		        MX_E_NOTFOUND)
 			continue;
 		if (specs[i].form != MX_WEIGHT_VECTOR)
 			st = mx_need_matrix(r, name, &specs[i], &out->matrices[i]);
@@ -279,10 +282,13 @@ static mx_status resolve_ends(struct mx_resolver *r)
 	struct mx_model *m = r->model;
 	const struct mx_plan *p = m->plan;
 	const struct mx_tensor *t;
-	bool tied = p->may_be_tied && mx_resolve_find(r, p->lm_head, &t, NULL) == MX_E_NOTFOUND;
+	struct mx_quant_matrix q;
+	const bool no_head =
+		mx_resolve_find(r, p->lm_head, &t, NULL) == MX_E_NOTFOUND &&
+		mx_resolve_quantised(r, p->lm_head, p->vocab, p->width, &q) == MX_E_NOTFOUND;
+	bool tied = p->may_be_tied && no_head;
 	/* of vectors alone; the embedding is in its place, so that nothing else differs */
-	m->headless =
-		!tied && m->root && !*m->root && mx_resolve_find(r, p->lm_head, &t, NULL) == MX_E_NOTFOUND;
+	m->headless = !tied && m->root && !*m->root && no_head;
 	mx_status st = mx_need_table(r, p->embed, p->vocab, p->width, tied && !m->headless, &m->embed);
 	if (st == MX_OK && p->positions)
 		st = mx_need_table(r, p->positions, p->n_positions, p->width, false, &m->positions);

@@ -14,6 +14,11 @@
  * saved. */
 static const char *const always_skipped[] = {"*.rotary_emb.inv_freq", NULL};
 
+/* What a quantised one may have beside that: static scales of activations, which are scaled as they
+ * come here, and of keys and values, which are not stored in 8 bits. */
+static const char *const quantised_skipped[] = {"*.input_scale", "*.k_scale", "*.v_scale",
+                                                "*.activation_scale", NULL};
+
 /* Writes the name that a tensor of the plan has below `root`. */
 static void below(const struct mx_plan *p, const char *root, const char *name, char *out)
 {
@@ -50,38 +55,50 @@ mx_status mx_resolve_root(struct mx_resolver *r)
 	return mx_resolve_embed(m->plan, m->checkpoint, &m->root, &t, r->err);
 }
 
+/* Finds a tensor by its name in the checkpoint; `dtype` as for mx_checkpoint_find_raw, or NULL. */
+static mx_status find(const struct mx_checkpoint *c, const char *name, const char *dtype,
+                      const struct mx_tensor **out, struct mx_err *err)
+{
+	return dtype ? mx_checkpoint_find_raw(c, name, dtype, out, err)
+	             : mx_checkpoint_find(c, name, out, err);
+}
+
 /* Finds a tensor that is not below the root, such as lm_head: as it is, or below the first part of
  * the root ("language_model." of "language_model.model."). */
-static mx_status find_beside(const struct mx_resolver *r, const char *name,
+static mx_status find_beside(const struct mx_resolver *r, const char *name, const char *dtype,
                              const struct mx_tensor **out, struct mx_err *err)
 {
 	const struct mx_model *m = r->model;
 	char other[MAX_NAME];
-	mx_status st = mx_checkpoint_find(m->checkpoint, name, out, err);
+	mx_status st = find(m->checkpoint, name, dtype, out, err);
 	const char *dot = m->root ? strchr(m->root, '.') : NULL;
 	if (st != MX_E_NOTFOUND || !dot)
 		return st;
 	snprintf(other, sizeof other, "%.*s%s", (int)(dot + 1 - m->root), m->root, name);
-	if (mx_checkpoint_find(m->checkpoint, other, out, NULL) != MX_OK)
+	if (find(m->checkpoint, other, dtype, out, NULL) != MX_OK)
 		return st;
 	if (err)
 		*err = (struct mx_err){0};
 	return MX_OK;
 }
 
-mx_status mx_resolve_find(struct mx_resolver *r, const char *name, const struct mx_tensor **out,
-                          struct mx_err *err)
+mx_status mx_resolve_find_raw(struct mx_resolver *r, const char *name, const char *dtype,
+                              const struct mx_tensor **out, struct mx_err *err)
 {
 	struct mx_model *m = r->model;
 	const char *own = m->root ? m->plan->roots[0] : NULL;
 	char file[MAX_NAME];
-	mx_status st;
-	if (own && !strncmp(name, own, strlen(own))) {
-		below(m->plan, m->root, name, file);
-		st = mx_checkpoint_find(m->checkpoint, file, out, err);
-	} else {
-		st = find_beside(r, name, out, err);
-	}
+	if (!own || strncmp(name, own, strlen(own)) != 0)
+		return find_beside(r, name, dtype, out, err);
+	below(m->plan, m->root, name, file);
+	return find(m->checkpoint, file, dtype, out, err);
+}
+
+mx_status mx_resolve_find(struct mx_resolver *r, const char *name, const struct mx_tensor **out,
+                          struct mx_err *err)
+{
+	struct mx_model *m = r->model;
+	mx_status st = mx_resolve_find_raw(r, name, NULL, out, err);
 	if (st == MX_OK)
 		m->used[*out - mx_checkpoint_at(m->checkpoint, 0)] = true;
 	return st;
@@ -142,7 +159,9 @@ mx_status mx_resolve_unused(struct mx_resolver *r)
 			                  t->name, layer, p->n_layers);
 		/* a tied model may have a copy of its embedding */
 		bool head = p->lm_head == p->embed && matches("*lm_head.weight", t->name);
-		if (!more && !head && !in_list(always_skipped, t->name) && !in_list(p->skipped, t->name))
+		bool scale = p->quant.method && in_list(quantised_skipped, t->name);
+		if (!more && !head && !scale && !in_list(always_skipped, t->name) &&
+		    !in_list(p->skipped, t->name))
 			return mx_fail_at(r->err, MX_E_FORMAT, t->file,
 			                  "tensor '%.160s' is not of a model that config.json describes (%s)",
 			                  t->name, p->family);

@@ -153,11 +153,28 @@ static mx_status use_matrix(struct mx_resolver *r, const struct mx_tensor *t,
 	return use_rows(r, t, spec->shape[0], cols, &rows, how, out);
 }
 
+/* Finds a matrix that the checkpoint has quantised. MX_E_NOTFOUND if it has not. */
+static mx_status need_quantised(struct mx_resolver *r, const char *name,
+                                const struct mx_weight_spec *spec, struct mx_weight *out)
+{
+	struct mx_quant_matrix from;
+	struct mx_weight_slice rows;
+	if (spec->ndim != 2)
+		return MX_E_NOTFOUND;
+	mx_status st = mx_resolve_quantised(r, name, spec->shape[0], spec->shape[1], &from);
+	if (st == MX_OK)
+		st = check_slices(r, spec, &rows);
+	return st == MX_OK ? use_packed(r, &from, &rows, 0, spec->form == MX_WEIGHT_PLAIN, out) : st;
+}
+
 mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
                          struct mx_weight *out)
 {
 	const struct mx_tensor *t;
-	mx_status st = mx_resolve_find(r, name, &t, r->err);
+	mx_status st = need_quantised(r, name, spec, out);
+	if (st != MX_E_NOTFOUND)
+		return st;
+	st = mx_resolve_find(r, name, &t, r->err);
 	if (st == MX_OK && r->model->plan->transposed && spec->ndim == 2) {
 		const uint64_t shape[2] = {spec->shape[1], spec->shape[0]};
 		st = check_tensor(t, shape, 2, r->err);
@@ -198,12 +215,12 @@ static mx_status find_mxfp4(struct mx_resolver *r, const char *name, const uint6
 		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor %s has no whole blocks of 32", name);
 	if (snprintf(part, sizeof part, "%s_blocks", name) >= (int)sizeof part)
 		return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", name);
-	mx_status st = mx_checkpoint_find_bytes(r->model->checkpoint, part, &codes, r->err);
+	mx_status st = mx_checkpoint_find_raw(r->model->checkpoint, part, "U8", &codes, r->err);
 	if (st == MX_OK)
 		st = check_shape(codes, blocks, 4, r->err);
 	snprintf(part, sizeof part, "%s_scales", name);
 	if (st == MX_OK)
-		st = mx_checkpoint_find_bytes(r->model->checkpoint, part, &scales, r->err);
+		st = mx_checkpoint_find_raw(r->model->checkpoint, part, "U8", &scales, r->err);
 	if (st == MX_OK)
 		st = check_shape(scales, blocks, 3, r->err);
 	return st == MX_OK ? mx_resolve_mxfp4(r, codes, scales, pairs, out) : st;
@@ -232,7 +249,10 @@ mx_status mx_need_table(struct mx_resolver *r, const char *name, uint32_t rows, 
 {
 	const struct mx_weight_spec spec = MX_WEIGHT_SPEC(name, MATRIX, {rows, cols});
 	const struct mx_tensor *t;
-	mx_status st = mx_resolve_find(r, name, &t, r->err);
+	mx_status st = need_quantised(r, name, &spec, out);
+	if (st != MX_E_NOTFOUND)
+		return st;
+	st = mx_resolve_find(r, name, &t, r->err);
 	const enum mx_quantise how = logits ? MX_QUANTISE_8 : MX_QUANTISE_STORED;
 	return st == MX_OK ? use_matrix(r, t, &spec, how, out) : st;
 }

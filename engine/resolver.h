@@ -95,6 +95,13 @@ mx_status mx_resolve_packed(struct mx_resolver *r, const struct mx_quant_matrix 
                             const struct mx_weight_slice *part, int bits, bool plain,
                             struct mx_model_packed **out);
 
+/* ---- resolve_quant.c ---- */
+
+/* Finds the tensors that stand for a quantised matrix [rows, cols] of that name. MX_E_NOTFOUND if
+ * the checkpoint has none: then it may have a plain one. */
+mx_status mx_resolve_quantised(struct mx_resolver *r, const char *name, uint64_t rows,
+                               uint64_t cols, struct mx_quant_matrix *out);
+
 /* ---- resolve_names.c ---- */
 
 /* Finds the embedding, and with it the root of the checkpoint's names (NULL = there are no roots).
@@ -106,6 +113,9 @@ mx_status mx_resolve_root(struct mx_resolver *r);
 /* Finds a tensor by its name in the plan and notes that it is used. */
 mx_status mx_resolve_find(struct mx_resolver *r, const char *name, const struct mx_tensor **out,
                           struct mx_err *err);
+/* The same of a tensor of another dtype, as mx_checkpoint_find_raw names it. */
+mx_status mx_resolve_find_raw(struct mx_resolver *r, const char *name, const char *dtype,
+                              const struct mx_tensor **out, struct mx_err *err);
 /* Fails if the checkpoint has tensors that nobody asked for and that the plan does not skip. */
 mx_status mx_resolve_unused(struct mx_resolver *r);
 

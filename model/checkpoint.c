@@ -282,12 +282,13 @@ mx_status mx_checkpoint_find(const struct mx_checkpoint *c, const char *name,
 	return mx_fail_at(err, MX_E_NOTFOUND, c->dir, "tensor '%.160s' is missing", name);
 }
 
-mx_status mx_checkpoint_find_bytes(const struct mx_checkpoint *c, const char *name,
-                                   const struct mx_tensor **out, struct mx_err *err)
+mx_status mx_checkpoint_find_raw(const struct mx_checkpoint *c, const char *name, const char *dtype,
+                                 const struct mx_tensor **out, struct mx_err *err)
 {
 	const struct mx_st_entry *e = lookup(c->others, c->n_others, sizeof *e, name);
-	if (!e || strcmp(e->other, "U8"))
-		return mx_fail_at(err, MX_E_NOTFOUND, c->dir, "tensor '%.160s' of U8 is missing", name);
+	if (!e || strcmp(e->other, dtype) != 0)
+		return mx_fail_at(err, MX_E_NOTFOUND, c->dir, "tensor '%.160s' of %s is missing", name,
+		                  dtype);
 	*out = &e->tensor;
 	return MX_OK;
 }

@@ -142,8 +142,25 @@ struct mx_plan_inputs {
 	const char *embed, *projection, *norm;
 };
 
+/* How the quantised matrices of a checkpoint are stored; which ones are, its tensors tell. */
+enum mx_plan_method {
+	MX_PLAN_UNQUANTISED,
+	MX_PLAN_AWQ,
+	MX_PLAN_GPTQ,
+	MX_PLAN_COMPRESSED, /* compressed-tensors, whose tensors say the rest */
+	MX_PLAN_FP8,
+};
+
+struct mx_plan_quant {
+	enum mx_plan_method method;
+	uint32_t bits, group; /* of AWQ and GPTQ; group 0 = whole rows */
+	bool zeros_less_one;  /* GPTQ: stored zeros are one less */
+	uint32_t block[2];    /* fp8: rows and columns that share a scale; 0 = not by blocks */
+};
+
 struct mx_plan {
 	const char *family; /* model_type */
+	struct mx_plan_quant quant;
 	uint32_t width, vocab, n_layers;
 	/* Longest sequence: max_position_embeddings, times the rope scaling if the family does so. */
 	uint32_t max_context;

@@ -105,7 +105,7 @@ struct mx_family {
 	const char *text_type;
 	const char *const *roots;   /* see struct mx_plan */
 	const char *const *skipped; /* likewise, beside what all families skip */
-	const char *quantized;      /* quant_method of weights that the engine expands; NULL = none */
+	const char *quantized;      /* quant_method beside those of mx_quantisation_read; NULL = none */
 	bool tied;                  /* tie_word_embeddings when the key is absent */
 	bool own; /* our format: qk_norm, partial rotary, rope "none", attention_multiplier */
 	/* Reads the feed-forward of a layer; NULL = mx_mlp_config_read for all layers. */
@@ -220,5 +220,9 @@ mx_status mx_plan_no_memory(const struct mx_plan_build *b);
 
 /* Reads EOS, BOS and sampling defaults from `generation`. plan->vocab must be set. */
 mx_status mx_generation_config_read(const struct mx_plan_build *b, const json_t *generation);
+
+/* Reads quantization_config. MX_E_UNSUPPORTED for methods and variants that cannot be read. */
+mx_status mx_quantisation_read(const struct mx_plan_build *b, const json_t *q,
+                               struct mx_plan_quant *out);
 
 #endif

@@ -39,10 +39,10 @@ void mx_checkpoint_close(struct mx_checkpoint *c); /* takes NULL */
  * F32, F16 or BF16 (*err names it). */
 mx_status mx_checkpoint_find(const struct mx_checkpoint *c, const char *name,
                              const struct mx_tensor **out, struct mx_err *err);
-/* Looks up a tensor of bytes (U8), which no count or list has. Its `dtype` means nothing.
- * MX_E_NOTFOUND if there is none. */
-mx_status mx_checkpoint_find_bytes(const struct mx_checkpoint *c, const char *name,
-                                   const struct mx_tensor **out, struct mx_err *err);
+/* Looks up a tensor of another dtype ("U8", "I32", "F8_E4M3" ...), which no count or list has. Its
+ * `dtype` means nothing. MX_E_NOTFOUND if there is none of that dtype. */
+mx_status mx_checkpoint_find_raw(const struct mx_checkpoint *c, const char *name, const char *dtype,
+                                 const struct mx_tensor **out, struct mx_err *err);
 size_t mx_checkpoint_count(const struct mx_checkpoint *c);
 const struct mx_tensor *mx_checkpoint_at(const struct mx_checkpoint *c, size_t i);
 /* Returns the bytes of all mappings. */

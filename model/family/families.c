@@ -197,16 +197,10 @@ static mx_status refuse_unsupported(const struct mx_plan_build *b, const struct 
 			"supported: use the checkpoint that they were made from, in BF16, F16 or F32",
 			(int)json_integer_value(json_object_get(q, "bits")),
 			(int)json_integer_value(json_object_get(q, "group_size")));
-	if ((q = own_or_whole(b, scope, "quantization_config"))) {
-		const char *method = json_string_value(json_object_get(q, "quant_method"));
-		const char *known = b->family->quantized;
-		if (!method || !known || strcmp(method, known))
-			return mx_fail(
-				b->err, MX_E_UNSUPPORTED,
-				"quantization_config: quantized checkpoints are not supported%s%.40s%s: use "
-				"the one in BF16, F16 or F32 that it was made from",
-				method ? " (" : "", method ? method : "", method ? ")" : "");
-	}
+	q = own_or_whole(b, scope, "quantization_config");
+	mx_status st = json_is_object(q) ? mx_quantisation_read(b, q, &b->plan->quant) : MX_OK;
+	if (st != MX_OK)
+		return st;
 	return b->family->default_act ? MX_OK : mx_hidden_act_check(b, scope);
 }
 
