@@ -182,8 +182,9 @@ static void quantized_weights(void **state)
 	REFUSED("", MX_E_UNSUPPORTED, "quantization: MLX's quantized weights (bits 4, group_size 64)",
 	        "BF16, F16 or F32");
 	put("config.json",
-	    "{\"model_type\":\"llama\",\"quantization_config\":{\"quant_method\":\"awq\"}}");
-	REFUSED("", MX_E_UNSUPPORTED, "quantization_config: ", "(awq)", "BF16, F16 or F32");
+	    "{\"model_type\":\"llama\",\"quantization_config\":{\"quant_method\":\"hqq\"}}");
+	REFUSED("", MX_E_UNSUPPORTED, "quantization_config.quant_method: ", "\"hqq\"",
+	        "BF16, F16 or F32");
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_folder, remove_folder)

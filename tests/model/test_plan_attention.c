@@ -186,7 +186,7 @@ static void configs_of_parts_are_their_text(void **state)
 		{"{\"text_config\":\"-\"}", MX_E_INVALID, "text_config: must be an object"},
 		{"{\"text_config\":{\"model_type\":\"gemma3\"}}", MX_E_UNSUPPORTED,
 	     "text_config.model_type: 'gemma3' has parts itself"},
-		{"{\"quantization_config\":{}}", MX_E_UNSUPPORTED, "quantization_config: "},
+		{"{\"quantization_config\":{}}", MX_E_UNSUPPORTED, "quantization_config.quant_method: "},
 	};
 	check_refused(parts, cases, sizeof cases / sizeof *cases);
 }
