@@ -585,6 +585,13 @@ static bool take_once(const char *name, const char **out)
 	return true;
 }
 
+/* True for the name of a GGUF file, which may be given without --model. */
+static bool is_gguf_name(const char *arg)
+{
+	size_t n = strlen(arg);
+	return n > 5 && !strcmp(arg + n - 5, ".gguf");
+}
+
 /* Parses the command line. Returns an exit status, or -1 to continue. */
 static int read_options(int argc, char **argv, struct options *o)
 {
@@ -614,6 +621,8 @@ static int read_options(int argc, char **argv, struct options *o)
 		if (!fine)
 			return 2;
 	}
+	if (optind < argc && !o->model.model && is_gguf_name(argv[optind]))
+		o->model.model = argv[optind++];
 	if (optind < argc) {
 		fprintf(stderr, "mixd: unexpected argument \"%s\"\n", argv[optind]);
 		usage(stderr);

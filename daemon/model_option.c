@@ -70,6 +70,10 @@ mx_status mx_model_option_yaml(const struct mx_model_option *o, struct mx_buf *o
 	if (!path)
 		return mx_fail_at(err, MX_E_NOMEM, "--model", "no memory for the path");
 	const char *slash = strrchr(path, '/'), *base = slash && slash[1] ? slash + 1 : "model";
+	size_t n = strlen(base);
+	char stem[256];
+	if (n > 5 && n < sizeof stem && !strcmp(base + n - 5, ".gguf"))
+		base = memcpy(stem, base, n - 4), stem[n - 5] = 0;
 	mx_buf_printf(out, "http: { listen: \"127.0.0.1:%s\" }\nmodels:\n", o->port ? o->port : "8080");
 	put_key(out, "  - name: ", o->name ? o->name : base);
 	put_key(out, "    path: ", path);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Matrices that a checkpoint stores in another form than they are used in: transposed (GPT-2's
- * Conv1D, gpt-oss's experts) or in MXFP4. Copies of them are made once at load, in the host's
- * memory; with copy_weights of all others too, since memory on huge pages is read faster than a
- * file's mapping.
+ * Conv1D, gpt-oss's experts), with rows in another order (GGUF's q and k) or in MXFP4. Copies of
+ * them are made once at load, in the host's memory; with copy_weights of all others too, since
+ * memory on huge pages is read faster than a file's mapping.
  */
 #include <string.h>
 
@@ -75,6 +75,22 @@ mx_status mx_resolve_transposed(struct mx_resolver *r, const struct mx_tensor *t
 	return MX_OK;
 }
 
+mx_status mx_resolve_paired(struct mx_resolver *r, const struct mx_tensor *t,
+                            const struct mx_tensor **out)
+{
+	bool is_new;
+	struct mx_model_made *x = made_of(r, t, &is_new);
+	if (!x)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	*out = &x->made;
+	if (!is_new)
+		return MX_OK;
+	x->run = t->pairs;
+	x->made.pairs = 0;
+	r->model->made_bytes += mx_round_up(t->bytes, MX_VECTOR_ALIGN);
+	return MX_OK;
+}
+
 mx_status mx_resolve_mxfp4(struct mx_resolver *r, const struct mx_tensor *blocks,
                            const struct mx_tensor *scales, bool pairs, const struct mx_tensor **out)
 {
@@ -112,6 +128,17 @@ static void transpose_tile(const struct mx_model_made *x, const unsigned char *f
 			memcpy(to + (row_of(x, r, rows) * cols + c) * size, from + (c * rows + r) * size, size);
 }
 
+/* Copies the rows of each run to their places. */
+static void part_runs(const struct mx_model_made *x, unsigned char *to)
+{
+	const unsigned char *from = x->from->data;
+	const size_t rows = x->made.shape[0], size = x->made.bytes / rows;
+	for (size_t r = 0; r < rows; r++) {
+		size_t k = r % x->run;
+		memcpy(to + (r - k + k / 2 + (k & 1) * (x->run / 2)) * size, from + r * size, size);
+	}
+}
+
 /* A matrix of a tensor that is made: all of it, or of [n, rows, cols] one of n. */
 struct making {
 	const struct mx_model_made *x;
@@ -126,6 +153,10 @@ static void make_one(void *arg, size_t task, unsigned worker)
 	const size_t rows = shape[0], cols = shape[1], size = mx_dtype_size(x->made.dtype);
 	unsigned char *to = g->to + task * rows * cols * size;
 	(void)worker;
+	if (x->run) {
+		part_runs(x, g->to);
+		return;
+	}
 	if (x->scales) {
 		const unsigned char *codes = (const unsigned char *)x->from->data + task * rows * cols / 2;
 		const unsigned char *scales =

@@ -3,6 +3,7 @@
  * vectors' f32 copies. */
 #include "engine/resolver.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "device/convert.h"
@@ -95,6 +96,8 @@ void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base
 		if (v->same != SIZE_MAX)
 			continue;
 		mx_convert(at, MX_F32, v->tensor->data, v->tensor->dtype, v->n);
+		for (size_t k = 0; k < v->n && v->tensor->minus_exp; k++)
+			((float *)(void *)at)[k] = logf(-((float *)(void *)at)[k]);
 		for (size_t k = 0; k < v->n && v->plus != 0; k++)
 			((float *)(void *)at)[k] += v->plus;
 		for (size_t k = 0; v->pairs && k < v->n; k += v->pairs)

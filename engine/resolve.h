@@ -138,6 +138,7 @@ struct mx_model_made {
 	const struct mx_tensor *scales; /* MXFP4's scales [n, rows, cols / 32]; NULL = no MXFP4 */
 	bool same;                      /* a copy; else, without scales, the transpose */
 	bool pairs; /* row 2i of each stored matrix becomes row i, row 2i + 1 row i + rows / 2 */
+	size_t run; /* if not 0: not a transpose, but the same for each run of so many rows */
 	struct mx_model_made *next;
 };
 

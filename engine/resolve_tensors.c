@@ -114,6 +114,9 @@ static mx_status use_rows(struct mx_resolver *r, const struct mx_tensor *t, uint
                           uint64_t cols, const struct mx_weight_slice *part, enum mx_quantise how,
                           struct mx_weight *out)
 {
+	mx_status st = t->pairs ? mx_resolve_paired(r, t, &t) : MX_OK;
+	if (st != MX_OK)
+		return st;
 	if (!part->n || !cols || rows > UINT32_MAX || cols > UINT32_MAX)
 		return mx_fail_at(r->err, MX_E_UNSUPPORTED, t->name, "tensor %.160s has an unusable shape",
 		                  t->name);
@@ -262,6 +265,9 @@ static mx_status use_vector(struct mx_resolver *r, const struct mx_tensor *t, si
                             float plus, size_t pairs, float **dest)
 {
 	struct mx_model *m = r->model;
+	if (t->dtype == MX_QUANT)
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, t->file,
+		                  "tensor '%.160s' is quantised, which only matrices can be", t->name);
 	size_t same = 0, n = t->bytes / mx_dtype_size(t->dtype);
 	while (same < m->n_vectors && (m->vectors[same].tensor != t || m->vectors[same].plus != plus))
 		same++;
@@ -277,7 +283,7 @@ static mx_status use_vector(struct mx_resolver *r, const struct mx_tensor *t, si
 		.n = n,
 		.first = first,
 		.plus = plus,
-		.pairs = pairs,
+		.pairs = t->pairs ? t->pairs : pairs,
 	};
 	if (copied)
 		return MX_OK;

@@ -70,6 +70,9 @@ mx_status mx_resolve_copied(struct mx_resolver *r, const struct mx_tensor *t,
 /* Returns the transpose of a tensor of two dimensions, or of each matrix of one of three. */
 mx_status mx_resolve_transposed(struct mx_resolver *r, const struct mx_tensor *t, bool pairs,
                                 const struct mx_tensor **out);
+/* Returns the matrix with the rows of each run of t->pairs in their order (struct mx_tensor). */
+mx_status mx_resolve_paired(struct mx_resolver *r, const struct mx_tensor *t,
+                            const struct mx_tensor **out);
 /* Returns the matrices [n, rows, cols] that MXFP4's codes [n, rows, cols / 32, 16] and scales [n,
  * rows, cols / 32] stand for: in bf16, or f32 if the embedding is. */
 mx_status mx_resolve_mxfp4(struct mx_resolver *r, const struct mx_tensor *blocks,

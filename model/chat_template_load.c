@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "model/chat_template.h"
+#include "model/gguf/texts.h"
 
 enum {
 	MAX_SOURCE = 4 << 20, /* bytes of a template: more is refused when it is compiled */
@@ -82,16 +83,13 @@ static mx_status parse_named(const json_t *root, const char *name, const char *p
 	return mx_chat_template_parse(json_string_value(t), json_string_length(t), out, err);
 }
 
-static mx_status load_json(const char *path, struct mx_chat_template **out, struct mx_err *err)
+/* Makes the templates of the text of a JSON file. */
+static mx_status parse_json(const char *data, size_t len, const char *path,
+                            struct mx_chat_template **out, struct mx_err *err)
 {
-	char *data;
-	size_t len;
-	mx_status st = read_file(path, MAX_JSON, &data, &len, err);
-	if (st)
-		return st;
+	mx_status st;
 	json_error_t je;
 	json_t *root = json_loadb(data, len, 0, &je);
-	free(data);
 	if (!root)
 		return mx_fail_at(err, MX_E_FORMAT, path, "line %d column %d: %s", je.line, je.column,
 		                  je.text);
@@ -110,6 +108,31 @@ static mx_status load_json(const char *path, struct mx_chat_template **out, stru
 		mx_chat_template_destroy(t);
 	else
 		*out = t;
+	return st;
+}
+
+static mx_status load_json(const char *path, struct mx_chat_template **out, struct mx_err *err)
+{
+	char *data;
+	size_t len;
+	mx_status st = read_file(path, MAX_JSON, &data, &len, err);
+	if (st)
+		return st;
+	st = parse_json(data, len, path, out, err);
+	free(data);
+	return st;
+}
+
+/* Loads the templates in a GGUF file's metadata. */
+static mx_status load_gguf(const char *path, struct mx_chat_template **out, struct mx_err *err)
+{
+	char *data;
+	size_t len;
+	mx_status st = mx_gguf_file(path, "tokenizer_config.json", &data, &len, err);
+	if (st)
+		return st;
+	st = parse_json(data, len, path, out, err);
+	free(data);
 	return st;
 }
 
@@ -160,6 +183,8 @@ mx_status mx_chat_template_load(const char *dir, struct mx_chat_template **out, 
 {
 	struct mx_chat_template *t = NULL, *with_tools = NULL;
 	char path[4096];
+	if (mx_gguf_is(dir))
+		return load_gguf(dir, out, err);
 	mx_status st = load_default(dir, &t, err);
 	if (st == MX_OK)
 		st = path_of(dir, "additional_chat_templates/tool_use.jinja", path, err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Maps the safetensors files of a checkpoint folder and joins them into one
- * table of tensors. If a mapped file is truncated, the process dies of SIGBUS, as
- * any program that maps it would.
+ * table of tensors, or takes them from a GGUF file. If a mapped file is truncated, the process dies
+ * of SIGBUS, as any program that maps it would.
  */
 #include "model/safetensors.h"
 
@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "model/checkpoint_gguf.h"
 #include "model/config_json.h"
 #include "model/safetensors_file.h"
 
@@ -37,6 +38,7 @@ struct mx_checkpoint {
 	struct mx_arena arena;
 	struct shard *shards;
 	size_t n_shards;
+	struct mx_gguf *gguf;      /* the file, if the checkpoint is one; then there are no shards */
 	struct mx_tensor *tensors; /* [n], sorted by name; of supported dtypes */
 	size_t n;
 	struct mx_st_entry *others; /* [n_others], sorted by name; of other dtypes */
@@ -225,6 +227,15 @@ static mx_status open_sharded(struct mx_checkpoint *c, struct mx_err *err)
 	return s;
 }
 
+static mx_status open_gguf(struct mx_checkpoint *c, struct mx_err *err)
+{
+	mx_status s = mx_gguf_open(c->dir, &c->gguf, err);
+	if (s)
+		return s;
+	c->bytes = mx_gguf_bytes(c->gguf);
+	return mx_checkpoint_gguf(c->gguf, &c->arena, &c->tensors, &c->n, err);
+}
+
 mx_status mx_checkpoint_open(const char *dir, struct mx_checkpoint **out, struct mx_err *err)
 {
 	struct mx_checkpoint *c = mx_calloc(1, sizeof *c);
@@ -232,6 +243,8 @@ mx_status mx_checkpoint_open(const char *dir, struct mx_checkpoint **out, struct
 	mx_status s;
 	if (!c || !single || !(c->dir = strdup(dir)))
 		s = no_memory(err, dir);
+	else if (mx_gguf_is(dir))
+		s = open_gguf(c, err);
 	else if (!access(single, F_OK))
 		s = open_single(c, err);
 	else
@@ -259,6 +272,7 @@ void mx_checkpoint_close(struct mx_checkpoint *c)
 		if (c->shards[i].data)
 			munmap(c->shards[i].data, c->shards[i].size);
 	}
+	mx_gguf_close(c->gguf);
 	free(c->shards);
 	free(c->tensors);
 	free(c->others);

@@ -53,18 +53,17 @@ static mx_status not_fetched(const char *where, struct mx_err *err)
 
 static mx_status is_gguf(const char *where, const char *what, struct mx_err *err)
 {
-	return mx_fail_at(err, MX_E_UNSUPPORTED, where,
-	                  "%s GGUF, llama.cpp's format, which is not supported: give the folder of the "
-	                  "checkpoint that it was made from, in Hugging Face form (" FORM ")",
-	                  what);
+	return mx_fail_at(
+		err, MX_E_INVALID, where,
+		"%s GGUF and no checkpoint in Hugging Face form: give the path of the file, the "
+		"first one if there are several",
+		what);
 }
 
 static mx_status explain_file(const char *path, struct mx_err *err)
 {
 	char head[64];
 	peek(AT_FDCWD, path, head);
-	if (!strncmp(head, "GGUF", 4))
-		return is_gguf(path, "is a file in", err);
 	if (is_pointer(head))
 		return not_fetched(path, err);
 	return mx_fail_at(err, MX_E_INVALID, path,

@@ -203,7 +203,8 @@ struct mx_plan {
 	int32_t top_k;
 };
 
-/* Reads DIR/config.json and generation_config.json (optional). Destroy with mx_plan_destroy. */
+/* Reads DIR/config.json and generation_config.json (optional), or the metadata of a GGUF file, from
+ * which these are made. Destroy with mx_plan_destroy. */
 mx_status mx_plan_load(const char *dir, struct mx_plan **out, struct mx_err *err);
 /* As mx_plan_load, from texts in memory; generation may be NULL. */
 mx_status mx_plan_parse(const char *config, size_t config_len, const char *generation,

@@ -26,11 +26,17 @@ struct mx_tensor {
 	const void *data; /* in the mapping; aligned to its dtype if the file is */
 	size_t bytes;
 	const char *file; /* base name of the shard */
+	/* Of GGUF, whose converter changes some tensors. pairs, if not 0: of each run of so many rows
+	 * (elements, if ndim is 1) row i is stored as row 2i, and row i + pairs / 2 as row 2i + 1.
+	 * minus_exp: the file has -exp(x) for x. */
+	uint32_t pairs;
+	bool minus_exp;
 };
 
 struct mx_checkpoint;
 
-/* Opens the safetensors files of a folder. Tensors of dtypes other than F32, F16 and BF16 are not
+/* Opens the safetensors files of a folder, or a GGUF file, whose tensors get the names that they
+ * have in such a folder. Tensors of dtypes other than F32, F16 and BF16 are not
  * counted and not listed; mx_checkpoint_find names their dtype. */
 mx_status mx_checkpoint_open(const char *dir, struct mx_checkpoint **out, struct mx_err *err);
 void mx_checkpoint_close(struct mx_checkpoint *c); /* takes NULL */

@@ -9,6 +9,7 @@
 
 #include "model/family/family.h"
 #include "model/folder.h"
+#include "model/gguf/texts.h"
 #include "model/plan.h"
 
 #define CONFIG     "config.json"
@@ -351,10 +352,49 @@ static mx_status slurp(const char *dir, const char *name, char **out, size_t *ou
 	return s;
 }
 
+/* Of norms that hold 1 + w where the family expects w, nothing is added to. */
+static void norms_hold_one(struct mx_plan *p)
+{
+	p->norm_plus_one = false;
+	for (uint32_t i = 0; i < p->n_layers; i++)
+		for (uint32_t b = 0; b < p->layers[i].n_blocks; b++)
+			for (uint32_t k = 0; k < p->layers[i].blocks[b].n_mixers; k++) {
+				const struct mx_plan_mixer *m = &p->layers[i].blocks[b].mixers[k];
+				((struct mx_plan_mixer *)(uintptr_t)m)->plus_one = NULL; /* of the plan's arena */
+			}
+}
+
+/* Reads the plan of a GGUF file. */
+static mx_status load_gguf(const char *path, struct mx_plan **out, struct mx_err *err)
+{
+	struct mx_gguf *g = NULL;
+	char *config = NULL, *generation = NULL;
+	size_t config_len = 0, generation_len = 0;
+	mx_status s = mx_gguf_open(path, &g, err);
+	if (!s)
+		s = mx_gguf_make(g, CONFIG, &config, &config_len, err);
+	if (!s &&
+	    (s = mx_gguf_make(g, GENERATION, &generation, &generation_len, err)) == MX_E_NOTFOUND) {
+		s = MX_OK;
+		if (err)
+			*err = (struct mx_err){0};
+	}
+	if (!s)
+		s = mx_plan_parse(config, config_len, generation, generation_len, out, err);
+	if (!s && mx_gguf_norms_hold_one(g))
+		norms_hold_one(*out);
+	mx_gguf_close(g);
+	free(config);
+	free(generation);
+	return s;
+}
+
 mx_status mx_plan_load(const char *dir, struct mx_plan **out, struct mx_err *err)
 {
 	char *config = NULL, *generation = NULL;
 	size_t config_len = 0, generation_len = 0;
+	if (mx_gguf_is(dir))
+		return load_gguf(dir, out, err);
 	mx_status s = mx_folder_check(dir, err);
 	if (!s)
 		s = slurp(dir, CONFIG, &config, &config_len, err);

@@ -289,8 +289,10 @@ static mx_status scale_long(const struct rope_source *src, struct mx_rope_config
 static mx_status scale(const struct rope_source *src, struct mx_rope_config *r, double *inv)
 {
 	mx_status s;
-	if (!strcmp(r->type, "default"))
-		return MX_OK;
+	if (!strcmp(r->type, "default")) /* the list is that of a GGUF file's rope_freqs */
+		return mx_scope_get(&src->dict, "frequency_factors")
+		           ? divide(src, "frequency_factors", r, inv)
+		           : MX_OK;
 	if (!strcmp(r->type, "yarn"))
 		return scale_yarn(src, r, inv);
 	if (!strcmp(r->type, "longrope"))

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "model/gguf/texts.h"
 #include "model/tokenizer/internal.h"
 
 /* Limit of the bytes of tokenizer.json; the largest in use (Gemma 3) has 33 MB. */
@@ -238,8 +239,29 @@ static mx_status explain_missing(const char *dir, struct mx_err *err)
 	return mx_fail_at(err, MX_E_NOTFOUND, "tokenizer.json", "is missing");
 }
 
+/* Loads the tokenizer of a GGUF file, from the files that are made of it. */
+static mx_status load_gguf(const char *path, struct mx_tokenizer **out, struct mx_err *err)
+{
+	struct mx_gguf *g = NULL;
+	char *json = NULL, *config = NULL;
+	size_t json_len = 0, config_len = 0;
+	mx_status st = mx_gguf_open(path, &g, err);
+	if (st == MX_OK)
+		st = mx_gguf_make(g, "tokenizer.json", &json, &json_len, err);
+	if (st == MX_OK)
+		st = mx_gguf_make(g, "tokenizer_config.json", &config, &config_len, err);
+	if (st == MX_OK)
+		st = mx_tokenizer_parse(json, json_len, config, config_len, out, err);
+	mx_gguf_close(g);
+	free(json);
+	free(config);
+	return st;
+}
+
 mx_status mx_tokenizer_load(const char *dir, struct mx_tokenizer **out, struct mx_err *err)
 {
+	if (mx_gguf_is(dir))
+		return load_gguf(dir, out, err);
 	struct mx_buf json = {0}, world = {0}, config = {0};
 	bool has_json = false, has_world = false, has_config = false;
 	mx_status st = read_optional(dir, "tokenizer.json", &json, &has_json, err);

@@ -2,7 +2,8 @@
 /*
  * Tests the engine against transformers, flash-linear-attention and Hyena's authors:
  * log-probabilities of prompts and greedy continuations of the checkpoints in tests/golden/models
- * (see README.md there), at every instruction set of this machine. With MIXD_TEST_DEVICE
+ * (see README.md there), some of them GGUF files, at every instruction set of this machine. With
+ * MIXD_TEST_DEVICE
  * ("cuda:0"): on that device, the checkpoints whose mixers have CUDA sides. Arguments name the
  * checkpoints to run; none: all.
  */
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "device/cpu/cpu.h"
@@ -195,6 +197,10 @@ static bool check_model(const char *name)
 		fail_msg("%s: %s", path, error.text);
 	struct mx_engine_config config = loaded_config();
 	struct loaded l;
+	const size_t n = strlen(dir);
+	snprintf(dir + n, sizeof dir - n, "/model.gguf");
+	if (access(dir, F_OK))
+		dir[n] = 0;
 	bool half = strstr(name, "bf16") || strstr(name, "f16");
 	loaded_open(dir, &l);
 	bool can = !config.device || runs_on_devices(l.plan);

@@ -75,9 +75,7 @@ static void a_gguf_file(void **state)
 {
 	(void)state;
 	put("tiny.gguf", "GGUF\3");
-	REFUSED("tiny.gguf", MX_E_UNSUPPORTED, "tiny.gguf: is a file in GGUF", "llama.cpp",
-	        "config.json, model.safetensors, tokenizer.json");
-	REFUSED("", MX_E_UNSUPPORTED, folder, "holds tiny.gguf in GGUF", "made from");
+	REFUSED("", MX_E_INVALID, folder, "holds tiny.gguf in GGUF", "give the path of the file");
 	put("config.json", CONFIG);
 	REFUSED("", MX_E_UNSUPPORTED, "holds tiny.gguf in GGUF");
 	put("model.safetensors", ""); /* beside safetensors a GGUF file does no harm */

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a GGUF file's general.architecture means in the terms of Hugging Face: the model_type, the
+ * keys of its config.json and the names of its tensors. Private to model/gguf/.
+ *
+ * The names and what the converter does to tensors: gguf-py/gguf/constants.py and tensor_mapping.py
+ * and the folder conversion/ of llama.cpp.
+ */
+#ifndef MX_MODEL_GGUF_ARCH_H
+#define MX_MODEL_GGUF_ARCH_H
+
+#include <jansson.h>
+
+#include "model/gguf/gguf.h"
+
+/* How a tensor differs from the one of Hugging Face that its name stands for. */
+enum mx_gguf_form {
+	MX_GGUF_SAME,
+	MX_GGUF_PAIRS_Q,   /* rows of a head are neighbours that rope turns, of attention.head_count */
+	MX_GGUF_PAIRS_K,   /* likewise of attention.head_count_kv */
+	MX_GGUF_CONV,      /* [channels, taps] for [channels, 1, taps] */
+	MX_GGUF_FLAT,      /* [1, n], [n, 1] or [groups, n / groups] for [n] */
+	MX_GGUF_MINUS_EXP, /* flat, and -exp(x) for x */
+	MX_GGUF_LIST,      /* [experts, ..]: the name has %u for the number of the expert */
+	MX_GGUF_LIST_TWO,  /* of each expert the rows of two matrices; the name has %s for gate or up */
+	MX_GGUF_DROPPED,   /* config.json says it */
+};
+
+/* A name behind "blk.N.", and the one behind the layer's number. Both are without ".weight" or
+ * ".bias", which stay, but where `whole`. */
+struct mx_gguf_rename {
+	const char *from, *to;
+	enum mx_gguf_form form;
+	bool whole;
+};
+
+/* The state of making a config.json. The first error stays in `status`. */
+struct mx_gguf_maker {
+	const struct mx_gguf *g;
+	const struct mx_gguf_arch *arch;
+	json_t *out;
+	int64_t layers; /* block_count less the layers that predict further tokens */
+	mx_status status;
+	struct mx_err *err;
+};
+
+struct mx_gguf_arch {
+	const char *name, *model_type;
+	/* Names outside the layers, and what comes before a layer's number. */
+	const char *embed, *final_norm, *lm_head, *layers;
+	const struct mx_gguf_rename *const *renames; /* tables that end with from NULL; then NULL */
+	void (*config)(struct mx_gguf_maker *m);     /* adds the keys of this architecture */
+	bool pairs;                                  /* q and k are MX_GGUF_PAIRS_Q, _K */
+	bool norms_hold_one;                         /* norms hold 1 + w where Hugging Face's have w */
+};
+
+/* Returns the architecture of a file, or fails with a text that names it. arch.c */
+mx_status mx_gguf_arch_of(const struct mx_gguf *g, const struct mx_gguf_arch **out,
+                          struct mx_err *err);
+
+/* Makes config.json. The caller owns *out (json_decref). config.c */
+mx_status mx_gguf_config(const struct mx_gguf *g, json_t **out, struct mx_err *err);
+/* Makes tokenizer.json, or tokenizer_config.json; the caller frees *out. tokenizer.c */
+mx_status mx_gguf_make_tokenizer(const struct mx_gguf *g, bool config, char **out, size_t *out_len,
+                                 struct mx_err *err);
+
+/* ---- keys.c: each function does nothing once an error was met. Keys of the file are below the
+ * architecture: "attention.head_count". ---- */
+
+/* Returns the integer of a key, `def` if it is absent. */
+int64_t mx_gguf_get_int(struct mx_gguf_maker *m, const char *key, int64_t def);
+/* The same; its absence is an error. */
+int64_t mx_gguf_need_int(struct mx_gguf_maker *m, const char *key);
+double mx_gguf_get_float(struct mx_gguf_maker *m, const char *key, double def);
+bool mx_gguf_has(const struct mx_gguf_maker *m, const char *key);
+/* Returns the value of an array, or the same number for each layer; fails if it has fewer than
+ * m->layers elements. */
+int64_t mx_gguf_of_layer(struct mx_gguf_maker *m, const char *key, int64_t layer, int64_t def);
+/* True if the file has this tensor. */
+bool mx_gguf_has_tensor(const struct mx_gguf_maker *m, const char *name);
+
+void mx_gguf_set_int(struct mx_gguf_maker *m, const char *key, int64_t v);
+void mx_gguf_set_float(struct mx_gguf_maker *m, const char *key, double v);
+void mx_gguf_set_bool(struct mx_gguf_maker *m, const char *key, bool v);
+void mx_gguf_set_string(struct mx_gguf_maker *m, const char *key, const char *v);
+/* Takes the value, even if NULL. */
+void mx_gguf_set(struct mx_gguf_maker *m, const char *key, json_t *v);
+/* Copies a number if it is there. */
+void mx_gguf_copy_int(struct mx_gguf_maker *m, const char *from, const char *to);
+void mx_gguf_copy_float(struct mx_gguf_maker *m, const char *from, const char *to);
+/* Records an error. */
+void mx_gguf_refuse(struct mx_gguf_maker *m, mx_status status, const char *fmt, ...)
+	MX_PRINTF(3, 4);
+
+#endif

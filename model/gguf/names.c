@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See names.h. */
+#include "model/gguf/names.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/gguf/arch.h"
+
+#define MAX_EXPERTS 4096
+
+/* The state of naming the tensors of a file. */
+struct namer {
+	const struct mx_gguf *g;
+	const struct mx_gguf_arch *arch;
+	mx_status (*each)(void *arg, const struct mx_gguf_named *t);
+	void *arg;
+	struct mx_err *err;
+};
+
+static mx_status bad(const struct namer *n, const struct mx_gguf_tensor *t, const char *what)
+{
+	return mx_fail_at(n->err, MX_E_FORMAT, t->file, "tensor '%.160s': %s", t->name, what);
+}
+
+/* Returns the length of the stem: what comes before ".weight" or ".bias", or all of it. */
+static size_t stem_of(const char *name)
+{
+	size_t n = strlen(name);
+	if (n > 7 && !strcmp(name + n - 7, ".weight"))
+		return n - 7;
+	return n > 5 && !strcmp(name + n - 5, ".bias") ? n - 5 : n;
+}
+
+/* Finds the entry for a name behind "blk.N."; NULL = there is none. */
+static const struct mx_gguf_rename *find(const struct mx_gguf_arch *a, const char *name)
+{
+	size_t stem = stem_of(name);
+	for (const struct mx_gguf_rename *const *table = a->renames; *table; table++)
+		for (const struct mx_gguf_rename *r = *table; r->from; r++)
+			if (r->whole ? !strcmp(r->from, name)
+			             : strlen(r->from) == stem && !strncmp(r->from, name, stem))
+				return r;
+	return NULL;
+}
+
+/* Returns the rows of a head of q or k, of which neighbours are a pair. */
+static mx_status head_rows(const struct namer *n, const struct mx_gguf_tensor *t, const char *key,
+                           uint32_t *out)
+{
+	char k[128];
+	int64_t heads = 0;
+	bool there = false;
+	snprintf(k, sizeof k, "%s.attention.head_count", n->arch->name);
+	mx_status s = mx_gguf_int(n->g, k, &heads, NULL, n->err);
+	snprintf(k, sizeof k, "%s.attention.%s", n->arch->name, key);
+	const struct mx_gguf_value *v = mx_gguf_find(n->g, k);
+	double first;
+	if (!s && v && v->kind == MX_GGUF_ARRAY && mx_gguf_element(v, 0, &first)) /* of equal ones */
+		heads = first >= 1 && first < 1e6 ? (int64_t)first : 0;
+	else if (!s)
+		s = mx_gguf_int(n->g, k, &heads, &there, n->err);
+	if (s)
+		return s;
+	uint64_t rows = t->ndim ? t->shape[0] : 0;
+	if (heads < 1 || rows % (uint64_t)heads || rows / (uint64_t)heads % 2 ||
+	    rows / (uint64_t)heads > UINT32_MAX)
+		return bad(n, t, "its rows are no whole heads");
+	*out = (uint32_t)(rows / (uint64_t)heads);
+	return MX_OK;
+}
+
+static void flatten(struct mx_gguf_named *o)
+{
+	uint64_t n = 1;
+	for (uint32_t i = 0; i < o->ndim; i++)
+		n *= o->shape[i];
+	o->ndim = 1;
+	o->shape[0] = n;
+}
+
+/* Gives each expert's part of [experts, rows, cols] its name; `parts` matrices of equal shape lie
+ * behind each other in the part of an expert. */
+static mx_status list(const struct namer *n, const struct mx_gguf_tensor *t, const char *prefix,
+                      const struct mx_gguf_rename *r, uint32_t parts)
+{
+	static const char *const words[] = {"gate", "up"};
+	struct mx_gguf_named o = {.tensor = t};
+	const char *suffix = t->name + stem_of(t->name);
+	bool bias = t->ndim == 2;
+	uint64_t count = t->shape[0];
+	if (t->ndim != 3 && !bias)
+		return bad(n, t, "is not of three dimensions");
+	if (count < 1 || count > MAX_EXPERTS || t->shape[1] % parts)
+		return bad(n, t, "has too many experts, none, or half rows");
+	o.ndim = t->ndim - 1;
+	o.shape[0] = t->shape[1] / parts;
+	o.shape[1] = t->shape[2];
+	o.bytes = t->bytes / (size_t)count / parts;
+	for (uint64_t i = 0; i < count * parts; i++) {
+		char part[128] = "";
+		const char *percent = strstr(r->to, "%u"), *word = strstr(r->to, "%s");
+		const char *end = percent + 2;
+		if (word)
+			snprintf(part, sizeof part, "%.*s%s%s", (int)(word - end), end, words[i % parts],
+			         word + 2);
+		else
+			snprintf(part, sizeof part, "%s", end);
+		snprintf(o.name, sizeof o.name, "%s%.*s%" PRIu64 "%s%s", prefix, (int)(percent - r->to),
+		         r->to, i / parts, part, suffix);
+		o.data = (const char *)t->data + i * o.bytes;
+		mx_status s = n->each(n->arg, &o);
+		if (s)
+			return s;
+	}
+	return MX_OK;
+}
+
+/* Names a tensor behind "blk.N."; prefix is "model.layers.N.". */
+static mx_status name_in_layer(const struct namer *n, const struct mx_gguf_tensor *t,
+                               const char *rest, const char *prefix)
+{
+	struct mx_gguf_named o = {.tensor = t, .ndim = t->ndim, .data = t->data, .bytes = t->bytes};
+	const struct mx_gguf_rename *r = find(n->arch, rest);
+	mx_status s = MX_OK;
+	memcpy(o.shape, t->shape, sizeof o.shape);
+	if (!r) { /* nobody asks for this name, and the engine says so */
+		snprintf(o.name, sizeof o.name, "%s", t->name);
+		return n->each(n->arg, &o);
+	}
+	switch (r->form) {
+	case MX_GGUF_SAME: break;
+	case MX_GGUF_PAIRS_Q:
+	case MX_GGUF_PAIRS_K:
+		if (n->arch->pairs)
+			s = head_rows(n, t, r->form == MX_GGUF_PAIRS_Q ? "head_count" : "head_count_kv",
+			              &o.pairs);
+		break;
+	case MX_GGUF_CONV:
+		if (o.ndim != 2)
+			return bad(n, t, "is not of two dimensions");
+		o.ndim = 3;
+		o.shape[2] = o.shape[1];
+		o.shape[1] = 1;
+		break;
+	case MX_GGUF_MINUS_EXP:
+		o.minus_exp = true;
+		flatten(&o);
+		break;
+	case MX_GGUF_FLAT: flatten(&o); break;
+	case MX_GGUF_LIST: return list(n, t, prefix, r, 1);
+	case MX_GGUF_LIST_TWO: return list(n, t, prefix, r, 2);
+	case MX_GGUF_DROPPED: return MX_OK;
+	}
+	if (s)
+		return s;
+	snprintf(o.name, sizeof o.name, "%s%s%s", prefix, r->to, r->whole ? "" : rest + stem_of(rest));
+	return n->each(n->arg, &o);
+}
+
+static mx_status name_one(const struct namer *n, const struct mx_gguf_tensor *t)
+{
+	const struct mx_gguf_arch *a = n->arch;
+	const struct {
+		const char *from, *to;
+	} outside[] = {
+		{"token_embd", a->embed}, {"output_norm", a->final_norm}, {"output", a->lm_head}};
+	const char *rest;
+	char *end, prefix[64];
+	size_t stem = stem_of(t->name);
+	struct mx_gguf_named o = {.tensor = t, .ndim = t->ndim, .data = t->data, .bytes = t->bytes};
+	if (!strncmp(t->name, "blk.", 4) && t->name[4] >= '0' && t->name[4] <= '9') {
+		unsigned long layer = strtoul(t->name + 4, &end, 10);
+		if (*end == '.' && layer < 100000) {
+			rest = end + 1;
+			snprintf(prefix, sizeof prefix, "%s%lu.", a->layers, layer);
+			return name_in_layer(n, t, rest, prefix);
+		}
+	}
+	if (!strcmp(t->name, "rope_freqs.weight"))
+		return MX_OK;
+	memcpy(o.shape, t->shape, sizeof o.shape);
+	snprintf(o.name, sizeof o.name, "%s", t->name);
+	for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
+		if (strlen(outside[i].from) == stem && !strncmp(outside[i].from, t->name, stem))
+			snprintf(o.name, sizeof o.name, "%s%s", outside[i].to, t->name + stem);
+	return n->each(n->arg, &o);
+}
+
+mx_status mx_gguf_names(const struct mx_gguf *g,
+                        mx_status (*each)(void *arg, const struct mx_gguf_named *t), void *arg,
+                        struct mx_err *err)
+{
+	struct namer n = {.g = g, .each = each, .arg = arg, .err = err};
+	mx_status s = mx_gguf_arch_of(g, &n.arch, err);
+	for (size_t i = 0; !s && i < mx_gguf_count(g); i++)
+		s = name_one(&n, mx_gguf_at(g, i));
+	return s;
+}

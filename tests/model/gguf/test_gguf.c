@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests that sound GGUF files are read, and that every kind of damage is refused with its place. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "model/gguf/names.h"
+#include "model/gguf/texts.h"
+#include "model/safetensors.h"
+#include "tests/model/gguf/gguf_util.h"
+
+static struct mx_gguf *parsed(const struct mx_buf *b)
+{
+	struct mx_gguf *g = NULL;
+	struct mx_err err = {0};
+	assert_false(b->failed);
+	if (mx_gguf_parse(b->data, b->len, "m.gguf", &g, &err))
+		fail_msg("%s: %s", err.where, err.text);
+	return g;
+}
+
+/* Expects a file to be refused at byte `offset`, and frees it. */
+static void refused(struct mx_buf *b, mx_status status, uint64_t offset, const char *text)
+{
+	struct mx_gguf *g = NULL;
+	struct mx_err err = {0};
+	char *exact = malloc(b->len ? b->len : 1); /* so that a read beyond it is seen */
+	assert_non_null(exact);
+	if (b->len)
+		memcpy(exact, b->data, b->len);
+	mx_status s = mx_gguf_parse(exact, b->len, "m.gguf", &g, &err);
+	if (s != status || !strstr(err.text, text) || err.offset != offset)
+		fail_msg("status %d at %llu: %s; not %d at %llu: %s", s, (unsigned long long)err.offset,
+		         err.text, status, (unsigned long long)offset, text);
+	assert_string_equal(err.where, "m.gguf");
+	free(exact);
+	mx_buf_free(b);
+}
+
+static void values_are_read(void **state)
+{
+	(void)state;
+	struct mx_buf b = {0};
+	put_head(&b, 2, 7);
+	put_key_text(&b, "text", "one");
+	put_key_int(&b, "int", 7);
+	put_key(&b, "negative", MX_GGUF_I16);
+	put_int(&b, 0xfffe, 2);
+	put_key(&b, "yes", MX_GGUF_BOOL);
+	put_int(&b, 1, 1);
+	put_key(&b, "half", MX_GGUF_F32);
+	put_int(&b, 0x3f000000, 4);
+	put_key(&b, "numbers", MX_GGUF_ARRAY);
+	put_int(&b, MX_GGUF_I32, 4);
+	put_int(&b, 2, 8);
+	put_int(&b, 5, 4);
+	put_int(&b, 0xffffffff, 4);
+	put_key(&b, "texts", MX_GGUF_ARRAY);
+	put_int(&b, MX_GGUF_STRING, 4);
+	put_int(&b, 2, 8);
+	put_text(&b, "a");
+	put_text(&b, "bc");
+	put_tensor(&b, "z", 3, 2, MX_GGUF_TYPE_F32, 0);
+	put_tensor(&b, "a", 64, 0, MX_GGUF_TYPE_Q8_0, 32);
+	put_data(&b, 32 + 68);
+	struct mx_gguf *g = parsed(&b);
+
+	struct mx_gguf_string s = {0};
+	struct mx_err err = {0};
+	int64_t i = 0;
+	double f = 0, e = 0;
+	bool there = false, yes = false;
+	assert_int_equal(mx_gguf_text(g, "text", &s, &there, &err), MX_OK);
+	assert_true(there && s.n == 3 && !memcmp(s.s, "one", 3));
+	assert_int_equal(mx_gguf_int(g, "int", &i, &there, &err), MX_OK);
+	assert_int_equal(i, 7);
+	assert_int_equal(mx_gguf_int(g, "negative", &i, NULL, &err), MX_OK);
+	assert_int_equal(i, -2);
+	assert_int_equal(mx_gguf_int(g, "absent", &i, &there, &err), MX_OK);
+	assert_true(!there && i == -2);
+	assert_int_equal(mx_gguf_bool(g, "yes", &yes, NULL, &err), MX_OK);
+	assert_true(yes);
+	assert_int_equal(mx_gguf_float(g, "half", &f, NULL, &err), MX_OK);
+	assert_true(f == 0.5);
+	assert_int_equal(mx_gguf_int(g, "half", &i, NULL, &err), MX_E_FORMAT);
+	assert_string_equal(err.text, "key 'half': must be an integer");
+	assert_int_equal(mx_gguf_bool(g, "int", &yes, NULL, &err), MX_E_FORMAT);
+	assert_int_equal(mx_gguf_text(g, "int", &s, NULL, &err), MX_E_FORMAT);
+	const struct mx_gguf_value *v = mx_gguf_find(g, "numbers");
+	assert_true(mx_gguf_element(v, 1, &e) && e == -1);
+	assert_false(mx_gguf_element(v, 2, &e));
+	v = mx_gguf_find(g, "texts");
+	const unsigned char *at = v->at;
+	assert_int_equal(mx_gguf_next(&at).n, 1);
+	s = mx_gguf_next(&at);
+	assert_true(s.n == 2 && !memcmp(s.s, "bc", 2));
+
+	assert_int_equal(mx_gguf_count(g), 2);
+	const struct mx_gguf_tensor *t = mx_gguf_tensor(g, "z");
+	assert_true(t && t->ndim == 2 && t->shape[0] == 2 && t->shape[1] == 3 && t->bytes == 24);
+	assert_int_equal(*(const unsigned char *)t->data, 0);
+	t = mx_gguf_at(g, 0);
+	assert_string_equal(t->name, "a");
+	assert_int_equal(t->bytes, 68);
+	assert_int_equal(*(const unsigned char *)t->data, 32);
+	assert_null(mx_gguf_tensor(g, "b"));
+	mx_gguf_close(g);
+	mx_buf_free(&b);
+}
+
+static void damage_is_refused_with_its_place(void **state)
+{
+	(void)state;
+	struct mx_buf b = {0};
+	refused(&b, MX_E_FORMAT, 0, "does not begin with \"GGUF\"");
+	mx_buf_puts(&b, "GGUF\3");
+	refused(&b, MX_E_FORMAT, 4, "ends at byte 5, within the version");
+	mx_buf_append(&b, "GGUF\0\0\0\3", 8);
+	refused(&b, MX_E_UNSUPPORTED, 4, "big-endian");
+	mx_buf_append(&b, "GGUF\1\0\0\0", 8);
+	refused(&b, MX_E_UNSUPPORTED, 4, "GGUF version 1");
+	put_head(&b, 0, 1u << 30);
+	refused(&b, MX_E_FORMAT, 16, "1073741824 key-value pairs");
+	put_head(&b, UINT64_MAX, 0);
+	refused(&b, MX_E_FORMAT, 8, "18446744073709551615 tensors");
+
+	put_head(&b, 0, 1);
+	put_int(&b, UINT64_MAX, 8);
+	put_data(&b, 64);
+	refused(&b, MX_E_FORMAT, 24, "a key is 18446744073709551615 bytes long");
+	put_head(&b, 0, 1);
+	put_key(&b, "k", 13);
+	put_data(&b, 64);
+	refused(&b, MX_E_FORMAT, 37, "key 'k': has the unknown type 13");
+	put_head(&b, 0, 1);
+	put_key(&b, "k", MX_GGUF_ARRAY);
+	put_int(&b, MX_GGUF_ARRAY, 4);
+	put_int(&b, 1, 8);
+	put_data(&b, 64);
+	refused(&b, MX_E_UNSUPPORTED, 49, "array of arrays");
+	put_head(&b, 0, 1);
+	put_key(&b, "k", MX_GGUF_ARRAY);
+	put_int(&b, MX_GGUF_U64, 4);
+	put_int(&b, UINT64_MAX / 8 + 1, 8);
+	put_data(&b, 64);
+	refused(&b, MX_E_FORMAT, 49, "elements, more than the rest");
+	put_head(&b, 0, 2);
+	put_key_int(&b, "k", 1);
+	put_key_int(&b, "k", 2);
+	refused(&b, MX_E_FORMAT, 49, "key 'k' is there twice");
+	put_head(&b, 1, 1);
+	put_key_int(&b, "general.alignment", 24);
+	put_data(&b, 64);
+	refused(&b, MX_E_FORMAT, 53, "no power of two");
+}
+
+/* A file of one tensor. */
+static struct mx_buf of_tensor(uint64_t ne0, uint64_t ne1, uint32_t type, uint64_t offset,
+                               size_t data)
+{
+	struct mx_buf b = {0};
+	put_head(&b, 1, 0);
+	put_tensor(&b, "t", ne0, ne1, type, offset);
+	put_data(&b, data);
+	return b;
+}
+
+static void bad_tensors_are_refused(void **state)
+{
+	(void)state;
+	struct mx_buf b = of_tensor(4, 2, MX_GGUF_TYPE_F32, 0, 31);
+	refused(&b, MX_E_FORMAT, b.len, "the file is not whole");
+	b = of_tensor(4, 2, MX_GGUF_TYPE_F32, 32, 64);
+	refused(&b, MX_E_FORMAT, 24, "begins at byte 32 of the data");
+	b = of_tensor(33, 2, MX_GGUF_TYPE_Q4_0, 0, 64);
+	refused(&b, MX_E_FORMAT, 24, "rows of 33 are no whole blocks of 32 (Q4_0)");
+	b = of_tensor(1ull << 40, 1ull << 40, MX_GGUF_TYPE_F32, 0, 64);
+	refused(&b, MX_E_FORMAT, 24, "more elements than can be counted");
+	b = of_tensor(1ull << 40, 2, MX_GGUF_TYPE_F32, 0, 64);
+	refused(&b, MX_E_FORMAT, 24, "larger than the file");
+	b = of_tensor(32, 2, 38, 0, 64);
+	refused(&b, MX_E_UNSUPPORTED, 24, "tensor 't': GGUF type 38 is not known");
+	put_head(&b, 1, 0);
+	put_text(&b, "t");
+	put_int(&b, 5, 4);
+	put_data(&b, 64);
+	refused(&b, MX_E_FORMAT, 24, "5 dimensions");
+	put_head(&b, 2, 0);
+	put_tensor(&b, "t", 8, 0, MX_GGUF_TYPE_F32, 0);
+	put_tensor(&b, "t", 8, 0, MX_GGUF_TYPE_F32, 32);
+	put_data(&b, 64);
+	refused(&b, MX_E_FORMAT, 0, "tensor 't' is there twice");
+}
+
+/* ---- what is made of a file ---- */
+
+static void make_fails(struct mx_buf *b, const char *name, mx_status status, const char *text)
+{
+	struct mx_gguf *g = parsed(b);
+	struct mx_err err = {0};
+	char *out = NULL;
+	size_t n = 0;
+	mx_status s = mx_gguf_make(g, name, &out, &n, &err);
+	if (s != status || !strstr(err.text, text))
+		fail_msg("status %d: %s; not %d: %s", s, err.text, status, text);
+	assert_null(out);
+	mx_gguf_close(g);
+	mx_buf_free(b);
+}
+
+static void what_is_not_known_is_named(void **state)
+{
+	(void)state;
+	struct mx_buf b = {0};
+	put_head(&b, 0, 1);
+	put_key_text(&b, "general.architecture", "whisper");
+	make_fails(&b, "config.json", MX_E_UNSUPPORTED,
+	           "general.architecture 'whisper' is not supported (have llama, qwen2, ");
+	put_head(&b, 0, 0);
+	make_fails(&b, "config.json", MX_E_FORMAT, "key 'general.architecture' is missing");
+	put_head(&b, 0, 1);
+	put_key_text(&b, "general.architecture", "llama");
+	make_fails(&b, "config.json", MX_E_FORMAT, "tensor 'token_embd.weight' is missing");
+	put_head(&b, 1, 1);
+	put_key_text(&b, "general.architecture", "llama");
+	put_tensor(&b, "token_embd.weight", 4, 2, MX_GGUF_TYPE_F32, 0);
+	put_data(&b, 32);
+	make_fails(&b, "config.json", MX_E_FORMAT, "key 'llama.block_count' is missing");
+	put_head(&b, 0, 0);
+	make_fails(&b, "tokenizer.json", MX_E_NOTFOUND, "has no tokenizer");
+	for (int i = 0; i < 3; i++) {
+		put_head(&b, 0, 3);
+		put_key_text(&b, "tokenizer.ggml.model", i == 0 ? "bert" : "gpt2");
+		put_key_text(&b, "tokenizer.ggml.pre", i == 1 ? "nobody" : "qwen2");
+		put_key(&b, "tokenizer.ggml.tokens", MX_GGUF_ARRAY);
+		put_int(&b, MX_GGUF_STRING, 4);
+		put_int(&b, 1, 8);
+		put_text(&b, i == 2 ? "\xff" : "a");
+		make_fails(&b, "tokenizer.json", i == 2 ? MX_E_FORMAT : MX_E_UNSUPPORTED,
+		           i == 0   ? "tokenizer.ggml.model \"bert\" is unknown"
+		           : i == 1 ? "tokenizer.ggml.pre \"nobody\" is unknown"
+		                    : "token 0: is not valid UTF-8");
+	}
+}
+
+static void write_file(const char *path, const struct mx_buf *b)
+{
+	FILE *f = fopen(path, "wb");
+	assert_non_null(f);
+	assert_int_equal(fwrite(b->data, 1, b->len, f), b->len);
+	assert_int_equal(fclose(f), 0);
+}
+
+static void types_are_refused_by_name(void **state)
+{
+	(void)state;
+	char path[] = "/tmp/mixd-gguf-XXXXXX";
+	struct mx_buf b = {0};
+	struct mx_checkpoint *c = NULL;
+	struct mx_err err = {0};
+	int fd = mkstemp(path);
+	assert_true(fd >= 0);
+	close(fd);
+	put_head(&b, 1, 1);
+	put_key_text(&b, "general.architecture", "llama");
+	put_tensor(&b, "blk.3.ffn_down.weight", 256, 1, 16, 0);
+	put_data(&b, 66);
+	write_file(path, &b);
+	assert_true(mx_gguf_is(path));
+	assert_int_equal(mx_checkpoint_open(path, &c, &err), MX_E_UNSUPPORTED);
+	assert_string_equal(err.text, "tensor 'blk.3.ffn_down.weight': GGUF type 16 (IQ2_XXS) is not "
+	                              "supported; use Q4_K_M or Q8_0");
+	unlink(path);
+	mx_buf_free(&b);
+}
+
+/* ---- names ---- */
+
+static mx_status note(void *arg, const struct mx_gguf_named *t)
+{
+	struct mx_buf *b = arg;
+	mx_buf_printf(b, "%s [", t->name);
+	for (uint32_t i = 0; i < t->ndim; i++)
+		mx_buf_printf(b, "%s%llu", i ? "," : "", (unsigned long long)t->shape[i]);
+	mx_buf_printf(b, "] %d%s %d\n", (int)t->pairs, t->minus_exp ? " exp" : "",
+	              *(const unsigned char *)t->data);
+	return MX_OK;
+}
+
+static void experts_are_parted(void **state)
+{
+	(void)state;
+	struct mx_buf b = {0}, names = {0};
+	struct mx_err err = {0};
+	put_head(&b, 2, 3);
+	put_key_text(&b, "general.architecture", "llama");
+	put_key_int(&b, "llama.attention.head_count", 4);
+	put_key_int(&b, "llama.attention.head_count_kv", 2);
+	put_tensor(&b, "blk.1.attn_k.weight", 1, 8, MX_GGUF_TYPE_F32, 0);
+	put_text(&b, "blk.1.ffn_up_exps.weight");
+	put_int(&b, 3, 4);
+	put_int(&b, 2, 8);
+	put_int(&b, 3, 8);
+	put_int(&b, 2, 8);
+	put_int(&b, MX_GGUF_TYPE_F32, 4);
+	put_int(&b, 32, 8);
+	put_data(&b, 32 + 48);
+	struct mx_gguf *g = parsed(&b);
+	assert_int_equal(mx_gguf_names(g, note, &names, &err), MX_OK);
+	assert_string_equal(mx_buf_str(&names),
+	                    "model.layers.1.self_attn.k_proj.weight [8,1] 4 0\n"
+	                    "model.layers.1.block_sparse_moe.experts.0.w3.weight [3,2] 0 32\n"
+	                    "model.layers.1.block_sparse_moe.experts.1.w3.weight [3,2] 0 56\n");
+	mx_gguf_close(g);
+	mx_buf_free(&names);
+	mx_buf_free(&b);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(values_are_read),
+		cmocka_unit_test(damage_is_refused_with_its_place),
+		cmocka_unit_test(bad_tensors_are_refused),
+		cmocka_unit_test(what_is_not_known_is_named),
+		cmocka_unit_test(types_are_refused_by_name),
+		cmocka_unit_test(experts_are_parted),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the GGUF files among the golden files, with llama.cpp's own converter.
+
+    pip install torch "transformers<5" "numpy<2" sentencepiece safetensors gguf protobuf
+    tools/export-gguf.py LLAMA-CPP models|tokenizers
+    tools/export-gguf.py LLAMA-CPP sentencepiece TRAINING-TEXT
+
+LLAMA-CPP is a source tree of llama.cpp, whose convert_hf_to_gguf.py runs. models: of the checkpoints
+MODELS in tests/golden/models, folders gguf-NAME with model.gguf and a copy of expected.json.
+tokenizers: of TOKENIZERS in tests/golden/tokenizer, NAME.gguf without weights. sentencepiece: there
+spm.json and spm.gguf of a SentencePiece model that is trained on TRAINING-TEXT (any English text of
+half a megabyte). Versions are in PROVENANCE-gguf of tests/golden/models.
+"""
+import json
+import os
+import shutil
+import sys
+import tempfile
+
+MODELS = ["llama-bias", "llama-llama3", "mixtral", "qwen2", "qwen3_moe", "gemma2", "gemma3", "mamba2", "falcon_h1"]
+# name -> tokenizer.ggml.pre, which the converter knows by a hash of the published tokenizer
+TOKENIZERS = {"gpt2": "gpt-2", "llama3": "llama-bpe", "qwen2": "qwen2", "qwen35": "qwen35", "tekken": "tekken",
+              "o200k": "gpt-4o", "deepseek-v3": "deepseek-v3", "deepseek": "deepseek-coder",
+              "command-r": "command-r"}
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "golden")
+
+
+def converter(tree, pre):
+    """Imports the converter. pre: the value of tokenizer.ggml.pre; "none": the file gets no tokenizer."""
+    import torch
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "uint16", "uint32", "uint64",
+                 "float4_e2m1fn_x2"):
+        if not hasattr(torch, name):  # torch of 2022: types that our checkpoints do not have
+            setattr(torch, name, type(name, (), {"itemsize": 1})())
+    os.chdir(tree)
+    sys.path[:0] = [tree, os.path.join(tree, "gguf-py")]
+    from conversion import base
+    init = base.TextModel.__init__
+
+    def without_tokenizer(self, *args, **named):
+        init(self, *args, **named)
+        if pre == "none":
+            self.set_vocab = lambda: self.gguf_writer.add_tokenizer_model("none")
+    base.TextModel.__init__ = without_tokenizer
+    base.TextModel.get_vocab_base_pre = lambda self, tokenizer: pre
+
+
+def convert(tree, folder, out, *options):
+    """Runs convert_hf_to_gguf.py in this process."""
+    script = os.path.join(tree, "convert_hf_to_gguf.py")
+    sys.argv = [script, folder, "--outfile", out, "--outtype", "f32", *options]
+    with open(script) as f:
+        exec(compile(f.read(), script, "exec"), {"__name__": "__main__", "__file__": script})
+
+
+def in_child(function, *args):
+    """The converter keeps state in classes: one process for each file."""
+    child = os.fork()
+    if not child:
+        try:
+            function(*args)
+        except SystemExit as e:
+            os._exit(1 if e.code else 0)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit(f"{args}: failed")
+
+
+def one(tree, pre, folder, out, *options):
+    converter(tree, pre)
+    convert(tree, folder, out, *options)
+
+
+def models(tree):
+    for name in MODELS:
+        source = os.path.join(GOLDEN, "models", name)
+        target = os.path.join(GOLDEN, "models", "gguf-" + name)
+        os.makedirs(target, exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            for f in os.listdir(source):
+                shutil.copy(os.path.join(source, f), folder)
+            with open(os.path.join(folder, "config.json")) as f:
+                config = json.load(f)
+            vocab = config.get("text_config", config)["vocab_size"]
+            with open(os.path.join(folder, "tokenizer.json"), "w") as f:  # Gemma 3's rows are counted by it
+                json.dump({"model": {"vocab": {str(i): i for i in range(vocab)}}, "added_tokens": []}, f)
+            in_child(one, tree, "none", folder, os.path.join(target, "model.gguf"))
+        shutil.copy(os.path.join(source, "expected.json"), target)
+
+
+def tiny_config(folder, vocab):
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
+                   "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64,
+                   "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "vocab_size": vocab}, f)
+
+
+def byte_level(tree, folder, name, pre):
+    source = os.path.join(GOLDEN, "tokenizer", name + ".json")
+    with open(source) as f:
+        t = json.load(f)
+    special = {}
+    ids = [*t["model"]["vocab"].values(), *(a["id"] for a in t["added_tokens"])]
+    tiny_config(folder, max(ids) + 1)
+    shutil.copy(source, os.path.join(folder, "tokenizer.json"))
+    template = next((p for p in (t["post_processor"] or {}).get("processors", [t["post_processor"] or {}])
+                     if p.get("type") == "TemplateProcessing"), None)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": template is not None}
+    if template:
+        config["bos_token"] = next(iter(template["special_tokens"]))
+    with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:
+        json.dump({**config, **special}, f)
+    in_child(one, tree, pre, folder, os.path.join(GOLDEN, "tokenizer", name + ".gguf"), "--vocab-only")
+
+
+def sentence_piece(tree, folder, text):
+    import sentencepiece
+    from transformers import LlamaTokenizerFast
+    sentencepiece.SentencePieceTrainer.train(
+        input=text, model_prefix=os.path.join(folder, "tokenizer"), model_type="bpe", vocab_size=700,
+        byte_fallback=True, character_coverage=0.999, normalization_rule_name="identity", split_digits=True,
+        remove_extra_whitespaces=False, allow_whitespace_only_pieces=True, minloglevel=2, num_threads=1)
+    fast = LlamaTokenizerFast(vocab_file=os.path.join(folder, "tokenizer.model"), legacy=True,
+                              add_prefix_space=True)
+    fast.backend_tokenizer.save(os.path.join(GOLDEN, "tokenizer", "spm.json"), pretty=False)
+    tiny_config(folder, 700)
+    in_child(one, tree, None, folder, os.path.join(GOLDEN, "tokenizer", "spm.gguf"), "--vocab-only")
+
+
+def main():
+    tree, what = os.path.abspath(sys.argv[1]), sys.argv[2]
+    if what == "models":
+        models(tree)
+        return
+    if what == "tokenizers":
+        for name, pre in TOKENIZERS.items():
+            with tempfile.TemporaryDirectory() as folder:
+                byte_level(tree, folder, name, pre)
+        return
+    text = os.path.abspath(sys.argv[3])
+    with tempfile.TemporaryDirectory() as folder:
+        sentence_piece(tree, folder, text)
+
+
+main()
