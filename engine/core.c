@@ -62,6 +62,7 @@ void mx_core_fini(struct mx_core *c)
 	mx_pages_destroy(c->pages);
 	mx_snapshots_destroy(c->snapshots);
 	mx_kv_events_destroy(c->kv_events);
+	mx_draft_source_destroy(c->drafts);
 	free(c->covers);
 	free(c->free_slots);
 	free(c->to_save);
@@ -69,6 +70,7 @@ void mx_core_fini(struct mx_core *c)
 	c->pages = NULL;
 	c->snapshots = NULL;
 	c->kv_events = NULL;
+	c->drafts = NULL;
 	c->covers = NULL;
 	c->free_slots = NULL;
 	c->to_save = NULL;
@@ -113,6 +115,9 @@ static bool ids_valid(const struct mx_core *c, const int32_t *prompt, uint32_t n
 	for (uint32_t i = 0; i < n; i++)
 		if (prompt[i] < 0 || (uint32_t)prompt[i] >= c->info.vocab)
 			return false;
+	for (size_t i = 0; i < params->n_prediction; i++)
+		if (params->prediction[i] < 0 || (uint32_t)params->prediction[i] >= c->info.vocab)
+			return false;
 	for (size_t i = 0; i < params->sampling.n_bias; i++) {
 		int32_t t = params->sampling.bias[i].token;
 		if (t < 0 || (uint32_t)t >= c->info.vocab)
@@ -145,6 +150,7 @@ static mx_status copy_params(struct mx_core *c, struct mx_seq *s,
 	s->params.n_stop = 0;
 	s->params.pooled = NULL;
 	s->params.sampling.bias = NULL;
+	s->params.prediction = NULL; /* the source of drafts has a copy */
 	if (params->sampling.n_bias) {
 		struct mx_logit_bias *bias = mx_calloc(params->sampling.n_bias, sizeof *bias);
 		if (!bias)
@@ -187,6 +193,7 @@ static mx_status copy_params(struct mx_core *c, struct mx_seq *s,
 
 static void free_seq(struct mx_seq *s)
 {
+	mx_draft_close(&s->draft);
 	free((void *)s->params.sampling.bias);
 	free((void *)s->params.stop);
 	free((void *)s->params.pooled);
@@ -228,6 +235,9 @@ mx_status mx_core_open(struct mx_engine *e, const int32_t *prompt, uint32_t n,
 			mx_counts_add(&s->counts, prompt[i], true);
 	}
 	s->n = s->n_prompt = n;
+	if (c->drafts && !params->no_speculation && params->max_len > n &&
+	    mx_draft_open(c->drafts, s, params, &s->draft) != MX_OK)
+		goto fail;
 	*out = s;
 	return MX_OK;
 fail:
@@ -303,6 +313,17 @@ void mx_core_release(struct mx_engine *e, struct mx_seq *s)
 	s->slot = MX_NO_SLOT;
 }
 
+void mx_core_propose(struct mx_engine *e, struct mx_step_item *items, uint32_t n)
+{
+	struct mx_core *c = core_of(e);
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t most = items[i].n_draft < c->info.max_draft ? items[i].n_draft : c->info.max_draft;
+		struct mx_seq *s = items[i].seq;
+		items[i].n_draft = most ? mx_draft_propose(&s->draft, s, most) : 0;
+		items[i].draft = s->draft.tokens;
+	}
+}
+
 void mx_core_save_snapshots(struct mx_engine *e)
 {
 	mx_prefix_save_snapshots(core_of(e));
@@ -330,6 +351,18 @@ mx_status mx_core_step(struct mx_engine *e, const struct mx_step_item *items, ui
 	return st == MX_OK ? e->ops->finish(e, results, out_times) : st;
 }
 
+/* True if the item's drafts keep the rules of engine.h. */
+static bool drafts_valid(const struct mx_core *c, const struct mx_step_item *item)
+{
+	const struct mx_seq *s = item->seq;
+	for (uint32_t i = 0; i < item->n_draft && i < c->info.max_draft; i++)
+		if (item->draft[i] < 0 || (uint32_t)item->draft[i] >= c->info.vocab)
+			return false;
+	return item->n_draft <= c->info.max_draft && item->n == 1 && item->sample &&
+	       (uint64_t)s->n + item->n_draft < s->params.max_len &&
+	       (uint64_t)s->computed + 1 + item->n_draft <= s->reserved;
+}
+
 mx_status mx_core_begin_step(struct mx_core *c, const struct mx_step_item *items, uint32_t n)
 {
 	if (c->stepping)
@@ -342,7 +375,9 @@ mx_status mx_core_begin_step(struct mx_core *c, const struct mx_step_item *items
 			return MX_E_INVALID;
 		if (items[i].sample && (end != s->n || s->n >= s->params.max_len))
 			return MX_E_INVALID;
-		rows += items[i].n;
+		if (items[i].n_draft && !drafts_valid(c, &items[i]))
+			return MX_E_INVALID;
+		rows += items[i].n + items[i].n_draft;
 	}
 	if (n > c->info.max_sequences || rows > c->info.step_tokens)
 		return MX_E_INVALID;
@@ -365,6 +400,8 @@ mx_status mx_core_finish_step(struct mx_core *c, struct mx_step_result *results)
 		results[i].status = MX_OK;
 		results[i].cause = NULL;
 		results[i].deferred = results[i].sampled = results[i].ended = false;
+		results[i].n_accepted = 0;
+		results[i].accepted = NULL;
 		results[i].prompt = NULL;
 		results[i].prompt_first = results[i].prompt_n = 0;
 		results[i].vector = NULL;
@@ -390,4 +427,15 @@ void mx_core_append(struct mx_seq *s, int32_t token)
 	s->tokens.output[s->n++ - s->n_prompt] = token;
 	if (s->counting)
 		mx_counts_add(&s->counts, token, false);
+}
+
+bool mx_core_accepts(const struct mx_step_item *item, uint32_t i, int32_t token)
+{
+	const struct mx_seq_params *p = &item->seq->params;
+	if (i >= item->n_draft || item->draft[i] != token)
+		return false;
+	for (size_t k = 0; k < p->n_ends; k++)
+		if (p->ends[k] == token)
+			return false;
+	return true;
 }

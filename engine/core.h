@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "engine/counts.h"
+#include "engine/draft.h"
 #include "engine/engine.h"
 #include "engine/kv_events.h"
 #include "engine/mask.h"
@@ -38,6 +39,7 @@ struct mx_seq {
 	struct mx_mask mask;         /* of a constrained sequence */
 	uint32_t prompt_reported;    /* log-probabilities of positions 1 .. this one were reported */
 	struct mx_pooled pooled;     /* empty without pooling */
+	struct mx_draft draft;       /* empty without speculation */
 
 	/* See prefix.h. */
 	struct mx_prefix_hash hash; /* of the first hash.n tokens */
@@ -86,7 +88,8 @@ struct mx_core {
 
 	struct mx_step_item *items; /* [n_items] of the step that runs */
 	uint32_t n_items;
-	bool stepping; /* a step has begun and is not finished */
+	bool stepping;                  /* a step has begun and is not finished */
+	struct mx_draft_source *drafts; /* NULL = no speculation; the core destroys it */
 
 	/* See prefix.h. */
 	struct mx_snapshots *snapshots; /* NULL if the engine has none */
@@ -118,6 +121,7 @@ void mx_core_release(struct mx_engine *e, struct mx_seq *s);
 void mx_core_close(struct mx_engine *e, struct mx_seq *s);
 const struct mx_seq_tokens *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n,
                                            uint32_t *out_computed);
+void mx_core_propose(struct mx_engine *e, struct mx_step_item *items, uint32_t n);
 void mx_core_save_snapshots(struct mx_engine *e);
 void mx_core_drop_cache(struct mx_engine *e);
 struct mx_kv_events *mx_core_kv_events(const struct mx_engine *e);
@@ -139,5 +143,8 @@ mx_status mx_core_finish_step(struct mx_core *c, struct mx_step_result *results)
 void mx_core_commit(struct mx_core *c, struct mx_seq *s, uint32_t n);
 /* Appends a sampled token. */
 void mx_core_append(struct mx_seq *s, int32_t token);
+/* True if draft token i of an item is kept when `token` was sampled at its position: it is the
+ * same, and it does not end the sequence. */
+bool mx_core_accepts(const struct mx_step_item *item, uint32_t i, int32_t token);
 
 #endif

@@ -83,6 +83,7 @@ struct mx_engine_info {
 	bool prefix_cache;                  /* prefixes are shared */
 	bool prefix_unsupported;            /* configured to be shared, but a mixer cannot */
 	bool kv_events;                     /* changes of the prefix cache are told */
+	uint32_t max_draft;                 /* most draft tokens of an item; 0 = no speculation */
 	uint32_t n_snapshots;               /* snapshots that there is room for */
 	uint32_t snapshot_every;            /* tokens between two snapshots; 0 = only at ends */
 	size_t weight_bytes, scratch_bytes; /* bytes in total */
@@ -136,13 +137,31 @@ struct mx_seq_params {
 	/* Restricts the output; NULL = nothing does. Stays the caller's, and must stay until close. Its
 	 * bans go before those of `stop`: a text that can only end ends before min_tokens. */
 	struct mx_constraint *constraint;
+	/* [n_ends] ids that end the sequence: no draft behind one of them is kept. The caller's, until
+	 * close. */
+	const int32_t *ends;
+	size_t n_ends;
+	/* [n_prediction] a text that the output probably resembles, for the source of drafts. */
+	const int32_t *prediction;
+	size_t n_prediction;
+	bool no_speculation; /* propose finds nothing for the sequence */
 };
+
+/* Most draft tokens of an item. */
+#define MX_MAX_DRAFT 8
 
 /* Tokens of one sequence in one step: positions [computed, computed + n). */
 struct mx_step_item {
 	struct mx_seq *seq;
 	uint32_t n;
 	bool sample; /* sample the next token; the last of the n is then the sequence's last token */
+	/* Draft tokens, which may follow the n: [n_draft] guesses of the tokens that are sampled next,
+	 * valid until finish. Only with n = 1 and `sample`, and with pages reserved for n + n_draft.
+	 * The step samples the token at each of their positions as it would without them, up to the
+	 * first that differs from the draft; so drafts change how many tokens a step gives, and no
+	 * token. */
+	const int32_t *draft;
+	uint32_t n_draft;
 };
 
 /* Result of an item. Pointers are valid until the next step is finished. */
@@ -160,6 +179,10 @@ struct mx_step_result {
 	bool ended;
 	int32_t token;             /* the sampled token, already appended to the sequence */
 	struct mx_logprob logprob; /* if asked for */
+	/* The first n_accepted tokens of the item's draft were sampled in front of `token`: they are
+	 * appended to the sequence too. Their log-probabilities, if asked for: accepted[n_accepted]. */
+	uint32_t n_accepted;
+	const struct mx_logprob *accepted;
 	/* Log-probabilities of the prompt tokens at positions first .. first + n - 1, if asked for. */
 	const struct mx_logprob *prompt;
 	uint32_t prompt_first, prompt_n;
@@ -209,6 +232,11 @@ struct mx_engine_ops {
 
 	/* Releases and frees the sequence. Takes NULL. */
 	void (*close)(struct mx_engine *e, struct mx_seq *s);
+
+	/* Proposes drafts: of each of the items [n] with n_draft > 0, which says how many at most, sets
+	 * draft and n_draft, to 0 if there is nothing to propose. At most info.max_draft of an item.
+	 * Valid until the next step is finished. */
+	void (*propose)(struct mx_engine *e, struct mx_step_item *items, uint32_t n);
 
 	/* Computes the items, at most step_tokens tokens in total, and fills results[n]. Each sequence
 	 * occurs at most once, and is attached and has its pages reserved. A status other than MX_OK

@@ -33,6 +33,7 @@ struct fake {
 	struct slot *saved;        /* [n_snapshots] */
 	uint64_t *saved_pages;     /* [n_snapshots, page_tokens] */
 	struct mx_logprob *prompt; /* [step_tokens] results of the last step */
+	struct mx_logprob *drafts; /* [max_sequences, MX_MAX_DRAFT + 1] likewise, of tokens sampled */
 	uint64_t begin_ns;
 };
 
@@ -168,6 +169,11 @@ static int32_t draw(const struct fake *f, const struct mx_seq *s, uint64_t diges
 	uint32_t n_output = s->n - s->n_prompt;
 	if (f->config.script)
 		return n_output < f->config.n_script ? f->config.script[n_output] : f->config.eos;
+	if (f->config.echo && s->n >= f->config.echo && h % 8) {
+		token = mx_seq_token(&s->tokens, s->n - f->config.echo);
+		if (!is_banned(s, token))
+			return token;
+	}
 	for (int tries = 0; tries < 64; tries++) {
 		h = mix(h + 1);
 		bool eos = f->config.eos >= 0 && f->config.eos_one_in && h % f->config.eos_one_in == 0;
@@ -245,6 +251,63 @@ static void pool(struct fake *f, struct mx_seq *s, uint32_t first, uint32_t n,
 	}
 }
 
+/* Computes the token at position i; returns its digest. */
+static uint64_t compute_token(struct fake *f, const struct mx_seq *s, uint32_t i, uint64_t before)
+{
+	uint64_t digest = before;
+	if (f->config.lookahead && i >= 2)
+		digest ^= *state_at(f, s, i);
+	digest = mix(digest ^ mix((uint64_t)(uint32_t)mx_seq_token(&s->tokens, i) + 1));
+	*state_at(f, s, i) = digest;
+	if (f->config.lookahead)
+		write_ahead(f, s, i, digest);
+	f->slots[s->slot] = (struct slot){digest, before, i + 1};
+	return digest;
+}
+
+/* Samples the next token, from the digest of all tokens before it. False: none can be. */
+static bool sample(struct fake *f, struct mx_seq *s, uint64_t digest, struct mx_logprob *logprob,
+                   struct mx_step_result *r)
+{
+	if (s->mask.allowed) {
+		mx_mask_make(s, f->config.vocab);
+		r->status = s->mask.status;
+		r->cause = s->mask.cause;
+		r->ended = s->mask.complete;
+		if (r->status != MX_OK || r->ended)
+			return false;
+	}
+	r->token = draw(f, s, digest);
+	if (s->params.logprobs >= 0)
+		fill_logprob(f, digest, r->token, (int32_t)clamp_top(s->params.logprobs, f->config.vocab),
+		             logprob);
+	return true;
+}
+
+/* Samples behind the item's tokens, and behind its drafts as far as they are kept. */
+static void sample_item(struct fake *f, const struct mx_step_item *item, uint64_t digest,
+                        struct mx_step_result *r)
+{
+	struct mx_seq *s = item->seq;
+	struct mx_logprob *logprobs = f->drafts + s->slot * (MX_MAX_DRAFT + 1);
+	r->sampled = sample(f, s, digest, logprobs, r);
+	while (r->sampled && mx_core_accepts(item, r->n_accepted, r->token)) {
+		struct slot kept = f->slots[s->slot];
+		mx_core_append(s, r->token);
+		digest = compute_token(f, s, s->n - 1, digest);
+		struct mx_step_result next = {0};
+		if (!sample(f, s, digest, logprobs + r->n_accepted + 1, &next)) {
+			/* the next step meets the same, and says so */
+			f->slots[s->slot] = kept;
+			break;
+		}
+		r->token = next.token;
+		r->n_accepted++;
+	}
+	r->accepted = logprobs;
+	r->logprob = logprobs[r->n_accepted];
+}
+
 static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_logprob *prompt,
                      struct mx_step_result *r)
 {
@@ -254,37 +317,18 @@ static void run_item(struct fake *f, const struct mx_step_item *item, struct mx_
 	if (f->config.lookahead && first &&
 	    s->snapshotted == first) /* it may have been attached there */
 		rebuild_ahead(f, s, first);
-	for (uint32_t i = first; i < first + item->n; i++) {
-		uint64_t before = digest;
-		if (f->config.lookahead && i >= 2)
-			digest ^= *state_at(f, s, i);
-		digest = mix(digest ^ mix((uint64_t)(uint32_t)mx_seq_token(&s->tokens, i) + 1));
-		*state_at(f, s, i) = digest;
-		if (f->config.lookahead)
-			write_ahead(f, s, i, digest);
-		f->slots[s->slot] = (struct slot){digest, before, i + 1};
-	}
+	for (uint32_t i = first; i < first + item->n; i++)
+		digest = compute_token(f, s, i, digest);
 	if (s->params.prompt_logprobs >= 0)
 		report_prompt(f, s, first, item->n, prompt, r);
 	if (s->params.pooling != MX_POOLING_NONE)
 		pool(f, s, first, item->n, r);
-	if (item->sample && s->mask.allowed) {
-		mx_mask_make(s, f->config.vocab);
-		r->status = s->mask.status;
-		r->cause = s->mask.cause;
-		r->ended = s->mask.complete;
-		if (r->status != MX_OK)
-			return;
-	}
-	if (item->sample && !r->ended) {
-		r->sampled = true;
-		r->token = draw(f, s, digest);
-		if (s->params.logprobs >= 0)
-			fill_logprob(f, digest, r->token,
-			             (int32_t)clamp_top(s->params.logprobs, f->config.vocab), &r->logprob);
-	}
-	mx_core_commit(&f->core, s, item->n);
-	if (r->sampled)
+	if (item->sample)
+		sample_item(f, item, digest, r);
+	if (r->status != MX_OK)
+		return;
+	mx_core_commit(&f->core, s, item->n + r->n_accepted);
+	if (r->sampled && s->n == s->computed)
 		mx_core_append(s, r->token);
 }
 
@@ -351,7 +395,7 @@ static mx_status fake_finish(struct mx_engine *e, struct mx_step_result *results
 		}
 		item->seq->resumes = false;
 		run_item(f, item, f->prompt + rows, &results[i]);
-		rows += item->n;
+		rows += item->n + item->n_draft;
 	}
 	pretend(f->config.overlaps ? f->begin_ns : now,
 	        f->config.ns_per_step + f->config.ns_per_token * rows);
@@ -370,6 +414,7 @@ static void fake_destroy(struct mx_engine *e)
 	free(f->saved);
 	free(f->saved_pages);
 	free(f->prompt);
+	free(f->drafts);
 	free(f);
 }
 
@@ -380,6 +425,7 @@ static const struct mx_engine_ops fake_ops = {
 	.attach = fake_attach,
 	.reserve = mx_core_reserve,
 	.chunk = mx_core_chunk,
+	.propose = mx_core_propose,
 	.release = mx_core_release,
 	.close = mx_core_close,
 	.step = mx_core_step,
@@ -409,6 +455,7 @@ static void fill_info(const struct mx_fake_config *config, struct mx_engine_info
 		.n_snapshots = config->n_snapshots,
 		.snapshot_every = config->snapshot_every,
 		.kv_events = config->kv_events,
+		.max_draft = config->max_draft,
 	};
 	if (config->state != MX_FAKE_SLOT)
 		out->page_bytes = config->page_tokens * sizeof(uint64_t);
@@ -424,7 +471,8 @@ mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_e
 	if (!config->vocab || config->vocab > INT32_MAX || !config->max_context ||
 	    !config->max_sequences || !config->step_tokens || !config->page_tokens ||
 	    (config->lookahead && config->state == MX_FAKE_SLOT) ||
-	    (config->resume_steps && config->overlaps))
+	    (config->overlaps && (config->resume_steps || config->max_draft)) ||
+	    config->max_draft > MX_MAX_DRAFT)
 		return MX_E_INVALID;
 	struct fake *f = mx_calloc(1, sizeof *f);
 	if (!f)
@@ -443,7 +491,11 @@ mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_e
 	f->saved_pages =
 		mx_calloc(config->n_snapshots + 1, config->page_tokens * sizeof *f->saved_pages);
 	f->prompt = mx_calloc(config->step_tokens, sizeof *f->prompt);
-	if (!f->state || !f->slots || !f->saved || !f->saved_pages || !f->prompt) {
+	f->drafts = mx_calloc(config->max_sequences, (MX_MAX_DRAFT + 1) * sizeof *f->drafts);
+	if (st == MX_OK && config->max_draft)
+		st = mx_draft_ngram_create(&f->core.drafts);
+	if (st != MX_OK || !f->state || !f->slots || !f->saved || !f->saved_pages || !f->prompt ||
+	    !f->drafts) {
 		fake_destroy(&f->core.engine);
 		return MX_E_NOMEM;
 	}

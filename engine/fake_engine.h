@@ -35,6 +35,10 @@ struct mx_fake_config {
 	/* [n_script] the output of every sequence, then eos; not NULL: nothing else is drawn. */
 	const int32_t *script;
 	uint32_t n_script;
+	/* Most sampled tokens are those of so many places before, so that prompt lookup guesses them; 0
+	 * = none are. */
+	uint32_t echo;
+	uint32_t max_draft; /* as in struct mx_engine_info: with prompt lookup; not with overlaps */
 };
 
 mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_engine **out);

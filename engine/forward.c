@@ -236,8 +236,6 @@ mx_status mx_forward_resume(struct mx_model_engine *e, const struct mx_step *ste
 
 mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step)
 {
-	for (uint32_t i = 0; i < step->n_spans; i++)
-		e->scratch.kept[i] = (struct mx_kept){.n = step->spans[i].n};
 	for (uint32_t g = 0; g < e->model.n_groups; g++) {
 		const struct mx_model_group *group = &e->model.groups[g];
 		mx_status st = group->ops->commit(group->instances, group->n, step, e->scratch.kept);

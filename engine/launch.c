@@ -249,6 +249,14 @@ static mx_status resume(struct mx_model_engine *e)
 	return st == MX_OK ? e->device->ops->wait(e->device) : st;
 }
 
+/* Commits all tokens: there are no drafts. */
+static mx_status commit(struct mx_model_engine *e)
+{
+	for (uint32_t i = 0; i < e->step.n_spans; i++)
+		e->scratch.kept[i] = (struct mx_kept){.n = e->step.spans[i].n};
+	return mx_forward_commit(e, &e->step);
+}
+
 mx_status mx_launch_again(struct mx_model_engine *e)
 {
 	struct mx_tables device;
@@ -271,7 +279,7 @@ mx_status mx_launch_step(struct mx_model_engine *e)
 		return mx_mask_workers_ready(e->masks) ? mx_launch_draw(e) : MX_OK;
 	if (e->drawing)
 		st = mx_logits_draw(e);
-	return st == MX_OK ? mx_forward_commit(e, &e->step) : st;
+	return st == MX_OK ? commit(e) : st;
 }
 
 mx_status mx_launch_draw(struct mx_model_engine *e)
@@ -281,5 +289,5 @@ mx_status mx_launch_draw(struct mx_model_engine *e)
 	mx_status st = mx_logits_describe(e, e->n_wants);
 	if (st == MX_OK)
 		st = mx_logits_draw(e);
-	return st == MX_OK ? mx_forward_commit(e, &e->step) : st;
+	return st == MX_OK ? commit(e) : st;
 }

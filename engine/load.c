@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/draft.h"
 #include "engine/load_parts.h"
 
 /* mx_engine_info.free_rows of GPUs. Fewer rows leave multiprocessors idle: deep in a long context a
@@ -28,6 +29,24 @@ static mx_status check_config(const struct mx_plan *plan, const struct mx_engine
 		return mx_fail(err, MX_E_RANGE, "max_sequences and step_tokens must be 1 .. 1048576");
 	if (c->weight_bits && c->weight_bits != 8 && c->weight_bits != 4)
 		return mx_fail_at(err, MX_E_RANGE, "weights", "%d bits: must be 8 or 4", c->weight_bits);
+	if (c->speculation && (!c->draft_tokens || c->draft_tokens > MX_MAX_DRAFT))
+		return mx_fail_at(err, MX_E_RANGE, "speculation.tokens", "%u is not 1 .. %u",
+		                  c->draft_tokens, MX_MAX_DRAFT);
+	return MX_OK;
+}
+
+/* Fails if speculation is asked for and the device, or a mixer of the model, cannot do it. */
+static mx_status check_speculation(const struct mx_model *m, const struct mx_engine_config *c,
+                                   const struct mx_device *device, struct mx_err *err)
+{
+	if (c->speculation && device->info.async)
+		return mx_fail_at(err, MX_E_UNSUPPORTED, "speculation.source",
+		                  "drafts are not checked on %s yet, only on CPUs: say none",
+		                  device->info.name);
+	for (uint32_t g = 0; g < m->n_groups && c->speculation; g++)
+		if (!(m->groups[g].ops->caps & MX_MIXER_DRAFT))
+			return mx_fail_at(err, MX_E_UNSUPPORTED, "speculation.source",
+			                  "the mixer %s takes no drafts: say none", m->groups[g].ops->name);
 	return MX_OK;
 }
 
@@ -43,8 +62,12 @@ static mx_status resolve(const struct mx_plan *plan, const struct mx_checkpoint 
 		.kv_dtype = config->kv_dtype,
 		.weight_bits = config->weight_bits,
 		.copy_weights = config->copy_weights && !device->info.own_memory,
+		.max_draft = config->speculation ? 1 + config->draft_tokens : 0,
 	};
-	return mx_model_resolve(plan, checkpoint, mixers, device, &limits, out, err);
+	mx_status st = mx_model_resolve(plan, checkpoint, mixers, device, &limits, out, err);
+	if (st == MX_OK && (st = check_speculation(out, config, device, err)) != MX_OK)
+		mx_model_free(out);
+	return st;
 }
 
 static mx_status plan_memory(const struct mx_model *m, const struct mx_engine_config *config,
@@ -168,6 +191,7 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 		.snapshot_every = p->snapshot_every,
 		.snapshot_bytes = p->snapshot_bytes,
 		.kv_events = config->kv_events,
+		.max_draft = config->speculation ? config->draft_tokens : 0,
 		.weight_bytes =
 			p->weights_mapped + p->weights_device + p->weights_made + p->weights_private,
 		.page_bytes = p->page_bytes,
@@ -179,7 +203,10 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 	memcpy(info.mixers, p->mixers, sizeof info.mixers);
 	strncpy(info.model, config->name ? config->name : "", sizeof info.model - 1);
 	memcpy(info.device, e->device->info.name, sizeof info.device);
-	return mx_core_init(&e->core, &mx_model_engine_ops, &mx_model_state_ops, &info);
+	mx_status st = mx_core_init(&e->core, &mx_model_engine_ops, &mx_model_state_ops, &info);
+	if (st == MX_OK && config->speculation)
+		st = mx_draft_ngram_create(&e->core.drafts);
+	return st;
 }
 
 mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,

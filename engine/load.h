@@ -12,6 +12,12 @@
 #define MX_SNAPSHOT_MEMORY_AUTO SIZE_MAX
 #define MX_SNAPSHOT_EVERY_AUTO  UINT32_MAX
 
+/* What proposes drafts (engine/draft.h). */
+enum mx_speculation {
+	MX_SPECULATION_NONE,
+	MX_SPECULATION_NGRAM, /* prompt lookup */
+};
+
 /* The operator's settings. */
 struct mx_engine_config {
 	const char *name;     /* for messages */
@@ -34,6 +40,8 @@ struct mx_engine_config {
 	bool copy_weights;    /* CPU: the matrices are copied to huge pages of the process */
 	bool prefix_cache;
 	bool kv_events; /* tell the changes of the prefix cache */
+	enum mx_speculation speculation;
+	uint32_t draft_tokens; /* with speculation: most drafts of a sequence in a step, 1 .. 8 */
 	/* Models with slots only. */
 	size_t snapshot_memory;  /* bytes for snapshots, part of memory; 0 = no prefix cache */
 	uint32_t snapshot_every; /* tokens between two snapshots of a sequence; 0 = only at ends */

@@ -12,6 +12,11 @@
  * host waits for each batch (mx_logits_run).
  *
  * A constrained row is sampled with its mask. Log-probabilities are those before it.
+ *
+ * An item with drafts has a row to be sampled for each of its tokens. They are sampled in waves:
+ * wave w has row w of each such item. A row is sampled only if all drafts up to it were kept, and
+ * these are appended to the sequence before. So penalties, bans and constraints of a row see the
+ * tokens in front of it, as in a step of its own.
  */
 #include <math.h>
 #include <string.h>
@@ -30,6 +35,7 @@ struct batch {
 	uint32_t first;           /* index of wants[0] among all wants of the step */
 	uint32_t n, n_sample;     /* the first n_sample of the n rows are sampled */
 	uint32_t n_report;        /* number of sampled rows whose log-probabilities are reported */
+	uint32_t n_copied;        /* rows that were copied to be reported: scratch.copied */
 };
 
 static struct want *wants_of(const struct mx_model_engine *e)
@@ -42,14 +48,18 @@ static bool reports(const struct mx_step_item *item)
 	return item->seq->params.logprobs >= 0;
 }
 
-/* Lists the rows whose logits are needed, those to be sampled first, and returns their number. */
+/* Lists the rows whose logits are needed, those to be sampled first, wave after wave, and returns
+ * their number. */
 static uint32_t collect(const struct mx_step_item *items, const struct mx_span *spans, uint32_t n,
                         struct want *out, uint32_t *out_n_sample)
 {
-	uint32_t count = 0;
+	uint32_t count = 0, longest = 0;
 	for (uint32_t i = 0; i < n; i++)
-		if (items[i].sample)
-			out[count++] = (struct want){spans[i].row + spans[i].n - 1, i};
+		longest = items[i].n_draft > longest ? items[i].n_draft : longest;
+	for (uint32_t wave = 0; wave <= longest; wave++)
+		for (uint32_t i = 0; i < n; i++)
+			if (items[i].sample && items[i].n_draft >= wave)
+				out[count++] = (struct want){spans[i].row + items[i].n - 1 + wave, i};
 	*out_n_sample = count;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct mx_seq *s = items[i].seq;
@@ -117,21 +127,34 @@ mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n)
 	return st;
 }
 
-/* Fails the sequences of rows whose hidden states are not finite. Such a row still takes part in
- * every operator; other rows are not affected. With a device's own memory, sampling and
- * log-probabilities tell instead. */
+/* Returns the wave of a row to be sampled: the number of drafts in front of it. */
+static uint32_t wave_of(const struct mx_model_engine *e, const struct want *w)
+{
+	return w->row - e->scratch.spans[w->item].row - (e->core.items[w->item].n - 1);
+}
+
+/* True if the hidden state of row i of the batch is finite. With a device's own memory, sampling
+ * and log-probabilities tell instead. */
+static bool is_finite(const struct mx_model_engine *e, const struct batch *b, uint32_t i)
+{
+	size_t width = e->model.plan->width;
+	const float *x = (const float *)e->hidden + (b->first + i) * width;
+	float sum = 0; /* finite if every element is: normed values are too small to overflow */
+	if (e->device->info.own_memory)
+		return true;
+	for (size_t k = 0; k < width; k++)
+		sum += fabsf(x[k]);
+	return isfinite(sum);
+}
+
+/* Fails the sequences of rows whose hidden states are not finite, but for those behind drafts. Such
+ * a row still takes part in every operator; other rows are not affected. */
 static void check_rows(const struct mx_model_engine *e, const struct batch *b,
                        struct mx_step_result *results)
 {
-	size_t width = e->model.plan->width;
-	const float *x = (const float *)e->hidden + b->first * width;
-	for (uint32_t i = 0; i < b->n; i++, x += width) {
-		float sum = 0; /* finite if every element is: normed values are too small to overflow */
-		for (size_t k = 0; k < width; k++)
-			sum += fabsf(x[k]);
-		if (!isfinite(sum))
+	for (uint32_t i = 0; i < b->n; i++)
+		if ((i >= b->n_sample || !wave_of(e, &b->wants[i])) && !is_finite(e, b, i))
 			results[b->wants[i].item].status = MX_E_INTERNAL;
-	}
 }
 
 static mx_status make_logits(struct mx_model_engine *e, const struct batch *b,
@@ -139,7 +162,7 @@ static mx_status make_logits(struct mx_model_engine *e, const struct batch *b,
 {
 	size_t row = e->model.plan->width * mx_dtype_size(e->device->info.act_dtype);
 	mx_status st = mx_logits_make(e, (const unsigned char *)e->hidden + b->first * row, b->n);
-	if (st == MX_OK && !e->device->info.own_memory)
+	if (st == MX_OK)
 		check_rows(e, b, results);
 	return st;
 }
@@ -178,29 +201,106 @@ static void take_token(const struct mx_model_engine *e, const struct mx_seq *q, 
 	r->ended = q->mask.complete;
 }
 
-/* Samples the batch's tokens, after copying the rows that are also reported to its end. */
-static mx_status draw(struct mx_model_engine *e, const struct batch *b,
-                      const struct mx_step_item *items, struct mx_step_result *results)
+/* Takes the token sampled behind `wave` >= 1 kept drafts. If there is none, because the row is not
+ * finite or the constraint fails or ends the text, the draft in front of it becomes the step's last
+ * token: the next step meets the same again, and says so. */
+static void take_behind(const struct mx_model_engine *e, const struct mx_step_item *item,
+                        uint32_t wave, int32_t token, struct mx_step_result *r)
 {
+	const struct mx_mask *m = &item->seq->mask;
+	bool masked = !m->allowed || (m->status == MX_OK && !m->complete);
+	r->token = token;
+	if (token >= 0 && (uint32_t)token < e->model.plan->vocab && masked)
+		return;
+	r->token = item->draft[wave - 1];
+	r->n_accepted = wave - 1;
+}
+
+/* True if row i of the batch, of a wave, is to be sampled: all drafts in front of it are kept. */
+static bool is_reached(const struct mx_model_engine *e, const struct batch *b, uint32_t i,
+                       uint32_t wave, const struct mx_step_result *results)
+{
+	return results[b->wants[i].item].n_accepted == wave && (!wave || is_finite(e, b, i));
+}
+
+struct wave_masks {
+	struct mx_model_engine *e;
+	const struct want *wants;
+	const struct mx_step_result *results;
+	uint32_t wave;
+};
+
+static void make_mask(void *arg, size_t task, unsigned worker)
+{
+	const struct wave_masks *m = arg;
+	uint32_t item = m->wants[task].item;
+	struct mx_seq *q = m->e->core.items[item].seq;
+	(void)worker;
+	if (q->params.constraint && m->results[item].n_accepted == m->wave)
+		mx_mask_make(q, m->e->model.plan->vocab);
+}
+
+/* Samples rows i .. end - 1 of the batch, which are of one wave, after copying those that are also
+ * reported to the batch's end. */
+static mx_status draw_wave(struct mx_model_engine *e, struct batch *b, uint32_t first, uint32_t end,
+                           struct mx_step_result *results)
+{
+	static const struct mx_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
+	const struct mx_step_item *items = e->core.items;
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
 	size_t ld = e->limits.ld_logits, bytes = e->model.plan->vocab * sizeof *s->logits;
-	uint32_t copies = b->n;
+	uint32_t wave = wave_of(e, &b->wants[first]);
 	mx_status st = MX_OK;
-	for (uint32_t i = 0; i < b->n_sample && st == MX_OK; i++) {
+	if (wave && mx_mask_workers_listed(e->masks)) {
+		struct wave_masks m = {e, b->wants + first, results, wave};
+		d->ops->parallel(d, end - first, make_mask, &m);
+	}
+	for (uint32_t i = first; i < end && st == MX_OK; i++) {
 		const struct mx_step_item *item = &items[b->wants[i].item];
+		s->samples[i] = (struct mx_sample_row){.sampling = &greedy}; /* for nothing */
+		if (!is_reached(e, b, i, wave, results))
+			continue;
 		describe_row(item->seq, &s->samples[i]);
-		if (reports(item))
-			st = d->ops->copy(d, s->logits + ld * copies++, s->logits + ld * i, bytes);
+		if (!reports(item))
+			continue;
+		st = d->ops->copy(d, s->logits + ld * (b->n + b->n_copied), s->logits + ld * i, bytes);
+		s->copied[b->n_copied++] = i;
 	}
 	if (st == MX_OK)
-		st = d->ops->sample(d, s->logits, ld, b->n_sample, e->model.plan->vocab, s->samples,
-		                    s->tokens);
+		st = d->ops->sample(d, s->logits + ld * first, ld, end - first, e->model.plan->vocab,
+		                    s->samples + first, s->tokens + first);
 	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: some row has token -1 */
 		return st;
-	for (uint32_t i = 0; i < b->n_sample; i++)
-		take_token(e, items[b->wants[i].item].seq, s->tokens[i], &results[b->wants[i].item]);
+	for (uint32_t i = first; i < end; i++) {
+		const struct mx_step_item *item = &items[b->wants[i].item];
+		struct mx_step_result *r = &results[b->wants[i].item];
+		if (r->n_accepted != wave)
+			continue;
+		if (wave)
+			take_behind(e, item, wave, is_finite(e, b, i) ? s->tokens[i] : -1, r);
+		else
+			take_token(e, item->seq, s->tokens[i], r);
+		if (r->n_accepted == wave && r->status == MX_OK && !r->ended &&
+		    mx_core_accepts(item, wave, r->token)) {
+			r->n_accepted++;
+			mx_core_append(item->seq, r->token);
+		}
+	}
 	return MX_OK;
+}
+
+/* Samples the batch's tokens, wave after wave. */
+static mx_status draw(struct mx_model_engine *e, struct batch *b, struct mx_step_result *results)
+{
+	mx_status st = MX_OK;
+	for (uint32_t first = 0, end; first < b->n_sample && st == MX_OK; first = end) {
+		uint32_t wave = wave_of(e, &b->wants[first]);
+		for (end = first; end < b->n_sample && wave_of(e, &b->wants[end]) == wave;)
+			end++;
+		st = draw_wave(e, b, first, end, results);
+	}
+	return st;
 }
 
 static uint32_t clamp_top(int32_t n, uint32_t vocab)
@@ -231,11 +331,12 @@ static mx_status report(struct mx_model_engine *e, const struct batch *b,
 		s->tokens[n] =
 			mx_seq_token(&q->tokens, spans[w->item].pos + (w->row - spans[w->item].row) + 1);
 	}
-	for (uint32_t i = 0; i < b->n_sample; i++) {
-		const struct mx_step_item *item = &items[b->wants[i].item];
-		if (!reports(item))
-			continue;
-		int32_t token = results[b->wants[i].item].token;
+	for (uint32_t i = 0; i < b->n_copied; i++) {
+		const struct want *w = &b->wants[s->copied[i]];
+		const struct mx_step_item *item = &items[w->item];
+		const struct mx_step_result *r = &results[w->item];
+		uint32_t wave = wave_of(e, w);
+		int32_t token = wave < r->n_accepted ? item->draft[wave] : r->token;
 		s->n_top[n] = clamp_top(item->seq->params.logprobs, vocab);
 		s->tokens[n++] = token >= 0 ? token : 0;
 	}
@@ -251,14 +352,25 @@ static mx_status report(struct mx_model_engine *e, const struct batch *b,
 		s->prompt[w->row] = s->probs[i];
 		take_logprob(&s->probs[i], &results[w->item]);
 	}
-	for (uint32_t i = 0, k = n_prompt; i < b->n_sample; i++) {
-		struct mx_step_result *r = &results[b->wants[i].item];
-		if (!reports(&items[b->wants[i].item]))
-			continue;
-		r->logprob = s->probs[k++];
-		take_logprob(&r->logprob, r);
+	for (uint32_t i = 0; i < b->n_copied; i++) {
+		const struct want *w = &b->wants[s->copied[i]];
+		s->prompt[w->row] = s->probs[n_prompt + i];
+		if (wave_of(e, w) <= results[w->item].n_accepted)
+			take_logprob(&s->prompt[w->row], &results[w->item]);
 	}
 	return MX_OK;
+}
+
+/* Points the results at the log-probabilities of the sampled tokens. */
+static void hand_out(struct mx_model_engine *e, struct mx_step_result *results)
+{
+	for (uint32_t i = 0; i < e->core.n_items; i++) {
+		const struct mx_step_item *item = &e->core.items[i];
+		if (!item->sample || !reports(item))
+			continue;
+		results[i].accepted = &e->scratch.prompt[e->scratch.spans[i].row + item->n - 1];
+		results[i].logprob = results[i].accepted[results[i].n_accepted];
+	}
 }
 
 /* Points the results at the prompt log-probabilities of this step. */
@@ -297,7 +409,7 @@ mx_status mx_logits_run(struct mx_model_engine *e, struct mx_step_result *result
 		uint64_t made = mx_now_ns();
 		times->forward += made - begin;
 		if (st == MX_OK && b.n_sample)
-			st = draw(e, &b, items, results);
+			st = draw(e, &b, results);
 		if (st == MX_OK)
 			st = report(e, &b, items, spans, results);
 		if (st != MX_OK)
@@ -305,6 +417,7 @@ mx_status mx_logits_run(struct mx_model_engine *e, struct mx_step_result *result
 		times->sample += mx_now_ns() - made;
 		at += b.n;
 	}
+	hand_out(e, results);
 	hand_out_prompts(e, wants + n_sample, total - n_sample, items, spans, results);
 	return MX_OK;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "engine/draft.h"
 #include "engine/pages.h"
 #include "engine/snapshots.h"
 
@@ -150,6 +151,7 @@ static void lay_out_host(const struct mx_step_limits *l, struct layout *a, struc
 	s->tokens = take(a, l->logits, sizeof *s->tokens);
 	s->n_top = take(a, l->logits, sizeof *s->n_top);
 	s->probs = take(a, l->logits, sizeof *s->probs);
+	s->copied = take(a, l->logits, sizeof *s->copied);
 	s->prompt = take(a, rows, sizeof *s->prompt);
 }
 
@@ -241,6 +243,8 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 	p->slot_bytes = m->slot_bytes;
 	p->snapshot_bytes = m->slot_bytes ? m->snapshot_bytes + m->page_bytes : 0;
 	p->other = m->arena.used + info->threads * THREAD_BYTES + config->outside;
+	if (config->speculation)
+		p->other += limits.sequences * mx_draft_ngram_bytes(limits.context);
 	p->own_memory = info->own_memory;
 	if (p->own_memory) {
 		snprintf(p->device, sizeof p->device, "%s", info->name);

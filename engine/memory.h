@@ -51,7 +51,8 @@ struct mx_scratch {
 	int32_t *tokens;               /* [L] sampled tokens, or tokens to report */
 	uint32_t *n_top;               /* [L] */
 	struct mx_logprob *probs;      /* [L] */
-	struct mx_logprob *prompt;     /* [R] results: log-probabilities of prompt tokens */
+	uint32_t *copied;              /* [L] sampled rows of a batch that are reported too */
+	struct mx_logprob *prompt;     /* [R] results: log-probabilities of the token behind each row */
 };
 
 /* Bytes of the buffers in the device's and in the host's memory. */

@@ -143,6 +143,14 @@ static mx_status begin(struct mx_engine *engine, const struct mx_step_item *item
 	return st;
 }
 
+/* Commits what the step's results keep of its spans. */
+static mx_status commit_spans(struct mx_model_engine *e, const struct mx_step_result *results)
+{
+	for (uint32_t i = 0; i < e->step.n_spans; i++)
+		e->scratch.kept[i] = (struct mx_kept){.n = e->core.items[i].n + results[i].n_accepted};
+	return mx_forward_commit(e, &e->step);
+}
+
 /* Fills the step's results: computes the step, or waits for the asynchronous device and does what
  * it has not done. */
 static mx_status complete(struct mx_model_engine *e, struct mx_step_result *results,
@@ -165,7 +173,7 @@ static mx_status complete(struct mx_model_engine *e, struct mx_step_result *resu
 		st = mx_pooling_run(e, results);
 	uint64_t settling = mx_now_ns();
 	if (st == MX_OK && !e->device->info.async)
-		st = mx_forward_commit(e, &e->step);
+		st = commit_spans(e, results);
 	times->forward += mx_now_ns() - settling;
 	times->resume = e->resume_ns;
 	if (!e->device->info.async)
@@ -198,10 +206,11 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 		failed |= results[i].status != MX_OK && !results[i].cause;
 		if (results[i].status != MX_OK)
 			continue; /* its state is undefined and must not get into the prefix cache */
-		mx_core_commit(&e->core, items[i].seq, items[i].n);
+		struct mx_seq *s = items[i].seq;
+		mx_core_commit(&e->core, s, items[i].n + results[i].n_accepted);
 		results[i].sampled = items[i].sample && !results[i].ended;
-		if (results[i].sampled)
-			mx_core_append(items[i].seq, results[i].token);
+		if (results[i].sampled && s->n == s->computed) /* else mx_logits_run has appended it */
+			mx_core_append(s, results[i].token);
 	}
 	times.commit = mx_now_ns() - committing;
 	if (e->device->info.async)
@@ -246,6 +255,7 @@ const struct mx_engine_ops mx_model_engine_ops = {
 	.attach = mx_core_attach,
 	.reserve = mx_core_reserve,
 	.chunk = mx_core_chunk,
+	.propose = mx_core_propose,
 	.release = mx_core_release,
 	.close = mx_core_close,
 	.step = mx_core_step,

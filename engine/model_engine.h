@@ -131,7 +131,7 @@ mx_status mx_aside_run(struct mx_model_engine *e, const struct mx_model_block *b
 mx_status mx_forward_resume(struct mx_model_engine *e, const struct mx_step *step, uint32_t *module,
                             uint32_t *progress, bool *out_done);
 
-/* Commits all tokens of the step, then settles. */
+/* Commits scratch.kept of the step, then settles. */
 mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step);
 
 /* ---- resume.c: devices that are not asynchronous ---- */

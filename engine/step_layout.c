@@ -35,11 +35,16 @@ uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
 	struct mx_span *spans = e->scratch.spans;
 	uint32_t row = 0, longest = 0;
 	for (uint32_t i = 0; i < e->core.n_items; i++) {
-		const struct mx_seq *q = e->core.items[i].seq;
-		uint32_t n = e->core.items[i].n;
+		const struct mx_step_item *item = &e->core.items[i];
+		const struct mx_seq *q = item->seq;
+		uint32_t n = item->n + item->n_draft;
 		spans[i] = mx_span_of(q, row, n);
+		if (item->n_draft)
+			spans[i].kind = MX_SPAN_DRAFT;
 		longest = n > longest ? n : longest;
-		mx_seq_tokens_copy(&q->tokens, q->computed, q->computed + n, to->ids + row);
+		mx_seq_tokens_copy(&q->tokens, q->computed, q->computed + item->n, to->ids + row);
+		for (uint32_t k = 0; k < item->n_draft; k++)
+			to->ids[row + item->n + k] = item->draft[k];
 		for (uint32_t k = 0; k < n; k++)
 			to->pos[row + k] = q->computed + k;
 		row += n;

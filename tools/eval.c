@@ -170,7 +170,8 @@ static mx_status score(struct mx_engine *e, const int32_t *ids, uint32_t n, uint
 	if (st == MX_OK)
 		st = e->ops->reserve(e, s, n);
 	while (st == MX_OK && done < n) {
-		struct mx_step_item item = {s, n - done < step_tokens ? n - done : step_tokens, false};
+		struct mx_step_item item = {
+			.seq = s, .n = n - done < step_tokens ? n - done : step_tokens, .sample = false};
 		struct mx_step_result r;
 		struct mx_step_times times;
 		st = e->ops->step(e, &item, 1, &r, &times);

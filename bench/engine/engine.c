@@ -109,7 +109,7 @@ static void bench_depth(struct bench *b, uint32_t depth)
 	uint32_t n = depth ? depth : 1;
 	struct mx_seq *s = run_open(b->engine, b->tokens, n, DECODE + 1, true);
 	run_prefill(b->engine, s, STEP_TOKENS, &warm);
-	const struct mx_step_item item = {s, 1, true};
+	const struct mx_step_item item = {.seq = s, .n = 1, .sample = true};
 	for (uint32_t i = 0; i < steps; i++)
 		ns[i] = (double)run_step(b->engine, &item, 1, &t);
 	b->engine->ops->close(b->engine, s);
@@ -130,7 +130,9 @@ static void bench_batch(struct bench *b, uint32_t batch)
 	for (uint32_t i = 0; i < batch; i++) {
 		random_tokens(prompts[i], BATCH_PROMPT, b->m.vocab, 100 + i);
 		items[i] = (struct mx_step_item){
-			run_open(b->engine, prompts[i], BATCH_PROMPT, BATCH_DECODE + 1, true), 1, true};
+			.seq = run_open(b->engine, prompts[i], BATCH_PROMPT, BATCH_DECODE + 1, true),
+			.n = 1,
+			.sample = true};
 		run_prefill(b->engine, items[i].seq, STEP_TOKENS, &warm);
 	}
 	for (uint32_t i = 0; i < steps; i++)

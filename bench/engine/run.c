@@ -93,7 +93,7 @@ uint64_t run_prefill(struct mx_engine *e, struct mx_seq *s, uint32_t chunk,
 	e->ops->tokens(s, &n, &computed);
 	while (computed < n) {
 		uint32_t k = n - computed < chunk ? n - computed : chunk;
-		const struct mx_step_item item = {s, k, computed + k == n};
+		const struct mx_step_item item = {.seq = s, .n = k, .sample = computed + k == n};
 		ns += run_step(e, &item, 1, sum);
 		computed += k;
 	}

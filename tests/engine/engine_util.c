@@ -184,6 +184,8 @@ struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total)
 
 struct run {
 	struct mx_seq *seq;
+	int32_t draft[MX_MAX_DRAFT];
+	uint32_t random; /* for drafts */
 	struct set_constraint constraint;
 	bool done;
 };
@@ -203,6 +205,8 @@ static void begin(struct mx_engine *e, const struct job *j, struct run *r, struc
 		.pooling = j->pooling,
 		.pooled = j->pooled,
 		.n_pooled = j->n_pooled,
+		.ends = j->ends,
+		.n_ends = j->n_ends,
 	};
 	if (j->constraint) {
 		r->constraint = *j->constraint;
@@ -228,6 +232,17 @@ static void take_result(struct mx_engine *e, const struct job *j, struct run *r,
 		o->logprobs[res->prompt_first + k] = res->prompt[k];
 		o->prompt_seen++;
 	}
+	for (uint32_t k = 0; k < res->n_accepted; k++) {
+		uint32_t at = n - 1 - res->n_accepted + k;
+		assert_int_equal(mx_seq_token(tokens, at), r->draft[k]);
+		for (size_t i = 0; i < j->n_ends; i++)
+			assert_int_not_equal(r->draft[k], j->ends[i]);
+		if (j->logprobs >= 0) {
+			assert_int_equal(res->accepted[k].token, r->draft[k]);
+			o->logprobs[at] = res->accepted[k];
+		}
+	}
+	o->accepted += res->n_accepted;
 	if (res->sampled) {
 		assert_int_equal(mx_seq_token(tokens, n - 1), res->token);
 		if (j->logprobs >= 0) {
@@ -255,6 +270,26 @@ static void take_result(struct mx_engine *e, const struct job *j, struct run *r,
 	}
 }
 
+static uint32_t draw(struct run *r, uint32_t n)
+{
+	r->random = r->random * 1664525u + 1013904223u;
+	return (r->random >> 8) % n;
+}
+
+/* Adds drafts to an item that decodes a sequence of len tokens; `room`: rows that are left. */
+static void add_drafts(struct mx_engine *e, const struct mx_engine_info *info, const struct job *j,
+                       struct run *r, uint32_t len, uint32_t room, struct mx_step_item *item)
+{
+	uint32_t left = j->total - len - 1, n = draw(r, info->max_draft + 1);
+	n = n < left ? n : left;
+	n = n < room ? n : room;
+	n = e->ops->chunk(e, r->seq, 1 + n) - 1;
+	for (uint32_t i = 0; i < n; i++)
+		r->draft[i] = draw(r, 6) ? j->guess[len + i] : (int32_t)draw(r, info->vocab);
+	item->draft = r->draft;
+	item->n_draft = n;
+}
+
 void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t chunk,
               struct outcome *out)
 {
@@ -272,6 +307,7 @@ void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t 
 			if (runs[i].done || step < jobs[i].start)
 				continue;
 			if (!runs[i].seq) {
+				runs[i].random = i + n;
 				begin(e, &jobs[i], &runs[i], &out[i]);
 			} else if (jobs[i].preempt && step % jobs[i].preempt == 0) {
 				e->ops->release(e, runs[i].seq);
@@ -284,11 +320,14 @@ void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t 
 			if (!k)
 				continue;
 			k = e->ops->chunk(e, runs[i].seq, k);
-			assert_int_equal(e->ops->reserve(e, runs[i].seq, computed + k), MX_OK);
-			which[count] = i;
-			items[count++] = (struct mx_step_item){
-				runs[i].seq, k, computed + k == len && jobs[i].total > jobs[i].n_prompt};
-			rows += k;
+			struct mx_step_item *item = &items[count];
+			*item = (struct mx_step_item){.seq = runs[i].seq, .n = k};
+			item->sample = computed + k == len && jobs[i].total > jobs[i].n_prompt;
+			if (jobs[i].guess && item->sample && k == 1)
+				add_drafts(e, &info, &jobs[i], &runs[i], len, info.step_tokens - rows - 1, item);
+			assert_int_equal(e->ops->reserve(e, runs[i].seq, computed + k + item->n_draft), MX_OK);
+			which[count++] = i;
+			rows += k + item->n_draft;
 		}
 		struct mx_step_times times;
 		if (!count)

@@ -46,6 +46,7 @@ struct outcome {
 	int32_t *tokens; /* [n] prompt and output */
 	uint32_t n, n_prompt;
 	struct mx_logprob *logprobs; /* [n], one a token; for prompt tokens if asked; [0] is 0 */
+	uint32_t accepted;           /* drafts */
 	uint32_t cached;             /* tokens found in the prefix cache at first */
 	uint32_t prompt_seen;        /* prompt log-probabilities received */
 	float *vector;               /* [n_vector] with pooling */
@@ -75,6 +76,11 @@ struct job {
 	enum mx_pooling pooling;
 	const int32_t *pooled;
 	size_t n_pooled;
+	/* [total] guesses of the sequence's tokens: drafts are those, of random lengths, most of them
+	 * unchanged. NULL = there are no drafts. */
+	const int32_t *guess;
+	const int32_t *ends; /* [n_ends] that no draft may be kept behind */
+	size_t n_ends;
 	const struct set_constraint *constraint; /* copied when it joins; NULL = none */
 };
 

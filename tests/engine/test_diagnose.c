@@ -75,7 +75,8 @@ static void expect(const char *dir, const char *device, bool both, const char *c
 	const int32_t bad[] = {3, BAD_TOKEN, 5, 6, 7}, good[] = {8, 9, 10};
 	for (int32_t reports = -1; reports < 1; reports++) {
 		struct mx_seq *s[2] = {begin(e, bad, 5, reports), begin(e, good, 3, reports)};
-		const struct mx_step_item items[] = {{s[0], 5, true}, {s[1], 3, true}};
+		const struct mx_step_item items[] = {{.seq = s[0], .n = 5, .sample = true},
+		                                     {.seq = s[1], .n = 3, .sample = true}};
 		struct mx_step_result r[2];
 		struct mx_step_times t;
 		assert_int_equal(e->ops->step(e, items, 2, r, &t), MX_OK);
@@ -89,7 +90,7 @@ static void expect(const char *dir, const char *device, bool both, const char *c
 		assert_true((r[1].cause != NULL) == both);
 		e->ops->close(e, s[0]);
 		if (!both) { /* the other one goes on */
-			const struct mx_step_item next = {s[1], 1, true};
+			const struct mx_step_item next = {.seq = s[1], .n = 1, .sample = true};
 			assert_int_equal(e->ops->step(e, &next, 1, r, &t), MX_OK);
 			assert_int_equal(r[0].status, MX_OK);
 			assert_true(r[0].sampled && !r[0].cause);
@@ -194,7 +195,7 @@ static void test_on_a_device(void **state)
 static void fail_one(struct mx_engine *e, int32_t token, char *cause, size_t cap)
 {
 	struct mx_seq *s = begin(e, &token, 1, -1);
-	const struct mx_step_item item = {s, 1, true};
+	const struct mx_step_item item = {.seq = s, .n = 1, .sample = true};
 	struct mx_step_result r;
 	struct mx_step_times t;
 	assert_int_equal(e->ops->step(e, &item, 1, &r, &t), MX_OK);
@@ -236,7 +237,8 @@ static void test_a_second_cause_is_not_the_first(void **state)
 	loaded_start(dir, &c, &l);
 	const int32_t tokens[] = {20, 10};
 	struct mx_seq *s[2] = {begin(l.engine, &tokens[0], 1, -1), begin(l.engine, &tokens[1], 1, -1)};
-	const struct mx_step_item items[] = {{s[0], 1, true}, {s[1], 1, true}};
+	const struct mx_step_item items[] = {{.seq = s[0], .n = 1, .sample = true},
+	                                     {.seq = s[1], .n = 1, .sample = true}};
 	struct mx_step_result r[2];
 	struct mx_step_times t;
 	assert_int_equal(l.engine->ops->step(l.engine, items, 2, r, &t), MX_OK);

@@ -402,7 +402,7 @@ static void test_bad_requests_are_refused(void **state)
 	assert_null(s);
 	p.max_len = 10;
 	assert_int_equal(e->ops->open(e, good, 3, &p, &s), MX_OK);
-	struct mx_step_item item = {s, 3, true};
+	struct mx_step_item item = {.seq = s, .n = 3, .sample = true};
 	struct mx_step_result r;
 	struct mx_step_times t;
 	uint32_t computed;
@@ -443,7 +443,7 @@ static void test_a_step_in_two(void **state)
 		assert_int_equal(e->ops->open(e, prompt, 3, &p, &s), MX_OK);
 		assert_int_equal(e->ops->attach(e, s, &computed), MX_OK);
 		assert_int_equal(e->ops->reserve(e, s, 3), MX_OK);
-		struct mx_step_item item = {s, 3, true};
+		struct mx_step_item item = {.seq = s, .n = 3, .sample = true};
 		if (!i) {
 			assert_int_equal(e->ops->step(e, &item, 1, r, &t), MX_OK);
 		} else {
@@ -641,7 +641,7 @@ static uint32_t pages_after(struct mx_engine *e, uint32_t n, uint32_t max_len, b
 	assert_int_equal(e->ops->open(e, prompt, n, &p, &s), MX_OK);
 	assert_int_equal(e->ops->attach(e, s, &computed), MX_OK);
 	assert_int_equal(computed, 0);
-	struct mx_step_item item = {s, n, false};
+	struct mx_step_item item = {.seq = s, .n = n, .sample = false};
 	assert_int_equal(e->ops->reserve(e, s, n), MX_OK);
 	assert_int_equal(e->ops->step(e, &item, 1, &r, &t), MX_OK);
 	e->ops->usage(e, &u);

@@ -232,7 +232,7 @@ static void advance(struct mx_engine *e, struct running *r)
 		end(e, r);
 		return;
 	}
-	struct mx_step_item item = {r->seq, n, sample};
+	struct mx_step_item item = {.seq = r->seq, .n = n, .sample = sample};
 	assert_int_equal(e->ops->step(e, &item, 1, &result, &times), MX_OK);
 	assert_int_equal(result.status, MX_OK);
 	e->ops->save_snapshots(e);
@@ -436,7 +436,8 @@ static void a_hybrid_tells_what_a_state_covers(void **state)
 	assert_int_equal(e->ops->open(e, prompt, 90, &params, &s), MX_OK);
 	assert_int_equal(e->ops->attach(e, s, &computed), MX_OK);
 	assert_int_equal(e->ops->reserve(e, s, 90), MX_OK);
-	const struct mx_step_item part = {s, 50, false}, rest = {s, 40, true};
+	const struct mx_step_item part = {.seq = s, .n = 50, .sample = false},
+							  rest = {.seq = s, .n = 40, .sample = true};
 	assert_int_equal(e->ops->step(e, &part, 1, &result, &times), MX_OK);
 	e->ops->save_snapshots(e);
 	catch_up(r);

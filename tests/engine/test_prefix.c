@@ -101,7 +101,8 @@ static void step(struct mx_engine *e, struct mx_seq *s, uint32_t n)
 	uint32_t len, computed;
 	e->ops->tokens(s, &len, &computed);
 	n = n < len - computed ? n : len - computed;
-	struct mx_step_item item = {s, n, computed + n == len && len < s->params.max_len};
+	struct mx_step_item item = {
+		.seq = s, .n = n, .sample = computed + n == len && len < s->params.max_len};
 	assert_int_equal(e->ops->reserve(e, s, computed + n), MX_OK);
 	assert_int_equal(e->ops->step(e, &item, 1, &r, &times), MX_OK);
 	assert_int_equal(r.status, MX_OK);
@@ -142,7 +143,7 @@ static void fill(int32_t *prompt, uint32_t n, uint64_t seed)
 /* Begins a step of one token that fails, so that nothing of it is saved. */
 static void fail_step(struct mx_engine *e, struct mx_seq *s)
 {
-	struct mx_step_item item = {s, 1, false};
+	struct mx_step_item item = {.seq = s, .n = 1, .sample = false};
 	struct mx_step_result r;
 	assert_int_equal(e->ops->reserve(e, s, s->computed + 1), MX_OK);
 	assert_int_equal(mx_core_begin_step(core_of(e), &item, 1), MX_OK);
@@ -515,7 +516,7 @@ static void a_step_that_failed_leaves_nothing(void **state)
 		struct mx_seq *s = open_with(e, a, 100, &params, &computed);
 		step(e, s, 50);
 		/* Does what an engine does, up to the failure. */
-		struct mx_step_item item = {s, 50, true};
+		struct mx_step_item item = {.seq = s, .n = 50, .sample = true};
 		assert_int_equal(e->ops->reserve(e, s, 100), MX_OK);
 		assert_int_equal(mx_core_begin_step(core_of(e), &item, 1), MX_OK);
 		e->ops->close(e, s);
@@ -624,7 +625,8 @@ static void advance(struct mx_engine *e, struct job *j)
 		j->attached = false;
 		return;
 	}
-	struct mx_step_item item = {j->seq, n, computed + n == len && len < TOTAL};
+	struct mx_step_item item = {
+		.seq = j->seq, .n = n, .sample = computed + n == len && len < TOTAL};
 	struct mx_step_result r;
 	struct mx_step_times times;
 	assert_int_equal(e->ops->step(e, &item, 1, &r, &times), MX_OK);

@@ -310,7 +310,7 @@ static void hits_do_not_stop_streams(void **state)
 	uint32_t computed, n_parts = 0, n_done = 0, n_steps = 0;
 	assert_int_equal(e->ops->open(e, other, 1, &p, &s[0]), MX_OK);
 	assert_int_equal(e->ops->attach(e, s[0], &computed), MX_OK);
-	items[0] = (struct mx_step_item){s[0], 1, true};
+	items[0] = (struct mx_step_item){.seq = s[0], .n = 1, .sample = true};
 	for (uint32_t i = 1; i <= 3; i++) { /* their time is the usual one */
 		assert_int_equal(e->ops->reserve(e, s[0], i), MX_OK);
 		assert_int_equal(e->ops->step(e, items, 1, r, &t), MX_OK);
@@ -326,7 +326,7 @@ static void hits_do_not_stop_streams(void **state)
 		uint32_t n = 1, before = n_parts;
 		for (uint32_t i = 1; i <= HITS; i++)
 			if (s[i]->computed < N)
-				items[n++] = (struct mx_step_item){s[i], 1, true};
+				items[n++] = (struct mx_step_item){.seq = s[i], .n = 1, .sample = true};
 		assert_int_equal(e->ops->reserve(e, s[0], 4 + n_steps++), MX_OK);
 		assert_int_equal(e->ops->step(e, items, n, r, &t), MX_OK);
 		e->ops->save_snapshots(e);
@@ -531,7 +531,7 @@ static void a_short_prompt_pins_little(void **state)
 	assert_int_equal(e->ops->attach(e, s, &computed), MX_OK);
 	assert_int_equal(e->ops->reserve(e, s, 20), MX_OK);
 	for (uint32_t n = 12, k = 0; k < 8; n = 1, k++) {
-		const struct mx_step_item item = {s, n, true};
+		const struct mx_step_item item = {.seq = s, .n = n, .sample = true};
 		assert_int_equal(e->ops->step(e, &item, 1, &r, &times), MX_OK);
 		e->ops->save_snapshots(e);
 	}

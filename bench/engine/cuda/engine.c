@@ -175,7 +175,7 @@ static void bench_decode(struct bench *b, uint32_t batch, uint32_t depth)
 		if (!s)
 			break;
 		s->computed = depth - 1;
-		items[n] = (struct mx_step_item){s, 1, true};
+		items[n] = (struct mx_step_item){.seq = s, .n = 1, .sample = true};
 	}
 	if (!n) {
 		printf("%-14s does not fit\n", name);

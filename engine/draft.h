@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sources of drafts: what guesses the next tokens of a sequence, so that one step can check several
+ * of them (speculation). A guess costs time and never changes a token: the engine samples at every
+ * position as it would without drafts, and keeps a draft token while it equals the sample. For a
+ * source that always proposes one token at a position this accepts as often as rejection sampling
+ * does (Leviathan et al. 2023), and unlike that it leaves the sampled tokens as they are, bit for
+ * bit.
+ *
+ * A source belongs to one engine; all calls come from the engine thread. What it keeps of a
+ * sequence is allocated by open; propose allocates nothing, and has a bound in time.
+ */
+#ifndef MX_ENGINE_DRAFT_H
+#define MX_ENGINE_DRAFT_H
+
+#include "engine/engine.h"
+
+/* What is drafted for one sequence. */
+struct mx_draft {
+	struct mx_draft_source *source; /* NULL = nothing is */
+	void *state;                    /* the source's own */
+	int32_t tokens[MX_MAX_DRAFT];   /* the latest proposal */
+};
+
+struct mx_draft_source_ops {
+	/* Creates what the source keeps of a sequence without output: *out_state. `params` are those of
+	 * mx_engine_ops.open, with its prediction. */
+	mx_status (*open)(struct mx_draft_source *d, const struct mx_seq *s,
+	                  const struct mx_seq_params *params, void **out_state);
+	void (*close)(struct mx_draft_source *d, void *state);
+	/* Writes at most `most` tokens that probably follow those of s to out[most] and returns their
+	 * number. Whatever was proposed before, the tokens of s tell what was kept. */
+	uint32_t (*propose)(struct mx_draft_source *d, void *state, const struct mx_seq *s,
+	                    uint32_t most, int32_t *out);
+	void (*destroy)(struct mx_draft_source *d);
+};
+
+/* First member of every source. */
+struct mx_draft_source {
+	const struct mx_draft_source_ops *ops;
+};
+
+/* Creates the source of prompt lookup: it continues the sequence as the longest suffix of its
+ * tokens was continued before, in the prediction, the prompt or the output (ngram.c). */
+mx_status mx_draft_ngram_create(struct mx_draft_source **out);
+/* Returns the most bytes that it keeps of a sequence of max_len tokens. */
+size_t mx_draft_ngram_bytes(uint32_t max_len);
+void mx_draft_source_destroy(struct mx_draft_source *d); /* takes NULL */
+
+mx_status mx_draft_open(struct mx_draft_source *source, const struct mx_seq *s,
+                        const struct mx_seq_params *params, struct mx_draft *out);
+void mx_draft_close(struct mx_draft *d); /* takes an empty one */
+/* Writes at most `most` <= MX_MAX_DRAFT tokens to d->tokens and returns their number; 0 if d is
+ * empty. */
+uint32_t mx_draft_propose(struct mx_draft *d, const struct mx_seq *s, uint32_t most);
+
+#endif

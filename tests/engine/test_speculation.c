@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests speculation: with drafts of any length, right and wrong ones, a sequence has the tokens and
+ * log-probabilities that it has without, bit for bit: whatever its sampling parameters are, in any
+ * company, with prefix hits and preemptions, on every kind of mixer. And the source of drafts
+ * guesses what it should.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "engine/core.h"
+#include "tests/engine/engine_util.h"
+#include "tests/rng.h"
+
+enum { VOCAB = 320, CONTEXT = 512, MOST = 220 };
+
+#define OWN                                                                                        \
+	"{\"model_type\":\"mixd\",\"hidden_size\":64,\"num_attention_heads\":4,"                       \
+	"\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":320,"                       \
+	"\"max_position_embeddings\":512,\"rms_norm_eps\":1e-5,\"mixd_layers\":["
+#define GLA(v)                                                                                     \
+	"{\"mixer\":\"gla\",\"variant\":\"" v                                                          \
+	"\",\"expand_v\":1,\"norm_eps\":1e-5,\"num_heads\":2,\"head_dim\":32}"
+
+/* Each has mixers of several kinds, whose states are rolled back together. */
+static const char *const configs[] = {
+	OWN "{\"mixer\":\"attention\"}," GLA(
+		"gated_deltanet") ",{\"mixer\":\"mamba\",\"num_heads\":4,\"head_dim\":16,"
+						  "\"state_size\":16,\"layer_norm_epsilon\":1e-5}]}",
+	OWN "{\"mixer\":\"hyena\",\"filter_len\":600,\"emb_dim\":5,\"filter_order\":16}," GLA(
+		"gated_deltanet") ",{\"mixer\":\"hyena\",\"filter\":\"modal\",\"state_size\":4}]}",
+	"{\"model_type\":\"mamba2\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_heads\":8,"
+	"\"head_dim\":16,\"state_size\":32,\"n_groups\":2,\"vocab_size\":320}",
+	"{\"model_type\":\"hgrn2\",\"hidden_size\":64,\"num_hidden_layers\":2,\"expand_ratio\":16,"
+	"\"intermediate_size\":96,\"vocab_size\":320,\"max_position_embeddings\":512}",
+	"{\"model_type\":\"rwkv7\",\"hidden_size\":64,\"num_hidden_layers\":2,\"head_dim\":32,"
+	"\"intermediate_size\":96,\"vocab_size\":320,\"max_position_embeddings\":512,"
+	"\"decay_low_rank_dim\":16,\"gate_low_rank_dim\":16,\"a_low_rank_dim\":16,"
+	"\"v_low_rank_dim\":16}",
+};
+enum { N_CONFIGS = sizeof configs / sizeof *configs };
+
+/* Returns a random seed, or MIXD_TEST_SEED, and prints it. */
+static uint64_t test_seed(void)
+{
+	const char *given = getenv("MIXD_TEST_SEED");
+	uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
+	return seed * 2 + 1;
+}
+
+/* ---- the same bits ---- */
+
+enum { BATCH = 16 };
+
+struct batch {
+	int32_t prompts[BATCH][MOST];
+	struct set_constraint sets[BATCH];
+	int32_t stop[BATCH][2];
+	struct mx_logit_bias bias[BATCH][3];
+	struct job jobs[BATCH];
+	struct outcome expect[BATCH], got[BATCH];
+};
+
+/* Makes a request of random length and sampling parameters. */
+static void make_request(struct batch *b, uint32_t i, struct rng *rng)
+{
+	uint32_t n = 1 + rng_below(rng, i % 3 ? 40 : 130), shared = n / 2;
+	make_tokens(b->prompts[i], n, VOCAB, (uint32_t)rng_below(rng, 1000));
+	make_tokens(b->prompts[i], shared, VOCAB, 7); /* as in other requests */
+	struct job *j = &b->jobs[i];
+	*j = make_job(b->prompts[i], n, n + 2 + rng_below(rng, 40));
+	struct mx_sampling *s = &j->sampling;
+	s->seed = rng_below(rng, 1000);
+	s->temperature = rng_below(rng, 3) ? 0.3f + (float)rng_below(rng, 3) : 0;
+	s->top_k = rng_below(rng, 3) ? 0 : 5;
+	s->top_p = rng_below(rng, 3) ? 1 : 0.8f;
+	s->repetition_penalty = rng_below(rng, 3) ? 1 : 1.3f;
+	s->presence_penalty = rng_below(rng, 3) ? 0 : 0.5f;
+	s->frequency_penalty = rng_below(rng, 3) ? 0 : 0.4f;
+	for (uint32_t k = 0; k < 3; k++)
+		b->bias[i][k] =
+			(struct mx_logit_bias){(int32_t)(k * 100 + rng_below(rng, 100)), 3.0f - (float)k};
+	if (!rng_below(rng, 3)) {
+		s->bias = b->bias[i];
+		s->n_bias = 3;
+	}
+	j->logprobs = rng_below(rng, 2) ? (int32_t)rng_below(rng, 4) : -1;
+	j->prompt_logprobs = rng_below(rng, 6) ? -1 : 1;
+	j->start = rng_below(rng, 6);
+	b->stop[i][0] = (int32_t)rng_below(rng, VOCAB);
+	b->stop[i][1] = (int32_t)rng_below(rng, VOCAB);
+	j->stop = b->stop[i];
+	j->n_stop = 2;
+	j->min_tokens = rng_below(rng, 2) ? rng_below(rng, 20) : 0;
+	if (!rng_below(rng, 3)) {
+		b->sets[i] = set_constraint(VOCAB, (uint32_t)rng_below(rng, 1000));
+		b->sets[i].length = rng_below(rng, 2) ? 5 + rng_below(rng, 20) : 0;
+		b->sets[i].end = rng_below(rng, 2) ? b->stop[i][0] : -1;
+		b->sets[i].fail_at = rng_below(rng, 8) ? 0 : 3 + rng_below(rng, 9);
+		j->constraint = &b->sets[i];
+	}
+}
+
+static void assert_same_end(const struct outcome *a, const struct outcome *b)
+{
+	assert_same(a, b);
+	assert_int_equal(a->ended, b->ended);
+	assert_int_equal(a->status, b->status);
+}
+
+/* Runs a batch of random requests without drafts, each alone, then together with drafts. Returns
+ * the number of drafts that were kept. */
+static uint32_t check_batch(struct mx_engine *plain, struct mx_engine *drafting, struct rng *rng)
+{
+	static struct batch b;
+	static const uint32_t chunks[] = {1, 13, 64, 512};
+	uint32_t n = 1 + rng_below(rng, BATCH), accepted = 0, chunk = chunks[rng_below(rng, 4)];
+	memset(&b, 0, sizeof b);
+	for (uint32_t i = 0; i < n; i++) {
+		make_request(&b, i, rng);
+		run_jobs(plain, &b.jobs[i], 1, 512, &b.expect[i]);
+		b.jobs[i].guess = b.expect[i].tokens;
+		b.jobs[i].preempt = chunk == 1 || rng_below(rng, 3) ? 0 : 20 + rng_below(rng, 9);
+		b.jobs[i].no_prefix_cache = !rng_below(rng, 4);
+		if (b.jobs[i].prompt_logprobs >= 0) /* what is reported is never skipped by a hit */
+			b.jobs[i].preempt = 0;
+	}
+	run_jobs(drafting, b.jobs, n, chunk, b.got);
+	for (uint32_t i = 0; i < n; i++) {
+		assert_same_end(&b.got[i], &b.expect[i]);
+		accepted += b.got[i].accepted;
+		outcome_free(&b.got[i]);
+		outcome_free(&b.expect[i]);
+	}
+	return accepted;
+}
+
+static void test_drafts_change_no_bit(void **state)
+{
+	(void)state;
+	struct rng rng = {test_seed()};
+	for (int i = 0; i < N_CONFIGS; i++) {
+		struct mx_engine_config c = loaded_config();
+		struct loaded plain, drafting;
+		char dir[64];
+		uint32_t accepted = 0;
+		c.max_context = CONTEXT;
+		make_checkpoint(dir, configs[i], i == 3 ? MX_BF16 : MX_F32, 5);
+		loaded_start(dir, &c, &plain);
+		c.speculation = MX_SPECULATION_NGRAM;
+		c.draft_tokens = MX_MAX_DRAFT;
+		c.threads = i % 2 ? 2 : 1;
+		loaded_start(dir, &c, &drafting);
+		for (int round = 0; round < 4; round++)
+			accepted += check_batch(plain.engine, drafting.engine, &rng);
+		print_message("%d: %u drafts kept\n", i, accepted);
+		assert_true(accepted > 50);
+		struct mx_engine_usage u;
+		drafting.engine->ops->usage(drafting.engine, &u);
+		assert_int_equal(u.pages_used, 0);
+		loaded_close(&plain);
+		loaded_close(&drafting);
+		mx_random_model_remove(dir);
+	}
+}
+
+/* A token that ends a sequence is the last one of its step: the state that is saved then is that of
+ * the text in front of it, which the next turn of a chat begins with. */
+static void test_nothing_is_kept_behind_an_end(void **state)
+{
+	(void)state;
+	static int32_t prompt[40];
+	struct mx_engine_config c = loaded_config();
+	struct loaded l;
+	struct outcome expect, got;
+	char dir[64];
+	make_checkpoint(dir, configs[0], MX_F32, 5);
+	c.speculation = MX_SPECULATION_NGRAM;
+	c.draft_tokens = 6;
+	loaded_start(dir, &c, &l);
+	make_tokens(prompt, 40, VOCAB, 3);
+	struct job job = make_job(prompt, 40, 80);
+	run_jobs(l.engine, &job, 1, 512, &expect);
+	job.guess = expect.tokens;
+	job.ends = &expect.tokens[60];
+	job.n_ends = 1;
+	run_jobs(l.engine, &job, 1, 512, &got); /* take_result checks what is kept */
+	assert_same(&got, &expect);
+	outcome_free(&got);
+	outcome_free(&expect);
+	loaded_close(&l);
+	mx_random_model_remove(dir);
+}
+
+static void test_bad_drafts_are_refused(void **state)
+{
+	(void)state;
+	static const int32_t prompt[3] = {1, 2, 3}, good[9] = {1}, bad[2] = {1, VOCAB};
+	struct mx_engine_config c = loaded_config();
+	struct loaded l;
+	struct mx_seq *s;
+	struct mx_step_result r;
+	struct mx_step_times t;
+	uint32_t computed;
+	char dir[64];
+	make_checkpoint(dir, configs[0], MX_F32, 5);
+	c.speculation = MX_SPECULATION_NGRAM;
+	c.draft_tokens = 4;
+	loaded_start(dir, &c, &l);
+	const struct mx_engine_ops *ops = l.engine->ops;
+	struct mx_seq_params p = {.sampling = {.top_p = 1, .repetition_penalty = 1},
+	                          .max_len = 8,
+	                          .logprobs = -1,
+	                          .prompt_logprobs = -1};
+	assert_int_equal(ops->open(l.engine, prompt, 3, &p, &s), MX_OK);
+	assert_int_equal(ops->attach(l.engine, s, &computed), MX_OK);
+	assert_int_equal(ops->reserve(l.engine, s, 8), MX_OK);
+	struct mx_step_item item = {.seq = s, .n = 3, .sample = true, .draft = good, .n_draft = 1};
+	assert_int_equal(ops->step(l.engine, &item, 1, &r, &t), MX_E_INVALID); /* not one token */
+	item.n_draft = 0;
+	assert_int_equal(ops->step(l.engine, &item, 1, &r, &t), MX_OK);
+	item.n = 1;
+	item.n_draft = 5;
+	assert_int_equal(ops->step(l.engine, &item, 1, &r, &t), MX_E_INVALID); /* too many */
+	item.n_draft = 4;
+	assert_int_equal(ops->step(l.engine, &item, 1, &r, &t), MX_E_INVALID); /* too long */
+	item.n_draft = 2;
+	item.draft = bad;
+	assert_int_equal(ops->step(l.engine, &item, 1, &r, &t),
+	                 MX_E_INVALID); /* not in the vocabulary */
+	item.draft = good;
+	assert_int_equal(ops->step(l.engine, &item, 1, &r, &t), MX_OK);
+	ops->close(l.engine, s);
+	loaded_close(&l);
+	mx_random_model_remove(dir);
+}
+
+static void test_speculation_is_refused(void **state)
+{
+	(void)state;
+	struct mx_engine_config c = loaded_config();
+	struct mx_engine *e;
+	struct loaded l;
+	struct mx_err err = {0};
+	char dir[64];
+	make_checkpoint(dir, OWN "{\"mixer\":\"ema\"}]}", MX_F32, 5);
+	loaded_open(dir, &l);
+	c.speculation = MX_SPECULATION_NGRAM;
+	c.draft_tokens = MX_MAX_DRAFT + 1;
+	assert_int_equal(mx_engine_load(l.plan, l.checkpoint, l.mixers, &c, NULL, NULL, &e, &err),
+	                 MX_E_RANGE);
+	assert_string_equal(err.where, "speculation.tokens");
+	loaded_close(&l);
+	mx_random_model_remove(dir);
+}
+
+/* ---- prompt lookup ---- */
+
+struct lookup {
+	struct mx_draft_source *source;
+	struct mx_seq seq;
+	struct mx_draft draft;
+	int32_t output[4096];
+};
+
+static void open_lookup(struct lookup *l, const int32_t *prompt, uint32_t n,
+                        const int32_t *prediction, uint32_t n_prediction)
+{
+	memset(l, 0, sizeof *l);
+	l->seq.tokens = (struct mx_seq_tokens){prompt, n, l->output};
+	l->seq.n = l->seq.n_prompt = n;
+	l->seq.params.max_len = n + 4096;
+	const struct mx_seq_params p = {.prediction = prediction, .n_prediction = n_prediction};
+	assert_int_equal(mx_draft_ngram_create(&l->source), MX_OK);
+	assert_int_equal(mx_draft_open(l->source, &l->seq, &p, &l->draft), MX_OK);
+}
+
+static void close_lookup(struct lookup *l)
+{
+	mx_draft_close(&l->draft);
+	mx_draft_source_destroy(l->source);
+}
+
+/* Appends tokens, then expects a proposal of at most `most` tokens. */
+static void expect(struct lookup *l, const int32_t *append, uint32_t n, uint32_t most,
+                   const int32_t *proposed, uint32_t n_proposed)
+{
+	for (uint32_t i = 0; i < n; i++)
+		l->output[l->seq.n++ - l->seq.n_prompt] = append[i];
+	assert_int_equal(mx_draft_propose(&l->draft, &l->seq, most), n_proposed);
+	if (n_proposed)
+		assert_memory_equal(l->draft.tokens, proposed, n_proposed * sizeof *proposed);
+}
+
+#define T(...) (const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / 4
+
+static void test_lookup_takes_the_longest_suffix(void **state)
+{
+	(void)state;
+	static struct lookup l;
+	static const int32_t prompt[] = {1, 2, 3, 4, 50, 9, 2, 3, 4, 60, 61, 62, 7};
+	open_lookup(&l, prompt, 13, NULL, 0);
+	expect(&l, NULL, 0, 4, NULL, 0);
+	expect(&l, T(2, 3), 4, NULL, 0);             /* two tokens are too few */
+	expect(&l, T(4), 3, T(60, 61, 62));          /* of two places the last */
+	expect(&l, T(8, 1, 2, 3, 4), 2, T(50, 9));   /* the longer one */
+	expect(&l, T(1, 1, 1, 1), 4, T(1, 1, 1, 1)); /* goes on behind the text's end */
+	close_lookup(&l);
+}
+
+static void test_lookup_knows_the_prediction(void **state)
+{
+	(void)state;
+	static struct lookup l;
+	static const int32_t prompt[] = {1, 2, 3, 4}, prediction[] = {70, 71, 72, 73, 74};
+	open_lookup(&l, prompt, 4, prediction, 5);
+	expect(&l, NULL, 0, 3, T(70, 71, 72)); /* from its beginning */
+	expect(&l, T(70), 3, T(71, 72, 73));
+	expect(&l, T(99, 72, 73), 3, NULL, 0);
+	expect(&l, T(99, 71, 72, 73), 1, T(74)); /* and in its middle */
+	close_lookup(&l);
+}
+
+/* A long prompt is indexed a part at a time, and text that repeats one token costs no more. */
+static void test_lookup_has_bounds(void **state)
+{
+	(void)state;
+	enum { N = 200000 };
+	static struct lookup l;
+	int32_t *prompt = calloc(N, sizeof *prompt);
+	assert_non_null(prompt);
+	open_lookup(&l, prompt, N, NULL, 0);
+	uint32_t calls = 0;
+	while (!mx_draft_propose(&l.draft, &l.seq, 4))
+		assert_true(++calls < 20);
+	assert_true(calls > 2);
+	assert_int_equal(l.draft.tokens[3], 0);
+	close_lookup(&l);
+	free(prompt);
+}
+
+/* A random text against the definition. */
+static void test_lookup_is_its_definition(void **state)
+{
+	(void)state;
+	static struct lookup l;
+	struct rng rng = {test_seed()};
+	int32_t text[400];
+	for (int i = 0; i < 400; i++)
+		text[i] = (int32_t)rng_below(&rng, 6);
+	open_lookup(&l, text, 1, NULL, 0);
+	for (uint32_t n = 2; n < 400; n++) {
+		uint32_t best = 0, at = 0;
+		for (uint32_t p = n - 1; p > 0; p--) { /* text[p - 1] is the last equal token */
+			uint32_t k = 0;
+			while (k < 32 && k < p && text[p - 1 - k] == text[n - 1 - k])
+				k++;
+			if (k >= 3 && k > best) {
+				best = k;
+				at = p;
+			}
+		}
+		l.output[n - 2] = text[n - 1];
+		l.seq.n = n;
+		assert_int_equal(mx_draft_propose(&l.draft, &l.seq, 1), best > 0);
+		if (best)
+			assert_int_equal(l.draft.tokens[0], text[at]);
+	}
+	close_lookup(&l);
+}
+
+int main(void)
+{
+	mx_log_set_level(MX_LOG_ERROR);
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_lookup_takes_the_longest_suffix),
+		cmocka_unit_test(test_lookup_knows_the_prediction),
+		cmocka_unit_test(test_lookup_has_bounds),
+		cmocka_unit_test(test_lookup_is_its_definition),
+		cmocka_unit_test(test_drafts_change_no_bit),
+		cmocka_unit_test(test_nothing_is_kept_behind_an_end),
+		cmocka_unit_test(test_bad_drafts_are_refused),
+		cmocka_unit_test(test_speculation_is_refused),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
