@@ -129,7 +129,8 @@ static mx_status use_rows(struct mx_resolver *r, const struct mx_tensor *t, uint
 		                                      .cols = (uint32_t)cols}};
 		return use_packed(r, &from, part, bits, how == MX_QUANTISE_NEVER, out);
 	}
-	mx_status st = r->limits->copy_weights && t->data ? mx_resolve_copied(r, t, &t) : MX_OK;
+	if (r->limits->copy_weights && t->data)
+		st = mx_resolve_copied(r, t, &t);
 	if (st != MX_OK)
 		return st;
 	const struct mx_weight whole = {t->dtype, (uint32_t)rows, (uint32_t)cols, t->data, NULL};
