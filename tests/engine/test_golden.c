@@ -27,9 +27,9 @@
 
 /* The bar of ARCHITECTURE.md (Precision) for fp32 checkpoints. */
 #define TOLERANCE 1e-3
-/* Tile kernels round activations to bf16 before a product with bf16 weights: 2^-9 of each term,
- * over the products of two layers. */
-#define TOLERANCE_TILES 5e-2
+/* Levels with products of bf16 round activations before a product with bf16 weights: 2^-9 of each
+ * term, over the products of two layers. */
+#define TOLERANCE_PAIRS 5e-2
 /* A device with bf16 activations rounds all that goes from one operator to the next, the residual
  * stream too. Its greedy choice may differ if two tokens are equally likely. */
 #define TOLERANCE_BF16 2e-1
@@ -213,11 +213,11 @@ static bool check_model(const char *name)
 	config.kv_dtype = config.device && half ? MX_BF16 : MX_F32;
 	loaded_start(dir, &config, &l);
 	bool rounds = config.device && half;
-	bool tiles = !config.device && strstr(name, "bf16") && mx_cpu_isa() >= MX_ISA_AMX_BF16;
+	bool pairs = !config.device && strstr(name, "bf16") && mx_cpu_isa() >= MX_ISA_AVX512_BF16;
 	struct bar bar = {
 		.model = name,
 		.tolerance = rounds  ? TOLERANCE_BF16
-	                 : tiles ? TOLERANCE_TILES
+	                 : pairs ? TOLERANCE_PAIRS
 	                         : TOLERANCE,
 		.greedy = !rounds,
 	};
