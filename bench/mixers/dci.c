@@ -26,7 +26,7 @@
 #define PAGE  64
 #define DIM   128
 #define GROUP 4
-#define CHUNK  512 /* rows of a chunk of a prompt that is timed */
+#define CHUNK 512 /* rows of a chunk of a prompt that is timed */
 #define BEYOND                                                                                     \
 	(160ull << 20) /* bytes of keys and values that layers share out: beyond the caches */
 #define PROBES 32  /* queries whose largest products are compared */
@@ -122,7 +122,7 @@ static void draw_queries(struct bench *b, uint32_t seen)
 		size_t head = r / GROUP % heads;
 		const float *k = b->k + ((size_t)(uniform(b) * seen) * heads + head) * DIM;
 		for (uint32_t i = 0; i < DIM; i++)
-			b->q[r * DIM + i] = normal(b) + (b->o.random ? 0 : 0.3f * k[i]);
+			b->q[r * DIM + i] = normal(b) + (b->o.random ? 0 : k[i]);
 	}
 }
 
