@@ -7,11 +7,13 @@
 #ifndef MX_MIXERS_PARAMS_H
 #define MX_MIXERS_PARAMS_H
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -130,6 +132,29 @@ static inline mx_status mx_param_read_bool(const struct mx_params *p, const char
 		return mx_mixer_fail(err, MX_E_INVALID, "%s: %s must be true or false", mixer, name);
 	*out = q ? q->i != 0 : def;
 	return MX_OK;
+}
+
+/* Makes a parameter of a text: a whole number, a number, true or false, else a string. Keeps the
+ * pointers. */
+static inline void mx_param_of_text(const char *name, const char *text, struct mx_param *out)
+{
+	struct mx_param p = {.name = name, .type = MX_PARAM_STRING, .s = text};
+	size_t sign = *text == '-', digits = strspn(text + sign, "0123456789");
+	char *end = NULL;
+	bool number = *text && strspn(text, "0123456789.eE+-") == strlen(text);
+	double f = number ? strtod(text, &end) : 0;
+	if (!strcmp(text, "true") || !strcmp(text, "false")) {
+		p.type = MX_PARAM_BOOL;
+		p.i = *text == 't';
+	} else if (digits && digits < 16 && !text[sign + digits]) {
+		p.type = MX_PARAM_INT;
+		p.i = strtoll(text, NULL, 10);
+		p.f = (double)p.i;
+	} else if (number && !*end && isfinite(f)) {
+		p.type = MX_PARAM_FLOAT;
+		p.f = f;
+	}
+	*out = p;
 }
 
 /* For probe: returns MX_OK if every parameter is one of `names` [n], else an error that names the

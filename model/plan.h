@@ -225,10 +225,6 @@ struct mx_plan_override {
  */
 mx_status mx_plan_override(struct mx_plan *p, const struct mx_plan_override *o, struct mx_err *err);
 
-/* Makes a parameter of a text: a whole number, a number, true or false, else a string. Keeps the
- * pointers. */
-void mx_param_of_text(const char *name, const char *text, struct mx_param *out);
-
 /* Describes which mixers run which layers, for people: "0-2 gla, 3 attention, 4-6 gla". The text
  * ends in "..." if it does not fit into cap (>= 8) bytes with the NUL. */
 void mx_plan_describe_layers(const struct mx_plan *p, char *text, size_t cap);

@@ -1,33 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gives layers of a plan another mixer than the checkpoint's config says: mx_plan_override. */
-#include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/plan_build.h"
-
-void mx_param_of_text(const char *name, const char *text, struct mx_param *out)
-{
-	struct mx_param p = {.name = name, .type = MX_PARAM_STRING, .s = text};
-	size_t digits = strspn(text + (*text == '-'), "0123456789");
-	char *end = NULL;
-	bool number = *text && strspn(text, "0123456789.eE+-") == strlen(text);
-	double f = number ? strtod(text, &end) : NAN;
-	if (!strcmp(text, "true") || !strcmp(text, "false")) {
-		p.type = MX_PARAM_BOOL;
-		p.i = *text == 't';
-	} else if (digits && digits < 16 && !text[digits + (*text == '-')]) {
-		p.type = MX_PARAM_INT;
-		p.i = strtoll(text, NULL, 10);
-		p.f = (double)p.i;
-	} else if (number && !*end && isfinite(f)) {
-		p.type = MX_PARAM_FLOAT;
-		p.f = f;
-	}
-	*out = p;
-}
 
 /* Reads a whole number below n and moves *at behind it. */
 static bool read_layer(const char **at, uint32_t n, uint32_t *out)
