@@ -66,12 +66,14 @@ static void usage(FILE *out)
 {
 	fputs(
 		"usage: mixd [--config FILE] [--check [--deep]]\n"
-		"       mixd --model DIR [--name NAME] [--port PORT] [--device DEVICE] [--check [--deep]]\n"
+		"       mixd --model DIR|FILE.gguf [--name NAME] [--port PORT] [--device DEVICE] [--check "
+	    "[--deep]]\n"
 		"       mixd --list-models\n"
 		"       mixd --hash-key\n"
 		"\n"
 		"  -c, --config FILE    configuration (default " DEFAULT_CONFIG ")\n"
-		"  -m, --model DIR      serve this checkpoint, without a configuration file;\n"
+		"  -m, --model PATH     serve this checkpoint, a folder or a GGUF file (--model may be\n"
+		"                       left out before FILE.gguf), without a configuration file;\n"
 		"                       prints the configuration that this stands for\n"
 		"      --name NAME      its id in requests (default: the folder's name)\n"
 		"      --port PORT      of 127.0.0.1 (default 8080; 0 = any free one)\n"
@@ -90,7 +92,8 @@ static void usage(FILE *out)
 static void explain_start(void)
 {
 	fputs("mixd: there is no configuration file " DEFAULT_CONFIG ".\n"
-	      "Either serve one model, a folder in Hugging Face form, with the defaults:\n"
+	      "Either serve one model, a folder in Hugging Face form or a GGUF file, with the "
+	      "defaults:\n"
 	      "    mixd --model DIR\n"
 	      "or write that file, or another and name it (" DEFAULT_CONFIG ".example has\n"
 	      "every key with its default; man mixd.yaml):\n"

@@ -5,12 +5,14 @@
     pip install torch "transformers<5" "numpy<2" sentencepiece safetensors gguf protobuf
     tools/export-gguf.py LLAMA-CPP models|tokenizers
     tools/export-gguf.py LLAMA-CPP sentencepiece TRAINING-TEXT
+    tools/export-gguf.py types
 
 LLAMA-CPP is a source tree of llama.cpp, whose convert_hf_to_gguf.py runs. models: of the checkpoints
 MODELS in tests/golden/models, folders gguf-NAME with model.gguf and a copy of expected.json.
 tokenizers: of TOKENIZERS in tests/golden/tokenizer, NAME.gguf without weights. sentencepiece: there
 spm.json and spm.gguf of a SentencePiece model that is trained on TRAINING-TEXT (any English text of
-half a megabyte). Versions are in PROVENANCE-gguf of tests/golden/models.
+half a megabyte). types: gguf-types.txt, by gguf-py
+alone. Versions are in PROVENANCE-gguf of tests/golden/models.
 """
 import json
 import os
@@ -18,7 +20,7 @@ import shutil
 import sys
 import tempfile
 
-MODELS = ["llama-bias", "llama-llama3", "mixtral", "qwen2", "qwen3_moe", "gemma2", "gemma3", "mamba2", "falcon_h1"]
+MODELS = ["llama-bias", "llama-llama3", "qwen2", "qwen3_moe", "mamba2", "falcon_h1"]
 # name -> tokenizer.ggml.pre, which the converter knows by a hash of the published tokenizer
 TOKENIZERS = {"gpt2": "gpt-2", "llama3": "llama-bpe", "qwen2": "qwen2", "qwen35": "qwen35", "tekken": "tekken",
               "o200k": "gpt-4o", "deepseek-v3": "deepseek-v3", "deepseek": "deepseek-coder",
@@ -83,7 +85,7 @@ def models(tree):
             with open(os.path.join(folder, "config.json")) as f:
                 config = json.load(f)
             vocab = config.get("text_config", config)["vocab_size"]
-            with open(os.path.join(folder, "tokenizer.json"), "w") as f:  # Gemma 3's rows are counted by it
+            with open(os.path.join(folder, "tokenizer.json"), "w") as f:
                 json.dump({"model": {"vocab": {str(i): i for i in range(vocab)}}, "added_tokens": []}, f)
             in_child(one, tree, "none", folder, os.path.join(target, "model.gguf"))
         shutil.copy(os.path.join(source, "expected.json"), target)
@@ -128,7 +130,31 @@ def sentence_piece(tree, folder, text):
     in_child(one, tree, None, folder, os.path.join(GOLDEN, "tokenizer", "spm.gguf"), "--vocab-only")
 
 
+def types(out):
+    """Random blocks of each type and what gguf-py makes of them: lines of name, bytes and floats in hexadecimal."""
+    import gguf
+    import numpy as np
+    rng = np.random.default_rng(20261123)
+    # offsets of the halves in a block, which must be finite
+    halves = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2],
+              "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
+    with open(out, "w") as f:
+        for name, at in halves.items():
+            kind = gguf.GGMLQuantizationType[name]
+            elements, size = gguf.GGML_QUANT_SIZES[kind]
+            blocks = rng.integers(0, 256, (512 // elements, size), dtype=np.uint8)
+            for h in at:
+                blocks[:, h:h + 2] = rng.standard_normal((len(blocks), 1)).astype("<f2").view(np.uint8)
+            if name == "MXFP4":
+                blocks[:, 0] = rng.integers(100, 150, len(blocks))
+            values = gguf.quants.dequantize(blocks, kind).astype("<f4")
+            f.write(f"{name} {blocks.tobytes().hex()} {values.tobytes().hex()}\n")
+
+
 def main():
+    if sys.argv[1] == "types":
+        types(os.path.join(GOLDEN, "gguf-types.txt"))
+        return
     tree, what = os.path.abspath(sys.argv[1]), sys.argv[2]
     if what == "models":
         models(tree)

@@ -82,6 +82,9 @@ static const struct mx_gguf_rename falcon_h1[] = {
 	{.from = "ssm_d", .to = "mamba.D", .form = MX_GGUF_FLAT, .whole = true},
 	{.from = "ssm_norm", .to = "mamba.norm", .form = MX_GGUF_FLAT},
 	{.from = "ssm_out", .to = "mamba.out_proj"},
+	{.from = "ffn_norm",
+     .to = "pre_ff_layernorm.weight",
+     .whole = true}, /* so the converter writes it */
 	{.from = "ffn_norm", .to = "pre_ff_layernorm"},
 	{.from = "ffn_gate", .to = "feed_forward.gate_proj"},
 	{.from = "ffn_up", .to = "feed_forward.up_proj"},

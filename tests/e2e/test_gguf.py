@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The bundled attention model as a GGUF file in bf16: the same answers, to the bit, as from its safetensors; and
+what is refused."""
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+from harness import ATTENTION, BUILD, PATIENCE, Mixd, check_sanitizers, main
+
+TYPES = {"int": (4, "<I"), "float": (6, "<f"), "bool": (7, "<?")}
+NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+         "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
+         "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+def text(s):
+    raw = s.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def value(v):
+    if isinstance(v, str):
+        return struct.pack("<I", 8) + text(v)
+    if isinstance(v, list):
+        body = b"".join(text(s) for s in v) if isinstance(v[0], str) else struct.pack(f"<{len(v)}i", *v)
+        return struct.pack("<IIQ", 9, 8 if isinstance(v[0], str) else 5, len(v)) + body
+    kind, form = TYPES[type(v).__name__]
+    return struct.pack("<I", kind) + struct.pack(form, v)
+
+
+def write(path, pairs, tensors):
+    """tensors: (name, shape as in PyTorch, type, bytes)."""
+    head, data = bytearray(), bytearray()
+    for key, v in pairs.items():
+        head += text(key) + value(v)
+    for name, shape, kind, raw in tensors:
+        head += text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        head += struct.pack("<IQ", kind, len(data))
+        data += raw + bytes(-len(raw) % 32)
+    head[:0] = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs))
+    with open(path, "wb") as f:
+        f.write(head + bytes(-len(head) % 32) + data)
+
+
+def permuted(raw, shape, heads):
+    """Rows of q or k as the converter orders them: row i of a head's first half beside that of its second."""
+    rows, size = shape[0], len(raw) // shape[0]
+    dim = rows // heads
+    order = (h * dim + a * dim // 2 + i for h in range(heads) for i in range(dim // 2) for a in range(2))
+    return b"".join(raw[r * size:(r + 1) * size] for r in order)
+
+
+def tensors(folder, config):
+    with open(os.path.join(folder, "model.safetensors"), "rb") as f:
+        size, = struct.unpack("<Q", f.read(8))
+        entries = json.loads(f.read(size))
+        data = f.read()
+    for name, e in sorted(entries.items()):
+        if name == "__metadata__":
+            continue
+        raw = data[slice(*e["data_offsets"])]
+        kind = 30
+        if len(e["shape"]) == 1:  # F32, as the converter writes vectors
+            raw, kind = b"".join(b"\0\0" + raw[i:i + 2] for i in range(0, len(raw), 2)), 0
+        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
+        if heads:
+            raw = permuted(raw, e["shape"], config[heads])
+        name = name.replace("model.embed_tokens", "token_embd").replace("model.norm", "output_norm")
+        if name.startswith("model.layers."):
+            _, _, layer, rest = name.split(".", 3)
+            name = f"blk.{layer}.{NAMES[rest.removesuffix('.weight')]}.weight"
+        yield name, e["shape"], kind, raw
+
+
+def convert(folder, path, **changed):
+    def read(name):
+        with open(os.path.join(folder, name), encoding="utf-8") as f:
+            return json.load(f)
+    config, tokenizer, names = read("config.json"), read("tokenizer.json"), read("tokenizer_config.json")
+    tokens = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].get)
+    added = {a["content"] for a in tokenizer["added_tokens"]}
+    pairs = {
+        "general.architecture": "llama", "llama.block_count": config["num_hidden_layers"],
+        "llama.context_length": config["max_position_embeddings"], "llama.embedding_length": config["hidden_size"],
+        "llama.feed_forward_length": config["intermediate_size"],
+        "llama.attention.head_count": config["num_attention_heads"],
+        "llama.attention.head_count_kv": config["num_key_value_heads"],
+        "llama.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "llama.rope.freq_base": float(config["rope_theta"]), "llama.rope.dimension_count": config["head_dim"],
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3 if t in added else 1 for t in tokens],
+        "tokenizer.ggml.merges": [" ".join(m) for m in tokenizer["model"]["merges"]],
+        "tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.chat_template": names["chat_template"],
+        "general.sampling.temp": 0.8, "general.sampling.top_p": 0.95, **changed}
+    write(path, pairs, list(tensors(folder, config)))
+
+
+def answers(running, model):
+    asked = {"model": model, "prompt": "The old man looked at the sea", "max_tokens": 24, "temperature": 0,
+             "logprobs": 3, "echo": True, "seed": 1}
+    chat = {"model": model, "messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 12, "seed": 5}
+    got = [running.complete(**asked), running.complete("/v1/chat/completions", **chat)]
+    return [(body["choices"], body["usage"]) for body in got]
+
+
+def test_the_same_bits_as_from_safetensors():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "twin.gguf")
+        convert(ATTENTION, path)
+        running = Mixd(models={"a": ATTENTION, "b": path})
+        try:
+            assert answers(running, "a") == answers(running, "b")
+            assert check_sanitizers(running.errors()) is None
+        finally:
+            running.stop()
+
+
+def refusal(path):
+    r = subprocess.run([os.path.join(BUILD, "mixd"), path, "--check"], stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, text=True, timeout=PATIENCE,
+                       env=dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers/.libs")))
+    return r.returncode, r.stdout
+
+
+def test_what_is_not_supported_is_named():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "m.gguf")
+        convert(ATTENTION, path)
+        rc, said = refusal(path)
+        assert rc == 0 and "name: \"m\"" in said, said
+        with open(path, "r+b") as f:
+            f.truncate(os.path.getsize(path) - 5000)
+        rc, said = refusal(path)
+        assert rc and "the file is not whole; download it again" in said, said
+        write(path, {"general.architecture": "bert"}, [])
+        rc, said = refusal(path)
+        assert rc and "general.architecture 'bert' is not supported" in said, said
+        convert(ATTENTION, path, **{"tokenizer.ggml.pre": "xyz"})
+        rc, said = refusal(path)
+        assert rc and 'tokenizer.ggml.pre "xyz" is unknown' in said, said
+
+
+if __name__ == "__main__":
+    main(sys.modules[__name__])
