@@ -55,7 +55,7 @@ mx_status mx_json_slurp(const char *path, size_t max, char **out, size_t *out_le
 	/* O_NONBLOCK: a FIFO of that name must not hang the start. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
-		return mx_fail_at(err, errno == ENOENT ? MX_E_NOTFOUND : MX_E_IO, path,
+		return mx_fail_at(err, errno == ENOENT || errno == ENOTDIR ? MX_E_NOTFOUND : MX_E_IO, path,
 		                  "cannot be opened: %s", strerror(errno));
 	mx_status s = slurp_fd(fd, path, max, out, out_len, err);
 	close(fd);

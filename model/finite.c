@@ -36,7 +36,8 @@ size_t mx_tensor_count(const struct mx_tensor *t)
 size_t mx_tensor_not_finite(const struct mx_tensor *t, size_t first, size_t n, size_t *out_index)
 {
 	size_t total = 0;
-	if ((uintptr_t)t->data % mx_dtype_size(t->dtype)) /* no model can use it */
+	if (t->dtype == MX_QUANT || /* codes are always finite; their scales are not looked at */
+	    (uintptr_t)t->data % mx_dtype_size(t->dtype)) /* no model can use it */
 		return 0;
 	for (size_t at = first, end = first + n, k; at < end; at += k) {
 		k = end - at < RUN ? end - at : RUN;
