@@ -21,10 +21,21 @@ void mx_openai_free(struct mx_openai *w)
 	mx_api_head_free(&w->head);
 }
 
+/* True if OpenAI's streams have no words for an event: that a call has ended, and no more. */
+static bool says_nothing(const struct mx_gen_event *e)
+{
+	const struct mx_api_choice *c = &e->choice;
+	return !e->opens && c->n_calls && c->calls->ends && !c->n_tokens && !c->n_ids &&
+	       !c->finish_reason;
+}
+
 /* Reads the next event of the generation. */
 static enum mx_gen_next next(struct mx_openai *w, struct mx_api_error *err)
 {
-	enum mx_gen_next n = mx_generation_next(w->gen, &w->event, err);
+	enum mx_gen_next n;
+	do
+		n = mx_generation_next(w->gen, &w->event, err);
+	while (n == MX_GEN_EVENT && says_nothing(&w->event));
 	if (n != MX_GEN_EVENT)
 		return n;
 	w->begun = true;
