@@ -280,6 +280,13 @@ def test_errors():
         assert finish(start(path, "--version")).startswith("mixctl ")
         assert finish(subprocess.Popen([MIXCTL, "status"], env=dict(os.environ, MIXD_SOCKET=path), text=True,
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE), 3).count(path)
+        # a server that does not go on keeps nobody waiting
+        with socket.socket(socket.AF_UNIX) as hung:
+            os.unlink(path)
+            hung.bind(path)
+            hung.listen(1)
+            e = finish(start(path, "status"), 3)
+            assert "mixd does not answer" in e, e
         # what a dead process left is replaced; a living one is left alone, and so is a file
         s = Mixd(top=f"admin: {{ socket: {path} }}\n", max_sequences=8)
         assert os.stat(path).st_mode & 0o7777 == 0o660

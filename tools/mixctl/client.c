@@ -2,10 +2,12 @@
 #include "tools/mixctl/client.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -21,12 +23,15 @@ static void explain(const char *path, int error)
 		      stderr);
 	else if (error == ECONNREFUSED)
 		fputs("mixctl: nobody listens there: mixd has ended\n", stderr);
+	else if (error == EAGAIN)
+		fputs("mixctl: mixd does not answer: it is stopped, or hangs\n", stderr);
 	else if (error == EACCES)
 		fputs("mixctl: only root, and the user and group of mixd, may use it\n", stderr);
 }
 
-int mixctl_connect(const char *path)
+int mixctl_connect(const char *path, unsigned patience)
 {
+	const struct timeval bound = {.tv_sec = patience};
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	if (strlen(path) >= sizeof address.sun_path) {
 		fprintf(stderr, "mixctl: the path of the socket is longer than %zu bytes\n",
@@ -35,7 +40,9 @@ int mixctl_connect(const char *path)
 	}
 	memcpy(address.sun_path, path, strlen(path) + 1);
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd >= 0 && !connect(fd, (const struct sockaddr *)&address, sizeof address))
+	if (fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound) &&
+	    !setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &bound, sizeof bound) &&
+	    !connect(fd, (const struct sockaddr *)&address, sizeof address))
 		return fd;
 	explain(path, errno);
 	if (fd >= 0)
@@ -91,12 +98,16 @@ json_t *mixctl_ask(int fd, json_t *command)
 	char *text = command ? json_dumps(command, JSON_COMPACT) : NULL;
 	json_decref(command);
 	char *line = NULL;
+	errno = 0;
 	if (text && !send_all(fd, text, strlen(text)) && !send_all(fd, "\n", 1))
 		line = read_line(fd);
+	bool late = !line && errno == EAGAIN;
 	free(text);
 	json_t *answer = line ? json_loads(line, 0, NULL) : NULL;
 	free(line);
 	if (!answer)
-		fputs("mixctl: mixd has closed the connection\n", stderr);
+		fputs(late ? "mixctl: mixd does not answer: it is stopped, or hangs\n"
+		           : "mixctl: mixd has closed the connection\n",
+		      stderr);
 	return answer;
 }

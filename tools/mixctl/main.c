@@ -118,21 +118,25 @@ static void show_ok(const json_t *answer)
 	(void)answer;
 }
 
+/* Seconds in which mixd answers what is no work. */
+enum { PATIENCE = 10 };
+
 static const struct verb {
 	const char *name, *command;
 	const char *member; /* takes an argument: its name in the command */
 	bool needs;         /* the argument must be given */
+	bool long_work;     /* the answer comes when all is done */
 	void (*show)(const json_t *answer);
 } verbs[] = {
-	{"status", "status", NULL, false, mixctl_show_status},
-	{"top", NULL, NULL, false, NULL},
-	{"models", "status", NULL, false, mixctl_show_models},
-	{"requests", "requests", NULL, false, mixctl_show_requests},
-	{"reload", "reload", NULL, false, mixctl_show_reload},
-	{"drain", "drain", "model", false, show_ok},
-	{"undrain", "undrain", "model", false, show_ok},
-	{"cancel", "cancel", "id", true, show_ok},
-	{"log", "log", "level", true, show_ok},
+	{"status", "status", NULL, false, false, mixctl_show_status},
+	{"top", NULL, NULL, false, false, NULL},
+	{"models", "status", NULL, false, false, mixctl_show_models},
+	{"requests", "requests", NULL, false, false, mixctl_show_requests},
+	{"reload", "reload", NULL, false, true, mixctl_show_reload},
+	{"drain", "drain", "model", false, true, show_ok},
+	{"undrain", "undrain", "model", false, false, show_ok},
+	{"cancel", "cancel", "id", true, false, show_ok},
+	{"log", "log", "level", true, false, show_ok},
 };
 
 static const struct verb *find_verb(const char *name)
@@ -145,7 +149,7 @@ static const struct verb *find_verb(const char *name)
 
 static int run(const struct options *o, const struct verb *v, const char *argument)
 {
-	int fd = mixctl_connect(o->socket);
+	int fd = mixctl_connect(o->socket, v->long_work ? 0 : PATIENCE);
 	if (fd < 0)
 		return MIXCTL_NO_SERVER;
 	int rc;
