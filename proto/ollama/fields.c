@@ -45,6 +45,7 @@ static const struct mx_field fields[] = {
 	MX_READ("stop", P),
 	MX_READ("num_predict", P),
 	MX_READ("repeat_penalty", P),
+	MX_READ("repeat_last_n", P),
 	MX_READ("presence_penalty", P),
 	MX_READ("frequency_penalty", P),
 
@@ -78,7 +79,6 @@ static const struct mx_field fields[] = {
 	MX_REFUSED("temperature", T, 0, "it is one of 'options'"),
 	MX_REFUSED("num_predict", T, 0, "it is one of 'options'"),
 	MX_REFUSED("max_tokens", T, 0, "it is 'num_predict' in 'options'"),
-	MX_REFUSED("repeat_last_n", P, MX_NEUTRAL_MINUS, "penalties look at the whole sequence"),
 	MX_REFUSED("penalize_newline", P, MX_NEUTRAL_YES, "penalties look at every token"),
 	MX_REFUSED("mirostat", P, MX_NEUTRAL_ZERO, NO_SAMPLER),
 	MX_REFUSED("typical_p", P, MX_NEUTRAL_ONE, NO_SAMPLER),

@@ -63,6 +63,15 @@ static mx_status parse_model(const json_t *body, const struct mx_ollama_models *
 	return MX_OK;
 }
 
+/* True if a penalty does anything. */
+static bool penalises(const json_t *options)
+{
+	const json_t *repeat = mx_parse_get(options, "repeat_penalty");
+	return (repeat && json_number_value(repeat) != 1) ||
+	       json_number_value(mx_parse_get(options, "presence_penalty")) != 0 ||
+	       json_number_value(mx_parse_get(options, "frequency_penalty")) != 0;
+}
+
 /* Translates `options`. The names are those of llama-server, which OpenAI's routes take, but for
  * num_predict. */
 static mx_status parse_options(struct mx_translation *t, const json_t *body,
@@ -79,17 +88,23 @@ static mx_status parse_options(struct mx_translation *t, const json_t *body,
 	                                   "frequency_penalty"};
 	json_t *options = NULL;
 	mx_status s = mx_parse_container(body, "options", JSON_OBJECT, &options, err);
-	int64_t n = -1;
+	int64_t n = -1, window = -1;
 	if (s == MX_OK && options)
 		s = mx_fields_check(&mx_ollama_fields, MX_OLLAMA_OPTIONS, options, "options.", NULL,
 		                    unknown, err);
-	if (s == MX_OK) /* -1: without an end; -2: to the end of the context */
+	if (s == MX_OK) /* 0 and -1: without an end; -2: to the end of the context */
 		s = mx_parse_int(options, "num_predict", -2, INT32_MAX, &n, err);
+	if (s == MX_OK)
+		s = mx_parse_int(options, "repeat_last_n", -1, INT32_MAX, &window, err);
+	if (s == MX_OK && window > 0 && penalises(options))
+		s = mx_parse_unsupported(err, "options.repeat_last_n",
+		                         "penalties look at the whole sequence (-1), or at nothing (0)");
 	if (s != MX_OK)
 		return s;
 	for (size_t i = 0; i < sizeof(same) / sizeof(*same); i++)
-		mx_translation_share(t, same[i], options, same[i]);
-	mx_translation_set(t, "n_predict", json_integer(n < 0 ? -1 : n));
+		if (window || !strstr(same[i], "_penalty"))
+			mx_translation_share(t, same[i], options, same[i]);
+	mx_translation_set(t, "n_predict", json_integer(n <= 0 ? -1 : n));
 	return MX_OK;
 }
 

@@ -82,11 +82,16 @@ def test_options(s):
     ask(top_p=0.9, top_k=40, min_p=0.05, repeat_penalty=1.1, presence_penalty=0.5,
         frequency_penalty=0.5, num_ctx=4096, num_gpu=99, num_thread=4, num_keep=5, mirostat=0)
     # without a limit: as much as fits
-    assert whole(s, "/api/chat", model="fake", messages=messages,
-                 options={"num_predict": -1})["done_reason"] == "length"
+    for n in -1, 0:
+        assert whole(s, "/api/chat", model="fake", messages=messages,
+                     options={"num_predict": n})["done_reason"] == "length"
+    # a window of penalties matters only where there are some
+    assert ask(repeat_last_n=64, repeat_penalty=1.0)["message"]["content"] == text
+    assert ask(repeat_last_n=0, repeat_penalty=1.9, frequency_penalty=2)["message"]["content"] == text
     for options, what in (({"top_p": 2}, "options.top_p"), ({"temperature": "hot"}, "options.temperature"),
                           ({"num_predict": 1.5}, "num_predict"), ({"mirostat": 2}, "mirostat"),
-                          ({"repeat_last_n": 64}, "repeat_last_n"), ({"tempreature": 1}, "temperature"),
+                          ({"repeat_last_n": 64, "repeat_penalty": 1.1}, "repeat_last_n"),
+                          ({"repeat_last_n": -2}, "repeat_last_n"), ({"tempreature": 1}, "temperature"),
                           ({"seed": "x"}, "options.seed"), ({"stop": 5}, "options.stop")):
         refused(s.post("/api/chat", dict(model="fake", messages=messages, options=options)), 400, what)
 
