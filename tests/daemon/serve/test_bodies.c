@@ -106,7 +106,7 @@ static void random_uploads(void **state)
 	mx_bodies_init(&b, N, BUDGET);
 	for (int i = 0; i < N; i++)
 		begin(&held[i]);
-	for (int step = 0; step < 20000; step++) {
+	for (int step = 0; step < 4000; step++) {
 		int i = rand() % N;
 		struct one *o = &held[i];
 		bool was = o->upload.dropped;

@@ -118,8 +118,7 @@ static void answers_may_be_cut_off(void **state)
 		for (size_t n = 1; n < strlen(s->text); n++) {
 			struct mx_record whole;
 			mx_record(&o, s->text, n, 0, SIZE_MAX, true, &whole);
-			for (size_t step = 1; step < 8; step++)
-				check(s, s->text, n, 0, step, true, mx_buf_str(&whole.events));
+			check(s, s->text, n, 0, 1 + n % 7, true, mx_buf_str(&whole.events));
 			if (whole.bad || (!bare && !is_beginning(&whole.events, s->events)))
 				fail_msg("%s\ntext   %.*s\nevents %s\nall    %s", s->calls ? s->calls : "-", (int)n,
 				         s->text, mx_buf_str(&whole.events), s->events);
@@ -188,7 +187,7 @@ static void nothing_is_lost(void **state)
 {
 	(void)state;
 	char text[4096];
-	for (unsigned round = 0; round < 300; round++)
+	for (unsigned round = 0; round < 100; round++)
 		for (size_t i = 0; i < mx_n_samples; i++) {
 			const struct mx_sample *s = &mx_samples[i];
 			size_t n = damage(s->text, strlen(s->text), text);
@@ -200,12 +199,10 @@ static void nothing_is_lost(void **state)
 			if (r.bad || (plain && (r.text.len != n || memcmp(mx_buf_str(&r.text), text, n))))
 				fail_msg("%s\ntext   %s\nevents %s\nkept   %s", s->calls, text,
 				         mx_buf_str(&r.events), mx_buf_str(&r.text));
-			for (size_t step = 1; step < 6; step++)
-				check(s, text, n, 0, step, false, mx_buf_str(&r.events));
+			check(s, text, n, 0, 1 + draw(5), false, mx_buf_str(&r.events));
 			mx_record_free(&r);
 			mx_record(&o, text, n, 0, SIZE_MAX, true, &r);
-			for (size_t step = 1; step < 6; step++)
-				check(s, text, n, 0, step, true, mx_buf_str(&r.events));
+			check(s, text, n, 0, 1 + draw(5), true, mx_buf_str(&r.events));
 			mx_record_free(&r);
 		}
 }
@@ -220,14 +217,14 @@ static void large_answers_are_quick(void **state)
 	const struct mx_tool_parser_options o = options_of(&s);
 	for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
 		struct mx_buf text = {0};
-		while (text.len < 1 << 20)
+		while (text.len < 1 << 18)
 			mx_buf_puts(&text, parts[i]);
 		clock_t t = clock();
 		struct mx_record r;
 		mx_record(&o, text.data, text.len, 0, 3, false, &r);
 		assert_false(r.bad);
 		assert_int_equal(r.text.len, text.len);
-		assert_true(clock() - t < 20 * CLOCKS_PER_SEC);
+		assert_true(clock() - t < 5 * CLOCKS_PER_SEC);
 		mx_record_free(&r);
 		mx_buf_free(&text);
 	}
