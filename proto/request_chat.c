@@ -189,24 +189,69 @@ mx_status mx_api_check_tools(const json_t *tools, struct mx_api_error *err)
 	return s;
 }
 
+/* Returns the tool of a name, NULL if there is none. */
+static json_t *tool_named(const struct mx_api_request *r, const char *name)
+{
+	size_t i;
+	json_t *tool;
+	json_array_foreach(r->tools, i, tool)
+	{
+		if (name && !strcmp(tool_name(tool), name))
+			return tool;
+	}
+	return NULL;
+}
+
 /* Checks that there are tools of which one has to be called, and one of the name that is asked for.
  */
 static mx_status check_choice(const struct mx_api_request *r, struct mx_api_error *err)
 {
-	size_t i;
-	const json_t *tool;
-	bool found = !r->call_name;
 	if (!r->tools)
 		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "tool_choice",
 		                   "'tool_choice' asks for a call, but there are no 'tools'");
-	json_array_foreach(r->tools, i, tool)
-	{
-		found = found || !strcmp(tool_name(tool), r->call_name);
-	}
-	if (!found)
+	if (r->call_name && !tool_named(r, r->call_name))
 		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "tool_choice",
 		                   "'tool_choice' names the tool '%.60s', which is not among 'tools'",
 		                   r->call_name);
+	return MX_OK;
+}
+
+/* Reads {"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools": [...]}}: the request has
+ * these tools and no others. *mode: "auto" or "required". */
+static mx_status allow_tools(struct mx_api_request *r, const json_t *choice, const char **mode,
+                             struct mx_api_error *err)
+{
+	const json_t *allowed = mx_parse_get(choice, "allowed_tools");
+	const json_t *list = mx_parse_get(allowed, "tools");
+	const char *m = json_string_value(mx_parse_get(allowed, "mode"));
+	if (!m || (strcmp(m, "auto") && strcmp(m, "required")))
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "tool_choice.allowed_tools.mode",
+		                   "'tool_choice.allowed_tools.mode' must be 'auto' or 'required'");
+	if (!json_is_array(list))
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_type", "tool_choice.allowed_tools.tools",
+		                   "'tool_choice.allowed_tools.tools' must be a list of tools");
+	json_t *tools = json_array();
+	bool failed = !tools;
+	for (size_t i = 0; i < json_array_size(list) && !failed; i++) {
+		const char *name = tool_name(json_array_get(list, i));
+		json_t *tool = tool_named(r, name);
+		if (!tool) {
+			json_decref(tools);
+			return mx_api_fail(
+				err, MX_FAULT_INVALID, "invalid_value", "tool_choice.allowed_tools.tools",
+				"'tool_choice.allowed_tools.tools[%zu]' must name one of 'tools' in "
+				"'function.name'%s%.60s%s",
+				i, name ? ", but it names '" : "", name ? name : "", name ? "'" : "");
+		}
+		failed = json_array_append(tools, tool);
+	}
+	if (failed || json_object_set(r->root, "tools", tools)) {
+		json_decref(tools);
+		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
+	}
+	r->tools = json_array_size(tools) ? tools : NULL;
+	json_decref(tools); /* root has it */
+	*mode = m;
 	return MX_OK;
 }
 
@@ -214,6 +259,12 @@ mx_status mx_api_choose_tool(struct mx_api_request *r, struct mx_api_error *err)
 {
 	const json_t *v = mx_parse_get(r->root, "tool_choice");
 	const char *word = json_string_value(v);
+	const json_t *kind = mx_parse_get(v, "type");
+	if (json_is_string(kind) && !strcmp(json_string_value(kind), "allowed_tools")) {
+		mx_status s = allow_tools(r, v, &word, err);
+		if (s != MX_OK)
+			return s;
+	}
 	if (!v || (word && !strcmp(word, "auto")))
 		return MX_OK;
 	if (word && !strcmp(word, "none")) {
@@ -232,7 +283,8 @@ mx_status mx_api_choose_tool(struct mx_api_request *r, struct mx_api_error *err)
 	const char *type = json_string_value(json_object_get(v, "type"));
 	r->call_name = tool_name(v);
 	if (!type || strcmp(type, "function"))
-		return mx_parse_unsupported(err, "tool_choice", "of its types only 'function' is");
+		return mx_parse_unsupported(err, "tool_choice",
+		                            "of its types only 'function' and 'allowed_tools' are");
 	if (!r->call_name)
 		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "tool_choice",
 		                   "'tool_choice' must have the name of a tool in 'function'");

@@ -44,9 +44,59 @@ mx_status mx_gen_parse_rules(struct mx_generation *g, const struct mx_api_reques
 	return MX_OK;
 }
 
+struct calls {
+	struct mx_tool_grammar grammar;
+	struct mx_grammar_source *source;        /* of the whole; `field` is that of a fault */
+	const struct mx_grammar_source *instead; /* of texts that may come instead; NULL = none */
+};
+
 static uint32_t build(void *arg, struct mx_rules *r, struct mx_err *err)
 {
-	return mx_tool_grammar_build(r, arg, err);
+	struct calls *c = arg;
+	if (c->instead) {
+		c->source->field = c->instead->field;
+		c->grammar.instead = c->instead->build(c->instead->arg, r, err);
+		if (!c->grammar.instead)
+			return 0;
+		c->source->field = "tools";
+	}
+	return mx_tool_grammar_build(r, &c->grammar, err);
+}
+
+/* Returns true if a tool asks that its arguments obey their schema. */
+static bool any_strict(const json_t *tools)
+{
+	for (size_t i = 0; i < json_array_size(tools); i++) {
+		const json_t *tool = json_array_get(tools, i);
+		if (json_is_true(json_object_get(json_object_get(tool, "function"), "strict")))
+			return true;
+	}
+	return false;
+}
+
+bool mx_gen_constrains_calls(const struct mx_generation *g, const struct mx_api_request *r)
+{
+	return r->must_call || (g->rules.calls && r->tools &&
+	                        (r->constraint.kind != MX_CONSTRAINT_NONE || any_strict(r->tools)));
+}
+
+/* Writes what the grammar of calls depends on, but for its kind. */
+static bool write_key(const struct mx_api_request *r, const struct mx_grammar_source *instead,
+                      struct mx_buf *out)
+{
+	char *tools = json_dumps(r->tools, JSON_COMPACT);
+	mx_buf_puts(out, r->call_name ? r->call_name : "");
+	mx_buf_putc(out, 0);
+	mx_buf_puts(out, tools ? tools : "");
+	bool ok = tools != NULL;
+	free(tools);
+	if (instead) {
+		mx_buf_putc(out, 0);
+		mx_buf_puts(out, instead->kind);
+		mx_buf_putc(out, 0);
+		mx_buf_append(out, instead->text, instead->len);
+	}
+	return ok && !out->failed;
 }
 
 mx_status mx_gen_take_calls(struct mx_generation *g, const struct mx_api_request *r,
@@ -61,36 +111,44 @@ mx_status mx_gen_take_calls(struct mx_generation *g, const struct mx_api_request
 		                         "known (tool_parser in the server's configuration names "
 		                         "one)"
 		                       : "'parse_tool_calls' is false");
-	if (r->constraint.kind != MX_CONSTRAINT_NONE)
+	if (r->must_call && r->constraint.kind != MX_CONSTRAINT_NONE)
 		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "tool_choice",
 		                   "'tool_choice' asks for a call, and '%s' for a text: they exclude each "
 		                   "other",
 		                   r->constraint.field);
-	struct mx_tool_grammar grammar = {.format = rules->calls,
-	                                  .reasoning = rules->reasoning,
+	struct mx_constraint_source instead = {0};
+	bool either = r->constraint.kind != MX_CONSTRAINT_NONE;
+	mx_status st = either ? mx_constraint_source_open(&instead, &r->constraint, err) : MX_OK;
+	if (st != MX_OK)
+		return st;
+	struct mx_grammar_source source = {.field = "tools", .build = build};
+	/* a text behind reasoning that the prompt has ended has no more of it */
+	bool over = rules->reasoning_over && !r->must_call;
+	struct calls calls = {.grammar = {.format = rules->calls,
+	                                  .reasoning = over ? NULL : rules->reasoning,
 	                                  .reasoning_open = rules->reasoning_open,
 	                                  .tools = r->tools,
 	                                  .name = r->call_name,
-	                                  .several = r->parallel_calls && !r->call_name};
+	                                  .several = r->parallel_calls && !r->call_name,
+	                                  .text = r->must_call ? MX_TOOL_TEXT_NONE
+	                                          : either     ? MX_TOOL_TEXT_INSTEAD
+	                                                       : MX_TOOL_TEXT_ANY},
+	                      .source = &source,
+	                      .instead = either ? &instead.source : NULL};
 	char kind[128];
-	snprintf(kind, sizeof(kind), "tools %s %s %d %d", mx_tool_format_name(rules->calls),
-	         rules->reasoning ? mx_reasoning_format_name(rules->reasoning) : "",
-	         grammar.reasoning_open, grammar.several);
+	snprintf(kind, sizeof(kind), "tools %s %s %d %d %d", mx_tool_format_name(rules->calls),
+	         calls.grammar.reasoning ? mx_reasoning_format_name(calls.grammar.reasoning) : "",
+	         calls.grammar.reasoning_open, calls.grammar.several, (int)calls.grammar.text);
 	struct mx_buf text = {0};
-	char *tools = json_dumps(r->tools, JSON_COMPACT);
-	mx_buf_puts(&text, r->call_name ? r->call_name : "");
-	mx_buf_putc(&text, 0);
-	mx_buf_puts(&text, tools ? tools : "");
-	const struct mx_grammar_source source = {.field = "tools",
-	                                         .kind = kind,
-	                                         .text = mx_buf_str(&text),
-	                                         .len = text.len,
-	                                         .build = build,
-	                                         .arg = &grammar};
-	mx_status st = tools && !text.failed ? mx_grammars_take(g->grammars, &source, &g->grammar, err)
-	                                     : mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory",
-	                                                   NULL, "out of memory");
+	bool written = write_key(r, calls.instead, &text);
+	source.kind = kind;
+	source.text = mx_buf_str(&text);
+	source.len = text.len;
+	source.arg = &calls;
+	st = written ? mx_grammars_take(g->grammars, &source, &g->grammar, err)
+	             : mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	mx_buf_free(&text);
-	free(tools);
+	if (either)
+		mx_constraint_source_close(&instead);
 	return st;
 }

@@ -41,14 +41,16 @@ mx_status mx_gen_constrain(struct mx_generation *g, const struct mx_api_request 
 	struct mx_grammar_vocab *vocab = NULL;
 	struct mx_constraint_ends ends;
 	const struct mx_reasoning_format *reasoning = reasoning_before(&g->rules);
-	mx_status st = r->must_call
-	                   ? mx_gen_take_calls(g, r, err)
-	                   : mx_grammars_take_constraint(g->grammars, &r->constraint, reasoning,
-	                                                 g->rules.reasoning_open, &g->grammar, err);
+	bool calls = mx_gen_constrains_calls(g, r);
+	mx_status st = calls ? mx_gen_take_calls(g, r, err)
+	                     : mx_grammars_take_constraint(g->grammars, &r->constraint, reasoning,
+	                                                   g->rules.reasoning_open, &g->grammar, err);
 	if (st != MX_OK || !g->grammar)
 		return st;
-	g->constrained_by = r->must_call ? "tool_choice" : r->constraint.field;
-	st = mx_served_vocabulary(g->model, r->must_call || reasoning, &vocab, err);
+	g->constrained_by = r->must_call                               ? "tool_choice"
+	                    : r->constraint.kind != MX_CONSTRAINT_NONE ? r->constraint.field
+	                                                               : "tools";
+	st = mx_served_vocabulary(g->model, calls || reasoning, &vocab, err);
 	if (st == MX_OK)
 		st = make_ends(g, r, &ends, err);
 	for (uint32_t i = 0; i < g->n_choices && st == MX_OK; i++)

@@ -133,7 +133,10 @@ void mx_gen_shrink(struct mx_gen_choice *choice);
 
 /* ---- generate_calls.c ---- */
 
-/* Finds or makes the grammar of an answer that has to call tools. */
+/* Returns true if calls of the answer are constrained: they are asked for, a tool is `strict`, or
+ * the rest of the answer is constrained. */
+bool mx_gen_constrains_calls(const struct mx_generation *g, const struct mx_api_request *r);
+/* Finds or makes the grammar of such an answer. */
 mx_status mx_gen_take_calls(struct mx_generation *g, const struct mx_api_request *r,
                             struct mx_api_error *err);
 

@@ -69,81 +69,78 @@ static mx_status parse_schema(const struct mx_api_constraint *c, json_t **out,
 	return MX_OK;
 }
 
-static mx_status take_schema(struct mx_grammars *g, const struct mx_api_constraint *c,
-                             const struct mx_reasoning_format *f, bool open,
-                             struct mx_grammar_held **out, struct mx_api_error *err)
+static mx_status open_schema(struct mx_constraint_source *o, const struct mx_api_constraint *c,
+                             struct mx_api_error *err)
 {
-	json_t *parsed = NULL;
-	mx_status st = c->schema ? MX_OK : parse_schema(c, &parsed, err);
+	mx_status st = c->schema ? MX_OK : parse_schema(c, &o->parsed, err);
 	if (st != MX_OK)
 		return st;
 	/* jansson's functions take no const, but do not write */
-	json_t *schema = c->schema ? (json_t *)(uintptr_t)c->schema : parsed;
+	json_t *schema = c->schema ? (json_t *)(uintptr_t)c->schema : o->parsed;
 	char *text = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
-	const struct mx_grammar_source s = {.field = c->field,
-	                                    .kind = "schema",
-	                                    .text = text,
-	                                    .len = text ? strlen(text) : 0,
-	                                    .build = build_schema,
-	                                    .arg = schema,
-	                                    .reasoning = f,
-	                                    .reasoning_open = open};
-	st = text ? mx_grammars_take(g, &s, out, err)
-	          : mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
+	mx_buf_puts(&o->text, text ? text : "");
+	o->text.failed = o->text.failed || !text;
 	free(text);
-	json_decref(parsed);
+	o->source.kind = "schema";
+	o->source.build = build_schema;
+	o->source.arg = schema;
+	return MX_OK;
+}
+
+mx_status mx_constraint_source_open(struct mx_constraint_source *o,
+                                    const struct mx_api_constraint *c, struct mx_api_error *err)
+{
+	*o = (struct mx_constraint_source){.value = c->text,
+	                                   .source = {.field = c->field, .arg = &o->value}};
+	mx_status st = MX_OK;
+	switch (c->kind) {
+	case MX_CONSTRAINT_JSON_SCHEMA: st = open_schema(o, c, err); break;
+	case MX_CONSTRAINT_CHOICE:
+		write_choices(c, &o->text);
+		o->source.kind = "choice";
+		o->source.build = build_choice;
+		o->source.arg = (void *)(uintptr_t)c; /* it is only read */
+		break;
+	case MX_CONSTRAINT_JSON_OBJECT:
+		o->source.kind = "object";
+		o->source.build = build_object;
+		break;
+	case MX_CONSTRAINT_REGEX:
+		o->source.kind = "regex";
+		o->source.build = build_regex;
+		break;
+	default: o->source.kind = "gbnf"; o->source.build = build_gbnf;
+	}
+	bool copied = o->source.arg != &o->value;
+	if (st == MX_OK && copied && o->text.failed)
+		st = mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
+	o->source.text = copied ? mx_buf_str(&o->text) : c->text.s ? c->text.s : "";
+	o->source.len = copied ? o->text.len : c->text.len;
+	if (st != MX_OK)
+		mx_constraint_source_close(o);
 	return st;
 }
 
-static mx_status take_choice(struct mx_grammars *g, const struct mx_api_constraint *c,
-                             const struct mx_reasoning_format *f, bool open,
-                             struct mx_grammar_held **out, struct mx_api_error *err)
+void mx_constraint_source_close(struct mx_constraint_source *o)
 {
-	struct mx_buf text = {0};
-	write_choices(c, &text);
-	const struct mx_grammar_source s = {.field = c->field,
-	                                    .kind = "choice",
-	                                    .text = mx_buf_str(&text),
-	                                    .len = text.len,
-	                                    .build = build_choice,
-	                                    .arg = (void *)(uintptr_t)c, /* it is only read */
-	                                    .reasoning = f,
-	                                    .reasoning_open = open};
-	mx_status st =
-		text.failed ? mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory")
-					: mx_grammars_take(g, &s, out, err);
-	mx_buf_free(&text);
-	return st;
+	json_decref(o->parsed);
+	mx_buf_free(&o->text);
 }
 
 mx_status mx_grammars_take_constraint(struct mx_grammars *g, const struct mx_api_constraint *c,
                                       const struct mx_reasoning_format *f, bool open,
                                       struct mx_grammar_held **out, struct mx_api_error *err)
 {
-	struct mx_api_text text = c->text;
-	struct mx_grammar_source s = {.field = c->field,
-	                              .kind = "",
-	                              .text = text.s ? text.s : "",
-	                              .len = text.len,
-	                              .arg = &text,
-	                              .reasoning = f,
-	                              .reasoning_open = open};
-	switch (c->kind) {
-	case MX_CONSTRAINT_NONE: *out = NULL; return MX_OK;
-	case MX_CONSTRAINT_JSON_SCHEMA: return take_schema(g, c, f, open, out, err);
-	case MX_CONSTRAINT_CHOICE: return take_choice(g, c, f, open, out, err);
-	case MX_CONSTRAINT_JSON_OBJECT:
-		s.kind = "object";
-		s.build = build_object;
-		break;
-	case MX_CONSTRAINT_REGEX:
-		s.kind = "regex";
-		s.build = build_regex;
-		break;
-	case MX_CONSTRAINT_GRAMMAR:
-		s.kind = "gbnf";
-		s.build = build_gbnf;
-		break;
-	}
-	return mx_grammars_take(g, &s, out, err);
+	struct mx_constraint_source o;
+	*out = NULL;
+	if (c->kind == MX_CONSTRAINT_NONE)
+		return MX_OK;
+	mx_status st = mx_constraint_source_open(&o, c, err);
+	if (st != MX_OK)
+		return st;
+	o.source.reasoning = f;
+	o.source.reasoning_open = open;
+	st = mx_grammars_take(g, &o.source, out, err);
+	mx_constraint_source_close(&o);
+	return st;
 }

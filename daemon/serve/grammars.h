@@ -65,6 +65,19 @@ mx_status mx_grammars_take(struct mx_grammars *g, const struct mx_grammar_source
                            struct mx_grammar_held **out, struct mx_api_error *err);
 void mx_grammars_release(struct mx_grammars *g, struct mx_grammar_held *held); /* takes NULL */
 
+/* What a request says of the form of its output, as a source. */
+struct mx_constraint_source {
+	struct mx_grammar_source source;
+	struct mx_api_text value; /* the rest is what the source points to */
+	json_t *parsed;
+	struct mx_buf text;
+};
+/* Fills *o for a constraint of any kind but none; both must outlive its use. Fails with a 400 if a
+ * schema that came as a text is no JSON. */
+mx_status mx_constraint_source_open(struct mx_constraint_source *o,
+                                    const struct mx_api_constraint *c, struct mx_api_error *err);
+void mx_constraint_source_close(struct mx_constraint_source *o);
+
 /* The same for what a request says of the form of its output, which comes after reasoning (`f` as
  * in the source). */
 mx_status mx_grammars_take_constraint(struct mx_grammars *g, const struct mx_api_constraint *c,

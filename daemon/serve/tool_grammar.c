@@ -155,12 +155,25 @@ static uint32_t any_call(struct mx_rules *r, const struct mx_tool_grammar *g, ca
 
 /* ---- whole answers ---- */
 
-static uint32_t tagged(struct mx_rules *r, const struct mx_tool_grammar *g, struct mx_err *err)
+/* The mark that begins calls. Where text may stand around them, any that the parser knows. */
+static uint32_t begin_mark(struct mx_rules *r, const struct mx_tool_grammar *g, bool bare)
+{
+	uint32_t nodes[4];
+	size_t n = 0;
+	if (bare)
+		return text(r, "");
+	for (; n < 4 && g->format->begins[n] && (!n || g->text == MX_TOOL_TEXT_ANY); n++)
+		nodes[n] = text(r, g->format->begins[n]);
+	return mx_rules_alt(r, nodes, n);
+}
+
+static uint32_t tagged(struct mx_rules *r, const struct mx_tool_grammar *g, bool bare,
+                       struct mx_err *err)
 {
 	static const struct mx_tagged_form none = {0};
 	bool named = !g->format->form;
 	const struct mx_tagged_form *form = named ? &none : g->format->form;
-	uint32_t begin = text(r, g->format->bare ? "" : g->format->begins[0]);
+	uint32_t begin = begin_mark(r, g, bare);
 	uint32_t call = any_call(r, g, named ? named_call : tagged_call, err);
 	if (form->between)
 		return SEQ(r, begin, text(r, form->open), list(r, call, text(r, form->between), g->several),
@@ -173,7 +186,7 @@ static uint32_t tagged(struct mx_rules *r, const struct mx_tool_grammar *g, stru
 static uint32_t sections(struct mx_rules *r, const struct mx_tool_grammar *g, struct mx_err *err)
 {
 	const struct mx_sections_form *form = g->format->form;
-	return SEQ(r, text(r, g->format->begins[0]),
+	return SEQ(r, begin_mark(r, g, false),
 	           list(r, any_call(r, g, section_call, err), text(r, form->header_space), g->several),
 	           text(r, form->end));
 }
@@ -182,17 +195,17 @@ static uint32_t xml(struct mx_rules *r, const struct mx_tool_grammar *g, struct 
 {
 	const struct mx_xml_form *form = g->format->form;
 	uint32_t one =
-		SEQ(r, text(r, g->format->begins[0]), text(r, form->call ? "\n" : ""),
+		SEQ(r, begin_mark(r, g, false), text(r, form->call ? "\n" : ""),
 	        any_call(r, g, xml_call, err), text(r, form->call ? "\n" : ""), text(r, form->end));
 	return list(r, one, text(r, "\n"), g->several);
 }
 
-static uint32_t python(struct mx_rules *r, const struct mx_tool_grammar *g, struct mx_err *err)
+static uint32_t python(struct mx_rules *r, const struct mx_tool_grammar *g, bool bare,
+                       struct mx_err *err)
 {
 	const struct mx_pythonic_form *form = g->format->form;
 	uint32_t call = any_call(r, g, python_call, err);
-	uint32_t begin = text(r, g->format->bare ? "" : g->format->begins[0]);
-	uint32_t end = text(r, g->format->bare ? "" : form->end);
+	uint32_t begin = begin_mark(r, g, bare), end = text(r, bare ? "" : form->end);
 	if (form->prefix)
 		return list(r, SEQ(r, begin, call, end), text(r, ""), g->several);
 	return SEQ(r, begin, text(r, "["), list(r, call, text(r, ", "), g->several), text(r, "]"), end);
@@ -267,26 +280,78 @@ uint32_t mx_tool_grammar_after_reasoning(struct mx_rules *r, const struct mx_rea
 	return SEQ(r, mx_rules_alt(r, (const uint32_t[]){text(r, ""), whole}, 2), then);
 }
 
+/* Any text in which no mark stands that begins calls. */
+static uint32_t other_text(struct mx_rules *r, const struct mx_tool_format *f)
+{
+	uint32_t marks[4];
+	size_t n = 0;
+	for (; n < 4 && f->begins[n]; n++)
+		marks[n] = text(r, f->begins[n]);
+	uint32_t any = mx_rules_repeat(r, mx_rules_byte_range(r, 0, 255), 0, MX_RULES_NO_END);
+	return mx_rules_minus(r, any, SEQ(r, any, mx_rules_alt(r, marks, n), any));
+}
+
+/* As other_text, where it does not begin as a call without a mark does. */
+static uint32_t other_beginning(struct mx_rules *r, const struct mx_tool_format *f)
+{
+	uint32_t signs[8][2], n = 0;
+	if (!f->bare)
+		return other_text(r, f);
+	for (; n < 8 && f->bare[n]; n++)
+		signs[n][0] = signs[n][1] = (uint8_t)f->bare[n];
+	uint32_t any = mx_rules_repeat(r, mx_rules_byte_range(r, 0, 255), 0, MX_RULES_NO_END);
+	uint32_t white = mx_rules_repeat(
+		r, mx_rules_class(r, (const uint32_t[][2]){{' ', ' '}, {9, 10}, {13, 13}}, 3, false), 0,
+		MX_RULES_NO_END);
+	uint32_t sign = mx_rules_class(r, (const uint32_t(*)[2])signs, n, false);
+	return mx_rules_minus(r, other_text(r, f), SEQ(r, white, sign, any));
+}
+
 static uint32_t channels(struct mx_rules *r, const struct mx_tool_grammar *g, struct mx_err *err)
 {
-	return SEQ(r, analysis(r), any_call(r, g, channel_call, err));
+	uint32_t answer = any_call(r, g, channel_call, err);
+	uint32_t final = text(r, "<|channel|>final<|message|>");
+	if (g->text == MX_TOOL_TEXT_NONE)
+		return SEQ(r, analysis(r), answer);
+	uint32_t words = g->text == MX_TOOL_TEXT_ANY ? other_text(r, g->format) : g->instead;
+	return SEQ(r, analysis(r), mx_rules_alt(r, (uint32_t[]){answer, SEQ(r, final, words)}, 2));
+}
+
+/* Calls; bare: those that have no mark in front of them. */
+static uint32_t calls_of(struct mx_rules *r, const struct mx_tool_grammar *g, bool bare,
+                         struct mx_err *err)
+{
+	const struct mx_call_reader *reader = g->format->reader;
+	return reader == &mx_sections_reader   ? sections(r, g, err)
+	       : reader == &mx_xml_reader      ? xml(r, g, err)
+	       : reader == &mx_pythonic_reader ? python(r, g, bare, err)
+	                                       : tagged(r, g, bare, err);
+}
+
+/* Text, and then calls or none. */
+static uint32_t text_and_calls(struct mx_rules *r, const struct mx_tool_grammar *g,
+                               struct mx_err *err)
+{
+	uint32_t calls = mx_rules_repeat(r, calls_of(r, g, false, err), 0, 1);
+	uint32_t answer = SEQ(r, other_beginning(r, g->format), calls);
+	if (!g->format->bare)
+		return answer;
+	return mx_rules_alt(r, (uint32_t[]){answer, SEQ(r, space(r), calls_of(r, g, true, err))}, 2);
 }
 
 uint32_t mx_tool_grammar_build(struct mx_rules *r, const struct mx_tool_grammar *g,
                                struct mx_err *err)
 {
-	const struct mx_call_reader *reader = g->format->reader;
 	if (json_array_size(g->tools) > MX_TOOL_GRAMMAR_TOOLS)
 		return mx_rules_fail(r, MX_E_LIMIT,
 		                     "there are %zu tools, more than the %d that a grammar "
 		                     "can have",
 		                     json_array_size(g->tools), MX_TOOL_GRAMMAR_TOOLS);
-	uint32_t calls = reader == &mx_sections_reader   ? sections(r, g, err)
-	                 : reader == &mx_xml_reader      ? xml(r, g, err)
-	                 : reader == &mx_pythonic_reader ? python(r, g, err)
-	                 : reader == &mx_harmony_reader  ? channels(r, g, err)
-	                                                 : tagged(r, g, err);
-	if (reader == &mx_harmony_reader) /* it has its reasoning */
-		return calls;
-	return mx_tool_grammar_after_reasoning(r, g->reasoning, g->reasoning_open, calls);
+	if (g->format->reader == &mx_harmony_reader) /* it has its reasoning */
+		return channels(r, g, err);
+	uint32_t answer = g->text == MX_TOOL_TEXT_ANY ? text_and_calls(r, g, err)
+	                                              : calls_of(r, g, g->format->bare, err);
+	if (g->text == MX_TOOL_TEXT_INSTEAD)
+		answer = mx_rules_alt(r, (uint32_t[]){answer, g->instead}, 2);
+	return mx_tool_grammar_after_reasoning(r, g->reasoning, g->reasoning_open, answer);
 }

@@ -73,6 +73,7 @@ def join(events):
     for e in events:
         for choice in e["choices"]:
             delta, finish = choice["delta"], choice["finish_reason"] or finish
+            assert delta or choice["finish_reason"] or choice.get("token_ids"), e  # each event says something
             message["content"] += delta.get("content") or ""
             message["reasoning"] += delta.get("reasoning") or ""
             for part in delta.get("tool_calls", []):
@@ -150,6 +151,26 @@ def test_choices():
         bad = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "blob"}}}}}
         check_error(post(tools=[CLOCK, bad], tool_choice="required"), 400, None, "tools",
                     "/1/function/parameters/properties/a")
+        # a strict tool is kept to its schema without being asked for, too
+        bad["function"]["strict"] = True
+        check_error(post(tools=[CLOCK, bad]), 400, None, "tools", "/1/function/parameters/properties/a")
+        strict = {"type": "function", "function": dict(CLOCK["function"], strict=True)}
+        free = post(tools=[LOOK, strict], max_tokens=20)[2]["choices"][0]["message"]
+        assert free["content"] or free.get("tool_calls"), free
+        # a form of the text leaves calls possible: the answer is one of both
+        kinds = set()
+        for choice in s.complete(CHAT, **dict(ask, n=8, response_format={"type": "json_schema", "json_schema": {
+                "name": "n", "schema": {"type": "object", "properties": {"n": {"enum": [1, 2]}},
+                                        "required": ["n"], "additionalProperties": False}}}))["choices"]:
+            m = choice["message"]
+            kinds.add("call" if m.get("tool_calls") else "text")
+            for call in m.get("tool_calls", []):
+                check_call(call)
+            if choice["finish_reason"] == "stop" and not m.get("tool_calls"):
+                assert json.loads(m["content"]) in ({"n": 1}, {"n": 2}), m
+        print("      beside a form:", *kinds)
+        check_error(post(response_format={"type": "json_schema", "json_schema": {
+            "name": "n", "schema": {"type": "blob"}}}), 400, None, "response_format.json_schema.schema")
         check_error(post(tool_choice={"type": "function", "function": {"name": "g"}}), 400, "invalid_value",
                     "tool_choice", "not among")
         check_error(post(tool_choice="required", response_format={"type": "json_object"}), 400,

@@ -83,8 +83,8 @@ static struct mx_grammar *compile(const struct mx_tool_grammar *g, struct mx_err
 	return grammar;
 }
 
-/* Draws a text of the grammar. */
-static void write_text(struct mx_grammar *grammar, struct mx_buf *out)
+/* Draws a text of the grammar. begin: the mark of calls, NULL = none. */
+static void write_text(struct mx_grammar *grammar, const char *begin, struct mx_buf *out)
 {
 	struct mx_matcher *m = NULL;
 	assert_int_equal(mx_matcher_new(grammar, vocab, &m), MX_OK);
@@ -101,7 +101,7 @@ static void write_text(struct mx_grammar *grammar, struct mx_buf *out)
 		                                    "<|end|>",      "\n</parameter>",
 		                                    "</arg_value>", "</｜DSML｜parameter>",
 		                                    "<|\"|>",       "<escape>"};
-		const char *mark = marks[draw(8)];
+		const char *mark = begin && !draw(3) ? begin : marks[draw(8)];
 		if (!draw(8) && mx_matcher_accept_bytes(m, mark, strlen(mark))) {
 			mx_buf_puts(out, mark);
 			continue;
@@ -179,14 +179,16 @@ static void check(const struct mx_tool_grammar *g, unsigned rounds)
 		struct mx_buf text = {0};
 		struct seen seen = {0};
 		struct mx_tool_parser *p = NULL;
-		write_text(grammar, &text);
+		bool any = g->text == MX_TOOL_TEXT_ANY;
+		write_text(grammar, any ? mx_tool_format_mark(g->format, 0) : NULL, &text);
 		assert_int_equal(mx_tool_parser_create(&o, (struct mx_tool_sink){on_event, &seen}, &p),
 		                 MX_OK);
 		mx_tool_parser_feed(p, mx_buf_str(&text), text.len);
 		mx_tool_parser_finish(p, false);
 		mx_tool_parser_free(p);
-		if (seen.broken || seen.content || !seen.calls || (!g->several && seen.calls > 1) ||
-		    (g->name && strcmp(mx_buf_str(&seen.name), g->name)))
+		if (seen.broken || (!any && (seen.content || !seen.calls)) ||
+		    (!g->several && seen.calls > 1) ||
+		    (g->name && seen.calls && strcmp(mx_buf_str(&seen.name), g->name)))
 			fail_msg("%s: %u calls, %u broken, content %d\n%s\nlast arguments %s",
 			         mx_tool_format_name(g->format), seen.calls, seen.broken, seen.content,
 			         mx_buf_str(&text), mx_buf_str(&seen.arguments));
@@ -211,6 +213,48 @@ static void every_text_is_read_as_calls(void **state)
 		check(&g, 20);
 		g.name = NULL;
 		check(&g, 20);
+		g.text = MX_TOOL_TEXT_ANY;
+		check(&g, 10);
+	}
+}
+
+/* Under tool_choice auto a call that has begun is one of a tool, with arguments that obey. */
+static void text_may_come_in_front(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *format, *text;
+		bool taken;
+	} cases[] = {
+		{"hermes", "I look.\n<tool_call>\n{\"name\": \"clock\", \"arguments\": {}}\n</tool_call>",
+	     true},
+		{"hermes", "I look.\n<tool_call>\n{\"name\": \"other\"", false},
+		{"hermes", "1 < 2, <tool_cal", true},
+		{"hermes", "", true},
+		{"qwen3_coder", "<tool_call>\n<function=clock>\n</function>\n</tool_call>", true},
+		{"qwen3_coder", "<tool_call>\n<function=look>\n<parameter=days>\n1", false},
+		{"llama3_json", "{\"name\": \"clock\", \"parameters\": {}}", true},
+		{"llama3_json", "A {\"name\": \"other\", \"parameters\": {}}", true},
+		{"llama3_json", " {\"name\": \"other\"", false},
+		{"llama3_json", "<|python_tag|>{\"name\": \"clock\", \"parameters\": {}}", true},
+		{"harmony", "<|channel|>final<|message|>Hello", true},
+		{"harmony", "<|channel|>commentary to=functions.other", false},
+	};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct mx_err err;
+		struct mx_matcher *m = NULL;
+		const struct mx_tool_grammar g = {.format = mx_tool_format_named(cases[i].format),
+		                                  .tools = tools,
+		                                  .text = MX_TOOL_TEXT_ANY};
+		struct mx_grammar *grammar = compile(&g, &err);
+		assert_non_null(grammar);
+		assert_int_equal(mx_matcher_new(grammar, vocab, &m), MX_OK);
+		bool taken = mx_matcher_accept_bytes(m, cases[i].text, strlen(cases[i].text)) &&
+		             mx_matcher_may_end(m);
+		if (taken != cases[i].taken)
+			fail_msg("%s: %s is %staken", cases[i].format, cases[i].text, taken ? "" : "not ");
+		mx_matcher_free(m);
+		mx_grammar_unref(grammar);
 	}
 }
 
@@ -257,7 +301,7 @@ static void other_texts_come_after_reasoning(void **state)
 		uint32_t root = mx_tool_grammar_after_reasoning(rules, o.reasoning, o.reasoning_open,
 		                                                mx_rules_bytes(rules, "{\"a\": 1}", 8));
 		assert_int_equal(mx_grammar_compile(rules, root, NULL, &grammar, &err), MX_OK);
-		write_text(grammar, &text);
+		write_text(grammar, NULL, &text);
 		assert_int_equal(mx_tool_parser_create(&o, (struct mx_tool_sink){on_text, texts}, &p),
 		                 MX_OK);
 		mx_tool_parser_feed(p, mx_buf_str(&text), text.len);
@@ -477,6 +521,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_text_is_read_as_calls),
+		cmocka_unit_test(text_may_come_in_front),
 		cmocka_unit_test(reasoning_comes_first),
 		cmocka_unit_test(other_texts_come_after_reasoning),
 		cmocka_unit_test(faults_name_their_place),
