@@ -53,6 +53,8 @@ void mx_sched_finish(struct mx_sched *s, struct mx_req *r, enum mx_finish finish
 		.prompt_tokens = r->n_prompt,
 		.cached_tokens = r->cached,
 		.output_tokens = r->output,
+		.accepted_drafts = r->accepted,
+		.rejected_drafts = r->rejected,
 		.preemptions = r->preemptions,
 		.arrival_ns = r->arrival_ns,
 		.first_scheduled_ns = r->first_scheduled_ns,
@@ -107,7 +109,8 @@ static void note_cancelled(struct mx_sched *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* Moves r forward by n tokens, unless it is deferred. */
+/* Moves r forward by the n tokens of its item and the drafts that were kept, unless it is deferred.
+ */
 static void advance(struct mx_req *r, uint32_t n, const struct mx_step_result *res)
 {
 	if (res->deferred)
@@ -117,7 +120,9 @@ static void advance(struct mx_req *r, uint32_t n, const struct mx_step_result *r
 		r->end.cause = res->cause;
 		return;
 	}
-	r->computed += n;
+	r->computed += n + res->n_accepted;
+	r->n_tokens += res->n_accepted; /* none of these ends it: see mx_seq_params.ends */
+	r->output += res->n_accepted;
 	if (res->prompt_n && r->sink.prompt)
 		r->sink.prompt(r->sink.arg, res->prompt_first, res->prompt_n, res->prompt);
 	if (res->vector && r->sink.vector)
@@ -146,8 +151,11 @@ void mx_sched_collect(struct mx_sched *s, struct mx_sched_plan *p)
 		r->drawing = false;
 		if (p->results[i].deferred) { /* its tokens were not in the step */
 			*(i < n_decode ? &p->n_decode : &p->n_prompt) -= p->items[i].n;
+			p->n_draft -= p->items[i].n_draft;
+			p->items[i].n_draft = 0;
 			r->share->service -= p->costs[i];
 		}
+		r->share->service += p->results[i].n_accepted * r->share->price;
 		if (r->end.decided) /* nobody needs its results */
 			p->results[i].sampled = false;
 		else
@@ -176,28 +184,51 @@ static void count_token(struct mx_sched_stats *v, struct mx_req *r, uint64_t now
 	r->last_token_ns = now;
 }
 
-/* Counts the tokens of a step, with one lock for all. */
-static void count_tokens(struct mx_sched *s, const struct mx_sched_plan *p, uint64_t now)
+/* Counts the tokens of a step, with one lock for all. drafted: those of requests with drafts, after
+ * delivery, which may drop some; else those of all others, before. */
+static void count_tokens(struct mx_sched *s, const struct mx_sched_plan *p, uint64_t now,
+                         bool drafted)
 {
 	struct mx_sched_stats *v = &s->stats.v;
 	pthread_mutex_lock(&s->stats.lock);
 	for (uint32_t i = 0; i < p->n; i++) {
 		struct mx_req *r = p->requests[i];
+		if ((p->items[i].n_draft > 0) != drafted)
+			continue;
 		if (r->computed >= r->n_prompt && !r->prompt_counted) {
 			r->prompt_counted = true;
 			v->prompt_tokens += r->n_prompt;
 			v->cached_prompt_tokens += r->cached;
 		}
-		if (p->results[i].sampled)
+		for (uint32_t k = 0; p->results[i].sampled && k <= p->results[i].n_accepted; k++)
 			count_token(v, r, now);
 	}
 	pthread_mutex_unlock(&s->stats.lock);
 }
 
-/* Hands a token to the sink, which may end the request. */
-static void deliver(struct mx_req *r, const struct mx_step_result *res)
+/* Hands the drafts that were kept to the sink. False if it ended the request; the tokens behind are
+ * dropped then, as if they had not been drawn. */
+static bool deliver_drafts(struct mx_req *r, const struct mx_step_item *item,
+                           struct mx_step_result *res)
+{
+	for (uint32_t k = 0; k < res->n_accepted; k++) {
+		const struct mx_logprob *logprob = r->params.logprobs >= 0 ? &res->accepted[k] : NULL;
+		if (r->sink.token(r->sink.arg, item->draft[k], false, logprob))
+			continue;
+		r->output -= res->n_accepted - k;
+		res->n_accepted = k; /* with the token that ended it k + 1, as are counted */
+		decide(r, MX_FINISH_STOP, MX_OK, -1);
+		return false;
+	}
+	return true;
+}
+
+/* Hands the tokens of a step to the sink, which may end the request. */
+static void deliver(struct mx_req *r, const struct mx_step_item *item, struct mx_step_result *res)
 {
 	bool stop = r->end.decided && r->end.stop_token >= 0;
+	if (!deliver_drafts(r, item, res))
+		return;
 	bool more = r->sink.token(r->sink.arg, res->token, stop,
 	                          r->params.logprobs >= 0 ? &res->logprob : NULL);
 	if (!more && !stop)
@@ -206,10 +237,12 @@ static void deliver(struct mx_req *r, const struct mx_step_result *res)
 
 void mx_sched_deliver(struct mx_sched *s, struct mx_sched_plan *p, uint64_t now)
 {
-	count_tokens(s, p, now);
+	count_tokens(s, p, now, false);
 	for (uint32_t i = 0; i < p->n; i++)
 		if (p->results[i].sampled)
-			deliver(p->requests[i], &p->results[i]);
+			deliver(p->requests[i], &p->items[i], &p->results[i]);
+	if (p->n_draft)
+		count_tokens(s, p, now, true);
 	/* After all tokens: the end of a request takes time if its state is saved. */
 	for (uint32_t i = 0; i < p->n; i++) {
 		struct mx_req *r = p->requests[i];
@@ -228,6 +261,6 @@ void mx_sched_count_step(struct mx_sched *s, const struct mx_sched_plan *p,
 	mx_hist_add(&v->step_sample, seconds(times->sample));
 	mx_hist_add(&v->step_host, seconds(host_ns));
 	mx_hist_add(&v->step_idle, seconds(p->idle_ns + times->host));
-	mx_hist_add(&v->step_tokens, p->n_decode + p->n_prompt);
+	mx_hist_add(&v->step_tokens, p->n_decode + p->n_prompt + p->n_draft);
 	pthread_mutex_unlock(&s->stats.lock);
 }

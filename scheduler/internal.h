@@ -8,6 +8,7 @@
  *   plan.c       plans the next step: admission, chunks
  *   preempt.c    takes memory from running requests
  *   shares.c     fairness between principals
+ *   drafts.c     adds drafts to a planned step
  *   deliver.c    handles a step's results: callbacks, the end of requests, figures
  *
  * Locking and lifetime rules are in scheduler/README.md.
@@ -19,6 +20,7 @@
 #include <stdatomic.h>
 
 #include "scheduler/chunk_policy.h"
+#include "scheduler/draft_policy.h"
 #include "scheduler/request.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/shares.h"
@@ -32,6 +34,7 @@ struct mx_sched_plan {
 	uint64_t *costs; /* [max_sequences] what each item added to its share's service */
 	uint32_t n;
 	uint32_t n_decode, n_prompt; /* tokens of either kind; decode items come first */
+	uint32_t n_draft;            /* draft tokens of the decode items */
 	uint32_t share;              /* prompt tokens that can still be added */
 	bool share_known;            /* the chunk policy was asked for `share` */
 	uint64_t begun_ns;           /* time at which the step began */
@@ -85,6 +88,9 @@ struct mx_sched {
 	uint64_t weights;            /* the sum of theirs */
 	struct mx_sched_blocked blocked;
 	struct mx_chunk_policy policy;
+	struct mx_draft_policy draft_policy;
+	struct mx_draft_odds **odds; /* [max_sequences] of a step's decoding requests */
+	uint32_t *draft_lengths;     /* [max_sequences] likewise */
 	struct mx_sched_plan plans[2];
 	struct mx_sched_plan *flight; /* the plan whose step runs; NULL = none */
 	uint64_t ready_ns;            /* end of the last step, or arrival of work if that was later */
@@ -132,6 +138,15 @@ void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p);
 /* Updates p after the step before it: removes requests that have ended, and admits requests that
  * have arrived meanwhile, as far as there is room. O(items). */
 void mx_sched_plan_revise(struct mx_sched *s, struct mx_sched_plan *p);
+
+/* drafts.c */
+
+/* Adds drafts to the decode items of p, in the rows that are left over. Preempts nobody: a sequence
+ * whose drafts find no pages gets none. Must be called last, and not for an engine that overlaps.
+ */
+void mx_sched_add_drafts(struct mx_sched *s, struct mx_sched_plan *p);
+/* Counts how the drafts of p fared, whose step took `ns`. */
+void mx_sched_count_drafts(struct mx_sched *s, const struct mx_sched_plan *p, uint64_t ns);
 
 /* deliver.c */
 

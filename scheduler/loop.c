@@ -63,7 +63,9 @@ static bool turn_over(struct mx_sched *s, struct mx_sched_plan *next)
 	uint64_t beginning = mx_now_ns();
 	bool well = !next->n || begin_step(s, next);
 	uint64_t begun = mx_now_ns();
-	mx_chunk_policy_observe(&s->policy, p->n_decode, p->n_prompt, end - p->begun_ns - times.resume);
+	uint64_t ns = end - p->begun_ns - times.resume;
+	mx_chunk_policy_observe(&s->policy, p->n_decode + p->n_draft, p->n_prompt, ns);
+	mx_sched_count_drafts(s, p, ns);
 	mx_sched_deliver(s, p, end);
 	if (!s->flight)
 		s->ops->save_snapshots(s->engine);

@@ -8,6 +8,7 @@
  *  2. of the principal that is first by its share (shares.h) the running prompts in
  *     the order of service, then requests that are admitted now; the time of
  *     admitting them counts. Then of the principal that is first after that, ...
+ *  3. drafts of decoding streams, whose number the draft policy chooses.
  * 2 is given the tokens that the chunk policy allows beside decoding streams.
  *
  * On an asynchronous device a step is planned while the step before runs, for the
@@ -264,7 +265,7 @@ static void update_shares(struct mx_sched *s)
 void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p)
 {
 	uint64_t begin = mx_now_ns();
-	p->n = p->n_decode = p->n_prompt = p->share = 0;
+	p->n = p->n_decode = p->n_draft = p->n_prompt = p->share = 0;
 	p->share_known = false;
 	update_shares(s);
 	if (!mx_sched_claim(s) || !add_decodes(s, p)) {
@@ -276,6 +277,8 @@ void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p)
 		if (wants_chunk(s->running[i]))
 			s->prompts[c.n_prompts++] = s->running[i];
 	add_prompts(s, p, c);
+	if (!s->info.overlaps)
+		mx_sched_add_drafts(s, p);
 	p->planning_ns = mx_now_ns() - begin;
 }
 

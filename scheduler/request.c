@@ -30,9 +30,10 @@ struct mx_req *mx_req_copy(const struct mx_request *r, struct mx_prompt *prompt)
 {
 	const struct mx_seq_params *q = &r->params;
 	size_t salt = q->cache_salt ? strlen(q->cache_salt) + 1 : 0;
-	struct mx_req *c =
-		calloc(1, sizeof *c + q->sampling.n_bias * sizeof *q->sampling.bias +
-	                  (r->n_stop_tokens + q->n_stop + q->n_pooled) * sizeof(int32_t) + salt);
+	struct mx_req *c = calloc(
+		1, sizeof *c + q->sampling.n_bias * sizeof *q->sampling.bias +
+			   (r->n_stop_tokens + q->n_stop + q->n_pooled + q->n_prediction) * sizeof(int32_t) +
+			   salt);
 	if (c)
 		c->prompt = prompt ? prompt : copy_prompt(r->prompt, r->n_prompt);
 	if (!c || !c->prompt) {
@@ -50,8 +51,11 @@ struct mx_req *mx_req_copy(const struct mx_request *r, struct mx_prompt *prompt)
 		put(&at, q->sampling.bias, q->sampling.n_bias, sizeof *q->sampling.bias);
 	c->stop_tokens = put(&at, r->stop_tokens, r->n_stop_tokens, sizeof *r->stop_tokens);
 	c->n_stop_tokens = r->n_stop_tokens;
+	c->params.ends = c->stop_tokens;
+	c->params.n_ends = c->n_stop_tokens;
 	c->params.stop = put(&at, q->stop, q->n_stop, sizeof *q->stop);
 	c->params.pooled = put(&at, q->pooled, q->n_pooled, sizeof *q->pooled);
+	c->params.prediction = put(&at, q->prediction, q->n_prediction, sizeof *q->prediction);
 	c->params.cache_salt = put(&at, q->cache_salt, salt, 1);
 	c->fresh = true;
 	c->arrival_ns = mx_now_ns();

@@ -11,6 +11,7 @@
 
 #include <sys/queue.h>
 
+#include "scheduler/draft_policy.h"
 #include "scheduler/scheduler.h"
 
 struct mx_share;
@@ -65,6 +66,8 @@ struct mx_req {
 	uint32_t output;    /* tokens drawn */
 	uint32_t in_flight; /* tokens in the running step; 0 = not part of it */
 	bool drawing;       /* the running step draws the next token */
+	struct mx_draft_odds odds;
+	uint32_t accepted, rejected; /* drafts */
 	struct mx_req_end end;
 	uint32_t cached, preemptions; /* for mx_done */
 	bool entered;                 /* was admitted at least once */

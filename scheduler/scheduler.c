@@ -36,6 +36,8 @@ static void free_sched(struct mx_sched *s)
 	free(s->free_indices);
 	free(s->running);
 	free(s->prompts);
+	free(s->odds);
+	free(s->draft_lengths);
 	for (int i = 0; i < 2; i++) {
 		free(s->plans[i].items);
 		free(s->plans[i].requests);
@@ -57,8 +59,10 @@ static mx_status allocate(struct mx_sched *s)
 	uint32_t n = s->config.max_sequences;
 	s->running = mx_calloc(n, sizeof *s->running);
 	s->prompts = mx_calloc(n, sizeof *s->prompts);
+	s->odds = mx_calloc(n, sizeof *s->odds);
+	s->draft_lengths = mx_calloc(n, sizeof *s->draft_lengths);
 	if (mx_shares_init(&s->shares, s->cap) != MX_OK || !s->table || !s->free_indices ||
-	    !s->running || !s->prompts)
+	    !s->running || !s->prompts || !s->odds || !s->draft_lengths)
 		return MX_E_NOMEM;
 	for (int i = 0; i < 2; i++) {
 		struct mx_sched_plan *p = &s->plans[i];
@@ -96,6 +100,7 @@ mx_status mx_sched_create(struct mx_engine *engine, const struct mx_sched_config
 	mx_stats_init(&s->stats, info.max_context);
 	mx_chunk_policy_init(&s->policy, config->max_step_stretch,
 	                     config->min_chunk ? config->min_chunk : info.free_rows);
+	mx_draft_policy_init(&s->draft_policy, info.max_draft);
 	atomic_store(&s->idle, true);
 	mx_status st = allocate(s);
 	if (st == MX_OK && pthread_create(&s->thread, NULL, mx_sched_loop, s))

@@ -49,6 +49,7 @@ struct mx_done {
 	char cause[200];    /* of MX_FINISH_ERROR, for people; "" = the status says all */
 	int32_t stop_token; /* the EOS or stop token that ended it, -1 = none */
 	uint32_t prompt_tokens, cached_tokens, output_tokens;
+	uint32_t accepted_drafts, rejected_drafts; /* tokens that were drafted, kept and not */
 	uint32_t preemptions;
 	/* By mx_now_ns; 0 = never. */
 	uint64_t arrival_ns, first_scheduled_ns, first_token_ns, last_token_ns;
@@ -154,14 +155,21 @@ bool mx_sched_failed(const struct mx_sched *s);
 
 /* ---- figures; any thread, never waits on compute ---- */
 
+/* Places of mx_sched_stats.accepted_at; drafts are no longer. */
+#define MX_SCHED_DRAFT_PLACES MX_MAX_DRAFT
+
 struct mx_sched_stats {
 	uint32_t running, waiting;
 	double oldest_wait_s;
 	uint32_t principals; /* that have unfinished requests */
 	uint64_t prompt_tokens, cached_prompt_tokens, output_tokens, preemptions, steps;
 	uint64_t share_preemptions; /* of preemptions: so that another principal gets its share */
-	uint64_t finished[4];       /* by enum mx_finish */
-	uint64_t cancelled[3][2];   /* by enum mx_cancel, and phase: 0 waiting, 1 running */
+	/* Speculation: items with drafts, their draft tokens, those that were kept, and these by their
+	 * place in the draft; and the drafts of a decoding sequence in the last step, on average. */
+	uint64_t drafts, draft_tokens, accepted_drafts, accepted_at[MX_SCHED_DRAFT_PLACES];
+	double draft_length;
+	uint64_t finished[4];     /* by enum mx_finish */
+	uint64_t cancelled[3][2]; /* by enum mx_cancel, and phase: 0 waiting, 1 running */
 	uint64_t rejected_queue, rejected_length, rejected_draining;
 	double longest_gap_s; /* between two tokens of one request; maximum since the start */
 	/* Seconds */

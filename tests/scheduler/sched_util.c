@@ -62,6 +62,12 @@ static mx_status t_reserve(struct mx_engine *e, struct mx_seq *s, uint32_t n_tok
 	return CALL(e, reserve)(INNER(e), s, n_tokens);
 }
 
+static void t_propose(struct mx_engine *e, struct mx_step_item *items, uint32_t n)
+{
+	struct mx_engine *inner = ((struct test_engine *)e)->inner;
+	inner->ops->propose(inner, items, n);
+}
+
 static uint32_t t_chunk(const struct mx_engine *e, const struct mx_seq *s, uint32_t n)
 {
 	const struct mx_engine *inner = ((const struct test_engine *)e)->inner;
@@ -203,6 +209,7 @@ struct test_engine *test_engine_create(const struct mx_fake_config *config)
 		.attach = t_attach,
 		.reserve = t_reserve,
 		.chunk = t_chunk,
+		.propose = t_propose,
 		.release = t_release,
 		.close = t_close,
 		.begin = t_begin,

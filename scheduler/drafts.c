@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Speculation: drafts of decoding streams. The engine proposes and checks them; here is decided how
+ * many there are. Engine thread only.
+ *
+ * Drafts take only rows that are left over, take pages from nobody, and end where the engine wants
+ * to save a state, which it could not do behind that place.
+ */
+#include "scheduler/internal.h"
+
+/* Returns the most drafts that r can use in the next step: the last token is drawn in any case. */
+static uint32_t usable(const struct mx_sched *s, const struct mx_req *r)
+{
+	uint32_t left = r->max_tokens - r->output - 1, most = s->draft_policy.most;
+	return r->params.no_speculation ? 0 : left < most ? left : most;
+}
+
+void mx_sched_add_drafts(struct mx_sched *s, struct mx_sched_plan *p)
+{
+	uint32_t room = s->config.step_tokens - p->n_decode - p->n_prompt;
+	if (!s->draft_policy.most || !p->n_decode || !room)
+		return;
+	for (uint32_t i = 0; i < p->n_decode; i++)
+		s->odds[i] = usable(s, p->requests[i]) ? &p->requests[i]->odds : NULL;
+	mx_draft_policy_lengths(&s->draft_policy, s->odds, p->n_decode, s->draft_lengths);
+	for (uint32_t i = 0; i < p->n_decode; i++) {
+		uint32_t most = usable(s, p->requests[i]), n = s->draft_lengths[i];
+		n = n < most ? n : most;
+		n = n < room ? n : room;
+		p->items[i].n_draft = n ? s->ops->chunk(s->engine, p->items[i].seq, 1 + n) - 1 : 0;
+		room -= p->items[i].n_draft;
+	}
+	s->ops->propose(s->engine, p->items, p->n_decode);
+	for (uint32_t i = 0; i < p->n_decode; i++) {
+		uint32_t n = p->items[i].n_draft;
+		if (n && s->ops->reserve(s->engine, p->items[i].seq, p->requests[i]->n_tokens + n) != MX_OK)
+			p->items[i].n_draft = 0;
+		p->n_draft += p->items[i].n_draft;
+	}
+}
+
+void mx_sched_count_drafts(struct mx_sched *s, const struct mx_sched_plan *p, uint64_t ns)
+{
+	struct mx_sched_stats *v = &s->stats.v;
+	if (!s->draft_policy.most || !p->n_decode)
+		return;
+	if (!p->n_prompt)
+		mx_draft_policy_observe(&s->draft_policy, p->n_decode, p->n_draft, ns);
+	pthread_mutex_lock(&s->stats.lock);
+	v->draft_length = (double)p->n_draft / p->n_decode;
+	for (uint32_t i = 0; i < p->n && p->n_draft; i++) {
+		uint32_t n = p->items[i].n_draft, accepted = p->results[i].n_accepted;
+		struct mx_req *r = p->requests[i];
+		if (!n || p->results[i].status != MX_OK)
+			continue;
+		mx_draft_policy_count(&s->draft_policy, &r->odds, n, accepted);
+		r->accepted += accepted;
+		r->rejected += n - accepted;
+		v->drafts++;
+		v->draft_tokens += n;
+		v->accepted_drafts += accepted;
+		for (uint32_t k = 0; k < accepted && k < MX_SCHED_DRAFT_PLACES; k++)
+			v->accepted_at[k]++;
+	}
+	pthread_mutex_unlock(&s->stats.lock);
+}
