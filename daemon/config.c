@@ -12,7 +12,7 @@
 #include "daemon/config_read.h"
 #include "device/open.h"
 #include "proto/tools/formats.h"
-#include "engine/engine.h"
+#include "engine/load.h"
 
 #define MAX_MODELS 64
 #define MAX_LIST   256
@@ -34,6 +34,8 @@ static const struct mx_config_choice weight_choices[] = {
 	{"int8", MX_WEIGHTS_INT8},   {"int4", MX_WEIGHTS_INT4},     {NULL, 0}};
 static const struct mx_config_choice kv_dtypes[] = {
 	{"auto", -1}, {"f32", MX_F32}, {"bf16", MX_BF16}, {"fp8", MX_F8E4M3}, {NULL, 0}};
+static const struct mx_config_choice speculations[] = {
+	{"none", MX_SPECULATION_NONE}, {"ngram", MX_SPECULATION_NGRAM}, {0}};
 static const struct mx_config_choice poolings[] = {{"auto", -1},
                                                    {"last", MX_POOLING_LAST},
                                                    {"mean", MX_POOLING_MEAN},
@@ -153,6 +155,11 @@ const struct mx_config_key mx_config_top_keys[] = {
 	{0}};
 
 #define M(f) offsetof(struct mx_config_model, f)
+static const struct mx_config_key speculation_keys[] = {
+	{"source", K_CHOICE, M(speculation.source), .choices = speculations},
+	{"tokens", K_UINT, M(speculation.tokens), .min = 1, .max = MX_MAX_DRAFT},
+	{0}};
+
 const struct mx_config_key mx_config_model_keys[] = {
 	{"name", K_STRING, M(name), .required = true},
 	{"path", K_STRING, M(path), .required = true},
@@ -170,6 +177,7 @@ const struct mx_config_key mx_config_model_keys[] = {
 	{"layers", K_LAYERS, M(layers), .min = 0, .max = 64},
 	{"snapshot_memory", K_BYTES, M(snapshot_memory), .max = 0x1p50, .automatic = true},
 	{"snapshot_every", K_UINT, M(snapshot_every), .max = 1 << 30, .automatic = true},
+	{"speculation", K_MAP, .keys = speculation_keys},
 	{"tool_parser", K_STRING, M(tool_parser), .min = 0},
 	{"reasoning_parser", K_STRING, M(reasoning_parser), .min = 0},
 	{"pooling", K_CHOICE, M(pooling), .choices = poolings},
@@ -317,6 +325,7 @@ static mx_status read_models(struct mx_config_reader *p, const yaml_node_t *n)
 		                              .snapshot_memory = MX_CONFIG_AUTO,
 		                              .snapshot_every = MX_CONFIG_AUTO,
 		                              .pooling = -1,
+		                              .speculation = {MX_SPECULATION_NONE, 4},
 		                              .reranker_tokens = {default_answers, 2},
 		                              .line = (unsigned)item->start_mark.line + 1};
 		snprintf(p->path + parent, sizeof p->path - parent, "[%zu]", i);

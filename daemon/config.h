@@ -123,7 +123,11 @@ struct mx_config_model {
 	int pooling;                       /* enum mx_pooling; -1 = auto */
 	const char *reranker;              /* "qwen3" or a prompt; NULL = it is none */
 	struct mx_strings reranker_tokens; /* yes, no */
-	unsigned line;                     /* line of the model in the file, for later messages */
+	struct {
+		int source;      /* enum mx_speculation */
+		uint64_t tokens; /* most drafts of a sequence in a step */
+	} speculation;
+	unsigned line; /* line of the model in the file, for later messages */
 };
 
 struct mx_config {

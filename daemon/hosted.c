@@ -35,6 +35,8 @@ static struct mx_engine_config engine_config(const struct mx_hosted *h)
 		.copy_weights = m->weights == MX_WEIGHTS_COPIED,
 		.prefix_cache = m->prefix_cache,
 		.kv_events = h->tells,
+		.speculation = (enum mx_speculation)m->speculation.source,
+		.draft_tokens = (uint32_t)m->speculation.tokens,
 		.snapshot_memory = m->snapshot_memory == MX_CONFIG_AUTO ? MX_SNAPSHOT_MEMORY_AUTO
 	                                                            : (size_t)m->snapshot_memory,
 		.snapshot_every = m->snapshot_every == MX_CONFIG_AUTO ? MX_SNAPSHOT_EVERY_AUTO

@@ -88,6 +88,10 @@ VALUE(prompt_tokens, f->s.prompt_tokens)
 VALUE(cached_tokens, f->s.cached_prompt_tokens)
 VALUE(output_tokens, f->s.output_tokens)
 VALUE(preemptions, f->s.preemptions)
+VALUE(drafts, f->s.drafts)
+VALUE(draft_tokens, f->s.draft_tokens)
+VALUE(accepted_drafts, f->s.accepted_drafts)
+VALUE(draft_length, f->s.draft_length)
 VALUE(prefix_queries, f->usage.prefix_queries)
 VALUE(prefix_hits, f->usage.prefix_hits)
 VALUE(prefix_evictions, f->usage.prefix_evictions)
@@ -136,12 +140,18 @@ static const struct metric vllm_metrics[] = {
 	{"vllm:prefix_cache_queries", MX_METRIC_COUNTER, prefix_queries,
      "Tokens looked up in the prefix cache."},
 	{"vllm:prefix_cache_hits", MX_METRIC_COUNTER, prefix_hits, "Tokens found in the prefix cache."},
+	{"vllm:spec_decode_num_drafts", MX_METRIC_COUNTER, drafts, "Drafts, of one token or more."},
+	{"vllm:spec_decode_num_draft_tokens", MX_METRIC_COUNTER, draft_tokens, "Tokens of drafts."},
+	{"vllm:spec_decode_num_accepted_tokens", MX_METRIC_COUNTER, accepted_drafts,
+     "Tokens of drafts that were kept."},
 };
 
 static const struct metric own_metrics[] = {
 	{"mixd_steps", MX_METRIC_COUNTER, steps, "Engine steps."},
 	{"mixd_principals", MX_METRIC_GAUGE, principals,
      "Keys that have unfinished requests; all requests without one count as one."},
+	{"mixd_draft_length", MX_METRIC_GAUGE, draft_length,
+     "Tokens drafted for a decoding sequence in the last step, on average."},
 	{"mixd_share_preemptions", MX_METRIC_COUNTER, share_preemptions,
      "Of the preemptions: so that another principal gets its share of sequences or pages."},
 	{"mixd_pages", MX_METRIC_GAUGE, pages, "Pages of the pool."},
@@ -257,6 +267,15 @@ static void write_vllm_by_reason(struct mx_metrics *m, struct mx_metrics_writer 
 		for (size_t r = 0; m->figures[k].loaded && r < 4; r++)
 			sample_with(w, &m->figures[k], "finished_reason", finishes[r],
 			            (double)m->figures[k].s.finished[r]);
+	mx_metrics_family(w, "vllm:spec_decode_num_accepted_tokens_per_pos", MX_METRIC_COUNTER,
+	                  "Tokens of drafts that were kept, by their place in the draft.");
+	for (size_t k = 0; k < m->models.n; k++)
+		for (uint32_t i = 0; m->figures[k].loaded && i < m->figures[k].info.max_draft; i++) {
+			char place[16];
+			snprintf(place, sizeof place, "%u", i);
+			sample_with(w, &m->figures[k], "position", place,
+			            (double)m->figures[k].s.accepted_at[i]);
+		}
 	mx_metrics_family(w, "vllm:cache_config_info", MX_METRIC_GAUGE,
 	                  "Settings of the page pool, as labels; always 1.");
 	for (size_t k = 0; k < m->models.n; k++) {

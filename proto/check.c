@@ -268,5 +268,6 @@ void mx_api_request_init(struct mx_api_request *r, enum mx_api_kind kind)
 		.add_generation_prompt = true,
 		.parse_calls = true,
 		.parallel_calls = true,
+		.speculation = true,
 	};
 }

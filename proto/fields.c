@@ -85,6 +85,8 @@ static const struct mx_field fields[] = {
 	READ("stop_token_ids", G),
 	READ("include_stop_str_in_output", G),
 	READ("ignore_eos", G),
+	READ("speculation", G),
+	READ("prediction", G),
 	READ("n", G),
 	READ("best_of", G),
 	READ("echo", C),
@@ -150,7 +152,6 @@ static const struct mx_field fields[] = {
 	IGNORED("id_slot", G),
 	IGNORED("slot_id", G),
 	IGNORED("keep_alive", G), /* models stay loaded */
-	IGNORED("prediction", G),
 	IGNORED("speculative.n_max", G),
 	IGNORED("speculative.n_min", G),
 	IGNORED("speculative.p_min", G),

@@ -67,6 +67,8 @@ mx_status mx_parse_completion(struct mx_api_request *r, struct mx_api_error *err
  * output, of which there may be one. */
 mx_status mx_parse_constraint(struct mx_api_request *r, struct mx_api_unknown *unknown,
                               struct mx_api_error *err);
+/* Parses prediction. */
+mx_status mx_parse_prediction(struct mx_api_request *r, struct mx_api_error *err);
 /* Parses stop, stop_token_ids and logit_bias. */
 mx_status mx_parse_lists(struct mx_api_request *r, struct mx_api_error *err);
 

@@ -146,6 +146,7 @@ static mx_status parse_switches(struct mx_api_request *r, struct mx_api_error *e
 		bool *out;
 	} switches[] = {
 		{"ignore_eos", &r->ignore_eos},
+		{"speculation", &r->speculation},
 		{"include_stop_str_in_output", &r->include_stop},
 		{"return_token_ids", &r->return_token_ids},
 		{"add_special_tokens", &r->add_special},
@@ -197,6 +198,8 @@ static mx_status parse_all(struct mx_api_request *r, struct mx_api_unknown *unkn
 		s = parse_switches(r, err);
 	if (s == MX_OK)
 		s = mx_parse_text(r->root, "cache_salt", &r->cache_salt, err);
+	if (s == MX_OK)
+		s = mx_parse_prediction(r, err);
 	if (s == MX_OK)
 		s = mx_parse_lists(r, err);
 	if (s == MX_OK)

@@ -116,6 +116,8 @@ struct mx_api_request {
 	const char *max_tokens_name; /* the client's name for it, for errors; NULL = "max_tokens" */
 	int64_t min_tokens;
 	bool ignore_eos;
+	bool speculation; /* drafts may be proposed, where the model has a source of them */
+	struct mx_api_text prediction; /* what the answer probably resembles; s NULL = nothing known */
 	const struct mx_api_text *stops; /* [n_stops], none empty */
 	uint32_t n_stops;
 	const int32_t *stop_ids; /* [n_stop_ids] */

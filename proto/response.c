@@ -43,11 +43,21 @@ static void write_usage(struct mx_buf *b, const struct mx_api_usage *u)
 	PUT(b, ",\"prompt_tokens_details\":{\"cached_tokens\":");
 	mx_json_int(b, (int64_t)u->cached);
 	mx_buf_putc(b, '}');
+	if (u->tells_reasoning || u->tells_drafts)
+		PUT(b, ",\"completion_tokens_details\":{");
 	if (u->tells_reasoning) {
-		PUT(b, ",\"completion_tokens_details\":{\"reasoning_tokens\":");
+		PUT(b, "\"reasoning_tokens\":");
 		mx_json_int(b, (int64_t)u->reasoning);
-		mx_buf_putc(b, '}');
 	}
+	if (u->tells_drafts) {
+		mx_buf_puts(b, u->tells_reasoning ? "," : "");
+		PUT(b, "\"accepted_prediction_tokens\":");
+		mx_json_int(b, (int64_t)u->accepted);
+		PUT(b, ",\"rejected_prediction_tokens\":");
+		mx_json_int(b, (int64_t)u->rejected);
+	}
+	if (u->tells_reasoning || u->tells_drafts)
+		mx_buf_putc(b, '}');
 	mx_buf_putc(b, '}');
 }
 

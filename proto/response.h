@@ -60,8 +60,10 @@ struct mx_api_cursor {
 /* Numbers of tokens. */
 struct mx_api_usage {
 	uint64_t prompt, cached, completion;
-	uint64_t reasoning;   /* of the completion */
-	bool tells_reasoning; /* `reasoning` is known */
+	uint64_t reasoning;          /* of the completion */
+	bool tells_reasoning;        /* `reasoning` is known */
+	uint64_t accepted, rejected; /* draft tokens that were kept, and not */
+	bool tells_drafts;           /* they are known */
 };
 
 /* A tool call of an answer, or the part of it that one event carries. */

@@ -29,6 +29,7 @@ void mx_gen_free(struct mx_generation *g)
 		mx_tokens_free(&g->prompts[i].tokens);
 		free(g->prompts[i].offsets);
 	}
+	mx_tokens_free(&g->prediction);
 	free(g->choices);
 	free(g->vectors);
 	free(g->prompts);
@@ -440,6 +441,9 @@ static struct mx_request make_request(const struct mx_generation *g, const struc
 	               .prompt_logprobs = prompt_logprobs ? (int32_t)r->logprobs : -1,
 	               .cache_salt = salt,
 	               .constraint = choice->constraint,
+	               .prediction = g->prediction.ids,
+	               .n_prediction = g->prediction.n,
+	               .no_speculation = !g->speculation,
 	               .pooling = g->pooling,
 	               .pooled = g->model->pooling.answers,
 	               .n_pooled = g->pooling == MX_POOLING_TOKENS ? 2 : 0},
@@ -513,6 +517,8 @@ static mx_status prepare(struct mx_generation *g, const struct mx_api_request *r
 		st = mx_prompt_check_ids(g->model, &r->bias[i].token, 1, "logit_bias", err);
 	if (st == MX_OK)
 		st = mx_prompt_check_ids(g->model, r->stop_ids, r->n_stop_ids, "stop_token_ids", err);
+	if (st == MX_OK && r->prediction.s && g->speculation && g->model->info.max_draft)
+		st = mx_prompt_text(g->model, &r->prediction, false, true, &g->prediction, err);
 	if (st == MX_OK && r->echo)
 		st = measure_echo(g, r, err);
 	if (st == MX_OK)
@@ -637,6 +643,7 @@ static struct mx_generation *new_generation(struct mx_service *s, const struct m
 	g->chat = r->kind == MX_API_CHAT;
 	g->kind = r->kind;
 	g->stream = r->stream;
+	g->speculation = r->speculation;
 	g->return_ids = r->return_token_ids;
 	atomic_init(&g->refs, 1);
 	pthread_mutex_init(&g->lock, NULL);

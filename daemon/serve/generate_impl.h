@@ -72,6 +72,8 @@ struct mx_generation {
 	struct mx_principal *who; /* pays; NULL = nobody in particular */
 	struct mx_served *model;  /* held; read, but for the counters of streams */
 	bool chat, stream, return_ids;
+	bool speculation;            /* drafts may be proposed */
+	struct mx_tokens prediction; /* what the output probably resembles; empty = not known */
 
 	/* Embeddings and scores. */
 	enum mx_api_kind kind;

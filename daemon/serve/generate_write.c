@@ -83,9 +83,12 @@ struct mx_api_usage mx_generation_usage(const struct mx_generation *g)
 {
 	struct mx_api_usage u = {0};
 	uint32_t n = g->n_choices / g->n_prompts;
+	u.tells_drafts = g->model->info.max_draft && g->speculation;
 	for (uint32_t i = 0; i < g->n_choices; i++) {
 		const struct mx_gen_choice *choice = &g->choices[i];
 		u.completion += choice->n_output;
+		u.accepted += choice->ended ? choice->end.accepted_drafts : 0;
+		u.rejected += choice->ended ? choice->end.rejected_drafts : 0;
 		u.reasoning += choice->n_reasoning;
 		u.tells_reasoning = u.tells_reasoning || g->rules.reasoning;
 		if (i % n)

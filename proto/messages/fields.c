@@ -62,6 +62,7 @@ static const struct mx_field fields[] = {
 	MX_READ("min_tokens", R),
 	MX_READ("priority", R),
 	MX_READ("cache_salt", R),
+	MX_READ("speculation", R),
 	MX_READ("chat_template_kwargs", R),
 
 	/* Names of clients, requests and their bookkeeping. */

@@ -189,10 +189,10 @@ static mx_status translate(struct mx_translation *t, const json_t *body, bool co
                            struct mx_api_unknown *unknown, struct mx_api_error *err)
 {
 	static const char *const same[] = {
-		"model",      "stream",    "max_tokens",       "temperature",       "top_p",
-		"top_k",      "min_p",     "presence_penalty", "frequency_penalty", "repetition_penalty",
-		"logit_bias", "seed",      "stop_token_ids",   "ignore_eos",        "min_tokens",
-		"priority",   "cache_salt"};
+		"model",      "stream",     "max_tokens",       "temperature",       "top_p",
+		"top_k",      "min_p",      "presence_penalty", "frequency_penalty", "repetition_penalty",
+		"logit_bias", "seed",       "stop_token_ids",   "ignore_eos",        "min_tokens",
+		"priority",   "cache_salt", "speculation"};
 	const json_t *effort = NULL;
 	mx_status s = mx_messages_fields(body, "", MX_MESSAGES_REQUEST, unknown, err);
 	for (size_t i = 0; i < sizeof(same) / sizeof(*same); i++)

@@ -65,6 +65,7 @@ static const struct mx_field fields[] = {
 	MX_READ("skip_special_tokens", R),
 	MX_READ("priority", R),
 	MX_READ("cache_salt", R),
+	MX_READ("speculation", R),
 	MX_READ("chat_template_kwargs", R),
 	MX_READ("format", X),
 	MX_READ("type", F | T),

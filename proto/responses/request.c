@@ -178,6 +178,7 @@ static mx_status translate(struct mx_translation *t, const json_t *body,
 	                                   "skip_special_tokens",
 	                                   "priority",
 	                                   "cache_salt",
+	                                   "speculation",
 	                                   "chat_template_kwargs"};
 	mx_status s = mx_responses_fields(body, "", MX_RESPONSES_REQUEST, unknown, err);
 	for (size_t i = 0; i < sizeof(same) / sizeof(*same); i++)

@@ -143,7 +143,8 @@ static void harmless_fields_and_neutral_values_are_taken(void **state)
 	} cases[] = {
 		{CHAT, "'metadata':{'a':'b'},'user':'u','store':true,'service_tier':'flex',"
 	           "'safety_identifier':'x','prompt_cache_key':'k','prompt_cache_retention':'24h',"
-	           "'prompt_cache_options':{},'request_id':'r','prediction':{'type':'content'}"},
+	           "'prompt_cache_options':{},'request_id':'r','prediction':{'type':'content','content'"
+	           ":'x'}"},
 		/* what clients send as defaults */
 		{CHAT, "'use_beam_search':false,'best_of':1,'truncate_prompt_tokens':null,'typical_p':1,"
 	           "'functions':[],'bad_words':[],'prompt_logprobs':null,'length_penalty':1.0,"
