@@ -23,6 +23,7 @@
 #include "bench/engine/run.h"
 #include "bench/engine/shapes.h"
 #include "bench/machine/roof.h"
+#include "device/cpu/cpu.h"
 #include "engine/model_map.h"
 #include "tests/engine/random_checkpoint.h"
 #include "tools/open_model.h"
@@ -146,9 +147,11 @@ static void bench_batch(struct bench *b, uint32_t batch)
 
 static void measure_arithmetic(struct bench *b)
 {
+	const enum mx_isa isa = mx_cpu_isa(); /* MIXD_ISA may pin a lower one than the processor's */
 	for (int k = 0; k < ROOF_KINDS; k++) {
 		bool usable = k == ROOF_F32_FMA ||
-		              (b->m.dtype == MX_BF16 && (k == ROOF_BF16_DOT || k == ROOF_BF16_TILE));
+		              (b->m.dtype == MX_BF16 && k == ROOF_BF16_DOT && isa >= MX_ISA_AVX512_BF16) ||
+		              (b->m.dtype == MX_BF16 && k == ROOF_BF16_TILE && isa >= MX_ISA_AMX_BF16);
 		double v =
 			usable && roof_has((enum roof_kind)k) ? roof_arithmetic(b->pool, (enum roof_kind)k) : 0;
 		if (v > b->arithmetic) {
