@@ -138,11 +138,15 @@ static inline mx_status mx_param_read_bool(const struct mx_params *p, const char
  * pointers. */
 static inline void mx_param_of_text(const char *name, const char *text, struct mx_param *out)
 {
-	struct mx_param p = {.name = name, .type = MX_PARAM_STRING, .s = text};
+	struct mx_param p;
 	size_t sign = *text == '-', digits = strspn(text + sign, "0123456789");
 	char *end = NULL;
 	bool number = *text && strspn(text, "0123456789.eE+-") == strlen(text);
 	double f = number ? strtod(text, &end) : 0;
+	memset(&p, 0, sizeof p);
+	p.name = name;
+	p.type = MX_PARAM_STRING;
+	p.s = text;
 	if (!strcmp(text, "true") || !strcmp(text, "false")) {
 		p.type = MX_PARAM_BOOL;
 		p.i = *text == 't';
