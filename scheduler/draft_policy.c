@@ -127,7 +127,8 @@ void mx_draft_policy_observe(struct mx_draft_policy *p, uint32_t n_decode, uint3
 	if (!(step > 0))
 		return;
 	double draft = ((double)ns - step) / n_draft, least = step * 1e-3;
-	draft = draft > least ? draft : least; /* a draft is never for nothing */
+	draft = draft > least ? draft : least; /* a draft is never for nothing, */
+	draft = draft < step ? draft : step;   /* and one slow step must not end all drafts */
 	p->bucket[at].draft_ns = p->bucket[at].drafted ? moved(p->bucket[at].draft_ns, draft) : draft;
 	p->bucket[at].drafted = true;
 }
