@@ -67,7 +67,7 @@ static void usage(FILE *out)
 	fputs(
 		"usage: mixd [--config FILE] [--check [--deep]]\n"
 		"       mixd --model DIR|FILE.gguf [--name NAME] [--port PORT] [--device DEVICE] [--check "
-	    "[--deep]]\n"
+		"[--deep]]\n"
 		"       mixd --list-models\n"
 		"       mixd --hash-key\n"
 		"\n"

@@ -49,7 +49,7 @@ function timePanelOf([title, help, lines, format, options = {}]) {
   p.node.classList.toggle('two', !!options.wide);
   return {node: p.node, update(columns) {
     const known = columns.filter(c => c);
-    const has = known.some(c => c.now[options.needs] !== null);
+    const has = known.some(c => options.rare ? c.now[options.needs] > 0 : c.now[options.needs] !== null);
     p.node.hidden = !!options.needs && !has && (known.length > 0 || !!options.rare);
     p.update(columns.map(c => {
       const values = c && lines.map(([, , value]) => value(c));

@@ -81,9 +81,10 @@ def test_bash():
         os.mkdir(os.path.join(folder, "a model"))
         with open(os.path.join(folder, "a file"), "w"):
             pass
-        text = f'. {script("bash", "mixd")}; compopt() {{ :; }}; COMP_WORDS=(mixd --model "{folder}/a"); COMP_CWORD=2; ' \
-               '_mixd; printf "%s\\n" "${COMPREPLY[@]}"'
-        assert run("bash", "-c", text) == folder + "/a model\n"
+        for program, found in {"mixd": {"a file", "a model"}, "mixd-eval": {"a model"}}.items():
+            text = f'. {script("bash", program)}; compopt() {{ :; }}; COMP_WORDS=({program} --model "{folder}/a"); ' \
+                   f'COMP_CWORD=2; _{program}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+            assert set(run("bash", "-c", text).splitlines()) == {f"{folder}/{f}" for f in found}, program
 
 
 def test_fish():

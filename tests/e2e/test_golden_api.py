@@ -13,7 +13,7 @@ from harness import SRC, Mixd, check_error, main
 GOLDEN = os.path.join(SRC, "tests/golden/models")
 # Log-probabilities; with 16-bit weights keys and values are kept in bf16, and a product with bf16
 # weights may round its input to bf16 (ARCHITECTURE.md). These tiny models amplify it.
-BAR, BAR_16 = 1e-3, 6e-2
+BAR, BAR_16 = 1e-3, 1e-1  # 16 bits: keys, values and, where products have them, activations are rounded
 
 
 def byte_pieces():
@@ -105,7 +105,7 @@ def check_models(names, folder, pool):
 
 
 def test_every_family():
-    names = sorted(n for n in os.listdir(GOLDEN) if os.path.isdir(os.path.join(GOLDEN, n)))
+    names = sorted(n for n in os.listdir(GOLDEN) if os.path.exists(os.path.join(GOLDEN, n, "config.json")))
     assert len(names) >= 80
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
         for first in range(0, len(names), SERVED):

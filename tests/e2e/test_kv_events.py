@@ -193,7 +193,7 @@ def cached(s, prompt, **fields):
 
 def follow_attention(encoding):
     need()
-    s, r = start({"attn": ATTENTION}, encoding, keys=f", page_tokens: {PAGE}, memory: 33MiB, max_context: 512")
+    s, r = start({"attn": ATTENTION}, encoding, keys=f", page_tokens: {PAGE}, memory: 34MiB, max_context: 512")
     assert r.ask("replay 0"), "the first batch clears"
     state = r.wait(lambda v: v["cleared"] >= 1, "the content at the start")
     assert state["chains"] == []
@@ -252,7 +252,7 @@ def test_hybrid():
 def test_late_and_missing():
     """Who comes late asks for a replay; what is kept no more is sent anew."""
     need()
-    s, first = start({"attn": ATTENTION}, keys=f", page_tokens: {PAGE}, memory: 33MiB, max_context: 512",
+    s, first = start({"attn": ATTENTION}, keys=f", page_tokens: {PAGE}, memory: 34MiB, max_context: 512",
                      buffer_steps=3)
     first.ask("replay 0")
     prompts = [prompt_of(s, 100, i) for i in range(8)]

@@ -49,7 +49,8 @@ def expect(s, total, when):
         still = still + 1 if now == last else 0
         last = now
     print(f"{when}: planned {total:.1f} MiB, resident {now:.1f} MiB")
-    assert abs(now / total - 1) < 0.05, (when, total, now)
+    # 4 MiB: the heap of the front ends, which is no part of the plan of models
+    assert 0.95 * total < now < 1.05 * total + 4, (when, total, now)
 
 
 def ask(s):

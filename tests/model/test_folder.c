@@ -77,7 +77,7 @@ static void a_gguf_file(void **state)
 	put("tiny.gguf", "GGUF\3");
 	REFUSED("", MX_E_INVALID, folder, "holds tiny.gguf in GGUF", "give the path of the file");
 	put("config.json", CONFIG);
-	REFUSED("", MX_E_UNSUPPORTED, "holds tiny.gguf in GGUF");
+	REFUSED("", MX_E_INVALID, "holds tiny.gguf in GGUF");
 	put("model.safetensors", ""); /* beside safetensors a GGUF file does no harm */
 	REFUSED("", MX_E_UNSUPPORTED, "model_type: 'nothing'");
 }

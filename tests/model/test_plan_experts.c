@@ -48,7 +48,7 @@ static void gpt_oss_by_default(void **state)
 	mx_plan_destroy(p);
 	const struct refused refused[] = {
 		{"{\"rope_scaling\":\"-\"}", MX_E_INVALID, "rope_parameters: is missing"},
-		{"{\"quantization_config\":{\"quant_method\":\"awq\"}}", MX_E_UNSUPPORTED, "(awq)"},
+		{"{\"quantization_config\":{\"quant_method\":\"quark\"}}", MX_E_UNSUPPORTED, "quark"},
 		{"{\"swiglu_limit\":0}", MX_E_RANGE, "swiglu_limit"},
 	};
 	check_refused(OSS, refused, sizeof refused / sizeof *refused);

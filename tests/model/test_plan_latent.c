@@ -195,7 +195,7 @@ static void what_is_not_supported_is_refused(void **state)
 	static const struct refused v3[] = {
 		{"{\"topk_method\":\"greedy\"}", MX_E_UNSUPPORTED, "topk_method"},
 		{"{\"scoring_func\":\"softmax\"}", MX_E_UNSUPPORTED, "scoring_func"},
-		{"{\"quantization_config\":{\"quant_method\":\"fp8\"}}", MX_E_UNSUPPORTED, "fp8"},
+		{"{\"quantization_config\":{\"quant_method\":\"quark\"}}", MX_E_UNSUPPORTED, "quark"},
 		{"{\"mlp_layer_types\":[\"dense\",\"odd\",\"dense\",\"dense\",\"dense\"]}",
 	     MX_E_UNSUPPORTED, "mlp_layer_types[1]"},
 	};
