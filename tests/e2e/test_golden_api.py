@@ -13,7 +13,7 @@ from harness import SRC, Mixd, check_error, main
 GOLDEN = os.path.join(SRC, "tests/golden/models")
 # Log-probabilities; with 16-bit weights keys and values are kept in bf16, and a product with bf16
 # weights may round its input to bf16 (ARCHITECTURE.md). These tiny models amplify it.
-BAR, BAR_16 = 1e-3, 1e-1  # 16 bits: keys, values and, where products have them, activations are rounded
+BAR, BAR_16 = 1e-3, 1e-1
 
 
 def byte_pieces():
