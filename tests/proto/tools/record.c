@@ -50,8 +50,10 @@ static void on_event(void *arg, const struct mx_tool_event *e)
 	case MX_TOOL_CALL_END: {
 		json_error_t err;
 		json_t *v = json_loadb(mx_buf_str(&r->arguments), r->arguments.len, JSON_ALLOW_NUL, &err);
-		/* whether bytes are characters and numbers fit is not the parser's affair */
+		/* Whether bytes are characters and numbers fit is not the parser's affair, and that jansson
+		 * has no names with NUL neither. */
 		bool other = !v && (json_error_code(&err) == json_error_invalid_utf8 ||
+		                    json_error_code(&err) == json_error_null_byte_in_key ||
 		                    json_error_code(&err) == json_error_numeric_overflow);
 		r->bad = r->bad || !(json_is_object(v) || other);
 		json_decref(v);
