@@ -11,6 +11,8 @@ import sys
 import tempfile
 import unittest
 
+import harness  # goes on in the interpreter of MIXD_TEST_PYTHON
+
 try:
     import quantise
 except ImportError:
