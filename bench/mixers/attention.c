@@ -121,7 +121,7 @@ static void bench_open(struct bench *b, uint32_t tokens, uint32_t max_context, u
 	if (s->rank)
 		layer.params = (struct mx_params){latent, sizeof(latent) / sizeof(*latent)};
 	const struct mx_weight none = {MX_BF16, width, width, NULL, NULL};
-	struct mx_weight kv_b = {MX_BF16, 2 * width, s->rank, NULL};
+	struct mx_weight kv_b = {MX_BF16, 2 * width, s->rank, NULL, NULL};
 	const void *weights[MX_MIXER_MAX_WEIGHTS] = {&none, &none, &none, &none};
 	if (s->rank) {
 		b->kv_b_bytes = (size_t)kv_b.rows * kv_b.cols * 2;

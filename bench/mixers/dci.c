@@ -153,7 +153,7 @@ static void side_open(struct bench *b, const struct mx_registry *registry, const
 	};
 	if (!o->top_k) /* the mixer's own choice */
 		layer.params.n = 3;
-	const struct mx_weight none = {MX_BF16, width, width, NULL};
+	const struct mx_weight none = {MX_BF16, width, width, NULL, NULL};
 	const void *weights[MX_MIXER_MAX_WEIGHTS] = {&none, &none, &none, &none};
 	struct mx_state_spec spec = {0};
 	struct mx_err err = {0};

@@ -209,7 +209,7 @@ static void measure_shape(mx_device *d, const shape *s, uint32_t most, uint32_t 
 	fill_random<<<2048, 256>>>((uint16_t *)r.x, (size_t)max_n * s->cols, 3);
 	cuda(cudaDeviceSynchronize(), "fill");
 	for (size_t i = 0; i < copies; i++)
-		r.w.push_back({MX_BF16, s->rows, s->cols, weights + i * size});
+		r.w.push_back({MX_BF16, s->rows, s->cols, weights + i * size, NULL});
 	for (uint32_t n : numbers) {
 		r.n = n;
 		if (n <= max_n && (!only || n == only))

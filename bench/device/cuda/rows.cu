@@ -172,7 +172,7 @@ static void measure_rows(const bench &b, uint32_t n, uint32_t width)
 	measure(b, "add_scaled", n, width, 3 * one, [&](size_t i) {
 		return ops->add_scaled(d, turn(b, 0, bytes, i), turn(b, 1, bytes, i), bytes / 2, 1e-3f);
 	});
-	const mx_weight table = {MX_BF16, (uint32_t)(SET_BYTES / 2 / width), width, b.arrays[0]};
+	const mx_weight table = {MX_BF16, (uint32_t)(SET_BYTES / 2 / width), width, b.arrays[0], NULL};
 	measure(b, "embed", n, width, 2 * one, [&](size_t i) {
 		return ops->embed(d, &table, (const int32_t *)b.ids, n, turn(b, 1, bytes, i));
 	});
