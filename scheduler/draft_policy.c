@@ -9,12 +9,13 @@
 #define KEEPS 0.94
 /* Drafts of all sequences that a sequence's own are joined with. */
 #define PRIOR 2.0
-/* What is assumed before any draft was tried. */
-#define FIRST_ODDS 0.7
+/* What is assumed before any draft was tried, and the drafts that it counts as. */
+#define FIRST_ODDS  0.7
+#define FIRST_TRIED 2.0
 
 /* One step in this many has no drafts. */
 #define PROBE_STEPS 64
-/* A sequence without drafts for so many steps is given one, */
+/* A sequence without drafts for so many steps is given one, or any if all are without, */
 #define PROBE_SEQUENCE 64
 /* if all such drafts take no more than this part of the time. */
 #define PROBE_SHARE 0.01
@@ -36,7 +37,7 @@ static uint32_t bucket_of(uint32_t n)
 
 static double odds_of(const struct mx_draft_policy *p, const struct mx_draft_odds *o)
 {
-	double all = p->tried > 0 ? p->kept / p->tried : FIRST_ODDS;
+	double all = (p->kept + FIRST_TRIED * FIRST_ODDS) / (p->tried + FIRST_TRIED);
 	return (o->kept + PRIOR * all) / (o->tried + PRIOR);
 }
 
@@ -51,18 +52,24 @@ static uint32_t length(double odds, double least, uint32_t most, double *out_gai
 	return n;
 }
 
-/* Gives a draft to sequences that had none for long, as far as the time for that goes. */
+/* Gives a draft to sequences that had none for long, as far as the time for that goes. `drafts`:
+ * those that sequences have already. */
 static void probe_sequences(struct mx_draft_policy *p, struct mx_draft_odds *const *odds,
-                            uint32_t n, double step, double draft, uint32_t *out)
+                            uint32_t n, double step, double draft, uint32_t drafts, uint32_t *out)
 {
+	p->without = drafts ? 0 : p->without + 1;
 	p->probing_ns += PROBE_SHARE * step;
 	if (p->probing_ns > step) /* no more in a row than a step's worth */
 		p->probing_ns = step;
 	for (uint32_t i = 0; i < n; i++) {
-		if (!odds[i] || out[i] || ++odds[i]->without < PROBE_SEQUENCE || draft > p->probing_ns)
+		if (!odds[i] || out[i])
+			continue;
+		bool due = ++odds[i]->without >= PROBE_SEQUENCE || p->without >= PROBE_SEQUENCE;
+		if (!due || draft > p->probing_ns)
 			continue;
 		out[i] = 1;
 		odds[i]->without = 0;
+		p->without = 0;
 		p->probing_ns -= draft;
 	}
 }
@@ -88,7 +95,7 @@ void mx_draft_policy_lengths(struct mx_draft_policy *p, struct mx_draft_odds *co
 		rate = tokens / (step + draft * drafts);
 	}
 	if (!probe)
-		probe_sequences(p, odds, n, step, draft, out);
+		probe_sequences(p, odds, n, step, draft, drafts, out);
 }
 
 void mx_draft_policy_count(struct mx_draft_policy *p, struct mx_draft_odds *odds, uint32_t n_draft,

@@ -6,14 +6,16 @@
  * it adds more tokens to the time it takes than the step gives without it. So the lengths are those
  * that make the expected tokens of the step, divided by its expected time, largest:
  *  - the i-th draft of a sequence is kept with probability a^i, where a is how often its drafts
- *    were kept so far; of a sequence without a past, as often as those of all sequences lately;
+ *    were kept so far; of a sequence without a past, as often as those of all sequences lately
+ *    (and these, while few, as often as is assumed before the first);
  *  - the time of a step is measured: that without drafts, and what each draft adds to it, by the
  *    number of sequences.
  * The quotient is made largest by Dinkelbach's method (1967): with the best quotient r found so
  * far, take each draft whose a^i is more than r times its time; that gives a better r.
  *
  * What is not used is not measured. So one step in 64 has no drafts, and sequences that get none
- * are given one now and then, in at most a hundredth of the time.
+ * are given one now and then, in at most a hundredth of the time: one that had none for 64 steps,
+ * or any if none had one for so long (short answers end before they are that old).
  *
  * Pure computation without a clock of its own, for one thread (the engine thread).
  */
@@ -35,6 +37,7 @@ struct mx_draft_policy {
 		uint32_t since_step; /* steps since step_ns was measured */
 	} bucket[MX_DRAFT_BUCKETS];
 	double tried, kept; /* drafts of all sequences lately; recent ones count more */
+	uint32_t without;   /* steps since any sequence had a draft */
 	double probing_ns;  /* time that may be spent on drafts of sequences that get none */
 };
 

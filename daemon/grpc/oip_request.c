@@ -74,10 +74,10 @@ struct source {
 
 static json_t *next_raw(struct source *s)
 {
-	const uint8_t *p = s->raw->data + s->at;
 	size_t left = s->raw->len - s->at;
 	if (left < s->type->size)
 		return NULL;
+	const uint8_t *p = s->raw->data + s->at;
 	s->at += s->type->size;
 	if (s->type->kind != K_BYTES)
 		return from_raw(s->type, p);

@@ -22,6 +22,7 @@ struct world {
 	double base_ns, draft_ns, noise;
 	uint32_t n;         /* sequences */
 	double right[2];    /* probability of a draft of every other sequence */
+	uint32_t ends;      /* a sequence makes way for a new one after so many steps; 0 = never */
 	uint32_t change_at; /* step at which `right` becomes `later`; 0 = never */
 	double later[2];
 };
@@ -47,6 +48,8 @@ static double run(const struct world *w, uint32_t fixed)
 		if (fixed == UINT32_MAX)
 			mx_draft_policy_lengths(&p, pointers, w->n, lengths);
 		for (uint32_t i = 0; i < w->n; i++) {
+			if (w->ends && (step + i) % w->ends == 0)
+				odds[i] = (struct mx_draft_odds){0};
 			uint32_t k = fixed == UINT32_MAX ? lengths[i] : fixed, kept = 0;
 			assert_in_range(k, 0, MOST);
 			while (kept < k && (double)rng_unit(&g) < right[i % 2])
@@ -81,7 +84,7 @@ static void long_drafts_where_rows_are_cheap(void **state)
 {
 	(void)state;
 	for (double right = 0.5; right < 1; right += 0.2) {
-		const struct world w = {1e7, 2e5, 0.1, 1, {right, right}, 0, {0}};
+		const struct world w = {1e7, 2e5, 0.1, 1, {right, right}, 0, 0, {0}};
 		assert_true(run(&w, UINT32_MAX) > 0.93 * best(&w));
 	}
 }
@@ -91,7 +94,7 @@ static void none_where_rows_cost_a_sequence(void **state)
 {
 	(void)state;
 	for (uint32_t n = 1; n <= MAX; n *= 4) {
-		const struct world w = {1e6 * n, 1e6, 0.2, n, {0.75, 0.75}, 0, {0}};
+		const struct world w = {1e6 * n, 1e6, 0.2, n, {0.75, 0.75}, 0, 0, {0}};
 		double off = run(&w, 0), on = run(&w, UINT32_MAX);
 		if (on < 0.98 * off)
 			fail_msg("%u sequences: %.1f of %.1f", n, on, off);
@@ -103,7 +106,7 @@ static void none_where_they_are_wrong(void **state)
 {
 	(void)state;
 	for (uint32_t n = 1; n <= MAX; n *= 16) {
-		const struct world w = {1e7, 1e6, 0.2, n, {0, 0}, 0, {0}};
+		const struct world w = {1e7, 1e6, 0.2, n, {0, 0}, 0, 0, {0}};
 		assert_true(run(&w, UINT32_MAX) > 0.98 * run(&w, 0));
 	}
 }
@@ -112,7 +115,7 @@ static void none_where_they_are_wrong(void **state)
 static void each_sequence_has_its_own_length(void **state)
 {
 	(void)state;
-	const struct world w = {1e7, 3e5, 0.1, 8, {0.95, 0.05}, 0, {0}};
+	const struct world w = {1e7, 3e5, 0.1, 8, {0.95, 0.05}, 0, 0, {0}};
 	assert_true(run(&w, UINT32_MAX) > 1.2 * best(&w));
 }
 
@@ -120,9 +123,12 @@ static void each_sequence_has_its_own_length(void **state)
 static void lengths_follow_a_change(void **state)
 {
 	(void)state;
-	struct world w = {1e7, 1e6, 0.1, 1, {0, 0}, 1000, {0.9, 0.9}};
-	const struct world after = {1e7, 1e6, 0.1, 1, {0.9, 0.9}, 0, {0}};
+	struct world w = {1e7, 1e6, 0.1, 1, {0, 0}, 0, 1000, {0.9, 0.9}};
+	const struct world after = {1e7, 1e6, 0.1, 1, {0.9, 0.9}, 0, 0, {0}};
 	assert_true(run(&w, UINT32_MAX) > 0.9 * best(&after));
+	w.ends = 20; /* short answers, none of which is ever old */
+	assert_true(run(&w, UINT32_MAX) > 0.9 * best(&after));
+	w.ends = 0;
 	w.right[0] = w.right[1] = 0.9;
 	w.later[0] = w.later[1] = 0;
 	assert_true(run(&w, UINT32_MAX) > 0.98 * run(&w, 0));

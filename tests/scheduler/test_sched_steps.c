@@ -383,6 +383,7 @@ static uint32_t most_hits_at_once(struct fixture *f)
 		assert_int_equal(f->c[i].done.cached_tokens, HIT_TOKENS - 1);
 	}
 	test_engine_gate(f->engine);
+	pthread_mutex_lock(&f->engine->lock); /* a stream's next step may be on its way to the gate */
 	for (uint32_t s = from, n_seen = 0; s < f->engine->n_log; s++) {
 		const struct logged_step *l = &f->engine->log[s];
 		uint32_t n = 0;
@@ -396,6 +397,7 @@ static uint32_t most_hits_at_once(struct fixture *f)
 		}
 		most = n > most ? n : most;
 	}
+	pthread_mutex_unlock(&f->engine->lock);
 	return most;
 }
 
