@@ -30,7 +30,7 @@ static const struct entry {
 	{"gemma3", "Gemma 3", ATTENTION ", windows", ANYWHERE, "images; `use_bidirectional_attention`"},
 	{"gemma4_text", "the text of Gemma 4",
      ATTENTION ", windows, in E2B and E4B keys of earlier layers; " EXPERTS " in 26B-A4B", ANYWHERE,
-     "on GPUs E2B, E4B and " EXPERTS},
+     "on GPUs E2B and E4B"},
 	{"gemma4", "Gemma 4", "as gemma4_text", ANYWHERE, "images and sound; as gemma4_text"},
 	{"phi3", "Phi 3, 3.5, 4, 4 mini", ATTENTION ", windows, longrope", ANYWHERE, ""},
 	{"olmo2", "OLMo 2", ATTENTION, ANYWHERE, ""},
@@ -62,28 +62,28 @@ static const struct entry {
 	{"helium", "Helium 1", ATTENTION, ANYWHERE, ""},
 	{"internlm3", "InternLM 3", ATTENTION, ANYWHERE, "`qkv_bias` other than `bias`"},
 	{"vaultgemma", "VaultGemma 1B", ATTENTION ", windows, softcaps", ANYWHERE, ""},
-	{"youtu", "Youtu-LLM 2B", "mla", ON_CPU, ""},
+	{"youtu", "Youtu-LLM 2B", "mla", ANYWHERE, ""},
 	{"hyperclovax", "HyperCLOVA X SEED Think 14B", ATTENTION ", multipliers", ANYWHERE, ""},
-	{"mixtral", "Mixtral 8x7B, 8x22B", ATTENTION ", windows; " EXPERTS, ON_CPU, ""},
+	{"mixtral", "Mixtral 8x7B, 8x22B", ATTENTION ", windows; " EXPERTS, ANYWHERE, ""},
 	{"qwen2_moe", "Qwen 1.5 MoE, Qwen 2 57B-A14B", ATTENTION ", windows; " EXPERTS ", a shared one",
      ANYWHERE, "`use_sliding_window` without `layer_types`"},
 	{"qwen3_moe", "Qwen 3 30B-A3B, 235B-A22B", ATTENTION ", windows; " EXPERTS, ANYWHERE, ""},
 	{"glm4_moe", "GLM 4.5, 4.6, 4.7", ATTENTION "; " EXPERTS ", shared ones", ANYWHERE,
      "multi-token prediction"},
-	{"deepseek_v2", "DeepSeek V2, V2 Lite, Coder V2", "mla; " EXPERTS ", shared ones", ON_CPU,
+	{"deepseek_v2", "DeepSeek V2, V2 Lite, Coder V2", "mla; " EXPERTS ", shared ones", ANYWHERE,
      "`norm_topk_prob`"},
-	{"deepseek_v3", "DeepSeek V3, R1, Moonlight", "mla; " EXPERTS ", shared ones", ON_CPU,
+	{"deepseek_v3", "DeepSeek V3, R1, Moonlight", "mla; " EXPERTS ", shared ones", ANYWHERE,
      "FP8 weights, as V3 and R1 are published; multi-token prediction"},
-	{"kimi_k2", "Kimi K2", "mla; " EXPERTS ", a shared one", ON_CPU,
+	{"kimi_k2", "Kimi K2", "mla; " EXPERTS ", a shared one", ANYWHERE,
      "FP8 weights, as it is published"},
-	{"glm4_moe_lite", "GLM 4.7 Flash", "mla; " EXPERTS ", a shared one", ON_CPU,
+	{"glm4_moe_lite", "GLM 4.7 Flash", "mla; " EXPERTS ", a shared one", ANYWHERE,
      "multi-token prediction"},
 	{"kimi_linear", "Kimi Linear 48B-A3B",
-     "gla (Kimi delta attention), mla without rope; " EXPERTS ", a shared one", ON_CPU, ""},
+     "gla (Kimi delta attention), mla without rope; " EXPERTS ", a shared one", ANYWHERE, ""},
 	{"afmoe", "Trinity Nano, Mini, Large",
      ATTENTION " with an output gate, windows, some without rope; " EXPERTS ", shared ones", ON_CPU,
      ""},
-	{"mistral4", "Mistral Small 4", "mla; " EXPERTS ", a shared one", ON_CPU,
+	{"mistral4", "Mistral Small 4", "mla; " EXPERTS ", a shared one", ANYWHERE,
      "FP8 weights, as it is published"},
 	{"exaone_moe", "K-EXAONE 236B-A23B",
      ATTENTION ", windows, some without rope; " EXPERTS ", a shared one", ANYWHERE,
@@ -111,23 +111,23 @@ static const struct entry {
      "a shared expert (no model has one)"},
 	{"qwen3_next", "Qwen 3 Next 80B-A3B",
      "gla (gated delta net), " ATTENTION " with an output gate; " EXPERTS ", a shared one",
-     ANYWHERE, "multi-token prediction; on GPUs not tried yet"},
+     ANYWHERE, "multi-token prediction"},
 	{"qwen3_5", "Qwen 3.5, dense", "gla (gated delta net), " ATTENTION " with an output gate",
      ANYWHERE, "images; multi-token prediction"},
 	{"qwen3_5_text", "the text of Qwen 3.5, dense", "as qwen3_5", ANYWHERE,
      "multi-token prediction"},
 	{"qwen3_5_moe", "Qwen 3.5 35B-A3B and larger",
      "gla (gated delta net), " ATTENTION " with an output gate; " EXPERTS ", a shared one",
-     ANYWHERE, "images; multi-token prediction; on GPUs not tried yet"},
+     ANYWHERE, "images; multi-token prediction"},
 	{"qwen3_5_moe_text", "the text of Qwen 3.5 with experts", "as qwen3_5_moe", ANYWHERE,
-     "multi-token prediction; on GPUs not tried yet"},
-	{"lfm2", "LFM2 350M to 2.6B", "shortconv, " ATTENTION, ON_CPU, ""},
-	{"lfm2_moe", "LFM2 8B-A1B, 24B-A2B", "shortconv, " ATTENTION "; " EXPERTS, ON_CPU, ""},
-	{"lfm3", "LFM3 1.7B", "shortconv, " ATTENTION " with windows and a gate for each head", ON_CPU,
-     ""},
+     "multi-token prediction"},
+	{"lfm2", "LFM2 350M to 2.6B", "shortconv, " ATTENTION, ANYWHERE, ""},
+	{"lfm2_moe", "LFM2 8B-A1B, 24B-A2B", "shortconv, " ATTENTION "; " EXPERTS, ANYWHERE, ""},
+	{"lfm3", "LFM3 1.7B", "shortconv, " ATTENTION " with windows and a gate for each head",
+     ANYWHERE, ""},
 	{"bamba", "Bamba 9B", "mamba, " ATTENTION, ANYWHERE, ""},
 	{"falcon_h1", "Falcon-H1 0.5B to 34B", "mamba and " ATTENTION " side by side, multipliers",
-     ANYWHERE, "on GPUs not tried yet"},
+     ANYWHERE, ""},
 	{"granitemoehybrid", "Granite 4",
      "mamba, " ATTENTION ", multipliers; " EXPERTS ", a shared one", ANYWHERE, ""},
 	{"zamba2", "Zamba 2 1.2B, 2.7B, 7B",
@@ -163,10 +163,11 @@ static const char head[] =
 	"# Models\n"
 	"\n"
 	"What `mixd --list-models` prints. A checkpoint folder is recognised by the `model_type` of "
-	"its `config.json`; weights are F32, F16 or BF16 in safetensors. A tensor that nothing asks "
+	"its `config.json`; weights are F32, F16 or BF16 in safetensors, quantised as below, "
+	"or in [GGUF](gguf.md). A tensor that nothing asks "
 	"for is an error unless it is listed here as skipped; buffers `*.rotary_emb.inv_freq` always "
-	"are. GPUs run layers of attention, gla and mamba with dense feed-forwards or experts; "
-	"`mixd`'s own format runs there if its layers do.\n"
+	"are. GPUs run layers of attention, mla, gla, mamba and shortconv with dense feed-forwards "
+	"or experts; `mixd`'s own format runs there if its layers do.\n"
 	"\n"
 	"Quantised checkpoints run on CPUs: 4 bits in groups and 8 bits of compressed-tensors "
 	"(pack-quantized, int-quantized), AWQ (gemm) and GPTQ (without act order) as they are; fp8 "
