@@ -96,11 +96,11 @@ void mx_pump_connection_event(struct mx_pump *p, uint64_t data, uint32_t events)
 	struct mx_pump_conn *entry = &p->conns[index];
 	if (entry->fd >= 0 && entry->generation == data >> 32) {
 		mx_pump_tls_resume_locked(p, entry);
-		bool left = events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+		bool left = events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR), first = left && !entry->gone;
 		entry->gone = entry->gone || left;
 		if (left && entry->exchange)
 			mx_pump_wake_locked(p, entry->exchange);
-		else if (left)
+		else if (first) /* it makes the next event: from then on at every sweep */
 			mx_pump_read_again(entry);
 	}
 	pthread_mutex_unlock(&p->lock);

@@ -61,6 +61,15 @@ static bool next_events(struct mx_exchange *x)
 	}
 }
 
+/* Has libmicrohttpd close the connection. After this answer of a reader it only marks the connection
+ * as closed, and looks at it again when it is the one that has been idle for longest; but at
+ * connections with a timeout of their own it looks every time, and wakes up for them. */
+static ssize_t fail_stream(struct mx_exchange *x)
+{
+	MHD_set_connection_option(x->conn, MHD_CONNECTION_OPTION_TIMEOUT, 1u);
+	return MHD_CONTENT_READER_END_WITH_ERROR;
+}
+
 /* libmicrohttpd wants more bytes of an answer or a stream. */
 static ssize_t read_stream(void *arg, uint64_t pos, char *out, size_t max)
 {
@@ -77,7 +86,7 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *out, size_t max)
 		else if (!next_events(x))
 			return 0;
 		if (x->stream.failed)
-			return MHD_CONTENT_READER_END_WITH_ERROR;
+			return fail_stream(x);
 	}
 	size_t n = x->stream.len - x->stream_at;
 	if (n > max)

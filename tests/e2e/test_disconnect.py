@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients that leave: what they held is free by the next step, and nobody else notices."""
 import json
+import os
 import random
 import socket
 import statistics
 import sys
 import time
 
-from harness import PATIENCE, SLOW, Thread, main, server
+from harness import PATIENCE, SLOW, Mixd, Thread, main, server
 
 STEP = 0.02
 # Forty seconds unless it is cancelled.
@@ -58,6 +59,43 @@ def test_leaving_a_stream(s):
             leave(c, how)
             wait_idle(s)
     assert s.metric("cancelled_total") == 12
+
+
+def http_cpu(s):
+    """CPU seconds of the pump and of libmicrohttpd's threads."""
+    ticks, folder = 0, f"/proc/{s.process.pid}/task"
+    for task in os.listdir(folder):
+        with open(f"{folder}/{task}/stat") as f:
+            name, rest = f.read().split("(", 1)[1].rsplit(")", 1)
+        if name.startswith(("mx-http", "MHD-")):
+            ticks += sum(int(v) for v in rest.split()[11:13])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def test_connections_of_streams_that_were_left_are_closed():
+    """Soon, and without work: also behind a connection that has been idle for longer, which libmicrohttpd
+    looks at first."""
+    s = Mixd(http=", threads: 1")
+    before = s.metric("process_open_fds")
+    idle = socket.create_connection((s.host, s.port), timeout=PATIENCE)
+    idle.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert idle.recv(1000).startswith(b"HTTP/1.1 200")
+    for _ in range(4):
+        streams = [send(s, dict(LONG, model="demo", stream=True)) for _ in range(8)]
+        for c in streams:
+            c.recv(300)
+        for c in streams:
+            leave(c, "close")
+        s.wait_metric("vllm:num_requests_running", 0)
+    end = time.monotonic() + 10 * SLOW
+    while (n := s.metric("process_open_fds")) > before + 2 and time.monotonic() < end:
+        time.sleep(0.1)
+    assert n <= before + 2, f"{n} descriptors are open, {before} were"
+    cpu = http_cpu(s)
+    time.sleep(1)
+    assert http_cpu(s) - cpu < 0.3, "threads of HTTP are busy with nothing to do"
+    idle.close()
+    s.stop()
 
 
 @server(step_ns=int(STEP * 1e9), sequences=1)
