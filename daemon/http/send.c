@@ -61,9 +61,9 @@ static bool next_events(struct mx_exchange *x)
 	}
 }
 
-/* Has libmicrohttpd close the connection. After this answer of a reader it only marks the connection
- * as closed, and looks at it again when it is the one that has been idle for longest; but at
- * connections with a timeout of their own it looks every time, and wakes up for them. */
+/* Has libmicrohttpd close the connection. After this answer of a reader it only marks the
+ * connection as closed, and looks at it again when it is the one that has been idle for longest;
+ * but at connections with a timeout of their own it looks every time, and wakes up for them. */
 static ssize_t fail_stream(struct mx_exchange *x)
 {
 	MHD_set_connection_option(x->conn, MHD_CONNECTION_OPTION_TIMEOUT, 1u);
