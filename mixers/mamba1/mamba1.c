@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The mamba1 mixer's table: parameters, weights, memory, life cycle, state.
+ * The mamba1 mixer's table: memory, life cycle, state.
  *
  * Mamba, version 1 (Gu and Dao 2023, arXiv:2312.00752). See README.md; arithmetic is in
  * mamba1_forward.c and in mixers/recurrence.
@@ -8,64 +8,8 @@
 #include "mixers/mamba1/mamba1.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-/* Limits far above any model, so that no product of sizes overflows. */
-#define MAX_INNER  (1 << 20)
-#define MAX_KERNEL 8
-
-static mx_status read_norms(const struct mx_params *in, struct mamba1_params *p, struct mx_err *err)
-{
-	static const char *const names[] = {"none", "weighted", "plain"};
-	const char *name = mx_param_string(in, "norms", names[0]);
-	double eps = 0;
-	size_t i = 0;
-	while (i < 3 && strcmp(names[i], name))
-		i++;
-	if (i == 3)
-		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
-		                     "mamba1: norms '%.60s' is none of none, weighted, plain", name);
-	p->norms = (enum mamba1_norms)i;
-	mx_status status = mx_param_read_number(in, "mamba1", "norm_eps", 1e-6, 0, 1, &eps, err);
-	p->norm_eps = (float)eps;
-	return status;
-}
-
-/* Reads and checks the parameters, as probe does. The other entries of the table call it again
- * instead of keeping state. */
-static mx_status read_params(const struct mx_layer_desc *layer, struct mamba1_params *out,
-                             struct mx_err *err)
-{
-	static const char *const known[] = {
-		"intermediate_size", "state_size",    "conv_kernel", "time_step_rank",
-		"use_bias",          "use_conv_bias", "norms",       "norm_eps"};
-	const struct mx_params *in = &layer->params;
-	struct mamba1_params p = {0};
-	const struct {
-		const char *name;
-		int64_t def;
-		uint32_t max, *to;
-	} sizes[] = {
-		{"intermediate_size", 2 * (int64_t)layer->width, MAX_INNER, &p.inner},
-		{"state_size", 16, MX_SELECT_STATES, &p.states},
-		{"conv_kernel", 4, MAX_KERNEL, &p.taps},
-		{"time_step_rank", ((int64_t)layer->width + 15) / 16, MAX_INNER, &p.rank},
-	};
-	mx_status status = mx_params_known(in, known, sizeof known / sizeof *known, "mamba1", err);
-	for (size_t i = 0; status == MX_OK && i < sizeof sizes / sizeof *sizes; i++)
-		status = mx_param_read_u32(in, "mamba1", sizes[i].name, sizes[i].def, 1, sizes[i].max,
-		                           sizes[i].to, err);
-	if (status == MX_OK)
-		status = mx_param_read_bool(in, "mamba1", "use_bias", false, &p.bias, err);
-	if (status == MX_OK)
-		status = mx_param_read_bool(in, "mamba1", "use_conv_bias", true, &p.conv_bias, err);
-	if (status == MX_OK)
-		status = read_norms(in, &p, err);
-	if (status == MX_OK)
-		*out = p;
-	return status;
-}
 
 static mx_status mamba1_probe(const struct mx_layer_desc *layer, const struct mx_device *device,
                               struct mx_err *err)
@@ -73,47 +17,7 @@ static mx_status mamba1_probe(const struct mx_layer_desc *layer, const struct mx
 	struct mamba1_params p;
 	if (device->info.kind != MX_DEVICE_CPU || device->info.act_dtype != MX_F32)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "mamba1: this module runs on CPUs in f32");
-	return read_params(layer, &p, err);
-}
-
-static mx_status mamba1_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
-                                size_t *out_n)
-{
-	struct mamba1_params p;
-	mx_status status = read_params(layer, &p, NULL);
-	if (status != MX_OK)
-		return status;
-	const uint64_t width = layer->width, inner = p.inner, states = p.states, rank = p.rank;
-	const uint64_t taps = p.taps;
-	size_t n = 0;
-
-	const struct mx_weight_spec in = MX_WEIGHT_SPEC("in_proj.weight", MATRIX, {2 * inner, width});
-	const struct mx_weight_spec x =
-		MX_WEIGHT_SPEC("x_proj.weight", MATRIX, {rank + 2 * states, inner});
-	specs[n++] = mx_weight_spec_rows(in, 0, inner);             /* x */
-	specs[n++] = mx_weight_spec_rows(in, inner, inner);         /* z */
-	specs[n++] = mx_weight_spec_rows(x, 0, rank);               /* dt */
-	specs[n++] = mx_weight_spec_rows(x, rank, states);          /* B */
-	specs[n++] = mx_weight_spec_rows(x, rank + states, states); /* C */
-	specs[n++] = MX_WEIGHT_SPEC("dt_proj.weight", MATRIX, {inner, rank});
-	specs[n++] = MX_WEIGHT_SPEC("out_proj.weight", MATRIX, {width, inner});
-	specs[n++] = MX_WEIGHT_SPEC("conv1d.weight", VECTOR, {inner, 1, taps});
-	specs[n++] = MX_WEIGHT_SPEC("dt_proj.bias", VECTOR, {inner});
-	specs[n++] = MX_WEIGHT_SPEC("A_log", VECTOR, {inner, states});
-	specs[n++] = MX_WEIGHT_SPEC("D", VECTOR, {inner});
-	if (p.conv_bias)
-		specs[n++] = MX_WEIGHT_SPEC("conv1d.bias", VECTOR, {inner});
-	if (p.norms == MAMBA1_WEIGHTED) {
-		specs[n++] = MX_WEIGHT_SPEC("dt_layernorm.weight", VECTOR, {rank});
-		specs[n++] = MX_WEIGHT_SPEC("b_layernorm.weight", VECTOR, {states});
-		specs[n++] = MX_WEIGHT_SPEC("c_layernorm.weight", VECTOR, {states});
-	}
-	if (p.bias) {
-		specs[n++] = MX_WEIGHT_SPEC("in_proj.bias", VECTOR, {2 * inner});
-		specs[n++] = MX_WEIGHT_SPEC("out_proj.bias", VECTOR, {width});
-	}
-	*out_n = n;
-	return MX_OK;
+	return mamba1_params_read(layer, &p, err);
 }
 
 static struct mx_select_spec select_spec(const struct mx_layer_desc *layer,
@@ -142,7 +46,7 @@ static mx_status mamba1_state(const struct mx_layer_desc *layer, const struct mx
 	struct mamba1_params p;
 	struct mamba1_scratch scratch;
 	(void)device;
-	mx_status status = read_params(layer, &p, NULL);
+	mx_status status = mamba1_params_read(layer, &p, NULL);
 	if (status != MX_OK)
 		return status;
 	const struct mx_select_spec scan = select_spec(layer, &p);
@@ -164,35 +68,6 @@ static void mamba1_destroy(struct mx_mixer *m)
 		return;
 	free(m->a);
 	free(m);
-}
-
-/* Takes the pointers that create gets, in the order of mamba1_weights. */
-static void take_weights(struct mx_mixer *m, const void *const *w)
-{
-	const struct mamba1_params *p = &m->params;
-	size_t n = 11;
-	m->w_x = w[0];
-	m->w_z = w[1];
-	m->w_low = w[2];
-	m->w_b = w[3];
-	m->w_c = w[4];
-	m->w_dt = w[5];
-	m->w_out = w[6];
-	m->conv_weight = w[7];
-	m->b_dt = w[8];
-	m->d = w[10];
-	if (p->conv_bias)
-		m->conv_bias = w[n++];
-	if (p->norms == MAMBA1_WEIGHTED) {
-		m->norm_dt = w[n++];
-		m->norm_b = w[n++];
-		m->norm_c = w[n++];
-	}
-	if (p->bias) {
-		m->b_x = w[n++];
-		m->b_z = m->b_x + p->inner;
-		m->b_out = w[n++];
-	}
 }
 
 /* Makes m->a: -exp(A_log), packed. */
@@ -218,7 +93,7 @@ static mx_status mamba1_create(const struct mx_mixer_init *init, struct mx_mixer
 {
 	const struct mx_layer_desc *layer = init->layer;
 	struct mamba1_params p;
-	mx_status status = read_params(layer, &p, err);
+	mx_status status = mamba1_params_read(layer, &p, err);
 	if (status != MX_OK)
 		return status;
 	struct mx_mixer *m = calloc(1, sizeof(*m));
@@ -238,8 +113,8 @@ static mx_status mamba1_create(const struct mx_mixer_init *init, struct mx_mixer
 	m->width = layer->width;
 	m->max_rows = layer->max_rows;
 	mamba1_scratch_layout(layer, &p, &m->scratch);
-	take_weights(m, init->weights);
-	if (!make_a(m, init->host_vectors[9])) {
+	mamba1_params_take(&p, init->weights, &m->w);
+	if (!make_a(m, init->host_vectors[MAMBA1_A_LOG])) {
 		mamba1_destroy(m);
 		return mx_mixer_fail(err, MX_E_NOMEM, "mamba1: out of memory");
 	}
@@ -262,7 +137,7 @@ static const struct mx_mixer_ops mamba1_ops = {
 	.summary = "Mamba, version 1: selective state space with a state vector for each channel",
 	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
 	.probe = mamba1_probe,
-	.weights = mamba1_weights,
+	.weights = mamba1_params_weights,
 	.state = mamba1_state,
 	.extent = mx_mixer_extent_all,
 	.create = mamba1_create,

@@ -3,20 +3,8 @@
 #ifndef MX_MIXERS_MAMBA1_MAMBA1_H
 #define MX_MIXERS_MAMBA1_MAMBA1_H
 
+#include "mixers/mamba1/mamba1_params.h"
 #include "mixers/recurrence/slots.h"
-#include "mixers/mixer.h"
-
-/* Norms of dt, B and C before they are used. */
-enum mamba1_norms { MAMBA1_NONE, MAMBA1_WEIGHTED, MAMBA1_PLAIN };
-
-/* The layer's parameters, checked. */
-struct mamba1_params {
-	uint32_t inner; /* channels */
-	uint32_t states, taps, rank;
-	bool bias, conv_bias;
-	enum mamba1_norms norms;
-	float norm_eps;
-};
 
 /* Where things are in the step's scratch memory, in bytes from its start. All are f32, the step's
  * rows one after the other. */
@@ -33,14 +21,8 @@ struct mx_mixer {
 	const struct mx_recur_kernels *kernels;
 	struct mx_select_spec scan;
 	struct mx_conv_spec conv;
-	const struct mx_weight *w_x, *w_z;         /* rows of in_proj */
-	const struct mx_weight *w_low, *w_b, *w_c; /* rows of x_proj */
-	const struct mx_weight *w_dt, *w_out;
-	const float *b_x, *b_z, *b_dt, *b_out;  /* NULL = none */
-	const float *conv_weight, *conv_bias;   /* [inner, taps]; [inner] or NULL */
-	const float *norm_dt, *norm_b, *norm_c; /* NULL = none */
-	const float *d;                         /* [inner] */
-	float *a;                               /* packed -exp(A_log), owned */
+	struct mamba1_weights w;
+	float *a; /* packed -exp(A_log), owned */
 	uint32_t width, max_rows;
 	struct mamba1_scratch scratch;
 };

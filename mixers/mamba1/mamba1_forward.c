@@ -51,18 +51,26 @@ mx_status mamba1_forward(struct mx_mixer *m, const struct mx_step *step, const v
 	const size_t n = step->n_rows, inner = p->inner;
 	struct mx_device *d = m->common.device;
 	const struct mx_linear_out in[2] = {
-		{.w = m->w_x, .bias = m->b_x, .y = x, .ldy = inner},
-		{.w = m->w_z, .bias = m->b_z, .y = z, .ldy = inner},
+		{.w = m->w.x, .bias = m->w.x_bias, .y = x, .ldy = inner},
+		{.w = m->w.z, .bias = m->w.z_bias, .y = z, .ldy = inner},
 	};
 	const struct mx_linear_out select[3] = {
-		{.w = m->w_low, .y = low, .ldy = p->rank},
-		{.w = m->w_b, .y = b, .ldy = p->states},
-		{.w = m->w_c, .y = c, .ldy = p->states},
+		{.w = m->w.low, .y = low, .ldy = p->rank},
+		{.w = m->w.b, .y = b, .ldy = p->states},
+		{.w = m->w.c, .y = c, .ldy = p->states},
 	};
-	const struct mx_linear_out step_out = {.w = m->w_dt, .bias = m->b_dt, .y = dt, .ldy = inner};
-	const struct mx_linear_out last = {.w = m->w_out, .bias = m->b_out, .y = out, .ldy = m->width};
-	const struct mx_select_in rows = {
-		.dt = dt, .x = x, .b = b, .c = c, .a = m->a, .skip = m->d, .ld = inner, .ldb = p->states};
+	const struct mx_linear_out step_out = {
+		.w = m->w.dt, .bias = m->w.dt_bias, .y = dt, .ldy = inner};
+	const struct mx_linear_out last = {
+		.w = m->w.out, .bias = m->w.out_bias, .y = out, .ldy = m->width};
+	const struct mx_select_in rows = {.dt = dt,
+	                                  .x = x,
+	                                  .b = b,
+	                                  .c = c,
+	                                  .a = m->a,
+	                                  .skip = m->w.skip,
+	                                  .ld = inner,
+	                                  .ldb = p->states};
 
 	if (n > m->max_rows)
 		return MX_E_RANGE;
@@ -70,13 +78,13 @@ mx_status mamba1_forward(struct mx_mixer *m, const struct mx_step *step, const v
 	if (status != MX_OK)
 		return status;
 	mx_conv_forward(m->kernels, d, &m->conv, step, mx_recur_slots_part(&m->common.slots, 1),
-	                m->common.slots.stride, m->conv_weight, m->conv_bias, x, inner, x, inner);
+	                m->common.slots.stride, m->w.conv, m->w.conv_bias, x, inner, x, inner);
 	status = d->ops->linear(d, x, inner, n, select, 3);
 	if (status != MX_OK)
 		return status;
-	norm_rows(m, n, p->rank, m->norm_dt, low);
-	norm_rows(m, n, p->states, m->norm_b, b);
-	norm_rows(m, n, p->states, m->norm_c, c);
+	norm_rows(m, n, p->rank, m->w.norm_dt, low);
+	norm_rows(m, n, p->states, m->w.norm_b, b);
+	norm_rows(m, n, p->states, m->w.norm_c, c);
 	status = d->ops->linear(d, low, p->rank, n, &step_out, 1);
 	if (status != MX_OK)
 		return status;

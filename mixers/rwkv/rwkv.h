@@ -8,40 +8,8 @@
 #ifndef MX_MIXERS_RWKV_RWKV_H
 #define MX_MIXERS_RWKV_RWKV_H
 
-#include "mixers/mixer.h"
 #include "mixers/recurrence/recurrence.h"
-
-enum rwkv_part { RWKV_TIME, RWKV_CHANNEL };
-
-/* The low-rank products of time mixing. */
-enum rwkv_lora { RWKV_W, RWKV_A, RWKV_V, RWKV_G, RWKV_LORAS };
-
-struct rwkv_params {
-	enum rwkv_part part;
-	/* time mixing */
-	uint32_t heads, dim; /* dim: of a head's keys and values */
-	uint32_t rank[RWKV_LORAS];
-	bool value_residual; /* v is mixed with that of the model's first time mixing */
-	float norm_eps;      /* of the group norm */
-	float l2_eps;        /* of the norm of removal keys */
-	/* channel mixing */
-	uint32_t inner;
-};
-
-/* How an input is mixed with that of the token before: in the order of the rows of x_x. */
-enum rwkv_shift { RWKV_X_R, RWKV_X_W, RWKV_X_K, RWKV_X_V, RWKV_X_A, RWKV_X_G, RWKV_SHIFTS };
-
-struct rwkv_weights {
-	const float *x[RWKV_SHIFTS]; /* [width]; channel mixing has RWKV_X_K only */
-	const float *x_x;            /* [6, width] all of them; or NULL */
-	const struct mx_weight *r, *k, *v, *o;
-	const struct mx_weight *down[RWKV_LORAS], *up[RWKV_LORAS]; /* [rank, width], [width, rank] */
-	const float *bias[RWKV_LORAS];                             /* NULL = none */
-	const float *k_k, *k_a;                                    /* [width] */
-	const float *r_k;                                          /* [heads, dim] */
-	const float *norm, *norm_bias;                             /* [width] */
-	const struct mx_weight *key, *value;                       /* of channel mixing */
-};
+#include "mixers/rwkv/rwkv_params.h"
 
 struct mx_mixer {
 	struct mx_mixer_base base;
