@@ -57,7 +57,7 @@ struct bench_case {
 	uint32_t width;
 	struct mx_param params[10];
 	uint32_t n_params;
-	double state; /* bytes of S of a sequence, for the roof */
+	double state; /* bytes of S that a step reads of a sequence, and writes if it writes all */
 };
 
 #define PARAMS(...)                                                                                \
@@ -92,6 +92,12 @@ static const struct bench_case cases[] = {
      PARAMS(STRING("variant", "linear_attn"), INT("num_heads", 32), STRING("feature_map", "elu")),
      SQUARE},
 	{"hgrn 4096 channels", "gla", 4096, PARAMS(STRING("variant", "hgrn")), 4096 * 4.0},
+	{"mamba1 5120 channels of 16", "mamba1", 2560, PARAMS(INT("state_size", 16)),
+     2 * 5120 * 16 * 4.0},
+	{"rwkv 40 heads of 64", "rwkv", 2560,
+     PARAMS(INT("decay_low_rank_dim", 96), INT("a_low_rank_dim", 96),
+            INT("gate_low_rank_dim", 320)),
+     2 * 40 * 64 * 64 * 4.0},
 };
 
 /* ---- a device without products ---- */

@@ -161,7 +161,8 @@ static void check_cases(struct mx_engine *e, json_t *list, struct bar *bar)
 
 static bool has_cuda_side(const char *mixer)
 {
-	static const char *const mixers[] = {"attention", "gla", "mamba", "mla", "shortconv"};
+	static const char *const mixers[] = {"attention", "gla",  "mamba",    "mamba1",
+	                                     "mla",       "rwkv", "shortconv"};
 	for (size_t i = 0; i < sizeof mixers / sizeof *mixers; i++)
 		if (!strcmp(mixers[i], mixer))
 			return true;

@@ -149,6 +149,7 @@ static const struct mixer_case cases[] = {
            INT("conv_kernel", 3), STRING("norms", "weighted"), FLOAT("norm_eps", 1e-3)),
 	MAMBA1("plain norms, biases, f32", 32, 300, MX_F32, EXACT, trained, INT("state_size", 24),
            STRING("norms", "plain"), BOOL("use_bias"), OFF("use_conv_bias")),
+	MAMBA1("128 states, f32", 16, 100, MX_F32, EXACT, trained, INT("state_size", 128)),
 	MAMBA1("decay to nothing, f32", 32, 300, MX_F32, EXACT, fast, INT("intermediate_size", 200)),
 };
 
