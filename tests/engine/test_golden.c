@@ -178,9 +178,7 @@ static bool runs_on_devices(const struct mx_plan *p)
 			if (b->kind == MX_BLOCK_ASIDE || b->mlp.from_input)
 				return false;
 			for (uint32_t m = 0; m < b->n_mixers; m++)
-				if (!has_cuda_side(b->mixers[m].mixer) || b->mixers[m].pages_back ||
-				    mx_param_int(&b->mixers[m].params, "norm_last", 0) ||
-				    mx_param_int(&b->mixers[m].params, "wide_gate", 0))
+				if (!has_cuda_side(b->mixers[m].mixer) || b->mixers[m].pages_back)
 					return false;
 		}
 	return true;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One kernel between the products and attention: the norm of each query and key
- * head (Qwen3's qk-norm), the rotation (half-split pairs), and the write of keys
- * and values to their pages. One warp for each row and head.
+ * head (Qwen3's qk-norm; Hunyuan's comes after the rotation), the rotation
+ * (half-split pairs), and the write of keys and values to their pages. One warp for each row and
+ * head.
  */
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
@@ -141,10 +142,12 @@ __global__ void __launch_bounds__(WARPS * 32) append(const attn_args a, const ui
 #pragma unroll
 		for (uint32_t i = 0; i < EACH; i++)
 			x[i] = lane + 32 * i < a.head_dim ? mx_to_float(of_head[32 * i]) : 0;
-		if (weight || (value && a.v_norm))
+		if ((weight && !a.norm_last) || (value && a.v_norm))
 			norm(a, x, weight);
 		if ((query || key) && a.inv_freq)
 			rotate(a, x, turn, heads[warp]);
+		if (weight && a.norm_last)
+			norm(a, x, weight);
 		float grow =
 			query && a.q_beta != 0 ? 1 + a.q_beta * logf(1 + (float)(pos / a.q_length)) : 1;
 		uint32_t part = key ? 2 * (head - a.heads) : 2 * (head - keys) + 1;

@@ -82,8 +82,9 @@ template <typename A> __global__ void __launch_bounds__(BLOCK) gates(const attn_
 	float value = mx_to_float<A>(*y);
 	if (a.gate)
 		value /= 1.0f + expf(-mx_to_float<A>(raw[(head + 1) * a.head_dim + e]));
-	if (a.head_gates)
-		value /= 1.0f + expf(-a.head_gates[(size_t)blockIdx.x * a.heads + head]);
+	if (a.gates)
+		value /= 1.0f + expf(-(a.wide_gate ? a.gates[(size_t)blockIdx.x * a.ldo + e]
+		                                   : a.gates[(size_t)blockIdx.x * a.heads + head]));
 	*y = mx_from_float<A>(value);
 }
 
@@ -101,7 +102,7 @@ cudaError_t attn_arrange(const attn_launch *l, const attn_args *a)
 cudaError_t attn_gates(const attn_launch *l, const attn_args *a)
 {
 	dim3 grid(a->n_rows, (a->heads * a->head_dim + BLOCK - 1) / BLOCK), block(BLOCK);
-	if (!a->gate && !a->head_gates)
+	if (!a->gate && !a->gates)
 		return cudaSuccess;
 	return l->act == MX_BF16 ? mx_launch(gates<__nv_bfloat16>, grid, block, 0, l->stream, *a)
 	                         : mx_launch(gates<float>, grid, block, 0, l->stream, *a);

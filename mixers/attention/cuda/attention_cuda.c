@@ -44,12 +44,6 @@ static mx_status read_params(const struct mx_layer_desc *layer, struct attn_para
 	if (out->adapter_rank || out->input_width)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: adapters and wider inputs run on CPUs only");
-	if (out->wide_gate)
-		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
-		                     "attention: gates of a matrix of their own run on CPUs only");
-	if (out->norm_last)
-		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
-		                     "attention: norms of q and k after rope run on CPUs only");
 	if (out->shared_kv)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: layers that read the keys of others run on CPUs only");
@@ -107,7 +101,7 @@ static void lay_out(const struct mx_layer_desc *layer, const struct attn_params 
 	out->qkv = 0;
 	out->raw = round_up(rows * (q + 2 * kv) * act);
 	out->gates = out->raw + round_up(rows * attn_params_raw(p) * act);
-	out->out = out->gates + (p->head_gate ? round_up(rows * p->heads * sizeof(float)) : 0);
+	out->out = out->gates + round_up(rows * attn_params_gates(p) * sizeof(float));
 	out->sums = out->out + round_up(rows * q * act);
 	out->values = out->sums + round_up(partials * 2 * sizeof(float));
 	out->bytes = out->values + round_up(partials * p->dpad * sizeof(float));
@@ -181,7 +175,9 @@ static void set_args(struct mx_mixer *m, const struct mx_mixer_init *init)
 		.sinks = m->weights.sinks,
 		.ld_raw = attn_params_raw(p),
 		.gate = p->gate,
+		.wide_gate = p->wide_gate,
 		.norm_whole = p->qk_norm_whole,
+		.norm_last = p->norm_last,
 		.long_freq = m->long_freq,
 		.original = p->original,
 		.v_norm = p->v_norm,
@@ -358,7 +354,8 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	a.min_shift = attn_min_shift(step->n_spans, a.kv_heads);
 	a.n_rows = step->n_rows;
 	a.raw = a.ld_raw ? scratch + m->scratch.raw : NULL;
-	a.head_gates = m->params.head_gate ? (float *)(scratch + m->scratch.gates) : NULL;
+	const uint32_t gates = attn_params_gates(&m->params);
+	a.gates = gates ? (float *)(scratch + m->scratch.gates) : NULL;
 	unsigned char *k = (unsigned char *)a.qkv + (size_t)a.heads * a.head_dim * act;
 	unsigned char *v = k + (size_t)a.kv_heads * a.head_dim * act;
 	/* adjacent in memory, so that the device can compute them as one product */
@@ -368,9 +365,9 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 		{.w = w->v, .bias = w->v_bias, .y = v, .ldy = a.ld},
 	};
 	size_t n_in = m->params.per_head ? 1 : m->params.k_is_v ? 2 : 3;
-	if (a.head_gates)
+	if (a.gates)
 		in[n_in++] =
-			(struct mx_linear_out){.w = w->gate, .y = a.head_gates, .ldy = a.heads, .y_f32 = true};
+			(struct mx_linear_out){.w = w->gate, .y = a.gates, .ldy = gates, .y_f32 = true};
 	const struct mx_linear_out out = {.w = w->o, .bias = w->o_bias, .y = y, .ldy = m->width};
 
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);

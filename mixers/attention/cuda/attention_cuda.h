@@ -85,8 +85,12 @@ struct attn_args {
 	void *raw;
 	uint32_t ld_raw;
 	bool gate;
-	float *head_gates; /* [rows, heads], their sigmoids multiply the heads' outputs; NULL = none */
-	bool norm_whole;   /* q_norm and k_norm are of all heads together */
+	/* Their sigmoids multiply the outputs: [rows, heads], or [rows, heads * head_dim] with
+	 * wide_gate; NULL = none. */
+	float *gates;
+	bool wide_gate;
+	bool norm_whole; /* q_norm and k_norm are of all heads together */
+	bool norm_last;  /* they come after rope */
 	/* append */
 	const float *q_norm, *k_norm, *inv_freq; /* NULL = none */
 	const float *long_freq; /* frequencies of sequences that may grow longer than .. */
