@@ -34,8 +34,10 @@ static const struct mx_config_choice weight_choices[] = {
 	{"int8", MX_WEIGHTS_INT8},   {"int4", MX_WEIGHTS_INT4},     {NULL, 0}};
 static const struct mx_config_choice kv_dtypes[] = {
 	{"auto", -1}, {"f32", MX_F32}, {"bf16", MX_BF16}, {"fp8", MX_F8E4M3}, {NULL, 0}};
-static const struct mx_config_choice speculations[] = {
-	{"none", MX_SPECULATION_NONE}, {"ngram", MX_SPECULATION_NGRAM}, {0}};
+static const struct mx_config_choice speculations[] = {{"none", MX_SPECULATION_NONE},
+                                                       {"ngram", MX_SPECULATION_NGRAM},
+                                                       {"draft", MX_SPECULATION_DRAFT},
+                                                       {0}};
 static const struct mx_config_choice poolings[] = {{"auto", -1},
                                                    {"last", MX_POOLING_LAST},
                                                    {"mean", MX_POOLING_MEAN},
@@ -157,6 +159,7 @@ const struct mx_config_key mx_config_top_keys[] = {
 #define M(f) offsetof(struct mx_config_model, f)
 static const struct mx_config_key speculation_keys[] = {
 	{"source", K_CHOICE, M(speculation.source), .choices = speculations},
+	{"model", K_STRING, M(speculation.model), .automatic = true},
 	{"tokens", K_UINT, M(speculation.tokens), .min = 1, .max = MX_MAX_DRAFT},
 	{0}};
 
@@ -299,6 +302,20 @@ static mx_status check_parsers(struct mx_config_reader *p, const yaml_node_t *n,
 	return st;
 }
 
+/* A draft model is named if, and only if, there is to be one. */
+static mx_status check_speculation(struct mx_config_reader *p, const yaml_node_t *n,
+                                   struct mx_config_model *m)
+{
+	bool draft = m->speculation.source == MX_SPECULATION_DRAFT;
+	if (draft && !m->speculation.model)
+		return mx_config_fail(p, go_to(p, n, "speculation", 0),
+		                      "source: draft needs the folder of a draft model: model");
+	if (!draft && m->speculation.model)
+		return mx_config_fail(p, go_to(p, n, "speculation", 0),
+		                      "a draft model is named, but source is not draft");
+	return draft ? make_absolute(p, &m->speculation.model) : MX_OK;
+}
+
 static const char *default_answers[] = {"yes", "no"};
 
 static mx_status read_models(struct mx_config_reader *p, const yaml_node_t *n)
@@ -325,7 +342,7 @@ static mx_status read_models(struct mx_config_reader *p, const yaml_node_t *n)
 		                              .snapshot_memory = MX_CONFIG_AUTO,
 		                              .snapshot_every = MX_CONFIG_AUTO,
 		                              .pooling = -1,
-		                              .speculation = {MX_SPECULATION_NONE, 4},
+		                              .speculation = {MX_SPECULATION_NONE, NULL, 4},
 		                              .reranker_tokens = {default_answers, 2},
 		                              .line = (unsigned)item->start_mark.line + 1};
 		snprintf(p->path + parent, sizeof p->path - parent, "[%zu]", i);
@@ -334,6 +351,8 @@ static mx_status read_models(struct mx_config_reader *p, const yaml_node_t *n)
 			st = check_device(p, item, m);
 		if (st == MX_OK)
 			st = check_parsers(p, item, m);
+		if (st == MX_OK)
+			st = check_speculation(p, item, m);
 		if (st == MX_OK)
 			st = make_absolute(p, &m->path);
 		if (st == MX_OK)

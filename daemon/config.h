@@ -124,8 +124,9 @@ struct mx_config_model {
 	const char *reranker;              /* "qwen3" or a prompt; NULL = it is none */
 	struct mx_strings reranker_tokens; /* yes, no */
 	struct {
-		int source;      /* enum mx_speculation */
-		uint64_t tokens; /* most drafts of a sequence in a step */
+		int source;        /* enum mx_speculation */
+		const char *model; /* the draft model's folder; NULL = none is named */
+		uint64_t tokens;   /* most drafts of a sequence in a step */
 	} speculation;
 	unsigned line; /* line of the model in the file, for later messages */
 };

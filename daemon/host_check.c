@@ -67,6 +67,9 @@ static void print_memory(FILE *out, const struct mx_config_model *m, uint32_t ma
 	if (mp->own_memory)
 		fprintf(out, "  total on %-10s %10.1f MiB  of %.1f MiB\n", mp->device,
 		        mib(mp->device_total), mib(mp->device_free));
+	if (mp->draft)
+		fprintf(out, "  draft model         %10.1f MiB  %.1f MiB of it mapped weights\n",
+		        mib(mp->draft), mib(mp->draft_mapped));
 	fprintf(out, "  other               %10.1f MiB  tables, tokenizer%s\n", mib(mp->other),
 	        process);
 	fprintf(out, "  total%s %10.1f MiB\n", mp->own_memory ? " on the host  " : "              ",

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "daemon/hosted_draft.h"
 #include "daemon/map_json.h"
 #include "daemon/hosted_pooling.h"
 
@@ -37,6 +38,8 @@ static struct mx_engine_config engine_config(const struct mx_hosted *h)
 		.kv_events = h->tells,
 		.speculation = (enum mx_speculation)m->speculation.source,
 		.draft_tokens = (uint32_t)m->speculation.tokens,
+		.draft_plan = h->draft_plan,
+		.draft_checkpoint = h->draft_checkpoint,
 		.snapshot_memory = m->snapshot_memory == MX_CONFIG_AUTO ? MX_SNAPSHOT_MEMORY_AUTO
 	                                                            : (size_t)m->snapshot_memory,
 		.snapshot_every = m->snapshot_every == MX_CONFIG_AUTO ? MX_SNAPSHOT_EVERY_AUTO
@@ -80,6 +83,8 @@ static mx_status open_checkpoint(struct mx_hosted *h, struct mx_err *err)
 		st = mx_tokenizer_load(path, &h->tokenizer, err);
 	if (st == MX_OK)
 		st = check_vocabulary(h, err);
+	if (st == MX_OK && h->settings->speculation.model)
+		st = mx_hosted_draft_open(h, err);
 	return st;
 }
 
@@ -287,6 +292,8 @@ void mx_hosted_close(struct mx_hosted *h)
 		h->engine->ops->destroy(h->engine);
 	mx_chat_template_destroy(h->chat_template);
 	mx_tokenizer_destroy(h->tokenizer);
+	mx_checkpoint_close(h->draft_checkpoint);
+	mx_plan_destroy(h->draft_plan);
 	mx_checkpoint_close(h->checkpoint);
 	mx_plan_destroy(h->plan);
 	mx_buf_free(&h->map);

@@ -25,6 +25,8 @@ struct mx_hosted {
 	struct mx_plan *plan;
 	struct mx_checkpoint *checkpoint;
 	struct mx_tokenizer *tokenizer;
+	struct mx_plan *draft_plan;             /* of the draft model; NULL = there is none */
+	struct mx_checkpoint *draft_checkpoint; /* likewise */
 	struct mx_chat_template *chat_template;
 	const struct mx_tool_format *calls;          /* of its answers, NULL = unknown or none */
 	const struct mx_reasoning_format *reasoning; /* the same */

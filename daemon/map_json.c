@@ -92,6 +92,7 @@ static void put_memory(struct mx_buf *b, const struct mx_memory_plan *m)
 		{"slots", device, m->slots, m->slot_bytes ? m->n_slots : 0},
 		{"snapshots", device, m->snapshots, m->n_snapshots},
 		{"scratch", device, m->scratch, 0},
+		{"draft model", "host", m->draft, 0},
 		{"tables, tokenizer", "host", m->other, 0},
 	};
 	mx_buf_puts(b, ",\"memory\":[");

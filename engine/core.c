@@ -305,6 +305,7 @@ void mx_core_release(struct mx_engine *e, struct mx_seq *s)
 	struct mx_core *c = core_of(e);
 	if (s->slot == MX_NO_SLOT)
 		return;
+	mx_draft_release(&s->draft);
 	mx_prefix_release(c, s);
 	s->computed = s->reserved = 0;
 	uint32_t n = free_slots(c);
@@ -318,10 +319,10 @@ void mx_core_propose(struct mx_engine *e, struct mx_step_item *items, uint32_t n
 	struct mx_core *c = core_of(e);
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t most = items[i].n_draft < c->info.max_draft ? items[i].n_draft : c->info.max_draft;
-		struct mx_seq *s = items[i].seq;
-		items[i].n_draft = most ? mx_draft_propose(&s->draft, s, most) : 0;
-		items[i].draft = s->draft.tokens;
+		items[i].n_draft = most;
 	}
+	if (c->drafts)
+		mx_draft_propose(c->drafts, items, n);
 }
 
 void mx_core_save_snapshots(struct mx_engine *e)
@@ -377,6 +378,8 @@ mx_status mx_core_begin_step(struct mx_core *c, const struct mx_step_item *items
 			return MX_E_INVALID;
 		if (items[i].n_draft && !drafts_valid(c, &items[i]))
 			return MX_E_INVALID;
+		if (items[i].tentative && (items[i].n > c->info.max_tentative || items[i].n_draft))
+			return MX_E_INVALID;
 		rows += items[i].n + items[i].n_draft;
 	}
 	if (n > c->info.max_sequences || rows > c->info.step_tokens)
@@ -427,6 +430,20 @@ void mx_core_append(struct mx_seq *s, int32_t token)
 	s->tokens.output[s->n++ - s->n_prompt] = token;
 	if (s->counting)
 		mx_counts_add(&s->counts, token, false);
+}
+
+void mx_core_take_back(struct mx_seq *s, uint32_t n)
+{
+	while (s->n > n) {
+		s->n--;
+		if (s->counting)
+			mx_counts_take_back(&s->counts, mx_seq_token(&s->tokens, s->n));
+	}
+}
+
+void mx_core_commit_none(struct mx_seq *s)
+{
+	s->in_step = 0;
 }
 
 bool mx_core_accepts(const struct mx_step_item *item, uint32_t i, int32_t token)

@@ -141,8 +141,12 @@ mx_status mx_core_finish_step(struct mx_core *c, struct mx_step_result *results)
 /* Counts n more tokens of s as computed. Pages that became full go to the prefix cache; a sequence
  * that does not use the prefix cache gives back the pages that it needs no more. */
 void mx_core_commit(struct mx_core *c, struct mx_seq *s, uint32_t n);
+/* The same for a tentative item: the sequence is as before the step. */
+void mx_core_commit_none(struct mx_seq *s);
 /* Appends a sampled token. */
 void mx_core_append(struct mx_seq *s, int32_t token);
+/* Takes tokens of the output back, so that n are left: at least those that are computed. */
+void mx_core_take_back(struct mx_seq *s, uint32_t n);
 /* True if draft token i of an item is kept when `token` was sampled at its position: it is the
  * same, and it does not end the sequence. */
 bool mx_core_accepts(const struct mx_step_item *item, uint32_t i, int32_t token);

@@ -26,5 +26,7 @@ void mx_counts_destroy(struct mx_counts *c); /* takes NULL and zeroed counts */
 
 /* Counts one more occurrence of a token, in the prompt or in the output. */
 void mx_counts_add(struct mx_counts *c, int32_t token, bool in_prompt);
+/* Takes back the latest count, which was of this token, in the output. */
+void mx_counts_take_back(struct mx_counts *c, int32_t token);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/draft.h"
+#include "engine/core.h"
 
 void mx_draft_source_destroy(struct mx_draft_source *d)
 {
@@ -24,7 +24,22 @@ void mx_draft_close(struct mx_draft *d)
 	d->source = NULL;
 }
 
-uint32_t mx_draft_propose(struct mx_draft *d, const struct mx_seq *s, uint32_t most)
+void mx_draft_release(struct mx_draft *d)
 {
-	return d->source ? d->source->ops->propose(d->source, d->state, s, most, d->tokens) : 0;
+	if (d->source)
+		d->source->ops->release(d->source, d->state);
+}
+
+void mx_draft_propose(struct mx_draft_source *d, struct mx_step_item *items, uint32_t n)
+{
+	bool any = false;
+	for (uint32_t i = 0; i < n; i++) {
+		struct mx_draft *own = &items[i].seq->draft;
+		items[i].draft = own->tokens;
+		if (!own->source)
+			items[i].n_draft = 0;
+		any |= items[i].n_draft > 0;
+	}
+	if (any)
+		d->ops->propose(d, items, n);
 }

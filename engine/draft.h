@@ -8,7 +8,9 @@
  * bit.
  *
  * A source belongs to one engine; all calls come from the engine thread. What it keeps of a
- * sequence is allocated by open; propose allocates nothing, and has a bound in time.
+ * sequence is allocated by open; propose allocates nothing, and has a bound in time. A sequence for
+ * which a source has nothing simply gets no drafts: but for a lack of memory in open, no fault of a
+ * source is a fault of the sequence.
  */
 #ifndef MX_ENGINE_DRAFT_H
 #define MX_ENGINE_DRAFT_H
@@ -28,10 +30,14 @@ struct mx_draft_source_ops {
 	mx_status (*open)(struct mx_draft_source *d, const struct mx_seq *s,
 	                  const struct mx_seq_params *params, void **out_state);
 	void (*close)(struct mx_draft_source *d, void *state);
-	/* Writes at most `most` tokens that probably follow those of s to out[most] and returns their
-	 * number. Whatever was proposed before, the tokens of s tell what was kept. */
-	uint32_t (*propose)(struct mx_draft_source *d, void *state, const struct mx_seq *s,
-	                    uint32_t most, int32_t *out);
+	/* Gives back the memory that others could use, until the next propose: the sequence is
+	 * preempted. */
+	void (*release)(struct mx_draft_source *d, void *state);
+	/* Proposes for the items [n] with n_draft > 0, whose sequences were all opened: writes at most
+	 * n_draft <= MX_MAX_DRAFT tokens that probably follow the sequence's to item.seq->draft.tokens,
+	 * and their number to n_draft. Whatever was proposed before, the sequence's tokens tell what
+	 * was kept. */
+	void (*propose)(struct mx_draft_source *d, struct mx_step_item *items, uint32_t n);
 	void (*destroy)(struct mx_draft_source *d);
 };
 
@@ -45,13 +51,20 @@ struct mx_draft_source {
 mx_status mx_draft_ngram_create(struct mx_draft_source **out);
 /* Returns the most bytes that it keeps of a sequence of max_len tokens. */
 size_t mx_draft_ngram_bytes(uint32_t max_len);
+
+/* Creates the source of a draft model (draft_model.c): `drafter` is its engine, whose items may be
+ * tentative, and whose tokens are those of the engine that has the source, `vocab` of them. The
+ * source destroys it. On failure it stays the caller's. */
+mx_status mx_draft_model_create(struct mx_engine *drafter, uint32_t vocab,
+                                struct mx_draft_source **out);
+
 void mx_draft_source_destroy(struct mx_draft_source *d); /* takes NULL */
 
 mx_status mx_draft_open(struct mx_draft_source *source, const struct mx_seq *s,
                         const struct mx_seq_params *params, struct mx_draft *out);
-void mx_draft_close(struct mx_draft *d); /* takes an empty one */
-/* Writes at most `most` <= MX_MAX_DRAFT tokens to d->tokens and returns their number; 0 if d is
- * empty. */
-uint32_t mx_draft_propose(struct mx_draft *d, const struct mx_seq *s, uint32_t most);
+void mx_draft_close(struct mx_draft *d);   /* takes an empty one */
+void mx_draft_release(struct mx_draft *d); /* likewise */
+/* See mx_engine_ops.propose. Items whose sequences have no draft get none. */
+void mx_draft_propose(struct mx_draft_source *d, struct mx_step_item *items, uint32_t n);
 
 #endif

@@ -73,11 +73,8 @@ static uint32_t common(const struct lookup *l, const struct mx_seq *s, uint32_t 
 	return n;
 }
 
-static uint32_t propose(struct mx_draft_source *d, void *state, const struct mx_seq *s,
-                        uint32_t most, int32_t *out)
+static uint32_t look_up(struct lookup *l, const struct mx_seq *s, uint32_t most, int32_t *out)
 {
-	struct lookup *l = state;
-	(void)d;
 	uint32_t end = l->n_lead + s->n, found = 0, longest = GRAM - 1;
 	if (end <= GRAM || !add(l, s, end - 1))
 		return 0;
@@ -93,6 +90,22 @@ static uint32_t propose(struct mx_draft_source *d, void *state, const struct mx_
 	for (uint32_t i = 0; found && i < most; i++)
 		out[i] = found + 1 + i < end ? at(l, s, found + 1 + i) : out[found + 1 + i - end];
 	return found ? most : 0;
+}
+
+static void propose(struct mx_draft_source *d, struct mx_step_item *items, uint32_t n)
+{
+	(void)d;
+	for (uint32_t i = 0; i < n; i++) {
+		struct mx_seq *s = items[i].seq;
+		if (items[i].n_draft)
+			items[i].n_draft = look_up(s->draft.state, s, items[i].n_draft, s->draft.tokens);
+	}
+}
+
+/* The index is small, and would have to be made again. */
+static void release(struct mx_draft_source *d, void *state)
+{
+	(void)d, (void)state;
 }
 
 static void close_lookup(struct mx_draft_source *d, void *state)
@@ -138,7 +151,8 @@ static void destroy(struct mx_draft_source *d)
 	free(d);
 }
 
-static const struct mx_draft_source_ops ngram_ops = {open_lookup, close_lookup, propose, destroy};
+static const struct mx_draft_source_ops ngram_ops = {open_lookup, close_lookup, release, propose,
+                                                     destroy};
 
 size_t mx_draft_ngram_bytes(uint32_t max_len)
 {

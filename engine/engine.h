@@ -84,6 +84,7 @@ struct mx_engine_info {
 	bool prefix_unsupported;            /* configured to be shared, but a mixer cannot */
 	bool kv_events;                     /* changes of the prefix cache are told */
 	uint32_t max_draft;                 /* most draft tokens of an item; 0 = no speculation */
+	uint32_t max_tentative;             /* most tokens of a tentative item; 0 = takes none */
 	uint32_t n_snapshots;               /* snapshots that there is room for */
 	uint32_t snapshot_every;            /* tokens between two snapshots; 0 = only at ends */
 	size_t weight_bytes, scratch_bytes; /* bytes in total */
@@ -162,6 +163,11 @@ struct mx_step_item {
 	 * token. */
 	const int32_t *draft;
 	uint32_t n_draft;
+	/* The n tokens may be taken back (mx_core_take_back): the step computes them and samples, and
+	 * the sequence's computed tokens stay what they were. n <= info.max_tentative. For draft
+	 * models.
+	 */
+	bool tentative;
 };
 
 /* Result of an item. Pointers are valid until the next step is finished. */
@@ -235,7 +241,7 @@ struct mx_engine_ops {
 
 	/* Proposes drafts: of each of the items [n] with n_draft > 0, which says how many at most, sets
 	 * draft and n_draft, to 0 if there is nothing to propose. At most info.max_draft of an item.
-	 * Valid until the next step is finished. */
+	 * Valid until the next step is finished. A draft model runs meanwhile; that takes time. */
 	void (*propose)(struct mx_engine *e, struct mx_step_item *items, uint32_t n);
 
 	/* Computes the items, at most step_tokens tokens in total, and fills results[n]. Each sequence

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Builds a model engine: opens the device, resolves the model, plans the memory, fills it, creates
- * the mixers and records the decode steps. See touch.h for when memory becomes resident.
+ * the mixers and records the decode steps. See touch.h for when memory becomes resident. A draft
+ * model is built as an engine of its own beside.
  */
 #include "engine/load.h"
 
@@ -32,6 +33,8 @@ static mx_status check_config(const struct mx_plan *plan, const struct mx_engine
 	if (c->speculation && (!c->draft_tokens || c->draft_tokens > MX_MAX_DRAFT))
 		return mx_fail_at(err, MX_E_RANGE, "speculation.tokens", "%u is not 1 .. %u",
 		                  c->draft_tokens, MX_MAX_DRAFT);
+	if (c->speculation == MX_SPECULATION_DRAFT && (!c->draft_plan || !c->draft_checkpoint))
+		return mx_fail_at(err, MX_E_INVALID, "speculation.model", "no draft model is named");
 	return MX_OK;
 }
 
@@ -43,7 +46,7 @@ static mx_status check_speculation(const struct mx_model *m, const struct mx_eng
 		return mx_fail_at(err, MX_E_UNSUPPORTED, "speculation.source",
 		                  "drafts are not checked on %s yet, only on CPUs: say none",
 		                  device->info.name);
-	for (uint32_t g = 0; g < m->n_groups && c->speculation; g++)
+	for (uint32_t g = 0; g < m->n_groups && (c->speculation || c->tentative); g++)
 		if (!(m->groups[g].ops->caps & MX_MIXER_DRAFT))
 			return mx_fail_at(err, MX_E_UNSUPPORTED, "speculation.source",
 			                  "the mixer %s takes no drafts: say none", m->groups[g].ops->name);
@@ -62,7 +65,7 @@ static mx_status resolve(const struct mx_plan *plan, const struct mx_checkpoint 
 		.kv_dtype = config->kv_dtype,
 		.weight_bits = config->weight_bits,
 		.copy_weights = config->copy_weights && !device->info.own_memory,
-		.max_draft = config->speculation ? 1 + config->draft_tokens : 0,
+		.max_draft = config->speculation ? 1 + config->draft_tokens : config->tentative,
 	};
 	mx_status st = mx_model_resolve(plan, checkpoint, mixers, device, &limits, out, err);
 	if (st == MX_OK && (st = check_speculation(out, config, device, err)) != MX_OK)
@@ -70,20 +73,100 @@ static mx_status resolve(const struct mx_plan *plan, const struct mx_checkpoint 
 	return st;
 }
 
+/* ---- the draft model ---- */
+
+static mx_status draft_fail(mx_status st, const struct mx_err *cause, struct mx_err *err)
+{
+	return mx_fail_at(err, st, "speculation.model", "%s%s%s", cause->where,
+	                  cause->where[0] ? ": " : "", cause->text);
+}
+
+/* The settings of the draft model's engine: the model's, as far as they suit both. */
+static struct mx_engine_config draft_settings(const struct mx_model *m,
+                                              const struct mx_engine_config *config)
+{
+	struct mx_engine_config c = *config;
+	uint32_t context = config->max_context ? config->max_context : m->plan->max_context;
+	c.max_context =
+		context < config->draft_plan->max_context ? context : config->draft_plan->max_context;
+	c.outside = 0;
+	c.page_tokens = 0;
+	c.kv_events = false;
+	c.speculation = MX_SPECULATION_NONE;
+	c.draft_plan = NULL;
+	c.draft_checkpoint = NULL;
+	c.tentative = config->draft_tokens;
+	c.spare = !config->memory;
+	if (c.snapshot_memory) /* that of the model says nothing about the size of its states */
+		c.snapshot_memory = MX_SNAPSHOT_MEMORY_AUTO;
+	return c;
+}
+
+/* Plans the memory of the draft model of m, which was resolved for `device`; own as of
+ * mx_load_own_bytes. *out_config: the settings of its engine. */
+static mx_status plan_draft(const struct mx_model *m, const struct mx_engine_config *config,
+                            const struct mx_device *device, size_t own,
+                            const struct mx_registry *mixers, struct mx_engine_config *out_config,
+                            struct mx_memory_plan *out, struct mx_err *err)
+{
+	const struct mx_plan *plan = config->draft_plan;
+	const struct mx_checkpoint *checkpoint = config->draft_checkpoint;
+	struct mx_engine_config c = draft_settings(m, config);
+	struct mx_err cause = {0};
+	struct mx_device *d;
+	struct mx_model draft;
+	size_t draft_own;
+	mx_status st = mx_load_open_device(plan, checkpoint, &c, &d, &cause);
+	if (st != MX_OK)
+		return draft_fail(st, &cause, err);
+	st = resolve(plan, checkpoint, mixers, &c, d, &draft, &cause);
+	if (st == MX_OK) {
+		st = mx_load_own_bytes(&draft, &c, d, &draft_own, &cause);
+		if (st == MX_OK)
+			c.memory = mx_memory_draft_share(m, config, device, own, &draft, &c, d, draft_own);
+		if (st == MX_OK)
+			st = mx_memory_plan(&draft, &c, c.max_context, d, draft_own, out, &cause);
+		mx_model_free(&draft);
+	}
+	d->ops->destroy(d);
+	*out_config = c;
+	return st == MX_OK ? MX_OK : draft_fail(st, &cause, err);
+}
+
+/* ---- the plan ---- */
+
+/* Fills the plan. *out_draft: the settings of the draft model's engine, if there is one. */
 static mx_status plan_memory(const struct mx_model *m, const struct mx_engine_config *config,
-                             const struct mx_device *device, struct mx_memory_plan *out,
+                             const struct mx_device *device, const struct mx_registry *mixers,
+                             struct mx_memory_plan *out, struct mx_engine_config *out_draft,
                              struct mx_err *err)
 {
 	size_t own;
+	struct mx_engine_config c = *config;
+	struct mx_memory_plan draft = {0};
 	mx_status st = mx_load_own_bytes(m, config, device, &own, err);
+	if (st == MX_OK && config->speculation == MX_SPECULATION_DRAFT)
+		st = plan_draft(m, config, device, own, mixers, out_draft, &draft, err);
+	if (st != MX_OK)
+		return st;
+	size_t beside = draft.total - draft.weights_mapped;
 	uint32_t context = config->max_context ? config->max_context : m->plan->max_context;
-	return st == MX_OK ? mx_memory_plan(m, config, context, device, own, out, err) : st;
+	c.outside += beside;
+	st = mx_memory_plan(m, &c, context, device, own, out, err);
+	if (st != MX_OK)
+		return st;
+	out->other -= beside;
+	out->draft = draft.total;
+	out->draft_mapped = draft.weights_mapped;
+	out->total += draft.weights_mapped;
+	return MX_OK;
 }
 
 mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
                          const struct mx_registry *mixers, const struct mx_engine_config *config,
                          struct mx_memory_plan *out, struct mx_err *err)
 {
+	struct mx_engine_config draft;
 	struct mx_device *device;
 	struct mx_model m;
 	mx_status st = check_config(plan, config, err);
@@ -93,7 +176,7 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
 		return st;
 	st = resolve(plan, checkpoint, mixers, config, device, &m, err);
 	if (st == MX_OK) {
-		st = plan_memory(&m, config, device, out, err);
+		st = plan_memory(&m, config, device, mixers, out, &draft, err);
 		mx_model_free(&m);
 	}
 	device->ops->destroy(device);
@@ -192,21 +275,45 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 		.snapshot_bytes = p->snapshot_bytes,
 		.kv_events = config->kv_events,
 		.max_draft = config->speculation ? config->draft_tokens : 0,
+		.max_tentative = config->tentative,
 		.weight_bytes =
 			p->weights_mapped + p->weights_device + p->weights_made + p->weights_private,
 		.page_bytes = p->page_bytes,
 		.slot_bytes = p->slot_bytes,
 		.scratch_bytes = p->scratch,
-		.host_bytes = p->total - p->weights_mapped,
+		.host_bytes = p->total - p->weights_mapped - p->draft_mapped,
 	};
 	info.n_mixers = p->n_mixers;
 	memcpy(info.mixers, p->mixers, sizeof info.mixers);
 	strncpy(info.model, config->name ? config->name : "", sizeof info.model - 1);
 	memcpy(info.device, e->device->info.name, sizeof info.device);
 	mx_status st = mx_core_init(&e->core, &mx_model_engine_ops, &mx_model_state_ops, &info);
-	if (st == MX_OK && config->speculation)
+	if (st == MX_OK && config->speculation == MX_SPECULATION_NGRAM)
 		st = mx_draft_ngram_create(&e->core.drafts);
 	return st;
+}
+
+/* Loads the draft model, with the settings that were planned, and gives e its source of drafts. */
+static mx_status load_draft(struct mx_model_engine *e, const struct mx_engine_config *config,
+                            const struct mx_engine_config *draft_config,
+                            const struct mx_registry *mixers, struct mx_err *err)
+{
+	char name[sizeof e->core.info.model];
+	struct mx_engine_config c = *draft_config;
+	struct mx_err cause = {0};
+	struct mx_engine *drafter;
+	snprintf(name, sizeof name, "%.100s (draft model)", config->name ? config->name : "");
+	c.name = name;
+	mx_status st = mx_engine_load(config->draft_plan, config->draft_checkpoint, mixers, &c, NULL,
+	                              NULL, &drafter, &cause);
+	if (st != MX_OK)
+		return draft_fail(st, &cause, err);
+	st = mx_draft_model_create(drafter, e->core.info.vocab, &e->core.drafts);
+	if (st != MX_OK) {
+		drafter->ops->destroy(drafter);
+		return mx_fail(err, st, "out of memory");
+	}
+	return MX_OK;
 }
 
 mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
@@ -215,6 +322,7 @@ mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint 
                          struct mx_err *err)
 {
 	struct mx_touch_progress tell = {.f = progress, .arg = progress_arg};
+	struct mx_engine_config draft;
 	struct mx_memory_plan memory;
 	struct mx_model_engine *e = mx_calloc(1, sizeof *e);
 	if (!e)
@@ -225,7 +333,7 @@ mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint 
 	if (st == MX_OK)
 		st = resolve(plan, checkpoint, mixers, config, e->device, &e->model, err);
 	if (st == MX_OK)
-		st = plan_memory(&e->model, config, e->device, &memory, err);
+		st = plan_memory(&e->model, config, e->device, mixers, &memory, &draft, err);
 	if (st != MX_OK)
 		goto fail;
 	if (!memory.own_memory)
@@ -245,6 +353,9 @@ mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint 
 		goto fail;
 	}
 	mx_load_log(e, &memory);
+	if (config->speculation == MX_SPECULATION_DRAFT &&
+	    (st = load_draft(e, config, &draft, mixers, err)) != MX_OK)
+		goto fail;
 	*out = &e->core.engine;
 	return MX_OK;
 fail:

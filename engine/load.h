@@ -16,6 +16,7 @@
 enum mx_speculation {
 	MX_SPECULATION_NONE,
 	MX_SPECULATION_NGRAM, /* prompt lookup */
+	MX_SPECULATION_DRAFT, /* a draft model */
 };
 
 /* The operator's settings. */
@@ -42,6 +43,15 @@ struct mx_engine_config {
 	bool kv_events; /* tell the changes of the prefix cache */
 	enum mx_speculation speculation;
 	uint32_t draft_tokens; /* with speculation: most drafts of a sequence in a step, 1 .. 8 */
+	/* MX_SPECULATION_DRAFT: the draft model, whose tokens are the model's. Both outlive the engine.
+	 * Its memory is part of `memory`: it has room for as many tokens and sequences, in proportion.
+	 */
+	const struct mx_plan *draft_plan;
+	const struct mx_checkpoint *draft_checkpoint;
+	/* Of an engine that is a draft model's own: most tokens of a tentative item, and whether it
+	 * leaves what max_sequences of max_context do not need of `memory`. */
+	uint32_t tentative;
+	bool spare;
 	/* Models with slots only. */
 	size_t snapshot_memory;  /* bytes for snapshots, part of memory; 0 = no prefix cache */
 	uint32_t snapshot_every; /* tokens between two snapshots of a sequence; 0 = only at ends */
@@ -63,6 +73,8 @@ struct mx_memory_plan {
 	size_t instances;       /* allocated by mixer instances, and the most while one is created */
 	size_t scratch;         /* activations, logits, operators' workspace */
 	size_t other;           /* tables of pages and snapshots, threads' stacks, config's `outside` */
+	size_t draft;           /* all of the draft model */
+	size_t draft_mapped;    /* part of it: mapping of its checkpoint file */
 	size_t total;           /* resident memory of the process once warm */
 	uint32_t n_pages, page_tokens;
 	uint32_t n_slots; /* as many as the memory allows, at most max_sequences */

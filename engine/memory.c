@@ -243,7 +243,7 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 	p->slot_bytes = m->slot_bytes;
 	p->snapshot_bytes = m->slot_bytes ? m->snapshot_bytes + m->page_bytes : 0;
 	p->other = m->arena.used + info->threads * THREAD_BYTES + config->outside;
-	if (config->speculation)
+	if (config->speculation == MX_SPECULATION_NGRAM)
 		p->other += limits.sequences * mx_draft_ngram_bytes(limits.context);
 	p->own_memory = info->own_memory;
 	if (p->own_memory) {
@@ -398,7 +398,7 @@ static size_t choose_pages(const struct room *r, const struct mx_engine_config *
 	size_t n = each * n_slots;
 	if (!r->m->page_bytes)
 		return n;
-	if (cache && config->memory)
+	if (cache && config->memory && !config->spare)
 		return pages_that_fit(r, room);
 	if (cache && r->own_memory)
 		n *= 2;
@@ -425,6 +425,30 @@ static mx_status add_up(struct mx_memory_plan *p, struct mx_err *err)
 			"cgroup) has %.1f MiB: lower memory or max_sequences",
 			(double)own / (1 << 20), (double)host / (1 << 20));
 	return MX_OK;
+}
+
+/* Returns the bytes of a sequence of max_context. */
+static size_t sequence_bytes(const struct mx_model *m, const struct mx_engine_config *config)
+{
+	size_t context = config->max_context ? config->max_context : m->plan->max_context;
+	return m->slot_bytes + ((context - 1) / m->page_tokens + 1) * m->page_bytes;
+}
+
+size_t mx_memory_draft_share(const struct mx_model *m, const struct mx_engine_config *config,
+                             const struct mx_device *device, size_t device_scratch,
+                             const struct mx_model *draft,
+                             const struct mx_engine_config *draft_config,
+                             const struct mx_device *draft_device, size_t draft_scratch)
+{
+	struct mx_memory_plan p = {0}, q = {0};
+	fixed_parts(m, config, device, device_scratch, &p);
+	fixed_parts(draft, draft_config, draft_device, draft_scratch, &q);
+	size_t own = q.weights_private + q.instances + q.scratch + q.other;
+	size_t both = p.weights_private + p.instances + p.scratch + p.other + own;
+	size_t all = choose_budget(config, &p);
+	double states = (double)sequence_bytes(draft, draft_config);
+	double part = states / (states + (double)sequence_bytes(m, config));
+	return own + (all > both ? (size_t)((double)(all - both) * part) : 0);
 }
 
 mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config *config,

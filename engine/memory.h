@@ -80,6 +80,15 @@ void mx_scratch_layout(const struct mx_model *m, const struct mx_step_limits *l,
                        unsigned char *host, struct mx_scratch *out,
                        struct mx_scratch_bytes *out_bytes);
 
+/* Returns the part of config's `memory`, or of its default, that a draft model of that config and
+ * device gets: what its buffers take, and of what is left for states a share in proportion to the
+ * states of a sequence. The last four: its own, as those before. */
+size_t mx_memory_draft_share(const struct mx_model *m, const struct mx_engine_config *config,
+                             const struct mx_device *device, size_t device_scratch,
+                             const struct mx_model *draft,
+                             const struct mx_engine_config *draft_config,
+                             const struct mx_device *draft_device, size_t draft_scratch);
+
 /* Fills the plan. m was resolved for `device`; device_scratch = bytes that the device has allocated
  * for itself (mx_load_own_bytes), which info.memory does not count as free. */
 mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config *config,

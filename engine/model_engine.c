@@ -147,7 +147,8 @@ static mx_status begin(struct mx_engine *engine, const struct mx_step_item *item
 static mx_status commit_spans(struct mx_model_engine *e, const struct mx_step_result *results)
 {
 	for (uint32_t i = 0; i < e->step.n_spans; i++)
-		e->scratch.kept[i] = (struct mx_kept){.n = e->core.items[i].n + results[i].n_accepted};
+		e->scratch.kept[i] = (struct mx_kept){
+			.n = e->core.items[i].tentative ? 0 : e->core.items[i].n + results[i].n_accepted};
 	return mx_forward_commit(e, &e->step);
 }
 
@@ -207,9 +208,13 @@ static mx_status finish(struct mx_engine *engine, struct mx_step_result *results
 		if (results[i].status != MX_OK)
 			continue; /* its state is undefined and must not get into the prefix cache */
 		struct mx_seq *s = items[i].seq;
-		mx_core_commit(&e->core, s, items[i].n + results[i].n_accepted);
+		if (items[i].tentative)
+			mx_core_commit_none(s);
+		else
+			mx_core_commit(&e->core, s, items[i].n + results[i].n_accepted);
 		results[i].sampled = items[i].sample && !results[i].ended;
-		if (results[i].sampled && s->n == s->computed) /* else mx_logits_run has appended it */
+		bool appended = !items[i].tentative && s->n > s->computed; /* by mx_logits_run */
+		if (results[i].sampled && !appended)
 			mx_core_append(s, results[i].token);
 	}
 	times.commit = mx_now_ns() - committing;

@@ -39,7 +39,7 @@ uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
 		const struct mx_seq *q = item->seq;
 		uint32_t n = item->n + item->n_draft;
 		spans[i] = mx_span_of(q, row, n);
-		if (item->n_draft)
+		if (item->n_draft || item->tentative)
 			spans[i].kind = MX_SPAN_DRAFT;
 		longest = n > longest ? n : longest;
 		mx_seq_tokens_copy(&q->tokens, q->computed, q->computed + item->n, to->ids + row);

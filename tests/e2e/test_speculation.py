@@ -7,10 +7,11 @@ import random
 import re
 import sys
 
-from harness import DEMO, Mixd, main
-from test_check import run
+from harness import ATTENTION, DEMO, Mixd, main
+from test_check import changed, edit, run
 
 NGRAM = ", speculation: { source: ngram, tokens: 4 }"
+DRAFT = f", speculation: {{ source: draft, model: {ATTENTION}, tokens: 4 }}"
 REQUESTS = 40
 TEXT = ("The old man went down to the sea, and the old man went down to the shore; and when the old man "
         "went down, the sea was still. ")
@@ -46,10 +47,18 @@ def answers(server, bodies):
 
 
 def test_the_same_answers():
+    the_same_answers(NGRAM)
+
+
+def test_the_same_answers_with_a_draft_model():
+    the_same_answers(DRAFT)
+
+
+def the_same_answers(keys):
     seed = random.randrange(1 << 30)
     print("seed", seed)
     bodies = list(requests(seed))
-    s = Mixd({"demo": DEMO}, keys=NGRAM, max_sequences=6)
+    s = Mixd({"demo": DEMO}, keys=keys, max_sequences=6)
     drafted = answers(s, bodies)
     for _ in range(20):  # on a busy host steps take any time, and drafts seem not to pay
         if s.metric("vllm:spec_decode_num_accepted_tokens_total"):
@@ -108,7 +117,22 @@ def test_what_cannot_be():
     rc, text = run(DEMO, keys=", speculation: { source: magic }")
     assert rc == 1 and "speculation.source" in text and "ngram" in text, text
     rc, text = run(DEMO, keys=NGRAM)
-    assert rc == 0, text
+    assert rc == 0 and "draft model" not in text, text
+    rc, text = run(DEMO, keys=DRAFT)
+    assert rc == 0 and re.search(r"draft model +[0-9.]+ MiB", text), text
+    rc, text = run(DEMO, keys=DRAFT + ", memory: 40M")  # both have to fit
+    assert rc == 1 and "memory" in text, text
+    rc, text = run(DEMO, keys=", speculation: { source: draft }")
+    assert rc == 1 and "needs the folder of a draft model" in text, text
+    rc, text = run(DEMO, keys=f", speculation: {{ source: ngram, model: {ATTENTION} }}")
+    assert rc == 1 and "source is not draft" in text, text
+
+    def swap(tokenizer):
+        vocab = tokenizer["model"]["vocab"]
+        vocab["the"], vocab["and"] = vocab["and"], vocab["the"]
+    with changed(lambda path: edit(path, "tokenizer.json", swap), ATTENTION) as other:
+        rc, text = run(DEMO, keys=f", speculation: {{ source: draft, model: {other} }}")
+        assert rc == 1 and "speculation.model" in text and re.search('token [0-9]+ is "(the|and)" here and', text), text
 
 
 if __name__ == "__main__":

@@ -186,6 +186,7 @@ struct run {
 	struct mx_seq *seq;
 	int32_t draft[MX_MAX_DRAFT];
 	uint32_t random; /* for drafts */
+	uint32_t right;  /* drafts of the step that must be kept, if the source is never wrong */
 	struct set_constraint constraint;
 	bool done;
 };
@@ -232,6 +233,8 @@ static void take_result(struct mx_engine *e, const struct job *j, struct run *r,
 		o->logprobs[res->prompt_first + k] = res->prompt[k];
 		o->prompt_seen++;
 	}
+	if (j->certain && j->propose)
+		assert_int_equal(res->n_accepted, r->right);
 	for (uint32_t k = 0; k < res->n_accepted; k++) {
 		uint32_t at = n - 1 - res->n_accepted + k;
 		assert_int_equal(mx_seq_token(tokens, at), r->draft[k]);
@@ -276,7 +279,8 @@ static uint32_t draw(struct run *r, uint32_t n)
 	return (r->random >> 8) % n;
 }
 
-/* Adds drafts to an item that decodes a sequence of len tokens; `room`: rows that are left. */
+/* Adds drafts to an item that decodes a sequence of len tokens; `room`: rows that are left. Drafts
+ * of the engine's source are only counted here. */
 static void add_drafts(struct mx_engine *e, const struct mx_engine_info *info, const struct job *j,
                        struct run *r, uint32_t len, uint32_t room, struct mx_step_item *item)
 {
@@ -284,10 +288,39 @@ static void add_drafts(struct mx_engine *e, const struct mx_engine_info *info, c
 	n = n < left ? n : left;
 	n = n < room ? n : room;
 	n = e->ops->chunk(e, r->seq, 1 + n) - 1;
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n && j->guess; i++)
 		r->draft[i] = draw(r, 6) ? j->guess[len + i] : (int32_t)draw(r, info->vocab);
 	item->draft = r->draft;
 	item->n_draft = n;
+}
+
+/* Copies a proposal, and changes one of its drafts now and then. */
+static void take_proposal(const struct mx_engine_info *info, const struct job *j, struct run *r,
+                          struct mx_step_item *item)
+{
+	for (uint32_t i = 0; i < item->n_draft; i++)
+		r->draft[i] = item->draft[i];
+	r->right = j->certain && draw(r, 2) ? draw(r, item->n_draft + 1) : item->n_draft;
+	if (r->right < item->n_draft)
+		r->draft[r->right] = (int32_t)(((uint32_t)r->draft[r->right] + 1) % info->vocab);
+	item->draft = r->draft;
+}
+
+/* Asks the engine's source for drafts, and reserves what it takes to check them. */
+static void propose(struct mx_engine *e, const struct mx_engine_info *info, const struct job *jobs,
+                    struct run *runs, const uint32_t *which, struct mx_step_item *items, uint32_t n)
+{
+	uint32_t len, computed;
+	for (uint32_t i = 0; i < n; i++)
+		if (!jobs[which[i]].propose && items[i].n_draft)
+			return;
+	e->ops->propose(e, items, n);
+	for (uint32_t i = 0; i < n; i++) {
+		e->ops->tokens(items[i].seq, &len, &computed);
+		assert_int_equal(e->ops->reserve(e, items[i].seq, computed + items[i].n + items[i].n_draft),
+		                 MX_OK);
+		take_proposal(info, &jobs[which[i]], &runs[which[i]], &items[i]);
+	}
 }
 
 void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t chunk,
@@ -323,7 +356,7 @@ void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t 
 			struct mx_step_item *item = &items[count];
 			*item = (struct mx_step_item){.seq = runs[i].seq, .n = k};
 			item->sample = computed + k == len && jobs[i].total > jobs[i].n_prompt;
-			if (jobs[i].guess && item->sample && k == 1)
+			if ((jobs[i].guess || jobs[i].propose) && item->sample && k == 1)
 				add_drafts(e, &info, &jobs[i], &runs[i], len, info.step_tokens - rows - 1, item);
 			assert_int_equal(e->ops->reserve(e, runs[i].seq, computed + k + item->n_draft), MX_OK);
 			which[count++] = i;
@@ -332,6 +365,7 @@ void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t 
 		struct mx_step_times times;
 		if (!count)
 			continue;
+		propose(e, &info, jobs, runs, which, items, count);
 		assert_int_equal(e->ops->step(e, items, count, results, &times), MX_OK);
 		for (uint32_t c = 0; c < count; c++) {
 			take_result(e, &jobs[which[c]], &runs[which[c]], &results[c], &out[which[c]]);

@@ -79,6 +79,10 @@ struct job {
 	/* [total] guesses of the sequence's tokens: drafts are those, of random lengths, most of them
 	 * unchanged. NULL = there are no drafts. */
 	const int32_t *guess;
+	bool propose; /* drafts are those of the engine's source, of random lengths */
+	/* The source is never wrong: of some proposals one draft is changed, and exactly those in front
+	 * of it must be kept. */
+	bool certain;
 	const int32_t *ends; /* [n_ends] that no draft may be kept behind */
 	size_t n_ends;
 	const struct set_constraint *constraint; /* copied when it joins; NULL = none */

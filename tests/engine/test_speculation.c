@@ -118,13 +118,28 @@ static void assert_same_end(const struct outcome *a, const struct outcome *b)
 	assert_int_equal(a->status, b->status);
 }
 
-/* Runs a batch of random requests without drafts, each alone, then together with drafts. Returns
- * the number of drafts that were kept. */
-static uint32_t check_batch(struct mx_engine *plain, struct mx_engine *drafting, struct rng *rng)
+/* Runs the requests with drafts and compares them with what is expected. Returns the number of
+ * drafts that were kept. */
+static uint32_t check_drafts(struct mx_engine *e, struct batch *b, uint32_t n, uint32_t chunk)
+{
+	uint32_t accepted = 0;
+	run_jobs(e, b->jobs, n, chunk, b->got);
+	for (uint32_t i = 0; i < n; i++) {
+		assert_same_end(&b->got[i], &b->expect[i]);
+		accepted += b->got[i].accepted;
+		outcome_free(&b->got[i]);
+	}
+	return accepted;
+}
+
+/* Runs a batch of random requests without drafts, each alone, then together with drafts: those that
+ * the test makes, and those of a draft model. Adds the numbers of drafts that were kept. */
+static void check_batch(struct mx_engine *plain, struct mx_engine *guessing,
+                        struct mx_engine *drafting, struct rng *rng, uint32_t kept[2])
 {
 	static struct batch b;
 	static const uint32_t chunks[] = {1, 13, 64, 512};
-	uint32_t n = 1 + rng_below(rng, BATCH), accepted = 0, chunk = chunks[rng_below(rng, 4)];
+	uint32_t n = 1 + rng_below(rng, BATCH), chunk = chunks[rng_below(rng, 4)];
 	memset(&b, 0, sizeof b);
 	for (uint32_t i = 0; i < n; i++) {
 		make_request(&b, i, rng);
@@ -135,14 +150,33 @@ static uint32_t check_batch(struct mx_engine *plain, struct mx_engine *drafting,
 		if (b.jobs[i].prompt_logprobs >= 0) /* what is reported is never skipped by a hit */
 			b.jobs[i].preempt = 0;
 	}
-	run_jobs(drafting, b.jobs, n, chunk, b.got);
+	kept[0] += check_drafts(guessing, &b, n, chunk);
 	for (uint32_t i = 0; i < n; i++) {
-		assert_same_end(&b.got[i], &b.expect[i]);
-		accepted += b.got[i].accepted;
-		outcome_free(&b.got[i]);
-		outcome_free(&b.expect[i]);
+		b.jobs[i].guess = NULL;
+		b.jobs[i].propose = true;
 	}
-	return accepted;
+	kept[1] += check_drafts(drafting, &b, n, chunk);
+	for (uint32_t i = 0; i < n; i++)
+		outcome_free(&b.expect[i]);
+}
+
+/* Starts an engine with a draft model, which is opened as *draft. */
+static void start_drafting(const char *dir, const char *draft_dir, struct mx_engine_config c,
+                           struct loaded *out, struct loaded *draft)
+{
+	loaded_open(draft_dir, draft);
+	c.speculation = MX_SPECULATION_DRAFT;
+	c.draft_plan = draft->plan;
+	c.draft_checkpoint = draft->checkpoint;
+	loaded_start(dir, &c, out);
+}
+
+static void assert_nothing_held(struct mx_engine *e)
+{
+	struct mx_engine_usage u;
+	e->ops->usage(e, &u);
+	assert_int_equal(u.pages_used, 0);
+	assert_int_equal(u.slots_used, 0);
 }
 
 static void test_drafts_change_no_bit(void **state)
@@ -151,27 +185,123 @@ static void test_drafts_change_no_bit(void **state)
 	struct rng rng = {test_seed()};
 	for (int i = 0; i < N_CONFIGS; i++) {
 		struct mx_engine_config c = loaded_config();
-		struct loaded plain, drafting;
-		char dir[64];
-		uint32_t accepted = 0;
+		struct loaded plain, guessing, drafting, draft;
+		char dir[64], draft_dir[64];
+		uint32_t kept[2] = {0};
 		c.max_context = CONTEXT;
+		/* The draft model is the model in another precision: it is mostly right. */
 		make_checkpoint(dir, configs[i], i == 3 ? MX_BF16 : MX_F32, 5);
+		make_checkpoint(draft_dir, configs[i], i == 3 ? MX_F32 : MX_BF16, 5);
 		loaded_start(dir, &c, &plain);
-		c.speculation = MX_SPECULATION_NGRAM;
 		c.draft_tokens = MX_MAX_DRAFT;
 		c.threads = i % 2 ? 2 : 1;
-		loaded_start(dir, &c, &drafting);
+		start_drafting(dir, draft_dir, c, &drafting, &draft);
+		c.speculation = MX_SPECULATION_NGRAM;
+		loaded_start(dir, &c, &guessing);
 		for (int round = 0; round < 4; round++)
-			accepted += check_batch(plain.engine, drafting.engine, &rng);
-		print_message("%d: %u drafts kept\n", i, accepted);
-		assert_true(accepted > 50);
-		struct mx_engine_usage u;
-		drafting.engine->ops->usage(drafting.engine, &u);
-		assert_int_equal(u.pages_used, 0);
+			check_batch(plain.engine, guessing.engine, drafting.engine, &rng, kept);
+		print_message("%d: %u drafts kept, %u of a draft model\n", i, kept[0], kept[1]);
+		assert_true(kept[0] > 50 && kept[1] > 50);
+		assert_nothing_held(guessing.engine);
+		assert_nothing_held(drafting.engine);
+		loaded_close(&plain);
+		loaded_close(&guessing);
+		loaded_close(&drafting);
+		loaded_close(&draft);
+		mx_random_model_remove(dir);
+		mx_random_model_remove(draft_dir);
+	}
+}
+
+/* A model that drafts for itself draws what it will draw: so a draft that is not kept, but for
+ * those that the test makes wrong, is a fault of a follower's state. */
+static void test_a_model_foresees_itself(void **state)
+{
+	(void)state;
+	static struct batch b;
+	struct rng rng = {test_seed()};
+	for (int i = 0; i < N_CONFIGS; i++) {
+		struct mx_engine_config c = loaded_config();
+		struct loaded plain, drafting, draft;
+		char dir[64];
+		uint32_t kept = 0, n = BATCH;
+		c.max_context = CONTEXT;
+		c.draft_tokens = i ? MX_MAX_DRAFT : 1;
+		make_checkpoint(dir, configs[i], MX_F32, 5);
+		loaded_start(dir, &c, &plain);
+		start_drafting(dir, dir, c, &drafting, &draft);
+		memset(&b, 0, sizeof b);
+		for (uint32_t k = 0; k < n; k++) {
+			make_request(&b, k, &rng);
+			b.jobs[k].constraint = NULL; /* a drafter knows none */
+			run_jobs(plain.engine, &b.jobs[k], 1, 512, &b.expect[k]);
+			b.jobs[k].propose = b.jobs[k].certain = true;
+			b.jobs[k].no_prefix_cache = !rng_below(&rng, 4);
+			if (b.jobs[k].prompt_logprobs < 0)
+				b.jobs[k].preempt = rng_below(&rng, 3) ? 0 : 15 + rng_below(&rng, 9);
+		}
+		for (int round = 0; round < 2; round++) /* the second time with hits */
+			kept += check_drafts(drafting.engine, &b, n, round ? 512 : 13);
+		print_message("%d: %u drafts kept\n", i, kept);
+		assert_true(kept > 100);
+		for (uint32_t k = 0; k < n; k++)
+			outcome_free(&b.expect[k]);
 		loaded_close(&plain);
 		loaded_close(&drafting);
+		loaded_close(&draft);
 		mx_random_model_remove(dir);
 	}
+}
+
+/* A draft model with fewer tokens, a shorter context and memory for few sequences gives drafts
+ * where it can, and changes nothing. */
+static void test_a_draft_model_that_cannot(void **state)
+{
+	(void)state;
+	static struct batch b;
+	struct rng rng = {test_seed()};
+	struct mx_engine_config c = loaded_config();
+	struct loaded plain, drafting, draft;
+	struct mx_memory_plan p;
+	struct mx_err err = {0};
+	char dir[64], draft_dir[64];
+	uint32_t n = BATCH;
+	make_checkpoint(dir, configs[0], MX_F32, 5);
+	make_checkpoint(draft_dir,
+	                "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":1,"
+	                "\"num_attention_heads\":2,\"intermediate_size\":96,\"vocab_size\":300,"
+	                "\"max_position_embeddings\":120,\"rms_norm_eps\":1e-5}",
+	                MX_F32, 6);
+	loaded_start(dir, &c, &plain);
+	c.max_context = CONTEXT;
+	c.draft_tokens = 4;
+	start_drafting(dir, draft_dir, c, &drafting, &draft);
+	c.speculation = MX_SPECULATION_DRAFT;
+	c.draft_plan = draft.plan;
+	c.draft_checkpoint = draft.checkpoint;
+	assert_int_equal(
+		mx_engine_plan(drafting.plan, drafting.checkpoint, drafting.mixers, &c, &p, &err), MX_OK);
+	assert_true(p.draft > p.draft_mapped && p.draft_mapped > 0);
+	assert_true(p.total - p.weights_mapped - p.draft_mapped <= c.memory);
+	memset(&b, 0, sizeof b);
+	for (uint32_t k = 0; k < n; k++) {
+		make_request(&b, k, &rng);
+		run_jobs(plain.engine, &b.jobs[k], 1, 512, &b.expect[k]);
+		b.jobs[k].propose = true;
+	}
+	check_drafts(drafting.engine, &b, n, 512);
+	for (uint32_t k = 0; k < n; k++)
+		outcome_free(&b.expect[k]);
+	c.draft_plan = NULL;
+	assert_int_equal(
+		mx_engine_plan(drafting.plan, drafting.checkpoint, drafting.mixers, &c, &p, &err),
+		MX_E_INVALID);
+	assert_string_equal(err.where, "speculation.model");
+	loaded_close(&plain);
+	loaded_close(&drafting);
+	loaded_close(&draft);
+	mx_random_model_remove(dir);
+	mx_random_model_remove(draft_dir);
 }
 
 /* A token that ends a sequence is the last one of its step: the state that is saved then is that of
@@ -269,7 +399,6 @@ static void test_speculation_is_refused(void **state)
 struct lookup {
 	struct mx_draft_source *source;
 	struct mx_seq seq;
-	struct mx_draft draft;
 	int32_t output[4096];
 };
 
@@ -282,12 +411,20 @@ static void open_lookup(struct lookup *l, const int32_t *prompt, uint32_t n,
 	l->seq.params.max_len = n + 4096;
 	const struct mx_seq_params p = {.prediction = prediction, .n_prediction = n_prediction};
 	assert_int_equal(mx_draft_ngram_create(&l->source), MX_OK);
-	assert_int_equal(mx_draft_open(l->source, &l->seq, &p, &l->draft), MX_OK);
+	assert_int_equal(mx_draft_open(l->source, &l->seq, &p, &l->seq.draft), MX_OK);
+}
+
+/* Returns the number of tokens that are proposed, at most `most`: they are in l->seq.draft. */
+static uint32_t propose(struct lookup *l, uint32_t most)
+{
+	struct mx_step_item item = {.seq = &l->seq, .n_draft = most};
+	mx_draft_propose(l->source, &item, 1);
+	return item.n_draft;
 }
 
 static void close_lookup(struct lookup *l)
 {
-	mx_draft_close(&l->draft);
+	mx_draft_close(&l->seq.draft);
 	mx_draft_source_destroy(l->source);
 }
 
@@ -297,9 +434,9 @@ static void expect(struct lookup *l, const int32_t *append, uint32_t n, uint32_t
 {
 	for (uint32_t i = 0; i < n; i++)
 		l->output[l->seq.n++ - l->seq.n_prompt] = append[i];
-	assert_int_equal(mx_draft_propose(&l->draft, &l->seq, most), n_proposed);
+	assert_int_equal(propose(l, most), n_proposed);
 	if (n_proposed)
-		assert_memory_equal(l->draft.tokens, proposed, n_proposed * sizeof *proposed);
+		assert_memory_equal(l->seq.draft.tokens, proposed, n_proposed * sizeof *proposed);
 }
 
 #define T(...) (const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / 4
@@ -341,10 +478,10 @@ static void test_lookup_has_bounds(void **state)
 	assert_non_null(prompt);
 	open_lookup(&l, prompt, N, NULL, 0);
 	uint32_t calls = 0;
-	while (!mx_draft_propose(&l.draft, &l.seq, 4))
+	while (!propose(&l, 4))
 		assert_true(++calls < 20);
 	assert_true(calls > 2);
-	assert_int_equal(l.draft.tokens[3], 0);
+	assert_int_equal(l.seq.draft.tokens[3], 0);
 	close_lookup(&l);
 	free(prompt);
 }
@@ -372,9 +509,9 @@ static void test_lookup_is_its_definition(void **state)
 		}
 		l.output[n - 2] = text[n - 1];
 		l.seq.n = n;
-		assert_int_equal(mx_draft_propose(&l.draft, &l.seq, 1), best > 0);
+		assert_int_equal(propose(&l, 1), best > 0);
 		if (best)
-			assert_int_equal(l.draft.tokens[0], text[at]);
+			assert_int_equal(l.seq.draft.tokens[0], text[at]);
 	}
 	close_lookup(&l);
 }
@@ -388,6 +525,8 @@ int main(void)
 		cmocka_unit_test(test_lookup_has_bounds),
 		cmocka_unit_test(test_lookup_is_its_definition),
 		cmocka_unit_test(test_drafts_change_no_bit),
+		cmocka_unit_test(test_a_model_foresees_itself),
+		cmocka_unit_test(test_a_draft_model_that_cannot),
 		cmocka_unit_test(test_nothing_is_kept_behind_an_end),
 		cmocka_unit_test(test_bad_drafts_are_refused),
 		cmocka_unit_test(test_speculation_is_refused),
