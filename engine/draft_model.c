@@ -130,6 +130,8 @@ static bool follow(struct drafter *d, struct follower *f, const struct mx_seq *s
 		return false;
 	while (at < q->n && at < s->n && mx_seq_token(&q->tokens, at) == mx_seq_token(&s->tokens, at))
 		at++;
+	if (at == s->n && q->computed == at) /* asked again: what was sampled behind it stands */
+		return true;
 	mx_core_take_back(q, at);
 	for (; at < s->n; at++) {
 		int32_t token = mx_seq_token(&s->tokens, at);
@@ -243,7 +245,7 @@ static void propose(struct mx_draft_source *source, struct mx_step_item *items, 
 		f->wanted = 0;
 		if (!f->seq || d->lost || !follow(d, f, items[i].seq))
 			continue;
-		uint32_t room = f->seq->params.max_len - f->seq->n;
+		uint32_t room = f->seq->params.max_len - f->agreed;
 		f->wanted = items[i].n_draft < room ? items[i].n_draft : room;
 	}
 	catch_up(d, items, n);
@@ -253,9 +255,11 @@ static void propose(struct mx_draft_source *source, struct mx_step_item *items, 
 		struct follower *f = follower_of(&items[i]);
 		if (!f)
 			continue;
-		items[i].n_draft = f->wanted && !d->lost ? given(f) : 0;
+		uint32_t k = f->wanted && !d->lost ? given(f) : 0;
+		items[i].n_draft = k < f->wanted ? k : f->wanted;
 		if (items[i].n_draft)
-			mx_seq_tokens_copy(&f->seq->tokens, f->agreed, f->seq->n, items[i].seq->draft.tokens);
+			mx_seq_tokens_copy(&f->seq->tokens, f->agreed, f->agreed + items[i].n_draft,
+			                   items[i].seq->draft.tokens);
 	}
 }
 

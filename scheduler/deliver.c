@@ -257,7 +257,7 @@ void mx_sched_count_step(struct mx_sched *s, const struct mx_sched_plan *p,
 	struct mx_sched_stats *v = &s->stats.v;
 	pthread_mutex_lock(&s->stats.lock);
 	v->steps++;
-	mx_hist_add(&v->step_forward, seconds(times->forward));
+	mx_hist_add(&v->step_forward, seconds(times->forward + p->proposing_ns));
 	mx_hist_add(&v->step_sample, seconds(times->sample));
 	mx_hist_add(&v->step_host, seconds(host_ns));
 	mx_hist_add(&v->step_idle, seconds(p->idle_ns + times->host));

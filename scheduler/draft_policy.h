@@ -2,20 +2,22 @@
 /*
  * Decides how many draft tokens each decoding sequence gets in a step (speculation).
  *
- * Drafts never change results, so their number can be chosen for speed. A draft is worth its row if
- * it adds more tokens to the time it takes than the step gives without it. So the lengths are those
- * that make the expected tokens of the step, divided by its expected time, largest:
+ * Drafts never change results, so their number can be chosen for speed. The lengths are those that
+ * make the expected tokens of the step, divided by its expected time, largest:
  *  - the i-th draft of a sequence is kept with probability a^i, where a is how often its drafts
  *    were kept so far; of a sequence without a past, as often as those of all sequences lately
  *    (and these, while few, as often as is assumed before the first);
- *  - the time of a step is measured: that without drafts, and what each draft adds to it, by the
- *    number of sequences.
- * The quotient is made largest by Dinkelbach's method (1967): with the best quotient r found so
- * far, take each draft whose a^i is more than r times its time; that gives a better r.
+ *  - the time of a step is measured, with what it took to propose the drafts: by the number of
+ *    sequences and of drafts for each. It is no line: where a product needs one more pass over the
+ *    weights for one more row, it jumps. Between measured numbers it is taken for one, and no
+ *    step has more than twice the largest of them.
+ * Drafts are added in the order of their probability, those of about the same at a time; of all
+ * these numbers of drafts the best is taken.
  *
- * What is not used is not measured. So one step in 64 has no drafts, and sequences that get none
- * are given one now and then, in at most a hundredth of the time: one that had none for 64 steps,
- * or any if none had one for so long (short answers end before they are that old).
+ * What is not used is not measured. So one step in 64 has no drafts; half is believed of what a
+ * number of drafts added that was not used for long; and sequences that get none are given one now
+ * and then, in at most a hundredth of the time: one that had none for 64 steps, or any if none had
+ * one for so long (short answers end before they are that old).
  *
  * Pure computation without a clock of its own, for one thread (the engine thread).
  */
@@ -27,18 +29,27 @@
 
 /* 1 .. 16 sequences each have a bucket, then eight have an octave. */
 #define MX_DRAFT_BUCKETS 160
+/* Most drafts of a sequence. */
+#define MX_DRAFT_MOST 8
+
+/* Times of steps with about the same number of sequences. */
+struct mx_draft_costs {
+	/* [k] of steps with more than k - 1, at most k drafts a sequence; [0]: without drafts */
+	struct {
+		float drafts;  /* mean number of drafts a sequence */
+		float ns;      /* mean time; 0 = unknown */
+		uint32_t seen; /* value of `steps` when it was measured last */
+	} at[MX_DRAFT_MOST + 1];
+	uint32_t steps; /* measured steps */
+};
 
 struct mx_draft_policy {
 	uint32_t most; /* drafts of a sequence */
-	struct {
-		double step_ns;      /* mean time of a step without drafts, 0 = not measured */
-		double draft_ns;     /* mean time that a draft adds */
-		bool drafted;        /* draft_ns was measured */
-		uint32_t since_step; /* steps since step_ns was measured */
-	} bucket[MX_DRAFT_BUCKETS];
+	struct mx_draft_costs bucket[MX_DRAFT_BUCKETS];
 	double tried, kept; /* drafts of all sequences lately; recent ones count more */
 	uint32_t without;   /* steps since any sequence had a draft */
 	double probing_ns;  /* time that may be spent on drafts of sequences that get none */
+	double expected_ns; /* of the step that was planned last, if it has such drafts; else 0 */
 };
 
 /* How the drafts of one sequence fared. Zeroed at first. */
@@ -47,7 +58,7 @@ struct mx_draft_odds {
 	uint32_t without;   /* steps since it had one */
 };
 
-/* Prepares p for at most `most` drafts of a sequence. */
+/* Prepares p for at most `most` <= MX_DRAFT_MOST drafts of a sequence. */
 void mx_draft_policy_init(struct mx_draft_policy *p, uint32_t most);
 
 /* Writes the number of drafts that each of n sequences should get to out[n]. odds[n]: those that
@@ -60,8 +71,8 @@ void mx_draft_policy_count(struct mx_draft_policy *p, struct mx_draft_odds *odds
                            uint32_t n_accepted);
 
 /* Tells the policy that a step with that many decoding sequences and drafts, and no prompt tokens,
- * took `ns`. */
+ * took `ns`, after `proposing_ns` for its drafts (which may have come to none). */
 void mx_draft_policy_observe(struct mx_draft_policy *p, uint32_t n_decode, uint32_t n_draft,
-                             uint64_t ns);
+                             uint64_t ns, uint64_t proposing_ns);
 
 #endif

@@ -6,6 +6,7 @@
  * Drafts take only rows that are left over, take pages from nobody, and end where the engine wants
  * to save a state, which it could not do behind that place.
  */
+#include "base/clock.h"
 #include "scheduler/internal.h"
 
 /* Returns the most drafts that r can use in the next step: the last token is drawn in any case. */
@@ -30,7 +31,9 @@ void mx_sched_add_drafts(struct mx_sched *s, struct mx_sched_plan *p)
 		p->items[i].n_draft = n ? s->ops->chunk(s->engine, p->items[i].seq, 1 + n) - 1 : 0;
 		room -= p->items[i].n_draft;
 	}
+	uint64_t begin = mx_now_ns();
 	s->ops->propose(s->engine, p->items, p->n_decode);
+	p->proposing_ns = mx_now_ns() - begin;
 	for (uint32_t i = 0; i < p->n_decode; i++) {
 		uint32_t n = p->items[i].n_draft;
 		if (n && s->ops->reserve(s->engine, p->items[i].seq, p->requests[i]->n_tokens + n) != MX_OK)
@@ -45,7 +48,7 @@ void mx_sched_count_drafts(struct mx_sched *s, const struct mx_sched_plan *p, ui
 	if (!s->draft_policy.most || !p->n_decode)
 		return;
 	if (!p->n_prompt)
-		mx_draft_policy_observe(&s->draft_policy, p->n_decode, p->n_draft, ns);
+		mx_draft_policy_observe(&s->draft_policy, p->n_decode, p->n_draft, ns, p->proposing_ns);
 	pthread_mutex_lock(&s->stats.lock);
 	v->draft_length = (double)p->n_draft / p->n_decode;
 	for (uint32_t i = 0; i < p->n && p->n_draft; i++) {

@@ -38,7 +38,8 @@ struct mx_sched_plan {
 	uint32_t share;              /* prompt tokens that can still be added */
 	bool share_known;            /* the chunk policy was asked for `share` */
 	uint64_t begun_ns;           /* time at which the step began */
-	uint64_t planning_ns;        /* duration of planning */
+	uint64_t planning_ns;        /* duration of planning, but for: */
+	uint64_t proposing_ns;       /* what it took to propose the drafts */
 	uint64_t idle_ns;            /* duration for which the device was idle before the step */
 };
 

@@ -26,7 +26,7 @@ static bool lost(const struct mx_sched_plan *p, mx_status st)
 static bool begin_step(struct mx_sched *s, struct mx_sched_plan *p)
 {
 	p->begun_ns = mx_now_ns();
-	p->idle_ns = p->begun_ns - s->ready_ns;
+	p->idle_ns = p->begun_ns - s->ready_ns - p->proposing_ns;
 	for (uint32_t i = 0; i < p->n; i++) {
 		struct mx_req *r = p->requests[i];
 		r->in_flight = p->items[i].n;

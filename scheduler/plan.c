@@ -267,6 +267,7 @@ void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p)
 	uint64_t begin = mx_now_ns();
 	p->n = p->n_decode = p->n_draft = p->n_prompt = p->share = 0;
 	p->share_known = false;
+	p->proposing_ns = 0;
 	update_shares(s);
 	if (!mx_sched_claim(s) || !add_decodes(s, p)) {
 		p->n = p->n_decode = 0;
@@ -279,7 +280,7 @@ void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p)
 	add_prompts(s, p, c);
 	if (!s->info.overlaps)
 		mx_sched_add_drafts(s, p);
-	p->planning_ns = mx_now_ns() - begin;
+	p->planning_ns = mx_now_ns() - begin - p->proposing_ns;
 }
 
 /* ---- revising, after the step before ---- */
