@@ -1,40 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/engine/spec measures speculation on a checkpoint: what checking drafts costs, and what they
- * gain at an imposed acceptance.
+ * bench/engine/spec measures speculation on a checkpoint: what checking drafts costs, what
+ * proposing them costs, and what they gain at an imposed acceptance (imposed.h).
  *
- *   spec [-b SEQUENCES] [-k MOST_DRAFTS] [-n TOKENS] [-p PROMPT] [-t THREADS] DIR
+ *   spec [-b SEQUENCES] [-k MOST_DRAFTS] [-n TOKENS] [-p PROMPT] [-t THREADS] [-r ROUNDS]
+ *        [-d DRAFT_DIR] [-a PERCENT] [-s] DIR
  *
  * The sequences' answers are computed once without drafts. Then they are computed again with drafts
- * that are right with a given probability each, as a source of that acceptance would have proposed
- * them at no cost of its own. For each length it prints the time of a step beside that without
- * drafts, and for each acceptance tokens a second, and in brackets what the times foretell:
- * (1 - a^(k+1)) / (1 - a) tokens a step.
+ * that are right with a given probability each: of a source that costs nothing, or with -d of a
+ * draft model that runs at its full cost. -a: at one acceptance only.
+ *
+ * Without -s the lengths are fixed. For each it prints the times of a step and of proposing beside
+ * a step without drafts, and for each acceptance the gain in tokens a second, and in brackets what
+ * the times foretell: (1 - a^(k+1)) / (1 - a) tokens a step.
+ *
+ * With -s the scheduler chooses the lengths. For each acceptance it prints tokens a second with and
+ * without speculation, by turns, medians of ROUNDS, and the mean length; the first round warms up.
  */
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "bench/engine/imposed.h"
+#include "scheduler/scheduler.h"
 #include "tools/open_model.h"
 
-static const double acceptances[] = {0, .6, .7, .75, .8, .9, 1};
-enum { N_ACCEPTANCES = sizeof acceptances / sizeof *acceptances, MAX_BATCH = 256 };
+enum { MAX_ACCEPTANCES = 7, MAX_BATCH = 256, MAX_ROUNDS = 32 };
+static double acceptances[MAX_ACCEPTANCES] = {0, .6, .7, .75, .8, .9, 1};
+static int n_acceptances = MAX_ACCEPTANCES;
 
 static struct {
-	uint32_t batch, most, tokens, prompt, threads;
-	struct opened_model model;
+	uint32_t batch, most, tokens, prompt, threads, rounds;
+	bool scheduled;
+	const char *draft_dir;
+	struct opened_model model, draft;
 	struct mx_engine_info info;
-	int32_t *prompts; /* [batch, prompt] */
+	struct imposed source;
+	int32_t *prompts; /* [batch, prompt], each with its number in the first two tokens */
 	int32_t *answers; /* [batch, tokens]; after the first run what it drew */
 	uint64_t random;
-} bench = {.batch = 1, .most = MX_MAX_DRAFT, .tokens = 256, .prompt = 128};
+} bench = {.batch = 1, .most = MX_MAX_DRAFT, .tokens = 256, .prompt = 128, .rounds = 5};
 
 static _Noreturn void die(const char *what, const struct mx_err *err)
 {
-	fprintf(stderr, "spec: %s%s%s\n", what, err ? ": " : "", err ? err->text : "");
+	fprintf(stderr, "spec: %s%s%s%s%s\n", what, err ? ": " : "", err ? err->where : "",
+	        err && err->where[0] ? ": " : "", err ? err->text : "");
 	exit(1);
 }
 
@@ -44,26 +58,54 @@ static void must(mx_status st, const char *what)
 		die(what, NULL);
 }
 
-static uint32_t draw(uint32_t n)
+static int32_t *prompt_of(uint32_t i)
 {
-	bench.random = bench.random * 6364136223846793005u + 1442695040888963407u;
-	return (uint32_t)((bench.random >> 33) % n);
+	return bench.prompts + (size_t)i * bench.prompt;
 }
+
+static int32_t *answer_of(uint32_t i)
+{
+	return bench.answers + (size_t)i * bench.tokens;
+}
+
+static void make_prompts(void)
+{
+	uint32_t vocab = bench.info.vocab;
+	for (uint32_t i = 0; i < bench.batch * bench.prompt; i++) {
+		bench.random = bench.random * 6364136223846793005u + 1442695040888963407u;
+		bench.prompts[i] = (int32_t)((bench.random >> 33) % vocab);
+	}
+	for (uint32_t i = 0; i < bench.batch; i++) {
+		prompt_of(i)[0] = (int32_t)(i % vocab);
+		prompt_of(i)[1] = (int32_t)(i / vocab);
+	}
+}
+
+static const int32_t *answer_to(const struct mx_seq *s, uint32_t *out_n)
+{
+	uint32_t i = (uint32_t)s->tokens.prompt[0] + (uint32_t)s->tokens.prompt[1] * bench.info.vocab;
+	*out_n = bench.tokens;
+	return answer_of(i);
+}
+
+static const struct mx_seq_params params = {.sampling = {.top_p = 1, .repetition_penalty = 1},
+                                            .logprobs = -1,
+                                            .prompt_logprobs = -1,
+                                            .no_prefix_cache = true};
+
+/* ---- fixed lengths ---- */
 
 /* Opens sequence i and computes its prompt and the first token. */
 static struct mx_seq *open_sequence(uint32_t i)
 {
 	struct mx_engine *e = bench.model.engine;
-	struct mx_seq_params p = {.sampling = {.top_p = 1, .repetition_penalty = 1},
-	                          .max_len = bench.prompt + bench.tokens,
-	                          .logprobs = -1,
-	                          .prompt_logprobs = -1,
-	                          .no_prefix_cache = true};
+	struct mx_seq_params p = params;
 	struct mx_step_result r;
 	struct mx_step_times times;
 	struct mx_seq *s;
 	uint32_t computed;
-	must(e->ops->open(e, bench.prompts + (size_t)i * bench.prompt, bench.prompt, &p, &s), "open");
+	p.max_len = bench.prompt + bench.tokens;
+	must(e->ops->open(e, prompt_of(i), bench.prompt, &p, &s), "open");
 	must(e->ops->attach(e, s, &computed), "attach");
 	must(e->ops->reserve(e, s, p.max_len), "reserve");
 	const struct mx_step_item item = {.seq = s, .n = bench.prompt, .sample = true};
@@ -71,128 +113,271 @@ static struct mx_seq *open_sequence(uint32_t i)
 	return s;
 }
 
-/* Writes k drafts of sequence i, which has n tokens of output, to draft. */
-static void guess(uint32_t i, uint32_t n, uint32_t k, double acceptance, int32_t *draft)
+/* Asks for k drafts of each sequence until all have them: a draft model computes prompts first. */
+static void propose(struct mx_step_item *items, struct mx_seq **seqs, uint32_t k)
 {
-	const int32_t *answer = bench.answers + (size_t)i * bench.tokens;
-	for (uint32_t j = 0; j < k; j++) {
-		int32_t right = n + j < bench.tokens ? answer[n + j] : 0;
-		bool hit = draw(1u << 20) < acceptance * (1 << 20);
-		draft[j] = hit ? right : (int32_t)(((uint32_t)right + 1) % bench.info.vocab);
+	struct mx_engine *e = bench.model.engine;
+	for (bool all = false; !all;) {
+		all = true;
+		for (uint32_t i = 0; i < bench.batch; i++)
+			items[i] = (struct mx_step_item){.seq = seqs[i], .n = 1, .sample = true, .n_draft = k};
+		e->ops->propose(e, items, bench.batch);
+		for (uint32_t i = 0; i < bench.batch; i++)
+			all &= items[i].n_draft == k;
 	}
 }
 
-/* Decodes all sequences with k drafts a step. Returns tokens a second; *out_step: seconds of a
- * step. */
-static double run(uint32_t k, double acceptance, bool first, double *out_step)
+/* Seconds of a step, and of proposing its drafts. */
+struct cost {
+	double step, propose;
+};
+
+/* Decodes all sequences with k drafts a step. Returns tokens a second. */
+static double run(uint32_t k, double acceptance, bool first, struct cost *out)
 {
 	struct mx_engine *e = bench.model.engine;
 	static struct mx_seq *seqs[MAX_BATCH];
 	static struct mx_step_item items[MAX_BATCH];
 	static struct mx_step_result results[MAX_BATCH];
-	static int32_t drafts[MAX_BATCH][MX_MAX_DRAFT];
 	struct mx_step_times times;
-	uint64_t tokens = 0, steps = 0, ns = 0;
-	bench.random = 1;
+	uint64_t tokens = 0, steps = 0, stepping = 0, proposing = 0;
+	uint32_t n, computed;
+	bench.source.acceptance = acceptance;
 	for (uint32_t i = 0; i < bench.batch; i++)
 		seqs[i] = open_sequence(i);
+	propose(items, seqs, k); /* for the prompts; nothing is kept of it */
 	for (bool done = false; !done; steps++) {
-		for (uint32_t i = 0; i < bench.batch; i++) {
-			uint32_t n, computed;
-			e->ops->tokens(seqs[i], &n, &computed);
-			guess(i, n - bench.prompt, k, acceptance, drafts[i]);
-			items[i] = (struct mx_step_item){
-				.seq = seqs[i], .n = 1, .sample = true, .draft = drafts[i], .n_draft = k};
-		}
 		uint64_t begin = mx_now_ns();
+		propose(items, seqs, k);
+		uint64_t proposed = mx_now_ns();
 		must(e->ops->step(e, items, bench.batch, results, &times), "step");
-		ns += mx_now_ns() - begin;
+		stepping += mx_now_ns() - proposed;
+		proposing += proposed - begin;
 		for (uint32_t i = 0; i < bench.batch; i++) {
-			uint32_t n, computed;
 			tokens += results[i].n_accepted + 1;
 			e->ops->tokens(seqs[i], &n, &computed);
 			done |= n + k + 1 >= bench.prompt + bench.tokens;
 		}
 	}
 	for (uint32_t i = 0; i < bench.batch; i++) {
-		uint32_t n, computed;
 		const struct mx_seq_tokens *t = e->ops->tokens(seqs[i], &n, &computed);
-		int32_t *answer = bench.answers + (size_t)i * bench.tokens;
 		if (first)
-			mx_seq_tokens_copy(t, bench.prompt, n, answer);
-		else if (memcmp(answer, t->output, (n - bench.prompt) * sizeof *answer))
+			mx_seq_tokens_copy(t, bench.prompt, n, answer_of(i));
+		else if (memcmp(answer_of(i), t->output, (n - bench.prompt) * sizeof(int32_t)))
 			die("an answer differs", NULL);
 		e->ops->close(e, seqs[i]);
 	}
-	*out_step = (double)ns / 1e9 / (double)steps;
-	return (double)tokens / ((double)ns / 1e9);
+	*out = (struct cost){(double)stepping / 1e9 / (double)steps,
+	                     (double)proposing / 1e9 / (double)steps};
+	return (double)tokens / ((double)(stepping + proposing) / 1e9);
+}
+
+static void print_lengths(void)
+{
+	struct cost base, c;
+	double plain = run(0, 0, false, &base);
+	printf("batch %u: %.1f tokens/s without drafts, %.3f ms a step\n", bench.batch, plain,
+	       base.step * 1e3);
+	printf("drafts   step  propose");
+	for (int a = 0; a < n_acceptances; a++)
+		printf("     at %.2f    ", acceptances[a]);
+	printf("\n");
+	for (uint32_t k = 1; k <= bench.most; k++) {
+		double rate[MAX_ACCEPTANCES];
+		struct cost sum = {0};
+		for (int a = 0; a < n_acceptances; a++) {
+			rate[a] = run(k, acceptances[a], false, &c);
+			sum.step += c.step / n_acceptances / base.step;
+			sum.propose += c.propose / n_acceptances / base.step;
+		}
+		printf("%6u  %4.2fx    %4.2fx", k, sum.step, sum.propose);
+		for (int a = 0; a < n_acceptances; a++) {
+			double p = acceptances[a], n = p < 1 ? (1 - pow(p, k + 1.0)) / (1 - p) : k + 1.0;
+			printf("  %5.2fx (%4.2fx)", rate[a] / plain, n / (sum.step + sum.propose));
+		}
+		printf("\n");
+		fflush(stdout);
+	}
+}
+
+/* ---- the scheduler's lengths ---- */
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	uint32_t running;
+	uint64_t first_ns, last_ns; /* of all tokens but the first ones */
+	uint64_t tokens;
+	uint32_t first; /* sequences that have their first token */
+} answers = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static bool on_token(void *arg, int32_t token, bool is_stop, const struct mx_logprob *logprob)
+{
+	bool *begun = arg;
+	(void)token, (void)is_stop, (void)logprob;
+	uint64_t now = mx_now_ns();
+	if (!*begun && ++answers.first == bench.batch) {
+		answers.first_ns = now;
+		answers.tokens = 0;
+	}
+	*begun = true;
+	answers.tokens++;
+	answers.last_ns = now;
+	return true;
+}
+
+static void on_done(void *arg, const struct mx_done *done)
+{
+	(void)arg;
+	if (done->finish == MX_FINISH_ERROR)
+		die(mx_status_str(done->status), NULL);
+	pthread_mutex_lock(&answers.lock);
+	answers.running--;
+	pthread_cond_signal(&answers.changed);
+	pthread_mutex_unlock(&answers.lock);
+}
+
+/* Has all sequences answered; returns tokens a second from when all have begun. */
+static double answer(struct mx_sched *s, bool speculation)
+{
+	static bool begun[MAX_BATCH];
+	struct mx_err err = {0};
+	uint64_t id;
+	answers.running = bench.batch;
+	answers.first = 0;
+	for (uint32_t i = 0; i < bench.batch; i++) {
+		struct mx_request r = {.prompt = prompt_of(i),
+		                       .n_prompt = bench.prompt,
+		                       .max_tokens = bench.tokens,
+		                       .params = params,
+		                       .sink = {.arg = &begun[i], .token = on_token, .done = on_done}};
+		r.params.no_speculation = !speculation;
+		begun[i] = false;
+		if (mx_sched_submit(s, &r, &id, &err) != MX_OK)
+			die("submit", &err);
+	}
+	pthread_mutex_lock(&answers.lock);
+	while (answers.running)
+		pthread_cond_wait(&answers.changed, &answers.lock);
+	pthread_mutex_unlock(&answers.lock);
+	return (double)answers.tokens / ((double)(answers.last_ns - answers.first_ns) / 1e9);
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+static double median(double *v, uint32_t n)
+{
+	qsort(v, n, sizeof *v, compare);
+	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static void print_scheduled(void)
+{
+	const struct mx_sched_config config = {.max_sequences = bench.batch,
+	                                       .step_tokens = bench.info.step_tokens,
+	                                       .queue = MAX_BATCH,
+	                                       .max_step_stretch = 1e6};
+	printf(
+		"batch %u, tokens/s\naccepted      off        on   gain  drafts of a sequence in a step\n",
+		bench.batch);
+	for (int a = 0; a < n_acceptances; a++) {
+		double off[MAX_ROUNDS], on[MAX_ROUNDS], gain[MAX_ROUNDS];
+		struct mx_sched *s;
+		struct mx_sched_stats before, after;
+		bench.source.acceptance = acceptances[a];
+		must(mx_sched_create(bench.model.engine, &config, &s), "scheduler");
+		answer(s, true);
+		mx_sched_stats(s, &before);
+		for (uint32_t r = 0; r < bench.rounds; r++) {
+			off[r] = answer(s, false);
+			on[r] = answer(s, true);
+			gain[r] = on[r] / off[r];
+		}
+		mx_sched_stats(s, &after);
+		uint64_t drafts = after.draft_tokens - before.draft_tokens;
+		uint64_t kept = after.accepted_drafts - before.accepted_drafts;
+		uint64_t own = (uint64_t)bench.batch * bench.rounds * (bench.tokens - 1) - kept;
+		printf("%8.2f %8.1f  %8.1f  %4.2fx  %.2f\n", acceptances[a], median(off, bench.rounds),
+		       median(on, bench.rounds), median(gain, bench.rounds), (double)drafts / (double)own);
+		fflush(stdout);
+		mx_sched_destroy(s);
+	}
 }
 
 static void parse(int argc, char **argv)
 {
-	for (int c; (c = getopt(argc, argv, "b:k:n:p:t:")) != -1;) {
+	for (int c; (c = getopt(argc, argv, "a:b:k:n:p:r:t:d:s")) != -1;) {
 		uint32_t v = (uint32_t)strtoul(optarg ? optarg : "", NULL, 10);
 		switch (c) {
+		case 'a':
+			acceptances[0] = v / 100.0;
+			n_acceptances = 1;
+			break;
 		case 'b': bench.batch = v; break;
 		case 'k': bench.most = v; break;
 		case 'n': bench.tokens = v; break;
 		case 'p': bench.prompt = v; break;
+		case 'r': bench.rounds = v; break;
 		case 't': bench.threads = v; break;
+		case 'd': bench.draft_dir = optarg; break;
+		case 's': bench.scheduled = true; break;
 		default: die("see the head of bench/engine/spec.c for the options", NULL);
 		}
 	}
 	if (optind != argc - 1 || !bench.batch || bench.batch > MAX_BATCH || !bench.most ||
-	    bench.most > MX_MAX_DRAFT || bench.tokens < 32 || !bench.prompt)
+	    bench.most > MX_MAX_DRAFT || bench.tokens < 32 || bench.prompt < 2 || !bench.rounds ||
+	    bench.rounds > MAX_ROUNDS)
 		die("see the head of bench/engine/spec.c for the options", NULL);
 }
 
-int main(int argc, char **argv)
+static void load(const char *dir)
 {
 	struct mx_err err = {0};
-	parse(argc, argv);
+	uint32_t rows = bench.batch * (1 + bench.most);
 	struct mx_engine_config config = {
 		.name = "bench",
 		.threads = bench.threads,
 		.max_context = bench.prompt + bench.tokens,
 		.max_sequences = bench.batch,
-		.step_tokens = bench.batch * (1 + bench.most) < 512 ? 512 : bench.batch * (1 + bench.most),
+		.step_tokens = rows < 512 ? 512 : rows,
 		.kv_dtype = -1,
-		.speculation = MX_SPECULATION_NGRAM,
+		.speculation = bench.draft_dir ? MX_SPECULATION_DRAFT : MX_SPECULATION_NGRAM,
 		.draft_tokens = bench.most,
 	};
-	if (opened_model_open(argv[optind], &bench.model, &err) != MX_OK ||
+	if (bench.draft_dir && opened_model_open(bench.draft_dir, &bench.draft, &err) != MX_OK)
+		die(bench.draft_dir, &err);
+	config.draft_plan = bench.draft.plan;
+	config.draft_checkpoint = bench.draft.checkpoint;
+	if (opened_model_open(dir, &bench.model, &err) != MX_OK ||
 	    opened_model_load(&bench.model, &config, &err) != MX_OK)
-		die(argv[optind], &err);
+		die(dir, &err);
 	bench.model.engine->ops->info(bench.model.engine, &bench.info);
+	bench.source = (struct imposed){.vocab = bench.info.vocab, .random = 1, .answer = answer_to};
+	impose(&bench.source, bench.model.engine, bench.draft_dir != NULL);
+}
+
+int main(int argc, char **argv)
+{
+	struct cost base;
+	parse(argc, argv);
+	load(argv[optind]);
 	bench.prompts = calloc((size_t)bench.batch * bench.prompt, sizeof *bench.prompts);
 	bench.answers = calloc((size_t)bench.batch * bench.tokens, sizeof *bench.answers);
 	if (!bench.prompts || !bench.answers)
 		die("out of memory", NULL);
-	for (uint32_t i = 0; i < bench.batch * bench.prompt; i++)
-		bench.prompts[i] = (int32_t)draw(bench.info.vocab);
-	double base, step;
+	make_prompts();
 	run(0, 0, true, &base);
-	double plain = run(0, 0, false, &base);
-	printf("batch %u: %.1f tokens/s without drafts, %.3f ms a step\n", bench.batch, plain,
-	       base * 1e3);
-	printf("drafts   step");
-	for (int a = 0; a < N_ACCEPTANCES; a++)
-		printf("      at %.2f     ", acceptances[a]);
-	printf("\n");
-	for (uint32_t k = 1; k <= bench.most; k++) {
-		double rate[N_ACCEPTANCES], sum = 0;
-		for (int a = 0; a < N_ACCEPTANCES; a++, sum += step)
-			rate[a] = run(k, acceptances[a], false, &step);
-		double cost = sum / N_ACCEPTANCES / base;
-		printf("%6u  %4.2fx", k, cost);
-		for (int a = 0; a < N_ACCEPTANCES; a++) {
-			double p = acceptances[a], n = p < 1 ? (1 - pow(p, k + 1.0)) / (1 - p) : k + 1.0;
-			printf("  %7.1f (%4.2fx)", rate[a], n / cost);
-		}
-		printf("\n");
-	}
+	if (bench.scheduled)
+		print_scheduled();
+	else
+		print_lengths();
 	free(bench.prompts);
 	free(bench.answers);
 	opened_model_close(&bench.model);
+	opened_model_close(&bench.draft);
 	return 0;
 }
