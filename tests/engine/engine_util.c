@@ -222,7 +222,8 @@ static void begin(struct mx_engine *e, const struct job *j, struct run *r, struc
 }
 
 static void take_result(struct mx_engine *e, const struct job *j, struct run *r,
-                        const struct mx_step_result *res, struct outcome *o)
+                        const struct mx_step_item *item, const struct mx_step_result *res,
+                        struct outcome *o)
 {
 	assert_true(res->status == MX_OK || (j->constraint && j->constraint->fail_at));
 	uint32_t n, computed;
@@ -246,6 +247,7 @@ static void take_result(struct mx_engine *e, const struct job *j, struct run *r,
 		}
 	}
 	o->accepted += res->n_accepted;
+	o->drafted += res->deferred ? 0 : item->n_draft;
 	if (res->sampled) {
 		assert_int_equal(mx_seq_token(tokens, n - 1), res->token);
 		if (j->logprobs >= 0) {
@@ -368,7 +370,8 @@ void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t 
 		propose(e, &info, jobs, runs, which, items, count);
 		assert_int_equal(e->ops->step(e, items, count, results, &times), MX_OK);
 		for (uint32_t c = 0; c < count; c++) {
-			take_result(e, &jobs[which[c]], &runs[which[c]], &results[c], &out[which[c]]);
+			take_result(e, &jobs[which[c]], &runs[which[c]], &items[c], &results[c],
+			            &out[which[c]]);
 			left -= runs[which[c]].done;
 		}
 		e->ops->save_snapshots(e);

@@ -46,7 +46,7 @@ struct outcome {
 	int32_t *tokens; /* [n] prompt and output */
 	uint32_t n, n_prompt;
 	struct mx_logprob *logprobs; /* [n], one a token; for prompt tokens if asked; [0] is 0 */
-	uint32_t accepted;           /* drafts */
+	uint32_t drafted, accepted;  /* drafts that were checked; that were kept */
 	uint32_t cached;             /* tokens found in the prefix cache at first */
 	uint32_t prompt_seen;        /* prompt log-probabilities received */
 	float *vector;               /* [n_vector] with pooling */

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -213,6 +214,58 @@ static void test_drafts_change_no_bit(void **state)
 	}
 }
 
+/* The same in company of 255 others. */
+static void test_many_at_once(void **state)
+{
+	(void)state;
+	enum { MANY = 256, PROMPT = 24 };
+	static int32_t prompts[MANY][PROMPT];
+	static struct job jobs[MANY];
+	static struct outcome expect[MANY], got[MANY];
+	struct mx_engine_config c = loaded_config();
+	struct loaded plain, drafting, draft;
+	char dir[64], draft_dir[64];
+	uint32_t kept[2] = {0};
+	c.max_context = 64;
+	c.max_sequences = MANY;
+	c.step_tokens = MANY * (1 + MX_MAX_DRAFT);
+	c.memory = (size_t)256 << 20;
+	make_checkpoint(dir, configs[0], MX_F32, 5);
+	make_checkpoint(draft_dir, configs[0], MX_BF16, 5);
+	loaded_start(dir, &c, &plain);
+	c.draft_tokens = MX_MAX_DRAFT;
+	start_drafting(dir, draft_dir, c, &drafting, &draft);
+	for (uint32_t i = 0; i < MANY; i++) {
+		make_tokens(prompts[i], PROMPT, VOCAB, i);
+		jobs[i] = make_job(prompts[i], PROMPT, PROMPT + 4 + i % 16);
+		jobs[i].sampling.temperature = (float)(i % 3) / 2;
+		jobs[i].sampling.seed = i;
+		jobs[i].logprobs = 1;
+		run_jobs(plain.engine, &jobs[i], 1, 512, &expect[i]);
+	}
+	for (int proposed = 0; proposed < 2; proposed++) {
+		for (uint32_t i = 0; i < MANY; i++) {
+			jobs[i].guess = proposed ? NULL : expect[i].tokens;
+			jobs[i].propose = proposed;
+		}
+		run_jobs(drafting.engine, jobs, MANY, 512, got);
+		for (uint32_t i = 0; i < MANY; i++) {
+			assert_same_end(&got[i], &expect[i]);
+			kept[proposed] += got[i].accepted;
+			outcome_free(&got[i]);
+		}
+	}
+	print_message("%u drafts kept, %u of a draft model\n", kept[0], kept[1]);
+	assert_true(kept[0] > MANY && kept[1] > MANY);
+	for (uint32_t i = 0; i < MANY; i++)
+		outcome_free(&expect[i]);
+	loaded_close(&plain);
+	loaded_close(&drafting);
+	loaded_close(&draft);
+	mx_random_model_remove(dir);
+	mx_random_model_remove(draft_dir);
+}
+
 /* A model that drafts for itself draws what it will draw: so a draft that is not kept, but for
  * those that the test makes wrong, is a fault of a follower's state. */
 static void test_a_model_foresees_itself(void **state)
@@ -251,6 +304,109 @@ static void test_a_model_foresees_itself(void **state)
 		loaded_close(&draft);
 		mx_random_model_remove(dir);
 	}
+}
+
+/* ---- sampled drafts ---- */
+
+enum { OUTCOMES = 5, SAMPLES = 4096 };
+
+/* Fills p[OUTCOMES] with the probabilities of the only tokens that the bias allows. */
+static void find_odds(struct mx_engine *e, const int32_t *prompt, uint32_t n,
+                      const struct mx_logit_bias *bias, double *p)
+{
+	int32_t tokens[OUTCOMES];
+	double sum = 0;
+	struct outcome o;
+	struct job job = make_job(prompt, n, n);
+	for (int i = 0; i < OUTCOMES; i++)
+		tokens[i] = bias[i].token;
+	job.logprobs = -1;
+	job.pooling = MX_POOLING_TOKENS;
+	job.pooled = tokens;
+	job.n_pooled = OUTCOMES;
+	run_jobs(e, &job, 1, 512, &o);
+	for (int i = 0; i < OUTCOMES; i++)
+		sum += p[i] = exp((double)o.vector[i]);
+	for (int i = 0; i < OUTCOMES; i++)
+		p[i] /= sum;
+	outcome_free(&o);
+}
+
+/* Returns the probability that both distributions give the same token at the same random number:
+ * the length for which their cumulative sums, in order of tokens, lie in the same token. */
+static double overlap(const double *p, const double *q)
+{
+	double both = 0, at_p = 0, at_q = 0;
+	for (int i = 0; i < OUTCOMES; at_p += p[i], at_q += q[i], i++) {
+		double from = fmax(at_p, at_q), to = fmin(at_p + p[i], at_q + q[i]);
+		both += to > from ? to - from : 0;
+	}
+	return both;
+}
+
+/* Drafts are drawn like the tokens that they stand for, at the same random number: the coupling by
+ * cumulative sums. It needs nothing of the draft model but a token, and so leaves the model's own
+ * draw, and with it the distribution, as it is. Both are tested: the tokens at drafted positions
+ * have the model's distribution, and are the drafts as often as the sums overlap. */
+static void test_sampled_drafts_keep_the_distribution(void **state)
+{
+	(void)state;
+	static struct outcome got[BATCH];
+	static int32_t prompt[9];
+	struct mx_logit_bias bias[OUTCOMES];
+	struct mx_engine_config c = loaded_config();
+	struct loaded plain, other, drafting, draft;
+	struct job jobs[BATCH];
+	char dir[64], draft_dir[64];
+	double p[OUTCOMES], q[OUTCOMES], chi = 0;
+	uint32_t seen[OUTCOMES] = {0}, n = 0, drafted = 0, kept = 0;
+	make_checkpoint(dir, configs[0], MX_F32, 5);
+	make_checkpoint(draft_dir, configs[0], MX_F32, 6);
+	loaded_start(dir, &c, &plain);
+	loaded_start(draft_dir, &c, &other);
+	c.draft_tokens = 2;
+	start_drafting(dir, draft_dir, c, &drafting, &draft);
+	make_tokens(prompt, 8, VOCAB, 3);
+	for (int i = 0; i < OUTCOMES; i++) /* the other tokens together have 1e-6 */
+		bias[i] = (struct mx_logit_bias){20 + 50 * i, 20};
+	prompt[8] = bias[0].token; /* what follows this first token is counted */
+	find_odds(plain.engine, prompt, 9, bias, p);
+	find_odds(other.engine, prompt, 9, bias, q);
+	for (uint32_t seed = 0; seed < SAMPLES; seed += BATCH) {
+		for (uint32_t i = 0; i < BATCH; i++) {
+			jobs[i] = make_job(prompt, 8, 8 + 3);
+			jobs[i].sampling.seed = seed + i;
+			jobs[i].sampling.bias = bias;
+			jobs[i].sampling.n_bias = OUTCOMES;
+			jobs[i].logprobs = -1;
+			jobs[i].propose = true;
+		}
+		run_jobs(drafting.engine, jobs, BATCH, 512, got);
+		for (uint32_t i = 0; i < BATCH; i++) {
+			bool counts = got[i].tokens[8] == prompt[8] && got[i].drafted;
+			for (uint32_t k = 0; k < OUTCOMES && counts; k++)
+				seen[k] += got[i].tokens[9] == bias[k].token;
+			n += counts;
+			drafted += counts ? got[i].drafted : 0;
+			kept += counts ? got[i].accepted : 0;
+			outcome_free(&got[i]);
+		}
+	}
+	for (int k = 0; k < OUTCOMES; k++)
+		chi += (seen[k] - n * p[k]) * (seen[k] - n * p[k]) / (n * p[k]);
+	double expected = overlap(p, q), sd = sqrt(expected * (1 - expected) / drafted);
+	print_message("%u of %u drafts kept, expected %.3f; chi squared %.2f\n", kept, drafted,
+	              expected, chi);
+	assert_true(n > SAMPLES / 8 && drafted == n);
+	assert_true(expected > 0.2 && expected < 0.95);
+	assert_true(chi < 25.7); /* 4 degrees of freedom: 4e-5; the seeds are always the same */
+	assert_true(fabs((double)kept / drafted - expected) < 4 * sd);
+	loaded_close(&plain);
+	loaded_close(&other);
+	loaded_close(&drafting);
+	loaded_close(&draft);
+	mx_random_model_remove(dir);
+	mx_random_model_remove(draft_dir);
 }
 
 /* A draft model with fewer tokens, a shorter context and memory for few sequences gives drafts
@@ -525,7 +681,9 @@ int main(void)
 		cmocka_unit_test(test_lookup_has_bounds),
 		cmocka_unit_test(test_lookup_is_its_definition),
 		cmocka_unit_test(test_drafts_change_no_bit),
+		cmocka_unit_test(test_many_at_once),
 		cmocka_unit_test(test_a_model_foresees_itself),
+		cmocka_unit_test(test_sampled_drafts_keep_the_distribution),
 		cmocka_unit_test(test_a_draft_model_that_cannot),
 		cmocka_unit_test(test_nothing_is_kept_behind_an_end),
 		cmocka_unit_test(test_bad_drafts_are_refused),
