@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "grammar/json_schema_emit.h"
+#include "grammar/json_schema_unevaluated.h"
 
 enum { MAX_MEMORY = 128 << 20, MAX_SCRATCH = 64 << 20 };
 
@@ -21,6 +22,8 @@ struct compile {
 static void compile(struct compile *c)
 {
 	js_doc_open(&c->js.doc, c->schema);
+	c->js.annotates = js_unevaluated_anywhere(&c->js.doc);
+	c->js.closed = c->options && c->options->closed;
 	js_goal_open(&c->js);
 	js_texts_open(&c->texts, c->rules, c->options);
 	uint32_t root = json_is_true(c->schema)    ? JS_TRUE

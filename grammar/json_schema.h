@@ -33,6 +33,7 @@
  * required, min- and maxProperties, items, prefixItems, min- and maxItems, contains, enum and
  * const, and not for additionalProperties, patternProperties, propertyNames and uniqueItems.
  * Alternatives of oneOf that share no value (a property with another const, say) need none.
+ * unevaluatedProperties and unevaluatedItems are exact too, and have no complement.
  */
 #ifndef MX_GRAMMAR_JSON_SCHEMA_H
 #define MX_GRAMMAR_JSON_SCHEMA_H
@@ -48,6 +49,10 @@ struct mx_json_options {
 	 * without constraints have no slash behind '<'; other strings and names have '<' as its escape,
 	 * or, with minLength and maxLength only, not as itself. */
 	bool no_end_tags;
+	/* Objects for which the schema has `properties`, and neither says what other properties are nor
+	 * how many there must be, have only those that it names. They are among the valid ones, and the
+	 * ones that are meant: a function fails that gets an argument which it does not know. */
+	bool closed;
 };
 
 /*

@@ -73,9 +73,8 @@ static const struct keyword {
 	{"required", NOTHING, NULL},
 	{"then", A_SCHEMA, NULL},
 	{"type", NOTHING, NULL},
-	{"unevaluatedItems", A_SCHEMA, "write items: false or maxItems"},
-	{"unevaluatedProperties", A_SCHEMA,
-     "write additionalProperties, with all properties beside it"},
+	{"unevaluatedItems", A_SCHEMA, NULL},
+	{"unevaluatedProperties", A_SCHEMA, NULL},
 	{"uniqueItems", NOTHING, NULL},
 };
 enum { N_KEYWORDS = sizeof keywords / sizeof keywords[0] };
@@ -460,8 +459,7 @@ void js_doc_check(struct js_doc *d, uint32_t node)
 	for (size_t i = 0; i < N_KEYWORDS; i++) {
 		const struct keyword *k = &keywords[i];
 		const json_t *v = k->instead ? json_object_get(d->node[node].schema, k->name) : NULL;
-		bool harmless = !v || (strcmp(k->name, "nullable") == 0 && json_is_false(v)) ||
-		                (strncmp(k->name, "unevaluated", 11) == 0 && json_is_true(v));
+		bool harmless = !v || (strcmp(k->name, "nullable") == 0 && json_is_false(v));
 		js_doc_at(d, node, k->name);
 		if (!harmless)
 			js_fail(&d->base, MX_E_UNSUPPORTED, "%s is not supported: %s", k->name, k->instead);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "grammar/json_schema_own.h"
+#include "grammar/json_schema_unevaluated.h"
 
 enum { MAX_DEPTH = 400, MAX_EMPTY_DEPTH = 24 };
 
@@ -24,6 +25,12 @@ static const json_t *get(struct js *c, uint32_t node, const char *keyword)
 static const struct js_set * and (struct js * c, const struct js_set *a, const struct js_set *b)
 {
 	return js_set_and(c, a, b, js_goal_empty);
+}
+
+/* The values that do not obey a node, or NULL as js_eval. */
+static const struct js_set *refused(struct js *c, uint32_t node)
+{
+	return js_unevaluated_forget(c, js_eval(c, node, true));
 }
 
 /* The subschema under a keyword, or `otherwise`. */
@@ -93,7 +100,9 @@ static bool list(struct js *c, uint32_t node, const char *keyword, bool all, boo
 		if (!s)
 			return false;
 		js_doc_at(&c->doc, node, keyword);
-		*out = !*out ? s : all != negative ? and(c, *out, s) : js_set_or(c, *out, s);
+		*out = !*out             ? s
+		       : all != negative ? and(c, *out, s)
+		                         : js_unevaluated_either(c, *out, s, js_goal_empty);
 	}
 	return true;
 }
@@ -111,7 +120,10 @@ static bool any_of(struct js *c, uint32_t node, bool negative, const struct js_s
 static bool no_one(struct js *c, uint32_t node, bool negative, const struct js_set **out)
 {
 	uint32_t n = sub(c, node, "not", JS_DEAD);
-	return n == JS_DEAD || (*out = js_eval(c, n, !negative)) != NULL;
+	if (n == JS_DEAD)
+		return true;
+	*out = negative ? js_eval(c, n, false) : refused(c, n);
+	return *out != NULL;
 }
 
 /* ---- oneOf --------------------------------------------------------------------------------- */
@@ -144,7 +156,7 @@ static const struct js_set *only_shapes(struct js *c, const uint32_t *node,
 	for (size_t k = 0; k < n; k++) {
 		if (k == i || js_set_empty(and(c, mine, shapes(c, set[k]))))
 			continue;
-		const struct js_set *not = js_eval(c, node[k], true);
+		const struct js_set *not = refused(c, node[k]);
 		if (!not )
 			return NULL;
 		mine = and(c, mine, shapes(c, not ));
@@ -204,9 +216,9 @@ static bool condition(struct js *c, uint32_t node, bool negative, const struct j
 {
 	uint32_t test = sub(c, node, "if", JS_DEAD);
 	uint32_t yes = sub(c, node, "then", JS_TRUE), no = sub(c, node, "else", JS_TRUE);
-	if (test == JS_DEAD || (yes == JS_TRUE && no == JS_TRUE))
+	if (test == JS_DEAD || (yes == JS_TRUE && no == JS_TRUE && !c->annotates))
 		return true;
-	const struct js_set *is = js_eval(c, test, false), *is_not = js_eval(c, test, true);
+	const struct js_set *is = js_eval(c, test, false), *is_not = refused(c, test);
 	const struct js_set *then = js_eval(c, yes, negative), *otherwise = js_eval(c, no, negative);
 	if (!is || !is_not || !then || !otherwise)
 		return false;
@@ -220,8 +232,9 @@ static const struct js_set *depend(struct js *c, const char *name, const struct 
                                    bool negative)
 {
 	const struct js_set *with = js_with_property(c, name);
+	/* what `then` evaluates counts only where it is asked for */
 	if (!negative)
-		return js_set_or(c, js_without_property(c, name), then);
+		return js_set_or(c, js_without_property(c, name), c->annotates ? and(c, with, then) : then);
 	struct js_set *objects = js_set_copy(c, NULL);
 	objects->object = with->object;
 	objects->n_objects = with->n_objects;
@@ -309,7 +322,7 @@ static const struct js_set *eval_node(struct js *c, uint32_t node, bool negative
 		if (these)
 			s = negative ? js_set_or(c, s, these) : and(c, s, these);
 	}
-	return s;
+	return c->annotates ? js_unevaluated(c, node, negative, s) : s;
 }
 
 const struct js_set *js_eval(struct js *c, uint32_t node, bool negative)

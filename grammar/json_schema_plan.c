@@ -115,6 +115,19 @@ static uint32_t cell_goal(struct js *c, const struct js_object *o, uint64_t matc
 	return goal;
 }
 
+/* Whether a shape names properties, and nothing says what others are or how many there must be. */
+static bool names_all(const struct js_object *o)
+{
+	bool lists = false;
+	for (size_t i = 0; i < o->n_layers; i++) {
+		const struct js_layer *l = o->layer[i];
+		if (l->more != JS_ANY || l->n_patterns || l->all)
+			return false;
+		lists |= l->lists;
+	}
+	return lists && !o->names && !o->min;
+}
+
 /* Plans the properties that have no names in the schema. */
 static void list_classes(struct js *c, const struct js_object *o, struct js_object_plan *p)
 {
@@ -122,7 +135,7 @@ static void list_classes(struct js *c, const struct js_object *o, struct js_obje
 	bool closed = false;
 	for (size_t i = 0; i < o->n_layers; i++)
 		closed |= o->layer[i]->more == JS_NONE && !o->layer[i]->n_patterns;
-	if (closed || p->max == 0)
+	if (closed || p->max == 0 || (c->closed && names_all(o)))
 		return;
 	struct cell cell[MAX_CLASSES];
 	size_t n = cut_names(c, o, p, cell);

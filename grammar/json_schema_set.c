@@ -375,7 +375,8 @@ static void objects_or(struct js *c, struct js_set *out, const struct js_set *a,
 	size_t n = a->n_objects + b->n_objects;
 	for (size_t i = 0; i < n; i++) {
 		const struct js_object *o = i < a->n_objects ? &a->object[i] : &b->object[i - a->n_objects];
-		if (any_object(o)) { /* everything else is in it */
+		/* everything else is in it, and says no more of its values */
+		if (any_object(o) && (!c->annotates || n == 1)) {
 			out->object = o;
 			out->n_objects = 1;
 			return;
@@ -398,7 +399,7 @@ static void arrays_or(struct js *c, struct js_set *out, const struct js_set *a,
 	size_t n = a->n_arrays + b->n_arrays;
 	for (size_t i = 0; i < n; i++) {
 		const struct js_array *o = i < a->n_arrays ? &a->array[i] : &b->array[i - a->n_arrays];
-		if (any_array(o)) {
+		if (any_array(o) && (!c->annotates || n == 1)) {
 			out->array = o;
 			out->n_arrays = 1;
 			return;

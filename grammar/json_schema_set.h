@@ -42,7 +42,10 @@ struct js_layer {
 	const struct js_dfa **pattern; /* patternProperties */
 	uint32_t *pattern_goal;
 	size_t n_patterns;
-	uint32_t more; /* goal of additionalProperties */
+	uint32_t more;  /* goal of additionalProperties */
+	bool evaluates; /* a schema that the value obeys says it; see json_schema_unevaluated.h */
+	bool all;       /* and says something of every property */
+	bool lists;     /* the schema has `properties`, and nothing for other names */
 };
 
 struct js_object {
@@ -60,12 +63,14 @@ struct js_object {
 struct js_items {
 	uint32_t *goal; /* prefixItems */
 	size_t n;
-	uint32_t rest; /* goal of items */
+	uint32_t rest;       /* goal of items */
+	bool evaluates, all; /* as in js_layer */
 };
 
 struct js_contains {
 	uint32_t goal, min, max;
 	uint32_t other;               /* goal: not `goal`; needed if max is bounded */
+	bool evaluates;               /* as in js_layer: the items that obey `goal` */
 	const struct js_fault *fault; /* told if it cannot be enforced */
 };
 
@@ -102,8 +107,10 @@ struct js {
 	struct js_doc doc; /* first: a struct js is passed as its doc and its base */
 	struct js_goal *goal;
 	uint32_t n_goals, *goal_table, goal_mask;
-	uint32_t loop; /* node whose meaning depended on itself at the last JS_LOOP */
-	int depth;     /* of js_eval */
+	uint32_t loop;  /* node whose meaning depended on itself at the last JS_LOOP */
+	int depth;      /* of js_eval */
+	bool annotates; /* what a value's schemas evaluate matters */
+	bool closed;    /* see struct mx_json_options */
 };
 
 /* No value: every goal but JS_ANY begins here; all values. */

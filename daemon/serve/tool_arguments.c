@@ -41,7 +41,8 @@ uint32_t mx_tool_arguments_json(struct mx_rules *r, const json_t *schema, struct
 	if (json_object_size(schema) == 0)
 		return mx_rules_json_object(r, NULL);
 	json_t *own = of_objects(schema);
-	uint32_t node = own ? mx_rules_json_schema(r, own, NULL, err)
+	const struct mx_json_options options = {.closed = true};
+	uint32_t node = own ? mx_rules_json_schema(r, own, &options, err)
 	                    : mx_rules_fail(r, MX_E_NOMEM, "out of memory");
 	json_decref(own);
 	return node;
@@ -112,7 +113,7 @@ uint32_t mx_tool_arguments_xml(struct mx_rules *r, const struct mx_xml_form *for
 	                            .write = xml_write,
 	                            .between = "",
 	                            .plain_end = form->value_end,
-	                            .options = {.no_end_tags = true}};
+	                            .options = {.no_end_tags = true, .closed = true}};
 	return members(r, &m, &n, err);
 }
 
@@ -143,6 +144,7 @@ uint32_t mx_tool_arguments_python(struct mx_rules *r, const struct mx_pythonic_f
 	struct mx_json_members m = {.kind = python_kind,
 	                            .write = python_write,
 	                            .between = form->prefix ? "," : ", ",
-	                            .plain_end = form->quote};
+	                            .plain_end = form->quote,
+	                            .options = {.closed = true}};
 	return members(r, &m, &n, err);
 }

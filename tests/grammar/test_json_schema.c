@@ -74,9 +74,9 @@ static json_t *parse(struct run *run, const char *text)
 	return v;
 }
 
-static void begin_schema(struct run *run, const char *text, bool spaced)
+static void begin_schema(struct run *run, const char *text, bool spaced, bool closed)
 {
-	struct mx_json_options options = {.any_whitespace = spaced};
+	struct mx_json_options options = {.any_whitespace = spaced, .closed = closed};
 	struct mx_err err;
 	json_t *schema = parse(run, text);
 	mx_grammar_unref(run->g);
@@ -121,8 +121,9 @@ static void one_line(struct run *run, char *line)
 		return;
 	}
 	*text++ = 0;
-	if (strcmp(line, "schema") == 0 || strcmp(line, "spaced") == 0) {
-		begin_schema(run, text, line[1] == 'p');
+	bool spaced = strcmp(line, "spaced") == 0, closed = strcmp(line, "closed") == 0;
+	if (strcmp(line, "schema") == 0 || spaced || closed) {
+		begin_schema(run, text, spaced, closed);
 	} else if (strcmp(line, "refused") == 0) {
 		refuse_schema(run, text);
 	} else if (run->g && strcmp(line, "yes") == 0) {

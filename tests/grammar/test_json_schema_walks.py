@@ -104,7 +104,7 @@ class Schemas:
         return {"type": "object", **s}
 
     def combined(self, depth):
-        kind = self.rng.choice(["anyOf", "oneOf", "allOf", "not", "if", "type", "tagged"])
+        kind = self.rng.choice(["anyOf", "oneOf", "allOf", "not", "if", "type", "tagged", "rest"])
         if kind == "not":
             return {"allOf": [self.schema(depth + 1)], "not": self.schema(depth + 2)}
         if kind == "if":
@@ -112,6 +112,8 @@ class Schemas:
             return {"type": "object", "properties": {name: {"enum": [1, "a", True]}, "then": self.schema(depth + 2)},
                     "required": [name], "if": {"properties": {name: {"const": 1}}},
                     self.rng.choice(["then", "else"]): {"required": ["then"]}, "additionalProperties": False}
+        if kind == "rest":
+            return self.rest(depth)
         if kind == "type":
             return {"type": self.rng.sample(["null", "boolean", "integer", "string", "number"], 2)}
         if kind == "tagged":
@@ -119,6 +121,28 @@ class Schemas:
                 {"type": "object", "properties": {"kind": {"const": k}, "v": self.schema(depth + 1)},
                  "required": ["kind"]} for k in "abc"]}
         return {kind: [self.schema(depth + 1) for _ in range(self.rng.randrange(1, 4))]}
+
+    def rest(self, depth):
+        """Properties or items that schemas side by side evaluate, and what the others are."""
+        rest = self.rng.choice([False, self.schema(depth + 2)])
+        if self.rng.random() < 0.3:
+            parts = [self.array(depth + 1) for _ in range(2)]
+            more = {"type": "array", "maxItems": 4, "unevaluatedItems": rest}
+        else:
+            parts = [self.object(depth + 1) for _ in range(2)]
+            for p in parts:
+                if self.rng.random() < 0.8:
+                    p.pop("additionalProperties", None)
+            more = {"type": "object", "unevaluatedProperties": rest,
+                    "properties": {self.rng.choice(WORDS): self.schema(depth + 2)}}
+            if self.rng.random() < 0.3:
+                more["dependentSchemas"] = {self.rng.choice(WORDS): parts.pop()}
+        kind = self.rng.choice(["anyOf", "allOf", "oneOf", "if", "not"])
+        if kind == "if":
+            return {**more, "if": parts[0], "then": parts[-1]}
+        if kind == "not":
+            return {**more, "allOf": [parts[0]], "not": {"not": parts[-1]}}
+        return {**more, kind: parts}
 
     def schema(self, depth=0):
         kind = self.rng.randrange(12)
