@@ -183,6 +183,7 @@ static const struct mx_field fields[] = {
 	/* Of messages: what answers of other servers hold that clients send back. */
 	IGNORED("refusal", M), /* a message that has nothing else is refused */
 	IGNORED("annotations", M),
+	IGNORED("provider_specific_fields", M), /* LiteLLM's */
 	IGNORED("parsed", M),
 	IGNORED("cache_control", M), /* every prefix is cached */
 	REFUSED("audio", M, NONE, NO_MEDIA),

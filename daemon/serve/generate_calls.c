@@ -111,13 +111,9 @@ mx_status mx_gen_take_calls(struct mx_generation *g, const struct mx_api_request
 		                         "known (tool_parser in the server's configuration names "
 		                         "one)"
 		                       : "'parse_tool_calls' is false");
-	if (r->must_call && r->constraint.kind != MX_CONSTRAINT_NONE)
-		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "tool_choice",
-		                   "'tool_choice' asks for a call, and '%s' for a text: they exclude each "
-		                   "other",
-		                   r->constraint.field);
 	struct mx_constraint_source instead = {0};
-	bool either = r->constraint.kind != MX_CONSTRAINT_NONE;
+	/* agents say the form of their last answer in each request, those that demand calls too */
+	bool either = !r->must_call && r->constraint.kind != MX_CONSTRAINT_NONE;
 	mx_status st = either ? mx_constraint_source_open(&instead, &r->constraint, err) : MX_OK;
 	if (st != MX_OK)
 		return st;

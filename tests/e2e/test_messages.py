@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-from agents import ARGUMENTS, CHAT, Caller, agent_model, events
+from agent_harness import ARGUMENTS, CHAT, Caller, agent_model, events
 from harness import PATIENCE, Frontend, Mixd, Skip, main, server
 
 PYTHON = os.environ.get("MIXD_TEST_PYTHON", sys.executable)

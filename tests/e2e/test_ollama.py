@@ -6,7 +6,7 @@ import json
 import re
 import sys
 
-from agents import ARGUMENTS, Caller
+from agent_harness import ARGUMENTS, Caller
 from harness import ATTENTION, DEMO, Frontend, Mixd, Skip, main, server
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z$")

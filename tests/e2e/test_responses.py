@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 
-from agents import ARGUMENTS, CHAT, Caller, agent_model
-from agents import events as events_of
+from agent_harness import ARGUMENTS, CHAT, Caller, agent_model
+from agent_harness import events as events_of
 from harness import PATIENCE, Frontend, Mixd, Skip, check_error, main, server
 
 PYTHON = os.environ.get("MIXD_TEST_PYTHON", sys.executable)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 
+from agent_harness import model_with_marks
 from harness import DEMO, PATIENCE, Mixd, Skip, Stream, check_error, main
 
 PYTHON = os.environ.get("MIXD_TEST_PYTHON", sys.executable)
@@ -20,22 +21,6 @@ LOOK = {"type": "function", "function": {"name": "look", "description": "Looks a
                                      "days": {"type": "integer", "minimum": 0, "maximum": 99}},
     "required": ["city", "days"], "additionalProperties": False}}}
 CLOCK = {"type": "function", "function": {"name": "clock"}}
-TEMPLATE = """{% if tools %}{{ tools | tojson }} MARKS
-{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}
-CALL {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}
-{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"""
-
-
-def model_with_marks(folder, marks, end=""):
-    """The bundled model with a template that has the marks of a family's."""
-    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"):
-        os.symlink(os.path.join(DEMO, name), os.path.join(folder, name))
-    with open(os.path.join(DEMO, "tokenizer_config.json")) as f:
-        config = json.load(f)
-    config["chat_template"] = TEMPLATE.replace("MARKS", marks) + end
-    with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:
-        json.dump(config, f)
-    return folder
 
 
 def add_think_tokens(folder):
@@ -173,8 +158,11 @@ def test_choices():
             "name": "n", "schema": {"type": "blob"}}}), 400, None, "response_format.json_schema.schema")
         check_error(post(tool_choice={"type": "function", "function": {"name": "g"}}), 400, "invalid_value",
                     "tool_choice", "not among")
-        check_error(post(tool_choice="required", response_format={"type": "json_object"}), 400,
-                    "invalid_value", "tool_choice", "exclude")
+        # a form is that of the text, and where a call is demanded there is none: agents send both
+        both = s.complete(CHAT, tool_choice="required", parallel_tool_calls=False, **dict(
+            ask, response_format={"type": "json_object"}))["choices"][0]
+        alone = s.complete(CHAT, tool_choice="required", parallel_tool_calls=False, **ask)["choices"][0]
+        assert both["message"]["tool_calls"][0]["function"] == alone["message"]["tool_calls"][0]["function"], both
         s.stop()
 
 

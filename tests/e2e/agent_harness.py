@@ -55,6 +55,24 @@ def agent_model(folder, template=TEMPLATE):
     return folder
 
 
+TOOLS_TEMPLATE = """{% if tools %}{{ tools | tojson }} MARKS
+{% endif %}{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}
+CALL {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}
+{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"""
+
+
+def model_with_marks(folder, marks, end=""):
+    """The bundled model with a template that has the marks of a family's."""
+    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"):
+        os.symlink(os.path.join(DEMO, name), os.path.join(folder, name))
+    with open(os.path.join(DEMO, "tokenizer_config.json")) as f:
+        config = json.load(f)
+    config["chat_template"] = TOOLS_TEMPLATE.replace("MARKS", marks) + end
+    with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:
+        json.dump(config, f)
+    return folder
+
+
 def events(s, path, **fields):
     """[(event, data)] of a stream."""
     c = s.connect()
