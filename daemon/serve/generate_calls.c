@@ -29,10 +29,7 @@ mx_status mx_gen_parse_rules(struct mx_generation *g, const struct mx_api_reques
 	rules->reasoning = raw ? NULL : m->reasoning;
 	rules->drop_reasoning = r->reasoning == MX_REASONING_HIDDEN;
 	rules->one_call = !r->parallel_calls;
-	/* a constraint lets a mark come wherever its text may, and then it is text */
-	const struct mx_tool_format *calls =
-		r->constraint.kind != MX_CONSTRAINT_NONE && rules->reasoning ? m->calls : rules->calls;
-	for (size_t i = 0; calls && (mark = mx_tool_format_mark(calls, i)); i++)
+	for (size_t i = 0; rules->calls && (mark = mx_tool_format_mark(rules->calls, i)); i++)
 		show(rules, mark);
 	for (size_t i = 0; rules->reasoning && (mark = mx_reasoning_format_mark(rules->reasoning, i));
 	     i++)

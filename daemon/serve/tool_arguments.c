@@ -7,9 +7,21 @@
 #include "grammar/json_schema.h"
 #include "proto/json_out.h"
 
-static uint32_t text(struct mx_rules *r, const char *s)
+uint32_t mx_tool_text(struct mx_rules *r, const char *s)
 {
-	return mx_rules_bytes(r, s ? s : "", s ? strlen(s) : 0);
+	uint32_t node = mx_rules_bytes(r, "", 0);
+	size_t i = 0, done = 0;
+	for (; s && s[i]; i++) {
+		if (!mx_tool_mark_begins(s + i))
+			continue;
+		uint32_t mark = mx_rules_bytes(r, MX_TOOL_MARK, strlen(MX_TOOL_MARK));
+		const uint32_t parts[] = {node, mx_rules_bytes(r, s + done, i - done),
+		                          mx_rules_repeat(r, mark, 0, 1)};
+		node = mx_rules_seq(r, parts, 3);
+		done = i;
+	}
+	const uint32_t parts[] = {node, mx_rules_bytes(r, s ? s + done : "", i - done)};
+	return mx_rules_seq(r, parts, 2);
 }
 
 uint32_t mx_tool_arguments_quoted(struct mx_rules *r, const char *s)
@@ -37,7 +49,7 @@ static json_t *of_objects(const json_t *schema)
 uint32_t mx_tool_arguments_json(struct mx_rules *r, const json_t *schema, struct mx_err *err)
 {
 	if (!json_is_object(schema))
-		return text(r, "{}");
+		return mx_tool_text(r, "{}");
 	if (json_object_size(schema) == 0)
 		return mx_rules_json_object(r, NULL);
 	json_t *own = of_objects(schema);
@@ -66,7 +78,7 @@ static uint32_t members(struct mx_rules *r, struct mx_json_members *m, struct no
                         struct mx_err *err)
 {
 	if (!json_is_object(n->schema))
-		return text(r, "");
+		return mx_tool_text(r, "");
 	json_t *own = of_objects(n->schema);
 	m->arg = n;
 	uint32_t node =
@@ -92,16 +104,16 @@ static uint32_t xml_write(const void *arg, struct mx_rules *r, const char *name,
 	const struct mx_xml_form *form = ((const struct notation *)arg)->xml;
 	const char *line = form->lines ? "\n" : "";
 	const char *key_end = plain && form->string_end ? form->string_end : form->key_end;
-	const uint32_t parts[] = {text(r, form->parameter),
-	                          text(r, name),
-	                          text(r, key_end),
-	                          text(r, form->value ? "\n" : ""),
-	                          text(r, form->value),
-	                          text(r, line),
+	const uint32_t parts[] = {mx_tool_text(r, form->parameter),
+	                          mx_tool_text(r, name),
+	                          mx_tool_text(r, key_end),
+	                          mx_tool_text(r, form->value ? "\n" : ""),
+	                          mx_tool_text(r, form->value),
+	                          mx_tool_text(r, line),
 	                          value,
-	                          text(r, line),
-	                          text(r, form->value_end),
-	                          text(r, "\n")};
+	                          mx_tool_text(r, line),
+	                          mx_tool_text(r, form->value_end),
+	                          mx_tool_text(r, "\n")};
 	return mx_rules_seq(r, parts, sizeof(parts) / sizeof(*parts));
 }
 
@@ -132,9 +144,12 @@ static uint32_t python_write(const void *arg, struct mx_rules *r, const char *na
                              uint32_t value)
 {
 	const struct mx_pythonic_form *form = ((const struct notation *)arg)->python;
-	uint32_t quote = text(r, plain ? form->quote : "");
-	return mx_rules_seq(
-		r, (uint32_t[]){text(r, name), text(r, form->prefix ? ":" : "="), quote, value, quote}, 5);
+	uint32_t quote = mx_tool_text(r, plain ? form->quote : "");
+	return mx_rules_seq(r,
+	                    (uint32_t[]){mx_tool_text(r, name),
+	                                 mx_tool_text(r, form->prefix ? ":" : "="), quote, value,
+	                                 quote},
+	                    5);
 }
 
 uint32_t mx_tool_arguments_python(struct mx_rules *r, const struct mx_pythonic_form *form,

@@ -9,6 +9,14 @@
 #include "proto/tools/pythonic.h"
 #include "proto/tools/xml.h"
 
+/* A byte that no text has. Tokens that are marks of formats have it in front of their text
+ * (mx_served_vocabulary), so that one can stand where the grammar has a mark, and not inside a
+ * string, where a text that looks like it has other tokens. */
+#define MX_TOOL_MARK "\xff"
+
+/* A text of a format, in which marks may be tokens of their own. NULL = "". */
+uint32_t mx_tool_text(struct mx_rules *r, const char *s);
+
 /* These return a node, or 0 with the reason in *err (`where` is a JSON pointer into the schema) or
  * in the rules. schema: `parameters` of a tool; NULL: it has none. */
 

@@ -13,7 +13,7 @@
 
 static uint32_t text(struct mx_rules *r, const char *s)
 {
-	return mx_rules_bytes(r, s ? s : "", s ? strlen(s) : 0);
+	return mx_tool_text(r, s);
 }
 
 /* One node behind the other, up to n of them. */

@@ -2,21 +2,24 @@
 #include "daemon/serve/vocabulary.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
+#include "daemon/serve/tool_arguments.h"
 
 #define MAX_MARKS 32
 
-/* Adds a mark's id to ids[n] if it is a special token. Returns how many there are then. */
+/* Adds a mark's id to ids[n] if it is a token, which families need not call special. Returns how
+ * many there are then. */
 static size_t add_mark(const struct mx_tokenizer *t, const char *mark, int32_t *ids, size_t n)
 {
 	int32_t id = mx_tokenizer_id(t, mark);
-	if (id >= 0 && mx_tokenizer_is_special(t, id) && n < MAX_MARKS)
+	if (id >= 0 && n < MAX_MARKS)
 		ids[n++] = id;
 	return n;
 }
 
-/* Lists the special tokens that delimit tool calls and reasoning. */
+/* Lists the tokens that delimit tool calls and reasoning. */
 static size_t list_marks(const struct mx_served *m, int32_t *ids)
 {
 	size_t n = 0;
@@ -36,6 +39,20 @@ static bool holds(const int32_t *ids, size_t n, int32_t id)
 	return false;
 }
 
+/* Appends the bytes of a token. The byte in front of marks is no other token's: one that has it,
+ * which no UTF-8 text needs, gets none. */
+static mx_status append(const struct mx_tokenizer *t, int32_t id, bool mark, struct mx_buf *text)
+{
+	size_t before = text->len;
+	if (mark)
+		mx_buf_puts(text, MX_TOOL_MARK);
+	mx_status st = mx_tokenizer_token_bytes(t, id, text);
+	if (!mark && text->len > before &&
+	    memchr(mx_buf_str(text) + before, *MX_TOOL_MARK, text->len - before))
+		text->data[text->len = before] = 0;
+	return st;
+}
+
 /* Fills text and offsets[n + 1] with the bytes of all tokens; of special ones, only of those marks
  * [n_marks]. */
 static bool collect(const struct mx_tokenizer *t, size_t n, const int32_t *marks, size_t n_marks,
@@ -45,8 +62,9 @@ static bool collect(const struct mx_tokenizer *t, size_t n, const int32_t *marks
 	for (size_t i = 0; i < n; i++) {
 		int32_t id = (int32_t)i;
 		offsets[i] = text->len;
-		if (i < known && (!mx_tokenizer_is_special(t, id) || holds(marks, n_marks, id)) &&
-		    mx_tokenizer_token_bytes(t, id, text) == MX_E_NOMEM)
+		bool mark = holds(marks, n_marks, id);
+		if (i < known && (!mx_tokenizer_is_special(t, id) || mark) &&
+		    append(t, id, mark, text) == MX_E_NOMEM)
 			return false;
 	}
 	offsets[n] = text->len;

@@ -154,12 +154,12 @@ static const struct mx_tool_format formats[] = {
 #define N_FORMATS (sizeof(formats) / sizeof(*formats))
 
 static const struct mx_reasoning_format reasonings[] = {
-	{"think", "<think>", "</think>"},
-	{"mistral", "[THINK]", "[/THINK]"},
-	{"seed_oss", "<seed:think>", "</seed:think>"},
-	{"command", "<|START_THINKING|>", "<|END_THINKING|>"},
-	{"gemma4", "<|channel>thought", "<channel|>"},
-	{"harmony", NULL, NULL},
+	{"think", "<think>", "</think>", NULL},
+	{"mistral", "[THINK]", "[/THINK]", NULL},
+	{"seed_oss", "<seed:think>", "</seed:think>", NULL},
+	{"command", "<|START_THINKING|>", "<|END_THINKING|>", NULL},
+	{"gemma4", "<|channel>thought", "<channel|>", "<|channel>"},
+	{"harmony", NULL, NULL, NULL},
 };
 #define N_REASONINGS (sizeof(reasonings) / sizeof(*reasonings))
 
@@ -282,7 +282,26 @@ const char *mx_tool_format_mark(const struct mx_tool_format *f, size_t i)
 
 const char *mx_reasoning_format_mark(const struct mx_reasoning_format *f, size_t i)
 {
-	return i == 0 ? f->begin : i == 1 ? f->end : NULL;
+	return i == 0 ? f->begin : i == 1 ? f->end : i == 2 ? f->token : NULL;
+}
+
+static bool begins(const char *text, const char *mark)
+{
+	return !strncmp(text, mark, strlen(mark));
+}
+
+bool mx_tool_mark_begins(const char *text)
+{
+	const char *mark;
+	for (size_t k = 0; k < N_FORMATS; k++)
+		for (size_t i = 0; (mark = mx_tool_format_mark(&formats[k], i)); i++)
+			if (begins(text, mark))
+				return true;
+	for (size_t k = 0; k < N_REASONINGS; k++)
+		for (size_t i = 0; (mark = mx_reasoning_format_mark(&reasonings[k], i)); i++)
+			if (begins(text, mark))
+				return true;
+	return false;
 }
 
 /* Returns true if a prompt ends with a mark, white space aside. */

@@ -38,6 +38,9 @@ const struct mx_reasoning_format *mx_reasoning_format_of(const char *template, s
 const char *mx_tool_format_mark(const struct mx_tool_format *f, size_t i);
 const char *mx_reasoning_format_mark(const struct mx_reasoning_format *f, size_t i);
 
+/* Returns true if a text begins with a mark of some format. */
+bool mx_tool_mark_begins(const char *text);
+
 /* Returns true if a prompt's text ends with the mark that begins reasoning, white space aside. */
 bool mx_reasoning_is_open(const struct mx_reasoning_format *f, const char *prompt, size_t len);
 /* The same of the mark that ends it: templates write it where a client wants no reasoning. */

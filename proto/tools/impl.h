@@ -44,6 +44,7 @@ struct mx_tool_format {
 struct mx_reasoning_format {
 	const char *name;
 	const char *begin, *end; /* marks; NULL: the reader of calls tells it */
+	const char *token;       /* special token that `begin` begins with and is more than; or NULL */
 };
 
 /* A call that is written as a JSON object. */

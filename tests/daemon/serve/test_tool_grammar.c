@@ -49,7 +49,7 @@ static int start(void **state)
 		text[i] = (uint8_t)i;
 		offsets[i] = i;
 	}
-	offsets[256] = 256;
+	offsets[256] = 255; /* the last byte stands for marks that are tokens */
 	tools = json_loads(tools_text, 0, NULL);
 	const char *seed = getenv("MIXD_TEST_SEED");
 	rng = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
@@ -267,6 +267,62 @@ static void reasoning_comes_first(void **state)
 	check(&g, 50);
 	g.reasoning_open = true;
 	check(&g, 50);
+}
+
+/* A token that is a mark (MX_TOOL_MARK in front) stands where the format has the mark, and inside
+ * no string of JSON; its text may. */
+static void marks_may_be_tokens(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *format, *reasoning, *text;
+		bool taken;
+	} cases[] = {
+		{"hermes", NULL,
+	     "\xff<tool_call>\n{\"name\": \"clock\", \"arguments\": {}}\n\xff</tool_call>", true},
+		{"hermes", NULL,
+	     "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"</tool_call>", true},
+		{"hermes", NULL,
+	     "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"city\": \"\xff</tool_call>", false},
+		{"hermes", "think", "\xff<think>\nHm, \xff<tool_call> and\xff</think>\n\xff<tool_call>\n{",
+	     true},
+		{"hermes", "think", "\xff<think>\n</think>\n<tool_call>\n{\"name\": \"clo\xff</think>",
+	     false},
+		{"deepseek_v3", NULL,
+	     "\xff<｜tool▁calls▁begin｜>\xff<｜tool▁call▁begin｜>function\xff<｜tool▁sep｜>clock\n```"
+	     "json\n{}"
+	     "\n```\xff<｜tool▁call▁end｜>\xff<｜tool▁calls▁end｜>",
+	     true},
+		{"glm45", NULL,
+	     "\xff<tool_call>look\n\xff<arg_key>city\xff</arg_key>\n\xff<arg_value>Rome\xff</"
+	     "arg_value>",
+	     true},
+		{"glm45", NULL, "<tool_call>look\n<arg_key>city</arg_key>\n<arg_value>Ro\xff<arg_key>",
+	     false},
+		{"gemma4", "gemma4",
+	     "\xff<|channel>thought\nHm\xff<channel|>\xff<|tool_call>call:look{city:\xff<|\"|>Rome\xff<"
+	     "|\"|>",
+	     true},
+		{"harmony", NULL,
+	     "\xff<|channel|>commentary to=functions.clock \xff<|constrain|>json\xff<|message|>{}",
+	     true},
+	};
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		struct mx_err err;
+		struct mx_matcher *m = NULL;
+		const struct mx_tool_grammar g = {
+			.format = mx_tool_format_named(cases[i].format),
+			.reasoning = cases[i].reasoning ? mx_reasoning_format_named(cases[i].reasoning) : NULL,
+			.tools = tools};
+		struct mx_grammar *grammar = compile(&g, &err);
+		assert_non_null(grammar);
+		assert_int_equal(mx_matcher_new(grammar, vocab, &m), MX_OK);
+		if (mx_matcher_accept_bytes(m, cases[i].text, strlen(cases[i].text)) != cases[i].taken)
+			fail_msg("%s: %s is %staken", cases[i].format, cases[i].text,
+			         cases[i].taken ? "not " : "");
+		mx_matcher_free(m);
+		mx_grammar_unref(grammar);
+	}
 }
 
 static void on_text(void *arg, const struct mx_tool_event *e)
@@ -523,6 +579,7 @@ int main(void)
 		cmocka_unit_test(every_text_is_read_as_calls),
 		cmocka_unit_test(text_may_come_in_front),
 		cmocka_unit_test(reasoning_comes_first),
+		cmocka_unit_test(marks_may_be_tokens),
 		cmocka_unit_test(other_texts_come_after_reasoning),
 		cmocka_unit_test(faults_name_their_place),
 		cmocka_unit_test(strings_without_quotes),
