@@ -377,11 +377,11 @@ mx_status mx_parse_fields(const json_t *o, const char *path, enum mx_fields rout
 	return mx_fields_check(&table, route, o, path, NULL, unknown, err);
 }
 
-mx_status mx_api_check_message(const json_t *message, size_t index,
+mx_status mx_api_check_message(const json_t *message, const char *at,
                                const struct mx_api_reader *reader, struct mx_api_unknown *unknown,
                                struct mx_api_error *err)
 {
-	char path[32];
-	snprintf(path, sizeof(path), "messages[%zu].", index);
+	char path[64];
+	snprintf(path, sizeof(path), "%s.", at);
 	return mx_fields_check(&table, MX_FIELDS_MESSAGE, message, path, reader, unknown, err);
 }

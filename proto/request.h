@@ -85,6 +85,7 @@ struct mx_api_request {
 
 	/* Chat; borrowed from `root`. */
 	json_t *messages;      /* content is a string, absent, null, or a list of text parts */
+	json_t *places;        /* where the client has each message, for errors; NULL = "messages[i]" */
 	json_t *tools;         /* NULL = none */
 	json_t *documents;     /* NULL = none */
 	json_t *template_vars; /* chat_template_kwargs, NULL = none */
@@ -172,8 +173,8 @@ struct mx_api_reader {
 };
 /* Checks the names of a message's members, as the parsers check those of a request: fails with a
  * 400 for one that neither the template reads nor OpenAI's API knows, unless `unknown` allows it.
- * `index`: of the message, for the error. */
-mx_status mx_api_check_message(const json_t *message, size_t index,
+ * `at`: where the client has the message, for the error. */
+mx_status mx_api_check_message(const json_t *message, const char *at,
                                const struct mx_api_reader *reader, struct mx_api_unknown *unknown,
                                struct mx_api_error *err);
 

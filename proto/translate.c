@@ -9,7 +9,7 @@
 
 void mx_translation_begin(struct mx_translation *t)
 {
-	*t = (struct mx_translation){.chat = json_object()};
+	*t = (struct mx_translation){.chat = json_object(), .places = json_array(), .at = "messages"};
 	t->messages = json_array();
 	mx_translation_set(t, "messages", t->messages);
 	if (t->failed)
@@ -19,6 +19,7 @@ void mx_translation_begin(struct mx_translation *t)
 void mx_translation_drop(struct mx_translation *t)
 {
 	json_decref(t->chat);
+	json_decref(t->places);
 	*t = (struct mx_translation){0};
 }
 
@@ -53,6 +54,7 @@ json_t *mx_translation_message(struct mx_translation *t, const char *role)
 	json_t *m = json_object();
 	set(t, m, "role", json_string(role));
 	append(t, t->messages, m);
+	append(t, t->places, json_string(t->at));
 	t->assistant = t->failed || strcmp(role, "assistant") ? NULL : m;
 	return t->failed ? NULL : m;
 }
@@ -195,18 +197,61 @@ mx_status mx_translation_end(struct mx_translation *t, const struct mx_rename *n
 		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	}
 	mx_status s = mx_api_parse_json(MX_API_CHAT, t->chat, unknown, out, err);
-	*t = (struct mx_translation){0};
-	if (s == MX_OK)
+	if (s == MX_OK) {
 		out->may_drop_reasoning = true;
-	else
+		/* kept with the request, which has none of that name */
+		if (!json_object_set(out->root, "", t->places))
+			out->places = t->places;
+	} else {
 		mx_rename_error(err, names, n);
+	}
+	json_decref(t->places);
+	*t = (struct mx_translation){0};
 	return s;
 }
+
+enum { NAME = 48 }; /* bytes of a name in the client's API */
 
 /* True if a name ends here: "tools" in "tools[0]", not in "tools_x". */
 static bool ends(char c)
 {
-	return !c || c == '.' || c == '[' || c == '\'';
+	return !c || c == '.' || c == '[' || c == '\'' || c == '/';
+}
+
+/* Returns how much of a text a name of the translated request is, 0 if it begins with another one;
+ * *digits: what stands for '#' in it. */
+static size_t match(const char *text, const char *name, const char **digits, int *n_digits)
+{
+	const char *s = text;
+	for (; *name; name++) {
+		if (*name == '#') {
+			*digits = s;
+			*n_digits = (int)strspn(s, "0123456789");
+			s += *n_digits;
+			if (!*n_digits)
+				return 0;
+		} else if (*s++ != *name) {
+			return 0;
+		}
+	}
+	return ends(*s) ? (size_t)(s - text) : 0;
+}
+
+/* Returns the length of the name at the beginning of a text that has another one in the client's
+ * API, which goes to `to`; 0: there is none. */
+static size_t find(const char *text, const struct mx_rename *names, size_t n, char to[NAME])
+{
+	for (size_t i = 0; i < n; i++) {
+		const char *digits = "", *gap = strchr(names[i].to, '#');
+		int n_digits = 0;
+		size_t len = match(text, names[i].from, &digits, &n_digits);
+		if (!len)
+			continue;
+		snprintf(to, NAME, "%.*s%.*s%s", gap ? (int)(gap - names[i].to) : (int)strlen(names[i].to),
+		         names[i].to, gap ? n_digits : 0, digits, gap ? gap + 1 : "");
+		return len;
+	}
+	return 0;
 }
 
 /* Replaces `len` bytes at `at` of a string of `cap` bytes, which is cut off if it gets too long. */
@@ -220,28 +265,18 @@ static void replace(char *text, size_t cap, size_t at, size_t len, const char *b
 void mx_rename_error(struct mx_api_error *err, const struct mx_rename *names, size_t n)
 {
 	_Static_assert(sizeof(err->message) <= 640, "the rest of a message fits replace()");
-	for (size_t i = 0; i < n; i++) {
-		const char *from = names[i].from, *to = names[i].to;
-		size_t len = strlen(from);
-		if (!strncmp(err->param, from, len) && ends(err->param[len])) {
-			replace(err->param, sizeof(err->param), 0, len, to);
-			break;
-		}
-	}
+	char to[NAME];
+	size_t len = find(err->param, names, n, to);
+	if (len)
+		replace(err->param, sizeof(err->param), 0, len, to);
 	/* names are quoted in messages; each is replaced once, so that no new name is replaced again */
 	for (size_t at = 0; err->message[at]; at++) {
-		if (err->message[at] != '\'')
+		len = err->message[at] == '\'' ? find(err->message + at + 1, names, n, to) : 0;
+		if (!len)
 			continue;
-		for (size_t i = 0; i < n; i++) {
-			size_t len = strlen(names[i].from);
-			if (strncmp(err->message + at + 1, names[i].from, len) ||
-			    !ends(err->message[at + 1 + len]))
-				continue;
-			replace(err->message, sizeof(err->message), at + 1, len, names[i].to);
-			at += strlen(names[i].to);
-			break;
-		}
-		if (!err->message[at])
+		replace(err->message, sizeof(err->message), at + 1, len, to);
+		at += strlen(to);
+		if (at >= strlen(err->message))
 			break;
 	}
 }

@@ -17,7 +17,8 @@
 /* How many times as much as the body itself (mx_parse_cost) a body and what is made of it take. */
 #define MX_TRANSLATION_COST 2
 
-/* A name in the translated request, and where the client's own API has it. */
+/* A name in the translated request, and where the client's own API has it. '#' stands for digits,
+ * which both have: "tools[#].function". */
 struct mx_rename {
 	const char *from, *to;
 };
@@ -25,6 +26,8 @@ struct mx_rename {
 struct mx_translation {
 	json_t *chat;      /* the request for chat completions */
 	json_t *messages;  /* its messages, borrowed */
+	json_t *places;    /* `at` of each message when it was appended */
+	const char *at;    /* the part of the body that is translated, for errors about its message */
 	json_t *assistant; /* the last message if it is the assistant's and may go on, borrowed */
 	bool failed;
 };

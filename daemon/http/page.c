@@ -29,9 +29,22 @@ static void answer(struct mx_exchange *x, const char *name)
 		mx_exchange_answer(x, has(x, x->file->etag) ? 304 : 200, x->file->type);
 }
 
+/* Editors ask here whether the server speaks Ollama's API; they accept anything, while browsers
+ * name HTML. */
+static bool is_program(const struct mx_exchange *x)
+{
+	const char *list = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "Accept");
+	return list && !strstr(list, "text/html");
+}
+
 void mx_page_get(struct mx_exchange *x)
 {
-	answer(x, "index.html");
+	if (is_program(x)) {
+		mx_buf_puts(&x->answer, "Ollama is running");
+		mx_exchange_answer(x, 200, "text/plain; charset=utf-8");
+	} else {
+		answer(x, "index.html");
+	}
 }
 
 /* Says what the page must know before it can show a key, so that it asks for nothing in vain. */
@@ -61,4 +74,5 @@ void mx_page_add_headers(const struct mx_exchange *x, struct MHD_Response *r)
 	MHD_add_response_header(r, "Cross-Origin-Resource-Policy", "same-origin");
 	MHD_add_response_header(r, "ETag", x->file->etag);
 	MHD_add_response_header(r, "Cache-Control", "no-cache"); /* asked about again, by the tag */
+	MHD_add_response_header(r, "Vary", "Accept");
 }

@@ -194,6 +194,7 @@ static mx_status make_prompt(struct mx_generation *g, const struct mx_api_reques
 	mx_status st;
 	if (r->kind == MX_API_CHAT) {
 		const struct mx_prompt_chat chat = {.messages = r->messages,
+		                                    .places = r->places,
 		                                    .tools = r->tools,
 		                                    .documents = r->documents,
 		                                    .template_vars = r->template_vars,

@@ -209,15 +209,27 @@ static mx_status check_dropped(const struct mx_served *m, const char *name, bool
 	                   name, m->name);
 }
 
+/* Writes where the client has message i. */
+static const char *place_of(const struct mx_prompt_chat *chat, size_t i, char out[48])
+{
+	const char *place = json_string_value(json_array_get(chat->places, i));
+	if (place)
+		snprintf(out, 48, "%s", place);
+	else
+		snprintf(out, 48, "messages[%zu]", i);
+	return out;
+}
+
 /* Refuses messages about tool calls if the template looks at none: it would drop them, or show a
  * tool's result as if somebody had said it. */
-static mx_status check_calls(const struct mx_served *m, const json_t *messages,
+static mx_status check_calls(const struct mx_served *m, const struct mx_prompt_chat *chat,
                              struct mx_api_error *err)
 {
 	const struct mx_chat_template *t = m->chat_template;
+	char at[48];
 	size_t i;
 	const json_t *message;
-	json_array_foreach((json_t *)(uintptr_t)messages, i, message)
+	json_array_foreach(chat->messages, i, message)
 	{
 		const char *role = json_string_value(json_object_get(message, "role")), *dropped = NULL;
 		const json_t *call = json_object_get(message, "function_call");
@@ -233,9 +245,9 @@ static mx_status check_calls(const struct mx_served *m, const json_t *messages,
 			dropped = "the role 'function'";
 		if (dropped)
 			return mx_api_fail(err, MX_FAULT_INVALID, "unsupported_parameter", "messages",
-			                   "messages[%zu] has %s, but the chat template of the model '%s' "
-			                   "never looks at it; write it into the content of a message",
-			                   i, dropped, m->name);
+			                   "%s has %s, but the chat template of the model '%s' never looks at "
+			                   "it; write it into the content of a message",
+			                   place_of(chat, i, at), dropped, m->name);
 	}
 	return MX_OK;
 }
@@ -254,10 +266,11 @@ static mx_status check_members(const struct mx_served *m, const struct mx_prompt
 	const struct mx_api_reader reader = {template_reads, (void *)(uintptr_t)m->chat_template};
 	size_t i;
 	const json_t *message;
+	char at[48];
 	mx_status st = MX_OK;
 	json_array_foreach(chat->messages, i, message)
 	{
-		st = mx_api_check_message(message, i, &reader, chat->unknown, err);
+		st = mx_api_check_message(message, place_of(chat, i, at), &reader, chat->unknown, err);
 		if (st != MX_OK)
 			break;
 	}
@@ -295,7 +308,7 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 	if (st == MX_OK)
 		st = check_members(m, chat, err);
 	if (st == MX_OK)
-		st = check_calls(m, chat->messages, err);
+		st = check_calls(m, chat, err);
 	if (st != MX_OK)
 		return st;
 	json_t *vars = NULL;

@@ -27,6 +27,7 @@ mx_status mx_prompt_text(const struct mx_served *m, const struct mx_api_text *te
 
 struct mx_prompt_chat {
 	json_t *messages;                          /* not NULL */
+	const json_t *places;                      /* as in struct mx_api_request */
 	json_t *tools, *documents, *template_vars; /* may be NULL */
 	struct mx_api_text reasoning_effort;       /* s may be NULL */
 	bool add_generation_prompt;

@@ -178,10 +178,9 @@ static mx_status take_assistant_block(struct content *c, const json_t *block, co
 	return s;
 }
 
-static mx_status take_message(struct content *c, const json_t *m, size_t index)
+static mx_status take_message(struct content *c, const json_t *m, const char *at)
 {
-	char at[MX_PLACE], path[MX_PLACE];
-	mx_place(at, "messages[%zu]", index);
+	char path[MX_PLACE];
 	mx_place(path, "%s.", at);
 	json_t *role = NULL, *message = NULL;
 	if (!json_is_object(m))
@@ -224,6 +223,7 @@ mx_status mx_messages_content(struct mx_translation *t, const json_t *body,
 	struct content c = {t, unknown, err};
 	const json_t *system = mx_parse_get(body, "system");
 	json_t *messages = NULL, *none = NULL;
+	t->at = "system";
 	mx_status s = system ? take_texts(&c, system, "system", &none, "system") : MX_OK;
 	if (s == MX_OK)
 		s = mx_parse_container(body, "messages", JSON_ARRAY, &messages, err);
@@ -232,8 +232,13 @@ mx_status mx_messages_content(struct mx_translation *t, const json_t *body,
 		return mx_api_fail(err, MX_FAULT_INVALID,
 		                   messages ? "invalid_value" : "missing_required_parameter", "messages",
 		                   messages ? "'messages' is empty" : "'messages' is required");
-	for (size_t i = 0; i < n && s == MX_OK; i++)
-		s = take_message(&c, json_array_get(messages, i), i);
+	for (size_t i = 0; i < n && s == MX_OK; i++) {
+		char at[MX_PLACE];
+		mx_place(at, "messages[%zu]", i);
+		t->at = at;
+		s = take_message(&c, json_array_get(messages, i), at);
+	}
+	t->at = "messages";
 	if (s == MX_OK && is(json_object_get(json_array_get(messages, n - 1), "role"), "assistant"))
 		return mx_api_fail(
 			err, MX_FAULT_INVALID, "unsupported_parameter", "messages",

@@ -12,6 +12,9 @@ static const struct mx_rename names[] = {
 	{"stop", "stop_sequences"},
 	{"response_format.json_schema.schema", "output_config.format.schema"},
 	{"response_format", "output_config.format"},
+	{"tools[#].function.parameters", "tools[#].input_schema"},
+	{"tools[#].function", "tools[#]"},
+	{"/#/function/parameters", "/#/input_schema"}, /* a place in tools */
 };
 #define N_NAMES (sizeof(names) / sizeof(*names))
 

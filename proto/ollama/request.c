@@ -222,6 +222,7 @@ static mx_status parse_message(struct mx_translation *t, const json_t *message, 
 		return mx_wrong_type_at(err, at, "content", "a string", content);
 	if (thinking && !json_is_string(thinking))
 		return mx_wrong_type_at(err, at, "thinking", "a string", thinking);
+	t->at = at;
 	bool result = !strcmp(json_string_value(role), "tool");
 	json_t *m =
 		result ? begin_result(t, message) : mx_translation_message(t, json_string_value(role));
@@ -229,6 +230,7 @@ static mx_status parse_message(struct mx_translation *t, const json_t *message, 
 		mx_translation_text(t, m, content);
 	if (thinking && t->assistant)
 		mx_translation_reasoning(t, thinking);
+	t->at = "messages";
 	return t->assistant ? parse_calls(t, mx_parse_get(message, "tool_calls"), at, n_calls, err)
 	                    : MX_OK;
 }

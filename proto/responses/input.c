@@ -191,11 +191,13 @@ mx_status mx_responses_input(struct mx_translation *t, const json_t *body, struc
 	json_t *instructions = mx_parse_get(body, "instructions"), *input = mx_parse_get(body, "input");
 	if (instructions && !json_is_string(instructions))
 		return mx_parse_wrong_type(err, "instructions", "a string", instructions);
+	t->at = "instructions";
 	if (instructions && json_string_length(instructions))
 		mx_translation_system(t, instructions);
 	if (!input)
 		return mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", "input",
 		                   "'input' is required");
+	t->at = "input";
 	if (json_is_string(input)) {
 		mx_translation_text(t, mx_translation_message(t, "user"), input);
 		return MX_OK;
@@ -208,7 +210,9 @@ mx_status mx_responses_input(struct mx_translation *t, const json_t *body, struc
 	for (size_t i = 0; i < json_array_size(input) && s == MX_OK; i++) {
 		char at[MX_PLACE];
 		mx_place(at, "input[%zu]", i);
+		t->at = at;
 		s = add_item(t, json_array_get(input, i), at, err);
 	}
+	t->at = "input";
 	return s;
 }

@@ -16,6 +16,8 @@ static const struct mx_rename names[] = {
 	{"response_format", "text.format"},
 	{"reasoning_effort", "reasoning.effort"},
 	{"logprobs", "include"},
+	{"tools[#].function", "tools[#]"},
+	{"/#/function", "/#"}, /* a place in tools */
 };
 #define N_NAMES (sizeof(names) / sizeof(*names))
 

@@ -67,6 +67,18 @@ def test_chat(s):
     assert whole(s, "/api/chat", **dict(ask, model="other:latest"))["message"] == body["message"]
 
 
+@server(Mixd)
+def test_is_running(s):
+    """What editors look for; browsers get the page."""
+    for accept in ("*/*", "application/json, text/plain, */*"):
+        status, headers, body = s.get("/", headers={"Accept": accept})
+        assert status == 200 and body == b"Ollama is running", (status, body)
+        assert headers["Content-Type"] == "text/plain; charset=utf-8"
+    browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+    assert s.get("/", headers={"Accept": browser})[2].startswith(b"<!doctype html>")
+    assert s.get("/")[2].startswith(b"<!doctype html>")
+
+
 @server(Frontend)
 def test_options(s):
     messages = [{"role": "user", "content": "Hello"}]

@@ -203,6 +203,12 @@ def test_refusals(s):
     check_error(post(input="Hi", tools=[{"type": "function"}]), 400, "invalid_type", "tools[0]")
     check_error(post(input="Hi", tools=[{"type": "function", "name": "f", "nmae": 1}]), 400,
                 "unknown_parameter", "tools[0].nmae", "'name'")
+    # places are those of the client's items: instructions and calls make no items of their own
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    check_error(post(instructions="Be kind", input=[user, user, {"type": "reasoning", "summary": []}, call]), 400,
+                "unsupported_parameter", "input", "input[3] has 'tool_calls'")
+    check_error(post(input="Hi", tools=[{"type": "function", "name": "f g"}]), 400, "invalid_value",
+                "tools[0].name", "'tools[0].name' must be")
     check_error(post(input="Hi", tools=[{"type": "function", "name": "f"}]), 400, "unsupported_parameter",
                 "tools", "never looks at it")
     check_error(s.request("POST", PATH, "{", {"Content-Type": "application/json"}), 400, "invalid_json")

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "proto/messages/response.h"
+#include "proto/messages/request.h"
 #include "proto/responses/request.h"
 #include "proto/responses/response.h"
 #include "proto/translate.h"
@@ -235,6 +236,17 @@ static void test_names_of_errors(void **state)
 	             "'messages_x' is not messages");
 	check_rename("response_format.json_schema.schema", "'response_format.json_schema.schema': no",
 	             "text.format.schema", "'text.format.schema': no");
+	check_rename("tools[12].function.name",
+	             "'tools[12].function.name' and '/3/function/parameters/a'", "tools[12].name",
+	             "'tools[12].name' and '/3/parameters/a'");
+	check_rename("tools[].function", "'tools.function' '", "tools[].function",
+	             "'tools.function' '");
+	struct mx_api_error e;
+	mx_api_fail(&e, MX_FAULT_INVALID, "c", "tools[1].function.parameters",
+	            "'tools[1].function.parameters' at '/1/function/parameters/type'");
+	mx_messages_rename_error(&e);
+	assert_string_equal(e.param, "tools[1].input_schema");
+	assert_string_equal(e.message, "'tools[1].input_schema' at '/1/input_schema/type'");
 	/* the longest ones are cut off */
 	char message[700];
 	memset(message, 'y', sizeof(message) - 1);
