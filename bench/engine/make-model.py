@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a checkpoint with random bf16 weights, and the same weights as GGUF for the peer.
 
-    bench/engine/make-model.py 110m|1.1b|8b|mamba2-130m|mamba2-2.7b DIR [--gguf FILE]
+    bench/engine/make-model.py 110m|1b|1.1b|8b|mamba2-130m|mamba2-2.7b DIR [--gguf FILE]
 
 Shapes: 110m = 12 layers of 768, 12 heads of 64, feed-forward 2048, 32,000 tokens, tied (109.5 M
 parameters); 1.1b = 22 layers of 2048, 32 query and 4 KV heads of 64, feed-forward 5632, 32,000
-tokens, untied (TinyLlama's); 8b = 32 layers of 4096, 32 query and 8 KV heads of 128, feed-forward 14336, 128,256
+tokens, untied (TinyLlama's); 1b = 16 layers of 2048, 32 query and 8 KV heads of 64, feed-forward 8192, 128,256
+tokens, tied (Llama 3.2's); 8b = 32 layers of 4096, 32 query and 8 KV heads of 128, feed-forward 14336, 128,256
 tokens, untied (Llama 3's), context 131,072; mamba2-130m = Mamba-2's smallest, 24 layers of 768, 24 heads of 64, state of
 128, 50,288 tokens, tied; mamba2-2.7b = its largest, 64 layers of 2560, 80 heads of 64. Every weight has a magnitude between 2^-7 and 2^-5 and a random sign, so
 that no activation is subnormal: subnormal or zero data would run at another speed than real data.
@@ -22,6 +23,8 @@ import struct
 SHAPES = {
     "110m": dict(width=768, layers=12, heads=12, kv_heads=12, head_dim=64, ffn=2048, vocab=32000, tied=True),
     "1.1b": dict(width=2048, layers=22, heads=32, kv_heads=4, head_dim=64, ffn=5632, vocab=32000, tied=False),
+    "1b": dict(width=2048, layers=16, heads=32, kv_heads=8, head_dim=64, ffn=8192, vocab=128256, tied=True,
+               context=131072, theta=500000.0),
     "8b": dict(width=4096, layers=32, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocab=128256, tied=False,
                context=131072, theta=500000.0),
     "mamba2-130m": dict(width=768, layers=24, heads=24, head_dim=64, state=128, groups=1, conv=4, vocab=50288,

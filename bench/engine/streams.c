@@ -4,12 +4,16 @@
  * in one process, on a checkpoint.
  *
  *   streams [-n STREAMS] [-p PROMPT] [-o OUTPUT] [-s SECONDS] [-g STAGGER_MS]
- *           [-l LONG_PROMPT] [-e EVERY_MS] [-x STRETCH] [-t THREADS] [-m MODULES] DIR
+ *           [-l LONG_PROMPT] [-e EVERY_MS] [-x STRETCH] [-t THREADS] [-m MODULES] [-d DEVICE]
+ *           [-f VOCABULARY] [-r ROUNDS] DIR
  *
  * Each of STREAMS clients sends a prompt, reads the answer and sends the next prompt. The clients
  * begin STAGGER_MS apart. With -l, another client sends a prompt of LONG_PROMPT tokens every
  * EVERY_MS. Prints tokens a second, the time between two tokens of a stream, and the time to the
  * first token.
+ *
+ * With -f, all requests of every other one of ROUNDS rounds have a form (bench/engine/form.h) over
+ * a vocabulary that bench/grammar/make-vocab.py has written; the last line compares both.
  */
 #include <math.h>
 #include <pthread.h>
@@ -20,15 +24,16 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "bench/engine/form.h"
 #include "engine/load.h"
 #include "scheduler/scheduler.h"
 
 #define MAX_SAMPLES (1u << 22)
 
 struct options {
-	uint32_t streams, prompt, output, long_prompt, threads;
+	uint32_t streams, prompt, output, long_prompt, threads, rounds;
 	double seconds, stagger_ms, every_ms, stretch;
-	const char *modules, *dir;
+	const char *modules, *dir, *device, *vocabulary;
 };
 
 /* Durations in milliseconds. Only the engine thread writes them. */
@@ -44,6 +49,8 @@ static struct {
 	struct samples gaps, first, first_long;
 	atomic_bool measuring, stop;
 	_Atomic uint64_t tokens;
+	struct form form;
+	bool formed; /* this round's answers have the form */
 } bench;
 
 struct client {
@@ -112,9 +119,13 @@ static void ask(struct client *c, uint64_t *rng)
 		.prompt = prompt,
 		.n_prompt = c->prompt,
 		.max_tokens = c->output,
-		.params = {.sampling = {.top_p = 1, .repetition_penalty = 1},
+		.params = {.sampling = {.temperature = bench.o.vocabulary ? 1 : 0,
+	                            .top_p = 1,
+	                            .repetition_penalty = 1,
+	                            .seed = *rng},
 	               .logprobs = -1,
-	               .prompt_logprobs = -1},
+	               .prompt_logprobs = -1,
+	               .constraint = bench.formed ? form_constraint(&bench.form) : NULL},
 		.sink = {.arg = c, .token = on_token, .done = on_done},
 	};
 	c->is_done = false;
@@ -127,6 +138,7 @@ static void ask(struct client *c, uint64_t *rng)
 	while (!c->is_done)
 		pthread_cond_wait(&c->done, &c->lock);
 	pthread_mutex_unlock(&c->lock);
+	mx_constraint_free(r.params.constraint);
 }
 
 static void *client_main(void *arg)
@@ -159,8 +171,12 @@ static void report(const char *name, struct samples *s)
 	       s->ms[(size_t)(0.9 * s->n)], p99, s->ms[s->n - 1], p99 / p50, s->n);
 }
 
-static void run(void)
+/* Runs a round; returns tokens a second. */
+static double run(void)
 {
+	atomic_store(&bench.stop, false);
+	atomic_store(&bench.tokens, 0);
+	bench.gaps.n = bench.first.n = bench.first_long.n = 0;
 	uint32_t n = bench.o.streams + (bench.o.long_prompt ? 1 : 0);
 	struct client *clients = calloc(n, sizeof *clients);
 	pthread_t *threads = calloc(n, sizeof *threads);
@@ -190,9 +206,9 @@ static void run(void)
 	atomic_store(&bench.stop, true);
 	for (uint32_t i = 0; i < n; i++)
 		pthread_join(threads[i], NULL);
-	mx_sched_destroy(bench.sched);
 	double steps = (double)(b.steps - a.steps);
-	printf("%u streams, %u in, %u out", bench.o.streams, bench.o.prompt, bench.o.output);
+	printf("%s%u streams, %u in, %u out", bench.formed ? "in a form: " : "", bench.o.streams,
+	       bench.o.prompt, bench.o.output);
 	if (bench.o.long_prompt)
 		printf(", and a prompt of %u every %.0f ms", bench.o.long_prompt, bench.o.every_ms);
 	printf(": %.1f tokens/s out, %.1f in; %.1f tokens a step, host %.1f us a step\n",
@@ -204,6 +220,20 @@ static void run(void)
 	report("... of a long prompt", &bench.first_long);
 	free(clients);
 	free(threads);
+	return (double)bench.tokens / took;
+}
+
+/* Rounds without and with the form, by turns. */
+static void run_rounds(void)
+{
+	double sum[2] = {0};
+	for (uint32_t i = 0; i < bench.o.rounds; i++) {
+		bench.formed = bench.o.vocabulary && i % 2;
+		sum[bench.formed] += run();
+	}
+	if (bench.o.rounds > 1 && bench.o.vocabulary)
+		printf("tokens/s in a form: %.2f %% of those without\n",
+		       100 * sum[1] / (bench.o.rounds / 2) / (sum[0] / ((bench.o.rounds + 1) / 2)));
 }
 
 static void parse(int argc, char **argv, struct options *o)
@@ -214,9 +244,10 @@ static void parse(int argc, char **argv, struct options *o)
 	                      .seconds = 10,
 	                      .stagger_ms = 100,
 	                      .every_ms = 1000,
+	                      .rounds = 1,
 	                      .modules = MIXD_MODULE_DIR};
-	for (int c; (c = getopt(argc, argv, "n:p:o:s:g:l:e:x:t:m:")) != -1;) {
-		double v = c == 'm' ? 0 : atof(optarg ? optarg : "");
+	for (int c; (c = getopt(argc, argv, "n:p:o:s:g:l:e:x:t:m:d:f:r:")) != -1;) {
+		double v = strchr("mdf", c) ? 0 : atof(optarg ? optarg : "");
 		switch (c) {
 		case 'n': o->streams = (uint32_t)v; break;
 		case 'p': o->prompt = (uint32_t)v; break;
@@ -228,6 +259,9 @@ static void parse(int argc, char **argv, struct options *o)
 		case 'x': o->stretch = v; break;
 		case 't': o->threads = (uint32_t)v; break;
 		case 'm': o->modules = optarg; break;
+		case 'd': o->device = optarg; break;
+		case 'f': o->vocabulary = optarg; break;
+		case 'r': o->rounds = (uint32_t)v; break;
 		default: die("see the head of bench/engine/streams.c for the options", NULL);
 		}
 	}
@@ -246,6 +280,7 @@ int main(int argc, char **argv)
 	struct mx_engine *engine;
 	struct mx_engine_config ec = {
 		.name = "bench",
+		.device = bench.o.device,
 		.threads = bench.o.threads,
 		.max_context = bench.o.prompt + bench.o.output,
 		.max_sequences = bench.o.streams + 1,
@@ -271,7 +306,11 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < 3; i++)
 		if (!(all[i]->ms = malloc(MAX_SAMPLES * sizeof(float))))
 			die("out of memory", NULL);
-	run();
+	if (bench.o.vocabulary)
+		bench.form = form_open(bench.o.vocabulary, bench.info.vocab);
+	run_rounds();
+	mx_sched_destroy(bench.sched);
+	form_close(&bench.form);
 	for (size_t i = 0; i < 3; i++)
 		free(all[i]->ms);
 	engine->ops->destroy(engine);

@@ -17,16 +17,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "bench/grammar/vocabulary.h"
 #include "grammar/json_schema.h"
 #include "grammar/matcher.h"
 
 #define CACHE_BYTES (64u << 20)
-
-struct vocab {
-	uint8_t *text;
-	size_t *offsets;
-	size_t n;
-};
 
 static void die(const char *what, const char *why)
 {
@@ -39,26 +34,6 @@ static double now(void)
 	struct timespec t;
 	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
 	return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
-
-static struct vocab read_vocab(const char *path)
-{
-	FILE *f = fopen(path, "r");
-	struct vocab v = {malloc(64u << 20), calloc(1u << 21, sizeof(*v.offsets)), 0};
-	char *line = NULL;
-	size_t cap = 0, at = 0;
-	if (!f || !v.text || !v.offsets)
-		die(path, "cannot be read");
-	for (ssize_t n; (n = getline(&line, &cap, f)) >= 0 && v.n < (1u << 21) - 1;) {
-		for (ssize_t i = 0; i + 1 < n; i += 2) {
-			char digits[3] = {line[i], line[i + 1], 0};
-			v.text[at++] = (uint8_t)strtoul(digits, NULL, 16);
-		}
-		v.offsets[++v.n] = at;
-	}
-	free(line);
-	fclose(f);
-	return v;
 }
 
 /* A table of the tokens by their bytes, for cutting texts. */
@@ -75,7 +50,7 @@ static uint64_t hash(const uint8_t *s, size_t n)
 	return h ^ h >> 29;
 }
 
-static struct index index_of(const struct vocab *v)
+static struct index index_of(const struct bench_vocabulary *v)
 {
 	struct index x = {calloc(1u << 22, sizeof(*x.slots)), 1u << 22, 0};
 	for (size_t i = 1; i < v->n; i++) {
@@ -89,7 +64,8 @@ static struct index index_of(const struct vocab *v)
 	return x;
 }
 
-static int32_t longest(const struct vocab *v, const struct index *x, const uint8_t *s, size_t n)
+static int32_t longest(const struct bench_vocabulary *v, const struct index *x, const uint8_t *s,
+                       size_t n)
 {
 	for (size_t k = n < x->longest ? n : x->longest; k; k--)
 		for (size_t h = hash(s, k) & (x->size - 1); x->slots[h]; h = (h + 1) & (x->size - 1)) {
@@ -167,9 +143,9 @@ static void print(const char *what, struct times *t)
 
 /* Goes through the texts; times of masks go to *masks, of accepts to *accepts. Returns the credit
  * that was spent. */
-static size_t run(struct mx_grammar *g, struct mx_grammar_vocab *gv, const struct vocab *v,
-                  const struct index *x, const json_t *texts, struct times *masks,
-                  struct times *accepts)
+static size_t run(struct mx_grammar *g, struct mx_grammar_vocab *gv,
+                  const struct bench_vocabulary *v, const struct index *x, const json_t *texts,
+                  struct times *masks, struct times *accepts)
 {
 	size_t least = MX_MATCHER_CREDIT;
 	uint32_t *bits = calloc((v->n + 31) / 32, sizeof(*bits));
@@ -203,7 +179,7 @@ static size_t run(struct mx_grammar *g, struct mx_grammar_vocab *gv, const struc
 	return MX_MATCHER_CREDIT - least;
 }
 
-static void bench_case(const struct vocab *v, const struct index *x, const json_t *c)
+static void bench_case(const struct bench_vocabulary *v, const struct index *x, const json_t *c)
 {
 	const char *kind = json_string_value(json_object_get(c, "kind"));
 	const char *text = json_string_value(json_object_get(c, "grammar"));
@@ -246,7 +222,7 @@ int main(int argc, char **argv)
 {
 	if (argc < 3)
 		die("usage", "masks VOCABULARY CASES [NAME]");
-	struct vocab v = read_vocab(argv[1]);
+	struct bench_vocabulary v = bench_vocabulary_read(argv[1]);
 	struct index x = index_of(&v);
 	json_t *cases = json_load_file(argv[2], 0, NULL), *c;
 	if (!cases)
