@@ -11,11 +11,11 @@ enum member { M_NONE, M_NAME, M_ARGUMENTS, M_ID, M_FUNCTION, M_OTHER };
 
 void mx_call_object_begin(struct mx_tool_parser *p)
 {
-	p->object = (struct mx_call_object){.base = 1};
-	mx_buf_clear(&p->name);
-	mx_buf_clear(&p->id);
-	mx_buf_clear(&p->value);
-	mx_buf_clear(&p->key);
+	p->r.object = (struct mx_call_object){.base = 1};
+	mx_buf_clear(&p->r.name);
+	mx_buf_clear(&p->r.id);
+	mx_buf_clear(&p->r.value);
+	mx_buf_clear(&p->r.key);
 }
 
 static enum member member_of(const struct mx_call_object *o)
@@ -32,10 +32,10 @@ static enum member member_of(const struct mx_call_object *o)
 	return M_OTHER;
 }
 
-/* Decodes the JSON string in p->value to *out. */
+/* Decodes the JSON string in p->r.value to *out. */
 static bool decode(struct mx_tool_parser *p, struct mx_buf *out)
 {
-	json_t *v = json_loadb(mx_buf_str(&p->value), p->value.len, JSON_DECODE_ANY, NULL);
+	json_t *v = json_loadb(mx_buf_str(&p->r.value), p->r.value.len, JSON_DECODE_ANY, NULL);
 	bool ok = json_is_string(v) && json_string_length(v) > 0;
 	mx_buf_clear(out);
 	if (ok)
@@ -47,28 +47,28 @@ static bool decode(struct mx_tool_parser *p, struct mx_buf *out)
 /* Tells that the call begins, and the arguments that came before its name. */
 static bool begin_call(struct mx_tool_parser *p)
 {
-	if (p->bare && !mx_tool_exists(p->o.types, &p->name))
+	if (p->in.bare && !mx_tool_exists(p->o.types, &p->r.name))
 		return false;
 	if (!mx_tool_begin(p))
 		return false;
-	mx_tool_arguments(p, mx_buf_str(&p->key), p->key.len);
-	mx_buf_clear(&p->key);
+	mx_tool_arguments(p, mx_buf_str(&p->r.key), p->r.key.len);
+	mx_buf_clear(&p->r.key);
 	return true;
 }
 
-/* Tells arguments, or keeps them in p->key while the name is not known. */
+/* Tells arguments, or keeps them in p->r.key while the name is not known. */
 static void arguments(struct mx_tool_parser *p, const char *s, size_t n)
 {
-	if (p->open)
+	if (p->calls.open)
 		mx_tool_arguments(p, s, n);
 	else
-		mx_tool_append(p, &p->key, s, n);
+		mx_tool_append(p, &p->r.key, s, n);
 }
 
 /* Begins the value of a member whose first byte is c. */
 static bool begin_value(struct mx_tool_parser *p, char c)
 {
-	struct mx_call_object *o = &p->object;
+	struct mx_call_object *o = &p->r.object;
 	o->member = (uint8_t)member_of(o);
 	o->collecting = false;
 	if (o->member == M_FUNCTION) {
@@ -97,14 +97,14 @@ static bool begin_value(struct mx_tool_parser *p, char c)
 			return false;
 	}
 	if (o->collecting)
-		mx_buf_clear(&p->value);
+		mx_buf_clear(&p->r.value);
 	return true;
 }
 
 /* Tells arguments that were null, or a JSON text in a string. */
 static bool other_arguments(struct mx_tool_parser *p)
 {
-	if (!p->object.quoted) {
+	if (!p->r.object.quoted) {
 		arguments(p, "{}", 2);
 		return true;
 	}
@@ -122,15 +122,15 @@ static bool other_arguments(struct mx_tool_parser *p)
 /* Ends the value of a member. */
 static bool end_value(struct mx_tool_parser *p)
 {
-	struct mx_call_object *o = &p->object;
+	struct mx_call_object *o = &p->r.object;
 	enum member member = o->member;
 	o->member = M_NONE;
-	if (member == M_ID && o->collecting && p->value.len <= MX_TOOL_NAME)
-		(void)decode(p, &p->id);
+	if (member == M_ID && o->collecting && p->r.value.len <= MX_TOOL_NAME)
+		(void)decode(p, &p->r.id);
 	if (member == M_ARGUMENTS && o->collecting && !other_arguments(p))
 		return false;
 	if (member == M_NAME) {
-		if (p->value.len > MX_TOOL_NAME || !decode(p, &p->name))
+		if (p->r.value.len > MX_TOOL_NAME || !decode(p, &p->r.name))
 			return false;
 		o->named = true;
 		if (o->has_args && !begin_call(p))
@@ -143,7 +143,7 @@ static bool end_value(struct mx_tool_parser *p)
 /* Reads one byte. */
 static enum mx_scan_result step(struct mx_tool_parser *p, char c)
 {
-	struct mx_call_object *o = &p->object;
+	struct mx_call_object *o = &p->r.object;
 	enum mx_scan_state before = o->scan.state;
 	uint16_t depth = o->scan.depth;
 	bool member_level = depth == o->base;
@@ -154,8 +154,8 @@ static enum mx_scan_result step(struct mx_tool_parser *p, char c)
 		return r;
 	if (o->collecting) {
 		/* too long a name or id is told apart at its end; more is not kept */
-		if (o->member == M_ARGUMENTS || p->value.len <= MX_TOOL_NAME)
-			mx_tool_append(p, &p->value, &c, 1);
+		if (o->member == M_ARGUMENTS || p->r.value.len <= MX_TOOL_NAME)
+			mx_tool_append(p, &p->r.value, &c, 1);
 	}
 	if (member_level && (before == MX_SCAN_KEY || before == MX_SCAN_FIRST_KEY) &&
 	    o->scan.state == MX_SCAN_STRING)
@@ -174,8 +174,8 @@ static enum mx_scan_result step(struct mx_tool_parser *p, char c)
 /* Ends the object. */
 static enum mx_tool_status end_object(struct mx_tool_parser *p)
 {
-	struct mx_call_object *o = &p->object;
-	if (!o->named || (p->bare && !o->has_args))
+	struct mx_call_object *o = &p->r.object;
+	if (!o->named || (p->in.bare && !o->has_args))
 		return MX_TOOL_BAD;
 	if (!o->has_args) {
 		if (!begin_call(p))
@@ -206,7 +206,7 @@ static void control(struct mx_tool_parser *p, char c)
 enum mx_tool_status mx_call_object_feed(struct mx_tool_parser *p, const char *s, size_t n,
                                         size_t *used)
 {
-	struct mx_call_object *o = &p->object;
+	struct mx_call_object *o = &p->r.object;
 	size_t from = 0; /* arguments that are not told yet begin here */
 	enum mx_scan_result r = MX_SCAN_MORE;
 	size_t i = 0;
@@ -248,8 +248,8 @@ enum mx_tool_status mx_call_arguments_feed(struct mx_tool_parser *p, const char 
 	size_t from = 0, i = 0;
 	enum mx_scan_result r = MX_SCAN_MORE;
 	while (i < n && r == MX_SCAN_MORE) {
-		bool escape = raw_control(&p->scan, s[i]);
-		r = mx_json_step(&p->scan, s[i]);
+		bool escape = raw_control(&p->r.scan, s[i]);
+		r = mx_json_step(&p->r.scan, s[i]);
 		if (r == MX_SCAN_BAD)
 			break;
 		if (escape) {

@@ -24,16 +24,16 @@ void mx_tool_append(struct mx_tool_parser *p, struct mx_buf *b, const char *s, s
 
 static void tell(struct mx_tool_parser *p, enum mx_tool_event_kind kind, const char *s, size_t n)
 {
-	uint32_t call = p->n_calls ? p->n_calls - 1 : 0;
+	uint32_t call = p->calls.n ? p->calls.n - 1 : 0;
 	p->sink.event(p->sink.arg,
-	              &(struct mx_tool_event){kind, call, s, n, mx_buf_str(&p->id), p->id.len});
+	              &(struct mx_tool_event){kind, call, s, n, mx_buf_str(&p->r.id), p->r.id.len});
 }
 
 void mx_tool_content(struct mx_tool_parser *p, const char *s, size_t n)
 {
 	if (!n)
 		return;
-	p->said = true;
+	p->in.said = true;
 	tell(p, MX_TOOL_CONTENT, s, n);
 }
 
@@ -47,7 +47,7 @@ void mx_tool_reasoning(struct mx_tool_parser *p, const char *s, size_t n)
  * 2014: SplitMix64). */
 static uint64_t draw(struct mx_tool_parser *p)
 {
-	uint64_t z = p->random += 0x9e3779b97f4a7c15u;
+	uint64_t z = p->calls.random += 0x9e3779b97f4a7c15u;
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
 	return z ^ z >> 31;
@@ -57,23 +57,23 @@ static void make_id(struct mx_tool_parser *p)
 {
 	static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 	bool is_short = p->o.calls && p->o.calls->ids == MX_TOOL_IDS_SHORT;
-	mx_buf_clear(&p->id);
+	mx_buf_clear(&p->r.id);
 	if (!is_short)
-		mx_tool_append(p, &p->id, "call_", 5);
+		mx_tool_append(p, &p->r.id, "call_", 5);
 	for (int i = 0; i < (is_short ? 9 : 24); i++)
-		mx_tool_append(p, &p->id, &letters[draw(p) % 62], 1);
+		mx_tool_append(p, &p->r.id, &letters[draw(p) % 62], 1);
 }
 
 bool mx_tool_begin(struct mx_tool_parser *p)
 {
-	if (p->n_calls == MAX_CALLS)
+	if (p->calls.n == MAX_CALLS)
 		return false;
-	if (!p->id.len)
+	if (!p->r.id.len)
 		make_id(p);
-	p->n_calls++;
-	p->open = true;
-	tell(p, MX_TOOL_CALL_BEGIN, mx_buf_str(&p->name), p->name.len);
-	mx_buf_clear(&p->id);
+	p->calls.n++;
+	p->calls.open = true;
+	tell(p, MX_TOOL_CALL_BEGIN, mx_buf_str(&p->r.name), p->r.name.len);
+	mx_buf_clear(&p->r.id);
 	return true;
 }
 
@@ -94,22 +94,22 @@ void mx_tool_escaped(struct mx_tool_parser *p, const char *s, size_t n)
 
 void mx_tool_end(struct mx_tool_parser *p)
 {
-	p->open = false;
-	p->settled = true;
+	p->calls.open = false;
+	p->calls.settled = true;
 	tell(p, MX_TOOL_CALL_END, "", 0);
 }
 
 void mx_tool_cut(struct mx_tool_parser *p)
 {
-	p->open = false;
+	p->calls.open = false;
 	tell(p, MX_TOOL_CALL_CUT, "", 0);
 }
 
 void mx_tool_broken(struct mx_tool_parser *p)
 {
-	if (p->open)
-		tell(p, MX_TOOL_CALL_BROKEN, mx_buf_str(&p->raw), p->raw.len);
+	if (p->calls.open)
+		tell(p, MX_TOOL_CALL_BROKEN, mx_buf_str(&p->in.raw), p->in.raw.len);
 	else
-		mx_tool_content(p, mx_buf_str(&p->raw), p->raw.len);
-	p->open = false;
+		mx_tool_content(p, mx_buf_str(&p->in.raw), p->in.raw.len);
+	p->calls.open = false;
 }

@@ -19,13 +19,13 @@ static const char *const ends[] = {"<|end|>", START, "<|call|>", "<|return|>"};
 /* Returns the word behind `mark` in the header, up to white space or the next mark. */
 static const char *word_behind(const struct mx_tool_parser *p, const char *mark, size_t *len)
 {
-	const char *s = mx_buf_str(&p->value);
-	const char *at = memmem(s, p->value.len, mark, strlen(mark));
+	const char *s = mx_buf_str(&p->r.value);
+	const char *at = memmem(s, p->r.value.len, mark, strlen(mark));
 	*len = 0;
 	if (!at)
 		return NULL;
 	at += strlen(mark);
-	while (at + *len < s + p->value.len && !mx_json_space(at[*len]) && at[*len] != '<')
+	while (at + *len < s + p->r.value.len && !mx_json_space(at[*len]) && at[*len] != '<')
 		(*len)++;
 	return at;
 }
@@ -35,27 +35,27 @@ static bool is(const char *s, size_t n, const char *word)
 	return s && n == strlen(word) && !memcmp(s, word, n);
 }
 
-/* Begins the message of the header in p->value. */
+/* Begins the message of the header in p->r.value. */
 static void begin_message(struct mx_tool_parser *p)
 {
 	size_t n_to, n_channel;
 	const char *to = word_behind(p, "to=", &n_to);
 	const char *channel = word_behind(p, CHANNEL, &n_channel);
-	p->reasons = false;
+	p->r.reasons = false;
 	if (to && n_to && !is(to, n_to, "assistant") && !is(to, n_to, "user") && !is(to, n_to, "all")) {
 		bool function = n_to > 10 && !memcmp(to, "functions.", 10);
-		mx_buf_clear(&p->name);
-		mx_buf_clear(&p->id);
-		mx_tool_append(p, &p->name, to + (function ? 10 : 0), n_to - (function ? 10 : 0));
-		p->scan = (struct mx_json_scan){0};
-		p->state = ARGUMENTS;
-		if (p->name.len > MX_TOOL_NAME || !mx_tool_begin(p))
-			p->status = MX_TOOL_BAD;
+		mx_buf_clear(&p->r.name);
+		mx_buf_clear(&p->r.id);
+		mx_tool_append(p, &p->r.name, to + (function ? 10 : 0), n_to - (function ? 10 : 0));
+		p->r.scan = (struct mx_json_scan){0};
+		p->r.state = ARGUMENTS;
+		if (p->r.name.len > MX_TOOL_NAME || !mx_tool_begin(p))
+			p->r.status = MX_TOOL_BAD;
 		return;
 	}
-	p->reasons = is(channel, n_channel, "analysis");
-	p->state = p->reasons ? REASONING : CONTENT;
-	p->settled = true; /* the header is no text */
+	p->r.reasons = is(channel, n_channel, "analysis");
+	p->r.state = p->r.reasons ? REASONING : CONTENT;
+	p->calls.settled = true; /* the header is no text */
 }
 
 /* Reads a header up to its end. Returns the bytes, 0 = it waits. */
@@ -67,9 +67,9 @@ static size_t header(struct mx_tool_parser *p, const char *s, size_t n, bool las
 		i++;
 	if (m == MX_MATCH_PART && last)
 		i = n;
-	mx_tool_append(p, &p->value, s, i);
-	if (p->value.len > HEADER)
-		p->status = MX_TOOL_BAD;
+	mx_tool_append(p, &p->r.value, s, i);
+	if (p->r.value.len > HEADER)
+		p->r.status = MX_TOOL_BAD;
 	else if (m == MX_MATCH_ALL)
 		begin_message(p);
 	return i + (m == MX_MATCH_ALL ? strlen(MESSAGE) : 0);
@@ -79,10 +79,10 @@ static size_t header(struct mx_tool_parser *p, const char *s, size_t n, bool las
 static size_t first(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 {
 	static const char *const begins[] = {CHANNEL, START, "to=", " to=", "assistant"};
-	mx_buf_clear(&p->value);
-	if (p->raw.len) { /* a mark in a text has led here */
-		mx_tool_append(p, &p->value, mx_buf_str(&p->raw), p->raw.len);
-		p->state = HEADER_OF;
+	mx_buf_clear(&p->r.value);
+	if (p->in.raw.len) { /* a mark in a text has led here */
+		mx_tool_append(p, &p->r.value, mx_buf_str(&p->in.raw), p->in.raw.len);
+		p->r.state = HEADER_OF;
 		return 0;
 	}
 	bool part = false;
@@ -90,10 +90,10 @@ static size_t first(struct mx_tool_parser *p, const char *s, size_t n, bool last
 		enum mx_match m = mx_tool_match(s, n, begins[i]);
 		part = part || m == MX_MATCH_PART;
 		if (m == MX_MATCH_ALL)
-			p->state = HEADER_OF;
+			p->r.state = HEADER_OF;
 	}
-	if (p->state == FIRST && (!part || last))
-		p->status = MX_TOOL_DONE;
+	if (p->r.state == FIRST && (!part || last))
+		p->r.status = MX_TOOL_DONE;
 	return 0;
 }
 
@@ -109,8 +109,8 @@ static size_t message_end(struct mx_tool_parser *p, const char *s, size_t n, boo
 				continue;
 			if (m == MX_MATCH_ALL) {
 				*len = strlen(ends[k]);
-				p->state = ends[k] == (const char *)ends[1] ? HEADER_OF : BEHIND;
-				mx_buf_clear(&p->value);
+				p->r.state = ends[k] == (const char *)ends[1] ? HEADER_OF : BEHIND;
+				mx_buf_clear(&p->r.value);
 			}
 			return i;
 		}
@@ -121,15 +121,15 @@ static size_t message_end(struct mx_tool_parser *p, const char *s, size_t n, boo
 static size_t text(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 {
 	size_t len;
-	bool reasons = p->state == REASONING;
+	bool reasons = p->r.state == REASONING;
 	size_t before = message_end(p, s, n, last, &len);
 	if (reasons)
 		mx_tool_reasoning(p, s, before);
 	else
 		mx_tool_content(p, s, before);
-	p->settled = true;
+	p->calls.settled = true;
 	if (len)
-		p->reasons = false;
+		p->r.reasons = false;
 	return before + len;
 }
 
@@ -137,15 +137,15 @@ static size_t text(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 static size_t arguments(struct mx_tool_parser *p, const char *s, size_t n)
 {
 	size_t used = 0;
-	if (!p->scan.depth && mx_json_space(*s))
+	if (!p->r.scan.depth && mx_json_space(*s))
 		return 1;
 	enum mx_tool_status st =
-		!p->scan.depth && *s != '{' ? MX_TOOL_BAD : mx_call_arguments_feed(p, s, n, &used);
+		!p->r.scan.depth && *s != '{' ? MX_TOOL_BAD : mx_call_arguments_feed(p, s, n, &used);
 	if (st == MX_TOOL_BAD)
-		p->status = st;
+		p->r.status = st;
 	if (st == MX_TOOL_DONE) {
 		mx_tool_end(p);
-		p->state = BEHIND;
+		p->r.state = BEHIND;
 	}
 	return used;
 }
@@ -162,27 +162,27 @@ static size_t behind(struct mx_tool_parser *p, const char *s, size_t n, bool las
 		if (m != MX_MATCH_ALL)
 			continue;
 		if (k == 1) {
-			p->state = HEADER_OF;
-			mx_buf_clear(&p->value);
+			p->r.state = HEADER_OF;
+			mx_buf_clear(&p->r.value);
 		}
 		return strlen(ends[k]);
 	}
 	enum mx_match m = mx_tool_match(s, n, CHANNEL);
 	if (m == MX_MATCH_ALL) { /* without a mark that begins the message */
-		p->state = HEADER_OF;
-		mx_buf_clear(&p->value);
+		p->r.state = HEADER_OF;
+		mx_buf_clear(&p->r.value);
 		return 0;
 	}
 	if ((!part && m == MX_MATCH_NO) || last)
-		p->status = MX_TOOL_DONE;
+		p->r.status = MX_TOOL_DONE;
 	return 0;
 }
 
 static size_t feed(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 {
 	size_t i = 0;
-	while (i < n && p->status == MX_TOOL_MORE && !p->settled) {
-		unsigned state = p->state;
+	while (i < n && p->r.status == MX_TOOL_MORE && !p->calls.settled) {
+		unsigned state = p->r.state;
 		size_t used = 0;
 		switch (state) {
 		case FIRST: used = first(p, s + i, n - i, last); break;
@@ -193,7 +193,7 @@ static size_t feed(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 		default: used = behind(p, s + i, n - i, last);
 		}
 		i += used;
-		if (!used && p->state == state)
+		if (!used && p->r.state == state)
 			break;
 	}
 	return i;
@@ -202,7 +202,7 @@ static size_t feed(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 /* A header that is cut off is no text. */
 static bool finish(struct mx_tool_parser *p)
 {
-	return p->state != ARGUMENTS;
+	return p->r.state != ARGUMENTS;
 }
 
 const struct mx_call_reader mx_harmony_reader = {feed, finish};

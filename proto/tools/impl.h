@@ -16,7 +16,7 @@ enum mx_tool_status {
 
 /* Reads the calls of a format, from behind the mark that begins them. */
 struct mx_call_reader {
-	/* Reads some of n bytes and sets p->status. Returns how many; a call's end is the end of what
+	/* Reads some of n bytes and sets p->r.status. Returns how many; a call's end is the end of what
 	 * it reads at once. Less than all without an end: it waits for more, or, if `last` is true, for
 	 * nothing. */
 	size_t (*feed)(struct mx_tool_parser *p, const char *s, size_t n, bool last);
@@ -52,10 +52,10 @@ struct mx_call_object {
 	struct mx_json_scan scan;
 	uint16_t base;   /* depth of the object whose members say the call */
 	uint8_t member;  /* that the value belongs to; call_object.c */
-	bool named;      /* p->name is known */
+	bool named;      /* p->r.name is known */
 	bool has_args;   /* its arguments have begun */
 	bool quoted;     /* they are a JSON text in a string */
-	bool collecting; /* the value goes to p->value */
+	bool collecting; /* the value goes to p->r.value */
 	char key[16];    /* the last key, cut off */
 	uint8_t key_len;
 };
@@ -76,36 +76,46 @@ enum mx_tool_phase {
 	MX_PHASE_CALLS,
 };
 
-struct mx_tool_parser {
-	struct mx_tool_parser_options o;
-	struct mx_tool_sink sink;
-	enum mx_tool_phase phase;
-	struct mx_buf held; /* text that is not told yet */
-	size_t at;          /* bytes of it that are */
-	size_t clean;       /* up to here no mark begins in it; >= at */
-	bool trim;          /* white space that comes next is dropped */
-	bool said;          /* there was content */
-	bool bare;          /* the calls began without a mark */
-	struct mx_buf raw;  /* in MX_PHASE_CALLS: the text since the last call's end */
-	bool cut;           /* the answer was cut off: there may be half a mark at its end */
-	bool failed;
+/* The text of the answer that is not told yet. */
+struct mx_tool_input {
+	struct mx_buf held;
+	size_t at;         /* bytes of it that are told */
+	size_t clean;      /* up to here no mark begins in it; >= at */
+	bool trim;         /* white space that comes next is dropped */
+	bool said;         /* there was content */
+	bool bare;         /* the calls began without a mark */
+	struct mx_buf raw; /* in MX_PHASE_CALLS: the text since the last call's end */
+	bool cut;          /* the answer was cut off: there may be half a mark at its end */
+};
 
-	/* Of the calls. */
+/* The calls that were told. */
+struct mx_tool_calls {
+	uint32_t n;      /* that began */
+	uint32_t before; /* of them before the last mark that begins calls */
+	bool open;       /* the last one has not ended */
+	bool settled;    /* all that was read so far is told: none of it has to be given back */
+	uint64_t random; /* state of the generator of ids */
+};
+
+/* Where a reader of calls stands; `state` and `nested` are 0 at the mark that begins calls. */
+struct mx_tool_reading {
 	enum mx_tool_status status;
-	uint32_t n_calls;  /* that began */
-	uint32_t n_before; /* of them before the last mark that begins calls */
-	bool open;         /* the last one has not ended */
-	bool settled;      /* all that was read so far is told: none of it has to be given back */
-	uint64_t random;   /* state of the generator of ids */
-
-	/* Of the reader; `state` and `nested` are 0 at the mark that begins calls. */
-	unsigned state;
-	unsigned nested;
+	unsigned state, nested;
 	bool reasons; /* what it reads is reasoning */
 	struct mx_literal literal;
 	struct mx_call_object object;
 	struct mx_json_scan scan;
 	struct mx_buf name, id, value, key;
+};
+
+struct mx_tool_parser {
+	struct mx_tool_parser_options o;
+	struct mx_tool_sink sink;
+	enum mx_tool_phase phase;
+	bool failed;
+	struct mx_tool_input in;
+	struct mx_tool_calls calls;
+	struct mx_tool_reading r;
 };
 
 /* How much of a mark a text begins with. */
@@ -116,8 +126,8 @@ enum mx_match mx_tool_match(const char *s, size_t n, const char *mark);
 
 void mx_tool_content(struct mx_tool_parser *p, const char *s, size_t n);
 void mx_tool_reasoning(struct mx_tool_parser *p, const char *s, size_t n);
-/* Begins a call named p->name, with the id in p->id or, if that is empty, a new one. False if there
- * are more calls than an answer may have. */
+/* Begins a call named p->r.name, with the id in p->r.id or, if that is empty, a new one. False if
+ * there are more calls than an answer may have. */
 bool mx_tool_begin(struct mx_tool_parser *p);
 void mx_tool_arguments(struct mx_tool_parser *p, const char *s, size_t n);
 /* Tells a text as the inside of a JSON string. */
@@ -136,14 +146,14 @@ void mx_call_object_begin(struct mx_tool_parser *p);
 enum mx_tool_status mx_call_object_feed(struct mx_tool_parser *p, const char *s, size_t n,
                                         size_t *used);
 
-/* Reads bytes of a JSON object (p->scan) and tells them as arguments of the call that is open.
+/* Reads bytes of a JSON object (p->r.scan) and tells them as arguments of the call that is open.
  * *used and the result as above, but the call does not end. */
 enum mx_tool_status mx_call_arguments_feed(struct mx_tool_parser *p, const char *s, size_t n,
                                            size_t *used);
 
 /* ---- literal.c: values of Python, and of Gemma's own notation ---- */
 
-/* Begins a value in p->value. quote, whole: see struct mx_literal. */
+/* Begins a value in p->r.value. quote, whole: see struct mx_literal. */
 void mx_literal_begin(struct mx_tool_parser *p, const char *quote, bool whole);
 /* Reads some of n bytes of it. *end: the value has ended, with its bracket if it is `whole`, else
  * in front of a comma or bracket that does not belong to it. Returns how many bytes were read. */

@@ -6,8 +6,8 @@
 
 void mx_literal_begin(struct mx_tool_parser *p, const char *quote, bool whole)
 {
-	p->literal = (struct mx_literal){.quote = quote, .whole = whole};
-	mx_buf_clear(&p->value);
+	p->r.literal = (struct mx_literal){.quote = quote, .whole = whole};
+	mx_buf_clear(&p->r.value);
 }
 
 /* Reads a byte that is in no string. False if the value has ended before it. */
@@ -39,7 +39,7 @@ static void inside(struct mx_literal *l, char c)
 
 size_t mx_literal_feed(struct mx_tool_parser *p, const char *s, size_t n, bool last, bool *end)
 {
-	struct mx_literal *l = &p->literal;
+	struct mx_literal *l = &p->r.literal;
 	*end = false;
 	size_t i = 0;
 	while (i < n) {
@@ -63,7 +63,7 @@ size_t mx_literal_feed(struct mx_tool_parser *p, const char *s, size_t n, bool l
 			break;
 		}
 	}
-	mx_tool_append(p, &p->value, s, i);
+	mx_tool_append(p, &p->r.value, s, i);
 	return i;
 }
 
@@ -223,7 +223,7 @@ static void read_sign(struct reader *r)
 bool mx_literal_json(struct mx_tool_parser *p, struct mx_buf *out)
 {
 	struct mx_buf json = {0};
-	struct reader r = {mx_buf_str(&p->value), p->value.len, 0, p->literal.quote, &json};
+	struct reader r = {mx_buf_str(&p->r.value), p->r.value.len, 0, p->r.literal.quote, &json};
 	bool ok = true;
 	for (skip_space(&r); ok && r.at < r.n; skip_space(&r)) {
 		char c = r.s[r.at];

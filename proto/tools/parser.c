@@ -18,13 +18,13 @@ mx_status mx_tool_parser_create(const struct mx_tool_parser_options *options,
 		return MX_E_NOMEM;
 	p->o = *options;
 	p->sink = sink;
-	p->random = options->seed;
+	p->calls.random = options->seed;
 	if (p->o.reasoning && !p->o.reasoning->begin)
 		p->o.reasoning = NULL; /* the reader tells it */
 	p->phase = !p->o.reasoning       ? MX_PHASE_CONTENT
 	           : p->o.reasoning_open ? MX_PHASE_REASONING
 	                                 : MX_PHASE_START;
-	p->trim = p->phase == MX_PHASE_REASONING;
+	p->in.trim = p->phase == MX_PHASE_REASONING;
 	if (p->o.calls && p->o.calls->all)
 		p->phase = MX_PHASE_CALLS;
 	*out = p;
@@ -35,12 +35,12 @@ void mx_tool_parser_free(struct mx_tool_parser *p)
 {
 	if (!p)
 		return;
-	mx_buf_free(&p->held);
-	mx_buf_free(&p->raw);
-	mx_buf_free(&p->name);
-	mx_buf_free(&p->id);
-	mx_buf_free(&p->value);
-	mx_buf_free(&p->key);
+	mx_buf_free(&p->in.held);
+	mx_buf_free(&p->in.raw);
+	mx_buf_free(&p->r.name);
+	mx_buf_free(&p->r.id);
+	mx_buf_free(&p->r.value);
+	mx_buf_free(&p->r.key);
 	free(p);
 }
 
@@ -51,22 +51,22 @@ bool mx_tool_parser_failed(const struct mx_tool_parser *p)
 
 size_t mx_tool_parser_bytes(const struct mx_tool_parser *p)
 {
-	return sizeof(*p) + p->held.cap + p->raw.cap + p->name.cap + p->id.cap + p->value.cap +
-	       p->key.cap;
+	return sizeof(*p) + p->in.held.cap + p->in.raw.cap + p->r.name.cap + p->r.id.cap +
+	       p->r.value.cap + p->r.key.cap;
 }
 
 static const char *rest(const struct mx_tool_parser *p, size_t *n)
 {
-	*n = p->held.len - p->at;
-	return mx_buf_str(&p->held) + p->at;
+	*n = p->in.held.len - p->in.at;
+	return mx_buf_str(&p->in.held) + p->in.at;
 }
 
 /* Passes n bytes that are told or dropped. */
 static void pass(struct mx_tool_parser *p, size_t n)
 {
-	p->at += n;
-	if (p->clean < p->at)
-		p->clean = p->at;
+	p->in.at += n;
+	if (p->in.clean < p->in.at)
+		p->in.clean = p->in.at;
 }
 
 /* Drops white space. True if something else comes. */
@@ -97,19 +97,19 @@ static const char *find_mark(struct mx_tool_parser *p, const char *const *marks,
 {
 	size_t n;
 	const char *s = rest(p, &n);
-	for (size_t i = p->clean - p->at; i < n; i++) {
+	for (size_t i = p->in.clean - p->in.at; i < n; i++) {
 		for (size_t k = 0; k < n_marks && marks[k]; k++) {
 			enum mx_match m =
 				s[i] == marks[k][0] ? mx_tool_match(s + i, n - i, marks[k]) : MX_MATCH_NO;
-			if (m == MX_MATCH_NO || (m == MX_MATCH_PART && last && !p->cut))
+			if (m == MX_MATCH_NO || (m == MX_MATCH_PART && last && !p->in.cut))
 				continue;
 			*before = i;
-			p->clean = p->at + i;
+			p->in.clean = p->in.at + i;
 			return m == MX_MATCH_ALL ? marks[k] : NULL;
 		}
 	}
 	*before = n;
-	p->clean = p->held.len;
+	p->in.clean = p->in.held.len;
 	return NULL;
 }
 
@@ -132,14 +132,14 @@ static bool start(struct mx_tool_parser *p, bool last)
 	enum mx_match m = i < n ? mx_tool_match(s + i, n - i, p->o.reasoning->begin) : MX_MATCH_PART;
 	if (m == MX_MATCH_PART && !last && i < SPACE)
 		return false;
-	if (m == MX_MATCH_PART && p->cut && i < n && i < SPACE) {
+	if (m == MX_MATCH_PART && p->in.cut && i < n && i < SPACE) {
 		drop_rest(p);
 		return false;
 	}
 	if (m == MX_MATCH_ALL) {
 		pass(p, i + strlen(p->o.reasoning->begin));
 		p->phase = MX_PHASE_REASONING;
-		p->trim = true;
+		p->in.trim = true;
 		return true;
 	}
 	p->phase = MX_PHASE_CONTENT;
@@ -148,9 +148,9 @@ static bool start(struct mx_tool_parser *p, bool last)
 
 static bool reasoning(struct mx_tool_parser *p, bool last)
 {
-	if (p->trim && !skip_space(p))
+	if (p->in.trim && !skip_space(p))
 		return false;
-	p->trim = false;
+	p->in.trim = false;
 	size_t before, n;
 	const char *mark = find_mark(p, &p->o.reasoning->end, 1, last, &before);
 	const char *s = rest(p, &n);
@@ -164,18 +164,18 @@ static bool reasoning(struct mx_tool_parser *p, bool last)
 		return false;
 	pass(p, space + strlen(mark));
 	p->phase = MX_PHASE_CONTENT;
-	p->trim = true;
+	p->in.trim = true;
 	return true;
 }
 
 static void begin_calls(struct mx_tool_parser *p, bool bare)
 {
 	p->phase = MX_PHASE_CALLS;
-	p->reasons = false;
-	p->status = MX_TOOL_MORE;
-	p->state = p->nested = 0;
-	p->bare = bare;
-	p->n_before = p->n_calls;
+	p->r.reasons = false;
+	p->r.status = MX_TOOL_MORE;
+	p->r.state = p->r.nested = 0;
+	p->in.bare = bare;
+	p->calls.before = p->calls.n;
 }
 
 /* Begins calls that have no mark, if this is the place. */
@@ -187,7 +187,7 @@ static bool bare(struct mx_tool_parser *p)
 		i++;
 	if (i == n || i > SPACE || !strchr(p->o.calls->bare, s[i]))
 		return false;
-	mx_tool_append(p, &p->raw, s, i);
+	mx_tool_append(p, &p->in.raw, s, i);
 	pass(p, i);
 	begin_calls(p, true);
 	return true;
@@ -195,9 +195,9 @@ static bool bare(struct mx_tool_parser *p)
 
 static bool content(struct mx_tool_parser *p, bool last)
 {
-	if (p->trim && !skip_space(p))
+	if (p->in.trim && !skip_space(p))
 		return false;
-	p->trim = false;
+	p->in.trim = false;
 	size_t before, n;
 	const char *s = rest(p, &n);
 	if (!p->o.calls) {
@@ -205,19 +205,19 @@ static bool content(struct mx_tool_parser *p, bool last)
 		pass(p, n);
 		return false;
 	}
-	if (p->o.calls->bare && !p->said && !p->n_calls && bare(p))
+	if (p->o.calls->bare && !p->in.said && !p->calls.n && bare(p))
 		return true;
 	const char *mark = find_mark(p, p->o.calls->begins, 4, last, &before);
 	bool begun = mark || before < n;
 	size_t space =
-		begun || !last || (p->n_calls && !p->said) ? space_before(s + before, before) : 0;
+		begun || !last || (p->calls.n && !p->in.said) ? space_before(s + before, before) : 0;
 	mx_tool_content(p, s, before - space);
 	pass(p, before - space);
 	if (!mark && begun && last)
 		drop_rest(p);
 	if (!mark)
 		return false;
-	mx_tool_append(p, &p->raw, s + before - space, space + strlen(mark));
+	mx_tool_append(p, &p->in.raw, s + before - space, space + strlen(mark));
 	pass(p, space + strlen(mark));
 	begin_calls(p, false);
 	return true;
@@ -227,8 +227,8 @@ static bool content(struct mx_tool_parser *p, bool last)
 static void give_back(struct mx_tool_parser *p)
 {
 	mx_tool_broken(p);
-	mx_buf_clear(&p->raw);
-	p->said = true; /* what comes is no call without a mark */
+	mx_buf_clear(&p->in.raw);
+	p->in.said = true; /* what comes is no call without a mark */
 	p->phase = MX_PHASE_CONTENT;
 }
 
@@ -238,18 +238,18 @@ static bool calls(struct mx_tool_parser *p, bool last)
 	const char *s = rest(p, &n);
 	if (!n)
 		return false;
-	p->settled = false;
-	size_t used = p->o.calls->reader->feed(p, s, n, last && !p->cut);
-	mx_tool_append(p, &p->raw, s, used);
+	p->calls.settled = false;
+	size_t used = p->o.calls->reader->feed(p, s, n, last && !p->in.cut);
+	mx_tool_append(p, &p->in.raw, s, used);
 	pass(p, used);
-	if (p->settled) {
-		mx_buf_clear(&p->raw);
-		p->said = false;
+	if (p->calls.settled) {
+		mx_buf_clear(&p->in.raw);
+		p->in.said = false;
 	}
-	if (p->status == MX_TOOL_BAD) {
+	if (p->r.status == MX_TOOL_BAD) {
 		give_back(p);
-	} else if (p->status == MX_TOOL_DONE) {
-		mx_buf_clear(&p->raw);
+	} else if (p->r.status == MX_TOOL_DONE) {
+		mx_buf_clear(&p->in.raw);
 		p->phase = MX_PHASE_CONTENT;
 	} else {
 		return used > 0;
@@ -268,14 +268,14 @@ static void run(struct mx_tool_parser *p, bool last)
 		case MX_PHASE_CALLS: more = calls(p, last); break;
 		}
 	}
-	mx_buf_consume(&p->held, p->at);
-	p->clean -= p->at;
-	p->at = 0;
+	mx_buf_consume(&p->in.held, p->in.at);
+	p->in.clean -= p->in.at;
+	p->in.at = 0;
 }
 
 void mx_tool_parser_feed(struct mx_tool_parser *p, const char *text, size_t n)
 {
-	mx_tool_append(p, &p->held, text, n);
+	mx_tool_append(p, &p->in.held, text, n);
 	run(p, false);
 }
 
@@ -284,23 +284,23 @@ static void cut_calls(struct mx_tool_parser *p)
 {
 	size_t n;
 	const char *s = rest(p, &n);
-	if (p->open) {
+	if (p->calls.open) {
 		mx_tool_cut(p);
-	} else if (p->bare && p->n_calls == p->n_before) {
-		mx_tool_append(p, &p->raw, s, n);
-		mx_tool_content(p, mx_buf_str(&p->raw), p->raw.len);
+	} else if (p->in.bare && p->calls.n == p->calls.before) {
+		mx_tool_append(p, &p->in.raw, s, n);
+		mx_tool_content(p, mx_buf_str(&p->in.raw), p->in.raw.len);
 	}
-	mx_buf_clear(&p->raw);
+	mx_buf_clear(&p->in.raw);
 	drop_rest(p);
-	mx_buf_consume(&p->held, p->at);
-	p->clean -= p->at;
-	p->at = 0;
+	mx_buf_consume(&p->in.held, p->in.at);
+	p->in.clean -= p->in.at;
+	p->in.at = 0;
 	p->phase = MX_PHASE_CONTENT;
 }
 
 void mx_tool_parser_finish(struct mx_tool_parser *p, bool cut)
 {
-	p->cut = cut;
+	p->in.cut = cut;
 	run(p, true);
 	if (p->phase == MX_PHASE_CALLS && cut)
 		cut_calls(p);
@@ -312,5 +312,5 @@ void mx_tool_parser_finish(struct mx_tool_parser *p, bool cut)
 
 bool mx_tool_parser_in_reasoning(const struct mx_tool_parser *p)
 {
-	return p->phase == MX_PHASE_REASONING || (p->phase == MX_PHASE_CALLS && p->reasons);
+	return p->phase == MX_PHASE_REASONING || (p->phase == MX_PHASE_CALLS && p->r.reasons);
 }

@@ -8,7 +8,7 @@
 
 enum { OPENING = 0, ITEM, NAME, ARGUMENT, KEY, VALUE, BEHIND };
 
-/* Flags in p->nested. */
+/* Flags in p->r.nested. */
 enum {
 	LIST = 1, /* the calls are in brackets */
 	SOME = 2, /* the call has arguments */
@@ -21,18 +21,18 @@ static bool is_word(char c)
 
 static void bad(struct mx_tool_parser *p)
 {
-	p->status = MX_TOOL_BAD;
+	p->r.status = MX_TOOL_BAD;
 }
 
 static void end_call(struct mx_tool_parser *p)
 {
-	if (!(p->nested & SOME))
+	if (!(p->r.nested & SOME))
 		mx_tool_arguments(p, "{}", 2);
 	else if (!((const struct mx_pythonic_form *)p->o.calls->form)->prefix)
 		mx_tool_arguments(p, "}", 1);
 	mx_tool_end(p);
-	p->nested &= LIST;
-	p->state = BEHIND;
+	p->r.nested &= LIST;
+	p->r.state = BEHIND;
 }
 
 /* Reads the bracket or the first letter of a call. Returns the bytes, 0 = it waits. */
@@ -40,22 +40,22 @@ static size_t item(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 {
 	const struct mx_pythonic_form *form = p->o.calls->form;
 	enum mx_match m = form->prefix ? mx_tool_match(s, n, form->prefix) : MX_MATCH_NO;
-	mx_buf_clear(&p->name);
+	mx_buf_clear(&p->r.name);
 	if (m == MX_MATCH_ALL) {
-		p->state = NAME;
+		p->r.state = NAME;
 		return strlen(form->prefix);
 	}
 	if (m == MX_MATCH_PART && !last)
 		return 0;
-	if (*s == '[' && p->state == OPENING && !form->prefix) {
-		p->nested = LIST;
-		p->state = ITEM;
+	if (*s == '[' && p->r.state == OPENING && !form->prefix) {
+		p->r.nested = LIST;
+		p->r.state = ITEM;
 		return 1;
 	}
 	if (form->prefix || !(isalpha((unsigned char)*s) || *s == '_'))
 		bad(p);
 	else
-		p->state = NAME;
+		p->r.state = NAME;
 	return 0;
 }
 
@@ -64,24 +64,25 @@ static size_t name(struct mx_tool_parser *p, char c)
 {
 	const struct mx_pythonic_form *form = p->o.calls->form;
 	if (c != (form->prefix ? '{' : '(')) {
-		if (!is_word(c) || p->name.len == MX_TOOL_NAME)
+		if (!is_word(c) || p->r.name.len == MX_TOOL_NAME)
 			bad(p);
 		else
-			mx_tool_append(p, &p->name, &c, 1);
-		return p->status == MX_TOOL_MORE;
+			mx_tool_append(p, &p->r.name, &c, 1);
+		return p->r.status == MX_TOOL_MORE;
 	}
-	mx_buf_clear(&p->id);
-	if (!p->name.len || (p->bare && !mx_tool_exists(p->o.types, &p->name)) || !mx_tool_begin(p)) {
+	mx_buf_clear(&p->r.id);
+	if (!p->r.name.len || (p->in.bare && !mx_tool_exists(p->o.types, &p->r.name)) ||
+	    !mx_tool_begin(p)) {
 		bad(p);
 		return 0;
 	}
-	p->nested &= LIST;
+	p->r.nested &= LIST;
 	if (form->prefix) { /* the arguments are one value */
 		mx_literal_begin(p, form->quote, true);
-		p->state = VALUE;
+		p->r.state = VALUE;
 		return 0;
 	}
-	p->state = ARGUMENT;
+	p->r.state = ARGUMENT;
 	return 1;
 }
 
@@ -96,8 +97,8 @@ static size_t argument(struct mx_tool_parser *p, char c)
 		bad(p);
 		return 0;
 	}
-	mx_buf_clear(&p->key);
-	p->state = KEY;
+	mx_buf_clear(&p->r.key);
+	p->r.state = KEY;
 	return 0;
 }
 
@@ -107,14 +108,14 @@ static size_t key(struct mx_tool_parser *p, char c)
 		return 1;
 	if (c == '=') {
 		mx_literal_begin(p, NULL, false);
-		p->state = VALUE;
+		p->r.state = VALUE;
 		return 1;
 	}
-	if (!is_word(c) || p->key.len == MX_TOOL_NAME) {
+	if (!is_word(c) || p->r.key.len == MX_TOOL_NAME) {
 		bad(p);
 		return 0;
 	}
-	mx_tool_append(p, &p->key, &c, 1);
+	mx_tool_append(p, &p->r.key, &c, 1);
 	return 1;
 }
 
@@ -123,8 +124,8 @@ static void tell(struct mx_tool_parser *p, bool all)
 {
 	struct mx_buf text = {0};
 	if (!all) {
-		mx_buf_puts(&text, p->nested & SOME ? ", " : "{");
-		mx_json_string(&text, mx_buf_str(&p->key), p->key.len);
+		mx_buf_puts(&text, p->r.nested & SOME ? ", " : "{");
+		mx_json_string(&text, mx_buf_str(&p->r.key), p->r.key.len);
 		mx_buf_puts(&text, ": ");
 	}
 	if (mx_literal_json(p, &text) && (!all || *mx_buf_str(&text) == '{'))
@@ -132,7 +133,7 @@ static void tell(struct mx_tool_parser *p, bool all)
 	else
 		bad(p);
 	p->failed = p->failed || text.failed;
-	p->nested |= SOME;
+	p->r.nested |= SOME;
 	mx_buf_free(&text);
 }
 
@@ -145,12 +146,12 @@ static size_t value(struct mx_tool_parser *p, const char *s, size_t n, bool last
 	if (!end)
 		return used;
 	tell(p, form->prefix);
-	if (p->status != MX_TOOL_MORE)
+	if (p->r.status != MX_TOOL_MORE)
 		return used;
 	if (form->prefix) {
 		end_call(p);
 	} else if (s[used] == ',') {
-		p->state = ARGUMENT;
+		p->r.state = ARGUMENT;
 		used++;
 	} else if (s[used] == ')') {
 		end_call(p);
@@ -165,35 +166,35 @@ static size_t value(struct mx_tool_parser *p, const char *s, size_t n, bool last
 static size_t behind(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 {
 	const struct mx_pythonic_form *form = p->o.calls->form;
-	if (p->nested & LIST) {
+	if (p->r.nested & LIST) {
 		if (*s == ']')
-			p->nested = 0;
+			p->r.nested = 0;
 		else if (*s == ',')
-			p->state = ITEM;
+			p->r.state = ITEM;
 		else
 			bad(p);
-		return p->status == MX_TOOL_MORE;
+		return p->r.status == MX_TOOL_MORE;
 	}
 	enum mx_match m = form->end ? mx_tool_match(s, n, form->end) : MX_MATCH_NO;
 	if (m == MX_MATCH_ALL) {
-		p->status = MX_TOOL_DONE;
+		p->r.status = MX_TOOL_DONE;
 		return strlen(form->end);
 	}
 	if (m == MX_MATCH_PART && !last)
 		return 0;
 	if (form->end && !form->prefix && (*s == ',' || isalpha((unsigned char)*s) || *s == '_')) {
-		p->state = ITEM;
+		p->r.state = ITEM;
 		return *s == ',';
 	}
-	p->status = MX_TOOL_DONE;
+	p->r.status = MX_TOOL_DONE;
 	return 0;
 }
 
 static size_t feed(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 {
 	size_t i = 0;
-	while (i < n && p->status == MX_TOOL_MORE && !p->settled) {
-		unsigned state = p->state;
+	while (i < n && p->r.status == MX_TOOL_MORE && !p->calls.settled) {
+		unsigned state = p->r.state;
 		size_t used = 0;
 		if (mx_json_space(s[i]) && state != NAME && state != KEY && state != VALUE)
 			used = 1;
@@ -208,7 +209,7 @@ static size_t feed(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 			default: used = behind(p, s + i, n - i, last);
 			}
 		i += used;
-		if (!used && p->state == state)
+		if (!used && p->r.state == state)
 			break;
 	}
 	return i;
@@ -216,7 +217,7 @@ static size_t feed(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 
 static bool finish(struct mx_tool_parser *p)
 {
-	return p->state == BEHIND && !p->nested;
+	return p->r.state == BEHIND && !p->r.nested;
 }
 
 const struct mx_call_reader mx_pythonic_reader = {feed, finish};

@@ -29,21 +29,21 @@ static void trim(const char **s, size_t *n)
 		(*n)--;
 }
 
-/* Takes the name from the header in p->value. */
+/* Takes the name from the header in p->r.value. */
 static bool take_name(struct mx_tool_parser *p, const struct mx_sections_form *form)
 {
-	const char *s = mx_buf_str(&p->value);
-	size_t n = p->value.len, prefix = form->prefix ? strlen(form->prefix) : 0;
+	const char *s = mx_buf_str(&p->r.value);
+	size_t n = p->r.value.len, prefix = form->prefix ? strlen(form->prefix) : 0;
 	trim(&s, &n);
 	if (n >= prefix && prefix && !memcmp(s, form->prefix, prefix)) {
 		s += prefix;
 		n -= prefix;
 	}
-	mx_buf_clear(&p->id);
-	mx_buf_clear(&p->name);
+	mx_buf_clear(&p->r.id);
+	mx_buf_clear(&p->r.name);
 	trim(&s, &n);
 	if (form->ids) {
-		mx_tool_append(p, &p->id, s, n);
+		mx_tool_append(p, &p->r.id, s, n);
 		const char *colon = memrchr(s, ':', n);
 		n = colon ? (size_t)(colon - s) : n;
 		if (n > 10 && !memcmp(s, "functions.", 10)) {
@@ -51,13 +51,13 @@ static bool take_name(struct mx_tool_parser *p, const struct mx_sections_form *f
 			n -= 10;
 		}
 	}
-	if (!n || n > MX_TOOL_NAME || p->id.len > MX_TOOL_NAME)
+	if (!n || n > MX_TOOL_NAME || p->r.id.len > MX_TOOL_NAME)
 		return false;
-	mx_tool_append(p, &p->name, s, n);
+	mx_tool_append(p, &p->r.name, s, n);
 	return true;
 }
 
-/* Reads text up to a mark into p->value. Returns the bytes, with those of the mark; *found. */
+/* Reads text up to a mark into p->r.value. Returns the bytes, with those of the mark; *found. */
 static size_t up_to(struct mx_tool_parser *p, const char *s, size_t n, const char *mark, bool last,
                     bool *found)
 {
@@ -67,36 +67,36 @@ static size_t up_to(struct mx_tool_parser *p, const char *s, size_t n, const cha
 		i++;
 	if (m == MX_MATCH_PART && last)
 		i = n;
-	mx_tool_append(p, &p->value, s, i);
+	mx_tool_append(p, &p->r.value, s, i);
 	*found = m == MX_MATCH_ALL;
 	return i + (*found ? strlen(mark) : 0);
 }
 
-/* Begins the arguments of the call p->name. */
+/* Begins the arguments of the call p->r.name. */
 static void begin_arguments(struct mx_tool_parser *p)
 {
 	if (!mx_tool_begin(p)) {
-		p->status = MX_TOOL_BAD;
+		p->r.status = MX_TOOL_BAD;
 		return;
 	}
-	p->scan = (struct mx_json_scan){0};
-	p->state = ARGUMENTS;
+	p->r.scan = (struct mx_json_scan){0};
+	p->r.state = ARGUMENTS;
 }
 
 /* Reads arguments, an object. Returns the bytes. */
 static size_t arguments(struct mx_tool_parser *p, const char *s, size_t n)
 {
 	size_t used = 0;
-	if (!p->scan.depth && *s != '{') {
-		p->status = MX_TOOL_BAD;
+	if (!p->r.scan.depth && *s != '{') {
+		p->r.status = MX_TOOL_BAD;
 		return 0;
 	}
 	enum mx_tool_status st = mx_call_arguments_feed(p, s, n, &used);
 	if (st == MX_TOOL_BAD) {
-		p->status = st;
+		p->r.status = st;
 	} else if (st == MX_TOOL_DONE) {
 		mx_tool_end(p);
-		p->state = BEHIND;
+		p->r.state = BEHIND;
 	}
 	return used;
 }
@@ -109,25 +109,25 @@ static size_t between(struct mx_tool_parser *p, const char *s, size_t n, bool la
 		const char *mark;
 		bool here;
 	} marks[] = {{form->call, true},
-	             {form->end, p->state == BEHIND},
-	             {form->fence, p->state == BEHIND},
-	             {form->call_end, p->state == BEHIND}};
+	             {form->end, p->r.state == BEHIND},
+	             {form->fence, p->r.state == BEHIND},
+	             {form->call_end, p->r.state == BEHIND}};
 	bool part = false;
 	for (size_t i = 0; i < 4; i++) {
 		enum mx_match m = MX_MATCH_NO;
 		size_t len = marks[i].mark && marks[i].here ? mark_at(s, n, marks[i].mark, &m) : 0;
 		if (len && i == 0) {
-			p->state = NAME;
-			mx_buf_clear(&p->value);
+			p->r.state = NAME;
+			mx_buf_clear(&p->r.value);
 		} else if (len && i == 1) {
-			p->status = MX_TOOL_DONE;
+			p->r.status = MX_TOOL_DONE;
 		}
 		if (len)
 			return len;
 		part = part || m == MX_MATCH_PART;
 	}
 	if (!part || last)
-		p->status = p->state == BEHIND ? MX_TOOL_DONE : MX_TOOL_BAD;
+		p->r.status = p->r.state == BEHIND ? MX_TOOL_DONE : MX_TOOL_BAD;
 	return 0;
 }
 
@@ -135,18 +135,18 @@ static size_t feed(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 {
 	const struct mx_sections_form *form = p->o.calls->form;
 	size_t i = 0;
-	while (i < n && p->status == MX_TOOL_MORE && !p->settled) {
+	while (i < n && p->r.status == MX_TOOL_MORE && !p->calls.settled) {
 		size_t used = 0;
 		bool found = false;
-		if (p->state == NAME) {
+		if (p->r.state == NAME) {
 			used = up_to(p, s + i, n - i, form->header_end, last, &found);
-			if (p->value.len > HEADER || (found && !take_name(p, form)))
-				p->status = MX_TOOL_BAD;
+			if (p->r.value.len > HEADER || (found && !take_name(p, form)))
+				p->r.status = MX_TOOL_BAD;
 			else if (found)
 				begin_arguments(p);
-		} else if (mx_json_space(s[i]) && !p->scan.depth) {
+		} else if (mx_json_space(s[i]) && !p->r.scan.depth) {
 			used = 1;
-		} else if (p->state == ARGUMENTS) {
+		} else if (p->r.state == ARGUMENTS) {
 			used = arguments(p, s + i, n - i);
 		} else {
 			used = between(p, s + i, n - i, last);
@@ -160,7 +160,7 @@ static size_t feed(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 
 static bool finish(struct mx_tool_parser *p)
 {
-	return p->state == BEHIND;
+	return p->r.state == BEHIND;
 }
 
 const struct mx_call_reader mx_sections_reader = {feed, finish};
@@ -174,22 +174,22 @@ enum { OWN = 16, M_NAME = OWN, M_ID, M_ARGUMENTS };
 static size_t mistral_name(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 {
 	enum mx_match args = mx_tool_match(s, n, "[ARGS]");
-	enum mx_match id = p->state == M_NAME ? mx_tool_match(s, n, "[CALL_ID]") : MX_MATCH_NO;
-	struct mx_buf *word = p->state == M_NAME ? &p->name : &p->id;
+	enum mx_match id = p->r.state == M_NAME ? mx_tool_match(s, n, "[CALL_ID]") : MX_MATCH_NO;
+	struct mx_buf *word = p->r.state == M_NAME ? &p->r.name : &p->r.id;
 	size_t used = args == MX_MATCH_ALL ? 6 : id == MX_MATCH_ALL ? 9 : 0;
-	if (id == MX_MATCH_ALL && p->name.len) {
-		p->state = M_ID;
-	} else if (args == MX_MATCH_ALL || (*s == '{' && p->name.len)) {
+	if (id == MX_MATCH_ALL && p->r.name.len) {
+		p->r.state = M_ID;
+	} else if (args == MX_MATCH_ALL || (*s == '{' && p->r.name.len)) {
 		if (word->len)
 			begin_arguments(p);
 		else
-			p->status = MX_TOOL_BAD;
-		p->state = M_ARGUMENTS;
+			p->r.status = MX_TOOL_BAD;
+		p->r.state = M_ARGUMENTS;
 	} else if ((args == MX_MATCH_PART || id == MX_MATCH_PART) && !last) {
 		return 0;
 	} else if (mx_json_space(*s) || *s == '[' || *s == ']' || *s == '{' || *s == '"' ||
 	           word->len == MX_TOOL_NAME) {
-		p->status = MX_TOOL_BAD;
+		p->r.status = MX_TOOL_BAD;
 		return 0;
 	} else {
 		mx_tool_append(p, word, s, 1);
@@ -201,33 +201,33 @@ static size_t mistral_name(struct mx_tool_parser *p, const char *s, size_t n, bo
 static size_t mistral_feed(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 {
 	size_t i = 0;
-	if (p->state == OPENING && !p->nested) {
+	if (p->r.state == OPENING && !p->r.nested) {
 		while (i < n && mx_json_space(s[i]))
 			i++;
 		if (i == n)
 			return i;
 		if (s[i] != '[' && s[i] != '{') {
-			p->state = M_NAME;
-			mx_buf_clear(&p->name);
-			mx_buf_clear(&p->id);
+			p->r.state = M_NAME;
+			mx_buf_clear(&p->r.name);
+			mx_buf_clear(&p->r.id);
 		}
 	}
-	if (p->state < OWN)
+	if (p->r.state < OWN)
 		return i + mx_tagged_reader.feed(p, s + i, n - i, last);
-	while (i < n && p->status == MX_TOOL_MORE) {
-		unsigned state = p->state;
+	while (i < n && p->r.status == MX_TOOL_MORE) {
+		unsigned state = p->r.state;
 		size_t used;
-		if (state == M_ARGUMENTS && mx_json_space(s[i]) && !p->scan.depth)
+		if (state == M_ARGUMENTS && mx_json_space(s[i]) && !p->r.scan.depth)
 			used = 1;
 		else
 			used = state == M_ARGUMENTS ? arguments(p, s + i, n - i)
 			                            : mistral_name(p, s + i, n - i, last);
 		i += used;
-		if (p->state == BEHIND) { /* the next call has a mark of its own */
-			p->status = MX_TOOL_DONE;
+		if (p->r.state == BEHIND) { /* the next call has a mark of its own */
+			p->r.status = MX_TOOL_DONE;
 			break;
 		}
-		if (!used && p->state == state)
+		if (!used && p->r.state == state)
 			break;
 	}
 	return i;
@@ -235,7 +235,7 @@ static size_t mistral_feed(struct mx_tool_parser *p, const char *s, size_t n, bo
 
 static bool mistral_finish(struct mx_tool_parser *p)
 {
-	return p->state < OWN && mx_tagged_reader.finish(p);
+	return p->r.state < OWN && mx_tagged_reader.finish(p);
 }
 
 const struct mx_call_reader mx_mistral_reader = {mistral_feed, mistral_finish};

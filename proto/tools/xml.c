@@ -7,7 +7,7 @@
 
 enum { OPENING = 0, NAME, BODY, KEY, VALUE_MARK, VALUE, BEHIND };
 
-/* Flags in p->nested. */
+/* Flags in p->r.nested. */
 enum {
 	SOME = 1,    /* the call has parameters */
 	STRING = 2,  /* the value is a string */
@@ -21,20 +21,20 @@ static enum mx_match match(const char *s, size_t n, const char *mark)
 
 static void begin_call(struct mx_tool_parser *p)
 {
-	mx_buf_clear(&p->id);
-	if (!p->name.len || p->name.len > MX_TOOL_NAME || !mx_tool_begin(p)) {
-		p->status = MX_TOOL_BAD;
+	mx_buf_clear(&p->r.id);
+	if (!p->r.name.len || p->r.name.len > MX_TOOL_NAME || !mx_tool_begin(p)) {
+		p->r.status = MX_TOOL_BAD;
 		return;
 	}
-	p->nested = 0;
-	p->state = BODY;
+	p->r.nested = 0;
+	p->r.state = BODY;
 }
 
 static void end_call(struct mx_tool_parser *p)
 {
-	mx_tool_arguments(p, p->nested & SOME ? "}" : "{}", p->nested & SOME ? 1 : 2);
+	mx_tool_arguments(p, p->r.nested & SOME ? "}" : "{}", p->r.nested & SOME ? 1 : 2);
 	mx_tool_end(p);
-	p->state = BEHIND;
+	p->r.state = BEHIND;
 }
 
 /* Reads a byte of a name without a mark behind it. Returns the bytes. */
@@ -44,9 +44,9 @@ static size_t plain_name(struct mx_tool_parser *p, char c)
 		begin_call(p);
 		return 0;
 	}
-	mx_tool_append(p, &p->name, &c, 1);
-	if (p->name.len > MX_TOOL_NAME)
-		p->status = MX_TOOL_BAD;
+	mx_tool_append(p, &p->r.name, &c, 1);
+	if (p->r.name.len > MX_TOOL_NAME)
+		p->r.status = MX_TOOL_BAD;
 	return 1;
 }
 
@@ -61,37 +61,37 @@ static size_t word(struct mx_tool_parser *p, struct mx_buf *b, const char *s, si
 	if (m == MX_MATCH_PART && !last)
 		return 0;
 	if (*s == '<' || *s == '\n' || b->len == MX_TOOL_NAME) {
-		p->status = MX_TOOL_BAD;
+		p->r.status = MX_TOOL_BAD;
 		return 0;
 	}
 	mx_tool_append(p, b, s, 1);
 	return 1;
 }
 
-/* Begins the parameter p->key. */
+/* Begins the parameter p->r.key. */
 static void begin_parameter(struct mx_tool_parser *p, bool string)
 {
 	const struct mx_xml_form *form = p->o.calls->form;
 	struct mx_buf text = {0};
-	mx_buf_puts(&text, p->nested & SOME ? ", " : "{");
-	mx_json_string(&text, mx_buf_str(&p->key), p->key.len);
+	mx_buf_puts(&text, p->r.nested & SOME ? ", " : "{");
+	mx_json_string(&text, mx_buf_str(&p->r.key), p->r.key.len);
 	mx_buf_puts(&text, ": ");
 	p->failed = p->failed || text.failed;
 	mx_tool_arguments(p, mx_buf_str(&text), text.len);
 	mx_buf_free(&text);
-	if (mx_tool_type_of(p->o.types, &p->name, &p->key) == MX_TYPE_STRING)
+	if (mx_tool_type_of(p->o.types, &p->r.name, &p->r.key) == MX_TYPE_STRING)
 		string = true;
-	p->nested = SOME | (string ? STRING : 0u);
-	mx_buf_clear(&p->value);
-	p->state = form->value ? VALUE_MARK : VALUE;
+	p->r.nested = SOME | (string ? STRING : 0u);
+	mx_buf_clear(&p->r.value);
+	p->r.state = form->value ? VALUE_MARK : VALUE;
 }
 
-/* Tells a value that is complete in p->value: as it is if it is JSON, else as a string. */
+/* Tells a value that is complete in p->r.value: as it is if it is JSON, else as a string. */
 static void tell_value(struct mx_tool_parser *p)
 {
 	static const char *const names[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
-	const char *s = mx_buf_str(&p->value);
-	size_t n = p->value.len;
+	const char *s = mx_buf_str(&p->r.value);
+	size_t n = p->r.value.len;
 	for (size_t i = 0; i < 3; i++)
 		if (!strcmp(s, names[i][0])) {
 			mx_tool_arguments(p, names[i][1], strlen(names[i][1]));
@@ -109,10 +109,10 @@ static void tell_value(struct mx_tool_parser *p)
 /* Takes n bytes of a value. */
 static void more_of_value(struct mx_tool_parser *p, const char *s, size_t n)
 {
-	if (p->nested & STRING)
+	if (p->r.nested & STRING)
 		mx_tool_escaped(p, s, n);
 	else
-		mx_tool_append(p, &p->value, s, n);
+		mx_tool_append(p, &p->r.value, s, n);
 }
 
 /* Returns the bytes of the value's end at s, with the line's end in front of it; 0 if it is not
@@ -144,14 +144,14 @@ static size_t value(struct mx_tool_parser *p, const char *s, size_t n, bool last
 	const struct mx_xml_form *form = p->o.calls->form;
 	size_t i = 0, end = 0;
 	bool wait = false;
-	if (!(p->nested & STARTED)) {
+	if (!(p->r.nested & STARTED)) {
 		/* the line's end at the beginning may be the one at the end as well */
 		if (form->lines && *s == '\n' && !(end = value_end(form, s, n, &wait)))
 			i = 1;
 		if (wait && !last)
 			return 0;
-		p->nested |= STARTED;
-		if (p->nested & STRING)
+		p->r.nested |= STARTED;
+		if (p->r.nested & STRING)
 			mx_tool_arguments(p, "\"", 1);
 	}
 	size_t from = i;
@@ -167,12 +167,12 @@ static size_t value(struct mx_tool_parser *p, const char *s, size_t n, bool last
 	more_of_value(p, s + from, i - from);
 	if (!end)
 		return i;
-	if (p->nested & STRING)
+	if (p->r.nested & STRING)
 		mx_tool_arguments(p, "\"", 1);
 	else
 		tell_value(p);
-	p->nested &= ~(unsigned)(STRING | STARTED);
-	p->state = BODY;
+	p->r.nested &= ~(unsigned)(STRING | STARTED);
+	p->r.state = BODY;
 	return i + end;
 }
 
@@ -180,16 +180,16 @@ static size_t value(struct mx_tool_parser *p, const char *s, size_t n, bool last
 static size_t mark(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 {
 	const struct mx_xml_form *form = p->o.calls->form;
-	bool body = p->state == BODY, outside = !body && p->state != VALUE_MARK;
+	bool body = p->r.state == BODY, outside = !body && p->r.state != VALUE_MARK;
 	const struct {
 		const char *mark;
 		int to;
 	} marks[] = {{body ? form->parameter : NULL, KEY},
 	             {body ? form->call_end : NULL, BEHIND},
 	             {body && !form->call_end ? form->end : NULL, -1},
-	             {p->state == VALUE_MARK ? form->value : NULL, VALUE},
+	             {p->r.state == VALUE_MARK ? form->value : NULL, VALUE},
 	             {outside ? form->call : NULL, NAME},
-	             {p->state == BEHIND ? form->end : NULL, -2}};
+	             {p->r.state == BEHIND ? form->end : NULL, -2}};
 	bool part = false;
 	for (size_t i = 0; i < sizeof(marks) / sizeof(*marks); i++) {
 		enum mx_match m = match(s, n, marks[i].mark);
@@ -199,17 +199,17 @@ static size_t mark(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 		if (marks[i].to == BEHIND || marks[i].to == -1)
 			end_call(p);
 		if (marks[i].to < 0)
-			p->status = MX_TOOL_DONE;
+			p->r.status = MX_TOOL_DONE;
 		else
-			p->state = (unsigned)marks[i].to;
-		if (p->state == NAME)
-			mx_buf_clear(&p->name);
-		if (p->state == KEY)
-			mx_buf_clear(&p->key);
+			p->r.state = (unsigned)marks[i].to;
+		if (p->r.state == NAME)
+			mx_buf_clear(&p->r.name);
+		if (p->r.state == KEY)
+			mx_buf_clear(&p->r.key);
 		return strlen(marks[i].mark);
 	}
 	if (!part || last)
-		p->status = p->state == BEHIND ? MX_TOOL_DONE : MX_TOOL_BAD;
+		p->r.status = p->r.state == BEHIND ? MX_TOOL_DONE : MX_TOOL_BAD;
 	return 0;
 }
 
@@ -224,7 +224,7 @@ static size_t key(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 	}
 	if (m == MX_MATCH_PART && !last)
 		return 0;
-	size_t used = word(p, &p->key, s, n, form->key_end, last, &found);
+	size_t used = word(p, &p->r.key, s, n, form->key_end, last, &found);
 	if (found)
 		begin_parameter(p, false);
 	return used;
@@ -234,17 +234,17 @@ static size_t feed(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 {
 	const struct mx_xml_form *form = p->o.calls->form;
 	size_t i = 0;
-	while (i < n && p->status == MX_TOOL_MORE && !p->settled) {
-		unsigned state = p->state;
+	while (i < n && p->r.status == MX_TOOL_MORE && !p->calls.settled) {
+		unsigned state = p->r.state;
 		bool found = false;
 		size_t used = 0;
 		if (state == OPENING && !form->call && !mx_json_space(s[i])) {
-			p->state = NAME;
-			mx_buf_clear(&p->name);
+			p->r.state = NAME;
+			mx_buf_clear(&p->r.name);
 		} else if (state == NAME && !form->call) {
 			used = plain_name(p, s[i]);
 		} else if (state == NAME) {
-			used = word(p, &p->name, s + i, n - i, form->call_name_end, last, &found);
+			used = word(p, &p->r.name, s + i, n - i, form->call_name_end, last, &found);
 			if (found)
 				begin_call(p);
 		} else if (state == KEY) {
@@ -255,7 +255,7 @@ static size_t feed(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 			used = mx_json_space(s[i]) ? 1 : mark(p, s + i, n - i, last);
 		}
 		i += used;
-		if (!used && p->state == state)
+		if (!used && p->r.state == state)
 			break;
 	}
 	return i;
@@ -263,7 +263,7 @@ static size_t feed(struct mx_tool_parser *p, const char *s, size_t n, bool last)
 
 static bool finish(struct mx_tool_parser *p)
 {
-	return p->state == BEHIND;
+	return p->r.state == BEHIND;
 }
 
 const struct mx_call_reader mx_xml_reader = {feed, finish};
