@@ -25,8 +25,8 @@
 
 #include "base/clock.h"
 #include "bench/engine/form.h"
-#include "engine/load.h"
 #include "scheduler/scheduler.h"
+#include "tools/open_model.h"
 
 #define MAX_SAMPLES (1u << 22)
 
@@ -244,8 +244,7 @@ static void parse(int argc, char **argv, struct options *o)
 	                      .seconds = 10,
 	                      .stagger_ms = 100,
 	                      .every_ms = 1000,
-	                      .rounds = 1,
-	                      .modules = MIXD_MODULE_DIR};
+	                      .rounds = 1};
 	for (int c; (c = getopt(argc, argv, "n:p:o:s:g:l:e:x:t:m:d:f:r:")) != -1;) {
 		double v = strchr("mdf", c) ? 0 : atof(optarg ? optarg : "");
 		switch (c) {
@@ -274,10 +273,7 @@ int main(int argc, char **argv)
 {
 	parse(argc, argv, &bench.o);
 	struct mx_err err = {0};
-	struct mx_registry *mixers;
-	struct mx_plan *plan;
-	struct mx_checkpoint *checkpoint;
-	struct mx_engine *engine;
+	struct opened_model model;
 	struct mx_engine_config ec = {
 		.name = "bench",
 		.device = bench.o.device,
@@ -290,17 +286,16 @@ int main(int argc, char **argv)
 	};
 	if (bench.o.long_prompt + 16 > ec.max_context)
 		ec.max_context = bench.o.long_prompt + 16;
-	if (mx_registry_create(&mixers) || mx_registry_load_dir(mixers, bench.o.modules, &err) ||
-	    mx_plan_load(bench.o.dir, &plan, &err) ||
-	    mx_checkpoint_open(bench.o.dir, &checkpoint, &err) ||
-	    mx_engine_load(plan, checkpoint, mixers, &ec, NULL, NULL, &engine, &err))
+	if (bench.o.modules)
+		setenv("MIXD_MODULE_PATH", bench.o.modules, 1);
+	if (opened_model_open(bench.o.dir, &model, &err) || opened_model_load(&model, &ec, &err))
 		die(bench.o.dir, &err);
-	engine->ops->info(engine, &bench.info);
+	model.engine->ops->info(model.engine, &bench.info);
 	struct mx_sched_config sc = {.max_sequences = ec.max_sequences,
 	                             .step_tokens = ec.step_tokens,
 	                             .queue = 1024,
 	                             .max_step_stretch = bench.o.stretch};
-	if (mx_sched_create(engine, &sc, &bench.sched))
+	if (mx_sched_create(model.engine, &sc, &bench.sched))
 		die("the scheduler does not start", NULL);
 	struct samples *all[] = {&bench.gaps, &bench.first, &bench.first_long};
 	for (size_t i = 0; i < 3; i++)
@@ -313,9 +308,6 @@ int main(int argc, char **argv)
 	form_close(&bench.form);
 	for (size_t i = 0; i < 3; i++)
 		free(all[i]->ms);
-	engine->ops->destroy(engine);
-	mx_checkpoint_close(checkpoint);
-	mx_plan_destroy(plan);
-	mx_registry_destroy(mixers);
+	opened_model_close(&model);
 	return 0;
 }
