@@ -30,6 +30,7 @@ struct mx_gstate {
 	uint32_t loop;  /* groups of bytes that lead on, in a way that the next `budget` bytes of them
 	                   are taken, whichever they are; MX_BYTES_HIGH: characters that are not ASCII */
 	uint8_t budget; /* 255: any number */
+	uint8_t common; /* as budget, of the groups in mx_grammar.common */
 	bool accept;    /* the rule may end here */
 };
 #define MX_NO_ROW   UINT32_MAX
@@ -53,6 +54,7 @@ struct mx_grammar {
 	uint32_t n_rules;
 	uint32_t (*rows)[256]; /* for states of many edges: the next state by byte, or MX_NO_STATE */
 	uint32_t n_rows;
+	uint32_t common; /* groups of bytes that are taken in more states than any others */
 	size_t bytes;
 };
 

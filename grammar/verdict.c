@@ -67,9 +67,9 @@ static bool loops_below(const struct walk *w, uint32_t node, struct mx_config c)
 	const struct mx_gstate *s = &w->g->states[c.state];
 	const struct mx_subtree *below = &w->subtrees[node];
 	unsigned height = w->trie->nodes[node].height;
-	if (!s->loop || (below->bytes & ~s->loop) || (s->budget != 255 && height > s->budget))
-		return false;
-	return !(below->bytes & MX_BYTES_HIGH) || (below->utf8 & 1);
+	bool loops = s->loop && !(below->bytes & ~s->loop) && (s->budget == 255 || height <= s->budget);
+	bool common = !(below->bytes & ~w->g->common) && (s->common == 255 || height <= s->common);
+	return (loops || common) && (!(below->bytes & MX_BYTES_HIGH) || (below->utf8 & 1));
 }
 
 /* Whether all strings below a node are taken; then it does not matter where rules end in them. */
