@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Regular expressions. The pattern is read into a tree, and that is written as nodes of the
- * grammar: where ^ and $ may stand, and what a search adds before and behind, is known only then.
+ * Regular expressions that whole texts match. The pattern is read into a tree, and that is written
+ * as nodes of the grammar: where ^ and $ may stand is known only then.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,12 +28,10 @@ struct regex {
 	struct mx_rules *r;
 	const char *text;
 	size_t len, at;
-	unsigned flags;
 	struct mx_err *err;
 	bool failed;
 	struct part *parts; /* part 0 is not used */
 	size_t n_parts, cap_parts;
-	uint32_t any; /* node of any number of characters, 0 if not made */
 };
 
 static uint32_t fault_at(struct regex *p, size_t offset, mx_status st, const char *fmt, ...)
@@ -254,8 +252,6 @@ static uint32_t node_of(struct regex *p, struct mx_charset *set, bool negated)
 	uint32_t node = 0;
 	if (set->status)
 		fault_at(p, p->at, set->status, "the class is too large");
-	else if (p->flags & MX_REGEX_JSON)
-		node = mx_rules_json_class(p->r, (const uint32_t(*)[2])set->ranges, set->n, negated);
 	else
 		node = mx_rules_class(p->r, (const uint32_t(*)[2])set->ranges, set->n, negated);
 	mx_charset_free(set);
@@ -492,25 +488,11 @@ static uint32_t alternatives(struct regex *p, int depth)
 
 /* Writing. */
 
-/* How a part lies at one of the two ends of the expression. */
-enum edge {
-	INSIDE,   /* it does not: an anchor is not possible */
-	OPEN,     /* without an anchor anything may stand there */
-	ANCHORED, /* nothing else does */
-};
+/* left, right: whether nothing stands in front of the part, or behind it, so that an anchor of that
+ * end says nothing. */
+static uint32_t write_part(struct regex *p, uint32_t part, bool left, bool right);
 
-static uint32_t any(struct regex *p)
-{
-	if (!p->any) {
-		struct mx_charset none = {0};
-		p->any = mx_rules_repeat(p->r, node_of(p, &none, true), 0, MX_RULES_NO_END);
-	}
-	return p->any;
-}
-
-static uint32_t write_part(struct regex *p, uint32_t part, enum edge left, enum edge right);
-
-static uint32_t write_alt(struct regex *p, const struct part *alt, enum edge left, enum edge right)
+static uint32_t write_alt(struct regex *p, const struct part *alt, bool left, bool right)
 {
 	size_t n = 0;
 	for (uint32_t i = alt->first; i; i = p->parts[i].next)
@@ -527,18 +509,13 @@ static uint32_t write_alt(struct regex *p, const struct part *alt, enum edge lef
 	return node;
 }
 
-static bool is_group(const struct regex *p, uint32_t part)
-{
-	return p->parts[part].kind == ALT || p->parts[part].kind == SEQ;
-}
-
-static uint32_t write_seq(struct regex *p, const struct part *seq, enum edge left, enum edge right)
+static uint32_t write_seq(struct regex *p, const struct part *seq, bool left, bool right)
 {
 	/* anchors at the ends; what is between them is [first, behind) */
 	uint32_t first = seq->first, behind = 0, last = 0;
 	size_t n = 0;
-	for (; first && p->parts[first].kind == BEGIN && left != INSIDE; first = p->parts[first].next)
-		left = ANCHORED;
+	while (first && left && p->parts[first].kind == BEGIN)
+		first = p->parts[first].next;
 	for (uint32_t i = first; i; i = p->parts[i].next)
 		if (p->parts[i].kind != END) {
 			last = i;
@@ -547,38 +524,28 @@ static uint32_t write_seq(struct regex *p, const struct part *seq, enum edge lef
 		}
 	if (!last)
 		behind = first;
-	if (behind && right != INSIDE)
-		right = ANCHORED;
-	else if (behind)
+	if (behind && !right)
 		return fault_at(p, p->parts[behind].at, MX_E_UNSUPPORTED,
 		                "'$' is supported at the end of the expression only");
-	uint32_t *nodes = mx_calloc(n + 3, sizeof(*nodes)), node = 0;
+	uint32_t *nodes = mx_calloc(n + 1, sizeof(*nodes)), node = 0;
 	if (!nodes)
 		return fault_at(p, seq->at, MX_E_NOMEM, "out of memory");
 	n = 0;
-	if (left == OPEN && (first == behind || !is_group(p, first)))
-		nodes[n++] = any(p);
 	for (uint32_t i = first; i != behind && !p->failed; i = p->parts[i].next) {
 		if (p->parts[i].kind == BEGIN || p->parts[i].kind == END)
 			fault_at(p, p->parts[i].at, MX_E_UNSUPPORTED, "'%c' is supported at the %s only",
 			         p->parts[i].kind == BEGIN ? '^' : '$',
 			         p->parts[i].kind == BEGIN ? "beginning of the expression" : "end");
 		else
-			nodes[n++] = write_part(p, i, i == first ? left : INSIDE, i == last ? right : INSIDE);
+			nodes[n++] = write_part(p, i, left && i == first, right && i == last);
 	}
-	if (right == OPEN && first != behind && !is_group(p, last))
-		nodes[n++] = any(p);
-	else if (right == OPEN && first == behind && left != OPEN)
-		nodes[n++] = any(p);
 	if (!p->failed)
 		node = mx_rules_seq(p->r, nodes, n);
 	free(nodes);
 	return node;
 }
 
-/* Writes a part. Groups take care of the ends of the expression themselves; for others the sequence
- * has done it. */
-static uint32_t write_part(struct regex *p, uint32_t part, enum edge left, enum edge right)
+static uint32_t write_part(struct regex *p, uint32_t part, bool left, bool right)
 {
 	struct part at = p->parts[part];
 	switch (at.kind) {
@@ -587,16 +554,13 @@ static uint32_t write_part(struct regex *p, uint32_t part, enum edge left, enum 
 	case ALT: return write_alt(p, &at, left, right);
 	default: break;
 	}
-	uint32_t node = write_part(p, at.first, INSIDE, INSIDE);
+	uint32_t node = write_part(p, at.first, false, false);
 	return p->failed ? 0 : mx_rules_repeat(p->r, node, at.min, at.max);
 }
 
-uint32_t mx_rules_regex(struct mx_rules *r, const char *pattern, size_t len, unsigned flags,
-                        struct mx_err *err)
+uint32_t mx_rules_regex(struct mx_rules *r, const char *pattern, size_t len, struct mx_err *err)
 {
-	struct regex p = {
-		.r = r, .text = pattern, .len = len, .flags = flags, .err = err, .n_parts = 1};
-	enum edge ends = flags & MX_REGEX_SEARCH ? OPEN : ANCHORED;
+	struct regex p = {.r = r, .text = pattern, .len = len, .err = err, .n_parts = 1};
 	uint32_t node = 0, part = 0;
 	if (len > MX_RULES_MAX_TEXT)
 		fault_at(&p, 0, MX_E_LIMIT, "it has %zu bytes, %u are possible", len, MX_RULES_MAX_TEXT);
@@ -605,7 +569,7 @@ uint32_t mx_rules_regex(struct mx_rules *r, const char *pattern, size_t len, uns
 	if (!p.failed && p.at < len)
 		fault(&p, "a closing parenthesis without an opening one");
 	if (!p.failed)
-		node = write_part(&p, part, ends, ends);
+		node = write_part(&p, part, true, true);
 	struct mx_err inner = {0};
 	if (!p.failed && mx_rules_error(r, &inner))
 		fault_at(&p, len, inner.status, "%s", inner.text);

@@ -74,16 +74,11 @@ void mx_rules_define(struct mx_rules *r, uint32_t ref, uint32_t node);
 /* Gives a reference a name for messages; cut after 60 bytes. */
 void mx_rules_name(struct mx_rules *r, uint32_t ref, const char *name, size_t n);
 
-/* A regular expression: what ECMA-262 (flag u) and PCRE have in common, without back references,
- * look-around, word boundaries and whatever else is not regular. These are refused in *err, with
- * the offset in bytes and the column in characters. The classes \d \w are ASCII and \s is
- * Unicode's, as in ECMA-262; \p{..} takes general categories. */
-enum mx_rules_regex_flag {
-	MX_REGEX_SEARCH = 1, /* found anywhere, unless ^ and $ say otherwise; else the whole text */
-	MX_REGEX_JSON = 2,   /* the text is the inside of a JSON string: see mx_rules_json_class */
-};
-uint32_t mx_rules_regex(struct mx_rules *r, const char *pattern, size_t len, unsigned flags,
-                        struct mx_err *err);
+/* The texts that a regular expression matches as a whole: what ECMA-262 (flag u) and PCRE have in
+ * common, without back references, look-around, word boundaries and whatever else is not regular.
+ * These are refused in *err, with the offset in bytes and the column in characters. The classes \d
+ * \w are ASCII and \s is Unicode's, as in ECMA-262; \p{..} takes general categories. */
+uint32_t mx_rules_regex(struct mx_rules *r, const char *pattern, size_t len, struct mx_err *err);
 
 /* GBNF as llama.cpp writes it; the result is its rule `root`. Faults name line and column. */
 uint32_t mx_rules_gbnf(struct mx_rules *r, const char *text, size_t len, struct mx_err *err);

@@ -86,7 +86,7 @@ static uint32_t rules_of(struct mx_rules *r, const char *kind, const char *text,
 		return node;
 	}
 	if (!strcmp(kind, "regex"))
-		return mx_rules_regex(r, text, strlen(text), 0, err);
+		return mx_rules_regex(r, text, strlen(text), err);
 	if (!strcmp(kind, "gbnf"))
 		return mx_rules_gbnf(r, text, strlen(text), err);
 	return mx_rules_json_object(r, NULL);

@@ -10,7 +10,7 @@
 static uint32_t build_regex(void *arg, struct mx_rules *r, struct mx_err *err)
 {
 	const struct mx_api_text *t = arg;
-	return mx_rules_regex(r, t->s, t->len, 0, err);
+	return mx_rules_regex(r, t->s, t->len, err);
 }
 
 static uint32_t build_gbnf(void *arg, struct mx_rules *r, struct mx_err *err)

@@ -77,8 +77,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const char *text = (const char *)data + 1;
 	const char *end = memchr(text, 0, size - 1);
 	size_t n = end ? (size_t)(end - text) : size - 1;
-	uint32_t node = data[0] & 4 ? mx_rules_regex(r, text, n, data[0] & 3, &err)
-	                            : mx_rules_gbnf(r, text, n, &err);
+	uint32_t node =
+		data[0] & 4 ? mx_rules_regex(r, text, n, &err) : mx_rules_gbnf(r, text, n, &err);
 	if (!node != (mx_rules_error(r, NULL) != MX_OK) || (!node && !err.text[0]))
 		abort();
 	if (node && !mx_grammar_compile(r, node, &limits, &g, &err) && !mx_matcher_new(g, vocab(), &m))
