@@ -221,7 +221,7 @@ static mx_status take_member(const char *member, struct mx_api_unknown *unknown,
 	json_t *message = json_loads(text, 0, NULL);
 	assert_non_null(message);
 	*err = (struct mx_api_error){0};
-	mx_status s = mx_api_check_message(message, 7, &reader, unknown, err);
+	mx_status s = mx_api_check_message(message, "messages[7]", &reader, unknown, err);
 	json_decref(message);
 	return s;
 }
