@@ -89,8 +89,6 @@ def calls():
     bad = grpc.StatusCode.INVALID_ARGUMENT
     ask = lambda **f: stub.Chat(pb.ChatRequest(model="demo", messages=[pb.Message(role="user", content=HI)], **f))
     fails(bad, ask(tools=grpc_tools(), tool_choice="nobody"), "tool_choice")
-    fails(bad, ask(tools=grpc_tools(), tool_choice="required", constraint=pb.Constraint(json_object=True)),
-          "tool_choice")
 
 
 def reasoning():
