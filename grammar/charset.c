@@ -9,7 +9,6 @@
 #include "base/mem.h"
 
 #define MAX_CODE_POINT 0x10ffff
-#define N_CATEGORIES   30
 
 void mx_charset_free(struct mx_charset *s)
 {
@@ -50,7 +49,7 @@ static void add_sorted(struct mx_charset *s, const uint32_t (*ranges)[2], size_t
 		mx_charset_add(s, next, MAX_CODE_POINT);
 }
 
-void mx_charset_add_escape(struct mx_charset *s, char letter, bool negated)
+const uint32_t (*mx_charset_escape(char letter, size_t *n))[2]
 {
 	static const uint32_t digits[][2] = {{'0', '9'}};
 	static const uint32_t words[][2] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
@@ -58,16 +57,19 @@ void mx_charset_add_escape(struct mx_charset *s, char letter, bool negated)
 	static const uint32_t spaces[][2] = {
 		{9, 13},          {' ', ' '},       {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
 		{0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
-	if (letter == 'd')
-		add_sorted(s, digits, 1, negated);
-	else if (letter == 'w')
-		add_sorted(s, words, 4, negated);
-	else
-		add_sorted(s, spaces, 10, negated);
+	*n = letter == 'd' ? 1 : letter == 'w' ? 4 : 10;
+	return letter == 'd' ? digits : letter == 'w' ? words : spaces;
+}
+
+void mx_charset_add_escape(struct mx_charset *s, char letter, bool negated)
+{
+	size_t n;
+	const uint32_t(*ranges)[2] = mx_charset_escape(letter, &n);
+	add_sorted(s, ranges, n, negated);
 }
 
 /* General categories: their ranges are collected once, at the first use. */
-static struct mx_charset categories[N_CATEGORIES];
+static struct mx_charset categories[MX_CATEGORIES];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void collect(void)
@@ -142,21 +144,33 @@ static int by_first(const void *a, const void *b)
 	return (x[0] > y[0]) - (x[0] < y[0]);
 }
 
-bool mx_charset_add_category(struct mx_charset *s, const char *name, size_t n, bool negated)
+uint32_t mx_categories_named(const char *name, size_t n)
 {
 	uint32_t set = 0;
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
 		if (is(name, n, names[i].abbreviation) || is(name, n, names[i].name))
 			set = names[i].set;
+	return set;
+}
+
+const struct mx_charset *mx_category(unsigned k)
+{
+	pthread_once(&once, collect);
+	return &categories[k];
+}
+
+bool mx_charset_add_category(struct mx_charset *s, const char *name, size_t n, bool negated)
+{
+	uint32_t set = mx_categories_named(name, n);
 	if (!set)
 		return false;
-	pthread_once(&once, collect);
 	struct mx_charset all = {0};
-	for (int k = 0; k < N_CATEGORIES; k++)
+	for (unsigned k = 0; k < MX_CATEGORIES; k++)
 		if (set >> k & 1) {
-			add_sorted(&all, (const uint32_t(*)[2])categories[k].ranges, categories[k].n, false);
-			if (categories[k].status)
-				all.status = categories[k].status;
+			const struct mx_charset *c = mx_category(k);
+			add_sorted(&all, (const uint32_t(*)[2])c->ranges, c->n, false);
+			if (c->status)
+				all.status = c->status;
 		}
 	if (all.n > 1)
 		qsort(all.ranges, all.n, sizeof(*all.ranges), by_first);

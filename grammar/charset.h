@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sets of characters while a class of a regular expression is read. */
+/* Sets of characters while a class of a regular expression is read, and those that have names. */
 #ifndef MX_GRAMMAR_CHARSET_H
 #define MX_GRAMMAR_CHARSET_H
 
@@ -19,10 +19,18 @@ struct mx_charset {
 
 void mx_charset_free(struct mx_charset *s);
 void mx_charset_add(struct mx_charset *s, uint32_t lo, uint32_t hi);
-/* Adds what \d, \w or \s stands for (letter: 'd', 'w', 's'), or all other characters. */
+/* Returns the ranges that \d, \w or \s stands for (letter: 'd', 'w', 's'), sorted. */
+const uint32_t (*mx_charset_escape(char letter, size_t *n))[2];
+/* Adds them, or all other characters. */
 void mx_charset_add_escape(struct mx_charset *s, char letter, bool negated);
 /* Adds a general category of Unicode by its short or long name; false if there is none of that
  * name. */
 bool mx_charset_add_category(struct mx_charset *s, const char *name, size_t n, bool negated);
+/* Returns the categories of such a name, as bits; 0: there are none. */
+uint32_t mx_categories_named(const char *name, size_t n);
+#define MX_CATEGORIES 30
+/* Returns the ranges of a category, sorted, which stay; `status` says if memory ran out at the
+ * first use. */
+const struct mx_charset *mx_category(unsigned k);
 
 #endif

@@ -284,7 +284,7 @@ static const struct js_dfa *determinise(struct nfa *a, uint32_t first)
 	uint32_t *from = js_scratch(b, a->n, sizeof *from), *member = js_alloc(b, 1, sizeof *member);
 	*member = first;
 	subset_state(&t, (struct subset){.member = member, .n = 1, .left = AT_BEGIN});
-	struct js_ranges word = js_ranges_word(), other = js_ranges_not(b, word);
+	struct js_ranges word = js_ranges_word(b), other = js_ranges_not(b, word);
 	for (uint32_t i = 0; i < t.out.n; i++) {
 		bool match;
 		closure(&t, &t.set[i], AT_END, from, &match);

@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
+
+#include "grammar/charset.h"
 
 enum { MAX_NEST = 100, MAX_REPEAT = 20000 };
 
@@ -92,68 +93,29 @@ struct js_ranges js_ranges_not(struct js_base *b, struct js_ranges c)
 	return tidy(b, out);
 }
 
-static const struct js_range digits[] = {{'0', '9'}};
-static const struct js_range word_chars[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-/* WhiteSpace and LineTerminator of ECMA-262 */
-static const struct js_range spaces[] = {
-	{'\t', '\r'},     {' ', ' '},       {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
-	{0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
 static const struct js_range newlines[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
 #define FIXED(a) ((struct js_ranges){(struct js_range *)(a), sizeof(a) / sizeof((a)[0])})
 
-struct js_ranges js_ranges_word(void)
-{
-	return FIXED(word_chars);
-}
-
-/* Code points whose general category's name begins with `name` ("L", "Lu"); "LC" is Lu, Ll and Lt.
- */
-static struct js_ranges category(struct js_base *b, const char *name, size_t n)
+/* What \d, \w or \s stands for. */
+static struct js_ranges escaped(struct js_base *b, char letter)
 {
 	struct js_ranges out = {0};
-	for (uint32_t c = 0; c <= JS_MAX_CODE; c++) {
-		const char *is = utf8proc_category_string((utf8proc_int32_t)c);
-		if (memcmp(is, name, n) != 0 &&
-		    !(n == 2 && memcmp(name, "LC", 2) == 0 && is[0] == 'L' && strchr("ult", is[1])))
-			continue;
-		if (out.n && out.r[out.n - 1].hi + 1 == c)
-			out.r[out.n - 1].hi = c;
-		else
-			add(b, &out, c, c);
-	}
-	js_work(b, JS_MAX_WORK / 64);
+	size_t n;
+	const uint32_t(*ranges)[2] = mx_charset_escape(letter, &n);
+	for (size_t i = 0; i < n; i++)
+		add(b, &out, ranges[i][0], ranges[i][1]);
 	return out;
 }
 
-/* \p{..}: a general category, by its short name or the long one of the common ones. */
+struct js_ranges js_ranges_word(struct js_base *b)
+{
+	return escaped(b, 'w');
+}
+
+/* \p{..}: a general category, by its short or long name. */
 static struct js_ranges property(struct parse *s)
 {
-	static const char *const names[][2] = {
-		{"Letter", "L"},
-		{"Uppercase_Letter", "Lu"},
-		{"Lowercase_Letter", "Ll"},
-		{"Titlecase_Letter", "Lt"},
-		{"Modifier_Letter", "Lm"},
-		{"Other_Letter", "Lo"},
-		{"Mark", "M"},
-		{"Number", "N"},
-		{"Decimal_Number", "Nd"},
-		{"Letter_Number", "Nl"},
-		{"Other_Number", "No"},
-		{"Punctuation", "P"},
-		{"Symbol", "S"},
-		{"Separator", "Z"},
-		{"Space_Separator", "Zs"},
-		{"Other", "C"},
-		{"Control", "Cc"},
-		{"digit", "Nd"},
-		{"punct", "P"},
-		{"Cased_Letter", "LC"},
-	};
-	static const char known[] =
-		"L Lu Ll Lt Lm Lo LC M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S "
-		"Sm Sc Sk So Z Zs Zl Zp C Cc Cf Co Cn ";
 	const char *close = s->p < s->end && *s->p == '{' ? memchr(s->p, '}', s->end - s->p) : NULL;
 	if (!close)
 		fault(s, "\\p needs a property in braces");
@@ -162,22 +124,20 @@ static struct js_ranges property(struct parse *s)
 		name += 3;
 	else if (close - name > 17 && memcmp(name, "General_Category=", 17) == 0)
 		name += 17;
-	size_t n = close - name;
-	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-		if (strlen(names[i][0]) == n && memcmp(names[i][0], name, n) == 0) {
-			name = names[i][1];
-			n = strlen(name);
-			break;
-		}
-	char key[4] = {0};
-	if (n == 1 || n == 2)
-		memcpy(key, name, n);
-	key[n == 1 || n == 2 ? n : 0] = ' ';
-	const char *at = strstr(known, key);
-	if (n < 1 || n > 2 || !at || (at > known && at[-1] != ' '))
+	uint32_t set = mx_categories_named(name, (size_t)(close - name));
+	if (!set)
 		fault(s, "only general categories (\\p{L}, \\p{Lu}, \\p{Nd} ...) are supported in \\p{}");
 	s->p = close + 1;
-	return category(s->b, name, n);
+	struct js_ranges out = {0};
+	for (unsigned k = 0; k < MX_CATEGORIES; k++) {
+		const struct mx_charset *c = set >> k & 1 ? mx_category(k) : NULL;
+		if (c && c->status)
+			js_fail(s->b, MX_E_NOMEM, "out of memory");
+		js_work(s->b, c ? c->n : 0);
+		for (size_t i = 0; c && i < c->n; i++)
+			add(s->b, &out, c->ranges[i][0], c->ranges[i][1]);
+	}
+	return tidy(s->b, out);
 }
 
 /* ---- parsing ------------------------------------------------------------------------------- */
@@ -237,12 +197,12 @@ static bool escape(struct parse *s, bool in_class, struct js_ranges *class, uint
 		return false;
 	}
 	switch (c) {
-	case 'd': *class = FIXED(digits); return true;
-	case 'D': *class = js_ranges_not(s->b, FIXED(digits)); return true;
-	case 'w': *class = FIXED(word_chars); return true;
-	case 'W': *class = js_ranges_not(s->b, FIXED(word_chars)); return true;
-	case 's': *class = FIXED(spaces); return true;
-	case 'S': *class = js_ranges_not(s->b, FIXED(spaces)); return true;
+	case 'd': *class = escaped(s->b, 'd'); return true;
+	case 'D': *class = js_ranges_not(s->b, escaped(s->b, 'd')); return true;
+	case 'w': *class = escaped(s->b, 'w'); return true;
+	case 'W': *class = js_ranges_not(s->b, escaped(s->b, 'w')); return true;
+	case 's': *class = escaped(s->b, 's'); return true;
+	case 'S': *class = js_ranges_not(s->b, escaped(s->b, 's')); return true;
 	case 'p': *class = property(s); return true;
 	case 'P': *class = js_ranges_not(s->b, property(s)); return true;
 	case 'x': *code = hex_digits(s, 2); return false;

@@ -36,6 +36,6 @@ void js_tree_add(struct js_base *b, struct js_tree *n, struct js_tree *kid);
 /* All code points that are not in c, whose ranges may be in any order. */
 struct js_ranges js_ranges_not(struct js_base *b, struct js_ranges c);
 /* The word characters of \b. */
-struct js_ranges js_ranges_word(void);
+struct js_ranges js_ranges_word(struct js_base *b);
 
 #endif
