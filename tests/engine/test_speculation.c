@@ -133,14 +133,14 @@ static uint32_t check_drafts(struct mx_engine *e, struct batch *b, uint32_t n, u
 	return accepted;
 }
 
-/* Runs a batch of random requests without drafts, each alone, then together with drafts: those that
- * the test makes, and those of a draft model. Adds the numbers of drafts that were kept. */
+/* Runs a batch of n random requests without drafts, each alone, then together with drafts: those
+ * that the test makes, and those of a draft model. Adds the numbers of drafts that were kept. */
 static void check_batch(struct mx_engine *plain, struct mx_engine *guessing,
-                        struct mx_engine *drafting, struct rng *rng, uint32_t kept[2])
+                        struct mx_engine *drafting, struct rng *rng, uint32_t n, uint32_t kept[2])
 {
 	static struct batch b;
 	static const uint32_t chunks[] = {1, 13, 64, 512};
-	uint32_t n = 1 + rng_below(rng, BATCH), chunk = chunks[rng_below(rng, 4)];
+	uint32_t chunk = chunks[rng_below(rng, 4)];
 	memset(&b, 0, sizeof b);
 	for (uint32_t i = 0; i < n; i++) {
 		make_request(&b, i, rng);
@@ -199,10 +199,11 @@ static void test_drafts_change_no_bit(void **state)
 		start_drafting(dir, draft_dir, c, &drafting, &draft);
 		c.speculation = MX_SPECULATION_NGRAM;
 		loaded_start(dir, &c, &guessing);
-		for (int round = 0; round < 4; round++)
-			check_batch(plain.engine, guessing.engine, drafting.engine, &rng, kept);
+		for (int round = 0; round < 2; round++)
+			check_batch(plain.engine, guessing.engine, drafting.engine, &rng,
+			            round ? BATCH : 1 + rng_below(&rng, BATCH), kept);
 		print_message("%d: %u drafts kept, %u of a draft model\n", i, kept[0], kept[1]);
-		assert_true(kept[0] > 50 && kept[1] > 50);
+		assert_true(kept[0] > 30 && kept[1] > 30);
 		assert_nothing_held(guessing.engine);
 		assert_nothing_held(drafting.engine);
 		loaded_close(&plain);
@@ -237,12 +238,12 @@ static void test_many_at_once(void **state)
 	start_drafting(dir, draft_dir, c, &drafting, &draft);
 	for (uint32_t i = 0; i < MANY; i++) {
 		make_tokens(prompts[i], PROMPT, VOCAB, i);
-		jobs[i] = make_job(prompts[i], PROMPT, PROMPT + 4 + i % 16);
+		jobs[i] = make_job(prompts[i], PROMPT, PROMPT + 3 + i % 8);
 		jobs[i].sampling.temperature = (float)(i % 3) / 2;
 		jobs[i].sampling.seed = i;
 		jobs[i].logprobs = 1;
-		run_jobs(plain.engine, &jobs[i], 1, 512, &expect[i]);
 	}
+	run_jobs(plain.engine, jobs, MANY, 512, expect);
 	for (int proposed = 0; proposed < 2; proposed++) {
 		for (uint32_t i = 0; i < MANY; i++) {
 			jobs[i].guess = proposed ? NULL : expect[i].tokens;
@@ -256,7 +257,7 @@ static void test_many_at_once(void **state)
 		}
 	}
 	print_message("%u drafts kept, %u of a draft model\n", kept[0], kept[1]);
-	assert_true(kept[0] > MANY && kept[1] > MANY);
+	assert_true(kept[0] > MANY && kept[1] > MANY / 2);
 	for (uint32_t i = 0; i < MANY; i++)
 		outcome_free(&expect[i]);
 	loaded_close(&plain);
@@ -277,7 +278,7 @@ static void test_a_model_foresees_itself(void **state)
 		struct mx_engine_config c = loaded_config();
 		struct loaded plain, drafting, draft;
 		char dir[64];
-		uint32_t kept = 0, n = BATCH;
+		uint32_t kept = 0, n = 10;
 		c.max_context = CONTEXT;
 		c.draft_tokens = i ? MX_MAX_DRAFT : 1;
 		make_checkpoint(dir, configs[i], MX_F32, 5);
@@ -296,7 +297,7 @@ static void test_a_model_foresees_itself(void **state)
 		for (int round = 0; round < 2; round++) /* the second time with hits */
 			kept += check_drafts(drafting.engine, &b, n, round ? 512 : 13);
 		print_message("%d: %u drafts kept\n", i, kept);
-		assert_true(kept > 100);
+		assert_true(kept > (i ? 50 : 10));
 		for (uint32_t k = 0; k < n; k++)
 			outcome_free(&b.expect[k]);
 		loaded_close(&plain);
@@ -308,7 +309,7 @@ static void test_a_model_foresees_itself(void **state)
 
 /* ---- sampled drafts ---- */
 
-enum { OUTCOMES = 5, SAMPLES = 4096 };
+enum { OUTCOMES = 5, SAMPLES = 2048 };
 
 /* Fills p[OUTCOMES] with the probabilities of the only tokens that the bias allows. */
 static void find_odds(struct mx_engine *e, const int32_t *prompt, uint32_t n,
