@@ -33,9 +33,11 @@
 /* Most tokens that a sequence gets in a step: followers that were asked lately are behind by no
  * more. */
 #define STEP_TOKENS (MX_MAX_DRAFT + 1)
-/* Most tokens of other followers that a proposal computes. A draft model is some ten times smaller
- * than its target or more; so this takes as long as a chunk of a few dozen tokens there. */
-#define CATCH_UP 256
+/* Most tokens of other followers that a proposal computes: so many, or more if it is for many
+ * sequences. A draft model is some ten times smaller than its target or more; so this takes as long
+ * as a chunk of a few dozen tokens there. */
+#define CATCH_UP      256
+#define CATCH_UP_EACH 4
 
 /* The drafter's sequence for one of the engine's. */
 struct follower {
@@ -193,7 +195,7 @@ static struct follower *follower_of(const struct mx_step_item *item)
  * then. The others have no drafts this time. */
 static void catch_up(struct drafter *d, const struct mx_step_item *items, uint32_t n)
 {
-	uint32_t left = CATCH_UP;
+	uint32_t left = n < CATCH_UP / CATCH_UP_EACH ? CATCH_UP : CATCH_UP_EACH * n;
 	do {
 		uint32_t rows = 0;
 		d->n = 0;

@@ -257,7 +257,7 @@ static void test_many_at_once(void **state)
 		}
 	}
 	print_message("%u drafts kept, %u of a draft model\n", kept[0], kept[1]);
-	assert_true(kept[0] > MANY && kept[1] > MANY / 2);
+	assert_true(kept[0] > MANY && kept[1] > MANY);
 	for (uint32_t i = 0; i < MANY; i++)
 		outcome_free(&expect[i]);
 	loaded_close(&plain);
