@@ -112,7 +112,7 @@ void mamba1_params_take(const struct mamba1_params *p, const void *const *w,
 		.c = w[4],
 		.dt = w[5],
 		.out = w[6],
-		.conv = w[7],
+		.conv = w[MAMBA1_CONV],
 		.dt_bias = w[8],
 		.skip = w[10],
 	};

@@ -29,7 +29,9 @@ struct mamba1_weights {
 	const float *skip;                      /* [inner] D */
 };
 
-#define MAMBA1_A_LOG 9 /* number of A_log [inner, states] in create's lists */
+/* Numbers in create's lists. */
+#define MAMBA1_CONV  7 /* the convolution's weights [inner, taps] */
+#define MAMBA1_A_LOG 9 /* A_log [inner, states] */
 
 /* Reads and checks a layer's parameters; *err tells which one is wrong. Pure. */
 mx_status mamba1_params_read(const struct mx_layer_desc *layer, struct mamba1_params *out,

@@ -26,7 +26,7 @@ struct mx_mixer {
 	struct mamba1_weights w;
 	struct sizes sizes;
 	struct mamba1_args args; /* everything that is the same in every step */
-	void *a;                 /* args.a, in the device's memory, owned */
+	void *a, *conv;          /* args.a and args.conv, in the device's memory, owned */
 	uint32_t width, max_rows, max_draft;
 };
 
@@ -86,7 +86,8 @@ static mx_status state(const struct mx_layer_desc *layer, const struct mx_device
 	*out = (struct mx_state_spec){.fixed_bytes = z.slot,
 	                              .scratch_bytes = z.scratch,
 	                              .snapshot_bytes = z.slot,
-	                              .instance_bytes = rates(&z) * sizeof(float)};
+	                              .instance_bytes =
+	                                  (rates(&z) + (size_t)p.taps * p.inner) * sizeof(float)};
 	return MX_OK;
 }
 
@@ -97,6 +98,7 @@ static void destroy(struct mx_mixer *m)
 	if (!m)
 		return;
 	m->device->ops->release(m->device, m->a);
+	m->device->ops->release(m->device, m->conv);
 	free(m);
 }
 
@@ -115,6 +117,21 @@ static mx_status make_rates(struct mx_mixer *m, const float *a_log)
 	}
 	mx_status status = mx_upload_array(m->device, a, rates(z) * sizeof(*a), &m->a);
 	free(a);
+	return status;
+}
+
+/* Makes args.conv of the convolution's weights [inner, taps]. */
+static mx_status make_taps(struct mx_mixer *m, const float *from)
+{
+	const size_t inner = m->params.inner, taps = m->params.taps;
+	float *to = malloc(inner * taps * sizeof(*to));
+	if (!to)
+		return MX_E_NOMEM;
+	for (size_t c = 0; c < inner; c++)
+		for (size_t i = 0; i < taps; i++)
+			to[(taps - 1 - i) * inner + c] = from[c * taps + i];
+	mx_status status = mx_upload_array(m->device, to, inner * taps * sizeof(*to), &m->conv);
+	free(to);
 	return status;
 }
 
@@ -141,9 +158,11 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 	};
 	mamba1_params_take(&p, init->weights, &m->w);
 	status = make_rates(m, init->host_vectors[MAMBA1_A_LOG]);
+	if (status == MX_OK)
+		status = make_taps(m, init->host_vectors[MAMBA1_CONV]);
 	if (status != MX_OK) {
 		destroy(m);
-		return mx_mixer_fail(err, status, "mamba1: no memory for its rates of decay");
+		return mx_mixer_fail(err, status, "mamba1: no memory for its tables");
 	}
 	m->args = (struct mamba1_args){
 		.channels = p.inner,
@@ -155,7 +174,7 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 		.unit = m->sizes.unit,
 		.conv_at = m->sizes.conv_at,
 		.conv_cap = m->sizes.conv_cap,
-		.conv = m->w.conv,
+		.conv = m->conv,
 		.conv_bias = m->w.conv_bias,
 		.norm = p.norms != MAMBA1_NONE,
 		.norm_eps = p.norm_eps,

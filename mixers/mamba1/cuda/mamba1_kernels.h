@@ -44,9 +44,10 @@ struct mamba1_args {
 	size_t conv_at;    /* of the convolution's ring in a slot: act [conv_cap][channels] */
 	uint32_t conv_cap; /* tokens of that ring: taps, and a draft's */
 	const void *xz;    /* act [n_rows, 2 channels]: raw x, z */
-	const float *conv, *conv_bias; /* [channels, taps]; [channels] or NULL */
-	void *x;                       /* act [n_rows, channels]: x, then the outputs in its place */
-	const float *selected;         /* [n_rows, rank + 2 states]: dt, B and C as projected */
+	/* [taps, channels], the token itself first, then the one before it ..; [channels] or NULL */
+	const float *conv, *conv_bias;
+	void *x;               /* act [n_rows, channels]: x, then the outputs in its place */
+	const float *selected; /* [n_rows, rank + 2 states]: dt, B and C as projected */
 	bool norm;
 	float norm_eps;
 	const float *norm_dt, *norm_b, *norm_c; /* weights of the norms; NULL = 1 */

@@ -17,10 +17,14 @@ template <typename T, int V> struct alignas(V * sizeof(T)) elements {
 
 template <typename T, int V> __device__ __forceinline__ void read(const void *p, float (&to)[V])
 {
-	const elements<T, V> in = *(const elements<T, V> *)p;
+	constexpr int each = V * sizeof(T) <= 16 ? V : 16 / sizeof(T); /* elements of a load */
 #pragma unroll
-	for (int i = 0; i < V; i++)
-		to[i] = mx_to_float(in.e[i]);
+	for (int n = 0; n < V; n += each) {
+		const elements<T, each> in = *(const elements<T, each> *)((const T *)p + n);
+#pragma unroll
+		for (int i = 0; i < each; i++)
+			to[n + i] = mx_to_float(in.e[i]);
+	}
 }
 
 /* Raw inputs of the tokens before the row's: past[b - 1] is that of b tokens before. */
@@ -54,14 +58,13 @@ __global__ void __launch_bounds__(THREADS) convolve(const mamba1_args a, uint32_
 	mx_pdl_wait();
 	if (c >= a.channels)
 		return;
-	float w[TAPS][V], bias[V], past[TAPS][V], now[V];
+	float w[TAPS][V], bias[V] = {}, past[TAPS][V], now[V];
+	if (a.conv_bias)
+		read<float, V>(a.conv_bias + c, bias);
 #pragma unroll
-	for (int i = 0; i < V; i++) {
-		bias[i] = a.conv_bias ? a.conv_bias[c + i] : 0;
-#pragma unroll
-		for (int b = 0; b < TAPS; b++)
-			w[b][i] = b < (int)a.taps ? a.conv[(size_t)(c + i) * a.taps + a.taps - 1 - b] : 0;
-	}
+	for (int b = 0; b < TAPS; b++)
+		if (b < (int)a.taps)
+			read<float, V>(a.conv + (size_t)b * a.channels + c, w[b]);
 	uint32_t of = ~0u; /* the span whose inputs `past` has */
 	for (uint32_t row = first; row < last; row++) {
 		const uint32_t s = a.row_span[row];

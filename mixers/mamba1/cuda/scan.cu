@@ -21,7 +21,6 @@ namespace
 #define UNIT    MAMBA1_UNIT
 #define LANES   MAMBA1_LANES
 #define THREADS (UNIT * LANES)
-#define TILE    16 /* tokens that are brought to shared memory at once */
 #define OUT_LD  40 /* floats between tokens of outputs there: lanes write without conflicts */
 
 /* dt and dt x of a token of a channel. */
@@ -68,18 +67,35 @@ template <int S> __device__ __forceinline__ void read_part(const float *from, fl
 		*(float4 *)&to[i] = *(const float4 *)(from + i * LANES);
 }
 
-/* A lane's S states of a channel go on by a token. */
+/* What a token multiplies a lane's S states of a channel by, and adds to them. */
 template <int S>
-__device__ __forceinline__ void advance(float (&h)[S], const float (&a)[S], step s,
-                                        const float (&b)[S])
+__device__ __forceinline__ void factors(const float (&a)[S], step s, const float (&b)[S],
+                                        float (&e)[S], float (&u)[S])
 {
-	float e[S];
 #pragma unroll
 	for (int i = 0; i < S; i++)
 		e[i] = power(__fmul_rn(s.dt, a[i]));
 #pragma unroll
 	for (int i = 0; i < S; i++)
-		h[i] = __fmaf_rn(e[i], h[i], __fmul_rn(s.dx, b[i]));
+		u[i] = __fmul_rn(s.dx, b[i]);
+}
+
+template <int S>
+__device__ __forceinline__ void apply(float (&h)[S], const float (&e)[S], const float (&u)[S])
+{
+#pragma unroll
+	for (int i = 0; i < S; i++)
+		h[i] = __fmaf_rn(e[i], h[i], u[i]);
+}
+
+/* A lane's S states of a channel go on by a token. */
+template <int S>
+__device__ __forceinline__ void advance(float (&h)[S], const float (&a)[S], step s,
+                                        const float (&b)[S])
+{
+	float e[S], u[S];
+	factors(a, s, b, e, u);
+	apply(h, e, u);
 }
 
 /* The lane's part of C h. */
@@ -146,7 +162,14 @@ __device__ __forceinline__ void keep_inputs(const mamba1_args &a, const mx_devic
 
 /* ---- spans of several tokens, and drafts: a block has a unit ---- */
 
+/* TILE: tokens that are brought to shared memory at once. EACH: those that a thread brings. */
+template <int S> struct tiles {
+	static constexpr uint32_t TILE = S == 4 ? 32 : 16;
+	static constexpr int EACH = TILE / (THREADS / UNIT);
+};
+
 template <int S> struct shared {
+	static constexpr uint32_t TILE = tiles<S>::TILE;
 	float bc[2][TILE][2 * S * LANES];
 	step steps[TILE][UNIT];
 	float y[TILE * OUT_LD];
@@ -160,12 +183,14 @@ __device__ __forceinline__ void copy16(void *to, const void *from)
 
 /* What a thread brings of a tile: tokens of its warp, warp + 4 .. of the channel of its lane. Not
  * converted: that would wait for them. */
-template <typename T> struct inputs {
-	float dt[TILE / 4];
-	T x[TILE / 4], z[TILE / 4];
+template <typename T, int S> struct inputs {
+	float dt[tiles<S>::EACH];
+	T x[tiles<S>::EACH], z[tiles<S>::EACH];
 };
 
 template <typename T, int S> struct walker {
+	static constexpr uint32_t TILE = tiles<S>::TILE;
+	static constexpr int EACH = tiles<S>::EACH;
 	const mamba1_args &a;
 	const mx_device_span &span;
 	unsigned char *unit;
@@ -181,7 +206,7 @@ template <typename T, int S> struct walker {
 
 	/* Begins to bring tokens from .. to - 1, at most a tile, of the span. */
 	__device__ __forceinline__ void fetch(uint32_t from, uint32_t to, int buffer,
-	                                      inputs<T> *in) const
+	                                      inputs<T, S> *in) const
 	{
 		const uint32_t n = to - from < TILE ? to - from : TILE;
 		const size_t first = span.row + (from - span.pos), row = first + threadIdx.x / UNIT;
@@ -195,7 +220,7 @@ template <typename T, int S> struct walker {
 		const T *x = (const T *)a.x + row * a.channels + channel;
 		const T *z = (const T *)a.xz + (row * 2 + 1) * a.channels + channel;
 #pragma unroll
-		for (int i = 0; i < TILE / 4; i++, dt += stride, x += stride, z += 2 * stride) {
+		for (int i = 0; i < EACH; i++, dt += stride, x += stride, z += 2 * stride) {
 			in->dt[i] = i < mine ? *dt : 0;
 			in->x[i] = i < mine ? *x : T(0.0f);
 			in->z[i] = i < mine ? *z : T(0.0f);
@@ -209,17 +234,32 @@ template <typename T, int S> struct walker {
 	{
 		const uint32_t c = threadIdx.x / LANES, lane = threadIdx.x % LANES;
 		float y[LANES];
+		if constexpr (FULL && S <= 8) { /* exponentials are on their way before they are needed */
+			float e[LANES][S], u[LANES][S], v[S];
 #pragma unroll
-		for (uint32_t i = 0; i < LANES; i++) {
-			float v[S];
-			y[i] = 0;
-			if (!FULL && i >= n)
-				continue;
-			const float *bc = s.bc[buffer][t + i] + 4 * lane;
-			read_part(bc, v);
-			advance(h, rate, s.steps[t + i][c], v);
-			read_part(bc + S * LANES, v);
-			y[i] = output(h, v);
+			for (uint32_t i = 0; i < LANES; i++) {
+				read_part(s.bc[buffer][t + i] + 4 * lane, v);
+				factors(rate, s.steps[t + i][c], v, e[i], u[i]);
+			}
+#pragma unroll
+			for (uint32_t i = 0; i < LANES; i++) {
+				read_part(s.bc[buffer][t + i] + 4 * lane + S * LANES, v);
+				apply(h, e[i], u[i]);
+				y[i] = output(h, v);
+			}
+		} else {
+#pragma unroll
+			for (uint32_t i = 0; i < LANES; i++) {
+				float v[S];
+				y[i] = 0;
+				if (!FULL && i >= n)
+					continue;
+				const float *bc = s.bc[buffer][t + i] + 4 * lane;
+				read_part(bc, v);
+				advance(h, rate, s.steps[t + i][c], v);
+				read_part(bc + S * LANES, v);
+				y[i] = output(h, v);
+			}
 		}
 		s.y[(t + lane) * OUT_LD + c] = sum_lanes(y);
 	}
@@ -228,7 +268,7 @@ template <typename T, int S> struct walker {
 	__device__ __forceinline__ void run(uint32_t from, uint32_t to, uint32_t keep, float (&h)[S],
 	                                    const float (&rate)[S]) const
 	{
-		inputs<T> now, next;
+		inputs<T, S> now, next;
 		int buffer = 0;
 		if (from >= to)
 			return;
@@ -237,7 +277,7 @@ template <typename T, int S> struct walker {
 			const uint32_t n = to - from < TILE ? to - from : TILE;
 			now = next;
 #pragma unroll
-			for (int i = 0; i < TILE / 4; i++)
+			for (int i = 0; i < EACH; i++)
 				s.steps[threadIdx.x / UNIT + 4 * i][threadIdx.x % UNIT] =
 					make_step(now.dt[i], mx_to_float(now.x[i]));
 			asm volatile("cp.async.wait_all;" ::: "memory");
@@ -256,13 +296,13 @@ template <typename T, int S> struct walker {
 			T *to = (T *)a.x +
 			        (span.row + (from - span.pos) + threadIdx.x / UNIT) * (size_t)a.channels +
 			        channel;
-			T out[TILE / 4];
+			T out[EACH];
 #pragma unroll
-			for (int i = 0; i < TILE / 4; i++)
+			for (int i = 0; i < EACH; i++)
 				out[i] = finish<T>(s.y[(threadIdx.x / UNIT + 4 * i) * OUT_LD + threadIdx.x % UNIT],
 				                   skip, mx_to_float(now.x[i]), mx_to_float(now.z[i]));
 #pragma unroll
-			for (int i = 0; i < TILE / 4; i++, to += (size_t)a.channels * 4)
+			for (int i = 0; i < EACH; i++, to += (size_t)a.channels * 4)
 				if (i < mine)
 					*to = out[i];
 			__syncthreads();

@@ -45,10 +45,12 @@ __global__ void __launch_bounds__(THREADS) shift(const rwkv_shift_args a, uint32
 		return;
 	float mu[N][V];
 #pragma unroll
-	for (int n = 0; n < N; n++)
+	for (int n = 0; n < N; n++) {
+		const elements<float, V> in = *at<float, V>((void *)a.mu[n], c);
 #pragma unroll
 		for (int i = 0; i < V; i++)
-			mu[n][i] = a.mu[n][c + i];
+			mu[n][i] = in.e[i];
+	}
 	for (uint32_t row = first; row < last; row++) {
 		const mx_device_span &span = a.step.spans[a.step.row_span[row]];
 		if (row < span.row || row - span.row >= span.n)

@@ -28,7 +28,7 @@ struct mx_mixer {
 	struct rwkv_params params;
 	struct rwkv_weights w;
 	struct sizes sizes;
-	uint32_t width, max_rows;
+	uint32_t width, max_rows, max_draft;
 	unsigned char *slot_base;
 	size_t slot_stride;
 	/* act [max_rows, width] v of the model's first time mixing in this step. That instance owns
@@ -154,6 +154,7 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 		.sizes = sizes_of(layer, &p, init->device),
 		.width = layer->width,
 		.max_rows = layer->max_rows,
+		.max_draft = layer->max_draft,
 		.slot_base = init->slot_base,
 		.slot_stride = init->slot_stride,
 	};
@@ -320,15 +321,21 @@ static mx_status project(const struct run *r, const void *x, void *v)
 static mx_status recur(const struct run *r, const struct rwkv_time_args *a)
 {
 	const struct mx_step *step = r->step;
-	bool some_long = false, some_short = step->recording || a->dim != a->unit.padded;
+	bool one = step->recording, more = step->recording && (r->m->max_draft || step->longest > 1);
+	bool prompt = false;
 	for (uint32_t i = 0; i < step->n_spans && !step->recording; i++) {
 		const struct mx_span *s = &step->spans[i];
-		*(s->n >= RWKV_LONG && s->kind != MX_SPAN_DRAFT ? &some_long : &some_short) = true;
+		if (s->n == 1 && s->kind != MX_SPAN_DRAFT)
+			one = true;
+		else if (s->n >= RWKV_LONG && s->kind != MX_SPAN_DRAFT && a->dim == a->unit.padded)
+			prompt = true;
+		else
+			more = true;
 	}
 	mx_status status = MX_OK;
-	if (some_short)
-		status = check(r, rwkv_cuda_time(r->stream, r->act, a), "rwkv, recurrence");
-	if (status == MX_OK && some_long && a->dim == a->unit.padded)
+	if (one || more)
+		status = check(r, rwkv_cuda_time(r->stream, r->act, a, one, more), "rwkv, recurrence");
+	if (status == MX_OK && prompt)
 		status = check(r, rwkv_cuda_prompt(r->stream, r->act, a), "rwkv, prompts");
 	return status;
 }

@@ -84,11 +84,13 @@ struct rwkv_time_args {
 void rwkv_cuda_unit(uint32_t dim, uint32_t max_draft, struct rwkv_unit *out);
 
 /* Launches. act: MX_BF16 or MX_F32. time: of short spans, and of all if `dim` is not `padded`;
- * prompt: of long ones. */
+ * `one` and `more` tell whether there are some of one token that stays, and others. prompt: of long
+ * ones. */
 cudaError_t rwkv_cuda_shift(cudaStream_t stream, enum mx_dtype act,
                             const struct rwkv_shift_args *a);
 cudaError_t rwkv_cuda_low(cudaStream_t stream, enum mx_dtype act, const struct rwkv_low_args *a);
-cudaError_t rwkv_cuda_time(cudaStream_t stream, enum mx_dtype act, const struct rwkv_time_args *a);
+cudaError_t rwkv_cuda_time(cudaStream_t stream, enum mx_dtype act, const struct rwkv_time_args *a,
+                           bool one, bool more);
 cudaError_t rwkv_cuda_prompt(cudaStream_t stream, enum mx_dtype act,
                              const struct rwkv_time_args *a);
 

@@ -22,6 +22,14 @@ template <int D> struct shared {
 	float y[TILE][D + PAD];
 };
 
+/* Stores a lane's elements of a vector. */
+template <int OWN> __device__ __forceinline__ void store(const float (&x)[OWN], float *to)
+{
+#pragma unroll
+	for (int j = 0; j < OWN; j++)
+		to[element(j)] = x[j];
+}
+
 template <typename T, int D> struct walker {
 	typedef shape<D> of;
 	const rwkv_time_args &a;
@@ -33,13 +41,6 @@ template <typename T, int D> struct walker {
 	__device__ __forceinline__ size_t place(uint32_t pos) const
 	{
 		return (size_t)(span.row + (pos - span.pos)) * a.heads * a.dim + head * a.dim;
-	}
-
-	__device__ __forceinline__ static void store(const float (&x)[of::own], float *to)
-	{
-#pragma unroll
-		for (int j = 0; j < of::own; j++)
-			to[element(j)] = x[j];
 	}
 
 	/* Goes through n tokens of a tile from t on; FULL: n is GROUP. */
@@ -104,13 +105,19 @@ template <typename T, int D> struct walker {
 	}
 };
 
+/* True if a span is left to `one`. */
+__device__ __forceinline__ bool is_one(const mx_device_span &span)
+{
+	return span.n == 1 && span.kind != MX_SPAN_DRAFT;
+}
+
 template <typename T, int D>
 __global__ void __launch_bounds__(shape<D>::threads, D == 64 ? 3 : 1) mix(const rwkv_time_args a)
 {
 	__shared__ __align__(16) shared<D> s;
 	const mx_device_span span = a.step.spans[blockIdx.y];
 	mx_pdl_launch();
-	if (!span.n || is_long(a, span)) {
+	if (!span.n || is_one(span) || is_long(a, span)) {
 		mx_pdl_wait();
 		return;
 	}
@@ -139,21 +146,93 @@ __global__ void __launch_bounds__(shape<D>::threads, D == 64 ? 3 : 1) mix(const 
 		*(uint32_t *)unit = folded;
 }
 
-template <typename T, int D> cudaError_t launch(cudaStream_t stream, const rwkv_time_args &a)
+/* The same for spans of one token that stays. What is read does not depend on what has been read,
+ * so that all of it is on its way at once. */
+template <typename T, int D>
+__global__ void __launch_bounds__(shape<D>::threads, D == 64 ? 3 : 1) one(const rwkv_time_args a)
 {
-	return mx_launch(mix<T, D>, dim3(a.heads, a.step.n_spans), dim3(shape<D>::threads), 0, stream,
-	                 a);
+	__shared__ __align__(16) float x[STREAMS][D];
+	__shared__ float y[D];
+	const mx_device_span span = a.step.spans[blockIdx.y];
+	mx_pdl_launch();
+	if (!is_one(span)) {
+		mx_pdl_wait();
+		return;
+	}
+	const uint32_t head = blockIdx.x, pos = span.pos;
+	const uint32_t column = threadIdx.x / LANES * COLUMNS, lane = threadIdx.x % LANES;
+	const size_t at = (size_t)span.row * a.heads * a.dim + head * a.dim;
+	unsigned char *unit = unit_of(a, span, head);
+	float S[COLUMNS][shape<D>::rows], p[COLUMNS], sums[GROUP][COLUMNS] = {};
+	load_state<D>(unit, threadIdx.x, S);
+	const float *past = ring_of<D>(a, unit, pos ? pos - 1 : 0);
+	const uint32_t base = *(const volatile uint32_t *)unit;
+	part<D> w, b, k;
+	read_part(past + W * D, &w);
+	read_part(past + B * D, &b);
+	read_part(past + K * D, &k);
+	const float past_v[COLUMNS] = {past[V * D + column], past[V * D + column + 1]};
+	const float past_p[COLUMNS] = {past[P * D + column], past[P * D + column + 1]};
+	mx_pdl_wait();
+	raw<T, D> in;
+	inputs<D> own;
+	if (threadIdx.x < 32)
+		bring(a, at, &in);
+	replay<D>(a, unit, base, pos ? pos - 1 : 0, column, S); /* tokens of a draft */
+	if (base < pos) {
+		advance<D, part<D>>(S, w, b, k, past_v, past_p);
+		store_state<D>(unit, threadIdx.x, S);
+	}
+	if (threadIdx.x < 32) {
+		prepare(a, head, in, &own);
+		store(own.w, x[W]);
+		store(own.b, x[B]);
+		store(own.k, x[K]);
+		store(own.v, x[V]);
+		store(own.z, x[Z]);
+		store(own.r, x[R]);
+	}
+	__syncthreads();
+	const float v[COLUMNS] = {x[V][column], x[V][column + 1]};
+	pass<D>(S, x[W], x[B], x[K], x[Z], x[R], v, p, sums[0]);
+	const float sum = sum_outputs(sums);
+	if (lane < COLUMNS)
+		y[column + lane] = sum;
+	if (lane == 0)
+		*(float2 *)&x[P][column] = make_float2(p[0], p[1]);
+	__syncthreads();
+	float *ring = ring_of<D>(a, unit, pos);
+	for (uint32_t e = threadIdx.x; e < RING * D; e += shape<D>::threads)
+		ring[e] = x[0][e];
+	if (threadIdx.x == 0)
+		*(uint32_t *)unit = pos;
+	if (threadIdx.x < 32) {
+		float out[shape<D>::own];
+#pragma unroll
+		for (int j = 0; j < shape<D>::own; j++)
+			out[j] = y[element(j)];
+		finish<T, D>(a, head, at, out, own.v, in.g, own.bonus);
+	}
+}
+
+template <typename T, int D>
+cudaError_t launch(cudaStream_t stream, const rwkv_time_args &a, bool ones, bool more)
+{
+	const dim3 grid(a.heads, a.step.n_spans), block(shape<D>::threads);
+	cudaError_t e = ones ? mx_launch(one<T, D>, grid, block, 0, stream, a) : cudaSuccess;
+	return e == cudaSuccess && more ? mx_launch(mix<T, D>, grid, block, 0, stream, a) : e;
 }
 
 } // namespace
 
-cudaError_t rwkv_cuda_time(cudaStream_t stream, enum mx_dtype act, const struct rwkv_time_args *a)
+cudaError_t rwkv_cuda_time(cudaStream_t stream, enum mx_dtype act, const struct rwkv_time_args *a,
+                           bool one, bool more)
 {
 	if (a->unit.padded == 64)
-		return act == MX_BF16 ? launch<__nv_bfloat16, 64>(stream, *a)
-		                      : launch<float, 64>(stream, *a);
-	return act == MX_BF16 ? launch<__nv_bfloat16, RWKV_MAX_DIM>(stream, *a)
-	                      : launch<float, RWKV_MAX_DIM>(stream, *a);
+		return act == MX_BF16 ? launch<__nv_bfloat16, 64>(stream, *a, one, more)
+		                      : launch<float, 64>(stream, *a, one, more);
+	return act == MX_BF16 ? launch<__nv_bfloat16, RWKV_MAX_DIM>(stream, *a, one, more)
+	                      : launch<float, RWKV_MAX_DIM>(stream, *a, one, more);
 }
 
 void rwkv_cuda_unit(uint32_t dim, uint32_t max_draft, struct rwkv_unit *out)

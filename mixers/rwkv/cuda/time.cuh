@@ -132,12 +132,33 @@ __device__ __forceinline__ void finish(const rwkv_time_args &a, uint32_t head, s
 
 /* ---- the recurrence ---- */
 
+/* A thread's rows of a vector [D]. */
+template <int D> struct part {
+	float e[shape<D>::rows];
+};
+
+template <int D> __device__ __forceinline__ float4 four(const float *x, int i)
+{
+	return *(const float4 *)(x + i * LANES + 4 * (threadIdx.x % LANES));
+}
+template <int D> __device__ __forceinline__ float4 four(const part<D> &x, int i)
+{
+	return *(const float4 *)&x.e[i];
+}
+
 /* Calls f(row of the thread, four elements) for the thread's rows of a vector [D]. */
-template <int D, typename F> __device__ __forceinline__ void each_four(const float *x, F f)
+template <int D, typename X, typename F> __device__ __forceinline__ void each_four(const X &x, F f)
 {
 #pragma unroll
 	for (int i = 0; i < shape<D>::rows; i += 4)
-		f(i, *(const float4 *)(x + i * LANES + 4 * (threadIdx.x % LANES)));
+		f(i, four<D>(x, i));
+}
+
+template <int D> __device__ __forceinline__ void read_part(const float *from, part<D> *to)
+{
+#pragma unroll
+	for (int i = 0; i < shape<D>::rows; i += 4)
+		*(float4 *)&to->e[i] = four<D>(from, i);
 }
 
 /* Sums of x S over the thread's rows. */
@@ -160,10 +181,10 @@ __device__ __forceinline__ void dots(const float *x, const float (&S)[COLUMNS][s
 		sum[c] = __fadd_rn(__fadd_rn(part[c][0], part[c][1]), __fadd_rn(part[c][2], part[c][3]));
 }
 
-/* S <- w S + k v + b p. */
-template <int D>
-__device__ __forceinline__ void advance(float (&S)[COLUMNS][shape<D>::rows], const float *w,
-                                        const float *b, const float *k, const float (&v)[COLUMNS],
+/* S <- w S + k v + b p; vectors in memory, or parts of them. */
+template <int D, typename X>
+__device__ __forceinline__ void advance(float (&S)[COLUMNS][shape<D>::rows], const X &w, const X &b,
+                                        const X &k, const float (&v)[COLUMNS],
                                         const float (&p)[COLUMNS])
 {
 	float s[COLUMNS][shape<D>::rows];
@@ -212,7 +233,7 @@ __device__ __forceinline__ void pass(float (&S)[COLUMNS][shape<D>::rows], const 
 #pragma unroll
 	for (int c = 0; c < COLUMNS; c++)
 		p[c] = -p[c];
-	advance<D>(S, w, b, k, v, p);
+	advance<D, const float *>(S, w, b, k, v, p);
 	dots<D>(r, S, y);
 }
 
@@ -303,7 +324,7 @@ __device__ __forceinline__ void replay(const rwkv_time_args &a, unsigned char *u
 		const float *x = ring_of<D>(a, unit, from);
 		const float v[COLUMNS] = {x[V * D + column], x[V * D + column + 1]};
 		const float p[COLUMNS] = {x[P * D + column], x[P * D + column + 1]};
-		advance<D>(S, x + W * D, x + B * D, x + K * D, v, p);
+		advance<D, const float *>(S, x + W * D, x + B * D, x + K * D, v, p);
 	}
 }
 
