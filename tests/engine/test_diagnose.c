@@ -251,6 +251,60 @@ static void test_a_second_cause_is_not_the_first(void **state)
 	mx_random_model_remove(dir);
 }
 
+/* A weight of a draft model: the sequences that meet it have no drafts any more, and their tokens.
+ */
+static void test_a_draft_model_fails_nobody(void **state)
+{
+	(void)state;
+	const struct mx_random_model m = {.width = 128,
+	                                  .layers = 1,
+	                                  .heads = 4,
+	                                  .kv_heads = 2,
+	                                  .intermediate = 320,
+	                                  .vocab = VOCAB,
+	                                  .max_context = CONTEXT,
+	                                  .dtype = MX_F32,
+	                                  .seed = 3};
+	struct mx_engine_config c = loaded_config();
+	struct loaded plain, drafting, draft;
+	struct outcome expect[4], got[4];
+	struct job jobs[4];
+	int32_t prompts[4][9];
+	char dir[64], draft_dir[64];
+	make_llama(dir, &m);
+	make_llama(draft_dir, &m);
+	poke(draft_dir, "model.embed_tokens.weight", BAD_TOKEN * 128, 1, NAN);
+	c.device = NULL; /* drafts are checked on CPUs only */
+	loaded_start(dir, &c, &plain);
+	loaded_open(draft_dir, &draft);
+	c.speculation = MX_SPECULATION_DRAFT;
+	c.draft_tokens = 4;
+	c.draft_plan = draft.plan;
+	c.draft_checkpoint = draft.checkpoint;
+	loaded_start(dir, &c, &drafting);
+	for (uint32_t i = 0; i < 4; i++) {
+		make_tokens(prompts[i], 9, VOCAB / 8, i);
+		prompts[i][3] = i % 2 ? BAD_TOKEN : 3;
+		jobs[i] = make_job(prompts[i], 9, 60);
+		jobs[i].sampling.temperature = 0;
+		jobs[i].propose = true;
+	}
+	run_jobs(plain.engine, jobs, 4, 512, expect);
+	run_jobs(drafting.engine, jobs, 4, 512, got);
+	for (uint32_t i = 0; i < 4; i++) {
+		assert_same(&got[i], &expect[i]);
+		assert_int_equal(got[i].drafted > 0, i % 2 == 0);
+		assert_int_equal(expect[i].drafted, 0);
+		outcome_free(&got[i]);
+		outcome_free(&expect[i]);
+	}
+	loaded_close(&plain);
+	loaded_close(&drafting);
+	loaded_close(&draft);
+	mx_random_model_remove(dir);
+	mx_random_model_remove(draft_dir);
+}
+
 /* Every dtype, at the borders of the runs in which elements are read. */
 static void test_values_are_found(void **state)
 {
@@ -285,6 +339,7 @@ int main(void)
 		cmocka_unit_test(test_values_are_found),
 		cmocka_unit_test(test_on_cpus),
 		cmocka_unit_test(test_a_second_cause_is_not_the_first),
+		cmocka_unit_test(test_a_draft_model_fails_nobody),
 		cmocka_unit_test(test_on_a_device),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
