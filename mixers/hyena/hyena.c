@@ -116,8 +116,8 @@ static void hyena_destroy(struct mx_mixer *m)
 	free(m);
 }
 
-/* Computes the filter's lags, adds the skip to the first, and creates the convolution with them. w:
- * the filter's vectors in host memory, in the order of hyena_weights. */
+/* Computes the filter's lags and creates the convolution with them. w: the filter's vectors in host
+ * memory, in the order of hyena_weights. */
 static mx_status create_implicit(struct mx_mixer *m, const struct mx_mixer_init *init,
                                  const float *const *w)
 {
@@ -125,30 +125,9 @@ static mx_status create_implicit(struct mx_mixer *m, const struct mx_mixer_init 
 	const struct lc_spec spec = lc_spec(init->layer, init->device, p);
 	const struct lc_memory memory = {init->page_base, init->slot_base, init->page_stride,
 	                                 init->slot_stride, init->page_tokens};
-	const float *skip = *w++;
-	struct implicit_filter f = {
-		.len = p->filter_len,
-		.emb_dim = p->emb_dim,
-		.order = p->filter_order,
-		.inner = p->inner_mlps,
-		.width = m->width,
-		.shift = p->shift,
-	};
-	f.z = *w++;
-	f.t = *w++;
-	f.freq = *w++;
-	if (p->modulate)
-		f.deltas = *w++;
-	for (uint32_t l = 0; l <= p->inner_mlps; l++) {
-		f.weight[l] = *w++;
-		f.bias[l] = *w++;
-	}
-	f.weight[p->inner_mlps + 1] = *w++;
-
 	float *h = calloc(n_lags(&spec) * m->width, sizeof(*h));
-	mx_status status = h ? implicit_filter(&f, m->device, (uint32_t)n_lags(&spec), h) : MX_E_NOMEM;
-	for (uint32_t c = 0; status == MX_OK && c < m->width; c++)
-		h[c] += skip[c];
+	mx_status status =
+		h ? hyena_implicit_lags(p, m->width, m->device, w, (uint32_t)n_lags(&spec), h) : MX_E_NOMEM;
 	if (status == MX_OK)
 		status = lc_create(&spec, m->device, &memory, h, 0, init->layer->index, &m->lc);
 	free(h);

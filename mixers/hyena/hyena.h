@@ -3,27 +3,11 @@
 #ifndef MX_MIXERS_HYENA_HYENA_H
 #define MX_MIXERS_HYENA_HYENA_H
 
-#include "mixers/hyena/implicit.h"
+#include "mixers/hyena/hyena_params.h"
 #include "mixers/hyena/longconv.h"
 #include "mixers/hyena/modal.h"
 #include "mixers/recurrence/recurrence.h"
 #include "mixers/mixer.h"
-
-enum hyena_filter { HYENA_IMPLICIT, HYENA_MODAL };
-
-/* The layer's parameters, checked. */
-struct hyena_params {
-	enum hyena_filter filter;
-	uint32_t taps;  /* of the short convolution */
-	uint32_t heads; /* groups of rows x0, x1, v in the projection */
-	bool bias;      /* of both projections */
-	/* implicit */
-	uint32_t filter_len, emb_dim, filter_order, inner_mlps;
-	float shift;
-	bool modulate;
-	/* modal */
-	uint32_t state_size;
-};
 
 /* Where things are in the step's scratch memory, in bytes from its start, where the long
  * convolution's own scratch is. All are f32, the step's rows one after the other. */
@@ -54,22 +38,6 @@ struct mx_mixer {
 	size_t filter_snapshot; /* bytes of the filter's part of a snapshot */
 	void *settle_scratch;   /* shared by all layers of the module */
 };
-
-/* ---- hyena_params.c: pure functions of the layer ---- */
-
-/* Reads and checks the parameters, as probe does; *err (may be NULL) tells what is wrong. */
-mx_status hyena_read_params(const struct mx_layer_desc *layer, struct hyena_params *out,
-                            struct mx_err *err);
-
-/* mx_mixer_ops.weights. First come HYENA_COMMON_WEIGHTS tensors that both kinds of filter have. */
-#define HYENA_COMMON_WEIGHTS 6
-mx_status hyena_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
-                        size_t *out_n);
-
-/* Refuses biases that the checkpoint has although `bias` is false: without them the layer would not
- * be the one that was trained. weights: in the order of hyena_weights. */
-mx_status hyena_check_weights(const struct hyena_params *p, uint32_t layer,
-                              const void *const *weights, struct mx_err *err);
 
 /* ---- hyena_forward.c ---- */
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hyena mixer's parameters and tensors. */
-#include "mixers/hyena/hyena.h"
+/* The hyena mixer's parameters and tensors, and the filter that they describe. */
+#include "mixers/hyena/hyena_params.h"
+#include "mixers/hyena/implicit.h"
+#include "mixers/hyena/longconv.h"
+#include "mixers/hyena/modal.h"
 
 #include <float.h>
 
@@ -195,4 +198,34 @@ mx_status hyena_check_weights(const struct hyena_params *p, uint32_t layer,
 			                     "hyena: layer %u: %s is there, but bias is false", layer,
 			                     common_names[p->filter][i]);
 	return MX_OK;
+}
+
+/* ---- the implicit filter ---- */
+
+mx_status hyena_implicit_lags(const struct hyena_params *p, uint32_t width, struct mx_device *d,
+                              const float *const *w, uint32_t n, float *h)
+{
+	const float *skip = *w++;
+	struct implicit_filter f = {
+		.len = p->filter_len,
+		.emb_dim = p->emb_dim,
+		.order = p->filter_order,
+		.inner = p->inner_mlps,
+		.width = width,
+		.shift = p->shift,
+	};
+	f.z = *w++;
+	f.t = *w++;
+	f.freq = *w++;
+	if (p->modulate)
+		f.deltas = *w++;
+	for (uint32_t l = 0; l <= p->inner_mlps; l++) {
+		f.weight[l] = *w++;
+		f.bias[l] = *w++;
+	}
+	f.weight[p->inner_mlps + 1] = *w++;
+	mx_status status = implicit_filter(&f, d, n, h);
+	for (uint32_t c = 0; status == MX_OK && c < width; c++)
+		h[c] += skip[c];
+	return status;
 }

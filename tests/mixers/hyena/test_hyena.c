@@ -17,7 +17,9 @@
 #include <string.h>
 
 #include "device/cpu/cpu.h"
-#include "mixers/hyena/hyena.h"
+#include "mixers/hyena/hyena_params.h"
+#include "mixers/hyena/implicit.h"
+#include "mixers/hyena/longconv.h"
 #include "tests/rng.h"
 
 #define PI 3.14159265358979323846
