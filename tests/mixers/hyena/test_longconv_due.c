@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the schedule of the units of long convolutions (mixers/hyena/lc_units.c): they are due in
- * order, in time, and spread so evenly that no step does much more than its share.
+ * Tests the schedules of the units of long convolutions, on CPUs (mixers/hyena/lc_units.c) and on
+ * GPUs (mixers/hyena/cuda/due.h): they are due in order, in time, and spread so evenly that no step
+ * does much more than its share.
  *
  * MIXD_TEST_SEED=n repeats a run.
  */
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "mixers/hyena/cuda/due.h"
 #include "mixers/hyena/lc.h"
 #include "tests/rng.h"
 
@@ -108,15 +110,123 @@ static void test_worst(void **state)
 	}
 }
 
+/* ---- on GPUs ---- */
+
+/* Returns the group of a channel. */
+static uint32_t group_of(uint32_t channel, uint32_t log2_n)
+{
+	return log2_n < LCG_LOG2_POINTS ? channel >> (LCG_LOG2_POINTS - log2_n) : channel;
+}
+
+/* The units of a side that reach a channel's cells are done before those of the next smaller side
+ * that reach the same cells, never at the same position; all are done LCG_FREE positions before. */
+static void test_gpu_order(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 400; i++) {
+		const uint32_t channels = 1 + rng_below(&rng, i % 2 ? 200 : 8192);
+		const uint32_t period = lcg_period(channels), phase = lcg_phase(rng_below(&rng, 100));
+		for (uint32_t log2_n = LCG_LOG2_BLOCK; log2_n < LCG_LOG2_BLOCK + LCG_MAX_LEVELS; log2_n++)
+			for (int k = 0; k < 20; k++) {
+				const uint32_t n = 1u << log2_n, parts = lcg_parts(log2_n);
+				const uint32_t c = k ? rng_below(&rng, channels) : channels - 1;
+				const uint32_t first = group_of(c, log2_n) * parts;
+				const uint32_t larger = (group_of(c, log2_n + 1) + 1) * lcg_parts(log2_n + 1) - 1;
+				const uint32_t due = lcg_due(log2_n, first, period, phase);
+				assert_true(lcg_groups(channels, log2_n) > group_of(c, log2_n));
+				assert_true(due >= 1);
+				assert_true(lcg_due(log2_n, first + parts - 1, period, phase) <= n - LCG_FREE);
+				assert_true(lcg_due(log2_n + 1, larger, period, phase) < n + due);
+			}
+	}
+}
+
+/* Compares a range with what is due of each unit. */
+static void check_range(uint32_t log2_n, uint32_t channels, uint32_t layer, uint32_t from,
+                        uint32_t to)
+{
+	const uint32_t period = lcg_period(channels), phase = lcg_phase(layer);
+	const struct lcg_range r = lcg_range_of(log2_n, channels, period, phase, from, to);
+	const uint32_t parts = lcg_parts(log2_n), groups = lcg_groups(channels, log2_n);
+	uint32_t number = r.begin, part = number < r.end ? lcg_first_part(&r, number) : 0;
+	assert_int_equal(r.groups, groups);
+	for (uint32_t block = (from >> log2_n) + 1; block <= (to >> log2_n) + 1; block++)
+		for (uint32_t unit = 0; unit < groups * parts; unit++) {
+			const uint32_t f = ((block - 1) << log2_n) + lcg_due(log2_n, unit, period, phase);
+			if (f <= from || f > to)
+				continue;
+			assert_true(number < r.end);
+			assert_int_equal(number, block * groups + unit / parts);
+			assert_int_equal(part, unit % parts);
+			if (++part == lcg_end_part(&r, number))
+				part = ++number < r.end ? lcg_first_part(&r, number) : 0;
+		}
+	assert_int_equal(number, r.end);
+}
+
+/* Ranges are in closed form what lcg_due says of each unit: for single positions to 2^14, and for
+ * pieces of prompts. */
+static void test_gpu_ranges(void **state)
+{
+	(void)state;
+	for (uint32_t log2_n = LCG_LOG2_BLOCK; log2_n <= 14; log2_n++) {
+		uint32_t *at = calloc((1u << 14) + 1, sizeof *at);
+		assert_non_null(at);
+		/* how many units each position has, counted unit by unit */
+		const uint32_t channels = 300, layer = 3, n = 1u << log2_n;
+		const uint32_t units = lcg_groups(channels, log2_n) * lcg_parts(log2_n);
+		for (uint32_t unit = 0; unit < units; unit++)
+			for (uint32_t f = lcg_due(log2_n, unit, lcg_period(channels), lcg_phase(layer));
+			     f <= 1u << 14; f += n)
+				at[f]++;
+		for (uint32_t f = 0; f < 1u << 14; f++) {
+			const struct lcg_range r =
+				lcg_range_of(log2_n, channels, lcg_period(channels), lcg_phase(layer), f, f + 1);
+			uint32_t count = 0;
+			for (uint32_t i = r.begin; i < r.end; i++)
+				count += lcg_end_part(&r, i) - lcg_first_part(&r, i);
+			assert_int_equal(count, at[f + 1]);
+		}
+		free(at);
+	}
+	for (int i = 0; i < 300; i++) {
+		const uint32_t log2_n = LCG_LOG2_BLOCK + rng_below(&rng, 11);
+		const uint32_t from = rng_below(&rng, 1u << 18), n = rng_below(&rng, 1u << (log2_n + 1));
+		check_range(log2_n, 1 + rng_below(&rng, 1000), rng_below(&rng, 40), from, from + n);
+	}
+}
+
+/* No position has much more units than its share. */
+static void test_gpu_spread(void **state)
+{
+	enum { LAYERS = 18, CHANNELS = 864, FROM = 3 << 13, TO = FROM + 4096 };
+	uint32_t most = 0, sum = 0;
+	(void)state;
+	for (uint32_t f = FROM; f < TO; f++) {
+		uint32_t count = 0;
+		for (uint32_t layer = 0; layer < LAYERS; layer++)
+			for (uint32_t log2_n = LCG_LOG2_BLOCK; log2_n <= 13; log2_n++) {
+				const struct lcg_range r = lcg_range_of(log2_n, CHANNELS, lcg_period(CHANNELS),
+				                                        lcg_phase(layer), f, f + 1);
+				for (uint32_t i = r.begin; i < r.end; i++)
+					count += lcg_end_part(&r, i) - lcg_first_part(&r, i);
+			}
+		most = count > most ? count : most;
+		sum += count;
+	}
+	print_message("units at a position: %u at most, %.1f on average\n", most, (double)sum / 4096);
+	assert_true(most * 4096.0 <= 2.0 * sum);
+}
+
 int main(void)
 {
 	const char *text = getenv("MIXD_TEST_SEED");
 	rng.state = text ? strtoull(text, NULL, 0) : (uint64_t)time(NULL) | 1;
 	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)rng.state);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_parts),
-		cmocka_unit_test(test_spread),
-		cmocka_unit_test(test_worst),
+		cmocka_unit_test(test_parts),      cmocka_unit_test(test_spread),
+		cmocka_unit_test(test_worst),      cmocka_unit_test(test_gpu_order),
+		cmocka_unit_test(test_gpu_ranges), cmocka_unit_test(test_gpu_spread),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

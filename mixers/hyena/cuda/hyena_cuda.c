@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The table of the mixer hyena on CUDA devices: memory, life cycle, slots. A snapshot is the
+ * position and the short convolution's ring: all other inputs are in the pages, and resume does the
+ * rest.
+ */
+#include "mixers/hyena/cuda/hyena_cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "mixers/hyena/lc.h"
+
+static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device *device,
+                       struct mx_err *err)
+{
+	struct hyena_params p;
+	const enum mx_dtype act = device->info.act_dtype;
+	if (device->info.kind != MX_DEVICE_CUDA || (act != MX_BF16 && act != MX_F32))
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "hyena: this module runs on CUDA devices in bf16 or f32");
+	return hyena_read_params(layer, &p, err);
+}
+
+/* ---- sizes ---- */
+
+static size_t round_up(size_t n)
+{
+	return (n + 255) / 256 * 256;
+}
+
+static uint32_t conv_rows(const struct mx_layer_desc *layer, const struct hyena_params *p)
+{
+	return p->taps + layer->max_draft;
+}
+
+static struct hyc_scratch scratch_of(const struct mx_layer_desc *layer,
+                                     const struct mx_device *device)
+{
+	const size_t all = (size_t)layer->max_rows * layer->width, f32 = round_up(all * sizeof(float));
+	struct hyc_scratch s = {0};
+	s.z = round_up(3 * all * sizeof(float));
+	s.gate = s.z + f32;
+	s.sums = s.gate + f32;
+	s.out = s.sums + f32;
+	s.bytes = s.out + round_up(all * mx_dtype_size(device->info.act_dtype));
+	return s;
+}
+
+/* Inputs of a modal filter that a slot has room for: those of a draft and of the token before. */
+static uint32_t modal_rows(const struct mx_layer_desc *layer)
+{
+	return layer->max_draft + 1;
+}
+
+static struct hyc_sizes sizes_of(const struct mx_layer_desc *layer, const struct hyena_params *p,
+                                 const struct mx_device *device)
+{
+	const size_t row = layer->width * sizeof(float), ring = conv_rows(layer, p) * 3 * row;
+	struct hyc_sizes z = {.scratch = scratch_of(layer, device)};
+	if (p->filter == HYENA_MODAL) {
+		z.conv_offset = round_up(lcg_modal_bytes(layer->width, p->state_size, modal_rows(layer)));
+		z.slot = z.conv_offset + ring;
+		z.conv_saved = lcg_modal_bytes(layer->width, p->state_size, 1);
+		z.snapshot = z.conv_saved + ring;
+		return z;
+	}
+	z.conv_offset = round_up(LCG_HEAD * sizeof(float) + (1 + LCG_RING) * row);
+	z.slot = z.conv_offset + ring;
+	z.conv_saved = LCG_HEAD * sizeof(float);
+	z.snapshot = z.conv_saved + ring;
+	z.window = 2 * LCG_BLOCK * row;
+	z.spectra = hyc_spectra_bytes(layer->width, layer->max_context);
+	return z;
+}
+
+static mx_status state(const struct mx_layer_desc *layer, const struct mx_device *device,
+                       struct mx_state_spec *out)
+{
+	struct hyena_params p;
+	mx_status status = hyena_read_params(layer, &p, NULL);
+	if (status != MX_OK)
+		return status;
+	const struct hyc_sizes z = sizes_of(layer, &p, device);
+	*out = (struct mx_state_spec){
+		.fixed_bytes = z.slot,
+		.scratch_bytes = z.scratch.bytes,
+		.snapshot_bytes = z.snapshot,
+		.instance_bytes = z.window + z.spectra,
+	};
+	if (p.filter == HYENA_MODAL)
+		return MX_OK;
+	out->bytes_per_token = layer->width * sizeof(float);
+	out->page_multiple = LCG_BLOCK;
+	out->create_bytes =
+		(size_t)hyc_lags(layer->max_context, p.filter_len) * layer->width * sizeof(float);
+	return MX_OK;
+}
+
+/* The window of a prompt's next row reads the block before its own from the cells. */
+static void extent(const struct mx_layer_desc *layer, uint32_t n, uint32_t max_len,
+                   uint32_t *out_first, uint32_t *out_end)
+{
+	(void)layer;
+	lc_extent(n, max_len, out_first, out_end);
+	const uint32_t near = n < LCG_BLOCK ? 0 : (n / LCG_BLOCK - 1) * LCG_BLOCK;
+	if (near < *out_first)
+		*out_first = near;
+}
+
+/* ---- life cycle ---- */
+
+static void destroy(struct mx_mixer *m)
+{
+	if (!m)
+		return;
+	if (!hyc_modal(m) && m->number == 0)
+		m->device->ops->release(m->device, m->layers);
+	hyc_filter_destroy(m);
+	free(m);
+}
+
+/* The quotients of positions by page_tokens are found by a product, which must be exact. */
+static mx_status take_pages(struct lcg_shape *s, const struct mx_mixer_init *init,
+                            struct mx_err *err)
+{
+	const uint64_t tokens = init->page_tokens, magic = ((1ull << 32) + tokens - 1) / tokens;
+	if ((magic * tokens - (1ull << 32)) * s->max_len >= 1ull << 32)
+		return mx_mixer_fail(err, MX_E_RANGE,
+		                     "hyena: pages of %u tokens and a context of %u: on GPUs pages must be "
+		                     "shorter, or a power of two",
+		                     init->page_tokens, s->max_len);
+	s->page_tokens = init->page_tokens;
+	s->page_magic = (uint32_t)magic;
+	s->page_stride = init->page_stride;
+	return MX_OK;
+}
+
+static const struct mx_mixer_ops hyena_cuda_ops;
+
+static void take(struct mx_mixer *m, const struct mx_mixer_init *init)
+{
+	const struct mx_layer_desc *layer = init->layer;
+	const void *const *w = init->weights;
+	m->base = (struct mx_mixer_base){&hyena_cuda_ops, layer->index};
+	m->device = init->device;
+	m->w_in = w[0];
+	m->w_out = w[1];
+	m->b_in = w[4];
+	m->b_out = w[5];
+	m->width = layer->width;
+	m->max_rows = layer->max_rows;
+	m->sizes = sizes_of(layer, &m->params, init->device);
+	m->shape.slot_stride = init->slot_stride;
+	m->shape.channels = layer->width;
+	m->shape.period = lcg_period(layer->width);
+	m->shape.max_len = layer->max_context;
+	m->shape.n_levels = lc_levels(layer->max_context);
+	m->shape.taps = m->params.taps;
+	m->shape.cap = conv_rows(layer, &m->params);
+	m->shape.conv_offset = m->sizes.conv_offset;
+	m->layer.page_base = init->page_base;
+	m->layer.slot_base = init->slot_base;
+	m->layer.conv_weight = w[2];
+	m->layer.conv_bias = w[3];
+	m->layer.phase = lcg_phase(layer->index);
+	const void *const *filter = w + HYENA_COMMON_WEIGHTS;
+	if (hyc_modal(m))
+		m->modal = (struct lcg_modal){m->params.state_size,
+		                              modal_rows(layer),
+		                              m->width / m->params.heads,
+		                              filter[0],
+		                              filter[1],
+		                              filter[2]};
+}
+
+static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out, struct mx_err *err)
+{
+	const struct mx_layer_desc *layer = init->layer;
+	struct mx_mixer *m = calloc(1, sizeof *m);
+	if (!m)
+		return mx_mixer_fail(err, MX_E_NOMEM, "hyena: out of memory");
+	mx_status status = hyena_read_params(layer, &m->params, err);
+	if (status == MX_OK)
+		status = hyena_check_weights(&m->params, layer->index, init->weights, err);
+	if (status != MX_OK) {
+		free(m);
+		return status;
+	}
+	take(m, init);
+	if (!hyc_modal(m))
+		status = take_pages(&m->shape, init, err);
+	if (status == MX_OK)
+		status = mx_cuda_base(m->device)->bind(m->device);
+	if (status == MX_OK && !hyc_modal(m)) {
+		status =
+			hyc_filter_create(m, layer->max_context, init->host_vectors + HYENA_COMMON_WEIGHTS);
+		if (status != MX_OK)
+			mx_mixer_fail(err, status, "hyena: the filter of layer %u (%u lags, %u channels) %s",
+			              layer->index, layer->max_context, layer->width,
+			              status == MX_E_NOMEM ? "does not fit in memory" : "cannot be prepared");
+	}
+	if (status != MX_OK) {
+		destroy(m);
+		return status;
+	}
+	*out = m;
+	return MX_OK;
+}
+
+/* Uploads the table of all layers with an implicit filter. */
+static mx_status prepare(struct mx_mixer *const *layers, uint32_t n_layers, struct mx_err *err)
+{
+	struct mx_device *d = layers[0]->device;
+	struct lcg_layer *all = calloc(n_layers, sizeof *all);
+	void *on_device = NULL;
+	uint32_t blocks = 0, n = 0;
+	mx_status status = all ? mx_cuda_base(d)->bind(d) : MX_E_NOMEM;
+	for (uint32_t i = 0; all && i < n_layers; i++)
+		if (!hyc_modal(layers[i])) {
+			layers[i]->number = n;
+			all[n++] = layers[i]->layer;
+		}
+	if (status == MX_OK && n)
+		status = mx_cuda_base(d)->check(d, (int)lcg_prepare(mx_cuda_base(d)->sms, &blocks),
+		                                "shared memory of long convolutions");
+	if (status == MX_OK && n)
+		status = mx_upload_array(d, all, n * sizeof *all, &on_device);
+	free(all);
+	for (uint32_t i = 0; i < n_layers; i++)
+		if (!hyc_modal(layers[i])) {
+			layers[i]->layers = on_device;
+			layers[i]->n_layers = n;
+			layers[i]->blocks = blocks;
+		}
+	return status == MX_OK ? MX_OK : mx_mixer_fail(err, status, "hyena: cannot be prepared");
+}
+
+/* ---- slots ---- */
+
+static unsigned char *slot_at(const struct mx_mixer *m, uint32_t slot)
+{
+	return m->layer.slot_base + slot * m->shape.slot_stride;
+}
+
+static mx_status fork_slots(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
+                            uint32_t to_slot)
+{
+	mx_status status = MX_OK;
+	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++) {
+		const struct mx_mixer *m = layers[i];
+		status = m->device->ops->copy(m->device, slot_at(m, to_slot), slot_at(m, from_slot),
+		                              m->sizes.slot);
+	}
+	return status;
+}
+
+static cudaError_t save_layer(const struct mx_mixer *m, cudaStream_t stream, unsigned char *slot,
+                              uint32_t pos, unsigned char *out)
+{
+	if (!hyc_modal(m))
+		return lcg_save(stream, &m->shape, slot, pos, out);
+	cudaError_t e = lcg_modal_save(stream, &m->shape, &m->modal, slot, pos, out);
+	return e == cudaSuccess ? lcg_copy_ring(stream, &m->shape, out + m->sizes.conv_saved,
+	                                        slot + m->shape.conv_offset)
+	                        : e;
+}
+
+static cudaError_t load_layer(const struct mx_mixer *m, cudaStream_t stream, unsigned char *slot,
+                              const unsigned char *in)
+{
+	if (!hyc_modal(m))
+		return lcg_load(stream, &m->shape, slot, in);
+	cudaError_t e = lcg_modal_load(stream, &m->shape, &m->modal, slot, in);
+	return e == cudaSuccess ? lcg_copy_ring(stream, &m->shape, slot + m->shape.conv_offset,
+	                                        in + m->sizes.conv_saved)
+	                        : e;
+}
+
+static mx_status save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                      uint32_t pos, void *const *out)
+{
+	const struct mx_cuda_base *cuda = mx_cuda_base(layers[0]->device);
+	mx_status status = cuda->bind(layers[0]->device);
+	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++) {
+		const struct mx_mixer *m = layers[i];
+		status = cuda->check(
+			m->device,
+			(int)save_layer(m, (cudaStream_t)cuda->stream, slot_at(m, slot), pos, out[i]),
+			"snapshot of a long convolution");
+	}
+	return status;
+}
+
+static mx_status load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
+                      uint32_t pos, const void *const *in)
+{
+	const struct mx_cuda_base *cuda = mx_cuda_base(layers[0]->device);
+	mx_status status = cuda->bind(layers[0]->device);
+	(void)pos;
+	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++) {
+		const struct mx_mixer *m = layers[i];
+		status = cuda->check(
+			m->device, (int)load_layer(m, (cudaStream_t)cuda->stream, slot_at(m, slot), in[i]),
+			"snapshot of a long convolution");
+	}
+	return status;
+}
+
+static void describe(const struct mx_mixer *m, char *text, size_t cap)
+{
+	if (hyc_modal(m)) {
+		snprintf(text, cap, "hyena: modal filter of %u states a channel", m->params.state_size);
+		return;
+	}
+	snprintf(text, cap, "hyena: implicit filter, %u of %u lags", m->shape.max_len,
+	         m->params.filter_len);
+}
+
+static const struct mx_mixer_ops hyena_cuda_ops = {
+	.abi = MX_MIXER_ABI,
+	.struct_size = sizeof(struct mx_mixer_ops),
+	.name = "hyena",
+	.summary = "Hyena: gated convolution as long as the context, for NVIDIA GPUs",
+	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_FORK |
+            MX_MIXER_SETTLE | MX_MIXER_SNAPSHOT | MX_MIXER_EXTENT | MX_MIXER_RESUME,
+	.probe = probe,
+	.weights = hyena_weights,
+	.state = state,
+	.extent = extent,
+	.create = create,
+	.prepare = prepare,
+	.destroy = destroy,
+	.forward = hyc_forward,
+	.commit = mx_mixer_commit_nothing,
+	.settle = hyc_settle,
+	.fork = fork_slots,
+	.save = save,
+	.load = load,
+	.resume = hyc_resume,
+	.describe = describe,
+};
+
+mx_mixer_module_f mx_mixer_module_v2;
+
+const struct mx_mixer_ops *mx_mixer_module_v2(void)
+{
+	return &hyena_cuda_ops;
+}

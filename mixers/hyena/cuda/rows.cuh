@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernels that compute rows share: slots, the short filter, the window's sum. */
+#ifndef MX_MIXERS_HYENA_CUDA_ROWS_CUH
+#define MX_MIXERS_HYENA_CUDA_ROWS_CUH
+
+#include "device/cuda/launch.cuh"
+#include "mixers/hyena/cuda/unit.cuh"
+
+namespace lcg
+{
+
+/* A sequence's slot of a layer. */
+struct slot_of {
+	unsigned char *base;
+	uint32_t channels, cap;
+	size_t conv;
+
+	__device__ __forceinline__ slot_of(const lcg_shape &s, const lcg_layer &l, uint32_t slot)
+		: base(l.slot_base + slot * s.slot_stride), channels(s.channels), cap(s.cap),
+		  conv(s.conv_offset)
+	{
+	}
+	__device__ __forceinline__ uint32_t finished() const
+	{
+		return ((const lcg_head *)base)->finished;
+	}
+	/* The sum of the position before `finished`. */
+	__device__ __forceinline__ float *sum(uint32_t channel) const
+	{
+		return (float *)base + LCG_HEAD + channel;
+	}
+	__device__ __forceinline__ float *input(uint32_t channel, uint32_t pos) const
+	{
+		return sum(channel) + (size_t)channels * (1 + pos % LCG_RING);
+	}
+	/* Column `column` of the projection at `pos`, before the short filter. */
+	__device__ __forceinline__ float *raw(uint32_t column, uint32_t pos) const
+	{
+		return (float *)(base + conv) + (size_t)(pos % cap) * 3 * channels + column;
+	}
+};
+
+/* The short filter's output for token number t of a span. u: the span's first row, of 3 channels.
+ */
+__device__ __forceinline__ float short_filter(const lcg_shape &s, const lcg_layer &l,
+                                              const slot_of &slot, const float *u, uint32_t pos,
+                                              uint32_t t, uint32_t column)
+{
+	const float *w = l.conv_weight + (size_t)column * s.taps;
+	float y = l.conv_bias[column];
+	for (uint32_t back = s.taps - 1; back > 0; back--) {
+		float x = 0;
+		if (t >= back)
+			x = u[(size_t)(t - back) * 3 * s.channels + column];
+		else if (pos + t >= back)
+			x = *slot.raw(column, pos + t - back);
+		y = __fmaf_rn(w[s.taps - 1 - back], x, y);
+	}
+	return __fmaf_rn(w[s.taps - 1], u[(size_t)t * 3 * s.channels + column], y);
+}
+
+/* The sum of the nearest inputs: those s of the position's own block of LCG_BLOCK and of the one
+ * before, in ascending order, in four sums by s % 4. */
+__device__ __forceinline__ uint32_t window_begin(uint32_t pos)
+{
+	return pos < LCG_BLOCK ? 0 : (pos / LCG_BLOCK - 1) * LCG_BLOCK;
+}
+
+__device__ __forceinline__ float window_end(const float *a)
+{
+	return __fadd_rn(__fadd_rn(a[0], a[1]), __fadd_rn(a[2], a[3]));
+}
+
+/* True if tiles add to the position's sum. */
+__device__ __forceinline__ bool has_tiles(uint32_t pos)
+{
+	return pos >= 2 * LCG_BLOCK;
+}
+
+} // namespace lcg
+
+#endif

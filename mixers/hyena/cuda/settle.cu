@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs units: those that become due with a step, of all layers and spans at once; those of a
+ * prompt, level by level; and those that a load left out.
+ */
+#include "device/cuda/launch.cuh"
+#include "mixers/hyena/cuda/unit.cuh"
+
+namespace
+{
+
+using namespace lcg;
+
+constexpr int BLOCKS = 3, RANGE_BLOCKS = 2; /* thread blocks of a multiprocessor */
+constexpr size_t SHARED = sizeof(shared_memory);
+
+/* ---- what is due ---- */
+
+/* A unit that is due: the group's parts first .. last - 1 of the block. number: as in struct
+ * lcg_range. */
+struct item {
+	uint16_t span, layer, first, last;
+	uint32_t number, level;
+};
+
+/* Thread blocks share the units of a step out one by one: unit i belongs to block i % gridDim. They
+ * all count the same units, the largest sides first, and keep a list of their own ones. */
+struct share {
+	static constexpr uint32_t ROOM = 128, FULL = 64; /* a turn adds fewer than ROOM - FULL */
+
+	item items[ROOM];
+	uint32_t n, total, warps[LCG_THREADS / 32];
+};
+
+/* Counts candidates at .. at + LCG_THREADS - 1: a candidate is a level of a layer of a span. */
+__device__ __forceinline__ void take_turn(const lcg_shape &shape, const lcg_layer *layers,
+                                          uint32_t n_layers, const lcg_step &step,
+                                          const lcg_spans &which, uint32_t token, uint32_t at,
+                                          share *s)
+{
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const uint32_t i = at + threadIdx.x, each = which.n * n_layers;
+	const uint32_t of = i % each, layer = of % n_layers, which_span = of / n_layers;
+	const uint32_t level = shape.n_levels - 1 - i / each, log2_n = level + LCG_LOG2_BLOCK;
+	lcg_range r = {};
+	if (i < each * shape.n_levels && which.tokens[which_span] > token) {
+		const mx_device_span &span = step.spans[which.index[which_span]];
+		const uint32_t from = span.pos + token, block = (from >> log2_n) + 1;
+		if (block >= 2 && (uint64_t)block << log2_n < cells_end(shape, span))
+			r = lcg_range_of(log2_n, shape.channels, shape.period, layers[layer].phase, from,
+			                 from + 1);
+	}
+	const uint32_t n = r.end - r.begin;
+	uint32_t sum = n;
+	for (int d = 1; d < 32; d *= 2) {
+		const uint32_t other = __shfl_up_sync(~0u, sum, d);
+		sum += lane >= d ? other : 0;
+	}
+	if (lane == 31)
+		s->warps[warp] = sum;
+	__syncthreads();
+	uint32_t to = s->total + sum - n;
+	for (uint32_t w = 0; w < warp; w++)
+		to += s->warps[w];
+	__syncthreads();
+	for (uint32_t k = 0; k < n; k++)
+		if ((to + k) % gridDim.x == blockIdx.x)
+			s->items[atomicAdd(&s->n, 1)] = {which.index[which_span],
+			                                 (uint16_t)layer,
+			                                 (uint16_t)lcg_first_part(&r, r.begin + k),
+			                                 (uint16_t)lcg_end_part(&r, r.begin + k),
+			                                 r.begin + k,
+			                                 level};
+	if (threadIdx.x == LCG_THREADS - 1)
+		s->total = to + n;
+	__syncthreads();
+}
+
+template <typename U>
+__device__ __forceinline__ U place_of(const lcg_shape &shape, const lcg_layer *layer,
+                                      const lcg_step &step, const mx_device_span &span,
+                                      const item &what)
+{
+	const uint32_t groups = lcg_groups(shape.channels, what.level + LCG_LOG2_BLOCK);
+	U u = {};
+	u.shape = &shape;
+	u.layer = layer;
+	u.pages = step.pages + span.page_begin;
+	u.end = cells_end(shape, span);
+	u.block = what.number / groups;
+	u.group = what.number % groups;
+	u.first_part = what.first;
+	u.end_part = what.last;
+	return u;
+}
+
+/* The first turns come before the wait: they read only the step's tables. */
+__global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
+	run_due(const lcg_shape shape, const lcg_layer *layers, uint32_t n_layers, const lcg_step step,
+            const lcg_spans which, uint32_t token)
+{
+	extern __shared__ __align__(16) unsigned char memory[];
+	__shared__ share s;
+	shared_memory *shared = (shared_memory *)memory;
+	mx_pdl_launch();
+	if (threadIdx.x == 0)
+		s.n = s.total = 0;
+	fft::make_tables(shared->tables);
+	__syncthreads();
+	bool waited = false;
+	const uint32_t all = which.n * n_layers * shape.n_levels;
+	for (uint32_t at = 0; at < all; at += LCG_THREADS) {
+		take_turn(shape, layers, n_layers, step, which, token, at, &s);
+		if (at + LCG_THREADS < all && s.n < share::FULL)
+			continue;
+		if (!waited)
+			mx_pdl_wait();
+		waited = true;
+		for (uint32_t i = 0; i < s.n; i++)
+			run_unit(place_of<place>(shape, layers + s.items[i].layer, step,
+			                         step.spans[s.items[i].span], s.items[i]),
+			         s.items[i].level, shared);
+		__syncthreads();
+		if (threadIdx.x == 0)
+			s.n = 0;
+		__syncthreads();
+	}
+	if (!waited)
+		mx_pdl_wait();
+}
+
+/* ---- ranges of positions ---- */
+
+/* Block x: a unit of a level; y: a layer; z: a span. */
+__global__ void __launch_bounds__(LCG_THREADS, RANGE_BLOCKS)
+	run_range(const lcg_shape shape, const lcg_layer *layers, const lcg_step step,
+              const lcg_spans which, uint32_t level, bool resume, const lcg_sums sums)
+{
+	extern __shared__ __align__(16) unsigned char memory[];
+	shared_memory *shared = (shared_memory *)memory;
+	mx_pdl_launch();
+	fft::make_tables(shared->tables);
+	__syncthreads();
+	mx_pdl_wait();
+	const mx_device_span &span = step.spans[which.index[blockIdx.z]];
+	const lcg_layer *layer = layers + blockIdx.y;
+	const uint32_t log2_n = level + LCG_LOG2_BLOCK, n = 1u << log2_n, block = span.pos >> log2_n;
+	/* a resume runs the units of the block that holds the position, and those due of the next */
+	const uint32_t from = !resume ? span.pos : block ? (block - 1) * n : 0;
+	const uint32_t to = resume ? span.pos : span.pos + span.n;
+	const lcg_range r = lcg_range_of(log2_n, shape.channels, shape.period, layer->phase, from, to);
+	const uint32_t number = r.begin + blockIdx.x;
+	if (number >= r.end)
+		return;
+	const item what = {
+		0,      0,    (uint16_t)lcg_first_part(&r, number), (uint16_t)lcg_end_part(&r, number),
+		number, level};
+	place_in_range u = place_of<place_in_range>(shape, layer, step, span, what);
+	if (u.block < 2 || (uint64_t)u.block << log2_n >= u.end)
+		return;
+	if (resume) {
+		unsigned char *slot = layer->slot_base + span.slot * shape.slot_stride;
+		u.from = u.sums_begin = span.pos;
+		u.sums_end = ((const lcg_head *)slot)->finished;
+		u.sums = (float *)slot + LCG_HEAD;
+		u.sums_ld = 1;
+	} else {
+		u.sums_begin = span.pos;
+		u.sums_end = to;
+		u.sums = sums.sums + span.row;
+		u.sums_ld = sums.ld;
+	}
+	run_unit(u, level, shared);
+}
+
+/* ---- spectra ---- */
+
+/* Input i of a tile's lags at distance d: h[d n + i] + i h[(d - 1) n + i], weighted. */
+__device__ __forceinline__ float2 lag_pair(const float *h, uint32_t channels, uint32_t n_lags,
+                                           uint32_t channel, uint32_t n, uint32_t d, uint32_t i)
+{
+	const uint32_t after = d * n + i, before = after - n;
+	return make_float2(after < n_lags ? h[(size_t)after * channels + channel] : 0,
+	                   i && before < n_lags ? h[(size_t)before * channels + channel] : 0);
+}
+
+/* Block x: a group of channels, or a part of one; y: distance - 2. */
+template <int LOG2M>
+__global__ void __launch_bounds__(LCG_THREADS, 2)
+	make_spectra(uint32_t channels, uint32_t log2_n, const float *h, uint32_t n_lags,
+                 float *spectra)
+{
+	extern __shared__ __align__(16) unsigned char memory[];
+	shared_memory *shared = (shared_memory *)memory;
+	constexpr uint32_t M = 1u << LOG2M, T = M / 16;
+	mx_pdl_launch();
+	fft::make_tables(shared->tables);
+	__syncthreads();
+	mx_pdl_wait();
+	const fft::plan<LOG2M> p(threadIdx.x, shared->tables, shared->room);
+	const uint32_t parts = 1u << (log2_n - LOG2M), n = 1u << log2_n, d = blockIdx.y + 2;
+	const uint32_t part = blockIdx.x % parts;
+	const uint32_t channel = blockIdx.x / parts * (LCG_POINTS / M) + threadIdx.x / T;
+	const weights<true> w(p, log2_n, part);
+	float2 x[16];
+#pragma unroll
+	for (int q = 0; q < 16; q++)
+		x[q] = make_float2(0, 0);
+	if (channel < channels)
+		for (uint32_t j = 0; j < parts; j++) {
+			const float2 b =
+				fft::root((float)M * (float)(1 + 4 * part) / (float)(2 * n) * (float)j);
+#pragma unroll
+			for (int q = 0; q < 16; q++)
+				x[q] = fft::fma(lag_pair(h, channels, n_lags, channel, n, d, p.t + T * q + M * j),
+				                b, x[q]);
+		}
+#pragma unroll
+	for (int q = 0; q < 16; q++)
+		x[q] = fft::mul(x[q], fft::root((float)(T * q) * (float)(1 + 4 * part) / (float)(2 * n)));
+	p.forward(x, w.v);
+	if (channel >= channels)
+		return;
+	float4 *to =
+		(float4 *)spectra + (((size_t)blockIdx.y * channels + channel) * parts + part) * (M / 2);
+	const float scale = 1 / (float)n;
+#pragma unroll
+	for (int e = 0; e < 8; e++)
+		to[e * T + p.t] = make_float4(x[2 * e].x * scale, x[2 * e].y * scale,
+		                              x[2 * e + 1].x * scale, x[2 * e + 1].y * scale);
+}
+
+} // namespace
+
+cudaError_t lcg_run_due(cudaStream_t stream, const struct lcg_shape *shape,
+                        const struct lcg_layer *layers, uint32_t n_layers,
+                        const struct lcg_step *step, const struct lcg_spans *which, uint32_t token,
+                        uint32_t blocks)
+{
+	return mx_launch(run_due, dim3(blocks), dim3(LCG_THREADS), SHARED, stream, *shape, layers,
+	                 n_layers, *step, *which, token);
+}
+
+cudaError_t lcg_run_range(cudaStream_t stream, const struct lcg_shape *shape,
+                          const struct lcg_layer *layers, uint32_t n_layers,
+                          const struct lcg_step *step, const struct lcg_spans *which,
+                          uint32_t level, bool resume, const struct lcg_sums *sums, uint32_t most)
+{
+	const struct lcg_sums none = {};
+	return mx_launch(run_range, dim3(most, n_layers, which->n), dim3(LCG_THREADS), SHARED, stream,
+	                 *shape, layers, *step, *which, level, resume, sums ? *sums : none);
+}
+
+cudaError_t lcg_spectra(cudaStream_t stream, uint32_t channels, uint32_t log2_n, uint32_t distances,
+                        const float *h, uint32_t n_lags, float *spectra)
+{
+	const dim3 grid(lcg_groups(channels, log2_n) * lcg_parts(log2_n), distances);
+	auto make = log2_n == 5    ? make_spectra<5>
+	            : log2_n == 6  ? make_spectra<6>
+	            : log2_n == 7  ? make_spectra<7>
+	            : log2_n == 8  ? make_spectra<8>
+	            : log2_n == 9  ? make_spectra<9>
+	            : log2_n == 10 ? make_spectra<10>
+	            : log2_n == 11 ? make_spectra<11>
+	                           : make_spectra<12>;
+	cudaError_t e = cudaFuncSetAttribute(make, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
+	return e != cudaSuccess ? e
+	                        : mx_launch(make, grid, dim3(LCG_THREADS), SHARED, stream, channels,
+	                                    log2_n, h, n_lags, spectra);
+}
+
+cudaError_t lcg_prepare(int sms, uint32_t *out_blocks)
+{
+	int blocks = 0;
+	cudaError_t e =
+		cudaFuncSetAttribute(run_due, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
+	if (e == cudaSuccess)
+		e = cudaFuncSetAttribute(run_range, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
+	if (e == cudaSuccess)
+		e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, run_due, LCG_THREADS, SHARED);
+	*out_blocks = (uint32_t)(blocks > 0 ? blocks * sms : sms);
+	return e;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of decode and draft spans: WAYS threads compute a channel of a span, token by token; each
+ * has the inputs of every WAYS-th position of the window. */
+#include "mixers/hyena/cuda/rows.cuh"
+
+namespace
+{
+
+using namespace lcg;
+
+constexpr int THREADS = 128, WAYS = 4, LANES = THREADS / WAYS;
+static_assert(LCG_RING % WAYS == 0 && 2 * LCG_BLOCK % WAYS == 0, "ways of the window");
+
+/* The part of a window's sum with positions s < pos, s % WAYS = way. */
+__device__ __forceinline__ float window_part(const lcg_layer &l, const slot_of &slot,
+                                             uint32_t channel, uint32_t pos, uint32_t way)
+{
+	constexpr int MOST = 2 * LCG_BLOCK / WAYS;
+	const uint32_t first = window_begin(pos) + way;
+	float z[MOST], h[MOST], sum = 0;
+#pragma unroll
+	for (int i = 0; i < MOST; i++) {
+		const uint32_t s = first + i * WAYS;
+		z[i] = s < pos ? *slot.input(channel, s) : 0;
+		h[i] = s < pos ? l.window[(size_t)(pos - s) * slot.channels + channel] : 0;
+	}
+#pragma unroll
+	for (int i = 0; i < MOST; i++)
+		if (first + i * WAYS < pos)
+			sum = __fmaf_rn(h[i], z[i], sum);
+	return sum;
+}
+
+/* The first loads come before the wait: only earlier steps wrote what they read. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS) rows_step(const lcg_shape shape, const lcg_layer *layer,
+                                                     const lcg_step step, const float *all, T *out)
+{
+	__shared__ float parts[WAYS][LANES];
+	const uint32_t lane = threadIdx.x % LANES, way = threadIdx.x / LANES;
+	const uint32_t channels = shape.channels, c = blockIdx.x * LANES + lane;
+	const bool active = c < channels;
+	mx_pdl_launch();
+	const mx_device_span &span = step.spans[blockIdx.y];
+	if (span.kind == MX_SPAN_PREFILL || !span.n) {
+		mx_pdl_wait();
+		return;
+	}
+	const lcg_layer &l = *layer;
+	const slot_of slot(shape, l, span.slot);
+	const uint32_t *pages = step.pages + span.page_begin, begin = span.pos;
+	const uint32_t finished = slot.finished();
+	const float *u = all + (size_t)span.row * 3 * channels;
+	float part = active ? window_part(l, slot, c, begin, way) : 0, tiles = 0;
+	const auto sum_at = [&](uint32_t pos) {
+		return !has_tiles(pos)   ? 0
+		       : pos >= finished ? *cell(shape, l, pages, c, pos)
+		                         : *slot.sum(c);
+	};
+	if (active && way == 0)
+		tiles = sum_at(begin);
+	mx_pdl_wait();
+	for (uint32_t t = 0; t < span.n; t++) {
+		const uint32_t pos = begin + t;
+		float z = 0, gate = 0;
+		if (active) {
+			if (t > 0)
+				part = window_part(l, slot, c, pos, way);
+			z = __fmul_rn(short_filter(shape, l, slot, u, begin, t, channels + c),
+			              short_filter(shape, l, slot, u, begin, t, 2 * channels + c));
+			if (way == 0)
+				gate = short_filter(shape, l, slot, u, begin, t, c);
+			if (pos % WAYS == way) {
+				part = __fmaf_rn(l.window[c], z, part);
+				*slot.input(c, pos) = z; /* only this thread reads it, in this span */
+			}
+		}
+		parts[way][lane] = part;
+		__syncthreads();
+		if (active && way == 0) {
+			float a[WAYS];
+			for (int i = 0; i < WAYS; i++)
+				a[i] = parts[i][lane];
+			const float y = __fadd_rn(t ? sum_at(pos) : tiles, window_end(a));
+			out[(size_t)(span.row + t) * channels + c] = mx_from_float<T>(__fmul_rn(gate, y));
+			if (pos >= finished && span.kind == MX_SPAN_DECODE)
+				*cell(shape, l, pages, c, pos) = z;
+		}
+		__syncthreads();
+	}
+	/* all threads have read what is overwritten now */
+	for (uint32_t t = 0; active && way < 3 && t < span.n; t++)
+		*slot.raw(way * channels + c, begin + t) = u[(size_t)t * 3 * channels + way * channels + c];
+}
+
+/* Block x: channels; y: a layer; z: a span. */
+__global__ void __launch_bounds__(THREADS)
+	keep(const lcg_shape shape, const lcg_layer *layers, const lcg_step step, const lcg_spans which)
+{
+	const uint32_t c = blockIdx.x * THREADS + threadIdx.x;
+	mx_pdl_launch();
+	mx_pdl_wait();
+	const mx_device_span &span = step.spans[which.index[blockIdx.z]];
+	if (c >= shape.channels || span.kind != MX_SPAN_DRAFT)
+		return;
+	const lcg_layer &l = layers[blockIdx.y];
+	const slot_of slot(shape, l, span.slot);
+	const uint32_t end = span.pos + which.tokens[blockIdx.z];
+	for (uint32_t pos = span.pos; pos < end; pos++)
+		if (pos >= slot.finished())
+			*cell(shape, l, step.pages + span.page_begin, c, pos) = *slot.input(c, pos);
+}
+
+uint32_t blocks(const lcg_shape *s)
+{
+	return (s->channels + THREADS - 1) / THREADS;
+}
+
+} // namespace
+
+cudaError_t lcg_rows_step(cudaStream_t stream, const struct lcg_shape *shape,
+                          const struct lcg_layer *layer, const struct lcg_step *step,
+                          uint32_t n_spans, const struct lcg_rows *rows)
+{
+	const dim3 grid((shape->channels + LANES - 1) / LANES, n_spans), block(THREADS);
+	if (rows->act == MX_BF16)
+		return mx_launch(rows_step<__nv_bfloat16>, grid, block, 0, stream, *shape, layer, *step,
+		                 rows->u, (__nv_bfloat16 *)rows->out);
+	return mx_launch(rows_step<float>, grid, block, 0, stream, *shape, layer, *step, rows->u,
+	                 (float *)rows->out);
+}
+
+cudaError_t lcg_keep(cudaStream_t stream, const struct lcg_shape *shape,
+                     const struct lcg_layer *layers, uint32_t n_layers, const struct lcg_step *step,
+                     const struct lcg_spans *which)
+{
+	return mx_launch(keep, dim3(blocks(shape), n_layers, which->n), dim3(THREADS), 0, stream,
+	                 *shape, layers, *step, *which);
+}
