@@ -144,9 +144,9 @@ static const struct entry {
 	{"rwkv7", "RWKV-7 Goose 0.1B to 2.9B, as flash-linear-attention has them",
      "rwkv (time mixing and channel mixing)", ANYWHERE,
      "layers of attention (`attn`); `value_dim` other than `hidden_size`"},
-	{"hyenadna", "HyenaDNA", "hyena", ON_CPU, ""},
-	{"safari", "Hyena of safari", "hyena", ON_CPU, ""},
-	{"stripedhyena", "StripedHyena 7B", "hyena, " ATTENTION, ON_CPU, ""},
+	{"hyenadna", "HyenaDNA", "hyena", ANYWHERE, ""},
+	{"safari", "Hyena of safari", "hyena", ANYWHERE, ""},
+	{"stripedhyena", "StripedHyena 7B", "hyena, " ATTENTION, ANYWHERE, ""},
 	{"mixd", "models of any mixers, see model-format.md", "as the config says", ANYWHERE, ""},
 	{"delta_net", "flash-linear-attention: DeltaNet", "gla, " ATTENTION, ANYWHERE, ""},
 	{"gated_deltanet", "flash-linear-attention: gated DeltaNet", "gla, " ATTENTION, ANYWHERE, ""},
@@ -166,8 +166,9 @@ static const char head[] =
 	"its `config.json`; weights are F32, F16 or BF16 in safetensors, quantised as below, "
 	"or in [GGUF](gguf.md). A tensor that nothing asks "
 	"for is an error unless it is listed here as skipped; buffers `*.rotary_emb.inv_freq` always "
-	"are. GPUs run layers of attention, mla, gla, mamba and shortconv with dense feed-forwards "
-	"or experts; `mixd`'s own format runs there if its layers do.\n"
+	"are. GPUs run layers of every mixer but dci, with dense feed-forwards or experts; `mixd`'s "
+    "own "
+	"format runs there too.\n"
 	"\n"
 	"Quantised checkpoints run on CPUs: 4 bits in groups and 8 bits of compressed-tensors "
 	"(pack-quantized, int-quantized), AWQ (gemm) and GPTQ (without act order) as they are; fp8 "

@@ -3,10 +3,12 @@
  * Transforms of 32 .. 4096 complex numbers by a group of threads with 16 of them each, in registers
  * and, between passes, in shared memory.
  *
- * Forwards the passes are of radix 16 (decimation in frequency), the last one of what is left;
- * backwards the same in reverse. So neither reorders: the output of fft is in the order in which
- * the threads hold it, and ifft takes that. A thread writes to shared memory where it has read
- * last, so threads meet once between two passes.
+ * The passes are of radix 16 (decimation in frequency), the last one of what is left; back the same
+ * in reverse, on conjugates, so that both need the same butterflies. Neither reorders: the output
+ * of forward is in the order in which the threads hold it, and backward takes that. A thread writes
+ * to shared memory where it has read last, so threads meet once between two passes. The length is
+ * not known to the compiler: a kernel with code for each length would be larger than the
+ * instruction cache, and waits for instructions are longer than the transforms.
  *
  * All products are written as intrinsics: the compiler may not fuse them with sums in one kernel
  * and leave them apart in another, since a prompt's bits must be those of decoding.
@@ -43,16 +45,10 @@ __device__ __forceinline__ float2 mul(float2 a, float2 b)
 	                   __fmaf_rn(a.x, b.y, __fmul_rn(a.y, b.x)));
 }
 
-/* a b, or a conj(b) */
-template <bool BACK> __device__ __forceinline__ float2 turn(float2 a, float2 b)
+/* -i a */
+__device__ __forceinline__ float2 quarter(float2 a)
 {
-	return mul(a, BACK ? make_float2(b.x, -b.y) : b);
-}
-
-/* a times -i, or i */
-template <bool BACK> __device__ __forceinline__ float2 quarter(float2 a)
-{
-	return BACK ? make_float2(-a.y, a.x) : make_float2(a.y, -a.x);
+	return make_float2(a.y, -a.x);
 }
 
 /* exp(-i pi x) */
@@ -65,30 +61,29 @@ __device__ __forceinline__ float2 root(float x)
 
 /* ---- butterflies, in and out in natural order ---- */
 
-template <bool BACK> __device__ __forceinline__ void dft2(float2 &a, float2 &b)
+__device__ __forceinline__ void dft2(float2 &a, float2 &b)
 {
 	const float2 d = sub(a, b);
 	a = add(a, b);
 	b = d;
 }
 
-template <bool BACK>
 __device__ __forceinline__ void dft4(float2 &a, float2 &b, float2 &c, float2 &d)
 {
-	const float2 s = add(a, c), t = sub(a, c), u = add(b, d), v = quarter<BACK>(sub(b, d));
+	const float2 s = add(a, c), t = sub(a, c), u = add(b, d), v = quarter(sub(b, d));
 	a = add(s, u);
 	b = add(t, v);
 	c = sub(s, u);
 	d = sub(t, v);
 }
 
-template <bool BACK> __device__ __forceinline__ void dft8(float2 *x)
+__device__ __forceinline__ void dft8(float2 *x)
 {
 	const float h = 0.70710678118654752440f;
-	dft4<BACK>(x[0], x[2], x[4], x[6]);
-	dft4<BACK>(x[1], x[3], x[5], x[7]);
-	const float2 o1 = turn<BACK>(x[3], make_float2(h, -h)), o2 = quarter<BACK>(x[5]),
-				 o3 = turn<BACK>(x[7], make_float2(-h, -h)), e1 = x[2], e2 = x[4], e3 = x[6];
+	dft4(x[0], x[2], x[4], x[6]);
+	dft4(x[1], x[3], x[5], x[7]);
+	const float2 o1 = mul(x[3], make_float2(h, -h)), o2 = quarter(x[5]),
+				 o3 = mul(x[7], make_float2(-h, -h)), e1 = x[2], e2 = x[4], e3 = x[6];
 	const float2 e0 = x[0], o0 = x[1];
 	x[0] = add(e0, o0), x[4] = sub(e0, o0);
 	x[1] = add(e1, o1), x[5] = sub(e1, o1);
@@ -96,26 +91,26 @@ template <bool BACK> __device__ __forceinline__ void dft8(float2 *x)
 	x[3] = add(e3, o3), x[7] = sub(e3, o3);
 }
 
-template <bool BACK> __device__ __forceinline__ void dft16(float2 *x)
+__device__ __forceinline__ void dft16(float2 *x)
 {
 	const float h = 0.70710678118654752440f, c = 0.92387953251128675613f,
 				s = 0.38268343236508977173f;
 #pragma unroll
 	for (int b = 0; b < 4; b++)
-		dft4<BACK>(x[b], x[b + 4], x[b + 8], x[b + 12]);
+		dft4(x[b], x[b + 4], x[b + 8], x[b + 12]);
 	/* x[b + 4 k] times the root of 16 to the power b k */
-	x[5] = turn<BACK>(x[5], make_float2(c, -s));
-	x[6] = turn<BACK>(x[6], make_float2(h, -h));
-	x[7] = turn<BACK>(x[7], make_float2(s, -c));
-	x[9] = turn<BACK>(x[9], make_float2(h, -h));
-	x[10] = quarter<BACK>(x[10]);
-	x[11] = turn<BACK>(x[11], make_float2(-h, -h));
-	x[13] = turn<BACK>(x[13], make_float2(s, -c));
-	x[14] = turn<BACK>(x[14], make_float2(-h, -h));
-	x[15] = turn<BACK>(x[15], make_float2(-c, s));
+	x[5] = mul(x[5], make_float2(c, -s));
+	x[6] = mul(x[6], make_float2(h, -h));
+	x[7] = mul(x[7], make_float2(s, -c));
+	x[9] = mul(x[9], make_float2(h, -h));
+	x[10] = quarter(x[10]);
+	x[11] = mul(x[11], make_float2(-h, -h));
+	x[13] = mul(x[13], make_float2(s, -c));
+	x[14] = mul(x[14], make_float2(-h, -h));
+	x[15] = mul(x[15], make_float2(-c, s));
 #pragma unroll
 	for (int k = 0; k < 4; k++)
-		dft4<BACK>(x[4 * k], x[4 * k + 1], x[4 * k + 2], x[4 * k + 3]);
+		dft4(x[4 * k], x[4 * k + 1], x[4 * k + 2], x[4 * k + 3]);
 		/* x[4 k + j] is output k + 4 j */
 #pragma unroll
 	for (int k = 0; k < 4; k++)
@@ -127,20 +122,27 @@ template <bool BACK> __device__ __forceinline__ void dft16(float2 *x)
 		}
 }
 
-template <int R, bool BACK> __device__ __forceinline__ void dft(float2 *x)
+/* Butterflies of 2, 4, 8 or 16 neighbours. */
+__device__ __forceinline__ void dft_last(float2 *x, int log2)
 {
-	if (R == 2)
-		dft2<BACK>(x[0], x[1]);
-	else if (R == 4)
-		dft4<BACK>(x[0], x[1], x[2], x[3]);
-	else if (R == 8)
-		dft8<BACK>(x);
-	else if (R == 16)
-		dft16<BACK>(x);
+	if (log2 == 4) {
+		dft16(x);
+	} else if (log2 == 3) {
+		dft8(x);
+		dft8(x + 8);
+	} else if (log2 == 2) {
+#pragma unroll
+		for (int g = 0; g < 16; g += 4)
+			dft4(x[g], x[g + 1], x[g + 2], x[g + 3]);
+	} else {
+#pragma unroll
+		for (int g = 0; g < 16; g += 2)
+			dft2(x[g], x[g + 1]);
+	}
 }
 
-/* x[r] times v w^r, or times its conjugate. */
-template <bool BACK> __device__ __forceinline__ void turn_all(float2 *x, float2 v, float2 w)
+/* x[r] times v w^r */
+__device__ __forceinline__ void turn_all(float2 *x, float2 v, float2 w)
 {
 	const float2 w2 = mul(w, w), w4 = mul(w2, w2);
 	float2 t[4] = {v, mul(v, w), mul(v, w2)};
@@ -149,20 +151,21 @@ template <bool BACK> __device__ __forceinline__ void turn_all(float2 *x, float2 
 	for (int r = 0; r < 16; r += 4) {
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			x[r + i] = turn<BACK>(x[r + i], t[i]);
+			x[r + i] = mul(x[r + i], t[i]);
 			if (r < 12)
 				t[i] = mul(t[i], w4);
 		}
 	}
 }
 
-/* The same with v = 1. */
-template <bool BACK> __device__ __forceinline__ void turn_powers(float2 *x, float2 w)
+__device__ __forceinline__ void conjugate(float2 *x)
 {
-	turn_all<BACK>(x, make_float2(1, 0), w);
+#pragma unroll
+	for (int q = 0; q < 16; q++)
+		x[q].y = -x[q].y;
 }
 
-/* ---- transforms of 2^LOG2 numbers ---- */
+/* ---- transforms ---- */
 
 /* Numbers in shared memory of transforms by `threads` threads. */
 __host__ __device__ constexpr int room_of(int threads)
@@ -180,104 +183,98 @@ __device__ __forceinline__ void make_tables(float2 *tables)
 	tables[TABLE + threadIdx.x] = root((float)threadIdx.x / 8192.0f);
 }
 
-template <int LOG2> struct plan {
-	static constexpr int N = 1 << LOG2, THREADS = N / 16;
-	static constexpr bool TWO = LOG2 > 8;               /* two passes of radix 16, else one */
-	static constexpr int LAST = TWO ? N / 256 : N / 16; /* radix of the last pass */
-
-	int t, at, base; /* t: thread of the transform; base: of its elements in shared memory */
+/* Transforms of n = 2^log2 numbers, as many as fill a thread block. */
+struct plan {
+	int log2;
+	int threads;   /* of a transform: n / 16 */
+	int t;         /* thread of the transform */
+	bool two;      /* two passes of radix 16 before the last, else one */
+	int log2_last; /* of the radix of the last pass */
 	const float2 *tables;
+	/* The transform's numbers: element i is at i + i / 16, so that half a warp's accesses touch all
+	 * banks. */
 	float2 *room;
 
-	/* thread: of the block; its transform is number thread / THREADS. shared: [room_of(threads)] */
-	__device__ __forceinline__ plan(int thread, const float2 *tables, float2 *shared)
-		: t(thread % THREADS), base(thread / THREADS * N), tables(tables), room(shared)
+	/* shared: [room_of(threads of the block)] */
+	__device__ __forceinline__ plan(int log2, const float2 *tables, float2 *shared)
+		: log2(log2), threads(1 << (log2 - 4)), t(threadIdx.x & (threads - 1)), two(log2 > 8),
+		  log2_last(two ? log2 - 8 : log2 - 4), tables(tables),
+		  room(shared + (threadIdx.x >> (log2 - 4)) * (17 * threads))
 	{
-		at = TWO ? t / LAST * (N / 16) + t % LAST : 0;
 	}
 
-	/* exp(-2 pi i t / N), exp(-2 pi i 16 (t % LAST) / N), exp(-pi i t / 2N) */
-	__device__ __forceinline__ float2 first() const
-	{
-		return tables[t << (12 - LOG2)];
-	}
-	__device__ __forceinline__ float2 second() const
-	{
-		return tables[t % LAST << (16 - LOG2)];
-	}
+	/* exp(-pi i t / 2n) */
 	__device__ __forceinline__ float2 weight() const
 	{
-		return tables[TABLE + (t << (12 - LOG2))];
+		return tables[TABLE + (t << (12 - log2))];
 	}
 
-	/* Element first + i lies behind a gap for every 16 before it, so that half a warp's accesses
-	 * touch all banks. i is known to the compiler, and is a multiple of 16 or makes no carry. */
-	__device__ __forceinline__ float2 &place(int first, int i) const
+	/* Elements first + 2^log2_step q. */
+	__device__ __forceinline__ void put(const float2 *x, int first, int log2_step) const
 	{
-		return room[base + (base >> 4) + first + (first >> 4) + i + (i >> 4)];
-	}
-
-	/* The threads of a transform meet; those of another one in the thread block may, too. */
-	static __device__ __forceinline__ void meet()
-	{
-		if (THREADS <= 32)
-			__syncwarp();
-		else
-			__syncthreads();
-	}
-
-	__device__ __forceinline__ void put(const float2 *x, int first, int step) const
-	{
+		float2 *to = room + first + (first >> 4);
 #pragma unroll
 		for (int q = 0; q < 16; q++)
-			place(first, step * q) = x[q];
+			to[(q << log2_step) + (q << log2_step >> 4)] = x[q];
 	}
 
-	__device__ __forceinline__ void get(float2 *x, int first, int step) const
+	__device__ __forceinline__ void get(float2 *x, int first, int log2_step) const
 	{
+		const float2 *from = room + first + (first >> 4);
 #pragma unroll
 		for (int q = 0; q < 16; q++)
-			x[q] = place(first, step * q);
+			x[q] = from[(q << log2_step) + (q << log2_step >> 4)];
 	}
 
-	/* From elements t + THREADS q, times v. A second forward needs a meeting before it. */
+	/* Pass k = 0, 1: where its elements are, and its factors exp(-2 pi i t / n), exp(-2 pi i 16 (t
+	 * % last) / n). */
+	__device__ __forceinline__ int first_of(int k) const
+	{
+		const int low = (1 << log2_last) - 1;
+		return k ? ((t & ~low) << 4) + (t & low) : t;
+	}
+	__device__ __forceinline__ int log2_step_of(int k) const
+	{
+		return k ? log2_last : log2 - 4;
+	}
+	__device__ __forceinline__ float2 factor_of(int k) const
+	{
+		return tables[k ? (t & ((1 << log2_last) - 1)) << (16 - log2) : t << (12 - log2)];
+	}
+
+	/* From elements t + threads q, times v. A second forward needs a meeting before it. */
 	__device__ __forceinline__ void forward(float2 *x, float2 v) const
 	{
-		dft16<false>(x);
-		turn_all<false>(x, v, first());
-		put(x, t, N / 16);
-		meet();
-		if (TWO) {
-			get(x, at, LAST);
-			dft16<false>(x);
-			turn_powers<false>(x, second());
-			put(x, at, LAST);
-			meet();
+#pragma unroll 1
+		for (int k = 0; k <= two; k++) {
+			if (k)
+				get(x, first_of(k), log2_step_of(k));
+			dft16(x);
+			turn_all(x, k ? make_float2(1, 0) : v, factor_of(k));
+			put(x, first_of(k), log2_step_of(k));
+			__syncthreads();
 		}
-		get(x, 16 * t, 1);
-#pragma unroll
-		for (int g = 0; g < 16; g += LAST)
-			dft<LAST, false>(x + g);
+		get(x, 16 * t, 0);
+		dft_last(x, log2_last);
 	}
 
-	/* Back to elements t + THREADS q, times N and times conj(v). */
+	/* The conjugate of what forward takes, times n conj(v) / v, from the conjugate of what it
+	 * returns: elements t + threads q. */
 	__device__ __forceinline__ void backward(float2 *x, float2 v) const
 	{
-#pragma unroll
-		for (int g = 0; g < 16; g += LAST)
-			dft<LAST, true>(x + g);
-		put(x, 16 * t, 1);
-		meet();
-		if (TWO) {
-			get(x, at, LAST);
-			turn_powers<true>(x, second());
-			dft16<true>(x);
-			put(x, at, LAST);
-			meet();
+		dft_last(x, log2_last);
+		put(x, 16 * t, 0);
+		__syncthreads();
+#pragma unroll 1
+		for (int k = two; k >= 0; k--) {
+			get(x, first_of(k), log2_step_of(k));
+			turn_all(x, k ? make_float2(1, 0) : v, factor_of(k));
+			dft16(x);
+			if (k) {
+				put(x, first_of(k), log2_step_of(k));
+				__syncthreads();
+			}
 		}
-		get(x, t, N / 16);
-		turn_all<true>(x, v, first());
-		dft16<true>(x);
 	}
 };
 

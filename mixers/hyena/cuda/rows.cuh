@@ -59,6 +59,19 @@ __device__ __forceinline__ float short_filter(const lcg_shape &s, const lcg_laye
 	return __fmaf_rn(w[s.taps - 1], u[(size_t)t * 3 * s.channels + column], y);
 }
 
+/* The same for a span's first token, without that token: the bias and what the ring adds. */
+__device__ __forceinline__ float short_filter_past(const lcg_shape &s, const lcg_layer &l,
+                                                   const slot_of &slot, uint32_t pos,
+                                                   uint32_t column)
+{
+	const float *w = l.conv_weight + (size_t)column * s.taps;
+	float y = l.conv_bias[column];
+#pragma unroll 4
+	for (uint32_t back = s.taps - 1; back > 0; back--)
+		y = __fmaf_rn(w[s.taps - 1 - back], pos >= back ? *slot.raw(column, pos - back) : 0, y);
+	return y;
+}
+
 /* The sum of the nearest inputs: those s of the position's own block of LCG_BLOCK and of the one
  * before, in ascending order, in four sums by s % 4. */
 __device__ __forceinline__ uint32_t window_begin(uint32_t pos)

@@ -185,49 +185,47 @@ __device__ __forceinline__ float2 lag_pair(const float *h, uint32_t channels, ui
 }
 
 /* Block x: a group of channels, or a part of one; y: distance - 2. */
-template <int LOG2M>
-__global__ void __launch_bounds__(LCG_THREADS, 2)
+__global__ void __launch_bounds__(LCG_THREADS, RANGE_BLOCKS)
 	make_spectra(uint32_t channels, uint32_t log2_n, const float *h, uint32_t n_lags,
                  float *spectra)
 {
 	extern __shared__ __align__(16) unsigned char memory[];
 	shared_memory *shared = (shared_memory *)memory;
-	constexpr uint32_t M = 1u << LOG2M, T = M / 16;
 	mx_pdl_launch();
 	fft::make_tables(shared->tables);
 	__syncthreads();
 	mx_pdl_wait();
-	const fft::plan<LOG2M> p(threadIdx.x, shared->tables, shared->room);
-	const uint32_t parts = 1u << (log2_n - LOG2M), n = 1u << log2_n, d = blockIdx.y + 2;
+	const fft::plan p(log2_n < LCG_LOG2_POINTS ? (int)log2_n : LCG_LOG2_POINTS, shared->tables,
+	                  shared->room);
+	const uint32_t parts = lcg_parts(log2_n), n = 1u << log2_n, d = blockIdx.y + 2;
 	const uint32_t part = blockIdx.x % parts;
-	const uint32_t channel = blockIdx.x / parts * (LCG_POINTS / M) + threadIdx.x / T;
-	const weights<true> w(p, log2_n, part);
+	const uint32_t channel =
+		blockIdx.x / parts * (LCG_POINTS >> p.log2) + (threadIdx.x >> (p.log2 - 4));
+	const weights w(p, log2_n, part);
 	float2 x[16];
 #pragma unroll
 	for (int q = 0; q < 16; q++)
 		x[q] = make_float2(0, 0);
 	if (channel < channels)
 		for (uint32_t j = 0; j < parts; j++) {
-			const float2 b =
-				fft::root((float)M * (float)(1 + 4 * part) / (float)(2 * n) * (float)j);
+			const float2 b = w.of_j(j);
 #pragma unroll
 			for (int q = 0; q < 16; q++)
-				x[q] = fft::fma(lag_pair(h, channels, n_lags, channel, n, d, p.t + T * q + M * j),
+				x[q] = fft::fma(lag_pair(h, channels, n_lags, channel, n, d,
+				                         p.t + p.threads * q + (j << p.log2)),
 				                b, x[q]);
 		}
-#pragma unroll
-	for (int q = 0; q < 16; q++)
-		x[q] = fft::mul(x[q], fft::root((float)(T * q) * (float)(1 + 4 * part) / (float)(2 * n)));
+	fft::turn_all(x, make_float2(1, 0), w.a);
 	p.forward(x, w.v);
 	if (channel >= channels)
 		return;
-	float4 *to =
-		(float4 *)spectra + (((size_t)blockIdx.y * channels + channel) * parts + part) * (M / 2);
+	float4 *to = (float4 *)spectra +
+	             ((((size_t)blockIdx.y * channels + channel) * parts + part) << (p.log2 - 1));
 	const float scale = 1 / (float)n;
 #pragma unroll
 	for (int e = 0; e < 8; e++)
-		to[e * T + p.t] = make_float4(x[2 * e].x * scale, x[2 * e].y * scale,
-		                              x[2 * e + 1].x * scale, x[2 * e + 1].y * scale);
+		to[e * p.threads + p.t] = make_float4(x[2 * e].x * scale, x[2 * e].y * scale,
+		                                      x[2 * e + 1].x * scale, x[2 * e + 1].y * scale);
 }
 
 } // namespace
@@ -255,18 +253,11 @@ cudaError_t lcg_spectra(cudaStream_t stream, uint32_t channels, uint32_t log2_n,
                         const float *h, uint32_t n_lags, float *spectra)
 {
 	const dim3 grid(lcg_groups(channels, log2_n) * lcg_parts(log2_n), distances);
-	auto make = log2_n == 5    ? make_spectra<5>
-	            : log2_n == 6  ? make_spectra<6>
-	            : log2_n == 7  ? make_spectra<7>
-	            : log2_n == 8  ? make_spectra<8>
-	            : log2_n == 9  ? make_spectra<9>
-	            : log2_n == 10 ? make_spectra<10>
-	            : log2_n == 11 ? make_spectra<11>
-	                           : make_spectra<12>;
-	cudaError_t e = cudaFuncSetAttribute(make, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
+	cudaError_t e =
+		cudaFuncSetAttribute(make_spectra, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED);
 	return e != cudaSuccess ? e
-	                        : mx_launch(make, grid, dim3(LCG_THREADS), SHARED, stream, channels,
-	                                    log2_n, h, n_lags, spectra);
+	                        : mx_launch(make_spectra, grid, dim3(LCG_THREADS), SHARED, stream,
+	                                    channels, log2_n, h, n_lags, spectra);
 }
 
 cudaError_t lcg_prepare(int sms, uint32_t *out_blocks)

@@ -31,15 +31,17 @@ __device__ __forceinline__ float window_part(const lcg_layer &l, const slot_of &
 	return sum;
 }
 
-/* The first loads come before the wait: only earlier steps wrote what they read. */
+/* Way k = 0, 1, 2 computes column k of the short filter. What earlier steps left is read before the
+ * wait, and summed up as far as it goes. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) rows_step(const lcg_shape shape, const lcg_layer *layer,
                                                      const lcg_step step, const float *all, T *out)
 {
-	__shared__ float parts[WAYS][LANES];
+	__shared__ float parts[WAYS][LANES], filtered[3][LANES];
 	const uint32_t lane = threadIdx.x % LANES, way = threadIdx.x / LANES;
 	const uint32_t channels = shape.channels, c = blockIdx.x * LANES + lane;
-	const bool active = c < channels;
+	const uint32_t column = way * channels + c;
+	const bool active = c < channels, filters = active && way < 3;
 	mx_pdl_launch();
 	const mx_device_span &span = step.spans[blockIdx.y];
 	if (span.kind == MX_SPAN_PREFILL || !span.n) {
@@ -51,29 +53,32 @@ __global__ void __launch_bounds__(THREADS) rows_step(const lcg_shape shape, cons
 	const uint32_t *pages = step.pages + span.page_begin, begin = span.pos;
 	const uint32_t finished = slot.finished();
 	const float *u = all + (size_t)span.row * 3 * channels;
-	float part = active ? window_part(l, slot, c, begin, way) : 0, tiles = 0;
 	const auto sum_at = [&](uint32_t pos) {
 		return !has_tiles(pos)   ? 0
 		       : pos >= finished ? *cell(shape, l, pages, c, pos)
 		                         : *slot.sum(c);
 	};
+	float part = active ? window_part(l, slot, c, begin, way) : 0, tiles = 0, tap = 0, past = 0;
 	if (active && way == 0)
 		tiles = sum_at(begin);
+	if (filters) {
+		past = short_filter_past(shape, l, slot, begin, column);
+		tap = l.conv_weight[(size_t)column * shape.taps + shape.taps - 1];
+	}
+	const float near = active ? l.window[c] : 0;
 	mx_pdl_wait();
 	for (uint32_t t = 0; t < span.n; t++) {
 		const uint32_t pos = begin + t;
-		float z = 0, gate = 0;
-		if (active) {
-			if (t > 0)
-				part = window_part(l, slot, c, pos, way);
-			z = __fmul_rn(short_filter(shape, l, slot, u, begin, t, channels + c),
-			              short_filter(shape, l, slot, u, begin, t, 2 * channels + c));
-			if (way == 0)
-				gate = short_filter(shape, l, slot, u, begin, t, c);
-			if (pos % WAYS == way) {
-				part = __fmaf_rn(l.window[c], z, part);
-				*slot.input(c, pos) = z; /* only this thread reads it, in this span */
-			}
+		if (filters)
+			filtered[way][lane] = t ? short_filter(shape, l, slot, u, begin, t, column)
+			                        : __fmaf_rn(tap, u[column], past);
+		if (active && t)
+			part = window_part(l, slot, c, pos, way);
+		__syncthreads();
+		const float z = __fmul_rn(filtered[1][lane], filtered[2][lane]);
+		if (active && pos % WAYS == way) {
+			part = __fmaf_rn(near, z, part);
+			*slot.input(c, pos) = z; /* only this thread reads it, in this span */
 		}
 		parts[way][lane] = part;
 		__syncthreads();
@@ -82,15 +87,16 @@ __global__ void __launch_bounds__(THREADS) rows_step(const lcg_shape shape, cons
 			for (int i = 0; i < WAYS; i++)
 				a[i] = parts[i][lane];
 			const float y = __fadd_rn(t ? sum_at(pos) : tiles, window_end(a));
-			out[(size_t)(span.row + t) * channels + c] = mx_from_float<T>(__fmul_rn(gate, y));
-			if (pos >= finished && span.kind == MX_SPAN_DECODE)
-				*cell(shape, l, pages, c, pos) = z;
+			out[(size_t)(span.row + t) * channels + c] =
+				mx_from_float<T>(__fmul_rn(filtered[0][lane], y));
 		}
+		if (active && way == 1 && pos >= finished && span.kind == MX_SPAN_DECODE)
+			*cell(shape, l, pages, c, pos) = z;
 		__syncthreads();
 	}
 	/* all threads have read what is overwritten now */
-	for (uint32_t t = 0; active && way < 3 && t < span.n; t++)
-		*slot.raw(way * channels + c, begin + t) = u[(size_t)t * 3 * channels + way * channels + c];
+	for (uint32_t t = 0; filters && t < span.n; t++)
+		*slot.raw(column, begin + t) = u[(size_t)t * 3 * channels + column];
 }
 
 /* Block x: channels; y: a layer; z: a span. */

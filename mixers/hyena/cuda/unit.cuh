@@ -103,20 +103,18 @@ __device__ __forceinline__ float2 eighth(int q)
 	return make_float2(C[q], -C[16 - q]);
 }
 
-/* Weights of a part: v for each thread, a^q, and one for each j. */
-template <bool PARTS> struct weights {
+/* Weights of part `part` of a side: v for each thread, a^q, and one for each j. If there is one
+ * part, a^q is `eighth`. */
+struct weights {
 	float2 v, a;
 	float step; /* of the angle of j, in units of pi */
 
-	template <typename PLAN>
-	__device__ __forceinline__ weights(const PLAN &p, uint32_t log2_n, uint32_t part)
+	__device__ __forceinline__ weights(const fft::plan &p, uint32_t log2_n, uint32_t part)
 	{
 		const float n2 = (float)(2u << log2_n);
-		v = PARTS ? fft::root((float)(p.t * (1 + 4 * part)) / n2) : p.weight();
-		if (PARTS) {
-			a = fft::root((float)((PLAN::N / 16) * (1 + 4 * part)) / n2);
-			step = (float)(PLAN::N * (1 + 4 * part)) / n2;
-		}
+		v = (int)log2_n == p.log2 ? p.weight() : fft::root((float)(p.t * (1 + 4 * part)) / n2);
+		a = fft::root((float)(p.threads * (1 + 4 * part)) / n2);
+		step = (float)((1 + 4 * part) << p.log2) / n2;
 	}
 	__device__ __forceinline__ float2 of_j(uint32_t j) const
 	{
@@ -125,81 +123,89 @@ template <bool PARTS> struct weights {
 };
 
 /* Inputs of a block, weighted but for v. */
-template <int LOG2M, bool PARTS>
-__device__ __forceinline__ void fold(const place &u, const weights<PARTS> &w, uint32_t channel,
-                                     uint32_t block, uint32_t parts, int t, float2 *x)
+__device__ __forceinline__ void fold(const place &u, const fft::plan &p, const weights &w,
+                                     uint32_t channel, uint32_t block, uint32_t parts, float2 *x)
 {
-	constexpr uint32_t M = 1u << LOG2M, T = M / 16;
-	const uint32_t at = block * M * parts + (uint32_t)t;
-	if constexpr (PARTS) {
+	uint32_t at = (block * parts << p.log2) + (uint32_t)p.t;
+	float z[16];
+	if (parts == 1) {
 #pragma unroll
 		for (int q = 0; q < 16; q++)
-			x[q] = make_float2(0, 0);
-		for (uint32_t j = 0; j < parts; j++) {
-			const float2 b = w.of_j(j);
-			float z[16];
-#pragma unroll
-			for (int q = 0; q < 16; q++)
-				z[q] = *cell(*u.shape, *u.layer, u.pages, channel, at + M * j + T * q);
-#pragma unroll
-			for (int q = 0; q < 16; q++)
-				x[q] = make_float2(__fmaf_rn(z[q], b.x, x[q].x), __fmaf_rn(z[q], b.y, x[q].y));
-		}
-		fft::turn_powers<false>(x, w.a);
-	} else {
-		float z[16];
-#pragma unroll
-		for (int q = 0; q < 16; q++)
-			z[q] = *cell(*u.shape, *u.layer, u.pages, channel, at + T * q);
+			z[q] = *cell(*u.shape, *u.layer, u.pages, channel, at + p.threads * q);
 #pragma unroll
 		for (int q = 0; q < 16; q++)
 			x[q] = make_float2(__fmul_rn(z[q], eighth(q).x), __fmul_rn(z[q], eighth(q).y));
+		return;
 	}
+#pragma unroll
+	for (int q = 0; q < 16; q++)
+		x[q] = make_float2(0, 0);
+#pragma unroll 1
+	for (uint32_t j = 0; j < parts; j++, at += 1u << p.log2) {
+		const float2 b = w.of_j(j);
+#pragma unroll
+		for (int q = 0; q < 16; q++)
+			z[q] = *cell(*u.shape, *u.layer, u.pages, channel, at + p.threads * q);
+#pragma unroll
+		for (int q = 0; q < 16; q++)
+			x[q] = make_float2(__fmaf_rn(z[q], b.x, x[q].x), __fmaf_rn(z[q], b.y, x[q].y));
+	}
+	fft::turn_all(x, make_float2(1, 0), w.a);
 }
 
-/* Adds what comes back, times conj(v) already, to the outputs. */
-template <int LOG2M, bool PARTS, typename U>
-__device__ __forceinline__ void unfold(const U &u, const weights<PARTS> &w, uint32_t channel,
-                                       uint32_t parts, bool set, int t, float2 *x)
+/* Adds the real parts of x[q] weight(q) to the outputs from `at` on, or sets these. */
+template <typename U, typename F>
+__device__ __forceinline__ void put_outputs(const U &u, uint32_t channel, uint32_t at,
+                                            uint32_t threads, bool set, const float2 *x, F weight)
 {
-	constexpr uint32_t M = 1u << LOG2M, T = M / 16;
-	const uint32_t at = u.block * M * parts + (uint32_t)t;
-	if (PARTS)
-		fft::turn_powers<true>(x, w.a);
-	for (uint32_t j = 0; j < (PARTS ? parts : 1); j++) {
-		const float2 b = PARTS ? w.of_j(j) : make_float2(1, 0);
 #pragma unroll
-		for (int half = 0; half < 16; half += 8) {
-			float *to[8], y[8];
+	for (int half = 0; half < 16; half += 8) {
+		float *to[8], y[8];
 #pragma unroll
-			for (int q = 0; q < 8; q++) {
-				to[q] = output(u, channel, at + M * j + T * (half + q));
-				y[q] = !set && to[q] ? *to[q] : 0;
-			}
+		for (int q = 0; q < 8; q++) {
+			to[q] = output(u, channel, at + threads * (half + q));
+			y[q] = !set && to[q] ? *to[q] : 0;
+		}
 #pragma unroll
-			for (int q = 0; q < 8; q++) {
-				const float2 c = PARTS ? b : eighth(half + q), v = x[half + q];
-				const float now = __fmaf_rn(v.x, c.x, __fmul_rn(v.y, c.y));
-				if (to[q])
-					*to[q] = set ? now : __fadd_rn(y[q], now);
-			}
+		for (int q = 0; q < 8; q++) {
+			const float2 c = weight(half + q), v = x[half + q];
+			const float now = __fmaf_rn(v.x, c.x, -__fmul_rn(v.y, c.y));
+			if (to[q])
+				*to[q] = set ? now : __fadd_rn(y[q], now);
 		}
 	}
 }
 
-/* Shared memory of a thread block that runs units: a transform, as much parked, tables. */
+/* Adds x, the conjugate of what came back, to the outputs. */
+template <typename U>
+__device__ __forceinline__ void unfold(const U &u, const fft::plan &p, const weights &w,
+                                       uint32_t channel, uint32_t parts, bool set, float2 *x)
+{
+	uint32_t at = (u.block * parts << p.log2) + (uint32_t)p.t;
+	if (parts == 1) {
+		put_outputs(u, channel, at, p.threads, set, x, [](int q) { return eighth(q); });
+		return;
+	}
+	fft::turn_all(x, make_float2(1, 0), w.a);
+#pragma unroll 1
+	for (uint32_t j = 0; j < parts; j++, at += 1u << p.log2) {
+		const float2 b = w.of_j(j);
+		put_outputs(u, channel, at, p.threads, set, x, [=](int) { return b; });
+	}
+}
+
+/* Shared memory of a thread block that runs units: transforms, as much parked, tables. */
 struct shared_memory {
 	float2 room[fft::room_of(LCG_THREADS)], parked[LCG_POINTS], tables[2 * fft::TABLE];
 };
 
 /* x times a spectrum; if `more`, plus what is parked. */
-template <int T>
-__device__ __forceinline__ void multiply(const float4 *spectrum, int t, bool more,
+__device__ __forceinline__ void multiply(const float4 *spectrum, const fft::plan &p, bool more,
                                          const float2 *parked, float2 *x)
 {
 #pragma unroll
 	for (int e = 0; e < 8; e++) {
-		const float4 s = __ldg(spectrum + e * T + t);
+		const float4 s = __ldg(spectrum + e * p.threads + p.t);
 		const float2 a = make_float2(s.x, s.y), b = make_float2(s.z, s.w);
 		const float2 zero = make_float2(0, 0);
 		x[2 * e] = fft::fma(x[2 * e], a, more ? parked[2 * e * LCG_THREADS] : zero);
@@ -209,64 +215,54 @@ __device__ __forceinline__ void multiply(const float4 *spectrum, int t, bool mor
 
 /* One part of a unit. All threads of the block take part. The product of the first of two blocks of
  * inputs is parked in shared memory, since two transforms do not fit in registers. */
-template <int LOG2M, bool PARTS, typename U>
-__device__ __forceinline__ void transform_part(const U &u, uint32_t level, uint32_t part,
-                                               shared_memory *shared)
+template <typename U>
+__device__ __forceinline__ void run_part(const U &u, uint32_t level, uint32_t part,
+                                         shared_memory *shared)
 {
-	constexpr int T = (1 << LOG2M) / 16;
-	const fft::plan<LOG2M> p(threadIdx.x, shared->tables, shared->room);
-	float2 *parked = shared->parked + threadIdx.x;
 	const uint32_t channels = u.shape->channels, log2_n = level + LCG_LOG2_BLOCK;
-	const uint32_t parts = PARTS ? 1u << (log2_n - LOG2M) : 1;
-	const uint32_t channel = u.group * (LCG_POINTS >> LOG2M) + threadIdx.x / T;
+	const uint32_t parts = lcg_parts(log2_n);
+	const fft::plan p(log2_n < LCG_LOG2_POINTS ? (int)log2_n : LCG_LOG2_POINTS, shared->tables,
+	                  shared->room);
+	const uint32_t channel = u.group * (LCG_POINTS >> p.log2) + (threadIdx.x >> (p.log2 - 4));
 	const bool active = channel < channels;
-	const weights<PARTS> w(p, log2_n, part);
-	const float4 *spectrum = (const float4 *)u.layer->spectra[level] +
-	                         ((size_t)channel * parts + part) * ((1 << LOG2M) / 2);
-	const size_t next = (size_t)channels * parts * ((1 << LOG2M) / 2);
+	float2 *parked = shared->parked + threadIdx.x;
+	const weights w(p, log2_n, part);
+	const size_t pairs = (size_t)1 << (p.log2 - 1);
+	const float4 *spectrum =
+		(const float4 *)u.layer->spectra[level] + ((size_t)channel * parts + part) * pairs;
 	float2 x[16];
 #pragma unroll
 	for (int q = 0; q < 16; q++)
 		x[q] = make_float2(0, 0);
-	for (uint32_t d = 2; d <= distance_of(u.block); d++, spectrum += next) {
+#pragma unroll 1
+	for (uint32_t d = 2; d <= distance_of(u.block); d++, spectrum += channels * parts * pairs) {
 		if (d == 3) {
 #pragma unroll
 			for (int q = 0; q < 16; q++)
 				parked[q * LCG_THREADS] = x[q];
-			p.meet();
+			__syncthreads();
 		}
 		if (active)
-			fold<LOG2M, PARTS>(u, w, channel, u.block - d, parts, p.t, x);
+			fold(u, p, w, channel, u.block - d, parts, x);
 		p.forward(x, w.v);
 		if (active)
-			multiply<T>(spectrum, p.t, d == 3, parked, x);
+			multiply(spectrum, p, d == 3, parked, x);
 	}
+	fft::conjugate(x);
 	p.backward(x, w.v);
 	if (active)
-		unfold<LOG2M, PARTS>(u, w, channel, parts, part == 0 && is_first(u.block), p.t, x);
+		unfold(u, p, w, channel, parts, part == 0 && is_first(u.block), x);
 }
-
-/* ---- a unit of any side ---- */
 
 /* Runs a unit of a level. All threads of the block take part; they meet at the end. */
 template <typename U>
 __device__ __forceinline__ void run_unit(const U &u, uint32_t level, shared_memory *shared)
 {
-	switch (level) {
-	case 0: transform_part<5, false>(u, level, 0, shared); break;
-	case 1: transform_part<6, false>(u, level, 0, shared); break;
-	case 2: transform_part<7, false>(u, level, 0, shared); break;
-	case 3: transform_part<8, false>(u, level, 0, shared); break;
-	case 4: transform_part<9, false>(u, level, 0, shared); break;
-	case 5: transform_part<10, false>(u, level, 0, shared); break;
-	case 6: transform_part<11, false>(u, level, 0, shared); break;
-	case 7: transform_part<12, false>(u, level, 0, shared); break;
-	default:
-		for (uint32_t part = u.first_part; part < u.end_part; part++)
-			transform_part<12, true>(u, level, part, shared);
-		break;
+#pragma unroll 1
+	for (uint32_t part = u.first_part; part < u.end_part; part++) {
+		run_part(u, level, part, shared);
+		__syncthreads();
 	}
-	__syncthreads();
 }
 
 } // namespace lcg
