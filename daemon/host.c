@@ -341,7 +341,7 @@ static mx_status make_entries(struct mx_host *h, const struct mx_config *from,
 	for (*n = 0; *n < to->n_models; ++*n) {
 		const struct mx_config_model *m = &to->models[*n], *old = mx_config_find(from, m->name);
 		struct entry *e = find(h, m->name);
-		if (e && old && mx_config_same_model(old, m) && mx_hosted_is_at(&e->hosted, m->path)) {
+		if (e && old && mx_config_same_model(old, m) && mx_hosted_is_at(&e->hosted, m)) {
 			entries[*n] = e;
 			continue;
 		}

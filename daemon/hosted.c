@@ -88,12 +88,19 @@ static mx_status open_checkpoint(struct mx_hosted *h, struct mx_err *err)
 	return st;
 }
 
-bool mx_hosted_is_at(const struct mx_hosted *h, const char *path)
+/* False if `path` leads elsewhere than to `opened`, which may be NULL. */
+static bool leads_to(const char *path, const char *opened)
 {
-	char *folder = realpath(path, NULL);
-	bool other = folder && h->folder && strcmp(folder, h->folder) != 0;
+	char *folder = path ? realpath(path, NULL) : NULL;
+	bool other = folder && opened && strcmp(folder, opened) != 0;
 	free(folder);
 	return !other;
+}
+
+bool mx_hosted_is_at(const struct mx_hosted *h, const struct mx_config_model *settings)
+{
+	return leads_to(settings->path, h->folder) &&
+	       leads_to(settings->speculation.model, h->draft_folder);
 }
 
 mx_status mx_hosted_plan(struct mx_hosted *h, const struct mx_registry *mixers,
@@ -298,4 +305,5 @@ void mx_hosted_close(struct mx_hosted *h)
 	mx_plan_destroy(h->plan);
 	mx_buf_free(&h->map);
 	free(h->folder);
+	free(h->draft_folder);
 }

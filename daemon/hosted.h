@@ -35,14 +35,17 @@ struct mx_hosted {
 	struct mx_sched *sched;
 	int32_t fallback_eos;
 	struct mx_buf map; /* of the model, as JSON */
-	char *folder;      /* the path that was opened, without symbolic links */
+	/* The paths that were opened, without symbolic links; draft_folder is NULL without a draft
+	 * model.
+	 */
+	char *folder, *draft_folder;
 };
 
 /* Opens the checkpoint, and computes the memory of the model; loads no weights. */
 mx_status mx_hosted_plan(struct mx_hosted *h, const struct mx_registry *mixers,
                          struct mx_memory_plan *out, struct mx_err *err);
-/* False if `path` leads to another folder than the one that was opened. */
-bool mx_hosted_is_at(const struct mx_hosted *h, const char *path);
+/* False if a path of the settings leads to another folder than the one that was opened. */
+bool mx_hosted_is_at(const struct mx_hosted *h, const struct mx_config_model *settings);
 /* Loads the chat template, and chooses what tells tool calls and reasoning. On failure `why` says
  * why a chat is not possible. */
 mx_status mx_hosted_template(struct mx_hosted *h, char *why, size_t cap);

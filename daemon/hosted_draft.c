@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/hosted_draft.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Returns a token's text for messages. */
@@ -38,6 +39,7 @@ mx_status mx_hosted_draft_open(struct mx_hosted *h, struct mx_err *err)
 	const char *path = h->settings->speculation.model;
 	struct mx_tokenizer *t = NULL;
 	struct mx_err cause = {0};
+	h->draft_folder = realpath(path, NULL);
 	mx_status st = mx_plan_load(path, &h->draft_plan, &cause);
 	if (st == MX_OK)
 		st = mx_checkpoint_open(path, &h->draft_checkpoint, &cause);

@@ -162,6 +162,14 @@ def test_a_link_leads_elsewhere(s):
     reload(s, "models replaced: demo")
     assert s.text(**ask) != old
     gone(s, 2)
+    write(s, f"name: demo, path: {DEMO}, speculation: {{ source: draft, model: {link} }}")
+    reload(s, "models replaced: demo")
+    assert "models" not in reload(s)
+    os.symlink(DEMO, link + ".new")
+    os.replace(link + ".new", link)
+    reload(s, "models replaced: demo")
+    assert s.text(**ask) == old
+    gone(s, 4)
 
 
 @server(Mixd, max_sequences=8)
