@@ -66,13 +66,38 @@ static mx_status attn_probe(const struct mx_layer_desc *layer, const struct mx_d
 	return read_params(layer, &p, err);
 }
 
+static struct attn_launch launch_of(const struct attn_params *p, const struct mx_device *device)
+{
+	const struct mx_cuda_base *cuda = (const struct mx_cuda_base *)device;
+	return (struct attn_launch){
+		.stream = (cudaStream_t)cuda->stream,
+		.sms = cuda->sms,
+		.sm = cuda->sm,
+		.smem = cuda->smem,
+		.act = device->info.act_dtype,
+		.kv = p->dtype,
+	};
+}
+
+/* True if prompts have a kernel of their own. */
+static bool has_prefill(const struct attn_params *p, const struct mx_device *device)
+{
+	const struct attn_launch l = launch_of(p, device);
+	return !(p->cap > 0) && attn_prefill_can(&l, p->dpad, p->head_dim);
+}
+
 /* Sets how the keys of a row are split, see attn_split_shift. */
 static void plan_parts(const struct mx_layer_desc *layer, const struct attn_params *p,
-                       bool deterministic, struct attn_args *a)
+                       const struct mx_device *device, struct attn_args *a)
 {
 	a->max_rows = 1;
 	a->fixed_shift = 0;
-	if (deterministic) {
+	a->ladder = device->info.deterministic && has_prefill(p, device);
+	if (a->ladder) {
+		a->max_parts = attn_rung(layer->max_context ? layer->max_context - 1 : 0) + 1;
+		return;
+	}
+	if (device->info.deterministic) {
 		uint64_t last = layer->max_context ? layer->max_context - 1 : 0;
 		a->fixed_shift = ATTN_EXACT_SHIFT;
 		while ((last >> a->fixed_shift) * p->kv_heads >= ATTN_EXACT_PARTS)
@@ -96,7 +121,7 @@ static void lay_out(const struct mx_layer_desc *layer, const struct attn_params 
 	struct attn_args a = {0};
 	size_t act = mx_dtype_size(device->info.act_dtype), rows = layer->max_rows;
 	size_t q = (size_t)p->heads * p->head_dim, kv = (size_t)p->kv_heads * p->head_dim;
-	plan_parts(layer, p, device->info.deterministic, &a);
+	plan_parts(layer, p, device, &a);
 	size_t partials = (size_t)layer->max_spans * a.max_parts * a.max_rows * p->heads;
 	out->qkv = 0;
 	out->raw = round_up(rows * (q + 2 * kv) * act);
@@ -199,7 +224,7 @@ static void set_args(struct mx_mixer *m, const struct mx_mixer_init *init)
 		.factor = p->factor,
 		.max_position = p->max_position,
 	};
-	plan_parts(init->layer, p, m->device->info.deterministic, &a);
+	plan_parts(init->layer, p, m->device, &a);
 	m->args = a;
 }
 
@@ -209,7 +234,6 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
                              struct mx_err *err)
 {
 	const struct mx_layer_desc *layer = init->layer;
-	const struct mx_cuda_base *cuda = mx_cuda_base(init->device);
 	struct mx_mixer *m = calloc(1, sizeof(*m));
 
 	if (!m)
@@ -237,17 +261,9 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	m->params.inv_freq = m->params.long_inv_freq = NULL; /* the description ends with this call */
 	set_args(m, init);
 	lay_out(layer, &m->params, m->device, &m->scratch);
-	m->launch = (struct attn_launch){
-		.stream = (cudaStream_t)cuda->stream,
-		.sms = cuda->sms,
-		.sm = cuda->sm,
-		.smem = cuda->smem,
-		.act = m->device->info.act_dtype,
-		.kv = m->params.dtype,
-	};
+	m->launch = launch_of(&m->params, m->device);
 	m->plain = m->launch.act != MX_BF16 || m->launch.kv == MX_F32 || m->params.dpad > ATTN_MMA_DIM;
-	m->prefill = !m->args.fixed_shift && !(m->params.cap > 0) &&
-	             attn_prefill_can(&m->launch, m->params.dpad, m->params.head_dim);
+	m->prefill = !m->args.fixed_shift && has_prefill(&m->params, m->device);
 	*out = m;
 	return MX_OK;
 fail:
@@ -259,7 +275,9 @@ fail:
 static cudaError_t prepare_kernels(const struct mx_mixer *m)
 {
 	cudaError_t e = cudaSuccess;
-	if (!m->plain)
+	if (m->args.ladder)
+		e = attn_rungs_prepare(&m->launch, m->params.dpad, m->max_spans);
+	else if (!m->plain)
 		e = attn_decode_prepare(&m->launch, m->params.dpad, m->max_spans);
 	return e == cudaSuccess && m->prefill ? attn_prefill_prepare(m->params.dpad) : e;
 }
@@ -312,13 +330,13 @@ static cudaError_t attend(const struct mx_mixer *m, const struct mx_step *step, 
 		return attn_plain(&m->launch, a);
 	/* On a deterministic device drafts are computed like prompts: there is room for the partials of
 	 * one row a span. */
-	uint32_t most = a->fixed_shift ? 1 : ATTN_SHORT;
+	uint32_t most = a->fixed_shift || a->ladder ? 1 : ATTN_SHORT;
 	struct mixture mix = sort_spans(step, most);
 	cudaError_t e = cudaSuccess;
 	if (mix.longest_short) {
 		a->min_n = 1;
 		a->max_n = most;
-		e = attn_decode(&m->launch, a);
+		e = a->ladder ? attn_rungs(&m->launch, a) : attn_decode(&m->launch, a);
 		if (e == cudaSuccess)
 			e = attn_merge(&m->launch, a, mix.longest_short);
 	}
@@ -352,6 +370,7 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	a.pages = step->tables->pages;
 	a.n_spans = step->n_spans;
 	a.min_shift = attn_min_shift(step->n_spans, a.kv_heads);
+	a.lead = attn_lead_for(step->n_spans, a.kv_heads);
 	a.n_rows = step->n_rows;
 	a.raw = a.ld_raw ? scratch + m->scratch.raw : NULL;
 	const uint32_t gates = attn_params_gates(&m->params);
@@ -395,7 +414,7 @@ static void attn_describe(const struct mx_mixer *m, char *text, size_t cap)
 	         m->params.heads, m->params.kv_heads, m->params.head_dim,
 	         mx_dtype_name(m->params.dtype), m->plain ? "no tensor cores" : "tensor cores",
 	         m->prefill ? ", prompts by warpgroups" : "",
-	         m->args.fixed_shift ? ", fixed splits" : "");
+	         m->args.fixed_shift || m->args.ladder ? ", fixed splits" : "");
 }
 
 /* commit has nothing to do: the caller tracks lengths, a row reads no position after its own, and

@@ -35,6 +35,7 @@ extern "C" {
 #define ATTN_EXACT_SHIFT 8  /* and at least 256 if their size is fixed */
 #define ATTN_PARTS       256 /* most splits of one row's keys, over all key heads */
 #define ATTN_EXACT_PARTS 1024
+#define ATTN_STEP        128 /* keys: the steps of a ladder of splits, see attn_rung */
 
 /* ---- pages ----
  *
@@ -80,6 +81,8 @@ struct attn_args {
 	float *sums;   /* [.., 2] m, l */
 	float *values; /* [.., dim] */
 	uint32_t max_parts, max_rows, min_shift, fixed_shift;
+	bool ladder;   /* splits are those of attn_rung, for every row */
+	uint32_t lead; /* then: a row's first so many splits are one unit of work and one partial */
 	/* products that are taken apart: [rows, ld_raw], NULL = there are none. gate: rows are [q |
 	 * gate] for each head, else [q.. | k | v] for each key head. */
 	void *raw;
@@ -128,7 +131,7 @@ ATTN_INLINE uint32_t attn_min_shift(uint32_t n_spans, uint32_t kv_heads)
  * the other sequences of a batch change nothing. */
 ATTN_INLINE uint32_t attn_split_shift(const struct attn_args *a, uint32_t pos, uint32_t n)
 {
-	if (a->fixed_shift)
+	if (a->fixed_shift || a->ladder)
 		return a->fixed_shift;
 	uint32_t most = a->max_parts * a->max_rows / n;
 	most = most > a->max_parts ? a->max_parts : most ? most : 1;
@@ -138,11 +141,54 @@ ATTN_INLINE uint32_t attn_split_shift(const struct attn_args *a, uint32_t pos, u
 	return shift;
 }
 
-/* Returns the number of splits of a span of n tokens from position `pos`. */
+/* A ladder of splits that depends on nothing but the keys' positions: 16 splits of ATTN_STEP keys,
+ * and then 16 in each doubling of the context, so that the keys of one sequence fill a chip at any
+ * length while a row has few partials. Returns the split of a key. */
+ATTN_INLINE uint32_t attn_rung(uint32_t key)
+{
+	uint32_t step = key / ATTN_STEP, shift = 0;
+	while (step >> shift >= 32)
+		shift++;
+	return 16 * shift + (step >> shift);
+}
+
+/* Returns the first key of a split of the ladder. */
+ATTN_INLINE uint32_t attn_rung_begin(uint32_t rung)
+{
+	uint32_t shift = rung < 32 ? 0 : rung / 16 - 1;
+	return ((rung - 16 * shift) << shift) * ATTN_STEP;
+}
+
+/* Returns the split of a key. */
+ATTN_INLINE uint32_t attn_split(const struct attn_args *a, uint32_t key, uint32_t shift)
+{
+	return a->ladder ? attn_rung(key) : key >> shift;
+}
+
+/* Returns how many splits the first partial of a row at `pos` has, with a ladder. Partials are
+ * folded in order, so a unit may fold the first ones itself: that changes no bit. */
+ATTN_INLINE uint32_t attn_lead(const struct attn_args *a, uint32_t pos)
+{
+	uint32_t all = attn_rung(pos) - attn_rung(attn_first_key(a, pos)) + 1;
+	return a->lead < all ? a->lead : all;
+}
+
+/* Returns the number of splits, or with a ladder of partials, of a span of n tokens from position
+ * `pos`. */
 ATTN_INLINE uint32_t attn_splits(const struct attn_args *a, uint32_t pos, uint32_t n,
                                  uint32_t shift)
 {
-	return ((pos + n - 1) >> shift) - (attn_first_key(a, pos) >> shift) + 1;
+	uint32_t last = attn_split(a, pos + n - 1, shift);
+	uint32_t first = attn_split(a, attn_first_key(a, pos), shift);
+	return last - first + 1 - (a->ladder ? attn_lead(a, pos) - 1 : 0);
+}
+
+/* Returns a ladder's lead for a step: if there are as many rows as keep the chip busy by
+ * themselves, partials only cost time. */
+ATTN_INLINE uint32_t attn_lead_for(uint32_t n_spans, uint32_t kv_heads)
+{
+	uint32_t units = n_spans * kv_heads;
+	return units >= 1024 ? 32 : units >= 512 ? 16 : 1;
 }
 
 /* Returns the index of the first partial of row v (token * group + head of the group) of a span of
@@ -185,9 +231,15 @@ cudaError_t attn_merge(const struct attn_launch *l, const struct attn_args *a,
  * its rows. Bit-equal to attn_decode and attn_merge if the shift is the same. */
 cudaError_t attn_whole(const struct attn_launch *l, const struct attn_args *a);
 
+/* Computes the partials of decoding rows, split by the ladder (spans of one token), with the
+ * arithmetic of attn_prefill. Call attn_merge next. For layers that attn_prefill_can. */
+cudaError_t attn_rungs(const struct attn_launch *l, const struct attn_args *a);
+cudaError_t attn_rungs_prepare(const struct attn_launch *l, uint32_t dim, uint32_t max_spans);
+
 /* Computes prompts on the tensor cores of compute capability 9.0a. `rows` is an upper bound for the
- * tokens of the spans of this launch. Not bit-equal to any other kernel. can: true if the kernel
- * supports the layer and the device. prepare: once for a head size, opts into the shared memory. */
+ * tokens of the spans of this launch. With a ladder, bit-equal to attn_rungs and attn_merge, else
+ * to no other kernel. can: true if the kernel supports the layer and the device. prepare: once for
+ * a head size, opts into the shared memory. */
 bool attn_prefill_can(const struct attn_launch *l, uint32_t dim, uint32_t head_dim);
 cudaError_t attn_prefill_prepare(uint32_t dim);
 cudaError_t attn_prefill(const struct attn_launch *l, const struct attn_args *a, uint32_t rows);

@@ -11,10 +11,10 @@
  * the other.
  */
 #include "device/cuda/launch.cuh"
+#include "device/cuda/wgmma.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
 #include "mixers/softmax/cuda/mma.cuh"
 #include "mixers/attention/cuda/partial.cuh"
-#include "mixers/attention/cuda/wgmma.cuh"
 
 #define GROUPS  2             /* warpgroups that multiply */
 #define ROWS    (64 * GROUPS) /* of a thread block */
@@ -150,7 +150,34 @@ template <int D> __device__ void clear_values(unsigned char *values, uint32_t n)
 /* The running state of a thread: rows g and g + 8 of its warp's 16. */
 template <int D> struct state {
 	float m[2], l[2], o[D / 2];
+
+	__device__ __forceinline__ void clear(void)
+	{
+		m[0] = m[1] = -INFINITY;
+		l[0] = l[1] = 0;
+#pragma unroll
+		for (int i = 0; i < D / 2; i++)
+			o[i] = 0;
+	}
 };
+
+/* Folds a split's result into that of the splits before it, as attn_merge does. */
+template <int D> __device__ __forceinline__ void fold(state<D> &all, const state<D> &x)
+{
+	fold_factors f[2];
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+		float sum = x.l[r];
+		sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 1));
+		sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
+		f[r] = factors(all.m[r], x.m[r]);
+		all.m[r] = fmaxf(all.m[r], x.m[r]);
+		all.l[r] = fold_number(all.l[r], f[r].old, sum, f[r].add);
+	}
+#pragma unroll
+	for (int i = 0; i < D / 2; i++)
+		all.o[i] = fold_number(all.o[i], f[i / 2 & 1].old, x.o[i], f[i / 2 & 1].add);
+}
 
 /* Turns the scores of a step into probabilities. `pos`: positions of the thread's two rows;
  * `masked`: some row does not see all keys. */
@@ -180,26 +207,28 @@ __device__ __forceinline__ void softmax(const attn_args &a, float (&s)[KEYS / 2]
 		top[0] = fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3]));
 		top[0] = fmaxf(top[0], __shfl_xor_sync(~0u, top[0], 1));
 		top[0] = fmaxf(top[0], __shfl_xor_sync(~0u, top[0], 2));
-		float m = fmaxf(x.m[r], top[0] * a.scale);
+		float m = fmaxf(x.m[r], __fmul_rn(top[0], a.scale));
 		use[r] = m == -INFINITY ? 0 : m;
-		alpha[r] = exp2_fast(x.m[r] - use[r]);
+		alpha[r] = exp2_fast(__fsub_rn(x.m[r], use[r]));
 		x.m[r] = m;
-		x.l[r] *= alpha[r];
 	}
 	float sum[2][2] = {};
 #pragma unroll
 	for (int i = 0; i < KEYS / 2; i++) {
 		s[i] = exp2_fast(__fmaf_rn(s[i], a.scale, -use[i / 2 & 1]));
-		sum[i / 2 & 1][i & 1] += s[i];
+		sum[i / 2 & 1][i & 1] = __fadd_rn(sum[i / 2 & 1][i & 1], s[i]);
 	}
-	x.l[0] += sum[0][0] + sum[0][1];
-	x.l[1] += sum[1][0] + sum[1][1];
+#pragma unroll
+	for (int r = 0; r < 2; r++)
+		x.l[r] = __fmaf_rn(x.l[r], alpha[r], __fadd_rn(sum[r][0], sum[r][1]));
 #pragma unroll
 	for (int i = 0; i < D / 2; i++)
-		x.o[i] *= alpha[i / 2 & 1];
+		x.o[i] = __fmul_rn(x.o[i], alpha[i / 2 & 1]);
 }
 
-template <int D>
+/* LADDER: each split's result is folded into that of the splits before it; otherwise all keys are
+ * one split. */
+template <int D, bool LADDER>
 __device__ void consume(const attn_args &a, const piece &w, const barriers &bars,
                         unsigned char *shared)
 {
@@ -210,12 +239,10 @@ __device__ void consume(const attn_args &a, const piece &w, const barriers &bars
 	unsigned char *own = shared + group * 64 * P::row;
 	uint32_t queries = shared_address(own), keys = shared_address(shared) + P::queries;
 	uint32_t last = w.v0 + w.rows - 1, pos[2];
-	state<D> x;
-	x.m[0] = x.m[1] = -INFINITY;
-	x.l[0] = x.l[1] = 0;
-#pragma unroll
-	for (int i = 0; i < D / 2; i++)
-		x.o[i] = 0;
+	state<D> x, all;
+	x.clear();
+	if constexpr (LADDER)
+		all.clear();
 	for (int r = 0; r < 2; r++) {
 		uint32_t v = w.v0 + warp_row + 8 * r;
 		pos[r] = w.pos + (v < last ? v : last) / a.group;
@@ -266,6 +293,11 @@ __device__ void consume(const attn_args &a, const piece &w, const barriers &bars
 		hold(x.o);
 		if (lane == 0)
 			barrier_arrive(bars.empty(1, stage));
+		if constexpr (LADDER)
+			if (i + 1 == w.steps || attn_rung(k0) != attn_rung(k0 + KEYS)) {
+				fold(all, x);
+				x.clear();
+			}
 	}
 	for (int r = 0; r < 2; r++) {
 		float sum = x.l[r];
@@ -277,6 +309,17 @@ __device__ void consume(const attn_args &a, const piece &w, const barriers &bars
 		uint32_t row = w.row + (w.v0 + at) / a.group;
 		uint32_t head = w.head * a.group + (w.v0 + at) % a.group;
 		__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)row * a.ldo + head * a.head_dim;
+		if constexpr (LADDER) {
+#pragma unroll
+			for (int c = 0; c < D / 8; c++) {
+				uint32_t e = 8 * c + 2 * (lane & 3);
+				if (e < a.head_dim)
+					*(uint32_t *)(out + e) = pack<false>(
+						finish(a, head, {all.m[r], all.l[r], all.o[4 * c + 2 * r]}),
+						finish(a, head, {all.m[r], all.l[r], all.o[4 * c + 2 * r + 1]}));
+			}
+			continue;
+		}
 		float scale = __fdividef(1, with_sink(a, head, x.m[r], sum));
 #pragma unroll
 		for (int c = 0; c < D / 8; c++) {
@@ -290,7 +333,8 @@ __device__ void consume(const attn_args &a, const piece &w, const barriers &bars
 
 #endif
 
-template <int D> __global__ void __launch_bounds__(THREADS, 1) prefill(const attn_args a)
+template <int D, bool LADDER>
+__global__ void __launch_bounds__(THREADS, 1) prefill(const attn_args a)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 	extern __shared__ __align__(1024) unsigned char shared[];
@@ -312,10 +356,10 @@ template <int D> __global__ void __launch_bounds__(THREADS, 1) prefill(const att
 	if (!there)
 		return;
 	if (threadIdx.x < 128 * GROUPS) {
-		asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-		consume<D>(a, w, bars, shared);
+		asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+		consume<D, LADDER>(a, w, bars, shared);
 	} else {
-		asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+		asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
 		if (threadIdx.x < 128 * GROUPS + 32)
 			produce<D>(a, w, bars, shared_address(shared) + P::queries);
 	}
@@ -327,8 +371,12 @@ template <int D> __global__ void __launch_bounds__(THREADS, 1) prefill(const att
 
 template <int D> cudaError_t prepare(void)
 {
-	return cudaFuncSetAttribute(prefill<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                            plan<D>::bytes);
+	cudaError_t e = cudaFuncSetAttribute(
+		prefill<D, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, plan<D>::bytes);
+	return e != cudaSuccess
+	           ? e
+	           : cudaFuncSetAttribute(prefill<D, true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                                  plan<D>::bytes);
 }
 
 } // namespace
@@ -354,6 +402,8 @@ cudaError_t attn_prefill(const attn_launch *l, const attn_args *a, uint32_t rows
 	/* each span may have one piece that is not full */
 	dim3 grid((unsigned)(((uint64_t)rows * a->group / ROWS + a->n_spans) * a->kv_heads));
 	if (a->dim == 64)
-		return mx_launch(prefill<64>, grid, dim3(THREADS), plan<64>::bytes, l->stream, *a);
-	return mx_launch(prefill<128>, grid, dim3(THREADS), plan<128>::bytes, l->stream, *a);
+		return mx_launch(a->ladder ? prefill<64, true> : prefill<64, false>, grid, dim3(THREADS),
+		                 plan<64>::bytes, l->stream, *a);
+	return mx_launch(a->ladder ? prefill<128, true> : prefill<128, false>, grid, dim3(THREADS),
+	                 plan<128>::bytes, l->stream, *a);
 }

@@ -9,9 +9,11 @@
 
 #include "mixers/attention/cuda/attention_cuda.h"
 
-#define WARPS      4
+#ifndef WARPS
+#define WARPS 4
+#endif
 #define THREADS    (WARPS * 32)
-#define UNITS      128 /* units of a thread block that its threads compute in parallel at its start */
+#define UNITS      THREADS /* of a thread block that its threads compute in parallel at its start */
 #define UNIT_WORDS 8
 
 namespace
@@ -108,7 +110,9 @@ __device__ void make_unit(const attn_args &a, const uint32_t *first, uint32_t u,
 		return;
 	}
 	uint32_t c = rest / a.kv_heads;
-	w.split = (attn_first_key(&a, w.pos) >> w.shift) + c;
+	w.split = attn_split(&a, attn_first_key(&a, w.pos), w.shift) + c;
+	if (a.ladder && c)
+		w.split += attn_lead(&a, w.pos) - 1;
 	w.split_end = w.split + 1;
 	w.at = attn_partials(&a, s, w.n, w.head, w.v0, w.splits) + c;
 }

@@ -8,6 +8,8 @@
 #include <cuda_fp8.h>
 #include <stdint.h>
 
+#include "device/cuda/bulk.cuh"
+
 static __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
 	return (uint32_t)__cvta_generic_to_shared(p);
@@ -99,53 +101,5 @@ template <int n> static __device__ __forceinline__ void copies_wait(void)
 {
 	asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
-
-#if __CUDA_ARCH__ >= 900
-static __device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t count)
-{
-	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-
-/* Makes initialised barriers visible to the copy engine. */
-static __device__ __forceinline__ void barriers_ready(void)
-{
-	asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-static __device__ __forceinline__ void barrier_expect(uint32_t bar, uint32_t bytes)
-{
-	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
-	             : "memory");
-}
-
-static __device__ __forceinline__ void barrier_arrive(uint32_t bar)
-{
-	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-
-static __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
-{
-	asm volatile("{\n"
-	             ".reg .pred p;\n"
-	             "again:\n"
-	             "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-	             "@p bra done;\n"
-	             "bra again;\n"
-	             "done:\n"
-	             "}\n" ::"r"(bar),
-	             "r"(parity)
-	             : "memory");
-}
-
-static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, uint32_t bytes,
-                                                 uint32_t bar)
-{
-	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-	             "[%0], [%1], %2, [%3];" ::"r"(to),
-	             "l"(from), "r"(bytes), "r"(bar)
-	             : "memory");
-}
-#endif
 
 #endif

@@ -19,8 +19,9 @@
 #define N_SEQS     6
 #define MAX_LEN    5000
 #define MAX_ROWS   1400
-#define MAX_SPANS  (N_SEQS + 4)
-#define CHECK_ROWS 24 /* of a long sequence; the last ones are among them */
+#define COMPANY    (N_SEQS + 4) /* spans of most steps */
+#define MAX_SPANS  520          /* enough for splits that are done together (attn_lead_for) */
+#define CHECK_ROWS 24           /* of a long sequence; the last ones are among them */
 
 static const struct att_case cases[] = {ATT_SHAPES};
 static const char *modules = "mixers/.libs";
@@ -309,13 +310,13 @@ static void grow(struct att_rig *r, struct seq *seqs, uint32_t n)
 			if (s->done == s->len)
 				continue;
 			more = true;
-			if (!room || n_items == MAX_SPANS || rng_below(&rng, 4) == 0)
+			if (!room || n_items == COMPANY || rng_below(&rng, 4) == 0)
 				continue;
 			uint32_t k = pick_n(s->len - s->done, room);
 			items[n_items++] = (struct item){s, k, s->done};
 			s->done += k;
 			room -= k;
-			if (room && n_items + n < MAX_SPANS && rng_below(&rng, 4) == 0) {
+			if (room && n_items + n < COMPANY && rng_below(&rng, 4) == 0) {
 				items[n_items++] = (struct item){0};
 				room--;
 			}
@@ -401,31 +402,41 @@ static void test_equation(const struct att_case *c)
 	att_close(&r);
 }
 
-/* One sequence in one piece, then cut at random, then token by token near its end: the same bits.
- */
+/* Runs a sequence from s->done to token `end` in steps as large as they may be. */
+static void run_to(struct att_rig *r, struct seq *s, uint32_t end)
+{
+	while (s->done < end) {
+		uint32_t n = end - s->done < MAX_ROWS ? end - s->done : MAX_ROWS;
+		run_step(r, &(struct item){s, n, s->done}, 1);
+		s->done += n;
+	}
+}
+
+/* One sequence in large pieces, then cut at random, then token by token near its end: the same
+ * bits. It is long enough for splits of different sizes (attn_rung). */
 static void test_cuts(const struct att_case *c)
 {
 	struct att_rig r;
 	struct seq s;
 	double worst = 0;
-	uint32_t len = 1000 + rng_below(&rng, 300);
+	uint32_t len = 4200 + rng_below(&rng, 300);
 	doing = "deterministic, cut";
 	open_rig(&r, c, 8 * MAX_LEN, true);
 	seq_make(&r, &s, len);
 	size_t row = (size_t)c->heads * c->head_dim * r.element;
 	unsigned char *want = allocate(len, row);
-	run_step(&r, &(struct item){&s, len, 0}, 1);
+	run_to(&r, &s, len);
 	memcpy(want, s.y, len * row);
 	check_seq(&r, &s, &worst);
 	for (int turn = 0; turn < 4; turn++) {
 		s.n_pages = s.done = 0; /* other pages */
 		memset(s.y, 0, len * row);
 		if (turn == 3) {
-			s.done = len - 40;
-			run_step(&r, &(struct item){&s, s.done, 0}, 1);
+			run_to(&r, &s, len - 40);
 			for (; s.done < len; s.done++)
 				run_step(&r, &(struct item){&s, 1, s.done}, 1);
 		} else {
+			run_to(&r, &s, turn ? len - 1000 : 0);
 			grow(&r, &s, 1);
 		}
 		for (uint32_t i = 0; i < len; i++)
@@ -436,7 +447,7 @@ static void test_cuts(const struct att_case *c)
 	}
 	doing = "deterministic, among others";
 	struct item items[MAX_SPANS] = {{0}};
-	for (uint32_t n = 1; n <= MAX_SPANS; n++) {
+	for (uint32_t n = 1; n <= MAX_SPANS; n += n < COMPANY ? 1 : MAX_SPANS / 2 - n / 3) {
 		memset(s.y + (len - 1) * row, 0, row);
 		items[n - 1] = (struct item){&s, 1, len - 1};
 		run_step(&r, items, n);
