@@ -229,6 +229,13 @@ struct mx_ops {
 	 * row's sums does not depend on the other rows if the device is deterministic. */
 	mx_status (*experts)(struct mx_device *d, const struct mx_experts *m,
 	                     const struct mx_experts_call *call);
+
+	/* y[n, gate's rows] = silu(gate x) * (up x), in one pass over the weights: the bits of linear
+	 * and act_mul. MX_E_UNSUPPORTED if the device has no kernel for these operands; nothing was
+	 * done then. NULL if it has none at all. */
+	mx_status (*linear_gated)(struct mx_device *d, const void *x, size_t ldx, size_t n,
+	                          const struct mx_weight *gate, const struct mx_weight *up, void *y,
+	                          size_t ldy);
 };
 
 struct mx_device_info {

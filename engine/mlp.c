@@ -54,6 +54,13 @@ static mx_status adapt(struct mx_model_engine *e, const struct mx_model_mlp *m, 
 	return st == MX_OK ? d->ops->linear(d, s->low, m->low.rows, rows, out, 2) : st;
 }
 
+/* True if nothing happens to the products of gate and up before they are multiplied. */
+static bool is_bare(const struct mx_model_mlp *m)
+{
+	return m->act == MX_ACT_SILU && !m->gate_bias && !m->up_bias && !m->low.data &&
+	       m->gate_scale == 1 && m->limit == 0;
+}
+
 /* Computes s->gate [rows, ld] = act(gate x) * up x. */
 static mx_status run_gated(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
                            size_t rows, size_t ld)
@@ -61,6 +68,12 @@ static mx_status run_gated(struct mx_model_engine *e, const struct mx_model_mlp 
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
 	void *up = s->up;
+	if (d->ops->linear_gated && is_bare(m)) {
+		mx_status done =
+			d->ops->linear_gated(d, x, m->up.cols, rows, &m->gate, &m->up, s->gate, ld);
+		if (done != MX_E_UNSUPPORTED)
+			return done;
+	}
 	if (!up)
 		up = (unsigned char *)s->gate +
 		     (ld == m->width ? rows * ld : m->width) * mx_dtype_size(d->info.act_dtype);

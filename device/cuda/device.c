@@ -86,6 +86,7 @@ static const struct mx_ops cuda_ops = {
 	.softcap_logits = mx_cuda_softcap_logits,
 	.linear_each = linear_each,
 	.experts = mx_cuda_experts,
+	.linear_gated = mx_cuda_linear_gated,
 };
 
 /* True if the kernels are compiled for compute capability `sm` (90 = 9.0). Code for 8.x would also

@@ -79,12 +79,16 @@ mx_status mx_cuda_recorded(struct mx_device *d, struct mx_recording **out);
 mx_status mx_cuda_replay(struct mx_device *d, struct mx_recording *r);
 void mx_cuda_forget(struct mx_device *d, struct mx_recording *r);
 
-/* linear.c, linear_few.cu, linear_exact.cu. create allocates everything that linear needs. */
+/* linear.c, linear_few.cu, linear_chain.cu, linear_exact.cu. create allocates everything that
+ * linear needs. */
 mx_status mx_cuda_linear_create(struct mx_device *d, struct mx_err *err);
 void mx_cuda_linear_destroy(struct mx_device *d);
 size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l); /* bytes of device memory of create */
 mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
                              const struct mx_linear_out *out, size_t n_out);
+mx_status mx_cuda_linear_gated(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                               const struct mx_weight *gate, const struct mx_weight *up, void *y,
+                               size_t ldy);
 
 /* rows.cu: the operators on rows of device.h */
 mx_status mx_cuda_rmsnorm(struct mx_device *d, const void *x, const float *weight, float eps,

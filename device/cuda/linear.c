@@ -84,6 +84,8 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 		rc = mx_cuda_check(d, mx_cuda_linear_few_setup(), "shared memory of linear");
 	if (rc == MX_OK)
 		rc = mx_cuda_check(d, mx_cuda_linear_exact_setup(), "shared memory of linear");
+	if (rc == MX_OK && mx_cuda_linear_chain_can(mx_cuda(d)->base.sm))
+		rc = mx_cuda_check(d, mx_cuda_linear_chain_setup(), "chains of linear");
 	if (rc == MX_OK)
 		rc = mx_cuda_check(d, mx_cuda_experts_few_setup(), "shared memory of experts");
 	if (rc == MX_OK)
@@ -247,6 +249,7 @@ static mx_status product(struct mx_device *d, const struct mx_cuda_product *p)
 	cudaStream_t stream = mx_cuda_stream(d);
 	const size_t in = p->bf16 ? 2 : 4, out = p->bf16_out ? 2 : 4;
 	const bool fixed = d->info.deterministic;
+	const bool chain = p->bf16 && mx_cuda_linear_chain_can(mx_cuda(d)->base.sm);
 	const uint32_t most = fixed && p->bf16 ? MX_CUDA_FEW_MAX : MX_CUDA_FEW;
 	if (p->n == 0 || p->rows == 0)
 		return MX_OK;
@@ -255,6 +258,9 @@ static mx_status product(struct mx_device *d, const struct mx_cuda_product *p)
 	if (!aligned(p->x) || !aligned(p->w) || p->cols * in % ALIGN || p->ldx * in % ALIGN ||
 	    (fixed && !p->bf16))
 		return mx_cuda_check(d, mx_cuda_linear_any(p, stream), "linear, any shape");
+	if (chain && (fixed || (p->n >= MX_CUDA_CHAIN_MIN && p->n <= MX_CUDA_CHAIN_MAX)))
+		return mx_cuda_check(d, mx_cuda_linear_chain(p, mx_cuda(d)->base.sms, stream),
+		                     "linear, chains");
 	if (p->n <= most)
 		return mx_cuda_check(d, mx_cuda_linear_few(p, mx_cuda(d)->base.sms, stream),
 		                     "linear, few rows");
@@ -263,6 +269,38 @@ static mx_status product(struct mx_device *d, const struct mx_cuda_product *p)
 	if (!aligned(p->y) || p->ldy * out % ALIGN)
 		return mx_cuda_check(d, mx_cuda_linear_any(p, stream), "linear, any shape");
 	return many(d, p);
+}
+
+mx_status mx_cuda_linear_gated(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                               const struct mx_weight *gate, const struct mx_weight *up, void *y,
+                               size_t ldy)
+{
+	const struct mx_cuda *c = mx_cuda(d);
+	const size_t cols = gate->cols;
+	const struct mx_cuda_product p = {.w = gate->data,
+	                                  .x = x,
+	                                  .y = y,
+	                                  .ldx = ldx,
+	                                  .ldy = ldy,
+	                                  .rows = gate->rows,
+	                                  .cols = gate->cols,
+	                                  .n = (uint32_t)n,
+	                                  .bf16 = true,
+	                                  .bf16_out = true,
+	                                  .gated = true};
+	const bool wanted = d->info.deterministic || (n >= MX_CUDA_CHAIN_MIN && n <= MX_CUDA_CHAIN_MAX);
+	if (!wanted || !mx_cuda_bf16(d) || !mx_cuda_linear_chain_can(c->base.sm) ||
+	    gate->dtype != MX_BF16 || up->dtype != MX_BF16 || up->rows != gate->rows ||
+	    up->cols != gate->cols ||
+	    (const char *)up->data != (const char *)gate->data + gate->rows * cols * 2)
+		return MX_E_UNSUPPORTED;
+	if (!aligned(x) || !aligned(gate->data) || !aligned(y) || cols % 8 || ldx % 8 || ldy % 8 ||
+	    gate->rows % 8)
+		return MX_E_UNSUPPORTED;
+	if (n == 0)
+		return MX_OK;
+	return mx_cuda_check(d, mx_cuda_linear_chain(&p, c->base.sms, mx_cuda_stream(d)),
+	                     "linear, gated");
 }
 
 /* True if output `b` follows `a`, which has `rows` rows of W so far, in memory: b's weight rows

@@ -4,6 +4,7 @@
 #ifndef MX_DEVICE_CUDA_LINEAR_CUH
 #define MX_DEVICE_CUDA_LINEAR_CUH
 
+#include "device/cuda/acts.cuh"
 #include "device/cuda/launch.cuh"
 #include "device/cuda/linear.h"
 
@@ -76,6 +77,13 @@ static __device__ __forceinline__ void mx_linear_store(const mx_cuda_product &p,
 	if (p.accumulate)
 		v += mx_to_float<O>(*y);
 	*y = mx_from_float<O>(v);
+}
+
+/* Returns silu(gate) * up of two products that are rounded to bf16 first, as silu_mul has them. */
+static __device__ __forceinline__ float mx_linear_gated(float gate, float up)
+{
+	return mx_silu_mul_fast(__bfloat162float(__float2bfloat16_rn(gate)),
+	                        __bfloat162float(__float2bfloat16_rn(up)));
 }
 
 #endif

@@ -4,15 +4,17 @@
  * is used.
  *
  *   few    1 .. MX_CUDA_FEW rows: limited by reading W, which it streams
- *   exact  more rows, on a deterministic device: bit-equal to `few`
+ *   chain  bf16 on compute capability 9.0: MX_CUDA_CHAIN_MIN .. MX_CUDA_CHAIN_MAX rows,
+ *          on a deterministic device any number
+ *   exact  more rows on a deterministic device without `chain`: bit-equal to `few`
  *   many   more rows otherwise: cuBLASLt
- *   any    everything that the others do not support: odd widths, unaligned addresses
+ *   any    what the others do not support: odd widths, unaligned addresses
  *
- * The order of a bf16 product on a deterministic device, which `few` and `exact` share: W's columns
- * are divided into blocks of MX_LINEAR_BLOCK. Lane l of MX_LINEAR_LANES multiplies the blocks l,
- * l + 8, l + 16 ... in that order into one accumulator of mma.m16n8k16 (A = W, B = x). Then the
- * lanes' sums are added in order, then the bias, then the old y. The order depends only on the
- * number of W's columns.
+ * The order of a bf16 product on a deterministic device depends only on the number of W's columns.
+ * `chain` has one chain of sums over the columns (linear_chain.cu). `few` and `exact` divide W's
+ * columns into blocks of MX_LINEAR_BLOCK. Lane l of MX_LINEAR_LANES multiplies the blocks l, l + 8,
+ * l + 16 ... in that order into one accumulator of mma.m16n8k16 (A = W, B = x). Then the lanes'
+ * sums are added in order. The bias comes next, then the old y.
  */
 #ifndef MX_DEVICE_CUDA_LINEAR_H
 #define MX_DEVICE_CUDA_LINEAR_H
@@ -26,10 +28,12 @@
 extern "C" {
 #endif
 
-#define MX_LINEAR_BLOCK 64 /* columns */
-#define MX_LINEAR_LANES 8
-#define MX_CUDA_FEW     16 /* with more rows cuBLASLt is faster */
-#define MX_CUDA_FEW_MAX 32 /* most rows of `few` in bf16; in f32 MX_CUDA_FEW */
+#define MX_LINEAR_BLOCK   64 /* columns */
+#define MX_LINEAR_LANES   8
+#define MX_CUDA_FEW       16 /* with more rows cuBLASLt is faster */
+#define MX_CUDA_FEW_MAX   32 /* most rows of `few` in bf16; in f32 MX_CUDA_FEW */
+#define MX_CUDA_CHAIN_MIN 5  /* with fewer rows `few` is faster */
+#define MX_CUDA_CHAIN_MAX 32 /* with more rows cuBLASLt is as fast */
 
 struct mx_cuda_product {
 	const void *w;     /* [rows, cols], row-major */
@@ -41,12 +45,15 @@ struct mx_cuda_product {
 	bool accumulate; /* y += W x + bias */
 	bool bf16;       /* type of W and x; otherwise f32 */
 	bool bf16_out;   /* type of y */
+	bool gated; /* w is [2 rows, cols], gate and then up: y = silu(gate x) * up x, of which both
+	               products are rounded to bf16 first; bf16, no bias, nothing added to y */
 };
 
 /* All return cudaSuccess or the error of the launch. setup: called once, with the device current.
  */
 cudaError_t mx_cuda_linear_few_setup(void);
 cudaError_t mx_cuda_linear_exact_setup(void);
+cudaError_t mx_cuda_linear_chain_setup(void);
 
 /* Requires cols and ldx to be multiples of 16 bytes, w and x aligned to 16 bytes, and n as above.
  */
@@ -54,6 +61,12 @@ cudaError_t mx_cuda_linear_few(const struct mx_cuda_product *p, int sms, cudaStr
 
 /* bf16 only. Requires cols, ldx, w and x as for `few`; any n. */
 cudaError_t mx_cuda_linear_exact(const struct mx_cuda_product *p, cudaStream_t stream);
+
+/* can: true if there are kernels for compute capability `sm`, 10 times the major version and the
+ * minor one. chain: bf16 only; requires cols, ldx, w and x as for `few`; any n. If gated, rows and
+ * ldy must be multiples of 8 and y aligned to 16 bytes. */
+bool mx_cuda_linear_chain_can(int sm);
+cudaError_t mx_cuda_linear_chain(const struct mx_cuda_product *p, int sms, cudaStream_t stream);
 
 /* Supports every product. The order of its sums depends on cols only, but differs from the others'.
  */

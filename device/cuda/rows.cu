@@ -11,6 +11,7 @@
  */
 #include <stdint.h>
 
+#include "device/cuda/acts.cuh"
 #include "device/cuda/impl.h"
 #include "device/cuda/launch.cuh"
 
@@ -249,12 +250,10 @@ static dim3 grid_of(size_t n, size_t columns)
 
 /* ---- silu_mul ---- */
 
-/* silu(g) u = g / (1 + exp(-g)) u; the fast functions are far more exact than bf16. */
 template <typename T> static __device__ __forceinline__ T silu(T gate, T up)
 {
 	float g = mx_to_float<T>(gate), u = mx_to_float<T>(up);
-	float s = sizeof(T) == 2 ? __fdividef(g, 1.0f + __expf(-g)) : g / (1.0f + expf(-g));
-	return mx_from_float<T>(s * u);
+	return mx_from_float<T>(sizeof(T) == 2 ? mx_silu_mul_fast(g, u) : g / (1.0f + expf(-g)) * u);
 }
 
 template <typename T>

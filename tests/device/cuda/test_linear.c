@@ -4,7 +4,8 @@
  * elements of small products, a sample of large ones), against the kernel that takes anything (all
  * elements), recorded against not, outputs of different types in one call against one call each,
  * and on a deterministic device bit for bit: a row alone, with other rows, at another place, in one
- * product with its neighbours or in a product of its own.
+ * product with its neighbours or in a product of its own. linear_gated has the bits of linear and
+ * act_mul.
  *
  *   tests/device/cuda/test_linear [part of a shape's name]     MX_TEST_SEED repeats a run
  */
@@ -57,7 +58,7 @@ struct bench {
 	float *host_y0;       /* [MAX_N, rows] what accumulate adds to, exactly */
 	unsigned char *got;   /* y as it came back */
 	unsigned char *kept;  /* another y to compare with */
-	int faults;
+	int faults, gated;    /* gated: products by linear_gated */
 };
 
 static void must(mx_status s, const char *what)
@@ -346,6 +347,49 @@ static void try_bits(struct bench *b, uint32_t flags, bool f32)
 	}
 }
 
+/* The first half of W's rows as gate, the second as up. */
+static void try_gated(struct bench *b, uint32_t n)
+{
+	const struct shape *s = b->s;
+	const struct mx_ops *ops = b->d->ops;
+	const uint32_t half = s->rows / 2;
+	const size_t in = b->bf16 ? 2 : 4, bytes = (n + GUARD) * (size_t)half * in;
+	const struct mx_weight w[2] = {
+		{.dtype = b->bf16 ? MX_BF16 : MX_F32, .rows = half, .cols = s->cols, .data = b->w},
+		{.dtype = b->bf16 ? MX_BF16 : MX_F32,
+	     .rows = half,
+	     .cols = s->cols,
+	     .data = (char *)b->w + (size_t)half * s->cols * in}};
+	if (s->rows % 2 || 3 * bytes > MAX_Y * 4)
+		return;
+	unsigned char *const products = b->y, *const up = products + bytes;
+	memset(b->got, 0xff, bytes);
+	put(b, b->y, b->got, bytes);
+	mx_status st = ops->linear_gated(b->d, b->x[0], s->cols, n, &w[0], &w[1], b->y, half);
+	if (st == MX_E_UNSUPPORTED)
+		return;
+	must(st, "linear_gated");
+	must(ops->download(b->d, b->host, b->y, bytes), "download");
+	must(ops->wait(b->d), "wait");
+	memcpy(b->got, b->host, bytes);
+	const struct mx_linear_out outs[2] = {{.w = &w[0], .y = products, .ldy = half},
+	                                      {.w = &w[1], .y = up, .ldy = half}};
+	must(ops->linear(b->d, b->x[0], s->cols, n, outs, 2), "linear");
+	must(ops->act_mul(b->d, MX_ACT_SILU, products, half, up, half, n, half, products, half),
+	     "act_mul");
+	must(ops->download(b->d, b->host, b->y, bytes), "download");
+	must(ops->wait(b->d), "wait");
+	const size_t written = n * (size_t)half * in;
+	for (size_t i = 0; i < bytes; i++)
+		if (i < written ? b->got[i] != ((unsigned char *)b->host)[i] : b->got[i] != 0xff) {
+			fault(b, n, 0, i < written ? "gated, other bits" : "gated, written outside",
+			      (uint32_t)(i / in / half), (uint32_t)(i / in % half),
+			      element(b->got, b->bf16, i / in), element(b->host, b->bf16, i / in));
+			break;
+		}
+	b->gated++;
+}
+
 static void try_shape(struct bench *b)
 {
 	const bool big = (size_t)b->s->rows * b->s->cols > 1 << 20;
@@ -355,6 +399,7 @@ static void try_shape(struct bench *b)
 			try_one(b, numbers[k], rng_below(&b->rng, FLAGS), false);
 		try_one(b, numbers[k], rng_below(&b->rng, FLAGS), true);
 		try_mixed(b, numbers[k], rng_below(&b->rng, FLAGS));
+		try_gated(b, numbers[k]);
 	}
 	if (b->d->info.deterministic) {
 		try_bits(b, rng_below(&b->rng, FLAGS) & ~STRIDED, false);
@@ -416,8 +461,8 @@ static bool try_device(bool bf16, bool deterministic, uint64_t seed, int *faults
 		b.s = s;
 		try_shape(&b);
 	}
-	printf("%s%s: %d faults\n", bf16 ? "bf16" : "f32", deterministic ? ", deterministic" : "",
-	       b.faults);
+	printf("%s%s: %d faults, %d gated products\n", bf16 ? "bf16" : "f32",
+	       deterministic ? ", deterministic" : "", b.faults, b.gated);
 	*faults += b.faults;
 	b.d->ops->host_release(b.d, b.host);
 	void *const device[] = {b.w, b.x[0], b.x[1], b.odd, b.y, b.bias};
