@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 #include "tools/open_model.h"
 
-enum { RUN_MAX_BATCH = 256 };
+enum { RUN_MAX_BATCH = 512 };
 
 /* Ends the program with a line on stderr unless the status is MX_OK. */
 void must(mx_status st, const char *what);

@@ -13,6 +13,13 @@
  *   8b8   eight layers of it, 32,000 tokens: to compare two builds within seconds
  *   1.1b  TinyLlama: 2048 wide, 22 layers, 32 heads over 4, 5632 feed-forward, 32,000 tokens
  *   tiny  1024 wide, 4 layers, 8 heads over 2, 2048 feed-forward, 8,192 tokens
+ *   mamba2-2.7b  8 of the 64 layers of Mamba-2 2.7B: 2560 wide, 80 heads of 64 with states of 128,
+ *         50,288 tokens tied
+ *   gdn-8b  4 of the 32 layers of a hybrid as large as 8b: three of Gated DeltaNet, 16 heads of
+ *         keys and 32 of values of 128, and one of attention
+ *   gdn   the same with Gated DeltaNet alone, 4 layers
+ * What a step of the models with fewer layers costs beside its layers is the difference of two such
+ * shapes.
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
@@ -29,9 +36,24 @@
 #include "bench/engine/run.h"
 #include "device/cuda/cuda.h"
 #include "engine/model_engine.h"
+#include "tests/engine/random_checkpoint.h"
 
 enum { STEP_TOKENS = 8192, MAX_BATCH = RUN_MAX_BATCH, FILLED = 2048 };
 enum { WARM = 8, STEPS = 64, ROOF_REPS = 10 };
+
+#define GDN                                                                                        \
+	"{\"mixer\": \"gla\", \"variant\": \"gated_deltanet\", \"num_heads\": 16, "                    \
+	"\"num_v_heads\": 32, \"head_dim\": 128, \"expand_v\": 1}"
+#define ATTENTION "{\"mixer\": \"attention\"}"
+#define HYBRID(layers)                                                                             \
+	"{\"model_type\": \"mixd\", \"hidden_size\": 4096, \"intermediate_size\": 14336,\n"            \
+	" \"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"vocab_size\": 128256,\n"          \
+	" \"max_position_embeddings\": 131328, \"mixd_layers\": [" layers "]}\n"
+#define MAMBA2(layers)                                                                             \
+	"{\"model_type\": \"mamba2\", \"hidden_size\": 2560, \"num_hidden_layers\": " layers ",\n"     \
+	" \"num_heads\": 80, \"head_dim\": 64, \"state_size\": 128, \"n_groups\": 1,\n"                \
+	" \"conv_kernel\": 4, \"layer_norm_epsilon\": 1e-05, \"vocab_size\": 50288,\n"                 \
+	" \"max_position_embeddings\": 131328, \"tie_word_embeddings\": true}\n"
 
 static const struct shape shapes[] = {
 	{.name = "8b",
@@ -70,6 +92,22 @@ static const struct shape shapes[] = {
                .vocab = 8192,
                .max_context = 131072 + 256,
                .seed = 1}},
+	{.name = "mamba2-2.7b",
+     .model = {.width = 2560, .layers = 8, .vocab = 50288, .max_context = 131072 + 256, .seed = 1},
+     .config = MAMBA2("8"),
+     .state_bytes = 8 * 80 * 64 * 128 * 4.0},
+	{.name = "mamba2-2.7b-half",
+     .model = {.width = 2560, .layers = 4, .vocab = 50288, .max_context = 131072 + 256, .seed = 1},
+     .config = MAMBA2("4"),
+     .state_bytes = 4 * 80 * 64 * 128 * 4.0},
+	{.name = "gdn-8b",
+     .model = {.width = 4096, .layers = 4, .vocab = 128256, .max_context = 131072 + 256, .seed = 1},
+     .config = HYBRID(GDN ", " GDN ", " GDN ", " ATTENTION),
+     .state_bytes = 3 * 32 * 128 * 128 * 4.0},
+	{.name = "gdn",
+     .model = {.width = 4096, .layers = 4, .vocab = 128256, .max_context = 131072 + 256, .seed = 1},
+     .config = HYBRID(GDN ", " GDN ", " GDN ", " GDN),
+     .state_bytes = 4 * 32 * 128 * 128 * 4.0},
 };
 
 struct bench {
@@ -94,13 +132,19 @@ static void must_cuda(cudaError_t e, const char *what)
 
 /* ---- roofs ---- */
 
-/* Reads the pages, which are larger than any cache. */
+/* Reads the pages, or else the slots, which are larger than any cache. */
 static void measure_reading(struct bench *b)
 {
 	struct mx_device *d = b->inside->device;
 	struct mx_cuda_base *base = mx_cuda_base(d);
 	const struct mx_engine_info *info = &b->inside->core.info;
-	size_t bytes = info->n_pages * info->page_bytes & ~(size_t)4095, most = (size_t)16 << 30;
+	size_t bytes = info->n_pages * info->page_bytes, most = (size_t)16 << 30;
+	const unsigned char *from_here = b->inside->pages;
+	if (bytes < (size_t)1 << 30) {
+		bytes = (size_t)MAX_BATCH * info->slot_bytes;
+		from_here = b->inside->slots;
+	}
+	bytes &= ~(size_t)4095;
 	cudaEvent_t from, to;
 	float ms;
 	if (bytes > most)
@@ -111,8 +155,8 @@ static void measure_reading(struct bench *b)
 	for (int i = -1; i < ROOF_REPS; i++) {
 		if (i == 0)
 			must_cuda(cudaEventRecord(from, base->stream), "event");
-		must_cuda(read_all(b->inside->pages, bytes, (unsigned *)b->inside->scratch.logits,
-		                   base->sms, base->stream),
+		must_cuda(read_all(from_here, bytes, (unsigned *)b->inside->scratch.logits, base->sms,
+		                   base->stream),
 		          "reading");
 	}
 	must_cuda(cudaEventRecord(to, base->stream), "event");
@@ -159,8 +203,8 @@ static void fill_pages(struct bench *b)
 	struct mx_step_times t = {0};
 	struct mx_seq *s = run_open(b->engine, b->tokens, FILLED, 1, false);
 	run_prefill(b->engine, s, STEP_TOKENS, &t);
-	uint32_t n = FILLED / e->core.info.page_tokens;
-	for (uint32_t p = 0; p < e->core.info.n_pages; p++) {
+	uint32_t n = e->core.info.page_bytes ? FILLED / e->core.info.page_tokens : 0;
+	for (uint32_t p = 0; n && p < e->core.info.n_pages; p++) {
 		const unsigned char *from = e->pages + s->pages.ids[p % n] * bytes;
 		if (from != e->pages + p * bytes && p != s->pages.ids[p % n])
 			must(d->ops->copy(d, e->pages + p * bytes, from, bytes), "copy");
@@ -201,7 +245,8 @@ static void bench_decode(struct bench *b, uint32_t batch, uint32_t depth)
 	}
 	for (uint32_t i = 0; i < n; i++)
 		b->engine->ops->close(b->engine, items[i].seq);
-	double at = depth + WARM + STEPS / 2.0, bytes = b->weight_bytes + n * b->kv_bytes * at;
+	double at = depth + WARM + STEPS / 2.0;
+	double bytes = b->weight_bytes + n * (b->kv_bytes * at + b->o->shape->state_bytes);
 	double per = median(ns, STEPS), idle = median(host, STEPS);
 	printf("%-14s %9.1f t/s  %8.3f ms/step (%.3f .. %.3f)  %7.1f GB/s of %.1f %5.1f %%  host %5.1f "
 	       "us (most %.1f)",
@@ -238,7 +283,7 @@ static void bench_prompt(struct bench *b, uint32_t n)
 
 static void run_all(struct bench *b)
 {
-	static const uint32_t batches[] = {1, 8, 32, 64, 128, 256};
+	static const uint32_t batches[] = {1, 8, 32, 64, 128, 256, 512};
 	fill_pages(b);
 	measure_reading(b);
 	measure_products(b);
@@ -251,6 +296,7 @@ static void run_all(struct bench *b)
 	bench_prompt(b, 8192);
 	for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
 		bench_decode(b, batches[i], 2048);
+	bench_decode(b, 64, 16384);
 	bench_decode(b, 1, 131072);
 	bench_decode(b, 8, 131072);
 }
@@ -303,6 +349,21 @@ static int bench_model(struct bench *b, const char *dir)
 	return 0;
 }
 
+static mx_status write_model(const struct bench *b, const char *dir, struct mx_err *err)
+{
+	struct mx_registry *mixers = NULL;
+	const char *modules = getenv("MIXD_MODULE_PATH");
+	if (!b->o->shape->config)
+		return mx_random_model_write(dir, &b->m, err);
+	mx_status st = mx_registry_create(&mixers);
+	if (st == MX_OK)
+		st = mx_registry_load_dir(mixers, modules ? modules : MIXD_MODULE_DIR, err);
+	if (st == MX_OK)
+		st = random_checkpoint_write(dir, b->o->shape->config, mixers, b->m.dtype, b->m.seed, err);
+	mx_registry_destroy(mixers);
+	return st;
+}
+
 /* Makes the checkpoint unless the folder of --dir has one. Without --dir it is removed at the
  * end. */
 static int make_and_bench(struct bench *b)
@@ -322,7 +383,7 @@ static int make_and_bench(struct bench *b)
 	snprintf(file, sizeof file, "%s/model.safetensors", dir);
 	if (stat(file, &there)) {
 		uint64_t begin = mx_now_ns();
-		if (mx_random_model_write(dir, &b->m, &err) != MX_OK) {
+		if (write_model(b, dir, &err) != MX_OK) {
 			fprintf(stderr, "engine: %s %s\n", err.where, err.text);
 			mx_random_model_remove(dir);
 			return 1;
@@ -337,8 +398,10 @@ static int make_and_bench(struct bench *b)
 }
 
 static const char usage[] =
-	"usage: bench/engine/cuda/engine [--shape 8b|8b8|1.1b|tiny] [--device cuda:N] [--kv bf16|fp8]\n"
+	"usage: bench/engine/cuda/engine [--shape SHAPE] [--device cuda:N] [--kv bf16|fp8]
+"
 	"              [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
+	"Shapes: 8b 8b8 1.1b tiny mamba2-2.7b mamba2-2.7b-half gdn-8b gdn.\n"
 	"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072; --only takes those\n"
 	"whose name contains TEXT. --dir makes the checkpoint there, or uses the one that is\n"
 	"there, and keeps it. MIXD_DEVICE_PATH and MIXD_MODULE_PATH as for mixd.\n";
