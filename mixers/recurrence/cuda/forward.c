@@ -120,14 +120,12 @@ static mx_status feature_products(const struct run *r, const struct recur_rows *
 	return status;
 }
 
-/* Computes what the recurrence takes. */
-static mx_status prepare_rows(const struct run *r)
+/* What becomes of streams before the recurrence. */
+static struct recur_rows rows_of(const struct run *r)
 {
 	const struct mx_mixer *m = r->m;
 	const struct mx_recur_layer *d = &m->desc;
 	const struct recur_cuda_scratch *s = &m->sizes.scratch;
-	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
-	const enum mx_dtype act = m->device->info.act_dtype;
 	const int layers = mx_recur_feature_layers(d->feature);
 	struct recur_rows a = {
 		.step = step_of(r),
@@ -170,10 +168,19 @@ static mx_status prepare_rows(const struct run *r)
 		for (int i = 0; i < layers; i++)
 			a.layers[qk][i] = at(r, s->layers[qk][i]);
 	}
+	return a;
+}
+
+/* Computes what the recurrence takes. */
+static mx_status prepare_rows(const struct run *r, struct recur_rows a)
+{
+	const struct mx_mixer *m = r->m;
+	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
+	const enum mx_dtype act = m->device->info.act_dtype;
 	const cudaError_t e = recur_cuda_heads_can(&a) ? recur_cuda_heads(r->stream, act, &a)
 	                                               : recur_cuda_rows(r->stream, act, &a);
 	mx_status status = cuda->check(m->device, e, "recurrence, rows");
-	if (status != MX_OK || !layers)
+	if (status != MX_OK || !a.first)
 		return status;
 	status = feature_products(r, &a);
 	a.first = false;
@@ -193,26 +200,25 @@ static struct mixture sort_spans(const struct mx_step *step, bool drafts)
 {
 	struct mixture mix = {0};
 	if (step->recording)
-		return (struct mixture){.ones = true, .others = drafts || step->longest > 1};
+		return (struct mixture){.ones = true, .others = drafts && step->longest > 1};
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		const struct mx_span *s = &step->spans[i];
-		if (s->kind == MX_SPAN_DRAFT)
-			mix.others = true;
-		else
-			*(s->n == 1 ? &mix.ones : s->n >= RECUR_LONG ? &mix.longs : &mix.others) = true;
+		const bool is_long = s->n >= RECUR_LONG && s->kind != MX_SPAN_DRAFT;
+		*(s->n == 1 ? &mix.ones : is_long ? &mix.longs : &mix.others) = true;
 	}
 	return mix;
 }
 
 /* Launches the kernels of the spans that are there. */
-static cudaError_t recur_spans(const struct run *r, enum mx_dtype act, const struct recur_core *a)
+static cudaError_t recur_spans(const struct run *r, enum mx_dtype act, const struct recur_one *one)
 {
+	const struct recur_core *a = &one->core;
 	const struct mixture mix = sort_spans(r->step, r->m->desc.core.max_draft > 0);
 	cudaError_t e = cudaSuccess;
 	if (a->all)
 		return recur_cuda_chunks(r->stream, act, a);
 	if (mix.ones)
-		e = recur_cuda_step(r->stream, a);
+		e = recur_cuda_step(r->stream, one);
 	if (e == cudaSuccess && mix.others)
 		e = recur_cuda_chunks(r->stream, act, a);
 	if (e == cudaSuccess && mix.longs)
@@ -227,7 +233,7 @@ static uint64_t quotient(uint32_t all, uint32_t n)
 	return (((uint64_t)1 << 32) + each - 1) / each;
 }
 
-static cudaError_t recur(const struct run *r)
+static struct recur_core core_of(const struct run *r)
 {
 	const struct mx_mixer *m = r->m;
 	const struct mx_recur_layer *d = &m->desc;
@@ -274,11 +280,10 @@ static cudaError_t recur(const struct run *r)
 		.extra_chunks = m->sizes.extra_chunks,
 	};
 	memcpy(a.source, m->source, sizeof a.source);
-	return c->decay == MX_RECUR_CHANNEL ? recur_cuda_scan(r->stream, act, &a)
-	                                    : recur_spans(r, act, &a);
+	return a;
 }
 
-static cudaError_t finish(const struct run *r)
+static struct recur_out out_of(const struct run *r)
 {
 	const struct mx_mixer *m = r->m;
 	const struct mx_recur_layer *d = &m->desc;
@@ -300,7 +305,37 @@ static cudaError_t finish(const struct run *r)
 		.out = at(r, s->out),
 	};
 	a.norm.weight = m->w.norm;
-	return recur_cuda_out(r->stream, m->device->info.act_dtype, &a);
+	return a;
+}
+
+/* Everything between the products: one kernel if it can compute the step alone. */
+static mx_status recur(const struct run *r)
+{
+	const struct mx_mixer *m = r->m;
+	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
+	const enum mx_dtype act = m->device->info.act_dtype;
+	const bool scan = m->desc.core.decay == MX_RECUR_CHANNEL;
+	const struct mixture mix = sort_spans(r->step, m->desc.core.max_draft > 0);
+	struct recur_one one = {.core = core_of(r), .rows = rows_of(r), .out = out_of(r)};
+	mx_status status = MX_OK;
+
+	one.fused = !scan && !one.core.all && recur_cuda_step_can_fuse(&one);
+	one.finish = one.fused && recur_cuda_step_can_finish(&one);
+	const bool alone = one.fused && !mix.longs && !mix.others;
+	if (!alone)
+		status = prepare_rows(r, one.rows);
+	if (status == MX_OK)
+		status = cuda->check(m->device,
+		                     scan ? recur_cuda_scan(r->stream, act, &one.core)
+		                          : recur_spans(r, act, &one),
+		                     "recurrence");
+	if (status != MX_OK || (alone && one.finish))
+		return status;
+	if (one.finish) {
+		one.out.spans = one.core.step.spans;
+		one.out.row_span = one.core.step.row_span;
+	}
+	return cuda->check(m->device, recur_cuda_out(r->stream, act, &one.out), "recurrence, norm");
 }
 
 mx_status recur_cuda_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)
@@ -322,11 +357,7 @@ mx_status recur_cuda_forward(struct mx_mixer *m, const struct mx_step *step, con
 	if (status == MX_OK)
 		status = cuda->bind(m->device);
 	if (status == MX_OK)
-		status = prepare_rows(&r);
-	if (status == MX_OK)
-		status = cuda->check(m->device, recur(&r), "recurrence");
-	if (status == MX_OK)
-		status = cuda->check(m->device, finish(&r), "recurrence, norm");
+		status = recur(&r);
 	if (status != MX_OK)
 		return status;
 	return m->device->ops->linear(m->device, at(&r, m->sizes.scratch.out), n, step->n_rows, &out,

@@ -131,7 +131,10 @@ struct recur_out {
 	const float *y; /* [n_rows, ldy]; heads of head_dim elements, head_ld apart */
 	size_t ldy;
 	uint32_t heads, head_dim, head_ld;
-	bool divide;      /* by the element behind the head's */
+	bool divide; /* by the element behind the head's */
+	/* Not NULL: recur_cuda_step computes the rows of spans of one token. */
+	const struct mx_device_span *spans;
+	const uint32_t *row_span;
 	const void *gate; /* act [n_rows, ld_gate], placed as `source` says */
 	size_t ld_gate;
 	struct recur_source source;
@@ -139,12 +142,25 @@ struct recur_out {
 	void *out; /* act [n_rows, heads * head_dim] */
 };
 
-/* Launches: act is MX_BF16 or MX_F32. heads: rows, if it can. */
+/* A step of spans of one token. fused: q, k, v, a and b are computed from the products on the way,
+ * as recur_cuda_heads would, else `core` has them. finish: what recur_cuda_out does to core.y is
+ * done at once, and y is not written. */
+struct recur_one {
+	struct recur_core core;
+	struct recur_rows rows;
+	struct recur_out out;
+	bool fused, finish;
+};
+
+/* Launches: act is MX_BF16 or MX_F32. heads: rows, if it can. step: bf16; with what it can. */
 bool recur_cuda_heads_can(const struct recur_rows *a);
+bool recur_cuda_step_can_fuse(const struct recur_one *a);
+bool recur_cuda_step_can_finish(const struct recur_one *a);
+bool recur_cuda_out_of_128(const struct recur_out *a); /* heads of 128 in order, aligned */
 cudaError_t recur_cuda_heads(cudaStream_t stream, enum mx_dtype act, const struct recur_rows *a);
 cudaError_t recur_cuda_rows(cudaStream_t stream, enum mx_dtype act, const struct recur_rows *a);
 cudaError_t recur_cuda_chunks(cudaStream_t stream, enum mx_dtype act, const struct recur_core *a);
-cudaError_t recur_cuda_step(cudaStream_t stream, const struct recur_core *a);
+cudaError_t recur_cuda_step(cudaStream_t stream, const struct recur_one *a);
 cudaError_t recur_cuda_prompt(cudaStream_t stream, const struct recur_core *a);
 cudaError_t recur_cuda_scan(cudaStream_t stream, enum mx_dtype act, const struct recur_core *a);
 cudaError_t recur_cuda_out(cudaStream_t stream, enum mx_dtype act, const struct recur_out *a);

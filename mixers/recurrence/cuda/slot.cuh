@@ -8,9 +8,9 @@
 /* Copies the inputs of convolutions that the next step may need to the slot: a part of the
  * channels, for each unit another one. */
 template <typename T>
-static __device__ void keep_inputs(const recur_core &a, const mx_device_span &span)
+static __device__ void keep_inputs(const recur_core &a, const mx_device_span &span, uint32_t unit)
 {
-	const uint32_t taps = a.conv.taps, first = a.keep_channels * blockIdx.x;
+	const uint32_t taps = a.conv.taps, first = a.keep_channels * unit;
 	const uint32_t last = first + a.keep_channels;
 	const uint32_t keep = span.kind == MX_SPAN_DRAFT || span.n < taps ? span.n : taps;
 	if (!a.conv.channels)
@@ -33,6 +33,12 @@ static __device__ void keep_inputs(const recur_core &a, const mx_device_span &sp
 					((const T *)a.proj)[(span.row + t) * a.ld_proj + at];
 		}
 	}
+}
+
+template <typename T>
+static __device__ void keep_inputs(const recur_core &a, const mx_device_span &span)
+{
+	keep_inputs<T>(a, span, blockIdx.x);
 }
 
 /* The border of S after a step: as in recurrence_forward.c. */

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The recurrence of spans of one token that stays, bf16: the arithmetic of chunk.cu for one row,
- * with nothing else computed. S and rings are from earlier steps: they are on their way while the
- * kernels in front of this one run. The row's k and q are two columns of one product with S.
+ * A step of spans of one token, bf16: the arithmetic of heads.cu, chunk.cu and out.cu for one row,
+ * in one kernel. A block computes a unit. S comes to shared memory by the copy engine, and with it
+ * the rings and the inputs of convolutions: all of it is from earlier steps, and is on its way
+ * while the kernels in front of this one run. A warp has 16 columns of S; the last warp, the row's,
+ * has what tokens are to each other: scores, T, M, and at the end the norm.
+ *
+ * S is written only where whole chunks were added to it (README.md), a step in 16.
  */
-#include "mixers/recurrence/cuda/chunk.cuh"
+#include "mixers/recurrence/cuda/own.cuh"
 
 namespace
 {
 
-typedef __nv_bfloat16 T;
+/* ---- the row among the chunk's tokens ---- */
 
 /* Columns of an operand B: row 0 is `x`, row 1 is `y`, the others are zero. Two operands, of
  * columns col .. col + 15 and of the next 16. */
@@ -21,90 +25,9 @@ __device__ __forceinline__ void pair_b(const T *x, const T *y, const T *zero, ui
 	load_matrices(b[0].r[0][0], b[0].r[0][1], b[1].r[0][0], b[1].r[0][1], row);
 }
 
-/* Begins the copies of the chunk's earlier tokens, 0 .. r - 1, from the rings; all of it precedes
- * the step. */
-template <int KT>
-__device__ __forceinline__ void load_old(const recur_core &a, const work &w, uint32_t first,
-                                         uint32_t r, const shared<T> &s)
-{
-	const uint32_t n = threadIdx.x, threads = blockDim.x;
-	constexpr uint32_t parts = KT * 2, kpad = KT * 16;
-	const T *ring = (const T *)(w.unit + a.unit.k) + (size_t)first * kpad;
-	for (uint32_t i = n; i < r * parts; i += threads)
-		copy16(s.k + i / parts * s.ld + i % parts * 8, ring + i * 8);
-	if (a.vector) {
-		const float *f = (const float *)(w.unit + a.unit.a) + (size_t)first * kpad;
-		for (uint32_t i = n; i < r * kpad / 4; i += threads)
-			copy16(s.av + 4 * i, f + 4 * i);
-	}
-	if (a.delta) {
-		const float *t = (const float *)(w.unit + a.unit.t) + (size_t)first * Q;
-		for (uint32_t i = n; i < r * 4; i += threads)
-			copy16(s.t + i / 4 * LDM + i % 4 * 4, t + 4 * i);
-	}
-	asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Factors and gains of the chunk's earlier tokens: those of lane j's. */
-__device__ __forceinline__ void old_numbers(const recur_core &a, const work &w, uint32_t first,
-                                            uint32_t r, float *f, float *b)
-{
-	const uint32_t j = threadIdx.x & 31;
-	*f = 1, *b = 0;
-	if (j >= r)
-		return;
-	if (a.decays && !a.vector)
-		*f = a.fixed_a ? a.fixed_a[w.head]
-		               : ((const volatile float *)(w.unit + a.unit.a))[first + j];
-	if (a.gain)
-		*b = ((const volatile float *)(w.unit + a.unit.b))[first + j];
-}
-
-/* Brings the row's own k and q and vector of factors, and puts them in the rings. */
-__device__ __forceinline__ void load_own(const recur_core &a, const work &w, size_t entry,
-                                         uint32_t r, const shared<T> &s)
-{
-	const uint32_t n = threadIdx.x, parts = a.kpad / 8;
-	const size_t row = w.row;
-	const uint32_t hk = shared_head(w.head, a.per_k);
-	const uint32_t hq = shared_head(w.head, a.per_q);
-	for (uint32_t i = n; i < 2 * parts; i += blockDim.x) {
-		if (i < parts) {
-			const uint4 k = ((const uint4 *)a.k)[(row * a.k_heads + hk) * parts + i];
-			((uint4 *)(w.unit + a.unit.k))[entry * parts + i] = k;
-			*(uint4 *)(s.k + r * s.ld + i * 8) = k;
-		} else
-			*(uint4 *)(s.q + r * s.ld + (i - parts) * 8) =
-				((const uint4 *)a.q)[(row * a.q_heads + hq) * parts + i - parts];
-	}
-	if (a.vector) {
-		const uint32_t ha = shared_head(w.head, a.per_a);
-		float *ring = (float *)(w.unit + a.unit.a) + entry * a.kpad;
-		for (uint32_t i = n; i < a.kpad; i += blockDim.x)
-			ring[i] = s.av[r * a.kpad + i] = a.a[(row * a.a_heads + ha) * a.kpad + i];
-	}
-}
-
-/* Factor and beta of the row itself; one thread puts them in the rings. */
-__device__ __forceinline__ void own_numbers(const recur_core &a, const work &w, size_t entry,
-                                            float *f, float *b)
-{
-	const size_t row = w.row;
-	*f = 1;
-	if (a.decays && !a.vector)
-		*f = a.fixed_a ? a.fixed_a[w.head] : a.a[row * a.a_heads + shared_head(w.head, a.per_a)];
-	*b = a.b ? a.b[row * a.heads + w.head] : a.fixed_b;
-	if (threadIdx.x)
-		return;
-	if (a.decays && !a.vector && !a.fixed_a)
-		((float *)(w.unit + a.unit.a))[entry] = *f;
-	if (a.gain)
-		((float *)(w.unit + a.unit.b))[entry] = *b;
-}
-
-/* Products of k_r and q_r with the chunk's keys to row 0 of sk and sq; by one warp. */
-template <int KT>
-__device__ __forceinline__ void row_scores(const shared<T> &s, const T *zero, uint32_t r)
+/* Products of k_r and q with the chunk's keys; by one warp. */
+template <int KT, bool VECTOR>
+__device__ __forceinline__ void row_scores(board<KT, VECTOR> &s, uint32_t r)
 {
 	const uint32_t lane = threadIdx.x & 31, g = lane >> 2;
 	float c[4] = {0, 0, 0, 0};
@@ -112,7 +35,7 @@ __device__ __forceinline__ void row_scores(const shared<T> &s, const T *zero, ui
 	for (int i = 0; i < KT; i += 2) {
 		operand_b<1> b[2];
 		operand_a<1> k[2];
-		pair_b(s.k + r * s.ld, s.q + r * s.ld, zero, 16 * i, b);
+		pair_b(s.k + r * s.ld, s.q, s.zero, 16 * i, b);
 #pragma unroll
 		for (int half = 0; half < 2; half++)
 			load_matrices(k[half].r[0][0], k[half].r[0][1], k[half].r[0][2], k[half].r[0][3],
@@ -124,27 +47,28 @@ __device__ __forceinline__ void row_scores(const shared<T> &s, const T *zero, ui
 		s.sk[g] = c[0], s.sq[g] = c[1];
 		s.sk[g + 8] = c[2], s.sq[g + 8] = c[3];
 	}
+	__syncwarp();
 }
 
 /* The same with vectors of factors: a warp has every warps-th key. The first key's goes on to the
  * border: wk and wq. */
-template <int KT>
-__device__ __forceinline__ void row_vector_scores(const recur_core &a, const shared<T> &s,
+template <int KT, bool VECTOR>
+__device__ __forceinline__ void row_vector_scores(const one_args &a, board<KT, VECTOR> &s,
                                                   uint32_t r)
 {
 	const uint32_t lane = threadIdx.x & 31;
-	constexpr int each = KT / 2;
+	constexpr int each = KT / 2, kpad = KT * 16;
 	for (uint32_t j = threadIdx.x >> 5; j <= r; j += blockDim.x >> 5) {
 		float q[each], k[each], sq = 0, sk = 0;
 #pragma unroll
 		for (int e = 0; e < each; e++) {
-			q[e] = __bfloat162float(s.q[r * s.ld + e * 32 + lane]);
+			q[e] = __bfloat162float(s.q[e * 32 + lane]);
 			k[e] = __bfloat162float(s.k[r * s.ld + e * 32 + lane]);
 		}
 		for (uint32_t i = r; i > j; i--)
 #pragma unroll
 			for (int e = 0; e < each; e++) {
-				const float f = s.av[i * a.kpad + e * 32 + lane];
+				const float f = s.av[i * kpad + e * 32 + lane];
 				q[e] = __fmul_rn(q[e], f);
 				k[e] = __fmul_rn(k[e], f);
 			}
@@ -163,22 +87,22 @@ __device__ __forceinline__ void row_vector_scores(const recur_core &a, const sha
 #pragma unroll
 			for (int e = 0; e < each; e++) {
 				const float f = s.av[e * 32 + lane];
-				s.wq[r * s.ld + e * 32 + lane] = __float2bfloat16_rn(__fmul_rn(q[e], f));
-				s.wk[r * s.ld + e * 32 + lane] = __float2bfloat16_rn(__fmul_rn(k[e], f));
+				s.wq[e * 32 + lane] = __float2bfloat16_rn(__fmul_rn(q[e], f));
+				s.wk[e * 32 + lane] = __float2bfloat16_rn(__fmul_rn(k[e], f));
 			}
 	}
 }
 
 /* Row r of T, which goes to its ring, and of M, and gamma; by one warp, lane j has token j, its
  * factor and gain. Loops are unrolled, so that what they read is on its way at once. */
-__device__ __forceinline__ void row_weights(const recur_core &a, const work &w, size_t entry,
-                                            uint32_t r, const shared<T> &s, float factor,
-                                            float gain, float beta)
+template <int KT, bool VECTOR>
+__device__ __forceinline__ void row_weights(const one_args &a, const place &w, board<KT, VECTOR> &s,
+                                            float factor, float gain, float beta)
 {
-	const uint32_t lane = threadIdx.x & 31, c = lane & 15;
+	const uint32_t lane = threadIdx.x & 31, c = lane & 15, r = w.r;
 	const int down_to = lane < Q ? (int)lane : -1; /* lane 16 has the product of all: gamma */
 	float f = 1, m = 0;
-	if (!a.vector)
+	if (!VECTOR)
 #pragma unroll
 		for (int i = Q - 1; i >= 0; i--) {
 			const float x = __shfl_sync(~0u, factor, i);
@@ -187,20 +111,18 @@ __device__ __forceinline__ void row_weights(const recur_core &a, const work &w, 
 	const float p = lane <= r ? __fmul_rn(s.sq[c], f) : 0;
 	if (a.delta) {
 		const float l = lane < r ? __fmul_rn(__fmul_rn(s.sk[c], f), beta) : 0;
-		float x = 0, t[Q - 1];
-#pragma unroll
-		for (uint32_t j = 0; j < Q - 1; j++)
-			t[j] = s.t[j * LDM + c];
+		float x = 0;
 #pragma unroll
 		for (uint32_t j = 0; j < Q - 1; j++) {
+			const float t = s.t[j * LDM + c];
 			const float lj = __shfl_sync(~0u, l, j), pj = __shfl_sync(~0u, p, j);
-			x = j < r ? __fmaf_rn(lj, t[j], x) : x;
-			m = j < r ? __fmaf_rn(pj, t[j], m) : m;
+			x = j < r ? __fmaf_rn(lj, t, x) : x;
+			m = j < r ? __fmaf_rn(pj, t, m) : m;
 		}
 		x = (c == r ? 1 : 0) - x;
 		m = __fmaf_rn(__shfl_sync(~0u, p, r), x, m);
 		if (lane < Q)
-			((float *)(w.unit + a.unit.t))[entry * Q + c] = x;
+			((float *)(w.unit + a.unit.t))[w.entry * Q + c] = x;
 	} else {
 		m = a.gain && lane <= r ? __fmul_rn(p, lane == r ? beta : gain) : p;
 		if (a.skip && lane == r)
@@ -209,161 +131,395 @@ __device__ __forceinline__ void row_weights(const recur_core &a, const work &w, 
 	if (lane < Q)
 		s.m[c] = m;
 	if (lane == Q)
-		s.gamma[0] = f;
+		s.numbers[1] = f;
 }
 
-/* x of the chunk's earlier tokens, in C's place; those after them are zero. */
-__device__ __forceinline__ void old_inputs(const recur_core &a, const work &w, uint32_t first_token,
-                                           uint32_t r, uint32_t col, float (&x)[2][4])
-{
-	const unsigned char *ring = w.unit + a.unit.x;
-	const size_t first = (size_t)first_token * a.unit.cols + col;
-	each_of([&](int half, int i, uint32_t j, uint32_t c) {
-		const size_t at = first + j * a.unit.cols + c;
-		x[half][i] = 0;
-		if (j < r)
-			x[half][i] =
-				a.delta
-					? ((const volatile float *)ring)[at]
-					: __bfloat162float(__ushort_as_bfloat16(((const volatile uint16_t *)ring)[at]));
-	});
-}
-
+/* What S says of k (c[0], c[2]) and q (c[1], c[3]) in lanes t = 0, columns g and g + 8, of each of
+ * the warp's tiles. */
 template <int KT>
-__global__ void __launch_bounds__(RECUR_UNIT * 2, KT <= 8 ? 2 : 1) step(const recur_core a)
+__device__ __forceinline__ void ask(const float4 *S, uint32_t tiles, const T *wk, const T *wq,
+                                    const T *zero, float (&c)[TILES][4])
 {
-	extern __shared__ __align__(16) unsigned char memory[];
-	__shared__ __align__(16) T zero[8];
-	const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2;
-	const mx_device_span span = a.step.spans[blockIdx.y];
-	mx_pdl_launch();
-	if (span.n != 1 || span.kind == MX_SPAN_DRAFT) {
-		mx_pdl_wait();
-		return;
-	}
-	shared<T> s;
-	columns<T, 1, KT> state;
-	share(memory, a.kpad, a.vector, &s);
-	work w;
-	w.head = shared_head(blockIdx.x, a.per_unit);
-	w.col = (blockIdx.x - w.head * a.unit.per_head) * a.unit.cols;
-	w.row = span.row, w.pos = span.pos, w.end = span.pos + 1, w.keep_from = span.pos;
-	w.unit = a.step.slot_base + span.slot * a.step.slot_stride + blockIdx.x * a.unit.bytes;
-	const uint32_t from = span.pos / Q * Q, r = span.pos - from, col = warp * 16;
-	const uint32_t first = ring_of(a, from);
-	const size_t entry = first + r;
-	const uint32_t border = *(const volatile uint32_t *)w.unit;
-	state.read(a, w, warp);
-	load_old<KT>(a, w, first, r, s);
-	float x[2][4], f, gain, own_f, beta;
-	old_numbers(a, w, first, r, &f, &gain);
-	old_inputs(a, w, first, r, col, x);
-	if (threadIdx.x < 8)
-		zero[threadIdx.x] = __float2bfloat16_rn(0);
-	if (border < from) { /* there are chunks that are whole by now */
-		asm volatile("cp.async.wait_all;" ::: "memory");
-		__syncthreads();
-		for (uint32_t at = border; at < from; at += Q) {
-			const part p = {at, Q, Q, true};
-			load(a, w, p, s);
-			__syncthreads();
-			if (a.vector)
-				vector_scores(a, p, s);
-			decay_scores(a, p, s);
-			__syncthreads();
-			run_chunk(a, w, p, s, warp, state);
-			__syncthreads();
-		}
-		load_old<KT>(a, w, first, r, s);
-	}
-	mx_pdl_wait();
-	load_own(a, w, entry, r, s);
-	own_numbers(a, w, entry, &own_f, &beta);
-	const uint32_t hv = shared_head(w.head, a.per_v);
-	const T *v = (const T *)a.v + ((size_t)w.row * a.v_heads + hv) * a.vpad + w.col + col + g;
-	const T v0 = v[0], v1 = v[8];
-	if (border < from)
-		state.write(a, w, warp);
-	keep_inputs<T>(a, span);
-	if (lane == r)
-		f = own_f;
-	asm volatile("cp.async.wait_all;" ::: "memory");
-	__syncthreads();
-	if (a.vector) {
-		row_vector_scores<KT>(a, s, r);
-		__syncthreads();
-	} else if (warp == 0)
-		row_scores<KT>(s, zero, r);
-	__syncwarp();
-	if (warp == 0)
-		row_weights(a, w, entry, r, s, f, gain, beta);
-	float c[4] = {0, 0, 0, 0};
 #pragma unroll
 	for (int i = 0; i < KT; i += 2) {
 		operand_b<1> b[2];
-		pair_b(s.wk + r * s.ld, s.wq + r * s.ld, zero, 16 * i, b);
-		mma(c, sums_a<1>(state.S[i]).r[0], b[0].r[0]);
-		mma(c, sums_a<1>(state.S[i + 1]).r[0], b[1].r[0]);
+		pair_b(wk, wq, zero, 16 * i, b);
+#pragma unroll
+		for (int n = 0; n < 2; n++)
+#pragma unroll
+			for (uint32_t tile = 0; tile < TILES; tile++) {
+				if (tile >= tiles)
+					break;
+				const float4 *at = S + (tile * KT + i + n) * 64;
+				const float4 lo = at[0], hi = at[32];
+				const float two[2][4] = {{lo.x, lo.y, lo.z, lo.w}, {hi.x, hi.y, hi.z, hi.w}};
+				mma(c[tile], sums_a<1>(two).r[0], b[n].r[0]);
+			}
 	}
-	__syncthreads();
-	/* lanes t = 0 have what S says of k and q, in columns g and g + 8 */
-	float x0 = __bfloat162float(v0), x1 = __bfloat162float(v1);
-	const float gamma = a.vector ? 1 : s.gamma[0], b = beta;
-	const size_t place = entry * a.unit.cols + col + g;
-	if (a.delta) {
-		x0 = __fmul_rn(b, __fmaf_rn(-gamma, c[0], x0));
-		x1 = __fmul_rn(b, __fmaf_rn(-gamma, c[2], x1));
-	}
-	if (lane % 4 == 0 && a.delta) {
-		((float *)(w.unit + a.unit.x))[place] = x0;
-		((float *)(w.unit + a.unit.x))[place + 8] = x1;
-	} else if (lane % 4 == 0) {
-		((T *)(w.unit + a.unit.x))[place] = v0;
-		((T *)(w.unit + a.unit.x))[place + 8] = v1;
-	}
-	x0 = __shfl_sync(~0u, x0, lane & ~3u);
-	x1 = __shfl_sync(~0u, x1, lane & ~3u);
-	each_of([&](int half, int i, uint32_t j, uint32_t) {
-		if (j == r)
-			x[half][i] = i < 2 ? x0 : x1;
-	});
-	float o[4] = {c[1] * gamma, 0, c[3] * gamma, 0};
+}
+
+/* The row's outputs in the warp's columns; c: what S says, x: of earlier tokens. */
+template <int KT, bool VECTOR>
+__device__ __forceinline__ void answer(const one_args &a, const place &w, board<KT, VECTOR> &s,
+                                       uint32_t col, uint32_t tiles, const float (&c)[TILES][4],
+                                       float (&x)[TILES][2][4])
+{
+	const uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+	const float gamma = s.numbers[1], beta = s.numbers[0];
 	operand_b<2> m = {};
 	if (g == 0) {
 		take<2>(s.m + 2 * lane, m.r, 0);
 		take<2>(s.m + 2 * lane + 8, m.r, 1);
 	}
-	multiply(o, sums_a<2>(x), m);
-	float *y = a.y + ((size_t)w.row * a.heads + w.head) * a.v_dim;
-	if (lane % 4 == 0 && w.col + col + g < a.v_dim)
-		y[w.col + col + g] = o[0];
-	if (lane % 4 == 0 && w.col + col + g + 8 < a.v_dim)
-		y[w.col + col + g + 8] = o[2];
-	if (threadIdx.x == 0 && border < from)
-		*(uint32_t *)w.unit = from;
+	/* whether an element of x is the row's: of tokens 2 t, 2 t + 1, and those 8 further */
+	const uint32_t own = w.r - 2 * t;
+	float o[TILES][4];
+#pragma unroll
+	for (uint32_t n = 0; n < TILES; n++) {
+		const T v0 = s.v[col + 16 * n + g], v1 = s.v[col + 16 * n + g + 8];
+		float x0 = __bfloat162float(v0), x1 = __bfloat162float(v1);
+		if (a.delta) {
+			x0 = __fmul_rn(beta, __fmaf_rn(-gamma, c[n][0], x0));
+			x1 = __fmul_rn(beta, __fmaf_rn(-gamma, c[n][2], x1));
+		}
+		if (t == 0 && n < tiles) {
+			const uint32_t at = w.entry * a.unit.cols + col + 16 * n + g;
+			if (a.delta) {
+				float *ring = (float *)(w.unit + a.unit.x) + at;
+				ring[0] = x0, ring[8] = x1;
+			} else {
+				T *ring = (T *)(w.unit + a.unit.x) + at;
+				ring[0] = v0, ring[8] = v1;
+			}
+		}
+		x0 = __shfl_sync(~0u, x0, lane & ~3u);
+		x1 = __shfl_sync(~0u, x1, lane & ~3u);
+#pragma unroll
+		for (uint32_t e = 0; e < 4; e++) { /* tokens 0, 1, 8, 9 from 2 t on */
+			const bool is = own == (e & 1) + 8 * (e >> 1);
+			x[n][e >> 1][e & 1] = is ? x0 : x[n][e >> 1][e & 1];
+			x[n][e >> 1][2 + (e & 1)] = is ? x1 : x[n][e >> 1][2 + (e & 1)];
+		}
+		o[n][0] = c[n][1] * gamma, o[n][1] = 0, o[n][2] = c[n][3] * gamma, o[n][3] = 0;
+	}
+#pragma unroll
+	for (uint32_t n = 0; n < TILES; n++)
+		multiply(o[n], sums_a<2>(x[n]), m);
+	if (t)
+		return;
+#pragma unroll
+	for (uint32_t n = 0; n < TILES; n++) {
+		const uint32_t at = col + 16 * n + g;
+		if (n >= tiles)
+			return;
+		if (a.finish) {
+			s.y[at] = o[n][0];
+			s.y[at + 8] = o[n][2];
+			continue;
+		}
+		float *y = a.y + ((size_t)w.row * a.heads + w.head) * a.v_dim + w.col;
+		if (w.col + at < a.v_dim)
+			y[at] = o[n][0];
+		if (w.col + at + 8 < a.v_dim)
+			y[at + 8] = o[n][2];
+	}
 }
 
-template <int KT> cudaError_t launch(cudaStream_t stream, const recur_core &a)
+/* ---- the kernel ---- */
+
+struct nothing {
+};
+
+/* MORE: recur_core, with what other kernels computed of the row; or nothing. */
+template <int KT, bool VECTOR, typename MORE>
+__global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
+                                                               : VECTOR ? 2
+                                                                        : 3)
+	step(const __grid_constant__ one_args a, const __grid_constant__ MORE more)
 {
-	return mx_launch(step<KT>, dim3(a.heads * a.unit.per_head, a.step.n_spans),
-	                 dim3(a.unit.cols * 2), share<T>(NULL, a.kpad, a.vector, NULL), stream, a);
+	constexpr bool FUSED = sizeof(MORE) == sizeof(nothing);
+	extern __shared__ __align__(128) unsigned char memory[];
+	board<KT, VECTOR> &s = *(board<KT, VECTOR> *)memory;
+	const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+	const uint32_t col = warp * TILES * 16, tiles = tiles_of(a, warp);
+	const bool of_row = warp + 1 == blockDim.x >> 5;
+	const bool has_part = FUSED && !of_row && warp < (VECTOR ? 4 : 3) && a.streams[warp].there;
+	const bool wide = a.finish && a.unit.cols == 128;
+	uint32_t u = blockIdx.x, use = 0, border = 0;
+	/* begins to bring what the unit has from earlier steps */
+	const auto announce = [&](const place &w) {
+		if (tiles && lane == 0) {
+			copies_expect(s.arrived + warp, tiles * KT * 1024);
+			copy_begin(s.S + warp * TILES * KT * 256, w.unit + a.unit.S + warp * TILES * KT * 1024,
+			           tiles * KT * 1024, s.arrived + warp);
+		}
+		border = *(const volatile uint32_t *)w.unit;
+		earlier_begin(a, w.unit, w.first, w.r, s);
+		if (of_row) {
+			rings_near(a, w);
+			if (FUSED)
+				numbers_near<VECTOR>(a, w);
+		} else if (has_part)
+			part_near(a, warp, w);
+		__syncwarp();
+	};
+	mx_pdl_launch();
+	if (lane == 0 && tiles)
+		copies_init(s.arrived + warp);
+	if (of_row && lane < 8)
+		s.zero[lane] = __float2bfloat16_rn(0);
+	__syncwarp();
+	if (threadIdx.x == 0)
+		s.places[0] = place_of(a, u);
+	__syncthreads();
+	if (s.places[0].n == 1)
+		announce(s.places[0]);
+	mx_pdl_wait();
+	for (uint32_t turn = 0;; turn ^= 1) {
+		const place &w = s.places[turn];
+		place &next = s.places[turn ^ 1];
+		const bool there = w.n == 1;
+		const T *gate = a.proj + (size_t)w.row * a.ld_proj + a.streams[ONE_GATE].at;
+		float own_f = 1, beta = 0, f = 1, b = 0; /* of the row's warp; f, b: lane j's token's */
+		uint2 gates = make_uint2(0, 0);
+		if (there) {
+			if (border < w.from) {
+				asm volatile("cp.async.wait_all;" ::: "memory");
+				add_chunks<KT, VECTOR>(a, u, use);
+				earlier_begin(a, w.unit, w.first, w.r, s);
+			}
+			if (of_row) {
+				own_terms terms;
+				if (FUSED)
+					open_numbers<VECTOR>(a, w, terms);
+				old_numbers<VECTOR>(a, w, w.first, w.r, &f, &b);
+				gates = load_if(wide && a.streams[ONE_GATE].there,
+				                (const uint2 *)(gate + w.head * 128 + lane * 4));
+				if constexpr (FUSED)
+					close_numbers<VECTOR>(a, terms, &own_f, &beta);
+				else
+					load_numbers<VECTOR>(more, w, &own_f, &beta);
+				keep_numbers<VECTOR>(a, w, own_f, beta);
+				s.numbers[0] = beta;
+			} else if (has_part) {
+				lane_part part;
+				const uint4 read = open_part(a, warp, w, part);
+				close_part(a, warp, w, s, part, read);
+			}
+			if constexpr (!FUSED)
+				load_own(a, more, w, s);
+			asm volatile("cp.async.wait_all;" ::: "memory");
+			__syncthreads();
+		}
+		const uint32_t next_u = u + gridDim.x;
+		if (of_row && lane == 0 && next_u < a.n_units)
+			next = place_of(a, next_u);
+		float c[TILES][4] = {}, x[TILES][2][4];
+		if (there) { /* what S and the chunk's tokens say */
+			if (VECTOR) {
+				row_vector_scores(a, s, w.r);
+				__syncthreads();
+			}
+			if (of_row) {
+				if (!VECTOR)
+					row_scores(s, w.r);
+				row_weights(a, w, s, lane == w.r ? own_f : f, b, beta);
+			} else if (tiles) {
+#pragma unroll
+				for (uint32_t n = 0; n < TILES; n++)
+					old_inputs(a, w, w.first, n < tiles ? w.r : 0, col + 16 * n, x[n]);
+				copies_wait(s.arrived + warp, use);
+				ask<KT>((const float4 *)s.S + warp * TILES * KT * 64 + lane, tiles,
+				        VECTOR ? s.wk : s.k + w.r * s.ld, VECTOR ? s.wq : s.q, s.zero, c);
+			}
+			use ^= 1;
+		}
+		__syncthreads();
+		if (next_u < a.n_units && next.n == 1)
+			announce(next);
+		if (there) {
+			if (tiles)
+				answer(a, w, s, col, tiles, c, x);
+			if constexpr (!FUSED) {
+				mx_device_span span = {};
+				span.row = w.row, span.n = 1, span.pos = w.pos, span.slot = w.slot;
+				span.kind = w.kind;
+				keep_inputs<T>(more, span, w.number);
+			}
+			float4 weight = make_float4(1, 1, 1, 1), gate_of = weight;
+			if (of_row && wide) {
+				if (a.norm.weight)
+					weight = load4(a.norm.weight + (a.norm.weight_per_group ? w.head * 128 : 0) +
+					               lane * 4);
+				gate_of = gates_of_128(a, gates);
+			}
+			__syncthreads();
+			if (of_row && wide)
+				head_of_128(a, w.row * a.norm.groups + w.head, load4(s.y + lane * 4), weight,
+				            gate_of);
+			else if (of_row && a.finish)
+				group<T, true, false, 4>(a, s.y, gate, w.row, w.head, lane, 32, NULL);
+		}
+		if (next_u >= a.n_units)
+			return;
+		u = next_u;
+	}
 }
 
-template <int KT> cudaError_t prepare(uint32_t kpad)
+/* ---- the host's side ---- */
+
+one_stream stream_of(const recur_source &s, uint64_t shared)
 {
-	return cudaFuncSetAttribute(step<KT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                            (int)share<T>(NULL, kpad, true, NULL));
+	one_stream o = {};
+	const bool split = s.heads && s.per < s.heads;
+	o.there = s.heads > 0;
+	o.w = s.conv ? s.w : NULL;
+	o.bias = s.conv ? s.conv_bias : s.bias;
+	o.shared = shared;
+	o.at = s.off;
+	o.n = split ? s.per : 0;
+	o.per = split ? (((uint64_t)1 << 32) + s.per - 1) / s.per : 0;
+	o.stride = s.stride;
+	o.dim = s.dim;
+	o.channel = s.channel;
+	o.gates = s.gates;
+	o.conv = s.conv;
+	o.silu = s.silu;
+	return o;
+}
+
+one_args args_of(const recur_one &p)
+{
+	const recur_core &c = p.core;
+	const recur_rows &r = p.rows;
+	one_args a = {};
+	a.spans = c.step.spans;
+	a.slots = c.step.slot_base;
+	a.slot_stride = c.step.slot_stride;
+	a.per_unit = c.per_unit;
+	a.units = c.heads * c.unit.per_head;
+	a.n_units = a.units * c.step.n_spans;
+	a.unit = c.unit;
+	a.conv = c.conv;
+	a.delta = c.delta, a.gain = c.gain, a.decays = c.decays, a.finish = p.finish;
+	a.fixed_b = c.fixed_b, a.fixed_a = c.fixed_a, a.skip = c.skip;
+	a.streams[ONE_K] = stream_of(r.source[MX_RECUR_K], c.per_k);
+	a.streams[ONE_Q] = stream_of(r.source[MX_RECUR_Q], c.per_q);
+	a.streams[ONE_V] = stream_of(r.source[MX_RECUR_V], c.per_v);
+	a.streams[ONE_A] = stream_of(r.source[MX_RECUR_A], c.per_a);
+	a.streams[ONE_BETA] = stream_of(r.source[MX_RECUR_BETA], (uint64_t)1 << 32);
+	a.streams[ONE_GATE] = stream_of(p.out.source, (uint64_t)1 << 32);
+	a.proj = (const T *)r.proj, a.gates = (const float *)r.gates;
+	a.ld_proj = (uint32_t)r.ld_proj, a.ld_gates = (uint32_t)r.ld_gates;
+	a.feature = r.feature;
+	a.norm_of[ONE_K] = r.norm[MX_RECUR_K], a.norm_of[ONE_Q] = r.norm[MX_RECUR_Q];
+	a.scale_of[ONE_K] = r.scale[MX_RECUR_K], a.scale_of[ONE_Q] = r.scale[MX_RECUR_Q];
+	a.decay = r.decay, a.beta = r.beta;
+	a.decay_min = r.decay_min, a.beta_scale = r.beta_scale;
+	a.step_min = r.step_min, a.step_max = r.step_max;
+	a.pre = r.pre, a.mul = r.mul, a.add = r.add;
+	a.k_is_rest = r.k_is_rest, a.ones = r.one, a.has_beta = c.b != NULL;
+	a.has_norm = p.out.has_norm, a.norm = p.out.norm, a.gate_scale = p.out.gate_scale;
+	a.heads = c.heads, a.v_dim = c.v_dim;
+	a.out = p.out.out, a.y = c.y;
+	return a;
+}
+
+template <int KT, bool VECTOR, typename MORE> cudaError_t prepare()
+{
+	return cudaFuncSetAttribute(step<KT, VECTOR, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                            (int)board_bytes<KT, VECTOR>(RECUR_UNIT));
+}
+
+/* As many blocks as the GPU holds at once: each computes several units, and brings the next one's
+ * state while it computes. */
+template <int KT, bool VECTOR, typename MORE>
+cudaError_t launch(cudaStream_t stream, const recur_one &p, const MORE &more)
+{
+	const one_args a = args_of(p);
+	const uint32_t jobs = VECTOR ? 4 : 3, warps = (a.unit.cols / 16 + TILES - 1) / TILES;
+	const uint32_t threads = ((warps < jobs ? jobs : warps) + 1) * 32;
+	const size_t smem = board_bytes<KT, VECTOR>(a.unit.cols);
+	int device = 0, sms = 0, each = 0;
+	cudaError_t e = cudaGetDevice(&device);
+	if (e == cudaSuccess)
+		e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+	if (e == cudaSuccess)
+		e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, step<KT, VECTOR, MORE>,
+		                                                  (int)threads, smem);
+	if (e != cudaSuccess)
+		return e;
+	const uint32_t most = (uint32_t)(sms * (each > 0 ? each : 1));
+	return mx_launch(step<KT, VECTOR, MORE>, dim3(a.n_units < most ? a.n_units : most),
+	                 dim3(threads), smem, stream, a, more);
+}
+
+/* One kernel for each size of keys and kind of factors. */
+template <int KT> cudaError_t launch_of(cudaStream_t stream, const recur_one &p)
+{
+	if constexpr (KT <= 8)
+		if (p.fused)
+			return p.core.vector ? launch<KT, true>(stream, p, nothing{})
+			                     : launch<KT, false>(stream, p, nothing{});
+	return p.core.vector ? launch<KT, true>(stream, p, p.core)
+	                     : launch<KT, false>(stream, p, p.core);
+}
+
+template <int KT> cudaError_t prepare_of()
+{
+	cudaError_t e = prepare<KT, false, recur_core>();
+	if (e == cudaSuccess)
+		e = prepare<KT, true, recur_core>();
+	if constexpr (KT <= 8) {
+		if (e == cudaSuccess)
+			e = prepare<KT, false, nothing>();
+		if (e == cudaSuccess)
+			e = prepare<KT, true, nothing>();
+	}
+	return e;
+}
+
+bool aligned(const void *p)
+{
+	return (uintptr_t)p % 16 == 0;
 }
 
 } // namespace
 
-cudaError_t recur_cuda_step(cudaStream_t stream, const struct recur_core *a)
+bool recur_cuda_step_can_fuse(const struct recur_one *p)
 {
-	switch (a->kpad) {
-	case 32: return launch<2>(stream, *a);
-	case 64: return launch<4>(stream, *a);
-	case 128: return launch<8>(stream, *a);
-	case 256: return launch<16>(stream, *a);
+	const recur_rows &a = p->rows;
+	if (a.first || a.v_times_rest || a.channel || !recur_cuda_heads_can(&a))
+		return false;
+	for (int s = 0; s <= MX_RECUR_BETA; s++) {
+		const recur_source &from = a.source[s];
+		const bool numbers = s == MX_RECUR_BETA || (s == MX_RECUR_A && !a.vector);
+		if (!from.heads)
+			continue;
+		if (numbers ? !from.gates : !aligned(from.bias) || !aligned(from.conv_bias))
+			return false;
+		if (from.conv && (from.gates || s > MX_RECUR_V || !aligned(from.w)))
+			return false;
+	}
+	return true;
+}
+
+bool recur_cuda_step_can_finish(const struct recur_one *p)
+{
+	const recur_out &a = p->out;
+	const uint32_t cols = p->core.unit.cols;
+	return in_order(a) && p->core.unit.per_head == 1 && a.norm.groups == p->core.heads &&
+	       a.norm.dim == a.head_dim &&
+	       (cols < 128 ? a.head_dim <= cols : recur_cuda_out_of_128(&a));
+}
+
+cudaError_t recur_cuda_step(cudaStream_t stream, const struct recur_one *p)
+{
+	switch (p->core.kpad) {
+	case 32: return launch_of<2>(stream, *p);
+	case 64: return launch_of<4>(stream, *p);
+	case 128: return launch_of<8>(stream, *p);
+	case 256: return launch_of<16>(stream, *p);
 	default: return cudaErrorInvalidValue;
 	}
 }
@@ -371,10 +527,10 @@ cudaError_t recur_cuda_step(cudaStream_t stream, const struct recur_core *a)
 cudaError_t recur_cuda_step_prepare(uint32_t kpad)
 {
 	switch (kpad) {
-	case 32: return prepare<2>(kpad);
-	case 64: return prepare<4>(kpad);
-	case 128: return prepare<8>(kpad);
-	case 256: return prepare<16>(kpad);
+	case 32: return prepare_of<2>();
+	case 64: return prepare_of<4>();
+	case 128: return prepare_of<8>();
+	case 256: return prepare_of<16>();
 	default: return cudaErrorInvalidValue;
 	}
 }

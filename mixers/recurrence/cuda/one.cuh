@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step of one token (step.cu): its arguments, its shared memory, the tokens before it. */
+#ifndef MX_MIXERS_RECURRENCE_CUDA_ONE_CUH
+#define MX_MIXERS_RECURRENCE_CUDA_ONE_CUH
+
+#include <stddef.h>
+
+#include "mixers/recurrence/cuda/async.cuh"
+#include "mixers/recurrence/cuda/chunk.cuh"
+#include "mixers/recurrence/cuda/gated.cuh"
+
+#define TAPS  4 /* most taps of convolutions that are computed here */
+#define TILES 2 /* tiles of 16 columns of a warp */
+
+namespace
+{
+
+typedef __nv_bfloat16 T;
+
+/* Streams in the order in which warps take them, and those that the row's warp reads. */
+enum one_job { ONE_K, ONE_Q, ONE_V, ONE_A, ONE_BETA, ONE_GATE };
+
+/* A stream, or a number of each head, as the kernel sees it: element i of head h is at at + h / n *
+ * stride + h % n * dim + i of the product's row, where per is 2^32 / n, rounded up. */
+struct one_stream {
+	const float *w, *bias; /* taps and bias, both of the convolution if there is one; NULL = none */
+	uint64_t per, shared;  /* shared: recur_core's number for the heads that share an element's */
+	uint32_t at, n, stride, dim, channel;
+	bool there, gates, conv, silu;
+};
+
+/* What recur_one says, as compact as it can be: a block waits for each part of its arguments. */
+struct one_args {
+	const mx_device_span *spans;
+	unsigned char *slots;
+	size_t slot_stride;
+	uint32_t units, n_units; /* of a span, of all spans */
+	uint64_t per_unit;
+	recur_unit unit;
+	recur_conv conv;
+	bool delta, gain, decays, finish;
+	float fixed_b;
+	const float *fixed_a, *skip;
+	one_stream streams[6]; /* of enum one_job */
+	const T *proj;
+	const float *gates;
+	uint32_t ld_proj, ld_gates;
+	/* of elements */
+	enum mx_recur_feature feature;
+	enum mx_recur_qk_norm norm_of[2]; /* of k, of q */
+	float scale_of[2];
+	enum mx_recur_decay_map decay;
+	enum mx_recur_beta_map beta;
+	float decay_min, beta_scale, step_min, step_max;
+	const float *pre, *mul, *add;
+	bool k_is_rest, ones, has_beta;
+	/* of outputs, if they are finished here: recur_out's members */
+	bool has_norm;
+	struct mx_recur_norm norm;
+	float gate_scale;
+	uint32_t heads, v_dim;
+	void *out;
+	float *y; /* else */
+};
+
+/* What a block works on. */
+struct place {
+	uint32_t head, col, row, pos, slot; /* col: first of the unit's */
+	uint32_t kind, n, number;           /* of the span; the unit's number in it */
+	uint32_t from, r;                   /* the chunk's first token, and the row's number in it */
+	uint32_t first, entry;              /* their entries in rings */
+	unsigned char *unit;
+};
+
+/* Shared memory of a block; all offsets but the end are the same for all units, S comes last. */
+template <int KT, bool VECTOR> struct board {
+	static constexpr uint32_t kpad = KT * 16, ld = kpad + 8, vectors = VECTOR ? 1 : 0;
+	uint64_t arrived[RECUR_UNIT / 16 / TILES]; /* S of each warp */
+	place places[2];                           /* the unit's, the next one's */
+	alignas(16) T zero[8];
+	float numbers[4];         /* beta, gamma */
+	float sk[Q], sq[Q], m[Q]; /* scores of k and q with the chunk's keys; row r of M */
+	float a[Q], b[Q], end[Q]; /* of a whole chunk: factor, gain, product of the factors after it */
+	float t[Q * LDM];
+	float y[RECUR_UNIT];
+	T k[Q * ld], q[ld], v[RECUR_UNIT]; /* [Q][ld] keys of the chunk's tokens, [ld], [columns] */
+	T wk[vectors * ld + 8], wq[vectors * ld + 8];            /* k_r and q, decayed to the border */
+	float av[vectors * Q * kpad + 4], d[vectors * kpad + 4]; /* factors; the product of a chunk's */
+	alignas(128) float S[4];                                 /* [warps][keys / 8][32 lanes][4] */
+};
+
+template <int KT, bool VECTOR> constexpr size_t board_bytes(uint32_t cols)
+{
+	typedef board<KT, VECTOR> whole;
+	return offsetof(whole, S) + (size_t)cols * KT * 16 * sizeof(float);
+}
+
+/* Entry of a chunk's first token in rings. */
+__device__ __forceinline__ uint32_t entry_of(const one_args &a, uint32_t from)
+{
+	return a.unit.cap == Q ? 0 : from % a.unit.cap;
+}
+
+/* Unit number u of all spans. */
+__device__ __forceinline__ place place_of(const one_args &a, uint32_t u)
+{
+	const uint32_t at = u / a.units;
+	const volatile mx_device_span *span = a.spans + at;
+	place w;
+	w.number = u - at * a.units;
+	w.row = span->row, w.n = span->n, w.pos = span->pos, w.slot = span->slot, w.kind = span->kind;
+	w.head = shared_head(w.number, a.per_unit);
+	w.col = (w.number - w.head * a.unit.per_head) * a.unit.cols;
+	w.unit = a.slots + w.slot * a.slot_stride + w.number * a.unit.bytes;
+	w.from = w.pos / Q * Q, w.r = w.pos - w.from;
+	w.first = entry_of(a, w.from), w.entry = w.first + w.r;
+	return w;
+}
+
+/* ---- earlier tokens ---- */
+
+/* Begins the copies of n tokens from entry `first` of the rings on. By the whole block; each thread
+ * waits for its own copies. */
+template <int KT, bool VECTOR>
+__device__ __forceinline__ void earlier_begin(const one_args &a, const unsigned char *unit,
+                                              uint32_t first, uint32_t n, board<KT, VECTOR> &s)
+{
+	constexpr uint32_t kpad = KT * 16, parts = KT * 2;
+	const T *k = (const T *)(unit + a.unit.k) + (size_t)first * kpad;
+	for (uint32_t i = threadIdx.x; i < n * parts; i += blockDim.x)
+		copy16(s.k + i / parts * s.ld + i % parts * 8, k + i * 8);
+	if (VECTOR) {
+		const float *f = (const float *)(unit + a.unit.a) + (size_t)first * kpad;
+		for (uint32_t i = threadIdx.x; i < n * kpad / 4; i += blockDim.x)
+			copy16(s.av + 4 * i, f + 4 * i);
+	}
+	if (a.delta) {
+		const float *t = (const float *)(unit + a.unit.t) + (size_t)first * Q;
+		for (uint32_t i = threadIdx.x; i < n * 4; i += blockDim.x)
+			copy16(s.t + i / 4 * LDM + i % 4 * 4, t + 4 * i);
+	}
+}
+
+/* Brings near what is read of the rings later: x of the chunk's tokens before the row; all of the
+ * chunk in front, which is to be added to S. By a warp. */
+__device__ __forceinline__ void rings_near(const one_args &a, const place &w)
+{
+	const uint32_t lane = threadIdx.x & 31;
+	const uint32_t x_row = a.unit.cols * (a.delta ? sizeof(float) : sizeof(T));
+	const bool adds = !w.r && w.pos;
+	const uint32_t n = adds ? Q : w.r, first = adds ? entry_of(a, w.pos - Q) : w.first;
+	const unsigned char *x = w.unit + a.unit.x + first * x_row;
+	for (uint32_t i = lane * 128; i < n * x_row; i += 32 * 128)
+		line_near(x + i);
+	if (!adds)
+		return;
+	const uint32_t k_row = (a.unit.x - a.unit.k) / a.unit.cap;
+	for (uint32_t i = lane * 128; i < Q * k_row; i += 32 * 128)
+		line_near(w.unit + a.unit.k + first * k_row + i);
+	if (a.delta && lane < 8)
+		line_near(w.unit + a.unit.t + first * Q * sizeof(float) + lane * 128);
+}
+
+/* Factors and gains of n earlier tokens: those of lane j's. */
+template <bool VECTOR>
+__device__ __forceinline__ void old_numbers(const one_args &a, const place &w, uint32_t first,
+                                            uint32_t n, float *f, float *b)
+{
+	const uint32_t j = threadIdx.x & 31;
+	const bool factors = j < n && a.decays && !VECTOR;
+	const float *ring = (const float *)(w.unit + a.unit.a) + first + j;
+	*f = load_if(factors, a.fixed_a ? a.fixed_a + w.head : ring, 1);
+	*b = load_if(j < n && a.gain, (const float *)(w.unit + a.unit.b) + first + j, 0);
+}
+
+/* x of n earlier tokens, in C's place; those after them are zero. */
+__device__ __forceinline__ void old_inputs(const one_args &a, const place &w, uint32_t first,
+                                           uint32_t n, uint32_t col, float (&x)[2][4])
+{
+	const unsigned char *ring = w.unit + a.unit.x;
+	const uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, cols = a.unit.cols;
+	const uint32_t at = (first + 2 * t) * cols + col + g;
+	each_of([&](int half, int i, uint32_t, uint32_t) { x[half][i] = 0; });
+	if (a.delta)
+		each_of([&](int half, int i, uint32_t j, uint32_t) {
+			if (j < n)
+				x[half][i] =
+					((const volatile float *)ring)[at + (8 * half + (i & 1)) * cols + 8 * (i >> 1)];
+		});
+	else
+		each_of([&](int half, int i, uint32_t j, uint32_t) {
+			if (j < n)
+				x[half][i] = __bfloat162float(__ushort_as_bfloat16(
+					((const volatile uint16_t *)
+				         ring)[at + (8 * half + (i & 1)) * cols + 8 * (i >> 1)]));
+		});
+}
+
+/* ---- whole chunks ---- */
+
+/* S of a warp, two tiles of keys after the other: S <- d S + u kd. */
+template <int KT, bool VECTOR>
+__device__ __forceinline__ void fold(board<KT, VECTOR> &s, float4 *S, float d,
+                                     const float (&u)[2][4])
+{
+	const uint32_t t = threadIdx.x & 3;
+	const operand_a<2> at = sums_a<2>(u);
+#pragma unroll 2
+	for (int i = 0; i < KT; i += 2) {
+		operand_b<1> b[4];
+		float c[4][4];
+		two_columns_b(s.k, s.ld, 16 * i, b);
+		two_columns_b(s.k, s.ld, 16 * i + 16, b + 2);
+#pragma unroll
+		for (int n = 0; n < 4; n++) {
+			const uint32_t k = 16 * i + 8 * n;
+			const float d0 = VECTOR ? s.d[k + 2 * t] : d, d1 = VECTOR ? s.d[k + 2 * t + 1] : d;
+			const float4 v = S[(2 * i + n) * 32];
+			c[n][0] = v.x * d0, c[n][1] = v.y * d1, c[n][2] = v.z * d0, c[n][3] = v.w * d1;
+		}
+		multiply_4(c[0], c[1], c[2], c[3], at, b);
+#pragma unroll
+		for (int n = 0; n < 4; n++)
+			S[(2 * i + n) * 32] = make_float4(c[n][0], c[n][1], c[n][2], c[n][3]);
+	}
+}
+
+/* Tiles of a warp. */
+__device__ __forceinline__ uint32_t tiles_of(const one_args &a, uint32_t warp)
+{
+	const uint32_t all = a.unit.cols / 16, first = warp * TILES;
+	return first >= all ? 0 : all - first < TILES ? all - first : TILES;
+}
+
+/* Adds the chunk whose first entry of rings is `first` to S. By the whole block; a warp has the
+ * columns from `col` on in `tiles` tiles. */
+template <int KT, bool VECTOR>
+__device__ void add_chunk(const one_args &a, const place &w, uint32_t first, board<KT, VECTOR> &s,
+                          float4 *S, uint32_t col, uint32_t tiles)
+{
+	constexpr uint32_t kpad = KT * 16;
+	float f, b;
+	earlier_begin(a, w.unit, first, Q, s);
+	if (threadIdx.x < 32) {
+		old_numbers<VECTOR>(a, w, first, Q, &f, &b);
+		if (threadIdx.x < Q)
+			s.a[threadIdx.x] = f, s.b[threadIdx.x] = b;
+	}
+	asm volatile("cp.async.wait_all;" ::: "memory");
+	__syncthreads();
+	if (VECTOR)
+		for (uint32_t e = threadIdx.x; e < kpad; e += blockDim.x) {
+			float p = 1;
+			for (int j = Q - 1; j >= 0; j--) {
+				T *k = s.k + j * s.ld + e;
+				*k = __float2bfloat16_rn(__fmul_rn(__bfloat162float(*k), p));
+				p = __fmul_rn(p, s.av[j * kpad + e]);
+			}
+			s.d[e] = p;
+		}
+	else if (threadIdx.x < Q)
+		s.end[threadIdx.x] = product(s.a, Q - 1, (int)threadIdx.x);
+	__syncthreads();
+	for (uint32_t n = 0; n < tiles; n++) {
+		float x[2][4];
+		old_inputs(a, w, first, Q, col + 16 * n, x);
+		if (a.delta) {
+			const operand_a<2> at = sums_a<2>(x);
+			float u[2][4] = {};
+			multiply(u[0], at, rows_b<2>(s.t, LDM, 0, 0));
+			multiply(u[1], at, rows_b<2>(s.t, LDM, 8, 0));
+			each_of([&](int half, int i, uint32_t, uint32_t) { x[half][i] = u[half][i]; });
+		}
+		if (!VECTOR)
+			each_of([&](int half, int i, uint32_t j, uint32_t) {
+				x[half][i] *= a.gain ? s.end[j] * s.b[j] : s.end[j];
+			});
+		fold<KT, VECTOR>(s, S + n * KT * 64, VECTOR ? 1 : s.end[0] * s.a[0], x);
+	}
+	__syncthreads();
+}
+
+/* Adds the chunks of unit u that are whole before the span's to S, which stays where none of their
+ * tokens can be taken back. By the whole block, a step in 16: it knows its work by itself, so that
+ * nothing is kept in registers for it. */
+template <int KT, bool VECTOR>
+__device__ __noinline__ void add_chunks(const one_args &a, uint32_t u, uint32_t use)
+{
+	extern __shared__ __align__(128) unsigned char memory[];
+	board<KT, VECTOR> &s = *(board<KT, VECTOR> *)memory;
+	const place w = place_of(a, u);
+	const uint32_t warp = threadIdx.x >> 5, border = *(const volatile uint32_t *)w.unit;
+	mx_device_span span = {};
+	span.pos = w.pos, span.n = w.n, span.kind = w.kind;
+	const uint32_t next = border_after(span, border, Q);
+	const uint32_t tiles = tiles_of(a, warp);
+	float4 *S = (float4 *)s.S + warp * TILES * KT * 64 + (threadIdx.x & 31);
+	if (tiles)
+		copies_wait(s.arrived + warp, use);
+	__syncthreads();
+	for (uint32_t at = border; at < w.from; at += Q) {
+		add_chunk<KT, VECTOR>(a, w, entry_of(a, at), s, S, warp * TILES * 16, tiles);
+		if (at + Q != next)
+			continue;
+		float4 *to = (float4 *)(w.unit + a.unit.S) + warp * TILES * KT * 64 + (threadIdx.x & 31);
+		for (uint32_t i = 0; i < tiles * KT * 2; i++)
+			to[i * 32] = S[i * 32];
+		if (threadIdx.x == 0)
+			*(uint32_t *)w.unit = next;
+	}
+	copies_after_writes();
+	__syncthreads();
+}
+
+} // namespace
+
+#endif
