@@ -29,7 +29,7 @@ struct one_stream {
 	bool there, gates, conv, silu;
 };
 
-/* What recur_one says, as compact as it can be: a block waits for each part of its arguments. */
+/* What recur_one says, in the kernel's terms. */
 struct one_args {
 	const mx_device_span *spans;
 	unsigned char *slots;

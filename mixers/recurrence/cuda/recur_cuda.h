@@ -115,7 +115,7 @@ struct recur_core {
 	float fixed_b;         /* beta of the delta rule without a stream */
 	const float *skip;     /* [heads] or NULL */
 	float *y;              /* [n_rows, heads * v_dim] */
-	/* bf16: spans of one token that stays are left to recur_cuda_step, long ones to
+	/* bf16: spans of one token are left to recur_cuda_step, long ones that stay to
 	 * recur_cuda_prompt. f32: recur_cuda_chunks computes all. */
 	bool all;
 	void *records;         /* of recur_cuda_prompt: n_records * heads of recur_cuda_record_bytes */
