@@ -81,6 +81,13 @@ static bool codes_form(const struct mx_quant_source *s, struct mx_quant *q)
 	return group_of(s, &q->group) && !(eight && s->zeros);
 }
 
+static void set_bytes(struct mx_quant *q, uint32_t cols)
+{
+	q->super_bytes = mx_quant_layout_of(q).bytes;
+	const size_t of = mx_quant_block_cols(q);
+	q->panel_bytes = (cols + of - 1) / of * q->super_bytes;
+}
+
 mx_status mx_quant_choose(const struct mx_quant_source *s, int bits, struct mx_quant *out)
 {
 	struct mx_quant q;
@@ -106,8 +113,40 @@ mx_status mx_quant_choose(const struct mx_quant_source *s, int bits, struct mx_q
 		break;
 	default: blocks_form(s->format, &q); break;
 	}
-	q.super_bytes = mx_quant_layout_of(&q).bytes;
-	q.panel_bytes = (s->cols + MX_QUANT_SUPER - 1) / MX_QUANT_SUPER * q.super_bytes;
+	set_bytes(&q, s->cols);
+	*out = q;
+	return MX_OK;
+}
+
+/* The form of fp8 in fragments. */
+static mx_status e4m3_form(const struct mx_quant_source *s, struct mx_quant *q)
+{
+	*q = (struct mx_quant){.codes = MX_CODES_E4M3,
+	                       .scales = s->scale_dtype == MX_F32   ? MX_SCALES_F32
+	                                 : s->scale_dtype == MX_F16 ? MX_SCALES_F16
+	                                                            : MX_SCALES_BF16};
+	return group_of(s, &q->group) && s->group_rows ? MX_OK : MX_E_UNSUPPORTED;
+}
+
+mx_status mx_quant_choose_fragments(const struct mx_quant_source *s, int bits, struct mx_quant *out)
+{
+	struct mx_quant q;
+	mx_status st = s->cols % 8                 ? MX_E_UNSUPPORTED /* x is read by 8 columns */
+	               : s->format == MX_QUANT_FP8 ? e4m3_form(s, &q)
+	                                           : mx_quant_choose(s, bits, &q);
+	if (st != MX_OK)
+		return st;
+	if (q.codes != MX_CODES_4 && q.codes != MX_CODES_E4M3) {
+		q.codes = MX_CODES_8;
+		q.center = 128;
+		q.table = NULL;
+	}
+	q.fragments = true;
+	if (q.group > MX_QUANT_FRAGMENT)
+		q.group = MX_QUANT_FRAGMENT;
+	if (q.scales != MX_SCALES_TWO && (q.group >= 64 || q.codes == MX_CODES_E4M3))
+		q.scales = MX_SCALES_F32; /* which costs little, and is read as it is */
+	set_bytes(&q, s->cols);
 	*out = q;
 	return MX_OK;
 }
@@ -199,6 +238,21 @@ static void decode_codes(const struct mx_quant_source *s, const struct mx_quant 
 	}
 }
 
+/* The same of MX_QUANT_FP8. A NaN makes its group's scale one, since the products read no NaN. */
+static void decode_e4m3(const struct mx_quant_source *s, const struct mx_quant *q, size_t row,
+                        size_t col, size_t n, struct mx_quant_part *out)
+{
+	const size_t groups = (s->cols + s->group - 1) / s->group;
+	const unsigned char *p = (const unsigned char *)s->codes + row * s->cols + col;
+	memcpy(out->code, p, n);
+	for (size_t g = 0; g * q->group < n; g++)
+		out->scale[g] = number_at(s->scales, s->scale_dtype,
+		                          row / s->group_rows * groups + (col + g * q->group) / s->group);
+	for (size_t i = 0; i < n; i++)
+		if ((p[i] & 127) == 127)
+			out->scale[i / q->group] = NAN;
+}
+
 static uint8_t clamp(float f, float low, float high)
 {
 	return (uint8_t)(f < low ? low : f > high ? high : f);
@@ -257,6 +311,8 @@ void mx_quant_decode(const struct mx_quant_source *s, const struct mx_quant *q, 
 	memset(out->code, q->center, sizeof out->code);
 	if (s->format == MX_QUANT_PLAIN)
 		decode_plain(s, q, row, col, n, out);
+	else if (s->format == MX_QUANT_FP8)
+		decode_e4m3(s, q, row, col, n, out);
 	else if (s->format < MX_QUANT_INT8)
 		mx_quant_decode_blocks(s->format,
 		                       (const unsigned char *)s->codes +
@@ -266,8 +322,18 @@ void mx_quant_decode(const struct mx_quant_source *s, const struct mx_quant *q, 
 		decode_codes(s, q, row, col, n, out);
 }
 
+/* As a half, the exponent's bias is 8 more: exact, but for NaN. */
+static float e4m3(uint8_t b)
+{
+	if ((b & 127) == 127)
+		return NAN;
+	return mx_f16_to_f32((uint16_t)((b & 0x80) << 8 | (b & 0x7f) << 7)) * 256;
+}
+
 float mx_quant_value(const struct mx_quant *q, const struct mx_quant_part *p, size_t i)
 {
+	if (q->codes == MX_CODES_E4M3)
+		return e4m3(p->code[i]) * p->scale[i / q->group];
 	const size_t g = i / q->group;
 	const bool two = q->scales == MX_SCALES_TWO;
 	const float scale = two ? p->scale[0] * p->second[g] : p->scale[g];
@@ -278,14 +344,6 @@ float mx_quant_value(const struct mx_quant *q, const struct mx_quant_part *p, si
 	if (q->offset != MX_OFFSET_MIN)
 		return v;
 	return v - (two ? p->minimum[0] * p->second_minimum[g] : p->minimum[g]);
-}
-
-/* As a half, the exponent's bias is 8 more: exact, but for NaN. */
-static float e4m3(uint8_t b)
-{
-	if ((b & 127) == 127)
-		return NAN;
-	return mx_f16_to_f32((uint16_t)((b & 0x80) << 8 | (b & 0x7f) << 7)) * 256;
 }
 
 static void expand_fp8(const struct mx_quant_source *s, size_t row, size_t col, size_t n, float *y)
@@ -375,9 +433,40 @@ static size_t byte_of(size_t r, size_t i, size_t *out_k)
 	return r * 4 + i % 4;
 }
 
+/* Codes of 8 bits lie in fragments as they are multiplied: signed. */
+static uint8_t fragment_flip(const struct mx_quant *q)
+{
+	return q->codes == MX_CODES_8 ? 0x80 : 0;
+}
+
+static void put_fragments(const struct mx_quant *q, unsigned char *words, size_t r,
+                          const uint8_t *code)
+{
+	const bool four = q->codes == MX_CODES_4;
+	const uint8_t flip = fragment_flip(q);
+	for (size_t i = 0; i < MX_QUANT_FRAGMENT; i++) {
+		unsigned shift;
+		const size_t at = 4 * mx_quant_fragment(four, r, i, &shift);
+		words[at + shift / 8] |= (unsigned char)((code[i] ^ flip) << shift % 8);
+	}
+}
+
+static uint8_t get_fragment(const struct mx_quant *q, const unsigned char *words, size_t r,
+                            size_t i)
+{
+	unsigned shift;
+	const size_t at = 4 * mx_quant_fragment(q->codes == MX_CODES_4, r, i, &shift);
+	const unsigned c = words[at + shift / 8];
+	return (uint8_t)(q->codes == MX_CODES_4 ? c >> shift % 8 & 15 : c ^ fragment_flip(q));
+}
+
 static void put_codes(const struct mx_quant *q, const struct mx_quant_layout *l,
                       unsigned char *super, size_t r, const uint8_t *code)
 {
+	if (q->fragments) {
+		put_fragments(q, super + l->codes, r, code);
+		return;
+	}
 	for (size_t i = 0; i < MX_QUANT_SUPER; i++) {
 		unsigned char *block = super + l->codes + i / MX_QUANT_BLOCK * l->block_bytes;
 		size_t k, at = byte_of(r, i % MX_QUANT_BLOCK, &k);
@@ -397,6 +486,8 @@ static void put_codes(const struct mx_quant *q, const struct mx_quant_layout *l,
 static uint8_t get_code(const struct mx_quant *q, const struct mx_quant_layout *l,
                         const unsigned char *super, size_t r, size_t i)
 {
+	if (q->fragments)
+		return get_fragment(q, super + l->codes, r, i);
 	const unsigned char *block = super + l->codes + i / MX_QUANT_BLOCK * l->block_bytes;
 	size_t k, at = byte_of(r, i % MX_QUANT_BLOCK, &k);
 	if (q->codes == MX_CODES_8)
@@ -409,24 +500,32 @@ static uint8_t get_code(const struct mx_quant *q, const struct mx_quant_layout *
 	return (uint8_t)c;
 }
 
+/* Place of row r among the 16 of a group. */
+static size_t place_of(const struct mx_quant *q, size_t r)
+{
+	return q->fragments ? 2 * (r % 8) + r / 8 : r;
+}
+
+/* Puts the columns of a part from `col` on, a block's; the part's groups have `group` columns. */
 static void put_part(const struct mx_quant *q, const struct mx_quant_layout *l,
-                     unsigned char *super, size_t r, const struct mx_quant_part *p)
+                     unsigned char *super, size_t r, const struct mx_quant_part *p, size_t col,
+                     size_t group)
 {
 	const bool two = q->scales == MX_SCALES_TWO;
 	for (size_t g = 0; g < l->groups; g++) {
-		const size_t at = g * MX_QUANT_ROWS + r;
+		const size_t at = g * MX_QUANT_ROWS + place_of(q, r), of = (col + g * q->group) / group;
 		if (!two || !g)
-			put_number(super, q->scales, at, p->scale[g]);
+			put_number(super, q->scales, at, p->scale[two ? 0 : of]);
 		if ((!two || !g) && q->offset == MX_OFFSET_MIN)
-			put_number(super + l->minima, q->scales, at, p->minimum[g]);
+			put_number(super + l->minima, q->scales, at, p->minimum[two ? 0 : of]);
 		if (two)
-			super[l->second + at] = (unsigned char)p->second[g];
+			super[l->second + at] = (unsigned char)p->second[of];
 		if (two && q->offset == MX_OFFSET_MIN)
-			super[l->second_minima + at] = (unsigned char)p->second_minimum[g];
+			super[l->second_minima + at] = (unsigned char)p->second_minimum[of];
 		if (q->offset == MX_OFFSET_ZERO)
-			super[l->zeros + at] = p->zero[g];
+			super[l->zeros + at] = p->zero[of];
 	}
-	put_codes(q, l, super, r, p->code);
+	put_codes(q, l, super, r, p->code + col);
 }
 
 static void get_part(const struct mx_quant *q, const struct mx_quant_layout *l,
@@ -434,7 +533,7 @@ static void get_part(const struct mx_quant *q, const struct mx_quant_layout *l,
 {
 	const bool two = q->scales == MX_SCALES_TWO;
 	for (size_t g = 0; g < l->groups; g++) {
-		const size_t at = g * MX_QUANT_ROWS + r;
+		const size_t at = g * MX_QUANT_ROWS + place_of(q, r);
 		if (!two || !g)
 			p->scale[g] = get_number(super, q->scales, at);
 		if ((!two || !g) && q->offset == MX_OFFSET_MIN)
@@ -446,20 +545,36 @@ static void get_part(const struct mx_quant *q, const struct mx_quant_layout *l,
 		if (q->offset == MX_OFFSET_ZERO)
 			p->zero[g] = super[l->zeros + at];
 	}
-	for (size_t i = 0; i < MX_QUANT_SUPER; i++)
+	for (size_t i = 0; i < mx_quant_block_cols(q); i++)
 		p->code[i] = get_code(q, l, super, r, i);
+}
+
+/* Makes codes of fewer bits, or of a table, codes of 8 bits: the number that is multiplied by the
+ * scale, plus 128. */
+static void widen(const struct mx_quant *as, uint8_t *code)
+{
+	for (size_t i = 0; i < MX_QUANT_SUPER; i++)
+		code[i] = (uint8_t)((as->table ? as->table[code[i]] : code[i] - as->center) + 128);
 }
 
 void mx_quant_pack(const struct mx_quant *q, const struct mx_quant_source *s, size_t first,
                    size_t n, void *to)
 {
 	const struct mx_quant_layout l = mx_quant_layout_of(q);
+	const size_t cols = mx_quant_block_cols(q);
+	struct mx_quant as; /* how the source has its codes */
 	struct mx_quant_part p;
+	if (!q->fragments || mx_quant_choose(s, q->codes == MX_CODES_4 ? 4 : 8, &as) != MX_OK)
+		as = *q;
 	memset(to, 0, q->panel_bytes);
 	for (size_t col = 0; col < s->cols; col += MX_QUANT_SUPER)
 		for (size_t r = 0; r < n; r++) {
-			mx_quant_decode(s, q, first + r, col, &p);
-			put_part(q, &l, (unsigned char *)to + col / MX_QUANT_SUPER * l.bytes, r, &p);
+			mx_quant_decode(s, &as, first + r, col, &p);
+			if (q->codes == MX_CODES_8 && q->codes != as.codes)
+				widen(&as, p.code);
+			for (size_t at = 0; at < MX_QUANT_SUPER && col + at < s->cols; at += cols)
+				put_part(q, &l, (unsigned char *)to + (col + at) / cols * l.bytes, r, &p, at,
+				         as.group);
 		}
 }
 
@@ -469,9 +584,10 @@ void mx_quant_row(const struct mx_weight *w, size_t row, float *y)
 	const unsigned char *super =
 		(const unsigned char *)w->data + row / MX_QUANT_ROWS * w->quant->panel_bytes;
 	struct mx_quant_part p;
+	const size_t cols = mx_quant_block_cols(w->quant);
 	for (size_t k = 0; k < w->cols; k++) {
-		if (k % MX_QUANT_SUPER == 0)
-			get_part(w->quant, &l, super + k / MX_QUANT_SUPER * l.bytes, row % MX_QUANT_ROWS, &p);
-		y[k] = mx_quant_value(w->quant, &p, k % MX_QUANT_SUPER);
+		if (k % cols == 0)
+			get_part(w->quant, &l, super + k / cols * l.bytes, row % MX_QUANT_ROWS, &p);
+		y[k] = mx_quant_value(w->quant, &p, k % cols);
 	}
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Quantised matrices: how a checkpoint stores them (struct mx_quant_source), and how a CPU device
+ * Quantised matrices: how a checkpoint stores them (struct mx_quant_source), and how a device
  * multiplies with them (struct mx_quant, beside packed panels).
  *
  * A source is never multiplied with as it lies. When a model is loaded, the engine packs each
@@ -8,10 +8,14 @@
  * columns of all the rows of a panel; so a product needs no sums across lanes, and any source of
  * small integers is read at the speed of memory. Only the panels stay resident.
  *
- * A product rounds x to 8 bits, by blocks of MX_QUANT_BLOCK columns of a row: scale = the largest
- * magnitude of the block / 127. Codes are multiplied and summed as integers, exactly; the blocks'
- * sums are added in f32 by a fused multiply-add each, in the order of the columns. So all
+ * On a CPU a product rounds x to 8 bits, by blocks of MX_QUANT_BLOCK columns of a row: scale = the
+ * largest magnitude of the block / 127. Codes are multiplied and summed as integers, exactly; the
+ * blocks' sums are added in f32 by a fused multiply-add each, in the order of the columns. So all
  * instruction sets give the same bits, and a row's bits depend on that row alone.
+ *
+ * On a GPU x stays bf16: codes become bf16, exactly, and the sums of a group are f32, multiplied by
+ * its scale. Panels there have the codes in the order in which the threads of a warp multiply
+ * (mx_quant.fragments).
  */
 #ifndef MX_DEVICE_QUANT_H
 #define MX_DEVICE_QUANT_H
@@ -51,9 +55,10 @@ void mx_quant_expand_as(const struct mx_quant_source *s, size_t row, enum mx_dty
 
 /* ---- packed ---- */
 
-#define MX_QUANT_ROWS  16  /* rows of a panel */
-#define MX_QUANT_BLOCK 32  /* columns of x that share a scale */
-#define MX_QUANT_SUPER 256 /* columns of a block of a panel */
+#define MX_QUANT_ROWS     16  /* rows of a panel */
+#define MX_QUANT_BLOCK    32  /* columns of x that share a scale */
+#define MX_QUANT_SUPER    256 /* columns of a block of a panel */
+#define MX_QUANT_FRAGMENT 128 /* likewise, if its codes are in fragments */
 
 /* Codes of a packed matrix. */
 enum mx_quant_codes {
@@ -62,6 +67,7 @@ enum mx_quant_codes {
 	MX_CODES_5,
 	MX_CODES_6,
 	MX_CODES_TABLE, /* 4 bits that choose one of 16 signed numbers */
+	MX_CODES_E4M3,  /* fragments only: 8 bits, a number of fp8 */
 };
 
 /* Scales of a packed matrix. */
@@ -89,6 +95,7 @@ struct mx_quant {
 	uint32_t group;      /* columns that share a scale: 16, 32, 64, 128 or 256 */
 	int32_t center;      /* MX_OFFSET_NONE: the code that stands for 0 */
 	const int8_t *table; /* [16] MX_CODES_TABLE; static */
+	bool fragments;      /* codes of 4 or 8 bits in the order of a GPU's threads: quant_pack.h */
 	size_t super_bytes, panel_bytes;
 };
 
@@ -96,6 +103,10 @@ struct mx_quant {
  * that are not a multiple of 16): these are expanded instead. With MX_QUANT_PLAIN, `bits` is 8 or 4
  * and the elements are rounded to nearest; else `bits` is ignored. */
 mx_status mx_quant_choose(const struct mx_quant_source *s, int bits, struct mx_quant *out);
+/* The same for GPUs. Codes of 5 and 6 bits and those of a table get 8 bits, with the same numbers;
+ * MX_QUANT_FP8 is packed if each row's scale is that of all columns or of groups as above. */
+mx_status mx_quant_choose_fragments(const struct mx_quant_source *s, int bits,
+                                    struct mx_quant *out);
 /* Returns the bytes of all panels of `rows` rows. */
 size_t mx_quant_bytes(const struct mx_quant *q, uint32_t rows);
 /* Packs rows first .. first + n - 1 of the source as one panel; n <= MX_QUANT_ROWS. `to` has

@@ -17,6 +17,12 @@
  * Codes of 8 bits: [8 k][16 rows][4 c], plus 128. Of 4 bits: [4 k][16][4], the low half of a byte
  * for k, the high half for k + 4. Of 5 and 6 bits: that, then the other bits: 5: [16][4], bit k of
  * the byte; 6: [2][16][4], k = 0 .. 3 in the first, bits 2 k.
+ *
+ * With mx_quant.fragments a warp reads codes as the operand A of mma.m16n8k16: lane 4 g + t has the
+ * columns 8 t .. 8 t + 7 of every 32, of rows g and g + 8, in words of 32 bits.
+ *     8 bits  [8][32 lanes][2 rows][2] words: columns 0, 2, 1, 3 and 4, 6, 5, 7 of the lane's 8,
+ * from the low byte on; signed, or e4m3 4 bits  [4][32 lanes][2 times 32 columns][2 rows] words:
+ * columns 0, 2, 4, 6, 1, 3, 5, 7, from the low bits on
  */
 #ifndef MX_DEVICE_QUANT_PACK_H
 #define MX_DEVICE_QUANT_PACK_H
@@ -32,9 +38,16 @@ struct mx_quant_layout {
 	size_t bytes;
 };
 
+/* Returns the columns of a block. */
+static inline size_t mx_quant_block_cols(const struct mx_quant *q)
+{
+	return q->fragments ? MX_QUANT_FRAGMENT : MX_QUANT_SUPER;
+}
+
 static inline struct mx_quant_layout mx_quant_layout_of(const struct mx_quant *q)
 {
-	struct mx_quant_layout l = {.groups = MX_QUANT_SUPER / q->group};
+	const size_t cols = mx_quant_block_cols(q);
+	struct mx_quant_layout l = {.groups = cols / q->group};
 	const bool two = q->scales == MX_SCALES_TWO, minima = q->offset == MX_OFFSET_MIN;
 	l.scale_size = q->scales == MX_SCALES_F32 ? 4 : 2;
 	const size_t one = (two ? 1 : l.groups) * MX_QUANT_ROWS * l.scale_size;
@@ -46,12 +59,25 @@ static inline struct mx_quant_layout mx_quant_layout_of(const struct mx_quant *q
 	l.zeros = at += minima ? second : 0;
 	at += q->offset == MX_OFFSET_ZERO ? l.groups * MX_QUANT_ROWS : 0;
 	l.codes = mx_round_up(at, 64);
-	l.block_bytes = q->codes == MX_CODES_8   ? 512
-	                : q->codes == MX_CODES_5 ? 320
-	                : q->codes == MX_CODES_6 ? 384
-	                                         : 256;
-	l.bytes = l.codes + MX_QUANT_SUPER / MX_QUANT_BLOCK * l.block_bytes;
+	l.block_bytes = q->codes == MX_CODES_8 || q->codes == MX_CODES_E4M3 ? 512
+	                : q->codes == MX_CODES_5                            ? 320
+	                : q->codes == MX_CODES_6                            ? 384
+	                                                                    : 256;
+	l.bytes = l.codes + cols / MX_QUANT_BLOCK * l.block_bytes;
 	return l;
+}
+
+/* Returns the word of fragments, of 32 bits, that has column i of row r of a block;
+ * *out_shift: the bit in it where the code begins. */
+static inline size_t mx_quant_fragment(bool four, size_t r, size_t i, unsigned *out_shift)
+{
+	const size_t lane = 4 * (r % 8) + i % 32 / 8;
+	if (four) {
+		*out_shift = (unsigned)(4 * (i % 8 / 2) + 16 * (i & 1));
+		return i / 64 * 128 + 4 * lane + i % 64 / 32 * 2 + r / 8;
+	}
+	*out_shift = (unsigned)(16 * (i & 1) + 8 * (i % 4 / 2));
+	return i / 32 * 128 + 4 * lane + r / 8 * 2 + i % 8 / 4;
 }
 
 #endif

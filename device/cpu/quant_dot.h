@@ -326,8 +326,9 @@ static quant_tile_f *const *quant_tiles(const struct mx_quant *q)
 	case MX_CODES_8: return minima ? NULL : quant_8;
 	case MX_CODES_4: return minima ? quant_4m : quant_4;
 	case MX_CODES_5: return minima ? quant_5m : quant_5;
-	case MX_CODES_6: break;
 	case MX_CODES_TABLE: return minima ? NULL : quant_t;
+	case MX_CODES_6:
+	case MX_CODES_E4M3: break;
 	}
 	return NULL;
 }
