@@ -36,7 +36,7 @@ struct mx_engine_config {
 	uint32_t max_sequences;
 	uint32_t step_tokens;
 	uint32_t page_tokens; /* 0 = the default */
-	int weight_bits;      /* CPU: round matrices to 8 or 4 bits; 0 = as the checkpoint has them */
+	int weight_bits;      /* round matrices to 8 or 4 bits; 0 = as the checkpoint has them */
 	int kv_dtype;         /* enum mx_dtype, or -1 = f32 for an f32 checkpoint, else bf16 */
 	bool copy_weights;    /* CPU: the matrices are copied to huge pages of the process */
 	bool prefix_cache;

@@ -11,8 +11,19 @@ static const char *device_name(const struct mx_engine_config *config)
 	return config->device ? config->device : "cpu";
 }
 
-static void fill_options(const struct mx_plan *plan, const struct mx_engine_config *config,
-                         enum mx_dtype act, uint32_t width, struct mx_device_options *out)
+/* True if weights may be quantised on a device with memory of its own. */
+static bool is_quantised(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
+                         const struct mx_engine_config *config)
+{
+	bool found = config->weight_bits || plan->quant.method != MX_PLAN_UNQUANTISED;
+	for (size_t i = 0; i < mx_checkpoint_count(checkpoint) && !found; i++)
+		found = mx_checkpoint_at(checkpoint, i)->dtype == MX_QUANT;
+	return found;
+}
+
+static void fill_options(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
+                         const struct mx_engine_config *config, enum mx_dtype act, uint32_t width,
+                         struct mx_device_options *out)
 {
 	struct mx_step_limits l;
 	mx_step_limits_of(plan, config, true, &l); /* CUDA devices record */
@@ -23,7 +34,8 @@ static void fill_options(const struct mx_plan *plan, const struct mx_engine_conf
 		.cuda = {.act_dtype = act,
 	             .max_samples = l.logits,
 	             .vocab = plan->vocab,
-	             .deterministic = config->deterministic},
+	             .deterministic = config->deterministic,
+	             .quantised = is_quantised(plan, checkpoint, config)},
 	};
 }
 
@@ -31,7 +43,7 @@ mx_status mx_load_own_bytes(const struct mx_model *m, const struct mx_engine_con
                             const struct mx_device *device, size_t *out, struct mx_err *err)
 {
 	struct mx_device_options options;
-	fill_options(m->plan, config, device->info.act_dtype, m->max_cols, &options);
+	fill_options(m->plan, m->checkpoint, config, device->info.act_dtype, m->max_cols, &options);
 	options.threads = device->info.threads;
 	return mx_device_own_bytes(device_name(config), &options, out, err);
 }
@@ -61,8 +73,8 @@ mx_status mx_load_open_device(const struct mx_plan *plan, const struct mx_checkp
 		return st;
 	if (!mx_device_parse(device_name(config), &kind, NULL))
 		return mx_fail_at(err, MX_E_INVALID, "device", "no device \"%.60s\"", config->device);
-	fill_options(plan, config, embed->dtype == MX_F32 ? MX_F32 : MX_BF16, widest(checkpoint),
-	             &options);
+	fill_options(plan, checkpoint, config, embed->dtype == MX_F32 ? MX_F32 : MX_BF16,
+	             widest(checkpoint), &options);
 	if (kind == MX_DEVICE_CPU) {
 		options.max_rows = 1;
 		options.max_width = 64;
@@ -77,7 +89,7 @@ mx_status mx_load_reopen_cpu(const struct mx_model *m, const struct mx_engine_co
                              struct mx_device **device, struct mx_err *err)
 {
 	struct mx_device_options options;
-	fill_options(m->plan, config, MX_F32, m->max_cols, &options);
+	fill_options(m->plan, m->checkpoint, config, MX_F32, m->max_cols, &options);
 	options.threads = (*device)->info.threads;
 	(*device)->ops->destroy(*device);
 	*device = NULL;

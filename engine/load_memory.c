@@ -65,8 +65,7 @@ static mx_status load_weights(struct mx_model_engine *e, unsigned char *base,
 {
 	struct mx_model *m = &e->model;
 	struct mx_device *d = e->device;
-	enum mx_dtype to = d->info.act_dtype;
-	mx_model_place(m, base, to);
+	mx_model_place(m, base, d->info.act_dtype);
 	progress->all = m->mapped_bytes;
 	const unsigned char *end = base; /* end of the matrices copied so far */
 	mx_status st = MX_OK;
@@ -76,6 +75,7 @@ static mx_status load_weights(struct mx_model_engine *e, unsigned char *base,
 		if (at < end) /* tied: copied already */
 			continue;
 		size_t n = t->bytes / mx_dtype_size(t->dtype);
+		const enum mx_dtype to = mx_model_dtype(t, d->info.act_dtype);
 		st = d->ops->load(d, at, to, t->data, t->dtype, n);
 		end = at + n * mx_dtype_size(to);
 		mx_touch_count(progress, t->bytes);

@@ -2,11 +2,13 @@
 /*
  * Quantised matrices. Each use of one is packed once at load (device/quant.h), in the host's
  * memory: what the checkpoint stores quantised, and what the operator wants quantised. Where a
- * matrix cannot be packed (a mixer reads its elements, the device has no products for it, the
- * format has none) it is expanded to bf16, or f32 if the embedding is.
+ * matrix cannot be packed (a mixer reads its elements, the device has no products for it, as GPUs
+ * have none for experts, the format has none) it is expanded to bf16, or f32 if the embedding is.
+ * What is for a device with memory of its own is copied there and then given back.
  */
 #include <string.h>
 
+#include "base/pool.h"
 #include "device/convert.h"
 #include "engine/resolver.h"
 #include "engine/touch.h"
@@ -35,9 +37,16 @@ static enum mx_dtype expanded_dtype(const struct mx_model *m)
 int mx_resolve_bits(const struct mx_resolver *r, enum mx_quantise how, uint64_t rows, uint64_t cols)
 {
 	const int bits = r->limits->weight_bits;
-	if (how < MX_QUANTISE || !bits || rows < LEAST_SIDE || cols < LEAST_SIDE)
+	if (how < MX_QUANTISE || !bits || r->expands || rows < LEAST_SIDE || cols < LEAST_SIDE)
 		return 0;
 	return how == MX_QUANTISE_8 ? 8 : bits;
+}
+
+static mx_status choose(const struct mx_resolver *r, const struct mx_quant_source *s, int bits,
+                        struct mx_quant *out)
+{
+	return r->device->info.own_memory ? mx_quant_choose_fragments(s, bits, out)
+	                                  : mx_quant_choose(s, bits, out);
 }
 
 mx_status mx_resolve_packed(struct mx_resolver *r, const struct mx_quant_matrix *from,
@@ -45,12 +54,8 @@ mx_status mx_resolve_packed(struct mx_resolver *r, const struct mx_quant_matrix 
                             struct mx_model_packed **out)
 {
 	struct mx_model *m = r->model;
-	if (r->device->info.own_memory)
-		return mx_fail_at(r->err, MX_E_UNSUPPORTED, from->tensor->file,
-		                  "tensor '%.160s' is quantised, which runs on CPUs only, not on %s",
-		                  from->tensor->name, r->device->info.name);
 	struct mx_quant quant;
-	plain = plain || mx_quant_choose(&from->source, bits, &quant) != MX_OK;
+	plain = plain || r->expands || choose(r, &from->source, bits, &quant) != MX_OK;
 	struct mx_model_packed *x = find(m, from, part, plain);
 	if ((*out = x))
 		return MX_OK;
@@ -123,20 +128,29 @@ static bool is_used(const struct mx_model *m, const struct mx_tensor *t)
 
 mx_status mx_model_pack(struct mx_model *m, struct mx_device *d)
 {
+	struct mx_pool *pool = NULL; /* other devices have no threads on the host */
 	if (!m->packed)
 		return MX_OK;
 	m->packed_map = mx_map(m->packed_bytes);
 	if (!m->packed_map)
 		return MX_E_NOMEM;
+	mx_status st = d->info.own_memory ? mx_pool_create(0, &pool) : MX_OK;
+	if (st != MX_OK)
+		return st;
 	unsigned char *at = m->packed_map;
 	for (struct mx_model_packed *x = m->packed; x; x = x->next) {
 		struct packing g = {x, x->from.source, at};
 		g.s.codes = x->from.tensor->data; /* which may have been made at load itself */
 		const size_t per = x->plain ? EXPAND_ROWS : MX_QUANT_ROWS;
-		d->ops->parallel(d, (x->n + per - 1) / per, x->plain ? expand_task : pack_task, &g);
+		const size_t n_tasks = (x->n + per - 1) / per;
+		if (pool)
+			mx_pool_run(pool, n_tasks, x->plain ? expand_task : pack_task, &g);
+		else
+			d->ops->parallel(d, n_tasks, x->plain ? expand_task : pack_task, &g);
 		x->made.data = at;
 		at += mx_round_up(x->made.bytes, MX_VECTOR_ALIGN);
 	}
+	mx_pool_destroy(pool);
 	for (struct mx_model_packed *x = m->packed; x; x = x->next)
 		if (!is_used(m, x->from.tensor)) /* which may be anonymous memory, that then is zero */
 			mx_touch_forget(x->from.tensor->data, x->from.tensor->bytes);

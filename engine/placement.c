@@ -39,6 +39,11 @@ static mx_status count_matrices(struct mx_resolver *r)
 	return MX_OK;
 }
 
+enum mx_dtype mx_model_dtype(const struct mx_tensor *t, enum mx_dtype dtype)
+{
+	return t->dtype == MX_QUANT ? MX_QUANT : dtype;
+}
+
 static struct mx_model_matrix *matrix_of(const struct mx_model *m, const struct mx_model_use *use)
 {
 	const struct mx_model_matrix key = {.tensor = use->tensor};
@@ -59,8 +64,9 @@ static void find_places(struct mx_model *m, const struct mx_device *device)
 		if (x->offset != SIZE_MAX)
 			continue;
 		x->offset = m->weight_bytes;
-		size_t n = x->tensor->bytes / mx_dtype_size(x->tensor->dtype);
-		m->weight_bytes += mx_round_up(n * mx_dtype_size(device->info.act_dtype), MATRIX_ALIGN);
+		const enum mx_dtype dtype = mx_model_dtype(x->tensor, device->info.act_dtype);
+		const size_t n = x->tensor->bytes / mx_dtype_size(x->tensor->dtype);
+		m->weight_bytes += mx_round_up(n * mx_dtype_size(dtype), MATRIX_ALIGN);
 	}
 	m->experts_offset = m->weight_bytes;
 	if (device->info.own_memory)
@@ -113,6 +119,6 @@ void mx_model_place(struct mx_model *m, unsigned char *base, enum mx_dtype dtype
 		const struct mx_model_use *use = &m->uses[i];
 		size_t before = (size_t)use->first * use->weight->cols * mx_dtype_size(dtype);
 		use->weight->data = base + mx_model_offset(m, use) + before;
-		use->weight->dtype = dtype;
+		use->weight->dtype = mx_model_dtype(use->tensor, dtype);
 	}
 }

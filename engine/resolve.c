@@ -336,7 +336,7 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
 {
 	/* Built in place: struct mx_model_vector.dest points into *out. */
 	*out = (struct mx_model){.plan = plan, .checkpoint = checkpoint};
-	struct mx_resolver r = {out, registry, device, limits, err};
+	struct mx_resolver r = {out, registry, device, limits, err, false};
 	mx_status st = resolve_all(&r);
 	if (st != MX_OK)
 		mx_model_free(out);

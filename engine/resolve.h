@@ -260,8 +260,12 @@ void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base
 /* Returns the offset of the used tensor's copy in the memory given to mx_model_place. */
 size_t mx_model_offset(const struct mx_model *m, const struct mx_model_use *use);
 
+/* Returns the type of a matrix in the device's own memory: MX_QUANT if it is packed, else `dtype`,
+ * the activations'. */
+enum mx_dtype mx_model_dtype(const struct mx_tensor *t, enum mx_dtype dtype);
+
 /* Points the users of matrices to `base` [weight_bytes] in the device's own memory, to which the
- * caller copies the matrices as elements of `dtype`. */
+ * caller copies the matrices as elements of mx_model_dtype. */
 void mx_model_place(struct mx_model *m, unsigned char *base, enum mx_dtype dtype);
 
 #endif

@@ -180,8 +180,10 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 	out->experts = mx_arena_alloc(&m->arena, p->n * sizeof *out->experts);
 	if (!out->experts)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	r->expands = r->device->info.own_memory; /* whose kernels for experts read bf16 and f32 */
 	for (uint32_t e = 0; e < p->n && st == MX_OK; e++)
 		st = find_expert(r, p, e, inner, in_two, &out->experts[e]);
+	r->expands = false;
 	measure(m, p, inner);
 	return st;
 }

@@ -14,6 +14,7 @@ struct mx_resolver {
 	const struct mx_device *device;
 	const struct mx_model_limits *limits;
 	struct mx_err *err;
+	bool expands; /* quantised matrices are expanded, and none is rounded */
 };
 
 /* Appends an entry of `size` bytes to *list and returns it; NULL if out of memory. An array that

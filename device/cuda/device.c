@@ -225,9 +225,9 @@ static size_t own_bytes(const struct mx_cuda_limits *limits)
 	return mx_cuda_linear_bytes(limits) + mx_cuda_sampler_bytes(limits);
 }
 
-mx_cuda_device_f mx_cuda_device_v2;
+mx_cuda_device_f mx_cuda_device_v3;
 
-const struct mx_cuda_device_ops *mx_cuda_device_v2(void)
+const struct mx_cuda_device_ops *mx_cuda_device_v3(void)
 {
 	static const struct mx_cuda_device_ops ops = {.struct_size = sizeof ops,
 	                                              .create = create,

@@ -15,9 +15,10 @@ struct mx_cuda_limits {
 	uint32_t max_samples;    /* rows of logits that are sampled at a time */
 	uint32_t vocab;          /* most columns of logits */
 	bool deterministic;      /* a row's bits depend on that row alone, at some cost in speed */
+	bool quantised;          /* weights may be MX_QUANT: products need scratch for them */
 };
 
-#define MX_CUDA_DEVICE_SYMBOL "mx_cuda_device_v2"
+#define MX_CUDA_DEVICE_SYMBOL "mx_cuda_device_v3"
 
 struct mx_cuda_device_ops {
 	uint32_t struct_size;

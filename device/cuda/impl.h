@@ -15,6 +15,7 @@
 extern "C" {
 #endif
 
+struct mx_cuda_product; /* linear.h */
 struct mx_cuda_linear;  /* linear.c: plans of cuBLASLt, workspace */
 struct mx_cuda_sampler; /* sampler.c */
 struct mx_cuda_staging; /* memory.c */
@@ -80,10 +81,18 @@ mx_status mx_cuda_replay(struct mx_device *d, struct mx_recording *r);
 void mx_cuda_forget(struct mx_device *d, struct mx_recording *r);
 
 /* linear.c, linear_few.cu, linear_chain.cu, linear_exact.cu. create allocates everything that
- * linear needs. */
+ * linear needs. product: with weights of the activations' type. expanded: memory of
+ * MX_CUDA_EXPANDED bytes for these, if the limits have `quantised`. gated: one product of gate and
+ * up, and act(gate) * up. */
 mx_status mx_cuda_linear_create(struct mx_device *d, struct mx_err *err);
 void mx_cuda_linear_destroy(struct mx_device *d);
 size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l); /* bytes of device memory of create */
+mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_product *p);
+void *mx_cuda_linear_expanded(struct mx_device *d);
+
+/* linear_run.c */
+mx_status mx_cuda_embed_quantised(struct mx_device *d, const struct mx_weight *table,
+                                  const int32_t *ids, size_t n, void *y);
 mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
                              const struct mx_linear_out *out, size_t n_out);
 mx_status mx_cuda_linear_gated(struct mx_device *d, const void *x, size_t ldx, size_t n,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * linear: which kernel computes a product, and cuBLASLt for products of many rows.
+ * Which kernel computes a product, and cuBLASLt for products of many rows.
  *
  * cuBLASLt's choice of an algorithm takes some 100 us of host time, so it is made once for a shape
  * and stored in a table of fixed size. Numbers of rows are rounded up to a few classes. Matrices of
@@ -12,6 +12,7 @@
 #include "device/cuda/impl.h"
 #include "device/cuda/experts.h"
 #include "device/cuda/linear.h"
+#include "device/cuda/linear_quant.h"
 
 #define WORKSPACE ((size_t)64 << 20) /* cuBLAS recommends 32 MiB on 9.0 */
 #define PLANS     1024               /* a power of two; 20 classes of n for each shape of a model */
@@ -33,6 +34,7 @@ struct mx_cuda_linear {
 	cublasLtHandle_t lt;
 	cublasLtMatmulPreference_t preference;
 	void *workspace;
+	void *expanded; /* see mx_cuda_linear_expanded */
 	struct plan plans[PLANS];
 	unsigned evict; /* chooses the entry to replace if all PROBES entries of a key are full */
 };
@@ -51,8 +53,7 @@ static cudaError_t error_of(cublasStatus_t s)
 
 size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l)
 {
-	(void)l;
-	return WORKSPACE;
+	return WORKSPACE + (l->quantised ? MX_CUDA_EXPANDED : 0);
 }
 
 static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
@@ -80,6 +81,10 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 	mx_status rc = mx_cuda_check(d, error_of(s), "cublasLtCreate");
 	if (rc == MX_OK)
 		rc = mx_cuda_alloc(d, WORKSPACE, &l->workspace);
+	if (rc == MX_OK && mx_cuda(d)->limits.quantised)
+		rc = mx_cuda_alloc(d, MX_CUDA_EXPANDED, &l->expanded);
+	if (rc == MX_OK)
+		rc = mx_cuda_check(d, mx_cuda_quant_few_setup(), "shared memory of linear");
 	if (rc == MX_OK)
 		rc = mx_cuda_check(d, mx_cuda_linear_few_setup(), "shared memory of linear");
 	if (rc == MX_OK)
@@ -110,12 +115,18 @@ void mx_cuda_linear_destroy(struct mx_device *d)
 	if (!l)
 		return;
 	mx_cuda_release(d, l->workspace);
+	mx_cuda_release(d, l->expanded);
 	if (l->preference)
 		(void)cublasLtMatmulPreferenceDestroy(l->preference);
 	if (l->lt)
 		(void)cublasLtDestroy(l->lt);
 	free(l);
 	mx_cuda(d)->linear = NULL;
+}
+
+void *mx_cuda_linear_expanded(struct mx_device *d)
+{
+	return mx_cuda(d)->linear->expanded;
 }
 
 /* ---- many rows ---- */
@@ -244,7 +255,7 @@ static bool aligned(const void *p)
 	return (uintptr_t)p % ALIGN == 0;
 }
 
-static mx_status product(struct mx_device *d, const struct mx_cuda_product *p)
+mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_product *p)
 {
 	cudaStream_t stream = mx_cuda_stream(d);
 	const size_t in = p->bf16 ? 2 : 4, out = p->bf16_out ? 2 : 4;
@@ -301,51 +312,4 @@ mx_status mx_cuda_linear_gated(struct mx_device *d, const void *x, size_t ldx, s
 		return MX_OK;
 	return mx_cuda_check(d, mx_cuda_linear_chain(&p, c->base.sms, mx_cuda_stream(d)),
 	                     "linear, gated");
-}
-
-/* True if output `b` follows `a`, which has `rows` rows of W so far, in memory: b's weight rows
- * start after a's, and b's columns of y start after a's. Both have `w_size` bytes an element of W
- * and, since their types must be equal, `y_size` bytes an element of y. */
-static bool continues(const struct mx_linear_out *a, size_t rows, const struct mx_linear_out *b,
-                      size_t w_size, size_t y_size)
-{
-	return b->w->dtype == a->w->dtype && b->w->cols == a->w->cols && b->ldy == a->ldy &&
-	       b->accumulate == a->accumulate && b->y_f32 == a->y_f32 &&
-	       (const char *)b->w->data == (const char *)a->w->data + rows * a->w->cols * w_size &&
-	       (char *)b->y == (char *)a->y + rows * y_size &&
-	       (a->bias ? b->bias == a->bias + rows : !b->bias);
-}
-
-mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
-                             const struct mx_linear_out *out, size_t n_out)
-{
-	const enum mx_dtype dtype = d->info.act_dtype;
-	for (size_t i = 0; i < n_out;) {
-		const struct mx_linear_out *o = &out[i];
-		const enum mx_dtype y_dtype = o->y_f32 ? MX_F32 : dtype;
-		const size_t w_size = mx_dtype_size(dtype), y_size = mx_dtype_size(y_dtype);
-		size_t rows = 0;
-		if (o->w->dtype != dtype)
-			return MX_E_INVALID;
-		do
-			rows += out[i++].w->rows;
-		while (i < n_out && rows + out[i].w->rows <= o->ldy &&
-		       continues(o, rows, &out[i], w_size, y_size));
-		const struct mx_cuda_product p = {.w = o->w->data,
-		                                  .x = x,
-		                                  .bias = o->bias,
-		                                  .y = o->y,
-		                                  .ldx = ldx,
-		                                  .ldy = o->ldy,
-		                                  .rows = (uint32_t)rows,
-		                                  .cols = o->w->cols,
-		                                  .n = (uint32_t)n,
-		                                  .accumulate = o->accumulate,
-		                                  .bf16 = dtype == MX_BF16,
-		                                  .bf16_out = y_dtype == MX_BF16};
-		mx_status rc = product(d, &p);
-		if (rc != MX_OK)
-			return rc;
-	}
-	return MX_OK;
 }

@@ -30,10 +30,11 @@ extern "C" {
 
 #define MX_LINEAR_BLOCK   64 /* columns */
 #define MX_LINEAR_LANES   8
-#define MX_CUDA_FEW       16 /* with more rows cuBLASLt is faster */
-#define MX_CUDA_FEW_MAX   32 /* most rows of `few` in bf16; in f32 MX_CUDA_FEW */
-#define MX_CUDA_CHAIN_MIN 5  /* with fewer rows `few` is faster */
-#define MX_CUDA_CHAIN_MAX 32 /* with more rows cuBLASLt is as fast */
+#define MX_CUDA_FEW       16                  /* with more rows cuBLASLt is faster */
+#define MX_CUDA_FEW_MAX   32                  /* most rows of `few` in bf16; in f32 MX_CUDA_FEW */
+#define MX_CUDA_CHAIN_MIN 5                   /* with fewer rows `few` is faster */
+#define MX_CUDA_CHAIN_MAX 32                  /* with more rows cuBLASLt is as fast */
+#define MX_CUDA_EXPANDED  ((size_t)256 << 20) /* bytes of scratch for weights that are expanded */
 
 struct mx_cuda_product {
 	const void *w;     /* [rows, cols], row-major */

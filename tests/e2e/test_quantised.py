@@ -27,18 +27,19 @@ SLOW = bool(os.environ.get("MIXD_TEST_SLOW"))
 # MIXD_TEST_FORMATS=all: by hand, those that differ little from these, too
 SHORT = ["awq", "ct-int4-zeros", "fp8-block"] if SLOW else ["awq", "gptq", "ct-int4-zeros", "ct-int8", "fp8-block"]
 FORMATS = quantise.FORMATS if os.environ.get("MIXD_TEST_FORMATS") == "all" else SHORT
+FAKE = os.path.join(BUILD, "tests/fake/.libs") # a GPU that computes on the CPU
 BYTES = "600" if SLOW else "1500"
 
 
-def run_eval(model, *args):
-    env = dict(os.environ)
-    env.setdefault("MIXD_MODULE_PATH", os.path.join(BUILD, "mixers", ".libs"))
+def run_eval(model, *args, modules=os.path.join(BUILD, "mixers", ".libs")):
+    env = dict(os.environ, MIXD_DEVICE_PATH=FAKE)
+    env["MIXD_MODULE_PATH"] = modules
     return subprocess.run([os.path.join(BUILD, "mixd-eval"), "--model", model, "--text", TEXT, "--limit", BYTES, *args],
                           env=env, capture_output=True, text=True)
 
 
-def nats(model, *args):
-    r = run_eval(model, *args)
+def nats(model, *args, **more):
+    r = run_eval(model, *args, **more)
     assert r.returncode == 0, r.stderr
     return float(dict(line.split() for line in r.stdout.splitlines())["nats_per_token"])
 
@@ -64,6 +65,20 @@ class Quantised(unittest.TestCase):
         plain = nats(MODEL)
         self.assertAlmostEqual(nats(MODEL, "--weights", "8"), plain, delta=0.02)
         self.assertAlmostEqual(nats(MODEL, "--weights", "4"), plain, delta=0.25)
+
+    def test_on_a_device_of_its_own_memory(self):
+        modules = os.path.join(self.dir, "modules")
+        os.mkdir(modules)
+        for path in os.path.join(BUILD, "mixers/.libs/attention-cpu.so"), os.path.join(FAKE, "attention-cuda.so"):
+            os.symlink(path, os.path.join(modules, os.path.basename(path)))
+
+        def on_device(model, *args): # whose keys are bf16, so a little off
+            return nats(model, "--device", "cuda", "--context", "512", *args, modules=modules)
+
+        for kind in SHORT[:2] if SLOW else ["awq", "ct-int8", "fp8-rows", "fp8-block"]:
+            quantised, exact = self.written(kind)
+            self.assertAlmostEqual(on_device(quantised), nats(exact, "--context", "512"), delta=0.003, msg=kind)
+        self.assertAlmostEqual(on_device(MODEL, "--weights", "4"), nats(MODEL, "--weights", "4"), delta=0.02)
 
     def test_a_missing_or_misshapen_part_is_named(self):
         quantised, _ = self.written("fp8-rows")

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Products with quantised weights, whose panels have their codes in fragments
+ * (device/quant_pack.h).
+ *
+ *   few     up to MX_CUDA_QUANT_FEW rows: limited by reading W, which it streams. Codes become
+ * bf16, exactly; sums of a group are f32, multiplied by its scale. expand  more rows: W in scratch,
+ * rounded to the activations' type, for a product of linear.h
+ *
+ * The order of the sums of `few` depends on the number of W's columns only: lane l of
+ * MX_LINEAR_LANES sums the blocks l, l + 8, l + 16 ... of MX_QUANT_FRAGMENT columns, then the
+ * lanes' sums are added in order.
+ */
+#ifndef MX_DEVICE_CUDA_LINEAR_QUANT_H
+#define MX_DEVICE_CUDA_LINEAR_QUANT_H
+
+#include "device/cuda/linear.h"
+#include "device/quant.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MX_CUDA_QUANT_FEW 32
+
+/* The form of a matrix: struct mx_quant, with the places of a block's parts. */
+struct mx_cuda_quant {
+	uint32_t super_bytes;
+	uint32_t second, minima, second_minima, zeros, codes; /* bytes from a block's begin */
+	uint32_t group_shift;                                 /* columns of a group, log2 */
+	uint32_t center; /* MX_CODES_4 without zeros: the code that stands for 0 */
+	enum mx_quant_codes codes_as;
+	enum mx_quant_scales scales;
+	enum mx_quant_offset offset;
+};
+
+struct mx_cuda_quant_product {
+	struct mx_cuda_product p; /* w: panels */
+	struct mx_cuda_quant q;
+};
+
+/* Returns the form of matrices that mx_quant_choose_fragments has packed. */
+struct mx_cuda_quant mx_cuda_quant_form(const struct mx_quant *q);
+
+/* All return cudaSuccess or the error of the launch. setup: called once, with the device current.
+ */
+cudaError_t mx_cuda_quant_few_setup(void);
+
+/* Requires bf16 activations, x aligned to 16 bytes, ldx a multiple of 8, and n as above. */
+cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, int sms, cudaStream_t stream);
+
+/* Writes rows first .. first + n - 1 of a matrix [rows, cols] to y [n, cols], as bf16 or f32;
+ * `first` is a multiple of MX_QUANT_ROWS. */
+cudaError_t mx_cuda_quant_expand(const struct mx_cuda_quant *q, const void *panels, uint32_t cols,
+                                 uint32_t first, uint32_t n, bool bf16, void *y,
+                                 cudaStream_t stream);
+
+/* y[i] = row ids[i] of a table [rows, cols]; NaN if there is no such row. */
+cudaError_t mx_cuda_quant_rows(const struct mx_cuda_quant *q, const void *panels, uint32_t rows,
+                               uint32_t cols, const int32_t *ids, size_t n, bool bf16, void *y,
+                               cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

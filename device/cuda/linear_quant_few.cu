@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Products of few rows with quantised weights. Their cost is reading W, so the kernel is that of
+ * linear_few.cu but for the ring: a stage has the blocks of the same 128 columns of two panels,
+ * each in one piece with its scales, which comes with one bulk copy (cp.async on devices
+ * before 9.0). Codes are read in the order in which mma takes them; three instructions
+ * make bf16 of two of 4 bits.
+ */
+#include "device/cuda/linear_quant.cuh"
+
+#define W         MX_LINEAR_LANES /* warps */
+#define R         2               /* tiles at a time: x is read once for them */
+#define TILE      MX_QUANT_ROWS
+#define COLS      MX_QUANT_FRAGMENT
+#define SUM_PITCH 20 /* floats from token to token: no bank conflicts */
+#define SUM_TILE  (8 * SUM_PITCH)
+#define MOST      16           /* stages */
+#define SMEM      (113 * 1024) /* so that a CTA of the next kernel fits beside one of this */
+
+/* Read once: the compiler would read the thread's number again wherever it is used. */
+static __device__ __forceinline__ uint32_t lane_id(void)
+{
+	uint32_t lane;
+	asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+	return lane;
+}
+
+/* ---- the ring ---- */
+
+static __device__ __forceinline__ void barrier_init(uint32_t bar)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar) : "memory");
+#endif
+}
+
+/* Makes the barriers visible to bulk copies. */
+static __device__ __forceinline__ void barrier_fence(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::
+	                 : "memory");
+#endif
+}
+
+/* Announces the bytes of a stage's copies; this and what follows are called by the whole warp. */
+static __device__ __forceinline__ void expect(uint32_t bar, uint32_t bytes)
+{
+#if __CUDA_ARCH__ >= 900
+	if (lane_id() == 0)
+		asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+		             : "memory");
+#endif
+}
+
+/* Starts the copy of a block. */
+static __device__ __forceinline__ void fill(uint32_t to, const unsigned char *from, uint32_t bytes,
+                                            uint32_t bar)
+{
+#if __CUDA_ARCH__ >= 900
+	if (lane_id() == 0)
+		asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+		             "[%0], [%1], %2, [%3];" ::"r"(to),
+		             "l"(from), "r"(bytes), "r"(bar)
+		             : "memory");
+#else
+	for (uint32_t i = threadIdx.x % 32 * 16; i < bytes; i += 512)
+		mx_copy16(to + i, from + i, true);
+#endif
+}
+
+/* Ends the copies of a stage. */
+static __device__ __forceinline__ void filled(void)
+{
+#if __CUDA_ARCH__ < 900
+	mx_copy_commit();
+#endif
+}
+
+/* Waits until the stage's copy has come, its `parity`th. */
+static __device__ __forceinline__ void arrived(uint32_t bar, uint32_t parity)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("{\n\t"
+	             ".reg .pred p;\n\t"
+	             "again:\n\t"
+	             "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
+	             "@!p bra again;\n\t"
+	             "}" ::"r"(bar),
+	             "r"(parity)
+	             : "memory");
+#else
+	mx_copy_wait<0>();
+	__syncwarp();
+#endif
+}
+
+/* ---- x ---- */
+
+/* This lane's rows of x: row g of each 8, from column 8 t on. */
+template <int NT> struct rows {
+	const uint4 *at[NT];
+	bool used[NT];
+	uint32_t left; /* columns from 8 t on */
+
+	__device__ rows(const mx_cuda_product &p, uint32_t g, uint32_t t) : left(p.cols - t * 8)
+	{
+#pragma unroll
+		for (int i = 0; i < NT; i++) {
+			const uint32_t token = i * 8 + g;
+			used[i] = token < p.n;
+			at[i] = (const uint4 *)((const __nv_bfloat16 *)p.x + (used[i] ? token : 0) * p.ldx) + t;
+		}
+	}
+
+	/* Columns 8t .. 8t+7 of each 32 of a block; zeros behind the last column. */
+	__device__ __forceinline__ void load(uint4 (&x)[NT][4], uint32_t block) const
+	{
+#pragma unroll
+		for (int i = 0; i < NT; i++) {
+			const uint4 *from = at[i] + block * (COLS / 8);
+#pragma unroll
+			for (int j = 0; j < 4; j++) {
+				x[i][j] = make_uint4(0, 0, 0, 0);
+				if (used[i] && (int32_t)(left - block * COLS - j * 32) > 0)
+					x[i][j] = from[j * 4];
+			}
+		}
+	}
+};
+
+/* ---- scales ---- */
+
+/* How a kernel has the scales of a block. */
+enum scaling {
+	BY_F16,   /* as they lie: of groups of 32, two bytes each */
+	BY_F32,   /* likewise of groups of 64 or 128, four bytes */
+	BY_KEPT,  /* others: made f32 when the block has come, in memory of the warp */
+	BY_SMALL, /* likewise of groups of 16 */
+};
+
+/* Pairs of f32, of rows g and g + 8, for each 32 columns (BY_SMALL: 16) of a block and each g. */
+union kept {
+	struct {
+		float2 scales[4][8];
+		union {
+			float2 minima[4][8];
+			uint8_t zeros[4][8][2];
+		};
+	};
+	float2 small[8][8];
+};
+
+/* Fills *to from a block that has come. */
+template <int CODES, int OFFSET, int SCALING>
+static __device__ __forceinline__ void keep(kept *to, const mx_cuda_quant &q,
+                                            const unsigned char *block, uint32_t lane)
+{
+	constexpr uint32_t N = SCALING == BY_SMALL ? 128 : 64;
+#pragma unroll 1
+	for (uint32_t i = lane; i < N; i += 32) {
+		const uint32_t k = i / 16,
+					   at = (SCALING == BY_SMALL ? k : k * 32 >> q.group_shift) * 16 + i % 16;
+		((float *)to)[i] = mx_scale(q, block, at);
+		if (OFFSET == MX_OFFSET_MIN)
+			((float *)to->minima)[i] = mx_minimum(q, block, at);
+		else if (CODES == MX_CODES_4)
+			((uint8_t *)to->zeros)[i] = (uint8_t)mx_zero_4(q, block, at);
+	}
+}
+
+/* What this lane reads of a block beside its codes, for rows g and g + 8. */
+struct beside {
+	const unsigned char *scales, *zeros;
+	const kept *k;
+	uint32_t
+		second; /* BY_F32: bytes from the scales of the first 64 columns to those of the others */
+};
+
+template <int SCALING>
+static __device__ __forceinline__ float2 scales_of(const beside &b, uint32_t g, int j)
+{
+	if (SCALING == BY_F16)
+		return __half22float2(((const __half2 *)b.scales)[j * 8]);
+	if (SCALING == BY_F32)
+		return *(const float2 *)(b.scales + (j < 2 ? 0 : b.second));
+	return b.k->scales[j][g];
+}
+
+/* The zeros of codes of 4 bits, a byte each. */
+template <int SCALING>
+static __device__ __forceinline__ uint32_t zeros_of(const beside &b, uint32_t g, int j)
+{
+	if (SCALING == BY_KEPT)
+		return *(const uint16_t *)b.k->zeros[j][g];
+	if (SCALING == BY_F16)
+		return ((const uint16_t *)b.zeros)[j * 8];
+	return *(const uint16_t *)(b.zeros + (j < 2 ? 0 : b.second / 4));
+}
+
+/* ---- products ---- */
+
+template <int NT>
+static __device__ __forceinline__ void add_scaled(float (&acc)[NT][4], const float (&part)[NT][4],
+                                                  const float2 s)
+{
+#pragma unroll
+	for (int i = 0; i < NT; i++) {
+		acc[i][0] = fmaf(s.x, part[i][0], acc[i][0]);
+		acc[i][1] = fmaf(s.x, part[i][1], acc[i][1]);
+		acc[i][2] = fmaf(s.y, part[i][2], acc[i][2]);
+		acc[i][3] = fmaf(s.y, part[i][3], acc[i][3]);
+	}
+}
+
+/* part (+)= product of 16 rows and 32 columns with x */
+template <int NT>
+static __device__ __forceinline__ void product(float (&part)[NT][4], bool add, const uint4 &lo,
+                                               const uint4 &hi, const uint4 (&x)[NT][4], int j)
+{
+#pragma unroll
+	for (int i = 0; i < NT; i++) {
+		if (!add)
+			part[i][0] = part[i][1] = part[i][2] = part[i][3] = 0;
+		mx_mma32(part[i], lo, hi, x[i][j]);
+	}
+}
+
+static __device__ __forceinline__ uint4 only_if(bool keep, const uint4 &v)
+{
+	return keep ? v : make_uint4(0, 0, 0, 0);
+}
+
+/* Adds the product of a block with x. `codes`: this lane's. */
+template <int CODES, int OFFSET, int SCALING, int NT>
+static __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint4 (&x)[NT][4],
+                                                const uint4 *codes, const beside &b, uint32_t g,
+                                                uint32_t t, uint32_t center)
+{
+	const uint4 one = make_uint4(0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80);
+	float part[NT][4];
+	uint4 v;
+#pragma unroll
+	for (int j = 0; j < 4; j++) {
+		uint4 lo, hi;
+		if (CODES == MX_CODES_4) {
+			uint32_t zero_lo = center, zero_hi = center;
+			if (j % 2 == 0)
+				v = codes[j / 2 * 32];
+			if (OFFSET == MX_OFFSET_ZERO) {
+				const uint32_t z = zeros_of<SCALING>(b, g, j);
+				zero_lo = __byte_perm(z, 0x43, 0x4040);
+				zero_hi = __byte_perm(z, 0x43, 0x4141);
+			}
+			lo = mx_codes<CODES>(j % 2 ? v.z : v.x, 0, zero_lo);
+			hi = mx_codes<CODES>(j % 2 ? v.w : v.y, 0, zero_hi);
+		} else {
+			v = codes[j * 32];
+			lo = mx_codes<CODES>(v.x, v.y, 0);
+			hi = mx_codes<CODES>(v.z, v.w, 0);
+		}
+		if (SCALING == BY_SMALL) { /* columns 0 .. 15 are those of t < 2 */
+			product<NT>(part, false, only_if(t < 2, lo), only_if(t < 2, hi), x, j);
+			add_scaled<NT>(acc, part, b.k->small[2 * j][g]);
+			product<NT>(part, false, only_if(t >= 2, lo), only_if(t >= 2, hi), x, j);
+			add_scaled<NT>(acc, part, b.k->small[2 * j + 1][g]);
+		} else {
+			product<NT>(part, SCALING == BY_F32 && j % 2, lo, hi, x, j);
+			if (SCALING != BY_F32 || j % 2)
+				add_scaled<NT>(acc, part, scales_of<SCALING>(b, g, j));
+		}
+		if (OFFSET == MX_OFFSET_MIN) {
+			const float2 m = b.k->minima[j][g];
+			product<NT>(part, false, one, one, x, j);
+			add_scaled<NT>(acc, part, make_float2(-m.x, -m.y));
+		}
+	}
+}
+
+template <int CODES, int OFFSET, int SCALING, int NT>
+static __global__ void __launch_bounds__(W * 32, NT < 4 ? 2 : 1)
+	few_quant(const mx_cuda_quant_product a, const uint32_t stages)
+{
+	constexpr bool KEEPS = SCALING >= BY_KEPT;
+	extern __shared__ __align__(128) unsigned char smem[]; /* barriers, kept, rings, sums */
+	const mx_cuda_product &p = a.p;
+	const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = lane_id();
+	const uint32_t g = lane / 4, t = lane % 4, bytes = a.q.super_bytes;
+	const uint32_t bars = (uint32_t)__cvta_generic_to_shared(smem) + warp * MOST * 8;
+	kept *const k = (kept *)(smem + W * MOST * 8) + warp * R;
+	unsigned char *const rings = smem + W * MOST * 8 + (KEEPS ? W * R * sizeof(kept) : 0);
+	unsigned char *const ring = rings + warp * stages * R * bytes;
+	const uint32_t ring_at = (uint32_t)__cvta_generic_to_shared(ring);
+	float *sums = (float *)(rings + W * stages * R * bytes);
+	const uint32_t tiles = (p.rows + TILE - 1) / TILE, blocks = (p.cols + COLS - 1) / COLS;
+	/* as in linear_few.cu: CTA i has every gridDim-th tile */
+	const uint32_t last = (tiles - blockIdx.x - 1) / gridDim.x + 1;
+
+	mx_pdl_launch();
+	if (lane == 0) {
+#pragma unroll 1
+		for (uint32_t s = 0; s < stages; s++)
+			barrier_init(bars + s * 8);
+		barrier_fence();
+	}
+	__syncwarp();
+	/* A stage has the blocks of the same columns of R tiles. */
+	uint32_t fill_tile = warp < blocks ? 0 : last, fill_block = warp;
+	auto fill_next = [&](uint32_t stage) {
+		if (fill_tile >= last)
+			return;
+		const uint32_t here = min((uint32_t)R, last - fill_tile);
+		const size_t tile = fill_tile * gridDim.x + blockIdx.x;
+		const unsigned char *from =
+			(const unsigned char *)p.w + (tile * blocks + fill_block) * bytes;
+		expect(bars + stage * 8, here * bytes);
+		fill(ring_at + stage * R * bytes, from, bytes, bars + stage * 8);
+		if (here > 1)
+			fill(ring_at + (stage * R + 1) * bytes, from + (size_t)gridDim.x * blocks * bytes,
+			     bytes, bars + stage * 8);
+		filled();
+		fill_block += W;
+		if (fill_block >= blocks)
+			fill_block = warp, fill_tile += R;
+	};
+#pragma unroll 1
+	for (uint32_t s = 0; s < stages; s++)
+		fill_next(s);
+
+	mx_pdl_wait();
+
+	const rows<NT> from_x(p, g, t);
+	const uint32_t second = a.q.group_shift == 6 ? 64 : 0;
+	const uint32_t center = (0x4300 | a.q.center) * 0x10001;
+	uint4 next[NT][4];
+	from_x.load(next, warp);
+	uint32_t stage = 0, parity = 0;
+	for (uint32_t tile = 0; tile < last; tile += R) {
+		const uint32_t here = min((uint32_t)R, last - tile);
+		float acc[R][NT][4] = {};
+#pragma unroll 1
+		for (uint32_t block = warp; block < blocks; block += W) {
+			const unsigned char *from = ring + stage * R * bytes;
+			uint4 x[NT][4];
+#pragma unroll
+			for (int i = 0; i < NT; i++)
+				for (int j = 0; j < 4; j++)
+					x[i][j] = next[i][j];
+			from_x.load(next, block + W < blocks ? block + W : warp);
+			arrived(bars + stage * 8, parity);
+			if (KEEPS) {
+				for (int r = 0; r < R; r++)
+					if (r < here)
+						keep<CODES, OFFSET, SCALING>(k + r, a.q, from + r * bytes, lane);
+				__syncwarp();
+			}
+#pragma unroll
+			for (int r = 0; r < R; r++) {
+				if (r >= here)
+					break;
+				const unsigned char *at = from + r * bytes;
+				const beside b = {at + g * (SCALING == BY_F16 ? 4 : 8), at + a.q.zeros + g * 2,
+				                  k + r, second};
+				multiply<CODES, OFFSET, SCALING, NT>(
+					acc[r], x, (const uint4 *)(at + a.q.codes) + lane, b, g, t, center);
+			}
+			__syncwarp();
+			fill_next(stage);
+			if (++stage == stages)
+				stage = 0, parity ^= 1;
+		}
+
+		if (tile)
+			__syncthreads(); /* the sums of the group before have been read */
+#pragma unroll
+		for (int r = 0; r < R; r++) {
+#pragma unroll
+			for (int i = 0; i < NT; i++) {
+				float *to = sums + ((warp * R + r) * NT + i) * SUM_TILE + 2 * t * SUM_PITCH + g;
+				to[0] = acc[r][i][0];
+				to[SUM_PITCH] = acc[r][i][1];
+				to[8] = acc[r][i][2];
+				to[SUM_PITCH + 8] = acc[r][i][3];
+			}
+		}
+		__syncthreads();
+		for (uint32_t o = threadIdx.x; o < here * NT * 8 * TILE; o += W * 32) {
+			const uint32_t row = o % TILE, token = o / TILE % (NT * 8), r = o / (TILE * NT * 8);
+			const uint32_t out = ((tile + r) * gridDim.x + blockIdx.x) * TILE + row;
+			if (token >= p.n || out >= p.rows)
+				continue;
+			const float *from =
+				sums + (r * NT + token / 8) * SUM_TILE + token % 8 * SUM_PITCH + row;
+			float v = from[0];
+#pragma unroll
+			for (int l = 1; l < W; l++)
+				v += from[l * R * NT * SUM_TILE];
+			if (p.bf16_out)
+				mx_linear_store<__nv_bfloat16>(p, token, out, v);
+			else
+				mx_linear_store<float>(p, token, out, v);
+		}
+	}
+}
+
+/* ---- launches ---- */
+
+typedef void few_f(const mx_cuda_quant_product, const uint32_t);
+
+static few_f *const kernels[][3] = {
+#define KERNEL(codes, offset, scaling)                                                             \
+	{                                                                                              \
+		few_quant<codes, offset, scaling, 1>, few_quant<codes, offset, scaling, 2>,                \
+			few_quant<codes, offset, scaling, 4>                                                   \
+	}
+	KERNEL(MX_CODES_4, MX_OFFSET_NONE, BY_F16),     KERNEL(MX_CODES_4, MX_OFFSET_NONE, BY_F32),
+	KERNEL(MX_CODES_4, MX_OFFSET_ZERO, BY_F16),     KERNEL(MX_CODES_4, MX_OFFSET_ZERO, BY_F32),
+	KERNEL(MX_CODES_4, MX_OFFSET_ZERO, BY_KEPT),    KERNEL(MX_CODES_4, MX_OFFSET_MIN, BY_KEPT),
+	KERNEL(MX_CODES_8, MX_OFFSET_NONE, BY_F16),     KERNEL(MX_CODES_8, MX_OFFSET_NONE, BY_F32),
+	KERNEL(MX_CODES_8, MX_OFFSET_NONE, BY_KEPT),    KERNEL(MX_CODES_8, MX_OFFSET_MIN, BY_KEPT),
+	KERNEL(MX_CODES_8, MX_OFFSET_NONE, BY_SMALL),   KERNEL(MX_CODES_E4M3, MX_OFFSET_NONE, BY_F32),
+	KERNEL(MX_CODES_E4M3, MX_OFFSET_NONE, BY_KEPT),
+#undef KERNEL
+};
+enum { N_KERNELS = sizeof kernels / sizeof *kernels };
+
+static scaling scaling_of(const mx_cuda_quant &q)
+{
+	if (q.group_shift == 4)
+		return BY_SMALL;
+	if (q.offset == MX_OFFSET_MIN)
+		return BY_KEPT;
+	if (q.scales == MX_SCALES_F16 && q.group_shift == 5)
+		return BY_F16;
+	return q.scales == MX_SCALES_F32 && q.group_shift >= 6 ? BY_F32 : BY_KEPT;
+}
+
+/* Returns the row of the table for a form. Groups of 16 columns have 8 bits and no minima. */
+static int kernel_of(const mx_cuda_quant &q, scaling by)
+{
+	const int minima = q.offset == MX_OFFSET_MIN;
+	if (q.codes_as == MX_CODES_E4M3)
+		return by == BY_F32 ? 11 : 12;
+	if (by == BY_SMALL)
+		return 10;
+	if (q.codes_as == MX_CODES_8)
+		return 6 + by + minima;
+	return by == BY_KEPT ? 4 + minima : by + (q.offset == MX_OFFSET_ZERO ? 2 : 0);
+}
+
+extern "C" cudaError_t mx_cuda_quant_few_setup(void)
+{
+	cudaError_t e = cudaSuccess;
+	for (int i = 0; i < N_KERNELS * 3 && e == cudaSuccess; i++) {
+		few_f *f = kernels[i / 3][i % 3];
+		e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM);
+		if (e == cudaSuccess)
+			e = cudaFuncSetAttribute(f, cudaFuncAttributePreferredSharedMemoryCarveout,
+			                         cudaSharedmemCarveoutMaxShared);
+	}
+	return e;
+}
+
+extern "C" cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, int sms,
+                                         cudaStream_t stream)
+{
+	const int nt = p->p.n <= 8 ? 0 : p->p.n <= 16 ? 1 : 2;
+	const scaling by = scaling_of(p->q);
+	const uint32_t tiles = (p->p.rows + TILE - 1) / TILE, stage = W * R * p->q.super_bytes;
+	const uint32_t fixed = W * MOST * 8 + (by >= BY_KEPT ? W * R * (uint32_t)sizeof(kept) : 0) +
+	                       W * R * (1u << nt) * SUM_TILE * 4;
+	const uint32_t fit = (SMEM - fixed) / stage, stages = fit < MOST ? fit : MOST;
+	if (!stages)
+		return cudaErrorInvalidValue;
+	return mx_launch(kernels[kernel_of(p->q, by)][nt], dim3(min(tiles, (uint32_t)sms)),
+	                 dim3(W * 32), fixed + stages * stage, stream, *p, stages);
+}

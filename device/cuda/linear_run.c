@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * linear: makes one product of outputs whose weights and columns of y are adjacent, and products
+ * with quantised weights of kernels that read them or expand them first.
+ */
+#include <string.h>
+
+#include "device/cuda/impl.h"
+#include "device/cuda/linear_quant.h"
+#include "device/quant_pack.h"
+
+/* ---- quantised weights ---- */
+
+static uint32_t log2_of(uint32_t n)
+{
+	uint32_t k = 0;
+	while (n >>= 1)
+		k++;
+	return k;
+}
+
+struct mx_cuda_quant mx_cuda_quant_form(const struct mx_quant *q)
+{
+	const struct mx_quant_layout l = mx_quant_layout_of(q);
+	return (struct mx_cuda_quant){.super_bytes = (uint32_t)l.bytes,
+	                              .second = (uint32_t)l.second,
+	                              .minima = (uint32_t)l.minima,
+	                              .second_minima = (uint32_t)l.second_minima,
+	                              .zeros = (uint32_t)l.zeros,
+	                              .codes = (uint32_t)l.codes,
+	                              .group_shift = log2_of(q->group),
+	                              .center = q->codes == MX_CODES_4 ? (uint32_t)q->center : 0,
+	                              .codes_as = q->codes,
+	                              .scales = q->scales,
+	                              .offset = q->offset};
+}
+
+static bool streams(const struct mx_cuda_product *p)
+{
+	return p->bf16 && (uintptr_t)p->x % 16 == 0 && p->ldx % 8 == 0;
+}
+
+/* Rows of x first .. first + n - 1. */
+static struct mx_cuda_product rows_of(const struct mx_cuda_product *p, uint32_t first, uint32_t n)
+{
+	struct mx_cuda_product part = *p;
+	part.x = (const char *)p->x + first * p->ldx * (p->bf16 ? 2 : 4);
+	part.y = (char *)p->y + first * p->ldy * (p->bf16_out ? 2 : 4);
+	part.n = n;
+	return part;
+}
+
+static mx_status few(struct mx_device *d, const struct mx_cuda_quant_product *p)
+{
+	for (uint32_t i = 0; i < p->p.n; i += MX_CUDA_QUANT_FEW) {
+		const uint32_t left = p->p.n - i;
+		const struct mx_cuda_quant_product part = {
+			rows_of(&p->p, i, left < MX_CUDA_QUANT_FEW ? left : MX_CUDA_QUANT_FEW), p->q};
+		mx_status st =
+			mx_cuda_check(d, mx_cuda_quant_few(&part, mx_cuda(d)->base.sms, mx_cuda_stream(d)),
+		                  "linear, few rows, quantised");
+		if (st != MX_OK)
+			return st;
+	}
+	return MX_OK;
+}
+
+/* Expands as many rows of W at a time as there is room for. */
+static mx_status expanded(struct mx_device *d, const struct mx_cuda_quant_product *p)
+{
+	const size_t row = p->p.cols * (size_t)(p->p.bf16 ? 2 : 4), fit = MX_CUDA_EXPANDED / row;
+	const uint32_t most = (uint32_t)(fit < p->p.rows ? fit : p->p.rows);
+	const uint32_t step = (most + MX_QUANT_ROWS - 1) / MX_QUANT_ROWS * MX_QUANT_ROWS;
+	void *w = mx_cuda_linear_expanded(d);
+	if (!w || fit < MX_QUANT_ROWS)
+		return MX_E_UNSUPPORTED;
+	const uint32_t at_a_time = step > fit ? step - MX_QUANT_ROWS : step;
+	for (uint32_t i = 0; i < p->p.rows; i += at_a_time) {
+		struct mx_cuda_product part = p->p;
+		part.w = w;
+		part.rows = p->p.rows - i < at_a_time ? p->p.rows - i : at_a_time;
+		part.bias = p->p.bias ? p->p.bias + i : NULL;
+		part.y = (char *)p->p.y + (size_t)i * (p->p.bf16_out ? 2 : 4);
+		mx_status st = mx_cuda_check(d,
+		                             mx_cuda_quant_expand(&p->q, p->p.w, p->p.cols, i, part.rows,
+		                                                  p->p.bf16, w, mx_cuda_stream(d)),
+		                             "expanding weights");
+		if (st == MX_OK)
+			st = mx_cuda_linear_product(d, &part);
+		if (st != MX_OK)
+			return st;
+	}
+	return MX_OK;
+}
+
+static mx_status quantised(struct mx_device *d, const struct mx_cuda_product *p,
+                           const struct mx_quant *q)
+{
+	const struct mx_cuda_quant_product a = {*p, mx_cuda_quant_form(q)};
+	if (!q->fragments)
+		return MX_E_INVALID;
+	if (p->n == 0 || p->rows == 0)
+		return MX_OK;
+	/* on a deterministic device the choice must not depend on n */
+	return streams(p) && (p->n <= MX_CUDA_QUANT_FEW || d->info.deterministic) ? few(d, &a)
+	                                                                          : expanded(d, &a);
+}
+
+mx_status mx_cuda_embed_quantised(struct mx_device *d, const struct mx_weight *table,
+                                  const int32_t *ids, size_t n, void *y)
+{
+	const struct mx_cuda_quant q = mx_cuda_quant_form(table->quant);
+	return mx_cuda_check(d,
+	                     mx_cuda_quant_rows(&q, table->data, table->rows, table->cols, ids, n,
+	                                        mx_cuda_bf16(d), y, mx_cuda_stream(d)),
+	                     "embed");
+}
+
+/* ---- outputs ---- */
+
+static bool same_form(const struct mx_quant *a, const struct mx_quant *b)
+{
+	return a && b ? a->codes == b->codes && a->scales == b->scales && a->offset == b->offset &&
+	                    a->group == b->group && a->center == b->center
+	              : a == b;
+}
+
+/* Bytes of `rows` rows of W, which has `w_size` bytes an element; SIZE_MAX if they end within a
+ * panel. */
+static size_t bytes_of(const struct mx_weight *w, size_t rows, size_t w_size)
+{
+	if (!w->quant)
+		return rows * w->cols * w_size;
+	return rows % MX_QUANT_ROWS ? SIZE_MAX : rows / MX_QUANT_ROWS * w->quant->panel_bytes;
+}
+
+/* True if output `b` follows `a`, which has `rows` rows of W so far, in memory: b's weight rows
+ * start after a's, and b's columns of y start after a's. Both have `w_size` bytes an element of W
+ * and, since their types must be equal, `y_size` bytes an element of y. */
+static bool continues(const struct mx_linear_out *a, size_t rows, const struct mx_linear_out *b,
+                      size_t w_size, size_t y_size)
+{
+	const size_t before = bytes_of(a->w, rows, w_size);
+	return b->w->dtype == a->w->dtype && b->w->cols == a->w->cols && b->ldy == a->ldy &&
+	       b->accumulate == a->accumulate && b->y_f32 == a->y_f32 &&
+	       same_form(a->w->quant, b->w->quant) && before != SIZE_MAX &&
+	       (const char *)b->w->data == (const char *)a->w->data + before &&
+	       (char *)b->y == (char *)a->y + rows * y_size &&
+	       (a->bias ? b->bias == a->bias + rows : !b->bias);
+}
+
+mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                             const struct mx_linear_out *out, size_t n_out)
+{
+	const enum mx_dtype dtype = d->info.act_dtype;
+	for (size_t i = 0; i < n_out;) {
+		const struct mx_linear_out *o = &out[i];
+		const enum mx_dtype y_dtype = o->y_f32 ? MX_F32 : dtype;
+		const size_t w_size = mx_dtype_size(dtype), y_size = mx_dtype_size(y_dtype);
+		size_t rows = 0;
+		if (o->w->dtype != (o->w->quant ? MX_QUANT : dtype))
+			return MX_E_INVALID;
+		do
+			rows += out[i++].w->rows;
+		while (i < n_out && rows + out[i].w->rows <= o->ldy &&
+		       continues(o, rows, &out[i], w_size, y_size));
+		const struct mx_cuda_product p = {.w = o->w->data,
+		                                  .x = x,
+		                                  .bias = o->bias,
+		                                  .y = o->y,
+		                                  .ldx = ldx,
+		                                  .ldy = o->ldy,
+		                                  .rows = (uint32_t)rows,
+		                                  .cols = o->w->cols,
+		                                  .n = (uint32_t)n,
+		                                  .accumulate = o->accumulate,
+		                                  .bf16 = dtype == MX_BF16,
+		                                  .bf16_out = y_dtype == MX_BF16};
+		mx_status rc = o->w->quant ? quantised(d, &p, o->w->quant) : mx_cuda_linear_product(d, &p);
+		if (rc != MX_OK)
+			return rc;
+	}
+	return MX_OK;
+}
