@@ -3,8 +3,9 @@
  * Products of the CUDA device compared with the memory bandwidth: each shape of linear_cases.def
  * with few and many rows, on copies of W that exceed the caches, with random data.
  *
- *   bench/device/cuda/linear [-f] [-n rows of x] [-s rows of W] [-g GiB of copies]
+ *   bench/device/cuda/linear [-f] [-n rows of x] [-s rows of W] [-g GiB of copies] [-q form]
  *     -f  at most 32 rows, and not the deterministic device
+ *     -q  W quantised, in this form of tests/device/quant_source.c, counted from 0
  *     -g  at least so much memory is gone through, default 1; a model's weights are more
  *
  * A line is "linear", the device, rows and columns of W, rows of x, then of a chain of products
@@ -18,11 +19,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 extern "C" {
 #include "device/cuda/cuda.h"
 #include "device/open.h"
+#include "tests/device/quant_source.h"
 }
 
 enum { TEST = 1, BENCH = 2, LOGITS = 4 };
@@ -46,6 +49,9 @@ static const uint32_t numbers[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 2048, 8192}
 #define ALONE      21
 #define REPLAYS    5
 
+#define PACKED_ROWS 256 /* of a quantised W that are packed; the others are copies */
+
+static int form = -1;                         /* of quantised W */
 static size_t copies_bytes = (size_t)1 << 30; /* at least, of all copies of W: many times L2 */
 
 static void must(bool ok, const char *what)
@@ -153,6 +159,7 @@ struct run {
 	std::vector<mx_weight> w;
 	void *x, *y;
 	size_t next; /* copy of W */
+	double size; /* bytes of W */
 
 	void product()
 	{
@@ -163,12 +170,21 @@ struct run {
 	}
 };
 
+static std::string form_name(const run &r)
+{
+	if (form < 0)
+		return "";
+	const mx_quant *q = r.w[0].quant;
+	return std::string("-") + mx_quant_format_name(quant_cases[form].format) + "-g" +
+	       std::to_string(q->group) + "-" + std::to_string(8 * r.size / r.s->rows / r.s->cols);
+}
+
 static void measure(run &r, double roof)
 {
 	const mx_ops *ops = r.d->ops;
 	cudaStream_t stream = (cudaStream_t)mx_cuda_base(r.d)->stream;
 	const double rows = r.s->rows, cols = r.s->cols, n = r.n;
-	const double bytes = rows * cols * 2 + n * cols * 2 + n * rows * (r.s->uses & LOGITS ? 4 : 2);
+	const double bytes = r.size + n * cols * 2 + n * rows * (r.s->uses & LOGITS ? 4 : 2);
 	const double flop = 2 * rows * cols * n;
 	const double about = std::max(bytes / roof, flop / 7e14);
 	const int once = copies_bytes > (size_t)1 << 30 ? (int)r.w.size() : 4; /* all of them */
@@ -187,34 +203,66 @@ static void measure(run &r, double roof)
 	const double many = seconds(stream, REPLAYS, replay) / chain;
 	const double one = seconds(stream, ALONE, [&] { r.product(); });
 	ops->forget(r.d, recording);
-	printf("linear %s %u %u %u  %.2f us  %.3f TB/s  %.1f %%  %.1f TFLOP/s  alone %.2f us  # %s\n",
-	       r.d->info.deterministic ? "exact" : "own", r.s->rows, r.s->cols, r.n, many * 1e6,
-	       bytes / many * 1e-12, 100 * bytes / many / roof, flop / many * 1e-12, one * 1e6,
-	       r.s->name);
+	printf("linear %s%s %u %u %u  %.2f us  %.3f TB/s  %.1f %%  %.1f TFLOP/s  alone %.2f us  # %s\n",
+	       r.d->info.deterministic ? "exact" : "own", form_name(r).c_str(), r.s->rows, r.s->cols,
+	       r.n, many * 1e6, bytes / many * 1e-12, 100 * bytes / many / roof, flop / many * 1e-12,
+	       one * 1e6, r.s->name);
 	fflush(stdout);
+}
+
+/* Packs some rows in the form, and copies them to `copies` matrices of `size` bytes. */
+static void fill_quantised(quant_matrix *m, const shape *s, char *to, size_t copies, size_t size)
+{
+	rng g = {1};
+	quant_matrix_make(m, &quant_cases[form], PACKED_ROWS, s->cols, &g);
+	must(quant_matrix_pack(m, quant_cases[form].bits, true) == MX_OK, "packing");
+	const size_t part = mx_quant_bytes(&m->q, PACKED_ROWS);
+	for (size_t at = 0; at < copies * size; at += part)
+		cuda(cudaMemcpy(to + at, m->panels, std::min(part, copies * size - at),
+		                cudaMemcpyHostToDevice),
+		     "weights");
+}
+
+static size_t bytes_of(const shape *s)
+{
+	quant_matrix m;
+	rng g = {1};
+	if (form < 0)
+		return (size_t)s->rows * s->cols * 2;
+	quant_matrix_make(&m, &quant_cases[form], MX_QUANT_ROWS, s->cols, &g);
+	must(quant_matrix_pack(&m, quant_cases[form].bits, true) == MX_OK, "packing");
+	const size_t bytes = mx_quant_bytes(&m.q, s->rows);
+	quant_matrix_free(&m);
+	return bytes;
 }
 
 /* Measures one shape with every number of rows. */
 static void measure_shape(mx_device *d, const shape *s, uint32_t most, uint32_t only, double roof)
 {
-	const size_t size = (size_t)s->rows * s->cols * 2;
+	const size_t size = bytes_of(s);
 	const uint32_t max_n = std::min(most, s->uses & LOGITS ? 256u : 8192u);
 	const size_t out = s->uses & LOGITS ? 4 : 2, copies = std::max((size_t)2, copies_bytes / size);
-	run r = {d, s, 0, {}, NULL, NULL, 0};
+	run r = {d, s, 0, {}, NULL, NULL, 0, (double)size};
+	quant_matrix m = {};
 	char *weights = NULL;
 	cuda(cudaMalloc((void **)&weights, copies * size), "memory");
 	cuda(cudaMalloc(&r.x, (size_t)max_n * s->cols * 2), "memory");
 	cuda(cudaMalloc(&r.y, (size_t)max_n * s->rows * out), "memory");
-	fill_random<<<2048, 256>>>((uint16_t *)weights, copies * size / 2, 2);
+	if (form < 0)
+		fill_random<<<2048, 256>>>((uint16_t *)weights, copies * size / 2, 2);
+	else
+		fill_quantised(&m, s, weights, copies, size);
 	fill_random<<<2048, 256>>>((uint16_t *)r.x, (size_t)max_n * s->cols, 3);
 	cuda(cudaDeviceSynchronize(), "fill");
 	for (size_t i = 0; i < copies; i++)
-		r.w.push_back({MX_BF16, s->rows, s->cols, weights + i * size, NULL});
+		r.w.push_back({form < 0 ? MX_BF16 : MX_QUANT, s->rows, s->cols, weights + i * size,
+		               form < 0 ? NULL : &m.q});
 	for (uint32_t n : numbers) {
 		r.n = n;
 		if (n <= max_n && (!only || n == only))
 			measure(r, roof);
 	}
+	quant_matrix_free(&m);
 	cuda(cudaFree(weights), "free");
 	cuda(cudaFree(r.x), "free");
 	cuda(cudaFree(r.y), "free");
@@ -224,17 +272,23 @@ int main(int argc, char **argv)
 {
 	uint32_t most = 8192, only_n = 0, only_rows = 0;
 	int devices = 2, n = 0;
-	for (int c; (c = getopt(argc, argv, "fn:s:g:")) != -1;) {
+	for (int c; (c = getopt(argc, argv, "fn:s:g:q:")) != -1;) {
 		switch (c) {
 		case 'f': most = 32, devices = 1; break;
 		case 'n': only_n = (uint32_t)atoi(optarg); break;
 		case 's': only_rows = (uint32_t)atoi(optarg); break;
+		case 'q': form = atoi(optarg); break;
 		case 'g': copies_bytes = (size_t)std::max(1, atoi(optarg)) << 30; break;
 		default:
-			fprintf(stderr,
-			        "usage: linear [-f] [-n rows of x] [-s rows of W] [-g GiB of copies]\n");
+			fprintf(
+				stderr,
+				"usage: linear [-f] [-n rows of x] [-s rows of W] [-g GiB of copies] [-q form]\n");
 			return 2;
 		}
+	}
+	if (form >= (int)n_quant_cases) {
+		fprintf(stderr, "linear: there are %zu forms\n", n_quant_cases);
+		return 2;
 	}
 	if (cudaGetDeviceCount(&n) != cudaSuccess || n == 0) {
 		printf("no GPU\n");
@@ -248,6 +302,7 @@ int main(int argc, char **argv)
 		options.cuda.max_samples = 256;
 		options.cuda.vocab = 128256;
 		options.cuda.deterministic = exact;
+		options.cuda.quantised = form >= 0;
 		mx_device *d;
 		mx_err err = {};
 		if (mx_device_open("cuda:0", &options, &d, &err) != MX_OK) {

@@ -303,12 +303,19 @@ static void run_all(struct bench *b)
 
 /* ---- set-up ---- */
 
-static void count(struct bench *b, const struct opened_model *m)
+static void count(struct bench *b)
 {
 	const struct mx_engine_info *info = &b->inside->core.info;
-	double all, size = (double)mx_dtype_size(b->m.dtype);
-	b->layer_params = run_layer_params(m, &all);
-	b->weight_bytes = (b->layer_params + (double)b->m.vocab * b->m.width) * size;
+	const struct mx_model *model = &b->inside->model;
+	for (size_t i = 0; i < model->n_uses; i++) {
+		const struct mx_weight *w = model->uses[i].weight;
+		if (w != &model->embed && w != &model->lm_head)
+			b->layer_params += (double)w->rows * w->cols;
+	}
+	b->weight_bytes = (double)model->weight_bytes;
+	if (model->embed.data != model->lm_head.data) /* of the table a step reads some rows */
+		b->weight_bytes -=
+			(double)model->embed.rows * model->embed.cols * mx_dtype_size(model->embed.dtype);
 	b->kv_bytes = (double)info->page_bytes / info->page_tokens;
 }
 
@@ -324,6 +331,7 @@ static int bench_model(struct bench *b, const char *dir)
 		.max_sequences = MAX_BATCH,
 		.step_tokens = STEP_TOKENS,
 		.kv_dtype = b->o->kv,
+		.weight_bits = b->o->weight_bits,
 		.prefix_cache = true,
 	};
 	uint64_t begin = mx_now_ns();
@@ -342,7 +350,7 @@ static int bench_model(struct bench *b, const char *dir)
 	b->tokens = mx_calloc(b->m.max_context, sizeof *b->tokens);
 	must(b->tokens ? MX_OK : MX_E_NOMEM, "tokens");
 	random_tokens(b->tokens, b->m.max_context, b->m.vocab, 0);
-	count(b, &m);
+	count(b);
 	run_all(b);
 	free(b->tokens);
 	opened_model_close(&m);
@@ -398,9 +406,8 @@ static int make_and_bench(struct bench *b)
 }
 
 static const char usage[] =
-	"usage: bench/engine/cuda/engine [--shape SHAPE] [--device cuda:N] [--kv bf16|fp8]
-"
-	"              [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
+	"usage: bench/engine/cuda/engine [--shape SHAPE] [--device cuda:N] [--kv bf16|fp8]\n"
+	"              [--weight-bits 8|4] [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
 	"Shapes: 8b 8b8 1.1b tiny mamba2-2.7b mamba2-2.7b-half gdn-8b gdn.\n"
 	"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072; --only takes those\n"
 	"whose name contains TEXT. --dir makes the checkpoint there, or uses the one that is\n"
@@ -408,8 +415,8 @@ static const char usage[] =
 
 int main(int argc, char **argv)
 {
-	static const char *const taken[] = {"shape", "device",        "kv",         "only",
-	                                    "dir",   "deterministic", "unrecorded", NULL};
+	static const char *const taken[] = {"shape",         "device",     "kv",          "only", "dir",
+	                                    "deterministic", "unrecorded", "weight-bits", NULL};
 	const struct options o =
 		options_read(argc, argv, taken, shapes, sizeof shapes / sizeof *shapes, usage);
 	struct bench b = {.o = &o, .m = o.shape->model};
