@@ -13,6 +13,7 @@
 #define WIDE  128 /* elements of a warp, PARTS for each lane four */
 #define PARTS (WIDE / 128)
 #define TAPS  4
+#define LOT   32 /* rows of a warp of run_many */
 
 namespace
 {
@@ -156,22 +157,19 @@ __device__ __forceinline__ float feature(enum mx_recur_feature f, float x)
 	}
 }
 
-/* Returns the factor of a head's norm. */
-__device__ __forceinline__ float norm_of(enum mx_recur_qk_norm norm, const float4 (&x)[PARTS])
+/* Returns a lane's part of the sum of a head's norm. */
+__device__ __forceinline__ float norm_part(enum mx_recur_qk_norm norm, float4 v)
 {
-	float sum = 0;
-#pragma unroll
-	for (int half = 0; half < PARTS; half++) {
-		const float4 v = x[half];
-		if (norm == MX_RECUR_QK_L2)
-			sum = __fmaf_rn(v.w, v.w,
-			                __fmaf_rn(v.z, v.z, __fmaf_rn(v.y, v.y, __fmaf_rn(v.x, v.x, sum))));
-		else if (norm == MX_RECUR_QK_L1)
-			sum += fabsf(v.x) + fabsf(v.y) + fabsf(v.z) + fabsf(v.w);
-		else
-			sum += v.x + v.y + v.z + v.w;
-	}
-	sum = warp_sum(sum);
+	if (norm == MX_RECUR_QK_L2)
+		return __fmaf_rn(v.w, v.w, __fmaf_rn(v.z, v.z, __fmaf_rn(v.y, v.y, __fmul_rn(v.x, v.x))));
+	if (norm == MX_RECUR_QK_L1)
+		return fabsf(v.x) + fabsf(v.y) + fabsf(v.z) + fabsf(v.w);
+	return v.x + v.y + v.z + v.w;
+}
+
+/* Returns the factor of a head's norm from its sum. */
+__device__ __forceinline__ float norm_factor(enum mx_recur_qk_norm norm, float sum)
+{
 	return norm == MX_RECUR_QK_L2   ? 1 / sqrtf(sum + 1e-6f)
 	       : norm == MX_RECUR_QK_L1 ? 1 / fmaxf(sum, 1e-6f)
 	                                : 1 / (sum + 1e-4f);
@@ -216,7 +214,7 @@ __device__ __forceinline__ void finish(const recur_rows &a, const job &j, uint32
 				x[half] = make_float4(0, 0, 0, 0);
 		scale = a.scale[j.stream];
 		if (a.norm[j.stream] != MX_RECUR_QK_NONE)
-			scale *= norm_of(a.norm[j.stream], x);
+			scale *= norm_factor(a.norm[j.stream], warp_sum(norm_part(a.norm[j.stream], x[0])));
 	}
 #pragma unroll
 	for (int half = 0; half < PARTS; half++) {
@@ -313,6 +311,101 @@ __device__ void run_head(const recur_rows &a, const job &j, uint32_t first, uint
 	}
 }
 
+/* The same for many rows of q, k or v, bf16: half a warp has a row, and a lane four elements and
+ * the four that are 64 further, so that a norm's sum has the order of a whole warp's. Rows are
+ * fetched AHEAD at a time. TAPPED: there is a convolution, with TAPS taps. */
+template <bool TAPPED>
+__device__ void run_many(const recur_rows &a, const job &j, uint32_t first, uint32_t rows)
+{
+	typedef __nv_bfloat16 T;
+	constexpr uint32_t AHEAD = 4;
+	const recur_source &s = a.source[j.stream];
+	const uint32_t lane = threadIdx.x & 15, n_rows = a.step.n_rows;
+	const bool key = j.stream <= MX_RECUR_K;
+	const uint32_t pad = key ? a.kpad : a.vpad;
+	const uint32_t begin = first + (threadIdx.x >> 4 & 1) * (rows / 2), end = begin + rows / 2;
+	T *to = (T *)(j.stream == MX_RECUR_Q ? a.q : j.stream == MX_RECUR_K ? a.k : a.v);
+	window<T> w[2];
+	bool there[2], writes[2];
+	uint2 raw[AHEAD][2] = {};
+	mx_device_span span = {};
+#pragma unroll
+	for (int q = 0; q < 2; q++) {
+		const uint32_t i = j.first + q * 64 + lane * 4;
+		there[q] = i < s.dim, writes[q] = i < pad;
+		if (there[q])
+			open(a, s, j.head, i, &w[q]);
+	}
+	for (uint32_t base = begin; base < end; base += AHEAD) {
+#pragma unroll
+		for (uint32_t u = 0; u < AHEAD; u++)
+#pragma unroll
+			for (int q = 0; q < 2; q++)
+				if (there[q] && base + u < n_rows)
+					raw[u][q] = *(const uint2 *)(w[q].from + (size_t)(base + u) * w[q].ld);
+#pragma unroll
+		for (uint32_t u = 0; u < AHEAD; u++) {
+			const uint32_t row = base + u;
+			float4 x[2];
+			if (row < n_rows && (row == begin || row - span.row >= span.n)) {
+				span = a.step.spans[a.step.row_span[row]];
+				const unsigned char *slot = a.step.slot_base + span.slot * a.step.slot_stride;
+				if (TAPPED && row - span.row < span.n)
+					for (int q = 0; q < 2; q++)
+						if (there[q])
+							fill<T>(a, s, j.head * s.dim + j.first + q * 64 + lane * 4, row,
+							        row - span.row, span.pos + (row - span.row), slot, w[q]);
+			}
+#pragma unroll
+			for (int q = 0; q < 2; q++) {
+				const float4 in = load4((const T *)&raw[u][q]);
+				x[q] = w[q].bias;
+				if (TAPPED) {
+#pragma unroll
+					for (uint32_t t = 0; t < TAPS; t++) {
+						const float4 v = t + 1 == TAPS ? in : w[q].seen[t];
+						x[q].x = __fmaf_rn(w[q].w[t].x, v.x, x[q].x);
+						x[q].y = __fmaf_rn(w[q].w[t].y, v.y, x[q].y);
+						x[q].z = __fmaf_rn(w[q].w[t].z, v.z, x[q].z);
+						x[q].w = __fmaf_rn(w[q].w[t].w, v.w, x[q].w);
+					}
+#pragma unroll
+					for (uint32_t t = 0; t + 1 < TAPS; t++)
+						w[q].seen[t] = t + 2 == TAPS ? in : w[q].seen[t + 1];
+				} else
+					x[q] = make_float4(x[q].x + in.x, x[q].y + in.y, x[q].z + in.z, x[q].w + in.w);
+				if (s.silu)
+					each4(x[q], [](float &e, int) { e = silu_of<T>(e); });
+				if (key && a.feature != MX_RECUR_FEATURE_IDENTITY)
+					each4(x[q], [&](float &e, int) { e = feature(a.feature, e); });
+				if (!there[q])
+					x[q] = make_float4(0, 0, 0, 0);
+			}
+			float scale = key ? a.scale[j.stream] : 1;
+			if (key && a.norm[j.stream] != MX_RECUR_QK_NONE) {
+				float sum = norm_part(a.norm[j.stream], x[0]) + norm_part(a.norm[j.stream], x[1]);
+#pragma unroll
+				for (int d = 8; d; d /= 2)
+					sum += __shfl_xor_sync(~0u, sum, d);
+				scale *= norm_factor(a.norm[j.stream], sum);
+			}
+			if (row >= n_rows || row - span.row >= span.n)
+				continue;
+#pragma unroll
+			for (int q = 0; q < 2; q++) {
+				const uint32_t e = j.first + q * 64 + lane * 4;
+				float4 v = x[q];
+				if (key)
+					each4(v, [&](float &f, int) { f *= scale; });
+				else if (!there[q] && a.one)
+					each4(v, [&](float &f, int n) { f = e + n == s.dim ? 1 : 0; });
+				if (writes[q])
+					store4(to + ((size_t)row * s.heads + j.head) * pad + e, v);
+			}
+		}
+	}
+}
+
 /* Numbers of heads: a, beta and Mamba's step. A lane has a head. */
 __device__ void run_numbers(const recur_rows &a, int stream, uint32_t head, uint32_t first,
                             uint32_t rows)
@@ -338,27 +431,37 @@ __device__ void run_numbers(const recur_rows &a, int stream, uint32_t head, uint
 	}
 }
 
+/* Finds a warp's head of q, k or v; false if it is beyond them. */
+__device__ __forceinline__ bool find_head(const recur_rows &a, const jobs &all, uint32_t n,
+                                          job *out)
+{
+	const uint32_t each = pieces(a.vpad);
+	*out = {MX_RECUR_Q, n, 0};
+	if (n < all.q)
+		return true;
+	n -= all.q;
+	*out = {MX_RECUR_K, n, 0};
+	if (n < all.k)
+		return true;
+	n -= all.k;
+	*out = {MX_RECUR_V, n / each, n % each * WIDE};
+	return n < all.v;
+}
+
+/* `skip`: heads of q, k and v that are left to `many`. */
 template <typename T, bool PAIR>
 __global__ void __launch_bounds__(WARPS * 32, PAIR ? 3 : 5)
-	heads(const recur_rows a, const uint32_t rows)
+	heads(const recur_rows a, const uint32_t rows, const uint32_t skip)
 {
-	uint32_t n = blockIdx.x * WARPS + (threadIdx.x >> 5);
-	const uint32_t first = blockIdx.y * rows;
+	uint32_t n = skip + blockIdx.x * WARPS + (threadIdx.x >> 5);
+	const uint32_t first = blockIdx.y * rows, each = pieces(a.vpad);
 	const jobs all = jobs_of(a);
-	job j = {MX_RECUR_Q, n, 0};
+	job j;
 	mx_pdl_launch();
 	mx_pdl_wait();
-	if (n < all.q)
+	if (find_head(a, all, n, &j))
 		return run_head<T, T, PAIR>(a, j, first, rows);
-	j.stream = MX_RECUR_K, j.head = n -= all.q;
-	if (n < all.k)
-		return run_head<T, T, PAIR>(a, j, first, rows);
-	n -= all.k;
-	const uint32_t each = pieces(a.vpad);
-	j.stream = MX_RECUR_V, j.head = n / each, j.first = n % each * WIDE;
-	if (n < all.v)
-		return run_head<T, T, PAIR>(a, j, first, rows);
-	n -= all.v;
+	n -= all.q + all.k + all.v;
 	if (n < all.a && !a.vector && !a.channel)
 		return run_numbers(a, MX_RECUR_A, n * 32, first, rows);
 	const uint32_t parts = a.channel ? each : 1;
@@ -372,14 +475,56 @@ __global__ void __launch_bounds__(WARPS * 32, PAIR ? 3 : 5)
 		run_numbers(a, MX_RECUR_BETA, n * 32, first, rows);
 }
 
+/* heads of q, k and v for many rows, and numbers; vectors of factors are left to `heads`. */
+__global__ void __launch_bounds__(WARPS * 32, 4) many(const recur_rows a)
+{
+	uint32_t n = blockIdx.x * WARPS + (threadIdx.x >> 5);
+	const uint32_t first = blockIdx.y * LOT;
+	const jobs all = jobs_of(a);
+	job j;
+	mx_pdl_launch();
+	mx_pdl_wait();
+	if (find_head(a, all, n, &j)) {
+		if (a.source[j.stream].conv)
+			return run_many<true>(a, j, first, LOT);
+		return run_many<false>(a, j, first, LOT);
+	}
+	if (a.vector || a.channel)
+		return;
+	n -= all.q + all.k + all.v;
+	if (n < all.a)
+		return run_numbers(a, MX_RECUR_A, n * 32, first, LOT);
+	n -= all.a;
+	if (n < all.b)
+		run_numbers(a, MX_RECUR_BETA, n * 32, first, LOT);
+}
+
+/* True if `many` can compute the heads of q, k and v. */
+bool many_can(const recur_rows &a)
+{
+	bool can = a.step.n_rows >= 32 * LOT && (!a.conv.channels || a.conv.taps == TAPS);
+	for (int s = 0; s <= MX_RECUR_V; s++)
+		can = can && !(a.source[s].heads && a.source[s].gates);
+	return can;
+}
+
 template <typename T, bool PAIR> cudaError_t launch(cudaStream_t stream, const recur_rows &a)
 {
 	const jobs j = jobs_of(a);
-	const uint32_t all = j.q + j.k + j.v + j.a + j.b, n = a.step.n_rows;
+	const uint32_t n = a.step.n_rows, numbers = a.vector || a.channel ? 0 : j.a + j.b;
 	/* enough warps for the GPU before a warp takes more rows */
 	const uint32_t rows = n >= 4096 ? 16 : n >= 1024 ? 8 : n >= 256 ? 2 : 1;
+	uint32_t skip = 0, all = j.q + j.k + j.v + j.a + j.b;
+	if (sizeof(T) == 2 && !PAIR && many_can(a)) {
+		skip = j.q + j.k + j.v + numbers;
+		const dim3 grid((skip + WARPS - 1) / WARPS, (n + LOT - 1) / LOT);
+		const cudaError_t e = mx_launch(many, grid, dim3(WARPS * 32), 0, stream, a);
+		if (e != cudaSuccess || skip == all)
+			return e;
+		all -= skip;
+	}
 	return mx_launch(heads<T, PAIR>, dim3((all + WARPS - 1) / WARPS, (n + rows - 1) / rows),
-	                 dim3(WARPS * 32), 0, stream, a, rows);
+	                 dim3(WARPS * 32), 0, stream, a, rows, skip);
 }
 
 } // namespace
