@@ -2,6 +2,7 @@
 /* A step of a recurrent layer on a CUDA device. */
 #include "device/cuda/cuda.h"
 #include "mixers/recurrence/cuda/layer_cuda.h"
+#include "mixers/recurrence/cuda/stretch.h"
 
 /* What the functions of a step share. */
 struct run {
@@ -222,7 +223,8 @@ static cudaError_t recur_spans(const struct run *r, enum mx_dtype act, const str
 	if (e == cudaSuccess && mix.others)
 		e = recur_cuda_chunks(r->stream, act, a);
 	if (e == cudaSuccess && mix.longs)
-		e = recur_cuda_prompt(r->stream, a);
+		e = r->m->sizes.stretches ? recur_cuda_stretch(r->stream, a)
+		                          : recur_cuda_prompt(r->stream, a);
 	return e;
 }
 
@@ -277,6 +279,8 @@ static struct recur_core core_of(const struct run *r)
 		.records = at(r, s->records),
 		.n_records =
 			r->step->n_rows / MX_RECUR_CHUNK + r->step->n_spans * m->sizes.extra_chunks + 1,
+		.note_bytes = recur_cuda_note_bytes(m->sizes.kpad, c->decay == MX_RECUR_VECTOR),
+		.n_notes = r->step->n_rows / RECUR_STRETCH + r->step->n_spans * m->sizes.extra_chunks + 1,
 		.extra_chunks = m->sizes.extra_chunks,
 	};
 	memcpy(a.source, m->source, sizeof a.source);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "device/cuda/cuda.h"
+#include "mixers/recurrence/cuda/stretch.h"
 
 mx_status recur_cuda_probe(const char *mixer, const struct mx_recur_layer *desc,
                            const struct mx_device *device, struct mx_err *err)
@@ -69,12 +70,23 @@ static void lay_out(const struct mx_recur_layer *d, const struct mx_layer_desc *
 	s.b = take(&at, rows * c->heads * sizeof(float));
 	s.y = take(&at, rows * c->heads * c->v_dim * sizeof(float));
 	s.out = take(&at, rows * c->heads * d->v_dim * act);
-	if (act == 2 && !channel(d))
+	if (z->stretches)
+		s.records =
+			take(&at, (rows / RECUR_STRETCH + (size_t)layer->max_spans * z->extra_chunks + 1) *
+		                  c->heads * recur_cuda_note_bytes(z->kpad, c->decay == MX_RECUR_VECTOR));
+	else if (act == 2 && !channel(d))
 		s.records =
 			take(&at, (rows / MX_RECUR_CHUNK + (size_t)layer->max_spans * z->extra_chunks + 1) *
 		                  c->heads * recur_cuda_record_bytes(z->kpad, c->decay == MX_RECUR_VECTOR));
 	s.bytes = at;
 	z->scratch = s;
+}
+
+/* In the delta rule, errors do not grow from token to token if keys are no longer than 1 and beta
+ * is at most 1. Other layers need the pieces of recur_cuda_prompt. */
+static bool stretches_right(const struct mx_recur_layer *d)
+{
+	return !d->core.delta || (d->norm_k == MX_RECUR_QK_L2 && d->beta_scale <= 1);
 }
 
 static void sizes_of(const struct mx_layer_desc *layer, const struct mx_recur_layer *d,
@@ -103,6 +115,8 @@ static void sizes_of(const struct mx_layer_desc *layer, const struct mx_recur_la
 	z.slot_bytes =
 		z.conv_at + ((size_t)(d->taps + d->core.max_draft) * z.channels * act + 63) / 64 * 64;
 	z.extra_chunks = 5 + d->core.max_draft / MX_RECUR_CHUNK;
+	z.stretches = act == 2 && !channel(d) && !device->info.deterministic && stretches_right(d) &&
+	              recur_cuda_stretch_can(mx_cuda_base((struct mx_device *)device)->sm, z.kpad);
 	lay_out(d, layer, act, &z);
 	*out = z;
 }
@@ -261,7 +275,9 @@ mx_status recur_cuda_prepare(struct mx_mixer *const *layers, uint32_t n_layers, 
 		if (e == cudaSuccess)
 			e = recur_cuda_step_prepare(m->sizes.kpad);
 		if (e == cudaSuccess)
-			e = recur_cuda_prompt_prepare(m->sizes.kpad);
+			e = m->sizes.stretches ? recur_cuda_stretch_prepare(m->sizes.kpad, m->desc.core.decay ==
+			                                                                       MX_RECUR_VECTOR)
+			                       : recur_cuda_prompt_prepare(m->sizes.kpad);
 		if (e != cudaSuccess)
 			return mx_mixer_fail(err, MX_E_DEVICE, "recurrence: kernels for heads of %u keys: %s",
 			                     m->desc.core.k_dim, cudaGetErrorString(e));

@@ -43,6 +43,7 @@ struct recur_cuda_sizes {
 	uint32_t kpad, vpad;   /* elements of a padded head */
 	uint32_t channels;     /* of all convolutions */
 	uint32_t extra_chunks; /* see struct recur_core */
+	bool stretches;        /* prompts by recur_cuda_stretch */
 	uint32_t ld_proj, ld_gates;
 	size_t conv_at, slot_bytes;
 	struct recur_cuda_scratch scratch;

@@ -17,6 +17,7 @@ extern "C" {
 #endif
 
 #define RECUR_LONG     32  /* tokens of a span from which on it is long */
+#define RECUR_STRETCH  64  /* tokens of a stretch, see stretch.h */
 #define RECUR_TAPS     8   /* most taps of a convolution */
 #define RECUR_UNIT     128 /* most columns of a unit */
 #define RECUR_CHANNELS 128 /* channels of a unit of MX_RECUR_CHANNEL */
@@ -120,6 +121,8 @@ struct recur_core {
 	bool all;
 	void *records;         /* of recur_cuda_prompt: n_records * heads of recur_cuda_record_bytes */
 	uint32_t n_records;    /* n_rows / 16 + n_spans * extra_chunks + 1 */
+	size_t note_bytes;     /* of recur_cuda_stretch: recur_cuda_note_bytes */
+	uint32_t n_notes;      /* of recur_cuda_stretch: n_rows / 64 + n_spans * extra_chunks + 1 */
 	uint32_t extra_chunks; /* chunks of a span beyond the sixteenth part of its rows */
 };
 

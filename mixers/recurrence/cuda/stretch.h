@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The recurrence of long spans in stretches of 64 tokens, bf16, compute capability 9.0: its sums
+ * have another order than decoding's, so a deterministic device takes recur_cuda_prompt. What it
+ * leaves in a slot is of the same form.
+ */
+#ifndef MX_MIXERS_RECURRENCE_CUDA_STRETCH_H
+#define MX_MIXERS_RECURRENCE_CUDA_STRETCH_H
+
+#include "mixers/recurrence/cuda/recur_cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Returns true if the kernels are built for compute capability `sm` and these keys. */
+bool recur_cuda_stretch_can(int sm, uint32_t kpad);
+
+/* Opts the kernels into their shared memory; once for a size of keys and kind of factors. */
+cudaError_t recur_cuda_stretch_prepare(uint32_t kpad, bool vector);
+
+/* Computes the long spans; `records` has a->n_notes * heads of recur_cuda_note_bytes. */
+cudaError_t recur_cuda_stretch(cudaStream_t stream, const struct recur_core *a);
+size_t recur_cuda_note_bytes(uint32_t kpad, bool vector);
+
+/* Its first part: in stretch_prepare.cu; with vectors of factors in stretch_vector.cu. */
+cudaError_t recur_cuda_stretch_scores(cudaStream_t stream, const struct recur_core *a);
+cudaError_t recur_cuda_stretch_scores_prepare(uint32_t kpad);
+cudaError_t recur_cuda_stretch_vectors(cudaStream_t stream, const struct recur_core *a);
+cudaError_t recur_cuda_stretch_vectors_prepare(uint32_t kpad);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Of stretch.cu: what is where in a thread block's shared memory, and the warp that copies it. */
+#ifndef MX_MIXERS_RECURRENCE_CUDA_STRETCH_COPY_CUH
+#define MX_MIXERS_RECURRENCE_CUDA_STRETCH_COPY_CUH
+
+#include <cuda.h>
+
+#include "mixers/recurrence/cuda/stretch.cuh"
+#include "mixers/recurrence/cuda/warpgroup.cuh"
+
+#define GROUP   128              /* threads of a warpgroup */
+#define WORKING (2 * GROUP + 32) /* threads that do something */
+#define THREADS (3 * GROUP)      /* registers are given to warpgroups */
+#define COLS    64               /* columns of a thread block */
+#define STAGES  3
+
+namespace
+{
+
+typedef __nv_bfloat16 T;
+
+/* Shared memory. `chain`: k, v, T of a stretch, k_from with vectors of factors, numbers; `outputs`:
+ * q, P and numbers. plain: P and numbers are computed here. */
+template <int KT, bool DELTA, bool VECTOR> struct plan {
+	static constexpr bool plain = !DELTA && !VECTOR;
+	static constexpr uint32_t keys = STRETCH * KT * 32; /* bytes of k or q */
+	static constexpr uint32_t v = keys, t = v + MATRIX;
+	static constexpr uint32_t chain_numbers = t + (DELTA ? MATRIX : 0);
+	static constexpr uint32_t d = chain_numbers + NOTE_NUMBERS;
+	static constexpr uint32_t k_from = d + (VECTOR ? 1024 : 0);
+	static constexpr uint32_t chain = k_from + (VECTOR && DELTA ? keys : 0);
+	/* outputs in f32 take the place of q, or of q and P: 16 KiB */
+	static constexpr uint32_t out_numbers = keys + (plain && KT > 4 ? 0 : MATRIX);
+	static constexpr uint32_t outputs = out_numbers + (plain ? 0 : NOTE_NUMBERS);
+	/* stages of `chain`; of `outputs` there are STAGES */
+	static constexpr uint32_t depth = VECTOR && DELTA ? 2 : STAGES;
+	/* handed over: S and U as operands, 16 bytes a thread and step */
+	static constexpr uint32_t hand = (KT + STRETCH / 16) * GROUP * 16;
+	static constexpr uint32_t at_outputs = depth * chain, at_p = at_outputs + STAGES * outputs;
+	static constexpr uint32_t p_bytes = MATRIX + 1024; /* plain: P and gamma, two of them */
+	static constexpr uint32_t at_hand = at_p + (plain ? 2 * p_bytes : 0);
+	static constexpr uint32_t at_bars = at_hand + 2 * hand;
+	static constexpr uint32_t bytes = at_bars + 2 * STAGES * 8 + 1024; /* begins at 1024 n */
+	static_assert(bytes <= 232448, "more shared memory than a thread block can have");
+};
+
+/* Tensors of a step, for copies of 64 rows of 128 bytes, swizzled. y_too: y can be one. */
+struct tensors {
+	CUtensorMap k, q, v, y;
+	bool y_too;
+};
+
+/* What a thread block computes. */
+struct part_of_head {
+	mx_device_span span;
+	division all;
+	uint32_t head, col, unit_col, cols; /* first column of the head, of the unit; columns */
+	unsigned char *unit;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* All warps wait for each other. */
+__device__ __forceinline__ void meet(void)
+{
+	asm volatile("bar.sync 1, %0;" ::"n"(WORKING) : "memory");
+}
+
+/* The outputs of stretch i - 2 have left shared memory: a warp of the second warpgroup tells the
+ * one that copies. */
+__device__ __forceinline__ void outputs_written(void)
+{
+	asm volatile("bar.sync 4, 64;" ::: "memory");
+}
+
+/* Where a thread block's operands come from. */
+struct sources {
+	const T *k, *q, *v, *ring_k, *ring_v; /* of position 0; rings */
+	size_t ld_k, ld_q, ld_v;
+	const unsigned char *notes; /* of the first stretch */
+	size_t ld_note;
+};
+
+__device__ __forceinline__ sources sources_of(const recur_core &a, const part_of_head &w)
+{
+	const int64_t row = (int64_t)w.span.row - w.span.pos;
+	sources s;
+	s.ld_k = (size_t)a.k_heads * a.kpad;
+	s.ld_q = (size_t)a.q_heads * a.kpad;
+	s.ld_v = (size_t)a.v_heads * a.vpad;
+	s.k = (const T *)a.k + row * (int64_t)s.ld_k + shared_head(w.head, a.per_k) * a.kpad;
+	s.q = (const T *)a.q + row * (int64_t)s.ld_q + shared_head(w.head, a.per_q) * a.kpad;
+	s.v = (const T *)a.v + row * (int64_t)s.ld_v + shared_head(w.head, a.per_v) * a.vpad + w.col;
+	s.ring_k = (const T *)(w.unit + a.unit.k);
+	s.ring_v = (const T *)(w.unit + a.unit.x) + w.unit_col;
+	s.ld_note = (size_t)a.heads * a.note_bytes;
+	s.notes = (const unsigned char *)note_at(a, first_note(a, w.span, blockIdx.y), w.head);
+	return s;
+}
+
+/* Copies rows of `parts` x 16 bytes, of which the first r0 are a ring's and those from `len` on are
+ * zero; 8 parts are a panel. */
+template <int PARTS>
+__device__ __forceinline__ void copy_rows(uint32_t to, const T *from, size_t ld, const T *ring,
+                                          uint32_t ld_ring, const stretch &s, uint32_t there)
+{
+	const uint32_t n = threadIdx.x & 31, c = n % PARTS;
+	constexpr uint32_t each = 32 / PARTS;
+#pragma unroll 1
+	for (uint32_t i = 0; i < STRETCH / each; i++) {
+		const uint32_t j = n / PARTS + i * each;
+		const T *p = j >= s.len || c >= there ? NULL
+		             : j < s.r0               ? (ring ? ring + j * ld_ring + 8 * c : NULL)
+		                                      : from + (size_t)j * ld + 8 * c;
+		const int bytes = p ? 16 : 0;
+		asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + c / 8 * MATRIX +
+		                                                                   swizzled(j, c % 8)),
+		             "l"(p ? p : from), "r"(bytes)
+		             : "memory");
+	}
+}
+
+/* A whole stretch of this span: boxes of tensors can be copied. Others have rows of a ring, or rows
+ * that are not the stretch's and must be zero. */
+__device__ __forceinline__ bool is_whole(const stretch &x)
+{
+	return x.r0 == 0 && x.len == STRETCH;
+}
+
+/* Begins the copies of stretch i. */
+template <int KT, bool DELTA, bool VECTOR>
+__device__ __forceinline__ void fetch_chain(const recur_core &a, const tensors &maps,
+                                            const part_of_head &w, const sources &s, uint32_t base,
+                                            uint32_t i)
+{
+	typedef plan<KT, DELTA, VECTOR> P;
+	const stretch x = stretch_of(w.all, i);
+	const vector_note<KT> *from = (const vector_note<KT> *)(s.notes + i * s.ld_note);
+	const uint32_t stage = i % P::depth * P::chain, to = base + stage, lane = threadIdx.x & 31;
+	const uint32_t bar = base + P::at_bars + i % P::depth * 8;
+	const uint32_t row = w.span.row + x.from - w.span.pos;
+	const bool whole = is_whole(x), boxes = whole && !VECTOR;
+	if (lane == 0) {
+		barrier_expect(bar, (whole ? MATRIX : 0) + (whole || VECTOR ? P::keys : 0) +
+		                        (P::plain ? 0 : P::chain - P::t));
+		if (boxes)
+#pragma unroll
+			for (uint32_t p = 0; p < KT / 4; p++)
+				copy_box(to + p * MATRIX, &maps.k, shared_head(w.head, a.per_k) * a.kpad + 64 * p,
+				         row, bar);
+		if (VECTOR) {
+			copy_bulk(to, from->k_to, P::keys, bar);
+			copy_bulk(to + P::d, from->d, 1024, bar);
+		}
+		if (VECTOR && DELTA)
+			copy_bulk(to + P::k_from, from->k_from, P::keys, bar);
+		if (DELTA)
+			copy_bulk(to + P::t, from->base.t, MATRIX + NOTE_NUMBERS, bar);
+		else if (VECTOR)
+			copy_bulk(to + P::chain_numbers, from->base.gamma, NOTE_NUMBERS, bar);
+		if (whole)
+			copy_box(to + P::v, &maps.v, shared_head(w.head, a.per_v) * a.vpad + w.col, row, bar);
+	}
+	__syncwarp();
+	if (whole)
+		return;
+	const uint32_t entry = x.r0 ? ring_of(a, x.from) : 0;
+	if (!VECTOR)
+		copy_rows<KT * 2>(to, s.k + x.from * s.ld_k, s.ld_k, s.ring_k + entry * a.kpad, a.kpad, x,
+		                  KT * 2);
+	copy_rows<8>(to + P::v, s.v + x.from * s.ld_v, s.ld_v,
+	             DELTA ? NULL : s.ring_v + (size_t)entry * a.unit.cols, a.unit.cols, x, w.cols / 8);
+}
+
+template <int KT, bool DELTA, bool VECTOR>
+__device__ __forceinline__ void fetch_outputs(const recur_core &a, const tensors &maps,
+                                              const part_of_head &w, const sources &s,
+                                              uint32_t base, uint32_t i)
+{
+	typedef plan<KT, DELTA, VECTOR> P;
+	const stretch x = stretch_of(w.all, i);
+	const vector_note<KT> *from = (const vector_note<KT> *)(s.notes + i * s.ld_note);
+	const uint32_t to = base + P::at_outputs + i % STAGES * P::outputs;
+	const uint32_t bar = base + P::at_bars + (P::depth + i % STAGES) * 8;
+	const bool whole = is_whole(x);
+	if ((threadIdx.x & 31) == 0) {
+		barrier_expect(bar,
+		               (whole || VECTOR ? P::keys : 0) + (P::plain ? 0 : MATRIX + NOTE_NUMBERS));
+		if (VECTOR)
+			copy_bulk(to, from->q, P::keys, bar);
+		else if (whole)
+#pragma unroll
+			for (uint32_t p = 0; p < KT / 4; p++)
+				copy_box(to + p * MATRIX, &maps.q, shared_head(w.head, a.per_q) * a.kpad + 64 * p,
+				         w.span.row + x.from - w.span.pos, bar);
+		if (!P::plain) {
+			copy_bulk(to + P::keys, from->base.p, MATRIX, bar);
+			copy_bulk(to + P::out_numbers, from->base.gamma, NOTE_NUMBERS, bar);
+		}
+	}
+	__syncwarp();
+	if (!whole && !VECTOR)
+		copy_rows<KT * 2>(to, s.q + x.from * s.ld_q, s.ld_q, NULL, 0, x, KT * 2);
+}
+
+/* Writes the numbers of stretch i, if they are not noted. */
+template <int KT, bool DELTA, bool VECTOR>
+__device__ __forceinline__ void write_numbers(const recur_core &a, const part_of_head &w,
+                                              unsigned char *memory, uint32_t i)
+{
+	typedef plan<KT, DELTA, VECTOR> P;
+	if (!P::plain)
+		return;
+	float *out = (float *)(memory + i % P::depth * P::chain + P::chain_numbers);
+	const uint32_t lane = threadIdx.x & 31;
+	const stretch x = stretch_of(w.all, i);
+	const pair_numbers n = numbers_of(a, inputs_of(a, w.span, x, w.unit, w.head));
+	*(float2 *)(out + 2 * lane) = n.sum;
+	*(float2 *)(out + STRETCH + 2 * lane) = n.to_end;
+	*(float2 *)(out + 2 * STRETCH + 2 * lane) = n.b;
+	if (lane == 0)
+		out[3 * STRETCH] = n.d;
+}
+
+template <int KT, bool DELTA, bool VECTOR>
+__device__ __forceinline__ void copy_all(const recur_core &a, const tensors &maps,
+                                         const part_of_head &w, unsigned char *memory,
+                                         uint32_t base)
+{
+	typedef plan<KT, DELTA, VECTOR> P;
+	const sources from = sources_of(a, w);
+	const uint32_t n = w.all.n;
+	const auto fetch = [&](uint32_t i) {
+		fetch_chain<KT, DELTA, VECTOR>(a, maps, w, from, base, i);
+		write_numbers<KT, DELTA, VECTOR>(a, w, memory, i);
+	};
+	for (uint32_t i = 0; i + 1 < P::depth; i++)
+		if (i < n)
+			fetch(i);
+	fetch_outputs<KT, DELTA, VECTOR>(a, maps, w, from, base, 0);
+	for (uint32_t i = 0; i <= n; i++) {
+		asm volatile("cp.async.wait_all;" ::: "memory"); /* of stretches that are not whole */
+		stores_done();
+		meet();
+		if (i + P::depth - 1 < n)
+			fetch(i + P::depth - 1);
+		outputs_written();
+		if (i + 1 < n)
+			fetch_outputs<KT, DELTA, VECTOR>(a, maps, w, from, base, i + 1);
+	}
+}
+
+#endif
+
+} // namespace
+
+#endif
