@@ -25,6 +25,9 @@ mx_status recur_cuda_probe(const char *mixer, const struct mx_recur_layer *desc,
 
 /* ---- sizes ---- */
 
+/* Layers and steps whose notes of stretches would need more take recur_cuda_prompt. */
+#define MOST_NOTES ((size_t)1 << 30)
+
 static size_t take(size_t *at, size_t bytes)
 {
 	const size_t from = *at;
@@ -41,6 +44,15 @@ static bool channel(const struct mx_recur_layer *d)
 static bool in_gates(const struct mx_recur_layer *d, int s)
 {
 	return (s == MX_RECUR_A || s == MX_RECUR_BETA) && !d->streams[s].conv;
+}
+
+/* Bytes of what recur_cuda_stretch notes in a step. */
+static size_t notes_bytes(const struct mx_layer_desc *layer, const struct mx_recur_layer *d,
+                          const struct recur_cuda_sizes *z)
+{
+	const size_t n =
+		layer->max_rows / RECUR_STRETCH + (size_t)layer->max_spans * z->extra_chunks + 1;
+	return n * d->core.heads * recur_cuda_note_bytes(z->kpad, d->core.decay == MX_RECUR_VECTOR);
 }
 
 static void lay_out(const struct mx_recur_layer *d, const struct mx_layer_desc *layer, size_t act,
@@ -71,9 +83,7 @@ static void lay_out(const struct mx_recur_layer *d, const struct mx_layer_desc *
 	s.y = take(&at, rows * c->heads * c->v_dim * sizeof(float));
 	s.out = take(&at, rows * c->heads * d->v_dim * act);
 	if (z->stretches)
-		s.records =
-			take(&at, (rows / RECUR_STRETCH + (size_t)layer->max_spans * z->extra_chunks + 1) *
-		                  c->heads * recur_cuda_note_bytes(z->kpad, c->decay == MX_RECUR_VECTOR));
+		s.records = take(&at, notes_bytes(layer, d, z));
 	else if (act == 2 && !channel(d))
 		s.records =
 			take(&at, (rows / MX_RECUR_CHUNK + (size_t)layer->max_spans * z->extra_chunks + 1) *
@@ -116,7 +126,8 @@ static void sizes_of(const struct mx_layer_desc *layer, const struct mx_recur_la
 		z.conv_at + ((size_t)(d->taps + d->core.max_draft) * z.channels * act + 63) / 64 * 64;
 	z.extra_chunks = 5 + d->core.max_draft / MX_RECUR_CHUNK;
 	z.stretches = act == 2 && !channel(d) && !device->info.deterministic && stretches_right(d) &&
-	              recur_cuda_stretch_can(mx_cuda_base((struct mx_device *)device)->sm, z.kpad);
+	              recur_cuda_stretch_can(mx_cuda_base((struct mx_device *)device)->sm, z.kpad) &&
+	              notes_bytes(layer, d, &z) <= MOST_NOTES;
 	lay_out(d, layer, act, &z);
 	*out = z;
 }
