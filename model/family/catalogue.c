@@ -167,7 +167,7 @@ static const char head[] =
 	"or in [GGUF](gguf.md). A tensor that nothing asks "
 	"for is an error unless it is listed here as skipped; buffers `*.rotary_emb.inv_freq` always "
 	"are. GPUs run layers of every mixer but dci, with dense feed-forwards or experts; `mixd`'s "
-    "own "
+	"own "
 	"format runs there too.\n"
 	"\n"
 	"Quantised checkpoints: 4 bits in groups and 8 bits of compressed-tensors (pack-quantized, "
