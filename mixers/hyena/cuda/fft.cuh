@@ -7,8 +7,7 @@
  * in reverse, on conjugates, so that both need the same butterflies. Neither reorders: the output
  * of forward is in the order in which the threads hold it, and backward takes that. A thread writes
  * to shared memory where it has read last, so threads meet once between two passes. The length is
- * not known to the compiler: a kernel with code for each length would be larger than the
- * instruction cache, and waits for instructions are longer than the transforms.
+ * not known to the compiler: one code serves all.
  *
  * All products are written as intrinsics: the compiler may not fuse them with sums in one kernel
  * and leave them apart in another, since a prompt's bits must be those of decoding.
