@@ -208,13 +208,13 @@ static void test_logits(void **state)
 	free(x);
 }
 
-/* Every function of the table is set. */
+/* Every function of the table is set, but for linear_gated, which a device may lack. */
 static void test_table(void **state)
 {
 	(void)state;
 	const struct mx_ops *o = two->ops;
 	assert_int_equal(o->struct_size, sizeof *o);
-	const char *functions = (const char *)&o->linear, *end = (const char *)(o + 1);
+	const char *functions = (const char *)&o->linear, *end = (const char *)&o->linear_gated;
 	for (void (*function)(void); functions < end; functions += sizeof function) {
 		memcpy(&function, functions, sizeof function);
 		assert_true(function != NULL);
