@@ -295,7 +295,8 @@ static mx_status end_text(struct mx_translation *t, bool raw, struct mx_api_unkn
 		json_object_del(t->chat, "chat_template_kwargs");
 		json_object_del(t->chat, "reasoning_effort");
 		s = mx_api_parse_json(MX_API_COMPLETION, t->chat, unknown, out, err);
-		*t = (struct mx_translation){0};
+		t->chat = NULL;
+		mx_translation_drop(t);
 		if (s != MX_OK)
 			mx_ollama_rename_error(err);
 	}
