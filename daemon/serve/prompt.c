@@ -291,6 +291,36 @@ static void drop_reasoning(const struct mx_served *m, const json_t *messages)
 	}
 }
 
+/* Gives messages without content, which call tools, an empty one. Returns true if there were any.
+ */
+static bool fill_contents(const json_t *messages)
+{
+	bool any = false;
+	size_t i;
+	json_t *message;
+	json_array_foreach((json_t *)(uintptr_t)messages, i, message)
+	{
+		const json_t *content = json_object_get(message, "content");
+		if (!content || json_is_null(content))
+			any |= !json_object_set_new(message, "content", json_string(""));
+	}
+	return any;
+}
+
+/* Renders the template anew into *text. */
+static mx_status render(const struct mx_served *m, const json_t *vars, struct mx_buf *text,
+                        struct mx_err *err)
+{
+	const struct mx_chat_limits limits = {.max_output =
+	                                          mx_chat_template_max_output(text_bytes(vars, 0))};
+	mx_buf_free(text);
+	*text = (struct mx_buf){0};
+	return mx_chat_template_render(m->chat_template, vars, (int64_t)(mx_wall_ns() / MX_NS_PER_S),
+	                               &limits, text, err);
+}
+
+/* A template may want a text where a message that calls tools has no content (Qwen3's): then it has
+ * an empty one. Templates that look whether there is content see what the client sent. */
 mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat *chat,
                          struct mx_tokens *out, struct mx_api_error *err)
 {
@@ -318,10 +348,9 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	struct mx_buf text = {0};
 	struct mx_err e = {0};
-	const struct mx_chat_limits limits = {.max_output =
-	                                          mx_chat_template_max_output(text_bytes(vars, 0))};
-	st = mx_chat_template_render(m->chat_template, vars, (int64_t)(mx_wall_ns() / MX_NS_PER_S),
-	                             &limits, &text, &e);
+	st = render(m, vars, &text, &e);
+	if (st != MX_OK && st != MX_E_NOMEM && fill_contents(chat->messages))
+		st = render(m, vars, &text, &e);
 	json_decref(vars);
 	if (st == MX_E_NOMEM)
 		st = mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 
-from harness import DEMO, Frontend, Mixd, check_error, main, server
+from harness import DEMO, SRC, Frontend, Mixd, check_error, main, server
 
 HI = [{"role": "user", "content": "Hi there"}]
 CHAT = "/v1/chat/completions"
@@ -276,6 +276,24 @@ def test_templates_of_several_names():
         assert seen() == seen(tools=tools, tool_choice="none") == count("of theHi there")
         assert seen(tools=tools) == count("of thea function of many tokens")
         s.stop()
+
+
+def test_calls_without_content():
+    """Qwen3's template wants a text where there is none; one that looks whether there is any sees what came."""
+    call = {"role": "assistant", "tool_calls": [{"id": "a", "type": "function",
+                                                 "function": {"name": "f", "arguments": "{}"}}]}
+    result = {"role": "tool", "tool_call_id": "a", "content": "ok"}
+    with open(os.path.join(SRC, "tests/golden/chat/qwen3.jinja")) as f:
+        qwen3 = f.read()
+    looks = ("{% for m in messages %}{% if m.content is not defined or m.content is none %}nothing at all"
+             "{% elif m.tool_calls %}a call{% endif %}{% endfor %}")
+    for template, counts in ((qwen3, 1), (looks, 2)):
+        with tempfile.TemporaryDirectory() as folder:
+            s = Frontend(tokenizer=model_with_template(folder, template))
+            seen = [s.complete(CHAT, messages=[*HI, dict(call, **content), result], max_tokens=1)
+                    ["usage"]["prompt_tokens"] for content in ({}, {"content": None}, {"content": ""})]
+            assert len(set(seen)) == counts, seen
+            s.stop()
 
 
 def test_template_errors_leave_completions_alone():
