@@ -23,6 +23,13 @@ void mx_translation_drop(struct mx_translation *t)
 	*t = (struct mx_translation){0};
 }
 
+json_t *mx_translation_take(struct mx_translation *t)
+{
+	json_t *chat = t->chat;
+	t->chat = NULL;
+	return chat;
+}
+
 /* Sets a member, which takes `v` over. NULL in place of either: memory ran out. */
 static void set(struct mx_translation *t, json_t *object, const char *name, json_t *v)
 {
@@ -196,7 +203,7 @@ mx_status mx_translation_end(struct mx_translation *t, const struct mx_rename *n
 		mx_translation_drop(t);
 		return mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
 	}
-	mx_status s = mx_api_parse_json(MX_API_CHAT, t->chat, unknown, out, err);
+	mx_status s = mx_api_parse_json(MX_API_CHAT, mx_translation_take(t), unknown, out, err);
 	if (s == MX_OK) {
 		out->may_drop_reasoning = true;
 		/* kept with the request, which has none of that name */
@@ -205,8 +212,7 @@ mx_status mx_translation_end(struct mx_translation *t, const struct mx_rename *n
 	} else {
 		mx_rename_error(err, names, n);
 	}
-	json_decref(t->places);
-	*t = (struct mx_translation){0};
+	mx_translation_drop(t);
 	return s;
 }
 

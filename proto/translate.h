@@ -37,6 +37,9 @@ void mx_translation_begin(struct mx_translation *t);
 /* Frees the request. */
 void mx_translation_drop(struct mx_translation *t);
 
+/* Returns the request, which is the caller's from then on. The rest is still to be dropped. */
+json_t *mx_translation_take(struct mx_translation *t);
+
 /* Sets a member of the request, which takes `v` over. NULL: memory ran out. */
 void mx_translation_set(struct mx_translation *t, const char *name, json_t *v);
 /* Sets a member to a member of the body, if that is there and not null. */

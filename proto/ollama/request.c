@@ -294,8 +294,7 @@ static mx_status end_text(struct mx_translation *t, bool raw, struct mx_api_unkn
 	} else {
 		json_object_del(t->chat, "chat_template_kwargs");
 		json_object_del(t->chat, "reasoning_effort");
-		s = mx_api_parse_json(MX_API_COMPLETION, t->chat, unknown, out, err);
-		t->chat = NULL;
+		s = mx_api_parse_json(MX_API_COMPLETION, mx_translation_take(t), unknown, out, err);
 		mx_translation_drop(t);
 		if (s != MX_OK)
 			mx_ollama_rename_error(err);
