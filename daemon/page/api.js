@@ -6,26 +6,28 @@ let key = '';
 export const hasKey = () => key !== '';
 export function setKey(k) { key = k; }
 
-/** An answer that is an error: its text is the server's own. status 0: there was no answer. */
+/** An answer that is an error: its text is the server's own. status 0: there was no answer. stale: the key
+ * was changed while the request was under way. */
 export class ApiError extends Error {
-  constructor(status, message) {
+  constructor(status, message, stale = false) {
     super(message);
     this.status = status;
+    this.stale = stale;
   }
 }
 
-async function failure(response) {
+async function failure(response, sentKey) {
   let text = `the server answered ${response.status}`;
   try {
     text = (await response.json()).error.message;
   } catch { /* no error of ours, such as a proxy's */ }
-  return new ApiError(response.status, text);
+  return new ApiError(response.status, text, sentKey !== key);
 }
 
 /** Sends a request, with a JSON body if there is one. Paths are relative to the page, for servers behind
  * a prefix of a proxy. */
 export async function request(path, {body, signal} = {}) {
-  const headers = {};
+  const headers = {}, sentKey = key;
   if (key) headers.Authorization = 'Bearer ' + key;
   if (body) headers['Content-Type'] = 'application/json';
   let response;
@@ -36,7 +38,7 @@ export async function request(path, {body, signal} = {}) {
     if (e.name === 'AbortError') throw e;
     throw new ApiError(0, 'the server cannot be reached');
   }
-  if (!response.ok) throw await failure(response);
+  if (!response.ok) throw await failure(response, sentKey);
   return response;
 }
 

@@ -51,11 +51,13 @@ async function loadModels() {
   if (changed) fillModels();
 }
 
-/** A request got 401: the key is none, or is no longer good. */
-export function refused(message) {
+/** A request got 401: the key is none, or is no longer good. An answer to a key that has changed since
+ * (another request was refused first, or a new key was typed) says nothing of the present one. */
+export function refused(error) {
+  if (error.stale) return;
   server.keys = true;
   server.admitted = false;
-  $('key-note').textContent = hasKey() ? message : "kept in this tab's memory only";
+  $('key-note').textContent = hasKey() ? error.message : "kept in this tab's memory only";
   setKey('');
   show();
   tell();
@@ -71,7 +73,7 @@ async function look() {
     else if (!hasKey()) server.admitted = false;
     if (server.admitted && (restarted || !server.models.length)) await loadModels();
   } catch (e) {
-    if (e.status === 401) refused(e.message);
+    if (e.status === 401) refused(e);
     else if (e instanceof ApiError) server.up = false;
     else throw e;
   }
@@ -90,7 +92,7 @@ async function useKey(event) {
     await loadModels();
     say('The key is accepted');
   } catch (e) {
-    if (e.status === 401) return refused(e.message);
+    if (e.status === 401) return refused(e);
     if (!(e instanceof ApiError)) throw e;
   }
   show();

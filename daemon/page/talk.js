@@ -127,7 +127,7 @@ async function answer() {
   } catch (e) {
     const stopped = e.name === 'AbortError';
     if (!stopped && e.status === undefined) throw e;
-    if (e.status === 401) refused(e.message);
+    if (e.status === 401) refused(e);
     turn.view.note(stopped ? 'stopped' : e.message, !stopped);
     say(stopped ? 'Stopped' : e.message);
   } finally {

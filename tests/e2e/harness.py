@@ -299,8 +299,11 @@ class Stream:
         self.connection.close()
 
     def abort(self):
-        """Leaves as a client does that dies."""
-        self.connection.sock.shutdown(socket.SHUT_RDWR)
+        """Leaves as a client does that dies; no matter if the server has just ended the stream and closed it."""
+        try:
+            self.connection.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
         self.connection.close()
 
 

@@ -292,7 +292,7 @@ def test_ports_of_events():
     write(s, two, one, top=top)  # before it in the file
     reload(s, "models added: two")
     s.wait_for(lambda: greeting(first) and greeting(first + 1), "publisher of the second")
-    stream = s.stream(model="two", prompt=NIGHT, max_tokens=400, ignore_eos=True)
+    stream = s.stream(model="two", prompt=NIGHT, max_tokens=2000, ignore_eos=True)
     next(iter(stream))
     write(s, one, two + ", max_context: 1024", top=top)
     reload(s, "models replaced: two")
