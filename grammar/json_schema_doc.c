@@ -141,8 +141,11 @@ void js_doc_pointer(const struct js_doc *d, uint32_t node, const char *keyword, 
 static void place(const struct js_base *b, char *out, size_t size)
 {
 	const struct js_doc *d = (const struct js_doc *)b;
-	if (d->node)
-		js_doc_pointer(d, d->at, d->at_keyword, out, size);
+	if (!d->node)
+		return;
+	js_doc_pointer(d, d->at, d->at_keyword, out, size);
+	if (!out[0]) /* the root's pointer is empty; its form in $ref can be read */
+		snprintf(out, size, "#");
 }
 
 /* ---- nodes --------------------------------------------------------------------------------- */

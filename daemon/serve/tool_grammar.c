@@ -106,8 +106,9 @@ static uint32_t channel_call(struct mx_rules *r, const struct mx_tool_format *f,
 static void add_place(struct mx_err *err, size_t tool)
 {
 	char where[sizeof(err->where)];
-	const size_t room = sizeof(where) - 50, n = strlen(err->where);
-	const char *rest = n > room ? strchr(err->where + n - room, '/') : err->where;
+	const char *in_schema = strcmp(err->where, "#") ? err->where : "";
+	const size_t room = sizeof(where) - 50, n = strlen(in_schema);
+	const char *rest = n > room ? strchr(in_schema + n - room, '/') : in_schema;
 	snprintf(where, sizeof(where), "/%zu/function/parameters%s%.*s", tool, n > room ? "..." : "",
 	         (int)room, rest ? rest : "");
 	memcpy(err->where, where, sizeof(where));

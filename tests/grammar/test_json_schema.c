@@ -87,7 +87,7 @@ static void begin_schema(struct run *run, const char *text, bool spaced, bool cl
 	run->schemas++;
 }
 
-/* "POINTER words of the message: SCHEMA"; the root's pointer is written "-". */
+/* "POINTER words of the message: SCHEMA"; the root's pointer is "#". */
 static void refuse_schema(struct run *run, char *text)
 {
 	char *words = strchr(text, ' '), *schema = words ? strstr(words, ": ") : NULL;
@@ -96,13 +96,12 @@ static void refuse_schema(struct run *run, char *text)
 		return;
 	}
 	*words++ = *schema = 0;
-	const char *where = strcmp(text, "-") == 0 ? "" : text;
 	json_t *v = parse(run, schema + 2);
 	struct mx_err err;
 	struct mx_grammar *g = compile(v, NULL, &err);
 	if (g)
 		fault(run, "not refused", schema + 2);
-	else if (strcmp(err.where, where) != 0)
+	else if (strcmp(err.where, text) != 0)
 		fault(run, "another place", err.where);
 	else if (!strstr(err.text, words))
 		fault(run, "another message", err.text);
