@@ -66,7 +66,8 @@ void mx_exchange_too_large(struct mx_exchange *x)
 {
 	struct mx_api_error err;
 	mx_api_fail(&err, MX_FAULT_TOO_LARGE, "request_too_large", NULL,
-	            "the body is larger than %zu bytes", x->http->config.max_body_bytes);
+	            "the body is larger than the %zu bytes that http.max_body_bytes allows",
+	            x->http->config.max_body_bytes);
 	mx_exchange_fail(x, &err);
 }
 

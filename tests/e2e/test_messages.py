@@ -250,7 +250,7 @@ def test_all_tokens_count(s):
 @server(max_body=2000)
 def test_large_body(s):
     check_error(s.post(PATH, {"messages": [dict(USER, content="x" * 3000)], "max_tokens": 1}), 413,
-                "request_too_large")
+                "request_too_large", "the 2000 bytes that http.max_body_bytes allows")
 
 
 @server(Mixd)

@@ -148,6 +148,9 @@ def test_errors_name_field_and_place(s):
                          ("guided_json", bad), ("guided_json", json.dumps(bad))):
         param = "response_format.json_schema.schema" if field == "response_format" else field
         refused(None, param, "/properties/a", **{field: value})
+    refused("invalid_value", "guided_json", "'guided_json' at '#': no value obeys", guided_json={"enum": []})
+    for field in "grammar", "regex", "guided_grammar", "guided_json", "json_schema":
+        refused("invalid_value", field, f"'{field}' must not be empty", **{field: ""})
     refused("invalid_value", "guided_json", "no JSON", guided_json='{"type":')
     refused("invalid_value", "grammar", "no output", grammar='root ::= "a"', max_tokens=0, echo=True)
     check_error(s.post(CHAT, dict(messages=HI, response_format={"type": "json_schema"})), 400,
