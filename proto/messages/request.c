@@ -106,6 +106,41 @@ static mx_status parse_choice(struct mx_translation *t, const json_t *body,
 	return MX_OK;
 }
 
+/* Checks the bounds that this API has and chat completions have not. */
+static mx_status check_bounds(const json_t *body, struct mx_api_error *err)
+{
+	const json_t *temperature = mx_parse_get(body, "temperature");
+	if (json_is_number(temperature) && json_number_value(temperature) > 1)
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "temperature",
+		                   "'temperature' must be between 0 and 1, but it is %g",
+		                   json_number_value(temperature));
+	return MX_OK;
+}
+
+/* Checks the budget of thinking that is enabled: 1024 tokens at least, and fewer than max_tokens.
+ */
+static mx_status check_budget(const json_t *body, const json_t *thinking, struct mx_api_error *err)
+{
+	static const char name[] = "thinking.budget_tokens";
+	const json_t *budget = mx_parse_get(thinking, "budget_tokens");
+	const json_t *max_tokens = mx_parse_get(body, "max_tokens");
+	if (!budget)
+		return mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", name,
+		                   "'%s' is required if 'thinking.type' is 'enabled'", name);
+	if (!json_is_integer(budget))
+		return mx_parse_wrong_type(err, name, "an integer", budget);
+	if (json_integer_value(budget) < 1024)
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", name,
+		                   "'%s' must be greater than or equal to 1024, but it is "
+		                   "%" JSON_INTEGER_FORMAT,
+		                   name, json_integer_value(budget));
+	if (json_is_integer(max_tokens) && json_integer_value(max_tokens) >= 0 &&
+	    json_integer_value(max_tokens) <= json_integer_value(budget))
+		return mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "max_tokens",
+		                   "'max_tokens' must be greater than '%s'", name);
+	return MX_OK;
+}
+
 /* What a template may want to know goes to its variables: a model that does not think ignores it.
  */
 static mx_status parse_thinking(struct mx_translation *t, const json_t *body, const json_t *effort,
@@ -125,6 +160,8 @@ static mx_status parse_thinking(struct mx_translation *t, const json_t *body, co
 	if (thinking && !on && !is(type, "disabled"))
 		s = mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "thinking.type",
 		                "'thinking.type' must be 'enabled', 'adaptive' or 'disabled'");
+	if (is(type, "enabled"))
+		s = check_budget(body, thinking, err);
 	if (thinking && !on) /* what a model thinks nevertheless is not wanted */
 		mx_translation_set(t, "include_reasoning", json_false());
 	int failed = !vars;
@@ -206,6 +243,8 @@ static mx_status translate(struct mx_translation *t, const json_t *body, bool co
 	if (s == MX_OK && !count && !mx_parse_get(body, "max_tokens"))
 		s = mx_api_fail(err, MX_FAULT_INVALID, "missing_required_parameter", "max_tokens",
 		                "'max_tokens' is required");
+	if (s == MX_OK)
+		s = check_bounds(body, err);
 	if (s == MX_OK)
 		s = parse_tools(t, body, unknown, err);
 	if (s == MX_OK)

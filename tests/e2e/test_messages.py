@@ -159,7 +159,7 @@ def check_same(s):
          [USER, {"role": "assistant", "content": None, "tool_calls": [call]},
           {"role": "tool", "tool_call_id": "t1", "content": ""}]),
         ({"messages": [USER], "output_config": {"effort": "high"}}, [USER]),
-        ({"messages": [USER], "thinking": {"type": "enabled", "budget_tokens": 1024}}, [USER]),
+        ({"messages": [USER], "thinking": {"type": "adaptive"}}, [USER]),
     ]
     for fields, messages in cases:
         chat = {"messages": messages}
@@ -193,7 +193,14 @@ def test_refusals(s):
     check_error(post(max_tokns=4), 400, bad, "unknown field 'max_tokns'; did you mean 'max_tokens'?")
     check_error(post(stop=["x"]), 400, bad, "use 'stop_sequences'")
     check_error(post(stop_sequences=3), 400, bad, "'stop_sequences' must be")
-    check_error(post(temperature=9), 400, bad, "'temperature' must be")
+    check_error(post(temperature=1.5), 400, bad, "'temperature' must be between 0 and 1, but it is 1.5")
+    check_error(post(temperature=-1), 400, bad, "'temperature' must be")
+    enabled = lambda **budget: post(thinking=dict(budget, type="enabled"), max_tokens=2000)
+    check_error(enabled(), 400, bad, "'thinking.budget_tokens' is required")
+    check_error(enabled(budget_tokens="9"), 400, bad, "'thinking.budget_tokens' must be an integer")
+    check_error(enabled(budget_tokens=1023), 400, bad, "must be greater than or equal to 1024, but it is 1023")
+    check_error(enabled(budget_tokens=2000), 400, bad, "'max_tokens' must be greater than 'thinking.budget_tokens'")
+    assert post(thinking={"type": "disabled", "budget_tokens": 5})[0] == 200
     check_error(post(max_tokens=-1), 400, bad, "'max_tokens' must be")
     check_error(post(messages=[{"role": "boss", "content": "Hi"}]), 400, bad, "'messages[0].role'")
     check_error(post(messages=[{"role": "user"}]), 400, bad, "'messages[0]' has no 'content'")
