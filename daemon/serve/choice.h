@@ -37,7 +37,7 @@ struct mx_choice_rules {
 	const struct mx_tool_format *calls;
 	const struct mx_reasoning_format *reasoning;
 	bool reasoning_open;               /* the prompt has begun the reasoning */
-	bool reasoning_over;               /* the prompt has ended it */
+	bool reasoning_over;               /* the prompt has ended it, or the client wants none */
 	bool drop_reasoning;               /* the client does not want it */
 	bool one_call;                     /* an answer ends with its first call */
 	const struct mx_tool_types *types; /* of the request's tools, NULL = not known */

@@ -115,10 +115,8 @@ mx_status mx_gen_take_calls(struct mx_generation *g, const struct mx_api_request
 	if (st != MX_OK)
 		return st;
 	struct mx_grammar_source source = {.field = "tools", .build = build};
-	/* a text behind reasoning that the prompt has ended has no more of it */
-	bool over = rules->reasoning_over && !r->must_call;
 	struct calls calls = {.grammar = {.format = rules->calls,
-	                                  .reasoning = over ? NULL : rules->reasoning,
+	                                  .reasoning = rules->reasoning_over ? NULL : rules->reasoning,
 	                                  .reasoning_open = rules->reasoning_open,
 	                                  .tools = r->tools,
 	                                  .name = r->call_name,

@@ -319,6 +319,32 @@ static mx_status render(const struct mx_served *m, const json_t *vars, struct mx
 	                               &limits, text, err);
 }
 
+/* Returns true if the client has switched reasoning off, by one of the names that templates know.
+ */
+static bool is_reasoning_off(const struct mx_prompt_chat *chat)
+{
+	static const char *const switches[] = {"enable_thinking", "thinking"};
+	const struct mx_api_text *effort = &chat->reasoning_effort;
+	const char *in_vars =
+		json_string_value(json_object_get(chat->template_vars, "reasoning_effort"));
+	for (size_t i = 0; i < sizeof(switches) / sizeof(*switches); i++)
+		if (json_is_false(json_object_get(chat->template_vars, switches[i])))
+			return true;
+	return (effort->s && !strcmp(effort->s, "none")) || (in_vars && !strcmp(in_vars, "none"));
+}
+
+/* Says where the answer begins: in reasoning, behind it, or in front of what may be some. */
+static void find_reasoning(const struct mx_prompt_chat *chat, const struct mx_buf *prompt)
+{
+	const struct mx_reasoning_format *f = chat->reasoning;
+	const char *text = mx_buf_str(prompt);
+	bool optional = mx_reasoning_format_mark(f, 0) != NULL; /* channels are always there */
+	bool open = mx_reasoning_is_open(f, text, prompt->len);
+	*chat->reasoning_open = open;
+	*chat->reasoning_over =
+		mx_reasoning_is_over(f, text, prompt->len) || (optional && !open && is_reasoning_off(chat));
+}
+
 /* A template may want a text where a message that calls tools has no content (Qwen3's): then it has
  * an empty one. Templates that look whether there is content see what the client sent. */
 mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat *chat,
@@ -359,10 +385,8 @@ mx_status mx_prompt_chat(const struct mx_served *m, const struct mx_prompt_chat 
 		                 "chat template: %s", e.text);
 	else
 		st = tokenise(m, mx_buf_str(&text), text.len, chat->add_special, true, out, err);
-	if (st == MX_OK && chat->reasoning) {
-		*chat->reasoning_open = mx_reasoning_is_open(chat->reasoning, mx_buf_str(&text), text.len);
-		*chat->reasoning_over = mx_reasoning_is_over(chat->reasoning, mx_buf_str(&text), text.len);
-	}
+	if (st == MX_OK && chat->reasoning)
+		find_reasoning(chat, &text);
 	mx_buf_free(&text);
 	return st;
 }

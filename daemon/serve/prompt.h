@@ -35,7 +35,8 @@ struct mx_prompt_chat {
 	bool may_drop_reasoning;        /* as in struct mx_api_request */
 	struct mx_api_unknown *unknown; /* as in struct mx_api_request */
 	/* *reasoning_open: true if the prompt ends with the mark that begins reasoning of this format;
-	 * *reasoning_over: with the one that ends it. All may be NULL. */
+	 * *reasoning_over: with the one that ends it, or if the client has switched reasoning off and
+	 * the prompt does not begin it nevertheless. All may be NULL. */
 	const struct mx_reasoning_format *reasoning;
 	bool *reasoning_open, *reasoning_over;
 };

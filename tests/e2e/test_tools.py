@@ -231,6 +231,28 @@ def test_form_after_reasoning():
             s.stop()
 
 
+def test_reasoning_that_is_off():
+    """Where the prompt has ended the reasoning, or the client has switched it off, a call or form that
+    is asked for has none in front of it."""
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": FORM}}}
+    named = {"tool_choice": {"type": "function", "function": {"name": "clock"}}, "tools": [CLOCK]}
+    for end, fields in (("<think>\n\n</think>\n\n", {}), ("", off)):
+        with tempfile.TemporaryDirectory() as folder:
+            begin, _ = add_think_tokens(model_with_marks(folder, "</think> <tool_call>", end))
+            s = Mixd(models={"demo": folder})
+            for asked in ({"tool_choice": "required", "tools": [LOOK]}, named, form):
+                ask = dict(asked, messages=HI, max_tokens=200, seed=1, logit_bias={str(begin): 50})
+                body = s.complete(CHAT, **dict(ask, **fields))
+                message = body["choices"][0]["message"]
+                assert not message.get("reasoning_content"), (end, message)
+                assert bool(message.get("tool_calls")) == ("tools" in asked) or \
+                    body["choices"][0]["finish_reason"] == "length", (end, body)
+                if fields:  # the same request thinks if it may
+                    assert s.complete(CHAT, **ask)["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
+            s.stop()
+
+
 AGENT = '''
 import json, sys
 import openai
