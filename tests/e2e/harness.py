@@ -235,16 +235,43 @@ class Frontend(Process):
             self.wait_ready()
 
 
+class Pace:
+    """How long the steps of a daemon take that runs with `env`: a test that looks at a running request
+    makes them long, for the request would be over before on a fast machine, and then short again. Holds
+    for models with layers of attention, as the bundled ones are (paced.c)."""
+
+    def __init__(self, step_ms):
+        self.folder = tempfile.TemporaryDirectory()
+        modules = os.path.join(BUILD, "mixers/.libs")
+        for name in os.listdir(modules):
+            if name.endswith("-cpu.so"):
+                path = os.path.join(BUILD, "tests/e2e/.libs/paced.so") if name == "attention-cpu.so" else \
+                    os.path.join(modules, name)
+                os.symlink(path, os.path.join(self.folder.name, name))
+        self.file = os.path.join(self.folder.name, "step_ms")
+        self.env = {"MIXD_MODULE_PATH": self.folder.name, "MIXD_TEST_PACE": self.file, "builddir": BUILD}
+        self.set(step_ms)
+
+    def set(self, step_ms):
+        """0: as long as they take."""
+        with open(self.file + ".new", "w") as f:
+            f.write(str(step_ms))
+        os.replace(self.file + ".new", self.file)
+
+
 class Mixd(Process):
     """The daemon itself on the bundled model, or on `models` (name -> folder); other keyword
     arguments are keys of its configuration's scheduler section; keys is more of every model's, http
     of its http section, env of the environment, top of the configuration's top level, tls the
-    context of its clients."""
+    context of its clients. With step_ms each step takes that long, until pace.set() says otherwise."""
 
-    def __init__(self, models=None, keys="", http="", env=None, top="", tls=None, **scheduler):
+    def __init__(self, models=None, keys="", http="", env=None, top="", tls=None, step_ms=None, **scheduler):
         self.tls = tls
         models = models or {"demo": DEMO}
         self.folder = tempfile.TemporaryDirectory()
+        if step_ms is not None:
+            self.pace = Pace(step_ms)
+            env = dict(env or {}, **self.pace.env)
         config = os.path.join(self.folder.name, "mixd.yaml")
         section = ", ".join(f"{k}: {v}" for k, v in scheduler.items())
         with open(config, "w") as f:

@@ -47,7 +47,7 @@ def test_streams_and_stops(s):
     assert c["text"] == base[:base.find(stop)] and c["stop_reason"] == stop
 
 
-@server(Mixd)
+@server(Mixd, step_ms=20)
 def test_clients_that_leave_free_their_memory(s):
     for stream in (False, True):
         body = json.dumps(dict(prompt=TEXTS[3], max_tokens=1900, ignore_eos=True, n=4,

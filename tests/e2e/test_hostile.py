@@ -119,7 +119,7 @@ def test_half_closed_connections_are_closed(s):
         assert data.count(b"HTTP/1.1 200") == 20
 
 
-@server(Mixd)
+@server(Mixd, step_ms=50)
 def test_whoever_has_the_whole_answer_has_not_left(s):
     for method in (b"GET", b"HEAD"):
         for _ in range(300):

@@ -27,12 +27,12 @@ def key(name):
 class Keys:
     """A daemon with a file of keys: principals by name, each with what the file says of it."""
 
-    def __init__(self, top="", **principals):
+    def __init__(self, top="", step_ms=None, **principals):
         self.folder = tempfile.TemporaryDirectory()
         self.path = os.path.join(self.folder.name, "keys.yaml")
         self.write(**principals)
         self.server = Mixd(top=f"keys: {self.path}\n" + top, models={"demo": DEMO, "other": DEMO},
-                           env={"MIXD_FRONT_PATH": FRONTS})
+                           env={"MIXD_FRONT_PATH": FRONTS}, step_ms=step_ms)
 
     def write(self, text="", **principals):
         for name, more in principals.items():

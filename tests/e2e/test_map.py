@@ -115,7 +115,7 @@ def test_a_model_may_be_called_so():
     s.stop()
 
 
-@server(Mixd)
+@server(Mixd, step_ms=50)
 def test_requests(s):
     assert s.get("/v1/requests")[2] == {"all": 0, "requests": []}
     streams = [s.stream(prompt="a b c", max_tokens=1500, ignore_eos=True, model="gpt-demo") for _ in range(2)]
@@ -134,7 +134,7 @@ def test_requests(s):
 
 
 def test_requests_are_told_to_their_principal():
-    k = Keys(ann="", bob="models: [other]", gateway="router: true")
+    k = Keys(ann="", bob="models: [other]", gateway="router: true", step_ms=50)
     s = k.server
     for path in "/v1/requests", "/v1/models/demo/map":
         check_error(s.get(path), 401)

@@ -176,7 +176,7 @@ def test_reload_of_files():
         assert s.process.wait(PATIENCE) == 0, s.errors()
 
 
-@server(Mixd, **ADMIN)
+@server(Mixd, step_ms=50, **ADMIN)
 def test_old_models_are_shown_until_they_are_gone(s):
     write(s, f"name: demo, path: {DEMO}", f"name: other, path: {ATTENTION}")
     ctl(s, "reload")
@@ -189,7 +189,7 @@ def test_old_models_are_shown_until_they_are_gone(s):
     s.wait_for(lambda: ask(s, "status")["retired"] == [], "end of the old model")
 
 
-@server(Mixd, models={"demo": DEMO, "other": ATTENTION}, **ADMIN)
+@server(Mixd, models={"demo": DEMO, "other": ATTENTION}, step_ms=50, **ADMIN)
 def test_drain(s):
     r = open_stream(s)
     p = start(at(s), "drain", "gpt-demo")  # an alias does
@@ -199,6 +199,7 @@ def test_drain(s):
     assert s.text(model="other", prompt=NIGHT, max_tokens=2, ignore_eos=True)
     assert s.get("/readyz")[0] == 200  # the other one serves
     assert p.poll() is None, "drain returned while a request ran"
+    s.pace.set(0)
     assert r.read().rstrip().endswith(b"data: [DONE]")
     assert finish(p) == ""
     ctl(s, "drain", "demo")  # already
@@ -207,11 +208,13 @@ def test_drain(s):
     assert "does not drain" in ctl(s, "undrain", "demo", rc=1)
     assert 'no model is called "nobody"' in ctl(s, "drain", "nobody", rc=1)
     # all
+    s.pace.set(50)
     r = open_stream(s)
     p = start(at(s), "drain")
     s.wait_for(lambda: s.get("/readyz")[0] == 503, "drain of all")
     check_error(s.post("/v1/completions", dict(model="other", prompt="x")), 503, "shutting_down")
     assert "not ready: draining" in ctl(s, "status")
+    s.pace.set(0)
     assert r.read().rstrip().endswith(b"data: [DONE]")
     finish(p)
     assert "the whole server drains" in ctl(s, "drain", "demo", rc=1)
@@ -219,6 +222,7 @@ def test_drain(s):
     s.wait_ready()
     assert s.text(model="other", prompt=NIGHT, max_tokens=2, ignore_eos=True)
     # who waits is told if somebody takes it back
+    s.pace.set(50)
     r = open_stream(s, n=1500)
     p = start(at(s), "drain")
     s.wait_for(lambda: s.get("/readyz")[0] == 503, "drain of all")
@@ -227,7 +231,7 @@ def test_drain(s):
     r.close()
 
 
-@server(Mixd, **ADMIN)
+@server(Mixd, step_ms=50, **ADMIN)
 def test_cancel(s):
     r = open_stream(s, "mine", n=1500)
     # an answer in one piece
@@ -415,11 +419,12 @@ def test_hostile_clients(s):
     finish(start(at(s), "reload"))
 
 
-@server(Mixd, **ADMIN)
+@server(Mixd, step_ms=50, **ADMIN)
 def test_end_while_somebody_waits(s):
     """A drain that waits and a top that looks do not hold up the end of the server."""
     r = open_stream(s, n=1500)
     waits, looks = start(at(s), "drain"), start(at(s), "top")
+    assert looks.stdout.readline()  # it has found the server
     s.wait_for(lambda: s.get("/readyz")[0] == 503, "drain")
     r.close()
     s.process.send_signal(signal.SIGTERM)

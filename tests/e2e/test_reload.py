@@ -172,18 +172,23 @@ def test_a_link_leads_elsewhere(s):
     gone(s, 4)
 
 
-@server(Mixd, max_sequences=8)
+@server(Mixd, max_sequences=8, step_ms=50)
 def test_a_removed_model_ends_its_stream(s):
     """A stream that runs when its model is removed goes on to its end; the model lives until then."""
     write(s, DEMO_MODEL, f"name: other, path: {ATTENTION}")
     reload(s, "models added: other")
-    stream = s.stream(model="other", prompt=NIGHT, max_tokens=400, ignore_eos=True, temperature=0)
+    stream = s.stream(model="other", prompt=NIGHT, max_tokens=400, ignore_eos=True, temperature=0,
+                      return_token_ids=True)
     events = iter(stream)
-    next(events)
+    first = next(events)
     write(s, DEMO_MODEL)
     reload(s, "models removed: other")
-    rest = list(events)
-    assert stream.done and len(rest) == 399 and rest[-1]["choices"][0]["finish_reason"] == "length"
+    check_error(s.post("/v1/completions", dict(model="other", prompt="x")), 404, "model_not_found")
+    assert "is gone" not in s.errors(), s.errors()
+    s.pace.set(0)
+    choices = [e["choices"][0] for e in [first, *events]]  # one a token unless this client lags
+    assert stream.done and choices[-1]["finish_reason"] == "length"
+    assert sum(len(c["token_ids"]) for c in choices) == 400, choices
     gone(s, 1)
 
 
@@ -285,7 +290,7 @@ def test_ports_of_events():
         except OSError as e:
             raise Skip(f"two ports in a row: {e}")
     top = f"kv_events: {{ endpoint: 'tcp://*:{first}' }}\n"
-    s = Mixd(models={"one": DEMO}, top=top, env={"MIXD_FRONT_PATH": fronts}, max_sequences=8)
+    s = Mixd(models={"one": DEMO}, top=top, env={"MIXD_FRONT_PATH": fronts}, max_sequences=8, step_ms=50)
     one, two = f"name: one, path: {DEMO}", f"name: two, path: {ATTENTION}"
     s.wait_for(lambda: greeting(first), "publisher")
     assert not greeting(first + 1)

@@ -149,7 +149,7 @@ def test_no_request_is_lost():
 
 def test_daemon_gives_notice():
     """mixd says that it is not ready, serves on, then drains; streams that run are not touched."""
-    s = Mixd(top=f"shutdown: {{ notice_s: {PATIENCE}, drain_s: {PATIENCE} }}\n")
+    s = Mixd(top=f"shutdown: {{ notice_s: {PATIENCE}, drain_s: {PATIENCE} }}\n", step_ms=50)
     stream = s.stream(prompt="a", max_tokens=200, ignore_eos=True)
     events = iter(stream)
     next(events)
@@ -164,6 +164,7 @@ def test_daemon_gives_notice():
     # the second signal ends the notice, not the stream
     s.process.send_signal(signal.SIGTERM)
     s.wait_for(lambda: "draining" in s.errors().split("not ready any more")[1], "drain")
+    s.pace.set(0)
     assert sum(1 for _ in events) > 0 and stream.done
     s.stop()
 

@@ -161,7 +161,7 @@ def test_reload():
         for suffix in "pem", "key":
             os.replace(shutil.copy(at(f"{name}.{suffix}"), at("new")), at("server." + suffix))
     use("one")
-    s = Mixd(http=f", tls: {{ cert: {at('server.pem')}, key: {at('server.key')} }}", tls=context())
+    s = Mixd(http=f", tls: {{ cert: {at('server.pem')}, key: {at('server.key')} }}", tls=context(), step_ms=50)
     kept = s.connect()
     assert s.get("/version", connection=kept)[0] == 200
     stream = s.stream(prompt="Once", max_tokens=300, ignore_eos=True)
@@ -173,6 +173,7 @@ def test_reload():
     assert refused(s, context("one.pem"))
     assert not refused(s, context("two.pem"))
     assert s.get("/version", connection=kept)[0] == 200
+    s.pace.set(0)
     assert list(events)[-1]["choices"][0]["finish_reason"] == "length" and stream.done
     with open(at("server.key"), "w") as f:
         f.write("no key")
