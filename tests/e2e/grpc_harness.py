@@ -15,7 +15,7 @@ FRONTS = os.path.join(BUILD, "daemon/.libs")
 
 # In front of a client's code: arguments, the channel, and what clients ask REST.
 PRELUDE = r'''
-import json, struct, sys, threading, time, urllib.request
+import json, os, struct, sys, threading, time, urllib.request
 http, address, messages = sys.argv[1:4]
 sys.path.insert(0, messages)
 import grpc
@@ -30,6 +30,12 @@ def running():
     text = urllib.request.urlopen(http + "/metrics").read().decode()
     return next(float(l.rsplit(" ", 1)[1]) for l in text.splitlines()
                 if l.startswith("vllm:num_requests_running{"))
+
+
+def pace(step_ms):
+    """Makes the daemon's steps so long; 0: as long as they take."""
+    with open(os.environ["MIXD_TEST_PACE"], "w") as f:
+        f.write(str(step_ms))
 
 
 def is_idle():
@@ -68,8 +74,10 @@ def need():
 
 
 def start(grpc="", **options):
-    """A daemon and the address of its gRPC front end; `grpc` is more of that section."""
-    s = Mixd(top=f"grpc: {{ listen: 127.0.0.1:0{grpc} }}\n", env={"MIXD_FRONT_PATH": FRONTS}, **options)
+    """A daemon and the address of its gRPC front end; `grpc` is more of that section. Clients may set the
+    pace of its steps."""
+    s = Mixd(top=f"grpc: {{ listen: 127.0.0.1:0{grpc} }}\n", env={"MIXD_FRONT_PATH": FRONTS}, step_ms=0, **options)
+    os.environ["MIXD_TEST_PACE"] = s.pace.file
     atexit.register(s.process.kill)  # of a test that fails; one that has ended is left alone
     return s, re.search(r"grpc: listening on (\S+)", s.errors())[1]
 

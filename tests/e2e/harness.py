@@ -11,6 +11,7 @@ keyword arguments of its @server(...) decorator. Exit status 77 means skipped.
 import http.client
 import json
 import os
+import random
 import re
 import select
 import signal
@@ -88,6 +89,26 @@ def make_pair(folder, name, host, issuer=None):
                     "-nodes", "-keyout", name + ".key", "-out", name + ".pem", "-days", "2",
                     "-subj", "/CN=" + host, "-addext", f"subjectAltName=DNS:{host},IP:127.0.0.1", *signer],
                    cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def free_ports(n):
+    """n ports in a row that nobody has, from below those that the kernel gives to others meanwhile; any if
+    these begin too low."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as f:
+        end = int(f.read().split()[0])
+    for _ in range(1000):
+        first = random.randrange(10000, (end if end > 12000 else 65536) - n)
+        sockets = [socket.socket() for _ in range(n)]
+        try:
+            for i, s in enumerate(sockets):
+                s.bind(("", first + i))
+            return list(range(first, first + n))
+        except OSError:
+            pass
+        finally:
+            for s in sockets:
+                s.close()
+    raise AssertionError(f"no {n} ports in a row")
 
 
 class Process:

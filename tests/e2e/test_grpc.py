@@ -89,7 +89,9 @@ def same_constrained():
 
 
 def one_message_a_step():
+    pace(20)
     choices, usage, n = collect(stub.Complete(complete()))
+    pace(0)
     assert usage.completion_tokens == 24 and 2 <= n <= 26, n  # a loaded host joins steps
     _, _, whole = collect(stub.Complete(complete(output=pb.Output(whole=True))))
     assert whole == 1, whole
@@ -157,6 +159,7 @@ def errors():
 
 
 def cancels():
+    pace(50)
     long = complete(stopping=pb.Stopping(max_tokens=1900, ignore_eos=True), output=pb.Output(n=4))
     call = stub.Complete(long)
     next(call)
@@ -167,6 +170,7 @@ def cancels():
     with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as other:
         next(inference_pb2_grpc.InferenceStub(other).Complete(long))
     is_idle()
+    pace(0)
 
 
 def many():

@@ -112,7 +112,9 @@ def infer():
 def stream():
     def one(*requests):
         return list(stub.ModelStreamInfer(iter(requests)))
+    pace(20)
     got = one(request(stream=True, return_finish_reason=True))
+    pace(0)
     parts = [answer(m.infer_response) for m in got]
     final = [m.infer_response.parameters["triton_final_response"].bool_param for m in got]
     assert "".join(p["text_output"][0] for p in parts) == want()[0], parts
@@ -165,6 +167,7 @@ def errors():
 
 def leaves():
     """A client that leaves its stream, and one whose whole answer is still computed."""
+    pace(50)
     long = request(stream=True, sampling='{"max_tokens": 1900, "ignore_eos": true, "n": 4}')
     call = stub.ModelStreamInfer(iter([long]))
     next(call)

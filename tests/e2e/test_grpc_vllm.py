@@ -120,6 +120,7 @@ def stops():
 def aborts():
     long = dict(max_tokens=1900, ignore_eos=True, n=2)
     for stream in True, False:
+        pace(20)
         call = stub.Generate(request(stream, id="victim", **long))
         other = stub.Generate(request(id="other"))
         if stream:
@@ -130,6 +131,7 @@ def aborts():
                 time.sleep(0.01)
         stub.Abort(pb.AbortRequest(request_ids=["victim", "nobody"]))
         left = list(call)
+        pace(0)
         ends = [m.complete for m in left if m.WhichOneof("response") == "complete"]
         assert sorted((e.index, e.finish_reason) for e in ends) == [(0, "abort"), (1, "abort")], ends
         assert collect(other)[3][0].finish_reason == "length"
@@ -177,12 +179,14 @@ def information():
     loads = stub.GetLoads(pb.GetLoadsRequest())
     assert loads.dp_rank_count == len(loads.loads) == 1 and loads.loads[0].num_running_reqs == 0, loads
     assert loads.loads[0].max_running_requests == s.max_num_seqs, loads
+    pace(20)
     call = stub.Generate(request(max_tokens=1900, ignore_eos=True))
     next(call)
     busy = stub.GetLoads(pb.GetLoadsRequest()).loads[0]
     assert busy.num_running_reqs == busy.num_total_reqs == 1 and 0 < busy.token_usage <= 1, busy
     call.cancel()
     is_idle()
+    pace(0)
 
 
 def tokenizer():

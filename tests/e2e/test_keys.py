@@ -198,9 +198,9 @@ def test_log_names_the_principal():
     k.ask(None)
     k.server.request("POST", "/v1/completions", ASK, headers={"Authorization": "Bearer secret-of-nobody"})
     lines = lambda: [json.loads(l) for l in k.server.errors().splitlines() if '"request"' in l]
-    k.server.wait_for(lambda: sum(l.get("status") == 401 for l in lines()) == 2, "lines")
-    asked = [l for l in lines() if l["route"] == "/v1/completions"]
-    assert [l.get("principal") for l in asked] == ["ann", None, None], asked
+    asked = lambda: [l for l in lines() if l["route"] == "/v1/completions"]
+    k.server.wait_for(lambda: len(asked()) == 3, "lines")
+    assert sorted((l["status"], l.get("principal")) for l in asked()) == [(200, "ann"), (401, None), (401, None)], asked()
     assert key("ann") not in k.server.errors() and "secret-of-nobody" not in k.server.errors()
     k.server.stop()
 
@@ -321,7 +321,7 @@ try:
 except openai.PermissionDeniedError as e:
     assert e.code == "model_not_allowed", e
 try:
-    for _ in range(4):
+    for _ in range(30):  # a slow machine gets some back meanwhile
         raw = client.completions.with_raw_response.create(**ask)
         assert raw.headers["x-ratelimit-limit-requests"] == "3"
     raise SystemExit("not limited")
@@ -383,7 +383,7 @@ assert int(named["x-ratelimit-remaining-requests"]) <= 4, named
 _, call = stub.Tokenize.with_call(pb.TokenizeRequest(model="demo", text="a"), metadata=show(key))
 assert len(dict(call.initial_metadata())["x-request-id"]) >= 16, call.initial_metadata()
 def flood():
-    for _ in range(6):
+    for _ in range(60):  # a slow machine gets some back meanwhile
         list(stub.Complete(ask(), metadata=show(key)))
 e = fails(grpc.StatusCode.RESOURCE_EXHAUSTED, flood)
 details = dict(e.trailing_metadata())["grpc-status-details-bin"]
@@ -393,7 +393,7 @@ assert b"RetryInfo" in details and b"rate_limit_exceeded" in details, details
 
 # What a client may do to others by VllmEngine: reads commands, writes what came.
 VLLM = r'''
-import sys, time
+import os, sys
 address, folder, ann, bob, gateway = sys.argv[1:6]
 sys.path.insert(0, folder)
 import grpc
@@ -440,19 +440,27 @@ def events():
     raise SystemExit("the events have ended without an error")
 
 
+def pace(step_ms):
+    with open(os.environ["MIXD_TEST_PACE"], "w") as f:
+        f.write(str(step_ms))
+
+
 def finish(call):
     return [m.complete.finish_reason for m in call if m.WhichOneof("response") == "complete"]
 
 
 def aborts():
     abort = lambda key: stub.Abort(pb.AbortRequest(request_ids=["same"]), metadata=show(key))
+    pace(20)
     other = generate(bob, "same", 1500)
     next(other)
-    call = generate(ann, "same", 1500)  # the later one: still runs when the other is aborted
+    call = generate(ann, "same", 1500)
     next(call)
     abort(bob)
     assert finish(other) == ["abort"]
+    pace(0)
     assert finish(call) == ["length"]
+    pace(20)
     for killer in ann, gateway:
         call = generate(ann, "same", 1800)
         next(call)
@@ -473,7 +481,7 @@ class Engine(Keys):
             raise Skip("built without gRPC")
         if subprocess.run([PYTHON, "-c", modules], stderr=subprocess.DEVNULL).returncode:
             raise Skip("no grpcio in " + PYTHON)
-        super().__init__(top="grpc: { listen: 127.0.0.1:0 }\n", **principals)
+        super().__init__(top="grpc: { listen: 127.0.0.1:0 }\n", step_ms=0, **principals)
         self.address = re.search(r"grpc: listening on (\S+)", self.server.errors())[1]
         protos = os.path.join(SRC, "proto")
         for proto in "vllm/common.proto", "vllm/vllm_engine.proto":
@@ -483,7 +491,7 @@ class Engine(Keys):
     def client(self, part):
         return subprocess.Popen([PYTHON, "-c", VLLM, self.address, self.folder.name, key("ann"), key("bob"),
                                  key("gateway"), part], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                text=True)
+                                text=True, env=dict(os.environ, MIXD_TEST_PACE=self.server.pace.file))
 
 
 def test_events_are_for_routers():

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from harness import ATTENTION, DEMO, SLOW, SRC, Mixd, check_error, main, server
+from harness import ATTENTION, DEMO, SLOW, SRC, Mixd, check_error, free_ports, main, server
 from browser import Browser, Key, Proxy, ActionChains, chat, events
 from test_keys import Keys, key
 
@@ -492,7 +492,7 @@ def drain(stream):
 
 
 def test_watch():
-    s = Mixd(models={"demo": DEMO, "other": DEMO})
+    s = Mixd(models={"demo": DEMO, "other": DEMO}, step_ms=50)
     b = Browser.get()
     b.open(f"http://127.0.0.1:{s.port}", "watch")
     b.until(lambda: figures(b, "Requests").get("running") == "0", "figures")
@@ -657,9 +657,11 @@ def test_a_server_that_loads(s):
 # ---- the frame ----
 
 def test_reconnect():
-    s, b = Mixd(), Browser.get()
+    listen = f"listen: 127.0.0.1:{free_ports(1)[0]}"
+    s, b = Mixd(http=listen, step_ms=0), Browser.get()
     b.open(f"http://127.0.0.1:{s.port}")
     ask(b, "one")
+    s.pace.set(50)
     b.fill("#max_tokens", "1900")
     b.click("input[value=completion] + span")
     m = ask(b, "two", wait=False)
@@ -669,7 +671,7 @@ def test_reconnect():
     b.until(lambda: "connection was lost" in note_of(b.all(".message.assistant")[-1]), "loss of the stream")
     b.until(lambda: b.shown("#banner") and b.text("#state") == "no server", "loss of the server")
     assert not b.one("#send").is_enabled()
-    again = Mixd(models={"new": DEMO}, http=f"listen: 127.0.0.1:{s.port}")
+    again = Mixd(models={"new": DEMO}, http=listen)
     b.until(lambda: b.text("#state") == "ready" and not b.shown("#banner") and b.text("#model") == "new\ngpt-new", "the server again")
     b.fill("#max_tokens", "5")
     assert note_of(ask(b, "three")).startswith("5 tokens")

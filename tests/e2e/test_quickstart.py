@@ -5,13 +5,12 @@ says meanwhile, and the completion at its end, which comes from the mixd of this
 import os
 import re
 import shutil
-import socket
 import stat
 import subprocess
 import sys
 import tempfile
 
-from harness import BUILD, DEMO, PATIENCE, SRC, Skip, main
+from harness import BUILD, DEMO, PATIENCE, SRC, Skip, free_ports, main
 
 CONFIGURE = """#!/bin/sh
 echo "$*" >>"$TOLD/configure"
@@ -55,10 +54,8 @@ class Tree:
                         TOLD=self.told, FAIL="", DELAY="0.3")
 
     def run(self, *args, **env):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        return subprocess.run([os.path.join(self.top, "tools/quickstart"), "--once", "--port", str(port), *args],
+        port = str(free_ports(1)[0])
+        return subprocess.run([os.path.join(self.top, "tools/quickstart"), "--once", "--port", port, *args],
                               env=dict(self.env, **env), capture_output=True, text=True, timeout=PATIENCE)
 
     def was_told(self, program):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-from harness import ATTENTION, BUILD, DEMO, PATIENCE, SLOW, SRC, Mixd, Skip, Thread, check_error, main, server
+from harness import ATTENTION, BUILD, DEMO, PATIENCE, SLOW, SRC, Mixd, Skip, Thread, check_error, free_ports, main, server
 
 NIGHT = "It was a dark and stormy night"
 
@@ -282,13 +282,7 @@ def test_ports_of_events():
     fronts = os.path.join(BUILD, "daemon/.libs")
     if not os.path.exists(os.path.join(fronts, "events-zmq.so")):
         raise Skip("built without ZeroMQ")
-    with socket.socket() as a, socket.socket() as b:
-        a.bind(("127.0.0.1", 0))
-        first = a.getsockname()[1]
-        try:
-            b.bind(("127.0.0.1", first + 1))
-        except OSError as e:
-            raise Skip(f"two ports in a row: {e}")
+    first = free_ports(2)[0]
     top = f"kv_events: {{ endpoint: 'tcp://*:{first}' }}\n"
     s = Mixd(models={"one": DEMO}, top=top, env={"MIXD_FRONT_PATH": fronts}, max_sequences=8, step_ms=50)
     one, two = f"name: one, path: {DEMO}", f"name: two, path: {ATTENTION}"

@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.request
 
-from harness import BUILD, PATIENCE, SLOW, SRC, Frontend, Mixd, Skip, main
+from harness import BUILD, PATIENCE, SLOW, SRC, Frontend, Mixd, Skip, free_ports, main
 
 REQUESTS = 10000 if SLOW == 1 else 4000
 STREAMS = 64
@@ -25,17 +25,6 @@ def haproxy_program():
     if not program:
         raise Skip("no haproxy")
     return program
-
-
-def free_ports(n):
-    import socket
-    sockets = [socket.socket() for _ in range(n)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 class Haproxy:

@@ -18,7 +18,7 @@ import threading
 import time
 import unittest
 
-from harness import check_sanitizers
+from harness import Pace, check_sanitizers
 
 TOP = os.path.abspath(os.environ.get("srcdir", "."))
 BUILD = os.path.abspath(os.environ.get("builddir", "."))
@@ -30,7 +30,7 @@ class Manager:
     """Starts mixd as a service manager would and collects what it is told."""
 
     def __init__(self, tmp, watchdog_us=0, listen=None, drain_s=60 * SLOW,
-                 listen_key="127.0.0.1:0", model="", stderr=None):
+                 listen_key="127.0.0.1:0", model="", stderr=None, step_ms=None):
         self.tmp = tmp
         self.listen_key = listen_key
         self.messages = []
@@ -45,6 +45,9 @@ class Manager:
         self.write_config(aliases=["first"], level="info", model=model)
         env = dict(os.environ, NOTIFY_SOCKET=os.path.join(tmp, "notify"))
         env["MIXD_MODULE_PATH"] = os.path.join(BUILD, "mixers", ".libs")
+        if step_ms is not None:
+            self.pace = Pace(step_ms)
+            env.update(self.pace.env)
         command = '"$0" "$@"'
         if watchdog_us:
             env["WATCHDOG_USEC"] = str(watchdog_us)
@@ -245,7 +248,7 @@ class ServiceManager(unittest.TestCase):
             m.request("GET", "/health")
 
     def test_second_signal_ends_at_once_with_an_error_event(self):
-        m = self.start()
+        m = self.start(step_ms=20)
         m.wait_for("READY=1")
         streams = [m.stream(max_tokens=2000) for _ in range(8)]
         m.process.send_signal(signal.SIGTERM)
@@ -310,7 +313,7 @@ class ServiceManager(unittest.TestCase):
         text = r"\d+ %, \d+\.\d of \d+\.\d GB(, \d+\.\d\d GB/s, \d+ s left)?"
         leader, follower = os.openpty()
         many = "".join(f" }}, {{ name: demo{i}, path: {TOP}/models/demo, memory: 100MiB" for i in range(5))
-        m = Manager(self.tmp, model=many, stderr=follower)  # so many take longer than a tick
+        m = Manager(self.tmp, model=many, stderr=follower, step_ms=100)  # takes some ticks
         self.addCleanup(m.end)
         os.close(follower)
         shown = b""
