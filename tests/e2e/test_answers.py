@@ -34,20 +34,22 @@ def echo(prompts, tokens, logprobs, **fields):
 
 
 class Unread:
-    """A client that sends a request and does not read, until told to."""
+    """A client that sends a request, but for the last `later` bytes, and does not go on until told to."""
 
-    def __init__(self, s, path, body, buffer=4096):
+    def __init__(self, s, path, body, buffer=4096, later=0):
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         self.socket.settimeout(PATIENCE)
         self.socket.connect((s.host, s.port))
         data = json.dumps(body).encode()
-        self.socket.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-                            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-                            .encode() + data)
+        data = (f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n").encode() + data
+        self.socket.sendall(data[:len(data) - later])
+        self.later = data[len(data) - later:]
 
     def read(self):
-        """Reads to the end; (status, number of bytes)."""
+        """Sends the rest, and reads to the end; (status, number of bytes)."""
+        self.socket.sendall(self.later)
         head, n = b"", 0
         while data := self.socket.recv(MIB):
             head = head or data[:15]
@@ -74,13 +76,21 @@ def test_what_can_never_be_held_is_refused(s):
     assert s.metric("answers") == 0
 
 
-@server(answer_memory=6 * MIB, idle_timeout=3 * SLOW)
-def test_unread_answers_are_bounded(s):
-    """Each answer is of 4 MB of ids, 14 MB of JSON (more than sockets hold); the budget is 6 MiB."""
-    body = dict(prompt="a b c d e f g " * 150000, with_pieces=True)
-    n = s.complete("/tokenize", **body)["count"]
+# An answer of 4 MB of ids, 14 MB of JSON: more than sockets hold.
+LARGE = dict(prompt="a b c d e f g " * 150000, with_pieces=True)
+
+
+def large_answer(s):
+    """Number of ids of the large answer, and room for one such at a time."""
+    n = s.complete("/tokenize", **LARGE)["count"]
     assert 3 * MIB < n * 4 < 6 * MIB, n
     s.wait_metric("answers", 0)
+    return n
+
+
+@server(answer_memory=6 * MIB)
+def test_unread_answers_are_bounded(s):
+    body, n = LARGE, large_answer(s)
     first = Unread(s, "/tokenize", body)
     s.wait_metric("answers", n * 4)
     check_error(s.post("/tokenize", body), 503, "server_overloaded", contains="http.answer_memory")
@@ -88,18 +98,24 @@ def test_unread_answers_are_bounded(s):
     assert s.text(prompt="x", max_tokens=2, ignore_eos=True)
     assert first.read()[0] == 200
     s.wait_metric("answers", 0)
-    # a client that leaves, and one that stays and reads nothing: it is cut after the idle timeout
+    # a client that leaves
     second = Unread(s, "/tokenize", body)
     s.wait_metric("answers", n * 4)
     second.close()
     s.wait_metric("answers", 0)
-    third = Unread(s, "/tokenize", body)
-    s.wait_metric("answers", n * 4)
+
+
+@server(answer_memory=6 * MIB, idle_timeout=3 * SLOW)
+def test_an_answer_that_nobody_reads_is_cut(s):
+    """After the idle timeout, not before."""
+    n = large_answer(s)
     began = time.monotonic()
+    c = Unread(s, "/tokenize", LARGE)
+    s.wait_metric("answers", n * 4)
     s.wait_metric("answers", 0)
-    assert time.monotonic() - began > 1
-    assert s.complete("/tokenize", **body)["count"] == n
-    third.close()
+    assert time.monotonic() - began > 3 * SLOW
+    assert s.complete("/tokenize", **LARGE)["count"] == n
+    c.close()
 
 
 @server()
@@ -156,8 +172,9 @@ def test_nobody_waits_while_a_large_answer_is_sent(s):
 def test_short_requests_pass_long_ones(s):
     """Five completions of some KiB come after six /tokenize of 4 MB and are done before them."""
     body = dict(prompt=words(4000000))
-    long_ones = [Thread(lambda: Unread(s, "/tokenize", body, MIB).read()) for _ in range(6)]
-    time.sleep(0.5)
+    clients = [Unread(s, "/tokenize", body, MIB, later=1) for _ in range(6)]
+    s.wait_for(lambda: s.metric("mixd_http_received_bytes_total") >= 6 * 4000000, "bodies")
+    long_ones = [Thread(c.read) for c in clients]
     finished = [Thread(s.text, prompt="The sea " * 800, max_tokens=1, ignore_eos=True)
                 for _ in range(5)]
     for t in finished:

@@ -45,7 +45,7 @@ def test_leaving_while_waiting_for_a_whole_answer(s):
         s.wait_metric("running", 1)
         leave(c, how)
         wait_idle(s)
-    assert s.metric("cancelled_total") == 2
+    s.wait_metric("cancelled_total", 2)
 
 
 @server(step_ns=int(STEP * 1e9))
@@ -58,7 +58,7 @@ def test_leaving_a_stream(s):
                 c.recv(read)
             leave(c, how)
             wait_idle(s)
-    assert s.metric("cancelled_total") == 12
+    s.wait_metric("cancelled_total", 12)
 
 
 def http_cpu(s):

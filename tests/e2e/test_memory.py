@@ -39,18 +39,19 @@ def planned(s):
 
 
 def expect(s, total, when):
-    """The plan is resident, once that has come to rest: pages are touched in the background."""
+    """The plan is resident, once that has come to rest: pages are touched, and given back, in the background."""
     now = last = still = 0
     end = time.monotonic() + PATIENCE
-    while (still < 5 or now < 0.95 * total) and time.monotonic() < end:
+    # 4 MiB: the heap of the front ends, which is no part of the plan of models
+    planned = lambda: 0.95 * total < now < 1.05 * total + 4
+    while (still < 5 or not planned()) and time.monotonic() < end:
         time.sleep(0.1)
         with open(f"/proc/{s.process.pid}/status") as f:
             now = int(re.search(r"VmRSS:\s+(\d+) kB", f.read())[1]) / 1024
         still = still + 1 if now == last else 0
         last = now
     print(f"{when}: planned {total:.1f} MiB, resident {now:.1f} MiB")
-    # 4 MiB: the heap of the front ends, which is no part of the plan of models
-    assert 0.95 * total < now < 1.05 * total + 4, (when, total, now)
+    assert planned(), (when, total, now)
 
 
 def ask(s):

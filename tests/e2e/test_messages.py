@@ -238,7 +238,7 @@ def test_refusals(s):
 @server(queue=1, sequences=1, step_ns=20000000)
 def test_overload(s):
     """A full queue is Anthropic's 529."""
-    streams = [s.stream(PATH, messages=[USER], max_tokens=50) for _ in range(2)]
+    streams = [s.stream(PATH, messages=[USER], max_tokens=1900) for _ in range(2)]
     s.wait_metric("waiting", 1)
     check_error(s.post(PATH, {"messages": [USER], "max_tokens": 4}), 529, "overloaded_error", "queue is full")
     for t in streams:

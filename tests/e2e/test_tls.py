@@ -145,7 +145,7 @@ def test_guards_hold():
     assert next(iter(t))
     t.abort()
     s.wait_metric("running", 0)
-    assert s.metric("cancelled_total") == 1
+    s.wait_metric("cancelled_total", 1)
     with raw(b"GET /version HTTP/1.1\r\nHo") as t:
         try:
             assert t.recv(100) == b""
