@@ -210,16 +210,17 @@ static mx_status find_fp8(struct parts *p)
 		s->scale_dtype = scales->dtype;
 		return MX_OK;
 	}
-	if (scales->ndim == 2 && scales->shape[1] > 1) {
-		/* compressed-tensors' blocks are not in the plan: 128 x 128 is what there is */
-		s->group_rows = p->how->block[0] ? p->how->block[0] : 128;
-		s->group = p->how->block[1] ? p->how->block[1] : 128;
-		return set_scales(p, scales, (p->rows + s->group_rows - 1) / s->group_rows,
-		                  (p->cols + s->group - 1) / s->group);
+	const uint32_t block_rows = p->how->block[0] ? p->how->block[0] : 128;
+	const uint32_t block_cols = p->how->block[1] ? p->how->block[1] : 128;
+	const uint32_t tall = (p->rows - 1) / block_rows + 1, wide = (p->cols - 1) / block_cols + 1;
+	const bool blocks = scales->ndim == 2 && (scales->shape[1] > 1 || p->how->block[0]);
+	if (blocks && scales->shape[0] == tall && scales->shape[1] == wide) {
+		s->group_rows = block_rows;
+		s->group = block_cols;
+		return set_scales(p, scales, tall, wide);
 	}
-	const uint32_t blocks = p->how->block[0];
-	s->group_rows = blocks && scales->shape[0] != p->rows ? blocks : 1;
-	return set_scales(p, scales, (p->rows + s->group_rows - 1) / s->group_rows, 1);
+	s->group_rows = 1;
+	return set_scales(p, scales, p->rows, 1);
 }
 
 mx_status mx_resolve_quantised(struct mx_resolver *r, const char *name, uint64_t rows,

@@ -108,6 +108,22 @@ static mx_status check_group(const struct mx_plan_build *b, const char *name, co
 	return MX_OK;
 }
 
+/* Reads two numbers of rows and columns that share a scale; out stays if there are none. */
+static mx_status read_block(const struct mx_plan_build *b, const char *key, const json_t *block,
+                            uint32_t out[2])
+{
+	for (size_t i = 0; i < 2 && json_is_array(block); i++) {
+		const json_int_t n = json_integer_value(json_array_get(block, i));
+		if (n < 1 || n > MX_PLAN_MAX_WIDTH || json_array_size(block) != 2)
+			return mx_fail(b->err, MX_E_INVALID, KEY "%s: must be two numbers of 1 or more", key);
+		if (out[i] && out[i] != n)
+			return mx_fail(b->err, MX_E_UNSUPPORTED,
+			               KEY "%s: is not the same in all groups, which is not supported", key);
+		out[i] = (uint32_t)n;
+	}
+	return MX_OK;
+}
+
 static mx_status read_compressed(const struct mx_plan_build *b, const json_t *q,
                                  struct mx_plan_quant *out)
 {
@@ -118,7 +134,11 @@ static mx_status read_compressed(const struct mx_plan_build *b, const json_t *q,
 		               KEY "config_groups: is not a table of groups, as compressed-tensors has it");
 	json_object_foreach(groups, name, group)
 	{
+		const json_t *weights = json_object_get(group, "weights");
 		mx_status st = check_group(b, name, group, text_of(q, "format", ""));
+		if (st == MX_OK)
+			st = read_block(b, "config_groups: block_structure",
+			                json_object_get(weights, "block_structure"), out->block);
 		if (st != MX_OK)
 			return st;
 	}
@@ -133,14 +153,7 @@ static mx_status read_fp8(const struct mx_plan_build *b, const json_t *q, struct
 	out->method = MX_PLAN_FP8;
 	if (!strcmp(scale, "ue8m0"))
 		return mx_fail(b->err, MX_E_UNSUPPORTED, KEY "scale_fmt: fp8 with ue8m0 is not supported");
-	for (size_t i = 0; i < 2 && json_is_array(block); i++) {
-		const json_int_t n = json_integer_value(json_array_get(block, i));
-		if (n < 1 || n > MX_PLAN_MAX_WIDTH || json_array_size(block) != 2)
-			return mx_fail(b->err, MX_E_INVALID,
-			               KEY "weight_block_size: must be two numbers of 1 or more");
-		out->block[i] = (uint32_t)n;
-	}
-	return MX_OK;
+	return read_block(b, "weight_block_size", block, out->block);
 }
 
 mx_status mx_quantisation_read(const struct mx_plan_build *b, const json_t *q,
