@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Communication of the ranks that compute one model together. A rank is a device with its own part
+ * of the weights and states; rank r of R has the handle comm->rank = r, comm->ranks = R.
+ *
+ * A collective is called by every rank, in the same order on all ranks and with the same sizes. It
+ * belongs to the sequence of the device's operators: on a CPU it is done on return.
+ *
+ * Determinism: sums are made in the order of the ranks, ((x0 + x1) + x2) + ..., whichever rank
+ * comes first, and all ranks get the same bits.
+ *
+ * Errors: MX_E_DEVICE from the moment that any rank has called abort. Calls that wait end with it
+ * at once, all later calls fail with it, and the contents of outputs are undefined.
+ *
+ * Threads: one thread a rank; only abort may be called by any thread.
+ */
+#ifndef MX_DEVICE_COMM_H
+#define MX_DEVICE_COMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#define MX_MAX_RANKS 64
+
+struct mx_comm;
+
+/* Pointers are memory of the rank's own device. Elements are of the activations' type (f32 on
+ * CPUs) where no size in bytes is given. */
+struct mx_comm_ops {
+	uint32_t struct_size;
+
+	/* x[n] of every rank = the sum of the x[n] of all ranks. */
+	mx_status (*all_reduce)(struct mx_comm *c, void *x, size_t n);
+
+	/* y[ranks][bytes] of every rank = the x[bytes] of all ranks, in their order. x is not in y. */
+	mx_status (*all_gather)(struct mx_comm *c, const void *x, size_t bytes, void *y);
+
+	/* x[bytes] of every rank = that of rank `root`. */
+	mx_status (*broadcast)(struct mx_comm *c, uint32_t root, void *x, size_t bytes);
+
+	/* Columns first .. first + cols - 1 of y [n, ldy] of rank `root` = x [n, ldx], of f32: each
+	 * rank gives columns of its own. y is read on `root` only; x is not in y. */
+	mx_status (*gather_columns)(struct mx_comm *c, uint32_t root, const float *x, size_t ldx,
+	                            size_t n, size_t first, size_t cols, float *y, size_t ldy);
+
+	/* Copies x[bytes] to the y[bytes] of rank `to`, whose recv names this rank and as many bytes;
+	 * else both fail with MX_E_INVALID. Both wait for each other. No collectives: only the two
+	 * ranks take part. */
+	mx_status (*send)(struct mx_comm *c, uint32_t to, const void *x, size_t bytes);
+	mx_status (*recv)(struct mx_comm *c, uint32_t from, void *y, size_t bytes);
+
+	/* Ends the communication of all ranks: one of them cannot go on. */
+	void (*abort)(struct mx_comm *c);
+
+	/* Frees the handle, when no call of it runs. */
+	void (*destroy)(struct mx_comm *c);
+};
+
+/* First member of every communicator. */
+struct mx_comm {
+	const struct mx_comm_ops *ops;
+	uint32_t rank, ranks;
+};
+
+#endif

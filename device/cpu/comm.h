@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that are threads of one process, with CPU devices: they communicate by shared memory. */
+#ifndef MX_DEVICE_CPU_COMM_H
+#define MX_DEVICE_CPU_COMM_H
+
+#include "device/comm.h"
+#include "device/device.h"
+
+/* Creates the communicators of `ranks` ranks, 1 .. MX_MAX_RANKS: out[r] is that of rank r, whose
+ * operators devices[r] runs. The devices outlive them. MX_E_NOMEM. */
+mx_status mx_cpu_comm_create(struct mx_device *const *devices, uint32_t ranks,
+                             struct mx_comm **out);
+
+#endif
