@@ -61,8 +61,11 @@ class KVEventBatch(EventBatch):
 decoder = msgspec.msgpack.Decoder(type=KVEventBatch)
 context = zmq.Context()
 sub = context.socket(zmq.SUB)
-sub.connect(endpoint)
 sub.setsockopt_string(zmq.SUBSCRIBE, topic)
+connected = sub.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+sub.connect(endpoint)
+assert connected.poll(60000), "no publisher" # what is published before is not for this subscriber
+sub.disable_monitor()
 
 blocks = {}      # hash -> (parent, tokens, extra)
 cleared = batches = 0

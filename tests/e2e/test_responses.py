@@ -229,10 +229,10 @@ def test_reasoning_that_no_template_shows_is_dropped(s):
         with_it["usage"]["input_tokens"]
 
 
-@server(answer_memory=400000, context=16384)
+@server(answer_memory=400000, context=16384, step_ns=300000)
 def test_memory_of_answers_is_bounded(s):
     """What a stream keeps for its last events is charged: an answer that outgrows the budget fails, and
-    all is given back."""
+    all is given back. That of 2000 tokens does, long after the stream has begun."""
     ask = dict(input="Hi", include=["message.output_text.logprobs"], top_logprobs=20)
     got = events(s, **ask)
     assert got[-1][0] == "response.failed", got[-1]
@@ -304,10 +304,11 @@ def test_calls_and_reasoning(s):
     done = [e["item"] for n, e in got if n.endswith("item.done")]
     assert done == final and [i["id"] for i in added] == [i["id"] for i in final]
     assert added[2]["name"] == "f" and added[2]["arguments"] == "" and added[2]["call_id"]
+    joined = s.metric("joined_total") > 0  # this client lagged
     for i, item in enumerate(final):
         whole = item["arguments"] if i > 1 else item["content"][0]["text"]
         pieces = [e["delta"] for n, e in got if n.endswith(".delta") and e["output_index"] == i]
-        assert "".join(pieces) == whole and len(pieces) > (i != 3), (i, pieces)
+        assert "".join(pieces) == whole and len(pieces) > (i != 3 and not joined), (i, pieces)
         same = body["output"][i]
         assert whole == (same["arguments"] if i > 1 else same["content"][0]["text"])
 
