@@ -379,11 +379,20 @@ def check_error(answer, status, code=None, param=None, contains=""):
     return e
 
 
+def brief(text, most=40, width=300):
+    """A traceback as reports show it, which cut long ones at a place of their own choice: its first and last
+    lines, none too long. It may end with the log of a server, or with the traceback of another program."""
+    lines = [line if len(line) <= width else line[:width] + " ..." for line in text.splitlines()]
+    if len(lines) > most:
+        lines[most // 2:-(most // 2)] = [f"... {len(lines) - most} lines, see above ..."]
+    return "\n".join(lines)
+
+
 def main(module):
-    """Runs the tests of a module."""
+    """Runs the tests of a module. The last lines say again what failed, behind all that servers logged."""
     tests = [(n, f) for n, f in vars(module).items() if n.startswith("test_")]
     chosen = sys.argv[1:]
-    failed = skipped = 0
+    failures, skipped = [], 0
     for name, f in tests:
         if chosen and name not in chosen:
             continue
@@ -401,9 +410,8 @@ def main(module):
             skipped += 1
             print(f"skip  {name}: {e}")
         except BaseException:
-            failed += 1
-            print(f"FAIL  {name}")
-            traceback.print_exc(file=sys.stdout)
+            failures.append((name, traceback.format_exc()))
+            print(f"FAIL  {name}\n{failures[-1][1]}")
             if s:
                 print(s.errors() if not s.log.closed else "")
         finally:
@@ -413,4 +421,6 @@ def main(module):
         sys.stdout.flush()
     if not tests:
         sys.exit("no tests")
-    sys.exit(1 if failed else 77 if skipped == len(tests) else 0)
+    for name, text in failures:
+        print(f"FAIL  {name}\n{brief(text)}")
+    sys.exit(1 if failures else 77 if skipped == len(tests) else 0)

@@ -3,7 +3,7 @@
 """The harness itself: what a server writes on stderr is read while it writes, and no line is lost."""
 import sys
 
-from harness import Process, main, sanitizer_report
+from harness import Process, brief, main, sanitizer_report
 
 ROUNDS, LINES = 25, 5000
 WRITER = f"""
@@ -31,6 +31,13 @@ def test_reports_of_sanitizers_are_found():
     assert sanitizer_report("a\n==7==ERROR: LeakSanitizer: b\nc\n") == "==7==ERROR: LeakSanitizer: b\nc\n"
     assert sanitizer_report("a\nx.c:7:9: runtime error: b\n") == "x.c:7:9: runtime error: b\n"
     assert sanitizer_report("a\nb\n") == ""
+
+
+def test_a_report_keeps_both_ends():
+    text = "".join(f"line {i}\n" for i in range(1000))
+    lines = brief(text).splitlines()
+    assert lines[0] == "line 0" and lines[-1] == "line 999" and len(lines) == 41, lines
+    assert brief("a\nb\n") == "a\nb" and len(brief("x" * 9999)) < 310
 
 
 if __name__ == "__main__":
