@@ -41,9 +41,12 @@ struct mx_comm_ops {
 	mx_status (*broadcast)(struct mx_comm *c, uint32_t root, void *x, size_t bytes);
 
 	/* Columns first .. first + cols - 1 of y [n, ldy] of rank `root` = x [n, ldx], of f32: each
-	 * rank gives columns of its own. y is read on `root` only; x is not in y. */
+	 * rank gives columns of its own. y is of `root` only, whose x may be its columns in y. */
 	mx_status (*gather_columns)(struct mx_comm *c, uint32_t root, const float *x, size_t ldx,
 	                            size_t n, size_t first, size_t cols, float *y, size_t ldy);
+
+	/* Waits until all ranks have called it. */
+	mx_status (*barrier)(struct mx_comm *c);
 
 	/* Copies x[bytes] to the y[bytes] of rank `to`, whose recv names this rank and as many bytes;
 	 * else both fail with MX_E_INVALID. Both wait for each other. No collectives: only the two

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include "base/log.h"
+#include "engine/ranks.h"
 #include "engine/step_layout.h"
 #include "model/finite.h"
 
@@ -48,7 +49,7 @@ static bool row_finite(enum mx_dtype dtype, const void *row, uint32_t width)
 }
 
 /* The probe of struct mx_model_engine: MX_E_NOTFOUND ends the pass at the first stage with a row
- * that is not finite. */
+ * that is not finite, unless there are several ranks. */
 static mx_status probe(struct mx_model_engine *e, uint32_t stage, const void *x, size_t n_rows)
 {
 	for (size_t i = 0; i < n_rows; i++) {
@@ -57,8 +58,9 @@ static mx_status probe(struct mx_model_engine *e, uint32_t stage, const void *x,
 		if (st != MX_OK)
 			return st;
 		if (!row_finite(e->device->info.act_dtype, row, e->model.plan->width)) {
-			e->diagnosis.suspect = stage;
-			return MX_E_NOTFOUND;
+			if (stage < e->diagnosis.suspect)
+				e->diagnosis.suspect = stage;
+			return e->ranks ? MX_OK : MX_E_NOTFOUND; /* other ranks go on, and need this one */
 		}
 	}
 	return MX_OK;
@@ -75,13 +77,14 @@ static uint32_t repeat(struct mx_model_engine *e)
 		(void)mx_launch_again(e);
 	} else {
 		uint32_t longest, n_rows = mx_lay_out_rows(e, t, &longest);
-		const struct mx_step step = {.spans = e->scratch.spans,
-		                             .n_spans = e->core.n_items,
-		                             .n_rows = n_rows,
-		                             .longest = longest,
-		                             .pos = t->pos,
-		                             .scratch = e->scratch.mixer};
-		(void)mx_forward(e, &step, t->ids);
+		const struct mx_rank_call call = {.run = mx_forward_rank,
+		                                  .step = {.spans = e->scratch.spans,
+		                                           .n_spans = e->core.n_items,
+		                                           .n_rows = n_rows,
+		                                           .longest = longest,
+		                                           .pos = t->pos},
+		                                  .ids = t->ids};
+		(void)mx_ranks_run(e, &call);
 	}
 	e->probe = NULL;
 	return e->diagnosis.suspect;

@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "base/log.h"
-#include "engine/model_engine.h"
+#include "engine/ranks.h"
 
 /* Multiplies y [n] by scale. */
 static mx_status scale_in_place(struct mx_device *d, void *y, size_t n, float scale)
@@ -58,7 +58,7 @@ static mx_status run_block(struct mx_model_engine *e, const struct mx_model_bloc
 {
 	const struct mx_scratch *s = &e->scratch;
 	bool here = x == s->x && !b->parallel && !b->post_norm.weight && b->residual_scale == 1;
-	*out_added = b->kind == MX_BLOCK_MLP && here;
+	*out_added = b->kind == MX_BLOCK_MLP && here && !e->comm; /* a rank's output is a summand */
 	switch (b->kind) {
 	case MX_BLOCK_MIXER: return run_mixers(e, b, step, x);
 	case MX_BLOCK_EXPERTS:
@@ -182,10 +182,12 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 			st = carry(e, b->carried, n);
 		if (st == MX_OK)
 			st = run_block(e, b, step, x, &added);
-		if (st == MX_OK && b->post_norm.weight)
-			st = mx_norm_run(e, &b->post_norm, s->y, NULL, rows, s->y);
 		/* with the next block's output, if that is added to this one */
 		bool joined = i + 1 < e->model.n_blocks && e->model.blocks[i + 1].parallel;
+		if (st == MX_OK && e->comm && !joined)
+			st = e->comm->ops->all_reduce(e->comm, s->y, n);
+		if (st == MX_OK && b->post_norm.weight)
+			st = mx_norm_run(e, &b->post_norm, s->y, NULL, rows, s->y);
 		if (st == MX_OK && !added && !joined)
 			st = scale_in_place(d, s->y, n, b->residual_scale);
 		if (st == MX_OK && e->probe)
@@ -201,6 +203,13 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 	if (st == MX_OK)
 		st = add_and_norm(e, pending, &e->model.final_norm, rows, &x);
 	return st == MX_OK && e->probe ? e->probe(e, e->model.n_blocks + 1, x, rows) : st;
+}
+
+mx_status mx_forward_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+{
+	struct mx_step step = c->step;
+	step.scratch = e->scratch.mixer;
+	return mx_forward(e, &step, c->ids);
 }
 
 /* Returns the first module from `module` on that has work in resume. */
@@ -234,15 +243,23 @@ mx_status mx_forward_resume(struct mx_model_engine *e, const struct mx_step *ste
 	return st;
 }
 
-mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step)
+mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step,
+                            const struct mx_kept *kept)
 {
 	for (uint32_t g = 0; g < e->model.n_groups; g++) {
 		const struct mx_model_group *group = &e->model.groups[g];
-		mx_status st = group->ops->commit(group->instances, group->n, step, e->scratch.kept);
+		mx_status st = group->ops->commit(group->instances, group->n, step, kept);
 		if (st == MX_OK && group->ops->caps & MX_MIXER_SETTLE)
-			st = group->ops->settle(group->instances, group->n, step, e->scratch.kept);
+			st = group->ops->settle(group->instances, group->n, step, kept);
 		if (st != MX_OK)
 			return st;
 	}
 	return MX_OK;
+}
+
+mx_status mx_forward_commit_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+{
+	struct mx_step step = c->step;
+	step.scratch = e->scratch.mixer;
+	return mx_forward_commit(e, &step, c->kept);
 }

@@ -254,7 +254,7 @@ static mx_status commit(struct mx_model_engine *e)
 {
 	for (uint32_t i = 0; i < e->step.n_spans; i++)
 		e->scratch.kept[i] = (struct mx_kept){.n = e->step.spans[i].n};
-	return mx_forward_commit(e, &e->step);
+	return mx_forward_commit(e, &e->step, e->scratch.kept);
 }
 
 mx_status mx_launch_again(struct mx_model_engine *e)

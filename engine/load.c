@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Builds a model engine: opens the device, resolves the model, plans the memory, fills it, creates
- * the mixers and records the decode steps. See touch.h for when memory becomes resident. A draft
- * model is built as an engine of its own beside.
+ * Loads a model engine: opens the device, resolves the model, plans the memory and builds it
+ * (load_build.c), with its other ranks (load_ranks.c) if there are several. See touch.h for when
+ * memory becomes resident. A draft model is built as an engine of its own beside.
  */
 #include "engine/load.h"
 
@@ -16,8 +16,6 @@
 /* mx_engine_info.free_rows of GPUs. Fewer rows leave multiprocessors idle: deep in a long context a
  * step of 30 rows took as long as one of 500. */
 #define FREE_ROWS 512
-
-#define DEFAULT_PAGE_TOKENS 32
 
 static mx_status check_config(const struct mx_plan *plan, const struct mx_engine_config *c,
                               struct mx_err *err)
@@ -35,42 +33,7 @@ static mx_status check_config(const struct mx_plan *plan, const struct mx_engine
 		                  c->draft_tokens, MX_MAX_DRAFT);
 	if (c->speculation == MX_SPECULATION_DRAFT && (!c->draft_plan || !c->draft_checkpoint))
 		return mx_fail_at(err, MX_E_INVALID, "speculation.model", "no draft model is named");
-	return MX_OK;
-}
-
-/* Fails if speculation is asked for and the device, or a mixer of the model, cannot do it. */
-static mx_status check_speculation(const struct mx_model *m, const struct mx_engine_config *c,
-                                   const struct mx_device *device, struct mx_err *err)
-{
-	if (c->speculation && device->info.async)
-		return mx_fail_at(err, MX_E_UNSUPPORTED, "speculation.source",
-		                  "drafts are not checked on %s yet, only on CPUs: say none",
-		                  device->info.name);
-	for (uint32_t g = 0; g < m->n_groups && (c->speculation || c->tentative); g++)
-		if (!(m->groups[g].ops->caps & MX_MIXER_DRAFT))
-			return mx_fail_at(err, MX_E_UNSUPPORTED, "speculation.source",
-			                  "the mixer %s takes no drafts: say none", m->groups[g].ops->name);
-	return MX_OK;
-}
-
-static mx_status resolve(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
-                         const struct mx_registry *mixers, const struct mx_engine_config *config,
-                         const struct mx_device *device, struct mx_model *out, struct mx_err *err)
-{
-	const struct mx_model_limits limits = {
-		.max_context = config->max_context ? config->max_context : plan->max_context,
-		.max_rows = config->step_tokens,
-		.max_spans = config->max_sequences,
-		.page_tokens = config->page_tokens ? config->page_tokens : DEFAULT_PAGE_TOKENS,
-		.kv_dtype = config->kv_dtype,
-		.weight_bits = config->weight_bits,
-		.copy_weights = config->copy_weights && !device->info.own_memory,
-		.max_draft = config->speculation ? 1 + config->draft_tokens : config->tentative,
-	};
-	mx_status st = mx_model_resolve(plan, checkpoint, mixers, device, &limits, out, err);
-	if (st == MX_OK && (st = check_speculation(out, config, device, err)) != MX_OK)
-		mx_model_free(out);
-	return st;
+	return mx_load_check_ranks(c, err);
 }
 
 /* ---- the draft model ---- */
@@ -90,6 +53,7 @@ static struct mx_engine_config draft_settings(const struct mx_model *m,
 	c.max_context =
 		context < config->draft_plan->max_context ? context : config->draft_plan->max_context;
 	c.outside = 0;
+	c.tensor = c.rank = 0; /* it runs on the first rank's device */
 	c.page_tokens = 0;
 	c.kv_events = false;
 	c.speculation = MX_SPECULATION_NONE;
@@ -119,7 +83,7 @@ static mx_status plan_draft(const struct mx_model *m, const struct mx_engine_con
 	mx_status st = mx_load_open_device(plan, checkpoint, &c, &d, &cause);
 	if (st != MX_OK)
 		return draft_fail(st, &cause, err);
-	st = resolve(plan, checkpoint, mixers, &c, d, &draft, &cause);
+	st = mx_load_resolve(plan, checkpoint, mixers, &c, d, &draft, &cause);
 	if (st == MX_OK) {
 		st = mx_load_own_bytes(&draft, &c, d, &draft_own, &cause);
 		if (st == MX_OK)
@@ -166,90 +130,23 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
                          const struct mx_registry *mixers, const struct mx_engine_config *config,
                          struct mx_memory_plan *out, struct mx_err *err)
 {
-	struct mx_engine_config draft;
+	struct mx_engine_config draft, first = mx_load_rank_config(config, 0);
 	struct mx_device *device;
 	struct mx_model m;
 	mx_status st = check_config(plan, config, err);
 	if (st == MX_OK)
-		st = mx_load_open_device(plan, checkpoint, config, &device, err);
+		st = mx_load_open_device(plan, checkpoint, &first, &device, err);
 	if (st != MX_OK)
 		return st;
-	st = resolve(plan, checkpoint, mixers, config, device, &m, err);
+	st = mx_load_resolve(plan, checkpoint, mixers, &first, device, &m, err);
 	if (st == MX_OK) {
-		st = plan_memory(&m, config, device, mixers, out, &draft, err);
+		st = plan_memory(&m, &first, device, mixers, out, &draft, err);
+		if (st == MX_OK)
+			st = mx_load_plan_ranks(&m, config, out, err);
 		mx_model_free(&m);
 	}
 	device->ops->destroy(device);
 	return st;
-}
-
-/* ---- building ---- */
-
-static mx_status create_mixer(struct mx_model_engine *e, struct mx_model_mixer *x,
-                              const struct mx_load_vectors *vectors, void *settle,
-                              struct mx_err *err)
-{
-	const void *weights[MX_MIXER_MAX_WEIGHTS];
-	const float *host[MX_MIXER_MAX_WEIGHTS] = {NULL};
-	for (size_t k = 0; k < x->n_weights; k++) {
-		weights[k] = x->matrices[k].data ? &x->matrices[k] : NULL;
-		if (!x->vectors[k])
-			continue;
-		weights[k] = x->vectors[k];
-		size_t at = (size_t)((unsigned char *)x->vectors[k] - vectors->base);
-		host[k] = (const float *)(const void *)(vectors->host + at);
-	}
-	const struct mx_mixer_init init = {
-		.layer = &x->desc,
-		.device = e->device,
-		.weights = weights,
-		.host_vectors = host,
-		.page_base = e->pages + x->page_offset,
-		.page_stride = e->model.page_bytes,
-		.page_tokens = e->model.page_tokens,
-		.slot_base = e->slots + x->slot_offset,
-		.slot_stride = e->model.slot_bytes,
-		.settle_scratch = settle,
-	};
-	return x->ops->create(&init, &x->instance, err);
-}
-
-static mx_status create_mixers(struct mx_model_engine *e, const struct mx_load_vectors *vectors,
-                               struct mx_err *err)
-{
-	struct mx_model *m = &e->model;
-	uint32_t *at = mx_calloc(m->n_groups, sizeof *at);
-	mx_status st = at ? MX_OK : mx_fail(err, MX_E_NOMEM, "out of memory");
-	for (uint32_t b = 0; b < m->n_blocks && st == MX_OK; b++)
-		for (uint32_t i = 0; i < m->blocks[b].n_mixers && st == MX_OK; i++) {
-			struct mx_model_mixer *x = &m->blocks[b].mixers[i];
-			uint32_t g = 0;
-			while (m->groups[g].ops != x->ops)
-				g++;
-			struct mx_model_group *group = &m->groups[g];
-			st = create_mixer(e, x, vectors, e->scratch.settle[g], err);
-			if (st != MX_OK)
-				break;
-			group->instances[at[g]] = x->instance;
-			group->snapshot_offsets[at[g]++] = x->snapshot_offset;
-		}
-	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++)
-		st = m->groups[g].ops->prepare(m->groups[g].instances, m->groups[g].n, err);
-	free(at);
-	return st;
-}
-
-static mx_status build(struct mx_model_engine *e, const struct mx_memory_plan *p,
-                       const struct mx_engine_config *config, struct mx_touch_progress *progress,
-                       struct mx_err *err)
-{
-	struct mx_load_vectors vectors;
-	mx_step_limits_of(e->model.plan, config, e->device->info.records, &e->limits);
-	mx_status st = mx_load_memory(e, p, progress, &vectors, err);
-	if (st == MX_OK)
-		st = create_mixers(e, &vectors, err);
-	mx_load_vectors_free(e, &vectors);
-	return st == MX_OK ? mx_launch_prepare(e, err) : st;
 }
 
 static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_plan *p,
@@ -316,30 +213,48 @@ static mx_status load_draft(struct mx_model_engine *e, const struct mx_engine_co
 	return MX_OK;
 }
 
+/* Builds the engine of the first rank, whose device is open, and those of the others. */
+static mx_status build_all(struct mx_model_engine *e, const struct mx_registry *mixers,
+                           const struct mx_engine_config *config, const struct mx_memory_plan *p,
+                           struct mx_touch_progress *tell, struct mx_err *err)
+{
+	const struct mx_engine_config first = mx_load_rank_config(config, 0);
+	struct mx_load_ranks others = {0};
+	mx_status st = MX_OK;
+	if (!p->own_memory)
+		st = mx_load_reopen_cpu(&e->model, &first, &e->device, err);
+	if (st == MX_OK && config->tensor > 1)
+		st = mx_load_ranks_open(e, mixers, config, &others, err);
+	if (st == MX_OK)
+		st = mx_load_build(e, p, &first, tell, err);
+	if (st == MX_OK && config->tensor > 1)
+		st = mx_load_ranks_build(e, config, p, &others, err);
+	mx_load_ranks_free(&others);
+	return st;
+}
+
 mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
                          const struct mx_registry *mixers, const struct mx_engine_config *config,
                          mx_progress_f *progress, void *progress_arg, struct mx_engine **out,
                          struct mx_err *err)
 {
 	struct mx_touch_progress tell = {.f = progress, .arg = progress_arg};
-	struct mx_engine_config draft;
+	struct mx_engine_config draft, first = mx_load_rank_config(config, 0);
 	struct mx_memory_plan memory;
 	struct mx_model_engine *e = mx_calloc(1, sizeof *e);
 	if (!e)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
 	mx_status st = check_config(plan, config, err);
 	if (st == MX_OK)
-		st = mx_load_open_device(plan, checkpoint, config, &e->device, err);
+		st = mx_load_open_device(plan, checkpoint, &first, &e->device, err);
 	if (st == MX_OK)
-		st = resolve(plan, checkpoint, mixers, config, e->device, &e->model, err);
+		st = mx_load_resolve(plan, checkpoint, mixers, &first, e->device, &e->model, err);
 	if (st == MX_OK)
-		st = plan_memory(&e->model, config, e->device, mixers, &memory, &draft, err);
-	if (st != MX_OK)
-		goto fail;
-	if (!memory.own_memory)
-		st = mx_load_reopen_cpu(&e->model, config, &e->device, err);
+		st = plan_memory(&e->model, &first, e->device, mixers, &memory, &draft, err);
 	if (st == MX_OK)
-		st = build(e, &memory, config, &tell, err);
+		st = build_all(e, mixers, config, &memory, &tell, err);
+	if (st == MX_OK)
+		st = mx_load_plan_ranks(&e->model, config, &memory, err);
 	if (st != MX_OK)
 		goto fail;
 	e->plan = memory;

@@ -21,11 +21,15 @@ enum mx_speculation {
 
 /* The operator's settings. */
 struct mx_engine_config {
-	const char *name;     /* for messages */
-	const char *device;   /* "cpu", "cuda" or "cuda:N"; NULL = "cpu" */
-	bool deterministic;   /* a row's bits do not depend on the other rows; always so on CPUs */
-	bool unrecorded;      /* record no steps: for tests and benchmarks */
-	unsigned threads;     /* of a CPU device; 0 = one per usable CPU */
+	const char *name;   /* for messages */
+	const char *device; /* "cpu", "cuda" or "cuda:N"; NULL = "cpu" */
+	bool deterministic; /* a row's bits do not depend on the other rows; always so on CPUs */
+	bool unrecorded;    /* record no steps: for tests and benchmarks */
+	unsigned threads;   /* of a CPU device; 0 = one per usable CPU */
+	/* Devices that compute the model together, each a part of every layer (tensor parallel), and
+	 * that have each a part of the sequences' pages (context parallel). 0 or 1 = no such split. */
+	uint32_t tensor, context;
+	uint32_t rank;        /* of the load itself: which of the devices; the caller leaves it 0 */
 	uint32_t max_context; /* 0 = the model's own */
 	size_t memory;        /* CPU: bytes for everything but the matrices; 0 = just enough for
 	                       * max_sequences of max_context, at most half of what the matrices
@@ -85,6 +89,13 @@ struct mx_memory_plan {
 	size_t snapshot_bytes; /* of a saved slot and a page */
 	struct mx_engine_mixer mixers[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_mixers;
+	/* All sizes are those of all ranks together; of each rank, with several: */
+	uint32_t ranks;
+	unsigned rank_threads; /* of the first; others may have one less */
+	size_t rank_weights;   /* matrices that it multiplies with, mapped or made */
+	size_t rank_made;      /* those that are copies, and converted vectors */
+	size_t rank_page_bytes, rank_slot_bytes, rank_snapshot_bytes;
+	size_t rank_scratch;
 };
 
 /* Returns the bytes that this process may use: the host's memory, or its cgroup's limit if less. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to load*.c: opening the device, filling the memory, and the log. */
+/* Private to load*.c: the parts of a load. */
 #ifndef MX_ENGINE_LOAD_PARTS_H
 #define MX_ENGINE_LOAD_PARTS_H
 
@@ -21,6 +21,44 @@ mx_status mx_load_reopen_cpu(const struct mx_model *m, const struct mx_engine_co
  */
 mx_status mx_load_own_bytes(const struct mx_model *m, const struct mx_engine_config *config,
                             const struct mx_device *device, size_t *out, struct mx_err *err);
+
+/* ---- load_build.c ---- */
+
+/* Resolves the part of the model that config's rank computes. */
+mx_status mx_load_resolve(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
+                          const struct mx_registry *mixers, const struct mx_engine_config *config,
+                          const struct mx_device *device, struct mx_model *out, struct mx_err *err);
+/* Builds the engine of a device, whose model is resolved, in the memory that is planned. */
+mx_status mx_load_build(struct mx_model_engine *e, const struct mx_memory_plan *p,
+                        const struct mx_engine_config *config, struct mx_touch_progress *progress,
+                        struct mx_err *err);
+
+/* ---- load_ranks.c: several devices that compute one model ---- */
+
+/* The engines of the ranks behind the first, as long as no thread has them. */
+struct mx_load_ranks {
+	struct mx_model_engine **others; /* [n] */
+	uint32_t n;
+};
+
+/* Checks config's devices and how the model is to be split. */
+mx_status mx_load_check_ranks(const struct mx_engine_config *config, struct mx_err *err);
+/* Returns the settings of a rank: its number, and its share of threads and memory. */
+struct mx_engine_config mx_load_rank_config(const struct mx_engine_config *config, uint32_t rank);
+/* Makes the plan of the first rank, whose model is m, that of all. MX_E_RANGE if the host has less.
+ */
+mx_status mx_load_plan_ranks(const struct mx_model *m, const struct mx_engine_config *config,
+                             struct mx_memory_plan *p, struct mx_err *err);
+/* Opens the devices of the other ranks, resolves their parts of e's model, and makes all
+ * communicators, e's too. The caller frees *out, on failure too. */
+mx_status mx_load_ranks_open(struct mx_model_engine *e, const struct mx_registry *mixers,
+                             const struct mx_engine_config *config, struct mx_load_ranks *out,
+                             struct mx_err *err);
+/* Builds the others as planned for the first rank, and starts their threads: e owns them then. */
+mx_status mx_load_ranks_build(struct mx_model_engine *e, const struct mx_engine_config *config,
+                              const struct mx_memory_plan *p, struct mx_load_ranks *r,
+                              struct mx_err *err);
+void mx_load_ranks_free(struct mx_load_ranks *r);
 
 /* ---- load_memory.c ---- */
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Matrices that a checkpoint stores in another form than they are used in: transposed (GPT-2's
- * Conv1D, gpt-oss's experts), with rows in another order (GGUF's q and k) or in MXFP4. Copies of
- * them are made once at load, in the host's memory; with copy_weights of all others too, since
- * memory on huge pages is read faster than a file's mapping.
+ * Conv1D, gpt-oss's experts), with rows in another order (GGUF's q and k) or in MXFP4, and columns
+ * of matrices that are split over ranks. Copies of them are made once at load, in the host's
+ * memory; with copy_weights of all others too, since memory on huge pages is read faster than a
+ * file's mapping.
  */
 #include <string.h>
 
@@ -13,6 +14,19 @@
 
 #define TILE 32 /* elements: rows and columns of a tile both stay in the cache */
 
+/* Adds a matrix that is made of a tensor; NULL if out of memory. */
+static struct mx_model_made *add(struct mx_model *m, const struct mx_tensor *t)
+{
+	struct mx_model_made *x = mx_arena_alloc(&m->arena, sizeof *x);
+	if (!x)
+		return NULL;
+	*x = (struct mx_model_made){.made = *t, .from = t, .chained = !t->data};
+	x->made.data = NULL;
+	*(m->made_end ? m->made_end : &m->made) = x;
+	m->made_end = &x->next;
+	return x;
+}
+
 /* Finds the matrix that was made of a tensor already; else adds one, whose shape the caller sets.
  * NULL if out of memory. */
 static struct mx_model_made *made_of(struct mx_resolver *r, const struct mx_tensor *t,
@@ -20,18 +34,12 @@ static struct mx_model_made *made_of(struct mx_resolver *r, const struct mx_tens
 {
 	struct mx_model *m = r->model;
 	for (struct mx_model_made *x = m->made; x; x = x->next)
-		if (x->from == t) {
+		if (x->from == t && !x->row_bytes) {
 			*out_new = false;
 			return x;
 		}
-	struct mx_model_made *x = mx_arena_alloc(&m->arena, sizeof *x);
-	if (!x)
-		return NULL;
-	*x = (struct mx_model_made){.made = *t, .from = t, .next = m->made};
-	x->made.data = NULL;
-	m->made = x;
 	*out_new = true;
-	return x;
+	return add(m, t);
 }
 
 /* Sets the size of a matrix from its shape and type, and counts it. */
@@ -110,6 +118,36 @@ mx_status mx_resolve_mxfp4(struct mx_resolver *r, const struct mx_tensor *blocks
 	return MX_OK;
 }
 
+mx_status mx_resolve_part(struct mx_resolver *r, const struct mx_tensor *t, uint64_t n_cols,
+                          const struct mx_weight_slice *rows, const struct mx_weight_slice *cols,
+                          const struct mx_tensor **out)
+{
+	const uint64_t block = t->dtype == MX_QUANT ? mx_quant_block_elements(t->format) : 1;
+	if (cols->first % block || cols->n % block)
+		return mx_fail_at(
+			r->err, MX_E_UNSUPPORTED, t->file,
+			"tensor '%.160s' is of %s: its %llu columns cannot be split into blocks of "
+			"%llu for each rank",
+			t->name, mx_quant_format_name(t->format), (unsigned long long)n_cols,
+			(unsigned long long)block);
+	struct mx_model_made *x = add(r->model, t);
+	if (!x)
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	const bool quant = t->dtype == MX_QUANT;
+	const size_t size = quant ? 0 : mx_dtype_size(t->dtype);
+	const size_t part = quant ? mx_quant_row_bytes(t->format, cols->n) : cols->n * size;
+	x->row_bytes = quant ? mx_quant_row_bytes(t->format, n_cols) : n_cols * size;
+	x->first = rows->first * x->row_bytes +
+	           (quant ? mx_quant_row_bytes(t->format, cols->first) : cols->first * size);
+	x->made.ndim = 2;
+	x->made.shape[0] = rows->n;
+	x->made.shape[1] = cols->n;
+	x->made.bytes = rows->n * part;
+	r->model->made_bytes += mx_round_up(x->made.bytes, MX_VECTOR_ALIGN);
+	*out = &x->made;
+	return MX_OK;
+}
+
 /* Returns the row of the copy that row r of n of the stored matrix becomes. */
 static size_t row_of(const struct mx_model_made *x, size_t r, size_t n)
 {
@@ -184,6 +222,21 @@ static void copy_one(void *arg, size_t task, unsigned worker)
 	       left < COPY_BYTES ? left : COPY_BYTES);
 }
 
+/* Rows of a part that one task copies. */
+#define PART_ROWS 256
+
+static void copy_part(void *arg, size_t task, unsigned worker)
+{
+	const struct making *g = arg;
+	const struct mx_model_made *x = g->x;
+	const size_t rows = x->made.shape[0], bytes = x->made.bytes / rows,
+				 end = (task + 1) * PART_ROWS;
+	(void)worker;
+	for (size_t r = task * PART_ROWS; r < end && r < rows; r++)
+		memcpy(g->to + r * bytes,
+		       (const unsigned char *)x->from->data + x->first + r * x->row_bytes, bytes);
+}
+
 mx_status mx_model_make(struct mx_model *m, struct mx_device *d)
 {
 	if (!m->made)
@@ -195,7 +248,9 @@ mx_status mx_model_make(struct mx_model *m, struct mx_device *d)
 	for (struct mx_model_made *x = m->made; x; x = x->next) {
 		struct making g = {x, at};
 		size_t n = x->made.ndim == 3 ? x->made.shape[0] : 1;
-		if (x->same)
+		if (x->row_bytes)
+			d->ops->parallel(d, (x->made.shape[0] + PART_ROWS - 1) / PART_ROWS, copy_part, &g);
+		else if (x->same)
 			d->ops->parallel(d, (x->made.bytes + COPY_BYTES - 1) / COPY_BYTES, copy_one, &g);
 		else if (d->info.own_memory)
 			for (size_t i = 0; i < n; i++)
@@ -204,7 +259,8 @@ mx_status mx_model_make(struct mx_model *m, struct mx_device *d)
 			d->ops->parallel(d, n, make_one, &g);
 		x->made.data = at;
 		at += mx_round_up(x->made.bytes, MX_VECTOR_ALIGN);
-		mx_touch_forget(x->from->data, x->from->bytes);
+		if (!x->chained) /* else it is anonymous memory, which would be zero then */
+			mx_touch_forget(x->from->data, x->from->bytes);
 	}
 	for (size_t i = 0; i < m->n_uses; i++) {
 		struct mx_weight *w = m->uses[i].weight;

@@ -221,9 +221,10 @@ static mx_status too_little(const struct mx_engine_config *config, const struct 
 		         (double)snapshots / (1 << 20));
 	return mx_fail_at(err, MX_E_RANGE, "memory",
 	                  "one sequence of %u tokens needs %.1f MiB %s the weights%s, and memory is "
-	                  "%.1f MiB%s: lower max_context%s or raise memory",
+	                  "%.1f MiB%s%s: lower max_context%s or raise memory",
 	                  max_context, (double)needs / (1 << 20), p->own_memory ? "with" : "beside",
 	                  saved, (double)has / (1 << 20), config->memory ? "" : of,
+	                  config->tensor > 1 ? ", of each rank" : "",
 	                  snapshots ? " or snapshot_memory" : "");
 }
 
@@ -385,8 +386,9 @@ static size_t choose_budget(const struct mx_engine_config *config, const struct 
 		return config->memory;
 	if (p->own_memory)
 		return p->device_free / 10 * 9;
-	size_t host = mx_host_memory(), weights = p->weights_mapped + p->weights_made;
-	return host > weights ? (host - weights) / 2 : 0;
+	const uint32_t ranks = config->tensor > 1 ? config->tensor : 1;
+	size_t host = mx_host_memory(), weights = p->weights_mapped + ranks * p->weights_made;
+	return host > weights ? (host - weights) / 2 / ranks : 0;
 }
 
 /* Returns the number of pages: `each` for n_slots sequences, as far as they fit. With a prefix

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/ranks.h"
 #include "engine/step_layout.h"
 
 static struct mx_model_engine *engine_of(struct mx_engine *e)
@@ -45,16 +46,22 @@ static void clear_part(void *arg, size_t task, unsigned worker)
 	memset(c->slot + from, 0, left < CLEAR_BYTES ? left : CLEAR_BYTES);
 }
 
+static mx_status clear_rank(struct mx_model_engine *e, const struct mx_rank_call *call)
+{
+	size_t bytes = e->model.slot_bytes;
+	struct clearing c = {e->slots + call->slot * bytes, bytes};
+	if (e->device->info.own_memory)
+		return e->device->ops->zero(e->device, c.slot, bytes);
+	e->device->ops->parallel(e->device, (bytes + CLEAR_BYTES - 1) / CLEAR_BYTES, clear_part, &c);
+	return MX_OK;
+}
+
 static void clear_state(struct mx_core *core, const struct mx_seq *s)
 {
 	struct mx_model_engine *e = engine_of(&core->engine);
-	size_t bytes = e->model.slot_bytes;
-	struct clearing c = {e->slots + s->slot * bytes, bytes};
-	if (e->device->info.own_memory) { /* if the device is lost, the next step fails */
-		(void)e->device->ops->zero(e->device, c.slot, bytes);
-		return;
-	}
-	e->device->ops->parallel(e->device, (bytes + CLEAR_BYTES - 1) / CLEAR_BYTES, clear_part, &c);
+	const struct mx_rank_call call = {.run = clear_rank, .slot = s->slot};
+	if (e->model.slot_bytes)
+		(void)mx_ranks_run(e, &call); /* if the device is lost, the next step fails */
 }
 
 /* Points group->parts to its layers' parts of a snapshot. True if the group has slots. */
@@ -70,36 +77,61 @@ static mx_status copy_page(struct mx_model_engine *e, void *to, const void *from
 	return e->device->ops->copy(e->device, to, from, e->model.page_bytes);
 }
 
-static mx_status save_state(struct mx_core *core, const struct mx_seq *s, uint32_t block)
+/* Returns the address of a snapshot: a saved slot and a page. */
+static unsigned char *snapshot(const struct mx_model_engine *e, uint32_t block)
 {
-	struct mx_model_engine *e = engine_of(&core->engine);
+	return e->snapshots + block * (e->model.snapshot_bytes + e->model.page_bytes);
+}
+
+static mx_status save_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+{
 	struct mx_model *m = &e->model;
-	unsigned char *to = e->snapshots + block * core->info.snapshot_bytes;
-	uint32_t page = s->pages.ids[(s->computed - 1) / m->page_tokens];
+	unsigned char *to = snapshot(e, c->block);
 	mx_status st = MX_OK;
 	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
 		struct mx_model_group *x = &m->groups[g];
 		if (find_parts(x, to))
-			st = x->ops->save(x->instances, x->n, s->slot, s->computed, x->parts);
+			st = x->ops->save(x->instances, x->n, c->slot, c->pos, x->parts);
 	}
-	return st == MX_OK ? copy_page(e, to + m->snapshot_bytes, e->pages + page * m->page_bytes) : st;
+	return st == MX_OK ? copy_page(e, to + m->snapshot_bytes, e->pages + c->page * m->page_bytes)
+	                   : st;
+}
+
+static mx_status save_state(struct mx_core *core, const struct mx_seq *s, uint32_t block)
+{
+	struct mx_model_engine *e = engine_of(&core->engine);
+	const struct mx_rank_call call = {.run = save_rank,
+	                                  .slot = s->slot,
+	                                  .pos = s->computed,
+	                                  .page =
+	                                      s->pages.ids[(s->computed - 1) / e->model.page_tokens],
+	                                  .block = block};
+	return mx_ranks_run(e, &call);
+}
+
+static mx_status load_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+{
+	struct mx_model *m = &e->model;
+	unsigned char *from = snapshot(e, c->block);
+	mx_status st = MX_OK;
+	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
+		struct mx_model_group *x = &m->groups[g];
+		if (find_parts(x, from))
+			st = x->ops->load(x->instances, x->n, c->slot, c->pos, (const void *const *)x->parts);
+	}
+	return st == MX_OK ? copy_page(e, e->pages + c->page * m->page_bytes, from + m->snapshot_bytes)
+	                   : st;
 }
 
 static mx_status load_state(struct mx_core *core, const struct mx_seq *s, uint32_t block)
 {
 	struct mx_model_engine *e = engine_of(&core->engine);
-	struct mx_model *m = &e->model;
-	unsigned char *from = e->snapshots + block * core->info.snapshot_bytes;
-	uint32_t page = s->pages.ids[s->pages.n - 1];
-	mx_status st = MX_OK;
-	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
-		struct mx_model_group *x = &m->groups[g];
-		if (find_parts(x, from))
-			st = x->ops->load(x->instances, x->n, s->slot, s->computed,
-			                  (const void *const *)x->parts);
-	}
-	return st == MX_OK ? copy_page(e, e->pages + page * m->page_bytes, from + m->snapshot_bytes)
-	                   : st;
+	const struct mx_rank_call call = {.run = load_rank,
+	                                  .slot = s->slot,
+	                                  .pos = s->computed,
+	                                  .page = s->pages.ids[s->pages.n - 1],
+	                                  .block = block};
+	return mx_ranks_run(e, &call);
 }
 
 const struct mx_state_ops mx_model_state_ops = {find_extent, clear_state, save_state, load_state};
@@ -118,12 +150,12 @@ static mx_status compute(struct mx_model_engine *e)
 	                           .n_spans = e->core.n_items,
 	                           .n_rows = n_rows,
 	                           .longest = longest,
-	                           .pos = t->pos,
-	                           .scratch = e->scratch.mixer};
+	                           .pos = t->pos};
 	mx_logits_collect(e);
 	mx_logits_list(e, t->gather);
 	mx_mask_workers_begin(e->masks, e->core.items, e->core.n_items);
-	st = mx_forward(e, &e->step, t->ids);
+	const struct mx_rank_call call = {.run = mx_forward_rank, .step = e->step, .ids = t->ids};
+	st = mx_ranks_run(e, &call);
 	return st == MX_OK ? mx_logits_gather(e, t->gather) : st;
 }
 
@@ -149,7 +181,9 @@ static mx_status commit_spans(struct mx_model_engine *e, const struct mx_step_re
 	for (uint32_t i = 0; i < e->step.n_spans; i++)
 		e->scratch.kept[i] = (struct mx_kept){
 			.n = e->core.items[i].tentative ? 0 : e->core.items[i].n + results[i].n_accepted};
-	return mx_forward_commit(e, &e->step);
+	const struct mx_rank_call call = {
+		.run = mx_forward_commit_rank, .step = e->step, .kept = e->scratch.kept};
+	return mx_ranks_run(e, &call);
 }
 
 /* Fills the step's results: computes the step, or waits for the asynchronous device and does what
@@ -232,6 +266,7 @@ void mx_model_engine_destroy(struct mx_engine *engine)
 	struct mx_model_engine *e = engine_of(engine);
 	if (!e)
 		return;
+	mx_ranks_destroy(e->ranks);
 	for (uint32_t b = 0; b < e->model.n_blocks; b++)
 		for (uint32_t i = 0; e->model.blocks && i < e->model.blocks[b].n_mixers; i++) {
 			struct mx_model_mixer *m = &e->model.blocks[b].mixers[i];
@@ -242,6 +277,8 @@ void mx_model_engine_destroy(struct mx_engine *engine)
 	mx_mask_workers_destroy(e->masks);
 	mx_core_fini(&e->core);
 	mx_model_free(&e->model);
+	if (e->comm)
+		e->comm->ops->destroy(e->comm);
 	if (e->device) {
 		e->device->ops->host_release(e->device, e->tables);
 		e->device->ops->host_release(e->device, e->pooling);

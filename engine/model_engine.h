@@ -42,11 +42,15 @@ struct mx_diagnosis {
 	uint32_t suspect; /* while a pass is repeated: the first stage that is not finite */
 };
 
+struct mx_ranks;
+
 struct mx_model_engine {
-	struct mx_core core;
+	struct mx_core core; /* without sequences and tables, but of rank 0 */
 	struct mx_device *device;
+	struct mx_comm *comm;   /* with the other ranks; NULL = there are none */
+	struct mx_ranks *ranks; /* rank 0: the other ranks (ranks.h); NULL = there are none */
 	struct mx_model model;
-	struct mx_memory_plan plan; /* of the memory that it has */
+	struct mx_memory_plan plan; /* of the memory that it has, of all ranks together */
 	struct mx_step_limits limits;
 	struct mx_scratch scratch;
 	unsigned char *map; /* mx_map */
@@ -91,9 +95,13 @@ extern const struct mx_state_ops mx_model_state_ops;
 /* Destroys the engine with its mixer instances and its device. Takes a half-built engine. */
 void mx_model_engine_destroy(struct mx_engine *e);
 
+struct mx_rank_call;
+
 /* Runs all layers on the rows of the step and leaves the normed hidden states in scratch.x. ids[i]
- * = token of row i, in the device's memory. */
+ * = token of row i, in the device's memory. Of several ranks this is one rank's part. */
 mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids);
+/* The same as what a rank is to do: of c->step and c->ids. */
+mx_status mx_forward_rank(struct mx_model_engine *e, const struct mx_rank_call *c);
 
 /* Computes y: the norm of x, after x += r unless r is NULL; y may be x. */
 mx_status mx_norm_run(struct mx_model_engine *e, const struct mx_model_norm *norm, void *x,
@@ -131,8 +139,11 @@ mx_status mx_aside_run(struct mx_model_engine *e, const struct mx_model_block *b
 mx_status mx_forward_resume(struct mx_model_engine *e, const struct mx_step *step, uint32_t *module,
                             uint32_t *progress, bool *out_done);
 
-/* Commits scratch.kept of the step, then settles. */
-mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step);
+/* Commits kept[n_spans] of the step, then settles. */
+mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *step,
+                            const struct mx_kept *kept);
+/* The same as what a rank is to do: of c->step and c->kept. */
+mx_status mx_forward_commit_rank(struct mx_model_engine *e, const struct mx_rank_call *c);
 
 /* ---- resume.c: devices that are not asynchronous ---- */
 

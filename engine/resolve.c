@@ -8,6 +8,20 @@
 
 #include "device/convert.h"
 
+/* Sets *out to this rank's part of `all` elements, which all ranks share evenly. `what` names them.
+ */
+static mx_status share_of(struct mx_resolver *r, const char *what, uint32_t all,
+                          struct mx_weight_slice *out)
+{
+	const uint32_t n = all / r->limits->ranks;
+	if (all % r->limits->ranks)
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, "parallel.tensor",
+		                  "%s of width %u cannot be split over %u ranks", what, all,
+		                  r->limits->ranks);
+	*out = (struct mx_weight_slice){.first = (uint64_t)r->limits->rank * n, .n = n};
+	return MX_OK;
+}
+
 /* Finds rows first .. first + n - 1 of a matrix with `all` rows, and of its bias unless dest is
  * NULL. */
 static mx_status need_rows(struct mx_resolver *r, const char *name, uint32_t all, uint32_t first,
@@ -32,6 +46,9 @@ static mx_status resolve_adapter(struct mx_resolver *r, const struct mx_plan_mlp
 	uint32_t n = p->width;
 	if (!p->rank)
 		return MX_OK;
+	if (r->limits->ranks > 1)
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, "parallel.tensor",
+		                  "feed-forwards with adapters are not split over ranks yet");
 	if (p->rank > r->model->max_rank)
 		r->model->max_rank = p->rank;
 	struct mx_weight_spec w = MX_WEIGHT_SPEC(p->adapter_out, MATRIX, {2 * n, p->rank});
@@ -45,8 +62,14 @@ static mx_status resolve_adapter(struct mx_resolver *r, const struct mx_plan_mlp
 static mx_status resolve_mlp(struct mx_resolver *r, const struct mx_plan_mlp *p,
                              struct mx_model_mlp *out)
 {
-	uint32_t width = r->model->plan->width, n = p->width, all = p->fused ? 2 * n : n;
-	mx_status st = MX_OK;
+	uint32_t width = r->model->plan->width, all = p->fused ? 2 * p->width : p->width;
+	struct mx_weight_slice share = {0};
+	mx_status st = share_of(r, "a feed-forward", p->width, &share);
+	if (st != MX_OK)
+		return st;
+	const uint32_t first = (uint32_t)share.first, n = (uint32_t)share.n;
+	struct mx_weight_spec down = MX_WEIGHT_SPEC(p->down, MATRIX, {width, p->width});
+	down = mx_weight_spec_part(down, 1, first, n);
 	out->act = p->act;
 	out->gated = p->gate != NULL;
 	out->from_input = p->from_input;
@@ -55,14 +78,17 @@ static mx_status resolve_mlp(struct mx_resolver *r, const struct mx_plan_mlp *p,
 	if (n > r->model->max_mlp)
 		r->model->max_mlp = n;
 	if (out->gated)
-		st = need_rows(r, p->gate, all, 0, n, &out->gate, p->bias ? &out->gate_bias : NULL);
+		st = need_rows(r, p->gate, all, first, n, &out->gate, p->bias ? &out->gate_bias : NULL);
 	if (st == MX_OK && !p->from_input)
-		st = need_rows(r, p->up, all, all - n, n, &out->up, p->bias ? &out->up_bias : NULL);
+		st = need_rows(r, p->up, all, all - p->width + first, n, &out->up,
+		               p->bias ? &out->up_bias : NULL);
 	if (st == MX_OK)
-		st = mx_need_matrix_2d(r, p->down, width, n, &out->down);
+		st = mx_need_matrix(r, p->down, &down, &out->down);
 	if (st == MX_OK)
 		st = resolve_adapter(r, p, out);
-	return st == MX_OK && p->bias ? mx_need_bias(r, p->down, width, &out->down_bias) : st;
+	if (st != MX_OK || !p->bias || r->limits->rank) /* the first rank's summand has the bias */
+		return st;
+	return mx_need_bias(r, p->down, width, &out->down_bias);
 }
 
 /* Returns what is added to a mixer's vector. */
@@ -136,6 +162,9 @@ static mx_status resolve_mixer(struct mx_resolver *r, const struct mx_plan_mixer
 		               p->mixer, r->device->info.name);
 	if (!out->ops)
 		return in_layer(r, p, layer, MX_E_NOTFOUND);
+	if (l->ranks > 1 && !(out->ops->caps & MX_MIXER_RANKS))
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, "parallel.tensor",
+		                  "layer %u: the mixer %s is not split over ranks yet", layer, p->mixer);
 	out->in_scale = p->in_scale;
 	out->out_scale = p->out_scale;
 	out->pages_back = p->pages_back;
@@ -147,7 +176,8 @@ static mx_status resolve_mixer(struct mx_resolver *r, const struct mx_plan_mixer
 		.max_rows = l->max_rows,
 		.max_spans = l->max_spans,
 		.max_draft = l->max_draft,
-		.ranks = 1,
+		.rank = l->rank,
+		.ranks = l->ranks,
 		.weight_dtype = m->embed.dtype == MX_QUANT ? MX_BF16 : m->embed.dtype,
 		.params = p->params,
 	};
@@ -198,6 +228,26 @@ static mx_status resolve_aside(struct mx_resolver *r, const struct mx_plan_aside
 	return st == MX_OK ? mx_need_matrix_2d(r, p->out, plan->width, plan->width, &out->out) : st;
 }
 
+/* Fails if the block is not one of those that ranks can share. */
+static mx_status check_split(struct mx_resolver *r, const struct mx_plan_block *p, uint32_t layer,
+                             const struct mx_model_block *out)
+{
+	const char *what = NULL;
+	const bool normed = out > r->model->blocks && out[-1].post_norm.weight;
+	if (p->kind == MX_BLOCK_EXPERTS)
+		what = "experts";
+	else if (p->kind == MX_BLOCK_ASIDE)
+		what = "a shared block beside the hidden states";
+	else if (p->kind == MX_BLOCK_MLP && p->mlp.from_input)
+		what = "inputs of layers";
+	else if (p->parallel && (p->post_norm || normed))
+		what = "a norm behind parallel blocks";
+	if (!what)
+		return MX_OK;
+	return mx_fail_at(r->err, MX_E_UNSUPPORTED, "parallel.tensor",
+	                  "layer %u has %s, which are not split over ranks yet", layer, what);
+}
+
 static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block *p, uint32_t layer,
                                struct mx_model_block *out)
 {
@@ -215,6 +265,8 @@ static mx_status resolve_block(struct mx_resolver *r, const struct mx_plan_block
 	if (st == MX_OK)
 		st = resolve_scalar(r, p->scalar, &out->scalar);
 	if (st != MX_OK)
+		return st;
+	if (r->limits->ranks > 1 && (st = check_split(r, p, layer, out)) != MX_OK)
 		return st;
 	out->mlp.input_at = (size_t)layer * m->plan->inputs.width;
 	if (p->kind == MX_BLOCK_MLP)
@@ -265,7 +317,8 @@ static mx_status resolve_inputs(struct mx_resolver *r, const struct mx_plan_inpu
 	if (all > UINT32_MAX)
 		return mx_fail(r->err, MX_E_RANGE, "%s: has more than 2^32 columns", p->embed);
 	out->width = p->width;
-	mx_status st = mx_need_table(r, p->embed, p->vocab, (uint32_t)all, false, &out->embed);
+	const struct mx_weight_spec embed = MX_WEIGHT_SPEC(p->embed, MATRIX, {p->vocab, all});
+	mx_status st = mx_need_table(r, p->embed, &embed, false, &out->embed);
 	if (st == MX_OK)
 		st = mx_need_matrix_2d(r, p->projection, (uint32_t)all, m->plan->width, &out->projection);
 	if (st == MX_OK)
@@ -289,15 +342,24 @@ static mx_status resolve_ends(struct mx_resolver *r)
 	bool tied = p->may_be_tied && no_head;
 	/* of vectors alone; the embedding is in its place, so that nothing else differs */
 	m->headless = !tied && m->root && !*m->root && no_head;
-	mx_status st = mx_need_table(r, p->embed, p->vocab, p->width, tied && !m->headless, &m->embed);
+	const struct mx_weight_spec embed = MX_WEIGHT_SPEC(p->embed, MATRIX, {p->vocab, p->width});
+	const struct mx_weight_spec positions =
+		MX_WEIGHT_SPEC(p->positions, MATRIX, {p->n_positions, p->width});
+	mx_status st = mx_need_table(r, p->embed, &embed, tied && !m->headless, &m->embed);
 	if (st == MX_OK && p->positions)
-		st = mx_need_table(r, p->positions, p->n_positions, p->width, false, &m->positions);
+		st = mx_need_table(r, p->positions, &positions, false, &m->positions);
 	if (st == MX_OK)
 		st = mx_resolve_norm(r, p->embed_norm, &m->embed_norm);
 	tied = tied || m->headless;
+	/* each rank computes the logits of a part of the vocabulary */
+	const uint64_t first = (uint64_t)p->vocab * r->limits->rank / r->limits->ranks;
+	const uint64_t end = (uint64_t)p->vocab * (r->limits->rank + 1) / r->limits->ranks;
+	struct mx_weight_spec head = embed;
+	head.name = tied ? p->embed : p->lm_head;
+	head = mx_weight_spec_part(head, 0, first, end - first);
+	m->first_logit = (uint32_t)first;
 	if (st == MX_OK)
-		st = mx_need_table(r, tied ? p->embed : p->lm_head, p->vocab, p->width, !m->headless,
-		                   &m->lm_head);
+		st = mx_need_table(r, head.name, &head, !m->headless, &m->lm_head);
 	if (st == MX_OK)
 		st = mx_resolve_norm(r, p->final_norm, &m->final_norm);
 	m->embed_scale = p->embed_scale;
@@ -325,7 +387,7 @@ static mx_status resolve_all(struct mx_resolver *r)
 		for (uint32_t b = 0; b < p->layers[i].n_blocks; b++)
 			if ((st = resolve_block(r, &p->layers[i].blocks[b], i, out++)) != MX_OK)
 				return st;
-	st = mx_resolve_unused(r);
+	st = r->limits->rank ? MX_OK : mx_resolve_unused(r); /* the first rank uses every tensor */
 	return st == MX_OK ? mx_resolve_totals(r) : st;
 }
 
@@ -336,7 +398,9 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
 {
 	/* Built in place: struct mx_model_vector.dest points into *out. */
 	*out = (struct mx_model){.plan = plan, .checkpoint = checkpoint};
-	struct mx_resolver r = {out, registry, device, limits, err, false};
+	struct mx_model_limits l = *limits;
+	l.ranks = l.ranks ? l.ranks : 1;
+	struct mx_resolver r = {out, registry, device, &l, err, false};
 	mx_status st = resolve_all(&r);
 	if (st != MX_OK)
 		mx_model_free(out);

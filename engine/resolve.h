@@ -139,6 +139,10 @@ struct mx_model_made {
 	bool same;                      /* a copy; else, without scales, the transpose */
 	bool pairs; /* row 2i of each stored matrix becomes row i, row 2i + 1 row i + rows / 2 */
 	size_t run; /* if not 0: not a transpose, but the same for each run of so many rows */
+	/* If row_bytes is not 0: a copy of a part of the matrix, of each row from byte `first` on as
+	 * many as made.bytes has; row_bytes are those of a stored row. */
+	size_t row_bytes, first;
+	bool chained; /* `from` was made itself */
 	struct mx_model_made *next;
 };
 
@@ -174,7 +178,10 @@ struct mx_model {
 	size_t n_skipped;    /* tensors of the checkpoint that the model leaves out */
 	const char *skipped; /* name of the first of these */
 	bool headless;       /* the checkpoint has no lm_head; `lm_head` is the embedding */
-	struct mx_weight embed, lm_head, positions; /* positions: data NULL = none */
+	/* lm_head: of several ranks each has the rows of its logits, from first_logit on. positions:
+	 * data NULL = none. */
+	struct mx_weight embed, lm_head, positions;
+	uint32_t first_logit;
 	float embed_scale;
 	struct mx_model_inputs inputs;
 	struct mx_model_norm embed_norm, final_norm; /* embed_norm: weight NULL = none */
@@ -194,9 +201,10 @@ struct mx_model {
 	struct mx_model_matrix *matrices; /* each once, in the order of the checkpoint's table */
 	size_t n_matrices;
 
-	struct mx_model_made *made; /* list */
-	unsigned char *made_map;    /* mx_map of made_bytes */
-	size_t made_bytes;          /* of host memory for these matrices */
+	struct mx_model_made *made; /* list, in the order in which they can be made */
+	struct mx_model_made **made_end;
+	unsigned char *made_map; /* mx_map of made_bytes */
+	size_t made_bytes;       /* of host memory for these matrices */
 
 	struct mx_model_packed *packed; /* list */
 	unsigned char *packed_map;      /* mx_map of packed_bytes */
@@ -231,9 +239,10 @@ struct mx_model {
 /* Settings of the configuration that mixers see. */
 struct mx_model_limits {
 	uint32_t max_context, max_rows, max_spans, max_draft, page_tokens;
-	int kv_dtype;      /* as in struct mx_engine_config */
-	int weight_bits;   /* likewise */
-	bool copy_weights; /* likewise */
+	uint32_t rank, ranks; /* which of how many parts of the model; 0 of 0 or 1 = all of it */
+	int kv_dtype;         /* as in struct mx_engine_config */
+	int weight_bits;      /* likewise */
+	bool copy_weights;    /* likewise */
 };
 
 /* Finds and checks all tensors and mixers of the plan; the mixers are asked for this `device`. *out

@@ -57,25 +57,34 @@ static mx_status check_tensor(const struct mx_tensor *t, const uint64_t *shape, 
 	return MX_OK;
 }
 
-/* Sets *out to the part of axis 0 that spec asks for; without slices, all of axis 0. */
+/* The part of a matrix that is used. */
+struct part {
+	struct mx_weight_slice rows, cols;
+};
+
+/* Sets *out to the part that spec asks for of a tensor of `cols` columns; without slices, all. */
 static mx_status check_slices(struct mx_resolver *r, const struct mx_weight_spec *spec,
-                              struct mx_weight_slice *out)
+                              uint64_t cols, struct part *out)
 {
-	*out = (struct mx_weight_slice){.n = spec->ndim ? spec->shape[0] : 1};
-	if (!spec->n_slices)
-		return MX_OK;
-	const struct mx_weight_slice *s = &spec->slices[0];
-	if (spec->n_slices > 1 || s->axis)
-		return mx_fail(
-			r->err, MX_E_UNSUPPORTED,
-			"a mixer asks for %u slices of tensor %s, the first along axis %u; the engine "
-			"supports one slice, along axis 0",
-			spec->n_slices, spec->name, s->axis);
-	if (!s->n || s->first > out->n || s->n > out->n - s->first)
-		return mx_fail(r->err, MX_E_INTERNAL,
-		               "a mixer wants rows %llu .. of tensor %s, which has %llu",
-		               (unsigned long long)s->first, spec->name, (unsigned long long)out->n);
-	*out = *s;
+	struct part all = {{.n = spec->ndim ? spec->shape[0] : 1}, {.axis = 1, .n = cols}};
+	*out = all;
+	for (uint32_t i = 0; i < spec->n_slices; i++) {
+		const struct mx_weight_slice *s = &spec->slices[i];
+		struct mx_weight_slice *to = s->axis ? &out->cols : &out->rows;
+		const uint64_t has = s->axis ? all.cols.n : all.rows.n;
+		if (spec->n_slices > 2 || s->axis > 1 || (s->axis && spec->ndim != 2) ||
+		    (i && s->axis == spec->slices[0].axis))
+			return mx_fail(r->err, MX_E_UNSUPPORTED,
+			               "a mixer asks for %u slices of tensor %s, one along axis %u; the engine "
+			               "supports one slice along axis 0, and one along axis 1 of a matrix",
+			               spec->n_slices, spec->name, s->axis);
+		if (!s->n || s->first > has || s->n > has - s->first)
+			return mx_fail(r->err, MX_E_INTERNAL,
+			               "a mixer wants %s %llu .. of tensor %s, which has %llu",
+			               s->axis ? "columns" : "rows", (unsigned long long)s->first, spec->name,
+			               (unsigned long long)has);
+		*to = *s;
+	}
 	return MX_OK;
 }
 
@@ -109,17 +118,31 @@ static mx_status use_packed(struct mx_resolver *r, const struct mx_quant_matrix 
 	return push_use(r, &x->made, 0, out);
 }
 
-/* Adds a use of some rows of a matrix [rows, cols]; `t` is the tensor as it is used. */
-static mx_status use_rows(struct mx_resolver *r, const struct mx_tensor *t, uint64_t rows,
-                          uint64_t cols, const struct mx_weight_slice *part, enum mx_quantise how,
+/* Adds a use of a part of a matrix [rows, cols]; `t` is the tensor as it is used. Rows are used
+ * where they are, columns are copied. */
+static mx_status use_part(struct mx_resolver *r, const struct mx_tensor *t, uint64_t rows,
+                          uint64_t cols, const struct part *wanted, enum mx_quantise how,
                           struct mx_weight *out)
 {
+	struct mx_weight_slice whole_rows, *part = &whole_rows;
 	mx_status st = t->pairs ? mx_resolve_paired(r, t, &t) : MX_OK;
 	if (st != MX_OK)
 		return st;
-	if (!part->n || !cols || rows > UINT32_MAX || cols > UINT32_MAX)
+	if (!wanted->rows.n || !cols || rows > UINT32_MAX || cols > UINT32_MAX)
 		return mx_fail_at(r->err, MX_E_UNSUPPORTED, t->name, "tensor %.160s has an unusable shape",
 		                  t->name);
+	whole_rows = wanted->rows;
+	/* copies of one rank are of whole tensors, which several uses share */
+	const bool own =
+		r->limits->ranks > 1 && r->limits->copy_weights && t->data && wanted->rows.n < rows;
+	if (wanted->cols.n < cols || own) {
+		st = mx_resolve_part(r, t, cols, &wanted->rows, &wanted->cols, &t);
+		if (st != MX_OK)
+			return st;
+		rows = wanted->rows.n;
+		cols = wanted->cols.n;
+		whole_rows = (struct mx_weight_slice){.n = rows};
+	}
 	const int bits = mx_resolve_bits(r, how, part->n, cols);
 	if (t->dtype == MX_QUANT || bits) {
 		const struct mx_quant_matrix from = {t,
@@ -145,16 +168,14 @@ static mx_status use_matrix(struct mx_resolver *r, const struct mx_tensor *t,
                             const struct mx_weight_spec *spec, enum mx_quantise how,
                             struct mx_weight *out)
 {
-	struct mx_weight_slice rows;
-	mx_status st = check_tensor(t, spec->shape, spec->ndim, r->err);
-	if (st == MX_OK)
-		st = check_slices(r, spec, &rows);
-	if (st != MX_OK)
-		return st;
+	struct part part;
 	uint64_t cols = spec->ndim ? 1 : 0;
 	for (uint32_t i = 1; i < spec->ndim; i++)
 		cols *= spec->shape[i];
-	return use_rows(r, t, spec->shape[0], cols, &rows, how, out);
+	mx_status st = check_tensor(t, spec->shape, spec->ndim, r->err);
+	if (st == MX_OK)
+		st = check_slices(r, spec, cols, &part);
+	return st == MX_OK ? use_part(r, t, spec->shape[0], cols, &part, how, out) : st;
 }
 
 /* Finds a matrix that the checkpoint has quantised. MX_E_NOTFOUND if it has not. */
@@ -162,13 +183,19 @@ static mx_status need_quantised(struct mx_resolver *r, const char *name,
                                 const struct mx_weight_spec *spec, struct mx_weight *out)
 {
 	struct mx_quant_matrix from;
-	struct mx_weight_slice rows;
+	struct part part;
 	if (spec->ndim != 2)
 		return MX_E_NOTFOUND;
 	mx_status st = mx_resolve_quantised(r, name, spec->shape[0], spec->shape[1], &from);
 	if (st == MX_OK)
-		st = check_slices(r, spec, &rows);
-	return st == MX_OK ? use_packed(r, &from, &rows, 0, spec->form == MX_WEIGHT_PLAIN, out) : st;
+		st = check_slices(r, spec, spec->shape[1], &part);
+	if (st == MX_OK && part.cols.n < spec->shape[1])
+		return mx_fail_at(
+			r->err, MX_E_UNSUPPORTED, from.tensor->file,
+			"tensor '%.160s' is quantised, and its columns cannot be split over ranks",
+			from.tensor->name);
+	return st == MX_OK ? use_packed(r, &from, &part.rows, 0, spec->form == MX_WEIGHT_PLAIN, out)
+	                   : st;
 }
 
 mx_status mx_need_matrix(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
@@ -200,11 +227,11 @@ mx_status mx_need_matrix_3d(struct mx_resolver *r, const char *name, const uint6
                             uint32_t first, uint32_t n, struct mx_weight *out)
 {
 	const struct mx_tensor *t;
-	const struct mx_weight_slice part = {.first = first, .n = n};
+	const struct part part = {{.first = first, .n = n}, {.axis = 1, .n = shape[2]}};
 	mx_status st = mx_resolve_find(r, name, &t, r->err);
 	if (st == MX_OK)
 		st = check_tensor(t, shape, 3, r->err);
-	return st == MX_OK ? use_rows(r, t, shape[0] * shape[1], shape[2], &part, MX_QUANTISE, out)
+	return st == MX_OK ? use_part(r, t, shape[0] * shape[1], shape[2], &part, MX_QUANTISE, out)
 	                   : st;
 }
 
@@ -234,7 +261,7 @@ mx_status mx_need_matrix_oss(struct mx_resolver *r, const char *name, const uint
                              bool pairs, uint32_t first, uint32_t n, struct mx_weight *out)
 {
 	const uint64_t stored[3] = {shape[0], shape[2], shape[1]};
-	const struct mx_weight_slice part = {.first = first, .n = n};
+	const struct part part = {{.first = first, .n = n}, {.axis = 1, .n = shape[2]}};
 	const struct mx_tensor *t;
 	mx_status st = mx_resolve_find(r, name, &t, NULL);
 	if (st == MX_E_NOTFOUND) {
@@ -244,21 +271,20 @@ mx_status mx_need_matrix_oss(struct mx_resolver *r, const char *name, const uint
 		if (st == MX_OK)
 			st = mx_resolve_transposed(r, t, pairs, &t);
 	}
-	return st == MX_OK ? use_rows(r, t, shape[0] * shape[1], shape[2], &part, MX_QUANTISE, out)
+	return st == MX_OK ? use_part(r, t, shape[0] * shape[1], shape[2], &part, MX_QUANTISE, out)
 	                   : st;
 }
 
-mx_status mx_need_table(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
+mx_status mx_need_table(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
                         bool logits, struct mx_weight *out)
 {
-	const struct mx_weight_spec spec = MX_WEIGHT_SPEC(name, MATRIX, {rows, cols});
 	const struct mx_tensor *t;
-	mx_status st = need_quantised(r, name, &spec, out);
+	mx_status st = need_quantised(r, name, spec, out);
 	if (st != MX_E_NOTFOUND)
 		return st;
 	st = mx_resolve_find(r, name, &t, r->err);
 	const enum mx_quantise how = logits ? MX_QUANTISE_8 : MX_QUANTISE_STORED;
-	return st == MX_OK ? use_matrix(r, t, &spec, how, out) : st;
+	return st == MX_OK ? use_matrix(r, t, spec, how, out) : st;
 }
 
 /* Adds a use of a vector from element `first` of its copy on. */
@@ -298,15 +324,16 @@ mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct m
 {
 	const struct mx_tensor *t;
 	mx_status st = mx_resolve_find(r, name, &t, r->err);
-	struct mx_weight_slice part;
+	struct part part;
 	if (st == MX_OK)
 		st = check_tensor(t, spec->shape, spec->ndim, r->err);
-	if (st == MX_OK)
-		st = check_slices(r, spec, &part);
 	if (st != MX_OK)
 		return st;
-	size_t n = t->bytes / mx_dtype_size(t->dtype);
-	return use_vector(r, t, spec->ndim ? n / spec->shape[0] * part.first : 0, plus, 0, dest);
+	size_t n = t->bytes / mx_dtype_size(t->dtype), cols = spec->ndim ? n / spec->shape[0] : 1;
+	st = check_slices(r, spec, cols, &part);
+	if (st == MX_OK && part.cols.n < cols)
+		return mx_fail(r->err, MX_E_UNSUPPORTED, "a mixer asks for columns of the vector %s", name);
+	return st == MX_OK ? use_vector(r, t, cols * part.rows.first, plus, 0, dest) : st;
 }
 
 mx_status mx_need_rows(struct mx_resolver *r, const char *name, const uint64_t shape[2], bool pairs,

@@ -32,9 +32,9 @@ mx_status mx_need_matrix_2d(struct mx_resolver *r, const char *name, uint32_t ro
 /* The same of a matrix that is never rounded at load. */
 mx_status mx_need_exact_2d(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
                            struct mx_weight *out);
-/* As mx_need_matrix_2d, for a table that is stored as it is used even if the plan's matrices are
+/* As mx_need_matrix, for a table that is stored as it is used even if the plan's matrices are
  * transposed. logits: it is multiplied with, too. */
-mx_status mx_need_table(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,
+mx_status mx_need_table(struct mx_resolver *r, const char *name, const struct mx_weight_spec *spec,
                         bool logits, struct mx_weight *out);
 /* Fills *out with rows [first, first + n) of a tensor [a, b, cols], counted over both a and b. */
 mx_status mx_need_matrix_3d(struct mx_resolver *r, const char *name, const uint64_t shape[3],
@@ -71,6 +71,11 @@ mx_status mx_resolve_copied(struct mx_resolver *r, const struct mx_tensor *t,
 /* Returns the transpose of a tensor of two dimensions, or of each matrix of one of three. */
 mx_status mx_resolve_transposed(struct mx_resolver *r, const struct mx_tensor *t, bool pairs,
                                 const struct mx_tensor **out);
+/* Returns a copy of rows and columns of a matrix [rows, cols]. Of a matrix in one of GGUF's formats
+ * the columns must be whole blocks: MX_E_UNSUPPORTED. */
+mx_status mx_resolve_part(struct mx_resolver *r, const struct mx_tensor *t, uint64_t n_cols,
+                          const struct mx_weight_slice *rows, const struct mx_weight_slice *cols,
+                          const struct mx_tensor **out);
 /* Returns the matrix with the rows of each run of t->pairs in their order (struct mx_tensor). */
 mx_status mx_resolve_paired(struct mx_resolver *r, const struct mx_tensor *t,
                             const struct mx_tensor **out);

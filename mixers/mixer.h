@@ -54,6 +54,7 @@
 #define MX_MIXERS_MIXER_H
 
 #include "base/status.h"
+#include "device/comm.h"
 #include "device/device.h"
 #include "mixers/params.h"
 
@@ -68,7 +69,10 @@ struct mx_layer_desc {
 	uint32_t max_rows;        /* most rows of a step */
 	uint32_t max_spans;       /* most spans of a step */
 	uint32_t max_draft;       /* most tokens of a draft span; 0 = there are no draft spans */
-	uint32_t rank, ranks; /* this device's share of the layer: rank of ranks; 0 of 1 = all of it */
+	/* This device's share of the layer: rank of ranks; 0 of 1 = all of it. Others only with
+	 * MX_MIXER_RANKS: the mixer then takes the parts of tensors that belong to its share (heads,
+	 * channels), and its y is a summand: the engine adds up those of all ranks. */
+	uint32_t rank, ranks;
 	enum mx_dtype weight_dtype; /* the checkpoint's */
 	enum mx_dtype state_dtype;  /* as configured for per-token states such as keys and values */
 	struct mx_params params;    /* the mixer's own parameters, see its README */
@@ -101,8 +105,8 @@ struct mx_weight_spec {
 	uint64_t shape[4]; /* of the tensor in the file, whatever part is wanted */
 	bool optional;     /* an absent tensor gives a NULL pointer instead of an error */
 	/* The parts that are wanted, one behind the other; none = the whole tensor. Several specs may
-	 * name parts of one tensor. Until layers are split over ranks, the engine takes at most one
-	 * slice, of axis 0, and refuses others with MX_E_UNSUPPORTED. */
+	 * name parts of one tensor. The engine takes one slice of axis 0 and, of a matrix with two
+	 * axes, one of axis 1; it refuses others with MX_E_UNSUPPORTED. */
 	uint32_t n_slices;
 	struct mx_weight_slice slices[MX_WEIGHT_MAX_SLICES];
 };
@@ -115,6 +119,16 @@ struct mx_weight_spec {
 	                         .form = MX_WEIGHT_##kind,                                             \
 	                         .ndim = sizeof((uint64_t[])__VA_ARGS__) / sizeof(uint64_t),           \
 	                         .shape = __VA_ARGS__})
+
+/* `spec` for indices [first, first + n) of one axis of its tensor only; as it is, if that is all.
+ */
+static inline struct mx_weight_spec mx_weight_spec_part(struct mx_weight_spec spec, uint32_t axis,
+                                                        uint64_t first, uint64_t n)
+{
+	if (n < spec.shape[axis])
+		spec.slices[spec.n_slices++] = (struct mx_weight_slice){axis, first, n};
+	return spec;
+}
 
 /* `spec` for rows [first, first + n) of its tensor only. */
 static inline struct mx_weight_spec mx_weight_spec_rows(struct mx_weight_spec spec, uint64_t first,
@@ -148,6 +162,7 @@ enum {
 	MX_MIXER_EXTENT = 1u << 7,      /* needs other pages than those of the sequence's tokens */
 	MX_MIXER_RESUME = 1u << 8,      /* has work in resume */
 	MX_MIXER_TREE = 1u << 9,        /* takes draft spans whose tokens have parents */
+	MX_MIXER_RANKS = 1u << 10,      /* a layer can be one of several ranks' shares */
 };
 
 /* ---- a step ---- */
@@ -246,6 +261,9 @@ struct mx_mixer_init {
 	 * begin before settle's work on another stream is done; this is not. NULL if none asked for
 	 * any. */
 	void *settle_scratch;
+	/* With the layer's other ranks, for sums over the whole layer; NULL = there are none. Every
+	 * rank makes the same calls in forward. */
+	struct mx_comm *comm;
 };
 
 struct mx_mixer_ops {

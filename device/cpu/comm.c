@@ -225,9 +225,15 @@ static mx_status gather_columns(struct mx_comm *c, uint32_t root, const float *x
 	if (st != MX_OK)
 		return st;
 	const struct posted *to = &g->posted[root];
-	for (size_t i = 0; i < n && cols; i++)
-		memcpy((float *)to->y + i * to->ld + first, x + i * ldx, cols * sizeof *x);
+	float *at = (float *)to->y + first;
+	for (size_t i = 0; i < n && cols && at != x; i++)
+		memcpy(at + i * to->ld, x + i * ldx, cols * sizeof *x);
 	return meet(g);
+}
+
+static mx_status barrier(struct mx_comm *c)
+{
+	return meet(comm_of(c)->group);
 }
 
 /* ---- messages ---- */
@@ -295,6 +301,7 @@ static const struct mx_comm_ops cpu_comm_ops = {
 	.all_gather = all_gather,
 	.broadcast = broadcast,
 	.gather_columns = gather_columns,
+	.barrier = barrier,
 	.send = comm_send,
 	.recv = comm_recv,
 	.abort = comm_abort,

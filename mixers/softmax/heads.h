@@ -23,7 +23,11 @@ struct attn_names {
 
 /* The layer's parameters, checked. */
 struct attn_params {
+	/* Those of this rank's share. Where there are fewer key heads than ranks, several ranks have
+	 * the same key head. */
 	uint32_t heads, kv_heads, head_dim;
+	/* Those of the layer, and the first of this rank's share. */
+	uint32_t all_heads, all_kv_heads, first_head, first_kv_head;
 	uint32_t group;  /* query heads that share a key head */
 	uint32_t dpad;   /* head_dim rounded up, as pages of the CUDA module hold it; else unset */
 	uint32_t window; /* keys a query sees, itself included; 0 = all */

@@ -214,6 +214,31 @@ static mx_status read_scales(const struct mx_params *in, struct attn_params *p, 
 	                         err);
 }
 
+/* Takes the rank's share of the heads. */
+static mx_status take_share(const struct mx_layer_desc *layer, struct attn_params *p,
+                            struct mx_err *err)
+{
+	const uint32_t ranks = layer->ranks, heads = p->heads, kv = p->kv_heads;
+	p->all_heads = heads;
+	p->all_kv_heads = kv;
+	if (ranks <= 1)
+		return MX_OK;
+	if (heads % ranks || (kv % ranks && (ranks % kv || p->per_head)))
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "attention: %u heads and %u key heads cannot be split over %u ranks",
+		                     heads, kv, ranks);
+	if (p->qk_norm_whole)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "attention: qk_norm_whole is not split over ranks yet");
+	p->heads = heads / ranks;
+	p->kv_heads = kv < ranks ? 1 : kv / ranks;
+	p->first_head = layer->rank * p->heads;
+	p->first_kv_head = (uint32_t)((uint64_t)layer->rank * kv / ranks);
+	if (layer->rank)
+		p->o_bias = false; /* the first rank's summand has it */
+	return MX_OK;
+}
+
 mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params *out,
                            struct mx_err *err)
 {
@@ -221,6 +246,9 @@ mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params
 	struct attn_params p = {0};
 
 	mx_status status = read_shape(in, &p, err);
+	if (status != MX_OK)
+		return status;
+	status = take_share(layer, &p, err);
 	if (status != MX_OK)
 		return status;
 	p.group = p.heads / p.kv_heads;
@@ -243,35 +271,64 @@ mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params
 	return MX_OK;
 }
 
-/* Rows of the projections. */
+/* Rows of the layer's projections. */
 static uint64_t q_rows(const struct attn_params *p)
 {
-	return (uint64_t)p->heads * p->head_dim;
+	return (uint64_t)p->all_heads * p->head_dim;
 }
 
 static uint64_t kv_rows(const struct attn_params *p)
 {
-	return (uint64_t)p->kv_heads * p->head_dim;
+	return (uint64_t)p->all_kv_heads * p->head_dim;
 }
 
-/* Returns the spec of a projection of the input: a tensor of its own, or rows of the fused one. */
-static struct mx_weight_spec projection(const struct attn_params *p, const char *name,
-                                        const char *fused, uint64_t width, uint64_t first,
-                                        uint64_t n)
+/* Returns `spec`, whose axis has `each` elements for every head, for the rank's heads only. */
+static struct mx_weight_spec of_heads(const struct attn_params *p, struct mx_weight_spec spec,
+                                      uint32_t axis, uint64_t each)
 {
-	if (!p->fused)
-		return MX_WEIGHT_SPEC(name, MATRIX, {n, width});
-	uint64_t all = q_rows(p) + 2 * kv_rows(p);
-	return mx_weight_spec_rows(MX_WEIGHT_SPEC(fused, MATRIX, {all, width}), first, n);
+	return mx_weight_spec_part(spec, axis, p->first_head * each, p->heads * each);
 }
 
-static struct mx_weight_spec bias(const struct attn_params *p, const char *name, const char *fused,
-                                  uint64_t first, uint64_t n)
+/* The same of key heads. */
+static struct mx_weight_spec of_kv_heads(const struct attn_params *p, struct mx_weight_spec spec,
+                                         uint64_t each)
 {
+	return mx_weight_spec_part(spec, 0, p->first_kv_head * each, p->kv_heads * each);
+}
+
+/* Queries, keys and values, in the order of their rows in the fused tensor. */
+enum { Q, K, V };
+
+/* Fills the rows of a projection of the input: the rank has [first, first + n) of `all` in a tensor
+ * of its own, or in the fused one. */
+static void rows_of(const struct attn_params *p, int which, uint64_t *all, uint64_t *first,
+                    uint64_t *n)
+{
+	const uint64_t d = which == Q && p->gate ? 2 * p->head_dim : p->head_dim;
+	*all = d * (which == Q ? p->all_heads : p->all_kv_heads);
+	*first = d * (which == Q ? p->first_head : p->first_kv_head);
+	*n = d * (which == Q ? p->heads : p->kv_heads);
 	if (!p->fused)
-		return MX_WEIGHT_SPEC(name, VECTOR, {n});
-	uint64_t all = q_rows(p) + 2 * kv_rows(p);
-	return mx_weight_spec_rows(MX_WEIGHT_SPEC(fused, VECTOR, {all}), first, n);
+		return;
+	*first += which == Q ? 0 : which == K ? q_rows(p) : q_rows(p) + kv_rows(p);
+	*all = q_rows(p) + 2 * kv_rows(p);
+}
+
+static struct mx_weight_spec projection(const struct attn_params *p, int which, const char *name,
+                                        const char *fused, uint64_t width)
+{
+	uint64_t all, first, n;
+	rows_of(p, which, &all, &first, &n);
+	return mx_weight_spec_part(MX_WEIGHT_SPEC(p->fused ? fused : name, MATRIX, {all, width}), 0,
+	                           first, n);
+}
+
+static struct mx_weight_spec bias(const struct attn_params *p, int which, const char *name,
+                                  const char *fused)
+{
+	uint64_t all, first, n;
+	rows_of(p, which, &all, &first, &n);
+	return mx_weight_spec_part(MX_WEIGHT_SPEC(p->fused ? fused : name, VECTOR, {all}), 0, first, n);
 }
 
 uint32_t attn_params_raw(const struct attn_params *p)
@@ -288,15 +345,16 @@ static size_t list_inputs(const struct attn_params *p, uint64_t width, struct mx
 	uint64_t q = q_rows(p), kv = kv_rows(p);
 	size_t n = 0;
 	if (p->per_head) {
-		specs[n++] = MX_WEIGHT_SPEC(t->qkv, MATRIX, {q + 2 * kv, width});
+		specs[n++] = of_kv_heads(p, MX_WEIGHT_SPEC(t->qkv, MATRIX, {q + 2 * kv, width}),
+		                         (q + 2 * kv) / p->all_kv_heads);
 		return n;
 	}
-	specs[n++] = projection(p, t->q, t->qkv, width, 0, p->gate ? 2 * q : q);
+	specs[n++] = projection(p, Q, t->q, t->qkv, width);
 	if (p->shared_kv)
 		return n;
-	specs[n++] = projection(p, t->k, t->qkv, width, q, kv);
+	specs[n++] = projection(p, K, t->k, t->qkv, width);
 	if (!p->k_is_v)
-		specs[n++] = projection(p, t->v, t->qkv, width, q + kv, kv);
+		specs[n++] = projection(p, V, t->v, t->qkv, width);
 	return n;
 }
 
@@ -306,15 +364,16 @@ static size_t list_input_biases(const struct attn_params *p, struct mx_weight_sp
 	uint64_t q = q_rows(p), kv = kv_rows(p);
 	size_t n = 0;
 	if (p->per_head) {
-		specs[n++] = MX_WEIGHT_SPEC(t->qkv_bias, VECTOR, {q + 2 * kv});
+		specs[n++] = of_kv_heads(p, MX_WEIGHT_SPEC(t->qkv_bias, VECTOR, {q + 2 * kv}),
+		                         (q + 2 * kv) / p->all_kv_heads);
 		return n;
 	}
-	specs[n++] = bias(p, t->q_bias, t->qkv_bias, 0, p->gate ? 2 * q : q);
+	specs[n++] = bias(p, Q, t->q_bias, t->qkv_bias);
 	if (p->shared_kv)
 		return n;
-	specs[n++] = bias(p, t->k_bias, t->qkv_bias, q, kv);
+	specs[n++] = bias(p, K, t->k_bias, t->qkv_bias);
 	if (!p->k_is_v)
-		specs[n++] = bias(p, t->v_bias, t->qkv_bias, q + kv, kv);
+		specs[n++] = bias(p, V, t->v_bias, t->qkv_bias);
 	return n;
 }
 
@@ -324,7 +383,7 @@ static size_t list_weights(const struct attn_params *p, uint64_t width,
 	const struct attn_names *t = p->names;
 	uint64_t q = q_rows(p), d = p->head_dim, input = attn_params_input(p, (uint32_t)width);
 	size_t n = list_inputs(p, input, specs);
-	specs[n++] = MX_WEIGHT_SPEC(t->o, MATRIX, {width, q});
+	specs[n++] = of_heads(p, MX_WEIGHT_SPEC(t->o, MATRIX, {width, q}), 1, d);
 	if (p->bias)
 		n += list_input_biases(p, specs + n);
 	if (p->o_bias)
@@ -335,13 +394,18 @@ static size_t list_weights(const struct attn_params *p, uint64_t width,
 			specs[n++] = MX_WEIGHT_SPEC(t->k_norm, VECTOR, {p->qk_norm ? d : kv_rows(p)});
 	}
 	if (p->sinks)
-		specs[n++] = MX_WEIGHT_SPEC("sinks", VECTOR, {p->heads});
-	if (attn_params_gates(p))
-		specs[n++] = MX_WEIGHT_SPEC("gate_proj.weight", MATRIX, {attn_params_gates(p), input});
+		specs[n++] = of_heads(p, MX_WEIGHT_SPEC("sinks", VECTOR, {p->all_heads}), 0, 1);
+	if (attn_params_gates(p)) {
+		uint64_t each = p->wide_gate ? d : 1, rows = each * p->all_heads;
+		specs[n++] =
+			of_heads(p, MX_WEIGHT_SPEC("gate_proj.weight", MATRIX, {rows, input}), 0, each);
+	}
 	for (size_t i = 0; p->adapter_rank && i < 3; i++) {
-		uint64_t rank = p->adapter_rank, rows = i ? kv_rows(p) : q;
+		uint64_t rank = p->adapter_rank, all, first, rows;
+		rows_of(p, (int)i, &all, &first, &rows);
 		specs[n++] = MX_WEIGHT_SPEC(p->adapters[i][0], MATRIX, {rank, input});
-		specs[n++] = MX_WEIGHT_SPEC(p->adapters[i][1], MATRIX, {rows, rank});
+		specs[n++] = mx_weight_spec_part(MX_WEIGHT_SPEC(p->adapters[i][1], MATRIX, {all, rank}), 0,
+		                                 first, rows);
 	}
 	return n;
 }

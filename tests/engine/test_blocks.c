@@ -311,7 +311,7 @@ static void tensors_of_blocks_are_checked(void **state)
 
 /* One slice of axis 0 is taken; others are refused, by the tensor's name, until layers are split.
  */
-static void slices_beyond_one_of_rows_are_refused(void **state)
+static void slices_that_engines_do_not_take_are_refused(void **state)
 {
 	static const struct {
 		const char *params;
@@ -319,7 +319,7 @@ static void slices_beyond_one_of_rows_are_refused(void **state)
 	} cases[] = {
 		{"", MX_OK},
 		{",\"slices\":2", MX_E_UNSUPPORTED},
-		{",\"axis\":1", MX_E_UNSUPPORTED},
+		{",\"axis\":2", MX_E_UNSUPPORTED},
 	};
 	(void)state;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -346,7 +346,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(blocks_agree_with_the_reference),
 		cmocka_unit_test(tensors_of_blocks_are_checked),
-		cmocka_unit_test(slices_beyond_one_of_rows_are_refused),
+		cmocka_unit_test(slices_that_engines_do_not_take_are_refused),
 	};
 	mx_log_set_level(MX_LOG_WARNING);
 	return cmocka_run_group_tests(tests, NULL, NULL);

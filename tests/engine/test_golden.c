@@ -41,6 +41,17 @@
 
 enum { MAX_TOTAL = 1250, MAX_CASES = 16 };
 
+/* Checkpoints that are split over ranks, one of each way in which tensors are stored and blocks are
+ * put together. */
+static const struct {
+	const char *name;
+	uint32_t ranks;
+} splits[] = {
+	{"llama-bias", 2}, {"qwen3", 2},   {"qwen2", 4},          {"gemma2", 2},
+	{"gpt2", 2},       {"phi3", 2},    {"gpt_neox", 2},       {"cohere2-bias", 2},
+	{"gguf-qwen2", 2}, {"smollm3", 2}, {"mixd-attention", 2},
+};
+
 static char **only; /* the arguments, ended by NULL */
 
 static const char *root(void)
@@ -137,9 +148,10 @@ enum { LARGE_CHUNK = 0 };
 enum { LARGE_CHUNK = 512 };
 #endif
 
-/* Runs all cases alone, in large chunks and in small ones, and then together. They join a few steps
+/* Runs all cases alone, in chunks of `large` tokens unless that is 0, and in small ones, and then
+ * together. They join a few steps
  * apart, so that they are at different positions. */
-static void check_cases(struct mx_engine *e, json_t *list, struct bar *bar)
+static void check_cases(struct mx_engine *e, json_t *list, uint32_t large, struct bar *bar)
 {
 	uint32_t n = (uint32_t)json_array_size(list);
 	struct golden_case *cases = calloc(n, sizeof *cases);
@@ -148,7 +160,7 @@ static void check_cases(struct mx_engine *e, json_t *list, struct bar *bar)
 	assert_true(cases && n >= 6 && n <= MAX_CASES);
 	for (uint32_t i = 0; i < n; i++) {
 		read_case(json_array_get(list, i), &cases[i]);
-		for (uint32_t chunk = LARGE_CHUNK; chunk; chunk = chunk > 61 ? 61 : 0) {
+		for (uint32_t chunk = large; chunk; chunk = chunk > 61 ? 61 : 0) {
 			run_jobs(e, &cases[i].job, 1, chunk, out);
 			compare_case(&cases[i], out, bar);
 			outcome_free(out);
@@ -225,8 +237,9 @@ static void check_matrices(const char *model, const struct loaded *l, json_t *ex
 	mx_arena_free(&m.arena);
 }
 
-/* Runs and compares a checkpoint. Returns false if it cannot run on the device. */
-static bool check_model(const char *name)
+/* Runs and compares a checkpoint, on that many ranks. Returns false if it cannot run on the device.
+ */
+static bool check_model(const char *name, uint32_t ranks)
 {
 	char dir[4400], path[4500];
 	snprintf(dir, sizeof dir, "%s/%s", root(), name);
@@ -236,6 +249,7 @@ static bool check_model(const char *name)
 	if (!expected)
 		fail_msg("%s: %s", path, error.text);
 	struct mx_engine_config config = loaded_config();
+	config.tensor = config.threads = ranks;
 	struct loaded l;
 	const size_t n = strlen(dir);
 	snprintf(dir + n, sizeof dir - n, "/model.gguf");
@@ -267,7 +281,7 @@ static bool check_model(const char *name)
 	                          : TOLERANCE,
 		.greedy = !rounds && !packed,
 	};
-	check_cases(l.engine, array_of(expected, "cases"), &bar);
+	check_cases(l.engine, array_of(expected, "cases"), ranks > 1 ? 0 : LARGE_CHUNK, &bar);
 	print_message("  %-16s worst error %.2e\n", name, bar.worst);
 	loaded_close(&l);
 	json_decref(expected);
@@ -289,7 +303,7 @@ static int check_models(void)
 			continue;
 		fclose(f);
 		if (wanted(entry->d_name))
-			n += check_model(entry->d_name);
+			n += check_model(entry->d_name, 1);
 	}
 	closedir(d);
 	return n;
@@ -317,10 +331,22 @@ static void test_models(void **state)
 	unsetenv("MIXD_ISA");
 }
 
+/* Some on several ranks. */
+static void test_ranks(void **state)
+{
+	(void)state;
+	if (getenv("MIXD_TEST_DEVICE"))
+		skip();
+	for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
+		if (wanted(splits[i].name))
+			assert_true(check_model(splits[i].name, splits[i].ranks));
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_models),
+		cmocka_unit_test(test_ranks),
 	};
 	only = argv + (argc > 0);
 	mx_log_set_level(MX_LOG_WARNING);

@@ -2,7 +2,8 @@
 /*
  * A mixer that asks for parts of its tensors: y = scale * (W x), where W and scale are the middle
  * thirds of tensors with 3 * width rows. The parameter "slices" asks for that many slices, "axis"
- * for slices of another axis: the engine must refuse both until it splits layers.
+ * for slices of another axis: the engine must refuse more than one slice of rows, and axes that a
+ * matrix has not.
  */
 #include <stdlib.h>
 

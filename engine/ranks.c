@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/ranks.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+struct rank {
+	struct mx_model_engine *engine;
+	pthread_t thread;
+};
+
+struct mx_ranks {
+	struct mx_comm *comm;     /* rank 0's */
+	struct mx_rank_call call; /* that runs */
+	struct rank *others;      /* [n_others] */
+	uint32_t n_others, n_running;
+};
+
+/* Waits for calls of rank 0, and runs them, until one has nothing to run or fails on any rank. */
+static void *rank_main(void *arg)
+{
+	struct mx_model_engine *e = arg;
+	struct mx_comm *comm = e->comm;
+	struct mx_rank_call call;
+	mx_status st;
+	while ((st = comm->ops->broadcast(comm, 0, &call, sizeof call)) == MX_OK && call.run) {
+		st = call.run(e, &call);
+		if (st == MX_OK)
+			st = comm->ops->barrier(comm);
+		else if (st != MX_E_DEVICE) /* else another rank has failed first */
+			mx_error("engine", "rank %u of %u: %s", comm->rank, comm->ranks, mx_status_str(st));
+		if (st != MX_OK)
+			break;
+	}
+	if (st != MX_OK)
+		comm->ops->abort(comm);
+	return NULL;
+}
+
+static void join(struct mx_ranks *r)
+{
+	while (r->n_running)
+		pthread_join(r->others[--r->n_running].thread, NULL);
+}
+
+mx_status mx_ranks_create(struct mx_model_engine *e, struct mx_model_engine *const *others,
+                          uint32_t n)
+{
+	struct mx_ranks *r = mx_calloc(1, sizeof *r);
+	if (!r)
+		return MX_E_NOMEM;
+	r->comm = e->comm;
+	r->others = mx_calloc(n, sizeof *r->others);
+	mx_status st = r->others ? MX_OK : MX_E_NOMEM;
+	for (uint32_t i = 0; i < n && st == MX_OK; i++) {
+		r->others[i].engine = others[i];
+		if (pthread_create(&r->others[i].thread, NULL, rank_main, others[i]))
+			st = MX_E_NOMEM;
+		else
+			r->n_running++;
+	}
+	if (st != MX_OK) {
+		r->comm->ops->abort(r->comm);
+		join(r);
+		free(r->others);
+		free(r);
+		return st;
+	}
+	r->n_others = n;
+	e->ranks = r;
+	return MX_OK;
+}
+
+void mx_ranks_destroy(struct mx_ranks *r)
+{
+	if (!r)
+		return;
+	if (r->n_running) { /* they wait for a call */
+		r->call = (struct mx_rank_call){0};
+		(void)r->comm->ops->broadcast(r->comm, 0, &r->call, sizeof r->call);
+		join(r);
+	}
+	for (uint32_t i = 0; i < r->n_others; i++) {
+		struct mx_engine *other = &r->others[i].engine->core.engine;
+		other->ops->destroy(other);
+	}
+	free(r->others);
+	free(r);
+}
+
+mx_status mx_ranks_run(struct mx_model_engine *e, const struct mx_rank_call *c)
+{
+	struct mx_ranks *r = e->ranks;
+	if (!r)
+		return c->run(e, c);
+	struct mx_comm *comm = r->comm;
+	r->call = *c;
+	mx_status st = comm->ops->broadcast(comm, 0, &r->call, sizeof r->call);
+	if (st == MX_OK)
+		st = c->run(e, &r->call);
+	if (st == MX_OK)
+		st = comm->ops->barrier(comm);
+	if (st == MX_OK)
+		return MX_OK;
+	/* The others may still read the step, which belongs to the caller again after this. */
+	comm->ops->abort(comm);
+	join(r);
+	return st;
+}

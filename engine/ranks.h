@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ranks of a model: several devices that compute it together, each with its part of the weights
+ * and states. Bookkeeping is done once, execution on every rank: the model engine with sequences,
+ * pages and sampling is rank 0, and its thread. Each other rank is a model engine without
+ * sequences, with a thread of its own; its pages, slots and snapshots have the numbers of rank 0's.
+ *
+ * What every rank is to do is a call, which rank 0 sends to the others. Ranks meet in the
+ * communicator's operators on the way (device/comm.h), and at the end of the call. If a call fails
+ * on one rank, it fails on all of them, the threads end, and no later call succeeds: the engine is
+ * lost.
+ */
+#ifndef MX_ENGINE_RANKS_H
+#define MX_ENGINE_RANKS_H
+
+#include "engine/model_engine.h"
+
+/* A call, and what it needs of the fields below. Pointers are to rank 0's memory: only to what the
+ * host reads, and what does not change during the call. */
+struct mx_rank_call {
+	mx_status (*run)(struct mx_model_engine *e, const struct mx_rank_call *c);
+	struct mx_step step;        /* scratch is each rank's own */
+	const int32_t *ids;         /* [step.n_rows] */
+	const struct mx_kept *kept; /* [step.n_spans] */
+	const void *x;              /* [n, width] hidden states, in rank 0's device memory */
+	size_t n;
+	uint32_t slot, pos, page, block; /* of a state that is cleared, saved or loaded */
+};
+
+/* Starts the threads of the other ranks, others[n], and gives e its ranks, which own them. On
+ * failure the caller still has the others. */
+mx_status mx_ranks_create(struct mx_model_engine *e, struct mx_model_engine *const *others,
+                          uint32_t n);
+/* Ends the threads and destroys the other ranks. Takes NULL. */
+void mx_ranks_destroy(struct mx_ranks *r);
+
+/* Runs the call on all ranks, on rank 0 by this thread, and waits until all are done; without other
+ * ranks, just c->run. MX_E_DEVICE if another rank failed, which has been logged. */
+mx_status mx_ranks_run(struct mx_model_engine *e, const struct mx_rank_call *c);
+
+#endif

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests a model that several ranks compute together: the same bits from run to run, in company, in
+ * chunks, from the prefix cache, after preemption and with drafts; nearly those of one rank; what
+ * cannot be split is refused; a rank that fails ends the engine. test_golden compares with
+ * references.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/ranks.h"
+#include "tests/engine/engine_util.h"
+
+/* Sums of f32 in another order: 1e-7 of each term, over the products of two layers. */
+#define TOLERANCE 2e-5
+
+#define VOCAB    500
+#define N_PROMPT 90
+#define TOTAL    120
+
+static const struct mx_random_model shape = {
+	.dtype = MX_F32,
+	.layers = 2,
+	.width = 128,
+	.heads = 8,
+	.kv_heads = 2,
+	.intermediate = 160,
+	.vocab = VOCAB,
+	.max_context = 256,
+	.seed = 5,
+};
+
+static char dir[64];
+static int32_t prompt[N_PROMPT];
+
+static int setup(void **state)
+{
+	(void)state;
+	make_llama(dir, &shape);
+	make_tokens(prompt, N_PROMPT, VOCAB, 3);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	mx_random_model_remove(dir);
+	return 0;
+}
+
+static struct mx_engine_config config_of(uint32_t ranks)
+{
+	struct mx_engine_config c = loaded_config();
+	c.device = NULL;
+	c.tensor = c.threads = ranks;
+	return c;
+}
+
+static struct outcome run_one(struct mx_engine *e, struct job job, uint32_t chunk)
+{
+	struct outcome out;
+	run_jobs(e, &job, 1, chunk, &out);
+	return out;
+}
+
+static struct job whole_job(void)
+{
+	struct job job = make_job(prompt, N_PROMPT, TOTAL);
+	job.prompt_logprobs = 2;
+	return job;
+}
+
+static void test_same_bits(void **state)
+{
+	struct mx_engine_config config = config_of(4); /* two ranks for each key head */
+	struct loaded l;
+	struct job jobs[3] = {whole_job(), make_job(prompt, 40, 100), make_job(prompt + 7, 60, 110)};
+	struct outcome first, again, all[3];
+	(void)state;
+	config.threads = 5;
+	loaded_start(dir, &config, &l);
+	first = run_one(l.engine, jobs[0], 512);
+
+	again = run_one(l.engine, jobs[0], 17);
+	assert_same(&first, &again);
+	outcome_free(&again);
+
+	struct job cached = make_job(prompt, N_PROMPT, TOTAL);
+	again = run_one(l.engine, cached, 512);
+	assert_true(again.cached > 0);
+	assert_same(&first, &again);
+	outcome_free(&again);
+
+	struct job preempted = jobs[0];
+	preempted.preempt = 7;
+	preempted.guess = first.tokens;
+	again = run_one(l.engine, preempted, 33);
+	assert_same(&first, &again);
+	outcome_free(&again);
+
+	jobs[1].start = 2;
+	run_jobs(l.engine, jobs, 3, 25, all);
+	assert_same(&first, &all[0]);
+	for (int i = 0; i < 3; i++)
+		outcome_free(&all[i]);
+	loaded_close(&l);
+
+	config.threads = 1;
+	config.copy_weights = true;
+	config.speculation = MX_SPECULATION_NGRAM;
+	config.draft_tokens = 3;
+	loaded_start(dir, &config, &l);
+	jobs[0].propose = true;
+	again = run_one(l.engine, jobs[0], 512);
+	assert_same(&first, &again);
+	outcome_free(&again);
+	outcome_free(&first);
+	loaded_close(&l);
+}
+
+/* Runs the job on so many ranks, and with one. */
+static void compare(struct mx_engine_config config, uint32_t ranks, double tolerance)
+{
+	struct mx_engine_config one = config;
+	struct loaded a, b;
+	config.tensor = ranks;
+	one.tensor = 0;
+	loaded_start(dir, &one, &a);
+	loaded_start(dir, &config, &b);
+	struct outcome want = run_one(a.engine, whole_job(), 512);
+	struct outcome got = run_one(b.engine, whole_job(), 512);
+	for (uint32_t i = 1; i < N_PROMPT; i++) {
+		double error = fabs((double)want.logprobs[i].logprob - (double)got.logprobs[i].logprob);
+		if (!(error < tolerance))
+			fail_msg("%u ranks, position %u: %g apart", ranks, i, error);
+	}
+	outcome_free(&want);
+	outcome_free(&got);
+	loaded_close(&a);
+	loaded_close(&b);
+}
+
+static void test_near_one_rank(void **state)
+{
+	struct mx_engine_config config = config_of(1);
+	(void)state;
+	compare(config, 2, TOLERANCE);
+	compare(config, 8, TOLERANCE);
+	/* activations are rounded to 8 bits, and by another rank's share of a row */
+	config.weight_bits = 8;
+	compare(config, 2, 0.1);
+}
+
+static void test_pooling(void **state)
+{
+	struct mx_engine_config one = config_of(1), config = config_of(2);
+	struct job job = make_job(prompt, N_PROMPT, N_PROMPT);
+	const int32_t tokens[] = {3, VOCAB - 1};
+	struct loaded a, b;
+	(void)state;
+	loaded_start(dir, &one, &a);
+	loaded_start(dir, &config, &b);
+	job.pooling = MX_POOLING_TOKENS;
+	job.pooled = tokens;
+	job.n_pooled = 2;
+	struct outcome want = run_one(a.engine, job, 512), got = run_one(b.engine, job, 512);
+	assert_int_equal(got.n_vector, 2);
+	for (uint32_t i = 0; i < 2; i++)
+		assert_true(fabsf(want.vector[i] - got.vector[i]) < TOLERANCE);
+	outcome_free(&want);
+	outcome_free(&got);
+	loaded_close(&a);
+	loaded_close(&b);
+}
+
+/* ---- memory ---- */
+
+static void test_plan(void **state)
+{
+	struct mx_engine_config one = config_of(1), config = config_of(2);
+	struct mx_memory_plan p, q;
+	struct mx_err err = {0};
+	struct loaded l;
+	(void)state;
+	config.threads = 3;
+	loaded_open(dir, &l);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &one, &p, &err), MX_OK);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &config, &q, &err), MX_OK);
+	assert_int_equal(p.ranks, 1);
+	assert_int_equal(q.ranks, 2);
+	assert_int_equal(q.rank_threads, 2);
+	assert_int_equal(q.page_bytes, p.page_bytes);
+	assert_int_equal(q.rank_page_bytes * 2, q.page_bytes);
+	assert_int_equal(q.pages, (size_t)q.n_pages * q.page_bytes);
+	assert_int_equal(q.weights_mapped + 2 * (128 * 128 + 128 * 160) * 4, p.weights_mapped);
+	assert_true(q.rank_weights < p.weights_mapped * 3 / 4);
+	assert_true(q.total < p.total + (64 << 20));
+	loaded_close(&l);
+}
+
+/* ---- what is refused ---- */
+
+static void refuse(const char *text, struct mx_engine_config config, const char *where,
+                   const char *says)
+{
+	struct mx_memory_plan p;
+	struct mx_err err = {0};
+	struct loaded l;
+	char own[64];
+	if (text)
+		make_checkpoint(own, text, MX_F32, 1);
+	loaded_open(text ? own : dir, &l);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &config, &p, &err),
+	                 MX_E_UNSUPPORTED);
+	assert_string_equal(err.where, where);
+	if (!strstr(err.text, says))
+		fail_msg("\"%s\" does not say \"%s\"", err.text, says);
+	loaded_close(&l);
+	if (text)
+		mx_random_model_remove(own);
+}
+
+static void test_refused(void **state)
+{
+	struct mx_engine_config config = config_of(3);
+	(void)state;
+	refuse(NULL, config, "layer 0", "8 heads and 2 key heads cannot be split over 3 ranks");
+	config.tensor = 2;
+	config.device = "cuda:1";
+	refuse(NULL, config, "device", "several GPUs is not served yet");
+	config = config_of(1);
+	config.context = 2;
+	refuse(NULL, config, "parallel.context", "not split over devices yet");
+	config = config_of(2);
+	refuse("{\"model_type\":\"mamba2\",\"vocab_size\":64,\"hidden_size\":32,"
+	       "\"num_hidden_layers\":1,\"num_heads\":4,\"head_dim\":16,\"state_size\":16,"
+	       "\"n_groups\":1,\"expand\":2,\"conv_kernel\":4,\"tie_word_embeddings\":false}",
+	       config, "parallel.tensor", "the mixer mamba is not split over ranks yet");
+}
+
+/* ---- a rank that fails ---- */
+
+static mx_status fail_on_one(struct mx_model_engine *e, const struct mx_rank_call *c)
+{
+	float x[16] = {0};
+	if (e->comm->rank == 1)
+		return MX_E_NOMEM;
+	(void)c;
+	return e->comm->ops->all_reduce(e->comm, x, 16); /* it waits for rank 1 */
+}
+
+static void test_lost_rank(void **state)
+{
+	struct mx_engine_config config = config_of(4);
+	const struct mx_rank_call call = {.run = fail_on_one};
+	struct mx_seq_params params = {.max_len = N_PROMPT + 1,
+	                               .sampling = {.top_p = 1, .repetition_penalty = 1},
+	                               .logprobs = -1,
+	                               .prompt_logprobs = -1};
+	struct mx_step_result result;
+	struct mx_step_times times;
+	struct mx_seq *s;
+	uint32_t cached;
+	struct loaded l;
+	(void)state;
+	loaded_start(dir, &config, &l);
+	struct mx_engine *e = l.engine;
+	uint64_t begin = mx_now_ns();
+	assert_int_equal(mx_ranks_run((struct mx_model_engine *)e, &call), MX_E_DEVICE);
+	assert_int_equal(e->ops->open(e, prompt, N_PROMPT, &params, &s), MX_OK);
+	assert_int_equal(e->ops->attach(e, s, &cached), MX_OK);
+	assert_int_equal(e->ops->reserve(e, s, N_PROMPT), MX_OK);
+	const struct mx_step_item item = {.seq = s, .n = N_PROMPT, .sample = true};
+	assert_int_equal(e->ops->step(e, &item, 1, &result, &times), MX_E_DEVICE);
+	e->ops->close(e, s);
+	loaded_close(&l);
+	assert_true(mx_now_ns() - begin < 5000000000u);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_same_bits), cmocka_unit_test(test_near_one_rank),
+		cmocka_unit_test(test_pooling),   cmocka_unit_test(test_plan),
+		cmocka_unit_test(test_refused),   cmocka_unit_test(test_lost_rank),
+	};
+	mx_log_set_level(MX_LOG_WARNING);
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
