@@ -3,12 +3,13 @@
 """Makes the GGUF files among the golden files, with llama.cpp's own converter.
 
     pip install torch "transformers<5" "numpy<2" sentencepiece safetensors gguf protobuf
-    tools/export-gguf.py LLAMA-CPP models|tokenizers
+    tools/export-gguf.py LLAMA-CPP models [NAME...]
+    tools/export-gguf.py LLAMA-CPP tokenizers
     tools/export-gguf.py LLAMA-CPP sentencepiece TRAINING-TEXT
     tools/export-gguf.py types
 
 LLAMA-CPP is a source tree of llama.cpp, whose convert_hf_to_gguf.py runs. models: of the checkpoints
-MODELS in tests/golden/models, folders gguf-NAME with model.gguf and a copy of expected.json.
+MODELS and CHANGED in tests/golden/models, folders gguf-NAME with model.gguf and expected.json.
 tokenizers: of TOKENIZERS in tests/golden/tokenizer, NAME.gguf without weights. sentencepiece: there
 spm.json and spm.gguf of a SentencePiece model that is trained on TRAINING-TEXT (any English text of
 half a megabyte). types: gguf-types.txt, by gguf-py
@@ -20,7 +21,33 @@ import shutil
 import sys
 import tempfile
 
-MODELS = ["llama-bias", "llama-llama3", "qwen2", "qwen3_moe", "mamba2", "falcon_h1"]
+def kinds(ssm, attention, *others):
+    """Spells layer_types and layers_block_type as the published configs do."""
+    words = dict(linear_attention=ssm, full_attention=attention, **dict(others))
+
+    def edit(config):
+        for key in {"layer_types", "layers_block_type"} & set(config):
+            config[key] = [words.get(t, t) for t in config[key]]
+    return edit
+
+
+def nemotron_h_dense(config):
+    for key in [k for k in config if "expert" in k or k.startswith("moe_")]:
+        del config[key]
+
+
+# Checkpoint -> how its config is spelled for the converter.
+MODELS = {"llama-bias": None, "llama-llama3": None, "qwen2": None, "qwen3": None, "qwen3_moe": None, "mamba2": None,
+          "falcon_h1": None, "granite": None, "granitemoehybrid": kinds("mamba", "attention"), "lfm2": None,
+          "nemotron_h": lambda config: config.update(mamba_d_head=config["mamba_head_dim"]),
+          "nemotron_h-dense": nemotron_h_dense}
+# Checkpoint -> keys that its file cannot say, and what they are without: expected.json is computed
+# anew, by transformers 5.
+CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
+           "gemma3": dict(query_pre_attn_scalar=16, layer_types=["sliding_attention"] * 3, rope_scaling=None),
+           "granitemoehybrid-dense": dict(position_embedding_type=None, time_step_limit=[0.0, float("inf")]),
+           "lfm2_moe": dict(routed_scaling_factor=1.0),
+           "mixtral": dict(sliding_window=None)}
 # name -> tokenizer.ggml.pre, which the converter knows by a hash of the published tokenizer
 TOKENIZERS = {"gpt2": "gpt-2", "llama3": "llama-bpe", "qwen2": "qwen2", "qwen35": "qwen35", "tekken": "tekken",
               "o200k": "gpt-4o", "deepseek-v3": "deepseek-v3", "deepseek": "deepseek-coder",
@@ -74,21 +101,49 @@ def one(tree, pre, folder, out, *options):
     convert(tree, folder, out, *options)
 
 
-def models(tree):
-    for name in MODELS:
+def expect(folder, target, source):
+    """Writes expected.json of the checkpoint in `folder`, with the prompts of the one in `source`."""
+    import pathlib
+    import golden_models
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").float().eval()
+    with open(os.path.join(source, "expected.json")) as f:
+        head = json.load(f)
+    pairs = [golden_models.case(model, None, c["prompt"], 16, min_margin=golden_models.MIN_MARGIN)
+             for c in head.pop("cases")]
+    head |= dict(model=os.path.basename(target), margin=round(min(m for _, m in pairs), 4))
+    golden_models.write_expected(pathlib.Path(target), head, [c for c, _ in pairs])
+
+
+def models(tree, only):
+    for name in [*MODELS, *CHANGED]:
+        if only and name not in only:
+            continue
         source = os.path.join(GOLDEN, "models", name)
         target = os.path.join(GOLDEN, "models", "gguf-" + name)
         os.makedirs(target, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
             for f in os.listdir(source):
                 shutil.copy(os.path.join(source, f), folder)
-            with open(os.path.join(folder, "config.json")) as f:
-                config = json.load(f)
+
+            def write(change):
+                with open(os.path.join(source, "config.json")) as f:
+                    config = json.load(f)
+                config.update(CHANGED.get(name, {}))
+                change(config)
+                with open(os.path.join(folder, "config.json"), "w") as f:
+                    json.dump(config, f)
+                return config
+            write(lambda config: None)
+            if name in CHANGED:
+                in_child(expect, folder, target, source)
+            else:
+                shutil.copy(os.path.join(source, "expected.json"), target)
+            config = write(MODELS.get(name) or kinds("mamba", "attention"))
             vocab = config.get("text_config", config)["vocab_size"]
             with open(os.path.join(folder, "tokenizer.json"), "w") as f:
                 json.dump({"model": {"vocab": {str(i): i for i in range(vocab)}}, "added_tokens": []}, f)
             in_child(one, tree, "none", folder, os.path.join(target, "model.gguf"))
-        shutil.copy(os.path.join(source, "expected.json"), target)
 
 
 def tiny_config(folder, vocab):
@@ -157,7 +212,7 @@ def main():
         return
     tree, what = os.path.abspath(sys.argv[1]), sys.argv[2]
     if what == "models":
-        models(tree)
+        models(tree, sys.argv[3:])
         return
     if what == "tokenizers":
         for name, pre in TOKENIZERS.items():

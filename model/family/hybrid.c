@@ -145,12 +145,15 @@ static mx_status granite_mlp(const struct mx_plan_build *b, const struct mx_scop
                              struct mx_mlp_spec *out)
 {
 	int64_t shared = 0, experts = 0;
+	bool apart = false; /* GGUF's files have gate and up in a tensor each */
 	mx_status s = mx_scope_need_int(scope, "shared_intermediate_size", 1, MX_PLAN_MAX_WIDTH * 4,
 	                                &shared, b->err);
 	if (!s)
+		s = mx_scope_bool(scope, "gate_apart", false, &apart, b->err);
+	if (!s)
 		s = mx_scope_int(scope, "num_local_experts", 0, MX_PLAN_MAX_EXPERTS, 8, &experts, b->err);
 	*out = (struct mx_mlp_spec){
-		.fused = true, .width = (uint32_t)shared, .router = {.normalize = true}};
+		.fused = !apart, .width = (uint32_t)shared, .router = {.normalize = true}};
 	return s || !experts ? s : mx_experts_config_read(b, scope, "intermediate_size", out);
 }
 
@@ -214,6 +217,10 @@ static mx_status granite_layers(struct mx_plan_build *b)
 
 static const struct mx_expert_names granite_experts = {
 	.router = "block_sparse_moe.router.layer.weight",
+	.list = "block_sparse_moe.experts.",
+	.gate = ".gate_proj.weight",
+	.up = ".up_proj.weight",
+	.down = ".down_proj.weight",
 	.fused_up = "block_sparse_moe.input_linear.weight",
 	.fused_down = "block_sparse_moe.output_linear.weight",
 	.shared = "shared_mlp.",
@@ -227,6 +234,7 @@ static const struct mx_tensor_names granite_names = {
 	.mixer_norm = "input_layernorm.weight",
 	.mlp_norm = "post_attention_layernorm.weight",
 	.mlp = "shared_mlp.",
+	.gate = "gate_proj.weight",
 	.up = "input_linear.weight",
 	.down = "output_linear.weight",
 	.experts = &granite_experts,

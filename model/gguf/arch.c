@@ -107,6 +107,64 @@ static const struct mx_gguf_rename qwen35[] = {
 	{NULL},
 };
 
+static const struct mx_gguf_rename granite_hybrid[] = {
+	{.from = "ffn_gate_inp", .to = "block_sparse_moe.router.layer"},
+	{.from = "ffn_gate_exps", .to = "block_sparse_moe.experts.%u.gate_proj", .form = MX_GGUF_LIST},
+	{.from = "ffn_up_exps", .to = "block_sparse_moe.experts.%u.up_proj", .form = MX_GGUF_LIST},
+	{.from = "ffn_down_exps", .to = "block_sparse_moe.experts.%u.down_proj", .form = MX_GGUF_LIST},
+	{.from = "ffn_gate_shexp", .to = "shared_mlp.gate_proj"},
+	{.from = "ffn_up_shexp", .to = "shared_mlp.input_linear"},
+	{.from = "ffn_down_shexp", .to = "shared_mlp.output_linear"},
+	{.from = "ffn_norm", .to = "post_attention_layernorm"},
+	{NULL},
+};
+
+/* The feed-forward of Granite's layers without experts. */
+static const struct mx_gguf_rename granite_dense[] = {
+	{.from = "ffn_gate", .to = "shared_mlp.gate_proj"},
+	{.from = "ffn_up", .to = "shared_mlp.input_linear"},
+	{.from = "ffn_down", .to = "shared_mlp.output_linear"},
+	{NULL},
+};
+
+static const struct mx_gguf_rename nemotron_h[] = {
+	{.from = "attn_q", .to = "mixer.q_proj"},
+	{.from = "attn_k", .to = "mixer.k_proj"},
+	{.from = "attn_v", .to = "mixer.v_proj"},
+	{.from = "attn_output", .to = "mixer.o_proj"},
+	{.from = "ffn_up", .to = "mixer.up_proj"},
+	{.from = "ffn_down", .to = "mixer.down_proj"},
+	{.from = "ffn_gate_inp", .to = "mixer.gate"},
+	{.from = "exp_probs_b.bias", .to = "mixer.gate.e_score_correction_bias", .whole = true},
+	{.from = "ffn_up_exps", .to = "mixer.experts.%u.up_proj", .form = MX_GGUF_LIST},
+	{.from = "ffn_down_exps", .to = "mixer.experts.%u.down_proj", .form = MX_GGUF_LIST},
+	{.from = "ffn_up_shexp", .to = "mixer.shared_experts.up_proj"},
+	{.from = "ffn_down_shexp", .to = "mixer.shared_experts.down_proj"},
+	{.from = "ffn_latent_down", .to = "mixer.fc1_latent_proj"},
+	{.from = "ffn_latent_up", .to = "mixer.fc2_latent_proj"},
+	{NULL},
+};
+
+static const struct mx_gguf_rename lfm2[] = {
+	{.from = "attn_norm", .to = "operator_norm"},
+	{.from = "attn_q_norm", .to = "self_attn.q_layernorm"},
+	{.from = "attn_k_norm", .to = "self_attn.k_layernorm"},
+	{.from = "attn_output", .to = "self_attn.out_proj"},
+	{.from = "shortconv.conv", .to = "conv.conv", .form = MX_GGUF_CONV},
+	{.from = "shortconv.in_proj", .to = "conv.in_proj"},
+	{.from = "shortconv.out_proj", .to = "conv.out_proj"},
+	{.from = "ffn_norm", .to = "ffn_norm"},
+	{.from = "ffn_gate", .to = "feed_forward.w1"},
+	{.from = "ffn_up", .to = "feed_forward.w3"},
+	{.from = "ffn_down", .to = "feed_forward.w2"},
+	{.from = "ffn_gate_inp", .to = "feed_forward.gate"},
+	{.from = "exp_probs_b.bias", .to = "feed_forward.expert_bias", .whole = true},
+	{.from = "ffn_gate_exps", .to = "feed_forward.experts.%u.w1", .form = MX_GGUF_LIST},
+	{.from = "ffn_up_exps", .to = "feed_forward.experts.%u.w3", .form = MX_GGUF_LIST},
+	{.from = "ffn_down_exps", .to = "feed_forward.experts.%u.w2", .form = MX_GGUF_LIST},
+	{NULL},
+};
+
 static const struct mx_gguf_rename *const dense_names[] = {attention, plain_norm, feed_forward,
                                                            NULL};
 static const struct mx_gguf_rename *const llama_names[] = {attention, plain_norm, feed_forward,
@@ -119,14 +177,30 @@ static const struct mx_gguf_rename *const mamba2_names[] = {mamba2, NULL};
 static const struct mx_gguf_rename *const falcon_h1_names[] = {falcon_h1, attention, NULL};
 static const struct mx_gguf_rename *const qwen35_names[] = {qwen35, attention, feed_forward,
                                                             experts, NULL};
+static const struct mx_gguf_rename *const granite_hybrid_names[] = {granite_hybrid, granite_dense,
+                                                                    falcon_h1, attention, NULL};
+static const struct mx_gguf_rename *const nemotron_h_names[] = {nemotron_h, mamba2, NULL};
+static const struct mx_gguf_rename *const lfm2_names[] = {lfm2, attention, NULL};
 
 /* ---- keys ---- */
+
+/* True if some layer has this tensor. */
+static bool a_layer_has(const struct mx_gguf_maker *m, const char *rest)
+{
+	char name[64];
+	for (int64_t i = 0; i < m->layers; i++) {
+		snprintf(name, sizeof name, "blk.%lld.%s", (long long)i, rest);
+		if (mx_gguf_has_tensor(m, name))
+			return true;
+	}
+	return false;
+}
 
 /* Biases of q, k and v, and of the feed-forward. */
 static void biases(struct mx_gguf_maker *m)
 {
-	mx_gguf_set_bool(m, "attention_bias", mx_gguf_has_tensor(m, "blk.0.attn_q.bias"));
-	mx_gguf_set_bool(m, "mlp_bias", mx_gguf_has_tensor(m, "blk.0.ffn_up.bias"));
+	mx_gguf_set_bool(m, "attention_bias", a_layer_has(m, "attn_q.bias"));
+	mx_gguf_set_bool(m, "mlp_bias", a_layer_has(m, "ffn_up.bias"));
 }
 
 static void experts_config(struct mx_gguf_maker *m)
@@ -273,6 +347,140 @@ static void falcon_h1_config(struct mx_gguf_maker *m)
 	biases(m);
 }
 
+/* ---- Granite ---- */
+
+static void granite_config(struct mx_gguf_maker *m)
+{
+	biases(m);
+	mx_gguf_copy_float(m, "attention.scale", "attention_multiplier");
+	mx_gguf_copy_float(m, "embedding_scale", "embedding_multiplier");
+	mx_gguf_copy_float(m, "residual_scale", "residual_multiplier");
+	mx_gguf_copy_float(m, "logit_scale", "logits_scaling");
+}
+
+/* Sets the kind of each layer: words[0] if it has the tensor `marks`, else words[1]. */
+static void layers_by_tensor(struct mx_gguf_maker *m, const char *marks, const char *const words[2])
+{
+	json_t *types = json_array();
+	for (int64_t i = 0; !m->status && types && i < m->layers; i++) {
+		char name[64];
+		snprintf(name, sizeof name, "blk.%lld.%s", (long long)i, marks);
+		json_array_append_new(types, json_string(words[!mx_gguf_has_tensor(m, name)]));
+	}
+	mx_gguf_set(m, "layer_types", types);
+}
+
+/* The converter takes gate and up apart, which the checkpoints have in one tensor. */
+static void granite_hybrid_config(struct mx_gguf_maker *m)
+{
+	static const char *const words[] = {"mamba", "attention"};
+	int64_t count = mx_gguf_get_int(m, "expert_count", 0);
+	granite_config(m);
+	layers_by_tensor(m, "ssm_in.weight", words);
+	mx_gguf_set_bool(m, "gate_apart", true);
+	mx_gguf_set_bool(m, "mamba_conv_bias", a_layer_has(m, "ssm_conv1d.bias"));
+	mx_gguf_set_bool(m, "mamba_proj_bias", a_layer_has(m, "ssm_in.bias"));
+	mx_gguf_set_int(m, "num_local_experts", count);
+	if (count > 0)
+		mx_gguf_set_int(m, "num_experts_per_tok", mx_gguf_need_int(m, "expert_used_count"));
+	mx_gguf_set_int(m, "shared_intermediate_size",
+	                mx_gguf_need_int(m, "expert_shared_feed_forward_length"));
+	mx_gguf_set_int(m, "mamba_d_head", ssm_head_dim(m));
+	mx_gguf_set_int(m, "mamba_n_heads", mx_gguf_need_int(m, "ssm.time_step_rank"));
+	mx_gguf_set_int(m, "mamba_expand",
+	                mx_gguf_need_int(m, "ssm.inner_size") /
+	                    mx_gguf_need_int(m, "embedding_length"));
+	mx_gguf_set_int(m, "mamba_d_state", mx_gguf_need_int(m, "ssm.state_size"));
+	mx_gguf_set_int(m, "mamba_d_conv", mx_gguf_need_int(m, "ssm.conv_kernel"));
+	mx_gguf_set_int(m, "mamba_n_groups", mx_gguf_get_int(m, "ssm.group_count", 1));
+}
+
+/* ---- Nemotron-H ---- */
+
+static void nemotron_h_config(struct mx_gguf_maker *m)
+{
+	const struct mx_gguf_tensor *up = NULL; /* of the first feed-forward without experts */
+	enum { MLP = 3 };
+	static const struct {
+		const char *marks, *word;
+	} kinds[] = {{"ssm_in.weight", "mamba"},
+	             {"attn_q.weight", "attention"},
+	             {"ffn_gate_inp.weight", "moe"},
+	             {"ffn_up.weight", "mlp"}};
+	json_t *types = json_array();
+	for (int64_t i = 0; !m->status && types && i < m->layers; i++) {
+		char name[64];
+		size_t k = 0;
+		for (; k < sizeof kinds / sizeof *kinds; k++) {
+			snprintf(name, sizeof name, "blk.%lld.%s", (long long)i, kinds[k].marks);
+			if (mx_gguf_has_tensor(m, name))
+				break;
+		}
+		if (k == MLP && !up)
+			up = mx_gguf_tensor(m->g, name);
+		if (k == sizeof kinds / sizeof *kinds)
+			mx_gguf_refuse(m, MX_E_FORMAT, "layer %lld has none of ssm_in, attn_q, ffn_up",
+			               (long long)i);
+		else
+			json_array_append_new(types, json_string(kinds[k].word));
+	}
+	mx_gguf_set(m, "layers_block_type", types);
+	if (up) /* with experts the file has their width only */
+		mx_gguf_set_int(m, "intermediate_size", (json_int_t)up->shape[0]);
+	biases(m);
+	mx_gguf_set_bool(m, "use_bias", a_layer_has(m, "ssm_in.bias"));
+	mx_gguf_set_bool(m, "use_conv_bias", a_layer_has(m, "ssm_conv1d.bias"));
+	mx_gguf_copy_float(m, "attention.layer_norm_rms_epsilon", "layer_norm_epsilon");
+	mx_gguf_copy_float(m, "attention.layer_norm_epsilon", "layer_norm_epsilon");
+	mx_gguf_set_int(m, "mamba_head_dim", ssm_head_dim(m));
+	mx_gguf_set_int(m, "mamba_num_heads", mx_gguf_need_int(m, "ssm.time_step_rank"));
+	mx_gguf_set_int(m, "ssm_state_size", mx_gguf_need_int(m, "ssm.state_size"));
+	mx_gguf_set_int(m, "conv_kernel", mx_gguf_need_int(m, "ssm.conv_kernel"));
+	mx_gguf_set_int(m, "n_groups", mx_gguf_get_int(m, "ssm.group_count", 1));
+}
+
+static void nemotron_h_moe_config(struct mx_gguf_maker *m)
+{
+	nemotron_h_config(m);
+	mx_gguf_set_int(m, "n_routed_experts", mx_gguf_need_int(m, "expert_count"));
+	mx_gguf_set_int(m, "num_experts_per_tok", mx_gguf_need_int(m, "expert_used_count"));
+	mx_gguf_set_int(m, "moe_intermediate_size", mx_gguf_need_int(m, "expert_feed_forward_length"));
+	mx_gguf_set_int(m, "moe_shared_expert_intermediate_size",
+	                mx_gguf_need_int(m, "expert_shared_feed_forward_length"));
+	mx_gguf_set_bool(m, "norm_topk_prob", mx_gguf_get_bool(m, "expert_weights_norm", true));
+	mx_gguf_copy_float(m, "expert_weights_scale", "routed_scaling_factor");
+	mx_gguf_copy_int(m, "expert_group_count", "n_group");
+	mx_gguf_copy_int(m, "expert_group_used_count", "topk_group");
+	mx_gguf_copy_int(m, "moe_latent_size", "moe_latent_size");
+}
+
+/* ---- LFM2 ---- */
+
+static void lfm2_config(struct mx_gguf_maker *m)
+{
+	static const char *const words[] = {"conv", "full_attention"};
+	layers_by_tensor(m, "shortconv.conv.weight", words);
+	mx_gguf_set_bool(m, "block_auto_adjust_ff_dim", false); /* the length is the adjusted one */
+	mx_gguf_set_int(m, "conv_L_cache", mx_gguf_need_int(m, "shortconv.l_cache"));
+	mx_gguf_set_bool(m, "conv_bias", a_layer_has(m, "shortconv.conv.bias"));
+	mx_gguf_copy_float(m, "attention.layer_norm_rms_epsilon", "norm_eps");
+}
+
+/* The files do not say norm_topk_prob and routed_scaling_factor, for which llama.cpp takes true and
+ * 1. */
+static void lfm2_moe_config(struct mx_gguf_maker *m)
+{
+	lfm2_config(m);
+	mx_gguf_set_int(m, "num_experts", mx_gguf_need_int(m, "expert_count"));
+	mx_gguf_set_int(m, "num_experts_per_tok", mx_gguf_need_int(m, "expert_used_count"));
+	mx_gguf_set_int(m, "moe_intermediate_size", mx_gguf_need_int(m, "expert_feed_forward_length"));
+	mx_gguf_set_int(m, "num_dense_layers", mx_gguf_get_int(m, "leading_dense_block_count", 0));
+	mx_gguf_set_bool(m, "use_expert_bias", a_layer_has(m, "exp_probs_b.bias"));
+	mx_gguf_set_bool(m, "norm_topk_prob", true);
+}
+
+/* ---- Qwen 3.5 ---- */
+
 /* Makes layer_types of attention.recurrent_layers, or of every so many layers. */
 static void recurrent_layers(struct mx_gguf_maker *m)
 {
@@ -327,6 +535,13 @@ static void qwen35_moe_config(struct mx_gguf_maker *m)
 	.embed = "model.embed_tokens", .final_norm = "model.norm", .lm_head = "lm_head",               \
 	.layers = "model.layers."
 
+#define BACKBONE                                                                                   \
+	.embed = "backbone.embeddings", .final_norm = "backbone.norm_f", .lm_head = "lm_head",         \
+	.layers = "backbone.layers."
+#define LFM2                                                                                       \
+	.embed = "model.embed_tokens", .final_norm = "model.embedding_norm", .lm_head = "lm_head",     \
+	.layers = "model.layers."
+
 static const struct mx_gguf_arch archs[] = {
 	{"llama", "llama", MODEL, .renames = llama_names, .config = llama_config, .pairs = true},
 	{"qwen2", "qwen2", MODEL, .renames = dense_names},
@@ -343,9 +558,16 @@ static const struct mx_gguf_arch archs[] = {
      .norms_hold_one = true},
 	{"qwen35moe", "qwen3_5_moe_text", MODEL, .renames = qwen35_names, .config = qwen35_moe_config,
      .norms_hold_one = true},
-	{"mamba2", "mamba2", .embed = "backbone.embeddings", .final_norm = "backbone.norm_f",
-     .lm_head = "lm_head", .layers = "backbone.layers.", .renames = mamba2_names,
-     .config = mamba2_config},
+	{"mamba2", "mamba2", BACKBONE, .renames = mamba2_names, .config = mamba2_config},
+	{"granite", "granite", MODEL, .renames = dense_names, .config = granite_config, .pairs = true},
+	{"granitehybrid", "granitemoehybrid", MODEL, .renames = granite_hybrid_names,
+     .config = granite_hybrid_config, .pairs = true, .hybrid = true},
+	{"nemotron_h", "nemotron_h", BACKBONE, .renames = nemotron_h_names, .config = nemotron_h_config,
+     .hybrid = true},
+	{"nemotron_h_moe", "nemotron_h", BACKBONE, .renames = nemotron_h_names,
+     .config = nemotron_h_moe_config, .hybrid = true},
+	{"lfm2", "lfm2", LFM2, .renames = lfm2_names, .config = lfm2_config, .hybrid = true},
+	{"lfm2moe", "lfm2_moe", LFM2, .renames = lfm2_names, .config = lfm2_moe_config, .hybrid = true},
 	{"falcon-h1", "falcon_h1", .embed = "model.embed_tokens", .final_norm = "model.final_layernorm",
      .lm_head = "lm_head", .layers = "model.layers.", .renames = falcon_h1_names,
      .config = falcon_h1_config},
@@ -356,7 +578,7 @@ mx_status mx_gguf_arch_of(const struct mx_gguf *g, const struct mx_gguf_arch **o
                           struct mx_err *err)
 {
 	struct mx_gguf_string name = {"", 0};
-	char known[300] = "";
+	char known[400] = "";
 	bool there = false;
 	mx_status s = mx_gguf_text(g, "general.architecture", &name, &there, err);
 	if (s)

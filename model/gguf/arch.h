@@ -52,6 +52,7 @@ struct mx_gguf_arch {
 	void (*config)(struct mx_gguf_maker *m);     /* adds the keys of this architecture */
 	bool pairs;                                  /* q and k are MX_GGUF_PAIRS_Q, _K */
 	bool norms_hold_one;                         /* norms hold 1 + w where Hugging Face's have w */
+	bool hybrid; /* numbers of heads and widths that are 0 belong to layers of another kind */
 };
 
 /* Returns the architecture of a file, or fails with a text that names it. arch.c */
@@ -72,10 +73,13 @@ int64_t mx_gguf_get_int(struct mx_gguf_maker *m, const char *key, int64_t def);
 /* The same; its absence is an error. */
 int64_t mx_gguf_need_int(struct mx_gguf_maker *m, const char *key);
 double mx_gguf_get_float(struct mx_gguf_maker *m, const char *key, double def);
+bool mx_gguf_get_bool(struct mx_gguf_maker *m, const char *key, bool def);
 bool mx_gguf_has(const struct mx_gguf_maker *m, const char *key);
 /* Returns the value of an array, or the same number for each layer; fails if it has fewer than
  * m->layers elements. */
 int64_t mx_gguf_of_layer(struct mx_gguf_maker *m, const char *key, int64_t layer, int64_t def);
+/* Returns the first element of an array that is not 0 (0 if there is none), or the number. */
+int64_t mx_gguf_first_of(struct mx_gguf_maker *m, const char *key, int64_t def);
 /* True if the file has this tensor. */
 bool mx_gguf_has_tensor(const struct mx_gguf_maker *m, const char *name);
 

@@ -9,16 +9,19 @@
 #include "model/gguf/texts.h"
 #include "model/gguf/tokens.h"
 
-/* Returns the heads of keys, which must be the same number in all layers. */
+/* Returns the heads of keys, which must be the same number in all layers of attention. */
 static int64_t kv_heads(struct mx_gguf_maker *m, int64_t heads)
 {
 	static const char key[] = "attention.head_count_kv";
-	int64_t first = mx_gguf_of_layer(m, key, 0, heads);
-	for (int64_t i = 1; !m->status && i < m->layers; i++)
-		if (mx_gguf_of_layer(m, key, i, heads) != first)
+	int64_t first =
+		m->arch->hybrid ? mx_gguf_first_of(m, key, heads) : mx_gguf_of_layer(m, key, 0, heads);
+	for (int64_t i = 1; !m->status && i < m->layers; i++) {
+		int64_t own = mx_gguf_of_layer(m, key, i, heads);
+		if (own != first && !(m->arch->hybrid && !own))
 			mx_gguf_refuse(m, MX_E_UNSUPPORTED,
 			               "%s.%s differs between layers, which is not supported for it",
 			               m->arch->name, key);
+	}
 	return first;
 }
 
@@ -121,7 +124,10 @@ static void common(struct mx_gguf_maker *m)
 	mx_gguf_set_int(m, "num_hidden_layers", m->layers);
 	mx_gguf_set_int(m, "vocab_size", (json_int_t)embed->shape[0]);
 	mx_gguf_set_bool(m, "tie_word_embeddings", !mx_gguf_has_tensor(m, "output.weight"));
-	mx_gguf_copy_int(m, "feed_forward_length", "intermediate_size");
+	if (m->arch->hybrid && mx_gguf_has(m, "feed_forward_length"))
+		mx_gguf_set_int(m, "intermediate_size", mx_gguf_first_of(m, "feed_forward_length", 0));
+	else
+		mx_gguf_copy_int(m, "feed_forward_length", "intermediate_size");
 	mx_gguf_copy_int(m, "context_length", "max_position_embeddings");
 	mx_gguf_copy_float(m, "attention.layer_norm_rms_epsilon", "rms_norm_eps");
 	attention(m);

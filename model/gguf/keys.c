@@ -57,6 +57,15 @@ double mx_gguf_get_float(struct mx_gguf_maker *m, const char *key, double def)
 	return v;
 }
 
+bool mx_gguf_get_bool(struct mx_gguf_maker *m, const char *key, bool def)
+{
+	char k[128];
+	bool v = def;
+	if (!m->status)
+		m->status = mx_gguf_bool(m->g, whole(m, key, k), &v, NULL, m->err);
+	return v;
+}
+
 int64_t mx_gguf_of_layer(struct mx_gguf_maker *m, const char *key, int64_t layer, int64_t def)
 {
 	char k[128];
@@ -70,6 +79,14 @@ int64_t mx_gguf_of_layer(struct mx_gguf_maker *m, const char *key, int64_t layer
 		return def;
 	}
 	return (int64_t)v;
+}
+
+int64_t mx_gguf_first_of(struct mx_gguf_maker *m, const char *key, int64_t def)
+{
+	int64_t v = mx_gguf_of_layer(m, key, 0, def);
+	for (int64_t i = 1; !m->status && !v && i < m->layers; i++)
+		v = mx_gguf_of_layer(m, key, i, def);
+	return v;
 }
 
 bool mx_gguf_has_tensor(const struct mx_gguf_maker *m, const char *name)

@@ -58,9 +58,12 @@ static mx_status head_rows(const struct namer *n, const struct mx_gguf_tensor *t
 	snprintf(k, sizeof k, "%s.attention.%s", n->arch->name, key);
 	const struct mx_gguf_value *v = mx_gguf_find(n->g, k);
 	double first;
-	if (!s && v && v->kind == MX_GGUF_ARRAY && mx_gguf_element(v, 0, &first)) /* of equal ones */
+	if (!s && v && v->kind == MX_GGUF_ARRAY) { /* equal ones; 0 in layers without attention */
+		first = 0;
+		for (uint64_t i = 0; !(first >= 1) && mx_gguf_element(v, i, &first); i++)
+			;
 		heads = first >= 1 && first < 1e6 ? (int64_t)first : 0;
-	else if (!s)
+	} else if (!s)
 		s = mx_gguf_int(n->g, k, &heads, &there, n->err);
 	if (s)
 		return s;
@@ -165,8 +168,10 @@ static mx_status name_one(const struct namer *n, const struct mx_gguf_tensor *t)
 	const struct mx_gguf_arch *a = n->arch;
 	const struct {
 		const char *from, *to;
-	} outside[] = {
-		{"token_embd", a->embed}, {"output_norm", a->final_norm}, {"output", a->lm_head}};
+	} outside[] = {{"token_embd", a->embed},
+	               {"output_norm", a->final_norm},
+	               {"token_embd_norm", a->hybrid ? a->final_norm : "token_embd_norm"}, /* of LFM2 */
+	               {"output", a->lm_head}};
 	const char *rest;
 	char *end, prefix[64];
 	size_t stem = stem_of(t->name);

@@ -261,6 +261,7 @@ static bool check_model(const char *name, uint32_t ranks)
 	bool can = !config.device || (runs_on_devices(l.plan) && !matrices);
 	if (matrices)
 		check_matrices(name, &l, matrices);
+	const uint32_t longest = l.plan->max_context;
 	loaded_close(&l);
 	if (!can) {
 		print_message("  %-16s skipped: not for %s\n", name, config.device);
@@ -268,6 +269,8 @@ static bool check_model(const char *name, uint32_t ranks)
 		return false;
 	}
 	config.kv_dtype = config.device && half ? MX_BF16 : MX_F32;
+	if (longest > 1 << 16) /* converters write 2^20 for some */
+		config.max_context = MAX_TOTAL;
 	loaded_start(dir, &config, &l);
 	bool rounds = config.device && half;
 	/* fp8 is expanded on CPUs, and so are groups that are no multiple of 16 */
