@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/address.h"
 #include "daemon/config_read.h"
+#include "device/comm.h"
 #include "device/open.h"
 #include "proto/tools/formats.h"
 #include "engine/load.h"
@@ -163,11 +164,17 @@ static const struct mx_config_key speculation_keys[] = {
 	{"tokens", K_UINT, M(speculation.tokens), .min = 1, .max = MX_MAX_DRAFT},
 	{0}};
 
+static const struct mx_config_key parallel_keys[] = {
+	{"tensor", K_UINT, M(parallel.tensor), .min = 1, .max = MX_MAX_RANKS},
+	{"context", K_UINT, M(parallel.context), .min = 1, .max = MX_MAX_RANKS},
+	{0}};
+
 const struct mx_config_key mx_config_model_keys[] = {
 	{"name", K_STRING, M(name), .required = true},
 	{"path", K_STRING, M(path), .required = true},
 	{"aliases", K_STRINGS, M(aliases), .min = 0, .max = MAX_LIST, .reloadable = true},
-	{"device", K_STRING, M(device), .min = 0},
+	{"device", K_STRINGS, M(device), .min = 1, .max = MX_MAX_RANKS},
+	{"parallel", K_MAP, .keys = parallel_keys},
 	{"deterministic", K_BOOL, M(deterministic), .min = 0},
 	{"threads", K_UINT, M(threads), .min = 0, .max = 1024},
 	{"max_context", K_UINT, M(max_context), .min = 0, .max = 1 << 30},
@@ -258,19 +265,47 @@ static mx_status check_names(struct mx_config_reader *p, const yaml_node_t *n, s
 	return MX_OK;
 }
 
-/* Checks only the form of a device's name; the engine finds out if the device exists. */
+/* Checks only the form of the devices' names; the engine finds out if they exist. */
 static mx_status check_device(struct mx_config_reader *p, const yaml_node_t *n,
                               const struct mx_config_model *m)
 {
-	enum mx_device_kind kind;
-	if (!mx_device_parse(m->device, &kind, NULL))
-		return mx_config_fail(p, go_to(p, n, "device", 0),
-		                      "no device \"%.40s\": must be cpu, cuda or cuda:N", m->device);
+	enum mx_device_kind kind = MX_DEVICE_CPU;
+	for (size_t i = 0; i < m->device.n; i++) {
+		enum mx_device_kind first = kind;
+		int number, taken;
+		const char *name = m->device.items[i];
+		if (!mx_device_parse(name, &kind, &number))
+			return mx_config_fail(p, go_to(p, n, "device", i),
+			                      "no device \"%.40s\": must be cpu, cuda or cuda:N", name);
+		if (i && kind != first)
+			return mx_config_fail(p, go_to(p, n, "device", i),
+			                      "%.40s: a model's devices must be of one kind", name);
+		for (size_t k = 0; k < i && kind == MX_DEVICE_CUDA; k++)
+			if (mx_device_parse(m->device.items[k], NULL, &taken) && taken == number)
+				return mx_config_fail(p, go_to(p, n, "device", i), "%.40s is named twice", name);
+	}
 	if (kind == MX_DEVICE_CPU && m->kv_dtype == MX_F8E4M3)
 		return mx_config_fail(p, go_to(p, n, "kv_dtype", 0), "fp8 needs device: cuda");
 	if (kind != MX_DEVICE_CPU && (m->weights == MX_WEIGHTS_INT8 || m->weights == MX_WEIGHTS_INT4))
 		return mx_config_fail(p, go_to(p, n, "weights", 0), "int%d needs device: cpu", m->weights);
 	return MX_OK;
+}
+
+/* Sets how many devices share layers, and pages. By default all share layers. */
+static mx_status check_parallel(struct mx_config_reader *p, const yaml_node_t *n,
+                                struct mx_config_model *m)
+{
+	const uint64_t devices = m->device.n;
+	if (!m->parallel.context)
+		m->parallel.context = 1;
+	if (!m->parallel.tensor)
+		m->parallel.tensor = devices > m->parallel.context ? devices / m->parallel.context : 1;
+	if (m->parallel.tensor * m->parallel.context == devices)
+		return MX_OK;
+	return mx_config_fail(p, go_to(p, n, "parallel", 0),
+	                      "tensor %u times context %u is not the number of devices, %u",
+	                      (unsigned)m->parallel.tensor, (unsigned)m->parallel.context,
+	                      (unsigned)devices);
 }
 
 /* Checks the name of a parser. */
@@ -317,6 +352,7 @@ static mx_status check_speculation(struct mx_config_reader *p, const yaml_node_t
 }
 
 static const char *default_answers[] = {"yes", "no"};
+static const char *default_device[] = {"cpu"};
 
 static mx_status read_models(struct mx_config_reader *p, const yaml_node_t *n)
 {
@@ -333,7 +369,7 @@ static mx_status read_models(struct mx_config_reader *p, const yaml_node_t *n)
 	for (size_t i = 0; i < n_models; i++) {
 		const yaml_node_t *item = yaml_document_get_node(p->doc, n->data.sequence.items.start[i]);
 		struct mx_config_model *m = &c->models[i];
-		*m = (struct mx_config_model){.device = "cpu",
+		*m = (struct mx_config_model){.device = {default_device, 1},
 		                              .dtype = -1,
 		                              .kv_dtype = -1,
 		                              .prefix_cache = true,
@@ -349,6 +385,8 @@ static mx_status read_models(struct mx_config_reader *p, const yaml_node_t *n)
 		mx_status st = mx_config_read_map(p, item, mx_config_model_keys, (char *)m);
 		if (st == MX_OK)
 			st = check_device(p, item, m);
+		if (st == MX_OK)
+			st = check_parallel(p, item, m);
 		if (st == MX_OK)
 			st = check_parsers(p, item, m);
 		if (st == MX_OK)

@@ -105,7 +105,10 @@ struct mx_config_model {
 	const char *name;
 	const char *path; /* made absolute against the folder of the file */
 	struct mx_strings aliases;
-	const char *device; /* a name that mx_device_parse knows */
+	struct mx_strings device; /* names that mx_device_parse knows; several: one model on all */
+	struct {
+		uint64_t tensor, context; /* devices that share layers, and pages: all in their product */
+	} parallel;
 	bool deterministic;
 	uint64_t threads;
 	uint64_t max_context; /* 0 = the model's own */

@@ -39,7 +39,8 @@ static bool wants_cuda(const struct mx_config *config)
 {
 	enum mx_device_kind kind;
 	for (size_t i = 0; i < config->n_models; i++)
-		if (mx_device_parse(config->models[i].device, &kind, NULL) && kind == MX_DEVICE_CUDA)
+		if (mx_device_parse(config->models[i].device.items[0], &kind, NULL) &&
+		    kind == MX_DEVICE_CUDA)
 			return true;
 	return false;
 }

@@ -76,6 +76,23 @@ static void print_memory(FILE *out, const struct mx_config_model *m, uint32_t ma
 	        mib(mp->total));
 }
 
+/* Prints what each of several ranks has. */
+static void print_ranks(FILE *out, const struct mx_memory_plan *mp)
+{
+	if (mp->ranks < 2)
+		return;
+	fprintf(out, "  %u ranks, each with    %8.1f MiB of weights, %.1f MiB of them copies\n",
+	        mp->ranks, mib(mp->rank_weights), mib(mp->rank_made));
+	fprintf(out, "    %u pages of %zu bytes", mp->page_bytes ? mp->n_pages : 0,
+	        mp->rank_page_bytes);
+	if (mp->slot_bytes)
+		fprintf(out, ", %u slots of %zu bytes", mp->n_slots, mp->rank_slot_bytes);
+	if (mp->n_snapshots)
+		fprintf(out, ", %u snapshots of %zu bytes", mp->n_snapshots, mp->rank_snapshot_bytes);
+	fprintf(out, ", scratch %.1f MiB, %u thread%s\n", mib(mp->rank_scratch), mp->rank_threads,
+	        mp->rank_threads > 1 ? "s" : "");
+}
+
 static void print_plan(FILE *out, const struct mx_config_model *m, const struct mx_plan *plan,
                        const struct mx_memory_plan *mp, const char *process)
 {
@@ -86,6 +103,7 @@ static void print_plan(FILE *out, const struct mx_config_model *m, const struct 
 	mx_plan_describe_layers(plan, layers, sizeof layers);
 	fprintf(out, "  layers %s\n", layers);
 	print_memory(out, m, max_context, mp, process);
+	print_ranks(out, mp);
 	for (uint32_t i = 0; i < mp->n_mixers; i++) {
 		const struct mx_engine_mixer *x = &mp->mixers[i];
 		fprintf(out, "  mixer %-16s %3u layers, %zu bytes a token, %zu bytes a sequence\n", x->name,

@@ -22,7 +22,9 @@ static struct mx_engine_config engine_config(const struct mx_hosted *h)
 	const struct mx_config_model *m = h->settings;
 	return (struct mx_engine_config){
 		.name = m->name,
-		.device = m->device,
+		.device = m->device.items[0],
+		.tensor = (uint32_t)m->parallel.tensor,
+		.context = (uint32_t)m->parallel.context,
 		.deterministic = m->deterministic,
 		.threads = (unsigned)m->threads,
 		.max_context = (uint32_t)m->max_context,

@@ -24,6 +24,20 @@ static struct mx_config *parse(const char *text)
 	return c;
 }
 
+/* Parses a model with such a list of devices. */
+static void check_devices(const char *text, uint64_t tensor, uint64_t context)
+{
+	char all[200];
+	struct mx_config *c;
+	struct mx_err err = {0};
+	snprintf(all, sizeof all, "models: [{name: a, path: /p, device: %s}]\n", text);
+	assert_int_equal(mx_config_parse("f.yaml", all, strlen(all), &c, &err), MX_OK);
+	assert_int_equal(c->models[0].device.n, tensor * context);
+	assert_int_equal(c->models[0].parallel.tensor, tensor);
+	assert_int_equal(c->models[0].parallel.context, context);
+	mx_config_free(c);
+}
+
 /* The text must be refused at that place with a message that holds `message`. */
 static void refuse(const char *text, const char *where, const char *message)
 {
@@ -111,9 +125,14 @@ static void every_key_is_taken(void **state)
 	assert_string_equal(o[1].layers, "3");
 	assert_int_equal(mx_param_int(&o[1].params, "top_k", 0), 40);
 	assert_non_null(strstr(o[1].origin, ":16:8: models[0].layers[1]"));
-	assert_string_equal(m[0].device, "cpu");
+	assert_int_equal(m[0].device.n, 1);
+	assert_string_equal(m[0].device.items[0], "cpu");
+	assert_int_equal(m[0].parallel.tensor, 1);
 	assert_false(m[0].deterministic);
-	assert_string_equal(m[1].device, "cuda:3");
+	assert_string_equal(m[1].device.items[0], "cuda:3");
+	check_devices("[cpu, cpu, cpu]", 3, 1);
+	check_devices("['cuda:0', 'cuda:1', 'cuda:2', 'cuda:3'], parallel: {context: 2}", 2, 2);
+	check_devices("[cpu, cpu], parallel: {context: 2, tensor: 1}", 1, 2);
 	assert_true(m[1].deterministic);
 	assert_int_equal(m[1].kv_dtype, MX_F8E4M3);
 	assert_string_equal(m[1].path, "/abs");
@@ -283,6 +302,21 @@ static void faults_name_their_place(void **state)
 	       "no device \"cuda:\"");
 	refuse("models: [{name: a, path: p, kv_dtype: fp8}]\n", "f.yaml:1:39: models[0].kv_dtype",
 	       "fp8 needs device: cuda");
+	refuse("models: [{name: a, path: p, device: [cpu, tpu]}]\n", "f.yaml:1:43: models[0].device[1]",
+	       "no device \"tpu\"");
+	refuse("models: [{name: a, path: p, device: [cpu, cuda]}]\n",
+	       "f.yaml:1:43: models[0].device[1]", "must be of one kind");
+	refuse("models: [{name: a, path: p, device: ['cuda:1', cuda, 'cuda:1']}]\n",
+	       "f.yaml:1:54: models[0].device[2]", "named twice");
+	refuse("models: [{name: a, path: p, device: []}]\n", "f.yaml:1:37: models[0].device",
+	       "must have 1 to 64 entries");
+	refuse("models: [{name: a, path: p, device: [cpu, cpu, cpu], parallel: {tensor: 2}}]\n",
+	       "f.yaml:1:64: models[0].parallel",
+	       "tensor 2 times context 1 is not the number of devices, 3");
+	refuse("models: [{name: a, path: p, parallel: {context: 2}}]\n",
+	       "f.yaml:1:39: models[0].parallel", "tensor 1 times context 2");
+	refuse("models: [{name: a, path: p, parallel: {tensor: 0}}]\n",
+	       "f.yaml:1:48: models[0].parallel.tensor", "out of range");
 	refuse("models: [{name: a, path: p, device: tpu}]\n", "f.yaml:1:37: models[0].device",
 	       "no device \"tpu\": must be cpu, cuda or cuda:N");
 	refuse("models: [{name: a, path: p}, {name: b, path: p, aliases: [a]}]\n",

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""One model on several ranks (device: [cpu, cpu]): the same answers alone and in company, nearly those
+of one device; what --check says of each rank; and devices that a model cannot be split over."""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+from harness import BUILD, PATIENCE, Mixd, Thread, main
+from test_golden_api import with_tokenizer
+
+MODEL = "qwen2"  # 4 heads, 2 key heads
+
+
+def answers(path, keys):
+    """Log-probabilities of a prompt, and an answer alone and beside seven others."""
+    s = Mixd({"m": path}, keys=keys, max_sequences=8)
+    try:
+        prompt = [(7 * i + 3) % 128 for i in range(60)]
+        scored = s.complete(model="m", prompt=prompt, max_tokens=0, echo=True, logprobs=1)
+        ask = dict(model="m", max_tokens=12, temperature=1, seed=5, logprobs=1, ignore_eos=True,
+                   return_token_ids=True)
+        alone = s.complete(prompt=prompt, **ask)["choices"][0]
+        several = [Thread(s.complete, prompt=prompt[i:], **ask) for i in range(8)]
+        beside = [t.join()["choices"][0] for t in several][0]
+        assert beside["token_ids"] == alone["token_ids"]
+        assert beside["logprobs"]["token_logprobs"] == alone["logprobs"]["token_logprobs"]
+        log = s.errors()
+        s.stop()
+        return scored["choices"][0]["logprobs"]["token_logprobs"][1:], alone["token_ids"], log
+    finally:
+        if s.process.poll() is None:
+            s.process.kill()
+
+
+def check(path, keys):
+    """What --check says: exit status, output, errors."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
+        f.write(f"models: [{{ name: demo, path: {path}{keys} }}]\n")
+        f.flush()
+        p = subprocess.run([os.path.join(BUILD, "mixd"), "--config", f.name, "--check"], text=True,
+                           capture_output=True, timeout=PATIENCE)
+        return p.returncode, p.stdout, p.stderr
+
+
+def test_answers():
+    with tempfile.TemporaryDirectory() as folder:
+        path = with_tokenizer(MODEL, folder)
+        one, tokens, _ = answers(path, "")
+        for keys in ", device: [cpu, cpu]", ", device: [cpu, cpu, cpu, cpu], parallel: { tensor: 4 }":
+            several, same, log = answers(path, keys)
+            assert same == tokens
+            assert max(abs(a - b) for a, b in zip(one, several)) < 1e-4
+            assert f"{keys.count('cpu')} ranks" in log, log
+
+
+def test_check():
+    with tempfile.TemporaryDirectory() as folder:
+        path = with_tokenizer(MODEL, folder)
+        rc, out, err = check(path, ", device: [cpu, cpu], threads: 3, max_context: 64")
+        assert rc == 0, err
+        assert re.search(r"^  2 ranks, each with +[\d.]+ MiB of weights, [\d.]+ MiB of them copies$", out, re.M), out
+        page = int(re.search(r"^  pages .* tokens, (\d+) bytes each$", out, re.M)[1])
+        each = re.search(r"^    \d+ pages of (\d+) bytes, scratch [\d.]+ MiB, 2 threads$", out, re.M)
+        assert int(each[1]) * 2 == page, out
+
+
+def test_refused():
+    with tempfile.TemporaryDirectory() as folder:
+        path = with_tokenizer(MODEL, folder)
+        for keys, says in (
+                (", device: [cpu, cpu, cpu]", "cannot be split over 3 ranks"),
+                (", device: [cuda:0, cuda:1]", "a model on several GPUs is not served yet"),
+                (", device: [cpu, cpu], parallel: { context: 2 }", "pages are not split over devices yet"),
+                (", device: [cpu, cpu], parallel: { tensor: 3 }", "tensor 3 times context 1 is not the number of devices, 2")):
+            rc, _, err = check(path, keys)
+            assert rc != 0 and says in err, (keys, err)
+
+
+if __name__ == "__main__":
+    main(sys.modules[__name__])
