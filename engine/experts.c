@@ -27,16 +27,25 @@ static void route_row(void *arg, size_t row, unsigned worker)
 		chosen[i].weight *= r->m->scales[chosen[i].index];
 }
 
-/* Fills s->rows and s->begin from the choices by a counting sort. */
+/* True if the expert is one of this rank. */
+static bool is_own(const struct mx_model_experts *m, uint32_t expert)
+{
+	return expert >= m->first && expert < m->end;
+}
+
+/* Fills s->rows and s->begin from the choices by a counting sort; experts of other ranks are chosen
+ * by no row. */
 static void group_rows(const struct mx_model_experts *m, const struct mx_experts_scratch *s,
                        size_t rows)
 {
 	memset(s->begin, 0, ((size_t)m->n + 1) * sizeof *s->begin);
 	for (size_t i = 0; i < rows * m->rule.chosen; i++)
-		s->begin[s->choices[i].index + 1]++;
+		s->begin[s->choices[i].index + 1] += is_own(m, s->choices[i].index);
 	for (uint32_t e = 0; e < m->n; e++)
 		s->begin[e + 1] += s->begin[e];
 	for (size_t i = 0; i < rows * m->rule.chosen; i++) {
+		if (!is_own(m, s->choices[i].index))
+			continue;
 		uint32_t at = s->begin[s->choices[i].index]++;
 		s->rows[at] = (struct mx_expert_link){(uint32_t)(i / m->rule.chosen), s->choices[i].weight};
 	}

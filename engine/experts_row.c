@@ -9,19 +9,20 @@
 /* Most experts of a row that are computed together. */
 enum { MAX_TOGETHER = 32 };
 
-/* Fills the row's experts in order of their numbers, as their outputs are summed; false if they
- * cannot be computed together. */
+/* Fills the row's experts of this rank in order of their numbers, as their outputs are summed;
+ * false if they cannot be computed together. */
 static bool gather(const struct mx_model_engine *e, const struct mx_model_experts *m,
-                   const struct mx_model_mlp *out[MAX_TOGETHER])
+                   const struct mx_model_mlp *out[MAX_TOGETHER], size_t *out_n)
 {
 	const uint32_t *begin = e->scratch.experts.begin;
 	if (m->rule.chosen > MAX_TOGETHER || m->rule.chosen > e->limits.rows)
 		return false;
-	for (uint32_t i = 0, n = 0; i < m->n; i++) {
+	*out_n = 0;
+	for (uint32_t i = m->first; i < m->end; i++) {
 		const struct mx_model_mlp *x = &m->experts[i];
 		if (begin[i] == begin[i + 1])
 			continue;
-		out[n++] = x;
+		out[(*out_n)++] = x;
 		if (x->gate_bias || x->up_bias || x->down_bias || x->limit != 0 ||
 		    x->up.dtype != out[0]->up.dtype || x->down.dtype != out[0]->down.dtype ||
 		    (x->gated && x->gate.dtype != x->up.dtype))
@@ -48,10 +49,13 @@ mx_status mx_experts_run_row(struct mx_model_engine *e, const struct mx_model_ex
 	const struct mx_experts_scratch *s = &e->scratch.experts;
 	const struct mx_ops *ops = e->device->ops;
 	const struct mx_model_mlp *experts[MAX_TOGETHER];
-	if (!gather(e, m, experts))
+	size_t chosen;
+	if (!gather(e, m, experts, &chosen))
 		return MX_E_UNSUPPORTED;
+	if (!chosen)
+		return MX_OK;
 	const struct mx_model_mlp *first = experts[0];
-	const size_t chosen = m->rule.chosen, inner = first->width, width = first->down.rows;
+	const size_t inner = first->width, width = first->down.rows;
 	float *gate = e->scratch.gate, *up = first->gated ? e->scratch.up : gate;
 	struct together in = {.n = 0}, out = {.n = 0};
 	for (size_t i = 0; i < chosen; i++) {

@@ -47,7 +47,6 @@ static mx_status load_host_memory(struct mx_model_engine *e, const struct mx_mem
 	first += states < TOUCH_STATES ? states : TOUCH_STATES;
 	/* Weights that do not fit in memory are read from the file as they are used. */
 	bool fits = m->mapped_bytes + e->map_bytes + p->instances + p->weights_made < mx_host_memory();
-	fits &= !e->comm || !e->comm->rank; /* the first rank touches them for all */
 	progress->all = first + (fits ? m->mapped_bytes : 0);
 	if (fits)
 		touch_weights(e, progress);

@@ -234,8 +234,10 @@ static mx_status check_split(struct mx_resolver *r, const struct mx_plan_block *
 {
 	const char *what = NULL;
 	const bool normed = out > r->model->blocks && out[-1].post_norm.weight;
-	if (p->kind == MX_BLOCK_EXPERTS)
-		what = "experts";
+	if (p->kind == MX_BLOCK_EXPERTS && p->experts.interleaved)
+		what = "experts whose gate and up alternate";
+	else if (p->kind == MX_BLOCK_EXPERTS && (p->experts.post_norm || p->experts.shared_post_norm))
+		what = "norms of experts' outputs";
 	else if (p->kind == MX_BLOCK_ASIDE)
 		what = "a shared block beside the hidden states";
 	else if (p->kind == MX_BLOCK_MLP && p->mlp.from_input)
@@ -400,7 +402,7 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
 	*out = (struct mx_model){.plan = plan, .checkpoint = checkpoint};
 	struct mx_model_limits l = *limits;
 	l.ranks = l.ranks ? l.ranks : 1;
-	struct mx_resolver r = {out, registry, device, &l, err, false};
+	struct mx_resolver r = {out, registry, device, &l, err, false, false};
 	mx_status st = resolve_all(&r);
 	if (st != MX_OK)
 		mx_model_free(out);

@@ -73,7 +73,8 @@ struct mx_model_experts {
 	struct mx_model_mlp *experts;          /* [n] */
 	const struct mx_expert_weights *table; /* [n] in the device's own memory; NULL on CPUs */
 	uint32_t n;
-	uint32_t latent; /* width of the experts' inputs and outputs; 0 = that of the model */
+	uint32_t first, end; /* those of this rank; of the others there are no weights */
+	uint32_t latent;     /* width of the experts' inputs and outputs; 0 = that of the model */
 };
 
 /* See struct mx_plan_aside. CPUs only. */

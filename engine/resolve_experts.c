@@ -180,10 +180,14 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 	out->experts = mx_arena_alloc(&m->arena, p->n * sizeof *out->experts);
 	if (!out->experts)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	out->first = (uint32_t)((uint64_t)p->n * r->limits->rank / r->limits->ranks);
+	out->end = (uint32_t)((uint64_t)p->n * (r->limits->rank + 1) / r->limits->ranks);
 	r->expands = r->device->info.own_memory; /* whose kernels for experts read bf16 and f32 */
-	for (uint32_t e = 0; e < p->n && st == MX_OK; e++)
+	for (uint32_t e = 0; e < p->n && st == MX_OK; e++) {
+		r->others = e < out->first || e >= out->end;
 		st = find_expert(r, p, e, inner, in_two, &out->experts[e]);
-	r->expands = false;
+	}
+	r->expands = r->others = false;
 	measure(m, p, inner);
 	return st;
 }

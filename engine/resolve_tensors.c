@@ -109,6 +109,8 @@ static mx_status use_packed(struct mx_resolver *r, const struct mx_quant_matrix 
                             struct mx_weight *out)
 {
 	struct mx_model_packed *x;
+	if (r->others)
+		return MX_OK;
 	mx_status st = mx_resolve_packed(r, from, part, bits, plain, &x);
 	if (st != MX_OK)
 		return st;
@@ -133,8 +135,8 @@ static mx_status use_part(struct mx_resolver *r, const struct mx_tensor *t, uint
 		                  t->name);
 	whole_rows = wanted->rows;
 	/* copies of one rank are of whole tensors, which several uses share */
-	const bool own =
-		r->limits->ranks > 1 && r->limits->copy_weights && t->data && wanted->rows.n < rows;
+	const bool own = r->limits->ranks > 1 && r->limits->copy_weights && t->data && !r->others &&
+	                 wanted->rows.n < rows;
 	if (wanted->cols.n < cols || own) {
 		st = mx_resolve_part(r, t, cols, &wanted->rows, &wanted->cols, &t);
 		if (st != MX_OK)
@@ -151,6 +153,11 @@ static mx_status use_part(struct mx_resolver *r, const struct mx_tensor *t, uint
 		                                      .rows = (uint32_t)rows,
 		                                      .cols = (uint32_t)cols}};
 		return use_packed(r, &from, part, bits, how == MX_QUANTISE_NEVER, out);
+	}
+	if (r->others) {
+		if (part->n == rows) /* all of the tensor is mapped by another rank */
+			r->model->mapped_bytes += t->bytes;
+		return MX_OK;
 	}
 	if (r->limits->copy_weights && t->data)
 		st = mx_resolve_copied(r, t, &t);

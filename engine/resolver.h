@@ -15,6 +15,7 @@ struct mx_resolver {
 	const struct mx_model_limits *limits;
 	struct mx_err *err;
 	bool expands; /* quantised matrices are expanded, and none is rounded */
+	bool others;  /* matrices of another rank: they are checked, but not used */
 };
 
 /* Appends an entry of `size` bytes to *list and returns it; NULL if out of memory. An array that

@@ -20,6 +20,7 @@ void attn_heads_layout(const struct mx_layer_desc *layer, const struct attn_para
 	s.raw = at, at = mx_round_up(at + rows * raw * 4, 64);
 	s.gates = at, at = mx_round_up(at + rows * attn_params_gates(p) * 4, 64);
 	s.low = at, at = mx_round_up(at + 3 * rows * p->adapter_rank * 4, 64);
+	s.sums = at, at = mx_round_up(at + (p->summed ? 2 * rows * 4 : 0), 64);
 	s.bytes = at;
 	*out = s;
 }
@@ -31,6 +32,7 @@ mx_status attn_heads_init(const struct mx_mixer_init *init, const struct attn_pa
 	*out = (struct attn_heads){
 		.params = *p,
 		.device = init->device,
+		.comm = init->comm,
 		.inv_freq = calloc(half + 1, sizeof(float)),
 		.long_freq = calloc(half + 1, sizeof(float)),
 		.dynamic_freq = calloc(half + 1, sizeof(float)),

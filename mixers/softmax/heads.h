@@ -28,11 +28,13 @@ struct attn_params {
 	uint32_t heads, kv_heads, head_dim;
 	/* Those of the layer, and the first of this rank's share. */
 	uint32_t all_heads, all_kv_heads, first_head, first_kv_head;
-	uint32_t group;  /* query heads that share a key head */
-	uint32_t dpad;   /* head_dim rounded up, as pages of the CUDA module hold it; else unset */
-	uint32_t window; /* keys a query sees, itself included; 0 = all */
-	float scale;     /* of q.k, times log2(e): softmax runs in powers of two */
-	float cap;       /* scores are at most that: cap tanh(score / cap), times log2(e); 0 = none */
+	uint32_t sharers; /* ranks that have the same key head, this one too */
+	bool summed;      /* qk_norm_whole over several ranks, which sum up their squares */
+	uint32_t group;   /* query heads that share a key head */
+	uint32_t dpad;    /* head_dim rounded up, as pages of the CUDA module hold it; else unset */
+	uint32_t window;  /* keys a query sees, itself included; 0 = all */
+	float scale;      /* of q.k, times log2(e): softmax runs in powers of two */
+	float cap;        /* scores are at most that: cap tanh(score / cap), times log2(e); 0 = none */
 	bool bias, o_bias, qk_norm;
 	bool qk_norm_whole; /* the norm is of all heads of a row together */
 	bool norm_last;     /* qk_norm comes after rope */
@@ -126,6 +128,7 @@ struct attn_heads_scratch {
 	size_t raw;   /* f32 [max_rows, attn_params_raw]: products before they are taken apart */
 	size_t gates; /* f32 [max_rows, attn_params_gates] */
 	size_t low;   /* f32 [3, max_rows, adapter_rank] */
+	size_t sums;  /* f32 [2, max_rows] if params.summed */
 	size_t bytes;
 };
 
@@ -134,9 +137,10 @@ struct attn_heads {
 	struct attn_params params;
 	struct attn_weights weights;
 	struct mx_device *device;
-	float *inv_freq;     /* [rope_dim / 2], owned */
-	float *long_freq;    /* [rope_dim / 2], owned: of long sequences, longrope */
-	float *dynamic_freq; /* [rope_dim / 2], owned: frequencies of one position, dynamic rope */
+	struct mx_comm *comm; /* with the layer's other ranks; NULL = there are none */
+	float *inv_freq;      /* [rope_dim / 2], owned */
+	float *long_freq;     /* [rope_dim / 2], owned: of long sequences, longrope */
+	float *dynamic_freq;  /* [rope_dim / 2], owned: frequencies of one position, dynamic rope */
 	uint32_t width, max_rows;
 	struct attn_heads_scratch scratch;
 };

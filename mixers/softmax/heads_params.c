@@ -221,15 +221,15 @@ static mx_status take_share(const struct mx_layer_desc *layer, struct attn_param
 	const uint32_t ranks = layer->ranks, heads = p->heads, kv = p->kv_heads;
 	p->all_heads = heads;
 	p->all_kv_heads = kv;
+	p->sharers = 1;
 	if (ranks <= 1)
 		return MX_OK;
 	if (heads % ranks || (kv % ranks && (ranks % kv || p->per_head)))
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: %u heads and %u key heads cannot be split over %u ranks",
 		                     heads, kv, ranks);
-	if (p->qk_norm_whole)
-		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
-		                     "attention: qk_norm_whole is not split over ranks yet");
+	p->summed = p->qk_norm_whole;
+	p->sharers = kv < ranks ? ranks / kv : 1;
 	p->heads = heads / ranks;
 	p->kv_heads = kv < ranks ? 1 : kv / ranks;
 	p->first_head = layer->rank * p->heads;
@@ -389,9 +389,12 @@ static size_t list_weights(const struct attn_params *p, uint64_t width,
 	if (p->o_bias)
 		specs[n++] = MX_WEIGHT_SPEC(t->o_bias, VECTOR, {width});
 	if (p->qk_norm || p->qk_norm_whole) {
-		specs[n++] = MX_WEIGHT_SPEC(t->q_norm, VECTOR, {p->qk_norm ? d : q});
+		struct mx_weight_spec q_norm = MX_WEIGHT_SPEC(t->q_norm, VECTOR, {p->qk_norm ? d : q});
+		struct mx_weight_spec k_norm =
+			MX_WEIGHT_SPEC(t->k_norm, VECTOR, {p->qk_norm ? d : kv_rows(p)});
+		specs[n++] = p->qk_norm ? q_norm : of_heads(p, q_norm, 0, d);
 		if (!p->shared_kv)
-			specs[n++] = MX_WEIGHT_SPEC(t->k_norm, VECTOR, {p->qk_norm ? d : kv_rows(p)});
+			specs[n++] = p->qk_norm ? k_norm : of_kv_heads(p, k_norm, d);
 	}
 	if (p->sinks)
 		specs[n++] = of_heads(p, MX_WEIGHT_SPEC("sinks", VECTOR, {p->all_heads}), 0, 1);

@@ -105,6 +105,61 @@ static mx_status norm_heads(const struct attn_heads *m, float *q, float *k, size
 	return status;
 }
 
+/* Rows of heads of which other ranks have more. */
+struct whole {
+	const float *weight;
+	float *x, *sums; /* [n, width], [n] */
+	size_t width, all, n;
+	float eps;
+};
+
+static void sum_squares(void *arg, size_t task, unsigned worker)
+{
+	const struct whole *w = arg;
+	size_t end = (task + 1) * TASK_ROWS < w->n ? (task + 1) * TASK_ROWS : w->n;
+	(void)worker;
+	for (size_t i = task * TASK_ROWS; i < end; i++) {
+		double sum = 0;
+		for (size_t k = 0; k < w->width; k++)
+			sum += (double)w->x[i * w->width + k] * (double)w->x[i * w->width + k];
+		w->sums[i] = (float)sum;
+	}
+}
+
+static void divide(void *arg, size_t task, unsigned worker)
+{
+	const struct whole *w = arg;
+	size_t end = (task + 1) * TASK_ROWS < w->n ? (task + 1) * TASK_ROWS : w->n;
+	(void)worker;
+	for (size_t i = task * TASK_ROWS; i < end; i++) {
+		float share = 1 / sqrtf(w->sums[i] / (float)w->all + w->eps);
+		for (size_t k = 0; k < w->width; k++)
+			w->x[i * w->width + k] *= share * w->weight[k];
+	}
+}
+
+/* Normalises the rows of all heads together, of which this rank has some. Key heads that several
+ * ranks have are summed up by each of them. */
+static mx_status norm_summed(const struct attn_heads *m, const struct mx_step *step, float *q,
+                             float *k)
+{
+	const struct attn_params *p = &m->params;
+	const size_t n = step->n_rows, d = p->head_dim, tasks = (n + TASK_ROWS - 1) / TASK_ROWS;
+	float *sums = (float *)(void *)((unsigned char *)step->scratch + m->scratch.sums);
+	struct whole rows[2] = {
+		{m->weights.q_norm, q, sums, p->heads * d, p->all_heads * d, n, p->norm_eps},
+		{m->weights.k_norm, k, sums + n, p->kv_heads * d, p->all_kv_heads * p->sharers * d, n,
+	     p->norm_eps},
+	};
+	const size_t both = k ? 2 : 1;
+	for (size_t i = 0; i < both; i++)
+		m->device->ops->parallel(m->device, tasks, sum_squares, &rows[i]);
+	mx_status status = m->comm->ops->all_reduce(m->comm, sums, both * n);
+	for (size_t i = 0; i < both && status == MX_OK; i++)
+		m->device->ops->parallel(m->device, tasks, divide, &rows[i]);
+	return status;
+}
+
 mx_status attn_rows_rotate(const struct attn_heads *m, const struct mx_step *step, float *q,
                            float *k)
 {
@@ -113,9 +168,11 @@ mx_status attn_rows_rotate(const struct attn_heads *m, const struct mx_step *ste
 	size_t ldq = (size_t)p->heads * p->head_dim, ldk = (size_t)p->kv_heads * p->head_dim;
 	uint32_t n = step->n_rows;
 	mx_status status = MX_OK;
-	if (p->qk_norm_whole)
+	if (p->summed)
+		status = norm_summed(m, step, q, k);
+	else if (p->qk_norm_whole)
 		status = ops->rmsnorm(m->device, q, m->weights.q_norm, p->norm_eps, n, ldq, q);
-	if (p->qk_norm_whole && k && status == MX_OK)
+	if (p->qk_norm_whole && !p->summed && k && status == MX_OK)
 		status = ops->rmsnorm(m->device, k, m->weights.k_norm, p->norm_eps, n, ldk, k);
 	if (status != MX_OK)
 		return status;
