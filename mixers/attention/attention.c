@@ -48,6 +48,7 @@ static struct mx_softmax_shape softmax_shape(const struct attn_params *p)
 		.key_dim = p->head_dim,
 		.value_dim = p->head_dim,
 		.window = p->window,
+		.skip_first = p->skip_first,
 		.scale = p->scale,
 		.cap = p->cap,
 		.dtype = p->dtype,

@@ -28,6 +28,8 @@ static mx_status check_heads(const struct attn_params *p, struct mx_err *err)
 		                     "dci: the layer has a sliding window of %u tokens: there is nothing "
 		                     "to search for",
 		                     p->window);
+	if (p->skip_first)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "dci: skip_first is attention's");
 	if (p->shared_kv)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "dci: the layer reads the keys of an earlier one");

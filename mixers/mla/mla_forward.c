@@ -21,6 +21,7 @@ struct mx_softmax_shape mla_softmax_shape(const struct mla_params *p)
 		.key_dim = p->rank + p->rope,
 		.value_dim = p->rank,
 		.values_in_keys = true,
+		.skip_first = p->skip_first,
 		.scale = p->scale,
 		.dtype = p->dtype,
 	};

@@ -44,7 +44,8 @@ mx_status mla_params_read(const struct mx_layer_desc *layer, struct mla_params *
 		"heads",      "q_lora_rank",   "kv_lora_rank", "qk_nope_head_dim",
 		"v_head_dim", "norm_eps",      "scale",        "qk_rope_head_dim",
 		"bias",       "rope",          "rope_theta",   "rope_attention_factor",
-		"rope_pairs", "rope_inv_freq", "q_scale_beta", "q_scale_length"};
+		"rope_pairs", "rope_inv_freq", "q_scale_beta", "q_scale_length",
+		"skip_first"};
 	const struct mx_params *in = &layer->params;
 	struct mla_params p = {.dtype = layer->state_dtype};
 	const uint32_t widest = layer->width < MLA_MAX_DIM ? layer->width : MLA_MAX_DIM;
@@ -78,6 +79,8 @@ mx_status mla_params_read(const struct mx_layer_desc *layer, struct mla_params *
 		s = mx_param_read_number(in, "mla", "q_scale_beta", 0, -1e3, 1e3, &beta, err);
 	if (s == MX_OK)
 		s = mx_param_read_u32(in, "mla", "q_scale_length", 1, 1, UINT32_MAX, &p.q_length, err);
+	if (s == MX_OK)
+		s = mx_param_read_bool(in, "mla", "skip_first", false, &p.skip_first, err);
 	if (s == MX_OK)
 		s = read_rope(in, &p, err);
 	if (s != MX_OK)

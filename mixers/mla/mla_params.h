@@ -24,6 +24,7 @@ struct mla_params {
 	double theta;
 	float q_beta; /* queries are multiplied by 1 + q_beta ln(1 + floor(position / q_length)) */
 	uint32_t q_length;
+	bool skip_first;     /* only its own query sees the key of position 0 */
 	enum mx_dtype dtype; /* of the cache */
 };
 

@@ -33,6 +33,7 @@ struct attn_params {
 	uint32_t group;   /* query heads that share a key head */
 	uint32_t dpad;    /* head_dim rounded up, as pages of the CUDA module hold it; else unset */
 	uint32_t window;  /* keys a query sees, itself included; 0 = all */
+	bool skip_first;  /* only its own query sees the key of position 0 */
 	float scale;      /* of q.k, times log2(e): softmax runs in powers of two */
 	float cap;        /* scores are at most that: cap tanh(score / cap), times log2(e); 0 = none */
 	bool bias, o_bias, qk_norm;
@@ -107,7 +108,7 @@ mx_status attn_params_read(const struct mx_layer_desc *layer, struct attn_params
 	"heads", "kv_heads", "head_dim", "window", "scale", "softcap", "q_scale_beta",                 \
 		"q_scale_length", "bias", "o_bias", "qk_norm", "qk_norm_whole", "norm_eps", "norm_last",   \
 		"fused", "per_head", "gate", "head_gate", "wide_gate", "sinks", "v_norm", "k_is_v",        \
-		"shared_kv", "input_width", "adapter_rank", "q_adapter_in", "q_adapter_out",               \
+		"shared_kv", "skip_first", "input_width", "adapter_rank", "q_adapter_in", "q_adapter_out", \
 		"k_adapter_in", "k_adapter_out", "v_adapter_in", "v_adapter_out", "names", "rope",         \
 		"rope_theta", "rope_dim", "rope_pairs", "rope_factor", "rope_attention_factor",            \
 		"rope_inv_freq", "rope_long_inv_freq", "rope_max_position", "rope_original"

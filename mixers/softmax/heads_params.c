@@ -139,6 +139,7 @@ static mx_status read_shape(const struct mx_params *in, struct attn_params *p, s
 		{"k_is_v", &p->k_is_v},
 		{"shared_kv", &p->shared_kv},
 		{"norm_last", &p->norm_last},
+		{"skip_first", &p->skip_first},
 	};
 	for (size_t i = 0; status == MX_OK && i < sizeof flags / sizeof *flags; i++)
 		status = mx_param_read_bool(in, "attention", flags[i].name, false, flags[i].to, err);

@@ -197,7 +197,8 @@ static void append(const struct attn_run *run)
 
 static uint32_t first_visible(const struct mx_softmax_shape *p, uint32_t pos)
 {
-	return p->window && pos + 1 > p->window ? pos + 1 - p->window : 0;
+	uint32_t first = p->skip_first && pos ? 1 : 0;
+	return p->window && pos + 1 > p->window + first ? pos + 1 - p->window : first;
 }
 
 static uint32_t item_position(const struct attn_run *run, const struct attn_item *item, uint32_t v)

@@ -180,9 +180,14 @@ void mixer_attention_reference(const struct mixer_case *c, uint32_t n, const flo
 	prepare_heads(&p, n, heads, dim, whole ? NULL : t.q_norm, q);
 	prepare_heads(&p, n, kv_heads, dim, whole ? NULL : t.k_norm, k);
 	scale_rows(&p, n, heads * dim, q);
-	mx_attention_ref(n, heads, kv_heads, dim, (uint32_t)mx_param_int(&p, "window", 0),
-	                 mx_param_float(&p, "scale", 1 / sqrt(dim)), mx_param_float(&p, "softcap", 0),
-	                 t.sinks, q, k, v, score, out);
+	/* with skip_first row 0 is alone, and so are the others */
+	const uint32_t skip = n && mx_param_int(&p, "skip_first", 0);
+	for (uint32_t from = 0, end = skip ? 1 : n; from < n; from = end, end = n)
+		mx_attention_ref(end - from, heads, kv_heads, dim, (uint32_t)mx_param_int(&p, "window", 0),
+		                 mx_param_float(&p, "scale", 1 / sqrt(dim)),
+		                 mx_param_float(&p, "softcap", 0), t.sinks, q + (size_t)from * heads * dim,
+		                 k + (size_t)from * kv_heads * dim, v + (size_t)from * kv_heads * dim,
+		                 score, out + (size_t)from * heads * dim);
 	if (gate)
 		gate_rows(n, heads, dim, c->width, t.q, t.q_bias, x, out);
 	if (t.head_gate)
@@ -218,6 +223,10 @@ static const struct mixer_case cases[] = {
               ROPE("llama3", 8, freq4)),
 	ATTENTION("window inside a chunk, odd head, f32", 48, 300, MX_F32, MX_F32, EXACT,
               HEADS(6, 2, 24), INT("window", 7), ROPE("linear", 16, freq8)),
+	ATTENTION("skip_first, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(6, 2, 24),
+              BOOL("skip_first"), ROPE("linear", 16, freq8)),
+	ATTENTION("skip_first and a window, bf16", 48, 300, MX_BF16, MX_BF16, ROUNDED, HEADS(2, 1, 32),
+              BOOL("skip_first"), INT("window", 9), ROPE("linear", 16, freq8)),
 	ATTENTION("window across blocks, bf16", 32, 600, MX_BF16, MX_BF16, ROUNDED, HEADS(2, 1, 128),
               INT("window", 400), ROPE("default", 16, freq8)),
 	ATTENTION("window across blocks, f32", 64, 600, MX_F32, MX_F32, EXACT, HEADS(2, 1, 96),

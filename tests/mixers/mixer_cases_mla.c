@@ -8,6 +8,7 @@
 
 struct sizes {
 	uint32_t heads, q_rank, rank, nope, rope, v;
+	uint32_t skip; /* keys at the beginning that later rows do not see */
 };
 
 static struct sizes sizes_of(const struct mx_params *p)
@@ -19,6 +20,7 @@ static struct sizes sizes_of(const struct mx_params *p)
 		(uint32_t)mx_param_int(p, "qk_nope_head_dim", 128),
 		(uint32_t)mx_param_int(p, "qk_rope_head_dim", 64),
 		(uint32_t)mx_param_int(p, "v_head_dim", 128),
+		mx_param_int(p, "skip_first", 0) != 0,
 	};
 }
 
@@ -66,9 +68,10 @@ static void attend(const struct sizes *z, double scale, uint32_t i, uint32_t h, 
                    const float *kv, const float *latent, double *score, float *y)
 {
 	const uint32_t dq = z->nope + z->rope, dkv = z->nope + z->v;
+	const uint32_t first = i ? z->skip : 0;
 	double top = -INFINITY, total = 0;
 	q += ((size_t)i * z->heads + h) * dq;
-	for (uint32_t j = 0; j <= i; j++) {
+	for (uint32_t j = first; j <= i; j++) {
 		const float *k = kv + ((size_t)j * z->heads + h) * dkv;
 		const float *rope = latent + (size_t)j * (z->rank + z->rope) + z->rank;
 		score[j] = 0;
@@ -78,11 +81,11 @@ static void attend(const struct sizes *z, double scale, uint32_t i, uint32_t h, 
 			score[j] += (double)q[z->nope + d] * rope[d];
 		top = fmax(top, score[j] *= scale);
 	}
-	for (uint32_t j = 0; j <= i; j++)
+	for (uint32_t j = first; j <= i; j++)
 		total += score[j] = exp(score[j] - top);
 	for (uint32_t d = 0; d < z->v; d++) {
 		double sum = 0;
-		for (uint32_t j = 0; j <= i; j++)
+		for (uint32_t j = first; j <= i; j++)
 			sum += score[j] * kv[((size_t)j * z->heads + h) * dkv + z->nope + d];
 		y[d] = (float)(sum / total);
 	}
@@ -168,6 +171,8 @@ static const struct mixer_case cases[] = {
         STRING("rope", "none")),
 	MLA("halves, f16 weights, f32 state", 48, 300, MX_F16, MX_F32, EXACT, SIZES(2, 33, 15, 6, 7),
         NO("rope_pairs"), FLOAT("rope_theta", 500)),
+	MLA("skip_first, f32", 48, 300, MX_F32, MX_F32, EXACT, SIZES(4, 24, 16, 16, 12),
+        BOOL("skip_first")),
 	MLA("more heads than a tile, f32", 32, 300, MX_F32, MX_F32, EXACT, SIZES(40, 16, 8, 4, 8)),
 	MLA("more heads than an item, bf16", 32, 270, MX_BF16, MX_BF16, ROUNDED,
         SIZES(130, 32, 8, 4, 8)),

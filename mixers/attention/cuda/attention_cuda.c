@@ -44,6 +44,8 @@ static mx_status read_params(const struct mx_layer_desc *layer, struct attn_para
 	if (out->adapter_rank || out->input_width)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: adapters and wider inputs run on CPUs only");
+	if (out->skip_first)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: skip_first runs on CPUs only");
 	if (out->shared_kv)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: layers that read the keys of others run on CPUs only");

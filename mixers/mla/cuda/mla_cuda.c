@@ -48,7 +48,10 @@ static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device
 	if (device->info.kind != MX_DEVICE_CUDA || (act != MX_BF16 && act != MX_F32))
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "mla: this module runs on CUDA devices in bf16 or f32");
-	return mla_params_read(layer, &p, err);
+	mx_status status = mla_params_read(layer, &p, err);
+	if (status == MX_OK && p.skip_first)
+		status = mx_mixer_fail(err, MX_E_UNSUPPORTED, "mla: skip_first runs on CPUs only");
+	return status;
 }
 
 /* ---- sizes ---- */
