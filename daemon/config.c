@@ -38,6 +38,7 @@ static const struct mx_config_choice kv_dtypes[] = {
 static const struct mx_config_choice speculations[] = {{"none", MX_SPECULATION_NONE},
                                                        {"ngram", MX_SPECULATION_NGRAM},
                                                        {"draft", MX_SPECULATION_DRAFT},
+                                                       {"mtp", MX_SPECULATION_MTP},
                                                        {0}};
 static const struct mx_config_choice poolings[] = {{"auto", -1},
                                                    {"last", MX_POOLING_LAST},

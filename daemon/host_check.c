@@ -102,6 +102,10 @@ static void print_plan(FILE *out, const struct mx_config_model *m, const struct 
 	        plan->family, plan->n_layers, plan->width, plan->vocab, m->path);
 	mx_plan_describe_layers(plan, layers, sizeof layers);
 	fprintf(out, "  layers %s\n", layers);
+	if (mp->head_page)
+		fprintf(out,
+		        "  a head for multi-token prediction, one more layer: %zu bytes of each page\n",
+		        mp->head_page);
 	print_memory(out, m, max_context, mp, process);
 	print_ranks(out, mp);
 	for (uint32_t i = 0; i < mp->n_mixers; i++) {

@@ -6,7 +6,7 @@
 
 struct joining {
 	float *to;          /* [rows, 2 width] */
-	const float *h, *e; /* [rows, width] */
+	const float *a, *b; /* [rows, width] */
 	size_t width;
 };
 
@@ -15,8 +15,14 @@ static void join_row(void *arg, size_t row, unsigned worker)
 	const struct joining *j = arg;
 	size_t n = j->width;
 	(void)worker;
-	memcpy(j->to + row * 2 * n, j->h + row * n, n * sizeof *j->h);
-	memcpy(j->to + (row * 2 + 1) * n, j->e + row * n, n * sizeof *j->e);
+	memcpy(j->to + row * 2 * n, j->a + row * n, n * sizeof *j->a);
+	memcpy(j->to + (row * 2 + 1) * n, j->b + row * n, n * sizeof *j->b);
+}
+
+void mx_join_rows(struct mx_model_engine *e, const float *a, const float *b, size_t rows, float *to)
+{
+	struct joining j = {to, a, b, e->model.plan->width};
+	e->device->ops->parallel(e->device, rows, join_row, &j);
 }
 
 mx_status mx_aside_run(struct mx_model_engine *e, const struct mx_model_block *b,
@@ -27,10 +33,9 @@ mx_status mx_aside_run(struct mx_model_engine *e, const struct mx_model_block *b
 	const struct mx_model_mixer *m = &b->mixers[0];
 	struct mx_device *d = e->device;
 	size_t rows = step->n_rows, width = p->width;
-	struct joining joining = {s->beside, s->h, s->embedded, width};
 	const struct mx_linear_out out = {
 		.w = &b->aside.out, .y = s->aside, .ldy = width, .accumulate = true};
-	d->ops->parallel(d, rows, join_row, &joining);
+	mx_join_rows(e, s->h, s->embedded, rows, s->beside);
 	mx_status st = d->ops->rmsnorm(d, s->beside, b->aside.norm.weight, p->norm_eps, rows, 2 * width,
 	                               s->beside);
 	if (st == MX_OK)

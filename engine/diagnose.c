@@ -71,7 +71,7 @@ static mx_status probe(struct mx_model_engine *e, uint32_t stage, const void *x,
 static uint32_t repeat(struct mx_model_engine *e)
 {
 	const struct mx_tables *t = &e->scratch.tables;
-	e->diagnosis.suspect = e->model.n_blocks + 2;
+	e->diagnosis.suspect = e->model.n_own + 2;
 	e->probe = probe;
 	if (e->device->info.async) {
 		(void)mx_launch_again(e);
@@ -185,7 +185,7 @@ static void diagnose(struct mx_model_engine *e)
 	if (blame_embedding(e, e->core.items[0].seq))
 		return;
 	uint32_t stage = repeat(e);
-	if (stage && stage <= e->model.n_blocks) {
+	if (stage && stage <= e->model.n_own) {
 		blame_block(e, stage - 1);
 		return;
 	}

@@ -164,17 +164,16 @@ static mx_status embed(struct mx_model_engine *e, const struct mx_step *step, co
 	return st == MX_OK ? d->ops->add_scaled(d, s->h, s->x, n, 1) : st;
 }
 
-mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids)
+mx_status mx_forward_blocks(struct mx_model_engine *e, const struct mx_step *step, uint32_t first,
+                            uint32_t end, const struct mx_model_norm *final_norm)
 {
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
 	size_t rows = step->n_rows, n = rows * e->model.plan->width;
-	mx_status st = embed(e, step, ids);
-	if (st == MX_OK && e->probe)
-		st = e->probe(e, 0, s->h, rows);
+	mx_status st = MX_OK;
 	bool pending = false; /* s->y has not been added to s->h yet */
 	const void *x;
-	for (uint32_t i = 0; i < e->model.n_blocks && st == MX_OK; i++) {
+	for (uint32_t i = first; i < end && st == MX_OK; i++) {
 		const struct mx_model_block *b = &e->model.blocks[i];
 		bool added = false;
 		st = input_of(e, b, pending, rows, &x);
@@ -183,7 +182,7 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 		if (st == MX_OK)
 			st = run_block(e, b, step, x, &added);
 		/* with the next block's output, if that is added to this one */
-		bool joined = i + 1 < e->model.n_blocks && e->model.blocks[i + 1].parallel;
+		bool joined = i + 1 < end && e->model.blocks[i + 1].parallel;
 		if (st == MX_OK && e->comm && !joined)
 			st = e->comm->ops->all_reduce(e->comm, s->y, n);
 		if (st == MX_OK && b->post_norm.weight)
@@ -201,8 +200,16 @@ mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, cons
 			st = scale_stream(e, b->scalar, rows, &pending);
 	}
 	if (st == MX_OK)
-		st = add_and_norm(e, pending, &e->model.final_norm, rows, &x);
-	return st == MX_OK && e->probe ? e->probe(e, e->model.n_blocks + 1, x, rows) : st;
+		st = add_and_norm(e, pending, final_norm, rows, &x);
+	return st == MX_OK && e->probe ? e->probe(e, end + 1, x, rows) : st;
+}
+
+mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids)
+{
+	mx_status st = embed(e, step, ids);
+	if (st == MX_OK && e->probe)
+		st = e->probe(e, 0, e->scratch.h, step->n_rows);
+	return st == MX_OK ? mx_forward_blocks(e, step, 0, e->model.n_own, &e->model.final_norm) : st;
 }
 
 mx_status mx_forward_rank(struct mx_model_engine *e, const struct mx_rank_call *c)

@@ -187,6 +187,8 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 	mx_status st = mx_core_init(&e->core, &mx_model_engine_ops, &mx_model_state_ops, &info);
 	if (st == MX_OK && config->speculation == MX_SPECULATION_NGRAM)
 		st = mx_draft_ngram_create(&e->core.drafts);
+	if (st == MX_OK && config->speculation == MX_SPECULATION_MTP)
+		st = mx_draft_head_create(e, &e->core.drafts);
 	return st;
 }
 

@@ -17,6 +17,7 @@ enum mx_speculation {
 	MX_SPECULATION_NONE,
 	MX_SPECULATION_NGRAM, /* prompt lookup */
 	MX_SPECULATION_DRAFT, /* a draft model */
+	MX_SPECULATION_MTP,   /* the model's head for multi-token prediction */
 };
 
 /* The operator's settings. */
@@ -77,9 +78,10 @@ struct mx_memory_plan {
 	size_t instances;       /* allocated by mixer instances, and the most while one is created */
 	size_t scratch;         /* activations, logits, operators' workspace */
 	size_t other;           /* tables of pages and snapshots, threads' stacks, config's `outside` */
-	size_t draft;           /* all of the draft model */
-	size_t draft_mapped;    /* part of it: mapping of its checkpoint file */
-	size_t total;           /* resident memory of the process once warm */
+	size_t head_page;    /* with a head for multi-token prediction: its bytes of a page; else 0 */
+	size_t draft;        /* all of the draft model */
+	size_t draft_mapped; /* part of it: mapping of its checkpoint file */
+	size_t total;        /* resident memory of the process once warm */
 	uint32_t n_pages, page_tokens;
 	uint32_t n_slots; /* as many as the memory allows, at most max_sequences */
 	size_t page_bytes, slot_bytes;

@@ -36,6 +36,7 @@ mx_status mx_load_resolve(const struct mx_plan *plan, const struct mx_checkpoint
 		.kv_dtype = config->kv_dtype,
 		.weight_bits = config->weight_bits,
 		.copy_weights = config->copy_weights && !device->info.own_memory,
+		.head = config->speculation == MX_SPECULATION_MTP,
 		.max_draft = config->speculation ? 1 + config->draft_tokens : config->tentative,
 	};
 	mx_status st = mx_model_resolve(plan, checkpoint, mixers, device, &limits, out, err);

@@ -53,7 +53,8 @@ void mx_load_log(const struct mx_model_engine *e, const struct mx_memory_plan *p
 	const struct mx_engine_info *info = &e->core.info;
 	char layers[1024];
 	mx_plan_describe_layers(e->model.plan, layers, sizeof layers);
-	mx_info("engine", "%s: layers %s", info->model, layers);
+	mx_info("engine", "%s: layers %s%s", info->model, layers,
+	        e->model.head.on ? ", and a head for multi-token prediction" : "");
 	for (uint32_t g = 0; g < e->model.n_groups; g++)
 		say_mixers(info->model, &e->model.groups[g]);
 	if (e->model.n_skipped)

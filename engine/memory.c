@@ -117,9 +117,10 @@ static void lay_out_device(const struct mx_model *m, const struct mx_step_limits
 		s->scaled = take(a, hidden, size);
 	if (m->asides) {
 		s->embedded = take(a, hidden, sizeof *s->embedded);
-		s->beside = take(a, 2 * hidden, sizeof *s->beside);
 		s->aside = take(a, hidden, sizeof *s->aside);
 	}
+	if (m->asides || m->head.on)
+		s->beside = take(a, 2 * hidden, sizeof *s->beside);
 	if (m->max_rank)
 		s->low = take(a, rows * m->max_rank, sizeof *s->low);
 	if (m->inputs.width)
@@ -262,6 +263,8 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 	}
 	p->page_tokens = m->page_tokens;
 	p->page_bytes = m->page_bytes;
+	if (m->head.on)
+		p->head_page = m->page_bytes - m->blocks[m->n_own].mixers[0].page_offset;
 	p->n_mixers = m->n_groups;
 	for (uint32_t g = 0; g < m->n_groups; g++)
 		p->mixers[g] = m->groups[g].use;

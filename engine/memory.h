@@ -28,9 +28,10 @@ struct mx_scratch {
 	void *y;      /* [R, width] output of a block; after the last, the rows of x that need logits */
 	void *y2;     /* [R, width] output of a block's second mixer; NULL if no block has one */
 	void *scaled; /* [R, width] a mixer's input times its in_scale; NULL if all are 1 */
-	/* Asides (NULL if there are none): [R, width] embeddings, [R, 2 width] hidden states beside
-	 * them, [R, width] hidden states plus the aside's output. */
-	float *embedded, *beside, *aside;
+	/* Asides (NULL if there are none): [R, width] embeddings, [R, width] hidden states plus the
+	 * aside's output. */
+	float *embedded, *aside;
+	float *beside; /* [R, 2 width] two rows side by side, for asides and heads; NULL = neither */
 	float *low;    /* [R, max_rank] of a feed-forward's adapter; NULL if there is none */
 	float *inputs; /* [R, n_layers * their width] inputs of layers; NULL if there are none */
 	struct mx_experts_scratch experts;

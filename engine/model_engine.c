@@ -150,7 +150,8 @@ static mx_status compute(struct mx_model_engine *e)
 	                           .n_spans = e->core.n_items,
 	                           .n_rows = n_rows,
 	                           .longest = longest,
-	                           .pos = t->pos};
+	                           .pos = t->pos,
+	                           .scratch = e->scratch.mixer};
 	mx_logits_collect(e);
 	mx_logits_list(e, t->gather);
 	mx_mask_workers_begin(e->masks, e->core.items, e->core.n_items);
@@ -206,6 +207,8 @@ static mx_status complete(struct mx_model_engine *e, struct mx_step_result *resu
 		st = mx_logits_run(e, results, times);
 	if (st == MX_OK)
 		st = mx_pooling_run(e, results);
+	if (st == MX_OK && e->model.head.on)
+		st = mx_head_follow(e, e->scratch.tables.ids, results);
 	uint64_t settling = mx_now_ns();
 	if (st == MX_OK && !e->device->info.async)
 		st = commit_spans(e, results);

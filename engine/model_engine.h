@@ -84,9 +84,13 @@ struct mx_model_engine {
 
 	struct mx_diagnosis diagnosis;
 	/* NULL, but while a pass is repeated: called by mx_forward with the rows that a stage has
-	 * computed, [n_rows, width]. Stage 0 is the embedding, i + 1 is block i, n_blocks + 1 the final
+	 * computed, [n_rows, width]. Stage 0 is the embedding, i + 1 is block i, n_own + 1 the final
 	 * norm. A status other than MX_OK ends the pass. */
 	mx_status (*probe)(struct mx_model_engine *e, uint32_t stage, const void *x, size_t n_rows);
+	/* NULL, but in tests: called with the head's logits [vocab] of the token behind those of s,
+	 * drafts included. */
+	void (*head_probe)(void *arg, const struct mx_seq *s, const float *logits);
+	void *head_probe_arg;
 };
 
 extern const struct mx_engine_ops mx_model_engine_ops;
@@ -102,6 +106,10 @@ struct mx_rank_call;
 mx_status mx_forward(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids);
 /* The same as what a rank is to do: of c->step and c->ids. */
 mx_status mx_forward_rank(struct mx_model_engine *e, const struct mx_rank_call *c);
+
+/* The same of blocks first .. end - 1 and a final norm, from the residual stream in scratch.h. */
+mx_status mx_forward_blocks(struct mx_model_engine *e, const struct mx_step *step, uint32_t first,
+                            uint32_t end, const struct mx_model_norm *final_norm);
 
 /* Computes y: the norm of x, after x += r unless r is NULL; y may be x. */
 mx_status mx_norm_run(struct mx_model_engine *e, const struct mx_model_norm *norm, void *x,
@@ -132,6 +140,18 @@ mx_status mx_experts_run_row(struct mx_model_engine *e, const struct mx_model_ex
  * MX_BLOCK_ASIDE. Overwrites scratch.x and scratch.y. aside.c */
 mx_status mx_aside_run(struct mx_model_engine *e, const struct mx_model_block *b,
                        const struct mx_step *step);
+
+/* Puts rows side by side: to[rows, 2 width] = [a | b], both [rows, width]. On CPUs. aside.c */
+void mx_join_rows(struct mx_model_engine *e, const float *a, const float *b, size_t rows,
+                  float *to);
+
+/* head.c: the head for multi-token prediction. Computes its part of the step behind the model's: of
+ * all rows, of which `results` say how many stay. ids as for mx_forward, whose hidden states are
+ * in scratch.x and are overwritten. Keeps in the pages what later steps need of these. */
+mx_status mx_head_follow(struct mx_model_engine *e, const int32_t *ids,
+                         const struct mx_step_result *results);
+/* Creates its source of drafts. MX_E_NOMEM. */
+mx_status mx_draft_head_create(struct mx_model_engine *e, struct mx_draft_source **out);
 
 /* Calls resume of a module for the spans of the step, which has no rows. *module and *progress are
  * 0 at first, and of no meaning to the caller. *out_done: nothing was left to do. MX_E_INTERNAL: a

@@ -370,17 +370,73 @@ static mx_status resolve_ends(struct mx_resolver *r)
 	return st == MX_OK ? resolve_inputs(r, &p->inputs, &m->inputs) : st;
 }
 
+/* Finds the head's tensors, after all others; `out` are its blocks. */
+static mx_status resolve_head(struct mx_resolver *r, struct mx_model_block *out)
+{
+	struct mx_model *m = r->model;
+	const struct mx_plan_head *p = &m->plan->head;
+	struct mx_model_head *h = &m->head;
+	uint32_t width = m->plan->width;
+	mx_status st = MX_OK;
+	for (uint32_t b = 0; b < p->layer->n_blocks && st == MX_OK; b++)
+		st = resolve_block(r, &p->layer->blocks[b], m->plan->n_layers, &out[b]);
+	if (st == MX_OK)
+		st = mx_need_matrix_2d(r, p->projection, width, 2 * width, &h->projection);
+	if (st == MX_OK)
+		st = mx_resolve_norm(r, p->embed_norm, &h->embed_norm);
+	if (st == MX_OK)
+		st = mx_resolve_norm(r, p->hidden_norm, &h->hidden_norm);
+	if (st == MX_OK)
+		st = mx_resolve_norm(r, p->final_norm, &h->final_norm);
+	return st;
+}
+
+/* Fails if the plan's head is to be used and cannot be. */
+static mx_status check_head(struct mx_resolver *r)
+{
+	const struct mx_plan *p = r->model->plan;
+	const struct mx_tensor *t;
+	const char *where = "speculation.source";
+	struct mx_quant_matrix q;
+	if (!r->limits->head)
+		return MX_OK;
+	if (r->device->info.own_memory)
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, where, "mtp: heads run on CPUs only");
+	if (!p->head.n)
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, where,
+		                  "mtp: this model (%s) has no head for multi-token prediction that is "
+		                  "known: say none, ngram or draft",
+		                  p->family);
+	if (p->head.n > 1)
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, where,
+		                  "mtp: this model has %u heads for multi-token prediction, and models of "
+		                  "more than one are not supported: say none, ngram or draft",
+		                  p->head.n);
+	if (mx_resolve_find(r, p->head.projection, &t, NULL) == MX_E_NOTFOUND &&
+	    mx_resolve_quantised(r, p->head.projection, p->width, 2 * p->width, &q) == MX_E_NOTFOUND)
+		return mx_fail_at(
+			r->err, MX_E_NOTFOUND, where,
+			"mtp: the checkpoint lacks the head for multi-token prediction: it has no "
+			"tensor '%s'",
+			p->head.projection);
+	return MX_OK;
+}
+
 static mx_status resolve_all(struct mx_resolver *r)
 {
 	struct mx_model *m = r->model;
 	const struct mx_plan *p = m->plan;
 	mx_status st = mx_resolve_root(r);
 	if (st == MX_OK)
+		st = check_head(r);
+	if (st == MX_OK)
 		st = resolve_ends(r);
 	if (st != MX_OK)
 		return st;
 	for (uint32_t i = 0; i < p->n_layers; i++)
-		m->n_blocks += p->layers[i].n_blocks;
+		m->n_own += p->layers[i].n_blocks;
+	m->head.on = r->limits->head;
+	m->n_blocks = m->n_own + (m->head.on ? p->head.layer->n_blocks : 0);
 	m->blocks = mx_arena_alloc(&m->arena, m->n_blocks * sizeof *m->blocks);
 	if (!m->blocks)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
@@ -389,7 +445,9 @@ static mx_status resolve_all(struct mx_resolver *r)
 		for (uint32_t b = 0; b < p->layers[i].n_blocks; b++)
 			if ((st = resolve_block(r, &p->layers[i].blocks[b], i, out++)) != MX_OK)
 				return st;
-	st = r->limits->rank ? MX_OK : mx_resolve_unused(r); /* the first rank uses every tensor */
+	st = m->head.on ? resolve_head(r, out) : MX_OK;
+	if (st == MX_OK && !r->limits->rank) /* the first rank uses every tensor */
+		st = mx_resolve_unused(r);
 	return st == MX_OK ? mx_resolve_totals(r) : st;
 }
 

@@ -83,6 +83,17 @@ struct mx_model_aside {
 	struct mx_weight out;
 };
 
+/* The head for multi-token prediction, see struct mx_plan_head. CPUs only. Its entries of a page
+ * are at the position of the token that they predict from, and so depend on no token behind it. */
+struct mx_model_head {
+	bool on;
+	struct mx_weight projection; /* [width, 2 width] */
+	struct mx_model_norm embed_norm, hidden_norm, final_norm;
+	/* Where in a page the model's hidden states of its last two positions are: f32 [2, width],
+	 * that of position p at p % 2. A sequence that resumes behind the page goes on from them. */
+	size_t page_offset;
+};
+
 struct mx_model_block {
 	enum mx_block_kind kind;
 	struct mx_model_norm norm, post_norm;
@@ -186,8 +197,9 @@ struct mx_model {
 	float embed_scale;
 	struct mx_model_inputs inputs;
 	struct mx_model_norm embed_norm, final_norm; /* embed_norm: weight NULL = none */
-	struct mx_model_block *blocks;               /* [n_blocks] of all layers, in order */
-	uint32_t n_blocks;
+	struct mx_model_block *blocks; /* [n_blocks] of all layers, in order; those of the head last */
+	uint32_t n_blocks, n_own;      /* n_own: without those of the head */
+	struct mx_model_head head;
 	struct mx_model_group groups[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_groups;
 	const struct mx_model_mixer **lookahead; /* mixers with pages and MX_MIXER_EXTENT */
@@ -244,6 +256,7 @@ struct mx_model_limits {
 	int kv_dtype;         /* as in struct mx_engine_config */
 	int weight_bits;      /* likewise */
 	bool copy_weights;    /* likewise */
+	bool head;            /* the head for multi-token prediction is used */
 };
 
 /* Finds and checks all tensors and mixers of the plan; the mixers are asked for this `device`. *out

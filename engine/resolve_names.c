@@ -159,7 +159,14 @@ mx_status mx_resolve_unused(struct mx_resolver *r)
 			                  t->name, layer, p->n_layers);
 		/* a tied model may have a copy of its embedding */
 		bool head = p->lm_head == p->embed && matches("*lm_head.weight", t->name);
+		bool of_head =
+			m->head.on && matches(p->head.tensors, t->name) && !in_list(p->head.unused, t->name);
 		bool scale = p->quant.method && in_list(quantised_skipped, t->name);
+		if (of_head && !scale && !in_list(always_skipped, t->name))
+			return mx_fail_at(r->err, MX_E_FORMAT, t->file,
+			                  "tensor '%.160s' is not of a head for multi-token prediction that "
+			                  "config.json describes (%s)",
+			                  t->name, p->family);
 		if (!more && !head && !scale && !in_list(always_skipped, t->name) &&
 		    !in_list(p->skipped, t->name))
 			return mx_fail_at(r->err, MX_E_FORMAT, t->file,

@@ -132,6 +132,13 @@ static mx_status add_up(struct mx_resolver *r, uint32_t b, struct mx_model_mixer
 	return add_to_group(r, x, page, slot, snapshot);
 }
 
+/* Gives the head its place in pages for hidden states. */
+static void add_head(struct mx_model *m, size_t align)
+{
+	m->head.page_offset = m->page_bytes;
+	m->page_bytes += mx_round_up(2 * (size_t)m->plan->width * sizeof(float), align);
+}
+
 mx_status mx_resolve_totals(struct mx_resolver *r)
 {
 	struct mx_model *m = r->model;
@@ -146,6 +153,8 @@ mx_status mx_resolve_totals(struct mx_resolver *r)
 		for (uint32_t i = 0; i < m->blocks[b].n_mixers && st == MX_OK; i++)
 			st = add_up(r, b, &m->blocks[b].mixers[i]);
 	}
+	if (m->head.on && st == MX_OK)
+		add_head(m, r->device->info.align);
 	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
 		struct mx_model_group *group = &m->groups[g];
 		group->instances = mx_arena_alloc(&m->arena, group->n * sizeof *group->instances);

@@ -130,6 +130,24 @@ struct mx_plan_layer {
 	uint32_t n_blocks;
 };
 
+/* A head that predicts a further token (DeepSeek-AI 2024, arXiv:2412.19437, section 2.2): a layer
+ * behind the model's. At the position of token t, which follows hidden state h of the model (after
+ * its final norm), its layer's input is
+ *     projection [embed_norm(embedding of t) | hidden_norm(h)]
+ * and final_norm of the layer's output, by the model's lm_head, gives the logits of the token after
+ * t. Used again, it takes its own normed output for h. Full names; norms of the plan's kind, the
+ * projection [width, 2 width]. */
+struct mx_plan_head {
+	/* n = 0: the model has none, or (n > 1) several, which are not used. */
+	uint32_t n;
+	/* Its mixers let no later position see the first, which has no h (skip_first). */
+	const struct mx_plan_layer *layer;
+	const char *projection, *embed_norm, *hidden_norm, *final_norm;
+	/* Names of all its tensors, as in mx_plan.skipped; of these `unused` are of no use: copies. */
+	const char *tensors;
+	const char *const *unused; /* ended by NULL */
+};
+
 /* What layers get of a token beside its hidden states (Gemma 4's per-layer embeddings): layer i
  * elements i width .. (i + 1) width - 1 of
  *     (norm(projection x / sqrt(width of the model)) + sqrt(width) embed[token]) / sqrt(2)
@@ -193,6 +211,7 @@ struct mx_plan {
 	 * those that cannot (longrope); 0 = none. The prefix cache keeps them apart. */
 	uint32_t long_from;
 	const struct mx_plan_layer *layers;
+	struct mx_plan_head head; /* layer n_layers */
 
 	/* From generation_config.json, else config.json. */
 	const int32_t *eos; /* [n_eos] */

@@ -200,6 +200,21 @@ mx_status mx_hidden_act_check(const struct mx_plan_build *b, const struct mx_sco
 mx_status mx_mlp_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                              struct mx_mlp_spec *out);
 
+/* Names of the tensors of a head for multi-token prediction; see struct mx_plan_head. Those of its
+ * layer begin with `layers` and `index`, the others with `prefix`. */
+struct mx_head_names {
+	const char *prefix, *layers;
+	uint32_t index;
+	const char *projection, *embed_norm, *hidden_norm, *final_norm;
+	const char *const *unused; /* full names, ended by NULL; NULL = none */
+};
+
+/* Makes the plan's head, one of `n`: a layer of attention, of the mixer `attention` with a
+ * feed-forward. plan_head.c */
+mx_status mx_plan_head_fill(const struct mx_plan_build *b, const struct mx_head_names *names,
+                            uint32_t n, const struct mx_plan_mixer *attention,
+                            const struct mx_mlp_spec *mlp);
+
 /* Allocates n zeroed layers in the arena and sets them as the plan's. */
 mx_status mx_plan_layers_alloc(const struct mx_plan_build *b, uint32_t n,
                                struct mx_plan_layer **out);

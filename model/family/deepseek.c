@@ -2,8 +2,8 @@
 /*
  * Transformers with latent attention and mixtures of experts: DeepSeek-V2, DeepSeek-V3 (also R1),
  * Kimi K2, which is built like it, GLM 4.7 Flash, Mistral Small 4, and Youtu-LLM, which has no
- * experts. Tensors of multi-token prediction are not
- * used.
+ * experts. Some come with a head for
+ * multi-token prediction.
  *
  * The norms of latents have an epsilon of 1e-6 whatever rms_norm_eps says, as in transformers.
  */
@@ -19,6 +19,10 @@ static mx_status read_dense(const struct mx_plan_build *b, const struct mx_scope
 {
 	const json_t *types = mx_scope_get(scope, "mlp_layer_types");
 	const char *type = json_string_value(json_array_get(types, layer));
+	if (types && layer == json_array_size(types)) { /* the head */
+		*out = false;
+		return MX_OK;
+	}
 	if (types && !(type && (!strcmp(type, "dense") || !strcmp(type, "sparse"))))
 		return mx_fail(b->err, MX_E_UNSUPPORTED,
 		               "mlp_layer_types[%u]: '%.60s' is neither dense nor sparse", layer,
@@ -135,6 +139,39 @@ mx_status mx_deepseek_layers(struct mx_plan_build *b, const struct mx_plan_mixer
 	return s;
 }
 
+/* Describes the head for multi-token prediction, which is stored as one more layer, with copies of
+ * the embedding and of lm_head. */
+static mx_status deepseek_head(const struct mx_plan_build *b, const struct mx_plan_mixer *mla)
+{
+	const struct mx_scope scope = {.where = "", .outer = b->config};
+	const uint32_t index = b->plan->n_layers;
+	const char **unused = mx_arena_alloc(b->arena, 3 * sizeof *unused);
+	const struct mx_head_names names = {
+		.prefix = mx_plan_layer_name(b, index, "", ""),
+		.layers = b->family->names->layers,
+		.index = index,
+		.projection = "eh_proj.weight",
+		.embed_norm = "enorm.weight",
+		.hidden_norm = "hnorm.weight",
+		.final_norm = "shared_head.norm.weight",
+		.unused = unused,
+	};
+	struct mx_mlp_spec mlp = {0};
+	int64_t n = 0;
+	mx_status s =
+		mx_scope_int(&scope, "num_nextn_predict_layers", 0, MX_PLAN_MAX_LAYERS, 0, &n, b->err);
+	if (s || !n)
+		return s;
+	if (unused) {
+		unused[0] = mx_plan_layer_name(b, index, "embed_tokens.weight", "");
+		unused[1] = mx_plan_layer_name(b, index, "shared_head.head.weight", "");
+	}
+	if (!unused || !unused[0] || !unused[1] || !names.prefix)
+		return mx_plan_no_memory(b);
+	s = b->family->mlp(b, &scope, index, &mlp);
+	return s ? s : mx_plan_head_fill(b, &names, (uint32_t)n, mla, &mlp);
+}
+
 static mx_status layers_of(struct mx_plan_build *b, struct mx_mla_config defaults)
 {
 	const struct mx_scope scope = {.where = "", .outer = b->config};
@@ -145,7 +182,9 @@ static mx_status layers_of(struct mx_plan_build *b, struct mx_mla_config default
 		s = mx_scope_bool(&scope, "rope_interleave", true, &defaults.pairs, b->err);
 	if (!s)
 		s = mx_mla_config_read(b, &scope, &defaults, &mla);
-	return s ? s : mx_deepseek_layers(b, &mla, NULL);
+	if (!s)
+		s = mx_deepseek_layers(b, &mla, NULL);
+	return s ? s : deepseek_head(b, &mla);
 }
 
 static mx_status deepseek_layers(struct mx_plan_build *b)

@@ -2,7 +2,7 @@
 /*
  * Qwen3-Next and the text of Qwen3.5, dense and with experts: layers of gated delta net, and every
  * so many one of attention with an output gate. Norms multiply by 1 + w, but for the delta net's.
- * The heads that Qwen trained for predicting further tokens are not used.
+ * They come with a head for multi-token prediction.
  */
 #include <string.h>
 
@@ -83,6 +83,31 @@ static mx_status is_attention(const struct mx_plan_build *b, const struct mx_sco
 	return MX_OK;
 }
 
+/* Describes the head for multi-token prediction: a layer of attention. */
+static mx_status qwen_head(const struct mx_plan_build *b, const struct mx_scope *scope,
+                           const struct mx_plan_mixer *attention)
+{
+	static const struct mx_head_names names = {
+		.prefix = "mtp.",
+		.layers = "mtp.layers.",
+		.projection = "fc.weight",
+		.embed_norm = "pre_fc_norm_embedding.weight",
+		.hidden_norm = "pre_fc_norm_hidden.weight",
+		.final_norm = "norm.weight",
+	};
+	struct mx_mlp_spec mlp = {0};
+	int64_t n = 1;
+	bool own_embedding = false;
+	mx_status s =
+		mx_scope_int(scope, "mtp_num_hidden_layers", 0, MX_PLAN_MAX_LAYERS, 1, &n, b->err);
+	if (!s)
+		s = mx_scope_bool(scope, "mtp_use_dedicated_embeddings", false, &own_embedding, b->err);
+	if (s || !n || own_embedding)
+		return s;
+	s = b->family->mlp(b, scope, names.index, &mlp);
+	return s ? s : mx_plan_head_fill(b, &names, (uint32_t)n, attention, &mlp);
+}
+
 static mx_status qwen_layers(struct mx_plan_build *b)
 {
 	static const char *const plus_one[] = {"q_norm.weight", "k_norm.weight", NULL};
@@ -123,7 +148,7 @@ static mx_status qwen_layers(struct mx_plan_build *b)
 		if (!s)
 			s = mx_plan_layer_fill(b, &spec, &layers[i]);
 	}
-	return s;
+	return s ? s : qwen_head(b, &scope, &attention);
 }
 
 /* ---- feed-forwards ---- */

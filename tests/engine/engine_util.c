@@ -296,12 +296,12 @@ static void add_drafts(struct mx_engine *e, const struct mx_engine_info *info, c
 	item->n_draft = n;
 }
 
-/* Copies a proposal, and changes one of its drafts now and then. */
+/* Copies a proposal for a sequence of len tokens, and changes one of its drafts now and then. */
 static void take_proposal(const struct mx_engine_info *info, const struct job *j, struct run *r,
-                          struct mx_step_item *item)
+                          uint32_t len, struct mx_step_item *item)
 {
 	for (uint32_t i = 0; i < item->n_draft; i++)
-		r->draft[i] = item->draft[i];
+		r->draft[i] = j->guess && draw(r, 6) ? j->guess[len + i] : item->draft[i];
 	r->right = j->certain && draw(r, 2) ? draw(r, item->n_draft + 1) : item->n_draft;
 	if (r->right < item->n_draft)
 		r->draft[r->right] = (int32_t)(((uint32_t)r->draft[r->right] + 1) % info->vocab);
@@ -321,7 +321,7 @@ static void propose(struct mx_engine *e, const struct mx_engine_info *info, cons
 		e->ops->tokens(items[i].seq, &len, &computed);
 		assert_int_equal(e->ops->reserve(e, items[i].seq, computed + items[i].n + items[i].n_draft),
 		                 MX_OK);
-		take_proposal(info, &jobs[which[i]], &runs[which[i]], &items[i]);
+		take_proposal(info, &jobs[which[i]], &runs[which[i]], len, &items[i]);
 	}
 }
 

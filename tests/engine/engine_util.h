@@ -79,7 +79,8 @@ struct job {
 	/* [total] guesses of the sequence's tokens: drafts are those, of random lengths, most of them
 	 * unchanged. NULL = there are no drafts. */
 	const int32_t *guess;
-	bool propose; /* drafts are those of the engine's source, of random lengths */
+	bool propose; /* drafts are those of the engine's source, of random lengths; with `guess` most
+	               * of them are replaced by guesses */
 	/* The source is never wrong: of some proposals one draft is changed, and exactly those in front
 	 * of it must be kept. */
 	bool certain;

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests heads for multi-token prediction, on the checkpoints *-mtp of tests/golden/models: their
+ * log-probabilities are those of the reference (heads.json, README-mtp.md), and the same bits in
+ * any company, with chunks, prefix hits, preemptions and drafts that were taken back; since a wrong
+ * head changes no token, nothing else would show it. And tokens are those without drafts.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "device/cpu/cpu.h"
+#include "engine/model_engine.h"
+#include "tests/engine/engine_util.h"
+#include "tests/rng.h"
+
+enum { VOCAB = 128, MAX_PROMPT = 200, CASES = 6, STEPS = 4, DRAFTS = 3 };
+
+/* Of f32 checkpoints: ten times less than the bar for models. */
+#define TOLERANCE 1e-4
+
+static const char *const models[] = {"deepseek_v3-mtp", "qwen3_5-mtp", "qwen3_5_moe-mtp",
+                                     "qwen3_next-mtp"};
+enum { N_MODELS = sizeof models / sizeof *models };
+
+static const char *folder(const char *model)
+{
+	static char path[4400];
+	const char *src = getenv("srcdir");
+	snprintf(path, sizeof path, "%s/tests/golden/models/%s", src ? src : ".", model);
+	return path;
+}
+
+static struct mx_engine_config head_config(void)
+{
+	struct mx_engine_config c = loaded_config();
+	c.speculation = MX_SPECULATION_MTP;
+	c.draft_tokens = MX_MAX_DRAFT;
+	c.max_context = 512;
+	return c;
+}
+
+static void watch(struct mx_engine *e, void (*probe)(void *, const struct mx_seq *, const float *),
+                  void *arg)
+{
+	struct mx_model_engine *m = (struct mx_model_engine *)e;
+	m->head_probe = probe;
+	m->head_probe_arg = arg;
+}
+
+/* Returns how many drafts of a proposal are in front of the one whose logits are seen. */
+static uint32_t place_of(const struct mx_seq *s)
+{
+	return s->n - s->computed - 1;
+}
+
+/* ---- the reference ---- */
+
+struct expected {
+	int32_t prompt[MAX_PROMPT];
+	uint32_t n;
+	json_t *drafts;
+	uint32_t seen; /* compared logits */
+};
+
+struct golden {
+	struct expected cases[CASES];
+	uint32_t stride;
+	double worst;
+};
+
+static double log_sum(const float *x)
+{
+	double top = -INFINITY, sum = 0;
+	for (int i = 0; i < VOCAB; i++)
+		top = fmax(top, (double)x[i]);
+	for (int i = 0; i < VOCAB; i++)
+		sum += exp((double)x[i] - top);
+	return top + log(sum);
+}
+
+/* Compares logits with what the reference has for them, if it does. */
+static void compare(void *arg, const struct mx_seq *s, const float *logits)
+{
+	struct golden *g = arg;
+	struct expected *c = g->cases;
+	while (c->prompt != s->tokens.prompt)
+		c++;
+	uint32_t k = place_of(s), step = s->computed - c->n;
+	json_t *draft = json_array_get(json_array_get(c->drafts, step), k);
+	if (!draft)
+		return;
+	json_t *list = json_object_get(draft, "logprobs");
+	double sum = log_sum(logits);
+	int32_t best = 0;
+	for (int32_t i = 0; i < VOCAB; i++)
+		best = logits[i] > logits[best] ? i : best;
+	assert_int_equal(json_array_size(list), VOCAB / g->stride);
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		double error =
+			fabs((double)logits[i * g->stride] - sum - json_number_value(json_array_get(list, i)));
+		if (!(error < TOLERANCE))
+			fail_msg("prompt of %u, %u tokens behind it, draft %u: token %zu: %.6f, not %.6f", c->n,
+			         step, k, i * g->stride, (double)logits[i * g->stride] - sum,
+			         json_number_value(json_array_get(list, i)));
+		g->worst = fmax(g->worst, error);
+	}
+	assert_int_equal(best, json_integer_value(json_object_get(draft, "token")));
+	c->seen++;
+}
+
+static void read_golden(const char *model, json_t **out_json, struct golden *out)
+{
+	char path[4500];
+	snprintf(path, sizeof path, "%s/heads.json", folder(model));
+	json_t *json = json_load_file(path, 0, NULL), *list = json_object_get(json, "cases");
+	assert_int_equal(json_array_size(list), CASES);
+	*out = (struct golden){0};
+	out->stride = (uint32_t)json_integer_value(json_object_get(json, "stride"));
+	for (uint32_t i = 0; i < CASES; i++) {
+		struct expected *c = &out->cases[i];
+		json_t *prompt = json_object_get(json_array_get(list, i), "prompt");
+		c->n = (uint32_t)json_array_size(prompt);
+		assert_true(c->n >= 1 && c->n <= MAX_PROMPT);
+		for (uint32_t k = 0; k < c->n; k++)
+			c->prompt[k] = (int32_t)json_integer_value(json_array_get(prompt, k));
+		c->drafts = json_object_get(json_array_get(list, i), "drafts");
+	}
+	*out_json = json;
+}
+
+static void check_golden(const char *model)
+{
+	struct mx_engine_config c = head_config();
+	static struct golden g;
+	struct loaded l;
+	json_t *json;
+	read_golden(model, &json, &g);
+	c.prefix_cache = false;
+	loaded_start(folder(model), &c, &l);
+	watch(l.engine, compare, &g);
+	for (uint32_t chunk = 512; chunk; chunk /= 16) {
+		struct job jobs[CASES];
+		struct outcome out[CASES];
+		for (uint32_t i = 0; i < CASES; i++) {
+			jobs[i] = make_job(g.cases[i].prompt, g.cases[i].n, g.cases[i].n + 16);
+			jobs[i].sampling.temperature = 0;
+			jobs[i].propose = true;
+		}
+		run_jobs(l.engine, jobs, CASES, chunk, out);
+		for (uint32_t i = 0; i < CASES; i++)
+			outcome_free(&out[i]);
+	}
+	for (uint32_t i = 0; i < CASES; i++)
+		assert_true(g.cases[i].seen >= STEPS * DRAFTS / 2);
+	print_message("  %-16s worst error %.2e\n", model, g.worst);
+	loaded_close(&l);
+	json_decref(json);
+}
+
+static void test_logits_are_the_references(void **state)
+{
+	(void)state;
+	enum mx_isa best = mx_cpu_isa();
+	for (int isa = MX_ISA_PORTABLE; isa <= (int)best; isa++) {
+		if (isa != MX_ISA_PORTABLE && isa != (int)best)
+			continue;
+		print_message("%s\n", mx_isa_name((enum mx_isa)isa));
+		setenv("MIXD_ISA", mx_isa_name((enum mx_isa)isa), 1);
+		for (int i = 0; i < N_MODELS; i++)
+			check_golden(models[i]);
+	}
+	unsetenv("MIXD_ISA");
+}
+
+/* ---- the same bits ---- */
+
+enum { BATCH = 12, MOST = 200 };
+
+/* What the head said of a request, by computed tokens and place in a proposal. */
+struct said {
+	uint64_t hash[MOST][MX_MAX_DRAFT]; /* 0 = nothing yet */
+};
+
+struct batch {
+	int32_t prompts[BATCH][MOST];
+	struct job jobs[BATCH];
+	struct outcome expect[BATCH], got[BATCH];
+	struct said said[BATCH];
+	uint32_t again; /* logits that were seen before */
+};
+
+static uint64_t hash_of(const float *logits)
+{
+	uint64_t h = 1469598103934665603u;
+	const unsigned char *p = (const unsigned char *)logits;
+	for (size_t i = 0; i < VOCAB * sizeof *logits; i++)
+		h = (h ^ p[i]) * 1099511628211u;
+	return h | 1;
+}
+
+/* Notes the logits; fails if others were noted for the same place before. */
+static void note(void *arg, const struct mx_seq *s, const float *logits)
+{
+	struct batch *b = arg;
+	uint32_t i = 0, k = place_of(s);
+	while (b->prompts[i] != s->tokens.prompt)
+		i++;
+	uint64_t *said = &b->said[i].hash[s->computed][k], now = hash_of(logits);
+	if (*said && *said != now)
+		fail_msg("request %u, prompt of %u: the head says something else behind %u tokens and %u "
+		         "drafts",
+		         i, s->n_prompt, s->computed, k);
+	b->again += *said != 0;
+	*said = now;
+}
+
+/* Makes a request that begins like others. */
+static void make_request(struct batch *b, uint32_t i, struct rng *rng)
+{
+	uint32_t n = 1 + rng_below(rng, i % 3 ? 50 : 140), shared = n * 2 / 3;
+	make_tokens(b->prompts[i], n, VOCAB, (uint32_t)rng_below(rng, 1000));
+	make_tokens(b->prompts[i], shared, VOCAB, 7);
+	b->jobs[i] = make_job(b->prompts[i], n, n + 2 + rng_below(rng, 40));
+	struct mx_sampling *s = &b->jobs[i].sampling;
+	s->seed = rng_below(rng, 1000);
+	s->temperature = rng_below(rng, 3) ? 0.5f : 0;
+	s->repetition_penalty = rng_below(rng, 3) ? 1 : 1.3f;
+	s->frequency_penalty = rng_below(rng, 3) ? 0 : 0.4f;
+	b->jobs[i].logprobs = (int32_t)rng_below(rng, 3);
+	b->jobs[i].start = rng_below(rng, 6);
+	b->jobs[i].propose = true;
+}
+
+/* Runs the batch and compares: tokens and log-probabilities with those without drafts, and the
+ * head's logits with those before. Returns the tokens found in the prefix cache. */
+static uint32_t check_again(struct mx_engine *e, struct batch *b, uint32_t chunk)
+{
+	uint32_t cached = 0, accepted = 0;
+	run_jobs(e, b->jobs, BATCH, chunk, b->got);
+	for (uint32_t i = 0; i < BATCH; i++) {
+		assert_same(&b->got[i], &b->expect[i]);
+		cached += b->got[i].cached;
+		accepted += b->got[i].accepted;
+		outcome_free(&b->got[i]);
+	}
+	if (b->jobs[0].guess)
+		assert_true(accepted > BATCH);
+	return cached;
+}
+
+static void test_any_way_has_the_same_bits(void **state)
+{
+	(void)state;
+	static struct batch b;
+	const char *given = getenv("MIXD_TEST_SEED");
+	uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+	struct rng rng = {seed * 2 + 1};
+	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
+	for (int m = 0; m < N_MODELS; m++) {
+		struct mx_engine_config c = head_config();
+		struct mx_engine_usage usage;
+		struct loaded plain, l;
+		uint32_t cached = 0;
+		memset(&b, 0, sizeof b);
+		c.threads = m % 2 ? 2 : 1;
+		loaded_start(folder(models[m]), &c, &l);
+		c.speculation = MX_SPECULATION_NONE; /* the head is left out */
+		loaded_start(folder(models[m]), &c, &plain);
+		watch(l.engine, note, &b);
+		for (uint32_t i = 0; i < BATCH; i++) { /* whole prompts, nothing cached */
+			make_request(&b, i, &rng);
+			b.jobs[i].no_prefix_cache = true;
+			run_jobs(plain.engine, &b.jobs[i], 1, 512, &b.expect[i]);
+			run_jobs(l.engine, &b.jobs[i], 1, 512, &b.got[i]);
+			assert_same(&b.got[i], &b.expect[i]);
+			outcome_free(&b.got[i]);
+		}
+		for (uint32_t round = 0; round < 4; round++) {
+			static const uint32_t chunks[] = {13, 512, 1, 64};
+			for (uint32_t i = 0; i < BATCH; i++) {
+				b.jobs[i].no_prefix_cache = false;
+				b.jobs[i].guess = round % 2 ? b.expect[i].tokens : NULL;
+				b.jobs[i].preempt = rng_below(&rng, 3) || round == 2 ? 0 : 15 + rng_below(&rng, 9);
+			}
+			cached += check_again(l.engine, &b, chunks[round]);
+		}
+		print_message("  %-16s %u logits again, %u tokens cached\n", models[m], b.again, cached);
+		assert_true(b.again > 200 && cached > 200);
+		l.engine->ops->usage(l.engine, &usage);
+		assert_int_equal(usage.pages_used + usage.slots_used, 0);
+		for (uint32_t i = 0; i < BATCH; i++)
+			outcome_free(&b.expect[i]);
+		loaded_close(&l);
+		loaded_close(&plain);
+	}
+}
+
+/* ---- what can be planned ---- */
+
+static void expect_failure(const char *dir, const struct mx_engine_config *c, const char *text)
+{
+	struct loaded l;
+	struct mx_memory_plan plan;
+	struct mx_err err = {0};
+	loaded_open(dir, &l);
+	assert_int_not_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, c, &plan, &err), MX_OK);
+	if (!strstr(err.text, text))
+		fail_msg("%s: '%s' has no '%s'", dir, err.text, text);
+	loaded_close(&l);
+}
+
+static void test_missing_heads_are_named(void **state)
+{
+	(void)state;
+	struct mx_engine_config c = head_config();
+	char dir[64];
+	expect_failure(folder("qwen3_5"), &c, "no tensor 'mtp.fc.weight'");
+	expect_failure(folder("deepseek_v3"), &c, "model.layers.3.");
+	expect_failure(folder("llama"), &c, "has no head");
+	make_checkpoint(dir,
+	                "{\"model_type\":\"qwen3_5_text\",\"hidden_size\":32,\"num_hidden_layers\":1,"
+	                "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":16,"
+	                "\"layer_types\":[\"full_attention\"],\"intermediate_size\":32,"
+	                "\"vocab_size\":64,\"mtp_num_hidden_layers\":2}",
+	                MX_F32, 5);
+	expect_failure(dir, &c, "2 heads");
+	mx_random_model_remove(dir);
+}
+
+static void test_memory_has_the_head(void **state)
+{
+	(void)state;
+	struct mx_engine_config c = head_config();
+	struct mx_memory_plan with, without;
+	struct loaded l;
+	loaded_open(folder("deepseek_v3-mtp"), &l);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &with, NULL), MX_OK);
+	c.speculation = MX_SPECULATION_NONE;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &without, NULL), MX_OK);
+	assert_int_equal(with.mixers[0].layers, without.mixers[0].layers + 1);
+	assert_int_equal(with.head_page, with.page_bytes - without.page_bytes);
+	assert_int_equal(without.head_page, 0);
+	/* a layer, and two hidden states */
+	assert_true(with.page_bytes >= without.page_bytes / 3 * 4 + 2 * 32 * sizeof(float));
+	assert_true(with.weights_mapped > without.weights_mapped);
+	assert_true(with.scratch > without.scratch);
+	loaded_close(&l);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_logits_are_the_references),
+		cmocka_unit_test(test_any_way_has_the_same_bits),
+		cmocka_unit_test(test_missing_heads_are_named),
+		cmocka_unit_test(test_memory_has_the_head),
+	};
+	mx_log_set_level(MX_LOG_WARNING);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
