@@ -6,6 +6,9 @@
 /* Weight of a new sample in the means of times. One slow step counts as twice the mean at most. */
 #define NEW_SAMPLE 0.15
 #define SLOW       2.0
+/* Of so many first samples the least is the time: other work makes steps slower, none faster, and a
+ * number of drafts that seems not to pay is seldom measured again. */
+#define FIRST_SAMPLES 4
 
 /* Odds of drafts that were all kept. More could not be told apart after some drafts (CLASSES). */
 #define MOST_ODDS 0.99
@@ -188,8 +191,9 @@ static void probe_sequences(struct mx_draft_policy *p, struct mx_draft_odds *con
 	double draft = time_of(expected, (drafts + 1.0) / n) - before;
 	p->without = drafts ? 0 : p->without + 1;
 	p->probing_ns += PROBE_SHARE * step;
-	if (p->probing_ns > step) /* no more in a row than a step's worth */
-		p->probing_ns = step;
+	/* no more in a row than a step's worth, or than one draft takes */
+	if (p->probing_ns > step && p->probing_ns > draft)
+		p->probing_ns = step > draft ? step : draft;
 	for (uint32_t i = 0; i < n; i++) {
 		if (!odds[i] || out[i])
 			continue;
@@ -252,10 +256,14 @@ void mx_draft_policy_observe(struct mx_draft_policy *p, uint32_t n_decode, uint3
 	c->steps++;
 	if (k > MX_DRAFT_MOST || (n_draft && (!(step > 0) || drafts < LEAST_DRAFTS)))
 		return;
-	bool first = !(c->at[k].ns > 0);
-	/* One slow step must not end all drafts: at first a draft takes no more than two tokens. */
-	double most = !first ? SLOW * (double)c->at[k].ns : k ? step * (1 + SLOW * drafts) : all;
-	move(&c->at[k].ns, all < most ? all : most, first);
-	move(&c->at[k].drafts, drafts, first);
+	uint32_t before = c->at[k].samples;
+	bool early = before < FIRST_SAMPLES;
 	c->at[k].seen = c->steps;
+	c->at[k].samples += early;
+	if (before && early && all >= (double)c->at[k].ns)
+		return;
+	/* One slow step must not end all drafts: at first a draft takes no more than two tokens. */
+	double most = before ? SLOW * (double)c->at[k].ns : k ? step * (1 + SLOW * drafts) : all;
+	move(&c->at[k].ns, all < most ? all : most, early);
+	move(&c->at[k].drafts, drafts, early);
 }

@@ -14,6 +14,9 @@
  * Drafts are added in the order of their probability, those of about the same at a time; of all
  * these numbers of drafts the best is taken.
  *
+ * A time that was measured a few times only is the least of these: other work on the host makes
+ * steps slower, and what seems not to pay is seldom measured again.
+ *
  * What is not used is not measured. So one step in 64 has no drafts; half is believed of what a
  * number of drafts added that was not used for long; and sequences that get none are given one now
  * and then, in at most a hundredth of the time: one that had none for 64 steps, or any if none had
@@ -36,9 +39,10 @@
 struct mx_draft_costs {
 	/* [k] of steps with more than k - 1, at most k drafts a sequence; [0]: without drafts */
 	struct {
-		float drafts;  /* mean number of drafts a sequence */
-		float ns;      /* mean time; 0 = unknown */
-		uint32_t seen; /* value of `steps` when it was measured last */
+		float drafts;     /* mean number of drafts a sequence */
+		float ns;         /* mean time; 0 = unknown */
+		uint32_t seen;    /* value of `steps` when it was measured last */
+		uint32_t samples; /* measured so often; counts the first ones only */
 	} at[MX_DRAFT_MOST + 1];
 	uint32_t steps; /* measured steps */
 };

@@ -185,6 +185,35 @@ static void none_while_the_batch_changes(void **state)
 	assert_near(&w, 0.98 * run(&w, 0));
 }
 
+/* The first step with a draft takes far longer than others do: other work ran on the host. Drafts
+ * that pay are found nevertheless, though one of them takes more than a step would without. */
+static void a_slow_first_step_ends_no_drafts(void **state)
+{
+	(void)state;
+	enum { ALL = 600 };
+	struct mx_draft_odds odds = {0}, *pointer = &odds;
+	struct mx_draft_policy p;
+	struct rng g = {5};
+	uint32_t tried = 0, drafted = 0;
+	mx_draft_policy_init(&p, 3);
+	for (uint32_t step = 0; step < ALL; step++) {
+		uint32_t n;
+		mx_draft_policy_lengths(&p, &pointer, 1, &n);
+		uint32_t kept = 0;
+		while (kept < n && rng_below(&g, 10))
+			kept++;
+		if (n)
+			mx_draft_policy_count(&p, &odds, n, kept);
+		double ns = 36e6 * (1 + 0.11 * n), proposing = 36e6 * 0.32 * n;
+		if (n && !tried++)
+			ns *= 2;
+		mx_draft_policy_observe(&p, 1, n, (uint64_t)ns, (uint64_t)proposing);
+		drafted += step >= ALL / 2 && n > 0;
+	}
+	print_message("%u of %u steps have drafts\n", drafted, ALL / 2);
+	assert_true(drafted > ALL / 2 * 9 / 10);
+}
+
 /* Sequences whose drafts are right get them, and others do not. */
 static void each_sequence_has_its_own_length(void **state)
 {
@@ -217,6 +246,7 @@ int main(void)
 		cmocka_unit_test(lengths_stop_before_a_jump),
 		cmocka_unit_test(a_draft_model_costs_time),
 		cmocka_unit_test(none_while_the_batch_changes),
+		cmocka_unit_test(a_slow_first_step_ends_no_drafts),
 		cmocka_unit_test(each_sequence_has_its_own_length),
 		cmocka_unit_test(lengths_follow_a_change),
 	};
