@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a checkpoint with random bf16 weights, and the same weights as GGUF for the peer.
 
-    bench/engine/make-model.py 110m|1b|1.1b|8b|mamba2-130m|mamba2-2.7b DIR [--gguf FILE]
+    bench/engine/make-model.py 110m|1b|1.1b|8b|mamba2-130m|mamba2-2.7b|qwen3.5-0.8b DIR [--gguf FILE]
 
 Shapes: 110m = 12 layers of 768, 12 heads of 64, feed-forward 2048, 32,000 tokens, tied (109.5 M
 parameters); 1.1b = 22 layers of 2048, 32 query and 4 KV heads of 64, feed-forward 5632, 32,000
 tokens, untied (TinyLlama's); 1b = 16 layers of 2048, 32 query and 8 KV heads of 64, feed-forward 8192, 128,256
 tokens, tied (Llama 3.2's); 8b = 32 layers of 4096, 32 query and 8 KV heads of 128, feed-forward 14336, 128,256
 tokens, untied (Llama 3's), context 131,072; mamba2-130m = Mamba-2's smallest, 24 layers of 768, 24 heads of 64, state of
-128, 50,288 tokens, tied; mamba2-2.7b = its largest, 64 layers of 2560, 80 heads of 64. Every weight has a magnitude between 2^-7 and 2^-5 and a random sign, so
+128, 50,288 tokens, tied; mamba2-2.7b = its largest, 64 layers of 2560, 80 heads of 64; qwen3.5-0.8b = a hybrid of that class, 24 layers of
+1024, each fourth of attention with 8 query and 2 KV heads of 256, the others gated delta nets of 16 heads of 128,
+feed-forward 3584, 248,320 tokens, tied, with a head for multi-token prediction (no GGUF). Every weight has a magnitude between 2^-7 and 2^-5 and a random sign, so
 that no activation is subnormal: subnormal or zero data would run at another speed than real data.
 Standard library only.
 """
@@ -31,6 +33,8 @@ SHAPES = {
                         tied=True),
     "mamba2-2.7b": dict(width=2560, layers=64, heads=80, head_dim=64, state=128, groups=1, conv=4, vocab=50288,
                         tied=True),
+    "qwen3.5-0.8b": dict(width=1024, layers=24, heads=8, kv_heads=2, head_dim=256, linear_heads=16, linear_dim=128,
+                         conv=4, ffn=3584, vocab=248320, tied=True),
 }
 CONTEXT = 32768
 EPS = 1e-5
@@ -67,7 +71,7 @@ def bf16(x):
 def tensors(s):
     """(Hugging Face name, GGUF name, shape, value of all elements or None = random) in the order of the
     file; with random values a matrix, which GGUF has as bf16, else f32."""
-    return mamba2_tensors(s) if "state" in s else llama_tensors(s)
+    return (mamba2_tensors if "state" in s else qwen_tensors if "linear_heads" in s else llama_tensors)(s)
 
 
 def llama_tensors(s):
@@ -106,6 +110,50 @@ def mamba2_tensors(s):
         yield hf + "mixer.norm.weight", gg + "ssm_norm.weight", (inner,), 1
         yield hf + "mixer.out_proj.weight", gg + "ssm_out.weight", (d, inner), None
     yield "backbone.norm_f.weight", "output_norm.weight", (d,), 1
+
+
+def qwen_tensors(s):
+    d, inner, h = s["width"], s["linear_heads"] * s["linear_dim"], s["linear_heads"]
+    q, kv = s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"]
+
+    def feed_forward(hf):
+        yield hf + "post_attention_layernorm.weight", None, (d,), 0
+        yield hf + "mlp.gate_proj.weight", None, (s["ffn"], d), None
+        yield hf + "mlp.up_proj.weight", None, (s["ffn"], d), None
+        yield hf + "mlp.down_proj.weight", None, (d, s["ffn"]), None
+
+    def attention(hf):
+        yield hf + "input_layernorm.weight", None, (d,), 0
+        yield hf + "self_attn.q_proj.weight", None, (2 * q, d), None
+        yield hf + "self_attn.k_proj.weight", None, (kv, d), None
+        yield hf + "self_attn.v_proj.weight", None, (kv, d), None
+        yield hf + "self_attn.o_proj.weight", None, (d, q), None
+        yield hf + "self_attn.q_norm.weight", None, (s["head_dim"],), 0
+        yield hf + "self_attn.k_norm.weight", None, (s["head_dim"],), 0
+        yield from feed_forward(hf)
+
+    yield "model.embed_tokens.weight", None, (s["vocab"], d), None
+    for i in range(s["layers"]):
+        hf = f"model.layers.{i}."
+        if i % 4 == 3:
+            yield from attention(hf)
+            continue
+        yield hf + "input_layernorm.weight", None, (d,), 0
+        yield hf + "linear_attn.in_proj_qkv.weight", None, (3 * inner, d), None
+        yield hf + "linear_attn.in_proj_z.weight", None, (inner, d), None
+        yield hf + "linear_attn.in_proj_b.weight", None, (h, d), None
+        yield hf + "linear_attn.in_proj_a.weight", None, (h, d), None
+        yield hf + "linear_attn.conv1d.weight", None, (3 * inner, 1, s["conv"]), 0.25
+        yield hf + "linear_attn.dt_bias", None, (h,), -4
+        yield hf + "linear_attn.A_log", None, (h,), 0
+        yield hf + "linear_attn.norm.weight", None, (s["linear_dim"],), 1
+        yield hf + "linear_attn.out_proj.weight", None, (d, inner), None
+        yield from feed_forward(hf)
+    yield "model.norm.weight", None, (d,), 0
+    yield "mtp.fc.weight", None, (d, 2 * d), None
+    yield from attention("mtp.layers.0.")
+    for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
+        yield f"mtp.{name}.weight", None, (d,), 0
 
 
 def gguf_shape(s, name, shape):
@@ -168,6 +216,13 @@ def write_hf(s, seed, out):
         config = dict(architectures=["Mamba2ForCausalLM"], model_type="mamba2", num_heads=s["heads"],
                       head_dim=s["head_dim"], state_size=s["state"], n_groups=s["groups"], conv_kernel=s["conv"],
                       expand=s["heads"] * s["head_dim"] // s["width"], layer_norm_epsilon=EPS, **common)
+    elif "linear_heads" in s:
+        config = dict(architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", intermediate_size=s["ffn"],
+                      num_attention_heads=s["heads"], num_key_value_heads=s["kv_heads"], head_dim=s["head_dim"],
+                      max_position_embeddings=CONTEXT, full_attention_interval=4, mtp_num_hidden_layers=1,
+                      linear_num_key_heads=s["linear_heads"], linear_num_value_heads=s["linear_heads"],
+                      linear_key_head_dim=s["linear_dim"], linear_value_head_dim=s["linear_dim"],
+                      linear_conv_kernel_dim=s["conv"], **common)
     else:
         config = dict(architectures=["LlamaForCausalLM"], model_type="llama", intermediate_size=s["ffn"],
                       num_attention_heads=s["heads"], num_key_value_heads=s["kv_heads"], head_dim=s["head_dim"],
@@ -275,6 +330,8 @@ def main():
     ap.add_argument("--gguf")
     ap.add_argument("--seed", type=int, default=1)
     args = ap.parse_args()
+    if args.gguf and "linear_heads" in SHAPES[args.shape]:
+        ap.error(f"{args.shape}: no GGUF is written of this shape")
     write_hf(SHAPES[args.shape], args.seed, args.dir)
     if args.gguf:
         write_gguf(SHAPES[args.shape], args.seed, args.gguf)

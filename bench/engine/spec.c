@@ -4,18 +4,21 @@
  * proposing them costs, and what they gain at an imposed acceptance (imposed.h).
  *
  *   spec [-b SEQUENCES] [-k MOST_DRAFTS] [-n TOKENS] [-p PROMPT] [-t THREADS] [-r ROUNDS]
- *        [-d DRAFT_DIR] [-a PERCENT] [-s] DIR
+ *        [-d DRAFT_DIR | -m] [-a PERCENT] [-s] DIR
  *
  * The sequences' answers are computed once without drafts. Then they are computed again with drafts
  * that are right with a given probability each: of a source that costs nothing, or with -d of a
- * draft model that runs at its full cost. -a: at one acceptance only.
+ * draft model that runs at its full cost, with -m of the model's head for multi-token prediction
+ * likewise, whose part of a step without drafts counts as the model's. -a: at one acceptance only.
  *
  * Without -s the lengths are fixed. For each it prints the times of a step and of proposing beside
  * a step without drafts, and for each acceptance the gain in tokens a second, and in brackets what
  * the times foretell: (1 - a^(k+1)) / (1 - a) tokens a step.
  *
- * With -s the scheduler chooses the lengths. For each acceptance it prints tokens a second with and
- * without speculation, by turns, medians of ROUNDS, and the mean length; the first round warms up.
+ * With -s the scheduler chooses the lengths. For each acceptance it prints tokens a second without
+ * and with speculation, medians of ROUNDS, and the mean length; the first round warms up. A round
+ * runs without, with, and without again. The gain is over the mean of the two; `again` is what the
+ * second was of the first: gains say no more than that is far from 1.
  */
 #include <math.h>
 #include <pthread.h>
@@ -35,7 +38,7 @@ static int n_acceptances = MAX_ACCEPTANCES;
 
 static struct {
 	uint32_t batch, most, tokens, prompt, threads, rounds;
-	bool scheduled;
+	bool scheduled, head;
 	const char *draft_dir;
 	struct opened_model model, draft;
 	struct mx_engine_info info;
@@ -282,10 +285,11 @@ static void print_scheduled(void)
 	                                       .queue = MAX_BATCH,
 	                                       .max_step_stretch = 1e6};
 	printf(
-		"batch %u, tokens/s\naccepted      off        on   gain  drafts of a sequence in a step\n",
+		"batch %u, tokens/s\naccepted      off        on   gain  again (least, most)  drafts of a "
+		"sequence in a step\n",
 		bench.batch);
 	for (int a = 0; a < n_acceptances; a++) {
-		double off[MAX_ROUNDS], on[MAX_ROUNDS], gain[MAX_ROUNDS];
+		double off[MAX_ROUNDS], on[MAX_ROUNDS], gain[MAX_ROUNDS], again[MAX_ROUNDS];
 		struct mx_sched *s;
 		struct mx_sched_stats before, after;
 		bench.source.acceptance = acceptances[a];
@@ -295,14 +299,18 @@ static void print_scheduled(void)
 		for (uint32_t r = 0; r < bench.rounds; r++) {
 			off[r] = answer(s, false);
 			on[r] = answer(s, true);
-			gain[r] = on[r] / off[r];
+			double second = answer(s, false);
+			gain[r] = 2 * on[r] / (off[r] + second);
+			again[r] = second / off[r];
 		}
 		mx_sched_stats(s, &after);
 		uint64_t drafts = after.draft_tokens - before.draft_tokens;
 		uint64_t kept = after.accepted_drafts - before.accepted_drafts;
 		uint64_t own = (uint64_t)bench.batch * bench.rounds * (bench.tokens - 1) - kept;
-		printf("%8.2f %8.1f  %8.1f  %4.2fx  %.2f\n", acceptances[a], median(off, bench.rounds),
-		       median(on, bench.rounds), median(gain, bench.rounds), (double)drafts / (double)own);
+		double middle = median(again, bench.rounds); /* sorts */
+		printf("%8.2f %8.1f  %8.1f  %4.2fx  %4.2f (%4.2f, %4.2f)   %.2f\n", acceptances[a],
+		       median(off, bench.rounds), median(on, bench.rounds), median(gain, bench.rounds),
+		       middle, again[0], again[bench.rounds - 1], (double)drafts / (double)own);
 		fflush(stdout);
 		mx_sched_destroy(s);
 	}
@@ -310,7 +318,7 @@ static void print_scheduled(void)
 
 static void parse(int argc, char **argv)
 {
-	for (int c; (c = getopt(argc, argv, "a:b:k:n:p:r:t:d:s")) != -1;) {
+	for (int c; (c = getopt(argc, argv, "a:b:k:n:p:r:t:d:ms")) != -1;) {
 		uint32_t v = (uint32_t)strtoul(optarg ? optarg : "", NULL, 10);
 		switch (c) {
 		case 'a':
@@ -324,13 +332,14 @@ static void parse(int argc, char **argv)
 		case 'r': bench.rounds = v; break;
 		case 't': bench.threads = v; break;
 		case 'd': bench.draft_dir = optarg; break;
+		case 'm': bench.head = true; break;
 		case 's': bench.scheduled = true; break;
 		default: die("see the head of bench/engine/spec.c for the options", NULL);
 		}
 	}
-	if (optind != argc - 1 || !bench.batch || bench.batch > MAX_BATCH || !bench.most ||
-	    bench.most > MX_MAX_DRAFT || bench.tokens < 32 || bench.prompt < 2 || !bench.rounds ||
-	    bench.rounds > MAX_ROUNDS)
+	if (optind != argc - 1 || (bench.head && bench.draft_dir) || !bench.batch ||
+	    bench.batch > MAX_BATCH || !bench.most || bench.most > MX_MAX_DRAFT || bench.tokens < 32 ||
+	    bench.prompt < 2 || !bench.rounds || bench.rounds > MAX_ROUNDS)
 		die("see the head of bench/engine/spec.c for the options", NULL);
 }
 
@@ -345,7 +354,9 @@ static void load(const char *dir)
 		.max_sequences = bench.batch,
 		.step_tokens = rows < 512 ? 512 : rows,
 		.kv_dtype = -1,
-		.speculation = bench.draft_dir ? MX_SPECULATION_DRAFT : MX_SPECULATION_NGRAM,
+		.speculation = bench.head        ? MX_SPECULATION_MTP
+	                   : bench.draft_dir ? MX_SPECULATION_DRAFT
+	                                     : MX_SPECULATION_NGRAM,
 		.draft_tokens = bench.most,
 	};
 	if (bench.draft_dir && opened_model_open(bench.draft_dir, &bench.draft, &err) != MX_OK)
@@ -357,7 +368,7 @@ static void load(const char *dir)
 		die(dir, &err);
 	bench.model.engine->ops->info(bench.model.engine, &bench.info);
 	bench.source = (struct imposed){.vocab = bench.info.vocab, .random = 1, .answer = answer_to};
-	impose(&bench.source, bench.model.engine, bench.draft_dir != NULL);
+	impose(&bench.source, bench.model.engine, bench.head || bench.draft_dir);
 }
 
 int main(int argc, char **argv)
