@@ -42,7 +42,7 @@ ATTENTION = os.path.join(SRC, "models/demo-attention")
 # How many times slower than usual the server is: sanitizers.
 SLOW = 5 if os.environ.get("MIXD_TEST_SLOW") else 1
 # Seconds; how long anything may take before it counts as hanging, on a machine that does much else.
-PATIENCE = 60 * SLOW
+PATIENCE = 120 * SLOW
 
 
 class Skip(Exception):
