@@ -263,11 +263,11 @@ class Pace:
 
     def __init__(self, step_ms):
         self.folder = tempfile.TemporaryDirectory()
-        modules = os.path.join(BUILD, "mixers/.libs")
+        modules, paced = os.path.join(BUILD, "mixers/.libs"), os.path.join(BUILD, "tests/e2e/.libs/paced.so")
+        assert os.path.exists(paced), "missing: make tests/e2e/paced.la"
         for name in os.listdir(modules):
             if name.endswith("-cpu.so"):
-                path = os.path.join(BUILD, "tests/e2e/.libs/paced.so") if name == "attention-cpu.so" else \
-                    os.path.join(modules, name)
+                path = paced if name == "attention-cpu.so" else os.path.join(modules, name)
                 os.symlink(path, os.path.join(self.folder.name, name))
         self.file = os.path.join(self.folder.name, "step_ms")
         self.env = {"MIXD_MODULE_PATH": self.folder.name, "MIXD_TEST_PACE": self.file, "builddir": BUILD}
