@@ -331,13 +331,23 @@ mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct m
 {
 	const struct mx_tensor *t;
 	mx_status st = mx_resolve_find(r, name, &t, r->err);
+	struct mx_weight_spec of_rows = *spec;
 	struct part part;
 	if (st == MX_OK)
 		st = check_tensor(t, spec->shape, spec->ndim, r->err);
 	if (st != MX_OK)
 		return st;
-	size_t n = t->bytes / mx_dtype_size(t->dtype), cols = spec->ndim ? n / spec->shape[0] : 1;
-	st = check_slices(r, spec, cols, &part);
+	/* of an axis behind axes of one index the elements are as those of axis 0 */
+	uint32_t axis = spec->n_slices == 1 ? spec->slices[0].axis : 0;
+	for (uint32_t i = 0; i < axis && axis < spec->ndim; i++)
+		if (spec->shape[i] != 1)
+			axis = 0;
+	if (axis && axis < spec->ndim) {
+		of_rows.shape[0] = spec->shape[axis];
+		of_rows.slices[0].axis = 0;
+	}
+	size_t n = t->bytes / mx_dtype_size(t->dtype), cols = spec->ndim ? n / of_rows.shape[0] : 1;
+	st = check_slices(r, &of_rows, cols, &part);
 	if (st == MX_OK && part.cols.n < cols)
 		return mx_fail(r->err, MX_E_UNSUPPORTED, "a mixer asks for columns of the vector %s", name);
 	return st == MX_OK ? use_vector(r, t, cols * part.rows.first, plus, 0, dest) : st;

@@ -138,6 +138,22 @@ static inline struct mx_weight_spec mx_weight_spec_rows(struct mx_weight_spec sp
 	return spec;
 }
 
+/* Returns a rank's share of the tensor that `whole` is the spec of without ranks. share: the same
+ * spec, with the sizes of one rank's heads in its shape, or in its slice of rows. Ranks have equal
+ * shares, one behind the other. */
+static inline struct mx_weight_spec
+mx_weight_spec_share(struct mx_weight_spec whole, const struct mx_weight_spec *share, uint32_t rank)
+{
+	if (whole.n_slices) {
+		whole.slices[0].n = share->slices[0].n;
+		whole.slices[0].first += rank * share->slices[0].n;
+		return whole;
+	}
+	for (uint32_t i = 0; i < whole.ndim; i++)
+		whole = mx_weight_spec_part(whole, i, rank * share->shape[i], share->shape[i]);
+	return whole;
+}
+
 struct mx_state_spec {
 	size_t bytes_per_token; /* bytes of one token in the layer's part of a page; 0 = no pages */
 	size_t fixed_bytes;     /* bytes of the layer's part of a slot; 0 = no slots */

@@ -20,20 +20,6 @@ static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device
 	return gla_params_read(layer, &p, err);
 }
 
-static mx_status weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
-                         size_t *out_n)
-{
-	struct gla_params p;
-	struct gla_tensor tensors[MX_MIXER_MAX_WEIGHTS];
-	mx_status status = gla_params_read(layer, &p, NULL);
-	if (status != MX_OK)
-		return status;
-	*out_n = gla_tensors(layer, &p, tensors);
-	for (size_t i = 0; i < *out_n; i++)
-		specs[i] = tensors[i].spec;
-	return MX_OK;
-}
-
 _Static_assert(1 + MX_RECUR_STREAMS <= MX_RECUR_PARTS, "a recurrence, and a convolution a stream");
 
 /* Returns the parts of a layer's slot. convs: of the streams that have one, [MX_RECUR_STREAMS]; as
@@ -137,9 +123,9 @@ static const struct mx_mixer_ops gla_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "gla",
 	.summary = "linear attention: RetNet, GLA, HGRN, DeltaNet, Gated DeltaNet, KDA",
-	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
 	.probe = probe,
-	.weights = weights,
+	.weights = gla_list_weights,
 	.state = state,
 	.extent = mx_mixer_extent_all,
 	.create = create,

@@ -95,6 +95,7 @@ enum gla_tensors_form {
 struct gla_params {
 	const struct gla_variant *variant;
 	enum gla_tensors_form form;
+	uint32_t rank, ranks; /* heads and streams below are those of this rank's share */
 	struct mx_recur_spec recur;
 	/* Sizes of a head, as projected; with some feature maps those in `recur` are larger. */
 	uint32_t k_dim, v_dim;
@@ -145,7 +146,12 @@ struct gla_tensor {
 	bool on_host;  /* only create reads it: the pointer is one of init->host_vectors */
 };
 
-/* Lists all tensors of a layer, at most MX_MIXER_MAX_WEIGHTS; returns their number. */
+/* mx_mixer_ops.weights: of several ranks each has its heads' rows and columns. */
+mx_status gla_list_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
+                           size_t *out_n);
+
+/* Lists all tensors of a layer with the sizes of a rank's share, at most MX_MIXER_MAX_WEIGHTS;
+ * returns their number. */
 size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p,
                    struct gla_tensor *out);
 

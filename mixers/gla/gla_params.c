@@ -157,6 +157,25 @@ static void shape_channels(struct reader *r, uint32_t width, struct gla_params *
 	p->recur.heads = p->recur.v_heads = p->recur.a_heads = heads;
 }
 
+/* Takes the rank's share of the heads. */
+static void take_share(struct reader *r, const struct mx_layer_desc *layer, struct gla_params *p)
+{
+	uint32_t *const heads[] = {&p->recur.heads, &p->recur.q_heads, &p->recur.k_heads,
+	                           &p->recur.v_heads, &p->recur.a_heads};
+	p->ranks = layer->ranks > 1 ? layer->ranks : 1;
+	p->rank = layer->rank;
+	if (p->ranks > 1 && p->variant->norm_whole)
+		REFUSE(r, MX_E_UNSUPPORTED,
+		       "%s has one norm over all heads, which is not split over ranks yet",
+		       p->variant->name);
+	for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+		if (*heads[i] % p->ranks)
+			REFUSE(r, MX_E_UNSUPPORTED, "%u heads cannot be split over %u ranks", *heads[i],
+			       p->ranks);
+		*heads[i] /= *heads[i] % p->ranks ? 1 : p->ranks;
+	}
+}
+
 /* ---- q and k ---- */
 
 static void read_feature(struct reader *r, struct gla_params *p)
@@ -389,6 +408,7 @@ mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *
 	case GLA_RATIO: shape_ratio(&r, layer->width, &p); break;
 	case GLA_CHANNELS: shape_channels(&r, layer->width, &p); break;
 	}
+	take_share(&r, layer, &p);
 	read_decay(&r, &p);
 	read_qk(&r, &p);
 	read_norm(&r, &p);
@@ -396,9 +416,10 @@ mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *
 		read_streams(&r, &p);
 	if (r.status == MX_OK)
 		read_form(&r, &p);
-	if (p.has_lower_bounds && p.streams[MX_RECUR_A].n != layer->width)
+	const uint32_t gates = p.streams[MX_RECUR_A].n * p.ranks;
+	if (p.has_lower_bounds && gates != layer->width)
 		REFUSE(&r, MX_E_UNSUPPORTED, "expand_ratio: %u gates cannot take use_lower_bound's %u",
-		       p.streams[MX_RECUR_A].n, layer->width);
+		       gates, layer->width);
 	if (r.status == MX_OK)
 		*out = p;
 	return r.status;

@@ -94,24 +94,25 @@ static double fixed_factor(enum gla_decay decay, const struct mx_layer_desc *lay
 static bool fill_fixed(const struct mx_layer_desc *layer, const struct gla_params *p,
                        struct mx_recur_tables *t)
 {
-	uint32_t heads = p->recur.heads, half = p->variant->rope ? p->k_dim / 2 : 0;
+	const uint32_t heads = p->recur.heads, first = p->rank * heads, all = p->ranks * heads;
+	const uint32_t half = p->variant->rope ? p->k_dim / 2 : 0;
 
 	if (!alloc(&t->inv_freq, half + 1) || !alloc(&t->fixed_a, heads))
 		return false;
 	for (uint32_t i = 0; i < half; i++)
 		t->inv_freq[i] = 1 / (float)pow(10000, (float)(2 * i) / (float)p->k_dim);
 	for (uint32_t h = 0; h < heads; h++)
-		t->fixed_a[h] = (float)fixed_factor(p->variant->decay, layer, h, heads);
+		t->fixed_a[h] = (float)fixed_factor(p->variant->decay, layer, first + h, all);
 	return true;
 }
 
-/* The lower bound of this layer: the softmax over the layers, summed from the second layer to this
- * one (Qin et al. 2023). */
-static void lower_bounds(const struct mx_layer_desc *layer, const float *all, float *mul,
-                         float *add)
+/* The lower bounds [own] of this layer, from column `all` of the table on: the softmax over the
+ * layers, summed from the second layer to this one (Qin et al. 2023). */
+static void lower_bounds(const struct mx_layer_desc *layer, const float *all, uint32_t own,
+                         float *mul, float *add)
 {
-	uint32_t n = layer->width;
-	for (uint32_t i = 0; i < n; i++) {
+	const uint32_t n = layer->width;
+	for (uint32_t i = 0; i < own; i++) {
 		float max = -INFINITY;
 		double sum = 0, upto = 0;
 		for (uint32_t l = 0; l < layer->n_layers; l++)
@@ -157,7 +158,7 @@ static bool fill_decay(const struct mx_layer_desc *layer, const struct gla_param
 			break;
 		if (!alloc(&t->mul, n) || !alloc(&t->add, n))
 			return false;
-		lower_bounds(layer, w->lower_bounds, t->mul, t->add);
+		lower_bounds(layer, w->lower_bounds + p->rank * n, n, t->mul, t->add);
 		break;
 	}
 	return true;

@@ -157,3 +157,23 @@ size_t gla_tensors(const struct mx_layer_desc *layer, const struct gla_params *p
 	       (uint64_t)p->recur.heads * p->v_dim, AT(o));
 	return l.n;
 }
+
+mx_status gla_list_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
+                           size_t *out_n)
+{
+	struct mx_layer_desc one = *layer;
+	struct gla_params p, share;
+	struct gla_tensor all[MX_MIXER_MAX_WEIGHTS], own[MX_MIXER_MAX_WEIGHTS];
+	one.rank = 0;
+	one.ranks = 1;
+	mx_status status = gla_params_read(&one, &p, NULL);
+	if (status == MX_OK)
+		status = gla_params_read(layer, &share, NULL);
+	if (status != MX_OK)
+		return status;
+	*out_n = gla_tensors(layer, &p, all);
+	gla_tensors(layer, &share, own);
+	for (size_t i = 0; i < *out_n; i++)
+		specs[i] = mx_weight_spec_share(all[i].spec, &own[i].spec, share.rank);
+	return MX_OK;
+}

@@ -47,10 +47,12 @@ static const struct {
 	const char *name;
 	uint32_t ranks;
 } splits[] = {
-	{"llama-bias", 2},     {"qwen3", 2},          {"qwen2", 4},    {"gemma2", 2},
-	{"gpt2", 2},           {"phi3", 2},           {"gpt_neox", 2}, {"cohere2-bias", 2},
-	{"gguf-qwen2", 2},     {"smollm3", 2},        {"olmo2", 2},    {"qwen2_moe", 2},
-	{"gguf-qwen3_moe", 2}, {"mixd-attention", 2},
+	{"llama-bias", 2}, {"qwen3", 2},          {"qwen2", 4},
+	{"gemma2", 2},     {"gpt2", 2},           {"phi3", 2},
+	{"gpt_neox", 2},   {"cohere2-bias", 2},   {"gguf-qwen2", 2},
+	{"smollm3", 2},    {"qwen3_next", 2},     {"gated_deltanet-gva", 2},
+	{"kda", 2},        {"retnet-mqa", 2},     {"olmo2", 2},
+	{"qwen2_moe", 2},  {"gguf-qwen3_moe", 2}, {"mixd-attention", 2},
 };
 
 static char **only; /* the arguments, ended by NULL */

@@ -128,6 +128,44 @@ static void test_same_bits(void **state)
 	loaded_close(&l);
 }
 
+/* A hybrid: its states are in slots, whose snapshots every rank saves and loads. */
+static void test_states(void **state)
+{
+	struct mx_engine_config config = config_of(2), one = config_of(1);
+	const struct job job = whole_job();
+	struct loaded l;
+	char own[64];
+	(void)state;
+	make_checkpoint(own,
+	                "{\"model_type\":\"gated_deltanet\",\"hidden_size\":64,"
+	                "\"num_hidden_layers\":2,\"num_heads\":4,\"head_dim\":16,\"vocab_size\":500,"
+	                "\"intermediate_size\":96,\"max_position_embeddings\":256,"
+	                "\"attn\":{\"layers\":[1],\"num_heads\":4,\"num_kv_heads\":2}}",
+	                MX_F32, 1);
+	loaded_start(own, &config, &l);
+	struct outcome first = run_one(l.engine, job, 512), again = run_one(l.engine, job, 19);
+	assert_same(&first, &again);
+	outcome_free(&again);
+	struct job cached = make_job(prompt, N_PROMPT, TOTAL);
+	again = run_one(l.engine, cached, 512);
+	assert_true(again.cached >= 48);
+	assert_same(&first, &again);
+	outcome_free(&again);
+	cached.preempt = 7;
+	again = run_one(l.engine, cached, 31);
+	assert_same(&first, &again);
+	outcome_free(&again);
+	loaded_close(&l);
+	loaded_start(own, &one, &l);
+	again = run_one(l.engine, job, 512);
+	for (uint32_t i = 1; i < N_PROMPT; i++)
+		assert_true(fabsf(first.logprobs[i].logprob - again.logprobs[i].logprob) < TOLERANCE);
+	outcome_free(&again);
+	outcome_free(&first);
+	loaded_close(&l);
+	mx_random_model_remove(own);
+}
+
 /* Runs the job on so many ranks, and with one. */
 static void compare(struct mx_engine_config config, uint32_t ranks, double tolerance)
 {
@@ -290,9 +328,10 @@ static void test_lost_rank(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_same_bits), cmocka_unit_test(test_near_one_rank),
-		cmocka_unit_test(test_pooling),   cmocka_unit_test(test_plan),
-		cmocka_unit_test(test_refused),   cmocka_unit_test(test_lost_rank),
+		cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_states),
+		cmocka_unit_test(test_near_one_rank), cmocka_unit_test(test_pooling),
+		cmocka_unit_test(test_plan),          cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_lost_rank),
 	};
 	mx_log_set_level(MX_LOG_WARNING);
 	return cmocka_run_group_tests(tests, setup, teardown);

@@ -27,20 +27,6 @@ static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device
 	return status == MX_OK ? recur_cuda_probe("gla", &d, device, err) : status;
 }
 
-static mx_status weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
-                         size_t *out_n)
-{
-	struct gla_params p;
-	struct gla_tensor tensors[MX_MIXER_MAX_WEIGHTS];
-	mx_status status = gla_params_read(layer, &p, NULL);
-	if (status != MX_OK)
-		return status;
-	*out_n = gla_tensors(layer, &p, tensors);
-	for (size_t i = 0; i < *out_n; i++)
-		specs[i] = tensors[i].spec;
-	return MX_OK;
-}
-
 static mx_status state(const struct mx_layer_desc *layer, const struct mx_device *device,
                        struct mx_state_spec *out)
 {
@@ -140,7 +126,7 @@ static const struct mx_mixer_ops gla_cuda_ops = {
 	.summary = "linear attention and its descendants, for NVIDIA GPUs",
 	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
 	.probe = probe,
-	.weights = weights,
+	.weights = gla_list_weights,
 	.state = state,
 	.extent = mx_mixer_extent_all,
 	.create = create,
