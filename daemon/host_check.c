@@ -81,7 +81,7 @@ static void print_ranks(FILE *out, const struct mx_memory_plan *mp)
 {
 	if (mp->ranks < 2)
 		return;
-	fprintf(out, "  %u ranks, each with    %8.1f MiB of weights, %.1f MiB of them copies\n",
+	fprintf(out, "  %u ranks, each with    %8.1f MiB of weights, and %.1f MiB for copies of them\n",
 	        mp->ranks, mib(mp->rank_weights), mib(mp->rank_made));
 	fprintf(out, "    %u pages of %zu bytes", mp->page_bytes ? mp->n_pages : 0,
 	        mp->rank_page_bytes);

@@ -76,7 +76,8 @@ def tensors(folder, config):
         yield name, e["shape"], kind, raw
 
 
-def convert(folder, path, **changed):
+def convert(folder, path, instead=None, **changed):
+    """Writes a checkpoint of the attention model's kind: with its own tensors, or `instead`."""
     def read(name):
         with open(os.path.join(folder, name), encoding="utf-8") as f:
             return json.load(f)
@@ -97,7 +98,7 @@ def convert(folder, path, **changed):
         "tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.add_bos_token": True,
         "tokenizer.chat_template": names["chat_template"],
         "general.sampling.temp": 0.8, "general.sampling.top_p": 0.95, **changed}
-    write(path, pairs, list(tensors(folder, config)))
+    write(path, pairs, instead or list(tensors(folder, config)))
 
 
 def answers(running, model):

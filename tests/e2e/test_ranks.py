@@ -2,13 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """One model on several ranks (device: [cpu, cpu]): the same answers alone and in company, nearly those
 of one device; what --check says of each rank; and devices that a model cannot be split over."""
+import json
 import os
+import random
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 
-from harness import BUILD, PATIENCE, Mixd, Thread, main
+import test_gguf as gguf
+from harness import ATTENTION, BUILD, PATIENCE, Mixd, Thread, main
 from test_golden_api import with_tokenizer
 
 MODEL = "qwen2"  # 4 heads, 2 key heads
@@ -56,12 +60,56 @@ def test_answers():
             assert f"{keys.count('cpu')} ranks" in log, log
 
 
+BLOCKS = {"Q8_0": (8, 32, 34, (0,)), "Q4_K": (12, 256, 144, (0, 2))}  # type, elements, bytes, where f16 are
+
+
+def quantised(path, kind):
+    """A GGUF file of random matrices of that type, of 4 heads of 64."""
+    number, elements, size, halves = BLOCKS[kind]
+    draw = random.Random(3)
+    with open(os.path.join(ATTENTION, "config.json"), encoding="utf-8") as f:
+        vocab = json.load(f)["vocab_size"]
+
+    def matrix(name, rows, cols):
+        raw = bytearray(draw.randbytes(rows * cols // elements * size))
+        for at in range(0, len(raw), size):
+            for h in halves:
+                raw[at + h:at + h + 2] = struct.pack("<e", 5e-4)
+        return f"{name}.weight", [rows, cols], number, bytes(raw)
+
+    def ones(name):
+        return f"{name}.weight", [256], 0, struct.pack("<256f", *[1.0] * 256)
+
+    tensors = [matrix("token_embd", vocab, 256), ones("output_norm")]
+    for i in range(2):
+        b = f"blk.{i}."
+        tensors += [ones(b + "attn_norm"), matrix(b + "attn_q", 256, 256), matrix(b + "attn_k", 128, 256),
+                    matrix(b + "attn_v", 128, 256), matrix(b + "attn_output", 256, 256), ones(b + "ffn_norm"),
+                    matrix(b + "ffn_gate", 512, 256), matrix(b + "ffn_up", 512, 256), matrix(b + "ffn_down", 256, 512)]
+    gguf.convert(ATTENTION, path, instead=tensors, **{
+        "llama.block_count": 2, "llama.embedding_length": 256, "llama.feed_forward_length": 512,
+        "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2, "llama.rope.dimension_count": 64})
+
+
+def test_quantised():
+    """Columns of quantised matrices are split between blocks, or the model is refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "m.gguf")
+        quantised(path, "Q8_0")
+        one, _, _ = answers(path, ", max_context: 256")
+        two, _, _ = answers(path, ", max_context: 256, device: [cpu, cpu]")
+        assert max(abs(a - b) for a, b in zip(one, two)) < 0.05, list(zip(one, two))
+        quantised(path, "Q4_K")
+        rc, _, err = check(path, ", device: [cpu, cpu]")
+        assert rc != 0 and "its 256 columns cannot be split into blocks of 256" in err, err
+
+
 def test_check():
     with tempfile.TemporaryDirectory() as folder:
         path = with_tokenizer(MODEL, folder)
         rc, out, err = check(path, ", device: [cpu, cpu], threads: 3, max_context: 64")
         assert rc == 0, err
-        assert re.search(r"^  2 ranks, each with +[\d.]+ MiB of weights, [\d.]+ MiB of them copies$", out, re.M), out
+        assert re.search(r"^  2 ranks, each with +[\d.]+ MiB of weights, and [\d.]+ MiB for copies of them$", out, re.M), out
         page = int(re.search(r"^  pages .* tokens, (\d+) bytes each$", out, re.M)[1])
         each = re.search(r"^    \d+ pages of (\d+) bytes, scratch [\d.]+ MiB, 2 threads$", out, re.M)
         assert int(each[1]) * 2 == page, out

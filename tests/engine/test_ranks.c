@@ -34,7 +34,7 @@ static const struct mx_random_model shape = {
 	.width = 128,
 	.heads = 8,
 	.kv_heads = 2,
-	.intermediate = 160,
+	.intermediate = 256,
 	.vocab = VOCAB,
 	.max_context = 256,
 	.seed = 5,
@@ -197,6 +197,8 @@ static void test_near_one_rank(void **state)
 	/* activations are rounded to 8 bits, and by another rank's share of a row */
 	config.weight_bits = 8;
 	compare(config, 2, 0.1);
+	config.weight_bits = 4;
+	compare(config, 2, 0.1);
 }
 
 static void test_pooling(void **state)
@@ -240,7 +242,7 @@ static void test_plan(void **state)
 	assert_int_equal(q.page_bytes, p.page_bytes);
 	assert_int_equal(q.rank_page_bytes * 2, q.page_bytes);
 	assert_int_equal(q.pages, (size_t)q.n_pages * q.page_bytes);
-	assert_int_equal(q.weights_mapped + 2 * (128 * 128 + 128 * 160) * 4, p.weights_mapped);
+	assert_int_equal(q.weights_mapped + 2 * (128 * 128 + 128 * 256) * 4, p.weights_mapped);
 	assert_true(q.rank_weights < p.weights_mapped * 3 / 4);
 	assert_true(q.total < p.total + (64 << 20));
 	loaded_close(&l);
