@@ -33,8 +33,9 @@ static const struct mx_config_choice dtypes[] = {
 static const struct mx_config_choice weight_choices[] = {
 	{"auto", MX_WEIGHTS_MAPPED}, {"mapped", MX_WEIGHTS_MAPPED}, {"copied", MX_WEIGHTS_COPIED},
 	{"int8", MX_WEIGHTS_INT8},   {"int4", MX_WEIGHTS_INT4},     {NULL, 0}};
-static const struct mx_config_choice kv_dtypes[] = {
-	{"auto", -1}, {"f32", MX_F32}, {"bf16", MX_BF16}, {"fp8", MX_F8E4M3}, {NULL, 0}};
+static const struct mx_config_choice kv_dtypes[] = {{"auto", -1},      {"f32", MX_F32},
+                                                    {"bf16", MX_BF16}, {"fp8", MX_F8E4M3},
+                                                    {"int8", MX_I8},   {NULL, 0}};
 static const struct mx_config_choice speculations[] = {{"none", MX_SPECULATION_NONE},
                                                        {"ngram", MX_SPECULATION_NGRAM},
                                                        {"draft", MX_SPECULATION_DRAFT},
@@ -287,6 +288,8 @@ static mx_status check_device(struct mx_config_reader *p, const yaml_node_t *n,
 	}
 	if (kind == MX_DEVICE_CPU && m->kv_dtype == MX_F8E4M3)
 		return mx_config_fail(p, go_to(p, n, "kv_dtype", 0), "fp8 needs device: cuda");
+	if (kind != MX_DEVICE_CPU && m->kv_dtype == MX_I8)
+		return mx_config_fail(p, go_to(p, n, "kv_dtype", 0), "int8 needs device: cpu");
 	if (kind != MX_DEVICE_CPU && (m->weights == MX_WEIGHTS_INT8 || m->weights == MX_WEIGHTS_INT4))
 		return mx_config_fail(p, go_to(p, n, "weights", 0), "int%d needs device: cpu", m->weights);
 	return MX_OK;

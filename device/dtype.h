@@ -7,9 +7,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* MX_F8E4M3 (4 bits of exponent, 3 of mantissa, no infinity) is for states only. MX_QUANT is for
- * weights only: quantised, as mx_weight.quant says. */
-enum mx_dtype { MX_F32 = 0, MX_F16 = 1, MX_BF16 = 2, MX_F8E4M3 = 3, MX_QUANT = 4 };
+/* MX_F8E4M3 (4 bits of exponent, 3 of mantissa, no infinity) and MX_I8 (with scales, as the mixer
+ * says) are for states only. MX_QUANT is for weights only: quantised, as mx_weight.quant says. */
+enum mx_dtype { MX_F32 = 0, MX_F16 = 1, MX_BF16 = 2, MX_F8E4M3 = 3, MX_QUANT = 4, MX_I8 = 5 };
 
 /* Returns the bytes of one element; of MX_QUANT, which has none, 1. */
 static inline size_t mx_dtype_size(enum mx_dtype t)
@@ -23,6 +23,7 @@ static inline const char *mx_dtype_name(enum mx_dtype t)
 	       : t == MX_F16   ? "f16"
 	       : t == MX_BF16  ? "bf16"
 	       : t == MX_QUANT ? "quantised"
+	       : t == MX_I8    ? "int8"
 	                       : "fp8";
 }
 

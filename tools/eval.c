@@ -31,7 +31,8 @@ struct options {
 	const char *model, *text, *device;
 	char *layers;
 	unsigned long context, stride, limit, threads, bits;
-	bool deterministic, fp8;
+	bool deterministic;
+	int kv_dtype; /* enum mx_dtype, or -1 */
 };
 
 struct tally {
@@ -41,21 +42,23 @@ struct tally {
 
 static void usage(FILE *to)
 {
-	fputs("usage: mixd-eval --model DIR --text FILE [--context N] [--stride N] [--limit BYTES]\n"
-	      "                 [--threads N] [--device cpu|cuda|cuda:N] [--deterministic]\n"
-	      "                 [--kv-fp8] [--weights 8|4]\n"
-	      "                 [--layers LAYERS:MIXER[:NAME=VALUE]...]\n"
-	      "Perplexity and bits per byte of a text (\"-\": standard input) under a model.\n"
-	      "  --context N    tokens of a window, the model's own by default\n"
-	      "  --stride N     ids from one window to the next, a whole window by default\n"
-	      "  --limit BYTES  of the text\n"
-	      "  --threads N    one per CPU by default\n"
-	      "  --device NAME  cpu by default\n"
-	      "  --deterministic, --kv-fp8  as deterministic: true and kv_dtype: fp8 in mixd.yaml\n"
-	      "  --weights BITS as weights: int8 or int4 in mixd.yaml\n"
-	      "  --layers WHICH another mixer for some layers: all:dci:top_k=100, as layers in "
-	      "mixd.yaml\n",
-	      to);
+	fputs(
+		"usage: mixd-eval --model DIR --text FILE [--context N] [--stride N] [--limit BYTES]\n"
+		"                 [--threads N] [--device cpu|cuda|cuda:N] [--deterministic]\n"
+		"                 [--kv-fp8|--kv-int8] [--weights 8|4]\n"
+		"                 [--layers LAYERS:MIXER[:NAME=VALUE]...]\n"
+		"Perplexity and bits per byte of a text (\"-\": standard input) under a model.\n"
+		"  --context N    tokens of a window, the model's own by default\n"
+		"  --stride N     ids from one window to the next, a whole window by default\n"
+		"  --limit BYTES  of the text\n"
+		"  --threads N    one per CPU by default\n"
+		"  --device NAME  cpu by default\n"
+		"  --deterministic, --kv-fp8, --kv-int8  as deterministic: true and kv_dtype: fp8 or int8\n"
+		"                 in mixd.yaml\n"
+		"  --weights BITS as weights: int8 or int4 in mixd.yaml\n"
+		"  --layers WHICH another mixer for some layers: all:dci:top_k=100, as layers in "
+		"mixd.yaml\n",
+		to);
 }
 
 static bool read_number(const char *text, unsigned long *out)
@@ -68,19 +71,14 @@ static bool read_number(const char *text, unsigned long *out)
 /* Parses the options. Returns an exit status, or -1 to continue. */
 static int read_options(int argc, char **argv, struct options *o)
 {
-	static const struct option options[] = {{"model", required_argument, NULL, 'm'},
-	                                        {"text", required_argument, NULL, 't'},
-	                                        {"context", required_argument, NULL, 'c'},
-	                                        {"stride", required_argument, NULL, 's'},
-	                                        {"limit", required_argument, NULL, 'l'},
-	                                        {"threads", required_argument, NULL, 'j'},
-	                                        {"device", required_argument, NULL, 'd'},
-	                                        {"deterministic", no_argument, NULL, 'e'},
-	                                        {"kv-fp8", no_argument, NULL, 'k'},
-	                                        {"weights", required_argument, NULL, 'w'},
-	                                        {"layers", required_argument, NULL, 'y'},
-	                                        {"help", no_argument, NULL, 'h'},
-	                                        {NULL, 0, NULL, 0}};
+	static const struct option options[] = {
+		{"model", required_argument, NULL, 'm'},   {"text", required_argument, NULL, 't'},
+		{"context", required_argument, NULL, 'c'}, {"stride", required_argument, NULL, 's'},
+		{"limit", required_argument, NULL, 'l'},   {"threads", required_argument, NULL, 'j'},
+		{"device", required_argument, NULL, 'd'},  {"deterministic", no_argument, NULL, 'e'},
+		{"kv-fp8", no_argument, NULL, 'k'},        {"kv-int8", no_argument, NULL, 'i'},
+		{"weights", required_argument, NULL, 'w'}, {"layers", required_argument, NULL, 'y'},
+		{"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
 	for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
 		bool ok = true;
 		switch (c) {
@@ -93,7 +91,8 @@ static int read_options(int argc, char **argv, struct options *o)
 		case 'd': o->device = optarg; break;
 		case 'w': ok = read_number(optarg, &o->bits) && (o->bits == 8 || o->bits == 4); break;
 		case 'e': o->deterministic = true; break;
-		case 'k': o->fp8 = true; break;
+		case 'k': o->kv_dtype = MX_F8E4M3; break;
+		case 'i': o->kv_dtype = MX_I8; break;
 		case 'y': o->layers = optarg; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
@@ -252,7 +251,7 @@ static mx_status evaluate(const struct options *o, struct opened_model *m,
 		.max_sequences = 1,
 		.step_tokens = 512,
 		.weight_bits = (int)o->bits,
-		.kv_dtype = o->fp8 ? MX_F8E4M3 : -1,
+		.kv_dtype = o->kv_dtype,
 	};
 	if (st == MX_OK)
 		st = opened_model_load(m, &config, err);
@@ -276,7 +275,7 @@ static mx_status evaluate(const struct options *o, struct opened_model *m,
 
 int main(int argc, char **argv)
 {
-	struct options o = {0};
+	struct options o = {.kv_dtype = -1};
 	int status = read_options(argc, argv, &o);
 	if (status >= 0)
 		return status;

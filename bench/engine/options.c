@@ -31,7 +31,7 @@ static int find_dtype(const char *name)
 	static const struct {
 		const char *name;
 		enum mx_dtype dtype;
-	} dtypes[] = {{"bf16", MX_BF16}, {"f32", MX_F32}, {"fp8", MX_F8E4M3}};
+	} dtypes[] = {{"bf16", MX_BF16}, {"f32", MX_F32}, {"fp8", MX_F8E4M3}, {"int8", MX_I8}};
 	for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
 		if (!strcmp(name, dtypes[i].name))
 			return (int)dtypes[i].dtype;

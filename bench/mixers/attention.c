@@ -5,8 +5,9 @@
  * its fastest arithmetic. Products with weights are left out (bench/device/ops), but with -k those
  * of mla's kv_b, head by head.
  *
- *   bench/mixers/attention [-t threads] [-m modules] [-f] [-d | -p] [-k] [-s shape] [-c context]
- *     -f  keys and values in f32      -d  decode only      -p  prefill only      -k  kv_b
+ *   bench/mixers/attention [-t threads] [-m modules] [-f | -q] [-d | -p] [-k] [-s shape] [-c
+ * context] -f  keys and values in f32      -q  in int8, but for mla -d  decode only      -p prefill
+ * only      -k  kv_b
  */
 #include <errno.h>
 #include <math.h>
@@ -323,11 +324,12 @@ int main(int argc, char **argv)
 	struct mx_err err = {0};
 	int c;
 
-	while ((c = getopt(argc, argv, "t:m:fdpks:c:")) != -1) {
+	while ((c = getopt(argc, argv, "t:m:fqdpks:c:")) != -1) {
 		switch (c) {
 		case 't': o.threads = (unsigned)atoi(optarg); break;
 		case 'm': o.modules = optarg; break;
 		case 'f': o.dtype = MX_F32; break;
+		case 'q': o.dtype = MX_I8; break;
 		case 'd': o.prefill = false; break;
 		case 'p': o.decode = false; break;
 		case 'k': o.kv_b = true; break;

@@ -13,7 +13,8 @@ static float element(const void *p, enum mx_dtype t, size_t i)
 	case MX_F16: return mx_f16_to_f32(((const uint16_t *)p)[i]);
 	case MX_BF16: return mx_bf16_to_f32(((const uint16_t *)p)[i]);
 	case MX_F32:
-	case MX_F8E4M3: /* tensors are never fp8 */
+	case MX_F8E4M3: /* tensors are never these */
+	case MX_I8:
 	case MX_QUANT: break;
 	}
 	return ((const float *)p)[i];

@@ -25,7 +25,7 @@ static mx_status read_params(const struct mx_layer_desc *layer, struct attn_para
 	mx_status status = attn_params_read(layer, out, err);
 	if (status != MX_OK)
 		return status;
-	if (out->dtype != MX_F32 && out->dtype != MX_BF16)
+	if (out->dtype != MX_F32 && out->dtype != MX_BF16 && out->dtype != MX_I8)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: keys and values in %s",
 		                     mx_dtype_name(out->dtype));
 	return MX_OK;

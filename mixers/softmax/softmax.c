@@ -115,11 +115,11 @@ size_t mx_softmax_scratch_bytes(const struct mx_layer_desc *layer,
 
 struct mx_state_spec mx_softmax_state(const struct mx_softmax_shape *shape, size_t scratch_bytes)
 {
-	size_t elements = padded(shape->key_dim);
+	size_t panels = attn_panel_bytes(padded(shape->key_dim), shape->dtype);
 	if (!shape->values_in_keys)
-		elements += padded(shape->value_dim);
+		panels += attn_panel_bytes(padded(shape->value_dim), shape->dtype);
 	return (struct mx_state_spec){
-		.bytes_per_token = shape->kv_heads * elements * mx_dtype_size(shape->dtype),
+		.bytes_per_token = shape->kv_heads * (panels / ATTN_PANEL),
 		.page_multiple = ATTN_PANEL,
 		.scratch_bytes = scratch_bytes,
 	};
@@ -303,7 +303,8 @@ static const unsigned char *values_at(const struct mx_softmax *m, const unsigned
 			clear_values(m, n, to);
 		return to;
 	}
-	if (n == ATTN_PANEL)
+	/* no number is a NaN of int8, and weights of unwritten tokens are 0 whatever their scale */
+	if (n == ATTN_PANEL || m->shape.dtype == MX_I8)
 		return keys + m->v_offset;
 	memcpy(w->values, keys + m->v_offset, m->v_panel);
 	clear_values(m, n, w->values);

@@ -22,11 +22,12 @@ struct mx_softmax_shape {
 	/* A value is the first value_dim elements of its key, and pages hold keys only; else value_dim
 	 * is key_dim. */
 	bool values_in_keys;
-	uint32_t window;     /* keys a query sees, itself included; 0 = all */
-	bool skip_first;     /* only its own query sees the key of position 0 */
-	float scale;         /* of q.k, times log2(e): softmax runs in powers of two */
-	float cap;           /* scores are at most that, times log2(e); 0 = none */
-	enum mx_dtype dtype; /* of keys and values: f32 or bf16 */
+	uint32_t window; /* keys a query sees, itself included; 0 = all */
+	bool skip_first; /* only its own query sees the key of position 0 */
+	float scale;     /* of q.k, times log2(e): softmax runs in powers of two */
+	float cap;       /* scores are at most that, times log2(e); 0 = none */
+	/* Of keys and values: f32 or bf16; or int8, if values are not in keys. */
+	enum mx_dtype dtype;
 };
 
 /* Where things are in the step's scratch memory, in bytes from the start of softmax's part. */

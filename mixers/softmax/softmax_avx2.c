@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention kernels for AVX2 with FMA. */
+#include <float.h>
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -67,5 +68,61 @@ static void transpose_64(const uint16_t *from, uint16_t *to)
 }
 
 #include "mixers/softmax/softmax_body.h"
+
+typedef struct {
+	__m256i a, b;
+} vi;
+
+static inline vi vi_zero(void)
+{
+	return (vi){_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+
+static inline vi vi_load(const unsigned char *p)
+{
+	return (vi){_mm256_loadu_si256((const void *)p), _mm256_loadu_si256((const void *)(p + 32))};
+}
+
+/* Adds the products of unsigned and signed bytes, exactly: those of even ones, then of odd ones. */
+static inline __m256i dot_8(__m256i sum, __m256i u, __m256i s)
+{
+	__m256i even = _mm256_and_si256(u, _mm256_set1_epi16(0xff)), odd = _mm256_srli_epi16(u, 8);
+	__m256i low = _mm256_srai_epi16(_mm256_slli_epi16(s, 8), 8), high = _mm256_srai_epi16(s, 8);
+	sum = _mm256_add_epi32(sum, _mm256_madd_epi16(even, low));
+	return _mm256_add_epi32(sum, _mm256_madd_epi16(odd, high));
+}
+
+static inline vi vi_dot_keys(vi sum, vi keys, int32_t quad)
+{
+	__m256i q = _mm256_set1_epi32(quad);
+	return (vi){dot_8(sum.a, keys.a, q), dot_8(sum.b, keys.b, q)};
+}
+
+static inline vi vi_dot_values(vi sum, vi values, int32_t quad)
+{
+	__m256i p = _mm256_set1_epi32(quad);
+	return (vi){dot_8(sum.a, p, values.a), dot_8(sum.b, p, values.b)};
+}
+
+static inline v16 vi_float(vi v, int32_t offset)
+{
+	__m256i less = _mm256_set1_epi32(offset);
+	return (v16){_mm256_cvtepi32_ps(_mm256_sub_epi32(v.a, less)),
+	             _mm256_cvtepi32_ps(_mm256_sub_epi32(v.b, less))};
+}
+
+static inline void vi_store_bytes(v16 x, unsigned char *high, unsigned char *low)
+{
+	__m256i w = _mm256_packus_epi32(_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b));
+	w = _mm256_permute4x64_epi64(w, 0xd8);
+	__m256i both =
+		_mm256_packus_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0xff)), _mm256_srli_epi16(w, 8));
+	both = _mm256_permute4x64_epi64(both, 0xd8);
+	_mm_storeu_si128((void *)low, _mm256_castsi256_si128(both));
+	_mm_storeu_si128((void *)high, _mm256_extracti128_si256(both, 1));
+}
+
+#define INT8_FOLD fold
+#include "mixers/softmax/softmax_int8.h"
 
 ATTN_TABLES(avx2)

@@ -1,32 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention kernels for AVX-512 (F, BW, DQ, VL). */
+#include <float.h>
 #include <string.h>
 
 #include "mixers/softmax/softmax_avx512.h"
 #include "mixers/softmax/softmax_kernels.h"
 
-#define ROWS 8 /* 16 accumulators of 32 registers, and a pair of loads feeds 16 FMAs */
+#define v_exp2 v_exp2_f32
+#define ROWS   8 /* 16 accumulators of 32 registers, and a pair of loads feeds 16 FMAs */
 
 static inline void v_bf16_pairs(const uint16_t *p, v16 *even, v16 *odd)
 {
 	__m512i a = _mm512_loadu_si512(p);
 	*even = _mm512_castsi512_ps(_mm512_slli_epi32(a, 16));
 	*odd = _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32((int)0xffff0000u)));
-}
-
-/* As in softmax_portable.c. */
-static inline v16 v_exp2(v16 x)
-{
-	__mmask16 live = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_GT_OQ);
-	v16 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-	v16 f = _mm512_sub_ps(x, n), p = v_set1(0.00015353360504377633f);
-	p = v_fma(p, f, v_set1(0.0013398875016719103f));
-	p = v_fma(p, f, v_set1(0.00961843691766262f));
-	p = v_fma(p, f, v_set1(0.055503323674201965f));
-	p = v_fma(p, f, v_set1(0.24022647738456726f));
-	p = v_fma(p, f, v_set1(0.6931471824645996f));
-	p = v_fma(p, f, v_set1(1.0f));
-	return _mm512_maskz_scalef_ps(live, p, n);
 }
 
 /* Exchanges the quarters of eight vectors with those of eight others: what is left of a transpose
@@ -77,5 +64,27 @@ static void transpose_64(const uint16_t *from, uint16_t *to)
 }
 
 #include "mixers/softmax/softmax_body.h"
+
+/* Adds the products of unsigned and signed bytes, exactly: those of even ones, then of odd ones. */
+static inline vi dot_bytes(vi sum, vi u, vi s)
+{
+	vi even = _mm512_and_si512(u, _mm512_set1_epi16(0xff)), odd = _mm512_srli_epi16(u, 8);
+	vi low = _mm512_srai_epi16(_mm512_slli_epi16(s, 8), 8), high = _mm512_srai_epi16(s, 8);
+	sum = _mm512_add_epi32(sum, _mm512_madd_epi16(even, low));
+	return _mm512_add_epi32(sum, _mm512_madd_epi16(odd, high));
+}
+
+static inline vi vi_dot_keys(vi sum, vi keys, int32_t quad)
+{
+	return dot_bytes(sum, keys, _mm512_set1_epi32(quad));
+}
+
+static inline vi vi_dot_values(vi sum, vi values, int32_t quad)
+{
+	return dot_bytes(sum, _mm512_set1_epi32(quad), values);
+}
+
+#define INT8_FOLD fold
+#include "mixers/softmax/softmax_int8.h"
 
 ATTN_TABLES(avx512)

@@ -39,4 +39,38 @@ static inline float v_hsum(v16 v)
 	return _mm_cvtss_f32(y);
 }
 
+/* As in softmax_portable.c. */
+static inline v16 v_exp2_f32(v16 x)
+{
+	__mmask16 live = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_GT_OQ);
+	v16 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+	v16 f = _mm512_sub_ps(x, n), p = v_set1(0.00015353360504377633f);
+	p = v_fma(p, f, v_set1(0.0013398875016719103f));
+	p = v_fma(p, f, v_set1(0.00961843691766262f));
+	p = v_fma(p, f, v_set1(0.055503323674201965f));
+	p = v_fma(p, f, v_set1(0.24022647738456726f));
+	p = v_fma(p, f, v_set1(0.6931471824645996f));
+	p = v_fma(p, f, v_set1(1.0f));
+	return _mm512_maskz_scalef_ps(live, p, n);
+}
+
+/* ---- 16 integers ---- */
+
+typedef __m512i vi;
+
+#define vi_zero    _mm512_setzero_si512
+#define vi_load(p) _mm512_loadu_si512(p)
+
+static inline void vi_store_bytes(v16 x, unsigned char *high, unsigned char *low)
+{
+	vi code = _mm512_cvttps_epi32(x);
+	_mm_storeu_si128((void *)high, _mm512_cvtepi32_epi8(_mm512_srli_epi32(code, 8)));
+	_mm_storeu_si128((void *)low, _mm512_cvtepi32_epi8(code));
+}
+
+static inline v16 vi_float(vi v, int32_t offset)
+{
+	return _mm512_cvtepi32_ps(_mm512_sub_epi32(v, _mm512_set1_epi32(offset)));
+}
+
 #endif

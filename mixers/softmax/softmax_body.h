@@ -324,5 +324,16 @@ static void values_of_keys_bf16(const unsigned char *keys, uint32_t dim, uint32_
 		.block = block_bf16,                                                                       \
 		.fold = fold,                                                                              \
 		.finish = finish,                                                                          \
+	};                                                                                             \
+	const struct attn_kernels attn_##level##_int8 = {                                              \
+		.name = #level,                                                                            \
+		.q_size = 4,                                                                               \
+		.begin = nothing,                                                                          \
+		.end = nothing,                                                                            \
+		.append = append_int8,                                                                     \
+		.pack_q = pack_q_int8,                                                                     \
+		.block = block_int8,                                                                       \
+		.fold = fold,                                                                              \
+		.finish = finish,                                                                          \
 	};
 /* clang-format on */

@@ -10,7 +10,10 @@
  *         values [V / 16][32][16]: 16 dimensions side by side, token by token
  *   bf16  keys   [2][D / 2][16][2]: as above with dimensions in pairs
  *         values [V / 16][16][16][2]: as above with tokens in pairs
- * Panels are operands of vector FMA and of AMX without a shuffle.
+ *   int8  keys   u8 [2][D / 4][16][4]: codes with 128 added, dimensions in quads
+ *         values s8 [V / 16][8][16][4]: codes, tokens in quads
+ *         and behind either f32 [32], the tokens' scales; values are never parts of keys
+ * Panels are operands of vector FMA, of dot products and of AMX without a shuffle.
  *
  * Arithmetic. Each (query row, key head, block of ATTN_BLOCK positions) gives a
  * partial: maximum m, sum l, weighted values o. Partials are folded in order of
@@ -83,7 +86,7 @@ struct attn_kernels {
 	void (*append)(unsigned char *keys, unsigned char *values, uint32_t first, uint32_t n,
 	               uint32_t head_dim, uint32_t dim, const float *k, const float *v, size_t ld);
 
-	/* Makes the values of a panel, the first value_dim elements of its keys. */
+	/* Makes the values of a panel, the first value_dim elements of its keys. NULL for int8. */
 	void (*values_of_keys)(const unsigned char *keys, uint32_t dim, uint32_t value_dim,
 	                       unsigned char *values);
 
@@ -107,7 +110,8 @@ struct attn_kernels {
 /* Returns the bytes of the keys, or of the values, of one panel; dim is D or V. */
 static inline size_t attn_panel_bytes(uint32_t dim, enum mx_dtype dtype)
 {
-	return (size_t)ATTN_PANEL * dim * mx_dtype_size(dtype);
+	const size_t scale = dtype == MX_I8 ? sizeof(float) : 0;
+	return (size_t)ATTN_PANEL * (dim * mx_dtype_size(dtype) + scale);
 }
 
 /* Prefetches memory. One row against many keys is bound by memory. */
@@ -153,7 +157,8 @@ static inline const unsigned char *attn_values_ahead(const struct attn_task *t, 
 	return t->next ? t->next + (size_t)(c - c0) * step : NULL;
 }
 
-/* Returns the table of a level for keys and values of type f32 or bf16 (softmax_select.c). */
+/* Returns the table of a level for keys and values of type f32, bf16 or int8 (softmax_select.c).
+ */
 const struct attn_kernels *attn_kernels_find(enum mx_isa isa, enum mx_dtype dtype);
 
 extern const struct attn_kernels attn_portable_f32, attn_portable_bf16;
@@ -161,5 +166,7 @@ extern const struct attn_kernels attn_avx2_f32, attn_avx2_bf16;
 extern const struct attn_kernels attn_avx512_f32, attn_avx512_bf16;
 extern const struct attn_kernels attn_dot_bf16; /* level avx512-bf16 */
 extern const struct attn_kernels attn_amx_bf16;
+extern const struct attn_kernels attn_portable_int8, attn_avx2_int8, attn_avx512_int8;
+extern const struct attn_kernels attn_vnni_int8; /* levels from avx512 on, where there is VNNI */
 
 #endif

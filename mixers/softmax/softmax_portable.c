@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention kernels in plain C, for any machine; the compiler vectorises the loops over lanes. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -33,5 +34,63 @@ static void transpose_64(const uint16_t *from, uint16_t *to)
 }
 
 #include "mixers/softmax/softmax_body.h"
+
+typedef union {
+	int32_t i[16];
+	uint8_t u[64];
+	int8_t s[64];
+} vi;
+
+static inline vi vi_zero(void)
+{
+	return (vi){{0}};
+}
+
+static inline vi vi_load(const unsigned char *p)
+{
+	vi v;
+	memcpy(&v, p, sizeof v);
+	return v;
+}
+
+static inline vi vi_dot_keys(vi sum, vi keys, int32_t quad)
+{
+	int8_t q[4];
+	memcpy(q, &quad, 4);
+	for (int i = 0; i < 64; i++)
+		sum.i[i / 4] += keys.u[i] * q[i % 4];
+	return sum;
+}
+
+static inline vi vi_dot_values(vi sum, vi values, int32_t quad)
+{
+	uint8_t p[4];
+	memcpy(p, &quad, 4);
+	for (int i = 0; i < 64; i++)
+		sum.i[i / 4] += values.s[i] * p[i % 4];
+	return sum;
+}
+
+static inline v16 vi_float(vi v, int32_t offset)
+{
+	v16 f;
+	for (int i = 0; i < 16; i++)
+		f.f[i] = (float)(v.i[i] - offset);
+	return f;
+}
+
+static inline void vi_store_bytes(v16 x, unsigned char *high, unsigned char *low)
+{
+	float f[16];
+	v_store(f, x);
+	for (int i = 0; i < 16; i++) {
+		int32_t code = (int32_t)f[i];
+		high[i] = (unsigned char)(code >> 8);
+		low[i] = (unsigned char)code;
+	}
+}
+
+#define INT8_FOLD fold
+#include "mixers/softmax/softmax_int8.h"
 
 ATTN_TABLES(portable)

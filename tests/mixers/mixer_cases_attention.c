@@ -209,6 +209,9 @@ static const double freq8[] = {1,    0.31622776601683794,   0.1,   0.03162277660
 #define ROPE(type, dim, freq)                                                                      \
 	STRING("rope", type), INT("rope_dim", dim), FLOATS("rope_inv_freq", freq)
 
+/* 1 / 254 of the largest element of a key or a value */
+#define EIGHT_BITS 3e-2
+
 #define ATTENTION(label, width, tokens, weights, state, tolerance, ...)                            \
 	{                                                                                              \
 		label, width, tokens, weights, state, PARAMS(__VA_ARGS__), NULL, tolerance,                \
@@ -228,6 +231,8 @@ static const struct mixer_case cases[] = {
 	ATTENTION("skip_first and a window, bf16", 48, 300, MX_BF16, MX_BF16, ROUNDED, HEADS(2, 1, 32),
               BOOL("skip_first"), INT("window", 9), ROPE("linear", 16, freq8)),
 	ATTENTION("window across blocks, bf16", 32, 600, MX_BF16, MX_BF16, ROUNDED, HEADS(2, 1, 128),
+              INT("window", 400), ROPE("default", 16, freq8)),
+	ATTENTION("keys and values in int8", 48, 600, MX_F32, MX_I8, EIGHT_BITS, HEADS(4, 2, 48),
               INT("window", 400), ROPE("default", 16, freq8)),
 	ATTENTION("window across blocks, f32", 64, 600, MX_F32, MX_F32, EXACT, HEADS(2, 1, 96),
               INT("window", 256), ROPE("default", 16, freq8)),

@@ -78,12 +78,12 @@ static mx_status read_dtype(const struct reader *r, const json_t *object, const 
 	if (st != MX_OK)
 		return st;
 	for (enum mx_dtype t = MX_F32; t <= last; t++)
-		if (!strcmp(name, mx_dtype_name(t))) {
+		if (t != MX_QUANT && !strcmp(name, mx_dtype_name(t))) {
 			*out = t;
 			return MX_OK;
 		}
 	return mx_fail(r->err, MX_E_INVALID, "%s%s must be f32, f16%s", r->where, key,
-	               last == MX_BF16 ? " or bf16" : ", bf16 or fp8");
+	               last == MX_BF16 ? " or bf16" : ", bf16, fp8 or int8");
 }
 
 /* Reads the members of "params" as a model's config would give them. */
@@ -171,7 +171,7 @@ static mx_status read_case(struct reader *r, const json_t *v, struct mixer_case 
 	if (st == MX_OK)
 		st = read_dtype(r, v, "weight_dtype", MX_BF16, &out->weight_dtype);
 	if (st == MX_OK)
-		st = read_dtype(r, v, "state_dtype", MX_F8E4M3, &out->state_dtype);
+		st = read_dtype(r, v, "state_dtype", MX_I8, &out->state_dtype);
 	if (st == MX_OK)
 		st = read_params(r, v, out->params, CASE_MAX_PARAMS, &out->n_params);
 	if (st == MX_OK)
