@@ -25,43 +25,54 @@
  * of the weight are stored there as f32 and multiplied with DOT_X rows of x at a time. */
 #define DOT_X     48
 #define DOT_PANEL 32
+/* Most elements of x that stay in the second-level cache: 384 KiB. */
+#define DOT_CELLS 98304
+/* Most passes that prefetch, and least bytes from a tile to what they prefetch. */
+#define DOT_ASKING 6
+#define DOT_AHEAD  8192
 
 /* A tile's weights. */
 struct dot_weights {
 	const void *row[DOT_R];
-	float *wide;  /* 16-bit rows as f32: MX_W columns of each in turn, zeros after the last */
-	size_t ahead; /* bytes to the next tile's rows; 0: do not prefetch them */
+	float *wide;     /* 16-bit rows as f32: MX_W columns of each in turn, zeros after the last */
+	const char *ask; /* what the next step of MX_W columns prefetches */
+	size_t far;      /* bytes from one step's prefetch to the next one's */
 };
 
 enum dot_pass {
 	DOT_ONLY,  /* the only pass over a tile */
 	DOT_FIRST, /* the first of several, fills `wide` */
-	DOT_AGAIN, /* the others, read `wide` */
+	DOT_AGAIN, /* one of the others, reads `wide` */
+	DOT_PLAIN, /* the same, prefetches nothing */
 };
 
-/* Prefetches the same columns of the next tile's rows, so that they arrive in the order of memory:
- * the hardware prefetcher does not follow rows shorter than a page. Called once for MX_W columns,
- * it prefetches each line of the DOT_R rows once. */
-MX_INLINE void dot_prefetch(enum mx_dtype dtype, const struct dot_weights *w, size_t k)
+/* Prefetches the next tile in the order of memory, a line or a part of one with each step, so that
+ * memory is busy all the time. Into the second-level cache: the miss buffers of the first level are
+ * few, and x needs them (bench/NOTES.md). Inline: GCC drops calls of a function that only
+ * prefetches at -O2, as without effect. */
+MX_INLINE const char *dot_ask(enum mx_dtype dtype, const enum dot_pass pass, const char *at,
+                              size_t far)
 {
-	const size_t size = mx_dtype_size(dtype), lines = DOT_R * MX_W * size / 64;
+	const size_t all = DOT_R * MX_W * mx_dtype_size(dtype) / 64;
+	const size_t lines = pass == DOT_ONLY ? all : all / 2; /* at least two passes share it */
+	__builtin_prefetch(at, 0, 2);
 #pragma GCC unroll 4
-	for (size_t j = 0; j < lines; j++)
-		__builtin_prefetch((const char *)w->row[(k / MX_W * lines + j) % DOT_R] + w->ahead +
-		                   k * size);
+	for (size_t i = 1; i < lines; i++)
+		__builtin_prefetch(at + i * 64, 0, 2);
+	return at + far;
 }
 
 /* sums[c][r] = w[r] . x[c] over n columns (at most DOT_BLOCK) of DOT_R rows of w, C rows of x. */
 MX_INLINE void dot_tile(const int C, enum mx_dtype dtype, const enum dot_pass pass,
-                        const struct dot_weights *w, const float *x, size_t ldx, size_t n,
-                        v4f *sums)
+                        struct dot_weights *w, const float *x, size_t ldx, size_t n, v4f *sums)
 {
 	const bool widens = pass == DOT_FIRST && dtype != MX_F32;
-	const bool widened = pass == DOT_AGAIN && dtype != MX_F32;
+	const bool widened = (pass == DOT_AGAIN || pass == DOT_PLAIN) && dtype != MX_F32;
 	vf acc[DOT_R][8];
 	const void *row[DOT_R];
 	float *wide = w->wide;
-	const size_t ahead = w->ahead;
+	const char *ask = w->ask;
+	const size_t far = w->far;
 #pragma GCC unroll 8
 	for (int r = 0; r < DOT_R; r++) {
 		row[r] = w->row[r];
@@ -72,8 +83,8 @@ MX_INLINE void dot_tile(const int C, enum mx_dtype dtype, const enum dot_pass pa
 	size_t k = 0;
 	for (; k + MX_W <= n; k += MX_W, wide += DOT_R * MX_W) {
 		vf b[8];
-		if (pass == DOT_ONLY || (pass == DOT_FIRST && ahead))
-			dot_prefetch(dtype, w, k);
+		if (pass != DOT_PLAIN)
+			ask = dot_ask(dtype, pass, ask, far);
 #pragma GCC unroll 8
 		for (int c = 0; c < C; c++)
 			b[c] = vf_load(x + (size_t)c * ldx + k);
@@ -87,6 +98,7 @@ MX_INLINE void dot_tile(const int C, enum mx_dtype dtype, const enum dot_pass pa
 				acc[r][c] = vf_fma(a, b[c], acc[r][c]);
 		}
 	}
+	w->ask = ask;
 	if (k < n) {
 #pragma GCC unroll 8
 		for (int r = 0; r < DOT_R; r++) {
@@ -105,12 +117,12 @@ MX_INLINE void dot_tile(const int C, enum mx_dtype dtype, const enum dot_pass pa
 		sums[c] = vf_sum4(acc[0][c], acc[1][c], acc[2][c], acc[3][c]);
 }
 
-typedef void dot_f(const struct dot_weights *w, const float *x, size_t ldx, size_t n, v4f *sums);
+typedef void dot_f(struct dot_weights *w, const float *x, size_t ldx, size_t n, v4f *sums);
 
 /* One function for each number of rows of x, so that the accumulators stay in registers. */
 #define DOT_TILE(C, name, dtype, pass)                                                             \
-	static void dot_##C##_##name(const struct dot_weights *w, const float *x, size_t ldx,          \
-	                             size_t n, v4f *sums)                                              \
+	static void dot_##C##_##name(struct dot_weights *w, const float *x, size_t ldx, size_t n,      \
+	                             v4f *sums)                                                        \
 	{                                                                                              \
 		dot_tile(C, dtype, pass, w, x, ldx, n, sums);                                              \
 	}
@@ -121,12 +133,15 @@ typedef void dot_f(const struct dot_weights *w, const float *x, size_t ldx, size
 	DOT_TILE(C, first_f32, MX_F32, DOT_FIRST)                                                      \
 	DOT_TILE(C, first_f16, MX_F16, DOT_FIRST)                                                      \
 	DOT_TILE(C, first_bf16, MX_BF16, DOT_FIRST)                                                    \
-	DOT_TILE(C, again_16, MX_BF16, DOT_AGAIN)
+	DOT_TILE(C, again_16, MX_BF16, DOT_AGAIN)                                                      \
+	DOT_TILE(C, plain_f32, MX_F32, DOT_PLAIN)                                                      \
+	DOT_TILE(C, plain_16, MX_BF16, DOT_PLAIN)
 #define DOT_NAMES(C)                                                                               \
 	{                                                                                              \
 		{dot_##C##_only_f32, dot_##C##_only_f16, dot_##C##_only_bf16},                             \
 			{dot_##C##_first_f32, dot_##C##_first_f16, dot_##C##_first_bf16},                      \
 			{dot_##C##_first_f32, dot_##C##_again_16, dot_##C##_again_16},                         \
+			{dot_##C##_plain_f32, dot_##C##_plain_16, dot_##C##_plain_16},                         \
 	}
 DOT_TILES(1)
 DOT_TILES(2)
@@ -140,7 +155,7 @@ DOT_TILES(6)
 #endif
 
 /* Indices: rows of x less 1; pass; dtype. */
-static dot_f *const dot_tiles[DOT_C][3][3] = {
+static dot_f *const dot_tiles[DOT_C][4][3] = {
 	DOT_NAMES(1), DOT_NAMES(2),
 #if MX_W >= 8
 	DOT_NAMES(3),
@@ -174,69 +189,108 @@ static void dot_start(const struct mx_product *p, size_t r0, size_t r1)
 	}
 }
 
-/* Part of a weight: rows r .. r1 - 1, columns k .. k + n - 1 (at most DOT_BLOCK). */
-struct dot_part {
-	size_t r, r1, k, n;
-};
-
-/* Prefetches share i of n of the lines of DOT_R rows of `bytes`. Inline: GCC drops calls of a
- * function that only prefetches at -O2, as without effect. */
-MX_INLINE void dot_ask(const char *rows, size_t stride, size_t bytes, size_t i, size_t n)
+/* Prefetches share i of n of the lines of DOT_R rows of `bytes`. */
+MX_INLINE void dot_share(const char *rows, size_t stride, size_t bytes, size_t i, size_t n)
 {
 	size_t lines = DOT_R * ((bytes + 63) / 64), end = lines * (i + 1) / n;
 	for (size_t l = lines * i / n; l < end; l++)
-		__builtin_prefetch(rows + l % DOT_R * stride + l / DOT_R * 64);
+		__builtin_prefetch(rows + l % DOT_R * stride + l / DOT_R * 64, 0, 2);
 }
 
-/* Multiplies the first tile of part t with rows i .. i1 - 1 of x; the first pass stores the tile in
- * `wide` for the following ones. Prefetches the tile at `next`: with two passes in the first, with
- * more in equal shares, so that memory is always busy. */
-static void dot_rows(const struct mx_product *p, const struct dot_part *t, size_t i, size_t i1,
-                     const char *next, float *wide)
+/* Sets the pointers to DOT_R rows of the weight from row r, column k on; past row r1 - 1 it again,
+ * unused. Returns the number of rows. */
+static size_t dot_at(const struct mx_weight *m, size_t r, size_t r1, size_t k,
+                     struct dot_weights *w)
 {
-	const enum mx_dtype dtype = p->w->dtype;
-	size_t size = mx_dtype_size(dtype), stride = p->w->cols * size;
-	size_t n_r = t->r1 - t->r < DOT_R ? t->r1 - t->r : DOT_R;
-	const char *base = (const char *)p->w->data + t->r * stride + t->k * size;
-	enum dot_pass pass = i ? DOT_AGAIN : DOT_FIRST;
-	size_t passes = (i1 - i + DOT_C - 1) / DOT_C, shares = i || passes <= 2 ? 0 : passes;
-	struct dot_weights w = {.wide = wide, .ahead = i || shares ? 0 : (size_t)(next - base)};
-	for (size_t j = 0; j < DOT_R; j++) /* past the end: the last row again, unused */
-		w.row[j] = base + (j < n_r ? j : n_r - 1) * stride;
-	for (size_t c, share = 0; i < i1; i += c, share++) {
+	const size_t size = mx_dtype_size(m->dtype), n_r = r1 - r < DOT_R ? r1 - r : DOT_R;
+	for (size_t j = 0; j < DOT_R; j++)
+		w->row[j] = (const char *)m->data + ((r + (j < n_r ? j : n_r - 1)) * m->cols + k) * size;
+	return n_r;
+}
+
+/* Sets what the passes over the tile from row r on prefetch: as many bytes as the tile has, a tile
+ * or two further on. With so many passes that the first few are enough, the others prefetch
+ * nothing. Returns the number of passes that prefetch. */
+static size_t dot_next(const struct mx_weight *m, size_t r, size_t passes, struct dot_weights *w)
+{
+	const size_t size = mx_dtype_size(m->dtype), asking = passes < DOT_ASKING ? passes : DOT_ASKING;
+	const size_t tile = DOT_R * m->cols * size;
+	w->ask = (const char *)m->data + r * m->cols * size + (tile < DOT_AHEAD ? 2 : 1) * tile;
+	w->far = (DOT_R * MX_W * size + asking - 1) / asking;
+	return asking;
+}
+
+/* Multiplies n columns from column k on of a tile, weight rows r .. r + n_r - 1, with rows i .. i1
+ * - 1 of x. The first of several passes stores 16-bit weights in w->wide for the others. */
+static void dot_rows(const struct mx_product *p, struct dot_weights *w, size_t r, size_t n_r,
+                     size_t k, size_t n, size_t i, size_t i1, size_t asking, enum dot_pass pass)
+{
+	for (size_t c, done = 0; i < i1; i += c) {
 		v4f sums[8];
 		size_t left = i1 - i;
 		c = left <= DOT_C ? left : left < 2 * DOT_C ? (left + 1) / 2 : DOT_C;
-		if (shares)
-			dot_ask(next, stride, t->n * size, share, shares);
-		dot_tiles[c - 1][pass][dtype](&w, p->x + i * p->ldx + t->k, p->ldx, t->n, sums);
+		dot_tiles[c - 1][pass][p->w->dtype](w, p->x + i * p->ldx + k, p->ldx, n, sums);
 		if (n_r == DOT_R)
-			dot_add(p, i, c, t->r, DOT_R, sums);
+			dot_add(p, i, c, r, DOT_R, sums);
 		else
-			dot_add(p, i, c, t->r, n_r, sums);
-		pass = DOT_AGAIN;
-		w.ahead = 0;
+			dot_add(p, i, c, r, n_r, sums);
+		pass = ++done < asking ? DOT_AGAIN : DOT_PLAIN;
 	}
 }
 
-/* Multiplies a part with so few rows of x that one pass is enough. */
-static void dot_once(const struct mx_product *p, const struct dot_part *t)
+/* Multiplies with few rows of x: a tile with all of them, then the next tile. */
+static void dot_few(const struct mx_product *p, size_t r0, size_t r1, size_t block, float *wide)
 {
-	size_t size = mx_dtype_size(p->w->dtype), stride = p->w->cols * size;
-	const char *base = (const char *)p->w->data + t->r * stride + t->k * size;
-	const float *x = p->x + t->k;
-	dot_f *f = dot_tiles[p->n - 1][DOT_ONLY][p->w->dtype];
-	struct dot_weights w = {.ahead = DOT_R * stride};
-	for (size_t r = t->r; r < t->r1; r += DOT_R, base += DOT_R * stride) {
-		v4f sums[8];
-		size_t n_r = t->r1 - r < DOT_R ? t->r1 - r : DOT_R;
-		for (size_t j = 0; j < DOT_R; j++) /* past the end: the last row again, unused */
-			w.row[j] = base + (j < n_r ? j : n_r - 1) * stride;
-		f(&w, x, p->ldx, t->n, sums);
-		if (n_r == DOT_R)
-			dot_add(p, 0, p->n, r, DOT_R, sums);
-		else
-			dot_add(p, 0, p->n, r, n_r, sums);
+	const size_t cols = p->w->cols, passes = (p->n + DOT_C - 1) / DOT_C;
+	struct dot_weights w = {.wide = wide};
+	for (size_t r = r0; r < r1; r += DOT_R) {
+		const size_t asking = dot_next(p->w, r, passes, &w);
+		for (size_t k = 0, n; k < cols; k += n) {
+			const size_t n_r = dot_at(p->w, r, r1, k, &w);
+			n = cols - k < block ? cols - k : block;
+			dot_rows(p, &w, r, n_r, k, n, 0, p->n, asking, passes == 1 ? DOT_ONLY : DOT_FIRST);
+		}
+	}
+}
+
+/* Multiplies n columns from column k on of a tile with rows i .. i1 - 1 of x. If `next` is not
+ * NULL, the first use of the tile: prefetches the same columns of the rows from there on, a share
+ * of them before every second pass. */
+static void dot_group(const struct mx_product *p, struct dot_weights *w, size_t r, size_t n_r,
+                      size_t k, size_t n, size_t i, size_t i1, const char *next)
+{
+	const size_t size = mx_dtype_size(p->w->dtype), shares = (i1 - i + 2 * DOT_C - 1) / (2 * DOT_C);
+	enum dot_pass pass = next ? DOT_FIRST : DOT_PLAIN;
+	w->ask = w->row[0]; /* is there already */
+	for (size_t share = 0, end; i < i1; i = end, share++) {
+		end = i + 2 * DOT_C < i1 ? i + 2 * DOT_C : i1;
+		if (next)
+			dot_share(next, p->w->cols * size, n * size, share, shares);
+		dot_rows(p, w, r, n_r, k, n, i, end, 0, pass);
+		pass = DOT_PLAIN;
+	}
+}
+
+/* Multiplies with many rows of x: DOT_X of them with a panel of tiles, as long as those are in the
+ * second-level cache, then the next DOT_X. */
+static void dot_many(const struct mx_product *p, size_t r0, size_t r1, size_t block, float *panel)
+{
+	const size_t cols = p->w->cols;
+	for (size_t r = r0, end; r < r1; r = end) {
+		end = r + DOT_PANEL < r1 ? r + DOT_PANEL : r1;
+		for (size_t k = 0, n; k < cols; k += n) {
+			n = cols - k < block ? cols - k : block;
+			for (size_t i = 0; i < p->n; i += DOT_X) {
+				struct dot_weights w = {.wide = panel};
+				const size_t i1 = i + DOT_X < p->n ? i + DOT_X : p->n;
+				for (size_t t = r; t < end; t += DOT_R, w.wide += DOT_R * DOT_BLOCK) {
+					const size_t n_r = dot_at(p->w, t, end, k, &w);
+					const char *next =
+						(const char *)w.row[0] + DOT_R * p->w->cols * mx_dtype_size(p->w->dtype);
+					dot_group(p, &w, t, n_r, k, n, i, i1, i ? NULL : next);
+				}
+			}
+		}
 	}
 }
 
@@ -290,17 +344,11 @@ MX_INLINE void dot_alone(const enum mx_dtype dtype, const struct mx_product *p, 
 
 static void dot_run(const struct mx_product *p, size_t r0, size_t r1, void *scratch)
 {
-	const struct mx_weight *w = p->w;
-	const char *data = w->data;
-	size_t size = mx_dtype_size(w->dtype), cols = w->cols;
-	bool many = p->n * cols > DOT_X * DOT_BLOCK;
-	size_t panel = many || p->n <= DOT_C ? DOT_PANEL : DOT_R, rows = many ? DOT_X : p->n;
-	const size_t block = dot_block(cols);
-	struct dot_part t;
+	const size_t cols = p->w->cols, block = dot_block(cols);
 	dot_start(p, r0, r1);
 #if MX_W == 16
 	if (p->n == 1 && cols <= DOT_ALONE * block) {
-		switch (w->dtype) {
+		switch (p->w->dtype) {
 		case MX_F32: dot_alone(MX_F32, p, r0, r1, block); break;
 		case MX_F16: dot_alone(MX_F16, p, r0, r1, block); break;
 		default: dot_alone(MX_BF16, p, r0, r1, block); break;
@@ -308,28 +356,10 @@ static void dot_run(const struct mx_product *p, size_t r0, size_t r1, void *scra
 		return;
 	}
 #endif
-	for (size_t r = r0; r < r1; r = t.r1) {
-		t.r1 = r + panel < r1 ? r + panel : r1;
-		for (t.k = 0; t.k < cols; t.k += t.n) {
-			t.n = cols - t.k < block ? cols - t.k : block;
-			if (p->n <= DOT_C) {
-				t.r = r;
-				dot_once(p, &t);
-				continue;
-			}
-			for (size_t i = 0; i < p->n; i += rows) {
-				float *wide = scratch;
-				for (t.r = r; t.r < t.r1; t.r += DOT_R, wide += DOT_R * DOT_BLOCK) {
-					size_t i1 = i + rows < p->n ? i + rows : p->n, next = t.r + DOT_R, k = t.k;
-					if (next >= t.r1) { /* the next block, or else the next panel */
-						k = t.k + t.n < cols ? t.k + t.n : 0;
-						next = k ? r : t.r1;
-					}
-					dot_rows(p, &t, i, i1, data + (next * cols + k) * size, wide);
-				}
-			}
-		}
-	}
+	if (p->n <= DOT_C || p->n * cols <= DOT_CELLS)
+		dot_few(p, r0, r1, block, scratch);
+	else
+		dot_many(p, r0, r1, block, scratch);
 }
 
 static size_t dot_scratch_bytes(size_t n, size_t cols)
