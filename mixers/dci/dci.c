@@ -84,7 +84,8 @@ static mx_status dci_create(const struct mx_mixer_init *init, struct mx_mixer **
 	dci_signs_fill(&m->params, layer->index, m->signs);
 	dci_layout_of(&m->params, &m->layout);
 	m->bounds = dci_bounds_of(&m->params, layer->max_context);
-	m->kernels = dci_kernels_find(mx_isa_parse(init->device->info.isa), m->layout.dtype);
+	m->search = dci_search_find(mx_isa_parse(init->device->info.isa));
+	m->rows = dci_rows_find(mx_isa_parse(init->device->info.isa), m->layout.dtype);
 	m->page_base = init->page_base;
 	m->page_stride = init->page_stride;
 	m->page_tokens = init->page_tokens;
@@ -124,7 +125,7 @@ static void dci_describe(const struct mx_mixer *m, char *text, size_t cap)
 	         "dci: %u heads, %u key heads of %u, keys and values in %s, top_k %s of %s visits, "
 	         "first %u, recent %u, %u directions, kernels %s",
 	         p->heads.heads, p->heads.kv_heads, p->heads.head_dim, mx_dtype_name(p->heads.dtype), k,
-	         visits, p->first, p->recent, p->directions, m->kernels->name);
+	         visits, p->first, p->recent, p->directions, m->rows->name);
 }
 
 /* commit does nothing: a row reads no position after its own, and keys that are taken back are

@@ -50,8 +50,10 @@ void dci_layout_of(const struct dci_params *p, struct dci_layout *out);
 /* What a query needs at most, and how many share a tile. */
 struct dci_bounds {
 	uint32_t visits; /* keys that are found */
-	uint32_t list;   /* keys that are attended to or scored at once */
+	uint32_t exact;  /* keys that all queries of a row attend to */
+	uint32_t list;   /* keys that a query attends to or scores, and room for a vector */
 	uint32_t recent; /* exact keys before a row */
+	uint32_t runs;   /* of the context */
 	uint32_t rows;   /* rows of a tile */
 };
 
@@ -61,7 +63,8 @@ struct mx_mixer {
 	struct dci_params params;
 	struct dci_layout layout;
 	struct dci_bounds bounds;
-	const struct dci_kernels *kernels;
+	const struct dci_search *search;
+	const struct dci_rows *rows;
 	float *signs; /* [kv_heads][directions / rotated][3][rotated], owned */
 	unsigned char *page_base;
 	size_t page_stride, head_bytes;

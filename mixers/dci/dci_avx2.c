@@ -19,20 +19,6 @@ static inline uint32_t v_above(v16 v, float least)
 	return lo | (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(v.b, l, _CMP_GT_OQ)) << 8;
 }
 
-static inline void add_above(v16 v, float least, uint32_t pos, struct dci_found *f)
-{
-	float x[16];
-	uint32_t bits = v_above(v, least);
-	if (!bits)
-		return;
-	v_store(x, v);
-	for (; bits; bits &= bits - 1) {
-		uint32_t i = (uint32_t)__builtin_ctz(bits);
-		f->value[f->n] = dci_ordered(x[i]);
-		f->pos[f->n++] = pos + i;
-	}
-}
-
 static void keep_above(struct dci_found *f, uint32_t t, uint32_t equal)
 {
 	uint32_t n = 0;
@@ -110,6 +96,13 @@ static inline __attribute__((always_inline)) void sums(uint32_t bytes, const uns
 	}
 }
 
-#include "mixers/dci/dci_body.h"
+#define ROWS_SCORED 1
+#define MIX_QUERIES 2
+#define MIX_VECTORS 2
+#define MIX_ALONE   4
+#include "mixers/dci/dci_rows_body.h"
+#include "mixers/dci/dci_search_body.h"
 
-DCI_TABLES(avx2)
+DCI_SEARCH(avx2);
+DCI_ROWS(avx2, f32)
+DCI_ROWS(avx2, bf16)

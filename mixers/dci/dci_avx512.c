@@ -1,58 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dci's kernels for AVX-512 (F, BW, DQ, VL). */
-#include <immintrin.h>
-#include <math.h>
-#include <string.h>
+#include "mixers/dci/dci_avx512.h"
 
-#include "mixers/dci/dci_kernels.h"
-
-typedef __m512 v16;
-
-#define v_zero _mm512_setzero_ps
-#define v_set1 _mm512_set1_ps
-#define v_load _mm512_loadu_ps
-#define v_add  _mm512_add_ps
-#define v_sub  _mm512_sub_ps
-#define v_mul  _mm512_mul_ps
-#define v_div  _mm512_div_ps
-#define v_max  _mm512_max_ps
-#define v_fma  _mm512_fmadd_ps
-#define v_hmax _mm512_reduce_max_ps
-
-static inline void v_store(float *p, v16 v)
-{
-	_mm512_storeu_ps(p, v);
-}
+#define v_sub _mm512_sub_ps
 
 static inline void v_bf16_pairs(const uint16_t *p, v16 *even, v16 *odd)
 {
 	__m512i a = _mm512_loadu_si512(p);
 	*even = _mm512_castsi512_ps(_mm512_slli_epi32(a, 16));
 	*odd = _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32((int)0xffff0000u)));
-}
-
-/* As in softmax_portable.c. */
-static inline v16 v_exp2(v16 x)
-{
-	__mmask16 live = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_GT_OQ);
-	v16 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-	v16 f = _mm512_sub_ps(x, n), p = v_set1(0.00015353360504377633f);
-	p = v_fma(p, f, v_set1(0.0013398875016719103f));
-	p = v_fma(p, f, v_set1(0.00961843691766262f));
-	p = v_fma(p, f, v_set1(0.055503323674201965f));
-	p = v_fma(p, f, v_set1(0.24022647738456726f));
-	p = v_fma(p, f, v_set1(0.6931471824645996f));
-	p = v_fma(p, f, v_set1(1.0f));
-	return _mm512_maskz_scalef_ps(live, p, n);
-}
-
-static inline float v_hsum(v16 v)
-{
-	__m256 x = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-	__m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-	y = _mm_add_ps(y, _mm_movehl_ps(y, y));
-	y = _mm_add_ss(y, _mm_movehdup_ps(y));
-	return _mm_cvtss_f32(y);
 }
 
 /* Compressed in a register: to memory it is slow on some processors. */
@@ -63,16 +19,9 @@ static inline void append_16(struct dci_found *f, __mmask16 some, __m512i value,
 	f->n += (uint32_t)__builtin_popcount(some);
 }
 
-static inline void add_above(v16 v, float least, uint32_t pos, struct dci_found *f)
+static inline uint32_t v_above(v16 v, float least)
 {
-	const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-	__mmask16 some = _mm512_cmp_ps_mask(v, _mm512_set1_ps(least), _CMP_GT_OQ);
-	if (!some)
-		return;
-	__m512i bits = _mm512_castps_si512(v), sign = _mm512_srai_epi32(bits, 31);
-	__m512i flip = _mm512_or_si512(sign, _mm512_set1_epi32((int)0x80000000u));
-	append_16(f, some, _mm512_xor_si512(bits, flip),
-	          _mm512_add_epi32(lanes, _mm512_set1_epi32((int)pos)));
+	return _mm512_cmp_ps_mask(v, _mm512_set1_ps(least), _CMP_GT_OQ);
 }
 
 static void keep_above(struct dci_found *f, uint32_t t, uint32_t equal)
@@ -89,17 +38,6 @@ static void keep_above(struct dci_found *f, uint32_t t, uint32_t equal)
 			some |= (__mmask16)(same & -same);
 		append_16(f, some, value, pos);
 	}
-}
-
-static inline void v_sum4(v16 a, v16 b, v16 c, v16 d, float *out)
-{
-	__m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-	__m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-	__m512d lo = _mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-	__m512d hi = _mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-	__m512 x = _mm512_add_ps(_mm512_castpd_ps(lo), _mm512_castpd_ps(hi));
-	__m256 y = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
-	_mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1)));
 }
 
 /* A lane whose number has the bit becomes its partner less itself, the other the sum of both. */
@@ -149,6 +87,13 @@ static inline __attribute__((always_inline)) void sums(uint32_t bytes, const uns
 	}
 }
 
-#include "mixers/dci/dci_body.h"
+#define ROWS_SCORED 4
+#define MIX_QUERIES 4
+#define MIX_VECTORS 4
+#define MIX_ALONE   8
+#include "mixers/dci/dci_rows_body.h"
+#include "mixers/dci/dci_search_body.h"
 
-DCI_TABLES(avx512)
+DCI_SEARCH(avx512);
+DCI_ROWS(avx512, f32)
+DCI_ROWS(avx512, bf16)

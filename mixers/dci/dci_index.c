@@ -37,7 +37,7 @@ void dci_project(const struct mx_mixer *m, uint32_t kv_head, const float *x, flo
 	for (uint32_t r = 0; r < p->directions / n; r++, signs += 3 * n, out += n) {
 		memcpy(out, x, dim * sizeof *out);
 		memset(out + dim, 0, (n - dim) * sizeof *out);
-		m->kernels->rotate(n, signs, out);
+		m->search->rotate(n, signs, out);
 	}
 }
 

@@ -19,7 +19,7 @@
 #define DIM   64
 #define HEADS 2 /* of one key head */
 #define FIRST 64
-#define N     2048
+#define N     4096 /* enough runs for a search to begin with a sample of them */
 
 mx_mixer_module_f mx_mixer_module_v2;
 
@@ -117,17 +117,19 @@ static float dot(const float *a, const float *b)
  * [HEADS][DIM] find: with equal probabilities, and values that count those keys. */
 static double recall(struct rig *r, const float *q, uint32_t top_k)
 {
-	float y[HEADS * DIM];
+	float y[HEADS * DIM], s[N];
 	const uint32_t end = (N - 1) / DCI_RUN * DCI_RUN, exact = FIRST + N - end;
 	memset(r->v, 0, (size_t)N * DIM * 4);
-	for (uint32_t h = 0; h < HEADS; h++)
+	for (uint32_t h = 0; h < HEADS; h++) {
+		for (uint32_t j = FIRST; j < end; j++)
+			s[j] = dot(q + h * DIM, r->k + (size_t)j * DIM);
 		for (uint32_t j = FIRST; j < end; j++) {
-			float s = dot(q + h * DIM, r->k + (size_t)j * DIM);
 			uint32_t above = 0;
 			for (uint32_t i = FIRST; i < end && above < top_k; i++)
-				above += dot(q + h * DIM, r->k + (size_t)i * DIM) > s;
+				above += s[i] > s[j];
 			r->v[(size_t)j * DIM + h] = above < top_k;
 		}
+	}
 	append(r, 0, N - 1, NULL);
 	r->m->params.heads.scale = 1e-30f;
 	memcpy(y, q, sizeof y);
@@ -174,7 +176,7 @@ static void most_of_the_largest_products_are_found(void **state)
 			sum += recall(&r, q, 32) / 4;
 		}
 		print_message("recall %.3f\n", sum);
-		/* an eighth of the keys is visited; less is a fault in codes, factors or centres */
+		/* a sixteenth of the keys is visited; less is a fault in codes, factors or centres */
 		assert_true(sum > 0.85 && sum < 1.0001);
 		rig_close(&r);
 	}
@@ -227,6 +229,29 @@ static void odd_keys_do_not_hide_others(void **state)
 	}
 }
 
+/* All large products are with the runs that the search takes its sample of: the bound that this
+ * gives is above most of what a query wants. */
+static void a_sample_that_misleads_hides_nothing(void **state)
+{
+	(void)state;
+	struct rng g = rng_of_test();
+	struct rig r;
+	float q[HEADS * DIM];
+	uint32_t first = FIRST / DCI_RUN, runs = (N - 1) / DCI_RUN - first;
+	rig_open(&r, MX_F32, 200, 256);
+	draw(&g, r.k, (size_t)N * DIM);
+	draw(&g, q, HEADS * DIM);
+	memcpy(q + DIM, q, sizeof q / 2);
+	for (uint32_t k = 0; k < 8; k++)
+		for (uint32_t j = 0; j < DCI_RUN; j++)
+			for (uint32_t i = 0; i < DIM; i++)
+				r.k[((first + (2 * k + 1) * runs / 16) * DCI_RUN + j) * DIM + i] += q[i];
+	double found = recall(&r, q, 200);
+	print_message("recall %.3f\n", found);
+	assert_true(found > 0.8);
+	rig_close(&r);
+}
+
 static void an_index_is_a_function_of_its_keys(void **state)
 {
 	(void)state;
@@ -259,6 +284,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(most_of_the_largest_products_are_found),
 		cmocka_unit_test(odd_keys_do_not_hide_others),
+		cmocka_unit_test(a_sample_that_misleads_hides_nothing),
 		cmocka_unit_test(an_index_is_a_function_of_its_keys),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
