@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""mixd-eval measures on held-out text what the training framework measures, within 0.5 %.
+"""mixd-eval measures on held-out text what the training framework measures, within 0.5 %; tools/choose-dci.py
+chooses by it.
 
 tests/golden/demo/held-out.txt is a piece of a book that was not trained on; expected.json beside it has
 what the scripts that trained the bundled models printed of it:
@@ -55,6 +56,39 @@ class Eval(unittest.TestCase):
         self.assertEqual(got["bytes"], 3000)
         whole = self.expected["demo"]["bits_per_byte"]
         self.assertAlmostEqual(got["bits_per_byte"] / whole, 1, delta=0.1)
+
+    def choose(self, *args):
+        return subprocess.run([os.path.join(TOP, "tools/choose-dci.py"), *args], capture_output=True,
+                              env=dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers", ".libs")), text=True)
+
+    def test_the_cheapest_setting_of_dci_that_is_near_enough_is_chosen(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fake = os.path.join(folder, "eval")
+            with open(fake, "w") as f:  # 1 % above with 96 keys, 0.3 % with 128, 0.1 % with 256
+                f.write('#!/bin/sh\necho "tokens 9"\ncase "$*" in *top_k=256*) echo perplexity 20.02;;\n'
+                        '*2-3:dci:top_k=128*) echo perplexity 20.06;; *dci*) echo perplexity 20.2;;\n'
+                        '*) echo perplexity 20;; esac\n')
+            os.chmod(fake, 0o755)
+            args = ("--model", "m", "--text", "t", "--eval", fake, "--layers", "2-3")
+            r = self.choose(*args)
+            self.assertEqual(r.stdout, '- {layers: "2-3", mixer: dci, top_k: 128, visits: auto}\n', r.stderr)
+            r = self.choose(*args, "--loss", "0.2")
+            self.assertIn("top_k: 256", r.stdout)
+            r = self.choose(*args, "--loss", "0.05")
+            self.assertEqual((r.returncode, r.stdout), (1, ""))
+            self.assertIn("no setting is within 0.05 %", r.stderr)
+        model = os.path.join(TOP, "models/demo-attention")
+        r = self.choose("--model", model, "--text", os.path.join(GOLDEN, "held-out.txt"), "--limit", "2000",
+                        "--eval", EVAL, "--loss", "50")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+            config.write(f"models:\n  - name: m\n    path: {model}\n    layers:\n      {r.stdout}")
+            config.flush()
+            check = subprocess.run([os.path.join(BUILD, "mixd"), "--check", "--config", config.name], text=True,
+                                   capture_output=True,
+                                   env=dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers", ".libs")))
+        self.assertEqual(check.returncode, 0, check.stderr)
+        self.assertIn("dci", check.stdout)
 
     def test_the_manual_page_has_every_option(self):
         usage = subprocess.run([EVAL, "--help"], capture_output=True, text=True, check=True).stdout
