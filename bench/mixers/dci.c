@@ -5,8 +5,11 @@
  *
  *   bench/mixers/dci [-t threads] [-m modules] [-i isa] [-n tokens] [-k top_k] [-v visits]
  *                    [-b directions] [-g kv_heads] [-R rounds] [-r] [-p | -d]
+ *                    [-w PREFIX]
  *     -r  keys without structure (else as trained models have them: offset, decaying spectrum,
  *         drift along the text)   -p  prompts only   -d  decoding only
+ *     -w  writes the keys and some queries for dci_peers.py, and what dci finds of these queries'
+ * top_k
  *
  * A shape of 4 query heads a key head, of 128. Pages are filled as those of short sequences, 64
  * tokens each, since a page's content is a function of its tokens alone; the time of a prompt is
@@ -29,14 +32,15 @@
 #define CHUNK 512 /* rows of a chunk of a prompt that is timed */
 #define BEYOND                                                                                     \
 	(160ull << 20) /* bytes of keys and values that layers share out: beyond the caches */
-#define PROBES 32  /* queries whose largest products are compared */
+#define PROBES 32  /* queries whose largest products are compared, of rows of GROUP */
 
 struct options {
 	const char *modules;
 	enum mx_isa isa;
 	unsigned threads;
 	uint32_t tokens, top_k, visits, directions, kv_heads, rounds;
-	bool random, prompts, decode;
+	bool random, prompts, decode, uniform;
+	const char *write;
 };
 
 /* A mixer with enough layers that keys come from memory. */
@@ -139,6 +143,8 @@ static void side_open(struct bench *b, const struct mx_registry *registry, const
 		{.name = "head_dim", .type = MX_PARAM_INT, .i = DIM},
 	};
 	uint32_t n_params = 3;
+	if (o->uniform) /* all keys that are attended to count the same */
+		params[n_params++] = (struct mx_param){.name = "scale", .type = MX_PARAM_FLOAT, .f = 1e-30};
 	if (!strcmp(name, "dci")) {
 		const struct mx_param own[] = {
 			{.name = "directions", .type = MX_PARAM_INT, .i = o->directions},
@@ -298,6 +304,59 @@ static double output_error(const struct bench *b)
 	return sqrt(error / size);
 }
 
+static float product(const float *a, const float *b)
+{
+	float sum = 0;
+	for (uint32_t i = 0; i < DIM; i++)
+		sum += a[i] * b[i];
+	return sum;
+}
+
+/* Returns the share of the top_k keys with the largest products, of those that are searched at the
+ * last row, that dci finds: with equal probabilities, and values that count these keys. */
+static double recall(struct bench *b, const struct mx_registry *registry)
+{
+	const uint32_t first = 64, end = (b->n - 256) / 64 * 64, attended = first + b->n - end;
+	float *s = zeroed(b->n * sizeof *s);
+	struct side side = {0};
+	double found = 0;
+	memset(b->v, 0, (size_t)b->n * DIM * sizeof *b->v);
+	for (uint32_t p = 0; p < PROBES; p++) {
+		for (uint32_t j = first; j < end; j++)
+			s[j] = product(b->q + p * DIM, b->k + (size_t)j * DIM);
+		for (uint32_t j = first; j < end; j++) {
+			uint32_t above = 0;
+			for (uint32_t i = first; i < end && above < b->o.top_k; i++)
+				above += s[i] > s[j];
+			b->v[(size_t)j * DIM + p] = above < b->o.top_k;
+		}
+	}
+	b->o.uniform = true;
+	side_open(b, registry, "dci", &side);
+	b->o.uniform = false;
+	fill(b, &side);
+	for (uint32_t p = 0; p < PROBES; p += GROUP) {
+		size_t pos = (size_t)(b->n - 1) * DIM;
+		set_rows(b, &side, 1, b->q + p * DIM, b->k + pos, b->v + pos);
+		run_span(b, &side, 0, b->n - 1, 1, b->pages, b->n_pages);
+		const float *y = (const float *)(void *)side.scratch;
+		for (uint32_t h = 0; h < GROUP; h++)
+			found += (double)y[h * DIM + p + h] * (attended + b->o.top_k) / b->o.top_k;
+	}
+	side_close(&side);
+	mx_unmap(s, b->n * sizeof *s);
+	return found / PROBES;
+}
+
+static void write_file(const char *prefix, const char *name, const float *x, size_t n)
+{
+	char path[4096];
+	snprintf(path, sizeof path, "%s-%s.f32", prefix, name);
+	FILE *f = fopen(path, "we");
+	if (!f || fwrite(x, sizeof *x, n, f) != n || fclose(f))
+		die(path);
+}
+
 static void measure(struct bench *b, const struct mx_registry *registry)
 {
 	size_t kv = (size_t)b->n * b->o.kv_heads * DIM * 4, q = (size_t)CHUNK * b->o.kv_heads * GROUP;
@@ -326,10 +385,16 @@ static void measure(struct bench *b, const struct mx_registry *registry)
 		printf("  %9.3f %9.3f %6.2f  %6.1f", e * 1e3, d * 1e3, e / d,
 		       (double)b->exact.token_bytes * b->n / e * 1e-9);
 	}
-	printf("  %7.4f\n", output_error(b));
-	fflush(stdout);
+	printf("  %7.4f", output_error(b));
 	side_close(&b->exact);
 	side_close(&b->dci);
+	if (b->o.write) {
+		write_file(b->o.write, "keys", b->k, (size_t)b->n * DIM);
+		write_file(b->o.write, "queries", b->q, PROBES * DIM);
+		printf("  recall %.3f", recall(b, registry));
+	}
+	printf("\n");
+	fflush(stdout);
 	mx_unmap(b->k, kv);
 	mx_unmap(b->v, kv);
 	mx_unmap(b->q, q * DIM * 4);
@@ -354,7 +419,7 @@ int main(int argc, char **argv)
 	                        .prompts = true,
 	                        .decode = true}};
 	struct options *o = &b.o;
-	for (int c; (c = getopt(argc, argv, "t:m:i:n:k:v:b:g:R:rpd")) != -1;)
+	for (int c; (c = getopt(argc, argv, "t:m:i:n:k:v:b:g:R:w:rpd")) != -1;)
 		switch (c) {
 		case 't': o->threads = number(optarg); break;
 		case 'm': o->modules = optarg; break;
@@ -364,12 +429,15 @@ int main(int argc, char **argv)
 		case 'v': o->visits = number(optarg); break;
 		case 'b': o->directions = number(optarg); break;
 		case 'g': o->kv_heads = number(optarg); break;
+		case 'w': o->write = optarg; break;
 		case 'R': o->rounds = number(optarg); break;
 		case 'r': o->random = true; break;
 		case 'p': o->decode = false; break;
 		case 'd': o->prompts = false; break;
 		default: return 2;
 		}
+	if (o->write && (o->kv_heads != 1 || !o->top_k))
+		die("-w needs one key head and -k");
 	struct mx_registry *registry;
 	struct mx_err err = {0};
 	if (mx_registry_create(&registry) != MX_OK ||
