@@ -96,7 +96,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(s["width"], self.kv * self.d, bias=False)
         self.o_proj = nn.Linear(self.h * self.d, s["width"], bias=False)
         inv = 1.0 / THETA ** (torch.arange(0, self.d, 2).float() / self.d)
-        angle = torch.outer(torch.arange(CONTEXT).float(), inv)
+        angle = torch.outer(torch.arange(s.get("context", CONTEXT)).float(), inv)
         self.register_buffer("cos", angle.cos(), persistent=False)
         self.register_buffer("sin", angle.sin(), persistent=False)
 
@@ -143,7 +143,8 @@ class LanguageModel(nn.Module):
 
     def __init__(self, s, name, mixers):
         super().__init__()
-        self.embed_tokens = nn.Embedding(VOCAB, s["width"])
+        self.vocab = s.get("vocab", VOCAB)
+        self.embed_tokens = nn.Embedding(self.vocab, s["width"])
         self.layers = nn.ModuleList(Layer(s, name, m) for m in mixers)
         self.norm = RMSNorm(s["width"])
         nn.init.normal_(self.embed_tokens.weight, std=0.02)
@@ -165,7 +166,7 @@ class LanguageModel(nn.Module):
     def loss(self, ids, targets, reduction="mean"):
         x = self(ids)
         logits = F.linear(x, self.embed_tokens.weight.to(x.dtype)).float()
-        return F.cross_entropy(logits.view(-1, VOCAB), targets.reshape(-1), reduction=reduction)
+        return F.cross_entropy(logits.view(-1, self.vocab), targets.reshape(-1), reduction=reduction)
 
 
 def stored_in_f32(name):
@@ -314,10 +315,10 @@ def export(model, config, out):
             tensors["model." + n] = p.cpu() if stored_in_f32(n) else p.to(torch.bfloat16).cpu()
             p.copy_(tensors["model." + n])
     save_file(tensors, os.path.join(out, "model.safetensors"), metadata={"format": "pt"})
-    write_json(out, "config.json", dict(
-        config, hidden_act="silu", max_position_embeddings=CONTEXT, rms_norm_eps=EPS,
-        rope_theta=THETA, tie_word_embeddings=True, vocab_size=VOCAB, bos_token_id=0,
-        eos_token_id=0, torch_dtype="bfloat16"))
+    write_json(out, "config.json", dict(dict(
+        hidden_act="silu", max_position_embeddings=CONTEXT, rms_norm_eps=EPS, rope_theta=THETA,
+        tie_word_embeddings=True, vocab_size=VOCAB, bos_token_id=0, eos_token_id=0,
+        torch_dtype="bfloat16"), **config))
 
 
 def sample(model, tok, prompt, n, device, temperature=0.8, seed=1):
