@@ -83,8 +83,8 @@ struct mx_json_members {
 /* Adds the values that obey `schema` to the rules; returns their node. options: NULL for the
  * defaults. Returns 0 and fills *err if the schema is wrong or no value obeys it (MX_E_INVALID), if
  * it has what cannot be enforced (MX_E_UNSUPPORTED), or takes too much to enforce (MX_E_LIMIT);
- * `where` is a JSON pointer, "#" for the root. The rules have then failed. Large integers must have been read with
- * JSON_DECODE_INT_AS_REAL or fit 64 bits. */
+ * `where` is a JSON pointer, "#" for the root. The rules have then failed. Large integers must have
+ * been read with JSON_DECODE_INT_AS_REAL or fit 64 bits. */
 uint32_t mx_rules_json_schema(struct mx_rules *r, const json_t *schema,
                               const struct mx_json_options *options, struct mx_err *err);
 /* As mx_rules_json_schema, for the members of an object in a notation of its own. */
