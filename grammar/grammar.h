@@ -51,6 +51,8 @@ mx_status mx_grammar_vocab_new(const uint8_t *text, const size_t *offsets, size_
 struct mx_grammar_vocab *mx_grammar_vocab_ref(struct mx_grammar_vocab *v);
 void mx_grammar_vocab_unref(struct mx_grammar_vocab *v);        /* takes NULL */
 size_t mx_grammar_vocab_size(const struct mx_grammar_vocab *v); /* tokens */
+/* Returns the bytes [*n] of a token; none if it ends a text or there is no such token. */
+const uint8_t *mx_grammar_vocab_token(const struct mx_grammar_vocab *v, int32_t token, size_t *n);
 
 struct mx_grammar_vocab_stats {
 	size_t bytes;       /* memory of the trie */

@@ -111,6 +111,13 @@ void mx_grammar_vocab_unref(struct mx_grammar_vocab *v)
 	free(v);
 }
 
+const uint8_t *mx_grammar_vocab_token(const struct mx_grammar_vocab *v, int32_t token, size_t *n)
+{
+	bool known = token >= 0 && (size_t)token < v->n_tokens;
+	*n = known ? v->offsets[token + 1] - v->offsets[token] : 0;
+	return *n ? v->text + v->offsets[token] : NULL;
+}
+
 size_t mx_grammar_vocab_size(const struct mx_grammar_vocab *v)
 {
 	return v->n_tokens;

@@ -44,6 +44,7 @@ static const struct integer integers[] = {
 	{"min_tokens", AT(min_tokens), 0, INT32_MAX, 0},
 	{"logprobs", AT(logprobs), 0, MX_MAX_TOP_LOGPROBS, -1},
 	{"priority", AT(priority), -1000000, 1000000, 0},
+	{"thinking_token_budget", AT(thinking_budget), -1, INT32_MAX, -1},
 	{"dimensions", AT(dimensions), 1, INT32_MAX, -1},
 };
 
@@ -260,6 +261,7 @@ void mx_api_request_init(struct mx_api_request *r, enum mx_api_kind kind)
 	                  : mx_api_is_pooled(kind)  ? 0
 	                                            : -1,
 		.max_tokens_default = true,
+		.thinking_budget = -1,
 		.dimensions = -1,
 		.logprobs = -1,
 		.add_special =

@@ -96,6 +96,7 @@ struct mx_api_request {
 	bool parse_calls;      /* calls in the answer are told from its text */
 	bool parallel_calls;   /* the answer may have several */
 	enum mx_api_reasoning reasoning;
+	int64_t thinking_budget; /* most tokens of reasoning; -1 = as many as the model likes */
 	/* Members reasoning_content of messages go where the template reads them and are dropped
 	 * elsewhere: clients of agents' APIs send back all that they got. Else they are refused there.
 	 */

@@ -308,7 +308,8 @@ static mx_status parse_tools(struct mx_api_request *r, struct mx_api_error *err)
 	return s;
 }
 
-/* Parses what is to become of reasoning, by vLLM's name, SGLang's and llama-server's. */
+/* Parses how much reasoning there may be, by vLLM's name, and what is to become of it, by vLLM's,
+ * SGLang's and llama-server's. */
 static mx_status parse_reasoning(struct mx_api_request *r, struct mx_api_error *err)
 {
 	bool include = true, separate = true;
@@ -318,6 +319,8 @@ static mx_status parse_reasoning(struct mx_api_request *r, struct mx_api_error *
 		s = mx_parse_bool(r->root, "separate_reasoning", &separate, err);
 	if (s == MX_OK)
 		s = mx_parse_text(r->root, "reasoning_format", &format, err);
+	if (s == MX_OK) /* vLLM's -1 is no bound */
+		s = mx_parse_int(r->root, "thinking_token_budget", -1, INT32_MAX, &r->thinking_budget, err);
 	if (s != MX_OK)
 		return s;
 	const char *f = format.s && *format.s ? format.s : "auto";

@@ -203,7 +203,7 @@ static mx_status make_prompt(struct mx_generation *g, const struct mx_api_reques
 		                                    .add_special = r->add_special,
 		                                    .may_drop_reasoning = r->may_drop_reasoning,
 		                                    .unknown = r->unknown,
-		                                    .reasoning = g->rules.reasoning,
+		                                    .reasoning = m->reasoning,
 		                                    .reasoning_open = &g->rules.reasoning_open,
 		                                    .reasoning_over = &g->rules.reasoning_over};
 		st = mx_prompt_chat(m, &chat, t, err);
@@ -441,7 +441,7 @@ static struct mx_request make_request(const struct mx_generation *g, const struc
 	               .logprobs = (int32_t)r->logprobs,
 	               .prompt_logprobs = prompt_logprobs ? (int32_t)r->logprobs : -1,
 	               .cache_salt = salt,
-	               .constraint = choice->constraint,
+	               .constraint = choice->think_limit ? choice->think_limit : choice->constraint,
 	               .prediction = g->prediction.ids,
 	               .n_prediction = g->prediction.n,
 	               .no_speculation = !g->speculation,

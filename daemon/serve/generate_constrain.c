@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Constrains the choices of a generation. */
+#include <string.h>
+
 #include "base/mem.h"
 #include "daemon/serve/constraint.h"
 #include "daemon/serve/generate_impl.h"
@@ -35,7 +37,55 @@ static const struct mx_reasoning_format *reasoning_before(const struct mx_choice
 	return apart || (rules->calls && mx_tool_format_reasons(rules->calls)) ? f : NULL;
 }
 
-mx_status mx_gen_constrain(struct mx_generation *g, const struct mx_api_request *r,
+/* Writes the mark that ends reasoning as tokens: its own, or those of its text. */
+static mx_status write_end(struct mx_generation *g, struct mx_think_rules *rules,
+                           struct mx_api_error *err)
+{
+	const struct mx_tokenizer *t = g->model->tokenizer;
+	int32_t own = mx_tokenizer_id(t, rules->end);
+	struct mx_tokens tokens = {0};
+	struct mx_err e = {0};
+	mx_status st = MX_OK;
+	if (own < 0)
+		st = mx_tokenizer_encode(t, rules->end, strlen(rules->end), false, 0, &tokens, &e);
+	rules->n_last = own < 0 ? tokens.n : 1;
+	int32_t *last = mx_arena_alloc(&g->arena, (rules->n_last + 1) * sizeof(*last));
+	if (last && own >= 0)
+		last[0] = own;
+	else if (last && tokens.n)
+		memcpy(last, tokens.ids, tokens.n * sizeof(*last));
+	mx_tokens_free(&tokens);
+	rules->last = last;
+	return st == MX_OK && last
+	           ? MX_OK
+	           : mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
+}
+
+/* Bounds the reasoning of all choices. A model that does not reason needs no bound. */
+static mx_status limit_thinking(struct mx_generation *g, const struct mx_api_request *r,
+                                struct mx_api_error *err)
+{
+	const struct mx_reasoning_format *f = g->model->reasoning;
+	struct mx_grammar_vocab *vocab = NULL;
+	struct mx_think_rules *rules = &g->think;
+	if (r->thinking_budget < 0 || !g->chat || !f)
+		return MX_OK;
+	mx_status st = mx_served_vocabulary(g->model, true, &vocab, err);
+	if (st != MX_OK)
+		return st;
+	rules->vocab = vocab;
+	rules->again = mx_reasoning_format_span(f, &rules->begin, &rules->end);
+	rules->open = g->rules.reasoning_open;
+	rules->budget = (uint32_t)r->thinking_budget;
+	st = write_end(g, rules, err);
+	for (uint32_t i = 0; i < g->n_choices && st == MX_OK; i++)
+		if (mx_think_limit_new(rules, g->choices[i].constraint, &g->choices[i].think_limit))
+			st = mx_api_fail(err, MX_FAULT_EXHAUSTED, "out_of_memory", NULL, "out of memory");
+	return st;
+}
+
+/* Constrains all choices by a grammar. */
+static mx_status constrain(struct mx_generation *g, const struct mx_api_request *r,
                            struct mx_api_error *err)
 {
 	struct mx_grammar_vocab *vocab = NULL;
@@ -59,10 +109,19 @@ mx_status mx_gen_constrain(struct mx_generation *g, const struct mx_api_request 
 	return st;
 }
 
+mx_status mx_gen_constrain(struct mx_generation *g, const struct mx_api_request *r,
+                           struct mx_api_error *err)
+{
+	mx_status st = constrain(g, r, err);
+	return st == MX_OK ? limit_thinking(g, r, err) : st;
+}
+
 void mx_gen_constrain_end(struct mx_generation *g)
 {
-	for (uint32_t i = 0; g->choices && i < g->n_choices; i++)
+	for (uint32_t i = 0; g->choices && i < g->n_choices; i++) {
+		mx_think_limit_free(g->choices[i].think_limit);
 		mx_constraint_free(g->choices[i].constraint);
+	}
 	if (g->grammar)
 		mx_grammars_release(g->grammars, g->grammar);
 }

@@ -8,6 +8,7 @@
 #include "daemon/serve/choice.h"
 #include "daemon/serve/generate.h"
 #include "daemon/serve/live.h"
+#include "daemon/serve/think_limit.h"
 
 /* A prompt, as long as the answer may need it. */
 struct mx_gen_prompt {
@@ -20,8 +21,10 @@ struct mx_gen_prompt {
 struct mx_gen_choice {
 	struct mx_generation *g;
 	const struct mx_gen_prompt *prompt;
-	struct mx_choice text;            /* under the lock */
-	struct mx_constraint *constraint; /* NULL = none; the engine's until the request has ended */
+	struct mx_choice text; /* under the lock */
+	/* The engine's until the request has ended; NULL = none: what a grammar allows, and a bound on
+	 * the reasoning, which is around it. */
+	struct mx_constraint *constraint, *think_limit;
 	uint64_t id;          /* the scheduler's id of the request, 0 = not submitted; under the lock */
 	bool done;            /* the request has ended; under the lock */
 	struct mx_done end;   /* valid if done */
@@ -86,6 +89,7 @@ struct mx_generation {
 	uint64_t call_seed;              /* of the ids of tool calls */
 	struct mx_grammars *grammars;    /* the service's */
 	struct mx_grammar_held *grammar; /* of its choices' constraints; NULL = none */
+	struct mx_think_rules think;     /* of its choices' limits */
 	const char *constrained_by;      /* the field that asked for them */
 	const int32_t *stop_ids;         /* [n_stop_ids] stop tokens of the request, without EOS */
 	uint32_t n_stop_ids;
@@ -111,8 +115,8 @@ void mx_gen_unref(struct mx_generation *g);
 
 /* ---- generate_constrain.c ---- */
 
-/* Makes the constraints of all choices, if the request asks for some. Takes as long as compiling
- * the grammar takes. */
+/* Makes the constraints and limits of all choices, if the request asks for some. Takes as long as
+ * compiling the grammar takes. */
 mx_status mx_gen_constrain(struct mx_generation *g, const struct mx_api_request *r,
                            struct mx_api_error *err);
 /* Frees them. */

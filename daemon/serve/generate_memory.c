@@ -51,8 +51,10 @@ static uint64_t own_bytes(const struct mx_generation *g)
 	bytes += g->n_choices * (uint64_t)g->n_vector * sizeof(*g->vectors);
 	bytes += (g->prediction.cap + g->n_choices * (uint64_t)g->prediction.n) *
 	         sizeof(*g->prediction.ids); /* and the scheduler's copies */
-	if (g->grammar)                      /* and the engine's mask */
-		bytes += g->n_choices * (CONSTRAINT_BYTES + g->model->info.vocab / 8);
+	if (g->grammar)
+		bytes += g->n_choices * CONSTRAINT_BYTES;
+	if (g->grammar || g->think.vocab) /* the engine's mask */
+		bytes += g->n_choices * (uint64_t)(g->model->info.vocab / 8);
 	for (uint32_t i = 0; i < g->n_prompts; i++) {
 		const struct mx_gen_prompt *p = &g->prompts[i];
 		/* and the scheduler's copy of the ids */

@@ -24,6 +24,7 @@ static const struct mx_field fields[] = {
 	MX_READ("role", M),
 	MX_READ("content", M | B),
 	MX_READ("type", B | T | C | K),
+	MX_READ("budget_tokens", K),
 	MX_READ("text", B),
 	MX_READ("id", B),
 	MX_READ("name", B | T | C),
@@ -74,9 +75,7 @@ static const struct mx_field fields[] = {
 	MX_IGNORED("workspace_id", R),
 	MX_IGNORED("diagnostics", R),
 	MX_IGNORED("cache_control", R | M | B | T), /* every prefix is cached */
-	/* How much a model may think is not bounded, and its thinking is shown whole. */
-	MX_IGNORED("budget_tokens", K),
-	MX_IGNORED("display", K),
+	MX_IGNORED("display", K),                   /* thinking is shown whole */
 	/* Of blocks that answers hold. */
 	MX_IGNORED("citations", B),
 	MX_IGNORED("signature", B), /* of thinking: not asked for again */

@@ -10,6 +10,7 @@
 static const struct mx_rename names[] = {
 	{"max_completion_tokens", "max_tokens"},
 	{"stop", "stop_sequences"},
+	{"thinking_token_budget", "thinking.budget_tokens"},
 	{"response_format.json_schema.schema", "output_config.format.schema"},
 	{"response_format", "output_config.format"},
 	{"tools[#].function.parameters", "tools[#].input_schema"},
@@ -160,8 +161,10 @@ static mx_status parse_thinking(struct mx_translation *t, const json_t *body, co
 	if (thinking && !on && !is(type, "disabled"))
 		s = mx_api_fail(err, MX_FAULT_INVALID, "invalid_value", "thinking.type",
 		                "'thinking.type' must be 'enabled', 'adaptive' or 'disabled'");
-	if (is(type, "enabled"))
+	if (is(type, "enabled")) {
 		s = check_budget(body, thinking, err);
+		mx_translation_share(t, "thinking_token_budget", thinking, "budget_tokens");
+	}
 	if (thinking && !on) /* what a model thinks nevertheless is not wanted */
 		mx_translation_set(t, "include_reasoning", json_false());
 	int failed = !vars;

@@ -285,6 +285,14 @@ const char *mx_reasoning_format_mark(const struct mx_reasoning_format *f, size_t
 	return i == 0 ? f->begin : i == 1 ? f->end : i == 2 ? f->token : NULL;
 }
 
+bool mx_reasoning_format_span(const struct mx_reasoning_format *f, const char **out_begin,
+                              const char **out_end)
+{
+	*out_begin = f->begin ? f->begin : "<|channel|>analysis<|message|>";
+	*out_end = f->end ? f->end : "<|end|>";
+	return !f->begin;
+}
+
 static bool begins(const char *text, const char *mark)
 {
 	return !strncmp(text, mark, strlen(mark));

@@ -38,6 +38,11 @@ const struct mx_reasoning_format *mx_reasoning_format_of(const char *template, s
 const char *mx_tool_format_mark(const struct mx_tool_format *f, size_t i);
 const char *mx_reasoning_format_mark(const struct mx_reasoning_format *f, size_t i);
 
+/* Gives the marks between which reasoning stands. Returns true if it may begin anywhere and more
+ * than once, as in gpt-oss' channels; else it begins with the answer. */
+bool mx_reasoning_format_span(const struct mx_reasoning_format *f, const char **out_begin,
+                              const char **out_end);
+
 /* Returns true if a text begins with a mark of some format. */
 bool mx_tool_mark_begins(const char *text);
 

@@ -231,6 +231,42 @@ def test_form_after_reasoning():
             s.stop()
 
 
+def test_thinking_budget():
+    """Reasoning ends after as many tokens as it may have, whether the mark is a token or several; what
+    comes before it is what would come without a bound."""
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "f", "schema": FORM}}}
+    for marks, end, token in (("</think>", "<think>\n", True), ("</think>", "", True), ("</think>", "<think>\n", False)):
+        with tempfile.TemporaryDirectory() as folder:
+            model_with_marks(folder, marks, end)
+            bias = {}
+            if token:
+                begin, over = add_think_tokens(folder)
+                bias = {str(begin): 0 if end else 30, str(over): -100}
+            s = Mixd(models={"demo": folder})
+            ask = dict(messages=HI, max_tokens=60, seed=2, logprobs=True, logit_bias=bias)
+            endless = s.complete(CHAT, **ask)["choices"][0]
+            assert endless["finish_reason"] == "length" and not endless["message"]["content"], endless
+            for budget in (0, 7, 300) if token else (7,):
+                body = s.complete(CHAT, thinking_token_budget=budget, **ask)
+                choice, told = body["choices"][0], body["usage"]["completion_tokens_details"]["reasoning_tokens"]
+                thought, free = choice["message"].get("reasoning_content") or "", min(budget, 60)
+                assert endless["message"]["reasoning_content"].startswith(thought), (endless, choice)
+                shift = 0 if end else 1  # the mark that begins it
+                assert choice["logprobs"]["content"][:free + shift] == endless["logprobs"]["content"][:free + shift]
+                if budget < 60:
+                    assert choice["message"]["content"] and (told == budget if token else told >= budget), (budget, body)
+                else:
+                    assert choice == endless, (choice, endless)
+                stream, finish = join(Stream(s, CHAT, dict(ask, thinking_token_budget=budget)))
+                assert (stream["content"], stream["reasoning"]) == (choice["message"]["content"] or "", thought)
+            body = s.complete(CHAT, thinking_token_budget=5, **dict(ask, max_tokens=200, n=2, **form))
+            for choice in body["choices"]:
+                assert choice["finish_reason"] == "length" or json.loads(choice["message"]["content"]), body
+                assert len(choice["message"]["reasoning_content"]) < 200 and choice["message"]["content"], body
+            check_error(s.post(CHAT, dict(ask, thinking_token_budget=-2)), 400, "invalid_value", "thinking_token_budget")
+            s.stop()
+
+
 def test_reasoning_that_is_off():
     """Where the prompt has ended the reasoning, or the client has switched it off, a call or form that
     is asked for has none in front of it."""

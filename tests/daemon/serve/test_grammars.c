@@ -15,6 +15,7 @@
 
 #include "daemon/serve/constraint.h"
 #include "daemon/serve/grammars.h"
+#include "daemon/serve/think_limit.h"
 #include "device/sampling.h"
 
 static mx_status take_regex(struct mx_grammars *g, const char *regex, struct mx_grammar_held **out,
@@ -192,6 +193,73 @@ static void ends_come_where_the_grammar_may_end(void **state)
 	assert_non_null(strstr(cause, "no token"));
 }
 
+/* Returns the tokens that a limit around a regular expression, or around nothing, allows after the
+ * letters of `text`, as a word. */
+static uint32_t limited_after(struct mx_think_rules rules, const char *regex, const char *text)
+{
+	static const int32_t end[] = {'y' - 'a', 'z' - 'a'};
+	struct mx_grammars g;
+	struct mx_grammar_held *h = NULL;
+	struct mx_api_error e;
+	struct mx_grammar_vocab *v = letters();
+	struct mx_constraint *inner = NULL, *c;
+	const char *cause = NULL;
+	uint32_t set = 0;
+	mx_grammars_init(&g);
+	if (regex) {
+		assert_int_equal(take_regex(&g, regex, &h, &e), MX_OK);
+		const struct mx_constraint_ends none = {0};
+		assert_int_equal(mx_constraint_new(h->grammar, v, &none, &inner), MX_OK);
+	}
+	rules.vocab = v;
+	rules.begin = "ab";
+	rules.end = "yz";
+	rules.last = end;
+	rules.n_last = 2;
+	assert_int_equal(mx_think_limit_new(&rules, inner, &c), MX_OK);
+	for (; *text; text++) {
+		assert_int_equal(c->ops->mask(c, &set, &cause), MX_OK);
+		assert_true(set >> (*text - 'a') & 1);
+		assert_int_equal(c->ops->accept(c, *text - 'a', &cause), MX_OK);
+	}
+	assert_int_equal(c->ops->mask(c, &set, &cause), MX_OK);
+	mx_think_limit_free(c);
+	mx_constraint_free(inner);
+	mx_grammar_vocab_unref(v);
+	if (h)
+		mx_grammars_release(&g, h);
+	mx_grammars_destroy(&g);
+	return set;
+}
+
+static void reasoning_ends_where_it_must(void **state)
+{
+	(void)state;
+	const uint32_t all = (1u << VOCAB) - 1, y = 1u << 24, z = 1u << 25, e = 1u << 4;
+	const struct mx_think_rules two = {.budget = 2}, none = {.budget = 0},
+								open = {.budget = 0, .open = true},
+								again = {.budget = 2, .again = true};
+	assert_int_equal(limited_after(two, NULL, ""), all);
+	assert_int_equal(limited_after(two, NULL, "abc"), all);
+	assert_int_equal(limited_after(two, NULL, "abcd"), y);
+	assert_int_equal(limited_after(two, NULL, "abcdy"), z);
+	assert_int_equal(limited_after(two, NULL, "abcdyz"), all);
+	assert_int_equal(limited_after(none, NULL, "ab"), y);
+	assert_int_equal(limited_after(open, NULL, ""), y);
+	/* it ends by itself, and what follows is no reasoning */
+	assert_int_equal(limited_after(two, NULL, "abyzabcdef"), all);
+	/* the mark stands at the beginning or nowhere; in channels also later, and the bound is for all
+	 */
+	assert_int_equal(limited_after(none, NULL, "cab"), all);
+	assert_int_equal(limited_after(again, NULL, "caabcd"), y);
+	assert_int_equal(limited_after(again, NULL, "cabyz"), all);
+	assert_int_equal(limited_after(again, NULL, "cabddyzqab"), y);
+	/* within a grammar, which decides if it does not allow the mark */
+	assert_int_equal(limited_after(two, "ab[a-z]*yze", "abcd"), y);
+	assert_int_equal(limited_after(two, "ab[a-z]*yze", "abcdyz") & e, e);
+	assert_int_equal(limited_after(two, "abcde", "abcd"), e);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -199,6 +267,7 @@ int main(void)
 		cmocka_unit_test(memory_is_bounded),
 		cmocka_unit_test(many_threads),
 		cmocka_unit_test(ends_come_where_the_grammar_may_end),
+		cmocka_unit_test(reasoning_ends_where_it_must),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
