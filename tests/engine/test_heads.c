@@ -172,8 +172,12 @@ static void test_logits_are_the_references(void **state)
 {
 	(void)state;
 	enum mx_isa best = mx_cpu_isa();
-	for (int isa = MX_ISA_PORTABLE; isa <= (int)best; isa++) {
-		if (isa != MX_ISA_PORTABLE && isa != (int)best)
+	int first = MX_ISA_PORTABLE;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	first = (int)best; /* ten times slower */
+#endif
+	for (int isa = first; isa <= (int)best; isa++) {
+		if (isa != first && isa != (int)best)
 			continue;
 		print_message("%s\n", mx_isa_name((enum mx_isa)isa));
 		setenv("MIXD_ISA", mx_isa_name((enum mx_isa)isa), 1);
