@@ -79,33 +79,37 @@ ALWAYS_INLINE void scores(const uint32_t *q, const unsigned char *keys, uint32_t
 	}
 }
 
-/* o[row][dim] = p . v, dimensions i .. i + 31; the pairs of probabilities of a row begin every
- * ATTN_BLOCK pairs. */
+#define DIMS 4 /* most vectors of dimensions that pass together */
+
+/* o[row][dim] = p . v, n vectors of dimensions from dimension i on; the pairs of probabilities of a
+ * row begin every ATTN_BLOCK pairs. */
 ALWAYS_INLINE void values(const struct attn_task *t, struct range g, const uint32_t *p,
-                          const unsigned rows, uint32_t i, const int fetch, float *o)
+                          const unsigned rows, uint32_t i, const unsigned n, const int fetch,
+                          float *o)
 {
-	v16 acc0[ROWS], acc1[ROWS];
-	for (unsigned r = 0; r < rows; r++)
-		acc0[r] = acc1[r] = v_zero();
+	v16 acc[DIMS][ROWS];
+	for (unsigned d = 0; d < n; d++)
+		for (unsigned r = 0; r < rows; r++)
+			acc[d][r] = v_zero();
 	for (uint32_t c = g.c0; c < g.c1; c++) {
 		const unsigned char *v = t->values[c] + (size_t)i * ATTN_PANEL * 2;
 		const uint32_t *pc = p + c * (ATTN_PANEL / 2);
-		const unsigned char *next = fetch ? attn_values_ahead(t, g.c0, g.c1, c, i, 2) : NULL;
+		const unsigned char *next =
+			fetch ? attn_values_ahead(t, g.c0, g.c1, c, i, 16 * n, 2) : NULL;
 		for (uint32_t j = 0; j < ATTN_PANEL / 2; j++, v += 64) {
-			__m512i v0 = _mm512_loadu_si512(v), v1 = _mm512_loadu_si512(v + 16 * ATTN_PANEL * 2);
 			if (next)
-				attn_fetch_pair(next + (size_t)j * 128);
-			for (unsigned r = 0; r < rows; r++) {
-				__m512i pair = _mm512_set1_epi32((int)pc[r * ATTN_BLOCK + j]);
-				acc0[r] = v_dot(acc0[r], pair, v0);
-				acc1[r] = v_dot(acc1[r], pair, v1);
+				for (unsigned d = 0; d < n; d += 2)
+					attn_fetch_pair(next + (size_t)j * 64 * n + d * 64);
+			for (unsigned d = 0; d < n; d++) {
+				__m512i w = _mm512_loadu_si512(v + d * 16 * ATTN_PANEL * 2);
+				for (unsigned r = 0; r < rows; r++)
+					acc[d][r] = v_dot(acc[d][r], _mm512_set1_epi32((int)pc[r * ATTN_BLOCK + j]), w);
 			}
 		}
 	}
-	for (unsigned r = 0; r < rows; r++) {
-		v_store(o + (size_t)r * t->value_dim + i, acc0[r]);
-		v_store(o + (size_t)r * t->value_dim + i + 16, acc1[r]);
-	}
+	for (unsigned d = 0; d < n; d++)
+		for (unsigned r = 0; r < rows; r++)
+			v_store(o + (size_t)r * t->value_dim + i + 16 * d, acc[d][r]);
 }
 
 /* Rows r0 .. r0 + rows - 1, all in one range of panels and of ROWS packed queries: scores, softmax,
@@ -122,8 +126,12 @@ ALWAYS_INLINE void block_rows(const struct attn_task *t, struct range g, uint32_
 		       s + c * ATTN_PANEL);
 	for (uint32_t r = 0; r < rows; r++)
 		softmax_row(t, g, r0 + r, s + (size_t)r * ATTN_BLOCK, &mb[r], &lb[r]);
-	for (uint32_t i = 0; i < t->value_dim; i += 32)
-		values(t, g, (const uint32_t *)(void *)s, rows, i, fetch, ob);
+	uint32_t i = 0;
+	if (rows <= 2) /* longer runs of memory; with more rows the sums do not fit in registers */
+		for (; i + 16 * DIMS <= t->value_dim; i += 16 * DIMS)
+			values(t, g, (const uint32_t *)(void *)s, rows, i, DIMS, fetch, ob);
+	for (; i < t->value_dim; i += 32)
+		values(t, g, (const uint32_t *)(void *)s, rows, i, 2, fetch, ob);
 	attn_avx512_bf16.fold(rows, t->value_dim, m + r0, l + r0, o + (size_t)r0 * t->value_dim, mb, lb,
 	                      ob);
 }

@@ -82,7 +82,7 @@ ALWAYS_INLINE void values_rows(const struct attn_task *t, struct range g, const 
 		const unsigned char *v0 = t->values[c] + at, *v1 = v0 + next;
 		const float *pc = p + c * ATTN_PANEL;
 		const unsigned char *ahead =
-			fetch ? attn_values_ahead(t, g.c0, g.c1, c, i, (uint32_t)size) : NULL;
+			fetch ? attn_values_ahead(t, g.c0, g.c1, c, i, 32, (uint32_t)size) : NULL;
 		for (uint32_t j = 0; j < ATTN_PANEL; j += 2) {
 			v16 even0, odd0, even1, odd1;
 			if (ahead)

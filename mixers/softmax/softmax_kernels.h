@@ -135,22 +135,29 @@ static inline void attn_fetch_pair(const unsigned char *p)
 	__builtin_prefetch(p + 64, 0, 2);
 }
 
-/* Returns the keys that are read after those of panel c, of panels c0 .. c1 - 1 of a block, or the
- * values that are read after the last keys. */
+#define ATTN_AHEAD 2 /* panels between what is read and what is prefetched */
+
+/* Returns the keys that are read ATTN_AHEAD panels after those of panel c, of panels c0 .. c1 - 1
+ * of a block, or after the last ones the values; NULL if the block has too few panels. */
 static inline const unsigned char *attn_keys_ahead(const struct attn_task *t, uint32_t c0,
                                                    uint32_t c1, uint32_t c)
 {
-	return c + 1 < c1 ? t->keys[c + 1] : t->values[c0];
+	c += ATTN_AHEAD;
+	if (c < c1)
+		return t->keys[c];
+	c = c0 + (c - c1);
+	return c < c1 ? t->values[c] : NULL;
 }
 
-/* Returns the values that are read two panels after dimensions i .. i + 31 of panel c, of panels c0
- * .. c1 - 1 of a block, with `size` bytes an element; after the last ones the next block's keys. */
+/* Returns the values that are read ATTN_AHEAD panels after dimensions i .. i + n - 1 of panel c, of
+ * panels c0 .. c1 - 1 of a block, with `size` bytes an element; after the last ones the next
+ * block's keys. */
 static inline const unsigned char *attn_values_ahead(const struct attn_task *t, uint32_t c0,
                                                      uint32_t c1, uint32_t c, uint32_t i,
-                                                     uint32_t size)
+                                                     uint32_t n, uint32_t size)
 {
-	const uint32_t step = 32 * ATTN_PANEL * size;
-	for (c += 2; c >= c1 && i < t->value_dim; i += 32)
+	const uint32_t step = n * ATTN_PANEL * size;
+	for (c += ATTN_AHEAD; c >= c1 && i < t->value_dim; i += n)
 		c -= c1 - c0;
 	if (i < t->value_dim)
 		return t->values[c] + (size_t)i * ATTN_PANEL * size;
