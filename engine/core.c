@@ -332,7 +332,10 @@ void mx_core_save_snapshots(struct mx_engine *e)
 
 void mx_core_drop_cache(struct mx_engine *e)
 {
-	mx_prefix_drop(core_of(e));
+	struct mx_core *c = core_of(e);
+	mx_prefix_drop(c);
+	if (c->drafts)
+		c->drafts->ops->drop_cache(c->drafts);
 }
 
 const struct mx_seq_tokens *mx_core_tokens(const struct mx_seq *s, uint32_t *out_n,

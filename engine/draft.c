@@ -7,6 +7,11 @@ void mx_draft_source_destroy(struct mx_draft_source *d)
 		d->ops->destroy(d);
 }
 
+void mx_draft_drop_nothing(struct mx_draft_source *d)
+{
+	(void)d;
+}
+
 mx_status mx_draft_open(struct mx_draft_source *source, const struct mx_seq *s,
                         const struct mx_seq_params *params, struct mx_draft *out)
 {

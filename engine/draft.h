@@ -39,6 +39,8 @@ struct mx_draft_source_ops {
 	 * was kept. */
 	void (*propose)(struct mx_draft_source *d, struct mx_step_item *items, uint32_t n);
 	void (*destroy)(struct mx_draft_source *d);
+	/* Empties the source's prefix cache. See mx_engine_ops.drop_cache. */
+	void (*drop_cache)(struct mx_draft_source *d);
 };
 
 /* First member of every source. */
@@ -59,6 +61,8 @@ mx_status mx_draft_model_create(struct mx_engine *drafter, uint32_t vocab,
                                 struct mx_draft_source **out);
 
 void mx_draft_source_destroy(struct mx_draft_source *d); /* takes NULL */
+/* drop_cache of a source that has none. */
+void mx_draft_drop_nothing(struct mx_draft_source *d);
 
 mx_status mx_draft_open(struct mx_draft_source *source, const struct mx_seq *s,
                         const struct mx_seq_params *params, struct mx_draft *out);

@@ -278,8 +278,14 @@ static void destroy(struct mx_draft_source *source)
 	free(d);
 }
 
+static void drop_cache(struct mx_draft_source *source)
+{
+	struct drafter *d = (struct drafter *)source;
+	d->ops->drop_cache(d->engine);
+}
+
 static const struct mx_draft_source_ops model_ops = {open_follower, close_follower, release,
-                                                     propose, destroy};
+                                                     propose,       destroy,        drop_cache};
 
 mx_status mx_draft_model_create(struct mx_engine *drafter, uint32_t vocab,
                                 struct mx_draft_source **out)

@@ -151,8 +151,8 @@ static void destroy(struct mx_draft_source *d)
 	free(d);
 }
 
-static const struct mx_draft_source_ops ngram_ops = {open_lookup, close_lookup, release, propose,
-                                                     destroy};
+static const struct mx_draft_source_ops ngram_ops = {
+	open_lookup, close_lookup, release, propose, destroy, mx_draft_drop_nothing};
 
 size_t mx_draft_ngram_bytes(uint32_t max_len)
 {

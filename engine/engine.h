@@ -268,7 +268,7 @@ struct mx_engine_ops {
 	const struct mx_seq_tokens *(*tokens)(const struct mx_seq *s, uint32_t *out_n,
 	                                      uint32_t *out_computed);
 
-	/* Empties the prefix cache, but for pages that a sequence holds. */
+	/* Empties the prefix cache, but for pages that a sequence holds; a draft model's, too. */
 	void (*drop_cache)(struct mx_engine *e);
 
 	/* Returns the events of the prefix cache (engine/kv_events.h); NULL if info.kv_events is not

@@ -55,7 +55,8 @@ static void destroy(struct mx_draft_source *d)
 
 void impose(struct imposed *x, struct mx_engine *e, bool keep_inner)
 {
-	static const struct mx_draft_source_ops ops = {open_one, close_one, release, propose, destroy};
+	static const struct mx_draft_source_ops ops = {open_one, close_one, release,
+	                                               propose,  destroy,   mx_draft_drop_nothing};
 	struct mx_core *core = (struct mx_core *)e;
 	x->base.ops = &ops;
 	x->inner = keep_inner ? core->drafts : NULL;

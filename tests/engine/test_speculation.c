@@ -307,6 +307,40 @@ static void test_a_model_foresees_itself(void **state)
 	}
 }
 
+/* A cache that is emptied is empty in the draft model, too. */
+static void test_a_draft_models_cache_is_dropped(void **state)
+{
+	(void)state;
+	static struct batch b;
+	struct rng rng = {test_seed()};
+	struct mx_engine_config c = loaded_config();
+	struct loaded model, draft;
+	struct mx_engine_usage before, after;
+	char dir[64];
+	c.max_context = CONTEXT;
+	make_checkpoint(dir, configs[0], MX_F32, 5);
+	loaded_start(dir, &c, &model);
+	loaded_start(dir, &c, &draft);
+	struct mx_core *core = (struct mx_core *)model.engine;
+	assert_int_equal(mx_draft_model_create(draft.engine, core->info.vocab, &core->drafts), MX_OK);
+	memset(&b, 0, sizeof b);
+	for (uint32_t k = 0; k < 4; k++) {
+		make_request(&b, k, &rng);
+		b.jobs[k].no_prefix_cache = false;
+		run_jobs(draft.engine, &b.jobs[k], 1, 512, &b.expect[k]);
+		outcome_free(&b.expect[k]);
+	}
+	draft.engine->ops->usage(draft.engine, &before);
+	assert_true(before.pages_cached > 0);
+	model.engine->ops->drop_cache(model.engine);
+	draft.engine->ops->usage(draft.engine, &after);
+	assert_int_equal(after.pages_cached, 0);
+	draft.engine = NULL; /* the model's engine destroys it */
+	loaded_close(&model);
+	loaded_close(&draft);
+	mx_random_model_remove(dir);
+}
+
 /* ---- sampled drafts ---- */
 
 enum { OUTCOMES = 5, SAMPLES = 2048 };
@@ -684,6 +718,7 @@ int main(void)
 		cmocka_unit_test(test_drafts_change_no_bit),
 		cmocka_unit_test(test_many_at_once),
 		cmocka_unit_test(test_a_model_foresees_itself),
+		cmocka_unit_test(test_a_draft_models_cache_is_dropped),
 		cmocka_unit_test(test_sampled_drafts_keep_the_distribution),
 		cmocka_unit_test(test_a_draft_model_that_cannot),
 		cmocka_unit_test(test_nothing_is_kept_behind_an_end),
