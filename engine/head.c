@@ -262,8 +262,8 @@ static void destroy(struct mx_draft_source *d)
 	free(d);
 }
 
-static const struct mx_draft_source_ops head_ops = {open_none, forget_none, forget_none, propose,
-                                                    destroy};
+static const struct mx_draft_source_ops head_ops = {open_none, forget_none, forget_none,
+                                                    propose,   destroy,     mx_draft_drop_nothing};
 
 mx_status mx_draft_head_create(struct mx_model_engine *e, struct mx_draft_source **out)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Vectors of 16 floats in AVX-512: what dci_avx512.c and dci_dot.c share. */
+/* Vectors of 16 floats in AVX-512: what dci_avx512.c and dci_bf16.c share. */
 #ifndef MX_MIXERS_DCI_AVX512_H
 #define MX_MIXERS_DCI_AVX512_H
 

@@ -149,7 +149,7 @@ ALWAYS_INLINE void int8_values(const struct attn_task *t, struct range g, const 
 		high0[r] = high1[r] = low0[r] = low1[r] = vi_zero();
 	for (uint32_t c = g.c0; c < g.c1; c++) {
 		const unsigned char *v = t->values[c] + (size_t)i * ATTN_PANEL;
-		const unsigned char *ahead = fetch ? attn_values_ahead(t, g.c0, g.c1, c, i, 1) : NULL;
+		const unsigned char *ahead = fetch ? attn_values_ahead(t, g.c0, g.c1, c, i, 32, 1) : NULL;
 		for (uint32_t j = 0; j < ATTN_PANEL; j += 4) {
 			vi v0 = vi_load(v + (size_t)j * 16), v1 = vi_load(v + (size_t)(ATTN_PANEL + j) * 16);
 			if (ahead)
