@@ -14,26 +14,27 @@ struct source {
 	const char *name;  /* member of the object */
 	const char *field; /* for errors */
 	enum mx_constraint_kind kind;
+	bool may_be_empty; /* an empty text constrains nothing: clients send it by default */
 };
 
 static const struct source of_requests[] = {
-	{"grammar", "grammar", MX_CONSTRAINT_GRAMMAR},
-	{"guided_grammar", "guided_grammar", MX_CONSTRAINT_GRAMMAR},
-	{"ebnf", "ebnf", MX_CONSTRAINT_GRAMMAR},
-	{"regex", "regex", MX_CONSTRAINT_REGEX},
-	{"guided_regex", "guided_regex", MX_CONSTRAINT_REGEX},
-	{"guided_choice", "guided_choice", MX_CONSTRAINT_CHOICE},
-	{"json_schema", "json_schema", MX_CONSTRAINT_JSON_SCHEMA},
-	{"guided_json", "guided_json", MX_CONSTRAINT_JSON_SCHEMA},
-	{"guided_json_object", "guided_json_object", MX_CONSTRAINT_JSON_OBJECT},
+	{"grammar", "grammar", MX_CONSTRAINT_GRAMMAR, true}, /* llama-server's */
+	{"guided_grammar", "guided_grammar", MX_CONSTRAINT_GRAMMAR, false},
+	{"ebnf", "ebnf", MX_CONSTRAINT_GRAMMAR, false},
+	{"regex", "regex", MX_CONSTRAINT_REGEX, false},
+	{"guided_regex", "guided_regex", MX_CONSTRAINT_REGEX, false},
+	{"guided_choice", "guided_choice", MX_CONSTRAINT_CHOICE, false},
+	{"json_schema", "json_schema", MX_CONSTRAINT_JSON_SCHEMA, false},
+	{"guided_json", "guided_json", MX_CONSTRAINT_JSON_SCHEMA, false},
+	{"guided_json_object", "guided_json_object", MX_CONSTRAINT_JSON_OBJECT, false},
 };
 
 static const struct source of_structured_outputs[] = {
-	{"grammar", "structured_outputs.grammar", MX_CONSTRAINT_GRAMMAR},
-	{"regex", "structured_outputs.regex", MX_CONSTRAINT_REGEX},
-	{"choice", "structured_outputs.choice", MX_CONSTRAINT_CHOICE},
-	{"json", "structured_outputs.json", MX_CONSTRAINT_JSON_SCHEMA},
-	{"json_object", "structured_outputs.json_object", MX_CONSTRAINT_JSON_OBJECT},
+	{"grammar", "structured_outputs.grammar", MX_CONSTRAINT_GRAMMAR, false},
+	{"regex", "structured_outputs.regex", MX_CONSTRAINT_REGEX, false},
+	{"choice", "structured_outputs.choice", MX_CONSTRAINT_CHOICE, false},
+	{"json", "structured_outputs.json", MX_CONSTRAINT_JSON_SCHEMA, false},
+	{"json_object", "structured_outputs.json_object", MX_CONSTRAINT_JSON_OBJECT, false},
 };
 
 /* Puts a constraint into the request, which must not have one. */
@@ -91,10 +92,10 @@ static mx_status refuse_empty(const struct mx_api_constraint *c, const char *wha
 	                   "'%s' must not be empty: send %s, or leave it out", c->field, what);
 }
 
-/* Reads the value of a field. False for json_object constrains nothing: *any becomes false. An
- * empty text is no grammar, regular expression or schema, and is refused as vLLM refuses it. */
-static mx_status read_value(struct mx_api_request *r, const json_t *v, struct mx_api_constraint *c,
-                            bool *any, struct mx_api_error *err)
+/* Reads the value of a field. False for json_object, and a text that is empty and may be,
+ * constrain nothing, and *any becomes false. */
+static mx_status read_value(struct mx_api_request *r, const json_t *v, const struct source *from,
+                            struct mx_api_constraint *c, bool *any, struct mx_api_error *err)
 {
 	*any = true;
 	switch (c->kind) {
@@ -114,7 +115,8 @@ static mx_status read_value(struct mx_api_request *r, const json_t *v, struct mx
 	default:
 		if (!json_is_string(v))
 			return mx_parse_wrong_type(err, c->field, "a string", v);
-		if (!json_string_length(v))
+		*any = json_string_length(v) || !from->may_be_empty;
+		if (!json_string_length(v) && *any)
 			return refuse_empty(c, c->kind == MX_CONSTRAINT_REGEX ? "a regex" : "a grammar", err);
 		c->text = (struct mx_api_text){json_string_value(v), json_string_length(v)};
 		return MX_OK;
@@ -130,7 +132,7 @@ static mx_status read_sources(struct mx_api_request *r, const json_t *o, const s
 		struct mx_api_constraint c = {.kind = all[i].kind, .field = all[i].field};
 		bool any = false;
 		if (v)
-			s = read_value(r, v, &c, &any, err);
+			s = read_value(r, v, &all[i], &c, &any, err);
 		if (s == MX_OK && any)
 			s = put(r, &c, err);
 	}

@@ -149,7 +149,7 @@ def test_errors_name_field_and_place(s):
         param = "response_format.json_schema.schema" if field == "response_format" else field
         refused(None, param, "/properties/a", **{field: value})
     refused("invalid_value", "guided_json", "'guided_json' at '#': no value obeys", guided_json={"enum": []})
-    for field in "grammar", "regex", "guided_grammar", "guided_json", "json_schema":
+    for field in "regex", "guided_grammar", "guided_json", "json_schema":
         refused("invalid_value", field, f"'{field}' must not be empty", **{field: ""})
     refused("invalid_value", "guided_json", "no JSON", guided_json='{"type":')
     refused("invalid_value", "grammar", "no output", grammar='root ::= "a"', max_tokens=0, echo=True)

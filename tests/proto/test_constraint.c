@@ -118,8 +118,6 @@ static void faults_name_the_field(void **state)
 		{"'structured_outputs':{'json':''}", "invalid_value", "structured_outputs.json",
 	     "send a JSON schema"},
 		{"'guided_regex':''", "invalid_value", "guided_regex", "send a regex"},
-		{"'grammar':''", "invalid_value", "grammar", "send a grammar, or leave it out"},
-		{"'ebnf':''", "invalid_value", "ebnf", "send a grammar"},
 		{"'guided_grammar':''", "invalid_value", "guided_grammar", "send a grammar"},
 		{"'guided_json_object':1", "invalid_type", "guided_json_object", "a boolean"},
 		{"'response_format':{}", "missing_required_parameter", "response_format.type", "required"},

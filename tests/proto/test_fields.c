@@ -165,7 +165,7 @@ static void harmless_fields_and_neutral_values_are_taken(void **state)
 		{COMPLETIONS, "'cache_prompt':true,'n_keep':0,'repeat_last_n':-1,'mirostat':0,"
 	                  "'mirostat_tau':5,'dry_multiplier':0,'dry_base':1.75,'xtc_probability':0,"
 	                  "'xtc_threshold':0.1,'dynatemp_range':0,'dynatemp_exponent':1,'n_probs':0,"
-	                  "'min_keep':0,'grammar':null,'samplers':[],'id_slot':-1,'typical_p':1.0,"
+	                  "'min_keep':0,'grammar':'','samplers':[],'id_slot':-1,'typical_p':1.0,"
 	                  "'top_n_sigma':-1,'t_max_predict_ms':0,'timings_per_token':false"},
 		{COMPLETIONS, "'suffix':'','n':2,'best_of':2,'stream':true,"
 	                  "'stream_options':{'include_usage':true,'include_obfuscation':false}"},
