@@ -114,7 +114,7 @@ def test_zsh():
     assert zsh("mixd --dee") == "mixd --deep "
     assert zsh("mixd --conf") == "mixd --config="
     assert zsh("mixd --device cud") == "mixd --device cuda "
-    assert zsh("mixd-eval --kv") == "mixd-eval --kv-fp8 "
+    assert zsh("mixd-eval --kv-f") == "mixd-eval --kv-fp8 "
     assert zsh("mixctl und") == "mixctl undrain "
     assert zsh("mixctl log warn") == "mixctl log warning "
 

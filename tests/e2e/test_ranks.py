@@ -45,6 +45,7 @@ def check(path, keys):
         f.write(f"models: [{{ name: demo, path: {path}{keys} }}]\n")
         f.flush()
         p = subprocess.run([os.path.join(BUILD, "mixd"), "--config", f.name, "--check"], text=True,
+                           env=dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers/.libs")),
                            capture_output=True, timeout=PATIENCE)
         return p.returncode, p.stdout, p.stderr
 
