@@ -109,6 +109,10 @@ mx_status mx_load_build(struct mx_model_engine *e, const struct mx_memory_plan *
 	struct mx_load_vectors vectors;
 	mx_step_limits_of(e->model.plan, config, e->device->info.records, &e->limits);
 	mx_status st = mx_load_memory(e, p, progress, &vectors, err);
+	if (st == MX_OK && e->comm && e->model.resumes) {
+		e->resumes = mx_calloc(p->n_slots, sizeof *e->resumes);
+		st = e->resumes ? MX_OK : mx_fail(err, MX_E_NOMEM, "out of memory");
+	}
 	if (st == MX_OK)
 		st = create_mixers(e, &vectors, err);
 	mx_load_vectors_free(e, &vectors);

@@ -290,6 +290,7 @@ void mx_model_engine_destroy(struct mx_engine *engine)
 	}
 	mx_toucher_stop(&e->toucher);
 	mx_unmap(e->map, e->map_bytes);
+	free(e->resumes);
 	free(e);
 }
 

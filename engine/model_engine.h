@@ -44,11 +44,18 @@ struct mx_diagnosis {
 
 struct mx_ranks;
 
+/* How far a rank has resumed a slot: see mx_forward_resume. */
+struct mx_resume_point {
+	uint32_t module, progress;
+	bool done, left; /* left: another rank is not done */
+};
+
 struct mx_model_engine {
 	struct mx_core core; /* without sequences and tables, but of rank 0 */
 	struct mx_device *device;
-	struct mx_comm *comm;   /* with the other ranks; NULL = there are none */
-	struct mx_ranks *ranks; /* rank 0: the other ranks (ranks.h); NULL = there are none */
+	struct mx_comm *comm;            /* with the other ranks; NULL = there are none */
+	struct mx_ranks *ranks;          /* rank 0: the other ranks (ranks.h); NULL = there are none */
+	struct mx_resume_point *resumes; /* [n_slots], owned; NULL = one rank, or nothing to resume */
 	struct mx_model model;
 	struct mx_memory_plan plan; /* of the memory that it has, of all ranks together */
 	struct mx_step_limits limits;

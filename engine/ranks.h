@@ -24,7 +24,8 @@ struct mx_rank_call {
 	const struct mx_kept *kept; /* [step.n_spans] */
 	const void *x;              /* [n, width] hidden states, in rank 0's device memory */
 	size_t n;
-	uint32_t slot, pos, page, block; /* of a state that is cleared, saved or loaded */
+	uint32_t slot, pos, page, block; /* of a state that is cleared, saved, loaded or resumed */
+	bool begins;                     /* the first part of a resume */
 };
 
 /* Starts the threads of the other ranks, others[n], and gives e its ranks, which own them. On

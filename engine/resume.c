@@ -9,6 +9,7 @@
  * Time decides only when a part runs, and no bit depends on that.
  */
 #include "base/clock.h"
+#include "engine/ranks.h"
 #include "engine/step_layout.h"
 
 /* Shares of the usual time of a step. Together with a step's chunks of prompts (0.6 of it, see
@@ -18,16 +19,54 @@
 #define SHARE_PROMPTS  0.3 /* the step has chunks of prompts too */
 #define SHARE_JOINS    0.1 /* a sequence that is resumed so soon takes part in the step */
 
-/* Resumes a sequence until it is done or `until`, with one part at least. */
-static mx_status resume_until(struct mx_model_engine *e, struct mx_seq *q, uint64_t until)
+/* Runs a part on every rank. Ranks have other numbers of threads and so other parts; one that is
+ * done waits for the others, which are told by the sum of what is not done. */
+static mx_status part_of_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+{
+	struct mx_resume_point *at = &e->resumes[c->slot];
+	struct mx_step step = c->step;
+	mx_status st = MX_OK;
+	step.scratch = e->scratch.mixer;
+	if (c->begins)
+		*at = (struct mx_resume_point){0};
+	if (!at->done)
+		st = mx_forward_resume(e, &step, &at->module, &at->progress, &at->done);
+	float left = at->done ? 0 : 1;
+	if (st == MX_OK)
+		st = e->comm->ops->all_reduce(e->comm, &left, 1);
+	at->left = left != 0;
+	return st;
+}
+
+/* Runs a part of a sequence's resume. */
+static mx_status run_part(struct mx_model_engine *e, struct mx_seq *q)
 {
 	const struct mx_span span = mx_span_of(q, 0, 0);
 	const struct mx_step step = {.spans = &span, .n_spans = 1, .scratch = e->scratch.mixer};
+	mx_status st;
+	bool done;
+	if (e->comm) {
+		const struct mx_rank_call call = {.run = part_of_rank,
+		                                  .step = step,
+		                                  .slot = q->slot,
+		                                  .begins = !q->resume_module && !q->resume_progress};
+		st = mx_ranks_run(e, &call);
+		q->resume_module = e->resumes[q->slot].module;
+		q->resume_progress = e->resumes[q->slot].progress;
+		done = !e->resumes[q->slot].left;
+	} else {
+		st = mx_forward_resume(e, &step, &q->resume_module, &q->resume_progress, &done);
+	}
+	q->resumes = !done;
+	return st;
+}
+
+/* Resumes a sequence until it is done or `until`, with one part at least. */
+static mx_status resume_until(struct mx_model_engine *e, struct mx_seq *q, uint64_t until)
+{
 	mx_status st = MX_OK;
 	while (q->resumes && st == MX_OK) {
-		bool done;
-		st = mx_forward_resume(e, &step, &q->resume_module, &q->resume_progress, &done);
-		q->resumes = !done;
+		st = run_part(e, q);
 		if (mx_now_ns() >= until)
 			break;
 	}
