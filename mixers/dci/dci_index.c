@@ -23,7 +23,8 @@ static uint64_t mixed(uint64_t x)
 void dci_signs_fill(const struct dci_params *p, uint32_t layer, float *signs)
 {
 	for (uint64_t h = 0; h < p->heads.kv_heads; h++) {
-		uint64_t key = mixed(mixed(p->seed + 1) ^ mixed((uint64_t)layer << 32 | h));
+		uint64_t key =
+			mixed(mixed(p->seed + 1) ^ mixed((uint64_t)layer << 32 | (p->heads.first_kv_head + h)));
 		for (uint64_t i = 0; i < 3 * (uint64_t)p->directions; i++)
 			*signs++ = mixed(key + i * 0x9e3779b97f4a7c15u) >> 63 ? 1.0f : -1.0f;
 	}

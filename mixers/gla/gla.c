@@ -81,6 +81,7 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 	if (!m)
 		goto fail;
 	m->common = (struct mx_recur_mixer){.base = {&gla_ops, layer->index}, .device = init->device};
+	m->comm = init->comm;
 	m->width = layer->width;
 	m->max_rows = layer->max_rows;
 	m->kernels = mx_recur_kernels_find(mx_isa_parse(init->device->info.isa));

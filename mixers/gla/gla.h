@@ -11,6 +11,7 @@ struct mx_mixer {
 	const struct mx_recur_kernels *kernels;
 	struct gla_params params;
 	struct gla_weights w;
+	struct mx_comm *comm; /* NULL = one rank */
 	uint32_t width, max_rows;
 	struct mx_conv_spec convs[MX_RECUR_STREAMS]; /* of the streams that have one */
 	struct mx_recur_tables tables;               /* owned */
@@ -28,6 +29,7 @@ struct gla_buffers {
 	float *features[2];         /* features of q and k, if larger than those */
 	float *layers[2];           /* products of a feature map */
 	float *y;                   /* [rows, heads * recur.v_dim] */
+	float *sums;                /* [rows] of squares, for a norm that ranks share */
 	float *qkvz, *ba;           /* products that streams are taken from, key head by key head */
 	void *core;
 };

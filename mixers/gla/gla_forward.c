@@ -31,6 +31,8 @@ size_t gla_layout(const struct gla_params *p, size_t max_rows, unsigned threads,
 			b.layers[i] = place(base, &at, max_rows * l->q_heads * p->k_dim);
 	}
 	b.y = place(base, &at, max_rows * l->heads * l->v_dim);
+	if (p->ranks > 1 && p->variant->norm_whole)
+		b.sums = place(base, &at, max_rows);
 	if (p->form == GLA_TENSORS_QWEN3_NEXT) {
 		b.qkvz =
 			place(base, &at, max_rows * 2 * (p->streams[MX_RECUR_Q].n + p->streams[MX_RECUR_V].n));
@@ -247,7 +249,7 @@ static void recur(struct mx_mixer *m, const struct gla_buffers *b, const struct 
 	                 m->common.slots.stride, &in, b->core, b->y, (size_t)l->heads * l->v_dim);
 }
 
-static void normalise(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
+static mx_status normalise(struct mx_mixer *m, const struct gla_buffers *b, size_t n_rows)
 {
 	const struct gla_params *p = &m->params;
 	bool whole = p->variant->norm_whole;
@@ -260,8 +262,16 @@ static void normalise(struct mx_mixer *m, const struct gla_buffers *b, size_t n_
 	};
 	if (p->normalize)
 		gla_divide(m->common.device, n_rows, p->recur.heads, p->v_dim, b->y);
-	mx_recur_norm(m->kernels, m->common.device, &norm, n_rows, b->streams[MX_RECUR_GATE],
-	              p->streams[MX_RECUR_GATE].ld, b->y, (size_t)p->recur.heads * p->recur.v_dim);
+	const struct mx_recur_norm_share share = {
+		.comm = m->comm, .groups = 1, .dim = norm.dim * p->ranks};
+	const float *gate = b->streams[MX_RECUR_GATE];
+	const size_t ld_gate = p->streams[MX_RECUR_GATE].ld;
+	const size_t ld = (size_t)p->recur.heads * p->recur.v_dim;
+	if (b->sums)
+		return mx_recur_norm_shared(m->kernels, m->common.device, &norm, &share, n_rows, gate,
+		                            ld_gate, b->y, ld, b->sums);
+	mx_recur_norm(m->kernels, m->common.device, &norm, n_rows, gate, ld_gate, b->y, ld);
+	return MX_OK;
 }
 
 mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)
@@ -295,7 +305,9 @@ mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 	if (p->normalize)
 		gla_append_ones(m->common.device, n, p->recur.v_heads, p->v_dim, b.streams[MX_RECUR_V]);
 	recur(m, &b, step, q, k);
-	normalise(m, &b, n);
+	status = normalise(m, &b, n);
+	if (status != MX_OK)
+		return status;
 	const struct mx_linear_out out = {.w = m->w.o, .y = y, .ldy = m->width};
 	return m->common.device->ops->linear(m->common.device, b.y,
 	                                     (size_t)p->recur.heads * p->recur.v_dim, n, &out, 1);

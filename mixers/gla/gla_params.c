@@ -148,11 +148,13 @@ static void shape_ratio(struct reader *r, uint32_t width, struct gla_params *p)
 		heads;
 }
 
-/* Channels are grouped in heads of 64, so that threads can share the work. */
-static void shape_channels(struct reader *r, uint32_t width, struct gla_params *p)
+/* Channels are grouped in heads of 64, so that threads can share the work; else in one a rank. */
+static void shape_channels(struct reader *r, const struct mx_layer_desc *layer,
+                           struct gla_params *p)
 {
-	uint32_t n = expand(r, width, "expand_ratio", 1);
-	uint32_t heads = n % 64 ? 1 : n / 64;
+	uint32_t n = expand(r, layer->width, "expand_ratio", 1);
+	uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1;
+	uint32_t heads = n % (64 * ranks) == 0 ? n / 64 : n % ranks == 0 ? ranks : 1;
 	p->v_dim = n / heads;
 	p->recur.heads = p->recur.v_heads = p->recur.a_heads = heads;
 }
@@ -164,10 +166,6 @@ static void take_share(struct reader *r, const struct mx_layer_desc *layer, stru
 	                           &p->recur.v_heads, &p->recur.a_heads};
 	p->ranks = layer->ranks > 1 ? layer->ranks : 1;
 	p->rank = layer->rank;
-	if (p->ranks > 1 && p->variant->norm_whole)
-		REFUSE(r, MX_E_UNSUPPORTED,
-		       "%s has one norm over all heads, which is not split over ranks yet",
-		       p->variant->name);
 	for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
 		if (*heads[i] % p->ranks)
 			REFUSE(r, MX_E_UNSUPPORTED, "%u heads cannot be split over %u ranks", *heads[i],
@@ -406,7 +404,7 @@ mx_status gla_params_read(const struct mx_layer_desc *layer, struct gla_params *
 	case GLA_EXPANSION: shape_expansion(&r, layer->width, &p); break;
 	case GLA_HEAD_DIM: shape_head_dim(&r, &p); break;
 	case GLA_RATIO: shape_ratio(&r, layer->width, &p); break;
-	case GLA_CHANNELS: shape_channels(&r, layer->width, &p); break;
+	case GLA_CHANNELS: shape_channels(&r, layer, &p); break;
 	}
 	take_share(&r, layer, &p);
 	read_decay(&r, &p);

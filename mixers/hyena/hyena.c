@@ -22,7 +22,7 @@ static struct lc_spec lc_spec(const struct mx_layer_desc *layer, const struct mx
                               const struct hyena_params *p)
 {
 	return (struct lc_spec){
-		.channels = layer->width,
+		.channels = p->channels,
 		.max_len = layer->max_context,
 		.max_draft = layer->max_draft,
 		.threads = device->info.threads,
@@ -33,7 +33,7 @@ static struct lc_spec lc_spec(const struct mx_layer_desc *layer, const struct mx
 static struct modal_spec modal_spec(const struct mx_layer_desc *layer, const struct hyena_params *p)
 {
 	return (struct modal_spec){
-		.channels = layer->width,
+		.channels = p->channels,
 		.state_size = p->state_size,
 		.max_draft = layer->max_draft,
 	};
@@ -43,7 +43,7 @@ static struct mx_conv_spec conv_spec(const struct mx_layer_desc *layer,
                                      const struct hyena_params *p)
 {
 	return (struct mx_conv_spec){
-		.channels = 3 * layer->width,
+		.channels = 3 * p->channels,
 		.width = p->taps,
 		.max_draft = layer->max_draft,
 	};
@@ -90,7 +90,7 @@ static mx_status hyena_state(const struct mx_layer_desc *layer, const struct mx_
 		return status;
 	const struct mx_conv_spec conv = conv_spec(layer, &p);
 	*out = filter_state(layer, device, &p);
-	hyena_scratch_layout(layer, out->scratch_bytes, &scratch);
+	hyena_scratch_layout(layer, &p, out->scratch_bytes, &scratch);
 	out->fixed_bytes += mx_conv_slot_bytes(&conv);
 	out->snapshot_bytes += mx_conv_snapshot_bytes(&conv);
 	out->scratch_bytes = scratch.bytes;
@@ -113,6 +113,7 @@ static void hyena_destroy(struct mx_mixer *m)
 		return;
 	lc_destroy(m->lc);
 	modal_destroy(m->modal);
+	free(m->own_conv);
 	free(m);
 }
 
@@ -125,9 +126,9 @@ static mx_status create_implicit(struct mx_mixer *m, const struct mx_mixer_init 
 	const struct lc_spec spec = lc_spec(init->layer, init->device, p);
 	const struct lc_memory memory = {init->page_base, init->slot_base, init->page_stride,
 	                                 init->slot_stride, init->page_tokens};
-	float *h = calloc(n_lags(&spec) * m->width, sizeof(*h));
-	mx_status status =
-		h ? hyena_implicit_lags(p, m->width, m->device, w, (uint32_t)n_lags(&spec), h) : MX_E_NOMEM;
+	const uint32_t n = (uint32_t)n_lags(&spec);
+	float *h = calloc((size_t)n * m->channels, sizeof(*h));
+	mx_status status = h ? hyena_implicit_lags(p, m->channels, m->device, w, n, h) : MX_E_NOMEM;
 	if (status == MX_OK)
 		status = lc_create(&spec, m->device, &memory, h, 0, init->layer->index, &m->lc);
 	free(h);
@@ -143,15 +144,43 @@ static mx_status create_filter(struct mx_mixer *m, const struct mx_mixer_init *i
 	return modal_create(&spec, w[1], w[2], w[0], &m->modal);
 }
 
-/* Takes the weights that layers of both kinds of filter have. */
-static void take_weights(struct mx_mixer *m, const void *const *w)
+/* Makes the short convolution of the rank's channels from that of all, `weight` and `bias`. */
+static mx_status make_conv(struct mx_mixer *m, const float *weight, const float *bias)
 {
-	m->w_in = w[0];
+	const struct hyena_params *p = &m->params;
+	const size_t n = 3 * (size_t)p->channels;
+	float *own = calloc(n * (p->taps + 1), sizeof *own);
+	if (!own)
+		return MX_E_NOMEM;
+	for (uint32_t c = 0; c < n; c++) {
+		const size_t from = hyena_channel(p, c);
+		memcpy(own + (size_t)c * p->taps, weight + from * p->taps, p->taps * sizeof *own);
+		own[n * p->taps + c] = bias[from];
+	}
+	m->own_conv = own;
+	m->conv_weight = own;
+	m->conv_bias = own + n * p->taps;
+	return MX_OK;
+}
+
+/* Takes the weights that layers of both kinds of filter have. */
+static mx_status take_weights(struct mx_mixer *m, const struct mx_mixer_init *init)
+{
+	const void *const *w = init->weights;
+	size_t n = 0;
+	m->w_in[0] = w[0];
 	m->w_out = w[1];
 	m->conv_weight = w[2];
 	m->conv_bias = w[3];
 	m->b_in = w[4];
-	m->b_out = w[5];
+	m->b_out = init->layer->rank ? NULL : w[5]; /* the first rank's summand has it */
+	if (m->channels == m->width)
+		return MX_OK;
+	struct mx_weight_spec specs[MX_MIXER_MAX_WEIGHTS] = {0};
+	mx_status status = hyena_weights(init->layer, specs, &n);
+	for (uint32_t i = 1; i < m->params.n_parts && status == MX_OK; i++)
+		m->w_in[i] = w[n - m->params.n_parts + i];
+	return status == MX_OK ? make_conv(m, w[2], w[3]) : status;
 }
 
 static const struct mx_mixer_ops hyena_ops;
@@ -177,19 +206,21 @@ static mx_status hyena_create(const struct mx_mixer_init *init, struct mx_mixer 
 	m->kernels = mx_recur_kernels_find(mx_isa_parse(m->device->info.isa));
 	m->conv = conv_spec(layer, &m->params);
 	m->width = layer->width;
+	m->channels = m->params.channels;
 	m->max_context = layer->max_context;
 	m->max_rows = layer->max_rows;
-	hyena_scratch_layout(layer, filter.scratch_bytes, &m->scratch);
+	hyena_scratch_layout(layer, &m->params, filter.scratch_bytes, &m->scratch);
 	m->slot_base = init->slot_base;
 	m->slot_stride = init->slot_stride;
 	m->settle_scratch = init->settle_scratch;
 	m->filter_bytes = filter.fixed_bytes;
 	m->filter_snapshot = filter.snapshot_bytes;
-	take_weights(m, init->weights);
-	status = create_filter(m, init);
+	status = take_weights(m, init);
+	if (status == MX_OK)
+		status = create_filter(m, init);
 	if (status != MX_OK) {
 		mx_mixer_fail(err, status, "hyena: the filter of layer %u (%u lags, %u channels) %s",
-		              layer->index, layer->max_context, layer->width,
+		              layer->index, layer->max_context, m->channels,
 		              status == MX_E_NOMEM ? "does not fit in memory" : "cannot be prepared");
 		hyena_destroy(m);
 		return status;
@@ -325,7 +356,7 @@ static const struct mx_mixer_ops hyena_ops = {
 	.name = "hyena",
 	.summary = "Hyena: gated convolution as long as the context, exact in quasilinear time",
 	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_FORK | MX_MIXER_SETTLE |
-            MX_MIXER_SNAPSHOT | MX_MIXER_EXTENT | MX_MIXER_RESUME,
+            MX_MIXER_SNAPSHOT | MX_MIXER_EXTENT | MX_MIXER_RESUME | MX_MIXER_RANKS,
 	.probe = hyena_probe,
 	.weights = hyena_weights,
 	.state = hyena_state,

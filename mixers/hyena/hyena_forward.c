@@ -12,11 +12,11 @@
 
 #define TASK_ELEMENTS 8192
 
-void hyena_scratch_layout(const struct mx_layer_desc *layer, size_t filter,
-                          struct hyena_scratch *out)
+void hyena_scratch_layout(const struct mx_layer_desc *layer, const struct hyena_params *p,
+                          size_t filter, struct hyena_scratch *out)
 {
 	struct hyena_scratch s = {0};
-	size_t row = layer->width * sizeof(float), rows = layer->max_rows, at = mx_round_up(filter, 64);
+	size_t row = p->channels * sizeof(float), rows = layer->max_rows, at = mx_round_up(filter, 64);
 	s.u = at, at = mx_round_up(at + rows * 3 * row, 64);
 	s.z = at, at = mx_round_up(at + rows * row, 64);
 	s.y = at, at = mx_round_up(at + rows * row, 64);
@@ -34,7 +34,7 @@ struct hyena_run {
 /* z = x1 v in a row. */
 static void gate_in(const struct hyena_run *r, size_t row)
 {
-	const uint32_t width = r->m->width, dim = width / r->m->params.heads;
+	const uint32_t width = r->m->channels, dim = width / r->m->params.heads;
 	const float *restrict u = r->u + row * 3 * width;
 	float *restrict z = r->z + row * width;
 	for (uint32_t h = 0; h < width; h += dim)
@@ -45,7 +45,7 @@ static void gate_in(const struct hyena_run *r, size_t row)
 /* y *= x0 in a row. */
 static void gate_out(const struct hyena_run *r, size_t row)
 {
-	const uint32_t width = r->m->width, dim = width / r->m->params.heads;
+	const uint32_t width = r->m->channels, dim = width / r->m->params.heads;
 	const float *restrict u = r->u + row * 3 * width;
 	float *restrict y = r->y + row * width;
 	for (uint32_t h = 0; h < width; h += dim)
@@ -78,18 +78,23 @@ static void gate_out_task(void *arg, size_t task, unsigned worker)
 static mx_status project_in(const struct hyena_run *r, const void *x)
 {
 	const struct mx_mixer *m = r->m;
-	const struct mx_linear_out out = {
-		.w = m->w_in, .bias = m->b_in, .y = r->u, .ldy = 3 * (size_t)m->width};
-	return m->device->ops->linear(m->device, x, m->width, r->n_rows, &out, 1);
+	const struct hyena_params *p = &m->params;
+	struct mx_linear_out out[3];
+	for (uint32_t i = 0; i < p->n_parts; i++)
+		out[i] = (struct mx_linear_out){.w = m->w_in[i],
+		                                .bias = m->b_in ? m->b_in + p->part_first[i] : NULL,
+		                                .y = r->u + (size_t)i * p->part_rows,
+		                                .ldy = 3 * (size_t)m->channels};
+	return m->device->ops->linear(m->device, x, m->width, r->n_rows, out, p->n_parts);
 }
 
 static mx_status convolve(const struct hyena_run *r, const struct mx_step *step)
 {
 	const struct mx_mixer *m = r->m;
 	if (m->lc)
-		return lc_forward(m->lc, step, r->z, m->width, r->y, m->width);
-	modal_forward(m->modal, m->device, step, m->slot_base, m->slot_stride, r->z, m->width, r->y,
-	              m->width);
+		return lc_forward(m->lc, step, r->z, m->channels, r->y, m->channels);
+	modal_forward(m->modal, m->device, step, m->slot_base, m->slot_stride, r->z, m->channels, r->y,
+	              m->channels);
 	return MX_OK;
 }
 
@@ -100,12 +105,12 @@ mx_status hyena_forward(struct mx_mixer *m, const struct mx_step *step, const vo
 	struct hyena_run run = {
 		.m = m,
 		.n_rows = step->n_rows,
-		.task_rows = m->width < TASK_ELEMENTS ? TASK_ELEMENTS / m->width : 1,
+		.task_rows = m->channels < TASK_ELEMENTS ? TASK_ELEMENTS / m->channels : 1,
 		.u = (float *)(scratch + m->scratch.u),
 		.z = (float *)(scratch + m->scratch.z),
 		.y = (float *)(scratch + m->scratch.y),
 	};
-	const size_t ldu = 3 * (size_t)m->width;
+	const size_t ldu = 3 * (size_t)m->channels;
 	const size_t n_tasks = (run.n_rows + run.task_rows - 1) / run.task_rows;
 	const struct mx_linear_out out = {.w = m->w_out, .bias = m->b_out, .y = y, .ldy = m->width};
 
@@ -121,5 +126,5 @@ mx_status hyena_forward(struct mx_mixer *m, const struct mx_step *step, const vo
 	if (status != MX_OK)
 		return status;
 	d->ops->parallel(d, n_tasks, gate_out_task, &run);
-	return d->ops->linear(d, run.y, m->width, run.n_rows, &out, 1);
+	return d->ops->linear(d, run.y, m->channels, run.n_rows, &out, 1);
 }

@@ -89,6 +89,27 @@ static mx_status read_modal(const struct mx_layer_desc *layer, struct hyena_para
 	return status;
 }
 
+/* Takes the rank's share of the channels: whole heads, or a part of each of a head's x0, x1, v. */
+static mx_status take_share(const struct mx_layer_desc *layer, struct hyena_params *p,
+                            struct mx_err *err)
+{
+	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1, heads = p->heads;
+	const uint32_t dim = layer->width / heads; /* channels of a head */
+	if (layer->width % ranks || (heads % ranks && ranks % heads))
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "hyena: %u channels of %u heads cannot be split over %u ranks",
+		                     layer->width, heads, ranks);
+	p->channels = layer->width / ranks;
+	p->first = layer->rank * p->channels;
+	p->n_parts = heads % ranks ? 3 : 1;
+	p->heads = heads % ranks ? 1 : heads / ranks;
+	p->part_rows = 3 * p->channels / p->n_parts;
+	const uint32_t begin = 3 * (p->first - p->first % dim) + p->first % dim;
+	for (uint32_t i = 0; i < p->n_parts; i++)
+		p->part_first[i] = p->n_parts == 1 ? 3 * p->first : begin + i * dim;
+	return MX_OK;
+}
+
 mx_status hyena_read_params(const struct mx_layer_desc *layer, struct hyena_params *out,
                             struct mx_err *err)
 {
@@ -102,6 +123,8 @@ mx_status hyena_read_params(const struct mx_layer_desc *layer, struct hyena_para
 	if (status == MX_OK)
 		status =
 			p.filter == HYENA_MODAL ? read_modal(layer, &p, err) : read_implicit(layer, &p, err);
+	if (status == MX_OK)
+		status = take_share(layer, &p, err);
 	if (status == MX_OK)
 		*out = p;
 	return status;
@@ -118,6 +141,15 @@ static const char *const common_names[][HYENA_COMMON_WEIGHTS] = {
 	[HYENA_MODAL] = {"projections.weight", "out_filter_dense.weight", "filter.short_filter_weight",
                      "filter.short_filter_bias", "projections.bias", "out_filter_dense.bias"}};
 
+/* Returns rows of the projection that are the rank's. */
+static struct mx_weight_spec part_of_projection(const struct hyena_params *p, uint64_t width,
+                                                uint32_t part)
+{
+	const struct mx_weight_spec whole =
+		MX_WEIGHT_SPEC(common_names[p->filter][0], MATRIX, {3 * width, width});
+	return mx_weight_spec_part(whole, 0, p->part_first[part], p->part_rows);
+}
+
 /* If `bias` is false, biases are listed as optional, so that hyena_check_weights can refuse a
  * checkpoint that has them. */
 static size_t common_weights(const struct hyena_params *p, uint64_t width,
@@ -125,8 +157,9 @@ static size_t common_weights(const struct hyena_params *p, uint64_t width,
 {
 	const char *const *name = common_names[p->filter];
 	size_t n = 0;
-	specs[n++] = MX_WEIGHT_SPEC(name[0], MATRIX, {3 * width, width});
-	specs[n++] = MX_WEIGHT_SPEC(name[1], MATRIX, {width, width});
+	specs[n++] = part_of_projection(p, width, 0);
+	specs[n++] = mx_weight_spec_part(MX_WEIGHT_SPEC(name[1], MATRIX, {width, width}), 1, p->first,
+	                                 p->channels);
 	specs[n++] = MX_WEIGHT_SPEC(name[2], VECTOR, {3 * width, 1, p->taps});
 	specs[n++] = MX_WEIGHT_SPEC(name[3], VECTOR, {3 * width});
 	specs[n++] = MX_WEIGHT_SPEC(name[IN_PROJ_BIAS], VECTOR, {3 * width});
@@ -147,30 +180,39 @@ static size_t implicit_weights(const struct hyena_params *p, uint64_t width,
 		{LINEAR(12.weight), LINEAR(12.bias)}, {LINEAR(14.weight), LINEAR(14.bias)},
 		{LINEAR(16.weight), LINEAR(16.bias)}, {LINEAR(18.weight), NULL}};
 #undef LINEAR
-	const uint64_t order = p->filter_order;
+	const uint64_t order = p->filter_order, first = p->first, own = p->channels;
+	const struct mx_weight_spec last =
+		MX_WEIGHT_SPEC(linears[p->inner_mlps + 1][0], VECTOR, {width, order});
+	const struct mx_weight_spec deltas =
+		MX_WEIGHT_SPEC("filter_fn.modulation.deltas", VECTOR, {1, 1, width});
 	size_t n = 0;
-	specs[n++] = MX_WEIGHT_SPEC("filter_fn.bias", VECTOR, {width});
+	specs[n++] =
+		mx_weight_spec_part(MX_WEIGHT_SPEC("filter_fn.bias", VECTOR, {width}), 0, first, own);
 	specs[n++] = MX_WEIGHT_SPEC("filter_fn.pos_emb.z", VECTOR, {1, p->filter_len, p->emb_dim});
 	specs[n] = MX_WEIGHT_SPEC("filter_fn.pos_emb.t", VECTOR, {1, p->filter_len, 1});
 	specs[n++].optional = true;
 	specs[n++] = MX_WEIGHT_SPEC("filter_fn.implicit_filter.1.freq", VECTOR, {1, order});
 	if (p->modulate)
-		specs[n++] = MX_WEIGHT_SPEC("filter_fn.modulation.deltas", VECTOR, {1, 1, width});
+		specs[n++] = mx_weight_spec_part(deltas, 2, first, own);
 	for (uint32_t l = 0; l <= p->inner_mlps; l++) {
 		specs[n++] = MX_WEIGHT_SPEC(linears[l][0], VECTOR, {order, l ? order : p->emb_dim});
 		specs[n++] = MX_WEIGHT_SPEC(linears[l][1], VECTOR, {order});
 	}
-	specs[n++] = MX_WEIGHT_SPEC(linears[p->inner_mlps + 1][0], VECTOR, {width, order});
+	specs[n++] = mx_weight_spec_part(last, 0, first, own);
 	return n;
 }
 
 static size_t modal_weights(const struct hyena_params *p, uint64_t width,
                             struct mx_weight_spec *specs)
 {
+	const struct mx_weight_spec whole[] = {
+		MX_WEIGHT_SPEC("filter.D", VECTOR, {width}),
+		MX_WEIGHT_SPEC("filter.poles", VECTOR, {width, p->state_size, 1, 2}),
+		MX_WEIGHT_SPEC("filter.residues", VECTOR, {width, p->state_size, 1, 2}),
+	};
 	size_t n = 0;
-	specs[n++] = MX_WEIGHT_SPEC("filter.D", VECTOR, {width});
-	specs[n++] = MX_WEIGHT_SPEC("filter.poles", VECTOR, {width, p->state_size, 1, 2});
-	specs[n++] = MX_WEIGHT_SPEC("filter.residues", VECTOR, {width, p->state_size, 1, 2});
+	for (; n < sizeof whole / sizeof *whole; n++)
+		specs[n] = mx_weight_spec_part(whole[n], 0, p->first, p->channels);
 	return n;
 }
 
@@ -185,6 +227,8 @@ mx_status hyena_weights(const struct mx_layer_desc *layer, struct mx_weight_spec
 	size_t n = common_weights(&p, layer->width, specs);
 	n += p.filter == HYENA_MODAL ? modal_weights(&p, layer->width, specs + n)
 	                             : implicit_weights(&p, layer->width, specs + n);
+	for (uint32_t i = 1; i < p.n_parts; i++)
+		specs[n++] = part_of_projection(&p, layer->width, i);
 	*out_n = n;
 	return MX_OK;
 }

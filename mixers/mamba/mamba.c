@@ -90,6 +90,7 @@ static mx_status mamba_create(const struct mx_mixer_init *init, struct mx_mixer 
 	m->kernels = mx_recur_kernels_find(mx_isa_parse(init->device->info.isa));
 	m->recur = mamba_recur_spec(layer, &m->params);
 	m->conv = conv_spec(layer, &m->params);
+	m->comm = init->comm;
 	m->width = layer->width;
 	m->max_rows = layer->max_rows;
 	mamba_scratch_layout(layer, &m->params, &m->recur, init->device->info.threads, &m->scratch);
@@ -117,7 +118,7 @@ static const struct mx_mixer_ops mamba_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "mamba",
 	.summary = "Mamba-2: selective state space with one decay a head",
-	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
 	.probe = mamba_probe,
 	.weights = mamba_weights,
 	.state = mamba_state,

@@ -14,6 +14,7 @@ struct mamba_scratch {
 	size_t dt;   /* [max_rows, heads] step sizes */
 	size_t a;    /* [max_rows, heads] decay factors */
 	size_t y;    /* [max_rows, inner] */
+	size_t sums; /* [max_rows, all_groups] of squares, where ranks share groups */
 	size_t core; /* mx_recur_forward's */
 	size_t bytes;
 };
@@ -25,6 +26,7 @@ struct mx_mixer {
 	struct mx_recur_spec recur;
 	struct mx_conv_spec conv;
 	struct mamba_weights w;
+	struct mx_comm *comm; /* NULL = one rank */
 	uint32_t width, max_rows;
 	struct mamba_scratch scratch;
 };

@@ -22,6 +22,9 @@ void mamba_scratch_layout(const struct mx_layer_desc *layer, const struct mamba_
 	s.dt = at, at = mx_round_up(at + rows * p->heads * sizeof(float), 64);
 	s.a = at, at = mx_round_up(at + rows * p->heads * sizeof(float), 64);
 	s.y = at, at = mx_round_up(at + rows * p->inner * sizeof(float), 64);
+	s.sums = at;
+	if (p->norm && p->sharers > 1)
+		at = mx_round_up(at + rows * p->all_groups * sizeof(float), 64);
 	s.core = at, at += mx_recur_scratch_bytes(recur, threads);
 	s.bytes = at;
 	*out = s;
@@ -31,7 +34,7 @@ void mamba_scratch_layout(const struct mx_layer_desc *layer, const struct mamba_
 struct mamba_run {
 	const struct mx_mixer *m;
 	size_t n_rows;
-	float *z, *xbc, *dt, *a, *y;
+	float *z, *xbc, *dt, *a, *y, *sums;
 };
 
 /* Clamps dt to its limits; a <- dt A. */
@@ -50,13 +53,16 @@ static mx_status project_in(const struct mamba_run *r, const void *x)
 {
 	const struct mx_mixer *m = r->m;
 	const struct mamba_params *p = &m->params;
+	float *b = r->xbc + p->inner, *c = b + p->groups * p->state_size;
 	const struct mx_linear_out out[] = {
 		{.w = m->w.z, .bias = m->w.b_z, .y = r->z, .ldy = p->inner},
 		{.w = m->w.xbc, .bias = m->w.b_xbc, .y = r->xbc, .ldy = p->channels},
 		{.w = m->w.dt, .bias = m->w.b_dt, .y = r->dt, .ldy = p->heads, .y_f32 = true},
+		{.w = m->w.b, .bias = m->w.b_b, .y = b, .ldy = p->channels},
+		{.w = m->w.c, .bias = m->w.b_c, .y = c, .ldy = p->channels},
 	};
 	struct mx_device *d = m->common.device;
-	mx_status status = d->ops->linear(d, x, m->width, r->n_rows, out, 3);
+	mx_status status = d->ops->linear(d, x, m->width, r->n_rows, out, m->w.b ? 5 : 3);
 	if (status == MX_OK && m->w.mul_z != 1)
 		status = d->ops->scale(d, r->z, r->n_rows * p->inner, m->w.mul_z);
 	if (status == MX_OK && m->w.mul_dt != 1)
@@ -84,7 +90,8 @@ static void scan(const struct mamba_run *r, const struct mx_step *step, void *co
 	};
 	mx_conv_forward(m->kernels, m->common.device, &m->conv, step,
 	                mx_recur_slots_part(&m->common.slots, 1), m->common.slots.stride,
-	                m->w.own_conv ? m->w.own_conv : m->w.conv, m->w.conv_bias, r->xbc, p->channels,
+	                m->w.own_conv ? m->w.own_conv : m->w.conv,
+	                m->w.own_conv_bias ? m->w.own_conv_bias : m->w.conv_bias, r->xbc, p->channels,
 	                r->xbc, p->channels);
 	mx_recur_map(m->kernels, m->common.device, MX_RECUR_SOFTPLUS, r->n_rows, p->heads, r->dt,
 	             p->heads);
@@ -114,8 +121,17 @@ static mx_status gate(const struct mamba_run *r, const float **out)
 		.gate = MX_RECUR_GATE_SILU,
 		.gate_first = !p->norm_before_gate,
 	};
-	mx_recur_norm(m->kernels, d, &norm, r->n_rows, r->z, p->inner, r->y, p->inner);
+	const struct mx_recur_norm_share share = {
+		.comm = m->comm,
+		.group = p->first_group,
+		.groups = p->all_groups,
+		.dim = p->inner * p->sharers,
+	};
 	*out = r->y;
+	if (p->sharers > 1)
+		return mx_recur_norm_shared(m->kernels, d, &norm, &share, r->n_rows, r->z, p->inner, r->y,
+		                            p->inner, r->sums);
+	mx_recur_norm(m->kernels, d, &norm, r->n_rows, r->z, p->inner, r->y, p->inner);
 	return MX_OK;
 }
 
@@ -131,6 +147,7 @@ mx_status mamba_forward(struct mx_mixer *m, const struct mx_step *step, const vo
 		.dt = (float *)(scratch + s->dt),
 		.a = (float *)(scratch + s->a),
 		.y = (float *)(scratch + s->y),
+		.sums = (float *)(scratch + s->sums),
 	};
 	const float *gated = NULL;
 	const struct mx_linear_out out = {.w = m->w.out, .bias = m->w.b_out, .y = y, .ldy = m->width};

@@ -5,10 +5,13 @@
 
 #include "mixers/recurrence/layer.h"
 
-/* The layer's parameters, checked. */
+/* The layer's parameters, checked. Heads, groups and what is computed from them are a rank's
+ * share. */
 struct mamba_params {
 	uint32_t heads, head_dim, state_size, groups;
-	uint32_t inner;       /* heads * head_dim */
+	uint32_t all_heads, all_groups, first_head, first_group; /* the share in the layer */
+	uint32_t sharers;                                        /* ranks that have the same group */
+	uint32_t inner;                                          /* heads * head_dim */
 	uint32_t channels;    /* of the convolution: inner + 2 * groups * state_size */
 	uint32_t conv_kernel; /* taps */
 	float dt_min, dt_max; /* limits of the step size */
@@ -21,14 +24,19 @@ struct mamba_params {
 /* Pointers that create gets, and vectors that are computed from them. */
 struct mamba_weights {
 	const struct mx_weight *z, *xbc, *dt; /* rows of in_proj */
+	/* With several ranks xbc is x only. Else NULL. */
+	const struct mx_weight *b, *c;
 	const struct mx_weight *out;
 	const float *b_z, *b_xbc, *b_out; /* NULL = none */
+	const float *b_b, *b_c;           /* biases of b and c */
 	const float *conv;                /* [channels, conv_kernel] */
 	const float *conv_bias;           /* [channels] or NULL */
 	const float *norm;                /* [inner] or NULL */
 	const float *d;                   /* [heads] */
 	/* In host memory, owned: */
-	float *own_conv;     /* [channels, conv_kernel] conv if it is multiplied, else NULL */
+	/* [channels, conv_kernel] conv if it is multiplied or a share, else NULL; its biases [channels]
+	 * if they are a share */
+	float *own_conv, *own_conv_bias;
 	float *a;            /* [heads] -exp(A_log) */
 	float *b_dt;         /* [heads] all that is added to dt before it is multiplied */
 	float mul_z, mul_dt; /* multipliers of z and dt */

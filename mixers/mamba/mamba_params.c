@@ -30,6 +30,26 @@ static mx_status read_dims(const struct mx_params *in, struct mamba_params *p, s
 	if (p->heads % p->groups)
 		return mx_mixer_fail(err, MX_E_RANGE, "mamba: n_groups %u does not divide num_heads %u",
 		                     p->groups, p->heads);
+	return MX_OK;
+}
+
+/* Takes the rank's share of the heads, and the groups of B and C that belong to them. */
+static mx_status take_share(const struct mx_layer_desc *layer, struct mamba_params *p,
+                            struct mx_err *err)
+{
+	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1, heads = p->heads,
+				   groups = p->groups;
+	if (heads % ranks || (groups % ranks && ranks % groups))
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "mamba: %u heads and %u groups cannot be split over %u ranks", heads,
+		                     groups, ranks);
+	p->all_heads = heads;
+	p->all_groups = groups;
+	p->sharers = groups < ranks ? ranks / groups : 1;
+	p->heads = heads / ranks;
+	p->groups = groups < ranks ? 1 : groups / ranks;
+	p->first_head = layer->rank * p->heads;
+	p->first_group = (uint32_t)((uint64_t)layer->rank * groups / ranks);
 	p->inner = p->heads * p->head_dim;
 	p->channels = p->inner + 2 * p->groups * p->state_size;
 	return MX_OK;
@@ -105,11 +125,15 @@ mx_status mamba_params_read(const struct mx_layer_desc *layer, struct mamba_para
 	if (status == MX_OK)
 		status = read_dims(in, &p, err);
 	if (status == MX_OK)
+		status = take_share(layer, &p, err);
+	if (status == MX_OK)
 		status = read_limits(in, &p, err);
 	if (status == MX_OK)
 		status = read_flags(in, &p, err);
 	if (status == MX_OK)
 		status = mx_param_read_bool(in, "mamba", "use_out_bias", p.bias, &p.out_bias, err);
+	if (layer->rank)
+		p.out_bias = false; /* the first rank's summand has it */
 	if (status == MX_OK)
 		status = read_multipliers(in, &p, err);
 	if (status == MX_OK)
@@ -119,6 +143,37 @@ mx_status mamba_params_read(const struct mx_layer_desc *layer, struct mamba_para
 	return status;
 }
 
+/* Rows of in_proj: z, then the channels of the convolution (x, B, C), then dt. */
+struct rows {
+	uint64_t z, x, b, c, dt, all; /* where each begins; the channels begin with x */
+};
+
+static struct rows rows_of(const struct mamba_params *p)
+{
+	const uint64_t inner = (uint64_t)p->all_heads * p->head_dim;
+	const uint64_t bc = (uint64_t)p->all_groups * p->state_size;
+	return (struct rows){
+		0, inner, 2 * inner, 2 * inner + bc, 2 * inner + 2 * bc, 2 * inner + 2 * bc + p->all_heads};
+}
+
+/* True if the rank has a part of the channels only. */
+static bool is_share(const struct mamba_params *p)
+{
+	return p->heads < p->all_heads;
+}
+
+/* Returns the channel of the layer that is the rank's channel c. */
+static size_t channel_of(const struct mamba_params *p, uint32_t c)
+{
+	const struct rows r = rows_of(p);
+	const uint32_t bc = p->groups * p->state_size;
+	const size_t group = (size_t)p->first_group * p->state_size;
+	if (c < p->inner)
+		return (size_t)p->first_head * p->head_dim + c;
+	c -= p->inner;
+	return c < bc ? r.b - r.x + group + c : r.c - r.x + group + c - bc;
+}
+
 mx_status mamba_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
                         size_t *out_n)
 {
@@ -126,27 +181,39 @@ mx_status mamba_weights(const struct mx_layer_desc *layer, struct mx_weight_spec
 	mx_status status = mamba_params_read(layer, &p, NULL);
 	if (status != MX_OK)
 		return status;
-	const uint64_t width = layer->width, inner = p.inner, channels = p.channels, h = p.heads;
-	const uint64_t in = inner + channels + h, taps = p.conv_kernel;
+	const struct rows r = rows_of(&p);
+	const uint64_t width = layer->width, taps = p.conv_kernel, inner = r.x, channels = r.dt - r.x;
+	const uint64_t h = p.all_heads, from = (uint64_t)p.first_head * p.head_dim;
+	const uint64_t bc = (uint64_t)p.groups * p.state_size;
+	const uint64_t group = (uint64_t)p.first_group * p.state_size;
+	const bool share = is_share(&p);
 	size_t n = 0;
 
-	const struct mx_weight_spec in_proj = MX_WEIGHT_SPEC("in_proj.weight", MATRIX, {in, width});
-	specs[n++] = mx_weight_spec_rows(in_proj, 0, inner);            /* z */
-	specs[n++] = mx_weight_spec_rows(in_proj, inner, channels);     /* x, B, C */
-	specs[n++] = mx_weight_spec_rows(in_proj, inner + channels, h); /* dt */
-	specs[n++] = MX_WEIGHT_SPEC("out_proj.weight", MATRIX, {width, inner});
+	const struct mx_weight_spec in_proj = MX_WEIGHT_SPEC("in_proj.weight", MATRIX, {r.all, width});
+	const struct mx_weight_spec of_heads[] = {MX_WEIGHT_SPEC("dt_bias", VECTOR, {h}),
+	                                          MX_WEIGHT_SPEC("A_log", VECTOR, {h}),
+	                                          MX_WEIGHT_SPEC("D", VECTOR, {h})};
+	specs[n++] = mx_weight_spec_rows(in_proj, r.z + from, p.inner);
+	specs[n++] = mx_weight_spec_rows(in_proj, r.x + from, share ? p.inner : channels);
+	specs[n++] = mx_weight_spec_rows(in_proj, r.dt + p.first_head, p.heads);
+	specs[n++] = mx_weight_spec_part(MX_WEIGHT_SPEC("out_proj.weight", MATRIX, {width, inner}), 1,
+	                                 from, p.inner);
 	specs[n++] = MX_WEIGHT_SPEC("conv1d.weight", VECTOR, {channels, 1, taps});
-	specs[n++] = MX_WEIGHT_SPEC("dt_bias", VECTOR, {h});
-	specs[n++] = MX_WEIGHT_SPEC("A_log", VECTOR, {h});
-	specs[n++] = MX_WEIGHT_SPEC("D", VECTOR, {h});
+	for (size_t i = 0; i < sizeof of_heads / sizeof *of_heads; i++)
+		specs[n++] = mx_weight_spec_part(of_heads[i], 0, p.first_head, p.heads);
 	if (p.conv_bias)
 		specs[n++] = MX_WEIGHT_SPEC("conv1d.bias", VECTOR, {channels});
 	if (p.norm)
-		specs[n++] = MX_WEIGHT_SPEC("norm.weight", VECTOR, {inner});
+		specs[n++] =
+			mx_weight_spec_part(MX_WEIGHT_SPEC("norm.weight", VECTOR, {inner}), 0, from, p.inner);
 	if (p.bias)
-		specs[n++] = MX_WEIGHT_SPEC("in_proj.bias", VECTOR, {in});
+		specs[n++] = MX_WEIGHT_SPEC("in_proj.bias", VECTOR, {r.all});
 	if (p.out_bias)
 		specs[n++] = MX_WEIGHT_SPEC("out_proj.bias", VECTOR, {width});
+	if (share) {
+		specs[n++] = mx_weight_spec_rows(in_proj, r.b + group, bc);
+		specs[n++] = mx_weight_spec_rows(in_proj, r.c + group, bc);
+	}
 	*out_n = n;
 	return MX_OK;
 }
@@ -168,22 +235,46 @@ struct mx_recur_spec mamba_recur_spec(const struct mx_layer_desc *layer,
 	};
 }
 
-/* Multiplies the convolution's taps instead of its inputs x, B and C, if there are multipliers. */
-static void multiply_conv(const struct mamba_params *p, const float *weight,
-                          struct mamba_weights *w)
+/* Makes the taps and biases of the rank's channels. The taps are multiplied instead of their inputs
+ * x, B and C, if there are multipliers. */
+static void own_channels(const struct mamba_params *p, const float *weight, const float *bias,
+                         struct mamba_weights *w)
 {
-	const uint32_t bc = p->groups * p->state_size;
-	w->mul_z = w->mul_dt = 1;
-	if (!p->multipliers)
-		return;
+	const uint32_t bc = p->groups * p->state_size, taps = p->conv_kernel;
 	for (uint32_t c = 0; c < p->channels; c++) {
-		uint32_t part = c < p->inner ? 1 : c < p->inner + bc ? 2 : 3;
-		for (uint32_t i = 0; i < p->conv_kernel; i++)
-			w->own_conv[c * p->conv_kernel + i] =
-				(float)((double)weight[c * p->conv_kernel + i] * p->multipliers[part]);
+		const uint32_t part = c < p->inner ? 1 : c < p->inner + bc ? 2 : 3;
+		const double factor = p->multipliers ? p->multipliers[part] : 1;
+		const size_t from = channel_of(p, c);
+		for (uint32_t i = 0; w->own_conv && i < taps; i++)
+			w->own_conv[c * taps + i] = (float)((double)weight[from * taps + i] * factor);
+		if (w->own_conv_bias)
+			w->own_conv_bias[c] = bias[from];
 	}
-	w->mul_z = (float)p->multipliers[0];
-	w->mul_dt = (float)p->multipliers[4];
+}
+
+/* Points to the rank's parts of in_proj's bias. */
+static void take_in_bias(const struct mamba_params *p, const float *bias, struct mamba_weights *w)
+{
+	const struct rows r = rows_of(p);
+	const size_t from = (size_t)p->first_head * p->head_dim;
+	const size_t group = (size_t)p->first_group * p->state_size;
+	w->b_z = bias + r.z + from;
+	w->b_xbc = bias + r.x + from;
+	w->b_b = bias + r.b + group;
+	w->b_c = bias + r.c + group;
+}
+
+static mx_status alloc_own(const struct mamba_params *p, struct mamba_weights *w)
+{
+	const bool convs = p->multipliers || is_share(p), biases = p->conv_bias && is_share(p);
+	w->a = calloc(p->heads, sizeof(float));
+	w->b_dt = calloc(p->heads, sizeof(float));
+	if (convs)
+		w->own_conv = calloc((size_t)p->channels * p->conv_kernel, sizeof(float));
+	if (biases)
+		w->own_conv_bias = calloc(p->channels, sizeof(float));
+	return w->a && w->b_dt && (w->own_conv || !convs) && (w->own_conv_bias || !biases) ? MX_OK
+	                                                                                   : MX_E_NOMEM;
 }
 
 mx_status mamba_weights_take(const struct mamba_params *p, const struct mx_mixer_init *init,
@@ -191,37 +282,41 @@ mx_status mamba_weights_take(const struct mamba_params *p, const struct mx_mixer
 {
 	const void *const *from = init->weights;
 	const float *const *host = init->host_vectors;
-	const uint32_t dt = p->inner + p->channels; /* first row of in_proj for dt */
-	const float *in_bias = NULL;
+	const float *in_bias = NULL, *conv_bias = NULL;
 	struct mamba_weights w = {.z = from[0], .xbc = from[1], .dt = from[2], .out = from[3]};
 	size_t n = 8;
 
-	w.a = calloc(p->heads, sizeof(float));
-	w.b_dt = calloc(p->heads, sizeof(float));
-	if (p->multipliers)
-		w.own_conv = calloc((size_t)p->channels * p->conv_kernel, sizeof(float));
+	mx_status status = alloc_own(p, &w);
 	*out = w;
-	if (!w.a || !w.b_dt || (p->multipliers && !w.own_conv))
-		return MX_E_NOMEM;
+	if (status != MX_OK)
+		return status;
 	w.conv = from[4];
 	w.d = from[7];
-	if (p->conv_bias)
+	if (p->conv_bias) {
+		conv_bias = host[n];
 		w.conv_bias = from[n++];
+	}
 	if (p->norm)
 		w.norm = from[n++];
 	if (p->bias) {
-		in_bias = host[n];
-		w.b_z = from[n++];
-		w.b_xbc = w.b_z + p->inner;
+		in_bias = host[n] + rows_of(p).dt + p->first_head;
+		take_in_bias(p, from[n++], &w);
 	}
 	if (p->out_bias)
 		w.b_out = from[n++];
+	if (is_share(p)) {
+		w.b = from[n++];
+		w.c = from[n++];
+	}
 	for (uint32_t h = 0; h < p->heads; h++) {
 		w.a[h] = (float)-exp((double)host[6][h]);
 		w.b_dt[h] = p->multipliers ? (float)((double)host[5][h] / p->multipliers[4]) : host[5][h];
-		w.b_dt[h] += in_bias ? in_bias[dt + h] : 0;
+		w.b_dt[h] += in_bias ? in_bias[h] : 0;
 	}
-	multiply_conv(p, host[4], &w);
+	w.mul_z = p->multipliers ? (float)p->multipliers[0] : 1;
+	w.mul_dt = p->multipliers ? (float)p->multipliers[4] : 1;
+	if (w.own_conv)
+		own_channels(p, host[4], conv_bias, &w);
 	*out = w;
 	return MX_OK;
 }
@@ -229,6 +324,7 @@ mx_status mamba_weights_take(const struct mamba_params *p, const struct mx_mixer
 void mamba_weights_free(struct mamba_weights *w)
 {
 	free(w->own_conv);
+	free(w->own_conv_bias);
 	free(w->a);
 	free(w->b_dt);
 }

@@ -110,6 +110,7 @@ static mx_status mamba1_create(const struct mx_mixer_init *init, struct mx_mixer
 	m->kernels = mx_recur_kernels_find(mx_isa_parse(init->device->info.isa));
 	m->scan = select_spec(layer, &p);
 	m->conv = conv_spec(layer, &p);
+	m->comm = init->comm;
 	m->width = layer->width;
 	m->max_rows = layer->max_rows;
 	mamba1_scratch_layout(layer, &p, &m->scratch);
@@ -135,7 +136,7 @@ static const struct mx_mixer_ops mamba1_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "mamba1",
 	.summary = "Mamba, version 1: selective state space with a state vector for each channel",
-	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
 	.probe = mamba1_probe,
 	.weights = mamba1_params_weights,
 	.state = mamba1_state,

@@ -10,7 +10,7 @@
  * rows one after the other. */
 struct mamba1_scratch {
 	size_t x, z, dt; /* [max_rows, inner] */
-	size_t low;      /* [max_rows, rank] */
+	size_t low;      /* [max_rows, rank]; of several ranks followed by b and c of a step */
 	size_t b, c;     /* [max_rows, states] */
 	size_t bytes;
 };
@@ -22,7 +22,8 @@ struct mx_mixer {
 	struct mx_select_spec scan;
 	struct mx_conv_spec conv;
 	struct mamba1_weights w;
-	float *a; /* packed -exp(A_log), owned */
+	float *a;             /* packed -exp(A_log), owned */
+	struct mx_comm *comm; /* NULL = one rank */
 	uint32_t width, max_rows;
 	struct mamba1_scratch scratch;
 };

@@ -4,7 +4,7 @@
  *
  *     x, z     = in_proj(u)
  *     x        = silu(conv(x))
- *     dt, B, C = x_proj(x), each through its norm if there is one
+ *     dt, B, C = x_proj(x), summed over the ranks, each through its norm if there is one
  *     dt       = softplus(dt_proj(dt))
  *     h        = exp(dt A) h + dt B x,   y = C h + D x       for each channel
  *     out      = out_proj(y * silu(z))
@@ -50,6 +50,10 @@ mx_status mamba1_forward(struct mx_mixer *m, const struct mx_step *step, const v
 	float *b = (float *)(scratch + s->b), *c = (float *)(scratch + s->c);
 	const size_t n = step->n_rows, inner = p->inner;
 	struct mx_device *d = m->common.device;
+	if (m->comm) { /* one behind the other, for one sum over the ranks */
+		b = low + n * p->rank;
+		c = b + n * p->states;
+	}
 	const struct mx_linear_out in[2] = {
 		{.w = m->w.x, .bias = m->w.x_bias, .y = x, .ldy = inner},
 		{.w = m->w.z, .bias = m->w.z_bias, .y = z, .ldy = inner},
@@ -80,6 +84,8 @@ mx_status mamba1_forward(struct mx_mixer *m, const struct mx_step *step, const v
 	mx_conv_forward(m->kernels, d, &m->conv, step, mx_recur_slots_part(&m->common.slots, 1),
 	                m->common.slots.stride, m->w.conv, m->w.conv_bias, x, inner, x, inner);
 	status = d->ops->linear(d, x, inner, n, select, 3);
+	if (status == MX_OK && m->comm)
+		status = m->comm->ops->all_reduce(m->comm, low, n * (p->rank + 2 * (size_t)p->states));
 	if (status != MX_OK)
 		return status;
 	norm_rows(m, n, p->rank, m->w.norm_dt, low);

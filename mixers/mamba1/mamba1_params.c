@@ -55,9 +55,18 @@ mx_status mamba1_params_read(const struct mx_layer_desc *layer, struct mamba1_pa
 		status = mx_param_read_bool(in, "mamba1", "use_conv_bias", true, &p.conv_bias, err);
 	if (status == MX_OK)
 		status = read_norms(in, &p, err);
-	if (status == MX_OK)
-		*out = p;
-	return status;
+	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1;
+	if (status == MX_OK && p.inner % ranks)
+		status = mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                       "mamba1: %u channels cannot be split over %u ranks", p.inner, ranks);
+	if (status != MX_OK)
+		return status;
+	p.all_inner = p.inner;
+	p.inner /= ranks;
+	p.first = layer->rank * p.inner;
+	p.out_bias = p.bias && !layer->rank;
+	*out = p;
+	return MX_OK;
 }
 
 mx_status mamba1_params_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
@@ -67,35 +76,41 @@ mx_status mamba1_params_weights(const struct mx_layer_desc *layer, struct mx_wei
 	mx_status status = mamba1_params_read(layer, &p, NULL);
 	if (status != MX_OK)
 		return status;
-	const uint64_t width = layer->width, inner = p.inner, states = p.states, rank = p.rank;
-	const uint64_t taps = p.taps;
+	const uint64_t width = layer->width, inner = p.all_inner, states = p.states, rank = p.rank;
+	const uint64_t taps = p.taps, own = p.inner, first = p.first;
 	size_t n = 0;
 
 	const struct mx_weight_spec in = MX_WEIGHT_SPEC("in_proj.weight", MATRIX, {2 * inner, width});
-	const struct mx_weight_spec x =
-		MX_WEIGHT_SPEC("x_proj.weight", MATRIX, {rank + 2 * states, inner});
-	specs[n++] = mx_weight_spec_rows(in, 0, inner);             /* x */
-	specs[n++] = mx_weight_spec_rows(in, inner, inner);         /* z */
+	const struct mx_weight_spec x = mx_weight_spec_part(
+		MX_WEIGHT_SPEC("x_proj.weight", MATRIX, {rank + 2 * states, inner}), 1, first, own);
+	const struct mx_weight_spec out = MX_WEIGHT_SPEC("out_proj.weight", MATRIX, {width, inner});
+	/* with an element, or a row, for each channel */
+	const struct mx_weight_spec of_channels[] = {
+		MX_WEIGHT_SPEC("conv1d.weight", VECTOR, {inner, 1, taps}),
+		MX_WEIGHT_SPEC("dt_proj.bias", VECTOR, {inner}),
+		MX_WEIGHT_SPEC("A_log", VECTOR, {inner, states}),
+		MX_WEIGHT_SPEC("D", VECTOR, {inner}),
+		MX_WEIGHT_SPEC("conv1d.bias", VECTOR, {inner}),
+	};
+	specs[n++] = mx_weight_spec_rows(in, first, own);           /* x */
+	specs[n++] = mx_weight_spec_rows(in, inner + first, own);   /* z */
 	specs[n++] = mx_weight_spec_rows(x, 0, rank);               /* dt */
 	specs[n++] = mx_weight_spec_rows(x, rank, states);          /* B */
 	specs[n++] = mx_weight_spec_rows(x, rank + states, states); /* C */
-	specs[n++] = MX_WEIGHT_SPEC("dt_proj.weight", MATRIX, {inner, rank});
-	specs[n++] = MX_WEIGHT_SPEC("out_proj.weight", MATRIX, {width, inner});
-	specs[n++] = MX_WEIGHT_SPEC("conv1d.weight", VECTOR, {inner, 1, taps});
-	specs[n++] = MX_WEIGHT_SPEC("dt_proj.bias", VECTOR, {inner});
-	specs[n++] = MX_WEIGHT_SPEC("A_log", VECTOR, {inner, states});
-	specs[n++] = MX_WEIGHT_SPEC("D", VECTOR, {inner});
-	if (p.conv_bias)
-		specs[n++] = MX_WEIGHT_SPEC("conv1d.bias", VECTOR, {inner});
+	specs[n++] =
+		mx_weight_spec_part(MX_WEIGHT_SPEC("dt_proj.weight", MATRIX, {inner, rank}), 0, first, own);
+	specs[n++] = mx_weight_spec_part(out, 1, first, own);
+	for (size_t i = 0; i < 4 + (size_t)p.conv_bias; i++)
+		specs[n++] = mx_weight_spec_part(of_channels[i], 0, first, own);
 	if (p.norms == MAMBA1_WEIGHTED) {
 		specs[n++] = MX_WEIGHT_SPEC("dt_layernorm.weight", VECTOR, {rank});
 		specs[n++] = MX_WEIGHT_SPEC("b_layernorm.weight", VECTOR, {states});
 		specs[n++] = MX_WEIGHT_SPEC("c_layernorm.weight", VECTOR, {states});
 	}
-	if (p.bias) {
+	if (p.bias)
 		specs[n++] = MX_WEIGHT_SPEC("in_proj.bias", VECTOR, {2 * inner});
+	if (p.out_bias)
 		specs[n++] = MX_WEIGHT_SPEC("out_proj.bias", VECTOR, {width});
-	}
 	*out_n = n;
 	return MX_OK;
 }
@@ -124,8 +139,9 @@ void mamba1_params_take(const struct mamba1_params *p, const void *const *w,
 		out->norm_c = w[n++];
 	}
 	if (p->bias) {
-		out->x_bias = w[n++];
-		out->z_bias = out->x_bias + p->inner;
-		out->out_bias = w[n++];
+		out->x_bias = (const float *)w[n++] + p->first;
+		out->z_bias = out->x_bias + p->all_inner;
 	}
+	if (p->out_bias)
+		out->out_bias = w[n++];
 }

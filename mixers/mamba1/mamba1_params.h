@@ -10,7 +10,9 @@ enum mamba1_norms { MAMBA1_NONE, MAMBA1_WEIGHTED, MAMBA1_PLAIN };
 
 /* The layer's parameters, checked. */
 struct mamba1_params {
-	uint32_t inner; /* channels */
+	uint32_t inner;            /* channels of the rank's share */
+	uint32_t all_inner, first; /* the share in the layer */
+	bool out_bias;             /* of out_proj: the first rank's */
 	uint32_t states, taps, rank;
 	bool bias, conv_bias;
 	enum mamba1_norms norms;
@@ -22,7 +24,7 @@ struct mamba1_weights {
 	const struct mx_weight *x, *z;          /* rows of in_proj: [inner, width] each */
 	const struct mx_weight *low, *b, *c;    /* rows of x_proj: [rank or states, inner] */
 	const struct mx_weight *dt, *out;       /* [inner, rank], [width, inner] */
-	const float *x_bias, *z_bias;           /* [inner] each, one behind the other */
+	const float *x_bias, *z_bias;           /* [inner] each */
 	const float *dt_bias, *out_bias;        /* [inner], [width] */
 	const float *conv, *conv_bias;          /* [inner, taps], [inner] */
 	const float *norm_dt, *norm_b, *norm_c; /* [rank], [states], [states] */

@@ -37,6 +37,20 @@ static mx_status read_rope(const struct mx_params *in, struct mla_params *p, str
 	return s != MX_OK ? s : mx_param_read_bool(in, "mla", "rope_pairs", true, &p->pairs, err);
 }
 
+/* Takes the rank's share of the heads. Latents belong to all of them: every rank has them all. */
+static mx_status take_share(const struct mx_layer_desc *layer, struct mla_params *p,
+                            struct mx_err *err)
+{
+	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1;
+	p->all_heads = p->heads;
+	if (p->heads % ranks)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "mla: %u heads cannot be split over %u ranks",
+		                     p->heads, ranks);
+	p->heads /= ranks;
+	p->first_head = layer->rank * p->heads;
+	return MX_OK;
+}
+
 mx_status mla_params_read(const struct mx_layer_desc *layer, struct mla_params *out,
                           struct mx_err *err)
 {
@@ -68,6 +82,8 @@ mx_status mla_params_read(const struct mx_layer_desc *layer, struct mla_params *
 	for (size_t i = 0; s == MX_OK && i < sizeof sizes / sizeof *sizes; i++)
 		s = mx_param_read_u32(in, "mla", sizes[i].name, sizes[i].def, sizes[i].min, sizes[i].max,
 		                      sizes[i].to, err);
+	if (s == MX_OK)
+		s = take_share(layer, &p, err);
 	if (s == MX_OK)
 		s = mx_param_read_number(in, "mla", "norm_eps", 1e-6, 0, 1, &eps, err);
 	if (s == MX_OK)
@@ -101,26 +117,31 @@ mx_status mla_params_weights(const struct mx_layer_desc *layer, struct mx_weight
 	mx_status s = mla_params_read(layer, &p, NULL);
 	if (s != MX_OK)
 		return s;
-	const uint64_t width = layer->width, q = (uint64_t)p.heads * (p.nope + p.rope);
-	const uint64_t kv = (uint64_t)p.heads * (p.nope + p.v), rank = p.rank, q_rank = p.q_rank;
+	const uint64_t width = layer->width, rank = p.rank, q_rank = p.q_rank, first = p.first_head;
+	const uint64_t q = p.nope + p.rope, kv = p.nope + p.v; /* rows of a head */
+	const struct mx_weight_spec queries =
+		q_rank ? MX_WEIGHT_SPEC("q_b_proj.weight", MATRIX, {p.all_heads * q, q_rank})
+			   : MX_WEIGHT_SPEC("q_proj.weight", MATRIX, {p.all_heads * q, width});
+	const struct mx_weight_spec kv_b =
+		MX_WEIGHT_SPEC("kv_b_proj.weight", PLAIN, {p.all_heads * kv, rank});
+	const struct mx_weight_spec o =
+		MX_WEIGHT_SPEC("o_proj.weight", MATRIX, {width, (uint64_t)p.all_heads * p.v});
 	size_t n = 0;
 	if (q_rank) {
 		specs[n++] = MX_WEIGHT_SPEC("q_a_proj.weight", MATRIX, {q_rank, width});
 		specs[n++] = MX_WEIGHT_SPEC("q_a_layernorm.weight", VECTOR, {q_rank});
-		specs[n++] = MX_WEIGHT_SPEC("q_b_proj.weight", MATRIX, {q, q_rank});
-	} else {
-		specs[n++] = MX_WEIGHT_SPEC("q_proj.weight", MATRIX, {q, width});
 	}
+	specs[n++] = mx_weight_spec_part(queries, 0, first * q, p.heads * q);
 	specs[n++] = MX_WEIGHT_SPEC("kv_a_proj_with_mqa.weight", MATRIX, {rank + p.rope, width});
 	specs[n++] = MX_WEIGHT_SPEC("kv_a_layernorm.weight", VECTOR, {rank});
-	specs[n++] = MX_WEIGHT_SPEC("kv_b_proj.weight", PLAIN, {kv, rank});
-	specs[n++] = MX_WEIGHT_SPEC("o_proj.weight", MATRIX, {width, (uint64_t)p.heads * p.v});
+	specs[n++] = mx_weight_spec_part(kv_b, 0, first * kv, p.heads * kv);
+	specs[n++] = mx_weight_spec_part(o, 1, first * p.v, (uint64_t)p.heads * p.v);
 	if (p.bias && q_rank)
 		specs[n++] = MX_WEIGHT_SPEC("q_a_proj.bias", VECTOR, {q_rank});
-	if (p.bias) {
+	if (p.bias)
 		specs[n++] = MX_WEIGHT_SPEC("kv_a_proj_with_mqa.bias", VECTOR, {rank + p.rope});
+	if (p.bias && !layer->rank) /* the first rank's summand has it */
 		specs[n++] = MX_WEIGHT_SPEC("o_proj.bias", VECTOR, {width});
-	}
 	*out_n = n;
 	return MX_OK;
 }
@@ -139,10 +160,10 @@ void mla_params_take(const struct mla_params *p, const void *const *w, struct ml
 	out->o = *w++;
 	if (p->bias && p->q_rank)
 		out->q_a_bias = *w++;
-	if (p->bias) {
+	if (p->bias)
 		out->kv_a_bias = *w++;
+	if (p->bias && !p->first_head)
 		out->o_bias = *w++;
-	}
 }
 
 float mla_params_frequency(const struct mla_params *p, uint32_t i)

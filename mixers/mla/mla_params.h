@@ -10,9 +10,10 @@
 
 /* The layer's parameters, checked; names as in README.md. */
 struct mla_params {
-	uint32_t heads;
-	uint32_t q_rank;        /* 0 = queries come from the input directly */
-	uint32_t rank;          /* elements of a latent */
+	uint32_t heads;                 /* of the rank's share */
+	uint32_t all_heads, first_head; /* the share in the layer */
+	uint32_t q_rank;                /* 0 = queries come from the input directly */
+	uint32_t rank;                  /* elements of a latent */
 	uint32_t nope, rope, v; /* of a head: unrotated and rotated elements of q and k; values */
 	float scale;            /* of q.k, times log2(e) */
 	float norm_eps;         /* of the norms of latents */

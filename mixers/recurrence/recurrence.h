@@ -205,6 +205,20 @@ void mx_recur_norm(const struct mx_recur_kernels *k, struct mx_device *d,
                    const struct mx_recur_norm *n, size_t n_rows, const float *gate, size_t ld_gate,
                    float *y, size_t ldy);
 
+/* The same norm of groups that several ranks share: a rank has a part of one of them, of n->dim
+ * elements (n->groups = 1, not n->center), and the squares are summed over the ranks. sums
+ * [n_rows, groups] is workspace. Returns the communicator's errors. */
+struct mx_recur_norm_share {
+	struct mx_comm *comm;
+	uint32_t group, groups; /* the rank's group, of how many */
+	uint32_t dim;           /* elements of a whole group */
+};
+mx_status mx_recur_norm_shared(const struct mx_recur_kernels *k, struct mx_device *d,
+                               const struct mx_recur_norm *n,
+                               const struct mx_recur_norm_share *share, size_t n_rows,
+                               const float *gate, size_t ld_gate, float *y, size_t ldy,
+                               float *sums);
+
 /* x <- x * scale / sqrt(sum x^2 + eps), each of `heads` groups of `dim`, in place. */
 void mx_recur_l2norm(const struct mx_recur_kernels *k, struct mx_device *d, size_t n_rows,
                      uint32_t heads, uint32_t dim, float eps, float scale, float *x, size_t ldx);

@@ -116,6 +116,10 @@ struct mx_recur_kernels {
 
 	/* Each works on one row; see recurrence.h. */
 	void (*norm)(const struct mx_recur_norm *n, const float *gate, float *y);
+	/* The two halves of norm, for one group: what comes before the sum of squares, which is
+	 * returned; and the product with `factor`, with what follows. */
+	float (*norm_begin)(const struct mx_recur_norm *n, const float *gate, float *y);
+	void (*norm_end)(const struct mx_recur_norm *n, const float *gate, float factor, float *y);
 	void (*l2norm)(uint32_t heads, uint32_t dim, float eps, float scale, float *x);
 	void (*map)(enum mx_recur_map f, size_t n, float *x);
 };

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Norms and elementwise functions, rows divided among the threads. */
+#include <math.h>
+
 #include "mixers/recurrence/recurrence_kernels.h"
 
 #define TASK_ELEMENTS 4096 /* some microseconds of work, more than a task costs */
@@ -12,6 +14,8 @@ struct rows_run {
 	const float *gate;
 	size_t ld_gate;
 	const struct mx_recur_norm *norm;
+	const struct mx_recur_norm_share *share;
+	float *sums;
 	uint32_t heads, dim;
 	float eps, scale;
 	enum mx_recur_map f;
@@ -51,6 +55,52 @@ void mx_recur_norm(const struct mx_recur_kernels *k, struct mx_device *d,
 	                       .ld_gate = ld_gate,
 	                       .norm = n};
 	run_rows(d, &run, (size_t)n->groups * n->dim, norm_task);
+}
+
+static void norm_begin_task(void *arg, size_t task, unsigned worker)
+{
+	const struct rows_run *run = arg;
+	const uint32_t groups = run->share->groups;
+	(void)worker;
+	for (size_t i = task * run->rows; i < end_row(run, task); i++) {
+		for (uint32_t g = 0; g < groups; g++)
+			run->sums[i * groups + g] = 0;
+		run->sums[i * groups + run->share->group] = run->kernels->norm_begin(
+			run->norm, run->gate ? run->gate + i * run->ld_gate : NULL, run->x + i * run->ldx);
+	}
+}
+
+static void norm_end_task(void *arg, size_t task, unsigned worker)
+{
+	const struct rows_run *run = arg;
+	const struct mx_recur_norm_share *s = run->share;
+	(void)worker;
+	for (size_t i = task * run->rows; i < end_row(run, task); i++) {
+		const float mean = run->sums[i * s->groups + s->group] / (float)s->dim;
+		run->kernels->norm_end(run->norm, run->gate ? run->gate + i * run->ld_gate : NULL,
+		                       1.0f / sqrtf(mean + run->norm->eps), run->x + i * run->ldx);
+	}
+}
+
+mx_status mx_recur_norm_shared(const struct mx_recur_kernels *k, struct mx_device *d,
+                               const struct mx_recur_norm *n,
+                               const struct mx_recur_norm_share *share, size_t n_rows,
+                               const float *gate, size_t ld_gate, float *y, size_t ldy, float *sums)
+{
+	struct rows_run run = {.kernels = k,
+	                       .n_rows = n_rows,
+	                       .x = y,
+	                       .ldx = ldy,
+	                       .gate = gate,
+	                       .ld_gate = ld_gate,
+	                       .norm = n,
+	                       .share = share,
+	                       .sums = sums};
+	run_rows(d, &run, n->dim, norm_begin_task);
+	mx_status status = share->comm->ops->all_reduce(share->comm, sums, n_rows * share->groups);
+	if (status == MX_OK)
+		run_rows(d, &run, n->dim, norm_end_task);
+	return status;
 }
 
 static void l2norm_task(void *arg, size_t task, unsigned worker)

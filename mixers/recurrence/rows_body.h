@@ -140,28 +140,53 @@ MX_INLINE vf gated(vf y, enum mx_recur_gate g, const float *gate, size_t n)
 	return y * (g == MX_RECUR_GATE_SILU ? silu(x) : sigmoid(x));
 }
 
+MX_INLINE float group_begin(const struct mx_recur_norm *n, const float *gate, float *y)
+{
+	enum mx_recur_gate before = n->gate_first ? n->gate : MX_RECUR_GATE_NONE;
+	size_t dim = n->dim;
+
+	for (size_t i = 0; before && i < dim; i += MX_W)
+		store_some(y + i, gated(load_some(y + i, dim - i, 0), before, gate + i, dim - i), dim - i);
+	if (n->center)
+		subtract_mean(y, dim);
+	return square_sum(y, dim);
+}
+
+MX_INLINE void group_end(const struct mx_recur_norm *n, const float *weight, const float *bias,
+                         const float *gate, float scale, float *y)
+{
+	enum mx_recur_gate after = n->gate_first ? MX_RECUR_GATE_NONE : n->gate;
+	const vf factor = vf_set(scale);
+	size_t dim = n->dim;
+
+	for (size_t i = 0; i < dim; i += MX_W) {
+		vf v = load_some(y + i, dim - i, 0) * factor;
+		if (weight)
+			v *= load_some(weight + i, dim - i, 0);
+		if (bias)
+			v += load_some(bias + i, dim - i, 0);
+		store_some(y + i, after ? gated(v, after, gate + i, dim - i) : v, dim - i);
+	}
+}
+
+static float norm_begin(const struct mx_recur_norm *n, const float *gate, float *y)
+{
+	return group_begin(n, gate, y);
+}
+
+static void norm_end(const struct mx_recur_norm *n, const float *gate, float factor, float *y)
+{
+	group_end(n, n->weight, n->bias, gate, factor, y);
+}
+
 static void norm(const struct mx_recur_norm *n, const float *gate, float *y)
 {
 	const float *weight = n->weight, *bias = n->bias;
-	enum mx_recur_gate before = n->gate_first ? n->gate : MX_RECUR_GATE_NONE;
-	enum mx_recur_gate after = n->gate_first ? MX_RECUR_GATE_NONE : n->gate;
 	size_t dim = n->dim;
 
 	for (uint32_t g = 0; g < n->groups; g++, y += dim) {
-		for (size_t i = 0; before && i < dim; i += MX_W)
-			store_some(y + i, gated(load_some(y + i, dim - i, 0), before, gate + i, dim - i),
-			           dim - i);
-		if (n->center)
-			subtract_mean(y, dim);
-		vf factor = vf_set(1.0f / sqrtf(square_sum(y, dim) / (float)dim + n->eps));
-		for (size_t i = 0; i < dim; i += MX_W) {
-			vf v = load_some(y + i, dim - i, 0) * factor;
-			if (weight)
-				v *= load_some(weight + i, dim - i, 0);
-			if (bias)
-				v += load_some(bias + i, dim - i, 0);
-			store_some(y + i, after ? gated(v, after, gate + i, dim - i) : v, dim - i);
-		}
+		float sum = group_begin(n, gate, y);
+		group_end(n, weight, bias, gate, 1.0f / sqrtf(sum / (float)dim + n->eps), y);
 		if (gate)
 			gate += dim;
 		if (weight && n->weight_per_group)
@@ -252,6 +277,8 @@ static void selective(uint32_t width, uint32_t states, const float *dt, const fl
 		.conv = conv,                                                                              \
 		.selective = selective,                                                                    \
 		.norm = norm,                                                                              \
+		.norm_begin = norm_begin,                                                                  \
+		.norm_end = norm_end,                                                                      \
 		.l2norm = l2norm,                                                                          \
 		.map = map,                                                                                \
 	};

@@ -45,7 +45,7 @@ static struct mx_recur_spec recur_spec(const struct mx_layer_desc *layer,
 static size_t v_first_bytes(const struct mx_layer_desc *layer, const struct rwkv_params *p)
 {
 	return p->part == RWKV_TIME && !p->value_residual
-	           ? (size_t)layer->max_rows * layer->width * sizeof(float)
+	           ? (size_t)layer->max_rows * p->inner * sizeof(float)
 	           : 0;
 }
 
@@ -136,7 +136,7 @@ static mx_status rwkv_prepare(struct mx_mixer *const *layers, uint32_t n_layers,
 			continue;
 		m->is_first = !v_first;
 		if (m->is_first)
-			v_first = malloc((size_t)m->max_rows * m->width * sizeof *v_first);
+			v_first = malloc((size_t)m->max_rows * m->params.inner * sizeof *v_first);
 		if (!v_first)
 			return mx_mixer_fail(err, MX_E_NOMEM, "rwkv: out of memory");
 		m->v_first = v_first;
@@ -206,7 +206,7 @@ static const struct mx_mixer_ops rwkv_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "rwkv",
 	.summary = "RWKV-7: time mixing by a generalised delta rule, and channel mixing",
-	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
 	.probe = rwkv_probe,
 	.weights = rwkv_params_weights,
 	.state = rwkv_state,

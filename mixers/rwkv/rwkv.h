@@ -21,7 +21,7 @@ struct mx_mixer {
 	struct mx_conv_spec shift; /* makes x_{t-1} - x_t of inputs: the token shift */
 	float *taps;               /* [width, 2] its weights */
 	struct mx_recur_spec recur;
-	/* [max_rows, width] v of the model's first time mixing in this step. That instance owns
+	/* [max_rows, inner] v of the model's first time mixing in this step. That instance owns
 	 * it; prepare hands it to the others. NULL for channel mixing. */
 	float *v_first;
 	bool is_first;
@@ -30,14 +30,14 @@ struct mx_mixer {
 	size_t slot_stride, slot_bytes, shift_bytes, shift_snapshot;
 };
 
-/* A step's scratch: [rows, width] where nothing else is said. */
+/* A step's scratch: [rows, inner] where nothing else is said. */
 struct rwkv_buffers {
-	float *delta; /* x_{t-1} - x_t; then the removal keys z */
-	float *mix;   /* an input of a product; then the recurrence's output */
+	float *delta; /* [rows, width] x_{t-1} - x_t; then the removal keys z [rows, inner] */
+	float *mix;   /* [rows, width] an input of a product; then the recurrence's output */
 	float *low;   /* [rows, rank] of a low-rank product */
 	float *r, *w, *k, *a, *v, *v_mix, *g;
 	float *bonus; /* [rows, heads] */
-	float *inner; /* [rows, inner] */
+	float *inner; /* of channel mixing */
 	void *core;
 };
 

@@ -12,24 +12,24 @@ static size_t place(unsigned char *base, size_t at, size_t n, float **out)
 size_t rwkv_layout(const struct rwkv_params *p, const struct mx_recur_spec *recur, uint32_t width,
                    size_t rows, unsigned threads, unsigned char *base, struct rwkv_buffers *out)
 {
-	const size_t all = rows * width;
+	const size_t all = rows * width, own = rows * p->inner;
 	struct rwkv_buffers b = {0};
 	uint32_t rank = 0;
 	size_t n = place(base, 0, all, &b.delta);
 	n = place(base, n, all, &b.mix);
 	if (p->part == RWKV_CHANNEL) {
-		n = place(base, n, rows * p->inner, &b.inner);
+		n = place(base, n, own, &b.inner);
 	} else {
 		for (int i = 0; i < RWKV_LORAS; i++)
 			rank = p->rank[i] > rank ? p->rank[i] : rank;
 		n = place(base, n, rows * rank, &b.low);
-		n = place(base, n, all, &b.r);
-		n = place(base, n, all, &b.w);
-		n = place(base, n, all, &b.k);
-		n = place(base, n, all, &b.a);
-		n = place(base, n, all, &b.v);
-		n = place(base, n, p->value_residual ? all : 0, &b.v_mix);
-		n = place(base, n, all, &b.g);
+		n = place(base, n, own, &b.r);
+		n = place(base, n, own, &b.w);
+		n = place(base, n, own, &b.k);
+		n = place(base, n, own, &b.a);
+		n = place(base, n, own, &b.v);
+		n = place(base, n, p->value_residual ? own : 0, &b.v_mix);
+		n = place(base, n, own, &b.g);
 		n = place(base, n, rows * p->heads, &b.bonus);
 		b.core = base ? base + n : NULL;
 		n += mx_recur_scratch_bytes(recur, threads);
@@ -76,7 +76,7 @@ static mx_status time_mixing(struct mx_mixer *m, const struct mx_step *step, con
                              const struct rwkv_buffers *b, float *y)
 {
 	const struct rwkv_weights *w = &m->w;
-	const size_t n = step->n_rows, ld = m->width;
+	const size_t n = step->n_rows, ld = m->params.inner;
 	struct mx_device *d = m->device;
 	mx_status st = products(m, x, RWKV_X_R, n, b, w->r, b->r, RWKV_W, NULL);
 	if (st == MX_OK)
@@ -108,7 +108,7 @@ static mx_status time_mixing(struct mx_mixer *m, const struct mx_step *step, con
 	mx_recur_forward(m->kernels, d, &m->recur, step, m->slot_base + m->shift_bytes, m->slot_stride,
 	                 &in, b->core, b->mix, ld);
 	rwkv_outputs(m, n, b);
-	const struct mx_linear_out out = {.w = w->o, .y = y, .ldy = ld};
+	const struct mx_linear_out out = {.w = w->o, .y = y, .ldy = m->width};
 	return d->ops->linear(d, b->mix, ld, n, &out, 1);
 }
 

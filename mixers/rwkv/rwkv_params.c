@@ -47,6 +47,22 @@ static mx_status read_time(const struct mx_layer_desc *layer, struct rwkv_params
 	return MX_OK;
 }
 
+/* Takes the rank's share of the heads, or of channel mixing's elements. */
+static mx_status take_share(const struct mx_layer_desc *layer, struct rwkv_params *p,
+                            struct mx_err *err)
+{
+	const bool time = p->part == RWKV_TIME;
+	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1, all = time ? p->heads : p->inner;
+	if (all % ranks)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     time ? "rwkv: %u heads cannot be split over %u ranks"
+		                          : "rwkv: intermediate_size %u cannot be split over %u ranks",
+		                     all, ranks);
+	p->heads /= time ? ranks : 1;
+	p->inner = time ? p->heads * p->dim : all / ranks;
+	return MX_OK;
+}
+
 mx_status rwkv_params_read(const struct mx_layer_desc *layer, struct rwkv_params *out,
                            struct mx_err *err)
 {
@@ -72,6 +88,8 @@ mx_status rwkv_params_read(const struct mx_layer_desc *layer, struct rwkv_params
 		st = mx_param_read_u32(in, "rwkv", "intermediate_size", inner, 1, MAX_WIDTH * 4, &p.inner,
 		                       err);
 	if (st == MX_OK)
+		st = take_share(layer, &p, err);
+	if (st == MX_OK)
 		*out = p;
 	return st;
 }
@@ -93,7 +111,7 @@ struct tensor {
 static size_t time_tensors(const struct mx_layer_desc *layer, const struct rwkv_params *p,
                            struct tensor *to)
 {
-	const uint64_t width = layer->width;
+	const uint64_t width = layer->width, inner = p->inner;
 	const uint32_t *rank = p->rank;
 	size_t n = 0;
 	TENSOR(x[RWKV_X_R], true, "x_r", VECTOR, {1, 1, width});
@@ -103,32 +121,33 @@ static size_t time_tensors(const struct mx_layer_desc *layer, const struct rwkv_
 	TENSOR(x[RWKV_X_A], true, "x_a", VECTOR, {1, 1, width});
 	TENSOR(x[RWKV_X_G], true, "x_g", VECTOR, {1, 1, width});
 	TENSOR(x_x, true, "x_x", VECTOR, {RWKV_SHIFTS, width});
-	TENSOR(r, false, "r_proj.weight", MATRIX, {width, width});
-	TENSOR(k, false, "k_proj.weight", MATRIX, {width, width});
-	TENSOR(v, false, "v_proj.weight", MATRIX, {width, width});
-	TENSOR(o, false, "o_proj.weight", MATRIX, {width, width});
+	TENSOR(r, false, "r_proj.weight", MATRIX, {inner, width});
+	TENSOR(k, false, "k_proj.weight", MATRIX, {inner, width});
+	TENSOR(v, false, "v_proj.weight", MATRIX, {inner, width});
+	TENSOR(o, false, "o_proj.weight", MATRIX, {width, inner});
 	TENSOR(down[RWKV_W], false, "w_lora.lora.0.weight", MATRIX, {rank[RWKV_W], width});
-	TENSOR(up[RWKV_W], false, "w_lora.lora.2.weight", MATRIX, {width, rank[RWKV_W]});
-	TENSOR(bias[RWKV_W], false, "w_lora.lora.2.bias", VECTOR, {width});
+	TENSOR(up[RWKV_W], false, "w_lora.lora.2.weight", MATRIX, {inner, rank[RWKV_W]});
+	TENSOR(bias[RWKV_W], false, "w_lora.lora.2.bias", VECTOR, {inner});
 	TENSOR(down[RWKV_A], false, "a_lora.lora.0.weight", MATRIX, {rank[RWKV_A], width});
-	TENSOR(up[RWKV_A], false, "a_lora.lora.2.weight", MATRIX, {width, rank[RWKV_A]});
-	TENSOR(bias[RWKV_A], false, "a_lora.lora.2.bias", VECTOR, {width});
+	TENSOR(up[RWKV_A], false, "a_lora.lora.2.weight", MATRIX, {inner, rank[RWKV_A]});
+	TENSOR(bias[RWKV_A], false, "a_lora.lora.2.bias", VECTOR, {inner});
 	TENSOR(down[RWKV_G], false, "g_lora.lora.0.weight", MATRIX, {rank[RWKV_G], width});
-	TENSOR(up[RWKV_G], false, "g_lora.lora.2.weight", MATRIX, {width, rank[RWKV_G]});
+	TENSOR(up[RWKV_G], false, "g_lora.lora.2.weight", MATRIX, {inner, rank[RWKV_G]});
 	if (p->value_residual) {
 		TENSOR(down[RWKV_V], false, "v_lora.lora.0.weight", MATRIX, {rank[RWKV_V], width});
-		TENSOR(up[RWKV_V], false, "v_lora.lora.2.weight", MATRIX, {width, rank[RWKV_V]});
-		TENSOR(bias[RWKV_V], false, "v_lora.lora.2.bias", VECTOR, {width});
+		TENSOR(up[RWKV_V], false, "v_lora.lora.2.weight", MATRIX, {inner, rank[RWKV_V]});
+		TENSOR(bias[RWKV_V], false, "v_lora.lora.2.bias", VECTOR, {inner});
 	}
-	TENSOR(k_k, false, "k_k", VECTOR, {width});
-	TENSOR(k_a, false, "k_a", VECTOR, {width});
+	TENSOR(k_k, false, "k_k", VECTOR, {inner});
+	TENSOR(k_a, false, "k_a", VECTOR, {inner});
 	TENSOR(r_k, false, "r_k", VECTOR, {p->heads, p->dim});
-	TENSOR(norm, false, "g_norm.weight", VECTOR, {width});
-	TENSOR(norm_bias, false, "g_norm.bias", VECTOR, {width});
+	TENSOR(norm, false, "g_norm.weight", VECTOR, {inner});
+	TENSOR(norm_bias, false, "g_norm.bias", VECTOR, {inner});
 	return n;
 }
 
-/* Lists all tensors of a layer, at most MX_MIXER_MAX_WEIGHTS; returns their number. */
+/* Lists all tensors of a layer with the sizes of a rank's share, at most MX_MIXER_MAX_WEIGHTS;
+ * returns their number. */
 static size_t tensors(const struct mx_layer_desc *layer, const struct rwkv_params *p,
                       struct tensor *to)
 {
@@ -144,14 +163,20 @@ static size_t tensors(const struct mx_layer_desc *layer, const struct rwkv_param
 mx_status rwkv_params_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
                               size_t *out_n)
 {
-	struct rwkv_params p;
-	struct tensor list[MX_MIXER_MAX_WEIGHTS];
-	mx_status st = rwkv_params_read(layer, &p, NULL);
+	struct mx_layer_desc one = *layer;
+	struct rwkv_params whole, share;
+	struct tensor all[MX_MIXER_MAX_WEIGHTS], own[MX_MIXER_MAX_WEIGHTS];
+	one.rank = 0;
+	one.ranks = 1;
+	mx_status st = rwkv_params_read(&one, &whole, NULL);
+	if (st == MX_OK)
+		st = rwkv_params_read(layer, &share, NULL);
 	if (st != MX_OK)
 		return st;
-	*out_n = tensors(layer, &p, list);
+	*out_n = tensors(layer, &whole, all);
+	tensors(layer, &share, own);
 	for (size_t i = 0; i < *out_n; i++)
-		specs[i] = list[i].spec;
+		specs[i] = mx_weight_spec_share(all[i].spec, &own[i].spec, layer->rank);
 	return MX_OK;
 }
 

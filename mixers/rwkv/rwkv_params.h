@@ -13,18 +13,20 @@ enum rwkv_lora { RWKV_W, RWKV_A, RWKV_V, RWKV_G, RWKV_LORAS };
 struct rwkv_params {
 	enum rwkv_part part;
 	/* time mixing */
-	uint32_t heads, dim; /* dim: of a head's keys and values */
+	uint32_t heads, dim; /* the rank's heads; dim: of a head's keys and values */
 	uint32_t rank[RWKV_LORAS];
 	bool value_residual; /* v is mixed with that of the model's first time mixing */
 	float norm_eps;      /* of the group norm */
 	float l2_eps;        /* of the norm of removal keys */
-	/* channel mixing */
+	/* Elements of the rank's heads, or of its share of channel mixing. */
 	uint32_t inner;
 };
 
 /* How an input is mixed with that of the token before: in the order of the rows of x_x. */
 enum rwkv_shift { RWKV_X_R, RWKV_X_W, RWKV_X_K, RWKV_X_V, RWKV_X_A, RWKV_X_G, RWKV_SHIFTS };
 
+/* Widths are those of the rank's share, but for what meets the layer's input: x, and the columns of
+ * r, k, v, down and key. */
 struct rwkv_weights {
 	const float *x[RWKV_SHIFTS]; /* [width]; channel mixing has RWKV_X_K only */
 	const float *x_x;            /* [6, width] all of them; or NULL */

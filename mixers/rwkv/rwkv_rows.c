@@ -79,7 +79,7 @@ static void decay_of(const struct mx_recur_kernels *k, size_t n, float *w)
 
 static void mix_values(const struct mx_mixer *m, size_t row, const struct rwkv_buffers *b)
 {
-	const size_t n = m->width;
+	const size_t n = m->params.inner;
 	float *v = b->v + row * n, *first = m->v_first + row * n, *share = b->v_mix + row * n;
 	if (m->is_first) {
 		memcpy(first, v, n * sizeof *v);
@@ -96,7 +96,7 @@ static void inputs_task(void *arg, size_t task, unsigned worker)
 	const struct mx_mixer *m = run->m;
 	const struct rwkv_weights *w = &m->w;
 	const uint32_t heads = m->params.heads, dim = m->params.dim;
-	const size_t n = m->width;
+	const size_t n = m->params.inner;
 	(void)worker;
 	for (size_t row = task * run->rows; row < end_row(run, task); row++) {
 		const float *r = run->b->r + row * n;
@@ -119,7 +119,7 @@ static void inputs_task(void *arg, size_t task, unsigned worker)
 void rwkv_inputs(const struct mx_mixer *m, size_t n_rows, const struct rwkv_buffers *b)
 {
 	struct rows_run run = {.m = m, .b = b, .n_rows = n_rows};
-	run_rows(m->device, &run, m->width, inputs_task);
+	run_rows(m->device, &run, m->params.inner, inputs_task);
 }
 
 static void outputs_task(void *arg, size_t task, unsigned worker)
@@ -127,7 +127,7 @@ static void outputs_task(void *arg, size_t task, unsigned worker)
 	const struct rows_run *run = arg;
 	const struct mx_mixer *m = run->m;
 	const uint32_t heads = m->params.heads, dim = m->params.dim;
-	const size_t n = m->width;
+	const size_t n = m->params.inner;
 	const struct mx_recur_norm norm = {.groups = heads,
 	                                   .dim = dim,
 	                                   .weight = m->w.norm,
@@ -151,5 +151,5 @@ static void outputs_task(void *arg, size_t task, unsigned worker)
 void rwkv_outputs(const struct mx_mixer *m, size_t n_rows, const struct rwkv_buffers *b)
 {
 	struct rows_run run = {.m = m, .b = b, .n_rows = n_rows};
-	run_rows(m->device, &run, m->width, outputs_task);
+	run_rows(m->device, &run, m->params.inner, outputs_task);
 }

@@ -22,9 +22,9 @@ struct mx_mixer {
 	struct mx_conv_spec conv;
 	const struct mx_weight *w_b, *w_c, *w_x; /* rows of in_proj */
 	const struct mx_weight *w_out;
-	const float *conv_weight;                    /* [width, taps] */
-	const float *in_bias, *conv_bias, *out_bias; /* NULL = none; in_bias [3 width] */
-	uint32_t width, max_rows;
+	const float *conv_weight;                       /* [channels, taps] */
+	const float *in_bias[3], *conv_bias, *out_bias; /* of w_b, w_c, w_x ..; NULL = none */
+	uint32_t width, channels, max_rows;
 	size_t row_bytes; /* of one of three buffers in the step's scratch */
 };
 
@@ -41,13 +41,13 @@ static struct mx_conv_spec conv_spec(const struct mx_layer_desc *layer,
                                      const struct shortconv_params *p)
 {
 	return (struct mx_conv_spec){
-		.channels = layer->width, .width = p->taps, .max_draft = layer->max_draft};
+		.channels = p->channels, .width = p->taps, .max_draft = layer->max_draft};
 }
 
-/* Returns the bytes of one of the three buffers [max_rows, width] in the step's scratch. */
-static size_t buffer_bytes(const struct mx_layer_desc *layer)
+/* Returns the bytes of one of the three buffers [max_rows, channels] in the step's scratch. */
+static size_t buffer_bytes(const struct mx_layer_desc *layer, const struct shortconv_params *p)
 {
-	return mx_round_up((size_t)layer->max_rows * layer->width * sizeof(float), 64);
+	return mx_round_up((size_t)layer->max_rows * p->channels * sizeof(float), 64);
 }
 
 static mx_status shortconv_state(const struct mx_layer_desc *layer, const struct mx_device *device,
@@ -61,7 +61,7 @@ static mx_status shortconv_state(const struct mx_layer_desc *layer, const struct
 	const struct mx_conv_spec conv = conv_spec(layer, &p);
 	*out = (struct mx_state_spec){
 		.fixed_bytes = mx_conv_slot_bytes(&conv),
-		.scratch_bytes = 3 * buffer_bytes(layer),
+		.scratch_bytes = 3 * buffer_bytes(layer, &p),
 		.snapshot_bytes = mx_conv_snapshot_bytes(&conv),
 	};
 	return MX_OK;
@@ -99,13 +99,15 @@ static mx_status shortconv_create(const struct mx_mixer_init *init, struct mx_mi
 		.w_x = w[2],
 		.w_out = w[3],
 		.conv_weight = w[4],
-		.in_bias = p.bias ? w[5] : NULL,
 		.conv_bias = p.bias ? w[6] : NULL,
-		.out_bias = p.bias ? w[7] : NULL,
+		.out_bias = p.out_bias ? w[7] : NULL,
 		.width = layer->width,
+		.channels = p.channels,
 		.max_rows = layer->max_rows,
-		.row_bytes = buffer_bytes(layer),
+		.row_bytes = buffer_bytes(layer, &p),
 	};
+	for (uint32_t i = 0; p.bias && i < 3; i++)
+		m->in_bias[i] = (const float *)w[5] + (size_t)i * layer->width + p.first;
 	*out = m;
 	return MX_OK;
 }
@@ -144,19 +146,18 @@ static mx_status shortconv_forward(struct mx_mixer *m, const struct mx_step *ste
 	unsigned char *scratch = step->scratch;
 	float *b = (float *)scratch, *c = (float *)(scratch + m->row_bytes);
 	float *z = (float *)(scratch + 2 * m->row_bytes);
-	const size_t rows = step->n_rows, ld = m->width;
-	const float *bias = m->in_bias;
+	const size_t rows = step->n_rows, ld = m->channels;
 	struct mx_device *d = m->common.device;
 	const struct mx_linear_out in[3] = {
-		{.w = m->w_b, .bias = bias, .y = b, .ldy = ld},
-		{.w = m->w_c, .bias = bias ? bias + ld : NULL, .y = c, .ldy = ld},
-		{.w = m->w_x, .bias = bias ? bias + 2 * ld : NULL, .y = z, .ldy = ld},
+		{.w = m->w_b, .bias = m->in_bias[0], .y = b, .ldy = ld},
+		{.w = m->w_c, .bias = m->in_bias[1], .y = c, .ldy = ld},
+		{.w = m->w_x, .bias = m->in_bias[2], .y = z, .ldy = ld},
 	};
-	const struct mx_linear_out out = {.w = m->w_out, .bias = m->out_bias, .y = y, .ldy = ld};
+	const struct mx_linear_out out = {.w = m->w_out, .bias = m->out_bias, .y = y, .ldy = m->width};
 
 	if (rows > m->max_rows)
 		return MX_E_RANGE;
-	mx_status status = d->ops->linear(d, x, ld, rows, in, 3);
+	mx_status status = d->ops->linear(d, x, m->width, rows, in, 3);
 	if (status != MX_OK)
 		return status;
 	multiply(d, z, b, rows * ld);
@@ -177,7 +178,7 @@ static const struct mx_mixer_ops shortconv_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "shortconv",
 	.summary = "gated short convolution",
-	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
 	.probe = shortconv_probe,
 	.weights = shortconv_params_weights,
 	.state = shortconv_state,

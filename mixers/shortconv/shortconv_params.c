@@ -14,9 +14,18 @@ mx_status shortconv_params_read(const struct mx_layer_desc *layer, struct shortc
 		                           &p.taps, err);
 	if (status == MX_OK)
 		status = mx_param_read_bool(in, "shortconv", "conv_bias", false, &p.bias, err);
-	if (status == MX_OK)
-		*out = p;
-	return status;
+	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1;
+	if (status == MX_OK && layer->width % ranks)
+		status = mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                       "shortconv: %u channels cannot be split over %u ranks", layer->width,
+		                       ranks);
+	if (status != MX_OK)
+		return status;
+	p.channels = layer->width / ranks;
+	p.first = layer->rank * p.channels;
+	p.out_bias = p.bias && !layer->rank;
+	*out = p;
+	return MX_OK;
 }
 
 mx_status shortconv_params_weights(const struct mx_layer_desc *layer, struct mx_weight_spec *specs,
@@ -26,20 +35,23 @@ mx_status shortconv_params_weights(const struct mx_layer_desc *layer, struct mx_
 	mx_status status = shortconv_params_read(layer, &p, NULL);
 	if (status != MX_OK)
 		return status;
-	const uint64_t width = layer->width, taps = p.taps;
+	const uint64_t width = layer->width, taps = p.taps, own = p.channels, first = p.first;
 	size_t n = 0;
 
 	const struct mx_weight_spec in = MX_WEIGHT_SPEC("in_proj.weight", MATRIX, {3 * width, width});
-	specs[n++] = mx_weight_spec_rows(in, 0, width);         /* B */
-	specs[n++] = mx_weight_spec_rows(in, width, width);     /* C */
-	specs[n++] = mx_weight_spec_rows(in, 2 * width, width); /* x */
-	specs[n++] = MX_WEIGHT_SPEC("out_proj.weight", MATRIX, {width, width});
-	specs[n++] = MX_WEIGHT_SPEC("conv.weight", VECTOR, {width, 1, taps});
+	const struct mx_weight_spec out = MX_WEIGHT_SPEC("out_proj.weight", MATRIX, {width, width});
+	const struct mx_weight_spec conv = MX_WEIGHT_SPEC("conv.weight", VECTOR, {width, 1, taps});
+	const struct mx_weight_spec conv_bias = MX_WEIGHT_SPEC("conv.bias", VECTOR, {width});
+	for (uint64_t i = 0; i < 3; i++) /* B, C, x */
+		specs[n++] = mx_weight_spec_rows(in, i * width + first, own);
+	specs[n++] = mx_weight_spec_part(out, 1, first, own);
+	specs[n++] = mx_weight_spec_part(conv, 0, first, own);
 	if (p.bias) {
 		specs[n++] = MX_WEIGHT_SPEC("in_proj.bias", VECTOR, {3 * width});
-		specs[n++] = MX_WEIGHT_SPEC("conv.bias", VECTOR, {width});
-		specs[n++] = MX_WEIGHT_SPEC("out_proj.bias", VECTOR, {width});
+		specs[n++] = mx_weight_spec_part(conv_bias, 0, first, own);
 	}
+	if (p.out_bias)
+		specs[n++] = MX_WEIGHT_SPEC("out_proj.bias", VECTOR, {width});
 	*out_n = n;
 	return MX_OK;
 }

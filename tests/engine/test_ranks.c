@@ -128,42 +128,92 @@ static void test_same_bits(void **state)
 	loaded_close(&l);
 }
 
-/* A hybrid: its states are in slots, whose snapshots every rank saves and loads. */
+#define OWN                                                                                        \
+	"{\"model_type\":\"mixd\",\"hidden_size\":64,\"num_attention_heads\":4,"                       \
+	"\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":500,"                       \
+	"\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,\"mixd_layers\":["
+
+/* Every mixer that has states in slots or pages, in models of several kinds. */
+static const struct {
+	const char *config;
+	uint32_t ranks;
+} hybrids[] = {
+	{OWN "{\"mixer\":\"attention\"},{\"mixer\":\"gla\",\"variant\":\"gated_deltanet\","
+         "\"expand_v\":1,\"norm_eps\":1e-5,\"num_heads\":4,\"head_dim\":16},"
+         "{\"mixer\":\"mamba\",\"num_heads\":4,\"head_dim\":16,\"state_size\":16},"
+         "{\"mixer\":\"mamba\",\"num_heads\":8,\"head_dim\":8,\"state_size\":8,"
+         "\"n_groups\":2}]}",
+     4},
+	{OWN "{\"mixer\":\"mla\",\"heads\":4,\"kv_lora_rank\":16,\"qk_nope_head_dim\":8,"
+         "\"qk_rope_head_dim\":8,\"v_head_dim\":8},{\"mixer\":\"shortconv\"},"
+         "{\"mixer\":\"mamba1\"},{\"mixer\":\"gla\",\"variant\":\"hgrn\"}]}",
+     2},
+	{OWN "{\"mixer\":\"hyena\",\"filter_len\":600,\"emb_dim\":5,\"filter_order\":16},"
+         "{\"mixer\":\"dci\",\"heads\":4,\"kv_heads\":2,\"head_dim\":16,\"first\":16,\"recent\":16,"
+         "\"visits\":32,\"top_k\":8},"
+         "{\"mixer\":\"hyena\",\"filter\":\"modal\",\"state_size\":4,\"heads\":2}]}",
+     2},
+	{"{\"model_type\":\"rwkv7\",\"hidden_size\":64,\"num_hidden_layers\":2,\"head_dim\":16,"
+     "\"intermediate_size\":96,\"vocab_size\":500,\"max_position_embeddings\":256,"
+     "\"decay_low_rank_dim\":16,\"gate_low_rank_dim\":16,\"a_low_rank_dim\":16,"
+     "\"v_low_rank_dim\":16}",
+     4},
+};
+
+/* Runs the job again in chunks, from the cache, preempted, with drafts and in company. */
+static void same_bits(const char *path, struct mx_engine_config config, const struct outcome *first)
+{
+	struct job again = whole_job(), cached = make_job(prompt, N_PROMPT, TOTAL);
+	struct job jobs[2] = {cached, make_job(prompt, 40, 60)};
+	struct outcome got[2];
+	struct loaded l;
+	loaded_start(path, &config, &l);
+	got[0] = run_one(l.engine, again, 19);
+	assert_same(first, &got[0]);
+	outcome_free(&got[0]);
+	got[0] = run_one(l.engine, cached, 512);
+	assert_true(got[0].cached >= 48);
+	assert_same(first, &got[0]);
+	outcome_free(&got[0]);
+	cached.preempt = 7;
+	cached.guess = first->tokens;
+	got[0] = run_one(l.engine, cached, 31);
+	assert_same(first, &got[0]);
+	outcome_free(&got[0]);
+	jobs[1].start = 2;
+	run_jobs(l.engine, jobs, 2, 25, got);
+	assert_same(first, &got[0]);
+	outcome_free(&got[0]);
+	outcome_free(&got[1]);
+	loaded_close(&l);
+}
+
+/* States are in slots, whose snapshots every rank saves, loads and resumes. */
 static void test_states(void **state)
 {
-	struct mx_engine_config config = config_of(2), one = config_of(1);
-	const struct job job = whole_job();
-	struct loaded l;
-	char own[64];
 	(void)state;
-	make_checkpoint(own,
-	                "{\"model_type\":\"gated_deltanet\",\"hidden_size\":64,"
-	                "\"num_hidden_layers\":2,\"num_heads\":4,\"head_dim\":16,\"vocab_size\":500,"
-	                "\"intermediate_size\":96,\"max_position_embeddings\":256,"
-	                "\"attn\":{\"layers\":[1],\"num_heads\":4,\"num_kv_heads\":2}}",
-	                MX_F32, 1);
-	loaded_start(own, &config, &l);
-	struct outcome first = run_one(l.engine, job, 512), again = run_one(l.engine, job, 19);
-	assert_same(&first, &again);
-	outcome_free(&again);
-	struct job cached = make_job(prompt, N_PROMPT, TOTAL);
-	again = run_one(l.engine, cached, 512);
-	assert_true(again.cached >= 48);
-	assert_same(&first, &again);
-	outcome_free(&again);
-	cached.preempt = 7;
-	again = run_one(l.engine, cached, 31);
-	assert_same(&first, &again);
-	outcome_free(&again);
-	loaded_close(&l);
-	loaded_start(own, &one, &l);
-	again = run_one(l.engine, job, 512);
-	for (uint32_t i = 1; i < N_PROMPT; i++)
-		assert_true(fabsf(first.logprobs[i].logprob - again.logprobs[i].logprob) < TOLERANCE);
-	outcome_free(&again);
-	outcome_free(&first);
-	loaded_close(&l);
-	mx_random_model_remove(own);
+	for (size_t i = 0; i < sizeof hybrids / sizeof *hybrids; i++) {
+		struct mx_engine_config config = config_of(hybrids[i].ranks), one = config_of(1);
+		struct loaded l;
+		char own[64];
+		config.max_context = one.max_context = 256;
+		make_checkpoint(own, hybrids[i].config, MX_F32, 1);
+		loaded_start(own, &config, &l);
+		struct outcome first = run_one(l.engine, whole_job(), 512);
+		loaded_close(&l);
+		config.threads++; /* the first rank has more than the others */
+		config.speculation = MX_SPECULATION_NGRAM;
+		config.draft_tokens = 3;
+		same_bits(own, config, &first);
+		loaded_start(own, &one, &l);
+		struct outcome again = run_one(l.engine, whole_job(), 512);
+		for (uint32_t k = 1; k < N_PROMPT; k++)
+			assert_true(fabsf(first.logprobs[k].logprob - again.logprobs[k].logprob) < TOLERANCE);
+		outcome_free(&again);
+		outcome_free(&first);
+		loaded_close(&l);
+		mx_random_model_remove(own);
+	}
 }
 
 /* Runs the job on so many ranks, and with one. */
@@ -283,9 +333,14 @@ static void test_refused(void **state)
 	refuse(NULL, config, "parallel.context", "not split over devices yet");
 	config = config_of(2);
 	refuse("{\"model_type\":\"mamba2\",\"vocab_size\":64,\"hidden_size\":32,"
-	       "\"num_hidden_layers\":1,\"num_heads\":4,\"head_dim\":16,\"state_size\":16,"
-	       "\"n_groups\":1,\"expand\":2,\"conv_kernel\":4,\"tie_word_embeddings\":false}",
-	       config, "parallel.tensor", "the mixer mamba is not split over ranks yet");
+	       "\"num_hidden_layers\":1,\"num_heads\":6,\"head_dim\":16,\"state_size\":16,"
+	       "\"n_groups\":3,\"expand\":3,\"conv_kernel\":4,\"tie_word_embeddings\":false}",
+	       config, "layer 0", "6 heads and 3 groups cannot be split over 2 ranks");
+	refuse("{\"model_type\":\"rwkv7\",\"hidden_size\":64,\"num_hidden_layers\":2,\"head_dim\":64,"
+	       "\"intermediate_size\":96,\"vocab_size\":64,\"max_position_embeddings\":256}",
+	       config, "layer 0", "1 heads cannot be split over 2 ranks");
+	refuse(OWN "{\"mixer\":\"ema\"}]}", config, "parallel.tensor",
+	       "the mixer ema is not split over ranks yet");
 }
 
 /* ---- a rank that fails ---- */
