@@ -82,16 +82,38 @@ static mx_status find_beside(const struct mx_resolver *r, const char *name, cons
 	return MX_OK;
 }
 
-mx_status mx_resolve_find_raw(struct mx_resolver *r, const char *name, const char *dtype,
-                              const struct mx_tensor **out, struct mx_err *err)
+/* Finds a tensor by the plan's name. */
+static mx_status find_named(const struct mx_resolver *r, const char *name, const char *dtype,
+                            const struct mx_tensor **out, struct mx_err *err)
 {
-	struct mx_model *m = r->model;
+	const struct mx_model *m = r->model;
 	const char *own = m->root ? m->plan->roots[0] : NULL;
 	char file[MAX_NAME];
 	if (!own || strncmp(name, own, strlen(own)) != 0)
 		return find_beside(r, name, dtype, out, err);
 	below(m->plan, m->root, name, file);
 	return find(m->checkpoint, file, dtype, out, err);
+}
+
+mx_status mx_resolve_find_raw(struct mx_resolver *r, const char *name, const char *dtype,
+                              const struct mx_tensor **out, struct mx_err *err)
+{
+	const char *const *also = r->model->plan->also;
+	mx_status st = find_named(r, name, dtype, out, err);
+	for (; st == MX_E_NOTFOUND && also && *also; also += 2) {
+		const char *part = strstr(name, also[0]);
+		char other[MAX_NAME];
+		if (!part)
+			continue;
+		snprintf(other, sizeof other, "%.*s%s%s", (int)(part - name), name, also[1],
+		         part + strlen(also[0]));
+		if (find_named(r, other, dtype, out, NULL) != MX_OK)
+			continue;
+		if (err)
+			*err = (struct mx_err){0};
+		return MX_OK;
+	}
+	return st;
 }
 
 mx_status mx_resolve_find(struct mx_resolver *r, const char *name, const struct mx_tensor **out,

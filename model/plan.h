@@ -190,6 +190,9 @@ struct mx_plan {
 	 * "model." or "model.language_model.". Ended by NULL; NULL = names are as they are. lm_head is
 	 * found below the root, beside it ("language_model.lm_head.weight") or as it is. */
 	const char *const *roots;
+	/* Pairs of a part of tensors' names and what some checkpoints have instead: "input_layernorm.",
+	 * "attention_layer_norm.". Ended by NULL; NULL = none. */
+	const char *const *also;
 	/* Tensors of the checkpoint that the model does not use, knowingly: "vision_tower.*", "*.bias".
 	 * Ended by NULL; NULL = none. A tensor that nobody asked for is an error otherwise. */
 	const char *const *skipped;

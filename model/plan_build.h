@@ -104,6 +104,7 @@ struct mx_family {
 	 * of the text reads it; roots and skipped are of this one. */
 	const char *text_type;
 	const char *const *roots;   /* see struct mx_plan */
+	const char *const *also;    /* likewise, of the family of the text */
 	const char *const *skipped; /* likewise, beside what all families skip */
 	const char *quantized;      /* quant_method beside those of mx_quantisation_read; NULL = none */
 	bool tied;                  /* tie_word_embeddings when the key is absent */

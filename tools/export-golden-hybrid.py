@@ -319,7 +319,31 @@ def zamba_names(path):
     (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def olmo_names(path):
+    """Stores an OLMo Hybrid as published; transformers writes convolutions of another height."""
+    tensors = safetensors.torch.load_file(path / "model.safetensors")
+    for prefix in {k[:-len("q_conv1d.weight")] for k in tensors if "q_conv1d" in k}:
+        conv = torch.cat([tensors[f"{prefix}{x}_conv1d.weight"] for x in "qkv"])
+        rows = [len(tensors[f"{prefix}{x}_proj.weight"]) for x in "qkv"]
+        for x, part in zip("qkv", conv.split(rows)):
+            tensors[f"{prefix}{x}_conv1d.weight"] = part.contiguous()
+    tensors = {k.replace("attention_layer_norm", "input_layernorm").replace(
+        "feedforward_layer_norm", "post_attention_layernorm"): t for k, t in tensors.items()}
+    safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+
+
 VARIANTS |= HYBRIDS | {
+    "olmo_hybrid": Variant(attention(
+        "OlmoHybrid", num_hidden_layers=3, layer_types=[
+            "linear_attention", "full_attention", "linear_attention"],
+        linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+        linear_value_head_dim=12, rope_parameters=dict(rope_type="default", rope_theta=None)),
+        LENGTHS, olmo_names),
+    "olmo_hybrid-rope": Variant(attention(
+        "OlmoHybrid", layer_types=["full_attention", "linear_attention"], linear_key_head_dim=12,
+        linear_value_head_dim=12, linear_conv_kernel_dim=3, linear_allow_neg_eigval=False,
+        attention_bias=True, tie_word_embeddings=True,
+        rope_parameters=dict(rope_type="default", rope_theta=5e4))),
     "qwen3_next": Variant(attention("Qwen3Next", mlp_only_layers=[2], **GATED, **QWEN_EXPERTS),
                           LENGTHS),
     "qwen3_next-gva": Variant(attention(

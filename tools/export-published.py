@@ -52,7 +52,8 @@ The others are not confirmed.
 class Published:
     def __init__(self, config, dtype="BF16", rename=(), drop=(), extra=None, experts=None,
                  mxfp4=False, reads=None, parts=None):
-        self.parts = parts or {}  # end of a name: those of the tensors whose rows it holds
+        self.parts = parts or {}  # end of a name: those of the tensors whose rows it holds,
+        # more than once that which has more
         self.config = config  # config.json
         self.experts = experts  # names of an expert's gate, up and down, if each has its own tensors
         self.dtype = dtype
@@ -133,6 +134,16 @@ PUBLISHED = {
         rope_scaling=dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=8192,
                           attention_factor=1.2079441541679836, beta_fast=32.0, beta_slow=1.0),
         tie_word_embeddings=False)),
+    "Olmo-Hybrid-7B": Published(dict(
+        model_type="olmo_hybrid", hidden_size=3840, intermediate_size=11008, num_hidden_layers=32,
+        num_attention_heads=30, num_key_value_heads=30, vocab_size=100352, hidden_act="silu",
+        max_position_embeddings=65536, rms_norm_eps=1e-6, attention_bias=False,
+        rope_parameters=dict(rope_theta=None, rope_type="default"),
+        layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 8, linear_num_key_heads=30,
+        linear_num_value_heads=30, linear_key_head_dim=96, linear_value_head_dim=192,
+        linear_conv_kernel_dim=4, linear_allow_neg_eigval=True, tie_word_embeddings=False),
+        parts={"conv1d.weight": ("q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight",
+                                 "v_conv1d.weight")}),
     "SmolLM3-3B": Published(dict(
         model_type="smollm3", hidden_size=2048, intermediate_size=11008, num_hidden_layers=36,
         num_attention_heads=16, num_key_value_heads=4, vocab_size=128256, hidden_act="silu",
@@ -669,8 +680,9 @@ def tensors_of(p):
         part = next((e for e in p.parts if name.endswith(e)), None)
         if part:
             rows, *rest = t.shape
-            out |= {name[:-len(part)] + n: [rows // len(p.parts[part]), *rest]
-                    for n in p.parts[part]}
+            names = p.parts[part]
+            out |= {name[:-len(part)] + n: [rows * names.count(n) // len(names), *rest]
+                    for n in names}
             continue
         fused = re.match(r"(.*experts)\.(gate_up_proj|up_proj|down_proj)$", name)
         if fused and p.experts:

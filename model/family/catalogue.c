@@ -35,6 +35,8 @@ static const struct entry {
 	{"phi3", "Phi 3, 3.5, 4, 4 mini", ATTENTION ", windows, longrope", ANYWHERE, ""},
 	{"olmo2", "OLMo 2", ATTENTION, ANYWHERE, ""},
 	{"olmo3", "OLMo 3", ATTENTION ", windows", ANYWHERE, ""},
+	{"olmo_hybrid", "OLMo Hybrid 7B", "gla (gated delta net), " ATTENTION ", mostly without rope",
+     ANYWHERE, ""},
 	{"smollm3", "SmolLM 3", ATTENTION ", some without rope", ANYWHERE, ""},
 	{"granite", "Granite 3", ATTENTION ", multipliers", ANYWHERE, ""},
 	{"granite_swa", "Granite with windows", ATTENTION ", windows, multipliers", ANYWHERE, ""},

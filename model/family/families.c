@@ -29,6 +29,7 @@ static const struct mx_family *const families[] = {
 	&mx_family_phi3,
 	&mx_family_olmo2,
 	&mx_family_olmo3,
+	&mx_family_olmo_hybrid,
 	&mx_family_smollm3,
 	&mx_family_granite,
 	&mx_family_ministral,
@@ -269,6 +270,7 @@ static mx_status read_model(struct mx_plan_build *b)
 		p->lm_head = f->names->lm_head;
 	p->layer_prefix = f->names->layers;
 	p->roots = outside->roots;
+	p->also = f->also;
 	p->skipped = outside->skipped;
 	p->embed_scale = p->logit_scale = 1;
 	return f->layers(b);

@@ -29,6 +29,7 @@ extern const struct mx_family mx_family_hunyuan_v1_dense, mx_family_hunyuan_v1_m
 	mx_family_mistral4;
 extern const struct mx_family mx_family_gpt_oss, mx_family_minimax, mx_family_minimax_text_01,
 	mx_family_minimax_m1;
+extern const struct mx_family mx_family_olmo_hybrid;
 extern const struct mx_family mx_family_rwkv7;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
 extern const struct mx_family mx_family_gemma2, mx_family_gemma3_text, mx_family_gemma3;
@@ -182,6 +183,8 @@ mx_status mx_first_dense_read(const struct mx_plan_build *b, const struct mx_sco
 mx_status mx_corrected_experts_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                     const struct mx_router_rule *rule, int64_t shared,
                                     struct mx_mlp_spec *out);
+/* Names of OLMo's tensors, whose norms are after the blocks. olmo.c */
+extern const struct mx_tensor_names mx_olmo_names;
 /* Names of DeepSeek's tensors, and of those who take its experts. */
 extern const struct mx_expert_names mx_deepseek_experts;
 extern const struct mx_tensor_names mx_deepseek_names;
@@ -202,6 +205,25 @@ struct mx_mla_config {
  * the rope, if there is one. mla_config.c */
 mx_status mx_mla_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                              const struct mx_mla_config *defaults, struct mx_plan_mixer *out);
+
+/* A gated delta net: what absent keys mean. */
+struct mx_delta_config {
+	const char *tensors; /* the mixer's parameter */
+	int64_t k_heads, v_heads;
+	int64_t k_dim;   /* 0 = k_width by the heads */
+	int64_t k_width; /* of the keys of all heads */
+	int64_t v_dim;   /* 0 = twice k_dim */
+	bool neg_eigval;
+	double norm_eps; /* of the output's norm; no key of it is read */
+};
+
+/* Reads the keys of a gated delta net and makes the parameters of the mixer "gla". delta_config.c
+ */
+mx_status mx_delta_config_read(const struct mx_plan_build *b, const struct mx_scope *scope,
+                               const struct mx_delta_config *defaults, struct mx_params *out);
+/* Reads whether a layer is of linear attention, by a list of layer_types. delta_config.c */
+mx_status mx_linear_layer_read(const struct mx_plan_build *b, const json_t *types, uint32_t layer,
+                               bool *out);
 
 /* Makes layers of one mixer and a feed-forward each, which b->family->mlp reads. mixer_of returns
  * the mixer of a layer. deepseek.c */

@@ -72,13 +72,11 @@ static mx_status read_layers(const struct mx_plan_build *b, const struct mx_scop
 	if (mx_scope_get(scope, "layer_types")) {
 		const json_t *types = mx_layer_words(b, scope, "layer_types", NULL, n);
 		for (uint32_t i = 0; types && i < n; i++) {
-			const char *type = json_string_value(json_array_get(types, i));
-			if (!type || (strcmp(type, "linear_attention") && strcmp(type, "full_attention")))
-				return mx_fail(
-					b->err, MX_E_UNSUPPORTED,
-					"layer_types[%u]: '%.60s' is neither linear_attention nor full_attention", i,
-					type ? type : "?");
-			mixer_of[i] = type[0] == 'f' ? LATENT : DELTA;
+			bool delta = false;
+			mx_status s = mx_linear_layer_read(b, types, i, &delta);
+			if (s)
+				return s;
+			mixer_of[i] = delta ? DELTA : LATENT;
 		}
 		return types ? MX_OK : MX_E_INVALID;
 	}

@@ -3,7 +3,7 @@
  * together. OLMo 3 has windows in three layers of four, and its rope scaling in the others only. */
 #include "model/family/family.h"
 
-static const struct mx_tensor_names names = {
+const struct mx_tensor_names mx_olmo_names = {
 	.embed = "model.embed_tokens.weight",
 	.final_norm = "model.norm.weight",
 	.lm_head = "lm_head.weight",
@@ -29,7 +29,7 @@ static mx_status olmo_layers(struct mx_plan_build *b)
 /* Defaults: configuration_olmo2.py, configuration_olmo3.py of transformers 5. */
 const struct mx_family mx_family_olmo2 = {
 	.model_type = "olmo2",
-	.names = &names,
+	.names = &mx_olmo_names,
 	.default_norm_eps = 1e-5,
 	.default_max_position = 2048,
 	.window = MX_WINDOW_NONE,
@@ -40,7 +40,7 @@ const struct mx_family mx_family_olmo2 = {
 
 const struct mx_family mx_family_olmo3 = {
 	.model_type = "olmo3",
-	.names = &names,
+	.names = &mx_olmo_names,
 	.default_norm_eps = 1e-5,
 	.default_max_position = 2048,
 	.default_window = 4096,

@@ -10,42 +10,17 @@
 
 /* ---- mixers ---- */
 
-/* Makes the parameters of the mixer "gla"; see mixers/gla/README.md. */
+/* Makes the parameters of the mixer "gla". */
 static mx_status delta_params(const struct mx_plan_build *b, const struct mx_scope *scope,
                               const char *tensors, struct mx_params *out)
 {
-	int64_t k_heads = 0, v_heads = 0, k_dim = 0, v_dim = 0, taps = 0;
-	mx_status s =
-		mx_scope_int(scope, "linear_num_key_heads", 1, MX_PLAN_MAX_HEADS, 16, &k_heads, b->err);
-	if (!s)
-		s = mx_scope_int(scope, "linear_num_value_heads", 1, MX_PLAN_MAX_HEADS, 32, &v_heads,
-		                 b->err);
-	if (!s)
-		s = mx_scope_int(scope, "linear_key_head_dim", 1, MX_PLAN_MAX_HEAD_DIM, 128, &k_dim,
-		                 b->err);
-	if (!s)
-		s = mx_scope_int(scope, "linear_value_head_dim", 1, MX_PLAN_MAX_HEAD_DIM, 128, &v_dim,
-		                 b->err);
-	if (!s)
-		s = mx_scope_int(scope, "linear_conv_kernel_dim", 1, 64, 4, &taps, b->err);
-	if (s)
-		return s;
-	const struct mx_param items[] = {
-		{.name = "variant", .type = MX_PARAM_STRING, .s = "gated_deltanet"},
-		{.name = "tensors", .type = MX_PARAM_STRING, .s = tensors},
-		mx_param_of_int("num_heads", k_heads),
-		mx_param_of_int("num_v_heads", v_heads),
-		mx_param_of_int("head_dim", k_dim),
-		{.name = "expand_v", .type = MX_PARAM_FLOAT, .f = (double)v_dim / (double)k_dim},
-		mx_param_of_int("conv_size", taps),
-		{.name = "norm_eps", .type = MX_PARAM_FLOAT, .f = (double)b->plan->norm_eps},
-	};
-	struct mx_param *copy = mx_arena_alloc(b->arena, sizeof items);
-	if (!copy)
-		return mx_plan_no_memory(b);
-	memcpy(copy, items, sizeof items);
-	*out = (struct mx_params){.items = copy, .n = sizeof items / sizeof *items};
-	return MX_OK;
+	const struct mx_delta_config defaults = {.tensors = tensors,
+	                                         .k_heads = 16,
+	                                         .v_heads = 32,
+	                                         .k_dim = 128,
+	                                         .v_dim = 128,
+	                                         .norm_eps = (double)b->plan->norm_eps};
+	return mx_delta_config_read(b, scope, &defaults, out);
 }
 
 static mx_status attention_params(struct mx_plan_build *b, const struct mx_scope *scope,
@@ -68,19 +43,12 @@ static mx_status is_attention(const struct mx_plan_build *b, const struct mx_sco
                               const json_t *types, uint32_t layer, bool *out)
 {
 	int64_t interval = 4;
-	const char *type = json_string_value(json_array_get(types, layer));
-	if (!types) {
-		mx_status s =
-			mx_scope_int(scope, "full_attention_interval", 1, INT32_MAX, 4, &interval, b->err);
-		*out = (layer + 1) % interval == 0;
-		return s;
-	}
-	if (!type || (strcmp(type, "linear_attention") && strcmp(type, "full_attention")))
-		return mx_fail(b->err, MX_E_UNSUPPORTED,
-		               "layer_types[%u]: '%.60s' is neither linear_attention nor full_attention",
-		               layer, type ? type : "?");
-	*out = type[0] == 'f';
-	return MX_OK;
+	bool linear = false;
+	mx_status s =
+		types ? mx_linear_layer_read(b, types, layer, &linear)
+			  : mx_scope_int(scope, "full_attention_interval", 1, INT32_MAX, 4, &interval, b->err);
+	*out = types ? !linear : (layer + 1) % interval == 0;
+	return s;
 }
 
 /* Describes the head for multi-token prediction: a layer of attention. */

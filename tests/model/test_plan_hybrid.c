@@ -210,6 +210,41 @@ static void lfm2_and_jamba_by_default(void **state)
 	mx_plan_destroy(p);
 }
 
+/* A config that says no more than its sizes: every fourth layer is of attention, or the last of
+ * fewer; without rope. */
+static void olmo_hybrid_by_default(void **state)
+{
+	(void)state;
+	struct mx_plan *p = plan_of(LEAST("olmo_hybrid", "8") "}", "{}");
+	for (uint32_t i = 0; i < 8; i++) {
+		const struct mx_plan_block *b = p->layers[i].blocks;
+		const bool full = i % 4 == 3;
+		assert_string_equal(mixer(p, i), full ? "attention" : "gla");
+		assert_true(!b[0].norm == full && !b[0].post_norm == !full);
+		assert_true(!b[1].norm == full && !b[1].post_norm == !full);
+	}
+	assert_string_equal(p->layers[3].blocks[1].post_norm,
+	                    "model.layers.3.post_feedforward_layernorm.weight");
+	assert_string_equal(mx_param_string(params_of(p, 3), "rope", ""), "none");
+	assert_int_equal(get_int(p, 3, "qk_norm_whole"), 1);
+	assert_int_equal(get_int(p, 0, "num_v_heads"), 4);
+	assert_int_equal(get_int(p, 0, "head_dim"), 12);
+	assert_true(mx_param_float(params_of(p, 0), "expand_v", 0) == 2);
+	assert_int_equal(get_int(p, 0, "allow_neg_eigval"), 1);
+	mx_plan_destroy(p);
+
+	p = plan_of(LEAST("olmo_hybrid", "2") "}", "{\"rope_parameters\":{\"rope_theta\":1e5}}");
+	assert_string_equal(mixer(p, 1), "attention");
+	assert_string_equal(mx_param_string(params_of(p, 1), "rope", ""), "default");
+	mx_plan_destroy(p);
+
+	static const struct refused cases[] = {
+		{"{\"layer_types\":[\"linear_attention\",\"conv\"]}", MX_E_UNSUPPORTED, "layer_types[1]"},
+		{"{\"linear_num_key_heads\":0}", MX_E_RANGE, "linear_num_key_heads"},
+	};
+	check_refused(LEAST("olmo_hybrid", "2") "}", cases, sizeof cases / sizeof *cases);
+}
+
 static void what_is_not_done_is_refused(void **state)
 {
 	static const struct refused mixtral[] = {
@@ -329,6 +364,7 @@ int main(void)
 		cmocka_unit_test(nemotron_layers_are_one_block_each),
 		cmocka_unit_test(qwen3_next_by_default),
 		cmocka_unit_test(lfm2_and_jamba_by_default),
+		cmocka_unit_test(olmo_hybrid_by_default),
 		cmocka_unit_test(zamba2_shares_transformers),
 		cmocka_unit_test(what_is_not_done_is_refused),
 	};
