@@ -277,6 +277,19 @@ def kimi(published):
     return edit
 
 
+def ling(path):
+    """Spells a Ling's keys as its authors."""
+    config = json.loads((path / "config.json").read_text())
+    for key in "layer_types", "linear_num_heads", "linear_conv_kernel_dim", "mlp_layer_types":
+        del config[key]
+    config |= dict(layer_group_size=2, head_dim=config.pop("linear_head_dim"),
+                   max_position_embeddings=config.pop("model_max_length"),
+                   norm_topk_prob=config.pop("moe_renormalize"), score_function="sigmoid",
+                   n_group=config.pop("num_expert_group"), partial_rotary_factor=0.5,
+                   num_experts_per_tok=config.pop("num_experts_per_token"))
+    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
 LATENT = {
     "deepseek_v2": Variant(latent(
         "DeepseekV2", topk_method="group_limited_greedy", n_group=4, topk_group=2,
@@ -294,6 +307,16 @@ LATENT = {
         routed_scaling_factor=1.0, first_k_dense_replace=0, tie_word_embeddings=True)),
     "glm4_moe_lite": Variant(latent(
         "Glm4MoeLite", num_hidden_layers=2, mlp_layer_types=["sparse", "dense"], v_head_dim=24)),
+    "bailing_hybrid": Variant(latent(
+        "BailingHybrid", q_lora_rank=None, head_dim=8, n_routed_experts=None,
+        moe_intermediate_size=8, kda_lower_bound=-2.0, num_local_experts=8, n_group=4, topk_group=2,
+        num_hidden_layers=2, layer_types=["linear_attention", "full_attention"]), LENGTHS, ling),
+    "bailing_hybrid-plain": Variant(latent(
+        "BailingHybrid", num_hidden_layers=2, q_lora_rank=None, head_dim=8, n_routed_experts=None,
+        moe_intermediate_size=8, kda_safe_gate=False, short_conv_kernel_size=3, num_local_experts=6, n_group=1, topk_group=1,
+        norm_topk_prob=False, attention_bias=True, n_shared_experts=2, routed_scaling_factor=1.3,
+        first_k_dense_replace=0, layer_group_size=2,
+        rope_parameters=yarn(mscale=1.0, mscale_all_dim=1.0))),
     "kimi_linear": Variant(latent(
         "KimiLinear", num_hidden_layers=4, q_lora_rank=None, linear_head_dim=16, linear_num_heads=3,
         num_local_experts=8, layer_types=["linear_attention", "linear_attention", "full_attention",
@@ -513,7 +536,9 @@ def randomized(name, shape, r, config):
     if last == "A_log":
         if len(shape) == 2:  # Mamba-1: the states of a channel
             return spread(shape[1], 1, 16, r).log()
-        return spread(r.numel(), 1, 16, r.flatten()).log().view(shape)
+        # a bounded decay is a sigmoid of the product, which is not to become subnormal
+        most = 4 if getattr(config, "kda_safe_gate", False) else 16
+        return spread(r.numel(), most / 16, most, r.flatten()).log().view(shape)
     if last == "dt_bias" or name.endswith("dt_proj.bias"):
         return inverse_softplus(spread(len(r), 0.001, 0.2, r).flip(0))
     if last in ("e_score_correction_bias", "expert_bias"):

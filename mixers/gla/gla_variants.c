@@ -275,6 +275,27 @@ const struct gla_variant gla_variants[] = {
                     [MX_RECUR_BETA] = PROJ("b"),
                     [MX_RECUR_GATE] = {.weight = "g_a_proj.weight", .up = "g_b_proj.weight"}},
 	},
+	{
+		.name = "ling",
+		.shape = GLA_HEAD_DIM,
+		.heads = 32,
+		.head_dim = 128,
+		.expand_v = 1,
+		.decay = GLA_SOFTPLUS,
+		.vector = true,
+		.delta = true,
+		.conv = GLA_ON,
+		.silu_q = true,
+		.silu_k = true,
+		.silu_v = true,
+		.l2 = true,
+		.gate = GLA_ALWAYS,
+		.gate_function = MX_RECUR_GATE_SIGMOID,
+		.norm = "o_norm.weight",
+		.norm_eps = 1e-6,
+		.streams = {QKV, [MX_RECUR_A] = {.weight = "f_proj.weight", .bias = "dt_bias"},
+                    [MX_RECUR_BETA] = PROJ("b"), [MX_RECUR_GATE] = PROJ("g")},
+	},
 };
 
 const size_t gla_n_variants = sizeof(gla_variants) / sizeof(*gla_variants);

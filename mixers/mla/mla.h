@@ -14,6 +14,7 @@ struct mla_scratch {
 	size_t latent;   /* [max_rows, rank] */
 	size_t k_rope;   /* [max_rows, rope] */
 	size_t key;      /* [max_rows, rank + rope] */
+	size_t gates;    /* [max_rows, heads], with head_gate */
 	size_t softmax;
 	size_t bytes;
 };

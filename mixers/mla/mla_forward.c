@@ -41,6 +41,7 @@ void mla_scratch_layout(const struct mx_layer_desc *layer, const struct mla_para
 	s.latent = at, at = mx_round_up(at + row * p->rank, 64);
 	s.k_rope = at, at = mx_round_up(at + row * p->rope, 64);
 	s.key = at, at = mx_round_up(at + row * (p->rank + p->rope), 64);
+	s.gates = at, at = mx_round_up(at + (p->head_gate ? row * heads : 0), 64);
 	s.softmax = at, at += mx_softmax_scratch_bytes(layer, &shape, threads);
 	s.bytes = at;
 	*out = s;
@@ -50,10 +51,10 @@ void mla_scratch_layout(const struct mx_layer_desc *layer, const struct mla_para
 struct run {
 	const struct mx_mixer *m;
 	uint32_t n;
-	float *q_latent, *q, *absorbed, *latent, *k_rope, *key;
+	float *q_latent, *q, *absorbed, *latent, *k_rope, *key, *gates;
 };
 
-/* Computes queries, latents and the rope elements of keys. */
+/* Computes queries, latents, the rope elements of keys, and gates. */
 static mx_status project(const struct run *r, const void *x)
 {
 	const struct mx_mixer *m = r->m;
@@ -66,11 +67,12 @@ static mx_status project(const struct run *r, const void *x)
 		{.w = &m->kv_latent, .bias = w->kv_a_bias, .y = r->latent, .ldy = p->rank},
 		{.w = &m->k_rope, .bias = k_bias, .y = r->k_rope, .ldy = p->rope},
 		{.w = w->q, .y = r->q, .ldy = ldq},
+		{.w = w->gate, .y = r->gates, .ldy = p->heads},
 	};
 	if (p->q_rank)
 		in[2] = (struct mx_linear_out){
 			.w = w->q_a, .bias = w->q_a_bias, .y = r->q_latent, .ldy = p->q_rank};
-	mx_status s = ops->linear(m->device, x, m->width, r->n, in, 3);
+	mx_status s = ops->linear(m->device, x, m->width, r->n, in, p->head_gate ? 4 : 3);
 	if (s == MX_OK)
 		s = ops->rmsnorm(m->device, r->latent, w->kv_norm, p->norm_eps, r->n, p->rank, r->latent);
 	if (s != MX_OK || !p->q_rank)
@@ -130,13 +132,28 @@ static void gather_task(void *arg, size_t task, unsigned worker)
 	}
 }
 
-static void gather(struct run *r)
+/* Multiplies the outputs of heads by their gates. */
+static void gate_task(void *arg, size_t task, unsigned worker)
+{
+	const struct run *r = arg;
+	const uint32_t heads = r->m->params.heads, v = r->m->params.v;
+	(void)worker;
+	for (uint32_t i = 0, row = (uint32_t)task * TASK_ROWS; i < TASK_ROWS && row < r->n; i++, row++)
+		for (uint32_t h = 0; h < heads; h++) {
+			float *y = r->q + ((size_t)row * heads + h) * v;
+			const float divisor = 1 + expf(-r->gates[(size_t)row * heads + h]);
+			for (uint32_t k = 0; k < v; k++)
+				y[k] /= divisor;
+		}
+}
+
+static void run_rows(struct run *r, void (*task)(void *, size_t, unsigned))
 {
 	size_t n = (r->n + TASK_ROWS - 1) / TASK_ROWS;
 	if (n == 1) /* waking the threads costs more */
-		gather_task(r, 0, 0);
+		task(r, 0, 0);
 	else
-		r->m->device->ops->parallel(r->m->device, n, gather_task, r);
+		r->m->device->ops->parallel(r->m->device, n, task, r);
 }
 
 /* Multiplies each head of x, of ldx elements each, by its own weight. */
@@ -170,6 +187,7 @@ mx_status mla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 		.latent = (float *)(scratch + m->scratch.latent),
 		.k_rope = (float *)(scratch + m->scratch.k_rope),
 		.key = (float *)(scratch + m->scratch.key),
+		.gates = (float *)(scratch + m->scratch.gates),
 	};
 	const struct mx_linear_out out = {.w = w->o, .bias = w->o_bias, .y = y, .ldy = m->width};
 	mx_status s = project(&r, x);
@@ -181,9 +199,11 @@ mx_status mla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 		s = each_head(&r, m->uk, r.q, p->nope + p->rope, r.absorbed, p->rank + p->rope);
 	if (s != MX_OK)
 		return s;
-	gather(&r);
+	run_rows(&r, gather_task);
 	mx_softmax_run(&m->softmax, step, scratch + m->scratch.softmax, r.absorbed, r.key, NULL);
 	s = each_head(&r, m->uv, r.absorbed, p->rank + p->rope, r.q, p->v);
+	if (s == MX_OK && p->head_gate)
+		run_rows(&r, gate_task);
 	return s != MX_OK ? s
 	                  : m->device->ops->linear(m->device, r.q, (size_t)p->heads * p->v,
 	                                           step->n_rows, &out, 1);

@@ -59,7 +59,7 @@ mx_status mla_params_read(const struct mx_layer_desc *layer, struct mla_params *
 		"v_head_dim", "norm_eps",      "scale",        "qk_rope_head_dim",
 		"bias",       "rope",          "rope_theta",   "rope_attention_factor",
 		"rope_pairs", "rope_inv_freq", "q_scale_beta", "q_scale_length",
-		"skip_first"};
+		"skip_first", "head_gate"};
 	const struct mx_params *in = &layer->params;
 	struct mla_params p = {.dtype = layer->state_dtype};
 	const uint32_t widest = layer->width < MLA_MAX_DIM ? layer->width : MLA_MAX_DIM;
@@ -98,6 +98,8 @@ mx_status mla_params_read(const struct mx_layer_desc *layer, struct mla_params *
 	if (s == MX_OK)
 		s = mx_param_read_bool(in, "mla", "skip_first", false, &p.skip_first, err);
 	if (s == MX_OK)
+		s = mx_param_read_bool(in, "mla", "head_gate", false, &p.head_gate, err);
+	if (s == MX_OK)
 		s = read_rope(in, &p, err);
 	if (s != MX_OK)
 		return s;
@@ -126,6 +128,8 @@ mx_status mla_params_weights(const struct mx_layer_desc *layer, struct mx_weight
 		MX_WEIGHT_SPEC("kv_b_proj.weight", PLAIN, {p.all_heads * kv, rank});
 	const struct mx_weight_spec o =
 		MX_WEIGHT_SPEC("o_proj.weight", MATRIX, {width, (uint64_t)p.all_heads * p.v});
+	const struct mx_weight_spec gate =
+		MX_WEIGHT_SPEC("g_proj.weight", MATRIX, {p.all_heads, width});
 	size_t n = 0;
 	if (q_rank) {
 		specs[n++] = MX_WEIGHT_SPEC("q_a_proj.weight", MATRIX, {q_rank, width});
@@ -142,6 +146,8 @@ mx_status mla_params_weights(const struct mx_layer_desc *layer, struct mx_weight
 		specs[n++] = MX_WEIGHT_SPEC("kv_a_proj_with_mqa.bias", VECTOR, {rank + p.rope});
 	if (p.bias && !layer->rank) /* the first rank's summand has it */
 		specs[n++] = MX_WEIGHT_SPEC("o_proj.bias", VECTOR, {width});
+	if (p.head_gate)
+		specs[n++] = mx_weight_spec_part(gate, 0, first, p.heads);
 	*out_n = n;
 	return MX_OK;
 }
@@ -164,6 +170,8 @@ void mla_params_take(const struct mla_params *p, const void *const *w, struct ml
 		out->kv_a_bias = *w++;
 	if (p->bias && !p->first_head)
 		out->o_bias = *w++;
+	if (p->head_gate)
+		out->gate = *w++;
 }
 
 float mla_params_frequency(const struct mla_params *p, uint32_t i)

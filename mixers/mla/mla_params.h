@@ -18,6 +18,7 @@ struct mla_params {
 	float scale;            /* of q.k, times log2(e) */
 	float norm_eps;         /* of the norms of latents */
 	bool bias;              /* of q_a, kv_a and o */
+	bool head_gate;         /* each head's output is multiplied by the sigmoid of one number */
 	bool rotates;           /* the rope elements are rotated; else they have no position */
 	bool pairs;             /* x[2i] and x[2i + 1] are a pair; else x[i] and x[i + rope / 2] */
 	float rope_factor;      /* of cos and sin */
@@ -36,6 +37,7 @@ struct mla_weights {
 	const struct mx_weight *kv_a;  /* [rank + rope, width] */
 	const struct mx_weight *kv_b;  /* [heads (nope + v), rank] */
 	const struct mx_weight *o;     /* [width, heads v] */
+	const struct mx_weight *gate;  /* [heads, width], NULL without head_gate */
 	const float *q_norm, *kv_norm; /* [q_rank], [rank] */
 	const float *q_a_bias, *kv_a_bias, *o_bias;
 };

@@ -29,7 +29,7 @@ extern const struct mx_family mx_family_hunyuan_v1_dense, mx_family_hunyuan_v1_m
 	mx_family_mistral4;
 extern const struct mx_family mx_family_gpt_oss, mx_family_minimax, mx_family_minimax_text_01,
 	mx_family_minimax_m1;
-extern const struct mx_family mx_family_olmo_hybrid;
+extern const struct mx_family mx_family_olmo_hybrid, mx_family_bailing_hybrid;
 extern const struct mx_family mx_family_rwkv7;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
 extern const struct mx_family mx_family_gemma2, mx_family_gemma3_text, mx_family_gemma3;
@@ -199,6 +199,7 @@ struct mx_mla_config {
 	bool bias;
 	bool rotates; /* there is a rope */
 	bool pairs;   /* x[2i], x[2i + 1] of it are a pair */
+	bool head_gate;
 };
 
 /* Reads the keys of latent attention and makes the mixer of a layer. Sets the plan's max_context by

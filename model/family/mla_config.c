@@ -84,6 +84,8 @@ static mx_status make_params(const struct mx_plan_build *b, const struct mx_mla_
 		{.name = "rope", .type = MX_PARAM_STRING, .s = rope->type},
 	};
 	size_t n = 10;
+	if (c->head_gate)
+		items[n++] = mx_param_of_bool("head_gate", true);
 	if (strcmp(rope->type, "none")) {
 		items[n++] = mx_param_of_bool("rope_pairs", c->pairs);
 		items[n++] = (struct mx_param){.name = "rope_inv_freq",

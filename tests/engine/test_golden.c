@@ -231,7 +231,9 @@ static bool runs_on_devices(const struct mx_plan *p)
 			if (b->kind == MX_BLOCK_ASIDE || b->mlp.from_input)
 				return false;
 			for (uint32_t m = 0; m < b->n_mixers; m++)
-				if (!has_cuda_side(b->mixers[m].mixer) || b->mixers[m].pages_back)
+				if (!has_cuda_side(b->mixers[m].mixer) || b->mixers[m].pages_back ||
+				    (!strcmp(b->mixers[m].mixer, "mla") &&
+				     mx_param_int(&b->mixers[m].params, "head_gate", 0)))
 					return false;
 		}
 	return true;

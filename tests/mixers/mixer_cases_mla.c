@@ -91,6 +91,17 @@ static void attend(const struct sizes *z, double scale, uint32_t i, uint32_t h, 
 	}
 }
 
+/* Multiplies outputs [n, heads, v] by the sigmoids of w x, w [heads, width]. */
+static void gate_heads(const struct sizes *z, uint32_t n, uint32_t width, const float *w,
+                       const float *x, float *out)
+{
+	float *gates = floats((size_t)n * z->heads);
+	mixer_product(n, z->heads, width, w, NULL, x, gates);
+	for (size_t i = 0; i < (size_t)n * z->heads * z->v; i++)
+		out[i] = (float)(out[i] / (1 + exp(-(double)gates[i / z->v])));
+	free(gates);
+}
+
 static void mla_reference(const struct mixer_case *c, uint32_t n, const float *x,
                           const float *const *w, float *y)
 {
@@ -133,6 +144,8 @@ static void mla_reference(const struct mixer_case *c, uint32_t n, const float *x
 	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t h = 0; h < z.heads; h++)
 			attend(&z, scale, i, h, q, kv, latent, score, out + ((size_t)i * z.heads + h) * z.v);
+	if (mx_param_int(&p, "head_gate", 0))
+		gate_heads(&z, n, c->width, biases[bias ? 2 : 0], x, out);
 	mixer_product(n, c->width, z.heads * z.v, o, bias ? biases[1] : NULL, out, y);
 	free(q);
 	free(kv);
@@ -173,6 +186,10 @@ static const struct mixer_case cases[] = {
         NO("rope_pairs"), FLOAT("rope_theta", 500)),
 	MLA("skip_first, f32", 48, 300, MX_F32, MX_F32, EXACT, SIZES(4, 24, 16, 16, 12),
         BOOL("skip_first")),
+	MLA("head_gate, biases, f32", 48, 100, MX_F32, MX_F32, EXACT, SIZES(4, 24, 16, 16, 12),
+        BOOL("head_gate"), BOOL("bias")),
+	MLA("head_gate, low-rank queries, bf16", 48, 70, MX_BF16, MX_BF16, ROUNDED,
+        SIZES(5, 32, 16, 8, 16), BOOL("head_gate"), INT("q_lora_rank", 20)),
 	MLA("more heads than a tile, f32", 32, 300, MX_F32, MX_F32, EXACT, SIZES(40, 16, 8, 4, 8)),
 	MLA("more heads than an item, bf16", 32, 270, MX_BF16, MX_BF16, ROUNDED,
         SIZES(130, 32, 8, 4, 8)),

@@ -219,6 +219,44 @@ static void what_is_not_supported_is_refused(void **state)
 	check_refused(KIMI, kimi, sizeof kimi / sizeof *kimi);
 }
 
+/* Ling 3: every sixth layer is of latent attention, the first two have no experts. */
+static void bailing_hybrid_by_default(void **state)
+{
+	(void)state;
+	static const char config[] =
+		LEAST("bailing_hybrid", "12") ",\"num_experts\":16,\"num_experts_per_tok\":2,"
+									  "\"moe_intermediate_size\":24}";
+	struct mx_plan *p = plan_of(config, "{\"partial_rotary_factor\":0.5,\"head_dim\":24}");
+	for (uint32_t i = 0; i < 12; i++) {
+		const struct mx_plan_block *b = p->layers[i].blocks;
+		assert_string_equal(b->mixers[0].mixer, i % 6 == 5 ? "mla" : "gla");
+		assert_int_equal(b[1].kind, i < 2 ? MX_BLOCK_MLP : MX_BLOCK_EXPERTS);
+	}
+	const struct mx_router_rule *rule = &p->layers[2].blocks[1].experts.rule;
+	assert_true(rule->groups == 8 && rule->kept_groups == 4 && rule->scale == 2.5f);
+	assert_string_equal(p->layers[2].blocks[1].experts.correction,
+	                    "model.layers.2.mlp.gate.expert_bias");
+	assert_string_equal(mx_param_string(params_of(p, 0), "variant", ""), "ling");
+	assert_int_equal(get_int(p, 0, "head_dim"), 24);
+	assert_int_equal(get_int(p, 0, "num_heads"), 4);
+	assert_true(number(p, 0, "lower_bound") == -5);
+	assert_int_equal(get_int(p, 5, "head_gate"), 1);
+	assert_int_equal(get_int(p, 5, "rope_pairs"), 1);
+	mx_plan_destroy(p);
+
+	p = plan_of(config, "{\"kda_safe_gate\":false}");
+	assert_null(mx_param_find(params_of(p, 0), "lower_bound"));
+	mx_plan_destroy(p);
+
+	static const struct refused cases[] = {
+		{"{\"group_norm_size\":4}", MX_E_UNSUPPORTED, "lightning attention (Ling 2.5)"},
+		{"{\"score_function\":\"softmax\"}", MX_E_UNSUPPORTED, "score_function"},
+		{"{\"kda_lower_bound\":1}", MX_E_RANGE, "kda_lower_bound"},
+		{"{\"layer_types\":[\"full_attention\"]}", MX_E_INVALID, "layer_types"},
+	};
+	check_refused(config, cases, sizeof cases / sizeof *cases);
+}
+
 static void mistral4_and_youtu_by_default(void **state)
 {
 	(void)state;
@@ -264,6 +302,7 @@ int main(void)
 		cmocka_unit_test(yarn_scales_scores),
 		cmocka_unit_test(routers_have_their_families_rules),
 		cmocka_unit_test(kimi_linear_has_two_spellings),
+		cmocka_unit_test(bailing_hybrid_by_default),
 		cmocka_unit_test(mistral4_and_youtu_by_default),
 		cmocka_unit_test(what_is_not_supported_is_refused),
 	};

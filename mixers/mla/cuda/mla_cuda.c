@@ -49,8 +49,9 @@ static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "mla: this module runs on CUDA devices in bf16 or f32");
 	mx_status status = mla_params_read(layer, &p, err);
-	if (status == MX_OK && p.skip_first)
-		status = mx_mixer_fail(err, MX_E_UNSUPPORTED, "mla: skip_first runs on CPUs only");
+	if (status == MX_OK && (p.skip_first || p.head_gate))
+		status = mx_mixer_fail(err, MX_E_UNSUPPORTED, "mla: %s runs on CPUs only",
+		                       p.skip_first ? "skip_first" : "head_gate");
 	return status;
 }
 
