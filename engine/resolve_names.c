@@ -151,6 +151,11 @@ static bool in_list(const char *const *list, const char *name)
 	return false;
 }
 
+bool mx_resolve_is_one(const struct mx_resolver *r, const char *name)
+{
+	return in_list(r->model->plan->ones, name);
+}
+
 /* Returns the number of the layer that a tensor belongs to, or -1. */
 static long layer_of(const struct mx_model *m, const char *name)
 {

@@ -294,6 +294,34 @@ mx_status mx_need_table(struct mx_resolver *r, const char *name, const struct mx
 	return st == MX_OK ? use_matrix(r, t, spec, how, out) : st;
 }
 
+static const char ones_name[] = "(ones)";
+
+/* Returns a tensor of ones that is in no file. */
+static const struct mx_tensor *ones_of(struct mx_resolver *r, const struct mx_weight_spec *spec)
+{
+	struct mx_model *m = r->model;
+	size_t n = 1;
+	for (uint32_t i = 0; i < spec->ndim; i++)
+		n *= spec->shape[i];
+	for (size_t i = 0; i < m->n_vectors; i++)
+		if (m->vectors[i].tensor->name == ones_name && m->vectors[i].n == n)
+			return m->vectors[i].tensor;
+	struct mx_tensor *t = mx_arena_alloc(&m->arena, sizeof *t);
+	float *data = mx_arena_alloc(&m->arena, n * sizeof *data);
+	if (!t || !data)
+		return NULL;
+	for (size_t i = 0; i < n; i++)
+		data[i] = 1;
+	*t = (struct mx_tensor){.name = ones_name,
+	                        .dtype = MX_F32,
+	                        .ndim = spec->ndim,
+	                        .data = data,
+	                        .bytes = n * sizeof *data,
+	                        .file = ones_name};
+	memcpy(t->shape, spec->shape, spec->ndim * sizeof *t->shape);
+	return t;
+}
+
 /* Adds a use of a vector from element `first` of its copy on. */
 static mx_status use_vector(struct mx_resolver *r, const struct mx_tensor *t, size_t first,
                             float plus, size_t pairs, float **dest)
@@ -322,7 +350,8 @@ static mx_status use_vector(struct mx_resolver *r, const struct mx_tensor *t, si
 	if (copied)
 		return MX_OK;
 	m->private_bytes += mx_round_up(v->n * sizeof(float), MX_VECTOR_ALIGN);
-	m->mapped_bytes += t->bytes;
+	if (t->name != ones_name)
+		m->mapped_bytes += t->bytes;
 	return MX_OK;
 }
 
@@ -330,7 +359,10 @@ mx_status mx_need_vector(struct mx_resolver *r, const char *name, const struct m
                          float plus, float **dest)
 {
 	const struct mx_tensor *t;
-	mx_status st = mx_resolve_find(r, name, &t, r->err);
+	const bool one = mx_resolve_is_one(r, name);
+	if (one && !(t = ones_of(r, spec)))
+		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
+	mx_status st = one ? MX_OK : mx_resolve_find(r, name, &t, r->err);
 	struct mx_weight_spec of_rows = *spec;
 	struct part part;
 	if (st == MX_OK)

@@ -58,6 +58,8 @@ mx_status mx_need_vector_1d(struct mx_resolver *r, const char *name, uint32_t n,
 
 /* Writes the name of the bias that belongs to a weight: "x.weight" -> "x.bias". */
 mx_status mx_bias_name(struct mx_resolver *r, const char *weight, char *out, size_t cap);
+/* True if the plan says that the vector is 1 everywhere and not in the checkpoint. */
+bool mx_resolve_is_one(const struct mx_resolver *r, const char *name);
 /* Finds that bias, of n elements. */
 mx_status mx_need_bias(struct mx_resolver *r, const char *weight, uint32_t n, float **dest);
 /* Finds the tensors of a norm of the plan's kind; there is none if weight is NULL. */

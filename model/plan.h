@@ -193,6 +193,8 @@ struct mx_plan {
 	/* Pairs of a part of tensors' names and what some checkpoints have instead: "input_layernorm.",
 	 * "attention_layer_norm.". Ended by NULL; NULL = none. */
 	const char *const *also;
+	/* Vectors that no checkpoint has, each element being 1: names as in `skipped`. NULL = none. */
+	const char *const *ones;
 	/* Tensors of the checkpoint that the model does not use, knowingly: "vision_tower.*", "*.bias".
 	 * Ended by NULL; NULL = none. A tensor that nobody asked for is an error otherwise. */
 	const char *const *skipped;

@@ -105,6 +105,7 @@ struct mx_family {
 	const char *text_type;
 	const char *const *roots;   /* see struct mx_plan */
 	const char *const *also;    /* likewise, of the family of the text */
+	const char *const *ones;    /* likewise */
 	const char *const *skipped; /* likewise, beside what all families skip */
 	const char *quantized;      /* quant_method beside those of mx_quantisation_read; NULL = none */
 	bool tied;                  /* tie_word_embeddings when the key is absent */

@@ -27,8 +27,10 @@ from transformers import (ArceeConfig, AutoModelForCausalLM, Cohere2Config, Cohe
                           InternLM3Config, StableLmConfig,
                           VaultGemmaConfig, Glm4Config, GlmConfig, GraniteSWAConfig, NemotronConfig,
                           Starcoder2Config,
-                          GPT2Config, GPTNeoXConfig, GraniteConfig, LlamaConfig, Ministral3Config,
-                          MinistralConfig, MistralConfig, Olmo2Config, Olmo3Config, Phi3Config,
+                          GPT2Config, GPTBigCodeConfig, GPTNeoXConfig, GraniteConfig,
+                          LlamaConfig, Ministral3Config,
+                          MinistralConfig, MistralConfig, NanoChatConfig, Olmo2Config, Olmo3Config, OlmoConfig, Phi3Config,
+                          PhiConfig,
                           Qwen2Config, Qwen3Config, SeedOssConfig, SmolLM3Config)
 
 LENGTHS = (1, 7, 64, 65, 200, 513)
@@ -255,6 +257,30 @@ VARIANTS = {
                                       scale_attn_by_inverse_layer_idx=True,
                                       activation_function="gelu"),
                            rename=("transformer.", "")),
+    "gpt_bigcode": Variant(GPTBigCodeConfig(
+        **golden_models.NO_SPECIAL_TOKENS, n_embd=32, n_layer=2, n_head=4, n_positions=600,
+        vocab_size=128)),
+    "gpt_bigcode-heads": Variant(GPTBigCodeConfig(
+        **golden_models.NO_SPECIAL_TOKENS, n_embd=32, n_layer=2, n_head=2, n_inner=48,
+        n_positions=600, vocab_size=128, multi_query=False, activation_function="gelu",
+        tie_word_embeddings=False)),
+    "olmo": Variant(OlmoConfig(**small(
+        num_attention_heads=4, num_key_value_heads=2, vocab_size=128), **rope("default"))),
+    "olmo-bias": Variant(OlmoConfig(**small(
+        vocab_size=128, attention_bias=True, tie_word_embeddings=True),
+        **rope("linear", factor=4.0))),
+    "nanochat": Variant(NanoChatConfig(**small(
+        num_attention_heads=4, num_key_value_heads=2, vocab_size=128,
+        final_logit_softcapping=6.0), **rope("default"))),
+    "nanochat-bias": Variant(NanoChatConfig(**small(
+        vocab_size=128, attention_bias=True, final_logit_softcapping=None),
+        **rope("default", theta=500.0))),
+    "phi": Variant(PhiConfig(**small(
+        num_attention_heads=2, num_key_value_heads=2, vocab_size=128),
+        **rope("default", partial_rotary_factor=0.5))),
+    "phi-heads": Variant(PhiConfig(**small(
+        num_attention_heads=4, num_key_value_heads=2, vocab_size=128, hidden_act="gelu"),
+        **rope("linear", factor=4.0, partial_rotary_factor=0.75))),
     "gpt_neox": Variant(GPTNeoXConfig(**small(num_attention_heads=4, hidden_size=64), **rope(
         "default", partial_rotary_factor=0.25)), edit=gpt_neox_spelling),
     "gpt_neox-sequential": Variant(GPTNeoXConfig(**small(

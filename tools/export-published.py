@@ -121,6 +121,11 @@ PUBLISHED = {
         max_position_embeddings=131072, original_max_position_embeddings=4096, rms_norm_eps=1e-5,
         partial_rotary_factor=0.75, rope_theta=10000.0, sliding_window=262144,
         tie_word_embeddings=True, rope_scaling=dict(type="longrope", **FACTORS))),
+    "OLMo-7B-hf": Published(dict(
+        model_type="olmo", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32,
+        num_attention_heads=32, num_key_value_heads=32, vocab_size=50304, hidden_act="silu",
+        max_position_embeddings=2048, clip_qkv=None, rope_scaling=None, rope_theta=10000.0,
+        tie_word_embeddings=False), dtype="F32"),
     "OLMo-2-1124-7B": Published(dict(
         model_type="olmo2", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32,
         num_attention_heads=32, num_key_value_heads=32, vocab_size=100352, hidden_act="silu",
@@ -184,6 +189,10 @@ PUBLISHED = {
         vocab_size=50257, activation_function="gelu_new", layer_norm_epsilon=1e-5,
         resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1), dtype="F32",
         rename=((r"^transformer\.", ""),), extra={"h.{}.attn.bias": [1, 1, 1024, 1024]}),
+    "starcoderbase-1b": Published(dict(
+        model_type="gpt_bigcode", n_embd=2048, n_layer=24, n_head=16, n_inner=8192,
+        n_positions=8192, vocab_size=49152, activation_function="gelu_pytorch_tanh",
+        layer_norm_epsilon=1e-5, multi_query=True, scale_attn_weights=True), dtype="F32"),
     "pythia-160m": Published(dict(
         model_type="gpt_neox", hidden_size=768, intermediate_size=3072, num_hidden_layers=12,
         num_attention_heads=12, vocab_size=50304, hidden_act="gelu", layer_norm_eps=1e-5,

@@ -27,6 +27,7 @@ static const struct mx_family *const families[] = {
 	&mx_family_gemma4_text,
 	&mx_family_gemma4,
 	&mx_family_phi3,
+	&mx_family_olmo,
 	&mx_family_olmo2,
 	&mx_family_olmo3,
 	&mx_family_olmo_hybrid,
@@ -37,6 +38,7 @@ static const struct mx_family *const families[] = {
 	&mx_family_mistral3,
 	&mx_family_cohere2,
 	&mx_family_gpt2,
+	&mx_family_gpt_bigcode,
 	&mx_family_gpt_neox,
 	&mx_family_granite_swa,
 	&mx_family_arcee,
@@ -272,6 +274,7 @@ static mx_status read_model(struct mx_plan_build *b)
 	p->layer_prefix = f->names->layers;
 	p->roots = outside->roots;
 	p->also = f->also;
+	p->ones = f->ones;
 	p->skipped = outside->skipped;
 	p->embed_scale = p->logit_scale = 1;
 	return f->layers(b);

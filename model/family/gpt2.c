@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPT-2: learned positions, LayerNorm, biases everywhere, matrices stored [inputs, outputs]. */
+/* GPT-2: learned positions, LayerNorm, biases everywhere, matrices stored [inputs, outputs]; and
+ * GPT-BigCode (StarCoder, SantaCoder), whose matrices are stored as usual and whose heads share a
+ * key. */
 #include <string.h>
 
 #include "model/family/family.h"
@@ -55,13 +57,16 @@ static mx_status scale_by_layer(const struct mx_plan_build *b)
 static mx_status gpt2_layers(struct mx_plan_build *b)
 {
 	const struct mx_scope scope = {.where = "", .outer = b->config};
-	bool scaled = true, by_layer = false, cross = false;
+	const bool bigcode = !strcmp(b->family->model_type, "gpt_bigcode");
+	bool scaled = true, by_layer = false, cross = false, single = true;
 	struct mx_dense d;
 	mx_status s = mx_dense_read(b, &d);
 	if (!s)
 		s = mx_scope_bool(&scope, "scale_attn_weights", true, &scaled, b->err);
 	if (!s)
-		s = mx_scope_bool(&scope, "scale_attn_by_inverse_layer_idx", false, &by_layer, b->err);
+		s = bigcode ? mx_scope_bool(&scope, "multi_query", true, &single, b->err)
+		            : mx_scope_bool(&scope, "scale_attn_by_inverse_layer_idx", false, &by_layer,
+		                            b->err);
 	if (!s)
 		s = mx_scope_bool(&scope, "add_cross_attention", false, &cross, b->err);
 	if (!s && cross)
@@ -70,33 +75,32 @@ static mx_status gpt2_layers(struct mx_plan_build *b)
 		return s;
 	if (!scaled)
 		d.shape.scale = 1;
+	if (bigcode) {
+		d.shape.kv_heads = single ? 1 : d.shape.heads;
+		d.shape.per_head = !single;
+	}
 	d.shape.names = "gpt2";
 	d.shape.fused = d.shape.bias = d.shape.o_bias = true;
 	d.prefix = "attn.";
 	d.mlp.plain = d.mlp.bias = true;
 	for (uint32_t i = 0; i < d.n; i++)
 		d.no_rope[i] = true;
-	b->plan->transposed = true;
+	b->plan->transposed = !bigcode;
 	b->plan->positions = "transformer.wpe.weight";
 	b->plan->n_positions = (uint32_t)b->max_position;
 	s = mx_dense_fill(b, &d);
 	return !s && by_layer ? scale_by_layer(b) : s;
 }
 
-/* Defaults: configuration_gpt2.py of transformers 5. */
-const struct mx_family mx_family_gpt2 = {
-	.model_type = "gpt2",
-	.names = &names,
-	.aliases = aliases,
-	.roots = roots,
-	.skipped = skipped,
-	.tied = true,
-	.norm = MX_NORM_LAYER,
-	.norm_eps_key = "layer_norm_epsilon",
-	.default_norm_eps = 1e-5,
-	.default_max_position = 1024,
-	.window = MX_WINDOW_NONE,
-	.default_act = "gelu_new",
-	.default_mlp_factor = 4,
-	.layers = gpt2_layers,
-};
+/* Defaults: configuration_{gpt2,gpt_bigcode}.py of transformers 5. */
+#define FAMILY(type, act)                                                                          \
+	{                                                                                              \
+		.model_type = (type), .names = &names, .aliases = aliases, .roots = roots,                 \
+		.skipped = skipped, .tied = true, .norm = MX_NORM_LAYER,                                   \
+		.norm_eps_key = "layer_norm_epsilon", .default_norm_eps = 1e-5,                            \
+		.default_max_position = 1024, .window = MX_WINDOW_NONE, .default_act = (act),              \
+		.default_mlp_factor = 4, .layers = gpt2_layers,                                            \
+	}
+
+const struct mx_family mx_family_gpt2 = FAMILY("gpt2", "gelu_new");
+const struct mx_family mx_family_gpt_bigcode = FAMILY("gpt_bigcode", "gelu_pytorch_tanh");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* OLMo 2 and OLMo 3: norms after the blocks instead of before them, and of all heads of q and k
- * together. OLMo 3 has windows in three layers of four, and its rope scaling in the others only. */
+/* OLMo: LayerNorm without weights. OLMo 2 and OLMo 3: norms after the blocks instead of before
+ * them, and of all heads of q and k together. OLMo 3 has windows in three layers of four, and its
+ * rope scaling in the others only. */
 #include "model/family/family.h"
 
 const struct mx_tensor_names mx_olmo_names = {
@@ -25,6 +26,31 @@ static mx_status olmo_layers(struct mx_plan_build *b)
 	d.shape.qk_norm_whole = true;
 	return mx_dense_fill(b, &d);
 }
+
+/* Vectors of LayerNorms that have none. */
+static const char *const ones[] = {"*layernorm.weight", "model.norm.weight", NULL};
+
+static mx_status olmo1_layers(struct mx_plan_build *b)
+{
+	const struct mx_scope scope = {.where = "", .outer = b->config};
+	const json_t *clip = mx_scope_get(&scope, "clip_qkv");
+	b->plan->norm_eps = 1e-5f; /* there is no key of it */
+	return clip ? mx_fail(b->err, MX_E_UNSUPPORTED, "clip_qkv: is not supported, it must be null")
+	            : mx_dense_layers(b);
+}
+
+/* Defaults: configuration_olmo.py of transformers 5. */
+const struct mx_family mx_family_olmo = {
+	.model_type = "olmo",
+	.names = &mx_llama_names,
+	.ones = ones,
+	.norm = MX_NORM_LAYER_NO_BIAS,
+	.default_max_position = 2048,
+	.window = MX_WINDOW_NONE,
+	.has_attention_bias = true,
+	.default_act = "silu",
+	.layers = olmo1_layers,
+};
 
 /* Defaults: configuration_olmo2.py, configuration_olmo3.py of transformers 5. */
 const struct mx_family mx_family_olmo2 = {

@@ -434,6 +434,17 @@ static void more_families_by_default(void **state)
 		{"{\"use_parallel_residual\":true}", MX_E_UNSUPPORTED, "use_parallel_residual"},
 	};
 	check_refused(LEAST("stablelm", "1"), stable, 2);
+	const struct refused olmo[] = {{"{\"clip_qkv\":8}", MX_E_UNSUPPORTED, "clip_qkv"}};
+	check_refused(LEAST("olmo", "1"), olmo, 1);
+	p = plan_of(LEAST("olmo", "1"), "{\"clip_qkv\":null}");
+	assert_true(p->norm == MX_NORM_LAYER_NO_BIAS && p->norm_eps == 1e-5f && p->ones);
+	mx_plan_destroy(p);
+	p = plan_of(LEAST("gpt_bigcode", "1"), "{}");
+	assert_true(get_int(p, 0, "kv_heads") == 1 && !get_int(p, 0, "per_head") && !p->transposed);
+	mx_plan_destroy(p);
+	p = plan_of(LEAST("gpt_bigcode", "1"), "{\"multi_query\":false}");
+	assert_true(get_int(p, 0, "kv_heads") == 4 && get_int(p, 0, "per_head") && !p->transposed);
+	mx_plan_destroy(p);
 	const struct refused intern[] = {{"{\"qkv_bias\":true}", MX_E_UNSUPPORTED, "qkv_bias"}};
 	check_refused(LEAST("internlm3", "1"), intern, 1);
 }
