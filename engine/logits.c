@@ -119,7 +119,8 @@ static mx_status make_rank(struct mx_model_engine *e, const struct mx_rank_call 
 	struct mx_device *d = e->device;
 	float *y = e->scratch.logits;
 	size_t width = m->plan->width, ld = e->limits.ld_logits;
-	const struct mx_linear_out out = {.w = &m->lm_head, .y = y, .ldy = ld, .y_f32 = true};
+	const struct mx_linear_out out = {
+		.w = &m->lm_head, .bias = m->lm_head_bias, .y = y, .ldy = ld, .y_f32 = true};
 	if (!e->comm)
 		return d->ops->linear(d, c->x, width, c->n, &out, 1);
 	struct mx_comm *comm = e->comm;

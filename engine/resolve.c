@@ -331,6 +331,17 @@ static mx_status resolve_inputs(struct mx_resolver *r, const struct mx_plan_inpu
 	return st;
 }
 
+/* Finds elements [first, first + n) of the bias of lm_head. */
+static mx_status resolve_logit_bias(struct mx_resolver *r, uint64_t first, uint64_t n)
+{
+	const struct mx_plan *p = r->model->plan;
+	char name[256];
+	const struct mx_weight_spec bias = MX_WEIGHT_SPEC(name, VECTOR, {p->vocab});
+	const struct mx_weight_spec part = mx_weight_spec_part(bias, 0, first, n);
+	mx_status st = mx_bias_name(r, p->lm_head, name, sizeof name);
+	return st == MX_OK ? mx_need_vector(r, name, &part, 0, &r->model->lm_head_bias) : st;
+}
+
 /* Finds the embedding, what is added to it, and the head. The embedding is never transposed. */
 static mx_status resolve_ends(struct mx_resolver *r)
 {
@@ -362,6 +373,8 @@ static mx_status resolve_ends(struct mx_resolver *r)
 	m->first_logit = (uint32_t)first;
 	if (st == MX_OK)
 		st = mx_need_table(r, head.name, &head, !m->headless, &m->lm_head);
+	if (st == MX_OK && p->lm_head_bias)
+		st = resolve_logit_bias(r, first, end - first);
 	if (st == MX_OK)
 		st = mx_resolve_norm(r, p->final_norm, &m->final_norm);
 	m->embed_scale = p->embed_scale;

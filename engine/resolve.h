@@ -189,6 +189,7 @@ struct mx_model {
 	bool *used;          /* [tensors of the checkpoint] somebody asked for it */
 	size_t n_skipped;    /* tensors of the checkpoint that the model leaves out */
 	const char *skipped; /* name of the first of these */
+	float *lm_head_bias; /* [rows of lm_head], NULL = none */
 	bool headless;       /* the checkpoint has no lm_head; `lm_head` is the embedding */
 	/* lm_head: of several ranks each has the rows of its logits, from first_logit on. positions:
 	 * data NULL = none. */

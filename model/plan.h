@@ -201,6 +201,7 @@ struct mx_plan {
 	bool skips_layers; /* the same for layers from n_layers on (multi-token prediction) */
 	bool transposed; /* matrices of mixers and feed-forwards are stored [inputs, outputs] (GPT-2) */
 	const char *embed;      /* tensor names */
+	bool lm_head_bias;      /* lm_head has one: its name with ".bias" for ".weight" */
 	const char *embed_norm; /* norm of the embedding, of the plan's kind; NULL = none */
 	const char *positions; /* learned positions [n_positions, width], added to embed; NULL = none */
 	uint32_t n_positions;

@@ -193,6 +193,17 @@ PUBLISHED = {
         model_type="gpt_bigcode", n_embd=2048, n_layer=24, n_head=16, n_inner=8192,
         n_positions=8192, vocab_size=49152, activation_function="gelu_pytorch_tanh",
         layer_norm_epsilon=1e-5, multi_query=True, scale_attn_weights=True), dtype="F32"),
+    "phi-2": Published(dict(
+        model_type="phi", hidden_size=2560, intermediate_size=10240, num_hidden_layers=32,
+        num_attention_heads=32, num_key_value_heads=32, vocab_size=51200, hidden_act="gelu_new",
+        max_position_embeddings=2048, layer_norm_eps=1e-5, partial_rotary_factor=0.4,
+        rope_theta=10000.0, rope_scaling=None, qk_layernorm=False, tie_word_embeddings=False),
+        dtype="F16"),
+    "nanochat-d32": Published(dict(
+        model_type="nanochat", hidden_size=2048, intermediate_size=8192, num_hidden_layers=32,
+        num_attention_heads=16, num_key_value_heads=16, vocab_size=65536, hidden_act="relu2",
+        max_position_embeddings=2048, rms_norm_eps=1e-6, rope_theta=10000.0,
+        final_logit_softcapping=15.0, attention_bias=False, tie_word_embeddings=False)),
     "pythia-160m": Published(dict(
         model_type="gpt_neox", hidden_size=768, intermediate_size=3072, num_hidden_layers=12,
         num_attention_heads=12, vocab_size=50304, hidden_act="gelu", layer_norm_eps=1e-5,

@@ -30,7 +30,8 @@ extern const struct mx_family mx_family_hunyuan_v1_dense, mx_family_hunyuan_v1_m
 extern const struct mx_family mx_family_gpt_oss, mx_family_minimax, mx_family_minimax_text_01,
 	mx_family_minimax_m1;
 extern const struct mx_family mx_family_olmo_hybrid, mx_family_bailing_hybrid;
-extern const struct mx_family mx_family_olmo, mx_family_gpt_bigcode;
+extern const struct mx_family mx_family_olmo, mx_family_gpt_bigcode, mx_family_nanochat,
+	mx_family_phi;
 extern const struct mx_family mx_family_rwkv7;
 extern const struct mx_family mx_family_hyenadna, mx_family_safari, mx_family_stripedhyena;
 extern const struct mx_family mx_family_gemma2, mx_family_gemma3_text, mx_family_gemma3;

@@ -86,6 +86,9 @@ static const struct {
 	{"stripedhyena", 2},
 	{"mistral4", 2},
 	{"mamba2-fla", 2},
+	{"phi", 2},
+	{"olmo_hybrid", 2},
+	{"nanochat", 2},
 };
 
 static char **only; /* the arguments, ended by NULL */

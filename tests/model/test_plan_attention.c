@@ -434,6 +434,19 @@ static void more_families_by_default(void **state)
 		{"{\"use_parallel_residual\":true}", MX_E_UNSUPPORTED, "use_parallel_residual"},
 	};
 	check_refused(LEAST("stablelm", "1"), stable, 2);
+	const struct refused phi[] = {{"{\"qk_layernorm\":true}", MX_E_UNSUPPORTED, "qk_layernorm"}};
+	check_refused(LEAST("phi", "1"), phi, 1);
+	p = plan_of(LEAST("phi", "1"), "{}");
+	assert_true(p->lm_head_bias && p->layers[0].blocks[1].parallel && !p->layers[0].blocks[1].norm);
+	assert_int_equal(get_int(p, 0, "rope_dim"), 8);
+	mx_plan_destroy(p);
+	p = plan_of(LEAST("nanochat", "1"), "{}");
+	const struct mx_param *turns = mx_param_find(params_of(p, 0), "rope_inv_freq");
+	assert_true(p->logit_softcap == 15 && p->embed_norm && turns && turns->v[0] == -1);
+	mx_plan_destroy(p);
+	p = plan_of(LEAST("nanochat", "1"), "{\"final_logit_softcapping\":null}");
+	assert_true(p->logit_softcap == 0);
+	mx_plan_destroy(p);
 	const struct refused olmo[] = {{"{\"clip_qkv\":8}", MX_E_UNSUPPORTED, "clip_qkv"}};
 	check_refused(LEAST("olmo", "1"), olmo, 1);
 	p = plan_of(LEAST("olmo", "1"), "{\"clip_qkv\":null}");
