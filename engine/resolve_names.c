@@ -107,8 +107,12 @@ mx_status mx_resolve_find_raw(struct mx_resolver *r, const char *name, const cha
 			continue;
 		snprintf(other, sizeof other, "%.*s%s%s", (int)(part - name), name, also[1],
 		         part + strlen(also[0]));
-		if (find_named(r, other, dtype, out, NULL) != MX_OK)
+		if (find_named(r, other, dtype, out, NULL) != MX_OK) {
+			size_t n = err ? strlen(err->text) : 0;
+			if (err)
+				snprintf(err->text + n, sizeof err->text - n, ", and so is '%.160s'", other);
 			continue;
+		}
 		if (err)
 			*err = (struct mx_err){0};
 		return MX_OK;

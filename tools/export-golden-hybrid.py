@@ -277,6 +277,29 @@ def kimi(published):
     return edit
 
 
+def ling2(path):
+    """Makes a Ling 2 of a GLM 4.5: the same arithmetic, other names of keys and tensors."""
+    tensors = safetensors.torch.load_file(path / "model.safetensors")
+    for name in [k for k in tensors if ".q_proj." in k]:
+        parts = [tensors.pop(name.replace("q_proj", x)) for x in ("q_proj", "k_proj", "v_proj")]
+        tensors[name.replace("q_proj", "query_key_value")] = torch.cat(parts)
+    for old, new in ((".self_attn.", ".attention."), (".o_proj.", ".dense."),
+                     (".q_norm.", ".query_layernorm."), (".k_norm.", ".key_layernorm."),
+                     (".embed_tokens.", ".word_embeddings."),
+                     (".e_score_correction_bias", ".expert_bias")):
+        tensors = {k.replace(old, new): t for k, t in tensors.items()}
+    safetensors.torch.save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    rope = config.pop("rope_parameters")
+    config |= dict(model_type="bailing_moe", architectures=["BailingMoeV2ForCausalLM"],
+                   num_experts=config.pop("n_routed_experts"), score_function="sigmoid",
+                   num_shared_experts=config.pop("n_shared_experts"), rope_scaling=None,
+                   rope_theta=rope["rope_theta"], use_qkv_bias=config.pop("attention_bias"),
+                   partial_rotary_factor=rope["partial_rotary_factor"], use_bias=False,
+                   moe_router_enable_expert_bias=True)
+    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
 def ling(path):
     """Spells a Ling's keys as its authors."""
     config = json.loads((path / "config.json").read_text())
@@ -385,6 +408,17 @@ VARIANTS |= HYBRIDS | {
         "Glm4Moe", num_hidden_layers=3, head_dim=12, n_routed_experts=8, num_experts_per_tok=3,
         moe_intermediate_size=24, n_shared_experts=2, n_group=2, topk_group=1,
         routed_scaling_factor=1.8, use_qk_norm=True, attention_bias=True), LENGTHS),
+    # Ling 2, whose arithmetic is GLM 4.5's (modeling_bailing_moe_v2.py of its authors)
+    "bailing_moe": Variant(attention(
+        "Glm4Moe", head_dim=16, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=8,
+        n_shared_experts=1, n_group=4, topk_group=2, routed_scaling_factor=2.5, use_qk_norm=True,
+        rope_parameters=dict(rope_type="default", rope_theta=6e5, partial_rotary_factor=0.5)),
+        LENGTHS, ling2),
+    "bailing_moe-bias": Variant(attention(
+        "Glm4Moe", n_routed_experts=5, num_experts_per_tok=2, moe_intermediate_size=8,
+        n_shared_experts=2, first_k_dense_replace=0, attention_bias=True,
+        rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0)),
+        FEWER, ling2),
     "glm4_moe-plain": Variant(attention(
         "Glm4Moe", n_routed_experts=5, num_experts_per_tok=2, moe_intermediate_size=24,
         first_k_dense_replace=0, norm_topk_prob=False, tie_word_embeddings=True)),

@@ -125,7 +125,7 @@ static const struct mx_expert_names experts = {
 	.shared = "mlp.shared_experts.",
 };
 
-static const struct mx_tensor_names names = {
+const struct mx_tensor_names mx_bailing_names = {
 	.embed = "model.word_embeddings.weight",
 	.final_norm = "model.norm.weight",
 	.lm_head = "lm_head.weight",
@@ -152,7 +152,7 @@ static const char *const aliases[] = {
 /* Defaults: configuration_bailing_hybrid.py of transformers 5. */
 const struct mx_family mx_family_bailing_hybrid = {
 	.model_type = "bailing_hybrid",
-	.names = &names,
+	.names = &mx_bailing_names,
 	.also = also,
 	.default_max_position = 262144,
 	.default_theta = 6e6,

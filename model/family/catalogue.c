@@ -88,6 +88,8 @@ static const struct entry {
      "on GPUs multi-token prediction"},
 	{"kimi_linear", "Kimi Linear 48B-A3B",
      "gla (Kimi delta attention), mla without rope; " EXPERTS ", a shared one", ANYWHERE, ""},
+	{"bailing_moe", "Ling 2, Ring 2", ATTENTION "; " EXPERTS ", a shared one", ANYWHERE,
+     "multi-token prediction; Ling 1; on GPUs not tried yet"},
 	{"bailing_hybrid", "Ling 3",
      "gla (Kimi delta attention), mla with a gate for each head; " EXPERTS ", a shared one", ON_CPU,
      "multi-token prediction; lightning attention (Ling 2.5)"},

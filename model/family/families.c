@@ -65,6 +65,7 @@ static const struct mx_family *const families[] = {
 	&mx_family_glm4_moe_lite,
 	&mx_family_kimi_linear,
 	&mx_family_bailing_hybrid,
+	&mx_family_bailing_moe,
 	&mx_family_qwen3_next,
 	&mx_family_qwen3_5,
 	&mx_family_qwen3_5_text,

@@ -29,7 +29,8 @@ extern const struct mx_family mx_family_hunyuan_v1_dense, mx_family_hunyuan_v1_m
 	mx_family_mistral4;
 extern const struct mx_family mx_family_gpt_oss, mx_family_minimax, mx_family_minimax_text_01,
 	mx_family_minimax_m1;
-extern const struct mx_family mx_family_olmo_hybrid, mx_family_bailing_hybrid;
+extern const struct mx_family mx_family_olmo_hybrid, mx_family_bailing_hybrid,
+	mx_family_bailing_moe;
 extern const struct mx_family mx_family_olmo, mx_family_gpt_bigcode, mx_family_nanochat,
 	mx_family_phi;
 extern const struct mx_family mx_family_rwkv7;
@@ -185,6 +186,8 @@ mx_status mx_first_dense_read(const struct mx_plan_build *b, const struct mx_sco
 mx_status mx_corrected_experts_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                     const struct mx_router_rule *rule, int64_t shared,
                                     struct mx_mlp_spec *out);
+/* Names of Ling's tensors. bailing.c */
+extern const struct mx_tensor_names mx_bailing_names;
 /* Names of OLMo's tensors, whose norms are after the blocks. olmo.c */
 extern const struct mx_tensor_names mx_olmo_names;
 /* Names of DeepSeek's tensors, and of those who take its experts. */

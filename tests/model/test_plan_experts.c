@@ -267,6 +267,37 @@ static void afmoe_by_default(void **state)
 	check_refused(config, cases, 1);
 }
 
+/* Ling 2; Ling 1 has the same model_type and softmax scores. */
+static void bailing_moe_by_default(void **state)
+{
+	(void)state;
+	static const char config[] =
+		"{\"model_type\":\"bailing_moe\",\"hidden_size\":64,\"intermediate_size\":96,"
+		"\"vocab_size\":100,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
+		"\"num_key_value_heads\":2,\"num_experts\":8,\"num_experts_per_tok\":2,"
+		"\"moe_intermediate_size\":24,\"score_function\":\"sigmoid\"}";
+	struct mx_plan *p = plan_of(config, "{\"first_k_dense_replace\":1,\"use_qk_norm\":true,"
+	                                    "\"partial_rotary_factor\":0.5}");
+	const struct mx_plan_block *b = p->layers[1].blocks;
+	assert_int_equal(p->layers[0].blocks[1].kind, MX_BLOCK_MLP);
+	assert_int_equal(b[1].kind, MX_BLOCK_EXPERTS);
+	assert_int_equal(b[1].experts.rule.scores, MX_ROUTER_SIGMOID);
+	assert_true(b[1].experts.rule.normalize && b[1].experts.rule.groups == 1);
+	assert_true(b[1].experts.rule.scale == 1 && b[1].mlp.width == 24);
+	assert_int_equal(get_int(p, 1, "fused"), 1);
+	assert_int_equal(get_int(p, 1, "qk_norm"), 1);
+	assert_int_equal(get_int(p, 1, "rope_dim"), 8);
+	assert_string_equal(b[0].mixers[0].prefix, "model.layers.1.attention.");
+	mx_plan_destroy(p);
+
+	static const struct refused cases[] = {
+		{"{\"score_function\":null}", MX_E_UNSUPPORTED, "score_function: 'softmax'"},
+		{"{\"norm_topk_prob\":false}", MX_E_UNSUPPORTED, "norm_topk_prob"},
+		{"{\"n_group\":3}", MX_E_RANGE, "8 experts in 3 groups"},
+	};
+	check_refused(config, cases, sizeof cases / sizeof *cases);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -278,6 +309,7 @@ int main(void)
 		cmocka_unit_test(hunyuan_and_exaone_by_default),
 		cmocka_unit_test(afmoe_by_default),
 		cmocka_unit_test(minimax_adds_to_normed_inputs),
+		cmocka_unit_test(bailing_moe_by_default),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
