@@ -94,7 +94,7 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 
 	if (!m)
 		return mx_mixer_fail(err, status, "gla: out of memory");
-	m->base = (struct mx_mixer_base){&gla_cuda_ops, init->layer->index};
+	m->slots.base = (struct mx_mixer_base){&gla_cuda_ops, init->layer->index};
 	m->device = init->device;
 	status = read_layer(init->layer, &p, &m->desc, err);
 	if (status == MX_OK)
@@ -135,9 +135,9 @@ static const struct mx_mixer_ops gla_cuda_ops = {
 	.forward = recur_cuda_forward,
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
-	.fork = recur_cuda_fork,
-	.save = recur_cuda_save,
-	.load = recur_cuda_load,
+	.fork = recur_cuda_slots_fork,
+	.save = recur_cuda_slots_save,
+	.load = recur_cuda_slots_load,
 	.resume = mx_mixer_resume_nothing,
 	.describe = recur_cuda_describe,
 };

@@ -83,7 +83,7 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 
 	if (!m)
 		return mx_mixer_fail(err, MX_E_NOMEM, "mamba: out of memory");
-	m->base = (struct mx_mixer_base){&mamba_cuda_ops, init->layer->index};
+	m->slots.base = (struct mx_mixer_base){&mamba_cuda_ops, init->layer->index};
 	m->device = init->device;
 	mx_status status = mamba_params_read(init->layer, &p, err);
 	if (status != MX_OK)
@@ -125,9 +125,9 @@ static const struct mx_mixer_ops mamba_cuda_ops = {
 	.forward = recur_cuda_forward,
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
-	.fork = recur_cuda_fork,
-	.save = recur_cuda_save,
-	.load = recur_cuda_load,
+	.fork = recur_cuda_slots_fork,
+	.save = recur_cuda_slots_save,
+	.load = recur_cuda_slots_load,
 	.resume = mx_mixer_resume_nothing,
 	.describe = recur_cuda_describe,
 };

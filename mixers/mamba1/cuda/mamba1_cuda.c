@@ -10,6 +10,7 @@
 #include "device/cuda/cuda.h"
 #include "mixers/mamba1/cuda/mamba1_kernels.h"
 #include "mixers/mamba1/mamba1_params.h"
+#include "mixers/recurrence/cuda/slots.h"
 
 /* Sizes that follow from the layer and the device. Offsets of scratch in bytes from its start. */
 struct sizes {
@@ -20,7 +21,7 @@ struct sizes {
 };
 
 struct mx_mixer {
-	struct mx_mixer_base base;
+	struct recur_cuda_slots slots;
 	struct mx_device *device;
 	struct mamba1_params params;
 	struct mamba1_weights w;
@@ -147,11 +148,12 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 	struct mx_mixer *m = calloc(1, sizeof(*m));
 	if (!m)
 		return mx_mixer_fail(err, MX_E_NOMEM, "mamba1: out of memory");
+	const struct sizes z = sizes_of(layer, &p, init->device);
 	*m = (struct mx_mixer){
-		.base = {&mamba1_cuda_ops, layer->index},
+		.slots = recur_cuda_slots(&mamba1_cuda_ops, init, z.slot),
 		.device = init->device,
 		.params = p,
-		.sizes = sizes_of(layer, &p, init->device),
+		.sizes = z,
 		.width = layer->width,
 		.max_rows = layer->max_rows,
 		.max_draft = layer->max_draft,
@@ -264,47 +266,6 @@ static mx_status forward(struct mx_mixer *m, const struct mx_step *step, const v
 	return status == MX_OK ? ops->linear(m->device, a.x, inner, n, &last, 1) : status;
 }
 
-/* ---- slots ---- */
-
-static unsigned char *slot_of(const struct mx_mixer *m, uint32_t slot)
-{
-	return m->args.slot_base + slot * m->args.slot_stride;
-}
-
-static mx_status copy(const struct mx_mixer *m, void *to, const void *from)
-{
-	return m->device->ops->copy(m->device, to, from, m->sizes.slot);
-}
-
-static mx_status fork_slots(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
-                            uint32_t to_slot)
-{
-	mx_status status = MX_OK;
-	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
-		status = copy(layers[i], slot_of(layers[i], to_slot), slot_of(layers[i], from_slot));
-	return status;
-}
-
-static mx_status save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                      uint32_t pos, void *const *out)
-{
-	mx_status status = MX_OK;
-	(void)pos;
-	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
-		status = copy(layers[i], out[i], slot_of(layers[i], slot));
-	return status;
-}
-
-static mx_status load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                      uint32_t pos, const void *const *in)
-{
-	mx_status status = MX_OK;
-	(void)pos;
-	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
-		status = copy(layers[i], slot_of(layers[i], slot), in[i]);
-	return status;
-}
-
 static void describe(const struct mx_mixer *m, char *text, size_t cap)
 {
 	snprintf(text, cap, "mamba1: %u channels of %u states, on the GPU", m->params.inner,
@@ -327,9 +288,9 @@ static const struct mx_mixer_ops mamba1_cuda_ops = {
 	.forward = forward,
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
-	.fork = fork_slots,
-	.save = save,
-	.load = load,
+	.fork = recur_cuda_slots_fork,
+	.save = recur_cuda_slots_save,
+	.load = recur_cuda_slots_load,
 	.resume = mx_mixer_resume_nothing,
 	.describe = describe,
 };

@@ -86,8 +86,8 @@ static struct recur_step step_of(const struct run *r)
 		.pos = t->pos,
 		.n_rows = r->step->n_rows,
 		.n_spans = r->step->n_spans,
-		.slot_base = r->m->slot_base,
-		.slot_stride = r->m->slot_stride,
+		.slot_base = r->m->slots.first,
+		.slot_stride = r->m->slots.stride,
 	};
 }
 

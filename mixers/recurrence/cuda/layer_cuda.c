@@ -257,9 +257,8 @@ mx_status recur_cuda_create(struct mx_mixer *m, const struct mx_mixer_init *init
 {
 	m->width = init->layer->width;
 	m->max_rows = init->layer->max_rows;
-	m->slot_base = init->slot_base;
-	m->slot_stride = init->slot_stride;
-	sizes_of(init->layer, &m->desc, m->device, &m->sizes);
+	sizes_of(init->layer, &m->desc, init->device, &m->sizes);
+	m->slots = recur_cuda_slots(m->slots.base.ops, init, m->sizes.slot_bytes);
 	place_streams(m);
 	return own_tables(m, tables);
 }
@@ -299,43 +298,4 @@ mx_status recur_cuda_prepare(struct mx_mixer *const *layers, uint32_t n_layers, 
 void recur_cuda_describe(const struct mx_mixer *m, char *text, size_t cap)
 {
 	snprintf(text, cap, "%s", m->what);
-}
-
-/* ---- slots: a snapshot is a copy ---- */
-
-mx_status recur_cuda_fork(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
-                          uint32_t to_slot)
-{
-	mx_status status = MX_OK;
-	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++) {
-		const struct mx_mixer *m = layers[i];
-		status =
-			m->device->ops->copy(m->device, m->slot_base + to_slot * m->slot_stride,
-		                         m->slot_base + from_slot * m->slot_stride, m->sizes.slot_bytes);
-	}
-	return status;
-}
-
-mx_status recur_cuda_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                          uint32_t pos, void *const *out)
-{
-	mx_status status = MX_OK;
-	(void)pos;
-	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
-		status = layers[i]->device->ops->copy(layers[i]->device, out[i],
-		                                      layers[i]->slot_base + slot * layers[i]->slot_stride,
-		                                      layers[i]->sizes.slot_bytes);
-	return status;
-}
-
-mx_status recur_cuda_load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                          uint32_t pos, const void *const *in)
-{
-	mx_status status = MX_OK;
-	(void)pos;
-	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
-		status = layers[i]->device->ops->copy(layers[i]->device,
-		                                      layers[i]->slot_base + slot * layers[i]->slot_stride,
-		                                      in[i], layers[i]->sizes.slot_bytes);
-	return status;
 }

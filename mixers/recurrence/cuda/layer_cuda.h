@@ -7,6 +7,7 @@
 #define MX_MIXERS_RECURRENCE_CUDA_LAYER_CUDA_H
 
 #include "mixers/recurrence/cuda/recur_cuda.h"
+#include "mixers/recurrence/cuda/slots.h"
 
 /* The weights of a stream. Vectors are in the device's memory. */
 struct recur_cuda_stream {
@@ -52,14 +53,12 @@ struct recur_cuda_sizes {
 #define RECUR_CUDA_OWNED 8
 
 struct mx_mixer {
-	struct mx_mixer_base base;
+	struct recur_cuda_slots slots; /* base is set before recur_cuda_create, which sets the rest */
 	struct mx_device *device;
 	struct mx_recur_layer desc;
 	struct recur_cuda_weights w;
 	struct recur_cuda_sizes sizes;
 	uint32_t width, max_rows;
-	unsigned char *slot_base;
-	size_t slot_stride;
 	struct mx_recur_tables tables; /* in the device's memory */
 	struct recur_source source[MX_RECUR_STREAMS];
 	uint32_t packed_at[2];         /* columns of the packed products in proj and gates */
@@ -79,7 +78,8 @@ mx_status recur_cuda_state(const struct mx_layer_desc *layer, const struct mx_re
 /* Puts n floats of host memory into device memory that m owns. */
 mx_status recur_cuda_own(struct mx_mixer *m, const float *from, size_t n, const float **out);
 
-/* Completes an instance whose base, device, desc and w are set, with tables from host memory. */
+/* Completes an instance whose slots.base, device, desc and w are set, with tables from
+ * host memory. */
 mx_status recur_cuda_create(struct mx_mixer *m, const struct mx_mixer_init *init,
                             const struct mx_recur_tables *tables);
 
@@ -88,12 +88,6 @@ mx_status recur_cuda_prepare(struct mx_mixer *const *layers, uint32_t n_layers, 
 void recur_cuda_destroy(struct mx_mixer *m);
 mx_status recur_cuda_forward(struct mx_mixer *m, const struct mx_step *step, const void *x,
                              void *y);
-mx_status recur_cuda_fork(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
-                          uint32_t to_slot);
-mx_status recur_cuda_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                          uint32_t pos, void *const *out);
-mx_status recur_cuda_load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                          uint32_t pos, const void *const *in);
 void recur_cuda_describe(const struct mx_mixer *m, char *text, size_t cap);
 
 #endif

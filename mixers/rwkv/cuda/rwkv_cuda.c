@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "device/cuda/cuda.h"
+#include "mixers/recurrence/cuda/slots.h"
 #include "mixers/rwkv/cuda/rwkv_kernels.h"
 #include "mixers/rwkv/rwkv_params.h"
 
@@ -23,14 +24,12 @@ struct sizes {
 };
 
 struct mx_mixer {
-	struct mx_mixer_base base;
+	struct recur_cuda_slots slots;
 	struct mx_device *device;
 	struct rwkv_params params;
 	struct rwkv_weights w;
 	struct sizes sizes;
 	uint32_t width, max_rows, max_draft;
-	unsigned char *slot_base;
-	size_t slot_stride;
 	/* act [max_rows, width] v of the model's first time mixing in this step. That instance owns
 	 * it; prepare hands it to the others. NULL for channel mixing. */
 	void *v_first;
@@ -147,16 +146,15 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 	struct mx_mixer *m = calloc(1, sizeof(*m));
 	if (!m)
 		return mx_mixer_fail(err, MX_E_NOMEM, "rwkv: out of memory");
+	const struct sizes z = sizes_of(layer, &p, init->device);
 	*m = (struct mx_mixer){
-		.base = {&rwkv_cuda_ops, layer->index},
+		.slots = recur_cuda_slots(&rwkv_cuda_ops, init, z.slot),
 		.device = init->device,
 		.params = p,
-		.sizes = sizes_of(layer, &p, init->device),
+		.sizes = z,
 		.width = layer->width,
 		.max_rows = layer->max_rows,
 		.max_draft = layer->max_draft,
-		.slot_base = init->slot_base,
-		.slot_stride = init->slot_stride,
 	};
 	status = rwkv_params_take(layer, &p, init->weights, &m->w, err);
 	if (status != MX_OK) {
@@ -210,8 +208,8 @@ static struct rwkv_step step_of(const struct run *r)
 		.row_span = r->step->tables->row_span,
 		.n_rows = r->step->n_rows,
 		.n_spans = r->step->n_spans,
-		.slot_base = r->m->slot_base,
-		.slot_stride = r->m->slot_stride,
+		.slot_base = r->m->slots.first,
+		.slot_stride = r->m->slots.stride,
 	};
 }
 
@@ -415,47 +413,6 @@ static mx_status forward(struct mx_mixer *m, const struct mx_step *step, const v
 	return m->params.part == RWKV_TIME ? time_mixing(&r, x, y) : channel_mixing(&r, x, y);
 }
 
-/* ---- slots ---- */
-
-static unsigned char *slot_of(const struct mx_mixer *m, uint32_t slot)
-{
-	return m->slot_base + slot * m->slot_stride;
-}
-
-static mx_status copy(const struct mx_mixer *m, void *to, const void *from)
-{
-	return m->device->ops->copy(m->device, to, from, m->sizes.slot);
-}
-
-static mx_status fork_slots(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
-                            uint32_t to_slot)
-{
-	mx_status status = MX_OK;
-	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
-		status = copy(layers[i], slot_of(layers[i], to_slot), slot_of(layers[i], from_slot));
-	return status;
-}
-
-static mx_status save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                      uint32_t pos, void *const *out)
-{
-	mx_status status = MX_OK;
-	(void)pos;
-	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
-		status = copy(layers[i], out[i], slot_of(layers[i], slot));
-	return status;
-}
-
-static mx_status load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                      uint32_t pos, const void *const *in)
-{
-	mx_status status = MX_OK;
-	(void)pos;
-	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
-		status = copy(layers[i], slot_of(layers[i], slot), in[i]);
-	return status;
-}
-
 static void describe(const struct mx_mixer *m, char *text, size_t cap)
 {
 	const struct rwkv_params *p = &m->params;
@@ -481,9 +438,9 @@ static const struct mx_mixer_ops rwkv_cuda_ops = {
 	.forward = forward,
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
-	.fork = fork_slots,
-	.save = save,
-	.load = load,
+	.fork = recur_cuda_slots_fork,
+	.save = recur_cuda_slots_save,
+	.load = recur_cuda_slots_load,
 	.resume = mx_mixer_resume_nothing,
 	.describe = describe,
 };

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "device/cuda/cuda.h"
+#include "mixers/recurrence/cuda/slots.h"
 #include "mixers/shortconv/cuda/conv.h"
 #include "mixers/shortconv/shortconv.h"
 
@@ -18,7 +19,7 @@ struct sizes {
 };
 
 struct mx_mixer {
-	struct mx_mixer_base base;
+	struct recur_cuda_slots slots;
 	struct mx_device *device;
 	const struct mx_weight *in[3], *w_out; /* B, C, x */
 	const float *in_bias, *out_bias;       /* [3 width], [width]; NULL = none */
@@ -84,8 +85,9 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 	struct mx_mixer *m = calloc(1, sizeof(*m));
 	if (!m)
 		return mx_mixer_fail(err, MX_E_NOMEM, "shortconv: out of memory");
+	const struct sizes z = sizes_of(layer, &p, init->device);
 	*m = (struct mx_mixer){
-		.base = {&shortconv_cuda_ops, layer->index},
+		.slots = recur_cuda_slots(&shortconv_cuda_ops, init, z.slot),
 		.device = init->device,
 		.in = {w[0], w[1], w[2]},
 		.w_out = w[3],
@@ -98,7 +100,7 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 	             .cap = ring_tokens(layer, &p),
 	             .weight = w[4],
 	             .bias = p.bias ? w[6] : NULL},
-		.sizes = sizes_of(layer, &p, init->device),
+		.sizes = z,
 		.max_rows = layer->max_rows,
 	};
 	*out = m;
@@ -145,47 +147,6 @@ static mx_status forward(struct mx_mixer *m, const struct mx_step *step, const v
 	return status != MX_OK ? status : ops->linear(m->device, a.out, width, step->n_rows, &out, 1);
 }
 
-/* ---- slots ---- */
-
-static unsigned char *slot_of(const struct mx_mixer *m, uint32_t slot)
-{
-	return m->args.slot_base + slot * m->args.slot_stride;
-}
-
-static mx_status copy(const struct mx_mixer *m, void *to, const void *from)
-{
-	return m->device->ops->copy(m->device, to, from, m->sizes.slot);
-}
-
-static mx_status fork_slots(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
-                            uint32_t to_slot)
-{
-	mx_status status = MX_OK;
-	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
-		status = copy(layers[i], slot_of(layers[i], to_slot), slot_of(layers[i], from_slot));
-	return status;
-}
-
-static mx_status save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                      uint32_t pos, void *const *out)
-{
-	mx_status status = MX_OK;
-	(void)pos;
-	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
-		status = copy(layers[i], out[i], slot_of(layers[i], slot));
-	return status;
-}
-
-static mx_status load(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,
-                      uint32_t pos, const void *const *in)
-{
-	mx_status status = MX_OK;
-	(void)pos;
-	for (uint32_t i = 0; i < n_layers && status == MX_OK; i++)
-		status = copy(layers[i], slot_of(layers[i], slot), in[i]);
-	return status;
-}
-
 static void describe(const struct mx_mixer *m, char *text, size_t cap)
 {
 	snprintf(text, cap, "shortconv: %u taps, on the GPU", m->args.taps);
@@ -207,9 +168,9 @@ static const struct mx_mixer_ops shortconv_cuda_ops = {
 	.forward = forward,
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
-	.fork = fork_slots,
-	.save = save,
-	.load = load,
+	.fork = recur_cuda_slots_fork,
+	.save = recur_cuda_slots_save,
+	.load = recur_cuda_slots_load,
 	.resume = mx_mixer_resume_nothing,
 	.describe = describe,
 };
