@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests long convolutions (mixers/hyena/longconv.h): every pair of an output and an input is in
- * exactly one tile or window, and every tile is computed between its last input and its first
- * output; outputs agree with lazy sums, eager sums and one large transform. Outputs are the same
- * bits for every cut of a sequence into steps and every batch, after drafts were taken back, after
- * save, load, fork and a restart, for every limit, page list and number of threads, and whether
- * tiles are spread or not.
+ * Tests long convolutions (mixers/hyena/longconv.h): outputs agree with lazy sums, eager sums and
+ * one large transform. They are the same bits for every cut of a sequence into steps and every
+ * batch, after drafts were taken back, after save, load, fork and a restart, for every limit, page
+ * list and number of threads, and whether tiles are spread or not. Which tiles there are, and when:
+ * test_longconv_due.
  *
  * MIXD_TEST_SEED=n repeats a run.
  */
@@ -52,66 +51,6 @@ static void assert_poison(const unsigned char *p, size_t n, const char *what)
 	for (size_t i = 0; i < n; i++)
 		if (p[i] != POISON)
 			fail_msg("wrote to %s", what);
-}
-
-/* ---- which tiles there are, and when ---- */
-
-#define PAIRS 1500 /* positions */
-
-struct cover {
-	unsigned char times[PAIRS][PAIRS]; /* [output][input] */
-	uint32_t level[PAIRS];             /* of the last tile that reached it; 0 = none */
-};
-
-/* The unit of block o at side n runs when f positions are final. */
-static void cover_unit(struct cover *cover, uint32_t n, uint32_t o, uint32_t f)
-{
-	uint32_t first = UINT32_MAX, end = 0;
-	assert_true(o >= 2 && f + LC_FREE <= o * n);
-	lc_extent(f, PAIRS, &first, &end);
-	assert_true((o + 1) * n <= end || end == PAIRS);
-	for (uint32_t d = 2; d <= lc_distance(o); d++) {
-		assert_true((o - d + 1) * n <= f);
-		lc_extent(f - 1, PAIRS, &first, &end);
-		assert_true((o - d) * n >= first);
-		for (uint32_t t = o * n; t < (o + 1) * n && t < PAIRS; t++)
-			for (uint32_t s = (o - d) * n; s < (o - d + 1) * n; s++)
-				cover->times[t][s]++;
-	}
-	for (uint32_t t = o * n; t < (o + 1) * n && t < PAIRS; t++) {
-		assert_int_equal(lc_first(o), cover->level[t] == 0);
-		assert_true(!cover->level[t] || cover->level[t] == 2 * n);
-		cover->level[t] = n;
-	}
-}
-
-static void test_units(void **state)
-{
-	static struct cover cover;
-	(void)state;
-	for (int i = 0; i < 4; i++) {
-		uint32_t groups = 1 + rng_below(&rng, 60), g = rng_below(&rng, groups);
-		uint32_t phase = rng_below(&rng, 40), to;
-		memset(&cover, 0, sizeof(cover));
-		for (uint32_t f = 1; f < PAIRS; f = to) { /* some positions become final together */
-			to = f + 1 + (i ? rng_below(&rng, LC_MAX_DRAFT) : 0);
-			to = to < PAIRS ? to : PAIRS;
-			for (uint32_t l = lc_levels(PAIRS); l-- > 0;) {
-				uint32_t log2_n = LC_LOG2_BLOCK + l, n = 1u << log2_n,
-						 due = lc_due(log2_n, 0, g, groups, phase);
-				assert_true(due >= 1 && due <= n - LC_FREE);
-				for (uint32_t o = lc_last_due(f, log2_n, due) + 1;
-				     o <= lc_last_due(to, log2_n, due); o++)
-					if (o >= 2 && o * n < PAIRS)
-						cover_unit(&cover, n, o, (o - 1) * n + due);
-			}
-		}
-		for (uint32_t t = 0; t < PAIRS; t++)
-			for (uint32_t s = 0; s < PAIRS; s++) {
-				bool window = s <= t && t / LC_BLOCK - s / LC_BLOCK <= 1;
-				assert_int_equal(cover.times[t][s] + window, s <= t);
-			}
-	}
 }
 
 /* ---- what is run ---- */
@@ -868,7 +807,6 @@ int main(void)
 	rng.state = seed;
 	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)seed);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_units),
 		cmocka_unit_test(test_limits_do_not_matter),
 		cmocka_unit_test(test_cases),
 	};

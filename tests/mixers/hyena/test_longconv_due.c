@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the schedules of the units of long convolutions, on CPUs (mixers/hyena/lc_units.c) and on
- * GPUs (mixers/hyena/cuda/due.h): they are due in order, in time, and spread so evenly that no step
- * does much more than its share.
+ * GPUs (mixers/hyena/cuda/due.h): every pair of an output and an input is in exactly one tile or
+ * window, and every tile is computed between its last input and its first output; units are due in
+ * order, in time, and spread so evenly that no step does much more than its share.
  *
  * MIXD_TEST_SEED=n repeats a run.
  */
@@ -14,6 +15,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "mixers/hyena/cuda/due.h"
@@ -21,6 +23,68 @@
 #include "tests/rng.h"
 
 static struct rng rng;
+
+/* ---- which tiles there are, and when ---- */
+
+#define PAIRS 1500 /* positions */
+
+struct cover {
+	unsigned char times[PAIRS][PAIRS]; /* [output][input] */
+	uint32_t level[PAIRS];             /* of the last tile that reached it; 0 = none */
+};
+
+/* The unit of block o at side n runs when f positions are final. */
+static void cover_unit(struct cover *cover, uint32_t n, uint32_t o, uint32_t f)
+{
+	uint32_t first = UINT32_MAX, end = 0;
+	assert_true(o >= 2 && f + LC_FREE <= o * n);
+	lc_extent(f, PAIRS, &first, &end);
+	assert_true((o + 1) * n <= end || end == PAIRS);
+	for (uint32_t d = 2; d <= lc_distance(o); d++) {
+		assert_true((o - d + 1) * n <= f);
+		lc_extent(f - 1, PAIRS, &first, &end);
+		assert_true((o - d) * n >= first);
+		for (uint32_t t = o * n; t < (o + 1) * n && t < PAIRS; t++)
+			for (uint32_t s = (o - d) * n; s < (o - d + 1) * n; s++)
+				cover->times[t][s]++;
+	}
+	for (uint32_t t = o * n; t < (o + 1) * n && t < PAIRS; t++) {
+		assert_int_equal(lc_first(o), cover->level[t] == 0);
+		assert_true(!cover->level[t] || cover->level[t] == 2 * n);
+		cover->level[t] = n;
+	}
+}
+
+static void test_units(void **state)
+{
+	static struct cover cover;
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		uint32_t groups = 1 + rng_below(&rng, 60), g = rng_below(&rng, groups);
+		uint32_t phase = rng_below(&rng, 40), to;
+		memset(&cover, 0, sizeof(cover));
+		for (uint32_t f = 1; f < PAIRS; f = to) { /* some positions become final together */
+			to = f + 1 + (i ? rng_below(&rng, LC_MAX_DRAFT) : 0);
+			to = to < PAIRS ? to : PAIRS;
+			for (uint32_t l = lc_levels(PAIRS); l-- > 0;) {
+				uint32_t log2_n = LC_LOG2_BLOCK + l, n = 1u << log2_n,
+						 due = lc_due(log2_n, 0, g, groups, phase);
+				assert_true(due >= 1 && due <= n - LC_FREE);
+				for (uint32_t o = lc_last_due(f, log2_n, due) + 1;
+				     o <= lc_last_due(to, log2_n, due); o++)
+					if (o >= 2 && o * n < PAIRS)
+						cover_unit(&cover, n, o, (o - 1) * n + due);
+			}
+		}
+		for (uint32_t t = 0; t < PAIRS; t++)
+			for (uint32_t s = 0; s < PAIRS; s++) {
+				bool window = s <= t && t / LC_BLOCK - s / LC_BLOCK <= 1;
+				assert_int_equal(cover.times[t][s] + window, s <= t);
+			}
+	}
+}
+
+/* ---- order, and how evenly ---- */
 
 /* Parts go in their order, and the last one at side 2 n is done before the first at side n that
  * reaches the same cells; all parts of both are done when they should. */
@@ -224,9 +288,10 @@ int main(void)
 	rng.state = text ? strtoull(text, NULL, 0) : (uint64_t)time(NULL) | 1;
 	print_message("MIXD_TEST_SEED=%llu\n", (unsigned long long)rng.state);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_parts),      cmocka_unit_test(test_spread),
-		cmocka_unit_test(test_worst),      cmocka_unit_test(test_gpu_order),
-		cmocka_unit_test(test_gpu_ranges), cmocka_unit_test(test_gpu_spread),
+		cmocka_unit_test(test_units),      cmocka_unit_test(test_parts),
+		cmocka_unit_test(test_spread),     cmocka_unit_test(test_worst),
+		cmocka_unit_test(test_gpu_order),  cmocka_unit_test(test_gpu_ranges),
+		cmocka_unit_test(test_gpu_spread),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
