@@ -312,6 +312,8 @@ static bool check_model(const char *name, uint32_t ranks)
 	config.kv_dtype = config.device && half ? MX_BF16 : MX_F32;
 	if (longest > 1 << 16) /* converters write 2^20 for some */
 		config.max_context = MAX_TOTAL;
+	if (config.device && matrices) /* room to expand them */
+		config.memory = 1ull << 30;
 	loaded_start(dir, &config, &l);
 	bool rounds = config.device && half;
 	/* fp8 is expanded on CPUs, and so are groups that are no multiple of 16; devices round no

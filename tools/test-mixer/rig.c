@@ -347,17 +347,33 @@ static void check_caps(struct rig *r)
 		rig_fail(r, "snapshots of %zu bytes, against its capabilities", r->state.snapshot_bytes);
 }
 
+/* Opens the device and asks the module whether it takes the layer. */
+static mx_status probe(struct rig *r, const struct mixer_case *c, const struct rig_options *o,
+                       struct mx_err *err)
+{
+	*r = (struct rig){.c = c, .o = *o, .rng = {o->seed}};
+	r->ops =
+		mx_registry_find(o->registry, o->mixer, o->device ? MX_DEVICE_CUDA : MX_DEVICE_CPU, err);
+	if (!r->ops)
+		rig_fail(r, "%s", err->text);
+	r->layer = layer_of(r);
+	open_device(r);
+	return r->ops->probe(&r->layer, r->device, err);
+}
+
+void rig_refuses(const struct mixer_case *c, const struct rig_options *o)
+{
+	struct mx_err err = {0};
+	struct rig r;
+	if (probe(&r, c, o, &err) != MX_E_UNSUPPORTED || !*err.text)
+		rig_fail(&r, "probe must refuse the layer as unsupported, with a message");
+	r.device->ops->destroy(r.device);
+}
+
 void rig_open(struct rig *r, const struct mixer_case *c, const struct rig_options *o)
 {
 	struct mx_err err = {0};
-	*r = (struct rig){.c = c, .o = *o, .rng = {o->seed}};
-	r->ops =
-		mx_registry_find(o->registry, o->mixer, o->device ? MX_DEVICE_CUDA : MX_DEVICE_CPU, &err);
-	if (!r->ops)
-		rig_fail(r, "%s", err.text);
-	r->layer = layer_of(r);
-	open_device(r);
-	if (r->ops->probe(&r->layer, r->device, &err) != MX_OK)
+	if (probe(r, c, o, &err) != MX_OK)
 		rig_fail(r, "probe: %s", err.text);
 	rig_check(r, "state", r->ops->state(&r->layer, r->device, &r->state));
 	open_weights(r);

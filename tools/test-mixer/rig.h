@@ -77,6 +77,10 @@ struct rig {
 };
 
 void rig_open(struct rig *r, const struct mixer_case *c, const struct rig_options *o);
+
+/* Ends the test unless the module refuses the case's layer as unsupported, with a message. */
+void rig_refuses(const struct mixer_case *c, const struct rig_options *o);
+
 void rig_close(struct rig *r); /* ends the test unless all pages and slots were given back */
 noreturn void rig_fail(const struct rig *r, const char *fmt, ...) MX_PRINTF(2, 3);
 /* Ends the test if a call of the mixer failed; waits until the device has done it. */
