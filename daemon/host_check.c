@@ -76,6 +76,19 @@ static void print_memory(FILE *out, const struct mx_config_model *m, uint32_t ma
 	        mib(mp->total));
 }
 
+/* Prints which matrices a rank has. */
+static void print_share(FILE *out, uint32_t rank, const struct mx_rank_share *s)
+{
+	fprintf(out, "    rank %-3u mixers %.1f MiB, feed-forwards %.1f MiB", rank, mib(s->mixers),
+	        mib(s->mlps));
+	if (s->experts)
+		fprintf(out, ", %u experts from %u on %.1f MiB", s->n_experts, s->first_expert,
+		        mib(s->experts));
+	fprintf(out, ", tokens %u to %u of the vocabulary %.1f MiB, copies %.1f MiB, %u thread%s\n",
+	        s->first_token, s->first_token + s->tokens - 1, mib(s->logits), mib(s->made),
+	        s->threads, s->threads > 1 ? "s" : "");
+}
+
 /* Prints what each of several ranks has. */
 static void print_ranks(FILE *out, const struct mx_memory_plan *mp)
 {
@@ -91,6 +104,8 @@ static void print_ranks(FILE *out, const struct mx_memory_plan *mp)
 		fprintf(out, ", %u snapshots of %zu bytes", mp->n_snapshots, mp->rank_snapshot_bytes);
 	fprintf(out, ", scratch %.1f MiB, %u thread%s\n", mib(mp->rank_scratch), mp->rank_threads,
 	        mp->rank_threads > 1 ? "s" : "");
+	for (uint32_t i = 0; i < mp->ranks; i++)
+		print_share(out, i, &mp->shares[i]);
 }
 
 static void print_plan(FILE *out, const struct mx_config_model *m, const struct mx_plan *plan,

@@ -143,6 +143,8 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
 		st = plan_memory(&m, &first, device, mixers, out, &draft, err);
 		if (st == MX_OK)
 			st = mx_load_plan_ranks(&m, config, out, err);
+		if (st == MX_OK)
+			st = mx_load_plan_shares(&m, mixers, config, out, err);
 		mx_model_free(&m);
 	}
 	device->ops->destroy(device);

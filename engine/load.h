@@ -3,6 +3,7 @@
 #ifndef MX_ENGINE_LOAD_H
 #define MX_ENGINE_LOAD_H
 
+#include "device/comm.h"
 #include "engine/engine.h"
 #include "mixers/registry.h"
 #include "model/plan.h"
@@ -62,6 +63,15 @@ struct mx_engine_config {
 	uint32_t snapshot_every; /* tokens between two snapshots of a sequence; 0 = only at ends */
 };
 
+/* What one of several ranks has of a model; sizes in bytes of matrices. */
+struct mx_rank_share {
+	unsigned threads;
+	size_t mixers, mlps, experts, logits; /* experts: with their router, and shared ones */
+	size_t made; /* copies of matrices, and converted vectors; those are counted above, too */
+	uint32_t first_expert, n_experts; /* of a mixture; n_experts 0 = there is none, or none here */
+	uint32_t first_token, tokens;     /* the logits' part of the vocabulary */
+};
+
 /* The use of memory, in bytes; computed from config.json and tensor shapes alone. */
 struct mx_memory_plan {
 	bool own_memory;        /* the device has its own memory, which holds all but `other` */
@@ -98,6 +108,9 @@ struct mx_memory_plan {
 	size_t rank_made;      /* those that are copies, and converted vectors */
 	size_t rank_page_bytes, rank_slot_bytes, rank_snapshot_bytes;
 	size_t rank_scratch;
+	/* [ranks] by mx_engine_plan only. Each multiplies with its own matrices; the embedding, and
+	 * what is not split, are mapped once. */
+	struct mx_rank_share shares[MX_MAX_RANKS];
 };
 
 /* Returns the bytes that this process may use: the host's memory, or its cgroup's limit if less. */

@@ -49,6 +49,10 @@ struct mx_engine_config mx_load_rank_config(const struct mx_engine_config *confi
  */
 mx_status mx_load_plan_ranks(const struct mx_model *m, const struct mx_engine_config *config,
                              struct mx_memory_plan *p, struct mx_err *err);
+/* Finds what each rank has, for a plan of m: p->shares. load_shares.c */
+mx_status mx_load_plan_shares(const struct mx_model *m, const struct mx_registry *mixers,
+                              const struct mx_engine_config *config, struct mx_memory_plan *p,
+                              struct mx_err *err);
 /* Opens the devices of the other ranks, resolves their parts of e's model, and makes all
  * communicators, e's too. The caller frees *out, on failure too. */
 mx_status mx_load_ranks_open(struct mx_model_engine *e, const struct mx_registry *mixers,

@@ -114,6 +114,13 @@ def test_check():
         page = int(re.search(r"^  pages .* tokens, (\d+) bytes each$", out, re.M)[1])
         each = re.search(r"^    \d+ pages of (\d+) bytes, scratch [\d.]+ MiB, 2 threads$", out, re.M)
         assert int(each[1]) * 2 == page, out
+        for rank, tokens, threads in (0, "0 to 127", "2 threads"), (1, "128 to 255", "1 thread"):
+            assert re.search(rf"^    rank {rank} +mixers [\d.]+ MiB, feed-forwards [\d.]+ MiB, tokens {tokens} of the "
+                             rf"vocabulary [\d.]+ MiB, copies [\d.]+ MiB, {threads}$", out, re.M), out
+        rc, out, err = check(with_tokenizer("qwen2_moe", folder), ", device: [cpu, cpu]")
+        assert rc == 0, err
+        experts = re.findall(r"^    rank \d .* (\d+) experts from (\d+) on [\d.]+ MiB, ", out, re.M)
+        assert len(experts) == 2 and experts[0][0] == experts[1][1], out
 
 
 def test_refused():

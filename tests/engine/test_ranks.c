@@ -294,6 +294,15 @@ static void test_plan(void **state)
 	assert_int_equal(q.pages, (size_t)q.n_pages * q.page_bytes);
 	assert_int_equal(q.weights_mapped + 2 * (128 * 128 + 128 * 256) * 4, p.weights_mapped);
 	assert_true(q.rank_weights < p.weights_mapped * 3 / 4);
+	const struct mx_rank_share *a = &q.shares[0], *b = &q.shares[1];
+	assert_int_equal(a->threads, 2);
+	assert_int_equal(b->threads, 1);
+	assert_int_equal(a->mixers + b->mixers, 2 * (2 * 128 * 128 + 2 * 32 * 128) * 4);
+	assert_int_equal(a->mlps + b->mlps, 2 * 3 * 128 * 256 * 4);
+	assert_int_equal(a->first_token + a->tokens, b->first_token);
+	assert_int_equal(b->first_token + b->tokens, VOCAB);
+	assert_int_equal(a->logits + b->logits, VOCAB * 128 * 4);
+	assert_int_equal(a->experts + a->n_experts, 0);
 	assert_true(q.total < p.total + (64 << 20));
 	loaded_close(&l);
 }
