@@ -471,8 +471,7 @@ mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_e
 	if (!config->vocab || config->vocab > INT32_MAX || !config->max_context ||
 	    !config->max_sequences || !config->step_tokens || !config->page_tokens ||
 	    (config->lookahead && config->state == MX_FAKE_SLOT) ||
-	    (config->overlaps && (config->resume_steps || config->max_draft)) ||
-	    config->max_draft > MX_MAX_DRAFT)
+	    (config->overlaps && config->resume_steps) || config->max_draft > MX_MAX_DRAFT)
 		return MX_E_INVALID;
 	struct fake *f = mx_calloc(1, sizeof *f);
 	if (!f)

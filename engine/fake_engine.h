@@ -38,7 +38,7 @@ struct mx_fake_config {
 	/* Most sampled tokens are those of so many places before, so that prompt lookup guesses them; 0
 	 * = none are. */
 	uint32_t echo;
-	uint32_t max_draft; /* as in struct mx_engine_info: with prompt lookup; not with overlaps */
+	uint32_t max_draft; /* as in struct mx_engine_info: with prompt lookup */
 };
 
 mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_engine **out);

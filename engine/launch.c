@@ -7,10 +7,14 @@
  * Decode steps, in which every sequence computes one token, differ only in their tables and their
  * number of rows. So they are recorded when the model is loaded, for some numbers of rows
  * (buckets), and replayed. A step replays the smallest recording that is large enough; its
- * remaining rows are padding, which belongs to spans of no tokens.
+ * remaining rows are padding, which belongs to spans of no tokens. Steps with drafts have
+ * recordings of their own, for some numbers of sequences and of rows: sequences may have different
+ * numbers of drafts there. So have the steps of a draft model's engine, where the logits of a
+ * sequence's last row are all that is needed.
  *
  * A recording ends with the logits. The draw is launched behind it: at once, or, if sequences are
- * constrained, when their masks are made, which the host does meanwhile.
+ * constrained, when their masks are made, which the host does meanwhile. What the results decide is
+ * committed when they are there.
  */
 #include <string.h>
 
@@ -39,37 +43,55 @@ static uint32_t next_rows(uint32_t rows)
 	return rows + by;
 }
 
+/* Returns the number of rows whose logits the recording makes. */
+static uint32_t drawn_rows(const struct mx_bucket *b)
+{
+	return b->gathers ? b->spans : b->rows;
+}
+
+/* Lists no row from the n-th on of those whose logits are made. */
+static void pad_gather(const struct mx_bucket *b, uint32_t n)
+{
+	for (; b->gathers && n < b->spans; n++)
+		b->host.gather[n] = 0;
+}
+
 /* Makes the calls of a decode step of the bucket's size. */
 static mx_status run_bucket(struct mx_model_engine *e, const struct mx_bucket *b)
 {
+	const struct mx_scratch *s = &e->scratch;
 	const struct mx_step step = {.spans = e->scratch.spans,
-	                             .n_spans = b->rows,
+	                             .n_spans = b->spans,
 	                             .n_rows = b->rows,
-	                             .longest = 1,
+	                             .longest = b->longest,
 	                             .pos = b->host.pos,
 	                             .scratch = e->scratch.mixer,
 	                             .tables = &b->tables,
 	                             .recording = true};
 	mx_status st = mx_forward(e, &step, b->device.ids);
-	return st == MX_OK ? mx_logits_make(e, e->scratch.x, b->rows) : st;
+	if (st == MX_OK && b->gathers)
+		st = e->device->ops->gather(e->device, s->x, b->device.gather, b->spans,
+		                            e->model.plan->width, s->y);
+	return st == MX_OK ? mx_logits_make(e, b->gathers ? s->y : s->x, drawn_rows(b)) : st;
 }
 
 /* Runs the calls once on padding, for the first-use work of kernels, then records them. */
 static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 {
 	struct mx_device *d = e->device;
-	mx_lay_out_padding(&b->host, 0, b->rows);
-	memset(e->scratch.spans, 0, b->rows * sizeof *e->scratch.spans);
+	mx_lay_out_padding(&b->host, 0, 0, b->rows, b->spans);
+	pad_gather(b, 0);
+	memset(e->scratch.spans, 0, b->spans * sizeof *e->scratch.spans);
 	mx_status st = upload(e, b->bytes);
 	if (st == MX_OK)
-		st = mx_logits_describe(e, b->rows);
+		st = mx_logits_describe(e, drawn_rows(b));
 	if (st == MX_OK)
 		st = run_bucket(e, b);
 	if (st == MX_OK)
-		st = d->ops->sample_draw(d, e->scratch.logits, e->limits.ld_logits, b->rows,
+		st = d->ops->sample_draw(d, e->scratch.logits, e->limits.ld_logits, drawn_rows(b),
 		                         e->model.plan->vocab);
 	if (st == MX_OK)
-		st = d->ops->sample_drawn(d, b->rows, e->scratch.tokens);
+		st = d->ops->sample_drawn(d, drawn_rows(b), e->scratch.tokens);
 	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: padding has no valid logits */
 		return st;
 	st = d->ops->record(d);
@@ -115,29 +137,72 @@ static mx_status warm_up(struct mx_model_engine *e)
 	return st == MX_OK ? e->device->ops->wait(e->device) : st;
 }
 
+/* Adds a recording of that size. */
+static mx_status add_bucket(struct mx_model_engine *e, uint32_t rows, uint32_t spans,
+                            uint32_t longest, struct mx_err *err)
+{
+	struct mx_bucket *b = &e->buckets[e->n_recorded++];
+	*b = (struct mx_bucket){.rows = rows,
+	                        .spans = spans,
+	                        .longest = longest,
+	                        .gathers = longest > 1 && e->limits.gathers};
+	uint32_t gathered = b->gathers ? spans : 0;
+	mx_tables_layout(rows, spans + 1, gathered, 0, e->tables, &b->host);
+	b->bytes = mx_tables_layout(rows, spans + 1, gathered, 0, e->scratch.block, &b->device);
+	b->tables = mx_device_tables_of(&b->device);
+	mx_status st = record(e, b);
+	return st == MX_OK
+	           ? MX_OK
+	           : mx_fail(err, st, "a step of %u rows of %u sequences cannot be recorded on %s: %s",
+	                     rows, spans, e->device->info.name, mx_status_str(st));
+}
+
+static mx_status record_plain(struct mx_model_engine *e, struct mx_err *err)
+{
+	uint32_t most = e->limits.recorded;
+	mx_status st = MX_OK;
+	for (uint32_t rows = 1; most && st == MX_OK; rows = next_rows(rows)) {
+		uint32_t n = rows < most ? rows : most;
+		st = add_bucket(e, n, n, 1, err);
+		if (n == most)
+			break;
+	}
+	return st;
+}
+
+/* Records steps of spans of several rows: those of a sequence of any number, those of others of
+ * about as many rows each. */
+static mx_status record_drafted(struct mx_model_engine *e, struct mx_err *err)
+{
+	const struct mx_step_limits *l = &e->limits;
+	uint32_t most = l->recorded, rows = l->gathers ? MX_MAX_DRAFTED_ROWS : l->logits;
+	rows = rows < MX_MAX_DRAFTED_ROWS ? rows : MX_MAX_DRAFTED_ROWS;
+	rows = rows < l->rows ? rows : l->rows;
+	mx_status st = MX_OK;
+	most = most < MX_MAX_DRAFTED_SPANS ? most : MX_MAX_DRAFTED_SPANS;
+	for (uint32_t spans = 1; most && st == MX_OK; spans *= 2) {
+		uint32_t n = spans < most ? spans : most;
+		for (uint32_t each = 2; each <= l->drafted && n * each <= rows && st == MX_OK; each++)
+			if (n == 1 || each <= 5 || each == 7 || each == 9 || each == l->drafted)
+				st = add_bucket(e, n * each, n, l->drafted, err);
+		if (n == most)
+			break;
+	}
+	return st;
+}
+
 mx_status mx_launch_prepare(struct mx_model_engine *e, struct mx_err *err)
 {
 	uint64_t begin = mx_now_ns();
-	uint32_t most = e->limits.recorded;
 	mx_status warm = e->device->info.async ? warm_up(e) : MX_OK;
 	if (warm != MX_OK)
 		return mx_fail(err, warm, "a step cannot be run on %s: %s", e->device->info.name,
 		               mx_status_str(warm));
-	for (uint32_t rows = 1; most && e->n_recorded < MX_MAX_BUCKETS; rows = next_rows(rows)) {
-		struct mx_bucket *b = &e->buckets[e->n_recorded++];
-		b->rows = rows < most ? rows : most;
-		mx_tables_layout(b->rows, b->rows, 0, 0, e->tables, &b->host);
-		b->bytes = mx_tables_layout(b->rows, b->rows, 0, 0, e->scratch.block, &b->device);
-		b->tables = mx_device_tables_of(&b->device);
-		mx_status st = record(e, b);
-		if (st != MX_OK)
-			return mx_fail(err, st, "a step of %u sequences cannot be recorded on %s: %s", b->rows,
-			               e->device->info.name, mx_status_str(st));
-		if (rows >= most)
-			break;
-	}
+	mx_status st = record_plain(e, err);
+	if (st == MX_OK)
+		st = record_drafted(e, err);
 	e->recording_ns = mx_now_ns() - begin;
-	return MX_OK;
+	return st;
 }
 
 void mx_launch_forget(struct mx_model_engine *e)
@@ -155,38 +220,67 @@ static bool masked(const struct mx_model_engine *e)
 	return mx_mask_workers_listed(e->masks) > 0;
 }
 
-/* Returns the recording for core.items. NULL if there is none that large, or if some item is not
- * one token to be sampled without log-probabilities. */
+/* Returns the smallest recording for core.items. NULL if there is none, or if some item is not to
+ * be sampled, or the device cannot sample the step by itself. */
 static const struct mx_bucket *find_bucket(const struct mx_model_engine *e)
 {
 	const struct mx_core *c = &e->core;
-	uint32_t i = 0;
-	while (i < e->n_recorded && e->buckets[i].rows < c->n_items)
-		i++;
-	if (i == e->n_recorded)
-		return NULL;
-	for (uint32_t k = 0; k < c->n_items; k++)
-		if (c->items[k].n != 1 || !c->items[k].sample || c->items[k].seq->params.logprobs >= 0)
+	const struct mx_bucket *best = NULL;
+	uint32_t rows = 0, longest = 1;
+	for (uint32_t k = 0; k < c->n_items; k++) {
+		const struct mx_step_item *item = &c->items[k];
+		uint32_t n = item->n + item->n_draft;
+		if (!item->sample || item->seq->params.logprobs >= 0 ||
+		    item->seq->params.prompt_logprobs >= 0 || (item->n != 1 && !e->limits.gathers))
 			return NULL;
-	return &e->buckets[i];
+		rows += n;
+		longest = n > longest ? n : longest;
+		if (item->tentative && longest < 2) /* a draft span, of one row */
+			longest = 2;
+	}
+	for (uint32_t i = 0; i < e->n_recorded; i++) {
+		const struct mx_bucket *b = &e->buckets[i];
+		if (b->rows >= rows && b->spans >= c->n_items && b->longest >= longest &&
+		    (longest > 1 || b->longest == 1) && (!best || b->rows < best->rows))
+			best = b;
+	}
+	return best;
+}
+
+/* A recorded step computes short spans, of whatever kind, as drafts: there are no prompts in it. */
+static void mark_drafts(struct mx_model_engine *e)
+{
+	for (uint32_t i = 0; i < e->core.n_items; i++)
+		if (e->scratch.spans[i].kind == MX_SPAN_PREFILL) {
+			e->scratch.spans[i].kind = MX_SPAN_DRAFT;
+			e->commit_waits = true;
+		}
 }
 
 /* Launches the step by replaying a recording. */
 static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 {
 	struct mx_device *d = e->device;
-	uint32_t longest, n = mx_lay_out_rows(e, &b->host, &longest);
+	uint32_t longest, n = e->core.n_items, n_rows = mx_lay_out_rows(e, &b->host, &longest);
+	mark_drafts(e);
 	uint32_t n_pages = mx_lay_out_spans(e, n, &b->host);
-	mx_lay_out_padding(&b->host, n, b->rows);
-	mx_status st = upload(e, b->bytes + n_pages * sizeof *b->host.pages);
+	mx_lay_out_padding(&b->host, n_rows, n, b->rows, b->spans);
 	mx_logits_collect(e);
+	if (b->gathers) {
+		mx_logits_list(e, b->host.gather);
+		pad_gather(b, n);
+	}
+	mx_status st = upload(e, b->bytes + n_pages * sizeof *b->host.pages);
 	e->drawing = true;
 	if (st == MX_OK && !masked(e))
 		st = mx_logits_describe(e, e->n_wants);
 	if (st == MX_OK)
 		st = d->ops->replay(d, b->recording);
-	e->step = (struct mx_step){
-		.n_spans = n, .n_rows = n, .longest = longest, .pos = b->host.pos, .tables = &b->tables};
+	e->step = (struct mx_step){.n_spans = n,
+	                           .n_rows = n_rows,
+	                           .longest = longest,
+	                           .pos = b->host.pos,
+	                           .tables = &b->tables};
 	return st;
 }
 
@@ -196,7 +290,7 @@ static mx_status launch_passes(struct mx_model_engine *e, struct mx_tables *devi
 	struct mx_tables host;
 	uint32_t n_rows = 0, longest, n = e->core.n_items;
 	for (uint32_t i = 0; i < n; i++)
-		n_rows += e->core.items[i].n;
+		n_rows += e->core.items[i].n + e->core.items[i].n_draft;
 	mx_tables_layout(n_rows, n, n_rows, 0, e->tables, &host);
 	size_t bytes = mx_tables_layout(n_rows, n, n_rows, 0, e->scratch.block, device);
 	mx_lay_out_rows(e, &host, &longest);
@@ -249,9 +343,11 @@ static mx_status resume(struct mx_model_engine *e)
 	return st == MX_OK ? e->device->ops->wait(e->device) : st;
 }
 
-/* Commits all tokens: there are no drafts. */
+/* Commits all tokens, unless the results say which ones stay. */
 static mx_status commit(struct mx_model_engine *e)
 {
+	if (e->commit_waits)
+		return MX_OK;
 	for (uint32_t i = 0; i < e->step.n_spans; i++)
 		e->scratch.kept[i] = (struct mx_kept){.n = e->step.spans[i].n};
 	return mx_forward_commit(e, &e->step, e->scratch.kept);
@@ -268,7 +364,11 @@ mx_status mx_launch_step(struct mx_model_engine *e)
 	mx_status st = resume(e);
 	if (st != MX_OK)
 		return st;
-	const struct mx_bucket *b = find_bucket(e);
+	e->commit_waits = false;
+	for (uint32_t i = 0; i < e->core.n_items; i++)
+		e->commit_waits |= e->core.items[i].n_draft || e->core.items[i].tentative;
+	e->waves = mx_logits_waves(e);
+	const struct mx_bucket *b = e->waves ? NULL : find_bucket(e);
 	st = b ? replay(e, b) : launch(e);
 	e->step.spans = e->scratch.spans;
 	e->step.scratch = e->scratch.mixer;

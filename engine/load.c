@@ -116,11 +116,16 @@ static mx_status plan_memory(const struct mx_model *m, const struct mx_engine_co
 	size_t beside = draft.total - draft.weights_mapped;
 	uint32_t context = config->max_context ? config->max_context : m->plan->max_context;
 	c.outside += beside;
+	if (draft.own_memory) {
+		c.memory = mx_memory_beside_draft(m, config, device, own, draft.device_total);
+		c.spare = !config->memory;
+	}
 	st = mx_memory_plan(m, &c, context, device, own, out, err);
 	if (st != MX_OK)
 		return st;
 	out->other -= beside;
-	out->draft = draft.total;
+	out->draft = draft.total + draft.device_total;
+	out->device_total += draft.device_total;
 	out->draft_mapped = draft.weights_mapped;
 	out->total += draft.weights_mapped;
 	return MX_OK;

@@ -11,9 +11,10 @@
 static mx_status check_speculation(const struct mx_model *m, const struct mx_engine_config *c,
                                    const struct mx_device *device, struct mx_err *err)
 {
-	if (c->speculation && device->info.async)
+	if (c->speculation == MX_SPECULATION_MTP && device->info.own_memory)
 		return mx_fail_at(err, MX_E_UNSUPPORTED, "speculation.source",
-		                  "drafts are not checked on %s yet, only on CPUs: say none",
+		                  "a head for multi-token prediction is computed on CPUs only, not on %s: "
+		                  "say ngram, draft or none",
 		                  device->info.name);
 	for (uint32_t g = 0; g < m->n_groups && (c->speculation || c->tentative); g++)
 		if (!(m->groups[g].ops->caps & MX_MIXER_DRAFT))
@@ -37,7 +38,7 @@ mx_status mx_load_resolve(const struct mx_plan *plan, const struct mx_checkpoint
 		.weight_bits = config->weight_bits,
 		.copy_weights = config->copy_weights && !device->info.own_memory,
 		.head = config->speculation == MX_SPECULATION_MTP,
-		.max_draft = config->speculation ? 1 + config->draft_tokens : config->tentative,
+		.max_draft = mx_step_drafted(config),
 	};
 	mx_status st = mx_model_resolve(plan, checkpoint, mixers, device, &limits, out, err);
 	if (st == MX_OK && (st = check_speculation(out, config, device, err)) != MX_OK)
@@ -107,7 +108,7 @@ mx_status mx_load_build(struct mx_model_engine *e, const struct mx_memory_plan *
                         struct mx_err *err)
 {
 	struct mx_load_vectors vectors;
-	mx_step_limits_of(e->model.plan, config, e->device->info.records, &e->limits);
+	mx_step_limits_of(e->model.plan, config, &e->device->info, &e->limits);
 	mx_status st = mx_load_memory(e, p, progress, &vectors, err);
 	if (st == MX_OK && e->comm && e->model.resumes) {
 		e->resumes = mx_calloc(p->n_slots, sizeof *e->resumes);

@@ -25,8 +25,9 @@ static void fill_options(const struct mx_plan *plan, const struct mx_checkpoint 
                          const struct mx_engine_config *config, enum mx_dtype act, uint32_t width,
                          struct mx_device_options *out)
 {
+	const struct mx_device_info cuda = {.own_memory = true, .records = true};
 	struct mx_step_limits l;
-	mx_step_limits_of(plan, config, true, &l); /* CUDA devices record */
+	mx_step_limits_of(plan, config, &cuda, &l);
 	*out = (struct mx_device_options){
 		.threads = config->threads,
 		.max_rows = config->step_tokens,

@@ -16,7 +16,9 @@
  * An item with drafts has a row to be sampled for each of its tokens. They are sampled in waves:
  * wave w has row w of each such item. A row is sampled only if all drafts up to it were kept, and
  * these are appended to the sequence before. So penalties, bans and constraints of a row see the
- * tokens in front of it, as in a step of its own.
+ * tokens in front of it, as in a step of its own. An asynchronous device samples all these rows at
+ * once, as if all drafts were kept, if neither penalties nor constraints make a draw depend on the
+ * tokens in front of it; what was drawn behind a draft that is not kept means nothing.
  */
 #include <math.h>
 #include <string.h>
@@ -48,15 +50,18 @@ static bool reports(const struct mx_step_item *item)
 	return item->seq->params.logprobs >= 0;
 }
 
-/* Lists the rows whose logits are needed, those to be sampled first, wave after wave, and returns
- * their number. */
+/* Lists the rows whose logits are needed, those to be sampled first, wave after wave or else item
+ * after item, and returns their number. */
 static uint32_t collect(const struct mx_step_item *items, const struct mx_span *spans, uint32_t n,
-                        struct want *out, uint32_t *out_n_sample)
+                        bool waves, struct want *out, uint32_t *out_n_sample)
 {
 	uint32_t count = 0, longest = 0;
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n && waves; i++)
 		longest = items[i].n_draft > longest ? items[i].n_draft : longest;
-	for (uint32_t wave = 0; wave <= longest; wave++)
+	for (uint32_t i = 0; i < n && !waves; i++)
+		for (uint32_t k = 0; items[i].sample && k <= items[i].n_draft; k++)
+			out[count++] = (struct want){spans[i].row + items[i].n - 1 + k, i};
+	for (uint32_t wave = 0; waves && wave <= longest; wave++)
 		for (uint32_t i = 0; i < n; i++)
 			if (items[i].sample && items[i].n_draft >= wave)
 				out[count++] = (struct want){spans[i].row + items[i].n - 1 + wave, i};
@@ -75,7 +80,9 @@ static uint32_t collect(const struct mx_step_item *items, const struct mx_span *
 void mx_logits_collect(struct mx_model_engine *e)
 {
 	struct want *wants = wants_of(e);
-	e->n_wants = collect(e->core.items, e->scratch.spans, e->core.n_items, wants, &e->n_sample);
+	bool waves = !e->device->info.async || e->waves;
+	e->n_wants =
+		collect(e->core.items, e->scratch.spans, e->core.n_items, waves, wants, &e->n_sample);
 	e->in_order = true;
 	for (uint32_t i = 0; i < e->n_wants; i++)
 		e->in_order &= wants[i].row == i;
@@ -196,12 +203,14 @@ static bool has_mask(const struct mx_seq *q)
 	return q->mask.allowed && q->mask.status == MX_OK && !q->mask.complete;
 }
 
-static void describe_row(const struct mx_seq *q, struct mx_sample_row *out)
+/* Describes the row `ahead` drafts behind the sequence's last token. */
+static void describe_row(const struct mx_seq *q, uint32_t ahead, struct mx_sample_row *out)
 {
-	bool masked = has_mask(q), early = q->n - q->n_prompt < q->params.min_tokens;
+	uint32_t position = q->n + ahead;
+	bool masked = has_mask(q), early = position - q->n_prompt < q->params.min_tokens;
 	*out = (struct mx_sample_row){
 		.sampling = &q->params.sampling,
-		.position = q->n,
+		.position = position,
 		.counts = q->counts.items,
 		.n_counts = q->counts.n,
 		.banned = q->params.stop,
@@ -236,6 +245,24 @@ static void take_behind(const struct mx_model_engine *e, const struct mx_step_it
 		return;
 	r->token = item->draft[wave - 1];
 	r->n_accepted = wave - 1;
+}
+
+/* Takes the token sampled for a row of the item, of a wave, if all drafts in front of it are kept,
+ * and keeps the draft behind the row if it is the same token. */
+static void take_row(const struct mx_model_engine *e, const struct mx_step_item *item,
+                     uint32_t wave, int32_t token, struct mx_step_result *r)
+{
+	if (r->n_accepted != wave)
+		return;
+	if (wave)
+		take_behind(e, item, wave, token, r);
+	else
+		take_token(e, item->seq, token, r);
+	if (r->n_accepted == wave && r->status == MX_OK && !r->ended &&
+	    mx_core_accepts(item, wave, r->token)) {
+		r->n_accepted++;
+		mx_core_append(item->seq, r->token);
+	}
 }
 
 /* True if row i of the batch, of a wave, is to be sampled: all drafts in front of it are kept. */
@@ -276,14 +303,17 @@ static mx_status draw_wave(struct mx_model_engine *e, struct batch *b, uint32_t 
 	mx_status st = MX_OK;
 	if (wave && mx_mask_workers_listed(e->masks)) {
 		struct wave_masks m = {e, b->wants + first, results, wave};
-		d->ops->parallel(d, end - first, make_mask, &m);
+		for (uint32_t i = 0; i < end - first && d->info.async; i++)
+			make_mask(&m, i, 0);
+		if (!d->info.async)
+			d->ops->parallel(d, end - first, make_mask, &m);
 	}
 	for (uint32_t i = first; i < end && st == MX_OK; i++) {
 		const struct mx_step_item *item = &items[b->wants[i].item];
 		s->samples[i] = (struct mx_sample_row){.sampling = &greedy}; /* for nothing */
 		if (!is_reached(e, b, i, wave, results))
 			continue;
-		describe_row(item->seq, &s->samples[i]);
+		describe_row(item->seq, 0, &s->samples[i]); /* the drafts in front are appended */
 		if (!reports(item))
 			continue;
 		st = d->ops->copy(d, s->logits + ld * (b->n + b->n_copied), s->logits + ld * i, bytes);
@@ -296,18 +326,8 @@ static mx_status draw_wave(struct mx_model_engine *e, struct batch *b, uint32_t 
 		return st;
 	for (uint32_t i = first; i < end; i++) {
 		const struct mx_step_item *item = &items[b->wants[i].item];
-		struct mx_step_result *r = &results[b->wants[i].item];
-		if (r->n_accepted != wave)
-			continue;
-		if (wave)
-			take_behind(e, item, wave, is_finite(e, b, i) ? s->tokens[i] : -1, r);
-		else
-			take_token(e, item->seq, s->tokens[i], r);
-		if (r->n_accepted == wave && r->status == MX_OK && !r->ended &&
-		    mx_core_accepts(item, wave, r->token)) {
-			r->n_accepted++;
-			mx_core_append(item->seq, r->token);
-		}
+		int32_t token = !wave || is_finite(e, b, i) ? s->tokens[i] : -1;
+		take_row(e, item, wave, token, &results[b->wants[i].item]);
 	}
 	return MX_OK;
 }
@@ -446,9 +466,24 @@ mx_status mx_logits_run(struct mx_model_engine *e, struct mx_step_result *result
 
 /* ---- sampling without waiting ---- */
 
+bool mx_logits_waves(const struct mx_model_engine *e)
+{
+	bool drafts = false, depend = false;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < e->core.n_items; i++) {
+		const struct mx_step_item *item = &e->core.items[i];
+		const struct mx_seq *q = item->seq;
+		n += item->sample ? 1 + item->n_draft : 0;
+		drafts |= item->n_draft > 0;
+		depend |= item->n_draft && (q->counting || q->params.constraint);
+		depend |= (item->sample && reports(item)) || q->params.prompt_logprobs >= 0;
+	}
+	return drafts && (depend || n > e->limits.logits);
+}
+
 bool mx_logits_simple(const struct mx_model_engine *e)
 {
-	if (!e->n_wants || e->n_wants != e->n_sample || e->n_wants > e->limits.logits)
+	if (e->waves || !e->n_wants || e->n_wants != e->n_sample || e->n_wants > e->limits.logits)
 		return false;
 	for (uint32_t i = 0; i < e->core.n_items; i++)
 		if (e->core.items[i].sample && reports(&e->core.items[i]))
@@ -463,7 +498,7 @@ mx_status mx_logits_describe(struct mx_model_engine *e, uint32_t n)
 	struct mx_device *d = e->device;
 	struct mx_sample_row *rows = e->scratch.samples;
 	for (uint32_t i = 0; i < e->n_wants; i++)
-		describe_row(e->core.items[wants[i].item].seq, &rows[i]);
+		describe_row(e->core.items[wants[i].item].seq, wave_of(e, &wants[i]), &rows[i]);
 	for (uint32_t i = e->n_wants; i < n; i++)
 		rows[i] = (struct mx_sample_row){.sampling = &greedy};
 	return d->ops->sample_prepare(d, rows, n);
@@ -487,8 +522,10 @@ mx_status mx_logits_take(struct mx_model_engine *e, struct mx_step_result *resul
 	mx_status st = d->ops->sample_drawn(d, e->n_wants, e->scratch.tokens);
 	if (st != MX_OK && st != MX_E_INTERNAL) /* as in draw */
 		return st;
-	for (uint32_t i = 0; i < e->n_wants; i++)
-		take_token(e, e->core.items[wants[i].item].seq, e->scratch.tokens[i],
-		           &results[wants[i].item]);
+	for (uint32_t i = 0; i < e->n_wants; i++) {
+		const struct want *w = &wants[i];
+		take_row(e, &e->core.items[w->item], wave_of(e, w), e->scratch.tokens[i],
+		         &results[w->item]);
+	}
 	return MX_OK;
 }

@@ -25,8 +25,17 @@
 /* Most rows of a recorded step. Larger steps are rare, and each recording takes memory and time. */
 #define RECORDED_ROWS 512
 
+/* The same with drafts on a device with memory of its own, which samples all their rows at once. */
+#define DRAFT_LOGITS_BYTES ((size_t)256 << 20)
+
+uint32_t mx_step_drafted(const struct mx_engine_config *config)
+{
+	uint32_t most = config->speculation ? config->draft_tokens : config->tentative;
+	return most ? 1 + most : 0;
+}
+
 void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config *config,
-                       bool records, struct mx_step_limits *out)
+                       const struct mx_device_info *info, struct mx_step_limits *out)
 {
 	*out = (struct mx_step_limits){.rows = config->step_tokens,
 	                               .context = config->max_context ? config->max_context
@@ -36,7 +45,15 @@ void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config
 	out->ld_logits = mx_round_up(plan->vocab, ALIGN / sizeof(float));
 	size_t fit = LOGITS_BYTES / (out->ld_logits * sizeof(float));
 	size_t rows = fit > LOGITS_ROWS ? fit : LOGITS_ROWS;
-	if (records && !config->unrecorded)
+	if (config->speculation && info->own_memory) {
+		size_t most = DRAFT_LOGITS_BYTES / (out->ld_logits * sizeof(float));
+		size_t all = (size_t)out->sequences * mx_step_drafted(config);
+		most = most < all ? most : all;
+		rows = most > rows ? most : rows;
+	}
+	out->drafted = mx_step_drafted(config);
+	out->gathers = !config->speculation;
+	if (info->records && !config->unrecorded)
 		out->recorded = out->sequences < RECORDED_ROWS ? out->sequences : RECORDED_ROWS;
 	if (rows < out->recorded)
 		rows = out->recorded;
@@ -50,7 +67,7 @@ size_t mx_step_tables_bytes(const struct mx_model *m, const struct mx_step_limit
 {
 	struct mx_tables t;
 	size_t pages = l->sequences * ((size_t)(l->context - 1) / m->page_tokens + 1);
-	return mx_tables_layout(l->rows, l->sequences, l->rows, pages, NULL, &t);
+	return mx_tables_layout(l->rows, (size_t)l->sequences + 1, l->rows, pages, NULL, &t);
 }
 
 /* Bytes of hidden states that the host reads at a time; at least a row. */
@@ -238,7 +255,7 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 	struct mx_step_limits limits;
 	struct mx_scratch scratch;
 	struct mx_scratch_bytes bytes;
-	mx_step_limits_of(m->plan, config, info->records, &limits);
+	mx_step_limits_of(m->plan, config, info, &limits);
 	mx_scratch_layout(m, &limits, info, NULL, NULL, &scratch, &bytes);
 	p->weights_private = mx_round_up(m->private_bytes, info->align);
 	p->instances = m->instance_bytes + m->create_bytes;
@@ -439,6 +456,13 @@ static size_t sequence_bytes(const struct mx_model *m, const struct mx_engine_co
 	return m->slot_bytes + ((context - 1) / m->page_tokens + 1) * m->page_bytes;
 }
 
+/* Returns the bytes of `memory` that do not depend on the number of slots, snapshots and pages. */
+static size_t fixed_bytes(const struct mx_memory_plan *p)
+{
+	return p->weights_device + p->weights_private + p->instances + p->scratch +
+	       (p->own_memory ? 0 : p->other);
+}
+
 size_t mx_memory_draft_share(const struct mx_model *m, const struct mx_engine_config *config,
                              const struct mx_device *device, size_t device_scratch,
                              const struct mx_model *draft,
@@ -448,12 +472,20 @@ size_t mx_memory_draft_share(const struct mx_model *m, const struct mx_engine_co
 	struct mx_memory_plan p = {0}, q = {0};
 	fixed_parts(m, config, device, device_scratch, &p);
 	fixed_parts(draft, draft_config, draft_device, draft_scratch, &q);
-	size_t own = q.weights_private + q.instances + q.scratch + q.other;
-	size_t both = p.weights_private + p.instances + p.scratch + p.other + own;
+	size_t own = fixed_bytes(&q), both = fixed_bytes(&p) + own;
 	size_t all = choose_budget(config, &p);
 	double states = (double)sequence_bytes(draft, draft_config);
 	double part = states / (states + (double)sequence_bytes(m, config));
 	return own + (all > both ? (size_t)((double)(all - both) * part) : 0);
+}
+
+size_t mx_memory_beside_draft(const struct mx_model *m, const struct mx_engine_config *config,
+                              const struct mx_device *device, size_t device_scratch, size_t draft)
+{
+	struct mx_memory_plan p = {0};
+	fixed_parts(m, config, device, device_scratch, &p);
+	size_t budget = choose_budget(config, &p);
+	return budget > draft ? budget - draft : 1;
 }
 
 mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config *config,
@@ -465,9 +497,7 @@ mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config
 	bool cache = has_cache(m, config);
 	bool shares = cache && m->page_bytes;
 	const struct room r = {m, shares, shares && config->kv_events, p.own_memory};
-	size_t fixed = p.weights_device + p.weights_private + p.instances + p.scratch;
-	fixed += p.own_memory ? 0 : p.other;
-	size_t budget = choose_budget(config, &p);
+	size_t fixed = fixed_bytes(&p), budget = choose_budget(config, &p);
 	size_t pages = (max_context - 1) / m->page_tokens + 1; /* of a sequence of max_context */
 	size_t sequence = pages_bytes(&r, pages), least = fixed + m->slot_bytes + sequence;
 	if (sequence == SIZE_MAX || budget < least)

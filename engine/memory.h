@@ -16,6 +16,8 @@ struct mx_step_limits {
 	uint32_t sequences; /* most spans */
 	uint32_t logits;    /* rows of the logits buffer, >= 2 */
 	uint32_t recorded;  /* most sequences of a recorded step; 0 = no step is recorded */
+	uint32_t drafted;   /* most tokens of a span with drafts or tentative tokens; 0 = has none */
+	bool gathers;       /* recorded spans of several tokens need the logits of the last one only */
 	uint32_t context;   /* longest sequence */
 	size_t ld_logits;   /* floats from one row of logits to the next */
 };
@@ -61,9 +63,14 @@ struct mx_scratch_bytes {
 	size_t device, host;
 };
 
-/* Computes the limits of a step from the configuration. */
+/* Returns the most tokens of a span that may be taken back, or that a draft model gets at once; 0 =
+ * there are no such spans. */
+uint32_t mx_step_drafted(const struct mx_engine_config *config);
+
+/* Computes the limits of a step from the configuration; of the device's `info` only own_memory and
+ * records count. */
 void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config *config,
-                       bool records, struct mx_step_limits *out);
+                       const struct mx_device_info *info, struct mx_step_limits *out);
 
 /* Returns the bytes of the block that holds a step's tables. */
 size_t mx_step_tables_bytes(const struct mx_model *m, const struct mx_step_limits *l);
@@ -89,6 +96,11 @@ size_t mx_memory_draft_share(const struct mx_model *m, const struct mx_engine_co
                              const struct mx_model *draft,
                              const struct mx_engine_config *draft_config,
                              const struct mx_device *draft_device, size_t draft_scratch);
+
+/* Returns the `memory` of a model on a device with memory of its own whose draft model takes
+ * `draft` bytes of it. */
+size_t mx_memory_beside_draft(const struct mx_model *m, const struct mx_engine_config *config,
+                              const struct mx_device *device, size_t device_scratch, size_t draft);
 
 /* Fills the plan. m was resolved for `device`; device_scratch = bytes that the device has allocated
  * for itself (mx_load_own_bytes), which info.memory does not count as free. */

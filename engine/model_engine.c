@@ -210,7 +210,7 @@ static mx_status complete(struct mx_model_engine *e, struct mx_step_result *resu
 	if (st == MX_OK && e->model.head.on)
 		st = mx_head_follow(e, e->scratch.tables.ids, results);
 	uint64_t settling = mx_now_ns();
-	if (st == MX_OK && !e->device->info.async)
+	if (st == MX_OK && (!e->device->info.async || e->commit_waits))
 		st = commit_spans(e, results);
 	times->forward += mx_now_ns() - settling;
 	times->resume = e->resume_ns;

@@ -20,15 +20,20 @@
 
 /* A recorded decode step. */
 struct mx_bucket {
-	uint32_t rows; /* most sequences of a step that replays it */
+	uint32_t rows, spans; /* most rows and sequences of a step that replays it */
+	uint32_t longest;     /* most tokens of a sequence; 1 = there are no drafts */
+	bool gathers;         /* it makes the logits of `spans` listed rows, else of all rows */
 	struct mx_recording *recording;
 	struct mx_tables host, device;  /* the step's tables, as the host writes and the device reads */
 	struct mx_device_tables tables; /* the same as `device`, for the mixers */
 	size_t bytes;                   /* of the tables without pages */
 };
 
-/* Rows of the buckets: 1, 2, 4, 8, 12, 16, 24 .. 64, 80 .. 128, 160 .. 256, 320 .. 512. */
-#define MX_MAX_BUCKETS 24
+/* Rows of the buckets: 1, 2, 4, 8, 12, 16, 24 .. 64, 80 .. 128, 160 .. 256, 320 .. 512. Behind
+ * them, with drafts: 1, 2, 4, 8 .. 256 sequences of 2, 3, 4, 5, 7 and 9 rows each. */
+#define MX_MAX_BUCKETS       (24 + 8 + 9 * 6)
+#define MX_MAX_DRAFTED_SPANS 256
+#define MX_MAX_DRAFTED_ROWS  512
 
 /* Most forward passes that are repeated to find out why a result is not finite. */
 #define MX_MAX_DIAGNOSES 16
@@ -70,7 +75,7 @@ struct mx_model_engine {
 	unsigned char *pages;     /* [n_pages, page_bytes] likewise */
 	unsigned char *snapshots; /* [n_snapshots, snapshot_bytes] likewise; a saved slot and a page */
 
-	struct mx_bucket buckets[MX_MAX_BUCKETS]; /* in ascending order */
+	struct mx_bucket buckets[MX_MAX_BUCKETS]; /* those without drafts first, in ascending order */
 	uint32_t n_recorded;                      /* number of buckets */
 	uint64_t recording_ns;                    /* time that warming up and recording took */
 
@@ -80,6 +85,8 @@ struct mx_model_engine {
 	uint32_t n_wants;                    /* rows whose logits are needed: wants in scratch */
 	uint32_t n_sample;                   /* the first n_sample of these rows are sampled */
 	bool in_order;                       /* wants[i] is row i of the step, for all i */
+	bool waves;                          /* a draw may depend on the draws in front of it */
+	bool commit_waits;                   /* asynchronous: the results say what is committed */
 	const void *hidden;                  /* [n_wants, width] their normed hidden states */
 	struct mx_mask_workers *masks;       /* of its constrained sequences */
 	bool drawing;                        /* the device samples all n_wants rows by itself */
@@ -185,6 +192,9 @@ void mx_resume_observe(struct mx_model_engine *e, uint64_t ns);
 
 /* ---- logits.c, in the order of the calls; items are core.items, spans are scratch.spans ---- */
 
+/* True if the step of core.items has drafts whose draws depend on those in front of them, or that
+ * the device cannot draw by itself: they are drawn in waves (logits.c). */
+bool mx_logits_waves(const struct mx_model_engine *e);
 /* Finds the rows whose logits are needed: fills scratch.wants, n_wants, n_sample and in_order. */
 void mx_logits_collect(struct mx_model_engine *e);
 /* Writes the numbers of these rows to rows[n_wants]. */

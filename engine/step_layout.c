@@ -85,13 +85,15 @@ uint32_t mx_lay_out_spans(const struct mx_model_engine *e, uint32_t n_spans,
 	return at;
 }
 
-void mx_lay_out_padding(const struct mx_tables *to, uint32_t from, uint32_t rows)
+void mx_lay_out_padding(const struct mx_tables *to, uint32_t n_rows, uint32_t n_spans,
+                        uint32_t rows, uint32_t spans)
 {
-	for (uint32_t i = from; i < rows; i++) {
-		to->ids[i] = 0;
-		to->pos[i] = 0;
-		to->row_span[i] = i;
+	for (uint32_t i = n_spans; i <= spans; i++)
 		to->spans[i] = (struct mx_device_span){
 			.row = i, .max_len = 1, .kind = MX_SPAN_DECODE, .parent_begin = UINT32_MAX};
+	for (uint32_t i = n_rows; i < rows; i++) { /* n_rows >= n_spans */
+		to->ids[i] = 0;
+		to->pos[i] = 0;
+		to->row_span[i] = i < spans ? i : spans;
 	}
 }

@@ -26,8 +26,10 @@ uint32_t mx_lay_out_resumed(struct mx_model_engine *e);
 uint32_t mx_lay_out_spans(const struct mx_model_engine *e, uint32_t n_spans,
                           const struct mx_tables *to);
 
-/* Fills rows and spans [from, rows) of a recorded step with padding: spans of no tokens. */
-void mx_lay_out_padding(const struct mx_tables *to, uint32_t from, uint32_t rows);
+/* Fills what a recorded step of `rows` rows and `spans` spans has beyond n_rows and n_spans with
+ * padding: spans of no tokens, one more than recorded, to which the rows belong. */
+void mx_lay_out_padding(const struct mx_tables *to, uint32_t n_rows, uint32_t n_spans,
+                        uint32_t rows, uint32_t spans);
 
 /* Returns the tables that mixers see; t is in the device's memory. */
 struct mx_device_tables mx_device_tables_of(const struct mx_tables *t);

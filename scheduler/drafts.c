@@ -4,8 +4,11 @@
  * many there are. Engine thread only.
  *
  * Drafts take only rows that are left over, take pages from nobody, and end where the engine wants
- * to save a state, which it could not do behind that place.
+ * to save a state, which it could not do behind that place. They are proposed when the tokens in
+ * front of them are known: on an asynchronous device last of all, between two steps.
  */
+#include <string.h>
+
 #include "base/clock.h"
 #include "scheduler/internal.h"
 
@@ -37,7 +40,10 @@ void mx_sched_add_drafts(struct mx_sched *s, struct mx_sched_plan *p)
 	for (uint32_t i = 0; i < p->n_decode; i++) {
 		uint32_t n = p->items[i].n_draft;
 		if (n && s->ops->reserve(s->engine, p->items[i].seq, p->requests[i]->n_tokens + n) != MX_OK)
-			p->items[i].n_draft = 0;
+			n = p->items[i].n_draft = 0;
+		if (n)
+			memcpy(p->drafts[i], p->items[i].draft, n * sizeof **p->drafts);
+		p->items[i].draft = p->drafts[i];
 		p->n_draft += p->items[i].n_draft;
 	}
 }

@@ -32,6 +32,8 @@ struct mx_sched_plan {
 	struct mx_req **requests;       /* [max_sequences] */
 	struct mx_step_result *results; /* [max_sequences] */
 	uint64_t *costs; /* [max_sequences] what each item added to its share's service */
+	int32_t (*drafts)[MX_MAX_DRAFT]; /* [max_sequences] of the items: the engine forgets them when
+	                                  * the next step is planned, before they are delivered */
 	uint32_t n;
 	uint32_t n_decode, n_prompt; /* tokens of either kind; decode items come first */
 	uint32_t n_draft;            /* draft tokens of the decode items */
@@ -136,15 +138,15 @@ uint32_t mx_sched_growing_streams(const struct mx_sched *s);
  * those that can never get their memory. If a step runs, no request loses memory: if memory is
  * short, p stays empty and is planned again after the step. */
 void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p);
-/* Updates p after the step before it: removes requests that have ended, and admits requests that
- * have arrived meanwhile, as far as there is room. O(items). */
+/* Updates p after the step before it: removes requests that have ended, or whose drafts were kept
+ * and that find no page now, admits requests that have arrived meanwhile, as far as there is room,
+ * and adds drafts. O(items). */
 void mx_sched_plan_revise(struct mx_sched *s, struct mx_sched_plan *p);
 
 /* drafts.c */
 
 /* Adds drafts to the decode items of p, in the rows that are left over. Preempts nobody: a sequence
- * whose drafts find no pages gets none. Must be called last, and not for an engine that overlaps.
- */
+ * whose drafts find no pages gets none. Must be called last, and while no step runs. */
 void mx_sched_add_drafts(struct mx_sched *s, struct mx_sched_plan *p);
 /* Counts how the drafts of p fared, whose step took `ns`. */
 void mx_sched_count_drafts(struct mx_sched *s, const struct mx_sched_plan *p, uint64_t ns);

@@ -69,7 +69,9 @@ static bool turn_over(struct mx_sched *s, struct mx_sched_plan *next)
 	mx_sched_deliver(s, p, end);
 	if (!s->flight)
 		s->ops->save_snapshots(s->engine);
-	mx_sched_count_step(s, p, &times, p->planning_ns + mx_now_ns() - end - (begun - beginning));
+	uint64_t delivering =
+		mx_now_ns() - end - (begun - beginning) - (next->n ? next->proposing_ns : 0);
+	mx_sched_count_step(s, p, &times, p->planning_ns + delivering);
 	return well;
 }
 

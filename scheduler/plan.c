@@ -278,7 +278,7 @@ void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p)
 		if (wants_chunk(s->running[i]))
 			s->prompts[c.n_prompts++] = s->running[i];
 	add_prompts(s, p, c);
-	if (!s->info.overlaps)
+	if (!s->flight)
 		mx_sched_add_drafts(s, p);
 	p->planning_ns = mx_now_ns() - begin - p->proposing_ns;
 }
@@ -289,7 +289,14 @@ void mx_sched_plan_step(struct mx_sched *s, struct mx_sched_plan *p)
  * microseconds and about a nanosecond for each token. */
 #define LATE_TOKENS 4096
 
-static void drop_ended(struct mx_sched_plan *p)
+/* True if r has pages for its next token. It was planned to have one token more, and may have got
+ * drafts too. */
+static bool has_room(struct mx_sched *s, const struct mx_req *r)
+{
+	return !s->draft_policy.most || s->ops->reserve(s->engine, r->seq, r->n_tokens) == MX_OK;
+}
+
+static void drop_ended(struct mx_sched *s, struct mx_sched_plan *p)
 {
 	uint32_t n = 0, n_decode = 0;
 	for (uint32_t i = 0; i < p->n; i++) {
@@ -300,6 +307,8 @@ static void drop_ended(struct mx_sched_plan *p)
 			}
 			continue;
 		}
+		if (i < p->n_decode && !has_room(s, p->requests[i]))
+			continue;
 		n_decode += i < p->n_decode;
 		p->items[n] = p->items[i];
 		p->requests[n++] = p->requests[i];
@@ -310,9 +319,10 @@ static void drop_ended(struct mx_sched_plan *p)
 
 void mx_sched_plan_revise(struct mx_sched *s, struct mx_sched_plan *p)
 {
-	drop_ended(p);
-	if (!p->n || !may_admit(s))
-		return;
-	update_shares(s);
-	add_prompts(s, p, (struct candidates){.longest = LATE_TOKENS});
+	drop_ended(s, p);
+	if (p->n && may_admit(s)) {
+		update_shares(s);
+		add_prompts(s, p, (struct candidates){.longest = LATE_TOKENS});
+	}
+	mx_sched_add_drafts(s, p);
 }

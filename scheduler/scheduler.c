@@ -43,6 +43,7 @@ static void free_sched(struct mx_sched *s)
 		free(s->plans[i].requests);
 		free(s->plans[i].results);
 		free(s->plans[i].costs);
+		free(s->plans[i].drafts);
 	}
 	free(s);
 }
@@ -70,7 +71,8 @@ static mx_status allocate(struct mx_sched *s)
 		p->requests = mx_calloc(n, sizeof *p->requests);
 		p->results = mx_calloc(n, sizeof *p->results);
 		p->costs = mx_calloc(n, sizeof *p->costs);
-		if (!p->items || !p->requests || !p->results || !p->costs)
+		p->drafts = mx_calloc(n, sizeof *p->drafts);
+		if (!p->items || !p->requests || !p->results || !p->costs || !p->drafts)
 			return MX_E_NOMEM;
 	}
 	for (uint32_t i = 0; i < s->cap; i++)

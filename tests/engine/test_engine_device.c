@@ -2,8 +2,8 @@
 /*
  * Tests the engine on a device that has its own memory and runs asynchronously, against the CPU:
  * the text is the same from recorded and from other steps, alone and in a batch, in chunks, from
- * the prefix cache and after preemption. What the device cannot do is refused, and the message
- * names it.
+ * the prefix cache and after preemption, and with drafts. What the device cannot do is refused, and
+ * the message names it.
  *
  * MIXD_TEST_DEVICE names the device ("cuda:0"). Without it the device is that of tests/fake, which
  * computes as CPUs do, and everything must be equal bit for bit.
@@ -277,6 +277,100 @@ static void test_bf16(void **state)
 	check_model(BF16, 0.1);
 }
 
+/* ---- drafts ---- */
+
+/* Makes a batch of requests that the device draws by itself, or, with `told`, of some that it does
+ * not. */
+static void make_batch(struct job *jobs, bool told)
+{
+	static int32_t prompts[COMPANY][CONTEXT];
+	static struct set_constraint sets;
+	sets = set_constraint(VOCAB, 3);
+	for (uint32_t i = 0; i < COMPANY; i++) {
+		uint32_t n = 1 + i * 9;
+		make_tokens(prompts[i], n, VOCAB, 200 + i);
+		jobs[i] = make_quiet(prompts[i], n, n + 20 + i * 5);
+		jobs[i].start = i % 5;
+		jobs[i].sampling.seed = i;
+		jobs[i].sampling.temperature = i % 3 ? 0.7f : 0;
+		jobs[i].sampling.frequency_penalty = told && i % 4 == 2 ? 0.5f : 0;
+		jobs[i].logprobs = told && i % 6 == 5 ? 2 : -1;
+		jobs[i].prompt_logprobs = told && i % 7 == 6 ? 1 : -1;
+		jobs[i].constraint = told && i % 4 == 1 ? &sets : NULL;
+		jobs[i].preempt = i % 4 == 3 && jobs[i].prompt_logprobs < 0 ? 11 : 0;
+	}
+}
+
+/* Runs n jobs with drafts that are mostly right, of the test or of the source, and expects what
+ * they gave without. Returns the number of drafts that were kept. */
+static uint32_t check_drafted(struct mx_engine *e, struct job *jobs, uint32_t n,
+                              const struct outcome *expect, bool proposed)
+{
+	struct outcome got[COMPANY];
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		jobs[i].guess = proposed ? NULL : expect[i].tokens;
+		jobs[i].propose = proposed;
+	}
+	run_jobs(e, jobs, n, 64, got);
+	for (uint32_t i = 0; i < n; i++) {
+		assert_same(&got[i], &expect[i]);
+		kept += got[i].accepted;
+		outcome_free(&got[i]);
+	}
+	return kept;
+}
+
+static void check_drafts(int dir, bool unrecorded)
+{
+	struct mx_engine_config c = loaded_config();
+	struct loaded plain, drafting, draft;
+	struct job jobs[COMPANY];
+	struct outcome expect[COMPANY];
+	uint32_t kept = 0, right = 0;
+	c.device = fake ? "cuda:0" : getenv("MIXD_TEST_DEVICE");
+	c.max_sequences = 20;
+	c.unrecorded = unrecorded;
+	loaded_start(dirs[dir], &c, &plain);
+	loaded_open(dirs[dir], &draft); /* it foresees what is drawn without masks and penalties */
+	c.speculation = MX_SPECULATION_DRAFT;
+	c.draft_tokens = unrecorded ? 3 : MX_MAX_DRAFT;
+	c.draft_plan = draft.plan;
+	c.draft_checkpoint = draft.checkpoint;
+	loaded_start(dirs[dir], &c, &drafting);
+	for (int told = 0; told < 2; told++) {
+		make_batch(jobs, told);
+		for (uint32_t i = 0; i < COMPANY; i++)
+			run_jobs(plain.engine, &jobs[i], 1, 512, &expect[i]);
+		for (uint32_t n = told ? COMPANY : 1; n <= COMPANY; n += 6) {
+			kept += check_drafted(drafting.engine, jobs, n, expect, false);
+			right += check_drafted(drafting.engine, jobs, n, expect, true);
+		}
+		for (uint32_t i = 0; i < COMPANY; i++)
+			outcome_free(&expect[i]);
+	}
+	print_message("  %u drafts kept, %u of a draft model\n", kept, right);
+	assert_true(kept > 500 && right > 500);
+	loaded_close(&plain);
+	loaded_close(&drafting);
+	loaded_close(&draft);
+}
+
+static void test_drafts(void **state)
+{
+	(void)state;
+	check_drafts(F32, false);
+	check_drafts(SCALES, true);
+}
+
+static void test_drafts_of_bf16(void **state)
+{
+	(void)state;
+	if (fake)
+		skip();
+	check_drafts(BF16, false);
+}
+
 /* ---- refusals ---- */
 
 static void expect_refused(const char *config, const char *what)
@@ -347,6 +441,8 @@ int main(void)
 		cmocka_unit_test(test_multipliers),
 		cmocka_unit_test(test_experts),
 		cmocka_unit_test(test_bf16),
+		cmocka_unit_test(test_drafts),
+		cmocka_unit_test(test_drafts_of_bf16),
 		cmocka_unit_test(test_what_only_cpus_do_is_named),
 	};
 	fake = !getenv("MIXD_TEST_DEVICE");

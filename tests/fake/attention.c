@@ -115,6 +115,8 @@ static void run(void *arg, size_t task, unsigned worker)
 		for (uint32_t k = 0; k < s->n; k++)
 			if (c->tables.row_span[s->row + k] != i || c->tables.pos[s->row + k] != s->pos + k)
 				abort();
+		if (s->n > c->step.longest)
+			abort();
 		if (!s->n)
 			continue;
 		spans[step.n_spans++] = (struct mx_span){.row = s->row,
@@ -156,7 +158,7 @@ static const struct mx_mixer_ops ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "attention",
 	.summary = "attention on a device that is none",
-	.caps = MX_MIXER_CUDA | MX_MIXER_SHARE_PAGES,
+	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES,
 	.probe = probe,
 	.weights = weights,
 	.state = state,

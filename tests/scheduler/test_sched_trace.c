@@ -587,6 +587,17 @@ static void state_in_both_drafted(void **state)
 	run_trace();
 }
 
+static void state_in_both_drafted_ahead(void **state)
+{
+	(void)state;
+	config = in_pages;
+	config.state = MX_FAKE_HYBRID;
+	config.echo = 9;
+	config.max_draft = 4;
+	config.overlaps = true;
+	run_trace();
+}
+
 /* The same two on an asynchronous device. */
 static void state_in_pages_ahead(void **state)
 {
@@ -656,12 +667,19 @@ static void tenants_in_both_ahead(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(state_in_pages),      cmocka_unit_test(state_in_a_slot),
-		cmocka_unit_test(state_in_both),       cmocka_unit_test(state_in_pages_ahead),
-		cmocka_unit_test(state_in_both_ahead), cmocka_unit_test(state_in_both_drafted),
-		cmocka_unit_test(look_ahead_in_pages), cmocka_unit_test(state_in_both_deferred),
-		cmocka_unit_test(look_ahead_in_both),  cmocka_unit_test(look_ahead_in_both_ahead),
-		cmocka_unit_test(tenants_in_pages),    cmocka_unit_test(tenants_in_both_ahead),
+		cmocka_unit_test(state_in_pages),
+		cmocka_unit_test(state_in_a_slot),
+		cmocka_unit_test(state_in_both),
+		cmocka_unit_test(state_in_pages_ahead),
+		cmocka_unit_test(state_in_both_ahead),
+		cmocka_unit_test(state_in_both_drafted),
+		cmocka_unit_test(state_in_both_drafted_ahead),
+		cmocka_unit_test(look_ahead_in_pages),
+		cmocka_unit_test(state_in_both_deferred),
+		cmocka_unit_test(look_ahead_in_both),
+		cmocka_unit_test(look_ahead_in_both_ahead),
+		cmocka_unit_test(tenants_in_pages),
+		cmocka_unit_test(tenants_in_both_ahead),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -304,8 +304,8 @@ static mx_status attn_prepare(struct mx_mixer *const *layers, uint32_t n_layers,
 
 /* ---- a step ---- */
 
-/* The spans of a step by length. Short spans have at most `most` tokens. Only decode steps are
- * recorded, so all spans of a recorded step are short. */
+/* The spans of a step by length. Short spans have at most `most` tokens. A recorded step may have
+ * spans of any length up to its `longest`. */
 struct mixture {
 	uint32_t longest_short; /* tokens of the longest short span; 0 = there is none */
 	uint32_t long_rows;     /* tokens of all long spans */
@@ -315,7 +315,8 @@ static struct mixture sort_spans(const struct mx_step *step, uint32_t most)
 {
 	struct mixture mix = {0};
 	if (step->recording)
-		return (struct mixture){.longest_short = step->longest};
+		return step->longest <= most ? (struct mixture){.longest_short = step->longest}
+		                             : (struct mixture){most, step->n_rows};
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		uint32_t n = step->spans[i].n;
 		if (n > most)

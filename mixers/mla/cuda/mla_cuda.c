@@ -382,8 +382,10 @@ static cudaError_t attend(const struct mx_mixer *m, const struct mx_step *step, 
 	cudaError_t e = cudaSuccess;
 	if (m->plain)
 		return mla_plain(&m->launch, a);
-	if (step->recording) /* decode steps only */
-		longest_short = step->longest;
+	if (step->recording) { /* spans of any length up to `longest` */
+		longest_short = step->longest < most ? step->longest : most;
+		longest = step->longest > most ? step->longest : 0;
+	}
 	for (uint32_t i = 0; !step->recording && i < step->n_spans; i++) {
 		uint32_t *of = step->spans[i].n > most ? &longest : &longest_short;
 		*of = step->spans[i].n > *of ? step->spans[i].n : *of;

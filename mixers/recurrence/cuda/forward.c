@@ -197,11 +197,20 @@ struct mixture {
 	bool ones, longs, others;
 };
 
+/* True of a recorded step whose spans may have drafts: one kernel computes them all then, those of
+ * one token too. */
+static bool is_drafted(const struct mx_step *step, bool drafts)
+{
+	return step->recording && drafts && step->longest > 1;
+}
+
 static struct mixture sort_spans(const struct mx_step *step, bool drafts)
 {
 	struct mixture mix = {0};
+	if (is_drafted(step, drafts))
+		return (struct mixture){.others = true};
 	if (step->recording)
-		return (struct mixture){.ones = true, .others = drafts && step->longest > 1};
+		return (struct mixture){.ones = true};
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		const struct mx_span *s = &step->spans[i];
 		const bool is_long = s->n >= RECUR_LONG && s->kind != MX_SPAN_DRAFT;
@@ -275,7 +284,7 @@ static struct recur_core core_of(const struct run *r)
 		.fixed_b = d->beta_scale,
 		.skip = m->w.skip,
 		.y = at(r, s->y),
-		.all = act != MX_BF16,
+		.all = act != MX_BF16 || is_drafted(r->step, c->max_draft > 0),
 		.records = at(r, s->records),
 		.n_records =
 			r->step->n_rows / MX_RECUR_CHUNK + r->step->n_spans * m->sizes.extra_chunks + 1,

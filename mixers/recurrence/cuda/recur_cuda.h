@@ -117,7 +117,7 @@ struct recur_core {
 	const float *skip;     /* [heads] or NULL */
 	float *y;              /* [n_rows, heads * v_dim] */
 	/* bf16: spans of one token are left to recur_cuda_step, long ones that stay to
-	 * recur_cuda_prompt. f32: recur_cuda_chunks computes all. */
+	 * recur_cuda_prompt. f32, and recorded drafts: recur_cuda_chunks computes all. */
 	bool all;
 	void *records;         /* of recur_cuda_prompt: n_records * heads of recur_cuda_record_bytes */
 	uint32_t n_records;    /* n_rows / 16 + n_spans * extra_chunks + 1 */
