@@ -4,12 +4,13 @@
  * proposing them costs, and what they gain at an imposed acceptance (imposed.h).
  *
  *   spec [-b SEQUENCES] [-k MOST_DRAFTS] [-n TOKENS] [-p PROMPT] [-t THREADS] [-r ROUNDS]
- *        [-d DRAFT_DIR | -m] [-a PERCENT] [-s] DIR
+ *        [-d DRAFT_DIR | -m | -e] [-a PERCENT] [-s] [-D DEVICE [-f]] DIR
  *
  * The sequences' answers are computed once without drafts. Then they are computed again with drafts
  * that are right with a given probability each: of a source that costs nothing, or with -d of a
  * draft model that runs at its full cost, with -m of the model's head for multi-token prediction
  * likewise, whose part of a step without drafts counts as the model's. -a: at one acceptance only.
+ * -D: on another device than the CPU, deterministic unless -f.
  *
  * Without -s the lengths are fixed. For each it prints the times of a step and of proposing beside
  * a step without drafts, and for each acceptance the gain in tokens a second, and in brackets what
@@ -18,7 +19,9 @@
  * With -s the scheduler chooses the lengths. For each acceptance it prints tokens a second without
  * and with speculation, medians of ROUNDS, and the mean length; the first round warms up. A round
  * runs without, with, and without again. The gain is over the mean of the two; `again` is what the
- * second was of the first: gains say no more than that is far from 1.
+ * second was of the first: gains say no more than that is far from 1. -e: drafts are those of
+ * prompt lookup alone, and each request brings its answer as a prediction, as in an edit that
+ * changes nothing.
  */
 #include <math.h>
 #include <pthread.h>
@@ -28,6 +31,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "bench/engine/imposed.h"
 #include "scheduler/scheduler.h"
 #include "tools/open_model.h"
@@ -38,8 +42,8 @@ static int n_acceptances = MAX_ACCEPTANCES;
 
 static struct {
 	uint32_t batch, most, tokens, prompt, threads, rounds;
-	bool scheduled, head;
-	const char *draft_dir;
+	bool scheduled, head, fast, edit;
+	const char *draft_dir, *device;
 	struct opened_model model, draft;
 	struct mx_engine_info info;
 	struct imposed source;
@@ -255,6 +259,10 @@ static double answer(struct mx_sched *s, bool speculation)
 		                       .params = params,
 		                       .sink = {.arg = &begun[i], .token = on_token, .done = on_done}};
 		r.params.no_speculation = !speculation;
+		if (bench.edit) {
+			r.params.prediction = answer_of(i);
+			r.params.n_prediction = bench.tokens;
+		}
 		begun[i] = false;
 		if (mx_sched_submit(s, &r, &id, &err) != MX_OK)
 			die("submit", &err);
@@ -292,7 +300,7 @@ static void print_scheduled(void)
 		double off[MAX_ROUNDS], on[MAX_ROUNDS], gain[MAX_ROUNDS], again[MAX_ROUNDS];
 		struct mx_sched *s;
 		struct mx_sched_stats before, after;
-		bench.source.acceptance = acceptances[a];
+		bench.source.acceptance = acceptances[a]; /* of no meaning with -e */
 		must(mx_sched_create(bench.model.engine, &config, &s), "scheduler");
 		answer(s, true);
 		mx_sched_stats(s, &before);
@@ -318,7 +326,7 @@ static void print_scheduled(void)
 
 static void parse(int argc, char **argv)
 {
-	for (int c; (c = getopt(argc, argv, "a:b:k:n:p:r:t:d:ms")) != -1;) {
+	for (int c; (c = getopt(argc, argv, "a:b:D:efk:n:p:r:t:d:ms")) != -1;) {
 		uint32_t v = (uint32_t)strtoul(optarg ? optarg : "", NULL, 10);
 		switch (c) {
 		case 'a':
@@ -326,6 +334,12 @@ static void parse(int argc, char **argv)
 			n_acceptances = 1;
 			break;
 		case 'b': bench.batch = v; break;
+		case 'D': bench.device = optarg; break;
+		case 'f': bench.fast = true; break;
+		case 'e':
+			bench.edit = bench.scheduled = true;
+			n_acceptances = 1;
+			break;
 		case 'k': bench.most = v; break;
 		case 'n': bench.tokens = v; break;
 		case 'p': bench.prompt = v; break;
@@ -337,7 +351,7 @@ static void parse(int argc, char **argv)
 		default: die("see the head of bench/engine/spec.c for the options", NULL);
 		}
 	}
-	if (optind != argc - 1 || (bench.head && bench.draft_dir) || !bench.batch ||
+	if (optind != argc - 1 || bench.head + bench.edit + !!bench.draft_dir > 1 || !bench.batch ||
 	    bench.batch > MAX_BATCH || !bench.most || bench.most > MX_MAX_DRAFT || bench.tokens < 32 ||
 	    bench.prompt < 2 || !bench.rounds || bench.rounds > MAX_ROUNDS)
 		die("see the head of bench/engine/spec.c for the options", NULL);
@@ -349,6 +363,8 @@ static void load(const char *dir)
 	uint32_t rows = bench.batch * (1 + bench.most);
 	struct mx_engine_config config = {
 		.name = "bench",
+		.device = bench.device,
+		.deterministic = !bench.fast,
 		.threads = bench.threads,
 		.max_context = bench.prompt + bench.tokens,
 		.max_sequences = bench.batch,
@@ -368,13 +384,15 @@ static void load(const char *dir)
 		die(dir, &err);
 	bench.model.engine->ops->info(bench.model.engine, &bench.info);
 	bench.source = (struct imposed){.vocab = bench.info.vocab, .random = 1, .answer = answer_to};
-	impose(&bench.source, bench.model.engine, bench.head || bench.draft_dir);
+	if (!bench.edit)
+		impose(&bench.source, bench.model.engine, bench.head || bench.draft_dir);
 }
 
 int main(int argc, char **argv)
 {
 	struct cost base;
 	parse(argc, argv);
+	mx_log_set_level(MX_LOG_WARNING);
 	load(argv[optind]);
 	bench.prompts = calloc((size_t)bench.batch * bench.prompt, sizeof *bench.prompts);
 	bench.answers = calloc((size_t)bench.batch * bench.tokens, sizeof *bench.answers);

@@ -4,8 +4,9 @@
  * the reading speed of a loop, prompts in time. Products are left out; their outputs are random
  * numbers. Times are medians of recorded steps; states are more than any cache holds.
  *
- *   bench/gpu/recurrent [-m folder of the modules] [-d | -p] [-c CASE]
+ *   bench/gpu/recurrent [-m folder of the modules] [-d | -p] [-c CASE] [-r ROWS]
  *     -d  decode only   -p  prompts only   -c  cases whose name contains CASE
+ *     -r  decode with drafts, ROWS tokens of a sequence in a step, of which all but one are kept
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -102,6 +103,7 @@ static const struct bench_case cases[] = {
 
 /* ---- a device without products ---- */
 
+static uint32_t each = 1; /* -r */
 static struct mx_cuda_base base;
 static struct mx_ops ops;
 
@@ -265,6 +267,7 @@ static void open_layer(struct layer *l, const struct bench_case *c, const char *
 		.max_context = 1 << 20,
 		.max_rows = max_rows,
 		.max_spans = max_spans,
+		.max_draft = each > 1 ? each : 0,
 		.ranks = 1,
 		.weight_dtype = MX_BF16,
 		.state_dtype = MX_BF16,
@@ -347,7 +350,8 @@ static void send_tables(const struct tables *t, uint32_t n_spans)
 	                     (cudaStream_t)base.stream));
 }
 
-static void forward(const struct layer *l, const struct tables *t, uint32_t n_spans, uint32_t n)
+static void forward(const struct layer *l, const struct tables *t, uint32_t n_spans, uint32_t n,
+                    bool recording)
 {
 	struct mx_span *spans = calloc(n_spans, sizeof(*spans));
 	const struct mx_device_tables tables = {
@@ -358,7 +362,7 @@ static void forward(const struct layer *l, const struct tables *t, uint32_t n_sp
 	                             .longest = n,
 	                             .scratch = l->scratch,
 	                             .tables = &tables,
-	                             .recording = n == 1};
+	                             .recording = recording};
 	for (uint32_t i = 0; i < n_spans; i++)
 		spans[i] = (struct mx_span){.row = i * n, .n = n};
 	if (l->ops->forward(l->m, &step, l->x, l->y) != MX_OK)
@@ -392,13 +396,13 @@ static double decode_seconds(const struct bench_case *c, const char *folder, uin
 	cudaStream_t stream = (cudaStream_t)base.stream;
 	make_tables(&prompt, batch, 16);
 	for (uint32_t s = 0; s < steps; s++)
-		make_tables(&t[s], batch, 1);
+		make_tables(&t[s], batch, each);
 	for (uint32_t g = 0; g < groups; g++) { /* prompts of 1 to 16 tokens */
 		for (uint32_t i = 0; i < batch; i++)
 			prompt.spans[i] = (struct mx_device_span){
 				.row = i * 16, .n = 1 + (g * batch + i) % 16, .slot = g * batch + i};
 		send_tables(&prompt, batch);
-		forward(&l, &prompt, batch, 16);
+		forward(&l, &prompt, batch, 16, false);
 		CUDA(cudaStreamSynchronize(stream));
 	}
 	cudaGraph_t graph;
@@ -407,7 +411,7 @@ static double decode_seconds(const struct bench_case *c, const char *folder, uin
 	float ms[REPEATS];
 	CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
 	for (uint32_t s = 0; s < steps; s++)
-		forward(&l, &t[s], batch, 1);
+		forward(&l, &t[s], batch, each, true);
 	CUDA(cudaStreamEndCapture(stream, &graph));
 	CUDA(cudaGraphInstantiate(&exec, graph, 0));
 	CUDA(cudaEventCreate(&begin));
@@ -416,11 +420,12 @@ static double decode_seconds(const struct bench_case *c, const char *folder, uin
 		for (uint32_t s = 0; s < steps; s++) {
 			const uint32_t g = s % groups, done = (uint32_t)(r + 3) * (steps / groups) + s / groups;
 			for (uint32_t i = 0; i < batch; i++)
-				t[s].spans[i] = (struct mx_device_span){.row = i,
-				                                        .n = 1,
-				                                        .pos = 1 + (g * batch + i) % 16 + done,
-				                                        .slot = g * batch + i,
-				                                        .kind = MX_SPAN_DECODE};
+				t[s].spans[i] = (struct mx_device_span){
+					.row = i * each,
+					.n = each,
+					.pos = 1 + (g * batch + i) % 16 + done * (each > 1 ? each - 1 : 1),
+					.slot = g * batch + i,
+					.kind = each > 1 ? MX_SPAN_DRAFT : MX_SPAN_DECODE};
 			send_tables(&t[s], batch);
 		}
 		CUDA(cudaEventRecord(begin, stream));
@@ -458,7 +463,7 @@ static double prompt_seconds(const struct bench_case *c, const char *folder, uin
 	for (int r = -2; r < 5; r++) {
 		CUDA(cudaMemsetAsync(l.slots, 0, l.slot_stride * n_spans, stream));
 		CUDA(cudaEventRecord(begin, stream));
-		forward(&l, &t, n_spans, n);
+		forward(&l, &t, n_spans, n, false);
 		CUDA(cudaEventRecord(end, stream));
 		CUDA(cudaEventSynchronize(end));
 		if (r >= 0)
@@ -518,11 +523,13 @@ int main(int argc, char **argv)
 {
 	const char *folder = "mixers/.libs", *only = NULL;
 	bool does_decode = true, does_prompts = true;
-	for (int o; (o = getopt(argc, argv, "m:dpc:")) != -1;) {
+	for (int o; (o = getopt(argc, argv, "m:dpc:r:")) != -1;) {
 		if (o == 'm')
 			folder = optarg;
 		else if (o == 'c')
 			only = optarg;
+		else if (o == 'r' && atoi(optarg) > 0 && atoi(optarg) <= 16)
+			each = (uint32_t)atoi(optarg);
 		else if (o == 'd')
 			does_prompts = false;
 		else if (o == 'p')
