@@ -235,8 +235,6 @@ static const struct mx_bucket *find_bucket(const struct mx_model_engine *e)
 			return NULL;
 		rows += n;
 		longest = n > longest ? n : longest;
-		if (item->tentative && longest < 2) /* a draft span, of one row */
-			longest = 2;
 	}
 	for (uint32_t i = 0; i < e->n_recorded; i++) {
 		const struct mx_bucket *b = &e->buckets[i];

@@ -7,15 +7,10 @@
 
 #define DEFAULT_PAGE_TOKENS 32
 
-/* Fails if speculation is asked for and the device, or a mixer of the model, cannot do it. */
+/* Fails if speculation is asked for and a mixer of the model cannot do it. */
 static mx_status check_speculation(const struct mx_model *m, const struct mx_engine_config *c,
-                                   const struct mx_device *device, struct mx_err *err)
+                                   struct mx_err *err)
 {
-	if (c->speculation == MX_SPECULATION_MTP && device->info.own_memory)
-		return mx_fail_at(err, MX_E_UNSUPPORTED, "speculation.source",
-		                  "a head for multi-token prediction is computed on CPUs only, not on %s: "
-		                  "say ngram, draft or none",
-		                  device->info.name);
 	for (uint32_t g = 0; g < m->n_groups && (c->speculation || c->tentative); g++)
 		if (!(m->groups[g].ops->caps & MX_MIXER_DRAFT))
 			return mx_fail_at(err, MX_E_UNSUPPORTED, "speculation.source",
@@ -41,7 +36,7 @@ mx_status mx_load_resolve(const struct mx_plan *plan, const struct mx_checkpoint
 		.max_draft = mx_step_drafted(config),
 	};
 	mx_status st = mx_model_resolve(plan, checkpoint, mixers, device, &limits, out, err);
-	if (st == MX_OK && (st = check_speculation(out, config, device, err)) != MX_OK)
+	if (st == MX_OK && (st = check_speculation(out, config, err)) != MX_OK)
 		mx_model_free(out);
 	return st;
 }
