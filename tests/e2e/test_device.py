@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The daemon on a device of its own memory (tests/fake: a GPU that computes on the CPU): serving, what
---check says, and a device that is lost or is not there."""
+--check says, speculation, and a device that is lost or is not there."""
 import os
 import re
 import subprocess
@@ -48,6 +48,23 @@ def test_serves():
     log = s.errors()
     assert re.search(r"cuda:0 \(fake\), f32, deterministic; [\d.]+ of its [\d.]+ MiB are in use", log), log
     assert "steps of 4 sizes are recorded" in log, log
+    s.stop()
+
+
+def test_speculates():
+    """Drafts that are added between two steps change no answer, in company and with constraints."""
+    modules = Modules()
+    s = Mixd(MODELS, keys=KEYS + ", speculation: { source: ngram, tokens: 6 }", env=modules.env, max_sequences=8)
+    text = "Once upon a time there was a little dog. The little dog was very happy. "
+    asks = [dict(model="demo", prompt=text * 2 + text[:i], max_tokens=40, temperature=0.0 if i % 3 else 0.8, seed=i,
+                 frequency_penalty=0.5 if i % 4 == 1 else 0, logprobs=1 if i % 4 == 2 else None) for i in range(6)]
+    plain = [s.complete(**a, speculation=False)["choices"][0] for a in asks]
+    for a, choice in zip(asks, plain):
+        a["prediction"] = dict(type="content", content=choice["text"])
+    answers = [t.join() for t in [Thread(s.complete, **a) for a in asks]]
+    assert [a["choices"][0] for a in answers] == plain
+    kept = sum(a["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] for a in answers)
+    assert kept > 0, kept # how many are tried depends on time
     s.stop()
 
 
