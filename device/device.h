@@ -54,6 +54,16 @@ static inline struct mx_weight mx_weight_rows(const struct mx_weight *w, uint32_
 	return part;
 }
 
+/* The rows of x that linear_normed and linear_gated multiply. */
+struct mx_linear_in {
+	const void *x; /* [n, ldx] */
+	size_t ldx;
+	const float
+		*norm; /* [cols] x stands for rmsnorm(x) * norm; ldx is then cols. NULL = x as it is */
+	float norm_eps;
+	void *room; /* [n, cols] with a norm: for a device that computes it apart */
+};
+
 /* One output of mx_ops.linear. */
 struct mx_linear_out {
 	const struct mx_weight *w; /* [rows, cols] */
@@ -231,11 +241,16 @@ struct mx_ops {
 	                     const struct mx_experts_call *call);
 
 	/* y[n, gate's rows] = silu(gate x) * (up x), in one pass over the weights: the bits of linear
-	 * and act_mul. MX_E_UNSUPPORTED if the device has no kernel for these operands; nothing was
-	 * done then. NULL if it has none at all. */
-	mx_status (*linear_gated)(struct mx_device *d, const void *x, size_t ldx, size_t n,
+	 * and act_mul, and of rmsnorm if there is a norm. MX_E_UNSUPPORTED if the device has no kernel
+	 * for these operands; nothing was done then. NULL if it has none at all. */
+	mx_status (*linear_gated)(struct mx_device *d, const struct mx_linear_in *in, size_t n,
 	                          const struct mx_weight *gate, const struct mx_weight *up, void *y,
 	                          size_t ldy);
+
+	/* rmsnorm and linear, with their bits, in one kernel if there is one for these operands. NULL
+	 * if there is none for any. */
+	mx_status (*linear_normed)(struct mx_device *d, const struct mx_linear_in *in, size_t n,
+	                           const struct mx_linear_out *out, size_t n_out);
 };
 
 struct mx_device_info {
@@ -252,6 +267,9 @@ struct mx_device_info {
 	bool async;         /* operators return before they are done; only those that say so wait */
 	bool records;       /* steps can be recorded and replayed */
 	bool deterministic; /* a row's bits depend on that row alone; always true on CPUs */
+	/* Most rows of a step for which linear_normed is faster than its parts, and a product that is
+	 * added to the residual stream no slower than one that is not. */
+	uint32_t fused_rows;
 };
 
 /* First member of every device. */

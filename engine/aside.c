@@ -43,7 +43,8 @@ mx_status mx_aside_run(struct mx_model_engine *e, const struct mx_model_block *b
 	if (st == MX_OK)
 		st = mx_norm_run(e, &b->aside.mlp_norm, s->y, NULL, rows, s->x);
 	if (st == MX_OK)
-		st = mx_mlp_run(e, &b->mlp, s->x, rows, s->y, false);
+		st = mx_mlp_run(e, &b->mlp, &(struct mx_linear_in){.x = s->x, .ldx = e->model.plan->width},
+		                rows, s->y, false);
 	if (st == MX_OK)
 		st = d->ops->copy(d, s->aside, s->h, rows * width * sizeof *s->aside);
 	return st == MX_OK ? d->ops->linear(d, s->y, width, rows, &out, 1) : st;

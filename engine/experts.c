@@ -62,7 +62,8 @@ static mx_status run_expert(struct mx_model_engine *e, const struct mx_model_mlp
 	size_t width = expert->down.rows;
 	for (size_t i = 0; i < n; i++)
 		memcpy(s->x + i * width, x + rows[i].index * width, width * sizeof *s->x);
-	mx_status st = mx_mlp_run(e, expert, s->x, n, s->y, false);
+	mx_status st = mx_mlp_run(
+		e, expert, &(struct mx_linear_in){.x = s->x, .ldx = e->model.plan->width}, n, s->y, false);
 	for (size_t i = 0; i < n && st == MX_OK; i++) {
 		const float *from = s->y + i * width;
 		float *to = y + rows[i].index * width;
@@ -83,7 +84,9 @@ static mx_status run_shared(struct mx_model_engine *e, const struct mx_model_blo
 		memset(y, 0, rows * width * sizeof *y);
 		return MX_OK;
 	}
-	mx_status st = mx_mlp_run(e, &b->mlp, s->x, rows, s->y, false);
+	mx_status st =
+		mx_mlp_run(e, &b->mlp, &(struct mx_linear_in){.x = s->x, .ldx = e->model.plan->width}, rows,
+	               s->y, false);
 	if (st != MX_OK || !b->experts.shared_gate.data)
 		return st;
 	const struct mx_linear_out gate = {

@@ -12,7 +12,9 @@ static mx_status run_shared(struct mx_model_engine *e, const struct mx_model_blo
 	struct mx_device *d = e->device;
 	if (!b->mlp.width)
 		return MX_OK;
-	mx_status st = mx_mlp_run(e, &b->mlp, s->x, rows, s->y, false);
+	mx_status st =
+		mx_mlp_run(e, &b->mlp, &(struct mx_linear_in){.x = s->x, .ldx = e->model.plan->width}, rows,
+	               s->y, false);
 	if (st == MX_OK && m->shared_post_norm.weight)
 		st = mx_norm_run(e, &m->shared_post_norm, s->y, NULL, rows, s->y);
 	if (st != MX_OK || !m->shared_gate.data)

@@ -15,6 +15,12 @@ static mx_status scale_in_place(struct mx_device *d, void *y, size_t n, float sc
 	return scale == 1 ? MX_OK : d->ops->scale(d, y, n, scale);
 }
 
+/* True if the block behind b has b's input and adds its output to b's. */
+static bool next_is_parallel(const struct mx_model_engine *e, const struct mx_model_block *b)
+{
+	return b + 1 < e->model.blocks + e->model.n_blocks && b[1].parallel;
+}
+
 /* Sets *out to the mixer's input: x, or x times the mixer's in_scale. */
 static mx_status scale_input(struct mx_model_engine *e, const struct mx_model_mixer *m,
                              const void *x, size_t n, const void **out)
@@ -27,6 +33,36 @@ static mx_status scale_input(struct mx_model_engine *e, const struct mx_model_mi
 	*out = s->scaled;
 	mx_status st = d->ops->copy(d, s->scaled, x, n * mx_dtype_size(d->info.act_dtype));
 	return st == MX_OK ? d->ops->scale(d, s->scaled, n, m->in_scale) : st;
+}
+
+/* True if the block's mixer, its only one, has the capability and nothing is done to its input or
+ * output. */
+static bool mixer_can(const struct mx_model_block *b, uint32_t cap)
+{
+	const struct mx_model_mixer *m = b->mixers;
+	return b->kind == MX_BLOCK_MIXER && b->n_mixers == 1 && (m->ops->caps & cap) &&
+	       m->in_scale == 1 && m->out_scale == 1;
+}
+
+/* True if a mixer of so many rows adds to the hidden states itself. Its sums are rounded once less,
+ * so on a deterministic device that must not depend on the number of rows. */
+static bool may_add(const struct mx_model_engine *e, size_t rows)
+{
+	const struct mx_device_info *info = &e->device->info;
+	return rows <= info->fused_rows && !info->deterministic;
+}
+
+/* Runs the block's only mixer, which computes the norm of its input itself if there is one and adds
+ * its output to y if so told. */
+static mx_status run_fused(const struct mx_model_block *b, const struct mx_step *step,
+                           const struct mx_linear_in *in, bool add, void *y)
+{
+	struct mx_step own = *step;
+	own.norm = in->norm;
+	own.norm_eps = in->norm_eps;
+	own.norm_room = in->room;
+	own.add = add;
+	return b->mixers->ops->forward(b->mixers->instance, &own, in->x, y);
 }
 
 /* Computes s->y: the sum of the outputs of the block's mixers for `in`. */
@@ -51,23 +87,30 @@ static mx_status run_mixers(struct mx_model_engine *e, const struct mx_model_blo
 	return st;
 }
 
-/* Runs a block on x, which is s->x or s->h. Its output is left in s->y, or already added to s->h
+/* Runs a block on `in`, of s->x or s->h. Its output is left in s->y, or already added to s->h
  * (*out_added). A parallel block adds its output to that of the block before it, in s->y. */
 static mx_status run_block(struct mx_model_engine *e, const struct mx_model_block *b,
-                           const struct mx_step *step, const void *x, bool *out_added)
+                           const struct mx_step *step, const struct mx_linear_in *in,
+                           bool *out_added)
 {
 	const struct mx_scratch *s = &e->scratch;
-	bool here = x == s->x && !b->parallel && !b->post_norm.weight && b->residual_scale == 1;
-	*out_added = b->kind == MX_BLOCK_MLP && here && !e->comm; /* a rank's output is a summand */
+	bool normed = in->norm || in->x == s->x;
+	bool here = normed && !b->parallel && !b->post_norm.weight && b->residual_scale == 1;
+	bool adds = here && !e->probe && !e->comm && may_add(e, step->n_rows) &&
+	            mixer_can(b, MX_MIXER_ADD) && !next_is_parallel(e, b);
+	*out_added =
+		adds || (b->kind == MX_BLOCK_MLP && here && !e->comm); /* a rank's output is a summand */
 	switch (b->kind) {
-	case MX_BLOCK_MIXER: return run_mixers(e, b, step, x);
+	case MX_BLOCK_MIXER:
+		return adds || in->norm ? run_fused(b, step, in, adds, adds ? s->h : s->y)
+		                        : run_mixers(e, b, step, in->x);
 	case MX_BLOCK_EXPERTS:
 		return e->device->info.own_memory ? mx_experts_run_device(e, b, step->n_rows)
 		                                  : mx_experts_run(e, b, step->n_rows);
 	case MX_BLOCK_ASIDE: *out_added = true; return mx_aside_run(e, b, step);
 	case MX_BLOCK_MLP: break;
 	}
-	return mx_mlp_run(e, &b->mlp, x, step->n_rows, *out_added ? s->h : s->y,
+	return mx_mlp_run(e, &b->mlp, in, step->n_rows, *out_added ? s->h : s->y,
 	                  *out_added || b->parallel);
 }
 
@@ -85,18 +128,34 @@ static mx_status add_and_norm(struct mx_model_engine *e, bool pending,
 	           : MX_OK;
 }
 
-/* Computes the input of a block. That of a parallel block does not have the output of the block
- * before it; without a norm it is that block's input. After an aside it has that one's output. */
+/* True if the block leaves the norm of its input to its first product: nothing else reads it. */
+static bool takes_norm(const struct mx_model_engine *e, const struct mx_model_block *b, size_t rows)
+{
+	return e->device->ops->linear_normed && rows <= e->device->info.fused_rows &&
+	       e->model.plan->norm == MX_NORM_RMS && b->norm.weight && !b->parallel &&
+	       b->carried == 0 && !next_is_parallel(e, b) &&
+	       (b->kind == MX_BLOCK_MLP || mixer_can(b, MX_MIXER_NORM));
+}
+
+/* Computes the input of a block, or leaves its norm to the block. That of a parallel block does not
+ * have the output of the block before it; without a norm it is that block's input. After an aside
+ * it has that one's output. */
 static mx_status input_of(struct mx_model_engine *e, const struct mx_model_block *b, bool pending,
-                          size_t rows, const void **out)
+                          size_t rows, struct mx_linear_in *out)
 {
 	const struct mx_scratch *s = &e->scratch;
-	*out = s->x;
+	*out = (struct mx_linear_in){.x = s->x, .ldx = e->model.plan->width};
 	if (b > e->model.blocks && b[-1].kind == MX_BLOCK_ASIDE)
 		return mx_norm_run(e, &b->norm, s->aside, NULL, rows, s->x);
-	if (!b->parallel)
-		return add_and_norm(e, pending, &b->norm, rows, out);
-	return b->norm.weight ? mx_norm_run(e, &b->norm, s->h, NULL, rows, s->x) : MX_OK;
+	if (b->parallel)
+		return b->norm.weight ? mx_norm_run(e, &b->norm, s->h, NULL, rows, s->x) : MX_OK;
+	if (pending || !takes_norm(e, b, rows))
+		return add_and_norm(e, pending, &b->norm, rows, &out->x);
+	out->x = s->h;
+	out->norm = b->norm.weight;
+	out->norm_eps = e->model.plan->norm_eps;
+	out->room = s->x;
+	return MX_OK;
 }
 
 /* Replaces s->h by the block's input, multiplied. */
@@ -173,16 +232,17 @@ mx_status mx_forward_blocks(struct mx_model_engine *e, const struct mx_step *ste
 	mx_status st = MX_OK;
 	bool pending = false; /* s->y has not been added to s->h yet */
 	const void *x;
+	struct mx_linear_in in;
 	for (uint32_t i = first; i < end && st == MX_OK; i++) {
 		const struct mx_model_block *b = &e->model.blocks[i];
 		bool added = false;
-		st = input_of(e, b, pending, rows, &x);
+		st = input_of(e, b, pending, rows, &in);
 		if (st == MX_OK && b->carried != 0)
 			st = carry(e, b->carried, n);
 		if (st == MX_OK)
-			st = run_block(e, b, step, x, &added);
+			st = run_block(e, b, step, &in, &added);
 		/* with the next block's output, if that is added to this one */
-		bool joined = i + 1 < end && e->model.blocks[i + 1].parallel;
+		bool joined = next_is_parallel(e, b);
 		if (st == MX_OK && e->comm && !joined)
 			st = e->comm->ops->all_reduce(e->comm, s->y, n);
 		if (st == MX_OK && b->post_norm.weight)

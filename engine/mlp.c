@@ -68,12 +68,6 @@ static mx_status run_gated(struct mx_model_engine *e, const struct mx_model_mlp 
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
 	void *up = s->up;
-	if (d->ops->linear_gated && is_bare(m)) {
-		mx_status done =
-			d->ops->linear_gated(d, x, m->up.cols, rows, &m->gate, &m->up, s->gate, ld);
-		if (done != MX_E_UNSUPPORTED)
-			return done;
-	}
 	if (!up)
 		up = (unsigned char *)s->gate +
 		     (ld == m->width ? rows * ld : m->width) * mx_dtype_size(d->info.act_dtype);
@@ -108,18 +102,36 @@ static mx_status run_plain(struct mx_model_engine *e, const struct mx_model_mlp 
 	                   : st;
 }
 
-mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
-                     size_t rows, void *y, bool add)
+/* Computes s->gate [rows, ld] = act(gate x) * up x in one kernel, with the norm of x if there is
+ * one. MX_E_UNSUPPORTED if there is no such kernel. */
+static mx_status run_fused(struct mx_model_engine *e, const struct mx_model_mlp *m,
+                           const struct mx_linear_in *in, size_t rows, size_t ld)
+{
+	struct mx_device *d = e->device;
+	return d->ops->linear_gated && m->gated && !m->from_input && is_bare(m)
+	           ? d->ops->linear_gated(d, in, rows, &m->gate, &m->up, e->scratch.gate, ld)
+	           : MX_E_UNSUPPORTED;
+}
+
+mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m,
+                     const struct mx_linear_in *in, size_t rows, void *y, bool add)
 {
 	const struct mx_scratch *s = &e->scratch;
 	struct mx_device *d = e->device;
+	const void *x = in->norm ? in->room : in->x;
 	/* Without a buffer for `up`, each row of s->gate holds gate, then up: so they are one product.
 	 * gate that is multiplied stands alone, before all of up. */
 	size_t ld = m->gated && !s->up && m->gate_scale == 1 ? 2 * (size_t)m->width : m->width;
 	const struct mx_linear_out out = {
 		.w = &m->down, .bias = m->down_bias, .y = y, .ldy = m->down.rows, .accumulate = add};
-	mx_status st = m->from_input ? run_on_input(e, m, x, rows)
-	               : m->gated    ? run_gated(e, m, x, rows, ld)
-	                             : run_plain(e, m, x, rows);
+	mx_status st = run_fused(e, m, in, rows, ld);
+	if (st == MX_E_UNSUPPORTED) {
+		st = in->norm ? d->ops->rmsnorm(d, in->x, in->norm, in->norm_eps, rows, in->ldx, in->room)
+		              : MX_OK;
+		if (st == MX_OK)
+			st = m->from_input ? run_on_input(e, m, x, rows)
+			     : m->gated    ? run_gated(e, m, x, rows, ld)
+			                   : run_plain(e, m, x, rows);
+	}
 	return st == MX_OK ? d->ops->linear(d, s->gate, ld, rows, &out, 1) : st;
 }

@@ -130,8 +130,8 @@ mx_status mx_norm_run(struct mx_model_engine *e, const struct mx_model_norm *nor
                       const void *r, size_t rows, void *y);
 
 /* Computes y[rows, width] = the feed-forward of x[rows, width], or += if `add`. x is not y. */
-mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m, const void *x,
-                     size_t rows, void *y, bool add);
+mx_status mx_mlp_run(struct mx_model_engine *e, const struct mx_model_mlp *m,
+                     const struct mx_linear_in *in, size_t rows, void *y, bool add);
 
 /* Computes scratch.y[rows, width] = the mixture of experts of scratch.x[rows, width], which may be
  * overwritten. scratch.h are the hidden states. */

@@ -48,7 +48,7 @@
  * - 1 (2026-11): the first.
  * - 2 (2026-11): host vectors in create; prepare; resume; workspace for settle; the longest span;
  *   struct mx_kept and parents of draft tokens; slices of weights; the rank of a layer; the output
- *   type of a product; quantised matrices.
+ *   type of a product; quantised matrices; outputs that are added, and norms left to the mixer.
  */
 #ifndef MX_MIXERS_MIXER_H
 #define MX_MIXERS_MIXER_H
@@ -179,6 +179,8 @@ enum {
 	MX_MIXER_RESUME = 1u << 8,      /* has work in resume */
 	MX_MIXER_TREE = 1u << 9,        /* takes draft spans whose tokens have parents */
 	MX_MIXER_RANKS = 1u << 10,      /* a layer can be one of several ranks' shares */
+	MX_MIXER_ADD = 1u << 11,        /* obeys step->add */
+	MX_MIXER_NORM = 1u << 12,       /* obeys step->norm */
 };
 
 /* ---- a step ---- */
@@ -235,6 +237,12 @@ struct mx_step {
 	void *scratch;       /* scratch_bytes, dirty, aligned to the device's info.align */
 	const struct mx_device_tables *tables; /* NULL if the host's memory is the device's */
 	bool recording; /* the step is being captured: the spans' contents come with each replay */
+	bool add;       /* MX_MIXER_ADD: forward adds its outputs to y */
+	/* MX_MIXER_NORM: x stands for rmsnorm(x) * norm, for the device's linear_normed, which the
+	 * device has then. norm_room: [n_rows, width] for it. norm NULL = x as it is. */
+	const float *norm;
+	float norm_eps;
+	void *norm_room;
 };
 
 /* The tokens of a span that stay. */

@@ -87,6 +87,7 @@ static const struct mx_ops cuda_ops = {
 	.linear_each = linear_each,
 	.experts = mx_cuda_experts,
 	.linear_gated = mx_cuda_linear_gated,
+	.linear_normed = mx_cuda_linear_normed,
 };
 
 /* True if the kernels are compiled for compute capability `sm` (90 = 9.0). Code for 8.x would also
@@ -199,6 +200,7 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *limits, struct
 	                                  .deterministic = limits->deterministic};
 	snprintf(d->info.name, sizeof d->info.name, "cuda:%d", ordinal);
 	cudaError_t e = start(c, ordinal);
+	d->info.fused_rows = mx_cuda_linear_fused_rows(d, limits->quantised);
 	snprintf(d->info.isa, sizeof d->info.isa, "sm_%d", c->base.sm);
 	st = e == cudaSuccess
 	         ? MX_OK

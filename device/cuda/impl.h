@@ -82,22 +82,24 @@ void mx_cuda_forget(struct mx_device *d, struct mx_recording *r);
 
 /* linear.c, linear_few.cu, linear_chain.cu, linear_exact.cu. create allocates everything that
  * linear needs. product: with weights of the activations' type. expanded: memory of
- * MX_CUDA_EXPANDED bytes for these, if the limits have `quantised`. gated: one product of gate and
- * up, and act(gate) * up. */
+ * MX_CUDA_EXPANDED bytes for these, if the limits have `quantised`. */
 mx_status mx_cuda_linear_create(struct mx_device *d, struct mx_err *err);
 void mx_cuda_linear_destroy(struct mx_device *d);
 size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l); /* bytes of device memory of create */
 mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_product *p);
 void *mx_cuda_linear_expanded(struct mx_device *d);
-mx_status mx_cuda_linear_gated(struct mx_device *d, const void *x, size_t ldx, size_t n,
-                               const struct mx_weight *gate, const struct mx_weight *up, void *y,
-                               size_t ldy);
 
 /* linear_run.c */
 mx_status mx_cuda_embed_quantised(struct mx_device *d, const struct mx_weight *table,
                                   const int32_t *ids, size_t n, void *y);
 mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
                              const struct mx_linear_out *out, size_t n_out);
+uint32_t mx_cuda_linear_fused_rows(const struct mx_device *d, bool quantised); /* info.fused_rows */
+mx_status mx_cuda_linear_normed(struct mx_device *d, const struct mx_linear_in *in, size_t n,
+                                const struct mx_linear_out *out, size_t n_out);
+mx_status mx_cuda_linear_gated(struct mx_device *d, const struct mx_linear_in *in, size_t n,
+                               const struct mx_weight *gate, const struct mx_weight *up, void *y,
+                               size_t ldy);
 
 /* rows.cu: the operators on rows of device.h */
 mx_status mx_cuda_rmsnorm(struct mx_device *d, const void *x, const float *weight, float eps,

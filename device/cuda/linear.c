@@ -281,35 +281,3 @@ mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_produ
 		return mx_cuda_check(d, mx_cuda_linear_any(p, stream), "linear, any shape");
 	return many(d, p);
 }
-
-mx_status mx_cuda_linear_gated(struct mx_device *d, const void *x, size_t ldx, size_t n,
-                               const struct mx_weight *gate, const struct mx_weight *up, void *y,
-                               size_t ldy)
-{
-	const struct mx_cuda *c = mx_cuda(d);
-	const size_t cols = gate->cols;
-	const struct mx_cuda_product p = {.w = gate->data,
-	                                  .x = x,
-	                                  .y = y,
-	                                  .ldx = ldx,
-	                                  .ldy = ldy,
-	                                  .rows = gate->rows,
-	                                  .cols = gate->cols,
-	                                  .n = (uint32_t)n,
-	                                  .bf16 = true,
-	                                  .bf16_out = true,
-	                                  .gated = true};
-	const bool wanted = d->info.deterministic || (n >= MX_CUDA_CHAIN_MIN && n <= MX_CUDA_CHAIN_MAX);
-	if (!wanted || !mx_cuda_bf16(d) || !mx_cuda_linear_chain_can(c->base.sm) ||
-	    gate->dtype != MX_BF16 || up->dtype != MX_BF16 || up->rows != gate->rows ||
-	    up->cols != gate->cols ||
-	    (const char *)up->data != (const char *)gate->data + gate->rows * cols * 2)
-		return MX_E_UNSUPPORTED;
-	if (!aligned(x) || !aligned(gate->data) || !aligned(y) || cols % 8 || ldx % 8 || ldy % 8 ||
-	    gate->rows % 8)
-		return MX_E_UNSUPPORTED;
-	if (n == 0)
-		return MX_OK;
-	return mx_cuda_check(d, mx_cuda_linear_chain(&p, c->base.sms, mx_cuda_stream(d)),
-	                     "linear, gated");
-}

@@ -30,10 +30,11 @@ extern "C" {
 
 #define MX_LINEAR_BLOCK   64 /* columns */
 #define MX_LINEAR_LANES   8
-#define MX_CUDA_FEW       16                  /* with more rows cuBLASLt is faster */
-#define MX_CUDA_FEW_MAX   32                  /* most rows of `few` in bf16; in f32 MX_CUDA_FEW */
-#define MX_CUDA_CHAIN_MIN 5                   /* with fewer rows `few` is faster */
-#define MX_CUDA_CHAIN_MAX 32                  /* with more rows cuBLASLt is as fast */
+#define MX_CUDA_FEW       16 /* with more rows cuBLASLt is faster */
+#define MX_CUDA_FEW_MAX   32 /* most rows of `few` in bf16; in f32 MX_CUDA_FEW */
+#define MX_CUDA_PAIR      8  /* most rows of `few` for products that are gated or have a norm */
+#define MX_CUDA_CHAIN_MIN 5  /* with fewer rows `few` is faster */
+#define MX_CUDA_CHAIN_MAX 32 /* with more rows cuBLASLt is as fast */
 #define MX_CUDA_EXPANDED  ((size_t)256 << 20) /* bytes of scratch for weights that are expanded */
 
 struct mx_cuda_product {
@@ -48,6 +49,8 @@ struct mx_cuda_product {
 	bool bf16_out;   /* type of y */
 	bool gated; /* w is [2 rows, cols], gate and then up: y = silu(gate x) * up x, of which both
 	               products are rounded to bf16 first; bf16, no bias, nothing added to y */
+	const float *norm; /* [cols] x goes through rmsnorm first, rounded to bf16; NULL = no norm */
+	float norm_eps;
 };
 
 /* All return cudaSuccess or the error of the launch. setup: called once, with the device current.
@@ -57,7 +60,10 @@ cudaError_t mx_cuda_linear_exact_setup(void);
 cudaError_t mx_cuda_linear_chain_setup(void);
 
 /* Requires cols and ldx to be multiples of 16 bytes, w and x aligned to 16 bytes, and n as above.
- */
+ * Only `few` and mx_cuda_quant_few take a norm, and gated products besides `chain`: in bf16, of
+ * n <= MX_CUDA_PAIR rows. A gated one needs rows that are a multiple of 16, a norm x that fits
+ * (can_norm). Bit-equal to the operators rmsnorm, linear and act_mul. */
+bool mx_cuda_linear_few_can_norm(const struct mx_cuda_product *p);
 cudaError_t mx_cuda_linear_few(const struct mx_cuda_product *p, int sms, cudaStream_t stream);
 
 /* bf16 only. Requires cols, ldx, w and x as for `few`; any n. */

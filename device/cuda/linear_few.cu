@@ -12,8 +12,12 @@
  * wait for the previous kernel and continues across tiles. Tensor cores multiply,
  * with W as the A operand and x, straight from memory, as B: 8, 16 or 32 rows of x
  * cost the same instructions as one. x is read once for every R tiles.
+ *
+ * Gated products take tiles in pairs, one of gate and one of up. With a norm, each CTA computes the
+ * norm of x by itself, into shared memory, while its rings fill.
  */
 #include "device/cuda/linear.cuh"
+#include "device/cuda/norm.cuh"
 
 #define WARPS     MX_LINEAR_LANES
 #define TILE      16
@@ -51,11 +55,11 @@ template <int NT, int R, int S> static constexpr size_t few_smem()
 	return (size_t)WARPS * (S * BLOCK_MEM + R * NT * SUM_TILE * sizeof(float));
 }
 
-/* Loads row g of each 8 tokens of x for one block: NT times two runs of 32 columns.
+/* Loads row g of each 8 tokens of x [n, ldx] for one block: NT times two runs of 32 columns.
  */
 template <int NT>
 static __device__ __forceinline__ void few_x(uint4 (&f)[NT][2], const mx_cuda_product &p,
-                                             uint32_t block)
+                                             const __nv_bfloat16 *x, size_t ldx, uint32_t block)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -66,13 +70,12 @@ static __device__ __forceinline__ void few_x(uint4 (&f)[NT][2], const mx_cuda_pr
 			const uint32_t col = block * MX_LINEAR_BLOCK + j * 32 + t * 8;
 			f[i][j] = make_uint4(0, 0, 0, 0);
 			if (token < p.n && col < p.cols)
-				f[i][j] =
-					*(const uint4 *)((const __nv_bfloat16 *)p.x + (size_t)token * p.ldx + col);
+				f[i][j] = *(const uint4 *)(x + (size_t)token * ldx + col);
 		}
 	}
 }
 
-template <int NT, int R, int S, typename O>
+template <int NT, int R, int S, bool NORM, typename O>
 static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 	few_bf16(const mx_cuda_product p)
 {
@@ -80,12 +83,17 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 	const uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + warp * (S * BLOCK_MEM);
 	float *sums = (float *)(smem + WARPS * S * BLOCK_MEM); /* [lanes][R][NT][8 tokens][pitch] */
-	const uint32_t tiles = (p.rows + TILE - 1) / TILE;
+	const uint32_t tiles = (p.rows + TILE - 1) / TILE;     /* if gated: pairs */
+	const uint32_t rows = p.gated ? 2 * p.rows : p.rows;
 	const uint32_t blocks = (p.cols + MX_LINEAR_BLOCK - 1) / MX_LINEAR_BLOCK;
 	/* Tiles of this CTA, counted from 0: every gridDim-th, so that all CTAs read nearby addresses.
 	 */
-	const uint32_t first = 0, last = (tiles - blockIdx.x - 1) / gridDim.x + 1;
-	auto row_of = [](uint32_t i) { return (i * gridDim.x + blockIdx.x) * TILE; };
+	const uint32_t first = 0, mine = (tiles - blockIdx.x - 1) / gridDim.x + 1;
+	const uint32_t last = p.gated ? 2 * mine : mine;
+	auto row_of = [&](uint32_t i) {
+		return p.gated ? ((i / 2) * gridDim.x + blockIdx.x) * TILE + (i % 2) * p.rows
+		               : (i * gridDim.x + blockIdx.x) * TILE;
+	};
 
 	/* Called first: the next kernel's rings are then full when this one ends, which hides the last
 	 * sums of this kernel and the start of the next one's products. */
@@ -102,7 +110,7 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 #pragma unroll
 			for (uint32_t i = 0; i < 4; i++) {
 				const uint32_t r = i * 4 + lane / MX_LINEAR_UNITS;
-				const uint32_t row = min(row_of(at.tile + at.r) + r, p.rows - 1);
+				const uint32_t row = min(row_of(at.tile + at.r) + r, rows - 1);
 				mx_copy16(ring + stage * BLOCK_MEM + mx_linear_at(r, unit),
 				          from + (size_t)row * p.cols, valid);
 			}
@@ -114,10 +122,23 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 	for (uint32_t s = 0; s < S - 1; s++)
 		fill(s);
 
-	mx_pdl_wait();
+	const __nv_bfloat16 *from_x = (const __nv_bfloat16 *)p.x;
+	size_t ldx = p.ldx;
+	if constexpr (NORM) {
+		__shared__ float part[2 * 8];
+		__nv_bfloat16 *normed = (__nv_bfloat16 *)(sums + WARPS * R * NT * SUM_TILE);
+		mx_norm_weights weights;
+		weights.load(p);
+		mx_pdl_wait();
+		mx_norm_rows(p, weights, normed, part);
+		from_x = normed;
+		ldx = p.cols;
+	} else {
+		mx_pdl_wait();
+	}
 
 	uint4 next[NT][2];
-	few_x<NT>(next, p, warp);
+	few_x<NT>(next, p, from_x, ldx, warp);
 	uint32_t stage = 0, before = S - 1; /* stages of the current block and of the one before it */
 	for (uint32_t tile = first; tile < last; tile += R) {
 		const uint32_t here = min((uint32_t)R, last - tile);
@@ -127,7 +148,7 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 #pragma unroll
 			for (int i = 0; i < NT; i++)
 				x[i][0] = next[i][0], x[i][1] = next[i][1];
-			few_x<NT>(next, p, block + WARPS < blocks ? block + WARPS : warp);
+			few_x<NT>(next, p, from_x, ldx, block + WARPS < blocks ? block + WARPS : warp);
 #pragma unroll
 			for (int r = 0; r < R; r++) {
 				if (r >= here)
@@ -163,17 +184,27 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 			}
 		}
 		__syncthreads();
-		for (uint32_t o = threadIdx.x; o < here * NT * 8 * TILE; o += WARPS * 32) {
-			const uint32_t row = o % TILE, token = o / TILE % (NT * 8), r = o / (TILE * NT * 8);
-			if (token >= p.n || row_of(tile + r) + row >= p.rows)
-				continue;
+		auto sum_of = [&](uint32_t r, uint32_t token, uint32_t row) {
 			const float *from =
 				sums + (r * NT + token / 8) * SUM_TILE + token % 8 * SUM_PITCH + row;
 			float v = from[0];
 #pragma unroll
 			for (int l = 1; l < WARPS; l++)
 				v += from[l * R * NT * SUM_TILE];
-			mx_linear_store<O>(p, token, row_of(tile + r) + row, v);
+			return v;
+		};
+		const uint32_t outputs = p.gated ? 1 : here;
+		for (uint32_t o = threadIdx.x; o < outputs * NT * 8 * TILE; o += WARPS * 32) {
+			const uint32_t row = o % TILE, token = o / TILE % (NT * 8), r = o / (TILE * NT * 8);
+			const uint32_t out = row_of(tile + r) + row;
+			if (token >= p.n || out >= p.rows)
+				continue;
+			const float v = sum_of(r, token, row);
+			if (p.gated)
+				((O *)p.y)[(size_t)token * p.ldy + out] =
+					mx_from_float<O>(mx_linear_gated(v, sum_of(1, token, row)));
+			else
+				mx_linear_store<O>(p, token, out, v);
 		}
 	}
 }
@@ -212,12 +243,16 @@ template <int N> static __global__ void __launch_bounds__(256) few_f32(const mx_
 	}
 }
 
-template <int NT, int R, int S, typename O>
+/* Shared memory for the rows of x after their norm, so that two CTAs fit on a multiprocessor. */
+#define NORM_BYTES (22 * 1024)
+
+template <int NT, int R, int S, bool NORM, typename O>
 static cudaError_t launch_bf16(const mx_cuda_product &p, int sms, cudaStream_t stream)
 {
 	const uint32_t tiles = (p.rows + TILE - 1) / TILE;
-	return mx_launch(few_bf16<NT, R, S, O>, dim3(min(tiles, (uint32_t)sms)), dim3(WARPS * 32),
-	                 few_smem<NT, R, S>(), stream, p);
+	const size_t normed = NORM ? (size_t)p.n * p.cols * 2 : 0;
+	return mx_launch(few_bf16<NT, R, S, NORM, O>, dim3(min(tiles, (uint32_t)sms)), dim3(WARPS * 32),
+	                 few_smem<NT, R, S>() + normed, stream, p);
 }
 
 /* Chooses the tiles at a time and the depth of the ring, so that a CTA of this
@@ -225,22 +260,25 @@ static cudaError_t launch_bf16(const mx_cuda_product &p, int sms, cudaStream_t s
 template <typename O>
 static cudaError_t choose_bf16(const mx_cuda_product &p, int sms, cudaStream_t stream)
 {
+	if (p.norm)
+		return launch_bf16<1, 2, 5, true, O>(p, sms, stream);
 	if (p.n <= 8)
-		return launch_bf16<1, 2, 6, O>(p, sms, stream);
+		return launch_bf16<1, 2, 6, false, O>(p, sms, stream);
 	if (p.n <= 16 && p.rows < 8 * TILE * (uint32_t)sms)
-		return launch_bf16<2, 2, 5, O>(p, sms, stream);
+		return launch_bf16<2, 2, 5, false, O>(p, sms, stream);
 	if (p.n <= 16)
-		return launch_bf16<2, 4, 4, O>(p, sms, stream);
-	return launch_bf16<4, 2, 4, O>(p, sms, stream);
+		return launch_bf16<2, 4, 4, false, O>(p, sms, stream);
+	return launch_bf16<4, 2, 4, false, O>(p, sms, stream);
 }
 
-template <int NT, int R, int S, typename O> static cudaError_t allow_smem(cudaError_t e)
+template <int NT, int R, int S, bool NORM, typename O> static cudaError_t allow_smem(cudaError_t e)
 {
 	if (e == cudaSuccess)
-		e = cudaFuncSetAttribute(few_bf16<NT, R, S, O>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-		                         (int)few_smem<NT, R, S>());
+		e = cudaFuncSetAttribute(few_bf16<NT, R, S, NORM, O>,
+		                         cudaFuncAttributeMaxDynamicSharedMemorySize,
+		                         (int)few_smem<NT, R, S>() + (NORM ? NORM_BYTES : 0));
 	if (e == cudaSuccess)
-		e = cudaFuncSetAttribute(few_bf16<NT, R, S, O>,
+		e = cudaFuncSetAttribute(few_bf16<NT, R, S, NORM, O>,
 		                         cudaFuncAttributePreferredSharedMemoryCarveout,
 		                         cudaSharedmemCarveoutMaxShared);
 	return e;
@@ -248,8 +286,14 @@ template <int NT, int R, int S, typename O> static cudaError_t allow_smem(cudaEr
 
 template <typename O> static cudaError_t setup_bf16(cudaError_t e)
 {
-	e = allow_smem<2, 2, 5, O>(allow_smem<1, 2, 6, O>(e));
-	return allow_smem<4, 2, 4, O>(allow_smem<2, 4, 4, O>(e));
+	e = allow_smem<1, 2, 5, true, O>(e);
+	e = allow_smem<2, 2, 5, false, O>(allow_smem<1, 2, 6, false, O>(e));
+	return allow_smem<4, 2, 4, false, O>(allow_smem<2, 4, 4, false, O>(e));
+}
+
+extern "C" bool mx_cuda_linear_few_can_norm(const struct mx_cuda_product *p)
+{
+	return p->bf16 && p->n <= MX_CUDA_PAIR && mx_norm_fits(*p, NORM_BYTES);
 }
 
 extern "C" cudaError_t mx_cuda_linear_few_setup(void)

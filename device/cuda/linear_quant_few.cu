@@ -4,9 +4,10 @@
  * linear_few.cu but for the ring: a stage has the blocks of the same 128 columns of two panels,
  * each in one piece with its scales, which comes with one bulk copy (cp.async on devices
  * before 9.0). Codes are read in the order in which mma takes them; three instructions
- * make bf16 of two of 4 bits.
+ * make bf16 of two of 4 bits. Gated products and norms are as in linear_few.cu.
  */
 #include "device/cuda/linear_quant.cuh"
+#include "device/cuda/norm.cuh"
 
 #define W         MX_LINEAR_LANES /* warps */
 #define R         2               /* tiles at a time: x is read once for them */
@@ -103,13 +104,15 @@ template <int NT> struct rows {
 	bool used[NT];
 	uint32_t left; /* columns from 8 t on */
 
-	__device__ rows(const mx_cuda_product &p, uint32_t g, uint32_t t) : left(p.cols - t * 8)
+	__device__ rows(const mx_cuda_product &p, const __nv_bfloat16 *x, size_t ldx, uint32_t g,
+	                uint32_t t)
+		: left(p.cols - t * 8)
 	{
 #pragma unroll
 		for (int i = 0; i < NT; i++) {
 			const uint32_t token = i * 8 + g;
 			used[i] = token < p.n;
-			at[i] = (const uint4 *)((const __nv_bfloat16 *)p.x + (used[i] ? token : 0) * p.ldx) + t;
+			at[i] = (const uint4 *)(x + (used[i] ? token : 0) * ldx) + t;
 		}
 	}
 
@@ -277,12 +280,12 @@ static __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint4
 	}
 }
 
-template <int CODES, int OFFSET, int SCALING, int NT>
+template <int CODES, int OFFSET, int SCALING, int NT, bool NORM>
 static __global__ void __launch_bounds__(W * 32, NT < 4 ? 2 : 1)
 	few_quant(const mx_cuda_quant_product a, const uint32_t stages)
 {
 	constexpr bool KEEPS = SCALING >= BY_KEPT;
-	extern __shared__ __align__(128) unsigned char smem[]; /* barriers, kept, rings, sums */
+	extern __shared__ __align__(128) unsigned char smem[]; /* barriers, kept, rings, sums, x */
 	const mx_cuda_product &p = a.p;
 	const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = lane_id();
 	const uint32_t g = lane / 4, t = lane % 4, bytes = a.q.super_bytes;
@@ -292,9 +295,11 @@ static __global__ void __launch_bounds__(W * 32, NT < 4 ? 2 : 1)
 	unsigned char *const ring = rings + warp * stages * R * bytes;
 	const uint32_t ring_at = (uint32_t)__cvta_generic_to_shared(ring);
 	float *sums = (float *)(rings + W * stages * R * bytes);
+	/* tiles: if gated, pairs */
 	const uint32_t tiles = (p.rows + TILE - 1) / TILE, blocks = (p.cols + COLS - 1) / COLS;
-	/* as in linear_few.cu: CTA i has every gridDim-th tile */
-	const uint32_t last = (tiles - blockIdx.x - 1) / gridDim.x + 1;
+	/* as in linear_few.cu: CTA i has every gridDim-th tile or pair */
+	const uint32_t mine = (tiles - blockIdx.x - 1) / gridDim.x + 1;
+	const uint32_t last = p.gated ? 2 * mine : mine;
 
 	mx_pdl_launch();
 	if (lane == 0) {
@@ -310,14 +315,15 @@ static __global__ void __launch_bounds__(W * 32, NT < 4 ? 2 : 1)
 		if (fill_tile >= last)
 			return;
 		const uint32_t here = min((uint32_t)R, last - fill_tile);
-		const size_t tile = fill_tile * gridDim.x + blockIdx.x;
+		const size_t tile = (p.gated ? fill_tile / 2 : fill_tile) * gridDim.x + blockIdx.x;
+		const size_t next = p.gated ? tiles : gridDim.x; /* tiles from the first to the second */
 		const unsigned char *from =
 			(const unsigned char *)p.w + (tile * blocks + fill_block) * bytes;
 		expect(bars + stage * 8, here * bytes);
 		fill(ring_at + stage * R * bytes, from, bytes, bars + stage * 8);
 		if (here > 1)
-			fill(ring_at + (stage * R + 1) * bytes, from + (size_t)gridDim.x * blocks * bytes,
-			     bytes, bars + stage * 8);
+			fill(ring_at + (stage * R + 1) * bytes, from + next * blocks * bytes, bytes,
+			     bars + stage * 8);
 		filled();
 		fill_block += W;
 		if (fill_block >= blocks)
@@ -327,9 +333,22 @@ static __global__ void __launch_bounds__(W * 32, NT < 4 ? 2 : 1)
 	for (uint32_t s = 0; s < stages; s++)
 		fill_next(s);
 
-	mx_pdl_wait();
+	const __nv_bfloat16 *of_x = (const __nv_bfloat16 *)p.x;
+	size_t ldx = p.ldx;
+	if constexpr (NORM) {
+		__shared__ float part[2 * 8];
+		__nv_bfloat16 *normed = (__nv_bfloat16 *)(sums + W * R * NT * SUM_TILE);
+		mx_norm_weights weights;
+		weights.load(p);
+		mx_pdl_wait();
+		mx_norm_rows(p, weights, normed, part);
+		of_x = normed;
+		ldx = p.cols;
+	} else {
+		mx_pdl_wait();
+	}
 
-	const rows<NT> from_x(p, g, t);
+	const rows<NT> from_x(p, of_x, ldx, g, t);
 	const uint32_t second = a.q.group_shift == 6 ? 64 : 0;
 	const uint32_t center = (0x4300 | a.q.center) * 0x10001;
 	uint4 next[NT][4];
@@ -384,18 +403,27 @@ static __global__ void __launch_bounds__(W * 32, NT < 4 ? 2 : 1)
 			}
 		}
 		__syncthreads();
-		for (uint32_t o = threadIdx.x; o < here * NT * 8 * TILE; o += W * 32) {
-			const uint32_t row = o % TILE, token = o / TILE % (NT * 8), r = o / (TILE * NT * 8);
-			const uint32_t out = ((tile + r) * gridDim.x + blockIdx.x) * TILE + row;
-			if (token >= p.n || out >= p.rows)
-				continue;
+		auto sum_of = [&](uint32_t r, uint32_t token, uint32_t row) {
 			const float *from =
 				sums + (r * NT + token / 8) * SUM_TILE + token % 8 * SUM_PITCH + row;
 			float v = from[0];
 #pragma unroll
 			for (int l = 1; l < W; l++)
 				v += from[l * R * NT * SUM_TILE];
-			if (p.bf16_out)
+			return v;
+		};
+		const uint32_t outputs = p.gated ? 1 : here;
+		for (uint32_t o = threadIdx.x; o < outputs * NT * 8 * TILE; o += W * 32) {
+			const uint32_t row = o % TILE, token = o / TILE % (NT * 8), r = o / (TILE * NT * 8);
+			const uint32_t number = p.gated ? tile / 2 : tile + r;
+			const uint32_t out = (number * gridDim.x + blockIdx.x) * TILE + row;
+			if (token >= p.n || out >= p.rows)
+				continue;
+			const float v = sum_of(r, token, row);
+			if (p.gated)
+				((__nv_bfloat16 *)p.y)[(size_t)token * p.ldy + out] =
+					__float2bfloat16_rn(mx_linear_gated(v, sum_of(1, token, row)));
+			else if (p.bf16_out)
 				mx_linear_store<__nv_bfloat16>(p, token, out, v);
 			else
 				mx_linear_store<float>(p, token, out, v);
@@ -407,11 +435,13 @@ static __global__ void __launch_bounds__(W * 32, NT < 4 ? 2 : 1)
 
 typedef void few_f(const mx_cuda_quant_product, const uint32_t);
 
-static few_f *const kernels[][3] = {
+/* for up to 8, 16 and 32 rows, and for up to 8 with a norm */
+static few_f *const kernels[][4] = {
 #define KERNEL(codes, offset, scaling)                                                             \
 	{                                                                                              \
-		few_quant<codes, offset, scaling, 1>, few_quant<codes, offset, scaling, 2>,                \
-			few_quant<codes, offset, scaling, 4>                                                   \
+		few_quant<codes, offset, scaling, 1, false>, few_quant<codes, offset, scaling, 2, false>,  \
+			few_quant<codes, offset, scaling, 4, false>,                                           \
+			few_quant<codes, offset, scaling, 1, true>                                             \
 	}
 	KERNEL(MX_CODES_4, MX_OFFSET_NONE, BY_F16),     KERNEL(MX_CODES_4, MX_OFFSET_NONE, BY_F32),
 	KERNEL(MX_CODES_4, MX_OFFSET_ZERO, BY_F16),     KERNEL(MX_CODES_4, MX_OFFSET_ZERO, BY_F32),
@@ -451,8 +481,8 @@ static int kernel_of(const mx_cuda_quant &q, scaling by)
 extern "C" cudaError_t mx_cuda_quant_few_setup(void)
 {
 	cudaError_t e = cudaSuccess;
-	for (int i = 0; i < N_KERNELS * 3 && e == cudaSuccess; i++) {
-		few_f *f = kernels[i / 3][i % 3];
+	for (int i = 0; i < N_KERNELS * 4 && e == cudaSuccess; i++) {
+		few_f *f = kernels[i / 4][i % 4];
 		e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM);
 		if (e == cudaSuccess)
 			e = cudaFuncSetAttribute(f, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -465,13 +495,14 @@ extern "C" cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, 
                                          cudaStream_t stream)
 {
 	const int nt = p->p.n <= 8 ? 0 : p->p.n <= 16 ? 1 : 2;
+	const uint32_t normed = p->p.norm ? p->p.n * p->p.cols * 2 : 0;
 	const scaling by = scaling_of(p->q);
 	const uint32_t tiles = (p->p.rows + TILE - 1) / TILE, stage = W * R * p->q.super_bytes;
 	const uint32_t fixed = W * MOST * 8 + (by >= BY_KEPT ? W * R * (uint32_t)sizeof(kept) : 0) +
-	                       W * R * (1u << nt) * SUM_TILE * 4;
+	                       W * R * (1u << nt) * SUM_TILE * 4 + normed;
 	const uint32_t fit = (SMEM - fixed) / stage, stages = fit < MOST ? fit : MOST;
 	if (!stages)
 		return cudaErrorInvalidValue;
-	return mx_launch(kernels[kernel_of(p->q, by)][nt], dim3(min(tiles, (uint32_t)sms)),
+	return mx_launch(kernels[kernel_of(p->q, by)][normed ? 3 : nt], dim3(min(tiles, (uint32_t)sms)),
 	                 dim3(W * 32), fixed + stages * stage, stream, *p, stages);
 }

@@ -149,36 +149,160 @@ static bool continues(const struct mx_linear_out *a, size_t rows, const struct m
 	       (a->bias ? b->bias == a->bias + rows : !b->bias);
 }
 
+/* Returns the product of out[*i] and of those behind it that continue it, with x as it is, and
+ * moves *i behind them. */
+static struct mx_cuda_product product_of(struct mx_device *d, const void *x, size_t ldx, size_t n,
+                                         const struct mx_linear_out *out, size_t n_out, size_t *i)
+{
+	const struct mx_linear_out *o = &out[*i];
+	const enum mx_dtype dtype = d->info.act_dtype, y_dtype = o->y_f32 ? MX_F32 : dtype;
+	const size_t w_size = mx_dtype_size(dtype), y_size = mx_dtype_size(y_dtype);
+	size_t rows = 0;
+	do
+		rows += out[(*i)++].w->rows;
+	while (*i < n_out && rows + out[*i].w->rows <= o->ldy &&
+	       continues(o, rows, &out[*i], w_size, y_size));
+	return (struct mx_cuda_product){.w = o->w->data,
+	                                .x = x,
+	                                .bias = o->bias,
+	                                .y = o->y,
+	                                .ldx = ldx,
+	                                .ldy = o->ldy,
+	                                .rows = (uint32_t)rows,
+	                                .cols = o->w->cols,
+	                                .n = (uint32_t)n,
+	                                .accumulate = o->accumulate,
+	                                .bf16 = dtype == MX_BF16,
+	                                .bf16_out = y_dtype == MX_BF16};
+}
+
+static mx_status run_product(struct mx_device *d, const struct mx_cuda_product *p,
+                             const struct mx_quant *q)
+{
+	return q ? quantised(d, p, q) : mx_cuda_linear_product(d, p);
+}
+
 mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
                              const struct mx_linear_out *out, size_t n_out)
 {
-	const enum mx_dtype dtype = d->info.act_dtype;
 	for (size_t i = 0; i < n_out;) {
-		const struct mx_linear_out *o = &out[i];
-		const enum mx_dtype y_dtype = o->y_f32 ? MX_F32 : dtype;
-		const size_t w_size = mx_dtype_size(dtype), y_size = mx_dtype_size(y_dtype);
-		size_t rows = 0;
-		if (o->w->dtype != (o->w->quant ? MX_QUANT : dtype))
+		const struct mx_weight *w = out[i].w;
+		if (w->dtype != (w->quant ? MX_QUANT : d->info.act_dtype))
 			return MX_E_INVALID;
-		do
-			rows += out[i++].w->rows;
-		while (i < n_out && rows + out[i].w->rows <= o->ldy &&
-		       continues(o, rows, &out[i], w_size, y_size));
-		const struct mx_cuda_product p = {.w = o->w->data,
-		                                  .x = x,
-		                                  .bias = o->bias,
-		                                  .y = o->y,
-		                                  .ldx = ldx,
-		                                  .ldy = o->ldy,
-		                                  .rows = (uint32_t)rows,
-		                                  .cols = o->w->cols,
-		                                  .n = (uint32_t)n,
-		                                  .accumulate = o->accumulate,
-		                                  .bf16 = dtype == MX_BF16,
-		                                  .bf16_out = y_dtype == MX_BF16};
-		mx_status rc = o->w->quant ? quantised(d, &p, o->w->quant) : mx_cuda_linear_product(d, &p);
+		const struct mx_cuda_product p = product_of(d, x, ldx, n, out, n_out, &i);
+		mx_status rc = run_product(d, &p, w->quant);
 		if (rc != MX_OK)
 			return rc;
 	}
 	return MX_OK;
+}
+
+/* ---- fused with the norm of x, or gated ---- */
+
+/* Most rows of products of weights as they are that `few` computes where `chain` could. */
+static uint32_t most_few(const struct mx_cuda *c)
+{
+	return mx_cuda_linear_chain_can(c->base.sm) ? MX_CUDA_CHAIN_MIN - 1 : MX_CUDA_PAIR;
+}
+
+uint32_t mx_cuda_linear_fused_rows(const struct mx_device *d, bool quantised)
+{
+	return quantised               ? MX_CUDA_PAIR
+	       : d->info.deterministic ? 0
+	                               : most_few((const struct mx_cuda *)d);
+}
+
+/* True if the kernels for few rows compute this product, with its norm and gated. Of weights as
+ * they are, others compute it on a deterministic device, with other bits. */
+static bool is_fused(struct mx_device *d, const struct mx_cuda_product *p, const struct mx_quant *q)
+{
+	if (!streams(p) || p->cols % 8 || (p->norm && !mx_cuda_linear_few_can_norm(p)) ||
+	    (p->gated && p->rows % MX_QUANT_ROWS))
+		return false;
+	if (q)
+		return q->fragments && p->n <= MX_CUDA_PAIR;
+	return !d->info.deterministic && p->n <= most_few(mx_cuda(d)) && (uintptr_t)p->w % 16 == 0;
+}
+
+/* True if `chain` computes this gated product. */
+static bool is_chained(struct mx_device *d, const struct mx_cuda_product *p,
+                       const struct mx_quant *q)
+{
+	return !q && streams(p) && mx_cuda_linear_chain_can(mx_cuda(d)->base.sm) &&
+	       (d->info.deterministic || (p->n >= MX_CUDA_CHAIN_MIN && p->n <= MX_CUDA_CHAIN_MAX)) &&
+	       (uintptr_t)p->w % 16 == 0 && (uintptr_t)p->y % 16 == 0 && p->cols % 8 == 0 &&
+	       p->ldy % 8 == 0 && p->rows % 8 == 0;
+}
+
+/* Writes the norm of x to in->room. */
+static mx_status norm_apart(struct mx_device *d, const struct mx_linear_in *in, size_t n,
+                            uint32_t cols)
+{
+	return mx_cuda_rmsnorm(d, in->x, in->norm, in->norm_eps, n, cols, in->room);
+}
+
+mx_status mx_cuda_linear_normed(struct mx_device *d, const struct mx_linear_in *in, size_t n,
+                                const struct mx_linear_out *out, size_t n_out)
+{
+	const uint32_t cols = n_out ? out[0].w->cols : 0;
+	bool all = true;
+	if (n_out == 0 || n == 0)
+		return MX_OK;
+	for (int pass = 0; pass < 2 && all; pass++)
+		for (size_t i = 0; i < n_out && all;) {
+			const struct mx_weight *w = out[i].w;
+			if (w->dtype != (w->quant ? MX_QUANT : d->info.act_dtype))
+				return MX_E_INVALID;
+			struct mx_cuda_product p = product_of(d, in->x, in->ldx, n, out, n_out, &i);
+			p.norm = in->norm;
+			p.norm_eps = in->norm_eps;
+			mx_status rc = MX_OK;
+			if (pass)
+				rc = run_product(d, &p, w->quant);
+			else
+				all = is_fused(d, &p, w->quant);
+			if (rc != MX_OK)
+				return rc;
+		}
+	if (all)
+		return MX_OK;
+	mx_status rc = norm_apart(d, in, n, cols);
+	return rc == MX_OK ? mx_cuda_linear_run(d, in->room, cols, n, out, n_out) : rc;
+}
+
+mx_status mx_cuda_linear_gated(struct mx_device *d, const struct mx_linear_in *in, size_t n,
+                               const struct mx_weight *gate, const struct mx_weight *up, void *y,
+                               size_t ldy)
+{
+	const struct mx_quant *q = gate->quant;
+	const struct mx_cuda_product bare = {.w = gate->data,
+	                                     .x = in->x,
+	                                     .y = y,
+	                                     .ldx = in->ldx,
+	                                     .ldy = ldy,
+	                                     .rows = gate->rows,
+	                                     .cols = gate->cols,
+	                                     .n = (uint32_t)n,
+	                                     .bf16 = mx_cuda_bf16(d),
+	                                     .bf16_out = true,
+	                                     .gated = true};
+	struct mx_cuda_product p = bare;
+	p.norm = in->norm;
+	p.norm_eps = in->norm_eps;
+	const size_t before = bytes_of(gate, gate->rows, 2);
+	if (!mx_cuda_bf16(d) || gate->dtype != (q ? MX_QUANT : MX_BF16) || up->dtype != gate->dtype ||
+	    up->rows != gate->rows || up->cols != gate->cols || !same_form(q, up->quant) ||
+	    before == SIZE_MAX || (const char *)up->data != (const char *)gate->data + before)
+		return MX_E_UNSUPPORTED;
+	if (in->norm && !is_fused(d, &p, q)) {
+		p = bare;
+		p.x = in->room;
+		p.ldx = gate->cols;
+	}
+	if (!is_fused(d, &p, q) && !is_chained(d, &p, q))
+		return MX_E_UNSUPPORTED;
+	if (n == 0)
+		return MX_OK;
+	mx_status rc = in->norm && !p.norm ? norm_apart(d, in, n, gate->cols) : MX_OK;
+	return rc == MX_OK ? run_product(d, &p, q) : rc;
 }

@@ -14,14 +14,11 @@
 #include "device/cuda/acts.cuh"
 #include "device/cuda/impl.h"
 #include "device/cuda/launch.cuh"
+#include "device/cuda/norm.cuh"
 
 #define WARP 32
 
-/* 16 bytes of elements. */
-template <typename T> struct alignas(16) pack {
-	static const int N = 16 / sizeof(T);
-	T v[N];
-};
+template <typename T> using pack = mx_pack<T>;
 
 template <typename T> static __device__ __forceinline__ pack<T> load(const T *p)
 {
@@ -31,18 +28,6 @@ template <typename T> static __device__ __forceinline__ pack<T> load(const T *p)
 template <typename T> static __device__ __forceinline__ void store(T *p, const pack<T> &v)
 {
 	*reinterpret_cast<pack<T> *>(p) = v;
-}
-
-/* Loads weights before mx_pdl_wait: an ordinary load, since the assembler may move one through the
- * read-only path (__ldg, ld.global.nc) behind the wait. */
-static __device__ __forceinline__ float4 load_weights(const float *p)
-{
-	float4 v;
-	asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-	             : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-	             : "l"(p)
-	             : "memory");
-	return v;
 }
 
 static bool aligned(const void *p)
@@ -68,19 +53,6 @@ static __device__ __forceinline__ float warp_sum(float v)
 	return v;
 }
 
-/* Returns the sum over the thread block to every thread. No thread may still read part[]. */
-static __device__ __forceinline__ float block_sum(float v, float *part)
-{
-	v = warp_sum(v);
-	if (threadIdx.x % WARP == 0)
-		part[threadIdx.x / WARP] = v;
-	__syncthreads();
-	v = 0;
-	for (unsigned i = 0; i < blockDim.x / WARP; i++)
-		v += part[i];
-	return v;
-}
-
 /* ---- rmsnorm ---- */
 
 /* y = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019). If ADD, x += r first, and the
@@ -103,7 +75,7 @@ static __global__ void __launch_bounds__(512)
 		for (int k = 0; k < N; k += 4) {
 			float4 q = {};
 			if (i < vectors)
-				q = load_weights(weight + i * N + k);
+				q = mx_load_weights(weight + i * N + k);
 			w[j][k] = q.x;
 			w[j][k + 1] = q.y;
 			w[j][k + 2] = q.z;
@@ -141,7 +113,7 @@ static __global__ void __launch_bounds__(512)
 			if (ADD)
 				store(x + at + i * N, v[j]);
 		}
-		float scale = 1.0f / sqrtf(block_sum(sum, part[turn]) / (float)width + eps);
+		float scale = 1.0f / sqrtf(mx_block_sum(sum, part[turn], blockDim.x) / (float)width + eps);
 #pragma unroll
 		for (int j = 0; j < V; j++) {
 			uint32_t i = threadIdx.x + j * blockDim.x;
@@ -175,7 +147,7 @@ static __global__ void __launch_bounds__(256)
 			}
 			sum = fmaf(f, f, sum);
 		}
-		float scale = 1.0f / sqrtf(block_sum(sum, part[turn]) / (float)width + eps);
+		float scale = 1.0f / sqrtf(mx_block_sum(sum, part[turn], blockDim.x) / (float)width + eps);
 		for (uint32_t i = threadIdx.x; i < width; i += blockDim.x)
 			y[at + i] = mx_from_float<T>(mx_to_float<T>(x[at + i]) * scale * weight[i]);
 	}
@@ -195,12 +167,11 @@ static cudaError_t rmsnorm_as(struct mx_device *d, T *x, const T *r, const float
 	if (!fits)
 		return mx_launch(rmsnorm_any<T, ADD>, grid, dim3(256), 0, stream, x, r, weight, eps, n,
 		                 width, y);
-	auto kernel = vectors <= 256   ? rmsnorm_vectors<T, 1, ADD>
-	              : vectors <= 512 ? rmsnorm_vectors<T, 2, ADD>
-	                               : rmsnorm_vectors<T, 4, ADD>;
-	uint32_t each = vectors <= 256 ? 1 : vectors <= 512 ? 2 : 4;
-	const dim3 block(div_up(div_up(vectors, each), WARP) * WARP);
-	return mx_launch(kernel, grid, block, 0, stream, x, r, weight, eps, n, width, y);
+	const mx_norm_shape shape = mx_norm_shape_of((uint32_t)vectors);
+	auto kernel = shape.each == 1   ? rmsnorm_vectors<T, 1, ADD>
+	              : shape.each == 2 ? rmsnorm_vectors<T, 2, ADD>
+	                                : rmsnorm_vectors<T, 4, ADD>;
+	return mx_launch(kernel, grid, dim3(shape.threads), 0, stream, x, r, weight, eps, n, width, y);
 }
 
 mx_status mx_cuda_rmsnorm(struct mx_device *d, const void *x, const float *weight, float eps,

@@ -172,6 +172,14 @@ static mx_status rmsnorm(struct mx_device *d, const void *x, const float *weight
 		d, &(struct call){run_rmsnorm, .a = x, .b = weight, .y = y, .n = n, .m = width, .f = eps});
 }
 
+static mx_status linear_normed(struct mx_device *d, const struct mx_linear_in *in, size_t n,
+                               const struct mx_linear_out *out, size_t n_out)
+{
+	const uint32_t width = out->w->cols;
+	mx_status st = rmsnorm(d, in->x, in->norm, in->norm_eps, n, width, in->room);
+	return st == MX_OK ? linear(d, in->room, width, n, out, n_out) : st;
+}
+
 static void run_add_rmsnorm(struct mx_device *cpu, const struct call *c)
 {
 	must(cpu->ops->add_rmsnorm(cpu, c->out[0].y, c->a, c->b, c->f, c->n, c->m, c->y));
@@ -485,6 +493,7 @@ static mx_status experts(struct mx_device *d, const struct mx_experts *m,
 static const struct mx_ops ops = {
 	.struct_size = sizeof(struct mx_ops),
 	.linear = linear,
+	.linear_normed = linear_normed,
 	.rmsnorm = rmsnorm,
 	.add_rmsnorm = add_rmsnorm,
 	.silu_mul = silu_mul,
@@ -556,7 +565,8 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_d
 	                                              .own_memory = true,
 	                                              .async = true,
 	                                              .records = true,
-	                                              .deterministic = true};
+	                                              .deterministic = true,
+	                                              .fused_rows = 4};
 	*out = &f->base.device;
 	return MX_OK;
 }

@@ -390,10 +390,17 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	if (a.gates)
 		in[n_in++] =
 			(struct mx_linear_out){.w = w->gate, .y = a.gates, .ldy = gates, .y_f32 = true};
-	const struct mx_linear_out out = {.w = w->o, .bias = w->o_bias, .y = y, .ldy = m->width};
+	const struct mx_linear_out out = {
+		.w = w->o, .bias = w->o_bias, .y = y, .ldy = m->width, .accumulate = step->add};
+	const struct mx_linear_in from = {.x = x,
+	                                  .ldx = m->width,
+	                                  .norm = step->norm,
+	                                  .norm_eps = step->norm_eps,
+	                                  .room = step->norm_room};
 
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
-	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, n_in);
+	mx_status status = step->norm ? ops->linear_normed(m->device, &from, step->n_rows, in, n_in)
+	                              : ops->linear(m->device, x, m->width, step->n_rows, in, n_in);
 	if (status == MX_OK)
 		status = cuda->bind(m->device);
 	if (status != MX_OK)
@@ -427,7 +434,7 @@ static const struct mx_mixer_ops attn_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "attention",
 	.summary = "softmax attention over paged keys and values, for NVIDIA GPUs",
-	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES,
+	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_ADD | MX_MIXER_NORM,
 	.probe = attn_probe,
 	.weights = attn_params_weights,
 	.state = attn_state,

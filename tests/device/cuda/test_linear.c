@@ -5,7 +5,7 @@
  * elements), recorded against not, outputs of different types in one call against one call each,
  * and on a deterministic device bit for bit: a row alone, with other rows, at another place, in one
  * product with its neighbours or in a product of its own. linear_gated has the bits of linear and
- * act_mul.
+ * act_mul, linear_normed those of rmsnorm and linear, and the norm changes no bit of linear_gated.
  *
  *   tests/device/cuda/test_linear [part of a shape's name]     MX_TEST_SEED repeats a run
  */
@@ -51,14 +51,17 @@ struct bench {
 	void *host;           /* pinned, MAX_HOST bytes */
 	void *w, *x[2], *odd; /* device; x at stride cols and cols + 8, odd at cols + 1 */
 	void *y;              /* device */
-	float *bias;          /* device */
+	void *room;           /* device, rows after their norm */
+	float *bias, *norm;   /* device */
 	void *host_w;         /* as on the device */
 	float *host_x;        /* [MAX_N, cols], exactly as on the device */
 	float *host_bias;     /* [rows] */
+	float *host_norm;     /* [cols] weights of a norm */
 	float *host_y0;       /* [MAX_N, rows] what accumulate adds to, exactly */
 	unsigned char *got;   /* y as it came back */
 	unsigned char *kept;  /* another y to compare with */
 	int faults, gated;    /* gated: products by linear_gated */
+	int normed;           /* products by linear_normed */
 };
 
 static void must(mx_status s, const char *what)
@@ -135,6 +138,9 @@ static void fill(struct bench *b)
 	for (size_t i = 0; i < s->rows; i++)
 		b->host_bias[i] = rng_unit(&b->rng) * 2 - 1;
 	put(b, b->bias, b->host_bias, s->rows * sizeof(float));
+	for (size_t i = 0; i < s->cols; i++)
+		b->host_norm[i] = rng_unit(&b->rng) * 2 - 1;
+	put(b, b->norm, b->host_norm, s->cols * sizeof(float));
 	place_x(b, b->x[0], s->cols);
 	place_x(b, b->x[1], s->cols + 8);
 	place_x(b, b->odd, s->cols + 1);
@@ -347,8 +353,38 @@ static void try_bits(struct bench *b, uint32_t flags, bool f32)
 	}
 }
 
-/* The first half of W's rows as gate, the second as up. */
-static void try_gated(struct bench *b, uint32_t n)
+/* Brings y, which was poisoned, and compares it with what `kept` has of it: `written` bytes of
+ * `bytes` are equal, the others untouched. */
+static void check_fused(struct bench *b, uint32_t n, uint32_t rows, size_t written, size_t bytes,
+                        const char *what)
+{
+	const size_t in = b->bf16 ? 2 : 4;
+	must(b->d->ops->download(b->d, b->host, b->y, bytes), "download");
+	must(b->d->ops->wait(b->d), "wait");
+	memcpy(b->got, b->host, bytes);
+	for (size_t i = 0; i < bytes; i++)
+		if (i < written ? b->got[i] != b->kept[i] : b->got[i] != 0xff) {
+			fault(b, n, 0, what, (uint32_t)(i / in / rows), (uint32_t)(i / in % rows),
+			      element(b->got, b->bf16, i / in), element(b->kept, b->bf16, i / in));
+			return;
+		}
+}
+
+static void poison_y(struct bench *b, size_t bytes)
+{
+	memset(b->got, 0xff, bytes);
+	put(b, b->y, b->got, bytes);
+}
+
+static void keep_y(struct bench *b, size_t bytes)
+{
+	must(b->d->ops->download(b->d, b->host, b->y, bytes), "download");
+	must(b->d->ops->wait(b->d), "wait");
+	memcpy(b->kept, b->host, bytes);
+}
+
+/* The first half of W's rows as gate, the second as up; with a norm of x or without. */
+static void try_gated(struct bench *b, uint32_t n, bool norm)
 {
 	const struct shape *s = b->s;
 	const struct mx_ops *ops = b->d->ops;
@@ -360,34 +396,63 @@ static void try_gated(struct bench *b, uint32_t n)
 	     .rows = half,
 	     .cols = s->cols,
 	     .data = (char *)b->w + (size_t)half * s->cols * in}};
+	const struct mx_linear_in from = {.x = b->x[0],
+	                                  .ldx = s->cols,
+	                                  .norm = norm ? b->norm : NULL,
+	                                  .norm_eps = 1e-5f,
+	                                  .room = b->room};
 	if (s->rows % 2 || 3 * bytes > MAX_Y * 4)
 		return;
 	unsigned char *const products = b->y, *const up = products + bytes;
-	memset(b->got, 0xff, bytes);
-	put(b, b->y, b->got, bytes);
-	mx_status st = ops->linear_gated(b->d, b->x[0], s->cols, n, &w[0], &w[1], b->y, half);
+	const struct mx_linear_out outs[2] = {{.w = &w[0], .y = products, .ldy = half},
+	                                      {.w = &w[1], .y = up, .ldy = half}};
+	if (norm)
+		must(ops->rmsnorm(b->d, b->x[0], b->norm, 1e-5f, n, s->cols, b->room), "rmsnorm");
+	must(ops->linear(b->d, norm ? b->room : b->x[0], s->cols, n, outs, 2), "linear");
+	must(ops->act_mul(b->d, MX_ACT_SILU, products, half, up, half, n, half, products, half),
+	     "act_mul");
+	keep_y(b, bytes);
+	poison_y(b, bytes);
+	mx_status st = ops->linear_gated(b->d, &from, n, &w[0], &w[1], b->y, half);
 	if (st == MX_E_UNSUPPORTED)
 		return;
 	must(st, "linear_gated");
-	must(ops->download(b->d, b->host, b->y, bytes), "download");
-	must(ops->wait(b->d), "wait");
-	memcpy(b->got, b->host, bytes);
-	const struct mx_linear_out outs[2] = {{.w = &w[0], .y = products, .ldy = half},
-	                                      {.w = &w[1], .y = up, .ldy = half}};
-	must(ops->linear(b->d, b->x[0], s->cols, n, outs, 2), "linear");
-	must(ops->act_mul(b->d, MX_ACT_SILU, products, half, up, half, n, half, products, half),
-	     "act_mul");
-	must(ops->download(b->d, b->host, b->y, bytes), "download");
-	must(ops->wait(b->d), "wait");
-	const size_t written = n * (size_t)half * in;
-	for (size_t i = 0; i < bytes; i++)
-		if (i < written ? b->got[i] != ((unsigned char *)b->host)[i] : b->got[i] != 0xff) {
-			fault(b, n, 0, i < written ? "gated, other bits" : "gated, written outside",
-			      (uint32_t)(i / in / half), (uint32_t)(i / in % half),
-			      element(b->got, b->bf16, i / in), element(b->host, b->bf16, i / in));
-			break;
-		}
+	check_fused(b, n, half, n * (size_t)half * in, bytes, norm ? "gated with a norm" : "gated");
 	b->gated++;
+}
+
+static void try_normed(struct bench *b, uint32_t n, uint32_t flags)
+{
+	const struct shape *s = b->s;
+	const struct mx_ops *ops = b->d->ops;
+	const size_t in = b->bf16 ? 2 : 4, bytes = (n + GUARD) * (size_t)s->rows * in;
+	const uint32_t cut = flags & MERGED ? s->rows / 2 : 0;
+	struct mx_weight w[2];
+	struct mx_linear_out outs[2];
+	size_t n_out = 0;
+	for (int i = 0; i < 2; i++) {
+		const uint32_t begin = i ? cut : 0, end = i ? s->rows : cut;
+		if (begin == end)
+			continue;
+		w[n_out] = (struct mx_weight){.dtype = b->bf16 ? MX_BF16 : MX_F32,
+		                              .rows = end - begin,
+		                              .cols = s->cols,
+		                              .data = (char *)b->w + (size_t)begin * s->cols * in};
+		outs[n_out] = (struct mx_linear_out){.w = &w[n_out],
+		                                     .bias = flags & BIAS ? b->bias + begin : NULL,
+		                                     .y = (char *)b->y + begin * in,
+		                                     .ldy = s->rows};
+		n_out++;
+	}
+	const struct mx_linear_in from = {
+		.x = b->x[0], .ldx = s->cols, .norm = b->norm, .norm_eps = 1e-5f, .room = b->room};
+	must(ops->rmsnorm(b->d, b->x[0], b->norm, 1e-5f, n, s->cols, b->room), "rmsnorm");
+	must(ops->linear(b->d, b->room, s->cols, n, outs, n_out), "linear");
+	keep_y(b, bytes);
+	poison_y(b, bytes);
+	must(ops->linear_normed(b->d, &from, n, outs, n_out), "linear_normed");
+	check_fused(b, n, s->rows, n * (size_t)s->rows * in, bytes, "normed");
+	b->normed++;
 }
 
 static void try_shape(struct bench *b)
@@ -399,7 +464,9 @@ static void try_shape(struct bench *b)
 			try_one(b, numbers[k], rng_below(&b->rng, FLAGS), false);
 		try_one(b, numbers[k], rng_below(&b->rng, FLAGS), true);
 		try_mixed(b, numbers[k], rng_below(&b->rng, FLAGS));
-		try_gated(b, numbers[k]);
+		try_gated(b, numbers[k], false);
+		try_gated(b, numbers[k], true);
+		try_normed(b, numbers[k], rng_below(&b->rng, FLAGS));
 	}
 	if (b->d->info.deterministic) {
 		try_bits(b, rng_below(&b->rng, FLAGS) & ~STRIDED, false);
@@ -446,10 +513,13 @@ static bool try_device(bool bf16, bool deterministic, uint64_t seed, int *faults
 	b.x[1] = device_memory(b.d, MAX_X * 4);
 	b.odd = device_memory(b.d, MAX_X * 4);
 	b.y = device_memory(b.d, MAX_Y * 4);
+	b.room = device_memory(b.d, MAX_X * 4);
 	b.bias = device_memory(b.d, 1 << 20);
+	b.norm = device_memory(b.d, 1 << 20);
 	b.host_w = host_memory(MAX_W * 2);
 	b.host_x = host_memory(MAX_X * 4);
 	b.host_bias = host_memory(1 << 20);
+	b.host_norm = host_memory(1 << 20);
 	b.host_y0 = host_memory(MAX_Y * 4);
 	b.got = host_memory(MAX_Y * 4);
 	b.kept = host_memory(MAX_Y * 4);
@@ -461,14 +531,14 @@ static bool try_device(bool bf16, bool deterministic, uint64_t seed, int *faults
 		b.s = s;
 		try_shape(&b);
 	}
-	printf("%s%s: %d faults, %d gated products\n", bf16 ? "bf16" : "f32",
-	       deterministic ? ", deterministic" : "", b.faults, b.gated);
+	printf("%s%s: %d faults, %d gated products, %d with a norm\n", bf16 ? "bf16" : "f32",
+	       deterministic ? ", deterministic" : "", b.faults, b.gated, b.normed);
 	*faults += b.faults;
 	b.d->ops->host_release(b.d, b.host);
-	void *const device[] = {b.w, b.x[0], b.x[1], b.odd, b.y, b.bias};
+	void *const device[] = {b.w, b.x[0], b.x[1], b.odd, b.y, b.room, b.bias, b.norm};
 	for (size_t i = 0; i < COUNT(device); i++)
 		b.d->ops->release(b.d, device[i]);
-	void *const host[] = {b.host_w, b.host_x, b.host_bias, b.host_y0, b.got, b.kept};
+	void *const host[] = {b.host_w, b.host_x, b.host_bias, b.host_norm, b.host_y0, b.got, b.kept};
 	for (size_t i = 0; i < COUNT(host); i++)
 		free(host[i]);
 	b.d->ops->destroy(b.d);

@@ -2,8 +2,9 @@
 /*
  * Quantised weights of the CUDA device: products and rows of tables of every form of
  * tests/device/quant_source.c, on random data and poisoned outputs, against double precision and
- * the numbers that the panels stand for; several outputs in one call against one call each; and on
- * a deterministic device bit for bit: a row alone and with others.
+ * the numbers that the panels stand for; several outputs in one call against one call each; the
+ * fused operators linear_normed and linear_gated against the bits of their parts; and on a
+ * deterministic device bit for bit: a row alone and with others.
  *
  *   tests/device/cuda/test_quant [number of a form]     MX_TEST_SEED repeats a run
  */
@@ -38,13 +39,14 @@ struct bench {
 	struct quant_matrix m;
 	unsigned char *host; /* pinned */
 	void *w, *x, *y;     /* device */
-	float *bias;         /* device */
+	void *room;          /* device, rows after their norm */
+	float *bias, *norm;  /* device */
 	float *host_w;       /* [rows, cols] what the panels stand for */
 	float *host_x;       /* [MAX_N, cols] exactly as on the device */
 	float host_bias[4200];
 	float *y0; /* what accumulate adds to */
 	unsigned char *got, *kept;
-	int faults;
+	int faults, fused; /* fused: calls of linear_gated that had a kernel */
 };
 
 static void must(mx_status s, const char *what)
@@ -109,6 +111,10 @@ static void fill(struct bench *b)
 	put(b, b->bias, b->host_bias, rows * sizeof(float));
 	for (size_t i = 0; i < (size_t)MAX_N * rows; i++)
 		b->y0[i] = random_value(b);
+	float norm[4096];
+	for (size_t i = 0; i < cols; i++)
+		norm[i] = rng_unit(&b->rng) * 2 - 1;
+	put(b, b->norm, norm, cols * sizeof(float));
 }
 
 /* Rows first .. of x into got, by one output or by three that are adjacent. */
@@ -184,6 +190,70 @@ static void check_values(struct bench *b, uint32_t first, uint32_t n, bool add, 
 	}
 }
 
+/* Brings `bytes` of y to `to`. */
+static void get_y(struct bench *b, unsigned char *to, size_t bytes)
+{
+	must(b->d->ops->download(b->d, b->host, b->y, bytes), "download");
+	must(b->d->ops->wait(b->d), "wait");
+	memcpy(to, b->host, bytes);
+}
+
+static void poison_y(struct bench *b, size_t bytes)
+{
+	memset(b->got, 0xff, bytes);
+	put(b, b->y, b->got, bytes);
+}
+
+/* n rows by linear_normed, then by linear_gated with the norm and without, with the first half of
+ * W's rows as gate and the second as up: the bits of their parts. */
+static void try_fused(struct bench *b, uint32_t n)
+{
+	const struct mx_ops *ops = b->d->ops;
+	const uint32_t rows = b->m.s.rows, cols = b->m.s.cols, half = rows / 2;
+	const size_t size = b->bf16 ? 2 : 4, bytes = (size_t)n * rows * size, out = bytes / 2;
+	const struct mx_linear_in normed = {
+		.x = b->x, .ldx = cols, .norm = b->norm, .norm_eps = 1e-5f, .room = b->room};
+	const struct mx_linear_in bare = {.x = b->x, .ldx = cols};
+	const struct mx_weight w = {MX_QUANT, rows, cols, b->w, &b->m.q};
+	const struct mx_linear_out all = {.w = &w, .bias = b->bias, .y = b->y, .ldy = rows};
+	must(ops->rmsnorm(b->d, b->x, b->norm, 1e-5f, n, cols, b->room), "rmsnorm");
+	must(ops->linear(b->d, b->room, cols, n, &all, 1), "linear");
+	get_y(b, b->kept, bytes);
+	poison_y(b, bytes);
+	must(ops->linear_normed(b->d, &normed, n, &all, 1), "linear_normed");
+	get_y(b, b->got, bytes);
+	if (memcmp(b->got, b->kept, bytes) != 0)
+		fault(b, n, "with a norm, other bits", 0, 0, 0, 0);
+	if (rows % 32)
+		return;
+	const struct mx_weight parts[2] = {
+		{MX_QUANT, half, cols, b->w, &b->m.q},
+		{MX_QUANT, half, cols, (char *)b->w + half / MX_QUANT_ROWS * b->m.q.panel_bytes, &b->m.q}};
+	unsigned char *const y = b->y, *const up = y + out;
+	const struct mx_linear_out two[2] = {{.w = &parts[0], .y = y, .ldy = half},
+	                                     {.w = &parts[1], .y = up, .ldy = half}};
+	for (int i = 0; i < 2; i++) {
+		must(ops->linear(b->d, i ? b->room : b->x, cols, n, two, 2), "linear");
+		must(ops->act_mul(b->d, MX_ACT_SILU, y, half, up, half, n, half, y, half), "act_mul");
+		get_y(b, b->kept, out);
+		poison_y(b, bytes);
+		mx_status st =
+			ops->linear_gated(b->d, i ? &normed : &bare, n, &parts[0], &parts[1], y, half);
+		if (st == MX_E_UNSUPPORTED)
+			continue;
+		must(st, "linear_gated");
+		get_y(b, b->got, bytes);
+		if (memcmp(b->got, b->kept, out) != 0)
+			fault(b, n, i ? "gated with a norm, other bits" : "gated, other bits", 0, 0, 0, 0);
+		for (size_t k = out; k < bytes; k++)
+			if (b->got[k] != 0xff) {
+				fault(b, n, "gated, written outside", (uint32_t)k, 0, 0, 0);
+				break;
+			}
+		b->fused++;
+	}
+}
+
 static void try_products(struct bench *b)
 {
 	const uint32_t rows = b->m.s.rows;
@@ -197,6 +267,7 @@ static void try_products(struct bench *b)
 		run(b, first, n, add, f32, true);
 		if (memcmp(b->got, b->kept, bytes) != 0)
 			fault(b, n, "three outputs in one call", 0, 0, 0, 0);
+		try_fused(b, n);
 	}
 	if (!b->d->info.deterministic)
 		return;
@@ -300,7 +371,9 @@ static bool try_device(bool bf16, bool deterministic, uint64_t seed, long only, 
 	b.w = device_memory(b.d, MAX_W);
 	b.x = device_memory(b.d, MAX_X * 4);
 	b.y = device_memory(b.d, MAX_Y * 4);
+	b.room = device_memory(b.d, MAX_X * 4);
 	b.bias = device_memory(b.d, 1 << 20);
+	b.norm = device_memory(b.d, 1 << 20);
 	b.host_w = host_memory(MAX_W * 4);
 	b.host_x = host_memory(MAX_X * 4);
 	b.y0 = host_memory(MAX_Y * 4);
@@ -309,12 +382,12 @@ static bool try_device(bool bf16, bool deterministic, uint64_t seed, long only, 
 	for (size_t i = 0; i < n_quant_cases; i++)
 		if (only < 0 || only == (long)i)
 			try_form(&b, &quant_cases[i]);
-	printf("%s%s: %d faults\n", bf16 ? "bf16" : "f32", deterministic ? ", deterministic" : "",
-	       b.faults);
+	printf("%s%s: %d faults, %d gated products\n", bf16 ? "bf16" : "f32",
+	       deterministic ? ", deterministic" : "", b.faults, b.fused);
 	fflush(stdout);
 	*faults += b.faults;
 	b.d->ops->host_release(b.d, b.host);
-	void *const device[] = {b.w, b.x, b.y, b.bias};
+	void *const device[] = {b.w, b.x, b.y, b.room, b.bias, b.norm};
 	for (size_t i = 0; i < COUNT(device); i++)
 		b.d->ops->release(b.d, device[i]);
 	void *const all[] = {b.host_w, b.host_x, b.y0, b.got, b.kept};
