@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Products of few rows with quantised weights. Their cost is reading W, so the kernel is that of
- * linear_few.cu but for the ring: a stage has the blocks of the same 128 columns of two panels,
- * each in one piece with its scales, which comes with one bulk copy (cp.async on devices
- * before 9.0). Codes are read in the order in which mma takes them; three instructions
- * make bf16 of two of 4 bits. Gated products and norms are as in linear_few.cu.
+ * linear_few.cu but for the ring (linear_quant_ring.cuh), whose blocks have their scales with them.
+ * Codes are read in the order in which mma takes them; three instructions make bf16 of two of 4
+ * bits. Gated products and norms are as in linear_few.cu.
  */
 #include "device/cuda/linear_quant.cuh"
+#include "device/cuda/linear_quant_ring.cuh"
 #include "device/cuda/norm.cuh"
 
-#define W         MX_LINEAR_LANES /* warps */
-#define R         2               /* tiles at a time: x is read once for them */
 #define TILE      MX_QUANT_ROWS
 #define COLS      MX_QUANT_FRAGMENT
 #define SUM_PITCH 20 /* floats from token to token: no bank conflicts */
 #define SUM_TILE  (8 * SUM_PITCH)
-#define MOST      16           /* stages */
+#define BARRIERS  (W * MOST_STAGES * 8)
 #define SMEM      (113 * 1024) /* so that a CTA of the next kernel fits beside one of this */
 
 /* Read once: the compiler would read the thread's number again wherever it is used. */
@@ -26,109 +24,45 @@ static __device__ __forceinline__ uint32_t lane_id(void)
 	return lane;
 }
 
-/* ---- the ring ---- */
-
-static __device__ __forceinline__ void barrier_init(uint32_t bar)
-{
-#if __CUDA_ARCH__ >= 900
-	asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar) : "memory");
-#endif
-}
-
-/* Makes the barriers visible to bulk copies. */
-static __device__ __forceinline__ void barrier_fence(void)
-{
-#if __CUDA_ARCH__ >= 900
-	asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::
-	                 : "memory");
-#endif
-}
-
-/* Announces the bytes of a stage's copies; this and what follows are called by the whole warp. */
-static __device__ __forceinline__ void expect(uint32_t bar, uint32_t bytes)
-{
-#if __CUDA_ARCH__ >= 900
-	if (lane_id() == 0)
-		asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
-		             : "memory");
-#endif
-}
-
-/* Starts the copy of a block. */
-static __device__ __forceinline__ void fill(uint32_t to, const unsigned char *from, uint32_t bytes,
-                                            uint32_t bar)
-{
-#if __CUDA_ARCH__ >= 900
-	if (lane_id() == 0)
-		asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-		             "[%0], [%1], %2, [%3];" ::"r"(to),
-		             "l"(from), "r"(bytes), "r"(bar)
-		             : "memory");
-#else
-	for (uint32_t i = threadIdx.x % 32 * 16; i < bytes; i += 512)
-		mx_copy16(to + i, from + i, true);
-#endif
-}
-
-/* Ends the copies of a stage. */
-static __device__ __forceinline__ void filled(void)
-{
-#if __CUDA_ARCH__ < 900
-	mx_copy_commit();
-#endif
-}
-
-/* Waits until the stage's copy has come, its `parity`th. */
-static __device__ __forceinline__ void arrived(uint32_t bar, uint32_t parity)
-{
-#if __CUDA_ARCH__ >= 900
-	asm volatile("{\n\t"
-	             ".reg .pred p;\n\t"
-	             "again:\n\t"
-	             "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
-	             "@!p bra again;\n\t"
-	             "}" ::"r"(bar),
-	             "r"(parity)
-	             : "memory");
-#else
-	mx_copy_wait<0>();
-	__syncwarp();
-#endif
-}
-
 /* ---- x ---- */
 
-/* This lane's rows of x: row g of each 8, from column 8 t on. */
+/* This lane's rows of x: row g of each 8, from column 8 t on. Rows that there are not are row 0:
+ * what they give goes nowhere. */
 template <int NT> struct rows {
 	const uint4 *at[NT];
-	bool used[NT];
-	uint32_t left; /* columns from 8 t on */
+	uint32_t cols;
 
 	__device__ rows(const mx_cuda_product &p, const __nv_bfloat16 *x, size_t ldx, uint32_t g,
 	                uint32_t t)
-		: left(p.cols - t * 8)
+		: cols(p.cols)
 	{
 #pragma unroll
 		for (int i = 0; i < NT; i++) {
 			const uint32_t token = i * 8 + g;
-			used[i] = token < p.n;
-			at[i] = (const uint4 *)(x + (used[i] ? token : 0) * ldx) + t;
+			at[i] = (const uint4 *)(x + (token < p.n ? token : 0) * ldx) + t;
 		}
 	}
 
 	/* Columns 8t .. 8t+7 of each 32 of a block; zeros behind the last column. */
-	__device__ __forceinline__ void load(uint4 (&x)[NT][4], uint32_t block) const
+	__device__ __forceinline__ void load(uint4 (&x)[NT][4], uint32_t block, uint32_t t) const
 	{
+		const bool whole = (block + 1) * COLS <= cols;
 #pragma unroll
-		for (int i = 0; i < NT; i++) {
-			const uint4 *from = at[i] + block * (COLS / 8);
+		for (int i = 0; i < NT; i++)
+#pragma unroll
+			for (int j = 0; j < 4; j++)
+				if (whole)
+					x[i][j] = at[i][block * (COLS / 8) + j * 4];
+		if (whole)
+			return;
+#pragma unroll
+		for (int i = 0; i < NT; i++)
 #pragma unroll
 			for (int j = 0; j < 4; j++) {
 				x[i][j] = make_uint4(0, 0, 0, 0);
-				if (used[i] && (int32_t)(left - block * COLS - j * 32) > 0)
-					x[i][j] = from[j * 4];
+				if (block * COLS + j * 32 + t * 8 < cols)
+					x[i][j] = at[i][block * (COLS / 8) + j * 4];
 			}
-		}
 	}
 };
 
@@ -229,6 +163,10 @@ static __device__ __forceinline__ void product(float (&part)[NT][4], bool add, c
 	}
 }
 
+template <int N> struct number {
+	static constexpr int n = N;
+};
+
 static __device__ __forceinline__ uint4 only_if(bool keep, const uint4 &v)
 {
 	return keep ? v : make_uint4(0, 0, 0, 0);
@@ -280,58 +218,48 @@ static __device__ __forceinline__ void multiply(float (&acc)[NT][4], const uint4
 	}
 }
 
+/* True if a warp of its own fills the ring of kernels for 8 NT rows: those for more need the
+ * registers. */
+static constexpr __host__ __device__ bool fed(int NT)
+{
+	return NT == 1;
+}
+
+static constexpr __host__ __device__ int threads(int NT)
+{
+	return W * 32 + (fed(NT) ? 32 : 0);
+}
+
 template <int CODES, int OFFSET, int SCALING, int NT, bool NORM>
-static __global__ void __launch_bounds__(W * 32, NT < 4 ? 2 : 1)
+static __global__ void __launch_bounds__(threads(NT), NT < 4 ? 2 : 1)
 	few_quant(const mx_cuda_quant_product a, const uint32_t stages)
 {
 	constexpr bool KEEPS = SCALING >= BY_KEPT;
-	extern __shared__ __align__(128) unsigned char smem[]; /* barriers, kept, rings, sums, x */
+	extern __shared__ __align__(128) unsigned char smem[]; /* barriers, kept, stages, sums, x */
 	const mx_cuda_product &p = a.p;
 	const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = lane_id();
-	const uint32_t g = lane / 4, t = lane % 4, bytes = a.q.super_bytes;
-	const uint32_t bars = (uint32_t)__cvta_generic_to_shared(smem) + warp * MOST * 8;
-	kept *const k = (kept *)(smem + W * MOST * 8) + warp * R;
-	unsigned char *const rings = smem + W * MOST * 8 + (KEEPS ? W * R * sizeof(kept) : 0);
-	unsigned char *const ring = rings + warp * stages * R * bytes;
-	const uint32_t ring_at = (uint32_t)__cvta_generic_to_shared(ring);
-	float *sums = (float *)(rings + W * stages * R * bytes);
-	/* tiles: if gated, pairs */
-	const uint32_t tiles = (p.rows + TILE - 1) / TILE, blocks = (p.cols + COLS - 1) / COLS;
-	/* as in linear_few.cu: CTA i has every gridDim-th tile or pair */
-	const uint32_t mine = (tiles - blockIdx.x - 1) / gridDim.x + 1;
-	const uint32_t last = p.gated ? 2 * mine : mine;
+	const uint32_t g = lane / 4, t = lane % 4;
+	const work w(a, TILE, COLS);
+	kept *const k = (kept *)(smem + BARRIERS) + warp * R;
+	unsigned char *const at = smem + BARRIERS + (KEEPS ? W * R * sizeof(kept) : 0);
+	float *sums = (float *)(at + W * stages * w.bytes);
 
 	mx_pdl_launch();
-	if (lane == 0) {
+#if __CUDA_ARCH__ >= 900
+	constexpr bool FED = fed(NT);
+#else
+	constexpr bool FED = false;
+#endif
+	ring<FED> from(smem, at, stages, w.bytes, warp, lane);
+	if (warp == W) {
+		if (FED && lane == 0)
+			from.feed(w);
+		return;
+	}
+	if (!FED)
 #pragma unroll 1
 		for (uint32_t s = 0; s < stages; s++)
-			barrier_init(bars + s * 8);
-		barrier_fence();
-	}
-	__syncwarp();
-	/* A stage has the blocks of the same columns of R tiles. */
-	uint32_t fill_tile = warp < blocks ? 0 : last, fill_block = warp;
-	auto fill_next = [&](uint32_t stage) {
-		if (fill_tile >= last)
-			return;
-		const uint32_t here = min((uint32_t)R, last - fill_tile);
-		const size_t tile = (p.gated ? fill_tile / 2 : fill_tile) * gridDim.x + blockIdx.x;
-		const size_t next = p.gated ? tiles : gridDim.x; /* tiles from the first to the second */
-		const unsigned char *from =
-			(const unsigned char *)p.w + (tile * blocks + fill_block) * bytes;
-		expect(bars + stage * 8, here * bytes);
-		fill(ring_at + stage * R * bytes, from, bytes, bars + stage * 8);
-		if (here > 1)
-			fill(ring_at + (stage * R + 1) * bytes, from + next * blocks * bytes, bytes,
-			     bars + stage * 8);
-		filled();
-		fill_block += W;
-		if (fill_block >= blocks)
-			fill_block = warp, fill_tile += R;
-	};
-#pragma unroll 1
-	for (uint32_t s = 0; s < stages; s++)
-		fill_next(s);
+			from.copy(w, warp, lane);
 
 	const __nv_bfloat16 *of_x = (const __nv_bfloat16 *)p.x;
 	size_t ldx = p.ldx;
@@ -351,46 +279,62 @@ static __global__ void __launch_bounds__(W * 32, NT < 4 ? 2 : 1)
 	const rows<NT> from_x(p, of_x, ldx, g, t);
 	const uint32_t second = a.q.group_shift == 6 ? 64 : 0;
 	const uint32_t center = (0x4300 | a.q.center) * 0x10001;
-	uint4 next[NT][4];
-	from_x.load(next, warp);
-	uint32_t stage = 0, parity = 0;
-	for (uint32_t tile = 0; tile < last; tile += R) {
-		const uint32_t here = min((uint32_t)R, last - tile);
+	uint4 next[NORM ? 1 : NT][4];
+	if constexpr (!NORM)
+		from_x.load(next, warp < w.blocks ? warp : 0, t);
+	for (uint32_t tile = 0; tile < w.last; tile += R) {
+		const uint32_t here = min((uint32_t)R, w.last - tile);
 		float acc[R][NT][4] = {};
 #pragma unroll 1
-		for (uint32_t block = warp; block < blocks; block += W) {
-			const unsigned char *from = ring + stage * R * bytes;
+		for (uint32_t block = warp; block < w.blocks + warp; block += W) {
+			const bool there = block < w.blocks;
 			uint4 x[NT][4];
+			if constexpr (NORM) {
+				if (there)
+					from_x.load(x, block, t);
+			} else {
 #pragma unroll
-			for (int i = 0; i < NT; i++)
-				for (int j = 0; j < 4; j++)
-					x[i][j] = next[i][j];
-			from_x.load(next, block + W < blocks ? block + W : warp);
-			arrived(bars + stage * 8, parity);
-			if (KEEPS) {
+				for (int i = 0; i < NT; i++)
+					for (int j = 0; j < 4; j++)
+						x[i][j] = next[i][j];
+				from_x.load(next, block + W < w.blocks ? block + W : warp < w.blocks ? warp : 0, t);
+			}
+			uint32_t stage[R];
+			const unsigned char *data[R];
+#pragma unroll
+			for (int r = 0; r < R; r++)
+				if (r < here && (FED || there)) {
+					stage[r] = from.take();
+					data[r] = from.mine + stage[r] * from.stage_bytes;
+				}
+			if (KEEPS && there) {
 				for (int r = 0; r < R; r++)
 					if (r < here)
-						keep<CODES, OFFSET, SCALING>(k + r, a.q, from + r * bytes, lane);
+						keep<CODES, OFFSET, SCALING>(k + r, a.q, data[r], lane);
 				__syncwarp();
 			}
+			auto tiles = [&](auto count) {
 #pragma unroll
-			for (int r = 0; r < R; r++) {
-				if (r >= here)
-					break;
-				const unsigned char *at = from + r * bytes;
-				const beside b = {at + g * (SCALING == BY_F16 ? 4 : 8), at + a.q.zeros + g * 2,
-				                  k + r, second};
-				multiply<CODES, OFFSET, SCALING, NT>(
-					acc[r], x, (const uint4 *)(at + a.q.codes) + lane, b, g, t, center);
-			}
+				for (int r = 0; r < decltype(count)::n; r++) {
+					const beside b = {data[r] + g * (SCALING == BY_F16 ? 4 : 8),
+					                  data[r] + a.q.zeros + g * 2, k + r, second};
+					multiply<CODES, OFFSET, SCALING, NT>(
+						acc[r], x, (const uint4 *)(data[r] + a.q.codes) + lane, b, g, t, center);
+				}
+			};
+			if (there && here == R)
+				tiles(number<R>());
+			else if (there)
+				tiles(number<1>());
 			__syncwarp();
-			fill_next(stage);
-			if (++stage == stages)
-				stage = 0, parity ^= 1;
+#pragma unroll
+			for (int r = 0; r < R; r++)
+				if (r < here && (FED || there))
+					from.leave(w, stage[r], warp, lane);
 		}
 
 		if (tile)
-			__syncthreads(); /* the sums of the group before have been read */
+			mx_norm_barrier(); /* the sums of the group before have been read */
 #pragma unroll
 		for (int r = 0; r < R; r++) {
 #pragma unroll
@@ -402,7 +346,7 @@ static __global__ void __launch_bounds__(W * 32, NT < 4 ? 2 : 1)
 				to[SUM_PITCH + 8] = acc[r][i][3];
 			}
 		}
-		__syncthreads();
+		mx_norm_barrier();
 		auto sum_of = [&](uint32_t r, uint32_t token, uint32_t row) {
 			const float *from =
 				sums + (r * NT + token / 8) * SUM_TILE + token % 8 * SUM_PITCH + row;
@@ -435,13 +379,15 @@ static __global__ void __launch_bounds__(W * 32, NT < 4 ? 2 : 1)
 
 typedef void few_f(const mx_cuda_quant_product, const uint32_t);
 
-/* for up to 8, 16 and 32 rows, and for up to 8 with a norm */
-static few_f *const kernels[][4] = {
+enum { NORMED = 1, UP_TO_16, UP_TO_32, N_SIZES };
+
+/* By form: for up to 8 rows, without a norm and with one, for 16 and for 32. */
+static few_f *const kernels[][N_SIZES] = {
 #define KERNEL(codes, offset, scaling)                                                             \
 	{                                                                                              \
-		few_quant<codes, offset, scaling, 1, false>, few_quant<codes, offset, scaling, 2, false>,  \
-			few_quant<codes, offset, scaling, 4, false>,                                           \
-			few_quant<codes, offset, scaling, 1, true>                                             \
+		few_quant<codes, offset, scaling, 1, false>, few_quant<codes, offset, scaling, 1, true>,   \
+			few_quant<codes, offset, scaling, 2, false>,                                           \
+			few_quant<codes, offset, scaling, 4, false>                                            \
 	}
 	KERNEL(MX_CODES_4, MX_OFFSET_NONE, BY_F16),     KERNEL(MX_CODES_4, MX_OFFSET_NONE, BY_F32),
 	KERNEL(MX_CODES_4, MX_OFFSET_ZERO, BY_F16),     KERNEL(MX_CODES_4, MX_OFFSET_ZERO, BY_F32),
@@ -481,8 +427,8 @@ static int kernel_of(const mx_cuda_quant &q, scaling by)
 extern "C" cudaError_t mx_cuda_quant_few_setup(void)
 {
 	cudaError_t e = cudaSuccess;
-	for (int i = 0; i < N_KERNELS * 4 && e == cudaSuccess; i++) {
-		few_f *f = kernels[i / 4][i % 4];
+	for (int i = 0; i < N_KERNELS * N_SIZES && e == cudaSuccess; i++) {
+		few_f *f = kernels[i / N_SIZES][i % N_SIZES];
 		e = cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM);
 		if (e == cudaSuccess)
 			e = cudaFuncSetAttribute(f, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -495,14 +441,15 @@ extern "C" cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, 
                                          cudaStream_t stream)
 {
 	const int nt = p->p.n <= 8 ? 0 : p->p.n <= 16 ? 1 : 2;
+	const int kernel = nt ? UP_TO_16 + nt - 1 : p->p.norm ? NORMED : 0;
 	const uint32_t normed = p->p.norm ? p->p.n * p->p.cols * 2 : 0;
 	const scaling by = scaling_of(p->q);
-	const uint32_t tiles = (p->p.rows + TILE - 1) / TILE, stage = W * R * p->q.super_bytes;
-	const uint32_t fixed = W * MOST * 8 + (by >= BY_KEPT ? W * R * (uint32_t)sizeof(kept) : 0) +
+	const uint32_t tiles = (p->p.rows + TILE - 1) / TILE, stage = W * p->q.super_bytes;
+	const uint32_t fixed = BARRIERS + (by >= BY_KEPT ? W * R * (uint32_t)sizeof(kept) : 0) +
 	                       W * R * (1u << nt) * SUM_TILE * 4 + normed;
-	const uint32_t fit = (SMEM - fixed) / stage, stages = fit < MOST ? fit : MOST;
-	if (!stages)
+	const uint32_t fit = (SMEM - fixed) / stage, stages = fit < MOST_STAGES ? fit : MOST_STAGES;
+	if (stages < R)
 		return cudaErrorInvalidValue;
-	return mx_launch(kernels[kernel_of(p->q, by)][normed ? 3 : nt], dim3(min(tiles, (uint32_t)sms)),
-	                 dim3(W * 32), fixed + stages * stage, stream, *p, stages);
+	return mx_launch(kernels[kernel_of(p->q, by)][kernel], dim3(min(tiles, (uint32_t)sms)),
+	                 dim3(threads(1 << nt)), fixed + stages * stage, stream, *p, stages);
 }

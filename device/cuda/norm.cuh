@@ -40,26 +40,34 @@ static __device__ __forceinline__ float4 mx_load_weights(const float *p)
 	return v;
 }
 
-/* Returns the sum over the first `threads` threads of the thread block to every thread; the others
- * pass 0. No thread may still read part[]. */
-static __device__ __forceinline__ float mx_block_sum(float v, float *part, uint32_t threads)
+/* Returns the sum over the first `threads` threads of those that meet at `barrier` to each of them;
+ * the others pass 0. No thread may still read part[]. */
+template <typename B>
+static __device__ __forceinline__ float mx_block_sum(float v, float *part, uint32_t threads,
+                                                     B barrier)
 {
 #pragma unroll
 	for (int i = 16; i; i /= 2)
 		v += __shfl_xor_sync(0xffffffffu, v, i);
 	if (threadIdx.x % 32 == 0)
 		part[threadIdx.x / 32] = v;
-	__syncthreads();
+	barrier();
 	v = 0;
 	for (unsigned i = 0; i < threads / 32; i++)
 		v += part[i];
 	return v;
 }
 
-/* ---- rows of x of a product, by a thread block of MX_NORM_THREADS ---- */
+/* ---- rows of x of a product, by the first MX_NORM_THREADS threads of a thread block ---- */
 
 #define MX_NORM_THREADS 256
 #define MX_NORM_COLS    8192 /* most columns: 4 vectors a thread */
+
+/* A barrier of these threads. */
+static __device__ __forceinline__ void mx_norm_barrier(void)
+{
+	asm volatile("bar.sync 1, %0;" ::"n"(MX_NORM_THREADS) : "memory");
+}
 
 /* This thread's weights. */
 struct mx_norm_weights {
@@ -118,8 +126,9 @@ static __device__ __forceinline__ void mx_norm_rows(const mx_cuda_product &p,
 			}
 		}
 		const float scale =
-			1.0f /
-			sqrtf(mx_block_sum(sum, part + row % 2 * 8, s.threads) / (float)p.cols + p.norm_eps);
+			1.0f / sqrtf(mx_block_sum(sum, part + row % 2 * 8, s.threads, mx_norm_barrier) /
+		                     (float)p.cols +
+		                 p.norm_eps);
 #pragma unroll
 		for (uint32_t j = 0; j < 4; j++) {
 			const uint32_t i = threadIdx.x + j * s.threads;
@@ -132,7 +141,7 @@ static __device__ __forceinline__ void mx_norm_rows(const mx_cuda_product &p,
 			}
 		}
 	}
-	__syncthreads();
+	mx_norm_barrier();
 }
 
 /* True if a kernel can compute the norm of the rows in `bytes` bytes of shared memory. */

@@ -53,6 +53,12 @@ static __device__ __forceinline__ float warp_sum(float v)
 	return v;
 }
 
+/* Returns the sum over the thread block to every thread. No thread may still read part[]. */
+static __device__ __forceinline__ float block_sum(float v, float *part)
+{
+	return mx_block_sum(v, part, blockDim.x, [] { __syncthreads(); });
+}
+
 /* ---- rmsnorm ---- */
 
 /* y = x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, 2019). If ADD, x += r first, and the
@@ -113,7 +119,7 @@ static __global__ void __launch_bounds__(512)
 			if (ADD)
 				store(x + at + i * N, v[j]);
 		}
-		float scale = 1.0f / sqrtf(mx_block_sum(sum, part[turn], blockDim.x) / (float)width + eps);
+		float scale = 1.0f / sqrtf(block_sum(sum, part[turn]) / (float)width + eps);
 #pragma unroll
 		for (int j = 0; j < V; j++) {
 			uint32_t i = threadIdx.x + j * blockDim.x;
@@ -147,7 +153,7 @@ static __global__ void __launch_bounds__(256)
 			}
 			sum = fmaf(f, f, sum);
 		}
-		float scale = 1.0f / sqrtf(mx_block_sum(sum, part[turn], blockDim.x) / (float)width + eps);
+		float scale = 1.0f / sqrtf(block_sum(sum, part[turn]) / (float)width + eps);
 		for (uint32_t i = threadIdx.x; i < width; i += blockDim.x)
 			y[at + i] = mx_from_float<T>(mx_to_float<T>(x[at + i]) * scale * weight[i]);
 	}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ring of linear_quant_few.cu: a stage has W adjacent blocks of one tile of 16 rows, one for
+ * each warp that multiplies. If FED, one more warp fills it, a stage with one bulk copy, so that
+ * those that multiply have no instructions for it, and leaves fewer registers to each. Otherwise
+ * each warp copies its own blocks: with bulk copies too, or cp.async on devices before 9.0.
+ *
+ * Tiles are taken two at a time, so that x is read once for both; of a gated product these are one
+ * of gate and one of up.
+ */
+#ifndef MX_DEVICE_CUDA_LINEAR_QUANT_RING_CUH
+#define MX_DEVICE_CUDA_LINEAR_QUANT_RING_CUH
+
+#include "device/cuda/linear_quant.cuh"
+
+#define W           MX_LINEAR_LANES /* warps that multiply */
+#define R           2               /* tiles at a time */
+#define MOST_STAGES 24
+
+/* What a thread block computes: every gridDim-th tile, or pair of gate and up, from its number on.
+ */
+struct work {
+	const unsigned char *panels;
+	uint32_t tiles;  /* of W; if gated, of gate and of up */
+	uint32_t last;   /* number of this block's tiles */
+	uint32_t blocks; /* of a panel */
+	uint32_t bytes;  /* of a block */
+	bool gated;
+
+	__device__ __forceinline__ work(const mx_cuda_quant_product &a, uint32_t tile_rows,
+	                                uint32_t block_cols)
+		: panels((const unsigned char *)a.p.w), tiles((a.p.rows + tile_rows - 1) / tile_rows),
+		  blocks((a.p.cols + block_cols - 1) / block_cols), bytes(a.q.super_bytes), gated(a.p.gated)
+	{
+		const uint32_t mine = (tiles - blockIdx.x - 1) / gridDim.x + 1;
+		last = gated ? 2 * mine : mine;
+	}
+
+	/* Returns block `block` of this thread block's tile `i`. */
+	__device__ __forceinline__ const unsigned char *at(uint32_t i, uint32_t block) const
+	{
+		const size_t panel =
+			gated ? i / 2 * gridDim.x + blockIdx.x + i % 2 * tiles : i * gridDim.x + blockIdx.x;
+		return panels + (panel * blocks + block) * bytes;
+	}
+};
+
+#if __CUDA_ARCH__ >= 900
+
+static __device__ __forceinline__ void barrier_init(uint32_t bar, uint32_t count)
+{
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+
+static __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
+{
+	asm volatile("{\n\t"
+	             ".reg .pred p;\n\t"
+	             "again:\n\t"
+	             "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n\t"
+	             "@!p bra again;\n\t"
+	             "}" ::"r"(bar),
+	             "r"(parity)
+	             : "memory");
+}
+
+/* Starts a bulk copy and announces its bytes. */
+static __device__ __forceinline__ void bulk(uint32_t to, const unsigned char *from, uint32_t bytes,
+                                            uint32_t bar)
+{
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+	             : "memory");
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+	             "[%0], [%1], %2, [%3];" ::"r"(to),
+	             "l"(from), "r"(bytes), "r"(bar)
+	             : "memory");
+}
+
+#endif
+
+/* The ring as a warp sees it. All threads of the thread block make one. */
+template <bool FED> struct ring {
+	unsigned char *mine; /* this warp's part of the first stage */
+	uint32_t stage_bytes, stages;
+	/* Barriers: a stage is full when its copy has come. FED: [stages], then [stages], a stage is
+	 * free when all warps have left it. Otherwise [MOST_STAGES] for each warp. */
+	uint32_t full;
+	uint32_t stage = 0, parity = 0;
+	uint32_t tile = 0, block, ahead = 0; /* not FED: what is copied next, and to which stage */
+
+	/* `bars`: shared memory of W MOST_STAGES barriers; `at`: of the stages. */
+	__device__ __forceinline__ ring(unsigned char *bars, unsigned char *at, uint32_t n,
+	                                uint32_t bytes, uint32_t warp, uint32_t lane)
+		: mine(at + warp * bytes), stage_bytes(W * bytes), stages(n),
+		  full((uint32_t)__cvta_generic_to_shared(bars) + (FED ? 0 : warp * MOST_STAGES * 8)),
+		  block(warp)
+	{
+#if __CUDA_ARCH__ >= 900
+		if (lane == 0 && (!FED || warp == W)) {
+#pragma unroll 1
+			for (uint32_t s = 0; s < stages; s++) {
+				barrier_init(full + s * 8, 1);
+				if (FED)
+					barrier_init(full + (stages + s) * 8, W);
+			}
+			asm volatile("fence.mbarrier_init.release.cluster;\n\t"
+			             "fence.proxy.async.shared::cta;" ::
+			                 : "memory");
+		}
+		if (FED)
+			__syncthreads();
+		else
+			__syncwarp();
+#endif
+	}
+
+	/* FED: fills the ring with all blocks of `w`; called by one thread of the last warp. */
+	__device__ __forceinline__ void feed(const work &w) const
+	{
+#if __CUDA_ARCH__ >= 900
+		const uint32_t to = (uint32_t)__cvta_generic_to_shared(mine) - W * w.bytes;
+		uint32_t s = 0, turn = 1;
+#pragma unroll 1
+		for (uint32_t first = 0; first < w.last; first += R) {
+#pragma unroll 1
+			for (uint32_t b = 0; b < w.blocks; b += W) {
+				const uint32_t bytes = min((uint32_t)W, w.blocks - b) * w.bytes;
+#pragma unroll 1
+				for (uint32_t t = first; t < min(first + R, w.last); t++) {
+					barrier_wait(full + (stages + s) * 8, turn);
+					bulk(to + s * stage_bytes, w.at(t, b), bytes, full + s * 8);
+					if (++s == stages)
+						s = 0, turn ^= 1;
+				}
+			}
+		}
+#endif
+	}
+
+	/* Not FED: copies this warp's next block to its next stage. */
+	__device__ __forceinline__ void copy(const work &w, uint32_t warp, uint32_t lane)
+	{
+		if (block < w.blocks && tile < w.last) {
+			const uint32_t to = (uint32_t)__cvta_generic_to_shared(mine) + ahead * stage_bytes;
+			const unsigned char *from = w.at(tile, block);
+#if __CUDA_ARCH__ >= 900
+			if (lane == 0)
+				bulk(to, from, w.bytes, full + ahead * 8);
+#else
+			for (uint32_t i = lane * 16; i < w.bytes; i += 512)
+				mx_copy16(to + i, from + i, true);
+#endif
+			ahead = ahead + 1 == stages ? 0 : ahead + 1;
+			const uint32_t end = min(tile / R * R + R, w.last);
+			if (++tile == end) {
+				block += W;
+				if (block < w.blocks)
+					tile = (end - 1) / R * R;
+				else
+					block = warp;
+			}
+		}
+#if __CUDA_ARCH__ < 900
+		mx_copy_commit();
+#endif
+	}
+
+	/* Waits for the next stage and returns its number. Not FED: only called if the warp has a block
+	 * there. */
+	__device__ __forceinline__ uint32_t take(void)
+	{
+		const uint32_t s = stage;
+#if __CUDA_ARCH__ >= 900
+		barrier_wait(full + s * 8, parity);
+#else
+		mx_copy_wait<0>();
+		__syncwarp();
+#endif
+		if (++stage == stages)
+			stage = 0, parity ^= 1;
+		return s;
+	}
+
+	/* Leaves a stage, of which all lanes have read what they need. */
+	__device__ __forceinline__ void leave(const work &w, uint32_t s, uint32_t warp, uint32_t lane)
+	{
+#if __CUDA_ARCH__ >= 900
+		if (FED) {
+			if (lane == 0)
+				asm volatile(
+					"mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(full + (stages + s) * 8)
+					: "memory");
+			return;
+		}
+#endif
+		copy(w, warp, lane);
+	}
+};
+
+#endif
