@@ -22,8 +22,9 @@ struct mx_mixer {
 	struct attn_launch launch;
 	struct attn_args args; /* everything that is the same in every step */
 	struct scratch scratch;
-	float *inv_freq;  /* device memory, owned; NULL without rope */
-	float *long_freq; /* likewise; NULL without longrope */
+	float *inv_freq;   /* device memory, owned; NULL without rope */
+	float *long_freq;  /* likewise; NULL without longrope */
+	uint32_t *arrived; /* likewise, see attn_args; NULL = a decode step takes three kernels */
 	uint32_t width, max_rows, max_spans;
 	bool plain;   /* no tensor cores */
 	bool prefill; /* prompts have a kernel of their own */
@@ -158,6 +159,7 @@ static void attn_destroy(struct mx_mixer *m)
 	if (m->device) {
 		m->device->ops->release(m->device, m->inv_freq);
 		m->device->ops->release(m->device, m->long_freq);
+		m->device->ops->release(m->device, m->arrived);
 	}
 	free(m);
 }
@@ -182,6 +184,18 @@ static mx_status load_frequencies(struct mx_mixer *m)
 	if (status == MX_OK && p->rope == ATTN_ROPE_LONG)
 		status = load_table(m, p->long_inv_freq, &m->long_freq);
 	return status;
+}
+
+/* Makes the counters with which a decode step is one kernel, if the layer can have that. */
+static mx_status make_counters(struct mx_mixer *m)
+{
+	const size_t bytes = (size_t)m->max_spans * m->params.kv_heads * sizeof(*m->arrived);
+	void *to = NULL;
+	if (m->plain || !attn_newest_can(&m->launch, &m->args))
+		return MX_OK;
+	mx_status status = m->device->ops->alloc(m->device, bytes, &to);
+	m->arrived = m->args.arrived = to;
+	return status == MX_OK ? m->device->ops->zero(m->device, to, bytes) : status;
 }
 
 /* Sets the kernel arguments that are the same in every step. */
@@ -266,6 +280,11 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	m->launch = launch_of(&m->params, m->device);
 	m->plain = m->launch.act != MX_BF16 || m->launch.kv == MX_F32 || m->params.dpad > ATTN_MMA_DIM;
 	m->prefill = !m->args.fixed_shift && has_prefill(&m->params, m->device);
+	status = make_counters(m);
+	if (status != MX_OK) {
+		mx_mixer_fail(err, status, "attention: no memory on the device");
+		goto fail;
+	}
 	*out = m;
 	return MX_OK;
 fail:
@@ -327,15 +346,23 @@ static struct mixture sort_spans(const struct mx_step *step, uint32_t most)
 	return mix;
 }
 
+/* Normalises, rotates, stores and attends. */
 static cudaError_t attend(const struct mx_mixer *m, const struct mx_step *step, struct attn_args *a)
 {
+	cudaError_t e = cudaSuccess;
+	if (m->arrived && step->longest == 1 && step->n_spans <= ATTN_NEWEST_SPANS) {
+		a->min_n = a->max_n = 1;
+		return attn_newest(&m->launch, a);
+	}
+	e = attn_append(&m->launch, a);
+	if (e != cudaSuccess)
+		return e;
 	if (m->plain)
 		return attn_plain(&m->launch, a);
 	/* On a deterministic device drafts are computed like prompts: there is room for the partials of
 	 * one row a span. */
 	uint32_t most = a->fixed_shift || a->ladder ? 1 : ATTN_SHORT;
 	struct mixture mix = sort_spans(step, most);
-	cudaError_t e = cudaSuccess;
 	if (mix.longest_short) {
 		a->min_n = 1;
 		a->max_n = most;
@@ -406,8 +433,6 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	if (status != MX_OK)
 		return status;
 	cudaError_t e = attn_arrange(&m->launch, &a);
-	if (e == cudaSuccess)
-		e = attn_append(&m->launch, &a);
 	if (e == cudaSuccess)
 		e = attend(m, step, &a);
 	if (e == cudaSuccess)

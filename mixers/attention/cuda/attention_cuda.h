@@ -81,8 +81,9 @@ struct attn_args {
 	float *sums;   /* [.., 2] m, l */
 	float *values; /* [.., dim] */
 	uint32_t max_parts, max_rows, min_shift, fixed_shift;
-	bool ladder;   /* splits are those of attn_rung, for every row */
-	uint32_t lead; /* then: a row's first so many splits are one unit of work and one partial */
+	uint32_t *arrived; /* [max_spans, kv_heads] partials of a row that are done: attn_newest; 0 */
+	bool ladder;       /* splits are those of attn_rung, for every row */
+	uint32_t lead;     /* then: a row's first so many splits are one unit of work and one partial */
 	/* products that are taken apart: [rows, ld_raw], NULL = there are none. gate: rows are [q |
 	 * gate] for each head, else [q.. | k | v] for each key head. */
 	void *raw;
@@ -223,6 +224,11 @@ cudaError_t attn_append(const struct attn_launch *l, const struct attn_args *a);
 /* Computes the partials of spans of a->min_n .. a->max_n tokens, split over keys, or their outputs
  * if there is only one split. Call attn_merge next. bf16 activations, keys in bf16 or fp8. */
 cudaError_t attn_decode(const struct attn_launch *l, const struct attn_args *a);
+/* attn_append, attn_decode and attn_merge in one kernel, for a step in which every span has one
+ * token or none. can: true if the layer is of the kind that the kernel supports (newest.cuh). */
+#define ATTN_NEWEST_SPANS 1 /* with more, three kernels are faster */
+bool attn_newest_can(const struct attn_launch *l, const struct attn_args *a);
+cudaError_t attn_newest(const struct attn_launch *l, const struct attn_args *a);
 /* Folds the partials that attn_decode wrote. rows_a_span: most tokens of a span of this launch. */
 cudaError_t attn_merge(const struct attn_launch *l, const struct attn_args *a,
                        uint32_t rows_a_span);
@@ -247,7 +253,8 @@ cudaError_t attn_prefill(const struct attn_launch *l, const struct attn_args *a,
 /* Computes spans of any length with any types; simple: one warp for each query and head. */
 cudaError_t attn_plain(const struct attn_launch *l, const struct attn_args *a);
 
-/* Called once for a head size: opts into the shared memory of attn_decode and attn_whole.
+/* Called once for a head size: opts into the shared memory of attn_decode, attn_newest and
+ * attn_whole.
  * cudaErrorInvalidValue if the device has too little. */
 cudaError_t attn_decode_prepare(const struct attn_launch *l, uint32_t dim, uint32_t max_spans);
 

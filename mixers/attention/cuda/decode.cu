@@ -11,16 +11,18 @@
  * O^T = V^T P^T, so that 8 rows are enough for tensor cores.
  *
  * WHOLE: a unit goes through all splits of its rows and folds them here, bit for
- * bit as `merge` does.
+ * bit as `merge` does. NEWEST: for spans of one token, in one kernel with what comes
+ * before and after (newest.cuh).
  */
 #include "device/cuda/launch.cuh"
 #include "mixers/attention/cuda/attention_cuda.h"
 #include "mixers/softmax/cuda/mma.cuh"
 #include "mixers/attention/cuda/partial.cuh"
 #include "mixers/attention/cuda/units.cuh"
+#include "mixers/attention/cuda/newest.cuh"
 
 #define MAX_STAGES   8
-#define STATIC_BYTES 512   /* most static shared memory */
+#define STATIC_BYTES 2048  /* most static shared memory */
 #define RING_BYTES   20480 /* of a warp, about: two blocks of 64 to 80 KiB share a multiprocessor */
 
 namespace
@@ -488,13 +490,14 @@ __device__ void end_split(const attn_args &a, const unit &w, const float *sums, 
 	}
 }
 
-template <typename KV, int D, int NT, bool WHOLE>
+template <typename KV, int D, int NT, bool WHOLE, bool NEWEST>
 __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int stages)
 {
 	using T = tile<KV, D>;
 	using P = plan<KV, D, NT, WHOLE>;
 	extern __shared__ __align__(1024) unsigned char ring[];
 	__shared__ uint64_t bars[WARPS * MAX_STAGES];
+	__shared__ float2 turns[NEWEST ? 2 * (D / 2) : 1]; /* of this unit and the next */
 	float *values = (float *)(ring + WARPS * stages * 2 * T::block);
 	float *sums = values + P::buffers * P::values, *state = sums + P::buffers * P::sums;
 	uint4 *units = (uint4 *)(state + P::state);
@@ -525,20 +528,31 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 	rows<KV, D, NT> x;
 	unit w;
 	int ahead = 0;
+	newest<D> own_token;
 	f.open(a, first, units, n);
-	for (; ahead < stages && f.old(); ahead++)
+	/* the newest key comes from the products, so all others are old */
+	for (; ahead < stages && (NEWEST ? !f.done : f.old()); ahead++)
 		f.push(a, own + ahead * 2 * T::block, bar + ahead * 8);
 	if (n)
 		load_unit<8 * NT, WHOLE>(a, first, units, 0, w);
+	if (NEWEST && n)
+		find_turns<D>(a, w.pos, turns);
 	mx_pdl_wait();
 	if (n)
 		x.load(a, w);
+	if (NEWEST && n)
+		own_token.load(a, w);
 	for (; ahead < stages; ahead++)
 		f.push(a, own + ahead * 2 * T::block, bar + ahead * 8);
+	if (NEWEST)
+		__syncthreads(); /* turns */
 	for (uint32_t i = 0; i < n;) {
 		uint32_t b, end;
+		const float2 *turn = turns + (NEWEST ? parity * (D / 2) : 0);
 		if (w.fresh)
 			x.convert();
+		if constexpr (NEWEST)
+			turn_queries<D>(a, turn, x.q[0]);
 		x.clear();
 		for (warp_blocks(w, warp, b, end); b < end; b += WARPS) {
 			uint32_t at = own + stage * 2 * T::block;
@@ -548,6 +562,8 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 			copies_wait<1>(); /* there are two stages */
 			__syncwarp();
 #endif
+			if (NEWEST && own_token.here && b == w.pos / ATTN_CUDA_WARP_KEYS)
+				own_token.put(a, w, turn, ring + (at - shared_address(ring)));
 			x.block(a, w, b, at);
 			__syncwarp();
 			f.push(a, at, bar + stage * 8);
@@ -562,12 +578,18 @@ __global__ void __launch_bounds__(THREADS) attend(const attn_args a, const int s
 		} else if (++i < n) { /* the next queries load while this unit ends */
 			load_unit<8 * NT, WHOLE>(a, first, units, i, w);
 			x.load(a, w);
+			if (NEWEST) {
+				own_token.load(a, w);
+				find_turns<D>(a, w.pos, turns + (parity ^ 1) * (D / 2));
+			}
 		}
 		uint32_t buffer = WHOLE ? 0 : parity;
 		float *v = values + buffer * P::values, *s = sums + buffer * P::sums;
 		x.store(s + warp * 8 * NT * 2, v + warp * 8 * NT * T::pitch);
 		__syncthreads();
 		end_split<KV, D, NT, WHOLE>(a, done, s, v, state, parity);
+		if (NEWEST && done.splits > 1 && is_last(a, done))
+			fold_rows<D>(a, done);
 		parity ^= 1;
 		if (WHOLE) /* else there are two buffers, and a barrier before this one is used again */
 			__syncthreads();
@@ -644,7 +666,7 @@ __global__ void __launch_bounds__(THREADS) merge(const attn_args a, const uint32
 
 /* ---- launchers ---- */
 
-template <typename KV, int D, int NT, bool WHOLE>
+template <typename KV, int D, int NT, bool WHOLE, bool NEWEST>
 cudaError_t launch(const attn_launch *l, const attn_args *a)
 {
 	using P = plan<KV, D, NT, WHOLE>;
@@ -658,18 +680,18 @@ cudaError_t launch(const attn_launch *l, const attn_args *a)
 		                 ((ATTN_SHORT * a->group + 8 * NT - 1) / (8 * NT));
 		blocks = units < blocks ? (uint32_t)units : blocks;
 	}
-	return mx_launch(attend<KV, D, NT, WHOLE>, dim3(blocks), dim3(THREADS), bytes, l->stream, *a,
-	                 stages);
+	return mx_launch(attend<KV, D, NT, WHOLE, NEWEST>, dim3(blocks), dim3(THREADS), bytes,
+	                 l->stream, *a, stages);
 }
 
-template <typename KV, int D, int NT, bool WHOLE>
+template <typename KV, int D, int NT, bool WHOLE, bool NEWEST>
 cudaError_t prepare(const attn_launch *l, uint32_t max_spans)
 {
 	using P = plan<KV, D, NT, WHOLE>;
 	size_t bytes = P::bytes(P::stages(l->sm), max_spans);
 	if (bytes + STATIC_BYTES > l->smem)
 		return cudaErrorInvalidValue;
-	return cudaFuncSetAttribute(attend<KV, D, NT, WHOLE>,
+	return cudaFuncSetAttribute(attend<KV, D, NT, WHOLE, NEWEST>,
 	                            cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
@@ -681,8 +703,10 @@ template <int D> constexpr int whole_tiles(void)
 
 template <typename KV, int D> cudaError_t prepare_both(const attn_launch *l, uint32_t max_spans)
 {
-	cudaError_t e = prepare<KV, D, 1, false>(l, max_spans);
-	return e == cudaSuccess ? prepare<KV, D, whole_tiles<D>(), true>(l, max_spans) : e;
+	cudaError_t e = prepare<KV, D, 1, false, false>(l, max_spans);
+	if constexpr (sizeof(KV) == 2 && (D == 64 || D == 128))
+		e = e == cudaSuccess ? prepare<KV, D, 1, false, true>(l, max_spans) : e;
+	return e == cudaSuccess ? prepare<KV, D, whole_tiles<D>(), true, false>(l, max_spans) : e;
 }
 
 } // namespace
@@ -706,14 +730,29 @@ cudaError_t attn_decode_prepare(const attn_launch *l, uint32_t dim, uint32_t max
 #undef CALL
 }
 
-cudaError_t attn_decode(const attn_launch *l, const attn_args *a){
-#define CALL(D) return (BY_TYPE(l->kv, launch, D, 1, false))(l, a)
+cudaError_t attn_decode(const attn_launch *l, const attn_args *a)
+{
+#define CALL(D) return (BY_TYPE(l->kv, launch, D, 1, false, false))(l, a)
 	BY_DIM(a->dim, CALL)
 #undef CALL
 }
 
+bool attn_newest_can(const attn_launch *l, const attn_args *a)
+{
+	return l->act == MX_BF16 && l->kv == MX_BF16 && (a->head_dim == 64 || a->head_dim == 128) &&
+	       a->group <= 8 && !a->fixed_shift && !a->ladder && !a->norm_whole && !a->norm_last &&
+	       !a->long_freq && !a->v_norm && !a->k_is_v && a->q_beta == 0 &&
+	       (!a->inv_freq || (!a->rope_pairs && !a->rope_dynamic && a->rope_dim == a->head_dim));
+}
+
+cudaError_t attn_newest(const attn_launch *l, const attn_args *a)
+{
+	return a->dim == 64 ? launch<__nv_bfloat16, 64, 1, false, true>(l, a)
+	                    : launch<__nv_bfloat16, 128, 1, false, true>(l, a);
+}
+
 cudaError_t attn_whole(const attn_launch *l, const attn_args *a){
-#define CALL(D) return (BY_TYPE(l->kv, launch, D, whole_tiles<D>(), true))(l, a)
+#define CALL(D) return (BY_TYPE(l->kv, launch, D, whole_tiles<D>(), true, false))(l, a)
 	BY_DIM(a->dim, CALL)
 #undef CALL
 }

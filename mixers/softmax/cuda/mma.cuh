@@ -96,6 +96,14 @@ static __device__ __forceinline__ void copies_commit(void)
 	asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
+/* Orders this thread's writes to shared memory before later bulk copies to the same place. */
+static __device__ __forceinline__ void copies_after_writes(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 /* Waits until at most n groups of copies are under way. */
 template <int n> static __device__ __forceinline__ void copies_wait(void)
 {

@@ -79,6 +79,12 @@ static void dev_release(struct mx_device *d, void *p)
 	cudaFree(p);
 }
 
+static mx_status zero(struct mx_device *d, void *to, size_t bytes)
+{
+	cudaStream_t stream = (cudaStream_t)mx_cuda_base(d)->stream;
+	return cudaMemsetAsync(to, 0, bytes, stream) == cudaSuccess ? MX_OK : MX_E_DEVICE;
+}
+
 /* Of the types that need no conversion. */
 static mx_status load(struct mx_device *d, void *to, enum mx_dtype to_dtype, const void *from,
                       enum mx_dtype dtype, size_t n)
@@ -123,6 +129,7 @@ static void open_device(struct att_rig *r)
 		.linear = copies,
 		.alloc = dev_alloc,
 		.release = dev_release,
+		.zero = zero,
 		.wait = wait_all,
 		.load = load,
 	};
