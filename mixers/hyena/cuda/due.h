@@ -66,18 +66,26 @@ LCG_FN uint32_t lcg_due(uint32_t log2_n, uint32_t unit, uint32_t period, uint32_
 	return 1 + (uint32_t)(at / ((uint64_t)period << (16 - LCG_LOG2_POINTS + log2_n)));
 }
 
-/* Returns the first unit whose d is larger than `done`, 0 .. n; it may be past the last unit. */
-LCG_FN uint32_t lcg_first_after(uint32_t log2_n, uint32_t done, uint32_t period, uint32_t phase)
+/* Returns the time from which on units are not done when `done`, 0 .. n, positions of a block are:
+ * in 65536ths of a unit's share, without the layer's shift. */
+LCG_FN uint64_t lcg_time_after(uint32_t log2_n, uint32_t done, uint32_t period)
 {
 	const uint32_t n = 1u << log2_n;
 	if (done >= n - LCG_FREE)
-		return UINT32_MAX;
-	/* at, from which on units are not done: done period 2^16 / LCG_POINTS n / (n - LCG_FREE),
-	 * rounded up. The quotient of n is 1 + 1 / rest, since LCG_FREE is also 2^16 / LCG_POINTS. */
+		return UINT64_MAX;
+	/* done period 2^16 / LCG_POINTS n / (n - LCG_FREE), rounded up. The quotient of n is 1 + 1 /
+	 * rest, since LCG_FREE is also 2^16 / LCG_POINTS. */
 	const uint32_t rest = n / LCG_FREE - 1;
 	const uint64_t x = (uint64_t)LCG_FREE * period * done;
-	const uint64_t at =
-		x + (x + rest - 1 <= UINT32_MAX ? ((uint32_t)x + rest - 1) / rest : (x + rest - 1) / rest);
+	return x +
+	       (x + rest - 1 <= UINT32_MAX ? ((uint32_t)x + rest - 1) / rest : (x + rest - 1) / rest);
+}
+
+/* Returns the first unit of a layer that is not done at a time; it may be past the last unit. */
+LCG_FN uint32_t lcg_first_from(uint64_t at, uint32_t phase)
+{
+	if (at == UINT64_MAX)
+		return UINT32_MAX;
 	return at <= phase ? 0 : (uint32_t)((at - phase + 0xffff) >> 16);
 }
 
@@ -89,27 +97,53 @@ struct lcg_range {
 	uint32_t first, last;
 };
 
-/* Returns the units that become due when `to` >= `from` positions are final instead of `from`. */
-LCG_FN struct lcg_range lcg_range_of(uint32_t log2_n, uint32_t channels, uint32_t period,
-                                     uint32_t phase, uint32_t from, uint32_t to)
+/* The time of a side in which positions become final: the same for all layers. */
+struct lcg_times {
+	uint64_t begin, end;
+	uint32_t first, last; /* blocks of outputs */
+};
+
+/* Returns the time when `to` > `from` positions become final instead of `from`. */
+LCG_FN struct lcg_times lcg_times_of(uint32_t log2_n, uint32_t period, uint32_t from, uint32_t to)
+{
+	const uint32_t mask = (1u << log2_n) - 1;
+	struct lcg_times t;
+	t.begin = lcg_time_after(log2_n, from & mask, period);
+	t.end = lcg_time_after(log2_n, ((to - 1) & mask) + 1, period);
+	t.first = (from >> log2_n) + 1;
+	t.last = ((to - 1) >> log2_n) + 1;
+	return t;
+}
+
+/* Returns a layer's units that become due in that time. */
+LCG_FN struct lcg_range lcg_range_in(uint32_t log2_n, uint32_t channels, uint32_t phase,
+                                     const struct lcg_times *t)
 {
 	struct lcg_range r;
 	r.groups = lcg_groups(channels, log2_n);
 	r.parts = lcg_parts(log2_n);
-	r.begin = r.end = r.first = 0;
-	r.last = r.parts;
-	if (to <= from)
-		return r;
-	const uint32_t mask = (1u << log2_n) - 1, units = r.groups * r.parts;
-	uint32_t a = lcg_first_after(log2_n, from & mask, period, phase);
-	uint32_t b = lcg_first_after(log2_n, ((to - 1) & mask) + 1, period, phase);
+	const uint32_t units = r.groups * r.parts;
+	uint32_t a = lcg_first_from(t->begin, phase), b = lcg_first_from(t->end, phase);
 	a = a < units ? a : units;
 	b = b < units ? b : units;
-	r.begin = ((from >> log2_n) + 1) * r.groups + a / r.parts;
+	r.begin = t->first * r.groups + a / r.parts;
 	r.first = a % r.parts;
-	r.end = (((to - 1) >> log2_n) + 1) * r.groups + (b + r.parts - 1) / r.parts;
+	r.end = t->last * r.groups + (b + r.parts - 1) / r.parts;
 	r.last = b % r.parts ? b % r.parts : r.parts;
 	return r;
+}
+
+/* Returns the units that become due when `to` >= `from` positions are final instead of `from`. */
+LCG_FN struct lcg_range lcg_range_of(uint32_t log2_n, uint32_t channels, uint32_t period,
+                                     uint32_t phase, uint32_t from, uint32_t to)
+{
+	if (to <= from) {
+		const struct lcg_range none = {
+			0, 0, lcg_groups(channels, log2_n), lcg_parts(log2_n), 0, lcg_parts(log2_n)};
+		return none;
+	}
+	const struct lcg_times t = lcg_times_of(log2_n, period, from, to);
+	return lcg_range_in(log2_n, channels, phase, &t);
 }
 
 /* The parts of number i of a range. */

@@ -32,26 +32,75 @@ struct share {
 	uint32_t n, total, warps[LCG_THREADS / 32];
 };
 
-/* Counts candidates at .. at + LCG_THREADS - 1: a candidate is a level of a layer of a span. */
+/* A level of a span, for which layers' units are counted. */
+struct candidate {
+	lcg_times times;
+	uint16_t span, level; /* span: of the step */
+	uint32_t none;        /* 1 = nothing is due */
+};
+
+/* What a turn counts with, in the memory of transforms. */
+struct candidates {
+	static constexpr uint32_t MOST = LCG_THREADS, LAYERS = 1024;
+
+	candidate of[MOST];
+	uint32_t phases[LAYERS];
+};
+static_assert(sizeof(candidates) <= sizeof(shared_memory::room), "room for candidates");
+
+/* A layer's units of a candidate. */
+__device__ __forceinline__ lcg_range due_of(const lcg_shape &shape, const candidates *c,
+                                            const candidate &of, const lcg_layer *layers,
+                                            uint32_t layer)
+{
+	if (of.none)
+		return {};
+	const uint32_t phase = layer < candidates::LAYERS ? c->phases[layer] : layers[layer].phase;
+	return lcg_range_in(of.level + LCG_LOG2_BLOCK, shape.channels, phase, &of.times);
+}
+
+/* Finds the times of candidates at .. at + n - 1: those that all layers share. */
+__device__ __forceinline__ void find_candidates(const lcg_shape &shape, const lcg_layer *layers,
+                                                uint32_t n_layers, const lcg_step &step,
+                                                const lcg_spans &which, uint32_t token, uint32_t at,
+                                                uint32_t n, candidates *c)
+{
+	for (uint32_t i = threadIdx.x; i < n_layers && i < candidates::LAYERS; i += LCG_THREADS)
+		c->phases[i] = layers[i].phase;
+	if (threadIdx.x < n) {
+		const uint32_t i = at + threadIdx.x, k = i % which.n;
+		const uint32_t level = shape.n_levels - 1 - i / which.n, log2_n = level + LCG_LOG2_BLOCK;
+		candidate &of = c->of[threadIdx.x];
+		const mx_device_span &span = step.spans[which.index[k]];
+		const uint32_t from = span.pos + token, block = (from >> log2_n) + 1;
+		of.span = which.index[k];
+		of.level = (uint16_t)level;
+		of.none = which.tokens[k] <= token || block < 2 ||
+		          (uint64_t)block << log2_n >= cells_end(shape, span);
+		of.times = lcg_times_of(log2_n, shape.period, from, from + 1);
+	}
+	__syncthreads();
+}
+
+/* Lists the block's units of candidates at .. at + n - 1 in all layers. */
 __device__ __forceinline__ void take_turn(const lcg_shape &shape, const lcg_layer *layers,
                                           uint32_t n_layers, const lcg_step &step,
                                           const lcg_spans &which, uint32_t token, uint32_t at,
-                                          share *s)
+                                          uint32_t n, share *s, candidates *c)
 {
-	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	const uint32_t i = at + threadIdx.x, each = which.n * n_layers;
-	const uint32_t of = i % each, layer = of % n_layers, which_span = of / n_layers;
-	const uint32_t level = shape.n_levels - 1 - i / each, log2_n = level + LCG_LOG2_BLOCK;
-	lcg_range r = {};
-	if (i < each * shape.n_levels && which.tokens[which_span] > token) {
-		const mx_device_span &span = step.spans[which.index[which_span]];
-		const uint32_t from = span.pos + token, block = (from >> log2_n) + 1;
-		if (block >= 2 && (uint64_t)block << log2_n < cells_end(shape, span))
-			r = lcg_range_of(log2_n, shape.channels, shape.period, layers[layer].phase, from,
-			                 from + 1);
+	const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, all = n * n_layers;
+	const uint32_t each = (all + LCG_THREADS - 1) / LCG_THREADS;
+	const uint32_t first = threadIdx.x * each < all ? threadIdx.x * each : all;
+	const uint32_t end = first + each < all ? first + each : all;
+	find_candidates(shape, layers, n_layers, step, which, token, at, n, c);
+	uint32_t sum = 0;
+	for (uint32_t i = first, k = i / n_layers, layer = i % n_layers; i < end; i++) {
+		const lcg_range r = due_of(shape, c, c->of[k], layers, layer);
+		sum += r.end - r.begin;
+		if (++layer == n_layers)
+			layer = 0, k++;
 	}
-	const uint32_t n = r.end - r.begin;
-	uint32_t sum = n;
+	const uint32_t own = sum;
 	for (int d = 1; d < 32; d *= 2) {
 		const uint32_t other = __shfl_up_sync(~0u, sum, d);
 		sum += lane >= d ? other : 0;
@@ -59,20 +108,30 @@ __device__ __forceinline__ void take_turn(const lcg_shape &shape, const lcg_laye
 	if (lane == 31)
 		s->warps[warp] = sum;
 	__syncthreads();
-	uint32_t to = s->total + sum - n;
+	uint32_t to = s->total + sum - own;
 	for (uint32_t w = 0; w < warp; w++)
 		to += s->warps[w];
 	__syncthreads();
-	for (uint32_t k = 0; k < n; k++)
-		if ((to + k) % gridDim.x == blockIdx.x)
-			s->items[atomicAdd(&s->n, 1)] = {which.index[which_span],
+	/* units until the block's next, from the thread's first on */
+	uint32_t left = (blockIdx.x + gridDim.x - to % gridDim.x) % gridDim.x;
+	const bool mine = left < own;
+	for (uint32_t i = first, k = i / n_layers, layer = i % n_layers; mine && i < end; i++) {
+		const candidate &of = c->of[k];
+		const lcg_range r = due_of(shape, c, of, layers, layer);
+		uint32_t unit = left;
+		for (; unit < r.end - r.begin; unit += gridDim.x)
+			s->items[atomicAdd(&s->n, 1)] = {of.span,
 			                                 (uint16_t)layer,
-			                                 (uint16_t)lcg_first_part(&r, r.begin + k),
-			                                 (uint16_t)lcg_end_part(&r, r.begin + k),
-			                                 r.begin + k,
-			                                 level};
+			                                 (uint16_t)lcg_first_part(&r, r.begin + unit),
+			                                 (uint16_t)lcg_end_part(&r, r.begin + unit),
+			                                 r.begin + unit,
+			                                 of.level};
+		left = unit - (r.end - r.begin);
+		if (++layer == n_layers)
+			layer = 0, k++;
+	}
 	if (threadIdx.x == LCG_THREADS - 1)
-		s->total = to + n;
+		s->total = to + own;
 	__syncthreads();
 }
 
@@ -94,10 +153,11 @@ __device__ __forceinline__ U place_of(const lcg_shape &shape, const lcg_layer *l
 	return u;
 }
 
-/* The first turns come before the wait: they read only the step's tables. */
+/* The first turns come before the wait: they read only the step's tables. turn: candidates of a
+ * turn. */
 __global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
 	run_due(const lcg_shape shape, const lcg_layer *layers, uint32_t n_layers, const lcg_step step,
-            const lcg_spans which, uint32_t token)
+            const lcg_spans which, uint32_t token, uint32_t turn)
 {
 	extern __shared__ __align__(16) unsigned char memory[];
 	__shared__ share s;
@@ -108,10 +168,12 @@ __global__ void __launch_bounds__(LCG_THREADS, BLOCKS)
 	fft::make_tables(shared->tables);
 	__syncthreads();
 	bool waited = false;
-	const uint32_t all = which.n * n_layers * shape.n_levels;
-	for (uint32_t at = 0; at < all; at += LCG_THREADS) {
-		take_turn(shape, layers, n_layers, step, which, token, at, &s);
-		if (at + LCG_THREADS < all && s.n < share::FULL)
+	const uint32_t all = which.n * shape.n_levels;
+	for (uint32_t at = 0; at < all; at += turn) {
+		const uint32_t n = at + turn < all ? turn : all - at;
+		take_turn(shape, layers, n_layers, step, which, token, at, n, &s,
+		          (candidates *)shared->room);
+		if (at + turn < all && s.n < share::FULL)
 			continue;
 		if (!waited)
 			mx_pdl_wait();
@@ -235,8 +297,12 @@ cudaError_t lcg_run_due(cudaStream_t stream, const struct lcg_shape *shape,
                         const struct lcg_step *step, const struct lcg_spans *which, uint32_t token,
                         uint32_t blocks)
 {
+	/* a turn may fill the rest of a block's list */
+	const uint32_t most = shape->period / 2048 + 2; /* units of a layer's level */
+	const uint32_t fit = (share::ROOM - share::FULL) * blocks / (n_layers * most);
+	const uint32_t turn = fit < 1 ? 1 : fit < candidates::MOST ? fit : candidates::MOST;
 	return mx_launch(run_due, dim3(blocks), dim3(LCG_THREADS), SHARED, stream, *shape, layers,
-	                 n_layers, *step, *which, token);
+	                 n_layers, *step, *which, token, turn);
 }
 
 cudaError_t lcg_run_range(cudaStream_t stream, const struct lcg_shape *shape,
