@@ -167,7 +167,8 @@ static cudaError_t settle_spans(const struct mx_mixer *m, const struct lcg_step 
 		drafts ? lcg_keep(stream, &m->shape, m->layers, m->n_layers, step, which) : cudaSuccess;
 	for (uint32_t t = 0; m->shape.n_levels && t < tokens && e == cudaSuccess; t++)
 		e = lcg_run_due(stream, &m->shape, m->layers, m->n_layers, step, which, t, m->blocks);
-	return e;
+	return e == cudaSuccess ? lcg_look_ahead(stream, &m->shape, m->layers, m->n_layers, step, which)
+	                        : e;
 }
 
 mx_status hyc_settle(struct mx_mixer *const *layers, uint32_t n_layers, const struct mx_step *step,

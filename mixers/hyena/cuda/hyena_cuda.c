@@ -65,7 +65,7 @@ static struct hyc_sizes sizes_of(const struct mx_layer_desc *layer, const struct
 		z.snapshot = z.conv_saved + ring;
 		return z;
 	}
-	z.conv_offset = round_up(LCG_HEAD * sizeof(float) + (1 + LCG_RING) * row);
+	z.conv_offset = round_up(LCG_HEAD * sizeof(float) + (1 + LCG_RING + LCG_AHEAD) * row);
 	z.slot = z.conv_offset + ring;
 	z.conv_saved = LCG_HEAD * sizeof(float);
 	z.snapshot = z.conv_saved + ring;

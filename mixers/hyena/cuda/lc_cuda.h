@@ -10,6 +10,8 @@
  *     LCG_HEAD        struct lcg_head
  *     [channels]      sums of position head.finished - 1, whose cell may be another sequence's
  *     [LCG_RING][channels]    z of position p at p % LCG_RING: what the window reads, and drafts
+ *     [LCG_AHEAD][channels]   sums of position head.ahead without its own input: of the window in
+ *                             four parts (rows.cuh), of the tiles
  */
 #ifndef MX_MIXERS_HYENA_CUDA_LC_CUDA_H
 #define MX_MIXERS_HYENA_CUDA_LC_CUDA_H
@@ -26,6 +28,7 @@ extern "C" {
 #define LCG_BLOCK   (1u << LCG_LOG2_BLOCK)
 #define LCG_HEAD    64u
 #define LCG_RING    96u
+#define LCG_AHEAD   5u
 #define LCG_SPANS   480u /* spans of one launch */
 #define LCG_THREADS 256
 
@@ -33,6 +36,7 @@ extern "C" {
  * may be shared. After a load it may be the position after the next. */
 struct lcg_head {
 	uint32_t finished;
+	uint32_t ahead; /* 0 = none */
 };
 
 /* What the layers of a model have in common. */
@@ -83,6 +87,11 @@ struct lcg_rows {
 cudaError_t lcg_rows_step(cudaStream_t stream, const struct lcg_shape *shape,
                           const struct lcg_layer *layer, const struct lcg_step *step,
                           uint32_t n_spans, const struct lcg_rows *rows);
+/* Sums up the window of the position after the first tokens[i] tokens of each span, all but its own
+ * input, so that forward finds it ready. */
+cudaError_t lcg_look_ahead(cudaStream_t stream, const struct lcg_shape *shape,
+                           const struct lcg_layer *layers, uint32_t n_layers,
+                           const struct lcg_step *step, const struct lcg_spans *which);
 /* Copies the inputs of the first tokens[i] tokens of draft spans from the ring to the cells. */
 cudaError_t lcg_keep(cudaStream_t stream, const struct lcg_shape *shape,
                      const struct lcg_layer *layers, uint32_t n_layers, const struct lcg_step *step,

@@ -24,6 +24,16 @@ struct slot_of {
 	{
 		return ((const lcg_head *)base)->finished;
 	}
+	/* The position whose sums stand in `ready`; 0 if there is none. */
+	__device__ __forceinline__ uint32_t *ahead() const
+	{
+		return &((lcg_head *)base)->ahead;
+	}
+	/* i: a part of the window, or WAYS: the tiles. */
+	__device__ __forceinline__ float *ready(uint32_t i, uint32_t channel) const
+	{
+		return sum(channel) + (size_t)channels * (1 + LCG_RING + i);
+	}
 	/* The sum of the position before `finished`. */
 	__device__ __forceinline__ float *sum(uint32_t channel) const
 	{
@@ -88,6 +98,41 @@ __device__ __forceinline__ float window_end(const float *a)
 __device__ __forceinline__ bool has_tiles(uint32_t pos)
 {
 	return pos >= 2 * LCG_BLOCK;
+}
+
+/* The sum of a position's tiles. finished: of the slot. */
+__device__ __forceinline__ float tiles_of(const lcg_shape &shape, const lcg_layer &l,
+                                          const slot_of &slot, const uint32_t *pages,
+                                          uint32_t finished, uint32_t channel, uint32_t pos)
+{
+	if (!has_tiles(pos))
+		return 0;
+	return pos >= finished ? *cell(shape, l, pages, channel, pos) : *slot.sum(channel);
+}
+
+/* Threads that compute a channel of a decoded row: each has the inputs of every WAYS-th position of
+ * the window. */
+constexpr int WAYS = 4;
+static_assert(LCG_RING % WAYS == 0 && 2 * LCG_BLOCK % WAYS == 0 && LCG_AHEAD == WAYS + 1, "ways");
+
+/* The part of a window's sum with positions s < pos, s % WAYS = way. */
+__device__ __forceinline__ float window_part(const lcg_layer &l, const slot_of &slot,
+                                             uint32_t channel, uint32_t pos, uint32_t way)
+{
+	constexpr int MOST = 2 * LCG_BLOCK / WAYS;
+	const uint32_t first = window_begin(pos) + way;
+	float z[MOST], h[MOST], sum = 0;
+#pragma unroll
+	for (int i = 0; i < MOST; i++) {
+		const uint32_t s = first + i * WAYS;
+		z[i] = s < pos ? *slot.input(channel, s) : 0;
+		h[i] = s < pos ? l.window[(size_t)(pos - s) * slot.channels + channel] : 0;
+	}
+#pragma unroll
+	for (int i = 0; i < MOST; i++)
+		if (first + i * WAYS < pos)
+			sum = __fmaf_rn(h[i], z[i], sum);
+	return sum;
 }
 
 } // namespace lcg

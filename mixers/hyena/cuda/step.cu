@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of decode and draft spans: WAYS threads compute a channel of a span, token by token; each
- * has the inputs of every WAYS-th position of the window. */
+/* Rows of decode and draft spans: WAYS threads compute a channel of a span, token by token. */
 #include "mixers/hyena/cuda/rows.cuh"
 
 namespace
@@ -8,31 +7,10 @@ namespace
 
 using namespace lcg;
 
-constexpr int THREADS = 128, WAYS = 4, LANES = THREADS / WAYS;
-static_assert(LCG_RING % WAYS == 0 && 2 * LCG_BLOCK % WAYS == 0, "ways of the window");
-
-/* The part of a window's sum with positions s < pos, s % WAYS = way. */
-__device__ __forceinline__ float window_part(const lcg_layer &l, const slot_of &slot,
-                                             uint32_t channel, uint32_t pos, uint32_t way)
-{
-	constexpr int MOST = 2 * LCG_BLOCK / WAYS;
-	const uint32_t first = window_begin(pos) + way;
-	float z[MOST], h[MOST], sum = 0;
-#pragma unroll
-	for (int i = 0; i < MOST; i++) {
-		const uint32_t s = first + i * WAYS;
-		z[i] = s < pos ? *slot.input(channel, s) : 0;
-		h[i] = s < pos ? l.window[(size_t)(pos - s) * slot.channels + channel] : 0;
-	}
-#pragma unroll
-	for (int i = 0; i < MOST; i++)
-		if (first + i * WAYS < pos)
-			sum = __fmaf_rn(h[i], z[i], sum);
-	return sum;
-}
+constexpr int THREADS = 128, LANES = THREADS / WAYS;
 
 /* Way k = 0, 1, 2 computes column k of the short filter. What earlier steps left is read before the
- * wait, and summed up as far as it goes. */
+ * wait; its sums stand ready in the slot if settle has seen the token before. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) rows_step(const lcg_shape shape, const lcg_layer *layer,
                                                      const lcg_step step, const float *all, T *out)
@@ -53,14 +31,16 @@ __global__ void __launch_bounds__(THREADS) rows_step(const lcg_shape shape, cons
 	const uint32_t *pages = step.pages + span.page_begin, begin = span.pos;
 	const uint32_t finished = slot.finished();
 	const float *u = all + (size_t)span.row * 3 * channels;
-	const auto sum_at = [&](uint32_t pos) {
-		return !has_tiles(pos)   ? 0
-		       : pos >= finished ? *cell(shape, l, pages, c, pos)
-		                         : *slot.sum(c);
-	};
-	float part = active ? window_part(l, slot, c, begin, way) : 0, tiles = 0, tap = 0, past = 0;
-	if (active && way == 0)
-		tiles = sum_at(begin);
+	const bool ready = begin && *slot.ahead() == begin;
+	float part = 0, tiles = 0, tap = 0, past = 0;
+	if (active) {
+		part = *slot.ready(way, c);
+		tiles = *slot.ready(WAYS, c);
+	}
+	if (active && !ready) {
+		part = window_part(l, slot, c, begin, way);
+		tiles = way ? 0 : tiles_of(shape, l, slot, pages, finished, c, begin);
+	}
 	if (filters) {
 		past = short_filter_past(shape, l, slot, begin, column);
 		tap = l.conv_weight[(size_t)column * shape.taps + shape.taps - 1];
@@ -86,7 +66,8 @@ __global__ void __launch_bounds__(THREADS) rows_step(const lcg_shape shape, cons
 			float a[WAYS];
 			for (int i = 0; i < WAYS; i++)
 				a[i] = parts[i][lane];
-			const float y = __fadd_rn(t ? sum_at(pos) : tiles, window_end(a));
+			const float y = __fadd_rn(t ? tiles_of(shape, l, slot, pages, finished, c, pos) : tiles,
+			                          window_end(a));
 			out[(size_t)(span.row + t) * channels + c] =
 				mx_from_float<T>(__fmul_rn(filtered[0][lane], y));
 		}
@@ -97,6 +78,31 @@ __global__ void __launch_bounds__(THREADS) rows_step(const lcg_shape shape, cons
 	/* all threads have read what is overwritten now */
 	for (uint32_t t = 0; filters && t < span.n; t++)
 		*slot.raw(column, begin + t) = u[(size_t)t * 3 * channels + column];
+}
+
+/* Sums up the window of the position after the last token that is kept. Block x: channels; y: a
+ * layer; z: a span. */
+__global__ void __launch_bounds__(THREADS)
+	look_ahead(const lcg_shape shape, const lcg_layer *layers, const lcg_step step,
+               const lcg_spans which)
+{
+	const uint32_t c = blockIdx.x * LANES + threadIdx.x % LANES, way = threadIdx.x / LANES;
+	mx_pdl_launch();
+	const mx_device_span &span = step.spans[which.index[blockIdx.z]];
+	const lcg_layer &l = layers[blockIdx.y];
+	const slot_of slot(shape, l, span.slot);
+	const uint32_t pos = span.pos + which.tokens[blockIdx.z];
+	const uint32_t *pages = step.pages + span.page_begin;
+	const bool active = pos < cells_end(shape, span) && c < shape.channels;
+	mx_pdl_wait();
+	if (!active)
+		return;
+	const float tiles = way ? 0 : tiles_of(shape, l, slot, pages, slot.finished(), c, pos);
+	*slot.ready(way, c) = window_part(l, slot, c, pos, way);
+	if (way == 0)
+		*slot.ready(WAYS, c) = tiles;
+	if (c == 0 && way == 0)
+		*slot.ahead() = pos;
 }
 
 /* Block x: channels; y: a layer; z: a span. */
@@ -134,6 +140,14 @@ cudaError_t lcg_rows_step(cudaStream_t stream, const struct lcg_shape *shape,
 		                 rows->u, (__nv_bfloat16 *)rows->out);
 	return mx_launch(rows_step<float>, grid, block, 0, stream, *shape, layer, *step, rows->u,
 	                 (float *)rows->out);
+}
+
+cudaError_t lcg_look_ahead(cudaStream_t stream, const struct lcg_shape *shape,
+                           const struct lcg_layer *layers, uint32_t n_layers,
+                           const struct lcg_step *step, const struct lcg_spans *which)
+{
+	const dim3 grid((shape->channels + LANES - 1) / LANES, n_layers, which->n);
+	return mx_launch(look_ahead, grid, dim3(THREADS), 0, stream, *shape, layers, *step, *which);
 }
 
 cudaError_t lcg_keep(cudaStream_t stream, const struct lcg_shape *shape,
