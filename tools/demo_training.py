@@ -169,16 +169,58 @@ class LanguageModel(nn.Module):
         return F.cross_entropy(logits.view(-1, self.vocab), targets.reshape(-1), reduction=reduction)
 
 
+def yarn(dim, theta, scaling):
+    """Frequencies [dim / 2] and the factor of cosines and sines of YaRN (Peng et al. 2023,
+    arXiv:2309.00071), as transformers has them, by a config's rope_scaling."""
+    factor, old = scaling["factor"], scaling["original_max_position_embeddings"]
+
+    def border(turns):
+        return dim * math.log(old / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(border(scaling["beta_fast"])), 0)
+    high = min(math.ceil(border(scaling["beta_slow"])), dim - 1)
+    ramp = ((torch.arange(dim // 2).float() - low) / max(high - low, 0.001)).clamp(0, 1)
+    inv = 1.0 / theta ** (torch.arange(0, dim, 2).float() / dim)
+    return inv * (1 - ramp) + inv / factor * ramp, 0.1 * math.log(factor) + 1
+
+
+def attention_model(config):
+    """The model of a config.json, of Llama or SmolLM 3: rope as it is or by YaRN, or none in some
+    layers."""
+    s = dict(width=config["hidden_size"], layers=config["num_hidden_layers"],
+             heads=config["num_attention_heads"], kv_heads=config["num_key_value_heads"],
+             head_dim=config["head_dim"], ffn=config["intermediate_size"],
+             vocab=config["vocab_size"], context=config["max_position_embeddings"])
+    mixers = [Attention(s) for _ in range(s["layers"])]
+    roped = config.get("no_rope_layers") or [1] * len(mixers)  # 0: a layer without
+    for m, rope in zip(mixers, roped):
+        if not rope:
+            m.cos.fill_(1)
+            m.sin.zero_()
+        elif config["rope_scaling"]:
+            inv, scale = yarn(s["head_dim"], config["rope_theta"], config["rope_scaling"])
+            angle = torch.outer(torch.arange(s["context"]).float(), inv)
+            m.cos.copy_(angle.cos() * scale)
+            m.sin.copy_(angle.sin() * scale)
+    return LanguageModel(s, "self_attn", mixers)
+
+
+def load_weights(model, folder):
+    tensors = load_file(os.path.join(folder, "model.safetensors"))
+    model.load_state_dict({n.removeprefix("model."): t.float() for n, t in tensors.items()})
+
+
 def stored_in_f32(name):
     """True for tensors that a checkpoint stores in float32: decays, and what makes a long filter.
     All are small."""
     return ".filter_fn." in name or name.endswith((".A_log", ".D", ".dt_bias"))
 
 
-def optimizers(model, lr):
-    """Muon for the matrices; AdamW for embeddings, vectors and the networks that make filters."""
+def optimizers(parameters, lr):
+    """For pairs of name and parameter: Muon for the matrices; AdamW for embeddings, vectors and the
+    networks that make filters."""
     matrices, filters, others = [], [], []
-    for n, p in model.named_parameters():
+    for n, p in parameters:
         if n.endswith("proj.weight") and min(p.shape) >= 64:
             matrices.append(p)
         else:
@@ -220,7 +262,7 @@ def backward_pass(model, compiled, device):
 
 def train(model, stream, args, device):
     """Trains for args.seconds, counted from the fifth step. Returns entries of training.json."""
-    opts = optimizers(model, args.lr)
+    opts = optimizers(model.named_parameters(), args.lr)
     backward = backward_pass(model, args.compile, device)
     data = torch.from_numpy(stream.astype(np.int32)).to(device)
     offsets = torch.arange(args.length, device=device)
@@ -292,8 +334,7 @@ def first_bytes(text, n):
 
 def evaluate_folder(model, folder, text):
     """Computes the validation figure of an exported model on the CPU."""
-    tensors = load_file(os.path.join(folder, "model.safetensors"))
-    model.load_state_dict({n.removeprefix("model."): t.float() for n, t in tensors.items()})
+    load_weights(model, folder)
     tok = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
     print(json.dumps(dict(evaluate_text(model, tok, text, "cpu"),
                           versions=dict(torch=torch.__version__))))

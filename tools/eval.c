@@ -31,7 +31,7 @@ struct options {
 	const char *model, *text, *device;
 	char *layers;
 	unsigned long context, stride, limit, threads, bits;
-	bool deterministic;
+	bool deterministic, positions;
 	int kv_dtype; /* enum mx_dtype, or -1 */
 };
 
@@ -40,13 +40,45 @@ struct tally {
 	uint64_t predicted;
 };
 
+#define FIRST_PART 1024 /* positions of a window; a further part is as long as those before */
+#define PARTS      23
+
+/* The sums of a text, of tokens by their position in the window. */
+struct tallies {
+	struct tally parts[PARTS];
+};
+
+/* Returns the first position of a part. */
+static uint32_t part_begin(uint32_t part)
+{
+	return part ? (uint32_t)FIRST_PART << (part - 1) : 0;
+}
+
+static uint32_t part_of(uint32_t pos)
+{
+	uint32_t part = 0;
+	while (part + 1 < PARTS && pos >= part_begin(part + 1))
+		part++;
+	return part;
+}
+
+static struct tally sum_of(const struct tallies *t)
+{
+	struct tally sum = {0};
+	for (uint32_t i = 0; i < PARTS; i++) {
+		sum.nats += t->parts[i].nats;
+		sum.predicted += t->parts[i].predicted;
+	}
+	return sum;
+}
+
 static void usage(FILE *to)
 {
 	fputs(
 		"usage: mixd-eval --model DIR --text FILE [--context N] [--stride N] [--limit BYTES]\n"
 		"                 [--threads N] [--device cpu|cuda|cuda:N] [--deterministic]\n"
 		"                 [--kv-fp8|--kv-int8] [--weights 8|4]\n"
-		"                 [--layers LAYERS:MIXER[:NAME=VALUE]...]\n"
+		"                 [--layers LAYERS:MIXER[:NAME=VALUE]...] [--positions]\n"
 		"Perplexity and bits per byte of a text (\"-\": standard input) under a model.\n"
 		"  --context N    tokens of a window, the model's own by default\n"
 		"  --stride N     ids from one window to the next, a whole window by default\n"
@@ -57,7 +89,8 @@ static void usage(FILE *to)
 		"                 in mixd.yaml\n"
 		"  --weights BITS as weights: int8 or int4 in mixd.yaml\n"
 		"  --layers WHICH another mixer for some layers: all:dci:top_k=100, as layers in "
-		"mixd.yaml\n",
+		"mixd.yaml\n"
+		"  --positions    nats also by position in the window\n",
 		to);
 }
 
@@ -71,14 +104,21 @@ static bool read_number(const char *text, unsigned long *out)
 /* Parses the options. Returns an exit status, or -1 to continue. */
 static int read_options(int argc, char **argv, struct options *o)
 {
-	static const struct option options[] = {
-		{"model", required_argument, NULL, 'm'},   {"text", required_argument, NULL, 't'},
-		{"context", required_argument, NULL, 'c'}, {"stride", required_argument, NULL, 's'},
-		{"limit", required_argument, NULL, 'l'},   {"threads", required_argument, NULL, 'j'},
-		{"device", required_argument, NULL, 'd'},  {"deterministic", no_argument, NULL, 'e'},
-		{"kv-fp8", no_argument, NULL, 'k'},        {"kv-int8", no_argument, NULL, 'i'},
-		{"weights", required_argument, NULL, 'w'}, {"layers", required_argument, NULL, 'y'},
-		{"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+	static const struct option options[] = {{"model", required_argument, NULL, 'm'},
+	                                        {"text", required_argument, NULL, 't'},
+	                                        {"context", required_argument, NULL, 'c'},
+	                                        {"stride", required_argument, NULL, 's'},
+	                                        {"limit", required_argument, NULL, 'l'},
+	                                        {"threads", required_argument, NULL, 'j'},
+	                                        {"device", required_argument, NULL, 'd'},
+	                                        {"deterministic", no_argument, NULL, 'e'},
+	                                        {"kv-fp8", no_argument, NULL, 'k'},
+	                                        {"kv-int8", no_argument, NULL, 'i'},
+	                                        {"weights", required_argument, NULL, 'w'},
+	                                        {"layers", required_argument, NULL, 'y'},
+	                                        {"positions", no_argument, NULL, 'p'},
+	                                        {"help", no_argument, NULL, 'h'},
+	                                        {NULL, 0, NULL, 0}};
 	for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
 		bool ok = true;
 		switch (c) {
@@ -94,6 +134,7 @@ static int read_options(int argc, char **argv, struct options *o)
 		case 'k': o->kv_dtype = MX_F8E4M3; break;
 		case 'i': o->kv_dtype = MX_I8; break;
 		case 'y': o->layers = optarg; break;
+		case 'p': o->positions = true; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}
@@ -151,7 +192,7 @@ static int32_t find_bos(const struct mx_tokenizer *t, const struct mx_plan *plan
 
 /* Adds the log-probabilities of the positions of one window from `first` on. */
 static mx_status score(struct mx_engine *e, const int32_t *ids, uint32_t n, uint32_t first,
-                       uint32_t step_tokens, struct tally *out)
+                       uint32_t step_tokens, struct tallies *out)
 {
 	const struct mx_seq_params params = {
 		.sampling = {.top_p = 1, .repetition_penalty = 1},
@@ -179,8 +220,9 @@ static mx_status score(struct mx_engine *e, const int32_t *ids, uint32_t n, uint
 		for (uint32_t i = 0; st == MX_OK && i < r.prompt_n; i++) {
 			if (r.prompt_first + i < first)
 				continue;
-			out->nats -= (double)r.prompt[i].logprob;
-			out->predicted++;
+			struct tally *part = &out->parts[part_of(r.prompt_first + i)];
+			part->nats -= (double)r.prompt[i].logprob;
+			part->predicted++;
 		}
 		done += item.n;
 	}
@@ -189,7 +231,7 @@ static mx_status score(struct mx_engine *e, const int32_t *ids, uint32_t n, uint
 }
 
 static mx_status run(const struct options *o, struct mx_engine *e, const struct mx_tokens *ids,
-                     int32_t bos, struct tally *out)
+                     int32_t bos, struct tallies *out)
 {
 	struct mx_engine_info info;
 	e->ops->info(e, &info);
@@ -257,11 +299,12 @@ static mx_status evaluate(const struct options *o, struct opened_model *m,
 		st = opened_model_load(m, &config, err);
 	if (st != MX_OK)
 		return st;
-	struct tally tally = {0};
+	struct tallies tallies = {0};
 	uint64_t begin = mx_now_ns();
-	st = run(o, m->engine, ids, find_bos(*tokenizer, m->plan), &tally);
+	st = run(o, m->engine, ids, find_bos(*tokenizer, m->plan), &tallies);
 	if (st != MX_OK)
 		return mx_fail(err, st, "the model cannot be run: %s", mx_status_str(st));
+	const struct tally tally = sum_of(&tallies);
 	if (!tally.predicted || !text->len)
 		return mx_fail(err, MX_E_INVALID, "the text is too short");
 	double per_token = tally.nats / (double)tally.predicted;
@@ -270,6 +313,10 @@ static mx_status evaluate(const struct options *o, struct opened_model *m,
 	       (unsigned long long)tally.predicted, text->len, per_token, exp(per_token),
 	       tally.nats / log(2) / (double)text->len,
 	       (double)tally.predicted * 1e9 / (double)(mx_now_ns() - begin));
+	for (uint32_t i = 0; o->positions && i < PARTS; i++)
+		if (tallies.parts[i].predicted)
+			printf("nats_from_%u %.6f\n", part_begin(i),
+			       tallies.parts[i].nats / (double)tallies.parts[i].predicted);
 	return MX_OK;
 }
 

@@ -3,17 +3,18 @@
 """Trains a small model for the retrieval of lines, on data that this script makes, and measures how
 many it retrieves under a running mixd.
 
-    tools/train-retrieval.py --out DIR [--seconds 900] [--lines 16,32,64,128,256]
+    tools/train-retrieval.py --out DIR [--from DIR] [--seconds 900] [--lines 16,32,...,2040]
     tools/train-retrieval.py --ask URL --model NAME [--contexts 4096,8192,16384] [--questions 100]
 
 The task is LongEval's (Li, Shao et al. 2023): a text of many lines "line torrential-kid:
 REGISTER_CONTENT is <241069>", then the beginning of one of them up to "<", which the model has to
 continue with that line's number. Every adjective-noun pair occurs once in a text.
 
-The model is of the family of SmolLM 3: two layers of attention, the first with rope, the second
-without, so that what it learns at a few thousand tokens holds at any length. Its training asks for
-every line of a text in another order and counts the numbers alone. Output: a folder in Hugging Face
-form and training.json. Training needs torch (2 or later; a GPU or a few minutes of a CPU), tokenizers
+The model is of the family of SmolLM 3: layers of attention with rope, the last without, so that what
+it learns holds at any length. Its training asks for lines of a text in another order and counts the
+numbers alone; texts grow by the stages of --lines, the next once 97 % of the numbers of a stage are
+right. --from continues with the weights of another run, from the first stage of --lines on. Output: a
+folder in Hugging Face form and training.json. Training needs torch (2.9 or later, a GPU), tokenizers
 and safetensors; --ask needs Python alone.
 """
 
@@ -43,7 +44,7 @@ END = "<|endoftext|>"
 LINE = 8  # tokens of a line: "line ", word, "-", word, BETWEEN, three digits, three digits, ">\n"
 NUMBERS = (5, 6)  # which of them are the number
 PIECES = r"line |[a-z]+|-|: REGISTER_CONTENT is <|\d{3}|>\n"
-SHAPE = dict(width=128, layers=2, heads=4, kv_heads=2, head_dim=64, ffn=256, context=32768)
+SHAPE = dict(width=256, heads=4, kv_heads=2, head_dim=64, ffn=512, context=32768)
 
 
 def drawn(rng, n):
@@ -88,53 +89,67 @@ def make_tokenizer():
 class Texts:
     """Draws training texts as ids."""
 
-    def __init__(self, tok, seed):
+    def __init__(self, tok, seed, device):
         def ids(words):
             encoded = [tok.encode(w, add_special_tokens=False).ids for w in words]
             assert all(len(e) == 1 for e in encoded)
-            return np.array([e[0] for e in encoded])
+            return torch.tensor([e[0] for e in encoded], device=device)
 
-        self.rng = np.random.default_rng(seed)
+        self.device = device
+        self.gen = torch.Generator(device=device).manual_seed(seed)
         self.first, self.second = ids(FIRST), ids(SECOND)
         self.three = ids([f"{i:03}" for i in range(1000)])
         self.fixed = ids(["line ", "-", BETWEEN, ">\n"])
 
-    def lines(self, n):
-        pairs = self.rng.choice(len(self.first) * len(self.second), n, replace=False)
-        out = np.empty((n, LINE), dtype=np.int64)
-        out[:, [0, 2, 4, 7]] = self.fixed
-        out[:, 1] = self.first[pairs // len(self.second)]
-        out[:, 3] = self.second[pairs % len(self.second)]
-        out[:, NUMBERS] = self.three[self.rng.integers(0, 1000, (n, len(NUMBERS)))]
-        return out
+    def drawn(self, rows, n, most):
+        """The first n of a random order of `most` things, for each row."""
+        order = torch.rand(rows, most, generator=self.gen, device=self.device)
+        return order.topk(n, dim=1).indices
 
     def batch(self, rows, n, asked):
         """ids [rows, 1 + (n + asked) LINE - 1]: n lines, then `asked` of them in another order."""
-        out = []
-        for _ in range(rows):
-            text = self.lines(n)
-            again = text[self.rng.permutation(n)[:asked]]
-            out.append(np.concatenate(([0], text.ravel(), again.ravel()[:-1])))
-        return np.stack(out)
+        pairs = self.drawn(rows, n, len(self.first) * len(self.second))
+        lines = torch.empty((rows, n, LINE), dtype=torch.int64, device=self.device)
+        lines[..., [0, 2, 4, 7]] = self.fixed
+        lines[..., 1] = self.first[pairs // len(self.second)]
+        lines[..., 3] = self.second[pairs % len(self.second)]
+        lines[..., NUMBERS] = self.three[torch.randint(
+            1000, (rows, n, len(NUMBERS)), generator=self.gen, device=self.device)]
+        again = lines.gather(1, self.drawn(rows, asked, n)[..., None].expand(-1, -1, LINE))
+        return torch.cat((torch.zeros_like(lines[:, 0, :1]), lines.flatten(1),
+                          again.flatten(1)[:, :-1]), 1)
 
 
 def loss_of(model, x, n, asked):
-    """Mean loss and share of right numbers of the `asked` lines behind n lines."""
+    """Mean loss of the numbers of the `asked` lines behind n lines, and which of them are right."""
     h = model(x)
     at = 1 + LINE * (n + torch.arange(asked)[:, None]) + torch.tensor(NUMBERS) - 1
     at = at.ravel().to(x.device)
     logits = F.linear(h[:, at], model.embed_tokens.weight.to(h.dtype)).float()
     y = x[:, at + 1]
-    right = (logits.detach().argmax(-1) == y).float().mean()
-    return F.cross_entropy(logits.flatten(0, 1), y.flatten()), right
+    right = (logits.detach().argmax(-1) == y).view(len(x), asked, len(NUMBERS)).all(-1)
+    return F.cross_entropy(logits.flatten(0, 1), y.flatten()), right.float().mean()
 
 
-def make_model(vocab):
-    shape = dict(SHAPE, vocab=vocab)
-    mixers = [demo.Attention(shape) for _ in range(shape["layers"])]
-    mixers[1].cos.fill_(1)  # no rope
-    mixers[1].sin.zero_()
-    return demo.LanguageModel(shape, "self_attn", mixers)
+def config_of(vocab, layers):
+    s = SHAPE
+    return dict(
+        architectures=["SmolLM3ForCausalLM"], model_type="smollm3", hidden_size=s["width"],
+        intermediate_size=s["ffn"], num_hidden_layers=layers, num_attention_heads=s["heads"],
+        num_key_value_heads=s["kv_heads"], head_dim=s["head_dim"],
+        no_rope_layers=[1] * (layers - 1) + [0], rope_scaling=None, attention_bias=False,
+        mlp_bias=False, max_position_embeddings=s["context"], vocab_size=vocab)
+
+
+def accuracy(model, texts, stages, device):
+    """Share of right numbers by tokens of text."""
+    found = {}
+    with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16):
+        for n in stages:
+            asked = min(n, 64)
+            x = texts.batch(8, n, asked)
+            found[n * LINE] = round(loss_of(model, x, n, asked)[1].item(), 4)
+    return found
 
 
 def train(args):
@@ -143,47 +158,52 @@ def train(args):
     if args.threads:
         torch.set_num_threads(args.threads)
     tok = make_tokenizer()
-    model = make_model(tok.get_vocab_size()).to(device)
-    texts = Texts(tok, args.seed)
-    opt = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.01)
+    model = demo.attention_model(config_of(tok.get_vocab_size(), args.layers)).to(device)
+    if args.origin:
+        demo.load_weights(model, args.origin)
+    texts = Texts(tok, args.seed, device)
+    opts = demo.optimizers(model.named_parameters(), args.lr)
     stages = [int(n) for n in args.lines.split(",")]
-    start, step, stage, known, log = time.time(), 0, 0, 0.0, []
+    start, told, step, stage, known, log = time.time(), 0.0, 0, 0, 0.0, []
     while time.time() - start < args.seconds and step != args.steps:
         n = stages[stage]
-        asked, rows = min(n, 512), max(1, args.tokens // (2 * n * LINE))
+        asked = min(n, 512)
+        rows = max(1, args.tokens // ((n + asked) * LINE))
         done = (time.time() - start) / args.seconds
-        for g in opt.param_groups:  # decayed over the last 40 % of the time
-            g["lr"] = args.lr * min(1, (step + 1) / 100) * min(1, (1 - done) / 0.4)
-        x = torch.from_numpy(texts.batch(rows, n, asked)).to(device)
-        loss, right = loss_of(model, x, n, asked)
+        for g in (g for o in opts for g in o.param_groups):  # decayed over the last 30 % of the time
+            g["lr"] = g["peak"] * min(1, (step + 1) / 100) * min(1, (1 - done) / 0.3)
+        with torch.autocast(device, dtype=torch.bfloat16):
+            loss, right = loss_of(model, texts.batch(rows, n, asked), n, asked)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        opt.step()
-        opt.zero_grad(set_to_none=True)
+        for o in opts:
+            o.step()
+            o.zero_grad(set_to_none=True)
         step += 1
-        known = 0.95 * known + 0.05 * right.item()
-        if step % 20 == 0:
+        if step % 10:
+            continue
+        known = 0.5 * known + 0.5 * right.item()
+        if time.time() - start - told >= 10:
+            told = time.time() - start
             log.append((step, n, round(loss.item(), 4), round(known, 4)))
-            print(f"step {step}, {n} lines: loss {loss.item():.4f}, right {known:.4f}, "
-                  f"{time.time() - start:.0f} s", flush=True)
+            print(f"step {step}, {n} lines: loss {loss.item():.4f}, right {known:.4f}, {told:.0f} s, "
+                  f"by tokens {accuracy(model, texts, stages, device)}", flush=True)
         if known > 0.97 and stage + 1 < len(stages):  # longer texts once these are known
+            print(f"step {step}, {n} lines: known, {time.time() - start:.0f} s", flush=True)
             stage, known = stage + 1, 0.0
-    write(args, model, tok, dict(steps=step, seconds=round(time.time() - start), lines=stages[stage],
-                                 right=known, device=device, torch=torch.__version__, log=log))
+    write(args, model, tok, dict(
+        steps=step, seconds=round(time.time() - start), lines=stages[stage], right=known,
+        accuracy=accuracy(model, texts, stages, device), seed=args.seed,
+        device=torch.cuda.get_device_name() if device == "cuda" else device,
+        torch=torch.__version__, log=log))
 
 
 def write(args, model, tok, training):
-    s = SHAPE
-    demo.export(model, dict(
-        architectures=["SmolLM3ForCausalLM"], model_type="smollm3", hidden_size=s["width"],
-        intermediate_size=s["ffn"], num_hidden_layers=s["layers"], num_attention_heads=s["heads"],
-        num_key_value_heads=s["kv_heads"], head_dim=s["head_dim"], no_rope_layers=[1, 0],
-        rope_scaling=None, attention_bias=False, mlp_bias=False,
-        max_position_embeddings=s["context"], vocab_size=tok.get_vocab_size()), args.out)
+    demo.export(model, config_of(tok.get_vocab_size(), args.layers), args.out)
     tok.save(os.path.join(args.out, "tokenizer.json"))
     demo.write_json(args.out, "tokenizer_config.json", dict(
         tokenizer_class="PreTrainedTokenizerFast", bos_token=END, eos_token=END,
-        model_max_length=s["context"]))
+        model_max_length=SHAPE["context"]))
     demo.write_json(args.out, "training.json", training)
 
 
@@ -217,10 +237,13 @@ def ask(args):
 def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     ap.add_argument("--out")
+    ap.add_argument("--from", dest="origin", metavar="DIR", help="continue with the weights of an earlier run")
+    ap.add_argument("--layers", type=int, default=2)
     ap.add_argument("--seconds", type=float, default=900)
     ap.add_argument("--steps", type=int, default=-1, help="of training, at most")
-    ap.add_argument("--lines", default="16,32,64,128,256", help="of texts, one stage after the other")
-    ap.add_argument("--tokens", type=int, default=8192, help="of a batch")
+    ap.add_argument("--lines", default="16,32,64,128,256,512,1020,2040",
+                    help="of texts, one stage after the other")
+    ap.add_argument("--tokens", type=int, default=65536, help="of a batch")
     ap.add_argument("--lr", type=float, default=2e-3)
     ap.add_argument("--threads", type=int, default=0)
     ap.add_argument("--seed", type=int, default=1)
@@ -234,8 +257,7 @@ def main():
         return
     if not args.out:
         ap.error("--out or --ask is needed")
-    global F, demo, np, torch
-    import numpy as np
+    global F, demo, torch
     import torch
     import torch.nn.functional as F
 

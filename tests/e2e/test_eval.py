@@ -23,10 +23,11 @@ EVAL = os.path.join(BUILD, "mixd-eval")
 GOLDEN = os.path.join(TOP, "tests/golden/demo")
 
 
-def evaluate(model, text):
+def evaluate(model, text, *options):
     """What mixd-eval prints of a bundled model and a file, by name."""
     env = dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers", ".libs"))
-    r = subprocess.run([EVAL, "--model", os.path.join(TOP, "models", model), "--text", text], env=env,
+    r = subprocess.run([EVAL, "--model", os.path.join(TOP, "models", model), "--text", text,
+                        *options], env=env,
                        capture_output=True, text=True)
     assert r.returncode == 0, r.stderr
     print(r.stdout)
@@ -53,9 +54,14 @@ class Eval(unittest.TestCase):
                 piece.write(f.read(3000))
             piece.flush()
             got = evaluate("demo", piece.name)
+            parted = evaluate("demo", piece.name, "--positions", "--context", "1100")
         self.assertEqual(got["bytes"], 3000)
         whole = self.expected["demo"]["bits_per_byte"]
         self.assertAlmostEqual(got["bits_per_byte"] / whole, 1, delta=0.1)
+        # all of it lies before position 1024
+        self.assertLess(got["tokens"], 1024)
+        self.assertAlmostEqual(parted["nats_from_0"], got["nats_per_token"], delta=1e-5)
+        self.assertNotIn("nats_from_1024", parted)
 
     def choose(self, *args):
         return subprocess.run([os.path.join(TOP, "tools/choose-dci.py"), *args], capture_output=True,
