@@ -8,6 +8,7 @@
  *                    [-w PREFIX]
  *     -r  keys without structure (else as trained models have them: offset, decaying spectrum,
  *         drift along the text)   -p  prompts only   -d  decoding only
+ *     -f  without the means of what is not found
  *     -w  writes the keys and some queries for dci_peers.py, and what dci finds of these queries'
  * top_k
  *
@@ -39,7 +40,7 @@ struct options {
 	enum mx_isa isa;
 	unsigned threads;
 	uint32_t tokens, top_k, visits, directions, kv_heads, rounds;
-	bool random, prompts, decode, uniform;
+	bool random, prompts, decode, uniform, found_alone;
 	const char *write;
 };
 
@@ -137,7 +138,7 @@ static void side_open(struct bench *b, const struct mx_registry *registry, const
 {
 	const struct options *o = &b->o;
 	uint32_t heads = o->kv_heads * GROUP, width = heads * DIM;
-	struct mx_param params[8] = {
+	struct mx_param params[9] = {
 		{.name = "heads", .type = MX_PARAM_INT, .i = heads},
 		{.name = "kv_heads", .type = MX_PARAM_INT, .i = o->kv_heads},
 		{.name = "head_dim", .type = MX_PARAM_INT, .i = DIM},
@@ -145,6 +146,8 @@ static void side_open(struct bench *b, const struct mx_registry *registry, const
 	uint32_t n_params = 3;
 	if (o->uniform) /* all keys that are attended to count the same */
 		params[n_params++] = (struct mx_param){.name = "scale", .type = MX_PARAM_FLOAT, .f = 1e-30};
+	if (!strcmp(name, "dci") && (o->uniform || o->found_alone))
+		params[n_params++] = (struct mx_param){.name = "rest", .type = MX_PARAM_BOOL, .i = 0};
 	if (!strcmp(name, "dci")) {
 		const struct mx_param own[] = {
 			{.name = "directions", .type = MX_PARAM_INT, .i = o->directions},
@@ -419,7 +422,7 @@ int main(int argc, char **argv)
 	                        .prompts = true,
 	                        .decode = true}};
 	struct options *o = &b.o;
-	for (int c; (c = getopt(argc, argv, "t:m:i:n:k:v:b:g:R:w:rpd")) != -1;)
+	for (int c; (c = getopt(argc, argv, "t:m:i:n:k:v:b:g:R:w:rpdf")) != -1;)
 		switch (c) {
 		case 't': o->threads = number(optarg); break;
 		case 'm': o->modules = optarg; break;
@@ -434,6 +437,7 @@ int main(int argc, char **argv)
 		case 'r': o->random = true; break;
 		case 'p': o->decode = false; break;
 		case 'd': o->prompts = false; break;
+		case 'f': o->found_alone = true; break;
 		default: return 2;
 		}
 	if (o->write && (o->kv_heads != 1 || !o->top_k))

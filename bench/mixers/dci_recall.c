@@ -79,6 +79,7 @@ static void rig_open(struct rig *r, const struct options *o)
 		{.name = "scale", .type = MX_PARAM_FLOAT, .f = 1e-30},
 		{.name = "first", .type = MX_PARAM_INT, .i = FIRST},
 		{.name = "recent", .type = MX_PARAM_INT, .i = o->recent},
+		{.name = "rest", .type = MX_PARAM_BOOL, .i = 0},
 		{.name = "top_k", .type = MX_PARAM_INT, .i = o->top_k},
 		{.name = "visits", .type = MX_PARAM_INT, .i = o->visits},
 	};

@@ -123,9 +123,10 @@ static void dci_describe(const struct mx_mixer *m, char *text, size_t cap)
 		snprintf(visits, sizeof visits, "%u", p->visits);
 	snprintf(text, cap,
 	         "dci: %u heads, %u key heads of %u, keys and values in %s, top_k %s of %s visits, "
-	         "first %u, recent %u, %u directions, kernels %s",
+	         "first %u, recent %u, %u directions%s, kernels %s",
 	         p->heads.heads, p->heads.kv_heads, p->heads.head_dim, mx_dtype_name(p->heads.dtype), k,
-	         visits, p->first, p->recent, p->directions, m->rows->name);
+	         visits, p->first, p->recent, p->directions, p->rest ? ", the rest by means" : "",
+	         m->rows->name);
 }
 
 /* commit does nothing: a row reads no position after its own, and keys that are taken back are

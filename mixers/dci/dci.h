@@ -11,6 +11,7 @@
 #define DCI_MAX_EXACT      65536 /* first and recent tokens */
 #define DCI_MAX_DIRECTIONS 2048
 #define DCI_AUTO           0
+#define DCI_LINE           64
 
 struct dci_params {
 	struct attn_params heads;
@@ -21,6 +22,7 @@ struct dci_params {
 	uint32_t recent; /* tokens before a row that are */
 	uint32_t directions; /* bits of a key's code, a multiple of `rotated` */
 	uint32_t rotated;    /* dimension of a rotation: head_dim rounded up to a power of two */
+	bool rest;           /* keys of a run that a query does not attend to count as their mean */
 	uint64_t seed;
 };
 
@@ -34,15 +36,16 @@ uint32_t dci_top_k(const struct dci_params *p, uint32_t n);
 uint32_t dci_visits(const struct dci_params *p, uint32_t n);
 
 /* The part of a page that a key head has: the runs' indices, then keys [page_tokens, dim], then
- * values. A run's index: codes [directions / 8][DCI_RUN], factors f32 [DCI_RUN], the centre [dim].
- */
+ * values. A run's index: codes [directions / 8][DCI_RUN], factors f32 [DCI_RUN], the centre [dim];
+ * with `rest` the mean of the values [dim] and, in DCI_LINE bytes, the spread f32: the mean of |k -
+ * centre|^2 over dim. */
 struct dci_layout {
 	uint32_t dim; /* head_dim rounded up to 32; the padding is zero */
 	enum mx_dtype dtype;
-	size_t row;             /* bytes of a key or value */
-	size_t factors, centre; /* bytes from a run's index */
-	size_t index;           /* bytes of a run's index */
-	size_t token;           /* bytes of a token and key head, index included */
+	size_t row;                     /* bytes of a key or value */
+	size_t factors, centre, spread; /* bytes from a run's index */
+	size_t index;                   /* bytes of a run's index */
+	size_t token;                   /* bytes of a token and key head, index included */
 };
 
 void dci_layout_of(const struct dci_params *p, struct dci_layout *out);
@@ -51,7 +54,7 @@ void dci_layout_of(const struct dci_params *p, struct dci_layout *out);
 struct dci_bounds {
 	uint32_t visits; /* keys that are found */
 	uint32_t exact;  /* keys that all queries of a row attend to */
-	uint32_t list;   /* keys that a query attends to or scores, and room for a vector */
+	uint32_t list;   /* keys and centres that a query attends to, and room for a vector */
 	uint32_t recent; /* exact keys before a row */
 	uint32_t runs;   /* of the context */
 	uint32_t rows;   /* rows of a tile */

@@ -109,6 +109,25 @@ static void write_centre(const struct dci_layout *l, const unsigned char *keys, 
 	read_row(l, to, centre);
 }
 
+/* Writes the mean of a run's values, of the keys that are finite. */
+static void write_mean(const struct dci_layout *l, const unsigned char *values, const float *length,
+                       unsigned char *to)
+{
+	float x[512], sum[512] = {0};
+	uint32_t n = 0;
+	for (uint32_t j = 0; j < DCI_RUN; j++) {
+		if (!isfinite(length[j]))
+			continue;
+		read_row(l, values + j * l->row, x);
+		for (uint32_t i = 0; i < l->dim; i++)
+			sum[i] += x[i];
+		n++;
+	}
+	for (uint32_t i = 0; i < l->dim; i++)
+		sum[i] = n ? sum[i] / (float)n : 0;
+	write_row(l, l->dim, sum, to);
+}
+
 /* Writes the code of key j, of which x [directions] are the projections less those of the centre,
  * and returns its factor: with it the estimate of the key's product with itself is exact (RaBitQ:
  * Gao and Long 2024, arXiv:2405.12497). */
@@ -135,19 +154,29 @@ static void index_run(const struct mx_mixer *m, uint32_t kv_head, const unsigned
 {
 	const struct dci_layout *l = &m->layout;
 	float length[DCI_RUN], centre[512], x[512], projected[DCI_MAX_DIRECTIONS];
+	double spread = 0;
+	uint32_t finite = 0;
 	for (uint32_t j = 0; j < DCI_RUN; j++) {
 		read_row(l, keys + j * l->row, x);
 		length[j] = (float)sqrt(squares(l->dim, x));
 	}
 	write_centre(l, keys, length, index + l->centre, centre);
+	if (m->params.rest)
+		write_mean(l, keys + m->values, length, index + l->centre + l->row);
 	for (uint32_t j = 0; j < DCI_RUN; j++) {
 		read_row(l, keys + j * l->row, x);
 		for (uint32_t i = 0; i < l->dim; i++)
 			x[i] -= centre[i];
 		dci_project(m, kv_head, x, projected);
-		float factor = write_code(&m->params, j, projected, squares(l->dim, x), index);
+		double far = squares(l->dim, x);
+		float factor = write_code(&m->params, j, projected, far, index);
 		((float *)(index + l->factors))[j] = isfinite(length[j]) ? factor : 0;
+		spread += isfinite(length[j]) ? far : 0;
+		finite += isfinite(length[j]);
 	}
+	if (m->params.rest)
+		*(float *)(void *)(index + l->spread) =
+			finite ? (float)(spread / finite / m->params.heads.head_dim) : 0;
 }
 
 struct append_run {

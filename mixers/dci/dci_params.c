@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-static const char *const known[] = {ATTN_PARAM_NAMES, "top_k",  "visits", "alpha",
-                                    "first",          "recent", "seed",   "directions"};
+static const char *const known[] = {ATTN_PARAM_NAMES, "top_k", "visits",     "alpha", "first",
+                                    "recent",         "seed",  "directions", "rest"};
 
 /* Reads a whole number in 1 .. max, or "auto". */
 static mx_status read_count(const struct mx_params *in, const char *name, uint32_t max,
@@ -69,6 +69,8 @@ mx_status dci_params_read(const struct mx_layer_desc *layer, struct dci_params *
 	if (st == MX_OK)
 		st = mx_param_read_u32(in, "dci", "directions", usual, p.rotated, most, &bits, err);
 	if (st == MX_OK)
+		st = mx_param_read_bool(in, "dci", "rest", true, &p.rest, err);
+	if (st == MX_OK)
 		st = mx_param_read_u32(in, "dci", "seed", 0, 0, UINT32_MAX, &seed, err);
 	if (st != MX_OK)
 		return st;
@@ -114,7 +116,9 @@ void dci_layout_of(const struct dci_params *p, struct dci_layout *out)
 	l.row = dim * mx_dtype_size(l.dtype);
 	l.factors = (size_t)p->directions / 8 * DCI_RUN;
 	l.centre = l.factors + DCI_RUN * sizeof(float);
-	l.index = l.centre + l.row; /* a multiple of DCI_RUN, as are its parts */
+	l.spread = l.centre + 2 * l.row;
+	l.index = p->rest ? l.spread + DCI_LINE : l.centre + l.row;
+	/* a multiple of DCI_RUN, as are its parts */
 	l.token = l.index / DCI_RUN + 2 * l.row;
 	*out = l;
 }

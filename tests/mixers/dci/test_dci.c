@@ -39,7 +39,7 @@ struct rig {
 	float *k, *v; /* [N][DIM] */
 };
 
-static void rig_open(struct rig *r, enum mx_dtype dtype, uint32_t top_k, uint32_t visits)
+static void rig_open(struct rig *r, enum mx_dtype dtype, uint32_t top_k, uint32_t visits, bool rest)
 {
 	const struct mx_param params[] = {
 		{.name = "heads", .type = MX_PARAM_INT, .i = HEADS},
@@ -49,6 +49,7 @@ static void rig_open(struct rig *r, enum mx_dtype dtype, uint32_t top_k, uint32_
 		{.name = "visits", .type = MX_PARAM_INT, .i = visits},
 		{.name = "first", .type = MX_PARAM_INT, .i = FIRST},
 		{.name = "recent", .type = MX_PARAM_INT, .i = 1},
+		{.name = "rest", .type = MX_PARAM_BOOL, .i = rest},
 	};
 	const struct mx_layer_desc layer = {.n_layers = 1,
 	                                    .width = DIM,
@@ -166,7 +167,7 @@ static void most_of_the_largest_products_are_found(void **state)
 	for (int structured = 0; structured < 2; structured++) {
 		struct rig r;
 		double sum = 0;
-		rig_open(&r, MX_F32, 32, 256);
+		rig_open(&r, MX_F32, 32, 256, false);
 		for (int i = 0; i < 4; i++) {
 			float q[HEADS * DIM];
 			draw(&g, r.k, (size_t)N * DIM);
@@ -190,7 +191,7 @@ static void odd_keys_do_not_hide_others(void **state)
 	for (int kind = 0; kind < KINDS; kind++) {
 		struct rig r;
 		float q[HEADS * DIM];
-		rig_open(&r, MX_BF16, 16, 256);
+		rig_open(&r, MX_BF16, 16, 256, false);
 		draw(&g, r.k, (size_t)N * DIM);
 		draw(&g, q, HEADS * DIM);
 		for (uint32_t j = 0; j < N; j++) {
@@ -229,6 +230,54 @@ static void odd_keys_do_not_hide_others(void **state)
 	}
 }
 
+/* Returns the relative error of the last token's outputs beside attention to all keys. */
+static double output_error(const struct rig *r, const float *q)
+{
+	float y[HEADS * DIM];
+	double error = 0, size = 0;
+	memcpy(y, q, sizeof y);
+	append(r, 0, N - 1, NULL);
+	append(r, N - 1, N, y);
+	for (uint32_t h = 0; h < HEADS; h++) {
+		double o[DIM] = {0}, sum = 0;
+		for (uint32_t j = 0; j < N; j++) {
+			double p = exp((double)dot(q + h * DIM, r->k + (size_t)j * DIM) / sqrt(DIM));
+			sum += p;
+			for (uint32_t i = 0; i < DIM; i++)
+				o[i] += p * (double)r->v[(size_t)j * DIM + i];
+		}
+		for (uint32_t i = 0; i < DIM; i++) {
+			error += pow((double)y[h * DIM + i] - o[i] / sum, 2);
+			size += pow(o[i] / sum, 2);
+		}
+	}
+	return sqrt(error / size);
+}
+
+/* Queries that spread over all keys, values that change slowly along the text: what is not found
+ * counts with its run's means. */
+static void the_rest_counts_with_its_means(void **state)
+{
+	(void)state;
+	double error[2];
+	for (int rest = 0; rest < 2; rest++) {
+		struct rng g = rng_of_test();
+		struct rig r;
+		float q[HEADS * DIM];
+		rig_open(&r, MX_BF16, 16, 64, rest);
+		draw_structured(&g, &r);
+		draw(&g, q, HEADS * DIM);
+		for (uint32_t i = 0; i < HEADS * DIM; i++)
+			q[i] *= 0.5f;
+		for (size_t i = 0; i < (size_t)N * DIM; i++)
+			r.v[i] = (i < DIM ? 0 : 0.99f * r.v[i - DIM]) + 0.1f * rng_normal(&g);
+		error[rest] = output_error(&r, q);
+		rig_close(&r);
+	}
+	print_message("error %.3f without the rest, %.3f with it\n", error[0], error[1]);
+	assert_true(error[1] < 0.2 && error[1] < 0.2 * error[0]);
+}
+
 /* All large products are with the runs that the search takes its sample of: the bound that this
  * gives is above most of what a query wants. */
 static void a_sample_that_misleads_hides_nothing(void **state)
@@ -238,7 +287,7 @@ static void a_sample_that_misleads_hides_nothing(void **state)
 	struct rig r;
 	float q[HEADS * DIM];
 	uint32_t first = FIRST / DCI_RUN, runs = (N - 1) / DCI_RUN - first;
-	rig_open(&r, MX_F32, 200, 256);
+	rig_open(&r, MX_F32, 200, 256, false);
 	draw(&g, r.k, (size_t)N * DIM);
 	draw(&g, q, HEADS * DIM);
 	memcpy(q + DIM, q, sizeof q / 2);
@@ -257,8 +306,8 @@ static void an_index_is_a_function_of_its_keys(void **state)
 	(void)state;
 	struct rng g = rng_of_test();
 	struct rig a, b;
-	rig_open(&a, MX_BF16, 16, 64);
-	rig_open(&b, MX_BF16, 16, 64);
+	rig_open(&a, MX_BF16, 16, 64, true);
+	rig_open(&b, MX_BF16, 16, 64, true);
 	draw(&g, a.k, (size_t)N * DIM);
 	draw(&g, a.v, (size_t)N * DIM);
 	append(&a, 0, N, NULL);
@@ -284,6 +333,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(most_of_the_largest_products_are_found),
 		cmocka_unit_test(odd_keys_do_not_hide_others),
+		cmocka_unit_test(the_rest_counts_with_its_means),
 		cmocka_unit_test(a_sample_that_misleads_hides_nothing),
 		cmocka_unit_test(an_index_is_a_function_of_its_keys),
 	};
