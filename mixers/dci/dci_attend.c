@@ -467,24 +467,25 @@ static void list_means(const struct tile *t)
 }
 
 /* Turns the products of query i with the centres of n_runs runs into scores of the keys that it
- * does not attend to, and counts these, w->rest [n_runs]. A score is at most the least of the n
+ * does not attend to, and counts these, w->rest [n_runs]. A score is at most the mean of the n
  * scores of keys that the query attends to. */
 static void score_rest(const struct tile *t, uint32_t i, const struct seen *s, uint32_t n,
                        const float *scores, uint32_t n_runs, float *of_means)
 {
 	const struct worker *w = t->w;
 	const struct dci_found *f = &w->found[i];
-	float scale = t->run->m->params.heads.scale / (float)ATTN_LOG2E, least = INFINITY;
+	float scale = t->run->m->params.heads.scale / (float)ATTN_LOG2E, sum = 0;
 	float variance = REST / 2 * scale * w->norm[i];
 	for (uint32_t r = 0; r < n_runs; r++)
 		w->rest[r] = DCI_RUN;
 	for (uint32_t k = 0; k < n; k++) {
 		w->rest[f->pos[k] / DCI_RUN - s->first]--;
-		least = scores[k] < least ? scores[k] : least;
+		sum += scores[k];
 	}
+	float most = sum / (float)n;
 	for (uint32_t r = 0; r < n_runs; r++) {
 		float score = of_means[r] + variance * w->spread[r];
-		of_means[r] = score > least ? least : score;
+		of_means[r] = score > most ? most : score;
 	}
 }
 
