@@ -43,25 +43,3 @@ void mx_convert(void *to, enum mx_dtype to_dtype, const void *from, enum mx_dtyp
 		}
 	}
 }
-
-void mx_convert_mxfp4(const unsigned char *codes, const unsigned char *scales, size_t n,
-                      enum mx_dtype dtype, void *to)
-{
-	static const float values[16] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
-	                                 -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-	for (size_t b = 0; b < n / MX_MXFP4_BLOCK; b++) {
-		const unsigned char *from = codes + b * (MX_MXFP4_BLOCK / 2);
-		float unit = scales[b] == 255 ? NAN : ldexpf(1, scales[b] - 127);
-		float *f = (float *)to + b * MX_MXFP4_BLOCK;
-		uint16_t *h = (uint16_t *)to + b * MX_MXFP4_BLOCK;
-		uint16_t halves[16]; /* of the block's sixteen values */
-		for (size_t i = 0; i < 16; i++)
-			halves[i] = mx_f32_to_bf16(values[i] * unit);
-		for (size_t i = 0; i < MX_MXFP4_BLOCK && dtype == MX_F32; i++)
-			f[i] = values[from[i / 2] >> (i & 1 ? 4 : 0) & 15] * unit;
-		for (size_t i = 0; i < MX_MXFP4_BLOCK / 2 && dtype != MX_F32; i++) {
-			h[2 * i] = halves[from[i] & 15];
-			h[2 * i + 1] = halves[from[i] >> 4];
-		}
-	}
-}

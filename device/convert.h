@@ -15,13 +15,4 @@ bool mx_converts(enum mx_dtype to, enum mx_dtype from);
  * aligned. */
 void mx_convert(void *to, enum mx_dtype to_dtype, const void *from, enum mx_dtype dtype, size_t n);
 
-/* MXFP4 of the Open Compute Project's Microscaling Formats (v1.0, 2023): blocks of elements of 4
- * bits (e2m1), the first of two in the low bits of a byte, that share a power of two (e8m0). */
-#define MX_MXFP4_BLOCK 32
-
-/* Expands n elements, whole blocks, to f32 or bf16: exactly. A scale that is NaN makes NaN. `to` is
- * aligned to its type. */
-void mx_convert_mxfp4(const unsigned char *codes, const unsigned char *scales, size_t n,
-                      enum mx_dtype dtype, void *to);
-
 #endif

@@ -270,6 +270,7 @@ struct mx_device_info {
 	/* Most rows of a step for which linear_normed is faster than its parts, and a product that is
 	 * added to the residual stream no slower than one that is not. */
 	uint32_t fused_rows;
+	bool packs_experts; /* `experts` reads packed matrices (device/quant.h) */
 };
 
 /* First member of every device. */

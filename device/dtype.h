@@ -49,6 +49,9 @@ enum mx_quant_format {
 	MX_QUANT_AWQ,     /* AutoAWQ's "gemm"; scales [groups, rows] */
 	MX_QUANT_GPTQ,    /* GPTQ in 4 bits without act order; scales [groups, rows] */
 	MX_QUANT_GPTQ8,   /* likewise in 8 bits */
+	MX_QUANT_FP4,     /* MXFP4: codes u8 [rows, cols / 2], the first of two in the low bits; scales
+	                     u8 [rows, cols / 32], powers of two (Open Compute Project's Microscaling
+	                     Formats, v1.0, 2023) */
 	MX_QUANT_FP8,     /* e4m3 [rows, cols], a scale for the tensor, each row, or each block */
 	MX_QUANT_FORMATS, /* their number */
 };

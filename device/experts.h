@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct mx_quant;
+
 /* Activations of feed-forwards. */
 enum mx_act {
 	MX_ACT_SILU,      /* x / (1 + exp(-x)) */
@@ -47,7 +49,8 @@ struct mx_expert_link {
 	float weight;
 };
 
-/* The matrices of one expert in the device's memory, row-major, of the activation dtype. */
+/* The matrices of one expert in the device's memory: row-major, of the activation dtype, or packed
+ * panels. */
 struct mx_expert_weights {
 	const void *gate;                             /* [width, cols]; NULL if not gated */
 	const void *up;                               /* [width, cols] */
@@ -69,6 +72,9 @@ struct mx_experts {
 	const float *correction; /* [n] added to the scores for the choice only; NULL = none */
 	const float *scales; /* [n] factors of the experts' outputs beside their scores; NULL = none */
 	const struct mx_expert_weights *weights; /* [n] */
+	/* How the experts' matrices are packed: gate and up, and down. NULL = they are plain. Needs
+	 * info.packs_experts. */
+	const struct mx_quant *up_quant, *down_quant;
 };
 
 /* One call of the operator, n rows. All pointers are the device's memory. */

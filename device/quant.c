@@ -40,6 +40,7 @@ static void blocks_form(enum mx_quant_format f, struct mx_quant *q)
 		q->group = 16;
 		break;
 	case MX_QUANT_MXFP4:
+	case MX_QUANT_FP4:
 		q->scales = MX_SCALES_BF16;
 		q->table = e2m1;
 		break;
@@ -128,7 +129,8 @@ static mx_status e4m3_form(const struct mx_quant_source *s, struct mx_quant *q)
 	return group_of(s, &q->group) && s->group_rows ? MX_OK : MX_E_UNSUPPORTED;
 }
 
-mx_status mx_quant_choose_fragments(const struct mx_quant_source *s, int bits, struct mx_quant *out)
+mx_status mx_quant_choose_fragments(const struct mx_quant_source *s, int bits, bool experts,
+                                    struct mx_quant *out)
 {
 	struct mx_quant q;
 	mx_status st = s->cols % 8                 ? MX_E_UNSUPPORTED /* x is read by 8 columns */
@@ -136,7 +138,10 @@ mx_status mx_quant_choose_fragments(const struct mx_quant_source *s, int bits, s
 	                                           : mx_quant_choose(s, bits, &q);
 	if (st != MX_OK)
 		return st;
-	if (q.codes != MX_CODES_4 && q.codes != MX_CODES_E4M3) {
+	if (experts && (s->format == MX_QUANT_MXFP4 || s->format == MX_QUANT_FP4)) {
+		q.codes = MX_CODES_E2M1;
+		q.table = NULL;
+	} else if (q.codes != MX_CODES_4 && q.codes != MX_CODES_E4M3) {
 		q.codes = MX_CODES_8;
 		q.center = 128;
 		q.table = NULL;
@@ -253,6 +258,26 @@ static void decode_e4m3(const struct mx_quant_source *s, const struct mx_quant *
 			out->scale[i / q->group] = NAN;
 }
 
+/* Returns the row of the checkpoint that is row `row` of the matrix. */
+static size_t stored_row(const struct mx_quant_source *s, size_t row)
+{
+	if (!s->pairs)
+		return row;
+	const size_t r = row % s->pairs, half = s->pairs / 2;
+	return row - r + (r < half ? 2 * r : 2 * (r - half) + 1);
+}
+
+/* The same of MX_QUANT_FP4. */
+static void decode_fp4(const struct mx_quant_source *s, size_t row, size_t col, size_t n,
+                       struct mx_quant_part *out)
+{
+	const size_t at = stored_row(s, row) * s->cols + col;
+	for (size_t i = 0; i < n; i++)
+		out->code[i] = nibble_at(s->codes, at + i);
+	for (size_t g = 0; g * 32 < n; g++)
+		out->scale[g] = mx_quant_e2m1_scale(((const unsigned char *)s->scales)[at / 32 + g]);
+}
+
 static uint8_t clamp(float f, float low, float high)
 {
 	return (uint8_t)(f < low ? low : f > high ? high : f);
@@ -313,6 +338,8 @@ void mx_quant_decode(const struct mx_quant_source *s, const struct mx_quant *q, 
 		decode_plain(s, q, row, col, n, out);
 	else if (s->format == MX_QUANT_FP8)
 		decode_e4m3(s, q, row, col, n, out);
+	else if (s->format == MX_QUANT_FP4)
+		decode_fp4(s, row, col, n, out);
 	else if (s->format < MX_QUANT_INT8)
 		mx_quant_decode_blocks(s->format,
 		                       (const unsigned char *)s->codes +
@@ -337,7 +364,9 @@ float mx_quant_value(const struct mx_quant *q, const struct mx_quant_part *p, si
 	const size_t g = i / q->group;
 	const bool two = q->scales == MX_SCALES_TWO;
 	const float scale = two ? p->scale[0] * p->second[g] : p->scale[g];
-	const int32_t code = q->codes == MX_CODES_TABLE ? q->table[p->code[i]] : p->code[i];
+	const int32_t code = q->codes == MX_CODES_TABLE  ? q->table[p->code[i]]
+	                     : q->codes == MX_CODES_E2M1 ? e2m1[p->code[i]]
+	                                                 : p->code[i];
 	if (q->offset == MX_OFFSET_ZERO)
 		return (float)(code - p->zero[g]) * scale;
 	const float v = (float)(code - q->center) * scale;
@@ -433,6 +462,11 @@ static size_t byte_of(size_t r, size_t i, size_t *out_k)
 	return r * 4 + i % 4;
 }
 
+static bool of_four_bits(const struct mx_quant *q)
+{
+	return q->codes == MX_CODES_4 || q->codes == MX_CODES_E2M1;
+}
+
 /* Codes of 8 bits lie in fragments as they are multiplied: signed. */
 static uint8_t fragment_flip(const struct mx_quant *q)
 {
@@ -442,7 +476,7 @@ static uint8_t fragment_flip(const struct mx_quant *q)
 static void put_fragments(const struct mx_quant *q, unsigned char *words, size_t r,
                           const uint8_t *code)
 {
-	const bool four = q->codes == MX_CODES_4;
+	const bool four = of_four_bits(q);
 	const uint8_t flip = fragment_flip(q);
 	for (size_t i = 0; i < MX_QUANT_FRAGMENT; i++) {
 		unsigned shift;
@@ -455,9 +489,9 @@ static uint8_t get_fragment(const struct mx_quant *q, const unsigned char *words
                             size_t i)
 {
 	unsigned shift;
-	const size_t at = 4 * mx_quant_fragment(q->codes == MX_CODES_4, r, i, &shift);
+	const size_t at = 4 * mx_quant_fragment(of_four_bits(q), r, i, &shift);
 	const unsigned c = words[at + shift / 8];
-	return (uint8_t)(q->codes == MX_CODES_4 ? c >> shift % 8 & 15 : c ^ fragment_flip(q));
+	return (uint8_t)(of_four_bits(q) ? c >> shift % 8 & 15 : c ^ fragment_flip(q));
 }
 
 static void put_codes(const struct mx_quant *q, const struct mx_quant_layout *l,

@@ -32,11 +32,14 @@ struct mx_quant_source {
 	/* MX_QUANT_INT8 and those after it: */
 	const void *scales;
 	enum mx_dtype scale_dtype;
-	uint32_t group;      /* columns that share a scale; cols = one group */
+	uint32_t group;      /* columns that share a scale; cols = one group. MX_QUANT_FP4: 32 */
 	uint32_t group_rows; /* MX_QUANT_FP8: rows that share a scale */
 	const void *zeros;   /* as the format packs them; NULL = symmetric */
 	bool zeros_less_one; /* GPTQ v1: the stored zero is one less */
 	bool codes_unsigned; /* MX_QUANT_INT8: codes have 128 added */
+	/* MX_QUANT_FP4: if not 0, the matrix has runs of so many rows, of each of which rows 0, 2, 4
+	 * ... of the checkpoint come first and rows 1, 3, 5 ... after them. */
+	uint32_t pairs;
 };
 
 /* Returns the elements of a block of one of GGUF's formats, 1 for others. */
@@ -68,6 +71,7 @@ enum mx_quant_codes {
 	MX_CODES_6,
 	MX_CODES_TABLE, /* 4 bits that choose one of 16 signed numbers */
 	MX_CODES_E4M3,  /* fragments only: 8 bits, a number of fp8 */
+	MX_CODES_E2M1,  /* fragments only: 4 bits, twice a number of fp4; products of experts read it */
 };
 
 /* Scales of a packed matrix. */
@@ -103,9 +107,10 @@ struct mx_quant {
  * that are not a multiple of 16): these are expanded instead. With MX_QUANT_PLAIN, `bits` is 8 or 4
  * and the elements are rounded to nearest; else `bits` is ignored. */
 mx_status mx_quant_choose(const struct mx_quant_source *s, int bits, struct mx_quant *out);
-/* The same for GPUs. Codes of 5 and 6 bits and those of a table get 8 bits, with the same numbers;
- * MX_QUANT_FP8 is packed if each row's scale is that of all columns or of groups as above. */
-mx_status mx_quant_choose_fragments(const struct mx_quant_source *s, int bits,
+/* The same for GPUs. Codes of 5 and 6 bits and those of a table get 8 bits, with the same numbers,
+ * but for MXFP4 of matrices of `experts`; MX_QUANT_FP8 is packed if each row's scale is
+ * that of all columns or of groups as above. */
+mx_status mx_quant_choose_fragments(const struct mx_quant_source *s, int bits, bool experts,
                                     struct mx_quant *out);
 /* Returns the bytes of all panels of `rows` rows. */
 size_t mx_quant_bytes(const struct mx_quant *q, uint32_t rows);

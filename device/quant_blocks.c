@@ -14,7 +14,8 @@ static const struct {
 	[MX_QUANT_IQ4_XS] = {"IQ4_XS", 256, 136}, [MX_QUANT_MXFP4] = {"MXFP4", 32, 17},
 	[MX_QUANT_INT8] = {"int8", 1, 0},         [MX_QUANT_INT4] = {"int4", 1, 0},
 	[MX_QUANT_AWQ] = {"AWQ", 1, 0},           [MX_QUANT_GPTQ] = {"GPTQ", 1, 0},
-	[MX_QUANT_GPTQ8] = {"GPTQ 8", 1, 0},      [MX_QUANT_FP8] = {"fp8", 1, 0},
+	[MX_QUANT_GPTQ8] = {"GPTQ 8", 1, 0},      [MX_QUANT_FP4] = {"MXFP4", 1, 0},
+	[MX_QUANT_FP8] = {"fp8", 1, 0},
 };
 
 uint32_t mx_quant_block_elements(enum mx_quant_format f)
@@ -58,8 +59,7 @@ static void decode_32(enum mx_quant_format f, const unsigned char *b, int g,
 {
 	uint8_t *code = out->code + 32 * g;
 	if (f == MX_QUANT_MXFP4) { /* the table has twice the values of e2m1 */
-		uint32_t e = b[0], u = e == 255 ? 0x7fc00000 : e >= 2 ? (e - 1) << 23 : 0x200000u << e;
-		memcpy(&out->scale[g], &u, 4);
+		out->scale[g] = mx_quant_e2m1_scale(b[0]);
 		halves16(b + 1, code);
 		return;
 	}

@@ -3,6 +3,8 @@
 #ifndef MX_DEVICE_QUANT_DECODE_H
 #define MX_DEVICE_QUANT_DECODE_H
 
+#include <string.h>
+
 #include "device/quant.h"
 
 /* MX_QUANT_SUPER columns of a row, in the terms of struct mx_quant. Columns behind the last have
@@ -21,6 +23,15 @@ void mx_quant_decode(const struct mx_quant_source *s, const struct mx_quant *q, 
 /* The same of one of GGUF's formats (quant_blocks.c). n columns are left. */
 void mx_quant_decode_blocks(enum mx_quant_format f, const unsigned char *row, size_t col, size_t n,
                             struct mx_quant_part *out);
+
+/* Returns half of an e8m0 scale, 2^(e - 127): the tables have twice the numbers of e2m1. */
+static inline float mx_quant_e2m1_scale(uint8_t e)
+{
+	const uint32_t u = e == 255 ? 0x7fc00000 : e >= 2 ? (e - 1u) << 23 : 0x200000u << e;
+	float f;
+	memcpy(&f, &u, 4);
+	return f;
+}
 
 /* Returns the value of column i of a part. */
 float mx_quant_value(const struct mx_quant *q, const struct mx_quant_part *p, size_t i);

@@ -21,8 +21,8 @@
  * With mx_quant.fragments a warp reads codes as the operand A of mma.m16n8k16: lane 4 g + t has the
  * columns 8 t .. 8 t + 7 of every 32, of rows g and g + 8, in words of 32 bits.
  *     8 bits  [8][32 lanes][2 rows][2] words: columns 0, 2, 1, 3 and 4, 6, 5, 7 of the lane's 8,
- * from the low byte on; signed, or e4m3 4 bits  [4][32 lanes][2 times 32 columns][2 rows] words:
- * columns 0, 2, 4, 6, 1, 3, 5, 7, from the low bits on
+ * from the low byte on; signed, or e4m3 4 bits, or e2m1  [4][32 lanes][2 times 32 columns][2 rows]
+ * words: columns 0, 2, 4, 6, 1, 3, 5, 7, from the low bits on
  */
 #ifndef MX_DEVICE_QUANT_PACK_H
 #define MX_DEVICE_QUANT_PACK_H

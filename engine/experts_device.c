@@ -61,7 +61,9 @@ static mx_status run_chosen(struct mx_model_engine *e, const struct mx_model_exp
 	                                   .limit = one->limit,
 	                                   .correction = m->correction,
 	                                   .scales = m->scales,
-	                                   .weights = m->table};
+	                                   .weights = m->table,
+	                                   .up_quant = one->up.quant,
+	                                   .down_quant = one->down.quant};
 	const struct mx_experts_call call = {
 		.logits = s->probs, .x = x, .y = y, .add = add, .share = share, .work = s->work, .n = rows};
 	return d->ops->experts(d, &experts, &call);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Matrices that a checkpoint stores in another form than they are used in: transposed (GPT-2's
- * Conv1D, gpt-oss's experts), with rows in another order (GGUF's q and k) or in MXFP4, and columns
- * of matrices that are split over ranks. Copies of them are made once at load, in the host's
+ * Conv1D, gpt-oss's experts), with rows in another order (GGUF's q and k), and columns of matrices
+ * that are split over ranks. Copies of them are made once at load, in the host's
  * memory; with copy_weights of all others too, since memory on huge pages is read faster than a
  * file's mapping.
  */
@@ -99,25 +99,6 @@ mx_status mx_resolve_paired(struct mx_resolver *r, const struct mx_tensor *t,
 	return MX_OK;
 }
 
-mx_status mx_resolve_mxfp4(struct mx_resolver *r, const struct mx_tensor *blocks,
-                           const struct mx_tensor *scales, bool pairs, const struct mx_tensor **out)
-{
-	bool is_new;
-	struct mx_model_made *x = made_of(r, blocks, &is_new);
-	if (!x)
-		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
-	*out = &x->made;
-	if (!is_new)
-		return MX_OK;
-	x->scales = scales;
-	x->pairs = pairs;
-	x->made.ndim = 3;
-	x->made.shape[2] = blocks->shape[2] * MX_MXFP4_BLOCK;
-	x->made.dtype = r->model->embed.dtype == MX_F32 ? MX_F32 : MX_BF16;
-	count(r->model, &x->made);
-	return MX_OK;
-}
-
 mx_status mx_resolve_part(struct mx_resolver *r, const struct mx_tensor *t, uint64_t n_cols,
                           const struct mx_weight_slice *rows, const struct mx_weight_slice *cols,
                           const struct mx_tensor **out)
@@ -193,15 +174,6 @@ static void make_one(void *arg, size_t task, unsigned worker)
 	(void)worker;
 	if (x->run) {
 		part_runs(x, g->to);
-		return;
-	}
-	if (x->scales) {
-		const unsigned char *codes = (const unsigned char *)x->from->data + task * rows * cols / 2;
-		const unsigned char *scales =
-			(const unsigned char *)x->scales->data + task * rows * cols / MX_MXFP4_BLOCK;
-		for (size_t r = 0; r < rows; r++)
-			mx_convert_mxfp4(codes + r * cols / 2, scales + r * cols / MX_MXFP4_BLOCK, cols,
-			                 x->made.dtype, to + row_of(x, r, rows) * cols * size);
 		return;
 	}
 	const unsigned char *from = (const unsigned char *)x->from->data + task * rows * cols * size;

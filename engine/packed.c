@@ -2,9 +2,9 @@
 /*
  * Quantised matrices. Each use of one is packed once at load (device/quant.h), in the host's
  * memory: what the checkpoint stores quantised, and what the operator wants quantised. Where a
- * matrix cannot be packed (a mixer reads its elements, the device has no products for it, as GPUs
- * have none for experts, the format has none) it is expanded to bf16, or f32 if the embedding is.
- * What is for a device with memory of its own is copied there and then given back.
+ * matrix cannot be packed (a mixer reads its elements, the device has no products for it, the
+ * format has none) it is expanded to bf16, or f32 if the embedding is. What is for a device with
+ * memory of its own is copied there and then given back.
  */
 #include <string.h>
 
@@ -45,7 +45,7 @@ int mx_resolve_bits(const struct mx_resolver *r, enum mx_quantise how, uint64_t 
 static mx_status choose(const struct mx_resolver *r, const struct mx_quant_source *s, int bits,
                         struct mx_quant *out)
 {
-	return r->device->info.own_memory ? mx_quant_choose_fragments(s, bits, out)
+	return r->device->info.own_memory ? mx_quant_choose_fragments(s, bits, r->experts, out)
 	                                  : mx_quant_choose(s, bits, out);
 }
 

@@ -473,7 +473,7 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
 	*out = (struct mx_model){.plan = plan, .checkpoint = checkpoint};
 	struct mx_model_limits l = *limits;
 	l.ranks = l.ranks ? l.ranks : 1;
-	struct mx_resolver r = {out, registry, device, &l, err, false, false};
+	struct mx_resolver r = {out, registry, device, &l, err, false, false, false};
 	mx_status st = resolve_all(&r);
 	if (st != MX_OK)
 		mx_model_free(out);

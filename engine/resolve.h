@@ -145,10 +145,9 @@ struct mx_model_use {
 /* A matrix, or n of them [n, rows, cols], that the checkpoint stores in another form, or that is to
  * be copied as it is. */
 struct mx_model_made {
-	struct mx_tensor made;          /* as it is used; data NULL until mx_model_make */
-	const struct mx_tensor *from;   /* its transpose, or MXFP4's codes [n, rows, cols / 32, 16] */
-	const struct mx_tensor *scales; /* MXFP4's scales [n, rows, cols / 32]; NULL = no MXFP4 */
-	bool same;                      /* a copy; else, without scales, the transpose */
+	struct mx_tensor made;        /* as it is used; data NULL until mx_model_make */
+	const struct mx_tensor *from; /* its transpose */
+	bool same;                    /* a copy; else the transpose */
 	bool pairs; /* row 2i of each stored matrix becomes row i, row 2i + 1 row i + rows / 2 */
 	size_t run; /* if not 0: not a transpose, but the same for each run of so many rows */
 	/* If row_bytes is not 0: a copy of a part of the matrix, of each row from byte `first` on as

@@ -145,12 +145,67 @@ static mx_status norms(struct mx_resolver *r, const struct mx_plan_experts *p,
 	return st;
 }
 
+static bool same_form(const struct mx_quant *a, const struct mx_quant *b)
+{
+	return a && b ? a->codes == b->codes && a->scales == b->scales && a->offset == b->offset &&
+	                    a->group == b->group && a->center == b->center
+	              : a == b;
+}
+
+/* True if the device's operator can compute the experts: all are packed in one form, or all plain.
+ */
+static bool alike(const struct mx_model_experts *m)
+{
+	const struct mx_model_mlp *one = &m->experts[0];
+	bool found = !one->up.quant == !one->down.quant;
+	for (uint32_t e = 0; e < m->n && found; e++) {
+		const struct mx_model_mlp *x = &m->experts[e];
+		found = (!x->gated || same_form(x->gate.quant, one->up.quant)) &&
+		        same_form(x->up.quant, one->up.quant) && same_form(x->down.quant, one->down.quant);
+	}
+	return found;
+}
+
+static mx_status find_all(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t width,
+                          struct mx_model_experts *out)
+{
+	const bool in_two = !p->list || has(r, p->fused_up);
+	mx_status st = MX_OK;
+	r->experts = true;
+	for (uint32_t e = 0; e < p->n && st == MX_OK; e++) {
+		r->others = e < out->first || e >= out->end;
+		st = find_expert(r, p, e, width, in_two, &out->experts[e]);
+	}
+	r->experts = r->others = false;
+	return st;
+}
+
+/* Finds all experts for a device with memory of its own. What its operator has no products for is
+ * expanded. */
+static mx_status find_all_device(struct mx_resolver *r, const struct mx_plan_experts *p,
+                                 uint32_t width, struct mx_model_experts *out)
+{
+	struct mx_model *m = r->model;
+	struct mx_model_packed *packed = m->packed;
+	const size_t n_uses = m->n_uses, packed_bytes = m->packed_bytes;
+	r->expands = !r->device->info.packs_experts;
+	mx_status st = find_all(r, p, width, out);
+	if (st == MX_OK && !alike(out)) {
+		m->packed = packed;
+		m->packed_bytes = packed_bytes;
+		m->n_uses = n_uses;
+		r->expands = true;
+		st = find_all(r, p, width, out);
+	}
+	r->expands = false;
+	return st;
+}
+
 mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts *p,
                              struct mx_model_experts *out)
 {
 	struct mx_model *m = r->model;
 	const uint32_t width = m->plan->width, inner = p->latent ? p->latent : width;
-	const bool in_two = !p->list || has(r, p->fused_up);
 	if (r->device->info.own_memory &&
 	    (p->n > MX_EXPERTS_MAX || p->rule.chosen > MX_EXPERTS_MAX_CHOSEN))
 		return mx_fail(r->err, MX_E_UNSUPPORTED,
@@ -182,12 +237,8 @@ mx_status mx_resolve_experts(struct mx_resolver *r, const struct mx_plan_experts
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
 	out->first = (uint32_t)((uint64_t)p->n * r->limits->rank / r->limits->ranks);
 	out->end = (uint32_t)((uint64_t)p->n * (r->limits->rank + 1) / r->limits->ranks);
-	r->expands = r->device->info.own_memory; /* whose kernels for experts read bf16 and f32 */
-	for (uint32_t e = 0; e < p->n && st == MX_OK; e++) {
-		r->others = e < out->first || e >= out->end;
-		st = find_expert(r, p, e, inner, in_two, &out->experts[e]);
-	}
-	r->expands = r->others = false;
+	st =
+		r->device->info.own_memory ? find_all_device(r, p, inner, out) : find_all(r, p, inner, out);
 	measure(m, p, inner);
 	return st;
 }

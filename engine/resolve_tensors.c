@@ -242,9 +242,10 @@ mx_status mx_need_matrix_3d(struct mx_resolver *r, const char *name, const uint6
 	                   : st;
 }
 
-/* Finds MXFP4's tensors of matrices [n, rows, cols]. */
-static mx_status find_mxfp4(struct mx_resolver *r, const char *name, const uint64_t shape[3],
-                            bool pairs, const struct mx_tensor **out)
+/* Finds rows of the matrices [n, rows, cols] that MXFP4's codes [n, rows, cols / 32, 16] and scales
+ * [n, rows, cols / 32] stand for. */
+static mx_status need_mxfp4(struct mx_resolver *r, const char *name, const uint64_t shape[3],
+                            bool pairs, const struct mx_weight_slice *rows, struct mx_weight *out)
 {
 	const uint64_t blocks[4] = {shape[0], shape[1], shape[2] / 32, 16};
 	const struct mx_tensor *codes, *scales;
@@ -261,7 +262,17 @@ static mx_status find_mxfp4(struct mx_resolver *r, const char *name, const uint6
 		st = mx_checkpoint_find_raw(r->model->checkpoint, part, "U8", &scales, r->err);
 	if (st == MX_OK)
 		st = check_shape(scales, blocks, 3, r->err);
-	return st == MX_OK ? mx_resolve_mxfp4(r, codes, scales, pairs, out) : st;
+	if (st != MX_OK)
+		return st;
+	const struct mx_quant_matrix from = {codes,
+	                                     {.format = MX_QUANT_FP4,
+	                                      .rows = (uint32_t)(shape[0] * shape[1]),
+	                                      .cols = (uint32_t)shape[2],
+	                                      .codes = codes->data,
+	                                      .scales = scales->data,
+	                                      .group = 32,
+	                                      .pairs = pairs ? (uint32_t)shape[1] : 0}};
+	return use_packed(r, &from, rows, 0, false, out);
 }
 
 mx_status mx_need_matrix_oss(struct mx_resolver *r, const char *name, const uint64_t shape[3],
@@ -271,13 +282,12 @@ mx_status mx_need_matrix_oss(struct mx_resolver *r, const char *name, const uint
 	const struct part part = {{.first = first, .n = n}, {.axis = 1, .n = shape[2]}};
 	const struct mx_tensor *t;
 	mx_status st = mx_resolve_find(r, name, &t, NULL);
-	if (st == MX_E_NOTFOUND) {
-		st = find_mxfp4(r, name, shape, pairs, &t);
-	} else if (st == MX_OK) {
+	if (st == MX_E_NOTFOUND)
+		return need_mxfp4(r, name, shape, pairs, &part.rows, out);
+	if (st == MX_OK)
 		st = check_tensor(t, stored, 3, r->err);
-		if (st == MX_OK)
-			st = mx_resolve_transposed(r, t, pairs, &t);
-	}
+	if (st == MX_OK)
+		st = mx_resolve_transposed(r, t, pairs, &t);
 	return st == MX_OK ? use_part(r, t, shape[0] * shape[1], shape[2], &part, MX_QUANTISE, out)
 	                   : st;
 }

@@ -14,6 +14,7 @@ struct mx_resolver {
 	const struct mx_device *device;
 	const struct mx_model_limits *limits;
 	struct mx_err *err;
+	bool experts; /* matrices of a mixture of experts */
 	bool expands; /* quantised matrices are expanded, and none is rounded */
 	bool others;  /* matrices of another rank: they are checked, but not used */
 };
@@ -82,12 +83,6 @@ mx_status mx_resolve_part(struct mx_resolver *r, const struct mx_tensor *t, uint
 /* Returns the matrix with the rows of each run of t->pairs in their order (struct mx_tensor). */
 mx_status mx_resolve_paired(struct mx_resolver *r, const struct mx_tensor *t,
                             const struct mx_tensor **out);
-/* Returns the matrices [n, rows, cols] that MXFP4's codes [n, rows, cols / 32, 16] and scales [n,
- * rows, cols / 32] stand for: in bf16, or f32 if the embedding is. */
-mx_status mx_resolve_mxfp4(struct mx_resolver *r, const struct mx_tensor *blocks,
-                           const struct mx_tensor *scales, bool pairs,
-                           const struct mx_tensor **out);
-
 /* ---- packed.c ---- */
 
 /* What a matrix is used for, and so whether limits->weight_bits counts. */

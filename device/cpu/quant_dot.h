@@ -328,7 +328,8 @@ static quant_tile_f *const *quant_tiles(const struct mx_quant *q)
 	case MX_CODES_5: return minima ? quant_5m : quant_5;
 	case MX_CODES_TABLE: return minima ? NULL : quant_t;
 	case MX_CODES_6:
-	case MX_CODES_E4M3: break;
+	case MX_CODES_E4M3:
+	case MX_CODES_E2M1: break;
 	}
 	return NULL;
 }

@@ -10,29 +10,18 @@
 #include "base/mem.h"
 
 const struct quant_case quant_cases[] = {
-	{MX_QUANT_Q4_0, 0, MX_F16, false, 0, 0},
-	{MX_QUANT_Q4_1, 0, MX_F16, false, 0, 0},
-	{MX_QUANT_Q5_0, 0, MX_F16, false, 0, 0},
-	{MX_QUANT_Q5_1, 0, MX_F16, false, 0, 0},
-	{MX_QUANT_Q8_0, 0, MX_F16, false, 0, 0},
-	{MX_QUANT_Q4_K, 0, MX_F16, false, 0, 0},
-	{MX_QUANT_Q5_K, 0, MX_F16, false, 0, 0},
-	{MX_QUANT_Q6_K, 0, MX_F16, false, 0, 0},
-	{MX_QUANT_IQ4_NL, 0, MX_F16, false, 0, 0},
-	{MX_QUANT_IQ4_XS, 0, MX_F16, false, 0, 0},
-	{MX_QUANT_MXFP4, 0, MX_F16, false, 0, 0},
-	{MX_QUANT_INT8, 512, MX_BF16, false, 0, 0},
-	{MX_QUANT_INT8, 128, MX_F32, false, 0, 0},
-	{MX_QUANT_INT4, 128, MX_BF16, false, 0, 0},
-	{MX_QUANT_INT4, 32, MX_F16, true, 0, 0},
-	{MX_QUANT_INT4, 64, MX_BF16, true, 0, 0},
-	{MX_QUANT_AWQ, 128, MX_F16, true, 0, 0},
-	{MX_QUANT_GPTQ, 64, MX_F16, true, 0, 0},
-	{MX_QUANT_GPTQ8, 128, MX_F16, false, 0, 0},
-	{MX_QUANT_PLAIN, 0, MX_F32, false, 8, 0},
-	{MX_QUANT_PLAIN, 0, MX_F32, false, 4, 0},
-	{MX_QUANT_INT8, QUANT_WHOLE, MX_BF16, false, 0, 0},
-	{MX_QUANT_FP8, QUANT_WHOLE, MX_F32, false, 0, 1},
+	{MX_QUANT_Q4_0, 0, MX_F16, false, 0, 0},     {MX_QUANT_Q4_1, 0, MX_F16, false, 0, 0},
+	{MX_QUANT_Q5_0, 0, MX_F16, false, 0, 0},     {MX_QUANT_Q5_1, 0, MX_F16, false, 0, 0},
+	{MX_QUANT_Q8_0, 0, MX_F16, false, 0, 0},     {MX_QUANT_Q4_K, 0, MX_F16, false, 0, 0},
+	{MX_QUANT_Q5_K, 0, MX_F16, false, 0, 0},     {MX_QUANT_Q6_K, 0, MX_F16, false, 0, 0},
+	{MX_QUANT_IQ4_NL, 0, MX_F16, false, 0, 0},   {MX_QUANT_IQ4_XS, 0, MX_F16, false, 0, 0},
+	{MX_QUANT_MXFP4, 0, MX_F16, false, 0, 0},    {MX_QUANT_INT8, 512, MX_BF16, false, 0, 0},
+	{MX_QUANT_INT8, 128, MX_F32, false, 0, 0},   {MX_QUANT_INT4, 128, MX_BF16, false, 0, 0},
+	{MX_QUANT_INT4, 32, MX_F16, true, 0, 0},     {MX_QUANT_INT4, 64, MX_BF16, true, 0, 0},
+	{MX_QUANT_AWQ, 128, MX_F16, true, 0, 0},     {MX_QUANT_GPTQ, 64, MX_F16, true, 0, 0},
+	{MX_QUANT_GPTQ8, 128, MX_F16, false, 0, 0},  {MX_QUANT_PLAIN, 0, MX_F32, false, 8, 0},
+	{MX_QUANT_PLAIN, 0, MX_F32, false, 4, 0},    {MX_QUANT_INT8, QUANT_WHOLE, MX_BF16, false, 0, 0},
+	{MX_QUANT_FP4, 32, MX_F16, false, 0, 0},     {MX_QUANT_FP8, QUANT_WHOLE, MX_F32, false, 0, 1},
 	{MX_QUANT_FP8, 128, MX_BF16, false, 0, 128},
 };
 
@@ -129,6 +118,8 @@ void quant_matrix_make(struct quant_matrix *m, const struct quant_case *of, uint
 			m->codes[i] &= 0xf7; /* no NaN */
 		if (groups)
 			set_scales(rng, m, rows * groups);
+		for (size_t i = 0; i < rows * groups && f == MX_QUANT_FP4; i++)
+			m->scales[i] = (unsigned char)(118 + rng_next(rng) % 4);
 		if (of->zeros)
 			m->s.zeros = m->zeros = random_bytes(rng, (rows + 7) / 8 * 4 * groups);
 	}
@@ -136,9 +127,9 @@ void quant_matrix_make(struct quant_matrix *m, const struct quant_case *of, uint
 	m->s.group_rows = of->group_rows ? of->group_rows : 1;
 }
 
-mx_status quant_matrix_pack(struct quant_matrix *m, int bits, bool fragments)
+static mx_status pack(struct quant_matrix *m, int bits, bool fragments, bool experts)
 {
-	mx_status st = fragments ? mx_quant_choose_fragments(&m->s, bits, &m->q)
+	mx_status st = fragments ? mx_quant_choose_fragments(&m->s, bits, experts, &m->q)
 	                         : mx_quant_choose(&m->s, bits, &m->q);
 	if (st != MX_OK)
 		return st;
@@ -153,6 +144,16 @@ mx_status quant_matrix_pack(struct quant_matrix *m, int bits, bool fragments)
 	}
 	m->w = (struct mx_weight){MX_QUANT, m->s.rows, m->s.cols, m->panels, &m->q};
 	return MX_OK;
+}
+
+mx_status quant_matrix_pack(struct quant_matrix *m, int bits, bool fragments)
+{
+	return pack(m, bits, fragments, false);
+}
+
+mx_status quant_matrix_pack_expert(struct quant_matrix *m, int bits)
+{
+	return pack(m, bits, true, true);
 }
 
 void quant_matrix_free(struct quant_matrix *m)

@@ -38,6 +38,8 @@ void quant_matrix_make(struct quant_matrix *m, const struct quant_case *of, uint
                        uint32_t cols, struct rng *rng);
 /* Packs it: for CPUs, or in fragments. Returns what mx_quant_choose says. */
 mx_status quant_matrix_pack(struct quant_matrix *m, int bits, bool fragments);
+/* Packs it in fragments, for products of experts. */
+mx_status quant_matrix_pack_expert(struct quant_matrix *m, int bits);
 void quant_matrix_free(struct quant_matrix *m);
 
 #ifdef __cplusplus

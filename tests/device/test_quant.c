@@ -67,6 +67,8 @@ static void test_packed_rows(void **state)
 			assert_int_equal(quant_matrix_pack(&m, quant_cases[i].bits, fragments), MX_OK);
 			check_rows(&m, &quant_cases[i]);
 		}
+		assert_int_equal(quant_matrix_pack_expert(&m, quant_cases[i].bits), MX_OK);
+		check_rows(&m, &quant_cases[i]);
 		quant_matrix_free(&m);
 	}
 }

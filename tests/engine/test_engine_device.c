@@ -24,7 +24,7 @@
 
 enum { N_PROMPT = 150, N_TOTAL = 190, VOCAB = 320, CONTEXT = 512, COMPANY = 13 };
 
-enum { F32, BF16, SCALES, EXPERTS, N_DIRS };
+enum { F32, BF16, SCALES, EXPERTS, PACKED, N_DIRS };
 static char dirs[N_DIRS][64];
 static bool fake;
 
@@ -48,6 +48,12 @@ static const char experts[] =
 		"\"mlp\":{\"num_experts\":5,\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":"
 		"64}}]}";
 
+/* Experts large enough to be rounded at load, all of which are chosen: no rounding changes that. */
+static const char packed[] =
+	OWN "\"num_experts\":4,\"num_experts_per_tok\":4,\"moe_intermediate_size\":104,"
+		"\"norm_topk_prob\":true,\"mixd_layers\":[{\"mixer\":\"attention\"},"
+		"{\"mixer\":\"attention\"}]}";
+
 static int setup(void **state)
 {
 	(void)state;
@@ -68,6 +74,7 @@ static int setup(void **state)
 	make_llama(dirs[BF16], &m);
 	make_checkpoint(dirs[SCALES], scales, MX_F32, 5);
 	make_checkpoint(dirs[EXPERTS], experts, MX_F32, 6);
+	make_checkpoint(dirs[PACKED], packed, MX_F32, 7);
 	return 0;
 }
 
@@ -81,13 +88,20 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void start(const char *dir, const char *device, bool unrecorded, struct loaded *out)
+static void start_rounded(const char *dir, const char *device, bool unrecorded, int bits,
+                          struct loaded *out)
 {
 	struct mx_engine_config c = loaded_config();
+	c.weight_bits = bits;
 	c.device = device;
 	c.unrecorded = unrecorded;
 	c.max_sequences = 20;
 	loaded_start(dir, &c, out);
+}
+
+static void start(const char *dir, const char *device, bool unrecorded, struct loaded *out)
+{
+	start_rounded(dir, device, unrecorded, 0, out);
 }
 
 static struct job make_quiet(const int32_t *prompt, uint32_t n, uint32_t total)
@@ -269,6 +283,46 @@ static void test_experts(void **state)
 	check_model(EXPERTS, fake ? 0 : 1e-3);
 }
 
+/* Returns the bytes of the device's weights. */
+static size_t weights_of(const char *dir, int bits)
+{
+	struct mx_engine_config c = loaded_config();
+	struct mx_memory_plan p;
+	struct mx_err err = {0};
+	struct loaded l;
+	c.device = "cuda:0";
+	c.weight_bits = bits;
+	loaded_open(dir, &l);
+	assert_int_equal(mx_registry_load_cuda(l.mixers, &err), MX_OK);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &p, &err), MX_OK);
+	loaded_close(&l);
+	return p.weights_device;
+}
+
+/* Experts of 8 bits: on a device that packs them (a real one in f32 does not). */
+static void test_packed_experts(void **state)
+{
+	(void)state;
+	static int32_t prompt[N_PROMPT];
+	struct loaded recorded, unrecorded;
+	struct outcome expect, got;
+	if (fake) /* experts are most of the model */
+		assert_true(weights_of(dirs[PACKED], 8) * 2 < weights_of(dirs[PACKED], 0));
+	const char *device = fake ? "cuda:0" : getenv("MIXD_TEST_DEVICE");
+	start_rounded(dirs[PACKED], device, false, 8, &recorded);
+	start_rounded(dirs[PACKED], device, true, 8, &unrecorded);
+	make_tokens(prompt, N_PROMPT, VOCAB, 1);
+	const struct job job = make_quiet(prompt, N_PROMPT, N_TOTAL);
+	run_one(unrecorded.engine, &job, 512, &expect);
+	run_one(recorded.engine, &job, 64, &got);
+	same_text(&got, &expect);
+	outcome_free(&got);
+	outcome_free(&expect);
+	check_prompt(dirs[PACKED], recorded.engine, 0.1);
+	loaded_close(&recorded);
+	loaded_close(&unrecorded);
+}
+
 static void test_bf16(void **state)
 {
 	(void)state;
@@ -440,6 +494,7 @@ int main(void)
 		cmocka_unit_test(test_f32),
 		cmocka_unit_test(test_multipliers),
 		cmocka_unit_test(test_experts),
+		cmocka_unit_test(test_packed_experts),
 		cmocka_unit_test(test_bf16),
 		cmocka_unit_test(test_drafts),
 		cmocka_unit_test(test_drafts_of_bf16),

@@ -50,7 +50,8 @@ static bool count_product(const struct mx_weight *w, size_t n)
 		return false;
 	c->products++;
 	c->rows += n;
-	c->bytes += (size_t)w->rows * w->cols * mx_dtype_size(w->dtype);
+	c->bytes += w->quant ? mx_quant_bytes(w->quant, w->rows)
+	                     : (size_t)w->rows * w->cols * mx_dtype_size(w->dtype);
 	return true;
 }
 
@@ -128,7 +129,7 @@ static const struct {
 	{"mixtral", 2, 5, 2, (size_t)3 * 40 * 32 * 4, 2},
 	{"qwen3_5_moe", 4, 6, 2, (size_t)3 * 24 * 32 * 4, 2},
 	{"gpt_oss", 3, 6, 3, (size_t)3 * 24 * 32 * 4, 6},
-	{"gpt_oss-mxfp4", 2, 5, 2, (size_t)3 * 32 * 32 * 4, 4},
+	{"gpt_oss-mxfp4", 2, 5, 2, (size_t)3 * 2 * 2304, 4}, /* panels of 256 columns */
 	{"nemotron_h", 1, 8, 3, (size_t)2 * 24 * 32 * 4, 2},
 };
 

@@ -566,6 +566,7 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_d
 	                                              .async = true,
 	                                              .records = true,
 	                                              .deterministic = true,
+	                                              .packs_experts = true,
 	                                              .fused_rows = 4};
 	*out = &f->base.device;
 	return MX_OK;

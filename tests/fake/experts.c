@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/quant.h"
 #include "engine/router.h"
 #include "tests/fake/fake.h"
 
@@ -60,11 +61,48 @@ static mx_status run_row(const struct run *r, const struct mx_experts_call *c, s
 	return MX_OK;
 }
 
+static const float *expand(const void *panels, uint32_t rows, uint32_t cols,
+                           const struct mx_quant *q, float **at)
+{
+	const struct mx_weight w = {MX_QUANT, rows, cols, panels, q};
+	float *to = *at;
+	for (size_t r = 0; r < rows; r++)
+		mx_quant_row(&w, r, to + r * cols);
+	*at += (size_t)rows * cols;
+	return to;
+}
+
+/* Expands packed experts, and computes with those. */
+static mx_status run_packed(struct mx_device *cpu, const struct mx_experts *m,
+                            const struct mx_experts_call *c)
+{
+	const size_t each = (m->gated ? 3 : 2) * (size_t)m->width * m->cols;
+	float *memory = malloc(m->n * each * sizeof *memory), *at = memory;
+	struct mx_expert_weights *table = malloc(m->n * sizeof *table);
+	struct mx_experts plain = *m;
+	plain.up_quant = plain.down_quant = NULL;
+	plain.weights = table;
+	for (uint32_t e = 0; e < m->n && memory && table; e++) {
+		const struct mx_expert_weights *w = &m->weights[e];
+		table[e] = *w;
+		if (m->gated)
+			table[e].gate = expand(w->gate, m->width, m->cols, m->up_quant, &at);
+		table[e].up = expand(w->up, m->width, m->cols, m->up_quant, &at);
+		table[e].down = expand(w->down, m->cols, m->width, m->down_quant, &at);
+	}
+	mx_status st = memory && table ? fake_experts(cpu, &plain, c) : MX_E_NOMEM;
+	free(table);
+	free(memory);
+	return st;
+}
+
 mx_status fake_experts(struct mx_device *cpu, const struct mx_experts *m,
                        const struct mx_experts_call *c)
 {
 	if (m->limit != 0)
 		return MX_E_UNSUPPORTED;
+	if (m->up_quant)
+		return run_packed(cpu, m, c);
 	float *memory = malloc((2 * (size_t)m->width + m->cols) * sizeof *memory);
 	const struct run r = {cpu, m, memory, memory + m->width, memory + 2 * (size_t)m->width};
 	mx_status st = memory ? MX_OK : MX_E_NOMEM;
