@@ -125,7 +125,8 @@ static mx_status e4m3_form(const struct mx_quant_source *s, struct mx_quant *q)
 	*q = (struct mx_quant){.codes = MX_CODES_E4M3,
 	                       .scales = s->scale_dtype == MX_F32   ? MX_SCALES_F32
 	                                 : s->scale_dtype == MX_F16 ? MX_SCALES_F16
-	                                                            : MX_SCALES_BF16};
+	                                                            : MX_SCALES_BF16,
+	                       .whole = s->group >= s->cols};
 	return group_of(s, &q->group) && s->group_rows ? MX_OK : MX_E_UNSUPPORTED;
 }
 

@@ -99,6 +99,7 @@ struct mx_quant {
 	uint32_t group;      /* columns that share a scale: 16, 32, 64, 128 or 256 */
 	int32_t center;      /* MX_OFFSET_NONE: the code that stands for 0 */
 	const int8_t *table; /* [16] MX_CODES_TABLE; static */
+	bool whole;          /* MX_CODES_E4M3: each row has one scale */
 	bool fragments;      /* codes of 4 or 8 bits in the order of a GPU's threads: quant_pack.h */
 	size_t super_bytes, panel_bytes;
 };

@@ -88,6 +88,10 @@ void mx_cuda_linear_destroy(struct mx_device *d);
 size_t mx_cuda_linear_bytes(const struct mx_cuda_limits *l); /* bytes of device memory of create */
 mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_product *p);
 void *mx_cuda_linear_expanded(struct mx_device *d);
+/* The product of e4m3 rows of W and of x [n, cols], which w_scales [rows] and x_scales [n]
+ * multiply; MX_E_UNSUPPORTED, and nothing done, where cuBLASLt has none. */
+mx_status mx_cuda_linear_scaled(struct mx_device *d, const struct mx_cuda_product *p,
+                                const float *w_scales, const float *x_scales);
 
 /* linear_run.c */
 mx_status mx_cuda_embed_quantised(struct mx_device *d, const struct mx_weight *table,

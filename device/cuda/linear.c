@@ -21,7 +21,7 @@
 
 struct key {
 	uint32_t rows, cols, n;
-	uint32_t bf16, bf16_out, accumulate;
+	uint32_t bf16, bf16_out, accumulate, scaled;
 	uint64_t ldx, ldy;
 };
 
@@ -131,21 +131,51 @@ void *mx_cuda_linear_expanded(struct mx_device *d)
 
 /* ---- many rows ---- */
 
+/* Of products in fp8: factors of the rows of W and of x. */
+struct scales {
+	const float *w, *x;
+};
+
 /* Description of a product for cuBLASLt, without heap memory. */
 struct operation {
 	cublasLtMatmulDescOpaque_t desc;
 	cublasLtMatrixLayoutOpaque_t w, x, y;
 };
 
-static cublasStatus_t describe(struct operation *o, const struct mx_cuda_product *p, uint32_t n)
+static cublasStatus_t set_scales(struct operation *o, const struct scales *by)
+{
+#if CUBLAS_VERSION >= 120900
+	const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+	cublasStatus_t s = cublasLtMatmulDescSetAttribute(&o->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+	                                                  &mode, sizeof(mode));
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulDescSetAttribute(&o->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode,
+		                                   sizeof(mode));
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulDescSetAttribute(&o->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &by->w,
+		                                   sizeof(by->w));
+	if (s == CUBLAS_STATUS_SUCCESS)
+		s = cublasLtMatmulDescSetAttribute(&o->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &by->x,
+		                                   sizeof(by->x));
+	return s;
+#else
+	(void)o, (void)by;
+	return CUBLAS_STATUS_NOT_SUPPORTED;
+#endif
+}
+
+static cublasStatus_t describe(struct operation *o, const struct mx_cuda_product *p,
+                               const struct scales *by, uint32_t n)
 {
 	const cublasOperation_t transposed = CUBLAS_OP_T;
-	const cudaDataType_t in = p->bf16 ? CUDA_R_16BF : CUDA_R_32F;
+	const cudaDataType_t in = by ? CUDA_R_8F_E4M3 : p->bf16 ? CUDA_R_16BF : CUDA_R_32F;
 	const cudaDataType_t out = p->bf16_out ? CUDA_R_16BF : CUDA_R_32F;
 	cublasStatus_t s = cublasLtMatmulDescInit(&o->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
 	if (s == CUBLAS_STATUS_SUCCESS)
 		s = cublasLtMatmulDescSetAttribute(&o->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
 		                                   sizeof(transposed));
+	if (s == CUBLAS_STATUS_SUCCESS && by)
+		s = set_scales(o, by);
 	if (s == CUBLAS_STATUS_SUCCESS)
 		s = cublasLtMatrixLayoutInit(&o->w, in, p->cols, p->rows, (int64_t)p->cols);
 	if (s == CUBLAS_STATUS_SUCCESS)
@@ -165,18 +195,19 @@ static uint32_t class_of(uint32_t n)
 static bool same(const struct key *a, const struct key *b)
 {
 	return a->rows == b->rows && a->cols == b->cols && a->n == b->n && a->bf16 == b->bf16 &&
-	       a->bf16_out == b->bf16_out && a->accumulate == b->accumulate && a->ldx == b->ldx &&
-	       a->ldy == b->ldy;
+	       a->bf16_out == b->bf16_out && a->accumulate == b->accumulate && a->scaled == b->scaled &&
+	       a->ldx == b->ldx && a->ldy == b->ldy;
 }
 
 /* Returns the entry of a key if there is one; else an empty entry, after removing another if
  * needed. */
 static struct plan *find_plan(struct mx_cuda_linear *l, const struct key *k)
 {
-	uint64_t h = k->rows * 0x9e3779b97f4a7c15ull ^ k->cols * 0xc2b2ae3d27d4eb4full ^
-	             k->n * 0x165667b19e3779f9ull ^ k->ldx * 0x27d4eb2f165667c5ull ^
-	             k->ldy * 0x85ebca77c2b2ae63ull ^
-	             (k->bf16 | k->bf16_out << 1 | k->accumulate << 2) * 0xff51afd7ed558ccdull;
+	uint64_t h =
+		k->rows * 0x9e3779b97f4a7c15ull ^ k->cols * 0xc2b2ae3d27d4eb4full ^
+		k->n * 0x165667b19e3779f9ull ^ k->ldx * 0x27d4eb2f165667c5ull ^
+		k->ldy * 0x85ebca77c2b2ae63ull ^
+		(k->bf16 | k->bf16_out << 1 | k->accumulate << 2 | k->scaled << 3) * 0xff51afd7ed558ccdull;
 	h ^= h >> 32;
 	for (unsigned i = 0; i < PROBES; i++) {
 		struct plan *p = &l->plans[(h + i) % PLANS];
@@ -188,13 +219,13 @@ static struct plan *find_plan(struct mx_cuda_linear *l, const struct key *k)
 	return p;
 }
 
-static cublasStatus_t choose(struct mx_cuda_linear *l, const struct mx_cuda_product *p, uint32_t n,
-                             cublasLtMatmulAlgo_t *out)
+static cublasStatus_t choose(struct mx_cuda_linear *l, const struct mx_cuda_product *p,
+                             const struct scales *by, uint32_t n, cublasLtMatmulAlgo_t *out)
 {
 	struct operation o;
 	cublasLtMatmulHeuristicResult_t found;
 	int count = 0;
-	cublasStatus_t s = describe(&o, p, n);
+	cublasStatus_t s = describe(&o, p, by, n);
 	if (s == CUBLAS_STATUS_SUCCESS)
 		s = cublasLtMatmulAlgoGetHeuristic(l->lt, &o.desc, &o.w, &o.x, &o.y, &o.y, l->preference, 1,
 		                                   &found, &count);
@@ -205,47 +236,58 @@ static cublasStatus_t choose(struct mx_cuda_linear *l, const struct mx_cuda_prod
 	return s;
 }
 
-static cublasStatus_t multiply(struct mx_cuda_linear *l, const struct mx_cuda_product *p, bool add,
-                               const cublasLtMatmulAlgo_t *algo, cudaStream_t stream)
+static cublasStatus_t multiply(struct mx_cuda_linear *l, const struct mx_cuda_product *p,
+                               const struct scales *by, bool add, const cublasLtMatmulAlgo_t *algo,
+                               cudaStream_t stream)
 {
 	const float alpha = 1.0f, beta = add ? 1.0f : 0.0f;
 	struct operation o;
-	cublasStatus_t s = describe(&o, p, p->n);
+	cublasStatus_t s = describe(&o, p, by, p->n);
 	if (s == CUBLAS_STATUS_SUCCESS)
 		s = cublasLtMatmul(l->lt, &o.desc, &alpha, p->w, &o.w, p->x, &o.x, &beta, p->y, &o.y, p->y,
 		                   &o.y, algo, l->workspace, WORKSPACE, stream);
 	return s;
 }
 
-static mx_status many(struct mx_device *d, const struct mx_cuda_product *p)
+/* by: of a product in fp8, else NULL. */
+static mx_status many(struct mx_device *d, const struct mx_cuda_product *p, const struct scales *by)
 {
 	struct mx_cuda_linear *l = mx_cuda(d)->linear;
 	cudaStream_t stream = mx_cuda_stream(d);
 	const bool add = p->accumulate || p->bias;
+	const struct key key = {p->rows, p->cols,    class_of(p->n), p->bf16, p->bf16_out,
+	                        add,     by != NULL, p->ldx,         p->ldy};
+	struct plan *plan = find_plan(l, &key);
+	cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
+	if (plan->key.n == 0) {
+		s = choose(l, p, by, key.n, &plan->algo);
+		if (s == CUBLAS_STATUS_SUCCESS)
+			plan->key = key;
+		else if (by && s == CUBLAS_STATUS_NOT_SUPPORTED)
+			return MX_E_UNSUPPORTED;
+	}
 	if (p->bias) {
 		mx_status rc = mx_cuda_check(d, mx_cuda_linear_bias(p, stream), "bias of linear");
 		if (rc != MX_OK)
 			return rc;
 	}
-	const struct key key = {p->rows,     p->cols, class_of(p->n), p->bf16,
-	                        p->bf16_out, add,     p->ldx,         p->ldy};
-	struct plan *plan = find_plan(l, &key);
-	cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
-	if (plan->key.n == 0) {
-		s = choose(l, p, key.n, &plan->algo);
-		if (s == CUBLAS_STATUS_SUCCESS)
-			plan->key = key;
-	}
 	if (s == CUBLAS_STATUS_SUCCESS)
-		s = multiply(l, p, add, &plan->algo, stream);
+		s = multiply(l, p, by, add, &plan->algo, stream);
 	if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE) {
 		/* the class's algorithm does not support this n: nothing was launched */
 		cublasLtMatmulAlgo_t algo;
-		s = choose(l, p, p->n, &algo);
+		s = choose(l, p, by, p->n, &algo);
 		if (s == CUBLAS_STATUS_SUCCESS)
-			s = multiply(l, p, add, &algo, stream);
+			s = multiply(l, p, by, add, &algo, stream);
 	}
 	return mx_cuda_check(d, error_of(s), "cublasLtMatmul");
+}
+
+mx_status mx_cuda_linear_scaled(struct mx_device *d, const struct mx_cuda_product *p,
+                                const float *w_scales, const float *x_scales)
+{
+	const struct scales by = {w_scales, x_scales};
+	return many(d, p, &by);
 }
 
 /* ---- dispatch ---- */
@@ -279,5 +321,5 @@ mx_status mx_cuda_linear_product(struct mx_device *d, const struct mx_cuda_produ
 		return mx_cuda_check(d, mx_cuda_linear_exact(p, stream), "linear, exact");
 	if (!aligned(p->y) || p->ldy * out % ALIGN)
 		return mx_cuda_check(d, mx_cuda_linear_any(p, stream), "linear, any shape");
-	return many(d, p);
+	return many(d, p, NULL);
 }

@@ -4,8 +4,10 @@
  * (device/quant_pack.h).
  *
  *   few     up to MX_CUDA_QUANT_FEW rows: limited by reading W, which it streams. Codes become
- * bf16, exactly; sums of a group are f32, multiplied by its scale. expand  more rows: W in scratch,
- * rounded to the activations' type, for a product of linear.h
+ *           bf16, exactly; sums of a group are f32, multiplied by its scale
+ *   fp8     more rows, of W in fp8 whose rows have one scale each, on compute capability 9.0: by
+ *           cuBLASLt, with the rows of x rounded to fp8
+ *   expand  more rows otherwise: W in scratch, of the activations' type, for a product of linear.h
  *
  * The order of the sums of `few` depends on the number of W's columns only: lane l of
  * MX_LINEAR_LANES sums the blocks l, l + 8, l + 16 ... of MX_QUANT_FRAGMENT columns, then the
@@ -22,6 +24,7 @@ extern "C" {
 #endif
 
 #define MX_CUDA_QUANT_FEW 32
+#define MX_CUDA_QUANT_FP8 256 /* more rows than these are rounded to fp8 */
 
 /* The form of a matrix: struct mx_quant, with the places of a block's parts. */
 struct mx_cuda_quant {
@@ -54,6 +57,16 @@ cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, int sms, cu
 cudaError_t mx_cuda_quant_expand(const struct mx_cuda_quant *q, const void *panels, uint32_t cols,
                                  uint32_t first, uint32_t n, bool bf16, void *y,
                                  cudaStream_t stream);
+
+/* The same of MX_CODES_E4M3 with a scale a row: codes as they are, and their scales [n]. */
+cudaError_t mx_cuda_quant_e4m3(const struct mx_cuda_quant *q, const void *panels, uint32_t cols,
+                               uint32_t first, uint32_t n, void *y, float *scales,
+                               cudaStream_t stream);
+
+/* Rounds rows of x [n, ldx] in bf16 to e4m3 [n, cols], with a scale each [n]; x is aligned to 16
+ * bytes, ldx and cols are multiples of 8. */
+cudaError_t mx_cuda_quant_round(const void *x, size_t ldx, uint32_t cols, uint32_t n, void *y,
+                                float *scales, cudaStream_t stream);
 
 /* y[i] = row ids[i] of a table [rows, cols]; NaN if there is no such row. */
 cudaError_t mx_cuda_quant_rows(const struct mx_cuda_quant *q, const void *panels, uint32_t rows,

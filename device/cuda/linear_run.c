@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "base/mem.h"
 #include "device/cuda/impl.h"
 #include "device/cuda/linear_quant.h"
 #include "device/quant_pack.h"
@@ -93,6 +94,34 @@ static mx_status expanded(struct mx_device *d, const struct mx_cuda_quant_produc
 	return MX_OK;
 }
 
+/* Products in fp8: rows of x are rounded to it, and W unpacked beside them. MX_E_UNSUPPORTED, and
+ * nothing done, where there is no room or no such product. */
+static mx_status in_fp8(struct mx_device *d, const struct mx_cuda_quant_product *p)
+{
+	const size_t cols = p->p.cols, rows = p->p.rows, n = p->p.n, y_size = p->p.bf16_out ? 2 : 4;
+	const size_t x_bytes = mx_round_up(n * (cols + sizeof(float)), 256);
+	cudaStream_t stream = mx_cuda_stream(d);
+	unsigned char *x = mx_cuda_linear_expanded(d);
+	if (!x || x_bytes + rows * (cols + sizeof(float)) > MX_CUDA_EXPANDED || cols % 16 ||
+	    rows % 16 || (uintptr_t)p->p.y % 16 || p->p.ldy * y_size % 16)
+		return MX_E_UNSUPPORTED;
+	struct mx_cuda_product part = p->p;
+	float *x_scales = (float *)(void *)(x + n * cols);
+	unsigned char *w = x + x_bytes;
+	float *w_scales = (float *)(void *)(w + rows * cols);
+	mx_status st = mx_cuda_check(
+		d, mx_cuda_quant_round(p->p.x, p->p.ldx, p->p.cols, p->p.n, x, x_scales, stream),
+		"rounding to fp8");
+	if (st == MX_OK)
+		st = mx_cuda_check(
+			d, mx_cuda_quant_e4m3(&p->q, p->p.w, p->p.cols, 0, p->p.rows, w, w_scales, stream),
+			"unpacking fp8");
+	part.w = w;
+	part.x = x;
+	part.ldx = cols;
+	return st == MX_OK ? mx_cuda_linear_scaled(d, &part, w_scales, x_scales) : st;
+}
+
 static mx_status quantised(struct mx_device *d, const struct mx_cuda_product *p,
                            const struct mx_quant *q)
 {
@@ -101,6 +130,12 @@ static mx_status quantised(struct mx_device *d, const struct mx_cuda_product *p,
 		return MX_E_INVALID;
 	if (p->n == 0 || p->rows == 0)
 		return MX_OK;
+	const bool free_order = streams(p) && !d->info.deterministic && mx_cuda(d)->base.sm == 90;
+	if (free_order && p->n > MX_CUDA_QUANT_FP8 && q->codes == MX_CODES_E4M3 && q->whole) {
+		const mx_status st = in_fp8(d, &a);
+		if (st != MX_E_UNSUPPORTED)
+			return st;
+	}
 	/* on a deterministic device the choice must not depend on n */
 	return streams(p) && (p->n <= MX_CUDA_QUANT_FEW || d->info.deterministic) ? few(d, &a)
 	                                                                          : expanded(d, &a);
@@ -121,7 +156,7 @@ mx_status mx_cuda_embed_quantised(struct mx_device *d, const struct mx_weight *t
 static bool same_form(const struct mx_quant *a, const struct mx_quant *b)
 {
 	return a && b ? a->codes == b->codes && a->scales == b->scales && a->offset == b->offset &&
-	                    a->group == b->group && a->center == b->center
+	                    a->group == b->group && a->center == b->center && a->whole == b->whole
 	              : a == b;
 }
 
