@@ -95,6 +95,8 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 		rc = mx_cuda_check(d, mx_cuda_experts_few_setup(), "shared memory of experts");
 	if (rc == MX_OK)
 		rc = mx_cuda_check(d, mx_cuda_experts_many_setup(), "shared memory of experts");
+	if (rc == MX_OK && mx_cuda(d)->base.sm == 90)
+		rc = mx_cuda_check(d, mx_cuda_quant_many_setup(), "shared memory of linear");
 	return rc;
 }
 

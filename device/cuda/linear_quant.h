@@ -5,9 +5,10 @@
  *
  *   few     up to MX_CUDA_QUANT_FEW rows: limited by reading W, which it streams. Codes become
  *           bf16, exactly; sums of a group are f32, multiplied by its scale
- *   fp8     more rows, of W in fp8 whose rows have one scale each, on compute capability 9.0: by
- *           cuBLASLt, with the rows of x rounded to fp8
- *   expand  more rows otherwise: W in scratch, of the activations' type, for a product of linear.h
+ *   many    up to 64 rows, in fp8 of large matrices 128, on compute capability 9.0: likewise, by
+ * tiles fp8     more rows, of W in fp8 whose rows have one scale each, on compute capability 9.0:
+ * by cuBLASLt, with the rows of x rounded to fp8 expand  more rows otherwise: W in scratch, of the
+ * activations' type, for a product of linear.h
  *
  * The order of the sums of `few` depends on the number of W's columns only: lane l of
  * MX_LINEAR_LANES sums the blocks l, l + 8, l + 16 ... of MX_QUANT_FRAGMENT columns, then the
@@ -23,8 +24,9 @@
 extern "C" {
 #endif
 
-#define MX_CUDA_QUANT_FEW 32
-#define MX_CUDA_QUANT_FP8 256 /* more rows than these are rounded to fp8 */
+#define MX_CUDA_QUANT_FEW  32
+#define MX_CUDA_QUANT_FP8  256 /* more rows than these are rounded to fp8 */
+#define MX_CUDA_QUANT_TILE 128 /* rows of W of a CTA of `many` */
 
 /* The form of a matrix: struct mx_quant, with the places of a block's parts. */
 struct mx_cuda_quant {
@@ -51,6 +53,10 @@ cudaError_t mx_cuda_quant_few_setup(void);
 
 /* Requires bf16 activations, x aligned to 16 bytes, ldx a multiple of 8, and n as above. */
 cudaError_t mx_cuda_quant_few(const struct mx_cuda_quant_product *p, int sms, cudaStream_t stream);
+
+/* The same, of any n, on compute capability 9.0. The order of sums depends on n. */
+cudaError_t mx_cuda_quant_many_setup(void);
+cudaError_t mx_cuda_quant_many(const struct mx_cuda_quant_product *p, int sms, cudaStream_t stream);
 
 /* Writes rows first .. first + n - 1 of a matrix [rows, cols] to y [n, cols], as bf16 or f32;
  * `first` is a multiple of MX_QUANT_ROWS. */

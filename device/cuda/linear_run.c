@@ -122,6 +122,14 @@ static mx_status in_fp8(struct mx_device *d, const struct mx_cuda_quant_product 
 	return st == MX_OK ? mx_cuda_linear_scaled(d, &part, w_scales, x_scales) : st;
 }
 
+/* Returns the most rows of x for which `many` is faster than expanding W. */
+static uint32_t most_of_many(struct mx_device *d, const struct mx_cuda_product *p,
+                             const struct mx_quant *q)
+{
+	const bool large = p->rows / MX_CUDA_QUANT_TILE >= (uint32_t)mx_cuda(d)->base.sms;
+	return large && q->codes == MX_CODES_E4M3 ? 128 : 64;
+}
+
 static mx_status quantised(struct mx_device *d, const struct mx_cuda_product *p,
                            const struct mx_quant *q)
 {
@@ -131,6 +139,9 @@ static mx_status quantised(struct mx_device *d, const struct mx_cuda_product *p,
 	if (p->n == 0 || p->rows == 0)
 		return MX_OK;
 	const bool free_order = streams(p) && !d->info.deterministic && mx_cuda(d)->base.sm == 90;
+	if (free_order && p->n > MX_CUDA_QUANT_FEW && p->n <= most_of_many(d, p, q))
+		return mx_cuda_check(d, mx_cuda_quant_many(&a, mx_cuda(d)->base.sms, mx_cuda_stream(d)),
+		                     "linear, many rows, quantised");
 	if (free_order && p->n > MX_CUDA_QUANT_FP8 && q->codes == MX_CODES_E4M3 && q->whole) {
 		const mx_status st = in_fp8(d, &a);
 		if (st != MX_E_UNSUPPORTED)

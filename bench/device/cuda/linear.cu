@@ -4,7 +4,7 @@
  * with few and many rows, on copies of W that exceed the caches, with random data.
  *
  *   bench/device/cuda/linear [-f] [-n rows of x] [-s rows of W] [-g GiB of copies] [-q form]
- *     -f  at most 32 rows, and not the deterministic device
+ *     -f  at most 256 rows, and not the deterministic device
  *     -q  W quantised, in this form of tests/device/quant_source.c, counted from 0
  *     -g  at least so much memory is gone through, default 1; a model's weights are more
  *
@@ -41,7 +41,7 @@ static const shape shapes[] = {
 #undef PRODUCT
 };
 
-static const uint32_t numbers[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 2048, 8192};
+static const uint32_t numbers[] = {1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256, 2048, 8192};
 
 #define ROOF_BYTES ((size_t)4 << 30) /* at least */
 #define CHAIN_S    5e-3              /* a chain's length, about */
@@ -274,7 +274,7 @@ int main(int argc, char **argv)
 	int devices = 2, n = 0;
 	for (int c; (c = getopt(argc, argv, "fn:s:g:q:")) != -1;) {
 		switch (c) {
-		case 'f': most = 32, devices = 1; break;
+		case 'f': most = 256, devices = 1; break;
 		case 'n': only_n = (uint32_t)atoi(optarg); break;
 		case 's': only_rows = (uint32_t)atoi(optarg); break;
 		case 'q': form = atoi(optarg); break;
