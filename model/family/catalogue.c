@@ -188,7 +188,7 @@ static const char head[] =
 	"with as they are; so is fp8 (e4m3, scales for the tensor, the rows or blocks of 128 x 128) on "
 	"GPUs, while on CPUs it is expanded to bf16 when it is loaded. On GPUs experts are expanded to "
 	"bf16. Other methods are refused by name. `weights: int8` or `int4` rounds a checkpoint that "
-    "is not quantised.\n"
+	"is not quantised.\n"
 	"\n"
 	"| model_type | models | layers | runs on | not supported | skipped tensors |\n"
 	"| --- | --- | --- | --- | --- | --- |\n";
