@@ -94,8 +94,8 @@ mx_status mx_cuda_linear_scaled(struct mx_device *d, const struct mx_cuda_produc
                                 const float *w_scales, const float *x_scales);
 
 /* linear_run.c */
-mx_status mx_cuda_embed_quantised(struct mx_device *d, const struct mx_weight *table,
-                                  const int32_t *ids, size_t n, void *y);
+mx_status mx_cuda_linear_embed(struct mx_device *d, const struct mx_weight *table,
+                               const int32_t *ids, size_t n, void *y); /* any table */
 mx_status mx_cuda_linear_run(struct mx_device *d, const void *x, size_t ldx, size_t n,
                              const struct mx_linear_out *out, size_t n_out);
 uint32_t mx_cuda_linear_fused_rows(const struct mx_device *d, bool quantised); /* info.fused_rows */
@@ -116,7 +116,7 @@ mx_status mx_cuda_rope(struct mx_device *d, void *x, size_t ld, size_t n, uint32
                        uint32_t head_dim, const struct mx_rope *rope, const uint32_t *pos,
                        const float *norm, float eps);
 mx_status mx_cuda_embed(struct mx_device *d, const struct mx_weight *table, const int32_t *ids,
-                        size_t n, void *y);
+                        size_t n, void *y); /* no packed table */
 mx_status mx_cuda_scale(struct mx_device *d, void *y, size_t n, float scale);
 mx_status mx_cuda_add_scaled(struct mx_device *d, void *y, const void *a, size_t n, float scale);
 mx_status mx_cuda_scale_logits(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,

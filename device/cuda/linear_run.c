@@ -152,9 +152,11 @@ static mx_status quantised(struct mx_device *d, const struct mx_cuda_product *p,
 	                                                                          : expanded(d, &a);
 }
 
-mx_status mx_cuda_embed_quantised(struct mx_device *d, const struct mx_weight *table,
-                                  const int32_t *ids, size_t n, void *y)
+mx_status mx_cuda_linear_embed(struct mx_device *d, const struct mx_weight *table,
+                               const int32_t *ids, size_t n, void *y)
 {
+	if (!table->quant || !n)
+		return mx_cuda_embed(d, table, ids, n, y);
 	const struct mx_cuda_quant q = mx_cuda_quant_form(table->quant);
 	return mx_cuda_check(d,
 	                     mx_cuda_quant_rows(&q, table->data, table->rows, table->cols, ids, n,

@@ -434,8 +434,6 @@ mx_status mx_cuda_embed(struct mx_device *d, const struct mx_weight *table, cons
 		return MX_E_UNSUPPORTED;
 	if (!n)
 		return MX_OK;
-	if (table->quant)
-		return mx_cuda_embed_quantised(d, table, ids, n, y);
 	auto take = from_bf16
 	                ? (to_bf16 ? take_rows_as<__nv_bfloat16, __nv_bfloat16>
 	                           : take_rows_as<__nv_bfloat16, float>)
