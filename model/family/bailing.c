@@ -142,13 +142,6 @@ const struct mx_tensor_names mx_bailing_names = {
 /* The mixers' name of their last matrix, and Ling's. */
 static const char *const also[] = {".attention.o_proj.", ".attention.dense.", NULL};
 
-/* The authors' spelling of keys, and the usual one. */
-static const char *const aliases[] = {
-	"model_max_length",   "max_position_embeddings", "moe_renormalize",
-	"norm_topk_prob",     "num_expert_group",        "n_group",
-	"num_shared_experts", "n_shared_experts",        NULL,
-};
-
 /* Defaults: configuration_bailing_hybrid.py of transformers 5. */
 const struct mx_family mx_family_bailing_hybrid = {
 	.model_type = "bailing_hybrid",
@@ -156,7 +149,7 @@ const struct mx_family mx_family_bailing_hybrid = {
 	.also = also,
 	.default_max_position = 262144,
 	.default_theta = 6e6,
-	.aliases = aliases,
+	.aliases = mx_kimi_aliases,
 	.mlp = bailing_mlp,
 	.layers = bailing_layers,
 };

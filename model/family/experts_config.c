@@ -28,6 +28,12 @@ const struct mx_tensor_names mx_deepseek_names = {
 	.experts = &mx_deepseek_experts,
 };
 
+const char *const mx_kimi_aliases[] = {
+	"model_max_length",   "max_position_embeddings", "moe_renormalize",
+	"norm_topk_prob",     "num_expert_group",        "n_group",
+	"num_shared_experts", "n_shared_experts",        NULL,
+};
+
 /* Reads a number under the first of some names that is there; it must be given. */
 static mx_status need_int(const struct mx_plan_build *b, const struct mx_scope *scope,
                           const char *const *keys, size_t n, int64_t hi, int64_t *out)

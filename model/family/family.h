@@ -194,6 +194,9 @@ extern const struct mx_tensor_names mx_olmo_names;
 extern const struct mx_expert_names mx_deepseek_experts;
 extern const struct mx_tensor_names mx_deepseek_names;
 
+/* Keys as Kimi Linear and Ling spell them, each before its usual name (mx_family.aliases). */
+extern const char *const mx_kimi_aliases[];
+
 /* Reads whether a layer has experts, by decoder_sparse_step and mlp_only_layers. */
 mx_status mx_expert_layer_read(const struct mx_plan_build *b, const struct mx_scope *scope,
                                uint32_t layer, bool *out);

@@ -152,20 +152,13 @@ static const struct mx_tensor_names names = {
 	.experts = &experts,
 };
 
-/* The authors' spelling of keys, and the usual one. */
-static const char *const aliases[] = {
-	"model_max_length",   "max_position_embeddings", "moe_renormalize",
-	"norm_topk_prob",     "num_expert_group",        "n_group",
-	"num_shared_experts", "n_shared_experts",        NULL,
-};
-
 /* Defaults: configuration_kimi_linear.py of transformers 5. */
 const struct mx_family mx_family_kimi_linear = {
 	.model_type = "kimi_linear",
 	.names = &names,
 	.default_norm_eps = 1e-5,
 	.default_max_position = 1048576,
-	.aliases = aliases,
+	.aliases = mx_kimi_aliases,
 	.mlp = kimi_mlp,
 	.layers = kimi_layers,
 };
