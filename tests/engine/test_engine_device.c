@@ -93,6 +93,8 @@ static void start_rounded(const char *dir, const char *device, bool unrecorded, 
 {
 	struct mx_engine_config c = loaded_config();
 	c.weight_bits = bits;
+	if (bits && !fake) /* a GPU has 256 MiB for weights that are expanded */
+		c.memory += (size_t)256 << 20;
 	c.device = device;
 	c.unrecorded = unrecorded;
 	c.max_sequences = 20;
