@@ -201,9 +201,10 @@ static void prepare(const struct tile *t)
 		struct seen s = seen_by(t, i);
 		memcpy(padded, q, p->head_dim * sizeof *q);
 		m->rows->pack(dim, padded, w->packed + (size_t)i * dim);
-		w->norm[i] = 0;
+		float norm = 0;
 		for (uint32_t k = 0; k < p->head_dim; k++)
-			w->norm[i] += q[k] * q[k];
+			norm += q[k] * q[k];
+		w->norm[i] = norm;
 		w->found[i] = (struct dci_found){.value = w->value + (size_t)i * cap,
 		                                 .pos = w->pos + (size_t)i * cap};
 		w->want[i] = s.visits;
