@@ -102,7 +102,7 @@ uint32_t dci_visits(const struct dci_params *p, uint32_t n)
 	uint32_t k = dci_top_k(p, n), v = p->visits;
 	if (v == DCI_AUTO) {
 		v = n / 32;
-		v = v < 128 ? 128 : v > 512 ? 512 : v;
+		v = v < 128 ? 128 : v > 256 ? 256 : v;
 	}
 	v = v < k ? k : v;
 	v = v < DCI_MAX_VISITS ? v : DCI_MAX_VISITS;
