@@ -83,8 +83,8 @@ mx_status mx_resolve_transposed(struct mx_resolver *r, const struct mx_tensor *t
 	return MX_OK;
 }
 
-mx_status mx_resolve_paired(struct mx_resolver *r, const struct mx_tensor *t,
-                            const struct mx_tensor **out)
+mx_status mx_resolve_ordered(struct mx_resolver *r, const struct mx_tensor *t,
+                             const struct mx_tensor **out)
 {
 	bool is_new;
 	struct mx_model_made *x = made_of(r, t, &is_new);
@@ -93,8 +93,8 @@ mx_status mx_resolve_paired(struct mx_resolver *r, const struct mx_tensor *t,
 	*out = &x->made;
 	if (!is_new)
 		return MX_OK;
-	x->run = t->pairs;
-	x->made.pairs = 0;
+	x->order = t->order;
+	x->made.order.n = 0;
 	r->model->made_bytes += mx_round_up(t->bytes, MX_VECTOR_ALIGN);
 	return MX_OK;
 }
@@ -147,15 +147,13 @@ static void transpose_tile(const struct mx_model_made *x, const unsigned char *f
 			memcpy(to + (row_of(x, r, rows) * cols + c) * size, from + (c * rows + r) * size, size);
 }
 
-/* Copies the rows of each run to their places. */
-static void part_runs(const struct mx_model_made *x, unsigned char *to)
+/* Copies the rows to their places. */
+static void order_rows(const struct mx_model_made *x, unsigned char *to)
 {
 	const unsigned char *from = x->from->data;
 	const size_t rows = x->made.shape[0], size = x->made.bytes / rows;
-	for (size_t r = 0; r < rows; r++) {
-		size_t k = r % x->run;
-		memcpy(to + (r - k + k / 2 + (k & 1) * (x->run / 2)) * size, from + r * size, size);
-	}
+	for (size_t r = 0; r < rows; r++)
+		memcpy(to + mx_row_of(&x->order, r) * size, from + r * size, size);
 }
 
 /* A matrix of a tensor that is made: all of it, or of [n, rows, cols] one of n. */
@@ -172,8 +170,8 @@ static void make_one(void *arg, size_t task, unsigned worker)
 	const size_t rows = shape[0], cols = shape[1], size = mx_dtype_size(x->made.dtype);
 	unsigned char *to = g->to + task * rows * cols * size;
 	(void)worker;
-	if (x->run) {
-		part_runs(x, g->to);
+	if (x->order.n) {
+		order_rows(x, g->to);
 		return;
 	}
 	const unsigned char *from = (const unsigned char *)x->from->data + task * rows * cols * size;

@@ -81,14 +81,13 @@ mx_status mx_resolve_places(struct mx_resolver *r)
 	return st;
 }
 
-/* Converts a run of v->pairs elements from element k on once more, those of even index first. */
-static void part_pairs(const struct mx_model_vector *v, size_t k, float *at)
+/* Converts the rows of a tensor to their places. */
+static void convert_rows(const struct mx_model_vector *v, float *to)
 {
 	const unsigned char *from = v->tensor->data;
-	const size_t size = mx_dtype_size(v->tensor->dtype), half = v->pairs / 2;
-	for (size_t i = 0; i < v->pairs; i++)
-		mx_convert(at + k + i / 2 + (i & 1) * half, MX_F32, from + (k + i) * size, v->tensor->dtype,
-		           1);
+	const size_t n = v->row_len, size = n * mx_dtype_size(v->tensor->dtype);
+	for (size_t r = 0; r * n < v->n; r++)
+		mx_convert(to + mx_row_of(&v->order, r) * n, MX_F32, from + r * size, v->tensor->dtype, n);
 }
 
 void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base)
@@ -101,13 +100,14 @@ void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base
 		*v->dest = v->copy + v->first;
 		if (v->same != SIZE_MAX)
 			continue;
-		mx_convert(at, MX_F32, v->tensor->data, v->tensor->dtype, v->n);
+		if (v->order.n)
+			convert_rows(v, (float *)(void *)at);
+		else
+			mx_convert(at, MX_F32, v->tensor->data, v->tensor->dtype, v->n);
 		for (size_t k = 0; k < v->n && v->tensor->minus_exp; k++)
 			((float *)(void *)at)[k] = logf(-((float *)(void *)at)[k]);
 		for (size_t k = 0; k < v->n && v->plus != 0; k++)
 			((float *)(void *)at)[k] += v->plus;
-		for (size_t k = 0; v->pairs && k < v->n; k += v->pairs)
-			part_pairs(v, k, (float *)(void *)at);
 		at += mx_round_up(v->n * sizeof(float), MX_VECTOR_ALIGN);
 		base += mx_round_up(v->n * sizeof(float), MX_VECTOR_ALIGN);
 	}

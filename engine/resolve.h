@@ -131,8 +131,8 @@ struct mx_model_vector {
 	size_t n;     /* elements of the tensor */
 	size_t first; /* element of the copy that *dest points to */
 	float plus;   /* added to each element */
-	size_t pairs; /* if not 0: of each run of so many elements the copy has first the even ones,
-	               * then the odd ones */
+	struct mx_row_order order; /* of the stored rows of row_len elements */
+	size_t row_len;
 };
 
 /* A use of a matrix. */
@@ -149,7 +149,7 @@ struct mx_model_made {
 	const struct mx_tensor *from; /* its transpose */
 	bool same;                    /* a copy; else the transpose */
 	bool pairs; /* row 2i of each stored matrix becomes row i, row 2i + 1 row i + rows / 2 */
-	size_t run; /* if not 0: not a transpose, but the same for each run of so many rows */
+	struct mx_row_order order; /* if n is not 0: not a transpose, but rows in another order */
 	/* If row_bytes is not 0: a copy of a part of the matrix, of each row from byte `first` on as
 	 * many as made.bytes has; row_bytes are those of a stored row. */
 	size_t row_bytes, first;

@@ -127,7 +127,7 @@ static mx_status use_part(struct mx_resolver *r, const struct mx_tensor *t, uint
                           struct mx_weight *out)
 {
 	struct mx_weight_slice whole_rows, *part = &whole_rows;
-	mx_status st = t->pairs ? mx_resolve_paired(r, t, &t) : MX_OK;
+	mx_status st = t->order.n ? mx_resolve_ordered(r, t, &t) : MX_OK;
 	if (st != MX_OK)
 		return st;
 	if (!wanted->rows.n || !cols || rows > UINT32_MAX || cols > UINT32_MAX)
@@ -332,9 +332,10 @@ static const struct mx_tensor *ones_of(struct mx_resolver *r, const struct mx_we
 	return t;
 }
 
-/* Adds a use of a vector from element `first` of its copy on. */
+/* Adds a use of a vector from element `first` of its copy on. pairs, if not 0: of each run of so
+ * many elements those of even number come first, then the others. */
 static mx_status use_vector(struct mx_resolver *r, const struct mx_tensor *t, size_t first,
-                            float plus, size_t pairs, float **dest)
+                            float plus, uint32_t pairs, float **dest)
 {
 	struct mx_model *m = r->model;
 	if (t->dtype == MX_QUANT)
@@ -355,8 +356,13 @@ static mx_status use_vector(struct mx_resolver *r, const struct mx_tensor *t, si
 		.n = n,
 		.first = first,
 		.plus = plus,
-		.pairs = t->pairs ? t->pairs : pairs,
+		.order = t->order,
+		.row_len = t->ndim ? n / t->shape[0] : n,
 	};
+	if (pairs) {
+		v->order = (struct mx_row_order){.n = 2, .m = pairs / 2, .run = 1};
+		v->row_len = 1;
+	}
 	if (copied)
 		return MX_OK;
 	m->private_bytes += mx_round_up(v->n * sizeof(float), MX_VECTOR_ALIGN);
@@ -402,7 +408,7 @@ mx_status mx_need_rows(struct mx_resolver *r, const char *name, const uint64_t s
 	mx_status st = mx_resolve_find(r, name, &t, r->err);
 	if (st == MX_OK)
 		st = check_tensor(t, shape, 2, r->err);
-	return st == MX_OK ? use_vector(r, t, first, 0, pairs ? shape[1] : 0, dest) : st;
+	return st == MX_OK ? use_vector(r, t, first, 0, pairs ? (uint32_t)shape[1] : 0, dest) : st;
 }
 
 mx_status mx_need_matrix_2d(struct mx_resolver *r, const char *name, uint32_t rows, uint32_t cols,

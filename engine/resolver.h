@@ -80,9 +80,9 @@ mx_status mx_resolve_transposed(struct mx_resolver *r, const struct mx_tensor *t
 mx_status mx_resolve_part(struct mx_resolver *r, const struct mx_tensor *t, uint64_t n_cols,
                           const struct mx_weight_slice *rows, const struct mx_weight_slice *cols,
                           const struct mx_tensor **out);
-/* Returns the matrix with the rows of each run of t->pairs in their order (struct mx_tensor). */
-mx_status mx_resolve_paired(struct mx_resolver *r, const struct mx_tensor *t,
-                            const struct mx_tensor **out);
+/* Returns the matrix with its rows in the checkpoint's order (t->order). */
+mx_status mx_resolve_ordered(struct mx_resolver *r, const struct mx_tensor *t,
+                             const struct mx_tensor **out);
 /* ---- packed.c ---- */
 
 /* What a matrix is used for, and so whether limits->weight_bits counts. */

@@ -82,7 +82,7 @@ static mx_status add(void *arg, const struct mx_gguf_named *named)
 		.data = named->data,
 		.bytes = named->bytes,
 		.file = from->file,
-		.pairs = named->pairs,
+		.order = named->order,
 		.minus_exp = named->minus_exp,
 	};
 	memcpy(to->shape, named->shape, sizeof named->shape);

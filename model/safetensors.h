@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "device/dtype.h"
+#include "model/gguf/row_order.h"
 
 #define MX_TENSOR_MAX_DIMS 8
 
@@ -26,11 +27,9 @@ struct mx_tensor {
 	const void *data; /* in the mapping; aligned to its dtype if the file is */
 	size_t bytes;
 	const char *file; /* base name of the shard */
-	/* Of GGUF, whose converter changes some tensors. pairs, if not 0: of each run of so many rows
-	 * (elements, if ndim is 1) row i is stored as row 2i, and row i + pairs / 2 as row 2i + 1.
-	 * minus_exp: the file has -exp(x) for x. */
-	uint32_t pairs;
-	bool minus_exp;
+	/* Of GGUF, whose converter changes some tensors. */
+	struct mx_row_order order;
+	bool minus_exp; /* the file has -exp(x) for x */
 };
 
 struct mx_checkpoint;

@@ -40,13 +40,16 @@ def nemotron_h_dense(config):
 MODELS = {"llama-bias": None, "llama-llama3": None, "qwen2": None, "qwen3": None, "qwen3_moe": None, "mamba2": None,
           "falcon_h1": None, "granite": None, "granitemoehybrid": kinds("mamba", "attention"), "lfm2": None,
           "nemotron_h": lambda config: config.update(mamba_d_head=config["mamba_head_dim"]),
-          "nemotron_h-dense": nemotron_h_dense}
+          "nemotron_h-dense": nemotron_h_dense,
+          **dict.fromkeys(["qwen3_5", "qwen3_5_moe", "qwen3_5-mtp", "qwen3_5_moe-mtp"])}
 # Checkpoint -> keys that its file cannot say, and what they are without: expected.json is computed
 # anew, by transformers 5.
 CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
            "gemma3": dict(query_pre_attn_scalar=16, layer_types=["sliding_attention"] * 3, rope_scaling=None),
            "granitemoehybrid-dense": dict(position_embedding_type=None, time_step_limit=[0.0, float("inf")]),
            "lfm2_moe": dict(routed_scaling_factor=1.0),
+           "qwen3_next": dict(norm_topk_prob=True, num_hidden_layers=2, mlp_only_layers=[],
+                              layer_types=["linear_attention", "full_attention"]),
            "mixtral": dict(sliding_window=None)}
 # name -> tokenizer.ggml.pre, which the converter knows by a hash of the published tokenizer
 TOKENIZERS = {"gpt2": "gpt-2", "llama3": "llama-bpe", "qwen2": "qwen2", "qwen35": "qwen35", "tekken": "tekken",
@@ -115,6 +118,15 @@ def expect(folder, target, source):
     golden_models.write_expected(pathlib.Path(target), head, [c for c, _ in pairs])
 
 
+def drop_layers(path, n):
+    """Leaves out the tensors of layers from the n-th on."""
+    import re
+    from safetensors.numpy import load_file, save_file
+    tensors = load_file(path)
+    layer = {t: re.match(r"model\.layers\.(\d+)\.", t) for t in tensors}
+    save_file({t: v for t, v in tensors.items() if not layer[t] or int(layer[t][1]) < n}, path)
+
+
 def models(tree, only):
     for name in [*MODELS, *CHANGED]:
         if only and name not in only:
@@ -134,16 +146,22 @@ def models(tree, only):
                 with open(os.path.join(folder, "config.json"), "w") as f:
                     json.dump(config, f)
                 return config
-            write(lambda config: None)
+            config = write(lambda config: None)
+            if "num_hidden_layers" in CHANGED.get(name, {}):
+                drop_layers(os.path.join(folder, "model.safetensors"), config["num_hidden_layers"])
             if name in CHANGED:
                 in_child(expect, folder, target, source)
             else:
-                shutil.copy(os.path.join(source, "expected.json"), target)
-            config = write(MODELS.get(name) or kinds("mamba", "attention"))
+                for f in {"expected.json", "heads.json"} & set(os.listdir(source)):
+                    shutil.copy(os.path.join(source, f), target)
+            delta_net = name.startswith(("qwen3_5", "qwen3_next"))
+            config = write(MODELS.get(name) or ((lambda config: None) if delta_net else kinds("mamba", "attention")))
             vocab = config.get("text_config", config)["vocab_size"]
             with open(os.path.join(folder, "tokenizer.json"), "w") as f:
                 json.dump({"model": {"vocab": {str(i): i for i in range(vocab)}}, "added_tokens": []}, f)
-            in_child(one, tree, "none", folder, os.path.join(target, "model.gguf"))
+            # without a head for multi-token prediction where a checkpoint could have one
+            without = ["--no-mtp"] if delta_net and not name.endswith("-mtp") else []
+            in_child(one, tree, "none", folder, os.path.join(target, "model.gguf"), *without)
 
 
 def tiny_config(folder, vocab):

@@ -67,6 +67,10 @@ void gla_unpack(struct mx_device *d, const struct gla_params *p, size_t n_rows,
 void gla_unpack_qkv(struct mx_device *d, const struct gla_params *p, size_t n_rows,
                     const struct gla_buffers *b);
 
+/* Copies the heads of y [rows, heads, v_dim] to `to` in the order that p->by_turns says. */
+void gla_heads_by_turns(struct mx_device *d, const struct gla_params *p, size_t n_rows,
+                        const float *y, float *to);
+
 /* k <- 1 - a */
 void gla_complement(struct mx_device *d, size_t n_rows, size_t n, const float *a, float *k);
 /* v <- v * (1 - a) */

@@ -308,7 +308,12 @@ mx_status gla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 	status = normalise(m, &b, n);
 	if (status != MX_OK)
 		return status;
+	const float *values = b.y;
+	if (p->by_turns) { /* the stream of v is read no more */
+		gla_heads_by_turns(m->common.device, p, n, b.y, b.streams[MX_RECUR_V]);
+		values = b.streams[MX_RECUR_V];
+	}
 	const struct mx_linear_out out = {.w = m->w.o, .y = y, .ldy = m->width};
-	return m->common.device->ops->linear(m->common.device, b.y,
+	return m->common.device->ops->linear(m->common.device, values,
 	                                     (size_t)p->recur.heads * p->recur.v_dim, n, &out, 1);
 }

@@ -106,6 +106,10 @@ struct gla_params {
 	enum mx_recur_qk_norm norm_q, norm_k;
 	bool normalize;  /* outputs are divided by q . sum of k: v has a column of ones */
 	bool neg_eigval; /* beta is doubled */
+	bool ba_joined;  /* beta and a come from one tensor, rows of beta first */
+	/* If not 0: in o_proj's columns the heads that share a key head, so many, are no neighbours:
+	 * the first of each key head, then the second of each. */
+	uint32_t by_turns;
 	enum mx_recur_gate gate;
 	bool norm_affine;
 	const char *norm_name;

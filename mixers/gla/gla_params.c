@@ -368,21 +368,37 @@ static const char *const known[] = {
 	"gate_logit_normalizer",
 	"gate_low_rank_dim",
 	"tensors",
+	"by_turns",
 };
 
 static void read_form(struct reader *r, struct gla_params *p)
 {
-	static const char *const forms[] = {"fla", "qwen3_5", "qwen3_next"};
-	const char *name = get_string(r, "tensors", forms[0]);
+	static const struct {
+		const char *name;
+		enum gla_tensors_form form;
+	} forms[] = {{"fla", GLA_TENSORS_FLA},
+	             {"qwen3_5", GLA_TENSORS_QWEN3_5},
+	             {"qwen3_5_ba", GLA_TENSORS_QWEN3_5},
+	             {"qwen3_next", GLA_TENSORS_QWEN3_NEXT}};
+	const size_t n = sizeof forms / sizeof *forms;
+	const char *name = get_string(r, "tensors", forms[0].name);
 	size_t i = 0;
-	while (i < 3 && strcmp(forms[i], name))
+	while (i < n && strcmp(forms[i].name, name))
 		i++;
-	if (i == 3)
-		REFUSE(r, MX_E_UNSUPPORTED, "tensors '%.60s' is none of fla, qwen3_5, qwen3_next", name);
+	if (i == n)
+		REFUSE(r, MX_E_UNSUPPORTED,
+		       "tensors '%.60s' is none of fla, qwen3_5, qwen3_5_ba, qwen3_next", name);
 	else if (i && (strcmp(p->variant->name, "gated_deltanet") || !p->conv_size || !p->gate))
 		REFUSE(r, MX_E_UNSUPPORTED,
 		       "tensors '%s' are of a gated_deltanet with convolutions and a gate", name);
-	p->form = p->variant->packed ? GLA_TENSORS_MINIMAX : (enum gla_tensors_form)(i % 3);
+	p->form = p->variant->packed ? GLA_TENSORS_MINIMAX : forms[i % n].form;
+	p->ba_joined = !strcmp(name, "qwen3_5_ba");
+	if (get_bool(r, "by_turns", false))
+		p->by_turns = p->recur.heads / p->recur.k_heads;
+	if (p->by_turns && (p->form != GLA_TENSORS_QWEN3_5 || p->ranks > 1))
+		REFUSE(r, MX_E_UNSUPPORTED, "by_turns: %s",
+		       p->ranks > 1 ? "columns by turns cannot be split over ranks"
+		                    : "only tensors of qwen3_5 have such columns");
 	if (p->form)
 		p->norm_name = "norm.weight";
 }

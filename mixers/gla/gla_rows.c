@@ -4,6 +4,7 @@
  * one order, so any division among threads gives the same bits.
  */
 #include <math.h>
+#include <string.h>
 
 #include "mixers/gla/gla.h"
 
@@ -67,6 +68,32 @@ void gla_affine(struct mx_device *d, size_t n_rows, size_t n, const float *mul, 
 {
 	const struct affine a = {n, mul, add, min, x};
 	for_rows(d, n_rows, n, affine_row, &a);
+}
+
+/* ---- the order of heads ---- */
+
+struct turns {
+	size_t k_heads, each, dim;
+	const float *y;
+	float *to;
+};
+
+static void turns_row(const void *arg, size_t row)
+{
+	const struct turns *t = arg;
+	const size_t n = t->k_heads * t->each * t->dim;
+	const float *y = t->y + row * n;
+	float *to = t->to + row * n;
+	for (size_t k = 0; k < t->k_heads; k++)
+		for (size_t i = 0; i < t->each; i++, y += t->dim)
+			memcpy(to + (i * t->k_heads + k) * t->dim, y, t->dim * sizeof *y);
+}
+
+void gla_heads_by_turns(struct mx_device *d, const struct gla_params *p, size_t n_rows,
+                        const float *y, float *to)
+{
+	const struct turns t = {p->recur.heads / p->by_turns, p->by_turns, p->v_dim, y, to};
+	for_rows(d, n_rows, (size_t)p->recur.heads * p->v_dim, turns_row, &t);
 }
 
 /* ---- complements ---- */

@@ -45,6 +45,7 @@ void gla_describe(const struct gla_params *p, struct mx_recur_layer *out)
 	            .eps = p->norm_eps,
 	            .gate = p->gate},
 		.gate_scale = 1,
+		.by_turns = p->by_turns,
 	};
 	memcpy(l.streams, p->streams, sizeof l.streams);
 	*out = l;

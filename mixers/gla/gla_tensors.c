@@ -51,7 +51,11 @@ static void list_qwen_stream(struct lister *l, const struct gla_params *p, int s
 	const uint32_t first = s == MX_RECUR_Q ? 0 : s == MX_RECUR_K ? shape[MX_RECUR_Q].n : all - n;
 	const bool part = s <= MX_RECUR_V;
 	size_t at = AT(streams) + (size_t)s * sizeof(struct gla_stream_weights);
-	if (p->form == GLA_TENSORS_QWEN3_5) {
+	if (p->form == GLA_TENSORS_QWEN3_5 && p->ba_joined && (s == MX_RECUR_BETA || s == MX_RECUR_A)) {
+		matrix(l, "in_proj_ba.weight", 2 * n, width, at + offsetof(struct gla_stream_weights, w));
+		l->out[l->n - 1].spec =
+			mx_weight_spec_rows(l->out[l->n - 1].spec, s == MX_RECUR_BETA ? 0 : n, n);
+	} else if (p->form == GLA_TENSORS_QWEN3_5) {
 		matrix(l, qwen[s].weight, part ? all : n, width,
 		       at + offsetof(struct gla_stream_weights, w));
 		if (part)

@@ -107,6 +107,9 @@ struct mx_recur_layer {
 	bool norm;         /* there is a norm; else only the gate */
 	struct mx_recur_norm out; /* without its pointers; dim and groups without the added element */
 	float gate_scale;         /* of stream GATE, before the gate's function */
+	/* If not 0: of the heads that share a key head, so many, the output's product reads the first
+	 * of each key head, then the second of each. */
+	uint32_t by_turns;
 };
 
 /* Vectors that depend on parameters and weights only, in host memory; NULL = not there. */

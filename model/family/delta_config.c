@@ -21,6 +21,9 @@ mx_status mx_delta_config_read(const struct mx_plan_build *b, const struct mx_sc
 		s = mx_scope_int(scope, "linear_value_head_dim", 1, MX_PLAN_MAX_HEAD_DIM,
 		                 c.v_dim ? c.v_dim : 2 * c.k_dim, &c.v_dim, b->err);
 	int64_t taps = 0;
+	bool by_turns = false;
+	if (!s)
+		s = mx_scope_bool(scope, "linear_out_proj_by_turns", false, &by_turns, b->err);
 	if (!s)
 		s = mx_scope_int(scope, "linear_conv_kernel_dim", 1, 64, 4, &taps, b->err);
 	if (!s)
@@ -36,6 +39,7 @@ mx_status mx_delta_config_read(const struct mx_plan_build *b, const struct mx_sc
 		{.name = "expand_v", .type = MX_PARAM_FLOAT, .f = (double)c.v_dim / (double)c.k_dim},
 		mx_param_of_int("conv_size", taps),
 		mx_param_of_bool("allow_neg_eigval", c.neg_eigval),
+		mx_param_of_bool("by_turns", by_turns && c.v_heads > c.k_heads),
 		{.name = "norm_eps", .type = MX_PARAM_FLOAT, .f = c.norm_eps},
 	};
 	struct mx_param *copy = mx_arena_alloc(b->arena, sizeof items);

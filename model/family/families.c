@@ -361,16 +361,23 @@ static mx_status slurp(const char *dir, const char *name, char **out, size_t *ou
 	return s;
 }
 
-/* Of norms that hold 1 + w where the family expects w, nothing is added to. */
+static void layer_holds_one(const struct mx_plan_layer *layer)
+{
+	for (uint32_t b = 0; b < layer->n_blocks; b++)
+		for (uint32_t k = 0; k < layer->blocks[b].n_mixers; k++) {
+			const struct mx_plan_mixer *m = &layer->blocks[b].mixers[k];
+			((struct mx_plan_mixer *)(uintptr_t)m)->plus_one = NULL; /* of the plan's arena */
+		}
+}
+
+/* Nothing is added to norms that hold 1 + w where the family expects w. */
 static void norms_hold_one(struct mx_plan *p)
 {
 	p->norm_plus_one = false;
 	for (uint32_t i = 0; i < p->n_layers; i++)
-		for (uint32_t b = 0; b < p->layers[i].n_blocks; b++)
-			for (uint32_t k = 0; k < p->layers[i].blocks[b].n_mixers; k++) {
-				const struct mx_plan_mixer *m = &p->layers[i].blocks[b].mixers[k];
-				((struct mx_plan_mixer *)(uintptr_t)m)->plus_one = NULL; /* of the plan's arena */
-			}
+		layer_holds_one(&p->layers[i]);
+	if (p->head.layer)
+		layer_holds_one(p->head.layer);
 }
 
 /* Reads the plan of a GGUF file. */

@@ -81,6 +81,7 @@ static mx_status qwen_layers(struct mx_plan_build *b)
 	static const char *const plus_one[] = {"q_norm.weight", "k_norm.weight", NULL};
 	const struct mx_scope scope = {.where = "", .outer = b->config};
 	const char *tensors = strcmp(b->family->model_type, "qwen3_next") ? "qwen3_5" : "qwen3_next";
+	bool ba_alone = false; /* GGUF files have q, k, v and the gate as Qwen3.5 has them */
 	struct mx_plan_mixer delta = {
 		.mixer = "gla", .prefix = "linear_attn.", .in_scale = 1, .out_scale = 1};
 	struct mx_plan_mixer attention = {.mixer = "attention",
@@ -98,7 +99,9 @@ static mx_status qwen_layers(struct mx_plan_build *b)
 	if (!s)
 		s = mx_plan_layers_alloc(b, (uint32_t)n, &layers);
 	if (!s)
-		s = delta_params(b, &scope, tensors, &delta.params);
+		s = mx_scope_bool(&scope, "linear_ba_alone", false, &ba_alone, b->err);
+	if (!s)
+		s = delta_params(b, &scope, ba_alone ? "qwen3_5_ba" : tensors, &delta.params);
 	if (!s)
 		s = attention_params(b, &scope, &attention.params);
 	b->plan->norm_plus_one = true;

@@ -9,8 +9,8 @@
 
 static const struct mx_gguf_rename attention[] = {
 	{.from = "attn_norm", .to = "input_layernorm"},
-	{.from = "attn_q", .to = "self_attn.q_proj", .form = MX_GGUF_PAIRS_Q},
-	{.from = "attn_k", .to = "self_attn.k_proj", .form = MX_GGUF_PAIRS_K},
+	{.from = "attn_q", .to = "self_attn.q_proj", .rows = MX_GGUF_ROWS_PAIRS_Q},
+	{.from = "attn_k", .to = "self_attn.k_proj", .rows = MX_GGUF_ROWS_PAIRS_K},
 	{.from = "attn_v", .to = "self_attn.v_proj"},
 	{.from = "attn_output", .to = "self_attn.o_proj"},
 	{.from = "attn_q_norm", .to = "self_attn.q_norm"},
@@ -48,7 +48,7 @@ static const struct mx_gguf_rename experts[] = {
 	{.from = "ffn_gate_shexp", .to = "mlp.shared_expert.gate_proj"},
 	{.from = "ffn_up_shexp", .to = "mlp.shared_expert.up_proj"},
 	{.from = "ffn_down_shexp", .to = "mlp.shared_expert.down_proj"},
-	{.from = "ffn_gate_inp_shexp", .to = "mlp.shared_expert_gate", .form = MX_GGUF_FLAT},
+	{.from = "ffn_gate_inp_shexp", .to = "mlp.shared_expert_gate", .form = MX_GGUF_ROW},
 	{NULL},
 };
 
@@ -94,16 +94,41 @@ static const struct mx_gguf_rename falcon_h1[] = {
 
 static const struct mx_gguf_rename qwen35[] = {
 	{.from = "post_attention_norm", .to = "post_attention_layernorm"},
+	{.from = "attn_qkv", .to = "linear_attn.in_proj_qkv", .rows = MX_GGUF_ROWS_QKV},
+	{.from = "attn_gate", .to = "linear_attn.in_proj_z", .rows = MX_GGUF_ROWS_VALUES},
+	{.from = "ssm_alpha", .to = "linear_attn.in_proj_a", .rows = MX_GGUF_ROWS_HEADS},
+	{.from = "ssm_beta", .to = "linear_attn.in_proj_b", .rows = MX_GGUF_ROWS_HEADS},
+	{.from = "ssm_conv1d",
+     .to = "linear_attn.conv1d",
+     .form = MX_GGUF_CONV,
+     .rows = MX_GGUF_ROWS_QKV},
+	{.from = "ssm_dt.bias", .to = "linear_attn.dt_bias", .rows = MX_GGUF_ROWS_HEADS, .whole = true},
+	{.from = "ssm_a",
+     .to = "linear_attn.A_log",
+     .form = MX_GGUF_MINUS_EXP,
+     .rows = MX_GGUF_ROWS_HEADS,
+     .whole = true},
+	{.from = "ssm_norm", .to = "linear_attn.norm"},
+	{.from = "ssm_out", .to = "linear_attn.out_proj"},
+	{NULL},
+};
+
+/* Here the heads of values keep their order. */
+static const struct mx_gguf_rename qwen3_next[] = {
 	{.from = "attn_qkv", .to = "linear_attn.in_proj_qkv"},
 	{.from = "attn_gate", .to = "linear_attn.in_proj_z"},
-	{.from = "ssm_alpha", .to = "linear_attn.in_proj_a"},
-	{.from = "ssm_beta", .to = "linear_attn.in_proj_b"},
-	{.from = "ssm_ba", .to = "linear_attn.in_proj_ba"},
+	{.from = "ssm_ba", .to = "linear_attn.in_proj_ba", .rows = MX_GGUF_ROWS_BA},
 	{.from = "ssm_conv1d", .to = "linear_attn.conv1d", .form = MX_GGUF_CONV},
 	{.from = "ssm_dt.bias", .to = "linear_attn.dt_bias", .whole = true},
 	{.from = "ssm_a", .to = "linear_attn.A_log", .form = MX_GGUF_MINUS_EXP, .whole = true},
-	{.from = "ssm_norm", .to = "linear_attn.norm"},
-	{.from = "ssm_out", .to = "linear_attn.out_proj"},
+	{NULL},
+};
+
+static const struct mx_gguf_rename qwen_head[] = {
+	{.from = "nextn.eh_proj", .to = "mtp.fc"},
+	{.from = "nextn.enorm", .to = "mtp.pre_fc_norm_embedding"},
+	{.from = "nextn.hnorm", .to = "mtp.pre_fc_norm_hidden"},
+	{.from = "nextn.shared_head_norm", .to = "mtp.norm"},
 	{NULL},
 };
 
@@ -177,6 +202,8 @@ static const struct mx_gguf_rename *const mamba2_names[] = {mamba2, NULL};
 static const struct mx_gguf_rename *const falcon_h1_names[] = {falcon_h1, attention, NULL};
 static const struct mx_gguf_rename *const qwen35_names[] = {qwen35, attention, feed_forward,
                                                             experts, NULL};
+static const struct mx_gguf_rename *const qwen3_next_names[] = {qwen3_next,   qwen35,  attention,
+                                                                feed_forward, experts, NULL};
 static const struct mx_gguf_rename *const granite_hybrid_names[] = {granite_hybrid, granite_dense,
                                                                     falcon_h1, attention, NULL};
 static const struct mx_gguf_rename *const nemotron_h_names[] = {nemotron_h, mamba2, NULL};
@@ -508,19 +535,29 @@ static void delta_net_config(struct mx_gguf_maker *m)
 	mx_gguf_set_int(m, "linear_conv_kernel_dim", mx_gguf_need_int(m, "ssm.conv_kernel"));
 }
 
-/* The converter puts the heads of values in another order where there are more of them than of
- * keys: those of one key are no neighbours then. */
+/* The layer behind the last one is read as the head for multi-token prediction. */
+static void qwen_head_config(struct mx_gguf_maker *m)
+{
+	mx_gguf_set_int(m, "mtp_num_hidden_layers", mx_gguf_get_int(m, "nextn_predict_layers", 0));
+}
+
+/* Columns of out_proj, unlike rows, cannot take the checkpoint's order where blocks of 256 of them
+ * hold two heads. */
 static void qwen35_config(struct mx_gguf_maker *m)
 {
-	int64_t keys = mx_gguf_need_int(m, "ssm.group_count");
-	int64_t values = mx_gguf_need_int(m, "ssm.time_step_rank");
 	delta_net_config(m);
-	if (keys != values)
-		mx_gguf_refuse(m, MX_E_UNSUPPORTED,
-		               "ssm.time_step_rank %lld other than ssm.group_count %lld (heads of values "
-		               "and of keys) is not supported: give the folder of the checkpoint that the "
-		               "file was made from",
-		               (long long)values, (long long)keys);
+	qwen_head_config(m);
+	mx_gguf_set_bool(m, "linear_out_proj_by_turns", true);
+}
+
+static void qwen3_next_config(struct mx_gguf_maker *m)
+{
+	delta_net_config(m);
+	qwen_head_config(m);
+	biases(m);
+	experts_config(m);
+	mx_gguf_set_bool(m, "linear_ba_alone", true);
+	mx_gguf_set_bool(m, "norm_topk_prob", true);
 }
 
 static void qwen35_moe_config(struct mx_gguf_maker *m)
@@ -542,6 +579,8 @@ static void qwen35_moe_config(struct mx_gguf_maker *m)
 	.embed = "model.embed_tokens", .final_norm = "model.embedding_norm", .lm_head = "lm_head",     \
 	.layers = "model.layers."
 
+#define QWEN_HEAD .head_layers = "mtp.layers.", .head = qwen_head
+
 static const struct mx_gguf_arch archs[] = {
 	{"llama", "llama", MODEL, .renames = llama_names, .config = llama_config, .pairs = true},
 	{"qwen2", "qwen2", MODEL, .renames = dense_names},
@@ -554,10 +593,12 @@ static const struct mx_gguf_arch archs[] = {
      .norms_hold_one = true},
 	{"gemma3", "gemma3_text", MODEL, .renames = gemma_names, .config = gemma3_config,
      .norms_hold_one = true},
-	{"qwen35", "qwen3_5_text", MODEL, .renames = qwen35_names, .config = qwen35_config,
+	{"qwen35", "qwen3_5_text", MODEL, QWEN_HEAD, .renames = qwen35_names, .config = qwen35_config,
      .norms_hold_one = true},
-	{"qwen35moe", "qwen3_5_moe_text", MODEL, .renames = qwen35_names, .config = qwen35_moe_config,
-     .norms_hold_one = true},
+	{"qwen35moe", "qwen3_5_moe_text", MODEL, QWEN_HEAD, .renames = qwen35_names,
+     .config = qwen35_moe_config, .norms_hold_one = true},
+	{"qwen3next", "qwen3_next", MODEL, QWEN_HEAD, .renames = qwen3_next_names,
+     .config = qwen3_next_config, .norms_hold_one = true},
 	{"mamba2", "mamba2", BACKBONE, .renames = mamba2_names, .config = mamba2_config},
 	{"granite", "granite", MODEL, .renames = dense_names, .config = granite_config, .pairs = true},
 	{"granitehybrid", "granitemoehybrid", MODEL, .renames = granite_hybrid_names,

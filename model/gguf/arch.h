@@ -16,14 +16,27 @@
 /* How a tensor differs from the one of Hugging Face that its name stands for. */
 enum mx_gguf_form {
 	MX_GGUF_SAME,
-	MX_GGUF_PAIRS_Q,   /* rows of a head are neighbours that rope turns, of attention.head_count */
-	MX_GGUF_PAIRS_K,   /* likewise of attention.head_count_kv */
 	MX_GGUF_CONV,      /* [channels, taps] for [channels, 1, taps] */
 	MX_GGUF_FLAT,      /* [1, n], [n, 1] or [groups, n / groups] for [n] */
+	MX_GGUF_ROW,       /* [n] or [1, n] for [1, n] */
 	MX_GGUF_MINUS_EXP, /* flat, and -exp(x) for x */
 	MX_GGUF_LIST,      /* [experts, ..]: the name has %u for the number of the expert */
 	MX_GGUF_LIST_TWO,  /* of each expert the rows of two matrices; the name has %s for gate or up */
 	MX_GGUF_DROPPED,   /* config.json says it */
+};
+
+/* How the order of a tensor's rows differs from that of Hugging Face (row_order.h). */
+enum mx_gguf_rows {
+	MX_GGUF_ROWS_SAME,
+	MX_GGUF_ROWS_PAIRS_Q, /* of a head neighbours are what rope turns, of attention.head_count */
+	MX_GGUF_ROWS_PAIRS_K, /* likewise of attention.head_count_kv */
+	/* Of the heads of values of a delta net those that share a key head are no neighbours: the
+	 * first of each key head, then the second of each. */
+	MX_GGUF_ROWS_HEADS,  /* a row a head */
+	MX_GGUF_ROWS_VALUES, /* the rows of a head's values */
+	MX_GGUF_ROWS_QKV,    /* likewise behind those of q and k */
+	/* Of each key head the rows of beta, then those of alpha, for beta of all heads first. */
+	MX_GGUF_ROWS_BA,
 };
 
 /* A name behind "blk.N.", and the one behind the layer's number. Both are without ".weight" or
@@ -31,6 +44,7 @@ enum mx_gguf_form {
 struct mx_gguf_rename {
 	const char *from, *to;
 	enum mx_gguf_form form;
+	enum mx_gguf_rows rows;
 	bool whole;
 };
 
@@ -49,9 +63,13 @@ struct mx_gguf_arch {
 	/* Names outside the layers, and what comes before a layer's number. */
 	const char *embed, *final_norm, *lm_head, *layers;
 	const struct mx_gguf_rename *const *renames; /* tables that end with from NULL; then NULL */
-	void (*config)(struct mx_gguf_maker *m);     /* adds the keys of this architecture */
-	bool pairs;                                  /* q and k are MX_GGUF_PAIRS_Q, _K */
-	bool norms_hold_one;                         /* norms hold 1 + w where Hugging Face's have w */
+	/* Of the layer that predicts a further token, behind the last one: what comes before its own
+	 * number, and names that are whole. NULL = such layers are not read. */
+	const char *head_layers;
+	const struct mx_gguf_rename *head;
+	void (*config)(struct mx_gguf_maker *m); /* adds the keys of this architecture */
+	bool pairs;                              /* q and k are MX_GGUF_PAIRS_Q, _K */
+	bool norms_hold_one;                     /* norms hold 1 + w where Hugging Face's have w */
 	bool hybrid; /* numbers of heads and widths that are 0 belong to layers of another kind */
 };
 

@@ -18,6 +18,7 @@ struct namer {
 	mx_status (*each)(void *arg, const struct mx_gguf_named *t);
 	void *arg;
 	struct mx_err *err;
+	uint64_t layers; /* without those that predict further tokens */
 };
 
 static mx_status bad(const struct namer *n, const struct mx_gguf_tensor *t, const char *what)
@@ -34,21 +35,70 @@ static size_t stem_of(const char *name)
 	return n > 5 && !strcmp(name + n - 5, ".bias") ? n - 5 : n;
 }
 
-/* Finds the entry for a name behind "blk.N."; NULL = there is none. */
-static const struct mx_gguf_rename *find(const struct mx_gguf_arch *a, const char *name)
+/* Finds the entry of a table for a name; NULL = there is none. */
+static const struct mx_gguf_rename *find_in(const struct mx_gguf_rename *table, const char *name)
 {
 	size_t stem = stem_of(name);
-	for (const struct mx_gguf_rename *const *table = a->renames; *table; table++)
-		for (const struct mx_gguf_rename *r = *table; r->from; r++)
-			if (r->whole ? !strcmp(r->from, name)
-			             : strlen(r->from) == stem && !strncmp(r->from, name, stem))
-				return r;
+	for (const struct mx_gguf_rename *r = table; r->from; r++)
+		if (r->whole ? !strcmp(r->from, name)
+		             : strlen(r->from) == stem && !strncmp(r->from, name, stem))
+			return r;
 	return NULL;
 }
 
-/* Returns the rows of a head of q or k, of which neighbours are a pair. */
-static mx_status head_rows(const struct namer *n, const struct mx_gguf_tensor *t, const char *key,
-                           uint32_t *out)
+/* Finds the entry for a name behind "blk.N."; NULL = there is none. */
+static const struct mx_gguf_rename *find(const struct mx_gguf_arch *a, const char *name)
+{
+	const struct mx_gguf_rename *r = NULL;
+	for (const struct mx_gguf_rename *const *table = a->renames; *table && !r; table++)
+		r = find_in(*table, name);
+	return r;
+}
+
+/* Reads the integer of a key of the architecture, 0 if it is absent. */
+static mx_status get_int(const struct namer *n, const char *key, int64_t *out)
+{
+	char k[128];
+	snprintf(k, sizeof k, "%s.%s", n->arch->name, key);
+	*out = 0;
+	return mx_gguf_int(n->g, k, out, NULL, n->err);
+}
+
+/* Returns the order of the rows of a delta net's tensors. */
+static mx_status value_rows(const struct namer *n, const struct mx_gguf_tensor *t,
+                            enum mx_gguf_rows rows, struct mx_row_order *out)
+{
+	int64_t keys, values, inner, state;
+	mx_status s = get_int(n, "ssm.group_count", &keys);
+	if (!s)
+		s = get_int(n, "ssm.time_step_rank", &values);
+	if (!s)
+		s = get_int(n, "ssm.inner_size", &inner);
+	if (!s)
+		s = get_int(n, "ssm.state_size", &state);
+	if (s)
+		return s;
+	if (keys < 1 || values < keys || values % keys || inner < values || inner % values ||
+	    state < 1 || inner > INT32_MAX || state > INT32_MAX || keys > INT32_MAX / 2 / state)
+		return bad(n, t, "the file's ssm.* are no whole heads of keys and values");
+	const int64_t each = values / keys, dim = inner / values;
+	const bool ba = rows == MX_GGUF_ROWS_BA;
+	const int64_t first = rows == MX_GGUF_ROWS_QKV ? 2 * keys * state : 0;
+	const int64_t run = ba ? each : rows == MX_GGUF_ROWS_HEADS ? 1 : dim;
+	const int64_t all = first + (ba ? 2 : 1) * run * (ba ? keys : values);
+	if (!t->ndim || t->shape[0] != (uint64_t)all)
+		return bad(n, t, "its rows are not those of the heads that ssm.* describe");
+	if (keys > 1 && (ba || each > 1))
+		*out = (struct mx_row_order){.first = (uint32_t)first,
+		                             .n = (uint32_t)(ba ? 2 : keys),
+		                             .m = (uint32_t)(ba ? keys : each),
+		                             .run = (uint32_t)run};
+	return MX_OK;
+}
+
+/* Returns the order of the rows of q or k, of which neighbours are a pair. */
+static mx_status pair_rows(const struct namer *n, const struct mx_gguf_tensor *t, const char *key,
+                           struct mx_row_order *out)
 {
 	char k[128];
 	int64_t heads = 0;
@@ -71,7 +121,23 @@ static mx_status head_rows(const struct namer *n, const struct mx_gguf_tensor *t
 	if (heads < 1 || rows % (uint64_t)heads || rows / (uint64_t)heads % 2 ||
 	    rows / (uint64_t)heads > UINT32_MAX)
 		return bad(n, t, "its rows are no whole heads");
-	*out = (uint32_t)(rows / (uint64_t)heads);
+	*out = (struct mx_row_order){.n = 2, .m = (uint32_t)(rows / (uint64_t)heads / 2), .run = 1};
+	return MX_OK;
+}
+
+static mx_status order_of(const struct namer *n, const struct mx_gguf_tensor *t,
+                          enum mx_gguf_rows rows, struct mx_row_order *out)
+{
+	switch (rows) {
+	case MX_GGUF_ROWS_SAME: return MX_OK;
+	case MX_GGUF_ROWS_PAIRS_Q: return n->arch->pairs ? pair_rows(n, t, "head_count", out) : MX_OK;
+	case MX_GGUF_ROWS_PAIRS_K:
+		return n->arch->pairs ? pair_rows(n, t, "head_count_kv", out) : MX_OK;
+	case MX_GGUF_ROWS_HEADS:
+	case MX_GGUF_ROWS_VALUES:
+	case MX_GGUF_ROWS_QKV:
+	case MX_GGUF_ROWS_BA: return value_rows(n, t, rows, out);
+	}
 	return MX_OK;
 }
 
@@ -135,18 +201,19 @@ static mx_status name_in_layer(const struct namer *n, const struct mx_gguf_tenso
 	}
 	switch (r->form) {
 	case MX_GGUF_SAME: break;
-	case MX_GGUF_PAIRS_Q:
-	case MX_GGUF_PAIRS_K:
-		if (n->arch->pairs)
-			s = head_rows(n, t, r->form == MX_GGUF_PAIRS_Q ? "head_count" : "head_count_kv",
-			              &o.pairs);
-		break;
 	case MX_GGUF_CONV:
 		if (o.ndim != 2)
 			return bad(n, t, "is not of two dimensions");
 		o.ndim = 3;
 		o.shape[2] = o.shape[1];
 		o.shape[1] = 1;
+		break;
+	case MX_GGUF_ROW:
+		if (o.ndim == 1) {
+			o.ndim = 2;
+			o.shape[1] = o.shape[0];
+			o.shape[0] = 1;
+		}
 		break;
 	case MX_GGUF_MINUS_EXP:
 		o.minus_exp = true;
@@ -157,6 +224,7 @@ static mx_status name_in_layer(const struct namer *n, const struct mx_gguf_tenso
 	case MX_GGUF_LIST_TWO: return list(n, t, prefix, r, 2);
 	case MX_GGUF_DROPPED: return MX_OK;
 	}
+	s = order_of(n, t, r->rows, &o.order);
 	if (s)
 		return s;
 	snprintf(o.name, sizeof o.name, "%s%s%s", prefix, r->to, r->whole ? "" : rest + stem_of(rest));
@@ -180,7 +248,15 @@ static mx_status name_one(const struct namer *n, const struct mx_gguf_tensor *t)
 		unsigned long layer = strtoul(t->name + 4, &end, 10);
 		if (*end == '.' && layer < 100000) {
 			rest = end + 1;
-			snprintf(prefix, sizeof prefix, "%s%lu.", a->layers, layer);
+			const bool head = a->head && layer >= n->layers;
+			const struct mx_gguf_rename *r = head ? find_in(a->head, rest) : NULL;
+			if (r) {
+				memcpy(o.shape, t->shape, sizeof o.shape);
+				snprintf(o.name, sizeof o.name, "%s%s", r->to, rest + stem_of(rest));
+				return n->each(n->arg, &o);
+			}
+			snprintf(prefix, sizeof prefix, "%s%lu.", head ? a->head_layers : a->layers,
+			         head ? layer - (unsigned long)n->layers : layer);
 			return name_in_layer(n, t, rest, prefix);
 		}
 	}
@@ -199,7 +275,13 @@ mx_status mx_gguf_names(const struct mx_gguf *g,
                         struct mx_err *err)
 {
 	struct namer n = {.g = g, .each = each, .arg = arg, .err = err};
+	int64_t layers = 0, heads = 0;
 	mx_status s = mx_gguf_arch_of(g, &n.arch, err);
+	if (!s)
+		s = get_int(&n, "block_count", &layers);
+	if (!s)
+		s = get_int(&n, "nextn_predict_layers", &heads);
+	n.layers = layers > heads && heads >= 0 ? (uint64_t)(layers - heads) : 0;
 	for (size_t i = 0; !s && i < mx_gguf_count(g); i++)
 		s = name_one(&n, mx_gguf_at(g, i));
 	return s;

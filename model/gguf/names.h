@@ -4,6 +4,7 @@
 #define MX_MODEL_GGUF_NAMES_H
 
 #include "model/gguf/gguf.h"
+#include "model/gguf/row_order.h"
 
 /* A tensor, or a part of one, under Hugging Face's name. */
 struct mx_gguf_named {
@@ -13,7 +14,7 @@ struct mx_gguf_named {
 	uint64_t shape[MX_GGUF_MAX_DIMS];
 	const void *data;
 	size_t bytes;
-	uint32_t pairs; /* if not 0: see struct mx_tensor */
+	struct mx_row_order order;
 	bool minus_exp; /* the elements are -exp(x) for x */
 };
 

@@ -29,8 +29,8 @@ enum { VOCAB = 128, MAX_PROMPT = 200, CASES = 6, STEPS = 4, DRAFTS = 3 };
 /* Of f32 checkpoints: ten times less than the bar for models. */
 #define TOLERANCE 1e-4
 
-static const char *const models[] = {"deepseek_v3-mtp", "qwen3_5-mtp", "qwen3_5_moe-mtp",
-                                     "qwen3_next-mtp"};
+static const char *const models[] = {"deepseek_v3-mtp", "qwen3_5-mtp",      "qwen3_5_moe-mtp",
+                                     "qwen3_next-mtp",  "gguf-qwen3_5-mtp", "gguf-qwen3_5_moe-mtp"};
 enum { N_MODELS = sizeof models / sizeof *models };
 
 static const char *folder(const char *model)
@@ -38,6 +38,15 @@ static const char *folder(const char *model)
 	static char path[4400];
 	const char *src = getenv("srcdir");
 	snprintf(path, sizeof path, "%s/tests/golden/models/%s", src ? src : ".", model);
+	return path;
+}
+
+/* What is loaded: the folder, or the file in it. */
+static const char *checkpoint(const char *model)
+{
+	static char path[4500];
+	const bool file = !strncmp(model, "gguf-", 5);
+	snprintf(path, sizeof path, "%s%s", folder(model), file ? "/model.gguf" : "");
 	return path;
 }
 
@@ -147,7 +156,7 @@ static void check_golden(const char *model)
 	json_t *json;
 	read_golden(model, &json, &g);
 	c.prefix_cache = false;
-	loaded_start(folder(model), &c, &l);
+	loaded_start(checkpoint(model), &c, &l);
 	watch(l.engine, compare, &g);
 	for (uint32_t chunk = 512; chunk; chunk /= 16) {
 		struct job jobs[CASES];
@@ -278,9 +287,9 @@ static void test_any_way_has_the_same_bits(void **state)
 		uint32_t cached = 0;
 		memset(&b, 0, sizeof b);
 		c.threads = m % 2 ? 2 : 1;
-		loaded_start(folder(models[m]), &c, &l);
+		loaded_start(checkpoint(models[m]), &c, &l);
 		c.speculation = MX_SPECULATION_NONE; /* the head is left out */
-		loaded_start(folder(models[m]), &c, &plain);
+		loaded_start(checkpoint(models[m]), &c, &plain);
 		watch(l.engine, note, &b);
 		for (uint32_t i = 0; i < BATCH; i++) { /* whole prompts, nothing cached */
 			make_request(&b, i, &rng);

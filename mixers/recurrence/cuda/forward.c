@@ -315,6 +315,7 @@ static struct recur_out out_of(const struct run *r)
 		.ld_gate = m->sizes.ld_proj,
 		.source = m->source[MX_RECUR_GATE],
 		.gate_scale = d->gate_scale,
+		.by_turns = d->by_turns,
 		.out = at(r, s->out),
 	};
 	a.norm.weight = m->w.norm;

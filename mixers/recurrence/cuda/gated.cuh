@@ -42,6 +42,12 @@ template <typename A, typename T, bool PLAIN> struct source_of {
 	}
 };
 
+/* Returns the place of group g of a row among the outputs. A: a struct with recur_out's members. */
+template <typename A> __device__ __forceinline__ uint32_t group_place(const A &a, uint32_t g)
+{
+	return a.by_turns ? g % a.by_turns * (a.norm.groups / a.by_turns) + g / a.by_turns : g;
+}
+
 /* `lanes` threads, of which this is number `lane`, compute group g of a row; SHARED: they are a
  * block. EACH: elements of a thread that stay in registers; others are computed twice. */
 template <typename T, bool PLAIN, bool SHARED, int EACH, typename A>
@@ -52,7 +58,7 @@ __device__ __forceinline__ void group(const A &a, const float *y_of, const T *ga
 	const uint32_t dim = a.norm.dim, from = g * dim;
 	const source_of<A, T, PLAIN> s = {a, y_of, gates, from};
 	float y[EACH], z[EACH], sum = 0, scale = 1;
-	T *out = (T *)a.out + (size_t)row * a.norm.groups * dim + from;
+	T *out = (T *)a.out + ((size_t)row * a.norm.groups + group_place(a, g)) * dim;
 	for (uint32_t base = 0; base < dim; base += EACH * lanes) {
 #pragma unroll
 		for (uint32_t e = 0; e < EACH; e++) {
@@ -113,12 +119,13 @@ template <typename A> __device__ __forceinline__ float4 gates_of_128(const A &a,
 	return z;
 }
 
-/* A lane's part of a head of 128 in order, bf16: 4 neighbours of the head's number `at` of all
- * rows, whose outputs are y and mapped gates z. */
+/* A lane's part of a head of 128 in order, bf16: 4 neighbours of a row's head, whose outputs are y
+ * and mapped gates z. */
 template <typename A>
-__device__ __forceinline__ void head_of_128(const A &a, uint32_t at, float4 y, float4 weight,
-                                            float4 z)
+__device__ __forceinline__ void head_of_128(const A &a, uint32_t row, uint32_t head, float4 y,
+                                            float4 weight, float4 z)
 {
+	const uint32_t at = row * a.norm.groups + group_place(a, head);
 	const bool first = a.norm.gate != MX_RECUR_GATE_NONE && a.norm.gate_first;
 	if (first)
 		y = make_float4(y.x * z.x, y.y * z.y, y.z * z.z, y.w * z.w);

@@ -58,6 +58,7 @@ struct one_args {
 	bool has_norm;
 	struct mx_recur_norm norm;
 	float gate_scale;
+	uint32_t by_turns;
 	uint32_t heads, v_dim;
 	void *out;
 	float *y; /* else */

@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(WARPS * 32) heads_of_128(const recur_out a)
 	uint2 gates = make_uint2(0, 0);
 	if (a.norm.gate != MX_RECUR_GATE_NONE)
 		gates = *(const uint2 *)(gates_of<__nv_bfloat16>(a, row) + head * 128 + i);
-	head_of_128(a, at, load4(a.y + row * a.ldy + head * 128 + i), weight, gates_of_128(a, gates));
+	head_of_128(a, row, head, load4(a.y + row * a.ldy + head * 128 + i), weight,
+	            gates_of_128(a, gates));
 }
 
 template <typename T, bool PLAIN> cudaError_t launch(cudaStream_t stream, const recur_out &a)

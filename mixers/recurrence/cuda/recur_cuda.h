@@ -142,7 +142,8 @@ struct recur_out {
 	size_t ld_gate;
 	struct recur_source source;
 	float gate_scale;
-	void *out; /* act [n_rows, heads * head_dim] */
+	uint32_t by_turns; /* struct mx_recur_layer; then each head is a group of the norm */
+	void *out;         /* act [n_rows, heads * head_dim] */
 };
 
 /* A step of spans of one token. fused: q, k, v, a and b are computed from the products on the way,

@@ -355,8 +355,7 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 			}
 			__syncthreads();
 			if (of_row && wide)
-				head_of_128(a, w.row * a.norm.groups + w.head, load4(s.y + lane * 4), weight,
-				            gate_of);
+				head_of_128(a, w.row, w.head, load4(s.y + lane * 4), weight, gate_of);
 			else if (of_row && a.finish)
 				group<T, true, false, 4>(a, s.y, gate, w.row, w.head, lane, 32, NULL);
 		}
@@ -420,6 +419,7 @@ one_args args_of(const recur_one &p)
 	a.pre = r.pre, a.mul = r.mul, a.add = r.add;
 	a.k_is_rest = r.k_is_rest, a.ones = r.one, a.has_beta = c.b != NULL;
 	a.has_norm = p.out.has_norm, a.norm = p.out.norm, a.gate_scale = p.out.gate_scale;
+	a.by_turns = p.out.by_turns;
 	a.heads = c.heads, a.v_dim = c.v_dim;
 	a.out = p.out.out, a.y = c.y;
 	return a;

@@ -289,8 +289,8 @@ static mx_status note(void *arg, const struct mx_gguf_named *t)
 	mx_buf_printf(b, "%s [", t->name);
 	for (uint32_t i = 0; i < t->ndim; i++)
 		mx_buf_printf(b, "%s%llu", i ? "," : "", (unsigned long long)t->shape[i]);
-	mx_buf_printf(b, "] %d%s %d\n", (int)t->pairs, t->minus_exp ? " exp" : "",
-	              *(const unsigned char *)t->data);
+	mx_buf_printf(b, "] %d%s %d\n", (int)(t->order.n * t->order.m * t->order.run),
+	              t->minus_exp ? " exp" : "", *(const unsigned char *)t->data);
 	return MX_OK;
 }
 
