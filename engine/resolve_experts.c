@@ -10,7 +10,8 @@ static bool has(struct mx_resolver *r, const char *name)
 	return name && mx_resolve_find(r, name, &t, NULL) == MX_OK;
 }
 
-/* Finds the weights of expert e where each has a tensor of its own. */
+/* Finds the weights of expert e where each has a tensor of its own, and with p->interleaved their
+ * biases. */
 static mx_status listed(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t e,
                         uint32_t width, struct mx_model_mlp *out)
 {
@@ -18,10 +19,11 @@ static mx_status listed(struct mx_resolver *r, const struct mx_plan_experts *p, 
 		const char *part;
 		uint32_t rows, cols;
 		struct mx_weight *to;
+		float **bias;
 	} weights[] = {
-		{p->gated ? p->gate : NULL, p->width, width, &out->gate},
-		{p->up, p->width, width, &out->up},
-		{p->down, width, p->width, &out->down},
+		{p->gated ? p->gate : NULL, p->width, width, &out->gate, &out->gate_bias},
+		{p->up, p->width, width, &out->up, &out->up_bias},
+		{p->down, width, p->width, &out->down, &out->down_bias},
 	};
 	for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
 		char name[256];
@@ -30,6 +32,8 @@ static mx_status listed(struct mx_resolver *r, const struct mx_plan_experts *p, 
 		if (snprintf(name, sizeof name, "%s%u%s", p->list, e, weights[i].part) >= (int)sizeof name)
 			return mx_fail(r->err, MX_E_UNSUPPORTED, "tensor name %s is too long", name);
 		mx_status st = mx_need_matrix_2d(r, name, weights[i].rows, weights[i].cols, weights[i].to);
+		if (st == MX_OK && p->interleaved)
+			st = mx_need_bias(r, name, weights[i].rows, weights[i].bias);
 		if (st != MX_OK)
 			return st;
 	}
@@ -90,7 +94,7 @@ static mx_status find_expert(struct mx_resolver *r, const struct mx_plan_experts
 	                             .gate_scale = 1,
 	                             .alpha = p->alpha,
 	                             .limit = p->limit};
-	if (p->interleaved)
+	if (p->interleaved && in_two)
 		return interleaved(r, p, e, width, out);
 	return in_two ? fused(r, p, e, width, out) : listed(r, p, e, width, out);
 }
@@ -166,10 +170,17 @@ static bool alike(const struct mx_model_experts *m)
 	return found;
 }
 
+/* True if the experts have tensors of their own. */
+static bool has_list(struct mx_resolver *r, const struct mx_plan_experts *p)
+{
+	char name[256];
+	return snprintf(name, sizeof name, "%s0%s", p->list, p->up) < (int)sizeof name && has(r, name);
+}
+
 static mx_status find_all(struct mx_resolver *r, const struct mx_plan_experts *p, uint32_t width,
                           struct mx_model_experts *out)
 {
-	const bool in_two = !p->list || has(r, p->fused_up);
+	const bool in_two = !p->list || (p->interleaved ? !has_list(r, p) : has(r, p->fused_up));
 	mx_status st = MX_OK;
 	r->experts = true;
 	for (uint32_t e = 0; e < p->n && st == MX_OK; e++) {

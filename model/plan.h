@@ -77,9 +77,9 @@ struct mx_plan_experts {
 	 * first the rows of gate, then those of up, and fused_down [n, latent, width]. */
 	const char *list, *gate, *up, *down;
 	const char *fused_up, *fused_down;
-	/* As gpt-oss has these: [n, latent, 2 * width], of which gate has the even columns and up the
+	/* As gpt-oss has the two: [n, latent, 2 * width], of which gate has the even columns and up the
 	 * odd ones, and [n, width, latent]; or MXFP4's "_blocks" and "_scales" of their transposes.
-	 * They have biases: "_bias" [n, 2 * width], [n, latent]. */
+	 * They have biases: "_bias" [n, 2 * width], [n, latent]. Weights in a list have a bias each. */
 	bool interleaved;
 	const char *latent_in, *latent_out; /* [latent, width of the model], and the reverse */
 	/* [1, width of the model]: the shared expert's output is multiplied by the sigmoid of its

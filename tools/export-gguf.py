@@ -50,6 +50,7 @@ CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
            "lfm2_moe": dict(routed_scaling_factor=1.0),
            "qwen3_next": dict(norm_topk_prob=True, num_hidden_layers=2, mlp_only_layers=[],
                               layer_types=["linear_attention", "full_attention"]),
+           "gpt_oss": dict(swiglu_alpha=1.702, swiglu_limit=7.0),
            "mixtral": dict(sliding_window=None)}
 # name -> tokenizer.ggml.pre, which the converter knows by a hash of the published tokenizer
 TOKENIZERS = {"gpt2": "gpt-2", "llama3": "llama-bpe", "qwen2": "qwen2", "qwen35": "qwen35", "tekken": "tekken",

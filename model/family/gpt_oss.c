@@ -35,6 +35,10 @@ static mx_status oss_layers(struct mx_plan_build *b)
 static const struct mx_expert_names experts = {
 	.router = "mlp.router.weight",
 	.router_bias = "mlp.router.bias",
+	.list = "mlp.experts.", /* of GGUF files */
+	.gate = ".gate_proj.weight",
+	.up = ".up_proj.weight",
+	.down = ".down_proj.weight",
 	.fused_up = "mlp.experts.gate_up_proj",
 	.fused_down = "mlp.experts.down_proj",
 	.interleaved = true,

@@ -52,6 +52,13 @@ static const struct mx_gguf_rename experts[] = {
 	{NULL},
 };
 
+static const struct mx_gguf_rename gpt_oss[] = {
+	{.from = "attn_sinks.weight", .to = "self_attn.sinks", .whole = true},
+	{.from = "post_attention_norm", .to = "post_attention_layernorm"},
+	{.from = "ffn_gate_inp", .to = "mlp.router"},
+	{NULL},
+};
+
 static const struct mx_gguf_rename mixtral_experts[] = {
 	{.from = "ffn_gate_inp", .to = "block_sparse_moe.gate"},
 	{.from = "ffn_gate_exps", .to = "block_sparse_moe.experts.%u.w1", .form = MX_GGUF_LIST},
@@ -196,6 +203,7 @@ static const struct mx_gguf_rename *const llama_names[] = {attention, plain_norm
                                                            mixtral_experts, NULL};
 static const struct mx_gguf_rename *const expert_names[] = {attention, plain_norm, feed_forward,
                                                             experts, NULL};
+static const struct mx_gguf_rename *const gpt_oss_names[] = {gpt_oss, attention, experts, NULL};
 static const struct mx_gguf_rename *const gemma_names[] = {attention, gemma_norms, feed_forward,
                                                            NULL};
 static const struct mx_gguf_rename *const mamba2_names[] = {mamba2, NULL};
@@ -313,6 +321,20 @@ static void gemma3_config(struct mx_gguf_maker *m)
 	mx_gguf_copy_float(m, "final_logit_softcapping", "final_logit_softcapping");
 	mx_gguf_set_float(m, "rope_local_base_freq", mx_gguf_get_float(m, "rope.freq_base_swa", 10000));
 	window_layers(m, 6);
+}
+
+/* The files do not say which layers have a window, nor that YaRN's ends are not rounded. */
+static void gpt_oss_config(struct mx_gguf_maker *m)
+{
+	mx_gguf_set_bool(m, "attention_bias", a_layer_has(m, "attn_q.bias"));
+	mx_gguf_set_int(m, "num_local_experts", mx_gguf_need_int(m, "expert_count"));
+	mx_gguf_set_int(m, "num_experts_per_tok", mx_gguf_need_int(m, "expert_used_count"));
+	mx_gguf_set_int(m, "intermediate_size", mx_gguf_need_int(m, "expert_feed_forward_length"));
+	mx_gguf_copy_int(m, "attention.sliding_window", "sliding_window");
+	window_layers(m, 2);
+	json_t *rope = json_object_get(m->out, "rope_scaling");
+	if (rope)
+		json_object_set_new(rope, "truncate", json_false());
 }
 
 /* Returns inner_size over the number of heads. */
@@ -599,6 +621,7 @@ static const struct mx_gguf_arch archs[] = {
      .config = qwen35_moe_config, .norms_hold_one = true},
 	{"qwen3next", "qwen3_next", MODEL, QWEN_HEAD, .renames = qwen3_next_names,
      .config = qwen3_next_config, .norms_hold_one = true},
+	{"gpt-oss", "gpt_oss", MODEL, .renames = gpt_oss_names, .config = gpt_oss_config},
 	{"mamba2", "mamba2", BACKBONE, .renames = mamba2_names, .config = mamba2_config},
 	{"granite", "granite", MODEL, .renames = dense_names, .config = granite_config, .pairs = true},
 	{"granitehybrid", "granitemoehybrid", MODEL, .renames = granite_hybrid_names,
