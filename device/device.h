@@ -83,6 +83,12 @@ struct mx_linear_each {
 	size_t ldy;                /* elements between rows of y, >= w->rows */
 };
 
+/* One row that mx_ops.move_rows copies. */
+struct mx_row_move {
+	const void *from; /* NULL = zeros */
+	void *to;         /* NULL = there is nothing to copy */
+};
+
 typedef void mx_parallel_f(void *arg, size_t task, unsigned worker);
 
 /* Parameters of a rotary embedding, prepared once per layer: inverse frequencies with the scaling
@@ -251,6 +257,12 @@ struct mx_ops {
 	 * if there is none for any. */
 	mx_status (*linear_normed)(struct mx_device *d, const struct mx_linear_in *in, size_t n,
 	                           const struct mx_linear_out *out, size_t n_out);
+
+	/* Copies rows of `bytes` bytes, each from and to a place of its own, as moves [n] say; these
+	 * are in the device's memory. No row is one that another move writes. Addresses are multiples
+	 * of the largest power of two, at most 16, that divides `bytes`. */
+	mx_status (*move_rows)(struct mx_device *d, const struct mx_row_move *moves, size_t n,
+	                       size_t bytes);
 };
 
 struct mx_device_info {

@@ -169,6 +169,8 @@ struct rows_call {
 	uint32_t n_heads, head_dim;
 	const struct mx_weight *table;
 	const int32_t *ids;
+	const struct mx_row_move *moves;
+	size_t bytes;
 };
 
 static void rows_task(void *arg, size_t task, unsigned worker)
@@ -449,6 +451,24 @@ static mx_status gather(struct mx_device *d, const void *x, const uint32_t *rows
 	return MX_OK;
 }
 
+static void move_row(const struct rows_call *r, size_t i)
+{
+	const struct mx_row_move *m = &r->moves[i];
+	if (m->to && m->from)
+		memcpy(m->to, m->from, r->bytes);
+	else if (m->to)
+		memset(m->to, 0, r->bytes);
+}
+
+static mx_status move_rows(struct mx_device *d, const struct mx_row_move *moves, size_t n,
+                           size_t bytes)
+{
+	struct rows_call r = {
+		.c = mx_cpu_of(d), .row = move_row, .n = n, .moves = moves, .bytes = bytes};
+	run_rows(&r, bytes / sizeof(float));
+	return MX_OK;
+}
+
 static void parallel(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, void *arg)
 {
 	mx_cpu_run(mx_cpu_of(d), n_tasks, fn, arg);
@@ -503,6 +523,7 @@ static const struct mx_ops cpu_ops = {
 	.softcap_logits = softcap_logits,
 	.linear_each = mx_cpu_linear_each,
 	.experts = no_experts,
+	.move_rows = move_rows,
 };
 
 /* ---- life ---- */

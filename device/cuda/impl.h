@@ -123,6 +123,8 @@ mx_status mx_cuda_scale_logits(struct mx_device *d, float *y, size_t ld, size_t 
                                float scale);
 mx_status mx_cuda_gather(struct mx_device *d, const void *x, const uint32_t *rows, size_t n,
                          size_t width, void *y);
+mx_status mx_cuda_move_rows(struct mx_device *d, const struct mx_row_move *moves, size_t n,
+                            size_t bytes);
 
 /* experts.c: likewise */
 mx_status mx_cuda_experts(struct mx_device *d, const struct mx_experts *m,

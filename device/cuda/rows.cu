@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operators on rows: norms, SwiGLU, rotary embedding, embedding, scaling, gathering.
+ * Operators on rows: norms, SwiGLU, rotary embedding, embedding, scaling, gathering, moving.
  *
  * All are limited by memory bandwidth: elements move in 16-byte vectors if widths,
  * strides and pointers allow it, else one by one. This choice, and how a row is
@@ -450,6 +450,41 @@ mx_status mx_cuda_gather(struct mx_device *d, const void *x, const uint32_t *row
 	auto take =
 		mx_cuda_bf16(d) ? take_rows_as<__nv_bfloat16, __nv_bfloat16> : take_rows_as<float, float>;
 	return check(d, take(d, x, rows, UINT32_MAX, n, width, y), "gather");
+}
+
+/* ---- rows from and to anywhere ---- */
+
+/* Copies n elements of each row. */
+template <typename V>
+static __global__ void __launch_bounds__(BLOCK)
+	move_each(const struct mx_row_move *moves, uint32_t n)
+{
+	const uint32_t i = column();
+	mx_pdl_launch();
+	mx_pdl_wait();
+	const struct mx_row_move m = moves[blockIdx.x];
+	if (i < n && m.to)
+		((V *)m.to)[i] = m.from ? ((const V *)m.from)[i] : V{};
+}
+
+template <typename V>
+static cudaError_t move_as(struct mx_device *d, const struct mx_row_move *moves, size_t n,
+                           size_t bytes)
+{
+	const uint32_t each = (uint32_t)(bytes / sizeof(V));
+	return mx_launch(move_each<V>, grid_of(n, each), dim3(BLOCK), 0, mx_cuda_stream(d), moves,
+	                 each);
+}
+
+mx_status mx_cuda_move_rows(struct mx_device *d, const struct mx_row_move *moves, size_t n,
+                            size_t bytes)
+{
+	if (!n || !bytes)
+		return MX_OK;
+	auto move = bytes % 16 == 0  ? move_as<uint4>
+	            : bytes % 4 == 0 ? move_as<uint32_t>
+	                             : move_as<unsigned char>;
+	return check(d, move(d, moves, n, bytes), "moving rows");
 }
 
 /* ---- scaling ---- */

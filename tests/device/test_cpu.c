@@ -164,6 +164,36 @@ static void test_gather(void **state)
 	free(y);
 }
 
+/* Rows of any size come from anywhere; none, and nowhere to, are allowed. */
+static void test_move_rows(void **state)
+{
+	(void)state;
+	enum { N = 200, MOST = 96 };
+	static const size_t sizes[] = {1, 6, 16, 96};
+	struct mx_device *d = two;
+	for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+		const size_t bytes = sizes[s];
+		unsigned char *x = dirty(N * MOST), *y = dirty(N * MOST), *want = dirty(N * MOST);
+		struct mx_row_move moves[N];
+		for (size_t i = 0; i < N * MOST; i++)
+			x[i] = (unsigned char)(i * 7);
+		memset(y, 0x5a, N * MOST);
+		memset(want, 0x5a, N * MOST);
+		for (size_t i = 0; i < N; i++) {
+			const size_t to = (i * 77) % N * bytes, from = rng_below(&rng, N) * bytes;
+			const unsigned kind = (unsigned)rng_below(&rng, 4);
+			moves[i] = (struct mx_row_move){kind ? x + from : NULL, kind == 1 ? NULL : y + to};
+			if (kind == 0)
+				memset(want + to, 0, bytes);
+			else if (kind > 1)
+				memcpy(want + to, x + from, bytes);
+		}
+		assert_int_equal(d->ops->move_rows(d, moves, N, bytes), MX_OK);
+		assert_memory_equal(y, want, N * MOST);
+		free(x), free(y), free(want);
+	}
+}
+
 /* scale_logits leaves what is beyond the vocabulary alone; sampling in parts is sampling. */
 static void test_logits(void **state)
 {
@@ -219,13 +249,16 @@ static void test_table(void **state)
 		memcpy(&function, functions, sizeof function);
 		assert_true(function != NULL);
 	}
+	assert_non_null(o->move_rows);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_memory), cmocka_unit_test(test_load),   cmocka_unit_test(test_scale),
-		cmocka_unit_test(test_gather), cmocka_unit_test(test_logits), cmocka_unit_test(test_table),
+		cmocka_unit_test(test_memory),    cmocka_unit_test(test_load),
+		cmocka_unit_test(test_scale),     cmocka_unit_test(test_gather),
+		cmocka_unit_test(test_move_rows), cmocka_unit_test(test_logits),
+		cmocka_unit_test(test_table),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }

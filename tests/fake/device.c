@@ -266,6 +266,17 @@ static mx_status gather(struct mx_device *d, const void *x, const uint32_t *rows
 	return later(d, &(struct call){run_gather, .a = x, .b = rows, .y = y, .n = n, .m = width});
 }
 
+static void run_move_rows(struct mx_device *cpu, const struct call *c)
+{
+	must(cpu->ops->move_rows(cpu, c->a, c->n, c->m));
+}
+
+static mx_status move_rows(struct mx_device *d, const struct mx_row_move *moves, size_t n,
+                           size_t bytes)
+{
+	return later(d, &(struct call){run_move_rows, .a = moves, .n = n, .m = bytes});
+}
+
 static void run_copy(struct mx_device *cpu, const struct call *c)
 {
 	(void)cpu;
@@ -530,6 +541,7 @@ static const struct mx_ops ops = {
 	.softcap_logits = softcap_logits,
 	.linear_each = linear_each,
 	.experts = experts,
+	.move_rows = move_rows,
 };
 
 static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_device **out,

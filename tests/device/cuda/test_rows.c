@@ -483,6 +483,49 @@ static void test_tables(struct test *t, const struct rows_case *c)
 			fault(t, "y", i, (double)t->got[i], (double)t->host[0][ids[i / w] * w + i % w]);
 }
 
+/* ---- rows from and to anywhere ---- */
+
+/* Rows of some bytes go from x to y in another order; some are zeros, some go nowhere. */
+static void test_moves_of(struct test *t, size_t n, size_t bytes)
+{
+	struct mx_row_move *moves = (struct mx_row_move *)(void *)t->host[2];
+	unsigned char *want = (unsigned char *)t->want;
+	snprintf(t->name, sizeof t->name, "move_rows %zu of %zu bytes", n, bytes);
+	for (size_t i = 0; i < n * bytes / 4 + 1; i++)
+		t->host[0][i] = rng_normal(&t->rng);
+	put_f32(t, 0, n * bytes / 4 + 1);
+	memset(t->pinned, 0x5a, n * bytes + GUARD);
+	push(t, t->dev[3], n * bytes + GUARD);
+	memset(want, 0x5a, n * bytes + GUARD);
+	for (size_t i = 0; i < n; i++) {
+		const size_t from = rng_below(&t->rng, (uint32_t)n) * bytes, to = (n - 1 - i) * bytes;
+		const uint32_t kind = rng_below(&t->rng, 5);
+		moves[i].from = kind ? t->dev[0] + from : NULL;
+		moves[i].to = kind == 1 ? NULL : t->dev[3] + to;
+		if (kind == 0)
+			memset(want + to, 0, bytes);
+		else if (kind > 1)
+			memcpy(want + to, (const unsigned char *)t->host[0] + from, bytes);
+	}
+	put_f32(t, 2, n * sizeof *moves / sizeof(float));
+	must(t->d->ops->move_rows(t->d, (const struct mx_row_move *)(void *)t->dev[2], n, bytes),
+	     "move_rows");
+	pull(t, t->dev[3], n * bytes + GUARD);
+	for (size_t i = 0; i < n * bytes + GUARD; i++)
+		if (t->pinned[i] != want[i])
+			fault(t, "y", i, t->pinned[i], want[i]);
+}
+
+static void test_moves(struct test *t, const struct rows_case *c)
+{
+	const size_t n = c->n, bytes = c->width * element(t);
+	if (n * bytes > MAX_ELEMS * sizeof(float) || n > MAX_ELEMS / 4)
+		return;
+	test_moves_of(t, n, bytes);
+	if (bytes > 1)
+		test_moves_of(t, n, bytes - 1);
+}
+
 /* ---- scaling ---- */
 
 static void test_scaling(struct test *t, const struct rows_case *c)
@@ -567,6 +610,7 @@ static int run(bool bf16, uint64_t seed)
 		}
 		test_softcap(&t, c);
 		test_tables(&t, c);
+		test_moves(&t, c);
 		test_scaling(&t, c);
 	}
 	test_ropes(&t);
