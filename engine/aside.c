@@ -19,7 +19,9 @@ static void join_row(void *arg, size_t row, unsigned worker)
 	memcpy(j->to + (row * 2 + 1) * n, j->b + row * n, n * sizeof *j->b);
 }
 
-void mx_join_rows(struct mx_model_engine *e, const float *a, const float *b, size_t rows, float *to)
+/* Puts rows side by side: to[rows, 2 width] = [a | b], both [rows, width]. */
+static void join_rows(struct mx_model_engine *e, const float *a, const float *b, size_t rows,
+                      float *to)
 {
 	struct joining j = {to, a, b, e->model.plan->width};
 	e->device->ops->parallel(e->device, rows, join_row, &j);
@@ -35,7 +37,7 @@ mx_status mx_aside_run(struct mx_model_engine *e, const struct mx_model_block *b
 	size_t rows = step->n_rows, width = p->width;
 	const struct mx_linear_out out = {
 		.w = &b->aside.out, .y = s->aside, .ldy = width, .accumulate = true};
-	mx_join_rows(e, s->h, s->embedded, rows, s->beside);
+	join_rows(e, s->h, s->embedded, rows, s->beside);
 	mx_status st = d->ops->rmsnorm(d, s->beside, b->aside.norm.weight, p->norm_eps, rows, 2 * width,
 	                               s->beside);
 	if (st == MX_OK)

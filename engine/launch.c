@@ -56,18 +56,24 @@ static void pad_gather(const struct mx_bucket *b, uint32_t n)
 		b->host.gather[n] = 0;
 }
 
+/* Returns a step of the bucket's size. */
+static struct mx_step step_of(struct mx_model_engine *e, const struct mx_bucket *b)
+{
+	return (struct mx_step){.spans = e->scratch.spans,
+	                        .n_spans = b->spans,
+	                        .n_rows = b->rows,
+	                        .longest = b->longest,
+	                        .pos = b->host.pos,
+	                        .scratch = e->scratch.mixer,
+	                        .tables = &b->tables,
+	                        .recording = true};
+}
+
 /* Makes the calls of a decode step of the bucket's size. */
 static mx_status run_bucket(struct mx_model_engine *e, const struct mx_bucket *b)
 {
 	const struct mx_scratch *s = &e->scratch;
-	const struct mx_step step = {.spans = e->scratch.spans,
-	                             .n_spans = b->spans,
-	                             .n_rows = b->rows,
-	                             .longest = b->longest,
-	                             .pos = b->host.pos,
-	                             .scratch = e->scratch.mixer,
-	                             .tables = &b->tables,
-	                             .recording = true};
+	const struct mx_step step = step_of(e, b);
 	mx_status st = mx_forward(e, &step, b->device.ids);
 	if (st == MX_OK && b->gathers)
 		st = e->device->ops->gather(e->device, s->x, b->device.gather, b->spans,
@@ -75,7 +81,50 @@ static mx_status run_bucket(struct mx_model_engine *e, const struct mx_bucket *b
 	return st == MX_OK ? mx_logits_make(e, b->gathers ? s->y : s->x, drawn_rows(b)) : st;
 }
 
-/* Runs the calls once on padding, for the first-use work of kernels, then records them. */
+/* Makes the calls of the head's part of it. */
+static mx_status run_follow(struct mx_model_engine *e, const struct mx_bucket *b)
+{
+	const struct mx_step step = step_of(e, b);
+	return mx_head_forward(e, &step, b->device.ids);
+}
+
+/* Makes the calls of a draft of the head for each of b->rows sequences. */
+static mx_status run_draft(struct mx_model_engine *e, const struct mx_bucket *b)
+{
+	const struct mx_step step = step_of(e, b);
+	mx_status st = mx_head_draft(e, &step, b->device.ids);
+	return st == MX_OK ? mx_logits_make(e, e->scratch.x, b->rows) : st;
+}
+
+typedef mx_status run_f(struct mx_model_engine *e, const struct mx_bucket *b);
+
+/* Records the calls, which have been made once, for the first-use work of kernels. */
+static mx_status record_calls(struct mx_model_engine *e, const struct mx_bucket *b, run_f *run,
+                              struct mx_recording **out)
+{
+	struct mx_device *d = e->device;
+	mx_status st = d->ops->record(d);
+	if (st != MX_OK)
+		return st;
+	st = run(e, b);
+	mx_status ended = d->ops->recorded(d, out);
+	return st == MX_OK ? ended : st;
+}
+
+/* Records what the head computes behind steps of the bucket's size, whose tables are on the device.
+ */
+static mx_status record_head(struct mx_model_engine *e, struct mx_bucket *b)
+{
+	mx_status st = run_follow(e, b);
+	if (st == MX_OK)
+		st = record_calls(e, b, run_follow, &b->follow);
+	if (st != MX_OK || b->longest > 1)
+		return st;
+	st = run_draft(e, b);
+	return st == MX_OK ? record_calls(e, b, run_draft, &b->draft) : st;
+}
+
+/* Runs the calls once on padding, then records them. */
 static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 {
 	struct mx_device *d = e->device;
@@ -94,12 +143,8 @@ static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 		st = d->ops->sample_drawn(d, drawn_rows(b), e->scratch.tokens);
 	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: padding has no valid logits */
 		return st;
-	st = d->ops->record(d);
-	if (st != MX_OK)
-		return st;
-	st = run_bucket(e, b);
-	mx_status ended = d->ops->recorded(d, &b->recording);
-	return st == MX_OK ? ended : st;
+	st = record_calls(e, b, run_bucket, &b->recording);
+	return st == MX_OK && e->model.head.on ? record_head(e, b) : st;
 }
 
 /* Runs a prompt of zeros on unused pages, so that first-use costs of kernels fall on loading
@@ -134,6 +179,8 @@ static mx_status warm_up(struct mx_model_engine *e)
 	mx_status st = upload(e, bytes + n_pages * sizeof *host.pages);
 	if (st == MX_OK)
 		st = mx_forward(e, &step, device.ids);
+	if (st == MX_OK && e->model.head.on)
+		st = mx_head_forward(e, &step, device.ids);
 	return st == MX_OK ? e->device->ops->wait(e->device) : st;
 }
 
@@ -207,8 +254,11 @@ mx_status mx_launch_prepare(struct mx_model_engine *e, struct mx_err *err)
 
 void mx_launch_forget(struct mx_model_engine *e)
 {
-	for (uint32_t i = 0; i < e->n_recorded; i++)
+	for (uint32_t i = 0; i < e->n_recorded; i++) {
 		e->device->ops->forget(e->device, e->buckets[i].recording);
+		e->device->ops->forget(e->device, e->buckets[i].follow);
+		e->device->ops->forget(e->device, e->buckets[i].draft);
+	}
 	e->n_recorded = 0;
 }
 
@@ -274,6 +324,7 @@ static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 		st = mx_logits_describe(e, e->n_wants);
 	if (st == MX_OK)
 		st = d->ops->replay(d, b->recording);
+	e->ids = b->device.ids;
 	e->step = (struct mx_step){.n_spans = n,
 	                           .n_rows = n_rows,
 	                           .longest = longest,
@@ -296,6 +347,7 @@ static mx_status launch_passes(struct mx_model_engine *e, struct mx_tables *devi
 	mx_logits_collect(e);
 	mx_logits_list(e, host.gather);
 	e->step_tables = mx_device_tables_of(device);
+	e->ids = device->ids;
 	e->step = (struct mx_step){.n_spans = n,
 	                           .n_rows = n_rows,
 	                           .longest = longest,
@@ -366,7 +418,7 @@ mx_status mx_launch_step(struct mx_model_engine *e)
 	for (uint32_t i = 0; i < e->core.n_items; i++)
 		e->commit_waits |= e->core.items[i].n_draft || e->core.items[i].tentative;
 	e->waves = mx_logits_waves(e);
-	const struct mx_bucket *b = e->waves ? NULL : find_bucket(e);
+	const struct mx_bucket *b = e->bucket = e->waves ? NULL : find_bucket(e);
 	st = b ? replay(e, b) : launch(e);
 	e->step.spans = e->scratch.spans;
 	e->step.scratch = e->scratch.mixer;

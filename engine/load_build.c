@@ -112,5 +112,7 @@ mx_status mx_load_build(struct mx_model_engine *e, const struct mx_memory_plan *
 	if (st == MX_OK)
 		st = create_mixers(e, &vectors, err);
 	mx_load_vectors_free(e, &vectors);
+	if (st == MX_OK && e->model.head.on && (st = mx_head_prepare(e)) != MX_OK)
+		return mx_fail(err, st, "the head cannot be prepared on %s", e->device->info.name);
 	return st == MX_OK ? mx_launch_prepare(e, err) : st;
 }

@@ -56,6 +56,7 @@ static mx_status load_host_memory(struct mx_model_engine *e, const struct mx_mem
 	*out = (struct mx_load_vectors){e->map, e->map};
 	unsigned char *at = e->map + p->weights_private;
 	mx_scratch_layout(m, &e->limits, info, at, at + bytes.device, &e->scratch, &bytes);
+	e->moves = e->scratch.moves;
 	return MX_OK;
 }
 
@@ -151,6 +152,14 @@ static mx_status load_device_memory(struct mx_model_engine *e, const struct mx_m
 	if (st != MX_OK)
 		return mx_fail(err, st, "no memory that %s can copy to", d->info.name);
 	e->pooling = tables;
+	if (m->head.on) {
+		struct mx_head_moves moves;
+		st = d->ops->host_alloc(d, mx_head_moves_layout(&e->limits, NULL, &moves), &tables);
+		if (st != MX_OK)
+			return mx_fail(err, st, "no memory that %s can copy from", d->info.name);
+		e->moves_memory = tables;
+		mx_head_moves_layout(&e->limits, e->moves_memory, &e->moves);
+	}
 	divide_states(e, p, states, e->arena);
 	mx_scratch_layout(m, &e->limits, &d->info, e->arena + scratch, e->map, &e->scratch, &bytes);
 	st = d->ops->zero(d, e->arena + scratch, bytes.device);

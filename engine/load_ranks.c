@@ -28,10 +28,6 @@ mx_status mx_load_check_ranks(const struct mx_engine_config *config, struct mx_e
 	if (config->tensor > MX_MAX_RANKS)
 		return mx_fail_at(err, MX_E_RANGE, "parallel.tensor", "%u is not 1 .. %d", config->tensor,
 		                  MX_MAX_RANKS);
-	if (config->tensor > 1 && config->speculation == MX_SPECULATION_MTP)
-		return mx_fail_at(
-			err, MX_E_UNSUPPORTED, "speculation.source",
-			"heads for multi-token prediction run on one device: say ngram, draft or none");
 	if (config->device)
 		mx_device_parse(config->device, &kind, NULL);
 	if (config->tensor > 1 && kind != MX_DEVICE_CPU)

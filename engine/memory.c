@@ -93,6 +93,16 @@ static void *take(struct layout *l, size_t n, size_t size)
 	return p;
 }
 
+size_t mx_head_moves_layout(const struct mx_step_limits *l, unsigned char *base,
+                            struct mx_head_moves *out)
+{
+	struct layout a = {.base = base, .align = ALIGN};
+	out->follow = take(&a, 2 * (size_t)l->rows, sizeof *out->follow);
+	out->draft = take(&a, l->sequences, sizeof *out->draft);
+	out->join = take(&a, 2 * (size_t)l->rows, sizeof *out->join);
+	return a.at;
+}
+
 static void lay_out_experts(const struct mx_model *m, size_t rows,
                             const struct mx_device_info *info, struct layout *a,
                             struct mx_experts_scratch *x)
@@ -137,7 +147,11 @@ static void lay_out_device(const struct mx_model *m, const struct mx_step_limits
 		s->aside = take(a, hidden, sizeof *s->aside);
 	}
 	if (m->asides || m->head.on)
-		s->beside = take(a, 2 * hidden, sizeof *s->beside);
+		s->beside = take(a, 2 * hidden, size);
+	if (m->head.on) {
+		unsigned char *moves = take(a, mx_head_moves_layout(l, NULL, &s->moves), 1);
+		mx_head_moves_layout(l, moves, &s->moves);
+	}
 	if (m->max_rank)
 		s->low = take(a, rows * m->max_rank, sizeof *s->low);
 	if (m->inputs.width)
@@ -273,6 +287,9 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 		size_t rows;
 		p->other += bytes.host + mx_step_tables_bytes(m, &limits) +
 		            mx_pooling_bytes(m->plan, &limits, info, &rows);
+		struct mx_head_moves moves;
+		if (m->head.on)
+			p->other += mx_head_moves_layout(&limits, NULL, &moves);
 	} else {
 		p->weights_mapped = m->mapped_bytes;
 		p->weights_made = m->made_bytes + m->packed_bytes;

@@ -22,6 +22,13 @@ struct mx_step_limits {
 	size_t ld_logits;   /* floats from one row of logits to the next */
 };
 
+/* Which rows of hidden states the head for multi-token prediction moves (head.c). */
+struct mx_head_moves {
+	struct mx_row_move *follow; /* [2 R] of a step, for a step of n rows: n to h, n to pages */
+	struct mx_row_move *draft;  /* [S] to h, of a row of drafts */
+	struct mx_row_move *join;   /* [2 R] x and y side by side, to `beside`; always the same */
+};
+
 /* Buffers of a step. R = rows, S = sequences, L = logits of struct mx_step_limits. */
 struct mx_scratch {
 	/* In the device's memory. Elements of act_dtype, unless the field's type says otherwise. */
@@ -33,7 +40,8 @@ struct mx_scratch {
 	/* Asides (NULL if there are none): [R, width] embeddings, [R, width] hidden states plus the
 	 * aside's output. */
 	float *embedded, *aside;
-	float *beside; /* [R, 2 width] two rows side by side, for asides and heads; NULL = neither */
+	void *beside; /* [R, 2 width] two rows side by side, for asides and heads; NULL = neither */
+	struct mx_head_moves moves; /* NULL if there is no head */
 	float *low;    /* [R, max_rank] of a feed-forward's adapter; NULL if there is none */
 	float *inputs; /* [R, n_layers * their width] inputs of layers; NULL if there are none */
 	struct mx_experts_scratch experts;
@@ -79,6 +87,11 @@ size_t mx_step_tables_bytes(const struct mx_model *m, const struct mx_step_limit
  * memory of its own: *out_rows of them, then one in f32. */
 size_t mx_pooling_bytes(const struct mx_plan *plan, const struct mx_step_limits *l,
                         const struct mx_device_info *info, size_t *out_rows);
+
+/* Divides the memory at `base`, aligned to 64, into the lists, and returns its bytes. With `base`
+ * NULL only the size is computed. */
+size_t mx_head_moves_layout(const struct mx_step_limits *l, unsigned char *base,
+                            struct mx_head_moves *out);
 
 /* Divides the memory at `device` and `host`, aligned to 64, into the buffers; with NULL only the
  * sizes are computed. On CPUs out->tables are in out->block. For a device with its own memory

@@ -152,6 +152,7 @@ static mx_status compute(struct mx_model_engine *e)
 	                           .longest = longest,
 	                           .pos = t->pos,
 	                           .scratch = e->scratch.mixer};
+	e->ids = t->ids;
 	mx_logits_collect(e);
 	mx_logits_list(e, t->gather);
 	mx_mask_workers_begin(e->masks, e->core.items, e->core.n_items);
@@ -208,7 +209,7 @@ static mx_status complete(struct mx_model_engine *e, struct mx_step_result *resu
 	if (st == MX_OK)
 		st = mx_pooling_run(e, results);
 	if (st == MX_OK && e->model.head.on)
-		st = mx_head_follow(e, e->scratch.tables.ids, results);
+		st = mx_head_follow(e, results);
 	uint64_t settling = mx_now_ns();
 	if (st == MX_OK && (!e->device->info.async || e->commit_waits))
 		st = commit_spans(e, results);
@@ -285,6 +286,7 @@ void mx_model_engine_destroy(struct mx_engine *engine)
 	if (e->device) {
 		e->device->ops->host_release(e->device, e->tables);
 		e->device->ops->host_release(e->device, e->pooling);
+		e->device->ops->host_release(e->device, e->moves_memory);
 		e->device->ops->release(e->device, e->arena);
 		e->device->ops->destroy(e->device);
 	}

@@ -24,6 +24,8 @@ struct mx_bucket {
 	uint32_t longest;     /* most tokens of a sequence; 1 = there are no drafts */
 	bool gathers;         /* it makes the logits of `spans` listed rows, else of all rows */
 	struct mx_recording *recording;
+	struct mx_recording *follow; /* the head's part of such a step; NULL = the model has no head */
+	struct mx_recording *draft;  /* without drafts: a draft of the head; likewise */
 	struct mx_tables host, device;  /* the step's tables, as the host writes and the device reads */
 	struct mx_device_tables tables; /* the same as `device`, for the mixers */
 	size_t bytes;                   /* of the tables without pages */
@@ -68,11 +70,13 @@ struct mx_model_engine {
 	unsigned char *map; /* mx_map */
 	size_t map_bytes;
 	struct mx_toucher toucher;
-	unsigned char *arena;     /* the engine's allocation in the device's own memory; NULL on CPUs */
-	unsigned char *tables;    /* the step's tables, in host memory that the device copies from */
-	unsigned char *pooling;   /* hidden states that the device was asked for; NULL on CPUs */
-	unsigned char *slots;     /* [max_sequences, slot_bytes] in the arena, or else in the map */
-	unsigned char *pages;     /* [n_pages, page_bytes] likewise */
+	unsigned char *arena;  /* the engine's allocation in the device's own memory; NULL on CPUs */
+	unsigned char *tables; /* the step's tables, in host memory that the device copies from */
+	unsigned char *moves_memory; /* likewise, that of `moves`; NULL on CPUs, and without a head */
+	struct mx_head_moves moves;  /* as the host writes them */
+	unsigned char *pooling;      /* hidden states that the device was asked for; NULL on CPUs */
+	unsigned char *slots;        /* [max_sequences, slot_bytes] in the arena, or else in the map */
+	unsigned char *pages;        /* [n_pages, page_bytes] likewise */
 	unsigned char *snapshots; /* [n_snapshots, snapshot_bytes] likewise; a saved slot and a page */
 
 	struct mx_bucket buckets[MX_MAX_BUCKETS]; /* those without drafts first, in ascending order */
@@ -82,6 +86,8 @@ struct mx_model_engine {
 	/* The step that runs. */
 	struct mx_step step;
 	struct mx_device_tables step_tables; /* tables of a step that is not recorded */
+	const struct mx_bucket *bucket;      /* the recording that it replays; NULL = none */
+	const int32_t *ids;                  /* [n_rows] its tokens, in the device's memory */
 	uint32_t n_wants;                    /* rows whose logits are needed: wants in scratch */
 	uint32_t n_sample;                   /* the first n_sample of these rows are sampled */
 	bool in_order;                       /* wants[i] is row i of the step, for all i */
@@ -102,7 +108,7 @@ struct mx_model_engine {
 	 * norm. A status other than MX_OK ends the pass. */
 	mx_status (*probe)(struct mx_model_engine *e, uint32_t stage, const void *x, size_t n_rows);
 	/* NULL, but in tests: called with the head's logits [vocab] of the token behind those of s,
-	 * drafts included. */
+	 * drafts included; in the device's memory, when they are computed. */
 	void (*head_probe)(void *arg, const struct mx_seq *s, const float *logits);
 	void *head_probe_arg;
 };
@@ -155,15 +161,19 @@ mx_status mx_experts_run_row(struct mx_model_engine *e, const struct mx_model_ex
 mx_status mx_aside_run(struct mx_model_engine *e, const struct mx_model_block *b,
                        const struct mx_step *step);
 
-/* Puts rows side by side: to[rows, 2 width] = [a | b], both [rows, width]. On CPUs. aside.c */
-void mx_join_rows(struct mx_model_engine *e, const float *a, const float *b, size_t rows,
-                  float *to);
-
-/* head.c: the head for multi-token prediction. Computes its part of the step behind the model's: of
- * all rows, of which `results` say how many stay. ids as for mx_forward, whose hidden states are
- * in scratch.x and are overwritten. Keeps in the pages what later steps need of these. */
-mx_status mx_head_follow(struct mx_model_engine *e, const int32_t *ids,
-                         const struct mx_step_result *results);
+/* head.c: the head for multi-token prediction. Writes what never changes to the device's memory. */
+mx_status mx_head_prepare(struct mx_model_engine *e);
+/* Computes the head's rows of a step, as mx_forward does the model's, whose hidden states are in
+ * scratch.x: moves scratch.moves.follow[2 n_rows] and leaves the normed hidden states in scratch.x.
+ */
+mx_status mx_head_forward(struct mx_model_engine *e, const struct mx_step *step,
+                          const int32_t *ids);
+/* The same of a row of drafts of each sequence, with scratch.moves.draft [n_rows]. */
+mx_status mx_head_draft(struct mx_model_engine *e, const struct mx_step *step, const int32_t *ids);
+/* Computes the head's part of the step that the model has computed: of all rows, of which `results`
+ * say how many stay. Keeps in the pages what later steps need of the model's hidden states, which
+ * are in scratch.x and are overwritten. */
+mx_status mx_head_follow(struct mx_model_engine *e, const struct mx_step_result *results);
 /* Creates its source of drafts. MX_E_NOMEM. */
 mx_status mx_draft_head_create(struct mx_model_engine *e, struct mx_draft_source **out);
 

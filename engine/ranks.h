@@ -22,6 +22,7 @@ struct mx_rank_call {
 	struct mx_step step;        /* scratch is each rank's own */
 	const int32_t *ids;         /* [step.n_rows] */
 	const struct mx_kept *kept; /* [step.n_spans] */
+	const uint32_t *rows;       /* [step.n_rows] of drafts: see head.c */
 	const void *x;              /* [n, width] hidden states, in rank 0's device memory */
 	size_t n;
 	uint32_t slot, pos, page, block; /* of a state that is cleared, saved, loaded or resumed */

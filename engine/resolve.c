@@ -389,12 +389,18 @@ static mx_status resolve_head(struct mx_resolver *r, struct mx_model_block *out)
 	struct mx_model *m = r->model;
 	const struct mx_plan_head *p = &m->plan->head;
 	struct mx_model_head *h = &m->head;
-	uint32_t width = m->plan->width;
+	const uint64_t width = m->plan->width;
 	mx_status st = MX_OK;
 	for (uint32_t b = 0; b < p->layer->n_blocks && st == MX_OK; b++)
 		st = resolve_block(r, &p->layer->blocks[b], m->plan->n_layers, &out[b]);
+	/* each rank projects to a part of the hidden state */
+	const uint64_t first = width * r->limits->rank / r->limits->ranks;
+	const uint64_t end = width * (r->limits->rank + 1) / r->limits->ranks;
+	const struct mx_weight_spec whole = MX_WEIGHT_SPEC(p->projection, MATRIX, {width, 2 * width});
+	const struct mx_weight_spec part = mx_weight_spec_part(whole, 0, first, end - first);
+	h->first = (uint32_t)first;
 	if (st == MX_OK)
-		st = mx_need_matrix_2d(r, p->projection, width, 2 * width, &h->projection);
+		st = mx_need_matrix(r, p->projection, &part, &h->projection);
 	if (st == MX_OK)
 		st = mx_resolve_norm(r, p->embed_norm, &h->embed_norm);
 	if (st == MX_OK)
@@ -413,8 +419,6 @@ static mx_status check_head(struct mx_resolver *r)
 	struct mx_quant_matrix q;
 	if (!r->limits->head)
 		return MX_OK;
-	if (r->device->info.own_memory)
-		return mx_fail_at(r->err, MX_E_UNSUPPORTED, where, "mtp: heads run on CPUs only");
 	if (!p->head.n)
 		return mx_fail_at(r->err, MX_E_UNSUPPORTED, where,
 		                  "mtp: this model (%s) has no head for multi-token prediction that is "

@@ -83,14 +83,16 @@ struct mx_model_aside {
 	struct mx_weight out;
 };
 
-/* The head for multi-token prediction, see struct mx_plan_head. CPUs only. Its entries of a page
+/* The head for multi-token prediction, see struct mx_plan_head. Its entries of a page
  * are at the position of the token that they predict from, and so depend on no token behind it. */
 struct mx_model_head {
 	bool on;
-	struct mx_weight projection; /* [width, 2 width] */
+	/* [width, 2 width]; of several ranks each has some rows, from `first` on */
+	struct mx_weight projection;
+	uint32_t first;
 	struct mx_model_norm embed_norm, hidden_norm, final_norm;
-	/* Where in a page the model's hidden states of its last two positions are: f32 [2, width],
-	 * that of position p at p % 2. A sequence that resumes behind the page goes on from them. */
+	/* Where in a page the model's hidden states of its last two positions are: [2, width], that of
+	 * position p at p % 2. A sequence that resumes behind the page goes on from them. */
 	size_t page_offset;
 };
 

@@ -133,10 +133,11 @@ static mx_status add_up(struct mx_resolver *r, uint32_t b, struct mx_model_mixer
 }
 
 /* Gives the head its place in pages for hidden states. */
-static void add_head(struct mx_model *m, size_t align)
+static void add_head(struct mx_model *m, const struct mx_device_info *info)
 {
 	m->head.page_offset = m->page_bytes;
-	m->page_bytes += mx_round_up(2 * (size_t)m->plan->width * sizeof(float), align);
+	m->page_bytes +=
+		mx_round_up(2 * (size_t)m->plan->width * mx_dtype_size(info->act_dtype), info->align);
 }
 
 mx_status mx_resolve_totals(struct mx_resolver *r)
@@ -154,7 +155,7 @@ mx_status mx_resolve_totals(struct mx_resolver *r)
 			st = add_up(r, b, &m->blocks[b].mixers[i]);
 	}
 	if (m->head.on && st == MX_OK)
-		add_head(m, r->device->info.align);
+		add_head(m, &r->device->info);
 	for (uint32_t g = 0; g < m->n_groups && st == MX_OK; g++) {
 		struct mx_model_group *group = &m->groups[g];
 		group->instances = mx_arena_alloc(&m->arena, group->n * sizeof *group->instances);

@@ -45,16 +45,21 @@ void make_checkpoint(char dir[64], const char *config, enum mx_dtype dtype, uint
 
 static char modules_dir[64];
 
+/* The mixers of the fake device. */
+static const char *const fakes[] = {"attention", "gla", "mla"};
+enum { N_FAKES = sizeof fakes / sizeof *fakes };
+
 void fake_device_use(void)
 {
-	static const char *const files[] = {"mixers/.libs/attention-cpu.so",
-	                                    "tests/fake/.libs/attention-cuda.so"};
+	static const char *const folders[] = {"mixers/.libs", "tests/fake/.libs"};
+	static const char *const kinds[] = {"cpu", "cuda"};
 	const char *build = getenv("builddir");
 	char from[4096], to[4096], *whole;
 	make_dir(modules_dir);
-	for (int i = 0; i < 2; i++) {
-		snprintf(from, sizeof from, "%s/%s", build ? build : ".", files[i]);
-		snprintf(to, sizeof to, "%s/%s", modules_dir, strrchr(files[i], '/') + 1);
+	for (int i = 0; i < 2 * N_FAKES; i++) {
+		snprintf(to, sizeof to, "%s/%s-%s.so", modules_dir, fakes[i / 2], kinds[i % 2]);
+		snprintf(from, sizeof from, "%s/%s/%s", build ? build : ".", folders[i % 2],
+		         strrchr(to, '/') + 1);
 		assert_non_null(whole = realpath(from, NULL));
 		assert_int_equal(symlink(whole, to), 0);
 		free(whole);
@@ -67,11 +72,14 @@ void fake_device_use(void)
 void fake_device_forget(void)
 {
 	char path[4096];
-	snprintf(path, sizeof path, "%s/attention-cpu.so", modules_dir);
-	unlink(path);
-	snprintf(path, sizeof path, "%s/attention-cuda.so", modules_dir);
-	unlink(path);
+	for (int i = 0; i < 2 * N_FAKES; i++) {
+		snprintf(path, sizeof path, "%s/%s-%s.so", modules_dir, fakes[i / 2],
+		         i % 2 ? "cuda" : "cpu");
+		unlink(path);
+	}
 	rmdir(modules_dir);
+	unsetenv("MIXD_DEVICE_PATH");
+	unsetenv("MIXD_TEST_MODULES");
 }
 
 void loaded_modules(struct loaded *out)

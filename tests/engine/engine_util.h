@@ -22,8 +22,8 @@ void make_dir(char dir[64]);
 void make_checkpoint(char dir[64], const char *config, enum mx_dtype dtype, uint64_t seed);
 void make_llama(char dir[64], const struct mx_random_model *m);
 
-/* From here on modules are loaded from a folder with the CPU's attention module and, in the place
- * of the CUDA module, that of the device in tests/fake, which "cuda:0" is then. */
+/* From here on modules are loaded from a folder with the CPU's attention, gla and mla and, in the
+ * place of their CUDA modules, those of the device in tests/fake, which "cuda:0" is then. */
 void fake_device_use(void);
 /* Removes that folder. */
 void fake_device_forget(void);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention for the device of fake.h: calls the CPU's module, and reads the step
- * only from the tables in device memory, as a module for a GPU does.
+ * A mixer for the device of fake.h, by the name FAKE_MIXER: calls the CPU's module, and reads the
+ * step only from the tables in device memory, as a module for a GPU does. For mixers without work
+ * in commit, settle and resume.
  */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "mixers/mixer.h"
 #include "tests/fake/fake.h"
@@ -28,7 +30,7 @@ struct mx_mixer {
 	struct call *calls;
 };
 
-static const struct mx_mixer_ops ops;
+static struct mx_mixer_ops ops;
 
 static const struct mx_mixer_ops *cpu_ops(void)
 {
@@ -37,7 +39,7 @@ static const struct mx_mixer_ops *cpu_ops(void)
 	char path[4096];
 	if (found)
 		return found;
-	snprintf(path, sizeof path, "%s/mixers/.libs/attention-cpu.so", build ? build : ".");
+	snprintf(path, sizeof path, "%s/mixers/.libs/" FAKE_MIXER "-cpu.so", build ? build : ".");
 	void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL), *symbol;
 	if (!handle || !(symbol = dlsym(handle, MX_MIXER_MODULE_SYMBOL)))
 		abort();
@@ -153,12 +155,71 @@ static void describe(const struct mx_mixer *m, char *text, size_t cap)
 	cpu_ops()->describe(m->cpu, text, cap);
 }
 
-static const struct mx_mixer_ops ops = {
+/* ---- snapshots ---- */
+
+/* Copies between a slot and snapshots that have not been made yet. */
+struct copy {
+	uint32_t n, slot, pos;
+	bool loads;
+	struct mx_mixer **layers; /* [n] of the CPU */
+	void **parts;             /* [n] */
+};
+
+static void run_copy(void *arg, size_t task, unsigned worker)
+{
+	struct copy *c = arg;
+	(void)task, (void)worker;
+	mx_status st =
+		c->loads ? cpu_ops()->load(c->layers, c->n, c->slot, c->pos, (const void *const *)c->parts)
+				 : cpu_ops()->save(c->layers, c->n, c->slot, c->pos, c->parts);
+	if (st != MX_OK)
+		abort();
+	free(c->layers);
+	free(c->parts);
+	free(c);
+}
+
+static mx_status copy_later(struct mx_mixer *const *layers, struct copy with,
+                            const void *const *parts)
+{
+	struct copy *c = malloc(sizeof *c);
+	if (!c)
+		return MX_E_NOMEM;
+	*c = with;
+	c->layers = calloc(c->n, sizeof *c->layers);
+	c->parts = calloc(c->n, sizeof *c->parts);
+	if (!c->layers || !c->parts) {
+		free(c->layers);
+		free(c->parts);
+		free(c);
+		return MX_E_NOMEM;
+	}
+	for (uint32_t i = 0; i < c->n; i++) {
+		c->layers[i] = layers[i]->cpu;
+		c->parts[i] = (void *)(uintptr_t)parts[i];
+	}
+	layers[0]->device->ops->parallel(layers[0]->device, 1, run_copy, c);
+	return MX_OK;
+}
+
+static mx_status save(struct mx_mixer *const *layers, uint32_t n, uint32_t slot, uint32_t pos,
+                      void *const *out)
+{
+	return copy_later(layers, (struct copy){.n = n, .slot = slot, .pos = pos},
+	                  (const void *const *)out);
+}
+
+static mx_status load(struct mx_mixer *const *layers, uint32_t n, uint32_t slot, uint32_t pos,
+                      const void *const *in)
+{
+	return copy_later(layers, (struct copy){.n = n, .slot = slot, .pos = pos, .loads = true}, in);
+}
+
+static struct mx_mixer_ops ops = {
 	.abi = MX_MIXER_ABI,
 	.struct_size = sizeof(struct mx_mixer_ops),
-	.name = "attention",
-	.summary = "attention on a device that is none",
-	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES,
+	.name = FAKE_MIXER,
+	.summary = FAKE_MIXER " on a device that is none",
 	.probe = probe,
 	.weights = weights,
 	.state = state,
@@ -170,8 +231,8 @@ static const struct mx_mixer_ops ops = {
 	.commit = mx_mixer_commit_nothing,
 	.settle = mx_mixer_settle_nothing,
 	.fork = mx_mixer_fork_unsupported,
-	.save = mx_mixer_save_unsupported,
-	.load = mx_mixer_load_unsupported,
+	.save = save,
+	.load = load,
 	.resume = mx_mixer_resume_nothing,
 	.describe = describe,
 };
@@ -180,5 +241,7 @@ mx_mixer_module_f mx_mixer_module_v2;
 
 const struct mx_mixer_ops *mx_mixer_module_v2(void)
 {
+	const uint32_t kept = MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_SNAPSHOT;
+	ops.caps = MX_MIXER_CUDA | (cpu_ops()->caps & kept);
 	return &ops;
 }
