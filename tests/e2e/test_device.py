@@ -9,6 +9,7 @@ import sys
 import tempfile
 
 from harness import ATTENTION, BUILD, PATIENCE, Mixd, Thread, main
+from test_golden_api import with_tokenizer
 
 FAKE = os.path.join(BUILD, "tests/fake/.libs")
 MODELS = {"demo": ATTENTION}
@@ -20,8 +21,9 @@ class Modules:
 
     def __init__(self, **more):
         self.folder = tempfile.TemporaryDirectory()
-        for path in os.path.join(BUILD, "mixers/.libs/attention-cpu.so"), os.path.join(FAKE, "attention-cuda.so"):
-            os.symlink(path, os.path.join(self.folder.name, os.path.basename(path)))
+        for mixer in "attention", "gla":
+            for folder, name in (os.path.join(BUILD, "mixers/.libs"), f"{mixer}-cpu.so"), (FAKE, f"{mixer}-cuda.so"):
+                os.symlink(os.path.join(folder, name), os.path.join(self.folder.name, name))
         self.env = dict(builddir=BUILD, MIXD_DEVICE_PATH=FAKE, MIXD_MODULE_PATH=self.folder.name, **more)
 
 
@@ -66,6 +68,29 @@ def test_speculates():
     kept = sum(a["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] for a in answers)
     assert kept > 0, kept # how many are tried depends on time
     s.stop()
+
+
+def test_speculates_by_the_model_s_head():
+    """The head for multi-token prediction of a hybrid: the same answers and hits with and without."""
+    modules = Modules()
+    with tempfile.TemporaryDirectory() as folder:
+        path = with_tokenizer("qwen3_5-mtp", folder)
+        s = Mixd({"m": path}, keys=KEYS + ", speculation: { source: mtp, tokens: 3 }", env=modules.env, max_sequences=8)
+        asks = [dict(model="m", prompt=[(5 * i + k) % 128 for k in range(40 + i)], max_tokens=30, seed=i,
+                     temperature=0 if i % 2 else 0.7, logprobs=1 if i % 3 == 2 else None, ignore_eos=True,
+                     return_token_ids=True) for i in range(6)]
+        plain = [s.complete(**a, speculation=False)["choices"][0] for a in asks]
+        for _ in range(20):  # how many are tried depends on time
+            answers = [t.join() for t in [Thread(s.complete, **a) for a in asks]]
+            assert [a["choices"][0] for a in answers] == plain
+            if s.metric("vllm:spec_decode_num_draft_tokens_total") > 20:
+                break
+        assert s.metric("vllm:spec_decode_num_draft_tokens_total") > 20
+        whole = asks[0]["prompt"] + plain[0]["token_ids"]
+        second = s.complete(model="m", prompt=whole + [5], max_tokens=1)
+        assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == len(whole) - 1, second
+        assert "a head for multi-token prediction" in s.errors()
+        s.stop()
 
 
 def test_check_tells_the_device_from_the_host():

@@ -271,6 +271,7 @@ struct said {
 
 struct batch {
 	int32_t prompts[BATCH][MOST];
+	struct set_constraint sets[BATCH];
 	struct job jobs[BATCH];
 	struct outcome expect[BATCH], got[BATCH];
 	struct said said[BATCH];
@@ -319,6 +320,8 @@ static void make_request(struct batch *b, uint32_t i, bool quiet, struct rng *rn
 	s->repetition_penalty = quiet || rng_below(rng, 3) ? 1 : 1.3f;
 	s->frequency_penalty = quiet || rng_below(rng, 3) ? 0 : 0.4f;
 	b->jobs[i].logprobs = quiet ? -1 : (int32_t)rng_below(rng, 3);
+	b->sets[i] = set_constraint(VOCAB, i);
+	b->jobs[i].constraint = quiet || i % 4 ? NULL : &b->sets[i]; /* the head knows nothing of it */
 	b->jobs[i].start = rng_below(rng, 6);
 	b->jobs[i].propose = true;
 }
