@@ -78,9 +78,9 @@ mx_status mx_load_plan_ranks(const struct mx_model *m, const struct mx_engine_co
 	p->rank_slot_bytes = p->slot_bytes;
 	p->rank_snapshot_bytes = p->snapshot_bytes;
 	p->rank_scratch = p->scratch;
-	size_t *const sums[] = {&p->weights_private, &p->weights_made,  &p->pages,   &p->slots,
-	                        &p->snapshots,       &p->instances,     &p->scratch, &p->page_bytes,
-	                        &p->slot_bytes,      &p->snapshot_bytes};
+	size_t *const sums[] = {&p->weights_private, &p->weights_made,   &p->pages,    &p->slots,
+	                        &p->snapshots,       &p->instances,      &p->scratch,  &p->page_bytes,
+	                        &p->slot_bytes,      &p->snapshot_bytes, &p->head_page};
 	for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
 		*sums[i] *= ranks;
 	for (uint32_t i = 0; i < p->n_mixers; i++) {

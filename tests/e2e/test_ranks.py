@@ -61,6 +61,18 @@ def test_answers():
             assert f"{keys.count('cpu')} ranks" in log, log
 
 
+def test_the_head_is_split():
+    """Speculation by a head for multi-token prediction changes no bit of what two ranks answer."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = with_tokenizer("qwen3_5-mtp", folder)
+        plain = answers(path, ", device: [cpu, cpu]")
+        with_head = answers(path, ", device: [cpu, cpu], speculation: { source: mtp, tokens: 3 }")
+        assert with_head[:2] == plain[:2]
+        assert "a head for multi-token prediction" in with_head[2], with_head[2]
+        rc, out, err = check(path, ", device: [cpu, cpu], speculation: { source: mtp }")
+        assert rc == 0 and "a head for multi-token prediction, one more layer" in out, out + err
+
+
 BLOCKS = {"Q8_0": (8, 32, 34, (0,)), "Q4_K": (12, 256, 144, (0, 2))}  # type, elements, bytes, where f16 are
 
 
