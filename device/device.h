@@ -64,6 +64,11 @@ struct mx_linear_in {
 	void *room; /* [n, cols] with a norm: for a device that computes it apart */
 };
 
+/* A word of an array: of mx_ops.put. */
+struct mx_word {
+	uint32_t at, value;
+};
+
 /* One output of mx_ops.linear. */
 struct mx_linear_out {
 	const struct mx_weight *w; /* [rows, cols] */
@@ -263,6 +268,10 @@ struct mx_ops {
 	 * of the largest power of two, at most 16, that divides `bytes`. */
 	mx_status (*move_rows)(struct mx_device *d, const struct mx_row_move *moves, size_t n,
 	                       size_t bytes);
+
+	/* to[words[i].at] = words[i].value for all i < n; no `at` twice. words is the host's memory and
+	 * read before the call returns; `to` is the device's. Not while a step is recorded. */
+	mx_status (*put)(struct mx_device *d, uint32_t *to, const struct mx_word *words, size_t n);
 };
 
 struct mx_device_info {

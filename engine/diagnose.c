@@ -28,11 +28,8 @@ static mx_status read_row(struct mx_model_engine *e, const void *x, size_t row, 
 	*out = from;
 	if (!d->info.own_memory)
 		return MX_OK;
-	/* The tables of the pass were copied to the device before its first stage. */
-	*out = e->tables;
-	if (bytes > mx_step_tables_bytes(&e->model, &e->limits))
-		return MX_E_RANGE;
-	mx_status st = d->ops->download(d, e->tables, from, bytes);
+	*out = e->pooling; /* which holds a row, and which nobody waits for now */
+	mx_status st = d->ops->download(d, e->pooling, from, bytes);
 	return st == MX_OK ? d->ops->wait(d) : st;
 }
 

@@ -27,6 +27,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/ranks.h"
+#include "engine/page_table.h"
 #include "engine/step_layout.h"
 
 static size_t row_bytes(const struct mx_model_engine *e)
@@ -264,15 +265,17 @@ static mx_status send_rows(struct mx_model_engine *e, const struct mx_step_item 
 			b = &e->buckets[i];
 	struct mx_tables host;
 	const uint32_t rows = b ? b->rows : n, spans = b ? b->spans + 1 : n;
-	mx_tables_layout(rows, spans, 0, 0, e->tables, &host);
-	const size_t bytes = mx_tables_layout(rows, spans, 0, 0, e->scratch.block, device);
+	mx_tables_layout(rows, spans, 0, e->tables, &host);
+	const size_t bytes = mx_tables_layout(rows, spans, 0, e->scratch.block, device);
 	lay_out(e, items, n, given, &host);
-	const uint32_t n_pages = mx_lay_out_spans(e, n, &host);
+	mx_lay_out_spans(e, n, &host);
 	if (b)
 		mx_lay_out_padding(&host, n, n, b->rows, b->spans);
 	*out_bucket = b;
-	return e->device->ops->upload(e->device, e->scratch.block, e->tables,
-	                              bytes + n_pages * sizeof *host.pages);
+	mx_status st = MX_OK;
+	for (uint32_t i = 0; i < n && st == MX_OK; i++)
+		st = mx_page_table_tell_sequence(e, items[e->scratch.order[i]].seq);
+	return st == MX_OK ? e->device->ops->upload(e->device, e->scratch.block, e->tables, bytes) : st;
 }
 
 /* Computes the head's rows of a call, and of a recording their logits. */
@@ -360,7 +363,7 @@ static mx_status draft(struct mx_model_engine *e, struct mx_step_item *items, ui
 	e->bucket = NULL;
 	if (e->device->info.own_memory) {
 		st = send_rows(e, items, n, given, &e->bucket, &device);
-		tables = mx_device_tables_of(&device);
+		tables = mx_device_tables_of(e, &device);
 		call.ids = device.ids;
 		call.step.tables = &tables;
 	} else {

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/page_table.h"
 #include "engine/step_layout.h"
 
 /* Most rows of the warm-up step. */
@@ -157,8 +158,8 @@ static mx_status warm_up(struct mx_model_engine *e)
 		n = l->context;
 	uint32_t n_pages = (n - 1) / page_tokens + 1, pages[WARM_ROWS];
 	struct mx_tables host, device;
-	mx_tables_layout(n, 1, 0, 0, e->tables, &host);
-	size_t bytes = mx_tables_layout(n, 1, 0, 0, e->scratch.block, &device);
+	mx_tables_layout(n, 1, 0, e->tables, &host);
+	size_t bytes = mx_tables_layout(n, 1, 0, e->scratch.block, &device);
 	for (uint32_t i = 0; i < n; i++) {
 		host.ids[i] = 0;
 		host.pos[i] = i;
@@ -168,7 +169,7 @@ static mx_status warm_up(struct mx_model_engine *e)
 	e->scratch.spans[0] = (struct mx_span){
 		.n = n, .max_len = n, .kind = MX_SPAN_PREFILL, .pages = pages, .n_pages = n_pages};
 	mx_lay_out_spans(e, 1, &host);
-	const struct mx_device_tables tables = mx_device_tables_of(&device);
+	const struct mx_device_tables tables = mx_device_tables_of(e, &device);
 	const struct mx_step step = {.spans = e->scratch.spans,
 	                             .n_spans = 1,
 	                             .n_rows = n,
@@ -176,7 +177,9 @@ static mx_status warm_up(struct mx_model_engine *e)
 	                             .pos = host.pos,
 	                             .scratch = e->scratch.mixer,
 	                             .tables = &tables};
-	mx_status st = upload(e, bytes + n_pages * sizeof *host.pages);
+	mx_status st = mx_page_table_tell(e, 0, 0, pages, n_pages);
+	if (st == MX_OK)
+		st = upload(e, bytes);
 	if (st == MX_OK)
 		st = mx_forward(e, &step, device.ids);
 	if (st == MX_OK && e->model.head.on)
@@ -194,9 +197,9 @@ static mx_status add_bucket(struct mx_model_engine *e, uint32_t rows, uint32_t s
 	                        .longest = longest,
 	                        .gathers = longest > 1 && e->limits.gathers};
 	uint32_t gathered = b->gathers ? spans : 0;
-	mx_tables_layout(rows, spans + 1, gathered, 0, e->tables, &b->host);
-	b->bytes = mx_tables_layout(rows, spans + 1, gathered, 0, e->scratch.block, &b->device);
-	b->tables = mx_device_tables_of(&b->device);
+	mx_tables_layout(rows, spans + 1, gathered, e->tables, &b->host);
+	b->bytes = mx_tables_layout(rows, spans + 1, gathered, e->scratch.block, &b->device);
+	b->tables = mx_device_tables_of(e, &b->device);
 	mx_status st = record(e, b);
 	return st == MX_OK
 	           ? MX_OK
@@ -311,14 +314,14 @@ static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 	struct mx_device *d = e->device;
 	uint32_t longest, n = e->core.n_items, n_rows = mx_lay_out_rows(e, &b->host, &longest);
 	mark_drafts(e);
-	uint32_t n_pages = mx_lay_out_spans(e, n, &b->host);
+	mx_lay_out_spans(e, n, &b->host);
 	mx_lay_out_padding(&b->host, n_rows, n, b->rows, b->spans);
 	mx_logits_collect(e);
 	if (b->gathers) {
 		mx_logits_list(e, b->host.gather);
 		pad_gather(b, n);
 	}
-	mx_status st = upload(e, b->bytes + n_pages * sizeof *b->host.pages);
+	mx_status st = upload(e, b->bytes);
 	e->drawing = true;
 	if (st == MX_OK && !masked(e))
 		st = mx_logits_describe(e, e->n_wants);
@@ -340,14 +343,14 @@ static mx_status launch_passes(struct mx_model_engine *e, struct mx_tables *devi
 	uint32_t n_rows = 0, longest, n = e->core.n_items;
 	for (uint32_t i = 0; i < n; i++)
 		n_rows += e->core.items[i].n + e->core.items[i].n_draft;
-	mx_tables_layout(n_rows, n, n_rows, 0, e->tables, &host);
-	size_t bytes = mx_tables_layout(n_rows, n, n_rows, 0, e->scratch.block, device);
+	mx_tables_layout(n_rows, n, n_rows, e->tables, &host);
+	size_t bytes = mx_tables_layout(n_rows, n, n_rows, e->scratch.block, device);
 	mx_lay_out_rows(e, &host, &longest);
-	uint32_t n_pages = mx_lay_out_spans(e, n, &host);
+	mx_lay_out_spans(e, n, &host);
 	mx_logits_collect(e);
 	mx_logits_list(e, host.gather);
-	e->step_tables = mx_device_tables_of(device);
 	e->ids = device->ids;
+	e->step_tables = mx_device_tables_of(e, device);
 	e->step = (struct mx_step){.n_spans = n,
 	                           .n_rows = n_rows,
 	                           .longest = longest,
@@ -355,7 +358,7 @@ static mx_status launch_passes(struct mx_model_engine *e, struct mx_tables *devi
 	                           .tables = &e->step_tables};
 	e->step.spans = e->scratch.spans;
 	e->step.scratch = e->scratch.mixer;
-	mx_status st = upload(e, bytes + n_pages * sizeof *host.pages);
+	mx_status st = upload(e, bytes);
 	return st == MX_OK ? mx_forward(e, &e->step, device->ids) : st;
 }
 
@@ -380,13 +383,13 @@ static mx_status resume(struct mx_model_engine *e)
 	uint32_t n = mx_lay_out_resumed(e);
 	if (!n)
 		return MX_OK;
-	mx_tables_layout(0, n, 0, 0, e->tables, &host);
-	size_t bytes = mx_tables_layout(0, n, 0, 0, e->scratch.block, &device);
-	uint32_t n_pages = mx_lay_out_spans(e, n, &host);
-	const struct mx_device_tables tables = mx_device_tables_of(&device);
+	mx_tables_layout(0, n, 0, e->tables, &host);
+	size_t bytes = mx_tables_layout(0, n, 0, e->scratch.block, &device);
+	mx_lay_out_spans(e, n, &host);
+	const struct mx_device_tables tables = mx_device_tables_of(e, &device);
 	const struct mx_step step = {
 		.spans = e->scratch.spans, .n_spans = n, .scratch = e->scratch.mixer, .tables = &tables};
-	mx_status st = upload(e, bytes + n_pages * sizeof *host.pages);
+	mx_status st = upload(e, bytes);
 	uint32_t module = 0, progress = 0;
 	for (bool done = false; st == MX_OK && !done;)
 		st = mx_forward_resume(e, &step, &module, &progress, &done);
@@ -406,12 +409,15 @@ static mx_status commit(struct mx_model_engine *e)
 mx_status mx_launch_again(struct mx_model_engine *e)
 {
 	struct mx_tables device;
-	return launch_passes(e, &device);
+	mx_status st = mx_page_table_update(e);
+	return st == MX_OK ? launch_passes(e, &device) : st;
 }
 
 mx_status mx_launch_step(struct mx_model_engine *e)
 {
-	mx_status st = resume(e);
+	mx_status st = mx_page_table_update(e);
+	if (st == MX_OK)
+		st = resume(e);
 	if (st != MX_OK)
 		return st;
 	e->commit_waits = false;

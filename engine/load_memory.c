@@ -143,7 +143,7 @@ static mx_status load_device_memory(struct mx_model_engine *e, const struct mx_m
 		return mx_fail(err, st, "%s does not give %.1f MiB of memory", d->info.name,
 		               (double)all / (1 << 20));
 	e->arena = arena;
-	st = d->ops->host_alloc(d, mx_step_tables_bytes(m, &e->limits), &tables);
+	st = d->ops->host_alloc(d, mx_step_tables_bytes(&e->limits), &tables);
 	if (st != MX_OK)
 		return mx_fail(err, st, "no memory that %s can copy from", d->info.name);
 	e->tables = tables;

@@ -39,7 +39,8 @@ void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config
 {
 	*out = (struct mx_step_limits){.rows = config->step_tokens,
 	                               .context = config->max_context ? config->max_context
-	                                                              : plan->max_context};
+	                                                              : plan->max_context,
+	                               .slots = config->max_sequences};
 	out->sequences =
 		config->max_sequences < config->step_tokens ? config->max_sequences : config->step_tokens;
 	out->ld_logits = mx_round_up(plan->vocab, ALIGN / sizeof(float));
@@ -63,11 +64,15 @@ void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config
 	out->logits = (uint32_t)rows;
 }
 
-size_t mx_step_tables_bytes(const struct mx_model *m, const struct mx_step_limits *l)
+size_t mx_step_tables_bytes(const struct mx_step_limits *l)
 {
 	struct mx_tables t;
-	size_t pages = l->sequences * ((size_t)(l->context - 1) / m->page_tokens + 1);
-	return mx_tables_layout(l->rows, (size_t)l->sequences + 1, l->rows, pages, NULL, &t);
+	return mx_tables_layout(l->rows, (size_t)l->sequences + 1, l->rows, NULL, &t);
+}
+
+uint32_t mx_list_pages(const struct mx_model *m, const struct mx_step_limits *l)
+{
+	return (l->context - 1) / m->page_tokens + 1;
 }
 
 /* Bytes of hidden states that the host reads at a time; at least a row. */
@@ -167,9 +172,10 @@ static void lay_out_device(const struct mx_model *m, const struct mx_step_limits
 		if (m->groups[g].settle_bytes)
 			s->settle[g] = take(a, m->groups[g].settle_bytes, 1);
 	s->block = take(
-		a, host ? mx_tables_layout(rows, 0, rows, 0, NULL, &s->tables) : mx_step_tables_bytes(m, l),
-		1);
-	mx_tables_layout(rows, 0, rows, 0, host ? s->block : NULL, &s->tables);
+		a, host ? mx_tables_layout(rows, 0, rows, NULL, &s->tables) : mx_step_tables_bytes(l), 1);
+	mx_tables_layout(rows, 0, rows, host ? s->block : NULL, &s->tables);
+	if (!host)
+		s->page_table = take(a, (size_t)l->slots * mx_list_pages(m, l), sizeof *s->page_table);
 }
 
 static void lay_out_host(const struct mx_step_limits *l, struct layout *a, struct mx_scratch *s)
@@ -285,7 +291,7 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 		p->weights_device = m->weight_bytes;
 		p->scratch = bytes.device + device_scratch;
 		size_t rows;
-		p->other += bytes.host + mx_step_tables_bytes(m, &limits) +
+		p->other += bytes.host + mx_step_tables_bytes(&limits) +
 		            mx_pooling_bytes(m->plan, &limits, info, &rows);
 		struct mx_head_moves moves;
 		if (m->head.on)
@@ -516,6 +522,9 @@ mx_status mx_memory_plan(const struct mx_model *m, const struct mx_engine_config
 	const struct room r = {m, shares, shares && config->kv_events, p.own_memory};
 	size_t fixed = fixed_bytes(&p), budget = choose_budget(config, &p);
 	size_t pages = (max_context - 1) / m->page_tokens + 1; /* of a sequence of max_context */
+	if (p.own_memory && config->max_sequences > UINT32_MAX / pages)
+		return mx_fail(err, MX_E_RANGE, "%u sequences of %u tokens: lower max_sequences",
+		               config->max_sequences, max_context);
 	size_t sequence = pages_bytes(&r, pages), least = fixed + m->slot_bytes + sequence;
 	if (sequence == SIZE_MAX || budget < least)
 		return too_little(config, &p, max_context, budget, sequence == SIZE_MAX ? sequence : least,

@@ -19,6 +19,7 @@ struct mx_step_limits {
 	uint32_t drafted;   /* most tokens of a span with drafts or tentative tokens; 0 = has none */
 	bool gathers;       /* recorded spans of several tokens need the logits of the last one only */
 	uint32_t context;   /* longest sequence */
+	uint32_t slots;     /* most slots */
 	size_t ld_logits;   /* floats from one row of logits to the next */
 };
 
@@ -51,9 +52,10 @@ struct mx_scratch {
 	void *mixer;   /* mx_step.scratch */
 	void *settle[MX_ENGINE_MAX_MIXERS]; /* settle_scratch of each group, or NULL */
 	unsigned char *block;               /* the step's tables (tables.h) as the device reads them */
+	uint32_t *page_table;               /* page_table.h; NULL on CPUs */
 
 	/* In the host's memory. */
-	struct mx_tables tables;       /* CPUs: arrays in `block`, without spans and pages */
+	struct mx_tables tables;       /* CPUs: arrays in `block`, without spans */
 	uint32_t *wants;               /* [2 R] (row, item) of the rows whose logits are needed */
 	struct mx_span *spans;         /* [S] */
 	struct mx_kept *kept;          /* [S] */
@@ -81,7 +83,10 @@ void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config
                        const struct mx_device_info *info, struct mx_step_limits *out);
 
 /* Returns the bytes of the block that holds a step's tables. */
-size_t mx_step_tables_bytes(const struct mx_model *m, const struct mx_step_limits *l);
+size_t mx_step_tables_bytes(const struct mx_step_limits *l);
+
+/* Returns the most pages of a sequence: the entries of its list in the page table. */
+uint32_t mx_list_pages(const struct mx_model *m, const struct mx_step_limits *l);
 
 /* Returns the bytes of the buffer through which the host reads hidden states from a device with
  * memory of its own: *out_rows of them, then one in f32. */

@@ -5,10 +5,10 @@
  * and the matrices in one allocation there, and the mapping holds the host's buffers.
  *
  * load.c builds the engine. model_engine.c implements its table and runs a step; launch.c does so
- * on an asynchronous device; step_layout.c fills the step's spans and tables. forward.c runs the
- * layers, with norm.c, mlp.c for feed-forwards and experts.c for mixtures of them; resume.c resumes
- * sequences that were loaded from snapshots. logits.c turns hidden states into tokens and
- * log-probabilities.
+ * on an asynchronous device; step_layout.c fills the step's spans and tables, page_table.c keeps
+ * the page lists there. forward.c runs the layers, with norm.c, mlp.c for feed-forwards and
+ * experts.c for mixtures of them; resume.c resumes sequences that were loaded from snapshots.
+ * logits.c turns hidden states into tokens and log-probabilities.
  */
 #ifndef MX_ENGINE_MODEL_ENGINE_H
 #define MX_ENGINE_MODEL_ENGINE_H
@@ -28,7 +28,7 @@ struct mx_bucket {
 	struct mx_recording *draft;  /* without drafts: a draft of the head; likewise */
 	struct mx_tables host, device;  /* the step's tables, as the host writes and the device reads */
 	struct mx_device_tables tables; /* the same as `device`, for the mixers */
-	size_t bytes;                   /* of the tables without pages */
+	size_t bytes;                   /* of the tables */
 };
 
 /* Rows of the buckets: 1, 2, 4, 8, 12, 16, 24 .. 64, 80 .. 128, 160 .. 256, 320 .. 512. Behind

@@ -380,6 +380,7 @@ void mx_pages_publish(struct mx_pages *p, struct mx_page_list *list,
 		if (other != MX_NO_PAGE) {
 			hold(p, other);
 			list->ids[i] = other;
+			list->n_told = list->n_told < i ? list->n_told : i;
 			drop_ref(p, id);
 		} else {
 			struct page *g = &p->pages[id];
@@ -406,6 +407,8 @@ void mx_pages_trim(struct mx_pages *p, struct mx_page_list *list, uint32_t n)
 		list->n = list->n_gone = n;
 	if (list->n_known > list->n)
 		list->n_known = list->n;
+	if (list->n_told > list->n)
+		list->n_told = list->n;
 }
 
 void mx_pages_let_go(struct mx_pages *p, struct mx_page_list *list, uint32_t n)

@@ -35,13 +35,17 @@ struct mx_pages;
 
 #define MX_NO_PAGE UINT32_MAX
 
-/* The pages of one sequence. The caller owns `ids` [cap]; the pool sets n, n_known and n_gone. */
+/* The pages of one sequence. The caller owns `ids` [cap] and raises n_told; the pool sets the other
+ * numbers. */
 struct mx_page_list {
 	uint32_t *ids; /* in order of position */
 	uint32_t n, cap;
 	uint32_t n_known; /* the first n_known are in the cache's forest */
 	uint32_t n_gone; /* private lists: the first n_gone were given back; their ids are MX_NO_PAGE */
-	bool private;    /* the sequence does not use the prefix cache */
+	/* The first n_told ids are as the device was told them, but for those that are gone. The pool
+	 * lowers it when ids change. */
+	uint32_t n_told;
+	bool private;     /* the sequence does not use the prefix cache */
 	uint64_t salt[2]; /* mx_pages_salt */
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/step_layout.h"
 
-#include <string.h>
+#include "engine/page_table.h"
 
 struct mx_span mx_span_of(const struct mx_seq *q, uint32_t row, uint32_t n)
 {
@@ -53,17 +53,16 @@ uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
 	return row;
 }
 
-struct mx_device_tables mx_device_tables_of(const struct mx_tables *t)
+struct mx_device_tables mx_device_tables_of(const struct mx_model_engine *e,
+                                            const struct mx_tables *t)
 {
 	return (struct mx_device_tables){
-		.pos = t->pos, .row_span = t->row_span, .spans = t->spans, .pages = t->pages};
+		.pos = t->pos, .row_span = t->row_span, .spans = t->spans, .pages = e->scratch.page_table};
 }
 
-uint32_t mx_lay_out_spans(const struct mx_model_engine *e, uint32_t n_spans,
-                          const struct mx_tables *to)
+void mx_lay_out_spans(const struct mx_model_engine *e, uint32_t n_spans, const struct mx_tables *to)
 {
 	const struct mx_span *spans = e->scratch.spans;
-	uint32_t at = 0;
 	for (uint32_t i = 0; i < n_spans; i++) {
 		const struct mx_span *s = &spans[i];
 		to->spans[i] = (struct mx_device_span){
@@ -71,18 +70,15 @@ uint32_t mx_lay_out_spans(const struct mx_model_engine *e, uint32_t n_spans,
 			.n = s->n,
 			.pos = s->pos,
 			.slot = s->slot,
-			.page_begin = at,
+			.page_begin = mx_page_table_at(e, s->slot),
 			.n_pages = s->n_pages,
 			.max_len = s->max_len,
 			.kind = s->kind,
 			.parent_begin = UINT32_MAX,
 		};
-		memcpy(to->pages + at, s->pages, s->n_pages * sizeof *to->pages);
-		at += s->n_pages;
 		for (uint32_t k = 0; k < s->n; k++)
 			to->row_span[s->row + k] = i;
 	}
-	return at;
 }
 
 void mx_lay_out_padding(const struct mx_tables *to, uint32_t n_rows, uint32_t n_spans,

@@ -21,10 +21,10 @@ uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
  * Clears `resumes` of all items' sequences. */
 uint32_t mx_lay_out_resumed(struct mx_model_engine *e);
 
-/* Copies scratch.spans [n_spans], their pages, and the span of each row to the tables. Returns the
- * number of pages. */
-uint32_t mx_lay_out_spans(const struct mx_model_engine *e, uint32_t n_spans,
-                          const struct mx_tables *to);
+/* Copies scratch.spans [n_spans] and the span of each row to the tables. Their pages are those of
+ * their slots in the page table. */
+void mx_lay_out_spans(const struct mx_model_engine *e, uint32_t n_spans,
+                      const struct mx_tables *to);
 
 /* Fills what a recorded step of `rows` rows and `spans` spans has beyond n_rows and n_spans with
  * padding: spans of no tokens, one more than recorded, to which the rows belong. */
@@ -32,6 +32,7 @@ void mx_lay_out_padding(const struct mx_tables *to, uint32_t n_rows, uint32_t n_
                         uint32_t rows, uint32_t spans);
 
 /* Returns the tables that mixers see; t is in the device's memory. */
-struct mx_device_tables mx_device_tables_of(const struct mx_tables *t);
+struct mx_device_tables mx_device_tables_of(const struct mx_model_engine *e,
+                                            const struct mx_tables *t);
 
 #endif

@@ -12,7 +12,7 @@ static void *take(unsigned char *base, size_t *at, size_t bytes)
 	return p;
 }
 
-size_t mx_tables_layout(size_t rows, size_t spans, size_t wanted, size_t pages, unsigned char *base,
+size_t mx_tables_layout(size_t rows, size_t spans, size_t wanted, unsigned char *base,
                         struct mx_tables *out)
 {
 	struct mx_tables t;
@@ -22,7 +22,6 @@ size_t mx_tables_layout(size_t rows, size_t spans, size_t wanted, size_t pages, 
 	t.row_span = take(base, &at, rows * sizeof *t.row_span);
 	t.spans = take(base, &at, spans * sizeof *t.spans);
 	t.gather = take(base, &at, wanted * sizeof *t.gather);
-	t.pages = take(base, &at, pages * sizeof *t.pages);
 	*out = t;
 	return at;
 }

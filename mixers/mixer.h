@@ -225,7 +225,7 @@ struct mx_device_tables {
 	const uint32_t *pos;                /* [n_rows] absolute position of each row */
 	const uint32_t *row_span;           /* [n_rows] index of the row's span */
 	const struct mx_device_span *spans; /* [n_spans] */
-	const uint32_t *pages;              /* the spans' page lists, one behind the other */
+	const uint32_t *pages;              /* page lists: a span's begins at its page_begin */
 	const uint32_t *parents;            /* the spans' parents, likewise; NULL = no span has any */
 };
 

@@ -524,6 +524,7 @@ static const struct mx_ops cpu_ops = {
 	.linear_each = mx_cpu_linear_each,
 	.experts = no_experts,
 	.move_rows = move_rows,
+	.put = mx_cpu_put,
 };
 
 /* ---- life ---- */

@@ -66,6 +66,7 @@ mx_status mx_cpu_linear_each(struct mx_device *d, size_t n, const struct mx_line
 mx_status mx_cpu_alloc(struct mx_device *d, size_t bytes, void **out);
 void mx_cpu_release(struct mx_device *d, void *p);
 mx_status mx_cpu_copy(struct mx_device *d, void *to, const void *from, size_t bytes);
+mx_status mx_cpu_put(struct mx_device *d, uint32_t *to, const struct mx_word *words, size_t n);
 mx_status mx_cpu_zero(struct mx_device *d, void *to, size_t bytes);
 mx_status mx_cpu_wait(struct mx_device *d);
 mx_status mx_cpu_load(struct mx_device *d, void *to, enum mx_dtype to_dtype, const void *from,

@@ -33,6 +33,14 @@ void mx_cpu_release(struct mx_device *d, void *p)
 	mx_unmap(h, h->bytes);
 }
 
+mx_status mx_cpu_put(struct mx_device *d, uint32_t *to, const struct mx_word *words, size_t n)
+{
+	(void)d;
+	for (size_t i = 0; i < n; i++)
+		to[words[i].at] = words[i].value;
+	return MX_OK;
+}
+
 mx_status mx_cpu_copy(struct mx_device *d, void *to, const void *from, size_t bytes)
 {
 	(void)d;

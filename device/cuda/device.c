@@ -89,6 +89,7 @@ static const struct mx_ops cuda_ops = {
 	.linear_gated = mx_cuda_linear_gated,
 	.linear_normed = mx_cuda_linear_normed,
 	.move_rows = mx_cuda_move_rows,
+	.put = mx_cuda_put,
 };
 
 /* True if the kernels are compiled for compute capability `sm` (90 = 9.0). Code for 8.x would also

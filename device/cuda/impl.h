@@ -126,6 +126,9 @@ mx_status mx_cuda_gather(struct mx_device *d, const void *x, const uint32_t *row
 mx_status mx_cuda_move_rows(struct mx_device *d, const struct mx_row_move *moves, size_t n,
                             size_t bytes);
 
+/* put.cu: likewise */
+mx_status mx_cuda_put(struct mx_device *d, uint32_t *to, const struct mx_word *list, size_t n);
+
 /* experts.c: likewise */
 mx_status mx_cuda_experts(struct mx_device *d, const struct mx_experts *m,
                           const struct mx_experts_call *call);

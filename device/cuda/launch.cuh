@@ -17,10 +17,11 @@
  * ended, and the next one waits for their end.
  *
  * Data from before the step: its tables (struct mx_device_tables), and states that earlier steps
- * wrote. One copy in the stream brings the tables. A copy waits until all kernels before it have
- * ended. The first kernel after a copy, or of a recording, waits for the copy whatever its
- * attributes, and the other kernels of the step begin after that one has begun. So tables and
- * states are complete before any kernel of the step begins. No kernel of a step may write tables.
+ * wrote. A kernel changes page lists (put.cu), then one copy in the stream brings the other tables.
+ * A copy waits until all kernels before it have ended. The first kernel after a copy, or of a
+ * recording, waits for the copy whatever its attributes, and the other kernels of the step begin
+ * after that one has begun. So tables and states are complete before any kernel of the step begins.
+ * No other kernel may write tables.
  *
  * Loads through the read-only path (__ldg, ld.global.nc, const __restrict__ pointers) are not
  * ordered by the wait: the assembler may move them across it. Never use them for data that a kernel

@@ -20,7 +20,9 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "engine/model_engine.h"
 #include "tests/engine/engine_util.h"
+#include "tests/fake/fake.h"
 
 enum { N_PROMPT = 150, N_TOTAL = 190, VOCAB = 320, CONTEXT = 512, COMPANY = 13 };
 
@@ -427,6 +429,111 @@ static void test_drafts_of_bf16(void **state)
 	check_drafts(BF16, false);
 }
 
+/* ---- what a step costs the host ---- */
+
+static struct fake_base *fake_of(struct mx_engine *e)
+{
+	return (struct fake_base *)((struct mx_model_engine *)e)->device;
+}
+
+/* Opens a sequence and computes its prompt. */
+static struct mx_seq *open_text(struct mx_engine *e, const int32_t *prompt, uint32_t n)
+{
+	const struct mx_seq_params params = {.sampling = {.top_p = 1, .repetition_penalty = 1},
+	                                     .max_len = CONTEXT,
+	                                     .logprobs = -1,
+	                                     .prompt_logprobs = -1};
+	struct mx_seq *s;
+	struct mx_step_result r;
+	struct mx_step_times times;
+	uint32_t computed;
+	assert_int_equal(e->ops->open(e, prompt, n, &params, &s), MX_OK);
+	assert_int_equal(e->ops->attach(e, s, &computed), MX_OK);
+	assert_int_equal(e->ops->reserve(e, s, n), MX_OK);
+	const struct mx_step_item item = {.seq = s, .n = n - computed, .sample = true};
+	assert_int_equal(e->ops->step(e, &item, 1, &r, &times), MX_OK);
+	return s;
+}
+
+/* Decodes a token of each sequence and returns the bytes that the host sent for it. */
+static size_t decode(struct mx_engine *e, struct mx_seq *const *seqs, uint32_t n)
+{
+	struct mx_step_item items[COMPANY];
+	struct mx_step_result results[COMPANY];
+	struct mx_step_times times;
+	size_t before = fake_of(e)->uploaded;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t len, computed;
+		e->ops->tokens(seqs[i], &len, &computed);
+		assert_int_equal(e->ops->reserve(e, seqs[i], len), MX_OK);
+		items[i] = (struct mx_step_item){.seq = seqs[i], .n = 1, .sample = true};
+	}
+	assert_int_equal(e->ops->step(e, items, n, results, &times), MX_OK);
+	return fake_of(e)->uploaded - before;
+}
+
+/* A decode step sends the same whatever the lengths, and a word for each page that is new, whether
+ * it is recorded or not; a sequence in a slot that another one had sends all its pages again. */
+static void check_uploads(bool unrecorded)
+{
+	static int32_t prompt[CONTEXT];
+	struct mx_engine_info info;
+	struct mx_seq *seqs[3];
+	struct loaded l;
+	make_tokens(prompt, CONTEXT, VOCAB, 31);
+	start(dirs[F32], "cuda:0", unrecorded, &l);
+	struct mx_engine *e = l.engine;
+	e->ops->info(e, &info);
+	const uint32_t page = info.page_tokens;
+	seqs[0] = open_text(e, prompt, 5);
+	assert_true(page > 8 && page < 100); /* no new page in the next steps */
+	const size_t one = decode(e, seqs, 1);
+	assert_true(one > 0 && one < 512);
+	e->ops->close(e, seqs[0]);
+	seqs[0] = open_text(e, prompt + 1, 3 * page - 4);
+	assert_int_equal(decode(e, seqs, 1), one);
+	for (uint32_t i = 3 * page - 3; i < 4 * page + 3; i++) { /* i = position of the row */
+		size_t words = i % page == 0 ? 1 : 0;
+		assert_int_equal(decode(e, seqs, 1), one + words * sizeof(struct mx_word));
+	}
+	seqs[1] = open_text(e, prompt + 3, 2 * page - 5);
+	seqs[2] = open_text(e, prompt + 7, 6 * page + 1);
+	const size_t three = decode(e, seqs, 3);
+	assert_int_equal(decode(e, seqs, 3), three);
+	/* the slot of one is taken by another, which has pages of its own or of the cache */
+	e->ops->close(e, seqs[0]);
+	size_t before = fake_of(e)->uploaded;
+	seqs[0] = open_text(e, prompt + 7, 6 * page + 1); /* all but its end is in the cache */
+	size_t cached = fake_of(e)->uploaded - before;
+	assert_true(cached >= 7 * sizeof(struct mx_word) && cached < 7 * sizeof(struct mx_word) + 2048);
+	assert_int_equal(decode(e, seqs, 3), three);
+	/* preempted: all its pages once more */
+	uint32_t computed, len;
+	e->ops->release(e, seqs[1]);
+	assert_int_equal(e->ops->attach(e, seqs[1], &computed), MX_OK);
+	e->ops->tokens(seqs[1], &len, &computed);
+	assert_int_equal(e->ops->reserve(e, seqs[1], len), MX_OK);
+	const struct mx_step_item again = {.seq = seqs[1], .n = len - computed, .sample = true};
+	struct mx_step_result r;
+	struct mx_step_times times;
+	unsigned long calls = fake_of(e)->n_put;
+	assert_int_equal(e->ops->step(e, &again, 1, &r, &times), MX_OK);
+	assert_int_equal(fake_of(e)->n_put, calls + 1);
+	assert_int_equal(decode(e, seqs, 3), three);
+	for (int i = 0; i < 3; i++)
+		e->ops->close(e, seqs[i]);
+	loaded_close(&l);
+}
+
+static void test_page_lists_are_not_sent_again(void **state)
+{
+	(void)state;
+	if (!fake)
+		skip();
+	check_uploads(false);
+	check_uploads(true);
+}
+
 /* ---- refusals ---- */
 
 static void expect_refused(const char *config, const char *what)
@@ -500,6 +607,7 @@ int main(void)
 		cmocka_unit_test(test_bf16),
 		cmocka_unit_test(test_drafts),
 		cmocka_unit_test(test_drafts_of_bf16),
+		cmocka_unit_test(test_page_lists_are_not_sent_again),
 		cmocka_unit_test(test_what_only_cpus_do_is_named),
 	};
 	fake = !getenv("MIXD_TEST_DEVICE");

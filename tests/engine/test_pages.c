@@ -350,15 +350,21 @@ static void test_same_prefix_at_once_is_stored_once(void **state)
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(mx_pages_reserve(p, &l[i], 6), MX_OK);
 	assert_int_not_equal(ids[0][0], ids[1][0]);
+	l[0].n_told = l[1].n_told = 2;
 	mx_pages_publish(p, &l[0], ALL(tokens), 6);
 	mx_pages_publish(p, &l[1], ALL(tokens), 6);
 	assert_int_equal(ids[0][0], ids[1][0]);
+	assert_int_equal(l[0].n_told, 2);
+	assert_int_equal(l[1].n_told, 0); /* its first id is another one */
 	assert_int_not_equal(ids[0][1], ids[1][1]);
 	struct mx_engine_usage u;
 	mx_pages_usage(p, &u);
 	assert_int_equal(u.pages_used, 3);
+	mx_pages_trim(p, &l[0], 1);
+	assert_int_equal(l[0].n_told, 1);
 	for (int i = 0; i < 2; i++)
-		mx_pages_release(p, &l[i], ALL(tokens), 6);
+		mx_pages_release(p, &l[i], ALL(tokens), i ? 6 : 4);
+	assert_int_equal(l[0].n_told, 0);
 	mx_pages_usage(p, &u);
 	assert_int_equal(u.pages_cached, 1);
 	assert_int_equal(u.pages_free, 7);

@@ -288,6 +288,28 @@ static mx_status copy(struct mx_device *d, void *to, const void *from, size_t by
 	return later(d, &(struct call){run_copy, .y = to, .a = from, .n = bytes});
 }
 
+static mx_status upload(struct mx_device *d, void *to, const void *from, size_t bytes)
+{
+	fake(d)->base.uploaded += bytes;
+	return copy(d, to, from, bytes);
+}
+
+static void run_put(struct mx_device *cpu, const struct call *c)
+{
+	(void)cpu;
+	*(uint32_t *)c->y = (uint32_t)c->n;
+}
+
+static mx_status put(struct mx_device *d, uint32_t *to, const struct mx_word *words, size_t n)
+{
+	mx_status st = fake(d)->recording ? MX_E_INVALID : MX_OK;
+	fake(d)->base.uploaded += n * sizeof *words;
+	fake(d)->base.n_put++;
+	for (size_t i = 0; i < n && st == MX_OK; i++)
+		st = later(d, &(struct call){run_put, .y = to + words[i].at, .n = words[i].value});
+	return st;
+}
+
 static void run_zero(struct mx_device *cpu, const struct call *c)
 {
 	(void)cpu;
@@ -409,6 +431,7 @@ static mx_status recorded(struct mx_device *d, struct mx_recording **out)
 static mx_status replay(struct mx_device *d, struct mx_recording *r)
 {
 	mx_status st = MX_OK;
+	fake(d)->base.n_replayed++;
 	for (const struct call *c = r->first; c && st == MX_OK; c = c->next) {
 		struct call again = *c;
 		for (int i = 0; i < MAX_OUT; i++) /* `later` copies the weights from here */
@@ -518,7 +541,7 @@ static const struct mx_ops ops = {
 	.release = release,
 	.host_alloc = alloc,
 	.host_release = release,
-	.upload = copy,
+	.upload = upload,
 	.download = copy,
 	.copy = copy,
 	.zero = zero,
@@ -542,6 +565,7 @@ static const struct mx_ops ops = {
 	.linear_each = linear_each,
 	.experts = experts,
 	.move_rows = move_rows,
+	.put = put,
 };
 
 static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_device **out,

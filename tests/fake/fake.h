@@ -16,7 +16,10 @@
  * before it, and again each time a recording that contains it is replayed. */
 struct fake_base {
 	struct mx_device device;
-	struct mx_device *cpu; /* computes */
+	struct mx_device *cpu;    /* computes */
+	size_t uploaded;          /* bytes that the host has sent with upload and put */
+	unsigned long n_put;      /* calls of put */
+	unsigned long n_replayed; /* recordings that were replayed */
 };
 
 /* experts.c: the operator `experts`, at once. Without `limit`. */

@@ -77,6 +77,33 @@ static void test_memory(void)
 	o->host_release(d, NULL);
 }
 
+/* Single words, more than one launch takes, between others that stay; the list may change at once.
+ */
+static void test_put(void)
+{
+	enum { WORDS = 1000, STEP = 7 };
+	static struct mx_word words[WORDS];
+	uint32_t *to = device_memory(WORDS * STEP * 4), *got = host_memory(WORDS * STEP * 4);
+	for (size_t n = 1; n <= WORDS; n = n * 3 + 1) {
+		CHECK(o->zero(d, to, WORDS * STEP * 4) == MX_OK);
+		for (uint32_t i = 0; i < n; i++)
+			words[i] = (struct mx_word){(i * 389 % WORDS) * STEP, i + 1};
+		CHECK(o->put(d, to, words, n) == MX_OK);
+		memset(words, 0xff, sizeof words);
+		CHECK(o->download(d, got, to, WORDS * STEP * 4) == MX_OK);
+		CHECK(o->wait(d) == MX_OK);
+		for (uint32_t i = 0; i < n; i++)
+			CHECK(got[(i * 389 % WORDS) * STEP] == i + 1);
+		size_t others = 0;
+		for (uint32_t i = 0; i < WORDS * STEP; i++)
+			others += got[i] != 0;
+		CHECK(others == n);
+	}
+	CHECK(o->put(d, to, NULL, 0) == MX_OK);
+	o->release(d, to);
+	o->host_release(d, got);
+}
+
 /* Every pair of types, of several buffers' length, from an odd address; what lies behind stays. */
 static void test_load(void)
 {
@@ -185,6 +212,7 @@ static void *on_a_thread(void *unused)
 {
 	(void)unused;
 	test_memory();
+	test_put();
 	test_record();
 	return NULL;
 }
@@ -320,6 +348,7 @@ int main(void)
 	CHECK(mx_device_open("cuda:63", &options, &none, &err) == MX_E_NOTFOUND);
 	CHECK(!none);
 	test_memory();
+	test_put();
 	test_load();
 	test_record();
 	test_spoiled();

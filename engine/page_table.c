@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/page_table.h"
+
+#define WORDS 256 /* told at a time */
+
+/* Changes that are to be told. */
+struct changes {
+	struct mx_word words[WORDS];
+	uint32_t n;
+};
+
+static mx_status flush(struct mx_model_engine *e, struct changes *c)
+{
+	mx_status st =
+		c->n ? e->device->ops->put(e->device, e->scratch.page_table, c->words, c->n) : MX_OK;
+	c->n = 0;
+	return st;
+}
+
+static mx_status add(struct mx_model_engine *e, struct changes *c, uint32_t at, const uint32_t *ids,
+                     uint32_t n)
+{
+	mx_status st = MX_OK;
+	for (uint32_t i = 0; i < n && st == MX_OK; i++) {
+		c->words[c->n++] = (struct mx_word){at + i, ids[i]};
+		if (c->n == WORDS)
+			st = flush(e, c);
+	}
+	return st;
+}
+
+mx_status mx_page_table_tell(struct mx_model_engine *e, uint32_t slot, uint32_t from,
+                             const uint32_t *ids, uint32_t n)
+{
+	struct changes c = {.n = 0};
+	mx_status st = add(e, &c, mx_page_table_at(e, slot) + from, ids, n);
+	return st == MX_OK ? flush(e, &c) : st;
+}
+
+mx_status mx_page_table_tell_sequence(struct mx_model_engine *e, struct mx_seq *q)
+{
+	struct mx_page_list *l = &q->pages;
+	mx_status st =
+		mx_page_table_tell(e, q->slot, l->n_told, l->ids + l->n_told, l->n - l->n_told);
+	if (st == MX_OK)
+		l->n_told = l->n;
+	return st;
+}
+
+mx_status mx_page_table_update(struct mx_model_engine *e)
+{
+	struct changes c = {.n = 0};
+	mx_status st = MX_OK;
+	for (uint32_t i = 0; i < e->core.n_items && st == MX_OK; i++) {
+		const struct mx_seq *q = e->core.items[i].seq;
+		const struct mx_page_list *l = &q->pages;
+		st = add(e, &c, mx_page_table_at(e, q->slot) + l->n_told, l->ids + l->n_told,
+		         l->n - l->n_told);
+	}
+	if (st == MX_OK)
+		st = flush(e, &c);
+	for (uint32_t i = 0; i < e->core.n_items && st == MX_OK; i++)
+		e->core.items[i].seq->pages.n_told = e->core.items[i].seq->pages.n;
+	return st;
+}
