@@ -22,8 +22,9 @@
 #include "engine/page_table.h"
 #include "engine/step_layout.h"
 
-/* Most rows of the warm-up step. */
-#define WARM_ROWS 512
+#define WARM_ROWS   512  /* most rows of the whole warm-up step */
+#define WARM_PAGES  1024 /* most pages of a warm-up step */
+#define WARM_BLOCKS 8    /* blocks that warm-up steps of other numbers of rows run */
 
 static mx_status upload(struct mx_model_engine *e, size_t bytes)
 {
@@ -148,24 +149,21 @@ static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 	return st == MX_OK && e->model.head.on ? record_head(e, b) : st;
 }
 
-/* Runs a prompt of zeros on unused pages, so that first-use costs of kernels fall on loading
- * instead of on the first request. */
-static mx_status warm_up(struct mx_model_engine *e)
+/* Runs the first blocks of the model on a prompt of n zeros, on unused pages. `whole`: all of it,
+ * and its commit. */
+static mx_status warm_rows(struct mx_model_engine *e, uint32_t n, bool whole)
 {
-	const struct mx_step_limits *l = &e->limits;
-	uint32_t page_tokens = e->model.page_tokens, n = l->rows < WARM_ROWS ? l->rows : WARM_ROWS;
-	if (n > l->context)
-		n = l->context;
-	uint32_t n_pages = (n - 1) / page_tokens + 1, pages[WARM_ROWS];
+	uint32_t n_pages = (n - 1) / e->model.page_tokens + 1, pages[WARM_PAGES];
 	struct mx_tables host, device;
-	mx_tables_layout(n, 1, 0, e->tables, &host);
-	size_t bytes = mx_tables_layout(n, 1, 0, e->scratch.block, &device);
+	mx_tables_layout(n, 1, 1, e->tables, &host);
+	size_t bytes = mx_tables_layout(n, 1, 1, e->scratch.block, &device);
 	for (uint32_t i = 0; i < n; i++) {
 		host.ids[i] = 0;
 		host.pos[i] = i;
 	}
 	for (uint32_t i = 0; i < n_pages; i++)
 		pages[i] = i;
+	host.gather[0] = n - 1;
 	e->scratch.spans[0] = (struct mx_span){
 		.n = n, .max_len = n, .kind = MX_SPAN_PREFILL, .pages = pages, .n_pages = n_pages};
 	mx_lay_out_spans(e, 1, &host);
@@ -177,14 +175,92 @@ static mx_status warm_up(struct mx_model_engine *e)
 	                             .pos = host.pos,
 	                             .scratch = e->scratch.mixer,
 	                             .tables = &tables};
+	const struct mx_kept kept = {.n = n};
+	struct mx_device *d = e->device;
 	mx_status st = mx_page_table_tell(e, 0, 0, pages, n_pages);
 	if (st == MX_OK)
 		st = upload(e, bytes);
-	if (st == MX_OK)
+	if (st == MX_OK && whole)
 		st = mx_forward(e, &step, device.ids);
-	if (st == MX_OK && e->model.head.on)
+	else if (st == MX_OK)
+		st = mx_forward_blocks(e, &step, 0,
+		                       WARM_BLOCKS < e->model.n_own ? WARM_BLOCKS : e->model.n_own,
+		                       &e->model.final_norm);
+	if (st == MX_OK && whole && e->model.head.on)
 		st = mx_head_forward(e, &step, device.ids);
-	return st == MX_OK ? e->device->ops->wait(e->device) : st;
+	if (st == MX_OK && whole)
+		st = d->ops->gather(d, e->scratch.x, device.gather, 1, e->model.plan->width, e->scratch.y);
+	if (st == MX_OK && whole)
+		st = mx_forward_commit(e, &step, &kept);
+	return st == MX_OK ? d->ops->wait(d) : st;
+}
+
+/* Draws from the row of scratch.y in each of the ways that requests ask for, and computes its
+ * log-probabilities. */
+static mx_status warm_draws(struct mx_model_engine *e)
+{
+	static const struct mx_logit_bias bias = {.token = 0, .bias = 1};
+	static const int32_t banned = 0;
+	static const struct mx_sampling ways[] = {
+		{.top_p = 1, .repetition_penalty = 1},
+		{.temperature = 1, .top_p = 1, .repetition_penalty = 1},
+		{.temperature = 0.7f, .top_p = 0.9f, .top_k = 20, .min_p = 0.01f, .repetition_penalty = 1},
+		{.temperature = 1,
+	     .top_p = 0.9f,
+	     .repetition_penalty = 1.1f,
+	     .presence_penalty = 0.1f,
+	     .frequency_penalty = 0.1f,
+	     .bias = &bias,
+	     .n_bias = 1},
+	};
+	const struct mx_token_count count = {.token = 0, .output = 1};
+	const uint32_t n_top = e->model.plan->vocab < 5 ? e->model.plan->vocab : 5;
+	struct mx_device *d = e->device;
+	const struct mx_scratch *s = &e->scratch;
+	const size_t ld = e->limits.ld_logits;
+	mx_status st = MX_OK;
+	for (size_t i = 0; i < sizeof ways / sizeof *ways && st == MX_OK; i++) {
+		const struct mx_sample_row row = {.sampling = &ways[i],
+		                                  .position = 1,
+		                                  .counts = &count,
+		                                  .n_counts = ways[i].n_bias ? 1 : 0,
+		                                  .banned = &banned,
+		                                  .n_banned = ways[i].n_bias ? 1 : 0};
+		st = mx_logits_make(e, s->y, 1);
+		if (st == MX_OK && !i)
+			st = d->ops->copy(d, s->logits + ld, s->logits, ld * sizeof *s->logits);
+		if (st == MX_OK)
+			st = d->ops->sample(d, s->logits, ld, 1, e->model.plan->vocab, &row, s->tokens);
+		st = st == MX_E_INTERNAL ? MX_OK : st; /* logits that are not finite: see diagnose.c */
+	}
+	s->tokens[0] = 0;
+	if (st == MX_OK)
+		st = d->ops->logprobs(d, s->logits + ld, ld, 1, e->model.plan->vocab, s->tokens, &n_top,
+		                      s->probs);
+	return st == MX_E_INTERNAL ? MX_OK : st;
+}
+
+/* Returns the next number of rows for which a device may choose other kernels. */
+static uint32_t next_class(uint32_t rows)
+{
+	return rows + (rows < 128 ? 16 : rows < 512 ? 64 : rows < 2048 ? 256 : 1024);
+}
+
+/* Does everything once that a request may be the first to need, so that the time of first use (code
+ * that is loaded, algorithms that are chosen) falls on loading. Most of it depends on the kind of
+ * layer and the number of rows alone, so other numbers of rows see the first layers only. */
+static mx_status warm_up(struct mx_model_engine *e)
+{
+	const struct mx_step_limits *l = &e->limits;
+	uint32_t most = l->rows < l->context ? l->rows : l->context,
+			 n = most < WARM_ROWS ? most : WARM_ROWS;
+	mx_status st = MX_OK;
+	for (uint32_t i = 16; i <= most && st == MX_OK; i = next_class(i))
+		if (i != n && (i - 1) / e->model.page_tokens < WARM_PAGES)
+			st = warm_rows(e, i, false);
+	if (st == MX_OK)
+		st = warm_rows(e, n, true);
+	return st == MX_OK ? warm_draws(e) : st;
 }
 
 /* Adds a recording of that size. */
@@ -280,11 +356,12 @@ static const struct mx_bucket *find_bucket(const struct mx_model_engine *e)
 	const struct mx_core *c = &e->core;
 	const struct mx_bucket *best = NULL;
 	uint32_t rows = 0, longest = 1;
+	if (!mx_logits_fit(e))
+		return NULL;
 	for (uint32_t k = 0; k < c->n_items; k++) {
 		const struct mx_step_item *item = &c->items[k];
 		uint32_t n = item->n + item->n_draft;
-		if (!item->sample || item->seq->params.logprobs >= 0 ||
-		    item->seq->params.prompt_logprobs >= 0 || (item->n != 1 && !e->limits.gathers))
+		if (!item->sample || (item->n != 1 && !e->limits.gathers))
 			return NULL;
 		rows += n;
 		longest = n > longest ? n : longest;

@@ -7,9 +7,10 @@
  * Sampling overwrites logits, so a row that is both sampled and reported is copied to the end of
  * its batch before.
  *
- * If one batch holds all rows and no log-probabilities are reported, an asynchronous device samples
- * without waiting for the host (mx_logits_launch, mx_logits_draw, mx_logits_take). Otherwise the
- * host waits for each batch (mx_logits_run).
+ * If one batch holds all rows and none is of a prompt, an asynchronous device samples without
+ * waiting for the host (mx_logits_launch, mx_logits_draw, mx_logits_take); log-probabilities of
+ * what was drawn are one more call behind that. Otherwise the host waits for each batch
+ * (mx_logits_run).
  *
  * A constrained row is sampled with its mask. Log-probabilities are those before it.
  *
@@ -48,6 +49,19 @@ static struct want *wants_of(const struct mx_model_engine *e)
 static bool reports(const struct mx_step_item *item)
 {
 	return item->seq->params.logprobs >= 0;
+}
+
+/* True if the step has rows of the item's prompt whose log-probabilities are reported. */
+static bool reports_prompt(const struct mx_step_item *item)
+{
+	const struct mx_seq *q = item->seq;
+	return q->params.prompt_logprobs >= 0 && q->computed + 1 < q->n_prompt;
+}
+
+/* Returns the number of the item's rows that are sampled and reported. */
+static uint32_t n_reported(const struct mx_step_item *item)
+{
+	return item->sample && reports(item) ? 1 + item->n_draft : 0;
 }
 
 /* Lists the rows whose logits are needed, those to be sampled first, wave after wave or else item
@@ -473,22 +487,29 @@ bool mx_logits_waves(const struct mx_model_engine *e)
 	for (uint32_t i = 0; i < e->core.n_items; i++) {
 		const struct mx_step_item *item = &e->core.items[i];
 		const struct mx_seq *q = item->seq;
-		n += item->sample ? 1 + item->n_draft : 0;
+		n += (item->sample ? 1 + item->n_draft : 0) + n_reported(item);
 		drafts |= item->n_draft > 0;
 		depend |= item->n_draft && (q->counting || q->params.constraint);
-		depend |= (item->sample && reports(item)) || q->params.prompt_logprobs >= 0;
+		depend |= reports_prompt(item);
 	}
 	return drafts && (depend || n > e->limits.logits);
 }
 
+bool mx_logits_fit(const struct mx_model_engine *e)
+{
+	uint64_t n = 0;
+	for (uint32_t i = 0; i < e->core.n_items; i++) {
+		const struct mx_step_item *item = &e->core.items[i];
+		if (reports_prompt(item))
+			return false;
+		n += (item->sample ? 1 + item->n_draft : 0) + n_reported(item);
+	}
+	return n <= e->limits.logits;
+}
+
 bool mx_logits_simple(const struct mx_model_engine *e)
 {
-	if (e->waves || !e->n_wants || e->n_wants != e->n_sample || e->n_wants > e->limits.logits)
-		return false;
-	for (uint32_t i = 0; i < e->core.n_items; i++)
-		if (e->core.items[i].sample && reports(&e->core.items[i]))
-			return false;
-	return true;
+	return !e->waves && e->n_wants && mx_logits_fit(e);
 }
 
 mx_status mx_logits_describe(struct mx_model_engine *e, uint32_t n)
@@ -509,10 +530,69 @@ mx_status mx_logits_launch(struct mx_model_engine *e)
 	return mx_logits_make(e, e->hidden, e->n_wants);
 }
 
+/* Copies the logits of rows to be reported, which the draw overwrites, behind those of all rows, in
+ * their order: neighbours with one copy. */
+static mx_status keep_reported(struct mx_model_engine *e)
+{
+	const struct want *wants = wants_of(e);
+	const size_t ld = e->limits.ld_logits;
+	float *to = e->scratch.logits + ld * e->n_wants;
+	mx_status st = MX_OK;
+	for (uint32_t i = 0, n; i < e->n_wants && st == MX_OK; i += n) {
+		for (n = 0; i + n < e->n_wants && reports(&e->core.items[wants[i + n].item]);)
+			n++;
+		if (n)
+			st = e->device->ops->copy(e->device, to, e->scratch.logits + ld * i,
+			                          n * ld * sizeof *to);
+		to += ld * n;
+		n += !n;
+	}
+	return st;
+}
+
 mx_status mx_logits_draw(struct mx_model_engine *e)
 {
-	return e->device->ops->sample_draw(e->device, e->scratch.logits, e->limits.ld_logits,
-	                                   e->n_wants, e->model.plan->vocab);
+	mx_status st = keep_reported(e);
+	return st == MX_OK
+	           ? e->device->ops->sample_draw(e->device, e->scratch.logits, e->limits.ld_logits,
+	                                         e->n_wants, e->model.plan->vocab)
+	           : st;
+}
+
+/* Computes the log-probabilities of what was drawn, of the rows that keep_reported kept, and fills
+ * the results with them. Those of rows behind drafts that were not kept mean nothing. */
+static mx_status report_drawn(struct mx_model_engine *e, struct mx_step_result *results)
+{
+	const struct want *wants = wants_of(e);
+	const struct mx_scratch *s = &e->scratch;
+	struct mx_device *d = e->device;
+	uint32_t vocab = e->model.plan->vocab, n = 0;
+	for (uint32_t i = 0; i < e->n_wants; i++) {
+		const struct want *w = &wants[i];
+		const struct mx_step_item *item = &e->core.items[w->item];
+		if (!reports(item))
+			continue;
+		uint32_t wave = wave_of(e, w);
+		const struct mx_step_result *r = &results[w->item];
+		int32_t token = wave < r->n_accepted ? item->draft[wave] : r->token;
+		s->n_top[n] = clamp_top(item->seq->params.logprobs, vocab);
+		s->tokens[n] = token >= 0 ? token : 0;
+		s->copied[n++] = i;
+	}
+	if (!n)
+		return MX_OK;
+	mx_status st = d->ops->logprobs(d, s->logits + e->n_wants * e->limits.ld_logits,
+	                                e->limits.ld_logits, n, vocab, s->tokens, s->n_top, s->probs);
+	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: some are NaN */
+		return st;
+	for (uint32_t k = 0; k < n; k++) {
+		const struct want *w = &wants[s->copied[k]];
+		s->prompt[w->row] = s->probs[k];
+		if (wave_of(e, w) <= results[w->item].n_accepted)
+			take_logprob(&s->prompt[w->row], &results[w->item]);
+	}
+	hand_out(e, results);
+	return MX_OK;
 }
 
 mx_status mx_logits_take(struct mx_model_engine *e, struct mx_step_result *results)
@@ -527,5 +607,5 @@ mx_status mx_logits_take(struct mx_model_engine *e, struct mx_step_result *resul
 		take_row(e, &e->core.items[w->item], wave_of(e, w), e->scratch.tokens[i],
 		         &results[w->item]);
 	}
-	return MX_OK;
+	return report_drawn(e, results);
 }

@@ -202,6 +202,9 @@ void mx_resume_observe(struct mx_model_engine *e, uint64_t ns);
 
 /* ---- logits.c, in the order of the calls; items are core.items, spans are scratch.spans ---- */
 
+/* True if the logits buffer holds all rows of the step of core.items, and those to be reported once
+ * more, and none is of a prompt: the device can draw the step without waiting for the host. */
+bool mx_logits_fit(const struct mx_model_engine *e);
 /* True if the step of core.items has drafts whose draws depend on those in front of them, or that
  * the device cannot draw by itself: they are drawn in waves (logits.c). */
 bool mx_logits_waves(const struct mx_model_engine *e);
@@ -218,15 +221,16 @@ mx_status mx_logits_gather(struct mx_model_engine *e, const uint32_t *rows);
 mx_status mx_logits_run(struct mx_model_engine *e, struct mx_step_result *results,
                         struct mx_step_times *times);
 
-/* True if the device can sample the step's tokens without waiting for the host: logits are needed
- * for sampling only, and no log-probabilities are reported. Then mx_logits_launch and
- * mx_logits_take replace mx_logits_run. */
+/* True if the device can sample the step's tokens without waiting for the host: mx_logits_fit, and
+ * there are no waves. Then mx_logits_launch and mx_logits_take replace mx_logits_run. */
 bool mx_logits_simple(const struct mx_model_engine *e);
 /* Asks the device for the logits, without waiting. */
 mx_status mx_logits_launch(struct mx_model_engine *e);
-/* Asks the device to sample, whose sampling parameters it knows, without waiting. */
+/* Asks the device to sample, whose sampling parameters it knows, without waiting, and to keep what
+ * is to be reported. */
 mx_status mx_logits_draw(struct mx_model_engine *e);
-/* Waits for the sampled tokens and fills the results with them. */
+/* Waits for the sampled tokens, and for their log-probabilities where these are reported, and fills
+ * the results with them. */
 mx_status mx_logits_take(struct mx_model_engine *e, struct mx_step_result *results);
 /* Tells the device the sampling parameters of n >= n_wants rows; rows past n_wants are greedy. The
  * masks must have been made. */

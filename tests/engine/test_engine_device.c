@@ -534,6 +534,53 @@ static void test_page_lists_are_not_sent_again(void **state)
 	check_uploads(true);
 }
 
+/* Returns how many steps were replayed while the job ran. */
+static unsigned long replays_of(struct mx_engine *e, const struct job *j, struct outcome *out)
+{
+	unsigned long before = fake_of(e)->n_replayed;
+	run_one(e, j, 512, out);
+	return fake_of(e)->n_replayed - before;
+}
+
+/* Whatever a request asks for, its decode steps are recorded ones, and nothing changes by that. */
+static void test_requests_stay_on_recordings(void **state)
+{
+	(void)state;
+	static int32_t prompt[N_PROMPT];
+	static const int32_t stop[] = {3, 5};
+	static const struct mx_logit_bias bias[] = {{7, 4}, {8, -100}};
+	const struct set_constraint sets = set_constraint(VOCAB, 5);
+	struct loaded recorded, unrecorded;
+	if (!fake)
+		skip();
+	make_tokens(prompt, N_PROMPT, VOCAB, 1);
+	start(dirs[F32], "cuda:0", false, &recorded);
+	start(dirs[F32], "cuda:0", true, &unrecorded);
+	for (uint32_t kind = 0; kind < 7; kind++) {
+		struct job job = make_quiet(prompt, N_PROMPT, N_TOTAL);
+		struct outcome expect, got;
+		job.logprobs = kind == 1 ? 0 : kind == 2 || kind == 6 ? 4 : -1;
+		job.prompt_logprobs = kind == 2 ? 2 : -1;
+		job.sampling.repetition_penalty = kind == 3 ? 1.2f : 1;
+		job.sampling.frequency_penalty = kind == 3 ? 0.5f : 0;
+		job.sampling.bias = kind == 4 ? bias : NULL;
+		job.sampling.n_bias = kind == 4 ? 2 : 0;
+		job.min_tokens = kind == 4 ? 20 : 0;
+		job.stop = kind == 4 ? stop : NULL;
+		job.n_stop = kind == 4 ? 2 : 0;
+		job.constraint = kind >= 5 ? &sets : NULL;
+		run_one(unrecorded.engine, &job, 512, &expect);
+		/* all but the first of the tokens, which the prompt's step draws */
+		assert_int_equal(replays_of(recorded.engine, &job, &got), N_TOTAL - N_PROMPT - 1);
+		assert_same(&got, &expect);
+		outcome_free(&got);
+		outcome_free(&expect);
+	}
+	assert_int_equal(fake_of(unrecorded.engine)->n_replayed, 0);
+	loaded_close(&recorded);
+	loaded_close(&unrecorded);
+}
+
 /* ---- refusals ---- */
 
 static void expect_refused(const char *config, const char *what)
@@ -608,6 +655,7 @@ int main(void)
 		cmocka_unit_test(test_drafts),
 		cmocka_unit_test(test_drafts_of_bf16),
 		cmocka_unit_test(test_page_lists_are_not_sent_again),
+		cmocka_unit_test(test_requests_stay_on_recordings),
 		cmocka_unit_test(test_what_only_cpus_do_is_named),
 	};
 	fake = !getenv("MIXD_TEST_DEVICE");
