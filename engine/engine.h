@@ -200,9 +200,9 @@ struct mx_step_result {
 
 /* Nanoseconds of a step by phase. For an asynchronous device `forward` is the time that finish
  * waits for it, sampling included, and `host` is the host's own work in begin and finish, during
- * which the device may be idle: packing, uploading and launching the step, and the work after its
- * tokens have arrived. `host` is 0 on CPUs. `resume` is the part of `forward` that was work for
- * prefixes found in the cache. */
+ * which the device may be idle: what comes in front of the step's first launch, or its replay, and
+ * the work after its tokens have arrived. `host` is 0 on CPUs. `resume` is the part of `forward`
+ * that was work for prefixes found in the cache. */
 struct mx_step_times {
 	uint64_t forward, sample, commit, host, resume;
 };

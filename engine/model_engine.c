@@ -173,7 +173,7 @@ static mx_status begin(struct mx_engine *engine, const struct mx_step_item *item
 	if (st != MX_OK) /* the sequences are closed next */
 		mx_mask_workers_finish(e->masks);
 	e->core.stepping = st == MX_OK;
-	e->begin_ns = mx_now_ns() - start;
+	e->begin_ns = e->fed_ns - start;
 	return st;
 }
 

@@ -97,7 +97,8 @@ struct mx_model_engine {
 	struct mx_mask_workers *masks;       /* of its constrained sequences */
 	bool drawing;                        /* the device samples all n_wants rows by itself */
 	bool draw_waits;                     /* it is to be asked for that when the masks are made */
-	uint64_t begin_ns;                   /* duration of begin */
+	uint64_t fed_ns;                     /* when the device was given the step's first work */
+	uint64_t begin_ns;                   /* from begin to then */
 	uint32_t n_computed, n_deferred;     /* items of the step; their places are in scratch.order */
 	uint64_t resume_ns;                  /* time that resuming took */
 	uint64_t usual_ns; /* time of the shorter steps in which all decode; 0 = not known */

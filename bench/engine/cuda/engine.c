@@ -215,13 +215,14 @@ static void fill_pages(struct bench *b)
 
 /* ---- figures ---- */
 
-static void bench_decode(struct bench *b, uint32_t batch, uint32_t depth)
+/* logprobs: alternatives of each drawn token that are reported; -1 = no log-probabilities. */
+static void bench_decode(struct bench *b, uint32_t batch, uint32_t depth, int32_t logprobs)
 {
 	char name[32];
 	static struct mx_step_item items[MAX_BATCH];
 	double ns[STEPS], host[STEPS];
 	uint32_t n = 0;
-	snprintf(name, sizeof name, "tg%u@%u", batch, depth);
+	snprintf(name, sizeof name, logprobs < 0 ? "tg%u@%u" : "lp%u@%u", batch, depth);
 	if (!options_want(b->o, name))
 		return;
 	for (; n < batch; n++) {
@@ -229,6 +230,7 @@ static void bench_decode(struct bench *b, uint32_t batch, uint32_t depth)
 		if (!s)
 			break;
 		s->computed = depth - 1;
+		s->params.logprobs = logprobs;
 		items[n] = (struct mx_step_item){.seq = s, .n = 1, .sample = true};
 	}
 	if (!n) {
@@ -281,6 +283,46 @@ static void bench_prompt(struct bench *b, uint32_t n)
 	fflush(stdout);
 }
 
+/* Steps in which `batch` sequences decode beside `chunk` tokens of a prompt. "launched after": what
+ * is left of the step then, the device computes without waiting for the host. */
+static void bench_mixed(struct bench *b, uint32_t batch, uint32_t chunk)
+{
+	char name[32];
+	static struct mx_step_item items[MAX_BATCH];
+	enum { MIXED = 12 };
+	static struct mx_step_result results[MAX_BATCH];
+	double ns[MIXED], host[MIXED], launched[MIXED];
+	snprintf(name, sizeof name, "mx%u+%u@2048", batch, chunk);
+	if (!options_want(b->o, name))
+		return;
+	for (uint32_t n = 0; n < batch; n++) {
+		struct mx_seq *s = run_open(b->engine, b->tokens, FILLED, WARM + MIXED + 1, false);
+		s->computed = FILLED - 1;
+		items[n] = (struct mx_step_item){.seq = s, .n = 1, .sample = true};
+	}
+	struct mx_seq *prompt = run_open(b->engine, b->tokens, chunk * (WARM + MIXED) + 1, 1, false);
+	items[batch] = (struct mx_step_item){.seq = prompt, .n = chunk};
+	for (int i = -WARM; i < MIXED; i++) {
+		struct mx_step_times t = {0};
+		uint64_t begin = mx_now_ns();
+		must(b->engine->ops->begin(b->engine, items, batch + 1), "step");
+		uint64_t begun = mx_now_ns();
+		must(b->engine->ops->finish(b->engine, results, &t), "step");
+		if (i >= 0) {
+			ns[i] = (double)(mx_now_ns() - begin);
+			launched[i] = (double)(begun - begin);
+			host[i] = (double)t.host;
+		}
+	}
+	for (uint32_t i = 0; i <= batch; i++)
+		b->engine->ops->close(b->engine, items[i].seq);
+	double per = median(ns, MIXED);
+	printf("%-14s %8.3f ms/step (most %.3f)  launched after %6.1f us  host %5.1f us\n", name,
+	       per * 1e-6, ns[MIXED - 1] * 1e-6, median(launched, MIXED) * 1e-3,
+	       median(host, MIXED) * 1e-3);
+	fflush(stdout);
+}
+
 static void run_all(struct bench *b)
 {
 	static const uint32_t batches[] = {1, 8, 32, 64, 128, 256, 512};
@@ -295,10 +337,17 @@ static void run_all(struct bench *b)
 	bench_prompt(b, 512);
 	bench_prompt(b, 8192);
 	for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
-		bench_decode(b, batches[i], 2048);
-	bench_decode(b, 64, 16384);
-	bench_decode(b, 1, 131072);
-	bench_decode(b, 8, 131072);
+		bench_decode(b, batches[i], 2048, -1);
+	bench_decode(b, 64, 16384, -1);
+	bench_decode(b, 1, 131072, -1);
+	bench_decode(b, 8, 131072, -1);
+	bench_decode(b, 1, 2048, 5);
+	bench_decode(b, 64, 2048, 5);
+	bench_mixed(b, 16, 32);
+	bench_mixed(b, 16, 128);
+	bench_mixed(b, 16, 512);
+	bench_mixed(b, 64, 512);
+	bench_mixed(b, 256, 512);
 }
 
 /* ---- set-up ---- */
@@ -409,7 +458,8 @@ static const char usage[] =
 	"usage: bench/engine/cuda/engine [--shape SHAPE] [--device cuda:N] [--kv bf16|fp8]\n"
 	"              [--weight-bits 8|4] [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
 	"Shapes: 8b 8b8 1.1b tiny mamba2-2.7b mamba2-2.7b-half gdn-8b gdn.\n"
-	"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072; --only takes those\n"
+	"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072, lp1@2048 (with\n"
+	"log-probabilities), mx16+512@2048 (beside a prompt) ...; --only takes those\n"
 	"whose name contains TEXT. --dir makes the checkpoint there, or uses the one that is\n"
 	"there, and keeps it. MIXD_DEVICE_PATH and MIXD_MODULE_PATH as for mixd.\n";
 
