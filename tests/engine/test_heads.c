@@ -76,23 +76,21 @@ static void watch(struct mx_engine *e, void (*probe)(void *, const struct mx_seq
 	m->head_probe_arg = arg;
 }
 
-/* Reads logits that a probe is told of. */
-static const float *read_logits(const void *logits, float to[VOCAB], struct mx_device *d)
+static struct mx_model_engine *engine_of(const struct loaded *l)
 {
-	void *host;
-	if (!d->info.own_memory)
-		return logits;
-	assert_int_equal(d->ops->host_alloc(d, VOCAB * sizeof *to, &host), MX_OK);
-	assert_int_equal(d->ops->download(d, host, logits, VOCAB * sizeof *to), MX_OK);
-	assert_int_equal(d->ops->wait(d), MX_OK);
-	memcpy(to, host, VOCAB * sizeof *to);
-	d->ops->host_release(d, host);
-	return to;
+	return (struct mx_model_engine *)l->engine;
 }
 
-static struct mx_device *device_of(const struct loaded *l)
+/* Reads logits that a probe is told of. */
+static const float *read_logits(const void *logits, float to[VOCAB], struct mx_model_engine *e)
 {
-	return ((struct mx_model_engine *)l->engine)->device;
+	struct mx_device *d = e->device;
+	if (!d->info.own_memory)
+		return logits;
+	assert_int_equal(d->ops->download(d, e->pooling, logits, VOCAB * sizeof *to), MX_OK);
+	assert_int_equal(d->ops->wait(d), MX_OK);
+	memcpy(to, e->pooling, VOCAB * sizeof *to);
+	return to;
 }
 
 /* Returns how many drafts of a proposal are in front of the one whose logits are seen. */
@@ -112,7 +110,7 @@ struct expected {
 
 struct golden {
 	struct expected cases[CASES];
-	struct mx_device *device;
+	struct mx_model_engine *engine;
 	uint32_t stride;
 	double worst;
 };
@@ -133,7 +131,7 @@ static void compare(void *arg, const struct mx_seq *s, const float *device_logit
 	struct golden *g = arg;
 	struct expected *c = g->cases;
 	float own[VOCAB];
-	const float *logits = read_logits(device_logits, own, g->device);
+	const float *logits = read_logits(device_logits, own, g->engine);
 	while (c->prompt != s->tokens.prompt)
 		c++;
 	uint32_t k = place_of(s), step = s->computed - c->n;
@@ -188,7 +186,7 @@ static void check_golden(const char *model, struct mx_engine_config c)
 	read_golden(model, &json, &g);
 	c.prefix_cache = false;
 	loaded_start(checkpoint(model), &c, &l);
-	g.device = device_of(&l);
+	g.engine = engine_of(&l);
 	watch(l.engine, compare, &g);
 	for (uint32_t chunk = 512; chunk; chunk /= 16) {
 		struct job jobs[CASES];
@@ -275,7 +273,7 @@ struct batch {
 	struct job jobs[BATCH];
 	struct outcome expect[BATCH], got[BATCH];
 	struct said said[BATCH];
-	struct mx_device *device;
+	struct mx_model_engine *engine;
 	uint32_t again; /* logits that were seen before */
 };
 
@@ -297,7 +295,7 @@ static void note(void *arg, const struct mx_seq *s, const float *logits)
 	while (b->prompts[i] != s->tokens.prompt)
 		i++;
 	uint64_t *said = &b->said[i].hash[s->computed][k];
-	uint64_t now = hash_of(read_logits(logits, own, b->device));
+	uint64_t now = hash_of(read_logits(logits, own, b->engine));
 	if (*said && *said != now)
 		fail_msg("request %u, prompt of %u: the head says something else behind %u tokens and %u "
 		         "drafts",
@@ -356,7 +354,7 @@ static void start_noting(const char *model, const struct mx_engine_config *c, st
                          struct loaded *out)
 {
 	loaded_start(checkpoint(model), c, out);
-	b->device = device_of(out);
+	b->engine = engine_of(out);
 	watch(out->engine, note, b);
 }
 
@@ -388,7 +386,7 @@ static void run_any_way(const char *model, const struct mx_engine_config *c, str
 		cached += check_again(l.engine, b, chunks[round]);
 	}
 	print_message("  %-16s %s, %u ranks: %u logits again, %u tokens cached\n", model,
-	              device_of(&l)->info.name, c->tensor ? c->tensor : 1, b->again, cached);
+	              engine_of(&l)->device->info.name, c->tensor ? c->tensor : 1, b->again, cached);
 	assert_true(b->again > 200 && cached > 200);
 	l.engine->ops->usage(l.engine, &usage);
 	assert_int_equal(usage.pages_used + usage.slots_used, 0);
@@ -551,6 +549,7 @@ static void test_missing_heads_are_named(void **state)
 	(void)state;
 	struct mx_engine_config c = head_config();
 	char dir[64];
+	c.device = NULL;
 	expect_failure(folder("qwen3_5"), &c, "no tensor 'mtp.fc.weight'");
 	expect_failure(folder("deepseek_v3"), &c, "model.layers.3.");
 	expect_failure(folder("llama"), &c, "has no head");
@@ -570,6 +569,7 @@ static void test_memory_has_the_head(void **state)
 	struct mx_engine_config c = head_config();
 	struct mx_memory_plan with, without;
 	struct loaded l;
+	c.device = NULL;
 	loaded_open(folder("deepseek_v3-mtp"), &l);
 	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &with, NULL), MX_OK);
 	c.speculation = MX_SPECULATION_NONE;
