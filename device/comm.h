@@ -4,25 +4,33 @@
  * of the weights and states; rank r of R has the handle comm->rank = r, comm->ranks = R.
  *
  * A collective is called by every rank, in the same order on all ranks and with the same sizes. It
- * belongs to the sequence of the device's operators: on a CPU it is done on return.
+ * belongs to the sequence of the device's operators: on a CPU it is done on return, on an
+ * asynchronous device it is done when the device comes to it, and it may be recorded.
  *
  * Determinism: sums are made in the order of the ranks, ((x0 + x1) + x2) + ..., whichever rank
  * comes first, and all ranks get the same bits.
  *
  * Errors: MX_E_DEVICE from the moment that any rank has called abort. Calls that wait end with it
- * at once, all later calls fail with it, and the contents of outputs are undefined.
+ * at once, all later calls fail with it, and the contents of outputs are undefined. On an
+ * asynchronous device what has been called already ends without a result: `check` tells so, behind
+ * the device's wait. There a rank that does not come within MX_COMM_PATIENCE_MS ends the
+ * communication too.
  *
  * Threads: one thread a rank; only abort may be called by any thread.
  */
 #ifndef MX_DEVICE_COMM_H
 #define MX_DEVICE_COMM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
 
 #define MX_MAX_RANKS 64
+
+/* How long an asynchronous rank waits for another one, in milliseconds of the device's clock. */
+#define MX_COMM_PATIENCE_MS 4000
 
 struct mx_comm;
 
@@ -49,16 +57,26 @@ struct mx_comm_ops {
 	mx_status (*barrier)(struct mx_comm *c);
 
 	/* Copies x[bytes] to the y[bytes] of rank `to`, whose recv names this rank and as many bytes;
-	 * else both fail with MX_E_INVALID. Both wait for each other. No collectives: only the two
-	 * ranks take part. */
+	 * else both fail with MX_E_INVALID (asynchronous devices: the communication ends). Both wait
+	 * for each other. No collectives: only the two ranks take part. */
 	mx_status (*send)(struct mx_comm *c, uint32_t to, const void *x, size_t bytes);
 	mx_status (*recv)(struct mx_comm *c, uint32_t from, void *y, size_t bytes);
 
 	/* Ends the communication of all ranks: one of them cannot go on. */
 	void (*abort)(struct mx_comm *c);
 
-	/* Frees the handle, when no call of it runs. */
+	/* Frees the handle, when no call of it runs. Before the device is destroyed. */
 	void (*destroy)(struct mx_comm *c);
+
+	/* As all_reduce, for f32 whatever the activations' type. */
+	mx_status (*all_reduce_f32)(struct mx_comm *c, float *x, size_t n);
+
+	/* MX_E_DEVICE if the communication has ended. */
+	mx_status (*check)(struct mx_comm *c);
+
+	/* While it is on, collectives of this rank do nothing, on asynchronous devices, unless they are
+	 * recorded: so a rank can run a step for the first use of its kernels, alone. */
+	void (*rehearse)(struct mx_comm *c, bool on);
 };
 
 /* First member of every communicator. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/module.h"
+#include "device/cpu/comm.h"
 #include "device/cpu/cpu.h"
 #include "device/cuda/cuda.h"
 
@@ -111,4 +112,15 @@ mx_status mx_device_own_bytes(const char *name, const struct mx_device_options *
 	else if (st == MX_OK && (st = need_cuda(err)) == MX_OK)
 		*out = cuda->own_bytes(&o->cuda);
 	return st;
+}
+
+mx_status mx_device_comm(struct mx_device *const *devices, uint32_t ranks, struct mx_comm **out,
+                         struct mx_err *err)
+{
+	if (devices[0]->info.kind == MX_DEVICE_CUDA) {
+		mx_status st = need_cuda(err);
+		return st == MX_OK ? cuda->comm_create(devices, ranks, out, err) : st;
+	}
+	mx_status st = mx_cpu_comm_create(devices, ranks, out);
+	return st == MX_OK ? MX_OK : mx_fail(err, st, "out of memory");
 }

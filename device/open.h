@@ -35,4 +35,9 @@ mx_status mx_device_open(const char *name, const struct mx_device_options *optio
 mx_status mx_device_own_bytes(const char *name, const struct mx_device_options *options,
                               size_t *out, struct mx_err *err);
 
+/* Makes the communicators out[ranks] of ranks on these devices, which are all of one kind: those of
+ * CPUs, or of the CUDA module (device_cuda.h). On failure *err says why. */
+mx_status mx_device_comm(struct mx_device *const *devices, uint32_t ranks, struct mx_comm **out,
+                         struct mx_err *err);
+
 #endif

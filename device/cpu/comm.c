@@ -192,6 +192,11 @@ static mx_status all_reduce(struct mx_comm *c, void *x, size_t n)
 	return meet(g);
 }
 
+static mx_status all_reduce_f32(struct mx_comm *c, float *x, size_t n)
+{
+	return all_reduce(c, x, n);
+}
+
 /* ---- copies ---- */
 
 static mx_status all_gather(struct mx_comm *c, const void *x, size_t bytes, void *y)
@@ -295,6 +300,17 @@ static void comm_destroy(struct mx_comm *c)
 		free_group(g);
 }
 
+static mx_status comm_check(struct mx_comm *c)
+{
+	return atomic_load(&comm_of(c)->group->aborted) ? MX_E_DEVICE : MX_OK;
+}
+
+static void rehearse_nothing(struct mx_comm *c, bool on)
+{
+	(void)c;
+	(void)on;
+}
+
 static const struct mx_comm_ops cpu_comm_ops = {
 	.struct_size = sizeof(struct mx_comm_ops),
 	.all_reduce = all_reduce,
@@ -306,6 +322,9 @@ static const struct mx_comm_ops cpu_comm_ops = {
 	.recv = comm_recv,
 	.abort = comm_abort,
 	.destroy = comm_destroy,
+	.all_reduce_f32 = all_reduce_f32,
+	.check = comm_check,
+	.rehearse = rehearse_nothing,
 };
 
 mx_status mx_cpu_comm_create(struct mx_device *const *devices, uint32_t ranks, struct mx_comm **out)

@@ -2,6 +2,7 @@
 /* The CUDA device: its table of operators, its creation and its end. */
 #include "config.h"
 
+#include "device/cuda/comm.h"
 #include "device/cuda/impl.h"
 
 #include <stdio.h>
@@ -236,6 +237,7 @@ const struct mx_cuda_device_ops *mx_cuda_device_v3(void)
 	static const struct mx_cuda_device_ops ops = {.struct_size = sizeof ops,
 	                                              .create = create,
 	                                              .own_bytes = own_bytes,
-	                                              .log_to = mx_log_forward};
+	                                              .log_to = mx_log_forward,
+	                                              .comm_create = mx_cuda_comm_create};
 	return &ops;
 }

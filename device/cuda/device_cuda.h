@@ -7,6 +7,7 @@
 #define MX_DEVICE_CUDA_DEVICE_CUDA_H
 
 #include "base/log.h"
+#include "device/comm.h"
 #include "device/device.h"
 
 /* Limits of a device: it allocates memory for them when it is created, never later. */
@@ -30,6 +31,12 @@ struct mx_cuda_device_ops {
 	size_t (*own_bytes)(const struct mx_cuda_limits *limits);
 	/* Sets the function that gets the module's log lines. Called before create. */
 	void (*log_to)(mx_log_to_f *to);
+	/* Makes the communicators out[ranks] of ranks on these devices, which are all of this module
+	 * (device/comm.h). Several ranks may share a GPU, as a test of ranks, if the process was
+	 * started with CUDA_MODULE_LOADING=EAGER. MX_E_UNSUPPORTED if two GPUs do not reach each
+	 * other's memory. */
+	mx_status (*comm_create)(struct mx_device *const *devices, uint32_t ranks, struct mx_comm **out,
+	                         struct mx_err *err);
 };
 
 typedef const struct mx_cuda_device_ops *mx_cuda_device_f(void);

@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The kernels of comm.h.
+ *
+ * A small sum: each rank copies its x to its buffer, meets the others, and adds up all buffers in
+ * the order of the ranks. A large one: each tells where its x is and meets the others, adds up its
+ * share of the elements from all x, writes the sums to all x, and meets them again. Either way an
+ * element is ((x0 + x1) + x2) + ... in f32, rounded once.
+ *
+ * A peer's memory is read past the first-level cache (volatile loads), which may hold what was
+ * there before.
+ */
+#include "device/cuda/comm.h"
+
+#include <cuda_bf16.h>
+
+#include "device/cuda/launch.cuh"
+
+#define THREADS     512
+#define MAX         MX_CUDA_MAX_RANKS
+#define PATIENCE_NS (MX_COMM_PATIENCE_MS * 1000000ull)
+
+/* ---- flags ---- */
+
+static __device__ __forceinline__ uint32_t load_acquire(const uint32_t *p)
+{
+	uint32_t v;
+	asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+	return v;
+}
+
+static __device__ __forceinline__ void store_release(uint32_t *p, uint32_t v)
+{
+	asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+static __device__ __forceinline__ uint64_t now_ns(void)
+{
+	uint64_t t;
+	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+	return t;
+}
+
+/* Waits until *flag has reached the epoch. False if the communication has ended, which it does if
+ * that takes too long. */
+static __device__ bool wait_for(const struct mx_comm_rank &r, const uint32_t *flag, uint32_t epoch)
+{
+	uint64_t begin = 0;
+	for (uint32_t i = 1; (int32_t)(load_acquire(flag) - epoch) < 0; i++) {
+		if (i % 128)
+			continue;
+		if (load_acquire(r.ended))
+			return false;
+		const uint64_t now = now_ns();
+		begin = begin ? begin : now;
+		if (now - begin < PATIENCE_NS)
+			continue;
+		store_release(r.ended, 1);
+		return false;
+	}
+	return true;
+}
+
+/* All ranks' blocks of this number meet: what a block wrote before, its peers can read behind. All
+ * threads call it. False if the communication has ended. */
+static __device__ bool meet(const struct mx_comm_rank &r, uint32_t epoch)
+{
+	const uint32_t b = blockIdx.x, peer = threadIdx.x;
+	bool met = true;
+	__syncthreads();
+	if (peer < r.ranks) {
+		__threadfence_system();
+		store_release(&r.memory[peer]->met[r.rank][b], epoch);
+		met = wait_for(r, &r.memory[r.rank]->met[peer][b], epoch);
+	}
+	return __syncthreads_and(met);
+}
+
+/* The beginning of every kernel, behind which the step's data may be read; returns the block's last
+ * epoch. */
+static __device__ uint32_t begin(const struct mx_comm_rank &r)
+{
+	if (!r.shared)
+		mx_pdl_launch();
+	mx_pdl_wait();
+	return r.memory[r.rank]->epochs[blockIdx.x];
+}
+
+/* The end. A kernel behind may fill a GPU while it waits for this one: where a peer needs the same
+ * GPU to get here, it begins only now. All threads have read the last epoch before. */
+static __device__ void end(const struct mx_comm_rank &r, uint32_t epoch)
+{
+	if (!threadIdx.x)
+		r.memory[r.rank]->epochs[blockIdx.x] = epoch;
+	if (r.shared)
+		mx_pdl_launch();
+}
+
+/* ---- elements, 16 bytes at a time ---- */
+
+static __device__ __forceinline__ uint4 load_peer(const void *p)
+{
+	uint4 v;
+	asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+	             : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+	             : "l"(p)
+	             : "memory");
+	return v;
+}
+
+static __device__ __forceinline__ bool is_aligned(const void *p, size_t to)
+{
+	return (uintptr_t)p % to == 0;
+}
+
+template <typename T> struct vec {
+	static const size_t N = 16 / sizeof(T);
+	union {
+		uint4 all;
+		T one[N];
+	};
+};
+
+/* Reads elements [at, at + N) of x[n], zeros behind the end. */
+template <typename T>
+static __device__ __forceinline__ vec<T> load(const T *x, size_t at, size_t n, bool whole)
+{
+	vec<T> v;
+	if (whole && at + v.N <= n) {
+		v.all = load_peer(x + at);
+		return v;
+	}
+	v.all = make_uint4(0, 0, 0, 0);
+	for (size_t k = 0; k < v.N && at + k < n; k++)
+		v.one[k] = ((const volatile T *)x)[at + k];
+	return v;
+}
+
+template <>
+__device__ __forceinline__ vec<__nv_bfloat16> load(const __nv_bfloat16 *x, size_t at, size_t n,
+                                                   bool whole)
+{
+	vec<__nv_bfloat16> v;
+	if (whole && at + v.N <= n) {
+		v.all = load_peer(x + at);
+		return v;
+	}
+	v.all = make_uint4(0, 0, 0, 0);
+	for (size_t k = 0; k < v.N && at + k < n; k++)
+		v.one[k] = __ushort_as_bfloat16(((const volatile unsigned short *)x)[at + k]);
+	return v;
+}
+
+template <typename T>
+static __device__ __forceinline__ void store(T *x, size_t at, size_t n, bool whole, const vec<T> &v)
+{
+	if (whole && at + v.N <= n) {
+		*(uint4 *)(x + at) = v.all;
+		return;
+	}
+	for (size_t k = 0; k < v.N && at + k < n; k++)
+		x[at + k] = v.one[k];
+}
+
+/* Adds up what the ranks have, in their order. */
+template <typename T>
+static __device__ __forceinline__ vec<T> add_up(const vec<T> (&v)[MAX], uint32_t ranks)
+{
+	float sum[vec<T>::N];
+	vec<T> out;
+#pragma unroll
+	for (size_t k = 0; k < out.N; k++)
+		sum[k] = mx_to_float<T>(v[0].one[k]);
+#pragma unroll
+	for (uint32_t i = 1; i < MAX; i++)
+		if (i < ranks)
+#pragma unroll
+			for (size_t k = 0; k < out.N; k++)
+				sum[k] += mx_to_float<T>(v[i].one[k]);
+#pragma unroll
+	for (size_t k = 0; k < out.N; k++)
+		out.one[k] = mx_from_float<T>(sum[k]);
+	return out;
+}
+
+/* ---- sums ---- */
+
+static __device__ __forceinline__ void *stage_of(const struct mx_comm_rank &r, uint32_t rank,
+                                                 uint32_t epoch)
+{
+	return (char *)r.memory[rank]->stage + (2 * blockIdx.x + (epoch & 1)) * MX_COMM_STAGE;
+}
+
+/* A block adds up `chunk` elements, which fit its buffer. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+	sum_whole(struct mx_comm_rank r, T *x, size_t n, size_t chunk)
+{
+	const uint32_t epoch = begin(r) + 1;
+	const size_t first = blockIdx.x * chunk, left = first < n ? n - first : 0,
+				 count = left < chunk ? left : chunk;
+	const bool whole = is_aligned(x, 16); /* chunks are whole vectors */
+	T *own = (T *)stage_of(r, r.rank, epoch);
+	x += first;
+	for (size_t at = threadIdx.x * vec<T>::N; at < count; at += THREADS * vec<T>::N)
+		*(uint4 *)(own + at) = load(x, at, count, whole).all;
+	const bool met = meet(r, epoch);
+	for (size_t at = threadIdx.x * vec<T>::N; at < count && met; at += THREADS * vec<T>::N) {
+		vec<T> v[MAX];
+#pragma unroll
+		for (uint32_t i = 0; i < MAX; i++)
+			if (i < r.ranks)
+				v[i].all = load_peer((const T *)stage_of(r, i, epoch) + at);
+		store(x, at, count, whole, add_up(v, r.ranks));
+	}
+	end(r, epoch);
+}
+
+/* A rank adds up `share` elements of all ranks' x, for all of them. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+	sum_shares(struct mx_comm_rank r, T *x, size_t n, size_t share)
+{
+	__shared__ T *xs[MAX];
+	const uint32_t before = begin(r), b = blockIdx.x;
+	bool whole = true;
+	if (!threadIdx.x)
+		r.memory[r.rank]->posts[b].x = x;
+	bool met = meet(r, before + 1);
+	if (threadIdx.x < r.ranks)
+		xs[threadIdx.x] =
+			(T *)(uintptr_t) * (volatile uint64_t *)&r.memory[threadIdx.x]->posts[b].x;
+	__syncthreads();
+	for (uint32_t i = 0; i < r.ranks; i++)
+		whole &= is_aligned(xs[i], 16);
+	const size_t first = r.rank * share, last = first + share < n ? first + share : n;
+	for (size_t at = first + (b * THREADS + threadIdx.x) * vec<T>::N; at < last && met;
+	     at += gridDim.x * THREADS * vec<T>::N) {
+		vec<T> v[MAX];
+#pragma unroll
+		for (uint32_t i = 0; i < MAX; i++)
+			if (i < r.ranks)
+				v[i] = load<T>(xs[i], at, last, whole);
+		const vec<T> sum = add_up(v, r.ranks);
+#pragma unroll
+		for (uint32_t i = 0; i < MAX; i++)
+			if (i < r.ranks)
+				store(xs[i], at, last, whole, sum);
+	}
+	met = met && meet(r, before + 2);
+	end(r, before + 2);
+}
+
+template <typename T>
+static cudaError_t sum(const struct mx_comm_rank *r, uint32_t blocks, cudaStream_t stream, T *x,
+                       size_t n)
+{
+	const size_t bytes = n * sizeof(T), each = vec<T>::N;
+	if (bytes <= MX_COMM_WHOLE(r->ranks) && bytes <= blocks * MX_COMM_STAGE) {
+		const size_t wanted = (bytes + MX_COMM_BLOCK_BYTES - 1) / MX_COMM_BLOCK_BYTES;
+		const size_t grid = wanted < 1 ? 1 : wanted < blocks ? wanted : blocks;
+		const size_t chunk = ((n + grid - 1) / grid + each - 1) / each * each;
+		return mx_launch(sum_whole<T>, dim3((unsigned)grid), dim3(THREADS), 0, stream, *r, x, n,
+		                 chunk);
+	}
+	const size_t share = ((n + r->ranks - 1) / r->ranks + each - 1) / each * each;
+	return mx_launch(sum_shares<T>, dim3(blocks), dim3(THREADS), 0, stream, *r, x, n, share);
+}
+
+cudaError_t mx_comm_sum(const struct mx_comm_rank *r, uint32_t blocks, cudaStream_t stream, void *x,
+                        size_t n, enum mx_dtype dtype)
+{
+	return dtype == MX_F32 ? sum(r, blocks, stream, (float *)x, n)
+	                       : sum(r, blocks, stream, (__nv_bfloat16 *)x, n);
+}
+
+/* ---- copies ---- */
+
+/* Copies a peer's memory, by threads first, first + all ... */
+template <typename T>
+static __device__ void copy_as(T *to, const T *from, size_t n, size_t first, size_t all)
+{
+	for (size_t i = first; i < n; i += all)
+		to[i] = ((const volatile T *)from)[i];
+}
+
+static __device__ void copy(void *to, const void *from, size_t bytes)
+{
+	const size_t first = blockIdx.x * THREADS + threadIdx.x, all = gridDim.x * THREADS;
+	const uintptr_t odd = (uintptr_t)to | (uintptr_t)from | bytes;
+	if (odd % 16 == 0)
+		for (size_t i = first; i < bytes / 16; i += all)
+			((uint4 *)to)[i] = load_peer((const uint4 *)from + i);
+	else if (odd % 4 == 0)
+		copy_as((uint32_t *)to, (const uint32_t *)from, bytes / 4, first, all);
+	else
+		copy_as((char *)to, (const char *)from, bytes, first, all);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+	collect(struct mx_comm_rank r, const void *x, size_t bytes, uint32_t first, uint32_t n, void *y)
+{
+	const uint32_t before = begin(r), b = blockIdx.x;
+	if (!threadIdx.x)
+		r.memory[r.rank]->posts[b].x = (void *)x;
+	bool met = meet(r, before + 1);
+	for (uint32_t i = 0; i < n && y && met; i++) {
+		const void *from =
+			(const void *)(uintptr_t) * (volatile uint64_t *)&r.memory[first + i]->posts[b].x;
+		copy((char *)y + i * bytes, from, bytes);
+	}
+	met = met && meet(r, before + 2);
+	end(r, before + 2);
+}
+
+cudaError_t mx_comm_collect(const struct mx_comm_rank *r, uint32_t blocks, cudaStream_t stream,
+                            const void *x, size_t bytes, uint32_t first, uint32_t n, void *y)
+{
+	const size_t wanted = (bytes + MX_COMM_BLOCK_BYTES - 1) / MX_COMM_BLOCK_BYTES;
+	const size_t grid = wanted < 1 ? 1 : wanted < blocks ? wanted : blocks;
+	return mx_launch(collect, dim3((unsigned)grid), dim3(THREADS), 0, stream, *r, x, bytes, first,
+	                 n, y);
+}
+
+/* Each rank writes its columns to the root's memory. */
+static __global__ void __launch_bounds__(THREADS)
+	columns(struct mx_comm_rank r, uint32_t root, const float *x, size_t ldx, size_t n,
+            size_t first, size_t cols, float *y, size_t ldy)
+{
+	const uint32_t before = begin(r), b = blockIdx.x;
+	struct mx_comm_post *own = &r.memory[r.rank]->posts[b];
+	const volatile struct mx_comm_post *post = &r.memory[root]->posts[b];
+	if (!threadIdx.x) {
+		own->x = y;
+		own->n = ldy;
+	}
+	bool met = meet(r, before + 1);
+	if (met) {
+		float *to = (float *)post->x + first;
+		const size_t ld = post->n, at = b * THREADS + threadIdx.x, all = gridDim.x * THREADS;
+		const bool whole = is_aligned(to, 16) && is_aligned(x, 16) && ld % 4 == 0 && ldx % 4 == 0;
+		const size_t vectors = whole ? cols / 4 : 0, rest = cols - 4 * vectors;
+		for (size_t i = at; to != x && i < n * vectors; i += all) {
+			const size_t row = i / vectors, k = i % vectors;
+			((float4 *)(to + row * ld))[k] = ((const float4 *)(x + row * ldx))[k];
+		}
+		for (size_t i = at; to != x && i < n * rest; i += all) {
+			const size_t row = i / rest, k = 4 * vectors + i % rest;
+			to[row * ld + k] = x[row * ldx + k];
+		}
+	}
+	met = met && meet(r, before + 2);
+	end(r, before + 2);
+}
+
+cudaError_t mx_comm_columns(const struct mx_comm_rank *r, uint32_t blocks, cudaStream_t stream,
+                            uint32_t root, const float *x, size_t ldx, size_t n, size_t first,
+                            size_t cols, float *y, size_t ldy)
+{
+	return mx_launch(columns, dim3(blocks), dim3(THREADS), 0, stream, *r, root, x, ldx, n, first,
+	                 cols, y, ldy);
+}
+
+static __global__ void __launch_bounds__(THREADS) meet_all(struct mx_comm_rank r)
+{
+	const uint32_t epoch = begin(r) + 1;
+	meet(r, epoch);
+	end(r, epoch);
+}
+
+cudaError_t mx_comm_meet(const struct mx_comm_rank *r, cudaStream_t stream)
+{
+	return mx_launch(meet_all, dim3(1), dim3(THREADS), 0, stream, *r);
+}
+
+/* ---- messages ---- */
+
+static __global__ void __launch_bounds__(THREADS)
+	give(struct mx_comm_rank r, uint32_t peer, const void *x, size_t bytes)
+{
+	(void)begin(r);
+	struct mx_comm_memory *own = r.memory[r.rank];
+	const uint32_t b = blockIdx.x;
+	if (!threadIdx.x) {
+		const uint32_t number = own->sends[peer][b] + 1;
+		own->sends[peer][b] = number;
+		own->mail[peer][b].x = (void *)x;
+		own->mail[peer][b].n = bytes;
+		__threadfence_system();
+		store_release(&r.memory[peer]->sent[r.rank][b], number);
+		wait_for(r, &own->taken[peer][b], number);
+	}
+	__syncthreads();
+	if (r.shared)
+		mx_pdl_launch();
+}
+
+static __global__ void __launch_bounds__(THREADS)
+	take(struct mx_comm_rank r, uint32_t peer, void *y, size_t bytes)
+{
+	(void)begin(r);
+	struct mx_comm_memory *own = r.memory[r.rank], *from = r.memory[peer];
+	const uint32_t b = blockIdx.x, number = own->recvs[peer][b] + 1;
+	bool fine = true;
+	if (!threadIdx.x)
+		fine = wait_for(r, &own->sent[peer][b], number);
+	fine = __syncthreads_and(fine);
+	if (fine) {
+		const volatile struct mx_comm_post *mail = &from->mail[r.rank][b];
+		if (mail->n == bytes)
+			copy(y, mail->x, bytes);
+		else if (!threadIdx.x)
+			store_release(r.ended, 1);
+	}
+	__syncthreads();
+	if (!threadIdx.x) {
+		own->recvs[peer][b] = number;
+		__threadfence_system();
+		store_release(&from->taken[r.rank][b], number);
+	}
+	if (r.shared)
+		mx_pdl_launch();
+}
+
+/* Blocks for both sides of a message: they do not know each other's bytes. */
+cudaError_t mx_comm_give(const struct mx_comm_rank *r, uint32_t blocks, cudaStream_t stream,
+                         uint32_t peer, const void *x, size_t bytes)
+{
+	return mx_launch(give, dim3(blocks), dim3(THREADS), 0, stream, *r, peer, x, bytes);
+}
+
+cudaError_t mx_comm_take(const struct mx_comm_rank *r, uint32_t blocks, cudaStream_t stream,
+                         uint32_t peer, void *y, size_t bytes)
+{
+	return mx_launch(take, dim3(blocks), dim3(THREADS), 0, stream, *r, peer, y, bytes);
+}
+
+/* ---- loading ---- */
+
+cudaError_t mx_comm_load_kernels(void)
+{
+	const void *kernels[] = {(const void *)sum_whole<float>,
+	                         (const void *)sum_whole<__nv_bfloat16>,
+	                         (const void *)sum_shares<float>,
+	                         (const void *)sum_shares<__nv_bfloat16>,
+	                         (const void *)collect,
+	                         (const void *)columns,
+	                         (const void *)meet_all,
+	                         (const void *)give,
+	                         (const void *)take};
+	cudaFuncAttributes a;
+	cudaError_t e = cudaSuccess;
+	for (size_t i = 0; i < sizeof kernels / sizeof *kernels && e == cudaSuccess; i++)
+		e = cudaFuncGetAttributes(&a, kernels[i]);
+	return e;
+}
