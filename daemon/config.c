@@ -274,17 +274,13 @@ static mx_status check_device(struct mx_config_reader *p, const yaml_node_t *n,
 	enum mx_device_kind kind = MX_DEVICE_CPU;
 	for (size_t i = 0; i < m->device.n; i++) {
 		enum mx_device_kind first = kind;
-		int number, taken;
 		const char *name = m->device.items[i];
-		if (!mx_device_parse(name, &kind, &number))
+		if (!mx_device_parse(name, &kind, NULL))
 			return mx_config_fail(p, go_to(p, n, "device", i),
 			                      "no device \"%.40s\": must be cpu, cuda or cuda:N", name);
 		if (i && kind != first)
 			return mx_config_fail(p, go_to(p, n, "device", i),
 			                      "%.40s: a model's devices must be of one kind", name);
-		for (size_t k = 0; k < i && kind == MX_DEVICE_CUDA; k++)
-			if (mx_device_parse(m->device.items[k], NULL, &taken) && taken == number)
-				return mx_config_fail(p, go_to(p, n, "device", i), "%.40s is named twice", name);
 	}
 	if (kind == MX_DEVICE_CPU && m->kv_dtype == MX_F8E4M3)
 		return mx_config_fail(p, go_to(p, n, "kv_dtype", 0), "fp8 needs device: cuda");

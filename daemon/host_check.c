@@ -84,9 +84,12 @@ static void print_share(FILE *out, uint32_t rank, const struct mx_rank_share *s)
 	if (s->experts)
 		fprintf(out, ", %u experts from %u on %.1f MiB", s->n_experts, s->first_expert,
 		        mib(s->experts));
-	fprintf(out, ", tokens %u to %u of the vocabulary %.1f MiB, copies %.1f MiB, %u thread%s\n",
-	        s->first_token, s->first_token + s->tokens - 1, mib(s->logits), mib(s->made),
-	        s->threads, s->threads > 1 ? "s" : "");
+	fprintf(out, ", tokens %u to %u of the vocabulary %.1f MiB, copies %.1f MiB, ", s->first_token,
+	        s->first_token + s->tokens - 1, mib(s->logits), mib(s->made));
+	if (s->threads)
+		fprintf(out, "%u thread%s\n", s->threads, s->threads > 1 ? "s" : "");
+	else
+		fprintf(out, "on %s\n", s->device);
 }
 
 /* Prints what each of several ranks has. */
@@ -102,8 +105,10 @@ static void print_ranks(FILE *out, const struct mx_memory_plan *mp)
 		fprintf(out, ", %u slots of %zu bytes", mp->n_slots, mp->rank_slot_bytes);
 	if (mp->n_snapshots)
 		fprintf(out, ", %u snapshots of %zu bytes", mp->n_snapshots, mp->rank_snapshot_bytes);
-	fprintf(out, ", scratch %.1f MiB, %u thread%s\n", mib(mp->rank_scratch), mp->rank_threads,
-	        mp->rank_threads > 1 ? "s" : "");
+	fprintf(out, ", scratch %.1f MiB", mib(mp->rank_scratch));
+	if (mp->rank_threads)
+		fprintf(out, ", %u thread%s", mp->rank_threads, mp->rank_threads > 1 ? "s" : "");
+	fprintf(out, "\n");
 	for (uint32_t i = 0; i < mp->ranks; i++)
 		print_share(out, i, &mp->shares[i]);
 }

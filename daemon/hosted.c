@@ -23,6 +23,7 @@ static struct mx_engine_config engine_config(const struct mx_hosted *h)
 	return (struct mx_engine_config){
 		.name = m->name,
 		.device = m->device.items[0],
+		.devices = m->device.n > 1 ? m->device.items : NULL,
 		.tensor = (uint32_t)m->parallel.tensor,
 		.context = (uint32_t)m->parallel.context,
 		.deterministic = m->deterministic,

@@ -328,5 +328,6 @@ mx_status mx_forward_commit_rank(struct mx_model_engine *e, const struct mx_rank
 {
 	struct mx_step step = c->step;
 	step.scratch = e->scratch.mixer;
+	step.tables = e->step.tables; /* the rank's own */
 	return mx_forward_commit(e, &step, c->kept);
 }

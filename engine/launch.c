@@ -12,6 +12,9 @@
  * numbers of drafts there. So have the steps of a draft model's engine, where the logits of a
  * sequence's last row are all that is needed.
  *
+ * Of several ranks each has its own tables, copied from those that rank 0 writes, and its own
+ * recordings, made alone: their meetings are recorded, and do not happen at load.
+ *
  * A recording ends with the logits. The draw is launched behind it: at once, or, if sequences are
  * constrained, when their masks are made, which the host does meanwhile. What the results decide is
  * committed when they are there.
@@ -20,6 +23,7 @@
 
 #include "base/clock.h"
 #include "engine/page_table.h"
+#include "engine/ranks.h"
 #include "engine/step_layout.h"
 
 #define WARM_ROWS   512  /* most rows of the whole warm-up step */
@@ -80,7 +84,20 @@ static mx_status run_bucket(struct mx_model_engine *e, const struct mx_bucket *b
 	if (st == MX_OK && b->gathers)
 		st = e->device->ops->gather(e->device, s->x, b->device.gather, b->spans,
 		                            e->model.plan->width, s->y);
-	return st == MX_OK ? mx_logits_make(e, b->gathers ? s->y : s->x, drawn_rows(b)) : st;
+	return st == MX_OK ? mx_logits_make_part(e, b->gathers ? s->y : s->x, drawn_rows(b)) : st;
+}
+
+/* Draws from the padding's logits, as the first rank does behind a recording. */
+static mx_status draw_padding(struct mx_model_engine *e, const struct mx_bucket *b)
+{
+	struct mx_device *d = e->device;
+	if (e->comm && e->comm->rank)
+		return d->ops->wait(d);
+	mx_status st = d->ops->sample_draw(d, e->scratch.logits, e->limits.ld_logits, drawn_rows(b),
+	                                   e->model.plan->vocab);
+	if (st == MX_OK)
+		st = d->ops->sample_drawn(d, drawn_rows(b), e->scratch.tokens);
+	return st == MX_E_INTERNAL ? MX_OK : st; /* INTERNAL: padding has no valid logits */
 }
 
 /* Makes the calls of the head's part of it. */
@@ -139,11 +156,8 @@ static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 	if (st == MX_OK)
 		st = run_bucket(e, b);
 	if (st == MX_OK)
-		st = d->ops->sample_draw(d, e->scratch.logits, e->limits.ld_logits, drawn_rows(b),
-		                         e->model.plan->vocab);
-	if (st == MX_OK)
-		st = d->ops->sample_drawn(d, drawn_rows(b), e->scratch.tokens);
-	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: padding has no valid logits */
+		st = draw_padding(e, b);
+	if (st != MX_OK)
 		return st;
 	st = record_calls(e, b, run_bucket, &b->recording);
 	return st == MX_OK && e->model.head.on ? record_head(e, b) : st;
@@ -219,6 +233,8 @@ static mx_status warm_draws(struct mx_model_engine *e)
 	const struct mx_scratch *s = &e->scratch;
 	const size_t ld = e->limits.ld_logits;
 	mx_status st = MX_OK;
+	if (e->comm && e->comm->rank) /* only the first rank draws */
+		return mx_logits_make_part(e, s->y, 1);
 	for (size_t i = 0; i < sizeof ways / sizeof *ways && st == MX_OK; i++) {
 		const struct mx_sample_row row = {.sampling = &ways[i],
 		                                  .position = 1,
@@ -226,7 +242,7 @@ static mx_status warm_draws(struct mx_model_engine *e)
 		                                  .n_counts = ways[i].n_bias ? 1 : 0,
 		                                  .banned = &banned,
 		                                  .n_banned = ways[i].n_bias ? 1 : 0};
-		st = mx_logits_make(e, s->y, 1);
+		st = mx_logits_make_part(e, s->y, 1);
 		if (st == MX_OK && !i)
 			st = d->ops->copy(d, s->logits + ld, s->logits, ld * sizeof *s->logits);
 		if (st == MX_OK)
@@ -317,16 +333,27 @@ static mx_status record_drafted(struct mx_model_engine *e, struct mx_err *err)
 	return st;
 }
 
-mx_status mx_launch_prepare(struct mx_model_engine *e, struct mx_err *err)
+/* Warms up and records. */
+static mx_status prepare(struct mx_model_engine *e, struct mx_err *err)
 {
-	uint64_t begin = mx_now_ns();
-	mx_status warm = e->device->info.async ? warm_up(e) : MX_OK;
+	mx_status warm = warm_up(e);
 	if (warm != MX_OK)
 		return mx_fail(err, warm, "a step cannot be run on %s: %s", e->device->info.name,
 		               mx_status_str(warm));
 	mx_status st = record_plain(e, err);
-	if (st == MX_OK)
-		st = record_drafted(e, err);
+	return st == MX_OK ? record_drafted(e, err) : st;
+}
+
+mx_status mx_launch_prepare(struct mx_model_engine *e, struct mx_err *err)
+{
+	uint64_t begin = mx_now_ns();
+	if (!e->device->info.async)
+		return MX_OK;
+	if (e->comm)
+		e->comm->ops->rehearse(e->comm, true);
+	mx_status st = prepare(e, err);
+	if (e->comm)
+		e->comm->ops->rehearse(e->comm, false);
 	e->recording_ns = mx_now_ns() - begin;
 	return st;
 }
@@ -385,10 +412,19 @@ static void mark_drafts(struct mx_model_engine *e)
 		}
 }
 
+/* Copies rank 0's tables and replays a recording. */
+static mx_status replay_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+{
+	const struct mx_bucket *b = &e->buckets[c->bucket];
+	struct mx_device *d = e->device;
+	mx_status st = d->ops->upload(d, e->scratch.block, c->tables, c->bytes);
+	e->step.tables = &b->tables;
+	return st == MX_OK ? d->ops->replay(d, b->recording) : st;
+}
+
 /* Launches the step by replaying a recording. */
 static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 {
-	struct mx_device *d = e->device;
 	uint32_t longest, n = e->core.n_items, n_rows = mx_lay_out_rows(e, &b->host, &longest);
 	mark_drafts(e);
 	mx_lay_out_spans(e, n, &b->host);
@@ -398,12 +434,14 @@ static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 		mx_logits_list(e, b->host.gather);
 		pad_gather(b, n);
 	}
-	mx_status st = upload(e, b->bytes);
+	const struct mx_rank_call call = {.run = replay_rank,
+	                                  .tables = e->tables,
+	                                  .bytes = b->bytes,
+	                                  .bucket = (uint32_t)(b - e->buckets)};
 	e->drawing = true;
-	if (st == MX_OK && !masked(e))
-		st = mx_logits_describe(e, e->n_wants);
+	mx_status st = masked(e) ? MX_OK : mx_logits_describe(e, e->n_wants);
 	if (st == MX_OK)
-		st = d->ops->replay(d, b->recording);
+		st = mx_ranks_run(e, &call);
 	e->ids = b->device.ids;
 	e->fed_ns = mx_now_ns();
 	e->step = (struct mx_step){.n_spans = n,
@@ -414,6 +452,27 @@ static mx_status replay(struct mx_model_engine *e, const struct mx_bucket *b)
 	return st;
 }
 
+/* Lays out the tables of a step that is not recorded, as the rank's device reads them. */
+static void lay_out_passes(struct mx_model_engine *e, const struct mx_step *step,
+                           struct mx_tables *out)
+{
+	mx_tables_layout(step->n_rows, step->n_spans, step->n_rows, e->scratch.block, out);
+	e->step_tables = mx_device_tables_of(e, out);
+}
+
+/* Copies rank 0's tables and makes the calls of the step's passes. */
+static mx_status passes_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+{
+	struct mx_tables device;
+	struct mx_step step = c->step;
+	lay_out_passes(e, &step, &device);
+	step.scratch = e->scratch.mixer;
+	step.tables = e->step.tables = &e->step_tables;
+	mx_status st = e->device->ops->upload(e->device, e->scratch.block, c->tables, c->bytes);
+	e->fed_ns = mx_now_ns(); /* the launches that follow take less time than the kernels */
+	return st == MX_OK ? mx_forward(e, &step, device.ids) : st;
+}
+
 /* Launches the passes of the step call by call. *device: the tables as the device reads them. */
 static mx_status launch_passes(struct mx_model_engine *e, struct mx_tables *device)
 {
@@ -421,14 +480,11 @@ static mx_status launch_passes(struct mx_model_engine *e, struct mx_tables *devi
 	uint32_t n_rows = 0, longest, n = e->core.n_items;
 	for (uint32_t i = 0; i < n; i++)
 		n_rows += e->core.items[i].n + e->core.items[i].n_draft;
-	mx_tables_layout(n_rows, n, n_rows, e->tables, &host);
-	size_t bytes = mx_tables_layout(n_rows, n, n_rows, e->scratch.block, device);
+	size_t bytes = mx_tables_layout(n_rows, n, n_rows, e->tables, &host);
 	mx_lay_out_rows(e, &host, &longest);
 	mx_lay_out_spans(e, n, &host);
 	mx_logits_collect(e);
 	mx_logits_list(e, host.gather);
-	e->ids = device->ids;
-	e->step_tables = mx_device_tables_of(e, device);
 	e->step = (struct mx_step){.n_spans = n,
 	                           .n_rows = n_rows,
 	                           .longest = longest,
@@ -436,9 +492,11 @@ static mx_status launch_passes(struct mx_model_engine *e, struct mx_tables *devi
 	                           .tables = &e->step_tables};
 	e->step.spans = e->scratch.spans;
 	e->step.scratch = e->scratch.mixer;
-	mx_status st = upload(e, bytes);
-	e->fed_ns = mx_now_ns(); /* the launches that follow take less time than the kernels */
-	return st == MX_OK ? mx_forward(e, &e->step, device->ids) : st;
+	lay_out_passes(e, &e->step, device);
+	e->ids = device->ids;
+	const struct mx_rank_call call = {
+		.run = passes_rank, .step = e->step, .tables = e->tables, .bytes = bytes};
+	return mx_ranks_run(e, &call);
 }
 
 /* Launches the step call by call. */
@@ -454,25 +512,37 @@ static mx_status launch(struct mx_model_engine *e)
 	return st == MX_OK && e->drawing ? mx_logits_launch(e) : st;
 }
 
-/* Calls resume of the mixers, for sequences that were loaded from snapshots. Waits, because the
- * step's own tables are written to the same memory next. */
-static mx_status resume(struct mx_model_engine *e)
+/* Copies rank 0's tables and calls resume of the mixers. Waits, because the step's own tables are
+ * written to the same memory next. */
+static mx_status resume_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
 {
-	struct mx_tables host, device;
-	uint32_t n = mx_lay_out_resumed(e);
-	if (!n)
-		return MX_OK;
-	mx_tables_layout(0, n, 0, e->tables, &host);
-	size_t bytes = mx_tables_layout(0, n, 0, e->scratch.block, &device);
-	mx_lay_out_spans(e, n, &host);
+	struct mx_tables device;
+	struct mx_step step = c->step;
+	mx_tables_layout(0, step.n_spans, 0, e->scratch.block, &device);
 	const struct mx_device_tables tables = mx_device_tables_of(e, &device);
-	const struct mx_step step = {
-		.spans = e->scratch.spans, .n_spans = n, .scratch = e->scratch.mixer, .tables = &tables};
-	mx_status st = upload(e, bytes);
+	step.scratch = e->scratch.mixer;
+	step.tables = &tables;
+	mx_status st = e->device->ops->upload(e->device, e->scratch.block, c->tables, c->bytes);
 	uint32_t module = 0, progress = 0;
 	for (bool done = false; st == MX_OK && !done;)
 		st = mx_forward_resume(e, &step, &module, &progress, &done);
 	return st == MX_OK ? e->device->ops->wait(e->device) : st;
+}
+
+/* Resumes the sequences that were loaded from snapshots. */
+static mx_status resume(struct mx_model_engine *e)
+{
+	struct mx_tables host;
+	uint32_t n = mx_lay_out_resumed(e);
+	if (!n)
+		return MX_OK;
+	size_t bytes = mx_tables_layout(0, n, 0, e->tables, &host);
+	mx_lay_out_spans(e, n, &host);
+	const struct mx_rank_call call = {.run = resume_rank,
+	                                  .step = {.spans = e->scratch.spans, .n_spans = n},
+	                                  .tables = e->tables,
+	                                  .bytes = bytes};
+	return mx_ranks_run(e, &call);
 }
 
 /* Commits all tokens, unless the results say which ones stay. */
@@ -482,7 +552,9 @@ static mx_status commit(struct mx_model_engine *e)
 		return MX_OK;
 	for (uint32_t i = 0; i < e->step.n_spans; i++)
 		e->scratch.kept[i] = (struct mx_kept){.n = e->step.spans[i].n};
-	return mx_forward_commit(e, &e->step, e->scratch.kept);
+	const struct mx_rank_call call = {
+		.run = mx_forward_commit_rank, .step = e->step, .kept = e->scratch.kept};
+	return mx_ranks_run(e, &call);
 }
 
 mx_status mx_launch_again(struct mx_model_engine *e)

@@ -25,13 +25,18 @@ enum mx_speculation {
 struct mx_engine_config {
 	const char *name;   /* for messages */
 	const char *device; /* "cpu", "cuda" or "cuda:N"; NULL = "cpu" */
+	/* Of several ranks: the device of each, [tensor]; NULL = all are `device`, which is a CPU. A
+	 * GPU may be named for several ranks, as a test of ranks (device/cuda/device_cuda.h). */
+	const char *const *devices;
 	bool deterministic; /* a row's bits do not depend on the other rows; always so on CPUs */
 	bool unrecorded;    /* record no steps: for tests and benchmarks */
 	unsigned threads;   /* of a CPU device; 0 = one per usable CPU */
 	/* Devices that compute the model together, each a part of every layer (tensor parallel), and
 	 * that have each a part of the sequences' pages (context parallel). 0 or 1 = no such split. */
 	uint32_t tensor, context;
-	uint32_t rank;        /* of the load itself: which of the devices; the caller leaves it 0 */
+	/* Of the load itself, which the caller leaves 0: which of the devices, and how many ranks have
+	 * the same one. */
+	uint32_t rank, sharers;
 	uint32_t max_context; /* 0 = the model's own */
 	size_t memory;        /* CPU: bytes for everything but the matrices; 0 = just enough for
 	                       * max_sequences of max_context, at most half of what the matrices
@@ -65,6 +70,7 @@ struct mx_engine_config {
 
 /* What one of several ranks has of a model; sizes in bytes of matrices. */
 struct mx_rank_share {
+	char device[64]; /* its name */
 	unsigned threads;
 	size_t mixers, mlps, experts, logits; /* experts: with their router, and shared ones */
 	size_t made; /* copies of matrices, and converted vectors; those are counted above, too */
@@ -74,12 +80,12 @@ struct mx_rank_share {
 
 /* The use of memory, in bytes; computed from config.json and tensor shapes alone. */
 struct mx_memory_plan {
-	bool own_memory;        /* the device has its own memory, which holds all but `other` */
-	char device[64];        /* own_memory: the device's name */
-	size_t device_free;     /* own_memory: free before loading */
-	size_t device_total;    /* own_memory: used by the engine */
-	size_t weights_device;  /* copies of the matrices in the device's memory */
-	size_t weights_mapped;  /* mapping of the checkpoint file, shared with the page cache */
+	bool own_memory;       /* the device has its own memory, which holds all but `other` */
+	char device[64];       /* own_memory: the device's name */
+	size_t device_free;    /* own_memory: free before loading */
+	size_t device_total;   /* own_memory: used by the engine; of ranks: on the first one's device */
+	size_t weights_device; /* copies of the matrices in the devices' memory */
+	size_t weights_mapped; /* mapping of the checkpoint file, shared with the page cache */
 	size_t weights_private; /* converted copies (norms, biases) */
 	size_t weights_made;    /* CPU: copies of matrices: in another form, packed, or on huge pages */
 	size_t pages;           /* n_pages * page_bytes */

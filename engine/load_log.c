@@ -62,8 +62,8 @@ void mx_load_log(const struct mx_model_engine *e, const struct mx_memory_plan *p
 		        e->model.n_skipped, e->model.skipped);
 	say_device(e, p);
 	if (p->ranks > 1)
-		mx_info("engine", "%s: %u ranks, each with %.1f MiB of weights and %u threads", info->model,
-		        p->ranks, mib(p->rank_weights), p->rank_threads);
+		mx_info("engine", "%s: %u ranks, each with %.1f MiB of weights", info->model, p->ranks,
+		        mib(p->rank_weights));
 	char pages[64] = "no pages";
 	if (p->page_bytes)
 		snprintf(pages, sizeof pages, "%u pages of %u tokens in %.1f MiB", p->n_pages,

@@ -58,10 +58,11 @@ mx_status mx_load_plan_shares(const struct mx_model *m, const struct mx_registry
 mx_status mx_load_ranks_open(struct mx_model_engine *e, const struct mx_registry *mixers,
                              const struct mx_engine_config *config, struct mx_load_ranks *out,
                              struct mx_err *err);
-/* Builds the others as planned for the first rank, and starts their threads: e owns them then. */
+/* Builds all ranks as planned for the first, which is e, and starts the others' threads: e owns
+ * them then. `tell` gets the first rank's progress. */
 mx_status mx_load_ranks_build(struct mx_model_engine *e, const struct mx_engine_config *config,
                               const struct mx_memory_plan *p, struct mx_load_ranks *r,
-                              struct mx_err *err);
+                              struct mx_touch_progress *tell, struct mx_err *err);
 void mx_load_ranks_free(struct mx_load_ranks *r);
 
 /* ---- load_memory.c ---- */

@@ -2,8 +2,11 @@
 /*
  * Loads a model that several devices compute together. The ranks' parts are of the same shapes, so
  * the plan of the first rank's memory is that of each: pages and slots have the same numbers
- * everywhere. Only biases of summands belong to the first rank alone.
+ * everywhere. Only biases of summands belong to the first rank alone. Devices with memory of their
+ * own are filled at the same time, by a thread each; CPUs one after the other, by all threads.
  */
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,9 +22,42 @@ static uint32_t ranks_of(const struct mx_engine_config *config)
 	return config->tensor > 1 ? config->tensor : 1;
 }
 
+/* Returns the name of a rank's device. */
+static const char *device_of(const struct mx_engine_config *config, uint32_t rank)
+{
+	const char *name = config->devices ? config->devices[rank] : config->device;
+	return name ? name : "cpu";
+}
+
+/* True if two names are those of one GPU. */
+static bool is_same_gpu(const char *a, const char *b)
+{
+	enum mx_device_kind kind;
+	int m, n;
+	return mx_device_parse(a, &kind, &m) && kind == MX_DEVICE_CUDA &&
+	       mx_device_parse(b, &kind, &n) && kind == MX_DEVICE_CUDA && m == n;
+}
+
+/* Fails if a GPU is named twice, but in a test of ranks, for which kernels must be loaded at start:
+ * one that is loaded when it is first called may wait for a GPU that waits for it. */
+static mx_status check_shared(const struct mx_engine_config *config, struct mx_err *err)
+{
+	const char *loading = getenv("CUDA_MODULE_LOADING");
+	for (uint32_t i = 1; i < config->tensor; i++)
+		for (uint32_t k = 0; k < i; k++)
+			if (is_same_gpu(config->devices[i], config->devices[k]) &&
+			    (!loading || strcmp(loading, "EAGER") != 0))
+				return mx_fail_at(err, MX_E_UNSUPPORTED, "device",
+				                  "%.40s is named twice: that is for tests of ranks, and needs "
+				                  "CUDA_MODULE_LOADING=EAGER in the environment",
+				                  config->devices[i]);
+	return MX_OK;
+}
+
 mx_status mx_load_check_ranks(const struct mx_engine_config *config, struct mx_err *err)
 {
 	enum mx_device_kind kind = MX_DEVICE_CPU;
+	mx_status st;
 	if (config->context > 1)
 		return mx_fail_at(err, MX_E_UNSUPPORTED, "parallel.context",
 		                  "pages are not split over devices yet: say 1");
@@ -30,9 +66,16 @@ mx_status mx_load_check_ranks(const struct mx_engine_config *config, struct mx_e
 		                  MX_MAX_RANKS);
 	if (config->device)
 		mx_device_parse(config->device, &kind, NULL);
-	if (config->tensor > 1 && kind != MX_DEVICE_CPU)
-		return mx_fail_at(err, MX_E_UNSUPPORTED, "device",
-		                  "a model on several GPUs is not served yet: name one, or several cpu");
+	if (config->tensor > 1 && config->devices && (st = check_shared(config, err)) != MX_OK)
+		return st;
+	if (config->tensor > 1 && config->devices && config->speculation == MX_SPECULATION_MTP)
+		return mx_fail_at(err, MX_E_UNSUPPORTED, "speculation.source",
+		                  "heads for multi-token prediction run on one GPU, or on CPUs: say ngram, "
+		                  "draft or none");
+	if (config->tensor > 1 && kind != MX_DEVICE_CPU && !config->devices)
+		return mx_fail_at(err, MX_E_INVALID, "device",
+		                  "one GPU is named, and parallel.tensor is %u: name one for each rank",
+		                  config->tensor);
 	return MX_OK;
 }
 
@@ -45,6 +88,11 @@ struct mx_engine_config mx_load_rank_config(const struct mx_engine_config *confi
 	const unsigned all = config->threads ? config->threads : mx_pool_default_size();
 	const unsigned threads = all / ranks + (rank < all % ranks);
 	c.rank = rank;
+	c.device = device_of(config, rank);
+	c.devices = NULL;
+	c.sharers = 0;
+	for (uint32_t i = 0; i < ranks; i++)
+		c.sharers += is_same_gpu(device_of(config, i), c.device);
 	c.threads = threads ? threads : 1;
 	c.memory = config->memory / ranks;
 	return c;
@@ -69,18 +117,20 @@ mx_status mx_load_plan_ranks(const struct mx_model *m, const struct mx_engine_co
 	if (ranks == 1)
 		return MX_OK;
 	/* what each of the other ranks takes beside the mapping and what is there once */
-	const size_t each = p->weights_private + p->weights_made + p->pages + p->slots + p->snapshots +
-	                    p->instances + p->scratch + m->arena.used;
-	p->rank_threads = mx_load_rank_config(config, 0).threads;
+	const size_t computing = p->weights_private + p->pages + p->slots + p->snapshots +
+	                         p->instances + p->scratch,
+				 each = p->weights_made + m->arena.used + (p->own_memory ? 0 : computing);
+	p->rank_threads = p->own_memory ? 0 : mx_load_rank_config(config, 0).threads;
 	p->rank_weights = matrix_bytes(m);
 	p->rank_made = p->weights_made + p->weights_private;
 	p->rank_page_bytes = p->page_bytes;
 	p->rank_slot_bytes = p->slot_bytes;
 	p->rank_snapshot_bytes = p->snapshot_bytes;
 	p->rank_scratch = p->scratch;
-	size_t *const sums[] = {&p->weights_private, &p->weights_made,   &p->pages,    &p->slots,
-	                        &p->snapshots,       &p->instances,      &p->scratch,  &p->page_bytes,
-	                        &p->slot_bytes,      &p->snapshot_bytes, &p->head_page};
+	size_t *const sums[] = {&p->weights_private, &p->weights_made, &p->pages,
+	                        &p->slots,           &p->snapshots,    &p->instances,
+	                        &p->scratch,         &p->page_bytes,   &p->slot_bytes,
+	                        &p->snapshot_bytes,  &p->head_page,    &p->weights_device};
 	for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
 		*sums[i] *= ranks;
 	for (uint32_t i = 0; i < p->n_mixers; i++) {
@@ -115,7 +165,31 @@ static mx_status open_rank(const struct mx_model_engine *e, const struct mx_regi
 	     out->model.private_bytes > m->private_bytes))
 		st = mx_fail(err, MX_E_INTERNAL, "rank %u has states of another size than the first",
 		             config->rank);
-	return st == MX_OK ? mx_load_reopen_cpu(&out->model, config, &out->device, err) : st;
+	return st == MX_OK && !out->device->info.own_memory
+	           ? mx_load_reopen_cpu(&out->model, config, &out->device, err)
+	           : st;
+}
+
+/* Gives the ranks' engines their communicators: of the devices, and, if these are asynchronous, of
+ * the threads. */
+static mx_status connect(struct mx_model_engine *const *engines, struct mx_device *const *devices,
+                         uint32_t ranks, struct mx_err *err)
+{
+	struct mx_comm *comms[MX_MAX_RANKS], *calls[MX_MAX_RANKS];
+	mx_status st = mx_device_comm(devices, ranks, comms, err);
+	if (st != MX_OK) {
+		if (err && !err->where[0])
+			snprintf(err->where, sizeof err->where, "device");
+		return st;
+	}
+	for (uint32_t i = 0; i < ranks; i++)
+		engines[i]->comm = engines[i]->calls = comms[i];
+	if (!devices[0]->info.async)
+		return MX_OK;
+	st = mx_cpu_comm_create(devices, ranks, calls);
+	for (uint32_t i = 0; i < ranks; i++)
+		engines[i]->calls = st == MX_OK ? calls[i] : NULL;
+	return st == MX_OK ? MX_OK : mx_fail(err, st, "out of memory");
 }
 
 mx_status mx_load_ranks_open(struct mx_model_engine *e, const struct mx_registry *mixers,
@@ -124,7 +198,7 @@ mx_status mx_load_ranks_open(struct mx_model_engine *e, const struct mx_registry
 {
 	const uint32_t ranks = ranks_of(config);
 	struct mx_device *devices[MX_MAX_RANKS] = {e->device};
-	struct mx_comm *comms[MX_MAX_RANKS];
+	struct mx_model_engine *engines[MX_MAX_RANKS] = {e};
 	out->others = mx_calloc(ranks - 1, sizeof(struct mx_model_engine *));
 	mx_status st = out->others ? MX_OK : MX_E_NOMEM;
 	for (uint32_t i = 1; i < ranks && st == MX_OK; i++) {
@@ -132,30 +206,70 @@ mx_status mx_load_ranks_open(struct mx_model_engine *e, const struct mx_registry
 		struct mx_model_engine *other = mx_calloc(1, sizeof *other);
 		if (!other)
 			return mx_fail(err, MX_E_NOMEM, "out of memory");
-		out->others[out->n++] = other;
+		out->others[out->n++] = engines[i] = other;
 		st = open_rank(e, mixers, &c, other, err);
 		devices[i] = other->device;
 	}
-	if (st != MX_OK)
-		return st;
-	if ((st = mx_cpu_comm_create(devices, ranks, comms)) != MX_OK)
-		return mx_fail(err, st, "out of memory");
-	e->comm = comms[0];
-	for (uint32_t i = 1; i < ranks; i++)
-		out->others[i - 1]->comm = comms[i];
-	return MX_OK;
+	return st == MX_OK ? connect(engines, devices, ranks, err) : st;
+}
+
+/* The build of a rank behind the first. */
+struct building {
+	struct mx_model_engine *engine;
+	const struct mx_memory_plan *plan;
+	struct mx_engine_config config;
+	struct mx_err err;
+	mx_status status;
+	pthread_t thread;
+	bool started;
+};
+
+static void *build_other(void *arg)
+{
+	struct building *b = arg;
+	struct mx_touch_progress silent = {0};
+	b->status = mx_load_build(b->engine, b->plan, &b->config, &silent, &b->err);
+	return NULL;
+}
+
+/* Builds rank 0 by this thread, and the others: before it, by threads of their own, or behind it.
+ */
+static mx_status build(struct mx_model_engine *e, const struct mx_engine_config *first,
+                       const struct mx_memory_plan *p, struct mx_touch_progress *tell,
+                       struct building *others, uint32_t n, struct mx_err *err)
+{
+	for (uint32_t i = 0; i < n && p->own_memory; i++)
+		others[i].started = !pthread_create(&others[i].thread, NULL, build_other, &others[i]);
+	mx_status st = mx_load_build(e, p, first, tell, err);
+	for (uint32_t i = 0; i < n; i++) {
+		if (others[i].started)
+			pthread_join(others[i].thread, NULL);
+		else if (st == MX_OK)
+			build_other(&others[i]);
+		if (st == MX_OK && others[i].status != MX_OK) {
+			st = others[i].status;
+			if (err)
+				*err = others[i].err;
+		}
+	}
+	return st;
 }
 
 mx_status mx_load_ranks_build(struct mx_model_engine *e, const struct mx_engine_config *config,
                               const struct mx_memory_plan *p, struct mx_load_ranks *r,
-                              struct mx_err *err)
+                              struct mx_touch_progress *tell, struct mx_err *err)
 {
-	mx_status st = MX_OK;
-	for (uint32_t i = 0; i < r->n && st == MX_OK; i++) {
-		const struct mx_engine_config c = mx_load_rank_config(config, i + 1);
-		struct mx_touch_progress silent = {0};
-		st = mx_load_build(r->others[i], p, &c, &silent, err);
+	const struct mx_engine_config first = mx_load_rank_config(config, 0);
+	struct building *others = mx_calloc(r->n, sizeof *others);
+	if (!others)
+		return mx_fail(err, MX_E_NOMEM, "out of memory");
+	for (uint32_t i = 0; i < r->n; i++) {
+		others[i].engine = r->others[i];
+		others[i].plan = p;
+		others[i].config = mx_load_rank_config(config, i + 1);
 	}
+	mx_status st = build(e, &first, p, tell, others, r->n, err);
+	free(others);
 	if (st != MX_OK)
 		return st;
 	if ((st = mx_ranks_create(e, r->others, r->n)) != MX_OK)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What each of several ranks has of a model, for the plan: found as at load, from tensors' shapes.
  */
+#include <stdio.h>
+
 #include "engine/load_parts.h"
 
 static size_t weight_bytes(const struct mx_weight *w)
@@ -32,6 +34,24 @@ static void add_up(const struct mx_model *m, struct mx_rank_share *s)
 	}
 }
 
+/* Fails if a GPU has less than the plan says, which was made for the first rank's. */
+static mx_status check_room(const struct mx_model *m, const struct mx_engine_config *config,
+                            const struct mx_device *device, const struct mx_memory_plan *p,
+                            struct mx_err *err)
+{
+	size_t own = 0;
+	if (!p->own_memory || !config->rank || config->sharers > 1)
+		return MX_OK;
+	mx_status st = mx_load_own_bytes(m, config, device, &own, err);
+	if (st != MX_OK || device->info.memory + own >= p->device_total)
+		return st;
+	return mx_fail_at(err, MX_E_RANGE, "memory",
+	                  "the plan needs %.1f MiB of %s for rank %u, which has %.1f MiB free: lower "
+	                  "memory",
+	                  (double)p->device_total / (1 << 20), device->info.name, config->rank,
+	                  (double)(device->info.memory + own) / (1 << 20));
+}
+
 mx_status mx_load_plan_shares(const struct mx_model *m, const struct mx_registry *mixers,
                               const struct mx_engine_config *config, struct mx_memory_plan *p,
                               struct mx_err *err)
@@ -46,8 +66,10 @@ mx_status mx_load_plan_shares(const struct mx_model *m, const struct mx_registry
 			break;
 		st = mx_load_resolve(m->plan, m->checkpoint, mixers, &c, device, &own, err);
 		if (st == MX_OK) {
-			p->shares[i].threads = c.threads;
+			p->shares[i].threads = device->info.own_memory ? 0 : c.threads;
+			snprintf(p->shares[i].device, sizeof p->shares[i].device, "%s", device->info.name);
 			add_up(&own, &p->shares[i]);
+			st = check_room(&own, &c, device, p, err);
 			mx_model_free(&own);
 		}
 		device->ops->destroy(device);

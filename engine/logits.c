@@ -133,41 +133,60 @@ static void next_batch(const struct mx_model_engine *e, const struct mx_step_ite
 	}
 }
 
-/* Computes a rank's columns of the logits of c->x, and has them gathered on rank 0. */
-static mx_status make_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+/* Computes a rank's columns of the logits of x, and has them gathered on rank 0. */
+static mx_status make_columns(struct mx_model_engine *e, const void *x, size_t n)
 {
 	const struct mx_model *m = &e->model;
 	struct mx_device *d = e->device;
+	struct mx_comm *comm = e->comm;
 	float *y = e->scratch.logits;
-	size_t width = m->plan->width, ld = e->limits.ld_logits;
+	size_t ld = e->limits.ld_logits;
 	const struct mx_linear_out out = {
 		.w = &m->lm_head, .bias = m->lm_head_bias, .y = y, .ldy = ld, .y_f32 = true};
-	if (!e->comm)
-		return d->ops->linear(d, c->x, width, c->n, &out, 1);
-	struct mx_comm *comm = e->comm;
-	void *x = comm->rank ? e->scratch.y : (void *)(uintptr_t)c->x; /* rank 0's is only read */
-	mx_status st =
-		comm->ops->broadcast(comm, 0, x, c->n * width * mx_dtype_size(d->info.act_dtype));
-	if (st == MX_OK)
-		st = d->ops->linear(d, x, width, c->n, &out, 1);
-	return st == MX_OK ? comm->ops->gather_columns(comm, 0, y, ld, c->n, m->first_logit,
-	                                               m->lm_head.rows, y, ld)
-	                   : st;
+	mx_status st = d->ops->linear(d, x, m->plan->width, n, &out, 1);
+	return st == MX_OK && comm ? comm->ops->gather_columns(comm, 0, y, ld, n, m->first_logit,
+	                                                       m->lm_head.rows, y, ld)
+	                           : st;
 }
 
-mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n)
+/* The same of c->x, which rank 0 has. */
+static mx_status make_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+{
+	struct mx_comm *comm = e->comm;
+	const size_t row = e->model.plan->width * mx_dtype_size(e->device->info.act_dtype);
+	if (!comm)
+		return make_columns(e, c->x, c->n);
+	void *x = comm->rank ? e->scratch.y : (void *)(uintptr_t)c->x; /* rank 0's is only read */
+	mx_status st = comm->ops->broadcast(comm, 0, x, c->n * row);
+	return st == MX_OK ? make_columns(e, x, c->n) : st;
+}
+
+/* Scales the n rows of logits as the model says. */
+static mx_status scale_rows(struct mx_model_engine *e, size_t n)
 {
 	const struct mx_plan *p = e->model.plan;
 	struct mx_device *d = e->device;
 	float *y = e->scratch.logits;
 	size_t ld = e->limits.ld_logits;
-	const struct mx_rank_call call = {.run = make_rank, .x = x, .n = n};
-	mx_status st = mx_ranks_run(e, &call);
-	if (st == MX_OK && p->logit_scale != 1)
+	mx_status st = MX_OK;
+	if (p->logit_scale != 1)
 		st = d->ops->scale_logits(d, y, ld, n, p->vocab, p->logit_scale);
 	if (st == MX_OK && p->logit_softcap > 0)
 		st = d->ops->softcap_logits(d, y, ld, n, p->vocab, p->logit_softcap);
 	return st;
+}
+
+mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n)
+{
+	const struct mx_rank_call call = {.run = make_rank, .x = x, .n = n};
+	mx_status st = mx_ranks_run(e, &call);
+	return st == MX_OK ? scale_rows(e, n) : st;
+}
+
+mx_status mx_logits_make_part(struct mx_model_engine *e, const void *x, size_t n)
+{
+	mx_status st = make_columns(e, x, n);
+	return st == MX_OK && !(e->comm && e->comm->rank) ? scale_rows(e, n) : st;
 }
 
 /* Returns the wave of a row to be sampled: the number of drafts in front of it. */

@@ -8,6 +8,7 @@
  */
 #include <string.h>
 
+#include "base/pool.h"
 #include "device/convert.h"
 #include "engine/resolver.h"
 #include "engine/touch.h"
@@ -207,6 +208,15 @@ static void copy_part(void *arg, size_t task, unsigned worker)
 		       (const unsigned char *)x->from->data + x->first + r * x->row_bytes, bytes);
 }
 
+/* Runs the tasks by the pool, or by the device's threads if there is none. */
+static void run(struct mx_device *d, struct mx_pool *pool, size_t n, mx_parallel_f *fn, void *arg)
+{
+	if (pool)
+		mx_pool_run(pool, n, fn, arg);
+	else
+		d->ops->parallel(d, n, fn, arg);
+}
+
 mx_status mx_model_make(struct mx_model *m, struct mx_device *d)
 {
 	if (!m->made)
@@ -214,24 +224,27 @@ mx_status mx_model_make(struct mx_model *m, struct mx_device *d)
 	m->made_map = mx_map(m->made_bytes);
 	if (!m->made_map)
 		return MX_E_NOMEM;
+	/* a device with memory of its own has no threads for this */
+	struct mx_pool *pool = NULL;
+	mx_status st = d->info.own_memory ? mx_pool_create(0, &pool) : MX_OK;
+	if (st != MX_OK)
+		return st;
 	unsigned char *at = m->made_map;
 	for (struct mx_model_made *x = m->made; x; x = x->next) {
 		struct making g = {x, at};
 		size_t n = x->made.ndim == 3 ? x->made.shape[0] : 1;
 		if (x->row_bytes)
-			d->ops->parallel(d, (x->made.shape[0] + PART_ROWS - 1) / PART_ROWS, copy_part, &g);
+			run(d, pool, (x->made.shape[0] + PART_ROWS - 1) / PART_ROWS, copy_part, &g);
 		else if (x->same)
-			d->ops->parallel(d, (x->made.bytes + COPY_BYTES - 1) / COPY_BYTES, copy_one, &g);
-		else if (d->info.own_memory)
-			for (size_t i = 0; i < n; i++)
-				make_one(&g, i, 0);
+			run(d, pool, (x->made.bytes + COPY_BYTES - 1) / COPY_BYTES, copy_one, &g);
 		else
-			d->ops->parallel(d, n, make_one, &g);
+			run(d, pool, n, make_one, &g);
 		x->made.data = at;
 		at += mx_round_up(x->made.bytes, MX_VECTOR_ALIGN);
 		if (!x->chained) /* else it is anonymous memory, which would be zero then */
 			mx_touch_forget(x->from->data, x->from->bytes);
 	}
+	mx_pool_destroy(pool);
 	for (size_t i = 0; i < m->n_uses; i++) {
 		struct mx_weight *w = m->uses[i].weight;
 		if (!w->data)

@@ -208,6 +208,8 @@ static mx_status complete(struct mx_model_engine *e, struct mx_step_result *resu
 		st = mx_logits_run(e, results, times);
 	if (st == MX_OK)
 		st = mx_pooling_run(e, results);
+	if (st == MX_OK && e->comm) /* an asynchronous device goes on without the ranks that are lost */
+		st = e->comm->ops->check(e->comm);
 	if (st == MX_OK && e->model.head.on)
 		st = mx_head_follow(e, results);
 	uint64_t settling = mx_now_ns();
@@ -281,6 +283,8 @@ void mx_model_engine_destroy(struct mx_engine *engine)
 	mx_mask_workers_destroy(e->masks);
 	mx_core_fini(&e->core);
 	mx_model_free(&e->model);
+	if (e->calls && e->calls != e->comm)
+		e->calls->ops->destroy(e->calls);
 	if (e->comm)
 		e->comm->ops->destroy(e->comm);
 	if (e->device) {

@@ -60,7 +60,8 @@ struct mx_resume_point {
 struct mx_model_engine {
 	struct mx_core core; /* without sequences and tables, but of rank 0 */
 	struct mx_device *device;
-	struct mx_comm *comm;            /* with the other ranks; NULL = there are none */
+	struct mx_comm *comm;            /* of the ranks' devices; NULL = there are no other ranks */
+	struct mx_comm *calls;           /* of the ranks' threads (ranks.h): on CPUs the same */
 	struct mx_ranks *ranks;          /* rank 0: the other ranks (ranks.h); NULL = there are none */
 	struct mx_resume_point *resumes; /* [n_slots], owned; NULL = one rank, or nothing to resume */
 	struct mx_model model;
@@ -238,6 +239,8 @@ mx_status mx_logits_take(struct mx_model_engine *e, struct mx_step_result *resul
 mx_status mx_logits_describe(struct mx_model_engine *e, uint32_t n);
 /* Computes scratch.logits of the n rows x[n, width]. */
 mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n);
+/* The same as one rank's part, of x that every rank has. */
+mx_status mx_logits_make_part(struct mx_model_engine *e, const void *x, size_t n);
 
 /* ---- pooling.c ---- */
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/page_table.h"
 
+#include "engine/ranks.h"
+
 #define WORDS 256 /* told at a time */
 
 /* Changes that are to be told. */
@@ -40,25 +42,34 @@ mx_status mx_page_table_tell(struct mx_model_engine *e, uint32_t slot, uint32_t 
 mx_status mx_page_table_tell_sequence(struct mx_model_engine *e, struct mx_seq *q)
 {
 	struct mx_page_list *l = &q->pages;
-	mx_status st =
-		mx_page_table_tell(e, q->slot, l->n_told, l->ids + l->n_told, l->n - l->n_told);
+	mx_status st = mx_page_table_tell(e, q->slot, l->n_told, l->ids + l->n_told, l->n - l->n_told);
 	if (st == MX_OK)
 		l->n_told = l->n;
 	return st;
 }
 
-mx_status mx_page_table_update(struct mx_model_engine *e)
+/* Tells the rank's device what has changed. */
+static mx_status update_rank(struct mx_model_engine *e, const struct mx_rank_call *call)
 {
 	struct changes c = {.n = 0};
 	mx_status st = MX_OK;
-	for (uint32_t i = 0; i < e->core.n_items && st == MX_OK; i++) {
-		const struct mx_seq *q = e->core.items[i].seq;
+	for (size_t i = 0; i < call->n && st == MX_OK; i++) {
+		const struct mx_seq *q = call->items[i].seq;
 		const struct mx_page_list *l = &q->pages;
 		st = add(e, &c, mx_page_table_at(e, q->slot) + l->n_told, l->ids + l->n_told,
 		         l->n - l->n_told);
 	}
-	if (st == MX_OK)
-		st = flush(e, &c);
+	return st == MX_OK ? flush(e, &c) : st;
+}
+
+mx_status mx_page_table_update(struct mx_model_engine *e)
+{
+	const struct mx_rank_call call = {
+		.run = update_rank, .items = e->core.items, .n = e->core.n_items};
+	bool changed = false;
+	for (uint32_t i = 0; i < e->core.n_items; i++)
+		changed |= e->core.items[i].seq->pages.n_told < e->core.items[i].seq->pages.n;
+	mx_status st = changed ? mx_ranks_run(e, &call) : MX_OK;
 	for (uint32_t i = 0; i < e->core.n_items && st == MX_OK; i++)
 		e->core.items[i].seq->pages.n_told = e->core.items[i].seq->pages.n;
 	return st;

@@ -13,30 +13,37 @@ struct rank {
 };
 
 struct mx_ranks {
-	struct mx_comm *comm;     /* rank 0's */
+	struct mx_comm *calls;    /* rank 0's */
 	struct mx_rank_call call; /* that runs */
 	struct rank *others;      /* [n_others] */
 	uint32_t n_others, n_running;
 };
 
+/* Ends the communication of the threads, and of the devices. */
+static void end_all(const struct mx_model_engine *e)
+{
+	e->calls->ops->abort(e->calls);
+	e->comm->ops->abort(e->comm);
+}
+
 /* Waits for calls of rank 0, and runs them, until one has nothing to run or fails on any rank. */
 static void *rank_main(void *arg)
 {
 	struct mx_model_engine *e = arg;
-	struct mx_comm *comm = e->comm;
+	struct mx_comm *calls = e->calls;
 	struct mx_rank_call call;
 	mx_status st;
-	while ((st = comm->ops->broadcast(comm, 0, &call, sizeof call)) == MX_OK && call.run) {
+	while ((st = calls->ops->broadcast(calls, 0, &call, sizeof call)) == MX_OK && call.run) {
 		st = call.run(e, &call);
 		if (st == MX_OK)
-			st = comm->ops->barrier(comm);
+			st = calls->ops->barrier(calls);
 		else if (st != MX_E_DEVICE) /* else another rank has failed first */
-			mx_error("engine", "rank %u of %u: %s", comm->rank, comm->ranks, mx_status_str(st));
+			mx_error("engine", "rank %u of %u: %s", calls->rank, calls->ranks, mx_status_str(st));
 		if (st != MX_OK)
 			break;
 	}
 	if (st != MX_OK)
-		comm->ops->abort(comm);
+		end_all(e);
 	return NULL;
 }
 
@@ -52,7 +59,7 @@ mx_status mx_ranks_create(struct mx_model_engine *e, struct mx_model_engine *con
 	struct mx_ranks *r = mx_calloc(1, sizeof *r);
 	if (!r)
 		return MX_E_NOMEM;
-	r->comm = e->comm;
+	r->calls = e->calls;
 	r->others = mx_calloc(n, sizeof *r->others);
 	mx_status st = r->others ? MX_OK : MX_E_NOMEM;
 	for (uint32_t i = 0; i < n && st == MX_OK; i++) {
@@ -63,7 +70,7 @@ mx_status mx_ranks_create(struct mx_model_engine *e, struct mx_model_engine *con
 			r->n_running++;
 	}
 	if (st != MX_OK) {
-		r->comm->ops->abort(r->comm);
+		end_all(e);
 		join(r);
 		free(r->others);
 		free(r);
@@ -80,7 +87,7 @@ void mx_ranks_destroy(struct mx_ranks *r)
 		return;
 	if (r->n_running) { /* they wait for a call */
 		r->call = (struct mx_rank_call){0};
-		(void)r->comm->ops->broadcast(r->comm, 0, &r->call, sizeof r->call);
+		(void)r->calls->ops->broadcast(r->calls, 0, &r->call, sizeof r->call);
 		join(r);
 	}
 	for (uint32_t i = 0; i < r->n_others; i++) {
@@ -96,17 +103,17 @@ mx_status mx_ranks_run(struct mx_model_engine *e, const struct mx_rank_call *c)
 	struct mx_ranks *r = e->ranks;
 	if (!r)
 		return c->run(e, c);
-	struct mx_comm *comm = r->comm;
+	struct mx_comm *calls = r->calls;
 	r->call = *c;
-	mx_status st = comm->ops->broadcast(comm, 0, &r->call, sizeof r->call);
+	mx_status st = calls->ops->broadcast(calls, 0, &r->call, sizeof r->call);
 	if (st == MX_OK)
 		st = c->run(e, &r->call);
 	if (st == MX_OK)
-		st = comm->ops->barrier(comm);
+		st = calls->ops->barrier(calls);
 	if (st == MX_OK)
 		return MX_OK;
 	/* The others may still read the step, which belongs to the caller again after this. */
-	comm->ops->abort(comm);
+	end_all(e);
 	join(r);
 	return st;
 }

@@ -9,6 +9,9 @@
  * communicator's operators on the way (device/comm.h), and at the end of the call. If a call fails
  * on one rank, it fails on all of them, the threads end, and no later call succeeds: the engine is
  * lost.
+ *
+ * Calls go from thread to thread by a communicator of their own: on asynchronous devices a call is
+ * done when every rank has asked its device for all of it, and the devices meet later.
  */
 #ifndef MX_ENGINE_RANKS_H
 #define MX_ENGINE_RANKS_H
@@ -19,14 +22,20 @@
  * host reads, and what does not change during the call. */
 struct mx_rank_call {
 	mx_status (*run)(struct mx_model_engine *e, const struct mx_rank_call *c);
-	struct mx_step step;        /* scratch is each rank's own */
-	const int32_t *ids;         /* [step.n_rows] */
-	const struct mx_kept *kept; /* [step.n_spans] */
-	const uint32_t *rows;       /* [step.n_rows] of drafts: see head.c */
-	const void *x;              /* [n, width] hidden states, in rank 0's device memory */
+	struct mx_step step;              /* scratch is each rank's own */
+	const int32_t *ids;               /* [step.n_rows] */
+	const struct mx_kept *kept;       /* [step.n_spans] */
+	const struct mx_step_item *items; /* [n] */
+	const uint32_t *rows;             /* [step.n_rows] of drafts: see head.c */
+	const void *x;                    /* [n, width] hidden states, in rank 0's device memory */
 	size_t n;
 	uint32_t slot, pos, page, block; /* of a state that is cleared, saved, loaded or resumed */
 	bool begins;                     /* the first part of a resume */
+	/* Asynchronous devices: the step's tables as rank 0 has written them, which every rank uploads
+	 * [bytes], and the number of the recording that is replayed. */
+	const void *tables;
+	size_t bytes;
+	uint32_t bucket;
 };
 
 /* Starts the threads of the other ranks, others[n], and gives e its ranks, which own them. On

@@ -117,7 +117,7 @@ def test_a_lost_device_ends_the_process():
 def test_a_device_that_is_not_there_is_named():
     modules = Modules()
     rc, _, err = check(KEYS.replace("cuda", "cuda:7"), modules.env)
-    assert rc == 1 and "demo: device: cuda:7: the fake is cuda:0" in err, err
+    assert rc == 1 and "demo: device: cuda:7: the fakes are cuda:0 to cuda:3" in err, err
     rc, _, err = check(KEYS, dict(modules.env, MIXD_DEVICE_PATH="/nowhere"))
     assert rc == 1 and "demo: device: CUDA devices need device-cuda.so" in err, err
 

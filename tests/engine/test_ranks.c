@@ -334,9 +334,6 @@ static void test_refused(void **state)
 	struct mx_engine_config config = config_of(3);
 	(void)state;
 	refuse(NULL, config, "layer 0", "8 heads and 2 key heads cannot be split over 3 ranks");
-	config.tensor = 2;
-	config.device = "cuda:1";
-	refuse(NULL, config, "device", "several GPUs is not served yet");
 	config = config_of(1);
 	config.context = 2;
 	refuse(NULL, config, "parallel.context", "not split over devices yet");

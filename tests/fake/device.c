@@ -1,48 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See fake.h. Exports the same function as device-cuda.so. Recordings are freed with the device. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "device/cpu/cpu.h"
 #include "device/cuda/device_cuda.h"
 #include "device/quant.h"
-#include "tests/fake/fake.h"
+#include "tests/fake/queue.h"
 
 /* MAX_ROWS and MAX_WIDTH bound the products of the models that tests run. */
-enum { MEMORY = 1 << 28, MAX_OUT = 3, MAX_ROWS = 1024, MAX_WIDTH = 4096 };
-
-/* A call that has not run yet; `run` knows the meaning of its operands. */
-struct call {
-	void (*run)(struct mx_device *cpu, const struct call *c);
-	const void *a, *b;
-	void *y;
-	size_t n, m, k, l;
-	float f;
-	int i;
-	struct mx_linear_out out[MAX_OUT];
-	struct mx_weight w[MAX_OUT];
-	mx_parallel_f *fn;
-	struct mx_experts experts;
-	struct mx_experts_call experts_call;
-	struct call *next;
-};
-
-struct mx_recording {
-	struct call *first, *last;
-	struct mx_recording *next;
-};
-
-struct fake {
-	struct fake_base base;
-	struct mx_recording queue;     /* calls that have not run yet */
-	struct mx_recording *recorded; /* all recordings */
-	struct mx_recording *recording;
-	struct mx_sample_row *samples;
-	int32_t *drawn;
-	mx_status sampled;
-	unsigned long steps_left; /* steps until the device is lost; 0 = never */
-	bool lost;
-};
+enum { DEVICES = 4, MEMORY = 1 << 28, MAX_ROWS = 1024, MAX_WIDTH = 4096 };
 
 static struct fake *fake(struct mx_device *d)
 {
@@ -56,7 +24,7 @@ static void append(struct mx_recording *r, struct call *c)
 	r->last = c;
 }
 
-static mx_status later(struct mx_device *d, const struct call *c)
+mx_status fake_later(struct mx_device *d, const struct call *c)
 {
 	struct fake *f = fake(d);
 	struct call *copy = f->lost ? NULL : malloc(sizeof *copy);
@@ -68,7 +36,9 @@ static mx_status later(struct mx_device *d, const struct call *c)
 	for (int i = 0; i < MAX_OUT; i++)
 		if (copy->out[i].w)
 			copy->w[i] = *c->out[i].w;
+	fake_lock(f);
 	append(f->recording ? f->recording : &f->queue, copy);
+	fake_unlock(f);
 	return MX_OK;
 }
 
@@ -81,12 +51,28 @@ static void free_calls(struct mx_recording *r)
 	r->first = r->last = NULL;
 }
 
+void fake_pop(struct fake *f)
+{
+	struct call *c = f->queue.first;
+	f->queue.first = c->next;
+	free(c);
+}
+
+void fake_advance(struct fake *f)
+{
+	while (f->queue.first && !(f->comm && fake_is_collective(f->queue.first))) {
+		f->queue.first->run(f->base.cpu, f->queue.first);
+		fake_pop(f);
+	}
+}
+
 static mx_status wait_all(struct mx_device *d)
 {
 	struct fake *f = fake(d);
-	for (struct call *c = f->queue.first; c; c = c->next)
-		c->run(f->base.cpu, c);
-	free_calls(&f->queue);
+	if (f->comm)
+		fake_run_ranks(f);
+	else
+		fake_advance(f);
 	return f->recording ? MX_E_INVALID : MX_OK; /* waiting while recording is a mistake */
 }
 
@@ -146,7 +132,7 @@ static mx_status linear(struct mx_device *d, const void *x, size_t ldx, size_t n
 	if (n_out > MAX_OUT)
 		return MX_E_UNSUPPORTED;
 	memcpy(c.out, out, n_out * sizeof *out);
-	return later(d, &c);
+	return fake_later(d, &c);
 }
 
 static mx_status linear_each(struct mx_device *d, size_t n, const struct mx_linear_each *each,
@@ -168,7 +154,7 @@ static void run_rmsnorm(struct mx_device *cpu, const struct call *c)
 static mx_status rmsnorm(struct mx_device *d, const void *x, const float *weight, float eps,
                          size_t n, size_t width, void *y)
 {
-	return later(
+	return fake_later(
 		d, &(struct call){run_rmsnorm, .a = x, .b = weight, .y = y, .n = n, .m = width, .f = eps});
 }
 
@@ -188,8 +174,8 @@ static void run_add_rmsnorm(struct mx_device *cpu, const struct call *c)
 static mx_status add_rmsnorm(struct mx_device *d, void *x, const void *r, const float *weight,
                              float eps, size_t n, size_t width, void *y)
 {
-	return later(d, &(struct call){run_add_rmsnorm, .a = r, .b = weight, .y = y, .n = n, .m = width,
-	                               .f = eps, .out = {{.y = x}}});
+	return fake_later(d, &(struct call){run_add_rmsnorm, .a = r, .b = weight, .y = y, .n = n,
+	                                    .m = width, .f = eps, .out = {{.y = x}}});
 }
 
 static void run_silu_mul(struct mx_device *cpu, const struct call *c)
@@ -200,8 +186,9 @@ static void run_silu_mul(struct mx_device *cpu, const struct call *c)
 static mx_status silu_mul(struct mx_device *d, const void *gate, size_t ld_gate, const void *up,
                           size_t ld_up, size_t n, size_t width, void *y, size_t ld_y)
 {
-	return later(d, &(struct call){run_silu_mul, .a = gate, .b = up, .y = y, .n = n, .m = width,
-	                               .k = ld_gate, .l = ld_up, .out = {{.ldy = ld_y}}});
+	return fake_later(d,
+	                  &(struct call){run_silu_mul, .a = gate, .b = up, .y = y, .n = n, .m = width,
+	                                 .k = ld_gate, .l = ld_up, .out = {{.ldy = ld_y}}});
 }
 
 static mx_status rope(struct mx_device *d, void *x, size_t ld, size_t n, uint32_t n_heads,
@@ -221,7 +208,8 @@ static void run_embed(struct mx_device *cpu, const struct call *c)
 static mx_status embed(struct mx_device *d, const struct mx_weight *table, const int32_t *ids,
                        size_t n, void *y)
 {
-	return later(d, &(struct call){run_embed, .a = ids, .n = n, .y = y, .out = {{.w = table}}});
+	return fake_later(d,
+	                  &(struct call){run_embed, .a = ids, .n = n, .y = y, .out = {{.w = table}}});
 }
 
 static void run_scale(struct mx_device *cpu, const struct call *c)
@@ -231,7 +219,7 @@ static void run_scale(struct mx_device *cpu, const struct call *c)
 
 static mx_status scale(struct mx_device *d, void *y, size_t n, float by)
 {
-	return later(d, &(struct call){run_scale, .y = y, .n = n, .f = by});
+	return fake_later(d, &(struct call){run_scale, .y = y, .n = n, .f = by});
 }
 
 static void run_add_scaled(struct mx_device *cpu, const struct call *c)
@@ -241,7 +229,7 @@ static void run_add_scaled(struct mx_device *cpu, const struct call *c)
 
 static mx_status add_scaled(struct mx_device *d, void *y, const void *a, size_t n, float by)
 {
-	return later(d, &(struct call){run_add_scaled, .y = y, .a = a, .n = n, .f = by});
+	return fake_later(d, &(struct call){run_add_scaled, .y = y, .a = a, .n = n, .f = by});
 }
 
 static void run_scale_logits(struct mx_device *cpu, const struct call *c)
@@ -252,7 +240,8 @@ static void run_scale_logits(struct mx_device *cpu, const struct call *c)
 static mx_status scale_logits(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
                               float by)
 {
-	return later(d, &(struct call){run_scale_logits, .y = y, .m = ld, .n = n, .k = vocab, .f = by});
+	return fake_later(
+		d, &(struct call){run_scale_logits, .y = y, .m = ld, .n = n, .k = vocab, .f = by});
 }
 
 static void run_gather(struct mx_device *cpu, const struct call *c)
@@ -263,7 +252,7 @@ static void run_gather(struct mx_device *cpu, const struct call *c)
 static mx_status gather(struct mx_device *d, const void *x, const uint32_t *rows, size_t n,
                         size_t width, void *y)
 {
-	return later(d, &(struct call){run_gather, .a = x, .b = rows, .y = y, .n = n, .m = width});
+	return fake_later(d, &(struct call){run_gather, .a = x, .b = rows, .y = y, .n = n, .m = width});
 }
 
 static void run_move_rows(struct mx_device *cpu, const struct call *c)
@@ -285,7 +274,7 @@ static void run_copy(struct mx_device *cpu, const struct call *c)
 
 static mx_status copy(struct mx_device *d, void *to, const void *from, size_t bytes)
 {
-	return later(d, &(struct call){run_copy, .y = to, .a = from, .n = bytes});
+	return fake_later(d, &(struct call){run_copy, .y = to, .a = from, .n = bytes});
 }
 
 static mx_status upload(struct mx_device *d, void *to, const void *from, size_t bytes)
@@ -318,7 +307,7 @@ static void run_zero(struct mx_device *cpu, const struct call *c)
 
 static mx_status zero(struct mx_device *d, void *to, size_t bytes)
 {
-	return later(d, &(struct call){run_zero, .y = to, .n = bytes});
+	return fake_later(d, &(struct call){run_zero, .y = to, .n = bytes});
 }
 
 static void run_function(struct mx_device *cpu, const struct call *c)
@@ -331,7 +320,7 @@ static void parallel(struct mx_device *d, size_t n_tasks, mx_parallel_f *fn, voi
 {
 	if (n_tasks != 1)
 		abort();
-	must(later(d, &(struct call){run_function, .a = arg, .fn = fn}));
+	must(fake_later(d, &(struct call){run_function, .a = arg, .fn = fn}));
 }
 
 /* ---- memory ---- */
@@ -376,7 +365,7 @@ static void run_draw(struct mx_device *cpu, const struct call *c)
 
 static mx_status sample_draw(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab)
 {
-	return later(d, &(struct call){run_draw, .b = d, .y = y, .m = ld, .n = n, .k = vocab});
+	return fake_later(d, &(struct call){run_draw, .b = d, .y = y, .m = ld, .n = n, .k = vocab});
 }
 
 static mx_status sample_drawn(struct mx_device *d, size_t n, int32_t *out)
@@ -437,7 +426,7 @@ static mx_status replay(struct mx_device *d, struct mx_recording *r)
 		for (int i = 0; i < MAX_OUT; i++) /* `later` copies the weights from here */
 			if (again.out[i].w)
 				again.out[i].w = &c->w[i];
-		st = later(d, &again);
+		st = fake_later(d, &again);
 	}
 	return st;
 }
@@ -474,8 +463,8 @@ static void run_layernorm(struct mx_device *cpu, const struct call *c)
 static mx_status layernorm(struct mx_device *d, void *x, const void *r, const float *weight,
                            const float *bias, float eps, size_t n, size_t width, void *y)
 {
-	return later(d, &(struct call){run_layernorm, .a = r, .b = weight, .y = y, .n = n, .m = width,
-	                               .f = eps, .out = {{.y = x, .bias = bias}}});
+	return fake_later(d, &(struct call){run_layernorm, .a = r, .b = weight, .y = y, .n = n,
+	                                    .m = width, .f = eps, .out = {{.y = x, .bias = bias}}});
 }
 
 static void run_gelu_tanh(struct mx_device *cpu, const struct call *c)
@@ -485,7 +474,7 @@ static void run_gelu_tanh(struct mx_device *cpu, const struct call *c)
 
 static mx_status gelu_tanh(struct mx_device *d, void *y, size_t n)
 {
-	return later(d, &(struct call){run_gelu_tanh, .y = y, .n = n});
+	return fake_later(d, &(struct call){run_gelu_tanh, .y = y, .n = n});
 }
 
 static void run_act_mul(struct mx_device *cpu, const struct call *c)
@@ -497,8 +486,9 @@ static void run_act_mul(struct mx_device *cpu, const struct call *c)
 static mx_status act_mul(struct mx_device *d, enum mx_act act, const void *gate, size_t ld_gate,
                          const void *up, size_t ld_up, size_t n, size_t width, void *y, size_t ld_y)
 {
-	return later(d, &(struct call){run_act_mul, .i = (int)act, .a = gate, .b = up, .y = y, .n = n,
-	                               .m = width, .k = ld_gate, .l = ld_up, .out = {{.ldy = ld_y}}});
+	return fake_later(d,
+	                  &(struct call){run_act_mul, .i = (int)act, .a = gate, .b = up, .y = y, .n = n,
+	                                 .m = width, .k = ld_gate, .l = ld_up, .out = {{.ldy = ld_y}}});
 }
 
 static void run_softcap_logits(struct mx_device *cpu, const struct call *c)
@@ -509,8 +499,8 @@ static void run_softcap_logits(struct mx_device *cpu, const struct call *c)
 static mx_status softcap_logits(struct mx_device *d, float *y, size_t ld, size_t n, uint32_t vocab,
                                 float cap)
 {
-	return later(d,
-	             &(struct call){run_softcap_logits, .y = y, .m = ld, .n = n, .k = vocab, .f = cap});
+	return fake_later(
+		d, &(struct call){run_softcap_logits, .y = y, .m = ld, .n = n, .k = vocab, .f = cap});
 }
 
 static void run_experts(struct mx_device *cpu, const struct call *c)
@@ -521,7 +511,7 @@ static void run_experts(struct mx_device *cpu, const struct call *c)
 static mx_status experts(struct mx_device *d, const struct mx_experts *m,
                          const struct mx_experts_call *call)
 {
-	return later(d, &(struct call){run_experts, .experts = *m, .experts_call = *call});
+	return fake_later(d, &(struct call){run_experts, .experts = *m, .experts_call = *call});
 }
 
 static const struct mx_ops ops = {
@@ -572,8 +562,9 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_d
                         struct mx_err *err)
 {
 	const char *steps = getenv("MIXD_FAKE_STEPS");
-	if (ordinal)
-		return mx_fail(err, MX_E_NOTFOUND, "cuda:%d: the fake is cuda:0", ordinal);
+	if (ordinal >= DEVICES)
+		return mx_fail(err, MX_E_NOTFOUND, "cuda:%d: the fakes are cuda:0 to cuda:%d", ordinal,
+		               DEVICES - 1);
 	struct fake *f = calloc(1, sizeof *f);
 	if (!f)
 		return MX_E_NOMEM;
@@ -592,7 +583,6 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_d
 	f->steps_left = steps ? strtoul(steps, NULL, 10) : 0;
 	f->base.device.ops = &ops;
 	f->base.device.info = (struct mx_device_info){.kind = MX_DEVICE_CUDA,
-	                                              .name = "cuda:0",
 	                                              .isa = "fake",
 	                                              .act_dtype = MX_F32,
 	                                              .threads = 1,
@@ -604,6 +594,7 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *l, struct mx_d
 	                                              .deterministic = true,
 	                                              .packs_experts = true,
 	                                              .fused_rows = 4};
+	snprintf(f->base.device.info.name, sizeof f->base.device.info.name, "cuda:%d", ordinal);
 	*out = &f->base.device;
 	return MX_OK;
 }
@@ -623,6 +614,7 @@ mx_cuda_device_f mx_cuda_device_v3;
 
 const struct mx_cuda_device_ops *mx_cuda_device_v3(void)
 {
-	static const struct mx_cuda_device_ops device = {sizeof device, create, own_bytes, log_to};
+	static const struct mx_cuda_device_ops device = {sizeof device, create, own_bytes, log_to,
+	                                                 fake_comm_create};
 	return &device;
 }

@@ -241,7 +241,8 @@ mx_mixer_module_f mx_mixer_module_v2;
 
 const struct mx_mixer_ops *mx_mixer_module_v2(void)
 {
-	const uint32_t kept = MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_SNAPSHOT;
+	const uint32_t kept =
+		MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS;
 	ops.caps = MX_MIXER_CUDA | (cpu_ops()->caps & kept);
 	return &ops;
 }
