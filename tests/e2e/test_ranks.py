@@ -140,7 +140,7 @@ def test_refused():
         path = with_tokenizer(MODEL, folder)
         for keys, says in (
                 (", device: [cpu, cpu, cpu]", "cannot be split over 3 ranks"),
-                (", device: [cuda:0, cuda:1]", "a model on several GPUs is not served yet"),
+                (", device: ['cuda:0', cuda]", "device: cuda is named twice: that is for tests of ranks"),
                 (", device: [cpu, cpu], parallel: { context: 2 }", "pages are not split over devices yet"),
                 (", device: [cpu, cpu], parallel: { tensor: 3 }", "tensor 3 times context 1 is not the number of devices, 2")):
             rc, _, err = check(path, keys)

@@ -47,6 +47,9 @@ static mx_status read_params(const struct mx_layer_desc *layer, struct attn_para
 		                     "attention: adapters and wider inputs run on CPUs only");
 	if (out->skip_first)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: skip_first runs on CPUs only");
+	if (out->summed)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "attention: a norm over all heads is not split over GPUs yet");
 	if (out->shared_kv)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: layers that read the keys of others run on CPUs only");
@@ -459,7 +462,8 @@ static const struct mx_mixer_ops attn_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "attention",
 	.summary = "softmax attention over paged keys and values, for NVIDIA GPUs",
-	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_ADD | MX_MIXER_NORM,
+	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_ADD | MX_MIXER_NORM |
+            MX_MIXER_RANKS,
 	.probe = attn_probe,
 	.weights = attn_params_weights,
 	.state = attn_state,

@@ -24,6 +24,9 @@ static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device
 	if (device->info.kind != MX_DEVICE_CUDA)
 		return recur_cuda_probe("gla", &d, device, err);
 	mx_status status = read_layer(layer, &p, &d, err);
+	if (status == MX_OK && p.ranks > 1 && p.variant->norm_whole)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "gla: a norm over all heads is not split over GPUs yet");
 	return status == MX_OK ? recur_cuda_probe("gla", &d, device, err) : status;
 }
 
@@ -124,7 +127,7 @@ static const struct mx_mixer_ops gla_cuda_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "gla",
 	.summary = "linear attention and its descendants, for NVIDIA GPUs",
-	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
 	.probe = probe,
 	.weights = gla_list_weights,
 	.state = state,

@@ -25,6 +25,11 @@ static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device
 	if (device->info.kind != MX_DEVICE_CUDA)
 		return recur_cuda_probe("mamba", &d, device, err);
 	mx_status status = read_layer(layer, &p, &d, err);
+	if (status == MX_OK && p.norm && p.sharers > 1)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "mamba: a norm of a group is not split over GPUs yet, and there are "
+		                     "%u groups",
+		                     p.all_groups);
 	return status == MX_OK ? recur_cuda_probe("mamba", &d, device, err) : status;
 }
 
@@ -37,8 +42,8 @@ static mx_status state(const struct mx_layer_desc *layer, const struct mx_device
 	return status == MX_OK ? recur_cuda_state(layer, &d, device, out) : status;
 }
 
-/* x, B and C are rows of one product and channels of one convolution, in this order; those of a
- * description are in the order of streams: C, B, x. */
+/* x, B and C are rows of one product, unless the layer is a rank's share, and channels of one
+ * convolution, in this order; those of a description are in the order of streams: C, B, x. */
 static void take_stream(struct mx_mixer *m, int stream, const struct mamba_params *p,
                         const float *conv, const float *bias, uint32_t first)
 {
@@ -50,22 +55,38 @@ static void take_stream(struct mx_mixer *m, int stream, const struct mamba_param
 	};
 }
 
+/* Gives a stream a product of its own. */
+static void take_product(struct mx_mixer *m, int stream, const struct mx_weight *w,
+                         const float *bias)
+{
+	m->w.streams[stream].w = w;
+	m->w.streams[stream].bias = bias;
+}
+
 static mx_status take_weights(struct mx_mixer *m, const struct mamba_params *p,
                               const struct mamba_weights *w)
 {
-	const float *conv = w->conv, *b_dt = NULL;
+	const float *conv = w->conv, *conv_bias = w->conv_bias, *b_dt = NULL;
 	mx_status status = recur_cuda_own(m, w->b_dt, p->heads, &b_dt);
 	if (status == MX_OK && w->own_conv)
 		status = recur_cuda_own(m, w->own_conv, (size_t)p->channels * p->conv_kernel, &conv);
+	if (status == MX_OK && w->own_conv_bias)
+		status = recur_cuda_own(m, w->own_conv_bias, p->channels, &conv_bias);
 	if (status != MX_OK)
 		return status;
-	take_stream(m, MX_RECUR_V, p, conv, w->conv_bias, 0);
-	take_stream(m, MX_RECUR_K, p, conv, w->conv_bias, p->inner);
-	take_stream(m, MX_RECUR_Q, p, conv, w->conv_bias, p->inner + p->groups * p->state_size);
+	take_stream(m, MX_RECUR_V, p, conv, conv_bias, 0);
+	take_stream(m, MX_RECUR_K, p, conv, conv_bias, p->inner);
+	take_stream(m, MX_RECUR_Q, p, conv, conv_bias, p->inner + p->groups * p->state_size);
 	m->w.streams[MX_RECUR_GATE] = (struct recur_cuda_stream){.w = w->z, .bias = w->b_z};
 	m->w.streams[MX_RECUR_BETA] = (struct recur_cuda_stream){.w = w->dt, .bias = b_dt};
-	m->w.packed[0] = w->xbc;
-	m->w.packed_bias = w->b_xbc;
+	if (w->b) {
+		take_product(m, MX_RECUR_V, w->xbc, w->b_xbc);
+		take_product(m, MX_RECUR_K, w->b, w->b_b);
+		take_product(m, MX_RECUR_Q, w->c, w->b_c);
+	} else {
+		m->w.packed[0] = w->xbc;
+		m->w.packed_bias = w->b_xbc;
+	}
 	m->w.norm = w->norm;
 	m->w.skip = w->d;
 	m->w.o = w->out;
@@ -114,7 +135,7 @@ static const struct mx_mixer_ops mamba_cuda_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "mamba",
 	.summary = "Mamba-2: selective state space with one decay a head, for NVIDIA GPUs",
-	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
 	.probe = probe,
 	.weights = mamba_weights,
 	.state = state,

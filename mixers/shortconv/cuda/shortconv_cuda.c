@@ -22,8 +22,9 @@ struct mx_mixer {
 	struct recur_cuda_slots slots;
 	struct mx_device *device;
 	const struct mx_weight *in[3], *w_out; /* B, C, x */
-	const float *in_bias, *out_bias;       /* [3 width], [width]; NULL = none */
+	const float *in_bias[3], *out_bias;    /* [channels], [width]; NULL = none */
 	struct shortconv_args args;            /* everything that is the same in every step */
+	uint32_t width;                        /* of the layer; args has the rank's channels */
 	struct sizes sizes;
 	uint32_t max_rows;
 };
@@ -52,8 +53,8 @@ static size_t round_up(size_t n)
 static struct sizes sizes_of(const struct mx_layer_desc *layer, const struct shortconv_params *p,
                              const struct mx_device *device)
 {
-	const size_t row = layer->width * mx_dtype_size(device->info.act_dtype);
-	struct sizes z = {.slot = round_up(ring_tokens(layer, p) * layer->width * sizeof(float))};
+	const size_t row = p->channels * mx_dtype_size(device->info.act_dtype);
+	struct sizes z = {.slot = round_up(ring_tokens(layer, p) * p->channels * sizeof(float))};
 	z.out = round_up(3 * layer->max_rows * row);
 	z.scratch = z.out + round_up(layer->max_rows * row);
 	return z;
@@ -91,9 +92,9 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 		.device = init->device,
 		.in = {w[0], w[1], w[2]},
 		.w_out = w[3],
-		.in_bias = p.bias ? w[5] : NULL,
-		.out_bias = p.bias ? w[7] : NULL,
-		.args = {.width = layer->width,
+		.out_bias = p.out_bias ? w[7] : NULL,
+		.width = layer->width,
+		.args = {.width = p.channels,
 	             .taps = p.taps,
 	             .slot_base = init->slot_base,
 	             .slot_stride = init->slot_stride,
@@ -103,6 +104,8 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 		.sizes = z,
 		.max_rows = layer->max_rows,
 	};
+	for (size_t i = 0; i < 3 && p.bias; i++)
+		m->in_bias[i] = (const float *)w[5] + i * layer->width + p.first;
 	*out = m;
 	return MX_OK;
 }
@@ -117,11 +120,11 @@ static mx_status forward(struct mx_mixer *m, const struct mx_step *step, const v
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
 	const struct mx_ops *ops = m->device->ops;
 	const enum mx_dtype act = m->device->info.act_dtype;
-	const size_t width = m->args.width;
+	const size_t channels = m->args.width;
 	unsigned char *scratch = step->scratch;
 	struct shortconv_args a = m->args;
 	struct mx_linear_out in[3];
-	const struct mx_linear_out out = {.w = m->w_out, .bias = m->out_bias, .y = y, .ldy = width};
+	const struct mx_linear_out out = {.w = m->w_out, .bias = m->out_bias, .y = y, .ldy = m->width};
 
 	if (step->n_rows > m->max_rows)
 		return MX_E_RANGE;
@@ -135,16 +138,17 @@ static mx_status forward(struct mx_mixer *m, const struct mx_step *step, const v
 	a.out = scratch + m->sizes.out;
 	for (size_t i = 0; i < 3; i++) /* side by side, so that the device can make them one product */
 		in[i] = (struct mx_linear_out){.w = m->in[i],
-		                               .bias = m->in_bias ? m->in_bias + i * width : NULL,
-		                               .y = scratch + i * width * mx_dtype_size(act),
-		                               .ldy = 3 * width};
-	mx_status status = ops->linear(m->device, x, width, step->n_rows, in, 3);
+		                               .bias = m->in_bias[i],
+		                               .y = scratch + i * channels * mx_dtype_size(act),
+		                               .ldy = 3 * channels};
+	mx_status status = ops->linear(m->device, x, m->width, step->n_rows, in, 3);
 	if (status == MX_OK)
 		status = cuda->bind(m->device);
 	if (status == MX_OK)
 		status = cuda->check(m->device, shortconv_cuda((cudaStream_t)cuda->stream, act, &a),
 		                     "short convolution");
-	return status != MX_OK ? status : ops->linear(m->device, a.out, width, step->n_rows, &out, 1);
+	return status != MX_OK ? status
+	                       : ops->linear(m->device, a.out, channels, step->n_rows, &out, 1);
 }
 
 static void describe(const struct mx_mixer *m, char *text, size_t cap)
@@ -157,7 +161,7 @@ static const struct mx_mixer_ops shortconv_cuda_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "shortconv",
 	.summary = "gated short convolution, for NVIDIA GPUs",
-	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
 	.probe = probe,
 	.weights = shortconv_params_weights,
 	.state = state,

@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests the communicator of ranks on GPUs: sums beside those of the host in the order of the ranks,
+ * bit for bit, of 1 element to a million, f32 and bf16; copies; thousands of repetitions while
+ * ranks are late by random times; recordings; a rank that is lost. All ranks are on one GPU, so
+ * this says nothing about links between GPUs. With "--bench" it prints times of sums in a
+ * recording.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "device/comm.h"
+#include "device/convert.h"
+#include "device/cuda/cuda.h"
+#include "device/open.h"
+#include "tests/rng.h"
+
+#define CHECK(condition)                                                                           \
+	do {                                                                                           \
+		if (!(condition)) {                                                                        \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                \
+			exit(1);                                                                               \
+		}                                                                                          \
+	} while (0)
+
+/* Says what is wrong and ends the test. */
+#define FAIL(...) (fprintf(stderr, __VA_ARGS__), fprintf(stderr, "\n"), exit(1))
+
+int launch_delay(void *stream, uint32_t us); /* comm_delay.cu */
+
+enum { MAX_RANKS = 4, MOST = 1 << 20 };
+
+static const size_t sizes[] = {1,     3,     8,       100,           4095,    4096,     4097, 8192,
+                               65536, 99999, 1 << 17, (1 << 17) + 8, 1 << 19, MOST - 5, MOST};
+
+struct rig {
+	uint32_t ranks;
+	enum mx_dtype dtype;
+	size_t size; /* of an element */
+	struct mx_device *d[MAX_RANKS];
+	struct mx_comm *c[MAX_RANKS];
+	unsigned char *x[MAX_RANKS], *from[MAX_RANKS]; /* [MOST + 16] in device memory */
+	unsigned char *host;                           /* pinned, likewise */
+	unsigned char *want;
+	struct rng rng;
+};
+
+static void must(mx_status st)
+{
+	CHECK(st == MX_OK);
+}
+
+static void open_rig(struct rig *r, uint32_t ranks, enum mx_dtype dtype)
+{
+	const struct mx_device_options options = {
+		.cuda = {.act_dtype = dtype, .max_samples = 2, .vocab = 100}};
+	struct mx_err err = {0};
+	*r = (struct rig){.ranks = ranks, .dtype = dtype, .size = mx_dtype_size(dtype)};
+	r->rng = (struct rng){7};
+	for (uint32_t i = 0; i < ranks; i++)
+		if (mx_device_open("cuda:0", &options, &r->d[i], &err) != MX_OK)
+			FAIL("%s", err.text);
+	if (mx_device_comm(r->d, ranks, r->c, &err) != MX_OK)
+		FAIL("%s", err.text);
+	for (uint32_t i = 0; i < ranks; i++) {
+		must(r->d[i]->ops->alloc(r->d[i], (MOST + 16) * sizeof(float), (void **)&r->x[i]));
+		must(r->d[i]->ops->alloc(r->d[i], (MOST + 16) * sizeof(float), (void **)&r->from[i]));
+	}
+	must(r->d[0]->ops->host_alloc(r->d[0], (MOST + 16) * sizeof(float), (void **)&r->host));
+	r->want = calloc(MOST + 16, sizeof(float));
+	CHECK(r->want);
+}
+
+static void close_rig(struct rig *r)
+{
+	free(r->want);
+	r->d[0]->ops->host_release(r->d[0], r->host);
+	for (uint32_t i = 0; i < r->ranks; i++) {
+		r->d[i]->ops->release(r->d[i], r->x[i]);
+		r->d[i]->ops->release(r->d[i], r->from[i]);
+	}
+	for (uint32_t i = 0; i < r->ranks; i++)
+		r->c[i]->ops->destroy(r->c[i]);
+	for (uint32_t i = 0; i < r->ranks; i++)
+		r->d[i]->ops->destroy(r->d[i]);
+}
+
+static void wait_all(const struct rig *r)
+{
+	for (uint32_t i = 0; i < r->ranks; i++)
+		must(r->d[i]->ops->wait(r->d[i]));
+}
+
+static float element(const struct rig *r, const unsigned char *x, size_t i)
+{
+	return r->dtype == MX_F32 ? ((const float *)(const void *)x)[i]
+	                          : mx_bf16_to_f32(((const uint16_t *)(const void *)x)[i]);
+}
+
+static void set_element(const struct rig *r, unsigned char *x, size_t i, float v)
+{
+	if (r->dtype == MX_F32)
+		((float *)(void *)x)[i] = v;
+	else
+		mx_convert((uint16_t *)(void *)x + i, MX_BF16, &v, MX_F32, 1);
+}
+
+/* Gives every rank n random elements in `from`, and computes their sums in the order of the ranks.
+ */
+static void fill(struct rig *r, size_t n)
+{
+	float *sums = calloc(n, sizeof *sums);
+	CHECK(sums);
+	for (uint32_t k = 0; k < r->ranks; k++) {
+		for (size_t i = 0; i < n; i++) {
+			set_element(r, r->host, i, (float)rng_normal(&r->rng));
+			const float v = element(r, r->host, i);
+			sums[i] = k ? sums[i] + v : v;
+		}
+		must(r->d[k]->ops->upload(r->d[k], r->from[k], r->host, n * r->size));
+		must(r->d[k]->ops->wait(r->d[k]));
+	}
+	for (size_t i = 0; i < n; i++)
+		set_element(r, r->want, i, sums[i]);
+	free(sums);
+}
+
+/* Compares x of every rank, from element `at`, with the sums. */
+static void check_sums(struct rig *r, size_t at, size_t n)
+{
+	for (uint32_t k = 0; k < r->ranks; k++) {
+		must(r->d[k]->ops->download(r->d[k], r->host, r->x[k] + at * r->size, n * r->size));
+		must(r->d[k]->ops->wait(r->d[k]));
+		if (!memcmp(r->host, r->want, n * r->size))
+			continue;
+		size_t i = 0;
+		while (!memcmp(r->host + i * r->size, r->want + i * r->size, r->size))
+			i++;
+		FAIL("%u ranks, %zu elements: element %zu of rank %u is %g and not %g", r->ranks, n, i, k,
+		     (double)element(r, r->host, i), (double)element(r, r->want, i));
+	}
+}
+
+/* Has every rank sum a copy of `from`, at element `at` of x; some come late. */
+static void sum(struct rig *r, size_t at, size_t n, bool late)
+{
+	for (uint32_t i = 0; i < r->ranks; i++) {
+		struct mx_device *d = r->d[i];
+		if (late && rng_next(&r->rng) % 3 == 0) {
+			must(mx_cuda_base(d)->bind(d));
+			CHECK(!launch_delay(mx_cuda_base(d)->stream, (uint32_t)(rng_next(&r->rng) % 40)));
+		}
+		must(d->ops->copy(d, r->x[i] + at * r->size, r->from[i], n * r->size));
+		must(r->c[i]->ops->all_reduce(r->c[i], r->x[i] + at * r->size, n));
+	}
+}
+
+static void check_sizes(uint32_t ranks, enum mx_dtype dtype)
+{
+	struct rig r;
+	open_rig(&r, ranks, dtype);
+	for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+		fill(&r, sizes[s]);
+		for (size_t at = 0; at < 2; at++) { /* aligned, and not */
+			sum(&r, at, sizes[s], false);
+			wait_all(&r);
+			check_sums(&r, at, sizes[s]);
+		}
+	}
+	must(r.c[0]->ops->check(r.c[0]));
+	close_rig(&r);
+}
+
+static void test_sums(void)
+{
+	for (uint32_t ranks = 2; ranks <= 4; ranks++) {
+		check_sizes(ranks, MX_F32);
+		check_sizes(ranks, MX_BF16);
+	}
+}
+
+/* Sums of f32 where activations are bf16: of squares, in mixers. */
+static void test_sums_of_f32(void)
+{
+	struct rig r;
+	float *x, *want;
+	open_rig(&r, 2, MX_BF16);
+	x = (float *)(void *)r.host;
+	want = (float *)(void *)r.want;
+	for (uint32_t k = 0; k < 2; k++) {
+		for (size_t i = 0; i < 1000; i++) {
+			x[i] = (float)rng_normal(&r.rng);
+			want[i] = k ? want[i] + x[i] : x[i];
+		}
+		must(r.d[k]->ops->upload(r.d[k], r.x[k], x, 1000 * sizeof *x));
+		must(r.d[k]->ops->wait(r.d[k]));
+	}
+	for (uint32_t k = 0; k < 2; k++)
+		must(r.c[k]->ops->all_reduce_f32(r.c[k], (float *)(void *)r.x[k], 1000));
+	for (uint32_t k = 0; k < 2; k++) {
+		must(r.d[k]->ops->download(r.d[k], x, r.x[k], 1000 * sizeof *x));
+		must(r.d[k]->ops->wait(r.d[k]));
+		CHECK(!memcmp(x, want, 1000 * sizeof *x));
+	}
+	close_rig(&r);
+}
+
+/* Small and large sums by turns, ranks that come late, and a look at the sums at times. */
+static void test_late_ranks(void)
+{
+	static const size_t mix[] = {8, 4096, 300000, 100, 1 << 16, 700, 1 << 18};
+	for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
+		struct rig r;
+		open_rig(&r, ranks, MX_BF16);
+		fill(&r, 300000);
+		for (uint32_t i = 0; i < 3000; i++) {
+			const size_t n = mix[i % 7];
+			sum(&r, 0, n, true);
+			if (i % 50)
+				continue;
+			wait_all(&r);
+			check_sums(&r, 0, n);
+		}
+		wait_all(&r);
+		must(r.c[0]->ops->check(r.c[0]));
+		close_rig(&r);
+	}
+}
+
+static void test_recordings(void)
+{
+	struct mx_recording *recordings[MAX_RANKS];
+	for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
+		struct rig r;
+		open_rig(&r, ranks, MX_BF16);
+		for (uint32_t i = 0; i < ranks; i++) {
+			struct mx_device *d = r.d[i];
+			must(d->ops->record(d));
+			must(d->ops->copy(d, r.x[i], r.from[i], 4096 * r.size));
+			for (int k = 0; k < 3; k++) /* the last sum is of the copy */
+				must(r.c[i]->ops->all_reduce(r.c[i], r.x[i], k ? 4096 : 300000));
+			must(d->ops->copy(d, r.x[i], r.from[i], 4096 * r.size));
+			must(r.c[i]->ops->all_reduce(r.c[i], r.x[i], 4096));
+			must(d->ops->recorded(d, &recordings[i]));
+		}
+		for (uint32_t k = 0; k < 1000; k++) {
+			if (k % 100 == 0) {
+				wait_all(&r);
+				fill(&r, 4096);
+			}
+			for (uint32_t i = 0; i < ranks; i++) {
+				if (rng_next(&r.rng) % 4 == 0) {
+					must(mx_cuda_base(r.d[i])->bind(r.d[i]));
+					CHECK(!launch_delay(mx_cuda_base(r.d[i])->stream, 30));
+				}
+				must(r.d[i]->ops->replay(r.d[i], recordings[i]));
+			}
+			if (k % 100 != 99)
+				continue;
+			wait_all(&r);
+			check_sums(&r, 0, 4096);
+		}
+		sum(&r, 0, 4096, false); /* behind recordings */
+		wait_all(&r);
+		check_sums(&r, 0, 4096);
+		for (uint32_t i = 0; i < ranks; i++)
+			r.d[i]->ops->forget(r.d[i], recordings[i]);
+		must(r.c[0]->ops->check(r.c[0]));
+		close_rig(&r);
+	}
+}
+
+/* ---- copies ---- */
+
+static void download(struct rig *r, uint32_t rank, size_t bytes)
+{
+	must(r->d[rank]->ops->download(r->d[rank], r->host, r->x[rank], bytes));
+	must(r->d[rank]->ops->wait(r->d[rank]));
+}
+
+/* Puts bytes that tell rank and place into `from`. */
+static void fill_bytes(struct rig *r, size_t bytes)
+{
+	for (uint32_t k = 0; k < r->ranks; k++) {
+		for (size_t i = 0; i < bytes; i++)
+			r->host[i] = (unsigned char)(i * 7 + i / 251 + k * 31);
+		must(r->d[k]->ops->upload(r->d[k], r->from[k], r->host, bytes));
+		must(r->d[k]->ops->wait(r->d[k]));
+	}
+}
+
+static void check_bytes(const unsigned char *x, uint32_t rank, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		if (x[i] != (unsigned char)(i * 7 + i / 251 + rank * 31))
+			FAIL("byte %zu of rank %u", i, rank);
+}
+
+static void check_copies(struct rig *r, size_t bytes)
+{
+	fill_bytes(r, bytes);
+	for (uint32_t i = 0; i < r->ranks; i++)
+		must(r->c[i]->ops->all_gather(r->c[i], r->from[i], bytes, r->x[i]));
+	for (uint32_t i = 0; i < r->ranks; i++) {
+		download(r, i, r->ranks * bytes);
+		for (uint32_t k = 0; k < r->ranks; k++)
+			check_bytes(r->host + k * bytes, k, bytes);
+	}
+	for (uint32_t i = 0; i < r->ranks; i++) {
+		must(r->d[i]->ops->copy(r->d[i], r->x[i], r->from[i], bytes));
+		must(r->c[i]->ops->broadcast(r->c[i], 1, r->x[i], bytes));
+	}
+	for (uint32_t i = 0; i < r->ranks; i++) {
+		download(r, i, bytes);
+		check_bytes(r->host, 1, bytes);
+	}
+	for (uint32_t i = 1; i < r->ranks; i++) { /* all to rank 0, by turns */
+		must(r->c[i]->ops->send(r->c[i], 0, r->from[i], bytes));
+		must(r->c[0]->ops->recv(r->c[0], i, r->x[0], bytes));
+		download(r, 0, bytes);
+		check_bytes(r->host, i, bytes);
+	}
+	for (uint32_t i = 0; i < r->ranks; i++)
+		must(r->c[i]->ops->barrier(r->c[i]));
+	wait_all(r);
+}
+
+/* Columns of unequal numbers, as logits have them. */
+static void check_columns(struct rig *r, size_t n, size_t cols)
+{
+	const size_t ld = (cols + 15) / 16 * 16;
+	float *host = (float *)(void *)r->host;
+	for (uint32_t i = 0; i < r->ranks; i++) {
+		const size_t first = cols * i / r->ranks, end = cols * (i + 1) / r->ranks;
+		for (size_t row = 0; row < n; row++)
+			for (size_t k = first; k < end; k++)
+				host[row * ld + k - first] = (float)(row * cols + k);
+		must(r->d[i]->ops->upload(r->d[i], r->x[i], host, n * ld * sizeof *host));
+		must(r->d[i]->ops->wait(r->d[i]));
+	}
+	for (uint32_t i = 0; i < r->ranks; i++) {
+		const size_t first = cols * i / r->ranks, end = cols * (i + 1) / r->ranks;
+		float *x = (float *)(void *)r->x[i];
+		must(r->c[i]->ops->gather_columns(r->c[i], 0, x, ld, n, first, end - first, x, ld));
+	}
+	wait_all(r);
+	download(r, 0, n * ld * sizeof *host);
+	for (size_t row = 0; row < n; row++)
+		for (size_t k = 0; k < cols; k++)
+			CHECK(host[row * ld + k] == (float)(row * cols + k));
+}
+
+static void test_copies(void)
+{
+	for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
+		struct rig r;
+		open_rig(&r, ranks, MX_F32);
+		check_copies(&r, 1);
+		check_copies(&r, 1000);
+		check_copies(&r, 64 << 10);
+		check_copies(&r, 1000004);
+		check_columns(&r, 1, 320);
+		check_columns(&r, 5, 1001);
+		check_columns(&r, 16, 32000);
+		must(r.c[0]->ops->check(r.c[0]));
+		close_rig(&r);
+	}
+}
+
+/* ---- a rank that is lost ---- */
+
+/* What is asked for before and behind the end returns, soon and without results. */
+static void check_end(struct rig *r, uint64_t begin, double most_s)
+{
+	wait_all(r);
+	const double s = (double)(mx_now_ns() - begin) * 1e-9;
+	printf("  ended after %.3f s\n", s);
+	CHECK(s < most_s);
+	CHECK(r->c[0]->ops->check(r->c[0]) == MX_E_DEVICE);
+	CHECK(r->c[1]->ops->all_reduce(r->c[1], r->x[1], 8) == MX_E_DEVICE);
+	close_rig(r);
+}
+
+static void test_lost_rank(void)
+{
+	struct rig r;
+	open_rig(&r, 2, MX_BF16);
+	uint64_t begin = mx_now_ns();
+	for (int i = 0; i < 50; i++) /* rank 1 never comes */
+		must(r.c[0]->ops->all_reduce(r.c[0], r.x[0], i % 2 ? 4096 : 300000));
+	check_end(&r, begin, 5);
+
+	open_rig(&r, 2, MX_BF16);
+	begin = mx_now_ns();
+	must(r.c[0]->ops->all_reduce(r.c[0], r.x[0], 4096));
+	must(r.c[0]->ops->all_gather(r.c[0], r.x[0], 4096, r.from[0]));
+	r.c[1]->ops->abort(r.c[1]);
+	check_end(&r, begin, 0.5);
+
+	open_rig(&r, 2, MX_BF16); /* messages of unequal sizes */
+	begin = mx_now_ns();
+	must(r.c[0]->ops->send(r.c[0], 1, r.x[0], 4096));
+	must(r.c[1]->ops->recv(r.c[1], 0, r.x[1], 4000));
+	check_end(&r, begin, 0.5);
+}
+
+/* ---- times ---- */
+
+/* Prints the time of a sum, of many in a recording. */
+static void bench_sum(struct rig *r, size_t bytes)
+{
+	enum { SUMS = 200, TIMES = 9 };
+	struct mx_recording *recordings[MAX_RANKS];
+	double best = 1e9;
+	for (uint32_t i = 0; i < r->ranks; i++) {
+		must(r->d[i]->ops->record(r->d[i]));
+		for (int k = 0; k < SUMS; k++)
+			must(r->c[i]->ops->all_reduce(r->c[i], r->x[i], bytes / r->size));
+		must(r->d[i]->ops->recorded(r->d[i], &recordings[i]));
+	}
+	for (int t = 0; t < TIMES; t++) {
+		wait_all(r);
+		const uint64_t begin = mx_now_ns();
+		for (uint32_t i = 0; i < r->ranks; i++)
+			must(r->d[i]->ops->replay(r->d[i], recordings[i]));
+		wait_all(r);
+		const double us = (double)(mx_now_ns() - begin) * 1e-3 / SUMS;
+		best = us < best ? us : best;
+	}
+	printf("sum of bf16 in a recording, %u ranks on one GPU, %4zu KB: %6.2f us\n", r->ranks,
+	       bytes >> 10, best);
+	for (uint32_t i = 0; i < r->ranks; i++)
+		r->d[i]->ops->forget(r->d[i], recordings[i]);
+}
+
+static int bench(void)
+{
+	for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
+		struct rig r;
+		open_rig(&r, ranks, MX_BF16);
+		for (uint32_t i = 0; i < ranks; i++)
+			must(r.d[i]->ops->zero(r.d[i], r.x[i], MOST * r.size));
+		bench_sum(&r, 8 << 10);
+		bench_sum(&r, 32 << 10);
+		bench_sum(&r, 256 << 10);
+		bench_sum(&r, 2 << 20);
+		close_rig(&r);
+	}
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const struct mx_device_options options = {
+		.cuda = {.act_dtype = MX_F32, .max_samples = 2, .vocab = 100}};
+	struct mx_device *d;
+	struct mx_err err = {0};
+	setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+	mx_log_set_level(MX_LOG_ERROR);
+	if (mx_device_open("cuda:0", &options, &d, &err) != MX_OK) {
+		printf("no GPU: %s\n", err.text);
+		return 77;
+	}
+	d->ops->destroy(d);
+	if (argc > 1 && !strcmp(argv[1], "--bench"))
+		return bench();
+	test_sums();
+	test_sums_of_f32();
+	printf("sums are right\n");
+	test_copies();
+	printf("copies are right\n");
+	test_late_ranks();
+	printf("sums are right while ranks are late\n");
+	test_recordings();
+	printf("recordings are right\n");
+	test_lost_rank();
+	return 0;
+}
