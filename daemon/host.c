@@ -230,20 +230,19 @@ struct own_memory {
 	uint64_t wanted, free;
 };
 
-/* Adds a plan to the memory that is wanted of its device; fails if the device
- * has less. */
-static mx_status add_own(struct own_memory *all, size_t *n, const struct mx_memory_plan *p,
-                         struct mx_err *err)
+/* Adds to the memory that is wanted of a device; fails if it has less. */
+static mx_status add_device(struct own_memory *all, size_t *n, const char *device, uint64_t wanted,
+                            uint64_t free, struct mx_err *err)
 {
 	struct own_memory *o = all;
-	while (o < all + *n && strcmp(o->device, p->device))
+	while (o < all + *n && strcmp(o->device, device))
 		o++;
 	if (o == all + *n) {
-		*o = (struct own_memory){.free = p->device_free};
-		memcpy(o->device, p->device, sizeof o->device);
+		*o = (struct own_memory){.free = free};
+		memcpy(o->device, device, sizeof o->device);
 		++*n;
 	}
-	o->wanted += p->device_total;
+	o->wanted += wanted;
 	if (o->wanted <= o->free)
 		return MX_OK;
 	return mx_fail_at(err, MX_E_RANGE, "memory",
@@ -251,6 +250,19 @@ static mx_status add_own(struct own_memory *all, size_t *n, const struct mx_memo
 	                  "%.1f MiB free beside "
 	                  "those that are loaded: lower memory",
 	                  mib(o->wanted), o->device, mib(o->free));
+}
+
+/* Adds a plan to the memory that is wanted of its devices. */
+static mx_status add_own(struct own_memory *all, size_t *n, const struct mx_memory_plan *p,
+                         struct mx_err *err)
+{
+	if (p->ranks < 2)
+		return add_device(all, n, p->device, p->device_total, p->device_free, err);
+	mx_status st = MX_OK;
+	for (uint32_t i = 0; i < p->ranks && st == MX_OK; i++)
+		st =
+			add_device(all, n, p->shares[i].device, p->device_total, p->shares[i].device_free, err);
+	return st;
 }
 
 /* Returns the memory of the host that the loaded models take: those that are

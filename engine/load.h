@@ -70,7 +70,8 @@ struct mx_engine_config {
 
 /* What one of several ranks has of a model; sizes in bytes of matrices. */
 struct mx_rank_share {
-	char device[64]; /* its name */
+	char device[64];    /* its name */
+	size_t device_free; /* device with memory of its own: free before loading */
 	unsigned threads;
 	size_t mixers, mlps, experts, logits; /* experts: with their router, and shared ones */
 	size_t made; /* copies of matrices, and converted vectors; those are counted above, too */

@@ -34,22 +34,27 @@ static void add_up(const struct mx_model *m, struct mx_rank_share *s)
 	}
 }
 
-/* Fails if a GPU has less than the plan says, which was made for the first rank's. */
+/* Takes note of what a GPU has free. Fails if that is less than the plan says, which was made for
+ * the first rank's. */
 static mx_status check_room(const struct mx_model *m, const struct mx_engine_config *config,
                             const struct mx_device *device, const struct mx_memory_plan *p,
-                            struct mx_err *err)
+                            struct mx_rank_share *s, struct mx_err *err)
 {
-	size_t own = 0;
-	if (!p->own_memory || !config->rank || config->sharers > 1)
+	size_t own;
+	if (!p->own_memory)
 		return MX_OK;
 	mx_status st = mx_load_own_bytes(m, config, device, &own, err);
-	if (st != MX_OK || device->info.memory + own >= p->device_total)
+	if (st != MX_OK)
 		return st;
+	/* the first rank's device is open, so one that it shares has less free than it will have */
+	s->device_free = config->sharers > 1 ? p->device_free : device->info.memory + own;
+	if (s->device_free >= p->device_total)
+		return MX_OK;
 	return mx_fail_at(err, MX_E_RANGE, "memory",
 	                  "the plan needs %.1f MiB of %s for rank %u, which has %.1f MiB free: lower "
 	                  "memory",
 	                  (double)p->device_total / (1 << 20), device->info.name, config->rank,
-	                  (double)(device->info.memory + own) / (1 << 20));
+	                  (double)s->device_free / (1 << 20));
 }
 
 mx_status mx_load_plan_shares(const struct mx_model *m, const struct mx_registry *mixers,
@@ -69,7 +74,7 @@ mx_status mx_load_plan_shares(const struct mx_model *m, const struct mx_registry
 			p->shares[i].threads = device->info.own_memory ? 0 : c.threads;
 			snprintf(p->shares[i].device, sizeof p->shares[i].device, "%s", device->info.name);
 			add_up(&own, &p->shares[i]);
-			st = check_room(&own, &c, device, p, err);
+			st = check_room(&own, &c, device, p, &p->shares[i], err);
 			mx_model_free(&own);
 		}
 		device->ops->destroy(device);
