@@ -65,8 +65,9 @@ static void print_memory(FILE *out, const struct mx_config_model *m, uint32_t ma
 		fprintf(out, "  mixers' own         %10.1f MiB\n", mib(mp->instances));
 	print_states(out, m, max_context, mp);
 	if (mp->own_memory)
-		fprintf(out, "  total on %-10s %10.1f MiB  of %.1f MiB\n", mp->device,
-		        mib(mp->device_total), mib(mp->device_free));
+		fprintf(out, "  total on %-10s %10.1f MiB  of %.1f MiB\n",
+		        mp->ranks > 1 ? "each GPU" : mp->device, mib(mp->device_total),
+		        mib(mp->device_free));
 	if (mp->draft)
 		fprintf(out, "  draft model         %10.1f MiB  %.1f MiB of it mapped weights\n",
 		        mib(mp->draft), mib(mp->draft_mapped));

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """One model on several ranks (device: [cpu, cpu]): the same answers alone and in company, nearly those
-of one device; what --check says of each rank; and devices that a model cannot be split over."""
+of one device; the same on devices of tests/fake, which pass for GPUs; what --check says of each rank; and
+devices that a model cannot be split over."""
 import json
 import os
 import random
@@ -13,14 +14,15 @@ import tempfile
 
 import test_gguf as gguf
 from harness import ATTENTION, BUILD, PATIENCE, Mixd, Thread, main
+from test_device import Modules
 from test_golden_api import with_tokenizer
 
 MODEL = "qwen2"  # 4 heads, 2 key heads
 
 
-def answers(path, keys):
+def answers(path, keys, env=None):
     """Log-probabilities of a prompt, and an answer alone and beside seven others."""
-    s = Mixd({"m": path}, keys=keys, max_sequences=8)
+    s = Mixd({"m": path}, keys=keys, max_sequences=8, env=env)
     try:
         prompt = [(7 * i + 3) % 128 for i in range(60)]
         scored = s.complete(model="m", prompt=prompt, max_tokens=0, echo=True, logprobs=1)
@@ -39,13 +41,13 @@ def answers(path, keys):
             s.process.kill()
 
 
-def check(path, keys):
+def check(path, keys, env=None):
     """What --check says: exit status, output, errors."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as f:
         f.write(f"models: [{{ name: demo, path: {path}{keys} }}]\n")
         f.flush()
         p = subprocess.run([os.path.join(BUILD, "mixd"), "--config", f.name, "--check"], text=True,
-                           env=dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers/.libs")),
+                           env=dict(os.environ, **(env or {"MIXD_MODULE_PATH": os.path.join(BUILD, "mixers/.libs")})),
                            capture_output=True, timeout=PATIENCE)
         return p.returncode, p.stdout, p.stderr
 
@@ -71,6 +73,24 @@ def test_the_head_is_split():
         assert "a head for multi-token prediction" in with_head[2], with_head[2]
         rc, out, err = check(path, ", device: [cpu, cpu], speculation: { source: mtp }")
         assert rc == 0 and "a head for multi-token prediction, one more layer" in out, out + err
+
+
+def test_gpus():
+    """Two devices that pass for GPUs answer as two ranks on CPUs do, bit for bit."""
+    modules = Modules()
+    with tempfile.TemporaryDirectory() as folder:
+        path = with_tokenizer(MODEL, folder)
+        keys = ", max_context: 256, memory: 64MiB, device: "
+        cpus, same, _ = answers(path, keys + "[cpu, cpu]")
+        gpus, tokens, log = answers(path, keys + "['cuda:0', 'cuda:1']", modules.env)
+        assert tokens == same and gpus == cpus, list(zip(cpus, gpus))
+        assert "2 ranks, each with" in log and re.search(r"steps of \d sizes are recorded", log), log
+        rc, out, err = check(path, keys + "['cuda:0', 'cuda:1']", modules.env)
+        assert rc == 0, err
+        assert float(re.search(r"^  total on each GPU +([\d.]+) MiB  of ", out, re.M)[1]) <= 32, out
+        for rank in 0, 1:
+            assert re.search(rf"^    rank {rank} .* of the vocabulary [\d.]+ MiB, copies [\d.]+ MiB, on cuda:{rank}$",
+                             out, re.M), out
 
 
 BLOCKS = {"Q8_0": (8, 32, 34, (0,)), "Q4_K": (12, 256, 144, (0, 2))}  # type, elements, bytes, where f16 are
