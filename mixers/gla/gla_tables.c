@@ -44,6 +44,8 @@ void gla_describe(const struct gla_params *p, struct mx_recur_layer *out)
 	            .dim = whole ? p->recur.heads * p->v_dim : p->v_dim,
 	            .eps = p->norm_eps,
 	            .gate = p->gate},
+		.share_groups = whole && p->ranks > 1 ? 1 : 0,
+		.share_dim = p->recur.heads * p->v_dim * p->ranks,
 		.gate_scale = 1,
 		.by_turns = p->by_turns,
 	};

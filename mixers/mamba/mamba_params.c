@@ -356,6 +356,9 @@ void mamba_describe(const struct mx_layer_desc *layer, const struct mamba_params
 	            .eps = p->norm_eps,
 	            .gate = MX_RECUR_GATE_SILU,
 	            .gate_first = !p->norm_before_gate},
+		.share_group = p->first_group,
+		.share_groups = p->norm && p->sharers > 1 ? p->all_groups : 0,
+		.share_dim = p->inner * p->sharers,
 		.gate_scale = w->mul_z,
 	};
 }

@@ -106,7 +106,10 @@ struct mx_recur_layer {
 	bool normalize;    /* v has one more element, 1; outputs are divided by its output + 1e-10 */
 	bool norm;         /* there is a norm; else only the gate */
 	struct mx_recur_norm out; /* without its pointers; dim and groups without the added element */
-	float gate_scale;         /* of stream GATE, before the gate's function */
+	/* A norm that several ranks share: this one has a part, out.dim elements (out.groups = 1), of
+	 * one of share_groups groups of share_dim elements. share_groups 0 = it has whole groups. */
+	uint32_t share_group, share_groups, share_dim;
+	float gate_scale; /* of stream GATE, before the gate's function */
 	/* If not 0: of the heads that share a key head, so many, the output's product reads the first
 	 * of each key head, then the second of each. */
 	uint32_t by_turns;

@@ -314,7 +314,10 @@ static bool check_model(const char *name, uint32_t ranks)
 	struct mx_engine_config config = loaded_config();
 	const char *devices[4] = {config.device, config.device, config.device, config.device};
 	config.tensor = config.threads = ranks;
-	config.devices = ranks > 1 && config.device ? devices : NULL;
+	if (ranks > 1 && config.device) {
+		config.devices = devices;
+		config.memory *= ranks; /* each has a workspace */
+	}
 	struct loaded l;
 	const size_t n = strlen(dir);
 	snprintf(dir + n, sizeof dir - n, "/model.gguf");
@@ -323,22 +326,21 @@ static bool check_model(const char *name, uint32_t ranks)
 	bool half = strstr(name, "bf16") || strstr(name, "f16");
 	json_t *matrices = json_object_get(expected, "matrices");
 	loaded_open(dir, &l);
-	bool can =
-		!config.device || (runs_on_devices(l.plan) && (ranks == 1 || splits_on(&l, &config)));
 	if (matrices)
 		check_matrices(name, &l, matrices);
-	const uint32_t longest = l.plan->max_context;
+	config.kv_dtype = config.device && half ? MX_BF16 : MX_F32;
+	if (l.plan->max_context > 1 << 16) /* converters write 2^20 for some */
+		config.max_context = MAX_TOTAL;
+	if (config.device && matrices) /* room to expand them */
+		config.memory = (1ull << 30) * ranks;
+	bool can =
+		!config.device || (runs_on_devices(l.plan) && (ranks == 1 || splits_on(&l, &config)));
 	loaded_close(&l);
 	if (!can) {
 		print_message("  %-16s skipped: not for %s\n", name, config.device);
 		json_decref(expected);
 		return false;
 	}
-	config.kv_dtype = config.device && half ? MX_BF16 : MX_F32;
-	if (longest > 1 << 16) /* converters write 2^20 for some */
-		config.max_context = MAX_TOTAL;
-	if (config.device && matrices) /* room to expand them */
-		config.memory = 1ull << 30;
 	loaded_start(dir, &config, &l);
 	bool rounds = config.device && half;
 	/* fp8 is expanded on CPUs, and so are groups that are no multiple of 16; devices round no

@@ -24,9 +24,6 @@ static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device
 	if (device->info.kind != MX_DEVICE_CUDA)
 		return recur_cuda_probe("gla", &d, device, err);
 	mx_status status = read_layer(layer, &p, &d, err);
-	if (status == MX_OK && p.ranks > 1 && p.variant->norm_whole)
-		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
-		                     "gla: a norm over all heads is not split over GPUs yet");
 	return status == MX_OK ? recur_cuda_probe("gla", &d, device, err) : status;
 }
 

@@ -25,11 +25,6 @@ static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device
 	if (device->info.kind != MX_DEVICE_CUDA)
 		return recur_cuda_probe("mamba", &d, device, err);
 	mx_status status = read_layer(layer, &p, &d, err);
-	if (status == MX_OK && p.norm && p.sharers > 1)
-		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
-		                     "mamba: a norm of a group is not split over GPUs yet, and there are "
-		                     "%u groups",
-		                     p.all_groups);
 	return status == MX_OK ? recur_cuda_probe("mamba", &d, device, err) : status;
 }
 

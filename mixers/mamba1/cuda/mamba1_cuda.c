@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device/comm.h"
 #include "device/cuda/cuda.h"
 #include "mixers/mamba1/cuda/mamba1_kernels.h"
 #include "mixers/mamba1/mamba1_params.h"
@@ -23,6 +24,7 @@ struct sizes {
 struct mx_mixer {
 	struct recur_cuda_slots slots;
 	struct mx_device *device;
+	struct mx_comm *comm; /* NULL = one rank */
 	struct mamba1_params params;
 	struct mamba1_weights w;
 	struct sizes sizes;
@@ -152,6 +154,7 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 	*m = (struct mx_mixer){
 		.slots = recur_cuda_slots(&mamba1_cuda_ops, init, z.slot),
 		.device = init->device,
+		.comm = init->comm,
 		.params = p,
 		.sizes = z,
 		.width = layer->width,
@@ -256,6 +259,8 @@ static mx_status forward(struct mx_mixer *m, const struct mx_step *step, const v
 		status = cuda->check(m->device, mamba1_cuda_conv(stream, act, &a), "mamba1, convolution");
 	if (status == MX_OK)
 		status = ops->linear(m->device, a.x, inner, n, select, 3);
+	if (status == MX_OK && m->comm)
+		status = m->comm->ops->all_reduce_f32(m->comm, sel, n * selected);
 	if (status == MX_OK)
 		status = cuda->check(m->device, mamba1_cuda_select(stream, act, &a), "mamba1, norms");
 	if (status == MX_OK)
@@ -277,7 +282,7 @@ static const struct mx_mixer_ops mamba1_cuda_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "mamba1",
 	.summary = "Mamba, version 1: selective state space, for NVIDIA GPUs",
-	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
 	.probe = probe,
 	.weights = mamba1_params_weights,
 	.state = state,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A step of a recurrent layer on a CUDA device. */
+#include "device/comm.h"
 #include "device/cuda/cuda.h"
 #include "mixers/recurrence/cuda/layer_cuda.h"
 #include "mixers/recurrence/cuda/stretch.h"
@@ -322,6 +323,29 @@ static struct recur_out out_of(const struct run *r)
 	return a;
 }
 
+/* Norm and gate; the squares of a norm that ranks share are summed up over them. */
+static mx_status finish(const struct run *r, const struct recur_out *a)
+{
+	const struct mx_mixer *m = r->m;
+	const struct mx_recur_layer *d = &m->desc;
+	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
+	const enum mx_dtype act = m->device->info.act_dtype;
+	const struct recur_share share = {.sums = at(r, m->sizes.scratch.sums),
+	                                  .group = d->share_group,
+	                                  .groups = d->share_groups,
+	                                  .dim = d->share_dim};
+	if (!share.groups)
+		return cuda->check(m->device, recur_cuda_out(r->stream, act, a), "recurrence, norm");
+	mx_status status = cuda->check(m->device, recur_cuda_squares(r->stream, act, a, &share),
+	                               "recurrence, squares");
+	if (status == MX_OK)
+		status =
+			m->comm->ops->all_reduce_f32(m->comm, share.sums, (size_t)a->n_rows * share.groups);
+	return status == MX_OK ? cuda->check(m->device, recur_cuda_scaled(r->stream, act, a, &share),
+	                                     "recurrence, norm")
+	                       : status;
+}
+
 /* Everything between the products: one kernel if it can compute the step alone. */
 static mx_status recur(const struct run *r)
 {
@@ -334,7 +358,7 @@ static mx_status recur(const struct run *r)
 	mx_status status = MX_OK;
 
 	one.fused = !scan && !one.core.all && recur_cuda_step_can_fuse(&one);
-	one.finish = one.fused && recur_cuda_step_can_finish(&one);
+	one.finish = one.fused && !m->desc.share_groups && recur_cuda_step_can_finish(&one);
 	const bool alone = one.fused && !mix.longs && !mix.others;
 	if (!alone)
 		status = prepare_rows(r, one.rows);
@@ -349,7 +373,7 @@ static mx_status recur(const struct run *r)
 		one.out.spans = one.core.step.spans;
 		one.out.row_span = one.core.step.row_span;
 	}
-	return cuda->check(m->device, recur_cuda_out(r->stream, act, &one.out), "recurrence, norm");
+	return finish(r, &one.out);
 }
 
 mx_status recur_cuda_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)

@@ -82,6 +82,7 @@ static void lay_out(const struct mx_recur_layer *d, const struct mx_layer_desc *
 	s.b = take(&at, rows * c->heads * sizeof(float));
 	s.y = take(&at, rows * c->heads * c->v_dim * sizeof(float));
 	s.out = take(&at, rows * c->heads * d->v_dim * act);
+	s.sums = take(&at, rows * d->share_groups * sizeof(float));
 	if (z->stretches)
 		s.records = take(&at, notes_bytes(layer, d, z));
 	else if (act == 2 && !channel(d))
@@ -255,6 +256,7 @@ static void place_streams(struct mx_mixer *m)
 mx_status recur_cuda_create(struct mx_mixer *m, const struct mx_mixer_init *init,
                             const struct mx_recur_tables *tables)
 {
+	m->comm = init->comm;
 	m->width = init->layer->width;
 	m->max_rows = init->layer->max_rows;
 	sizes_of(init->layer, &m->desc, init->device, &m->sizes);

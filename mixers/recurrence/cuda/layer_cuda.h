@@ -34,7 +34,7 @@ struct recur_cuda_weights {
 /* Where things are in the step's scratch memory, in bytes from its start; [max_rows, ..] each. */
 struct recur_cuda_scratch {
 	size_t proj, gates, low[MX_RECUR_STREAMS], plain[2], layers[2][2];
-	size_t q, k, v, a, b, y, out, records, bytes;
+	size_t q, k, v, a, b, y, out, sums, records, bytes;
 };
 
 /* Sizes that follow from a description and a device. */
@@ -55,6 +55,7 @@ struct recur_cuda_sizes {
 struct mx_mixer {
 	struct recur_cuda_slots slots; /* base is set before recur_cuda_create, which sets the rest */
 	struct mx_device *device;
+	struct mx_comm *comm; /* NULL = one rank */
 	struct mx_recur_layer desc;
 	struct recur_cuda_weights w;
 	struct recur_cuda_sizes sizes;

@@ -146,6 +146,12 @@ struct recur_out {
 	void *out;         /* act [n_rows, heads * head_dim] */
 };
 
+/* A norm of which the rank has a part of one group, recur_out.norm.dim elements of `dim`. */
+struct recur_share {
+	float *sums; /* [n_rows, groups] of squares */
+	uint32_t group, groups, dim;
+};
+
 /* A step of spans of one token. fused: q, k, v, a and b are computed from the products on the way,
  * as recur_cuda_heads would, else `core` has them. finish: what recur_cuda_out does to core.y is
  * done at once, and y is not written. */
@@ -168,6 +174,13 @@ cudaError_t recur_cuda_step(cudaStream_t stream, const struct recur_one *a);
 cudaError_t recur_cuda_prompt(cudaStream_t stream, const struct recur_core *a);
 cudaError_t recur_cuda_scan(cudaStream_t stream, enum mx_dtype act, const struct recur_core *a);
 cudaError_t recur_cuda_out(cudaStream_t stream, enum mx_dtype act, const struct recur_out *a);
+
+/* recur_cuda_out of a norm that ranks share, in two: squares of the rank's part, to be summed over
+ * the ranks, and what follows of their sums. */
+cudaError_t recur_cuda_squares(cudaStream_t stream, enum mx_dtype act, const struct recur_out *a,
+                               const struct recur_share *s);
+cudaError_t recur_cuda_scaled(cudaStream_t stream, enum mx_dtype act, const struct recur_out *a,
+                              const struct recur_share *s);
 
 /* Opt the kernels into their shared memory; once for a size of keys. */
 cudaError_t recur_cuda_chunks_prepare(enum mx_dtype act, uint32_t kpad);

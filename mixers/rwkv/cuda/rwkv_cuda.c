@@ -228,9 +228,10 @@ static mx_status shift(const struct run *r, const void *x, int first, uint32_t n
 	                       : check(r, rwkv_cuda_shift(r->stream, r->act, &a), "rwkv, token shift");
 }
 
-static struct mx_linear_out product(const struct mx_mixer *m, const struct mx_weight *w, void *y)
+/* A product that fills the rows of y. */
+static struct mx_linear_out product(const struct mx_weight *w, void *y)
 {
-	return (struct mx_linear_out){.w = w, .y = y, .ldy = m->width};
+	return (struct mx_linear_out){.w = w, .y = y, .ldy = w->rows};
 }
 
 /* First product of a low rank, to its columns of `low`. */
@@ -250,7 +251,7 @@ static mx_status up(const struct run *r, enum rwkv_lora l, size_t y, bool y_f32)
 	const struct mx_linear_out out = {.w = m->w.up[l],
 	                                  .bias = m->w.bias[l],
 	                                  .y = r->scratch + y,
-	                                  .ldy = m->width,
+	                                  .ldy = m->params.inner,
 	                                  .y_f32 = y_f32};
 	return m->device->ops->linear(m->device, down(r, l).y, m->sizes.ld_low, r->step->n_rows, &out,
 	                              1);
@@ -301,13 +302,13 @@ static mx_status project(const struct run *r, const void *x, void *v)
 	const struct mx_linear_out share = down(r, RWKV_V);
 	mx_status status = shift(r, x, 0, RWKV_SHIFTED);
 	if (status == MX_OK)
-		status = products(r, RWKV_X_R, product(m, w->r, r->scratch + z->r), NULL);
+		status = products(r, RWKV_X_R, product(w->r, r->scratch + z->r), NULL);
 	if (status == MX_OK)
 		status = products(r, RWKV_X_W, down(r, RWKV_W), NULL);
 	if (status == MX_OK)
-		status = products(r, RWKV_X_K, product(m, w->k, r->scratch + z->k), NULL);
+		status = products(r, RWKV_X_K, product(w->k, r->scratch + z->k), NULL);
 	if (status == MX_OK)
-		status = products(r, RWKV_X_V, product(m, w->v, v), mixes_values(m) ? &share : NULL);
+		status = products(r, RWKV_X_V, product(w->v, v), mixes_values(m) ? &share : NULL);
 	if (status == MX_OK)
 		status = products(r, RWKV_X_A, down(r, RWKV_A), NULL);
 	if (status == MX_OK)
@@ -372,13 +373,13 @@ static mx_status time_mixing(const struct run *r, const void *x, void *y)
 	a.made[1] = a.a;
 	for (int i = 0; i < 4; i++)
 		a.made[2 + i] = (float *)(r->scratch + z->made[i]);
-	const struct mx_linear_out out = product(m, w->o, y);
+	const struct mx_linear_out out = product(w->o, y);
 	mx_status status = project(r, x, v);
 	if (status == MX_OK)
 		status = recur(r, &a);
 	if (status != MX_OK)
 		return status;
-	return m->device->ops->linear(m->device, a.r, m->width, r->step->n_rows, &out, 1);
+	return m->device->ops->linear(m->device, a.r, m->params.inner, r->step->n_rows, &out, 1);
 }
 
 static mx_status channel_mixing(const struct run *r, const void *x, void *y)
@@ -388,7 +389,7 @@ static mx_status channel_mixing(const struct run *r, const void *x, void *y)
 	const size_t n = r->step->n_rows, inner = m->params.inner;
 	void *h = r->scratch + m->sizes.inner;
 	const struct mx_linear_out key = {.w = m->w.key, .y = h, .ldy = inner};
-	const struct mx_linear_out value = product(m, m->w.value, y);
+	const struct mx_linear_out value = product(m->w.value, y);
 	mx_status status = shift(r, x, RWKV_X_K, 1);
 	if (status == MX_OK)
 		status = ops->linear(m->device, r->scratch + m->sizes.mixed[0], m->width, n, &key, 1);
@@ -427,7 +428,7 @@ static const struct mx_mixer_ops rwkv_cuda_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "rwkv",
 	.summary = "RWKV-7: time mixing and channel mixing, for NVIDIA GPUs",
-	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT,
+	.caps = MX_MIXER_CUDA | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
 	.probe = probe,
 	.weights = rwkv_params_weights,
 	.state = state,
