@@ -10,6 +10,9 @@
  * Determinism: sums are made in the order of the ranks, ((x0 + x1) + x2) + ..., whichever rank
  * comes first, and all ranks get the same bits.
  *
+ * Some ranks may have a communicator of their own beside that of all; its rank numbers are theirs
+ * in it. Abort ends those of all ranks, whichever it is called for.
+ *
  * Errors: MX_E_DEVICE from the moment that any rank has called abort. Calls that wait end with it
  * at once, all later calls fail with it, and the contents of outputs are undefined. On an
  * asynchronous device what has been called already ends without a result: `check` tells so, behind
@@ -77,6 +80,10 @@ struct mx_comm_ops {
 	/* While it is on, collectives of this rank do nothing, on asynchronous devices, unless they are
 	 * recorded: so a rank can run a step for the first use of its kernels, alone. */
 	void (*rehearse)(struct mx_comm *c, bool on);
+
+	/* y[ranks][bytes] of every rank = block number comm->rank of the x[ranks][bytes] of all ranks,
+	 * in their order. x and y do not overlap. */
+	mx_status (*all_to_all)(struct mx_comm *c, const void *x, size_t bytes, void *y);
 };
 
 /* First member of every communicator. */

@@ -50,11 +50,16 @@ struct group {
 	struct cpu_comm *comms;  /* [ranks] */
 	struct posted *posted;   /* [ranks] */
 	struct mailbox *mailbox; /* [ranks to][ranks from] */
-	atomic_uint handles;     /* not destroyed yet */
-	atomic_bool aborted;
+	atomic_uint handles;     /* not destroyed yet, and parts that are not */
+	/* All ranks, of which these are a part; else the group itself. Whoever waits in any part sleeps
+	 * by the fields of the whole, so that abort reaches everyone. */
+	struct group *whole;
 
 	_Alignas(64) atomic_uint arrived; /* ranks at the barrier */
 	_Alignas(64) atomic_uint passed;  /* barriers that all ranks have reached */
+
+	/* Of the whole. */
+	atomic_bool aborted;
 	_Alignas(64) atomic_uint sleepers;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -79,6 +84,7 @@ static inline void cpu_relax(void)
 /* Wakes all who sleep, after something that they wait for has changed. */
 static void wake(struct group *g)
 {
+	g = g->whole;
 	if (!atomic_load(&g->sleepers))
 		return;
 	pthread_mutex_lock(&g->lock);
@@ -89,13 +95,15 @@ static void wake(struct group *g)
 /* True if *number is not `old` any more, or if there is nothing to wait for. */
 static bool is_over(struct group *g, atomic_uint *number, unsigned old)
 {
-	return atomic_load(number) != old || atomic_load_explicit(&g->aborted, memory_order_relaxed);
+	return atomic_load(number) != old ||
+	       atomic_load_explicit(&g->whole->aborted, memory_order_relaxed);
 }
 
 /* Waits until *number is not `old`. The sleepers are counted before the number is looked at again,
  * and `wake` looks at them after it has changed: so no change is missed. */
 static mx_status wait_for(struct group *g, atomic_uint *number, unsigned old)
 {
+	struct group *whole = g->whole;
 	uint64_t end = 0;
 	for (unsigned i = 0; !is_over(g, number, old); i++) {
 		cpu_relax();
@@ -105,14 +113,14 @@ static mx_status wait_for(struct group *g, atomic_uint *number, unsigned old)
 		end = end ? end : now + SPIN_NS;
 		if (now < end)
 			continue;
-		pthread_mutex_lock(&g->lock);
-		atomic_fetch_add(&g->sleepers, 1);
+		pthread_mutex_lock(&whole->lock);
+		atomic_fetch_add(&whole->sleepers, 1);
 		while (!is_over(g, number, old))
-			pthread_cond_wait(&g->changed, &g->lock);
-		atomic_fetch_sub(&g->sleepers, 1);
-		pthread_mutex_unlock(&g->lock);
+			pthread_cond_wait(&whole->changed, &whole->lock);
+		atomic_fetch_sub(&whole->sleepers, 1);
+		pthread_mutex_unlock(&whole->lock);
 	}
-	return atomic_load(&g->aborted) ? MX_E_DEVICE : MX_OK;
+	return atomic_load(&whole->aborted) ? MX_E_DEVICE : MX_OK;
 }
 
 /* Waits until all ranks are here. */
@@ -124,12 +132,12 @@ static mx_status meet(struct group *g)
 	atomic_store(&g->arrived, 0); /* nobody arrives again before `passed` changes */
 	atomic_fetch_add(&g->passed, 1);
 	wake(g);
-	return atomic_load(&g->aborted) ? MX_E_DEVICE : MX_OK;
+	return atomic_load(&g->whole->aborted) ? MX_E_DEVICE : MX_OK;
 }
 
 static void comm_abort(struct mx_comm *c)
 {
-	struct group *g = comm_of(c)->group;
+	struct group *g = comm_of(c)->group->whole;
 	atomic_store(&g->aborted, true);
 	pthread_mutex_lock(&g->lock);
 	pthread_cond_broadcast(&g->changed);
@@ -207,6 +215,18 @@ static mx_status all_gather(struct mx_comm *c, const void *x, size_t bytes, void
 		return st;
 	for (uint32_t r = 0; r < g->ranks && bytes; r++)
 		memcpy((unsigned char *)y + r * bytes, g->posted[r].x, bytes);
+	return meet(g);
+}
+
+static mx_status all_to_all(struct mx_comm *c, const void *x, size_t bytes, void *y)
+{
+	struct group *g = comm_of(c)->group;
+	mx_status st = open_collective(c, x, NULL, 0);
+	if (st != MX_OK)
+		return st;
+	for (uint32_t r = 0; r < g->ranks && bytes; r++)
+		memcpy((unsigned char *)y + r * bytes,
+		       (const unsigned char *)g->posted[r].x + c->rank * bytes, bytes);
 	return meet(g);
 }
 
@@ -293,11 +313,19 @@ static void free_group(struct group *g)
 	free(g);
 }
 
+static void release(struct group *g)
+{
+	struct group *whole = g->whole;
+	if (atomic_fetch_sub(&g->handles, 1) != 1)
+		return;
+	free_group(g);
+	if (whole != g)
+		release(whole);
+}
+
 static void comm_destroy(struct mx_comm *c)
 {
-	struct group *g = comm_of(c)->group;
-	if (atomic_fetch_sub(&g->handles, 1) == 1)
-		free_group(g);
+	release(comm_of(c)->group);
 }
 
 static mx_status comm_check(struct mx_comm *c)
@@ -325,26 +353,50 @@ static const struct mx_comm_ops cpu_comm_ops = {
 	.all_reduce_f32 = all_reduce_f32,
 	.check = comm_check,
 	.rehearse = rehearse_nothing,
+	.all_to_all = all_to_all,
 };
 
-mx_status mx_cpu_comm_create(struct mx_device *const *devices, uint32_t ranks, struct mx_comm **out)
+static struct group *new_group(uint32_t ranks)
 {
 	struct group *g = aligned_alloc(64, mx_round_up(sizeof *g, 64));
 	if (!g)
-		return MX_E_NOMEM;
-	*g = (struct group){.ranks = ranks, .handles = ranks};
+		return NULL;
+	*g = (struct group){.ranks = ranks, .handles = ranks, .whole = g};
 	pthread_mutex_init(&g->lock, NULL);
 	pthread_cond_init(&g->changed, NULL);
 	g->comms = mx_calloc(ranks, sizeof *g->comms);
 	g->posted = aligned_alloc(64, ranks * sizeof *g->posted);
 	g->mailbox = mx_calloc((size_t)ranks * ranks, sizeof *g->mailbox);
-	if (!g->comms || !g->posted || !g->mailbox) {
-		free_group(g);
+	if (g->comms && g->posted && g->mailbox)
+		return g;
+	free_group(g);
+	return NULL;
+}
+
+static struct mx_comm *handle_of(struct group *g, uint32_t rank, struct mx_device *device)
+{
+	g->comms[rank] = (struct cpu_comm){{&cpu_comm_ops, rank, g->ranks}, g, device};
+	return &g->comms[rank].base;
+}
+
+mx_status mx_cpu_comm_create(struct mx_device *const *devices, uint32_t ranks, struct mx_comm **out)
+{
+	struct group *g = new_group(ranks);
+	if (!g)
 		return MX_E_NOMEM;
-	}
-	for (uint32_t r = 0; r < ranks; r++) {
-		g->comms[r] = (struct cpu_comm){{&cpu_comm_ops, r, ranks}, g, devices[r]};
-		out[r] = &g->comms[r].base;
-	}
+	for (uint32_t r = 0; r < ranks; r++)
+		out[r] = handle_of(g, r, devices[r]);
+	return MX_OK;
+}
+
+mx_status mx_cpu_comm_part(struct mx_comm *const *comms, uint32_t ranks, struct mx_comm **out)
+{
+	struct group *g = new_group(ranks);
+	if (!g)
+		return MX_E_NOMEM;
+	g->whole = comm_of(comms[0])->group->whole;
+	atomic_fetch_add(&g->whole->handles, 1);
+	for (uint32_t r = 0; r < ranks; r++)
+		out[r] = handle_of(g, r, comm_of(comms[r])->device);
 	return MX_OK;
 }

@@ -11,4 +11,9 @@
 mx_status mx_cpu_comm_create(struct mx_device *const *devices, uint32_t ranks,
                              struct mx_comm **out);
 
+/* Creates the communicators of some of the ranks: out[i] is that of the rank whose communicator is
+ * comms[i], 0 <= i < ranks, and it is number i there. Only these ranks call its operators; abort of
+ * either ends both. MX_E_NOMEM. */
+mx_status mx_cpu_comm_part(struct mx_comm *const *comms, uint32_t ranks, struct mx_comm **out);
+
 #endif

@@ -25,6 +25,7 @@
 
 struct rank {
 	struct mx_comm *comm;
+	struct mx_comm *all; /* of all ranks, where comm is that of a part */
 	uint32_t ranks;
 	mx_status (*run)(struct rank *r);
 	mx_status status;
@@ -164,6 +165,15 @@ static mx_status copy(struct rank *r)
 		if (st == MX_OK && shared[2] != (float)(root * 100 + 2))
 			st = MX_E_INTERNAL;
 	}
+	float to[RANKS][3], from[RANKS][3];
+	for (uint32_t i = 0; i < r->ranks; i++)
+		for (uint32_t k = 0; k < 3; k++)
+			to[i][k] = (float)(me * 100 + i * 10 + k);
+	dawdle(r);
+	if (st == MX_OK)
+		st = ops->all_to_all(r->comm, to, sizeof to[0], from);
+	for (uint32_t i = 0; i < r->ranks * 3 && st == MX_OK; i++)
+		st = from[i / 3][i % 3] == (float)(i / 3 * 100 + me * 10 + i % 3) ? MX_OK : MX_E_INTERNAL;
 	/* rank r has columns 3 r .. 3 r + 2, or 3 r only if it is the last, of 2 rows */
 	const size_t cols = me + 1 == r->ranks ? 1 : 3, root = r->ranks / 2;
 	memset(wide, 0, sizeof wide);
@@ -273,6 +283,70 @@ static mx_status give_up_message(struct rank *r)
 	return MX_E_DEVICE;
 }
 
+/* ---- parts ---- */
+
+static mx_status (*part_run)(struct rank *r);
+
+/* Four ranks are two parts of two: rank 0 makes their communicators, and hands them out. */
+static mx_status in_parts(struct rank *r)
+{
+	struct mx_comm *own[4] = {0}, *parts[4], **at = parts;
+	own[r->comm->rank] = r->comm;
+	mx_status st = MX_OK;
+	for (uint32_t i = 0; i < 4 && st == MX_OK; i++)
+		st = r->comm->ops->broadcast(r->comm, i, &own[i], sizeof own[i]);
+	for (uint32_t i = 0; i < 4 && st == MX_OK && !r->comm->rank; i += 2)
+		st = mx_cpu_comm_part(own + i, 2, parts + i);
+	if (st == MX_OK)
+		st = r->comm->ops->broadcast(r->comm, 0, &at, sizeof(struct mx_comm **));
+	struct mx_comm *part = st == MX_OK ? at[r->comm->rank] : NULL;
+	if (st == MX_OK) /* `parts` belongs to rank 0's stack */
+		st = r->comm->ops->barrier(r->comm);
+	if (st == MX_OK && (part->rank != r->comm->rank % 2 || part->ranks != 2))
+		st = MX_E_INTERNAL;
+	struct rank inner = *r;
+	inner.comm = part;
+	inner.all = r->comm;
+	if (st == MX_OK)
+		st = part_run(&inner);
+	if (part)
+		part->ops->destroy(part);
+	return st;
+}
+
+/* Sums within the part and over all, by turns. */
+static mx_status sum_by_turns(struct rank *r)
+{
+	struct mx_comm *all = r->all;
+	mx_status st = MX_OK;
+	for (int i = 0; i < 50 && st == MX_OK; i++) {
+		float x = (float)(all->rank + 1), y = x;
+		dawdle(r);
+		st = r->comm->ops->all_reduce(r->comm, &x, 1);
+		if (st == MX_OK && i % 3 == 0)
+			st = all->ops->all_reduce(all, &y, 1);
+		if (st == MX_OK && (x != (all->rank < 2 ? 3 : 7) || (i % 3 == 0 && y != 10)))
+			st = MX_E_INTERNAL;
+	}
+	return st;
+}
+
+/* One rank of the second part gives up while its neighbour waits in the part, another in the other
+ * part, and the last one in that of all. */
+static mx_status give_up_part(struct rank *r)
+{
+	struct mx_comm *all = r->all;
+	const struct timespec late = {.tv_nsec = 20000000};
+	float x = 1;
+	if (all->rank == 0)
+		return all->ops->all_reduce(all, &x, 1);
+	if (all->rank < 3)
+		return r->comm->ops->all_reduce(r->comm, &x, 1);
+	nanosleep(&late, NULL);
+	r->comm->ops->abort(r->comm);
+	return all->ops->barrier(all);
+}
+
 static void expect_device(uint32_t n, mx_status (*run)(struct rank *r))
 {
 	struct rank ranks[RANKS] = {0};
@@ -291,13 +365,21 @@ static void test_abort(void **state)
 	expect_device(3, give_up_message);
 }
 
+static void test_parts(void **state)
+{
+	(void)state;
+	part_run = sum_by_turns;
+	expect_ok(4, in_parts);
+	part_run = give_up_part;
+	expect_device(4, in_parts);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_all_reduce),
-		cmocka_unit_test(test_copies),
-		cmocka_unit_test(test_messages),
-		cmocka_unit_test(test_abort),
+		cmocka_unit_test(test_all_reduce), cmocka_unit_test(test_copies),
+		cmocka_unit_test(test_messages),   cmocka_unit_test(test_abort),
+		cmocka_unit_test(test_parts),
 	};
 	return cmocka_run_group_tests(tests, setup, teardown);
 }
