@@ -48,7 +48,8 @@
  * - 1 (2026-11): the first.
  * - 2 (2026-11): host vectors in create; prepare; resume; workspace for settle; the longest span;
  *   struct mx_kept and parents of draft tokens; slices of weights; the rank of a layer; the output
- *   type of a product; quantised matrices; outputs that are added, and norms left to the mixer.
+ *   type of a product; quantised matrices; outputs that are added, and norms left to the mixer;
+ *   pages that several ranks share.
  */
 #ifndef MX_MIXERS_MIXER_H
 #define MX_MIXERS_MIXER_H
@@ -73,10 +74,21 @@ struct mx_layer_desc {
 	 * MX_MIXER_RANKS: the mixer then takes the parts of tensors that belong to its share (heads,
 	 * channels), and its y is a summand: the engine adds up those of all ranks. */
 	uint32_t rank, ranks;
+	/* The ranks that share a page; above 1 only with MX_MIXER_CONTEXT. Groups of `contexts`
+	 * neighbouring ranks then have the same heads. A page's tokens are divided into `contexts`
+	 * equal parts, in order of position: each rank of a group stores part rank % contexts. y stays
+	 * a summand of all ranks. 0 or 1 = every rank stores whole pages. */
+	uint32_t contexts;
 	enum mx_dtype weight_dtype; /* the checkpoint's */
 	enum mx_dtype state_dtype;  /* as configured for per-token states such as keys and values */
 	struct mx_params params;    /* the mixer's own parameters, see its README */
 };
+
+/* Returns the ranks that share a page of the layer. */
+static inline uint32_t mx_layer_contexts(const struct mx_layer_desc *layer)
+{
+	return layer->contexts > 1 ? layer->contexts : 1;
+}
 
 /* ---- what a mixer declares, as pure functions of the layer ---- */
 
@@ -157,7 +169,7 @@ mx_weight_spec_share(struct mx_weight_spec whole, const struct mx_weight_spec *s
 struct mx_state_spec {
 	size_t bytes_per_token; /* bytes of one token in the layer's part of a page; 0 = no pages */
 	size_t fixed_bytes;     /* bytes of the layer's part of a slot; 0 = no slots */
-	uint32_t page_multiple; /* page_tokens must be a multiple of this; 0 = any */
+	uint32_t page_multiple; /* init->page_tokens must be a multiple of this; 0 = any */
 	size_t scratch_bytes;   /* of step->scratch: workspace of one call, shared by all layers */
 	size_t settle_bytes;    /* of init->settle_scratch: workspace of settle; see there */
 	size_t snapshot_bytes;  /* of a saved slot; 0 = cannot be saved, or there is no slot */
@@ -181,6 +193,7 @@ enum {
 	MX_MIXER_RANKS = 1u << 10,      /* a layer can be one of several ranks' shares */
 	MX_MIXER_ADD = 1u << 11,        /* obeys step->add */
 	MX_MIXER_NORM = 1u << 12,       /* obeys step->norm */
+	MX_MIXER_CONTEXT = 1u << 13,    /* a page of a layer can be shared by several ranks */
 };
 
 /* ---- a step ---- */
@@ -274,7 +287,8 @@ struct mx_mixer_init {
 	const float *const *host_vectors;
 	/* Page p of this layer begins at page_base + p * page_stride and holds page_tokens *
 	 * bytes_per_token bytes; slot s begins at slot_base + s * slot_stride. Aligned to info.align.
-	 */
+	 * page_tokens are the tokens of a page that this rank has: all, or with layer->contexts its
+	 * part. */
 	unsigned char *page_base;
 	size_t page_stride;
 	uint32_t page_tokens;
@@ -288,6 +302,9 @@ struct mx_mixer_init {
 	/* With the layer's other ranks, for sums over the whole layer; NULL = there are none. Every
 	 * rank makes the same calls in forward. */
 	struct mx_comm *comm;
+	/* With the group of ranks that share pages, in the order of their parts; NULL = layer->contexts
+	 * is not above 1. */
+	struct mx_comm *context;
 };
 
 struct mx_mixer_ops {

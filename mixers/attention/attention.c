@@ -52,6 +52,8 @@ static struct mx_softmax_shape softmax_shape(const struct attn_params *p)
 		.scale = p->scale,
 		.cap = p->cap,
 		.dtype = p->dtype,
+		.contexts = p->contexts,
+		.context = p->context,
 	};
 }
 
@@ -120,7 +122,9 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	if (status != MX_OK)
 		return status;
 	unsigned char *scratch = (unsigned char *)step->scratch + m->heads.scratch.bytes;
-	mx_softmax_run(&m->softmax, step, scratch, rows.q, rows.k, rows.v);
+	status = mx_softmax_run(&m->softmax, step, scratch, rows.q, rows.k, rows.v);
+	if (status != MX_OK)
+		return status;
 	return attn_heads_output(&m->heads, step, y);
 }
 
@@ -140,7 +144,8 @@ static const struct mx_mixer_ops attn_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "attention",
 	.summary = "softmax attention over paged keys and values",
-	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_RANKS,
+	.caps =
+		MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_RANKS | MX_MIXER_CONTEXT,
 	.probe = attn_probe,
 	.weights = attn_params_weights,
 	.state = attn_state,

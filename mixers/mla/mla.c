@@ -153,7 +153,8 @@ static const struct mx_mixer_ops mla_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "mla",
 	.summary = "multi-head latent attention over paged latents",
-	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_RANKS,
+	.caps =
+		MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_RANKS | MX_MIXER_CONTEXT,
 	.probe = mla_probe,
 	.weights = mla_params_weights,
 	.state = mla_state,

@@ -24,6 +24,8 @@ struct mx_softmax_shape mla_softmax_shape(const struct mla_params *p)
 		.skip_first = p->skip_first,
 		.scale = p->scale,
 		.dtype = p->dtype,
+		.contexts = p->contexts,
+		.context = p->context,
 	};
 }
 
@@ -137,9 +139,10 @@ static void gate_task(void *arg, size_t task, unsigned worker)
 {
 	const struct run *r = arg;
 	const uint32_t heads = r->m->params.heads, v = r->m->params.v;
+	const uint32_t first = r->m->params.first_out, end = first + r->m->params.out_heads;
 	(void)worker;
 	for (uint32_t i = 0, row = (uint32_t)task * TASK_ROWS; i < TASK_ROWS && row < r->n; i++, row++)
-		for (uint32_t h = 0; h < heads; h++) {
+		for (uint32_t h = first; h < end; h++) {
 			float *y = r->q + ((size_t)row * heads + h) * v;
 			const float divisor = 1 + expf(-r->gates[(size_t)row * heads + h]);
 			for (uint32_t k = 0; k < v; k++)
@@ -156,19 +159,19 @@ static void run_rows(struct run *r, void (*task)(void *, size_t, unsigned))
 		r->m->device->ops->parallel(r->m->device, n, task, r);
 }
 
-/* Multiplies each head of x, of ldx elements each, by its own weight. */
+/* Multiplies heads [first, first + n) of x, of ldx elements each, by their own weights. */
 static mx_status each_head(const struct run *r, const struct mx_weight *w, const float *x,
-                           uint32_t ldx, float *y, uint32_t ldy)
+                           uint32_t ldx, float *y, uint32_t ldy, uint32_t first, uint32_t n)
 {
 	const struct mx_mixer *m = r->m;
 	const uint32_t heads = m->params.heads;
-	for (uint32_t h = 0; h < heads; h++)
+	for (uint32_t h = first; h < first + n; h++)
 		m->each[h] = (struct mx_linear_each){.w = &w[h],
 		                                     .x = x + (size_t)h * ldx,
 		                                     .ldx = (size_t)heads * ldx,
 		                                     .y = y + (size_t)h * ldy,
 		                                     .ldy = (size_t)heads * ldy};
-	return m->device->ops->linear_each(m->device, r->n, m->each, heads);
+	return m->device->ops->linear_each(m->device, r->n, m->each + first, n);
 }
 
 mx_status mla_forward(struct mx_mixer *m, const struct mx_step *step, const void *x, void *y)
@@ -196,15 +199,18 @@ mx_status mla_forward(struct mx_mixer *m, const struct mx_step *step, const void
 	if (s == MX_OK)
 		scale_queries(&r, step->pos);
 	if (s == MX_OK)
-		s = each_head(&r, m->uk, r.q, p->nope + p->rope, r.absorbed, p->rank + p->rope);
+		s = each_head(&r, m->uk, r.q, p->nope + p->rope, r.absorbed, p->rank + p->rope, 0,
+		              p->heads);
 	if (s != MX_OK)
 		return s;
 	run_rows(&r, gather_task);
-	mx_softmax_run(&m->softmax, step, scratch + m->scratch.softmax, r.absorbed, r.key, NULL);
-	s = each_head(&r, m->uv, r.absorbed, p->rank + p->rope, r.q, p->v);
+	s = mx_softmax_run(&m->softmax, step, scratch + m->scratch.softmax, r.absorbed, r.key, NULL);
+	if (s == MX_OK)
+		s = each_head(&r, m->uv, r.absorbed, p->rank + p->rope, r.q, p->v, p->first_out,
+		              p->out_heads);
 	if (s == MX_OK && p->head_gate)
 		run_rows(&r, gate_task);
 	return s != MX_OK ? s
-	                  : m->device->ops->linear(m->device, r.q, (size_t)p->heads * p->v,
-	                                           step->n_rows, &out, 1);
+	                  : m->device->ops->linear(m->device, r.q + (size_t)p->first_out * p->v,
+	                                           (size_t)p->heads * p->v, step->n_rows, &out, 1);
 }

@@ -37,17 +37,23 @@ static mx_status read_rope(const struct mx_params *in, struct mla_params *p, str
 	return s != MX_OK ? s : mx_param_read_bool(in, "mla", "rope_pairs", true, &p->pairs, err);
 }
 
-/* Takes the rank's share of the heads. Latents belong to all of them: every rank has them all. */
+/* Takes the rank's share of the heads. Latents belong to all of them: every rank has them all, or
+ * where ranks share pages, those of its part. Such ranks have the same heads, and divide the
+ * outputs. */
 static mx_status take_share(const struct mx_layer_desc *layer, struct mla_params *p,
                             struct mx_err *err)
 {
-	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1;
+	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1, contexts = mx_layer_contexts(layer);
 	p->all_heads = p->heads;
+	p->contexts = contexts;
+	p->context = layer->rank % contexts;
 	if (p->heads % ranks)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "mla: %u heads cannot be split over %u ranks",
 		                     p->heads, ranks);
-	p->heads /= ranks;
-	p->first_head = layer->rank * p->heads;
+	p->out_heads = p->heads / ranks;
+	p->heads = p->out_heads * contexts;
+	p->first_head = layer->rank / contexts * p->heads;
+	p->first_out = p->context * p->out_heads;
 	return MX_OK;
 }
 
@@ -139,7 +145,8 @@ mx_status mla_params_weights(const struct mx_layer_desc *layer, struct mx_weight
 	specs[n++] = MX_WEIGHT_SPEC("kv_a_proj_with_mqa.weight", MATRIX, {rank + p.rope, width});
 	specs[n++] = MX_WEIGHT_SPEC("kv_a_layernorm.weight", VECTOR, {rank});
 	specs[n++] = mx_weight_spec_part(kv_b, 0, first * kv, p.heads * kv);
-	specs[n++] = mx_weight_spec_part(o, 1, first * p.v, (uint64_t)p.heads * p.v);
+	specs[n++] =
+		mx_weight_spec_part(o, 1, (first + p.first_out) * p.v, (uint64_t)p.out_heads * p.v);
 	if (p.bias && q_rank)
 		specs[n++] = MX_WEIGHT_SPEC("q_a_proj.bias", VECTOR, {q_rank});
 	if (p.bias)
@@ -168,7 +175,7 @@ void mla_params_take(const struct mla_params *p, const void *const *w, struct ml
 		out->q_a_bias = *w++;
 	if (p->bias)
 		out->kv_a_bias = *w++;
-	if (p->bias && !p->first_head)
+	if (p->bias && !p->first_head && !p->first_out)
 		out->o_bias = *w++;
 	if (p->head_gate)
 		out->gate = *w++;

@@ -124,9 +124,11 @@ mx_status attn_heads_output(const struct attn_heads *h, const struct mx_step *st
 {
 	size_t ldq = (size_t)h->params.heads * h->params.head_dim;
 	float *rows = scratch_at(step, h->scratch.q);
+	const size_t first = h->params.first_out - h->params.first_head;
 	const struct mx_linear_out out = {
 		.w = h->weights.o, .bias = h->weights.o_bias, .y = y, .ldy = h->width};
 	attn_rows_gate(h, step->n_rows, scratch_at(step, h->scratch.raw),
 	               scratch_at(step, h->scratch.gates), rows);
-	return h->device->ops->linear(h->device, rows, ldq, step->n_rows, &out, 1);
+	return h->device->ops->linear(h->device, rows + first * h->params.head_dim, ldq, step->n_rows,
+	                              &out, 1);
 }

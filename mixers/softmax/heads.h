@@ -28,14 +28,18 @@ struct attn_params {
 	uint32_t heads, kv_heads, head_dim;
 	/* Those of the layer, and the first of this rank's share. */
 	uint32_t all_heads, all_kv_heads, first_head, first_kv_head;
-	uint32_t sharers; /* ranks that have the same key head, this one too */
-	bool summed;      /* qk_norm_whole over several ranks, which sum up their squares */
-	uint32_t group;   /* query heads that share a key head */
-	uint32_t dpad;    /* head_dim rounded up, as pages of the CUDA module hold it; else unset */
-	uint32_t window;  /* keys a query sees, itself included; 0 = all */
-	bool skip_first;  /* only its own query sees the key of position 0 */
-	float scale;      /* of q.k, times log2(e): softmax runs in powers of two */
-	float cap;        /* scores are at most that: cap tanh(score / cap), times log2(e); 0 = none */
+	/* The heads whose outputs this rank has, and the first of them in the layer: its share, or
+	 * where ranks share pages, a part of it. */
+	uint32_t out_heads, first_out;
+	uint32_t contexts, context; /* ranks that share pages, and which of their parts is this one's */
+	uint32_t sharers;           /* ranks that have the same key head, this one too */
+	bool summed;                /* qk_norm_whole over several ranks, which sum up their squares */
+	uint32_t group;             /* query heads that share a key head */
+	uint32_t dpad;   /* head_dim rounded up, as pages of the CUDA module hold it; else unset */
+	uint32_t window; /* keys a query sees, itself included; 0 = all */
+	bool skip_first; /* only its own query sees the key of position 0 */
+	float scale;     /* of q.k, times log2(e): softmax runs in powers of two */
+	float cap;       /* scores are at most that: cap tanh(score / cap), times log2(e); 0 = none */
 	bool bias, o_bias, qk_norm;
 	bool qk_norm_whole; /* the norm is of all heads of a row together */
 	bool norm_last;     /* qk_norm comes after rope */
@@ -72,7 +76,8 @@ struct attn_params {
 /* The layer's weights in the device's memory, as create gets them. */
 struct attn_weights {
 	/* per_head: q is all of the fused matrix; shared_kv: k and v are NULL */
-	const struct mx_weight *q, *k, *v, *o;
+	const struct mx_weight *q, *k, *v;
+	const struct mx_weight *o;                      /* [width, out_heads * head_dim] */
 	const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL = none */
 	const float *q_norm, *k_norm;                   /* NULL = none */
 	const float *sinks;                             /* [heads], NULL = none */
@@ -164,7 +169,7 @@ void attn_heads_free(struct attn_heads *h);
 mx_status attn_heads_project(const struct attn_heads *h, const struct mx_step *step, const void *x,
                              struct attn_rows *out);
 /* Multiplies the rows' outputs, which have taken the place of their queries, by the gates, and
- * computes y of them. */
+ * computes y of them: of the first out_heads from first_out on. */
 mx_status attn_heads_output(const struct attn_heads *h, const struct mx_step *step, void *y);
 
 /* heads_rows.c. q [n_rows, heads * head_dim], k and v [n_rows, kv_heads * head_dim] or NULL with

@@ -215,26 +215,30 @@ static mx_status read_scales(const struct mx_params *in, struct attn_params *p, 
 	                         err);
 }
 
-/* Takes the rank's share of the heads. */
+/* Takes the rank's share of the heads. Ranks that share pages have the same heads of queries and
+ * keys, and divide the outputs. */
 static mx_status take_share(const struct mx_layer_desc *layer, struct attn_params *p,
                             struct mx_err *err)
 {
-	const uint32_t ranks = layer->ranks, heads = p->heads, kv = p->kv_heads;
+	const uint32_t contexts = mx_layer_contexts(layer), heads = p->heads, kv = p->kv_heads;
+	const uint32_t ranks = layer->ranks > 1 ? layer->ranks : 1, groups = ranks / contexts;
 	p->all_heads = heads;
 	p->all_kv_heads = kv;
-	p->sharers = 1;
-	if (ranks <= 1)
-		return MX_OK;
-	if (heads % ranks || (kv % ranks && (ranks % kv || p->per_head)))
+	p->contexts = contexts;
+	p->context = layer->rank % contexts;
+	if (heads % ranks || (kv % groups && (groups % kv || p->per_head)))
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
-		                     "attention: %u heads and %u key heads cannot be split over %u ranks",
-		                     heads, kv, ranks);
-	p->summed = p->qk_norm_whole;
-	p->sharers = kv < ranks ? ranks / kv : 1;
-	p->heads = heads / ranks;
-	p->kv_heads = kv < ranks ? 1 : kv / ranks;
-	p->first_head = layer->rank * p->heads;
-	p->first_kv_head = (uint32_t)((uint64_t)layer->rank * kv / ranks);
+		                     "attention: %u heads and %u key heads cannot be split over %u ranks%s",
+		                     heads, kv, ranks,
+		                     contexts > 1 ? ", of which some share the key heads" : "");
+	p->summed = p->qk_norm_whole && groups > 1;
+	p->sharers = (kv < groups ? groups / kv : 1) * contexts;
+	p->heads = heads / groups;
+	p->kv_heads = kv < groups ? 1 : kv / groups;
+	p->first_head = layer->rank / contexts * p->heads;
+	p->first_kv_head = (uint32_t)((uint64_t)(layer->rank / contexts) * kv / groups);
+	p->out_heads = heads / ranks;
+	p->first_out = layer->rank * p->out_heads;
 	if (layer->rank)
 		p->o_bias = false; /* the first rank's summand has it */
 	return MX_OK;
@@ -384,7 +388,8 @@ static size_t list_weights(const struct attn_params *p, uint64_t width,
 	const struct attn_names *t = p->names;
 	uint64_t q = q_rows(p), d = p->head_dim, input = attn_params_input(p, (uint32_t)width);
 	size_t n = list_inputs(p, input, specs);
-	specs[n++] = of_heads(p, MX_WEIGHT_SPEC(t->o, MATRIX, {width, q}), 1, d);
+	specs[n++] = mx_weight_spec_part(MX_WEIGHT_SPEC(t->o, MATRIX, {width, q}), 1, p->first_out * d,
+	                                 p->out_heads * d);
 	if (p->bias)
 		n += list_input_biases(p, specs + n);
 	if (p->o_bias)

@@ -138,7 +138,7 @@ static void divide(void *arg, size_t task, unsigned worker)
 	}
 }
 
-/* Normalises the rows of all heads together, of which this rank has some. Key heads that several
+/* Normalises the rows of all heads together, of which this rank has some. Heads that several
  * ranks have are summed up by each of them. */
 static mx_status norm_summed(const struct attn_heads *m, const struct mx_step *step, float *q,
                              float *k)
@@ -147,7 +147,7 @@ static mx_status norm_summed(const struct attn_heads *m, const struct mx_step *s
 	const size_t n = step->n_rows, d = p->head_dim, tasks = (n + TASK_ROWS - 1) / TASK_ROWS;
 	float *sums = (float *)(void *)((unsigned char *)step->scratch + m->scratch.sums);
 	struct whole rows[2] = {
-		{m->weights.q_norm, q, sums, p->heads * d, p->all_heads * d, n, p->norm_eps},
+		{m->weights.q_norm, q, sums, p->heads * d, p->all_heads * p->contexts * d, n, p->norm_eps},
 		{m->weights.k_norm, k, sums + n, p->kv_heads * d, p->all_kv_heads * p->sharers * d, n,
 	     p->norm_eps},
 	};

@@ -41,6 +41,7 @@ struct attn_run {
 	uint32_t n_items;
 	float *partials;
 	unsigned char *workers;
+	float *sent; /* partials for the ranks that share pages; NULL = there are none */
 };
 
 /* A worker's memory. */
@@ -102,7 +103,11 @@ static struct mx_softmax_scratch scratch_layout(const struct mx_layer_desc *laye
 	s.max_partials = (size_t)2 * shape->heads * (padded(shape->value_dim) + 2) * blocks;
 	s.partials = at, at = mx_round_up(at + s.max_partials * 4, 64);
 	s.worker_bytes = worker_layout(NULL, shape, NULL);
-	s.workers = at, at += s.worker_bytes * threads;
+	s.workers = at, at = mx_round_up(at + s.worker_bytes * threads, 64);
+	const size_t exchanged =
+		shape->contexts > 1 ? mx_softmax_partials_bytes(shape, layer->max_rows) : 0;
+	s.sent = at, at = mx_round_up(at + exchanged, 64);
+	s.received = at, at = mx_round_up(at + exchanged, 64);
 	s.bytes = at;
 	return s;
 }
@@ -135,6 +140,7 @@ mx_status mx_softmax_init(const struct mx_softmax_shape *shape, const struct mx_
 	*out = (struct mx_softmax){
 		.shape = *shape,
 		.device = d,
+		.comm = init->context,
 		.kernels = attn_kernels_find(mx_isa_parse(d->info.isa), shape->dtype),
 		.group = shape->heads / shape->kv_heads,
 		.kpad = padded(shape->key_dim),
@@ -153,12 +159,12 @@ mx_status mx_softmax_init(const struct mx_softmax_shape *shape, const struct mx_
 
 /* ---- append ---- */
 
-/* Returns the panel of keys that holds a position; its values are v_offset bytes further on. */
+/* Returns the panel of keys that holds a place; its values are v_offset bytes further on. */
 static unsigned char *keys_at(const struct mx_softmax *m, const struct mx_span *span,
-                              uint32_t kv_head, uint32_t pos)
+                              uint32_t kv_head, uint32_t place)
 {
-	uint32_t page = span->pages[pos / m->page_tokens];
-	uint32_t panel = pos % m->page_tokens / ATTN_PANEL;
+	uint32_t page = span->pages[place / m->page_tokens];
+	uint32_t panel = place % m->page_tokens / ATTN_PANEL;
 	return m->page_base + page * m->page_stride + kv_head * m->head_bytes + panel * m->k_panel;
 }
 
@@ -176,7 +182,9 @@ static void append_task(void *arg, size_t task, unsigned worker)
 		uint32_t pos = span->pos + i, first = pos % ATTN_PANEL;
 		size_t from = (span->row + i) * ld + (size_t)head * p->key_dim;
 		n = ATTN_PANEL - first < span->n - i ? ATTN_PANEL - first : span->n - i;
-		unsigned char *keys = keys_at(m, span, head, pos);
+		if (!mx_softmax_owns(m, pos))
+			continue;
+		unsigned char *keys = keys_at(m, span, head, mx_softmax_place(m, pos));
 		m->kernels->append(keys, keys + m->v_offset, first, n, p->key_dim, m->kpad, run->k + from,
 		                   p->values_in_keys ? NULL : run->v + from, ld);
 	}
@@ -220,8 +228,10 @@ static uint64_t list_items(struct attn_run *run)
 			struct attn_item *it = &run->items[run->n_items++];
 			*it = (struct attn_item){.span = s, .v0 = v, .partials = NO_PARTIALS};
 			it->rows = rows - v < ATTN_MAX_ROWS ? rows - v : ATTN_MAX_ROWS;
-			it->first = first_visible(p, item_position(run, it, 0)) / ATTN_BLOCK;
-			it->end = item_position(run, it, it->rows - 1) / ATTN_BLOCK + 1;
+			const uint32_t first = first_visible(p, item_position(run, it, 0));
+			const uint32_t end = item_position(run, it, it->rows - 1) + 1;
+			it->first = mx_softmax_place(run->m, first) / ATTN_BLOCK;
+			it->end = (mx_softmax_place(run->m, end) + ATTN_BLOCK - 1) / ATTN_BLOCK;
 			it->b0 = it->first;
 			it->b1 = it->end;
 			work += (uint64_t)(it->end - it->first) * ((it->rows + ATTN_TILE - 1) / ATTN_TILE);
@@ -343,7 +353,7 @@ static void attend_block(const struct attn_run *run, const struct attn_item *it,
 	mixer->kernels->block(&task, m, l, o);
 }
 
-/* Packs the query rows of an item and notes which positions each may see. */
+/* Packs the query rows of an item and notes which places each may see. */
 static void load_rows(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
                       const struct attn_worker *w)
 {
@@ -356,8 +366,8 @@ static void load_rows(const struct attn_run *run, const struct attn_item *it, ui
 		uint32_t head = kv_head * group + v % group, pos = span->pos + v / group;
 		run->m->kernels->pack_q(w->q, r, p->key_dim, run->m->kpad,
 		                        run->q + ((size_t)row * p->heads + head) * p->key_dim);
-		w->lo[r] = first_visible(p, pos);
-		w->hi[r] = pos + 1;
+		w->lo[r] = mx_softmax_place(run->m, first_visible(p, pos));
+		w->hi[r] = mx_softmax_place(run->m, pos + 1);
 	}
 }
 
@@ -370,7 +380,8 @@ static void clear_state(uint32_t rows, uint32_t dim, float *m, float *l, float *
 	memset(o, 0, (size_t)rows * dim * sizeof(float));
 }
 
-/* Writes the outputs of an item over its queries in q, which the task has read before. */
+/* Writes the outputs of an item over its queries in q, which the task has read before; or its
+ * partials to `sent`, since outputs take those of other ranks. */
 static void store_rows(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
                        const struct attn_worker *w)
 {
@@ -382,6 +393,11 @@ static void store_rows(const struct attn_run *run, const struct attn_item *it, u
 		uint32_t v = it->v0 + r, row = span->row + v / group;
 		uint32_t head = kv_head * group + v % group;
 		float l = w->l[r];
+		if (run->sent) {
+			mx_softmax_keep(run->m, run->sent, run->step->n_rows, row, head, w->m[r], l,
+			                w->o + (size_t)r * run->m->vpad);
+			continue;
+		}
 		if (run->m->sinks) /* a key of this score, whose value is 0 */
 			l += exp2f(run->m->sinks[head] * (float)MX_SOFTMAX_LOG2E - w->m[r]);
 		run->m->kernels->finish(p->value_dim, l, w->o + (size_t)r * run->m->vpad,
@@ -464,8 +480,8 @@ static void attend(struct attn_run *run)
 		d->ops->parallel(d, (size_t)n_split * kv_heads, merge_task, run);
 }
 
-void mx_softmax_run(const struct mx_softmax *s, const struct mx_step *step, unsigned char *scratch,
-                    float *q, const float *k, const float *v)
+mx_status mx_softmax_run(const struct mx_softmax *s, const struct mx_step *step,
+                         unsigned char *scratch, float *q, const float *k, const float *v)
 {
 	struct attn_run run = {
 		.m = s,
@@ -476,8 +492,12 @@ void mx_softmax_run(const struct mx_softmax *s, const struct mx_step *step, unsi
 		.items = (struct attn_item *)(scratch + s->scratch.items),
 		.partials = (float *)(scratch + s->scratch.partials),
 		.workers = scratch + s->scratch.workers,
+		.sent = s->comm ? (float *)(scratch + s->scratch.sent) : NULL,
 	};
 	if (k)
 		append(&run);
 	attend(&run);
+	return run.sent ? mx_softmax_exchange(s, step->n_rows, run.sent,
+	                                      (float *)(scratch + s->scratch.received), q)
+	                : MX_OK;
 }

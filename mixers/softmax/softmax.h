@@ -28,6 +28,9 @@ struct mx_softmax_shape {
 	float cap;       /* scores are at most that, times log2(e); 0 = none */
 	/* Of keys and values: f32 or bf16; or int8, if values are not in keys. */
 	enum mx_dtype dtype;
+	/* This rank has part `context` of the tokens of each page, of `contexts` equal parts, and
+	 * outputs of as large a part of the heads; contexts divides heads. 0 or 1 = all. */
+	uint32_t contexts, context;
 };
 
 /* Where things are in the step's scratch memory, in bytes from the start of softmax's part. */
@@ -36,6 +39,7 @@ struct mx_softmax_scratch {
 	size_t partials; /* f32 [max_partials]: m, l, o[vpad] for each row and block of split items */
 	size_t workers;  /* per worker, worker_bytes each */
 	size_t worker_bytes;
+	size_t sent, received; /* partials of all heads' rows for their ranks, and of all ranks */
 	uint32_t max_items;
 	size_t max_partials;
 	size_t bytes;
@@ -45,6 +49,7 @@ struct mx_softmax_scratch {
 struct mx_softmax {
 	struct mx_softmax_shape shape;
 	struct mx_device *device;
+	struct mx_comm *comm; /* of the ranks that share pages; NULL = contexts is 1 */
 	const struct attn_kernels *kernels;
 	const float *sinks; /* [heads], the mixer's; NULL = none */
 	uint32_t group;     /* query heads that share a key head */
@@ -52,7 +57,7 @@ struct mx_softmax {
 	struct mx_softmax_scratch scratch;
 	unsigned char *page_base;
 	size_t page_stride;
-	uint32_t page_tokens;
+	uint32_t page_tokens;    /* this rank's part of a page */
 	size_t k_panel, v_panel; /* bytes of the keys and of the values of a panel */
 	size_t v_offset;         /* bytes from a panel's keys to its values */
 	size_t head_bytes;       /* bytes of a key head in a page */
@@ -73,9 +78,44 @@ mx_status mx_softmax_init(const struct mx_softmax_shape *shape, const struct mx_
 /* Appends the step's keys and values to the pages, unless k is NULL: then another layer, whose
  * pages these are, has done so. Attends. q [n_rows, heads, key_dim]; k [n_rows, kv_heads, key_dim];
  * v [n_rows, kv_heads, value_dim], unread with values_in_keys. The output of a head takes the place
- * of the first value_dim elements of its query. `scratch` is aligned to 64 bytes. */
-void mx_softmax_run(const struct mx_softmax *s, const struct mx_step *step, unsigned char *scratch,
-                    float *q, const float *k, const float *v);
+ * of the first value_dim elements of its query. `scratch` is aligned to 64 bytes.
+ *
+ * With contexts above 1 the keys and values of positions that are not this rank's are not read, and
+ * there are outputs of heads context * heads / contexts and following only, as many. Fails only
+ * then: MX_E_DEVICE, if another rank has. */
+mx_status mx_softmax_run(const struct mx_softmax *s, const struct mx_step *step,
+                         unsigned char *scratch, float *q, const float *k, const float *v);
+
+/* ---- softmax_context.c: keys that several ranks share ---- */
+
+/* A rank's keys have places in the order of their positions, without gaps: 0, 1, 2 .. Returns how
+ * many of the positions before `pos` are this rank's: the place of pos, if it is. */
+static inline uint32_t mx_softmax_place(const struct mx_softmax *s, uint32_t pos)
+{
+	if (!s->comm)
+		return pos;
+	const uint32_t n = s->page_tokens, page = n * s->shape.contexts, at = pos % page;
+	const uint32_t before = n * s->shape.context; /* tokens of a page in front of the rank's part */
+	return pos / page * n + (at < before ? 0 : at < before + n ? at - before : n);
+}
+
+/* True if the keys of position pos are this rank's. */
+static inline bool mx_softmax_owns(const struct mx_softmax *s, uint32_t pos)
+{
+	return !s->comm || pos / s->page_tokens % s->shape.contexts == s->shape.context;
+}
+
+/* Bytes of the partials of all heads' rows. */
+size_t mx_softmax_partials_bytes(const struct mx_softmax_shape *shape, uint32_t n_rows);
+
+/* Stores this rank's partial (m, l, o[vpad]) of a row of the step's n_rows and a head in `sent`. */
+void mx_softmax_keep(const struct mx_softmax *s, float *sent, uint32_t n_rows, uint32_t row,
+                     uint32_t head, float m, float l, const float *o);
+
+/* Exchanges the partials in `sent` with the other ranks, folds those of this rank's heads in the
+ * order of the ranks, and writes the outputs over their queries. */
+mx_status mx_softmax_exchange(const struct mx_softmax *s, uint32_t n_rows, const float *sent,
+                              float *received, float *q);
 
 /* rows.c: [x0 x1 x2 x3 ..] -> [x0 x2 .. x1 x3 ..] of the first `dim` elements, at most
  * ATTN_MAX_DIM, of each head; a head begins every `ld` elements. Half-split rotation of these is

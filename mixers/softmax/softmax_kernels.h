@@ -47,7 +47,7 @@ struct attn_task {
 	float cap;          /* scaled scores become cap tanh(score / cap); 0 = none */
 	const void *q;      /* packed by pack_q */
 	const uint32_t *lo; /* [rows] first visible position, ascending */
-	const uint32_t *hi; /* [rows] one past the last visible position, ascending */
+	const uint32_t *hi; /* [rows] one past the last visible position, ascending; lo = sees none */
 	uint32_t t0;        /* position of the block's first token */
 	/* The block's panels; set only for those that a row can see. */
 	const unsigned char *keys[ATTN_BLOCK_PANELS], *values[ATTN_BLOCK_PANELS];
@@ -60,6 +60,8 @@ static inline bool attn_visible(const struct attn_task *t, uint32_t r, uint32_t 
                                 uint32_t *c1)
 {
 	uint32_t lo = t->lo[r], hi = t->hi[r + n - 1];
+	if (hi <= lo)
+		return false;
 	lo = lo > t->t0 ? lo - t->t0 : 0;
 	if (hi <= t->t0 || lo >= ATTN_BLOCK)
 		return false;
