@@ -53,7 +53,7 @@ static struct mx_engine_config draft_settings(const struct mx_model *m,
 	c.max_context =
 		context < config->draft_plan->max_context ? context : config->draft_plan->max_context;
 	c.outside = 0;
-	c.tensor = c.rank = c.sharers = 0; /* it runs on the first rank's device */
+	c.tensor = c.context = c.rank = c.sharers = 0; /* it runs on the first rank's device */
 	c.page_tokens = 0;
 	c.kv_events = false;
 	c.speculation = MX_SPECULATION_NONE;
@@ -232,11 +232,11 @@ static mx_status build_all(struct mx_model_engine *e, const struct mx_registry *
 	mx_status st = MX_OK;
 	if (!p->own_memory)
 		st = mx_load_reopen_cpu(&e->model, &first, &e->device, err);
-	if (st == MX_OK && config->tensor > 1)
+	if (st == MX_OK && mx_load_n_ranks(config) > 1)
 		st = mx_load_ranks_open(e, mixers, config, &others, err);
 	if (st == MX_OK)
-		st = config->tensor > 1 ? mx_load_ranks_build(e, config, p, &others, tell, err)
-		                        : mx_load_build(e, p, &first, tell, err);
+		st = mx_load_n_ranks(config) > 1 ? mx_load_ranks_build(e, config, p, &others, tell, err)
+		                                 : mx_load_build(e, p, &first, tell, err);
 	mx_load_ranks_free(&others);
 	return st;
 }

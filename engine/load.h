@@ -31,8 +31,9 @@ struct mx_engine_config {
 	bool deterministic; /* a row's bits do not depend on the other rows; always so on CPUs */
 	bool unrecorded;    /* record no steps: for tests and benchmarks */
 	unsigned threads;   /* of a CPU device; 0 = one per usable CPU */
-	/* Devices that compute the model together, each a part of every layer (tensor parallel), and
-	 * that have each a part of the sequences' pages (context parallel). 0 or 1 = no such split. */
+	/* tensor times context devices compute the model together, each a part of every layer. Groups
+	 * of `context` of them share the pages of the mixers that can (MX_MIXER_CONTEXT), whose heads
+	 * are split over the groups. 0 = 1. */
 	uint32_t tensor, context;
 	/* Of the load itself, which the caller leaves 0: which of the devices, and how many ranks have
 	 * the same one. */
@@ -109,10 +110,10 @@ struct mx_memory_plan {
 	struct mx_engine_mixer mixers[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_mixers;
 	/* All sizes are those of all ranks together; of each rank, with several: */
-	uint32_t ranks;
-	unsigned rank_threads; /* of the first; others may have one less */
-	size_t rank_weights;   /* matrices that it multiplies with, mapped or made */
-	size_t rank_made;      /* those that are copies, and converted vectors */
+	uint32_t ranks, contexts; /* contexts: the ranks that share a page; 1 = none do */
+	unsigned rank_threads;    /* of the first; others may have one less */
+	size_t rank_weights;      /* matrices that it multiplies with, mapped or made */
+	size_t rank_made;         /* those that are copies, and converted vectors */
 	size_t rank_page_bytes, rank_slot_bytes, rank_snapshot_bytes;
 	size_t rank_scratch;
 	/* [ranks] by mx_engine_plan only. Each multiplies with its own matrices; the embedding, and

@@ -25,7 +25,8 @@ mx_status mx_load_resolve(const struct mx_plan *plan, const struct mx_checkpoint
 	const struct mx_model_limits limits = {
 		.max_context = config->max_context ? config->max_context : plan->max_context,
 		.rank = config->rank,
-		.ranks = config->tensor > 1 ? config->tensor : 1,
+		.ranks = mx_load_n_ranks(config),
+		.contexts = config->context,
 		.max_rows = config->step_tokens,
 		.max_spans = config->max_sequences,
 		.page_tokens = config->page_tokens ? config->page_tokens : DEFAULT_PAGE_TOKENS,
@@ -64,11 +65,12 @@ static mx_status create_mixer(struct mx_model_engine *e, struct mx_model_mixer *
 		.host_vectors = host,
 		.page_base = e->pages + x->page_offset,
 		.page_stride = e->model.page_bytes,
-		.page_tokens = e->model.page_tokens,
+		.page_tokens = e->model.page_tokens / mx_layer_contexts(&x->desc),
 		.slot_base = e->slots + x->slot_offset,
 		.slot_stride = e->model.slot_bytes,
 		.settle_scratch = settle,
 		.comm = e->comm,
+		.context = mx_layer_contexts(&x->desc) > 1 ? e->context : NULL,
 	};
 	return x->ops->create(&init, &x->instance, err);
 }

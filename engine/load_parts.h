@@ -41,6 +41,11 @@ struct mx_load_ranks {
 	uint32_t n;
 };
 
+/* Returns how many devices compute the model together. */
+static inline uint32_t mx_load_n_ranks(const struct mx_engine_config *config)
+{
+	return (config->tensor > 1 ? config->tensor : 1) * (config->context > 1 ? config->context : 1);
+}
 /* Checks config's devices and how the model is to be split. */
 mx_status mx_load_check_ranks(const struct mx_engine_config *config, struct mx_err *err);
 /* Returns the settings of a rank: its number, and its share of threads and memory. */

@@ -17,11 +17,6 @@
 #include "engine/load_parts.h"
 #include "engine/ranks.h"
 
-static uint32_t ranks_of(const struct mx_engine_config *config)
-{
-	return config->tensor > 1 ? config->tensor : 1;
-}
-
 /* Returns the name of a rank's device. */
 static const char *device_of(const struct mx_engine_config *config, uint32_t rank)
 {
@@ -43,7 +38,7 @@ static bool is_same_gpu(const char *a, const char *b)
 static mx_status check_shared(const struct mx_engine_config *config, struct mx_err *err)
 {
 	const char *loading = getenv("CUDA_MODULE_LOADING");
-	for (uint32_t i = 1; i < config->tensor; i++)
+	for (uint32_t i = 1; i < mx_load_n_ranks(config); i++)
 		for (uint32_t k = 0; k < i; k++)
 			if (is_same_gpu(config->devices[i], config->devices[k]) &&
 			    (!loading || strcmp(loading, "EAGER") != 0))
@@ -58,31 +53,39 @@ mx_status mx_load_check_ranks(const struct mx_engine_config *config, struct mx_e
 {
 	enum mx_device_kind kind = MX_DEVICE_CPU;
 	mx_status st;
-	if (config->context > 1)
-		return mx_fail_at(err, MX_E_UNSUPPORTED, "parallel.context",
-		                  "pages are not split over devices yet: say 1");
 	if (config->tensor > MX_MAX_RANKS)
 		return mx_fail_at(err, MX_E_RANGE, "parallel.tensor", "%u is not 1 .. %d", config->tensor,
 		                  MX_MAX_RANKS);
+	if (config->context > MX_MAX_RANKS)
+		return mx_fail_at(err, MX_E_RANGE, "parallel.context", "%u is not 1 .. %d", config->context,
+		                  MX_MAX_RANKS);
+	const uint32_t ranks = mx_load_n_ranks(config);
+	if (ranks > MX_MAX_RANKS)
+		return mx_fail_at(err, MX_E_RANGE, "parallel", "tensor %u times context %u is more than %d",
+		                  config->tensor, config->context, MX_MAX_RANKS);
 	if (config->device)
 		mx_device_parse(config->device, &kind, NULL);
-	if (config->tensor > 1 && config->devices && (st = check_shared(config, err)) != MX_OK)
+	if (ranks > 1 && config->devices && (st = check_shared(config, err)) != MX_OK)
 		return st;
-	if (config->tensor > 1 && config->devices && config->speculation == MX_SPECULATION_MTP)
-		return mx_fail_at(err, MX_E_UNSUPPORTED, "speculation.source",
-		                  "heads for multi-token prediction run on one GPU, or on CPUs: say ngram, "
-		                  "draft or none");
-	if (config->tensor > 1 && kind != MX_DEVICE_CPU && !config->devices)
+	if (config->context > 1 && kind != MX_DEVICE_CPU)
+		return mx_fail_at(err, MX_E_UNSUPPORTED, "parallel.context",
+		                  "pages are not shared by GPUs yet: say 1");
+	if (ranks > 1 && config->speculation == MX_SPECULATION_MTP &&
+	    (config->context > 1 || kind != MX_DEVICE_CPU))
+		return mx_fail_at(
+			err, MX_E_UNSUPPORTED, "speculation.source",
+			"heads for multi-token prediction run on one GPU, or on CPUs that share no "
+			"pages: say ngram, draft or none");
+	if (ranks > 1 && kind != MX_DEVICE_CPU && !config->devices)
 		return mx_fail_at(err, MX_E_INVALID, "device",
-		                  "one GPU is named, and parallel.tensor is %u: name one for each rank",
-		                  config->tensor);
+		                  "one GPU is named, and there are %u ranks: name one for each", ranks);
 	return MX_OK;
 }
 
 struct mx_engine_config mx_load_rank_config(const struct mx_engine_config *config, uint32_t rank)
 {
 	struct mx_engine_config c = *config;
-	const uint32_t ranks = ranks_of(config);
+	const uint32_t ranks = mx_load_n_ranks(config);
 	if (ranks == 1)
 		return c;
 	const unsigned all = config->threads ? config->threads : mx_pool_default_size();
@@ -113,7 +116,8 @@ static size_t matrix_bytes(const struct mx_model *m)
 mx_status mx_load_plan_ranks(const struct mx_model *m, const struct mx_engine_config *config,
                              struct mx_memory_plan *p, struct mx_err *err)
 {
-	const uint32_t ranks = p->ranks = ranks_of(config);
+	const uint32_t ranks = p->ranks = mx_load_n_ranks(config);
+	p->contexts = config->context > 1 ? config->context : 1;
 	if (ranks == 1)
 		return MX_OK;
 	/* what each of the other ranks takes beside the mapping and what is there once */
@@ -192,11 +196,28 @@ static mx_status connect(struct mx_model_engine *const *engines, struct mx_devic
 	return st == MX_OK ? MX_OK : mx_fail(err, st, "out of memory");
 }
 
+/* Makes the communicators of the ranks that share pages, groups of `contexts` neighbours. */
+static mx_status open_contexts(struct mx_model_engine *const *engines, uint32_t ranks,
+                               uint32_t contexts)
+{
+	for (uint32_t i = 0; i < ranks && contexts > 1; i += contexts) {
+		struct mx_comm *comms[MX_MAX_RANKS], *group[MX_MAX_RANKS];
+		for (uint32_t k = 0; k < contexts; k++)
+			comms[k] = engines[i + k]->comm;
+		mx_status st = mx_cpu_comm_part(comms, contexts, group);
+		if (st != MX_OK)
+			return st;
+		for (uint32_t k = 0; k < contexts; k++)
+			engines[i + k]->context = group[k];
+	}
+	return MX_OK;
+}
+
 mx_status mx_load_ranks_open(struct mx_model_engine *e, const struct mx_registry *mixers,
                              const struct mx_engine_config *config, struct mx_load_ranks *out,
                              struct mx_err *err)
 {
-	const uint32_t ranks = ranks_of(config);
+	const uint32_t ranks = mx_load_n_ranks(config);
 	struct mx_device *devices[MX_MAX_RANKS] = {e->device};
 	struct mx_model_engine *engines[MX_MAX_RANKS] = {e};
 	out->others = mx_calloc(ranks - 1, sizeof(struct mx_model_engine *));
@@ -210,7 +231,11 @@ mx_status mx_load_ranks_open(struct mx_model_engine *e, const struct mx_registry
 		st = open_rank(e, mixers, &c, other, err);
 		devices[i] = other->device;
 	}
-	return st == MX_OK ? connect(engines, devices, ranks, err) : st;
+	if (st == MX_OK)
+		st = connect(engines, devices, ranks, err);
+	if (st == MX_OK && (st = open_contexts(engines, ranks, config->context)) != MX_OK)
+		mx_fail(err, st, "out of memory");
+	return st;
 }
 
 /* The build of a rank behind the first. */

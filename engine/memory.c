@@ -262,7 +262,7 @@ static mx_status too_little(const struct mx_engine_config *config, const struct 
 	                  "%.1f MiB%s%s: lower max_context%s or raise memory",
 	                  max_context, (double)needs / (1 << 20), p->own_memory ? "with" : "beside",
 	                  saved, (double)has / (1 << 20), config->memory ? "" : of,
-	                  config->tensor > 1 ? ", of each rank" : "",
+	                  config->tensor > 1 || config->context > 1 ? ", of each rank" : "",
 	                  snapshots ? " or snapshot_memory" : "");
 }
 

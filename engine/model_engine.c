@@ -285,6 +285,8 @@ void mx_model_engine_destroy(struct mx_engine *engine)
 	mx_model_free(&e->model);
 	if (e->calls && e->calls != e->comm)
 		e->calls->ops->destroy(e->calls);
+	if (e->context)
+		e->context->ops->destroy(e->context);
 	if (e->comm)
 		e->comm->ops->destroy(e->comm);
 	if (e->device) {

@@ -62,6 +62,7 @@ struct mx_model_engine {
 	struct mx_device *device;
 	struct mx_comm *comm;            /* of the ranks' devices; NULL = there are no other ranks */
 	struct mx_comm *calls;           /* of the ranks' threads (ranks.h): on CPUs the same */
+	struct mx_comm *context;         /* with the ranks that share pages; NULL = none do */
 	struct mx_ranks *ranks;          /* rank 0: the other ranks (ranks.h); NULL = there are none */
 	struct mx_resume_point *resumes; /* [n_slots], owned; NULL = one rank, or nothing to resume */
 	struct mx_model model;

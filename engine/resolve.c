@@ -178,6 +178,7 @@ static mx_status resolve_mixer(struct mx_resolver *r, const struct mx_plan_mixer
 		.max_draft = l->max_draft,
 		.rank = l->rank,
 		.ranks = l->ranks,
+		.contexts = out->ops->caps & MX_MIXER_CONTEXT ? l->contexts : 1,
 		.weight_dtype = m->embed.dtype == MX_QUANT ? MX_BF16 : m->embed.dtype,
 		.params = p->params,
 	};
@@ -479,6 +480,7 @@ mx_status mx_model_resolve(const struct mx_plan *plan, const struct mx_checkpoin
 	*out = (struct mx_model){.plan = plan, .checkpoint = checkpoint};
 	struct mx_model_limits l = *limits;
 	l.ranks = l.ranks ? l.ranks : 1;
+	l.contexts = l.contexts ? l.contexts : 1;
 	struct mx_resolver r = {out, registry, device, &l, err, false, false, false};
 	mx_status st = resolve_all(&r);
 	if (st != MX_OK)

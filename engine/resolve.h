@@ -255,6 +255,7 @@ struct mx_model {
 struct mx_model_limits {
 	uint32_t max_context, max_rows, max_spans, max_draft, page_tokens;
 	uint32_t rank, ranks; /* which of how many parts of the model; 0 of 0 or 1 = all of it */
+	uint32_t contexts;    /* of these, how many share a page where the mixer can; 0 = 1 */
 	int kv_dtype;         /* as in struct mx_engine_config */
 	int weight_bits;      /* likewise */
 	bool copy_weights;    /* likewise */

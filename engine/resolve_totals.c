@@ -15,18 +15,19 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 }
 
 /* Sets page_tokens: the configured page size, rounded up to a multiple of each mixer's
- * page_multiple. */
+ * page_multiple, for each of the ranks that share its pages. */
 static mx_status choose_page_tokens(struct mx_resolver *r)
 {
 	struct mx_model *m = r->model;
 	uint64_t lcm = 1, wanted = r->limits->max_context;
 	for (uint32_t b = 0; b < m->n_blocks; b++)
 		for (uint32_t i = 0; i < m->blocks[b].n_mixers; i++) {
-			const struct mx_state_spec *state = &m->blocks[b].mixers[i].state;
-			if (state->bytes_per_token)
+			const struct mx_model_mixer *x = &m->blocks[b].mixers[i];
+			const uint64_t multiple =
+				(x->state.page_multiple ? x->state.page_multiple : 1) * mx_layer_contexts(&x->desc);
+			if (x->state.bytes_per_token)
 				wanted = r->limits->page_tokens;
-			if (state->page_multiple)
-				lcm = lcm / gcd(lcm, state->page_multiple) * state->page_multiple;
+			lcm = lcm / gcd(lcm, multiple) * multiple;
 			if (lcm > 1 << 20)
 				return mx_fail(r->err, MX_E_UNSUPPORTED, "the mixers agree on no page size");
 		}
@@ -95,7 +96,8 @@ static mx_status add_up(struct mx_resolver *r, uint32_t b, struct mx_model_mixer
 	size_t align = r->device->info.align;
 	if (x->state.bytes_per_token > SIZE_MAX / 2 / m->page_tokens - m->page_bytes)
 		return mx_fail(r->err, MX_E_UNSUPPORTED, "a page of this model is too large");
-	size_t page = mx_round_up(x->state.bytes_per_token * m->page_tokens, align);
+	const uint32_t tokens = m->page_tokens / mx_layer_contexts(&x->desc);
+	size_t page = mx_round_up(x->state.bytes_per_token * tokens, align);
 	size_t slot = mx_round_up(x->state.fixed_bytes, align);
 	size_t snapshot = mx_round_up(x->state.snapshot_bytes, align);
 	x->page_offset = m->page_bytes;
@@ -140,10 +142,33 @@ static void add_head(struct mx_model *m, const struct mx_device_info *info)
 		mx_round_up(2 * (size_t)m->plan->width * mx_dtype_size(info->act_dtype), info->align);
 }
 
+/* Fails if pages are to be shared by ranks and no mixer can do that. */
+static mx_status check_contexts(struct mx_resolver *r)
+{
+	const struct mx_model *m = r->model;
+	const char *paged = NULL;
+	for (uint32_t b = 0; b < m->n_blocks && r->limits->contexts > 1; b++)
+		for (uint32_t i = 0; i < m->blocks[b].n_mixers; i++) {
+			const struct mx_model_mixer *x = &m->blocks[b].mixers[i];
+			if (x->ops->caps & MX_MIXER_CONTEXT)
+				return MX_OK;
+			paged = x->state.bytes_per_token ? x->ops->name : paged;
+		}
+	if (r->limits->contexts <= 1)
+		return MX_OK;
+	if (paged)
+		return mx_fail_at(r->err, MX_E_UNSUPPORTED, "parallel.context",
+		                  "pages of the mixer %s are not spread over ranks: use tensor", paged);
+	return mx_fail_at(r->err, MX_E_UNSUPPORTED, "parallel.context",
+	                  "the model has no keys and values that could be spread: use tensor");
+}
+
 mx_status mx_resolve_totals(struct mx_resolver *r)
 {
 	struct mx_model *m = r->model;
-	mx_status st = choose_page_tokens(r);
+	mx_status st = check_contexts(r);
+	if (st == MX_OK)
+		st = choose_page_tokens(r);
 	if (st == MX_OK)
 		st = mx_resolve_places(r);
 	if (st != MX_OK)

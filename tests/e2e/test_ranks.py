@@ -56,7 +56,9 @@ def test_answers():
     with tempfile.TemporaryDirectory() as folder:
         path = with_tokenizer(MODEL, folder)
         one, tokens, _ = answers(path, "")
-        for keys in ", device: [cpu, cpu]", ", device: [cpu, cpu, cpu, cpu], parallel: { tensor: 4 }":
+        for keys in (", device: [cpu, cpu]", ", device: [cpu, cpu, cpu, cpu], parallel: { tensor: 4 }",
+                     ", device: [cpu, cpu], parallel: { context: 2 }",
+                     ", device: [cpu, cpu, cpu, cpu], parallel: { context: 2 }"):
             several, same, log = answers(path, keys)
             assert same == tokens
             assert max(abs(a - b) for a, b in zip(one, several)) < 1e-4
@@ -161,7 +163,9 @@ def test_refused():
         for keys, says in (
                 (", device: [cpu, cpu, cpu]", "cannot be split over 3 ranks"),
                 (", device: ['cuda:0', cuda]", "device: cuda is named twice: that is for tests of ranks"),
-                (", device: [cpu, cpu], parallel: { context: 2 }", "pages are not split over devices yet"),
+                (", device: [cpu, cpu, cpu], parallel: { context: 3 }", "cannot be split over 3 ranks"),
+                (", device: [cpu, cpu, cpu], parallel: { context: 2 }",
+                 "tensor 1 times context 2 is not the number of devices, 3"),
                 (", device: [cpu, cpu], parallel: { tensor: 3 }", "tensor 3 times context 1 is not the number of devices, 2")):
             rc, _, err = check(path, keys)
             assert rc != 0 and says in err, (keys, err)

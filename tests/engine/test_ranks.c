@@ -25,8 +25,8 @@
 #define TOLERANCE 2e-5
 
 #define VOCAB    500
-#define N_PROMPT 90
-#define TOTAL    120
+#define N_PROMPT 150 /* more than a page of four ranks */
+#define TOTAL    180
 
 static const struct mx_random_model shape = {
 	.dtype = MX_F32,
@@ -58,12 +58,20 @@ static int teardown(void **state)
 	return 0;
 }
 
-static struct mx_engine_config config_of(uint32_t ranks)
+/* The settings of tensor * context ranks of one thread each. */
+static struct mx_engine_config layout_of(uint32_t tensor, uint32_t context)
 {
 	struct mx_engine_config c = loaded_config();
 	c.device = NULL;
-	c.tensor = c.threads = ranks;
+	c.tensor = tensor;
+	c.context = context;
+	c.threads = tensor * context;
 	return c;
+}
+
+static struct mx_engine_config config_of(uint32_t ranks)
+{
+	return layout_of(ranks, 1);
 }
 
 static struct outcome run_one(struct mx_engine *e, struct job job, uint32_t chunk)
@@ -80,14 +88,14 @@ static struct job whole_job(void)
 	return job;
 }
 
-static void test_same_bits(void **state)
+/* The threads of `config` are those of the second half. */
+static void check_same_bits(struct mx_engine_config config)
 {
-	struct mx_engine_config config = config_of(4); /* two ranks for each key head */
+	const unsigned threads = config.threads;
 	struct loaded l;
 	struct job jobs[3] = {whole_job(), make_job(prompt, 40, 100), make_job(prompt + 7, 60, 110)};
 	struct outcome first, again, all[3];
-	(void)state;
-	config.threads = 5;
+	config.threads++;
 	loaded_start(dir, &config, &l);
 	first = run_one(l.engine, jobs[0], 512);
 
@@ -115,7 +123,7 @@ static void test_same_bits(void **state)
 		outcome_free(&all[i]);
 	loaded_close(&l);
 
-	config.threads = 1;
+	config.threads = threads;
 	config.copy_weights = true;
 	config.speculation = MX_SPECULATION_NGRAM;
 	config.draft_tokens = 3;
@@ -128,6 +136,27 @@ static void test_same_bits(void **state)
 	loaded_close(&l);
 }
 
+static void test_same_bits(void **state)
+{
+	struct mx_engine_config config = config_of(4); /* two ranks for each key head */
+	(void)state;
+	config.threads = 1;
+	check_same_bits(config);
+}
+
+/* Ranks that share pages, with keys of each type. */
+static void test_contexts(void **state)
+{
+	static const uint32_t layouts[][2] = {{1, 2}, {1, 4}, {2, 2}, {4, 2}};
+	static const int types[] = {MX_F32, MX_BF16, MX_I8};
+	(void)state;
+	for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+		struct mx_engine_config config = layout_of(layouts[i][0], layouts[i][1]);
+		config.kv_dtype = types[i % 3];
+		check_same_bits(config);
+	}
+}
+
 #define OWN                                                                                        \
 	"{\"model_type\":\"mixd\",\"hidden_size\":64,\"num_attention_heads\":4,"                       \
 	"\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":500,"                       \
@@ -136,28 +165,41 @@ static void test_same_bits(void **state)
 /* Every mixer that has states in slots or pages, in models of several kinds. */
 static const struct {
 	const char *config;
-	uint32_t ranks;
+	uint32_t tensor, context;
 } hybrids[] = {
 	{OWN "{\"mixer\":\"attention\"},{\"mixer\":\"gla\",\"variant\":\"gated_deltanet\","
          "\"expand_v\":1,\"norm_eps\":1e-5,\"num_heads\":4,\"head_dim\":16},"
          "{\"mixer\":\"mamba\",\"num_heads\":4,\"head_dim\":16,\"state_size\":16},"
          "{\"mixer\":\"mamba\",\"num_heads\":8,\"head_dim\":8,\"state_size\":8,"
          "\"n_groups\":2}]}",
-     4},
+     4, 1},
 	{OWN "{\"mixer\":\"mla\",\"heads\":4,\"kv_lora_rank\":16,\"qk_nope_head_dim\":8,"
          "\"qk_rope_head_dim\":8,\"v_head_dim\":8},{\"mixer\":\"shortconv\"},"
          "{\"mixer\":\"mamba1\"},{\"mixer\":\"gla\",\"variant\":\"hgrn\"}]}",
-     2},
+     2, 1},
 	{OWN "{\"mixer\":\"hyena\",\"filter_len\":600,\"emb_dim\":5,\"filter_order\":16},"
          "{\"mixer\":\"dci\",\"heads\":4,\"kv_heads\":2,\"head_dim\":16,\"first\":16,\"recent\":16,"
          "\"visits\":32,\"top_k\":8},"
          "{\"mixer\":\"hyena\",\"filter\":\"modal\",\"state_size\":4,\"heads\":2}]}",
-     2},
+     2, 1},
 	{"{\"model_type\":\"rwkv7\",\"hidden_size\":64,\"num_hidden_layers\":2,\"head_dim\":16,"
      "\"intermediate_size\":96,\"vocab_size\":500,\"max_position_embeddings\":256,"
      "\"decay_low_rank_dim\":16,\"gate_low_rank_dim\":16,\"a_low_rank_dim\":16,"
      "\"v_low_rank_dim\":16}",
-     4},
+     4, 1},
+	/* pages are shared, but not those of hyena and dci, which have other parts */
+	{OWN "{\"mixer\":\"attention\",\"sliding_window\":40},{\"mixer\":\"gla\",\"variant\":"
+         "\"gated_deltanet\",\"expand_v\":1,\"norm_eps\":1e-5,\"num_heads\":4,\"head_dim\":16},"
+         "{\"mixer\":\"mamba\",\"num_heads\":4,\"head_dim\":16,\"state_size\":16}]}",
+     2, 2},
+	{OWN "{\"mixer\":\"mla\",\"heads\":4,\"kv_lora_rank\":16,\"qk_nope_head_dim\":8,"
+         "\"qk_rope_head_dim\":8,\"v_head_dim\":8},{\"mixer\":\"shortconv\"},"
+         "{\"mixer\":\"attention\"}]}",
+     1, 4},
+	{OWN "{\"mixer\":\"hyena\",\"filter_len\":600,\"emb_dim\":5,\"filter_order\":16},"
+         "{\"mixer\":\"dci\",\"heads\":4,\"kv_heads\":2,\"head_dim\":16,\"first\":16,\"recent\":16,"
+         "\"visits\":32,\"top_k\":8},{\"mixer\":\"attention\"}]}",
+     1, 2},
 };
 
 /* Runs the job again in chunks, from the cache, preempted, with drafts and in company. */
@@ -193,7 +235,8 @@ static void test_states(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof hybrids / sizeof *hybrids; i++) {
-		struct mx_engine_config config = config_of(hybrids[i].ranks), one = config_of(1);
+		struct mx_engine_config config = layout_of(hybrids[i].tensor, hybrids[i].context);
+		struct mx_engine_config one = config_of(1);
 		struct loaded l;
 		char own[64];
 		config.max_context = one.max_context = 256;
@@ -216,12 +259,14 @@ static void test_states(void **state)
 	}
 }
 
-/* Runs the job on so many ranks, and with one. */
-static void compare(struct mx_engine_config config, uint32_t ranks, double tolerance)
+/* Runs the job on tensor * context ranks, and with one. */
+static void compare(struct mx_engine_config config, uint32_t tensor, uint32_t context,
+                    double tolerance)
 {
 	struct mx_engine_config one = config;
 	struct loaded a, b;
-	config.tensor = ranks;
+	config.tensor = tensor;
+	config.context = context;
 	one.tensor = 0;
 	loaded_start(dir, &one, &a);
 	loaded_start(dir, &config, &b);
@@ -230,7 +275,7 @@ static void compare(struct mx_engine_config config, uint32_t ranks, double toler
 	for (uint32_t i = 1; i < N_PROMPT; i++) {
 		double error = fabs((double)want.logprobs[i].logprob - (double)got.logprobs[i].logprob);
 		if (!(error < tolerance))
-			fail_msg("%u ranks, position %u: %g apart", ranks, i, error);
+			fail_msg("tensor %u, context %u, position %u: %g apart", tensor, context, i, error);
 	}
 	outcome_free(&want);
 	outcome_free(&got);
@@ -242,13 +287,25 @@ static void test_near_one_rank(void **state)
 {
 	struct mx_engine_config config = config_of(1);
 	(void)state;
-	compare(config, 2, TOLERANCE);
-	compare(config, 8, TOLERANCE);
+	compare(config, 2, 1, TOLERANCE);
+	compare(config, 8, 1, TOLERANCE);
+	compare(config, 1, 2, TOLERANCE);
+	compare(config, 1, 4, TOLERANCE);
+	compare(config, 2, 2, TOLERANCE);
+	compare(config, 4, 2, TOLERANCE); /* two groups have the same key head */
+	/* keys are rounded alike, probabilities by another rank's largest */
+	config.kv_dtype = MX_BF16;
+	compare(config, 2, 2, 1e-2);
+	config.kv_dtype = MX_I8;
+	compare(config, 1, 4, 1e-2);
+	config.kv_dtype = MX_F32;
 	/* activations are rounded to 8 bits, and by another rank's share of a row */
 	config.weight_bits = 8;
-	compare(config, 2, 0.1);
+	compare(config, 2, 1, 0.1);
+	compare(config, 1, 2, 0.1);
 	config.weight_bits = 4;
-	compare(config, 2, 0.1);
+	compare(config, 2, 1, 0.1);
+	compare(config, 1, 2, 0.1);
 }
 
 static void test_pooling(void **state)
@@ -307,6 +364,32 @@ static void test_plan(void **state)
 	loaded_close(&l);
 }
 
+/* With as much memory each, n ranks have pages for n times as many tokens. */
+static void test_plan_contexts(void **state)
+{
+	struct mx_engine_config one = config_of(1);
+	struct mx_memory_plan p, q;
+	struct mx_err err = {0};
+	struct loaded l;
+	(void)state;
+	loaded_open(dir, &l);
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &one, &p, &err), MX_OK);
+	one.memory -= p.pages / 2; /* so that memory limits the pages */
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &one, &p, &err), MX_OK);
+	for (uint32_t n = 2; n <= 4; n *= 2) {
+		struct mx_engine_config config = layout_of(1, n);
+		config.memory = n * one.memory;
+		assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &config, &q, &err), MX_OK);
+		assert_int_equal(q.ranks, n);
+		assert_int_equal(q.contexts, n);
+		assert_int_equal(q.page_tokens, 32 * n);
+		assert_int_equal(q.page_bytes, n * p.page_bytes); /* of all ranks together */
+		assert_int_equal(q.rank_page_bytes, p.page_bytes);
+		assert_true(q.n_pages * q.page_tokens > 0.9 * n * p.n_pages * p.page_tokens);
+	}
+	loaded_close(&l);
+}
+
 /* ---- what is refused ---- */
 
 static void refuse(const char *text, struct mx_engine_config config, const char *where,
@@ -334,9 +417,16 @@ static void test_refused(void **state)
 	struct mx_engine_config config = config_of(3);
 	(void)state;
 	refuse(NULL, config, "layer 0", "8 heads and 2 key heads cannot be split over 3 ranks");
-	config = config_of(1);
-	config.context = 2;
-	refuse(NULL, config, "parallel.context", "not split over devices yet");
+	config = layout_of(1, 2);
+	config.device = "cuda:1";
+	refuse(NULL, config, "parallel.context", "not shared by GPUs yet");
+	config = layout_of(1, 16);
+	refuse(NULL, config, "layer 0", "8 heads and 2 key heads cannot be split over 16 ranks");
+	config = layout_of(1, 2);
+	refuse(OWN "{\"mixer\":\"dci\",\"heads\":4,\"kv_heads\":2,\"head_dim\":16}]}", config,
+	       "parallel.context", "pages of the mixer dci are not spread over ranks: use tensor");
+	refuse(OWN "{\"mixer\":\"shortconv\"}]}", config, "parallel.context",
+	       "no keys and values that could be spread: use tensor");
 	config = config_of(2);
 	refuse("{\"model_type\":\"mamba2\",\"vocab_size\":64,\"hidden_size\":32,"
 	       "\"num_hidden_layers\":1,\"num_heads\":6,\"head_dim\":16,\"state_size\":16,"
@@ -353,16 +443,17 @@ static void test_refused(void **state)
 
 static mx_status fail_on_one(struct mx_model_engine *e, const struct mx_rank_call *c)
 {
+	struct mx_comm *comm = e->context ? e->context : e->comm;
 	float x[16] = {0};
 	if (e->comm->rank == 1)
 		return MX_E_NOMEM;
 	(void)c;
-	return e->comm->ops->all_reduce(e->comm, x, 16); /* it waits for rank 1 */
+	return comm->ops->all_reduce(comm, x, 16); /* it waits for rank 1, if that is there */
 }
 
-static void test_lost_rank(void **state)
+/* Rank 1 fails while the others wait for it, or for the first in another group. */
+static void lose_rank(struct mx_engine_config config)
 {
-	struct mx_engine_config config = config_of(4);
 	const struct mx_rank_call call = {.run = fail_on_one};
 	struct mx_seq_params params = {.max_len = N_PROMPT + 1,
 	                               .sampling = {.top_p = 1, .repetition_penalty = 1},
@@ -373,7 +464,6 @@ static void test_lost_rank(void **state)
 	struct mx_seq *s;
 	uint32_t cached;
 	struct loaded l;
-	(void)state;
 	loaded_start(dir, &config, &l);
 	struct mx_engine *e = l.engine;
 	uint64_t begin = mx_now_ns();
@@ -388,12 +478,20 @@ static void test_lost_rank(void **state)
 	assert_true(mx_now_ns() - begin < 5000000000u);
 }
 
+static void test_lost_rank(void **state)
+{
+	(void)state;
+	lose_rank(config_of(4));
+	lose_rank(layout_of(2, 2));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_states),
-		cmocka_unit_test(test_near_one_rank), cmocka_unit_test(test_pooling),
-		cmocka_unit_test(test_plan),          cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_contexts),
+		cmocka_unit_test(test_states),        cmocka_unit_test(test_near_one_rank),
+		cmocka_unit_test(test_pooling),       cmocka_unit_test(test_plan),
+		cmocka_unit_test(test_plan_contexts), cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_lost_rank),
 	};
 	mx_log_set_level(MX_LOG_WARNING);
