@@ -75,9 +75,9 @@ struct mx_layer_desc {
 	 * channels), and its y is a summand: the engine adds up those of all ranks. */
 	uint32_t rank, ranks;
 	/* The ranks that share a page; above 1 only with MX_MIXER_CONTEXT. Groups of `contexts`
-	 * neighbouring ranks then have the same heads. A page's tokens are divided into `contexts`
-	 * equal parts, in order of position: each rank of a group stores part rank % contexts. y stays
-	 * a summand of all ranks. 0 or 1 = every rank stores whole pages. */
+	 * neighbouring ranks then have the same heads, and each rank of a group stores an equal number
+	 * of the tokens of every page; which ones is the mixer's choice. y stays a summand of all
+	 * ranks. 0 or 1 = every rank stores whole pages. */
 	uint32_t contexts;
 	enum mx_dtype weight_dtype; /* the checkpoint's */
 	enum mx_dtype state_dtype;  /* as configured for per-token states such as keys and values */
@@ -287,7 +287,7 @@ struct mx_mixer_init {
 	const float *const *host_vectors;
 	/* Page p of this layer begins at page_base + p * page_stride and holds page_tokens *
 	 * bytes_per_token bytes; slot s begins at slot_base + s * slot_stride. Aligned to info.align.
-	 * page_tokens are the tokens of a page that this rank has: all, or with layer->contexts its
+	 * page_tokens are the tokens of a page that this rank stores: all, or with layer->contexts its
 	 * part. */
 	unsigned char *page_base;
 	size_t page_stride;
@@ -302,8 +302,8 @@ struct mx_mixer_init {
 	/* With the layer's other ranks, for sums over the whole layer; NULL = there are none. Every
 	 * rank makes the same calls in forward. */
 	struct mx_comm *comm;
-	/* With the group of ranks that share pages, in the order of their parts; NULL = layer->contexts
-	 * is not above 1. */
+	/* With the group of ranks that share pages, in the order of their numbers; NULL =
+	 * layer->contexts is not above 1. */
 	struct mx_comm *context;
 };
 

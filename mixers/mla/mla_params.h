@@ -15,7 +15,7 @@ struct mla_params {
 	/* The heads whose outputs this rank has: its share, or where ranks share pages, a part of it;
 	 * first_out is counted in the share. */
 	uint32_t out_heads, first_out;
-	uint32_t contexts, context; /* ranks that share pages, and which of their parts is this one's */
+	uint32_t contexts, context; /* ranks that share pages, and the number of this one in them */
 	uint32_t q_rank;            /* 0 = queries come from the input directly */
 	uint32_t rank;              /* elements of a latent */
 	uint32_t nope, rope, v;     /* of a head: unrotated and rotated elements of q and k; values */

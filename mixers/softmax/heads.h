@@ -31,7 +31,7 @@ struct attn_params {
 	/* The heads whose outputs this rank has, and the first of them in the layer: its share, or
 	 * where ranks share pages, a part of it. */
 	uint32_t out_heads, first_out;
-	uint32_t contexts, context; /* ranks that share pages, and which of their parts is this one's */
+	uint32_t contexts, context; /* ranks that share pages, and the number of this one in them */
 	uint32_t sharers;           /* ranks that have the same key head, this one too */
 	bool summed;                /* qk_norm_whole over several ranks, which sum up their squares */
 	uint32_t group;             /* query heads that share a key head */

@@ -28,8 +28,9 @@ struct mx_softmax_shape {
 	float cap;       /* scores are at most that, times log2(e); 0 = none */
 	/* Of keys and values: f32 or bf16; or int8, if values are not in keys. */
 	enum mx_dtype dtype;
-	/* This rank has part `context` of the tokens of each page, of `contexts` equal parts, and
-	 * outputs of as large a part of the heads; contexts divides heads. 0 or 1 = all. */
+	/* This rank is number `context` of `contexts` that share pages: it has the keys and values of
+	 * as large a part of the tokens, and outputs of one of the heads; contexts divides heads. 0 or
+	 * 1 = all. */
 	uint32_t contexts, context;
 };
 
@@ -88,21 +89,24 @@ mx_status mx_softmax_run(const struct mx_softmax *s, const struct mx_step *step,
 
 /* ---- softmax_context.c: keys that several ranks share ---- */
 
-/* A rank's keys have places in the order of their positions, without gaps: 0, 1, 2 .. Returns how
- * many of the positions before `pos` are this rank's: the place of pos, if it is. */
+/* The ranks have ATTN_PANEL positions each by turns, whatever the size of pages. A rank's keys have
+ * places in the order of their positions, without gaps: 0, 1, 2 .. Returns how many of the
+ * positions before `pos` are this rank's: the place of pos, if it is. */
 static inline uint32_t mx_softmax_place(const struct mx_softmax *s, uint32_t pos)
 {
 	if (!s->comm)
 		return pos;
-	const uint32_t n = s->page_tokens, page = n * s->shape.contexts, at = pos % page;
-	const uint32_t before = n * s->shape.context; /* tokens of a page in front of the rank's part */
-	return pos / page * n + (at < before ? 0 : at < before + n ? at - before : n);
+	const uint32_t turn = pos / ATTN_PANEL, round = turn / s->shape.contexts;
+	const uint32_t whose = turn % s->shape.contexts;
+	return round * ATTN_PANEL + (whose == s->shape.context  ? pos % ATTN_PANEL
+	                             : whose > s->shape.context ? ATTN_PANEL
+	                                                        : 0);
 }
 
 /* True if the keys of position pos are this rank's. */
 static inline bool mx_softmax_owns(const struct mx_softmax *s, uint32_t pos)
 {
-	return !s->comm || pos / s->page_tokens % s->shape.contexts == s->shape.context;
+	return !s->comm || pos / ATTN_PANEL % s->shape.contexts == s->shape.context;
 }
 
 /* Bytes of the partials of all heads' rows. */
