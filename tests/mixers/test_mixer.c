@@ -24,6 +24,7 @@
 #include "device/cpu/cpu.h"
 #include "device/open.h"
 #include "tests/mixers/mixer_cases.h"
+#include "tests/mixers/ranked.h"
 #include "tools/test-mixer/trials.h"
 
 static struct mx_registry *registry;
@@ -81,6 +82,60 @@ TEST_ISA(avx2, MX_ISA_AVX2)
 TEST_ISA(avx512, MX_ISA_AVX512)
 TEST_ISA(avx512_bf16, MX_ISA_AVX512_BF16)
 TEST_ISA(amx_bf16, MX_ISA_AMX_BF16)
+
+/* True if the ranks can share the case's layer. */
+static bool splits(const struct mx_mixer_ops *ops, const struct mixer_case *c)
+{
+	const struct mx_layer_desc layer = {
+		.index = CASE_LAYER,
+		.n_layers = CASE_LAYERS,
+		.width = c->width,
+		.max_context = c->tokens,
+		.max_rows = c->tokens,
+		.max_spans = 1,
+		.ranks = 1,
+		.weight_dtype = c->weight_dtype,
+		.state_dtype = c->state_dtype,
+		.params = {c->params, c->n_params},
+	};
+	struct mx_device *d;
+	assert_int_equal(mx_cpu_create(1, mx_cpu_isa(), c->tokens, c->width, &d, NULL), MX_OK);
+	mx_status st = ops->probe(&layer, d, NULL);
+	d->ops->destroy(d);
+	assert_true(st == MX_OK || st == MX_E_UNSUPPORTED);
+	return st == MX_OK;
+}
+
+/* Every mixer on several ranks: split by heads or channels, and with pages that ranks share. */
+static void test_ranks(void **state)
+{
+	static const uint32_t layouts[][2] = {{2, 1}, {1, 2}, {1, 4}, {2, 2}};
+	(void)state;
+	if (gpu)
+		skip();
+	/* a sanitizer sees the same in every layout */
+	for (size_t l = RUN_SLOWLY ? 3 : 0; l < sizeof layouts / sizeof *layouts; l++)
+		for (const struct mixer_set *const *set = mixer_sets; *set; set++) {
+			const uint32_t tensor = layouts[l][0], context = layouts[l][1];
+			struct rig_options o = options_of(*set);
+			const struct mx_mixer_ops *ops =
+				mx_registry_find(registry, o.mixer, MX_DEVICE_CPU, NULL);
+			uint32_t n = 0;
+			if (!ops || !(ops->caps & MX_MIXER_RANKS) ||
+			    (context > 1 && !(ops->caps & MX_MIXER_CONTEXT)))
+				continue;
+			o.isa = mx_cpu_isa();
+			o.ops = ranked(ops, tensor, context, o.isa);
+			for (size_t i = 0; i < (*set)->n_cases; i++)
+				if (wanted(o.mixer, &(*set)->cases[i]) && splits(o.ops, &(*set)->cases[i])) {
+					trials_run(&o, *set, &(*set)->cases[i]);
+					n++;
+				}
+			print_message("%s, tensor %u, context %u: %u of %zu cases\n", o.mixer, tensor, context,
+			              n, (*set)->n_cases);
+			assert_true(n || getenv("MIXD_TEST_CASE"));
+		}
+}
 
 /* True if the CUDA side has no such layer: its module says so. */
 static bool on_cpus_only(const char *mixer, const struct mixer_case *c)
@@ -160,7 +215,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_tables),   cmocka_unit_test(test_probe),
 		cmocka_unit_test(test_portable), cmocka_unit_test(test_avx2),
 		cmocka_unit_test(test_avx512),   cmocka_unit_test(test_avx512_bf16),
-		cmocka_unit_test(test_amx_bf16), cmocka_unit_test(test_device),
+		cmocka_unit_test(test_amx_bf16), cmocka_unit_test(test_ranks),
+		cmocka_unit_test(test_device),
 	};
 	const char *dirs = argc > 1 ? argv[1] : "mixers/.libs", *s = getenv("MIXD_TEST_SEED");
 	struct mx_err err = {0};

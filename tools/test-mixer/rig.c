@@ -352,8 +352,10 @@ static mx_status probe(struct rig *r, const struct mixer_case *c, const struct r
                        struct mx_err *err)
 {
 	*r = (struct rig){.c = c, .o = *o, .rng = {o->seed}};
-	r->ops =
-		mx_registry_find(o->registry, o->mixer, o->device ? MX_DEVICE_CUDA : MX_DEVICE_CPU, err);
+	r->ops = o->ops;
+	if (!r->ops)
+		r->ops = mx_registry_find(o->registry, o->mixer, o->device ? MX_DEVICE_CUDA : MX_DEVICE_CPU,
+		                          err);
 	if (!r->ops)
 		rig_fail(r, "%s", err->text);
 	r->layer = layer_of(r);

@@ -39,10 +39,11 @@ struct rig;
 struct rig_options {
 	const struct mx_registry *registry;
 	const char *mixer;
-	const char *device; /* "cuda:0"; NULL = CPU */
-	enum mx_isa isa;    /* CPU */
-	unsigned threads;   /* CPU */
-	uint32_t max_draft; /* taken as 0 if the mixer takes no drafts */
+	const struct mx_mixer_ops *ops; /* instead of the registry's; NULL = that */
+	const char *device;             /* "cuda:0"; NULL = CPU */
+	enum mx_isa isa;                /* CPU */
+	unsigned threads;               /* CPU */
+	uint32_t max_draft;             /* taken as 0 if the mixer takes no drafts */
 	uint64_t seed;
 	bool thorough; /* all trials, instead of a part of them */
 	bool strict;   /* a tensor of the case that the mixer does not ask for is an error */
