@@ -110,8 +110,27 @@ static void print_ranks(FILE *out, const struct mx_memory_plan *mp)
 	if (mp->rank_threads)
 		fprintf(out, ", %u thread%s", mp->rank_threads, mp->rank_threads > 1 ? "s" : "");
 	fprintf(out, "\n");
+	if (mp->contexts > 1)
+		fprintf(out, "    %u ranks share each page: every one stores %u of its %u tokens\n",
+		        mp->contexts, mp->page_tokens / mp->contexts, mp->page_tokens);
 	for (uint32_t i = 0; i < mp->ranks; i++)
 		print_share(out, i, &mp->shares[i]);
+}
+
+/* Prints in which ways as many ranks could divide the model, and which of them reads least. */
+static void print_layouts(FILE *out, const struct mx_config_model *m, uint32_t max_context,
+                          const struct mx_memory_plan *mp)
+{
+	if (mp->n_layouts)
+		fprintf(out, "  layouts of %u ranks, by what each reads for a token behind %u others\n",
+		        mp->ranks, max_context);
+	for (uint32_t i = 0; i < mp->n_layouts; i++) {
+		const struct mx_rank_layout *l = &mp->layouts[i];
+		const bool used = l->tensor == m->parallel.tensor && l->context == m->parallel.context;
+		fprintf(out, "    tensor %u, context %-4u %8.1f MiB of matrices, %.1f MiB of states%s%s\n",
+		        l->tensor, l->context, mib(l->matrices), mib(l->states),
+		        i == mp->best_layout ? ": the least" : "", used ? " (configured)" : "");
+	}
 }
 
 static void print_plan(FILE *out, const struct mx_config_model *m, const struct mx_plan *plan,
@@ -129,6 +148,7 @@ static void print_plan(FILE *out, const struct mx_config_model *m, const struct 
 		        mp->head_page);
 	print_memory(out, m, max_context, mp, process);
 	print_ranks(out, mp);
+	print_layouts(out, m, max_context, mp);
 	for (uint32_t i = 0; i < mp->n_mixers; i++) {
 		const struct mx_engine_mixer *x = &mp->mixers[i];
 		fprintf(out, "  mixer %-16s %3u layers, %zu bytes a token, %zu bytes a sequence\n", x->name,

@@ -150,6 +150,8 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
 			st = mx_load_plan_ranks(&m, config, out, err);
 		if (st == MX_OK)
 			st = mx_load_plan_shares(&m, mixers, config, out, err);
+		if (st == MX_OK)
+			st = mx_load_plan_layouts(&m, mixers, config, out, err);
 		mx_model_free(&m);
 	}
 	device->ops->destroy(device);

@@ -80,6 +80,15 @@ struct mx_rank_share {
 	uint32_t first_token, tokens;     /* the logits' part of the vocabulary */
 };
 
+/* One of the ways in which the ranks of a model could divide it. */
+struct mx_rank_layout {
+	uint32_t tensor, context;
+	size_t matrices; /* bytes that a rank multiplies with */
+	size_t states;   /* bytes of a rank's pages and slot for a sequence of max_context */
+};
+
+#define MX_MAX_LAYOUTS 12 /* ways to write MX_MAX_RANKS or less as a product */
+
 /* The use of memory, in bytes; computed from config.json and tensor shapes alone. */
 struct mx_memory_plan {
 	bool own_memory;       /* the device has its own memory, which holds all but `other` */
@@ -119,6 +128,11 @@ struct mx_memory_plan {
 	/* [ranks] by mx_engine_plan only. Each multiplies with its own matrices; the embedding, and
 	 * what is not split, are mapped once. */
 	struct mx_rank_share shares[MX_MAX_RANKS];
+	/* [n_layouts] by mx_engine_plan only, with several ranks: the ways that the model allows for as
+	 * many, by falling tensor. A decode step reads matrices and states, so the best is that with
+	 * the least of both, and of equal ones the first, which exchanges less. */
+	struct mx_rank_layout layouts[MX_MAX_LAYOUTS];
+	uint32_t n_layouts, best_layout;
 };
 
 /* Returns the bytes that this process may use: the host's memory, or its cgroup's limit if less. */

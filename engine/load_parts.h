@@ -46,6 +46,8 @@ static inline uint32_t mx_load_n_ranks(const struct mx_engine_config *config)
 {
 	return (config->tensor > 1 ? config->tensor : 1) * (config->context > 1 ? config->context : 1);
 }
+/* Returns the bytes of the matrices that a rank's model multiplies with. */
+size_t mx_load_matrix_bytes(const struct mx_model *m);
 /* Checks config's devices and how the model is to be split. */
 mx_status mx_load_check_ranks(const struct mx_engine_config *config, struct mx_err *err);
 /* Returns the settings of a rank: its number, and its share of threads and memory. */
@@ -58,6 +60,10 @@ mx_status mx_load_plan_ranks(const struct mx_model *m, const struct mx_engine_co
 mx_status mx_load_plan_shares(const struct mx_model *m, const struct mx_registry *mixers,
                               const struct mx_engine_config *config, struct mx_memory_plan *p,
                               struct mx_err *err);
+/* Finds how as many ranks could divide the model else: p->layouts. load_layouts.c */
+mx_status mx_load_plan_layouts(const struct mx_model *m, const struct mx_registry *mixers,
+                               const struct mx_engine_config *config, struct mx_memory_plan *p,
+                               struct mx_err *err);
 /* Opens the devices of the other ranks, resolves their parts of e's model, and makes all
  * communicators, e's too. The caller frees *out, on failure too. */
 mx_status mx_load_ranks_open(struct mx_model_engine *e, const struct mx_registry *mixers,

@@ -101,8 +101,7 @@ struct mx_engine_config mx_load_rank_config(const struct mx_engine_config *confi
 	return c;
 }
 
-/* Returns the bytes of the matrices that a rank multiplies with. */
-static size_t matrix_bytes(const struct mx_model *m)
+size_t mx_load_matrix_bytes(const struct mx_model *m)
 {
 	size_t sum = 0;
 	for (size_t i = 0; i < m->n_uses; i++) {
@@ -125,7 +124,7 @@ mx_status mx_load_plan_ranks(const struct mx_model *m, const struct mx_engine_co
 	                         p->instances + p->scratch,
 				 each = p->weights_made + m->arena.used + (p->own_memory ? 0 : computing);
 	p->rank_threads = p->own_memory ? 0 : mx_load_rank_config(config, 0).threads;
-	p->rank_weights = matrix_bytes(m);
+	p->rank_weights = mx_load_matrix_bytes(m);
 	p->rank_made = p->weights_made + p->weights_private;
 	p->rank_page_bytes = p->page_bytes;
 	p->rank_slot_bytes = p->slot_bytes;

@@ -151,6 +151,13 @@ def test_check():
         for rank, tokens, threads in (0, "0 to 127", "2 threads"), (1, "128 to 255", "1 thread"):
             assert re.search(rf"^    rank {rank} +mixers [\d.]+ MiB, feed-forwards [\d.]+ MiB, tokens {tokens} of the "
                              rf"vocabulary [\d.]+ MiB, copies [\d.]+ MiB, {threads}$", out, re.M), out
+        rc, out, err = check(path, ", device: [cpu, cpu, cpu, cpu], parallel: { context: 2 }, max_context: 256")
+        assert rc == 0, err
+        assert "    2 ranks share each page: every one stores 32 of its 64 tokens\n" in out, out
+        layouts = re.findall(r"^    tensor (\d), context (\d) +[\d.]+ MiB of matrices, [\d.]+ MiB of states(.*)$", out, re.M)
+        assert [x[:2] for x in layouts] == [("4", "1"), ("2", "2"), ("1", "4")], out
+        assert [x[2].endswith(" (configured)") for x in layouts] == [False, True, False], out
+        assert sum(": the least" in x[2] for x in layouts) == 1, out
         rc, out, err = check(with_tokenizer("qwen2_moe", folder), ", device: [cpu, cpu]")
         assert rc == 0, err
         experts = re.findall(r"^    rank \d .* (\d+) experts from (\d+) on [\d.]+ MiB, ", out, re.M)

@@ -390,6 +390,46 @@ static void test_plan_contexts(void **state)
 	loaded_close(&l);
 }
 
+static void test_layouts(void **state)
+{
+	static const uint32_t ways[][2] = {{4, 1}, {2, 2}, {1, 4}};
+	struct mx_random_model long_one = shape;
+	struct mx_engine_config config = layout_of(1, 4);
+	struct mx_memory_plan p;
+	struct mx_err err = {0};
+	struct loaded l;
+	char own[64];
+	(void)state;
+	long_one.max_context = 1 << 16;
+	config.memory = 1u << 30;
+	make_llama(own, &long_one);
+	loaded_open(own, &l);
+	config.max_context = 1 << 16;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &config, &p, &err), MX_OK);
+	assert_int_equal(p.n_layouts, 3);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_int_equal(p.layouts[i].tensor, ways[i][0]);
+		assert_int_equal(p.layouts[i].context, ways[i][1]);
+	}
+	/* two key heads: four ranks of tensor parallel store each twice; the matrices of queries are
+	 * halved by each doubling of tensor */
+	assert_int_equal(p.layouts[0].states, 2 * p.layouts[1].states);
+	assert_int_equal(p.layouts[1].states, p.layouts[2].states);
+	assert_int_equal(p.layouts[1].matrices - p.layouts[0].matrices, 2 * 128 * 32 * 4);
+	assert_true(p.layouts[2].matrices > p.layouts[1].matrices);
+	assert_int_equal(p.layouts[2].matrices, p.rank_weights);
+	assert_int_equal(p.best_layout, 1);
+	config.max_context = 128; /* matrices are more than keys */
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &config, &p, &err), MX_OK);
+	assert_int_equal(p.best_layout, 0);
+	config = config_of(1);
+	config.max_context = 128;
+	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &config, &p, &err), MX_OK);
+	assert_int_equal(p.n_layouts, 0);
+	loaded_close(&l);
+	mx_random_model_remove(own);
+}
+
 /* ---- what is refused ---- */
 
 static void refuse(const char *text, struct mx_engine_config config, const char *where,
@@ -491,8 +531,8 @@ int main(void)
 		cmocka_unit_test(test_same_bits),     cmocka_unit_test(test_contexts),
 		cmocka_unit_test(test_states),        cmocka_unit_test(test_near_one_rank),
 		cmocka_unit_test(test_pooling),       cmocka_unit_test(test_plan),
-		cmocka_unit_test(test_plan_contexts), cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_lost_rank),
+		cmocka_unit_test(test_plan_contexts), cmocka_unit_test(test_layouts),
+		cmocka_unit_test(test_refused),       cmocka_unit_test(test_lost_rank),
 	};
 	mx_log_set_level(MX_LOG_WARNING);
 	return cmocka_run_group_tests(tests, setup, teardown);
