@@ -216,6 +216,8 @@ static int bench_model(struct bench *b, const char *dir)
 	const struct mx_engine_config config = {
 		.name = b->o->shape->name,
 		.threads = b->o->threads,
+		.tensor = b->o->tensor,
+		.context = b->o->context,
 		.max_sequences = MAX_BATCH,
 		.step_tokens = STEP_TOKENS,
 		.weight_bits = b->o->weight_bits,
@@ -308,16 +310,17 @@ static int make_and_bench(struct bench *b)
 static const char usage[] =
 	"usage: engine [--shape NAME, of bench/engine/shapes.c] [--dtype bf16|f32] [--kv bf16|f32]\n"
 	"              [--weight-bits 8|4] [--copied]\n"
-	"              [--threads N] [--only TEXT] [--reps N] [--steps N] [--dir FOLDER]\n"
+	"              [--threads N] [--tensor N] [--context N]\n"
+	"              [--only TEXT] [--reps N] [--steps N] [--dir FOLDER]\n"
 	"Tests are called pp512, pp4096, ..., tg128@0, ..., batch1, ...; --only takes those\n"
 	"whose name contains TEXT, or one of several: pp512,tg128@0. MIXD_ISA and MIXD_MODULE_PATH as "
 	"for mixd.\n";
 
 int main(int argc, char **argv)
 {
-	static const char *const taken[] = {"shape",  "dtype",   "kv",   "weight-bits",
-	                                    "copied", "threads", "only", "reps",
-	                                    "steps",  "dir",     NULL};
+	static const char *const taken[] = {"shape",   "dtype",  "kv",      "weight-bits", "copied",
+	                                    "threads", "tensor", "context", "only",        "reps",
+	                                    "steps",   "dir",    NULL};
 	const struct options o = options_read(argc, argv, taken, engine_shapes, n_engine_shapes, usage);
 	struct bench b = {.o = &o, .m = o.shape->model};
 	b.m.dtype = o.dtype;

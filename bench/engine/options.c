@@ -13,7 +13,8 @@ static const struct option all[] = {
 	{"only", required_argument, NULL, 'o'},    {"steps", required_argument, NULL, 'n'},
 	{"dir", required_argument, NULL, 'f'},     {"deterministic", no_argument, NULL, 'e'},
 	{"unrecorded", no_argument, NULL, 'u'},    {"weight-bits", required_argument, NULL, 'w'},
-	{"copied", no_argument, NULL, 'c'},
+	{"copied", no_argument, NULL, 'c'},        {"tensor", required_argument, NULL, 'T'},
+	{"context", required_argument, NULL, 'C'},
 };
 enum { N_OPTIONS = sizeof all / sizeof *all };
 
@@ -72,6 +73,8 @@ struct options options_read(int argc, char **argv, const char *const *taken,
 		case 'k': ok &= (o.kv = find_dtype(optarg)) >= 0; break;
 		case 'd': o.device = optarg; break;
 		case 'j': o.threads = (unsigned)strtoul(optarg, NULL, 10); break;
+		case 'T': o.tensor = (uint32_t)strtoul(optarg, NULL, 10); break;
+		case 'C': o.context = (uint32_t)strtoul(optarg, NULL, 10); break;
 		case 'r': o.reps = strtoul(optarg, NULL, 10); break;
 		case 'o': o.only = optarg; break;
 		case 'n': o.steps = (uint32_t)strtoul(optarg, NULL, 10); break;

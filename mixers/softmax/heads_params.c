@@ -226,11 +226,17 @@ static mx_status take_share(const struct mx_layer_desc *layer, struct attn_param
 	p->all_kv_heads = kv;
 	p->contexts = contexts;
 	p->context = layer->rank % contexts;
-	if (heads % ranks || (kv % groups && (groups % kv || p->per_head)))
+	const bool splits =
+		heads % ranks == 0 && (kv % groups == 0 || (groups % kv == 0 && !p->per_head));
+	if (!splits && contexts > 1)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
-		                     "attention: %u heads and %u key heads cannot be split over %u ranks%s",
-		                     heads, kv, ranks,
-		                     contexts > 1 ? ", of which some share the key heads" : "");
+		                     "attention: %u heads cannot be split over %u ranks, or %u key heads "
+		                     "over %u groups of them",
+		                     heads, ranks, kv, groups);
+	if (!splits)
+		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
+		                     "attention: %u heads and %u key heads cannot be split over %u ranks",
+		                     heads, kv, ranks);
 	p->summed = p->qk_norm_whole && groups > 1;
 	p->sharers = (kv < groups ? groups / kv : 1) * contexts;
 	p->heads = heads / groups;

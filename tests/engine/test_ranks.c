@@ -461,7 +461,8 @@ static void test_refused(void **state)
 	config.device = "cuda:1";
 	refuse(NULL, config, "parallel.context", "not shared by GPUs yet");
 	config = layout_of(1, 16);
-	refuse(NULL, config, "layer 0", "8 heads and 2 key heads cannot be split over 16 ranks");
+	refuse(NULL, config, "layer 0",
+	       "8 heads cannot be split over 16 ranks, or 2 key heads over 1 groups of them");
 	config = layout_of(1, 2);
 	refuse(OWN "{\"mixer\":\"dci\",\"heads\":4,\"kv_heads\":2,\"head_dim\":16}]}", config,
 	       "parallel.context", "pages of the mixer dci are not spread over ranks: use tensor");
