@@ -77,7 +77,7 @@ struct mx_layer_desc {
 	/* The ranks that share a page; above 1 only with MX_MIXER_CONTEXT. Groups of `contexts`
 	 * neighbouring ranks then have the same heads, and each rank of a group stores an equal number
 	 * of the tokens of every page; which ones is the mixer's choice. y stays a summand of all
-	 * ranks. 0 or 1 = every rank stores whole pages. */
+	 * ranks. Draft spans have no parents then. 0 or 1 = every rank stores whole pages. */
 	uint32_t contexts;
 	enum mx_dtype weight_dtype; /* the checkpoint's */
 	enum mx_dtype state_dtype;  /* as configured for per-token states such as keys and values */
