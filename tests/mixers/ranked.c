@@ -432,6 +432,8 @@ const struct mx_mixer_ops *ranked(const struct mx_mixer_ops *inner, uint32_t ten
 	now.isa = isa;
 	table = *inner;
 	table.caps &= ~(uint32_t)(MX_MIXER_ADD | MX_MIXER_NORM | MX_MIXER_RANKS | MX_MIXER_CONTEXT);
+	if (now.contexts > 1) /* drafts are chains there */
+		table.caps &= ~(uint32_t)MX_MIXER_TREE;
 	table.probe = ranked_probe;
 	table.weights = ranked_weights;
 	table.state = ranked_state;
