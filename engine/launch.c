@@ -146,7 +146,6 @@ static mx_status record_head(struct mx_model_engine *e, struct mx_bucket *b)
 /* Runs the calls once on padding, then records them. */
 static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 {
-	struct mx_device *d = e->device;
 	mx_lay_out_padding(&b->host, 0, 0, b->rows, b->spans);
 	pad_gather(b, 0);
 	memset(e->scratch.spans, 0, b->spans * sizeof *e->scratch.spans);
