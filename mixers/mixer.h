@@ -215,11 +215,16 @@ struct mx_span {
 	 * tokens. Pages that extent does not ask for at pos may be gone: UINT32_MAX. */
 	const uint32_t *pages;
 	uint32_t n_pages;
-	/* [n], only with MX_MIXER_TREE: each token's parent, an earlier token of the span, or
-	 * UINT32_MAX for the token before the span. A token sees its ancestors only, and its position
-	 * is one more than its parent's. NULL: each token's parent is the token before it. */
+	/* [n], only with MX_MIXER_TREE and at most MX_TREE_TOKENS tokens: each token's parent, an
+	 * earlier token of the span, or UINT32_MAX for the token before the span. A token sees its
+	 * ancestors only, and its position is one more than its parent's. What it leaves before commit
+	 * belongs where token i of a chain would leave it, pos + i. NULL: each token's parent is the
+	 * token before it. */
 	const uint32_t *parent;
 };
+
+/* Most tokens of a span with parents. */
+#define MX_TREE_TOKENS 16
 
 /* A span as a kernel reads it. */
 struct mx_device_span {
@@ -261,8 +266,8 @@ struct mx_step {
 /* The tokens of a span that stay. */
 struct mx_kept {
 	uint32_t n;
-	/* [n] the tokens that stay, numbers within the span, each the parent of the next. NULL: the
-	 * first n; always so for a span without parents. */
+	/* [n] the tokens that stay, numbers within the span, each the parent of the next; token path[j]
+	 * then has position pos + j. NULL: the first n; always so for a span without parents. */
 	const uint32_t *path;
 };
 

@@ -10,6 +10,7 @@
 
 #include "mixers/softmax/heads.h"
 #include "mixers/softmax/softmax.h"
+#include "mixers/tree.h"
 
 struct mx_mixer {
 	struct mx_mixer_base base;
@@ -128,6 +129,34 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	return attn_heads_output(&m->heads, step, y);
 }
 
+struct commit_run {
+	struct mx_mixer *const *layers;
+	const struct mx_step *step;
+	const struct mx_kept *kept;
+};
+
+static void commit_task(void *arg, size_t task, unsigned worker)
+{
+	const struct commit_run *run = arg;
+	const struct mx_mixer *m = run->layers[task];
+	(void)worker;
+	if (!m->heads.params.shared_kv)
+		mx_softmax_commit(&m->softmax, run->step, run->kept);
+}
+
+/* Moves what a tree left. Of chains nothing needs to be done: the caller tracks lengths, a row
+ * reads no position after its own, and positions that are taken back are written again before they
+ * are read. */
+static mx_status attn_commit(struct mx_mixer *const *layers, uint32_t n_layers,
+                             const struct mx_step *step, const struct mx_kept *kept)
+{
+	struct mx_device *d = layers[0]->softmax.device;
+	struct commit_run run = {layers, step, kept};
+	if (mx_tree_any_moves(step, kept))
+		d->ops->parallel(d, n_layers, commit_task, &run);
+	return MX_OK;
+}
+
 static void attn_describe(const struct mx_mixer *m, char *text, size_t cap)
 {
 	const struct attn_params *p = &m->heads.params;
@@ -137,15 +166,13 @@ static void attn_describe(const struct mx_mixer *m, char *text, size_t cap)
 	         mx_dtype_name(p->dtype), m->softmax.kernels->name);
 }
 
-/* commit does nothing: the caller tracks lengths, a row reads no position after its own, and
- * positions that are taken back are written again before they are read. */
 static const struct mx_mixer_ops attn_ops = {
 	.abi = MX_MIXER_ABI,
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "attention",
 	.summary = "softmax attention over paged keys and values",
-	.caps =
-		MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_RANKS | MX_MIXER_CONTEXT,
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_TREE | MX_MIXER_SHARE_PAGES | MX_MIXER_RANKS |
+            MX_MIXER_CONTEXT,
 	.probe = attn_probe,
 	.weights = attn_params_weights,
 	.state = attn_state,
@@ -154,7 +181,7 @@ static const struct mx_mixer_ops attn_ops = {
 	.prepare = mx_mixer_prepare_nothing,
 	.destroy = attn_destroy,
 	.forward = attn_forward,
-	.commit = mx_mixer_commit_nothing,
+	.commit = attn_commit,
 	.settle = mx_mixer_settle_nothing,
 	.fork = mx_mixer_fork_unsupported,
 	.save = mx_mixer_save_unsupported,

@@ -112,13 +112,13 @@ static void describe(const struct mx_mixer *m, char *text, size_t cap)
 	         mx_recur_kernels_name(m->kernels));
 }
 
-/* commit does nothing: the next span's position tells which tokens were kept (recurrence.h). */
 static const struct mx_mixer_ops mamba_ops = {
 	.abi = MX_MIXER_ABI,
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "mamba",
 	.summary = "Mamba-2: selective state space with one decay a head",
-	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_TREE | MX_MIXER_FORK | MX_MIXER_SNAPSHOT |
+            MX_MIXER_RANKS,
 	.probe = mamba_probe,
 	.weights = mamba_weights,
 	.state = mamba_state,
@@ -127,7 +127,7 @@ static const struct mx_mixer_ops mamba_ops = {
 	.prepare = mx_mixer_prepare_nothing,
 	.destroy = mamba_destroy,
 	.forward = mamba_forward,
-	.commit = mx_mixer_commit_nothing,
+	.commit = mx_recur_slots_commit,
 	.settle = mx_mixer_settle_nothing,
 	.fork = mx_recur_slots_fork,
 	.save = mx_recur_slots_save,

@@ -130,13 +130,13 @@ static void mamba1_describe(const struct mx_mixer *m, char *text, size_t cap)
 	         mx_recur_kernels_name(m->kernels));
 }
 
-/* commit does nothing: the next span's position tells which tokens were kept (recurrence.h). */
 static const struct mx_mixer_ops mamba1_ops = {
 	.abi = MX_MIXER_ABI,
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "mamba1",
 	.summary = "Mamba, version 1: selective state space with a state vector for each channel",
-	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_TREE | MX_MIXER_FORK | MX_MIXER_SNAPSHOT |
+            MX_MIXER_RANKS,
 	.probe = mamba1_probe,
 	.weights = mamba1_params_weights,
 	.state = mamba1_state,
@@ -145,7 +145,7 @@ static const struct mx_mixer_ops mamba1_ops = {
 	.prepare = mx_mixer_prepare_nothing,
 	.destroy = mamba1_destroy,
 	.forward = mamba1_forward,
-	.commit = mx_mixer_commit_nothing,
+	.commit = mx_recur_slots_commit,
 	.settle = mx_mixer_settle_nothing,
 	.fork = mx_recur_slots_fork,
 	.save = mx_recur_slots_save,

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "mixers/tree.h"
 
 static mx_status mla_probe(const struct mx_layer_desc *layer, const struct mx_device *device,
                            struct mx_err *err)
@@ -146,15 +147,37 @@ static void mla_describe(const struct mx_mixer *m, char *text, size_t cap)
 	         p->rope, mx_dtype_name(p->dtype), m->softmax.kernels->name);
 }
 
-/* commit does nothing: the caller tracks lengths, a row reads no position after its own, and
- * positions that are taken back are written again before they are read. */
+struct commit_run {
+	struct mx_mixer *const *layers;
+	const struct mx_step *step;
+	const struct mx_kept *kept;
+};
+
+static void commit_task(void *arg, size_t task, unsigned worker)
+{
+	const struct commit_run *run = arg;
+	(void)worker;
+	mx_softmax_commit(&run->layers[task]->softmax, run->step, run->kept);
+}
+
+/* Moves what a tree left; of chains nothing needs to be done, as in attention. */
+static mx_status mla_commit(struct mx_mixer *const *layers, uint32_t n_layers,
+                            const struct mx_step *step, const struct mx_kept *kept)
+{
+	struct mx_device *d = layers[0]->device;
+	struct commit_run run = {layers, step, kept};
+	if (mx_tree_any_moves(step, kept))
+		d->ops->parallel(d, n_layers, commit_task, &run);
+	return MX_OK;
+}
+
 static const struct mx_mixer_ops mla_ops = {
 	.abi = MX_MIXER_ABI,
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "mla",
 	.summary = "multi-head latent attention over paged latents",
-	.caps =
-		MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_SHARE_PAGES | MX_MIXER_RANKS | MX_MIXER_CONTEXT,
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_TREE | MX_MIXER_SHARE_PAGES | MX_MIXER_RANKS |
+            MX_MIXER_CONTEXT,
 	.probe = mla_probe,
 	.weights = mla_params_weights,
 	.state = mla_state,
@@ -163,7 +186,7 @@ static const struct mx_mixer_ops mla_ops = {
 	.prepare = mx_mixer_prepare_nothing,
 	.destroy = mla_destroy,
 	.forward = mla_forward,
-	.commit = mx_mixer_commit_nothing,
+	.commit = mla_commit,
 	.settle = mx_mixer_settle_nothing,
 	.fork = mx_mixer_fork_unsupported,
 	.save = mx_mixer_save_unsupported,

@@ -3,11 +3,14 @@
  * The short depthwise causal convolution. The slot is a ring of raw inputs; that
  * of position p is at p % cap. It has room for the last `width` tokens, one more
  * than the next output needs (see load in mixers/mixer.h), and for a draft. A task
- * is RECUR_CHANNELS channels of all spans.
+ * is RECUR_CHANNELS channels of all spans. Token i of a tree of drafts is at the
+ * entry of position pos + i; its outputs are computed one by one, each behind the
+ * tokens of its path.
  */
 #include <string.h>
 
 #include "mixers/recurrence/recurrence_kernels.h"
+#include "mixers/tree.h"
 
 struct conv_run {
 	const struct mx_recur_kernels *kernels;
@@ -59,6 +62,48 @@ static void copy_row(float *to, const float *from, uint32_t width)
 		memcpy(to, from, width * sizeof(*to));
 }
 
+/* Gathers the taps - 1 inputs before a token of a tree: of its ancestors, and before those of the
+ * tokens before the span. */
+static void past_of(const struct conv_run *run, const struct mx_span *span, uint32_t token,
+                    uint32_t c, uint32_t width, float *past)
+{
+	const struct mx_conv_spec *s = run->s;
+	const unsigned char *slot = run->slot_base + span->slot * run->slot_stride;
+	uint32_t behind = 0; /* tokens before the span */
+	memset(past, 0, (s->width - 1) * RECUR_CHANNELS * sizeof(*past));
+	for (uint32_t i = 1; i < s->width; i++) {
+		float *row = past + (s->width - 1 - i) * RECUR_CHANNELS;
+		uint32_t entry;
+		if (token < span->n)
+			token = span->parent[token];
+		if (token < span->n)
+			entry = span->pos + token;
+		else if (span->pos >= ++behind)
+			entry = span->pos - behind;
+		else
+			break;
+		copy_row(row, ring(s, slot, entry) + c, width);
+	}
+}
+
+/* Computes channels c .. c + width - 1 of a tree of drafts. */
+static void conv_tree(const struct conv_run *run, const struct mx_span *span, uint32_t c,
+                      uint32_t width, const float *w)
+{
+	const struct mx_conv_spec *s = run->s;
+	const unsigned char *slot = run->slot_base + span->slot * run->slot_stride;
+	const float *bias = run->bias ? run->bias + c : NULL;
+	float past[8 * RECUR_CHANNELS];
+	for (uint32_t i = 0; i < span->n; i++) /* before y takes the place of x */
+		copy_row(ring(s, slot, span->pos + i) + c, run->x + (span->row + i) * run->ldx + c, width);
+	for (uint32_t i = 0; i < span->n; i++) {
+		past_of(run, span, i, c, width, past);
+		run->kernels->conv(1, width, s->width, w, bias, s->silu, past,
+		                   run->x + (span->row + i) * run->ldx + c, run->ldx,
+		                   run->y + (span->row + i) * run->ldy + c, run->ldy);
+	}
+}
+
 /* Computes channels c .. c + width - 1 of a span; w [taps][RECUR_CHANNELS]. */
 static void conv_span(const struct conv_run *run, const struct mx_span *span, uint32_t c,
                       uint32_t width, const float *w)
@@ -68,6 +113,10 @@ static void conv_span(const struct conv_run *run, const struct mx_span *span, ui
 	uint32_t keep = span->kind == MX_SPAN_DRAFT || span->n < s->width ? span->n : s->width;
 	float past[8 * RECUR_CHANNELS];
 
+	if (span->parent) {
+		conv_tree(run, span, c, width, w);
+		return;
+	}
 	for (uint32_t i = 1; i < s->width; i++) {
 		float *row = past + (s->width - 1 - i) * RECUR_CHANNELS;
 		if (span->pos < i || width < RECUR_CHANNELS)
@@ -128,4 +177,13 @@ void mx_conv_load(const struct mx_conv_spec *s, void *slot, uint32_t pos, const 
 	for (uint32_t i = 0; i < s->width && i < saved; i++)
 		memcpy(ring(s, slot, saved - 1 - i),
 		       (const unsigned char *)in + head + (s->width - 1 - i) * row, row);
+}
+
+void mx_conv_commit(const struct mx_conv_spec *s, void *slot, uint32_t pos,
+                    const struct mx_kept *kept)
+{
+	for (uint32_t k = 0; k < kept->n; k++) /* ascending: path[k] >= k */
+		if (kept->path[k] != k)
+			memcpy(ring(s, slot, pos + k), ring(s, slot, pos + kept->path[k]),
+			       s->channels * sizeof(float));
 }

@@ -40,6 +40,10 @@
  * (Activation replay: Wu et al. 2024, "Snakes and Ladders"; the state that is
  * written once a chunk: ReplaySSM, 2026.)
  *
+ * A tree of drafts is computed path by path (mixers/tree.h). Its token i has the ring's entry of
+ * position pos + i, whatever its position; the chunk that a kernel gets has pointers to the tokens
+ * of one path, so kernels know of no trees. commit moves the path that is kept together.
+ *
  * Threads: as mixers/mixer.h.
  */
 #ifndef MX_MIXERS_RECURRENCE_RECURRENCE_H
@@ -104,6 +108,11 @@ void mx_recur_forward(const struct mx_recur_kernels *k, struct mx_device *d,
 void mx_recur_save(const struct mx_recur_spec *s, const void *slot, uint32_t pos, void *out);
 void mx_recur_load(const struct mx_recur_spec *s, void *slot, uint32_t pos, const void *in);
 
+/* mx_mixer_ops.commit for this part of a slot, for a tree of drafts whose first token had position
+ * `pos`: moves the kept tokens together in the rings. */
+void mx_recur_commit(const struct mx_recur_spec *s, void *slot, uint32_t pos,
+                     const struct mx_kept *kept);
+
 /* ---- the short depthwise causal convolution ---- */
 
 struct mx_conv_spec {
@@ -128,6 +137,8 @@ void mx_conv_forward(const struct mx_recur_kernels *k, struct mx_device *d,
 
 void mx_conv_save(const struct mx_conv_spec *s, const void *slot, uint32_t pos, void *out);
 void mx_conv_load(const struct mx_conv_spec *s, void *slot, uint32_t pos, const void *in);
+void mx_conv_commit(const struct mx_conv_spec *s, void *slot, uint32_t pos,
+                    const struct mx_kept *kept);
 
 /* ---- the selective scan: a state vector for each channel (Mamba, version 1) ----
  *
@@ -168,8 +179,10 @@ void mx_select_forward(const struct mx_recur_kernels *k, struct mx_device *d,
                        float *y, size_t ldy);
 void mx_select_save(const struct mx_select_spec *s, const void *slot, uint32_t pos, void *out);
 void mx_select_load(const struct mx_select_spec *s, void *slot, uint32_t pos, const void *in);
+void mx_select_commit(const struct mx_select_spec *s, void *slot, uint32_t pos,
+                      const struct mx_kept *kept);
 
-/* ---- save and load of a mixer's layers ---- */
+/* ---- save, load and commit of a mixer's layers ---- */
 
 /* Copies slot `slot` of one layer to its snapshot, or back; as mx_mixer_ops.save and load. */
 typedef void mx_recur_save_f(const struct mx_mixer *m, uint32_t slot, uint32_t pos, void *out);
@@ -183,6 +196,17 @@ mx_status mx_recur_save_layers(struct mx_device *d, struct mx_mixer *const *laye
 mx_status mx_recur_load_layers(struct mx_device *d, struct mx_mixer *const *layers,
                                uint32_t n_layers, uint32_t slot, uint32_t pos,
                                const void *const *in, mx_recur_load_f *load);
+
+/* Moves the kept tokens of a tree together in slot `slot` of one layer. */
+typedef void mx_recur_commit_f(const struct mx_mixer *m, uint32_t slot, uint32_t pos,
+                               const struct mx_kept *kept);
+
+/* mx_mixer_ops.commit: runs `commit` for each layer and each tree whose kept tokens are to be
+ * moved. Nothing else is to be done: the next span's position tells which tokens of a chain were
+ * kept. */
+mx_status mx_recur_commit_layers(struct mx_device *d, struct mx_mixer *const *layers,
+                                 uint32_t n_layers, const struct mx_step *step,
+                                 const struct mx_kept *kept, mx_recur_commit_f *commit);
 
 /* ---- functions of rows ---- */
 

@@ -6,11 +6,13 @@
  * A task is a head of a span, some heads that share q and k, or some columns of
  * a head: columns of S and v are independent. Tasks read k, v and a of earlier
  * tokens from rings that heads share, so the step's own tokens are written to the
- * rings after all tasks are done.
+ * rings after all tasks are done. A task goes through a tree of drafts path by path:
+ * each is a chain, whose first tokens are computed already.
  */
 #include <string.h>
 
 #include "mixers/recurrence/recurrence_layout.h"
+#include "mixers/tree.h"
 
 #define Q          MX_RECUR_CHUNK
 #define MAX_BUNDLE 8 /* heads of a task: their S should fit the L2 cache */
@@ -86,6 +88,10 @@ struct recur_task {
 	unsigned char *slot;
 	uint32_t border;      /* of S in the slot before the step */
 	uint32_t next_border; /* of S after the step */
+	/* What is being computed: the span, or a path of it, whose tokens from position `first` on
+	 * have no outputs yet. */
+	const struct mx_tree_path *path; /* NULL = the span */
+	uint32_t end, first;             /* positions */
 	struct recur_work w;
 };
 
@@ -93,7 +99,8 @@ struct recur_task {
 struct recur_part {
 	uint32_t from;   /* position of its first token */
 	uint32_t r0, r1; /* tokens r0 .. r1 - 1 of the chunk belong to the step ... */
-	size_t row;      /* ... and are the rows from this one on */
+	size_t row;      /* ... and are the rows from this one on, unless they are of a path */
+	uint32_t next;   /* r0 .. r1: the first of them whose outputs are computed */
 	bool whole;      /* further tokens follow the chunk: it is folded into S */
 };
 
@@ -117,21 +124,48 @@ static float *state_of(const struct recur_task *t, uint32_t head, uint32_t col)
 static struct recur_part part_at(const struct recur_task *t, uint32_t from)
 {
 	const struct mx_span *span = t->span;
-	uint32_t end = span->pos + span->n, r0 = span->pos > from ? span->pos - from : 0;
-	struct recur_part p = {.from = from, .r0 = r0 < Q ? r0 : Q, .whole = from + Q < end};
-	p.r1 = p.whole ? Q : end - from;
+	uint32_t r0 = span->pos > from ? span->pos - from : 0;
+	struct recur_part p = {.from = from, .r0 = r0 < Q ? r0 : Q, .whole = from + Q < t->end};
+	p.r1 = p.whole ? Q : t->end - from;
 	p.row = span->row + (from > span->pos ? from - span->pos : 0);
+	p.next = t->first > from + p.r0 ? t->first - from : p.r0;
+	p.next = p.next < p.r1 ? p.next : p.r1;
 	return p;
+}
+
+/* Returns the row of token j of a part, which belongs to the step. */
+static size_t row_of(const struct recur_task *t, const struct recur_part *p, uint32_t j)
+{
+	return t->path ? t->span->row + t->path->tokens[p->from + j - t->span->pos]
+	               : p->row + (j - p->r0);
+}
+
+/* Returns the position whose entry of the rings token j of a part has. */
+static uint32_t entry_of(const struct recur_task *t, const struct recur_part *p, uint32_t j)
+{
+	bool own = t->path && j >= p->r0 && j < p->r1;
+	return own ? t->span->pos + (uint32_t)(row_of(t, p, j) - t->span->row) : p->from + j;
+}
+
+/* Packs the step's rows of a part to their places in `to`. */
+static void pack_part(const struct recur_task *t, const struct recur_part *p, uint32_t len,
+                      const float *from, size_t ld_from, float *to, size_t ld_to)
+{
+	const struct mx_recur_kernels *k = t->run->kernels;
+	if (!t->path)
+		k->pack(p->r1 - p->r0, len, from + p->row * ld_from, ld_from, to + p->r0 * ld_to, ld_to);
+	for (uint32_t j = p->r0; t->path && j < p->r1; j++)
+		k->pack(1, len, from + row_of(t, p, j) * ld_from, 0, to + j * ld_to, ld_to);
 }
 
 /* ---- what is fetched into the cache before it is used ---- */
 
 /* Adds the rows of the step that a part has to those that are needed next. */
-static void need(struct recur_ahead *a, const struct recur_part *p, const float *from, size_t ld,
-                 uint32_t len)
+static void need(const struct recur_task *t, struct recur_ahead *a, const struct recur_part *p,
+                 const float *from, size_t ld, uint32_t len)
 {
 	for (uint32_t j = p->r0; j < p->r1; j++, a->n++) {
-		a->rows[a->n] = from + (p->row + (j - p->r0)) * ld;
+		a->rows[a->n] = from + row_of(t, p, j) * ld;
 		a->len[a->n] = len;
 	}
 }
@@ -144,18 +178,18 @@ static void need_inputs(const struct recur_task *t, uint32_t head, const struct 
 	const struct mx_recur_in *in = t->run->in;
 	const size_t q = (size_t)recur_shared(head, s->heads, s->q_heads) * s->k_dim;
 	const size_t k = (size_t)recur_shared(head, s->heads, s->k_heads) * s->k_dim;
-	need(a, p, in->v + (size_t)recur_shared(head, s->heads, s->v_heads) * s->v_dim, in->ldv,
+	need(t, a, p, in->v + (size_t)recur_shared(head, s->heads, s->v_heads) * s->v_dim, in->ldv,
 	     s->v_dim);
 	if (s->decay == MX_RECUR_VECTOR)
-		need(a, p, in->a + (size_t)recur_shared(head, s->heads, s->a_heads) * s->k_dim, in->lda,
+		need(t, a, p, in->a + (size_t)recur_shared(head, s->heads, s->a_heads) * s->k_dim, in->lda,
 		     s->k_dim);
 	if (!shared)
 		return;
-	need(a, p, in->q + q, in->ldq, s->k_dim);
-	need(a, p, in->k + k, in->ldk, s->k_dim);
+	need(t, a, p, in->q + q, in->ldq, s->k_dim);
+	need(t, a, p, in->k + k, in->ldk, s->k_dim);
 	if (s->removal) {
-		need(a, p, in->z + k, in->ldk, s->k_dim);
-		need(a, p, in->b + k, in->ldk, s->k_dim);
+		need(t, a, p, in->z + k, in->ldk, s->k_dim);
+		need(t, a, p, in->b + k, in->ldk, s->k_dim);
 	}
 }
 
@@ -172,7 +206,8 @@ static void load_keys(const struct recur_task *t, uint32_t head, const struct re
 	const struct recur_layout *l = &run->l;
 	const struct recur_work *w = &t->w;
 	uint32_t hq = recur_shared(head, s->heads, s->q_heads);
-	uint32_t hk = recur_shared(head, s->heads, s->k_heads), n = p->r1 - p->r0;
+	uint32_t hk = recur_shared(head, s->heads, s->k_heads);
+	const size_t at = (size_t)hk * s->k_dim;
 
 	*c = (struct recur_chunk){.k_dim = s->k_dim,
 	                          .ldk = l->ldk,
@@ -186,22 +221,19 @@ static void load_keys(const struct recur_task *t, uint32_t head, const struct re
 			c->b[j] = own ? w->b + j * l->ldk
 			              : recur_ring(t->slot, l->b, l->cap, l->ldk, hk, p->from + j);
 	}
-	if (!n)
+	if (p->r0 == p->r1)
 		return;
-	run->kernels->pack(n, s->k_dim, in->q + p->row * in->ldq + (size_t)hq * s->k_dim, in->ldq,
-	                   w->q + p->r0 * l->ldk, l->ldk);
-	run->kernels->pack(n, s->k_dim, in->k + p->row * in->ldk + (size_t)hk * s->k_dim, in->ldk,
-	                   w->k + p->r0 * l->ldk, l->ldk);
+	pack_part(t, p, s->k_dim, in->q + (size_t)hq * s->k_dim, in->ldq, w->q, l->ldk);
+	pack_part(t, p, s->k_dim, in->k + at, in->ldk, w->k, l->ldk);
 	if (s->removal) {
-		const size_t at = p->row * in->ldk + (size_t)hk * s->k_dim, row = p->r0 * l->ldk;
-		run->kernels->pack(n, s->k_dim, in->z + at, in->ldk, w->z + row, l->ldk);
-		run->kernels->pack(n, s->k_dim, in->b + at, in->ldk, w->b + row, l->ldk);
+		pack_part(t, p, s->k_dim, in->z + at, in->ldk, w->z, l->ldk);
+		pack_part(t, p, s->k_dim, in->b + at, in->ldk, w->b, l->ldk);
 	}
 	if (c->vector)
 		return;
-	run->kernels->dots(c, w->q, p->r0, p->r1, false, w->rawq);
+	run->kernels->dots(c, w->q, p->next, p->r1, false, w->rawq);
 	if (s->delta)
-		run->kernels->dots(c, w->k, p->r0, p->r1, true, w->rawk);
+		run->kernels->dots(c, w->k, p->next, p->r1, true, w->rawk);
 }
 
 /* Gets v and a of one head. */
@@ -216,32 +248,32 @@ static void load_values(const struct recur_task *t, uint32_t head, const struct 
 	const struct recur_work *w = &t->w;
 	bool decays = s->decay != MX_RECUR_NO_DECAY;
 	uint32_t hv = recur_shared(head, s->heads, s->v_heads), hu = s->delta ? head : hv;
-	uint32_t ha = decays ? recur_shared(head, s->heads, s->a_heads) : 0, n = p->r1 - p->r0;
-	const float *a =
-		decays ? in->a + p->row * in->lda + (size_t)ha * (c->vector ? s->k_dim : 1) : NULL;
+	uint32_t ha = decays ? recur_shared(head, s->heads, s->a_heads) : 0;
+	const float *a = decays ? in->a + (size_t)ha * (c->vector ? s->k_dim : 1) : NULL;
 
 	for (uint32_t j = 0; j < Q; j++) {
 		bool old = j < p->r0 || j >= p->r1;
+		const size_t row = old ? 0 : row_of(t, p, j);
+		const uint32_t entry = entry_of(t, p, j);
 		c->gain[j] = !s->gain ? 1
 		             : old    ? *recur_ring(t->slot, l->beta, l->cap, 1, head, p->from + j)
-		                      : in->beta[(p->row + j - p->r0) * in->ldbeta + head];
-		c->u[j] = old || s->delta ? recur_ring(t->slot, l->u, l->cap, l->ldv, hu, p->from + j)
+		                      : in->beta[row * in->ldbeta + head];
+		c->u[j] = old || s->delta ? recur_ring(t->slot, l->u, l->cap, l->ldv, hu, entry)
 		                          : w->v + j * l->ldv;
 		if (s->removal)
-			c->p[j] = recur_ring(t->slot, l->p, l->cap, l->ldv, head, p->from + j);
+			c->p[j] = recur_ring(t->slot, l->p, l->cap, l->ldv, head, entry);
 		if (!decays)
 			c->a[j] = &one;
 		else if (old)
 			c->a[j] = recur_ring(t->slot, l->a, l->cap, l->lda, ha, p->from + j);
 		else
-			c->a[j] = c->vector ? w->a + j * l->ldk : a + (j - p->r0) * in->lda;
+			c->a[j] = c->vector ? w->a + j * l->ldk : a + row * in->lda;
 	}
-	if (!n)
+	if (p->r0 == p->r1)
 		return;
-	run->kernels->pack(n, s->v_dim, in->v + p->row * in->ldv + (size_t)hv * s->v_dim, in->ldv,
-	                   w->v + p->r0 * l->ldv, l->ldv);
+	pack_part(t, p, s->v_dim, in->v + (size_t)hv * s->v_dim, in->ldv, w->v, l->ldv);
 	if (c->vector)
-		run->kernels->pack(n, s->k_dim, a, in->lda, w->a + p->r0 * l->ldk, l->ldk);
+		pack_part(t, p, s->k_dim, a, in->lda, w->a, l->ldk);
 }
 
 /* Computes columns c0 .. c1 - 1 of one head: outputs, and S if the chunk is folded, while the rows
@@ -256,42 +288,47 @@ static void run_chunk(const struct recur_task *t, uint32_t head, const struct re
 	const struct recur_work *w = &t->w;
 	const float *S = p->from <= t->next_border ? state_of(t, head, c0) : w->copy;
 	float *to = p->from + Q <= t->next_border ? state_of(t, head, c0) : w->copy;
-	float *y = run->y + p->row * run->ldy + (size_t)head * s->v_dim, beta[Q];
+	const uint32_t r0 = p->next;
+	float beta[Q], rows[Q * RECUR_COLS];
 
-	for (uint32_t r = p->r0; s->delta && r < p->r1; r++)
-		beta[r] = run->in->beta[(p->row + r - p->r0) * run->in->ldbeta + head];
+	for (uint32_t r = r0; s->delta && r < p->r1; r++)
+		beta[r] = run->in->beta[row_of(t, p, r) * run->in->ldbeta + head];
 	if (s->removal) {
-		kernels->scores(c, w->z, NULL, p->r0, p->r1, true, w->s, w->w, 2);
-		kernels->scores(c, w->q, NULL, p->r0, p->r1, false, w->s + 2 * Q, w->w + c->ldk, 2);
+		kernels->scores(c, w->z, NULL, r0, p->r1, true, w->s, w->w, 2);
+		kernels->scores(c, w->q, NULL, r0, p->r1, false, w->s + 2 * Q, w->w + c->ldk, 2);
 	} else if (s->delta) {
-		kernels->scores(c, w->k, w->rawk, p->r0, p->r1, true, w->s, w->w, 2);
-		kernels->scores(c, w->q, w->rawq, p->r0, p->r1, false, w->s + Q, w->w + c->ldk, 2);
+		kernels->scores(c, w->k, w->rawk, r0, p->r1, true, w->s, w->w, 2);
+		kernels->scores(c, w->q, w->rawq, r0, p->r1, false, w->s + Q, w->w + c->ldk, 2);
 	} else {
-		kernels->scores(c, w->q, w->rawq, p->r0, p->r1, false, w->s, w->w, 1);
-		for (uint32_t r = p->r0; run->in->skip && r < p->r1; r++)
-			w->s[(r - p->r0) * Q + r] += run->in->skip[head];
+		kernels->scores(c, w->q, w->rawq, r0, p->r1, false, w->s, w->w, 1);
+		for (uint32_t r = r0; run->in->skip && r < p->r1; r++)
+			w->s[(r - r0) * Q + r] += run->in->skip[head];
 	}
 	if (p->whole)
 		kernels->keys(c, w->kd, w->d);
 	for (uint32_t col = c0; col < c1; col += RECUR_COLS) {
 		uint32_t width = c1 - col < RECUR_COLS ? c1 - col : RECUR_COLS;
 		uint32_t used = s->v_dim - col < width ? s->v_dim - col : width;
-		size_t block = (size_t)(col - c0) * s->k_dim;
-		kernels->merge(c, p->r0, p->r1, col, width, w->w, S + block, w->s, w->v, run->l.ldv,
-		               s->delta ? beta : NULL, y + col, run->ldy, used);
+		size_t block = (size_t)(col - c0) * s->k_dim, at = (size_t)head * s->v_dim + col;
+		/* the rows of a path do not follow each other */
+		float *y = t->path ? rows : run->y + p->row * run->ldy + at;
+		kernels->merge(c, r0, p->r1, col, width, w->w, S + block, w->s, w->v, run->l.ldv,
+		               s->delta ? beta : NULL, y, t->path ? RECUR_COLS : run->ldy, used);
+		for (uint32_t r = r0; t->path && r < p->r1; r++)
+			memcpy(run->y + row_of(t, p, r) * run->ldy + at, rows + (r - r0) * RECUR_COLS,
+			       used * sizeof *rows);
 		if (p->whole)
 			kernels->fold(c, w->kd, w->d, col, width, S + block, to + block, ahead);
 	}
 }
 
-/* Computes heads that share q and k, through all chunks of the span. */
-static void run_heads(const struct recur_task *t, uint32_t head, uint32_t n_heads, uint32_t c0,
-                      uint32_t c1)
+/* Computes heads that share q and k, through the chunks from border `at` on. */
+static void run_chain(const struct recur_task *t, uint32_t head, uint32_t n_heads, uint32_t c0,
+                      uint32_t c1, uint32_t at)
 {
-	const uint32_t end = t->span->pos + t->span->n;
 	struct recur_chunk c;
 	struct recur_ahead ahead;
-	for (uint32_t at = t->border; at < end; at += Q) {
+	for (; at < t->end; at += Q) {
 		const struct recur_part p = part_at(t, at), next = part_at(t, at + Q);
 		load_keys(t, head, &p, &c);
 		for (uint32_t h = head; h < head + n_heads; h++) {
@@ -303,6 +340,25 @@ static void run_heads(const struct recur_task *t, uint32_t head, uint32_t n_head
 				need_inputs(t, head, &next, true, &ahead);
 			run_chunk(t, h, &p, &c, c0, c1, &ahead);
 		}
+	}
+}
+
+/* Computes heads that share q and k: the span, or its paths. The first of them folds the chunks
+ * before the draft. */
+static void run_heads(const struct recur_task *task, uint32_t head, uint32_t n_heads, uint32_t c0,
+                      uint32_t c1)
+{
+	struct recur_task t = *task;
+	struct mx_tree_path path;
+	uint32_t seen = 0, at = t.border;
+	if (!t.span->parent) {
+		run_chain(&t, head, n_heads, c0, c1, at);
+		return;
+	}
+	for (t.path = &path; mx_tree_next(t.span, &seen, &path); at = t.next_border) {
+		t.end = t.span->pos + path.n;
+		t.first = t.span->pos + path.first;
+		run_chain(&t, head, n_heads, c0, c1, at);
 	}
 }
 
@@ -320,21 +376,37 @@ static void scan_tokens(const struct recur_task *t, uint32_t head, uint32_t from
 	for (; from < to && from < t->span->pos; from++)
 		run->kernels->scan(1, c1 - c0, recur_ring(t->slot, l->a, l->cap, l->lda, ha, from) + c0, 0,
 		                   recur_ring(t->slot, l->u, l->cap, l->ldv, hv, from) + c0, 0, h, NULL, 0);
+	uint32_t used = s->v_dim < c1 ? s->v_dim - c0 : c1 - c0;
+	const float *a = in->a + (size_t)ha * s->v_dim + c0, *v = in->v + (size_t)hv * s->v_dim + c0;
+	float *y = run->y + (size_t)head * s->v_dim + c0;
+	for (; t->path && from < to; from++) {
+		size_t row = t->span->row + t->path->tokens[from - t->span->pos];
+		run->kernels->scan(1, used, a + row * in->lda, 0, v + row * in->ldv, 0, h,
+		                   y + row * run->ldy, 0);
+	}
 	if (from >= to)
 		return;
 	size_t row = t->span->row + (from - t->span->pos);
-	uint32_t used = s->v_dim < c1 ? s->v_dim - c0 : c1 - c0;
-	run->kernels->scan(to - from, used, in->a + row * in->lda + (size_t)ha * s->v_dim + c0, in->lda,
-	                   in->v + row * in->ldv + (size_t)hv * s->v_dim + c0, in->ldv, h,
-	                   run->y + row * run->ldy + (size_t)head * s->v_dim + c0, run->ldy);
+	run->kernels->scan(to - from, used, a + row * in->lda, in->lda, v + row * in->ldv, in->ldv, h,
+	                   y + row * run->ldy, run->ldy);
 }
 
-static void run_channels(const struct recur_task *t, uint32_t head, uint32_t c0, uint32_t c1)
+static void run_channels(const struct recur_task *task, uint32_t head, uint32_t c0, uint32_t c1)
 {
-	float *h = state_of(t, head, c0);
-	scan_tokens(t, head, t->border, t->next_border, c0, c1, h);
-	memcpy(t->w.copy, h, (c1 - c0) * sizeof(*h));
-	scan_tokens(t, head, t->next_border, t->span->pos + t->span->n, c0, c1, t->w.copy);
+	struct recur_task t = *task;
+	struct mx_tree_path path;
+	uint32_t seen = 0;
+	float *h = state_of(&t, head, c0);
+	scan_tokens(&t, head, t.border, t.next_border, c0, c1, h);
+	if (!t.span->parent) {
+		memcpy(t.w.copy, h, (c1 - c0) * sizeof(*h));
+		scan_tokens(&t, head, t.next_border, t.end, c0, c1, t.w.copy);
+		return;
+	}
+	for (t.path = &path; mx_tree_next(t.span, &seen, &path);) {
+		memcpy(t.w.copy, h, (c1 - c0) * sizeof(*h));
+		scan_tokens(&t, head, t.next_border, t.span->pos + path.n, c0, c1, t.w.copy);
+	}
 }
 
 static void run_task(void *arg, size_t task, unsigned worker)
@@ -352,12 +424,14 @@ static void run_task(void *arg, size_t task, unsigned worker)
 	t.slot = run->slot_base + t.span->slot * run->slot_stride;
 	t.border = ((const struct recur_head *)t.slot)->border;
 	t.next_border = border_after(l, t.span, t.border);
+	t.first = t.span->pos;
+	t.end = t.first + mx_tree_depth(t.span);
 	work_layout(l, run->scratch + worker * run->worker_bytes, &t.w);
 
 	unsigned state = run->kernels->begin();
 	if (l->chunk == 1)
 		run_channels(&t, head, c0, c1);
-	else if (t.span->pos + t.span->n <= t.next_border + Q)
+	else if (t.end <= t.next_border + Q)
 		run_heads(&t, head, n, c0, c1);
 	else /* a draft beyond the chunk: the copy has room for one block of S */
 		for (uint32_t h = head; h < head + n; h++)

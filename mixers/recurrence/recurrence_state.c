@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A slot of the recurrence: layout, save and load. */
+/* A slot of the recurrence: layout, save, load and commit. */
 #include "mixers/recurrence/recurrence_layout.h"
 
 #include <string.h>
@@ -77,4 +77,32 @@ void mx_recur_load(const struct mx_recur_spec *s, void *slot, uint32_t pos, cons
 {
 	(void)pos;
 	memcpy(slot, in, mx_recur_snapshot_bytes(s));
+}
+
+/* Moves the kept tokens of one ring to the entries of their positions. */
+static void move_ring(const struct recur_layout *l, const unsigned char *slot, size_t offset,
+                      uint32_t heads, uint32_t ld, uint32_t pos, const struct mx_kept *kept)
+{
+	for (uint32_t h = 0; h < heads; h++)
+		for (uint32_t k = 0; k < kept->n; k++) /* ascending: path[k] >= k */
+			if (kept->path[k] != k)
+				memcpy(recur_ring(slot, offset, l->cap, ld, h, pos + k),
+				       recur_ring(slot, offset, l->cap, ld, h, pos + kept->path[k]),
+				       ld * sizeof(float));
+}
+
+void mx_recur_commit(const struct mx_recur_spec *s, void *slot, uint32_t pos,
+                     const struct mx_kept *kept)
+{
+	struct recur_layout l;
+	recur_layout(s, &l);
+	move_ring(&l, slot, l.k, s->k_heads, l.ldk, pos, kept);
+	move_ring(&l, slot, l.u, l.u_heads, l.ldv, pos, kept);
+	move_ring(&l, slot, l.a, s->a_heads, l.lda, pos, kept);
+	if (s->gain)
+		move_ring(&l, slot, l.beta, s->heads, 1, pos, kept);
+	if (s->removal) {
+		move_ring(&l, slot, l.b, s->k_heads, l.ldk, pos, kept);
+		move_ring(&l, slot, l.p, s->heads, l.ldv, pos, kept);
+	}
 }

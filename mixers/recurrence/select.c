@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "mixers/recurrence/recurrence_kernels.h"
+#include "mixers/tree.h"
 
 #define HEAD 64 /* bytes before h */
 
@@ -127,6 +128,49 @@ static void select_span(const struct select_run *run, const struct mx_span *span
 	}
 }
 
+/* Runs the channels of a block of a tree of drafts, path by path, from the tokens that h does not
+ * include on. */
+static void select_tree(const struct select_run *run, const struct mx_span *span, uint32_t block,
+                        uint32_t width)
+{
+	const struct mx_select_spec *s = run->s;
+	const struct mx_select_in *in = run->in;
+	const unsigned char *slot = run->slot_base + span->slot * run->slot_stride;
+	const uint32_t c0 = block * RECUR_CHANNELS;
+	const uint32_t base = ((const struct select_head *)slot)->base;
+	const uint32_t folded = base_after(span, base);
+	const size_t at_x = (size_t)blocks_of(s) * RECUR_CHANNELS, size = s->states * RECUR_CHANNELS;
+	const float *a = in->a + block * size, *skip = in->skip + c0;
+	float before[MX_SELECT_STATES * RECUR_CHANNELS], draft[MX_SELECT_STATES * RECUR_CHANNELS];
+	float *h = state_of(slot) + block * size;
+	struct mx_tree_path path;
+	uint32_t seen = 0;
+
+	for (uint32_t t = base; t < span->pos; t++) {
+		const float *entry = ring(s, slot, t) + c0, *b = entry - c0 + 2 * at_x;
+		float *to = t < folded ? h : before;
+		run->kernels->selective(width, s->states, entry, entry + at_x, b, b, a, skip, h, to, NULL);
+		h = to;
+	}
+	for (uint32_t i = 0; i < span->n; i++) { /* before y takes the place of x */
+		const size_t row = (span->row + i) * in->ld + c0;
+		float *entry = ring(s, slot, span->pos + i) + c0;
+		memcpy(entry, in->dt + row, width * sizeof *entry);
+		memcpy(entry + at_x, in->x + row, width * sizeof *entry);
+	}
+	while (mx_tree_next(span, &seen, &path)) {
+		const float *from = h;
+		for (uint32_t k = 0; k < path.n; k++, from = draft) {
+			const size_t row = span->row + path.tokens[k];
+			const float *entry = ring(s, slot, span->pos + path.tokens[k]) + c0;
+			run->kernels->selective(width, s->states, entry, entry + at_x, in->b + row * in->ldb,
+			                        in->c + row * in->ldb, a, skip, from,
+			                        k + 1 < path.n ? draft : NULL,
+			                        k < path.first ? NULL : run->y + row * run->ldy + c0);
+		}
+	}
+}
+
 static void select_task(void *arg, size_t task, unsigned worker)
 {
 	const struct select_run *run = arg;
@@ -135,7 +179,8 @@ static void select_task(void *arg, size_t task, unsigned worker)
 	unsigned state = run->kernels->begin();
 	(void)worker;
 	for (uint32_t i = 0; i < run->step->n_spans; i++)
-		select_span(run, &run->step->spans[i], (uint32_t)task, width);
+		(run->step->spans[i].parent ? select_tree : select_span)(run, &run->step->spans[i],
+		                                                         (uint32_t)task, width);
 	run->kernels->end(state);
 }
 
@@ -181,4 +226,13 @@ void mx_select_load(const struct mx_select_spec *s, void *slot, uint32_t pos, co
 {
 	(void)pos;
 	memcpy(slot, in, mx_select_slot_bytes(s));
+}
+
+void mx_select_commit(const struct mx_select_spec *s, void *slot, uint32_t pos,
+                      const struct mx_kept *kept)
+{
+	for (uint32_t k = 0; k < kept->n; k++) /* ascending: path[k] >= k */
+		if (kept->path[k] != k)
+			memcpy(ring(s, slot, pos + k), ring(s, slot, pos + kept->path[k]),
+			       row_of(s) * sizeof(float));
 }

@@ -110,3 +110,26 @@ mx_status mx_recur_slots_load(struct mx_mixer *const *layers, uint32_t n_layers,
 	return mx_recur_load_layers(recur_mixer(layers[0])->device, layers, n_layers, slot, pos, in,
 	                            load_layer);
 }
+
+static void commit_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos,
+                         const struct mx_kept *kept)
+{
+	unsigned char *at = slot_of(m, slot);
+	for (unsigned i = 0; i < MX_RECUR_PARTS; i++) {
+		const struct mx_recur_part *p = &recur_mixer(m)->slots.parts[i];
+		if (p->recur)
+			mx_recur_commit(p->recur, at, pos, kept);
+		else if (p->scan)
+			mx_select_commit(p->scan, at, pos, kept);
+		else if (p->conv)
+			mx_conv_commit(p->conv, at, pos, kept);
+		at += slot_bytes(p);
+	}
+}
+
+mx_status mx_recur_slots_commit(struct mx_mixer *const *layers, uint32_t n_layers,
+                                const struct mx_step *step, const struct mx_kept *kept)
+{
+	return mx_recur_commit_layers(recur_mixer(layers[0])->device, layers, n_layers, step, kept,
+	                              commit_layer);
+}

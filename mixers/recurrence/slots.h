@@ -4,8 +4,8 @@
  * other: a recurrence or a scan, then its convolutions. A snapshot has the same
  * parts in the same order.
  *
- * struct mx_mixer of such a mixer begins with struct mx_recur_mixer; then fork,
- * save and load of its table are those below.
+ * struct mx_mixer of such a mixer begins with struct mx_recur_mixer; then commit,
+ * fork, save and load of its table are those below.
  *
  * Threads: as mixers/mixer.h.
  */
@@ -43,7 +43,9 @@ size_t mx_recur_slots_snapshot_bytes(const struct mx_recur_slots *s);
 /* Returns the first byte of part i of slot 0; that of the next slot is s->stride bytes further. */
 unsigned char *mx_recur_slots_part(const struct mx_recur_slots *s, unsigned i);
 
-/* mx_mixer_ops.fork, save and load. */
+/* mx_mixer_ops.commit, fork, save and load. */
+mx_status mx_recur_slots_commit(struct mx_mixer *const *layers, uint32_t n_layers,
+                                const struct mx_step *step, const struct mx_kept *kept);
 mx_status mx_recur_slots_fork(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t from_slot,
                               uint32_t to_slot);
 mx_status mx_recur_slots_save(struct mx_mixer *const *layers, uint32_t n_layers, uint32_t slot,

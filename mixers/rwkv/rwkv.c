@@ -189,6 +189,21 @@ static mx_status rwkv_load(struct mx_mixer *const *layers, uint32_t n_layers, ui
 	return mx_recur_load_layers(layers[0]->device, layers, n_layers, slot, pos, in, load_layer);
 }
 
+static void commit_layer(const struct mx_mixer *m, uint32_t slot, uint32_t pos,
+                         const struct mx_kept *kept)
+{
+	unsigned char *at = slot_of(m, slot);
+	mx_conv_commit(&m->shift, at, pos, kept);
+	if (m->params.part == RWKV_TIME)
+		mx_recur_commit(&m->recur, at + m->shift_bytes, pos, kept);
+}
+
+static mx_status rwkv_commit(struct mx_mixer *const *layers, uint32_t n_layers,
+                             const struct mx_step *step, const struct mx_kept *kept)
+{
+	return mx_recur_commit_layers(layers[0]->device, layers, n_layers, step, kept, commit_layer);
+}
+
 static void rwkv_describe(const struct mx_mixer *m, char *text, size_t cap)
 {
 	const struct rwkv_params *p = &m->params;
@@ -200,13 +215,13 @@ static void rwkv_describe(const struct mx_mixer *m, char *text, size_t cap)
 		         mx_recur_kernels_name(m->kernels));
 }
 
-/* commit does nothing: the next span's position tells which tokens were kept (recurrence.h). */
 static const struct mx_mixer_ops rwkv_ops = {
 	.abi = MX_MIXER_ABI,
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "rwkv",
 	.summary = "RWKV-7: time mixing by a generalised delta rule, and channel mixing",
-	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_TREE | MX_MIXER_FORK | MX_MIXER_SNAPSHOT |
+            MX_MIXER_RANKS,
 	.probe = rwkv_probe,
 	.weights = rwkv_params_weights,
 	.state = rwkv_state,
@@ -215,7 +230,7 @@ static const struct mx_mixer_ops rwkv_ops = {
 	.prepare = rwkv_prepare,
 	.destroy = rwkv_destroy,
 	.forward = rwkv_forward,
-	.commit = mx_mixer_commit_nothing,
+	.commit = rwkv_commit,
 	.settle = mx_mixer_settle_nothing,
 	.fork = rwkv_fork,
 	.save = rwkv_save,

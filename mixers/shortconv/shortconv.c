@@ -6,7 +6,7 @@
  *     y       = out_proj(C * conv(B * x))       depthwise over time, without an activation
  *
  * The convolution and its part of a slot are those of mixers/recurrence, with what makes them
- * bit-equal. commit does nothing: the next span's position tells which tokens were kept.
+ * bit-equal.
  */
 #include <stdlib.h>
 
@@ -178,7 +178,8 @@ static const struct mx_mixer_ops shortconv_ops = {
 	.struct_size = sizeof(struct mx_mixer_ops),
 	.name = "shortconv",
 	.summary = "gated short convolution",
-	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_FORK | MX_MIXER_SNAPSHOT | MX_MIXER_RANKS,
+	.caps = MX_MIXER_CPU | MX_MIXER_DRAFT | MX_MIXER_TREE | MX_MIXER_FORK | MX_MIXER_SNAPSHOT |
+            MX_MIXER_RANKS,
 	.probe = shortconv_probe,
 	.weights = shortconv_params_weights,
 	.state = shortconv_state,
@@ -187,7 +188,7 @@ static const struct mx_mixer_ops shortconv_ops = {
 	.prepare = mx_mixer_prepare_nothing,
 	.destroy = shortconv_destroy,
 	.forward = shortconv_forward,
-	.commit = mx_mixer_commit_nothing,
+	.commit = mx_recur_slots_commit,
 	.settle = mx_mixer_settle_nothing,
 	.fork = mx_recur_slots_fork,
 	.save = mx_recur_slots_save,

@@ -12,6 +12,9 @@
  * split into ranges of blocks. Their partials go to scratch and are folded
  * afterwards in the same order as without the split, so that the result is the
  * same to the bit.
+ *
+ * The virtual rows of a tree of drafts are in the order of its paths. They go through the blocks
+ * before the tree together, and through those that it lies in path by path (softmax_tree.h).
  */
 #include "mixers/softmax/softmax.h"
 
@@ -19,6 +22,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "mixers/softmax/softmax_tree.h"
 
 #define TASKS_A_THREAD 4 /* tasks a thread that balance the work well enough */
 #define NO_PARTIALS    SIZE_MAX
@@ -53,7 +57,9 @@ struct attn_worker {
 	 * values of a block. */
 	unsigned char *values;
 	void *work;
-	uint32_t *lo, *hi; /* [ATTN_MAX_ROWS] */
+	uint32_t *lo, *hi;     /* [ATTN_MAX_ROWS] */
+	unsigned char *path_q; /* of trees: packed queries of a path, as q */
+	unsigned char *panels; /* and its panels, attn_path_bytes */
 };
 
 static uint32_t padded(uint32_t dim)
@@ -62,7 +68,7 @@ static uint32_t padded(uint32_t dim)
 }
 
 /* Places the parts of a worker's memory, unless base is NULL, and returns their size. */
-static size_t worker_layout(unsigned char *base, const struct mx_softmax_shape *shape,
+static size_t worker_layout(unsigned char *base, const struct mx_softmax_shape *shape, bool trees,
                             struct attn_worker *out)
 {
 	uint32_t kpad = padded(shape->key_dim), vpad = padded(shape->value_dim);
@@ -81,6 +87,8 @@ static size_t worker_layout(unsigned char *base, const struct mx_softmax_shape *
 	PLACE(work, ATTN_WORK_BYTES);
 	PLACE(lo, ATTN_MAX_ROWS * 4);
 	PLACE(hi, ATTN_MAX_ROWS * 4);
+	PLACE(path_q, trees ? (size_t)ATTN_MAX_ROWS * kpad * 4 : 0);
+	PLACE(panels, trees ? attn_path_bytes(shape, kpad, vpad) : 0);
 #undef PLACE
 	return mx_round_up(at, 4096) +
 	       64; /* not a multiple of a page: workers' buffers must not alias */
@@ -102,7 +110,8 @@ static struct mx_softmax_scratch scratch_layout(const struct mx_layer_desc *laye
 	 * items without splitting. */
 	s.max_partials = (size_t)2 * shape->heads * (padded(shape->value_dim) + 2) * blocks;
 	s.partials = at, at = mx_round_up(at + s.max_partials * 4, 64);
-	s.worker_bytes = worker_layout(NULL, shape, NULL);
+	s.trees = layer->max_draft > 0;
+	s.worker_bytes = worker_layout(NULL, shape, s.trees, NULL);
 	s.workers = at, at = mx_round_up(at + s.worker_bytes * threads, 64);
 	const size_t exchanged =
 		shape->contexts > 1 ? mx_softmax_partials_bytes(shape, layer->max_rows) : 0;
@@ -159,15 +168,6 @@ mx_status mx_softmax_init(const struct mx_softmax_shape *shape, const struct mx_
 
 /* ---- append ---- */
 
-/* Returns the panel of keys that holds a place; its values are v_offset bytes further on. */
-static unsigned char *keys_at(const struct mx_softmax *m, const struct mx_span *span,
-                              uint32_t kv_head, uint32_t place)
-{
-	uint32_t page = span->pages[place / m->page_tokens];
-	uint32_t panel = place % m->page_tokens / ATTN_PANEL;
-	return m->page_base + page * m->page_stride + kv_head * m->head_bytes + panel * m->k_panel;
-}
-
 static void append_task(void *arg, size_t task, unsigned worker)
 {
 	const struct attn_run *run = arg;
@@ -184,7 +184,7 @@ static void append_task(void *arg, size_t task, unsigned worker)
 		n = ATTN_PANEL - first < span->n - i ? ATTN_PANEL - first : span->n - i;
 		if (!mx_softmax_owns(m, pos))
 			continue;
-		unsigned char *keys = keys_at(m, span, head, mx_softmax_place(m, pos));
+		unsigned char *keys = attn_keys_at(m, span, head, mx_softmax_place(m, pos));
 		m->kernels->append(keys, keys + m->v_offset, first, n, p->key_dim, m->kpad, run->k + from,
 		                   p->values_in_keys ? NULL : run->v + from, ld);
 	}
@@ -209,9 +209,17 @@ static uint32_t first_visible(const struct mx_softmax_shape *p, uint32_t pos)
 	return p->window && pos + 1 > p->window + first ? pos + 1 - p->window : first;
 }
 
-static uint32_t item_position(const struct attn_run *run, const struct attn_item *item, uint32_t v)
+/* Finds the first and the last position that the rows of an item are at. */
+static void item_positions(const struct attn_run *run, const struct attn_item *it,
+                           uint32_t *out_first, uint32_t *out_last)
 {
-	return run->step->spans[item->span].pos + (item->v0 + v) / run->m->group;
+	const struct mx_span *span = &run->step->spans[it->span];
+	*out_first = span->pos + it->v0 / run->m->group;
+	*out_last = span->pos + (it->v0 + it->rows - 1) / run->m->group;
+	if (span->parent) { /* it has few: any that its tree has will do */
+		*out_first = span->pos;
+		*out_last = span->pos + mx_tree_depth(span) - 1;
+	}
 }
 
 /* Lists one item for each ATTN_MAX_ROWS virtual rows of each span. Returns the number of their
@@ -220,6 +228,7 @@ static uint64_t list_items(struct attn_run *run)
 {
 	const struct mx_softmax_shape *p = &run->m->shape;
 	uint64_t work = 0;
+	uint32_t first, last;
 
 	run->n_items = 0;
 	for (uint32_t s = 0; s < run->step->n_spans; s++) {
@@ -228,10 +237,9 @@ static uint64_t list_items(struct attn_run *run)
 			struct attn_item *it = &run->items[run->n_items++];
 			*it = (struct attn_item){.span = s, .v0 = v, .partials = NO_PARTIALS};
 			it->rows = rows - v < ATTN_MAX_ROWS ? rows - v : ATTN_MAX_ROWS;
-			const uint32_t first = first_visible(p, item_position(run, it, 0));
-			const uint32_t end = item_position(run, it, it->rows - 1) + 1;
-			it->first = mx_softmax_place(run->m, first) / ATTN_BLOCK;
-			it->end = (mx_softmax_place(run->m, end) + ATTN_BLOCK - 1) / ATTN_BLOCK;
+			item_positions(run, it, &first, &last);
+			it->first = mx_softmax_place(run->m, first_visible(p, first)) / ATTN_BLOCK;
+			it->end = (mx_softmax_place(run->m, last + 1) + ATTN_BLOCK - 1) / ATTN_BLOCK;
 			it->b0 = it->first;
 			it->b1 = it->end;
 			work += (uint64_t)(it->end - it->first) * ((it->rows + ATTN_TILE - 1) / ATTN_TILE);
@@ -301,42 +309,50 @@ static void clear_values(const struct mx_softmax *m, uint32_t n, unsigned char *
 	}
 }
 
-/* Returns the values of panel c of a block, of which the first n tokens are written; `keys` are the
- * panel's keys. */
-static const unsigned char *values_at(const struct mx_softmax *m, const unsigned char *keys,
+/* Returns the values of panel c of a block, of which the first n tokens are written. */
+static const unsigned char *values_at(const struct mx_softmax *m, struct attn_panel panel,
                                       uint32_t c, uint32_t n, const struct attn_worker *w)
 {
 	if (m->shape.values_in_keys) {
 		unsigned char *to = w->values + c * m->v_panel;
-		m->kernels->values_of_keys(keys, m->kpad, m->vpad, to);
+		m->kernels->values_of_keys(panel.keys, m->kpad, m->vpad, to);
 		if (n < ATTN_PANEL)
 			clear_values(m, n, to);
 		return to;
 	}
 	/* no number is a NaN of int8, and weights of unwritten tokens are 0 whatever their scale */
 	if (n == ATTN_PANEL || m->shape.dtype == MX_I8)
-		return keys + m->v_offset;
-	memcpy(w->values, keys + m->v_offset, m->v_panel);
+		return panel.values;
+	memcpy(w->values, panel.values, m->v_panel);
 	clear_values(m, n, w->values);
 	return w->values;
 }
 
-/* Folds block b of an item into (m, l, o). */
-static void attend_block(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
-                         uint32_t b, const struct attn_worker *w, float *m, float *l, float *o)
+/* Some rows of an item that go through a block together. */
+struct attn_rows_of {
+	uint32_t first, n;
+	const unsigned char *q;          /* packed */
+	const struct mx_tree_path *path; /* theirs; NULL: their positions are the cells */
+};
+
+/* Folds block b into the (m, l, o) of rows of an item. */
+static void attend_rows(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
+                        uint32_t b, const struct attn_worker *w, const struct attn_rows_of *rows,
+                        float *m, float *l, float *o)
 {
 	const struct mx_softmax *mixer = run->m;
 	const struct mx_span *span = &run->step->spans[it->span];
-	uint32_t lo = w->lo[0], hi = w->hi[it->rows - 1], t0 = b * ATTN_BLOCK;
+	const uint32_t r0 = rows->first, t0 = b * ATTN_BLOCK;
+	uint32_t lo = w->lo[r0], hi = w->hi[r0 + rows->n - 1];
 	struct attn_task task = {
 		.dim = mixer->kpad,
 		.value_dim = mixer->vpad,
-		.rows = it->rows,
+		.rows = rows->n,
 		.scale = mixer->shape.scale,
 		.cap = mixer->shape.cap,
-		.q = w->q,
-		.lo = w->lo,
-		.hi = w->hi,
+		.q = rows->q,
+		.lo = w->lo + r0,
+		.hi = w->hi + r0,
 		.t0 = t0,
 		.work = w->work,
 	};
@@ -344,28 +360,79 @@ static void attend_block(const struct attn_run *run, const struct attn_item *it,
 		uint32_t pos = t0 + c * ATTN_PANEL;
 		if (pos + ATTN_PANEL <= lo || pos >= hi)
 			continue;
-		task.keys[c] = keys_at(mixer, span, kv_head, pos);
+		const unsigned char *keys = attn_keys_at(mixer, span, kv_head, pos);
+		struct attn_panel panel = {keys, keys + mixer->v_offset};
+		if (rows->path)
+			panel = attn_path_panel(mixer, span, kv_head, rows->path, pos, w->panels);
+		task.keys[c] = panel.keys;
 		task.values[c] =
-			values_at(mixer, task.keys[c], c, hi - pos < ATTN_PANEL ? hi - pos : ATTN_PANEL, w);
+			values_at(mixer, panel, c, hi - pos < ATTN_PANEL ? hi - pos : ATTN_PANEL, w);
 	}
 	if (b + 1 < it->b1)
-		task.next = keys_at(mixer, span, kv_head, t0 + ATTN_BLOCK);
-	mixer->kernels->block(&task, m, l, o);
+		task.next = attn_keys_at(mixer, span, kv_head, t0 + ATTN_BLOCK);
+	mixer->kernels->block(&task, m + r0, l + r0, o + (size_t)r0 * mixer->vpad);
+}
+
+/* Returns the query of virtual row r of an item. */
+static float *query_of(const struct attn_run *run, const struct attn_item *it,
+                       const struct attn_tree *tree, uint32_t kv_head, uint32_t r)
+{
+	const struct mx_softmax_shape *p = &run->m->shape;
+	const struct mx_span *span = &run->step->spans[it->span];
+	uint32_t group = run->m->group, v = it->v0 + r;
+	uint32_t row = span->row + (span->parent ? tree->tokens[v / group] : v / group);
+	return run->q + ((size_t)row * p->heads + kv_head * group + v % group) * p->key_dim;
+}
+
+/* Folds block b into the rows of an item of a tree, one path after the other. */
+static void attend_paths(const struct attn_run *run, const struct attn_item *it,
+                         const struct attn_tree *tree, uint32_t kv_head, uint32_t b,
+                         const struct attn_worker *w, float *m, float *l, float *o)
+{
+	const struct mx_softmax *mixer = run->m;
+	for (uint32_t i = 0; i < tree->n_paths; i++) {
+		uint32_t from = tree->begin[i] * mixer->group, to = tree->begin[i + 1] * mixer->group;
+		from = from > it->v0 ? from - it->v0 : 0;
+		to = to > it->v0 ? to - it->v0 : 0;
+		to = to < it->rows ? to : it->rows;
+		if (from >= to)
+			continue;
+		const struct attn_rows_of rows = {from, to - from, w->path_q, &tree->paths[i]};
+		for (uint32_t r = from; r < to; r++)
+			mixer->kernels->pack_q(w->path_q, r - from, mixer->shape.key_dim, mixer->kpad,
+			                       query_of(run, it, tree, kv_head, r));
+		attend_rows(run, it, kv_head, b, w, &rows, m, l, o);
+	}
+}
+
+/* Folds block b of an item into (m, l, o). */
+static void attend_block(const struct attn_run *run, const struct attn_item *it,
+                         const struct attn_tree *tree, uint32_t kv_head, uint32_t b,
+                         const struct attn_worker *w, float *m, float *l, float *o)
+{
+	const struct mx_span *span = &run->step->spans[it->span];
+	const struct attn_rows_of all = {.n = it->rows, .q = w->q};
+	/* All rows of a tree see a block before it as a whole, but for a window. */
+	bool whole = (b + 1) * ATTN_BLOCK <= span->pos && !run->m->shape.window;
+	if (span->parent && !whole)
+		attend_paths(run, it, tree, kv_head, b, w, m, l, o);
+	else
+		attend_rows(run, it, kv_head, b, w, &all, m, l, o);
 }
 
 /* Packs the query rows of an item and notes which places each may see. */
-static void load_rows(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
-                      const struct attn_worker *w)
+static void load_rows(const struct attn_run *run, const struct attn_item *it,
+                      const struct attn_tree *tree, uint32_t kv_head, const struct attn_worker *w)
 {
 	const struct mx_softmax_shape *p = &run->m->shape;
 	const struct mx_span *span = &run->step->spans[it->span];
 	uint32_t group = run->m->group;
 
 	for (uint32_t r = 0; r < it->rows; r++) {
-		uint32_t v = it->v0 + r, row = span->row + v / group;
-		uint32_t head = kv_head * group + v % group, pos = span->pos + v / group;
+		uint32_t i = (it->v0 + r) / group;
+		uint32_t pos = span->parent ? run->step->pos[span->row + tree->tokens[i]] : span->pos + i;
 		run->m->kernels->pack_q(w->q, r, p->key_dim, run->m->kpad,
-		                        run->q + ((size_t)row * p->heads + head) * p->key_dim);
+		                        query_of(run, it, tree, kv_head, r));
 		w->lo[r] = mx_softmax_place(run->m, first_visible(p, pos));
 		w->hi[r] = mx_softmax_place(run->m, pos + 1);
 	}
@@ -382,26 +449,24 @@ static void clear_state(uint32_t rows, uint32_t dim, float *m, float *l, float *
 
 /* Writes the outputs of an item over its queries in q, which the task has read before; or its
  * partials to `sent`, since outputs take those of other ranks. */
-static void store_rows(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
-                       const struct attn_worker *w)
+static void store_rows(const struct attn_run *run, const struct attn_item *it,
+                       const struct attn_tree *tree, uint32_t kv_head, const struct attn_worker *w)
 {
-	const struct mx_softmax_shape *p = &run->m->shape;
-	const struct mx_span *span = &run->step->spans[it->span];
 	uint32_t group = run->m->group;
 
 	for (uint32_t r = 0; r < it->rows; r++) {
-		uint32_t v = it->v0 + r, row = span->row + v / group;
-		uint32_t head = kv_head * group + v % group;
+		uint32_t head = kv_head * group + (it->v0 + r) % group;
 		float l = w->l[r];
-		if (run->sent) {
+		if (run->sent) { /* of chains */
+			const uint32_t row = run->step->spans[it->span].row + (it->v0 + r) / group;
 			mx_softmax_keep(run->m, run->sent, run->step->n_rows, row, head, w->m[r], l,
 			                w->o + (size_t)r * run->m->vpad);
 			continue;
 		}
 		if (run->m->sinks) /* a key of this score, whose value is 0 */
 			l += exp2f(run->m->sinks[head] * (float)MX_SOFTMAX_LOG2E - w->m[r]);
-		run->m->kernels->finish(p->value_dim, l, w->o + (size_t)r * run->m->vpad,
-		                        run->q + ((size_t)row * p->heads + head) * p->key_dim);
+		run->m->kernels->finish(run->m->shape.value_dim, l, w->o + (size_t)r * run->m->vpad,
+		                        query_of(run, it, tree, kv_head, r));
 	}
 }
 
@@ -417,7 +482,16 @@ static float *partial_at(const struct attn_run *run, const struct attn_item *it,
 static void worker_of(const struct attn_run *run, unsigned worker, struct attn_worker *out)
 {
 	const struct mx_softmax *m = run->m;
-	worker_layout(run->workers + worker * m->scratch.worker_bytes, &m->shape, out);
+	worker_layout(run->workers + worker * m->scratch.worker_bytes, &m->shape, m->scratch.trees,
+	              out);
+}
+
+/* Lays out the item's tree if its span is one. */
+static void tree_of(const struct attn_run *run, const struct attn_item *it, struct attn_tree *out)
+{
+	const struct mx_span *span = &run->step->spans[it->span];
+	if (span->parent)
+		attn_tree_make(span, out);
 }
 
 static void attend_task(void *arg, size_t task, unsigned worker)
@@ -426,25 +500,27 @@ static void attend_task(void *arg, size_t task, unsigned worker)
 	const struct mx_softmax *m = run->m;
 	uint32_t dim = m->vpad, kv_head = (uint32_t)(task / run->n_items);
 	const struct attn_item *it = &run->items[task % run->n_items];
+	struct attn_tree tree;
 	struct attn_worker w;
 
+	tree_of(run, it, &tree);
 	worker_of(run, worker, &w);
-	load_rows(run, it, kv_head, &w);
+	load_rows(run, it, &tree, kv_head, &w);
 	m->kernels->begin();
 	if (it->partials == NO_PARTIALS) {
 		clear_state(it->rows, dim, w.m, w.l, w.o);
 		for (uint32_t b = it->b0; b < it->b1; b++)
-			attend_block(run, it, kv_head, b, &w, w.m, w.l, w.o);
+			attend_block(run, it, &tree, kv_head, b, &w, w.m, w.l, w.o);
 	} else {
 		for (uint32_t b = it->b0; b < it->b1; b++) {
 			float *mb = partial_at(run, it, kv_head, b), *lb = mb + it->rows, *ob = lb + it->rows;
 			clear_state(it->rows, dim, mb, lb, ob);
-			attend_block(run, it, kv_head, b, &w, mb, lb, ob);
+			attend_block(run, it, &tree, kv_head, b, &w, mb, lb, ob);
 		}
 	}
 	m->kernels->end();
 	if (it->partials == NO_PARTIALS)
-		store_rows(run, it, kv_head, &w);
+		store_rows(run, it, &tree, kv_head, &w);
 }
 
 static void merge_task(void *arg, size_t task, unsigned worker)
@@ -453,8 +529,10 @@ static void merge_task(void *arg, size_t task, unsigned worker)
 	const struct mx_softmax *m = run->m;
 	uint32_t kv_heads = m->shape.kv_heads, dim = m->vpad, kv_head = (uint32_t)(task % kv_heads);
 	const struct attn_item *it = &run->items[m->scratch.max_items - 1 - task / kv_heads];
+	struct attn_tree tree;
 	struct attn_worker w;
 
+	tree_of(run, it, &tree);
 	worker_of(run, worker, &w);
 	m->kernels->begin();
 	clear_state(it->rows, dim, w.m, w.l, w.o);
@@ -466,7 +544,7 @@ static void merge_task(void *arg, size_t task, unsigned worker)
 			                 w.l + r, w.o + (size_t)r * dim, mb + r, lb + r, ob + (size_t)r * dim);
 	}
 	m->kernels->end();
-	store_rows(run, it, kv_head, &w);
+	store_rows(run, it, &tree, kv_head, &w);
 }
 
 static void attend(struct attn_run *run)

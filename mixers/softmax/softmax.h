@@ -41,6 +41,7 @@ struct mx_softmax_scratch {
 	size_t workers;  /* per worker, worker_bytes each */
 	size_t worker_bytes;
 	size_t sent, received; /* partials of all heads' rows for their ranks, and of all ranks */
+	bool trees;            /* spans may have parents */
 	uint32_t max_items;
 	size_t max_partials;
 	size_t bytes;
@@ -120,6 +121,11 @@ void mx_softmax_keep(const struct mx_softmax *s, float *sent, uint32_t n_rows, u
  * order of the ranks, and writes the outputs over their queries. */
 mx_status mx_softmax_exchange(const struct mx_softmax *s, uint32_t n_rows, const float *sent,
                               float *received, float *q);
+
+/* mx_mixer_ops.commit of one layer: moves the kept keys and values of trees together. Not for a
+ * layer that reads another one's pages. */
+void mx_softmax_commit(const struct mx_softmax *s, const struct mx_step *step,
+                       const struct mx_kept *kept);
 
 /* rows.c: [x0 x1 x2 x3 ..] -> [x0 x2 .. x1 x3 ..] of the first `dim` elements, at most
  * ATTN_MAX_DIM, of each head; a head begins every `ld` elements. Half-split rotation of these is

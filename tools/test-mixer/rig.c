@@ -206,7 +206,7 @@ static void close_host_vectors(const struct rig *r, float *vectors[MX_MIXER_MAX_
 
 static size_t tables_bytes(const struct rig *r)
 {
-	return 2 * r->layer.max_rows * sizeof(uint32_t) + RUN_SPANS * sizeof(struct mx_device_span) +
+	return 3 * r->layer.max_rows * sizeof(uint32_t) + RUN_SPANS * sizeof(struct mx_device_span) +
 	       (size_t)RUN_SPANS * r->max_pages * sizeof(uint32_t);
 }
 
@@ -341,6 +341,10 @@ static void check_caps(struct rig *r)
 {
 	uint32_t caps = r->ops->caps;
 	bool share = !r->state.bytes_per_token || caps & MX_MIXER_SHARE_PAGES;
+	if (caps & MX_MIXER_TREE && !(caps & MX_MIXER_DRAFT))
+		rig_fail(r, "takes trees of drafts, but no drafts");
+	if (caps & MX_MIXER_TREE)
+		r->max_tree = r->layer.max_draft < MX_TREE_TOKENS ? r->layer.max_draft : MX_TREE_TOKENS;
 	r->can_fork = share && (!r->state.fixed_bytes || caps & MX_MIXER_FORK);
 	r->can_resume = share && (!r->state.fixed_bytes || caps & MX_MIXER_SNAPSHOT);
 	if (r->state.fixed_bytes && !(caps & MX_MIXER_SNAPSHOT) != !r->state.snapshot_bytes)

@@ -14,6 +14,7 @@
 #define MX_TOOLS_TEST_MIXER_RIG_H
 
 #include "mixers/registry.h"
+#include "mixers/tree.h"
 #include "tools/test-mixer/case.h"
 #include "tools/test-mixer/memory.h"
 
@@ -73,6 +74,7 @@ struct rig {
 	unsigned char *x_copy;
 	uint32_t *pos;
 	struct block tables; /* the arrays of a step for devices other than the CPU */
+	uint32_t max_tree;   /* tokens of the largest tree; 0 = the mixer takes none */
 	bool can_fork;       /* sequences can be forked: their slots and their pages */
 	bool can_resume;     /* sequences can be saved and loaded */
 };
@@ -153,11 +155,18 @@ struct item {
 	struct seq *seq;
 	enum mx_span_kind kind;
 	uint32_t n, keep, truth;
+	/* A tree of drafts: each token's parent, of which `keep` in `path` stay. A token is true if it
+	 * and its ancestors are those of the text. `truth` is 0. */
+	bool tree;
+	uint32_t parent[MX_TREE_TOKENS], path[MX_TREE_TOKENS];
+	bool is_true[MX_TREE_TOKENS];
 };
 
 struct item item_prefill(struct seq *s, uint32_t n);
 struct item item_decode(struct seq *s);
 struct item item_draft(struct rig *r, struct seq *s, uint32_t n, uint32_t keep);
+/* A tree of n tokens at most, of which some path of 0 .. all of its tokens stays. */
+struct item item_tree(struct rig *r, struct seq *s, uint32_t n);
 /* An item of any kind with at most `most` tokens. */
 struct item item_random(struct rig *r, struct seq *s, uint32_t most);
 

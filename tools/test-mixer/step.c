@@ -5,7 +5,7 @@ static struct item item_make(struct seq *s, enum mx_span_kind kind, uint32_t n)
 {
 	uint32_t left = s->text->len - s->computed;
 	n = n < left ? n : left;
-	return (struct item){s, kind, n, n, n};
+	return (struct item){.seq = s, .kind = kind, .n = n, .keep = n, .truth = n};
 }
 
 struct item item_prefill(struct seq *s, uint32_t n)
@@ -30,6 +30,39 @@ struct item item_draft(struct rig *r, struct seq *s, uint32_t n, uint32_t keep)
 	return it;
 }
 
+/* Returns the depth of a token of a tree: its position is so much more than the first one's. */
+static uint32_t depth_of(const struct item *it, uint32_t token)
+{
+	uint32_t depth = 0;
+	for (uint32_t i = it->parent[token]; i < it->n; i = it->parent[i])
+		depth++;
+	return depth;
+}
+
+/* Draws a tree, then one of its tokens: the path to that one, or a part of it, stays. Sometimes
+ * others are those of the text too, beside it or behind it. */
+struct item item_tree(struct rig *r, struct seq *s, uint32_t n)
+{
+	struct item it = item_make(s, MX_SPAN_DRAFT, n < r->max_tree ? n : r->max_tree);
+	uint32_t bushy = 1 + rng_below(&r->rng, 4), last = rng_below(&r->rng, it.n), stays = 0;
+	it.tree = true;
+	it.truth = 0;
+	for (uint32_t i = 0; i < it.n; i++) {
+		uint32_t back = 1 + (rng_below(&r->rng, 2) ? rng_below(&r->rng, bushy) : 0);
+		it.parent[i] = i >= back ? i - back : UINT32_MAX;
+	}
+	for (uint32_t i = last, k = depth_of(&it, last) + 1; k-- > 0; i = it.parent[i])
+		it.path[k] = i, stays++;
+	for (uint32_t i = 0, k = 0; i < it.n; i++) {
+		bool above = it.parent[i] == UINT32_MAX || it.is_true[it.parent[i]];
+		bool own = k < stays && it.path[k] == i;
+		k += own;
+		it.is_true[i] = own || (above && !rng_below(&r->rng, 4));
+	}
+	it.keep = rng_below(&r->rng, 3) ? stays : rng_below(&r->rng, stays + 1);
+	return it;
+}
+
 struct item item_random(struct rig *r, struct seq *s, uint32_t most)
 {
 	static const uint32_t limits[] = {1, 1, 5, 33, 100};
@@ -38,6 +71,8 @@ struct item item_random(struct rig *r, struct seq *s, uint32_t most)
 		draft = most;
 	if (draft && rng_below(&r->rng, 2)) {
 		n = 1 + rng_below(&r->rng, draft);
+		if (r->max_tree && rng_below(&r->rng, 2))
+			return item_tree(r, s, n);
 		return item_draft(r, s, n, rng_below(&r->rng, n + 1));
 	}
 	n = n < most ? n : most;
@@ -52,6 +87,16 @@ static void check_guards(const struct rig *r)
 	block_check(&r->settle, "the workspace of settle");
 	block_check(&r->x, "x");
 	block_check(&r->y, "y");
+}
+
+static uint32_t position_of(const struct item *it, uint32_t token)
+{
+	return it->seq->computed + (it->tree ? depth_of(it, token) : token);
+}
+
+static bool is_true(const struct item *it, uint32_t token)
+{
+	return it->tree ? it->is_true[token] : token < it->truth;
 }
 
 /* Writes the rows of x of one item and takes its pages. Returns the number of rows so far. */
@@ -75,13 +120,15 @@ static uint32_t add_span(struct rig *r, const struct item *it, uint32_t row, str
 		.slot = s->slot,
 		.pages = s->shown,
 		.n_pages = s->n_pages,
+		.parent = it->tree ? it->parent : NULL,
 	};
 	for (uint32_t t = 0; t < it->n; t++) {
-		const float *x = s->text->x + (size_t)(s->computed + t) * width;
-		r->pos[row + t] = s->computed + t;
+		uint32_t pos = position_of(it, t);
+		const float *x = s->text->x + (size_t)pos * width;
+		r->pos[row + t] = pos;
 		for (uint32_t j = 0; j < width; j++)
 			rig_put(r, &r->x, (size_t)(row + t) * width + j,
-			        t < it->truth ? x[j] : 3 * rng_normal(&r->rng));
+			        is_true(it, t) ? x[j] : 3 * rng_normal(&r->rng));
 	}
 	return row + it->n;
 }
@@ -91,18 +138,21 @@ static void check_rows(const struct rig *r, const struct item *it, uint32_t row,
 {
 	static const char *const kinds[] = {"prefill", "decode", "draft"};
 	const struct seq *s = it->seq;
-	size_t width = r->layer.width, at = s->computed * width, n = it->truth * width;
-	float *expected = s->text->y[layer] + at;
-	for (size_t i = 0; i < n; i++) {
-		float y = rig_get(r, &r->y, row * width + i);
-		if (s->record)
-			expected[i] = y;
-		if (memcmp(&y, &expected[i], 4))
-			rig_fail(r,
-			         "%s of %u tokens at %u, %u kept: token %zu, column %zu of layer %d: "
-			         "%.9g is not %.9g",
-			         kinds[it->kind], it->n, s->computed, it->keep, s->computed + i / width,
-			         i % width, layer, (double)y, (double)expected[i]);
+	size_t width = r->layer.width;
+	for (uint32_t t = 0; t < it->n; t++) {
+		uint32_t pos = position_of(it, t);
+		float *expected = s->text->y[layer] + pos * width;
+		for (size_t i = 0; is_true(it, t) && i < width; i++) {
+			float y = rig_get(r, &r->y, (row + t) * width + i);
+			if (s->record)
+				expected[i] = y;
+			if (memcmp(&y, &expected[i], 4))
+				rig_fail(r,
+				         "%s of %u tokens at %u, %u kept: token %u at %u, column %zu of layer %d: "
+				         "%.9g is not %.9g",
+				         it->tree ? "tree" : kinds[it->kind], it->n, s->computed, it->keep, t, pos,
+				         i, layer, (double)y, (double)expected[i]);
+		}
 	}
 }
 
@@ -139,7 +189,8 @@ static struct mx_device_tables lay_out_tables(struct rig *r, const struct mx_spa
 {
 	uint32_t rows = r->layer.max_rows, *pos = (uint32_t *)r->tables.p, *row_span = pos + rows;
 	struct mx_device_span *to = (struct mx_device_span *)(row_span + rows);
-	uint32_t *pages = (uint32_t *)(to + RUN_SPANS), n_pages = 0;
+	uint32_t *parents = (uint32_t *)(to + RUN_SPANS), *pages = parents + rows;
+	uint32_t n_pages = 0, n_parents = 0;
 	memset(r->tables.p, POISON, r->tables.size);
 	for (uint32_t i = 0; i < n_spans; i++) {
 		const struct mx_span *s = &spans[i];
@@ -152,17 +203,23 @@ static struct mx_device_tables lay_out_tables(struct rig *r, const struct mx_spa
 			.n_pages = s->n_pages,
 			.max_len = s->max_len,
 			.kind = s->kind,
-			.parent_begin = UINT32_MAX,
+			.parent_begin = s->parent ? n_parents : UINT32_MAX,
 		};
 		if (s->n_pages)
 			memcpy(pages + n_pages, s->pages, s->n_pages * sizeof *pages);
 		n_pages += s->n_pages;
 		for (uint32_t t = 0; t < s->n; t++) {
-			pos[s->row + t] = s->pos + t;
+			pos[s->row + t] = r->pos[s->row + t];
 			row_span[s->row + t] = i;
+			if (s->parent)
+				parents[n_parents++] = s->parent[t];
 		}
 	}
-	return (struct mx_device_tables){.pos = pos, .row_span = row_span, .spans = to, .pages = pages};
+	return (struct mx_device_tables){.pos = pos,
+	                                 .row_span = row_span,
+	                                 .spans = to,
+	                                 .pages = pages,
+	                                 .parents = n_parents ? parents : NULL};
 }
 
 /* Calls resume for the sequences that were loaded or forked and have not run since. */
@@ -211,7 +268,7 @@ void rig_step(struct rig *r, struct item *items, uint32_t n_items)
 	}
 	for (uint32_t i = 0; i < n_items; i++) {
 		n_rows = add_span(r, &items[i], n_rows, &spans[i]);
-		kept[i] = (struct mx_kept){.n = items[i].keep};
+		kept[i] = (struct mx_kept){items[i].keep, items[i].tree ? items[i].path : NULL};
 		longest = items[i].n > longest ? items[i].n : longest;
 	}
 	uint64_t shared = pool_sum_shared(&r->pages);

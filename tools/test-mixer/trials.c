@@ -227,6 +227,69 @@ static void check_drafts(struct rig *r, struct texts *x)
 	saved_drop(r, &v);
 }
 
+/* ---- trees of drafts ---- */
+
+/* Runs sequences from `from`, or from the beginning, over `length` tokens: trees of 1 .. n tokens,
+ * and between them other trees, a decode or a piece of the prompt. */
+static void tree_walk(struct rig *r, struct text *t, uint32_t n, const struct saved *from,
+                      uint32_t length)
+{
+	struct seq seqs[RUN_SPANS];
+	struct item items[RUN_SPANS];
+	uint32_t open = RUN_SPANS, end = (from ? from->pos : 0) + length;
+	for (uint32_t i = 0; i < RUN_SPANS; i++) {
+		if (from)
+			seq_resume(r, &seqs[i], from, t, from->pos - rng_below(&r->rng, 2));
+		else
+			seq_open(r, &seqs[i], t);
+		items[i] = item_prefill(&seqs[i], 1 + rng_below(&r->rng, 16));
+	}
+	if (rng_below(&r->rng, 2)) /* else the first tokens are a tree's */
+		rig_step(r, items, RUN_SPANS);
+	for (uint32_t round = 0; open; round++) {
+		open = 0;
+		for (uint32_t i = 0; i < RUN_SPANS; i++) {
+			struct seq *s = &seqs[i];
+			if (s->computed >= end || s->computed >= t->len)
+				continue;
+			if ((round + i) % 3)
+				items[open++] = item_tree(r, s, 1 + rng_below(&r->rng, n));
+			else if (rng_below(&r->rng, 2))
+				items[open++] = item_decode(s);
+			else
+				items[open++] = item_prefill(s, 1 + rng_below(&r->rng, 17));
+		}
+		if (open)
+			rig_step(r, items, open);
+	}
+	for (uint32_t i = 0; i < RUN_SPANS; i++)
+		seq_close(r, &seqs[i]);
+}
+
+/* Trees of all sizes at the beginning, and from a saved state over a border of 256 tokens. */
+static void check_trees(struct rig *r, struct texts *x)
+{
+	uint32_t far = 230;
+	struct text *t = &x->t[0];
+	if (!r->max_tree)
+		return;
+	rig_begin(r, "trees of drafts");
+	for (uint32_t n = 2; n <= r->max_tree; n += r->o.thorough ? 1 : 5)
+		tree_walk(r, t, n, NULL, 60);
+	if (!r->can_resume || t->len < far + 60)
+		return;
+	struct seq s;
+	struct saved v;
+	rig_begin(r, "trees of drafts after a load");
+	seq_open(r, &s, t);
+	struct item it = item_prefill(&s, far);
+	rig_step(r, &it, 1);
+	seq_save(r, &s, &v);
+	seq_close(r, &s);
+	tree_walk(r, t, r->max_tree, &v, 60);
+	saved_drop(r, &v);
+}
+
 /* ---- saved states and forks ---- */
 
 /* Runs steps of any kind to exactly position `to`. */
@@ -429,6 +492,7 @@ void trials_run(const struct rig_options *o, const struct mixer_set *set,
 
 	for (unsigned threads = o->thorough && last > 2 ? 2 : last; threads <= last; threads++) {
 		open_with(&r, c, o, threads, most < LONG_DRAFT ? most : LONG_DRAFT);
+		check_trees(&r, &x);
 		check_random(&r, &x, o->thorough ? 40 : 20);
 		check_chunks(&r, &x, 0, 61, "in chunks of 61");
 		rig_close(&r);
