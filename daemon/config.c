@@ -164,6 +164,7 @@ static const struct mx_config_key speculation_keys[] = {
 	{"source", K_CHOICE, M(speculation.source), .choices = speculations},
 	{"model", K_STRING, M(speculation.model), .automatic = true},
 	{"tokens", K_UINT, M(speculation.tokens), .min = 1, .max = MX_MAX_DRAFT},
+	{"tree", K_BOOL, M(speculation.tree), .min = 0},
 	{0}};
 
 static const struct mx_config_key parallel_keys[] = {
@@ -337,7 +338,7 @@ static mx_status check_parsers(struct mx_config_reader *p, const yaml_node_t *n,
 	return st;
 }
 
-/* A draft model is named if, and only if, there is to be one. */
+/* A draft model is named if, and only if, there is to be one; trees are for prompt lookup. */
 static mx_status check_speculation(struct mx_config_reader *p, const yaml_node_t *n,
                                    struct mx_config_model *m)
 {
@@ -348,6 +349,9 @@ static mx_status check_speculation(struct mx_config_reader *p, const yaml_node_t
 	if (!draft && m->speculation.model)
 		return mx_config_fail(p, go_to(p, n, "speculation", 0),
 		                      "a draft model is named, but source is not draft");
+	if (m->speculation.tree && m->speculation.source != MX_SPECULATION_NGRAM)
+		return mx_config_fail(p, go_to(p, n, "speculation", 0),
+		                      "tree: true is for source: ngram only, so far");
 	return draft ? make_absolute(p, &m->speculation.model) : MX_OK;
 }
 
@@ -378,7 +382,7 @@ static mx_status read_models(struct mx_config_reader *p, const yaml_node_t *n)
 		                              .snapshot_memory = MX_CONFIG_AUTO,
 		                              .snapshot_every = MX_CONFIG_AUTO,
 		                              .pooling = -1,
-		                              .speculation = {MX_SPECULATION_NONE, NULL, 4},
+		                              .speculation = {MX_SPECULATION_NONE, NULL, 4, false},
 		                              .reranker_tokens = {default_answers, 2},
 		                              .line = (unsigned)item->start_mark.line + 1};
 		snprintf(p->path + parent, sizeof p->path - parent, "[%zu]", i);

@@ -130,6 +130,7 @@ struct mx_config_model {
 		int source;        /* enum mx_speculation */
 		const char *model; /* the draft model's folder; NULL = none is named */
 		uint64_t tokens;   /* most drafts of a sequence in a step */
+		bool tree;         /* drafts may be trees */
 	} speculation;
 	unsigned line; /* line of the model in the file, for later messages */
 };

@@ -41,6 +41,7 @@ static struct mx_engine_config engine_config(const struct mx_hosted *h)
 		.kv_events = h->tells,
 		.speculation = (enum mx_speculation)m->speculation.source,
 		.draft_tokens = (uint32_t)m->speculation.tokens,
+		.draft_tree = m->speculation.tree,
 		.draft_plan = h->draft_plan,
 		.draft_checkpoint = h->draft_checkpoint,
 		.snapshot_memory = m->snapshot_memory == MX_CONFIG_AUTO ? MX_SNAPSHOT_MEMORY_AUTO

@@ -359,11 +359,14 @@ mx_status mx_core_step(struct mx_engine *e, const struct mx_step_item *items, ui
 static bool drafts_valid(const struct mx_core *c, const struct mx_step_item *item)
 {
 	const struct mx_seq *s = item->seq;
-	for (uint32_t i = 0; i < item->n_draft && i < c->info.max_draft; i++)
+	for (uint32_t i = 0; i < item->n_draft && i < c->info.max_draft; i++) {
 		if (item->draft[i] < 0 || (uint32_t)item->draft[i] >= c->info.vocab)
 			return false;
-	return item->n_draft <= c->info.max_draft && item->n == 1 && item->sample &&
-	       (uint64_t)s->n + item->n_draft < s->params.max_len &&
+		if (item->parent && item->parent[i] >= i && item->parent[i] != MX_NO_DRAFT)
+			return false;
+	}
+	return (!item->parent || c->info.trees) && item->n_draft <= c->info.max_draft && item->n == 1 &&
+	       item->sample && (uint64_t)s->n + item->n_draft < s->params.max_len &&
 	       (uint64_t)s->computed + 1 + item->n_draft <= s->reserved;
 }
 
@@ -449,13 +452,14 @@ void mx_core_commit_none(struct mx_seq *s)
 	s->in_step = 0;
 }
 
-bool mx_core_accepts(const struct mx_step_item *item, uint32_t i, int32_t token)
+uint32_t mx_core_accepts(const struct mx_step_item *item, uint32_t last, int32_t token)
 {
 	const struct mx_seq_params *p = &item->seq->params;
-	if (i >= item->n_draft || item->draft[i] != token)
-		return false;
+	uint32_t i = 0;
+	while (i < item->n_draft && (mx_core_parent(item, i) != last || item->draft[i] != token))
+		i++;
 	for (size_t k = 0; k < p->n_ends; k++)
 		if (p->ends[k] == token)
-			return false;
-	return true;
+			return MX_NO_DRAFT;
+	return i < item->n_draft ? i : MX_NO_DRAFT;
 }

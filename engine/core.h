@@ -147,8 +147,24 @@ void mx_core_commit_none(struct mx_seq *s);
 void mx_core_append(struct mx_seq *s, int32_t token);
 /* Takes tokens of the output back, so that n are left: at least those that are computed. */
 void mx_core_take_back(struct mx_seq *s, uint32_t n);
-/* True if draft token i of an item is kept when `token` was sampled at its position: it is the
- * same, and it does not end the sequence. */
-bool mx_core_accepts(const struct mx_step_item *item, uint32_t i, int32_t token);
+/* Returns the draft that is kept when `token` was sampled behind draft `last` of an item, or with
+ * MX_NO_DRAFT behind its tokens: one whose parent that is, which is the same token and does not end
+ * the sequence. MX_NO_DRAFT if there is none. */
+uint32_t mx_core_accepts(const struct mx_step_item *item, uint32_t last, int32_t token);
+
+/* Returns the parent of draft i of an item, as in item->parent. */
+static inline uint32_t mx_core_parent(const struct mx_step_item *item, uint32_t i)
+{
+	return item->parent ? item->parent[i] : i ? i - 1 : MX_NO_DRAFT;
+}
+
+/* Returns the number of drafts in front of draft i of an item. */
+static inline uint32_t mx_core_depth(const struct mx_step_item *item, uint32_t i)
+{
+	uint32_t depth = 0;
+	while ((i = mx_core_parent(item, i)) != MX_NO_DRAFT)
+		depth++;
+	return depth;
+}
 
 #endif

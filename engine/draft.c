@@ -41,10 +41,16 @@ void mx_draft_propose(struct mx_draft_source *d, struct mx_step_item *items, uin
 	for (uint32_t i = 0; i < n; i++) {
 		struct mx_draft *own = &items[i].seq->draft;
 		items[i].draft = own->tokens;
+		items[i].parent = NULL;
+		own->is_tree = false;
 		if (!own->source)
 			items[i].n_draft = 0;
 		any |= items[i].n_draft > 0;
 	}
-	if (any)
-		d->ops->propose(d, items, n);
+	if (!any)
+		return;
+	d->ops->propose(d, items, n);
+	for (uint32_t i = 0; i < n; i++)
+		if (items[i].n_draft && items[i].seq->draft.is_tree)
+			items[i].parent = items[i].seq->draft.parents;
 }

@@ -22,6 +22,9 @@ struct mx_draft {
 	struct mx_draft_source *source; /* NULL = nothing is */
 	void *state;                    /* the source's own */
 	int32_t tokens[MX_MAX_DRAFT];   /* the latest proposal */
+	/* Their parents, as in struct mx_step_item, if is_tree. */
+	uint32_t parents[MX_MAX_DRAFT];
+	bool is_tree;
 };
 
 struct mx_draft_source_ops {
@@ -35,8 +38,9 @@ struct mx_draft_source_ops {
 	void (*release)(struct mx_draft_source *d, void *state);
 	/* Proposes for the items [n] with n_draft > 0, whose sequences were all opened: writes at most
 	 * n_draft <= MX_MAX_DRAFT tokens that probably follow the sequence's to item.seq->draft.tokens,
-	 * and their number to n_draft. Whatever was proposed before, the sequence's tokens tell what
-	 * was kept. */
+	 * and their number to n_draft. If they are a tree, sets item.seq->draft.is_tree, which is
+	 * false, and parents. Whatever was proposed before, the sequence's tokens tell what was kept.
+	 */
 	void (*propose)(struct mx_draft_source *d, struct mx_step_item *items, uint32_t n);
 	void (*destroy)(struct mx_draft_source *d);
 	/* Empties the source's prefix cache. See mx_engine_ops.drop_cache. */
@@ -49,8 +53,9 @@ struct mx_draft_source {
 };
 
 /* Creates the source of prompt lookup: it continues the sequence as the longest suffix of its
- * tokens was continued before, in the prediction, the prompt or the output (ngram.c). */
-mx_status mx_draft_ngram_create(struct mx_draft_source **out);
+ * tokens was continued before, in the prediction, the prompt or the output (ngram.c). With `trees`,
+ * as it and shorter ones were continued, where that differs. */
+mx_status mx_draft_ngram_create(bool trees, struct mx_draft_source **out);
 /* Returns the most bytes that it keeps of a sequence of max_len tokens. */
 size_t mx_draft_ngram_bytes(uint32_t max_len);
 

@@ -84,6 +84,7 @@ struct mx_engine_info {
 	bool prefix_unsupported;            /* configured to be shared, but a mixer cannot */
 	bool kv_events;                     /* changes of the prefix cache are told */
 	uint32_t max_draft;                 /* most draft tokens of an item; 0 = no speculation */
+	bool trees;                         /* drafts may be trees, and the source's are */
 	uint32_t max_tentative;             /* most tokens of a tentative item; 0 = takes none */
 	uint32_t n_snapshots;               /* snapshots that there is room for */
 	uint32_t snapshot_every;            /* tokens between two snapshots; 0 = only at ends */
@@ -150,6 +151,7 @@ struct mx_seq_params {
 
 /* Most draft tokens of an item. */
 #define MX_MAX_DRAFT 8
+#define MX_NO_DRAFT  UINT32_MAX
 
 /* Tokens of one sequence in one step: positions [computed, computed + n). */
 struct mx_step_item {
@@ -163,6 +165,10 @@ struct mx_step_item {
 	 * token. */
 	const int32_t *draft;
 	uint32_t n_draft;
+	/* [n_draft], only with info.trees: the drafts are a tree. Each has a parent, an earlier draft,
+	 * or MX_NO_DRAFT for the sequence's last token; children of one parent are guesses of the same
+	 * position. NULL: each draft's parent is the one before it. */
+	const uint32_t *parent;
 	/* The n tokens may be taken back (mx_core_take_back): the step computes them and samples, and
 	 * the sequence's computed tokens stay what they were. n <= info.max_tentative. For draft
 	 * models.
@@ -185,9 +191,10 @@ struct mx_step_result {
 	bool ended;
 	int32_t token;             /* the sampled token, already appended to the sequence */
 	struct mx_logprob logprob; /* if asked for */
-	/* The first n_accepted tokens of the item's draft were sampled in front of `token`: they are
-	 * appended to the sequence too. Their log-probabilities, if asked for: accepted[n_accepted]. */
+	/* Drafts path[n_accepted] of the item were sampled in front of `token`: they are appended to
+	 * the sequence too. Their log-probabilities, if asked for: accepted[n_accepted]. */
 	uint32_t n_accepted;
+	uint32_t path[MX_MAX_DRAFT]; /* numbers of drafts; without parents 0, 1, .. */
 	const struct mx_logprob *accepted;
 	/* Log-probabilities of the prompt tokens at positions first .. first + n - 1, if asked for. */
 	const struct mx_logprob *prompt;
@@ -240,8 +247,9 @@ struct mx_engine_ops {
 	void (*close)(struct mx_engine *e, struct mx_seq *s);
 
 	/* Proposes drafts: of each of the items [n] with n_draft > 0, which says how many at most, sets
-	 * draft and n_draft, to 0 if there is nothing to propose. At most info.max_draft of an item.
-	 * Valid until the next step is finished. A draft model runs meanwhile; that takes time. */
+	 * draft, parent and n_draft, to 0 if there is nothing to propose. At most info.max_draft of an
+	 * item. Valid until the next step is finished. A draft model runs meanwhile; that takes time.
+	 */
 	void (*propose)(struct mx_engine *e, struct mx_step_item *items, uint32_t n);
 
 	/* Computes the items, at most step_tokens tokens in total, and fills results[n]. Each sequence

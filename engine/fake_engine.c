@@ -291,7 +291,8 @@ static void sample_item(struct fake *f, const struct mx_step_item *item, uint64_
 	struct mx_seq *s = item->seq;
 	struct mx_logprob *logprobs = f->drafts + s->slot * (MX_MAX_DRAFT + 1);
 	r->sampled = sample(f, s, digest, logprobs, r);
-	while (r->sampled && mx_core_accepts(item, r->n_accepted, r->token)) {
+	uint32_t draft = r->sampled ? mx_core_accepts(item, MX_NO_DRAFT, r->token) : MX_NO_DRAFT;
+	while (draft != MX_NO_DRAFT) {
 		struct slot kept = f->slots[s->slot];
 		mx_core_append(s, r->token);
 		digest = compute_token(f, s, s->n - 1, digest);
@@ -302,7 +303,8 @@ static void sample_item(struct fake *f, const struct mx_step_item *item, uint64_
 			break;
 		}
 		r->token = next.token;
-		r->n_accepted++;
+		r->path[r->n_accepted++] = draft;
+		draft = mx_core_accepts(item, draft, r->token);
 	}
 	r->accepted = logprobs;
 	r->logprob = logprobs[r->n_accepted];
@@ -456,6 +458,7 @@ static void fill_info(const struct mx_fake_config *config, struct mx_engine_info
 		.snapshot_every = config->snapshot_every,
 		.kv_events = config->kv_events,
 		.max_draft = config->max_draft,
+		.trees = config->trees,
 	};
 	if (config->state != MX_FAKE_SLOT)
 		out->page_bytes = config->page_tokens * sizeof(uint64_t);
@@ -492,7 +495,7 @@ mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_e
 	f->prompt = mx_calloc(config->step_tokens, sizeof *f->prompt);
 	f->drafts = mx_calloc(config->max_sequences, (MX_MAX_DRAFT + 1) * sizeof *f->drafts);
 	if (st == MX_OK && config->max_draft)
-		st = mx_draft_ngram_create(&f->core.drafts);
+		st = mx_draft_ngram_create(config->trees, &f->core.drafts);
 	if (st != MX_OK || !f->state || !f->slots || !f->saved || !f->saved_pages || !f->prompt ||
 	    !f->drafts) {
 		fake_destroy(&f->core.engine);

@@ -39,6 +39,7 @@ struct mx_fake_config {
 	 * = none are. */
 	uint32_t echo;
 	uint32_t max_draft; /* as in struct mx_engine_info: with prompt lookup */
+	bool trees;         /* likewise */
 };
 
 mx_status mx_fake_engine_create(const struct mx_fake_config *config, struct mx_engine **out);

@@ -158,6 +158,16 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
 	return st;
 }
 
+/* True if the model's steps take trees of drafts: all of its mixers do. Asynchronous devices sample
+ * all rows at once, as if drafts were a chain. */
+static bool takes_trees(const struct mx_model_engine *e)
+{
+	bool all = !e->device->info.async;
+	for (uint32_t g = 0; g < e->model.n_groups; g++)
+		all &= (e->model.groups[g].ops->caps & MX_MIXER_TREE) != 0;
+	return all;
+}
+
 static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_plan *p,
                             const struct mx_engine_config *config)
 {
@@ -181,6 +191,8 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 		.snapshot_bytes = p->snapshot_bytes,
 		.kv_events = config->kv_events,
 		.max_draft = config->speculation ? config->draft_tokens : 0,
+		.trees =
+			config->speculation == MX_SPECULATION_NGRAM && config->draft_tree && takes_trees(e),
 		.max_tentative = config->tentative,
 		.weight_bytes =
 			p->weights_mapped + p->weights_device + p->weights_made + p->weights_private,
@@ -195,7 +207,7 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 	memcpy(info.device, e->device->info.name, sizeof info.device);
 	mx_status st = mx_core_init(&e->core, &mx_model_engine_ops, &mx_model_state_ops, &info);
 	if (st == MX_OK && config->speculation == MX_SPECULATION_NGRAM)
-		st = mx_draft_ngram_create(&e->core.drafts);
+		st = mx_draft_ngram_create(info.trees, &e->core.drafts);
 	if (st == MX_OK && config->speculation == MX_SPECULATION_MTP)
 		st = mx_draft_head_create(e, &e->core.drafts);
 	return st;

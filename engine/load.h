@@ -55,6 +55,7 @@ struct mx_engine_config {
 	bool kv_events; /* tell the changes of the prefix cache */
 	enum mx_speculation speculation;
 	uint32_t draft_tokens; /* with speculation: most drafts of a sequence in a step, 1 .. 8 */
+	bool draft_tree;       /* with prompt lookup: drafts may be trees, if every mixer takes them */
 	/* MX_SPECULATION_DRAFT: the draft model, whose tokens are the model's. Both outlive the engine.
 	 * Its memory is part of `memory`: it has room for as many tokens and sequences, in proportion.
 	 */

@@ -15,11 +15,13 @@
  * A constrained row is sampled with its mask. Log-probabilities are those before it.
  *
  * An item with drafts has a row to be sampled for each of its tokens. They are sampled in waves:
- * wave w has row w of each such item. A row is sampled only if all drafts up to it were kept, and
- * these are appended to the sequence before. So penalties, bans and constraints of a row see the
- * tokens in front of it, as in a step of its own. An asynchronous device samples all these rows at
- * once, as if all drafts were kept, if neither penalties nor constraints make a draw depend on the
- * tokens in front of it; what was drawn behind a draft that is not kept means nothing.
+ * wave w has the rows of each such item that have w drafts in front of them: one, or of a tree of
+ * drafts several, of which at most one is sampled. A row is sampled only if all drafts up to it
+ * were kept, and these are appended to the sequence before. So penalties, bans and constraints of a
+ * row see the tokens in front of it, as in a step of its own. An asynchronous device samples all
+ * these rows at once, as if all drafts were kept, if neither penalties nor constraints make a draw
+ * depend on the tokens in front of it; what was drawn behind a draft that is not kept means
+ * nothing.
  */
 #include <math.h>
 #include <string.h>
@@ -64,6 +66,13 @@ static uint32_t n_reported(const struct mx_step_item *item)
 	return item->sample && reports(item) ? 1 + item->n_draft : 0;
 }
 
+/* Returns the number of drafts in front of row k of an item, counted from that of its last token:
+ * the draft of row k is draft k - 1. */
+static uint32_t behind(const struct mx_step_item *item, uint32_t k)
+{
+	return k ? mx_core_depth(item, k - 1) + 1 : 0;
+}
+
 /* Lists the rows whose logits are needed, those to be sampled first, wave after wave or else item
  * after item, and returns their number. */
 static uint32_t collect(const struct mx_step_item *items, const struct mx_span *spans, uint32_t n,
@@ -77,8 +86,9 @@ static uint32_t collect(const struct mx_step_item *items, const struct mx_span *
 			out[count++] = (struct want){spans[i].row + items[i].n - 1 + k, i};
 	for (uint32_t wave = 0; waves && wave <= longest; wave++)
 		for (uint32_t i = 0; i < n; i++)
-			if (items[i].sample && items[i].n_draft >= wave)
-				out[count++] = (struct want){spans[i].row + items[i].n - 1 + wave, i};
+			for (uint32_t k = 0; items[i].sample && k <= items[i].n_draft; k++)
+				if (behind(&items[i], k) == wave)
+					out[count++] = (struct want){spans[i].row + items[i].n - 1 + k, i};
 	*out_n_sample = count;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct mx_seq *s = items[i].seq;
@@ -189,10 +199,23 @@ mx_status mx_logits_make_part(struct mx_model_engine *e, const void *x, size_t n
 	return st == MX_OK && !(e->comm && e->comm->rank) ? scale_rows(e, n) : st;
 }
 
+/* Returns the draft of a row to be sampled; MX_NO_DRAFT for the item's last token. */
+static uint32_t draft_of(const struct mx_model_engine *e, const struct want *w)
+{
+	return w->row - e->scratch.spans[w->item].row - e->core.items[w->item].n; /* -1 for the last */
+}
+
 /* Returns the wave of a row to be sampled: the number of drafts in front of it. */
 static uint32_t wave_of(const struct mx_model_engine *e, const struct want *w)
 {
-	return w->row - e->scratch.spans[w->item].row - (e->core.items[w->item].n - 1);
+	return behind(&e->core.items[w->item], draft_of(e, w) + 1);
+}
+
+/* True if all drafts up to the row are kept, and none behind it. */
+static bool is_last(const struct mx_model_engine *e, const struct want *w,
+                    const struct mx_step_result *r)
+{
+	return (r->n_accepted ? r->path[r->n_accepted - 1] : MX_NO_DRAFT) == draft_of(e, w);
 }
 
 /* True if the hidden state of row i of the batch is finite. With a device's own memory, sampling
@@ -265,51 +288,53 @@ static void take_token(const struct mx_model_engine *e, const struct mx_seq *q, 
 	r->ended = q->mask.complete;
 }
 
-/* Takes the token sampled behind `wave` >= 1 kept drafts. If there is none, because the row is not
- * finite or the constraint fails or ends the text, the draft in front of it becomes the step's last
- * token: the next step meets the same again, and says so. */
-static void take_behind(const struct mx_model_engine *e, const struct mx_step_item *item,
-                        uint32_t wave, int32_t token, struct mx_step_result *r)
+/* Takes the token sampled behind kept drafts. If there is none, because the row is not finite or
+ * the constraint fails or ends the text, the draft in front of it becomes the step's last token:
+ * the next step meets the same again, and says so. */
+static bool take_behind(const struct mx_model_engine *e, const struct mx_step_item *item,
+                        int32_t token, struct mx_step_result *r)
 {
 	const struct mx_mask *m = &item->seq->mask;
 	bool masked = !m->allowed || (m->status == MX_OK && !m->complete);
 	r->token = token;
 	if (token >= 0 && (uint32_t)token < e->model.plan->vocab && masked)
-		return;
-	r->token = item->draft[wave - 1];
-	r->n_accepted = wave - 1;
+		return true;
+	r->token = item->draft[r->path[--r->n_accepted]];
+	return false;
 }
 
-/* Takes the token sampled for a row of the item, of a wave, if all drafts in front of it are kept,
- * and keeps the draft behind the row if it is the same token. */
-static void take_row(const struct mx_model_engine *e, const struct mx_step_item *item,
-                     uint32_t wave, int32_t token, struct mx_step_result *r)
+/* Takes the token sampled for a row, if all drafts up to it are kept, and keeps the draft behind it
+ * that is the same token. */
+static void take_row(const struct mx_model_engine *e, const struct want *w, int32_t token,
+                     struct mx_step_result *r)
 {
-	if (r->n_accepted != wave)
+	const struct mx_step_item *item = &e->core.items[w->item];
+	if (!is_last(e, w, r))
 		return;
-	if (wave)
-		take_behind(e, item, wave, token, r);
-	else
+	if (!r->n_accepted)
 		take_token(e, item->seq, token, r);
-	if (r->n_accepted == wave && r->status == MX_OK && !r->ended &&
-	    mx_core_accepts(item, wave, r->token)) {
-		r->n_accepted++;
+	else if (!take_behind(e, item, token, r))
+		return;
+	uint32_t draft = mx_core_accepts(item, draft_of(e, w), r->token);
+	if (r->status == MX_OK && !r->ended && draft != MX_NO_DRAFT) {
+		r->path[r->n_accepted++] = draft;
 		mx_core_append(item->seq, r->token);
 	}
 }
 
-/* True if row i of the batch, of a wave, is to be sampled: all drafts in front of it are kept. */
+/* True if row i of the batch, of a wave, is to be sampled: all drafts up to it are kept. */
 static bool is_reached(const struct mx_model_engine *e, const struct batch *b, uint32_t i,
-                       uint32_t wave, const struct mx_step_result *results)
+                       const struct mx_step_result *results)
 {
-	return results[b->wants[i].item].n_accepted == wave && (!wave || is_finite(e, b, i));
+	const struct want *w = &b->wants[i];
+	const struct mx_step_result *r = &results[w->item];
+	return is_last(e, w, r) && (!r->n_accepted || is_finite(e, b, i));
 }
 
 struct wave_masks {
 	struct mx_model_engine *e;
 	const struct want *wants;
 	const struct mx_step_result *results;
-	uint32_t wave;
 };
 
 static void make_mask(void *arg, size_t task, unsigned worker)
@@ -318,7 +343,7 @@ static void make_mask(void *arg, size_t task, unsigned worker)
 	uint32_t item = m->wants[task].item;
 	struct mx_seq *q = m->e->core.items[item].seq;
 	(void)worker;
-	if (q->params.constraint && m->results[item].n_accepted == m->wave)
+	if (q->params.constraint && is_last(m->e, &m->wants[task], &m->results[item]))
 		mx_mask_make(q, m->e->model.plan->vocab);
 }
 
@@ -335,7 +360,7 @@ static mx_status draw_wave(struct mx_model_engine *e, struct batch *b, uint32_t 
 	uint32_t wave = wave_of(e, &b->wants[first]);
 	mx_status st = MX_OK;
 	if (wave && mx_mask_workers_listed(e->masks)) {
-		struct wave_masks m = {e, b->wants + first, results, wave};
+		struct wave_masks m = {e, b->wants + first, results};
 		for (uint32_t i = 0; i < end - first && d->info.async; i++)
 			make_mask(&m, i, 0);
 		if (!d->info.async)
@@ -344,7 +369,7 @@ static mx_status draw_wave(struct mx_model_engine *e, struct batch *b, uint32_t 
 	for (uint32_t i = first; i < end && st == MX_OK; i++) {
 		const struct mx_step_item *item = &items[b->wants[i].item];
 		s->samples[i] = (struct mx_sample_row){.sampling = &greedy}; /* for nothing */
-		if (!is_reached(e, b, i, wave, results))
+		if (!is_reached(e, b, i, results))
 			continue;
 		describe_row(item->seq, 0, &s->samples[i]); /* the drafts in front are appended */
 		if (!reports(item))
@@ -358,9 +383,8 @@ static mx_status draw_wave(struct mx_model_engine *e, struct batch *b, uint32_t 
 	if (st != MX_OK && st != MX_E_INTERNAL) /* INTERNAL: some row has token -1 */
 		return st;
 	for (uint32_t i = first; i < end; i++) {
-		const struct mx_step_item *item = &items[b->wants[i].item];
 		int32_t token = !wave || is_finite(e, b, i) ? s->tokens[i] : -1;
-		take_row(e, item, wave, token, &results[b->wants[i].item]);
+		take_row(e, &b->wants[i], token, &results[b->wants[i].item]);
 	}
 	return MX_OK;
 }
@@ -391,6 +415,12 @@ static void take_logprob(const struct mx_logprob *p, struct mx_step_result *r)
 		r->status = MX_E_INTERNAL;
 }
 
+/* Returns the place of the log-probabilities of an item's sampled tokens, in their order. */
+static struct mx_logprob *sampled_at(const struct mx_model_engine *e, uint32_t item)
+{
+	return &e->scratch.prompt[e->scratch.spans[item].row + e->core.items[item].n - 1];
+}
+
 /* Computes log-probabilities of the prompt rows and of the copied rows. They are adjacent from row
  * n_sample on, prompt rows first. */
 static mx_status report(struct mx_model_engine *e, const struct batch *b,
@@ -411,7 +441,7 @@ static mx_status report(struct mx_model_engine *e, const struct batch *b,
 		const struct mx_step_item *item = &items[w->item];
 		const struct mx_step_result *r = &results[w->item];
 		uint32_t wave = wave_of(e, w);
-		int32_t token = wave < r->n_accepted ? item->draft[wave] : r->token;
+		int32_t token = wave < r->n_accepted ? item->draft[r->path[wave]] : r->token;
 		s->n_top[n] = clamp_top(item->seq->params.logprobs, vocab);
 		s->tokens[n++] = token >= 0 ? token : 0;
 	}
@@ -429,9 +459,10 @@ static mx_status report(struct mx_model_engine *e, const struct batch *b,
 	}
 	for (uint32_t i = 0; i < b->n_copied; i++) {
 		const struct want *w = &b->wants[s->copied[i]];
-		s->prompt[w->row] = s->probs[n_prompt + i];
+		struct mx_logprob *to = sampled_at(e, w->item) + wave_of(e, w);
+		*to = s->probs[n_prompt + i];
 		if (wave_of(e, w) <= results[w->item].n_accepted)
-			take_logprob(&s->prompt[w->row], &results[w->item]);
+			take_logprob(to, &results[w->item]);
 	}
 	return MX_OK;
 }
@@ -443,7 +474,7 @@ static void hand_out(struct mx_model_engine *e, struct mx_step_result *results)
 		const struct mx_step_item *item = &e->core.items[i];
 		if (!item->sample || !reports(item))
 			continue;
-		results[i].accepted = &e->scratch.prompt[e->scratch.spans[i].row + item->n - 1];
+		results[i].accepted = sampled_at(e, i);
 		results[i].logprob = results[i].accepted[results[i].n_accepted];
 	}
 }
@@ -623,8 +654,7 @@ mx_status mx_logits_take(struct mx_model_engine *e, struct mx_step_result *resul
 		return st;
 	for (uint32_t i = 0; i < e->n_wants; i++) {
 		const struct want *w = &wants[i];
-		take_row(e, &e->core.items[w->item], wave_of(e, w), e->scratch.tokens[i],
-		         &results[w->item]);
+		take_row(e, w, e->scratch.tokens[i], &results[w->item]);
 	}
 	return report_drawn(e, results);
 }

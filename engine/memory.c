@@ -184,6 +184,8 @@ static void lay_out_host(const struct mx_step_limits *l, struct layout *a, struc
 	s->wants = take(a, 2 * rows, sizeof *s->wants);
 	s->spans = take(a, l->sequences, sizeof *s->spans);
 	s->kept = take(a, l->sequences, sizeof *s->kept);
+	s->parents = take(a, rows, sizeof *s->parents);
+	s->paths = take(a, l->sequences, sizeof *s->paths);
 	s->order = take(a, l->sequences, sizeof *s->order);
 	s->samples = take(a, l->logits, sizeof *s->samples);
 	s->tokens = take(a, l->logits, sizeof *s->tokens);

@@ -55,17 +55,19 @@ struct mx_scratch {
 	uint32_t *page_table;               /* page_table.h; NULL on CPUs */
 
 	/* In the host's memory. */
-	struct mx_tables tables;       /* CPUs: arrays in `block`, without spans */
-	uint32_t *wants;               /* [2 R] (row, item) of the rows whose logits are needed */
-	struct mx_span *spans;         /* [S] */
-	struct mx_kept *kept;          /* [S] */
-	uint32_t *order;               /* [S] see mx_resume_results */
-	struct mx_sample_row *samples; /* [L] */
-	int32_t *tokens;               /* [L] sampled tokens, or tokens to report */
-	uint32_t *n_top;               /* [L] */
-	struct mx_logprob *probs;      /* [L] */
-	uint32_t *copied;              /* [L] sampled rows of a batch that are reported too */
-	struct mx_logprob *prompt;     /* [R] results: log-probabilities of the token behind each row */
+	struct mx_tables tables;             /* CPUs: arrays in `block`, without spans */
+	uint32_t *wants;                     /* [2 R] (row, item) of the rows whose logits are needed */
+	struct mx_span *spans;               /* [S] */
+	struct mx_kept *kept;                /* [S] */
+	uint32_t *parents;                   /* [rows] of spans that are trees */
+	uint32_t (*paths)[1 + MX_MAX_DRAFT]; /* [S] what is kept of trees */
+	uint32_t *order;                     /* [S] see mx_resume_results */
+	struct mx_sample_row *samples;       /* [L] */
+	int32_t *tokens;                     /* [L] sampled tokens, or tokens to report */
+	uint32_t *n_top;                     /* [L] */
+	struct mx_logprob *probs;            /* [L] */
+	uint32_t *copied;                    /* [L] sampled rows of a batch that are reported too */
+	struct mx_logprob *prompt; /* [R] results: log-probabilities of the token behind each row */
 };
 
 /* Bytes of the buffers in the device's and in the host's memory. */

@@ -180,9 +180,18 @@ static mx_status begin(struct mx_engine *engine, const struct mx_step_item *item
 /* Commits what the step's results keep of its spans. */
 static mx_status commit_spans(struct mx_model_engine *e, const struct mx_step_result *results)
 {
-	for (uint32_t i = 0; i < e->step.n_spans; i++)
-		e->scratch.kept[i] = (struct mx_kept){
-			.n = e->core.items[i].tentative ? 0 : e->core.items[i].n + results[i].n_accepted};
+	for (uint32_t i = 0; i < e->step.n_spans; i++) {
+		const struct mx_step_item *item = &e->core.items[i];
+		uint32_t *path = e->scratch.paths[i];
+		e->scratch.kept[i] =
+			(struct mx_kept){.n = item->tentative ? 0 : item->n + results[i].n_accepted};
+		if (!e->step.spans[i].parent)
+			continue;
+		path[0] = 0; /* the sequence's last token */
+		for (uint32_t k = 0; k < results[i].n_accepted; k++)
+			path[1 + k] = 1 + results[i].path[k];
+		e->scratch.kept[i].path = path;
+	}
 	const struct mx_rank_call call = {
 		.run = mx_forward_commit_rank, .step = e->step, .kept = e->scratch.kept};
 	return mx_ranks_run(e, &call);

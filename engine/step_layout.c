@@ -3,6 +3,17 @@
 
 #include "engine/page_table.h"
 
+/* Writes positions and parents of the rows of an item whose drafts are a tree: row 0 is the
+ * sequence's last token. */
+static void lay_out_tree(const struct mx_step_item *item, uint32_t *pos, uint32_t *parents)
+{
+	parents[0] = UINT32_MAX;
+	for (uint32_t k = 0; k < item->n_draft; k++) {
+		parents[1 + k] = item->parent[k] == MX_NO_DRAFT ? 0 : 1 + item->parent[k];
+		pos[1 + k] = pos[parents[1 + k]] + 1;
+	}
+}
+
 struct mx_span mx_span_of(const struct mx_seq *q, uint32_t row, uint32_t n)
 {
 	return (struct mx_span){
@@ -47,6 +58,10 @@ uint32_t mx_lay_out_rows(struct mx_model_engine *e, const struct mx_tables *to,
 			to->ids[row + item->n + k] = item->draft[k];
 		for (uint32_t k = 0; k < n; k++)
 			to->pos[row + k] = q->computed + k;
+		if (item->n_draft && item->parent) {
+			spans[i].parent = e->scratch.parents + row;
+			lay_out_tree(item, to->pos + row, e->scratch.parents + row);
+		}
 		row += n;
 	}
 	*out_longest = longest;

@@ -213,7 +213,7 @@ static bool deliver_drafts(struct mx_req *r, const struct mx_step_item *item,
 {
 	for (uint32_t k = 0; k < res->n_accepted; k++) {
 		const struct mx_logprob *logprob = r->params.logprobs >= 0 ? &res->accepted[k] : NULL;
-		if (r->sink.token(r->sink.arg, item->draft[k], false, logprob))
+		if (r->sink.token(r->sink.arg, item->draft[res->path[k]], false, logprob))
 			continue;
 		r->output -= res->n_accepted - k;
 		res->n_accepted = k; /* with the token that ended it k + 1, as are counted */

@@ -44,8 +44,26 @@ void mx_sched_add_drafts(struct mx_sched *s, struct mx_sched_plan *p)
 		if (n)
 			memcpy(p->drafts[i], p->items[i].draft, n * sizeof **p->drafts);
 		p->items[i].draft = p->drafts[i];
+		if (n && p->items[i].parent) {
+			memcpy(p->parents[i], p->items[i].parent, n * sizeof **p->parents);
+			p->items[i].parent = p->parents[i];
+		}
 		p->n_draft += p->items[i].n_draft;
 	}
+}
+
+/* Returns the positions at which an item's drafts were tried: those where one was kept, and the
+ * next if there were drafts for it. All of a chain's count, as if the others had been tried, too.
+ */
+static uint32_t tried(const struct mx_step_item *item, const struct mx_step_result *res)
+{
+	uint32_t n = res->n_accepted, last = n ? res->path[n - 1] : MX_NO_DRAFT;
+	if (!item->parent)
+		return item->n_draft;
+	for (uint32_t i = 0; i < item->n_draft; i++)
+		if (item->parent[i] == last)
+			return n + 1;
+	return n;
 }
 
 void mx_sched_count_drafts(struct mx_sched *s, const struct mx_sched_plan *p, uint64_t ns)
@@ -62,7 +80,8 @@ void mx_sched_count_drafts(struct mx_sched *s, const struct mx_sched_plan *p, ui
 		struct mx_req *r = p->requests[i];
 		if (!n || p->results[i].status != MX_OK)
 			continue;
-		mx_draft_policy_count(&s->draft_policy, &r->odds, n, accepted);
+		mx_draft_policy_count(&s->draft_policy, &r->odds, tried(&p->items[i], &p->results[i]),
+		                      accepted);
 		r->accepted += accepted;
 		r->rejected += n - accepted;
 		v->drafts++;

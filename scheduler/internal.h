@@ -32,8 +32,9 @@ struct mx_sched_plan {
 	struct mx_req **requests;       /* [max_sequences] */
 	struct mx_step_result *results; /* [max_sequences] */
 	uint64_t *costs; /* [max_sequences] what each item added to its share's service */
-	int32_t (*drafts)[MX_MAX_DRAFT]; /* [max_sequences] of the items: the engine forgets them when
-	                                  * the next step is planned, before they are delivered */
+	int32_t (*drafts)[MX_MAX_DRAFT];   /* [max_sequences] of the items: the engine forgets them when
+	                                    * the next step is planned, before they are delivered */
+	uint32_t (*parents)[MX_MAX_DRAFT]; /* likewise, of those that are trees */
 	uint32_t n;
 	uint32_t n_decode, n_prompt; /* tokens of either kind; decode items come first */
 	uint32_t n_draft;            /* draft tokens of the decode items */

@@ -44,6 +44,7 @@ static void free_sched(struct mx_sched *s)
 		free(s->plans[i].results);
 		free(s->plans[i].costs);
 		free(s->plans[i].drafts);
+		free(s->plans[i].parents);
 	}
 	free(s);
 }
@@ -72,7 +73,8 @@ static mx_status allocate(struct mx_sched *s)
 		p->results = mx_calloc(n, sizeof *p->results);
 		p->costs = mx_calloc(n, sizeof *p->costs);
 		p->drafts = mx_calloc(n, sizeof *p->drafts);
-		if (!p->items || !p->requests || !p->results || !p->costs || !p->drafts)
+		p->parents = mx_calloc(n, sizeof *p->parents);
+		if (!p->items || !p->requests || !p->results || !p->costs || !p->drafts || !p->parents)
 			return MX_E_NOMEM;
 	}
 	for (uint32_t i = 0; i < s->cap; i++)

@@ -193,6 +193,7 @@ struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total)
 struct run {
 	struct mx_seq *seq;
 	int32_t draft[MX_MAX_DRAFT];
+	uint32_t parent[MX_MAX_DRAFT];
 	uint32_t random; /* for drafts */
 	uint32_t right;  /* drafts of the step that must be kept, if the source is never wrong */
 	struct set_constraint constraint;
@@ -246,11 +247,14 @@ static void take_result(struct mx_engine *e, const struct job *j, struct run *r,
 		assert_int_equal(res->n_accepted, r->right);
 	for (uint32_t k = 0; k < res->n_accepted; k++) {
 		uint32_t at = n - 1 - res->n_accepted + k;
-		assert_int_equal(mx_seq_token(tokens, at), r->draft[k]);
+		int32_t draft = r->draft[res->path[k]];
+		assert_int_equal(mx_seq_token(tokens, at), draft);
+		assert_int_equal(item->parent ? item->parent[res->path[k]] : k - 1, /* MX_NO_DRAFT is -1 */
+		                 k ? res->path[k - 1] : MX_NO_DRAFT);
 		for (size_t i = 0; i < j->n_ends; i++)
-			assert_int_not_equal(r->draft[k], j->ends[i]);
+			assert_int_not_equal(draft, j->ends[i]);
 		if (j->logprobs >= 0) {
-			assert_int_equal(res->accepted[k].token, r->draft[k]);
+			assert_int_equal(res->accepted[k].token, draft);
 			o->logprobs[at] = res->accepted[k];
 		}
 	}
@@ -289,6 +293,24 @@ static uint32_t draw(struct run *r, uint32_t n)
 	return (r->random >> 8) % n;
 }
 
+/* Makes the item's drafts a random tree. A path of it has the guesses of its positions, most of
+ * them unchanged. */
+static void make_tree(const struct mx_engine_info *info, const struct job *j, struct run *r,
+                      uint32_t len, struct mx_step_item *item)
+{
+	uint32_t last = MX_NO_DRAFT, depth = 0, bushy = 1 + draw(r, 3);
+	item->parent = r->parent;
+	for (uint32_t i = 0; i < item->n_draft; i++) {
+		uint32_t back = draw(r, 2) ? 1 + draw(r, bushy) : 1;
+		r->parent[i] = i >= back ? i - back : MX_NO_DRAFT;
+		r->draft[i] = (int32_t)draw(r, info->vocab);
+		if (r->parent[i] != last || !draw(r, 8))
+			continue;
+		r->draft[i] = j->guess[len + depth++];
+		last = i;
+	}
+}
+
 /* Adds drafts to an item that decodes a sequence of len tokens; `room`: rows that are left. Drafts
  * of the engine's source are only counted here. */
 static void add_drafts(struct mx_engine *e, const struct mx_engine_info *info, const struct job *j,
@@ -302,6 +324,8 @@ static void add_drafts(struct mx_engine *e, const struct mx_engine_info *info, c
 		r->draft[i] = draw(r, 6) ? j->guess[len + i] : (int32_t)draw(r, info->vocab);
 	item->draft = r->draft;
 	item->n_draft = n;
+	if (info->trees && j->guess && draw(r, 4))
+		make_tree(info, j, r, len, item);
 }
 
 /* Copies a proposal for a sequence of len tokens, and changes one of its drafts now and then. */
@@ -309,7 +333,7 @@ static void take_proposal(const struct mx_engine_info *info, const struct job *j
                           uint32_t len, struct mx_step_item *item)
 {
 	for (uint32_t i = 0; i < item->n_draft; i++)
-		r->draft[i] = j->guess && draw(r, 6) ? j->guess[len + i] : item->draft[i];
+		r->draft[i] = j->guess && !item->parent && draw(r, 6) ? j->guess[len + i] : item->draft[i];
 	r->right = j->certain && draw(r, 2) ? draw(r, item->n_draft + 1) : item->n_draft;
 	if (r->right < item->n_draft)
 		r->draft[r->right] = (int32_t)(((uint32_t)r->draft[r->right] + 1) % info->vocab);

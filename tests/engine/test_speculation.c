@@ -238,6 +238,66 @@ static void test_drafts_change_no_bit(void **state)
 	}
 }
 
+/* The same with trees of drafts: those that the test makes, and those of prompt lookup. */
+static void test_trees_change_no_bit(void **state)
+{
+	(void)state;
+	static const char *const more[] = {
+		OWN "{\"mixer\":\"attention\"},{\"mixer\":\"attention\",\"sliding_window\":20}]}",
+		OWN GLA("gla") "," GLA("kda") "," GLA("delta_net") ",{\"mixer\":\"attention\"}]}",
+	};
+	enum { N_MORE = sizeof more / sizeof *more };
+	static struct batch b;
+	struct rng rng = {test_seed()};
+	for (int i = 0; i < N_CONFIGS + N_MORE; i++) {
+		if (!is_wanted(i))
+			continue;
+		const char *config = i < N_CONFIGS ? configs[i] : more[i - N_CONFIGS];
+		struct mx_engine_config c = loaded_config();
+		struct loaded plain, trees;
+		struct mx_engine_info info;
+		char dir[64];
+		uint32_t kept = 0, proposed = 0;
+		c.max_context = CONTEXT;
+		make_checkpoint(dir, config, i % 2 ? MX_F32 : MX_BF16, 5);
+		loaded_start(dir, &c, &plain);
+		c.threads = i % 2 ? 2 : 1;
+		c.speculation = MX_SPECULATION_NGRAM;
+		c.draft_tokens = MX_MAX_DRAFT;
+		c.draft_tree = true;
+		loaded_start(dir, &c, &trees);
+		trees.engine->ops->info(trees.engine, &info);
+		assert_true(info.trees == (i != 1 && !c.device)); /* hyena keeps to chains */
+		for (int round = 0; round < ROUNDS; round++) {
+			static const uint32_t chunks[] = {1, 13, 512};
+			uint32_t n = round % 2 ? BATCH : 1 + rng_below(&rng, BATCH);
+			memset(&b, 0, sizeof b);
+			for (uint32_t k = 0; k < n; k++) {
+				make_request(&b, k, &rng);
+				run_jobs(plain.engine, &b.jobs[k], 1, 512, &b.expect[k]);
+				b.jobs[k].guess = b.expect[k].tokens;
+				b.jobs[k].no_prefix_cache = !rng_below(&rng, 4);
+				if (b.jobs[k].prompt_logprobs < 0 && round)
+					b.jobs[k].preempt = rng_below(&rng, 3) ? 0 : 20 + rng_below(&rng, 9);
+			}
+			kept += check_drafts(trees.engine, &b, n, chunks[round % 3]);
+			for (uint32_t k = 0; k < n; k++) {
+				b.jobs[k].guess = NULL;
+				b.jobs[k].propose = true;
+			}
+			proposed += check_drafts(trees.engine, &b, n, 512);
+			for (uint32_t k = 0; k < n; k++)
+				outcome_free(&b.expect[k]);
+		}
+		print_message("%d: %u drafts kept, %u of prompt lookup\n", i, kept, proposed);
+		assert_true(kept > 30);
+		assert_nothing_held(trees.engine);
+		loaded_close(&plain);
+		loaded_close(&trees);
+		mx_random_model_remove(dir);
+	}
+}
+
 /* The same in company of 255 others. */
 static void test_many_at_once(void **state)
 {
@@ -552,6 +612,7 @@ static void test_bad_drafts_are_refused(void **state)
 {
 	(void)state;
 	static const int32_t prompt[3] = {1, 2, 3}, good[9] = {1}, bad[2] = {1, VOCAB};
+	static const uint32_t parents[2] = {MX_NO_DRAFT, MX_NO_DRAFT};
 	struct mx_engine_config c = loaded_config();
 	struct loaded l;
 	struct mx_seq *s;
@@ -585,6 +646,9 @@ static void test_bad_drafts_are_refused(void **state)
 	assert_int_equal(ops->step(l.engine, &item, 1, &r, &t),
 	                 MX_E_INVALID); /* not in the vocabulary */
 	item.draft = good;
+	item.parent = parents;
+	assert_int_equal(ops->step(l.engine, &item, 1, &r, &t), MX_E_INVALID); /* no trees here */
+	item.parent = NULL;
 	assert_int_equal(ops->step(l.engine, &item, 1, &r, &t), MX_OK);
 	ops->close(l.engine, s);
 	loaded_close(&l);
@@ -626,7 +690,7 @@ static void open_lookup(struct lookup *l, const int32_t *prompt, uint32_t n,
 	l->seq.n = l->seq.n_prompt = n;
 	l->seq.params.max_len = n + 4096;
 	const struct mx_seq_params p = {.prediction = prediction, .n_prediction = n_prediction};
-	assert_int_equal(mx_draft_ngram_create(&l->source), MX_OK);
+	assert_int_equal(mx_draft_ngram_create(false, &l->source), MX_OK);
 	assert_int_equal(mx_draft_open(l->source, &l->seq, &p, &l->seq.draft), MX_OK);
 }
 
@@ -702,6 +766,38 @@ static void test_lookup_has_bounds(void **state)
 	free(prompt);
 }
 
+/* Drafts of a tree: tokens and parents. */
+static void expect_tree(struct lookup *l, const int32_t *tokens, const uint32_t *parents,
+                        uint32_t n)
+{
+	assert_int_equal(propose(l, n), n);
+	assert_true(l->seq.draft.is_tree);
+	assert_memory_equal(l->seq.draft.tokens, tokens, n * sizeof *tokens);
+	assert_memory_equal(l->seq.draft.parents, parents, n * sizeof *parents);
+}
+
+/* What went on in several ways is guessed in several ways, the more probable first; what went on in
+ * one way is a chain. */
+static void test_lookup_grows_trees(void **state)
+{
+	(void)state;
+	static struct lookup l;
+	static const int32_t prompt[] = {1, 2, 3, 40, 41, 9, 1, 2, 3, 50, 51, 8, 1, 2, 3};
+	static const int32_t tokens[] = {50, 51, 40, 8, 41};
+	static const uint32_t parents[] = {MX_NO_DRAFT, 0, MX_NO_DRAFT, 1, 2};
+	open_lookup(&l, prompt, 15, NULL, 0);
+	mx_draft_close(&l.seq.draft);
+	mx_draft_source_destroy(l.source);
+	const struct mx_seq_params p = {0};
+	assert_int_equal(mx_draft_ngram_create(true, &l.source), MX_OK);
+	assert_int_equal(mx_draft_open(l.source, &l.seq, &p, &l.seq.draft), MX_OK);
+	expect_tree(&l, tokens, parents, 5);
+	expect(&l, T(50), 4, T(51, 8, 1, 2)); /* 3 50 was continued once */
+	assert_false(l.seq.draft.is_tree);
+	expect(&l, T(7, 7, 7, 7), 4, T(7, 7, 7, 7)); /* goes on behind the text's end */
+	close_lookup(&l);
+}
+
 /* A random text against the definition. */
 static void test_lookup_is_its_definition(void **state)
 {
@@ -740,7 +836,9 @@ int main(void)
 		cmocka_unit_test(test_lookup_knows_the_prediction),
 		cmocka_unit_test(test_lookup_has_bounds),
 		cmocka_unit_test(test_lookup_is_its_definition),
+		cmocka_unit_test(test_lookup_grows_trees),
 		cmocka_unit_test(test_drafts_change_no_bit),
+		cmocka_unit_test(test_trees_change_no_bit),
 		cmocka_unit_test(test_many_at_once),
 		cmocka_unit_test(test_a_model_foresees_itself),
 		cmocka_unit_test(test_a_draft_models_cache_is_dropped),

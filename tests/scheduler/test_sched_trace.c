@@ -576,7 +576,18 @@ static void state_in_both_deferred(void **state)
 	run_trace();
 }
 
-/* With drafts, most of which are right. */
+/* With drafts, most of which are right: chains, and trees. */
+static void state_in_both_drafted_trees(void **state)
+{
+	(void)state;
+	config = in_pages;
+	config.state = MX_FAKE_HYBRID;
+	config.echo = 9;
+	config.max_draft = 8;
+	config.trees = true;
+	run_trace();
+}
+
 static void state_in_both_drafted(void **state)
 {
 	(void)state;
@@ -673,6 +684,7 @@ int main(void)
 		cmocka_unit_test(state_in_pages_ahead),
 		cmocka_unit_test(state_in_both_ahead),
 		cmocka_unit_test(state_in_both_drafted),
+		cmocka_unit_test(state_in_both_drafted_trees),
 		cmocka_unit_test(state_in_both_drafted_ahead),
 		cmocka_unit_test(look_ahead_in_pages),
 		cmocka_unit_test(state_in_both_deferred),
