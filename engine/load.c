@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "engine/draft.h"
 #include "engine/load_parts.h"
 
@@ -158,14 +159,23 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
 	return st;
 }
 
-/* True if the model's steps take trees of drafts: all of its mixers do. Asynchronous devices sample
- * all rows at once, as if drafts were a chain. */
-static bool takes_trees(const struct mx_model_engine *e)
+/* True if drafts are to be trees and the model's steps take them: all of its mixers do.
+ * Asynchronous devices sample all rows at once, as if drafts were a chain. */
+static bool has_trees(const struct mx_model_engine *e, const struct mx_engine_config *config)
 {
-	bool all = !e->device->info.async;
-	for (uint32_t g = 0; g < e->model.n_groups; g++)
-		all &= (e->model.groups[g].ops->caps & MX_MIXER_TREE) != 0;
-	return all;
+	const char *model = config->name ? config->name : "";
+	if (config->speculation != MX_SPECULATION_NGRAM || !config->draft_tree)
+		return false;
+	if (e->device->info.async)
+		mx_info("engine", "%s: guesses are chains: trees are for CPUs, so far", model);
+	for (uint32_t g = 0; g < e->model.n_groups; g++) {
+		if (e->model.groups[g].ops->caps & MX_MIXER_TREE)
+			continue;
+		mx_info("engine", "%s: guesses are chains: mixer %s takes no trees", model,
+		        e->model.groups[g].ops->name);
+		return false;
+	}
+	return !e->device->info.async;
 }
 
 static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_plan *p,
@@ -191,8 +201,7 @@ static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_pl
 		.snapshot_bytes = p->snapshot_bytes,
 		.kv_events = config->kv_events,
 		.max_draft = config->speculation ? config->draft_tokens : 0,
-		.trees =
-			config->speculation == MX_SPECULATION_NGRAM && config->draft_tree && takes_trees(e),
+		.trees = has_trees(e, config),
 		.max_tentative = config->tentative,
 		.weight_bytes =
 			p->weights_mapped + p->weights_device + p->weights_made + p->weights_private,

@@ -4,7 +4,7 @@
  * proposing them costs, and what they gain at an imposed acceptance (imposed.h).
  *
  *   spec [-b SEQUENCES] [-k MOST_DRAFTS] [-n TOKENS] [-p PROMPT] [-t THREADS] [-r ROUNDS]
- *        [-d DRAFT_DIR | -m | -e] [-a PERCENT] [-s] [-D DEVICE [-f]] DIR
+ *        [-d DRAFT_DIR | -m | -e | -T] [-a PERCENT] [-s] [-D DEVICE [-f]] DIR
  *
  * The sequences' answers are computed once without drafts. Then they are computed again with drafts
  * that are right with a given probability each: of a source that costs nothing, or with -d of a
@@ -14,7 +14,8 @@
  *
  * Without -s the lengths are fixed. For each it prints the times of a step and of proposing beside
  * a step without drafts, and for each acceptance the gain in tokens a second, and in brackets what
- * the times foretell: (1 - a^(k+1)) / (1 - a) tokens a step.
+ * the times foretell: (1 - a^(k+1)) / (1 - a) tokens a step. -T: the drafts are a tree of two
+ * branches; what its steps cost is all that is printed then.
  *
  * With -s the scheduler chooses the lengths. For each acceptance it prints tokens a second without
  * and with speculation, medians of ROUNDS, and the mean length; the first round warms up. A round
@@ -42,7 +43,7 @@ static int n_acceptances = MAX_ACCEPTANCES;
 
 static struct {
 	uint32_t batch, most, tokens, prompt, threads, rounds;
-	bool scheduled, head, fast, edit;
+	bool scheduled, head, fast, edit, tree;
 	const char *draft_dir, *device;
 	struct opened_model model, draft;
 	struct mx_engine_info info;
@@ -120,6 +121,9 @@ static struct mx_seq *open_sequence(uint32_t i)
 	return s;
 }
 
+/* Parents of a tree whose drafts belong to its two branches in turn. */
+static const uint32_t branches[MX_MAX_DRAFT] = {MX_NO_DRAFT, MX_NO_DRAFT, 0, 1, 2, 3, 4, 5};
+
 /* Asks for k drafts of each sequence until all have them: a draft model computes prompts first. */
 static void propose(struct mx_step_item *items, struct mx_seq **seqs, uint32_t k)
 {
@@ -131,6 +135,8 @@ static void propose(struct mx_step_item *items, struct mx_seq **seqs, uint32_t k
 		e->ops->propose(e, items, bench.batch);
 		for (uint32_t i = 0; i < bench.batch; i++)
 			all &= items[i].n_draft == k;
+		for (uint32_t i = 0; i < bench.batch && bench.tree; i++)
+			items[i].parent = branches;
 	}
 }
 
@@ -186,7 +192,7 @@ static void print_lengths(void)
 	printf("batch %u: %.1f tokens/s without drafts, %.3f ms a step\n", bench.batch, plain,
 	       base.step * 1e3);
 	printf("drafts   step  propose");
-	for (int a = 0; a < n_acceptances; a++)
+	for (int a = 0; a < n_acceptances && !bench.tree; a++)
 		printf("     at %.2f    ", acceptances[a]);
 	printf("\n");
 	for (uint32_t k = 1; k <= bench.most; k++) {
@@ -198,7 +204,7 @@ static void print_lengths(void)
 			sum.propose += c.propose / n_acceptances / base.step;
 		}
 		printf("%6u  %4.2fx    %4.2fx", k, sum.step, sum.propose);
-		for (int a = 0; a < n_acceptances; a++) {
+		for (int a = 0; a < n_acceptances && !bench.tree; a++) {
 			double p = acceptances[a], n = p < 1 ? (1 - pow(p, k + 1.0)) / (1 - p) : k + 1.0;
 			printf("  %5.2fx (%4.2fx)", rate[a] / plain, n / (sum.step + sum.propose));
 		}
@@ -326,7 +332,7 @@ static void print_scheduled(void)
 
 static void parse(int argc, char **argv)
 {
-	for (int c; (c = getopt(argc, argv, "a:b:D:efk:n:p:r:t:d:ms")) != -1;) {
+	for (int c; (c = getopt(argc, argv, "a:b:D:efk:n:p:r:t:d:msT")) != -1;) {
 		uint32_t v = (uint32_t)strtoul(optarg ? optarg : "", NULL, 10);
 		switch (c) {
 		case 'a':
@@ -348,12 +354,14 @@ static void parse(int argc, char **argv)
 		case 'd': bench.draft_dir = optarg; break;
 		case 'm': bench.head = true; break;
 		case 's': bench.scheduled = true; break;
+		case 'T': bench.tree = true; break;
 		default: die("see the head of bench/engine/spec.c for the options", NULL);
 		}
 	}
-	if (optind != argc - 1 || bench.head + bench.edit + !!bench.draft_dir > 1 || !bench.batch ||
-	    bench.batch > MAX_BATCH || !bench.most || bench.most > MX_MAX_DRAFT || bench.tokens < 32 ||
-	    bench.prompt < 2 || !bench.rounds || bench.rounds > MAX_ROUNDS)
+	if (optind != argc - 1 || bench.head + bench.edit + bench.tree + !!bench.draft_dir > 1 ||
+	    (bench.tree && bench.scheduled) || !bench.batch || bench.batch > MAX_BATCH || !bench.most ||
+	    bench.most > MX_MAX_DRAFT || bench.tokens < 32 || bench.prompt < 2 || !bench.rounds ||
+	    bench.rounds > MAX_ROUNDS)
 		die("see the head of bench/engine/spec.c for the options", NULL);
 }
 
@@ -374,6 +382,7 @@ static void load(const char *dir)
 	                   : bench.draft_dir ? MX_SPECULATION_DRAFT
 	                                     : MX_SPECULATION_NGRAM,
 		.draft_tokens = bench.most,
+		.draft_tree = bench.tree,
 	};
 	if (bench.draft_dir && opened_model_open(bench.draft_dir, &bench.draft, &err) != MX_OK)
 		die(bench.draft_dir, &err);

@@ -11,6 +11,7 @@ from harness import ATTENTION, DEMO, Mixd, main
 from test_check import changed, edit, run
 
 NGRAM = ", speculation: { source: ngram, tokens: 4 }"
+TREE = ", speculation: { source: ngram, tokens: 8, tree: true }"
 DRAFT = f", speculation: {{ source: draft, model: {ATTENTION}, tokens: 4 }}"
 REQUESTS = 40
 TEXT = ("The old man went down to the sea, and the old man went down to the shore; and when the old man "
@@ -54,11 +55,15 @@ def test_the_same_answers_with_a_draft_model():
     the_same_answers(DRAFT)
 
 
-def the_same_answers(keys):
+def test_the_same_answers_with_trees():
+    the_same_answers(TREE, ATTENTION, 8)
+
+
+def the_same_answers(keys, model=DEMO, most=4):
     seed = random.randrange(1 << 30)
     print("seed", seed)
     bodies = list(requests(seed))
-    s = Mixd({"demo": DEMO}, keys=keys, max_sequences=6)
+    s = Mixd({"demo": model}, keys=keys, max_sequences=6)
     drafted = answers(s, bodies)
     for _ in range(20):  # on a busy host steps take any time, and drafts seem not to pay
         if s.metric("vllm:spec_decode_num_accepted_tokens_total"):
@@ -70,7 +75,7 @@ def the_same_answers(keys):
     assert 0 < s.metric("vllm:spec_decode_num_drafts_total") <= tried
     by_place = [int(v) for v in re.findall(r"^vllm:spec_decode_num_accepted_tokens_per_pos_total\{.*position="
                                            r"\"\d\"\} (\d+)", s.get("/metrics")[2].decode(), re.M)]
-    assert len(by_place) == 4 and sum(by_place) == kept and by_place == sorted(by_place)[::-1], by_place
+    assert len(by_place) == most and sum(by_place) == kept and by_place == sorted(by_place)[::-1], by_place
     assert 0 < sum(d["accepted_prediction_tokens"] for _, d in drafted) <= kept
     assert sum(d["accepted_prediction_tokens"] + d["rejected_prediction_tokens"] for _, d in drafted) <= tried
     plain = answers(s, [dict(b, speculation=False) for b in bodies])
@@ -78,9 +83,9 @@ def the_same_answers(keys):
     for body, (a, _), (b, details) in zip(bodies, drafted, plain):
         assert a == b, (seed, body, a, b)
         assert not details
-    # the next turn of a chat goes on where the answer ended
+    # the next turn of a chat goes on where the answer ended; without snapshots at the last full page
     prompt = TEXT * 3
-    for on in (True, False):
+    for on in (True, False) if model == DEMO else ():
         first = s.complete("/v1/completions", model="demo", prompt=prompt, max_tokens=24, temperature=0,
                            cache_salt=str(on), speculation=on, ignore_eos=True, return_token_ids=True)
         choice = first["choices"][0]
@@ -126,6 +131,8 @@ def test_what_cannot_be():
     assert rc == 1 and "needs the folder of a draft model" in text, text
     rc, text = run(DEMO, keys=f", speculation: {{ source: ngram, model: {ATTENTION} }}")
     assert rc == 1 and "source is not draft" in text, text
+    rc, text = run(DEMO, keys=DRAFT.replace("}", ", tree: true }"))
+    assert rc == 1 and "speculation" in text and "source: ngram only" in text, text
 
     def swap(tokenizer):
         vocab = tokenizer["model"]["vocab"]
