@@ -34,9 +34,8 @@
  * not searched before some steps. */
 #define INDEXED 32768
 
-/* Votes of a place with a token less in common, and of the place before a more recent one. These
- * and CERTAIN guess most on code, edits of code and prose (bench/engine/lookup); half or twice as
- * much changes the tokens of a step by less than 1 %. */
+/* Votes of a place with a token less in common, and of the place before a more recent one. Chosen
+ * on code, edits of code and prose (bench/engine/lookup); to trust recency more loses most. */
 #define SHORTER 0.4f
 #define OLDER   0.95f
 /* Probability that a guess that nothing speaks against is right. */

@@ -246,7 +246,8 @@ static void test_states(void **state)
 		loaded_close(&l);
 		config.threads++; /* the first rank has more than the others */
 		config.speculation = MX_SPECULATION_NGRAM;
-		config.draft_tokens = 3;
+		config.draft_tokens = 6;
+		config.draft_tree = true;
 		same_bits(own, config, &first);
 		loaded_start(own, &one, &l);
 		struct outcome again = run_one(l.engine, whole_job(), 512);
