@@ -323,7 +323,7 @@ static mx_status draw(struct mx_model_engine *e, struct mx_step_item *items, uin
 	const size_t ld = e->limits.ld_logits;
 	struct mx_device *d = e->device;
 	for (uint32_t at = 0, k; at < n; at += k) {
-		k = n - at < e->limits.logits ? n - at : e->limits.logits;
+		k = n - at < e->limits.draws ? n - at : e->limits.draws;
 		mx_status st = e->bucket ? MX_OK : mx_logits_make(e, row_of(e, s->x, at), k);
 		for (uint32_t i = 0; i < k && st == MX_OK; i++) {
 			const struct mx_seq *q = items[s->order[at + i]].seq;

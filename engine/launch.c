@@ -316,7 +316,7 @@ static mx_status record_plain(struct mx_model_engine *e, struct mx_err *err)
 static mx_status record_drafted(struct mx_model_engine *e, struct mx_err *err)
 {
 	const struct mx_step_limits *l = &e->limits;
-	uint32_t most = l->recorded, rows = l->gathers ? MX_MAX_DRAFTED_ROWS : l->logits;
+	uint32_t most = l->recorded, rows = l->gathers ? MX_MAX_DRAFTED_ROWS : l->draws;
 	rows = rows < MX_MAX_DRAFTED_ROWS ? rows : MX_MAX_DRAFTED_ROWS;
 	rows = rows < l->rows ? rows : l->rows;
 	mx_status st = MX_OK;

@@ -33,7 +33,7 @@ static void fill_options(const struct mx_plan *plan, const struct mx_checkpoint 
 		.max_rows = config->step_tokens,
 		.max_width = width,
 		.cuda = {.act_dtype = act,
-	             .max_samples = l.logits,
+	             .max_samples = l.draws,
 	             .vocab = plan->vocab,
 	             .deterministic = config->deterministic,
 	             .quantised = is_quantised(plan, checkpoint, config)},

@@ -135,7 +135,7 @@ static void next_batch(const struct mx_model_engine *e, const struct mx_step_ite
 	*b = (struct batch){.wants = wants};
 	while (b->n < n) {
 		bool sample = b->n < n_sample, report = sample && reports(&items[wants[b->n].item]);
-		if (b->n + b->n_report + 1 + report > e->limits.logits)
+		if (b->n + b->n_report + 1 + report > e->limits.draws)
 			break;
 		b->n++;
 		b->n_sample += sample;
@@ -533,28 +533,27 @@ mx_status mx_logits_run(struct mx_model_engine *e, struct mx_step_result *result
 bool mx_logits_waves(const struct mx_model_engine *e)
 {
 	bool drafts = false, depend = false;
-	uint32_t n = 0;
 	for (uint32_t i = 0; i < e->core.n_items; i++) {
 		const struct mx_step_item *item = &e->core.items[i];
 		const struct mx_seq *q = item->seq;
-		n += (item->sample ? 1 + item->n_draft : 0) + n_reported(item);
 		drafts |= item->n_draft > 0;
 		depend |= item->n_draft && (q->counting || q->params.constraint);
-		depend |= reports_prompt(item);
 	}
-	return drafts && (depend || n > e->limits.logits);
+	return drafts && (depend || !mx_logits_fit(e));
 }
 
 bool mx_logits_fit(const struct mx_model_engine *e)
 {
-	uint64_t n = 0;
+	uint64_t sampled = 0, reported = 0;
 	for (uint32_t i = 0; i < e->core.n_items; i++) {
 		const struct mx_step_item *item = &e->core.items[i];
 		if (reports_prompt(item))
 			return false;
-		n += (item->sample ? 1 + item->n_draft : 0) + n_reported(item);
+		sampled += item->sample ? 1 + item->n_draft : 0;
+		reported += n_reported(item);
 	}
-	return n <= e->limits.logits;
+	return sampled <= e->limits.draws && reported <= e->limits.draws &&
+	       sampled + reported <= e->limits.logits;
 }
 
 bool mx_logits_simple(const struct mx_model_engine *e)

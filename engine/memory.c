@@ -27,6 +27,9 @@
 
 /* The same with drafts on a device with memory of its own, which samples all their rows at once. */
 #define DRAFT_LOGITS_BYTES ((size_t)256 << 20)
+/* Most bytes of the logits that such a device keeps for log-probabilities beside those that it
+ * draws from, in recorded steps. */
+#define KEPT_LOGITS_BYTES ((size_t)128 << 20)
 
 uint32_t mx_step_drafted(const struct mx_engine_config *config)
 {
@@ -61,7 +64,9 @@ void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config
 	/* Twice, because a row that is sampled and reported takes two. */
 	if (rows > 2 * (size_t)out->rows)
 		rows = 2 * (size_t)out->rows;
-	out->logits = (uint32_t)rows;
+	size_t kept = KEPT_LOGITS_BYTES / (out->ld_logits * sizeof(float));
+	out->draws = (uint32_t)rows;
+	out->logits = out->draws + (uint32_t)(kept < out->recorded ? kept : out->recorded);
 }
 
 size_t mx_step_tables_bytes(const struct mx_step_limits *l)

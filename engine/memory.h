@@ -15,6 +15,7 @@ struct mx_step_limits {
 	uint32_t rows;      /* most rows of a step */
 	uint32_t sequences; /* most spans */
 	uint32_t logits;    /* rows of the logits buffer, >= 2 */
+	uint32_t draws;     /* most rows that are drawn, or reported, in one call; <= logits */
 	uint32_t recorded;  /* most sequences of a recorded step; 0 = no step is recorded */
 	uint32_t drafted;   /* most tokens of a span with drafts or tentative tokens; 0 = has none */
 	bool gathers;       /* recorded spans of several tokens need the logits of the last one only */

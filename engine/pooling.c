@@ -176,7 +176,7 @@ static mx_status score_all(struct mx_model_engine *e, const uint32_t *items, uin
 static mx_status score_items(struct mx_model_engine *e, struct mx_step_result *results)
 {
 	uint32_t items[MAX_SCORED], n = 0;
-	uint32_t most = e->limits.logits < MAX_SCORED ? e->limits.logits : MAX_SCORED;
+	uint32_t most = e->limits.draws < MAX_SCORED ? e->limits.draws : MAX_SCORED;
 	struct mx_device *d = e->device;
 	size_t bytes = row_bytes(e);
 	mx_status st = MX_OK;
