@@ -19,9 +19,9 @@
  * drafts several, of which at most one is sampled. A row is sampled only if all drafts up to it
  * were kept, and these are appended to the sequence before. So penalties, bans and constraints of a
  * row see the tokens in front of it, as in a step of its own. An asynchronous device samples all
- * these rows at once, as if all drafts were kept, if neither penalties nor constraints make a draw
- * depend on the tokens in front of it; what was drawn behind a draft that is not kept means
- * nothing.
+ * these rows at once, as if all drafts were kept: penalties of a row count the drafts in front of
+ * it. What was drawn behind a draft that is not kept means nothing. Only constraints, which take no
+ * token back, and more counts than there is room for need the waves.
  */
 #include <math.h>
 #include <string.h>
@@ -532,14 +532,17 @@ mx_status mx_logits_run(struct mx_model_engine *e, struct mx_step_result *result
 
 bool mx_logits_waves(const struct mx_model_engine *e)
 {
-	bool drafts = false, depend = false;
+	bool drafts = false, constrained = false;
+	uint64_t ahead = 0;
 	for (uint32_t i = 0; i < e->core.n_items; i++) {
 		const struct mx_step_item *item = &e->core.items[i];
 		const struct mx_seq *q = item->seq;
 		drafts |= item->n_draft > 0;
-		depend |= item->n_draft && (q->counting || q->params.constraint);
+		constrained |= item->n_draft && q->params.constraint;
+		if (q->counting) /* each draft may be a token that did not occur yet */
+			ahead += (uint64_t)item->n_draft * (q->counts.n + item->n_draft);
 	}
-	return drafts && (depend || !mx_logits_fit(e));
+	return drafts && (constrained || ahead > e->limits.ahead || !mx_logits_fit(e));
 }
 
 bool mx_logits_fit(const struct mx_model_engine *e)
@@ -561,14 +564,36 @@ bool mx_logits_simple(const struct mx_model_engine *e)
 	return !e->waves && e->n_wants && mx_logits_fit(e);
 }
 
+/* Copies the item's counts with its first n drafts in them to `to`, and returns their number. */
+static uint32_t count_ahead(const struct mx_step_item *item, uint32_t n, struct mx_token_count *to)
+{
+	struct mx_counts *c = &item->seq->counts;
+	for (uint32_t i = 0; i < n; i++)
+		mx_counts_add(c, item->draft[i], false);
+	uint32_t count = c->n;
+	memcpy(to, c->items, count * sizeof *to);
+	for (uint32_t i = n; i > 0; i--)
+		mx_counts_take_back(c, item->draft[i - 1]);
+	return count;
+}
+
 mx_status mx_logits_describe(struct mx_model_engine *e, uint32_t n)
 {
 	static const struct mx_sampling greedy = {.top_p = 1, .repetition_penalty = 1};
 	const struct want *wants = wants_of(e);
 	struct mx_device *d = e->device;
 	struct mx_sample_row *rows = e->scratch.samples;
-	for (uint32_t i = 0; i < e->n_wants; i++)
-		describe_row(e->core.items[wants[i].item].seq, wave_of(e, &wants[i]), &rows[i]);
+	struct mx_token_count *ahead = e->scratch.ahead;
+	for (uint32_t i = 0; i < e->n_wants; i++) {
+		const struct mx_step_item *item = &e->core.items[wants[i].item];
+		uint32_t wave = wave_of(e, &wants[i]);
+		describe_row(item->seq, wave, &rows[i]);
+		if (!wave || !item->seq->counting)
+			continue;
+		rows[i].counts = ahead;
+		rows[i].n_counts = count_ahead(item, wave, ahead);
+		ahead += rows[i].n_counts;
+	}
 	for (uint32_t i = e->n_wants; i < n; i++)
 		rows[i] = (struct mx_sample_row){.sampling = &greedy};
 	return d->ops->sample_prepare(d, rows, n);

@@ -27,6 +27,8 @@
 
 /* The same with drafts on a device with memory of its own, which samples all their rows at once. */
 #define DRAFT_LOGITS_BYTES ((size_t)256 << 20)
+/* Counts of tokens for the rows behind drafts that one step draws: 768 KiB. */
+#define AHEAD_COUNTS (1u << 16)
 /* Most bytes of the logits that such a device keeps for log-probabilities beside those that it
  * draws from, in recorded steps. */
 #define KEPT_LOGITS_BYTES ((size_t)128 << 20)
@@ -57,6 +59,7 @@ void mx_step_limits_of(const struct mx_plan *plan, const struct mx_engine_config
 	}
 	out->drafted = mx_step_drafted(config);
 	out->gathers = !config->speculation;
+	out->ahead = config->speculation && info->own_memory ? AHEAD_COUNTS : 0;
 	if (info->records && !config->unrecorded)
 		out->recorded = out->sequences < RECORDED_ROWS ? out->sequences : RECORDED_ROWS;
 	if (rows < out->recorded)
@@ -197,6 +200,7 @@ static void lay_out_host(const struct mx_step_limits *l, struct layout *a, struc
 	s->n_top = take(a, l->logits, sizeof *s->n_top);
 	s->probs = take(a, l->logits, sizeof *s->probs);
 	s->copied = take(a, l->logits, sizeof *s->copied);
+	s->ahead = take(a, l->ahead, sizeof *s->ahead);
 	s->prompt = take(a, rows, sizeof *s->prompt);
 }
 

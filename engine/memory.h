@@ -18,6 +18,7 @@ struct mx_step_limits {
 	uint32_t draws;     /* most rows that are drawn, or reported, in one call; <= logits */
 	uint32_t recorded;  /* most sequences of a recorded step; 0 = no step is recorded */
 	uint32_t drafted;   /* most tokens of a span with drafts or tentative tokens; 0 = has none */
+	uint32_t ahead;     /* counts of tokens that a step has room for, see mx_scratch.ahead */
 	bool gathers;       /* recorded spans of several tokens need the logits of the last one only */
 	uint32_t context;   /* longest sequence */
 	uint32_t slots;     /* most slots */
@@ -68,6 +69,9 @@ struct mx_scratch {
 	uint32_t *n_top;                     /* [L] */
 	struct mx_logprob *probs;            /* [L] */
 	uint32_t *copied;                    /* [L] sampled rows of a batch that are reported too */
+	/* [limits.ahead] counts of tokens with drafts in them: of rows of sequences with penalties, on
+	 * devices that draw all rows at once */
+	struct mx_token_count *ahead;
 	struct mx_logprob *prompt; /* [R] results: log-probabilities of the token behind each row */
 };
 

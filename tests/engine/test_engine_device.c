@@ -335,11 +335,17 @@ static void test_bf16(void **state)
 	check_model(BF16, 0.1);
 }
 
+static struct fake_base *fake_of(struct mx_engine *e)
+{
+	return (struct fake_base *)((struct mx_model_engine *)e)->device;
+}
+
 /* ---- drafts ---- */
 
-/* Makes a batch of requests that the device draws by itself, or, with `told`, of some that it does
- * not. */
-static void make_batch(struct job *jobs, bool told)
+/* Makes a batch of requests: 0 = that ask for nothing, 1 = some with log-probabilities or
+ * penalties, 2 = some of a prompt's or with constraints too, which the device does not draw by
+ * itself. */
+static void make_batch(struct job *jobs, int told)
 {
 	static int32_t prompts[COMPANY][CONTEXT];
 	static struct set_constraint sets;
@@ -352,9 +358,10 @@ static void make_batch(struct job *jobs, bool told)
 		jobs[i].sampling.seed = i;
 		jobs[i].sampling.temperature = i % 3 ? 0.7f : 0;
 		jobs[i].sampling.frequency_penalty = told && i % 4 == 2 ? 0.5f : 0;
+		jobs[i].sampling.repetition_penalty = told && i % 3 == 2 ? 1.3f : 1;
 		jobs[i].logprobs = told && i % 6 == 5 ? 2 : -1;
-		jobs[i].prompt_logprobs = told && i % 7 == 6 ? 1 : -1;
-		jobs[i].constraint = told && i % 4 == 1 ? &sets : NULL;
+		jobs[i].prompt_logprobs = told == 2 && i % 7 == 6 ? 1 : -1;
+		jobs[i].constraint = told == 2 && i % 4 == 1 ? &sets : NULL;
 		jobs[i].preempt = i % 4 == 3 && jobs[i].prompt_logprobs < 0 ? 11 : 0;
 	}
 }
@@ -379,6 +386,28 @@ static uint32_t check_drafted(struct mx_engine *e, struct job *jobs, uint32_t n,
 	return kept;
 }
 
+/* Steps with drafts of a request with penalties and log-probabilities are recorded ones: all but
+ * the prompt's. */
+static void check_drafted_recorded(struct mx_engine *plain, struct mx_engine *drafting)
+{
+	static int32_t prompt[N_PROMPT];
+	struct outcome expect, got;
+	make_tokens(prompt, N_PROMPT, VOCAB, 77);
+	struct job job = make_quiet(prompt, N_PROMPT, N_TOTAL);
+	job.sampling.repetition_penalty = 1.2f;
+	job.sampling.frequency_penalty = 0.3f;
+	job.logprobs = 3;
+	run_one(plain, &job, 512, &expect);
+	job.guess = expect.tokens;
+	unsigned long before = fake_of(drafting)->n_replayed;
+	run_one(drafting, &job, 512, &got);
+	assert_same(&got, &expect);
+	assert_true(got.accepted > 10);
+	assert_int_equal(fake_of(drafting)->n_replayed - before, N_TOTAL - N_PROMPT - 1 - got.accepted);
+	outcome_free(&got);
+	outcome_free(&expect);
+}
+
 static void check_drafts(int dir, bool unrecorded)
 {
 	struct mx_engine_config c = loaded_config();
@@ -396,7 +425,7 @@ static void check_drafts(int dir, bool unrecorded)
 	c.draft_plan = draft.plan;
 	c.draft_checkpoint = draft.checkpoint;
 	loaded_start(dirs[dir], &c, &drafting);
-	for (int told = 0; told < 2; told++) {
+	for (int told = 0; told < 3; told++) {
 		make_batch(jobs, told);
 		for (uint32_t i = 0; i < COMPANY; i++)
 			run_jobs(plain.engine, &jobs[i], 1, 512, &expect[i]);
@@ -409,6 +438,8 @@ static void check_drafts(int dir, bool unrecorded)
 	}
 	print_message("  %u drafts kept, %u of a draft model\n", kept, right);
 	assert_true(kept > 500 && right > 500);
+	if (fake && !unrecorded)
+		check_drafted_recorded(plain.engine, drafting.engine);
 	loaded_close(&plain);
 	loaded_close(&drafting);
 	loaded_close(&draft);
@@ -430,11 +461,6 @@ static void test_drafts_of_bf16(void **state)
 }
 
 /* ---- what a step costs the host ---- */
-
-static struct fake_base *fake_of(struct mx_engine *e)
-{
-	return (struct fake_base *)((struct mx_model_engine *)e)->device;
-}
 
 /* Opens a sequence and computes its prompt. */
 static struct mx_seq *open_text(struct mx_engine *e, const int32_t *prompt, uint32_t n)
