@@ -308,3 +308,8 @@ fail:
 	mx_model_engine_destroy(&e->core.engine);
 	return st;
 }
+
+void mx_engine_wait_resident(struct mx_engine *engine)
+{
+	mx_toucher_wait(&((struct mx_model_engine *)engine)->toucher);
+}

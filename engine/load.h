@@ -156,4 +156,8 @@ mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint 
                          mx_progress_f *progress, void *progress_arg, struct mx_engine **out,
                          struct mx_err *err);
 
+/* Waits until all memory of the plan is resident, which a background thread sees to. For
+ * benchmarks; a thread that has the engine to itself. */
+void mx_engine_wait_resident(struct mx_engine *engine);
+
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/touch.h"
 
+#include <sched.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -90,7 +91,9 @@ void mx_touch_forget(const void *base, size_t bytes)
 static void *toucher_main(void *arg)
 {
 	struct mx_toucher *t = arg;
-	/* lowers this thread only: on Linux each thread has its own priority */
+	/* lowers this thread only: on Linux each thread has its own policy and priority. In a real-time
+	 * class it would keep a CPU from the threads that compute. */
+	(void)sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0});
 	(void)setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), BACKGROUND_NICE);
 	for (size_t at = 0; at < t->bytes && !atomic_load(&t->stop); at += BACKGROUND_BYTES) {
 		size_t n = t->bytes - at < BACKGROUND_BYTES ? t->bytes - at : BACKGROUND_BYTES;
@@ -109,6 +112,14 @@ void mx_toucher_start(struct mx_toucher *t, unsigned char *base, size_t bytes)
 	t->base = (unsigned char *)from;
 	t->bytes = to > from ? to - from : 0;
 	t->running = t->bytes && !pthread_create(&t->thread, NULL, toucher_main, t);
+}
+
+void mx_toucher_wait(struct mx_toucher *t)
+{
+	if (!t->running)
+		return;
+	pthread_join(t->thread, NULL);
+	t->running = false;
 }
 
 void mx_toucher_stop(struct mx_toucher *t)

@@ -47,6 +47,8 @@ struct mx_toucher {
 /* Starts touching [base, base + bytes) in the background. If no thread can be created, the memory
  * becomes resident as it is used. */
 void mx_toucher_start(struct mx_toucher *t, unsigned char *base, size_t bytes);
+/* Waits until all is touched; takes a zeroed toucher. Where mx_toucher_stop is called. */
+void mx_toucher_wait(struct mx_toucher *t);
 /* Ends the thread; takes a zeroed toucher. The memory must still be mapped. */
 void mx_toucher_stop(struct mx_toucher *t);
 

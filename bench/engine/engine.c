@@ -239,6 +239,7 @@ static int bench_model(struct bench *b, const char *dir)
 	begin = mx_now_ns() - begin;
 	b->m.vocab = m.plan->vocab;
 	b->engine = m.engine;
+	mx_engine_wait_resident(m.engine);
 	b->engine->ops->info(b->engine, &info);
 	count_parameters(b, &m, &info);
 	printf("%s: %.1f million parameters, loaded in %.2f s\n", b->o->shape->name, b->params * 1e-6,

@@ -197,6 +197,7 @@ static void run(const struct options *o, const char *dir)
 		.max_sequences = o->hits + 1, .step_tokens = 512, .queue = 2 * MAX_HITS};
 	if (opened_model_open(dir, &m, &err) != MX_OK || opened_model_load(&m, &config, &err) != MX_OK)
 		die(dir, &err);
+	mx_engine_wait_resident(m.engine);
 	if (mx_sched_create(m.engine, &sc, &s) != MX_OK)
 		die("the scheduler does not start", NULL);
 	for (uint32_t i = 0; i < o->prompt; i++)

@@ -391,6 +391,7 @@ static void load(const char *dir)
 	if (opened_model_open(dir, &bench.model, &err) != MX_OK ||
 	    opened_model_load(&bench.model, &config, &err) != MX_OK)
 		die(dir, &err);
+	mx_engine_wait_resident(bench.model.engine);
 	bench.model.engine->ops->info(bench.model.engine, &bench.info);
 	bench.source = (struct imposed){.vocab = bench.info.vocab, .random = 1, .answer = answer_to};
 	if (!bench.edit)

@@ -290,6 +290,7 @@ int main(int argc, char **argv)
 		setenv("MIXD_MODULE_PATH", bench.o.modules, 1);
 	if (opened_model_open(bench.o.dir, &model, &err) || opened_model_load(&model, &ec, &err))
 		die(bench.o.dir, &err);
+	mx_engine_wait_resident(model.engine);
 	model.engine->ops->info(model.engine, &bench.info);
 	struct mx_sched_config sc = {.max_sequences = ec.max_sequences,
 	                             .step_tokens = ec.step_tokens,

@@ -267,6 +267,7 @@ static void run(const struct options *o, const char *dir)
 		.max_sequences = 1, .step_tokens = STEP_TOKENS, .queue = 4, .max_step_stretch = 1e6};
 	if (opened_model_open(dir, &m, &err) != MX_OK || opened_model_load(&m, &config, &err) != MX_OK)
 		die(dir, &err);
+	mx_engine_wait_resident(m.engine);
 	time_settle(m.engine);
 	if (mx_sched_create(m.engine, &sc, &sched) != MX_OK)
 		die("the scheduler does not start", NULL);
