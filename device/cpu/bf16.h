@@ -38,9 +38,9 @@ MX_INLINE __m512i bf16_load(const uint16_t *w, size_t n)
 /* Computes the products of BF16_STEP columns, of which n are left, of R rows of the weight and C
  * rows of x. */
 MX_INLINE void bf16_step(const int R, const int C, const uint16_t *const *row, size_t n,
-                         const uint16_t *x, size_t ldx, size_t k, vf acc[BF16_R][BF16_C])
+                         const uint16_t *x, size_t ldx, size_t k, vf acc[][BF16_C])
 {
-	__m512i w[BF16_R];
+	__m512i w[8];
 #pragma GCC unroll 8
 	for (int r = 0; r < R; r++)
 		w[r] = bf16_load(row[r] + k, n);

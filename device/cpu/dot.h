@@ -302,61 +302,78 @@ static size_t dot_block(size_t cols)
 	return ((cols + blocks - 1) / blocks + 31) / 32 * 32;
 }
 
-#if MX_W == 16
-/* Blocks of x that stay in the first-level cache beside the weight. */
-#define DOT_ALONE 4
+/* Rows of the weight that one row of x takes at a time: 4, since runs a multiple of 4 KiB apart
+ * fall into the same sets of the first-level cache; 6 with so many columns that x comes from the
+ * second.
+ */
+#define DOT_APART 6 /* at most */
 
-/* One row of x of at most DOT_ALONE blocks. Goes through the rows of the weight one after the
- * other: the hardware's prefetcher follows one stream better than those of four rows. Not with
- * shorter vectors, where a row's additions, each of which waits for the one before, would take
- * longer. */
-MX_INLINE void dot_alone(const enum mx_dtype dtype, const struct mx_product *p, size_t r0,
-                         size_t r1, size_t block)
+/* One row of x. Takes R rows of the weight at a time, which lie an R-th of all rows apart: so
+ * memory is read in R long runs, which the hardware's prefetchers follow, also from page to page,
+ * and a row's additions, each of which waits for the one before, have those of the other rows
+ * between them (bench/NOTES.md). */
+MX_INLINE void dot_alone(const int R, const enum mx_dtype dtype, const struct mx_product *p,
+                         size_t r0, size_t r1, size_t block)
 {
-	const size_t cols = p->w->cols, stride = cols * mx_dtype_size(dtype);
-	const char *base = (const char *)p->w->data + r0 * stride;
-	for (size_t r = r0; r < r1; r += DOT_R, base += DOT_R * stride) {
-		vf acc[DOT_ALONE][DOT_R];
-		size_t n_r = r1 - r < DOT_R ? r1 - r : DOT_R, n = 0;
-		for (size_t j = 0; j < DOT_R; j++) {
-			/* past the end: the last row again, unused */
-			const char *row = base + (j < n_r ? j : n_r - 1) * stride;
-			size_t k = 0;
-			for (n = 0; k < cols; n++) {
-				size_t end = cols - k < block ? cols : k + block;
-				vf sum = {0};
-				for (; k + MX_W <= end; k += MX_W)
-					sum = vf_fma(vf_load_as(row, dtype, k), vf_load(p->x + k), sum);
-				if (k < end)
-					sum = vf_fma(vf_load_as_part(row, dtype, k, end - k),
-					             vf_load_part(p->x + k, end - k, 0), sum);
-				k = end;
-				acc[n][j] = sum;
+	const size_t cols = p->w->cols, stride = cols * mx_dtype_size(dtype), n = (size_t)R;
+	const size_t apart = (r1 - r0 + n - 1) / n;
+	for (size_t r = r0; r < r0 + apart; r++) {
+		const size_t rest = (r1 - r + apart - 1) / apart, n_r = rest < n ? rest : n;
+		const char *row[DOT_APART];
+		for (size_t j = 0; j < n; j++) /* past the end: the last row again, unused */
+			row[j] = (const char *)p->w->data + (r + (j < n_r ? j : n_r - 1) * apart) * stride;
+		for (size_t k = 0; k < cols;) {
+			const size_t end = cols - k < block ? cols : k + block;
+			vf acc[DOT_APART] = {{0}};
+			for (; k + MX_W <= end; k += MX_W) {
+				const vf b = vf_load(p->x + k);
+#pragma GCC unroll 8
+				for (int j = 0; j < R; j++)
+					acc[j] = vf_fma(vf_load_as(row[j], dtype, k), b, acc[j]);
 			}
-		}
-		for (size_t i = 0; i < n; i++) {
-			v4f sums = vf_sum4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
-			dot_add(p, 0, 1, r, n_r, &sums);
+			if (k < end) {
+				const vf b = vf_load_part(p->x + k, end - k, 0);
+#pragma GCC unroll 8
+				for (int j = 0; j < R; j++)
+					acc[j] = vf_fma(vf_load_as_part(row[j], dtype, k, end - k), b, acc[j]);
+			}
+			k = end;
+			const v4f sums[2] = {vf_sum4(acc[0], acc[1], acc[2], acc[3]),
+			                     R > 4 ? vf_sum4(acc[4], acc[5], acc[4], acc[5]) : (v4f){0}};
+			for (size_t j = 0; j < n_r; j++)
+				p->y[r + j * apart] += sums[j / 4][j % 4];
 		}
 	}
 }
-#endif
+
+#define DOT_ALONE(R, name, dtype)                                                                  \
+	static void dot_alone_##R##_##name(const struct mx_product *p, size_t r0, size_t r1,           \
+	                                   size_t block)                                               \
+	{                                                                                              \
+		dot_alone(R, dtype, p, r0, r1, block);                                                     \
+	}
+DOT_ALONE(4, f32, MX_F32)
+DOT_ALONE(4, f16, MX_F16)
+DOT_ALONE(4, bf16, MX_BF16)
+DOT_ALONE(6, f32, MX_F32)
+DOT_ALONE(6, f16, MX_F16)
+DOT_ALONE(6, bf16, MX_BF16)
+
+typedef void dot_alone_f(const struct mx_product *p, size_t r0, size_t r1, size_t block);
+
+/* Indices: more than 4096 columns; dtype. */
+static dot_alone_f *const dot_alone_of[2][3] = {
+	{dot_alone_4_f32, dot_alone_4_f16, dot_alone_4_bf16},
+	{dot_alone_6_f32, dot_alone_6_f16, dot_alone_6_bf16},
+};
 
 static void dot_run(const struct mx_product *p, size_t r0, size_t r1, void *scratch)
 {
 	const size_t cols = p->w->cols, block = dot_block(cols);
 	dot_start(p, r0, r1);
-#if MX_W == 16
-	if (p->n == 1 && cols <= DOT_ALONE * block) {
-		switch (p->w->dtype) {
-		case MX_F32: dot_alone(MX_F32, p, r0, r1, block); break;
-		case MX_F16: dot_alone(MX_F16, p, r0, r1, block); break;
-		default: dot_alone(MX_BF16, p, r0, r1, block); break;
-		}
-		return;
-	}
-#endif
-	if (p->n <= DOT_C || p->n * cols <= DOT_CELLS)
+	if (p->n == 1)
+		dot_alone_of[cols > 4096][p->w->dtype](p, r0, r1, block);
+	else if (p->n <= DOT_C || p->n * cols <= DOT_CELLS)
 		dot_few(p, r0, r1, block, scratch);
 	else
 		dot_many(p, r0, r1, block, scratch);
