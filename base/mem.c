@@ -30,9 +30,14 @@ void *mx_map(size_t bytes)
 		mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return NULL;
-	if (bytes >= HUGE_PAGE)
-		(void)madvise(p, bytes, MADV_HUGEPAGE); /* a hint: failing costs only speed */
+	mx_map_hint_huge(p, bytes);
 	return p;
+}
+
+void mx_map_hint_huge(void *p, size_t bytes)
+{
+	if (bytes >= HUGE_PAGE)
+		(void)madvise(p, bytes, MADV_HUGEPAGE); /* failing costs only speed */
 }
 
 void mx_unmap(void *p, size_t bytes)

@@ -18,6 +18,12 @@ void *mx_realloc(void *p, size_t n, size_t size);
 void *mx_map(size_t bytes);
 void mx_unmap(void *p, size_t bytes);
 
+/* Asks for huge pages in a mapping, of a file too: what of it is read from the disk from now on
+ * then comes in huge pages, where the file system has them (ext4 from Linux 6.16 on, xfs, btrfs). A
+ * hint.
+ */
+void mx_map_hint_huge(void *p, size_t bytes);
+
 /* Configures glibc's malloc so that a server's heap stays close to what is in use: few malloc
  * arenas; large blocks are mapped one by one and returned to the system when freed. Call once,
  * before any thread starts. Does nothing if malloc is not glibc's. */

@@ -70,8 +70,6 @@ void mx_touch(struct mx_device *d, const void *base, size_t bytes, bool write,
 	uintptr_t from = (uintptr_t)base & ~(page_size() - 1), to = (uintptr_t)base + bytes;
 	while (from < to) {
 		size_t n = to - from < round ? to - from : round;
-		if (!write) /* read ahead from disk */
-			(void)madvise((void *)from, n, MADV_WILLNEED);
 		struct touch t = {(unsigned char *)from, n, write};
 		d->ops->parallel(d, (n + TASK_BYTES - 1) / TASK_BYTES, touch_task, &t);
 		from += n;

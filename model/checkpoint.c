@@ -76,6 +76,7 @@ static mx_status map_fd(int fd, const char *name, struct shard *sh, struct mx_er
 	void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 	if (p == MAP_FAILED)
 		return mx_fail_at(err, MX_E_IO, name, "cannot be mapped: %s", strerror(errno));
+	mx_map_hint_huge(p, (size_t)st.st_size);
 	sh->data = p;
 	sh->size = (size_t)st.st_size;
 	return MX_OK;
