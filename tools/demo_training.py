@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code shared by train-demo.py and train-demo-hybrid.py: text, layers, training loop, measuring.
+"""Code shared by train-demo.py, train-demo-hybrid.py and train-draft.py: text, layers, training loop, measuring.
 
 Text files (.xz or plain) hold books separated by lines "<|endoftext|>"; for training, an
 .npy file (or .npy.xz) of token ids in uint16 may be given instead.
@@ -346,6 +346,18 @@ def write_json(folder, name, value, indent=2):
         f.write("\n")
 
 
+def begin_at_line(path):
+    """Lengthens the header of a safetensors file by blanks, so that the first tensor begins at a line
+    of the caches, and with it all others if their sizes are multiples of 64 bytes. That makes products
+    with weights that are used where the file is mapped faster."""
+    with open(path, "rb") as f:
+        n = int.from_bytes(f.read(8), "little")
+        header, data = f.read(n), f.read()
+    with open(path, "wb") as f:
+        blanks = -(8 + n) % 64
+        f.write((n + blanks).to_bytes(8, "little") + header + b" " * blanks + data)
+
+
 def export(model, config, out):
     """Writes model.safetensors and config.json. Afterwards the model has the rounded weights that
     were written."""
@@ -355,7 +367,9 @@ def export(model, config, out):
         for n, p in model.state_dict().items():
             tensors["model." + n] = p.cpu() if stored_in_f32(n) else p.to(torch.bfloat16).cpu()
             p.copy_(tensors["model." + n])
-    save_file(tensors, os.path.join(out, "model.safetensors"), metadata={"format": "pt"})
+    path = os.path.join(out, "model.safetensors")
+    save_file(tensors, path, metadata={"format": "pt"})
+    begin_at_line(path)
     write_json(out, "config.json", dict(dict(
         hidden_act="silu", max_position_embeddings=CONTEXT, rms_norm_eps=EPS, rope_theta=THETA,
         tie_word_embeddings=True, vocab_size=VOCAB, bos_token_id=0, eos_token_id=0,
