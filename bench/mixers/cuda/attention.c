@@ -4,8 +4,9 @@
  * merge: all but the products) in GB/s of keys and values beside the reading speed of a loop,
  * prompts in TFLOP/s of the causal half. Times are medians of many recorded steps.
  *
- *   bench/mixers/cuda/attention [-m folder of attention-cuda.so] [-d | -p] [-8] [-x]
- *     -d  decode only   -p  prefill only   -8  keys in fp8   -x  deterministic
+ *   bench/mixers/cuda/attention [-m folder of attention-cuda.so] [-d | -p] [-s] [-8] [-x]
+ *     -d  decode only   -p  prefill only   -s  half of the sizes   -8  keys in fp8
+ *     -x  deterministic
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@
 
 struct options {
 	const char *modules;
-	bool decode, prefill, deterministic;
+	bool decode, prefill, few, deterministic;
 	enum mx_dtype kv;
 };
 
@@ -231,15 +232,17 @@ int main(int argc, char **argv)
 {
 	static const struct {
 		uint32_t n, tokens;
-	} decodes[] = {{1, 2048},   {1, 4096},   {1, 8192},   {1, 16384},  {1, 32768},  {1, 131072},
-	               {1, 524288}, {8, 2048},   {8, 4096},   {16, 2048},  {32, 1024},  {64, 512},
-	               {64, 2048},  {128, 1024}, {256, 2048}, {8, 131072}, {300, 1000}, {1, 300}};
-	struct options o = {"mixers/.libs", true, true, false, MX_BF16};
-	for (int k; (k = getopt(argc, argv, "m:dp8x")) != -1;) {
+	} decodes[] = {/* every second one with -s */
+	               {1, 2048},   {1, 4096},   {1, 16384},  {1, 8192},  {1, 131072}, {1, 32768},
+	               {1, 524288}, {8, 4096},   {8, 2048},   {32, 1024}, {16, 2048},  {64, 512},
+	               {64, 2048},  {128, 1024}, {256, 2048}, {1, 300},   {8, 131072}, {300, 1000}};
+	struct options o = {"mixers/.libs", true, true, false, false, MX_BF16};
+	for (int k; (k = getopt(argc, argv, "m:dps8x")) != -1;) {
 		switch (k) {
 		case 'm': o.modules = optarg; break;
 		case 'd': o.prefill = false; break;
 		case 'p': o.decode = false; break;
+		case 's': o.few = true; break;
 		case '8': o.kv = MX_F8E4M3; break;
 		case 'x': o.deterministic = true; break;
 		default: return 2;
@@ -254,9 +257,9 @@ int main(int argc, char **argv)
 	double roof = read_rate(prop.multiProcessorCount);
 	printf("%s, keys in %s%s; a loop reads %.0f GB/s\n", prop.name, mx_dtype_name(o.kv),
 	       o.deterministic ? ", deterministic" : "", roof / 1e9);
-	for (size_t i = 0; o.decode && i < sizeof(decodes) / sizeof(*decodes); i++)
+	for (size_t i = 0; o.decode && i < sizeof(decodes) / sizeof(*decodes); i += 1 + o.few)
 		bench_decode(&o, decodes[i].n, decodes[i].tokens, roof);
-	for (uint32_t n = 1024; o.prefill && n <= 32768; n *= 2)
+	for (uint32_t n = 1024; o.prefill && n <= 32768; n *= o.few ? 4 : 2)
 		bench_prefill(&o, n);
 	return 0;
 }

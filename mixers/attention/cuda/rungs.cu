@@ -2,13 +2,16 @@
 /*
  * Attention of decoding rows whose bits are those of prefill.cu. A unit, as in decode.cu, is a
  * span, a key head, up to 8 rows and a split of the ladder (attn_rung), or the rows' first splits
- * (attn_lead), which are folded in order as prefill.cu does. One warp computes it in
- * prefill.cu's order: steps of ATTN_STEP keys, each with one maximum; sums of a score over the head
- * size, and of an output over a step's keys, in one accumulator of products of 16, ascending. So
- * tensor cores see the same operands in the same order, whichever of the two is the A operand.
+ * (attn_lead), which are folded in order as prefill.cu does. It is computed in prefill.cu's order:
+ * steps of ATTN_STEP keys, each with one maximum; sums of a score over the head size, and of an
+ * output over a step's keys, in one accumulator of products of 16, ascending. So tensor cores see
+ * the same operands in the same order, whichever of the two is the A operand.
  *
- * Warps work apart. Each has a ring of copies of 16 tokens' keys or values, which a lane of one
- * more warp fills across the warp's units.
+ * A team computes a unit: one warp, or all four of a thread block if a step has few units for
+ * the warps of the launch. Warps of a team share out the keys whose scores they
+ * compute, and then the dimensions whose sums they have: no sum is divided, so a unit's bits are
+ * the same either way. A team has a ring of copies of 16 tokens' keys or values, which a lane of
+ * one more warp fills across the team's units.
  */
 #define READERS 4
 #define WARPS   (READERS + 1) /* of a thread block; of units.cuh */
@@ -22,7 +25,7 @@
 #define ROWS         8
 #define BLOCK        ATTN_CUDA_WARP_KEYS
 #define BLOCKS       (ATTN_STEP / BLOCK)
-#define RING_BYTES   20480 /* of a reader: two thread blocks share a multiprocessor */
+#define RING_BYTES   20480 /* for each reader: two thread blocks share a multiprocessor */
 #define STATIC_BYTES 1024
 
 namespace
@@ -33,13 +36,30 @@ namespace
 template <int D> struct tile {
 	static constexpr int row = D * 2;
 	static constexpr int block = BLOCK * row;
-	static constexpr int stages = RING_BYTES / block;
-	static size_t bytes(uint32_t n_spans)
-	{
-		return (size_t)READERS * stages * block + UNITS * UNIT_WORDS * sizeof(uint32_t) +
-		       (n_spans + 1) * sizeof(uint32_t);
-	}
 };
+
+/* True if warps compute the units of a step together: apart they would leave a quarter of the
+ * launch's warps or more without any. */
+__device__ __forceinline__ bool few_units(uint32_t units, uint32_t warps)
+{
+	return units <= warps / 4 * 3;
+}
+
+/* How a thread block's rings are divided among teams of TEAM readers. */
+template <int D, int TEAM> struct plan {
+	static constexpr int teams = READERS / TEAM;
+	static constexpr int stages = TEAM * RING_BYTES / tile<D>::block; /* of a team's ring */
+	static constexpr int ring = stages * tile<D>::block;
+};
+
+/* A thread block's dynamic shared memory: rings, scores, units, units before each span. */
+constexpr int RINGS = READERS * RING_BYTES;
+constexpr int SCORES = 2 * BLOCKS * 32 * sizeof(float4); /* a team's, of two steps */
+static size_t shared_bytes(uint32_t n_spans)
+{
+	return RINGS + SCORES + UNITS * UNIT_WORDS * sizeof(uint32_t) +
+	       (n_spans + 1) * sizeof(uint32_t);
+}
 
 #if __CUDA_ARCH__ >= 900
 
@@ -78,26 +98,29 @@ struct step {
 		return k0 + ATTN_STEP >= after || attn_rung(k0) != attn_rung(k0 + ATTN_STEP);
 	}
 
-	/* Goes to the next step. True if it is of the same unit. */
-	__device__ bool next(const attn_args &a, const uint32_t *first, const uint4 *units, uint32_t n)
+	/* Goes to the next step; `teams` of the thread block take units in turn. True if it is of the
+	 * same unit. */
+	__device__ bool next(const attn_args &a, const uint32_t *first, const uint4 *units, uint32_t n,
+	                     uint32_t teams)
 	{
 		k0 += ATTN_STEP;
 		if (k0 < after) {
 			find();
 			return true;
 		}
-		open(a, first, units, i + READERS, n);
+		open(a, first, units, i + teams, n);
 		return false;
 	}
 };
 
-/* Where a side of a ring is: its reader, or the lane that fills it. */
-template <int D> struct place {
+/* Where a side of a ring is: its readers, or the lane that fills it. */
+template <int D, int TEAM> struct place {
+	using P = plan<D, TEAM>;
 	uint32_t ring, bars, stage, phase;
 
-	__device__ place(unsigned char *smem, uint64_t *all, uint32_t reader)
-		: ring(shared_address(smem) + reader * tile<D>::stages * tile<D>::block),
-		  bars(shared_address(all) + reader * tile<D>::stages * 16), stage(0), phase(0)
+	__device__ place(unsigned char *smem, uint64_t *all, uint32_t team)
+		: ring(shared_address(smem) + team * P::ring),
+		  bars(shared_address(all) + team * P::stages * 16), stage(0), phase(0)
 	{
 	}
 	__device__ __forceinline__ uint32_t at(void) const
@@ -112,10 +135,27 @@ template <int D> struct place {
 	{
 		return bars + stage * 16 + 8;
 	}
-	__device__ __forceinline__ void advance(void)
+	/* Goes n <= stages blocks on. */
+	__device__ __forceinline__ void advance(uint32_t n = 1)
 	{
-		if (++stage == tile<D>::stages)
-			stage = 0, phase ^= 1;
+		stage += n;
+		if (stage >= P::stages)
+			stage -= P::stages, phase ^= 1;
+	}
+	/* Returns the place n blocks further on. */
+	__device__ __forceinline__ place ahead(uint32_t n) const
+	{
+		place p = *this;
+		p.advance(n);
+		return p;
+	}
+	/* Gives back n <= 32 blocks, for one of the readers. */
+	__device__ __forceinline__ void release(uint32_t n)
+	{
+		__syncwarp();
+		if (threadIdx.x % 32 < n)
+			barrier_arrive(ahead(threadIdx.x % 32).empty());
+		advance(n);
 	}
 };
 
@@ -131,17 +171,17 @@ __device__ __forceinline__ bool barrier_passed(uint32_t bar, uint32_t parity)
 	return passed;
 }
 
-/* Starts a reader's copies in the order in which it uses them: of each step the keys, then the
- * values. One lane for each reader. */
-template <int D>
+/* Starts a team's copies in the order in which it uses them: of each step the keys, then the
+ * values. One lane for each team. */
+template <int D, int TEAM>
 __device__ void fill(const attn_args &a, const uint32_t *first, const uint4 *units, uint32_t n,
-                     uint32_t reader, place<D> to)
+                     uint32_t team, place<D, TEAM> to)
 {
 	constexpr uint32_t bytes = tile<D>::block;
 	step s;
 	uint32_t block, page = 0;
 	bool values = false, waited = false;
-	s.open(a, first, units, reader, n);
+	s.open(a, first, units, team, n);
 	/* the page of the next copy is on its way while the ring is full */
 	auto look = [&] {
 		if (s.there)
@@ -167,7 +207,7 @@ __device__ void fill(const attn_args &a, const uint32_t *first, const uint4 *uni
 		to.advance();
 		if (++block == s.end) {
 			if (values)
-				s.next(a, first, units, n);
+				s.next(a, first, units, n, READERS / TEAM);
 			values = !values;
 			block = s.begin;
 		}
@@ -196,32 +236,40 @@ template <int D> struct queries {
 			}
 	}
 
-	/* Computes the scores of a block: s[key g, g + 8][row 2t, 2t + 1]. */
-	__device__ __forceinline__ void scores(float (&s)[4], uint32_t keys) const
+	/* Computes the scores of blocks: s[.][key g, g + 8][row 2t, 2t + 1]. The chains of several
+	 * blocks are under way at once. */
+	template <int N>
+	__device__ __forceinline__ void scores(float (*s)[4], const uint32_t (&keys)[N]) const
 	{
 		const uint32_t row = threadIdx.x & 15, turn = row & 7;
 		const uint32_t high = (threadIdx.x & 31) >> 4 ^ turn;
-		keys += row / 8 * 8 * tile<D>::row + row % 8 * 128;
-		s[0] = s[1] = s[2] = s[3] = 0;
+		const uint32_t from = row / 8 * 8 * tile<D>::row + row % 8 * 128;
 #pragma unroll
-		for (int c = 0; c < D / 16; c++) {
-			uint32_t r[4];
-			load_matrices(r, keys + 2 * c / 8 * 1024 + ((2 * c % 8) ^ high) * 16);
-			multiply<false>(s, r, q[c][0], q[c][1]);
-		}
+		for (int j = 0; j < N; j++)
+			s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
+#pragma unroll
+		for (int c = 0; c < D / 16; c++)
+#pragma unroll
+			for (int j = 0; j < N; j++) {
+				uint32_t r[4];
+				load_matrices(r, keys[j] + from + 2 * c / 8 * 1024 + ((2 * c % 8) ^ high) * 16);
+				multiply<false>(s[j], r, q[c][0], q[c][1]);
+			}
 	}
 };
 
-/* The result of some keys for a unit's rows: of a thread rows 2t and 2t + 1. */
-template <int D> struct rows {
-	float m[2], l[2], o[D / 16][4];
+/* The result of some keys for a unit's rows: of a thread rows 2t and 2t + 1, of a reader its part
+ * of the dimensions. */
+template <int D, int TEAM> struct rows {
+	static constexpr int parts = D / 16 / TEAM;
+	float m[2], l[2], o[parts][4];
 
 	__device__ void clear(void)
 	{
 		m[0] = m[1] = -INFINITY;
 		l[0] = l[1] = 0;
 #pragma unroll
-		for (int s = 0; s < D / 16; s++)
+		for (int s = 0; s < parts; s++)
 			o[s][0] = o[s][1] = o[s][2] = o[s][3] = 0;
 	}
 
@@ -271,14 +319,16 @@ template <int D> struct rows {
 			p[j][1] = transpose(pack<false>(s[j][2], s[j][3]));
 		}
 #pragma unroll
-		for (int c = 0; c < D / 16; c++)
+		for (int c = 0; c < parts; c++)
 #pragma unroll
 			for (int i = 0; i < 4; i++)
 				o[c][i] = __fmul_rn(o[c][i], alpha[i & 1]);
 	}
 
-	/* Adds the values of a block's first n keys: memory that was never written may hold NaN. */
-	__device__ __forceinline__ void add_values(const uint32_t (&p)[2], uint32_t values, uint32_t n)
+	/* Adds the values of a block's first n keys: memory that was never written may hold NaN.
+	 * `part`: the reader's first 16 dimensions. */
+	__device__ __forceinline__ void add_values(const uint32_t (&p)[2], uint32_t values, uint32_t n,
+	                                           uint32_t part)
 	{
 		const uint32_t lane = threadIdx.x & 31, t = lane % 4;
 		const uint32_t row = (lane & 7) + lane / 16 * 8, high = (lane >> 3 & 1) ^ (row & 7);
@@ -288,9 +338,10 @@ template <int D> struct rows {
 			keep[i] = (2 * t + 8 * i < n ? 0xffffu : 0) | (2 * t + 8 * i + 1 < n ? 0xffff0000u : 0);
 		values += row / 8 * 8 * tile<D>::row + row % 8 * 128;
 #pragma unroll
-		for (int c = 0; c < D / 16; c++) {
+		for (uint32_t c = 0; c < parts; c++) {
+			const uint32_t to = 2 * (part + c);
 			uint32_t r[4];
-			load_transposed(r, values + 2 * c / 8 * 1024 + ((2 * c % 8) ^ high) * 16);
+			load_transposed(r, values + to / 8 * 1024 + ((to % 8) ^ high) * 16);
 			const uint32_t v[4] = {r[0] & keep[0], r[1] & keep[0], r[2] & keep[1], r[3] & keep[1]};
 			multiply<false>(o[c], v, p[0], p[1]);
 		}
@@ -308,7 +359,7 @@ template <int D> struct rows {
 			m[i] = fmaxf(m[i], x.m[i]);
 			l[i] = fold_number(l[i], f.old, sum, f.add);
 #pragma unroll
-			for (int c = 0; c < D / 16; c++) {
+			for (int c = 0; c < parts; c++) {
 				o[c][i] = fold_number(o[c][i], f.old, x.o[c][i], f.add);
 				o[c][i + 2] = fold_number(o[c][i + 2], f.old, x.o[c][i + 2], f.add);
 			}
@@ -317,7 +368,7 @@ template <int D> struct rows {
 	}
 
 	/* Stores the unit's partials, or the outputs if there are no others. */
-	__device__ void store(const attn_args &a, const unit &w) const
+	__device__ void store(const attn_args &a, const unit &w, uint32_t part) const
 	{
 		const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -327,13 +378,13 @@ template <int D> struct rows {
 				continue;
 			const size_t at = w.at + r * w.splits;
 			__nv_bfloat16 *out = (__nv_bfloat16 *)a.out + (size_t)w.row * a.ldo + head * a.head_dim;
-			if (w.splits > 1 && g == 0)
+			if (w.splits > 1 && g == 0 && part == 0)
 				*(float2 *)(a.sums + 2 * at) = make_float2(m[i], l[i]);
 #pragma unroll
-			for (int c = 0; c < D / 16; c++)
+			for (uint32_t c = 0; c < parts; c++)
 #pragma unroll
 				for (int h = 0; h < 2; h++) {
-					const uint32_t d = 16 * c + 8 * h + g;
+					const uint32_t d = 16 * (part + c) + 8 * h + g;
 					if (w.splits > 1)
 						a.values[at * D + d] = o[c][i + 2 * h];
 					else if (d < a.head_dim)
@@ -344,39 +395,31 @@ template <int D> struct rows {
 	}
 };
 
-#endif
-
-template <int D> __global__ void __launch_bounds__(THREADS, 2) rungs(const attn_args a)
+/* Waits for the scores of the team's other readers. */
+__device__ __forceinline__ void team_sync(void)
 {
-#if __CUDA_ARCH__ >= 900
-	using T = tile<D>;
-	extern __shared__ __align__(1024) unsigned char smem[];
-	__shared__ uint64_t bars[READERS * T::stages * 2];
-	uint4 *units = (uint4 *)(smem + READERS * T::stages * T::block);
-	uint32_t *first = (uint32_t *)units + UNITS * UNIT_WORDS;
+	asm volatile("bar.sync 1, %0;" ::"n"(READERS * 32) : "memory");
+}
+
+/* Computes the thread block's n units by teams of TEAM readers. */
+template <int D, int TEAM>
+__device__ void work(const attn_args &a, const uint32_t *first, const uint4 *units, uint32_t n,
+                     unsigned char *smem, uint64_t *bars)
+{
+	using P = plan<D, TEAM>;
 	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-	mx_pdl_launch();
-	if (threadIdx.x < READERS * T::stages * 2) {
-		barrier_init(shared_address(bars) + threadIdx.x * 8, 1);
-		barriers_ready();
-	}
-	/* Before the wait: only tables and keys that were written before the step (launch.cuh). */
-	list_units<ROWS, false>(a, first); /* has barriers: all threads call it */
-	__syncthreads();
-	keep_units<ROWS>(a, first, units);
-	__syncthreads();
-	const uint32_t all = first[a.n_spans];
-	const uint32_t n = all > blockIdx.x ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+	const uint32_t team = warp / TEAM, member = warp % TEAM, part = member * (D / 16 / TEAM);
 	if (warp == READERS) {
-		if (lane < READERS)
-			fill<D>(a, first, units, n, lane, place<D>(smem, bars, lane));
+		if (lane < P::teams)
+			fill<D, TEAM>(a, first, units, n, lane, place<D, TEAM>(smem, bars, lane));
 		return;
 	}
-	place<D> in(smem, bars, warp);
+	float4 *shared_scores = (float4 *)(smem + RINGS); /* [2][BLOCKS][32] */
+	place<D, TEAM> in(smem, bars, team);
 	queries<D> q;
-	rows<D> all_splits, x; /* x: of the split */
+	rows<D, TEAM> all_splits, x; /* x: of the split */
 	step s;
-	s.open(a, first, units, warp, n);
+	s.open(a, first, units, team, n);
 	mx_pdl_wait();
 	if (!s.there)
 		return;
@@ -384,41 +427,97 @@ template <int D> __global__ void __launch_bounds__(THREADS, 2) rungs(const attn_
 	all_splits.clear();
 	x.clear();
 	const uint32_t reach = a.window && a.window < 0x80000000u ? a.window : 0x80000000u;
-	auto release = [&] {
-		__syncwarp();
-		if (lane == 0)
-			barrier_arrive(in.empty());
-		in.advance();
-	};
-	while (s.there) {
+	for (uint32_t turn = 0; s.there; turn ^= 1) {
 		float score[BLOCKS][4] = {};
 		uint32_t p[BLOCKS][2];
+		if constexpr (TEAM == 1) {
 #pragma unroll
-		for (int j = 0; j < BLOCKS; j++)
-			if (j >= s.begin && j < s.end) {
-				barrier_wait(in.full(), in.phase);
-				q.scores(score[j], in.at());
-				release();
+			for (int j = 0; j < BLOCKS; j++)
+				if (j >= s.begin && j < s.end) {
+					const uint32_t keys[1] = {in.at()};
+					barrier_wait(in.full(), in.phase);
+					q.scores(&score[j], keys);
+					in.release(1);
+				}
+		} else {
+			/* each reader the scores of some blocks, which all of them need */
+			constexpr uint32_t own = BLOCKS / TEAM;
+			float mine[own][4];
+			uint32_t keys[own];
+#pragma unroll
+			for (uint32_t j = 0; j < own; j++) {
+				const uint32_t block = own * member + j;
+				keys[j] = in.at(); /* of a block that is there, for one that is not */
+				if (block < s.begin || block >= s.end)
+					continue;
+				const place<D, TEAM> from = in.ahead(block - s.begin);
+				barrier_wait(from.full(), from.phase);
+				keys[j] = from.at();
 			}
+			if (own * member < s.end && own * member + own > s.begin)
+				q.scores(mine, keys);
+			float4 *to = shared_scores + turn * BLOCKS * 32 + lane;
+#pragma unroll
+			for (uint32_t j = 0; j < own; j++) {
+				const uint32_t block = own * member + j;
+				const bool there = block >= s.begin && block < s.end;
+				to[block * 32] = there ? make_float4(mine[j][0], mine[j][1], mine[j][2], mine[j][3])
+				                       : make_float4(0, 0, 0, 0);
+			}
+			team_sync();
+			in.release(s.end - s.begin);
+#pragma unroll
+			for (uint32_t j = 0; j < BLOCKS; j++)
+				*(float4 *)score[j] = to[j * 32];
+		}
 		x.softmax(score, p, a.scale, s.w.pos - s.k0 - lane / 4, reach,
 		          s.k0 + ATTN_STEP > s.w.pos + 1 || s.w.pos - s.k0 >= reach);
 #pragma unroll
 		for (int j = 0; j < BLOCKS; j++)
 			if (j >= s.begin && j < s.end) {
 				barrier_wait(in.full(), in.phase);
-				x.add_values(p[j], in.at(), min(s.w.hi - s.k0 - j * BLOCK, (uint32_t)BLOCK));
-				release();
+				x.add_values(p[j], in.at(), min(s.w.hi - s.k0 - j * BLOCK, (uint32_t)BLOCK), part);
+				in.release(1);
 			}
 		if (s.ends_split())
 			all_splits.fold(x);
 		const unit done = s.w;
-		if (s.next(a, first, units, n))
+		if (s.next(a, first, units, n, P::teams))
 			continue;
-		all_splits.store(a, done);
+		all_splits.store(a, done, part);
 		all_splits.clear();
 		if (s.there)
 			q.load(a, s.w);
 	}
+}
+
+#endif
+
+template <int D> __global__ void __launch_bounds__(THREADS, 2) rungs(const attn_args a)
+{
+#if __CUDA_ARCH__ >= 900
+	constexpr uint32_t stages = READERS * plan<D, 1>::stages;
+	extern __shared__ __align__(1024) unsigned char smem[];
+	__shared__ uint64_t bars[stages * 2];
+	static_assert(stages == plan<D, READERS>::stages, "rings of either kind have as many stages");
+	uint4 *units = (uint4 *)(smem + RINGS + SCORES);
+	uint32_t *first = (uint32_t *)units + UNITS * UNIT_WORDS;
+	mx_pdl_launch();
+	/* Before the wait: only tables and keys that were written before the step (launch.cuh). */
+	list_units<ROWS, false>(a, first); /* has barriers: all threads call it */
+	__syncthreads();
+	const uint32_t all = first[a.n_spans];
+	const uint32_t n = all > blockIdx.x ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+	const bool together = few_units(all, gridDim.x * READERS);
+	for (uint32_t i = threadIdx.x; i < stages * 2; i += THREADS)
+		barrier_init(shared_address(bars) + i * 8, i % 2 && together ? READERS : 1);
+	barriers_ready();
+	keep_units<ROWS>(a, first, units);
+	__syncthreads();
+	if (together)
+		work<D, READERS>(a, first, units, n, smem, bars);
+	else
+		work<D, 1>(a, first, units, n, smem, bars);
 #else
 	(void)a;
 	__trap(); /* never launched: attn_prefill_can is false */
@@ -431,12 +530,12 @@ template <int D> cudaError_t launch(const attn_launch *l, const attn_args *a)
 		(uint64_t)a->n_spans * a->kv_heads * a->max_parts * ((a->group + ROWS - 1) / ROWS);
 	const uint32_t most = 2 * (uint32_t)l->sms;
 	return mx_launch(rungs<D>, dim3(units < most ? (uint32_t)units : most), dim3(THREADS),
-	                 tile<D>::bytes(a->n_spans), l->stream, *a);
+	                 shared_bytes(a->n_spans), l->stream, *a);
 }
 
 template <int D> cudaError_t prepare(const attn_launch *l, uint32_t max_spans)
 {
-	const size_t bytes = tile<D>::bytes(max_spans);
+	const size_t bytes = shared_bytes(max_spans);
 	if (bytes + STATIC_BYTES > l->smem)
 		return cudaErrorInvalidValue;
 	return cudaFuncSetAttribute(rungs<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);

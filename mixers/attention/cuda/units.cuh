@@ -110,6 +110,8 @@ __device__ void make_unit(const attn_args &a, const uint32_t *first, uint32_t u,
 		return;
 	}
 	uint32_t c = rest / a.kv_heads;
+	if (a.ladder)
+		c = w.splits - 1 - c; /* the longest splits first */
 	w.split = attn_split(&a, attn_first_key(&a, w.pos), w.shift) + c;
 	if (a.ladder && c)
 		w.split += attn_lead(&a, w.pos) - 1;

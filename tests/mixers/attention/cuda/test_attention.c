@@ -412,6 +412,27 @@ static void run_to(struct att_rig *r, struct seq *s, uint32_t end)
 	}
 }
 
+/* A sequence's last tokens as spans of one step have the bits of `want`, however many they are:
+ * with few units warps share each, with many they work apart (rungs.cu), or take a row's first
+ * splits together (attn_lead_for). Keys are written once more, with the same bits. */
+static void check_company(struct att_rig *r, struct seq *s, const unsigned char *want)
+{
+	static const uint32_t numbers[] = {1, 2, 40, 255, MAX_SPANS};
+	size_t row = (size_t)r->c->heads * r->c->head_dim * r->element;
+	struct item items[MAX_SPANS];
+	for (size_t k = 0; k < sizeof(numbers) / sizeof(*numbers); k++) {
+		uint32_t n = numbers[k], from = s->len - n;
+		for (uint32_t i = 0; i < n; i++)
+			items[i] = (struct item){s, 1, from + i};
+		memset(s->y + from * row, 0, n * row);
+		run_step(r, items, n);
+		if (memcmp(want + from * row, s->y + from * row, n * row)) {
+			printf("%u spans\n", n);
+			fail(r->c, "the number of units changes bits");
+		}
+	}
+}
+
 /* One sequence in large pieces, then cut at random, then token by token near its end: the same
  * bits. It is long enough for splits of different sizes (attn_rung). */
 static void test_cuts(const struct att_case *c)
@@ -455,6 +476,8 @@ static void test_cuts(const struct att_case *c)
 			fail(c, "company changes bits");
 		items[n - 1] = (struct item){0};
 	}
+	doing = "deterministic, among its own";
+	check_company(&r, &s, want);
 	check_memory(&r);
 	seq_free(&s);
 	free(want);
