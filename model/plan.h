@@ -264,7 +264,7 @@ void mx_plan_describe_layers(const struct mx_plan *p, char *text, size_t cap);
  *   (BOOL: v is what k is before its norm), wide_gate (BOOL: the output
  * is multiplied by the sigmoids of gate_proj x), norm_last (BOOL: qk_norm comes after
  * rope), shared_kv (BOOL: there are no k and v, the layer reads the pages of an earlier
- * one; on CPUs), skip_first (BOOL: no row but the first sees the key of position 0; on CPUs),
+ * one; on CPUs), skip_first (BOOL: no row but the first sees the key of position 0),
  * input_width (INT, of x; 0 = the model's), adapter_rank (INT: adapter_out
  * adapter_in x is added to q, k and v; STRINGs q_adapter_in, q_adapter_out, k_adapter_in ...
  * v_adapter_out are the names of these tensors; on CPUs), gate (BOOL: q_proj has rows [q | gate]

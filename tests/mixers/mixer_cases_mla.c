@@ -186,6 +186,8 @@ static const struct mixer_case cases[] = {
         NO("rope_pairs"), FLOAT("rope_theta", 500)),
 	MLA("skip_first, f32", 48, 300, MX_F32, MX_F32, EXACT, SIZES(4, 24, 16, 16, 12),
         BOOL("skip_first")),
+	MLA("skip_first, bf16", 64, 600, MX_BF16, MX_BF16, ROUNDED, SIZES(16, 64, 32, 16, 32),
+        BOOL("skip_first"), INT("q_lora_rank", 48)),
 	MLA("head_gate, biases, f32", 48, 100, MX_F32, MX_F32, EXACT, SIZES(4, 24, 16, 16, 12),
         BOOL("head_gate"), BOOL("bias")),
 	MLA("head_gate, low-rank queries, bf16", 48, 70, MX_BF16, MX_BF16, ROUNDED,

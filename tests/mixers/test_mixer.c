@@ -140,9 +140,7 @@ static void test_ranks(void **state)
 /* True if the CUDA side has no such layer: its module says so. */
 static bool on_cpus_only(const char *mixer, const struct mixer_case *c)
 {
-	static const char *const cases[] = {"attention, skip_first",
-	                                    "attention, keys and values in int8", "mla, skip_first",
-	                                    "mla, head_gate"};
+	static const char *const cases[] = {"attention, keys and values in int8", "mla, head_gate"};
 	char name[256];
 	snprintf(name, sizeof name, "%s, %s", mixer, c->label);
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

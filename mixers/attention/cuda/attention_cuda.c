@@ -45,8 +45,6 @@ static mx_status read_params(const struct mx_layer_desc *layer, struct attn_para
 	if (out->adapter_rank || out->input_width)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: adapters and wider inputs run on CPUs only");
-	if (out->skip_first)
-		return mx_mixer_fail(err, MX_E_UNSUPPORTED, "attention: skip_first runs on CPUs only");
 	if (out->summed)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: a norm over all heads is not split over GPUs yet");
@@ -214,6 +212,7 @@ static void set_args(struct mx_mixer *m, const struct mx_mixer_init *init)
 		.head_dim = p->head_dim,
 		.dim = p->dpad,
 		.window = p->window,
+		.skip_first = p->skip_first,
 		.scale = p->scale,
 		.cap = p->cap,
 		.sinks = m->weights.sinks,

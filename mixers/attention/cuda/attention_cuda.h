@@ -65,6 +65,7 @@ struct attn_args {
 	uint32_t ld, ldo;
 	uint32_t heads, kv_heads, group, head_dim, dim; /* dim: head_dim padded, as in pages */
 	uint32_t window;
+	bool skip_first;    /* position 0 is seen by its own row alone */
 	float scale;        /* of scores, times log2(e) */
 	float cap;          /* scaled scores become cap tanh(score / cap); 0 = none */
 	const float *sinks; /* [heads] scores of keys without values, not scaled; NULL = none */
@@ -114,7 +115,14 @@ struct attn_args {
 /* Returns the first key that the query at `pos` sees. */
 ATTN_INLINE uint32_t attn_first_key(const struct attn_args *a, uint32_t pos)
 {
-	return a->window && pos + 1 > a->window ? pos + 1 - a->window : 0;
+	const uint32_t first = a->skip_first && pos ? 1 : 0;
+	return a->window && pos + 1 - first > a->window ? pos + 1 - a->window : first;
+}
+
+/* Returns the number of keys that the query at `pos` sees: the last ones up to its own. */
+ATTN_INLINE uint32_t attn_reach(const struct attn_args *a, uint32_t pos)
+{
+	return pos + 1 - attn_first_key(a, pos);
 }
 
 /* Returns the smallest shift of a step's splits: 128 keys for a single sequence, more if there are

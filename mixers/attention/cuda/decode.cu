@@ -353,7 +353,6 @@ template <typename KV, int D, int NT> struct rows {
 	__device__ void block(const attn_args &a, const unit &w, uint32_t b, uint32_t at)
 	{
 		uint32_t g = (threadIdx.x & 31) / 4, k0 = b * ATTN_CUDA_WARP_KEYS;
-		uint32_t reach = a.window && a.window < 0x80000000u ? a.window : 0x80000000u;
 		float s[NT][4] = {};
 		uint32_t p[NT][2];
 		scores(s, at);
@@ -362,13 +361,13 @@ template <typename KV, int D, int NT> struct rows {
 			for (int j = 0; j < NT; j++)
 				for (int i = 0; i < 4; i++)
 					s[j][i] = capped(a, s[j][i]);
-		if (k0 + ATTN_CUDA_WARP_KEYS > w.first_pos + 1 || w.hi - 1 - k0 >= reach) {
+		if (k0 + ATTN_CUDA_WARP_KEYS > w.first_pos + 1 || k0 < attn_first_key(&a, w.hi - 1)) {
 #pragma unroll
 			for (int j = 0; j < NT; j++)
 				for (int i = 0; i < 4; i++) {
 					/* for later keys this wraps to a large number */
 					uint32_t back = pos[j][i & 1] - (k0 + g + (i & 2) * 4);
-					s[j][i] = back < reach ? s[j][i] : -INFINITY;
+					s[j][i] = back < attn_reach(&a, pos[j][i & 1]) ? s[j][i] : -INFINITY;
 				}
 		}
 		softmax(s, p, a.cap > 0 ? 1.0f : a.scale);

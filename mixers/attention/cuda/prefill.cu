@@ -36,7 +36,7 @@ template <int D> struct plan {
 
 struct piece {
 	uint32_t row, n, pos, page_begin, head, v0, rows;
-	uint32_t lo, hi;    /* keys lo .. hi - 1: those that any row sees */
+	uint32_t lo, hi;    /* keys lo .. hi - 1: those in the window of any row */
 	uint32_t k0, steps; /* first key of the first step */
 };
 
@@ -64,7 +64,10 @@ __device__ bool find_piece(const attn_args &a, piece &w)
 		w.head = u % a.kv_heads;
 		w.v0 = (tiles - 1 - u / a.kv_heads) * ROWS;
 		w.rows = all - w.v0 < ROWS ? all - w.v0 : ROWS;
-		w.lo = attn_first_key(&a, w.pos + w.v0 / a.group);
+		/* Position 0 is of the first step with skip_first too; with attn_first_key here registers
+		 * would be spilled. */
+		const uint32_t first_pos = w.pos + w.v0 / a.group;
+		w.lo = a.window && first_pos + 1 > a.window ? first_pos + 1 - a.window : 0;
 		w.hi = w.pos + (w.v0 + w.rows - 1) / a.group + 1;
 		w.k0 = w.lo / KEYS * KEYS;
 		w.steps = (w.hi - w.k0 + KEYS - 1) / KEYS;
@@ -194,6 +197,10 @@ __device__ __forceinline__ void softmax(const attn_args &a, float (&s)[KEYS / 2]
 			uint32_t back = pos[i / 2 & 1] - (k0 + i / 4 * 8 + 2 * t + (i & 1));
 			s[i] = back < reach ? s[i] : -INFINITY;
 		}
+	}
+	if (a.skip_first && k0 == 0 && t == 0) { /* rows see position 0 if it is theirs */
+		s[0] = pos[0] ? -INFINITY : s[0];
+		s[2] = pos[1] ? -INFINITY : s[2];
 	}
 	float use[2], alpha[2];
 #pragma unroll

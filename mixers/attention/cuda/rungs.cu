@@ -426,7 +426,6 @@ __device__ void work(const attn_args &a, const uint32_t *first, const uint4 *uni
 	q.load(a, s.w);
 	all_splits.clear();
 	x.clear();
-	const uint32_t reach = a.window && a.window < 0x80000000u ? a.window : 0x80000000u;
 	for (uint32_t turn = 0; s.there; turn ^= 1) {
 		float score[BLOCKS][4] = {};
 		uint32_t p[BLOCKS][2];
@@ -470,8 +469,8 @@ __device__ void work(const attn_args &a, const uint32_t *first, const uint4 *uni
 			for (uint32_t j = 0; j < BLOCKS; j++)
 				*(float4 *)score[j] = to[j * 32];
 		}
-		x.softmax(score, p, a.scale, s.w.pos - s.k0 - lane / 4, reach,
-		          s.k0 + ATTN_STEP > s.w.pos + 1 || s.w.pos - s.k0 >= reach);
+		x.softmax(score, p, a.scale, s.w.pos - s.k0 - lane / 4, attn_reach(&a, s.w.pos),
+		          s.k0 + ATTN_STEP > s.w.pos + 1 || s.k0 < s.w.lo);
 #pragma unroll
 		for (int j = 0; j < BLOCKS; j++)
 			if (j >= s.begin && j < s.end) {

@@ -7,7 +7,7 @@
  * heads, and the values are the same bytes in shared memory.
  *
  * A row's bits depend on its query, its keys and the borders of splits alone: tiles and splits
- * begin at absolute positions, keys behind the row get a weight of exactly 0.
+ * begin at absolute positions, keys that the row does not see get a weight of exactly 0.
  */
 #include "device/cuda/launch.cuh"
 #include "mixers/mla/cuda/mla_cuda.h"
@@ -188,13 +188,14 @@ template <int BLOCKS, int WARPS, bool FOLD> struct worker {
 			for (int half = 0; half < 2; half++) {
 				const uint32_t row =
 					(warp / GROUPS + i * (WARPS / GROUPS)) * MLA_ROWS + g + 8 * half;
-				const uint32_t pos = position(row);
+				const uint32_t pos = position(row), low = mla_first_key(&a, pos);
 				float most = -INFINITY;
 #pragma unroll
 				for (int j = 0; j < 2 * EIGHTS; j++) {
 					float &x = s[i][j / 2][2 * half + j % 2];
 					const uint32_t k = tile * MLA_KEYS + keys + j / 2 * 8 + 2 * t + j % 2;
-					x = k <= pos ? (x + odd[i][j / 2][2 * half + j % 2]) * a.scale : -INFINITY;
+					const bool seen = k <= pos && k >= low;
+					x = seen ? (x + odd[i][j / 2][2 * half + j % 2]) * a.scale : -INFINITY;
 					most = fmaxf(most, x);
 				}
 				most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));

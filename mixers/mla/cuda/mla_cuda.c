@@ -49,9 +49,8 @@ static mx_status probe(const struct mx_layer_desc *layer, const struct mx_device
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "mla: this module runs on CUDA devices in bf16 or f32");
 	mx_status status = mla_params_read(layer, &p, err);
-	if (status == MX_OK && (p.skip_first || p.head_gate))
-		status = mx_mixer_fail(err, MX_E_UNSUPPORTED, "mla: %s runs on CPUs only",
-		                       p.skip_first ? "skip_first" : "head_gate");
+	if (status == MX_OK && p.head_gate)
+		status = mx_mixer_fail(err, MX_E_UNSUPPORTED, "mla: head_gate runs on CPUs only");
 	return status;
 }
 
@@ -216,6 +215,7 @@ static void set_args(struct mx_mixer *m, const struct mx_mixer_init *init)
 		.q_beta = p->q_beta,
 		.q_length = p->q_length,
 		.pairs = p->pairs,
+		.skip_first = p->skip_first,
 		.inv_freq = m->inv_freq,
 		.kv_norm = m->weights.kv_norm,
 		.page_base = init->page_base,

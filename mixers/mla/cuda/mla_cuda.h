@@ -49,6 +49,7 @@ struct mla_args {
 	float norm_eps, rope_factor, q_beta;
 	uint32_t q_length;
 	bool pairs;
+	bool skip_first;       /* position 0 is seen by its own row alone */
 	const float *inv_freq; /* [rope / 2]; NULL = no positions */
 	const float *kv_norm;  /* [rank] */
 	/* activations, one row after the other */
@@ -73,6 +74,12 @@ MLA_INLINE uint32_t mla_split_keys(const struct mla_args *a, uint32_t end)
 {
 	const uint32_t each = (end + a->parts - 1) / a->parts;
 	return a->split ? a->split : (each + MLA_KEYS - 1) / MLA_KEYS * MLA_KEYS;
+}
+
+/* Returns the first key that the query at `pos` sees. */
+MLA_INLINE uint32_t mla_first_key(const struct mla_args *a, uint32_t pos)
+{
+	return a->skip_first && pos ? 1 : 0;
 }
 
 struct mla_launch {

@@ -36,6 +36,7 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const mla_args a)
 	if (row < span.row || row - span.row >= span.n)
 		return;
 	const uint32_t pos = span.pos + (row - span.row), width = a.rank + a.rope;
+	const uint32_t first = mla_first_key(&a, pos);
 	const uint32_t bytes = a.dim * (uint32_t)sizeof(KV);
 	const A *in = (const A *)a.absorbed + ((size_t)row * a.heads + head) * a.dim;
 	float *q = queries[warp], o[PARTS] = {}, m = -INFINITY, l = 0;
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const mla_args a)
 	for (uint32_t k0 = 0; k0 <= pos; k0 += 32) {
 		const uint32_t key = k0 + lane;
 		float s = -INFINITY;
-		if (key <= pos) {
+		if (key >= first && key <= pos) {
 			const unsigned char *page = page_of<KV>(a, span, key);
 			float sum = 0;
 			for (uint32_t e = 0; e < width; e++)
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(WARPS * 32) attend_plain(const mla_args a)
 #pragma unroll
 		for (int i = 0; i < PARTS; i++)
 			o[i] *= alpha;
-		for (uint32_t k = k0; k < k0 + 32 && k <= pos; k++) {
+		for (uint32_t k = max(k0, first); k < k0 + 32 && k <= pos; k++) {
 			const float pk = __shfl_sync(~0u, p, k - k0);
 			const unsigned char *page = page_of<KV>(a, span, k);
 #pragma unroll

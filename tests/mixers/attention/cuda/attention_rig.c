@@ -199,6 +199,8 @@ static void open_mixer(struct att_rig *r)
 	INT("window", c->window);
 	params[n++] = (struct mx_param){.name = "qk_norm", .type = MX_PARAM_BOOL, .i = c->norm};
 	params[n++] = (struct mx_param){.name = "sinks", .type = MX_PARAM_BOOL, .i = c->sinks};
+	params[n++] =
+		(struct mx_param){.name = "skip_first", .type = MX_PARAM_BOOL, .i = c->skip_first};
 	params[n++] = (struct mx_param){.name = "softcap", .type = MX_PARAM_FLOAT, .f = c->cap};
 	params[n++] = (struct mx_param){.name = "rope_pairs", .type = MX_PARAM_BOOL, .i = c->pairs};
 	params[n++] = (struct mx_param){

@@ -26,6 +26,7 @@ struct att_case {
 	double cap; /* softcap; 0 = none */
 	bool sinks;
 	bool pairs; /* rope of pairs */
+	bool skip_first;
 };
 
 #define ATT_SHAPES                                                                                   \
@@ -85,6 +86,24 @@ struct att_case {
 		{"2 of 128, f32, window", 4, 2, 128, 100, MX_F32, MX_F32, 32, false, false,                  \
 	     .tolerance = 2e-5},                                                                         \
 		{"f32 of bf16 keys", 4, 2, 64, 0, MX_F32, MX_BF16, 32, false, false, .tolerance = 2e-5},     \
+		{"8 of 128, skip first", 8, 2, 128, 0, MX_BF16, MX_BF16, 32, true, true, .tolerance = 2e-2,  \
+	     .skip_first = true},                                                                        \
+		{"7 of 64, skip first, window",                                                              \
+	     14,                                                                                         \
+	     2,                                                                                          \
+	     64,                                                                                         \
+	     300,                                                                                        \
+	     MX_BF16,                                                                                    \
+	     MX_BF16,                                                                                    \
+	     16,                                                                                         \
+	     false,                                                                                      \
+	     false,                                                                                      \
+	     .tolerance = 1e-2,                                                                          \
+	     .skip_first = true},                                                                        \
+		{"4 of 256, skip first", 8, 2, 256, 0, MX_BF16, MX_BF16, 32, true, true, .tolerance = 2e-2,  \
+	     .skip_first = true},                                                                        \
+		{"4 of 8, f32, skip first", 4, 1, 8, 0, MX_F32, MX_F32, 16, true, false, .tolerance = 2e-4,  \
+	     .skip_first = true},                                                                        \
 	{                                                                                                \
 		"bf16 of f32 keys", 4, 2, 64, 0, MX_BF16, MX_F32, 32, false, false, .tolerance = 1e-2        \
 	}

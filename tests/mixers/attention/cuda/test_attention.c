@@ -118,6 +118,9 @@ static void seq_make(struct att_rig *r, struct seq *s, uint32_t len)
 	s->pages = allocate(r->limits.max_context / c->page_tokens + 2, sizeof(*s->pages));
 	for (size_t i = 0; i < (size_t)len * r->ld; i++)
 		s->x[i] = rounded(c->act, 1.5f * rng_normal(&rng));
+	/* a value that no sum hides */
+	for (size_t i = hq + hk; c->skip_first && i < r->ld; i++)
+		s->x[i] *= 4096;
 	for (uint32_t i = 0; i < len; i++) {
 		memcpy(s->q + (size_t)i * hq, s->x + (size_t)i * r->ld, hq * sizeof(float));
 		memcpy(s->k + (size_t)i * hk, s->x + (size_t)i * r->ld + hq, hk * sizeof(float));
@@ -225,9 +228,12 @@ static void check_row(const struct att_rig *r, const struct seq *s, uint32_t i, 
 	float sinks[64];
 	for (uint32_t h = 0; h < 64; h++)
 		sinks[h] = att_sink(h);
-	mx_attention_ref_row(i, c->heads, c->kv_heads, c->head_dim, c->window,
+	/* with skip_first the sequence of all rows but the first begins at position 1 */
+	const uint32_t skip = c->skip_first && i;
+	const size_t from = (size_t)skip * c->kv_heads * c->head_dim;
+	mx_attention_ref_row(i - skip, c->heads, c->kv_heads, c->head_dim, c->window,
 	                     1 / sqrt((double)c->head_dim), c->cap, c->sinks ? sinks : NULL,
-	                     s->q + (size_t)i * width, s->k, s->v, score, want);
+	                     s->q + (size_t)i * width, s->k + from, s->v + from, score, want);
 	for (uint32_t d = 0; d < width; d++) {
 		float got = from_act(r, s->y, (size_t)i * width + d);
 		double e = fabs((double)got - want[d]);

@@ -183,7 +183,7 @@ void rig_open(struct rig *r, const char *folder, const struct rig_layer *l)
 	const struct mx_param params[] = {
 		number("heads", l->heads),           number("kv_lora_rank", l->rank),
 		number("qk_nope_head_dim", l->nope), number("qk_rope_head_dim", l->rope),
-		number("v_head_dim", l->v),
+		number("v_head_dim", l->v),          {"skip_first", MX_PARAM_BOOL, .i = l->skip_first},
 	};
 	const struct mx_layer_desc layer = {
 		.n_layers = 1,

@@ -19,7 +19,7 @@ void rig_check(cudaError_t e, const char *what);
 
 struct rig_layer {
 	uint32_t heads, rank, nope, rope, v;
-	bool deterministic;
+	bool skip_first, deterministic;
 	uint32_t max_context, max_rows, n_pages;
 };
 

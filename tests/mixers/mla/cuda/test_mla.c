@@ -2,7 +2,8 @@
 /*
  * Tests what the generic mixer test, which runs with `deterministic` on, does not reach: the splits
  * of decode and the kernel of prompts of a device that is not deterministic. The same texts go
- * through both kinds, so their outputs differ by roundings alone.
+ * through both kinds, so their outputs differ by roundings alone. And no row sees position 0 with
+ * skip_first.
  *
  *   test_mla [folder of mla-cuda.so [TEST]]
  *
@@ -18,6 +19,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/mixers/mla/cuda/mla_rig.h"
 #include "tests/rng.h"
@@ -26,6 +28,7 @@
 #define TEXTS     5
 #define TEXT      2400 /* most tokens of a text */
 #define MOST_ROWS 4096
+#define SEED      88172645463325252ull
 
 static const char *folder = "mixers/.libs";
 
@@ -37,8 +40,9 @@ static const uint32_t lengths[][TEXTS] = {
 };
 enum { STEPS = sizeof lengths / sizeof *lengths };
 
-/* Runs all steps; out[step] receives [rows, width]. */
-static void run(const struct rig_layer *l, uint64_t seed, float *out[STEPS])
+/* Runs all steps; out[step] receives [rows, width]. first: inputs of position 0 are multiplied by
+ * it. */
+static void run(const struct rig_layer *l, uint64_t seed, float first, float *out[STEPS])
 {
 	struct rig r;
 	struct rng g = {seed};
@@ -58,6 +62,11 @@ static void run(const struct rig_layer *l, uint64_t seed, float *out[STEPS])
 		uint16_t *x = calloc((size_t)rows * r.columns, 2), *y = calloc((size_t)rows * r.width, 2);
 		for (size_t i = 0; i < (size_t)rows * r.columns; i++)
 			x[i] = mx_f32_to_bf16(rng_normal(&g));
+		for (uint32_t i = 0, row = 0; !s && i < TEXTS; row += lengths[s][i++])
+			for (size_t k = 0; k < r.columns; k++) {
+				uint16_t *at = x + (size_t)row * r.columns + k;
+				*at = mx_f32_to_bf16(first * mx_bf16_to_f32(*at));
+			}
 		RIG_CUDA(cudaMemcpy(r.x, x, (size_t)rows * r.columns * 2, cudaMemcpyHostToDevice));
 		rig_tables(&r, spans, TEXTS);
 		rig_forward(&r, spans, TEXTS, false);
@@ -72,26 +81,37 @@ static void run(const struct rig_layer *l, uint64_t seed, float *out[STEPS])
 	rig_close(&r);
 }
 
+/* What all tests have alike. */
+static struct rig_layer whole(struct rig_layer l)
+{
+	l.max_context = 1 << 15;
+	l.max_rows = MOST_ROWS;
+	l.n_pages = TEXTS * (TEXT / RIG_PAGE) + 1;
+	return l;
+}
+
+static uint32_t rows_of(int step)
+{
+	uint32_t rows = 0;
+	for (uint32_t i = 0; i < TEXTS; i++)
+		rows += lengths[step][i];
+	return rows;
+}
+
 static void compare(struct rig_layer l)
 {
-	const uint64_t seed = 88172645463325252ull;
 	float *exact[STEPS], *fast[STEPS];
 	double worst = 0;
 	if (!rig_gpu())
 		skip();
-	l.max_context = 1 << 15;
-	l.max_rows = MOST_ROWS;
-	l.n_pages = TEXTS * (TEXT / RIG_PAGE) + 1;
+	l = whole(l);
 	l.deterministic = true;
-	run(&l, seed, exact);
+	run(&l, SEED, 1, exact);
 	l.deterministic = false;
-	run(&l, seed, fast);
+	run(&l, SEED, 1, fast);
 	const uint32_t width = l.heads * l.v;
 	for (int s = 0; s < STEPS; s++) {
-		uint32_t rows = 0;
-		for (uint32_t i = 0; i < TEXTS; i++)
-			rows += lengths[s][i];
-		for (uint32_t row = 0; row < rows; row++) {
+		for (uint32_t row = 0; row < rows_of(s); row++) {
 			const float *a = exact[s] + (size_t)row * width, *b = fast[s] + (size_t)row * width;
 			double most = 0, far = 0;
 			for (uint32_t k = 0; k < width; k++) {
@@ -107,6 +127,50 @@ static void compare(struct rig_layer l)
 	}
 	print_message("%u heads, latents of %u + %u: %.2e of the largest\n", l.heads, l.rank, l.rope,
 	              worst);
+}
+
+/* True if the row, of the first step, is that of a text's position 0. */
+static bool begins(uint32_t row)
+{
+	uint32_t at = 0;
+	for (uint32_t i = 0; i < TEXTS; at += lengths[0][i++])
+		if (row == at)
+			return true;
+	return false;
+}
+
+/* With skip_first another position 0 changes its own row, and no bit of any other. */
+static void see_no_first(struct rig_layer l)
+{
+	float *want[STEPS], *got[STEPS];
+	if (!rig_gpu())
+		skip();
+	l = whole(l);
+	l.skip_first = true;
+	const size_t width = (size_t)l.heads * l.v;
+	for (int exact = 0; exact < 2; exact++) {
+		l.deterministic = exact;
+		run(&l, SEED, 1, want);
+		run(&l, SEED, -1, got);
+		for (int s = 0; s < STEPS; s++) {
+			for (uint32_t row = 0; row < rows_of(s); row++) {
+				const float *a = want[s] + row * width, *b = got[s] + row * width;
+				const bool same = !memcmp(a, b, width * sizeof *a), first = !s && begins(row);
+				if (same == first || isnan(a[0]))
+					fail_msg("step %d, row %u: %s", s, row,
+					         first ? "position 0 does not see itself" : "sees position 0");
+			}
+			free(want[s]);
+			free(got[s]);
+		}
+	}
+}
+
+static void test_skip_first(void **state)
+{
+	(void)state;
+	see_no_first((struct rig_layer){.heads = 16, .rank = 512, .nope = 128, .rope = 64, .v = 128});
+	see_no_first((struct rig_layer){.heads = 3, .rank = 96, .nope = 32, .rope = 16, .v = 16});
 }
 
 static void test_16_heads(void **state)
@@ -136,10 +200,9 @@ static void test_few_heads(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_16_heads),
-		cmocka_unit_test(test_128_heads),
-		cmocka_unit_test(test_odd_heads),
-		cmocka_unit_test(test_few_heads),
+		cmocka_unit_test(test_16_heads),   cmocka_unit_test(test_128_heads),
+		cmocka_unit_test(test_odd_heads),  cmocka_unit_test(test_few_heads),
+		cmocka_unit_test(test_skip_first),
 	};
 	if (!rig_gpu())
 		return 77;
