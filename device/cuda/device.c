@@ -204,6 +204,7 @@ static mx_status create(int ordinal, const struct mx_cuda_limits *limits, struct
 	snprintf(d->info.name, sizeof d->info.name, "cuda:%d", ordinal);
 	cudaError_t e = start(c, ordinal);
 	d->info.fused_rows = mx_cuda_linear_fused_rows(d, limits->quantised);
+	d->info.packs_experts = limits->act_dtype == MX_BF16 && c->base.sm >= 90;
 	snprintf(d->info.isa, sizeof d->info.isa, "sm_%d", c->base.sm);
 	st = e == cudaSuccess
 	         ? MX_OK

@@ -2,10 +2,13 @@
 /* experts: workspace, and which kernels compute a call. */
 #include "device/cuda/experts.h"
 
+#include "device/cuda/experts_quant.h"
 #include "device/cuda/impl.h"
 
-#define ALIGN 256
-#define MANY  24 /* links of an expert from which on `many` is faster */
+#define ALIGN       256
+#define MANY        24 /* links of an expert from which on `many` is faster */
+#define PACKED_MANY 12 /* likewise of packed matrices */
+#define PACKED_FEW  16 /* most links of a tile of packed matrices' `few` */
 
 static void *take(unsigned char **at, size_t bytes)
 {
@@ -27,6 +30,8 @@ static uint32_t tile_of(const struct mx_experts *m, size_t links, bool many)
 	const size_t each = links / m->n;
 	if (many && each >= MANY)
 		return each >= 96 ? 128 : 64;
+	if (m->up_quant)
+		return links <= m->n ? 8 : many && each >= PACKED_MANY ? 32 : PACKED_FEW;
 	return links <= m->n ? 8 : each < 6 ? 16 : 32;
 }
 
@@ -43,16 +48,28 @@ static void divide_work(struct mx_cuda_experts *p, void *work, size_t size)
 	p->out = take(&at, links * p->m.cols * size);
 }
 
+static cudaError_t products(struct mx_device *d, const struct mx_cuda_experts *p, bool bf16,
+                            cudaStream_t stream)
+{
+	const int sms = mx_cuda(d)->base.sms;
+	if (p->m.up_quant) {
+		const struct mx_cuda_quant up = mx_cuda_quant_form(p->m.up_quant);
+		const struct mx_cuda_quant down = mx_cuda_quant_form(p->m.down_quant);
+		return p->tile > PACKED_FEW ? mx_cuda_experts_quant_many(p, &up, &down, stream)
+		                            : mx_cuda_experts_quant_few(p, &up, &down, sms, stream);
+	}
+	return !has_units(&p->m, bf16) ? mx_cuda_experts_any(p, bf16, stream)
+	       : p->tile > 32          ? mx_cuda_experts_many(p, stream)
+	                               : mx_cuda_experts_few(p, sms, stream);
+}
+
 static mx_status run(struct mx_device *d, const struct mx_cuda_experts *p, bool bf16)
 {
 	cudaStream_t stream = mx_cuda_stream(d);
 	mx_status st = mx_cuda_check(d, mx_cuda_experts_route(p, stream), "routing of experts");
 	if (st != MX_OK)
 		return st;
-	cudaError_t e = !has_units(&p->m, bf16) ? mx_cuda_experts_any(p, bf16, stream)
-	                : p->tile > 32          ? mx_cuda_experts_many(p, stream)
-	                                        : mx_cuda_experts_few(p, mx_cuda(d)->base.sms, stream);
-	st = mx_cuda_check(d, e, "products of experts");
+	st = mx_cuda_check(d, products(d, p, bf16, stream), "products of experts");
 	return st == MX_OK
 	           ? mx_cuda_check(d, mx_cuda_experts_combine(p, bf16, stream), "sum of experts")
 	           : st;
@@ -63,7 +80,11 @@ mx_status mx_cuda_experts(struct mx_device *d, const struct mx_experts *m,
 {
 	const bool bf16 = mx_cuda_bf16(d);
 	const size_t size = bf16 ? 2 : 4;
+	const bool own_order = has_units(m, bf16) && !d->info.deterministic;
+	const bool many = own_order && (!m->up_quant || mx_cuda(d)->base.sm == 90);
 	mx_status st = MX_OK;
+	if (!m->up_quant != !m->down_quant || (m->up_quant && !d->info.packs_experts))
+		return MX_E_UNSUPPORTED;
 	if (m->n > MX_EXPERTS_MAX || m->rule.chosen > MX_EXPERTS_MAX_CHOSEN || m->rule.chosen > m->n)
 		return MX_E_UNSUPPORTED;
 	for (size_t first = 0; first < call->n && st == MX_OK; first += MX_EXPERTS_ROWS) {
@@ -76,7 +97,7 @@ mx_status mx_cuda_experts(struct mx_device *d, const struct mx_experts *m,
 			.share = call->share ? call->share + first : NULL,
 			.add = call->add,
 			.n = (uint32_t)n,
-			.tile = tile_of(m, n * m->rule.chosen, has_units(m, bf16) && !d->info.deterministic),
+			.tile = tile_of(m, n * m->rule.chosen, many),
 		};
 		divide_work(&p, call->work, size);
 		st = run(d, &p, bf16);

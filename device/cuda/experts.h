@@ -14,7 +14,8 @@
  *
  * Three kinds of kernels multiply: `few` for few links an expert, limited by reading matrices, in
  * the order of sums of linear.h; `many` for more, in another order, so not on deterministic
- * devices; `any` for every width and f32, one warp a row of a matrix.
+ * devices; `any` for every width and f32, one warp a row of a matrix. Packed matrices have kernels
+ * of their own (experts_quant.h).
  */
 #ifndef MX_DEVICE_CUDA_EXPERTS_H
 #define MX_DEVICE_CUDA_EXPERTS_H

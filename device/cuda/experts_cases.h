@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-/* What uses a case. */
-enum { TEST = 1, BENCH = 2 };
+/* What uses a case. PACKED: with packed matrices, too. */
+enum { TEST = 1, BENCH = 2, PACKED = 4 };
 /* Parts of a variant. */
 enum {
 	GATED = 1,

@@ -9,20 +9,13 @@
  * cp.async, so that warps wait for one another only to add up an item, and the ring continues
  * across items.
  */
-#include "device/cuda/experts.cuh"
-#include "device/cuda/linear.cuh"
+#include "device/cuda/experts_few.cuh"
 
-#define WARPS     MX_LINEAR_LANES
-#define TILE      16 /* rows of a matrix that one instruction multiplies */
 #define BLOCK_MEM (TILE * MX_LINEAR_BLOCK * 2)
-#define SUM_PITCH 20 /* floats from link to link: no bank conflicts */
-#define SUM_TILE  (8 * SUM_PITCH)
 #define ITEMS     64 /* of a CTA whose places are looked up together */
 
 namespace
 {
-
-typedef __nv_bfloat16 bf16;
 
 /* Two runs of TILE rows of an expert's matrices, and the links that they are multiplied with. */
 struct item {
@@ -31,19 +24,8 @@ struct item {
 	uint32_t tile;
 };
 
-/* What a launch multiplies: matrices [rows, cols] of each expert. */
-struct product {
-	uint32_t rows, cols, groups; /* groups: items of a tile */
-};
-
-template <bool DOWN> __device__ __forceinline__ product product_of(const mx_experts &m)
-{
-	const uint32_t rows = DOWN ? m.cols : m.width, each = !DOWN && m.gated ? TILE : 2 * TILE;
-	return {rows, DOWN ? m.width : m.cols, (rows + each - 1) / each};
-}
-
 template <bool DOWN>
-__device__ __forceinline__ item find_item(const mx_cuda_experts &p, const product &m, uint32_t i)
+__device__ __forceinline__ item find_item(const mx_cuda_experts &p, const matrices &m, uint32_t i)
 {
 	const uint32_t tile = i / m.groups, group = i % m.groups;
 	const mx_expert_weights *w = &p.tiles[tile].w;
@@ -51,84 +33,6 @@ __device__ __forceinline__ item find_item(const mx_cuda_experts &p, const produc
 		return {{(const bf16 *)w->gate, (const bf16 *)w->up}, {group * TILE, group * TILE}, tile};
 	const bf16 *from = (const bf16 *)(DOWN ? w->down : w->up);
 	return {{from, from}, {group * 2 * TILE, group * 2 * TILE + TILE}, tile};
-}
-
-/* Stores this warp's parts of the sums. */
-template <int NT>
-__device__ __forceinline__ void store_parts(const float (&acc)[2][NT][4], float *sums)
-{
-	const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-	for (int r = 0; r < 2; r++)
-#pragma unroll
-		for (int i = 0; i < NT; i++) {
-			float *to = sums + ((warp * 2 + r) * NT + i) * SUM_TILE + 2 * t * SUM_PITCH + g;
-			to[0] = acc[r][i][0];
-			to[SUM_PITCH] = acc[r][i][1];
-			to[8] = acc[r][i][2];
-			to[SUM_PITCH + 8] = acc[r][i][3];
-		}
-}
-
-/* Returns the sum for row `row` of run r and a link: the lanes' parts in order. */
-template <int NT>
-__device__ __forceinline__ float sum_of(const float *sums, uint32_t r, uint32_t link, uint32_t row)
-{
-	const float *from = sums + (r * NT + link / 8) * SUM_TILE + link % 8 * SUM_PITCH + row;
-	float v = from[0];
-#pragma unroll
-	for (int l = 1; l < WARPS; l++)
-		v += from[l * 2 * NT * SUM_TILE];
-	return v;
-}
-
-/* Stores the feed-forward's products of an item. */
-template <int NT>
-__device__ __forceinline__ void store_up(const mx_cuda_experts &p, const item &it,
-                                         const mx_expert_tile &tile, const float *sums)
-{
-	const mx_expert_weights &w = tile.w;
-	bf16 *to = (bf16 *)p.product + (size_t)tile.first * p.m.width;
-	const uint32_t runs = p.m.gated ? 1 : 2;
-	for (uint32_t o = threadIdx.x; o < runs * NT * 8 * TILE; o += WARPS * 32) {
-		const uint32_t row = o % TILE, link = o / TILE % (NT * 8), r = o / (TILE * NT * 8);
-		const uint32_t at = it.row[0] + r * TILE + row;
-		if (link >= tile.n || at >= p.m.width)
-			continue;
-		const float a = sum_of<NT>(sums, r, link, row);
-		const float b = p.m.gated ? sum_of<NT>(sums, 1, link, row) : a;
-		to[(size_t)link * p.m.width + at] = __float2bfloat16_rn(mx_feed(p.m, w, at, a, b));
-	}
-}
-
-/* Stores the experts' outputs of an item. */
-template <int NT>
-__device__ __forceinline__ void store_down(const mx_cuda_experts &p, const item &it,
-                                           const mx_expert_tile &tile, const float *sums)
-{
-	const float *bias = tile.w.down_bias;
-	for (uint32_t o = threadIdx.x; o < 2 * NT * 8 * TILE; o += WARPS * 32) {
-		const uint32_t row = o % TILE, link = o / TILE % (NT * 8), r = o / (TILE * NT * 8);
-		const uint32_t at = it.row[0] + r * TILE + row;
-		if (link >= tile.n || at >= p.m.cols)
-			continue;
-		const float v = sum_of<NT>(sums, r, link, row) + (bias ? bias[at] : 0.0f);
-		((bf16 *)p.out)[(size_t)p.order[tile.first + link] * p.m.cols + at] =
-			__float2bfloat16_rn(v);
-	}
-}
-
-/* Returns the row of x, or of the feed-forward's products, of a link of a tile; NULL if the tile
- * has fewer. */
-template <bool DOWN>
-__device__ __forceinline__ const bf16 *row_of(const mx_cuda_experts &p, const mx_expert_tile &tile,
-                                              uint32_t link)
-{
-	if (link >= tile.n)
-		return NULL;
-	return DOWN ? (const bf16 *)p.product + (size_t)(tile.first + link) * p.m.width
-	            : (const bf16 *)p.x +
-	                  (size_t)(p.order[tile.first + link] / p.m.rule.chosen) * p.m.cols;
 }
 
 template <int NT, int S> constexpr size_t few_smem()
@@ -144,7 +48,7 @@ __global__ void __launch_bounds__(WARPS * 32, 2) few(const mx_cuda_experts p)
 	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 	const uint32_t ring = (uint32_t)__cvta_generic_to_shared(smem) + warp * (S * BLOCK_MEM);
 	float *sums = (float *)(smem + WARPS * S * BLOCK_MEM); /* [lanes][2][NT][8 links][pitch] */
-	const product m = product_of<DOWN>(p.m);
+	const matrices m = matrices_of<DOWN, 2>(p.m);
 	const uint32_t blocks = (m.cols + MX_LINEAR_BLOCK - 1) / MX_LINEAR_BLOCK;
 	mx_pdl_launch();
 	mx_pdl_wait();
@@ -221,12 +125,12 @@ __global__ void __launch_bounds__(WARPS * 32, 2) few(const mx_cuda_experts p)
 			}
 			if (i)
 				__syncthreads(); /* the sums of the item before have been read */
-			store_parts<NT>(acc, sums);
+			store_parts<2, NT>(acc, sums);
 			__syncthreads();
 			if (DOWN)
-				store_down<NT>(p, items[i], tile, sums);
+				store_down<2, NT>(p, items[i].row[0], tile, sums);
 			else
-				store_up<NT>(p, items[i], tile, sums);
+				store_up<2, NT>(p, items[i].row[0], tile, sums);
 		}
 		mx_copy_wait<0>();
 	}

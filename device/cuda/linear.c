@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "device/cuda/impl.h"
-#include "device/cuda/experts.h"
+#include "device/cuda/experts_quant.h"
 #include "device/cuda/linear.h"
 #include "device/cuda/linear_quant.h"
 
@@ -97,6 +97,10 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 		rc = mx_cuda_check(d, mx_cuda_experts_many_setup(), "shared memory of experts");
 	if (rc == MX_OK && mx_cuda(d)->base.sm == 90)
 		rc = mx_cuda_check(d, mx_cuda_quant_many_setup(), "shared memory of linear");
+	if (rc == MX_OK && d->info.packs_experts)
+		rc = mx_cuda_check(d, mx_cuda_experts_quant_few_setup(), "shared memory of experts");
+	if (rc == MX_OK && mx_cuda(d)->base.sm == 90)
+		rc = mx_cuda_check(d, mx_cuda_experts_quant_many_setup(), "shared memory of experts");
 	return rc;
 }
 

@@ -49,6 +49,18 @@ static __device__ __forceinline__ uint32_t mx_codes_e4m3(uint32_t w)
 	return *reinterpret_cast<const uint32_t *>(&v);
 }
 
+/* Twice the numbers of fp4 in bits 4k .. 4k + 3 of each half: with their bits in the places of
+ * bf16's they are 2^-126 of them. */
+template <int k> static __device__ __forceinline__ uint32_t mx_codes_e2m1(uint32_t w)
+{
+	const uint32_t at = k == 3 ? w >> 6 : k == 2 ? w >> 2 : k == 1 ? w << 2 : w << 6;
+	uint32_t a = mx_and_or(w << (12 - 4 * k), 0x80008000, at & 0x01c001c0);
+	uint32_t scale = 0x7f007f00; /* 2^127 */
+	const __nv_bfloat162 v = __hmul2(*reinterpret_cast<__nv_bfloat162 *>(&a),
+	                                 *reinterpret_cast<__nv_bfloat162 *>(&scale));
+	return *reinterpret_cast<const uint32_t *>(&v);
+}
+
 /* Eight codes of a row: of 4 bits in w0, else in w0 and w1. */
 template <int CODES>
 static __device__ __forceinline__ uint4 mx_codes(uint32_t w0, uint32_t w1, uint32_t zero)
@@ -56,6 +68,9 @@ static __device__ __forceinline__ uint4 mx_codes(uint32_t w0, uint32_t w1, uint3
 	if (CODES == MX_CODES_4)
 		return make_uint4(mx_codes_4(w0, zero), mx_codes_4(w0 >> 4, zero),
 		                  mx_codes_4(w0 >> 8, zero), mx_codes_4(w0 >> 12, zero));
+	if (CODES == MX_CODES_E2M1)
+		return make_uint4(mx_codes_e2m1<0>(w0), mx_codes_e2m1<1>(w0), mx_codes_e2m1<2>(w0),
+		                  mx_codes_e2m1<3>(w0));
 	if (CODES == MX_CODES_8)
 		return make_uint4(mx_codes_8(w0), mx_codes_8(w0 >> 8), mx_codes_8(w1), mx_codes_8(w1 >> 8));
 	return make_uint4(mx_codes_e4m3(w0 << 8), mx_codes_e4m3(w0), mx_codes_e4m3(w1 << 8),

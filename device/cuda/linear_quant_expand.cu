@@ -21,9 +21,10 @@ static __device__ __forceinline__ eight values(const mx_cuda_quant &q, const uns
 	const uint32_t *words = (const uint32_t *)(block + q.codes);
 	const float scale = mx_scale(q, block, at);
 	uint4 c;
-	if (q.codes_as == MX_CODES_4) {
+	if (q.codes_as == MX_CODES_4 || q.codes_as == MX_CODES_E2M1) {
 		const uint32_t w = words[k / 8 * 128 + 4 * lane + k / 4 % 2 * 2 + r / 8];
-		c = mx_codes<MX_CODES_4>(w, 0, mx_zero_4(q, block, at) * 0x10001);
+		c = q.codes_as == MX_CODES_4 ? mx_codes<MX_CODES_4>(w, 0, mx_zero_4(q, block, at) * 0x10001)
+		                             : mx_codes<MX_CODES_E2M1>(w, 0, 0);
 	} else {
 		const uint2 w = *(const uint2 *)(words + k / 4 * 128 + 4 * lane + r / 8 * 2);
 		c = q.codes_as == MX_CODES_8 ? mx_codes<MX_CODES_8>(w.x, w.y, 0)

@@ -3,7 +3,8 @@
  * Mixtures of experts on the CUDA device, in chains of one recording, as the layers of a step run
  * them, compared with the memory bandwidth.
  *
- *   bench/device/cuda/experts [-m part of a name]
+ *   bench/device/cuda/experts [-m part of a name] [-q form] [-n rows]
+ *     -q  matrices packed in this form of tests/device/quant_source.c, counted from 0
  *
  * Each row chooses its experts at random, other ones in each layer. A line is the case, rows, us of
  * one layer without its router and shared expert, experts that some row chose, TB/s of their
@@ -25,6 +26,7 @@
 #include "device/cuda/cuda.h"
 extern "C" {
 #include "device/open.h"
+#include "tests/device/quant_source.h"
 }
 
 static const uint32_t numbers[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096};
@@ -58,6 +60,11 @@ static __global__ void fill(uint16_t *to, size_t n, float scale, uint32_t seed)
 	}
 }
 
+static int form = -1;     /* of packed matrices */
+static uint32_t only = 0; /* rows; 0 = all of `numbers` */
+
+#define PACKED_ROWS 64 /* of a packed matrix that are made; the others are copies */
+
 struct bench {
 	mx_device *d;
 	cudaStream_t stream;
@@ -65,6 +72,7 @@ struct bench {
 	const shape *s;
 	std::vector<void *> memory;
 	mx_experts layers[LAYERS];
+	mx_quant up, down;                                 /* if packed */
 	float *logits[LAYERS];                             /* [MAX_ROWS, n] */
 	std::vector<std::vector<uint32_t>> chosen[LAYERS]; /* of each row */
 	void *x, *y, *share, *work;
@@ -103,18 +111,51 @@ static void route(bench &b, int layer)
 	     "logits");
 }
 
+/* Packs some rows of `cols` columns as they are for experts, and copies them to `bytes` at `to`;
+ * with to = NULL only sets *out. */
+static void fill_packed(mx_quant *out, uint32_t cols, unsigned char *to, size_t bytes)
+{
+	quant_matrix m;
+	rng g = {1};
+	quant_matrix_make(&m, &quant_cases[form], PACKED_ROWS, cols, &g);
+	must(quant_matrix_pack_expert(&m, quant_cases[form].bits) == MX_OK, "packing");
+	*out = m.q;
+	const size_t part = mx_quant_bytes(&m.q, PACKED_ROWS);
+	for (size_t at = 0; to && at < bytes; at = at ? 2 * at : part)
+		cuda(at ? cudaMemcpy(to + at, to, std::min(at, bytes - at), cudaMemcpyDeviceToDevice)
+		        : cudaMemcpy(to, m.panels, std::min(part, bytes), cudaMemcpyHostToDevice),
+		     "weights");
+	quant_matrix_free(&m);
+}
+
+/* Bytes of an expert's gate or up, and of down. */
+static size_t up_bytes(const bench &b)
+{
+	return form < 0 ? (size_t)b.s->cols * b.s->width * 2 : mx_quant_bytes(&b.up, b.s->width);
+}
+
+static size_t down_bytes(const bench &b)
+{
+	return form < 0 ? (size_t)b.s->cols * b.s->width * 2 : mx_quant_bytes(&b.down, b.s->cols);
+}
+
 static void make_layer(bench &b, int layer)
 {
 	const shape &s = *b.s;
-	const size_t matrix = (size_t)s.cols * s.width;
-	uint16_t *w = (uint16_t *)take(b, 3 * matrix * s.n * 2);
+	const size_t up = up_bytes(b), down = down_bytes(b);
+	unsigned char *w = (unsigned char *)take(b, (2 * up + down) * s.n);
 	float *bias = (float *)take(b, (2 * s.width + s.cols) * sizeof(float));
 	cuda(cudaMemset(bias, 0, (2 * s.width + s.cols) * sizeof(float)), "biases");
-	fill<<<2048, 256>>>(w, 3 * matrix * s.n, 0.03f, (uint32_t)layer);
+	if (form < 0) {
+		fill<<<2048, 256>>>((uint16_t *)w, (2 * up + down) * s.n / 2, 0.03f, (uint32_t)layer);
+	} else {
+		fill_packed(&b.up, s.cols, w, 2 * up * s.n);
+		fill_packed(&b.down, s.width, w + 2 * up * s.n, down * s.n);
+	}
 	std::vector<mx_expert_weights> table(s.n);
 	for (uint32_t e = 0; e < s.n; e++) {
-		uint16_t *at = w + 3 * matrix * e;
-		table[e] = {at, at + matrix, at + 2 * matrix, NULL, NULL, NULL};
+		unsigned char *at = w + 2 * up * e;
+		table[e] = {at, at + up, w + 2 * up * s.n + down * e, NULL, NULL, NULL};
 		if (s.variant & BIASES)
 			table[e].gate_bias = table[e].up_bias = table[e].down_bias = bias;
 	}
@@ -133,6 +174,8 @@ static void make_layer(bench &b, int layer)
 	m.alpha = s.variant & LIMIT ? 1.702f : 0;
 	m.limit = s.variant & LIMIT ? 7.0f : 0;
 	m.weights = (const mx_expert_weights *)to;
+	m.up_quant = form < 0 ? NULL : &b.up;
+	m.down_quant = form < 0 ? NULL : &b.down;
 	route(b, layer);
 }
 
@@ -182,6 +225,10 @@ static double seconds(const bench &b, uint32_t n)
 static void measure(bench &b)
 {
 	const shape &s = *b.s;
+	if (form >= 0) {
+		fill_packed(&b.up, s.cols, NULL, 0);
+		fill_packed(&b.down, s.width, NULL, 0);
+	}
 	for (int i = 0; i < LAYERS; i++)
 		make_layer(b, i);
 	b.x = take(b, (size_t)MAX_ROWS * s.cols * 2);
@@ -194,6 +241,8 @@ static void measure(bench &b)
 	cuda(cudaDeviceSynchronize(), "fill");
 	const double expert = 3.0 * s.cols * s.width;
 	for (uint32_t n : numbers) {
+		if (only && n != only)
+			continue;
 		double used = 0;
 		for (int i = 0; i < LAYERS; i++) {
 			std::set<uint32_t> experts;
@@ -201,7 +250,7 @@ static void measure(bench &b)
 				experts.insert(b.chosen[i][r].begin(), b.chosen[i][r].end());
 			used += (double)experts.size() / LAYERS;
 		}
-		const double t = seconds(b, n), bytes = used * expert * 2;
+		const double t = seconds(b, n), bytes = used * (double)(2 * up_bytes(b) + down_bytes(b));
 		printf(
 			"%-20s %5u rows %9.2f us %6.1f experts %6.2f TB/s %5.1f %% of reading %7.1f TFLOP/s\n",
 			s.name, n, t * 1e6, used, bytes / t * 1e-12, 100 * bytes / t / b.roof,
@@ -243,10 +292,17 @@ static double measure_roof(const bench &b, int sms)
 int main(int argc, char **argv)
 {
 	const char *match = NULL;
-	for (int c; (c = getopt(argc, argv, "m:")) != -1;) {
-		if (c != 'm')
-			return 2;
-		match = optarg;
+	for (int c; (c = getopt(argc, argv, "m:q:n:")) != -1;) {
+		switch (c) {
+		case 'm': match = optarg; break;
+		case 'q': form = atoi(optarg); break;
+		case 'n': only = (uint32_t)atoi(optarg); break;
+		default: return 2;
+		}
+	}
+	if (form >= (int)n_quant_cases) {
+		fprintf(stderr, "experts: there are %zu forms\n", n_quant_cases);
+		return 2;
 	}
 	mx_device_options options = {};
 	options.threads = 1;
@@ -264,7 +320,7 @@ int main(int argc, char **argv)
 	b.roof = measure_roof(b, mx_cuda_base(b.d)->sms);
 	printf("# %s; reads %.3f TB/s\n", b.d->info.isa, b.roof * 1e-12);
 	for (const shape &s : shapes)
-		if (s.uses & BENCH && (!match || strstr(s.name, match))) {
+		if (s.uses & BENCH && (form < 0 || s.uses & PACKED) && (!match || strstr(s.name, match))) {
 			b.s = &s;
 			measure(b);
 		}

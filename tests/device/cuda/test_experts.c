@@ -3,9 +3,13 @@
  * experts of the CUDA device, on random data and poisoned outputs and workspace: against the same
  * in double precision with the CPU's choice of experts; recorded against not; a row alone against
  * the row among others, bit for bit on a deterministic device; and a row that is not a number
- * leaves its neighbours alone.
+ * leaves its neighbours alone. Likewise matrices packed in every form of
+ * tests/device/quant_source.c, with groups among them whose scales are zero or whose minima are
+ * large, against the numbers that the panels stand for.
  *
- *   tests/device/cuda/test_experts [part of a case's name]     MX_TEST_SEED repeats a run
+ *   tests/device/cuda/test_experts [part of a case's name [number of a form]]
+ *
+ * With a number only that form is tried. MX_TEST_SEED repeats a run.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -17,6 +21,7 @@
 #include "device/cuda/experts_cases.h"
 #include "device/open.h"
 #include "engine/router.h"
+#include "tests/device/quant_source.h"
 #include "tests/rng.h"
 
 static const uint32_t numbers[] = {1, 2, 3, 8, 17, 64, 150};
@@ -30,6 +35,8 @@ struct bench {
 	bool bf16;
 	struct rng rng;
 	const struct shape *s;
+	const struct quant_case *form; /* of packed matrices; NULL = they are plain */
+	struct mx_quant up_quant, down_quant;
 	struct mx_experts m; /* its pointers are the device's */
 	unsigned char *pinned;
 	float *host;                    /* all weights as floats, exactly as on the device */
@@ -99,11 +106,71 @@ static float at(const struct bench *b, const unsigned char *y, size_t i)
 
 /* ---- a case's data ---- */
 
-/* Draws the weights of all experts and tells the device where they are. */
+/* Makes the scales of some groups zero, and the minima of others large. */
+static void spoil(struct bench *b, struct quant_matrix *m)
+{
+	const enum mx_quant_format f = b->form->format;
+	const size_t elements = (size_t)m->s.rows * m->s.cols;
+	if (f == MX_QUANT_PLAIN) {
+		for (size_t i = 0; i + 32 <= elements; i += 32)
+			if (rng_below(&b->rng, 8) == 0)
+				memset(m->codes + 2 * i, 0, 64);
+		return;
+	}
+	if (m->scales) {
+		const size_t size = f == MX_QUANT_FP4 ? 1 : mx_dtype_size(m->s.scale_dtype);
+		const size_t groups = (m->s.cols + m->s.group - 1) / m->s.group;
+		for (size_t i = 0; i < m->s.rows * groups; i++)
+			if (rng_below(&b->rng, 8) == 0)
+				memset(m->scales + i * size, 0, size);
+		return;
+	}
+	const uint32_t n = mx_quant_block_elements(f);
+	const size_t block = mx_quant_row_bytes(f, n);
+	const bool minima =
+		f == MX_QUANT_Q4_1 || f == MX_QUANT_Q5_1 || f == MX_QUANT_Q4_K || f == MX_QUANT_Q5_K;
+	const uint16_t large = 0x5000; /* 32 as a half */
+	for (size_t at = 0; at < elements / n * block; at += block) {
+		const size_t scale = f == MX_QUANT_Q6_K ? 208 : 0;
+		if (rng_below(&b->rng, 8) == 0)
+			memset(m->codes + at + scale, 0, f == MX_QUANT_MXFP4 ? 1 : 2);
+		if (minima && rng_below(&b->rng, 8) == 0)
+			memcpy(m->codes + at + 2, &large, 2);
+	}
+}
+
+/* Draws a packed matrix [rows, cols] of an expert to `host`, as the panels have it, and to
+ * `device`.
+ */
+static void fill_packed(struct bench *b, uint32_t rows, uint32_t cols, float *host, void *device,
+                        struct mx_quant *out)
+{
+	struct quant_matrix m;
+	quant_matrix_make(&m, b->form, rows, cols, &b->rng);
+	spoil(b, &m);
+	must(quant_matrix_pack_expert(&m, b->form->bits), "packing");
+	for (size_t r = 0; r < rows; r++)
+		mx_quant_row(&m.w, r, host + r * cols);
+	put(b, device, m.panels, mx_quant_bytes(&m.q, rows));
+	*out = m.q;
+	quant_matrix_free(&m);
+}
+
+/* True if the matrices of a case can have a form. */
+static bool fits(const struct shape *s, const struct quant_case *f)
+{
+	const uint32_t whole = f->group == QUANT_WHOLE || f->format == MX_QUANT_PLAIN ? 8
+	                       : f->group                                             ? f->group
+	                                  : mx_quant_block_elements(f->format);
+	return s->cols % whole == 0 && s->width % whole == 0;
+}
+
+/* Draws the weights of all experts and tells the device where they are. A packed matrix takes no
+ * more memory than a plain one in f32. */
 static void fill_weights(struct bench *b)
 {
 	const struct shape *s = b->s;
-	const uint32_t v = s->variant, size = b->bf16 ? 2 : 4;
+	const uint32_t v = s->variant, size = b->bf16 && !b->form ? 2 : 4;
 	const size_t matrix = (size_t)s->cols * s->width, each = (v & GATED ? 3 : 2) * matrix;
 	const size_t biases = v & BIASES ? 2 * (size_t)s->width + s->cols : 0;
 	const size_t even = (each + 127) / 128 * 128; /* matrices begin at multiples of 16 bytes */
@@ -118,9 +185,17 @@ static void fill_weights(struct bench *b)
 		unsigned char *dw = (unsigned char *)b->dw + e * even * size;
 		float *dbias = (float *)(void *)(device_biases + e * biases * sizeof(float));
 		const size_t up = v & GATED ? matrix : 0;
-		draw(b, w, each, 1.5f / sqrtf((float)s->cols));
 		draw(b, bias, biases, 0.5f);
-		put_elements(b, dw, w, each);
+		if (b->form) {
+			if (v & GATED)
+				fill_packed(b, s->width, s->cols, w, dw, &b->up_quant);
+			fill_packed(b, s->width, s->cols, w + up, dw + up * size, &b->up_quant);
+			fill_packed(b, s->cols, s->width, w + up + matrix, dw + (up + matrix) * size,
+			            &b->down_quant);
+		} else {
+			draw(b, w, each, 1.5f / sqrtf((float)s->cols));
+			put_elements(b, dw, w, each);
+		}
 		put(b, dbias, bias, biases * sizeof(float));
 		b->rows[e] = (struct mx_expert_weights){.gate = w, .up = w + up, .down = w + up + matrix};
 		table[e] = (struct mx_expert_weights){
@@ -194,6 +269,8 @@ static void fill(struct bench *b)
 		.correction = b->correction ? b->dcorrection : NULL,
 		.scales = b->scales ? b->dscales : NULL,
 		.weights = b->dtable,
+		.up_quant = b->form ? &b->up_quant : NULL,
+		.down_quant = b->form ? &b->down_quant : NULL,
 	};
 }
 
@@ -252,9 +329,9 @@ static void run(struct bench *b, uint32_t first, uint32_t n, bool recorded, unsi
 static void fault(struct bench *b, const char *what, uint32_t n, uint32_t row, double value)
 {
 	if (b->faults++ < 20)
-		fprintf(stderr, "%s, %s%s, %u rows: row %u: %s (%g)\n", b->s->name,
-		        b->bf16 ? "bf16" : "f32", b->d->info.deterministic ? " deterministic" : "", n, row,
-		        what, value);
+		fprintf(stderr, "%s, %s%s, form %d, %u rows: row %u: %s (%g)\n", b->s->name,
+		        b->bf16 ? "bf16" : "f32", b->d->info.deterministic ? " deterministic" : "",
+		        b->form ? (int)(b->form - quant_cases) : -1, n, row, what, value);
 }
 
 /* ---- the reference ---- */
@@ -385,7 +462,21 @@ static void check_nan(struct bench *b)
 			fault(b, "beside a row that is not a number", n, row, bad);
 }
 
-static const char *only; /* part of the names of the cases to try; NULL = all */
+static const char *only;    /* part of the names of the cases to try; NULL = all */
+static long only_form = -1; /* the form to try; -1 = all, and plain matrices */
+
+static void try_case(struct bench *b, const struct shape *s, const struct quant_case *form)
+{
+	b->s = s;
+	b->form = form;
+	fill(b);
+	for (size_t k = 0; k < COUNT(numbers); k++)
+		check_values(b, numbers[k]);
+	if (b->d->info.deterministic)
+		check_bits(b);
+	check_nan(b);
+	drop(b);
+}
 
 /* Tries all cases on one device; false if there is none. */
 static bool try_device(bool bf16, bool deterministic, uint64_t seed, int *faults)
@@ -408,17 +499,14 @@ static bool try_device(bool bf16, bool deterministic, uint64_t seed, int *faults
 	b.pinned = pinned;
 	for (size_t i = 0; i < COUNT(shapes); i++) {
 		const struct shape *s = &shapes[i];
-		if (!(s->uses & TEST) || (only && !strstr(s->name, only)) ||
-		    (!bf16 && (size_t)s->cols * s->width > 1 << 18))
+		if (only && !strstr(s->name, only))
 			continue;
-		b.s = s;
-		fill(&b);
-		for (size_t k = 0; k < COUNT(numbers); k++)
-			check_values(&b, numbers[k]);
-		if (deterministic)
-			check_bits(&b);
-		check_nan(&b);
-		drop(&b);
+		if (s->uses & TEST && only_form < 0 && (bf16 || (size_t)s->cols * s->width <= 1 << 18))
+			try_case(&b, s, NULL);
+		for (size_t f = 0; f < n_quant_cases; f++)
+			if (s->uses & PACKED && !(s->uses & BENCH) && b.d->info.packs_experts &&
+			    (only_form < 0 || only_form == (long)f) && fits(s, &quant_cases[f]))
+				try_case(&b, s, &quant_cases[f]);
 	}
 	printf("%s%s: %d faults\n", bf16 ? "bf16" : "f32", deterministic ? ", deterministic" : "",
 	       b.faults);
@@ -434,6 +522,7 @@ int main(int argc, char **argv)
 	const uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) | 1;
 	int faults = 0;
 	only = argc > 1 ? argv[1] : NULL;
+	only_form = argc > 2 ? atol(argv[2]) : -1;
 	printf("MX_TEST_SEED=%llu\n", (unsigned long long)seed);
 	for (int i = 0; i < 4; i++)
 		if (!try_device(i % 2 == 0, i / 2, seed + (uint64_t)i, &faults))
