@@ -19,7 +19,7 @@
 #define MOST_STAGES 24
 #define LEAST       3 /* stages */
 #define BARRIERS    (WARPS * MOST_STAGES * 8)
-#define SMEM        (113 * 1024) /* two CTAs fill a multiprocessor's shared memory */
+#define SMEM        (111 * 1024) /* two CTAs fill a multiprocessor's, with their items */
 
 static_assert(TILE == MX_QUANT_ROWS, "a run is a panel");
 
