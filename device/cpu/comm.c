@@ -330,7 +330,7 @@ static void comm_destroy(struct mx_comm *c)
 
 static mx_status comm_check(struct mx_comm *c)
 {
-	return atomic_load(&comm_of(c)->group->aborted) ? MX_E_DEVICE : MX_OK;
+	return atomic_load(&comm_of(c)->group->whole->aborted) ? MX_E_DEVICE : MX_OK;
 }
 
 static void rehearse_nothing(struct mx_comm *c, bool on)

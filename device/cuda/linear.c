@@ -12,7 +12,7 @@
 #include "device/cuda/impl.h"
 #include "device/cuda/experts_quant.h"
 #include "device/cuda/linear.h"
-#include "device/cuda/linear_quant.h"
+#include "device/cuda/linear_quant_stream.h"
 
 #define WORKSPACE ((size_t)64 << 20) /* cuBLAS recommends 32 MiB on 9.0 */
 #define PLANS     1024               /* a power of two; 20 classes of n for each shape of a model */
@@ -97,6 +97,8 @@ static mx_status create(struct mx_device *d, struct mx_cuda_linear *l)
 		rc = mx_cuda_check(d, mx_cuda_experts_many_setup(), "shared memory of experts");
 	if (rc == MX_OK && mx_cuda(d)->base.sm == 90)
 		rc = mx_cuda_check(d, mx_cuda_quant_many_setup(), "shared memory of linear");
+	if (rc == MX_OK && mx_cuda(d)->base.sm == 90)
+		rc = mx_cuda_check(d, mx_cuda_quant_stream_setup(), "shared memory of linear");
 	if (rc == MX_OK && d->info.packs_experts)
 		rc = mx_cuda_check(d, mx_cuda_experts_quant_few_setup(), "shared memory of experts");
 	if (rc == MX_OK && mx_cuda(d)->base.sm == 90)

@@ -348,24 +348,26 @@ static double activation(const struct mx_experts *m, double x)
 	return x > 0 ? x * x : 0;
 }
 
-static double dot(const float *w, const float *x, size_t n)
+/* `rounded`: of numbers of W as bf16. */
+static double dot(const float *w, const float *x, size_t n, bool rounded)
 {
 	double sum = 0;
 	for (size_t i = 0; i < n; i++)
-		sum += (double)w[i] * x[i];
+		sum += (double)(rounded ? mx_bf16_to_f32(mx_f32_to_bf16(w[i])) : w[i]) * x[i];
 	return sum;
 }
 
 /* Adds weight * expert(x) to y. */
 static void add_expert(const struct bench *b, const struct mx_expert_weights *w, const float *x,
-                       double weight, double *y)
+                       double weight, bool rounded, double *y)
 {
 	const struct mx_experts *m = &b->m;
 	float *product = host_memory(m->width * sizeof *product);
 	for (uint32_t i = 0; i < m->width; i++) {
 		const size_t row = i * (size_t)m->cols;
-		double up = dot((const float *)w->up + row, x, m->cols) + (w->up_bias ? w->up_bias[i] : 0);
-		double gate = m->gated ? dot((const float *)w->gate + row, x, m->cols) : 0;
+		double up = dot((const float *)w->up + row, x, m->cols, rounded);
+		double gate = m->gated ? dot((const float *)w->gate + row, x, m->cols, rounded) : 0;
+		up += w->up_bias ? w->up_bias[i] : 0;
 		gate += w->gate_bias ? w->gate_bias[i] : 0;
 		if (m->limit != 0) {
 			gate = fmin(gate, m->limit);
@@ -376,17 +378,14 @@ static void add_expert(const struct bench *b, const struct mx_expert_weights *w,
 		}
 	}
 	for (uint32_t i = 0; i < m->cols; i++)
-		y[i] += weight * (dot((const float *)w->down + i * (size_t)m->width, product, m->width) +
-		                  (w->down_bias ? w->down_bias[i] : 0));
+		y[i] += weight *
+		        (dot((const float *)w->down + i * (size_t)m->width, product, m->width, rounded) +
+		         (w->down_bias ? w->down_bias[i] : 0));
 	free(product);
 }
 
-/*
- * Compares a row with the reference by the relative error of the whole row. bf16 rounds the product
- * and each expert's output (2^-9 each) and the sum once more: under 1 %. In f32 only the order of
- * sums differs.
- */
-static void check_row(struct bench *b, uint32_t n, uint32_t row, const unsigned char *y)
+/* Returns the relative error of a whole row. */
+static double error_of(const struct bench *b, uint32_t row, const unsigned char *y, bool rounded)
 {
 	const struct shape *s = b->s;
 	struct mx_expert_link links[MX_EXPERTS_MAX_CHOSEN];
@@ -400,17 +399,32 @@ static void check_row(struct bench *b, uint32_t n, uint32_t row, const unsigned 
 	for (uint32_t k = 0; k < s->chosen; k++) {
 		const double scale = b->scales ? b->scales[links[k].index] : 1;
 		add_expert(b, &b->rows[links[k].index], b->x + row * (size_t)s->cols,
-		           scale * links[k].weight, want);
+		           scale * links[k].weight, rounded, want);
 	}
 	for (uint32_t i = 0; i < s->cols; i++) {
 		const double d = at(b, y, i) - want[i];
 		error += d * d;
 		norm += want[i] * want[i];
 	}
-	error = sqrt(error / norm);
-	if (!(error < (b->bf16 ? 1e-2 : 2e-6)))
-		fault(b, "far from the reference", n, row, error);
 	free(want);
+	return sqrt(error / norm);
+}
+
+/*
+ * Compares a row with the reference. bf16 rounds the product and each expert's output (2^-9 each)
+ * and the sum once more: under 1 %. In f32 only the order of sums differs. Packed matrices of many
+ * links are rounded to bf16, which is far from their numbers where a minimum is large: then the
+ * row is near the reference of rounded matrices.
+ */
+static void check_row(struct bench *b, uint32_t n, uint32_t row, const unsigned char *y)
+{
+	const double most = b->bf16 ? 1e-2 : 2e-6;
+	const bool many = b->form && b->bf16 && !b->d->info.deterministic && n > 8;
+	double error = error_of(b, row, y, false);
+	if (!(error < most) && many)
+		error = error_of(b, row, y, true);
+	if (!(error < most))
+		fault(b, "far from the reference", n, row, error);
 }
 
 /* ---- checks ---- */

@@ -20,15 +20,17 @@
 
 static const struct shape {
 	uint32_t rows, cols;
-} shapes[] = {{17, 256}, {64, 72}, {100, 768}, {50, 1096}, {144, 2304}, {4112, 1024}, {256, 4096}};
+} shapes[] = {{17, 256},   {64, 72},     {100, 768},  {50, 1096},
+              {144, 2304}, {4112, 1024}, {256, 4096}, {17008, 128}};
 
 static const uint32_t numbers[] = {1, 2, 3, 8, 9, 16, 17, 32, 33, 64, 90, 100, 300};
 
 #define COUNT(a) (sizeof(a) / sizeof(*(a)))
 #define MAX_N    300
-#define MAX_W    ((size_t)16 << 20) /* bytes */
+#define MAX_ROWS 17008              /* of W: 132 tiles of 128 and a part of one */
+#define MAX_W    ((size_t)24 << 20) /* bytes */
 #define MAX_X    ((size_t)MAX_N * 4096)
-#define MAX_Y    ((size_t)MAX_N * 4200)
+#define MAX_Y    ((size_t)(MAX_N + 1) * MAX_ROWS)
 #define SAMPLE   200000 /* multiplications per product in double precision */
 
 struct bench {
@@ -43,7 +45,7 @@ struct bench {
 	float *bias, *norm;  /* device */
 	float *host_w;       /* [rows, cols] what the panels stand for */
 	float *host_x;       /* [MAX_N, cols] exactly as on the device */
-	float host_bias[4200];
+	float host_bias[MAX_ROWS];
 	float *y0; /* what accumulate adds to */
 	unsigned char *got, *kept;
 	int faults, fused; /* fused: calls of linear_gated that had a kernel */
