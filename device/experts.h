@@ -71,7 +71,7 @@ struct mx_experts {
 	float alpha, limit;
 	const float *correction; /* [n] added to the scores for the choice only; NULL = none */
 	const float *scales; /* [n] factors of the experts' outputs beside their scores; NULL = none */
-	const struct mx_expert_weights *weights; /* [n] */
+	const struct mx_expert_weights *weights; /* [n]; up NULL = of another rank, and left out */
 	/* How the experts' matrices are packed: gate and up, and down. NULL = they are plain. Needs
 	 * info.packs_experts. */
 	const struct mx_quant *up_quant, *down_quant;

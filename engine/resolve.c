@@ -239,8 +239,9 @@ static mx_status check_split(struct mx_resolver *r, const struct mx_plan_block *
 		what = "experts whose gate and up alternate";
 	else if (p->kind == MX_BLOCK_EXPERTS && (p->experts.post_norm || p->experts.shared_post_norm))
 		what = "norms of experts' outputs";
-	else if (p->kind == MX_BLOCK_EXPERTS && r->device->info.own_memory)
-		what = "experts on GPUs";
+	else if (p->kind == MX_BLOCK_EXPERTS && r->device->info.own_memory &&
+	         p->experts.n % r->limits->ranks)
+		what = "a number of experts that is no multiple of the GPUs'";
 	else if (p->kind == MX_BLOCK_ASIDE)
 		what = "a shared block beside the hidden states";
 	else if (p->kind == MX_BLOCK_MLP && p->mlp.from_input)

@@ -156,13 +156,13 @@ static bool same_form(const struct mx_quant *a, const struct mx_quant *b)
 	              : a == b;
 }
 
-/* True if the device's operator can compute the experts: all are packed in one form, or all plain.
- */
+/* True if the device's operator can compute the rank's experts: all are packed in one form, or all
+ * plain. */
 static bool alike(const struct mx_model_experts *m)
 {
-	const struct mx_model_mlp *one = &m->experts[0];
+	const struct mx_model_mlp *one = &m->experts[m->first];
 	bool found = !one->up.quant == !one->down.quant;
-	for (uint32_t e = 0; e < m->n && found; e++) {
+	for (uint32_t e = m->first; e < m->end && found; e++) {
 		const struct mx_model_mlp *x = &m->experts[e];
 		found = (!x->gated || same_form(x->gate.quant, one->up.quant)) &&
 		        same_form(x->up.quant, one->up.quant) && same_form(x->down.quant, one->down.quant);

@@ -4,10 +4,11 @@
  * that the host knows, so that a step can be recorded:
  *
  *   route    each row's experts, in ascending order, with their weights
- *   group    the links (row, expert) in order of expert, divided into tiles of one expert each
+ *   group    the links (row, expert) in order of expert, those of the rank's experts divided into
+ *            tiles of one expert each
  *   up       product[link] = act(gate x) * up x, tile by tile
  *   down     out[link] = down product
- *   combine  y = (share) y + the sum over the row's links of weight * out
+ *   combine  y = (share) y + the sum over the row's links with such experts of weight * out
  *
  * There are as many blocks for tiles as the worst case has tiles; those without one end at once.
  * The order of a link's sums depends on neither tile nor place in it.
@@ -47,7 +48,7 @@ struct mx_cuda_experts {
 	uint32_t max_tiles; /* of any routing */
 
 	/* Workspace. Link l is of row l / K. */
-	struct mx_expert_link *choices; /* [n, K] */
+	struct mx_expert_link *choices; /* [n, K]; behind group, index UINT32_MAX = of another rank */
 	uint32_t *order;                /* [n K] links in order of expert */
 	struct mx_expert_tile *tiles;   /* [max_tiles] of which n_tiles are there */
 	uint32_t *n_tiles;

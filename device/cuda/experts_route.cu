@@ -9,6 +9,7 @@
 #define BLOCK     256
 #define GROUP     1024        /* threads of group */
 #define ONE_BLOCK (40u << 10) /* most bytes of scores of route_and_group */
+#define OTHERS    UINT32_MAX  /* in place of an expert of another rank */
 
 static_assert(MX_EXPERTS_MAX <= GROUP, "group has a thread for each expert");
 static_assert(MX_EXPERTS_MAX_CHOSEN <= WARP, "a lane holds one of a row's experts");
@@ -192,18 +193,25 @@ __device__ void group_links(const mx_cuda_experts &p)
 	for (uint32_t l = e; l < links; l += GROUP)
 		atomicAdd(&at[p.choices[l].index], 1);
 	__syncthreads();
-	const uint32_t n = at[e], tiles = (n + p.tile - 1) / p.tile;
+	const uint32_t n = at[e];
+	const bool own = n && p.m.weights[e].up;
+	const uint32_t tiles = own ? (n + p.tile - 1) / p.tile : 0;
 	const uint32_t first = sum_before(n, part[0]), tile = sum_before(tiles, part[1]);
 	for (uint32_t i = 0; i < tiles; i++)
 		p.tiles[tile + i] =
 			mx_expert_tile{p.m.weights[e], first + i * p.tile, min(p.tile, n - i * p.tile)};
 	if (e == GROUP - 1)
 		*p.n_tiles = tile + tiles;
-	at[e] = first;
+	at[e] = own ? first : OTHERS;
 	__syncthreads();
 	/* which place an expert's link gets is left to chance: no sum depends on it */
-	for (uint32_t l = e; l < links; l += GROUP)
-		p.order[atomicAdd(&at[p.choices[l].index], 1)] = l;
+	for (uint32_t l = e; l < links; l += GROUP) {
+		uint32_t *to = &at[p.choices[l].index];
+		if (*to == OTHERS)
+			p.choices[l].index = OTHERS;
+		else
+			p.order[atomicAdd(to, 1)] = l;
+	}
 }
 
 __global__ void __launch_bounds__(GROUP) group(const mx_cuda_experts p)
@@ -252,6 +260,8 @@ __global__ void __launch_bounds__(BLOCK) combine(const mx_cuda_experts p)
 	}
 	for (uint32_t k = 0; k < chosen; k++) {
 		const size_t link = (size_t)row * chosen + k;
+		if (p.choices[link].index == OTHERS)
+			continue;
 		const float weight = p.choices[link].weight;
 		const run_of<T, N> out = *(const run_of<T, N> *)((const T *)p.out + link * cols + col);
 #pragma unroll

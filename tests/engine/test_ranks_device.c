@@ -25,7 +25,7 @@
 
 enum { N_PROMPT = 150, N_TOTAL = 190, VOCAB = 320, CONTEXT = 512, COMPANY = 9 };
 
-enum { F32, SCALES, EXPERTS, BF16, N_DIRS }; /* EXPERTS are refused */
+enum { F32, SCALES, EXPERTS, UNEVEN, BF16, N_DIRS };
 static char dirs[N_DIRS][64];
 static bool fake;
 
@@ -44,6 +44,10 @@ static const char experts[] =
 	OWN "\"num_experts\":12,\"num_experts_per_tok\":3,\"moe_intermediate_size\":48,"
 		"\"norm_topk_prob\":true,\"mixd_layers\":[{\"mixer\":\"attention\"},"
 		"{\"mixer\":\"attention\",\"mlp\":{\"num_experts\":0}}]}";
+
+static const char uneven[] = /* 6 experts */
+	OWN "\"num_experts\":6,\"num_experts_per_tok\":3,\"moe_intermediate_size\":48,"
+		"\"norm_topk_prob\":true,\"mixd_layers\":[{\"mixer\":\"attention\"}]}";
 
 /* Names of devices of up to 4 ranks. */
 static const char *apart[] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
@@ -71,6 +75,7 @@ static int setup(void **state)
 	make_llama(dirs[BF16], &m);
 	make_checkpoint(dirs[SCALES], scales, MX_F32, 5);
 	make_checkpoint(dirs[EXPERTS], experts, MX_F32, 6);
+	make_checkpoint(dirs[UNEVEN], uneven, MX_F32, 6);
 	return 0;
 }
 
@@ -231,6 +236,12 @@ static void test_multipliers(void **state)
 	check_model(SCALES, fake ? 0 : 1e-3);
 }
 
+static void test_experts(void **state)
+{
+	(void)state;
+	check_model(EXPERTS, fake ? 0 : 1e-3);
+}
+
 static void test_bf16(void **state)
 {
 	(void)state;
@@ -315,10 +326,12 @@ static void test_refused(void **state)
 	static const char *const missing[] = {"cuda:0", "cuda:63"};
 	struct mx_engine_config c = config_of(2);
 	(void)state;
-	refuse(EXPERTS, c, MX_E_UNSUPPORTED, "parallel.tensor", "layer 0 has experts on GPUs");
 	c.tensor = 3;
 	refuse(F32, c, MX_E_UNSUPPORTED, "layer 0",
 	       "4 heads and 2 key heads cannot be split over 3 ranks");
+	c = config_of(4);
+	refuse(UNEVEN, c, MX_E_UNSUPPORTED, "parallel.tensor",
+	       "layer 0 has a number of experts that is");
 	c.tensor = 2;
 	c.devices = NULL;
 	refuse(F32, c, MX_E_INVALID, "device", "one GPU is named, and parallel.tensor is 2");
@@ -374,10 +387,10 @@ static void test_lost_rank(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_f32),       cmocka_unit_test(test_multipliers),
-		cmocka_unit_test(test_bf16),      cmocka_unit_test(test_drafts),
-		cmocka_unit_test(test_plan),      cmocka_unit_test(test_refused),
-		cmocka_unit_test(test_lost_rank),
+		cmocka_unit_test(test_f32),     cmocka_unit_test(test_multipliers),
+		cmocka_unit_test(test_experts), cmocka_unit_test(test_bf16),
+		cmocka_unit_test(test_drafts),  cmocka_unit_test(test_plan),
+		cmocka_unit_test(test_refused), cmocka_unit_test(test_lost_rank),
 	};
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 	fake = !getenv("MIXD_TEST_DEVICE");

@@ -49,7 +49,7 @@ static mx_status run_row(const struct run *r, const struct mx_experts_call *c, s
 		y[i] = c->add ? y[i] * share : 0;
 	for (uint32_t e = 0; e < m->n; e++)
 		for (uint32_t k = 0; k < m->rule.chosen; k++) {
-			if (links[k].index != e)
+			if (links[k].index != e || !m->weights[e].up)
 				continue;
 			const float weight = links[k].weight * (m->scales ? m->scales[e] : 1);
 			mx_status st = run_expert(r, &m->weights[e], x);
@@ -85,6 +85,8 @@ static mx_status run_packed(struct mx_device *cpu, const struct mx_experts *m,
 	for (uint32_t e = 0; e < m->n && memory && table; e++) {
 		const struct mx_expert_weights *w = &m->weights[e];
 		table[e] = *w;
+		if (!w->up)
+			continue;
 		if (m->gated)
 			table[e].gate = expand(w->gate, m->width, m->cols, m->up_quant, &at);
 		table[e].up = expand(w->up, m->width, m->cols, m->up_quant, &at);

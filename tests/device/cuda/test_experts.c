@@ -2,10 +2,10 @@
 /*
  * experts of the CUDA device, on random data and poisoned outputs and workspace: against the same
  * in double precision with the CPU's choice of experts; recorded against not; a row alone against
- * the row among others, bit for bit on a deterministic device; and a row that is not a number
- * leaves its neighbours alone. Likewise matrices packed in every form of
- * tests/device/quant_source.c, with groups among them whose scales are zero or whose minima are
- * large, against the numbers that the panels stand for.
+ * the row among others, bit for bit on a deterministic device; a rank that has some of the experts;
+ * and a row that is not a number leaves its neighbours alone. Likewise matrices packed in every
+ * form of tests/device/quant_source.c, with groups among them whose scales are zero or whose minima
+ * are large, against the numbers that the panels stand for.
  *
  *   tests/device/cuda/test_experts [part of a case's name [number of a form]]
  *
@@ -47,6 +47,7 @@ struct bench {
 	void *dw, *dlogits, *dx, *dy, *dshare, *dwork, *dtable, *dcorrection, *dscales;
 	size_t work;
 	int faults;
+	struct mx_expert_weights *own; /* [n] the table of a rank; NULL = it has all experts */
 };
 
 static void must(mx_status s, const char *what)
@@ -397,6 +398,8 @@ static double error_of(const struct bench *b, uint32_t row, const unsigned char 
 	for (uint32_t i = 0; i < s->cols && s->variant & SHARED; i++)
 		want[i] = share * b->y0[row * (size_t)s->cols + i];
 	for (uint32_t k = 0; k < s->chosen; k++) {
+		if (b->own && !b->own[links[k].index].up)
+			continue;
 		const double scale = b->scales ? b->scales[links[k].index] : 1;
 		add_expert(b, &b->rows[links[k].index], b->x + row * (size_t)s->cols,
 		           scale * links[k].weight, rounded, want);
@@ -407,7 +410,7 @@ static double error_of(const struct bench *b, uint32_t row, const unsigned char 
 		norm += want[i] * want[i];
 	}
 	free(want);
-	return sqrt(error / norm);
+	return sqrt(norm > 0 ? error / norm : error); /* norm 0: the rank has none of its experts */
 }
 
 /*
@@ -429,6 +432,30 @@ static void check_row(struct bench *b, uint32_t n, uint32_t row, const unsigned 
 
 /* ---- checks ---- */
 
+/* A rank that has some of the experts. */
+static void check_rank(struct bench *b, uint32_t n)
+{
+	const size_t bytes = b->s->n * sizeof *b->own;
+	struct mx_expert_weights *all = host_memory(bytes);
+	must(b->d->ops->download(b->d, b->pinned, b->dtable, bytes), "download");
+	must(b->d->ops->wait(b->d), "wait");
+	memcpy(all, b->pinned, bytes);
+	b->own = host_memory(bytes);
+	for (uint32_t e = 0; e < b->s->n; e++)
+		if (rng_below(&b->rng, 2))
+			b->own[e] = all[e];
+	put(b, b->dtable, b->own, bytes);
+	run(b, 0, n, false, b->got);
+	for (uint32_t k = 0; k < REFERENCE; k++) {
+		const uint32_t row = rng_below(&b->rng, n);
+		check_row(b, n, row, b->got + row * (size_t)b->s->cols * (b->bf16 ? 2 : 4));
+	}
+	put(b, b->dtable, all, bytes);
+	free(b->own);
+	b->own = NULL;
+	free(all);
+}
+
 static void check_values(struct bench *b, uint32_t n)
 {
 	const size_t row_bytes = (size_t)b->s->cols * (b->bf16 ? 2 : 4);
@@ -441,6 +468,7 @@ static void check_values(struct bench *b, uint32_t n)
 	run(b, 0, n, true, b->kept);
 	if (memcmp(b->got, b->kept, n * row_bytes) != 0)
 		fault(b, "recorded, other bits", n, 0, 0);
+	check_rank(b, n);
 }
 
 /* Rows in company have the bits of rows alone. */
