@@ -29,9 +29,8 @@ __device__ __forceinline__ uint32_t source(const attn_args &a, uint32_t e)
 	return (of * (a.group + 2) + part) * a.head_dim + d;
 }
 
-/* Normalises n elements (RMS); all threads of the block call it. */
-template <typename A>
-__device__ void norm(A *x, uint32_t n, const float *weight, float eps, float *part)
+/* Returns the sum of the squares of n elements to all threads of the block, which all call it. */
+template <typename A> __device__ float square_sum(const A *x, uint32_t n, float *part)
 {
 	float sum = 0;
 	for (uint32_t i = threadIdx.x; i < n; i += BLOCK) {
@@ -46,7 +45,14 @@ __device__ void norm(A *x, uint32_t n, const float *weight, float eps, float *pa
 	sum = 0;
 	for (uint32_t i = 0; i < BLOCK / 32; i++)
 		sum += part[i];
-	float scale = 1.0f / sqrtf(sum / (float)n + eps);
+	return sum;
+}
+
+/* Normalises n elements (RMS), of `all` whose squares have this sum. */
+template <typename A>
+__device__ void norm(A *x, uint32_t n, float sum, uint32_t all, const float *weight, float eps)
+{
+	float scale = 1.0f / sqrtf(sum / (float)all + eps);
 	for (uint32_t i = threadIdx.x; i < n; i += BLOCK)
 		x[i] = mx_from_float<A>(mx_to_float<A>(x[i]) * scale * weight[i]);
 }
@@ -66,8 +72,32 @@ template <typename A> __global__ void __launch_bounds__(BLOCK) arrange(const att
 	if (!a.norm_whole)
 		return;
 	__syncthreads(); /* the row is there */
-	norm<A>(row, q, a.q_norm, a.norm_eps, part[0]);
-	norm<A>(row + q, k, a.k_norm, a.norm_eps, part[1]);
+	norm<A>(row, q, square_sum<A>(row, q, part[0]), q, a.q_norm, a.norm_eps);
+	norm<A>(row + q, k, square_sum<A>(row + q, k, part[1]), k, a.k_norm, a.norm_eps);
+}
+
+/* Thread block (row, q or k). */
+template <typename A> __global__ void __launch_bounds__(BLOCK) squares(const attn_summed a)
+{
+	__shared__ float part[BLOCK / 32];
+	const uint32_t which = blockIdx.y;
+	const A *x = (const A *)a.qkv + blockIdx.x * a.ld + which * a.n[0];
+	mx_pdl_launch();
+	mx_pdl_wait();
+	const float sum = square_sum<A>(x, a.n[which], part);
+	if (!threadIdx.x)
+		a.sums[blockIdx.x * 2 + which] = sum;
+}
+
+/* Likewise. */
+template <typename A> __global__ void __launch_bounds__(BLOCK) scaled(const attn_summed a)
+{
+	const uint32_t which = blockIdx.y;
+	A *x = (A *)a.qkv + blockIdx.x * a.ld + which * a.n[0];
+	mx_pdl_launch();
+	mx_pdl_wait();
+	const float sum = ((const volatile float *)a.sums)[blockIdx.x * 2 + which];
+	norm<A>(x, a.n[which], sum, a.all[which], a.weight[which], a.eps);
 }
 
 template <typename A> __global__ void __launch_bounds__(BLOCK) gates(const attn_args a)
@@ -97,6 +127,20 @@ cudaError_t attn_arrange(const attn_launch *l, const attn_args *a)
 		return cudaSuccess;
 	return l->act == MX_BF16 ? mx_launch(arrange<__nv_bfloat16>, grid, block, 0, l->stream, *a)
 	                         : mx_launch(arrange<float>, grid, block, 0, l->stream, *a);
+}
+
+cudaError_t attn_squares(const attn_launch *l, const attn_summed *a)
+{
+	dim3 grid(a->n_rows, 2), block(BLOCK);
+	return l->act == MX_BF16 ? mx_launch(squares<__nv_bfloat16>, grid, block, 0, l->stream, *a)
+	                         : mx_launch(squares<float>, grid, block, 0, l->stream, *a);
+}
+
+cudaError_t attn_scaled(const attn_launch *l, const attn_summed *a)
+{
+	dim3 grid(a->n_rows, 2), block(BLOCK);
+	return l->act == MX_BF16 ? mx_launch(scaled<__nv_bfloat16>, grid, block, 0, l->stream, *a)
+	                         : mx_launch(scaled<float>, grid, block, 0, l->stream, *a);
 }
 
 cudaError_t attn_gates(const attn_launch *l, const attn_args *a)

@@ -11,7 +11,7 @@
 
 /* Where things are in the step's scratch memory, in bytes from its start. */
 struct scratch {
-	size_t qkv, raw, gates, out, sums, values, bytes;
+	size_t qkv, raw, gates, out, sums, values, squares, bytes;
 };
 
 struct mx_mixer {
@@ -19,6 +19,7 @@ struct mx_mixer {
 	struct attn_params params;
 	struct attn_weights weights;
 	struct mx_device *device;
+	struct mx_comm *comm; /* of the ranks; NULL without */
 	struct attn_launch launch;
 	struct attn_args args; /* everything that is the same in every step */
 	struct scratch scratch;
@@ -45,9 +46,6 @@ static mx_status read_params(const struct mx_layer_desc *layer, struct attn_para
 	if (out->adapter_rank || out->input_width)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: adapters and wider inputs run on CPUs only");
-	if (out->summed)
-		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
-		                     "attention: a norm over all heads is not split over GPUs yet");
 	if (out->shared_kv)
 		return mx_mixer_fail(err, MX_E_UNSUPPORTED,
 		                     "attention: layers that read the keys of others run on CPUs only");
@@ -133,7 +131,8 @@ static void lay_out(const struct mx_layer_desc *layer, const struct attn_params 
 	out->out = out->gates + round_up(rows * attn_params_gates(p) * sizeof(float));
 	out->sums = out->out + round_up(rows * q * act);
 	out->values = out->sums + round_up(partials * 2 * sizeof(float));
-	out->bytes = out->values + round_up(partials * p->dpad * sizeof(float));
+	out->squares = out->values + round_up(partials * p->dpad * sizeof(float));
+	out->bytes = out->squares + round_up(p->summed ? rows * 2 * sizeof(float) : 0);
 }
 
 static mx_status attn_state(const struct mx_layer_desc *layer, const struct mx_device *device,
@@ -259,6 +258,7 @@ static mx_status attn_create(const struct mx_mixer_init *init, struct mx_mixer *
 	m->base.ops = &attn_ops;
 	m->base.layer = layer->index;
 	m->device = init->device;
+	m->comm = init->comm;
 	m->width = layer->width;
 	m->max_rows = layer->max_rows;
 	m->max_spans = layer->max_spans;
@@ -380,6 +380,32 @@ static cudaError_t attend(const struct mx_mixer *m, const struct mx_step *step, 
 	return e;
 }
 
+/* Takes products apart, and normalises all heads of a row, those of other ranks too. */
+static mx_status arrange(const struct mx_mixer *m, const struct attn_args *a, void *scratch)
+{
+	const struct attn_params *p = &m->params;
+	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
+	const uint32_t d = p->head_dim;
+	const struct attn_summed s = {.qkv = a->qkv,
+	                              .ld = a->ld,
+	                              .n_rows = a->n_rows,
+	                              .n = {p->heads * d, p->kv_heads * d},
+	                              .all = {p->all_heads * d, p->all_kv_heads * p->sharers * d},
+	                              .weight = {a->q_norm, a->k_norm},
+	                              .eps = a->norm_eps,
+	                              .sums = (void *)((unsigned char *)scratch + m->scratch.squares)};
+	struct attn_args apart = *a;
+	apart.norm_whole &= !p->summed;
+	mx_status status = cuda->check(m->device, attn_arrange(&m->launch, &apart), "attention");
+	if (status != MX_OK || !p->summed)
+		return status;
+	status = cuda->check(m->device, attn_squares(&m->launch, &s), "attention");
+	if (status == MX_OK)
+		status = m->comm->ops->all_reduce_f32(m->comm, s.sums, (size_t)2 * s.n_rows);
+	return status == MX_OK ? cuda->check(m->device, attn_scaled(&m->launch, &s), "attention")
+	                       : status;
+}
+
 static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, const void *x,
                               void *y)
 {
@@ -432,11 +458,11 @@ static mx_status attn_forward(struct mx_mixer *m, const struct mx_step *step, co
 	                              : ops->linear(m->device, x, m->width, step->n_rows, in, n_in);
 	if (status == MX_OK)
 		status = cuda->bind(m->device);
+	if (status == MX_OK)
+		status = arrange(m, &a, scratch);
 	if (status != MX_OK)
 		return status;
-	cudaError_t e = attn_arrange(&m->launch, &a);
-	if (e == cudaSuccess)
-		e = attend(m, step, &a);
+	cudaError_t e = attend(m, step, &a);
 	if (e == cudaSuccess)
 		e = attn_gates(&m->launch, &a);
 	status = cuda->check(m->device, e, "attention");

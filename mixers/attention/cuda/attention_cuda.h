@@ -215,6 +215,19 @@ struct attn_launch;
 
 /* Takes products apart and normalises all heads of a row together, where the layer has that. */
 cudaError_t attn_arrange(const struct attn_launch *l, const struct attn_args *a);
+
+/* A norm of all heads of a row, of which several ranks have some: squares of the rank's q and k, to
+ * be summed over the ranks, and the norm by their sums. */
+struct attn_summed {
+	void *qkv; /* act [n_rows, ld], which begin with n[0] elements of q and n[1] of k */
+	size_t ld;
+	uint32_t n_rows, n[2], all[2]; /* all: elements that the sums are of */
+	const float *weight[2];
+	float eps;
+	float *sums; /* [n_rows, 2] */
+};
+cudaError_t attn_squares(const struct attn_launch *l, const struct attn_summed *a);
+cudaError_t attn_scaled(const struct attn_launch *l, const struct attn_summed *a);
 /* Multiplies the outputs by their gates, where the layer has some. */
 cudaError_t attn_gates(const struct attn_launch *l, const struct attn_args *a);
 
