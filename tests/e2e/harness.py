@@ -39,6 +39,7 @@ SRC = os.path.abspath(os.environ.get("srcdir", os.path.join(os.path.dirname(__fi
 BUILD = os.path.abspath(os.environ.get("builddir", os.path.join(SRC, "build")))
 DEMO = os.path.join(SRC, "models/demo")
 ATTENTION = os.path.join(SRC, "models/demo-attention")
+DEMO_DRAFT = os.path.join(SRC, "models/demo-draft")
 # How many times slower than usual the server is: sanitizers.
 SLOW = 5 if os.environ.get("MIXD_TEST_SLOW") else 1
 # Seconds; how long anything may take before it counts as hanging, on a machine that does much else.

@@ -8,6 +8,7 @@ what the scripts that trained the bundled models printed of it:
 
     tools/train-demo-hybrid.py --evaluate models/demo --valid tests/golden/demo/held-out.txt
     tools/train-demo.py --evaluate models/demo-attention --valid tests/golden/demo/held-out.txt
+    tools/train-draft.py --teacher models/demo --evaluate models/demo-draft --valid tests/golden/demo/held-out.txt
 """
 import json
 import os

@@ -7,12 +7,12 @@ import random
 import re
 import sys
 
-from harness import ATTENTION, DEMO, Mixd, main
+from harness import ATTENTION, DEMO, DEMO_DRAFT, Mixd, main
 from test_check import changed, edit, run
 
 NGRAM = ", speculation: { source: ngram, tokens: 4 }"
 TREE = ", speculation: { source: ngram, tokens: 8, tree: true }"
-DRAFT = f", speculation: {{ source: draft, model: {ATTENTION}, tokens: 4 }}"
+DRAFT = f", speculation: {{ source: draft, model: {DEMO_DRAFT}, tokens: 4 }}"
 REQUESTS = 40
 TEXT = ("The old man went down to the sea, and the old man went down to the shore; and when the old man "
         "went down, the sea was still. ")
@@ -125,8 +125,10 @@ def test_what_cannot_be():
     assert rc == 0 and "draft model" not in text, text
     rc, text = run(DEMO, keys=DRAFT)
     assert rc == 0 and re.search(r"draft model +[0-9.]+ MiB", text), text
-    rc, text = run(DEMO, keys=DRAFT + ", memory: 40M")  # both have to fit
-    assert rc == 1 and "memory" in text, text
+    rc, text = run(DEMO, keys=", memory: 60MiB")
+    assert rc == 0, text
+    rc, text = run(DEMO, keys=DRAFT + ", memory: 60MiB")  # both have to fit
+    assert rc == 1 and "speculation.model: memory: one sequence" in text, text
     rc, text = run(DEMO, keys=", speculation: { source: draft }")
     assert rc == 1 and "needs the folder of a draft model" in text, text
     rc, text = run(DEMO, keys=f", speculation: {{ source: ngram, model: {ATTENTION} }}")
@@ -137,7 +139,7 @@ def test_what_cannot_be():
     def swap(tokenizer):
         vocab = tokenizer["model"]["vocab"]
         vocab["the"], vocab["and"] = vocab["and"], vocab["the"]
-    with changed(lambda path: edit(path, "tokenizer.json", swap), ATTENTION) as other:
+    with changed(lambda path: edit(path, "tokenizer.json", swap), DEMO_DRAFT) as other:
         rc, text = run(DEMO, keys=f", speculation: {{ source: draft, model: {other} }}")
         assert rc == 1 and "speculation.model" in text and re.search('token [0-9]+ is "(the|and)" here and', text), text
 
