@@ -263,7 +263,7 @@ static void run_move_rows(struct mx_device *cpu, const struct call *c)
 static mx_status move_rows(struct mx_device *d, const struct mx_row_move *moves, size_t n,
                            size_t bytes)
 {
-	return later(d, &(struct call){run_move_rows, .a = moves, .n = n, .m = bytes});
+	return fake_later(d, &(struct call){run_move_rows, .a = moves, .n = n, .m = bytes});
 }
 
 static void run_copy(struct mx_device *cpu, const struct call *c)
@@ -295,7 +295,7 @@ static mx_status put(struct mx_device *d, uint32_t *to, const struct mx_word *wo
 	fake(d)->base.uploaded += n * sizeof *words;
 	fake(d)->base.n_put++;
 	for (size_t i = 0; i < n && st == MX_OK; i++)
-		st = later(d, &(struct call){run_put, .y = to + words[i].at, .n = words[i].value});
+		st = fake_later(d, &(struct call){run_put, .y = to + words[i].at, .n = words[i].value});
 	return st;
 }
 
