@@ -10,8 +10,8 @@
  * A team computes a unit: one warp, or all four of a thread block if a step has few units for
  * the warps of the launch. Warps of a team share out the keys whose scores they
  * compute, and then the dimensions whose sums they have: no sum is divided, so a unit's bits are
- * the same either way. A team has a ring of copies of 16 tokens' keys or values, which a lane of
- * one more warp fills across the team's units.
+ * the same either way. A team has a ring of copies of 16 tokens' keys or values, which lanes of
+ * one more warp fill in turn across the team's units: one alone would take 0.4 us for each.
  */
 #define READERS 4
 #define WARPS   (READERS + 1) /* of a thread block; of units.cuh */
@@ -27,6 +27,7 @@
 #define BLOCKS       (ATTN_STEP / BLOCK)
 #define RING_BYTES   20480 /* for each reader: two thread blocks share a multiprocessor */
 #define STATIC_BYTES 1024
+#define FILLERS      5 /* lanes that fill a ring: a divisor of every ring's stages */
 
 namespace
 {
@@ -38,11 +39,10 @@ template <int D> struct tile {
 	static constexpr int block = BLOCK * row;
 };
 
-/* True if warps compute the units of a step together: apart they would leave a quarter of the
- * launch's warps or more without any. */
+/* True if warps compute the units of a step together: apart some would have none. */
 __device__ __forceinline__ bool few_units(uint32_t units, uint32_t warps)
 {
-	return units <= warps / 4 * 3;
+	return units < warps;
 }
 
 /* How a thread block's rings are divided among teams of TEAM readers. */
@@ -171,24 +171,34 @@ __device__ __forceinline__ bool barrier_passed(uint32_t bar, uint32_t parity)
 	return passed;
 }
 
-/* Starts a team's copies in the order in which it uses them: of each step the keys, then the
- * values. One lane for each team. */
+/* Starts every FILLERS-th of a team's copies, from copy `turn` on. They come in the order in which
+ * they are used: of each step the keys, then the values. FILLERS lanes for each team; a stage of
+ * the ring always has the same one. */
 template <int D, int TEAM>
 __device__ void fill(const attn_args &a, const uint32_t *first, const uint4 *units, uint32_t n,
-                     uint32_t team, place<D, TEAM> to)
+                     uint32_t team, uint32_t turn, place<D, TEAM> to)
 {
+	static_assert(plan<D, TEAM>::stages % FILLERS == 0, "a stage has one filler");
 	constexpr uint32_t bytes = tile<D>::block;
 	step s;
 	uint32_t block, page = 0;
 	bool values = false, waited = false;
 	s.open(a, first, units, team, n);
-	/* the page of the next copy is on its way while the ring is full */
-	auto look = [&] {
+	block = s.begin;
+	/* Goes on by so many copies. The page of the next one is on its way while the ring is full. */
+	auto go = [&](uint32_t copies) {
+		for (uint32_t i = 0; i < copies && s.there; i++)
+			if (++block == s.end) {
+				if (values)
+					s.next(a, first, units, n, READERS / TEAM);
+				values = !values;
+				block = s.begin;
+			}
+		to.advance(copies);
 		if (s.there)
 			page = a.pages[s.w.page_begin + (s.k0 + block * BLOCK) / a.page_tokens];
 	};
-	block = s.begin;
-	look();
+	go(turn);
 	while (s.there) {
 		const uint32_t key = s.k0 + block * BLOCK;
 		/* keys of this step of the engine are there after the wait */
@@ -204,14 +214,7 @@ __device__ void fill(const attn_args &a, const uint32_t *first, const uint4 *uni
 		              ((size_t)(2 * s.w.head + values) * a.page_tokens + key % a.page_tokens) *
 		                  tile<D>::row,
 		          bytes, to.full());
-		to.advance();
-		if (++block == s.end) {
-			if (values)
-				s.next(a, first, units, n, READERS / TEAM);
-			values = !values;
-			block = s.begin;
-		}
-		look();
+		go(FILLERS);
 	}
 	if (!waited)
 		mx_pdl_wait();
@@ -410,8 +413,9 @@ __device__ void work(const attn_args &a, const uint32_t *first, const uint4 *uni
 	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	const uint32_t team = warp / TEAM, member = warp % TEAM, part = member * (D / 16 / TEAM);
 	if (warp == READERS) {
-		if (lane < P::teams)
-			fill<D, TEAM>(a, first, units, n, lane, place<D, TEAM>(smem, bars, lane));
+		const uint32_t of = lane / FILLERS;
+		if (of < P::teams)
+			fill<D, TEAM>(a, first, units, n, of, lane % FILLERS, place<D, TEAM>(smem, bars, of));
 		return;
 	}
 	float4 *shared_scores = (float4 *)(smem + RINGS); /* [2][BLOCKS][32] */
