@@ -166,8 +166,11 @@ static bool has_trees(const struct mx_model_engine *e, const struct mx_engine_co
 	const char *model = config->name ? config->name : "";
 	if (config->speculation != MX_SPECULATION_NGRAM || !config->draft_tree)
 		return false;
-	if (e->device->info.async)
-		mx_info("engine", "%s: guesses are chains: trees are for CPUs, so far", model);
+	if (e->device->info.async || e->context) {
+		mx_info("engine", "%s: guesses are chains: %s", model,
+		        e->context ? "ranks share pages" : "trees are for CPUs, so far");
+		return false;
+	}
 	for (uint32_t g = 0; g < e->model.n_groups; g++) {
 		if (e->model.groups[g].ops->caps & MX_MIXER_TREE)
 			continue;
@@ -175,7 +178,7 @@ static bool has_trees(const struct mx_model_engine *e, const struct mx_engine_co
 		        e->model.groups[g].ops->name);
 		return false;
 	}
-	return !e->device->info.async;
+	return true;
 }
 
 static mx_status start_core(struct mx_model_engine *e, const struct mx_memory_plan *p,

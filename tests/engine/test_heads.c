@@ -526,7 +526,8 @@ static void test_hits_are_those_without(void **state)
 		check_hits(models[i], &c);
 		c.device = NULL;
 		c.tensor = c.threads = 2;
-		check_hits(models[i], &c);
+		if (most_ranks[i] > 1)
+			check_hits(models[i], &c);
 	}
 }
 

@@ -334,7 +334,7 @@ static void test_refused(void **state)
 	       "layer 0 has a number of experts that is");
 	c.tensor = 2;
 	c.devices = NULL;
-	refuse(F32, c, MX_E_INVALID, "device", "one GPU is named, and parallel.tensor is 2");
+	refuse(F32, c, MX_E_INVALID, "device", "one GPU is named, and there are 2 ranks");
 	c.devices = missing;
 	refuse(F32, c, MX_E_NOTFOUND, "device", "cuda:63");
 	c.devices = shared;

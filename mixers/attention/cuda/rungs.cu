@@ -7,11 +7,10 @@
  * output over a step's keys, in one accumulator of products of 16, ascending. So tensor cores see
  * the same operands in the same order, whichever of the two is the A operand.
  *
- * A team computes a unit: one warp, or all four of a thread block if a step has few units for
- * the warps of the launch. Warps of a team share out the keys whose scores they
- * compute, and then the dimensions whose sums they have: no sum is divided, so a unit's bits are
- * the same either way. A team has a ring of copies of 16 tokens' keys or values, which lanes of
- * one more warp fill in turn across the team's units: one alone would take 0.4 us for each.
+ * The four readers of a thread block, warps, compute a unit together: they share out the keys whose
+ * scores they compute, and then the dimensions whose sums they have, so no sum is divided. They
+ * have a ring of copies of 16 tokens' keys or values, which lanes of one more warp fill in turn
+ * across the thread block's units: one alone would take 0.4 us for each.
  */
 #define READERS 4
 #define WARPS   (READERS + 1) /* of a thread block; of units.cuh */
@@ -25,9 +24,9 @@
 #define ROWS         8
 #define BLOCK        ATTN_CUDA_WARP_KEYS
 #define BLOCKS       (ATTN_STEP / BLOCK)
-#define RING_BYTES   20480 /* for each reader: two thread blocks share a multiprocessor */
+#define RING_BYTES   81920 /* two thread blocks share a multiprocessor */
 #define STATIC_BYTES 1024
-#define FILLERS      5 /* lanes that fill a ring: a divisor of every ring's stages */
+#define FILLERS      5 /* lanes that fill the ring: a divisor of every ring's stages */
 
 namespace
 {
@@ -37,33 +36,20 @@ namespace
 template <int D> struct tile {
 	static constexpr int row = D * 2;
 	static constexpr int block = BLOCK * row;
+	static constexpr int stages = RING_BYTES / block; /* of the ring */
 };
 
-/* True if warps compute the units of a step together: apart some would have none. */
-__device__ __forceinline__ bool few_units(uint32_t units, uint32_t warps)
-{
-	return units < warps;
-}
-
-/* How a thread block's rings are divided among teams of TEAM readers. */
-template <int D, int TEAM> struct plan {
-	static constexpr int teams = READERS / TEAM;
-	static constexpr int stages = TEAM * RING_BYTES / tile<D>::block; /* of a team's ring */
-	static constexpr int ring = stages * tile<D>::block;
-};
-
-/* A thread block's dynamic shared memory: rings, scores, units, units before each span. */
-constexpr int RINGS = READERS * RING_BYTES;
-constexpr int SCORES = 2 * BLOCKS * 32 * sizeof(float4); /* a team's, of two steps */
+/* A thread block's dynamic shared memory: ring, scores, units, units before each span. */
+constexpr int SCORES = 2 * BLOCKS * 32 * sizeof(float4); /* of two steps */
 static size_t shared_bytes(uint32_t n_spans)
 {
-	return RINGS + SCORES + UNITS * UNIT_WORDS * sizeof(uint32_t) +
+	return RING_BYTES + SCORES + UNITS * UNIT_WORDS * sizeof(uint32_t) +
 	       (n_spans + 1) * sizeof(uint32_t);
 }
 
 #if __CUDA_ARCH__ >= 900
 
-/* A step of a reader's work: up to ATTN_STEP keys of a unit. */
+/* A step of the readers' work: up to ATTN_STEP keys of a unit. */
 struct step {
 	unit w;
 	uint32_t i;          /* of the unit among those of the thread block */
@@ -98,29 +84,25 @@ struct step {
 		return k0 + ATTN_STEP >= after || attn_rung(k0) != attn_rung(k0 + ATTN_STEP);
 	}
 
-	/* Goes to the next step; `teams` of the thread block take units in turn. True if it is of the
-	 * same unit. */
-	__device__ bool next(const attn_args &a, const uint32_t *first, const uint4 *units, uint32_t n,
-	                     uint32_t teams)
+	/* Goes to the next step. True if it is of the same unit. */
+	__device__ bool next(const attn_args &a, const uint32_t *first, const uint4 *units, uint32_t n)
 	{
 		k0 += ATTN_STEP;
 		if (k0 < after) {
 			find();
 			return true;
 		}
-		open(a, first, units, i + teams, n);
+		open(a, first, units, i + 1, n);
 		return false;
 	}
 };
 
-/* Where a side of a ring is: its readers, or the lane that fills it. */
-template <int D, int TEAM> struct place {
-	using P = plan<D, TEAM>;
+/* Where a side of the ring is: a reader, or a lane that fills it. */
+template <int D> struct place {
 	uint32_t ring, bars, stage, phase;
 
-	__device__ place(unsigned char *smem, uint64_t *all, uint32_t team)
-		: ring(shared_address(smem) + team * P::ring),
-		  bars(shared_address(all) + team * P::stages * 16), stage(0), phase(0)
+	__device__ place(unsigned char *smem, uint64_t *all)
+		: ring(shared_address(smem)), bars(shared_address(all)), stage(0), phase(0)
 	{
 	}
 	__device__ __forceinline__ uint32_t at(void) const
@@ -139,8 +121,8 @@ template <int D, int TEAM> struct place {
 	__device__ __forceinline__ void advance(uint32_t n = 1)
 	{
 		stage += n;
-		if (stage >= P::stages)
-			stage -= P::stages, phase ^= 1;
+		if (stage >= tile<D>::stages)
+			stage -= tile<D>::stages, phase ^= 1;
 	}
 	/* Returns the place n blocks further on. */
 	__device__ __forceinline__ place ahead(uint32_t n) const
@@ -171,26 +153,26 @@ __device__ __forceinline__ bool barrier_passed(uint32_t bar, uint32_t parity)
 	return passed;
 }
 
-/* Starts every FILLERS-th of a team's copies, from copy `turn` on. They come in the order in which
- * they are used: of each step the keys, then the values. FILLERS lanes for each team; a stage of
- * the ring always has the same one. */
-template <int D, int TEAM>
+/* Starts every FILLERS-th of the copies, from copy `turn` on. They come in the order in which they
+ * are used: of each step the keys, then the values. A stage of the ring always has the same lane.
+ */
+template <int D>
 __device__ void fill(const attn_args &a, const uint32_t *first, const uint4 *units, uint32_t n,
-                     uint32_t team, uint32_t turn, place<D, TEAM> to)
+                     uint32_t turn, place<D> to)
 {
-	static_assert(plan<D, TEAM>::stages % FILLERS == 0, "a stage has one filler");
+	static_assert(tile<D>::stages % FILLERS == 0, "a stage has one filler");
 	constexpr uint32_t bytes = tile<D>::block;
 	step s;
 	uint32_t block, page = 0;
 	bool values = false, waited = false;
-	s.open(a, first, units, team, n);
+	s.open(a, first, units, 0, n);
 	block = s.begin;
 	/* Goes on by so many copies. The page of the next one is on its way while the ring is full. */
 	auto go = [&](uint32_t copies) {
 		for (uint32_t i = 0; i < copies && s.there; i++)
 			if (++block == s.end) {
 				if (values)
-					s.next(a, first, units, n, READERS / TEAM);
+					s.next(a, first, units, n);
 				values = !values;
 				block = s.begin;
 			}
@@ -263,8 +245,8 @@ template <int D> struct queries {
 
 /* The result of some keys for a unit's rows: of a thread rows 2t and 2t + 1, of a reader its part
  * of the dimensions. */
-template <int D, int TEAM> struct rows {
-	static constexpr int parts = D / 16 / TEAM;
+template <int D> struct rows {
+	static constexpr int parts = D / 16 / READERS;
 	float m[2], l[2], o[parts][4];
 
 	__device__ void clear(void)
@@ -398,32 +380,30 @@ template <int D, int TEAM> struct rows {
 	}
 };
 
-/* Waits for the scores of the team's other readers. */
-__device__ __forceinline__ void team_sync(void)
+/* Waits for the scores of the other readers. */
+__device__ __forceinline__ void readers_sync(void)
 {
 	asm volatile("bar.sync 1, %0;" ::"n"(READERS * 32) : "memory");
 }
 
-/* Computes the thread block's n units by teams of TEAM readers. */
-template <int D, int TEAM>
+/* Computes the thread block's n units. */
+template <int D>
 __device__ void work(const attn_args &a, const uint32_t *first, const uint4 *units, uint32_t n,
                      unsigned char *smem, uint64_t *bars)
 {
-	using P = plan<D, TEAM>;
-	const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-	const uint32_t team = warp / TEAM, member = warp % TEAM, part = member * (D / 16 / TEAM);
-	if (warp == READERS) {
-		const uint32_t of = lane / FILLERS;
-		if (of < P::teams)
-			fill<D, TEAM>(a, first, units, n, of, lane % FILLERS, place<D, TEAM>(smem, bars, of));
+	const uint32_t reader = threadIdx.x / 32, lane = threadIdx.x % 32;
+	const uint32_t part = reader * rows<D>::parts;
+	if (reader == READERS) {
+		if (lane < FILLERS)
+			fill<D>(a, first, units, n, lane, place<D>(smem, bars));
 		return;
 	}
-	float4 *shared_scores = (float4 *)(smem + RINGS); /* [2][BLOCKS][32] */
-	place<D, TEAM> in(smem, bars, team);
+	float4 *shared_scores = (float4 *)(smem + RING_BYTES); /* [2][BLOCKS][32] */
+	place<D> in(smem, bars);
 	queries<D> q;
-	rows<D, TEAM> all_splits, x; /* x: of the split */
+	rows<D> all_splits, x; /* x: of the split */
 	step s;
-	s.open(a, first, units, team, n);
+	s.open(a, first, units, 0, n);
 	mx_pdl_wait();
 	if (!s.there)
 		return;
@@ -433,46 +413,35 @@ __device__ void work(const attn_args &a, const uint32_t *first, const uint4 *uni
 	for (uint32_t turn = 0; s.there; turn ^= 1) {
 		float score[BLOCKS][4] = {};
 		uint32_t p[BLOCKS][2];
-		if constexpr (TEAM == 1) {
+		/* each reader the scores of some blocks, which all of them need */
+		constexpr uint32_t own = BLOCKS / READERS;
+		float mine[own][4];
+		uint32_t keys[own];
 #pragma unroll
-			for (int j = 0; j < BLOCKS; j++)
-				if (j >= s.begin && j < s.end) {
-					const uint32_t keys[1] = {in.at()};
-					barrier_wait(in.full(), in.phase);
-					q.scores(&score[j], keys);
-					in.release(1);
-				}
-		} else {
-			/* each reader the scores of some blocks, which all of them need */
-			constexpr uint32_t own = BLOCKS / TEAM;
-			float mine[own][4];
-			uint32_t keys[own];
-#pragma unroll
-			for (uint32_t j = 0; j < own; j++) {
-				const uint32_t block = own * member + j;
-				keys[j] = in.at(); /* of a block that is there, for one that is not */
-				if (block < s.begin || block >= s.end)
-					continue;
-				const place<D, TEAM> from = in.ahead(block - s.begin);
-				barrier_wait(from.full(), from.phase);
-				keys[j] = from.at();
-			}
-			if (own * member < s.end && own * member + own > s.begin)
-				q.scores(mine, keys);
-			float4 *to = shared_scores + turn * BLOCKS * 32 + lane;
-#pragma unroll
-			for (uint32_t j = 0; j < own; j++) {
-				const uint32_t block = own * member + j;
-				const bool there = block >= s.begin && block < s.end;
-				to[block * 32] = there ? make_float4(mine[j][0], mine[j][1], mine[j][2], mine[j][3])
-				                       : make_float4(0, 0, 0, 0);
-			}
-			team_sync();
-			in.release(s.end - s.begin);
-#pragma unroll
-			for (uint32_t j = 0; j < BLOCKS; j++)
-				*(float4 *)score[j] = to[j * 32];
+		for (uint32_t j = 0; j < own; j++) {
+			const uint32_t block = own * reader + j;
+			keys[j] = in.at(); /* of a block that is there, for one that is not */
+			if (block < s.begin || block >= s.end)
+				continue;
+			const place<D> from = in.ahead(block - s.begin);
+			barrier_wait(from.full(), from.phase);
+			keys[j] = from.at();
 		}
+		if (own * reader < s.end && own * reader + own > s.begin)
+			q.scores(mine, keys);
+		float4 *to = shared_scores + turn * BLOCKS * 32 + lane;
+#pragma unroll
+		for (uint32_t j = 0; j < own; j++) {
+			const uint32_t block = own * reader + j;
+			const bool there = block >= s.begin && block < s.end;
+			to[block * 32] = there ? make_float4(mine[j][0], mine[j][1], mine[j][2], mine[j][3])
+			                       : make_float4(0, 0, 0, 0);
+		}
+		readers_sync();
+		in.release(s.end - s.begin);
+#pragma unroll
+		for (uint32_t j = 0; j < BLOCKS; j++)
+			*(float4 *)score[j] = to[j * 32];
 		x.softmax(score, p, a.scale, s.w.pos - s.k0 - lane / 4, attn_reach(&a, s.w.pos),
 		          s.k0 + ATTN_STEP > s.w.pos + 1 || s.k0 < s.w.lo);
 #pragma unroll
@@ -485,7 +454,7 @@ __device__ void work(const attn_args &a, const uint32_t *first, const uint4 *uni
 		if (s.ends_split())
 			all_splits.fold(x);
 		const unit done = s.w;
-		if (s.next(a, first, units, n, P::teams))
+		if (s.next(a, first, units, n))
 			continue;
 		all_splits.store(a, done, part);
 		all_splits.clear();
@@ -499,11 +468,10 @@ __device__ void work(const attn_args &a, const uint32_t *first, const uint4 *uni
 template <int D> __global__ void __launch_bounds__(THREADS, 2) rungs(const attn_args a)
 {
 #if __CUDA_ARCH__ >= 900
-	constexpr uint32_t stages = READERS * plan<D, 1>::stages;
+	constexpr uint32_t stages = tile<D>::stages;
 	extern __shared__ __align__(1024) unsigned char smem[];
 	__shared__ uint64_t bars[stages * 2];
-	static_assert(stages == plan<D, READERS>::stages, "rings of either kind have as many stages");
-	uint4 *units = (uint4 *)(smem + RINGS + SCORES);
+	uint4 *units = (uint4 *)(smem + RING_BYTES + SCORES);
 	uint32_t *first = (uint32_t *)units + UNITS * UNIT_WORDS;
 	mx_pdl_launch();
 	/* Before the wait: only tables and keys that were written before the step (launch.cuh). */
@@ -511,16 +479,12 @@ template <int D> __global__ void __launch_bounds__(THREADS, 2) rungs(const attn_
 	__syncthreads();
 	const uint32_t all = first[a.n_spans];
 	const uint32_t n = all > blockIdx.x ? (all - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
-	const bool together = few_units(all, gridDim.x * READERS);
 	for (uint32_t i = threadIdx.x; i < stages * 2; i += THREADS)
-		barrier_init(shared_address(bars) + i * 8, i % 2 && together ? READERS : 1);
+		barrier_init(shared_address(bars) + i * 8, i % 2 ? READERS : 1);
 	barriers_ready();
 	keep_units<ROWS>(a, first, units);
 	__syncthreads();
-	if (together)
-		work<D, READERS>(a, first, units, n, smem, bars);
-	else
-		work<D, 1>(a, first, units, n, smem, bars);
+	work<D>(a, first, units, n, smem, bars);
 #else
 	(void)a;
 	__trap(); /* never launched: attn_prefill_can is false */
