@@ -387,7 +387,7 @@ static void read_form(struct reader *r, struct gla_params *p)
 		i++;
 	if (i == n)
 		REFUSE(r, MX_E_UNSUPPORTED,
-		       "tensors '%.60s' is none of fla, qwen3_5, qwen3_5_ba, qwen3_next", name);
+		       "tensors '%.60s' is none of fla, qwen3_5, qwen3_next, qwen3_5_ba", name);
 	else if (i && (strcmp(p->variant->name, "gated_deltanet") || !p->conv_size || !p->gate))
 		REFUSE(r, MX_E_UNSUPPORTED,
 		       "tensors '%s' are of a gated_deltanet with convolutions and a gate", name);

@@ -186,7 +186,7 @@ static const char head[] =
 	"GPUs, while on CPUs it is expanded to bf16 when it is loaded. So are the experts of "
 	"such checkpoints, on GPUs from compute capability 9.0 on with activations in bf16; on others "
 	"experts are expanded to bf16. Other methods are refused by name. `weights: int8` or `int4` "
-    "rounds a checkpoint that "
+	"rounds a checkpoint that "
 	"is not quantised.\n"
 	"\n"
 	"| model_type | models | layers | runs on | not supported | skipped tensors |\n"
