@@ -188,8 +188,6 @@ static int test(const struct options *o, const struct mx_mixer_ops *ops, struct 
 		end_line();
 	}
 	run_cases(o, to, set);
-	if (ops->caps & MX_MIXER_TREE)
-		printf("trees of draft tokens (MX_MIXER_TREE): not tested\n");
 	if (!(ops->caps & MX_MIXER_DRAFT))
 		printf("drafts: not taken by this mixer, not tested\n");
 	if (failures)
