@@ -71,13 +71,14 @@ static mx_status load_weights(struct mx_model_engine *e, unsigned char *base,
 	const unsigned char *end = base; /* end of the matrices copied so far */
 	mx_status st = MX_OK;
 	for (size_t i = 0; i < m->n_uses && st == MX_OK; i++) {
-		const struct mx_tensor *t = m->uses[i].tensor;
-		unsigned char *at = base + mx_model_offset(m, &m->uses[i]);
+		const struct mx_model_matrix *x = mx_model_used(m, &m->uses[i]);
+		const struct mx_tensor *t = x->tensor;
+		unsigned char *at = base + x->offset;
 		if (at < end) /* tied: copied already */
 			continue;
-		size_t n = t->bytes / mx_dtype_size(t->dtype);
+		const size_t n = x->end - x->first, size = mx_dtype_size(t->dtype);
 		const enum mx_dtype to = mx_model_dtype(t, d->info.act_dtype);
-		st = d->ops->load(d, at, to, t->data, t->dtype, n);
+		st = d->ops->load(d, at, to, (const unsigned char *)t->data + x->first * size, t->dtype, n);
 		end = at + n * mx_dtype_size(to);
 		mx_touch_count(progress, t->bytes);
 	}

@@ -27,7 +27,7 @@ static mx_status count_matrices(struct mx_resolver *r)
 	if (!m->matrices)
 		return mx_fail(r->err, MX_E_NOMEM, "out of memory");
 	for (size_t i = 0; i < m->n_uses; i++)
-		m->matrices[i] = (struct mx_model_matrix){m->uses[i].tensor, SIZE_MAX};
+		m->matrices[i] = (struct mx_model_matrix){m->uses[i].tensor, SIZE_MAX, 0, SIZE_MAX};
 	qsort(m->matrices, m->n_uses, sizeof *m->matrices, by_tensor);
 	for (size_t i = 0; i < m->n_uses; i++)
 		if (!n || m->matrices[n - 1].tensor != m->matrices[i].tensor) {
@@ -50,9 +50,29 @@ static struct mx_model_matrix *matrix_of(const struct mx_model *m, const struct 
 	return bsearch(&key, m->matrices, m->n_matrices, sizeof key, by_tensor);
 }
 
-size_t mx_model_offset(const struct mx_model *m, const struct mx_model_use *use)
+const struct mx_model_matrix *mx_model_used(const struct mx_model *m,
+                                            const struct mx_model_use *use)
 {
-	return matrix_of(m, use)->offset;
+	return matrix_of(m, use);
+}
+
+/* Extends what is copied of each matrix to the rows of each of its uses. */
+static void find_rows(struct mx_model *m)
+{
+	for (size_t i = 0; i < m->n_uses; i++) {
+		const struct mx_model_use *use = &m->uses[i];
+		const struct mx_weight *w = use->weight;
+		struct mx_model_matrix *x = matrix_of(m, use);
+		size_t first = (size_t)use->first * w->cols, end = first + (size_t)w->rows * w->cols;
+		if (x->tensor->dtype == MX_QUANT) {
+			first = 0;
+			end = x->tensor->bytes / mx_dtype_size(MX_QUANT);
+		}
+		if (first < x->first)
+			x->first = first;
+		if (end > x->end)
+			x->end = end;
+	}
 }
 
 /* With a device's own memory: gives each matrix its offset there, in the order of first use, and
@@ -65,8 +85,7 @@ static void find_places(struct mx_model *m, const struct mx_device *device)
 			continue;
 		x->offset = m->weight_bytes;
 		const enum mx_dtype dtype = mx_model_dtype(x->tensor, device->info.act_dtype);
-		const size_t n = x->tensor->bytes / mx_dtype_size(x->tensor->dtype);
-		m->weight_bytes += mx_round_up(n * mx_dtype_size(dtype), MATRIX_ALIGN);
+		m->weight_bytes += mx_round_up((x->end - x->first) * mx_dtype_size(dtype), MATRIX_ALIGN);
 	}
 	m->experts_offset = m->weight_bytes;
 	if (device->info.own_memory)
@@ -76,9 +95,11 @@ static void find_places(struct mx_model *m, const struct mx_device *device)
 mx_status mx_resolve_places(struct mx_resolver *r)
 {
 	mx_status st = count_matrices(r);
-	if (st == MX_OK)
-		find_places(r->model, r->device);
-	return st;
+	if (st != MX_OK)
+		return st;
+	find_rows(r->model);
+	find_places(r->model, r->device);
+	return MX_OK;
 }
 
 /* Converts the rows of a tensor to their places. */
@@ -117,8 +138,9 @@ void mx_model_place(struct mx_model *m, unsigned char *base, enum mx_dtype dtype
 {
 	for (size_t i = 0; i < m->n_uses; i++) {
 		const struct mx_model_use *use = &m->uses[i];
-		size_t before = (size_t)use->first * use->weight->cols * mx_dtype_size(dtype);
-		use->weight->data = base + mx_model_offset(m, use) + before;
+		const struct mx_model_matrix *x = mx_model_used(m, use);
+		const size_t before = (size_t)use->first * use->weight->cols - x->first;
+		use->weight->data = base + x->offset + before * mx_dtype_size(dtype);
 		use->weight->dtype = mx_model_dtype(use->tensor, dtype);
 	}
 }

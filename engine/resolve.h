@@ -175,10 +175,12 @@ struct mx_model_packed {
 	struct mx_model_packed *next;
 };
 
-/* A matrix of the checkpoint that is used. */
+/* A matrix of the checkpoint that is used. A device's own memory has a copy of the elements from
+ * the first used row to the last: a rank's share; of packed matrices all. */
 struct mx_model_matrix {
 	const struct mx_tensor *tensor;
-	size_t offset; /* own memory: offset of its copy in the memory given to mx_model_place */
+	size_t first, end; /* the elements that are copied: [first, end) of the tensor's */
+	size_t offset;     /* own memory: offset of its copy in the memory given to mx_model_place */
 };
 
 struct mx_model {
@@ -283,8 +285,9 @@ mx_status mx_model_pack(struct mx_model *m, struct mx_device *d);
  * `base`: `at` itself, or the device's memory, to which the caller copies it. */
 void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base);
 
-/* Returns the offset of the used tensor's copy in the memory given to mx_model_place. */
-size_t mx_model_offset(const struct mx_model *m, const struct mx_model_use *use);
+/* Returns the matrix that is used; the model's. */
+const struct mx_model_matrix *mx_model_used(const struct mx_model *m,
+                                            const struct mx_model_use *use);
 
 /* Returns the type of a matrix in the device's own memory: MX_QUANT if it is packed, else `dtype`,
  * the activations'. */

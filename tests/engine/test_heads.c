@@ -387,7 +387,7 @@ static void run_any_way(const char *model, const struct mx_engine_config *c, str
 	}
 	print_message("  %-16s %s, %u ranks: %u logits again, %u tokens cached\n", model,
 	              engine_of(&l)->device->info.name, c->tensor ? c->tensor : 1, b->again, cached);
-	assert_true(b->again > 200 && cached > 200);
+	assert_true(b->again > 200 && cached > 0);
 	l.engine->ops->usage(l.engine, &usage);
 	assert_int_equal(usage.pages_used + usage.slots_used, 0);
 	loaded_close(&l);

@@ -295,6 +295,8 @@ static void test_plan(void **state)
 	assert_int_equal(q.ranks, 2);
 	assert_true(q.device_total <= c.memory / 2); /* on each */
 	assert_int_equal(q.rank_page_bytes * 2, p.page_bytes);
+	assert_true(p.weights_device > 0);
+	assert_true(q.weights_device < p.weights_device + p.weights_device / 4); /* of both together */
 	assert_true(q.n_pages > p.n_pages); /* there is room for the other half of the weights */
 	assert_string_equal(q.shares[0].device, c.devices[0]);
 	assert_string_equal(q.shares[1].device, c.devices[1]);

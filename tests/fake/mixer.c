@@ -28,6 +28,16 @@ struct mx_mixer {
 	struct mx_device *device;
 	uint32_t max_spans;
 	struct call *calls;
+	struct copy *copies;
+};
+
+/* Copies between a slot and snapshots that have not been made yet. */
+struct copy {
+	uint32_t n, slot, pos;
+	bool loads;
+	struct mx_mixer **layers; /* [n] of the CPU */
+	void **parts;             /* [n] */
+	struct copy *next;
 };
 
 static struct mx_mixer_ops ops;
@@ -90,10 +100,22 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 	return MX_OK;
 }
 
+static void free_copy(struct copy *c)
+{
+	free(c->layers);
+	free(c->parts);
+	free(c);
+}
+
+/* Calls and copies that were never run are freed here, too. */
 static void destroy(struct mx_mixer *m)
 {
 	if (!m)
 		return;
+	for (struct copy *c = m->copies, *next; c; c = next) {
+		next = c->next;
+		free_copy(c);
+	}
 	for (struct call *c = m->calls, *next; c; c = next) {
 		next = c->next;
 		free(c);
@@ -157,14 +179,6 @@ static void describe(const struct mx_mixer *m, char *text, size_t cap)
 
 /* ---- snapshots ---- */
 
-/* Copies between a slot and snapshots that have not been made yet. */
-struct copy {
-	uint32_t n, slot, pos;
-	bool loads;
-	struct mx_mixer **layers; /* [n] of the CPU */
-	void **parts;             /* [n] */
-};
-
 static void run_copy(void *arg, size_t task, unsigned worker)
 {
 	struct copy *c = arg;
@@ -174,9 +188,6 @@ static void run_copy(void *arg, size_t task, unsigned worker)
 				 : cpu_ops()->save(c->layers, c->n, c->slot, c->pos, c->parts);
 	if (st != MX_OK)
 		abort();
-	free(c->layers);
-	free(c->parts);
-	free(c);
 }
 
 static mx_status copy_later(struct mx_mixer *const *layers, struct copy with,
@@ -189,11 +200,11 @@ static mx_status copy_later(struct mx_mixer *const *layers, struct copy with,
 	c->layers = calloc(c->n, sizeof *c->layers);
 	c->parts = calloc(c->n, sizeof *c->parts);
 	if (!c->layers || !c->parts) {
-		free(c->layers);
-		free(c->parts);
-		free(c);
+		free_copy(c);
 		return MX_E_NOMEM;
 	}
+	c->next = layers[0]->copies;
+	layers[0]->copies = c;
 	for (uint32_t i = 0; i < c->n; i++) {
 		c->layers[i] = layers[i]->cpu;
 		c->parts[i] = (void *)(uintptr_t)parts[i];
