@@ -359,9 +359,10 @@ static void start_noting(const char *model, const struct mx_engine_config *c, st
 }
 
 /* Runs the requests of which the results are known: each alone, whole and with nothing cached; then
- * together, in chunks, with hits, preemptions, and drafts that are mostly right. */
-static void run_any_way(const char *model, const struct mx_engine_config *c, struct batch *b,
-                        struct rng *rng)
+ * together, in chunks, with hits, preemptions, and drafts that are mostly right. Returns the tokens
+ * found in the prefix cache. */
+static uint32_t run_any_way(const char *model, const struct mx_engine_config *c, struct batch *b,
+                            struct rng *rng)
 {
 	static const uint32_t chunks[] = {13, 512, 1, 64};
 	struct mx_engine_usage usage;
@@ -391,6 +392,7 @@ static void run_any_way(const char *model, const struct mx_engine_config *c, str
 	l.engine->ops->usage(l.engine, &usage);
 	assert_int_equal(usage.pages_used + usage.slots_used, 0);
 	loaded_close(&l);
+	return cached;
 }
 
 /* Makes a batch, and what is expected of it. */
@@ -420,20 +422,24 @@ static void test_any_way_has_the_same_bits(void **state)
 	(void)state;
 	static struct batch b;
 	struct rng rng = {test_seed()};
+	uint32_t cached = 0, runs = 0;
 	for (int m = 0; m < 2 * N_MODELS; m++) {
 		const char *model = models[m / 2];
 		struct mx_engine_config c = head_config();
 		c.threads = m % 3 ? 2 : 1;
 		make_batch(model, c, m % 2, &rng, &b);
-		run_any_way(model, &c, &b, &rng);
+		cached += run_any_way(model, &c, &b, &rng);
+		runs++;
 		if (fake) { /* of what was noted on the CPU, nothing differs */
 			c.device = "cuda:0";
 			c.unrecorded = m == 3;
 			c.draft_tokens = m == 5 ? 3 : MX_MAX_DRAFT;
-			run_any_way(model, &c, &b, &rng);
+			cached += run_any_way(model, &c, &b, &rng);
+			runs++;
 		}
 		forget_batch(&b);
 	}
+	assert_true(cached > 200 * runs);
 }
 
 static void test_ranks_have_the_same_bits(void **state)
@@ -441,13 +447,17 @@ static void test_ranks_have_the_same_bits(void **state)
 	(void)state;
 	static struct batch b;
 	struct rng rng = {test_seed()};
-	for (int m = 0; m < N_MODELS && fake; m++) {
+	uint32_t cached = 0;
+	if (!fake)
+		return;
+	for (int m = 0; m < N_MODELS; m++) {
 		struct mx_engine_config c = head_config();
 		c.tensor = c.threads = most_ranks[m];
 		make_batch(models[m], c, false, &rng, &b);
-		run_any_way(models[m], &c, &b, &rng);
+		cached += run_any_way(models[m], &c, &b, &rng);
 		forget_batch(&b);
 	}
+	assert_true(cached > 200 * N_MODELS);
 }
 
 /* ---- hits ---- */
