@@ -47,14 +47,14 @@ static __device__ __forceinline__ void mx_pdl_launch(void)
 #endif
 }
 
-/* Launches kernel<<<grid, block, smem, stream>>>(args ...); cudaSuccess or the launch's error.
- * smem above 48 KiB must have been allowed with cudaFuncSetAttribute at creation. */
+/* Launches kernel<<<grid, block, smem, stream>>>(args ...) in clusters of so many blocks; `cluster`
+ * NULL = without. cudaSuccess or the launch's error. */
 template <typename... P, typename... A>
-static inline cudaError_t mx_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
-                                    cudaStream_t stream, A... args)
+static inline cudaError_t mx_launch_as(const dim3 *cluster, void (*kernel)(P...), dim3 grid,
+                                       dim3 block, size_t smem, cudaStream_t stream, A... args)
 {
 	cudaLaunchConfig_t c = {};
-	cudaLaunchAttribute attrs[2] = {};
+	cudaLaunchAttribute attrs[3] = {};
 	attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
 	attrs[0].val.programmaticStreamSerializationAllowed = 1;
 	/* the same for all kernels: a multiprocessor must be idle to change its shared memory carveout
@@ -67,7 +67,32 @@ static inline cudaError_t mx_launch(void (*kernel)(P...), dim3 grid, dim3 block,
 	c.stream = stream;
 	c.attrs = attrs;
 	c.numAttrs = 2;
+	if (cluster) {
+		attrs[2].id = cudaLaunchAttributeClusterDimension;
+		attrs[2].val.clusterDim.x = cluster->x;
+		attrs[2].val.clusterDim.y = cluster->y;
+		attrs[2].val.clusterDim.z = cluster->z;
+		c.numAttrs = 3;
+	}
 	return cudaLaunchKernelEx(&c, kernel, static_cast<P>(args)...);
+}
+
+/* Launches kernel<<<grid, block, smem, stream>>>(args ...); cudaSuccess or the launch's error.
+ * smem above 48 KiB must have been allowed with cudaFuncSetAttribute at creation. */
+template <typename... P, typename... A>
+static inline cudaError_t mx_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
+                                    cudaStream_t stream, A... args)
+{
+	return mx_launch_as(NULL, kernel, grid, block, smem, stream, args...);
+}
+
+/* Likewise in clusters (compute capability 9.0 and up). */
+template <typename... P, typename... A>
+static inline cudaError_t mx_launch_clusters(dim3 cluster, void (*kernel)(P...), dim3 grid,
+                                             dim3 block, size_t smem, cudaStream_t stream,
+                                             A... args)
+{
+	return mx_launch_as(&cluster, kernel, grid, block, smem, stream, args...);
 }
 
 /* ---- elements ---- */

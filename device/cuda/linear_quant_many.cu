@@ -118,21 +118,7 @@ extern "C" cudaError_t mx_cuda_quant_many(const struct mx_cuda_quant_product *p,
 	uint32_t parts = (uint32_t)sms * (wide > 64 ? 1 : 2) / (tiles * x_tiles);
 	parts = parts > MOST_CLUSTER ? MOST_CLUSTER : parts == 3 ? 2 : parts;
 	parts = parts > blocks ? blocks : parts ? parts : 1;
-	cudaLaunchConfig_t c = {};
-	cudaLaunchAttribute attrs[3] = {};
-	attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attrs[0].val.programmaticStreamSerializationAllowed = 1;
-	attrs[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-	attrs[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-	attrs[2].id = cudaLaunchAttributeClusterDimension;
-	attrs[2].val.clusterDim.x = 1;
-	attrs[2].val.clusterDim.y = 1;
-	attrs[2].val.clusterDim.z = parts;
-	c.gridDim = dim3(x_tiles, tiles, parts);
-	c.blockDim = dim3(MX_TILE_WARPS * 32);
-	c.dynamicSmemBytes = mx_tile_smem(wide, p->q.super_bytes);
-	c.stream = stream;
-	c.attrs = attrs;
-	c.numAttrs = 3;
-	return cudaLaunchKernelEx(&c, kernels[row_of(p->q)][width], *p);
+	return mx_launch_clusters(dim3(1, 1, parts), kernels[row_of(p->q)][width],
+	                          dim3(x_tiles, tiles, parts), dim3(MX_TILE_WARPS * 32),
+	                          mx_tile_smem(wide, p->q.super_bytes), stream, *p);
 }

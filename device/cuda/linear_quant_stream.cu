@@ -304,23 +304,10 @@ extern "C" cudaError_t mx_cuda_quant_stream(const struct mx_cuda_quant_product *
 	                          stream, p->p, N, blocks, (unsigned char *)image);
 	if (e != cudaSuccess)
 		return e;
-	cudaLaunchConfig_t c = {};
-	cudaLaunchAttribute attrs[3] = {};
-	attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attrs[0].val.programmaticStreamSerializationAllowed = 1;
-	attrs[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-	attrs[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-	attrs[2].id = cudaLaunchAttributeClusterDimension;
-	attrs[2].val.clusterDim.x = 1;
-	attrs[2].val.clusterDim.y = 1;
-	attrs[2].val.clusterDim.z = parts;
-	c.gridDim = dim3(1, tiles, parts);
-	c.blockDim = dim3(THREADS + 128);
 	/* the swizzle needs 1024 bytes' alignment of every CTA of a multiprocessor */
-	c.dynamicSmemBytes = (BARRIERS + (ring > sums ? ring : sums) + 1023) / 1024 * 1024;
-	c.stream = stream;
-	c.attrs = attrs;
-	c.numAttrs = 3;
-	return cudaLaunchKernelEx(&c, kernels[p->q.codes_as == MX_CODES_4 ? 0 : 1][width], *p,
+	const size_t smem = (BARRIERS + (ring > sums ? ring : sums) + 1023) / 1024 * 1024;
+	return mx_launch_clusters(dim3(1, 1, parts),
+	                          kernels[p->q.codes_as == MX_CODES_4 ? 0 : 1][width],
+	                          dim3(1, tiles, parts), dim3(THREADS + 128), smem, stream, *p,
 	                          (const unsigned char *)image, stages);
 }

@@ -181,9 +181,9 @@ cudaError_t mx_cuda_logprobs_launch(struct mx_device *d, const float *logits, si
 	const bool vectors = ld % 4 == 0 && (uintptr_t)logits % 16 == 0;
 	const size_t bytes = slice_bytes(d, vocab);
 	if (bytes)
-		return launch_cluster(logprobs_rows<MX_SAMPLE_BLOCKS>, MX_SAMPLE_BLOCKS,
-		                      dim3((uint32_t)n * MX_SAMPLE_BLOCKS), bytes, stream, logits, ld,
-		                      vocab, vectors, asks, out);
+		return mx_launch_clusters(dim3(MX_SAMPLE_BLOCKS), logprobs_rows<MX_SAMPLE_BLOCKS>,
+		                          dim3((uint32_t)n * MX_SAMPLE_BLOCKS), dim3(MX_SAMPLE_THREADS),
+		                          bytes, stream, logits, ld, vocab, vectors, asks, out);
 	return mx_launch(logprobs_rows<1>, dim3((uint32_t)n), dim3(MX_SAMPLE_THREADS), 0, stream,
 	                 logits, ld, vocab, vectors, asks, out);
 }

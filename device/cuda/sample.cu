@@ -417,9 +417,10 @@ cudaError_t mx_cuda_draw_launch(struct mx_device *d, float *logits, size_t ld, s
 	const bool vectors = ld % 4 == 0 && (uintptr_t)logits % 16 == 0;
 	const size_t bytes = slice_bytes(d, vocab);
 	if (bytes)
-		return launch_cluster(draw_rows<MX_SAMPLE_BLOCKS>, MX_SAMPLE_BLOCKS,
-		                      dim3((uint32_t)n * MX_SAMPLE_BLOCKS), bytes, stream, logits, ld,
-		                      vocab, vectors, rows, words, masks, mask_words, tokens, max_rows);
+		return mx_launch_clusters(dim3(MX_SAMPLE_BLOCKS), draw_rows<MX_SAMPLE_BLOCKS>,
+		                          dim3((uint32_t)n * MX_SAMPLE_BLOCKS), dim3(MX_SAMPLE_THREADS),
+		                          bytes, stream, logits, ld, vocab, vectors, rows, words, masks,
+		                          mask_words, tokens, max_rows);
 	return mx_launch(draw_rows<1>, dim3((uint32_t)n), dim3(MX_SAMPLE_THREADS), 0, stream, logits,
 	                 ld, vocab, vectors, rows, words, masks, mask_words, tokens, max_rows);
 }

@@ -68,29 +68,6 @@ template <int BLOCKS, typename T> static __device__ __forceinline__ T *cluster_a
 	return p;
 }
 
-template <typename... P, typename... A>
-static inline cudaError_t launch_cluster(void (*kernel)(P...), unsigned blocks, dim3 grid,
-                                         size_t smem, cudaStream_t stream, A... args)
-{
-	cudaLaunchConfig_t c = {};
-	cudaLaunchAttribute attrs[3] = {};
-	attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-	attrs[0].val.programmaticStreamSerializationAllowed = 1;
-	attrs[1].id = cudaLaunchAttributeClusterDimension;
-	attrs[1].val.clusterDim.x = blocks;
-	attrs[1].val.clusterDim.y = 1;
-	attrs[1].val.clusterDim.z = 1;
-	attrs[2].id = cudaLaunchAttributePreferredSharedMemoryCarveout; /* as mx_launch does */
-	attrs[2].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
-	c.gridDim = grid;
-	c.blockDim = dim3(MX_SAMPLE_THREADS);
-	c.dynamicSmemBytes = smem;
-	c.stream = stream;
-	c.attrs = attrs;
-	c.numAttrs = 3;
-	return cudaLaunchKernelEx(&c, kernel, static_cast<P>(args)...);
-}
-
 /* ---- slices ---- */
 
 /* Returns the elements of a slice, a multiple of 4. */
