@@ -190,6 +190,13 @@ struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total)
 	};
 }
 
+struct job make_quiet_job(const int32_t *prompt, uint32_t n, uint32_t total)
+{
+	struct job j = make_job(prompt, n, total);
+	j.logprobs = -1;
+	return j;
+}
+
 struct run {
 	struct mx_seq *seq;
 	int32_t draft[MX_MAX_DRAFT];
@@ -412,4 +419,11 @@ void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t 
 	free(items);
 	free(results);
 	free(which);
+}
+
+struct outcome run_job(struct mx_engine *e, struct job job, uint32_t chunk)
+{
+	struct outcome out;
+	run_jobs(e, &job, 1, chunk, &out);
+	return out;
 }

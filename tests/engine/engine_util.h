@@ -94,10 +94,14 @@ void make_tokens(int32_t *out, uint32_t n, uint32_t vocab, uint32_t seed);
 /* Returns a job that samples at temperature 1 and reports five alternatives a token. The prompt is
  * not copied. */
 struct job make_job(const int32_t *prompt, uint32_t n, uint32_t total);
+/* Likewise without log-probabilities, so that its steps are recorded ones. */
+struct job make_quiet_job(const int32_t *prompt, uint32_t n, uint32_t total);
 
 /* Runs the jobs to their end. A chunk of a prompt has at most `chunk` tokens and ends where the
  * engine takes a snapshot; a step has at most step_tokens rows. out[n]. */
 void run_jobs(struct mx_engine *e, const struct job *jobs, uint32_t n, uint32_t chunk,
               struct outcome *out);
+/* Runs one. */
+struct outcome run_job(struct mx_engine *e, struct job job, uint32_t chunk);
 
 #endif

@@ -108,13 +108,6 @@ static void start(const char *dir, const char *device, bool unrecorded, struct l
 	start_rounded(dir, device, unrecorded, 0, out);
 }
 
-static struct job make_quiet(const int32_t *prompt, uint32_t n, uint32_t total)
-{
-	struct job j = make_job(prompt, n, total);
-	j.logprobs = -1; /* so that its steps are recorded ones */
-	return j;
-}
-
 static void run_one(struct mx_engine *e, const struct job *j, uint32_t chunk, struct outcome *out)
 {
 	e->ops->drop_cache(e);
@@ -138,7 +131,7 @@ static void check_company(struct mx_engine *e, const struct job *job, uint32_t c
 	for (uint32_t i = 0; i < COMPANY; i++) {
 		uint32_t n = 1 + i * 9;
 		make_tokens(prompts[i], n, VOCAB, 100 + i);
-		jobs[i] = make_quiet(prompts[i], n, n + 5 + i * 7);
+		jobs[i] = make_quiet_job(prompts[i], n, n + 5 + i * 7);
 		jobs[i].start = i % 5;
 		jobs[i].sampling.seed = i;
 		jobs[i].sampling.temperature = i % 3 ? 0.7f : 0;
@@ -163,7 +156,7 @@ static void check_constrained(const char *dir, struct mx_engine *e, struct mx_en
 	const struct set_constraint sets = set_constraint(VOCAB, 5);
 	make_tokens(prompt, N_PROMPT, VOCAB, 1);
 	struct set_constraint slow = sets;
-	struct job job = make_quiet(prompt, N_PROMPT, N_TOTAL), told, late, preempted;
+	struct job job = make_quiet_job(prompt, N_PROMPT, N_TOTAL), told, late, preempted;
 	struct outcome expect, got;
 	job.constraint = &sets;
 	told = late = preempted = job;
@@ -228,7 +221,7 @@ static void check_equalities(struct mx_engine *e, struct mx_engine *unrecorded)
 {
 	static int32_t prompt[N_PROMPT];
 	make_tokens(prompt, N_PROMPT, VOCAB, 1);
-	struct job job = make_quiet(prompt, N_PROMPT, N_TOTAL), told = job, preempted = job;
+	struct job job = make_quiet_job(prompt, N_PROMPT, N_TOTAL), told = job, preempted = job;
 	struct outcome expect, got;
 	run_one(unrecorded, &job, 512, &expect);
 	for (uint32_t chunk = 1; chunk <= 512; chunk = chunk == 1 ? 16 : chunk * 32) {
@@ -316,7 +309,7 @@ static void test_packed_experts(void **state)
 	start_rounded(dirs[PACKED], device, false, 8, &recorded);
 	start_rounded(dirs[PACKED], device, true, 8, &unrecorded);
 	make_tokens(prompt, N_PROMPT, VOCAB, 1);
-	const struct job job = make_quiet(prompt, N_PROMPT, N_TOTAL);
+	const struct job job = make_quiet_job(prompt, N_PROMPT, N_TOTAL);
 	run_one(unrecorded.engine, &job, 512, &expect);
 	run_one(recorded.engine, &job, 64, &got);
 	same_text(&got, &expect);
@@ -353,7 +346,7 @@ static void make_batch(struct job *jobs, int told)
 	for (uint32_t i = 0; i < COMPANY; i++) {
 		uint32_t n = 1 + i * 9;
 		make_tokens(prompts[i], n, VOCAB, 200 + i);
-		jobs[i] = make_quiet(prompts[i], n, n + 20 + i * 5);
+		jobs[i] = make_quiet_job(prompts[i], n, n + 20 + i * 5);
 		jobs[i].start = i % 5;
 		jobs[i].sampling.seed = i;
 		jobs[i].sampling.temperature = i % 3 ? 0.7f : 0;
@@ -393,7 +386,7 @@ static void check_drafted_recorded(struct mx_engine *plain, struct mx_engine *dr
 	static int32_t prompt[N_PROMPT];
 	struct outcome expect, got;
 	make_tokens(prompt, N_PROMPT, VOCAB, 77);
-	struct job job = make_quiet(prompt, N_PROMPT, N_TOTAL);
+	struct job job = make_quiet_job(prompt, N_PROMPT, N_TOTAL);
 	job.sampling.repetition_penalty = 1.2f;
 	job.sampling.frequency_penalty = 0.3f;
 	job.logprobs = 3;
@@ -583,7 +576,7 @@ static void test_requests_stay_on_recordings(void **state)
 	start(dirs[F32], "cuda:0", false, &recorded);
 	start(dirs[F32], "cuda:0", true, &unrecorded);
 	for (uint32_t kind = 0; kind < 7; kind++) {
-		struct job job = make_quiet(prompt, N_PROMPT, N_TOTAL);
+		struct job job = make_quiet_job(prompt, N_PROMPT, N_TOTAL);
 		struct outcome expect, got;
 		job.logprobs = kind == 1 ? 0 : kind == 2 || kind == 6 ? 4 : -1;
 		job.prompt_logprobs = kind == 2 ? 2 : -1;

@@ -74,13 +74,6 @@ static struct mx_engine_config config_of(uint32_t ranks)
 	return layout_of(ranks, 1);
 }
 
-static struct outcome run_one(struct mx_engine *e, struct job job, uint32_t chunk)
-{
-	struct outcome out;
-	run_jobs(e, &job, 1, chunk, &out);
-	return out;
-}
-
 static struct job whole_job(void)
 {
 	struct job job = make_job(prompt, N_PROMPT, TOTAL);
@@ -97,14 +90,14 @@ static void check_same_bits(struct mx_engine_config config)
 	struct outcome first, again, all[3];
 	config.threads++;
 	loaded_start(dir, &config, &l);
-	first = run_one(l.engine, jobs[0], 512);
+	first = run_job(l.engine, jobs[0], 512);
 
-	again = run_one(l.engine, jobs[0], 17);
+	again = run_job(l.engine, jobs[0], 17);
 	assert_same(&first, &again);
 	outcome_free(&again);
 
 	struct job cached = make_job(prompt, N_PROMPT, TOTAL);
-	again = run_one(l.engine, cached, 512);
+	again = run_job(l.engine, cached, 512);
 	assert_true(again.cached > 0);
 	assert_same(&first, &again);
 	outcome_free(&again);
@@ -112,7 +105,7 @@ static void check_same_bits(struct mx_engine_config config)
 	struct job preempted = jobs[0];
 	preempted.preempt = 7;
 	preempted.guess = first.tokens;
-	again = run_one(l.engine, preempted, 33);
+	again = run_job(l.engine, preempted, 33);
 	assert_same(&first, &again);
 	outcome_free(&again);
 
@@ -129,7 +122,7 @@ static void check_same_bits(struct mx_engine_config config)
 	config.draft_tokens = 3;
 	loaded_start(dir, &config, &l);
 	jobs[0].propose = true;
-	again = run_one(l.engine, jobs[0], 512);
+	again = run_job(l.engine, jobs[0], 512);
 	assert_same(&first, &again);
 	outcome_free(&again);
 	outcome_free(&first);
@@ -210,16 +203,16 @@ static void same_bits(const char *path, struct mx_engine_config config, const st
 	struct outcome got[2];
 	struct loaded l;
 	loaded_start(path, &config, &l);
-	got[0] = run_one(l.engine, again, 19);
+	got[0] = run_job(l.engine, again, 19);
 	assert_same(first, &got[0]);
 	outcome_free(&got[0]);
-	got[0] = run_one(l.engine, cached, 512);
+	got[0] = run_job(l.engine, cached, 512);
 	assert_true(got[0].cached >= 48);
 	assert_same(first, &got[0]);
 	outcome_free(&got[0]);
 	cached.preempt = 7;
 	cached.guess = first->tokens;
-	got[0] = run_one(l.engine, cached, 31);
+	got[0] = run_job(l.engine, cached, 31);
 	assert_same(first, &got[0]);
 	outcome_free(&got[0]);
 	jobs[1].start = 2;
@@ -242,7 +235,7 @@ static void test_states(void **state)
 		config.max_context = one.max_context = 256;
 		make_checkpoint(own, hybrids[i].config, MX_F32, 1);
 		loaded_start(own, &config, &l);
-		struct outcome first = run_one(l.engine, whole_job(), 512);
+		struct outcome first = run_job(l.engine, whole_job(), 512);
 		loaded_close(&l);
 		config.threads++; /* the first rank has more than the others */
 		config.speculation = MX_SPECULATION_NGRAM;
@@ -250,7 +243,7 @@ static void test_states(void **state)
 		config.draft_tree = true;
 		same_bits(own, config, &first);
 		loaded_start(own, &one, &l);
-		struct outcome again = run_one(l.engine, whole_job(), 512);
+		struct outcome again = run_job(l.engine, whole_job(), 512);
 		for (uint32_t k = 1; k < N_PROMPT; k++)
 			assert_true(fabsf(first.logprobs[k].logprob - again.logprobs[k].logprob) < TOLERANCE);
 		outcome_free(&again);
@@ -271,8 +264,8 @@ static void compare(struct mx_engine_config config, uint32_t tensor, uint32_t co
 	one.tensor = 0;
 	loaded_start(dir, &one, &a);
 	loaded_start(dir, &config, &b);
-	struct outcome want = run_one(a.engine, whole_job(), 512);
-	struct outcome got = run_one(b.engine, whole_job(), 512);
+	struct outcome want = run_job(a.engine, whole_job(), 512);
+	struct outcome got = run_job(b.engine, whole_job(), 512);
 	for (uint32_t i = 1; i < N_PROMPT; i++) {
 		double error = fabs((double)want.logprobs[i].logprob - (double)got.logprobs[i].logprob);
 		if (!(error < tolerance))
@@ -321,7 +314,7 @@ static void test_pooling(void **state)
 	job.pooling = MX_POOLING_TOKENS;
 	job.pooled = tokens;
 	job.n_pooled = 2;
-	struct outcome want = run_one(a.engine, job, 512), got = run_one(b.engine, job, 512);
+	struct outcome want = run_job(a.engine, job, 512), got = run_job(b.engine, job, 512);
 	assert_int_equal(got.n_vector, 2);
 	for (uint32_t i = 0; i < 2; i++)
 		assert_true(fabsf(want.vector[i] - got.vector[i]) < TOLERANCE);

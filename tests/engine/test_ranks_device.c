@@ -102,20 +102,6 @@ static struct mx_engine_config config_of(uint32_t ranks)
 	return c;
 }
 
-static struct job make_quiet(const int32_t *prompt, uint32_t n, uint32_t total)
-{
-	struct job j = make_job(prompt, n, total);
-	j.logprobs = -1; /* so that its steps are recorded ones */
-	return j;
-}
-
-static struct outcome run_one(struct mx_engine *e, struct job job, uint32_t chunk)
-{
-	struct outcome out;
-	run_jobs(e, &job, 1, chunk, &out);
-	return out;
-}
-
 static void same_text(struct outcome got, const struct outcome *expect)
 {
 	assert_int_equal(got.n, expect->n);
@@ -134,7 +120,7 @@ static void check_company(struct mx_engine *e, const struct job *job, uint32_t c
 	for (uint32_t i = 0; i < COMPANY; i++) {
 		uint32_t n = 1 + i * 9;
 		make_tokens(prompts[i], n, VOCAB, 100 + i);
-		jobs[i] = make_quiet(prompts[i], n, n + 5 + i * 7);
+		jobs[i] = make_quiet_job(prompts[i], n, n + 5 + i * 7);
 		jobs[i].start = i % 5;
 		jobs[i].sampling.seed = i;
 		jobs[i].sampling.temperature = i % 3 ? 0.7f : 0;
@@ -156,21 +142,21 @@ static void check_equalities(struct mx_engine *e, struct mx_engine *unrecorded)
 {
 	static int32_t prompt[N_PROMPT];
 	make_tokens(prompt, N_PROMPT, VOCAB, 1);
-	struct job job = make_quiet(prompt, N_PROMPT, N_TOTAL), told = job, preempted = job;
-	struct outcome expect = run_one(unrecorded, job, 512);
+	struct job job = make_quiet_job(prompt, N_PROMPT, N_TOTAL), told = job, preempted = job;
+	struct outcome expect = run_job(unrecorded, job, 512);
 	for (uint32_t chunk = 16; chunk <= 512; chunk *= 32) {
 		e->ops->drop_cache(e);
-		same_text(run_one(e, job, chunk), &expect);
-		struct outcome again = run_one(e, job, chunk); /* from the prefix cache */
+		same_text(run_job(e, job, chunk), &expect);
+		struct outcome again = run_job(e, job, chunk); /* from the prefix cache */
 		assert_true(again.cached > 0);
 		same_text(again, &expect);
 		check_company(e, &job, chunk, &expect);
 	}
 	e->ops->drop_cache(e);
 	told.logprobs = 4;
-	same_text(run_one(e, told, 512), &expect);
+	same_text(run_job(e, told, 512), &expect);
 	preempted.preempt = 9;
-	same_text(run_one(e, preempted, 100), &expect);
+	same_text(run_job(e, preempted, 100), &expect);
 	outcome_free(&expect);
 }
 
@@ -187,11 +173,11 @@ static void check_prompt(const char *dir, struct mx_engine *devices, uint32_t ra
 	c.device = NULL;
 	c.tensor = c.threads = ranks;
 	loaded_start(dir, &c, &cpu);
-	struct outcome expect = run_one(cpu.engine, j, 512);
+	struct outcome expect = run_job(cpu.engine, j, 512);
 	loaded_close(&cpu);
 	double worst = 0;
 	for (uint32_t chunk = 512; chunk > 16; chunk /= 16) {
-		struct outcome got = run_one(devices, j, chunk);
+		struct outcome got = run_job(devices, j, chunk);
 		assert_int_equal(got.prompt_seen, CONTEXT - 1);
 		for (uint32_t i = 1; i < CONTEXT; i++) {
 			double d = fabs((double)got.logprobs[i].logprob - (double)expect.logprobs[i].logprob);
@@ -258,20 +244,20 @@ static void test_drafts(void **state)
 	struct loaded plain, drafting;
 	(void)state;
 	make_tokens(prompt, N_PROMPT, 8, 1); /* of few tokens, which come again */
-	struct job job = make_quiet(prompt, N_PROMPT, N_TOTAL);
+	struct job job = make_quiet_job(prompt, N_PROMPT, N_TOTAL);
 	loaded_start(dirs[F32], &c, &plain);
 	c.speculation = MX_SPECULATION_NGRAM;
 	c.draft_tokens = 4;
 	loaded_start(dirs[F32], &c, &drafting);
-	struct outcome expect = run_one(plain.engine, job, 512);
+	struct outcome expect = run_job(plain.engine, job, 512);
 	job.guess = expect.tokens;
-	struct outcome got = run_one(drafting.engine, job, 64);
+	struct outcome got = run_job(drafting.engine, job, 64);
 	print_message("  %u drafts kept\n", got.accepted);
 	assert_true(got.accepted > 10);
 	same_text(got, &expect);
 	job.guess = NULL;
 	job.propose = true;
-	same_text(run_one(drafting.engine, job, 512), &expect);
+	same_text(run_job(drafting.engine, job, 512), &expect);
 	outcome_free(&expect);
 	loaded_close(&plain);
 	loaded_close(&drafting);
