@@ -70,6 +70,12 @@ struct mx_engine_config {
 	uint32_t snapshot_every; /* tokens between two snapshots of a sequence; 0 = only at ends */
 };
 
+/* Returns how many devices compute the model together. */
+static inline uint32_t mx_load_n_ranks(const struct mx_engine_config *config)
+{
+	return (config->tensor > 1 ? config->tensor : 1) * (config->context > 1 ? config->context : 1);
+}
+
 /* What one of several ranks has of a model; sizes in bytes of matrices. */
 struct mx_rank_share {
 	char device[64];    /* its name */

@@ -41,11 +41,6 @@ struct mx_load_ranks {
 	uint32_t n;
 };
 
-/* Returns how many devices compute the model together. */
-static inline uint32_t mx_load_n_ranks(const struct mx_engine_config *config)
-{
-	return (config->tensor > 1 ? config->tensor : 1) * (config->context > 1 ? config->context : 1);
-}
 /* Returns the bytes of the matrices that a rank's model multiplies with. */
 size_t mx_load_matrix_bytes(const struct mx_model *m);
 /* Checks config's devices and how the model is to be split. */

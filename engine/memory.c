@@ -273,7 +273,7 @@ static mx_status too_little(const struct mx_engine_config *config, const struct 
 	                  "%.1f MiB%s%s: lower max_context%s or raise memory",
 	                  max_context, (double)needs / (1 << 20), p->own_memory ? "with" : "beside",
 	                  saved, (double)has / (1 << 20), config->memory ? "" : of,
-	                  config->tensor > 1 || config->context > 1 ? ", of each rank" : "",
+	                  mx_load_n_ranks(config) > 1 ? ", of each rank" : "",
 	                  snapshots ? " or snapshot_memory" : "");
 }
 
@@ -440,8 +440,7 @@ static size_t choose_budget(const struct mx_engine_config *config, const struct 
 		return config->memory;
 	if (p->own_memory)
 		return p->device_free / 10 * 9 / (config->sharers ? config->sharers : 1);
-	const uint32_t ranks =
-		(config->tensor > 1 ? config->tensor : 1) * (config->context > 1 ? config->context : 1);
+	const uint32_t ranks = mx_load_n_ranks(config);
 	size_t host = mx_host_memory(), weights = p->weights_mapped + ranks * p->weights_made;
 	return host > weights ? (host - weights) / 2 / ranks : 0;
 }

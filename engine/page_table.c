@@ -31,6 +31,14 @@ static mx_status add(struct mx_model_engine *e, struct changes *c, uint32_t at, 
 	return st;
 }
 
+/* Adds what a sequence's list has that was not told. */
+static mx_status add_untold(struct mx_model_engine *e, struct changes *c, const struct mx_seq *q)
+{
+	const struct mx_page_list *l = &q->pages;
+	return add(e, c, mx_page_table_at(e, q->slot) + l->n_told, l->ids + l->n_told,
+	           l->n - l->n_told);
+}
+
 mx_status mx_page_table_tell(struct mx_model_engine *e, uint32_t slot, uint32_t from,
                              const uint32_t *ids, uint32_t n)
 {
@@ -41,10 +49,12 @@ mx_status mx_page_table_tell(struct mx_model_engine *e, uint32_t slot, uint32_t 
 
 mx_status mx_page_table_tell_sequence(struct mx_model_engine *e, struct mx_seq *q)
 {
-	struct mx_page_list *l = &q->pages;
-	mx_status st = mx_page_table_tell(e, q->slot, l->n_told, l->ids + l->n_told, l->n - l->n_told);
+	struct changes c = {.n = 0};
+	mx_status st = add_untold(e, &c, q);
 	if (st == MX_OK)
-		l->n_told = l->n;
+		st = flush(e, &c);
+	if (st == MX_OK)
+		q->pages.n_told = q->pages.n;
 	return st;
 }
 
@@ -53,12 +63,8 @@ static mx_status update_rank(struct mx_model_engine *e, const struct mx_rank_cal
 {
 	struct changes c = {.n = 0};
 	mx_status st = MX_OK;
-	for (size_t i = 0; i < call->n && st == MX_OK; i++) {
-		const struct mx_seq *q = call->items[i].seq;
-		const struct mx_page_list *l = &q->pages;
-		st = add(e, &c, mx_page_table_at(e, q->slot) + l->n_told, l->ids + l->n_told,
-		         l->n - l->n_told);
-	}
+	for (size_t i = 0; i < call->n && st == MX_OK; i++)
+		st = add_untold(e, &c, call->items[i].seq);
 	return st == MX_OK ? flush(e, &c) : st;
 }
 

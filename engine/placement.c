@@ -44,16 +44,10 @@ enum mx_dtype mx_model_dtype(const struct mx_tensor *t, enum mx_dtype dtype)
 	return t->dtype == MX_QUANT ? MX_QUANT : dtype;
 }
 
-static struct mx_model_matrix *matrix_of(const struct mx_model *m, const struct mx_model_use *use)
+struct mx_model_matrix *mx_model_used(const struct mx_model *m, const struct mx_model_use *use)
 {
 	const struct mx_model_matrix key = {.tensor = use->tensor};
 	return bsearch(&key, m->matrices, m->n_matrices, sizeof key, by_tensor);
-}
-
-const struct mx_model_matrix *mx_model_used(const struct mx_model *m,
-                                            const struct mx_model_use *use)
-{
-	return matrix_of(m, use);
 }
 
 /* Extends what is copied of each matrix to the rows of each of its uses. */
@@ -62,7 +56,7 @@ static void find_rows(struct mx_model *m)
 	for (size_t i = 0; i < m->n_uses; i++) {
 		const struct mx_model_use *use = &m->uses[i];
 		const struct mx_weight *w = use->weight;
-		struct mx_model_matrix *x = matrix_of(m, use);
+		struct mx_model_matrix *x = mx_model_used(m, use);
 		size_t first = (size_t)use->first * w->cols, end = first + (size_t)w->rows * w->cols;
 		if (x->tensor->dtype == MX_QUANT) {
 			first = 0;
@@ -80,7 +74,7 @@ static void find_rows(struct mx_model *m)
 static void find_places(struct mx_model *m, const struct mx_device *device)
 {
 	for (size_t i = 0; device->info.own_memory && i < m->n_uses; i++) {
-		struct mx_model_matrix *x = matrix_of(m, &m->uses[i]);
+		struct mx_model_matrix *x = mx_model_used(m, &m->uses[i]);
 		if (x->offset != SIZE_MAX)
 			continue;
 		x->offset = m->weight_bytes;

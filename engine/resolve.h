@@ -286,8 +286,7 @@ mx_status mx_model_pack(struct mx_model *m, struct mx_device *d);
 void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base);
 
 /* Returns the matrix that is used; the model's. */
-const struct mx_model_matrix *mx_model_used(const struct mx_model *m,
-                                            const struct mx_model_use *use);
+struct mx_model_matrix *mx_model_used(const struct mx_model *m, const struct mx_model_use *use);
 
 /* Returns the type of a matrix in the device's own memory: MX_QUANT if it is packed, else `dtype`,
  * the activations'. */
