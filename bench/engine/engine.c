@@ -38,7 +38,7 @@ struct bench {
 	double arithmetic;    /* best Gop/s of any instruction */
 	const char *arithmetic_name;
 	double params, layer_params, head_params;
-	double packed_bytes; /* of rounded weights */
+	double packed_bytes; /* of quantised weights; 0 = there are none */
 	double kv_bytes;     /* of one token */
 	double state_bytes;  /* of one sequence */
 	int32_t *tokens;     /* [deepest] */
@@ -82,7 +82,7 @@ static void report_decode(struct bench *b, const char *name, uint32_t batch, dou
 		all += ns[i];
 	double middle = median(ns, steps), per = all / steps;
 	double weights = (b->layer_params + b->head_params) * (double)mx_dtype_size(b->m.dtype);
-	if (b->o->weight_bits) /* the copies; the file's tables are not read as a whole */
+	if (b->packed_bytes > 0) /* the file's tables are not read as a whole */
 		weights = b->packed_bytes;
 	double bytes = weights + batch * (b->kv_bytes * depth + b->state_bytes);
 	size_t size = mx_round_up((size_t)bytes, (size_t)1 << 20);
@@ -183,7 +183,8 @@ static void count_parameters(struct bench *b, const struct opened_model *m,
 	b->head_params = (double)m->plan->vocab * m->plan->width;
 	struct mx_model_map map;
 	mx_model_map_get(m->engine, &map);
-	b->packed_bytes = (double)map.memory->weights_made;
+	if (b->o->weight_bits || run_is_quantised(m))
+		b->packed_bytes = (double)map.memory->weights_made;
 	b->kv_bytes = stated ? 0 : (double)info->page_bytes / info->page_tokens;
 	b->state_bytes = stated ? b->o->shape->state_bytes : (double)info->slot_bytes;
 }

@@ -106,11 +106,21 @@ double run_layer_params(const struct opened_model *m, double *out_all)
 	double layers = 0, all = 0;
 	for (size_t i = 0; i < mx_checkpoint_count(m->checkpoint); i++) {
 		const struct mx_tensor *t = mx_checkpoint_at(m->checkpoint, i);
-		double n = (double)(t->bytes / mx_dtype_size(t->dtype));
+		double n = 1;
+		for (uint32_t d = 0; d < t->ndim; d++)
+			n *= (double)t->shape[d];
 		all += n;
 		if (t->ndim >= 2 && !strncmp(t->name, prefix, strlen(prefix)))
 			layers += n;
 	}
 	*out_all = all;
 	return layers;
+}
+
+bool run_is_quantised(const struct opened_model *m)
+{
+	for (size_t i = 0; i < mx_checkpoint_count(m->checkpoint); i++)
+		if (mx_checkpoint_at(m->checkpoint, i)->dtype == MX_QUANT)
+			return true;
+	return false;
 }

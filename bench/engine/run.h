@@ -37,5 +37,7 @@ uint64_t run_prefill(struct mx_engine *e, struct mx_seq *s, uint32_t chunk,
 /* Returns the number of weights in the matrices of the layers; the vectors beside them are few.
  * *out_all: the number in all tensors. */
 double run_layer_params(const struct opened_model *m, double *out_all);
+/* Returns whether the checkpoint is a GGUF file with quantised matrices. */
+bool run_is_quantised(const struct opened_model *m);
 
 #endif
