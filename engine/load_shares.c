@@ -15,7 +15,7 @@ static size_t weight_bytes(const struct mx_weight *w)
  * which is mapped once for all ranks, and the logits' matrix. */
 static void add_up(const struct mx_model *m, struct mx_rank_share *s)
 {
-	s->made = m->made_bytes + m->packed_bytes + m->private_bytes;
+	s->made = mx_model_copied_bytes(m) + m->private_bytes;
 	s->first_token = m->first_logit;
 	s->tokens = m->lm_head.rows;
 	s->logits = weight_bytes(&m->lm_head);

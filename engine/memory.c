@@ -309,7 +309,7 @@ static void fixed_parts(const struct mx_model *m, const struct mx_engine_config 
 			p->other += mx_head_moves_layout(&limits, NULL, &moves);
 	} else {
 		p->weights_mapped = m->mapped_bytes;
-		p->weights_made = m->made_bytes + m->packed_bytes;
+		p->weights_made = mx_model_copied_bytes(m);
 		p->scratch = bytes.device + bytes.host + device_scratch;
 	}
 	p->page_tokens = m->page_tokens;

@@ -126,6 +126,25 @@ static bool is_used(const struct mx_model *m, const struct mx_tensor *t)
 	return false;
 }
 
+/* True of a copy that the panels were made of and nothing else needs: mx_model_pack gives its
+ * memory back. */
+static bool is_forgotten(const struct mx_model *m, const struct mx_model_made *made)
+{
+	const struct mx_model_packed *x = m->packed;
+	while (x && x->from.tensor != &made->made)
+		x = x->next;
+	return x && !is_used(m, &made->made);
+}
+
+size_t mx_model_copied_bytes(const struct mx_model *m)
+{
+	size_t bytes = m->made_bytes + m->packed_bytes;
+	for (const struct mx_model_made *x = m->made; x; x = x->next)
+		if (is_forgotten(m, x))
+			bytes -= mx_round_up(x->made.bytes, MX_VECTOR_ALIGN);
+	return bytes;
+}
+
 mx_status mx_model_pack(struct mx_model *m, struct mx_device *d)
 {
 	struct mx_pool *pool = NULL; /* other devices have no threads on the host */

@@ -281,6 +281,10 @@ mx_status mx_model_make(struct mx_model *m, struct mx_device *d);
  * frees; by the threads of `d`. MX_E_NOMEM. */
 mx_status mx_model_pack(struct mx_model *m, struct mx_device *d);
 
+/* Returns the bytes of the host's memory that copies of matrices stay in: those of mx_model_make
+ * and mx_model_pack, but for copies that only panels are made of. */
+size_t mx_model_copied_bytes(const struct mx_model *m);
+
 /* Converts the vectors to f32 at `at` [private_bytes], aligned to 64, and points their users to
  * `base`: `at` itself, or the device's memory, to which the caller copies it. */
 void mx_model_convert(struct mx_model *m, unsigned char *at, unsigned char *base);

@@ -4,6 +4,7 @@
 what is refused."""
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -121,28 +122,45 @@ def test_the_same_bits_as_from_safetensors():
             running.stop()
 
 
-def refusal(path):
-    r = subprocess.run([os.path.join(BUILD, "mixd"), path, "--check"], stdout=subprocess.PIPE,
+def checked(*args):
+    """Returns the exit status of mixd --check and what it said."""
+    r = subprocess.run([os.path.join(BUILD, "mixd"), *args, "--check"], stdout=subprocess.PIPE,
                        stderr=subprocess.STDOUT, text=True, timeout=PATIENCE,
                        env=dict(os.environ, MIXD_MODULE_PATH=os.path.join(BUILD, "mixers/.libs")))
     return r.returncode, r.stdout
+
+
+def test_rows_in_another_order_take_no_memory():
+    """Rows that a file has in another order are copied before they are rounded; the copy is given back."""
+    converted = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "twin.gguf")
+        convert(ATTENTION, path)
+        for model in ATTENTION, path:
+            config = os.path.join(folder, "mixd.yaml")
+            with open(config, "w", encoding="utf-8") as f:
+                f.write(f"models: [{{ name: m, path: {model}, weights: int8 }}]\n")
+            rc, said = checked("--config", config)
+            assert rc == 0, said
+            converted.append(float(re.search(r"weights, converted +([0-9.]+) MiB", said)[1]))
+    assert converted[0] == converted[1] > 0, converted
 
 
 def test_what_is_not_supported_is_named():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "m.gguf")
         convert(ATTENTION, path)
-        rc, said = refusal(path)
+        rc, said = checked(path)
         assert rc == 0 and "name: \"m\"" in said, said
         with open(path, "r+b") as f:
             f.truncate(os.path.getsize(path) - 5000)
-        rc, said = refusal(path)
+        rc, said = checked(path)
         assert rc and "the file is not whole; download it again" in said, said
         write(path, {"general.architecture": "bert"}, [])
-        rc, said = refusal(path)
+        rc, said = checked(path)
         assert rc and "general.architecture 'bert' is not supported" in said, said
         convert(ATTENTION, path, **{"tokenizer.ggml.pre": "xyz"})
-        rc, said = refusal(path)
+        rc, said = checked(path)
         assert rc and 'tokenizer.ggml.pre "xyz" is unknown' in said, said
 
 
