@@ -86,6 +86,18 @@ static const struct layer layers[] = {
 	{"KDA", 4, 4, 128, 128, MX_RECUR_VECTOR, true, false, false, false, USUAL, LENGTHS},
 	{"KDA, odd factors", 2, 2, 128, 64, MX_RECUR_VECTOR, true, false, false, false, FACTORS,
      LENGTHS},
+	{"KDA, many whole stretches",
+     4,
+     4,
+     128,
+     128,
+     MX_RECUR_VECTOR,
+     true,
+     false,
+     false,
+     false,
+     USUAL,
+     {{0, 0, 9}, {517, 64, 1100}, {5, 16, 1}}},
 };
 
 /* The inputs and outputs of a step: rows of all texts, one behind the other. */
