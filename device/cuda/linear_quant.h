@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Products with quantised weights, whose panels have their codes in fragments
- * (device/quant_pack.h).
+ * (device/quant_pack.h). Which kernel computes a product depends on its rows:
  *
- *   few     up to MX_CUDA_QUANT_FEW rows: limited by reading W, which it streams. Codes become
- *           bf16, exactly; sums of a group are f32, multiplied by its scale
- *   many    up to 64 rows, in fp8 of large matrices 128, on compute capability 9.0: likewise, by
- * tiles fp8     more rows, of W in fp8 whose rows have one scale each, on compute capability 9.0:
- * by cuBLASLt, with the rows of x rounded to fp8 expand  more rows otherwise: W in scratch, of the
- * activations' type, for a product of linear.h
+ * - few: up to MX_CUDA_QUANT_FEW rows, limited by reading W, which it streams. Codes become bf16,
+ *   exactly; the sums of a group are f32, multiplied by its scale.
+ * - many: up to 64 rows (128 of large matrices in fp8), on compute capability 9.0. As few, by
+ *   tiles.
+ * - fp8: more rows, where W is in fp8 with one scale a row, on compute capability 9.0. The rows of
+ *   x are rounded to fp8, and cuBLASLt multiplies.
+ * - expand: more rows otherwise. W is expanded in scratch to the activations' type for a product of
+ *   linear.h.
  *
  * The order of the sums of `few` depends on the number of W's columns only: lane l of
  * MX_LINEAR_LANES sums the blocks l, l + 8, l + 16 ... of MX_QUANT_FRAGMENT columns, then the
