@@ -5,9 +5,12 @@
  * its fastest arithmetic. Products with weights are left out (bench/device/ops), but with -k those
  * of mla's kv_b, head by head.
  *
- *   bench/mixers/attention [-t threads] [-m modules] [-f | -q] [-d | -p] [-k] [-s shape] [-c
- * context] -f  keys and values in f32      -q  in int8, but for mla -d  decode only      -p prefill
- * only      -k  kv_b
+ *     bench/mixers/attention [-t threads] [-m modules] [-f | -q] [-d | -p] [-k] [-s shape]
+ *                            [-c context]
+ *
+ * - -f: keys and values in f32; -q: in int8, but for mla
+ * - -d: decode only; -p: prefill only
+ * - -k: kv_b
  */
 #include <errno.h>
 #include <math.h>
