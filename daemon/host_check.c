@@ -113,8 +113,13 @@ static void print_ranks(FILE *out, const struct mx_memory_plan *mp)
 	if (mp->contexts > 1)
 		fprintf(out, "    %u ranks share each page: every one stores %u of its %u tokens\n",
 		        mp->contexts, mp->page_tokens / mp->contexts, mp->page_tokens);
-	for (uint32_t i = 0; i < mp->ranks; i++)
+	const uint32_t each = mp->ranks / mp->hosts;
+	for (uint32_t i = 0; i < mp->ranks; i++) {
+		if (mp->hosts > 1 && i % each == 0)
+			fprintf(out, "    host %u, ranks %u to %u: %.1f MiB beside the mapped weights\n",
+			        i / each, i, i + each - 1, mib(mp->total - mp->weights_mapped));
 		print_share(out, i, &mp->shares[i]);
+	}
 }
 
 /* Prints in which ways as many ranks could divide the model, and which of them reads least. */
@@ -190,6 +195,7 @@ mx_status mx_host_check(const struct mx_config *config, const struct mx_registry
 		struct mx_hosted h = {.settings = m,
 		                      .scheduler = config->scheduler,
 		                      .first = i == 0,
+		                      .cluster_config = &config->cluster,
 		                      .tells = mx_host_tells(config)};
 		struct mx_memory_plan mp;
 		char why[640] = "";
