@@ -22,7 +22,7 @@ struct mx_cluster {
 	uint8_t secret[MOST_SECRET];
 	size_t secret_bytes;
 	int listener; /* -1 = there is none, or it was given away */
-	atomic_bool stopped;
+	atomic_bool stopped, loaded;
 	_Atomic(struct mx_hosts *) hosts;
 };
 
@@ -114,13 +114,19 @@ struct mx_hosts *mx_cluster_hosts(struct mx_cluster *c)
 	return c ? atomic_load(&c->hosts) : NULL;
 }
 
+void mx_cluster_loaded(struct mx_cluster *c)
+{
+	if (c)
+		atomic_store(&c->loaded, true);
+}
+
 void mx_cluster_stop(struct mx_cluster *c, const char *why)
 {
 	if (!c)
 		return;
 	atomic_store(&c->stopped, true);
 	struct mx_hosts *hosts = atomic_load(&c->hosts);
-	if (hosts)
+	if (hosts && !atomic_load(&c->loaded))
 		mx_hosts_abort(hosts, why);
 }
 

@@ -21,8 +21,10 @@ mx_status mx_cluster_open(const struct mx_config *config, const struct mx_launch
 mx_status mx_cluster_connect(struct mx_cluster *c, const char *terms, struct mx_err *err);
 /* Returns the connections; NULL before connect. */
 struct mx_hosts *mx_cluster_hosts(struct mx_cluster *c);
-/* Ends what waits for other hosts, and the communication with them, which are told why. Any thread.
- * Takes NULL. */
+/* Host 0's part of the model is loaded, and so are those of the others. Takes NULL. */
+void mx_cluster_loaded(struct mx_cluster *c);
+/* Ends what waits for other hosts. The communication with them ends too, and they are told why: of
+ * host 0 unless the model is loaded, since its end ends theirs then. Any thread. Takes NULL. */
 void mx_cluster_stop(struct mx_cluster *c, const char *why);
 /* True if another host is lost. Takes NULL. */
 bool mx_cluster_lost(struct mx_cluster *c);

@@ -93,6 +93,18 @@ static void print_share(FILE *out, uint32_t rank, const struct mx_rank_share *s)
 		fprintf(out, "on %s\n", s->device);
 }
 
+/* Prints what a host has, of several, in front of its first rank. */
+static void print_host(FILE *out, const struct mx_memory_plan *mp, uint32_t rank)
+{
+	const uint32_t each = mp->ranks / mp->hosts;
+	if (mp->hosts < 2 || rank % each)
+		return;
+	fprintf(out, "    host %u: rank%s %u", rank / each, each > 1 ? "s" : "", rank);
+	if (each > 1)
+		fprintf(out, " to %u", rank + each - 1);
+	fprintf(out, ", %.1f MiB beside the mapped weights\n", mib(mp->total - mp->weights_mapped));
+}
+
 /* Prints what each of several ranks has. */
 static void print_ranks(FILE *out, const struct mx_memory_plan *mp)
 {
@@ -113,11 +125,8 @@ static void print_ranks(FILE *out, const struct mx_memory_plan *mp)
 	if (mp->contexts > 1)
 		fprintf(out, "    %u ranks share each page: every one stores %u of its %u tokens\n",
 		        mp->contexts, mp->page_tokens / mp->contexts, mp->page_tokens);
-	const uint32_t each = mp->ranks / mp->hosts;
 	for (uint32_t i = 0; i < mp->ranks; i++) {
-		if (mp->hosts > 1 && i % each == 0)
-			fprintf(out, "    host %u, ranks %u to %u: %.1f MiB beside the mapped weights\n",
-			        i / each, i, i + each - 1, mib(mp->total - mp->weights_mapped));
+		print_host(out, mp, i);
 		print_share(out, i, &mp->shares[i]);
 	}
 }

@@ -253,6 +253,7 @@ static mx_status load(struct mx_hosted *h, const struct mx_registry *mixers, str
 	}
 	if (st)
 		return st;
+	mx_cluster_loaded(h->cluster);
 	if (mx_hosted_template(h, m->chat_template_error, sizeof m->chat_template_error))
 		mx_warning("model", "%s: %s", m->name, m->chat_template_error);
 

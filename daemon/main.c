@@ -386,8 +386,7 @@ static void stop(struct mixd *m)
 	/* in the order of their start: the first has /metrics, which asks the others */
 	for (size_t i = 0; i < m->n_fronts; i++)
 		m->fronts[i]->ops->destroy(m->fronts[i]);
-	if (!m->ready)
-		mx_cluster_stop(m->cluster, "it has stopped"); /* the loader may wait for hosts */
+	mx_cluster_stop(m->cluster, "it has stopped"); /* the loader may wait for hosts */
 	mx_host_destroy(m->host);
 	mx_cluster_close(m->cluster);
 	mx_metrics_destroy(m->metrics);

@@ -19,6 +19,9 @@
 /* What hosts say on their control connections: a kind, the length of a text, and the text. */
 enum note { NOTE_ALIVE = 1, NOTE_LOST, NOTE_END };
 
+/* How long a reason is waited for, once a link has failed. */
+#define REASON_MS 200
+
 struct peer {
 	struct mx_link link;
 	int control; /* -1 = it has left */
@@ -131,15 +134,6 @@ void mx_hosts_abort(struct mx_hosts *h, const char *why)
 	pthread_mutex_unlock(&h->lock);
 }
 
-void mx_hosts_link_failed(struct mx_hosts *h, uint32_t host, mx_status st)
-{
-	pthread_mutex_lock(&h->lock);
-	struct peer *p = peer_of(h, host);
-	if (st != MX_E_DEVICE && !h->lost && !h->ending)
-		lose_peer(h, p, p->link.why);
-	pthread_mutex_unlock(&h->lock);
-}
-
 void mx_hosts_end(struct mx_hosts *h)
 {
 	pthread_mutex_lock(&h->lock);
@@ -200,6 +194,19 @@ static void listen_to(struct mx_hosts *h, struct peer *p)
 		hear(h, p);
 		p->n_note = 0;
 	}
+}
+
+/* The peer may have said why on the other connection, which is slower now and then. */
+void mx_hosts_link_failed(struct mx_hosts *h, uint32_t host, mx_status st)
+{
+	pthread_mutex_lock(&h->lock);
+	struct peer *p = peer_of(h, host);
+	struct pollfd control = {.fd = p->control, .events = POLLIN};
+	if (st == MX_E_IO && !h->lost && !h->ending && poll(&control, 1, REASON_MS) > 0)
+		listen_to(h, p);
+	if (st != MX_E_DEVICE && !h->lost && !h->ending)
+		lose_peer(h, p, p->link.why);
+	pthread_mutex_unlock(&h->lock);
 }
 
 /* Reads before it looks at the time: this host may have been stopped itself. */
