@@ -22,6 +22,14 @@ mx_status mx_greet_random(uint8_t *out, size_t n)
 	return getrandom(out, n, 0) == (ssize_t)n ? MX_OK : MX_E_IO;
 }
 
+/* Makes a peer's text fit for a log: n bytes with the NUL. */
+static void clean(char *text, size_t n)
+{
+	text[n - 1] = 0;
+	for (size_t i = 0; text[i]; i++)
+		text[i] = text[i] < ' ' || text[i] > '~' ? '?' : text[i];
+}
+
 static void set_version(const struct mx_greeter *g, char out[MX_HOSTS_VERSION])
 {
 	memset(out, 0, MX_HOSTS_VERSION);
@@ -33,15 +41,17 @@ static mx_status check_version(const struct mx_greeter *g, const char peer_magic
                                uint32_t protocol, const char version[MX_HOSTS_VERSION],
                                struct mx_err *err)
 {
-	char mine[MX_HOSTS_VERSION];
+	char mine[MX_HOSTS_VERSION], theirs[MX_HOSTS_VERSION];
 	set_version(g, mine);
+	memcpy(theirs, version, sizeof theirs);
+	clean(theirs, sizeof theirs);
 	if (memcmp(peer_magic, magic, sizeof magic) != 0)
 		return mx_fail(err, MX_E_FORMAT, "it is no mixd");
 	if (protocol != MX_HOSTS_PROTOCOL || memcmp(mine, version, sizeof mine) != 0)
 		return mx_fail(err, MX_E_UNSUPPORTED,
-		               "it has mixd %.23s (protocol %u), and this host %s (protocol %d): all hosts "
+		               "it has mixd %s (protocol %u), and this host %s (protocol %d): all hosts "
 		               "must have the same",
-		               version, protocol, mine, MX_HOSTS_PROTOCOL);
+		               theirs, protocol, mine, MX_HOSTS_PROTOCOL);
 	return MX_OK;
 }
 
@@ -94,7 +104,6 @@ mx_status mx_greet_receive(const struct mx_greeter *g, int fd, struct mx_greet_h
 	if (mx_tcp_write(fd, hello, sizeof *hello, until) != MX_OK ||
 	    mx_tcp_read(fd, &c, sizeof c, until) != MX_OK)
 		return mx_fail(err, MX_E_IO, "it did not say what it wants");
-	c.version[MX_HOSTS_VERSION - 1] = 0;
 	mx_status st = check_version(g, c.magic, c.protocol, c.version, &fault);
 	mac_of_claim(g, hello, &c, mac);
 	if (st == MX_OK && !mx_same_secret(mac, c.mac, sizeof mac))
@@ -154,11 +163,9 @@ mx_status mx_greet_compare(const struct mx_greeter *g, int fd, uint32_t host, st
 	    mx_tcp_read(fd, theirs, n, until) != MX_OK)
 		return mx_fail(err, MX_E_IO, "it did not say what it has loaded");
 	theirs[n] = 0;
-	for (uint32_t i = 0; i < n; i++) /* they may come into a log */
-		if (theirs[i] != '\n' && (theirs[i] < ' ' || theirs[i] > '~'))
-			theirs[i] = '?';
 	if (strcmp(theirs, g->terms) != 0) {
 		tell_difference(g->terms, theirs, host, err);
+		clean(err->text, sizeof err->text);
 		mx_greet_refuse(fd, err->text);
 		return MX_E_INVALID;
 	}
@@ -176,7 +183,8 @@ static mx_status read_answer(int fd, uint64_t until, struct mx_greet_answer *out
 {
 	if (mx_tcp_read(fd, out, sizeof *out, until) != MX_OK)
 		return mx_fail(err, MX_E_IO, "the first host does not answer");
-	out->text[sizeof out->text - 1] = 0;
+	if (out->refused)
+		clean(out->text, sizeof out->text);
 	return out->refused ? mx_fail(err, MX_E_INVALID, "refused: %s", out->text) : MX_OK;
 }
 
@@ -190,7 +198,6 @@ mx_status mx_greet_send(const struct mx_greeter *g, int fd, enum mx_greet_role r
 	uint8_t mac[32];
 	if (mx_tcp_read(fd, &hello, sizeof hello, until) != MX_OK)
 		return mx_fail(err, MX_E_IO, "it does not greet");
-	hello.version[MX_HOSTS_VERSION - 1] = 0;
 	mx_status st = check_version(g, hello.magic, hello.protocol, hello.version, err);
 	if (st != MX_OK)
 		return st;
