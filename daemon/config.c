@@ -11,6 +11,7 @@
 #include "base/address.h"
 #include "daemon/config_read.h"
 #include "device/comm.h"
+#include "device/hosts/hosts.h"
 #include "device/open.h"
 #include "proto/tools/formats.h"
 #include "engine/load.h"
@@ -145,6 +146,13 @@ static const struct mx_config_key admin_keys[] = {
 	{"socket", K_STRING, offsetof(struct mx_config, admin.socket), .automatic = true},
 	{0}};
 
+static const struct mx_config_key cluster_keys[] = {
+	{"hosts", K_UINT, offsetof(struct mx_config, cluster.hosts), .min = 1, .max = MX_MAX_HOSTS},
+	{"listen", K_STRING, offsetof(struct mx_config, cluster.listen), .min = 0},
+	{"secret", K_STRING, offsetof(struct mx_config, cluster.secret), .automatic = true},
+	{"join_s", K_NUMBER, offsetof(struct mx_config, cluster.join_s), .min = 1, .max = 86400},
+	{0}};
+
 const struct mx_config_key mx_config_top_keys[] = {
 	{"http", K_MAP, .keys = http_keys},
 	{"grpc", K_MAP, .keys = grpc_keys},
@@ -154,6 +162,7 @@ const struct mx_config_key mx_config_top_keys[] = {
 	{"shutdown", K_MAP, .keys = shutdown_keys},
 	{"metrics", K_MAP, .keys = metrics_keys},
 	{"admin", K_MAP, .keys = admin_keys},
+	{"cluster", K_MAP, .keys = cluster_keys},
 	{"keys", K_STRING, offsetof(struct mx_config, keys), .automatic = true, .reloadable = true},
 	{"modules", K_STRINGS, offsetof(struct mx_config, modules), .min = 0, .max = 64},
 	{"models", K_MODELS, 0, .required = true},
@@ -292,17 +301,49 @@ static mx_status check_device(struct mx_config_reader *p, const yaml_node_t *n,
 	return MX_OK;
 }
 
-/* Sets how many devices share layers, and pages. By default all share layers. */
+/* Returns the node of a key of a mapping, or NULL. */
+static const yaml_node_t *value_of(struct mx_config_reader *p, const yaml_node_t *map,
+                                   const char *key)
+{
+	const bool is_map = map && map->type == YAML_MAPPING_NODE;
+	for (const yaml_node_pair_t *pair = is_map ? map->data.mapping.pairs.start : NULL;
+	     is_map && pair < map->data.mapping.pairs.top; pair++) {
+		const yaml_node_t *kn = yaml_document_get_node(p->doc, pair->key);
+		if (kn->type == YAML_SCALAR_NODE && !strcmp((const char *)kn->data.scalar.value, key))
+			return yaml_document_get_node(p->doc, pair->value);
+	}
+	return NULL;
+}
+
+/* Returns cluster.hosts, which may stand behind the models; 1 if that is no number, for which there
+ * will be an error. */
+static uint64_t hosts_of(struct mx_config_reader *p)
+{
+	const yaml_node_t *root = yaml_document_get_root_node(p->doc);
+	const yaml_node_t *n = value_of(p, value_of(p, root, "cluster"), "hosts");
+	const long hosts =
+		n && n->type == YAML_SCALAR_NODE ? strtol((const char *)n->data.scalar.value, NULL, 10) : 1;
+	return hosts >= 1 && hosts <= MX_MAX_HOSTS ? (uint64_t)hosts : 1;
+}
+
+/* Sets how many devices share layers, and pages: those of all hosts. By default all share layers.
+ */
 static mx_status check_parallel(struct mx_config_reader *p, const yaml_node_t *n,
                                 struct mx_config_model *m)
 {
-	const uint64_t devices = m->device.n;
+	const uint64_t hosts = hosts_of(p), devices = m->device.n * hosts;
 	if (!m->parallel.context)
 		m->parallel.context = 1;
 	if (!m->parallel.tensor)
 		m->parallel.tensor = devices > m->parallel.context ? devices / m->parallel.context : 1;
 	if (m->parallel.tensor * m->parallel.context == devices)
 		return MX_OK;
+	if (hosts > 1)
+		return mx_config_fail(p, go_to(p, n, "parallel", 0),
+		                      "tensor %u times context %u is not the number of devices of all "
+		                      "hosts, %u times %u",
+		                      (unsigned)m->parallel.tensor, (unsigned)m->parallel.context,
+		                      (unsigned)hosts, (unsigned)m->device.n);
 	return mx_config_fail(p, go_to(p, n, "parallel", 0),
 	                      "tensor %u times context %u is not the number of devices, %u",
 	                      (unsigned)m->parallel.tensor, (unsigned)m->parallel.context,
@@ -436,6 +477,23 @@ static void set_defaults(struct mx_config *c)
 	c->shutdown.drain_s = 30;
 	c->metrics.vllm_names = true;
 	c->admin.socket = MX_CONFIG_SOCKET_AUTO;
+	c->cluster = (struct mx_config_cluster){.hosts = 1, .listen = "127.0.0.1:7411", .join_s = 600};
+}
+
+/* Checks what is said of hosts. */
+static mx_status check_cluster(struct mx_config_reader *p, const yaml_node_t *root)
+{
+	const struct mx_config *c = config_of(p);
+	const char *fault = check_listen(c->cluster.listen);
+	if (fault)
+		return mx_config_fail(p, root, "cluster.listen: %s", fault);
+	if (c->cluster.hosts < 2)
+		return MX_OK;
+	if (!c->cluster.secret)
+		return mx_config_fail(p, root, "cluster.secret: several hosts need a file with a secret");
+	if (c->n_models > 1)
+		return mx_config_fail(p, root, "cluster.hosts: several hosts serve one model, so far");
+	return MX_OK;
 }
 
 /* Checks that concern more than one key. */
@@ -477,15 +535,17 @@ static mx_status read_root(struct mx_config_reader *p, const yaml_node_t *root)
 	mx_status st = mx_config_read_map(p, root, mx_config_top_keys, (char *)c);
 	for (size_t i = 0; st == MX_OK && i < c->modules.n; i++)
 		st = make_absolute(p, &c->modules.items[i]);
-	const char **const files[] = {&c->http.tls.cert, &c->http.tls.key, &c->http.tls.client_ca,
-	                              &c->grpc.tls.cert, &c->grpc.tls.key, &c->grpc.tls.client_ca,
-	                              &c->keys};
+	const char **const files[] = {&c->http.tls.cert, &c->http.tls.key,  &c->http.tls.client_ca,
+	                              &c->grpc.tls.cert, &c->grpc.tls.key,  &c->grpc.tls.client_ca,
+	                              &c->keys,          &c->cluster.secret};
 	for (size_t i = 0; st == MX_OK && i < sizeof files / sizeof files[0]; i++)
 		st = *files[i] ? make_absolute(p, files[i]) : MX_OK;
 	if (st == MX_OK && c->admin.socket && strcmp(c->admin.socket, MX_CONFIG_SOCKET_AUTO) != 0)
 		st = make_absolute(p, &c->admin.socket);
 	if (st == MX_OK)
 		st = check_whole(p, root);
+	if (st == MX_OK)
+		st = check_cluster(p, root);
 	return st;
 }
 

@@ -86,6 +86,14 @@ struct mx_config_metrics {
 	bool vllm_names;
 };
 
+/* The hosts that compute the model together. */
+struct mx_config_cluster {
+	uint64_t hosts;     /* 1 = only this one */
+	const char *listen; /* where host 0 waits for the others */
+	const char *secret; /* a file, made absolute; NULL = none */
+	double join_s;      /* how long hosts wait for each other */
+};
+
 struct mx_config_admin {
 	struct mx_strings listen; /* of probes and /metrics; empty: http.listen has them */
 	const char *socket;       /* a path, made absolute; MX_CONFIG_SOCKET_AUTO; NULL = none */
@@ -105,7 +113,8 @@ struct mx_config_model {
 	const char *name;
 	const char *path; /* made absolute against the folder of the file */
 	struct mx_strings aliases;
-	struct mx_strings device; /* names that mx_device_parse knows; several: one model on all */
+	struct mx_strings device; /* names that mx_device_parse knows; several: one model on all, and
+	                             those of all hosts */
 	struct {
 		uint64_t tensor, context; /* devices that share layers, and pages: all in their product */
 	} parallel;
@@ -145,6 +154,7 @@ struct mx_config {
 	struct mx_config_shutdown shutdown;
 	struct mx_config_metrics metrics;
 	struct mx_config_admin admin;
+	struct mx_config_cluster cluster;
 	const char *keys;          /* file of keys, made absolute; NULL: requests need none */
 	struct mx_strings modules; /* folders of mixer modules, besides the built-in one */
 	struct mx_config_model *models;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "daemon/cluster.h"
 #include "daemon/http/tls.h"
 #include "daemon/keys_file.h"
 #include "daemon/kv_events/publisher.h"
@@ -66,6 +67,8 @@ mx_status mx_files_check(const struct mx_config *c, struct mx_err *err)
 		st = check_tls(&c->http.tls, "http", err);
 	if (st == MX_OK && c->grpc.listen.n)
 		st = check_tls(&c->grpc.tls, "grpc", err);
+	if (st == MX_OK)
+		st = mx_cluster_check(c, err);
 	if (st == MX_OK)
 		st = check_built(c, err);
 	return st;

@@ -27,9 +27,11 @@ struct mx_host {
 	struct mx_registry *mixers;
 	struct mx_config_scheduler scheduler; /* of models to be loaded */
 	struct mx_config_kv_events kv_events; /* likewise; the strings are the first configuration's */
-	bool tells;                           /* the changes of prefix caches are told */
-	bool cuda;                            /* the modules of CUDA devices are loaded */
-	struct entry *models[MX_SERVICE_MODELS]; /* [n_models] as they are listed */
+	const struct mx_config_cluster *cluster_config; /* the first configuration's; NULL: one host */
+	struct mx_cluster *cluster;                     /* of several hosts */
+	bool tells;                                     /* the changes of prefix caches are told */
+	bool cuda;                                      /* the modules of CUDA devices are loaded */
+	struct entry *models[MX_SERVICE_MODELS];        /* [n_models] as they are listed */
 	size_t n_models;
 	pthread_mutex_t lock;  /* of the list of retired ones, which others read */
 	struct entry *retired; /* not listed any more, and not freed yet */
@@ -85,6 +87,8 @@ static struct entry *new_entry(struct mx_host *h, const struct mx_config_model *
 	e->hosted.settings = settings;
 	e->hosted.scheduler = h->scheduler;
 	e->hosted.kv_events = &h->kv_events;
+	e->hosted.cluster_config = h->cluster_config;
+	e->hosted.cluster = h->cluster;
 	e->hosted.tells = h->tells;
 	e->hosted.index = index;
 	e->hosted.model = mx_served_create(settings->name);
@@ -128,7 +132,8 @@ static mx_status publish(struct mx_host *h, struct entry *const *entries,
 }
 
 mx_status mx_host_create(const struct mx_config *config, struct mx_registry *mixers,
-                         struct mx_service *service, struct mx_host **out)
+                         struct mx_service *service, struct mx_cluster *cluster,
+                         struct mx_host **out)
 {
 	struct entry *entries[MX_SERVICE_MODELS] = {NULL};
 	struct mx_host *h = mx_calloc(1, sizeof *h);
@@ -141,6 +146,8 @@ mx_status mx_host_create(const struct mx_config *config, struct mx_registry *mix
 	h->mixers = mixers;
 	h->scheduler = config->scheduler;
 	h->kv_events = config->kv_events;
+	h->cluster_config = cluster ? &config->cluster : NULL;
+	h->cluster = cluster;
 	h->tells = mx_host_tells(config);
 	h->cuda = wants_cuda(config);
 	mx_status st = MX_OK;
@@ -413,6 +420,9 @@ mx_status mx_host_change(struct mx_host *h, const struct mx_config *from,
 	h->scheduler.queue = to->scheduler.queue;
 	if (st == MX_OK && make_entries(h, from, to, entries, &n, change))
 		st = mx_fail(err, MX_E_NOMEM, "out of memory");
+	if (st == MX_OK && h->cluster && (change->added.len || change->replaced.len))
+		st = mx_fail_at(err, MX_E_UNSUPPORTED, "models",
+		                "several hosts have loaded the model: another one needs a restart");
 	if (st == MX_OK)
 		st = load_fresh(h, entries, to, err);
 	if (st == MX_OK && publish(h, entries, to))

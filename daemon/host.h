@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 
+#include "daemon/cluster.h"
 #include "daemon/config.h"
 #include "daemon/serve/service.h"
 #include "mixers/registry.h"
@@ -32,9 +33,11 @@ mx_status mx_host_check(const struct mx_config *config, const struct mx_registry
                         struct mx_err *err);
 
 /* Lists the models of the configuration in the service, in state LOADING.
- * Config, registry and service must outlive the host. */
+ * Config, registry, service and cluster (NULL: one host computes the models) must outlive the host.
+ */
 mx_status mx_host_create(const struct mx_config *config, struct mx_registry *mixers,
-                         struct mx_service *service, struct mx_host **out);
+                         struct mx_service *service, struct mx_cluster *cluster,
+                         struct mx_host **out);
 
 /* Starts one loader thread for each model. */
 mx_status mx_host_start(struct mx_host *h, struct mx_err *err);

@@ -93,6 +93,18 @@ static void print_share(FILE *out, uint32_t rank, const struct mx_rank_share *s)
 		fprintf(out, "on %s\n", s->device);
 }
 
+/* Prints what a host has, of several, in front of its first rank. */
+static void print_host(FILE *out, const struct mx_memory_plan *mp, uint32_t rank)
+{
+	const uint32_t each = mp->ranks / mp->hosts;
+	if (mp->hosts < 2 || rank % each)
+		return;
+	fprintf(out, "    host %u: rank%s %u", rank / each, each > 1 ? "s" : "", rank);
+	if (each > 1)
+		fprintf(out, " to %u", rank + each - 1);
+	fprintf(out, ", %.1f MiB beside the mapped weights\n", mib(mp->total - mp->weights_mapped));
+}
+
 /* Prints what each of several ranks has. */
 static void print_ranks(FILE *out, const struct mx_memory_plan *mp)
 {
@@ -113,8 +125,10 @@ static void print_ranks(FILE *out, const struct mx_memory_plan *mp)
 	if (mp->contexts > 1)
 		fprintf(out, "    %u ranks share each page: every one stores %u of its %u tokens\n",
 		        mp->contexts, mp->page_tokens / mp->contexts, mp->page_tokens);
-	for (uint32_t i = 0; i < mp->ranks; i++)
+	for (uint32_t i = 0; i < mp->ranks; i++) {
+		print_host(out, mp, i);
 		print_share(out, i, &mp->shares[i]);
+	}
 }
 
 /* Prints in which ways as many ranks could divide the model, and which of them reads least. */
@@ -190,6 +204,7 @@ mx_status mx_host_check(const struct mx_config *config, const struct mx_registry
 		struct mx_hosted h = {.settings = m,
 		                      .scheduler = config->scheduler,
 		                      .first = i == 0,
+		                      .cluster_config = &config->cluster,
 		                      .tells = mx_host_tells(config)};
 		struct mx_memory_plan mp;
 		char why[640] = "";

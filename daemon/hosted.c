@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "daemon/cluster_terms.h"
 #include "daemon/hosted_draft.h"
 #include "daemon/map_json.h"
 #include "daemon/hosted_pooling.h"
@@ -20,12 +21,16 @@
 static struct mx_engine_config engine_config(const struct mx_hosted *h)
 {
 	const struct mx_config_model *m = h->settings;
+	struct mx_hosts *hosts = mx_cluster_hosts(h->cluster);
 	return (struct mx_engine_config){
 		.name = m->name,
 		.device = m->device.items[0],
 		.devices = m->device.n > 1 ? m->device.items : NULL,
 		.tensor = (uint32_t)m->parallel.tensor,
 		.context = (uint32_t)m->parallel.context,
+		.n_hosts = h->cluster_config ? (uint32_t)h->cluster_config->hosts : 1,
+		.host = hosts ? mx_hosts_number(hosts) : 0,
+		.hosts = hosts,
 		.deterministic = m->deterministic,
 		.threads = (unsigned)m->threads,
 		.max_context = (uint32_t)m->max_context,
@@ -211,16 +216,44 @@ static mx_status publish_events(struct mx_hosted *h, struct mx_err *err)
 	return mx_kv_publish(&pc, h->index, events, &h->publisher, err);
 }
 
+/* Meets the other hosts, if there are any. */
+static mx_status meet_hosts(struct mx_hosted *h, struct mx_err *err)
+{
+	struct mx_buf terms = {.limit = 8000};
+	if (!h->cluster)
+		return MX_OK;
+	mx_cluster_terms(h->cluster_config, &h->scheduler, h->settings, h->plan, h->checkpoint, &terms);
+	mx_status st = terms.failed ? mx_fail(err, MX_E_NOMEM, "out of memory")
+	                            : mx_cluster_connect(h->cluster, mx_buf_str(&terms), err);
+	mx_buf_free(&terms);
+	return st;
+}
+
+mx_status mx_hosted_load_part(struct mx_hosted *h, const struct mx_registry *mixers,
+                              struct mx_err *err)
+{
+	mx_status st = open_checkpoint(h, err);
+	if (st == MX_OK)
+		st = meet_hosts(h, err);
+	if (st != MX_OK)
+		return st;
+	struct mx_engine_config ec = engine_config(h);
+	return mx_engine_load(h->plan, h->checkpoint, mixers, &ec, NULL, NULL, &h->engine, err);
+}
+
 static mx_status load(struct mx_hosted *h, const struct mx_registry *mixers, struct mx_err *err)
 {
 	struct mx_served *m = h->model;
 	mx_status st = h->tokenizer ? MX_OK : open_checkpoint(h, err);
+	if (st == MX_OK)
+		st = meet_hosts(h, err);
 	if (st == MX_OK) {
 		struct mx_engine_config ec = engine_config(h);
 		st = mx_engine_load(h->plan, h->checkpoint, mixers, &ec, on_progress, m, &h->engine, err);
 	}
 	if (st)
 		return st;
+	mx_cluster_loaded(h->cluster);
 	if (mx_hosted_template(h, m->chat_template_error, sizeof m->chat_template_error))
 		mx_warning("model", "%s: %s", m->name, m->chat_template_error);
 

@@ -6,6 +6,7 @@
 #ifndef MX_DAEMON_HOSTED_H
 #define MX_DAEMON_HOSTED_H
 
+#include "daemon/cluster.h"
 #include "daemon/config.h"
 #include "daemon/kv_events/publisher.h"
 #include "daemon/serve/service.h"
@@ -18,6 +19,8 @@ struct mx_hosted {
 	bool first;                                  /* its plan counts the process itself */
 	const struct mx_config_kv_events *kv_events; /* how its events are published */
 	bool tells;                                  /* changes of its prefix cache are told at all */
+	const struct mx_config_cluster *cluster_config; /* NULL: one host computes it */
+	struct mx_cluster *cluster;                     /* of several hosts; not needed for a plan */
 	size_t index;            /* its number, from which its events' ports follow */
 	struct mx_served *model; /* what is filled by loading; not needed for a plan */
 
@@ -51,6 +54,9 @@ bool mx_hosted_is_at(const struct mx_hosted *h, const struct mx_config_model *se
 mx_status mx_hosted_template(struct mx_hosted *h, char *why, size_t cap);
 /* Loads the model, starts its scheduler and publishes it as ready. */
 mx_status mx_hosted_load(struct mx_hosted *h, const struct mx_registry *mixers, struct mx_err *err);
+/* Of a worker: joins the other hosts and loads its part of the model, which is its engine. */
+mx_status mx_hosted_load_part(struct mx_hosted *h, const struct mx_registry *mixers,
+                              struct mx_err *err);
 /* Publishes no more events of its prefix cache. */
 void mx_hosted_unpublish(struct mx_hosted *h);
 /* Stops the scheduler, whose unfinished requests end with an error, and frees what was loaded. */

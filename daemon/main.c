@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "base/paths.h"
 #include "daemon/admin/admin.h"
+#include "daemon/cluster.h"
 #include "daemon/config.h"
 #include "daemon/exposed.h"
 #include "daemon/files_check.h"
@@ -35,6 +36,7 @@
 #include "daemon/serve/tls_check.h"
 #include "daemon/version.h"
 #include "daemon/weights.h"
+#include "daemon/worker.h"
 #include "model/catalogue.h"
 
 /* Everything the process holds, in the order in which it is built. */
@@ -44,6 +46,8 @@ struct mixd {
 	struct mx_registry *mixers;
 	struct mx_service service;
 	struct mx_keys *keys; /* the service's */
+	struct mx_launch launch;
+	struct mx_cluster *cluster; /* of several hosts; NULL: there is one */
 	struct mx_host *host;
 	struct mx_reload *reload;
 	struct mx_admin *admin; /* NULL: there is no socket */
@@ -68,6 +72,8 @@ static void usage(FILE *out)
 		"usage: mixd [--config FILE] [--check [--deep]]\n"
 		"       mixd --model DIR|FILE.gguf [--name NAME] [--port PORT] [--device DEVICE] [--check "
 		"[--deep]]\n"
+		"       mixd [--config FILE] --worker --join HOST:PORT [--host N]\n"
+		"       mixd [--config FILE] --launched\n"
 		"       mixd --list-models\n"
 		"       mixd --hash-key\n"
 		"\n"
@@ -80,6 +86,10 @@ static void usage(FILE *out)
 		"      --device DEVICE  cpu (default), cuda or cuda:N\n"
 		"      --check          validate, print the memory plan of every model, and exit\n"
 		"      --deep           with --check: read all weights too, and look for NaN and infinity\n"
+		"      --worker         compute a part of the model for another host (cluster.hosts)\n"
+		"      --join HOST:PORT the host that serves the requests, and its cluster.listen\n"
+		"      --host N         of a worker: its number, 1 or more (default: any)\n"
+		"      --launched       serve or work, as Slurm, Kubernetes or MIXD_HOST say\n"
 		"      --list-models    print which models can be loaded, and exit\n"
 		"      --hash-key       read a key from standard input, or make one, and print its line\n"
 		"                       for the file of keys\n"
@@ -348,7 +358,7 @@ static mx_status start(struct mixd *m, struct mx_err *err)
 		st = mx_keys_create(&m->keys);
 	m->service.keys = m->keys;
 	if (st == MX_OK)
-		st = mx_host_create(m->config, m->mixers, &m->service, &m->host);
+		st = mx_host_create(m->config, m->mixers, &m->service, m->cluster, &m->host);
 	if (st)
 		return mx_fail(err, st, "out of memory");
 	m->metrics = mx_metrics_create(&m->service, m->config->metrics.vllm_names);
@@ -376,7 +386,9 @@ static void stop(struct mixd *m)
 	/* in the order of their start: the first has /metrics, which asks the others */
 	for (size_t i = 0; i < m->n_fronts; i++)
 		m->fronts[i]->ops->destroy(m->fronts[i]);
+	mx_cluster_stop(m->cluster, "it has stopped"); /* the loader may wait for hosts */
 	mx_host_destroy(m->host);
+	mx_cluster_close(m->cluster);
 	mx_metrics_destroy(m->metrics);
 	mx_service_destroy(&m->service);
 	mx_keys_destroy(m->keys);
@@ -545,7 +557,7 @@ static int serve(struct mixd *m, const sigset_t *signals)
 		watch_reload(m, sig == SIGHUP);
 		if (!m->ready && !watch_loading(m))
 			return 1; /* the loader has logged the reason */
-		if (mx_service_lost(&m->service)) {
+		if (mx_service_lost(&m->service) || mx_cluster_lost(m->cluster)) {
 			mx_error("mixd", "an engine is lost: exiting to be restarted");
 			return 1;
 		}
@@ -574,6 +586,7 @@ static int list_models(void)
 struct options {
 	const char *config_file;
 	struct mx_model_option model;
+	struct mx_launch_options launch;
 	bool check, deep; /* deep: all weights are read */
 };
 
@@ -601,6 +614,8 @@ static int read_options(int argc, char **argv, struct options *o)
 	static const struct option options[] = {
 		{"config", required_argument, NULL, 'c'}, {"check", no_argument, NULL, 'k'},
 		{"list-models", no_argument, NULL, 'l'},  {"deep", no_argument, NULL, 'D'},
+		{"worker", no_argument, NULL, 'W'},       {"join", required_argument, NULL, 'j'},
+		{"host", required_argument, NULL, 'H'},   {"launched", no_argument, NULL, 'L'},
 		{"hash-key", no_argument, NULL, 'K'},     {"model", required_argument, NULL, 'm'},
 		{"name", required_argument, NULL, 'n'},   {"port", required_argument, NULL, 'p'},
 		{"device", required_argument, NULL, 'd'}, {"version", no_argument, NULL, 'V'},
@@ -615,6 +630,10 @@ static int read_options(int argc, char **argv, struct options *o)
 		case 'n': fine = take_once("name", &o->model.name); break;
 		case 'p': fine = take_once("port", &o->model.port); break;
 		case 'd': fine = take_once("device", &o->model.device); break;
+		case 'W': o->launch.worker = true; break;
+		case 'L': o->launch.launched = true; break;
+		case 'j': fine = take_once("join", &o->launch.join); break;
+		case 'H': fine = take_once("host", &o->launch.host); break;
 		case 'l': return list_models();
 		case 'K': return mx_hash_key(isatty(STDIN_FILENO) ? NULL : stdin, stdout);
 		case 'V': mx_version_print(stdout); return 0;
@@ -633,6 +652,15 @@ static int read_options(int argc, char **argv, struct options *o)
 	}
 	if (o->config_file && o->model.model) {
 		fputs("mixd: --config and --model exclude each other\n", stderr);
+		return 2;
+	}
+	const struct mx_launch_options *l = &o->launch;
+	if ((l->worker && l->launched) || ((l->join || l->host) && !l->worker) ||
+	    ((l->worker || l->launched) && (o->model.model || o->check))) {
+		fputs(
+			"mixd: --join and --host belong to --worker; --worker, --launched, --model and --check "
+			"exclude each other\n",
+			stderr);
 		return 2;
 	}
 	return -1;
@@ -676,6 +704,16 @@ static int configure(const struct options *o, struct mixd *m)
 	return 1;
 }
 
+/* Finds out which of several hosts this is, and opens its side of them. */
+static mx_status open_cluster(struct mixd *m, const struct mx_launch_options *o, struct mx_err *err)
+{
+	const struct mx_config_cluster *c = &m->config->cluster;
+	if (c->hosts < 2 && !o->worker && !o->launched)
+		return MX_OK;
+	mx_status st = mx_launch_find(o, c->listen, c->hosts, &m->launch, err);
+	return st == MX_OK ? mx_cluster_open(m->config, &m->launch, &m->cluster, err) : st;
+}
+
 /* Checks or serves what is configured. Returns the exit status. */
 static int run(struct mixd *m, const struct options *o, const sigset_t *signals)
 {
@@ -692,7 +730,11 @@ static int run(struct mixd *m, const struct options *o, const sigset_t *signals)
 		if (st == MX_OK && o->deep)
 			st = mx_weights_check(m->config, stdout, &err);
 	} else if (st == MX_OK) {
-		st = start(m, &err);
+		st = open_cluster(m, &o->launch, &err);
+		if (st == MX_OK && m->launch.worker)
+			return mx_worker_run(m->config, m->mixers, m->cluster, signals);
+		if (st == MX_OK)
+			st = start(m, &err);
 		if (st == MX_OK)
 			rc = serve(m, signals);
 	}

@@ -154,7 +154,7 @@ static void keep(const struct mx_model_engine *e, const struct mx_span *span, ui
 	}
 }
 
-static mx_status follow_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+mx_status mx_rank_follow(struct mx_model_engine *e, const struct mx_rank_call *c)
 {
 	const struct mx_bucket *b = e->bucket;
 	const size_t rows = b ? b->rows : c->step.n_rows;
@@ -178,7 +178,7 @@ mx_status mx_head_follow(struct mx_model_engine *e, const struct mx_step_result 
 	for (uint32_t i = 0; i < e->step.n_spans; i++)
 		kept[i].n = results[i].status == MX_OK ? e->core.items[i].n + results[i].n_accepted : 0;
 	const struct mx_rank_call call = {
-		.run = follow_rank, .step = e->step, .ids = e->ids, .kept = kept};
+		.run = mx_rank_follow, .step = e->step, .ids = e->ids, .kept = kept};
 	return mx_ranks_run(e, &call);
 }
 
@@ -279,7 +279,7 @@ static mx_status send_rows(struct mx_model_engine *e, const struct mx_step_item 
 }
 
 /* Computes the head's rows of a call, and of a recording their logits. */
-static mx_status draft_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+mx_status mx_rank_draft(struct mx_model_engine *e, const struct mx_rank_call *c)
 {
 	const struct mx_bucket *b = e->bucket;
 	const uint32_t n = c->step.n_rows, all = b ? b->rows : n;
@@ -356,7 +356,7 @@ static mx_status draft(struct mx_model_engine *e, struct mx_step_item *items, ui
 	struct mx_tables device;
 	struct mx_device_tables tables;
 	struct mx_rank_call call = {
-		.run = draft_rank,
+		.run = mx_rank_draft,
 		.rows = rows,
 		.step = {.spans = s->spans, .n_spans = n, .n_rows = n, .longest = 1}};
 	mx_status st = MX_OK;

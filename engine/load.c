@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "engine/draft.h"
 #include "engine/load_parts.h"
+#include "engine/ranks.h"
 
 /* mx_engine_info.free_rows of GPUs. Fewer rows leave multiprocessors idle: deep in a long context a
  * step of 30 rows took as long as one of 500. */
@@ -55,6 +56,8 @@ static struct mx_engine_config draft_settings(const struct mx_model *m,
 		context < config->draft_plan->max_context ? context : config->draft_plan->max_context;
 	c.outside = 0;
 	c.tensor = c.context = c.rank = c.sharers = 0; /* it runs on the first rank's device */
+	c.n_hosts = 0;
+	c.hosts = NULL;
 	c.page_tokens = 0;
 	c.kv_events = false;
 	c.speculation = MX_SPECULATION_NONE;
@@ -110,7 +113,7 @@ static mx_status plan_memory(const struct mx_model *m, const struct mx_engine_co
 	struct mx_engine_config c = *config;
 	struct mx_memory_plan draft = {0};
 	mx_status st = mx_load_own_bytes(m, config, device, &own, err);
-	if (st == MX_OK && config->speculation == MX_SPECULATION_DRAFT)
+	if (st == MX_OK && config->speculation == MX_SPECULATION_DRAFT && !config->host)
 		st = plan_draft(m, config, device, own, mixers, out_draft, &draft, err);
 	if (st != MX_OK)
 		return st;
@@ -136,7 +139,7 @@ mx_status mx_engine_plan(const struct mx_plan *plan, const struct mx_checkpoint 
                          const struct mx_registry *mixers, const struct mx_engine_config *config,
                          struct mx_memory_plan *out, struct mx_err *err)
 {
-	struct mx_engine_config draft, first = mx_load_rank_config(config, 0);
+	struct mx_engine_config draft, first = mx_load_first_config(config);
 	struct mx_device *device;
 	struct mx_model m;
 	mx_status st = check_config(plan, config, err);
@@ -253,7 +256,7 @@ static mx_status build_all(struct mx_model_engine *e, const struct mx_registry *
                            const struct mx_engine_config *config, const struct mx_memory_plan *p,
                            struct mx_touch_progress *tell, struct mx_err *err)
 {
-	const struct mx_engine_config first = mx_load_rank_config(config, 0);
+	const struct mx_engine_config first = mx_load_first_config(config);
 	struct mx_load_ranks others = {0};
 	mx_status st = MX_OK;
 	if (!p->own_memory)
@@ -267,17 +270,35 @@ static mx_status build_all(struct mx_model_engine *e, const struct mx_registry *
 	return st;
 }
 
+/* Gives the engine of the first rank what the others do not have: sequences and sampling. */
+static mx_status complete(struct mx_model_engine *e, const struct mx_registry *mixers,
+                          const struct mx_engine_config *config, const struct mx_memory_plan *p,
+                          const struct mx_engine_config *draft, struct mx_err *err)
+{
+	mx_status st = start_core(e, p, config);
+	if (st != MX_OK)
+		return mx_fail(err, st, "cannot make the tables of %u pages", p->n_pages);
+	st = mx_mask_workers_create(e->device, e->core.info.max_sequences, e->model.plan->vocab,
+	                            &e->masks);
+	if (st != MX_OK)
+		return mx_fail(err, st, "cannot start the threads that make masks");
+	mx_load_log(e, p);
+	return config->speculation == MX_SPECULATION_DRAFT ? load_draft(e, config, draft, mixers, err)
+	                                                   : MX_OK;
+}
+
 mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint *checkpoint,
                          const struct mx_registry *mixers, const struct mx_engine_config *config,
                          mx_progress_f *progress, void *progress_arg, struct mx_engine **out,
                          struct mx_err *err)
 {
 	struct mx_touch_progress tell = {.f = progress, .arg = progress_arg};
-	struct mx_engine_config draft, first = mx_load_rank_config(config, 0);
+	struct mx_engine_config draft, first = mx_load_first_config(config);
 	struct mx_memory_plan memory;
 	struct mx_model_engine *e = mx_calloc(1, sizeof *e);
 	if (!e)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
+	e->core.engine.ops = &mx_model_engine_ops;
 	mx_status st = check_config(plan, config, err);
 	if (st == MX_OK)
 		st = mx_load_open_device(plan, checkpoint, &first, &e->device, err);
@@ -286,30 +307,29 @@ mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint 
 	if (st == MX_OK)
 		st = plan_memory(&e->model, &first, e->device, mixers, &memory, &draft, err);
 	if (st == MX_OK)
+		st = mx_load_hosts_plan(&e->model, config, &memory, err);
+	if (st == MX_OK)
 		st = build_all(e, mixers, config, &memory, &tell, err);
 	if (st == MX_OK)
 		st = mx_load_plan_ranks(&e->model, config, &memory, err);
-	if (st != MX_OK)
-		goto fail;
-	e->plan = memory;
-	if ((st = start_core(e, &memory, config)) != MX_OK) {
-		mx_fail(err, st, "cannot make the tables of %u pages", memory.n_pages);
-		goto fail;
+	if (st == MX_OK) {
+		e->plan = memory;
+		st = config->host ? MX_OK : complete(e, mixers, config, &memory, &draft, err);
 	}
-	st = mx_mask_workers_create(e->device, e->core.info.max_sequences, plan->vocab, &e->masks);
-	if (st != MX_OK) {
-		mx_fail(err, st, "cannot start the threads that make masks");
-		goto fail;
+	if (st == MX_OK)
+		st = mx_load_hosts_ready(config, err);
+	if (st == MX_OK) {
+		*out = &e->core.engine;
+		return MX_OK;
 	}
-	mx_load_log(e, &memory);
-	if (config->speculation == MX_SPECULATION_DRAFT &&
-	    (st = load_draft(e, config, &draft, mixers, err)) != MX_OK)
-		goto fail;
-	*out = &e->core.engine;
-	return MX_OK;
-fail:
+	mx_load_hosts_fail(config, err);
 	mx_model_engine_destroy(&e->core.engine);
 	return st;
+}
+
+mx_status mx_engine_follow(struct mx_engine *engine)
+{
+	return mx_ranks_follow((struct mx_model_engine *)engine);
 }
 
 void mx_engine_wait_resident(struct mx_engine *engine)

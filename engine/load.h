@@ -4,6 +4,7 @@
 #define MX_ENGINE_LOAD_H
 
 #include "device/comm.h"
+#include "device/hosts/hosts.h"
 #include "engine/engine.h"
 #include "mixers/registry.h"
 #include "model/plan.h"
@@ -25,7 +26,7 @@ enum mx_speculation {
 struct mx_engine_config {
 	const char *name;   /* for messages */
 	const char *device; /* "cpu", "cuda" or "cuda:N"; NULL = "cpu" */
-	/* Of several ranks: the device of each, [tensor]; NULL = all are `device`, which is a CPU. A
+	/* Of several ranks: the device of each of this host; NULL = all are `device`, which is a CPU. A
 	 * GPU may be named for several ranks, as a test of ranks (device/cuda/device_cuda.h). */
 	const char *const *devices;
 	bool deterministic; /* a row's bits do not depend on the other rows; always so on CPUs */
@@ -35,8 +36,13 @@ struct mx_engine_config {
 	 * of `context` of them share the pages of the mixers that can (MX_MIXER_CONTEXT), whose heads
 	 * are split over the groups. 0 = 1. */
 	uint32_t tensor, context;
-	/* Of the load itself, which the caller leaves 0: which of the devices, and how many ranks have
-	 * the same one. */
+	/* The ranks are those of n_hosts hosts, in the order of the hosts, as many of each; `device`,
+	 * `devices`, `threads` and `memory` are this host's. 0 = 1. `host` is this one's number, and
+	 * `hosts` the connections to the others, which outlive the engine; not needed for a plan. */
+	uint32_t n_hosts, host;
+	struct mx_hosts *hosts;
+	/* Of the load itself, which the caller leaves 0: which of the ranks, and how many have the same
+	 * device. */
 	uint32_t rank, sharers;
 	uint32_t max_context; /* 0 = the model's own */
 	size_t memory;        /* CPU: bytes for everything but the matrices; 0 = just enough for
@@ -74,6 +80,12 @@ struct mx_engine_config {
 static inline uint32_t mx_load_n_ranks(const struct mx_engine_config *config)
 {
 	return (config->tensor > 1 ? config->tensor : 1) * (config->context > 1 ? config->context : 1);
+}
+
+/* Returns how many of them this host has. */
+static inline uint32_t mx_load_local_ranks(const struct mx_engine_config *config)
+{
+	return mx_load_n_ranks(config) / (config->n_hosts > 1 ? config->n_hosts : 1);
 }
 
 /* What one of several ranks has of a model; sizes in bytes of matrices. */
@@ -125,7 +137,8 @@ struct mx_memory_plan {
 	size_t snapshot_bytes; /* of a saved slot and a page */
 	struct mx_engine_mixer mixers[MX_ENGINE_MAX_MIXERS];
 	uint32_t n_mixers;
-	/* All sizes are those of all ranks together; of each rank, with several: */
+	/* All sizes are those of all ranks of this host together; of each rank, with several: */
+	uint32_t hosts;           /* 1 = all ranks are of one */
 	uint32_t ranks, contexts; /* contexts: the ranks that share a page; 1 = none do */
 	unsigned rank_threads;    /* of the first; others may have one less */
 	size_t rank_weights;      /* matrices that it multiplies with, mapped or made */
@@ -161,6 +174,11 @@ mx_status mx_engine_load(const struct mx_plan *plan, const struct mx_checkpoint 
                          const struct mx_registry *mixers, const struct mx_engine_config *config,
                          mx_progress_f *progress, void *progress_arg, struct mx_engine **out,
                          struct mx_err *err);
+
+/* Of an engine that was loaded as another host than host 0: runs what host 0 calls, until that
+ * ends, and returns MX_OK. MX_E_DEVICE: the hosts are lost. Such an engine has no sequences:
+ * besides this, only destroy may be called. */
+mx_status mx_engine_follow(struct mx_engine *engine);
 
 /* Waits until all memory of the plan is resident, which a background thread sees to. For
  * benchmarks; a thread that has the engine to itself. */

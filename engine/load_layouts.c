@@ -41,7 +41,7 @@ mx_status mx_load_plan_layouts(const struct mx_model *m, const struct mx_registr
 	p->n_layouts = p->best_layout = 0;
 	for (uint32_t n = ranks; n && ranks > 1; n--) {
 		struct mx_engine_config c = mx_load_rank_config(config, 0);
-		if (ranks % n)
+		if (ranks % n || mx_load_local_ranks(config) % (ranks / n)) /* pages stay in a host */
 			continue;
 		c.tensor = n;
 		c.context = ranks / n;

@@ -61,6 +61,9 @@ void mx_load_log(const struct mx_model_engine *e, const struct mx_memory_plan *p
 		mx_info("engine", "%s: %zu tensors of the checkpoint are not used, such as %s", info->model,
 		        e->model.n_skipped, e->model.skipped);
 	say_device(e, p);
+	if (p->hosts > 1)
+		mx_info("engine", "%s: %u hosts of %u ranks each", info->model, p->hosts,
+		        p->ranks / p->hosts);
 	if (p->ranks > 1)
 		mx_info("engine", "%s: %u ranks, each with %.1f MiB of weights", info->model, p->ranks,
 		        mib(p->rank_weights));

@@ -6,6 +6,8 @@
 #include "engine/load.h"
 #include "engine/model_engine.h"
 
+struct mx_rank_wire;
+
 /* ---- load_device.c ---- */
 
 /* Opens the device that config names. A CPU device is opened for one row only, which is enough for
@@ -45,8 +47,11 @@ struct mx_load_ranks {
 size_t mx_load_matrix_bytes(const struct mx_model *m);
 /* Checks config's devices and how the model is to be split. */
 mx_status mx_load_check_ranks(const struct mx_engine_config *config, struct mx_err *err);
-/* Returns the settings of a rank: its number, and its share of threads and memory. */
+/* Returns the settings of a rank: its number, and its share of its host's threads and memory. Of
+ * another host's rank: as if that had this one's devices and threads. */
 struct mx_engine_config mx_load_rank_config(const struct mx_engine_config *config, uint32_t rank);
+/* Returns those of this host's first rank. */
+struct mx_engine_config mx_load_first_config(const struct mx_engine_config *config);
 /* Makes the plan of the first rank, whose model is m, that of all. MX_E_RANGE if the host has less.
  */
 mx_status mx_load_plan_ranks(const struct mx_model *m, const struct mx_engine_config *config,
@@ -70,6 +75,27 @@ mx_status mx_load_ranks_build(struct mx_model_engine *e, const struct mx_engine_
                               const struct mx_memory_plan *p, struct mx_load_ranks *r,
                               struct mx_touch_progress *tell, struct mx_err *err);
 void mx_load_ranks_free(struct mx_load_ranks *r);
+
+/* ---- load_hosts.c: several hosts; nothing of it is done without them ---- */
+
+/* Checks how the ranks are spread over hosts. */
+mx_status mx_load_hosts_check(const struct mx_engine_config *config, enum mx_device_kind kind,
+                              struct mx_err *err);
+/* Makes the plan of host 0's first rank that of all: *p is the plan of this host's. */
+mx_status mx_load_hosts_plan(const struct mx_model *m, const struct mx_engine_config *config,
+                             struct mx_memory_plan *p, struct mx_err *err);
+/* Creates the communicators of this host's ranks. */
+mx_status mx_load_hosts_connect(struct mx_model_engine *const *engines,
+                                struct mx_device *const *devices,
+                                const struct mx_engine_config *config, struct mx_err *err);
+/* Creates the way of calls to or from the other hosts; *out = NULL without them. */
+mx_status mx_load_hosts_wire(const struct mx_model_engine *e, const struct mx_memory_plan *p,
+                             const struct mx_engine_config *config, struct mx_rank_wire **out);
+/* Waits until all hosts have loaded. */
+mx_status mx_load_hosts_ready(const struct mx_engine_config *config, struct mx_err *err);
+/* Tells the others that this host cannot load; or, if another one could not, makes that the error.
+ */
+void mx_load_hosts_fail(const struct mx_engine_config *config, struct mx_err *err);
 
 /* ---- load_memory.c ---- */
 

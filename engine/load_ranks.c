@@ -15,12 +15,14 @@
 #include "device/cpu/comm.h"
 #include "device/open.h"
 #include "engine/load_parts.h"
+#include "engine/rank_wire.h"
 #include "engine/ranks.h"
 
-/* Returns the name of a rank's device. */
+/* Returns the name of a rank's device; all hosts have the same names. */
 static const char *device_of(const struct mx_engine_config *config, uint32_t rank)
 {
-	const char *name = config->devices ? config->devices[rank] : config->device;
+	const char *name =
+		config->devices ? config->devices[rank % mx_load_local_ranks(config)] : config->device;
 	return name ? name : "cpu";
 }
 
@@ -38,7 +40,7 @@ static bool is_same_gpu(const char *a, const char *b)
 static mx_status check_shared(const struct mx_engine_config *config, struct mx_err *err)
 {
 	const char *loading = getenv("CUDA_MODULE_LOADING");
-	for (uint32_t i = 1; i < mx_load_n_ranks(config); i++)
+	for (uint32_t i = 1; i < mx_load_local_ranks(config); i++)
 		for (uint32_t k = 0; k < i; k++)
 			if (is_same_gpu(config->devices[i], config->devices[k]) &&
 			    (!loading || strcmp(loading, "EAGER") != 0))
@@ -65,6 +67,8 @@ mx_status mx_load_check_ranks(const struct mx_engine_config *config, struct mx_e
 		                  config->tensor, config->context, MX_MAX_RANKS);
 	if (config->device)
 		mx_device_parse(config->device, &kind, NULL);
+	if ((st = mx_load_hosts_check(config, kind, err)) != MX_OK)
+		return st;
 	if (ranks > 1 && config->devices && (st = check_shared(config, err)) != MX_OK)
 		return st;
 	if (config->context > 1 && kind != MX_DEVICE_CPU)
@@ -85,20 +89,25 @@ mx_status mx_load_check_ranks(const struct mx_engine_config *config, struct mx_e
 struct mx_engine_config mx_load_rank_config(const struct mx_engine_config *config, uint32_t rank)
 {
 	struct mx_engine_config c = *config;
-	const uint32_t ranks = mx_load_n_ranks(config);
-	if (ranks == 1)
+	const uint32_t here = mx_load_local_ranks(config);
+	if (mx_load_n_ranks(config) == 1)
 		return c;
 	const unsigned all = config->threads ? config->threads : mx_pool_default_size();
-	const unsigned threads = all / ranks + (rank < all % ranks);
+	const unsigned threads = all / here + (rank % here < all % here);
 	c.rank = rank;
 	c.device = device_of(config, rank);
 	c.devices = NULL;
 	c.sharers = 0;
-	for (uint32_t i = 0; i < ranks; i++)
+	for (uint32_t i = 0; i < here; i++)
 		c.sharers += is_same_gpu(device_of(config, i), c.device);
 	c.threads = threads ? threads : 1;
-	c.memory = config->memory / ranks;
+	c.memory = config->memory / here;
 	return c;
+}
+
+struct mx_engine_config mx_load_first_config(const struct mx_engine_config *config)
+{
+	return mx_load_rank_config(config, config->host * mx_load_local_ranks(config));
 }
 
 size_t mx_load_matrix_bytes(const struct mx_model *m)
@@ -115,7 +124,8 @@ size_t mx_load_matrix_bytes(const struct mx_model *m)
 mx_status mx_load_plan_ranks(const struct mx_model *m, const struct mx_engine_config *config,
                              struct mx_memory_plan *p, struct mx_err *err)
 {
-	const uint32_t ranks = p->ranks = mx_load_n_ranks(config);
+	const uint32_t ranks = p->ranks = mx_load_n_ranks(config), here = mx_load_local_ranks(config);
+	p->hosts = ranks / here;
 	p->contexts = config->context > 1 ? config->context : 1;
 	if (ranks == 1)
 		return MX_OK;
@@ -123,7 +133,7 @@ mx_status mx_load_plan_ranks(const struct mx_model *m, const struct mx_engine_co
 	const size_t computing = p->weights_private + p->pages + p->slots + p->snapshots +
 	                         p->instances + p->scratch,
 				 each = p->weights_made + m->arena.used + (p->own_memory ? 0 : computing);
-	p->rank_threads = p->own_memory ? 0 : mx_load_rank_config(config, 0).threads;
+	p->rank_threads = p->own_memory ? 0 : mx_load_first_config(config).threads;
 	p->rank_weights = mx_load_matrix_bytes(m);
 	p->rank_made = p->weights_made + p->weights_private;
 	p->rank_page_bytes = p->page_bytes;
@@ -135,21 +145,21 @@ mx_status mx_load_plan_ranks(const struct mx_model *m, const struct mx_engine_co
 	                        &p->scratch,         &p->page_bytes,   &p->slot_bytes,
 	                        &p->snapshot_bytes,  &p->head_page,    &p->weights_device};
 	for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
-		*sums[i] *= ranks;
+		*sums[i] *= here;
 	for (uint32_t i = 0; i < p->n_mixers; i++) {
-		p->mixers[i].page_bytes *= ranks;
-		p->mixers[i].slot_bytes *= ranks;
-		p->mixers[i].snapshot_bytes *= ranks;
-		p->mixers[i].instance_bytes *= ranks;
+		p->mixers[i].page_bytes *= here;
+		p->mixers[i].slot_bytes *= here;
+		p->mixers[i].snapshot_bytes *= here;
+		p->mixers[i].instance_bytes *= here;
 	}
-	p->other += (ranks - 1) * m->arena.used;
-	p->total += (ranks - 1) * each;
+	p->other += (here - 1) * m->arena.used;
+	p->total += (here - 1) * each;
 	const size_t own = p->total - p->weights_mapped, host = mx_host_memory();
 	if (own > host)
 		return mx_fail_at(err, MX_E_RANGE, "memory",
 		                  "%u ranks need %.1f MiB beside the mapped weights, and this host (or its "
 		                  "cgroup) has %.1f MiB: lower memory or max_sequences",
-		                  ranks, (double)own / (1 << 20), (double)host / (1 << 20));
+		                  here, (double)own / (1 << 20), (double)host / (1 << 20));
 	return MX_OK;
 }
 
@@ -176,9 +186,12 @@ static mx_status open_rank(const struct mx_model_engine *e, const struct mx_regi
 /* Gives the ranks' engines their communicators: of the devices, and, if these are asynchronous, of
  * the threads. */
 static mx_status connect(struct mx_model_engine *const *engines, struct mx_device *const *devices,
-                         uint32_t ranks, struct mx_err *err)
+                         const struct mx_engine_config *config, struct mx_err *err)
 {
+	const uint32_t ranks = mx_load_local_ranks(config);
 	struct mx_comm *comms[MX_MAX_RANKS], *calls[MX_MAX_RANKS];
+	if (config->hosts)
+		return mx_load_hosts_connect(engines, devices, config, err);
 	mx_status st = mx_device_comm(devices, ranks, comms, err);
 	if (st != MX_OK) {
 		if (err && !err->where[0])
@@ -195,14 +208,15 @@ static mx_status connect(struct mx_model_engine *const *engines, struct mx_devic
 	return st == MX_OK ? MX_OK : mx_fail(err, st, "out of memory");
 }
 
-/* Makes the communicators of the ranks that share pages, groups of `contexts` neighbours. */
+/* Makes the communicators of the ranks that share pages, groups of `contexts` neighbours, which are
+ * threads of one host. */
 static mx_status open_contexts(struct mx_model_engine *const *engines, uint32_t ranks,
                                uint32_t contexts)
 {
 	for (uint32_t i = 0; i < ranks && contexts > 1; i += contexts) {
 		struct mx_comm *comms[MX_MAX_RANKS], *group[MX_MAX_RANKS];
 		for (uint32_t k = 0; k < contexts; k++)
-			comms[k] = engines[i + k]->comm;
+			comms[k] = engines[i + k]->calls;
 		mx_status st = mx_cpu_comm_part(comms, contexts, group);
 		if (st != MX_OK)
 			return st;
@@ -216,13 +230,13 @@ mx_status mx_load_ranks_open(struct mx_model_engine *e, const struct mx_registry
                              const struct mx_engine_config *config, struct mx_load_ranks *out,
                              struct mx_err *err)
 {
-	const uint32_t ranks = mx_load_n_ranks(config);
+	const uint32_t ranks = mx_load_local_ranks(config), first = config->host * ranks;
 	struct mx_device *devices[MX_MAX_RANKS] = {e->device};
 	struct mx_model_engine *engines[MX_MAX_RANKS] = {e};
 	out->others = mx_calloc(ranks - 1, sizeof(struct mx_model_engine *));
 	mx_status st = out->others ? MX_OK : MX_E_NOMEM;
 	for (uint32_t i = 1; i < ranks && st == MX_OK; i++) {
-		const struct mx_engine_config c = mx_load_rank_config(config, i);
+		const struct mx_engine_config c = mx_load_rank_config(config, first + i);
 		struct mx_model_engine *other = mx_calloc(1, sizeof *other);
 		if (!other)
 			return mx_fail(err, MX_E_NOMEM, "out of memory");
@@ -231,7 +245,7 @@ mx_status mx_load_ranks_open(struct mx_model_engine *e, const struct mx_registry
 		devices[i] = other->device;
 	}
 	if (st == MX_OK)
-		st = connect(engines, devices, ranks, err);
+		st = connect(engines, devices, config, err);
 	if (st == MX_OK && (st = open_contexts(engines, ranks, config->context)) != MX_OK)
 		mx_fail(err, st, "out of memory");
 	return st;
@@ -283,21 +297,27 @@ mx_status mx_load_ranks_build(struct mx_model_engine *e, const struct mx_engine_
                               const struct mx_memory_plan *p, struct mx_load_ranks *r,
                               struct mx_touch_progress *tell, struct mx_err *err)
 {
-	const struct mx_engine_config first = mx_load_rank_config(config, 0);
+	const struct mx_engine_config first = mx_load_first_config(config);
+	struct mx_rank_wire *wire = NULL;
 	struct building *others = mx_calloc(r->n, sizeof *others);
 	if (!others)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
 	for (uint32_t i = 0; i < r->n; i++) {
 		others[i].engine = r->others[i];
 		others[i].plan = p;
-		others[i].config = mx_load_rank_config(config, i + 1);
+		others[i].config = mx_load_rank_config(config, first.rank + i + 1);
 	}
 	mx_status st = build(e, &first, p, tell, others, r->n, err);
 	free(others);
 	if (st != MX_OK)
 		return st;
-	if ((st = mx_ranks_create(e, r->others, r->n)) != MX_OK)
+	st = mx_load_hosts_wire(e, p, config, &wire);
+	if (st == MX_OK)
+		st = mx_ranks_create(e, r->others, r->n, wire);
+	if (st != MX_OK) {
+		mx_rank_wire_destroy(wire);
 		return mx_fail(err, st, "cannot start the threads of %u ranks", r->n + 1);
+	}
 	r->n = 0;
 	return MX_OK;
 }

@@ -160,7 +160,7 @@ static mx_status make_columns(struct mx_model_engine *e, const void *x, size_t n
 }
 
 /* The same of c->x, which rank 0 has. */
-static mx_status make_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+mx_status mx_rank_logits(struct mx_model_engine *e, const struct mx_rank_call *c)
 {
 	struct mx_comm *comm = e->comm;
 	const size_t row = e->model.plan->width * mx_dtype_size(e->device->info.act_dtype);
@@ -188,7 +188,7 @@ static mx_status scale_rows(struct mx_model_engine *e, size_t n)
 
 mx_status mx_logits_make(struct mx_model_engine *e, const void *x, size_t n)
 {
-	const struct mx_rank_call call = {.run = make_rank, .x = x, .n = n};
+	const struct mx_rank_call call = {.run = mx_rank_logits, .x = x, .n = n};
 	mx_status st = mx_ranks_run(e, &call);
 	return st == MX_OK ? scale_rows(e, n) : st;
 }

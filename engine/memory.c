@@ -440,7 +440,7 @@ static size_t choose_budget(const struct mx_engine_config *config, const struct 
 		return config->memory;
 	if (p->own_memory)
 		return p->device_free / 10 * 9 / (config->sharers ? config->sharers : 1);
-	const uint32_t ranks = mx_load_n_ranks(config);
+	const uint32_t ranks = mx_load_local_ranks(config);
 	size_t host = mx_host_memory(), weights = p->weights_mapped + ranks * p->weights_made;
 	return host > weights ? (host - weights) / 2 / ranks : 0;
 }

@@ -46,7 +46,7 @@ static void clear_part(void *arg, size_t task, unsigned worker)
 	memset(c->slot + from, 0, left < CLEAR_BYTES ? left : CLEAR_BYTES);
 }
 
-static mx_status clear_rank(struct mx_model_engine *e, const struct mx_rank_call *call)
+mx_status mx_rank_clear(struct mx_model_engine *e, const struct mx_rank_call *call)
 {
 	size_t bytes = e->model.slot_bytes;
 	struct clearing c = {e->slots + call->slot * bytes, bytes};
@@ -59,7 +59,7 @@ static mx_status clear_rank(struct mx_model_engine *e, const struct mx_rank_call
 static void clear_state(struct mx_core *core, const struct mx_seq *s)
 {
 	struct mx_model_engine *e = engine_of(&core->engine);
-	const struct mx_rank_call call = {.run = clear_rank, .slot = s->slot};
+	const struct mx_rank_call call = {.run = mx_rank_clear, .slot = s->slot};
 	if (e->model.slot_bytes)
 		(void)mx_ranks_run(e, &call); /* if the device is lost, the next step fails */
 }
@@ -83,7 +83,7 @@ static unsigned char *snapshot(const struct mx_model_engine *e, uint32_t block)
 	return e->snapshots + block * (e->model.snapshot_bytes + e->model.page_bytes);
 }
 
-static mx_status save_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+mx_status mx_rank_save(struct mx_model_engine *e, const struct mx_rank_call *c)
 {
 	struct mx_model *m = &e->model;
 	unsigned char *to = snapshot(e, c->block);
@@ -100,7 +100,7 @@ static mx_status save_rank(struct mx_model_engine *e, const struct mx_rank_call 
 static mx_status save_state(struct mx_core *core, const struct mx_seq *s, uint32_t block)
 {
 	struct mx_model_engine *e = engine_of(&core->engine);
-	const struct mx_rank_call call = {.run = save_rank,
+	const struct mx_rank_call call = {.run = mx_rank_save,
 	                                  .slot = s->slot,
 	                                  .pos = s->computed,
 	                                  .page =
@@ -109,7 +109,7 @@ static mx_status save_state(struct mx_core *core, const struct mx_seq *s, uint32
 	return mx_ranks_run(e, &call);
 }
 
-static mx_status load_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+mx_status mx_rank_load(struct mx_model_engine *e, const struct mx_rank_call *c)
 {
 	struct mx_model *m = &e->model;
 	unsigned char *from = snapshot(e, c->block);
@@ -126,7 +126,7 @@ static mx_status load_rank(struct mx_model_engine *e, const struct mx_rank_call 
 static mx_status load_state(struct mx_core *core, const struct mx_seq *s, uint32_t block)
 {
 	struct mx_model_engine *e = engine_of(&core->engine);
-	const struct mx_rank_call call = {.run = load_rank,
+	const struct mx_rank_call call = {.run = mx_rank_load,
 	                                  .slot = s->slot,
 	                                  .pos = s->computed,
 	                                  .page = s->pages.ids[s->pages.n - 1],
@@ -292,12 +292,12 @@ void mx_model_engine_destroy(struct mx_engine *engine)
 	mx_mask_workers_destroy(e->masks);
 	mx_core_fini(&e->core);
 	mx_model_free(&e->model);
-	if (e->calls && e->calls != e->comm)
-		e->calls->ops->destroy(e->calls);
 	if (e->context)
 		e->context->ops->destroy(e->context);
-	if (e->comm)
+	if (e->comm) /* before the threads': it may be made of theirs */
 		e->comm->ops->destroy(e->comm);
+	if (e->calls && e->calls != e->comm)
+		e->calls->ops->destroy(e->calls);
 	if (e->device) {
 		e->device->ops->host_release(e->device, e->tables);
 		e->device->ops->host_release(e->device, e->pooling);

@@ -192,6 +192,20 @@ mx_status mx_forward_commit(struct mx_model_engine *e, const struct mx_step *ste
 /* The same as what a rank is to do: of c->step and c->kept. */
 mx_status mx_forward_commit_rank(struct mx_model_engine *e, const struct mx_rank_call *c);
 
+/* ---- what else a rank is to do (ranks.h), where devices are not asynchronous ---- */
+
+/* model_engine.c: clears a slot; saves it to a snapshot, with a page; loads it. */
+mx_status mx_rank_clear(struct mx_model_engine *e, const struct mx_rank_call *c);
+mx_status mx_rank_save(struct mx_model_engine *e, const struct mx_rank_call *c);
+mx_status mx_rank_load(struct mx_model_engine *e, const struct mx_rank_call *c);
+/* logits.c: computes logits of n rows that rank 0 has. */
+mx_status mx_rank_logits(struct mx_model_engine *e, const struct mx_rank_call *c);
+/* resume.c: resumes a part of a slot. */
+mx_status mx_rank_resume(struct mx_model_engine *e, const struct mx_rank_call *c);
+/* head.c: computes the head's part of a step, and a row of drafts. */
+mx_status mx_rank_follow(struct mx_model_engine *e, const struct mx_rank_call *c);
+mx_status mx_rank_draft(struct mx_model_engine *e, const struct mx_rank_call *c);
+
 /* ---- resume.c: devices that are not asynchronous ---- */
 
 /* Resumes sequences of core.items: all of them, or a part of the work. Takes those that are not

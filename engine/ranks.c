@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "engine/rank_wire.h"
 
 struct rank {
 	struct mx_model_engine *engine;
@@ -13,10 +14,11 @@ struct rank {
 };
 
 struct mx_ranks {
-	struct mx_comm *calls;    /* rank 0's */
+	struct mx_comm *calls;    /* of the host's first rank */
 	struct mx_rank_call call; /* that runs */
 	struct rank *others;      /* [n_others] */
 	uint32_t n_others, n_running;
+	struct mx_rank_wire *wire; /* to or from other hosts; NULL = there are none */
 };
 
 /* Ends the communication of the threads, and of the devices. */
@@ -38,7 +40,8 @@ static void *rank_main(void *arg)
 		if (st == MX_OK)
 			st = calls->ops->barrier(calls);
 		else if (st != MX_E_DEVICE) /* else another rank has failed first */
-			mx_error("engine", "rank %u of %u: %s", calls->rank, calls->ranks, mx_status_str(st));
+			mx_error("engine", "rank %u of %u: %s", e->comm->rank, e->comm->ranks,
+			         mx_status_str(st));
 		if (st != MX_OK)
 			break;
 	}
@@ -54,13 +57,13 @@ static void join(struct mx_ranks *r)
 }
 
 mx_status mx_ranks_create(struct mx_model_engine *e, struct mx_model_engine *const *others,
-                          uint32_t n)
+                          uint32_t n, struct mx_rank_wire *wire)
 {
 	struct mx_ranks *r = mx_calloc(1, sizeof *r);
 	if (!r)
 		return MX_E_NOMEM;
 	r->calls = e->calls;
-	r->others = mx_calloc(n, sizeof *r->others);
+	r->others = mx_calloc(n + 1, sizeof *r->others); /* of a host's only rank there are none */
 	mx_status st = r->others ? MX_OK : MX_E_NOMEM;
 	for (uint32_t i = 0; i < n && st == MX_OK; i++) {
 		r->others[i].engine = others[i];
@@ -77,6 +80,7 @@ mx_status mx_ranks_create(struct mx_model_engine *e, struct mx_model_engine *con
 		return st;
 	}
 	r->n_others = n;
+	r->wire = wire;
 	e->ranks = r;
 	return MX_OK;
 }
@@ -85,6 +89,7 @@ void mx_ranks_destroy(struct mx_ranks *r)
 {
 	if (!r)
 		return;
+	mx_rank_wire_end(r->wire);
 	if (r->n_running) { /* they wait for a call */
 		r->call = (struct mx_rank_call){0};
 		(void)r->calls->ops->broadcast(r->calls, 0, &r->call, sizeof r->call);
@@ -94,8 +99,20 @@ void mx_ranks_destroy(struct mx_ranks *r)
 		struct mx_engine *other = &r->others[i].engine->core.engine;
 		other->ops->destroy(other);
 	}
+	mx_rank_wire_destroy(r->wire);
 	free(r->others);
 	free(r);
+}
+
+/* Runs the call on all ranks of this host. */
+static mx_status run_here(struct mx_model_engine *e)
+{
+	struct mx_ranks *r = e->ranks;
+	struct mx_comm *calls = r->calls;
+	mx_status st = calls->ops->broadcast(calls, 0, &r->call, sizeof r->call);
+	if (st == MX_OK)
+		st = r->call.run(e, &r->call);
+	return st == MX_OK ? calls->ops->barrier(calls) : st;
 }
 
 mx_status mx_ranks_run(struct mx_model_engine *e, const struct mx_rank_call *c)
@@ -103,17 +120,33 @@ mx_status mx_ranks_run(struct mx_model_engine *e, const struct mx_rank_call *c)
 	struct mx_ranks *r = e->ranks;
 	if (!r)
 		return c->run(e, c);
-	struct mx_comm *calls = r->calls;
 	r->call = *c;
-	mx_status st = calls->ops->broadcast(calls, 0, &r->call, sizeof r->call);
+	mx_status st = r->wire ? mx_rank_wire_send(r->wire, c) : MX_OK;
 	if (st == MX_OK)
-		st = c->run(e, &r->call);
-	if (st == MX_OK)
-		st = calls->ops->barrier(calls);
+		st = run_here(e);
 	if (st == MX_OK)
 		return MX_OK;
 	/* The others may still read the step, which belongs to the caller again after this. */
 	end_all(e);
 	join(r);
 	return st;
+}
+
+mx_status mx_ranks_follow(struct mx_model_engine *e)
+{
+	struct mx_ranks *r = e->ranks;
+	mx_status st;
+	while ((st = mx_rank_wire_receive(r->wire, &r->call)) == MX_OK && r->call.run) {
+		st = run_here(e);
+		if (st != MX_OK && st != MX_E_DEVICE)
+			mx_error("engine", "rank %u of %u: %s", e->comm->rank, e->comm->ranks,
+			         mx_status_str(st));
+		if (st != MX_OK)
+			break;
+	}
+	if (st == MX_OK)
+		return MX_OK;
+	end_all(e);
+	join(r);
+	return MX_E_DEVICE;
 }

@@ -12,6 +12,10 @@
  *
  * Calls go from thread to thread by a communicator of their own: on asynchronous devices a call is
  * done when every rank has asked its device for all of it, and the devices meet later.
+ *
+ * Of several hosts (device/hosts/hosts.h) each has such threads. Rank 0's host sends calls to the
+ * others as messages (rank_wire.h), and does not wait until they are done there: ranks of several
+ * hosts meet in the communicator's operators only.
  */
 #ifndef MX_ENGINE_RANKS_H
 #define MX_ENGINE_RANKS_H
@@ -38,15 +42,22 @@ struct mx_rank_call {
 	uint32_t bucket;
 };
 
-/* Starts the threads of the other ranks, others[n], and gives e its ranks, which own them. On
- * failure the caller still has the others. */
+struct mx_rank_wire;
+
+/* Starts the threads of this host's other ranks, others[n], and gives e its ranks, which own them.
+ * wire: sends calls to other hosts, or receives them; taken too. NULL = there are none. On failure
+ * the caller still has the others and the wire. */
 mx_status mx_ranks_create(struct mx_model_engine *e, struct mx_model_engine *const *others,
-                          uint32_t n);
+                          uint32_t n, struct mx_rank_wire *wire);
 /* Ends the threads and destroys the other ranks. Takes NULL. */
 void mx_ranks_destroy(struct mx_ranks *r);
 
 /* Runs the call on all ranks, on rank 0 by this thread, and waits until all are done; without other
  * ranks, just c->run. MX_E_DEVICE if another rank failed, which has been logged. */
 mx_status mx_ranks_run(struct mx_model_engine *e, const struct mx_rank_call *c);
+
+/* Of the first rank of another host than rank 0's: runs the calls that come, on all ranks of this
+ * host, until rank 0 ends. MX_E_DEVICE: the hosts are lost (mx_hosts_lost says why). */
+mx_status mx_ranks_follow(struct mx_model_engine *e);
 
 #endif

@@ -21,7 +21,7 @@
 
 /* Runs a part on every rank. Ranks have other numbers of threads and so other parts; one that is
  * done waits for the others, which are told by the sum of what is not done. */
-static mx_status part_of_rank(struct mx_model_engine *e, const struct mx_rank_call *c)
+mx_status mx_rank_resume(struct mx_model_engine *e, const struct mx_rank_call *c)
 {
 	struct mx_resume_point *at = &e->resumes[c->slot];
 	struct mx_step step = c->step;
@@ -46,7 +46,7 @@ static mx_status run_part(struct mx_model_engine *e, struct mx_seq *q)
 	mx_status st;
 	bool done;
 	if (e->comm) {
-		const struct mx_rank_call call = {.run = part_of_rank,
+		const struct mx_rank_call call = {.run = mx_rank_resume,
 		                                  .step = step,
 		                                  .slot = q->slot,
 		                                  .begins = !q->resume_module && !q->resume_progress};

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/buf.h"
+#include "base/hmac.h"
 #include "base/mem.h"
 #include "base/paths.h"
 #include "base/pool.h"
@@ -129,6 +131,41 @@ static void paths_are_taken_one_by_one(void **state)
 	assert_string_equal(mx_paths_of("MX_TEST_PATHS", "/z"), "/z");
 }
 
+/* RFC 4231. */
+static void hmacs_are_those_of_the_standard(void **state)
+{
+	static const struct {
+		const char *key;
+		size_t n;
+		const char *text, *digest;
+	} cases[] = {
+		{"", 20, "Hi There", "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
+		{"Jefe", 4, "what do ya want for nothing?",
+	     "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"},
+		{"", 131, "Test Using Larger Than Block-Size Key - Hash Key First",
+	     "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"},
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		uint8_t key[131], digest[MX_SHA256_BYTES], same[MX_SHA256_BYTES];
+		char hex[2 * MX_SHA256_BYTES + 1];
+		struct mx_hmac h;
+		memset(key, i ? 0xaa : 0x0b, sizeof key);
+		memcpy(key, cases[i].key, strlen(cases[i].key));
+		mx_hmac_begin(&h, key, cases[i].n);
+		mx_hmac_add(&h, cases[i].text, 3);
+		mx_hmac_add(&h, cases[i].text + 3, strlen(cases[i].text) - 3);
+		mx_hmac_end(&h, digest);
+		for (size_t k = 0; k < sizeof digest; k++)
+			snprintf(hex + 2 * k, 3, "%02x", digest[k]);
+		assert_string_equal(hex, cases[i].digest);
+		memcpy(same, digest, sizeof same);
+		assert_true(mx_same_secret(digest, same, sizeof same));
+		same[31] ^= 0x80;
+		assert_false(mx_same_secret(digest, same, sizeof same));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -138,6 +175,7 @@ int main(void)
 		cmocka_unit_test(pool_runs_every_task_once),
 		cmocka_unit_test(pool_wakes_a_caller_that_waits),
 		cmocka_unit_test(paths_are_taken_one_by_one),
+		cmocka_unit_test(hmacs_are_those_of_the_standard),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
