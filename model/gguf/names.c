@@ -264,6 +264,11 @@ static mx_status name_one(const struct namer *n, const struct mx_gguf_tensor *t)
 		return MX_OK;
 	memcpy(o.shape, t->shape, sizeof o.shape);
 	snprintf(o.name, sizeof o.name, "%s", t->name);
+	const struct mx_gguf_rename *own = a->outside ? find_in(a->outside, t->name) : NULL;
+	if (own) {
+		snprintf(o.name, sizeof o.name, "%s%s", own->to, own->whole ? "" : t->name + stem);
+		return n->each(n->arg, &o);
+	}
 	for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
 		if (strlen(outside[i].from) == stem && !strncmp(outside[i].from, t->name, stem))
 			snprintf(o.name, sizeof o.name, "%s%s", outside[i].to, t->name + stem);
