@@ -46,7 +46,12 @@ MODELS = {"llama-bias": None, "llama-llama3": None, "qwen2": None, "qwen3": None
           "nemotron_h": lambda config: config.update(mamba_d_head=config["mamba_head_dim"]),
           "nemotron_h-dense": nemotron_h_dense,
           **dict.fromkeys(["qwen3_5", "qwen3_5_moe", "qwen3_5-mtp", "qwen3_5_moe-mtp"]),
-          **dict.fromkeys(["gemma4-experts", "gemma4-shared"], same)}
+          **dict.fromkeys(["gemma4-experts", "gemma4-shared", "phi3", "phi3-long", "phi", "glm4", "olmo", "olmo2",
+                           "olmo3", "exaone4", "cohere", "ernie4_5", "seed_oss", "stablelm", "arcee", "ministral3",
+                           "smollm3", "starcoder2"], same),
+          # the converter takes the rotated part of hidden_size / heads, not of head_dim
+          "nemotron": lambda config: config["rope_parameters"].update(partial_rotary_factor=0.5),
+          "cohere2": lambda config: config.update(rotary_pct=1.0)}
 # Checkpoint -> keys that its file cannot say, and what they are without: expected.json is computed
 # anew, by transformers 5.
 CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
@@ -56,7 +61,10 @@ CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
            "qwen3_next": dict(norm_topk_prob=True, num_hidden_layers=2, mlp_only_layers=[],
                               layer_types=["linear_attention", "full_attention"]),
            "gpt_oss": dict(swiglu_alpha=1.702, swiglu_limit=7.0),
-           "mixtral": dict(sliding_window=None)}
+           "mixtral": dict(sliding_window=None), "starcoder2": dict(sliding_window=None),
+           "smollm3": dict(no_rope_layers=[1, 1, 1, 0]),
+           "nemotron": dict(rope_parameters=dict(partial_rotary_factor=0.34, rope_theta=10000.0,
+                                                 rope_type="default"))}
 # name -> tokenizer.ggml.pre, which the converter knows by a hash of the published tokenizer
 TOKENIZERS = {"gpt2": "gpt-2", "llama3": "llama-bpe", "qwen2": "qwen2", "qwen35": "qwen35", "tekken": "tekken",
               "o200k": "gpt-4o", "deepseek-v3": "deepseek-v3", "deepseek": "deepseek-coder",
@@ -134,7 +142,7 @@ def drop_layers(path, n):
 
 
 def models(tree, only):
-    for name in [*MODELS, *CHANGED]:
+    for name in {**MODELS, **CHANGED}:
         if only and name not in only:
             continue
         source = os.path.join(GOLDEN, "models", name)

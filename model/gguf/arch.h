@@ -83,8 +83,8 @@ struct mx_gguf_arch {
 	.layers = "model.layers."
 
 /* Groups of architectures, which end with name NULL. arch_*.c */
-extern const struct mx_gguf_arch mx_gguf_attention_archs[], mx_gguf_gemma4_archs[],
-	mx_gguf_hybrid_archs[];
+extern const struct mx_gguf_arch mx_gguf_attention_archs[], mx_gguf_dense_archs[],
+	mx_gguf_gemma4_archs[], mx_gguf_hybrid_archs[];
 
 /* Returns the architecture of a file, or fails with a text that names it. arch.c */
 mx_status mx_gguf_arch_of(const struct mx_gguf *g, const struct mx_gguf_arch **out,

@@ -265,6 +265,8 @@ static mx_status name_one(const struct namer *n, const struct mx_gguf_tensor *t)
 	memcpy(o.shape, t->shape, sizeof o.shape);
 	snprintf(o.name, sizeof o.name, "%s", t->name);
 	const struct mx_gguf_rename *own = a->outside ? find_in(a->outside, t->name) : NULL;
+	if (own && own->form == MX_GGUF_DROPPED)
+		return MX_OK;
 	if (own) {
 		snprintf(o.name, sizeof o.name, "%s%s", own->to, own->whole ? "" : t->name + stem);
 		return n->each(n->arg, &o);
