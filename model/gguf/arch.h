@@ -84,7 +84,7 @@ struct mx_gguf_arch {
 
 /* Groups of architectures, which end with name NULL. arch_*.c */
 extern const struct mx_gguf_arch mx_gguf_attention_archs[], mx_gguf_dense_archs[],
-	mx_gguf_gemma4_archs[], mx_gguf_hybrid_archs[];
+	mx_gguf_expert_archs[], mx_gguf_gemma4_archs[], mx_gguf_hybrid_archs[];
 
 /* Returns the architecture of a file, or fails with a text that names it. arch.c */
 mx_status mx_gguf_arch_of(const struct mx_gguf *g, const struct mx_gguf_arch **out,
@@ -135,6 +135,8 @@ void mx_gguf_refuse(struct mx_gguf_maker *m, mx_status status, const char *fmt, 
  * and of experts. */
 extern const struct mx_gguf_rename mx_gguf_attention_names[], mx_gguf_feed_forward_names[],
 	mx_gguf_norm_names[], mx_gguf_gemma_norms[], mx_gguf_expert_names[];
+/* Names of what experts have as DeepSeek's beside those: the correction, shared experts. */
+extern const struct mx_gguf_rename mx_gguf_deepseek_names[];
 
 /* True if some layer has this tensor: "attn_q.bias". */
 bool mx_gguf_a_layer_has(const struct mx_gguf_maker *m, const char *rest);
@@ -142,6 +144,8 @@ bool mx_gguf_a_layer_has(const struct mx_gguf_maker *m, const char *rest);
 void mx_gguf_biases(struct mx_gguf_maker *m);
 /* Sets the numbers and widths of experts and of a shared one. */
 void mx_gguf_experts(struct mx_gguf_maker *m);
+/* Sets the keys of experts as DeepSeek's config has them. */
+void mx_gguf_deepseek_experts(struct mx_gguf_maker *m);
 /* Sets layer_types: all layers have a window but each `pattern`-th, unless the file says it. */
 void mx_gguf_window_layers(struct mx_gguf_maker *m, int64_t pattern);
 /* Sets layer_types: words[0] for layers that have the tensor `marks`, words[1] for others. */

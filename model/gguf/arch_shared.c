@@ -52,6 +52,14 @@ const struct mx_gguf_rename mx_gguf_expert_names[] = {
 	{NULL},
 };
 
+const struct mx_gguf_rename mx_gguf_deepseek_names[] = {
+	{.from = "exp_probs_b.bias", .to = "mlp.gate.e_score_correction_bias", .whole = true},
+	{.from = "ffn_gate_shexp", .to = "mlp.shared_experts.gate_proj"},
+	{.from = "ffn_up_shexp", .to = "mlp.shared_experts.up_proj"},
+	{.from = "ffn_down_shexp", .to = "mlp.shared_experts.down_proj"},
+	{NULL},
+};
+
 /* ---- keys ---- */
 
 bool mx_gguf_a_layer_has(const struct mx_gguf_maker *m, const char *rest)
@@ -89,6 +97,20 @@ static bool has_window(struct mx_gguf_maker *m, int64_t layer, int64_t pattern)
 	if (pattern < 1)
 		mx_gguf_refuse(m, MX_E_FORMAT, "%s must be 1 or more", key);
 	return pattern < 1 || (layer + 1) % pattern;
+}
+
+void mx_gguf_deepseek_experts(struct mx_gguf_maker *m)
+{
+	mx_gguf_set_int(m, "n_routed_experts", mx_gguf_need_int(m, "expert_count"));
+	mx_gguf_set_int(m, "num_experts_per_tok", mx_gguf_need_int(m, "expert_used_count"));
+	mx_gguf_set_int(m, "moe_intermediate_size", mx_gguf_need_int(m, "expert_feed_forward_length"));
+	mx_gguf_set_int(m, "n_shared_experts", mx_gguf_get_int(m, "expert_shared_count", 0));
+	mx_gguf_set_int(m, "first_k_dense_replace", mx_gguf_get_int(m, "leading_dense_block_count", 0));
+	mx_gguf_set_bool(m, "norm_topk_prob", mx_gguf_get_bool(m, "expert_weights_norm", false));
+	mx_gguf_set_float(m, "routed_scaling_factor", mx_gguf_get_float(m, "expert_weights_scale", 1));
+	mx_gguf_set_int(m, "n_group", mx_gguf_get_int(m, "expert_group_count", 1));
+	mx_gguf_set_int(m, "topk_group", mx_gguf_get_int(m, "expert_group_used_count", 1));
+	mx_gguf_copy_int(m, "nextn_predict_layers", "num_nextn_predict_layers");
 }
 
 void mx_gguf_window_layers(struct mx_gguf_maker *m, int64_t pattern)

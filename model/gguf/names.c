@@ -257,6 +257,12 @@ static mx_status name_one(const struct namer *n, const struct mx_gguf_tensor *t)
 			}
 			snprintf(prefix, sizeof prefix, "%s%lu.", head ? a->head_layers : a->layers,
 			         head ? layer - (unsigned long)n->layers : layer);
+			if (!head &&
+			    layer >= n->layers) { /* of a head that is not read: the family skips its layer */
+				memcpy(o.shape, t->shape, sizeof o.shape);
+				snprintf(o.name, sizeof o.name, "%s%s", prefix, rest);
+				return n->each(n->arg, &o);
+			}
 			return name_in_layer(n, t, rest, prefix);
 		}
 	}
