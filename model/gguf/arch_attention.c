@@ -105,7 +105,7 @@ static void gpt_oss_config(struct mx_gguf_maker *m)
 }
 
 const struct mx_gguf_arch mx_gguf_attention_archs[] = {
-	{"llama", "llama", .also = "mistral mixtral", MX_GGUF_MODEL, .renames = llama_names,
+	{"llama", "llama", .also = "mistral mixtral internlm3", MX_GGUF_MODEL, .renames = llama_names,
      .config = llama_config, .pairs = true},
 	{"qwen2", "qwen2", MX_GGUF_MODEL, .renames = dense_names},
 	{"qwen2moe", "qwen2_moe", MX_GGUF_MODEL, .renames = expert_names, .config = qwen2_moe_config},
