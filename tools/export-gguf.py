@@ -4,7 +4,7 @@
 
     pip install torch "transformers<5" "numpy<2" sentencepiece safetensors gguf protobuf
     tools/export-gguf.py LLAMA-CPP models [NAME...]
-    tools/export-gguf.py LLAMA-CPP tokenizers
+    tools/export-gguf.py LLAMA-CPP tokenizers [NAME...]
     tools/export-gguf.py LLAMA-CPP sentencepiece TRAINING-TEXT
     tools/export-gguf.py types
 
@@ -31,6 +31,10 @@ def kinds(ssm, attention, *others):
     return edit
 
 
+def same(config):
+    """Leaves a config as it is."""
+
+
 def nemotron_h_dense(config):
     for key in [k for k in config if "expert" in k or k.startswith("moe_")]:
         del config[key]
@@ -41,7 +45,14 @@ MODELS = {"llama-bias": None, "llama-llama3": None, "qwen2": None, "qwen3": None
           "falcon_h1": None, "granite": None, "granitemoehybrid": kinds("mamba", "attention"), "lfm2": None,
           "nemotron_h": lambda config: config.update(mamba_d_head=config["mamba_head_dim"]),
           "nemotron_h-dense": nemotron_h_dense,
-          **dict.fromkeys(["qwen3_5", "qwen3_5_moe", "qwen3_5-mtp", "qwen3_5_moe-mtp"])}
+          **dict.fromkeys(["qwen3_5", "qwen3_5_moe", "qwen3_5-mtp", "qwen3_5_moe-mtp"]),
+          **dict.fromkeys(["gemma4-experts", "gemma4-shared", "phi3", "phi3-long", "phi", "glm4", "olmo", "olmo2",
+                           "olmo3", "exaone4", "cohere", "ernie4_5", "seed_oss", "stablelm", "arcee", "ministral3",
+                           "smollm3", "starcoder2", "glm4_moe", "ernie4_5_moe", "bailing_moe", "exaone_moe", "afmoe",
+                           "minimax_m2", "dots1", "olmoe"], same),
+          # the converter takes the rotated part of hidden_size / heads, not of head_dim
+          "nemotron": lambda config: config["rope_parameters"].update(partial_rotary_factor=0.5),
+          "cohere2": lambda config: config.update(rotary_pct=1.0)}
 # Checkpoint -> keys that its file cannot say, and what they are without: expected.json is computed
 # anew, by transformers 5.
 CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
@@ -51,11 +62,16 @@ CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
            "qwen3_next": dict(norm_topk_prob=True, num_hidden_layers=2, mlp_only_layers=[],
                               layer_types=["linear_attention", "full_attention"]),
            "gpt_oss": dict(swiglu_alpha=1.702, swiglu_limit=7.0),
-           "mixtral": dict(sliding_window=None)}
+           "mixtral": dict(sliding_window=None), "starcoder2": dict(sliding_window=None),
+           "afmoe": dict(layer_types=["sliding_attention"] * 3 + ["full_attention"], global_attn_every_n_layers=4),
+           "dots1": dict(layer_types=["full_attention"] * 3, sliding_window=None),
+           "smollm3": dict(no_rope_layers=[1, 1, 1, 0]),
+           "nemotron": dict(rope_parameters=dict(partial_rotary_factor=0.34, rope_theta=10000.0,
+                                                 rope_type="default"))}
 # name -> tokenizer.ggml.pre, which the converter knows by a hash of the published tokenizer
 TOKENIZERS = {"gpt2": "gpt-2", "llama3": "llama-bpe", "qwen2": "qwen2", "qwen35": "qwen35", "tekken": "tekken",
               "o200k": "gpt-4o", "deepseek-v3": "deepseek-v3", "deepseek": "deepseek-coder",
-              "command-r": "command-r"}
+              "command-r": "command-r", "gemma4": None}
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "golden")
 
 
@@ -129,7 +145,7 @@ def drop_layers(path, n):
 
 
 def models(tree, only):
-    for name in [*MODELS, *CHANGED]:
+    for name in {**MODELS, **CHANGED}:
         if only and name not in only:
             continue
         source = os.path.join(GOLDEN, "models", name)
@@ -147,7 +163,7 @@ def models(tree, only):
                 with open(os.path.join(folder, "config.json"), "w") as f:
                     json.dump(config, f)
                 return config
-            config = write(lambda config: None)
+            config = write(same)
             if "num_hidden_layers" in CHANGED.get(name, {}):
                 drop_layers(os.path.join(folder, "model.safetensors"), config["num_hidden_layers"])
             if name in CHANGED:
@@ -156,7 +172,7 @@ def models(tree, only):
                 for f in {"expected.json", "heads.json"} & set(os.listdir(source)):
                     shutil.copy(os.path.join(source, f), target)
             delta_net = name.startswith(("qwen3_5", "qwen3_next"))
-            config = write(MODELS.get(name) or ((lambda config: None) if delta_net else kinds("mamba", "attention")))
+            config = write(MODELS.get(name) or (same if delta_net else kinds("mamba", "attention")))
             vocab = config.get("text_config", config)["vocab_size"]
             with open(os.path.join(folder, "tokenizer.json"), "w") as f:
                 json.dump({"model": {"vocab": {str(i): i for i in range(vocab)}}, "added_tokens": []}, f)
@@ -176,7 +192,7 @@ def byte_level(tree, folder, name, pre):
     source = os.path.join(GOLDEN, "tokenizer", name + ".json")
     with open(source) as f:
         t = json.load(f)
-    special = {}
+    special = dict(unk_token="<unk>", bos_token="<s>", eos_token="</s>") if name == "gemma4" else {}
     ids = [*t["model"]["vocab"].values(), *(a["id"] for a in t["added_tokens"])]
     tiny_config(folder, max(ids) + 1)
     shutil.copy(source, os.path.join(folder, "tokenizer.json"))
@@ -187,6 +203,11 @@ def byte_level(tree, folder, name, pre):
         config["bos_token"] = next(iter(template["special_tokens"]))
     with open(os.path.join(folder, "tokenizer_config.json"), "w") as f:
         json.dump({**config, **special}, f)
+    if name == "gemma4":  # its class writes the tokenizer; the rest is of the smallest checkpoint
+        with open(os.path.join(GOLDEN, "models", "gemma4", "config.json")) as f:
+            model = json.load(f)
+        with open(os.path.join(folder, "config.json"), "w") as f:
+            json.dump({**model, "vocab_size": max(ids) + 1}, f)
     in_child(one, tree, pre, folder, os.path.join(GOLDEN, "tokenizer", name + ".gguf"), "--vocab-only")
 
 
@@ -235,6 +256,8 @@ def main():
         return
     if what == "tokenizers":
         for name, pre in TOKENIZERS.items():
+            if sys.argv[3:] and name not in sys.argv[3:]:
+                continue
             with tempfile.TemporaryDirectory() as folder:
                 byte_level(tree, folder, name, pre)
         return

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/family/family.h"
+#include "model/gguf/texts.h"
 
 #define ATTENTION "attention"
 #define EXPERTS   "experts"
@@ -187,8 +188,10 @@ static const char head[] =
 	"rounds a checkpoint that "
 	"is not quantised.\n"
 	"\n"
-	"| model_type | models | layers | runs on | not supported | skipped tensors |\n"
-	"| --- | --- | --- | --- | --- | --- |\n";
+	"| model_type | models | layers | runs on | GGUF files, by `general.architecture` | not "
+    "supported "
+	"| skipped tensors |\n"
+	"| --- | --- | --- | --- | --- | --- | --- |\n";
 
 static const struct entry *entry_of(const struct mx_family *f)
 {
@@ -206,8 +209,10 @@ mx_status mx_catalogue_write(struct mx_buf *out)
 		const struct entry *e = entry_of(f);
 		if (!e)
 			return MX_E_INTERNAL;
-		mx_buf_printf(out, "| %s | %s | %s | %s | %s |", e->type, e->models, e->layers,
-		              e->place == ANYWHERE ? "CPU, GPU" : "CPU", e->missing);
+		mx_buf_printf(out, "| %s | %s | %s | %s | ", e->type, e->models, e->layers,
+		              e->place == ANYWHERE ? "CPU, GPU" : "CPU");
+		mx_gguf_names_of_family(e->type, out);
+		mx_buf_printf(out, " | %s |", e->missing);
 		for (const char *const *s = f->skipped; s && *s; s++)
 			mx_buf_printf(out, "%s `%s`", s == f->skipped ? "" : ",", *s);
 		mx_buf_puts(out, " |\n");

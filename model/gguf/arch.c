@@ -1,648 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of architectures: names of tensors, and keys that one architecture alone has. */
+/* The architectures that there are. */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buf.h"
+#include "base/closest.h"
 #include "model/gguf/arch.h"
+#include "model/gguf/texts.h"
 
-/* ---- names ---- */
+static const struct mx_gguf_arch *const groups[] = {mx_gguf_attention_archs, mx_gguf_gemma4_archs,
+                                                    mx_gguf_dense_archs, mx_gguf_expert_archs,
+                                                    mx_gguf_hybrid_archs};
+#define N_GROUPS  (sizeof groups / sizeof *groups)
+#define MAX_ARCHS 100
 
-static const struct mx_gguf_rename attention[] = {
-	{.from = "attn_norm", .to = "input_layernorm"},
-	{.from = "attn_q", .to = "self_attn.q_proj", .rows = MX_GGUF_ROWS_PAIRS_Q},
-	{.from = "attn_k", .to = "self_attn.k_proj", .rows = MX_GGUF_ROWS_PAIRS_K},
-	{.from = "attn_v", .to = "self_attn.v_proj"},
-	{.from = "attn_output", .to = "self_attn.o_proj"},
-	{.from = "attn_q_norm", .to = "self_attn.q_norm"},
-	{.from = "attn_k_norm", .to = "self_attn.k_norm"},
-	{.from = "rope_freqs", .form = MX_GGUF_DROPPED},
-	{NULL},
-};
-
-static const struct mx_gguf_rename feed_forward[] = {
-	{.from = "ffn_gate", .to = "mlp.gate_proj"},
-	{.from = "ffn_up", .to = "mlp.up_proj"},
-	{.from = "ffn_down", .to = "mlp.down_proj"},
-	{NULL},
-};
-
-/* The norm before the feed-forward. */
-static const struct mx_gguf_rename plain_norm[] = {
-	{.from = "ffn_norm", .to = "post_attention_layernorm"},
-	{NULL},
-};
-
-static const struct mx_gguf_rename gemma_norms[] = {
-	{.from = "post_attention_norm", .to = "post_attention_layernorm"},
-	{.from = "ffn_norm", .to = "pre_feedforward_layernorm"},
-	{.from = "post_ffw_norm", .to = "post_feedforward_layernorm"},
-	{NULL},
-};
-
-static const struct mx_gguf_rename experts[] = {
-	{.from = "ffn_gate_inp", .to = "mlp.gate"},
-	{.from = "ffn_gate_exps", .to = "mlp.experts.%u.gate_proj", .form = MX_GGUF_LIST},
-	{.from = "ffn_up_exps", .to = "mlp.experts.%u.up_proj", .form = MX_GGUF_LIST},
-	{.from = "ffn_down_exps", .to = "mlp.experts.%u.down_proj", .form = MX_GGUF_LIST},
-	{.from = "ffn_gate_up_exps", .to = "mlp.experts.%u.%s_proj", .form = MX_GGUF_LIST_TWO},
-	{.from = "ffn_gate_shexp", .to = "mlp.shared_expert.gate_proj"},
-	{.from = "ffn_up_shexp", .to = "mlp.shared_expert.up_proj"},
-	{.from = "ffn_down_shexp", .to = "mlp.shared_expert.down_proj"},
-	{.from = "ffn_gate_inp_shexp", .to = "mlp.shared_expert_gate", .form = MX_GGUF_ROW},
-	{NULL},
-};
-
-static const struct mx_gguf_rename gpt_oss[] = {
-	{.from = "attn_sinks.weight", .to = "self_attn.sinks", .whole = true},
-	{.from = "post_attention_norm", .to = "post_attention_layernorm"},
-	{.from = "ffn_gate_inp", .to = "mlp.router"},
-	{NULL},
-};
-
-static const struct mx_gguf_rename mixtral_experts[] = {
-	{.from = "ffn_gate_inp", .to = "block_sparse_moe.gate"},
-	{.from = "ffn_gate_exps", .to = "block_sparse_moe.experts.%u.w1", .form = MX_GGUF_LIST},
-	{.from = "ffn_up_exps", .to = "block_sparse_moe.experts.%u.w3", .form = MX_GGUF_LIST},
-	{.from = "ffn_down_exps", .to = "block_sparse_moe.experts.%u.w2", .form = MX_GGUF_LIST},
-	{NULL},
-};
-
-static const struct mx_gguf_rename mamba2[] = {
-	{.from = "attn_norm", .to = "norm"},
-	{.from = "ssm_in", .to = "mixer.in_proj"},
-	{.from = "ssm_conv1d.weight", .to = "mixer.conv1d.weight", .form = MX_GGUF_CONV, .whole = true},
-	{.from = "ssm_conv1d.bias", .to = "mixer.conv1d.bias", .whole = true},
-	{.from = "ssm_dt.bias", .to = "mixer.dt_bias", .whole = true},
-	{.from = "ssm_a", .to = "mixer.A_log", .form = MX_GGUF_MINUS_EXP, .whole = true},
-	{.from = "ssm_d", .to = "mixer.D", .form = MX_GGUF_FLAT, .whole = true},
-	{.from = "ssm_norm", .to = "mixer.norm", .form = MX_GGUF_FLAT},
-	{.from = "ssm_out", .to = "mixer.out_proj"},
-	{NULL},
-};
-
-static const struct mx_gguf_rename falcon_h1[] = {
-	{.from = "ssm_in", .to = "mamba.in_proj"},
-	{.from = "ssm_conv1d.weight", .to = "mamba.conv1d.weight", .form = MX_GGUF_CONV, .whole = true},
-	{.from = "ssm_conv1d.bias", .to = "mamba.conv1d.bias", .whole = true},
-	{.from = "ssm_dt.bias", .to = "mamba.dt_bias", .whole = true},
-	{.from = "ssm_a", .to = "mamba.A_log", .form = MX_GGUF_MINUS_EXP, .whole = true},
-	{.from = "ssm_d", .to = "mamba.D", .form = MX_GGUF_FLAT, .whole = true},
-	{.from = "ssm_norm", .to = "mamba.norm", .form = MX_GGUF_FLAT},
-	{.from = "ssm_out", .to = "mamba.out_proj"},
-	{.from = "ffn_norm",
-     .to = "pre_ff_layernorm.weight",
-     .whole = true}, /* so the converter writes it */
-	{.from = "ffn_norm", .to = "pre_ff_layernorm"},
-	{.from = "ffn_gate", .to = "feed_forward.gate_proj"},
-	{.from = "ffn_up", .to = "feed_forward.up_proj"},
-	{.from = "ffn_down", .to = "feed_forward.down_proj"},
-	{NULL},
-};
-
-static const struct mx_gguf_rename qwen35[] = {
-	{.from = "post_attention_norm", .to = "post_attention_layernorm"},
-	{.from = "attn_qkv", .to = "linear_attn.in_proj_qkv", .rows = MX_GGUF_ROWS_QKV},
-	{.from = "attn_gate", .to = "linear_attn.in_proj_z", .rows = MX_GGUF_ROWS_VALUES},
-	{.from = "ssm_alpha", .to = "linear_attn.in_proj_a", .rows = MX_GGUF_ROWS_HEADS},
-	{.from = "ssm_beta", .to = "linear_attn.in_proj_b", .rows = MX_GGUF_ROWS_HEADS},
-	{.from = "ssm_conv1d",
-     .to = "linear_attn.conv1d",
-     .form = MX_GGUF_CONV,
-     .rows = MX_GGUF_ROWS_QKV},
-	{.from = "ssm_dt.bias", .to = "linear_attn.dt_bias", .rows = MX_GGUF_ROWS_HEADS, .whole = true},
-	{.from = "ssm_a",
-     .to = "linear_attn.A_log",
-     .form = MX_GGUF_MINUS_EXP,
-     .rows = MX_GGUF_ROWS_HEADS,
-     .whole = true},
-	{.from = "ssm_norm", .to = "linear_attn.norm"},
-	{.from = "ssm_out", .to = "linear_attn.out_proj"},
-	{NULL},
-};
-
-/* Here the heads of values keep their order. */
-static const struct mx_gguf_rename qwen3_next[] = {
-	{.from = "attn_qkv", .to = "linear_attn.in_proj_qkv"},
-	{.from = "attn_gate", .to = "linear_attn.in_proj_z"},
-	{.from = "ssm_ba", .to = "linear_attn.in_proj_ba", .rows = MX_GGUF_ROWS_BA},
-	{.from = "ssm_conv1d", .to = "linear_attn.conv1d", .form = MX_GGUF_CONV},
-	{.from = "ssm_dt.bias", .to = "linear_attn.dt_bias", .whole = true},
-	{.from = "ssm_a", .to = "linear_attn.A_log", .form = MX_GGUF_MINUS_EXP, .whole = true},
-	{NULL},
-};
-
-static const struct mx_gguf_rename qwen_head[] = {
-	{.from = "nextn.eh_proj", .to = "mtp.fc"},
-	{.from = "nextn.enorm", .to = "mtp.pre_fc_norm_embedding"},
-	{.from = "nextn.hnorm", .to = "mtp.pre_fc_norm_hidden"},
-	{.from = "nextn.shared_head_norm", .to = "mtp.norm"},
-	{NULL},
-};
-
-static const struct mx_gguf_rename granite_hybrid[] = {
-	{.from = "ffn_gate_inp", .to = "block_sparse_moe.router.layer"},
-	{.from = "ffn_gate_exps", .to = "block_sparse_moe.experts.%u.gate_proj", .form = MX_GGUF_LIST},
-	{.from = "ffn_up_exps", .to = "block_sparse_moe.experts.%u.up_proj", .form = MX_GGUF_LIST},
-	{.from = "ffn_down_exps", .to = "block_sparse_moe.experts.%u.down_proj", .form = MX_GGUF_LIST},
-	{.from = "ffn_gate_shexp", .to = "shared_mlp.gate_proj"},
-	{.from = "ffn_up_shexp", .to = "shared_mlp.input_linear"},
-	{.from = "ffn_down_shexp", .to = "shared_mlp.output_linear"},
-	{.from = "ffn_norm", .to = "post_attention_layernorm"},
-	{NULL},
-};
-
-/* The feed-forward of Granite's layers without experts. */
-static const struct mx_gguf_rename granite_dense[] = {
-	{.from = "ffn_gate", .to = "shared_mlp.gate_proj"},
-	{.from = "ffn_up", .to = "shared_mlp.input_linear"},
-	{.from = "ffn_down", .to = "shared_mlp.output_linear"},
-	{NULL},
-};
-
-static const struct mx_gguf_rename nemotron_h[] = {
-	{.from = "attn_q", .to = "mixer.q_proj"},
-	{.from = "attn_k", .to = "mixer.k_proj"},
-	{.from = "attn_v", .to = "mixer.v_proj"},
-	{.from = "attn_output", .to = "mixer.o_proj"},
-	{.from = "ffn_up", .to = "mixer.up_proj"},
-	{.from = "ffn_down", .to = "mixer.down_proj"},
-	{.from = "ffn_gate_inp", .to = "mixer.gate"},
-	{.from = "exp_probs_b.bias", .to = "mixer.gate.e_score_correction_bias", .whole = true},
-	{.from = "ffn_up_exps", .to = "mixer.experts.%u.up_proj", .form = MX_GGUF_LIST},
-	{.from = "ffn_down_exps", .to = "mixer.experts.%u.down_proj", .form = MX_GGUF_LIST},
-	{.from = "ffn_up_shexp", .to = "mixer.shared_experts.up_proj"},
-	{.from = "ffn_down_shexp", .to = "mixer.shared_experts.down_proj"},
-	{.from = "ffn_latent_down", .to = "mixer.fc1_latent_proj"},
-	{.from = "ffn_latent_up", .to = "mixer.fc2_latent_proj"},
-	{NULL},
-};
-
-static const struct mx_gguf_rename lfm2[] = {
-	{.from = "attn_norm", .to = "operator_norm"},
-	{.from = "attn_q_norm", .to = "self_attn.q_layernorm"},
-	{.from = "attn_k_norm", .to = "self_attn.k_layernorm"},
-	{.from = "attn_output", .to = "self_attn.out_proj"},
-	{.from = "shortconv.conv", .to = "conv.conv", .form = MX_GGUF_CONV},
-	{.from = "shortconv.in_proj", .to = "conv.in_proj"},
-	{.from = "shortconv.out_proj", .to = "conv.out_proj"},
-	{.from = "ffn_norm", .to = "ffn_norm"},
-	{.from = "ffn_gate", .to = "feed_forward.w1"},
-	{.from = "ffn_up", .to = "feed_forward.w3"},
-	{.from = "ffn_down", .to = "feed_forward.w2"},
-	{.from = "ffn_gate_inp", .to = "feed_forward.gate"},
-	{.from = "exp_probs_b.bias", .to = "feed_forward.expert_bias", .whole = true},
-	{.from = "ffn_gate_exps", .to = "feed_forward.experts.%u.w1", .form = MX_GGUF_LIST},
-	{.from = "ffn_up_exps", .to = "feed_forward.experts.%u.w3", .form = MX_GGUF_LIST},
-	{.from = "ffn_down_exps", .to = "feed_forward.experts.%u.w2", .form = MX_GGUF_LIST},
-	{NULL},
-};
-
-static const struct mx_gguf_rename *const dense_names[] = {attention, plain_norm, feed_forward,
-                                                           NULL};
-static const struct mx_gguf_rename *const llama_names[] = {attention, plain_norm, feed_forward,
-                                                           mixtral_experts, NULL};
-static const struct mx_gguf_rename *const expert_names[] = {attention, plain_norm, feed_forward,
-                                                            experts, NULL};
-static const struct mx_gguf_rename *const gpt_oss_names[] = {gpt_oss, attention, experts, NULL};
-static const struct mx_gguf_rename *const gemma_names[] = {attention, gemma_norms, feed_forward,
-                                                           NULL};
-static const struct mx_gguf_rename *const mamba2_names[] = {mamba2, NULL};
-static const struct mx_gguf_rename *const falcon_h1_names[] = {falcon_h1, attention, NULL};
-static const struct mx_gguf_rename *const qwen35_names[] = {qwen35, attention, feed_forward,
-                                                            experts, NULL};
-static const struct mx_gguf_rename *const qwen3_next_names[] = {qwen3_next,   qwen35,  attention,
-                                                                feed_forward, experts, NULL};
-static const struct mx_gguf_rename *const granite_hybrid_names[] = {granite_hybrid, granite_dense,
-                                                                    falcon_h1, attention, NULL};
-static const struct mx_gguf_rename *const nemotron_h_names[] = {nemotron_h, mamba2, NULL};
-static const struct mx_gguf_rename *const lfm2_names[] = {lfm2, attention, NULL};
-
-/* ---- keys ---- */
-
-/* True if some layer has this tensor. */
-static bool a_layer_has(const struct mx_gguf_maker *m, const char *rest)
+/* Returns the i-th architecture of all groups; NULL behind the last one. */
+static const struct mx_gguf_arch *arch_at(size_t i)
 {
-	char name[64];
-	for (int64_t i = 0; i < m->layers; i++) {
-		snprintf(name, sizeof name, "blk.%lld.%s", (long long)i, rest);
-		if (mx_gguf_has_tensor(m, name))
+	for (size_t k = 0; k < N_GROUPS; k++)
+		for (const struct mx_gguf_arch *a = groups[k]; a->name; a++)
+			if (!i--)
+				return a;
+	return NULL;
+}
+
+/* True if `word` is one of those in `list`, which blanks separate. */
+static bool has_word(const char *list, const char *word)
+{
+	for (const char *p = list; *p;) {
+		size_t n = strcspn(p, " ");
+		if (n == strlen(word) && !memcmp(p, word, n))
 			return true;
+		p += n + (p[n] == ' ');
 	}
 	return false;
 }
 
-/* Biases of q, k and v, and of the feed-forward. */
-static void biases(struct mx_gguf_maker *m)
+void mx_gguf_names_of_family(const char *model_type, struct mx_buf *out)
 {
-	mx_gguf_set_bool(m, "attention_bias", a_layer_has(m, "attn_q.bias"));
-	mx_gguf_set_bool(m, "mlp_bias", a_layer_has(m, "ffn_up.bias"));
-}
-
-static void experts_config(struct mx_gguf_maker *m)
-{
-	mx_gguf_set_int(m, "num_experts", mx_gguf_need_int(m, "expert_count"));
-	mx_gguf_set_int(m, "num_experts_per_tok", mx_gguf_need_int(m, "expert_used_count"));
-	mx_gguf_set_int(m, "moe_intermediate_size", mx_gguf_need_int(m, "expert_feed_forward_length"));
-	mx_gguf_copy_int(m, "expert_shared_feed_forward_length", "shared_expert_intermediate_size");
-}
-
-/* Mixtral has Llama's architecture. */
-static void llama_config(struct mx_gguf_maker *m)
-{
-	biases(m);
-	if (mx_gguf_get_int(m, "expert_count", 0) <= 0)
-		return;
-	mx_gguf_set_string(m, "model_type", "mixtral");
-	mx_gguf_set_int(m, "num_local_experts", mx_gguf_need_int(m, "expert_count"));
-	mx_gguf_set_int(m, "num_experts_per_tok", mx_gguf_need_int(m, "expert_used_count"));
-}
-
-static void qwen2_moe_config(struct mx_gguf_maker *m)
-{
-	experts_config(m);
-	mx_gguf_set_bool(m, "norm_topk_prob", false);
-}
-
-static void qwen3_moe_config(struct mx_gguf_maker *m)
-{
-	biases(m);
-	experts_config(m);
-	mx_gguf_set_bool(m, "norm_topk_prob", true);
-}
-
-static void gemma_config(struct mx_gguf_maker *m)
-{
-	mx_gguf_set_string(m, "hidden_activation", "gelu_pytorch_tanh");
-}
-
-/* The files do not say the scale of the scores. It is that of head_dim but in the models of 27B,
- * which llama.cpp tells by their layers, too. */
-static void gemma_scale(struct mx_gguf_maker *m, int64_t layers_of_27b)
-{
-	int64_t heads = mx_gguf_need_int(m, "attention.head_count");
-	int64_t width = mx_gguf_need_int(m, "embedding_length");
-	int64_t dim = mx_gguf_get_int(m, "attention.key_length", 256);
-	if (m->layers == layers_of_27b && heads > 0)
-		dim = width / heads;
-	mx_gguf_set_int(m, "query_pre_attn_scalar", dim);
-	mx_gguf_set_string(m, "hidden_activation", "gelu_pytorch_tanh");
-	mx_gguf_copy_int(m, "attention.sliding_window", "sliding_window");
-}
-
-/* Makes layer_types: all layers have a window but each `pattern`-th. */
-static void window_layers(struct mx_gguf_maker *m, int64_t pattern)
-{
-	json_t *types = json_array();
-	if (mx_gguf_has(m, "attention.sliding_window_pattern"))
-		pattern = mx_gguf_of_layer(m, "attention.sliding_window_pattern", 0, pattern);
-	if (pattern < 1)
-		mx_gguf_refuse(m, MX_E_UNSUPPORTED,
-		               "attention.sliding_window_pattern of single layers is not supported");
-	bool windows = mx_gguf_get_int(m, "attention.sliding_window", 0) > 0;
-	for (int64_t i = 0; !m->status && types && i < m->layers; i++)
-		json_array_append_new(types, json_string(windows && (i + 1) % pattern ? "sliding_attention"
-		                                                                      : "full_attention"));
-	mx_gguf_set(m, "layer_types", types);
-}
-
-static void gemma2_config(struct mx_gguf_maker *m)
-{
-	gemma_scale(m, 46);
-	mx_gguf_set_float(m, "attn_logit_softcapping",
-	                  mx_gguf_get_float(m, "attn_logit_softcapping", 50));
-	mx_gguf_set_float(m, "final_logit_softcapping",
-	                  mx_gguf_get_float(m, "final_logit_softcapping", 30));
-	window_layers(m, 2);
-}
-
-static void gemma3_config(struct mx_gguf_maker *m)
-{
-	gemma_scale(m, 62);
-	mx_gguf_copy_float(m, "final_logit_softcapping", "final_logit_softcapping");
-	mx_gguf_set_float(m, "rope_local_base_freq", mx_gguf_get_float(m, "rope.freq_base_swa", 10000));
-	window_layers(m, 6);
-}
-
-/* The files do not say which layers have a window, nor that YaRN's ends are not rounded. */
-static void gpt_oss_config(struct mx_gguf_maker *m)
-{
-	mx_gguf_set_bool(m, "attention_bias", a_layer_has(m, "attn_q.bias"));
-	mx_gguf_set_int(m, "num_local_experts", mx_gguf_need_int(m, "expert_count"));
-	mx_gguf_set_int(m, "num_experts_per_tok", mx_gguf_need_int(m, "expert_used_count"));
-	mx_gguf_set_int(m, "intermediate_size", mx_gguf_need_int(m, "expert_feed_forward_length"));
-	mx_gguf_copy_int(m, "attention.sliding_window", "sliding_window");
-	window_layers(m, 2);
-	json_t *rope = json_object_get(m->out, "rope_scaling");
-	if (rope)
-		json_object_set_new(rope, "truncate", json_false());
-}
-
-/* Returns inner_size over the number of heads. */
-static int64_t ssm_head_dim(struct mx_gguf_maker *m)
-{
-	int64_t inner = mx_gguf_need_int(m, "ssm.inner_size");
-	int64_t heads = mx_gguf_need_int(m, "ssm.time_step_rank");
-	if (!m->status && (heads < 1 || inner < heads || inner % heads))
-		mx_gguf_refuse(m, MX_E_FORMAT,
-		               "ssm.inner_size %lld is no multiple of ssm.time_step_rank %lld",
-		               (long long)inner, (long long)heads);
-	return m->status ? 1 : inner / heads;
-}
-
-static void mamba2_config(struct mx_gguf_maker *m)
-{
-	int64_t inner = mx_gguf_need_int(m, "ssm.inner_size");
-	int64_t width = mx_gguf_need_int(m, "embedding_length");
-	mx_gguf_set_int(m, "head_dim", ssm_head_dim(m));
-	mx_gguf_set_int(m, "num_heads", mx_gguf_need_int(m, "ssm.time_step_rank"));
-	mx_gguf_set_int(m, "state_size", mx_gguf_need_int(m, "ssm.state_size"));
-	mx_gguf_set_int(m, "conv_kernel", mx_gguf_need_int(m, "ssm.conv_kernel"));
-	mx_gguf_set_int(m, "n_groups", mx_gguf_get_int(m, "ssm.group_count", 1));
-	if (!m->status && (width < 1 || inner % width))
-		mx_gguf_refuse(m, MX_E_UNSUPPORTED,
-		               "ssm.inner_size %lld is no multiple of embedding_length %lld",
-		               (long long)inner, (long long)width);
-	if (!m->status)
-		mx_gguf_set_int(m, "expand", inner / width);
-	mx_gguf_set_float(m, "layer_norm_epsilon",
-	                  mx_gguf_get_float(m, "attention.layer_norm_rms_epsilon", 1e-5));
-	mx_gguf_set_bool(m, "use_bias", mx_gguf_has_tensor(m, "blk.0.ssm_in.bias"));
-	mx_gguf_set_bool(m, "use_conv_bias", mx_gguf_has_tensor(m, "blk.0.ssm_conv1d.bias"));
-}
-
-/* The converter multiplies the weights by the multipliers. */
-static void falcon_h1_config(struct mx_gguf_maker *m)
-{
-	static const char *const ones[] = {"embedding_multiplier", "lm_head_multiplier",
-	                                   "key_multiplier",       "attention_in_multiplier",
-	                                   "ssm_in_multiplier",    "attention_out_multiplier",
-	                                   "ssm_out_multiplier"};
-	json_t *mlp = json_pack("[f, f]", 1.0, 1.0);
-	json_t *ssm = json_pack("[f, f, f, f, f]", 1.0, 1.0, 1.0, 1.0, 1.0);
-	for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
-		mx_gguf_set_float(m, ones[i], 1);
-	mx_gguf_set(m, "mlp_multipliers", mlp);
-	mx_gguf_set(m, "ssm_multipliers", ssm);
-	mx_gguf_set_int(m, "mamba_d_head", ssm_head_dim(m));
-	mx_gguf_set_int(m, "mamba_n_heads", mx_gguf_need_int(m, "ssm.time_step_rank"));
-	mx_gguf_set_int(m, "mamba_d_ssm", mx_gguf_need_int(m, "ssm.inner_size"));
-	mx_gguf_set_int(m, "mamba_d_state", mx_gguf_need_int(m, "ssm.state_size"));
-	mx_gguf_set_int(m, "mamba_d_conv", mx_gguf_need_int(m, "ssm.conv_kernel"));
-	mx_gguf_set_int(m, "mamba_n_groups", mx_gguf_get_int(m, "ssm.group_count", 1));
-	mx_gguf_set_bool(m, "mamba_rms_norm", mx_gguf_has_tensor(m, "blk.0.ssm_norm.weight"));
-	mx_gguf_set_bool(m, "mamba_conv_bias", mx_gguf_has_tensor(m, "blk.0.ssm_conv1d.bias"));
-	mx_gguf_set_bool(m, "mamba_proj_bias", mx_gguf_has_tensor(m, "blk.0.ssm_in.bias"));
-	mx_gguf_set_bool(m, "projectors_bias", mx_gguf_has_tensor(m, "blk.0.ssm_out.bias"));
-	biases(m);
-}
-
-/* ---- Granite ---- */
-
-static void granite_config(struct mx_gguf_maker *m)
-{
-	biases(m);
-	mx_gguf_copy_float(m, "attention.scale", "attention_multiplier");
-	mx_gguf_copy_float(m, "embedding_scale", "embedding_multiplier");
-	mx_gguf_copy_float(m, "residual_scale", "residual_multiplier");
-	mx_gguf_copy_float(m, "logit_scale", "logits_scaling");
-}
-
-/* Sets the kind of each layer: words[0] if it has the tensor `marks`, else words[1]. */
-static void layers_by_tensor(struct mx_gguf_maker *m, const char *marks, const char *const words[2])
-{
-	json_t *types = json_array();
-	for (int64_t i = 0; !m->status && types && i < m->layers; i++) {
-		char name[64];
-		snprintf(name, sizeof name, "blk.%lld.%s", (long long)i, marks);
-		json_array_append_new(types, json_string(words[!mx_gguf_has_tensor(m, name)]));
-	}
-	mx_gguf_set(m, "layer_types", types);
-}
-
-/* The converter takes gate and up apart, which the checkpoints have in one tensor. */
-static void granite_hybrid_config(struct mx_gguf_maker *m)
-{
-	static const char *const words[] = {"mamba", "attention"};
-	int64_t count = mx_gguf_get_int(m, "expert_count", 0);
-	granite_config(m);
-	layers_by_tensor(m, "ssm_in.weight", words);
-	mx_gguf_set_bool(m, "gate_apart", true);
-	mx_gguf_set_bool(m, "mamba_conv_bias", a_layer_has(m, "ssm_conv1d.bias"));
-	mx_gguf_set_bool(m, "mamba_proj_bias", a_layer_has(m, "ssm_in.bias"));
-	mx_gguf_set_int(m, "num_local_experts", count);
-	if (count > 0)
-		mx_gguf_set_int(m, "num_experts_per_tok", mx_gguf_need_int(m, "expert_used_count"));
-	mx_gguf_set_int(m, "shared_intermediate_size",
-	                mx_gguf_need_int(m, "expert_shared_feed_forward_length"));
-	mx_gguf_set_int(m, "mamba_d_head", ssm_head_dim(m));
-	mx_gguf_set_int(m, "mamba_n_heads", mx_gguf_need_int(m, "ssm.time_step_rank"));
-	mx_gguf_set_int(m, "mamba_expand",
-	                mx_gguf_need_int(m, "ssm.inner_size") /
-	                    mx_gguf_need_int(m, "embedding_length"));
-	mx_gguf_set_int(m, "mamba_d_state", mx_gguf_need_int(m, "ssm.state_size"));
-	mx_gguf_set_int(m, "mamba_d_conv", mx_gguf_need_int(m, "ssm.conv_kernel"));
-	mx_gguf_set_int(m, "mamba_n_groups", mx_gguf_get_int(m, "ssm.group_count", 1));
-}
-
-/* ---- Nemotron-H ---- */
-
-static void nemotron_h_config(struct mx_gguf_maker *m)
-{
-	const struct mx_gguf_tensor *up = NULL; /* of the first feed-forward without experts */
-	enum { MLP = 3 };
-	static const struct {
-		const char *marks, *word;
-	} kinds[] = {{"ssm_in.weight", "mamba"},
-	             {"attn_q.weight", "attention"},
-	             {"ffn_gate_inp.weight", "moe"},
-	             {"ffn_up.weight", "mlp"}};
-	json_t *types = json_array();
-	for (int64_t i = 0; !m->status && types && i < m->layers; i++) {
-		char name[64];
-		size_t k = 0;
-		for (; k < sizeof kinds / sizeof *kinds; k++) {
-			snprintf(name, sizeof name, "blk.%lld.%s", (long long)i, kinds[k].marks);
-			if (mx_gguf_has_tensor(m, name))
-				break;
+	const struct mx_gguf_arch *a;
+	bool any = false;
+	for (size_t i = 0; (a = arch_at(i)); i++)
+		if (!strcmp(a->model_type, model_type) || (a->also && has_word(a->also, model_type))) {
+			mx_buf_printf(out, "%s%s", any ? ", " : "", a->name);
+			any = true;
 		}
-		if (k == MLP && !up)
-			up = mx_gguf_tensor(m->g, name);
-		if (k == sizeof kinds / sizeof *kinds)
-			mx_gguf_refuse(m, MX_E_FORMAT, "layer %lld has none of ssm_in, attn_q, ffn_up",
-			               (long long)i);
-		else
-			json_array_append_new(types, json_string(kinds[k].word));
-	}
-	mx_gguf_set(m, "layers_block_type", types);
-	if (up) /* with experts the file has their width only */
-		mx_gguf_set_int(m, "intermediate_size", (json_int_t)up->shape[0]);
-	biases(m);
-	mx_gguf_set_bool(m, "use_bias", a_layer_has(m, "ssm_in.bias"));
-	mx_gguf_set_bool(m, "use_conv_bias", a_layer_has(m, "ssm_conv1d.bias"));
-	mx_gguf_copy_float(m, "attention.layer_norm_rms_epsilon", "layer_norm_epsilon");
-	mx_gguf_copy_float(m, "attention.layer_norm_epsilon", "layer_norm_epsilon");
-	mx_gguf_set_int(m, "mamba_head_dim", ssm_head_dim(m));
-	mx_gguf_set_int(m, "mamba_num_heads", mx_gguf_need_int(m, "ssm.time_step_rank"));
-	mx_gguf_set_int(m, "ssm_state_size", mx_gguf_need_int(m, "ssm.state_size"));
-	mx_gguf_set_int(m, "conv_kernel", mx_gguf_need_int(m, "ssm.conv_kernel"));
-	mx_gguf_set_int(m, "n_groups", mx_gguf_get_int(m, "ssm.group_count", 1));
 }
 
-static void nemotron_h_moe_config(struct mx_gguf_maker *m)
+/* The names of all architectures are longer than a message may be. */
+static mx_status unknown(const struct mx_gguf *g, struct mx_gguf_string name, struct mx_err *err)
 {
-	nemotron_h_config(m);
-	mx_gguf_set_int(m, "n_routed_experts", mx_gguf_need_int(m, "expert_count"));
-	mx_gguf_set_int(m, "num_experts_per_tok", mx_gguf_need_int(m, "expert_used_count"));
-	mx_gguf_set_int(m, "moe_intermediate_size", mx_gguf_need_int(m, "expert_feed_forward_length"));
-	mx_gguf_set_int(m, "moe_shared_expert_intermediate_size",
-	                mx_gguf_need_int(m, "expert_shared_feed_forward_length"));
-	mx_gguf_set_bool(m, "norm_topk_prob", mx_gguf_get_bool(m, "expert_weights_norm", true));
-	mx_gguf_copy_float(m, "expert_weights_scale", "routed_scaling_factor");
-	mx_gguf_copy_int(m, "expert_group_count", "n_group");
-	mx_gguf_copy_int(m, "expert_group_used_count", "topk_group");
-	mx_gguf_copy_int(m, "moe_latent_size", "moe_latent_size");
+	const char *known[MAX_ARCHS], *near;
+	char own[64];
+	size_t n = 0;
+	for (const struct mx_gguf_arch *a; n < MAX_ARCHS && (a = arch_at(n)); n++)
+		known[n] = a->name;
+	snprintf(own, sizeof own, "%.*s", name.n < 60 ? (int)name.n : 60, name.s);
+	near = mx_closest(own, known, n);
+	return mx_fail_at(err, MX_E_UNSUPPORTED, mx_gguf_name(g),
+	                  "general.architecture '%s' is not supported%s%s%s; mixd --list-models says "
+	                  "which are: give the folder of the checkpoint that it was made from, in "
+	                  "Hugging Face form",
+	                  own, near ? " (the nearest that is: '" : "", near ? near : "",
+	                  near ? "')" : "");
 }
-
-/* ---- LFM2 ---- */
-
-static void lfm2_config(struct mx_gguf_maker *m)
-{
-	static const char *const words[] = {"conv", "full_attention"};
-	layers_by_tensor(m, "shortconv.conv.weight", words);
-	mx_gguf_set_bool(m, "block_auto_adjust_ff_dim", false); /* the length is the adjusted one */
-	mx_gguf_set_int(m, "conv_L_cache", mx_gguf_need_int(m, "shortconv.l_cache"));
-	mx_gguf_set_bool(m, "conv_bias", a_layer_has(m, "shortconv.conv.bias"));
-	mx_gguf_copy_float(m, "attention.layer_norm_rms_epsilon", "norm_eps");
-}
-
-/* The files do not say norm_topk_prob and routed_scaling_factor, for which llama.cpp takes true and
- * 1. */
-static void lfm2_moe_config(struct mx_gguf_maker *m)
-{
-	lfm2_config(m);
-	mx_gguf_set_int(m, "num_experts", mx_gguf_need_int(m, "expert_count"));
-	mx_gguf_set_int(m, "num_experts_per_tok", mx_gguf_need_int(m, "expert_used_count"));
-	mx_gguf_set_int(m, "moe_intermediate_size", mx_gguf_need_int(m, "expert_feed_forward_length"));
-	mx_gguf_set_int(m, "num_dense_layers", mx_gguf_get_int(m, "leading_dense_block_count", 0));
-	mx_gguf_set_bool(m, "use_expert_bias", a_layer_has(m, "exp_probs_b.bias"));
-	mx_gguf_set_bool(m, "norm_topk_prob", true);
-}
-
-/* ---- Qwen 3.5 ---- */
-
-/* Makes layer_types of attention.recurrent_layers, or of every so many layers. */
-static void recurrent_layers(struct mx_gguf_maker *m)
-{
-	json_t *types = json_array();
-	int64_t interval = mx_gguf_get_int(m, "full_attention_interval", 4);
-	bool listed = mx_gguf_has(m, "attention.recurrent_layers");
-	if (interval < 1)
-		mx_gguf_refuse(m, MX_E_FORMAT, "full_attention_interval must be 1 or more");
-	for (int64_t i = 0; !m->status && types && i < m->layers; i++) {
-		bool recurrent = listed ? mx_gguf_of_layer(m, "attention.recurrent_layers", i, 0) != 0
-		                        : (i + 1) % interval != 0;
-		json_array_append_new(types,
-		                      json_string(recurrent ? "linear_attention" : "full_attention"));
-	}
-	mx_gguf_set(m, "layer_types", types);
-}
-
-static void delta_net_config(struct mx_gguf_maker *m)
-{
-	recurrent_layers(m);
-	mx_gguf_set_int(m, "linear_value_head_dim", ssm_head_dim(m));
-	mx_gguf_set_int(m, "linear_num_value_heads", mx_gguf_need_int(m, "ssm.time_step_rank"));
-	mx_gguf_set_int(m, "linear_num_key_heads", mx_gguf_need_int(m, "ssm.group_count"));
-	mx_gguf_set_int(m, "linear_key_head_dim", mx_gguf_need_int(m, "ssm.state_size"));
-	mx_gguf_set_int(m, "linear_conv_kernel_dim", mx_gguf_need_int(m, "ssm.conv_kernel"));
-}
-
-/* The layer behind the last one is read as the head for multi-token prediction. */
-static void qwen_head_config(struct mx_gguf_maker *m)
-{
-	mx_gguf_set_int(m, "mtp_num_hidden_layers", mx_gguf_get_int(m, "nextn_predict_layers", 0));
-}
-
-/* Columns of out_proj, unlike rows, cannot take the checkpoint's order where blocks of 256 of them
- * hold two heads. */
-static void qwen35_config(struct mx_gguf_maker *m)
-{
-	delta_net_config(m);
-	qwen_head_config(m);
-	mx_gguf_set_bool(m, "linear_out_proj_by_turns", true);
-}
-
-static void qwen3_next_config(struct mx_gguf_maker *m)
-{
-	delta_net_config(m);
-	qwen_head_config(m);
-	biases(m);
-	experts_config(m);
-	mx_gguf_set_bool(m, "linear_ba_alone", true);
-	mx_gguf_set_bool(m, "norm_topk_prob", true);
-}
-
-static void qwen35_moe_config(struct mx_gguf_maker *m)
-{
-	qwen35_config(m);
-	experts_config(m);
-}
-
-/* ---- the table ---- */
-
-#define MODEL                                                                                      \
-	.embed = "model.embed_tokens", .final_norm = "model.norm", .lm_head = "lm_head",               \
-	.layers = "model.layers."
-
-#define BACKBONE                                                                                   \
-	.embed = "backbone.embeddings", .final_norm = "backbone.norm_f", .lm_head = "lm_head",         \
-	.layers = "backbone.layers."
-#define LFM2                                                                                       \
-	.embed = "model.embed_tokens", .final_norm = "model.embedding_norm", .lm_head = "lm_head",     \
-	.layers = "model.layers."
-
-#define QWEN_HEAD .head_layers = "mtp.layers.", .head = qwen_head
-
-static const struct mx_gguf_arch archs[] = {
-	{"llama", "llama", MODEL, .renames = llama_names, .config = llama_config, .pairs = true},
-	{"qwen2", "qwen2", MODEL, .renames = dense_names},
-	{"qwen2moe", "qwen2_moe", MODEL, .renames = expert_names, .config = qwen2_moe_config},
-	{"qwen3", "qwen3", MODEL, .renames = dense_names, .config = biases},
-	{"qwen3moe", "qwen3_moe", MODEL, .renames = expert_names, .config = qwen3_moe_config},
-	{"gemma", "gemma", MODEL, .renames = dense_names, .config = gemma_config,
-     .norms_hold_one = true},
-	{"gemma2", "gemma2", MODEL, .renames = gemma_names, .config = gemma2_config,
-     .norms_hold_one = true},
-	{"gemma3", "gemma3_text", MODEL, .renames = gemma_names, .config = gemma3_config,
-     .norms_hold_one = true},
-	{"qwen35", "qwen3_5_text", MODEL, QWEN_HEAD, .renames = qwen35_names, .config = qwen35_config,
-     .norms_hold_one = true},
-	{"qwen35moe", "qwen3_5_moe_text", MODEL, QWEN_HEAD, .renames = qwen35_names,
-     .config = qwen35_moe_config, .norms_hold_one = true},
-	{"qwen3next", "qwen3_next", MODEL, QWEN_HEAD, .renames = qwen3_next_names,
-     .config = qwen3_next_config, .norms_hold_one = true},
-	{"gpt-oss", "gpt_oss", MODEL, .renames = gpt_oss_names, .config = gpt_oss_config},
-	{"mamba2", "mamba2", BACKBONE, .renames = mamba2_names, .config = mamba2_config},
-	{"granite", "granite", MODEL, .renames = dense_names, .config = granite_config, .pairs = true},
-	{"granitehybrid", "granitemoehybrid", MODEL, .renames = granite_hybrid_names,
-     .config = granite_hybrid_config, .pairs = true, .hybrid = true},
-	{"nemotron_h", "nemotron_h", BACKBONE, .renames = nemotron_h_names, .config = nemotron_h_config,
-     .hybrid = true},
-	{"nemotron_h_moe", "nemotron_h", BACKBONE, .renames = nemotron_h_names,
-     .config = nemotron_h_moe_config, .hybrid = true},
-	{"lfm2", "lfm2", LFM2, .renames = lfm2_names, .config = lfm2_config, .hybrid = true},
-	{"lfm2moe", "lfm2_moe", LFM2, .renames = lfm2_names, .config = lfm2_moe_config, .hybrid = true},
-	{"falcon-h1", "falcon_h1", .embed = "model.embed_tokens", .final_norm = "model.final_layernorm",
-     .lm_head = "lm_head", .layers = "model.layers.", .renames = falcon_h1_names,
-     .config = falcon_h1_config},
-};
-#define N_ARCHS (sizeof archs / sizeof *archs)
 
 mx_status mx_gguf_arch_of(const struct mx_gguf *g, const struct mx_gguf_arch **out,
                           struct mx_err *err)
 {
 	struct mx_gguf_string name = {"", 0};
-	char known[400] = "";
+	const struct mx_gguf_arch *a;
 	bool there = false;
 	mx_status s = mx_gguf_text(g, "general.architecture", &name, &there, err);
 	if (s)
@@ -650,15 +77,10 @@ mx_status mx_gguf_arch_of(const struct mx_gguf *g, const struct mx_gguf_arch **o
 	if (!there)
 		return mx_fail_at(err, MX_E_FORMAT, mx_gguf_name(g),
 		                  "key 'general.architecture' is missing");
-	for (size_t i = 0; i < N_ARCHS; i++)
-		if (strlen(archs[i].name) == name.n && !memcmp(archs[i].name, name.s, name.n)) {
-			*out = &archs[i];
+	for (size_t i = 0; (a = arch_at(i)); i++)
+		if (strlen(a->name) == name.n && !memcmp(a->name, name.s, name.n)) {
+			*out = a;
 			return MX_OK;
 		}
-	for (size_t i = 0, n = 0; i < N_ARCHS && n < sizeof known; i++)
-		n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", archs[i].name);
-	return mx_fail_at(err, MX_E_UNSUPPORTED, mx_gguf_name(g),
-	                  "general.architecture '%.*s' is not supported (have %s): give the folder of "
-	                  "the checkpoint that it was made from, in Hugging Face form",
-	                  name.n < 60 ? (int)name.n : 60, name.s, known);
+	return unknown(g, name, err);
 }

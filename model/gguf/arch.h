@@ -60,9 +60,12 @@ struct mx_gguf_maker {
 
 struct mx_gguf_arch {
 	const char *name, *model_type;
+	/* Further values of model_type, separated by blanks, whose checkpoints become such files. */
+	const char *also;
 	/* Names outside the layers, and what comes before a layer's number. */
 	const char *embed, *final_norm, *lm_head, *layers;
 	const struct mx_gguf_rename *const *renames; /* tables that end with from NULL; then NULL */
+	const struct mx_gguf_rename *outside;        /* further names outside the layers, or NULL */
 	/* Of the layer that predicts a further token, behind the last one: what comes before its own
 	 * number, and names that are whole. NULL = such layers are not read. */
 	const char *head_layers;
@@ -70,8 +73,18 @@ struct mx_gguf_arch {
 	void (*config)(struct mx_gguf_maker *m); /* adds the keys of this architecture */
 	bool pairs;                              /* q and k are MX_GGUF_PAIRS_Q, _K */
 	bool norms_hold_one;                     /* norms hold 1 + w where Hugging Face's have w */
-	bool hybrid; /* numbers of heads and widths that are 0 belong to layers of another kind */
+	bool hybrid;    /* numbers of heads and widths that are 0 belong to layers of another kind */
+	bool own_heads; /* config() reads the heads of keys, whose numbers may differ between layers */
 };
+
+/* What most checkpoints call the tensors outside the layers. */
+#define MX_GGUF_MODEL                                                                              \
+	.embed = "model.embed_tokens", .final_norm = "model.norm", .lm_head = "lm_head",               \
+	.layers = "model.layers."
+
+/* Groups of architectures, which end with name NULL. arch_*.c */
+extern const struct mx_gguf_arch mx_gguf_attention_archs[], mx_gguf_dense_archs[],
+	mx_gguf_expert_archs[], mx_gguf_gemma4_archs[], mx_gguf_hybrid_archs[];
 
 /* Returns the architecture of a file, or fails with a text that names it. arch.c */
 mx_status mx_gguf_arch_of(const struct mx_gguf *g, const struct mx_gguf_arch **out,
@@ -93,6 +106,8 @@ int64_t mx_gguf_need_int(struct mx_gguf_maker *m, const char *key);
 double mx_gguf_get_float(struct mx_gguf_maker *m, const char *key, double def);
 bool mx_gguf_get_bool(struct mx_gguf_maker *m, const char *key, bool def);
 bool mx_gguf_has(const struct mx_gguf_maker *m, const char *key);
+/* True if the key is there and an array. */
+bool mx_gguf_has_list(const struct mx_gguf_maker *m, const char *key);
 /* Returns the value of an array, or the same number for each layer; fails if it has fewer than
  * m->layers elements. */
 int64_t mx_gguf_of_layer(struct mx_gguf_maker *m, const char *key, int64_t layer, int64_t def);
@@ -113,5 +128,32 @@ void mx_gguf_copy_float(struct mx_gguf_maker *m, const char *from, const char *t
 /* Records an error. */
 void mx_gguf_refuse(struct mx_gguf_maker *m, mx_status status, const char *fmt, ...)
 	MX_PRINTF(3, 4);
+
+/* ---- arch_shared.c: names and keys that several architectures have ---- */
+
+/* Names of attention, of a dense feed-forward, of the norm before it, of Gemma's norms around it,
+ * and of experts. */
+extern const struct mx_gguf_rename mx_gguf_attention_names[], mx_gguf_feed_forward_names[],
+	mx_gguf_norm_names[], mx_gguf_gemma_norms[], mx_gguf_expert_names[];
+/* Names of what experts have as DeepSeek's beside those: the correction, shared experts. */
+extern const struct mx_gguf_rename mx_gguf_deepseek_names[];
+
+/* True if some layer has this tensor: "attn_q.bias". */
+bool mx_gguf_a_layer_has(const struct mx_gguf_maker *m, const char *rest);
+/* Sets attention_bias and mlp_bias by the tensors that there are. */
+void mx_gguf_biases(struct mx_gguf_maker *m);
+/* Sets the numbers and widths of experts and of a shared one. */
+void mx_gguf_experts(struct mx_gguf_maker *m);
+/* Sets the keys of experts as DeepSeek's config has them. */
+void mx_gguf_deepseek_experts(struct mx_gguf_maker *m);
+/* Sets layer_types: all layers have a window but each `pattern`-th, unless the file says it. */
+void mx_gguf_window_layers(struct mx_gguf_maker *m, int64_t pattern);
+/* Sets layer_types: words[0] for layers that have the tensor `marks`, words[1] for others. */
+void mx_gguf_layers_by_tensor(struct mx_gguf_maker *m, const char *marks,
+                              const char *const words[2]);
+/* Returns ssm.inner_size over the number of heads. */
+int64_t mx_gguf_ssm_head_dim(struct mx_gguf_maker *m);
+/* Sets Granite's biases and multipliers. */
+void mx_gguf_granite(struct mx_gguf_maker *m);
 
 #endif

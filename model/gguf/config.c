@@ -15,7 +15,7 @@ static int64_t kv_heads(struct mx_gguf_maker *m, int64_t heads)
 	static const char key[] = "attention.head_count_kv";
 	int64_t first =
 		m->arch->hybrid ? mx_gguf_first_of(m, key, heads) : mx_gguf_of_layer(m, key, 0, heads);
-	for (int64_t i = 1; !m->status && i < m->layers; i++) {
+	for (int64_t i = 1; !m->status && !m->arch->own_heads && i < m->layers; i++) {
 		int64_t own = mx_gguf_of_layer(m, key, i, heads);
 		if (own != first && !(m->arch->hybrid && !own))
 			mx_gguf_refuse(m, MX_E_UNSUPPORTED,
@@ -41,7 +41,8 @@ static void attention(struct mx_gguf_maker *m)
 	mx_gguf_set_int(m, "head_dim", dim);
 	mx_gguf_copy_float(m, "rope.freq_base", "rope_theta");
 	if (dim > 0 && rotated != dim)
-		mx_gguf_set_float(m, "partial_rotary_factor", (double)rotated / (double)dim);
+		/* a little more, since what is rotated is rounded down */
+		mx_gguf_set_float(m, "partial_rotary_factor", ((double)rotated + 0.25) / (double)dim);
 }
 
 /* Returns rope_freqs.weight, by which the frequencies are divided, as a list. */

@@ -31,6 +31,13 @@ bool mx_gguf_has(const struct mx_gguf_maker *m, const char *key)
 	return mx_gguf_find(m->g, whole(m, key, k)) != NULL;
 }
 
+bool mx_gguf_has_list(const struct mx_gguf_maker *m, const char *key)
+{
+	char k[128];
+	const struct mx_gguf_value *v = mx_gguf_find(m->g, whole(m, key, k));
+	return v && v->kind == MX_GGUF_ARRAY;
+}
+
 int64_t mx_gguf_get_int(struct mx_gguf_maker *m, const char *key, int64_t def)
 {
 	char k[128];

@@ -257,6 +257,12 @@ static mx_status name_one(const struct namer *n, const struct mx_gguf_tensor *t)
 			}
 			snprintf(prefix, sizeof prefix, "%s%lu.", head ? a->head_layers : a->layers,
 			         head ? layer - (unsigned long)n->layers : layer);
+			if (!head &&
+			    layer >= n->layers) { /* of a head that is not read: the family skips its layer */
+				memcpy(o.shape, t->shape, sizeof o.shape);
+				snprintf(o.name, sizeof o.name, "%s%s", prefix, rest);
+				return n->each(n->arg, &o);
+			}
 			return name_in_layer(n, t, rest, prefix);
 		}
 	}
@@ -264,6 +270,13 @@ static mx_status name_one(const struct namer *n, const struct mx_gguf_tensor *t)
 		return MX_OK;
 	memcpy(o.shape, t->shape, sizeof o.shape);
 	snprintf(o.name, sizeof o.name, "%s", t->name);
+	const struct mx_gguf_rename *own = a->outside ? find_in(a->outside, t->name) : NULL;
+	if (own && own->form == MX_GGUF_DROPPED)
+		return MX_OK;
+	if (own) {
+		snprintf(o.name, sizeof o.name, "%s%s", own->to, own->whole ? "" : t->name + stem);
+		return n->each(n->arg, &o);
+	}
 	for (size_t i = 0; i < sizeof outside / sizeof *outside; i++)
 		if (strlen(outside[i].from) == stem && !strncmp(outside[i].from, t->name, stem))
 			snprintf(o.name, sizeof o.name, "%s%s", outside[i].to, t->name + stem);

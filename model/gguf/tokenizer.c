@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Makes tokenizer.json and tokenizer_config.json of the metadata. model "gpt2" is a byte-level BPE
- * with merges, "llama" SentencePiece's BPE with scores.
+ * with merges, "llama" SentencePiece's BPE with scores, "gemma4" the latter with merges.
  *
  * What tokenizer.json says of an added token beside its text (blanks beside it that it takes along)
  * is not in the file.
@@ -211,15 +211,18 @@ static mx_status byte_level(struct maker *m)
 	return s;
 }
 
-static mx_status sentence_piece(struct maker *m)
+/* listed: the file has the merges, else they are made of the scores. */
+static mx_status sentence_piece(struct maker *m, bool listed)
 {
 	static const char replace[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"
 								  "\"content\":\"" SPACE "\"}";
-	bool prefix = true, bytes = false;
-	int64_t unknown = 0;
+	static const char lines[] = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^\\n]+|[\\n]+\"},"
+								"\"behavior\":\"Isolated\",\"invert\":false}";
+	bool prefix = !listed, bytes = false;
+	int64_t unknown = listed ? -1 : 0;
 	mx_status s = mx_gguf_bool(m->g, "tokenizer.ggml.add_space_prefix", &prefix, NULL, m->err);
 	if (!s)
-		s = special(m, "unknown", 0, &unknown);
+		s = special(m, "unknown", unknown, &unknown);
 	if (s)
 		return s;
 	for (uint32_t i = 0; i < m->n; i++)
@@ -227,9 +230,10 @@ static mx_status sentence_piece(struct maker *m)
 	put_added(m);
 	mx_buf_printf(&m->out,
 	              "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[%s%s]},"
-	              "\"pre_tokenizer\":null,",
-	              prefix ? "{\"type\":\"Prepend\",\"prepend\":\"" SPACE "\"}," : "", replace);
-	s = put_post(m, true, 1, 2);
+	              "\"pre_tokenizer\":%s,",
+	              prefix ? "{\"type\":\"Prepend\",\"prepend\":\"" SPACE "\"}," : "", replace,
+	              listed ? lines : "null");
+	s = listed ? put_post(m, true, -1, -1) : put_post(m, true, 1, 2);
 	if (s)
 		return s;
 	mx_buf_printf(&m->out,
@@ -246,7 +250,7 @@ static mx_status sentence_piece(struct maker *m)
 	}
 	put_vocab(m);
 	mx_buf_puts(&m->out, ",\"merges\":");
-	s = mx_gguf_put_merges(&m->out, m->tokens, m->n, m->err);
+	s = listed ? put_listed_merges(m) : mx_gguf_put_merges(&m->out, m->tokens, m->n, m->err);
 	mx_buf_puts(&m->out, "}");
 	return s;
 }
@@ -259,10 +263,10 @@ static mx_status make_tokenizer(struct maker *m)
 	mx_buf_puts(&m->out, "{\"version\":\"1.0\",");
 	if (!s && is(model, "gpt2"))
 		s = byte_level(m);
-	else if (!s && is(model, "llama"))
-		s = sentence_piece(m);
+	else if (!s && (is(model, "llama") || is(model, "gemma4")))
+		s = sentence_piece(m, is(model, "gemma4"));
 	else if (!s)
-		s = refuse(m, key, model, " (have gpt2, llama)");
+		s = refuse(m, key, model, " (have gpt2, llama, gemma4)");
 	mx_buf_puts(&m->out, "}");
 	return s;
 }

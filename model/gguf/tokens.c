@@ -117,10 +117,12 @@ mx_status mx_gguf_tokens(const struct mx_gguf *g, struct mx_gguf_token **out, ui
 /* Texts of tokens that end a turn, in models whose metadata names another one. */
 static bool ends_turn(struct mx_gguf_string s)
 {
-	static const char *const known[] = {
-		"<|im_end|>",    "<|eot_id|>", "<|eom_id|>", "<|end|>",         "<end_of_turn>",
-		"<|endoftext|>", "<|return|>", "<|call|>",   "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
-		"<turn|>"};
+	static const char *const known[] = {"<|im_end|>",      "<|eot_id|>",
+	                                    "<|eom_id|>",      "<|end|>",
+	                                    "<end_of_turn>",   "<|endoftext|>",
+	                                    "<|return|>",      "<|call|>",
+	                                    "<|end_of_text|>", "<|END_OF_TURN_TOKEN|>",
+	                                    "<turn|>",         "<|tool_response>"};
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
 		if (strlen(known[i]) == s.n && !memcmp(known[i], s.s, s.n))
 			return true;
@@ -166,7 +168,8 @@ mx_status mx_gguf_ends(const struct mx_gguf *g, int32_t *ids, size_t *n, int32_t
 			*bos = (int32_t)id;
 	}
 	for (uint32_t i = 0; !s && i < count; i++)
-		if (t[i].type == MX_GGUF_TOKEN_CONTROL && ends_turn(t[i].text))
+		if ((t[i].type == MX_GGUF_TOKEN_CONTROL || t[i].type == MX_GGUF_TOKEN_USER) &&
+		    ends_turn(t[i].text))
 			add(ids, n, i);
 	free(t);
 	return s;

@@ -29,5 +29,22 @@ def test_every_golden_checkpoint_has_its_row():
                 assert json.load(f).get("model_type", "mamba2") in rows, name
 
 
+def test_every_golden_gguf_file_has_its_architecture_in_its_row():
+    rows = {cells[1].strip(): cells[5].strip().split(", ") for cells in
+            (line.split("|") for line in listed().splitlines() if line[:1] == "|")}
+    root = os.path.join(SRC, "tests/golden/models")
+    names = [name for name in sorted(os.listdir(root)) if name.startswith("gguf-")]
+    assert len(names) > 40
+    for name in names:
+        with open(os.path.join(root, name[5:], "config.json"), encoding="utf-8") as f:
+            family = json.load(f).get("model_type")
+        with open(os.path.join(root, name, "model.gguf"), "rb") as f:
+            head = f.read(1 << 16)
+        key = b"general.architecture"
+        at = head.index(key) + len(key) + 4  # behind the key: its kind, then length and text
+        arch = head[at + 8:at + 8 + int.from_bytes(head[at:at + 8], "little")].decode()
+        assert arch in rows[family], (name, family, arch)
+
+
 if __name__ == "__main__":
     main(sys.modules[__name__])

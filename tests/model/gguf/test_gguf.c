@@ -221,8 +221,9 @@ static void what_is_not_known_is_named(void **state)
 	struct mx_buf b = {0};
 	put_head(&b, 0, 1);
 	put_key_text(&b, "general.architecture", "whisper");
-	make_fails(&b, "config.json", MX_E_UNSUPPORTED,
-	           "general.architecture 'whisper' is not supported (have llama, qwen2, ");
+	make_fails(
+		&b, "config.json", MX_E_UNSUPPORTED,
+		"general.architecture 'whisper' is not supported; mixd --list-models says which are");
 	put_head(&b, 0, 0);
 	make_fails(&b, "config.json", MX_E_FORMAT, "key 'general.architecture' is missing");
 	put_head(&b, 0, 1);

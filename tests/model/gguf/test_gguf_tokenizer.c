@@ -24,7 +24,7 @@ static const struct {
 } families[] = {
 	{"gpt2", false},  {"llama3", false},   {"qwen2", false},    {"qwen35", true},
 	{"tekken", true}, {"o200k", false},    {"deepseek", false}, {"deepseek-v3", true},
-	{"spm", false},   {"command-r", true},
+	{"spm", false},   {"command-r", true}, {"gemma4", false},
 };
 
 static struct mx_tokenizer *of_gguf(const char *family)
