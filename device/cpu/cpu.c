@@ -10,11 +10,11 @@
 
 #include "device/cpu/cpu.h"
 
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/lanes.h"
 #include "base/mem.h"
 #include "device/cpu/impl.h"
 #include "device/quant.h"
@@ -29,9 +29,6 @@ static void *worker_scratch(struct mx_cpu *c, unsigned worker)
 
 /* ---- linear ---- */
 
-/* Most lanes of a product; more threads than lanes share them. */
-#define MAX_LANES 64
-
 struct linear_call {
 	struct mx_cpu *c;
 	const struct mx_gemm *g;
@@ -40,12 +37,9 @@ struct linear_call {
 	const struct mx_linear_out *out;
 	size_t n_out;
 	enum mx_dtype dtype;
-	size_t task_rows; /* weight rows of a task, a multiple of MX_TASK_ROWS */
-	size_t tasks, lanes;
-	/* The next task of each lane. A lane is a run of tasks whose weights are contiguous. */
-	struct {
-		_Alignas(64) atomic_size_t next;
-	} lane[MAX_LANES];
+	/* Units of MX_TASK_ROWS weight rows or the last ones of a matrix; most of a task. */
+	struct mx_lanes lanes;
+	size_t longest;
 };
 
 static void pack_task(void *arg, size_t task, unsigned worker)
@@ -57,48 +51,47 @@ static void pack_task(void *arg, size_t task, unsigned worker)
 	l->g->pack(l->x, l->ldx, l->n, l->cols, first, count, l->c->packed);
 }
 
-static size_t tasks_of(const struct linear_call *l, const struct mx_linear_out *o)
+static size_t units_of(const struct linear_call *l, const struct mx_linear_out *o)
 {
-	return o->w->dtype == l->dtype ? (o->w->rows + l->task_rows - 1) / l->task_rows : 0;
+	return o->w->dtype == l->dtype ? (o->w->rows + MX_TASK_ROWS - 1) / MX_TASK_ROWS : 0;
 }
 
-static void linear_task(struct linear_call *l, size_t task, unsigned worker)
+/* Computes units `at` .. end - 1, matrix by matrix. */
+static void linear_units(struct linear_call *l, size_t at, size_t end, unsigned worker)
 {
-	const struct mx_linear_out *o = l->out;
-	for (size_t t; task >= (t = tasks_of(l, o)); o++)
-		task -= t;
-	size_t r0 = task * l->task_rows,
-		   r1 = r0 + l->task_rows < o->w->rows ? r0 + l->task_rows : o->w->rows;
-	struct mx_product p = {
-		.w = o->w,
-		.bias = o->bias,
-		.y = o->y,
-		.ldy = o->ldy,
-		.accumulate = o->accumulate,
-		.x = l->x,
-		.ldx = l->ldx,
-		.packed = l->c->packed,
-		.n = l->n,
-	};
-	l->g->run(&p, r0, r1, worker_scratch(l->c, worker));
+	size_t units;
+	for (const struct mx_linear_out *o = l->out; end; o++) {
+		units = units_of(l, o);
+		if (at < units) {
+			const size_t last = end < units ? end : units;
+			const size_t r1 = last * MX_TASK_ROWS;
+			struct mx_product p = {
+				.w = o->w,
+				.bias = o->bias,
+				.y = o->y,
+				.ldy = o->ldy,
+				.accumulate = o->accumulate,
+				.x = l->x,
+				.ldx = l->ldx,
+				.packed = l->c->packed,
+				.n = l->n,
+			};
+			l->g->run(&p, at * MX_TASK_ROWS, r1 < o->w->rows ? r1 : o->w->rows,
+			          worker_scratch(l->c, worker));
+		}
+		at = at > units ? at - units : 0;
+		end = end > units ? end - units : 0;
+	}
 }
 
-static size_t lane_begin(const struct linear_call *l, size_t lane)
-{
-	return l->tasks * lane / l->lanes;
-}
-
-/* Works through a lane in the order of addresses, so that the hardware prefetcher continues from
- * task to task; then helps with the other lanes. */
 static void lane_task(void *arg, size_t first, unsigned worker)
 {
 	struct linear_call *l = arg;
-	for (size_t i = 0; i < l->lanes; i++) {
-		size_t lane = (first + i) % l->lanes, end = lane_begin(l, lane + 1), task;
-		while ((task = atomic_fetch_add_explicit(&l->lane[lane].next, 1, memory_order_relaxed)) <
-		       end)
-			linear_task(l, task, worker);
-	}
+	const size_t lanes = l->lanes.n_lanes;
+	size_t at, n;
+	for (size_t i = 0; i < lanes; i++)
+		while ((n = mx_lanes_take(&l->lanes, (first + i) % lanes, l->longest, &at)))
+			linear_units(l, at, at + n, worker);
 }
 
 /* Computes all outputs whose weights have one dtype: they share the packed input. */
@@ -118,17 +111,12 @@ static void linear_dtype(struct linear_call *l)
 		else
 			mx_cpu_run(l->c, groups, pack_task, l);
 	}
-	/* About eight tasks a thread, so that one slower thread delays the others little. */
-	size_t task_rows = rows / (8 * threads);
-	l->task_rows = mx_round_up(task_rows < MX_TASK_ROWS ? MX_TASK_ROWS : task_rows, MX_TASK_ROWS);
-	l->tasks = 0;
+	size_t units = 0;
 	for (size_t i = 0; i < l->n_out; i++)
-		l->tasks += tasks_of(l, &l->out[i]);
-	size_t runs = l->tasks < threads ? l->tasks : threads;
-	l->lanes = runs < MAX_LANES ? runs : MAX_LANES;
-	for (size_t i = 0; i < l->lanes; i++)
-		atomic_init(&l->lane[i].next, lane_begin(l, i));
-	mx_cpu_run(l->c, runs, lane_task, l);
+		units += units_of(l, &l->out[i]);
+	mx_lanes_init(&l->lanes, units, threads);
+	l->longest = units / (4 * threads) + 1; /* so that one slow thread delays the others little */
+	mx_cpu_run(l->c, l->lanes.n_lanes, lane_task, l);
 }
 
 static mx_status linear(struct mx_device *d, const void *x, size_t ldx, size_t n,

@@ -2,13 +2,14 @@
 /*
  * The short depthwise causal convolution. The slot is a ring of raw inputs; that
  * of position p is at p % cap. It has room for the last `width` tokens, one more
- * than the next output needs (see load in mixers/mixer.h), and for a draft. A task
- * is RECUR_CHANNELS channels of all spans. Token i of a tree of drafts is at the
- * entry of position pos + i; its outputs are computed one by one, each behind the
- * tokens of its path.
+ * than the next output needs (see load in mixers/mixer.h), and for a draft. Blocks of
+ * RECUR_CHANNELS channels of all spans are divided among the threads. Token i of a tree of drafts
+ * is at the entry of position pos + i; its outputs are computed one by one, each behind the tokens
+ * of its path.
  */
 #include <string.h>
 
+#include "base/lanes.h"
 #include "mixers/recurrence/recurrence_kernels.h"
 #include "mixers/tree.h"
 
@@ -22,6 +23,7 @@ struct conv_run {
 	size_t ldx;
 	float *y;
 	size_t ldy;
+	struct mx_lanes lanes; /* of blocks of channels */
 };
 
 struct conv_snapshot {
@@ -135,19 +137,31 @@ static void conv_span(const struct conv_run *run, const struct mx_span *span, ui
 	}
 }
 
-static void conv_task(void *arg, size_t task, unsigned worker)
+static void conv_block(const struct conv_run *run, uint32_t block)
 {
-	const struct conv_run *run = arg;
-	uint32_t taps = run->s->width, c = (uint32_t)task * RECUR_CHANNELS, left = run->s->channels - c;
-	uint32_t width = left < RECUR_CHANNELS ? left : RECUR_CHANNELS;
+	const uint32_t taps = run->s->width, c = block * RECUR_CHANNELS;
+	const uint32_t left = run->s->channels - c;
+	const uint32_t width = left < RECUR_CHANNELS ? left : RECUR_CHANNELS;
+	const float *weight = run->weight + (size_t)c * taps;
 	float w[8 * RECUR_CHANNELS] = {0};
 
-	(void)worker;
-	for (uint32_t i = 0; i < taps; i++)
-		for (uint32_t j = 0; j < width; j++)
-			w[i * RECUR_CHANNELS + j] = run->weight[(size_t)(c + j) * taps + i];
+	for (uint32_t j = 0; j < width; j++)
+		for (uint32_t i = 0; i < taps; i++)
+			w[i * RECUR_CHANNELS + j] = weight[j * taps + i];
 	for (uint32_t i = 0; i < run->step->n_spans; i++)
 		conv_span(run, &run->step->spans[i], c, width, w);
+}
+
+static void conv_task(void *arg, size_t first, unsigned worker)
+{
+	struct conv_run *run = arg;
+	const size_t lanes = run->lanes.n_lanes;
+	size_t block;
+
+	(void)worker;
+	for (size_t i = 0; i < lanes; i++)
+		while (mx_lanes_take(&run->lanes, (first + i) % lanes, 1, &block))
+			conv_block(run, (uint32_t)block);
 }
 
 void mx_conv_forward(const struct mx_recur_kernels *k, struct mx_device *d,
@@ -155,8 +169,21 @@ void mx_conv_forward(const struct mx_recur_kernels *k, struct mx_device *d,
                      unsigned char *slot_base, size_t slot_stride, const float *weight,
                      const float *bias, const float *x, size_t ldx, float *y, size_t ldy)
 {
-	struct conv_run run = {k, s, step, slot_base, slot_stride, weight, bias, x, ldx, y, ldy};
-	d->ops->parallel(d, (s->channels + RECUR_CHANNELS - 1) / RECUR_CHANNELS, conv_task, &run);
+	struct conv_run run = {
+		.kernels = k,
+		.s = s,
+		.step = step,
+		.slot_base = slot_base,
+		.slot_stride = slot_stride,
+		.weight = weight,
+		.bias = bias,
+		.x = x,
+		.ldx = ldx,
+		.y = y,
+		.ldy = ldy,
+	};
+	mx_lanes_init(&run.lanes, (s->channels + RECUR_CHANNELS - 1) / RECUR_CHANNELS, d->info.threads);
+	d->ops->parallel(d, run.lanes.n_lanes, conv_task, &run);
 }
 
 void mx_conv_save(const struct mx_conv_spec *s, const void *slot, uint32_t pos, void *out)

@@ -11,6 +11,7 @@
  */
 #include <string.h>
 
+#include "base/lanes.h"
 #include "mixers/recurrence/recurrence_layout.h"
 #include "mixers/tree.h"
 
@@ -27,10 +28,11 @@ struct recur_run {
 	float *y;
 	size_t ldy;
 	struct recur_layout l;
-	uint32_t blocks;      /* blocks of columns of a head */
-	uint32_t parts;       /* tasks that share the columns of a bundle */
-	uint32_t bundle;      /* heads of a task */
-	uint32_t store_parts; /* tasks of a span that write tokens to the rings */
+	uint32_t blocks;       /* blocks of columns of a head */
+	uint32_t parts;        /* tasks that share the columns of a bundle */
+	uint32_t bundle;       /* heads of a task */
+	uint32_t store_parts;  /* tasks of a span that write tokens to the rings */
+	struct mx_lanes lanes; /* of tasks that compute */
 };
 
 /* A worker's memory. */
@@ -409,9 +411,8 @@ static void run_channels(const struct recur_task *task, uint32_t head, uint32_t 
 	}
 }
 
-static void run_task(void *arg, size_t task, unsigned worker)
+static void run_task(const struct recur_run *run, size_t task, unsigned worker)
 {
-	const struct recur_run *run = arg;
 	const struct recur_layout *l = &run->l;
 	uint32_t n_spans = run->step->n_spans, n = run->bundle;
 	struct recur_task t = {.run = run, .span = &run->step->spans[task % n_spans]};
@@ -438,6 +439,16 @@ static void run_task(void *arg, size_t task, unsigned worker)
 			for (uint32_t c = c0; c < c1; c += RECUR_COLS)
 				run_heads(&t, h, 1, c, c1 - c < RECUR_COLS ? c1 : c + RECUR_COLS);
 	run->kernels->end(state);
+}
+
+static void run_lane(void *arg, size_t first, unsigned worker)
+{
+	struct recur_run *run = arg;
+	const size_t lanes = run->lanes.n_lanes;
+	size_t task;
+	for (size_t i = 0; i < lanes; i++)
+		while (mx_lanes_take(&run->lanes, (first + i) % lanes, 1, &task))
+			run_task(run, task, worker);
 }
 
 /* Chooses the heads of a task and the parts of their columns. There should be some tasks a thread,
@@ -527,8 +538,8 @@ void mx_recur_forward(const struct mx_recur_kernels *k, struct mx_device *d,
 	recur_layout(s, &run.l);
 	cut(&run, threads);
 	run.store_parts = step->n_spans >= threads ? 1 : threads;
-	d->ops->parallel(d, (size_t)step->n_spans * (s->heads / run.bundle) * run.parts, run_task,
-	                 &run);
+	mx_lanes_init(&run.lanes, (size_t)step->n_spans * (s->heads / run.bundle) * run.parts, threads);
+	d->ops->parallel(d, run.lanes.n_lanes, run_lane, &run);
 	d->ops->parallel(d, (size_t)step->n_spans * run.store_parts, store_task, &run);
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		const struct mx_span *span = &step->spans[i];

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "base/lanes.h"
 #include "base/buf.h"
 #include "base/hmac.h"
 #include "base/mem.h"
@@ -129,6 +130,61 @@ static void paths_are_taken_one_by_one(void **state)
 	assert_string_equal(mx_paths_of("MX_TEST_PATHS", "/z"), "/z");
 	unsetenv("MX_TEST_PATHS");
 	assert_string_equal(mx_paths_of("MX_TEST_PATHS", "/z"), "/z");
+/* A lane's units come in order, in pieces that shrink at its end, and never beyond the next lane.
+ */
+static void lanes_end_in_short_pieces(void **state)
+{
+	(void)state;
+	static struct mx_lanes l;
+	for (size_t n = 0; n < 300; n++)
+		for (size_t threads = 1; threads <= 70; threads += 23) {
+			size_t end = 0;
+			mx_lanes_init(&l, n, threads);
+			assert_true(l.n_lanes <= threads && l.n_lanes <= n && l.n_lanes <= MX_LANES_MAX);
+			for (size_t lane = 0; lane < l.n_lanes; lane++) {
+				size_t at, count, last = 0, first = end;
+				while ((count = mx_lanes_take(&l, lane, 7, &at))) {
+					assert_int_equal(at, end);
+					assert_true(count <= 7 && (at == first || count <= last));
+					last = count, end = at + count;
+				}
+				assert_int_equal(last, 1);
+				assert_int_equal(end, mx_lane_begin(&l, lane + 1));
+				assert_int_equal(mx_lanes_take(&l, lane, 7, &at), 0);
+			}
+			assert_int_equal(end, n);
+		}
+}
+
+struct lanes_run {
+	struct mx_lanes lanes;
+	atomic_uint taken[1000];
+};
+
+static void take_lanes(void *arg, size_t first, unsigned worker)
+{
+	struct lanes_run *run = arg;
+	size_t at, count;
+	(void)worker;
+	for (size_t i = 0; i < run->lanes.n_lanes; i++)
+		while ((count = mx_lanes_take(&run->lanes, (first + i) % run->lanes.n_lanes, 9, &at)))
+			for (size_t k = at; k < at + count; k++)
+				atomic_fetch_add(&run->taken[k], 1);
+}
+
+static void lanes_give_every_unit_to_one_thread(void **state)
+{
+	(void)state;
+	static struct lanes_run run;
+	struct mx_pool *pool = NULL;
+	assert_int_equal(mx_pool_create(3, &pool), MX_OK);
+	for (unsigned i = 1; i <= 200; i++) {
+		mx_lanes_init(&run.lanes, 1000, 3);
+		mx_pool_run(pool, run.lanes.n_lanes, take_lanes, &run);
+		for (size_t k = 0; k < 1000; k++)
+			assert_int_equal(atomic_load(&run.taken[k]), i);
+	}
+	mx_pool_destroy(pool);
 }
 
 /* RFC 4231. */
@@ -175,6 +231,8 @@ int main(void)
 		cmocka_unit_test(pool_runs_every_task_once),
 		cmocka_unit_test(pool_wakes_a_caller_that_waits),
 		cmocka_unit_test(paths_are_taken_one_by_one),
+		cmocka_unit_test(lanes_end_in_short_pieces),
+		cmocka_unit_test(lanes_give_every_unit_to_one_thread),
 		cmocka_unit_test(hmacs_are_those_of_the_standard),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
