@@ -148,8 +148,13 @@ def test_the_same_bits():
 def test_the_bundled_model():
     """Attention and linear attention: pages, slots and snapshots."""
     with Cluster() as c:
+        before = c.server.metric("mixd_host_sent_bytes_total")
         got = answers(c.server)
-        assert c.server.metric("mixd_prefix_hit_tokens_total") != 0
+        sent = c.server.metric("mixd_host_sent_bytes_total") - before
+        steps = c.server.metric("mixd_steps_total")
+        assert c.server.metric("mixd_hosts") == 2 and sent > steps * 192 * 4, (sent, steps)
+        assert c.server.metric("mixd_host_received_bytes_total") > 0
+        assert c.server.metric("mixd_hosts_exchange_seconds_total") > 0
         c.stop()
     assert got == of_one_process(DEMO, 2)
 
