@@ -361,7 +361,7 @@ static mx_status start(struct mixd *m, struct mx_err *err)
 		st = mx_host_create(m->config, m->mixers, &m->service, m->cluster, &m->host);
 	if (st)
 		return mx_fail(err, st, "out of memory");
-	m->metrics = mx_metrics_create(&m->service, m->config->metrics.vllm_names);
+	m->metrics = mx_metrics_create(&m->service, m->config->metrics.vllm_names, m->cluster);
 	if (!m->metrics)
 		return mx_fail(err, MX_E_NOMEM, "out of memory");
 	st = use_keys(m, m->config->keys, err);

@@ -33,6 +33,7 @@ struct figures {
 
 struct mx_metrics {
 	struct mx_service *service;
+	struct mx_cluster *cluster;
 	bool vllm_names;
 	const struct mx_front *fronts[MX_METRICS_FRONTS]; /* [n_fronts] */
 	_Atomic unsigned n_fronts;
@@ -43,12 +44,14 @@ struct mx_metrics {
 	size_t cap;
 };
 
-struct mx_metrics *mx_metrics_create(struct mx_service *service, bool vllm_names)
+struct mx_metrics *mx_metrics_create(struct mx_service *service, bool vllm_names,
+                                     struct mx_cluster *cluster)
 {
 	struct mx_metrics *m = mx_calloc(1, sizeof *m);
 	if (!m)
 		return NULL;
 	m->service = service;
+	m->cluster = cluster;
 	m->vllm_names = vllm_names;
 	m->start_s = (double)mx_wall_ns() / 1e9;
 	pthread_mutex_init(&m->lock, NULL);
@@ -463,6 +466,32 @@ static void write_process(struct mx_metrics *m, struct mx_metrics_writer *w)
 	}
 }
 
+/* Writes what was exchanged with other hosts. */
+static void write_hosts(struct mx_metrics *m, struct mx_metrics_writer *w)
+{
+	struct mx_hosts *hosts = mx_cluster_hosts(m->cluster);
+	if (!hosts)
+		return;
+	mx_metrics_family(w, "mixd_hosts", MX_METRIC_GAUGE, "Hosts that compute the model.");
+	mx_metrics_sample(w, "", mx_hosts_count(hosts));
+	mx_metrics_family(
+		w, "mixd_hosts_exchange_seconds", MX_METRIC_COUNTER,
+		"Time that this host's ranks waited for other hosts, or exchanged with them.");
+	mx_metrics_sample(w, "", (double)mx_hosts_ns(hosts) / 1e9);
+	for (int received = 0; received < 2; received++) {
+		mx_metrics_family(w, received ? "mixd_host_received_bytes" : "mixd_host_sent_bytes",
+		                  MX_METRIC_COUNTER,
+		                  received ? "Bytes received from a host." : "Bytes sent to a host.");
+		for (uint32_t i = 1; i < mx_hosts_count(hosts); i++) {
+			struct mx_hosts_figures f;
+			char label[32];
+			mx_hosts_figures(hosts, i, &f);
+			snprintf(label, sizeof label, "host=\"%u\"", i);
+			mx_metrics_sample(w, label, (double)(received ? f.received : f.sent));
+		}
+	}
+}
+
 /* Takes the models and their figures; without memory for these, no models. */
 static void gather(struct mx_metrics *m)
 {
@@ -515,6 +544,7 @@ const char *mx_metrics_text(void *arg, const char *accept, struct mx_buf *out)
 		write_vllm_by_reason(m, &w);
 	}
 	write_fronts(m, &w);
+	write_hosts(m, &w);
 	write_process(m, &w);
 	mx_metrics_end(&w);
 	mx_served_set_release(&m->models);

@@ -8,13 +8,16 @@
 #ifndef MX_DAEMON_METRICS_H
 #define MX_DAEMON_METRICS_H
 
+#include "daemon/cluster.h"
 #include "daemon/serve/front.h"
 #include "daemon/serve/service.h"
 
 struct mx_metrics;
 
-/* vllm_names: also report metrics under vLLM's names. Returns NULL if out of memory. */
-struct mx_metrics *mx_metrics_create(struct mx_service *service, bool vllm_names);
+/* vllm_names: also report metrics under vLLM's names. cluster: of several hosts, else NULL. Returns
+ * NULL if out of memory. */
+struct mx_metrics *mx_metrics_create(struct mx_service *service, bool vllm_names,
+                                     struct mx_cluster *cluster);
 void mx_metrics_destroy(struct mx_metrics *m); /* takes NULL */
 
 #define MX_METRICS_FRONTS 4

@@ -39,7 +39,6 @@ struct host_group {
 	unsigned char *stage;    /* [n_hosts][STAGE] */
 	mx_status result;        /* of the leader's last exchange */
 	atomic_uint handles;
-	atomic_ullong ns;
 };
 
 static struct host_comm *comm_of(struct mx_comm *c)
@@ -275,7 +274,7 @@ static mx_status close_lead(struct mx_comm *c, mx_status st, uint64_t begin)
 	struct host_group *g = comm_of(c)->group;
 	if (leads(c)) {
 		g->result = st;
-		atomic_fetch_add_explicit(&g->ns, mx_now_ns() - begin, memory_order_relaxed);
+		mx_hosts_add_ns(g->hosts, mx_now_ns() - begin);
 		if (st != MX_OK)
 			comm_abort(c);
 	}
@@ -526,9 +525,4 @@ mx_status mx_hosts_comm_create(struct mx_hosts *hosts, struct mx_comm *const *lo
 	}
 	mx_hosts_on_lost(hosts, end_local, local[0]);
 	return MX_OK;
-}
-
-uint64_t mx_hosts_comm_ns(const struct mx_comm *c)
-{
-	return atomic_load(&((const struct host_comm *)c)->group->ns);
 }

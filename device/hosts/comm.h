@@ -22,7 +22,4 @@
 mx_status mx_hosts_comm_create(struct mx_hosts *hosts, struct mx_comm *const *local, uint32_t n,
                                struct mx_comm **out);
 
-/* Returns the nanoseconds that the leading rank has waited for, or exchanged with, other hosts. */
-uint64_t mx_hosts_comm_ns(const struct mx_comm *c);
-
 #endif

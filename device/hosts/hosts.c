@@ -37,6 +37,7 @@ struct mx_hosts {
 	pthread_t watch;
 	int wake[2]; /* a pipe, whose end wakes the watch */
 	bool started;
+	atomic_ullong ns;     /* see mx_hosts_add_ns */
 	pthread_mutex_t lock; /* of all below, and of what is written to control connections */
 	bool lost, ending, stopping;
 	char why[MX_HOSTS_WHY];
@@ -72,6 +73,22 @@ struct mx_link *mx_hosts_link(struct mx_hosts *h, uint32_t host)
 const char *mx_hosts_name(const struct mx_hosts *h, uint32_t host)
 {
 	return host == h->host ? "this host" : peer_of(h, host)->name;
+}
+
+void mx_hosts_figures(struct mx_hosts *h, uint32_t host, struct mx_hosts_figures *out)
+{
+	struct mx_link *l = mx_hosts_link(h, host);
+	*out = (struct mx_hosts_figures){atomic_load(&l->sent), atomic_load(&l->received)};
+}
+
+void mx_hosts_add_ns(struct mx_hosts *h, uint64_t ns)
+{
+	atomic_fetch_add_explicit(&h->ns, ns, memory_order_relaxed);
+}
+
+uint64_t mx_hosts_ns(const struct mx_hosts *h)
+{
+	return atomic_load(&h->ns);
 }
 
 /* ---- what all threads do, under the lock ---- */

@@ -68,6 +68,16 @@ void mx_hosts_end(struct mx_hosts *h);
 /* True if the hosts are lost; why, unless NULL, is the reason. */
 bool mx_hosts_lost(struct mx_hosts *h, char why[MX_HOSTS_WHY]);
 
+/* What has been exchanged with a host since the start. */
+struct mx_hosts_figures {
+	uint64_t sent, received; /* bytes of its link */
+};
+void mx_hosts_figures(struct mx_hosts *h, uint32_t host, struct mx_hosts_figures *out);
+/* Adds to the time that this host's ranks have waited for others, or exchanged with them; returns
+ * it. Nanoseconds. */
+void mx_hosts_add_ns(struct mx_hosts *h, uint64_t ns);
+uint64_t mx_hosts_ns(const struct mx_hosts *h);
+
 /* Closes the connections. Takes NULL. No call of a link runs. */
 void mx_hosts_destroy(struct mx_hosts *h);
 

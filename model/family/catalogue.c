@@ -189,7 +189,7 @@ static const char head[] =
 	"is not quantised.\n"
 	"\n"
 	"| model_type | models | layers | runs on | GGUF files, by `general.architecture` | not "
-    "supported "
+	"supported "
 	"| skipped tensors |\n"
 	"| --- | --- | --- | --- | --- | --- | --- |\n";
 

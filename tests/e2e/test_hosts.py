@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from harness import BUILD, DEMO, PATIENCE, Mixd, Process, Thread, free_ports, main
+from harness import BUILD, DEMO, PATIENCE, Mixd, Process, Skip, Thread, free_ports, main
 from test_golden_api import with_tokenizer
 
 NOTICED_S = 5  # how soon a lost host is to be noticed
@@ -24,8 +24,8 @@ MODULES = {"MIXD_MODULE_PATH": os.path.join(BUILD, "mixers/.libs")}
 class Worker(Process):
     """Another host than the one that serves."""
 
-    def __init__(self, config, arguments=None, env=None):
-        super().__init__([os.path.join(BUILD, "mixd"), "--config", config, *(arguments or [])],
+    def __init__(self, config, arguments=None, env=None, within=()):
+        super().__init__([*within, os.path.join(BUILD, "mixd"), "--config", config, *(arguments or [])],
                          dict(MODULES, **(env or {})))
 
     def end(self, within=PATIENCE):
@@ -50,10 +50,11 @@ class Worker(Process):
 class Cluster:
     """Hosts of one model: server is the first, workers are the others."""
 
-    def __init__(self, path=DEMO, n=2, devices=1, keys="", join_s=60, **more):
+    def __init__(self, path=DEMO, n=2, devices=1, keys="", join_s=60, ip="127.0.0.1", within=(), **more):
+        """within: a command that runs the workers."""
         self.folder = tempfile.TemporaryDirectory()
         self.port = free_ports(1)[0]
-        self.address = f"127.0.0.1:{self.port}"
+        self.address, self.within = f"{ip}:{self.port}", within
         self.secret = self.write("secret", "a secret of the tests\n")
         self.top = (f"cluster: {{ hosts: {n}, listen: '{self.address}', secret: {self.secret}, "
                     f"join_s: {join_s} }}\n")
@@ -77,7 +78,8 @@ class Cluster:
 
     def join(self, number=None):
         self.workers.append(Worker(self.config(), ["--worker", "--join", self.address,
-                                                   *(["--host", str(number)] if number else [])]))
+                                                   *(["--host", str(number)] if number else [])],
+                                   within=self.within))
 
     def serve(self):
         self.server = Mixd({"m": self.path}, keys=self.keys, top=self.top, **self.scheduler, **self.more)
@@ -146,8 +148,13 @@ def test_the_same_bits():
 def test_the_bundled_model():
     """Attention and linear attention: pages, slots and snapshots."""
     with Cluster() as c:
+        before = c.server.metric("mixd_host_sent_bytes_total")
         got = answers(c.server)
-        assert c.server.metric("mixd_prefix_hit_tokens_total") != 0
+        sent = c.server.metric("mixd_host_sent_bytes_total") - before
+        steps = c.server.metric("mixd_steps_total")
+        assert c.server.metric("mixd_hosts") == 2 and sent > steps * 192 * 4, (sent, steps)
+        assert c.server.metric("mixd_host_received_bytes_total") > 0
+        assert c.server.metric("mixd_hosts_exchange_seconds_total") > 0
         c.stop()
     assert got == of_one_process(DEMO, 2)
 
@@ -304,6 +311,62 @@ def test_a_slow_host_is_waited_for():
         assert r["usage"]["completion_tokens"] == 2
         c.server.pace.set(0)
         c.stop()
+
+
+# ---- a network that is not loopback ----
+
+class Network:
+    """A network namespace, and a link to it that delays and loses packets."""
+
+    def __init__(self):
+        self.name = f"mixd{os.getpid() % 100000}"
+        self.here, self.there = f"mh{os.getpid() % 100000}", f"mt{os.getpid() % 100000}"
+        if os.geteuid() or subprocess.run(["ip", "netns", "add", self.name], capture_output=True, check=False).returncode:
+            raise Skip("network namespaces need root, and iproute2")
+        self.within = ("ip", "netns", "exec", self.name)
+        net = f"10.{random.randrange(200, 250)}.{random.randrange(256)}"
+        self.ip = f"{net}.1"
+        try:
+            self.run("ip", "link", "add", self.here, "type", "veth", "peer", "name", self.there, "netns", self.name)
+            self.run("ip", "addr", "add", f"{net}.1/24", "dev", self.here)
+            self.run("ip", "link", "set", self.here, "up")
+            self.run(*self.within, "ip", "addr", "add", f"{net}.2/24", "dev", self.there)
+            self.run(*self.within, "ip", "link", "set", self.there, "up")
+        except Skip:
+            self.remove()
+            raise
+
+    def run(self, *command):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise Skip(f"{' '.join(command)}: {done.stderr.strip()}")
+
+    def lose(self, percent):
+        self.run("tc", "qdisc", "add", "dev", self.here, "root", "netem", "delay", "1ms", "loss", f"{percent}%")
+
+    def remove(self):
+        subprocess.run(["ip", "link", "del", self.here], capture_output=True, check=False)
+        subprocess.run(["ip", "netns", "del", self.name], capture_output=True, check=False)
+
+
+def test_another_network():
+    """Packets that are lost change nothing; a link that is gone is noticed at both ends."""
+    network = Network()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = with_tokenizer("qwen2", folder)
+            with Cluster(path, ip=network.ip, within=network.within) as c:
+                try:
+                    network.lose(3)
+                except Skip as e:
+                    print(f"      without lost packets: {e}")
+                assert answers(c.server) == of_one_process(path, 2)
+                log = lose(c, lambda p: network.run("ip", "link", "set", network.here, "down"), False)
+                assert "does not answer: it hangs, or the network does" in log, log
+                rc, log = c.workers[0].end(10)
+                assert rc == 1 and "the hosts are lost: host 0" in log, log
+    finally:
+        network.remove()
 
 
 # ---- launchers, and --check ----
