@@ -130,6 +130,8 @@ static void paths_are_taken_one_by_one(void **state)
 	assert_string_equal(mx_paths_of("MX_TEST_PATHS", "/z"), "/z");
 	unsetenv("MX_TEST_PATHS");
 	assert_string_equal(mx_paths_of("MX_TEST_PATHS", "/z"), "/z");
+}
+
 /* A lane's units come in order, in pieces that shrink at its end, and never beyond the next lane.
  */
 static void lanes_end_in_short_pieces(void **state)
