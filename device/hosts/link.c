@@ -30,11 +30,10 @@ struct transfer {
 
 void mx_link_init(struct mx_link *l, int fd)
 {
-	const int on = 1, size = 4 << 20;
+	const int on = 1;
 	*l = (struct mx_link){.fd = fd};
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); /* no TCP: in tests */
-	(void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-	(void)setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+	/* The sizes of buffers are the kernel's to choose: those that are set do not grow any more. */
 }
 
 void mx_link_end(struct mx_link *l)

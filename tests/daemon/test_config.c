@@ -416,10 +416,41 @@ static void exposition_formats(void **state)
 	assert_string_equal(label, "a\\\"\\\\\\nbc");
 }
 
+/* The devices are those of each host, wherever cluster stands. */
+static void several_hosts(void **state)
+{
+	(void)state;
+	struct mx_config *c = parse("models: [{name: a, path: p, device: [cpu, cpu]}]\n"
+	                            "cluster: {hosts: 3, listen: '*:7', secret: s, join_s: 1.5}\n");
+	assert_int_equal(c->models[0].parallel.tensor, 6);
+	assert_int_equal(c->cluster.hosts, 3);
+	assert_string_equal(c->cluster.listen, "*:7");
+	assert_string_equal(c->cluster.secret, "dir/s");
+	assert_true(c->cluster.join_s == 1.5);
+	mx_config_free(c);
+	c = parse(MODEL);
+	assert_int_equal(c->cluster.hosts, 1);
+	assert_null(c->cluster.secret);
+	mx_config_free(c);
+	refuse("models: [{name: a, path: p, parallel: {tensor: 1}}]\ncluster: {hosts: 2, secret: s}\n",
+	       "f.yaml:1:39: models[0].parallel",
+	       "is not the number of devices of all hosts, 2 times 1");
+	refuse("cluster: {hosts: 65}\n" MODEL, "f.yaml:1:18: cluster.hosts", "64");
+	refuse("cluster: {hosts: [1]}\n" MODEL, "f.yaml:1:18: cluster.hosts", "must be");
+	refuse("cluster: {hosts: 2}\n" MODEL, "f.yaml:1:1: (top level)",
+	       "cluster.secret: several hosts need a file");
+	refuse("cluster: {hosts: 2, secret: s}\nmodels: [{name: a, path: p}, {name: b, path: p}]\n",
+	       "f.yaml:1:1: (top level)", "several hosts serve one model");
+	refuse("cluster: {listen: nowhere}\n" MODEL, "f.yaml:1:1: (top level)", "cluster.listen: ");
+	expect_differing(MODEL, "cluster: {hosts: 2, secret: s, listen: '*:1'}\n" MODEL, false,
+	                 "cluster.hosts, cluster.listen, cluster.secret");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_key_is_taken),
+		cmocka_unit_test(several_hosts),
 		cmocka_unit_test(keys_that_wait_for_a_restart),
 		cmocka_unit_test(keys_that_a_reload_applies),
 		cmocka_unit_test(models_with_other_settings),
