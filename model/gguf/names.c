@@ -219,6 +219,7 @@ static mx_status name_in_layer(const struct namer *n, const struct mx_gguf_tenso
 		o.minus_exp = true;
 		flatten(&o);
 		break;
+	case MX_GGUF_MINUS_EXP_ALL: o.minus_exp = true; break;
 	case MX_GGUF_FLAT: flatten(&o); break;
 	case MX_GGUF_LIST: return list(n, t, prefix, r, 1);
 	case MX_GGUF_LIST_TWO: return list(n, t, prefix, r, 2);
