@@ -49,7 +49,8 @@ MODELS = {"llama-bias": None, "llama-llama3": None, "qwen2": None, "qwen3": None
           **dict.fromkeys(["gemma4-experts", "gemma4-shared", "phi3", "phi3-long", "phi", "glm4", "olmo", "olmo2",
                            "olmo3", "exaone4", "cohere", "ernie4_5", "seed_oss", "stablelm", "arcee", "ministral3",
                            "smollm3", "starcoder2", "glm4_moe", "ernie4_5_moe", "bailing_moe", "exaone_moe", "afmoe",
-                           "minimax_m2", "dots1", "olmoe", "mamba", "jamba", "falcon_mamba"], same),
+                           "minimax_m2", "dots1", "olmoe", "mamba", "jamba", "falcon_mamba",
+                           "granitemoe", "granitemoeshared"], same),
           # the converter takes the rotated part of hidden_size / heads, not of head_dim
           "nemotron": lambda config: config["rope_parameters"].update(partial_rotary_factor=0.5),
           "cohere2": lambda config: config.update(rotary_pct=1.0)}
