@@ -49,7 +49,8 @@ MODELS = {"llama-bias": None, "llama-llama3": None, "qwen2": None, "qwen3": None
           **dict.fromkeys(["gemma4-experts", "gemma4-shared", "phi3", "phi3-long", "phi", "glm4", "olmo", "olmo2",
                            "olmo3", "exaone4", "cohere", "ernie4_5", "seed_oss", "stablelm", "arcee", "ministral3",
                            "smollm3", "starcoder2", "glm4_moe", "ernie4_5_moe", "bailing_moe", "exaone_moe", "afmoe",
-                           "minimax_m2", "dots1", "olmoe"], same),
+                           "minimax_m2", "dots1", "olmoe", "mamba", "jamba", "falcon_mamba",
+                           "granitemoe", "granitemoeshared"], same),
           # the converter takes the rotated part of hidden_size / heads, not of head_dim
           "nemotron": lambda config: config["rope_parameters"].update(partial_rotary_factor=0.5),
           "cohere2": lambda config: config.update(rotary_pct=1.0)}
@@ -65,6 +66,7 @@ CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
            "mixtral": dict(sliding_window=None), "starcoder2": dict(sliding_window=None),
            "afmoe": dict(layer_types=["sliding_attention"] * 3 + ["full_attention"], global_attn_every_n_layers=4),
            "dots1": dict(layer_types=["full_attention"] * 3, sliding_window=None),
+           "falcon_mamba": dict(mixer_rms_eps=1e-5),
            "smollm3": dict(no_rope_layers=[1, 1, 1, 0]),
            "nemotron": dict(rope_parameters=dict(partial_rotary_factor=0.34, rope_theta=10000.0,
                                                  rope_type="default"))}

@@ -128,18 +128,23 @@ static mx_status granitemoe_mlp(const struct mx_plan_build *b, const struct mx_s
                                 uint32_t layer, struct mx_mlp_spec *out)
 {
 	int64_t shared = 0;
-	mx_status s = MX_OK;
+	bool apart = false; /* GGUF's files have gate and up in a tensor each */
+	mx_status s = mx_scope_bool(scope, "gate_apart", false, &apart, b->err);
 	(void)layer;
-	if (b->family == &mx_family_granitemoeshared)
+	if (!s && b->family == &mx_family_granitemoeshared)
 		s = mx_scope_int(scope, "shared_intermediate_size", 0, MX_PLAN_MAX_WIDTH * 4, 0, &shared,
 		                 b->err);
 	*out = (struct mx_mlp_spec){
-		.fused = true, .width = (uint32_t)shared, .router = {.normalize = true}};
+		.fused = !apart, .width = (uint32_t)shared, .router = {.normalize = true}};
 	return s ? s : mx_experts_config_read(b, scope, "intermediate_size", out);
 }
 
 static const struct mx_expert_names experts = {
 	.router = "block_sparse_moe.router.layer.weight",
+	.list = "block_sparse_moe.experts.", /* of GGUF files */
+	.gate = ".gate_proj.weight",
+	.up = ".up_proj.weight",
+	.down = ".down_proj.weight",
 	.fused_up = "block_sparse_moe.input_linear.weight",
 	.fused_down = "block_sparse_moe.output_linear.weight",
 	.shared = "shared_mlp.",
@@ -152,6 +157,7 @@ static const struct mx_tensor_names moe_names = {
 	.layers = "model.layers.",
 	.mixer_norm = "input_layernorm.weight",
 	.mlp_norm = "post_attention_layernorm.weight",
+	.gate = "gate_proj.weight",
 	.up = "input_linear.weight",
 	.down = "output_linear.weight",
 	.experts = &experts,

@@ -16,13 +16,14 @@
 /* How a tensor differs from the one of Hugging Face that its name stands for. */
 enum mx_gguf_form {
 	MX_GGUF_SAME,
-	MX_GGUF_CONV,      /* [channels, taps] for [channels, 1, taps] */
-	MX_GGUF_FLAT,      /* [1, n], [n, 1] or [groups, n / groups] for [n] */
-	MX_GGUF_ROW,       /* [n] or [1, n] for [1, n] */
-	MX_GGUF_MINUS_EXP, /* flat, and -exp(x) for x */
-	MX_GGUF_LIST,      /* [experts, ..]: the name has %u for the number of the expert */
-	MX_GGUF_LIST_TWO,  /* of each expert the rows of two matrices; the name has %s for gate or up */
-	MX_GGUF_DROPPED,   /* config.json says it */
+	MX_GGUF_CONV,          /* [channels, taps] for [channels, 1, taps] */
+	MX_GGUF_FLAT,          /* [1, n], [n, 1] or [groups, n / groups] for [n] */
+	MX_GGUF_ROW,           /* [n] or [1, n] for [1, n] */
+	MX_GGUF_MINUS_EXP,     /* flat, and -exp(x) for x */
+	MX_GGUF_MINUS_EXP_ALL, /* -exp(x) for x, of the same shape */
+	MX_GGUF_LIST,          /* [experts, ..]: the name has %u for the number of the expert */
+	MX_GGUF_LIST_TWO, /* of each expert the rows of two matrices; the name has %s for gate or up */
+	MX_GGUF_DROPPED,  /* config.json says it */
 };
 
 /* How the order of a tensor's rows differs from that of Hugging Face (row_order.h). */
@@ -84,7 +85,7 @@ struct mx_gguf_arch {
 
 /* Groups of architectures, which end with name NULL. arch_*.c */
 extern const struct mx_gguf_arch mx_gguf_attention_archs[], mx_gguf_dense_archs[],
-	mx_gguf_expert_archs[], mx_gguf_gemma4_archs[], mx_gguf_hybrid_archs[];
+	mx_gguf_expert_archs[], mx_gguf_gemma4_archs[], mx_gguf_hybrid_archs[], mx_gguf_mamba_archs[];
 
 /* Returns the architecture of a file, or fails with a text that names it. arch.c */
 mx_status mx_gguf_arch_of(const struct mx_gguf *g, const struct mx_gguf_arch **out,

@@ -61,11 +61,22 @@ static int64_t kv_heads_of(struct mx_gguf_maker *m, const char *type, int64_t la
 	return heads;
 }
 
+/* Returns how many of the last layers read the keys of earlier ones. */
+static int64_t shared_layers(struct mx_gguf_maker *m)
+{
+	int64_t n = mx_gguf_get_int(m, "attention.shared_kv_layers", 0);
+	if (!m->status && (n < 0 || n >= m->layers))
+		mx_gguf_refuse(m, MX_E_RANGE,
+		               "attention.shared_kv_layers: %lld layers are not from 0 to %lld",
+		               (long long)n, (long long)m->layers - 1);
+	return m->status ? 0 : n;
+}
+
 /* The layers without a window have heads of their own; where these have no values of their own,
  * the keys are the values. */
 static void heads(struct mx_gguf_maker *m)
 {
-	int64_t layers = m->layers - mx_gguf_get_int(m, "attention.shared_kv_layers", 0);
+	int64_t layers = m->layers - shared_layers(m);
 	int64_t full = kv_heads_of(m, "full_attention", layers);
 	int64_t local = kv_heads_of(m, "sliding_attention", layers);
 	int64_t dim = mx_gguf_need_int(m, "attention.key_length");
@@ -121,7 +132,7 @@ static void feed_forwards(struct mx_gguf_maker *m)
 {
 	static const char key[] = "feed_forward_length";
 	int64_t first = mx_gguf_of_layer(m, key, 0, 0), last = first;
-	int64_t shared = mx_gguf_get_int(m, "attention.shared_kv_layers", 0);
+	int64_t shared = shared_layers(m);
 	if (shared > 0)
 		last = mx_gguf_of_layer(m, key, m->layers - 1, first);
 	for (int64_t i = 0; !m->status && i < m->layers; i++)

@@ -144,6 +144,8 @@ static const struct mx_gguf_rename *const qwen3_next_names[] = {
 	mx_gguf_expert_names, NULL};
 static const struct mx_gguf_rename *const granite_hybrid_names[] = {
 	granite_hybrid, granite_dense, falcon_h1, mx_gguf_attention_names, NULL};
+static const struct mx_gguf_rename *const granite_moe_names[] = {granite_hybrid,
+                                                                 mx_gguf_attention_names, NULL};
 static const struct mx_gguf_rename *const nemotron_h_names[] = {nemotron_h, mamba2, NULL};
 static const struct mx_gguf_rename *const lfm2_names[] = {lfm2, mx_gguf_attention_names, NULL};
 
@@ -192,6 +194,20 @@ static void falcon_h1_config(struct mx_gguf_maker *m)
 	mx_gguf_set_bool(m, "mamba_proj_bias", mx_gguf_has_tensor(m, "blk.0.ssm_in.bias"));
 	mx_gguf_set_bool(m, "projectors_bias", mx_gguf_has_tensor(m, "blk.0.ssm_out.bias"));
 	mx_gguf_biases(m);
+}
+
+/* Granite 3 with experts, whose layers all have attention. */
+static void granite_moe_config(struct mx_gguf_maker *m)
+{
+	int64_t shared = mx_gguf_get_int(m, "expert_shared_feed_forward_length", 0);
+	mx_gguf_granite(m);
+	mx_gguf_set_bool(m, "gate_apart", true);
+	mx_gguf_set_int(m, "num_local_experts", mx_gguf_need_int(m, "expert_count"));
+	mx_gguf_set_int(m, "num_experts_per_tok", mx_gguf_need_int(m, "expert_used_count"));
+	if (shared <= 0)
+		return;
+	mx_gguf_set_string(m, "model_type", "granitemoeshared");
+	mx_gguf_set_int(m, "shared_intermediate_size", shared);
 }
 
 /* The converter takes gate and up apart, which the checkpoints have in one tensor. */
@@ -380,6 +396,8 @@ const struct mx_gguf_arch mx_gguf_hybrid_archs[] = {
 	{"qwen3next", "qwen3_next", MX_GGUF_MODEL, QWEN_HEAD, .renames = qwen3_next_names,
      .config = qwen3_next_config, .norms_hold_one = true},
 	{"mamba2", "mamba2", BACKBONE, .renames = mamba2_names, .config = mamba2_config},
+	{"granitemoe", "granitemoe", .also = "granitemoeshared", MX_GGUF_MODEL,
+     .renames = granite_moe_names, .config = granite_moe_config, .pairs = true},
 	{"granitehybrid", "granitemoehybrid", MX_GGUF_MODEL, .renames = granite_hybrid_names,
      .config = granite_hybrid_config, .pairs = true, .hybrid = true},
 	{"nemotron_h", "nemotron_h", BACKBONE, .renames = nemotron_h_names, .config = nemotron_h_config,

@@ -40,9 +40,9 @@ static void attention(struct mx_gguf_maker *m)
 	mx_gguf_set_int(m, "num_key_value_heads", kv_heads(m, heads));
 	mx_gguf_set_int(m, "head_dim", dim);
 	mx_gguf_copy_float(m, "rope.freq_base", "rope_theta");
-	if (dim > 0 && rotated != dim)
-		/* a little more, since what is rotated is rounded down */
-		mx_gguf_set_float(m, "partial_rotary_factor", ((double)rotated + 0.25) / (double)dim);
+	if (dim > 0) /* a little more than a part, since what is rotated is rounded down */
+		mx_gguf_set_float(m, "partial_rotary_factor",
+		                  rotated == dim ? 1 : ((double)rotated + 0.25) / (double)dim);
 }
 
 /* Returns rope_freqs.weight, by which the frequencies are divided, as a list. */

@@ -18,7 +18,7 @@ struct namer {
 	mx_status (*each)(void *arg, const struct mx_gguf_named *t);
 	void *arg;
 	struct mx_err *err;
-	uint64_t layers; /* without those that predict further tokens */
+	uint64_t layers; /* without those that predict further tokens; UINT64_MAX = there are none */
 };
 
 static mx_status bad(const struct namer *n, const struct mx_gguf_tensor *t, const char *what)
@@ -219,6 +219,7 @@ static mx_status name_in_layer(const struct namer *n, const struct mx_gguf_tenso
 		o.minus_exp = true;
 		flatten(&o);
 		break;
+	case MX_GGUF_MINUS_EXP_ALL: o.minus_exp = true; break;
 	case MX_GGUF_FLAT: flatten(&o); break;
 	case MX_GGUF_LIST: return list(n, t, prefix, r, 1);
 	case MX_GGUF_LIST_TWO: return list(n, t, prefix, r, 2);
@@ -294,7 +295,7 @@ mx_status mx_gguf_names(const struct mx_gguf *g,
 		s = get_int(&n, "block_count", &layers);
 	if (!s)
 		s = get_int(&n, "nextn_predict_layers", &heads);
-	n.layers = layers > heads && heads >= 0 ? (uint64_t)(layers - heads) : 0;
+	n.layers = heads <= 0 ? UINT64_MAX : layers > heads ? (uint64_t)(layers - heads) : 0;
 	for (size_t i = 0; !s && i < mx_gguf_count(g); i++)
 		s = name_one(&n, mx_gguf_at(g, i));
 	return s;

@@ -251,6 +251,78 @@ static void what_is_not_known_is_named(void **state)
 	}
 }
 
+/* Makes a file of Gemma 4 with two layers, of which the first has a window. */
+static void put_gemma4(struct mx_buf *b, uint32_t shared, uint32_t kv_heads, bool rope)
+{
+	static const char *const keys[] = {"embedding_length",     "attention.head_count",
+	                                   "attention.key_length", "attention.key_length_swa",
+	                                   "feed_forward_length",  "attention.sliding_window",
+	                                   "block_count"};
+	static const uint32_t values[] = {8, 2, 8, 4, 16, 32, 2};
+	put_head(b, rope ? 2 : 1, 4 + sizeof values / sizeof *values);
+	put_key_text(b, "general.architecture", "gemma4");
+	for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+		char key[64];
+		snprintf(key, sizeof key, "gemma4.%s", keys[i]);
+		put_key_int(b, key, values[i]);
+	}
+	put_key_int(b, "gemma4.attention.shared_kv_layers", shared);
+	put_key(b, "gemma4.attention.sliding_window_pattern", MX_GGUF_ARRAY);
+	put_int(b, MX_GGUF_BOOL, 4);
+	put_int(b, 2, 8);
+	put_int(b, 1, 1);
+	put_int(b, 0, 1);
+	put_key(b, "gemma4.attention.head_count_kv", MX_GGUF_ARRAY);
+	put_int(b, MX_GGUF_U32, 4);
+	put_int(b, 2, 8);
+	put_int(b, 2, 4);
+	put_int(b, kv_heads, 4);
+	put_tensor(b, "token_embd.weight", 8, 2, MX_GGUF_TYPE_F32, 0);
+	if (rope)
+		put_tensor(b, "rope_freqs.weight", 4, 0, MX_GGUF_TYPE_F32, 64);
+	put_data(b, rope ? 64 : 80);
+	if (rope) {
+		const float factors[] = {1, 1, 1e30f, 1e30f};
+		mx_buf_append(b, (const char *)factors, sizeof factors);
+	}
+}
+
+static void layers_of_gemma4_have_heads_of_their_own(void **state)
+{
+	(void)state;
+	struct mx_buf b = {0};
+	struct mx_err err = {0};
+	char *text = NULL;
+	size_t n = 0;
+	put_gemma4(&b, 2, 1, true);
+	make_fails(&b, "config.json", MX_E_RANGE,
+	           "attention.shared_kv_layers: 2 layers are not from 0 to 1");
+	put_gemma4(&b, 0, 1, false);
+	make_fails(&b, "config.json", MX_E_FORMAT, "rope_freqs.weight: is missing, or not half of");
+	put_gemma4(&b, 0, 1, true);
+	((float *)(void *)(b.data + b.len))[-1] = 2;
+	make_fails(&b, "config.json", MX_E_UNSUPPORTED,
+	           "rope_freqs.weight: element 3 is neither 1 nor as large as 1e30");
+	put_gemma4(&b, 0, 1, true);
+	struct mx_gguf *g = parsed(&b);
+	assert_int_equal(mx_gguf_make(g, "config.json", &text, &n, &err), MX_OK);
+	json_t *c = json_loads(text, 0, NULL);
+	const json_t *types = json_object_get(c, "layer_types");
+	const json_t *rope = json_object_get(json_object_get(c, "rope_parameters"), "full_attention");
+	assert_string_equal(json_string_value(json_array_get(types, 0)), "sliding_attention");
+	assert_string_equal(json_string_value(json_array_get(types, 1)), "full_attention");
+	assert_int_equal(json_integer_value(json_object_get(c, "num_key_value_heads")), 2);
+	assert_int_equal(json_integer_value(json_object_get(c, "num_global_key_value_heads")), 1);
+	assert_int_equal(json_integer_value(json_object_get(c, "head_dim")), 4);
+	assert_int_equal(json_integer_value(json_object_get(c, "global_head_dim")), 8);
+	assert_true(json_is_true(json_object_get(c, "attention_k_eq_v")));
+	assert_true(json_number_value(json_object_get(rope, "partial_rotary_factor")) == 0.5);
+	json_decref(c);
+	free(text);
+	mx_gguf_close(g);
+	mx_buf_free(&b);
+}
+
 static void write_file(const char *path, const struct mx_buf *b)
 {
 	FILE *f = fopen(path, "wb");
@@ -333,6 +405,7 @@ int main(void)
 		cmocka_unit_test(what_is_not_known_is_named),
 		cmocka_unit_test(types_are_refused_by_name),
 		cmocka_unit_test(experts_are_parted),
+		cmocka_unit_test(layers_of_gemma4_have_heads_of_their_own),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
