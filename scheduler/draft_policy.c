@@ -93,6 +93,8 @@ static const struct mx_draft_costs *measured(const struct mx_draft_policy *p, ui
 	for (uint32_t d = 0; d < MX_DRAFT_BUCKETS; d++)
 		for (int side = 0; side < (d ? 2 : 1); side++) {
 			uint32_t b = side ? at + d : at - d; /* wraps below 0 */
+			if (p->told && b == 1 && at != 1)    /* times without proposing */
+				continue;
 			if (b >= MX_DRAFT_BUCKETS || !(p->bucket[b].at[0].time > 0))
 				continue;
 			for (uint32_t k = 1; k <= MX_DRAFT_MOST; k++)
@@ -310,7 +312,7 @@ float mx_draft_policy_lengths(struct mx_draft_policy *p, struct mx_draft_odds *c
 		return 1;
 	}
 	expect(p, at, &expected);
-	if (p->told) {
+	if (p->told && n == 1) {
 		p->asking = give(&from, 0, out) && asks(p, c);
 		if (!p->asking)
 			give(&from, CLASSES, out);
@@ -378,7 +380,7 @@ void mx_draft_policy_observe(struct mx_draft_policy *p, uint32_t n_decode, uint3
 	uint32_t at = bucket_of(n_decode);
 	struct mx_draft_costs *c = &p->bucket[at];
 	/* Where odds are told, a step's drafts are chosen when they have been proposed. */
-	bool counts = n_draft && !p->told;
+	bool counts = n_draft && !(p->told && n_decode == 1);
 	double all = (double)ns + (counts ? (double)proposing_ns : 0), step = (double)c->at[0].time;
 	double drafts = (double)n_draft / n_decode;
 	uint32_t k = (n_draft + n_decode - 1) / n_decode;

@@ -19,11 +19,12 @@
  * these: other work on the host makes steps slower, and what seems not to pay is seldom measured
  * again.
  *
- * A source may tell how likely each of its drafts is (a draft model does). Then as many are asked
- * for as there may be, down to those that would not pay by the time of a step, and those are used
- * that make tokens by time largest. Whether that gains more than proposing takes is measured: the
- * tokens and the time of such steps against those of steps without drafts. Where it does not pay,
- * it is tried again in a hundredth of the time, as if drafts added half of what they do.
+ * A source may tell how likely each of its drafts is (a draft model does). Then, with one sequence,
+ * as many are asked for as there may be, down to those that would not pay by the time of a step,
+ * and those are used that make tokens by time largest. Whether that gains more than proposing takes
+ * is measured: the tokens and the time of such steps against those of steps without drafts. Where
+ * it does not pay, it is tried again in a hundredth of the time, as if drafts added half of what
+ * they do.
  *
  * What is not used is not measured. So one step in 64 has no drafts; half is believed of what a
  * number of drafts added that was not used for long; and sequences that get none are given one now

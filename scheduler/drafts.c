@@ -28,7 +28,7 @@ static void cut(struct mx_sched *s, struct mx_sched_plan *p)
 		s->told[i] = (struct mx_draft_told){item->odds, item->odds ? item->n_draft : 0};
 		told |= item->odds != NULL;
 	}
-	if (!told)
+	if (!told || p->n_decode > 1) /* with more it did not gain: bench/NOTES.md */
 		return;
 	mx_draft_policy_cut(&s->draft_policy, s->told, p->n_decode, s->draft_lengths);
 	for (uint32_t i = 0; i < p->n_decode; i++)
