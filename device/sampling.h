@@ -42,6 +42,19 @@ static inline size_t mx_mask_words(uint32_t vocab)
 	return ((size_t)vocab + 31) / 32;
 }
 
+/* How a draft model guesses which token another model draws, with the same sampling at the same
+ * position. The other distribution is known only to be like this one. */
+struct mx_guess {
+	/* How closely it follows this one, > 0: the concentration of a Dirichlet distribution around
+	 * it. From MX_GUESS_SAME on they are taken for the same. */
+	float agreement;
+	/* Output: the estimated probability that the guess is that token; where the temperature is 0,
+	 * the guess's own probability. */
+	float probability;
+};
+
+#define MX_GUESS_SAME 1e4f
+
 /* One row of logits to draw a token from. The operator reads what the pointers point to only during
  * the call; after sample_prepare, until the tokens are drawn. */
 struct mx_sample_row {
@@ -55,6 +68,9 @@ struct mx_sample_row {
 	/* [mx_mask_words] the only tokens that may be drawn; NULL = all. Of the vocabulary that the
 	 * device was opened for, which is not smaller than that of the call. */
 	const uint32_t *allowed;
+	/* If not NULL, the token is guessed. A device that cannot draws one, and writes nothing to it.
+	 */
+	struct mx_guess *guess;
 };
 
 struct mx_top_token {

@@ -40,6 +40,7 @@ struct mx_seq {
 	uint32_t prompt_reported;    /* log-probabilities of positions 1 .. this one were reported */
 	struct mx_pooled pooled;     /* empty without pooling */
 	struct mx_draft draft;       /* empty without speculation */
+	struct mx_guess guess;       /* of a draft model's sequence: how it samples; else zeroed */
 
 	/* See prefix.h. */
 	struct mx_prefix_hash hash; /* of the first hash.n tokens */

@@ -42,7 +42,8 @@ void mx_draft_propose(struct mx_draft_source *d, struct mx_step_item *items, uin
 		struct mx_draft *own = &items[i].seq->draft;
 		items[i].draft = own->tokens;
 		items[i].parent = NULL;
-		own->is_tree = false;
+		items[i].odds = NULL;
+		own->is_tree = own->has_odds = false;
 		if (!own->source)
 			items[i].n_draft = 0;
 		any |= items[i].n_draft > 0;
@@ -50,7 +51,11 @@ void mx_draft_propose(struct mx_draft_source *d, struct mx_step_item *items, uin
 	if (!any)
 		return;
 	d->ops->propose(d, items, n);
-	for (uint32_t i = 0; i < n; i++)
-		if (items[i].n_draft && items[i].seq->draft.is_tree)
-			items[i].parent = items[i].seq->draft.parents;
+	for (uint32_t i = 0; i < n; i++) {
+		struct mx_draft *own = &items[i].seq->draft;
+		if (items[i].n_draft && own->is_tree)
+			items[i].parent = own->parents;
+		if (items[i].n_draft && own->has_odds)
+			items[i].odds = own->odds;
+	}
 }

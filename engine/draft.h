@@ -25,6 +25,8 @@ struct mx_draft {
 	/* Their parents, as in struct mx_step_item, if is_tree. */
 	uint32_t parents[MX_MAX_DRAFT];
 	bool is_tree;
+	float odds[MX_MAX_DRAFT]; /* as in struct mx_step_item, if has_odds */
+	bool has_odds;
 };
 
 struct mx_draft_source_ops {
@@ -39,7 +41,8 @@ struct mx_draft_source_ops {
 	/* Proposes for the items [n] with n_draft > 0, whose sequences were all opened: writes at most
 	 * n_draft <= MX_MAX_DRAFT tokens that probably follow the sequence's to item.seq->draft.tokens,
 	 * and their number to n_draft. If they are a tree, sets item.seq->draft.is_tree, which is
-	 * false, and parents. Whatever was proposed before, the sequence's tokens tell what was kept.
+	 * false, and parents; if their probabilities are known, has_odds, which is false, and odds.
+	 * Whatever was proposed before, the sequence's tokens tell what was kept.
 	 */
 	void (*propose)(struct mx_draft_source *d, struct mx_step_item *items, uint32_t n);
 	void (*destroy)(struct mx_draft_source *d);

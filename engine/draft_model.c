@@ -14,10 +14,13 @@
  *    may be taken back gets into the prefix cache. They begin at the first draft each time: a
  *    few rows more than one, which cost next to nothing where a step is bound by reading weights.
  *
- * The drafter samples at the same (seed, position) as the engine will: both take the token at which
- * the cumulative probability exceeds the same random number, so they take the same one as far as
- * the models' cumulative probabilities overlap; greedy sequences, if the likeliest tokens agree.
- * Constraints are unknown to the drafter; drafts that break one are not kept.
+ * The drafter knows the random number by which the engine will sample, and guesses the token that
+ * is probably drawn by it (struct mx_guess): greedy sequences, the likeliest one. How much the
+ * models agree, and how often guesses are right, it learns from those that were checked
+ * (calibration.h); so it says how likely each draft is, and stops where more are not worth it. On a
+ * device that cannot guess it samples by the same number: both models then take the same token as
+ * far as their cumulative probabilities overlap. Constraints are unknown to the drafter; drafts
+ * that break one are not kept.
  *
  * A follower that is far behind (a new prompt, or one that nobody asked drafts for) catches up a
  * part with each proposal, beside the others, and has no drafts before it is done. What the drafter
@@ -28,6 +31,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "engine/calibration.h"
 #include "engine/core.h"
 
 /* Most tokens that a sequence gets in a step: followers that were asked lately are behind by no
@@ -41,9 +45,11 @@
 
 /* The drafter's sequence for one of the engine's. */
 struct follower {
-	struct mx_seq *seq; /* NULL = it failed, or the drafter cannot follow */
-	uint32_t agreed;    /* the first tokens of seq that are the engine's for certain */
-	uint32_t wanted;    /* drafts of this proposal */
+	struct mx_seq *seq;       /* NULL = it failed, or the drafter cannot follow */
+	uint32_t agreed;          /* the first tokens of seq that are the engine's for certain */
+	uint32_t wanted;          /* drafts of this proposal */
+	float least;              /* no more of them when they are all right with less probability */
+	float said[MX_MAX_DRAFT]; /* of each draft so far: what the guess said of it; < 0 = nothing */
 };
 
 struct drafter {
@@ -58,6 +64,7 @@ struct drafter {
 	struct follower **of;
 	uint32_t n;
 	bool lost; /* a step failed as a whole */
+	struct mx_calibration calibration;
 };
 
 /* ---- the life of a follower ---- */
@@ -123,11 +130,40 @@ static uint32_t given(const struct follower *f)
 	return f->seq->n - f->agreed;
 }
 
+/* True if drafts are the likeliest tokens. */
+static bool is_greedy(const struct follower *f)
+{
+	return !(f->seq->params.sampling.temperature >= MX_MIN_TEMPERATURE);
+}
+
+/* Returns the probability that all drafts so far are right. */
+static float all_right(const struct drafter *d, const struct follower *f)
+{
+	float odds = 1;
+	for (uint32_t i = 0; i < given(f); i++)
+		if (f->said[i] >= 0)
+			odds *= mx_calibration_odds(&d->calibration, is_greedy(f), f->said[i]);
+	return odds;
+}
+
+/* Learns from the drafts that were checked since: s has the tokens of their positions. */
+static void learn(struct drafter *d, const struct follower *f, const struct mx_seq *s)
+{
+	bool right = true;
+	for (uint32_t i = 0; i < given(f) && f->agreed + i < s->n && right; i++) {
+		uint32_t at = f->agreed + i;
+		right = mx_seq_token(&f->seq->tokens, at) == mx_seq_token(&s->tokens, at);
+		if (f->said[i] >= 0)
+			mx_calibration_count(&d->calibration, is_greedy(f), f->said[i], right);
+	}
+}
+
 /* Gives the follower the tokens that s has, and memory. False if it cannot go on. */
 static bool follow(struct drafter *d, struct follower *f, const struct mx_seq *s)
 {
 	struct mx_seq *q = f->seq;
 	uint32_t at = f->agreed, computed;
+	learn(d, f, s);
 	if (s->n >= q->params.max_len) /* it has no room for a draft any more */
 		return false;
 	while (at < q->n && at < s->n && mx_seq_token(&q->tokens, at) == mx_seq_token(&s->tokens, at))
@@ -155,6 +191,7 @@ static void add(struct drafter *d, struct follower *f, uint32_t n, bool tentativ
 		f->wanted = 0;
 		return;
 	}
+	q->guess = (struct mx_guess){d->calibration.agreement, -1};
 	d->of[d->n] = f;
 	d->items[d->n++] = (struct mx_step_item){
 		.seq = q, .n = n, .sample = q->computed + n == q->n, .tentative = tentative};
@@ -181,6 +218,9 @@ static void step(struct drafter *d)
 		} else if (r->sampled && (uint32_t)r->token >= d->vocab) {
 			mx_core_take_back(f->seq, f->seq->n - 1);
 			f->wanted = given(f);
+		} else if (r->sampled) {
+			f->said[given(f) - 1] = f->seq->guess.probability;
+			f->wanted = all_right(d, f) < f->least ? given(f) : f->wanted;
 		}
 	}
 	d->ops->save_snapshots(d->engine);
@@ -249,6 +289,7 @@ static void propose(struct mx_draft_source *source, struct mx_step_item *items, 
 			continue;
 		uint32_t room = f->seq->params.max_len - f->agreed;
 		f->wanted = items[i].n_draft < room ? items[i].n_draft : room;
+		f->least = items[i].least;
 	}
 	catch_up(d, items, n);
 	while (draw(d, items, n))
@@ -259,9 +300,15 @@ static void propose(struct mx_draft_source *source, struct mx_step_item *items, 
 			continue;
 		uint32_t k = f->wanted && !d->lost ? given(f) : 0;
 		items[i].n_draft = k < f->wanted ? k : f->wanted;
-		if (items[i].n_draft)
-			mx_seq_tokens_copy(&f->seq->tokens, f->agreed, f->agreed + items[i].n_draft,
-			                   items[i].seq->draft.tokens);
+		if (!items[i].n_draft)
+			continue;
+		struct mx_draft *out = &items[i].seq->draft;
+		mx_seq_tokens_copy(&f->seq->tokens, f->agreed, f->agreed + items[i].n_draft, out->tokens);
+		out->has_odds = true;
+		for (k = 0; k < items[i].n_draft; k++) {
+			out->has_odds &= f->said[k] >= 0;
+			out->odds[k] = mx_calibration_odds(&d->calibration, is_greedy(f), f->said[k]);
+		}
 	}
 }
 
@@ -304,6 +351,7 @@ mx_status mx_draft_model_create(struct mx_engine *drafter, uint32_t vocab,
 		destroy(&d->base);
 		return MX_E_NOMEM;
 	}
+	mx_calibration_init(&d->calibration);
 	d->engine = drafter;
 	*out = &d->base;
 	return MX_OK;

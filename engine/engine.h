@@ -169,6 +169,12 @@ struct mx_step_item {
 	 * or MX_NO_DRAFT for the sequence's last token; children of one parent are guesses of the same
 	 * position. NULL: each draft's parent is the one before it. */
 	const uint32_t *parent;
+	/* What propose says of the drafts, if its source can: [n_draft] probability that each is
+	 * sampled if those in front of it are. NULL: nothing. A step does not read it. */
+	const float *odds;
+	/* For propose: a draft that is sampled with less probability than this, together with all in
+	 * front of it, is not worth the time to find more. */
+	float least;
 	/* The n tokens may be taken back (mx_core_take_back): the step computes them and samples, and
 	 * the sequence's computed tokens stay what they were. n <= info.max_tentative. For draft
 	 * models.
@@ -247,8 +253,9 @@ struct mx_engine_ops {
 	void (*close)(struct mx_engine *e, struct mx_seq *s);
 
 	/* Proposes drafts: of each of the items [n] with n_draft > 0, which says how many at most, sets
-	 * draft, parent and n_draft, to 0 if there is nothing to propose. At most info.max_draft of an
-	 * item. Valid until the next step is finished. A draft model runs meanwhile; that takes time.
+	 * draft, parent, odds and n_draft, to 0 if there is nothing to propose. At most info.max_draft
+	 * of an item. Valid until the next step is finished. A draft model runs meanwhile; that takes
+	 * time.
 	 */
 	void (*propose)(struct mx_engine *e, struct mx_step_item *items, uint32_t n);
 

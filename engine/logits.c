@@ -260,7 +260,7 @@ static bool has_mask(const struct mx_seq *q)
 }
 
 /* Describes the row `ahead` drafts behind the sequence's last token. */
-static void describe_row(const struct mx_seq *q, uint32_t ahead, struct mx_sample_row *out)
+static void describe_row(struct mx_seq *q, uint32_t ahead, struct mx_sample_row *out)
 {
 	uint32_t position = q->n + ahead;
 	bool masked = has_mask(q), early = position - q->n_prompt < q->params.min_tokens;
@@ -272,6 +272,7 @@ static void describe_row(const struct mx_seq *q, uint32_t ahead, struct mx_sampl
 		.banned = q->params.stop,
 		.n_banned = early && !masked ? q->params.n_stop : 0, /* a mask has that in it */
 		.allowed = masked ? q->mask.allowed : NULL,
+		.guess = q->guess.agreement > 0 ? &q->guess : NULL,
 	};
 }
 

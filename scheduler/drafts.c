@@ -19,6 +19,22 @@ static uint32_t usable(const struct mx_sched *s, const struct mx_req *r)
 	return r->params.no_speculation ? 0 : left < most ? left : most;
 }
 
+/* Leaves the drafts that pay, if the source tells how likely they are. */
+static void cut(struct mx_sched *s, struct mx_sched_plan *p)
+{
+	bool told = false;
+	for (uint32_t i = 0; i < p->n_decode; i++) {
+		const struct mx_step_item *item = &p->items[i];
+		s->told[i] = (struct mx_draft_told){item->odds, item->odds ? item->n_draft : 0};
+		told |= item->odds != NULL;
+	}
+	if (!told || p->n_decode > 1) /* with more it did not gain: bench/NOTES.md */
+		return;
+	mx_draft_policy_cut(&s->draft_policy, s->told, p->n_decode, s->draft_lengths);
+	for (uint32_t i = 0; i < p->n_decode; i++)
+		p->items[i].n_draft = s->draft_lengths[i];
+}
+
 void mx_sched_add_drafts(struct mx_sched *s, struct mx_sched_plan *p)
 {
 	uint32_t room = s->config.step_tokens - p->n_decode - p->n_prompt;
@@ -26,17 +42,19 @@ void mx_sched_add_drafts(struct mx_sched *s, struct mx_sched_plan *p)
 		return;
 	for (uint32_t i = 0; i < p->n_decode; i++)
 		s->odds[i] = usable(s, p->requests[i]) ? &p->requests[i]->odds : NULL;
-	mx_draft_policy_lengths(&s->draft_policy, s->odds, p->n_decode, s->draft_lengths);
+	float least = mx_draft_policy_lengths(&s->draft_policy, s->odds, p->n_decode, s->draft_lengths);
 	for (uint32_t i = 0; i < p->n_decode; i++) {
 		uint32_t most = usable(s, p->requests[i]), n = s->draft_lengths[i];
 		n = n < most ? n : most;
 		n = n < room ? n : room;
+		p->items[i].least = least;
 		p->items[i].n_draft = n ? s->ops->chunk(s->engine, p->items[i].seq, 1 + n) - 1 : 0;
 		room -= p->items[i].n_draft;
 	}
 	uint64_t begin = mx_now_ns();
 	s->ops->propose(s->engine, p->items, p->n_decode);
 	p->proposing_ns = mx_now_ns() - begin;
+	cut(s, p);
 	for (uint32_t i = 0; i < p->n_decode; i++) {
 		uint32_t n = p->items[i].n_draft;
 		if (n && s->ops->reserve(s->engine, p->items[i].seq, p->requests[i]->n_tokens + n) != MX_OK)
@@ -71,8 +89,12 @@ void mx_sched_count_drafts(struct mx_sched *s, const struct mx_sched_plan *p, ui
 	struct mx_sched_stats *v = &s->stats.v;
 	if (!s->draft_policy.most || !p->n_decode)
 		return;
+	uint32_t n_kept = 0;
+	for (uint32_t i = 0; i < p->n_decode; i++)
+		n_kept += p->results[i].n_accepted;
 	if (!p->n_prompt)
-		mx_draft_policy_observe(&s->draft_policy, p->n_decode, p->n_draft, ns, p->proposing_ns);
+		mx_draft_policy_observe(&s->draft_policy, p->n_decode, p->n_draft, n_kept, ns,
+		                        p->proposing_ns);
 	pthread_mutex_lock(&s->stats.lock);
 	v->draft_length = (double)p->n_draft / p->n_decode;
 	for (uint32_t i = 0; i < p->n && p->n_draft; i++) {

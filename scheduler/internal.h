@@ -95,6 +95,7 @@ struct mx_sched {
 	struct mx_draft_policy draft_policy;
 	struct mx_draft_odds **odds; /* [max_sequences] of a step's decoding requests */
 	uint32_t *draft_lengths;     /* [max_sequences] likewise */
+	struct mx_draft_told *told;  /* [max_sequences] likewise */
 	struct mx_sched_plan plans[2];
 	struct mx_sched_plan *flight; /* the plan whose step runs; NULL = none */
 	uint64_t ready_ns;            /* end of the last step, or arrival of work if that was later */

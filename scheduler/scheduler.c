@@ -38,6 +38,7 @@ static void free_sched(struct mx_sched *s)
 	free(s->prompts);
 	free(s->odds);
 	free(s->draft_lengths);
+	free(s->told);
 	for (int i = 0; i < 2; i++) {
 		free(s->plans[i].items);
 		free(s->plans[i].requests);
@@ -63,8 +64,9 @@ static mx_status allocate(struct mx_sched *s)
 	s->prompts = mx_calloc(n, sizeof *s->prompts);
 	s->odds = mx_calloc(n, sizeof *s->odds);
 	s->draft_lengths = mx_calloc(n, sizeof *s->draft_lengths);
+	s->told = mx_calloc(n, sizeof *s->told);
 	if (mx_shares_init(&s->shares, s->cap) != MX_OK || !s->table || !s->free_indices ||
-	    !s->running || !s->prompts || !s->odds || !s->draft_lengths)
+	    !s->running || !s->prompts || !s->odds || !s->draft_lengths || !s->told)
 		return MX_E_NOMEM;
 	for (int i = 0; i < 2; i++) {
 		struct mx_sched_plan *p = &s->plans[i];

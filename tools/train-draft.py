@@ -11,7 +11,7 @@ The loss is the cross-entropy against the teacher's distribution at each token o
 temperatures of TEMPERATURES: the lower one is for the likeliest tokens, which greedy answers need.
 What is measured besides the held-out figure of demo_training.py, at each token of the held-out text:
 `agreement`, how often the likeliest tokens of both are the same, which greedy answers accept;
-`drawn`, how often tokens are the same that both draw by one random number as mixd does, at temperature 1;
+`drawn`, how often tokens are the same that both draw by one random number, at temperature 1;
 `overlap`, the sum of the smaller probabilities of both, the most that any way to draw could accept.
 Plain torch (2.9 or later, a GPU), with tokenizers and safetensors.
 """

@@ -12,7 +12,16 @@
  * ties by lower id, that holds at least that share of what top_k left.
  *
  * The draw inverts the cumulative sum of e, in order of token ids, at the
- * Philox number of (seed, position).
+ * Philox number u of (seed, position).
+ *
+ * A guess (struct mx_guess) is the token that probably is drawn from a distribution
+ * like this one at the same u. Where the cumulative sum of this one is f, a share of
+ * the total, that of the other one is taken for normal around f, with the variance
+ * f (1 - f) / (agreement + 1) that it has if the other one is Dirichlet distributed
+ * around this one. So a token whose sums are f and g is drawn with the probability
+ * that the other sum there is at most u at f, less that at g; the guess is the token
+ * for which that is largest. With much agreement it is the draw, with little the
+ * likeliest token.
  *
  * No filter sorts the vocabulary: the cut is found by a radix search on the bits
  * of e, which for non-negative floats are in the order of their values.
@@ -30,6 +39,8 @@
 /* Radix of the search: bits of e are at most 0x3f800000, 30 bits, taken ten at a time. */
 #define RADIX_BITS 10
 #define RADIX      (1u << RADIX_BITS)
+/* See guess. */
+#define LIGHT (1.0f / 64)
 
 /* A worker's workspace. */
 struct workspace {
@@ -160,9 +171,9 @@ static void keep(struct view *v, struct cut c, struct workspace *w)
 	*v = (struct view){.e = w->list_e, .ids = w->list_ids, .n = at};
 }
 
-/* Returns the token at which the running sum of the weights exceeds u times their total. sums[b] is
- * the weight of block b. */
-static int32_t draw(const struct view *v, const double *sums, double u)
+/* Returns the index of the token at which the running sum of the weights exceeds u times their
+ * total. sums[b] is the weight of block b. */
+static size_t draw(const struct view *v, const double *sums, double u)
 {
 	size_t blocks = (v->n + MX_SUM_BLOCK - 1) / MX_SUM_BLOCK, b = 0, found = 0;
 	double total = 0;
@@ -184,7 +195,52 @@ static int32_t draw(const struct view *v, const double *sums, double u)
 		if (sum > target)
 			break;
 	}
-	return v->ids ? v->ids[found] : (int32_t)found;
+	return found;
+}
+
+/* Returns the probability that the other model's cumulative sum is at most u where this one's is f,
+ * both as shares of the total. The logistic function stands for the normal one. */
+static double at_most(double u, double f, double agreement)
+{
+	if (!(f > 0) || !(f < 1))
+		return f > 0 ? 0 : 1;
+	return 1 / (1 + exp(1.702 * (f - u) / sqrt(f * (1 - f) / (agreement + 1))));
+}
+
+/* Returns the index of the guess, whose probability it writes. `drawn` is the index of the draw.
+ * Other tokens with less than LIGHT of the largest weight, which is 1, are no guess. */
+static size_t guess(const struct view *v, const double *sums, double u, size_t drawn,
+                    struct mx_guess *g)
+{
+	size_t blocks = (v->n + MX_SUM_BLOCK - 1) / MX_SUM_BLOCK, best = drawn;
+	double total = 0, before = 0, most = -1;
+	if (g->agreement >= MX_GUESS_SAME) {
+		g->probability = 1;
+		return drawn;
+	}
+	for (size_t b = 0; b < blocks; b++)
+		total += sums[b];
+	for (size_t b = 0; b < blocks; before += sums[b++]) {
+		size_t end = (b + 1) * MX_SUM_BLOCK < v->n ? (b + 1) * MX_SUM_BLOCK : v->n;
+		size_t heavy = drawn / MX_SUM_BLOCK == b;
+		for (size_t i = b * MX_SUM_BLOCK; i < end; i++)
+			heavy += v->e[i] >= LIGHT;
+		double sum = before;
+		for (size_t i = b * MX_SUM_BLOCK; i < end && heavy; i++) {
+			double from = sum / total;
+			sum += (double)v->e[i];
+			if (!(v->e[i] >= LIGHT) && i != drawn)
+				continue;
+			double p = at_most(u, from, (double)g->agreement) -
+			           at_most(u, sum / total, (double)g->agreement);
+			if (p > most) {
+				most = p;
+				best = i;
+			}
+		}
+	}
+	g->probability = (float)most;
+	return best;
 }
 
 static void block_sums(const struct view *v, double *sums)
@@ -231,6 +287,17 @@ static void apply_mask(float *logits, uint32_t vocab, const uint32_t *allowed)
 			logits[i] = -INFINITY;
 }
 
+/* Returns the probability of the likeliest token, whose logit is max, at temperature 1. */
+static float own_probability(const struct mx_kernels *k, const float *logits, uint32_t vocab,
+                             float max, struct workspace *w)
+{
+	double sum = 0;
+	k->exp_sums(logits, vocab, max, 1, NULL, w->sums);
+	for (uint32_t b = 0; b < (vocab + MX_SUM_BLOCK - 1) / MX_SUM_BLOCK; b++)
+		sum += w->sums[b];
+	return (float)(1 / sum);
+}
+
 /* Returns the token drawn from a row; -1 if the largest logit is not finite. */
 static int32_t sample_row(const struct mx_kernels *k, float *logits, uint32_t vocab,
                           const struct mx_sample_row *row, struct workspace *w)
@@ -246,6 +313,8 @@ static int32_t sample_row(const struct mx_kernels *k, float *logits, uint32_t vo
 		uint32_t i = 0;
 		while (logits[i] != max)
 			i++;
+		if (row->guess)
+			row->guess->probability = own_probability(k, logits, vocab, max, w);
 		return (int32_t)i;
 	}
 	struct view v = {.e = logits, .n = vocab};
@@ -260,7 +329,11 @@ static int32_t sample_row(const struct mx_kernels *k, float *logits, uint32_t vo
 		keep(&v, cut_top_p(&v, (double)s->top_p, w), w);
 	if (s->min_p > 0 || top_k || top_p)
 		block_sums(&v, w->sums);
-	return draw(&v, w->sums, mx_uniform(s->seed, row->position));
+	double u = mx_uniform(s->seed, row->position);
+	size_t i = draw(&v, w->sums, u);
+	if (row->guess)
+		i = guess(&v, w->sums, u, i, row->guess);
+	return v.ids ? v.ids[i] : (int32_t)i;
 }
 
 struct sample_call {

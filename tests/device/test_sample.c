@@ -578,9 +578,101 @@ static void test_logprobs(void **state)
 	                 MX_E_INTERNAL);
 }
 
+/* ---- guesses ---- */
+
+/* Returns the guess's score of token `id` by the equations in sample.c; weights [vocab]. */
+static double score_of(const double *weights, uint32_t vocab, uint32_t id, double u,
+                       double agreement)
+{
+	double total = 0, before = 0, at[2];
+	for (uint32_t i = 0; i < vocab; i++) {
+		before += i < id ? weights[i] : 0;
+		total += weights[i];
+	}
+	for (int k = 0; k < 2; k++) {
+		double f = (before + k * weights[id]) / total, sd = sqrt(f * (1 - f) / (agreement + 1));
+		at[k] = f <= 0 ? 1 : f >= 1 ? 0 : 1 / (1 + exp(1.702 * (f - u) / sd));
+	}
+	return at[0] - at[1];
+}
+
+/* A guess has the best score, and says it; with full agreement it is the draw. */
+static void test_guess(void **state)
+{
+	(void)state;
+	static float logits[MAX_VOCAB];
+	static double weights[MAX_VOCAB];
+	for (int round = 0; round < 30; round++) {
+		uint32_t vocab = round % 3 ? 5 + rng() % 4000 : 3, best = 0;
+		float spread = 1 + 3 * uniform();
+		struct mx_sampling s = {
+			.temperature = 0.5f + uniform(), .top_p = 1, .repetition_penalty = 1, .seed = rng()};
+		struct mx_guess g = {1 + 40 * uniform(), -1};
+		struct mx_sample_row row = {.sampling = &s, .position = rng() % 1000};
+		double u = mx_uniform(s.seed, row.position), most = -1;
+		for (uint32_t i = 0; i < vocab; i++)
+			logits[i] = spread * (uniform() + uniform() + uniform());
+		for (uint32_t i = 0; i < vocab; i++)
+			best = logits[i] > logits[best] ? i : best;
+		int32_t drawn = sample_one(logits, vocab, &row);
+		for (uint32_t i = 0; i < vocab; i++)
+			weights[i] = exp(((double)logits[i] - (double)logits[best]) / (double)s.temperature);
+		for (uint32_t i = 0; i < vocab; i++)
+			if (weights[i] >= 1.0 / 60)
+				most = fmax(most, score_of(weights, vocab, i, u, (double)g.agreement));
+		row.guess = &g;
+		int32_t token = sample_one(logits, vocab, &row);
+		double score = score_of(weights, vocab, (uint32_t)token, u, (double)g.agreement);
+		assert_true(score > most - 1e-4);
+		assert_true(fabs((double)g.probability - score) < 1e-4);
+		g = (struct mx_guess){MX_GUESS_SAME, -1};
+		assert_int_equal(sample_one(logits, vocab, &row), drawn);
+		assert_true(g.probability == 1);
+		s.temperature = 0;
+		double sum = 0;
+		for (uint32_t i = 0; i < vocab; i++)
+			sum += exp((double)logits[i] - (double)logits[best]);
+		assert_int_equal(sample_one(logits, vocab, &row), best);
+		assert_true(fabs((double)g.probability * sum - 1) < 1e-4);
+	}
+}
+
+/* Of a model that is like the other one, guesses are drawn by the other one more often than its own
+ * draws at the same number and than its likeliest tokens; with a filter, too. */
+static void test_guesses_are_better(void **state)
+{
+	(void)state;
+	enum { VOCAB = 500, N = 4000 };
+	for (int filter = 0; filter < 2; filter++) {
+		uint32_t same = 0, likeliest = 0, guessed = 0;
+		for (uint32_t i = 0; i < N; i++) {
+			float other[VOCAB], own[VOCAB];
+			uint32_t best = 0;
+			struct mx_sampling s = {
+				.temperature = 1, .top_p = filter ? 0.9f : 1, .repetition_penalty = 1, .seed = 77};
+			struct mx_guess g = {10, -1};
+			struct mx_sample_row row = {.sampling = &s, .position = i};
+			for (uint32_t t = 0; t < VOCAB; t++) { /* as by Zipf's law, with noise */
+				own[t] = -1.4f * logf(1 + (float)(rng() % VOCAB));
+				other[t] = own[t] + 2 * (uniform() + uniform() + uniform()) - 3;
+				best = own[t] > own[best] ? t : best;
+			}
+			int32_t token = sample_one(other, VOCAB, &row);
+			same += sample_one(own, VOCAB, &row) == token;
+			likeliest += (int32_t)best == token;
+			row.guess = &g;
+			guessed += sample_one(own, VOCAB, &row) == token;
+		}
+		print_message("of %d: %u guesses, %u draws, %u likeliest tokens\n", N, guessed, same,
+		              likeliest);
+		assert_true(guessed > same + N / 100 && guessed > likeliest + N / 100);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_guess),           cmocka_unit_test(test_guesses_are_better),
 		cmocka_unit_test(test_philox),          cmocka_unit_test(test_filters),
 		cmocka_unit_test(test_top_p_ties),      cmocka_unit_test(test_distribution),
 		cmocka_unit_test(test_batches),         cmocka_unit_test(test_keys),

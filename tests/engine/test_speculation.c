@@ -463,10 +463,12 @@ static double overlap(const double *p, const double *q)
 	return both;
 }
 
-/* Drafts are drawn like the tokens that they stand for, at the same random number: the coupling by
- * cumulative sums. It needs nothing of the draft model but a token, and so leaves the model's own
- * draw, and with it the distribution, as it is. Both are tested: the tokens at drafted positions
- * have the model's distribution, and are the drafts as often as the sums overlap. */
+/* Drafts are guesses of the tokens that will be drawn at a known random number (struct mx_guess).
+ * That needs nothing of the draft model but a token, and so leaves the model's own draw, and with
+ * it the distribution, as it is. Both are tested: the tokens at drafted positions have the model's
+ * distribution, and are the drafts at least as often as by either simple way: as draws of both
+ * models at the same number are the same, which is where their cumulative sums overlap, and as the
+ * draft model's likeliest token is drawn. */
 static void test_sampled_drafts_keep_the_distribution(void **state)
 {
 	(void)state;
@@ -513,13 +515,17 @@ static void test_sampled_drafts_keep_the_distribution(void **state)
 	}
 	for (int k = 0; k < OUTCOMES; k++)
 		chi += (seen[k] - n * p[k]) * (seen[k] - n * p[k]) / (n * p[k]);
-	double expected = overlap(p, q), sd = sqrt(expected * (1 - expected) / drafted);
-	print_message("%u of %u drafts kept, expected %.3f; chi squared %.2f\n", kept, drafted,
-	              expected, chi);
+	int likeliest = 0;
+	for (int k = 1; k < OUTCOMES; k++)
+		likeliest = q[k] > q[likeliest] ? k : likeliest;
+	double expected = fmax(overlap(p, q), p[likeliest]);
+	double sd = sqrt(expected * (1 - expected) / drafted);
+	print_message("%u of %u drafts kept, %.3f and %.3f by simple ways; chi squared %.2f\n", kept,
+	              drafted, overlap(p, q), p[likeliest], chi);
 	assert_true(n > SAMPLES / 8 && drafted == n);
 	assert_true(expected > 0.2 && expected < 0.95);
 	assert_true(chi < 25.7); /* 4 degrees of freedom: 4e-5; the seeds are always the same */
-	assert_true(fabs((double)kept / drafted - expected) < 4 * sd);
+	assert_true((double)kept / drafted > expected - 2 * sd);
 	loaded_close(&plain);
 	loaded_close(&other);
 	loaded_close(&drafting);

@@ -80,7 +80,7 @@ static double run(const struct world *w, uint32_t fixed)
 		double ns = time_of(w, n, drafts) * (1 + w->noise * (double)rng_unit(&g));
 		double wave = w->wave_ns * longest;
 		if (fixed == UINT32_MAX)
-			mx_draft_policy_observe(&p, n, drafts, (uint64_t)ns, (uint64_t)wave);
+			mx_draft_policy_observe(&p, n, drafts, sum - n, (uint64_t)ns, (uint64_t)wave);
 		ns += wave;
 		if (step < STEPS / 2)
 			continue;
@@ -207,7 +207,7 @@ static void a_slow_first_step_ends_no_drafts(void **state)
 		double ns = 36e6 * (1 + 0.11 * n), proposing = 36e6 * 0.32 * n;
 		if (n && !tried++)
 			ns *= 2;
-		mx_draft_policy_observe(&p, 1, n, (uint64_t)ns, (uint64_t)proposing);
+		mx_draft_policy_observe(&p, 1, n, 0, (uint64_t)ns, (uint64_t)proposing);
 		drafted += step >= ALL / 2 && n > 0;
 	}
 	print_message("%u of %u steps have drafts\n", drafted, ALL / 2);
@@ -237,6 +237,108 @@ static void lengths_follow_a_change(void **state)
 	assert_true(run(&w, UINT32_MAX) > 0.98 * run(&w, 0));
 }
 
+/* A source that tells the odds of its drafts: every other one is said to be right with each of
+ * `said`, and is with each of `right`; it stops where the policy wants no more. In a part of the
+ * steps other work on the host takes as long as up to twenty steps. */
+struct told_world {
+	double draft_ns, wave_ns; /* of a step of 1e6 ns a sequence */
+	uint32_t n;
+	float said[2];
+	double right[2];
+	double disturbed; /* part of the steps */
+};
+
+/* Runs the policy, or `fixed` drafts of each sequence. Returns tokens by the time that the steps
+ * would take alone, over that without drafts, of the second half of the steps. */
+static double run_told(const struct told_world *w, uint32_t fixed)
+{
+	static struct mx_draft_odds odds[MAX];
+	struct mx_draft_odds *pointers[MAX];
+	struct mx_draft_told told[MAX];
+	float said[MAX][MOST];
+	bool right[MAX][MOST];
+	struct mx_draft_policy p;
+	struct rng g = {9};
+	uint32_t lengths[MAX];
+	double tokens = 0, time = 0, base = 1e6 * w->n;
+	mx_draft_policy_init(&p, MOST);
+	for (uint32_t i = 0; i < w->n; i++) {
+		odds[i] = (struct mx_draft_odds){0};
+		pointers[i] = &odds[i];
+	}
+	for (uint32_t step = 0; step < 4 * STEPS; step++) {
+		uint32_t waves = 0, drafts = 0, kept = 0;
+		float least = mx_draft_policy_lengths(&p, pointers, w->n, lengths);
+		for (uint32_t i = 0; i < w->n; i++) {
+			uint32_t most = fixed == UINT32_MAX ? lengths[i] : fixed, k = 0;
+			for (float all = 1; k < most && (fixed != UINT32_MAX || all >= least); k++) {
+				bool which = rng_below(&g, 2);
+				said[i][k] = w->said[which];
+				right[i][k] = (double)rng_unit(&g) < w->right[which];
+				all *= said[i][k];
+			}
+			waves = k > waves ? k : waves;
+			told[i] = (struct mx_draft_told){said[i], lengths[i] = k};
+		}
+		if (fixed == UINT32_MAX && waves)
+			mx_draft_policy_cut(&p, told, w->n, lengths);
+		for (uint32_t i = 0; i < w->n; i++) {
+			uint32_t k = 0;
+			assert_in_range(lengths[i], 0, told[i].n);
+			while (k < lengths[i] && right[i][k])
+				k++;
+			if (lengths[i] && fixed == UINT32_MAX)
+				mx_draft_policy_count(&p, &odds[i], lengths[i], k);
+			kept += k;
+			drafts += lengths[i];
+		}
+		double alone = base + w->draft_ns * drafts, wave = w->wave_ns * waves;
+		double other = (double)rng_unit(&g) < w->disturbed ? 20e6 * (double)rng_unit(&g) : 0;
+		double noise = 1 + 0.1 * (double)rng_unit(&g);
+		mx_draft_policy_observe(&p, w->n, drafts, kept, (uint64_t)(alone * noise + other),
+		                        (uint64_t)wave);
+		if (step < 2 * STEPS)
+			continue;
+		tokens += w->n + kept;
+		time += alone + wave;
+	}
+	return tokens / time * base / w->n;
+}
+
+/* Drafts that are sure are used, others are not, also where some steps take many times as long. */
+static void told_odds_choose_drafts(void **state)
+{
+	(void)state;
+	const uint32_t n = 1;
+	for (int busy = 0; busy < 2; busy++) {
+		const struct told_world w = {2e5, 4e4 * n, n, {0.95f, 0.2f}, {0.95, 0.2}, busy ? 0.3 : 0};
+		double on = run_told(&w, UINT32_MAX), best_fixed = 0;
+		for (uint32_t k = 0; k <= MOST; k++)
+			best_fixed = fmax(best_fixed, run_told(&w, k));
+		print_message("%u sequences, busy %d: %.3f of off, the best length %.3f\n", n, busy, on,
+		              best_fixed);
+		assert_true(on > (busy ? 0.98 : 1.03) * best_fixed);
+	}
+}
+
+/* Where drafts do not pay there are next to none: when they are unsure, when what was told is not
+ * true, and when finding them takes too long. */
+static void told_odds_that_do_not_pay(void **state)
+{
+	(void)state;
+	const struct told_world worlds[] = {
+		{2e5, 4e4, 1, {0.1f, 0.2f}, {0.1, 0.2}, 0},
+		{2e5, 4e4, 1, {0.1f, 0.2f}, {0.1, 0.2}, 0.3},
+		{2e5, 4e4, 1, {0.6f, 0.5f}, {0.1, 0.05}, 0},
+		{2e5, 9e5, 1, {0.9f, 0.8f}, {0.9, 0.8}, 0},
+	};
+	for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+		double on = run_told(&worlds[i], UINT32_MAX);
+		print_message("world %zu: %.3f of off\n", i, on);
+		assert_true(on > 0.98);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -249,6 +351,8 @@ int main(void)
 		cmocka_unit_test(a_slow_first_step_ends_no_drafts),
 		cmocka_unit_test(each_sequence_has_its_own_length),
 		cmocka_unit_test(lengths_follow_a_change),
+		cmocka_unit_test(told_odds_choose_drafts),
+		cmocka_unit_test(told_odds_that_do_not_pay),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
