@@ -175,8 +175,9 @@ static void granite_has_experts(void **state)
 	struct mx_plan *p = plan_of(plain, "{\"shared_intermediate_size\":40}"); /* not its key */
 	const struct mx_plan_experts *x = &feed_forward(p, 0)->experts;
 	assert_true(x->n == 8 && x->width == 96 && x->rule.normalize && x->rule.chosen == 2);
-	assert_true(feed_forward(p, 0)->mlp.width == 0 && !x->list);
+	assert_int_equal(feed_forward(p, 0)->mlp.width, 0);
 	assert_string_equal(x->fused_up, "model.layers.0.block_sparse_moe.input_linear.weight");
+	assert_string_equal(x->list, "model.layers.0.block_sparse_moe.experts."); /* of GGUF files */
 	mx_plan_destroy(p);
 	p = plan_of(shared, "{}");
 	assert_int_equal(feed_forward(p, 0)->mlp.width, 0);
