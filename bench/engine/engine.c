@@ -219,6 +219,7 @@ static int bench_model(struct bench *b, const char *dir)
 		.threads = b->o->threads,
 		.tensor = b->o->tensor,
 		.context = b->o->context,
+		.page_tokens = b->o->page_tokens,
 		.max_sequences = MAX_BATCH,
 		.step_tokens = STEP_TOKENS,
 		.weight_bits = b->o->weight_bits,
@@ -312,7 +313,7 @@ static int make_and_bench(struct bench *b)
 static const char usage[] =
 	"usage: engine [--shape NAME, of bench/engine/shapes.c] [--dtype bf16|f32] [--kv bf16|f32]\n"
 	"              [--weight-bits 8|4] [--copied]\n"
-	"              [--threads N] [--tensor N] [--context N]\n"
+	"              [--threads N] [--tensor N] [--context N] [--page-tokens N]\n"
 	"              [--only TEXT] [--reps N] [--steps N] [--dir FOLDER]\n"
 	"Tests are called pp512, pp4096, ..., tg128@0, ..., batch1, ...; --only takes those\n"
 	"whose name contains TEXT, or one of several: pp512,tg128@0. MIXD_ISA and MIXD_MODULE_PATH as "
@@ -321,8 +322,8 @@ static const char usage[] =
 int main(int argc, char **argv)
 {
 	static const char *const taken[] = {"shape",   "dtype",  "kv",      "weight-bits", "copied",
-	                                    "threads", "tensor", "context", "only",        "reps",
-	                                    "steps",   "dir",    NULL};
+	                                    "threads", "tensor", "context", "page-tokens", "only",
+	                                    "reps",    "steps",  "dir",     NULL};
 	const struct options o = options_read(argc, argv, taken, engine_shapes, n_engine_shapes, usage);
 	struct bench b = {.o = &o, .m = o.shape->model};
 	b.m.dtype = o.dtype;

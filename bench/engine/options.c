@@ -14,7 +14,7 @@ static const struct option all[] = {
 	{"dir", required_argument, NULL, 'f'},     {"deterministic", no_argument, NULL, 'e'},
 	{"unrecorded", no_argument, NULL, 'u'},    {"weight-bits", required_argument, NULL, 'w'},
 	{"copied", no_argument, NULL, 'c'},        {"tensor", required_argument, NULL, 'T'},
-	{"context", required_argument, NULL, 'C'},
+	{"context", required_argument, NULL, 'C'}, {"page-tokens", required_argument, NULL, 'p'},
 };
 enum { N_OPTIONS = sizeof all / sizeof *all };
 
@@ -75,6 +75,7 @@ struct options options_read(int argc, char **argv, const char *const *taken,
 		case 'j': o.threads = (unsigned)strtoul(optarg, NULL, 10); break;
 		case 'T': o.tensor = (uint32_t)strtoul(optarg, NULL, 10); break;
 		case 'C': o.context = (uint32_t)strtoul(optarg, NULL, 10); break;
+		case 'p': o.page_tokens = (uint32_t)strtoul(optarg, NULL, 10); break;
 		case 'r': o.reps = strtoul(optarg, NULL, 10); break;
 		case 'o': o.only = optarg; break;
 		case 'n': o.steps = (uint32_t)strtoul(optarg, NULL, 10); break;

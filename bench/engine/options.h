@@ -30,6 +30,7 @@ struct options {
 	const char *device;        /* --device */
 	unsigned threads;          /* --threads; 0: all CPUs */
 	uint32_t tensor, context;  /* --tensor and --context of ranks; 0: one device */
+	uint32_t page_tokens;      /* --page-tokens; 0: as the engine chooses */
 	unsigned long reps;        /* --reps of short tests, 1 to 16: 3 */
 	const char *only; /* --only: parts of the names of the tests to run, with commas; NULL: all */
 	uint32_t steps;   /* --steps of decoding; 0: as the program chooses */
