@@ -9,9 +9,10 @@
  * An item is up to ATTN_MAX_ROWS virtual rows of a span: they go through the keys
  * once, and all its tiles but the first find the keys in the cache. A task is an
  * item for one key head. If there are too few items for the threads, items are
- * split into ranges of blocks. Their partials go to scratch and are folded
- * afterwards in the same order as without the split, so that the result is the
- * same to the bit.
+ * split into ranges of blocks. Items of few rows, which memory bounds, have tasks of
+ * several key heads, which read a page in the order of memory. Their partials go to scratch and are
+ * folded afterwards in the same order as without the split, so that the result is the same to the
+ * bit.
  *
  * The virtual rows of a tree of drafts are in the order of its paths. They go through the blocks
  * before the tree together, and through those that it lies in path by path (softmax_tree.h).
@@ -24,14 +25,22 @@
 #include "base/mem.h"
 #include "mixers/softmax/softmax_tree.h"
 
-#define TASKS_A_THREAD 4 /* tasks a thread that balance the work well enough */
+#define TASKS_A_THREAD 4  /* tasks a thread that balance the work well enough */
+#define PARTS_A_THREAD 16 /* where memory bounds them */
 #define NO_PARTIALS    SIZE_MAX
+
+/* Rows of several heads that go through a block together, and rows that a head's packed queries
+ * take place for. */
+#define TOGETHER_ROWS     (2 * ATTN_TILE)
+#define PACKED_ROWS(rows) (((rows) + 7) / 8 * 8)
+_Static_assert(TOGETHER_ROWS *(ATTN_BLOCK + ATTN_MAX_DIM) * 4 <= ATTN_WORK_BYTES, "");
 
 struct attn_item {
 	uint32_t span;
 	uint32_t v0, rows;      /* virtual rows */
 	uint32_t first, b0, b1; /* first block of the item; blocks b0 .. b1 - 1 of this part */
 	uint32_t end;           /* one past the last block of the item */
+	uint32_t heads;         /* key heads of a task */
 	size_t partials;        /* NO_PARTIALS, or floats into the partials: [kv_heads, blocks] */
 };
 
@@ -43,6 +52,7 @@ struct attn_run {
 	const float *k, *v;
 	struct attn_item *items;
 	uint32_t n_items;
+	uint32_t heads; /* of a task, at least */
 	float *partials;
 	unsigned char *workers;
 	float *sent; /* partials for the ranks that share pages; NULL = there are none */
@@ -103,8 +113,8 @@ static struct mx_softmax_scratch scratch_layout(const struct mx_layer_desc *laye
 	uint64_t blocks = (layer->max_context + (uint64_t)ATTN_BLOCK - 1) / ATTN_BLOCK;
 	uint64_t tiles = layer->max_rows * group / ATTN_MAX_ROWS + layer->max_spans;
 
-	/* Splitting adds at most threads * TASKS_A_THREAD parts, and one an item for rounding. */
-	s.max_items = (uint32_t)(2 * tiles + threads * TASKS_A_THREAD + 1);
+	/* Splitting adds at most threads * PARTS_A_THREAD parts, and one an item for rounding. */
+	s.max_items = (uint32_t)(2 * tiles + threads * PARTS_A_THREAD + 1);
 	s.items = at, at = mx_round_up(at + (size_t)s.max_items * sizeof(struct attn_item), 64);
 	/* Partials of two sequences of full length, one row each: with more sequences there are enough
 	 * items without splitting. */
@@ -160,8 +170,9 @@ mx_status mx_softmax_init(const struct mx_softmax_shape *shape, const struct mx_
 	};
 	out->k_panel = attn_panel_bytes(out->kpad, shape->dtype);
 	out->v_panel = attn_panel_bytes(out->vpad, shape->dtype);
-	out->v_offset = panels * out->k_panel;
-	out->head_bytes = out->v_offset + (shape->values_in_keys ? 0 : panels * out->v_panel);
+	out->k_head = panels * out->k_panel;
+	out->v_head = panels * out->v_panel;
+	out->v_begin = shape->kv_heads * out->k_head;
 	out->scratch = scratch_layout(init->layer, shape, d->info.threads);
 	return MX_OK;
 }
@@ -184,8 +195,9 @@ static void append_task(void *arg, size_t task, unsigned worker)
 		n = ATTN_PANEL - first < span->n - i ? ATTN_PANEL - first : span->n - i;
 		if (!mx_softmax_owns(m, pos))
 			continue;
-		unsigned char *keys = attn_keys_at(m, span, head, mx_softmax_place(m, pos));
-		m->kernels->append(keys, keys + m->v_offset, first, n, p->key_dim, m->kpad, run->k + from,
+		uint32_t place = mx_softmax_place(m, pos);
+		m->kernels->append(attn_keys_at(m, span, head, place), attn_values_at(m, span, head, place),
+		                   first, n, p->key_dim, m->kpad, run->k + from,
 		                   p->values_in_keys ? NULL : run->v + from, ld);
 	}
 }
@@ -222,6 +234,36 @@ static void item_positions(const struct attn_run *run, const struct attn_item *i
 	}
 }
 
+/* Returns how many key heads go through a block together if a span has `rows` virtual rows: with
+ * few rows memory bounds the work, and a page holds the keys, and the values, of its heads one
+ * behind the other. As many as the worker's memory holds the scores and queries of; 1 = each alone.
+ */
+static uint32_t heads_together(const struct attn_run *run, const struct mx_span *span,
+                               uint32_t rows)
+{
+	const struct mx_softmax_shape *p = &run->m->shape;
+	if (!run->m->kernels->scores || p->values_in_keys || span->parent || rows > ATTN_TILE)
+		return 1;
+	uint32_t n = TOGETHER_ROWS / rows, most = ATTN_MAX_ROWS / PACKED_ROWS(rows);
+	n = n < most ? n : most;
+	return n < p->kv_heads ? n : p->kv_heads;
+}
+
+/* Sets the heads of a task, of each item and of the run: where items differ, as of those that can
+ * have several. */
+static void choose_heads(struct attn_run *run)
+{
+	uint32_t fewest = run->m->shape.kv_heads;
+	run->heads = fewest;
+	for (uint32_t i = 0; i < run->n_items; i++) {
+		const uint32_t heads = run->items[i].heads;
+		fewest = heads > 1 && heads < fewest ? heads : fewest;
+		run->heads = heads < run->heads ? heads : run->heads;
+	}
+	for (uint32_t i = 0; i < run->n_items; i++)
+		run->items[i].heads = run->items[i].heads > 1 ? fewest : 1;
+}
+
 /* Lists one item for each ATTN_MAX_ROWS virtual rows of each span. Returns the number of their
  * blocks, counted once for each tile. */
 static uint64_t list_items(struct attn_run *run)
@@ -236,6 +278,7 @@ static uint64_t list_items(struct attn_run *run)
 		for (uint32_t v = 0; v < rows; v += ATTN_MAX_ROWS) {
 			struct attn_item *it = &run->items[run->n_items++];
 			*it = (struct attn_item){.span = s, .v0 = v, .partials = NO_PARTIALS};
+			it->heads = heads_together(run, &run->step->spans[s], rows);
 			it->rows = rows - v < ATTN_MAX_ROWS ? rows - v : ATTN_MAX_ROWS;
 			item_positions(run, it, &first, &last);
 			it->first = mx_softmax_place(run->m, first_visible(p, first)) / ATTN_BLOCK;
@@ -245,6 +288,7 @@ static uint64_t list_items(struct attn_run *run)
 			work += (uint64_t)(it->end - it->first) * ((it->rows + ATTN_TILE - 1) / ATTN_TILE);
 		}
 	}
+	choose_heads(run);
 	return work;
 }
 
@@ -257,18 +301,20 @@ static uint32_t split_items(struct attn_run *run, uint64_t work)
 	const struct mx_softmax_shape *p = &m->shape;
 	uint64_t threads = m->device->info.threads;
 	uint64_t part = work * p->kv_heads / (threads * TASKS_A_THREAD);
+	uint64_t part_of_few = work / (threads * PARTS_A_THREAD);
 	uint32_t n = run->n_items, n_split = 0;
 	size_t used = 0;
 
 	if (threads == 1)
 		return 0;
 	part = part < 2 ? 2 : part;
+	part_of_few = part_of_few < 1 ? 1 : part_of_few;
 	for (uint32_t i = 0; i < n; i++) {
 		struct attn_item *it = &run->items[i];
 		uint32_t blocks = it->end - it->first;
 		size_t need = (size_t)p->kv_heads * blocks * it->rows * (m->vpad + 2);
 		uint64_t cost = (uint64_t)blocks * ((it->rows + ATTN_TILE - 1) / ATTN_TILE);
-		uint64_t parts = (cost + part - 1) / part;
+		uint64_t one = it->heads > 1 ? part_of_few : part, parts = (cost + one - 1) / one;
 		parts = parts < blocks ? parts : blocks;
 		if (parts < 2 || used + need > m->scratch.max_partials ||
 		    run->n_items + parts + n_split > m->scratch.max_items)
@@ -360,8 +406,8 @@ static void attend_rows(const struct attn_run *run, const struct attn_item *it, 
 		uint32_t pos = t0 + c * ATTN_PANEL;
 		if (pos + ATTN_PANEL <= lo || pos >= hi)
 			continue;
-		const unsigned char *keys = attn_keys_at(mixer, span, kv_head, pos);
-		struct attn_panel panel = {keys, keys + mixer->v_offset};
+		struct attn_panel panel = {attn_keys_at(mixer, span, kv_head, pos),
+		                           attn_values_at(mixer, span, kv_head, pos)};
 		if (rows->path)
 			panel = attn_path_panel(mixer, span, kv_head, rows->path, pos, w->panels);
 		task.keys[c] = panel.keys;
@@ -494,15 +540,131 @@ static void tree_of(const struct attn_run *run, const struct attn_item *it, stru
 		attn_tree_make(span, out);
 }
 
+/* ---- several heads together ---- */
+
+/* Returns the part of a worker's memory that head h of those of a task has. */
+static struct attn_worker worker_of_head(const struct attn_run *run, const struct attn_item *it,
+                                         const struct attn_worker *w, uint32_t h)
+{
+	struct attn_worker own = *w;
+	own.q += (size_t)h * PACKED_ROWS(it->rows) * run->m->kpad * 4;
+	own.m += h * it->rows;
+	own.l += h * it->rows;
+	own.o += (size_t)h * it->rows * run->m->vpad;
+	return own;
+}
+
+/* Returns the panel of a block behind panel c that is the first of a page, or c1 if that is less.
+ */
+static uint32_t page_end(const struct mx_softmax *m, uint32_t b, uint32_t c, uint32_t c1)
+{
+	const uint32_t panels = m->page_tokens / ATTN_PANEL;
+	const uint32_t end = c + panels - (b * ATTN_BLOCK_PANELS + c) % panels;
+	return end < c1 ? end : c1;
+}
+
+/* Folds block b into the (m, l, o) of `heads` key heads from kv_head on, or with partials stores
+ * it: page by page the keys of all heads and then the values, as they lie in memory. */
+static void attend_together(const struct attn_run *run, const struct attn_item *it,
+                            uint32_t kv_head, uint32_t heads, uint32_t b,
+                            const struct attn_worker *w)
+{
+	const struct mx_softmax *mixer = run->m;
+	const struct attn_kernels *kernels = mixer->kernels;
+	const struct mx_span *span = &run->step->spans[it->span];
+	const uint32_t rows = it->rows, t0 = b * ATTN_BLOCK, hi = w->hi[rows - 1];
+	const size_t s_head = (size_t)rows * ATTN_BLOCK, o_head = (size_t)rows * mixer->vpad;
+	float *s = w->work, *o = s + heads * s_head, m[TOGETHER_ROWS], l[TOGETHER_ROWS];
+	struct attn_task task = {
+		.dim = mixer->kpad,
+		.value_dim = mixer->vpad,
+		.rows = rows,
+		.scale = mixer->shape.scale,
+		.cap = mixer->shape.cap,
+		.lo = w->lo,
+		.hi = w->hi,
+		.t0 = t0,
+	};
+	uint32_t c0, c1;
+
+	for (uint32_t h = 0; h < heads && it->partials != NO_PARTIALS; h++) {
+		float *mb = partial_at(run, it, kv_head + h, b);
+		clear_state(rows, mixer->vpad, mb, mb + rows, mb + 2 * rows);
+	}
+	if (!attn_visible(&task, 0, rows, &c0, &c1))
+		return;
+	for (uint32_t c = c0, end; c < c1; c = end) {
+		end = page_end(mixer, b, c, c1);
+		for (uint32_t h = 0; h < heads; h++) {
+			task.q = worker_of_head(run, it, w, h).q;
+			for (uint32_t i = c; i < end; i++)
+				task.keys[i] = attn_keys_at(mixer, span, kv_head + h, t0 + i * ATTN_PANEL);
+			kernels->scores(&task, c, end, s + h * s_head);
+		}
+	}
+	for (uint32_t h = 0; h < heads; h++)
+		kernels->weights(&task, c0, c1, s + h * s_head, m + h * rows, l + h * rows);
+	memset(o, 0, heads * o_head * sizeof(*o));
+	for (uint32_t c = c0, end; c < c1; c = end) {
+		end = page_end(mixer, b, c, c1);
+		for (uint32_t h = 0; h < heads; h++) {
+			for (uint32_t i = c; i < end; i++) {
+				uint32_t pos = t0 + i * ATTN_PANEL;
+				struct attn_panel panel = {NULL, attn_values_at(mixer, span, kv_head + h, pos)};
+				task.values[i] =
+					values_at(mixer, panel, i, hi - pos < ATTN_PANEL ? hi - pos : ATTN_PANEL, w);
+			}
+			kernels->values(&task, c, end, s + h * s_head, o + h * o_head);
+		}
+	}
+	for (uint32_t h = 0; h < heads; h++) {
+		const struct attn_worker own = worker_of_head(run, it, w, h);
+		float *to = it->partials == NO_PARTIALS ? NULL : partial_at(run, it, kv_head + h, b);
+		kernels->fold(rows, mixer->vpad, to ? to : own.m, to ? to + rows : own.l,
+		              to ? to + 2 * rows : own.o, m + h * rows, l + h * rows, o + h * o_head);
+	}
+}
+
+/* The task of several heads, from kv_head on. */
+static void attend_heads(const struct attn_run *run, const struct attn_item *it, uint32_t kv_head,
+                         const struct attn_worker *w)
+{
+	const uint32_t left = run->m->shape.kv_heads - kv_head;
+	const uint32_t heads = it->heads < left ? it->heads : left;
+
+	for (uint32_t h = 0; h < heads; h++) {
+		const struct attn_worker own = worker_of_head(run, it, w, h);
+		load_rows(run, it, NULL, kv_head + h, &own);
+	}
+	clear_state(heads * it->rows, run->m->vpad, w->m, w->l, w->o);
+	run->m->kernels->begin();
+	for (uint32_t b = it->b0; b < it->b1; b++)
+		attend_together(run, it, kv_head, heads, b, w);
+	run->m->kernels->end();
+	for (uint32_t h = 0; h < heads && it->partials == NO_PARTIALS; h++) {
+		const struct attn_worker own = worker_of_head(run, it, w, h);
+		store_rows(run, it, NULL, kv_head + h, &own);
+	}
+}
+
+/* ---- tasks ---- */
+
 static void attend_task(void *arg, size_t task, unsigned worker)
 {
 	const struct attn_run *run = arg;
 	const struct mx_softmax *m = run->m;
-	uint32_t dim = m->vpad, kv_head = (uint32_t)(task / run->n_items);
+	uint32_t dim = m->vpad, kv_head = (uint32_t)(task / run->n_items) * run->heads;
 	const struct attn_item *it = &run->items[task % run->n_items];
 	struct attn_tree tree;
 	struct attn_worker w;
 
+	if (it->heads > 1) {
+		if (kv_head % it->heads)
+			return;
+		worker_of(run, worker, &w);
+		attend_heads(run, it, kv_head, &w);
+		return;
+	}
 	tree_of(run, it, &tree);
 	worker_of(run, worker, &w);
 	load_rows(run, it, &tree, kv_head, &w);
@@ -553,7 +715,8 @@ static void attend(struct attn_run *run)
 	uint32_t kv_heads = run->m->shape.kv_heads;
 	uint32_t n_split = split_items(run, list_items(run));
 
-	d->ops->parallel(d, (size_t)run->n_items * kv_heads, attend_task, run);
+	d->ops->parallel(d, (size_t)run->n_items * ((kv_heads + run->heads - 1) / run->heads),
+	                 attend_task, run);
 	if (n_split)
 		d->ops->parallel(d, (size_t)n_split * kv_heads, merge_task, run);
 }

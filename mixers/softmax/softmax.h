@@ -61,8 +61,8 @@ struct mx_softmax {
 	size_t page_stride;
 	uint32_t page_tokens;    /* this rank's part of a page */
 	size_t k_panel, v_panel; /* bytes of the keys and of the values of a panel */
-	size_t v_offset;         /* bytes from a panel's keys to its values */
-	size_t head_bytes;       /* bytes of a key head in a page */
+	size_t k_head, v_head;   /* bytes of a key head's keys, and of its values, in a page */
+	size_t v_begin;          /* bytes of the keys of all heads in a page; their values follow */
 };
 
 /* Returns the bytes of scratch memory that mx_softmax_run needs. */

@@ -12,7 +12,8 @@
 #include "mixers/softmax/softmax_avx512.h"
 #include "mixers/softmax/softmax_kernels.h"
 
-#define ROWS 8 /* most query rows of a pass: 16 sums, and 10 loads feed 16 products */
+#define PART_ROWS 8
+#define ROWS      8 /* most query rows of a pass: 16 sums, and 10 loads feed 16 products */
 
 static inline v16 v_dot(v16 sum, __m512i a, __m512i b)
 {
@@ -39,6 +40,8 @@ static inline void v_store_p(float *s, uint32_t i, v16 p)
 }
 
 #include "mixers/softmax/softmax_rows.h"
+
+#include "mixers/softmax/softmax_parts.h"
 
 /* Packed queries: the pairs of ROWS rows side by side, uint32_t [row / ROWS][D / 2][ROWS]. */
 static void pack_q(void *tiles, uint32_t row, uint32_t head_dim, uint32_t dim, const float *q)
@@ -150,6 +153,69 @@ static void block(const struct attn_task *t, float *m, float *l, float *o)
 		block_rows(t, g, r, 1, !r && attn_is_few(t), m, l, o);
 }
 
+/* ---- a block in parts ---- */
+
+/* As scores, one half of the panel after the other. */
+ALWAYS_INLINE void panel_scores(const uint32_t *q, const unsigned char *keys, uint32_t dim,
+                                const unsigned rows, float *s)
+{
+	for (uint32_t half = 0; half < 2; half++) {
+		v16 acc[ROWS];
+		for (unsigned r = 0; r < rows; r++)
+			acc[r] = v_zero();
+		for (uint32_t i = 0; i < dim / 2; i++, keys += 64) {
+			__m512i k = _mm512_loadu_si512(keys);
+			for (unsigned r = 0; r < rows; r++)
+				acc[r] = v_dot(acc[r], k, _mm512_set1_epi32((int)q[(size_t)i * ROWS + r]));
+		}
+		for (unsigned r = 0; r < rows; r++)
+			v_store(s + r * ATTN_BLOCK + half * 16, acc[r]);
+	}
+}
+
+static void part_scores(const struct attn_task *t, uint32_t c0, uint32_t c1, float *s)
+{
+	const uint32_t *q = t->q;
+	for (uint32_t c = c0; c < c1; c++) {
+#define PASS(r, n)                                                                                 \
+	panel_scores(q + (size_t)((r) / ROWS) * (t->dim / 2) * ROWS + (r) % ROWS, t->keys[c], t->dim,  \
+	             n, s + (size_t)(r)*ATTN_BLOCK + c * ATTN_PANEL)
+		ATTN_PASSES(t->rows, PASS);
+#undef PASS
+	}
+}
+
+/* o[row][dim] += p . v of one panel, 16 dimensions after the other. */
+ALWAYS_INLINE void panel_values(const struct attn_task *t, uint32_t c, const uint32_t *p,
+                                const unsigned rows, float *o)
+{
+	const unsigned char *v = t->values[c];
+	p += c * (ATTN_PANEL / 2);
+	for (uint32_t i = 0; i < t->value_dim; i += 16) {
+		v16 acc[ROWS];
+		for (unsigned r = 0; r < rows; r++)
+			acc[r] = v_load(o + (size_t)r * t->value_dim + i);
+		for (uint32_t j = 0; j < ATTN_PANEL / 2; j++, v += 64) {
+			__m512i w = _mm512_loadu_si512(v);
+			for (unsigned r = 0; r < rows; r++)
+				acc[r] = v_dot(acc[r], w, _mm512_set1_epi32((int)p[r * ATTN_BLOCK + j]));
+		}
+		for (unsigned r = 0; r < rows; r++)
+			v_store(o + (size_t)r * t->value_dim + i, acc[r]);
+	}
+}
+
+static void part_values(const struct attn_task *t, uint32_t c0, uint32_t c1, const float *s,
+                        float *o)
+{
+	const uint32_t *p = (const void *)s;
+	for (uint32_t c = c0; c < c1; c++) {
+#define PASS(r, n) panel_values(t, c, p + (size_t)(r)*ATTN_BLOCK, n, o + (size_t)(r)*t->value_dim)
+		ATTN_PASSES(t->rows, PASS);
+#undef PASS
+	}
+}
+
 /* ---- what is as in f32 ---- */
 
 static void nothing(void)
@@ -188,6 +254,9 @@ const struct attn_kernels attn_dot_bf16 = {
 	.values_of_keys = values_of_keys,
 	.pack_q = pack_q,
 	.block = block,
+	.scores = part_scores,
+	.weights = part_weights,
+	.values = part_values,
 	.fold = fold,
 	.finish = finish,
 };

@@ -12,8 +12,11 @@
  * (8 of 64 bits), and ROWS, the query rows that a pass keeps in registers.
  */
 #define v_store_p(s, i, p) v_store((s) + (i), p)
+#define PART_ROWS          4
 
 #include "mixers/softmax/softmax_rows.h"
+
+#include "mixers/softmax/softmax_parts.h"
 
 /* ---- scores: s[row][token] = q . k of one panel for `rows` rows ---- */
 
@@ -191,6 +194,106 @@ static void block_bf16(const struct attn_task *t, float *m, float *l, float *o)
 	block_any(t, 1, m, l, o);
 }
 
+/* ---- a block in parts, whose keys and values are read in the order of memory ---- */
+
+/* Loads two vectors that lie one behind the other, or in bf16 side by side. */
+ALWAYS_INLINE void load_two(const unsigned char *p, const int is_bf16, v16 *a, v16 *b)
+{
+	if (is_bf16) {
+		v_bf16_pairs((const uint16_t *)p, a, b);
+	} else {
+		*a = v_load((const float *)p);
+		*b = v_load((const float *)p + 16);
+	}
+}
+
+/* As scores_rows_f32 and scores_rows_bf16, one half of the panel after the other. */
+ALWAYS_INLINE void panel_scores(const float *q, const unsigned char *keys, uint32_t dim,
+                                const unsigned rows, const int is_bf16, float *s)
+{
+	for (uint32_t half = 0; half < 2; half++) {
+		v16 acc[PART_ROWS], a, b;
+		for (unsigned r = 0; r < rows; r++)
+			acc[r] = v_zero();
+		for (uint32_t i = 0; i < dim; i += 2, keys += is_bf16 ? 64 : 128) {
+			load_two(keys, is_bf16, &a, &b);
+			for (unsigned r = 0; r < rows; r++) {
+				acc[r] = v_fma(v_set1(q[r * dim + i]), a, acc[r]);
+				acc[r] = v_fma(v_set1(q[r * dim + i + 1]), b, acc[r]);
+			}
+		}
+		for (unsigned r = 0; r < rows; r++)
+			v_store(s + r * ATTN_BLOCK + half * 16, acc[r]);
+	}
+}
+
+/* o[row][dim] += p . v of one panel, 16 dimensions after the other. */
+ALWAYS_INLINE void panel_values(const unsigned char *v, uint32_t dim, const float *p,
+                                const unsigned rows, const int is_bf16, float *o)
+{
+	for (uint32_t i = 0; i < dim; i += 16) {
+		v16 acc[PART_ROWS], a, b;
+		for (unsigned r = 0; r < rows; r++)
+			acc[r] = v_load(o + (size_t)r * dim + i);
+		for (uint32_t j = 0; j < ATTN_PANEL; j += 2, v += is_bf16 ? 64 : 128) {
+			load_two(v, is_bf16, &a, &b);
+			for (unsigned r = 0; r < rows; r++) {
+				acc[r] = v_fma(v_set1(p[r * ATTN_BLOCK + j]), a, acc[r]);
+				acc[r] = v_fma(v_set1(p[r * ATTN_BLOCK + j + 1]), b, acc[r]);
+			}
+		}
+		for (unsigned r = 0; r < rows; r++)
+			v_store(o + (size_t)r * dim + i, acc[r]);
+	}
+}
+
+ALWAYS_INLINE void part_scores(const struct attn_task *t, uint32_t c0, uint32_t c1,
+                               const int is_bf16, float *s)
+{
+	const float *q = t->q;
+	for (uint32_t c = c0; c < c1; c++) {
+#define PASS(r, n)                                                                                 \
+	panel_scores(q + (size_t)(r)*t->dim, t->keys[c], t->dim, n, is_bf16,                           \
+	             s + (size_t)(r)*ATTN_BLOCK + c * ATTN_PANEL)
+		ATTN_PASSES(t->rows, PASS);
+#undef PASS
+	}
+}
+
+ALWAYS_INLINE void part_values(const struct attn_task *t, uint32_t c0, uint32_t c1,
+                               const int is_bf16, const float *s, float *o)
+{
+	for (uint32_t c = c0; c < c1; c++) {
+#define PASS(r, n)                                                                                 \
+	panel_values(t->values[c], t->value_dim, s + (size_t)(r)*ATTN_BLOCK + c * ATTN_PANEL, n,       \
+	             is_bf16, o + (size_t)(r)*t->value_dim)
+		ATTN_PASSES(t->rows, PASS);
+#undef PASS
+	}
+}
+
+static void part_scores_f32(const struct attn_task *t, uint32_t c0, uint32_t c1, float *s)
+{
+	part_scores(t, c0, c1, 0, s);
+}
+
+static void part_scores_bf16(const struct attn_task *t, uint32_t c0, uint32_t c1, float *s)
+{
+	part_scores(t, c0, c1, 1, s);
+}
+
+static void part_values_f32(const struct attn_task *t, uint32_t c0, uint32_t c1, const float *s,
+                            float *o)
+{
+	part_values(t, c0, c1, 0, s, o);
+}
+
+static void part_values_bf16(const struct attn_task *t, uint32_t c0, uint32_t c1, const float *s,
+                             float *o)
+{
+	part_values(t, c0, c1, 1, s, o);
+}
+
 /* ---- packing ---- */
 
 static void nothing(void)
@@ -310,6 +413,9 @@ static void values_of_keys_bf16(const unsigned char *keys, uint32_t dim, uint32_
 		.values_of_keys = values_of_keys_f32,                                                      \
 		.pack_q = pack_q_f32,                                                                      \
 		.block = block_f32,                                                                        \
+		.scores = part_scores_f32,                                                                 \
+		.weights = part_weights,                                                                   \
+		.values = part_values_f32,                                                                 \
 		.fold = fold,                                                                              \
 		.finish = finish,                                                                          \
 	};                                                                                             \
@@ -322,6 +428,9 @@ static void values_of_keys_bf16(const unsigned char *keys, uint32_t dim, uint32_
 		.values_of_keys = values_of_keys_bf16,                                                     \
 		.pack_q = pack_q_f32,                                                                      \
 		.block = block_bf16,                                                                       \
+		.scores = part_scores_bf16,                                                                \
+		.weights = part_weights,                                                                   \
+		.values = part_values_bf16,                                                                \
 		.fold = fold,                                                                              \
 		.finish = finish,                                                                          \
 	};                                                                                             \

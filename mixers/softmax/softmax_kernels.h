@@ -2,8 +2,8 @@
 /*
  * The attention kernel table: one per instruction set, complete at every level.
  *
- * Layout of keys and values. A page holds, for each key head, the keys of its
- * tokens and then their values, both in panels of ATTN_PANEL tokens; or keys
+ * Layout of keys and values. A page holds the keys of its tokens, head by head,
+ * and then their values, head by head, both in panels of ATTN_PANEL tokens; or keys
  * only, if a value is a part of its key. D is the dimension of keys, V that of
  * values, rounded up to ATTN_DIM_MULTIPLE; the padding is zero.
  *   f32   keys   [2][D][16]: 16 tokens side by side, dimension by dimension
@@ -100,6 +100,16 @@ struct attn_kernels {
 	 * (-inf, 0, 0), and folding into it gives the partial itself. m is an exponent of two. All
 	 * values in the panels must be finite; keys that no row sees may be anything. */
 	void (*block)(const struct attn_task *t, float *m, float *l, float *o);
+
+	/* `block` in three parts, so that the keys of several heads can be read one after the other,
+	 * and then their values; NULL = there are none. For panels c0 .. c1 - 1, which some row can
+	 * see, of up to ATTN_TILE rows: s[rows][ATTN_BLOCK] = q . k; */
+	void (*scores)(const struct attn_task *t, uint32_t c0, uint32_t c1, float *s);
+	/* probabilities in place of the scores, in a form of the level's own, with m[rows], l[rows]; */
+	void (*weights)(const struct attn_task *t, uint32_t c0, uint32_t c1, float *s, float *m,
+	                float *l);
+	/* and o[rows, V] += p . v. */
+	void (*values)(const struct attn_task *t, uint32_t c0, uint32_t c1, const float *s, float *o);
 
 	/* Folds partials (mb, lb, ob) into the running state. rows <= ATTN_TILE. */
 	void (*fold)(uint32_t rows, uint32_t dim, float *m, float *l, float *o, const float *mb,

@@ -65,7 +65,7 @@ static void copy_cell(const struct mx_softmax *m, const struct mx_span *span, ui
 	const unsigned char *from = attn_keys_at(m, span, kv_head, cell);
 	copy_key(m, from, cell % ATTN_PANEL, keys, to);
 	if (values)
-		copy_value(m, from + m->v_offset, cell % ATTN_PANEL, values, to);
+		copy_value(m, attn_values_at(m, span, kv_head, cell), cell % ATTN_PANEL, values, to);
 }
 
 /* ---- the panels of a path ---- */
@@ -82,8 +82,8 @@ struct attn_panel attn_path_panel(const struct mx_softmax *m, const struct mx_sp
                                   uint32_t kv_head, const struct mx_tree_path *path, uint32_t first,
                                   unsigned char *room)
 {
-	const unsigned char *keys = attn_keys_at(m, span, kv_head, first);
-	struct attn_panel panel = {keys, keys + m->v_offset};
+	struct attn_panel panel = {attn_keys_at(m, span, kv_head, first),
+	                           attn_values_at(m, span, kv_head, first)};
 	uint32_t k0 = first > span->pos ? first - span->pos : 0;
 	uint32_t k1 = first + ATTN_PANEL > span->pos ? first + ATTN_PANEL - span->pos : 0;
 	k1 = k1 < path->n ? k1 : path->n;
@@ -115,10 +115,10 @@ void mx_softmax_commit(const struct mx_softmax *s, const struct mx_step *step,
 		/* ascending: what a token is moved to was moved or taken back before */
 		for (uint32_t k = 0; k < kept[i].n; k++)
 			for (uint32_t h = 0; h < s->shape.kv_heads && kept[i].path[k] != k; h++) {
-				unsigned char *keys = attn_keys_at(s, span, h, span->pos + k);
-				copy_cell(s, span, h, span->pos + kept[i].path[k], keys,
-				          s->shape.values_in_keys ? NULL : keys + s->v_offset,
-				          (span->pos + k) % ATTN_PANEL);
+				uint32_t to = span->pos + k;
+				copy_cell(s, span, h, span->pos + kept[i].path[k], attn_keys_at(s, span, h, to),
+				          s->shape.values_in_keys ? NULL : attn_values_at(s, span, h, to),
+				          to % ATTN_PANEL);
 			}
 	}
 }

@@ -29,14 +29,23 @@ struct attn_panel {
 
 void attn_tree_make(const struct mx_span *span, struct attn_tree *out);
 
-/* Returns the panel of keys that holds a cell (of ranks that share pages: a place,
- * mx_softmax_place); its values are v_offset bytes further on. */
+/* Return the panel of keys, and of values, that holds a cell (of ranks that share pages: a place,
+ * mx_softmax_place). */
 static inline unsigned char *attn_keys_at(const struct mx_softmax *m, const struct mx_span *span,
                                           uint32_t kv_head, uint32_t cell)
 {
 	uint32_t page = span->pages[cell / m->page_tokens];
 	uint32_t panel = cell % m->page_tokens / ATTN_PANEL;
-	return m->page_base + page * m->page_stride + kv_head * m->head_bytes + panel * m->k_panel;
+	return m->page_base + page * m->page_stride + kv_head * m->k_head + panel * m->k_panel;
+}
+
+static inline unsigned char *attn_values_at(const struct mx_softmax *m, const struct mx_span *span,
+                                            uint32_t kv_head, uint32_t cell)
+{
+	uint32_t page = span->pages[cell / m->page_tokens];
+	uint32_t panel = cell % m->page_tokens / ATTN_PANEL;
+	return m->page_base + page * m->page_stride + m->v_begin + kv_head * m->v_head +
+	       panel * m->v_panel;
 }
 
 /* Returns the panel of the 32 positions from `first` on as the last token of a path sees them: that

@@ -245,6 +245,8 @@ static const struct mixer_case cases[] = {
               STRING("rope", "none"), FLOAT("scale", 0.2)),
 	ATTENTION("one key head for many, bf16", 32, 270, MX_BF16, MX_BF16, ROUNDED, HEADS(20, 1, 32),
               ROPE("default", 16, freq8)),
+	ATTENTION("more heads than go through a block together, bf16", 32, 300, MX_BF16, MX_BF16,
+              ROUNDED, HEADS(20, 20, 16), ROPE("default", 16, freq8)),
 	ATTENTION("one matrix for q, k and v, f32", 48, 300, MX_F32, MX_F32, EXACT, HEADS(6, 2, 16),
               BOOL("fused"), BOOL("bias"), BOOL("o_bias"), BOOL("qk_norm"),
               ROPE("default", 16, freq8)),
