@@ -5,8 +5,6 @@
 
 #include "engine/load_parts.h"
 
-#define DEFAULT_PAGE_TOKENS 32
-
 /* Fails if speculation is asked for and a mixer of the model cannot do it. */
 static mx_status check_speculation(const struct mx_model *m, const struct mx_engine_config *c,
                                    struct mx_err *err)
@@ -29,7 +27,7 @@ mx_status mx_load_resolve(const struct mx_plan *plan, const struct mx_checkpoint
 		.contexts = config->context,
 		.max_rows = config->step_tokens,
 		.max_spans = config->max_sequences,
-		.page_tokens = config->page_tokens ? config->page_tokens : DEFAULT_PAGE_TOKENS,
+		.page_tokens = config->page_tokens,
 		.kv_dtype = config->kv_dtype,
 		.weight_bits = config->weight_bits,
 		.copy_weights = config->copy_weights && !device->info.own_memory,

@@ -237,7 +237,7 @@ struct mx_model {
 	size_t mixer_scratch;  /* largest scratch_bytes of any mixer */
 	size_t instance_bytes; /* sum over the mixers */
 	size_t create_bytes;   /* largest of any mixer */
-	uint32_t page_tokens;  /* as configured, rounded up to a multiple of each page_multiple. Without
+	uint32_t page_tokens;  /* wanted, rounded up to a multiple of each page_multiple. Without
 	                        * paged mixers max_context: a sequence then has one page of 0 bytes */
 	uint32_t max_cols;     /* widest input of any matrix */
 	uint32_t max_mlp;      /* widest feed-forward */
@@ -253,7 +253,7 @@ struct mx_model {
 	bool can_share;       /* every mixer can share its pages and save its slot */
 };
 
-/* Settings of the configuration that mixers see. */
+/* Settings of the configuration that mixers see; page_tokens 0 = the model's choice. */
 struct mx_model_limits {
 	uint32_t max_context, max_rows, max_spans, max_draft, page_tokens;
 	uint32_t rank, ranks; /* which of how many parts of the model; 0 of 0 or 1 = all of it */

@@ -14,8 +14,21 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
-/* Sets page_tokens: the configured page size, rounded up to a multiple of each mixer's
- * page_multiple, for each of the ranks that share its pages. */
+/* Returns the page size of a model whose configuration names none. CPUs read the keys of all heads
+ * of a page in one run, and long runs faster; but beside states of fixed size, which are saved with
+ * a page, pages stay small. */
+static uint32_t default_page_tokens(const struct mx_resolver *r)
+{
+	const struct mx_model *m = r->model;
+	for (uint32_t b = 0; b < m->n_blocks; b++)
+		for (uint32_t i = 0; i < m->blocks[b].n_mixers; i++)
+			if (m->blocks[b].mixers[i].state.fixed_bytes)
+				return 32;
+	return r->device->info.own_memory ? 32 : 64;
+}
+
+/* Sets page_tokens: the configured page size, or the default, rounded up to a multiple of each
+ * mixer's page_multiple, for each of the ranks that share its pages. */
 static mx_status choose_page_tokens(struct mx_resolver *r)
 {
 	struct mx_model *m = r->model;
@@ -26,7 +39,7 @@ static mx_status choose_page_tokens(struct mx_resolver *r)
 			const uint64_t multiple =
 				(x->state.page_multiple ? x->state.page_multiple : 1) * mx_layer_contexts(&x->desc);
 			if (x->state.bytes_per_token)
-				wanted = r->limits->page_tokens;
+				wanted = r->limits->page_tokens ? r->limits->page_tokens : default_page_tokens(r);
 			lcm = lcm / gcd(lcm, multiple) * multiple;
 			if (lcm > 1 << 20)
 				return mx_fail(r->err, MX_E_UNSUPPORTED, "the mixers agree on no page size");

@@ -367,12 +367,14 @@ static void test_plan_contexts(void **state)
 	struct loaded l;
 	(void)state;
 	loaded_open(dir, &l);
+	one.page_tokens = 32;
 	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &one, &p, &err), MX_OK);
 	one.memory -= p.pages / 2; /* so that memory limits the pages */
 	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &one, &p, &err), MX_OK);
 	for (uint32_t n = 2; n <= 4; n *= 2) {
 		struct mx_engine_config config = layout_of(1, n);
 		config.memory = n * one.memory;
+		config.page_tokens = 32;
 		assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &config, &q, &err), MX_OK);
 		assert_int_equal(q.ranks, n);
 		assert_int_equal(q.contexts, n);
