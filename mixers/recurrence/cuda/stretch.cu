@@ -322,8 +322,18 @@ __device__ __forceinline__ void write_outputs(const recur_core &a, const tensors
 	}
 }
 
-/* Outputs of a stretch, `o`, from what was handed over. */
-template <int KT>
+template <int KT> __device__ __forceinline__ void take_u(const uint4 *hand, uint32_t (&u)[4][4])
+{
+#pragma unroll
+	for (int k = 0; k < 4; k++) {
+		const uint4 x = hand[(KT + k) * GROUP];
+		u[k][0] = x.x, u[k][1] = x.y, u[k][2] = x.z, u[k][3] = x.w;
+	}
+}
+
+/* Outputs of a stretch, `o`, from what was handed over. LATE: U is read behind the first product;
+ * where registers are few that costs more than it saves. */
+template <int KT, bool LATE>
 __device__ __forceinline__ void output(uint32_t at_q, uint32_t at_p, const float (&gamma)[16],
                                        const uint4 *hand, float (&o)[32])
 {
@@ -333,11 +343,8 @@ __device__ __forceinline__ void output(uint32_t at_q, uint32_t at_p, const float
 		const uint4 x = hand[k * GROUP];
 		s[k][0] = x.x, s[k][1] = x.y, s[k][2] = x.z, s[k][3] = x.w;
 	}
-#pragma unroll
-	for (int k = 0; k < 4; k++) {
-		const uint4 x = hand[(KT + k) * GROUP];
-		u[k][0] = x.x, u[k][1] = x.y, u[k][2] = x.z, u[k][3] = x.w;
-	}
+	if (!LATE)
+		take_u<KT>(hand, u);
 	hold(o);
 	hold(s);
 	products_begin();
@@ -345,6 +352,8 @@ __device__ __forceinline__ void output(uint32_t at_q, uint32_t at_p, const float
 	for (int k = 0; k < KT; k++)
 		product_16<0>(o, s[k], matrix_at(at_q + k / 4 * MATRIX + k % 4 * 32, 0), k > 0);
 	products_commit();
+	if (LATE)
+		take_u<KT>(hand, u);
 	products_wait();
 	hold(o);
 #pragma unroll
@@ -386,7 +395,8 @@ __device__ __forceinline__ void output_all(const recur_core &a, const tensors &m
 				const float2 f = *(const float2 *)(memory + numbers + 4 * (8 * m + 2 * t));
 				gamma[2 * m] = f.x, gamma[2 * m + 1] = f.y;
 			}
-			output<KT>(base + stage, base + p, gamma, hands + (i - 1) % 2 * (P::hand / 16), o);
+			output<KT, P::plain>(base + stage, base + p, gamma,
+			                     hands + (i - 1) % 2 * (P::hand / 16), o);
 			write_outputs(a, maps, w, stretch_of(w.all, i - 1), memory + stage, o);
 		}
 	}
@@ -542,7 +552,9 @@ __global__ void __launch_bounds__(plan<KT, DELTA, VECTOR>::threads, 1)
 		if (!beside)
 			mx_pdl_wait();
 		if (threadIdx.x < 2 * GROUP + 32)
-			copy_all<KT, DELTA, VECTOR>(a, maps, w, at, base);
+			copy_all<KT, DELTA, VECTOR>(a, maps, w, base);
+		else if (P::plain && threadIdx.x < 2 * GROUP + 64)
+			number_all<KT, DELTA, VECTOR>(a, w, at);
 	}
 	if (beside)
 		mx_pdl_wait(); /* so that the next kernel's wait is one for all before it */

@@ -23,8 +23,9 @@ typedef __nv_bfloat16 T;
 template <int KT, bool DELTA, bool VECTOR> struct plan {
 	static constexpr bool plain = !DELTA && !VECTOR;
 	/* Registers are given to warpgroups: of S, outputs, copies and, if they are computed here,
-	 * scores. Of the warpgroup of copies one warp does something. */
-	static constexpr uint32_t threads = (plain ? 4 : 3) * GROUP, working = threads - GROUP + 32;
+	 * scores. Of the warpgroup of copies one warp does something, or two, one for numbers. */
+	static constexpr uint32_t threads = (plain ? 4 : 3) * GROUP;
+	static constexpr uint32_t working = threads - GROUP + (plain ? 64 : 32);
 	static constexpr int for_state = plain ? 160 : 240, for_outputs = plain ? 152 : 160;
 	static constexpr uint32_t keys = STRETCH * KT * 32; /* bytes of k or q */
 	static constexpr uint32_t v = keys, t = v + MATRIX;
@@ -229,15 +230,13 @@ __device__ __forceinline__ void fetch_outputs(const recur_core &a, const tensors
 		copy_rows<KT * 2>(to, s.q + x.from * s.ld_q, s.ld_q, NULL, 0, x, KT * 2);
 }
 
-/* Writes the numbers of stretch i, if they are not noted, from `x`, and reads what the next one's
- * are made of: it arrives while this stretch is computed. */
+/* Writes the numbers of stretch i from `x`, and reads what the next one's are made of: it arrives
+ * while this stretch is computed. */
 template <int KT, bool DELTA, bool VECTOR>
 __device__ __forceinline__ void write_numbers(const recur_core &a, const part_of_head &w,
                                               unsigned char *memory, uint32_t i, pair_inputs &x)
 {
 	typedef plan<KT, DELTA, VECTOR> P;
-	if (!P::plain)
-		return;
 	float *out = (float *)(memory + i % P::depth * P::chain + P::chain_numbers);
 	const uint32_t lane = threadIdx.x & 31;
 	const pair_numbers n = numbers_of(a, x);
@@ -250,31 +249,40 @@ __device__ __forceinline__ void write_numbers(const recur_core &a, const part_of
 		out[3 * STRETCH] = n.d;
 }
 
+/* A warp writes the numbers of all stretches, as early as k and v are copied. */
+template <int KT, bool DELTA, bool VECTOR>
+__device__ __forceinline__ void number_all(const recur_core &a, const part_of_head &w,
+                                           unsigned char *memory)
+{
+	typedef plan<KT, DELTA, VECTOR> P;
+	const uint32_t n = w.all.n;
+	pair_inputs inputs = inputs_of(a, w.span, stretch_of(w.all, 0), w.unit, w.head);
+	for (uint32_t i = 0; i + 1 < P::depth && i < n; i++)
+		write_numbers<KT, DELTA, VECTOR>(a, w, memory, i, inputs);
+	for (uint32_t i = 0; i <= n; i++) {
+		meet<P::working>();
+		if (i + P::depth - 1 < n)
+			write_numbers<KT, DELTA, VECTOR>(a, w, memory, i + P::depth - 1, inputs);
+	}
+}
+
 template <int KT, bool DELTA, bool VECTOR>
 __device__ __forceinline__ void copy_all(const recur_core &a, const tensors &maps,
-                                         const part_of_head &w, unsigned char *memory,
-                                         uint32_t base)
+                                         const part_of_head &w, uint32_t base)
 {
 	typedef plan<KT, DELTA, VECTOR> P;
 	const sources from = sources_of(a, w);
 	const uint32_t n = w.all.n;
-	pair_inputs inputs = {};
-	if (P::plain)
-		inputs = inputs_of(a, w.span, stretch_of(w.all, 0), w.unit, w.head);
-	const auto fetch = [&](uint32_t i) {
-		fetch_chain<KT, DELTA, VECTOR>(a, maps, w, from, base, i);
-		write_numbers<KT, DELTA, VECTOR>(a, w, memory, i, inputs);
-	};
 	for (uint32_t i = 0; i + 1 < P::depth; i++)
 		if (i < n)
-			fetch(i);
+			fetch_chain<KT, DELTA, VECTOR>(a, maps, w, from, base, i);
 	fetch_outputs<KT, DELTA, VECTOR>(a, maps, w, from, base, 0);
 	for (uint32_t i = 0; i <= n; i++) {
 		asm volatile("cp.async.wait_all;" ::: "memory"); /* of stretches that are not whole */
 		stores_done();
 		meet<P::working>();
 		if (i + P::depth - 1 < n)
-			fetch(i + P::depth - 1);
+			fetch_chain<KT, DELTA, VECTOR>(a, maps, w, from, base, i + P::depth - 1);
 		wait_written();
 		if (i + 1 < n)
 			fetch_outputs<KT, DELTA, VECTOR>(a, maps, w, from, base, i + 1);
