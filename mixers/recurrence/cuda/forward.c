@@ -193,9 +193,11 @@ static mx_status prepare_rows(const struct run *r, struct recur_rows a)
 	return status;
 }
 
-/* The kinds of spans in a step. Only decode steps are recorded: of one token each, or of drafts. */
+/* The kinds of spans in a step, and how many are long. Only decode steps are recorded: of one token
+ * each, or of drafts. */
 struct mixture {
-	bool ones, longs, others;
+	bool ones, others;
+	uint32_t longs;
 };
 
 /* True of a recorded step whose spans may have drafts: one kernel computes them all then, those of
@@ -215,7 +217,9 @@ static struct mixture sort_spans(const struct mx_step *step, bool drafts)
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		const struct mx_span *s = &step->spans[i];
 		const bool is_long = s->n >= RECUR_LONG && s->kind != MX_SPAN_DRAFT;
-		*(s->n == 1 ? &mix.ones : is_long ? &mix.longs : &mix.others) = true;
+		mix.ones |= s->n == 1;
+		mix.longs += is_long;
+		mix.others |= s->n != 1 && !is_long;
 	}
 	return mix;
 }
@@ -289,7 +293,7 @@ static struct recur_core core_of(const struct run *r)
 		.records = at(r, s->records),
 		.n_records =
 			r->step->n_rows / MX_RECUR_CHUNK + r->step->n_spans * m->sizes.extra_chunks + 1,
-		.note_bytes = recur_cuda_note_bytes(m->sizes.kpad, c->decay == MX_RECUR_VECTOR),
+		.note_bytes = recur_cuda_note_bytes(m->sizes.kpad, c->decay == MX_RECUR_VECTOR, c->delta),
 		.n_notes = r->step->n_rows / RECUR_STRETCH + r->step->n_spans * m->sizes.extra_chunks + 1,
 		.extra_chunks = m->sizes.extra_chunks,
 	};
@@ -357,6 +361,7 @@ static mx_status recur(const struct run *r)
 	struct recur_one one = {.core = core_of(r), .rows = rows_of(r), .out = out_of(r)};
 	mx_status status = MX_OK;
 
+	one.core.n_long = mix.longs;
 	one.fused = !scan && !one.core.all && recur_cuda_step_can_fuse(&one);
 	one.finish = one.fused && !m->desc.share_groups && recur_cuda_step_can_finish(&one);
 	const bool alone = one.fused && !mix.longs && !mix.others;

@@ -311,97 +311,71 @@ __device__ void run_head(const recur_rows &a, const job &j, uint32_t first, uint
 	}
 }
 
-/* The same for many rows of q, k or v, bf16: half a warp has a row, and a lane four elements and
- * the four that are 64 further, so that a norm's sum has the order of a whole warp's. Rows are
- * fetched AHEAD at a time. TAPPED: there is a convolution, with TAPS taps. */
+/* The same for many rows of q, k or v, bf16, of which AHEAD are fetched at a time. TAPPED: there is
+ * a convolution, with TAPS taps. */
 template <bool TAPPED>
 __device__ void run_many(const recur_rows &a, const job &j, uint32_t first, uint32_t rows)
 {
 	typedef __nv_bfloat16 T;
 	constexpr uint32_t AHEAD = 4;
 	const recur_source &s = a.source[j.stream];
-	const uint32_t lane = threadIdx.x & 15, n_rows = a.step.n_rows;
-	const bool key = j.stream <= MX_RECUR_K;
-	const uint32_t pad = key ? a.kpad : a.vpad;
-	const uint32_t begin = first + (threadIdx.x >> 4 & 1) * (rows / 2), end = begin + rows / 2;
+	const uint32_t e = j.first + (threadIdx.x & 31) * 4, n_rows = a.step.n_rows;
+	const bool key = j.stream <= MX_RECUR_K, there = e < s.dim;
+	const uint32_t pad = key ? a.kpad : a.vpad, end = first + rows;
 	T *to = (T *)(j.stream == MX_RECUR_Q ? a.q : j.stream == MX_RECUR_K ? a.k : a.v);
-	window<T> w[2];
-	bool there[2], writes[2];
-	uint2 raw[AHEAD][2] = {};
+	window<T> w;
+	uint2 raw[AHEAD] = {};
 	mx_device_span span = {};
-#pragma unroll
-	for (int q = 0; q < 2; q++) {
-		const uint32_t i = j.first + q * 64 + lane * 4;
-		there[q] = i < s.dim, writes[q] = i < pad;
-		if (there[q])
-			open(a, s, j.head, i, &w[q]);
-	}
-	for (uint32_t base = begin; base < end; base += AHEAD) {
+	if (there)
+		open(a, s, j.head, e, &w);
+	for (uint32_t base = first; base < end; base += AHEAD) {
 #pragma unroll
 		for (uint32_t u = 0; u < AHEAD; u++)
-#pragma unroll
-			for (int q = 0; q < 2; q++)
-				if (there[q] && base + u < n_rows)
-					raw[u][q] = *(const uint2 *)(w[q].from + (size_t)(base + u) * w[q].ld);
+			if (there && base + u < n_rows)
+				raw[u] = *(const uint2 *)(w.from + (size_t)(base + u) * w.ld);
 #pragma unroll
 		for (uint32_t u = 0; u < AHEAD; u++) {
 			const uint32_t row = base + u;
-			float4 x[2];
-			if (row < n_rows && (row == begin || row - span.row >= span.n)) {
+			if (row < n_rows && (row == first || row - span.row >= span.n)) {
 				span = a.step.spans[a.step.row_span[row]];
 				const unsigned char *slot = a.step.slot_base + span.slot * a.step.slot_stride;
-				if (TAPPED && row - span.row < span.n)
-					for (int q = 0; q < 2; q++)
-						if (there[q])
-							fill<T>(a, s, j.head * s.dim + j.first + q * 64 + lane * 4, row,
-							        row - span.row, span.pos + (row - span.row), slot, w[q]);
+				if (TAPPED && there && row - span.row < span.n)
+					fill<T>(a, s, j.head * s.dim + e, row, row - span.row,
+					        span.pos + (row - span.row), slot, w);
 			}
+			const float4 in = load4((const T *)&raw[u]);
+			float4 x = w.bias;
+			if (TAPPED) {
 #pragma unroll
-			for (int q = 0; q < 2; q++) {
-				const float4 in = load4((const T *)&raw[u][q]);
-				x[q] = w[q].bias;
-				if (TAPPED) {
+				for (uint32_t t = 0; t < TAPS; t++) {
+					const float4 v = t + 1 == TAPS ? in : w.seen[t];
+					x.x = __fmaf_rn(w.w[t].x, v.x, x.x);
+					x.y = __fmaf_rn(w.w[t].y, v.y, x.y);
+					x.z = __fmaf_rn(w.w[t].z, v.z, x.z);
+					x.w = __fmaf_rn(w.w[t].w, v.w, x.w);
+				}
 #pragma unroll
-					for (uint32_t t = 0; t < TAPS; t++) {
-						const float4 v = t + 1 == TAPS ? in : w[q].seen[t];
-						x[q].x = __fmaf_rn(w[q].w[t].x, v.x, x[q].x);
-						x[q].y = __fmaf_rn(w[q].w[t].y, v.y, x[q].y);
-						x[q].z = __fmaf_rn(w[q].w[t].z, v.z, x[q].z);
-						x[q].w = __fmaf_rn(w[q].w[t].w, v.w, x[q].w);
-					}
-#pragma unroll
-					for (uint32_t t = 0; t + 1 < TAPS; t++)
-						w[q].seen[t] = t + 2 == TAPS ? in : w[q].seen[t + 1];
-				} else
-					x[q] = make_float4(x[q].x + in.x, x[q].y + in.y, x[q].z + in.z, x[q].w + in.w);
-				if (s.silu)
-					each4(x[q], [](float &e, int) { e = silu_of<T>(e); });
-				if (key && a.feature != MX_RECUR_FEATURE_IDENTITY)
-					each4(x[q], [&](float &e, int) { e = feature(a.feature, e); });
-				if (!there[q])
-					x[q] = make_float4(0, 0, 0, 0);
-			}
+				for (uint32_t t = 0; t + 1 < TAPS; t++)
+					w.seen[t] = t + 2 == TAPS ? in : w.seen[t + 1];
+			} else
+				x = make_float4(x.x + in.x, x.y + in.y, x.z + in.z, x.w + in.w);
+			if (s.silu)
+				each4(x, [](float &f, int) { f = silu_of<T>(f); });
+			if (key && a.feature != MX_RECUR_FEATURE_IDENTITY)
+				each4(x, [&](float &f, int) { f = feature(a.feature, f); });
+			if (!there)
+				x = make_float4(0, 0, 0, 0);
 			float scale = key ? a.scale[j.stream] : 1;
-			if (key && a.norm[j.stream] != MX_RECUR_QK_NONE) {
-				float sum = norm_part(a.norm[j.stream], x[0]) + norm_part(a.norm[j.stream], x[1]);
-#pragma unroll
-				for (int d = 8; d; d /= 2)
-					sum += __shfl_xor_sync(~0u, sum, d);
-				scale *= norm_factor(a.norm[j.stream], sum);
-			}
+			if (key && a.norm[j.stream] != MX_RECUR_QK_NONE)
+				scale *= norm_factor(a.norm[j.stream], warp_sum(norm_part(a.norm[j.stream], x)));
 			if (row >= n_rows || row - span.row >= span.n)
 				continue;
-#pragma unroll
-			for (int q = 0; q < 2; q++) {
-				const uint32_t e = j.first + q * 64 + lane * 4;
-				float4 v = x[q];
-				if (key)
-					each4(v, [&](float &f, int) { f *= scale; });
-				else if (!there[q] && a.one)
-					each4(v, [&](float &f, int n) { f = e + n == s.dim ? 1 : 0; });
-				if (writes[q])
-					store4(to + ((size_t)row * s.heads + j.head) * pad + e, v);
-			}
+			if (key)
+				each4(x, [&](float &f, int) { f *= scale; });
+			else if (!there && a.one)
+				each4(x, [&](float &f, int n) { f = e + n == s.dim ? 1 : 0; });
+			if (e < pad)
+				store4(to + ((size_t)row * s.heads + j.head) * pad + e, x);
 		}
 	}
 }
@@ -476,7 +450,7 @@ __global__ void __launch_bounds__(WARPS * 32, PAIR ? 3 : 5)
 }
 
 /* heads of q, k and v for many rows, and numbers; vectors of factors are left to `heads`. */
-__global__ void __launch_bounds__(WARPS * 32, 4) many(const recur_rows a)
+__global__ void __launch_bounds__(WARPS * 32, 6) many(const recur_rows a)
 {
 	uint32_t n = blockIdx.x * WARPS + (threadIdx.x >> 5);
 	const uint32_t first = blockIdx.y * LOT;

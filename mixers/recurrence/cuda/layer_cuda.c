@@ -26,7 +26,7 @@ mx_status recur_cuda_probe(const char *mixer, const struct mx_recur_layer *desc,
 /* ---- sizes ---- */
 
 /* Layers and steps whose notes of stretches would need more take recur_cuda_prompt. */
-#define MOST_NOTES ((size_t)1 << 30)
+#define MOST_NOTES ((size_t)5 << 28)
 
 static size_t take(size_t *at, size_t bytes)
 {
@@ -52,7 +52,8 @@ static size_t notes_bytes(const struct mx_layer_desc *layer, const struct mx_rec
 {
 	const size_t n =
 		layer->max_rows / RECUR_STRETCH + (size_t)layer->max_spans * z->extra_chunks + 1;
-	return n * d->core.heads * recur_cuda_note_bytes(z->kpad, d->core.decay == MX_RECUR_VECTOR);
+	return n * d->core.heads *
+	       recur_cuda_note_bytes(z->kpad, d->core.decay == MX_RECUR_VECTOR, d->core.delta);
 }
 
 static void lay_out(const struct mx_recur_layer *d, const struct mx_layer_desc *layer, size_t act,

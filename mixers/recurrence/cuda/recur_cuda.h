@@ -124,6 +124,7 @@ struct recur_core {
 	size_t note_bytes;     /* of recur_cuda_stretch: recur_cuda_note_bytes */
 	uint32_t n_notes;      /* of recur_cuda_stretch: n_rows / 64 + n_spans * extra_chunks + 1 */
 	uint32_t extra_chunks; /* chunks of a span beyond the sixteenth part of its rows */
+	uint32_t n_long;       /* of recur_cuda_stretch: long spans of the step */
 };
 
 /* The norm and the gate of outputs. */

@@ -8,10 +8,15 @@
  * all transposed, so that columns of S are the rows of a warpgroup's products: S, R and U stay in
  * its registers, and B operands are tiles of k, q, T and P as they come from memory. One warpgroup
  * has S; a second one, a stretch behind, computes outputs from what the first hands over; a warp
- * copies the next stretches' operands to shared memory.
+ * copies the next stretches' operands to shared memory. Scalar factors without the delta rule need
+ * no T, and P is little: a fourth warpgroup computes it.
  */
+#include <stddef.h>
+
 #include "mixers/recurrence/cuda/stretch.h"
 #include "mixers/recurrence/cuda/stretch_copy.cuh"
+
+#define BESIDE_FROM 4096 /* rows from which on stretches are prepared beside the chain */
 
 namespace
 {
@@ -37,17 +42,6 @@ template <int N> __device__ __forceinline__ void operand(const float (&d)[N], in
 __device__ __forceinline__ void meet_second(void)
 {
 	asm volatile("bar.sync 2, %0;" ::"n"(GROUP) : "memory");
-}
-
-/* The first product of the first warpgroup is done: until then the second one leaves the tensor
- * cores to it. */
-__device__ __forceinline__ void let_go(void)
-{
-	asm volatile("bar.arrive 3, %0;" ::"n"(2 * GROUP) : "memory");
-}
-__device__ __forceinline__ void wait_turn(void)
-{
-	asm volatile("bar.sync 3, %0;" ::"n"(2 * GROUP) : "memory");
 }
 
 /* ---- the first warpgroup: S ---- */
@@ -146,30 +140,34 @@ __device__ __forceinline__ void decay_state(const float *numbers, const float *d
 	}
 }
 
+/* What a thread needs for R of its tokens. */
+struct own_numbers {
+	float2 gamma[8], b[8];
+};
+
 /* R of a stretch from v and S k, which is in x: then U, in two pieces of R. */
 __device__ __forceinline__ void solve(const recur_core &a, const part_of_head &w, uint32_t i,
-                                      uint32_t at_t, const float *numbers,
+                                      uint32_t at_t, const own_numbers &numbers,
                                       const uint32_t (&v)[4][4], float (&x)[32], float (&u)[32])
 {
-	const uint32_t t = threadIdx.x & 3;
+	const stretch at = stretch_of(w.all, i);
 	float f[16], bv[32];
 	uint32_t r[4][4], low[4][4];
 #pragma unroll
 	for (int n = 0; n < 8; n++) {
-		const float2 gamma = *(const float2 *)(numbers + 8 * n + 2 * t);
-		const float2 b = *(const float2 *)(numbers + 2 * STRETCH + 8 * n + 2 * t);
+		const float2 gamma = numbers.gamma[n], b = numbers.b[n];
 		const uint32_t lo = v[n / 2][n % 2 * 2], hi = v[n / 2][n % 2 * 2 + 1];
 		f[2 * n] = -b.x * gamma.x, f[2 * n + 1] = -b.y * gamma.y;
 		bv[4 * n] = b.x * low_of(lo), bv[4 * n + 1] = b.y * high_of(lo);
 		bv[4 * n + 2] = b.x * low_of(hi), bv[4 * n + 3] = b.y * high_of(hi);
 	}
+	hold(f);
+	hold(bv);
 	products_wait();
 	hold(x);
-	let_go();
 #pragma unroll
 	for (int n = 0; n < 32; n++)
 		x[n] = __fmaf_rn(f[n / 4 * 2 + n % 2], x[n], bv[n]);
-	const stretch at = stretch_of(w.all, i);
 	if (at.r0)
 		ring_x<false>(a, w, at, x);
 	if (i + 1 == w.all.n)
@@ -195,57 +193,6 @@ __device__ __forceinline__ void solve(const recur_core &a, const part_of_head &w
 	products_commit();
 }
 
-/* P of a stretch to shared memory: scores of q and k, decayed and times the gain; and gamma. */
-template <int KT>
-__device__ __forceinline__ void weigh(const recur_core &a, const part_of_head &w, uint32_t i,
-                                      uint32_t at_q, uint32_t at_k, const float *numbers,
-                                      unsigned char *p)
-{
-	const uint32_t warp = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
-	const uint32_t r = 16 * warp + g;
-	const stretch x = stretch_of(w.all, i);
-	const float skip = a.skip ? a.skip[w.head] : 0, sum[2] = {numbers[r], numbers[r + 8]};
-	unsigned char *to = p + r * 128 + 4 * t;
-	float c[32];
-	hold(c);
-	products_begin();
-#pragma unroll
-	for (int k = 0; k < KT; k++)
-		product_shared(c, matrix_at(at_q + k / 4 * MATRIX + k % 4 * 32, 0),
-		               matrix_at(at_k + k / 4 * MATRIX + k % 4 * 32, 0), k > 0);
-	products_commit();
-	if (threadIdx.x < STRETCH)
-		((float *)(p + MATRIX))[threadIdx.x] = power(numbers[threadIdx.x]);
-	products_wait();
-	hold(c);
-#pragma unroll
-	for (uint32_t m = 0; m < 8; m++) {
-		const uint32_t j = 8 * m + 2 * t;
-		uint32_t two[2] = {0, 0};
-		if (m < 2 * warp + 2) {
-			const float2 past = *(const float2 *)(numbers + j);
-			float2 gain = make_float2(1, 1);
-			if (a.gain)
-				gain = *(const float2 *)(numbers + 2 * STRETCH + j);
-#pragma unroll
-			for (uint32_t half = 0; half < 2; half++) {
-				float x0 = c[4 * m + 2 * half] * power(sum[half] - past.x) * gain.x;
-				float x1 = c[4 * m + 2 * half + 1] * power(sum[half] - past.y) * gain.y;
-				if (m >= 2 * warp) { /* on the diagonal, above which powers may be infinite */
-					const uint32_t row = r + 8 * half;
-					const float own = row >= x.r0 && row < x.len ? skip : 0;
-					x0 = j < row ? x0 : j == row ? x0 + own : 0;
-					x1 = j + 1 < row ? x1 : j + 1 == row ? x1 + own : 0;
-				}
-				two[half] = pack(x0, x1);
-			}
-		}
-		*(uint32_t *)(to + ((m ^ g) << 4)) = two[0];
-		*(uint32_t *)(to + ((m ^ g) << 4) + 1024) = two[1];
-	}
-	stores_done(); /* read by the other warpgroup's products after they have met */
-}
-
 /* A stretch of the first warpgroup. `hand`: what the second one gets. */
 template <int KT, bool DELTA, bool VECTOR>
 __device__ __forceinline__ void advance(const recur_core &a, const part_of_head &w, uint32_t i,
@@ -257,6 +204,15 @@ __device__ __forceinline__ void advance(const recur_core &a, const part_of_head 
 	uint32_t s[KT][4], v[4][4], u[4][4];
 	float x[32], sums[32];
 	float2 to_end[8];
+	own_numbers own;
+	/* first what shared memory has to bring: products' issue waits for nothing then */
+	load_v(stage + P::v, v);
+	if (DELTA)
+#pragma unroll
+		for (int n = 0; n < 8; n++) {
+			own.gamma[n] = *(const float2 *)(numbers + 8 * n + 2 * t);
+			own.b[n] = *(const float2 *)(numbers + 2 * STRETCH + 8 * n + 2 * t);
+		}
 	if (i + 1 == w.all.n && i && 16 * (threadIdx.x >> 5) < w.cols) /* S as of the slot's border */
 #pragma unroll
 		for (int k = 0; k < KT * 2; k++)
@@ -274,12 +230,11 @@ __device__ __forceinline__ void advance(const recur_core &a, const part_of_head 
 			product_16<0>(x, s[k], matrix_at(keys + k / 4 * MATRIX + k % 4 * 32, 0), k > 0);
 		products_commit();
 	}
-	load_v(stage + P::v, v);
 #pragma unroll
 	for (int k = 0; k < KT; k++)
 		hand[k * GROUP] = make_uint4(s[k][0], s[k][1], s[k][2], s[k][3]);
 	if (DELTA)
-		solve(a, w, i, stage + P::t, numbers, v, x, sums);
+		solve(a, w, i, stage + P::t, own, v, x, sums);
 	else {
 		if (i + 1 == w.all.n)
 			keep_v(a, w, stretch_of(w.all, i), v);
@@ -367,8 +322,18 @@ __device__ __forceinline__ void write_outputs(const recur_core &a, const tensors
 	}
 }
 
-/* Outputs of a stretch, `o`, from what was handed over. */
-template <int KT>
+template <int KT> __device__ __forceinline__ void take_u(const uint4 *hand, uint32_t (&u)[4][4])
+{
+#pragma unroll
+	for (int k = 0; k < 4; k++) {
+		const uint4 x = hand[(KT + k) * GROUP];
+		u[k][0] = x.x, u[k][1] = x.y, u[k][2] = x.z, u[k][3] = x.w;
+	}
+}
+
+/* Outputs of a stretch, `o`, from what was handed over. LATE: U is read behind the first product;
+ * where registers are few that costs more than it saves. */
+template <int KT, bool LATE>
 __device__ __forceinline__ void output(uint32_t at_q, uint32_t at_p, const float (&gamma)[16],
                                        const uint4 *hand, float (&o)[32])
 {
@@ -378,11 +343,8 @@ __device__ __forceinline__ void output(uint32_t at_q, uint32_t at_p, const float
 		const uint4 x = hand[k * GROUP];
 		s[k][0] = x.x, s[k][1] = x.y, s[k][2] = x.z, s[k][3] = x.w;
 	}
-#pragma unroll
-	for (int k = 0; k < 4; k++) {
-		const uint4 x = hand[(KT + k) * GROUP];
-		u[k][0] = x.x, u[k][1] = x.y, u[k][2] = x.z, u[k][3] = x.w;
-	}
+	if (!LATE)
+		take_u<KT>(hand, u);
 	hold(o);
 	hold(s);
 	products_begin();
@@ -390,6 +352,8 @@ __device__ __forceinline__ void output(uint32_t at_q, uint32_t at_p, const float
 	for (int k = 0; k < KT; k++)
 		product_16<0>(o, s[k], matrix_at(at_q + k / 4 * MATRIX + k % 4 * 32, 0), k > 0);
 	products_commit();
+	if (LATE)
+		take_u<KT>(hand, u);
 	products_wait();
 	hold(o);
 #pragma unroll
@@ -415,13 +379,11 @@ __device__ __forceinline__ void output_all(const recur_core &a, const tensors &m
 	const uint4 *hands = (const uint4 *)(memory + P::at_hand) + threadIdx.x % GROUP;
 	const uint32_t n = w.all.n, t = threadIdx.x & 3;
 	for (uint32_t i = 0; i <= n; i++) {
-		meet(); /* stretch i - 1 has been handed over */
+		meet<P::working>(); /* stretch i - 1 has been handed over */
 		if (threadIdx.x % GROUP < 32) {
 			boxes_read();
 			outputs_written();
 		}
-		if (DELTA && i < n)
-			wait_turn();
 		if (i) {
 			const uint32_t last = (i - 1) % STAGES, stage = P::at_outputs + last * P::outputs;
 			const uint32_t p = P::plain ? P::at_p + (i - 1) % 2 * P::p_bytes : stage + P::keys;
@@ -433,18 +395,90 @@ __device__ __forceinline__ void output_all(const recur_core &a, const tensors &m
 				const float2 f = *(const float2 *)(memory + numbers + 4 * (8 * m + 2 * t));
 				gamma[2 * m] = f.x, gamma[2 * m + 1] = f.y;
 			}
-			output<KT>(base + stage, base + p, gamma, hands + (i - 1) % 2 * (P::hand / 16), o);
+			output<KT, P::plain>(base + stage, base + p, gamma,
+			                     hands + (i - 1) % 2 * (P::hand / 16), o);
 			write_outputs(a, maps, w, stretch_of(w.all, i - 1), memory + stage, o);
 		}
 	}
 	asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
+/* ---- the fourth warpgroup: scores ---- */
+
+/* P of a stretch to shared memory: scores of q and k, decayed and times the gain; and gamma. */
+template <int KT>
+__device__ __forceinline__ void weigh(const recur_core &a, const part_of_head &w, uint32_t i,
+                                      uint32_t at_q, uint32_t at_k, const float *numbers,
+                                      unsigned char *p)
+{
+	const uint32_t warp = threadIdx.x % GROUP >> 5, g = (threadIdx.x & 31) >> 2,
+				   t = threadIdx.x & 3;
+	const uint32_t r = 16 * warp + g;
+	const stretch x = stretch_of(w.all, i);
+	const float skip = a.skip ? a.skip[w.head] : 0, sum[2] = {numbers[r], numbers[r + 8]};
+	unsigned char *to = p + r * 128 + 4 * t;
+	float c[32];
+	hold(c);
+	products_begin();
+#pragma unroll
+	for (int k = 0; k < KT; k++)
+		product_shared(c, matrix_at(at_q + k / 4 * MATRIX + k % 4 * 32, 0),
+		               matrix_at(at_k + k / 4 * MATRIX + k % 4 * 32, 0), k > 0);
+	products_commit();
+	if (threadIdx.x % GROUP < STRETCH)
+		((float *)(p + MATRIX))[threadIdx.x % GROUP] = power(numbers[threadIdx.x % GROUP]);
+	products_wait();
+	hold(c);
+#pragma unroll
+	for (uint32_t m = 0; m < 8; m++) {
+		const uint32_t j = 8 * m + 2 * t;
+		uint32_t two[2] = {0, 0};
+		if (m < 2 * warp + 2) {
+			const float2 past = *(const float2 *)(numbers + j);
+			float2 gain = make_float2(1, 1);
+			if (a.gain)
+				gain = *(const float2 *)(numbers + 2 * STRETCH + j);
+#pragma unroll
+			for (uint32_t half = 0; half < 2; half++) {
+				float x0 = c[4 * m + 2 * half] * power(sum[half] - past.x) * gain.x;
+				float x1 = c[4 * m + 2 * half + 1] * power(sum[half] - past.y) * gain.y;
+				if (m >= 2 * warp) { /* on the diagonal, above which powers may be infinite */
+					const uint32_t row = r + 8 * half;
+					const float own = row >= x.r0 && row < x.len ? skip : 0;
+					x0 = j < row ? x0 : j == row ? x0 + own : 0;
+					x1 = j + 1 < row ? x1 : j + 1 == row ? x1 + own : 0;
+				}
+				two[half] = pack(x0, x1);
+			}
+		}
+		*(uint32_t *)(to + ((m ^ g) << 4)) = two[0];
+		*(uint32_t *)(to + ((m ^ g) << 4) + 1024) = two[1];
+	}
+	stores_done(); /* read by the other warpgroup's products after they have met */
+}
+
+template <int KT, bool DELTA, bool VECTOR>
+__device__ __forceinline__ void weigh_all(const recur_core &a, const part_of_head &w,
+                                          unsigned char *memory, uint32_t base)
+{
+	typedef plan<KT, DELTA, VECTOR> P;
+	for (uint32_t i = 0; i < w.all.n; i++) {
+		meet<P::working>(); /* operands of stretch i are there, and P of i - 2 has been read */
+		const uint32_t stage = i % P::depth * P::chain;
+		barrier_wait(base + P::at_bars + i % P::depth * 8, i / P::depth & 1);
+		barrier_wait(base + P::at_bars + (P::depth + i % STAGES) * 8, i / STAGES & 1);
+		weigh<KT>(a, w, i, base + P::at_outputs + i % STAGES * P::outputs, base + stage,
+		          (const float *)(memory + stage + P::chain_numbers),
+		          memory + P::at_p + i % 2 * P::p_bytes);
+	}
+	meet<P::working>();
+}
+
 #endif
 
 template <int KT, bool DELTA, bool VECTOR>
-__global__ void __launch_bounds__(THREADS, 1)
-	stretches(const recur_core a, const __grid_constant__ tensors maps)
+__global__ void __launch_bounds__(plan<KT, DELTA, VECTOR>::threads, 1)
+	stretches(const recur_core a, const __grid_constant__ tensors maps, const bool beside)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 	typedef plan<KT, DELTA, VECTOR> P;
@@ -454,7 +488,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 	w.span = a.step.spans[blockIdx.y];
 	mx_pdl_launch();
 	if (!is_long(w.span)) {
-		mx_pdl_wait();
+		if (!beside) /* else the long span's blocks do */
+			mx_pdl_wait();
 		return;
 	}
 	w.unit = a.step.slot_base + w.span.slot * a.step.slot_stride + unit * a.unit.bytes;
@@ -463,6 +498,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 	w.col = unit % a.unit.per_head * a.unit.cols + w.unit_col;
 	w.cols = a.unit.cols - w.unit_col < COLS ? a.unit.cols - w.unit_col : COLS;
 	w.all = divide(w.span, *(const volatile uint32_t *)w.unit);
+	w.beside = beside;
 
 	const uint32_t start = (uint32_t)__cvta_generic_to_shared(memory);
 	const uint32_t base = (start + 1023) / 1024 * 1024, n = w.all.n;
@@ -476,7 +512,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 	/* of a warp, so that products are not in a divergent path */
 	const uint32_t role = __shfl_sync(~0u, threadIdx.x / GROUP, 0);
 	if (role == 0) {
-		asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+		asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(P::for_state));
 		float state[KT * 8];
 		uint4 *hands = (uint4 *)(at + P::at_hand) + threadIdx.x;
 #pragma unroll
@@ -487,35 +523,43 @@ __global__ void __launch_bounds__(THREADS, 1)
 			state[4 * i] = x.x, state[4 * i + 1] = x.y;
 			state[4 * i + 2] = x.z, state[4 * i + 3] = x.w;
 		}
-		mx_pdl_wait();
+		if (!beside)
+			mx_pdl_wait();
 		for (uint32_t i = 0; i < n; i++) {
-			meet(); /* operands of stretch i are there, and the buffer of i - 2 has been read */
+			meet<P::working>(); /* operands of stretch i are there, and the buffer of i - 2 has been
+			                       read */
 			const uint32_t stage = i % P::depth * P::chain;
 			barrier_wait(base + P::at_bars + i % P::depth * 8, i / P::depth & 1);
 			const float *numbers = (const float *)(at + stage + P::chain_numbers);
 			advance<KT, DELTA, VECTOR>(a, w, i, base + stage, numbers,
 			                           hands + i % 2 * (P::hand / 16), state);
-			if (P::plain) {
-				barrier_wait(base + P::at_bars + (P::depth + i % STAGES) * 8, i / STAGES & 1);
-				weigh<KT>(a, w, i, base + P::at_outputs + i % STAGES * P::outputs, base + stage,
-				          numbers, at + P::at_p + i % 2 * P::p_bytes);
-			}
 		}
-		meet();
-		return;
-	}
-	if (role == 1) {
-		asm volatile("setmaxnreg.dec.sync.aligned.u32 160;");
-		mx_pdl_wait();
+		meet<P::working>();
+	} else if (role == 1) {
+		if (P::plain)
+			asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(P::for_outputs));
+		else
+			asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(P::for_outputs));
+		if (!beside)
+			mx_pdl_wait();
 		output_all<KT, DELTA, VECTOR>(a, maps, w, at, base);
-		return;
+	} else if (P::plain && role == 3) {
+		asm volatile("setmaxnreg.dec.sync.aligned.u32 96;");
+		mx_pdl_wait();
+		weigh_all<KT, DELTA, VECTOR>(a, w, at, base);
+	} else {
+		asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");
+		if (!beside)
+			mx_pdl_wait();
+		if (threadIdx.x < 2 * GROUP + 32)
+			copy_all<KT, DELTA, VECTOR>(a, maps, w, base);
+		else if (P::plain && threadIdx.x < 2 * GROUP + 64)
+			number_all<KT, DELTA, VECTOR>(a, w, at);
 	}
-	asm volatile("setmaxnreg.dec.sync.aligned.u32 104;");
-	mx_pdl_wait();
-	if (threadIdx.x < WORKING)
-		copy_all<KT, DELTA, VECTOR>(a, maps, w, at, base);
+	if (beside)
+		mx_pdl_wait(); /* so that the next kernel's wait is one for all before it */
 #else
-	(void)a, (void)maps;
+	(void)a, (void)maps, (void)beside;
 	__trap(); /* never launched: recur_cuda_stretch_can is false */
 #endif
 }
@@ -596,10 +640,24 @@ bool describe(CUtensorMap *out, const void *at, uint32_t cols, uint32_t rows, bo
 	              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+/* Returns how many multiprocessors prepare what `blocks` blocks of a span's chain, one a
+ * multiprocessor, read at the same time; 0: chain needs most of them, is short or is of several
+ * spans, and runs afterwards. */
+uint32_t beside_of(uint32_t blocks, uint32_t n_long, uint32_t n_rows)
+{
+	int device = 0, sms = 0;
+	if (n_long != 1 || n_rows < BESIDE_FROM || cudaGetDevice(&device) != cudaSuccess ||
+	    cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+		return 0;
+	return 2 * blocks <= (uint32_t)sms ? (uint32_t)sms - blocks : 0;
+}
+
 template <int KT, bool DELTA, bool VECTOR>
 cudaError_t launch(cudaStream_t stream, const recur_core &a)
 {
 	const uint32_t per_unit = (a.unit.cols + COLS - 1) / COLS, units = a.heads * a.unit.per_head;
+	const uint32_t beside =
+		DELTA && !VECTOR ? beside_of(units * per_unit, a.n_long, a.step.n_rows) : 0;
 	tensors maps = {};
 	cudaError_t e = cudaSuccess;
 	if (!describe(&maps.k, a.k, a.k_heads * a.kpad, a.step.n_rows, false) ||
@@ -611,10 +669,11 @@ cudaError_t launch(cudaStream_t stream, const recur_core &a)
 	if (VECTOR)
 		e = recur_cuda_stretch_vectors(stream, &a);
 	else if (DELTA)
-		e = recur_cuda_stretch_scores(stream, &a);
+		e = recur_cuda_stretch_scores(stream, &a, beside);
 	if (e == cudaSuccess)
 		e = mx_launch(stretches<KT, DELTA, VECTOR>, dim3(units * per_unit, a.step.n_spans),
-		              dim3(THREADS), plan<KT, DELTA, VECTOR>::bytes, stream, a, maps);
+		              dim3(plan<KT, DELTA, VECTOR>::threads), plan<KT, DELTA, VECTOR>::bytes,
+		              stream, a, maps, beside > 0);
 	if (e == cudaSuccess)
 		e = mx_launch(keep, dim3(units, a.step.n_spans), dim3(Q * 32), 0, stream, a);
 	return e;
@@ -670,7 +729,11 @@ cudaError_t recur_cuda_stretch_prepare(uint32_t kpad, bool vector)
 	return kpad == 64 ? opt_in_for<4>(vector) : opt_in_for<8>(vector);
 }
 
-size_t recur_cuda_note_bytes(uint32_t kpad, bool vector)
+size_t recur_cuda_note_bytes(uint32_t kpad, bool vector, bool delta)
 {
-	return !vector ? sizeof(note) : kpad == 64 ? sizeof(vector_note<4>) : sizeof(vector_note<8>);
+	if (!vector)
+		return sizeof(note);
+	if (!delta)
+		return kpad == 64 ? offsetof(vector_note<4>, k_from) : offsetof(vector_note<8>, k_from);
+	return kpad == 64 ? sizeof(vector_note<4>) : sizeof(vector_note<8>);
 }

@@ -21,7 +21,9 @@ namespace
 struct note {
 	unsigned char p[MATRIX], t[MATRIX];
 	float gamma[STRETCH], to_end[STRETCH], b[STRETCH]; /* to_end is multiplied by the gain */
-	float d, pad[63];
+	float d;
+	uint32_t done; /* set when the note is complete, if chain runs beside its preparation */
+	float pad[62];
 	float t16[Q * Q];
 };
 
@@ -29,8 +31,9 @@ struct note {
  * the stretch's beginning, k to its end; and the products of all factors. */
 template <int KT> struct vector_note {
 	note base;
-	unsigned char k_from[STRETCH * KT * 32], k_to[STRETCH * KT * 32], q[STRETCH * KT * 32];
+	unsigned char k_to[STRETCH * KT * 32], q[STRETCH * KT * 32];
 	float d[KT * 16 < 256 ? 256 : KT * 16];
+	unsigned char k_from[STRETCH * KT * 32]; /* of the delta rule; else there is no room for it */
 };
 
 /* Tokens from .. from + len - 1, of which the first r0 are the rings'. */

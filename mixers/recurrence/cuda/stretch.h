@@ -21,10 +21,13 @@ cudaError_t recur_cuda_stretch_prepare(uint32_t kpad, bool vector);
 
 /* Computes the long spans; `records` has a->n_notes * heads of recur_cuda_note_bytes. */
 cudaError_t recur_cuda_stretch(cudaStream_t stream, const struct recur_core *a);
-size_t recur_cuda_note_bytes(uint32_t kpad, bool vector);
+size_t recur_cuda_note_bytes(uint32_t kpad, bool vector, bool delta);
 
-/* Its first part: in stretch_prepare.cu; with vectors of factors in stretch_vector.cu. */
-cudaError_t recur_cuda_stretch_scores(cudaStream_t stream, const struct recur_core *a);
+/* Its first part: in stretch_prepare.cu; with vectors of factors in stretch_vector.cu. beside: 0,
+ * or the thread blocks, one a multiprocessor, that leave the others to the next kernel: it may
+ * begin at once and waits for each note's `done`. */
+cudaError_t recur_cuda_stretch_scores(cudaStream_t stream, const struct recur_core *a,
+                                      uint32_t beside);
 cudaError_t recur_cuda_stretch_scores_prepare(uint32_t kpad);
 cudaError_t recur_cuda_stretch_vectors(cudaStream_t stream, const struct recur_core *a);
 cudaError_t recur_cuda_stretch_vectors_prepare(uint32_t kpad);

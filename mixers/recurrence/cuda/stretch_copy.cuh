@@ -8,11 +8,10 @@
 #include "mixers/recurrence/cuda/stretch.cuh"
 #include "mixers/recurrence/cuda/warpgroup.cuh"
 
-#define GROUP   128              /* threads of a warpgroup */
-#define WORKING (2 * GROUP + 32) /* threads that do something */
-#define THREADS (3 * GROUP)      /* registers are given to warpgroups */
-#define COLS    64               /* columns of a thread block */
-#define STAGES  3
+#define GROUP  128 /* threads of a warpgroup */
+#define COLS   64  /* columns of a thread block */
+#define STAGES 3
+#define LOOK   8 /* notes that are waited for at once: a fence takes as long as a copy */
 
 namespace
 {
@@ -23,6 +22,11 @@ typedef __nv_bfloat16 T;
  * q, P and numbers. plain: P and numbers are computed here. */
 template <int KT, bool DELTA, bool VECTOR> struct plan {
 	static constexpr bool plain = !DELTA && !VECTOR;
+	/* Registers are given to warpgroups: of S, outputs, copies and, if they are computed here,
+	 * scores. Of the warpgroup of copies one warp does something, or two, one for numbers. */
+	static constexpr uint32_t threads = (plain ? 4 : 3) * GROUP;
+	static constexpr uint32_t working = threads - GROUP + (plain ? 64 : 32);
+	static constexpr int for_state = plain ? 160 : 240, for_outputs = plain ? 152 : 160;
 	static constexpr uint32_t keys = STRETCH * KT * 32; /* bytes of k or q */
 	static constexpr uint32_t v = keys, t = v + MATRIX;
 	static constexpr uint32_t chain_numbers = t + (DELTA ? MATRIX : 0);
@@ -56,19 +60,24 @@ struct part_of_head {
 	division all;
 	uint32_t head, col, unit_col, cols; /* first column of the head, of the unit; columns */
 	unsigned char *unit;
+	bool beside; /* notes are still being written */
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* All warps wait for each other. */
-__device__ __forceinline__ void meet(void)
+/* All warps that do something, `n` threads, wait for each other. */
+template <uint32_t n> __device__ __forceinline__ void meet(void)
 {
-	asm volatile("bar.sync 1, %0;" ::"n"(WORKING) : "memory");
+	asm volatile("bar.sync 1, %0;" ::"n"(n) : "memory");
 }
 
 /* The outputs of stretch i - 2 have left shared memory: a warp of the second warpgroup tells the
- * one that copies. */
+ * one that copies, and does not wait for it. */
 __device__ __forceinline__ void outputs_written(void)
+{
+	asm volatile("bar.arrive 4, 64;" ::: "memory");
+}
+__device__ __forceinline__ void wait_written(void)
 {
 	asm volatile("bar.sync 4, 64;" ::: "memory");
 }
@@ -127,6 +136,22 @@ __device__ __forceinline__ bool is_whole(const stretch &x)
 	return x.r0 == 0 && x.len == STRETCH;
 }
 
+/* Waits until the notes of n stretches from `from` on are complete, a lane for each. */
+__device__ __forceinline__ void wait_done(const unsigned char *from, size_t ld, uint32_t n)
+{
+	const uint32_t lane = threadIdx.x & 31;
+	const note *mine = (const note *)(from + (lane < n ? lane : 0) * ld);
+	uint32_t done;
+	do
+		asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+		             : "=r"(done)
+		             : "l"(&mine->done)
+		             : "memory");
+	while (!done);
+	__syncwarp();
+	asm volatile("fence.proxy.async;" ::: "memory");
+}
+
 /* Begins the copies of stretch i. */
 template <int KT, bool DELTA, bool VECTOR>
 __device__ __forceinline__ void fetch_chain(const recur_core &a, const tensors &maps,
@@ -140,6 +165,8 @@ __device__ __forceinline__ void fetch_chain(const recur_core &a, const tensors &
 	const uint32_t bar = base + P::at_bars + i % P::depth * 8;
 	const uint32_t row = w.span.row + x.from - w.span.pos;
 	const bool whole = is_whole(x), boxes = whole && !VECTOR;
+	if (DELTA && !VECTOR && w.beside && i % LOOK == 0)
+		wait_done((const unsigned char *)from, s.ld_note, w.all.n - i < LOOK ? w.all.n - i : LOOK);
 	if (lane == 0) {
 		barrier_expect(bar, (whole ? MATRIX : 0) + (whole || VECTOR ? P::keys : 0) +
 		                        (P::plain ? 0 : P::chain - P::t));
@@ -203,18 +230,18 @@ __device__ __forceinline__ void fetch_outputs(const recur_core &a, const tensors
 		copy_rows<KT * 2>(to, s.q + x.from * s.ld_q, s.ld_q, NULL, 0, x, KT * 2);
 }
 
-/* Writes the numbers of stretch i, if they are not noted. */
+/* Writes the numbers of stretch i from `x`, and reads what the next one's are made of: it arrives
+ * while this stretch is computed. */
 template <int KT, bool DELTA, bool VECTOR>
 __device__ __forceinline__ void write_numbers(const recur_core &a, const part_of_head &w,
-                                              unsigned char *memory, uint32_t i)
+                                              unsigned char *memory, uint32_t i, pair_inputs &x)
 {
 	typedef plan<KT, DELTA, VECTOR> P;
-	if (!P::plain)
-		return;
 	float *out = (float *)(memory + i % P::depth * P::chain + P::chain_numbers);
 	const uint32_t lane = threadIdx.x & 31;
-	const stretch x = stretch_of(w.all, i);
-	const pair_numbers n = numbers_of(a, inputs_of(a, w.span, x, w.unit, w.head));
+	const pair_numbers n = numbers_of(a, x);
+	if (i + 1 < w.all.n)
+		x = inputs_of(a, w.span, stretch_of(w.all, i + 1), w.unit, w.head);
 	*(float2 *)(out + 2 * lane) = n.sum;
 	*(float2 *)(out + STRETCH + 2 * lane) = n.to_end;
 	*(float2 *)(out + 2 * STRETCH + 2 * lane) = n.b;
@@ -222,29 +249,41 @@ __device__ __forceinline__ void write_numbers(const recur_core &a, const part_of
 		out[3 * STRETCH] = n.d;
 }
 
+/* A warp writes the numbers of all stretches, as early as k and v are copied. */
+template <int KT, bool DELTA, bool VECTOR>
+__device__ __forceinline__ void number_all(const recur_core &a, const part_of_head &w,
+                                           unsigned char *memory)
+{
+	typedef plan<KT, DELTA, VECTOR> P;
+	const uint32_t n = w.all.n;
+	pair_inputs inputs = inputs_of(a, w.span, stretch_of(w.all, 0), w.unit, w.head);
+	for (uint32_t i = 0; i + 1 < P::depth && i < n; i++)
+		write_numbers<KT, DELTA, VECTOR>(a, w, memory, i, inputs);
+	for (uint32_t i = 0; i <= n; i++) {
+		meet<P::working>();
+		if (i + P::depth - 1 < n)
+			write_numbers<KT, DELTA, VECTOR>(a, w, memory, i + P::depth - 1, inputs);
+	}
+}
+
 template <int KT, bool DELTA, bool VECTOR>
 __device__ __forceinline__ void copy_all(const recur_core &a, const tensors &maps,
-                                         const part_of_head &w, unsigned char *memory,
-                                         uint32_t base)
+                                         const part_of_head &w, uint32_t base)
 {
 	typedef plan<KT, DELTA, VECTOR> P;
 	const sources from = sources_of(a, w);
 	const uint32_t n = w.all.n;
-	const auto fetch = [&](uint32_t i) {
-		fetch_chain<KT, DELTA, VECTOR>(a, maps, w, from, base, i);
-		write_numbers<KT, DELTA, VECTOR>(a, w, memory, i);
-	};
 	for (uint32_t i = 0; i + 1 < P::depth; i++)
 		if (i < n)
-			fetch(i);
+			fetch_chain<KT, DELTA, VECTOR>(a, maps, w, from, base, i);
 	fetch_outputs<KT, DELTA, VECTOR>(a, maps, w, from, base, 0);
 	for (uint32_t i = 0; i <= n; i++) {
 		asm volatile("cp.async.wait_all;" ::: "memory"); /* of stretches that are not whole */
 		stores_done();
-		meet();
+		meet<P::working>();
 		if (i + P::depth - 1 < n)
-			fetch(i + P::depth - 1);
-		outputs_written();
+			fetch_chain<KT, DELTA, VECTOR>(a, maps, w, from, base, i + P::depth - 1);
+		wait_written();
 		if (i + 1 < n)
 			fetch_outputs<KT, DELTA, VECTOR>(a, maps, w, from, base, i + 1);
 	}

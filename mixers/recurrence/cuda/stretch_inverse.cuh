@@ -11,8 +11,8 @@
 #include "mixers/recurrence/cuda/stretch.cuh"
 #include "mixers/recurrence/cuda/warpgroup.cuh"
 
-#define PREPARE_THREADS 128
-#define LDS             68 /* floats between rows of L and T in shared memory */
+#define PREPARE_THREADS 128 /* of a team, which computes a stretch */
+#define LDS             68  /* floats between rows of L and T in shared memory */
 
 namespace
 {
@@ -21,6 +21,12 @@ namespace
 struct triangle {
 	float m[STRETCH * LDS], pad[16];
 };
+
+/* The threads of a team wait for each other. */
+__device__ __forceinline__ void team_meet(uint32_t team)
+{
+	asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(PREPARE_THREADS) : "memory");
+}
 
 struct place {
 	mx_device_span span;
@@ -103,7 +109,7 @@ template <int N> __device__ __forceinline__ void join(triangle &tri, uint32_t at
 
 __device__ __forceinline__ void write_t(const triangle &tri, note *to)
 {
-	for (uint32_t i = threadIdx.x; i < STRETCH * 8; i += PREPARE_THREADS) {
+	for (uint32_t i = threadIdx.x % PREPARE_THREADS; i < STRETCH * 8; i += PREPARE_THREADS) {
 		const uint32_t j = i / 8, c = i % 8;
 		float v[8];
 		*(float4 *)v = *(const float4 *)(tri.m + j * LDS + 8 * c);
@@ -146,23 +152,24 @@ __device__ __forceinline__ bool find_stretch(const recur_core &a, uint32_t n, ui
 	return true;
 }
 
-/* T of a thread block's heads, from L, to their notes. */
+/* T of a team's heads, from L, to their notes. */
 __device__ __forceinline__ void inverse(const recur_core &a, const place &w, uint32_t head,
-                                        uint32_t more, uint32_t warp, triangle *tri, note *to)
+                                        uint32_t more, uint32_t team, uint32_t warp, triangle *tri,
+                                        note *to)
 {
 	/* half a warp may do the other's work once more, and so reads what that one does not change */
 	const uint32_t half = (threadIdx.x & 31) >> 4, mine = half < more ? half : 0;
 	substitute(a, w, head + mine, warp, tri[mine], to + mine);
-	__syncthreads();
+	team_meet(team);
 	if (warp / 2 < more)
 		join<1>(tri[warp / 2], warp % 2 * 32, 0);
-	__syncthreads();
+	team_meet(team);
 	if (warp / 2 < more)
 		join<2>(tri[warp / 2], 0, warp % 2);
-	__syncthreads();
+	team_meet(team);
 	for (uint32_t i = 0; i < more; i++)
 		write_t(tri[i], to + i);
-	__syncthreads();
+	team_meet(team);
 }
 
 } // namespace

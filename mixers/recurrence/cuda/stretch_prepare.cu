@@ -7,11 +7,18 @@
 #include "mixers/recurrence/cuda/stretch_inverse.cuh"
 
 #define AT_ONCE 2 /* heads */
+#define TEAMS   4 /* of a thread block that runs beside the next kernel */
 
 namespace
 {
 
 typedef __nv_bfloat16 T;
+
+/* A note is complete: what the team wrote before it met is seen by who sees `done`. */
+__device__ __forceinline__ void set_done(note *to)
+{
+	asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(&to->done), "r"(1) : "memory");
+}
 
 /* The numbers of a head's tokens. */
 struct numbers {
@@ -26,7 +33,7 @@ __device__ __forceinline__ void fetch(const recur_core &a, const place &w, T *k,
 					   each = PREPARE_THREADS / parts;
 	const uint32_t hk = shared_head(w.head, a.per_k), hq = shared_head(w.head, a.per_q);
 	const int64_t row = (int64_t)w.span.row + w.s.from - w.span.pos; /* of the stretch's first */
-	const uint32_t e = threadIdx.x % parts * 8, first = threadIdx.x / parts;
+	const uint32_t e = threadIdx.x % parts * 8, first = threadIdx.x % PREPARE_THREADS / parts;
 	const T *from_k = (const T *)a.k + (row * a.k_heads + hk) * (int64_t)kpad + e;
 	const T *from_q = (const T *)a.q + (row * a.q_heads + hq) * (int64_t)kpad + e;
 	const T *ring = (const T *)(unit_of(a, w, w.head) + a.unit.k) + e +
@@ -117,65 +124,118 @@ __device__ __forceinline__ void decay(const numbers &s, uint32_t warp, const flo
 		*(uint4 *)(to->p + swizzled(16 * warp + i % 16, 2 * warp + 2 + i / 16)) = none;
 }
 
-/* A thread block has `share` heads, at most AT_ONCE, with the same q and k. */
-template <int KT>
-__global__ void __launch_bounds__(PREPARE_THREADS, 4)
-	prepare(const recur_core a, const uint32_t share)
-{
-	extern __shared__ __align__(16) unsigned char memory[];
-	__shared__ numbers all[AT_ONCE];
-	const uint32_t n = blockIdx.y, mine = threadIdx.x >> 5;
-	/* a warp's scores grow with its number: let each quarter of a multiprocessor have all kinds */
-	const uint32_t warp = (mine + blockIdx.x + blockIdx.y) & 3;
-	T *k = (T *)memory, *q = k + STRETCH * (KT * 16 + 8);
-	triangle *tri = (triangle *)memory;
-	float cq[8][4] = {}, ck[8][4] = {};
-	place w;
-	mx_pdl_launch();
-	const bool there = find_stretch(a, n, blockIdx.x * share, &w);
-	mx_pdl_wait();
-	if (!there)
-		return;
-	note *to = note_at(a, n, w.head);
-	fetch<KT>(a, w, k, q);
-	if (mine < share)
-		take_numbers(a, w, w.head + mine, all[mine], note_at(a, n, w.head + mine));
-	asm volatile("cp.async.wait_group 0;" ::: "memory");
-	__syncthreads();
-	scores<KT>(k, q, warp, cq, ck);
-	__syncthreads(); /* k and q have been read */
-	for (uint32_t i = 0; i < share; i++)
-		decay(all[i], warp, cq, ck, note_at(a, n, w.head + i), tri + i);
-	__syncthreads();
-	inverse(a, w, w.head, share, warp, tri, to);
-}
-
-template <int KT> constexpr size_t smem_of(void)
+template <int KT> __host__ __device__ constexpr size_t smem_of(void)
 {
 	constexpr size_t keys = 2 * STRETCH * (KT * 16 + 8) * sizeof(T);
 	constexpr size_t inverse = AT_ONCE * sizeof(triangle);
 	return inverse > keys ? inverse : keys;
 }
 
-template <int KT> cudaError_t launch(cudaStream_t stream, const recur_core &a)
+/* A team's stretch: `share` heads, at most AT_ONCE, with the same q and k. `turn`: a warp's scores
+ * grow with its number, let each quarter of a multiprocessor have all kinds. */
+template <int KT>
+__device__ __forceinline__ void prepare_stretch(const recur_core &a, const place &w, uint32_t n,
+                                                uint32_t share, uint32_t team, uint32_t turn,
+                                                unsigned char *memory, numbers *all)
+{
+	const uint32_t mine = threadIdx.x % PREPARE_THREADS >> 5, warp = (mine + turn) & 3;
+	T *k = (T *)memory, *q = k + STRETCH * (KT * 16 + 8);
+	triangle *tri = (triangle *)memory;
+	float cq[8][4] = {}, ck[8][4] = {};
+	fetch<KT>(a, w, k, q);
+	if (mine < share)
+		take_numbers(a, w, w.head + mine, all[mine], note_at(a, n, w.head + mine));
+	asm volatile("cp.async.wait_group 0;" ::: "memory");
+	team_meet(team);
+	scores<KT>(k, q, warp, cq, ck);
+	team_meet(team); /* k and q have been read */
+	for (uint32_t i = 0; i < share; i++)
+		decay(all[i], warp, cq, ck, note_at(a, n, w.head + i), tri + i);
+	team_meet(team);
+	inverse(a, w, w.head, share, team, warp, tri, note_at(a, n, w.head));
+}
+
+template <int KT>
+__global__ void __launch_bounds__(PREPARE_THREADS, 4)
+	prepare(const recur_core a, const uint32_t share)
+{
+	extern __shared__ __align__(16) unsigned char memory[];
+	__shared__ numbers all[AT_ONCE];
+	const uint32_t n = blockIdx.y;
+	place w;
+	mx_pdl_launch();
+	const bool there = find_stretch(a, n, blockIdx.x * share, &w);
+	mx_pdl_wait();
+	if (there)
+		prepare_stretch<KT>(a, w, n, share, 0, blockIdx.x + blockIdx.y, memory, all);
+}
+
+/* No note is complete. */
+__global__ void __launch_bounds__(PREPARE_THREADS) undo(const recur_core a)
+{
+	const uint32_t n = blockIdx.x * PREPARE_THREADS + threadIdx.x;
+	mx_pdl_launch();
+	mx_pdl_wait();
+	if (n < a.n_notes * a.heads)
+		note_at(a, 0, 0)[n].done = 0;
+}
+
+/* The same beside the kernel that reads the notes: in its order, stretch by stretch. */
+template <int KT>
+__global__ void __launch_bounds__(TEAMS *PREPARE_THREADS, 1)
+	prepare_beside(const recur_core a, const uint32_t share)
+{
+	extern __shared__ __align__(16) unsigned char memory[];
+	__shared__ numbers all[TEAMS][AT_ONCE];
+	const uint32_t team = threadIdx.x / PREPARE_THREADS, per = a.heads / share;
+	mx_pdl_launch();
+	mx_pdl_wait();
+	for (uint32_t i = blockIdx.x * TEAMS + team; i < per * a.n_notes; i += gridDim.x * TEAMS) {
+		const uint32_t n = i / per;
+		place w;
+		if (!find_stretch(a, n, i % per * share, &w))
+			continue;
+		prepare_stretch<KT>(a, w, n, share, team, team + i, memory + team * smem_of<KT>(),
+		                    all[team]);
+		asm volatile("fence.proxy.async;" ::: "memory"); /* bulk copies read the notes */
+		team_meet(team);
+		if (threadIdx.x % PREPARE_THREADS < share)
+			set_done(note_at(a, n, w.head + threadIdx.x % PREPARE_THREADS));
+	}
+}
+
+template <int KT> cudaError_t launch(cudaStream_t stream, const recur_core &a, uint32_t beside)
 {
 	const uint32_t share = a.heads / (a.q_heads > a.k_heads ? a.q_heads : a.k_heads);
 	const uint32_t each = share % AT_ONCE ? 1 : AT_ONCE;
-	return mx_launch(prepare<KT>, dim3(a.heads / each, a.n_notes), dim3(PREPARE_THREADS),
-	                 smem_of<KT>(), stream, a, each);
+	if (!beside)
+		return mx_launch(prepare<KT>, dim3(a.heads / each, a.n_notes), dim3(PREPARE_THREADS),
+		                 smem_of<KT>(), stream, a, each);
+	const uint32_t notes = a.n_notes * a.heads;
+	const cudaError_t e = mx_launch(undo, dim3((notes + PREPARE_THREADS - 1) / PREPARE_THREADS),
+	                                dim3(PREPARE_THREADS), 0, stream, a);
+	return e != cudaSuccess
+	           ? e
+	           : mx_launch(prepare_beside<KT>, dim3(beside), dim3(TEAMS * PREPARE_THREADS),
+	                       TEAMS * smem_of<KT>(), stream, a, each);
 }
 
 template <int KT> cudaError_t opt_in(void)
 {
-	return cudaFuncSetAttribute(prepare<KT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                            (int)smem_of<KT>());
+	const cudaError_t e = cudaFuncSetAttribute(
+		prepare<KT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem_of<KT>());
+	return e != cudaSuccess ? e
+	                        : cudaFuncSetAttribute(prepare_beside<KT>,
+	                                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                                               (int)(TEAMS * smem_of<KT>()));
 }
 
 } // namespace
 
-cudaError_t recur_cuda_stretch_scores(cudaStream_t stream, const struct recur_core *a)
+cudaError_t recur_cuda_stretch_scores(cudaStream_t stream, const struct recur_core *a,
+                                      uint32_t beside)
 {
-	return a->kpad == 64 ? launch<4>(stream, *a) : launch<8>(stream, *a);
+	return a->kpad == 64 ? launch<4>(stream, *a, beside) : launch<8>(stream, *a, beside);
 }
 
 cudaError_t recur_cuda_stretch_scores_prepare(uint32_t kpad)

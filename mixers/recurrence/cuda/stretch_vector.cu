@@ -77,16 +77,38 @@ __device__ __forceinline__ rows_of rows_from(const recur_core &a, const place &w
 	return r;
 }
 
+/* What a thread has of a block of tokens: two elements' factors, keys and queries. */
+struct strip {
+	float2 f[Q];
+	uint32_t k[Q], q[Q];
+};
+
+/* Reads a thread's strip; all of it is on its way before any of it is used. */
+__device__ __forceinline__ void read_strip(const recur_core &a, const place &w, const rows_of &in,
+                                           uint32_t block, uint32_t e, strip &x)
+{
+#pragma unroll
+	for (uint32_t r = 0; r < Q; r++) {
+		const uint32_t j = block * Q + r;
+		const bool old = j < w.s.r0, there = j < w.s.len;
+		x.f[r] = old     ? *(const float2 *)(in.ring_a + j * a.kpad + e)
+		         : there ? *(const float2 *)(in.a + j * in.ld_a + e)
+		                 : make_float2(1, 1);
+		x.k[r] = old     ? *(const uint32_t *)(in.ring_k + j * a.kpad + e)
+		         : there ? *(const uint32_t *)(in.k + j * in.ld_k + e)
+		                 : 0;
+		x.q[r] = !old && there ? *(const uint32_t *)(in.q + j * in.ld_q + e) : 0;
+	}
+}
+
 /* A block of a thread's two elements from `e` on: all operands but those for other stretches' S are
  * written to shared memory, these to the note. */
 template <int KT, bool DELTA>
-__device__ __forceinline__ void decay_block(const recur_core &a, const place &w, const rows_of &in,
-                                            uint32_t block, uint32_t e, const float2 (&f)[Q],
+__device__ __forceinline__ void decay_block(uint32_t block, uint32_t e, const strip &x,
                                             const float *through, tiles<KT> &s, vector_note<KT> *to)
 {
 	constexpr uint32_t kpad = KT * 16, ld = tiles<KT>::ld;
 	float2 before = make_float2(1, 1), after = before, d[BLOCKS], run = before;
-	uint32_t k[Q];
 #pragma unroll
 	for (uint32_t b = 0; b < BLOCKS; b++) {
 		d[b] = *(const float2 *)(through + b * kpad + e);
@@ -95,22 +117,14 @@ __device__ __forceinline__ void decay_block(const recur_core &a, const place &w,
 		if (b > block)
 			after = times(after, d[b]);
 	}
-	const bool small = d[block].x < SMALL || d[block].y < SMALL;
-#pragma unroll
-	for (uint32_t r = 0; r < Q; r++) {
-		const uint32_t j = block * Q + r;
-		k[r] = j < w.s.r0    ? *(const uint32_t *)(in.ring_k + j * kpad + e)
-		       : j < w.s.len ? *(const uint32_t *)(in.k + j * in.ld_k + e)
-		                     : 0;
-	}
+	const float2 all = *(const float2 *)(through + block * kpad + e);
+	const bool small = all.x < SMALL || all.y < SMALL;
 #pragma unroll
 	for (uint32_t r = 0; r < Q; r++) {
 		const uint32_t j = block * Q + r,
 					   at = e / 64 * MATRIX + swizzled(j, e % 64 / 8) + e % 8 * 2;
-		const bool own = j >= w.s.r0 && j < w.s.len;
-		const uint32_t q = own ? *(const uint32_t *)(in.q + j * in.ld_q + e) : 0;
-		run = times(run, f[r]);
-		const float2 from_q = times(two_of(q), run), from_k = times(two_of(k[r]), run);
+		run = times(run, x.f[r]);
+		const float2 from_q = times(two_of(x.q[r]), run), from_k = times(two_of(x.k[r]), run);
 		*(uint32_t *)(s.q + j * ld + e) = pack(from_q);
 		*(uint32_t *)(to->q + at) = pack(times(from_q, before));
 		if (DELTA) {
@@ -119,14 +133,14 @@ __device__ __forceinline__ void decay_block(const recur_core &a, const place &w,
 		}
 		const float2 over =
 			small ? make_float2(0, 0) : make_float2(__frcp_rn(run.x), __frcp_rn(run.y));
-		*(uint32_t *)(s.own + j * ld + e) = pack(times(two_of(k[r]), over));
+		*(uint32_t *)(s.own + j * ld + e) = pack(times(two_of(x.k[r]), over));
 	}
 	run = make_float2(1, 1);
 #pragma unroll
 	for (int r = Q - 1; r >= 0; r--) {
 		const uint32_t j = block * Q + (uint32_t)r;
 		const uint32_t at = e / 64 * MATRIX + swizzled(j, e % 64 / 8) + e % 8 * 2;
-		float2 to_end = times(two_of(k[r]), run);
+		float2 to_end = times(two_of(x.k[r]), run);
 		*(uint32_t *)(to->k_to + at) = pack(times(to_end, after));
 #pragma unroll
 		for (uint32_t b = 1; b < BLOCKS; b++)
@@ -135,7 +149,7 @@ __device__ __forceinline__ void decay_block(const recur_core &a, const place &w,
 					pack(to_end);
 				to_end = times(to_end, d[b]);
 			}
-		run = times(run, f[r]);
+		run = times(run, x.f[r]);
 	}
 }
 
@@ -250,19 +264,19 @@ __device__ __forceinline__ void write_scores(const recur_core &a, const place &w
 		*(uint4 *)(to->p + swizzled(16 * warp + i % 16, 2 * warp + 2 + i / 16)) = none;
 }
 
+/* A thread has two elements of a block of 16 tokens; then a team has the scores. */
 template <int KT, bool DELTA>
-__global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare(const recur_core a)
+__global__ void __launch_bounds__(KT * 8 * BLOCKS, 2) prepare(const recur_core a)
 {
 	extern __shared__ __align__(16) unsigned char memory[];
-	constexpr uint32_t kpad = KT * 16, pairs = kpad / 2, parts = PREPARE_THREADS / pairs;
+	constexpr uint32_t kpad = KT * 16, pairs = kpad / 2;
 	__shared__ float through[BLOCKS * kpad], beta[STRETCH];
 	__shared__ small_scores pair[BLOCKS];
 	__shared__ uint32_t small[BLOCKS];
 	tiles<KT> &s = *(tiles<KT> *)memory;
-	const uint32_t n = blockIdx.y, e = threadIdx.x % pairs * 2, part = threadIdx.x / pairs;
+	const uint32_t n = blockIdx.y, e = threadIdx.x % pairs * 2, block = threadIdx.x / pairs;
 	const uint32_t warp = threadIdx.x >> 5;
-	float2 f[BLOCKS / parts][Q];
-	float cq[8][4] = {}, ck[8][4] = {};
+	strip x;
 	place w;
 	mx_pdl_launch();
 	const bool there = find_stretch(a, n, blockIdx.x, &w);
@@ -271,6 +285,7 @@ __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare(const recur_core a
 		return;
 	vector_note<KT> *to = (vector_note<KT> *)note_at(a, n, w.head);
 	const rows_of in = rows_from(a, w);
+	read_strip(a, w, in, block, e, x);
 	if (threadIdx.x < BLOCKS)
 		small[threadIdx.x] = 0;
 	if (threadIdx.x < STRETCH) {
@@ -286,35 +301,25 @@ __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare(const recur_core a
 		to->base.to_end[j] = a.gain ? b : 1;
 	}
 	__syncthreads();
+	float2 d = make_float2(1, 1);
 #pragma unroll
-	for (uint32_t i = 0; i < BLOCKS / parts; i++) {
-		const uint32_t block = part * (BLOCKS / parts) + i;
-		float2 d = make_float2(1, 1);
-#pragma unroll
-		for (uint32_t r = 0; r < Q; r++) {
-			const uint32_t j = block * Q + r;
-			f[i][r] = j < w.s.r0    ? *(const float2 *)(in.ring_a + j * kpad + e)
-			          : j < w.s.len ? *(const float2 *)(in.a + j * in.ld_a + e)
-			                        : make_float2(1, 1);
-		}
-#pragma unroll
-		for (uint32_t r = 0; r < Q; r++)
-			d = times(d, f[i][r]);
-		*(float2 *)(through + block * kpad + e) = d;
-		if (!(d.x >= SMALL && d.y >= SMALL))
-			small[block] = 1;
-	}
+	for (uint32_t r = 0; r < Q; r++)
+		d = times(d, x.f[r]);
+	*(float2 *)(through + block * kpad + e) = d;
+	if (!(d.x >= SMALL && d.y >= SMALL))
+		small[block] = 1;
 	__syncthreads();
-#pragma unroll
-	for (uint32_t i = 0; i < BLOCKS / parts; i++)
-		decay_block<KT, DELTA>(a, w, in, part * (BLOCKS / parts) + i, e, f[i], through, s, to);
+	decay_block<KT, DELTA>(block, e, x, through, s, to);
 	if (threadIdx.x < pairs) {
-		float2 d = *(const float2 *)(through + e);
+		d = *(const float2 *)(through + e);
 		for (uint32_t b = 1; b < BLOCKS; b++)
 			d = times(d, *(const float2 *)(through + b * kpad + e));
 		*(float2 *)(to->d + e) = d;
 	}
 	__syncthreads();
+	if (threadIdx.x >= PREPARE_THREADS)
+		return;
+	float cq[8][4] = {}, ck[8][4] = {};
 	scores<KT, DELTA>(s, warp, cq, ck);
 	if (small[warp]) {
 		pair_scores<KT, DELTA>(w, in, warp, &pair[warp]);
@@ -331,17 +336,17 @@ __global__ void __launch_bounds__(PREPARE_THREADS, 2) prepare(const recur_core a
 		}
 	}
 	triangle *tri = (triangle *)memory;
-	__syncthreads(); /* the tiles have been read */
+	team_meet(0); /* the tiles have been read */
 	write_scores<DELTA>(a, w, beta, warp, cq, ck, &to->base, tri);
 	if (!DELTA)
 		return;
-	__syncthreads();
-	inverse(a, w, w.head, 1, warp, tri, &to->base);
+	team_meet(0);
+	inverse(a, w, w.head, 1, 0, warp, tri, &to->base);
 }
 
 template <int KT, bool DELTA> cudaError_t launch(cudaStream_t stream, const recur_core &a)
 {
-	return mx_launch(prepare<KT, DELTA>, dim3(a.heads, a.n_notes), dim3(PREPARE_THREADS),
+	return mx_launch(prepare<KT, DELTA>, dim3(a.heads, a.n_notes), dim3(KT * 8 * BLOCKS),
 	                 sizeof(tiles<KT>), stream, a);
 }
 

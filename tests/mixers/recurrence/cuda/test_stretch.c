@@ -86,6 +86,30 @@ static const struct layer layers[] = {
 	{"KDA", 4, 4, 128, 128, MX_RECUR_VECTOR, true, false, false, false, USUAL, LENGTHS},
 	{"KDA, odd factors", 2, 2, 128, 64, MX_RECUR_VECTOR, true, false, false, false, FACTORS,
      LENGTHS},
+	{"gated DeltaNet, one long span", /* stretches are prepared beside the chain */
+     2,
+     1,
+     128,
+     64,
+     MX_RECUR_SCALAR,
+     true,
+     false,
+     false,
+     false,
+     USUAL,
+     {{5, 16, 1}, {0, 4300, 0}, {5, 16, 1}}},
+	{"DeltaNet, one long span in the middle of a chunk",
+     2,
+     2,
+     64,
+     64,
+     MX_RECUR_NO_DECAY,
+     true,
+     false,
+     false,
+     false,
+     USUAL,
+     {{5, 16, 41}, {0, 0, 5000}, {5, 16, 1}}},
 	{"KDA, many whole stretches",
      4,
      4,
@@ -211,7 +235,7 @@ static void open_rig(struct rig *r, const struct layer *l, struct rng *g)
 	c->fixed_b = 1;
 	c->skip = l->skip ? on_gpu(r->skip, l->heads * sizeof(float)) : NULL;
 	c->extra_chunks = 5;
-	c->note_bytes = recur_cuda_note_bytes(r->kpad, c->vector);
+	c->note_bytes = recur_cuda_note_bytes(r->kpad, c->vector, l->delta);
 	check(recur_cuda_chunks_prepare(MX_BF16, r->kpad));
 	check(recur_cuda_stretch_prepare(r->kpad, c->vector));
 }
@@ -231,6 +255,8 @@ static void run_step(struct rig *r, int s, const uint32_t *pos)
 	const size_t rows = in->rows, keys = rows * l->k_heads * r->kpad * 2;
 	const size_t y = rows * l->heads * l->v_dim * sizeof(float);
 	const size_t factors = rows * l->heads * (c.vector ? r->kpad : 1) * sizeof(float);
+	for (int t = 0; t < TEXTS; t++)
+		c.n_long += l->n[s][t] >= RECUR_LONG;
 	c.n_notes = in->rows / RECUR_STRETCH + TEXTS * c.extra_chunks + 1;
 	void *owned[] = {on_gpu(spans, sizeof spans),
 	                 on_gpu(in->q, keys),
