@@ -368,13 +368,24 @@ static void count(struct bench *b)
 	b->kv_bytes = (double)info->page_bytes / info->page_tokens;
 }
 
+static uint32_t n_ranks(const struct bench *b)
+{
+	return (b->o->tensor ? b->o->tensor : 1) * (b->o->context ? b->o->context : 1);
+}
+
 static int bench_model(struct bench *b, const char *dir)
 {
 	struct mx_err err = {0};
 	struct opened_model m = {0};
+	static const char *const devices[] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3",
+	                                      "cuda:4", "cuda:5", "cuda:6", "cuda:7"};
+	const uint32_t ranks = n_ranks(b);
 	const struct mx_engine_config config = {
 		.name = b->o->shape->name,
-		.device = b->o->device ? b->o->device : "cuda:0",
+		.device = b->o->device && ranks == 1 ? b->o->device : "cuda:0",
+		.devices = ranks > 1 ? devices : NULL,
+		.tensor = b->o->tensor,
+		.context = b->o->context,
 		.deterministic = b->o->deterministic,
 		.unrecorded = b->o->unrecorded,
 		.max_sequences = MAX_BATCH,
@@ -383,6 +394,10 @@ static int bench_model(struct bench *b, const char *dir)
 		.weight_bits = b->o->weight_bits,
 		.prefix_cache = true,
 	};
+	if (ranks > 8) {
+		fprintf(stderr, "engine: %u ranks are more than 8\n", ranks);
+		return 2;
+	}
 	uint64_t begin = mx_now_ns();
 	mx_status st = opened_model_open(dir, &m, &err);
 	if (st == MX_OK)
@@ -457,16 +472,20 @@ static int make_and_bench(struct bench *b)
 static const char usage[] =
 	"usage: bench/engine/cuda/engine [--shape SHAPE] [--device cuda:N] [--kv bf16|fp8]\n"
 	"              [--weight-bits 8|4] [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
+	"              [--tensor N] [--context M]\n"
 	"Shapes: 8b 8b8 1.1b tiny mamba2-2.7b mamba2-2.7b-half gdn-8b gdn.\n"
 	"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072, lp1@2048 (with\n"
 	"log-probabilities), mx16+512@2048 (beside a prompt) ...; --only takes those\n"
 	"whose name contains TEXT. --dir makes the checkpoint there, or uses the one that is\n"
-	"there, and keeps it. MIXD_DEVICE_PATH and MIXD_MODULE_PATH as for mixd.\n";
+	"there, and keeps it. With --tensor or --context there are ranks on cuda:0, cuda:1 ..., up\n"
+	"to 8, and bytes are those of one of them. MIXD_DEVICE_PATH and MIXD_MODULE_PATH as for "
+    "mixd.\n";
 
 int main(int argc, char **argv)
 {
-	static const char *const taken[] = {"shape",         "device",     "kv",          "only", "dir",
-	                                    "deterministic", "unrecorded", "weight-bits", NULL};
+	static const char *const taken[] = {"shape",  "device",        "kv",         "only",
+	                                    "dir",    "deterministic", "unrecorded", "weight-bits",
+	                                    "tensor", "context",       NULL};
 	const struct options o =
 		options_read(argc, argv, taken, shapes, sizeof shapes / sizeof *shapes, usage);
 	struct bench b = {.o = &o, .m = o.shape->model};

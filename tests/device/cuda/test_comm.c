@@ -2,9 +2,9 @@
 /*
  * Tests the communicator of ranks on GPUs: sums beside those of the host in the order of the ranks,
  * bit for bit, of 1 element to a million, f32 and bf16; copies; thousands of repetitions while
- * ranks are late by random times; recordings; a rank that is lost. All ranks are on one GPU, so
- * this says nothing about links between GPUs. With "--bench" it prints times of sums in a
- * recording.
+ * ranks are late by random times; recordings; a rank that is lost. All ranks are on cuda:0, or on
+ * the GPUs that MIXD_TEST_DEVICES lists ("cuda:0,cuda:1"), by turns. With "--bench" it prints times
+ * of sums in a recording.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -17,6 +17,7 @@
 #include "device/convert.h"
 #include "device/cuda/cuda.h"
 #include "device/open.h"
+#include "tests/rank_devices.h"
 #include "tests/rng.h"
 
 #define CHECK(condition)                                                                           \
@@ -66,12 +67,14 @@ static void open_rig(struct rig *r, uint32_t ranks, enum mx_dtype dtype)
 {
 	const struct mx_device_options options = {
 		.cuda = {.act_dtype = dtype, .max_samples = 2, .vocab = 100}};
+	const char *names[MAX_RANKS];
 	struct mx_err err = {0};
 	opened = mx_now_ns();
 	*r = (struct rig){.ranks = ranks, .dtype = dtype, .size = mx_dtype_size(dtype)};
 	r->rng = (struct rng){7};
+	rank_devices("cuda:0", names, ranks);
 	for (uint32_t i = 0; i < ranks; i++)
-		if (mx_device_open("cuda:0", &options, &r->d[i], &err) != MX_OK)
+		if (mx_device_open(names[i], &options, &r->d[i], &err) != MX_OK)
 			FAIL("%s", err.text);
 	if (mx_device_comm(r->d, ranks, r->c, &err) != MX_OK)
 		FAIL("%s", err.text);
@@ -440,8 +443,8 @@ static void bench_sum(struct rig *r, size_t bytes)
 		const double us = (double)(mx_now_ns() - begin) * 1e-3 / SUMS;
 		best = us < best ? us : best;
 	}
-	printf("sum of bf16 in a recording, %u ranks on one GPU, %4zu KB: %6.2f us\n", r->ranks,
-	       bytes >> 10, best);
+	printf("sum of bf16 in a recording, %u ranks, %4zu KB: %6.2f us\n", r->ranks, bytes >> 10,
+	       best);
 	for (uint32_t i = 0; i < r->ranks; i++)
 		r->d[i]->ops->forget(r->d[i], recordings[i]);
 }
@@ -475,17 +478,21 @@ int main(int argc, char **argv)
 {
 	const struct mx_device_options options = {
 		.cuda = {.act_dtype = MX_F32, .max_samples = 2, .vocab = 100}};
+	const char *names[MAX_RANKS];
 	struct mx_device *d;
 	struct mx_err err = {0};
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	mx_log_set_level(MX_LOG_ERROR);
-	if (mx_device_open("cuda:0", &options, &d, &err) != MX_OK) {
-		printf("no GPU: %s\n", err.text);
-		return 77;
+	const size_t n = rank_devices("cuda:0", names, MAX_RANKS);
+	for (size_t i = 0; i < n && i < MAX_RANKS; i++) {
+		if (mx_device_open(names[i], &options, &d, &err) != MX_OK) {
+			printf("no GPU: %s\n", err.text);
+			return 77;
+		}
+		load_delay(d);
+		d->ops->destroy(d);
 	}
-	load_delay(d);
-	d->ops->destroy(d);
 	if (argc > 1 && !strcmp(argv[1], "--bench"))
 		return bench();
 	test_sums();
