@@ -33,6 +33,14 @@ extern "C" {
  * adds up a share, which takes two but reads less. Bits do not depend on it. */
 #define MX_COMM_WHOLE(ranks) ((size_t)((ranks) > 2 ? 256 : 512) << 10)
 
+/* Small sums are written into slots in the memory of the peers (comm_push.cu): most bytes that a
+ * rank writes so to all peers, the blocks that have slots, and a slot's vectors of 16 bytes, each
+ * with the numbers that tell when it is there. */
+#define MX_COMM_PUSH_MOST          ((size_t)512 << 10)
+#define MX_COMM_PUSH_BLOCKS(ranks) (128 / (ranks))
+#define MX_COMM_PUSH_VECTORS       2048
+#define MX_COMM_PUSH_BYTES         32
+
 /* Where a block's share of a collective is. */
 struct mx_comm_post {
 	void *x;
@@ -48,6 +56,8 @@ struct mx_comm_memory {
 	uint32_t taken[MX_CUDA_MAX_RANKS][MX_COMM_BLOCKS];
 
 	uint32_t epochs[MX_COMM_BLOCKS]; /* meetings so far */
+	uint32_t pushes[MX_COMM_PUSH_BLOCKS(2)];
+	uint64_t spent_ns; /* in sums, gathers and messages, so far */
 	uint32_t sends[MX_CUDA_MAX_RANKS][MX_COMM_BLOCKS];
 	uint32_t recvs[MX_CUDA_MAX_RANKS][MX_COMM_BLOCKS];
 	struct mx_comm_post posts[MX_COMM_BLOCKS];
@@ -61,6 +71,8 @@ struct mx_comm_memory {
 /* What every kernel of a rank gets. */
 struct mx_comm_rank {
 	struct mx_comm_memory *memory[MX_CUDA_MAX_RANKS]; /* [ranks] */
+	void *push[MX_CUDA_MAX_RANKS]; /* [sender][push_blocks][2][MX_COMM_PUSH_VECTORS] of each rank */
+	uint32_t push_blocks;
 	uint32_t *ended; /* in pinned memory of the host: not 0 = the communication has ended */
 	uint32_t rank, ranks;
 	bool shared; /* a GPU has several ranks */
@@ -72,6 +84,25 @@ cudaError_t mx_comm_load_kernels(void);
 /* x[n] = the sum over the ranks. */
 cudaError_t mx_comm_sum(const struct mx_comm_rank *r, uint32_t blocks, cudaStream_t stream, void *x,
                         size_t n, enum mx_dtype dtype);
+
+/* h += the sum of y over the ranks, then x = rmsnorm(h) * weight: [rows, width], weight [width]. */
+struct mx_comm_norm {
+	const void *y;
+	void *h, *x;
+	const float *weight;
+	float eps;
+	size_t rows, width;
+};
+
+/* comm_push.cu: small sums, of so many bytes as it takes. */
+bool mx_comm_may_push(const struct mx_comm_rank *r, size_t bytes);
+cudaError_t mx_comm_push_sum(const struct mx_comm_rank *r, cudaStream_t stream, void *x, size_t n,
+                             enum mx_dtype dtype);
+bool mx_comm_may_push_norm(const struct mx_comm_rank *r, const struct mx_comm_norm *norm,
+                           enum mx_dtype dtype);
+cudaError_t mx_comm_push_norm(const struct mx_comm_rank *r, cudaStream_t stream,
+                              const struct mx_comm_norm *norm, enum mx_dtype dtype);
+cudaError_t mx_comm_load_push(void);
 
 /* y[bytes] behind each other = the x of ranks first .. first + n - 1; y may be NULL: a rank that
  * only gives. */
