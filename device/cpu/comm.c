@@ -43,6 +43,8 @@ struct cpu_comm {
 	struct mx_comm base;
 	struct group *group;
 	struct mx_device *device;
+	uint64_t begun; /* when the collective that runs was called */
+	_Atomic uint64_t spent_ns;
 };
 
 struct group {
@@ -149,7 +151,17 @@ static mx_status open_collective(struct mx_comm *c, const void *x, void *y, size
 {
 	struct group *g = comm_of(c)->group;
 	g->posted[c->rank] = (struct posted){x, y, ld};
+	comm_of(c)->begun = mx_now_ns();
 	return meet(g);
+}
+
+/* Waits until all ranks are done with each other's memory, and counts the collective's time. */
+static mx_status close_collective(struct mx_comm *c)
+{
+	struct cpu_comm *own = comm_of(c);
+	mx_status st = meet(own->group);
+	atomic_fetch_add_explicit(&own->spent_ns, mx_now_ns() - own->begun, memory_order_relaxed);
+	return st;
 }
 
 /* ---- sums ---- */
@@ -197,7 +209,7 @@ static mx_status all_reduce(struct mx_comm *c, void *x, size_t n)
 	s.first = s.first < n ? s.first : n;
 	s.end = s.end < n ? s.end : n;
 	d->ops->parallel(d, (s.end - s.first + TASK - 1) / TASK, sum_task, &s);
-	return meet(g);
+	return close_collective(c);
 }
 
 static mx_status all_reduce_f32(struct mx_comm *c, float *x, size_t n)
@@ -215,7 +227,7 @@ static mx_status all_gather(struct mx_comm *c, const void *x, size_t bytes, void
 		return st;
 	for (uint32_t r = 0; r < g->ranks && bytes; r++)
 		memcpy((unsigned char *)y + r * bytes, g->posted[r].x, bytes);
-	return meet(g);
+	return close_collective(c);
 }
 
 static mx_status all_to_all(struct mx_comm *c, const void *x, size_t bytes, void *y)
@@ -227,7 +239,7 @@ static mx_status all_to_all(struct mx_comm *c, const void *x, size_t bytes, void
 	for (uint32_t r = 0; r < g->ranks && bytes; r++)
 		memcpy((unsigned char *)y + r * bytes,
 		       (const unsigned char *)g->posted[r].x + c->rank * bytes, bytes);
-	return meet(g);
+	return close_collective(c);
 }
 
 static mx_status broadcast(struct mx_comm *c, uint32_t root, void *x, size_t bytes)
@@ -253,7 +265,7 @@ static mx_status gather_columns(struct mx_comm *c, uint32_t root, const float *x
 	float *at = (float *)to->y + first;
 	for (size_t i = 0; i < n && cols && at != x; i++)
 		memcpy(at + i * to->ld, x + i * ldx, cols * sizeof *x);
-	return meet(g);
+	return close_collective(c);
 }
 
 static mx_status barrier(struct mx_comm *c)
@@ -339,6 +351,11 @@ static void rehearse_nothing(struct mx_comm *c, bool on)
 	(void)on;
 }
 
+static uint64_t spent_ns(struct mx_comm *c)
+{
+	return atomic_load_explicit(&comm_of(c)->spent_ns, memory_order_relaxed);
+}
+
 static const struct mx_comm_ops cpu_comm_ops = {
 	.struct_size = sizeof(struct mx_comm_ops),
 	.all_reduce = all_reduce,
@@ -354,6 +371,7 @@ static const struct mx_comm_ops cpu_comm_ops = {
 	.check = comm_check,
 	.rehearse = rehearse_nothing,
 	.all_to_all = all_to_all,
+	.spent_ns = spent_ns,
 };
 
 static struct group *new_group(uint32_t ranks)
@@ -375,7 +393,8 @@ static struct group *new_group(uint32_t ranks)
 
 static struct mx_comm *handle_of(struct group *g, uint32_t rank, struct mx_device *device)
 {
-	g->comms[rank] = (struct cpu_comm){{&cpu_comm_ops, rank, g->ranks}, g, device};
+	g->comms[rank] =
+		(struct cpu_comm){.base = {&cpu_comm_ops, rank, g->ranks}, .group = g, .device = device};
 	return &g->comms[rank].base;
 }
 
