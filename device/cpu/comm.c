@@ -8,6 +8,7 @@
 #include "device/cpu/comm.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -62,6 +63,7 @@ struct group {
 
 	/* Of the whole. */
 	atomic_bool aborted;
+	uint64_t awake_ns; /* see mx_cpu_comm_stay_awake */
 	_Alignas(64) atomic_uint sleepers;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -106,15 +108,19 @@ static bool is_over(struct group *g, atomic_uint *number, unsigned old)
 static mx_status wait_for(struct group *g, atomic_uint *number, unsigned old)
 {
 	struct group *whole = g->whole;
-	uint64_t end = 0;
+	uint64_t begin = 0;
 	for (unsigned i = 0; !is_over(g, number, old); i++) {
 		cpu_relax();
 		if (i % 64 != 63)
 			continue;
 		uint64_t now = mx_now_ns();
-		end = end ? end : now + SPIN_NS;
-		if (now < end)
+		begin = begin ? begin : now;
+		if (now - begin < SPIN_NS)
 			continue;
+		if (now - begin < whole->awake_ns) {
+			sched_yield();
+			continue;
+		}
 		pthread_mutex_lock(&whole->lock);
 		atomic_fetch_add(&whole->sleepers, 1);
 		while (!is_over(g, number, old))
@@ -406,6 +412,11 @@ mx_status mx_cpu_comm_create(struct mx_device *const *devices, uint32_t ranks, s
 	for (uint32_t r = 0; r < ranks; r++)
 		out[r] = handle_of(g, r, devices[r]);
 	return MX_OK;
+}
+
+void mx_cpu_comm_stay_awake(struct mx_comm *c, uint64_t ns)
+{
+	comm_of(c)->group->whole->awake_ns = ns;
 }
 
 mx_status mx_cpu_comm_part(struct mx_comm *const *comms, uint32_t ranks, struct mx_comm **out)
