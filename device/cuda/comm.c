@@ -25,7 +25,7 @@ struct cuda_comm {
 };
 
 struct group {
-	uint32_t ranks, blocks;
+	uint32_t ranks, blocks; /* blocks: of a copy */
 	bool shared;
 	uint32_t *ended;     /* pinned; kernels poll it, and end the communication themselves */
 	atomic_uint handles; /* not destroyed yet */
@@ -82,11 +82,12 @@ static mx_status sum(struct mx_comm *c, void *x, size_t n, enum mx_dtype dtype)
 	if (st != MX_OK || skip || !n)
 		return st;
 	const struct mx_comm_rank *r = &own->rank;
-	return check_call(c,
-	                  mx_comm_may_push(r, n * mx_dtype_size(dtype))
-	                      ? mx_comm_push_sum(r, stream, x, n, dtype)
-	                      : mx_comm_sum(r, own->group->blocks, stream, x, n, dtype),
-	                  "summing over ranks");
+	return check_call(
+		c,
+		mx_comm_may_push(r, n * mx_dtype_size(dtype))
+			? mx_comm_push_sum(r, stream, x, n, dtype)
+			: mx_comm_sum(r, r->shared ? MX_COMM_FEW_BLOCKS : MX_COMM_BLOCKS, stream, x, n, dtype),
+		"summing over ranks");
 }
 
 static mx_status all_reduce(struct mx_comm *c, void *x, size_t n)
@@ -280,7 +281,7 @@ static mx_status enable_peer(const struct cuda_comm *a, const struct cuda_comm *
 	if (e == cudaSuccess && !can)
 		return mx_fail(err, MX_E_UNSUPPORTED,
 		               "cuda:%d does not reach the memory of cuda:%d: ranks need GPUs that are "
-		               "peers",
+		               "peers, by NVLink or PCIe (nvidia-smi topo -p2p r)",
 		               a->ordinal, b->ordinal);
 	if (e == cudaSuccess)
 		e = cudaDeviceEnablePeerAccess(b->ordinal, 0);
@@ -331,7 +332,7 @@ static cudaError_t make_memory(const struct group *g, const struct cuda_comm *c,
 	if (e == cudaSuccess)
 		e = mx_comm_load_push();
 	if (e == cudaSuccess)
-		e = make(sizeof(struct mx_comm_memory) + g->blocks * 2 * MX_COMM_STAGE, out_memory);
+		e = make(sizeof(struct mx_comm_memory), out_memory);
 	if (e == cudaSuccess)
 		e = make(slots * MX_COMM_PUSH_VECTORS * MX_COMM_PUSH_BYTES, out_push);
 	return e == cudaSuccess ? cudaDeviceSynchronize() : e;
@@ -386,7 +387,7 @@ mx_status mx_cuda_comm_create(struct mx_device *const *devices, uint32_t ranks,
 		                                 .device = devices[r],
 		                                 .ordinal = mx_cuda(devices[r])->base.ordinal};
 	mx_status st = connect(g, err);
-	g->blocks = g->shared ? MX_COMM_FEW_BLOCKS : MX_COMM_BLOCKS;
+	g->blocks = g->shared ? MX_COMM_FEW_BLOCKS : MX_COMM_COPY_BLOCKS;
 	if (st == MX_OK)
 		st = make_all(g, err);
 	if (st != MX_OK) {

@@ -36,16 +36,17 @@ static __device__ __forceinline__ uint64_t now_ns(void)
 	return t;
 }
 
-/* The time of a collective is that of its first thread, from when the step's data may be read. */
-static __device__ __forceinline__ uint64_t start_clock(void)
+/* The time of a collective is that of its first thread, from when the step's data may be read.
+ * Returns the time spent before it, less now. */
+static __device__ __forceinline__ uint64_t start_clock(const struct mx_comm_rank &r)
 {
-	return blockIdx.x || threadIdx.x ? 0 : now_ns();
+	return blockIdx.x || threadIdx.x ? 0 : r.memory[r.rank]->spent_ns - now_ns();
 }
 
-static __device__ __forceinline__ void stop_clock(const struct mx_comm_rank &r, uint64_t begin)
+static __device__ __forceinline__ void stop_clock(const struct mx_comm_rank &r, uint64_t clock)
 {
 	if (!blockIdx.x && !threadIdx.x)
-		r.memory[r.rank]->spent_ns += now_ns() - begin;
+		r.memory[r.rank]->spent_ns = clock + now_ns();
 }
 
 /* True while a thread may go on waiting for a peer: the communication has not ended, which it does
@@ -137,28 +138,6 @@ static __device__ __forceinline__ void store(T *x, size_t at, size_t n, bool who
 	}
 	for (size_t k = 0; k < v.N && at + k < n; k++)
 		x[at + k] = v.one[k];
-}
-
-/* Adds up what the ranks have, in their order. */
-template <typename T>
-static __device__ __forceinline__ vec<T> add_up(const vec<T> (&v)[MX_CUDA_MAX_RANKS],
-                                                uint32_t ranks)
-{
-	float sum[vec<T>::N];
-	vec<T> out;
-#pragma unroll
-	for (size_t k = 0; k < out.N; k++)
-		sum[k] = mx_to_float<T>(v[0].one[k]);
-#pragma unroll
-	for (uint32_t i = 1; i < MX_CUDA_MAX_RANKS; i++)
-		if (i < ranks)
-#pragma unroll
-			for (size_t k = 0; k < out.N; k++)
-				sum[k] += mx_to_float<T>(v[i].one[k]);
-#pragma unroll
-	for (size_t k = 0; k < out.N; k++)
-		out.one[k] = mx_from_float<T>(sum[k]);
-	return out;
 }
 
 #endif

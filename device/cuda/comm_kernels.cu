@@ -2,9 +2,8 @@
 /*
  * The kernels of comm.h.
  *
- * A small sum: each rank copies its x to its buffer, meets the others, and adds up all buffers in
- * the order of the ranks. A large one: each tells where its x is and meets the others, adds up its
- * share of the elements from all x, writes the sums to all x, and meets them again. Either way an
+ * A large sum (comm_push.cu has small ones): each rank tells where its x is and meets the others,
+ * adds up its share of the elements from all x, writes the sums to all x, and meets them again. An
  * element is ((x0 + x1) + x2) + ... in f32, rounded once.
  */
 #include "device/cuda/comm.cuh"
@@ -35,7 +34,7 @@ static __device__ uint32_t begin(const struct mx_comm_rank &r, uint64_t *out_clo
 	if (!r.shared)
 		mx_pdl_launch();
 	mx_pdl_wait();
-	*out_clock = start_clock();
+	*out_clock = start_clock(r);
 	return r.memory[r.rank]->epochs[blockIdx.x];
 }
 
@@ -52,36 +51,39 @@ static __device__ void end(const struct mx_comm_rank &r, uint32_t epoch, uint64_
 
 /* ---- sums ---- */
 
-static __device__ __forceinline__ void *stage_of(const struct mx_comm_rank &r, uint32_t rank,
-                                                 uint32_t epoch)
-{
-	return (char *)r.memory[rank]->stage + (2 * blockIdx.x + (epoch & 1)) * MX_COMM_STAGE;
-}
+/* Vectors that a thread reads before it needs the first: a link has many reads under way. */
+#define AHEAD 4
 
-/* A block adds up `chunk` elements, which fit its buffer. */
+/* Adds up the vectors at, at + step .. of all ranks' x, for all of them. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-	sum_whole(struct mx_comm_rank r, T *x, size_t n, size_t chunk)
+static __device__ __forceinline__ void sum_vectors(const struct mx_comm_rank &r, T *const *xs,
+                                                   size_t at, size_t step, size_t last, bool whole)
 {
-	uint64_t clock;
-	const uint32_t epoch = begin(r, &clock) + 1;
-	const size_t first = blockIdx.x * chunk, left = first < n ? n - first : 0,
-				 count = left < chunk ? left : chunk;
-	const bool whole = is_aligned(x, 16); /* chunks are whole vectors */
-	T *own = (T *)stage_of(r, r.rank, epoch);
-	x += first;
-	for (size_t at = threadIdx.x * vec<T>::N; at < count; at += THREADS * vec<T>::N)
-		*(uint4 *)(own + at) = load(x, at, count, whole).all;
-	const bool met = meet(r, epoch);
-	for (size_t at = threadIdx.x * vec<T>::N; at < count && met; at += THREADS * vec<T>::N) {
-		vec<T> v[MX_CUDA_MAX_RANKS];
+	constexpr size_t N = vec<T>::N;
+	float total[AHEAD][N];
+	for (uint32_t i = 0; i < r.ranks; i++) {
+		vec<T> v[AHEAD];
 #pragma unroll
-		for (uint32_t i = 0; i < MX_CUDA_MAX_RANKS; i++)
-			if (i < r.ranks)
-				v[i].all = load_peer((const T *)stage_of(r, i, epoch) + at);
-		store(x, at, count, whole, add_up(v, r.ranks));
+		for (int j = 0; j < AHEAD; j++)
+			if (at + j * step < last)
+				v[j] = load<T>(xs[i], at + j * step, last, whole);
+#pragma unroll
+		for (int j = 0; j < AHEAD; j++)
+#pragma unroll
+			for (size_t k = 0; k < N; k++) {
+				const float f = mx_to_float<T>(v[j].one[k]);
+				total[j][k] = i ? total[j][k] + f : f;
+			}
 	}
-	end(r, epoch, clock);
+#pragma unroll
+	for (int j = 0; j < AHEAD; j++) {
+		vec<T> sum;
+#pragma unroll
+		for (size_t k = 0; k < N; k++)
+			sum.one[k] = mx_from_float<T>(total[j][k]);
+		for (uint32_t i = 0; i < r.ranks && at + j * step < last; i++)
+			store(xs[i], at + j * step, last, whole, sum);
+	}
 }
 
 /* A rank adds up `share` elements of all ranks' x, for all of them. */
@@ -103,19 +105,9 @@ static __global__ void __launch_bounds__(THREADS)
 	for (uint32_t i = 0; i < r.ranks; i++)
 		whole &= is_aligned(xs[i], 16);
 	const size_t first = r.rank * share, last = first + share < n ? first + share : n;
-	for (size_t at = first + (b * THREADS + threadIdx.x) * vec<T>::N; at < last && met;
-	     at += gridDim.x * THREADS * vec<T>::N) {
-		vec<T> v[MX_CUDA_MAX_RANKS];
-#pragma unroll
-		for (uint32_t i = 0; i < MX_CUDA_MAX_RANKS; i++)
-			if (i < r.ranks)
-				v[i] = load<T>(xs[i], at, last, whole);
-		const vec<T> sum = add_up(v, r.ranks);
-#pragma unroll
-		for (uint32_t i = 0; i < MX_CUDA_MAX_RANKS; i++)
-			if (i < r.ranks)
-				store(xs[i], at, last, whole, sum);
-	}
+	const size_t N = vec<T>::N, step = gridDim.x * THREADS * N;
+	for (size_t at = first + (b * THREADS + threadIdx.x) * N; at < last && met; at += AHEAD * step)
+		sum_vectors(r, xs, at, step, last, whole);
 	met = met && meet(r, before + 2);
 	end(r, before + 2, clock);
 }
@@ -124,14 +116,7 @@ template <typename T>
 static cudaError_t sum(const struct mx_comm_rank *r, uint32_t blocks, cudaStream_t stream, T *x,
                        size_t n)
 {
-	const size_t bytes = n * sizeof(T), each = vec<T>::N;
-	if (bytes <= MX_COMM_WHOLE(r->ranks) && bytes <= blocks * MX_COMM_STAGE) {
-		const size_t wanted = (bytes + MX_COMM_BLOCK_BYTES - 1) / MX_COMM_BLOCK_BYTES;
-		const size_t grid = wanted < 1 ? 1 : wanted < blocks ? wanted : blocks;
-		const size_t chunk = ((n + grid - 1) / grid + each - 1) / each * each;
-		return mx_launch(sum_whole<T>, dim3((unsigned)grid), dim3(THREADS), 0, stream, *r, x, n,
-		                 chunk);
-	}
+	const size_t each = vec<T>::N;
 	const size_t share = ((n + r->ranks - 1) / r->ranks + each - 1) / each * each;
 	return mx_launch(sum_shares<T>, dim3(blocks), dim3(THREADS), 0, stream, *r, x, n, share);
 }
@@ -315,9 +300,7 @@ cudaError_t mx_comm_take(const struct mx_comm_rank *r, uint32_t blocks, cudaStre
 
 cudaError_t mx_comm_load_kernels(void)
 {
-	const void *kernels[] = {(const void *)sum_whole<float>,
-	                         (const void *)sum_whole<__nv_bfloat16>,
-	                         (const void *)sum_shares<float>,
+	const void *kernels[] = {(const void *)sum_shares<float>,
 	                         (const void *)sum_shares<__nv_bfloat16>,
 	                         (const void *)collect,
 	                         (const void *)columns,

@@ -129,36 +129,40 @@ static __device__ __forceinline__ bool sum(const struct mx_comm_rank &r, vec<T> 
 	return fine;
 }
 
-/* Parts of THREADS vectors, one after the other. */
-template <typename T>
+/* Parts of V * THREADS vectors, one after the other. */
+template <typename T, int V>
 static __global__ void __launch_bounds__(THREADS) sum_pushed(struct mx_comm_rank r, T *x, size_t n)
 {
-	constexpr size_t PART = THREADS * vec<T>::N;
+	constexpr size_t N = vec<T>::N, PART = V * THREADS * N;
 	if (!r.shared)
 		mx_pdl_launch();
 	mx_pdl_wait();
-	const uint64_t begin = start_clock();
+	const uint64_t clock = start_clock(r);
 	volatile uint32_t *uses = &r.memory[r.rank]->pushes[blockIdx.x];
 	const bool whole = is_aligned(x, 16);
 	uint32_t number = *uses;
 	bool fine = true;
 	for (size_t first = blockIdx.x * PART; first < n; first += gridDim.x * PART) {
-		const size_t at = first + threadIdx.x * vec<T>::N;
-		const uint32_t end = at < n ? THREADS : 0; /* of vectors */
-		vec<T> v[1] = {};
+		const size_t left = (n - first + N - 1) / N;
+		const uint32_t end = left < V * THREADS ? (uint32_t)left : V * THREADS;
+		vec<T> v[V] = {};
 		number = next_number(number);
-		if (end)
-			v[0] = load(x, at, n, whole);
-		send<T, 1>(r, v, threadIdx.x, 0, end, number);
-		if (fine && end)
-			fine = sum<T, 1>(r, v, threadIdx.x, 0, end, number);
-		if (end)
-			store(x, at, n, whole, v[0]);
+#pragma unroll
+		for (int j = 0; j < V; j++)
+			if (threadIdx.x + j * THREADS < end)
+				v[j] = load(x, first + (threadIdx.x + j * THREADS) * N, n, whole);
+		send<T, V>(r, v, threadIdx.x, THREADS, end, number);
+		if (fine)
+			fine = sum<T, V>(r, v, threadIdx.x, THREADS, end, number);
+#pragma unroll
+		for (int j = 0; j < V; j++)
+			if (threadIdx.x + j * THREADS < end)
+				store(x, first + (threadIdx.x + j * THREADS) * N, n, whole, v[j]);
 		__syncthreads(); /* all have read the number, and their slots */
 	}
 	if (!threadIdx.x)
 		*uses = number;
-	stop_clock(r, begin);
+	stop_clock(r, clock);
 	if (r.shared)
 		mx_pdl_launch();
 }
@@ -189,7 +193,7 @@ static __global__ void __launch_bounds__(THREADS)
 		}
 	}
 	mx_pdl_wait();
-	const uint64_t begin = start_clock();
+	const uint64_t clock = start_clock(r);
 	volatile uint32_t *uses = &r.memory[r.rank]->pushes[blockIdx.x];
 	uint32_t number = *uses;
 	bool fine = true;
@@ -239,7 +243,7 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 	if (!threadIdx.x)
 		*uses = number;
-	stop_clock(r, begin);
+	stop_clock(r, clock);
 	if (r.shared)
 		mx_pdl_launch();
 }
@@ -257,12 +261,16 @@ bool mx_comm_may_push(const struct mx_comm_rank *r, size_t bytes)
 	return bytes * (r->ranks - 1) <= MX_COMM_PUSH_MOST;
 }
 
+/* Threads have one vector each if there are blocks enough, else two. */
 template <typename T>
 static cudaError_t push_sum(const struct mx_comm_rank *r, cudaStream_t stream, T *x, size_t n)
 {
 	constexpr size_t PART = THREADS * vec<T>::N;
-	return mx_launch(sum_pushed<T>, dim3(grid_of(r, (n + PART - 1) / PART)), dim3(THREADS), 0,
-	                 stream, *r, x, n);
+	const size_t parts = (n + PART - 1) / PART, blocks = grid_of(r, parts);
+	const int each = parts <= blocks ? 1 : 2;
+	auto kernel = each == 1 ? sum_pushed<T, 1> : sum_pushed<T, 2>;
+	return mx_launch(kernel, dim3(grid_of(r, (parts + each - 1) / each)), dim3(THREADS), 0, stream,
+	                 *r, x, n);
 }
 
 cudaError_t mx_comm_push_sum(const struct mx_comm_rank *r, cudaStream_t stream, void *x, size_t n,
@@ -279,7 +287,7 @@ bool mx_comm_may_push_norm(const struct mx_comm_rank *r, const struct mx_comm_no
 	const uintptr_t odd = (uintptr_t)norm->y | (uintptr_t)norm->h | (uintptr_t)norm->x |
 	                      (uintptr_t)norm->weight | row;
 	return odd % 16 == 0 && row / 16 <= MX_COMM_PUSH_VECTORS &&
-	       mx_comm_may_push(r, norm->rows * row);
+	       norm->rows * row <= MX_COMM_PUSH_NORM && mx_comm_may_push(r, norm->rows * row);
 }
 
 template <typename T>
@@ -305,14 +313,12 @@ cudaError_t mx_comm_push_norm(const struct mx_comm_rank *r, cudaStream_t stream,
 cudaError_t mx_comm_load_push(void)
 {
 	const void *kernels[] = {
-		(const void *)sum_pushed<float>,
-		(const void *)sum_pushed<__nv_bfloat16>,
-		(const void *)norm_pushed<float, 1>,
-		(const void *)norm_pushed<float, 2>,
-		(const void *)norm_pushed<float, 4>,
-		(const void *)norm_pushed<__nv_bfloat16, 1>,
-		(const void *)norm_pushed<__nv_bfloat16, 2>,
-		(const void *)norm_pushed<__nv_bfloat16, 4>,
+		(const void *)sum_pushed<float, 1>,          (const void *)sum_pushed<float, 2>,
+		(const void *)sum_pushed<float, 4>,          (const void *)sum_pushed<__nv_bfloat16, 1>,
+		(const void *)sum_pushed<__nv_bfloat16, 2>,  (const void *)sum_pushed<__nv_bfloat16, 4>,
+		(const void *)norm_pushed<float, 1>,         (const void *)norm_pushed<float, 2>,
+		(const void *)norm_pushed<float, 4>,         (const void *)norm_pushed<__nv_bfloat16, 1>,
+		(const void *)norm_pushed<__nv_bfloat16, 2>, (const void *)norm_pushed<__nv_bfloat16, 4>,
 	};
 	cudaFuncAttributes a;
 	cudaError_t e = cudaSuccess;

@@ -183,6 +183,10 @@ static void check_sizes(uint32_t ranks, enum mx_dtype dtype)
 		}
 	}
 	must(r.c[0]->ops->check(r.c[0]));
+	for (uint32_t i = 0; i < ranks; i++) { /* their time is counted, and is a part of all */
+		const uint64_t ns = r.c[i]->ops->spent_ns(r.c[i]);
+		CHECK(ns > 0 && ns < mx_now_ns() - opened);
+	}
 	close_rig(&r);
 }
 
