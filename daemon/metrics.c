@@ -336,6 +336,51 @@ static void write_own_by_mixer(struct mx_metrics *m, struct mx_metrics_writer *w
 	}
 }
 
+/* Writes a figure of each rank of the models that have several. */
+static void write_rank_figure(struct mx_metrics *m, struct mx_metrics_writer *w, const char *name,
+                              enum mx_metric_type type, const char *help,
+                              double (*value)(const struct mx_engine_rank *r))
+{
+	bool named = false;
+	for (size_t k = 0; k < m->models.n; k++) {
+		const struct figures *f = &m->figures[k];
+		const struct mx_engine *e = f->model->engine;
+		struct mx_engine_rank r;
+		for (uint32_t i = 0; f->loaded && e->ops->rank(e, i, &r); i++) {
+			char labels[420];
+			if (!named)
+				mx_metrics_family(w, name, type, help);
+			named = true;
+			snprintf(labels, sizeof labels, "%s,rank=\"%u\",device=\"%s\"", f->labels, r.rank,
+			         r.device);
+			mx_metrics_sample(w, labels, value(&r));
+		}
+	}
+}
+
+static double rank_memory(const struct mx_engine_rank *r)
+{
+	return (double)r->memory;
+}
+
+static double rank_exchange(const struct mx_engine_rank *r)
+{
+	return r->exchange_s;
+}
+
+static void write_ranks(struct mx_metrics *m, struct mx_metrics_writer *w)
+{
+	write_rank_figure(m, w, "mixd_rank_memory_bytes", MX_METRIC_GAUGE,
+	                  "Memory that a rank takes of its device; on CPUs without weights that are "
+	                  "used where the file is mapped.",
+	                  rank_memory);
+	write_rank_figure(
+		m, w, "mixd_rank_exchange_seconds", MX_METRIC_COUNTER,
+		"Time of a rank in sums over the ranks and other exchanges with them, waiting "
+		"included.",
+		rank_exchange);
+}
+
 static void write_own_by_reason(struct mx_metrics *m, struct mx_metrics_writer *w)
 {
 	static const char *const why[] = {"client", "api", "shutdown"};
@@ -538,6 +583,7 @@ const char *mx_metrics_text(void *arg, const char *accept, struct mx_buf *out)
 	write_histograms(m, &w, own_histograms, sizeof own_histograms / sizeof *own_histograms);
 	write_own_by_mixer(m, &w);
 	write_own_by_reason(m, &w);
+	write_ranks(m, &w);
 	if (m->vllm_names) {
 		write_metrics(m, &w, vllm_metrics, sizeof vllm_metrics / sizeof *vllm_metrics);
 		write_histograms(m, &w, vllm_histograms, sizeof vllm_histograms / sizeof *vllm_histograms);

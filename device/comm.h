@@ -84,6 +84,17 @@ struct mx_comm_ops {
 	/* y[ranks][bytes] of every rank = block number comm->rank of the x[ranks][bytes] of all ranks,
 	 * in their order. x and y do not overlap. */
 	mx_status (*all_to_all)(struct mx_comm *c, const void *x, size_t bytes, void *y);
+
+	/* h [rows, width] += the sum of y over all ranks, then x = rmsnorm(h) * weight, f32 [width]; y
+	 * is lost. The bits of all_reduce and the device's add_rmsnorm. NULL where it would be no
+	 * faster than the two. */
+	mx_status (*all_reduce_norm)(struct mx_comm *c, void *y, void *h, const float *weight,
+	                             float eps, size_t rows, size_t width, void *x);
+
+	/* Returns the nanoseconds that this rank has spent in sums, gathers and exchanges, waiting for
+	 * the others included; without broadcasts and barriers, in which a rank may wait for work. Any
+	 * thread. NULL = they are not counted. */
+	uint64_t (*spent_ns)(struct mx_comm *c);
 };
 
 /* First member of every communicator. */

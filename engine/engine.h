@@ -5,7 +5,7 @@
  * by a fake that computes nothing (engine/fake_engine.c). Both manage their pages with
  * engine/pages.h.
  *
- * All calls come from one thread, the model's engine thread, except `info`, `usage` and
+ * All calls come from one thread, the model's engine thread, except `info`, `usage`, `rank` and
  * `kv_events`, which any thread may call.
  *
  * A sequence is a list of tokens (prompt, then sampled tokens) with the pages and the slot that
@@ -107,6 +107,14 @@ struct mx_engine_usage {
 	uint64_t prefix_evictions;            /* cached pages evicted */
 	uint32_t snapshots_used;              /* snapshots that hold a saved state */
 	uint64_t snapshot_saves, snapshot_evictions;
+};
+
+/* One of the ranks of this process that compute the model together. */
+struct mx_engine_rank {
+	uint32_t rank; /* its number among the ranks of all hosts */
+	char device[64];
+	size_t memory;     /* bytes of the device that the model takes; CPUs: without mapped weights */
+	double exchange_s; /* seconds in sums over the ranks and other exchanges, waiting included */
 };
 
 /* Most tokens of MX_POOLING_TOKENS. */
@@ -289,6 +297,9 @@ struct mx_engine_ops {
 	/* Returns the events of the prefix cache (engine/kv_events.h); NULL if info.kv_events is not
 	 * set. Any thread. */
 	struct mx_kv_events *(*kv_events)(const struct mx_engine *e);
+
+	/* Describes rank number i of this process; false if there is none, or only one. Any thread. */
+	bool (*rank)(const struct mx_engine *e, uint32_t i, struct mx_engine_rank *out);
 
 	/* Frees everything; no sequence may be open. Takes NULL. */
 	void (*destroy)(struct mx_engine *e);

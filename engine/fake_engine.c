@@ -420,6 +420,12 @@ static void fake_destroy(struct mx_engine *e)
 	free(f);
 }
 
+static bool fake_rank(const struct mx_engine *e, uint32_t i, struct mx_engine_rank *out)
+{
+	(void)e, (void)i, (void)out;
+	return false;
+}
+
 static const struct mx_engine_ops fake_ops = {
 	.info = mx_core_info,
 	.usage = mx_core_usage,
@@ -437,6 +443,7 @@ static const struct mx_engine_ops fake_ops = {
 	.tokens = mx_core_tokens,
 	.drop_cache = mx_core_drop_cache,
 	.kv_events = mx_core_kv_events,
+	.rank = fake_rank,
 	.destroy = fake_destroy,
 };
 

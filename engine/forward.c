@@ -2,7 +2,8 @@
 /*
  * The forward pass over all rows of a step: embedding, blocks, final norm. A block is a norm,
  * mixers or a feed-forward, and a residual add. The residual add of a mixer's output is fused into
- * the next norm, which reads the residual stream anyway.
+ * the next norm, which reads the residual stream anyway, and so may be the sum over ranks before
+ * it.
  */
 #include <math.h>
 
@@ -114,13 +115,24 @@ static mx_status run_block(struct mx_model_engine *e, const struct mx_model_bloc
 	                  *out_added || b->parallel);
 }
 
-/* Adds s->y to s->h if that is pending, then computes s->x: the norm of s->h. Sets *out to s->x, or
- * to s->h if there is no norm. */
-static mx_status add_and_norm(struct mx_model_engine *e, bool pending,
+/* What is to be done with a block's output in s->y. */
+enum pending {
+	NOTHING,
+	ADD, /* it is to be added to s->h */
+	SUM  /* it is a rank's summand, whose sum is to be added to s->h */
+};
+
+/* Does what is pending, then computes s->x: the norm of s->h. Sets *out to s->x, or to s->h if
+ * there is no norm. */
+static mx_status add_and_norm(struct mx_model_engine *e, enum pending pending,
                               const struct mx_model_norm *norm, size_t rows, const void **out)
 {
 	const struct mx_scratch *s = &e->scratch;
+	const struct mx_plan *p = e->model.plan;
 	*out = norm->weight ? s->x : s->h;
+	if (pending == SUM)
+		return e->comm->ops->all_reduce_norm(e->comm, s->y, s->h, norm->weight, p->norm_eps, rows,
+		                                     p->width, s->x);
 	if (norm->weight)
 		return mx_norm_run(e, norm, s->h, pending ? s->y : NULL, rows, s->x);
 	return pending
@@ -140,8 +152,8 @@ static bool takes_norm(const struct mx_model_engine *e, const struct mx_model_bl
 /* Computes the input of a block, or leaves its norm to the block. That of a parallel block does not
  * have the output of the block before it; without a norm it is that block's input. After an aside
  * it has that one's output. */
-static mx_status input_of(struct mx_model_engine *e, const struct mx_model_block *b, bool pending,
-                          size_t rows, struct mx_linear_in *out)
+static mx_status input_of(struct mx_model_engine *e, const struct mx_model_block *b,
+                          enum pending pending, size_t rows, struct mx_linear_in *out)
 {
 	const struct mx_scratch *s = &e->scratch;
 	*out = (struct mx_linear_in){.x = s->x, .ldx = e->model.plan->width};
@@ -168,13 +180,14 @@ static mx_status carry(struct mx_model_engine *e, float carried, size_t n)
 }
 
 /* Adds what is pending to s->h and multiplies it. */
-static mx_status scale_stream(struct mx_model_engine *e, float scalar, size_t rows, bool *pending)
+static mx_status scale_stream(struct mx_model_engine *e, float scalar, size_t rows,
+                              enum pending *pending)
 {
 	const struct mx_scratch *s = &e->scratch;
 	size_t n = rows * e->model.plan->width;
 	struct mx_device *d = e->device;
 	mx_status st = *pending ? d->ops->add_scaled(d, s->h, s->y, n, 1) : MX_OK;
-	*pending = false;
+	*pending = NOTHING;
 	return st == MX_OK ? d->ops->scale(d, s->h, n, scalar) : st;
 }
 
@@ -223,6 +236,27 @@ static mx_status embed(struct mx_model_engine *e, const struct mx_step *step, co
 	return st == MX_OK ? d->ops->add_scaled(d, s->h, s->x, n, 1) : st;
 }
 
+/* True if the ranks' outputs of block b are summed where they are added to s->h, by the norm `next`
+ * behind it: nothing else is done to them. */
+static bool sums_with_norm(const struct mx_model_engine *e, const struct mx_model_block *b,
+                           const struct mx_model_norm *next)
+{
+	return e->comm->ops->all_reduce_norm && next->weight && e->model.plan->norm == MX_NORM_RMS &&
+	       b->kind != MX_BLOCK_ASIDE && !b->post_norm.weight && b->residual_scale == 1 &&
+	       b->scalar == 1 && !e->probe;
+}
+
+/* Sums the ranks' outputs of block b over the ranks, or leaves that to the norm behind it. */
+static mx_status sum_ranks(struct mx_model_engine *e, const struct mx_model_block *b,
+                           const struct mx_model_norm *next, size_t n, enum pending *pending)
+{
+	if (sums_with_norm(e, b, next)) {
+		*pending = SUM;
+		return MX_OK;
+	}
+	return e->comm->ops->all_reduce(e->comm, e->scratch.y, n);
+}
+
 mx_status mx_forward_blocks(struct mx_model_engine *e, const struct mx_step *step, uint32_t first,
                             uint32_t end, const struct mx_model_norm *final_norm)
 {
@@ -230,11 +264,12 @@ mx_status mx_forward_blocks(struct mx_model_engine *e, const struct mx_step *ste
 	struct mx_device *d = e->device;
 	size_t rows = step->n_rows, n = rows * e->model.plan->width;
 	mx_status st = MX_OK;
-	bool pending = false; /* s->y has not been added to s->h yet */
+	enum pending pending = NOTHING;
 	const void *x;
 	struct mx_linear_in in;
 	for (uint32_t i = first; i < end && st == MX_OK; i++) {
 		const struct mx_model_block *b = &e->model.blocks[i];
+		const struct mx_model_norm *next = i + 1 < end ? &b[1].norm : final_norm;
 		bool added = false;
 		st = input_of(e, b, pending, rows, &in);
 		if (st == MX_OK && b->carried != 0)
@@ -243,8 +278,9 @@ mx_status mx_forward_blocks(struct mx_model_engine *e, const struct mx_step *ste
 			st = run_block(e, b, step, &in, &added);
 		/* with the next block's output, if that is added to this one */
 		bool joined = next_is_parallel(e, b);
+		pending = added ? NOTHING : ADD;
 		if (st == MX_OK && e->comm && !joined)
-			st = e->comm->ops->all_reduce(e->comm, s->y, n);
+			st = sum_ranks(e, b, next, n, &pending);
 		if (st == MX_OK && b->post_norm.weight)
 			st = mx_norm_run(e, &b->post_norm, s->y, NULL, rows, s->y);
 		if (st == MX_OK && !added && !joined)
@@ -255,7 +291,6 @@ mx_status mx_forward_blocks(struct mx_model_engine *e, const struct mx_step *ste
 			              : added                   ? s->h
 			                                        : s->y,
 			              rows);
-		pending = !added;
 		if (st == MX_OK && b->scalar != 1)
 			st = scale_stream(e, b->scalar, rows, &pending);
 	}

@@ -18,6 +18,9 @@
 #include "engine/rank_wire.h"
 #include "engine/ranks.h"
 
+/* How long the thread of a GPU waits for the next step before it sleeps. */
+#define AWAKE_NS 20000000
+
 /* Returns the name of a rank's device; all hosts have the same names. */
 static const char *device_of(const struct mx_engine_config *config, uint32_t rank)
 {
@@ -203,6 +206,8 @@ static mx_status connect(struct mx_model_engine *const *engines, struct mx_devic
 	if (!devices[0]->info.async)
 		return MX_OK;
 	st = mx_cpu_comm_create(devices, ranks, calls);
+	if (st == MX_OK)
+		mx_cpu_comm_stay_awake(calls[0], AWAKE_NS);
 	for (uint32_t i = 0; i < ranks; i++)
 		engines[i]->calls = st == MX_OK ? calls[i] : NULL;
 	return st == MX_OK ? MX_OK : mx_fail(err, st, "out of memory");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model_engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -311,6 +312,29 @@ void mx_model_engine_destroy(struct mx_engine *engine)
 	free(e);
 }
 
+static double seconds_in(struct mx_comm *c)
+{
+	return c && c->ops->spent_ns ? (double)c->ops->spent_ns(c) / 1e9 : 0;
+}
+
+static bool describe_rank(const struct mx_engine *engine, uint32_t i, struct mx_engine_rank *out)
+{
+	const struct mx_model_engine *e = (const struct mx_model_engine *)engine;
+	const struct mx_model_engine *rank = mx_ranks_at(e, i);
+	const struct mx_memory_plan *p = &e->plan;
+	if (!rank)
+		return false;
+	*out = (struct mx_engine_rank){
+		.rank = rank->comm->rank,
+		.memory = p->own_memory ? p->device_total
+	                            : p->rank_made + p->n_pages * p->rank_page_bytes +
+	                                  p->n_slots * p->rank_slot_bytes +
+	                                  p->n_snapshots * p->rank_snapshot_bytes + p->rank_scratch,
+		.exchange_s = seconds_in(rank->comm) + seconds_in(rank->context)};
+	snprintf(out->device, sizeof out->device, "%s", rank->device->info.name);
+	return true;
+}
+
 const struct mx_engine_ops mx_model_engine_ops = {
 	.info = mx_core_info,
 	.usage = mx_core_usage,
@@ -328,5 +352,6 @@ const struct mx_engine_ops mx_model_engine_ops = {
 	.tokens = mx_core_tokens,
 	.drop_cache = mx_core_drop_cache,
 	.kv_events = mx_core_kv_events,
+	.rank = describe_rank,
 	.destroy = mx_model_engine_destroy,
 };

@@ -104,6 +104,13 @@ void mx_ranks_destroy(struct mx_ranks *r)
 	free(r);
 }
 
+const struct mx_model_engine *mx_ranks_at(const struct mx_model_engine *e, uint32_t i)
+{
+	if (!e->ranks || i > e->ranks->n_others)
+		return NULL;
+	return i ? e->ranks->others[i - 1].engine : e;
+}
+
 /* Runs the call on all ranks of this host. */
 static mx_status run_here(struct mx_model_engine *e)
 {

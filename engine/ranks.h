@@ -52,6 +52,9 @@ mx_status mx_ranks_create(struct mx_model_engine *e, struct mx_model_engine *con
 /* Ends the threads and destroys the other ranks. Takes NULL. */
 void mx_ranks_destroy(struct mx_ranks *r);
 
+/* Returns rank number i of this host, whose first is e; NULL if there is none. Any thread. */
+const struct mx_model_engine *mx_ranks_at(const struct mx_model_engine *e, uint32_t i);
+
 /* Runs the call on all ranks, on rank 0 by this thread, and waits until all are done; without other
  * ranks, just c->run. MX_E_DEVICE if another rank failed, which has been logged. */
 mx_status mx_ranks_run(struct mx_model_engine *e, const struct mx_rank_call *c);

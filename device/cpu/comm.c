@@ -8,6 +8,7 @@
 #include "device/cpu/comm.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -43,6 +44,8 @@ struct cpu_comm {
 	struct mx_comm base;
 	struct group *group;
 	struct mx_device *device;
+	uint64_t begun; /* when the collective that runs was called */
+	_Atomic uint64_t spent_ns;
 };
 
 struct group {
@@ -60,6 +63,7 @@ struct group {
 
 	/* Of the whole. */
 	atomic_bool aborted;
+	uint64_t awake_ns; /* see mx_cpu_comm_stay_awake */
 	_Alignas(64) atomic_uint sleepers;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -104,15 +108,19 @@ static bool is_over(struct group *g, atomic_uint *number, unsigned old)
 static mx_status wait_for(struct group *g, atomic_uint *number, unsigned old)
 {
 	struct group *whole = g->whole;
-	uint64_t end = 0;
+	uint64_t begin = 0;
 	for (unsigned i = 0; !is_over(g, number, old); i++) {
 		cpu_relax();
 		if (i % 64 != 63)
 			continue;
 		uint64_t now = mx_now_ns();
-		end = end ? end : now + SPIN_NS;
-		if (now < end)
+		begin = begin ? begin : now;
+		if (now - begin < SPIN_NS)
 			continue;
+		if (now - begin < whole->awake_ns) {
+			sched_yield();
+			continue;
+		}
 		pthread_mutex_lock(&whole->lock);
 		atomic_fetch_add(&whole->sleepers, 1);
 		while (!is_over(g, number, old))
@@ -149,7 +157,17 @@ static mx_status open_collective(struct mx_comm *c, const void *x, void *y, size
 {
 	struct group *g = comm_of(c)->group;
 	g->posted[c->rank] = (struct posted){x, y, ld};
+	comm_of(c)->begun = mx_now_ns();
 	return meet(g);
+}
+
+/* Waits until all ranks are done with each other's memory, and counts the collective's time. */
+static mx_status close_collective(struct mx_comm *c)
+{
+	struct cpu_comm *own = comm_of(c);
+	mx_status st = meet(own->group);
+	atomic_fetch_add_explicit(&own->spent_ns, mx_now_ns() - own->begun, memory_order_relaxed);
+	return st;
 }
 
 /* ---- sums ---- */
@@ -197,7 +215,7 @@ static mx_status all_reduce(struct mx_comm *c, void *x, size_t n)
 	s.first = s.first < n ? s.first : n;
 	s.end = s.end < n ? s.end : n;
 	d->ops->parallel(d, (s.end - s.first + TASK - 1) / TASK, sum_task, &s);
-	return meet(g);
+	return close_collective(c);
 }
 
 static mx_status all_reduce_f32(struct mx_comm *c, float *x, size_t n)
@@ -215,7 +233,7 @@ static mx_status all_gather(struct mx_comm *c, const void *x, size_t bytes, void
 		return st;
 	for (uint32_t r = 0; r < g->ranks && bytes; r++)
 		memcpy((unsigned char *)y + r * bytes, g->posted[r].x, bytes);
-	return meet(g);
+	return close_collective(c);
 }
 
 static mx_status all_to_all(struct mx_comm *c, const void *x, size_t bytes, void *y)
@@ -227,7 +245,7 @@ static mx_status all_to_all(struct mx_comm *c, const void *x, size_t bytes, void
 	for (uint32_t r = 0; r < g->ranks && bytes; r++)
 		memcpy((unsigned char *)y + r * bytes,
 		       (const unsigned char *)g->posted[r].x + c->rank * bytes, bytes);
-	return meet(g);
+	return close_collective(c);
 }
 
 static mx_status broadcast(struct mx_comm *c, uint32_t root, void *x, size_t bytes)
@@ -253,7 +271,7 @@ static mx_status gather_columns(struct mx_comm *c, uint32_t root, const float *x
 	float *at = (float *)to->y + first;
 	for (size_t i = 0; i < n && cols && at != x; i++)
 		memcpy(at + i * to->ld, x + i * ldx, cols * sizeof *x);
-	return meet(g);
+	return close_collective(c);
 }
 
 static mx_status barrier(struct mx_comm *c)
@@ -339,6 +357,11 @@ static void rehearse_nothing(struct mx_comm *c, bool on)
 	(void)on;
 }
 
+static uint64_t spent_ns(struct mx_comm *c)
+{
+	return atomic_load_explicit(&comm_of(c)->spent_ns, memory_order_relaxed);
+}
+
 static const struct mx_comm_ops cpu_comm_ops = {
 	.struct_size = sizeof(struct mx_comm_ops),
 	.all_reduce = all_reduce,
@@ -354,6 +377,7 @@ static const struct mx_comm_ops cpu_comm_ops = {
 	.check = comm_check,
 	.rehearse = rehearse_nothing,
 	.all_to_all = all_to_all,
+	.spent_ns = spent_ns,
 };
 
 static struct group *new_group(uint32_t ranks)
@@ -375,7 +399,8 @@ static struct group *new_group(uint32_t ranks)
 
 static struct mx_comm *handle_of(struct group *g, uint32_t rank, struct mx_device *device)
 {
-	g->comms[rank] = (struct cpu_comm){{&cpu_comm_ops, rank, g->ranks}, g, device};
+	g->comms[rank] =
+		(struct cpu_comm){.base = {&cpu_comm_ops, rank, g->ranks}, .group = g, .device = device};
 	return &g->comms[rank].base;
 }
 
@@ -387,6 +412,11 @@ mx_status mx_cpu_comm_create(struct mx_device *const *devices, uint32_t ranks, s
 	for (uint32_t r = 0; r < ranks; r++)
 		out[r] = handle_of(g, r, devices[r]);
 	return MX_OK;
+}
+
+void mx_cpu_comm_stay_awake(struct mx_comm *c, uint64_t ns)
+{
+	comm_of(c)->group->whole->awake_ns = ns;
 }
 
 mx_status mx_cpu_comm_part(struct mx_comm *const *comms, uint32_t ranks, struct mx_comm **out)

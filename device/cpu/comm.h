@@ -16,4 +16,8 @@ mx_status mx_cpu_comm_create(struct mx_device *const *devices, uint32_t ranks,
  * either ends both. MX_E_NOMEM. */
 mx_status mx_cpu_comm_part(struct mx_comm *const *comms, uint32_t ranks, struct mx_comm **out);
 
+/* Has the ranks' threads stay awake for so long while they wait, giving way to other threads: one
+ * that sleeps takes some 50 us to wake. Before they wait. */
+void mx_cpu_comm_stay_awake(struct mx_comm *c, uint64_t ns);
+
 #endif

@@ -18,12 +18,14 @@ struct cuda_comm {
 	struct group *group;
 	struct mx_device *device;
 	struct mx_comm_rank rank;
-	int ordinal; /* of the GPU */
+	int ordinal;                   /* of the GPU */
+	cudaStream_t reader;           /* reads the rank's clock while its stream computes */
+	atomic_uint_fast64_t spent_ns; /* as last read */
 	bool rehearses;
 };
 
 struct group {
-	uint32_t ranks, blocks;
+	uint32_t ranks, blocks; /* blocks: of a copy */
 	bool shared;
 	uint32_t *ended;     /* pinned; kernels poll it, and end the communication themselves */
 	atomic_uint handles; /* not destroyed yet */
@@ -79,8 +81,13 @@ static mx_status sum(struct mx_comm *c, void *x, size_t n, enum mx_dtype dtype)
 	mx_status st = open_call(c, &stream, &skip);
 	if (st != MX_OK || skip || !n)
 		return st;
-	return check_call(c, mx_comm_sum(&own->rank, own->group->blocks, stream, x, n, dtype),
-	                  "summing over ranks");
+	const struct mx_comm_rank *r = &own->rank;
+	return check_call(
+		c,
+		mx_comm_may_push(r, n * mx_dtype_size(dtype))
+			? mx_comm_push_sum(r, stream, x, n, dtype)
+			: mx_comm_sum(r, r->shared ? MX_COMM_FEW_BLOCKS : MX_COMM_BLOCKS, stream, x, n, dtype),
+		"summing over ranks");
 }
 
 static mx_status all_reduce(struct mx_comm *c, void *x, size_t n)
@@ -91,6 +98,25 @@ static mx_status all_reduce(struct mx_comm *c, void *x, size_t n)
 static mx_status all_reduce_f32(struct mx_comm *c, float *x, size_t n)
 {
 	return sum(c, x, n, MX_F32);
+}
+
+static mx_status all_reduce_norm(struct mx_comm *c, void *y, void *h, const float *weight,
+                                 float eps, size_t rows, size_t width, void *x)
+{
+	struct cuda_comm *own = comm_of(c);
+	struct mx_device *d = own->device;
+	const enum mx_dtype dtype = d->info.act_dtype;
+	const struct mx_comm_norm norm = {y, h, x, weight, eps, rows, width};
+	cudaStream_t stream;
+	bool skip;
+	mx_status st = open_call(c, &stream, &skip);
+	if (st != MX_OK || !rows)
+		return st;
+	if (!skip && mx_comm_may_push_norm(&own->rank, &norm, dtype))
+		return check_call(c, mx_comm_push_norm(&own->rank, stream, &norm, dtype),
+		                  "a norm behind a sum over ranks");
+	st = sum(c, y, rows * width, dtype);
+	return st == MX_OK ? d->ops->add_rmsnorm(d, h, y, weight, eps, rows, width, x) : st;
 }
 
 /* y = the x of n ranks from `first` on. */
@@ -186,13 +212,31 @@ static void rehearse(struct mx_comm *c, bool on)
 	comm_of(c)->rehearses = on;
 }
 
+/* The GPU keeps the time; a copy on a stream of its own reads it while the rank computes. */
+static uint64_t spent_ns(struct mx_comm *c)
+{
+	struct cuda_comm *own = comm_of(c);
+	const struct mx_comm_memory *memory = own->rank.memory[c->rank];
+	uint64_t ns;
+	if (!has_ended(own->group) && mx_cuda_set_current(own->ordinal) == cudaSuccess &&
+	    cudaMemcpyAsync(&ns, &memory->spent_ns, sizeof ns, cudaMemcpyDeviceToHost, own->reader) ==
+	        cudaSuccess &&
+	    cudaStreamSynchronize(own->reader) == cudaSuccess)
+		atomic_store(&own->spent_ns, ns);
+	return atomic_load(&own->spent_ns);
+}
+
 /* ---- life ---- */
 
 static void free_group(struct group *g)
 {
 	for (uint32_t r = 0; r < g->ranks; r++)
-		if (g->comms[r].rank.memory[r] && mx_cuda_set_current(g->comms[r].ordinal) == cudaSuccess)
+		if (mx_cuda_set_current(g->comms[r].ordinal) == cudaSuccess) {
 			cudaFree(g->comms[r].rank.memory[r]);
+			cudaFree(g->comms[r].rank.push[r]);
+			if (g->comms[r].reader)
+				cudaStreamDestroy(g->comms[r].reader);
+		}
 	if (g->ended)
 		cudaFreeHost(g->ended);
 	free(g);
@@ -222,6 +266,8 @@ static const struct mx_comm_ops cuda_comm_ops = {
 	.all_reduce_f32 = all_reduce_f32,
 	.check = comm_check,
 	.rehearse = rehearse,
+	.all_reduce_norm = all_reduce_norm,
+	.spent_ns = spent_ns,
 };
 
 /* Lets GPU a reach the memory of GPU b. */
@@ -235,7 +281,7 @@ static mx_status enable_peer(const struct cuda_comm *a, const struct cuda_comm *
 	if (e == cudaSuccess && !can)
 		return mx_fail(err, MX_E_UNSUPPORTED,
 		               "cuda:%d does not reach the memory of cuda:%d: ranks need GPUs that are "
-		               "peers",
+		               "peers, by NVLink or PCIe (nvidia-smi topo -p2p r)",
 		               a->ordinal, b->ordinal);
 	if (e == cudaSuccess)
 		e = cudaDeviceEnablePeerAccess(b->ordinal, 0);
@@ -268,41 +314,54 @@ static mx_status connect(struct group *g, struct mx_err *err)
 	return st;
 }
 
-/* Allocates the memory of a rank, cleared, and loads the kernels on its GPU. */
-static cudaError_t make_memory(const struct group *g, const struct cuda_comm *c,
-                               struct mx_comm_memory **out)
+/* Allocates memory of the current GPU, cleared. */
+static cudaError_t make(size_t bytes, void **out)
 {
-	const size_t bytes = sizeof(struct mx_comm_memory) + g->blocks * 2 * MX_COMM_STAGE;
-	void *p = NULL;
+	cudaError_t e = cudaMalloc(out, bytes);
+	return e == cudaSuccess ? cudaMemset(*out, 0, bytes) : e;
+}
+
+/* Allocates the memory of a rank and loads the kernels on its GPU. */
+static cudaError_t make_memory(const struct group *g, const struct cuda_comm *c, void **out_memory,
+                               void **out_push)
+{
+	const size_t slots = (size_t)g->ranks * MX_COMM_PUSH_BLOCKS(g->ranks) * 2;
 	cudaError_t e = mx_cuda_set_current(c->ordinal);
 	if (e == cudaSuccess)
 		e = mx_comm_load_kernels();
 	if (e == cudaSuccess)
-		e = cudaMalloc(&p, bytes);
-	*out = p;
+		e = mx_comm_load_push();
 	if (e == cudaSuccess)
-		e = cudaMemset(p, 0, bytes);
+		e = make(sizeof(struct mx_comm_memory), out_memory);
+	if (e == cudaSuccess)
+		e = make(slots * MX_COMM_PUSH_VECTORS * MX_COMM_PUSH_BYTES, out_push);
 	return e == cudaSuccess ? cudaDeviceSynchronize() : e;
 }
 
 static mx_status make_all(struct group *g, struct mx_err *err)
 {
-	struct mx_comm_memory *memory[MX_CUDA_MAX_RANKS] = {NULL};
-	void *ended = NULL;
+	void *memory[MX_CUDA_MAX_RANKS] = {NULL}, *push[MX_CUDA_MAX_RANKS] = {NULL}, *ended = NULL;
 	cudaError_t e = cudaHostAlloc(&ended, 64, cudaHostAllocPortable | cudaHostAllocMapped);
 	g->ended = ended;
 	if (e == cudaSuccess)
 		*g->ended = 0;
 	for (uint32_t r = 0; r < g->ranks && e == cudaSuccess; r++) {
-		e = make_memory(g, &g->comms[r], &memory[r]);
+		e = make_memory(g, &g->comms[r], &memory[r], &push[r]);
 		g->comms[r].rank.memory[r] = memory[r]; /* freed from here */
+		g->comms[r].rank.push[r] = push[r];
+		if (e == cudaSuccess)
+			e = cudaStreamCreateWithFlags(&g->comms[r].reader, cudaStreamNonBlocking);
 	}
 	if (e != cudaSuccess)
 		return mx_fail(err, MX_E_NOMEM, "memory for the communication of %u ranks: %s", g->ranks,
 		               cudaGetErrorString(e));
 	for (uint32_t r = 0; r < g->ranks; r++) {
 		struct mx_comm_rank *rank = &g->comms[r].rank;
-		memcpy(rank->memory, memory, sizeof memory);
+		for (uint32_t k = 0; k < g->ranks; k++) {
+			rank->memory[k] = memory[k];
+			rank->push[k] = push[k];
+		}
+		rank->push_blocks = MX_COMM_PUSH_BLOCKS(g->ranks);
 		rank->ended = g->ended;
 		rank->rank = r;
 		rank->ranks = g->ranks;
@@ -328,7 +387,7 @@ mx_status mx_cuda_comm_create(struct mx_device *const *devices, uint32_t ranks,
 		                                 .device = devices[r],
 		                                 .ordinal = mx_cuda(devices[r])->base.ordinal};
 	mx_status st = connect(g, err);
-	g->blocks = g->shared ? MX_COMM_FEW_BLOCKS : MX_COMM_BLOCKS;
+	g->blocks = g->shared ? MX_COMM_FEW_BLOCKS : MX_COMM_COPY_BLOCKS;
 	if (st == MX_OK)
 		st = make_all(g, err);
 	if (st != MX_OK) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Private to comm.c and comm_kernels.cu: the communicator of ranks on GPUs of one process
- * (device/comm.h), and its kernels.
+ * Private to comm.c, comm_kernels.cu and comm_push.cu: the communicator of ranks on GPUs of one
+ * process (device/comm.h), and its kernels.
  *
  * Every rank has memory of its own that its peers read and write over NVLink or PCIe. A kernel of a
  * collective runs on every rank with the same number of blocks, and block b meets only the blocks b
  * of its peers: each writes its epoch, a number that grows by one with every meeting, to flags in
- * the peers' memory, and waits until the peers' epochs are in its own. Nothing comes from the host,
- * so a recorded kernel can be replayed.
+ * the peers' memory, and waits until the peers' epochs are in its own. Small sums do without
+ * (comm_push.cu). Nothing comes from the host, so a recorded kernel can be replayed.
  *
  * Ranks that share a GPU, as tests do, must not wait for each other in vain: kernels of a
  * collective then have few blocks, which leaves multiprocessors for the peers' kernels, and the
@@ -24,14 +24,19 @@ extern "C" {
 #endif
 
 #define MX_CUDA_MAX_RANKS   8
-#define MX_COMM_BLOCKS      32 /* most blocks of a collective; a quarter of an H100 */
-#define MX_COMM_FEW_BLOCKS  8  /* where ranks share a GPU */
-#define MX_COMM_STAGE       ((size_t)64 << 10) /* bytes of a block's buffer */
-#define MX_COMM_BLOCK_BYTES ((size_t)8 << 10)  /* a block more for each so many bytes */
+#define MX_COMM_BLOCKS      64                /* most blocks of a collective; half of an H100 */
+#define MX_COMM_COPY_BLOCKS 32                /* of one that copies: more are slower */
+#define MX_COMM_FEW_BLOCKS  8                 /* where ranks share a GPU */
+#define MX_COMM_BLOCK_BYTES ((size_t)8 << 10) /* a block more for each so many bytes */
 
-/* Bytes up to which every rank adds up everything itself, which takes one meeting; of more each
- * adds up a share, which takes two but reads less. Bits do not depend on it. */
-#define MX_COMM_WHOLE(ranks) ((size_t)((ranks) > 2 ? 256 : 512) << 10)
+/* Small sums are written into slots in the memory of the peers (comm_push.cu): most bytes that a
+ * rank writes so to all peers, the blocks that have slots, and a slot's vectors of 16 bytes, each
+ * with the numbers that tell when it is there. */
+#define MX_COMM_PUSH_MOST          ((size_t)1 << 20)
+#define MX_COMM_PUSH_NORM          ((size_t)128 << 10) /* of more rows the norm is apart */
+#define MX_COMM_PUSH_BLOCKS(ranks) (128 / (ranks))
+#define MX_COMM_PUSH_VECTORS       2048
+#define MX_COMM_PUSH_BYTES         32
 
 /* Where a block's share of a collective is. */
 struct mx_comm_post {
@@ -48,19 +53,19 @@ struct mx_comm_memory {
 	uint32_t taken[MX_CUDA_MAX_RANKS][MX_COMM_BLOCKS];
 
 	uint32_t epochs[MX_COMM_BLOCKS]; /* meetings so far */
+	uint32_t pushes[MX_COMM_PUSH_BLOCKS(2)];
+	uint64_t spent_ns; /* in sums, gathers and messages, so far */
 	uint32_t sends[MX_CUDA_MAX_RANKS][MX_COMM_BLOCKS];
 	uint32_t recvs[MX_CUDA_MAX_RANKS][MX_COMM_BLOCKS];
 	struct mx_comm_post posts[MX_COMM_BLOCKS];
 	struct mx_comm_post mail[MX_CUDA_MAX_RANKS][MX_COMM_BLOCKS];
-
-	/* [blocks][2][MX_COMM_STAGE] what peers read. Two buffers a block, by turns: a peer reads one
-	 * until it comes to the next meeting. */
-	uint32_t stage[][4];
 };
 
 /* What every kernel of a rank gets. */
 struct mx_comm_rank {
 	struct mx_comm_memory *memory[MX_CUDA_MAX_RANKS]; /* [ranks] */
+	void *push[MX_CUDA_MAX_RANKS]; /* [sender][push_blocks][2][MX_COMM_PUSH_VECTORS] of each rank */
+	uint32_t push_blocks;
 	uint32_t *ended; /* in pinned memory of the host: not 0 = the communication has ended */
 	uint32_t rank, ranks;
 	bool shared; /* a GPU has several ranks */
@@ -72,6 +77,25 @@ cudaError_t mx_comm_load_kernels(void);
 /* x[n] = the sum over the ranks. */
 cudaError_t mx_comm_sum(const struct mx_comm_rank *r, uint32_t blocks, cudaStream_t stream, void *x,
                         size_t n, enum mx_dtype dtype);
+
+/* h += the sum of y over the ranks, then x = rmsnorm(h) * weight: [rows, width], weight [width]. */
+struct mx_comm_norm {
+	const void *y;
+	void *h, *x;
+	const float *weight;
+	float eps;
+	size_t rows, width;
+};
+
+/* comm_push.cu: small sums, of so many bytes as it takes. */
+bool mx_comm_may_push(const struct mx_comm_rank *r, size_t bytes);
+cudaError_t mx_comm_push_sum(const struct mx_comm_rank *r, cudaStream_t stream, void *x, size_t n,
+                             enum mx_dtype dtype);
+bool mx_comm_may_push_norm(const struct mx_comm_rank *r, const struct mx_comm_norm *norm,
+                           enum mx_dtype dtype);
+cudaError_t mx_comm_push_norm(const struct mx_comm_rank *r, cudaStream_t stream,
+                              const struct mx_comm_norm *norm, enum mx_dtype dtype);
+cudaError_t mx_comm_load_push(void);
 
 /* y[bytes] behind each other = the x of ranks first .. first + n - 1; y may be NULL: a rank that
  * only gives. */

@@ -20,6 +20,17 @@ from test_golden_api import with_tokenizer
 MODEL = "qwen2"  # 4 heads, 2 key heads
 
 
+def check_metrics(s, keys):
+    """Of several ranks each has its memory and its time in exchanges; of one there is neither."""
+    text = s.get("/metrics")[2].decode()
+    devices = re.findall(r"cpu|cuda:\d", re.search(r"device: \[(.*?)\]", keys)[1]) if "[" in keys else []
+    for name in "mixd_rank_memory_bytes", "mixd_rank_exchange_seconds_total":
+        found = re.findall(rf'^{name}{{.*,rank="(\d+)",device="(.*?)"}} (.*)$', text, re.M)
+        assert [(r, d) for r, d, _ in found] == [(str(i), d) for i, d in enumerate(devices)], text
+        if "cuda" not in keys or "memory" in name:  # what passes for a GPU keeps no time
+            assert all(float(v) > 0 for _, _, v in found), found
+
+
 def answers(path, keys, env=None):
     """Log-probabilities of a prompt, and an answer alone and beside seven others."""
     s = Mixd({"m": path}, keys=keys, max_sequences=8, env=env)
@@ -33,6 +44,7 @@ def answers(path, keys, env=None):
         beside = [t.join()["choices"][0] for t in several][0]
         assert beside["token_ids"] == alone["token_ids"]
         assert beside["logprobs"]["token_logprobs"] == alone["logprobs"]["token_logprobs"]
+        check_metrics(s, keys)
         log = s.errors()
         s.stop()
         return scored["choices"][0]["logprobs"]["token_logprobs"][1:], alone["token_ids"], log

@@ -3,10 +3,10 @@
  * Tests the engine against transformers, flash-linear-attention and Hyena's authors:
  * log-probabilities of prompts and greedy continuations of the checkpoints in tests/golden/models
  * (see README.md there), some of them GGUF files, at every instruction set of this machine. With
- * MIXD_TEST_DEVICE
- * ("cuda:0"): on that device, the checkpoints whose mixers have CUDA sides, and some on several
- * ranks that share it, if CUDA_MODULE_LOADING is EAGER. Arguments name the checkpoints to run;
- * none: all.
+ * MIXD_TEST_DEVICE ("cuda:0"): on that device, the checkpoints whose mixers have CUDA sides, and
+ * some on several ranks that share it, or that take the devices of MIXD_TEST_DEVICES
+ * ("cuda:0,cuda:1") by turns, if CUDA_MODULE_LOADING is EAGER. Arguments name the checkpoints to
+ * run; none: all.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,6 +27,7 @@
 #include "device/cpu/cpu.h"
 #include "engine/resolver.h"
 #include "tests/engine/engine_util.h"
+#include "tests/rank_devices.h"
 
 /* The bar of ARCHITECTURE.md (Precision) for fp32 checkpoints. */
 #define TOLERANCE 1e-3
@@ -340,7 +341,8 @@ static bool check_model(const char *name, uint32_t tensor, uint32_t context)
 		fail_msg("%s: %s", path, error.text);
 	struct mx_engine_config config = loaded_config();
 	const uint32_t ranks = tensor * context;
-	const char *devices[4] = {config.device, config.device, config.device, config.device};
+	const char *devices[4];
+	rank_devices(config.device, devices, 4);
 	config.tensor = tensor;
 	config.context = context;
 	config.threads = ranks;

@@ -5,8 +5,9 @@
  * preemption and with drafts, and that of ranks on CPUs; a rank that fails ends the engine.
  *
  * MIXD_TEST_DEVICE names the device ("cuda:0") that all ranks share, which needs
- * CUDA_MODULE_LOADING=EAGER. Without it the devices are those of tests/fake, which compute as CPUs
- * do, and everything must be equal bit for bit.
+ * CUDA_MODULE_LOADING=EAGER; MIXD_TEST_DEVICES beside it those that they take by turns
+ * ("cuda:0,cuda:1"). Without both the devices are those of tests/fake, which compute as CPUs do,
+ * and everything must be equal bit for bit.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,6 +23,7 @@
 #include "base/log.h"
 #include "engine/ranks.h"
 #include "tests/engine/engine_util.h"
+#include "tests/rank_devices.h"
 
 enum { N_PROMPT = 150, N_TOTAL = 190, VOCAB = 320, CONTEXT = 512, COMPANY = 9 };
 
@@ -52,6 +54,7 @@ static const char uneven[] = /* 6 experts */
 /* Names of devices of up to 4 ranks. */
 static const char *apart[] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
 static const char *shared[4];
+static size_t n_devices; /* in `shared` */
 
 static int setup(void **state)
 {
@@ -67,8 +70,7 @@ static int setup(void **state)
 	(void)state;
 	if (fake)
 		fake_device_use();
-	for (int i = 0; i < 4; i++)
-		shared[i] = fake ? "cuda:0" : getenv("MIXD_TEST_DEVICE");
+	n_devices = rank_devices(fake ? "cuda:0" : getenv("MIXD_TEST_DEVICE"), shared, 4);
 	mx_log_set_level(MX_LOG_ERROR);
 	make_llama(dirs[F32], &m);
 	m.dtype = MX_BF16;
@@ -290,7 +292,7 @@ static void test_plan(void **state)
 	c.memory = 0; /* of a device that ranks share, each takes a part */
 	c.devices = shared;
 	assert_int_equal(mx_engine_plan(l.plan, l.checkpoint, l.mixers, &c, &q, &err), MX_OK);
-	assert_true(q.device_total <= q.device_free / 10 * 9 / 2);
+	assert_true(q.device_total <= q.device_free / 10 * 9 / (n_devices > 1 ? 1 : 2));
 	loaded_close(&l);
 }
 
@@ -312,6 +314,7 @@ static void refuse(int dir, struct mx_engine_config c, mx_status status, const c
 static void test_refused(void **state)
 {
 	static const char *const missing[] = {"cuda:0", "cuda:63"};
+	const char *const twice[] = {shared[0], shared[0]};
 	struct mx_engine_config c = config_of(2);
 	(void)state;
 	c.tensor = 3;
@@ -325,7 +328,7 @@ static void test_refused(void **state)
 	refuse(F32, c, MX_E_INVALID, "device", "one GPU is named, and there are 2 ranks");
 	c.devices = missing;
 	refuse(F32, c, MX_E_NOTFOUND, "device", "cuda:63");
-	c.devices = shared;
+	c.devices = twice;
 	unsetenv("CUDA_MODULE_LOADING");
 	refuse(F32, c, MX_E_UNSUPPORTED, "device", "is named twice: that is for tests of ranks");
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1);

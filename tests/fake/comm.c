@@ -161,6 +161,14 @@ static mx_status all_reduce_f32(struct mx_comm *c, float *x, size_t n)
 	return all_reduce(c, x, n);
 }
 
+static mx_status all_reduce_norm(struct mx_comm *c, void *y, void *h, const float *weight,
+                                 float eps, size_t rows, size_t width, void *x)
+{
+	struct mx_device *d = &comm_of(c)->device->base.device;
+	mx_status st = all_reduce(c, y, rows * width);
+	return st == MX_OK ? d->ops->add_rmsnorm(d, h, y, weight, eps, rows, width, x) : st;
+}
+
 static mx_status all_gather(struct mx_comm *c, const void *x, size_t bytes, void *y)
 {
 	return call(c, &(struct call){run_nothing, .i = GATHER, .a = x, .y = y, .n = bytes});
@@ -244,6 +252,7 @@ static const struct mx_comm_ops ops = {
 	.all_reduce_f32 = all_reduce_f32,
 	.check = check,
 	.rehearse = rehearse,
+	.all_reduce_norm = all_reduce_norm,
 };
 
 mx_status fake_comm_create(struct mx_device *const *devices, uint32_t ranks, struct mx_comm **out,

@@ -35,7 +35,7 @@
 #include "bench/engine/random_model.h"
 #include "bench/engine/run.h"
 #include "device/cuda/cuda.h"
-#include "engine/model_engine.h"
+#include "engine/ranks.h"
 #include "tests/engine/random_checkpoint.h"
 
 enum { STEP_TOKENS = 8192, MAX_BATCH = RUN_MAX_BATCH, FILLED = 2048 };
@@ -138,7 +138,7 @@ static void measure_reading(struct bench *b)
 	struct mx_device *d = b->inside->device;
 	struct mx_cuda_base *base = mx_cuda_base(d);
 	const struct mx_engine_info *info = &b->inside->core.info;
-	size_t bytes = info->n_pages * info->page_bytes, most = (size_t)16 << 30;
+	size_t bytes = info->n_pages * b->inside->model.page_bytes, most = (size_t)16 << 30;
 	const unsigned char *from_here = b->inside->pages;
 	if (bytes < (size_t)1 << 30) {
 		bytes = (size_t)MAX_BATCH * info->slot_bytes;
@@ -175,7 +175,7 @@ static void measure_products(struct bench *b)
 	struct mx_device *d = b->inside->device;
 	size_t one = (size_t)N * N * 2;
 	const struct mx_engine_info *info = &b->inside->core.info;
-	if (d->info.act_dtype != MX_BF16 || info->n_pages * info->page_bytes < 3 * one ||
+	if (d->info.act_dtype != MX_BF16 || info->n_pages * b->inside->model.page_bytes < 3 * one ||
 	    b->m.width < 4096)
 		return; /* the device was created for narrower matrices */
 	const struct mx_weight w = {MX_BF16, N, N, b->inside->pages + one, NULL};
@@ -194,22 +194,30 @@ static void measure_products(struct bench *b)
 
 /* ---- sequences ---- */
 
-/* Copies keys and values of one prompt to all pages. */
+/* Copies pages rows[n] of a rank to all others, by turns. */
+static mx_status copy_pages(struct mx_model_engine *e, const struct mx_rank_call *c)
+{
+	struct mx_device *d = e->device;
+	const size_t bytes = e->model.page_bytes;
+	mx_status st = MX_OK;
+	for (size_t p = 0; c->n && p < c->slot && st == MX_OK; p++)
+		if (p != c->rows[p % c->n])
+			st = d->ops->copy(d, e->pages + p * bytes, e->pages + c->rows[p % c->n] * bytes, bytes);
+	return st == MX_OK ? d->ops->wait(d) : st;
+}
+
+/* Computes one prompt and copies its keys and values to all pages. */
 static void fill_pages(struct bench *b)
 {
-	struct mx_model_engine *e = b->inside;
-	struct mx_device *d = e->device;
-	size_t bytes = e->core.info.page_bytes;
+	const struct mx_engine_info *info = &b->inside->core.info;
 	struct mx_step_times t = {0};
 	struct mx_seq *s = run_open(b->engine, b->tokens, FILLED, 1, false);
 	run_prefill(b->engine, s, STEP_TOKENS, &t);
-	uint32_t n = e->core.info.page_bytes ? FILLED / e->core.info.page_tokens : 0;
-	for (uint32_t p = 0; n && p < e->core.info.n_pages; p++) {
-		const unsigned char *from = e->pages + s->pages.ids[p % n] * bytes;
-		if (from != e->pages + p * bytes && p != s->pages.ids[p % n])
-			must(d->ops->copy(d, e->pages + p * bytes, from, bytes), "copy");
-	}
-	must(d->ops->wait(d), "copy");
+	const struct mx_rank_call call = {.run = copy_pages,
+	                                  .rows = s->pages.ids,
+	                                  .n = info->page_bytes ? FILLED / info->page_tokens : 0,
+	                                  .slot = info->n_pages};
+	must(mx_ranks_run(b->inside, &call), "copy");
 	b->engine->ops->close(b->engine, s);
 }
 
@@ -365,16 +373,27 @@ static void count(struct bench *b)
 	if (model->embed.data != model->lm_head.data) /* of the table a step reads some rows */
 		b->weight_bytes -=
 			(double)model->embed.rows * model->embed.cols * mx_dtype_size(model->embed.dtype);
-	b->kv_bytes = (double)info->page_bytes / info->page_tokens;
+	b->kv_bytes = (double)model->page_bytes / info->page_tokens;
+}
+
+static uint32_t n_ranks(const struct bench *b)
+{
+	return (b->o->tensor ? b->o->tensor : 1) * (b->o->context ? b->o->context : 1);
 }
 
 static int bench_model(struct bench *b, const char *dir)
 {
 	struct mx_err err = {0};
 	struct opened_model m = {0};
+	static const char *const devices[] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3",
+	                                      "cuda:4", "cuda:5", "cuda:6", "cuda:7"};
+	const uint32_t ranks = n_ranks(b);
 	const struct mx_engine_config config = {
 		.name = b->o->shape->name,
-		.device = b->o->device ? b->o->device : "cuda:0",
+		.device = b->o->device && ranks == 1 ? b->o->device : "cuda:0",
+		.devices = ranks > 1 ? devices : NULL,
+		.tensor = b->o->tensor,
+		.context = b->o->context,
 		.deterministic = b->o->deterministic,
 		.unrecorded = b->o->unrecorded,
 		.max_sequences = MAX_BATCH,
@@ -383,6 +402,10 @@ static int bench_model(struct bench *b, const char *dir)
 		.weight_bits = b->o->weight_bits,
 		.prefix_cache = true,
 	};
+	if (ranks > 8) {
+		fprintf(stderr, "engine: %u ranks are more than 8\n", ranks);
+		return 2;
+	}
 	uint64_t begin = mx_now_ns();
 	mx_status st = opened_model_open(dir, &m, &err);
 	if (st == MX_OK)
@@ -457,16 +480,21 @@ static int make_and_bench(struct bench *b)
 static const char usage[] =
 	"usage: bench/engine/cuda/engine [--shape SHAPE] [--device cuda:N] [--kv bf16|fp8]\n"
 	"              [--weight-bits 8|4] [--deterministic] [--unrecorded] [--only TEXT] [--dir DIR]\n"
+	"              [--tensor N] [--context M]\n"
 	"Shapes: 8b 8b8 1.1b tiny mamba2-2.7b mamba2-2.7b-half gdn-8b gdn.\n"
 	"Tests are called pp512, pp8192, tg1@2048, tg8@2048, ..., tg8@131072, lp1@2048 (with\n"
 	"log-probabilities), mx16+512@2048 (beside a prompt) ...; --only takes those\n"
 	"whose name contains TEXT. --dir makes the checkpoint there, or uses the one that is\n"
-	"there, and keeps it. MIXD_DEVICE_PATH and MIXD_MODULE_PATH as for mixd.\n";
+	"there, and keeps it. With --tensor or --context there are ranks on cuda:0, cuda:1 ..., up\n"
+	"to 8, and bytes and operations are those of one of them. MIXD_DEVICE_PATH and "
+	"MIXD_MODULE_PATH as for "
+	"mixd.\n";
 
 int main(int argc, char **argv)
 {
-	static const char *const taken[] = {"shape",         "device",     "kv",          "only", "dir",
-	                                    "deterministic", "unrecorded", "weight-bits", NULL};
+	static const char *const taken[] = {"shape",  "device",        "kv",         "only",
+	                                    "dir",    "deterministic", "unrecorded", "weight-bits",
+	                                    "tensor", "context",       NULL};
 	const struct options o =
 		options_read(argc, argv, taken, shapes, sizeof shapes / sizeof *shapes, usage);
 	struct bench b = {.o = &o, .m = o.shape->model};

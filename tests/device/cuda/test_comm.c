@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tests the communicator of ranks on GPUs: sums beside those of the host in the order of the ranks,
- * bit for bit, of 1 element to a million, f32 and bf16; copies; thousands of repetitions while
- * ranks are late by random times; recordings; a rank that is lost. All ranks are on one GPU, so
- * this says nothing about links between GPUs. With "--bench" it prints times of sums in a
- * recording.
+ * bit for bit, of 1 element to a million, f32 and bf16; sums with the norm behind them; copies;
+ * thousands of repetitions while ranks are late by random times; recordings; a rank that is lost.
+ * All ranks are on cuda:0, or on the GPUs that MIXD_TEST_DEVICES lists ("cuda:0,cuda:1"), by turns.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -17,6 +16,7 @@
 #include "device/convert.h"
 #include "device/cuda/cuda.h"
 #include "device/open.h"
+#include "tests/rank_devices.h"
 #include "tests/rng.h"
 
 #define CHECK(condition)                                                                           \
@@ -66,12 +66,14 @@ static void open_rig(struct rig *r, uint32_t ranks, enum mx_dtype dtype)
 {
 	const struct mx_device_options options = {
 		.cuda = {.act_dtype = dtype, .max_samples = 2, .vocab = 100}};
+	const char *names[MAX_RANKS];
 	struct mx_err err = {0};
 	opened = mx_now_ns();
 	*r = (struct rig){.ranks = ranks, .dtype = dtype, .size = mx_dtype_size(dtype)};
 	r->rng = (struct rng){7};
+	rank_devices("cuda:0", names, ranks);
 	for (uint32_t i = 0; i < ranks; i++)
-		if (mx_device_open("cuda:0", &options, &r->d[i], &err) != MX_OK)
+		if (mx_device_open(names[i], &options, &r->d[i], &err) != MX_OK)
 			FAIL("%s", err.text);
 	if (mx_device_comm(r->d, ranks, r->c, &err) != MX_OK)
 		FAIL("%s", err.text);
@@ -181,6 +183,10 @@ static void check_sizes(uint32_t ranks, enum mx_dtype dtype)
 		}
 	}
 	must(r.c[0]->ops->check(r.c[0]));
+	for (uint32_t i = 0; i < ranks; i++) { /* their time is counted, and is a part of all */
+		const uint64_t ns = r.c[i]->ops->spent_ns(r.c[i]);
+		CHECK(ns > 0 && ns < mx_now_ns() - opened);
+	}
 	close_rig(&r);
 }
 
@@ -216,6 +222,89 @@ static void test_sums_of_f32(void)
 		CHECK(!memcmp(x, want, 1000 * sizeof *x));
 	}
 	close_rig(&r);
+}
+
+/* Has every rank add the sums of `from` to its `from`, with the norm behind it, at once or
+ * as two operators. */
+static void sum_norm(struct rig *r, float *const *weights, size_t rows, size_t width, bool at_once,
+                     unsigned char *const *h, unsigned char *const *out)
+{
+	const size_t bytes = rows * width * r->size;
+	for (uint32_t i = 0; i < r->ranks; i++) {
+		struct mx_device *d = r->d[i];
+		must(d->ops->copy(d, h[i], r->from[i], bytes));
+		must(d->ops->copy(d, r->x[i], r->from[i], bytes));
+		if (at_once) {
+			must(r->c[i]->ops->all_reduce_norm(r->c[i], r->x[i], h[i], weights[i], 1e-5f, rows,
+			                                   width, out[i]));
+			continue;
+		}
+		must(r->c[i]->ops->all_reduce(r->c[i], r->x[i], rows * width));
+		must(d->ops->add_rmsnorm(d, h[i], r->x[i], weights[i], 1e-5f, rows, width, out[i]));
+	}
+	wait_all(r);
+}
+
+/* The sum with its norm has the bits of the two operators, for rows of all shapes that the kernel
+ * tells apart, and of others. */
+static void check_norms(uint32_t ranks, enum mx_dtype dtype)
+{
+	static const struct {
+		size_t rows, width;
+	} shapes[] = {{1, 4096}, {1, 64},    {3, 1000}, {2, 1001}, {64, 4096},
+	              {70, 896}, {2, 16384}, {5, 5120}, {9, 8192}, {128, 4096}};
+	struct rig r;
+	unsigned char *h[2][MAX_RANKS], *out[2][MAX_RANKS];
+	float *weights[MAX_RANKS];
+	open_rig(&r, ranks, dtype);
+	for (uint32_t i = 0; i < ranks; i++) {
+		const struct mx_ops *o = r.d[i]->ops;
+		for (int k = 0; k < 2; k++) {
+			must(o->alloc(r.d[i], MOST * sizeof(float), (void **)&h[k][i]));
+			must(o->alloc(r.d[i], MOST * sizeof(float), (void **)&out[k][i]));
+		}
+		must(o->alloc(r.d[i], 16384 * sizeof(float), (void **)&weights[i]));
+		for (int k = 0; k < 16384; k++)
+			((float *)(void *)r.host)[k] = (float)(k % 13 + 1) / 8;
+		must(o->upload(r.d[i], weights[i], r.host, 16384 * sizeof(float)));
+		must(o->wait(r.d[i]));
+	}
+	for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+		const size_t n = shapes[s].rows * shapes[s].width;
+		fill(&r, n);
+		for (int k = 0; k < 2; k++)
+			for (int again = 0; again < 5; again++)
+				sum_norm(&r, weights, shapes[s].rows, shapes[s].width, k, h[k], out[k]);
+		for (uint32_t i = 0; i < ranks; i++)
+			for (int what = 0; what < 2; what++) {
+				unsigned char *const *const two[] = {what ? out[0] : h[0], what ? out[1] : h[1]};
+				must(r.d[i]->ops->download(r.d[i], r.want, two[0][i], n * r.size));
+				must(r.d[i]->ops->download(r.d[i], r.host, two[1][i], n * r.size));
+				must(r.d[i]->ops->wait(r.d[i]));
+				for (size_t k = 0; k < n; k++)
+					if (memcmp(r.host + k * r.size, r.want + k * r.size, r.size))
+						FAIL("%s of %zu x %zu, %u ranks: element %zu of rank %u is %g and not %g",
+						     what ? "norm" : "sum", shapes[s].rows, shapes[s].width, ranks, k, i,
+						     (double)element(&r, r.host, k), (double)element(&r, r.want, k));
+			}
+	}
+	for (uint32_t i = 0; i < ranks; i++) {
+		for (int k = 0; k < 2; k++) {
+			r.d[i]->ops->release(r.d[i], h[k][i]);
+			r.d[i]->ops->release(r.d[i], out[k][i]);
+		}
+		r.d[i]->ops->release(r.d[i], weights[i]);
+	}
+	must(r.c[0]->ops->check(r.c[0]));
+	close_rig(&r);
+}
+
+static void test_norms(void)
+{
+	for (uint32_t ranks = 2; ranks <= 4; ranks++) {
+		check_norms(ranks, MX_F32);
+		check_norms(ranks, MX_BF16);
+	}
 }
 
 /* Small and large sums by turns, ranks that come late, and a look at the sums at times. */
@@ -417,51 +506,6 @@ static void test_lost_rank(void)
 	check_end(&r, begin, 0.5);
 }
 
-/* ---- times ---- */
-
-/* Prints the time of a sum, of many in a recording. */
-static void bench_sum(struct rig *r, size_t bytes)
-{
-	enum { SUMS = 200, TIMES = 9 };
-	struct mx_recording *recordings[MAX_RANKS];
-	double best = 1e9;
-	for (uint32_t i = 0; i < r->ranks; i++) {
-		must(r->d[i]->ops->record(r->d[i]));
-		for (int k = 0; k < SUMS; k++)
-			must(r->c[i]->ops->all_reduce(r->c[i], r->x[i], bytes / r->size));
-		must(r->d[i]->ops->recorded(r->d[i], &recordings[i]));
-	}
-	for (int t = 0; t < TIMES; t++) {
-		wait_all(r);
-		const uint64_t begin = mx_now_ns();
-		for (uint32_t i = 0; i < r->ranks; i++)
-			must(r->d[i]->ops->replay(r->d[i], recordings[i]));
-		wait_all(r);
-		const double us = (double)(mx_now_ns() - begin) * 1e-3 / SUMS;
-		best = us < best ? us : best;
-	}
-	printf("sum of bf16 in a recording, %u ranks on one GPU, %4zu KB: %6.2f us\n", r->ranks,
-	       bytes >> 10, best);
-	for (uint32_t i = 0; i < r->ranks; i++)
-		r->d[i]->ops->forget(r->d[i], recordings[i]);
-}
-
-static int bench(void)
-{
-	for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
-		struct rig r;
-		open_rig(&r, ranks, MX_BF16);
-		for (uint32_t i = 0; i < ranks; i++)
-			must(r.d[i]->ops->zero(r.d[i], r.x[i], MOST * r.size));
-		bench_sum(&r, 8 << 10);
-		bench_sum(&r, 32 << 10);
-		bench_sum(&r, 256 << 10);
-		bench_sum(&r, 2 << 20);
-		close_rig(&r);
-	}
-	return 0;
-}
-
 /* Runs the delay once. The test's kernel is loaded by its first launch, which waits until the GPU
  * is idle: never, while a rank waits for one that is to be late. */
 static void load_delay(struct mx_device *d)
@@ -471,26 +515,30 @@ static void load_delay(struct mx_device *d)
 	must(d->ops->wait(d));
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
 	const struct mx_device_options options = {
 		.cuda = {.act_dtype = MX_F32, .max_samples = 2, .vocab = 100}};
+	const char *names[MAX_RANKS];
 	struct mx_device *d;
 	struct mx_err err = {0};
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	mx_log_set_level(MX_LOG_ERROR);
-	if (mx_device_open("cuda:0", &options, &d, &err) != MX_OK) {
-		printf("no GPU: %s\n", err.text);
-		return 77;
+	const size_t n = rank_devices("cuda:0", names, MAX_RANKS);
+	for (size_t i = 0; i < n && i < MAX_RANKS; i++) {
+		if (mx_device_open(names[i], &options, &d, &err) != MX_OK) {
+			printf("no GPU: %s\n", err.text);
+			return 77;
+		}
+		load_delay(d);
+		d->ops->destroy(d);
 	}
-	load_delay(d);
-	d->ops->destroy(d);
-	if (argc > 1 && !strcmp(argv[1], "--bench"))
-		return bench();
 	test_sums();
 	test_sums_of_f32();
 	printf("sums are right\n");
+	test_norms();
+	printf("sums with norms are right\n");
 	test_copies();
 	printf("copies are right\n");
 	test_late_ranks();
