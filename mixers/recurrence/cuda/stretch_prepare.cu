@@ -188,8 +188,8 @@ __global__ void __launch_bounds__(TEAMS *PREPARE_THREADS, 1)
 	extern __shared__ __align__(16) unsigned char memory[];
 	__shared__ numbers all[TEAMS][AT_ONCE];
 	const uint32_t team = threadIdx.x / PREPARE_THREADS, per = a.heads / share;
-	mx_pdl_launch();
 	mx_pdl_wait();
+	mx_pdl_launch(); /* not before: the next kernel reads `done`, which undo has cleared by now */
 	for (uint32_t i = blockIdx.x * TEAMS + team; i < per * a.n_notes; i += gridDim.x * TEAMS) {
 		const uint32_t n = i / per;
 		place w;
