@@ -281,8 +281,7 @@ __device__ __forceinline__ void answer(const one_args &a, const place &w, few_bo
 /* Adds the whole chunks in front of the part to S, which is as of `border`. By the whole block, a
  * step in 16 and where a span crosses a border. */
 template <int KT, bool VECTOR>
-__device__ __noinline__ void add_earlier(const one_args &a, uint32_t turn, uint32_t border,
-                                         uint32_t use)
+__device__ __noinline__ void add_earlier(const one_args &a, uint32_t turn, uint32_t use)
 {
 	extern __shared__ __align__(128) unsigned char memory[];
 	few_board<KT, VECTOR> &s = *(few_board<KT, VECTOR> *)memory;
@@ -290,19 +289,22 @@ __device__ __noinline__ void add_earlier(const one_args &a, uint32_t turn, uint3
 	const uint32_t warp = threadIdx.x >> 5;
 	mx_device_span span = {};
 	span.pos = w.begin, span.n = w.total, span.kind = w.kind;
-	const uint32_t next = border_after(span, border, Q);
+	const uint32_t next = border_after(span, w.border, Q);
 	const uint32_t tiles = tiles_of(a, warp);
 	float4 *S = (float4 *)s.S + warp * TILES * KT * 64 + (threadIdx.x & 31);
 	if (tiles)
 		copies_wait(s.arrived + warp, use);
 	__syncthreads();
-	for (uint32_t at = border; at < w.from; at += Q) {
+	for (uint32_t at = w.border; at < w.from; at += Q) {
+		copies_out_read();
+		__syncwarp();
 		add_chunk<KT, VECTOR>(a, w, entry_of(a, at), s, S, warp * TILES * 16, tiles);
 		if (at + Q != next)
 			continue;
-		float4 *to = (float4 *)(w.unit + a.unit.S) + warp * TILES * KT * 64 + (threadIdx.x & 31);
-		for (uint32_t i = 0; i < tiles * KT * 2; i++)
-			to[i * 32] = S[i * 32];
+		copies_after_writes();
+		if (tiles)
+			copy_out(w.unit + a.unit.S + warp * TILES * KT * 1024, s.S + warp * TILES * KT * 256,
+			         tiles * KT * 1024);
 		if (threadIdx.x == 0)
 			*(uint32_t *)w.unit = next;
 	}
@@ -328,28 +330,31 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 	const uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
 	const uint32_t col = warp * TILES * 16, tiles = tiles_of(a, warp);
 	const bool of_row = warp + 1 == blockDim.x >> 5;
-	const bool has_part = FUSED && !of_row && warp < (VECTOR ? 4 : 3) && a.streams[warp].there;
+	const bool has_part = FUSED && !of_row && warp < 3 && a.streams[warp].there;
+	const bool has_factors = FUSED && VECTOR && !of_row && a.streams[ONE_A].there;
 	const bool wide = a.finish && a.unit.cols == 128;
-	uint32_t u = blockIdx.x, use = 0, border = 0;
+	uint32_t u = blockIdx.x, use = 0, turn = 0;
 	/* begins to bring what the part has from earlier tokens, and S for a span's first one */
 	const auto announce = [&](const part_place &w) {
 		if (!w.offset) {
 			if (tiles && lane == 0) {
+				copies_out_read();
 				copies_expect(s.arrived + warp, tiles * KT * 1024);
 				copy_begin(s.S + warp * TILES * KT * 256,
 				           w.unit + a.unit.S + warp * TILES * KT * 1024, tiles * KT * 1024,
 				           s.arrived + warp);
 			}
-			border = *(const volatile uint32_t *)w.unit;
 		}
 		earlier_begin(a, w.unit, w.first, w.r, s);
+		if constexpr (!FUSED)
+			own_near(more, w);
 		if (of_row) {
-			rings_near(a, w);
+			rings_near(a, w, w.border < w.from, w.border);
 			if (FUSED) {
 				numbers_near<VECTOR>(a, w);
 				later_numbers_near(a, w);
 			}
-		} else if (has_part) {
+		} else if (has_part || (has_factors && warp == ONE_A)) {
 			part_near(a, warp, w);
 			later_parts_near(a, warp, w);
 		}
@@ -360,23 +365,26 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 		copies_init(s.arrived + warp);
 	__syncwarp();
 	if (threadIdx.x == 0)
-		s.places[0] = part_of(a, u, 0);
+		s.places[0] = part_of(a, u, 0, 0);
 	__syncthreads();
 	if (s.places[0].n)
 		announce(s.places[0]);
 	mx_pdl_wait();
-	for (uint32_t turn = 0;; turn ^= 1) {
+	for (;; turn = turn < 2 ? turn + 1 : 0) {
 		const part_place &w = s.places[turn];
-		part_place &next = s.places[turn ^ 1];
+		part_place &next = s.places[turn < 2 ? turn + 1 : 0];
+		const bool same = w.offset + w.n < w.total;
+		const uint32_t next_u = same ? u : u + gridDim.x;
 		const bool there = w.n > 0, finishes = a.finish && warp < w.n;
 		const T *gate = a.proj + (size_t)(w.row + warp) * a.ld_proj + a.streams[ONE_GATE].at;
 		float f = 1, b = 0; /* of the row's warp: lane j's token's */
 		uint2 gates = make_uint2(0, 0);
+		if (of_row && lane == 0 && next_u < a.n_units)
+			next = part_of(a, next_u, same ? w.offset + w.n : 0, w.from);
 		if (there) {
-			if (border < w.from) {
+			if (w.border < w.from) {
 				asm volatile("cp.async.wait_all;" ::: "memory");
-				add_earlier<KT, VECTOR>(a, turn, border, use);
-				border = w.from;
+				add_earlier<KT, VECTOR>(a, turn, use);
 				earlier_begin(a, w.unit, w.first, w.r, s);
 			}
 			gates = load_if(finishes && wide && a.streams[ONE_GATE].there,
@@ -399,17 +407,20 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 					s.beta[row] = beta;
 					f = own_f, b = beta;
 				}
-			} else if (has_part)
-				rows_of_job(a, warp, w, s);
+			} else {
+				row_factors factors;
+				if (has_factors)
+					open_factors(a, w, warp, factors);
+				if (has_part)
+					rows_of_job(a, warp, w, s);
+				if (has_factors)
+					close_factors(a, w, warp, s, factors);
+			}
 			if constexpr (!FUSED)
 				load_own(a, more, w, s);
 			asm volatile("cp.async.wait_all;" ::: "memory");
 			__syncthreads();
 		}
-		const bool same = w.offset + w.n < w.total;
-		const uint32_t next_u = same ? u : u + gridDim.x;
-		if (of_row && lane == 0 && next_u < a.n_units)
-			next = part_of(a, next_u, same ? w.offset + w.n : 0);
 		float c[TILES][4] = {}, x[TILES][2][4];
 		if (there) { /* what S and the chunk's tokens say */
 			if (VECTOR) {
@@ -459,9 +470,11 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 				                         NULL);
 		}
 		if (next_u >= a.n_units)
-			return;
+			break;
 		u = next_u;
 	}
+	if (tiles && lane == 0)
+		copies_out_end();
 }
 
 /* ---- the host's side ---- */

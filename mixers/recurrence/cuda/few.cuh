@@ -6,7 +6,7 @@
 #include "mixers/recurrence/cuda/own.cuh"
 
 #define ROWS 4                /* most rows of a part */
-#define LDY  (RECUR_UNIT + 8) /* elements between rows of v and y in shared memory */
+#define LDY  (RECUR_UNIT + 4) /* elements between rows of v and y in shared memory */
 
 namespace
 {
@@ -16,15 +16,16 @@ namespace
 struct part_place : place {
 	uint32_t begin, total; /* the span's first position and rows; total 0: not computed here */
 	uint32_t offset;       /* the part's first row in the span */
+	uint32_t border;       /* of S in shared memory when the part begins */
 };
 
 /* Shared memory of a block; as of step.cu, for several rows. */
 template <int KT, bool VECTOR> struct few_board {
 	static constexpr uint32_t kpad = KT * 16, ld = kpad + 8, vectors = VECTOR ? 1 : 0;
 	uint64_t arrived[RECUR_UNIT / 16 / TILES]; /* S of each warp */
-	part_place places[2];                      /* the part's, the next one's */
-	float beta[ROWS], gamma[ROWS];
-	float m[ROWS * Q]; /* rows of M */
+	part_place places[3];                      /* the last part's, this one's, the next one's */
+	alignas(16) float beta[ROWS], gamma[ROWS]; /* from here on members are multiples of 16 bytes */
+	float m[ROWS * Q];                         /* rows of M */
 	/* scores of k and q with the chunk's keys, [token][row]; later L and what M is made of */
 	alignas(16) float sk[Q * ROWS], sq[Q * ROWS];
 	float a[Q], b[Q], end[Q]; /* of a whole chunk: factor, gain, product of the factors after it */
@@ -42,8 +43,10 @@ template <int KT, bool VECTOR> constexpr size_t few_bytes(uint32_t cols)
 	return sizeof(whole) - sizeof(whole::S) + (size_t)cols * KT * 16 * sizeof(float);
 }
 
-/* Rows `offset` .. of unit number u of all spans, as many as belong to one chunk. */
-__device__ __forceinline__ part_place part_of(const one_args &a, uint32_t u, uint32_t offset)
+/* Rows `offset` .. of unit number u of all spans, as many as belong to one chunk; behind a part of
+ * the chunk at `border`, if it is not the span's first. */
+__device__ __forceinline__ part_place part_of(const one_args &a, uint32_t u, uint32_t offset,
+                                              uint32_t border)
 {
 	part_place p;
 	(place &)p = place_of(a, u);
@@ -54,6 +57,7 @@ __device__ __forceinline__ part_place part_of(const one_args &a, uint32_t u, uin
 	const uint32_t left = p.total > offset ? p.total - offset : 0;
 	const uint32_t most = Q - p.r < ROWS ? Q - p.r : ROWS;
 	p.n = left < most ? left : most;
+	p.border = offset ? border : *(const volatile uint32_t *)p.unit;
 	return p;
 }
 
@@ -105,24 +109,50 @@ template <int KT, bool VECTOR>
 __device__ __forceinline__ void load_own(const one_args &p, const recur_core &a, const place &w,
                                          few_board<KT, VECTOR> &s)
 {
-	for (uint32_t n = 0; n < w.n; n++) {
+	constexpr uint32_t parts = KT * 4; /* of 4 elements of a key */
+	const uint32_t cols = a.unit.cols / 4;
+	for (uint32_t i = threadIdx.x; i < w.n * parts; i += blockDim.x) {
+		const uint32_t n = i / parts, e = i % parts * 4;
 		const size_t row = w.row + n;
-		const T *k = (const T *)a.k + (row * a.k_heads + shared_head(w.head, a.per_k)) * a.kpad;
-		const T *q = (const T *)a.q + (row * a.q_heads + shared_head(w.head, a.per_q)) * a.kpad;
-		const T *v = (const T *)a.v + (row * a.v_heads + shared_head(w.head, a.per_v)) * a.vpad;
-		for (uint32_t i = threadIdx.x * 4; i < a.kpad; i += blockDim.x * 4) {
-			share_key(p, w, s, n, i, *(const uint2 *)(k + i));
-			*(uint2 *)(s.q + n * s.ld + i) = *(const uint2 *)(q + i);
-		}
-		for (uint32_t i = threadIdx.x * 4; i < a.unit.cols; i += blockDim.x * 4)
-			*(uint2 *)(s.v + n * LDY + i) = *(const uint2 *)(v + w.col + i);
-		if (VECTOR) {
-			const float *from = a.a + (row * a.a_heads + shared_head(w.head, a.per_a)) * a.kpad;
-			float *ring = (float *)(w.unit + a.unit.a) + (w.entry + n) * a.kpad;
-			for (uint32_t i = threadIdx.x; i < a.kpad; i += blockDim.x)
-				ring[i] = s.av[(w.r + n) * a.kpad + i] = from[i];
-		}
+		const T *k = (const T *)a.k + (row * a.k_heads + shared_head(w.head, a.per_k)) * s.kpad;
+		const T *q = (const T *)a.q + (row * a.q_heads + shared_head(w.head, a.per_q)) * s.kpad;
+		const uint2 of_k = *(const uint2 *)(k + e), of_q = *(const uint2 *)(q + e);
+		share_key(p, w, s, n, e, of_k);
+		*(uint2 *)(s.q + n * s.ld + e) = of_q;
 	}
+	for (uint32_t i = threadIdx.x; i < w.n * cols; i += blockDim.x) {
+		const uint32_t n = i / cols, e = i % cols * 4;
+		const size_t row = w.row + n;
+		const T *v = (const T *)a.v + (row * a.v_heads + shared_head(w.head, a.per_v)) * a.vpad;
+		*(uint2 *)(s.v + n * LDY + e) = *(const uint2 *)(v + w.col + e);
+	}
+	if (VECTOR)
+		for (uint32_t i = threadIdx.x; i < w.n * s.kpad; i += blockDim.x) {
+			const uint32_t n = i / s.kpad, e = i % s.kpad;
+			const size_t row = w.row + n;
+			const float *from = a.a + (row * a.a_heads + shared_head(w.head, a.per_a)) * s.kpad;
+			((float *)(w.unit + a.unit.a))[(w.entry + n) * s.kpad + e] =
+				s.av[(w.r + n) * s.kpad + e] = from[e];
+		}
+}
+
+/* Begins to bring the lines of what another kernel computed of rows. By the block. */
+__device__ __forceinline__ void own_near(const recur_core &a, const place &w)
+{
+	const uint32_t lines = a.kpad / 64, each = 2 * lines + 2, n = threadIdx.x / each;
+	const uint32_t i = threadIdx.x % each;
+	const size_t row = w.row + n;
+	if (n >= w.n)
+		return;
+	const T *k = (const T *)a.k + (row * a.k_heads + shared_head(w.head, a.per_k)) * a.kpad;
+	const T *q = (const T *)a.q + (row * a.q_heads + shared_head(w.head, a.per_q)) * a.kpad;
+	const T *v = (const T *)a.v + (row * a.v_heads + shared_head(w.head, a.per_v)) * a.vpad;
+	if (i < lines)
+		line_near(k + i * 64);
+	else if (i < 2 * lines)
+		line_near(q + (i - lines) * 64);
+	else if ((i - 2 * lines) * 64 < a.unit.cols)
+		line_near(v + w.col + (i - 2 * lines) * 64);
 }
 
 /* ---- elements of a stream, by a warp as in own.cuh; a lane has 4 neighbours of each row ---- */
@@ -230,25 +260,6 @@ __device__ __forceinline__ void rows_of_job(const one_args &a, uint32_t job, con
 		}
 		return;
 	}
-	if (VECTOR && job == ONE_A) {
-		factor_terms terms[4];
-#pragma unroll
-		for (int n = 0; n < 4; n++)
-			if (there)
-				terms[n] = terms_of(a, first + n);
-#pragma unroll
-		for (uint32_t r = 0; r < ROWS; r++) {
-			each4(x[r], [&](float &f, int n) { f = there ? factor(a, terms[n], f) : 1; });
-			if (i >= kpad || r >= w.n)
-				continue;
-			store4(s.av + (w.r + r) * kpad + i, x[r]);
-			store4((float *)(w.unit + a.unit.a) + (w.entry + r) * kpad + i, x[r]);
-			if (a.k_is_rest)
-				share_key(a, w, s, r, i,
-				          round4(make_float4(1 - x[r].x, 1 - x[r].y, 1 - x[r].z, 1 - x[r].w)));
-		}
-		return;
-	}
 	float sum[ROWS];
 	const enum mx_recur_qk_norm norm = a.norm_of[job];
 #pragma unroll
@@ -279,6 +290,53 @@ __device__ __forceinline__ void rows_of_job(const one_args &a, uint32_t job, con
 		else
 			*(uint2 *)(s.q + r * s.ld + i) = round4(x[r]);
 	}
+}
+
+/* What a row's vector of factors is made of, a lane's 4 neighbours. */
+struct row_factors {
+	float4 z;
+	factor_terms terms[4];
+};
+
+__device__ __forceinline__ void open_factors(const one_args &a, const place &w, uint32_t row,
+                                             row_factors &o)
+{
+	const one_stream &s = a.streams[ONE_A];
+	const uint32_t head = shared_head(w.head, s.shared), h = shared_head(head, s.per);
+	const uint32_t i = (threadIdx.x & 31) * 4, n = head * s.dim + i;
+	const uint32_t at = s.at + h * s.stride + (head - h * s.n) * s.dim + i;
+	const bool there = i < s.dim && row < w.n;
+	if (s.gates)
+		o.z = load_if(there, (const float4 *)(a.gates + (size_t)(w.row + row) * a.ld_gates + at));
+	else
+		o.z = widen4(
+			load_if(there, (const uint2 *)(a.proj + (size_t)(w.row + row) * a.ld_proj + at)));
+	const float4 bias = load_if(there && s.bias, (const float4 *)(s.bias + n));
+	o.z = make_float4(bias.x + o.z.x, bias.y + o.z.y, bias.z + o.z.z, bias.w + o.z.w);
+#pragma unroll
+	for (int e = 0; e < 4; e++)
+		if (there)
+			o.terms[e] = terms_of(a, n + e);
+}
+
+/* Computes the factors of a row, and puts them into the rings. */
+template <int KT, bool VECTOR>
+__device__ __forceinline__ void close_factors(const one_args &a, const place &w, uint32_t row,
+                                              few_board<KT, VECTOR> &s, const row_factors &o)
+{
+	constexpr uint32_t kpad = KT * 16;
+	const uint32_t i = (threadIdx.x & 31) * 4;
+	const bool there = i < a.streams[ONE_A].dim;
+	float4 x = o.z;
+	if (i >= kpad || row >= w.n)
+		return;
+	if (a.streams[ONE_A].silu)
+		each4(x, [](float &e, int) { e = silu_of<T>(e); });
+	each4(x, [&](float &f, int n) { f = there ? factor(a, o.terms[n], f) : 1; });
+	store4(s.av + (w.r + row) * kpad + i, x);
+	store4((float *)(w.unit + a.unit.a) + (w.entry + row) * kpad + i, x);
+	if (a.k_is_rest)
+		share_key(a, w, s, row, i, round4(make_float4(1 - x.x, 1 - x.y, 1 - x.z, 1 - x.w)));
 }
 
 /* Puts factor and gain of the row that a lane has into the rings. */

@@ -146,19 +146,20 @@ __device__ __forceinline__ void earlier_begin(const one_args &a, const unsigned 
 }
 
 /* Brings near what is read of the rings later: x of the chunk's tokens before the row; all of the
- * chunk in front, which is to be added to S. By a warp. */
-__device__ __forceinline__ void rings_near(const one_args &a, const place &w)
+ * chunk at `from`, if it is to be added to S. By a warp. */
+__device__ __forceinline__ void rings_near(const one_args &a, const place &w, bool adds,
+                                           uint32_t from)
 {
 	const uint32_t lane = threadIdx.x & 31;
 	const uint32_t x_row = a.unit.cols * (a.delta ? sizeof(float) : sizeof(T));
-	const bool adds = !w.r && w.pos;
-	const uint32_t n = adds ? Q : w.r, first = adds ? entry_of(a, w.pos - Q) : w.first;
-	const unsigned char *x = w.unit + a.unit.x + first * x_row;
-	for (uint32_t i = lane * 128; i < n * x_row; i += 32 * 128)
-		line_near(x + i);
+	const unsigned char *x = w.unit + a.unit.x;
+	for (uint32_t i = lane * 128; i < w.r * x_row; i += 32 * 128)
+		line_near(x + w.first * x_row + i);
 	if (!adds)
 		return;
-	const uint32_t k_row = (a.unit.x - a.unit.k) / a.unit.cap;
+	const uint32_t first = entry_of(a, from), k_row = (a.unit.x - a.unit.k) / a.unit.cap;
+	for (uint32_t i = lane * 128; i < Q * x_row; i += 32 * 128)
+		line_near(x + first * x_row + i);
 	for (uint32_t i = lane * 128; i < Q * k_row; i += 32 * 128)
 		line_near(w.unit + a.unit.k + first * k_row + i);
 	if (a.delta && lane < 8)
@@ -242,16 +243,26 @@ __device__ void add_chunk(const one_args &a, const place &w, uint32_t first, B<K
                           float4 *S, uint32_t col, uint32_t tiles)
 {
 	constexpr uint32_t kpad = KT * 16;
-	float f, b;
+	float all[TILES][2][4];
 	earlier_begin(a, w.unit, first, Q, s);
+#pragma unroll
+	for (uint32_t n = 0; n < TILES; n++)
+		old_inputs(a, w, first, n < tiles ? Q : 0, col + 16 * n, all[n]);
 	if (threadIdx.x < 32) {
+		float f, b, end = 1;
 		old_numbers<VECTOR>(a, w, first, Q, &f, &b);
+		if (!VECTOR)
+#pragma unroll
+			for (uint32_t i = Q - 1; i > 0; i--) {
+				const float one = __shfl_sync(~0u, f, i);
+				end = i > threadIdx.x ? __fmul_rn(end, one) : end;
+			}
 		if (threadIdx.x < Q)
-			s.a[threadIdx.x] = f, s.b[threadIdx.x] = b;
+			s.a[threadIdx.x] = f, s.b[threadIdx.x] = b, s.end[threadIdx.x] = end;
 	}
 	asm volatile("cp.async.wait_all;" ::: "memory");
 	__syncthreads();
-	if (VECTOR)
+	if (VECTOR) {
 		for (uint32_t e = threadIdx.x; e < kpad; e += blockDim.x) {
 			float p = 1;
 			for (int j = Q - 1; j >= 0; j--) {
@@ -261,12 +272,13 @@ __device__ void add_chunk(const one_args &a, const place &w, uint32_t first, B<K
 			}
 			s.d[e] = p;
 		}
-	else if (threadIdx.x < Q)
-		s.end[threadIdx.x] = product(s.a, Q - 1, (int)threadIdx.x);
-	__syncthreads();
-	for (uint32_t n = 0; n < tiles; n++) {
-		float x[2][4];
-		old_inputs(a, w, first, Q, col + 16 * n, x);
+		__syncthreads();
+	}
+#pragma unroll
+	for (uint32_t n = 0; n < TILES; n++) {
+		float(&x)[2][4] = all[n];
+		if (n >= tiles)
+			break;
 		if (a.delta) {
 			const operand_a<2> at = sums_a<2>(x);
 			float u[2][4] = {};

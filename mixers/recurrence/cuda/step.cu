@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 		border = *(const volatile uint32_t *)w.unit;
 		earlier_begin(a, w.unit, w.first, w.r, s);
 		if (of_row) {
-			rings_near(a, w);
+			rings_near(a, w, !w.r && w.pos, w.pos - Q);
 			if (FUSED)
 				numbers_near<VECTOR>(a, w);
 		} else if (has_part)
