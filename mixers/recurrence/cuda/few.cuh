@@ -57,7 +57,7 @@ __device__ __forceinline__ part_place part_of(const one_args &a, uint32_t u, uin
 	const uint32_t left = p.total > offset ? p.total - offset : 0;
 	const uint32_t most = Q - p.r < ROWS ? Q - p.r : ROWS;
 	p.n = left < most ? left : most;
-	p.border = offset ? border : *(const volatile uint32_t *)p.unit;
+	p.border = offset ? border : p.n ? *(const volatile uint32_t *)p.unit : 0;
 	return p;
 }
 
