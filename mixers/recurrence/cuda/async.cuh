@@ -80,6 +80,36 @@ static __device__ __forceinline__ void copies_after_writes(void)
 #endif
 }
 
+/* Begins to copy shared memory to global memory; addresses and bytes are multiples of 512. By a
+ * warp, whose lanes wrote what is copied and called copies_after_writes, and whose lane 0 calls
+ * copies_out_read before it is written again and copies_out_end before the block ends. */
+static __device__ __forceinline__ void copy_out(void *to, const void *from, uint32_t bytes)
+{
+	__syncwarp();
+#if __CUDA_ARCH__ >= 900
+	if (threadIdx.x % 32 == 0)
+		asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+		             "cp.async.bulk.commit_group;" ::"l"(to),
+		             "r"((uint32_t)__cvta_generic_to_shared(from)), "r"(bytes)
+		             : "memory");
+#else
+	for (uint32_t i = threadIdx.x % 32; i < bytes / 16; i += 32)
+		((float4 *)to)[i] = ((const float4 *)from)[i];
+#endif
+}
+static __device__ __forceinline__ void copies_out_read(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void copies_out_end(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
+}
+
 /* Loads that depend on a condition without a branch, so that several are on their way at once;
  * else zero, or `other`. */
 static __device__ __forceinline__ float load_if(bool p, const float *from, float other)

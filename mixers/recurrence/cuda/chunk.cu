@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2, P == 1 && KT <= 8 ? 2 : 1)
 	w.row = span.row, w.pos = span.pos, w.end = span.pos + span.n;
 	w.unit = a.step.slot_base + span.slot * a.step.slot_stride + unit * a.unit.bytes;
 	const bool stays = span.kind != MX_SPAN_DRAFT;
-	if (!span.n || (!a.all && (span.n == 1 || (stays && span.n >= RECUR_LONG)))) {
+	if (!span.n || (!a.all && (span.n <= a.few || (stays && span.n >= RECUR_LONG)))) {
 		mx_pdl_wait();
 		return;
 	}

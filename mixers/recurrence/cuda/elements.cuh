@@ -53,9 +53,9 @@ static __device__ __forceinline__ float feature(enum mx_recur_feature f, float x
 	}
 }
 
-/* Returns the factor of a head's norm. */
+/* Returns a lane's part of the sum of a head's norm. */
 template <int N>
-static __device__ __forceinline__ float norm_of(enum mx_recur_qk_norm norm, const float4 (&x)[N])
+static __device__ __forceinline__ float norm_part(enum mx_recur_qk_norm norm, const float4 (&x)[N])
 {
 	float sum = 0;
 #pragma unroll
@@ -69,10 +69,22 @@ static __device__ __forceinline__ float norm_of(enum mx_recur_qk_norm norm, cons
 		else
 			sum += v.x + v.y + v.z + v.w;
 	}
-	sum = warp_sum(sum);
+	return sum;
+}
+
+/* Returns the factor of a head's norm from its sum. */
+static __device__ __forceinline__ float norm_factor(enum mx_recur_qk_norm norm, float sum)
+{
 	return norm == MX_RECUR_QK_L2   ? 1 / sqrtf(sum + 1e-6f)
 	       : norm == MX_RECUR_QK_L1 ? 1 / fmaxf(sum, 1e-6f)
 	                                : 1 / (sum + 1e-4f);
+}
+
+/* Returns the factor of a head's norm. */
+template <int N>
+static __device__ __forceinline__ float norm_of(enum mx_recur_qk_norm norm, const float4 (&x)[N])
+{
+	return norm_factor(norm, warp_sum(norm_part(norm, x)));
 }
 
 /* What the map of an element of stream A has in its tables. */

@@ -193,33 +193,33 @@ static mx_status prepare_rows(const struct run *r, struct recur_rows a)
 	return status;
 }
 
-/* The kinds of spans in a step, and how many are long. Only decode steps are recorded: of one token
- * each, or of drafts. */
+/* The kinds of spans in a step: of no more than `few` tokens (0: there are none), how many are
+ * long, others. Only decode steps are recorded: of one token each, or of drafts. */
 struct mixture {
-	bool ones, others;
-	uint32_t longs;
+	uint32_t few, longs;
+	bool others;
 };
 
-/* True of a recorded step whose spans may have drafts: one kernel computes them all then, those of
- * one token too. */
-static bool is_drafted(const struct mx_step *step, bool drafts)
+static struct mixture sort_spans(const struct run *r)
 {
-	return step->recording && drafts && step->longest > 1;
-}
-
-static struct mixture sort_spans(const struct mx_step *step, bool drafts)
-{
+	const struct mx_step *step = r->step;
+	const uint32_t drafts = r->m->desc.core.max_draft;
+	const uint32_t most = drafts < RECUR_FEW ? drafts : RECUR_FEW;
 	struct mixture mix = {0};
-	if (is_drafted(step, drafts))
-		return (struct mixture){.others = true};
-	if (step->recording)
-		return (struct mixture){.ones = true};
+	if (step->recording) {
+		const uint32_t longest = drafts ? step->longest : 1;
+		mix.others = longest > 1 && longest > most;
+		mix.few = mix.others ? 0 : longest > 1 ? most : 1;
+		return mix;
+	}
 	for (uint32_t i = 0; i < step->n_spans; i++) {
 		const struct mx_span *s = &step->spans[i];
-		const bool is_long = s->n >= RECUR_LONG && s->kind != MX_SPAN_DRAFT;
-		mix.ones |= s->n == 1;
-		mix.longs += is_long;
-		mix.others |= s->n != 1 && !is_long;
+		if (s->n == 1 || s->n <= most)
+			mix.few = s->n > 1 ? most : mix.few ? mix.few : 1;
+		else if (s->n >= RECUR_LONG && s->kind != MX_SPAN_DRAFT)
+			mix.longs++;
+		else
+			mix.others = true;
 	}
 	return mix;
 }
@@ -228,12 +228,12 @@ static struct mixture sort_spans(const struct mx_step *step, bool drafts)
 static cudaError_t recur_spans(const struct run *r, enum mx_dtype act, const struct recur_one *one)
 {
 	const struct recur_core *a = &one->core;
-	const struct mixture mix = sort_spans(r->step, r->m->desc.core.max_draft > 0);
+	const struct mixture mix = sort_spans(r);
 	cudaError_t e = cudaSuccess;
 	if (a->all)
 		return recur_cuda_chunks(r->stream, act, a);
-	if (mix.ones)
-		e = recur_cuda_step(r->stream, one);
+	if (mix.few)
+		e = mix.few > 1 ? recur_cuda_few(r->stream, one) : recur_cuda_step(r->stream, one);
 	if (e == cudaSuccess && mix.others)
 		e = recur_cuda_chunks(r->stream, act, a);
 	if (e == cudaSuccess && mix.longs)
@@ -256,6 +256,7 @@ static struct recur_core core_of(const struct run *r)
 	const struct mx_recur_spec *c = &d->core;
 	const struct recur_cuda_scratch *s = &m->sizes.scratch;
 	const enum mx_dtype act = m->device->info.act_dtype;
+	const struct mixture mix = sort_spans(r);
 	struct recur_core a = {
 		.step = step_of(r),
 		.conv = conv_of(m),
@@ -289,7 +290,8 @@ static struct recur_core core_of(const struct run *r)
 		.fixed_b = d->beta_scale,
 		.skip = m->w.skip,
 		.y = at(r, s->y),
-		.all = act != MX_BF16 || is_drafted(r->step, c->max_draft > 0),
+		.all = act != MX_BF16 || (r->step->recording && mix.others),
+		.few = mix.few ? mix.few : 1,
 		.records = at(r, s->records),
 		.n_records =
 			r->step->n_rows / MX_RECUR_CHUNK + r->step->n_spans * m->sizes.extra_chunks + 1,
@@ -357,7 +359,7 @@ static mx_status recur(const struct run *r)
 	const struct mx_cuda_base *cuda = mx_cuda_base(m->device);
 	const enum mx_dtype act = m->device->info.act_dtype;
 	const bool scan = m->desc.core.decay == MX_RECUR_CHANNEL;
-	const struct mixture mix = sort_spans(r->step, m->desc.core.max_draft > 0);
+	const struct mixture mix = sort_spans(r);
 	struct recur_one one = {.core = core_of(r), .rows = rows_of(r), .out = out_of(r)};
 	mx_status status = MX_OK;
 
@@ -377,6 +379,7 @@ static mx_status recur(const struct run *r)
 	if (one.finish) {
 		one.out.spans = one.core.step.spans;
 		one.out.row_span = one.core.step.row_span;
+		one.out.few = one.core.few;
 	}
 	return finish(r, &one.out);
 }

@@ -288,6 +288,8 @@ mx_status recur_cuda_prepare(struct mx_mixer *const *layers, uint32_t n_layers, 
 		if (e == cudaSuccess)
 			e = recur_cuda_step_prepare(m->sizes.kpad);
 		if (e == cudaSuccess)
+			e = recur_cuda_few_prepare(m->sizes.kpad);
+		if (e == cudaSuccess)
 			e = m->sizes.stretches ? recur_cuda_stretch_prepare(m->sizes.kpad, m->desc.core.decay ==
 			                                                                       MX_RECUR_VECTOR)
 			                       : recur_cuda_prompt_prepare(m->sizes.kpad);

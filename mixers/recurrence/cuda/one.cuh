@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A step of one token (step.cu): its arguments, its shared memory, the tokens before it. */
+/* Steps of one token (step.cu) and of few (few.cu): their arguments, the shared memory of the
+ * former, the tokens before those of the step. */
 #ifndef MX_MIXERS_RECURRENCE_CUDA_ONE_CUH
 #define MX_MIXERS_RECURRENCE_CUDA_ONE_CUH
 
@@ -35,6 +36,7 @@ struct one_args {
 	unsigned char *slots;
 	size_t slot_stride;
 	uint32_t units, n_units; /* of a span, of all spans */
+	uint32_t few;            /* recur_core.few */
 	uint64_t per_unit;
 	recur_unit unit;
 	recur_conv conv;
@@ -73,7 +75,8 @@ struct place {
 	unsigned char *unit;
 };
 
-/* Shared memory of a block; all offsets but the end are the same for all units, S comes last. */
+/* Shared memory of a block of step.cu; all offsets but the end are the same for all units, S comes
+ * last. Functions that take a B take few.cu's too. */
 template <int KT, bool VECTOR> struct board {
 	static constexpr uint32_t kpad = KT * 16, ld = kpad + 8, vectors = VECTOR ? 1 : 0;
 	uint64_t arrived[RECUR_UNIT / 16 / TILES]; /* S of each warp */
@@ -122,9 +125,9 @@ __device__ __forceinline__ place place_of(const one_args &a, uint32_t u)
 
 /* Begins the copies of n tokens from entry `first` of the rings on. By the whole block; each thread
  * waits for its own copies. */
-template <int KT, bool VECTOR>
+template <int KT, bool VECTOR, template <int, bool> class B>
 __device__ __forceinline__ void earlier_begin(const one_args &a, const unsigned char *unit,
-                                              uint32_t first, uint32_t n, board<KT, VECTOR> &s)
+                                              uint32_t first, uint32_t n, B<KT, VECTOR> &s)
 {
 	constexpr uint32_t kpad = KT * 16, parts = KT * 2;
 	const T *k = (const T *)(unit + a.unit.k) + (size_t)first * kpad;
@@ -143,19 +146,20 @@ __device__ __forceinline__ void earlier_begin(const one_args &a, const unsigned 
 }
 
 /* Brings near what is read of the rings later: x of the chunk's tokens before the row; all of the
- * chunk in front, which is to be added to S. By a warp. */
-__device__ __forceinline__ void rings_near(const one_args &a, const place &w)
+ * chunk at `from`, if it is to be added to S. By a warp. */
+__device__ __forceinline__ void rings_near(const one_args &a, const place &w, bool adds,
+                                           uint32_t from)
 {
 	const uint32_t lane = threadIdx.x & 31;
 	const uint32_t x_row = a.unit.cols * (a.delta ? sizeof(float) : sizeof(T));
-	const bool adds = !w.r && w.pos;
-	const uint32_t n = adds ? Q : w.r, first = adds ? entry_of(a, w.pos - Q) : w.first;
-	const unsigned char *x = w.unit + a.unit.x + first * x_row;
-	for (uint32_t i = lane * 128; i < n * x_row; i += 32 * 128)
-		line_near(x + i);
+	const unsigned char *x = w.unit + a.unit.x;
+	for (uint32_t i = lane * 128; i < w.r * x_row; i += 32 * 128)
+		line_near(x + w.first * x_row + i);
 	if (!adds)
 		return;
-	const uint32_t k_row = (a.unit.x - a.unit.k) / a.unit.cap;
+	const uint32_t first = entry_of(a, from), k_row = (a.unit.x - a.unit.k) / a.unit.cap;
+	for (uint32_t i = lane * 128; i < Q * x_row; i += 32 * 128)
+		line_near(x + first * x_row + i);
 	for (uint32_t i = lane * 128; i < Q * k_row; i += 32 * 128)
 		line_near(w.unit + a.unit.k + first * k_row + i);
 	if (a.delta && lane < 8)
@@ -200,9 +204,8 @@ __device__ __forceinline__ void old_inputs(const one_args &a, const place &w, ui
 /* ---- whole chunks ---- */
 
 /* S of a warp, two tiles of keys after the other: S <- d S + u kd. */
-template <int KT, bool VECTOR>
-__device__ __forceinline__ void fold(board<KT, VECTOR> &s, float4 *S, float d,
-                                     const float (&u)[2][4])
+template <int KT, bool VECTOR, template <int, bool> class B>
+__device__ __forceinline__ void fold(B<KT, VECTOR> &s, float4 *S, float d, const float (&u)[2][4])
 {
 	const uint32_t t = threadIdx.x & 3;
 	const operand_a<2> at = sums_a<2>(u);
@@ -235,21 +238,31 @@ __device__ __forceinline__ uint32_t tiles_of(const one_args &a, uint32_t warp)
 
 /* Adds the chunk whose first entry of rings is `first` to S. By the whole block; a warp has the
  * columns from `col` on in `tiles` tiles. */
-template <int KT, bool VECTOR>
-__device__ void add_chunk(const one_args &a, const place &w, uint32_t first, board<KT, VECTOR> &s,
+template <int KT, bool VECTOR, template <int, bool> class B>
+__device__ void add_chunk(const one_args &a, const place &w, uint32_t first, B<KT, VECTOR> &s,
                           float4 *S, uint32_t col, uint32_t tiles)
 {
 	constexpr uint32_t kpad = KT * 16;
-	float f, b;
+	float all[TILES][2][4];
 	earlier_begin(a, w.unit, first, Q, s);
+#pragma unroll
+	for (uint32_t n = 0; n < TILES; n++)
+		old_inputs(a, w, first, n < tiles ? Q : 0, col + 16 * n, all[n]);
 	if (threadIdx.x < 32) {
+		float f, b, end = 1;
 		old_numbers<VECTOR>(a, w, first, Q, &f, &b);
+		if (!VECTOR)
+#pragma unroll
+			for (uint32_t i = Q - 1; i > 0; i--) {
+				const float one = __shfl_sync(~0u, f, i);
+				end = i > threadIdx.x ? __fmul_rn(end, one) : end;
+			}
 		if (threadIdx.x < Q)
-			s.a[threadIdx.x] = f, s.b[threadIdx.x] = b;
+			s.a[threadIdx.x] = f, s.b[threadIdx.x] = b, s.end[threadIdx.x] = end;
 	}
 	asm volatile("cp.async.wait_all;" ::: "memory");
 	__syncthreads();
-	if (VECTOR)
+	if (VECTOR) {
 		for (uint32_t e = threadIdx.x; e < kpad; e += blockDim.x) {
 			float p = 1;
 			for (int j = Q - 1; j >= 0; j--) {
@@ -259,12 +272,13 @@ __device__ void add_chunk(const one_args &a, const place &w, uint32_t first, boa
 			}
 			s.d[e] = p;
 		}
-	else if (threadIdx.x < Q)
-		s.end[threadIdx.x] = product(s.a, Q - 1, (int)threadIdx.x);
-	__syncthreads();
-	for (uint32_t n = 0; n < tiles; n++) {
-		float x[2][4];
-		old_inputs(a, w, first, Q, col + 16 * n, x);
+		__syncthreads();
+	}
+#pragma unroll
+	for (uint32_t n = 0; n < TILES; n++) {
+		float(&x)[2][4] = all[n];
+		if (n >= tiles)
+			break;
 		if (a.delta) {
 			const operand_a<2> at = sums_a<2>(x);
 			float u[2][4] = {};
@@ -311,6 +325,89 @@ __device__ __noinline__ void add_chunks(const one_args &a, uint32_t u, uint32_t 
 	}
 	copies_after_writes();
 	__syncthreads();
+}
+
+/* ---- the host's side ---- */
+
+static inline one_stream stream_of(const recur_source &s, uint64_t shared)
+{
+	one_stream o = {};
+	const bool split = s.heads && s.per < s.heads;
+	o.there = s.heads > 0;
+	o.w = s.conv ? s.w : NULL;
+	o.bias = s.conv ? s.conv_bias : s.bias;
+	o.shared = shared;
+	o.at = s.off;
+	o.n = split ? s.per : 0;
+	o.per = split ? (((uint64_t)1 << 32) + s.per - 1) / s.per : 0;
+	o.stride = s.stride;
+	o.dim = s.dim;
+	o.channel = s.channel;
+	o.gates = s.gates;
+	o.conv = s.conv;
+	o.silu = s.silu;
+	return o;
+}
+
+static inline one_args args_of(const recur_one &p)
+{
+	const recur_core &c = p.core;
+	const recur_rows &r = p.rows;
+	one_args a = {};
+	a.spans = c.step.spans;
+	a.slots = c.step.slot_base;
+	a.slot_stride = c.step.slot_stride;
+	a.per_unit = c.per_unit;
+	a.units = c.heads * c.unit.per_head;
+	a.n_units = a.units * c.step.n_spans;
+	a.few = c.few;
+	a.unit = c.unit;
+	a.conv = c.conv;
+	a.delta = c.delta, a.gain = c.gain, a.decays = c.decays, a.finish = p.finish;
+	a.fixed_b = c.fixed_b, a.fixed_a = c.fixed_a, a.skip = c.skip;
+	a.streams[ONE_K] = stream_of(r.source[MX_RECUR_K], c.per_k);
+	a.streams[ONE_Q] = stream_of(r.source[MX_RECUR_Q], c.per_q);
+	a.streams[ONE_V] = stream_of(r.source[MX_RECUR_V], c.per_v);
+	a.streams[ONE_A] = stream_of(r.source[MX_RECUR_A], c.per_a);
+	a.streams[ONE_BETA] = stream_of(r.source[MX_RECUR_BETA], (uint64_t)1 << 32);
+	a.streams[ONE_GATE] = stream_of(p.out.source, (uint64_t)1 << 32);
+	a.proj = (const T *)r.proj, a.gates = (const float *)r.gates;
+	a.ld_proj = (uint32_t)r.ld_proj, a.ld_gates = (uint32_t)r.ld_gates;
+	a.feature = r.feature;
+	a.norm_of[ONE_K] = r.norm[MX_RECUR_K], a.norm_of[ONE_Q] = r.norm[MX_RECUR_Q];
+	a.scale_of[ONE_K] = r.scale[MX_RECUR_K], a.scale_of[ONE_Q] = r.scale[MX_RECUR_Q];
+	a.decay = r.decay, a.beta = r.beta;
+	a.decay_min = r.decay_min, a.beta_scale = r.beta_scale;
+	a.step_min = r.step_min, a.step_max = r.step_max;
+	a.pre = r.pre, a.mul = r.mul, a.add = r.add;
+	a.k_is_rest = r.k_is_rest, a.ones = r.one, a.has_beta = c.b != NULL;
+	a.has_norm = p.out.has_norm, a.norm = p.out.norm, a.gate_scale = p.out.gate_scale;
+	a.by_turns = p.out.by_turns;
+	a.heads = c.heads, a.v_dim = c.v_dim;
+	a.out = p.out.out, a.y = c.y;
+	return a;
+}
+
+/* Launches as many blocks as the GPU holds at once: each computes several units, and brings the
+ * next one's state while it computes. */
+template <typename MORE>
+static inline cudaError_t launch_resident(void (*kernel)(const one_args, const MORE), bool vector,
+                                          size_t smem, cudaStream_t stream, const one_args &a,
+                                          const MORE &more)
+{
+	const uint32_t jobs = vector ? 4 : 3, warps = (a.unit.cols / 16 + TILES - 1) / TILES;
+	const uint32_t threads = ((warps < jobs ? jobs : warps) + 1) * 32;
+	int device = 0, sms = 0, each = 0;
+	cudaError_t e = cudaGetDevice(&device);
+	if (e == cudaSuccess)
+		e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+	if (e == cudaSuccess)
+		e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, (int)threads, smem);
+	if (e != cudaSuccess)
+		return e;
+	const uint32_t most = (uint32_t)(sms * (each > 0 ? each : 1));
+	return mx_launch(kernel, dim3(a.n_units < most ? a.n_units : most), dim3(threads), smem, stream,
+	                 a, more);
 }
 
 } // namespace

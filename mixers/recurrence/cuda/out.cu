@@ -15,10 +15,10 @@ template <typename T> __device__ __forceinline__ const T *gates_of(const recur_o
 	return (const T *)a.gate + row * a.ld_gate + a.source.off;
 }
 
-/* True if recur_cuda_step computes the row. */
+/* True if recur_cuda_step or recur_cuda_few computes the row. */
 __device__ __forceinline__ bool elsewhere(const recur_out &a, uint32_t row)
 {
-	return a.spans && a.spans[a.row_span[row]].n == 1;
+	return a.spans && a.spans[a.row_span[row]].n <= a.few;
 }
 
 template <typename T, bool PLAIN>

@@ -244,13 +244,14 @@ struct own_terms {
 	float fixed;
 };
 
-/* Reads all that factor and beta are made of. */
+/* Reads all that factor and beta of row `at` are made of. */
 template <bool VECTOR>
-__device__ __forceinline__ void open_numbers(const one_args &a, const place &w, own_terms &o)
+__device__ __forceinline__ void open_numbers(const one_args &a, const place &w, uint32_t at,
+                                             own_terms &o)
 {
 	const one_stream &sa = a.streams[ONE_A], &sb = a.streams[ONE_BETA];
 	const bool step = a.decay == MX_RECUR_A_STEP, mapped = a.decays && !VECTOR && !a.fixed_a;
-	const float *row = a.gates + (size_t)w.row * a.ld_gates;
+	const float *row = a.gates + (size_t)at * a.ld_gates;
 	const uint32_t na = shared_head(w.head, sa.shared), n = step ? w.head : na;
 	o.z.x = load_if(a.has_beta, row + number_at(sb, w.head), 0);
 	o.z.y = load_if(mapped && !step, row + number_at(sa, na), 0);
@@ -275,14 +276,14 @@ __device__ __forceinline__ void close_numbers(const one_args &a, const own_terms
 }
 
 template <bool VECTOR>
-__device__ __forceinline__ void load_numbers(const recur_core &a, const place &w, float *f,
-                                             float *b)
+__device__ __forceinline__ void load_numbers(const recur_core &a, const place &w, uint32_t at,
+                                             float *f, float *b)
 {
 	*f = 1;
 	if (a.decays && !VECTOR)
 		*f = a.fixed_a ? a.fixed_a[w.head]
-		               : a.a[(size_t)w.row * a.a_heads + shared_head(w.head, a.per_a)];
-	*b = a.b ? a.b[(size_t)w.row * a.heads + w.head] : a.fixed_b;
+		               : a.a[(size_t)at * a.a_heads + shared_head(w.head, a.per_a)];
+	*b = a.b ? a.b[(size_t)at * a.heads + w.head] : a.fixed_b;
 }
 
 template <bool VECTOR>

@@ -17,6 +17,7 @@ extern "C" {
 #endif
 
 #define RECUR_LONG     32  /* tokens of a span from which on it is long */
+#define RECUR_FEW      8   /* most tokens of a span that recur_cuda_few computes */
 #define RECUR_STRETCH  64  /* tokens of a stretch, see stretch.h */
 #define RECUR_TAPS     8   /* most taps of a convolution */
 #define RECUR_UNIT     128 /* most columns of a unit */
@@ -116,9 +117,11 @@ struct recur_core {
 	float fixed_b;         /* beta of the delta rule without a stream */
 	const float *skip;     /* [heads] or NULL */
 	float *y;              /* [n_rows, heads * v_dim] */
-	/* bf16: spans of one token are left to recur_cuda_step, long ones that stay to
-	 * recur_cuda_prompt. f32, and recorded drafts: recur_cuda_chunks computes all. */
+	/* bf16: spans of up to `few` tokens are left to recur_cuda_step (1) or recur_cuda_few, long
+	 * ones that stay to recur_cuda_prompt. f32, and long recorded drafts: recur_cuda_chunks
+	 * computes all. */
 	bool all;
+	uint32_t few;
 	void *records;         /* of recur_cuda_prompt: n_records * heads of recur_cuda_record_bytes */
 	uint32_t n_records;    /* n_rows / 16 + n_spans * extra_chunks + 1 */
 	size_t note_bytes;     /* of recur_cuda_stretch: recur_cuda_note_bytes */
@@ -136,9 +139,10 @@ struct recur_out {
 	size_t ldy;
 	uint32_t heads, head_dim, head_ld;
 	bool divide; /* by the element behind the head's */
-	/* Not NULL: recur_cuda_step computes the rows of spans of one token. */
+	/* Not NULL: other kernels compute the rows of spans of up to `few` tokens. */
 	const struct mx_device_span *spans;
 	const uint32_t *row_span;
+	uint32_t few;
 	const void *gate; /* act [n_rows, ld_gate], placed as `source` says */
 	size_t ld_gate;
 	struct recur_source source;
@@ -153,9 +157,9 @@ struct recur_share {
 	uint32_t group, groups, dim;
 };
 
-/* A step of spans of one token. fused: q, k, v, a and b are computed from the products on the way,
- * as recur_cuda_heads would, else `core` has them. finish: what recur_cuda_out does to core.y is
- * done at once, and y is not written. */
+/* A step of spans of one token, or of few. fused: q, k, v, a and b are computed from the products
+ * on the way, as recur_cuda_heads would, else `core` has them. finish: what recur_cuda_out does to
+ * core.y is done at once, and y is not written. */
 struct recur_one {
 	struct recur_core core;
 	struct recur_rows rows;
@@ -163,7 +167,8 @@ struct recur_one {
 	bool fused, finish;
 };
 
-/* Launches: act is MX_BF16 or MX_F32. heads: rows, if it can. step: bf16; with what it can. */
+/* Launches: act is MX_BF16 or MX_F32. heads: rows, if it can. step, few: bf16; with
+ * what step can. few: of spans whose tokens are no more than recur_conv.cap - taps + 1. */
 bool recur_cuda_heads_can(const struct recur_rows *a);
 bool recur_cuda_step_can_fuse(const struct recur_one *a);
 bool recur_cuda_step_can_finish(const struct recur_one *a);
@@ -172,6 +177,7 @@ cudaError_t recur_cuda_heads(cudaStream_t stream, enum mx_dtype act, const struc
 cudaError_t recur_cuda_rows(cudaStream_t stream, enum mx_dtype act, const struct recur_rows *a);
 cudaError_t recur_cuda_chunks(cudaStream_t stream, enum mx_dtype act, const struct recur_core *a);
 cudaError_t recur_cuda_step(cudaStream_t stream, const struct recur_one *a);
+cudaError_t recur_cuda_few(cudaStream_t stream, const struct recur_one *a);
 cudaError_t recur_cuda_prompt(cudaStream_t stream, const struct recur_core *a);
 cudaError_t recur_cuda_scan(cudaStream_t stream, enum mx_dtype act, const struct recur_core *a);
 cudaError_t recur_cuda_out(cudaStream_t stream, enum mx_dtype act, const struct recur_out *a);
@@ -186,6 +192,7 @@ cudaError_t recur_cuda_scaled(cudaStream_t stream, enum mx_dtype act, const stru
 /* Opt the kernels into their shared memory; once for a size of keys. */
 cudaError_t recur_cuda_chunks_prepare(enum mx_dtype act, uint32_t kpad);
 cudaError_t recur_cuda_step_prepare(uint32_t kpad);
+cudaError_t recur_cuda_few_prepare(uint32_t kpad);
 cudaError_t recur_cuda_prompt_prepare(uint32_t kpad);
 
 /* Bytes of what recur_cuda_prompt notes of a chunk of a head. */

@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 		border = *(const volatile uint32_t *)w.unit;
 		earlier_begin(a, w.unit, w.first, w.r, s);
 		if (of_row) {
-			rings_near(a, w);
+			rings_near(a, w, !w.r && w.pos, w.pos - Q);
 			if (FUSED)
 				numbers_near<VECTOR>(a, w);
 		} else if (has_part)
@@ -291,14 +291,14 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 			if (of_row) {
 				own_terms terms;
 				if (FUSED)
-					open_numbers<VECTOR>(a, w, terms);
+					open_numbers<VECTOR>(a, w, w.row, terms);
 				old_numbers<VECTOR>(a, w, w.first, w.r, &f, &b);
 				gates = load_if(wide && a.streams[ONE_GATE].there,
 				                (const uint2 *)(gate + w.head * 128 + lane * 4));
 				if constexpr (FUSED)
 					close_numbers<VECTOR>(a, terms, &own_f, &beta);
 				else
-					load_numbers<VECTOR>(more, w, &own_f, &beta);
+					load_numbers<VECTOR>(more, w, w.row, &own_f, &beta);
 				keep_numbers<VECTOR>(a, w, own_f, beta);
 				s.numbers[0] = beta;
 			} else if (has_part) {
@@ -367,91 +367,18 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
 
 /* ---- the host's side ---- */
 
-one_stream stream_of(const recur_source &s, uint64_t shared)
-{
-	one_stream o = {};
-	const bool split = s.heads && s.per < s.heads;
-	o.there = s.heads > 0;
-	o.w = s.conv ? s.w : NULL;
-	o.bias = s.conv ? s.conv_bias : s.bias;
-	o.shared = shared;
-	o.at = s.off;
-	o.n = split ? s.per : 0;
-	o.per = split ? (((uint64_t)1 << 32) + s.per - 1) / s.per : 0;
-	o.stride = s.stride;
-	o.dim = s.dim;
-	o.channel = s.channel;
-	o.gates = s.gates;
-	o.conv = s.conv;
-	o.silu = s.silu;
-	return o;
-}
-
-one_args args_of(const recur_one &p)
-{
-	const recur_core &c = p.core;
-	const recur_rows &r = p.rows;
-	one_args a = {};
-	a.spans = c.step.spans;
-	a.slots = c.step.slot_base;
-	a.slot_stride = c.step.slot_stride;
-	a.per_unit = c.per_unit;
-	a.units = c.heads * c.unit.per_head;
-	a.n_units = a.units * c.step.n_spans;
-	a.unit = c.unit;
-	a.conv = c.conv;
-	a.delta = c.delta, a.gain = c.gain, a.decays = c.decays, a.finish = p.finish;
-	a.fixed_b = c.fixed_b, a.fixed_a = c.fixed_a, a.skip = c.skip;
-	a.streams[ONE_K] = stream_of(r.source[MX_RECUR_K], c.per_k);
-	a.streams[ONE_Q] = stream_of(r.source[MX_RECUR_Q], c.per_q);
-	a.streams[ONE_V] = stream_of(r.source[MX_RECUR_V], c.per_v);
-	a.streams[ONE_A] = stream_of(r.source[MX_RECUR_A], c.per_a);
-	a.streams[ONE_BETA] = stream_of(r.source[MX_RECUR_BETA], (uint64_t)1 << 32);
-	a.streams[ONE_GATE] = stream_of(p.out.source, (uint64_t)1 << 32);
-	a.proj = (const T *)r.proj, a.gates = (const float *)r.gates;
-	a.ld_proj = (uint32_t)r.ld_proj, a.ld_gates = (uint32_t)r.ld_gates;
-	a.feature = r.feature;
-	a.norm_of[ONE_K] = r.norm[MX_RECUR_K], a.norm_of[ONE_Q] = r.norm[MX_RECUR_Q];
-	a.scale_of[ONE_K] = r.scale[MX_RECUR_K], a.scale_of[ONE_Q] = r.scale[MX_RECUR_Q];
-	a.decay = r.decay, a.beta = r.beta;
-	a.decay_min = r.decay_min, a.beta_scale = r.beta_scale;
-	a.step_min = r.step_min, a.step_max = r.step_max;
-	a.pre = r.pre, a.mul = r.mul, a.add = r.add;
-	a.k_is_rest = r.k_is_rest, a.ones = r.one, a.has_beta = c.b != NULL;
-	a.has_norm = p.out.has_norm, a.norm = p.out.norm, a.gate_scale = p.out.gate_scale;
-	a.by_turns = p.out.by_turns;
-	a.heads = c.heads, a.v_dim = c.v_dim;
-	a.out = p.out.out, a.y = c.y;
-	return a;
-}
-
 template <int KT, bool VECTOR, typename MORE> cudaError_t prepare()
 {
 	return cudaFuncSetAttribute(step<KT, VECTOR, MORE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
 	                            (int)board_bytes<KT, VECTOR>(RECUR_UNIT));
 }
 
-/* As many blocks as the GPU holds at once: each computes several units, and brings the next one's
- * state while it computes. */
 template <int KT, bool VECTOR, typename MORE>
 cudaError_t launch(cudaStream_t stream, const recur_one &p, const MORE &more)
 {
 	const one_args a = args_of(p);
-	const uint32_t jobs = VECTOR ? 4 : 3, warps = (a.unit.cols / 16 + TILES - 1) / TILES;
-	const uint32_t threads = ((warps < jobs ? jobs : warps) + 1) * 32;
-	const size_t smem = board_bytes<KT, VECTOR>(a.unit.cols);
-	int device = 0, sms = 0, each = 0;
-	cudaError_t e = cudaGetDevice(&device);
-	if (e == cudaSuccess)
-		e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-	if (e == cudaSuccess)
-		e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, step<KT, VECTOR, MORE>,
-		                                                  (int)threads, smem);
-	if (e != cudaSuccess)
-		return e;
-	const uint32_t most = (uint32_t)(sms * (each > 0 ? each : 1));
-	return mx_launch(step<KT, VECTOR, MORE>, dim3(a.n_units < most ? a.n_units : most),
-	                 dim3(threads), smem, stream, a, more);
+	return launch_resident(step<KT, VECTOR, MORE>, VECTOR, board_bytes<KT, VECTOR>(a.unit.cols),
+	                       stream, a, more);
 }
 
 /* One kernel for each size of keys and kind of factors. */
