@@ -26,6 +26,25 @@ static __device__ __forceinline__ void mx_copy16(uint32_t to, const void *from, 
 	             : "memory");
 }
 
+/* Returns the policy of the second level of the cache for what is read once: it is replaced first,
+ * so that kernels' code, tables and keys stay there while weights stream through. */
+static __device__ __forceinline__ uint64_t mx_read_once(void)
+{
+	uint64_t policy;
+	asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+	return policy;
+}
+
+/* mx_copy16 with such a policy. */
+static __device__ __forceinline__ void mx_copy16_as(uint32_t to, const void *from, bool valid,
+                                                    uint64_t policy)
+{
+	const int bytes = valid ? 16 : 0;
+	asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to),
+	             "l"(from), "r"(bytes), "l"(policy)
+	             : "memory");
+}
+
 static __device__ __forceinline__ void mx_copy_commit(void)
 {
 	asm volatile("cp.async.commit_group;" ::: "memory");

@@ -101,6 +101,7 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 	cursor<R> at(first, last, warp);
 	if (warp >= blocks)
 		at.tile = last; /* this warp only helps to add up */
+	const uint64_t once = mx_read_once();
 	auto fill = [&](uint32_t stage) {
 		if (at.tile < last) {
 			const uint32_t unit = lane % MX_LINEAR_UNITS;
@@ -111,8 +112,8 @@ static __global__ void __launch_bounds__(WARPS * 32, NT < 4 ? 2 : 1)
 			for (uint32_t i = 0; i < 4; i++) {
 				const uint32_t r = i * 4 + lane / MX_LINEAR_UNITS;
 				const uint32_t row = min(row_of(at.tile + at.r) + r, rows - 1);
-				mx_copy16(ring + stage * BLOCK_MEM + mx_linear_at(r, unit),
-				          from + (size_t)row * p.cols, valid);
+				mx_copy16_as(ring + stage * BLOCK_MEM + mx_linear_at(r, unit),
+				             from + (size_t)row * p.cols, valid, once);
 			}
 			at.next(last, warp, blocks);
 		}

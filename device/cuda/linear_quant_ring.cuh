@@ -64,15 +64,15 @@ static __device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parit
 	             : "memory");
 }
 
-/* Starts a bulk copy and announces its bytes. */
+/* Starts a bulk copy of what is read once (mx_read_once), and announces its bytes. */
 static __device__ __forceinline__ void bulk(uint32_t to, const unsigned char *from, uint32_t bytes,
-                                            uint32_t bar)
+                                            uint32_t bar, uint64_t policy)
 {
 	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
 	             : "memory");
-	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-	             "[%0], [%1], %2, [%3];" ::"r"(to),
-	             "l"(from), "r"(bytes), "r"(bar)
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+	             "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+	             "l"(from), "r"(bytes), "r"(bar), "l"(policy)
 	             : "memory");
 }
 
@@ -119,6 +119,7 @@ template <bool FED> struct ring {
 	{
 #if __CUDA_ARCH__ >= 900
 		const uint32_t to = (uint32_t)__cvta_generic_to_shared(mine) - W * w.bytes;
+		const uint64_t once = mx_read_once();
 		uint32_t s = 0, turn = 1;
 #pragma unroll 1
 		for (uint32_t first = 0; first < w.last; first += R) {
@@ -128,7 +129,7 @@ template <bool FED> struct ring {
 #pragma unroll 1
 				for (uint32_t t = first; t < min(first + R, w.last); t++) {
 					barrier_wait(full + (stages + s) * 8, turn);
-					bulk(to + s * stage_bytes, w.at(t, b), bytes, full + s * 8);
+					bulk(to + s * stage_bytes, w.at(t, b), bytes, full + s * 8, once);
 					if (++s == stages)
 						s = 0, turn ^= 1;
 				}
@@ -145,7 +146,7 @@ template <bool FED> struct ring {
 			const unsigned char *from = w.at(tile, block);
 #if __CUDA_ARCH__ >= 900
 			if (lane == 0)
-				bulk(to, from, w.bytes, full + ahead * 8);
+				bulk(to, from, w.bytes, full + ahead * 8, mx_read_once());
 #else
 			for (uint32_t i = lane * 16; i < w.bytes; i += 512)
 				mx_copy16(to + i, from + i, true);
