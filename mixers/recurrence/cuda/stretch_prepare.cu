@@ -20,6 +20,15 @@ __device__ __forceinline__ void set_done(note *to)
 	asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(&to->done), "r"(1) : "memory");
 }
 
+/* Bulk copies, which read the notes, see what the thread has written. Nothing before Hopper has
+ * them. */
+__device__ __forceinline__ void bulk_copies_see(void)
+{
+#if __CUDA_ARCH__ >= 900
+	asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+
 /* The numbers of a head's tokens. */
 struct numbers {
 	float sum[STRETCH], b[STRETCH];
@@ -197,7 +206,7 @@ __global__ void __launch_bounds__(TEAMS *PREPARE_THREADS, 1)
 			continue;
 		prepare_stretch<KT>(a, w, n, share, team, team + i, memory + team * smem_of<KT>(),
 		                    all[team]);
-		asm volatile("fence.proxy.async;" ::: "memory"); /* bulk copies read the notes */
+		bulk_copies_see();
 		team_meet(team);
 		if (threadIdx.x % PREPARE_THREADS < share)
 			set_done(note_at(a, n, w.head + threadIdx.x % PREPARE_THREADS));
