@@ -3,7 +3,8 @@
  * Launches kernels so that each may begin before the previous one has ended (programmatic dependent
  * launch, compute capability 9.0 and up; an ordinary launch on older devices).
  *
- * The rules that make this safe, without exception for our own kernels:
+ * The rules that make this safe, for our own kernels (one pair is ordered by flags in memory and
+ * says so: mixers/recurrence/cuda/stretch.cu beside stretch_prepare.cu):
  * - Before mx_pdl_wait() a kernel reads only weights and data from before the step (see below), and
  *   writes nothing to global memory.
  * - Every thread that reads other data or writes calls mx_pdl_wait(), and so does at least one
