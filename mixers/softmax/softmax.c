@@ -8,11 +8,11 @@
  *
  * An item is up to ATTN_MAX_ROWS virtual rows of a span: they go through the keys
  * once, and all its tiles but the first find the keys in the cache. A task is an
- * item for one key head. If there are too few items for the threads, items are
- * split into ranges of blocks. Items of few rows, which memory bounds, have tasks of
- * several key heads, which read a page in the order of memory. Their partials go to scratch and are
- * folded afterwards in the same order as without the split, so that the result is the same to the
- * bit.
+ * item for one key head; with few rows, which memory bounds, for several key heads if that leaves
+ * tasks for all threads, since several are read in the order of memory. If there are too few
+ * items for the threads, items are split into ranges of blocks. Their partials go to scratch and
+ * are folded afterwards in the same order as without the split, so that the result is the same to
+ * the bit.
  *
  * The virtual rows of a tree of drafts are in the order of its paths. They go through the blocks
  * before the tree together, and through those that it lies in path by path (softmax_tree.h).
@@ -249,19 +249,19 @@ static uint32_t heads_together(const struct attn_run *run, const struct mx_span 
 	return n < p->kv_heads ? n : p->kv_heads;
 }
 
-/* Sets the heads of a task, of each item and of the run: where items differ, as of those that can
- * have several. */
-static void choose_heads(struct attn_run *run)
+/* Limits the heads of a task to what leaves each thread several tasks of `work` blocks, and sets
+ * those of the run: of every item if they are the same, else one, so that each item finds its own.
+ */
+static void choose_heads(struct attn_run *run, uint64_t work)
 {
-	uint32_t fewest = run->m->shape.kv_heads;
-	run->heads = fewest;
+	const uint64_t tasks = (uint64_t)run->m->device->info.threads * TASKS_A_THREAD;
+	uint64_t most = work * run->m->shape.kv_heads / tasks;
+	most = most < 1 ? 1 : most;
 	for (uint32_t i = 0; i < run->n_items; i++) {
-		const uint32_t heads = run->items[i].heads;
-		fewest = heads > 1 && heads < fewest ? heads : fewest;
-		run->heads = heads < run->heads ? heads : run->heads;
+		struct attn_item *it = &run->items[i];
+		it->heads = it->heads < most ? it->heads : (uint32_t)most;
+		run->heads = i == 0 || it->heads == run->heads ? it->heads : 1;
 	}
-	for (uint32_t i = 0; i < run->n_items; i++)
-		run->items[i].heads = run->items[i].heads > 1 ? fewest : 1;
 }
 
 /* Lists one item for each ATTN_MAX_ROWS virtual rows of each span. Returns the number of their
@@ -288,7 +288,7 @@ static uint64_t list_items(struct attn_run *run)
 			work += (uint64_t)(it->end - it->first) * ((it->rows + ATTN_TILE - 1) / ATTN_TILE);
 		}
 	}
-	choose_heads(run);
+	choose_heads(run, work);
 	return work;
 }
 
@@ -301,14 +301,13 @@ static uint32_t split_items(struct attn_run *run, uint64_t work)
 	const struct mx_softmax_shape *p = &m->shape;
 	uint64_t threads = m->device->info.threads;
 	uint64_t part = work * p->kv_heads / (threads * TASKS_A_THREAD);
-	uint64_t part_of_few = work / (threads * PARTS_A_THREAD);
+	uint64_t part_of_few = (work + threads * PARTS_A_THREAD - 1) / (threads * PARTS_A_THREAD);
 	uint32_t n = run->n_items, n_split = 0;
 	size_t used = 0;
 
 	if (threads == 1)
 		return 0;
 	part = part < 2 ? 2 : part;
-	part_of_few = part_of_few < 1 ? 1 : part_of_few;
 	for (uint32_t i = 0; i < n; i++) {
 		struct attn_item *it = &run->items[i];
 		uint32_t blocks = it->end - it->first;
@@ -316,9 +315,13 @@ static uint32_t split_items(struct attn_run *run, uint64_t work)
 		uint64_t cost = (uint64_t)blocks * ((it->rows + ATTN_TILE - 1) / ATTN_TILE);
 		uint64_t one = it->heads > 1 ? part_of_few : part, parts = (cost + one - 1) / one;
 		parts = parts < blocks ? parts : blocks;
-		if (parts < 2 || used + need > m->scratch.max_partials ||
-		    run->n_items + parts + n_split > m->scratch.max_items)
+		if (parts < 2)
 			continue;
+		if (used + need > m->scratch.max_partials ||
+		    run->n_items + parts + n_split > m->scratch.max_items) {
+			it->heads = run->heads = 1; /* its heads are what threads can share */
+			continue;
+		}
 		struct attn_item whole = *it;
 		whole.partials = used;
 		used += need;
@@ -564,7 +567,7 @@ static uint32_t page_end(const struct mx_softmax *m, uint32_t b, uint32_t c, uin
 }
 
 /* Folds block b into the (m, l, o) of `heads` key heads from kv_head on, or with partials stores
- * it: page by page the keys of all heads and then the values, as they lie in memory. */
+ * it: the keys of all heads, page by page, and then the values, as they lie in memory. */
 static void attend_together(const struct attn_run *run, const struct attn_item *it,
                             uint32_t kv_head, uint32_t heads, uint32_t b,
                             const struct attn_worker *w)

@@ -78,7 +78,7 @@ struct attn_kernels {
 	const char *name;
 	uint32_t q_size; /* bytes of an element of a packed query */
 
-	/* Called before and after the calls of `block` and `fold` of a task: set and restore the state
+	/* Called before and after a task's calls of the kernels that compute: set and restore the state
 	 * of the processor. */
 	void (*begin)(void);
 	void (*end)(void);
