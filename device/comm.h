@@ -19,7 +19,7 @@
  * the device's wait. There a rank that does not come within MX_COMM_PATIENCE_MS ends the
  * communication too.
  *
- * Threads: one thread a rank; only abort may be called by any thread.
+ * Threads: one thread a rank; only abort and spent_ns may be called by any thread.
  */
 #ifndef MX_DEVICE_COMM_H
 #define MX_DEVICE_COMM_H
@@ -92,8 +92,8 @@ struct mx_comm_ops {
 	                             float eps, size_t rows, size_t width, void *x);
 
 	/* Returns the nanoseconds that this rank has spent in sums, gathers and exchanges, waiting for
-	 * the others included; without broadcasts and barriers, in which a rank may wait for work. Any
-	 * thread. NULL = they are not counted. */
+	 * the others included. A CPU's are without broadcasts and barriers, in which a rank may wait
+	 * for work; a GPU's are with those in its stream. Any thread. NULL = they are not counted. */
 	uint64_t (*spent_ns)(struct mx_comm *c);
 };
 

@@ -29,6 +29,7 @@ struct host_comm {
 	struct mx_comm base;
 	struct host_group *group;
 	struct mx_comm *local;
+	atomic_uint_fast64_t spent_ns;
 };
 
 struct host_group {
@@ -307,7 +308,7 @@ static void sum_local(struct mx_comm *c, size_t at, size_t n)
 	}
 }
 
-static mx_status all_reduce(struct mx_comm *c, void *x, size_t n)
+static mx_status sum_all(struct mx_comm *c, void *x, size_t n)
 {
 	struct host_group *g = comm_of(c)->group;
 	mx_status st = open_collective(c, (struct posted){.y = x});
@@ -326,12 +327,7 @@ static mx_status all_reduce(struct mx_comm *c, void *x, size_t n)
 	return st;
 }
 
-static mx_status all_reduce_f32(struct mx_comm *c, float *x, size_t n)
-{
-	return all_reduce(c, x, n);
-}
-
-static mx_status all_gather(struct mx_comm *c, const void *x, size_t bytes, void *y)
+static mx_status gather_all(struct mx_comm *c, const void *x, size_t bytes, void *y)
 {
 	struct host_group *g = comm_of(c)->group;
 	const size_t part = STAGE / g->n_local;
@@ -352,7 +348,7 @@ static mx_status all_gather(struct mx_comm *c, const void *x, size_t bytes, void
 	return st;
 }
 
-static mx_status all_to_all(struct mx_comm *c, const void *x, size_t bytes, void *y)
+static mx_status pass_all(struct mx_comm *c, const void *x, size_t bytes, void *y)
 {
 	struct host_group *g = comm_of(c)->group;
 	const size_t part = STAGE / ((size_t)g->n_local * c->ranks);
@@ -393,8 +389,8 @@ static mx_status broadcast(struct mx_comm *c, uint32_t root, void *x, size_t byt
 	return st == MX_OK ? meet(c) : st;
 }
 
-static mx_status gather_columns(struct mx_comm *c, uint32_t root, const float *x, size_t ldx,
-                                size_t n, size_t first, size_t cols, float *y, size_t ldy)
+static mx_status join_columns(struct mx_comm *c, uint32_t root, const float *x, size_t ldx,
+                              size_t n, size_t first, size_t cols, float *y, size_t ldy)
 {
 	struct host_group *g = comm_of(c)->group;
 	const uint32_t host = root / g->n_local;
@@ -419,6 +415,44 @@ static mx_status barrier(struct mx_comm *c)
 		return st;
 	const uint64_t begin = mx_now_ns();
 	return close_lead(c, leads(c) ? lead_barrier(comm_of(c)->group) : MX_OK, begin);
+}
+
+/* ---- the same, with their time counted ---- */
+
+static mx_status counted(struct mx_comm *c, uint64_t begin, mx_status st)
+{
+	atomic_fetch_add(&comm_of(c)->spent_ns, mx_now_ns() - begin);
+	return st;
+}
+
+static mx_status all_reduce(struct mx_comm *c, void *x, size_t n)
+{
+	const uint64_t begin = mx_now_ns();
+	return counted(c, begin, sum_all(c, x, n));
+}
+
+static mx_status all_reduce_f32(struct mx_comm *c, float *x, size_t n)
+{
+	return all_reduce(c, x, n);
+}
+
+static mx_status all_gather(struct mx_comm *c, const void *x, size_t bytes, void *y)
+{
+	const uint64_t begin = mx_now_ns();
+	return counted(c, begin, gather_all(c, x, bytes, y));
+}
+
+static mx_status all_to_all(struct mx_comm *c, const void *x, size_t bytes, void *y)
+{
+	const uint64_t begin = mx_now_ns();
+	return counted(c, begin, pass_all(c, x, bytes, y));
+}
+
+static mx_status gather_columns(struct mx_comm *c, uint32_t root, const float *x, size_t ldx,
+                                size_t n, size_t first, size_t cols, float *y, size_t ldy)
+{
+	const uint64_t begin = mx_now_ns();
+	return counted(c, begin, join_columns(c, root, x, ldx, n, first, cols, y, ldy));
 }
 
 /* Returns the local communicator's number of a rank of this host; `ranks` if it is another's. */
@@ -452,11 +486,11 @@ static mx_status comm_check(struct mx_comm *c)
 	return mx_hosts_lost(comm_of(c)->group->hosts, NULL) ? MX_E_DEVICE : local->ops->check(local);
 }
 
-/* Of this host's ranks; mx_hosts_ns has the time with other hosts. */
+/* Messages between neighbours are the local communicator's. */
 static uint64_t spent_ns(struct mx_comm *c)
 {
 	struct mx_comm *local = comm_of(c)->local;
-	return local->ops->spent_ns(local);
+	return atomic_load(&comm_of(c)->spent_ns) + local->ops->spent_ns(local);
 }
 
 static void rehearse_nothing(struct mx_comm *c, bool on)
@@ -528,7 +562,8 @@ mx_status mx_hosts_comm_create(struct mx_hosts *hosts, struct mx_comm *const *lo
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		const uint32_t rank = g->host * n + i;
-		g->comms[i] = (struct host_comm){{&hosts_comm_ops, rank, g->n_hosts * n}, g, local[i]};
+		g->comms[i] = (struct host_comm){
+			.base = {&hosts_comm_ops, rank, g->n_hosts * n}, .group = g, .local = local[i]};
 		out[i] = &g->comms[i].base;
 	}
 	mx_hosts_on_lost(hosts, end_local, local[0]);

@@ -155,6 +155,7 @@ def test_the_bundled_model():
         assert c.server.metric("mixd_hosts") == 2 and sent > steps * 192 * 4, (sent, steps)
         assert c.server.metric("mixd_host_received_bytes_total") > 0
         assert c.server.metric("mixd_hosts_exchange_seconds_total") > 0
+        assert c.server.metric("mixd_rank_exchange_seconds_total") > 0
         c.stop()
     assert got == of_one_process(DEMO, 2)
 
