@@ -504,18 +504,22 @@ template <int KT> cudaError_t launch_of(cudaStream_t stream, const recur_one &p)
 	                     : launch<KT, false>(stream, p, p.core);
 }
 
-template <int KT> cudaError_t prepare_of()
+template <int KT, bool VECTOR> cudaError_t prepare_both()
 {
-	cudaError_t e = prepare<KT, false, recur_core>();
-	if (e == cudaSuccess)
-		e = prepare<KT, true, recur_core>();
-	if constexpr (KT <= 8) {
-		if (e == cudaSuccess)
-			e = prepare<KT, false, nothing>();
-		if (e == cudaSuccess)
-			e = prepare<KT, true, nothing>();
-	}
+	const cudaError_t e = prepare<KT, VECTOR, recur_core>();
+	if constexpr (KT <= 8)
+		return e == cudaSuccess ? prepare<KT, VECTOR, nothing>() : e;
 	return e;
+}
+
+template <int KT> cudaError_t prepare_of(bool vector)
+{
+	return vector ? prepare_both<KT, true>() : prepare_both<KT, false>();
+}
+
+template <int KT> size_t bytes_of(bool vector)
+{
+	return vector ? few_bytes<KT, true>(RECUR_UNIT) : few_bytes<KT, false>(RECUR_UNIT);
 }
 
 } // namespace
@@ -531,13 +535,26 @@ cudaError_t recur_cuda_few(cudaStream_t stream, const struct recur_one *p)
 	}
 }
 
-cudaError_t recur_cuda_few_prepare(uint32_t kpad)
+bool recur_cuda_few_can(int sm, uint32_t kpad, bool vector)
+{
+	/* shared memory of a block: CUDA C++ Programming Guide, Technical Specifications per CC */
+	const size_t most = (sm >= 90 ? 227 : sm == 80 || sm == 87 ? 163 : 99) * 1024;
+	switch (kpad) {
+	case 32: return bytes_of<2>(vector) <= most;
+	case 64: return bytes_of<4>(vector) <= most;
+	case 128: return bytes_of<8>(vector) <= most;
+	case 256: return bytes_of<16>(vector) <= most;
+	default: return false;
+	}
+}
+
+cudaError_t recur_cuda_few_prepare(uint32_t kpad, bool vector)
 {
 	switch (kpad) {
-	case 32: return prepare_of<2>();
-	case 64: return prepare_of<4>();
-	case 128: return prepare_of<8>();
-	case 256: return prepare_of<16>();
+	case 32: return prepare_of<2>(vector);
+	case 64: return prepare_of<4>(vector);
+	case 128: return prepare_of<8>(vector);
+	case 256: return prepare_of<16>(vector);
 	default: return cudaErrorInvalidValue;
 	}
 }

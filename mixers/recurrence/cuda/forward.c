@@ -203,11 +203,10 @@ struct mixture {
 static struct mixture sort_spans(const struct run *r)
 {
 	const struct mx_step *step = r->step;
-	const uint32_t drafts = r->m->desc.core.max_draft;
-	const uint32_t most = drafts < RECUR_FEW ? drafts : RECUR_FEW;
+	const uint32_t most = r->m->sizes.few;
 	struct mixture mix = {0};
 	if (step->recording) {
-		const uint32_t longest = drafts ? step->longest : 1;
+		const uint32_t longest = r->m->desc.core.max_draft ? step->longest : 1;
 		mix.others = longest > 1 && longest > most;
 		mix.few = mix.others ? 0 : longest > 1 ? most : 1;
 		return mix;

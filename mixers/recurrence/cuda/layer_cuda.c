@@ -127,6 +127,9 @@ static void sizes_of(const struct mx_layer_desc *layer, const struct mx_recur_la
 	z.slot_bytes =
 		z.conv_at + ((size_t)(d->taps + d->core.max_draft) * z.channels * act + 63) / 64 * 64;
 	z.extra_chunks = 5 + d->core.max_draft / MX_RECUR_CHUNK;
+	if (recur_cuda_few_can(mx_cuda_base((struct mx_device *)device)->sm, z.kpad,
+	                       d->core.decay == MX_RECUR_VECTOR))
+		z.few = d->core.max_draft < RECUR_FEW ? d->core.max_draft : RECUR_FEW;
 	z.stretches = act == 2 && !channel(d) && !device->info.deterministic && stretches_right(d) &&
 	              recur_cuda_stretch_can(mx_cuda_base((struct mx_device *)device)->sm, z.kpad) &&
 	              notes_bytes(layer, d, &z) <= MOST_NOTES;
@@ -287,11 +290,11 @@ mx_status recur_cuda_prepare(struct mx_mixer *const *layers, uint32_t n_layers, 
 		cudaError_t e = recur_cuda_chunks_prepare(m->device->info.act_dtype, m->sizes.kpad);
 		if (e == cudaSuccess)
 			e = recur_cuda_step_prepare(m->sizes.kpad);
+		const bool vector = m->desc.core.decay == MX_RECUR_VECTOR;
+		if (e == cudaSuccess && m->sizes.few > 1 && m->device->info.act_dtype == MX_BF16)
+			e = recur_cuda_few_prepare(m->sizes.kpad, vector);
 		if (e == cudaSuccess)
-			e = recur_cuda_few_prepare(m->sizes.kpad);
-		if (e == cudaSuccess)
-			e = m->sizes.stretches ? recur_cuda_stretch_prepare(m->sizes.kpad, m->desc.core.decay ==
-			                                                                       MX_RECUR_VECTOR)
+			e = m->sizes.stretches ? recur_cuda_stretch_prepare(m->sizes.kpad, vector)
 			                       : recur_cuda_prompt_prepare(m->sizes.kpad);
 		if (e != cudaSuccess)
 			return mx_mixer_fail(err, MX_E_DEVICE, "recurrence: kernels for heads of %u keys: %s",

@@ -45,6 +45,7 @@ struct recur_cuda_sizes {
 	uint32_t channels;     /* of all convolutions */
 	uint32_t extra_chunks; /* see struct recur_core */
 	bool stretches;        /* prompts by recur_cuda_stretch */
+	uint32_t few; /* most tokens of a span that recur_cuda_few computes; 0, 1: it has none */
 	uint32_t ld_proj, ld_gates;
 	size_t conv_at, slot_bytes;
 	struct recur_cuda_scratch scratch;

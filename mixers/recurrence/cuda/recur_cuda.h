@@ -189,10 +189,14 @@ cudaError_t recur_cuda_squares(cudaStream_t stream, enum mx_dtype act, const str
 cudaError_t recur_cuda_scaled(cudaStream_t stream, enum mx_dtype act, const struct recur_out *a,
                               const struct recur_share *s);
 
+/* True if a thread block of recur_cuda_few has its shared memory on devices of compute capability
+ * sm (90 = 9.0). */
+bool recur_cuda_few_can(int sm, uint32_t kpad, bool vector);
+
 /* Opt the kernels into their shared memory; once for a size of keys. */
 cudaError_t recur_cuda_chunks_prepare(enum mx_dtype act, uint32_t kpad);
 cudaError_t recur_cuda_step_prepare(uint32_t kpad);
-cudaError_t recur_cuda_few_prepare(uint32_t kpad);
+cudaError_t recur_cuda_few_prepare(uint32_t kpad, bool vector);
 cudaError_t recur_cuda_prompt_prepare(uint32_t kpad);
 
 /* Bytes of what recur_cuda_prompt notes of a chunk of a head. */
