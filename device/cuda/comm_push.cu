@@ -314,8 +314,7 @@ cudaError_t mx_comm_load_push(void)
 {
 	const void *kernels[] = {
 		(const void *)sum_pushed<float, 1>,          (const void *)sum_pushed<float, 2>,
-		(const void *)sum_pushed<float, 4>,          (const void *)sum_pushed<__nv_bfloat16, 1>,
-		(const void *)sum_pushed<__nv_bfloat16, 2>,  (const void *)sum_pushed<__nv_bfloat16, 4>,
+		(const void *)sum_pushed<__nv_bfloat16, 1>,  (const void *)sum_pushed<__nv_bfloat16, 2>,
 		(const void *)norm_pushed<float, 1>,         (const void *)norm_pushed<float, 2>,
 		(const void *)norm_pushed<float, 4>,         (const void *)norm_pushed<__nv_bfloat16, 1>,
 		(const void *)norm_pushed<__nv_bfloat16, 2>, (const void *)norm_pushed<__nv_bfloat16, 4>,
