@@ -162,8 +162,8 @@ static mx_status record(struct mx_model_engine *e, struct mx_bucket *b)
 	return st == MX_OK && e->model.head.on ? record_head(e, b) : st;
 }
 
-/* Runs the first blocks of the model on a prompt of n zeros, on unused pages. `whole`: all of it,
- * and its commit. */
+/* Runs the first blocks of the model on a prompt of n zeros, on unused pages and in an unused slot,
+ * which is cleared as for any sequence that begins. `whole`: all of it, and its commit. */
 static mx_status warm_rows(struct mx_model_engine *e, uint32_t n, bool whole)
 {
 	uint32_t n_pages = (n - 1) / e->model.page_tokens + 1, pages[WARM_PAGES];
@@ -190,7 +190,10 @@ static mx_status warm_rows(struct mx_model_engine *e, uint32_t n, bool whole)
 	                             .tables = &tables};
 	const struct mx_kept kept = {.n = n};
 	struct mx_device *d = e->device;
+	const struct mx_rank_call begin = {.slot = 0};
 	mx_status st = mx_page_table_tell(e, 0, 0, pages, n_pages);
+	if (st == MX_OK && e->model.slot_bytes)
+		st = mx_rank_clear(e, &begin);
 	if (st == MX_OK)
 		st = upload(e, bytes);
 	if (st == MX_OK && whole)

@@ -26,7 +26,7 @@
 
 enum { N_PROMPT = 150, N_TOTAL = 190, VOCAB = 320, CONTEXT = 512, COMPANY = 13 };
 
-enum { F32, BF16, SCALES, EXPERTS, PACKED, N_DIRS };
+enum { F32, BF16, SCALES, EXPERTS, PACKED, RECURRENT, N_DIRS };
 static char dirs[N_DIRS][64];
 static bool fake;
 
@@ -56,6 +56,14 @@ static const char packed[] =
 		"\"norm_topk_prob\":true,\"mixd_layers\":[{\"mixer\":\"attention\"},"
 		"{\"mixer\":\"attention\"}]}";
 
+/* States in slots; longer than a warm-up step. */
+static const char recurrent[] =
+	"{\"model_type\":\"mixd\",\"hidden_size\":128,\"num_attention_heads\":4,"
+	"\"num_key_value_heads\":2,\"intermediate_size\":192,\"vocab_size\":320,"
+	"\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-5,\"mixd_layers\":["
+	"{\"mixer\":\"gla\",\"variant\":\"gated_deltanet\",\"num_heads\":2,\"head_dim\":32},"
+	"{\"mixer\":\"attention\"},{\"mixer\":\"gla\",\"variant\":\"retnet\",\"num_heads\":2}]}";
+
 static int setup(void **state)
 {
 	(void)state;
@@ -77,6 +85,7 @@ static int setup(void **state)
 	make_checkpoint(dirs[SCALES], scales, MX_F32, 5);
 	make_checkpoint(dirs[EXPERTS], experts, MX_F32, 6);
 	make_checkpoint(dirs[PACKED], packed, MX_F32, 7);
+	make_checkpoint(dirs[RECURRENT], recurrent, MX_F32, 8);
 	return 0;
 }
 
@@ -100,6 +109,7 @@ static void start_rounded(const char *dir, const char *device, bool unrecorded, 
 	c.device = device;
 	c.unrecorded = unrecorded;
 	c.max_sequences = 20;
+	c.step_tokens = 1024;
 	loaded_start(dir, &c, out);
 }
 
@@ -278,6 +288,12 @@ static void test_experts(void **state)
 {
 	(void)state;
 	check_model(EXPERTS, fake ? 0 : 1e-3);
+}
+
+static void test_recurrent(void **state)
+{
+	(void)state;
+	check_model(RECURRENT, fake ? 0 : 1e-3);
 }
 
 /* Returns the bytes of the device's weights. */
@@ -669,6 +685,7 @@ int main(void)
 		cmocka_unit_test(test_f32),
 		cmocka_unit_test(test_multipliers),
 		cmocka_unit_test(test_experts),
+		cmocka_unit_test(test_recurrent),
 		cmocka_unit_test(test_packed_experts),
 		cmocka_unit_test(test_bf16),
 		cmocka_unit_test(test_drafts),

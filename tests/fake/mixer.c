@@ -2,7 +2,8 @@
 /*
  * A mixer for the device of fake.h, by the name FAKE_MIXER: calls the CPU's module, and reads the
  * step only from the tables in device memory, as a module for a GPU does. For mixers without work
- * in commit, settle and resume.
+ * in commit, settle and resume. A step that begins a sequence in a slot that is not zero ends the
+ * test: a kernel would take what it finds there for a state.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -26,6 +27,8 @@ struct mx_mixer {
 	struct mx_mixer_base base;
 	struct mx_mixer *cpu;
 	struct mx_device *device;
+	const unsigned char *slots;
+	size_t slot_stride, slot_bytes;
 	uint32_t max_spans;
 	struct call *calls;
 	struct copy *copies;
@@ -85,13 +88,19 @@ static mx_status create(const struct mx_mixer_init *init, struct mx_mixer **out,
 {
 	struct mx_mixer *m = calloc(1, sizeof *m);
 	struct mx_mixer_init with = *init;
+	struct mx_state_spec spec;
 	if (!m)
 		return MX_E_NOMEM;
 	*m = (struct mx_mixer){.base = {&ops, init->layer->index},
 	                       .device = init->device,
+	                       .slots = init->slot_base,
+	                       .slot_stride = init->slot_stride,
 	                       .max_spans = init->layer->max_spans};
 	with.device = cpu_of(init->device);
-	mx_status st = cpu_ops()->create(&with, &m->cpu, err);
+	mx_status st = cpu_ops()->state(init->layer, with.device, &spec);
+	m->slot_bytes = st == MX_OK ? spec.fixed_bytes : 0;
+	if (st == MX_OK)
+		st = cpu_ops()->create(&with, &m->cpu, err);
 	if (st != MX_OK) {
 		free(m);
 		return st;
@@ -124,6 +133,11 @@ static void destroy(struct mx_mixer *m)
 	free(m);
 }
 
+static bool is_zero(const unsigned char *p, size_t n)
+{
+	return !n || (!p[0] && !memcmp(p, p + 1, n - 1));
+}
+
 /* When the tables are there. Spans of no tokens are last, if there are any. */
 static void run(void *arg, size_t task, unsigned worker)
 {
@@ -143,6 +157,8 @@ static void run(void *arg, size_t task, unsigned worker)
 			abort();
 		if (!s->n)
 			continue;
+		if (!s->pos && !is_zero(c->m->slots + s->slot * c->m->slot_stride, c->m->slot_bytes))
+			abort();
 		spans[step.n_spans++] = (struct mx_span){.row = s->row,
 		                                         .n = s->n,
 		                                         .pos = s->pos,
