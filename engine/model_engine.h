@@ -66,6 +66,7 @@ struct mx_model_engine {
 	struct mx_ranks *ranks;          /* rank 0: the other ranks (ranks.h); NULL = there are none */
 	struct mx_resume_point *resumes; /* [n_slots], owned; NULL = one rank, or nothing to resume */
 	struct mx_model model;
+	bool trees;                 /* drafts may be trees: asked for, and every mixer takes them */
 	struct mx_memory_plan plan; /* of the memory that it has, of all ranks together */
 	struct mx_step_limits limits;
 	struct mx_scratch scratch;

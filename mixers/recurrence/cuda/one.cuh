@@ -30,6 +30,25 @@ struct one_stream {
 	bool there, gates, conv, silu;
 };
 
+/* Instead of what other kernels computed of the rows: the kernel computes it. */
+struct nothing {
+};
+
+/* Units of up to NARROW_COLS columns, with keys of 128 (Mamba-2's heads), have kernels of their
+ * own: their shared memory leaves room for more blocks, so these have fewer registers. */
+#define NARROW_COLS 64
+template <int KT, bool VECTOR, typename MORE>
+constexpr bool has_narrow = KT == 8 && !VECTOR && sizeof(MORE) == sizeof(nothing);
+
+/* Threads of a block at most, and blocks that a multiprocessor is to hold. */
+template <bool NARROW>
+constexpr int most_threads = (NARROW ? 3 : RECUR_UNIT / 16 / TILES) * 32 + 32;
+template <int KT, bool VECTOR, bool NARROW>
+constexpr int least_blocks = NARROW   ? 5
+                             : KT > 8 ? 1
+                             : VECTOR ? 2
+                                      : 3;
+
 /* What recur_one says, in the kernel's terms. */
 struct one_args {
 	const mx_device_span *spans;
@@ -37,6 +56,7 @@ struct one_args {
 	size_t slot_stride;
 	uint32_t units, n_units; /* of a span, of all spans */
 	uint32_t few;            /* recur_core.few */
+	bool trees;              /* spans with parents are computed elsewhere */
 	uint64_t per_unit;
 	recur_unit unit;
 	recur_conv conv;
@@ -70,6 +90,7 @@ struct one_args {
 struct place {
 	uint32_t head, col, row, pos, slot; /* col: first of the unit's */
 	uint32_t kind, n, number;           /* of the span; the unit's number in it */
+	bool parents;                       /* the span has some, if there are trees */
 	uint32_t from, r;                   /* the chunk's first token, and the row's number in it */
 	uint32_t first, entry;              /* their entries in rings */
 	unsigned char *unit;
@@ -113,6 +134,7 @@ __device__ __forceinline__ place place_of(const one_args &a, uint32_t u)
 	place w;
 	w.number = u - at * a.units;
 	w.row = span->row, w.n = span->n, w.pos = span->pos, w.slot = span->slot, w.kind = span->kind;
+	w.parents = span->parent_begin != UINT32_MAX;
 	w.head = shared_head(w.number, a.per_unit);
 	w.col = (w.number - w.head * a.unit.per_head) * a.unit.cols;
 	w.unit = a.slots + w.slot * a.slot_stride + w.number * a.unit.bytes;
@@ -361,6 +383,7 @@ static inline one_args args_of(const recur_one &p)
 	a.units = c.heads * c.unit.per_head;
 	a.n_units = a.units * c.step.n_spans;
 	a.few = c.few;
+	a.trees = c.step.parents != NULL;
 	a.unit = c.unit;
 	a.conv = c.conv;
 	a.delta = c.delta, a.gain = c.gain, a.decays = c.decays, a.finish = p.finish;
@@ -408,6 +431,84 @@ static inline cudaError_t launch_resident(void (*kernel)(const one_args, const M
 	const uint32_t most = (uint32_t)(sms * (each > 0 ? each : 1));
 	return mx_launch(kernel, dim3(a.n_units < most ? a.n_units : most), dim3(threads), smem, stream,
 	                 a, more);
+}
+
+/* A kernel of one of the two files is a struct K with
+ *     template <int KT, bool VECTOR, bool NARROW, typename MORE> kernel(): the kernel, on one_args
+ *                                                                       and MORE
+ *     template <int KT, bool VECTOR> bytes(cols): its shared memory for units of so many columns
+ * MORE: recur_core, with what other kernels computed of the rows; or nothing. */
+
+template <typename K, int KT, bool VECTOR, typename MORE>
+cudaError_t launch_one(cudaStream_t stream, const recur_one &p, const MORE &more)
+{
+	const one_args a = args_of(p);
+	const size_t bytes = K::template bytes<KT, VECTOR>(a.unit.cols);
+	if constexpr (has_narrow<KT, VECTOR, MORE>)
+		if (a.unit.cols <= NARROW_COLS)
+			return launch_resident(K::template kernel<KT, VECTOR, true, MORE>(), VECTOR, bytes,
+			                       stream, a, more);
+	return launch_resident(K::template kernel<KT, VECTOR, false, MORE>(), VECTOR, bytes, stream, a,
+	                       more);
+}
+
+/* One kernel for each size of keys and kind of factors. */
+template <typename K, int KT, bool VECTOR>
+cudaError_t launch_kind(cudaStream_t stream, const recur_one &p)
+{
+	if constexpr (KT <= 8)
+		if (p.fused)
+			return launch_one<K, KT, VECTOR>(stream, p, nothing{});
+	return launch_one<K, KT, VECTOR>(stream, p, p.core);
+}
+
+template <typename K> cudaError_t launch_of(cudaStream_t stream, const recur_one &p)
+{
+	const bool vector = p.core.vector;
+	switch (p.core.kpad) {
+	case 32:
+		return vector ? launch_kind<K, 2, true>(stream, p) : launch_kind<K, 2, false>(stream, p);
+	case 64:
+		return vector ? launch_kind<K, 4, true>(stream, p) : launch_kind<K, 4, false>(stream, p);
+	case 128:
+		return vector ? launch_kind<K, 8, true>(stream, p) : launch_kind<K, 8, false>(stream, p);
+	case 256:
+		return vector ? launch_kind<K, 16, true>(stream, p) : launch_kind<K, 16, false>(stream, p);
+	default: return cudaErrorInvalidValue;
+	}
+}
+
+template <typename K, int KT, bool VECTOR, typename MORE> cudaError_t prepare_one()
+{
+	const auto opt = [](auto *kernel, uint32_t cols) {
+		return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+		                            (int)K::template bytes<KT, VECTOR>(cols));
+	};
+	const cudaError_t e = opt(K::template kernel<KT, VECTOR, false, MORE>(), RECUR_UNIT);
+	if constexpr (has_narrow<KT, VECTOR, MORE>)
+		return e == cudaSuccess ? opt(K::template kernel<KT, VECTOR, true, MORE>(), NARROW_COLS)
+		                        : e;
+	return e;
+}
+
+template <typename K, int KT, bool VECTOR> cudaError_t prepare_kind()
+{
+	const cudaError_t e = prepare_one<K, KT, VECTOR, recur_core>();
+	if constexpr (KT <= 8)
+		return e == cudaSuccess ? prepare_one<K, KT, VECTOR, nothing>() : e;
+	return e;
+}
+
+/* Opts the kernels for keys of kpad elements into their shared memory. */
+template <typename K> cudaError_t prepare_of(uint32_t kpad, bool vector)
+{
+	switch (kpad) {
+	case 32: return vector ? prepare_kind<K, 2, true>() : prepare_kind<K, 2, false>();
+	case 64: return vector ? prepare_kind<K, 4, true>() : prepare_kind<K, 4, false>();
+	case 128: return vector ? prepare_kind<K, 8, true>() : prepare_kind<K, 8, false>();
+	case 256: return vector ? prepare_kind<K, 16, true>() : prepare_kind<K, 16, false>();
+	default: return cudaErrorInvalidValue;
+	}
 }
 
 } // namespace
