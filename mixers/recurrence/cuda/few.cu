@@ -315,8 +315,10 @@ __device__ __noinline__ void add_earlier(const one_args &a, uint32_t turn, uint3
 /* ---- the kernel ---- */
 
 /* MORE: recur_core, with what other kernels computed of the rows; or nothing. */
-template <int KT, bool VECTOR, bool NARROW, typename MORE>
-__global__ void __launch_bounds__(most_threads<NARROW>, least_blocks<KT, VECTOR, NARROW>)
+template <int KT, bool VECTOR, typename MORE>
+__global__ void __launch_bounds__(RECUR_UNIT * 2 / TILES + 32, KT > 8   ? 1
+                                                               : VECTOR ? 2
+                                                                        : 3)
 	few(const __grid_constant__ one_args a, const __grid_constant__ MORE more)
 {
 	constexpr bool FUSED = sizeof(MORE) == sizeof(nothing);
@@ -475,9 +477,9 @@ __global__ void __launch_bounds__(most_threads<NARROW>, least_blocks<KT, VECTOR,
 /* ---- the host's side ---- */
 
 struct few_kernel {
-	template <int KT, bool VECTOR, bool NARROW, typename MORE> static auto kernel()
+	template <int KT, bool VECTOR, typename MORE> static auto kernel()
 	{
-		return few<KT, VECTOR, NARROW, MORE>;
+		return few<KT, VECTOR, MORE>;
 	}
 	template <int KT, bool VECTOR> static constexpr size_t bytes(uint32_t cols)
 	{

@@ -30,25 +30,6 @@ struct one_stream {
 	bool there, gates, conv, silu;
 };
 
-/* Instead of what other kernels computed of the rows: the kernel computes it. */
-struct nothing {
-};
-
-/* Units of up to NARROW_COLS columns, with keys of 128 (Mamba-2's heads), have kernels of their
- * own: their shared memory leaves room for more blocks, so these have fewer registers. */
-#define NARROW_COLS 64
-template <int KT, bool VECTOR, typename MORE>
-constexpr bool has_narrow = KT == 8 && !VECTOR && sizeof(MORE) == sizeof(nothing);
-
-/* Threads of a block at most, and blocks that a multiprocessor is to hold. */
-template <bool NARROW>
-constexpr int most_threads = (NARROW ? 3 : RECUR_UNIT / 16 / TILES) * 32 + 32;
-template <int KT, bool VECTOR, bool NARROW>
-constexpr int least_blocks = NARROW   ? 5
-                             : KT > 8 ? 1
-                             : VECTOR ? 2
-                                      : 3;
-
 /* What recur_one says, in the kernel's terms. */
 struct one_args {
 	const mx_device_span *spans;
@@ -434,22 +415,18 @@ static inline cudaError_t launch_resident(void (*kernel)(const one_args, const M
 }
 
 /* A kernel of one of the two files is a struct K with
- *     template <int KT, bool VECTOR, bool NARROW, typename MORE> kernel(): the kernel, on one_args
- *                                                                       and MORE
+ *     template <int KT, bool VECTOR, typename MORE> kernel(): the kernel, on one_args and MORE
  *     template <int KT, bool VECTOR> bytes(cols): its shared memory for units of so many columns
  * MORE: recur_core, with what other kernels computed of the rows; or nothing. */
+struct nothing {
+};
 
 template <typename K, int KT, bool VECTOR, typename MORE>
 cudaError_t launch_one(cudaStream_t stream, const recur_one &p, const MORE &more)
 {
 	const one_args a = args_of(p);
-	const size_t bytes = K::template bytes<KT, VECTOR>(a.unit.cols);
-	if constexpr (has_narrow<KT, VECTOR, MORE>)
-		if (a.unit.cols <= NARROW_COLS)
-			return launch_resident(K::template kernel<KT, VECTOR, true, MORE>(), VECTOR, bytes,
-			                       stream, a, more);
-	return launch_resident(K::template kernel<KT, VECTOR, false, MORE>(), VECTOR, bytes, stream, a,
-	                       more);
+	return launch_resident(K::template kernel<KT, VECTOR, MORE>(), VECTOR,
+	                       K::template bytes<KT, VECTOR>(a.unit.cols), stream, a, more);
 }
 
 /* One kernel for each size of keys and kind of factors. */
@@ -480,15 +457,9 @@ template <typename K> cudaError_t launch_of(cudaStream_t stream, const recur_one
 
 template <typename K, int KT, bool VECTOR, typename MORE> cudaError_t prepare_one()
 {
-	const auto opt = [](auto *kernel, uint32_t cols) {
-		return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-		                            (int)K::template bytes<KT, VECTOR>(cols));
-	};
-	const cudaError_t e = opt(K::template kernel<KT, VECTOR, false, MORE>(), RECUR_UNIT);
-	if constexpr (has_narrow<KT, VECTOR, MORE>)
-		return e == cudaSuccess ? opt(K::template kernel<KT, VECTOR, true, MORE>(), NARROW_COLS)
-		                        : e;
-	return e;
+	return cudaFuncSetAttribute(K::template kernel<KT, VECTOR, MORE>(),
+	                            cudaFuncAttributeMaxDynamicSharedMemorySize,
+	                            (int)K::template bytes<KT, VECTOR>(RECUR_UNIT));
 }
 
 template <typename K, int KT, bool VECTOR> cudaError_t prepare_kind()
