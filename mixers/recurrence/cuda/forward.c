@@ -202,6 +202,18 @@ struct mixture {
 	bool trees, others;
 };
 
+/* True if recur_cuda_chunks is the faster one for a recording of drafts, although recur_cuda_few
+ * can: a third part of a span costs narrow units more. The only sequence of a step with trees is a
+ * tree, so that other kernels have nothing to do. */
+static bool takes_chunks(const struct run *r, bool trees)
+{
+	const struct mx_step *step = r->step;
+	const bool narrow = r->m->sizes.unit.cols < RECUR_UNIT;
+	if (step->n_spans == 1)
+		return trees;
+	return narrow && step->n_rows > (RECUR_FEW - 1) * step->n_spans;
+}
+
 static struct mixture sort_spans(const struct run *r)
 {
 	const struct mx_step *step = r->step;
@@ -210,7 +222,7 @@ static struct mixture sort_spans(const struct run *r)
 	if (step->recording) {
 		const uint32_t longest = r->m->desc.core.max_draft ? step->longest : 1;
 		mix.trees = longest > 1 && step->tables->parents;
-		mix.others = longest > 1 && longest > most;
+		mix.others = longest > 1 && (longest > most || takes_chunks(r, mix.trees));
 		mix.few = mix.others ? 0 : longest > 1 ? most : 1;
 		return mix;
 	}
