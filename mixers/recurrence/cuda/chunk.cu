@@ -105,7 +105,8 @@ __device__ __forceinline__ void run_chunks(const recur_core &a, const mx_device_
 	}
 }
 
-template <typename T, int P, int KT>
+/* TREES: there may be trees; a kernel of its own, since it needs more registers. */
+template <typename T, int P, int KT, bool TREES>
 __global__ void __launch_bounds__(RECUR_UNIT * 2, P == 1 && KT <= 8 ? 2 : 1)
 	chunks(const recur_core a)
 {
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2, P == 1 && KT <= 8 ? 2 : 1)
 	w.col = unit % a.unit.per_head * a.unit.cols;
 	w.row = span.row, w.pos = span.pos, w.end = span.pos + span.n;
 	w.unit = a.step.slot_base + span.slot * a.step.slot_stride + unit * a.unit.bytes;
-	const bool stays = span.kind != MX_SPAN_DRAFT, tree = is_tree(a.step, span);
+	const bool stays = span.kind != MX_SPAN_DRAFT, tree = TREES && is_tree(a.step, span);
 	if (!span.n || (!a.all && !tree && (span.n <= a.few || (stays && span.n >= RECUR_LONG)))) {
 		mx_pdl_wait();
 		return;
@@ -157,14 +158,17 @@ __global__ void __launch_bounds__(RECUR_UNIT * 2, P == 1 && KT <= 8 ? 2 : 1)
 template <typename T, int P, int KT> cudaError_t launch(cudaStream_t stream, const recur_core &a)
 {
 	const size_t smem = share<T>(NULL, a.kpad, a.vector, NULL);
-	return mx_launch(chunks<T, P, KT>, dim3(a.heads * a.unit.per_head, a.step.n_spans),
-	                 dim3(a.unit.cols * 2), smem, stream, a);
+	const dim3 grid(a.heads * a.unit.per_head, a.step.n_spans), block(a.unit.cols * 2);
+	return a.step.parents ? mx_launch(chunks<T, P, KT, true>, grid, block, smem, stream, a)
+	                      : mx_launch(chunks<T, P, KT, false>, grid, block, smem, stream, a);
 }
 
 template <typename T, int P, int KT> cudaError_t prepare(uint32_t kpad)
 {
-	return cudaFuncSetAttribute(chunks<T, P, KT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-	                            (int)share<T>(NULL, kpad, true, NULL));
+	const auto attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+	const int smem = (int)share<T>(NULL, kpad, true, NULL);
+	const cudaError_t e = cudaFuncSetAttribute(chunks<T, P, KT, false>, attribute, smem);
+	return e == cudaSuccess ? cudaFuncSetAttribute(chunks<T, P, KT, true>, attribute, smem) : e;
 }
 
 } // namespace
