@@ -50,7 +50,19 @@ MODELS = {"llama-bias": None, "llama-llama3": None, "qwen2": None, "qwen3": None
                            "olmo3", "exaone4", "cohere", "ernie4_5", "seed_oss", "stablelm", "arcee", "ministral3",
                            "smollm3", "starcoder2", "glm4_moe", "ernie4_5_moe", "bailing_moe", "exaone_moe", "afmoe",
                            "minimax_m2", "dots1", "olmoe", "mamba", "jamba", "falcon_mamba",
-                           "granitemoe", "granitemoeshared"], same),
+                           "granitemoe", "granitemoeshared", "deepseek_v2-lite", "youtu",
+                           "gpt_bigcode", "rwkv7"], same),
+          # else the context is the width of the model
+          "glm": lambda config: config.update(seq_length=config["max_position_embeddings"]),
+          # what the published configs say, and transformers does not
+          "deepseek_v3": lambda config: config.update(scoring_func="sigmoid"),
+          "gpt2": lambda config: config.update(n_ctx=config["n_positions"]),
+          # a type that transformers does not know: it would drop rotary_pct
+          "gpt_neox": lambda config: config.update(model_type="gptneox"),
+          "hunyuan_v1_dense": lambda config: config.update(max_position_embeddings=32768),
+          "hunyuan_v1_moe": lambda config: config.update(
+              moe_intermediate_size=[config["intermediate_size"]] * config["num_hidden_layers"],
+              num_shared_expert=[1] * config["num_hidden_layers"]),
           # the converter takes the rotated part of hidden_size / heads, not of head_dim
           "nemotron": lambda config: config["rope_parameters"].update(partial_rotary_factor=0.5),
           "cohere2": lambda config: config.update(rotary_pct=1.0)}
@@ -66,6 +78,11 @@ CHANGED = {"gemma2": dict(query_pre_attn_scalar=16),
            "mixtral": dict(sliding_window=None), "starcoder2": dict(sliding_window=None),
            "afmoe": dict(layer_types=["sliding_attention"] * 3 + ["full_attention"], global_attn_every_n_layers=4),
            "dots1": dict(layer_types=["full_attention"] * 3, sliding_window=None),
+           "deepseek_v2": dict(rope_parameters=dict(
+               rope_type="yarn", factor=8.0, original_max_position_embeddings=128, beta_fast=32.0, beta_slow=1.0,
+               mscale=0.9, mscale_all_dim=0.9, rope_theta=10000.0)),
+           "glm": dict(head_dim=8),
+           "hunyuan_v1_moe": dict(moe_topk=[2, 2]),
            "falcon_mamba": dict(mixer_rms_eps=1e-5),
            "smollm3": dict(no_rope_layers=[1, 1, 1, 0]),
            "nemotron": dict(rope_parameters=dict(partial_rotary_factor=0.34, rope_theta=10000.0,
@@ -146,6 +163,17 @@ def drop_layers(path, n):
     save_file({t: v for t, v in tensors.items() if not layer[t] or int(layer[t][1]) < n}, path)
 
 
+def narrow_heads(path, was, dim):
+    """Leaves of each head the first `dim` of `was` elements."""
+    from safetensors.numpy import load_file, save_file
+
+    def cut(name, v):
+        if ".o_proj." in name:
+            return v.reshape(len(v), -1, was)[:, :, :dim].reshape(len(v), -1)
+        return v.reshape(-1, was, *v.shape[1:])[:, :dim].reshape(-1, *v.shape[1:])
+    save_file({t: cut(t, v).copy() if ".self_attn." in t else v for t, v in load_file(path).items()}, path)
+
+
 def models(tree, only):
     for name in {**MODELS, **CHANGED}:
         if only and name not in only:
@@ -168,6 +196,8 @@ def models(tree, only):
             config = write(same)
             if "num_hidden_layers" in CHANGED.get(name, {}):
                 drop_layers(os.path.join(folder, "model.safetensors"), config["num_hidden_layers"])
+            if name == "glm":
+                narrow_heads(os.path.join(folder, "model.safetensors"), 12, config["head_dim"])
             if name in CHANGED:
                 in_child(expect, folder, target, source)
             else:

@@ -22,6 +22,8 @@ static mx_status named(void *arg, const struct mx_gguf_named *t)
 {
 	(void)arg;
 	check(t->data, t->bytes);
+	if (t->values)
+		check(t->values->data, t->values->bytes);
 	return t->name[0] ? MX_OK : MX_E_INTERNAL;
 }
 
