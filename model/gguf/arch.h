@@ -106,6 +106,11 @@ mx_status mx_gguf_config(const struct mx_gguf *g, json_t **out, struct mx_err *e
 mx_status mx_gguf_make_tokenizer(const struct mx_gguf *g, bool config, char **out, size_t *out_len,
                                  struct mx_err *err);
 
+/* Makes the vocabulary of RWKV's tokenizer; likewise. MX_E_NOTFOUND for other tokenizers. world.c
+ */
+mx_status mx_gguf_make_world(const struct mx_gguf *g, char **out, size_t *out_len,
+                             struct mx_err *err);
+
 /* ---- keys.c: each function does nothing once an error was met. Keys of the file are below the
  * architecture: "attention.head_count". ---- */
 
