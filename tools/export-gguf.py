@@ -7,13 +7,14 @@
     tools/export-gguf.py LLAMA-CPP tokenizers [NAME...]
     tools/export-gguf.py LLAMA-CPP sentencepiece TRAINING-TEXT
     tools/export-gguf.py types
+    tools/export-gguf.py grids
 
 LLAMA-CPP is a source tree of llama.cpp, whose convert_hf_to_gguf.py runs. models: of the checkpoints
 MODELS and CHANGED in tests/golden/models, folders gguf-NAME with model.gguf and expected.json.
 tokenizers: of TOKENIZERS in tests/golden/tokenizer, NAME.gguf without weights. sentencepiece: there
 spm.json and spm.gguf of a SentencePiece model that is trained on TRAINING-TEXT (any English text of
 half a megabyte). types: gguf-types.txt, by gguf-py
-alone. Versions are in PROVENANCE-gguf of tests/golden/models.
+alone; grids: likewise device/quant_grids.inc. Versions are in PROVENANCE-gguf of tests/golden/models.
 """
 import json
 import os
@@ -264,7 +265,9 @@ def types(out):
     rng = np.random.default_rng(20261123)
     # offsets of the halves in a block, which must be finite
     halves = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2],
-              "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
+              "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [], "Q2_K": [80, 82], "Q3_K": [108],
+              "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ1_S": [0], "IQ1_M": [],
+              "TQ1_0": [52], "TQ2_0": [64]}
     with open(out, "w") as f:
         for name, at in halves.items():
             kind = gguf.GGMLQuantizationType[name]
@@ -274,11 +277,37 @@ def types(out):
                 blocks[:, h:h + 2] = rng.standard_normal((len(blocks), 1)).astype("<f2").view(np.uint8)
             if name == "MXFP4":
                 blocks[:, 0] = rng.integers(100, 150, len(blocks))
+            if name == "IQ1_M":  # a half in the high bits of four words
+                words = blocks[:, 48:56].copy().view("<u2") & 0xfff
+                d = rng.standard_normal(len(blocks)).astype("<f2").view("<u2")
+                blocks[:, 48:56] = (words | np.stack([(d >> 4 * i & 15) << 12 for i in range(4)], 1)).view(np.uint8)
             values = gguf.quants.dequantize(blocks, kind).astype("<f4")
             f.write(f"{name} {blocks.tobytes().hex()} {values.tobytes().hex()}\n")
 
 
+def grids(out):
+    """The points of the formats with grids: the numbers of the coordinates of each, the first in the lowest bits."""
+    import gguf
+    import numpy as np
+    with open(out, "w") as f:
+        f.write("/* SPDX-License-Identifier: Apache-2.0 */\n"
+                "/* The points of GGUF's grids, made by tools/export-gguf.py: see quant_iq.c. */\n")
+        for name, bits in [("IQ2_XXS", 2), ("IQ2_XS", 2), ("IQ2_S", 2), ("IQ3_XXS", 3), ("IQ3_S", 3), ("IQ1_S", 2)]:
+            kind = getattr(gguf.quants, name)
+            kind.init_grid()
+            numbers = np.searchsorted(np.array(kind.grid_map), kind.grid[0, 0]).astype(int)
+            points = (numbers << bits * np.arange(numbers.shape[1])).sum(1)
+            name = "iq1" if name == "IQ1_S" else name.lower()
+            f.write(f"static const uint16_t {name}[{len(points)}] = {{\n")
+            for i in range(0, len(points), 16):
+                f.write("\t" + " ".join(f"{p}," for p in points[i:i + 16]) + "\n")
+            f.write("};\n")
+
+
 def main():
+    if sys.argv[1] == "grids":
+        grids(os.path.join(GOLDEN, "..", "..", "device", "quant_grids.inc"))
+        return
     if sys.argv[1] == "types":
         types(os.path.join(GOLDEN, "gguf-types.txt"))
         return

@@ -343,12 +343,12 @@ static void types_are_refused_by_name(void **state)
 	close(fd);
 	put_head(&b, 1, 1);
 	put_key_text(&b, "general.architecture", "llama");
-	put_tensor(&b, "blk.3.ffn_down.weight", 256, 1, 16, 0);
-	put_data(&b, 66);
+	put_tensor(&b, "blk.3.ffn_down.weight", 64, 1, 40, 0);
+	put_data(&b, 36);
 	write_file(path, &b);
 	assert_true(mx_gguf_is(path));
 	assert_int_equal(mx_checkpoint_open(path, &c, &err), MX_E_UNSUPPORTED);
-	assert_string_equal(err.text, "tensor 'blk.3.ffn_down.weight': GGUF type 16 (IQ2_XXS) is not "
+	assert_string_equal(err.text, "tensor 'blk.3.ffn_down.weight': GGUF type 40 (NVFP4) is not "
 	                              "supported; use Q4_K_M or Q8_0");
 	unlink(path);
 	mx_buf_free(&b);
