@@ -8,13 +8,15 @@
     tools/export-gguf.py LLAMA-CPP sentencepiece TRAINING-TEXT
     tools/export-gguf.py types
     tools/export-gguf.py grids
+    tools/export-gguf.py mixed
 
 LLAMA-CPP is a source tree of llama.cpp, whose convert_hf_to_gguf.py runs. models: of the checkpoints
 MODELS and CHANGED in tests/golden/models, folders gguf-NAME with model.gguf and expected.json.
 tokenizers: of TOKENIZERS in tests/golden/tokenizer, NAME.gguf without weights. sentencepiece: there
 spm.json and spm.gguf of a SentencePiece model that is trained on TRAINING-TEXT (any English text of
 half a megabyte). types: gguf-types.txt, by gguf-py
-alone; grids: likewise device/quant_grids.inc. Versions are in PROVENANCE-gguf of tests/golden/models.
+alone; grids: likewise device/quant_grids.inc; mixed: gguf-mixed, a model of two layers
+of whose matrices each has another type, with expected.json by transformers of what gguf-py makes of them. Versions are in PROVENANCE-gguf of tests/golden/models.
 """
 import json
 import os
@@ -258,31 +260,94 @@ def sentence_piece(tree, folder, text):
     in_child(one, tree, None, folder, os.path.join(GOLDEN, "tokenizer", "spm.gguf"), "--vocab-only")
 
 
+# Offsets of the halves in a block, which must be finite.
+HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2],
+              "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [], "Q2_K": [80, 82], "Q3_K": [108],
+              "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ1_S": [0], "IQ1_M": [],
+              "TQ1_0": [52], "TQ2_0": [64]}
+
+
+def random_blocks(rng, name, elements, d):
+    """Random blocks of a type for so many elements; d(n) draws the n halves of one place."""
+    import gguf
+    import numpy as np
+    of, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
+    blocks = rng.integers(0, 256, (elements // of, size), dtype=np.uint8)
+    for h in HALVES[name]:
+        blocks[:, h:h + 2] = d((len(blocks), 1)).astype("<f2").view(np.uint8)
+    if name == "MXFP4":
+        blocks[:, 0] = rng.integers(100, 150, len(blocks))
+    if name == "IQ1_M":  # a half in the high bits of four words
+        words = blocks[:, 48:56].copy().view("<u2") & 0xfff
+        halves = d(len(blocks)).astype("<f2").view("<u2")
+        blocks[:, 48:56] = (words | np.stack([(halves >> 4 * i & 15) << 12 for i in range(4)], 1)).view(np.uint8)
+    return blocks
+
+
 def types(out):
     """Random blocks of each type and what gguf-py makes of them: lines of name, bytes and floats in hexadecimal."""
     import gguf
     import numpy as np
     rng = np.random.default_rng(20261123)
-    # offsets of the halves in a block, which must be finite
-    halves = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2],
-              "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": [], "Q2_K": [80, 82], "Q3_K": [108],
-              "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ1_S": [0], "IQ1_M": [],
-              "TQ1_0": [52], "TQ2_0": [64]}
     with open(out, "w") as f:
-        for name, at in halves.items():
-            kind = gguf.GGMLQuantizationType[name]
-            elements, size = gguf.GGML_QUANT_SIZES[kind]
-            blocks = rng.integers(0, 256, (512 // elements, size), dtype=np.uint8)
-            for h in at:
-                blocks[:, h:h + 2] = rng.standard_normal((len(blocks), 1)).astype("<f2").view(np.uint8)
-            if name == "MXFP4":
-                blocks[:, 0] = rng.integers(100, 150, len(blocks))
-            if name == "IQ1_M":  # a half in the high bits of four words
-                words = blocks[:, 48:56].copy().view("<u2") & 0xfff
-                d = rng.standard_normal(len(blocks)).astype("<f2").view("<u2")
-                blocks[:, 48:56] = (words | np.stack([(d >> 4 * i & 15) << 12 for i in range(4)], 1)).view(np.uint8)
-            values = gguf.quants.dequantize(blocks, kind).astype("<f4")
+        for name in HALVES:
+            blocks = random_blocks(rng, name, 512, rng.standard_normal)
+            values = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name]).astype("<f4")
             f.write(f"{name} {blocks.tobytes().hex()} {values.tobytes().hex()}\n")
+
+
+def mixed(target):
+    """A Qwen 3 of two layers whose matrices have the types of fewer bits than 4 by turns."""
+    import pathlib
+    import gguf
+    import golden_models
+    import numpy as np
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+    rng = np.random.default_rng(20261128)
+    kinds = ["Q3_K", "IQ2_S", "IQ3_S", "Q2_K", "IQ3_XXS", "IQ2_XS", "TQ2_0", "IQ1_S", "IQ2_XXS", "Q3_K", "IQ1_M",
+             "TQ1_0", "Q2_K", "IQ2_S"]
+    model = Qwen3ForCausalLM(Qwen3Config(
+        vocab_size=64, hidden_size=256, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=1, head_dim=64, max_position_embeddings=1024, rms_norm_eps=1e-5,
+        attn_implementation="eager")).float().eval()
+    writer = gguf.GGUFWriter(os.path.join(target, "model.gguf"), "qwen3")
+    writer.add_block_count(2)
+    writer.add_context_length(1024)
+    writer.add_embedding_length(256)
+    writer.add_feed_forward_length(256)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(64)
+    writer.add_value_length(64)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_tokenizer_model("none")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, 2)
+    for name, p in model.named_parameters():
+        stored = names.get_name(name, try_suffixes=(".weight",))
+        if p.ndim == 1 or "layers" not in name:
+            values = rng.standard_normal(p.shape).astype("<f4") * (0.04 if "head" in name else 0.1) + (p.ndim == 1)
+            values = values.astype("<f2").astype("<f4")
+            writer.add_tensor(stored, values.astype("<f2") if p.ndim == 2 else values)
+        else:
+            kind = kinds.pop(0)
+            of = gguf.GGMLQuantizationType[kind]
+            ones = gguf.quants.dequantize(random_blocks(rng, kind, p.numel(), np.ones), of)
+            blocks = random_blocks(rng, kind, p.numel(), lambda n: np.full(n, 0.06 / ones.std()))
+            blocks = blocks.reshape(p.shape[0], -1)
+            values = gguf.quants.dequantize(blocks, of)
+            writer.add_tensor(stored, blocks, raw_dtype=of)
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    pairs = [golden_models.case(model, None, rng.integers(0, 64, n).tolist(), 16, min_margin=golden_models.MIN_MARGIN)
+             for n in (1, 7, 64, 65, 200, 513)]
+    head = dict(model=os.path.basename(target), margin=round(min(m for _, m in pairs), 4), matrices={})
+    golden_models.write_expected(pathlib.Path(target), head, [c for c, _ in pairs])
 
 
 def grids(out):
@@ -305,6 +370,9 @@ def grids(out):
 
 
 def main():
+    if sys.argv[1] == "mixed":
+        mixed(os.path.join(GOLDEN, "models", "gguf-mixed"))
+        return
     if sys.argv[1] == "grids":
         grids(os.path.join(GOLDEN, "..", "..", "device", "quant_grids.inc"))
         return
